@@ -1,0 +1,59 @@
+#include "backend.h"
+
+#include <array>
+#include <atomic>
+#include <mutex>
+
+#include "error.h"
+#include "plugin.h"
+
+namespace sash {
+namespace {
+
+// Backends live until the process ends: tensors may outlive static destruction.
+constinit std::array<std::atomic<Backend*>, kDeviceTypeCount> installed{};
+constinit std::recursive_mutex open_mutex;
+constinit std::array<bool, kDeviceTypeCount> tried{};
+
+std::string& failure(DeviceType type) {
+  static auto* reasons = new std::array<std::string, kDeviceTypeCount>();
+  return (*reasons)[static_cast<size_t>(type)];
+}
+
+Backend* find(DeviceType type) {
+  return installed[static_cast<size_t>(type)].load(std::memory_order_acquire);
+}
+
+}  // namespace
+
+Backend::~Backend() = default;
+
+void register_backend(std::unique_ptr<Backend> backend) {
+  const auto type = static_cast<size_t>(backend->type());
+  installed[type].store(backend.release(), std::memory_order_release);
+}
+
+Backend* try_backend(DeviceType type, std::string* reason) {
+  if (Backend* found = find(type)) return found;
+  const std::lock_guard lock(open_mutex);
+  auto& was_tried = tried[static_cast<size_t>(type)];
+  if (!was_tried) {
+    was_tried = true;
+    failure(type) = type == DeviceType::cpu ? detail::open_cpu() : detail::open_cuda();
+  }
+  if (reason) *reason = failure(type);
+  return find(type);
+}
+
+Backend& backend(DeviceType type) {
+  std::string reason;
+  if (Backend* found = try_backend(type, &reason)) return *found;
+  throw DeviceError(name(type), reason);
+}
+
+void synchronize(Device device) { backend(device.type).synchronize(device); }
+MemoryStats memory_stats(Device device) { return backend(device.type).memory_stats(device); }
+void reset_peak_memory(Device device) { backend(device.type).reset_peak(device); }
+void empty_cache(Device device) { backend(device.type).empty_cache(device); }
+
+}  // namespace sash

@@ -1,0 +1,102 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "device.h"
+#include "export.h"
+
+namespace sash {
+
+/// An in-order queue of work on a device; null is the backend's default.
+struct Stream {
+  void* handle = nullptr;
+  friend bool operator==(const Stream&, const Stream&) = default;
+};
+
+/// A point in a stream; null until made by `Backend::create_event`.
+struct Event {
+  void* handle = nullptr;
+};
+
+/// Bytes handed out by a backend's allocator on one device.
+struct MemoryStats {
+  int64_t current = 0;             ///< in use now
+  int64_t peak = 0;                ///< most ever in use since the last reset
+  int64_t cached = 0;              ///< held for reuse
+  int64_t system_allocations = 0;  ///< requests passed on to the system or driver
+  int64_t host_copies = 0;         ///< copies between host and device
+};
+
+/// The resources of a kind of device. It knows nothing about ops: those are reached through
+/// `Kernel` slots. One object serves all devices of its type, and is safe to use from any thread.
+class SASH_API Backend {
+ public:
+  virtual ~Backend();
+
+  virtual DeviceType type() const = 0;
+  virtual int device_count() const = 0;
+  /// One line for humans: the processor's or card's name.
+  virtual std::string description(Device device) const = 0;
+
+  /// 64-byte aligned memory (256 on CUDA), uninitialised; `OutOfMemory` says asked, used, free.
+  /// Zero bytes give null.
+  virtual void* allocate(int64_t bytes, Device device, Stream stream) = 0;
+  /// `bytes` as asked for. Work already queued on `stream` may still use the memory.
+  virtual void deallocate(void* memory, int64_t bytes, Device device, Stream stream) noexcept = 0;
+  virtual MemoryStats memory_stats(Device device) const = 0;
+  virtual void reset_peak(Device device) = 0;
+  /// Gives cached memory back to the system.
+  virtual void empty_cache(Device device) = 0;
+
+  /// Copies within a device, or between it and the host (`to` or `from` is then the CPU). Copies
+  /// to the host have arrived when this returns.
+  virtual void copy(void* dst, Device to, const void* src, Device from, int64_t bytes,
+                    Stream stream) = 0;
+
+  virtual Stream current_stream(Device device) = 0;
+  virtual void set_current_stream(Device device, Stream stream) = 0;
+  virtual Stream create_stream(Device device) = 0;
+  virtual void destroy_stream(Device device, Stream stream) = 0;
+  /// Waits for all work on the device, and throws what it reported.
+  virtual void synchronize(Device device) = 0;
+
+  virtual Event create_event(Device device) = 0;
+  virtual void destroy_event(Device device, Event event) = 0;
+  virtual void record(Event event, Device device, Stream stream) = 0;
+  virtual void wait(Event event, Device device, Stream stream) = 0;
+  /// Milliseconds between two recorded events; waits for the second.
+  virtual double elapsed_ms(Event start, Event stop, Device device) = 0;
+
+  /// Records what is queued on `stream` between begin and end as one replayable graph.
+  virtual void begin_capture(Device device, Stream stream) = 0;
+  virtual void* end_capture(Device device, Stream stream) = 0;
+  virtual void replay(void* graph, Device device, Stream stream) = 0;
+  virtual void destroy_graph(void* graph) = 0;
+};
+
+/// The backend of `type`. CUDA is opened on first use: a plug-in library beside libsash, or at
+/// `SASH_CUDA_LIBRARY`. Throws `DeviceError` that says why there is none.
+SASH_API Backend& backend(DeviceType type);
+
+/// The same, or null where there is none; `reason`, if given, receives why.
+SASH_API Backend* try_backend(DeviceType type, std::string* reason = nullptr);
+
+/// For backends, from their registration function: installs `backend` for its type.
+SASH_API void register_backend(std::unique_ptr<Backend> backend);
+
+/// Rises whenever a plug-in built against older headers could misread what it is given.
+inline constexpr uint32_t kPluginAbiVersion = 1;
+
+/// Signature of `sash_register_cuda`, the one function that `libsash_cuda` exports. It fills slots
+/// and registers the backend. Returns null, or the reason why the device cannot be used.
+using RegisterPlugin = const char* (*)(uint32_t abi_version);
+
+/// Waits for all work on `device`.
+SASH_API void synchronize(Device device);
+SASH_API MemoryStats memory_stats(Device device);
+SASH_API void reset_peak_memory(Device device);
+SASH_API void empty_cache(Device device);
+
+}  // namespace sash

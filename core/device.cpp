@@ -1,0 +1,67 @@
+#include "device.h"
+
+#include <cstdlib>
+#include <mutex>
+#include <optional>
+
+#include "backend.h"
+#include "error.h"
+
+namespace sash {
+namespace {
+
+constinit std::mutex default_mutex;
+constinit std::optional<Device> default_setting;
+
+Device checked_cuda(int index, std::string_view text) {
+  const int count = backend(DeviceType::cuda).device_count();
+  if (index >= count) {
+    throw DeviceError("Device::parse", "a CUDA device below " + std::to_string(count),
+                      "'" + std::string(text) + "'");
+  }
+  return {DeviceType::cuda, index};
+}
+
+}  // namespace
+
+std::string_view name(DeviceType type) { return type == DeviceType::cpu ? "cpu" : "cuda"; }
+
+std::string to_string(Device device) {
+  std::string text(name(device.type));
+  if (device.is_cuda()) text += ":" + std::to_string(device.index);
+  return text;
+}
+
+Device Device::parse(std::string_view text) {
+  if (text == "cpu") return kCPU;
+  if (text == "cuda") return checked_cuda(0, text);
+  if (text == "auto") return try_backend(DeviceType::cuda) ? kCUDA : kCPU;
+  constexpr std::string_view prefix = "cuda:";
+  if (text.substr(0, prefix.size()) == prefix) {
+    const std::string_view digits = text.substr(prefix.size());
+    const bool numeric = digits.find_first_not_of("0123456789") == std::string_view::npos;
+    if (!digits.empty() && digits.size() <= 4 && numeric) {
+      return checked_cuda(std::stoi(std::string(digits)), text);
+    }
+  }
+  throw DeviceError("Device::parse", "'auto', 'cpu', 'cuda' or 'cuda:<index>'",
+                    "'" + std::string(text) + "'");
+}
+
+Device default_device() {
+  {
+    const std::lock_guard lock(default_mutex);
+    if (default_setting) return *default_setting;
+  }
+  const char* text = std::getenv("SASH_DEVICE");
+  const Device device = text ? Device::parse(text) : kCPU;
+  set_default_device(device);
+  return device;
+}
+
+void set_default_device(Device device) {
+  const std::lock_guard lock(default_mutex);
+  default_setting = device;
+}
+
+}  // namespace sash

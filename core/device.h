@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "export.h"
+
+namespace sash {
+
+enum class DeviceType : uint8_t { cpu, cuda };
+
+inline constexpr int kDeviceTypeCount = 2;
+
+/// "cpu" or "cuda".
+SASH_API std::string_view name(DeviceType type);
+
+/// Where a tensor lives: a backend and, for CUDA, which card.
+struct Device {
+  DeviceType type = DeviceType::cpu;
+  int index = 0;
+
+  /// Reads "cpu", "cuda", "cuda:1" or "auto" (CUDA when a card can be used, else the CPU).
+  /// Throws `DeviceError` for any other text, and for a CUDA device that cannot be used, saying
+  /// why: not built, library not found, no driver, no such device.
+  SASH_API static Device parse(std::string_view text);
+
+  bool is_cpu() const { return type == DeviceType::cpu; }
+  bool is_cuda() const { return type == DeviceType::cuda; }
+  friend bool operator==(const Device&, const Device&) = default;
+};
+
+inline constexpr Device kCPU{DeviceType::cpu, 0};
+inline constexpr Device kCUDA{DeviceType::cuda, 0};
+
+/// "cpu", "cuda:0", ...
+SASH_API std::string to_string(Device device);
+
+/// Device of tensors made without naming one: `set_default_device`, else the environment variable
+/// `SASH_DEVICE`, else the CPU. One setting for the whole process.
+SASH_API Device default_device();
+SASH_API void set_default_device(Device device);
+
+}  // namespace sash

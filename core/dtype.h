@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "export.h"
+#include "half.h"
+
+namespace sash {
+
+/// Element types. There is no promotion between tensors: mixing dtypes is a `DTypeError`.
+enum class DType : uint8_t { float32, float64, float16, bfloat16, int32, int64, uint8, boolean };
+
+inline constexpr int kDTypeCount = 8;
+
+/// Bytes of one element.
+constexpr int64_t size_of(DType dtype) {
+  constexpr int64_t sizes[kDTypeCount] = {4, 8, 2, 2, 4, 8, 1, 1};
+  return sizes[static_cast<int>(dtype)];
+}
+
+/// "float32", "int64", "bool", ...
+SASH_API std::string_view name(DType dtype);
+
+/// The dtype whose `name` is `text` ("bf16", "f32" and the like are accepted too);
+/// throws `ValueError` that lists the names.
+SASH_API DType parse_dtype(std::string_view text);
+
+constexpr bool is_floating(DType dtype) { return dtype <= DType::bfloat16; }
+constexpr bool is_integral(DType dtype) { return dtype >= DType::int32; }
+
+/// The dtype of a C++ element type.
+template <class T>
+inline constexpr DType dtype_of = DType::float32;
+template <>
+inline constexpr DType dtype_of<double> = DType::float64;
+template <>
+inline constexpr DType dtype_of<float16> = DType::float16;
+template <>
+inline constexpr DType dtype_of<bfloat16> = DType::bfloat16;
+template <>
+inline constexpr DType dtype_of<int32_t> = DType::int32;
+template <>
+inline constexpr DType dtype_of<int64_t> = DType::int64;
+template <>
+inline constexpr DType dtype_of<uint8_t> = DType::uint8;
+template <>
+inline constexpr DType dtype_of<bool> = DType::boolean;
+
+}  // namespace sash

@@ -1,0 +1,117 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+
+#include "backend.h"
+#include "device.h"
+#include "export.h"
+
+namespace sash {
+
+/// What a kernel may use besides its operands: where it runs, and scratch memory.
+struct KernelContext {
+  Device device;
+  Stream stream;
+};
+
+/// The context for launching on `device` now.
+SASH_API KernelContext kernel_context(Device device);
+
+/// Scratch memory of one kernel call, from the backend's caching allocator; freed with the scope.
+class SASH_API Workspace {
+ public:
+  Workspace(const KernelContext& context, int64_t bytes);
+  ~Workspace();
+  Workspace(const Workspace&) = delete;
+  Workspace& operator=(const Workspace&) = delete;
+
+  template <class T>
+  T* ptr() const {
+    return static_cast<T*>(data_);
+  }
+
+ private:
+  KernelContext context_;
+  int64_t bytes_;
+  void* data_;
+};
+
+/// The part of a slot that does not depend on its signature.
+class SASH_API KernelBase {
+ public:
+  KernelBase(const KernelBase&) = delete;
+  KernelBase& operator=(const KernelBase&) = delete;
+
+  const char* name() const { return name_; }
+
+  /// Whether `type` has a kernel here; opens the backend if need be.
+  bool has(DeviceType type) const { return find(type) != nullptr; }
+
+  /// Calls made on `type` so far.
+  uint64_t calls(DeviceType type) const {
+    return calls_[static_cast<size_t>(type)].load(std::memory_order_relaxed);
+  }
+
+  /// Every slot that some backend has filled, as a linked list.
+  static const KernelBase* first();
+  const KernelBase* next() const { return next_; }
+
+ protected:
+  using Function = void (*)();
+
+  constexpr explicit KernelBase(const char* name) : name_(name) {}
+
+  void fill(DeviceType type, Function function);
+  Function find(DeviceType type) const {
+    const Function f = functions_[static_cast<size_t>(type)].load(std::memory_order_acquire);
+    return f ? f : find_in_backend(type);
+  }
+  Function resolve(Device device) const {
+    const Function f = find(device.type);
+    if (!f) throw_missing(device);
+    calls_[static_cast<size_t>(device.type)].fetch_add(1, std::memory_order_relaxed);
+    return f;
+  }
+
+ private:
+  Function find_in_backend(DeviceType type) const;
+  [[noreturn]] void throw_missing(Device device) const;
+
+  const char* name_;
+  std::array<std::atomic<Function>, kDeviceTypeCount> functions_{};
+  mutable std::array<std::atomic<uint64_t>, kDeviceTypeCount> calls_{};
+  const KernelBase* next_ = nullptr;
+  bool listed_ = false;
+};
+
+template <class Signature>
+class Kernel;
+
+/// A typed kernel slot: declared `extern SASH_API` in `ops/kernels/` or `tensor/kernels/`, defined
+/// once (constinit) beside its op, filled by each backend's `register_*()`. Calling it runs the
+/// kernel of `context.device`; an empty slot throws
+/// `NotImplemented: softmax_forward has no cuda kernel`.
+template <class... Args>
+class Kernel<void(KernelContext&, Args...)> : public KernelBase {
+ public:
+  using Pointer = void (*)(KernelContext&, Args...);
+
+  constexpr explicit Kernel(const char* name) : KernelBase(name) {}
+
+  /// For backends: the kernel to run on `type`.
+  void set(DeviceType type, Pointer kernel) { fill(type, reinterpret_cast<Function>(kernel)); }
+
+  void operator()(KernelContext& context, Args... args) const {
+    reinterpret_cast<Pointer>(resolve(context.device))(context, static_cast<Args>(args)...);
+  }
+};
+
+/// Calls that fell back from a missing fused kernel to its composite, over all ops.
+SASH_API uint64_t fallback_calls();
+
+/// Whether `slot` can run on `device`; if not, counts a fallback. The only test for a composite.
+SASH_API bool fused(const KernelBase& slot, Device device);
+
+}  // namespace sash

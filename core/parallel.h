@@ -1,0 +1,42 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+
+#include "export.h"
+
+namespace sash {
+
+/// Threads that `parallel_for` may use: `set_num_threads`, else `SASH_NUM_THREADS`, else
+/// `OMP_NUM_THREADS`, else one per processor.
+SASH_API int num_threads();
+SASH_API void set_num_threads(int count);
+
+namespace detail {
+SASH_API void parallel_tasks(int64_t tasks, void (*run)(void*, int64_t), void* body);
+}
+
+/// Runs `body(begin, end)` over [0, count) in fixed pieces of `grain`, on the pool's threads.
+///
+/// The pieces depend on `count` and `grain` alone, never on the number of threads: a body that
+/// writes only its own piece gives the same bits on any machine setting. Calls from inside a body
+/// run in place. The first exception thrown by a body reaches the caller.
+template <class F>
+void parallel_for(int64_t count, int64_t grain, F&& body) {
+  if (count <= 0) return;
+  grain = std::max<int64_t>(grain, 1);
+  if (count <= grain) {
+    body(int64_t{0}, count);
+    return;
+  }
+  auto piece = [&](int64_t task) {
+    body(task * grain, std::min(count, (task + 1) * grain));
+  };
+  detail::parallel_tasks(
+      (count + grain - 1) / grain,
+      [](void* f, int64_t task) { (*static_cast<decltype(piece)*>(f))(task); }, &piece);
+}
+
+}  // namespace sash

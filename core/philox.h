@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+
+#include "export.h"
+
+namespace sash {
+
+/// Where a random kernel starts in the stream of its generator: element i of its output (row-major
+/// index) uses lane i % 4 of the block at counter `*base + offset + i / 4`, on every backend and
+/// for any thread layout. `base` points to device memory, so that a captured step draws new numbers
+/// by advancing one word.
+struct PhiloxState {
+  uint64_t seed = 0;
+  const uint64_t* base = nullptr;
+  uint64_t offset = 0;
+};
+
+/// Four independent uniform 32-bit numbers.
+struct PhiloxBlock {
+  uint32_t lane[4];
+};
+
+/// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
+SASH_HOST_DEVICE inline PhiloxBlock philox(uint64_t seed, uint64_t counter) {
+  uint32_t c0 = static_cast<uint32_t>(counter), c1 = static_cast<uint32_t>(counter >> 32);
+  uint32_t c2 = 0, c3 = 0;
+  uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t p0 = uint64_t{0xD2511F53u} * c0;
+    const uint64_t p1 = uint64_t{0xCD9E8D57u} * c2;
+    c0 = static_cast<uint32_t>(p1 >> 32) ^ c1 ^ k0;
+    c1 = static_cast<uint32_t>(p1);
+    c2 = static_cast<uint32_t>(p0 >> 32) ^ c3 ^ k1;
+    c3 = static_cast<uint32_t>(p0);
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  return {{c0, c1, c2, c3}};
+}
+
+/// Uniform in [0, 1), a multiple of 2^-24 in float32 and of 2^-32 in float64.
+template <class T>
+SASH_HOST_DEVICE T uniform_from_bits(uint32_t bits) {
+  if constexpr (sizeof(T) == 8) return static_cast<T>(bits) * static_cast<T>(0x1p-32);
+  return static_cast<T>(bits >> 8) * static_cast<T>(0x1p-24);
+}
+
+/// Dropout keeps an element iff its 32 bits are at least this: P(keep) = 1 - p to within 2^-32.
+SASH_HOST_DEVICE inline uint32_t dropout_threshold(double p) {
+  const double scaled = p * 4294967296.0;
+  return scaled >= 4294967295.0 ? 4294967295u : static_cast<uint32_t>(scaled);
+}
+
+}  // namespace sash

@@ -1,0 +1,52 @@
+#include "plugin.h"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "backend.h"
+
+#if defined(SASH_STATIC_CUDA)
+extern "C" const char* sash_register_cuda(uint32_t abi_version);
+#endif
+
+namespace sash::detail {
+
+std::string open_cuda_library(const std::string& path) {
+  // RTLD_NODELETE: kernels and error types must outlive every tensor.
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  if (!library) {
+    const char* error = dlerror();
+    return "the CUDA library could not be opened: " + std::string(error ? error : path);
+  }
+  const auto entry = reinterpret_cast<RegisterPlugin>(dlsym(library, "sash_register_cuda"));
+  if (!entry) return path + " is not a sash plug-in: it has no sash_register_cuda";
+  const char* reason = entry(kPluginAbiVersion);
+  return reason ? reason : "";
+}
+
+std::string open_cuda() {
+#if defined(SASH_STATIC_CUDA)
+  const char* reason = sash_register_cuda(kPluginAbiVersion);
+  return reason ? reason : "";
+#else
+  if (const char* path = std::getenv("SASH_CUDA_LIBRARY")) return open_cuda_library(path);
+  // Beside libsash, wherever that was loaded from; never the current folder.
+  Dl_info info{};
+  if (!dladdr(reinterpret_cast<const void*>(&open_cuda_library), &info) || !info.dli_fname) {
+    return "the folder of libsash could not be found";
+  }
+  const auto beside = std::filesystem::absolute(info.dli_fname).parent_path() / "libsash_cuda.so";
+  std::error_code ignored;
+  if (std::filesystem::exists(beside, ignored)) return open_cuda_library(beside.string());
+#if defined(SASH_BUILT_WITH_CUDA)
+  return "the library libsash_cuda.so was not found beside libsash (looked at " + beside.string() +
+         "); set SASH_CUDA_LIBRARY to its path";
+#else
+  return "sash was built without CUDA, and there is no libsash_cuda.so beside libsash";
+#endif
+#endif
+}
+
+}  // namespace sash::detail

@@ -1,0 +1,74 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "pool.h"
+
+namespace sash {
+
+/// Base of objects that `Ref` counts. Objects live in the small-object pool.
+class RefCounted {
+ public:
+  RefCounted() = default;
+  RefCounted(const RefCounted&) = delete;
+  RefCounted& operator=(const RefCounted&) = delete;
+  virtual ~RefCounted() = default;
+
+  uint32_t use_count() const { return count_.load(std::memory_order_relaxed); }
+
+  static void* operator new(size_t bytes) { return pool_allocate(bytes); }
+  static void operator delete(void* p, size_t bytes) noexcept { pool_deallocate(p, bytes); }
+
+ protected:
+  /// Called when the last reference goes; may postpone the destruction.
+  virtual void dispose() { delete this; }
+
+ private:
+  template <class T>
+  friend class Ref;
+  void retain() { count_.fetch_add(1, std::memory_order_relaxed); }
+  void release() {
+    if (count_.fetch_sub(1, std::memory_order_acq_rel) == 1) dispose();
+  }
+
+  std::atomic<uint32_t> count_{0};
+};
+
+/// Counted pointer to a `RefCounted`; the count is in the object, so a `Ref` is one word.
+template <class T>
+class Ref {
+ public:
+  Ref() = default;
+  Ref(std::nullptr_t) {}
+  explicit Ref(T* object) : object_(object) {
+    if (object_) object_->retain();
+  }
+  Ref(const Ref& other) : Ref(other.object_) {}
+  Ref(Ref&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
+  Ref& operator=(Ref other) noexcept {
+    std::swap(object_, other.object_);
+    return *this;
+  }
+  ~Ref() {
+    if (object_) object_->release();
+  }
+
+  T* get() const { return object_; }
+  T* operator->() const { return object_; }
+  T& operator*() const { return *object_; }
+  explicit operator bool() const { return object_ != nullptr; }
+  friend bool operator==(const Ref& a, const Ref& b) { return a.object_ == b.object_; }
+
+ private:
+  T* object_ = nullptr;
+};
+
+template <class T, class... Args>
+Ref<T> make_ref(Args&&... args) {
+  return Ref<T>(new T(std::forward<Args>(args)...));
+}
+
+}  // namespace sash

@@ -1,0 +1,27 @@
+#pragma once
+
+#include "device.h"
+#include "dtype.h"
+#include "shape.h"
+
+namespace sash {
+
+/// What a kernel sees of a tensor: borrowed memory and how to walk it. It owns nothing, and lives
+/// only as long as the call it is passed to.
+struct TensorView {
+  void* data = nullptr;
+  DType dtype = DType::float32;
+  Device device;
+  Shape shape;
+  Strides strides;  ///< in elements
+
+  template <class T>
+  T* ptr() const {
+    return static_cast<T*>(data);
+  }
+  int rank() const { return shape.rank(); }
+  int64_t numel() const { return sash::numel(shape); }
+  bool is_contiguous() const { return sash::is_contiguous(shape, strides); }
+};
+
+}  // namespace sash

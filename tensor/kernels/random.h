@@ -1,0 +1,25 @@
+#pragma once
+
+#include "../../core/kernel.h"
+#include "../../core/philox.h"
+#include "../../core/tensor_view.h"
+
+namespace sash::kernels {
+
+/// y[i] = low + (high - low) u with u uniform in [0, 1) from lane i % 4 of block i / 4. Floating.
+extern SASH_API
+    Kernel<void(KernelContext&, const TensorView& y, PhiloxState, double low, double high)>
+        random_uniform;
+
+/// y[i] = mean + std z, z standard normal by Box-Muller on lanes (0, 1) and (2, 3): with
+/// u1 = (bits + 1) 2^-32 and u2 = bits' 2^-32, z = sqrt(-2 ln u1) (cos, sin)(2 pi u2). Floating.
+extern SASH_API
+    Kernel<void(KernelContext&, const TensorView& y, PhiloxState, double mean, double std)>
+        random_normal;
+
+/// y[i] = low + bits mod (high - low). int64 or int32.
+extern SASH_API
+    Kernel<void(KernelContext&, const TensorView& y, PhiloxState, int64_t low, int64_t high)>
+        random_integer;
+
+}  // namespace sash::kernels

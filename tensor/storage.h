@@ -1,0 +1,38 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "../core/device.h"
+#include "../core/export.h"
+#include "../core/ref.h"
+
+namespace sash {
+
+/// A block of device memory that tensors share. The version counts in-place writes, so that the
+/// backward pass can tell whether a saved tensor is still what it was.
+class SASH_API Storage : public RefCounted {
+ public:
+  /// Uninitialised memory from the device's caching allocator.
+  Storage(int64_t bytes, Device device);
+  /// Memory of somebody else; `release` runs when the last tensor lets go.
+  Storage(void* data, int64_t bytes, Device device, std::function<void()> release);
+  ~Storage() override;
+
+  void* data() const { return data_; }
+  int64_t bytes() const { return bytes_; }
+  Device device() const { return device_; }
+  uint32_t version() const { return version_.load(std::memory_order_acquire); }
+  void bump_version() { version_.fetch_add(1, std::memory_order_acq_rel); }
+
+ private:
+  void* data_ = nullptr;
+  int64_t bytes_ = 0;
+  Device device_;
+  std::atomic<uint32_t> version_{0};
+  std::unique_ptr<std::function<void()>> release_;
+};
+
+}  // namespace sash

@@ -1,0 +1,188 @@
+#pragma once
+
+#include <functional>
+#include <iosfwd>
+#include <optional>
+#include <vector>
+
+#include "../core/error.h"
+#include "../core/ref.h"
+#include "../core/scalar.h"
+#include "../core/tensor_view.h"
+#include "storage.h"
+
+namespace sash {
+
+class Node;
+class Tensor;
+class TensorImpl;
+
+/// How a new tensor is made: `zeros({2, 3}, {.dtype = DType::float64, .requires_grad = true})`.
+struct TensorOptions {
+  std::optional<DType> dtype;    ///< default: `default_dtype()`
+  std::optional<Device> device;  ///< default: `default_device()`
+  bool requires_grad = false;
+};
+
+/// Floating dtype of tensors and parameters made without naming one; float32 at first.
+SASH_API DType default_dtype();
+SASH_API void set_default_dtype(DType dtype);
+
+/// What `Tensor::backward` may be asked to do besides accumulating gradients.
+struct BackwardOptions {
+  bool retain_graph = false;  ///< keep what the graph saved, for another pass
+  bool create_graph = false;  ///< record the pass itself, for second derivatives (implies retain)
+};
+
+using TensorHook = std::function<Tensor(const Tensor& grad)>;
+
+/// A strided n-dimensional array on some device, and its place in the graph of recorded ops.
+///
+/// A `Tensor` is a handle: copies share elements, gradient and history. A default-constructed one
+/// is undefined, and asking it for anything but `defined()` throws `ValueError`. Members marked
+/// (recorded) are differentiable; they are defined with the other ops, in `ops/`.
+class SASH_API Tensor {
+ public:
+  Tensor() = default;
+  explicit Tensor(Ref<TensorImpl> impl);
+  ~Tensor();
+  Tensor(const Tensor&);
+  Tensor(Tensor&&) noexcept;
+  Tensor& operator=(const Tensor&);
+  Tensor& operator=(Tensor&&) noexcept;
+
+  bool defined() const { return static_cast<bool>(impl_); }
+  /// Whether both handles name the same tensor (not: equal elements).
+  bool is_same(const Tensor& other) const { return impl_ == other.impl_; }
+
+  const Shape& shape() const;
+  const Strides& strides() const;
+  int rank() const { return shape().rank(); }
+  int64_t size(int64_t axis) const;
+  int64_t numel() const;
+  DType dtype() const;
+  Device device() const;
+  bool is_contiguous() const;
+  /// `dtype` and `device`, for making a tensor alike.
+  TensorOptions options() const;
+
+  // ---- elements -----------------------------------------------------------------------------
+
+  /// The elements as kernels see them.
+  TensorView tensor_view() const;
+  /// Pointer to the first element, on the tensor's own device. `DTypeError` unless T matches.
+  template <class T>
+  T* data() const {
+    return static_cast<T*>(data_checked(dtype_of<T>));
+  }
+  /// The one element of a one-element tensor, converted to T; waits for the device.
+  template <class T>
+  T item() const;
+  /// All elements in row-major order, converted to T; waits for the device.
+  template <class T>
+  std::vector<T> to_vector() const;
+
+  // ---- copies (recorded) --------------------------------------------------------------------
+
+  Tensor clone() const;       ///< fresh contiguous memory
+  Tensor contiguous() const;  ///< this tensor if it is contiguous, else a clone
+  Tensor to(DType dtype) const;
+  Tensor to(Device device) const;
+
+  // ---- views (recorded): share memory with this tensor ---------------------------------------
+
+  /// The same elements under another shape; one extent may be -1. `ShapeError` if the strides do
+  /// not allow it without a copy.
+  Tensor view(const Shape& shape) const;
+  /// `view` where possible, else a copy.
+  Tensor reshape(const Shape& shape) const;
+  Tensor flatten(int64_t first_axis = 0, int64_t last_axis = -1) const;
+  Tensor permute(const Dims& axes) const;
+  Tensor transpose(int64_t axis_a, int64_t axis_b) const;
+  /// `transpose(-2, -1)`.
+  Tensor mT() const { return transpose(-2, -1); }
+  Tensor squeeze(int64_t axis) const;
+  Tensor unsqueeze(int64_t axis) const;
+  /// Repeats axes of extent 1 without copying; -1 keeps an extent.
+  Tensor expand(const Shape& shape) const;
+  /// Elements `start, start + step, ...` below `stop` of an axis; negative bounds count from the
+  /// end, and bounds beyond it are clamped.
+  Tensor slice(int64_t axis, int64_t start, std::optional<int64_t> stop = {},
+               int64_t step = 1) const;
+  /// `slice(axis, start, start + length)`, but bounds outside the axis throw `IndexError`.
+  Tensor narrow(int64_t axis, int64_t start, int64_t length) const;
+  /// One index of an axis, which disappears.
+  Tensor select(int64_t axis, int64_t index) const;
+  /// `select(0, index)`.
+  Tensor operator[](int64_t index) const { return select(0, index); }
+
+  // ---- arithmetic and reductions (recorded); more in ops/ ------------------------------------
+
+  Tensor operator-() const;
+  Tensor sum() const;
+  Tensor sum(const Dims& axes, bool keepdim = false) const;
+  Tensor mean() const;
+  Tensor mean(const Dims& axes, bool keepdim = false) const;
+
+  // ---- in place (recorded): the result replaces this tensor's elements ------------------------
+  // `AutogradError` on a leaf that requires grad, or on a view whose base takes part in a graph.
+
+  Tensor& add_(const Tensor& other, Scalar alpha = 1);  ///< x += alpha other
+  Tensor& sub_(const Tensor& other);
+  Tensor& mul_(const Tensor& other);
+  Tensor& div_(const Tensor& other);
+  Tensor& add_(Scalar value);
+  Tensor& mul_(Scalar value);
+  Tensor& fill_(Scalar value);
+  Tensor& zero_() { return fill_(0); }
+  /// Takes the elements of `source`, broadcast and cast, from any device.
+  Tensor& copy_(const Tensor& source);
+
+  // ---- autograd -------------------------------------------------------------------------------
+
+  bool requires_grad() const;
+  /// Marks a leaf as a variable; `DTypeError` unless floating, `AutogradError` on a non-leaf.
+  Tensor& requires_grad_(bool value = true);
+  /// Whether no recorded op made it.
+  bool is_leaf() const;
+  /// The accumulated gradient; undefined until a backward pass reaches this leaf.
+  Tensor grad() const;
+  void set_grad(const Tensor& grad);
+  /// Drops the gradient.
+  void zero_grad();
+  /// Keeps the gradient of a non-leaf too.
+  void retain_grad();
+  /// Runs `hook` on this tensor's total gradient in each backward pass; a defined result replaces
+  /// it. Hooks run in the order of registration.
+  void register_hook(TensorHook hook);
+  /// The same elements without history.
+  Tensor detach() const;
+
+  /// Accumulates d(this)/d(leaf) into the gradient of each leaf. This tensor has one element.
+  void backward(BackwardOptions options = {}) const;
+  /// The same with `grad` = d(objective)/d(this), for any shape.
+  void backward(const Tensor& grad, BackwardOptions options = {}) const;
+
+  /// The shared state; for the tape and the ops.
+  TensorImpl& impl() const;
+  const Ref<TensorImpl>& impl_ref() const { return impl_; }
+
+ private:
+  void* data_checked(DType dtype) const;
+
+  Ref<TensorImpl> impl_;
+};
+
+/// d(sum of outputs . grad_outputs)/d(input) for each input, leaving every `grad()` alone.
+/// `grad_outputs` may be empty for one-element outputs. An input that no output depends on gives an
+/// undefined tensor if `allow_unused`, else `AutogradError`.
+SASH_API std::vector<Tensor> grad(const std::vector<Tensor>& outputs,
+                                  const std::vector<Tensor>& inputs,
+                                  const std::vector<Tensor>& grad_outputs = {},
+                                  BackwardOptions options = {}, bool allow_unused = false);
+
+/// `[[1, 2], [3, 4]] float32 cpu`; long axes are abridged.
+SASH_API std::string to_string(const Tensor& tensor);
+SASH_API std::ostream& operator<<(std::ostream& out, const Tensor& tensor);
+
+}  // namespace sash
