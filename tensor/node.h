@@ -219,7 +219,6 @@ template <class F>
 void record_in_place(const char* op, Tensor& self, std::initializer_list<TensorRef> inputs,
                      F backward) {
   const Inputs in = detail::as_inputs(inputs);
-  self.impl_ref();
   if (detail::should_record(in)) {
     detail::attach_in_place(detail::make_node(op, std::move(backward)), in, self);
   }
