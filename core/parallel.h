@@ -31,12 +31,10 @@ void parallel_for(int64_t count, int64_t grain, F&& body) {
     body(int64_t{0}, count);
     return;
   }
-  auto piece = [&](int64_t task) {
-    body(task * grain, std::min(count, (task + 1) * grain));
-  };
-  detail::parallel_tasks(
-      (count + grain - 1) / grain,
-      [](void* f, int64_t task) { (*static_cast<decltype(piece)*>(f))(task); }, &piece);
+  auto piece = [&](int64_t task) { body(task * grain, std::min(count, (task + 1) * grain)); };
+  detail::parallel_tasks((count + grain - 1) / grain,
+                         [](void* f, int64_t task) { (*static_cast<decltype(piece)*>(f))(task); },
+                         &piece);
 }
 
 }  // namespace sash

@@ -227,8 +227,8 @@ void record_in_place(const char* op, Tensor& self, std::initializer_list<TensorR
 /// Gradients of `composite(inputs)`, contracted with `g`, as recorded ops: how a fused op gets its
 /// second derivative. `inputs` are the saved tensors in the order of the op's inputs; undefined
 /// ones are passed through.
-SASH_API Gradients differentiate(
-    const std::function<Tensor(std::span<const Tensor> inputs)>& composite,
-    std::span<const Tensor> inputs, const Tensor& g, const Backward& pass);
+SASH_API Gradients
+differentiate(const std::function<Tensor(std::span<const Tensor> inputs)>& composite,
+              std::span<const Tensor> inputs, const Tensor& g, const Backward& pass);
 
 }  // namespace sash

@@ -25,13 +25,13 @@ class SASH_API TensorImpl : public RefCounted {
   DType dtype;
 
   // What `requires_grad_`, `record` and the backward pass keep.
-  bool is_variable = false;       ///< a leaf that wants a gradient
-  bool is_view = false;           ///< shares memory with a tensor made earlier
-  bool keeps_grad = false;        ///< `retain_grad` on a non-leaf
-  uint32_t view_version = 0;      ///< the storage's version when the view was made
-  uint32_t output_index = 0;      ///< which output of `grad_fn`
-  Ref<Node> grad_fn;              ///< the recorded op that made it; null for leaves
-  Ref<TensorImpl> base;           ///< of a view: the tensor that is no view
+  bool is_variable = false;   ///< a leaf that wants a gradient
+  bool is_view = false;       ///< shares memory with a tensor made earlier
+  bool keeps_grad = false;    ///< `retain_grad` on a non-leaf
+  uint32_t view_version = 0;  ///< the storage's version when the view was made
+  uint32_t output_index = 0;  ///< which output of `grad_fn`
+  Ref<Node> grad_fn;          ///< the recorded op that made it; null for leaves
+  Ref<TensorImpl> base;       ///< of a view: the tensor that is no view
   Tensor grad;
   std::unique_ptr<std::vector<TensorHook>> hooks;
 };
