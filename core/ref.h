@@ -41,8 +41,8 @@ class RefCounted {
 template <class T>
 class Ref {
  public:
-  Ref() = default;
-  Ref(std::nullptr_t) {}
+  Ref() noexcept = default;
+  Ref(std::nullptr_t) noexcept {}
   explicit Ref(T* object) : object_(object) {
     if (object_) object_->retain();
   }

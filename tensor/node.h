@@ -99,10 +99,11 @@ class SASH_API Node : public RefCounted {
 
   SmallVector<Edge, 3> edges;
   SmallVector<OutputMeta, 1> outputs;
-  /// Hooks on outputs, and outputs that keep their gradient: (output, tensor).
+  /// What happens to an output's total gradient: a hook runs on it, or a tensor keeps it.
   struct OutputWatch {
     uint32_t output;
     TensorHook hook;
+    TensorImpl* keeper;
   };
   std::unique_ptr<std::vector<OutputWatch>> watches;
   /// Where the op was recorded; filled in anomaly mode only.
@@ -134,6 +135,7 @@ using Inputs = std::span<const TensorRef>;
 
 namespace detail {
 
+SASH_API void count_write(const Tensor& self);
 /// Whether recording is on and some input requires grad.
 SASH_API bool should_record(Inputs inputs);
 /// Fills in edges and output metadata and makes `outputs` products of `node`.
@@ -209,15 +211,18 @@ void record(const char* op, std::initializer_list<TensorRef> inputs, std::span<T
   }
 }
 
-/// To be called before an in-place op writes: `AutogradError` on a leaf that requires grad, or on a
-/// view whose base takes part in a graph (views are not rebased), while recording is on.
-SASH_API void check_in_place(const char* op, const Tensor& self);
+/// To be called before an in-place op writes: while recording is on, `AutogradError` on a leaf that
+/// requires grad, and on a view if its base or an operand takes part in a graph (views are not
+/// rebased, so the base would miss the gradient).
+SASH_API void check_in_place(const char* op, const Tensor& self,
+                             std::initializer_list<TensorRef> operands = {});
 
-/// Records that `op` replaced the elements of `inputs[0]`, which must be `self`. Its backward is
-/// written from the output: the old elements are gone.
+/// Counts a write to `self`'s memory, and records that `op` replaced the elements of `inputs[0]`,
+/// which must be `self`. Its backward is written from the output: the old elements are gone.
 template <class F>
 void record_in_place(const char* op, Tensor& self, std::initializer_list<TensorRef> inputs,
                      F backward) {
+  detail::count_write(self);
   const Inputs in = detail::as_inputs(inputs);
   if (detail::should_record(in)) {
     detail::attach_in_place(detail::make_node(op, std::move(backward)), in, self);

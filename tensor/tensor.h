@@ -173,6 +173,12 @@ class SASH_API Tensor {
   Ref<TensorImpl> impl_;
 };
 
+/// Elementwise arithmetic with broadcasting (recorded); more in ops/binary.h.
+SASH_API Tensor operator+(const Tensor& a, const Tensor& b);
+SASH_API Tensor operator-(const Tensor& a, const Tensor& b);
+SASH_API Tensor operator*(const Tensor& a, const Tensor& b);
+SASH_API Tensor operator/(const Tensor& a, const Tensor& b);
+
 /// d(sum of outputs . grad_outputs)/d(input) for each input, leaving every `grad()` alone.
 /// `grad_outputs` may be empty for one-element outputs. An input that no output depends on gives an
 /// undefined tensor if `allow_unused`, else `AutogradError`.

@@ -1,0 +1,82 @@
+#include "anomaly.h"
+
+#include <cxxabi.h>
+#include <execinfo.h>
+
+#include <atomic>
+#include <cmath>
+#include <cstdlib>
+#include <memory>
+
+namespace sash {
+namespace {
+
+constinit std::atomic<bool> enabled_setting{false};
+
+// "lib.so(_ZN4sash3expE+0x1f) [0x7f]" -> "sash::exp(...)"; frames without a symbol stay as they
+// are.
+std::string readable(const std::string& frame) {
+  const size_t open = frame.find('(');
+  const size_t plus = frame.find('+', open);
+  if (open == std::string::npos || plus == std::string::npos || plus == open + 1) return frame;
+  const std::string symbol = frame.substr(open + 1, plus - open - 1);
+  int status = 0;
+  const std::unique_ptr<char, void (*)(void*)> text(
+      abi::__cxa_demangle(symbol.c_str(), nullptr, nullptr, &status), std::free);
+  return status == 0 ? text.get() : symbol;
+}
+
+std::string call_stack() {
+  constexpr int kDepth = 24, kOwnFrames = 3;
+  void* frames[kDepth];
+  const int depth = backtrace(frames, kDepth);
+  const std::unique_ptr<char*, void (*)(void*)> symbols(backtrace_symbols(frames, depth),
+                                                        std::free);
+  std::string text;
+  for (int i = kOwnFrames; symbols && i < depth; ++i) {
+    text += "\n    " + readable(symbols.get()[i]);
+  }
+  return text;
+}
+
+}  // namespace
+
+bool anomaly_mode() { return enabled_setting.load(std::memory_order_relaxed); }
+void set_anomaly_mode(bool enabled) { enabled_setting.store(enabled, std::memory_order_relaxed); }
+
+bool has_nan(const Tensor& tensor) {
+  if (!tensor.defined() || !is_floating(tensor.dtype())) return false;
+  for (const double value : tensor.to_vector<double>()) {
+    if (std::isnan(value)) return true;
+  }
+  return false;
+}
+
+namespace detail {
+
+void note_recording(Node& node, std::span<const Tensor> outputs) {
+  node.recorded_at = std::make_unique<std::string>(call_stack());
+  for (const Tensor& output : outputs) {
+    if (has_nan(output)) {
+      throw AutogradError(
+          node.name(), "made the first NaN, in the forward pass; recorded at" + *node.recorded_at);
+    }
+  }
+}
+
+void check_gradients(const Node& node, std::span<const Tensor> incoming,
+                     std::span<const Tensor> gradients) {
+  for (const Tensor& g : incoming) {
+    if (has_nan(g)) return;
+  }
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    if (!has_nan(gradients[i])) continue;
+    const std::string where =
+        node.recorded_at ? *node.recorded_at : " an unknown place (anomaly mode was off then)";
+    throw AutogradError(node.name(), "made the first NaN, in the gradient of input " +
+                                         std::to_string(i) + "; recorded at" + where);
+  }
+}
+
+}  // namespace detail
+}  // namespace sash

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "node.h"
+
+namespace sash {
+
+/// Anomaly mode: every recorded op, forward and backward, is checked for NaN it made itself (its
+/// inputs had none), and notes the call stack it was recorded on. The first NaN throws
+/// `AutogradError` that names the op and shows that stack. Slow: it copies every result to the
+/// host.
+SASH_API bool anomaly_mode();
+SASH_API void set_anomaly_mode(bool enabled);
+
+/// Anomaly mode for a scope.
+class AnomalyGuard {
+ public:
+  AnomalyGuard() : before_(anomaly_mode()) { set_anomaly_mode(true); }
+  ~AnomalyGuard() { set_anomaly_mode(before_); }
+  AnomalyGuard(const AnomalyGuard&) = delete;
+  AnomalyGuard& operator=(const AnomalyGuard&) = delete;
+
+ private:
+  bool before_;
+};
+
+/// Whether any element is NaN; false for integers. Waits for the device.
+SASH_API bool has_nan(const Tensor& tensor);
+
+namespace detail {
+/// Called by `record` in anomaly mode: notes the stack, and throws if an output has a NaN.
+void note_recording(Node& node, std::span<const Tensor> outputs);
+/// Called by the backward pass in anomaly mode, with what came in and what `node` made of it.
+void check_gradients(const Node& node, std::span<const Tensor> incoming,
+                     std::span<const Tensor> gradients);
+}  // namespace detail
+
+}  // namespace sash

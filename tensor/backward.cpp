@@ -1,0 +1,359 @@
+#include <algorithm>
+#include <mutex>
+#include <unordered_set>
+
+#include "../core/kernel.h"
+#include "anomaly.h"
+#include "factories.h"
+#include "kernels/memory.h"
+#include "tensor_impl.h"
+
+namespace sash {
+namespace {
+
+// Leaves are shared between threads that run backward passes at the same time.
+constinit std::mutex leaf_mutex;
+
+std::string describe(const Shape& shape, DType dtype, Device device) {
+  return std::string(name(dtype)) + " " + to_string(shape) + " on " + to_string(device);
+}
+
+Edge edge_of(const Tensor& tensor) {
+  const TensorImpl& impl = tensor.impl();
+  if (impl.grad_fn) return {impl.grad_fn, impl.output_index, nullptr};
+  return {nullptr, 0, tensor.impl_ref()};
+}
+
+void check_gradient(std::string_view op, const std::string& what, const Tensor& g,
+                    const Shape& shape, DType dtype, Device device) {
+  if (g.shape() == shape && g.dtype() == dtype && g.device() == device) return;
+  throw AutogradError(op, what + ": expected " + describe(shape, dtype, device) + ", got " +
+                              describe(g.shape(), g.dtype(), g.device()));
+}
+
+void add_into(const Tensor& sum, const Tensor& term) {
+  KernelContext context = kernel_context(sum.device());
+  kernels::accumulate(context, term.tensor_view(), sum.tensor_view());
+}
+
+void add_to_leaf(TensorImpl& leaf, Tensor g) {
+  if (leaf.hooks) {
+    for (const TensorHook& hook : *leaf.hooks) {
+      if (Tensor replaced = hook(g); replaced.defined()) g = std::move(replaced);
+    }
+  }
+  const std::lock_guard lock(leaf_mutex);
+  if (!leaf.grad.defined()) {
+    const bool ours = g.impl().use_count() == 1 && g.impl().storage->use_count() == 1;
+    leaf.grad = ours && g.is_contiguous() ? std::move(g) : g.clone();
+  } else if (grad_enabled()) {
+    leaf.grad = leaf.grad + g;
+  } else {
+    add_into(leaf.grad, g);
+    leaf.grad.impl().storage->bump_version();
+  }
+}
+
+// The gradients that have arrived for one node's outputs, or for a leaf.
+struct Slot {
+  const void* key = nullptr;
+  Ref<Node> node;
+  Ref<TensorImpl> leaf;
+  SmallVector<Tensor, 1> grads;
+  SmallVector<bool, 1> owned;  // made by this pass, so it may be added into
+};
+
+// One backward pass. Consumers of a tensor were recorded after it, so visiting nodes from the
+// highest sequence number down finds every gradient complete. Objects are reused, with their
+// memory, by later passes of the thread; a pass inside a pass takes another object.
+class Pass {
+ public:
+  void deposit(const Edge& edge, Tensor g) {
+    const void* key = edge.node ? static_cast<const void*>(edge.node.get())
+                                : static_cast<const void*>(edge.leaf.get());
+    Slot& slot = slots_[find_or_add(key, edge)];
+    Tensor& sum = slot.grads[edge.output];
+    if (!sum.defined()) {
+      sum = std::move(g);
+    } else if (slot.owned[edge.output] && !grad_enabled()) {
+      add_into(sum, g);
+    } else {
+      sum = sum + g;
+      slot.owned[edge.output] = true;
+    }
+  }
+
+  bool empty() const { return heap_.empty(); }
+
+  // The slot of the latest node that is left; leaves come last, in the order they were reached.
+  Slot pop() {
+    std::pop_heap(heap_.begin(), heap_.end());
+    const size_t at = heap_.back().slot;
+    heap_.pop_back();
+    return std::move(slots_[at]);
+  }
+
+  void clear() {
+    slots_.clear();
+    heap_.clear();
+    std::fill(table_.begin(), table_.end(), 0u);
+  }
+
+ private:
+  struct Entry {
+    uint64_t sequence;
+    uint32_t slot;
+    friend bool operator<(const Entry& a, const Entry& b) {
+      return a.sequence != b.sequence ? a.sequence < b.sequence : a.slot > b.slot;
+    }
+  };
+
+  // Open addressing; the table holds slot numbers plus one.
+  size_t find_or_add(const void* key, const Edge& edge) {
+    if (2 * (slots_.size() + 1) > table_.size()) grow();
+    size_t at = position(key);
+    while (table_[at] != 0) {
+      if (slots_[table_[at] - 1].key == key) return table_[at] - 1;
+      at = (at + 1) & (table_.size() - 1);
+    }
+    const size_t outputs = edge.node ? edge.node->outputs.size() : 1;
+    Slot slot{key, edge.node, edge.leaf, {}, {}};
+    slot.grads.resize(outputs);
+    slot.owned.resize(outputs);
+    slots_.push_back(std::move(slot));
+    table_[at] = static_cast<uint32_t>(slots_.size());
+    heap_.push_back({edge.node ? edge.node->sequence() : 0, table_[at] - 1});
+    std::push_heap(heap_.begin(), heap_.end());
+    return slots_.size() - 1;
+  }
+
+  void grow() {
+    table_.assign(std::max<size_t>(256, 2 * table_.size()), 0u);
+    for (size_t i = 0; i < slots_.size(); ++i) {
+      size_t at = position(slots_[i].key);
+      while (table_[at] != 0) at = (at + 1) & (table_.size() - 1);
+      table_[at] = static_cast<uint32_t>(i + 1);
+    }
+  }
+
+  size_t position(const void* key) const {
+    return (reinterpret_cast<uintptr_t>(key) * uint64_t{0x9E3779B97F4A7C15} >> 20) &
+           (table_.size() - 1);
+  }
+
+  std::vector<Slot> slots_;
+  std::vector<Entry> heap_;
+  std::vector<uint32_t> table_;
+};
+
+class PassLease {
+ public:
+  PassLease() {
+    if (idle().empty()) idle().push_back(std::make_unique<Pass>());
+    pass_ = std::move(idle().back());
+    idle().pop_back();
+  }
+  ~PassLease() {
+    pass_->clear();
+    idle().push_back(std::move(pass_));
+  }
+  PassLease(const PassLease&) = delete;
+  PassLease& operator=(const PassLease&) = delete;
+  Pass& operator*() const { return *pass_; }
+
+ private:
+  static std::vector<std::unique_ptr<Pass>>& idle() {
+    thread_local std::vector<std::unique_ptr<Pass>> passes;
+    return passes;
+  }
+  std::unique_ptr<Pass> pass_;
+};
+
+// What `grad` asks for: the chosen inputs, and which nodes lead to one.
+class Selection {
+ public:
+  Selection(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs) {
+    for (const Tensor& input : inputs) inputs_.push_back(edge_of(input));
+    for (Node* node : reachable(outputs)) {
+      for (const Edge& edge : node->edges) {
+        if (edge && wants(edge)) {
+          leading_.insert(node);
+          break;
+        }
+      }
+    }
+  }
+
+  bool wants(const Edge& edge) const {
+    return is_input(edge) || (edge.node && leading_.count(edge.node.get()) > 0);
+  }
+  bool leads(const Node& node) const { return leading_.count(&node) > 0; }
+
+  void collect(const Slot& slot, std::vector<Tensor>& found) const {
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      const bool here = slot.node ? inputs_[i].node == slot.node : inputs_[i].leaf == slot.leaf;
+      if (here) found[i] = slot.grads[inputs_[i].output];
+    }
+  }
+
+ private:
+  bool is_input(const Edge& edge) const {
+    return std::any_of(inputs_.begin(), inputs_.end(), [&](const Edge& e) {
+      return edge.node ? e.node == edge.node && e.output == edge.output : e.leaf == edge.leaf;
+    });
+  }
+
+  // In the order of recording, so that a node comes after those its gradients go to.
+  static std::vector<Node*> reachable(const std::vector<Tensor>& outputs) {
+    std::vector<Node*> found;
+    std::unordered_set<const Node*> seen;
+    const auto visit = [&](Node* node) {
+      if (node && seen.insert(node).second) found.push_back(node);
+    };
+    for (const Tensor& output : outputs) visit(output.impl().grad_fn.get());
+    for (size_t i = 0; i < found.size(); ++i) {
+      for (const Edge& edge : found[i]->edges) visit(edge.node.get());
+    }
+    std::sort(found.begin(), found.end(),
+              [](const Node* a, const Node* b) { return a->sequence() < b->sequence(); });
+    return found;
+  }
+
+  std::vector<Edge> inputs_;
+  std::unordered_set<const Node*> leading_;
+};
+
+void run_watches(const Slot& slot, SmallVector<Tensor, 1>& grads) {
+  if (!slot.node->watches) return;
+  for (const Node::OutputWatch& watch : *slot.node->watches) {
+    Tensor& g = grads[watch.output];
+    if (!g.defined()) continue;
+    if (watch.keeper) {
+      watch.keeper->grad = g;
+    } else if (Tensor replaced = watch.hook(g); replaced.defined()) {
+      g = std::move(replaced);
+    }
+  }
+}
+
+void send(Pass& pass, Node& node, const SmallVector<bool, 8>& needed, Gradients gradients) {
+  for (size_t i = 0; i < node.edges.size(); ++i) {
+    if (!needed[i]) continue;
+    if (i >= gradients.size() || !gradients[i].defined()) {
+      throw AutogradError(node.name(),
+                          "its backward gave no gradient for input " + std::to_string(i));
+    }
+    const Edge& edge = node.edges[i];
+    const std::string what = "the gradient of input " + std::to_string(i);
+    if (edge.node) {
+      const OutputMeta& meta = edge.node->outputs[edge.output];
+      check_gradient(node.name(), what, gradients[i], meta.shape, meta.dtype, meta.device);
+    } else {
+      const TensorImpl& leaf = *edge.leaf;
+      check_gradient(node.name(), what, gradients[i], leaf.shape, leaf.dtype,
+                     leaf.storage->device());
+    }
+    pass.deposit(edge, std::move(gradients[i]));
+  }
+}
+
+void visit(Pass& pass, Slot& slot, const Selection* selection, bool retain) {
+  Node& node = *slot.node;
+  if (node.released()) {
+    throw AutogradError(node.name(),
+                        "what it saved was freed by an earlier backward pass; ask for "
+                        "retain_graph in that one");
+  }
+  SmallVector<bool, 8> needed;
+  for (const Edge& edge : node.edges) {
+    needed.push_back(edge && (!selection || selection->wants(edge)));
+  }
+  Backward context(node, {needed.begin(), needed.size()});
+  Gradients gradients = node.backward(context, {slot.grads.begin(), slot.grads.size()});
+  if (anomaly_mode()) {
+    detail::check_gradients(node, {slot.grads.begin(), slot.grads.size()},
+                            {gradients.begin(), gradients.size()});
+  }
+  if (!retain) node.release_saved();
+  slot.grads.clear();
+  send(pass, node, needed, std::move(gradients));
+}
+
+// Visits everything below `roots`. With a selection, fills `found`, and leaves the leaves alone.
+void run(std::span<const Tensor> roots, std::span<const Tensor> grads, BackwardOptions options,
+         const Selection* selection, std::vector<Tensor>* found) {
+  const GradModeGuard mode(options.create_graph);
+  const bool retain = options.retain_graph || options.create_graph;
+  const PassLease lease;
+  Pass& pass = *lease;
+  for (size_t i = 0; i < roots.size(); ++i) {
+    const Edge edge = edge_of(roots[i]);
+    if (!selection || selection->wants(edge)) pass.deposit(edge, grads[i]);
+  }
+  while (!pass.empty()) {
+    Slot slot = pass.pop();
+    if (slot.node) run_watches(slot, slot.grads);
+    if (selection) selection->collect(slot, *found);
+    if (slot.node) {
+      if (!selection || selection->leads(*slot.node)) visit(pass, slot, selection, retain);
+    } else if (!selection) {
+      add_to_leaf(*slot.leaf, std::move(slot.grads[0]));
+    }
+  }
+}
+
+Tensor root_gradient(const char* op, const Tensor& root, const Tensor& given) {
+  if (!root.requires_grad()) {
+    throw AutogradError(op, "a tensor that requires grad", "one without history");
+  }
+  if (given.defined()) {
+    check_gradient(op, "the gradient of the output", given, root.shape(), root.dtype(),
+                   root.device());
+    return given;
+  }
+  if (root.numel() != 1) {
+    throw AutogradError(op, "a one-element tensor, or a gradient for it",
+                        "shape " + to_string(root.shape()));
+  }
+  return ones_like(root);
+}
+
+}  // namespace
+
+void Tensor::backward(BackwardOptions options) const { backward(Tensor(), options); }
+
+void Tensor::backward(const Tensor& gradient, BackwardOptions options) const {
+  const Tensor g = root_gradient("backward", *this, gradient);
+  run({this, 1}, {&g, 1}, options, nullptr, nullptr);
+}
+
+std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,
+                         const std::vector<Tensor>& grad_outputs, BackwardOptions options,
+                         bool allow_unused) {
+  if (!grad_outputs.empty() && grad_outputs.size() != outputs.size()) {
+    throw ValueError("grad", std::to_string(outputs.size()) + " output gradients",
+                     std::to_string(grad_outputs.size()));
+  }
+  std::vector<Tensor> seeds;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    seeds.push_back(
+        root_gradient("grad", outputs[i], grad_outputs.empty() ? Tensor() : grad_outputs[i]));
+  }
+  for (const Tensor& input : inputs) {
+    if (!input.requires_grad()) {
+      throw AutogradError("grad", "inputs that require grad", "one that does not");
+    }
+  }
+  const Selection selection(outputs, inputs);
+  std::vector<Tensor> found(inputs.size());
+  run(outputs, seeds, options, &selection, &found);
+  for (size_t i = 0; i < found.size() && !allow_unused; ++i) {
+    if (!found[i].defined()) {
+      throw AutogradError("grad", "input " + std::to_string(i) +
+                                      " was not used by the outputs (allow_unused permits it)");
+    }
+  }
+  return found;
+}
+
+}  // namespace sash

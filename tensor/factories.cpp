@@ -1,0 +1,92 @@
+#include "factories.h"
+
+#include <cmath>
+
+#include "../core/backend.h"
+#include "kernels/memory.h"
+#include "tensor_impl.h"
+
+namespace sash {
+namespace {
+
+Tensor marked(Tensor tensor, const TensorOptions& options) {
+  if (options.requires_grad) tensor.requires_grad_();
+  return tensor;
+}
+
+Tensor allocate(const Shape& shape, DType dtype, Device device) {
+  const int64_t count = numel(shape);
+  int64_t bytes = 0;
+  if (__builtin_mul_overflow(count, size_of(dtype), &bytes)) {
+    throw ShapeError("empty", "fewer than 2^63 bytes", to_string(shape));
+  }
+  return Tensor(make_ref<TensorImpl>(make_ref<Storage>(bytes, device), shape,
+                                     contiguous_strides(shape), 0, dtype));
+}
+
+}  // namespace
+
+Tensor empty(const Shape& shape, const TensorOptions& options) {
+  return marked(allocate(shape, options.dtype.value_or(default_dtype()),
+                         options.device ? *options.device : default_device()),
+                options);
+}
+
+Tensor full(const Shape& shape, Scalar value, const TensorOptions& options) {
+  Tensor y = empty(shape, options);
+  KernelContext context = kernel_context(y.device());
+  kernels::fill(context, y.tensor_view(), value);
+  return y;
+}
+
+Tensor zeros(const Shape& shape, const TensorOptions& options) { return full(shape, 0, options); }
+Tensor ones(const Shape& shape, const TensorOptions& options) { return full(shape, 1, options); }
+Tensor empty_like(const Tensor& like) { return empty(like.shape(), like.options()); }
+Tensor zeros_like(const Tensor& like) { return zeros(like.shape(), like.options()); }
+Tensor ones_like(const Tensor& like) { return ones(like.shape(), like.options()); }
+Tensor scalar_tensor(Scalar value, const TensorOptions& options) {
+  return full({}, value, options);
+}
+
+Tensor arange(Scalar start, Scalar stop, Scalar step, const TensorOptions& options) {
+  if (step.to_double() == 0) throw ValueError("arange", "a step other than 0", "0");
+  const bool integral = start.is_integer() && stop.is_integer() && step.is_integer();
+  const double span = (stop.to_double() - start.to_double()) / step.to_double();
+  TensorOptions typed = options;
+  if (!typed.dtype) typed.dtype = integral ? DType::int64 : default_dtype();
+  Tensor y = empty({span > 0 ? static_cast<int64_t>(std::ceil(span)) : 0}, typed);
+  KernelContext context = kernel_context(y.device());
+  kernels::arange(context, y.tensor_view(), start, step);
+  return y;
+}
+
+Tensor eye(int64_t n, const TensorOptions& options) {
+  TensorOptions plain = options;
+  plain.requires_grad = false;
+  const Tensor y = zeros({n, n}, plain);
+  KernelContext context = kernel_context(y.device());
+  kernels::fill(context, make_view(y, {n}, {n + 1}, 0).tensor_view(), 1);
+  return marked(y, options);
+}
+
+Tensor from_host(const void* elements, const Shape& shape, DType dtype,
+                 const TensorOptions& options) {
+  const Device device = options.device ? *options.device : default_device();
+  Tensor y = allocate(shape, dtype, device);
+  const KernelContext context = kernel_context(device);
+  backend(device.type)
+      .copy(y.tensor_view().data, device, elements, kCPU, y.numel() * size_of(dtype),
+            context.stream);
+  if (options.dtype) y = y.to(*options.dtype);
+  return marked(y, options);
+}
+
+Tensor from_blob(void* data, const Shape& shape, DType dtype, Device device,
+                 std::function<void()> release) {
+  const int64_t bytes = numel(shape) * size_of(dtype);
+  if (!data && bytes > 0) throw ValueError("from_blob", "memory", "a null pointer");
+  return Tensor(make_ref<TensorImpl>(make_ref<Storage>(data, bytes, device, std::move(release)),
+                                     shape, contiguous_strides(shape), 0, dtype));
+}
+
+}  // namespace sash

@@ -1,0 +1,76 @@
+#include "random.h"
+
+#include <mutex>
+
+#include "../core/backend.h"
+#include "factories.h"
+#include "kernels/random.h"
+
+namespace sash {
+
+namespace kernels {
+constinit Kernel<void(KernelContext&, const TensorView&, PhiloxState, double, double)>
+    random_uniform{"random_uniform"};
+constinit Kernel<void(KernelContext&, const TensorView&, PhiloxState, double, double)>
+    random_normal{"random_normal"};
+constinit Kernel<void(KernelContext&, const TensorView&, PhiloxState, int64_t, int64_t)>
+    random_integer{"random_integer"};
+}  // namespace kernels
+
+namespace {
+
+constinit std::mutex generator_mutex;
+constinit RandomState generator{};
+
+// Eager calls pass their whole offset by value; the base word they point to stays zero. A captured
+// step points to a word of its own instead.
+constinit const uint64_t zero_base = 0;
+
+}  // namespace
+
+void manual_seed(uint64_t seed) { set_random_state({seed, 0}); }
+
+RandomState random_state() {
+  const std::lock_guard lock(generator_mutex);
+  return generator;
+}
+
+void set_random_state(RandomState state) {
+  const std::lock_guard lock(generator_mutex);
+  generator = state;
+}
+
+PhiloxState next_philox(Device device, int64_t count) {
+  const std::lock_guard lock(generator_mutex);
+  const uint64_t offset = generator.offset;
+  generator.offset += (static_cast<uint64_t>(count) + 3) / 4;
+  return {generator.seed, device.is_cpu() ? &zero_base : nullptr, offset};
+}
+
+Tensor rand(const Shape& shape, const TensorOptions& options) {
+  Tensor y = empty(shape, options);
+  KernelContext context = kernel_context(y.device());
+  kernels::random_uniform(context, y.tensor_view(), next_philox(y.device(), y.numel()), 0, 1);
+  return y;
+}
+
+Tensor randn(const Shape& shape, const TensorOptions& options) {
+  Tensor y = empty(shape, options);
+  KernelContext context = kernel_context(y.device());
+  kernels::random_normal(context, y.tensor_view(), next_philox(y.device(), y.numel()), 0, 1);
+  return y;
+}
+
+Tensor randint(int64_t low, int64_t high, const Shape& shape, const TensorOptions& options) {
+  if (low >= high) {
+    throw ValueError("randint", "low < high", std::to_string(low) + " and " + std::to_string(high));
+  }
+  TensorOptions integer = options;
+  if (!integer.dtype) integer.dtype = DType::int64;
+  Tensor y = empty(shape, integer);
+  KernelContext context = kernel_context(y.device());
+  kernels::random_integer(context, y.tensor_view(), next_philox(y.device(), y.numel()), low, high);
+  return y;
+}
+
+}  // namespace sash

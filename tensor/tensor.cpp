@@ -1,0 +1,204 @@
+#include "tensor.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "../core/dispatch.h"
+#include "factories.h"
+#include "grad_mode.h"
+#include "kernels/memory.h"
+#include "tensor_impl.h"
+
+namespace sash {
+
+namespace kernels {
+constinit Kernel<void(KernelContext&, const TensorView&, const Scalar&)> fill{"fill"};
+constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&)> copy{"copy"};
+constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&)> accumulate{
+    "accumulate"};
+constinit Kernel<void(KernelContext&, const TensorView&, const Scalar&, const Scalar&)> arange{
+    "arange"};
+}  // namespace kernels
+
+namespace {
+constinit std::atomic<DType> default_dtype_setting{DType::float32};
+constinit thread_local bool grad_is_enabled = true;
+}  // namespace
+
+DType default_dtype() { return default_dtype_setting.load(std::memory_order_relaxed); }
+
+void set_default_dtype(DType dtype) {
+  if (!is_floating(dtype)) throw DTypeError("set_default_dtype", "a floating dtype", name(dtype));
+  default_dtype_setting.store(dtype, std::memory_order_relaxed);
+}
+
+bool grad_enabled() { return grad_is_enabled; }
+void set_grad_enabled(bool enabled) { grad_is_enabled = enabled; }
+
+// ---- TensorImpl ---------------------------------------------------------------------------------
+
+TensorImpl::TensorImpl(Ref<Storage> storage_, const Shape& shape_, const Strides& strides_,
+                       int64_t offset_, DType dtype_)
+    : storage(std::move(storage_)),
+      shape(shape_),
+      strides(strides_),
+      offset(offset_),
+      dtype(dtype_) {}
+
+TensorImpl::~TensorImpl() {
+  if (!keeps_grad || !grad_fn || !grad_fn->watches) return;
+  std::erase_if(*grad_fn->watches, [this](const Node::OutputWatch& w) { return w.keeper == this; });
+}
+
+TensorView TensorImpl::tensor_view() const {
+  auto* bytes = static_cast<char*>(storage->data());
+  return {bytes ? bytes + offset * size_of(dtype) : nullptr, dtype, storage->device(), shape,
+          strides};
+}
+
+Tensor make_view(const Tensor& base, const Shape& shape, const Strides& strides, int64_t offset) {
+  const TensorImpl& from = base.impl();
+  auto impl = make_ref<TensorImpl>(from.storage, shape, strides, offset, from.dtype);
+  impl->is_view = true;
+  impl->view_version = from.storage->version();
+  impl->base = from.is_view ? from.base : base.impl_ref();
+  return Tensor(std::move(impl));
+}
+
+// ---- Tensor -------------------------------------------------------------------------------------
+
+Tensor::Tensor(Ref<TensorImpl> impl) : impl_(std::move(impl)) {}
+Tensor::~Tensor() = default;
+Tensor::Tensor(const Tensor&) = default;
+Tensor::Tensor(Tensor&&) noexcept = default;
+Tensor& Tensor::operator=(const Tensor&) = default;
+Tensor& Tensor::operator=(Tensor&&) noexcept = default;
+
+TensorImpl& Tensor::impl() const {
+  if (!impl_) throw ValueError("tensor", "a defined tensor", "an undefined one");
+  return *impl_;
+}
+
+const Shape& Tensor::shape() const { return impl().shape; }
+const Strides& Tensor::strides() const { return impl().strides; }
+int64_t Tensor::size(int64_t axis) const { return shape()[normalize_axis(axis, rank(), "size")]; }
+int64_t Tensor::numel() const { return sash::numel(shape()); }
+DType Tensor::dtype() const { return impl().dtype; }
+Device Tensor::device() const { return impl().storage->device(); }
+bool Tensor::is_contiguous() const { return sash::is_contiguous(shape(), strides()); }
+TensorOptions Tensor::options() const { return {.dtype = dtype(), .device = device()}; }
+TensorView Tensor::tensor_view() const { return impl().tensor_view(); }
+
+void* Tensor::data_checked(DType wanted) const {
+  if (dtype() != wanted) throw DTypeError("data", name(wanted), name(dtype()));
+  return tensor_view().data;
+}
+
+template <class T>
+std::vector<T> Tensor::to_vector() const {
+  const NoGradGuard no_grad;
+  const Tensor host = to(kCPU).contiguous();
+  std::vector<T> values;
+  values.reserve(static_cast<size_t>(host.numel()));
+  const TensorView view = host.tensor_view();
+  dispatch_all(view.dtype, "to_vector", [&]<class From>(TypeTag<From>) {
+    const From* x = view.ptr<From>();
+    for (int64_t i = 0, n = host.numel(); i < n; ++i) {
+      if constexpr (sizeof(From) == 2) {
+        values.push_back(static_cast<T>(static_cast<float>(x[i])));
+      } else {
+        values.push_back(static_cast<T>(x[i]));
+      }
+    }
+  });
+  return values;
+}
+
+template <class T>
+T Tensor::item() const {
+  if (numel() != 1) throw ShapeError("item", "one element", "shape " + to_string(shape()));
+  return to_vector<T>()[0];
+}
+
+template SASH_API std::vector<float> Tensor::to_vector<float>() const;
+template SASH_API std::vector<double> Tensor::to_vector<double>() const;
+template SASH_API std::vector<int32_t> Tensor::to_vector<int32_t>() const;
+template SASH_API std::vector<int64_t> Tensor::to_vector<int64_t>() const;
+template SASH_API std::vector<uint8_t> Tensor::to_vector<uint8_t>() const;
+template SASH_API std::vector<bool> Tensor::to_vector<bool>() const;
+template SASH_API float Tensor::item<float>() const;
+template SASH_API double Tensor::item<double>() const;
+template SASH_API int32_t Tensor::item<int32_t>() const;
+template SASH_API int64_t Tensor::item<int64_t>() const;
+template SASH_API uint8_t Tensor::item<uint8_t>() const;
+template SASH_API bool Tensor::item<bool>() const;
+
+// ---- autograd state -----------------------------------------------------------------------------
+
+bool Tensor::requires_grad() const { return impl().requires_grad(); }
+bool Tensor::is_leaf() const { return !impl().grad_fn; }
+
+Tensor& Tensor::requires_grad_(bool value) {
+  if (value && !is_floating(dtype())) {
+    throw DTypeError("requires_grad_", "a floating dtype", name(dtype()));
+  }
+  if (!is_leaf()) {
+    if (value) return *this;
+    throw AutogradError("requires_grad_", "a leaf", "the output of a recorded op; use detach()");
+  }
+  impl().is_variable = value;
+  return *this;
+}
+
+Tensor Tensor::grad() const { return impl().grad; }
+
+void Tensor::set_grad(const Tensor& grad) {
+  if (grad.defined()) {
+    if (grad.shape() != shape()) {
+      throw ShapeError("set_grad", "shape " + to_string(shape()), to_string(grad.shape()));
+    }
+    if (grad.dtype() != dtype()) throw DTypeError("set_grad", name(dtype()), name(grad.dtype()));
+    if (grad.device() != device()) {
+      throw DeviceError("set_grad", to_string(device()), to_string(grad.device()));
+    }
+  }
+  impl().grad = grad;
+}
+
+void Tensor::zero_grad() { impl().grad = Tensor(); }
+
+void Tensor::retain_grad() {
+  if (!requires_grad()) {
+    throw AutogradError("retain_grad", "a tensor that requires grad", "one that does not");
+  }
+  if (is_leaf() || impl().keeps_grad) return;
+  impl().keeps_grad = true;
+  // The node must not own the tensor that owns it: the watch borrows, and ~TensorImpl ends it.
+  auto& watches = impl().grad_fn->watches;
+  if (!watches) watches = std::make_unique<std::vector<Node::OutputWatch>>();
+  watches->push_back({impl().output_index, nullptr, impl_.get()});
+}
+
+void Tensor::register_hook(TensorHook hook) {
+  if (!requires_grad()) {
+    throw AutogradError("register_hook", "a tensor that requires grad", "one that does not");
+  }
+  if (is_leaf()) {
+    auto& hooks = impl().hooks;
+    if (!hooks) hooks = std::make_unique<std::vector<TensorHook>>();
+    hooks->push_back(std::move(hook));
+    return;
+  }
+  auto& watches = impl().grad_fn->watches;
+  if (!watches) watches = std::make_unique<std::vector<Node::OutputWatch>>();
+  watches->push_back({impl().output_index, std::move(hook), nullptr});
+}
+
+Tensor Tensor::detach() const {
+  const TensorImpl& from = impl();
+  return Tensor(
+      make_ref<TensorImpl>(from.storage, from.shape, from.strides, from.offset, from.dtype));
+}
+
+}  // namespace sash
