@@ -69,6 +69,7 @@ Tensor make_view(const Tensor& base, const Shape& shape, const Strides& strides,
 // ---- Tensor -------------------------------------------------------------------------------------
 
 Tensor::Tensor(Ref<TensorImpl> impl) : impl_(std::move(impl)) {}
+Tensor::Tensor() noexcept = default;
 Tensor::~Tensor() = default;
 Tensor::Tensor(const Tensor&) = default;
 Tensor::Tensor(Tensor&&) noexcept = default;

@@ -43,7 +43,7 @@ using TensorHook = std::function<Tensor(const Tensor& grad)>;
 /// (recorded) are differentiable; they are defined with the other ops, in `ops/`.
 class SASH_API Tensor {
  public:
-  Tensor() = default;
+  Tensor() noexcept;
   explicit Tensor(Ref<TensorImpl> impl);
   ~Tensor();
   Tensor(const Tensor&);
