@@ -1,0 +1,80 @@
+#pragma once
+
+#include <string>
+
+#include "../tensor/tensor.h"
+
+/// Argument checks that the ops share: each throws before any work is done, naming the op, what it
+/// expected and what it got.
+namespace sash {
+
+/// `ValueError` if `x` is undefined; `what` names the argument.
+inline void check_defined(const char* op, const Tensor& x, const char* what = "a tensor") {
+  if (!x.defined()) throw ValueError(op, what, "an undefined tensor");
+}
+
+/// `DeviceError` naming both devices if they differ.
+inline void check_same_device(const char* op, const Tensor& a, const Tensor& b) {
+  if (a.device() == b.device()) return;
+  throw DeviceError(op, "tensors on one device",
+                    to_string(a.device()) + " and " + to_string(b.device()));
+}
+
+/// `DTypeError` naming both dtypes if they differ: there is no promotion.
+inline void check_same_dtype(const char* op, const Tensor& a, const Tensor& b) {
+  if (a.dtype() == b.dtype()) return;
+  throw DTypeError(op, "tensors of one dtype",
+                   std::string(name(a.dtype())) + " and " + std::string(name(b.dtype())));
+}
+
+/// `ShapeError` naming both shapes if they differ.
+inline void check_same_shape(const char* op, const Tensor& a, const Tensor& b) {
+  if (a.shape() == b.shape()) return;
+  throw ShapeError(op, "tensors of one shape",
+                   to_string(a.shape()) + " and " + to_string(b.shape()));
+}
+
+/// Both defined, on one device and of one dtype.
+inline void check_compatible(const char* op, const Tensor& a, const Tensor& b) {
+  check_defined(op, a);
+  check_defined(op, b);
+  check_same_device(op, a, b);
+  check_same_dtype(op, a, b);
+}
+
+/// `DTypeError` unless `x` has exactly the dtype `expected`.
+inline void check_dtype(const char* op, const Tensor& x, DType expected) {
+  if (x.dtype() != expected) throw DTypeError(op, name(expected), name(x.dtype()));
+}
+
+/// `DTypeError` unless `x` is floating.
+inline void check_floating(const char* op, const Tensor& x) {
+  if (!is_floating(x.dtype())) throw DTypeError(op, "a floating dtype", name(x.dtype()));
+}
+
+/// `DTypeError` if `x` is bool.
+inline void check_not_bool(const char* op, const Tensor& x) {
+  if (x.dtype() == DType::boolean) throw DTypeError(op, "a dtype of numbers", name(x.dtype()));
+}
+
+/// `ShapeError` if `x` has fewer than `rank` axes.
+inline void check_min_rank(const char* op, const Tensor& x, int rank) {
+  if (x.rank() >= rank) return;
+  throw ShapeError(op, "at least " + std::to_string(rank) + (rank == 1 ? " axis" : " axes"),
+                   to_string(x.shape()));
+}
+
+/// `ShapeError` unless `x` has exactly `rank` axes.
+inline void check_rank(const char* op, const Tensor& x, int rank) {
+  if (x.rank() == rank) return;
+  throw ShapeError(op, std::to_string(rank) + (rank == 1 ? " axis" : " axes"),
+                   to_string(x.shape()));
+}
+
+/// `ShapeError` unless `x` has the shape `expected`.
+inline void check_shape(const char* op, const Tensor& x, const Shape& expected) {
+  if (x.shape() == expected) return;
+  throw ShapeError(op, "shape " + to_string(expected), to_string(x.shape()));
+}
+
+}  // namespace sash
