@@ -1,0 +1,27 @@
+#pragma once
+
+#include "../../core/kernel.h"
+#include "../../core/tensor_view.h"
+
+/// Reductions: x has the full shape, y the same rank with extent 1 on the reduced axes.
+namespace sash::kernels {
+
+/// y = sum of x over the axes where y has extent 1. Floating inputs accumulate in at least float32,
+/// in an order that depends on the shape alone; y has x's dtype, or int64 for integers and bool.
+extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorView& y)> sum;
+
+/// y = max (min) of x over the axes where y has extent 1; NaN wins. The axes are not empty.
+extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorView& y)> amax;
+extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorView& y)> amin;
+
+/// y (int64) = index of the first max (min) along one axis, where y has extent 1; NaN wins.
+extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorView& y, int axis)>
+    argmax;
+extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorView& y, int axis)>
+    argmin;
+
+/// y[i] = sum of x[0 .. i] along one axis; shapes and floating dtypes equal.
+extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorView& y, int axis)>
+    cumsum;
+
+}  // namespace sash::kernels
