@@ -1,0 +1,28 @@
+# sash_compile_options(target): language level, visibility and warnings, for our own targets only.
+function(sash_compile_options target)
+  target_compile_features(${target} PRIVATE cxx_std_20)
+  set_target_properties(${target} PROPERTIES
+    CXX_EXTENSIONS OFF
+    CXX_VISIBILITY_PRESET hidden
+    CUDA_VISIBILITY_PRESET hidden
+    VISIBILITY_INLINES_HIDDEN ON
+    POSITION_INDEPENDENT_CODE ON)
+  set(cxx -Wall -Wextra -Wpedantic -Wshadow -Wconversion)
+  set(cuda -Xcompiler=-Wall,-Wextra,-Wshadow)
+  if(SASH_WERROR)
+    list(APPEND cxx -Werror)
+    list(APPEND cuda -Xcompiler=-Werror --Werror=all-warnings)
+  endif()
+  target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${cxx}>"
+                         "$<$<COMPILE_LANGUAGE:CUDA>:${cuda}>")
+endfunction()
+
+# sash_sanitize(target): instruments the target and, through it, what links it in this build.
+function(sash_sanitize target)
+  if(NOT SASH_SANITIZE)
+    return()
+  endif()
+  set(flags -fsanitize=${SASH_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  target_compile_options(${target} PUBLIC "$<$<COMPILE_LANGUAGE:CXX>:$<BUILD_INTERFACE:${flags}>>")
+  target_link_options(${target} PUBLIC "$<BUILD_INTERFACE:${flags}>")
+endfunction()

@@ -1,0 +1,58 @@
+# sash_cuda(): builds the CUDA backend from SASH_CUDA_SOURCES, if it is wanted and there is a
+# toolkit. Shared builds get libsash_cuda.so, which libsash opens when CUDA is first asked for;
+# static builds get it as part of libsash.
+function(sash_cuda)
+  if(SASH_CUDA STREQUAL "OFF")
+    message(STATUS "sash: CUDA backend left out (SASH_CUDA=OFF)")
+    return()
+  endif()
+  if(NOT SASH_CUDA_SOURCES)
+    message(STATUS "sash: CUDA backend left out (it has no sources)")
+    return()
+  endif()
+  # Hopper's own machine code, and PTX that every other card since Ampere can run.
+  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+    set(CMAKE_CUDA_ARCHITECTURES "90a-real;80-virtual")
+  endif()
+  if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
+    find_program(SASH_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda
+                 PATH_SUFFIXES bin DOC "The CUDA compiler")
+    mark_as_advanced(SASH_NVCC)
+    if(SASH_NVCC)
+      set(CMAKE_CUDA_COMPILER "${SASH_NVCC}")
+    endif()
+  endif()
+  include(CheckLanguage)
+  check_language(CUDA)
+  if(NOT CMAKE_CUDA_COMPILER)
+    if(SASH_CUDA STREQUAL "ON")
+      message(FATAL_ERROR "SASH_CUDA=ON, but no CUDA toolkit was found; set CUDACXX to its nvcc")
+    endif()
+    message(STATUS "sash: CUDA backend left out (no CUDA toolkit found)")
+    return()
+  endif()
+  enable_language(CUDA)
+  find_package(CUDAToolkit REQUIRED)
+  message(STATUS "sash: CUDA backend built with toolkit ${CUDAToolkit_VERSION} "
+                 "for ${CMAKE_CUDA_ARCHITECTURES}")
+
+  if(BUILD_SHARED_LIBS)
+    add_library(sash_cuda MODULE ${SASH_CUDA_SOURCES})
+    set_target_properties(sash_cuda PROPERTIES INSTALL_RPATH "$ORIGIN"
+                          INSTALL_RPATH_USE_LINK_PATH ON)
+    target_link_libraries(sash_cuda PRIVATE sash)
+    target_compile_definitions(sash PRIVATE SASH_BUILT_WITH_CUDA)
+    install(TARGETS sash_cuda LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT cuda)
+    set(cuda_target sash_cuda)
+  else()
+    target_sources(sash PRIVATE ${SASH_CUDA_SOURCES})
+    target_compile_definitions(sash PRIVATE SASH_BUILT_WITH_CUDA SASH_STATIC_CUDA)
+    set(cuda_target sash)
+  endif()
+  sash_compile_options(${cuda_target})
+  set_target_properties(${cuda_target} PROPERTIES CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON
+                        CUDA_ARCHITECTURES "${CMAKE_CUDA_ARCHITECTURES}")
+  target_link_libraries(${cuda_target} PRIVATE CUDA::cudart_static CUDA::cublas CUDA::cublasLt
+                        CUDA::nvtx3)
+  set(SASH_HAS_CUDA ON PARENT_SCOPE)
+endfunction()

@@ -1,0 +1,20 @@
+# Makes <sash/nn/linear.h> and the umbrella <sash/sash.h> work in the build tree as they do once
+# installed: links to the public folders, and one generated header that includes all of theirs.
+function(sash_headers)
+  set(root "${PROJECT_BINARY_DIR}/include/sash")
+  file(MAKE_DIRECTORY "${root}")
+  set(includes "")
+  foreach(folder IN ITEMS core tensor ops nn optim)
+    file(CREATE_LINK "${PROJECT_SOURCE_DIR}/${folder}" "${root}/${folder}" SYMBOLIC)
+    file(GLOB headers CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}"
+         "${PROJECT_SOURCE_DIR}/${folder}/*.h")
+    list(REMOVE_ITEM headers core/plugin.h)
+    foreach(header IN LISTS headers)
+      string(APPEND includes "#include \"${header}\"\n")
+    endforeach()
+    install(DIRECTORY "${PROJECT_SOURCE_DIR}/${folder}" DESTINATION
+            "${CMAKE_INSTALL_INCLUDEDIR}/sash" COMPONENT core FILES_MATCHING PATTERN "*.h")
+  endforeach()
+  file(CONFIGURE OUTPUT "${root}/sash.h" CONTENT "#pragma once\n\n/// All of sash.\n@includes@" @ONLY)
+  install(FILES "${root}/sash.h" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/sash" COMPONENT core)
+endfunction()
