@@ -1,0 +1,31 @@
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "state_dict.h"
+
+namespace sash {
+
+/// What a safetensors file holds. The layout: a little-endian 64-bit N; N bytes of JSON that map a
+/// name to `{"dtype", "shape", "data_offsets": [begin, end]}`, offsets counted from the end of the
+/// JSON; then the elements, row-major and little-endian.
+struct SafetensorsFile {
+  StateDict tensors;  ///< in the order of their data
+  std::map<std::string, std::string> metadata;
+};
+
+/// Reads a file into fresh memory on `device`. Nothing in the file is trusted.
+/// Throws `IoError` if it cannot be opened or read; `FormatError` unless its header is valid JSON
+/// of at most 100,000,000 bytes without duplicate keys and its tensors fill the data exactly,
+/// without holes or overlaps; `NotImplemented` for a dtype or rank that sash does not have.
+SASH_API SafetensorsFile load_safetensors(const std::string& path, Device device = kCPU);
+
+/// Writes `tensors`, of any device and strides, widest elements first and then by name. `path`
+/// gets the whole new file or keeps the old one: it is written beside it, synchronised, renamed.
+/// Throws `ValueError` for an undefined tensor, a duplicate or reserved name, or text that is not
+/// UTF-8; `IoError` if the file cannot be written.
+SASH_API void save_safetensors(const std::string& path, const StateDict& tensors,
+                               const std::map<std::string, std::string>& metadata = {});
+
+}  // namespace sash
