@@ -187,7 +187,14 @@ SASH_API std::vector<Tensor> grad(const std::vector<Tensor>& outputs,
                                   const std::vector<Tensor>& grad_outputs = {},
                                   BackwardOptions options = {}, bool allow_unused = false);
 
-/// `[[1, 2], [3, 4]] float32 cpu`; long axes are abridged.
+/// The elements as nested lists with aligned columns, then dtype, shape, device, and whether and
+/// how it takes part in a graph:
+///
+///     [[1.5000, 2.0000],
+///      [3.0000, 4.0000]] float32 [2, 2] cpu grad_fn=<add>
+///
+/// Of more than 1000 elements, each axis shows its first and last three. "undefined" for an
+/// undefined tensor.
 SASH_API std::string to_string(const Tensor& tensor);
 SASH_API std::ostream& operator<<(std::ostream& out, const Tensor& tensor);
 
