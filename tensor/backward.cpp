@@ -318,6 +318,19 @@ Tensor root_gradient(const char* op, const Tensor& root, const Tensor& given) {
   return ones_like(root);
 }
 
+std::vector<Tensor> root_gradients(const char* op, const std::vector<Tensor>& outputs,
+                                   const std::vector<Tensor>& given) {
+  if (!given.empty() && given.size() != outputs.size()) {
+    throw ValueError(op, std::to_string(outputs.size()) + " output gradients",
+                     std::to_string(given.size()));
+  }
+  std::vector<Tensor> seeds;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    seeds.push_back(root_gradient(op, outputs[i], given.empty() ? Tensor() : given[i]));
+  }
+  return seeds;
+}
+
 }  // namespace
 
 void Tensor::backward(BackwardOptions options) const { backward(Tensor(), options); }
@@ -327,18 +340,15 @@ void Tensor::backward(const Tensor& gradient, BackwardOptions options) const {
   run({this, 1}, {&g, 1}, options, nullptr, nullptr);
 }
 
+void backward(const std::vector<Tensor>& outputs, const std::vector<Tensor>& grad_outputs,
+              BackwardOptions options) {
+  run(outputs, root_gradients("backward", outputs, grad_outputs), options, nullptr, nullptr);
+}
+
 std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,
                          const std::vector<Tensor>& grad_outputs, BackwardOptions options,
                          bool allow_unused) {
-  if (!grad_outputs.empty() && grad_outputs.size() != outputs.size()) {
-    throw ValueError("grad", std::to_string(outputs.size()) + " output gradients",
-                     std::to_string(grad_outputs.size()));
-  }
-  std::vector<Tensor> seeds;
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    seeds.push_back(
-        root_gradient("grad", outputs[i], grad_outputs.empty() ? Tensor() : grad_outputs[i]));
-  }
+  const std::vector<Tensor> seeds = root_gradients("grad", outputs, grad_outputs);
   for (const Tensor& input : inputs) {
     if (!input.requires_grad()) {
       throw AutogradError("grad", "inputs that require grad", "one that does not");

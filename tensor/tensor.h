@@ -179,6 +179,11 @@ SASH_API Tensor operator-(const Tensor& a, const Tensor& b);
 SASH_API Tensor operator*(const Tensor& a, const Tensor& b);
 SASH_API Tensor operator/(const Tensor& a, const Tensor& b);
 
+/// `Tensor::backward` from several outputs at once. `grad_outputs` may be empty for one-element
+/// outputs.
+SASH_API void backward(const std::vector<Tensor>& outputs,
+                       const std::vector<Tensor>& grad_outputs = {}, BackwardOptions options = {});
+
 /// d(sum of outputs . grad_outputs)/d(input) for each input, leaving every `grad()` alone.
 /// `grad_outputs` may be empty for one-element outputs. An input that no output depends on gives an
 /// undefined tensor if `allow_unused`, else `AutogradError`.
