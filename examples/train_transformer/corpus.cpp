@@ -1,0 +1,147 @@
+#include "corpus.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <fstream>
+#include <iterator>
+#include <unordered_map>
+
+#include <sash/core/error.h>
+#include <sash/core/philox.h>
+#include <sash/tensor/factories.h>
+
+namespace {
+
+std::string read(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw sash::IoError("train_transformer", "cannot read the text " + path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::pair<sash::Tensor, sash::Tensor> windows(const std::vector<int64_t>& text,
+                                              const std::vector<int64_t>& starts, int64_t length) {
+  std::vector<int64_t> inputs, targets;
+  for (const int64_t start : starts) {
+    const auto from = text.begin() + start;
+    inputs.insert(inputs.end(), from, from + length);
+    targets.insert(targets.end(), from + 1, from + length + 1);
+  }
+  const sash::Shape shape{static_cast<int64_t>(starts.size()), length};
+  return {sash::tensor(inputs, shape), sash::tensor(targets, shape)};
+}
+
+}  // namespace
+
+Corpus::Corpus(const std::string& train, const std::string& valid) {
+  constexpr size_t kShortest = 1000;
+  if (train.size() < kShortest || valid.size() < 100) {
+    throw sash::ValueError(
+        "train_transformer",
+        "at least " + std::to_string(kShortest) + " characters to train on and 100 to validate",
+        std::to_string(train.size()) + " and " + std::to_string(valid.size()));
+  }
+  std::array<bool, 256> seen{};
+  for (const std::string* text : {&train, &valid}) {
+    for (const char c : *text) seen[static_cast<unsigned char>(c)] = true;
+  }
+  symbol_of_byte_.assign(256, -1);
+  for (size_t byte = 0; byte < 256; ++byte) {
+    if (!seen[byte]) continue;
+    symbol_of_byte_[byte] = vocabulary();
+    bytes_ += static_cast<char>(byte);
+  }
+  train_ = encode(train);
+  valid_ = encode(valid);
+}
+
+Corpus Corpus::from_files(const std::string& train_path, const std::string& valid_path) {
+  return {read(train_path), read(valid_path)};
+}
+
+Corpus Corpus::from_file(const std::string& path) {
+  const std::string text = read(path);
+  const size_t cut = text.size() - text.size() / 10;
+  return {text.substr(0, cut), text.substr(cut)};
+}
+
+std::vector<int64_t> Corpus::encode(const std::string& text) const {
+  std::vector<int64_t> symbols;
+  symbols.reserve(text.size());
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (symbol_of_byte_[byte] < 0) {
+      throw sash::ValueError("train_transformer", "characters of the training text",
+                             "byte " + std::to_string(byte));
+    }
+    symbols.push_back(symbol_of_byte_[byte]);
+  }
+  return symbols;
+}
+
+std::string Corpus::decode(const std::vector<int64_t>& symbols) const {
+  std::string text;
+  for (const int64_t symbol : symbols) text += bytes_.at(static_cast<size_t>(symbol));
+  return text;
+}
+
+std::pair<sash::Tensor, sash::Tensor> Corpus::batch(int64_t count, int64_t length, uint64_t seed,
+                                                    int64_t step) const {
+  const auto places = static_cast<int64_t>(train_.size()) - length;
+  if (places < 1) {
+    throw sash::ValueError("train_transformer", "a context shorter than the training text",
+                           std::to_string(length));
+  }
+  std::vector<int64_t> starts;
+  for (int64_t i = 0; i < count; ++i) {
+    const auto counter = static_cast<uint64_t>(step * count + i);
+    const sash::PhiloxBlock bits = sash::philox(seed ^ 0x5A5A5A5A5A5A5A5Au, counter);
+    const uint64_t wide = uint64_t{bits.lane[0]} << 32 | bits.lane[1];
+    starts.push_back(static_cast<int64_t>(wide % static_cast<uint64_t>(places)));
+  }
+  return windows(train_, starts, length);
+}
+
+std::pair<sash::Tensor, sash::Tensor> Corpus::valid_windows(int64_t first, int64_t count,
+                                                            int64_t length) const {
+  std::vector<int64_t> starts;
+  for (int64_t i = first; i < first + count; ++i) starts.push_back(i * length);
+  return windows(valid_, starts, length);
+}
+
+double trigram_loss(const Corpus& corpus) {
+  // What followed a context of up to two symbols, and how many different symbols did.
+  struct Followers {
+    std::unordered_map<int64_t, int64_t> counts;
+    int64_t total = 0;
+  };
+  std::array<std::unordered_map<int64_t, Followers>, 3> contexts;
+  const int64_t base = corpus.vocabulary();
+  const auto key = [base](const std::vector<int64_t>& text, size_t at, size_t order) {
+    int64_t packed = 0;
+    for (size_t i = at - order; i < at; ++i) packed = packed * base + text[i];
+    return packed;
+  };
+  for (size_t at = 2; at < corpus.train().size(); ++at) {
+    for (size_t order = 0; order < contexts.size(); ++order) {
+      Followers& followers = contexts[order][key(corpus.train(), at, order)];
+      ++followers.counts[corpus.train()[at]];
+      ++followers.total;
+    }
+  }
+  double nats = 0;
+  for (size_t at = 2; at < corpus.valid().size(); ++at) {
+    double p = 1.0 / static_cast<double>(base);
+    for (size_t order = 0; order < contexts.size(); ++order) {
+      const auto found = contexts[order].find(key(corpus.valid(), at, order));
+      if (found == contexts[order].end()) break;
+      const Followers& followers = found->second;
+      const auto hit = followers.counts.find(corpus.valid()[at]);
+      const double count = hit == followers.counts.end() ? 0 : static_cast<double>(hit->second);
+      const auto kinds = static_cast<double>(followers.counts.size());
+      p = (count + kinds * p) / (static_cast<double>(followers.total) + kinds);
+    }
+    nats -= std::log(p);
+  }
+  return nats / static_cast<double>(corpus.valid().size() - 2);
+}

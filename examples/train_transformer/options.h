@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include <sash/core/dtype.h>
+
+/// What the command line chose.
+struct Options {
+  std::string device = "cpu";
+  std::string text;  ///< empty: the project's own sources
+  std::string attention = "causal";
+  std::string dtype = "float32";
+  std::string save;
+  std::string resume;
+  std::string metrics;
+  std::string prompt = "Tensor ";
+  int64_t steps = 600;
+  int64_t batch = 16;
+  int64_t context = 128;
+  int64_t layers = 4;
+  int64_t heads = 4;
+  int64_t dim = 128;
+  int64_t generate = 400;
+  double dropout = 0.0;
+  double lr = 2e-3;
+  double temperature = 0.8;
+  uint64_t seed = 1;
+};
+
+/// Reads the command line. Returns false if the program is to end with `exit_code`: after --help,
+/// or after a wrong flag, which has then been reported.
+bool parse_options(int argc, char** argv, Options& options, int& exit_code);
