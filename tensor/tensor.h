@@ -19,8 +19,8 @@ class TensorImpl;
 
 /// How a new tensor is made: `zeros({2, 3}, {.dtype = DType::float64, .requires_grad = true})`.
 struct TensorOptions {
-  std::optional<DType> dtype;    ///< default: `default_dtype()`
-  std::optional<Device> device;  ///< default: `default_device()`
+  std::optional<DType> dtype{};    ///< default: `default_dtype()`
+  std::optional<Device> device{};  ///< default: `default_device()`
   bool requires_grad = false;
 };
 
