@@ -1,0 +1,87 @@
+#include "../../ops/kernels/compare.h"
+
+#include <cmath>
+#include <functional>
+
+#include "../../core/dispatch.h"
+#include "elementwise.h"
+
+namespace sash::cpu {
+namespace {
+
+template <class F>
+void dispatch_comparable(DType dtype, const char* op, F&& f) {
+  sash::detail::dispatch_over<float, double, int64_t, int32_t, uint8_t, bool>(dtype, op, f);
+}
+
+template <class Relation>
+void compare(KernelContext&, const TensorView& a, const TensorView& b, const TensorView& y) {
+  dispatch_comparable(a.dtype, "compare", [&]<class T>(TypeTag<T>) {
+    for_each_block<bool, T, T>(
+        Order::memory,
+        [](int64_t, int64_t n, bool* out, const T* p, const T* q) {
+          for (int64_t i = 0; i < n; ++i) out[i] = Relation{}(p[i], q[i]);
+        },
+        y, a, b);
+  });
+}
+
+template <class Relation>
+void compare_scalar(KernelContext&, const TensorView& x, const TensorView& y, const Scalar& value) {
+  dispatch_comparable(x.dtype, "compare", [&]<class T>(TypeTag<T>) {
+    const T other = value.to<T>();
+    for_each_block<bool, T>(
+        Order::memory,
+        [other](int64_t, int64_t n, bool* out, const T* in) {
+          for (int64_t i = 0; i < n; ++i) out[i] = Relation{}(in[i], other);
+        },
+        y, x);
+  });
+}
+
+void logical_and(KernelContext&, const TensorView& a, const TensorView& b, const TensorView& y) {
+  elementwise<bool, bool, bool>([](auto out, auto p, auto q) { out = p && q; }, y, a, b);
+}
+
+void logical_or(KernelContext&, const TensorView& a, const TensorView& b, const TensorView& y) {
+  elementwise<bool, bool, bool>([](auto out, auto p, auto q) { out = p || q; }, y, a, b);
+}
+
+void logical_not(KernelContext&, const TensorView& x, const TensorView& y) {
+  elementwise<bool, bool>([](auto out, auto in) { out = !in; }, y, x);
+}
+
+void isnan(KernelContext&, const TensorView& x, const TensorView& y) {
+  dispatch_floating(x.dtype, "isnan", [&]<class T>(TypeTag<T>) {
+    for_each_block<bool, T>(
+        Order::memory,
+        [](int64_t, int64_t n, bool* out, const T* in) {
+          for (int64_t i = 0; i < n; ++i) out[i] = std::isnan(in[i]);
+        },
+        y, x);
+  });
+}
+
+}  // namespace
+
+void register_compare() {
+  constexpr auto cpu = DeviceType::cpu;
+  kernels::eq.set(cpu, compare<std::equal_to<>>);
+  kernels::ne.set(cpu, compare<std::not_equal_to<>>);
+  kernels::lt.set(cpu, compare<std::less<>>);
+  kernels::le.set(cpu, compare<std::less_equal<>>);
+  kernels::gt.set(cpu, compare<std::greater<>>);
+  kernels::ge.set(cpu, compare<std::greater_equal<>>);
+  kernels::eq_scalar.set(cpu, compare_scalar<std::equal_to<>>);
+  kernels::ne_scalar.set(cpu, compare_scalar<std::not_equal_to<>>);
+  kernels::lt_scalar.set(cpu, compare_scalar<std::less<>>);
+  kernels::le_scalar.set(cpu, compare_scalar<std::less_equal<>>);
+  kernels::gt_scalar.set(cpu, compare_scalar<std::greater<>>);
+  kernels::ge_scalar.set(cpu, compare_scalar<std::greater_equal<>>);
+  kernels::logical_and.set(cpu, logical_and);
+  kernels::logical_or.set(cpu, logical_or);
+  kernels::logical_not.set(cpu, logical_not);
+  kernels::isnan.set(cpu, isnan);
+}
+
+}  // namespace sash::cpu

@@ -1,0 +1,43 @@
+#pragma once
+
+#include "../tensor/tensor.h"
+#include "unary.h"
+
+/// Arithmetic of two tensors, differentiable any number of times. Shapes broadcast (NumPy's rules);
+/// there is no promotion: `DTypeError` names two dtypes that differ, `DeviceError` two devices.
+/// A scalar takes the tensor's dtype. float32 and float64; what is marked (integers) also int32
+/// and int64.
+namespace sash {
+
+/// a + b (integers).
+SASH_API Tensor add(const Tensor& a, const Tensor& b);
+/// a - b (integers).
+SASH_API Tensor sub(const Tensor& a, const Tensor& b);
+/// a b (integers).
+SASH_API Tensor mul(const Tensor& a, const Tensor& b);
+/// a / b.
+SASH_API Tensor div(const Tensor& a, const Tensor& b);
+/// a^b. The derivative to b is a^b ln a, and 0 where a = 0.
+SASH_API Tensor pow(const Tensor& a, const Tensor& b);
+/// The greater of two elements (integers); NaN if either is. Where both are equal each receives
+/// half of the gradient.
+SASH_API Tensor maximum(const Tensor& a, const Tensor& b);
+/// The lesser of two elements (integers); otherwise like `maximum`.
+SASH_API Tensor minimum(const Tensor& a, const Tensor& b);
+
+inline Tensor operator+(const Tensor& a, const Tensor& b) { return add(a, b); }
+inline Tensor operator-(const Tensor& a, const Tensor& b) { return sub(a, b); }
+inline Tensor operator*(const Tensor& a, const Tensor& b) { return mul(a, b); }
+inline Tensor operator/(const Tensor& a, const Tensor& b) { return div(a, b); }
+
+SASH_API Tensor operator+(const Tensor& a, Scalar b);
+SASH_API Tensor operator-(const Tensor& a, Scalar b);
+SASH_API Tensor operator*(const Tensor& a, Scalar b);
+/// Multiplies by 1 / b.
+SASH_API Tensor operator/(const Tensor& a, Scalar b);
+SASH_API Tensor operator+(Scalar a, const Tensor& b);
+SASH_API Tensor operator-(Scalar a, const Tensor& b);
+SASH_API Tensor operator*(Scalar a, const Tensor& b);
+SASH_API Tensor operator/(Scalar a, const Tensor& b);
+
+}  // namespace sash

@@ -1,0 +1,33 @@
+#pragma once
+
+#include "../tensor/tensor.h"
+
+/// Comparisons and logic, element by element: the result is bool and has no gradient. Shapes
+/// broadcast; both tensors have one dtype (float32, float64, int32, int64, uint8 or bool) and one
+/// device, else `DTypeError` or `DeviceError`. Comparing with NaN gives false, but for `ne`.
+namespace sash {
+
+SASH_API Tensor eq(const Tensor& a, const Tensor& b);  ///< a == b
+SASH_API Tensor ne(const Tensor& a, const Tensor& b);  ///< a != b
+SASH_API Tensor lt(const Tensor& a, const Tensor& b);  ///< a < b
+SASH_API Tensor le(const Tensor& a, const Tensor& b);  ///< a <= b
+SASH_API Tensor gt(const Tensor& a, const Tensor& b);  ///< a > b
+SASH_API Tensor ge(const Tensor& a, const Tensor& b);  ///< a >= b
+
+/// The scalar takes the tensor's dtype.
+SASH_API Tensor eq(const Tensor& x, Scalar value);
+SASH_API Tensor ne(const Tensor& x, Scalar value);
+SASH_API Tensor lt(const Tensor& x, Scalar value);
+SASH_API Tensor le(const Tensor& x, Scalar value);
+SASH_API Tensor gt(const Tensor& x, Scalar value);
+SASH_API Tensor ge(const Tensor& x, Scalar value);
+
+/// Of bool tensors; `DTypeError` for any other.
+SASH_API Tensor logical_and(const Tensor& a, const Tensor& b);
+SASH_API Tensor logical_or(const Tensor& a, const Tensor& b);
+SASH_API Tensor logical_not(const Tensor& x);
+
+/// Whether an element is NaN; float32 and float64.
+SASH_API Tensor isnan(const Tensor& x);
+
+}  // namespace sash
