@@ -1,6 +1,5 @@
-# sash_compile_options(target): language level, visibility and warnings, for our own targets only.
+# sash_compile_options(target): visibility and warnings, for our own targets only.
 function(sash_compile_options target)
-  target_compile_features(${target} PRIVATE cxx_std_20)
   set_target_properties(${target} PROPERTIES
     CXX_EXTENSIONS OFF
     CXX_VISIBILITY_PRESET hidden
@@ -8,6 +7,9 @@ function(sash_compile_options target)
     VISIBILITY_INLINES_HIDDEN ON
     POSITION_INDEPENDENT_CODE ON)
   set(cxx -Wall -Wextra -Wpedantic -Wshadow -Wconversion)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+    list(APPEND cxx -Wno-restrict)  # warns of "literal" + std::string (GCC bug 105651)
+  endif()
   set(cuda -Xcompiler=-Wall,-Wextra,-Wshadow)
   if(SASH_WERROR)
     list(APPEND cxx -Werror)

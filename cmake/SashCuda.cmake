@@ -1,58 +1,76 @@
-# sash_cuda(): builds the CUDA backend from SASH_CUDA_SOURCES, if it is wanted and there is a
-# toolkit. Shared builds get libsash_cuda.so, which libsash opens when CUDA is first asked for;
-# static builds get it as part of libsash.
-function(sash_cuda)
-  if(SASH_CUDA STREQUAL "OFF")
-    message(STATUS "sash: CUDA backend left out (SASH_CUDA=OFF)")
+# Builds the CUDA backend from SASH_CUDA_SOURCES, if it is wanted and there is a toolkit, and says
+# which. Shared builds get libsash_cuda.so, which libsash opens when CUDA is first asked for; static
+# builds get it as part of libsash.
+
+# Sets `problem` to why there can be no CUDA here, or to nothing. CUDACXX then names the compiler.
+function(_sash_find_cuda)
+  set(problem "" PARENT_SCOPE)
+  find_program(SASH_NVCC nvcc HINTS "$ENV{CUDACXX}" ENV CUDA_HOME ENV CUDA_PATH
+               PATHS /usr/local/cuda PATH_SUFFIXES bin DOC "The CUDA compiler")
+  mark_as_advanced(SASH_NVCC)
+  if(NOT DEFINED ENV{CUDACXX} AND SASH_NVCC)
+    set(ENV{CUDACXX} "${SASH_NVCC}")
+  endif()
+  if(NOT DEFINED ENV{CUDACXX})
+    set(problem "no CUDA toolkit found" PARENT_SCOPE)
     return()
   endif()
-  if(NOT SASH_CUDA_SOURCES)
-    message(STATUS "sash: CUDA backend left out (it has no sources)")
+  execute_process(COMMAND "$ENV{CUDACXX}" --version OUTPUT_VARIABLE text ERROR_QUIET)
+  # C++20 and code for sm_90a came with 12.0.
+  if(text MATCHES "release ([0-9.]+)" AND CMAKE_MATCH_1 VERSION_LESS 12.0)
+    set(problem "$ENV{CUDACXX} is ${CMAKE_MATCH_1}, older than 12.0" PARENT_SCOPE)
     return()
-  endif()
-  # Hopper's own machine code, and PTX that every other card since Ampere can run.
-  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-    set(CMAKE_CUDA_ARCHITECTURES "90a-real;80-virtual")
-  endif()
-  if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
-    find_program(SASH_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda
-                 PATH_SUFFIXES bin DOC "The CUDA compiler")
-    mark_as_advanced(SASH_NVCC)
-    if(SASH_NVCC)
-      set(CMAKE_CUDA_COMPILER "${SASH_NVCC}")
-    endif()
   endif()
   include(CheckLanguage)
   check_language(CUDA)
   if(NOT CMAKE_CUDA_COMPILER)
-    if(SASH_CUDA STREQUAL "ON")
-      message(FATAL_ERROR "SASH_CUDA=ON, but no CUDA toolkit was found; set CUDACXX to its nvcc")
-    endif()
-    message(STATUS "sash: CUDA backend left out (no CUDA toolkit found)")
-    return()
+    set(problem "$ENV{CUDACXX} does not work" PARENT_SCOPE)
   endif()
-  enable_language(CUDA)
-  find_package(CUDAToolkit REQUIRED)
-  message(STATUS "sash: CUDA backend built with toolkit ${CUDAToolkit_VERSION} "
-                 "for ${CMAKE_CUDA_ARCHITECTURES}")
-
-  if(BUILD_SHARED_LIBS)
-    add_library(sash_cuda MODULE ${SASH_CUDA_SOURCES})
-    set_target_properties(sash_cuda PROPERTIES INSTALL_RPATH "$ORIGIN"
-                          INSTALL_RPATH_USE_LINK_PATH ON)
-    target_link_libraries(sash_cuda PRIVATE sash)
-    target_compile_definitions(sash PRIVATE SASH_BUILT_WITH_CUDA)
-    install(TARGETS sash_cuda LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT cuda)
-    set(cuda_target sash_cuda)
-  else()
-    target_sources(sash PRIVATE ${SASH_CUDA_SOURCES})
-    target_compile_definitions(sash PRIVATE SASH_BUILT_WITH_CUDA SASH_STATIC_CUDA)
-    set(cuda_target sash)
-  endif()
-  sash_compile_options(${cuda_target})
-  set_target_properties(${cuda_target} PROPERTIES CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON
-                        CUDA_ARCHITECTURES "${CMAKE_CUDA_ARCHITECTURES}")
-  target_link_libraries(${cuda_target} PRIVATE CUDA::cudart_static CUDA::cublas CUDA::cublasLt
-                        CUDA::nvtx3)
-  set(SASH_HAS_CUDA ON PARENT_SCOPE)
 endfunction()
+
+set(SASH_HAS_CUDA OFF)
+if(SASH_CUDA STREQUAL "OFF")
+  set(problem "SASH_CUDA=OFF")
+elseif(NOT SASH_CUDA_SOURCES)
+  set(problem "it has no sources")
+else()
+  _sash_find_cuda()
+endif()
+if(problem)
+  if(SASH_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "sash: SASH_CUDA=ON, but ${problem}")
+  endif()
+  message(STATUS "sash: CUDA backend left out (${problem})")
+  return()
+endif()
+
+# Hopper's own machine code, and PTX from which every card since Ampere can be served.
+if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+  set(CMAKE_CUDA_ARCHITECTURES "90a-real;80-virtual")
+endif()
+enable_language(CUDA)
+find_package(CUDAToolkit REQUIRED)
+set(SASH_HAS_CUDA ON)
+message(STATUS "sash: CUDA backend for ${CMAKE_CUDA_ARCHITECTURES}, "
+               "toolkit ${CUDAToolkit_VERSION}")
+
+target_compile_definitions(sash PRIVATE SASH_BUILT_WITH_CUDA)
+if(BUILD_SHARED_LIBS)
+  set(sash_cuda_target sash_cuda)
+  add_library(sash_cuda MODULE ${SASH_CUDA_SOURCES})
+  sash_compile_options(sash_cuda)
+  target_link_libraries(sash_cuda PRIVATE sash)
+  set_target_properties(sash_cuda PROPERTIES INSTALL_RPATH "$ORIGIN"
+                        INSTALL_RPATH_USE_LINK_PATH ON)
+  install(TARGETS sash_cuda LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT cuda)
+else()
+  set(sash_cuda_target sash)
+  target_sources(sash PRIVATE ${SASH_CUDA_SOURCES})
+  target_compile_definitions(sash PRIVATE SASH_STATIC_CUDA)
+endif()
+set_target_properties(${sash_cuda_target} PROPERTIES
+                      CUDA_ARCHITECTURES "${CMAKE_CUDA_ARCHITECTURES}")
+# As an option, because CMake 3.25.1 does not know that nvcc has CUDA_STANDARD 20.
+target_compile_options(${sash_cuda_target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20>)
+target_link_libraries(${sash_cuda_target} PRIVATE CUDA::cudart_static CUDA::cublas CUDA::cublasLt
+                      CUDA::nvtx3)
