@@ -11,7 +11,7 @@ TEST_CASE("print: numbers keep their columns") {
   CHECK(to_string(tensor(std::vector<float>{1.5F, -2, 30, 0}, {2, 2})) ==
         "[[ 1.5000, -2.0000],\n"
         " [30.0000,  0.0000]] float32 [2, 2] cpu");
-  CHECK(to_string(tensor<float>({1, -2, 30})) == "[  1,  -2,  30] float32 [3] cpu");
+  CHECK(to_string(tensor<float>({1, -2, 30})) == "[ 1, -2, 30] float32 [3] cpu");
   CHECK(to_string(tensor(std::vector<int64_t>{1, 22, -333, 9007199254740993}, {4, 1})) ==
         "[[               1],\n"
         " [              22],\n"
