@@ -1,0 +1,211 @@
+#include "module.h"
+
+#include <cxxabi.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <typeinfo>
+#include <unordered_set>
+
+#include "../core/error.h"
+#include "../tensor/grad_mode.h"
+#include "../tensor/tensor_impl.h"
+
+namespace sash::nn {
+namespace {
+
+bool has_key(const StateDict& dict, std::string_view name) { return find(dict, name) != nullptr; }
+
+std::string joined(const std::string& prefix, const std::string& name) {
+  return prefix.empty() ? name : prefix + "." + name;
+}
+
+// Gives `target` the elements of `source`, so that every handle to it sees them.
+void replace_elements(TensorImpl& target, const Tensor& source) {
+  const TensorImpl& from = source.impl();
+  target.storage = from.storage;
+  target.strides = from.strides;
+  target.offset = from.offset;
+  target.dtype = from.dtype;
+}
+
+}  // namespace
+
+Module::Module() = default;
+Module::~Module() = default;
+Module::Module(Module&&) noexcept = default;
+Module& Module::operator=(Module&&) noexcept = default;
+
+Tensor Module::forward(const Tensor&) {
+  throw NotImplemented(type_name(), "it has no forward(const Tensor&)");
+}
+
+std::string Module::describe() const { return type_name(); }
+
+std::string Module::type_name() const {
+  int status = 0;
+  char* demangled = abi::__cxa_demangle(typeid(*this).name(), nullptr, nullptr, &status);
+  std::string text = demangled ? demangled : typeid(*this).name();
+  std::free(demangled);
+  if (const size_t arguments = text.find('<'); arguments != std::string::npos) {
+    text.resize(arguments);
+  }
+  const size_t colon = text.rfind("::");
+  return colon == std::string::npos ? text : text.substr(colon + 2);
+}
+
+// ---- parts --------------------------------------------------------------------------------------
+
+void Module::check_name(const char* op, std::string_view name) const {
+  const std::string where = type_name() + "." + op;
+  if (name.empty()) throw ValueError(where, "a name", "an empty one");
+  const std::string quoted = "'" + std::string(name) + "'";
+  if (name.find('.') != std::string_view::npos) {
+    throw ValueError(where, "a name without dots", quoted);
+  }
+  const bool is_child = std::any_of(children_.begin(), children_.end(),
+                                    [&](const auto& child) { return child.first == name; });
+  if (is_child || has_key(parameters_, name) || has_key(buffers_, name)) {
+    throw ValueError(where, "a new name", quoted + ", which is taken");
+  }
+}
+
+void Module::add_child(std::string name, std::unique_ptr<Module> child) {
+  check_name("register_module", name);
+  children_.emplace_back(std::move(name), std::move(child));
+}
+
+Tensor Module::register_parameter(std::string name, const Tensor& value) {
+  check_name("register_parameter", name);
+  const std::string where = type_name() + ".register_parameter";
+  if (!value.defined()) {
+    throw ValueError(where, "a tensor for '" + name + "'", "an undefined one");
+  }
+  if (!value.is_leaf()) {
+    throw AutogradError(where, "a leaf for '" + name + "'", "the output of a recorded op");
+  }
+  Tensor parameter = value;
+  parameter.requires_grad_();
+  parameters_.emplace_back(std::move(name), parameter);
+  return parameter;
+}
+
+Tensor Module::register_buffer(std::string name, const Tensor& value) {
+  check_name("register_buffer", name);
+  if (!value.defined()) {
+    throw ValueError(type_name() + ".register_buffer", "a tensor for '" + name + "'",
+                     "an undefined one");
+  }
+  buffers_.emplace_back(std::move(name), value);
+  return value;
+}
+
+void Module::visit(const std::string& prefix, const Visitor& visitor) const {
+  visitor(prefix, *this);
+  for (const auto& [name, child] : children_) child->visit(joined(prefix, name), visitor);
+}
+
+StateDict Module::collect(StateDict Module::*part, bool once) const {
+  StateDict all;
+  std::unordered_set<const TensorImpl*> seen;
+  visit("", [&](const std::string& prefix, const Module& module) {
+    for (const auto& [name, tensor] : module.*part) {
+      if (!once || seen.insert(&tensor.impl()).second) {
+        all.emplace_back(joined(prefix, name), tensor);
+      }
+    }
+  });
+  return all;
+}
+
+StateDict Module::named_parameters() const { return collect(&Module::parameters_, true); }
+StateDict Module::named_buffers() const { return collect(&Module::buffers_, true); }
+
+std::vector<Tensor> Module::parameters() const {
+  std::vector<Tensor> all;
+  for (auto& [name, parameter] : named_parameters()) all.push_back(parameter);
+  return all;
+}
+
+std::vector<std::pair<std::string, Module*>> Module::named_modules() {
+  std::vector<std::pair<std::string, Module*>> all;
+  visit("", [&](const std::string& prefix, const Module& module) {
+    all.emplace_back(prefix, const_cast<Module*>(&module));
+  });
+  return all;
+}
+
+std::vector<std::pair<std::string, Module*>> Module::children() const {
+  std::vector<std::pair<std::string, Module*>> all;
+  for (const auto& [name, child] : children_) all.emplace_back(name, child.get());
+  return all;
+}
+
+int64_t Module::num_parameters() const {
+  int64_t count = 0;
+  for (const auto& [name, parameter] : named_parameters()) count += parameter.numel();
+  return count;
+}
+
+Module& Module::apply(const std::function<void(Module&)>& f) {
+  for (auto& [name, child] : children_) child->apply(f);
+  f(*this);
+  return *this;
+}
+
+// ---- modes --------------------------------------------------------------------------------------
+
+Module& Module::train(bool training) {
+  return apply([training](Module& module) { module.training_ = training; });
+}
+
+void Module::zero_grad() {
+  for (Tensor& parameter : parameters()) parameter.zero_grad();
+}
+
+void Module::convert(const std::function<Tensor(const Tensor&)>& conversion) {
+  const NoGradGuard no_grad;
+  std::vector<std::pair<TensorImpl*, Tensor>> converted;
+  const auto add = [&](const Tensor& tensor) {
+    const Tensor result = conversion(tensor.detach());
+    converted.emplace_back(&tensor.impl(), result);
+  };
+  for (const auto& [name, buffer] : named_buffers()) add(buffer);
+  for (const auto& [name, parameter] : named_parameters()) {
+    add(parameter);
+    if (parameter.grad().defined()) add(parameter.grad());
+  }
+  // All conversions are made before the first takes effect: running out of memory changes nothing.
+  for (auto& [target, source] : converted) replace_elements(*target, source);
+}
+
+Module& Module::to(Device device) {
+  convert([device](const Tensor& tensor) { return tensor.to(device); });
+  return *this;
+}
+
+Module& Module::to(DType dtype) {
+  if (!is_floating(dtype)) {
+    throw DTypeError(type_name() + ".to", "a floating dtype", name(dtype));
+  }
+  convert([dtype](const Tensor& tensor) {
+    return is_floating(tensor.dtype()) ? tensor.to(dtype) : tensor;
+  });
+  return *this;
+}
+
+// ---- saving -------------------------------------------------------------------------------------
+
+StateDict Module::state_dict() const {
+  StateDict dict;
+  visit("", [&](const std::string& prefix, const Module& module) {
+    for (const StateDict* part : {&module.parameters_, &module.buffers_}) {
+      for (const auto& [name, tensor] : *part) {
+        dict.emplace_back(joined(prefix, name), tensor.detach());
+      }
+    }
+  });
+  return dict;
+}
+
+}  // namespace sash::nn
