@@ -1,0 +1,82 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "../../core/dtype.h"
+#include "../../core/kernel.h"
+
+/// Multi-tensor kernels of a training step: one call covers all parameters. Memory is contiguous
+/// and float32 or float64; pointers are the device's, numbers that change from step to step too, so
+/// that nothing waits for the host.
+namespace sash::kernels {
+
+/// Contiguous elements to read or overwrite.
+struct FlatTensor {
+  DType dtype = DType::float32;
+  int64_t count = 0;
+  void* data = nullptr;
+};
+
+/// One parameter p, its gradient g, and what Adam keeps of it; all of one dtype.
+struct AdamTensors {
+  DType dtype = DType::float32;
+  int64_t count = 0;
+  void* parameter = nullptr;
+  const void* gradient = nullptr;
+  void* exp_avg = nullptr;
+  void* exp_avg_sq = nullptr;
+  int64_t* step = nullptr;  ///< steps taken before this one; the kernel adds 1
+};
+
+struct AdamSettings {
+  const double* lr = nullptr;  ///< on the device
+  double beta1 = 0;
+  double beta2 = 0;
+  double eps = 0;
+  double weight_decay = 0;
+  bool decoupled = false;  ///< AdamW: p *= 1 - lr wd first; else g += wd p
+};
+
+/// With t the step counted from 1:
+///   m += (1 - beta1) (g - m);  v = beta2 v + (1 - beta2) g^2
+///   p -= lr / (1 - beta1^t) m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
+extern SASH_API Kernel<void(KernelContext&, std::span<const AdamTensors>, const AdamSettings&)>
+    adam_step;
+
+/// One parameter and its momentum buffer, null where the momentum is 0.
+struct SgdTensors {
+  DType dtype = DType::float32;
+  int64_t count = 0;
+  void* parameter = nullptr;
+  const void* gradient = nullptr;
+  void* buffer = nullptr;
+  int64_t* step = nullptr;  ///< steps taken before this one; the kernel adds 1
+};
+
+struct SgdSettings {
+  const double* lr = nullptr;  ///< on the device
+  double momentum = 0;
+  double dampening = 0;
+  double weight_decay = 0;
+  bool nesterov = false;
+};
+
+/// g += wd p;  b = g in the first step, then momentum b + (1 - dampening) g;
+/// p -= lr (nesterov ? g + momentum b : b), or lr g without momentum.
+extern SASH_API Kernel<void(KernelContext&, std::span<const SgdTensors>, const SgdSettings&)>
+    sgd_step;
+
+/// *norm = sqrt(sum of all squares), accumulated in float64 over a fixed partition.
+extern SASH_API Kernel<void(KernelContext&, std::span<const FlatTensor>, double* norm)> global_norm;
+
+/// x *= min(max_norm / (*norm + 1e-6), 1). A NaN norm makes NaN.
+extern SASH_API
+    Kernel<void(KernelContext&, std::span<const FlatTensor>, const double* norm, double max_norm)>
+        clip_by_norm;
+
+/// x = min(max(x, -limit), limit); NaN stays.
+extern SASH_API Kernel<void(KernelContext&, std::span<const FlatTensor>, double limit)>
+    clip_by_value;
+
+}  // namespace sash::kernels
