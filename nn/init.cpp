@@ -1,0 +1,131 @@
+#include "init.h"
+
+#include <cmath>
+#include <string>
+
+#include "../core/error.h"
+#include "../ops/checks.h"
+#include "../tensor/factories.h"
+#include "../tensor/grad_mode.h"
+#include "../tensor/kernels/random.h"
+#include "../tensor/random.h"
+#include "../tensor/tensor_impl.h"
+#include "check.h"
+
+namespace sash::nn::init {
+namespace {
+
+void check(const char* op, const Tensor& x) {
+  check_defined(op, x);
+  check_floating(op, x);
+}
+
+void check_std(const char* op, double std) {
+  if (!(std >= 0)) throw ValueError(op, "a standard deviation of at least 0", to_text(std));
+}
+
+struct Fans {
+  double in;
+  double out;
+};
+
+Fans fans(const char* op, const Tensor& weight) {
+  check(op, weight);
+  check_min_rank(op, weight, 2);
+  double receptive = 1;
+  for (int axis = 2; axis < weight.rank(); ++axis) {
+    receptive *= static_cast<double>(weight.shape()[axis]);
+  }
+  return {receptive * static_cast<double>(weight.shape()[1]),
+          receptive * static_cast<double>(weight.shape()[0])};
+}
+
+using RandomKernel = Kernel<void(KernelContext&, const TensorView&, PhiloxState, double, double)>;
+
+Tensor fill_random(const RandomKernel& kernel, const Tensor& x, double a, double b) {
+  KernelContext context = kernel_context(x.device());
+  kernel(context, x.tensor_view(), next_philox(x.device(), x.numel()), a, b);
+  x.impl().storage->bump_version();
+  return x;
+}
+
+double normal_cdf(double z) { return 0.5 * std::erfc(-z / std::numbers::sqrt2); }
+
+// The z in [low, high] with normal_cdf(z) = p, by bisection to the last bit that matters.
+double normal_quantile(double p, double low, double high) {
+  for (int i = 0; i < 60; ++i) {
+    const double middle = 0.5 * (low + high);
+    (normal_cdf(middle) < p ? low : high) = middle;
+  }
+  return 0.5 * (low + high);
+}
+
+}  // namespace
+
+Tensor uniform_(const Tensor& x, double low, double high) {
+  check("uniform_", x);
+  if (!(low <= high)) {
+    throw ValueError("uniform_", "low <= high", to_text(low) + " and " + to_text(high));
+  }
+  return fill_random(kernels::random_uniform, x, low, high);
+}
+
+Tensor normal_(const Tensor& x, double mean, double std) {
+  check("normal_", x);
+  check_std("normal_", std);
+  return fill_random(kernels::random_normal, x, mean, std);
+}
+
+Tensor trunc_normal_(const Tensor& x, double mean, double std, double low, double high) {
+  check("trunc_normal_", x);
+  check_std("trunc_normal_", std);
+  if (!(low < high)) {
+    throw ValueError("trunc_normal_", "low < high", to_text(low) + " and " + to_text(high));
+  }
+  if (std == 0) return constant_(x, std::fmin(std::fmax(mean, low), high));
+  const double z_low = (low - mean) / std, z_high = (high - mean) / std;
+  const double p_low = normal_cdf(z_low), p_high = normal_cdf(z_high);
+  const TensorOptions on_host{.dtype = DType::float64, .device = kCPU};
+  std::vector<double> values = rand(x.shape(), on_host).to_vector<double>();
+  for (double& value : values) {
+    const double p = p_low + (p_high - p_low) * value;
+    value = mean + std * normal_quantile(p, std::fmax(z_low, -40), std::fmin(z_high, 40));
+  }
+  const NoGradGuard no_grad;
+  Tensor target = x;
+  return target.copy_(tensor(values, x.shape(), on_host));
+}
+
+Tensor constant_(const Tensor& x, double value) {
+  check("constant_", x);
+  const NoGradGuard no_grad;
+  Tensor target = x;
+  return target.fill_(value);
+}
+
+Tensor zeros_(const Tensor& x) { return constant_(x, 0); }
+Tensor ones_(const Tensor& x) { return constant_(x, 1); }
+
+Tensor xavier_uniform_(const Tensor& weight, double gain) {
+  const Fans fan = fans("xavier_uniform_", weight);
+  const double a = gain * std::sqrt(6 / (fan.in + fan.out));
+  return uniform_(weight, -a, a);
+}
+
+Tensor xavier_normal_(const Tensor& weight, double gain) {
+  const Fans fan = fans("xavier_normal_", weight);
+  return normal_(weight, 0, gain * std::sqrt(2 / (fan.in + fan.out)));
+}
+
+Tensor kaiming_uniform_(const Tensor& weight, double gain, Fan fan) {
+  const Fans both = fans("kaiming_uniform_", weight);
+  const double a = gain * std::sqrt(3 / (fan == Fan::in ? both.in : both.out));
+  return uniform_(weight, -a, a);
+}
+
+Tensor kaiming_normal_(const Tensor& weight, double gain, Fan fan) {
+  const Fans both = fans("kaiming_normal_", weight);
+  return normal_(weight, 0, gain / std::sqrt(fan == Fan::in ? both.in : both.out));
+}
+
+}  // namespace sash::nn::init
