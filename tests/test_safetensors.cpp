@@ -7,6 +7,7 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <random>
 
 #include "temporary_folder.h"
 
@@ -236,6 +237,35 @@ TEST_CASE("safetensors: broken JSON and broken UTF-8 are refused") {
   const std::string deep = "{\"x\":" + std::string(1'000'000, '[');
   write_bytes(folder.file("x"), file_of(deep));
   CHECK_THROWS_AS(load_safetensors(folder.file("x")), FormatError);
+}
+
+TEST_CASE("safetensors: no damage to a file goes further than a typed error") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("x");
+  save_safetensors(
+      path, {{"a", filled({2, 3}, DType::float32, 1)}, {"b", filled({5}, DType::boolean, 2)}},
+      {{"k", "v"}});
+  const std::string whole = read_bytes(path);
+  for (size_t length = 0; length < whole.size(); ++length) {
+    write_bytes(path, whole.substr(0, length));
+    CHECK_THROWS_AS(load_safetensors(path), FormatError);
+  }
+  std::mt19937 random(7);
+  int refused = 0;
+  for (int trial = 0; trial < 2000; ++trial) {
+    std::string damaged = whole;
+    for (int i = 0; i <= trial % 3; ++i) {
+      const size_t at = random() % (whole.size() - 29);  // the length and the header
+      damaged[at] = "0123456789[]{},:\"\\-\xff e"[random() % 22];
+    }
+    write_bytes(path, damaged);
+    try {
+      load_safetensors(path);
+    } catch (const Error&) {
+      ++refused;
+    }
+  }
+  CHECK(refused > 1000);
 }
 
 TEST_CASE("safetensors: valid files beyond what sash has") {
