@@ -77,11 +77,11 @@ TEST_CASE("safetensors: every dtype and shape survives a round trip") {
   const SafetensorsFile file = load_safetensors(folder.file("x"));
   CHECK(file.metadata == metadata);
   REQUIRE(file.tensors.size() == dict.size());
-  for (const auto& [name, tensor] : dict) {
-    CAPTURE(name);
-    const Tensor* loaded = find(file.tensors, name);
+  for (const auto& item : dict) {
+    CAPTURE(item.first);
+    const Tensor* loaded = find(file.tensors, item.first);
     REQUIRE(loaded);
-    CHECK(same_bytes(*loaded, tensor));
+    CHECK(same_bytes(*loaded, item.second));
   }
   CHECK(find(file.tensors, "absent") == nullptr);
 }
