@@ -66,7 +66,7 @@ function(sash_ops)
   # GCC 12 takes the undefined lanes of its own AVX-512 intrinsics for uninitialised variables.
   set_source_files_properties(${cpu_sources} PROPERTIES
                               COMPILE_OPTIONS
-    "-fno-math-errno;-fno-trapping-math;$<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>")
+    "-fno-math-errno;-fno-trapping-math;$<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized$<SEMICOLON>-Wno-uninitialized>")
 
   _sash_registration(cpu "${cpu_families}" [[
 #include <string>

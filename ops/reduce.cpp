@@ -1,5 +1,7 @@
 #include "reduce.h"
 
+#include <limits>
+
 #include "../tensor/factories.h"
 #include "../tensor/node.h"
 #include "binary.h"
