@@ -144,6 +144,11 @@ Tensor minimum(const Tensor& a, const Tensor& b) {
                 });
 }
 
+Tensor operator+(const Tensor& a, const Tensor& b) { return add(a, b); }
+Tensor operator-(const Tensor& a, const Tensor& b) { return sub(a, b); }
+Tensor operator*(const Tensor& a, const Tensor& b) { return mul(a, b); }
+Tensor operator/(const Tensor& a, const Tensor& b) { return div(a, b); }
+
 Tensor operator+(const Tensor& a, Scalar b) { return add(a, b); }
 Tensor operator-(const Tensor& a, Scalar b) {
   return add(a, b.is_integer() ? Scalar(-b.to<int64_t>()) : Scalar(-b.to_double()));

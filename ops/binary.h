@@ -25,11 +25,7 @@ SASH_API Tensor maximum(const Tensor& a, const Tensor& b);
 /// The lesser of two elements (integers); otherwise like `maximum`.
 SASH_API Tensor minimum(const Tensor& a, const Tensor& b);
 
-inline Tensor operator+(const Tensor& a, const Tensor& b) { return add(a, b); }
-inline Tensor operator-(const Tensor& a, const Tensor& b) { return sub(a, b); }
-inline Tensor operator*(const Tensor& a, const Tensor& b) { return mul(a, b); }
-inline Tensor operator/(const Tensor& a, const Tensor& b) { return div(a, b); }
-
+// The operators of two tensors are declared in tensor.h.
 SASH_API Tensor operator+(const Tensor& a, Scalar b);
 SASH_API Tensor operator-(const Tensor& a, Scalar b);
 SASH_API Tensor operator*(const Tensor& a, Scalar b);
