@@ -24,7 +24,8 @@ function(sash_dependency package target)
   target_compile_definitions(${target} INTERFACE ${arg_DEFINE})
 endfunction()
 
-find_package(OpenMP REQUIRED COMPONENTS CXX)
+set(THREADS_PREFER_PTHREAD_FLAG ON)
+find_package(Threads REQUIRED)
 sash_dependency(Eigen3 Eigen3::Eigen INCLUDE .
   URL https://gitlab.com/libeigen/eigen/-/archive/3.4.0/eigen-3.4.0.tar.gz
   HASH 8586084f71f9bde545ee7fa6d00288b264a2b7ac3607b974e54d13e7162c1c72)

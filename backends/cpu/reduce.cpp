@@ -12,13 +12,10 @@ namespace sash::cpu {
 namespace {
 
 template <class T>
-using Row = Eigen::Map<const Eigen::Array<T, Eigen::Dynamic, 1>, Eigen::Unaligned,
-                       Eigen::InnerStride<Eigen::Dynamic>>;
-
+using Run = Eigen::Map<const Eigen::Array<T, Eigen::Dynamic, 1>>;
 template <class T>
-Row<T> row(const T* x, int64_t count, int64_t stride) {
-  return {x, count, Eigen::InnerStride<Eigen::Dynamic>(stride)};
-}
+using StridedRun = Eigen::Map<const Eigen::Array<T, Eigen::Dynamic, 1>, Eigen::Unaligned,
+                              Eigen::InnerStride<Eigen::Dynamic>>;
 
 // Each reduction says what it accumulates in, where it starts, and how it takes in a whole run of
 // elements (into one accumulator) or a row (into one accumulator per column).
@@ -30,8 +27,8 @@ struct Sum {
   static Accumulator<T> identity() {
     return 0;
   }
-  template <class T>
-  static Accumulator<T> run(const Row<T>& x) {
+  template <class T, class X>
+  static Accumulator<T> run(const X& x) {
     if constexpr (!std::is_same_v<T, float>) return x.template cast<Accumulator<T>>().sum();
     // Short float32 sums vectorise better than float64 ones, and lose little.
     constexpr int64_t kShort = 512;
@@ -60,8 +57,8 @@ struct Extremum {
       return kSign > 0 ? std::numeric_limits<T>::lowest() : std::numeric_limits<T>::max();
     }
   }
-  template <class T>
-  static T run(const Row<T>& x) {
+  template <class T, class X>
+  static T run(const X& x) {
     if constexpr (kSign > 0) return x.template maxCoeff<Eigen::PropagateNaN>();
     return x.template minCoeff<Eigen::PropagateNaN>();
   }
@@ -74,6 +71,12 @@ struct Extremum {
     if (kSign > 0 ? from > into : from < into) into = from;
   }
 };
+
+template <class R, class T>
+auto run_of(const T* x, int64_t count, int64_t stride) {
+  if (stride == 1) return R::template run<T>(Run<T>(x, count));
+  return R::template run<T>(StridedRun<T>(x, count, Eigen::InnerStride<Eigen::Dynamic>(stride)));
+}
 
 struct Axis {
   int64_t extent;
@@ -145,13 +148,13 @@ void reduce_runs(KernelContext& context, Plan plan, const T* x, Out* y) {
           A total = R::template identity<T>();
           if (cuts > 1) {
             const int64_t at = part * kPiece;
-            total = R::run(
-                row(from + at * run.x_stride, std::min(kPiece, run.extent - at), run.x_stride));
+            total = run_of<R, T>(from + at * run.x_stride, std::min(kPiece, run.extent - at),
+                                 run.x_stride);
           } else {
             const int64_t last = std::min(outer, (part + 1) * runs_per_piece);
             for (int64_t i = part * runs_per_piece; i < last; ++i) {
-              R::merge(total, static_cast<A>(R::run(row(from + plan.reduced.offsets(i).first,
-                                                        run.extent, run.x_stride))));
+              R::merge(total, static_cast<A>(run_of<R, T>(from + plan.reduced.offsets(i).first,
+                                                          run.extent, run.x_stride)));
             }
           }
           partial[task] = total;
