@@ -194,18 +194,4 @@ Module& Module::to(DType dtype) {
   return *this;
 }
 
-// ---- saving -------------------------------------------------------------------------------------
-
-StateDict Module::state_dict() const {
-  StateDict dict;
-  visit("", [&](const std::string& prefix, const Module& module) {
-    for (const StateDict* part : {&module.parameters_, &module.buffers_}) {
-      for (const auto& [name, tensor] : *part) {
-        dict.emplace_back(joined(prefix, name), tensor.detach());
-      }
-    }
-  });
-  return dict;
-}
-
 }  // namespace sash::nn

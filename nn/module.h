@@ -11,14 +11,9 @@
 
 #include "../tensor/state_dict.h"
 #include "../tensor/tensor.h"
+#include "state_check.h"
 
 namespace sash::nn {
-
-/// Keys on which a module and a dictionary disagreed.
-struct LoadReport {
-  std::vector<std::string> missing;     ///< of the module's, not in the dictionary
-  std::vector<std::string> unexpected;  ///< in the dictionary, not the module's
-};
 
 /// A part of a model: parameters, buffers and child modules, each under a name.
 ///

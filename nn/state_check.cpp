@@ -1,0 +1,67 @@
+#include "state_check.h"
+
+#include "../core/error.h"
+
+namespace sash::nn {
+namespace {
+
+void append_list(std::string& text, const char* title, const std::vector<std::string>& items) {
+  if (items.empty()) return;
+  text += (text.empty() ? "" : "; ") + std::string(title);
+  for (size_t i = 0; i < items.size(); ++i) text += (i == 0 ? " " : ", ") + items[i];
+}
+
+// Why a tensor is not what was expected; empty if it is.
+std::string mismatch(const Tensor& tensor, const Shape& shape, bool floating) {
+  if (!tensor.defined()) return "undefined";
+  if (tensor.shape() != shape) {
+    return "expected shape " + to_string(shape) + ", got " + to_string(tensor.shape());
+  }
+  if (is_floating(tensor.dtype()) == floating) return "";
+  return std::string("expected ") + (floating ? "a floating dtype" : "an integer dtype") +
+         ", got " + std::string(name(tensor.dtype()));
+}
+
+}  // namespace
+
+StateCheck::StateCheck(std::string op, const StateDict& dict) : op_(std::move(op)), dict_(dict) {
+  for (const auto& [key, tensor] : dict) {
+    if (!given_.emplace(key, &tensor).second) {
+      throw ValueError(op_, "each key once", "'" + key + "' twice");
+    }
+  }
+  left_ = given_;
+}
+
+const Tensor* StateCheck::find(const std::string& key) const {
+  const auto entry = given_.find(key);
+  return entry == given_.end() ? nullptr : entry->second;
+}
+
+void StateCheck::expect(const std::string& key, const Shape& shape, bool floating) {
+  const Tensor* tensor = find(key);
+  if (!tensor) {
+    missing_.push_back(key);
+    return;
+  }
+  left_.erase(key);
+  const std::string why = mismatch(*tensor, shape, floating);
+  if (!why.empty()) mismatched_.push_back(key + " (" + why + ")");
+}
+
+LoadReport StateCheck::finish(bool strict) {
+  LoadReport report{.missing = missing_, .unexpected = {}};
+  for (const auto& [key, tensor] : dict_) {
+    if (left_.count(key)) report.unexpected.push_back(key);
+  }
+  std::string complaint;
+  if (strict) {
+    append_list(complaint, "missing", report.missing);
+    append_list(complaint, "unexpected", report.unexpected);
+  }
+  append_list(complaint, "mismatched", mismatched_);
+  if (!complaint.empty()) throw ValueError(op_, complaint);
+  return report;
+}
+
+}  // namespace sash::nn
