@@ -1,0 +1,70 @@
+#include "adam.h"
+
+#include "../core/error.h"
+#include "../nn/check.h"
+#include "../tensor/tensor_impl.h"
+
+namespace sash::optim {
+namespace {
+
+std::vector<ParamGroup> one_group(std::vector<Tensor> parameters) {
+  return {{.parameters = std::move(parameters)}};
+}
+
+double checked_beta(const char* name, const char* which, double beta) {
+  if (!(beta >= 0 && beta < 1)) {
+    throw ValueError(name, std::string(which) + " in [0, 1)", nn::to_text(beta));
+  }
+  return beta;
+}
+
+AdamOptions as_adam(const AdamWOptions& options) {
+  return {options.lr, options.beta1, options.beta2, options.eps, options.weight_decay};
+}
+
+}  // namespace
+
+Adam::Adam(const char* name, bool decoupled, std::vector<ParamGroup> groups,
+           const AdamOptions& options)
+    : Optimizer(name, std::move(groups),
+                {{"lr", options.lr},
+                 {"beta1", checked_beta(name, "beta1", options.beta1)},
+                 {"beta2", checked_beta(name, "beta2", options.beta2)},
+                 {"eps", options.eps},
+                 {"weight_decay", options.weight_decay}},
+                {"exp_avg", "exp_avg_sq"}),
+      decoupled_(decoupled) {}
+
+Adam::Adam(std::vector<Tensor> parameters, const AdamOptions& options)
+    : Adam("Adam", false, one_group(std::move(parameters)), options) {}
+
+Adam::Adam(std::vector<ParamGroup> groups, const AdamOptions& options)
+    : Adam("Adam", false, std::move(groups), options) {}
+
+AdamW::AdamW(std::vector<Tensor> parameters, const AdamWOptions& options)
+    : Adam("AdamW", true, one_group(std::move(parameters)), as_adam(options)) {}
+
+AdamW::AdamW(std::vector<ParamGroup> groups, const AdamWOptions& options)
+    : Adam("AdamW", true, std::move(groups), as_adam(options)) {}
+
+void Adam::update(Group& group) {
+  tensors_.clear();
+  for (size_t i = 0; i < group.parameters.size(); ++i) {
+    const Tensor& p = group.parameters[i];
+    const Tensor& g = p.impl().grad;
+    if (!g.defined()) continue;
+    tensors_.push_back({p.dtype(), p.numel(), p.tensor_view().data, g.tensor_view().data,
+                        group.moments[0][i].tensor_view().data,
+                        group.moments[1][i].tensor_view().data, group.step_of(i)});
+  }
+  const kernels::AdamSettings settings{.lr = group.lr.data<double>(),
+                                       .beta1 = group.value("beta1"),
+                                       .beta2 = group.value("beta2"),
+                                       .eps = group.value("eps"),
+                                       .weight_decay = group.value("weight_decay"),
+                                       .decoupled = decoupled_};
+  KernelContext context = kernel_context(group.lr.device());
+  kernels::adam_step(context, tensors_, settings);
+}
+
+}  // namespace sash::optim

@@ -1,0 +1,56 @@
+#pragma once
+
+#include "../ops/kernels/optimizer.h"
+#include "optimizer.h"
+
+namespace sash::optim {
+
+struct AdamOptions {
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0;
+};
+
+/// Adam (Kingma and Ba, 2015). With g the gradient plus weight_decay p, and t counted from 1:
+///
+///     m += (1 - beta1) (g - m),  v = beta2 v + (1 - beta2) g^2
+///     p -= lr / (1 - beta1^t) m / (sqrt(v / (1 - beta2^t)) + eps)
+///
+/// State: `exp_avg` (m), `exp_avg_sq` (v). Each parameter counts the steps in which it had a
+/// gradient.
+class SASH_API Adam : public Optimizer {
+ public:
+  /// `ValueError` for a negative option, or a beta not in [0, 1).
+  explicit Adam(std::vector<Tensor> parameters, const AdamOptions& options = {});
+  explicit Adam(std::vector<ParamGroup> groups, const AdamOptions& options = {});
+
+ protected:
+  Adam(const char* name, bool decoupled, std::vector<ParamGroup> groups,
+       const AdamOptions& options);
+  void update(Group& group) override;
+
+ private:
+  bool decoupled_;
+  std::vector<kernels::AdamTensors> tensors_;  // kept for its memory
+};
+
+struct AdamWOptions {
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 1e-2;
+};
+
+/// Adam with decoupled weight decay (Loshchilov and Hutter, 2019): p *= 1 - lr weight_decay, then
+/// Adam's step on the gradient alone.
+class SASH_API AdamW : public Adam {
+ public:
+  /// `ValueError` for a negative option, or a beta not in [0, 1).
+  explicit AdamW(std::vector<Tensor> parameters, const AdamWOptions& options = {});
+  explicit AdamW(std::vector<ParamGroup> groups, const AdamWOptions& options = {});
+};
+
+}  // namespace sash::optim

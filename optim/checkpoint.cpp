@@ -1,0 +1,83 @@
+#include "checkpoint.h"
+
+#include <charconv>
+
+#include "../core/error.h"
+#include "../tensor/random.h"
+#include "../tensor/safetensors.h"
+
+namespace sash::optim {
+namespace {
+
+constexpr std::string_view kModel = "model.";
+constexpr std::string_view kOptimizer = "optimizer.";
+constexpr std::string_view kExtra = "extra.";
+
+void append(StateDict& all, std::string_view prefix, const StateDict& part) {
+  for (const auto& [key, tensor] : part) all.emplace_back(std::string(prefix) + key, tensor);
+}
+
+StateDict part_of(const StateDict& all, std::string_view prefix) {
+  StateDict part;
+  for (const auto& [key, tensor] : all) {
+    if (key.starts_with(prefix)) part.emplace_back(key.substr(prefix.size()), tensor);
+  }
+  return part;
+}
+
+template <class T>
+T number(const SafetensorsFile& file, const char* key) {
+  const auto entry = file.metadata.find(key);
+  if (entry == file.metadata.end()) {
+    throw FormatError("load_checkpoint", std::string("metadata '") + key + "'", "none");
+  }
+  const std::string& text = entry->second;
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) {
+    throw FormatError("load_checkpoint", std::string("a number as '") + key + "'",
+                      "'" + text + "'");
+  }
+  return value;
+}
+
+}  // namespace
+
+void save_checkpoint(const std::string& path, const nn::Module& model, const Optimizer& optimizer,
+                     const CheckpointInfo& info) {
+  StateDict tensors;
+  append(tensors, kModel, model.state_dict());
+  append(tensors, kOptimizer, optimizer.state_dict());
+  const RandomState random = random_state();
+  std::map<std::string, std::string> metadata{{"step", std::to_string(info.step)},
+                                              {"random.seed", std::to_string(random.seed)},
+                                              {"random.offset", std::to_string(random.offset)}};
+  for (const auto& [key, value] : info.extra) metadata[std::string(kExtra) + key] = value;
+  save_safetensors(path, tensors, metadata);
+}
+
+CheckpointInfo load_checkpoint(const std::string& path, nn::Module& model, Optimizer& optimizer) {
+  const SafetensorsFile file = load_safetensors(path);
+  CheckpointInfo info{.step = number<int64_t>(file, "step")};
+  const RandomState random{number<uint64_t>(file, "random.seed"),
+                           number<uint64_t>(file, "random.offset")};
+  for (const auto& [key, value] : file.metadata) {
+    if (key.starts_with(kExtra)) info.extra[key.substr(kExtra.size())] = value;
+  }
+  const StateDict weights = part_of(file.tensors, kModel);
+  const StateDict state = part_of(file.tensors, kOptimizer);
+  model.check_state_dict(weights);
+  optimizer.check_state_dict(state);
+  model.load_state_dict(weights);
+  optimizer.load_state_dict(state);
+  set_random_state(random);
+  return info;
+}
+
+void load_model(const std::string& path, nn::Module& model) {
+  const StateDict tensors = load_safetensors(path).tensors;
+  const StateDict weights = part_of(tensors, kModel);
+  model.load_state_dict(weights.empty() ? tensors : weights);
+}
+
+}  // namespace sash::optim

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "../nn/module.h"
+#include "optimizer.h"
+
+namespace sash::optim {
+
+/// What a checkpoint holds besides model, optimizer and random state.
+struct CheckpointInfo {
+  int64_t step = 0;
+  std::map<std::string, std::string> extra{};  ///< the caller's own: data position, settings
+};
+
+/// Writes one safetensors file from which training goes on bit for bit: `model.*` and `optimizer.*`
+/// tensors; seed and offset of the random generator, the step and `extra` as metadata. `path` gets
+/// the whole new file or keeps the old one. `IoError` if it cannot be written.
+SASH_API void save_checkpoint(const std::string& path, const nn::Module& model,
+                              const Optimizer& optimizer, const CheckpointInfo& info = {});
+
+/// Reads such a file back into a model and an optimizer made alike, and restores the random state.
+/// `IoError` or `FormatError` for a file that is no checkpoint, `ValueError` if it is one of
+/// another model or optimizer; nothing is changed then.
+SASH_API CheckpointInfo load_checkpoint(const std::string& path, nn::Module& model,
+                                        Optimizer& optimizer);
+
+/// The model alone, from a file of `save_checkpoint` or one whose keys are the model's own.
+SASH_API void load_model(const std::string& path, nn::Module& model);
+
+}  // namespace sash::optim

@@ -1,0 +1,50 @@
+#include "clip.h"
+
+#include <span>
+
+#include "../core/small_vector.h"
+#include "../nn/check.h"
+#include "../ops/optimizer.h"
+#include "../tensor/grad_mode.h"
+
+namespace sash::optim {
+namespace {
+
+using Gradients = SmallVector<Tensor, 16>;
+
+void check_limit(const char* op, const char* what, double limit) {
+  if (!(limit >= 0)) {
+    throw ValueError(op, "a " + std::string(what) + " of at least 0", nn::to_text(limit));
+  }
+}
+
+Gradients gradients_of(const std::vector<Tensor>& parameters) {
+  const NoGradGuard no_grad;
+  Gradients gradients;
+  for (Tensor parameter : parameters) {
+    Tensor g = parameter.grad();
+    if (!g.defined()) continue;
+    if (!g.is_contiguous()) parameter.set_grad(g = g.contiguous());
+    gradients.push_back(std::move(g));
+  }
+  return gradients;
+}
+
+}  // namespace
+
+Tensor clip_grad_norm_(const std::vector<Tensor>& parameters, double max_norm) {
+  check_limit("clip_grad_norm_", "max_norm", max_norm);
+  const Gradients gradients = gradients_of(parameters);
+  const std::span<const Tensor> all(gradients.begin(), gradients.size());
+  Tensor norm = global_norm(all);
+  clip_by_norm_(all, norm, max_norm);
+  return norm;
+}
+
+void clip_grad_value_(const std::vector<Tensor>& parameters, double limit) {
+  check_limit("clip_grad_value_", "limit", limit);
+  const Gradients gradients = gradients_of(parameters);
+  clip_by_value_({gradients.begin(), gradients.size()}, limit);
+}
+
+}  // namespace sash::optim

@@ -1,0 +1,103 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "../tensor/state_dict.h"
+#include "../tensor/tensor.h"
+
+namespace sash::nn {
+class StateCheck;
+}
+
+namespace sash::optim {
+
+/// Parameters that are trained alike; what is set here overrides the optimizer's options.
+struct ParamGroup {
+  std::vector<Tensor> parameters;
+  std::optional<double> lr{};
+  std::optional<double> weight_decay{};
+};
+
+/// What all optimizers share: groups of parameters, their hyperparameters, the state kept for each
+/// parameter, and saving.
+///
+/// The learning rate and the step counts live on the parameters' device, so that a step never waits
+/// for the host. State is made by the first step; where parameters have moved or been cast since
+/// (`Module::to`), it follows them.
+class SASH_API Optimizer {
+ public:
+  virtual ~Optimizer();
+  Optimizer(Optimizer&&) noexcept;
+  Optimizer& operator=(Optimizer&&) noexcept;
+  Optimizer(const Optimizer&) = delete;
+  Optimizer& operator=(const Optimizer&) = delete;
+
+  /// Updates every parameter that has a gradient. `DeviceError` if the parameters of a group are
+  /// on different devices; nothing is updated then.
+  void step();
+  /// Drops the gradient of every parameter.
+  void zero_grad();
+
+  size_t num_groups() const { return groups_.size(); }
+  /// Every parameter, group after group.
+  std::vector<Tensor> parameters() const;
+
+  /// Learning rate of a group; `IndexError` if there is none of that number.
+  double lr(size_t group = 0) const;
+  /// Sets it for every group, or for one. `ValueError` unless it is finite and at least 0.
+  void set_lr(double lr);
+  void set_lr(double lr, size_t group);
+
+  /// What a resumed run needs, detached, sharing memory with the optimizer: of parameter i, counted
+  /// over all groups, `state.<i>.step` and the moments, such as `state.<i>.exp_avg`; of group g its
+  /// hyperparameters, such as `param_groups.<g>.lr`, as float64 scalars.
+  StateDict state_dict() const;
+  /// Takes a saved state over. Everything is checked first: `ValueError` listing missing and
+  /// unexpected keys and shapes that differ.
+  void load_state_dict(const StateDict& dict);
+  /// The checks of `load_state_dict`, without loading.
+  void check_state_dict(const StateDict& dict) const;
+
+ protected:
+  struct Hyperparameter {
+    const char* name;
+    double value;
+  };
+
+  /// A group at work. `moments[k][i]` is the k-th moment of parameter i; `steps[i]` counts its
+  /// steps.
+  struct Group {
+    std::vector<Tensor> parameters;
+    std::vector<Hyperparameter> hyperparameters;
+    std::vector<std::vector<Tensor>> moments;
+    Tensor steps;  ///< [parameters] int64, on their device; undefined before the first step
+    Tensor lr;     ///< float64 scalar, on their device; undefined before the first step
+
+    double value(const char* name) const;
+    int64_t* step_of(size_t parameter) const;
+  };
+
+  /// `defaults` begin with "lr"; `moments` names the tensors kept for each parameter. `ValueError`
+  /// for no parameters, one given twice, or one that is not a contiguous leaf.
+  Optimizer(const char* name, std::vector<ParamGroup> groups,
+            const std::vector<Hyperparameter>& defaults, std::vector<const char*> moments);
+
+  /// One step of a group: parameters without a gradient are to be skipped, gradients are
+  /// contiguous.
+  virtual void update(Group& group) = 0;
+
+ private:
+  void add_group(ParamGroup group, const std::vector<Hyperparameter>& defaults);
+  void check_parameter(const Tensor& parameter) const;
+  void prepare(Group& group);
+  void make_state(Group& group);
+  bool has_state(const nn::StateCheck& given, size_t first, const Group& group) const;
+
+  const char* name_;
+  std::vector<const char*> moment_names_;
+  std::vector<Group> groups_;
+};
+
+}  // namespace sash::optim

@@ -1,0 +1,52 @@
+#include "sgd.h"
+
+#include "../core/error.h"
+#include "../nn/check.h"
+#include "../tensor/tensor_impl.h"
+
+namespace sash::optim {
+namespace {
+
+std::vector<ParamGroup> checked(std::vector<ParamGroup> groups, const SGDOptions& options) {
+  if (options.nesterov && (options.momentum <= 0 || options.dampening != 0)) {
+    throw ValueError("SGD", "momentum > 0 and dampening 0 for nesterov",
+                     nn::to_text(options.momentum) + " and " + nn::to_text(options.dampening));
+  }
+  return groups;
+}
+
+}  // namespace
+
+SGD::SGD(std::vector<Tensor> parameters, const SGDOptions& options)
+    : SGD(std::vector<ParamGroup>{{.parameters = std::move(parameters)}}, options) {}
+
+SGD::SGD(std::vector<ParamGroup> groups, const SGDOptions& options)
+    : Optimizer("SGD", checked(std::move(groups), options),
+                {{"lr", options.lr},
+                 {"momentum", options.momentum},
+                 {"dampening", options.dampening},
+                 {"weight_decay", options.weight_decay},
+                 {"nesterov", options.nesterov ? 1.0 : 0.0}},
+                options.momentum > 0 ? std::vector<const char*>{"momentum_buffer"}
+                                     : std::vector<const char*>{}) {}
+
+void SGD::update(Group& group) {
+  tensors_.clear();
+  for (size_t i = 0; i < group.parameters.size(); ++i) {
+    const Tensor& p = group.parameters[i];
+    const Tensor& g = p.impl().grad;
+    if (!g.defined()) continue;
+    void* buffer = group.moments.empty() ? nullptr : group.moments[0][i].tensor_view().data;
+    tensors_.push_back({p.dtype(), p.numel(), p.tensor_view().data, g.tensor_view().data, buffer,
+                        group.step_of(i)});
+  }
+  const kernels::SgdSettings settings{.lr = group.lr.data<double>(),
+                                      .momentum = group.value("momentum"),
+                                      .dampening = group.value("dampening"),
+                                      .weight_decay = group.value("weight_decay"),
+                                      .nesterov = group.value("nesterov") != 0};
+  KernelContext context = kernel_context(group.lr.device());
+  kernels::sgd_step(context, tensors_, settings);
+}
+
+}  // namespace sash::optim

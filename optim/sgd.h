@@ -1,0 +1,32 @@
+#pragma once
+
+#include "../ops/kernels/optimizer.h"
+#include "optimizer.h"
+
+namespace sash::optim {
+
+struct SGDOptions {
+  double lr = 1e-3;
+  double momentum = 0;
+  double dampening = 0;
+  double weight_decay = 0;
+  bool nesterov = false;
+};
+
+/// Gradient descent with momentum (Sutskever et al., 2013), in PyTorch's form: with g the gradient
+/// plus weight_decay p, b = g in the first step and momentum b + (1 - dampening) g after it, and
+/// p -= lr b, or lr (g + momentum b) with Nesterov's momentum. State: `momentum_buffer`.
+class SASH_API SGD : public Optimizer {
+ public:
+  /// `ValueError` for a negative option, or nesterov without momentum or with dampening.
+  explicit SGD(std::vector<Tensor> parameters, const SGDOptions& options = {});
+  explicit SGD(std::vector<ParamGroup> groups, const SGDOptions& options = {});
+
+ protected:
+  void update(Group& group) override;
+
+ private:
+  std::vector<kernels::SgdTensors> tensors_;  // kept for its memory
+};
+
+}  // namespace sash::optim
