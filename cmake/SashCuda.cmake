@@ -61,7 +61,7 @@ if(BUILD_SHARED_LIBS)
   sash_compile_options(sash_cuda)
   target_link_libraries(sash_cuda PRIVATE sash)
   set_target_properties(sash_cuda PROPERTIES INSTALL_RPATH "$ORIGIN"
-                        INSTALL_RPATH_USE_LINK_PATH ON)
+                        BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH_USE_LINK_PATH ON)
   install(TARGETS sash_cuda LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT cuda)
 else()
   set(sash_cuda_target sash)
