@@ -41,6 +41,14 @@ T number(const SafetensorsFile& file, const char* key) {
   return value;
 }
 
+CheckpointInfo info_of(const SafetensorsFile& file) {
+  CheckpointInfo info{.step = number<int64_t>(file, "step")};
+  for (const auto& [key, value] : file.metadata) {
+    if (key.starts_with(kExtra)) info.extra[key.substr(kExtra.size())] = value;
+  }
+  return info;
+}
+
 }  // namespace
 
 void save_checkpoint(const std::string& path, const nn::Module& model, const Optimizer& optimizer,
@@ -56,14 +64,15 @@ void save_checkpoint(const std::string& path, const nn::Module& model, const Opt
   save_safetensors(path, tensors, metadata);
 }
 
+CheckpointInfo checkpoint_info(const std::string& path) {
+  return info_of(load_safetensors(path));
+}
+
 CheckpointInfo load_checkpoint(const std::string& path, nn::Module& model, Optimizer& optimizer) {
   const SafetensorsFile file = load_safetensors(path);
-  CheckpointInfo info{.step = number<int64_t>(file, "step")};
+  CheckpointInfo info = info_of(file);
   const RandomState random{number<uint64_t>(file, "random.seed"),
                            number<uint64_t>(file, "random.offset")};
-  for (const auto& [key, value] : file.metadata) {
-    if (key.starts_with(kExtra)) info.extra[key.substr(kExtra.size())] = value;
-  }
   const StateDict weights = part_of(file.tensors, kModel);
   const StateDict state = part_of(file.tensors, kOptimizer);
   model.check_state_dict(weights);

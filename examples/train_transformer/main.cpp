@@ -1,4 +1,5 @@
-// Trains a character-level transformer, by default on the sources of sash itself, and lets it write.
+// Trains a character-level transformer, by default on the sources of sash itself, and lets it
+// write.
 #include <atomic>
 #include <csignal>
 #include <cstdio>
@@ -32,8 +33,7 @@ int train(Options& options) {
   const Corpus corpus = load_corpus(options);
   Trainer trainer(options, corpus);
   std::printf("%s, %lld parameters, on %s (%s)\n", options.dtype.c_str(),
-              static_cast<long long>(trainer.model().num_parameters()),
-              to_string(device).c_str(),
+              static_cast<long long>(trainer.model().num_parameters()), to_string(device).c_str(),
               sash::backend(device.type).description(device).c_str());
   std::printf("%zu characters to learn, %zu held out, %lld different\n", corpus.train().size(),
               corpus.valid().size(), static_cast<long long>(corpus.vocabulary()));
@@ -55,7 +55,8 @@ int train(Options& options) {
   const double loss = trainer.validation_loss();
   std::printf("validation loss %.3f nats per character; trigram baseline %.3f\n", loss,
               trigram_loss(corpus));
-  if (options.generate > 0) {
+  // Self-attention to one position alone is a model of one length; it writes nothing.
+  if (options.generate > 0 && options.attention != "self") {
     std::printf("----\n%s%s\n----\n", options.prompt.c_str(),
                 trainer.write(options.prompt, options.generate).c_str());
   }
