@@ -1,0 +1,125 @@
+#include "cross_entropy.h"
+
+#include "../tensor/factories.h"
+#include "../tensor/node.h"
+#include "binary.h"
+#include "checks.h"
+#include "compare.h"
+#include "gather.h"
+#include "index_checks.h"
+#include "kernels/cross_entropy.h"
+#include "reduce.h"
+#include "rows.h"
+#include "softmax.h"
+#include "unary.h"
+#include "where.h"
+
+namespace sash {
+
+namespace kernels {
+constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&,
+                      const TensorView&, const TensorView&, const CrossEntropyRule&)>
+    cross_entropy_forward{"cross_entropy_forward"};
+constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&,
+                      const TensorView&, const TensorView&, const TensorView&,
+                      const CrossEntropyRule&)>
+    cross_entropy_backward{"cross_entropy_backward"};
+}  // namespace kernels
+
+namespace {
+
+constexpr const char* kOp = "cross_entropy";
+
+void check_arguments(const Tensor& logits, const Tensor& targets,
+                     const CrossEntropyOptions& options) {
+  check_defined(kOp, logits);
+  check_floating(kOp, logits);
+  check_index_tensor(kOp, logits, targets);
+  if (logits.rank() != 2 && logits.rank() != 3) {
+    throw ShapeError(kOp, "logits [N, C] or [B, T, C]", to_string(logits.shape()));
+  }
+  Shape rows = logits.shape();
+  rows.erase(rows.rank() - 1);
+  if (targets.shape() != rows) {
+    throw ShapeError(kOp, "targets " + to_string(rows), to_string(targets.shape()));
+  }
+  if (!(options.label_smoothing >= 0 && options.label_smoothing <= 1)) {
+    throw ValueError(kOp, "label smoothing in [0, 1]", std::to_string(options.label_smoothing));
+  }
+}
+
+// The logits' gradient from what the forward pass kept.
+Tensor fused_backward(const Tensor& logits, const Tensor& targets, const Tensor& stats,
+                      const Tensor& count, const Tensor& grad,
+                      const kernels::CrossEntropyRule& rule) {
+  const int64_t rows = targets.numel(), classes = logits.shape().back();
+  const Tensor g = grad.contiguous();
+  const Tensor dx = empty_like(logits);
+  KernelContext context = kernel_context(logits.device());
+  kernels::cross_entropy_backward(context, as_rows(logits, rows, classes), as_row(targets),
+                                  as_rows(stats, rows, 2), as_row(g), as_row(count),
+                                  as_rows(dx, rows, classes), rule);
+  return dx;
+}
+
+Tensor reduced(const Tensor& losses, const Tensor& count, Reduction reduction) {
+  if (reduction == Reduction::none) return losses;
+  return reduction == Reduction::mean ? sum(losses) / count : sum(losses);
+}
+
+}  // namespace
+
+namespace composite {
+
+Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
+                     const CrossEntropyOptions& options) {
+  const double s = options.label_smoothing;
+  const Tensor ignored = eq(targets, options.ignore_index);
+  const Tensor safe = masked_fill(targets, ignored, 0);
+  const Tensor logp = composite::log_softmax(logits);
+  Tensor losses = gather(logp, -1, safe.unsqueeze(-1)).squeeze(-1) * (s - 1);
+  if (s > 0) losses = losses - mean(logp, {-1}) * s;
+  const Tensor count = sum(logical_not(ignored)).to(logits.dtype());
+  return reduced(masked_fill(losses, ignored, 0), count, options.reduction);
+}
+
+}  // namespace composite
+
+Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
+                     const CrossEntropyOptions& options) {
+  check_arguments(logits, targets, options);
+  const Tensor x = logits.contiguous(), t = targets.contiguous();
+  const int64_t rows = t.numel(), classes = x.shape().back();
+  check_index_values(kOp, t, classes, options.ignore_index);
+  if (!fused(kernels::cross_entropy_forward, x.device())) {
+    return composite::cross_entropy(x, t, options);
+  }
+  const kernels::CrossEntropyRule rule{options.ignore_index, options.label_smoothing};
+  const Tensor losses = empty(t.shape(), x.options());
+  const Tensor stats = empty({rows, 2}, x.options());
+  const Tensor count = empty({}, x.options());
+  KernelContext context = kernel_context(x.device());
+  kernels::cross_entropy_forward(context, as_rows(x, rows, classes), as_row(t), as_row(losses),
+                                 as_rows(stats, rows, 2), as_row(count), rule);
+  const Tensor y = [&] {
+    const NoGradGuard no_grad;
+    return reduced(losses, count, options.reduction);
+  }();
+  const Tensor divisor = options.reduction == Reduction::mean ? count : Tensor();
+  return record(
+      kOp, {x}, y,
+      [x = save(x), t = save(t), stats = save(stats), divisor = save(divisor), rule, options](
+          Backward& pass, const Tensor& g) {
+        const Tensor in = pass(x), classes_of = pass(t);
+        if (!pass.create_graph() && fused(kernels::cross_entropy_backward, g.device())) {
+          return Gradients{fused_backward(in, classes_of, pass(stats), pass(divisor), g, rule)};
+        }
+        return differentiate(
+            [&](std::span<const Tensor> inputs) {
+              return composite::cross_entropy(inputs[0], classes_of, options);
+            },
+            {&in, 1}, g, pass);
+      });
+}
+
+}  // namespace sash
