@@ -56,7 +56,8 @@ Gradients share(Backward& pass, const Tensor& g, const Tensor& wins, const Tenso
 }  // namespace
 
 Tensor add(const Tensor& a, const Tensor& b) {
-  return record("add", {a, b}, combine("add", kernels::add, a, b),
+  Tensor y = combine("add", kernels::add, a, b);
+  return record("add", {a, b}, y,
                 [a_shape = a.shape(), b_shape = b.shape()](Backward& pass, const Tensor& g) {
                   Gradients grads(2);
                   if (pass.needs(0)) grads[0] = sum_to(g, a_shape);
@@ -66,7 +67,8 @@ Tensor add(const Tensor& a, const Tensor& b) {
 }
 
 Tensor sub(const Tensor& a, const Tensor& b) {
-  return record("sub", {a, b}, combine("sub", kernels::sub, a, b),
+  Tensor y = combine("sub", kernels::sub, a, b);
+  return record("sub", {a, b}, y,
                 [a_shape = a.shape(), b_shape = b.shape()](Backward& pass, const Tensor& g) {
                   Gradients grads(2);
                   if (pass.needs(0)) grads[0] = sum_to(g, a_shape);
