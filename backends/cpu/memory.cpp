@@ -131,16 +131,7 @@ void copy(KernelContext&, const TensorView& x, const TensorView& y) {
     });
     return;
   }
-  switch (size_of(x.dtype)) {
-    case 1:
-      return copy_words<uint8_t>(x, y);
-    case 2:
-      return copy_words<uint16_t>(x, y);
-    case 4:
-      return copy_words<uint32_t>(x, y);
-    default:
-      return copy_words<uint64_t>(x, y);
-  }
+  dispatch_words(x.dtype, [&]<class Word>(TypeTag<Word>) { copy_words<Word>(x, y); });
 }
 
 void accumulate(KernelContext&, const TensorView& x, const TensorView& y) {
