@@ -1,0 +1,20 @@
+#pragma once
+
+#include <array>
+
+#include "../tensor/tensor.h"
+
+namespace sash::nn {
+
+/// Queries, keys and values [B, heads, S, D] as views of their packed projection
+/// [B, S, 3 heads D]. Recorded as one op, whose backward writes the three gradients into one tensor
+/// in a single pass. `ShapeError` unless the last extent divides.
+SASH_API std::array<Tensor, 3> split_packed_heads(const Tensor& packed, int64_t heads);
+
+/// x [B, S, heads D] as [B, heads, S, D], a view where x is contiguous.
+SASH_API Tensor split_heads(const Tensor& x, int64_t heads);
+
+/// x [B, heads, S, D] as [B, S, heads D].
+SASH_API Tensor merge_heads(const Tensor& x);
+
+}  // namespace sash::nn
