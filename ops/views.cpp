@@ -42,7 +42,7 @@ Shape resolved(const char* op, const Tensor& x, const Shape& shape) {
 // Strides under which `shape` walks the elements of x in row-major order, if there are any: each
 // new axis must split off a whole part of a run of old axes that is one arithmetic progression.
 std::optional<Strides> reshaped_strides(const Tensor& x, const Shape& shape) {
-  if (x.is_contiguous()) return contiguous_strides(shape);
+  if (x.numel() == 0 || x.is_contiguous()) return contiguous_strides(shape);
   struct Run {
     int64_t extent, stride;
   };
