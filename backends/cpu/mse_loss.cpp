@@ -13,10 +13,9 @@ double sum_of_squares(const T* a, const T* b, int64_t n) {
   constexpr int64_t run = 1024;
   double total = 0;
   for (int64_t at = 0; at < n; at += run) {
-    Lanes<T> sum = T(0);
+    Lanes<T> sum = Lanes<T>::Zero();
     for_lanes(std::min(run, n - at), [&](int64_t i, auto lanes) {
-      const Lanes<T> difference = load(a + at + i, lanes) - load(b + at + i, lanes);
-      sum += difference * difference;
+      sum += (load(a + at + i, lanes) - load(b + at + i, lanes)).square();
     });
     total += static_cast<double>(sum_of(sum));
   }
