@@ -72,5 +72,5 @@ set_target_properties(${sash_cuda_target} PROPERTIES
                       CUDA_ARCHITECTURES "${CMAKE_CUDA_ARCHITECTURES}")
 # As an option, because CMake 3.25.1 does not know that nvcc has CUDA_STANDARD 20.
 target_compile_options(${sash_cuda_target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20>)
-target_link_libraries(${sash_cuda_target} PRIVATE CUDA::cudart_static CUDA::cublas CUDA::cublasLt
+target_link_libraries(${sash_cuda_target} PRIVATE CUDA::cudart_static CUDA::cublasLt
                       CUDA::nvtx3)

@@ -1,11 +1,11 @@
 # Header-only libraries come from the system, or at a pinned version where the system lacks them.
-# Only Eigen and {fmt} reach libsash, and none of them its public headers or its package.
+# libsash uses Eigen and JSON inside; neither its headers nor its package need any of them.
 include(FetchContent)
 
-# sash_dependency(<package> <target> URL <url> HASH <sha256> INCLUDE <folder> [DEFINE <macro>...])
+# sash_dependency(<package> <target> URL <url> HASH <sha256> INCLUDE <folder>)
 # Afterwards the imported header-only <target> exists.
 function(sash_dependency package target)
-  cmake_parse_arguments(arg "" "URL;HASH;INCLUDE" "DEFINE" ${ARGN})
+  cmake_parse_arguments(arg "" "URL;HASH;INCLUDE" "" ${ARGN})
   string(TOUPPER ${package} upper)
   if(NOT FETCHCONTENT_SOURCE_DIR_${upper})
     find_package(${package} QUIET)
@@ -21,7 +21,6 @@ function(sash_dependency package target)
   FetchContent_GetProperties(${package} SOURCE_DIR source)
   add_library(${target} INTERFACE IMPORTED GLOBAL)
   target_include_directories(${target} INTERFACE "${source}/${arg_INCLUDE}")
-  target_compile_definitions(${target} INTERFACE ${arg_DEFINE})
 endfunction()
 
 set(THREADS_PREFER_PTHREAD_FLAG ON)
@@ -29,9 +28,6 @@ find_package(Threads REQUIRED)
 sash_dependency(Eigen3 Eigen3::Eigen INCLUDE .
   URL https://gitlab.com/libeigen/eigen/-/archive/3.4.0/eigen-3.4.0.tar.gz
   HASH 8586084f71f9bde545ee7fa6d00288b264a2b7ac3607b974e54d13e7162c1c72)
-sash_dependency(fmt fmt::fmt-header-only INCLUDE include DEFINE FMT_HEADER_ONLY=1
-  URL https://github.com/fmtlib/fmt/archive/refs/tags/10.2.1.tar.gz
-  HASH 1250e4cc58bf06ee631567523f48848dc4596133e163f02615c97f78bab6c811)
 sash_dependency(nlohmann_json nlohmann_json::nlohmann_json INCLUDE include
   URL https://github.com/nlohmann/json/releases/download/v3.11.3/json.tar.xz
   HASH d6c65aca6b1ed68e7a182f4757257b107ae403032760ed6ef121c9d55e81757d)

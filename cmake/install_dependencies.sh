@@ -3,7 +3,7 @@
 # are further packages. Does nothing where all of them are installed.
 set -eu
 
-packages="cmake g++ ninja-build libeigen3-dev libfmt-dev nlohmann-json3-dev libcli11-dev doctest-dev $*"
+packages="cmake g++ ninja-build libeigen3-dev nlohmann-json3-dev libcli11-dev doctest-dev $*"
 
 missing=""
 for package in $packages; do

@@ -65,7 +65,10 @@ int64_t numel(const Shape& shape) {
 Strides contiguous_strides(const Shape& shape) {
   Strides strides = Dims::filled(shape.rank(), 1);
   for (int i = shape.rank() - 2; i >= 0; --i) {
-    strides[i] = strides[i + 1] * std::max<int64_t>(shape[i + 1], 1);
+    // Only a shape without elements can overflow here, and nothing walks its strides.
+    if (__builtin_mul_overflow(strides[i + 1], std::max<int64_t>(shape[i + 1], 1), &strides[i])) {
+      return Dims::filled(shape.rank(), 1);
+    }
   }
   return strides;
 }

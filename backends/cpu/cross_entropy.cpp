@@ -14,15 +14,15 @@ template <class T>
 T loss_of_row(const T* x, int64_t n, int64_t target, T* stats, const Rule& rule) {
   constexpr T lowest = -std::numeric_limits<T>::infinity();
   const T max = finite_max(x, n);
-  Lanes<T> sum = Lanes<T>::Zero();
-  for_lanes(n, [&](int64_t i, auto lanes) { sum += exp_of<T>(load(x + i, lanes, lowest) - max); });
+  Lanes<T> sum = T(0);
+  for_lanes(n, [&](int64_t i, auto lanes) { sum += exp(load(x + i, lanes, lowest) - max); });
   const T log_sum = std::log(sum_of(sum));
   stats[0] = max;
   stats[1] = log_sum;
   if (target == rule.ignore_index) return 0;
   const T nll = log_sum - (x[target] - max);
   if (rule.smoothing == 0) return nll;
-  Lanes<T> shifted = Lanes<T>::Zero();
+  Lanes<T> shifted = T(0);
   for_lanes(n, [&](int64_t i, auto lanes) { shifted += load(x + i, lanes, max) - max; });
   const T smooth = log_sum - sum_of(shifted) / static_cast<T>(n);
   const T s = static_cast<T>(rule.smoothing);
@@ -39,7 +39,7 @@ void gradient_of_row(const T* x, int64_t n, int64_t target, const T* stats, T g,
   const T max = stats[0], log_sum = stats[1], s = static_cast<T>(rule.smoothing);
   const T everywhere = s / static_cast<T>(n);
   for_lanes(n, [&](int64_t i, auto lanes) {
-    const Lanes<T> p = exp_of<T>((load(x + i, lanes) - max) - log_sum);
+    const Lanes<T> p = exp((load(x + i, lanes) - max) - log_sum);
     store<T>(dx + i, lanes, (p - everywhere) * g);
   });
   dx[target] -= (1 - s) * g;

@@ -7,7 +7,7 @@ namespace sash::cpu {
 namespace {
 
 // Counters handled together, in loops that the compiler turns into vector code.
-constexpr int kBatch = 16;
+constexpr int kBatch = 32;
 constexpr int64_t kDraws = 4 * kBatch;
 
 /// The numbers of the blocks `counter`, ..., `counter + kBatch - 1`, in order: the function

@@ -14,11 +14,14 @@ constexpr int64_t kChunks = 16;
 template <class T>
 void forward_row(const T* x, const T* weight, const T* bias, T* y, T* mean, T* rstd, int64_t n,
                  double eps) {
-  Lanes<T> sum = Lanes<T>::Zero();
+  Lanes<T> sum = T(0);
   for_lanes(n, [&](int64_t i, auto lanes) { sum += load(x + i, lanes); });
   const T m = sum_of(sum) / static_cast<T>(n);
-  Lanes<T> squares = Lanes<T>::Zero();
-  for_lanes(n, [&](int64_t i, auto lanes) { squares += (load(x + i, lanes, m) - m).square(); });
+  Lanes<T> squares = T(0);
+  for_lanes(n, [&](int64_t i, auto lanes) {
+    const Lanes<T> centred = load(x + i, lanes, m) - m;
+    squares += centred * centred;
+  });
   const T r = 1 / std::sqrt(sum_of(squares) / static_cast<T>(n) + static_cast<T>(eps));
   for_lanes(n, [&](int64_t i, auto lanes) {
     Lanes<T> z = (load(x + i, lanes) - m) * r;
@@ -33,9 +36,9 @@ void forward_row(const T* x, const T* weight, const T* bias, T* y, T* mean, T* r
 template <class T>
 void dx_row(const T* x, const T* weight, T mean, T rstd, const T* g, T* dx, int64_t n) {
   const auto scaled = [&](int64_t i, auto lanes) -> Lanes<T> {
-    return weight ? Lanes<T>(load(g + i, lanes) * load(weight + i, lanes)) : load(g + i, lanes);
+    return weight ? load(g + i, lanes) * load(weight + i, lanes) : load(g + i, lanes);
   };
-  Lanes<T> sum_h = Lanes<T>::Zero(), sum_hz = Lanes<T>::Zero();
+  Lanes<T> sum_h = T(0), sum_hz = T(0);
   for_lanes(n, [&](int64_t i, auto lanes) {
     const Lanes<T> h = scaled(i, lanes);
     sum_h += h;
@@ -63,7 +66,7 @@ template <class T>
 void add_chunks(const T* partial, int64_t chunks, int64_t n, T* out) {
   if (!out) return;
   for_lanes(n, [&](int64_t i, auto lanes) {
-    Lanes<T> total = Lanes<T>::Zero();
+    Lanes<T> total = T(0);
     for (int64_t c = 0; c < chunks; ++c) total += load(partial + c * 2 * n + i, lanes);
     store(out + i, lanes, total);
   });

@@ -13,9 +13,10 @@ double sum_of_squares(const T* a, const T* b, int64_t n) {
   constexpr int64_t run = 1024;
   double total = 0;
   for (int64_t at = 0; at < n; at += run) {
-    Lanes<T> sum = Lanes<T>::Zero();
+    Lanes<T> sum = T(0);
     for_lanes(std::min(run, n - at), [&](int64_t i, auto lanes) {
-      sum += (load(a + at + i, lanes) - load(b + at + i, lanes)).square();
+      const Lanes<T> difference = load(a + at + i, lanes) - load(b + at + i, lanes);
+      sum += difference * difference;
     });
     total += static_cast<double>(sum_of(sum));
   }

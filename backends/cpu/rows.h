@@ -16,8 +16,61 @@ namespace sash::cpu {
 
 inline constexpr int kLanes = 16;
 
+/// Sixteen elements in registers. Arithmetic is lane by lane; a number stands for itself in every
+/// lane. (An `Eigen::Array` of fixed size would do, but compilers keep it in memory.)
 template <class T>
-using Lanes = Eigen::Array<T, kLanes, 1>;
+class Lanes {
+ public:
+  Lanes() = default;
+  Lanes(T value) {
+    for (Packet& part : parts_) part = Eigen::internal::pset1<Packet>(value);
+  }
+  explicit Lanes(const T* from) {
+    for (int k = 0; k < kParts; ++k) parts_[k] = Eigen::internal::ploadu<Packet>(from + k * kWidth);
+  }
+  void store(T* to) const {
+    for (int k = 0; k < kParts; ++k) Eigen::internal::pstoreu(to + k * kWidth, parts_[k]);
+  }
+
+  friend Lanes operator+(const Lanes& a, const Lanes& b) {
+    return zip(a, b, [](auto x, auto y) { return Eigen::internal::padd(x, y); });
+  }
+  friend Lanes operator-(const Lanes& a, const Lanes& b) {
+    return zip(a, b, [](auto x, auto y) { return Eigen::internal::psub(x, y); });
+  }
+  friend Lanes operator*(const Lanes& a, const Lanes& b) {
+    return zip(a, b, [](auto x, auto y) { return Eigen::internal::pmul(x, y); });
+  }
+  Lanes& operator+=(const Lanes& b) { return *this = *this + b; }
+  Lanes& operator*=(const Lanes& b) { return *this = *this * b; }
+
+  /// The greater of two elements, or either if one is NaN.
+  friend Lanes max(const Lanes& a, const Lanes& b) {
+    return zip(a, b, [](auto x, auto y) { return Eigen::internal::pmax(x, y); });
+  }
+  /// e^x; exactly 0 where that is no normal number, e^(-inf) included (Eigen's is not 0 there).
+  friend Lanes exp(const Lanes& a) {
+    return zip(a, a, [](auto x, auto) {
+      constexpr T lowest = sizeof(T) == 4 ? T(-87.3) : T(-708.3);
+      const auto small = Eigen::internal::pcmp_lt(x, Eigen::internal::pset1<Packet>(lowest));
+      return Eigen::internal::pandnot(Eigen::internal::pexp(x), small);
+    });
+  }
+
+ private:
+  using Packet = typename Eigen::internal::packet_traits<T>::type;
+  static constexpr int kWidth = Eigen::internal::unpacket_traits<Packet>::size;
+  static constexpr int kParts = kLanes / kWidth;
+
+  template <class F>
+  static Lanes zip(const Lanes& a, const Lanes& b, F f) {
+    Lanes y;
+    for (int k = 0; k < kParts; ++k) y.parts_[k] = f(a.parts_[k], b.parts_[k]);
+    return y;
+  }
+
+  Packet parts_[kParts];
+};
 
 /// The number of lanes in use: all of them, or an `int` in the last vector of a row.
 using AllLanes = std::integral_constant<int, kLanes>;
@@ -26,11 +79,12 @@ using AllLanes = std::integral_constant<int, kLanes>;
 template <class T, class N>
 Lanes<T> load(const T* p, N lanes, T rest = 0) {
   if constexpr (std::is_same_v<N, AllLanes>) {
-    return Eigen::Map<const Lanes<T>>(p);
+    return Lanes<T>(p);
   } else {
-    Lanes<T> x = Lanes<T>::Constant(rest);
-    std::copy_n(p, lanes, x.data());
-    return x;
+    alignas(64) T padded[kLanes];
+    for (T& element : padded) element = rest;
+    std::copy_n(p, lanes, padded);
+    return Lanes<T>(padded);
   }
 }
 
@@ -38,9 +92,11 @@ Lanes<T> load(const T* p, N lanes, T rest = 0) {
 template <class T, class N>
 void store(T* p, N lanes, const Lanes<T>& x) {
   if constexpr (std::is_same_v<N, AllLanes>) {
-    Eigen::Map<Lanes<T>>{p} = x;
+    x.store(p);
   } else {
-    std::copy_n(x.data(), lanes, p);
+    alignas(64) T all[kLanes];
+    x.store(all);
+    std::copy_n(all, lanes, p);
   }
 }
 
@@ -52,19 +108,24 @@ void for_lanes(int64_t n, F&& f) {
   if (i < n) f(i, static_cast<int>(n - i));
 }
 
+/// Sum (largest) of the lanes, halving their number step by step.
 template <class T>
 T sum_of(const Lanes<T>& x) {
-  const Eigen::Array<T, 8, 1> a = x.template head<8>() + x.template tail<8>();
-  const Eigen::Array<T, 4, 1> b = a.template head<4>() + a.template tail<4>();
-  return (b[0] + b[2]) + (b[1] + b[3]);
+  alignas(64) T lane[kLanes];
+  x.store(lane);
+  for (int half = kLanes / 2; half > 0; half /= 2) {
+    for (int j = 0; j < half; ++j) lane[j] += lane[j + half];
+  }
+  return lane[0];
 }
-
-/// e^x; exactly 0 for arguments so small that the result is no normal number.
 template <class T>
-Lanes<T> exp_of(const Lanes<T>& x) {
-  const Lanes<T> e = x.exp();
-  if constexpr (sizeof(T) == 8) return (x < T(-708)).select(T(0), e);
-  return e;
+T max_of(const Lanes<T>& x) {
+  alignas(64) T lane[kLanes];
+  x.store(lane);
+  for (int half = kLanes / 2; half > 0; half /= 2) {
+    for (int j = 0; j < half; ++j) lane[j] = lane[j] < lane[j + half] ? lane[j + half] : lane[j];
+  }
+  return lane[0];
 }
 
 /// The largest element, or 0 for a row of nothing but -inf, so that it can be subtracted. A NaN
@@ -72,10 +133,10 @@ Lanes<T> exp_of(const Lanes<T>& x) {
 template <class T>
 T finite_max(const T* x, int64_t n) {
   constexpr T lowest = -std::numeric_limits<T>::infinity();
-  Lanes<T> m = Lanes<T>::Constant(lowest);
-  for_lanes(n, [&](int64_t i, auto lanes) { m = m.max(load(x + i, lanes, lowest)); });
-  const T max = m.maxCoeff();
-  return max == lowest ? T(0) : max;
+  Lanes<T> m = lowest;
+  for_lanes(n, [&](int64_t i, auto lanes) { m = max(m, load(x + i, lanes, lowest)); });
+  const T highest = max_of(m);
+  return highest == lowest ? T(0) : highest;
 }
 
 /// Calls `f(row)` for each of `rows` rows of `columns` elements.

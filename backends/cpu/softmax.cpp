@@ -12,9 +12,9 @@ template <class T>
 void softmax_row(const T* x, T* y, int64_t n) {
   constexpr T lowest = -std::numeric_limits<T>::infinity();
   const T max = finite_max(x, n);
-  Lanes<T> sum = Lanes<T>::Zero();
+  Lanes<T> sum = T(0);
   for_lanes(n, [&](int64_t i, auto lanes) {
-    const Lanes<T> e = exp_of<T>(load(x + i, lanes, lowest) - max);
+    const Lanes<T> e = exp(load(x + i, lanes, lowest) - max);
     sum += e;
     store(y + i, lanes, e);
   });
@@ -27,8 +27,8 @@ template <class T>
 void log_softmax_row(const T* x, T* y, int64_t n) {
   constexpr T lowest = -std::numeric_limits<T>::infinity();
   const T max = finite_max(x, n);
-  Lanes<T> sum = Lanes<T>::Zero();
-  for_lanes(n, [&](int64_t i, auto lanes) { sum += exp_of<T>(load(x + i, lanes, lowest) - max); });
+  Lanes<T> sum = T(0);
+  for_lanes(n, [&](int64_t i, auto lanes) { sum += exp(load(x + i, lanes, lowest) - max); });
   const T total = sum_of(sum);
   const T log_sum = total == 0 ? T(0) : std::log(total);
   for_lanes(n, [&](int64_t i, auto lanes) {
@@ -38,7 +38,7 @@ void log_softmax_row(const T* x, T* y, int64_t n) {
 
 template <class T>
 void softmax_backward_row(const T* y, const T* g, T* dx, int64_t n) {
-  Lanes<T> sum = Lanes<T>::Zero();
+  Lanes<T> sum = T(0);
   for_lanes(n, [&](int64_t i, auto lanes) { sum += load(y + i, lanes) * load(g + i, lanes); });
   const T dot = sum_of(sum);
   for_lanes(n, [&](int64_t i, auto lanes) {
@@ -48,11 +48,11 @@ void softmax_backward_row(const T* y, const T* g, T* dx, int64_t n) {
 
 template <class T>
 void log_softmax_backward_row(const T* y, const T* g, T* dx, int64_t n) {
-  Lanes<T> sum = Lanes<T>::Zero();
+  Lanes<T> sum = T(0);
   for_lanes(n, [&](int64_t i, auto lanes) { sum += load(g + i, lanes); });
   const T total = sum_of(sum);
   for_lanes(n, [&](int64_t i, auto lanes) {
-    store<T>(dx + i, lanes, load(g + i, lanes) - exp_of<T>(load(y + i, lanes)) * total);
+    store<T>(dx + i, lanes, load(g + i, lanes) - exp(load(y + i, lanes)) * total);
   });
 }
 

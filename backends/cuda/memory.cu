@@ -1,0 +1,141 @@
+#include "../../core/dispatch.h"
+#include "../../tensor/kernels/memory.h"
+#include "strided.cuh"
+
+namespace sash::cuda {
+namespace {
+
+template <class T>
+inline constexpr bool kIsHalf = std::is_same_v<T, __half> || std::is_same_v<T, __nv_bfloat16>;
+
+template <class To, class From>
+__device__ To cast(From value) {
+  if constexpr (kIsHalf<From>) {
+    return cast<To>(static_cast<float>(value));
+  } else if constexpr (std::is_same_v<To, bool>) {
+    return value != From(0);
+  } else if constexpr (kIsHalf<To>) {
+    return To(static_cast<float>(value));
+  } else {
+    return static_cast<To>(value);
+  }
+}
+
+template <class T>
+struct Fill {
+  T value;
+  __device__ T operator()() const { return value; }
+};
+
+void fill(KernelContext& context, const TensorView& y, const Scalar& value) {
+  // Elements of one size are the same to a kernel that only moves them.
+  const auto fill_words = [&]<class Word>(TypeTag<Word>, auto element) {
+    elementwise<Word>(context, Fill<Word>{std::bit_cast<Word>(element)}, y);
+  };
+  dispatch_all(y.dtype, "fill", [&]<class T>(TypeTag<T>) {
+    const T element = value.to<T>();
+    if constexpr (sizeof(T) == 1) fill_words(TypeTag<uint8_t>{}, element);
+    if constexpr (sizeof(T) == 2) fill_words(TypeTag<uint16_t>{}, element);
+    if constexpr (sizeof(T) == 4) fill_words(TypeTag<uint32_t>{}, element);
+    if constexpr (sizeof(T) == 8) fill_words(TypeTag<uint64_t>{}, element);
+  });
+}
+
+template <class T>
+struct Same {
+  __device__ T operator()(T x) const { return x; }
+};
+
+template <class To, class From>
+struct Cast {
+  __device__ To operator()(From x) const { return cast<To>(x); }
+};
+
+template <class Word>
+void copy_words(const KernelContext& context, const TensorView& x, const TensorView& y) {
+  elementwise<Word, Word>(context, Same<Word>{}, y, x);
+}
+
+void copy(KernelContext& context, const TensorView& x, const TensorView& y) {
+  if (x.dtype != y.dtype) {
+    dispatch_all(x.dtype, "copy", [&]<class From>(TypeTag<From>) {
+      dispatch_all(y.dtype, "copy", [&]<class To>(TypeTag<To>) {
+        elementwise<To, From>(context, Cast<device_t<To>, device_t<From>>{}, y, x);
+      });
+    });
+    return;
+  }
+  switch (size_of(x.dtype)) {
+    case 1:
+      return copy_words<uint8_t>(context, x, y);
+    case 2:
+      return copy_words<uint16_t>(context, x, y);
+    case 4:
+      return copy_words<uint32_t>(context, x, y);
+    default:
+      return copy_words<uint64_t>(context, x, y);
+  }
+}
+
+template <class T>
+struct Add {
+  __device__ T operator()(T a, T b) const {
+    if constexpr (kIsHalf<T>) {
+      return T(static_cast<float>(a) + static_cast<float>(b));
+    } else {
+      return a + b;
+    }
+  }
+};
+
+void accumulate(KernelContext& context, const TensorView& x, const TensorView& y) {
+  sash::detail::dispatch_over<float, double, float16, bfloat16>(
+      y.dtype, "accumulate",
+      [&]<class T>(TypeTag<T>) { elementwise<T, T, T>(context, Add<device_t<T>>{}, y, y, x); });
+}
+
+/// y[i] = start + i step, in `Number`: int64 where all of it is integral, else double.
+template <class T, class Number>
+__global__ void __launch_bounds__(kThreads)
+    arange_kernel(const __grid_constant__ Walk<1> walk, T* y, Number start, Number step) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= walk.count) return;
+  int64_t offset[1];
+  walk.find(i, 1, offset);
+  // Not contracted into one rounding, so that every backend counts alike.
+  if constexpr (std::is_same_v<Number, double>) {
+    y[offset[0]] = cast<T>(__dadd_rn(start, __dmul_rn(static_cast<double>(i), step)));
+  } else {
+    y[offset[0]] = cast<T>(start + i * step);
+  }
+}
+
+void arange(KernelContext& context, const TensorView& y, const Scalar& start, const Scalar& step) {
+  const Walk<1> walk = make_walk<1>({&y}, Order::row_major);
+  if (walk.count == 0) return;
+  const CardGuard guard(context.device.index);
+  const auto stream = static_cast<cudaStream_t>(context.stream.handle);
+  const auto launch = [&](auto* data, auto first, auto by) {
+    arange_kernel<<<blocks_for(walk.count), kThreads, 0, stream>>>(walk, data, first, by);
+  };
+  const bool exact = start.is_integer() && step.is_integer();
+  dispatch_all(y.dtype, "arange", [&]<class T>(TypeTag<T>) {
+    if (exact) {
+      launch(y.ptr<device_t<T>>(), start.to<int64_t>(), step.to<int64_t>());
+    } else {
+      launch(y.ptr<device_t<T>>(), start.to_double(), step.to_double());
+    }
+  });
+  SASH_CUDA_CHECK(cudaGetLastError());
+}
+
+}  // namespace
+
+void register_memory() {
+  kernels::fill.set(DeviceType::cuda, fill);
+  kernels::copy.set(DeviceType::cuda, copy);
+  kernels::accumulate.set(DeviceType::cuda, accumulate);
+  kernels::arange.set(DeviceType::cuda, arange);
+}
+
+}  // namespace sash::cuda

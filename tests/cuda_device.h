@@ -1,0 +1,17 @@
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <string>
+
+#include <sash/core/backend.h>
+
+/// Whether there is no card, which skips a test; with `SASH_REQUIRE_CUDA`, fails it.
+inline bool cuda_missing() {
+  std::string reason;
+  if (sash::try_backend(sash::DeviceType::cuda, &reason)) return false;
+  if (std::getenv("SASH_REQUIRE_CUDA")) FAIL(reason);
+  MESSAGE("skipped: ", reason);
+  return true;
+}
