@@ -160,9 +160,10 @@ Tensor fused_attention(const Tensor& q, const Tensor& k, const Tensor& v, const 
                              Params(call).get(), out.tensor_view(), lse.tensor_view());
   return record(
       "attention", {q, k, v}, out,
-      [q = save(q), k = save(k), v = save(v), out = save_output(out), lse, call](Backward& pass,
-                                                                                 const Tensor& g) {
+      [q = save(q), k = save(k), v = save(v), out = save_output(out), lse,
+       visible = save(call.mask.visible), call](Backward& pass, const Tensor& g) {
         const std::array<Tensor, 3> inputs{pass(q), pass(k), pass(v)};
+        pass(visible);  // throws if the mask was overwritten
         if (!pass.create_graph()) {
           return fused_backward(g, inputs, pass(out), lse, call);
         }
