@@ -145,6 +145,7 @@ Tensor argmin(const Tensor& x, int64_t axis, bool keepdim) {
 Tensor logsumexp(const Tensor& x, const Dims& axes, bool keepdim) {
   const ReducedShape shape = reduced_shape("logsumexp", x, axes);
   check_floating("logsumexp", x);
+  if (x.numel() == 0) return finished(log(sum(exp(x), axes, true)), shape, keepdim);
   // Any constant shift gives the same value and gradient; an infinite one would give NaN.
   const Tensor shift = [&] {
     const NoGradGuard no_grad;

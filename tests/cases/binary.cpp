@@ -1,0 +1,192 @@
+#include <sash/ops/binary.h>
+
+#include <algorithm>
+
+#include "cases.h"
+
+namespace sash::testing {
+namespace {
+
+struct BinaryOp {
+  std::string name;
+  Tensor (*run)(const Tensor&, const Tensor&);
+  double (*formula)(double, double);
+  double low = -2, high = 2;              // of the left operand
+  double right_low = -2, right_high = 2;  // of the right one
+  std::vector<DType> dtypes{DType::float32, DType::float64};
+};
+
+double greater(double a, double b) {
+  return std::isnan(a) || std::isnan(b) ? kNaN : std::max(a, b);
+}
+double lesser(double a, double b) { return std::isnan(a) || std::isnan(b) ? kNaN : std::min(a, b); }
+
+std::vector<BinaryOp> binary_ops() {
+  const auto plus = [](double a, double b) { return a + b; };
+  const auto minus = [](double a, double b) { return a - b; };
+  const auto times = [](double a, double b) { return a * b; };
+  const auto over = [](double a, double b) { return a / b; };
+  const auto power = [](double a, double b) { return std::pow(a, b); };
+  return {
+      {"add", add, plus, -9, 9, -9, 9, kNumbers},
+      {"sub", sub, minus, -9, 9, -9, 9, kNumbers},
+      {"mul", mul, times, -9, 9, -9, 9, kNumbers},
+      {"div", div, over, -2, 2, 0.5, 2},
+      {"pow", pow, power, 0.5, 2, -2, 2},
+      {"maximum", maximum, greater, -9, 9, -9, 9, kNumbers},
+      {"minimum", minimum, lesser, -9, 9, -9, 9, kNumbers},
+  };
+}
+
+std::vector<std::pair<InputSpec, InputSpec>> pairs() {
+  return {
+      {{.shape = {7}}, {.shape = {7}}},
+      {{.shape = {}}, {.shape = {3}}},
+      {{.shape = {}}, {.shape = {}}},
+      {{.shape = {3, 1}}, {.shape = {1, 4}}},
+      {{.shape = {4}}, {.shape = {2, 3, 4}}},
+      {{.shape = {2, 1, 3, 1}}, {.shape = {5, 1, 2}}},
+      {{.shape = {0, 3}}, {.shape = {1, 3}}},
+      {{.shape = {5, 63}}, {.shape = {5, 1}}},
+      {{.shape = {65, 64}}, {.shape = {64}}},
+      {{.shape = {130, 65}, .layout = Layout::transposed}, {.shape = {130, 65}}},
+      {{.shape = {4, 5}, .layout = Layout::transposed}, {.shape = {4, 5}}},
+      {{.shape = {3, 6}, .layout = Layout::sliced}, {.shape = {3, 6}, .layout = Layout::padded}},
+      {{.shape = {2, 3, 4}, .layout = Layout::heads},
+       {.shape = {2, 3, 4}, .layout = Layout::expanded}},
+      {{.shape = {1}, .layout = Layout::sliced}, {.shape = {6}, .layout = Layout::sliced}},
+  };
+}
+
+void add_pairs(OpTable& table, const BinaryOp& op) {
+  for (auto [left, right] : pairs()) {
+    left.low = op.low;
+    left.high = op.high;
+    right.low = op.right_low;
+    right.high = op.right_high;
+    table.push_back({
+        .op = op.name,
+        .variant = describe(left) + " and " + describe(right),
+        .inputs = {left, right},
+        .run = [f = op.run](const Tensors& x) { return f(x[0], x[1]); },
+        .reference = [f = op.formula](const Arrays& x) { return zip(x[0], x[1], f); },
+        .dtypes = op.dtypes,
+    });
+  }
+}
+
+template <class Run>
+void add_operator(OpTable& table, const char* name, const char* variant, Run run,
+                  double (*formula)(double, double), bool two_tensors) {
+  const InputSpec positive{.shape = {3, 5}, .low = 0.5, .high = 3};
+  OpCase row{.op = name,
+             .variant = variant,
+             .inputs = {positive},
+             .run = run,
+             .reference = [formula](const Arrays& x) {
+               return zip(x[0], x.size() > 1 ? x[1] : x[0], formula);
+             }};
+  if (two_tensors) row.inputs.push_back(positive);
+  table.push_back(std::move(row));
+}
+
+void add_operators(OpTable& table) {
+  const auto with_tensor = [&](const char* name, auto run, double (*formula)(double, double)) {
+    add_operator(table, name, "tensors", run, formula, true);
+  };
+  const auto with_scalar = [&](const char* name, const char* variant, auto run,
+                               double (*formula)(double, double)) {
+    add_operator(table, name, variant, run, formula, false);
+  };
+  using T = Tensors;
+  with_tensor(
+      "operator+", [](const T& x) { return x[0] + x[1]; },
+      [](double a, double b) { return a + b; });
+  with_tensor(
+      "operator-", [](const T& x) { return x[0] - x[1]; },
+      [](double a, double b) { return a - b; });
+  with_tensor(
+      "operator*", [](const T& x) { return x[0] * x[1]; },
+      [](double a, double b) { return a * b; });
+  with_tensor(
+      "operator/", [](const T& x) { return x[0] / x[1]; },
+      [](double a, double b) { return a / b; });
+  with_scalar(
+      "operator+", "x and 1.5", [](const T& x) { return x[0] + 1.5; },
+      [](double a, double) { return a + 1.5; });
+  with_scalar(
+      "operator-", "x and 1.5", [](const T& x) { return x[0] - 1.5; },
+      [](double a, double) { return a - 1.5; });
+  with_scalar(
+      "operator*", "x and 1.5", [](const T& x) { return x[0] * 1.5; },
+      [](double a, double) { return a * 1.5; });
+  with_scalar(
+      "operator/", "x and 1.5", [](const T& x) { return x[0] / 1.5; },
+      [](double a, double) { return a / 1.5; });
+  with_scalar(
+      "operator+", "2.5 and x", [](const T& x) { return 2.5 + x[0]; },
+      [](double a, double) { return 2.5 + a; });
+  with_scalar(
+      "operator-", "2.5 and x", [](const T& x) { return 2.5 - x[0]; },
+      [](double a, double) { return 2.5 - a; });
+  with_scalar(
+      "operator*", "2.5 and x", [](const T& x) { return 2.5 * x[0]; },
+      [](double a, double) { return 2.5 * a; });
+  with_scalar(
+      "operator/", "2.5 and x", [](const T& x) { return 2.5 / x[0]; },
+      [](double a, double) { return 2.5 / a; });
+}
+
+void add_special_values(OpTable& table) {
+  const InputSpec left{.shape = {6}, .elements = {kNaN, 1, kInfinity, -kInfinity, 2, 2}};
+  const InputSpec right{.shape = {6}, .elements = {1, kNaN, 3, 3, kInfinity, 2}};
+  for (const BinaryOp& op : binary_ops()) {
+    table.push_back({
+        .op = op.name,
+        .variant = "NaN, infinities and ties",
+        .inputs = {left, right},
+        .run = [f = op.run](const Tensors& x) { return f(x[0], x[1]); },
+        .reference = [f = op.formula](const Arrays& x) { return zip(x[0], x[1], f); },
+        .differentiable = false,
+    });
+  }
+}
+
+// a and b are one tensor: both of its gradients must arrive.
+void add_shared_operand(OpTable& table) {
+  table.push_back({
+      .op = "mul",
+      .variant = "x x",
+      .inputs = {{.shape = {4, 3}}},
+      .run = [](const Tensors& x) { return mul(x[0], x[0]); },
+      .reference = [](const Arrays& x) { return map(x[0], [](double a) { return a * a; }); },
+  });
+}
+
+void add_timed(OpTable& table) {
+  const double n = 4096.0 * 1024;
+  table.push_back({
+      .op = "add",
+      .variant = "timed [4096, 1024] and [1024]",
+      .inputs = {{.shape = {4096, 1024}}, {.shape = {1024}}},
+      .run = [](const Tensors& x) { return add(x[0], x[1]); },
+      .reference =
+          [](const Arrays& x) { return zip(x[0], x[1], [](double a, double b) { return a + b; }); },
+      .dtypes = {DType::float32},
+      .timed = true,
+      .operations = n,
+      .bytes = 8 * n,
+  });
+}
+
+}  // namespace
+
+void add_binary(OpTable& table) {
+  for (const BinaryOp& op : binary_ops()) add_pairs(table, op);
+  add_operators(table);
+  add_special_values(table);
+  add_shared_operand(table);
+  add_timed(table);
+}
+
+}  // namespace sash::testing

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cmath>
+#include <limits>
+#include <string>
+
+#include "../op_case.h"
+
+/// Each family of ops adds its rows to the table.
+namespace sash::testing {
+
+inline constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+inline const std::vector<DType> kNumbers{DType::float32, DType::float64, DType::int32,
+                                         DType::int64};
+
+inline std::string layout_name(Layout layout) {
+  constexpr const char* names[] = {"contiguous", "transposed", "heads",
+                                   "sliced",     "padded",     "expanded"};
+  return names[static_cast<int>(layout)];
+}
+
+inline std::string describe(const InputSpec& spec) {
+  return to_string(spec.shape) +
+         (spec.layout == Layout::contiguous ? "" : " " + layout_name(spec.layout));
+}
+
+void add_attention(OpTable& table);
+void add_binary(OpTable& table);
+void add_compare(OpTable& table);
+void add_concat(OpTable& table);
+void add_copy(OpTable& table);
+void add_cross_entropy(OpTable& table);
+void add_dropout(OpTable& table);
+void add_embedding(OpTable& table);
+void add_factories(OpTable& table);
+void add_gather(OpTable& table);
+void add_gelu(OpTable& table);
+void add_in_place(OpTable& table);
+void add_layer_norm(OpTable& table);
+void add_linear(OpTable& table);
+void add_matmul(OpTable& table);
+void add_mse_loss(OpTable& table);
+void add_optimizer(OpTable& table);
+void add_reduce(OpTable& table);
+void add_softmax(OpTable& table);
+void add_unary(OpTable& table);
+void add_views(OpTable& table);
+void add_where(OpTable& table);
+
+}  // namespace sash::testing

@@ -1,0 +1,99 @@
+#include <sash/ops/compare.h>
+
+#include "cases.h"
+
+namespace sash::testing {
+namespace {
+
+using Formula = double (*)(double, double);
+
+struct Comparison {
+  std::string name;
+  Tensor (*tensors)(const Tensor&, const Tensor&);
+  Tensor (*scalar)(const Tensor&, Scalar);
+  Formula formula;
+};
+
+std::vector<Comparison> comparisons() {
+  return {
+      {"eq", eq, eq, [](double a, double b) { return double(a == b); }},
+      {"ne", ne, ne, [](double a, double b) { return double(a != b); }},
+      {"lt", lt, lt, [](double a, double b) { return double(a < b); }},
+      {"le", le, le, [](double a, double b) { return double(a <= b); }},
+      {"gt", gt, gt, [](double a, double b) { return double(a > b); }},
+      {"ge", ge, ge, [](double a, double b) { return double(a >= b); }},
+  };
+}
+
+const std::vector<DType> kComparable{DType::float32, DType::float64, DType::int32,
+                                     DType::int64,   DType::uint8,   DType::boolean};
+
+void add_row(OpTable& table, const std::string& name, std::vector<InputSpec> inputs,
+             std::function<Several<Tensor>(const Tensors&)> run, Formula formula,
+             std::vector<DType> dtypes) {
+  std::string variant;
+  for (const InputSpec& input : inputs)
+    variant += (variant.empty() ? "" : " and ") + describe(input);
+  if (!inputs[0].elements.empty()) variant += ", NaN";
+  table.push_back({
+      .op = name,
+      .variant = variant,
+      .inputs = std::move(inputs),
+      .run = std::move(run),
+      .reference =
+          [formula](const Arrays& x) {
+            return zip(x[0], x.size() > 1 ? x[1] : Array({}, 1), formula);
+          },
+      .dtypes = std::move(dtypes),
+      .results = {DType::boolean},
+      .differentiable = false,
+  });
+}
+
+void add_comparison(OpTable& table, const Comparison& op) {
+  const auto run = [f = op.tensors](const Tensors& x) { return f(x[0], x[1]); };
+  const InputSpec base{.shape = {5, 13}, .low = 0, .high = 4};
+  const auto with = [&](Shape shape, Layout layout = Layout::contiguous) {
+    InputSpec spec = base;
+    spec.shape = shape;
+    spec.layout = layout;
+    return spec;
+  };
+  add_row(table, op.name, {base, base}, run, op.formula, kComparable);
+  add_row(table, op.name, {with({3, 1}), with({1, 65})}, run, op.formula, kComparable);
+  add_row(table, op.name, {with({0}), with({1})}, run, op.formula, kComparable);
+  add_row(table, op.name, {with({4, 5}, Layout::transposed), with({4, 5}, Layout::sliced)}, run,
+          op.formula, kComparable);
+  add_row(table, op.name,
+          {{.shape = {4}, .elements = {kNaN, 1, kNaN, 2}},
+           {.shape = {4}, .elements = {kNaN, kNaN, 3, 2}}},
+          run, op.formula, {DType::float32, DType::float64});
+  const auto run_scalar = [f = op.scalar](const Tensors& x) { return f(x[0], 1); };
+  add_row(table, op.name, {with({7, 9})}, run_scalar, op.formula,
+          {DType::float32, DType::float64, DType::int32, DType::int64, DType::uint8});
+}
+
+}  // namespace
+
+void add_compare(OpTable& table) {
+  for (const Comparison& op : comparisons()) add_comparison(table, op);
+
+  const InputSpec bits{.shape = {5, 7}, .low = 0, .high = 2, .dtype = DType::boolean};
+  const InputSpec row{.shape = {7}, .low = 0, .high = 2, .dtype = DType::boolean};
+  const std::vector<DType> once{DType::float32};
+  add_row(
+      table, "logical_and", {bits, row}, [](const Tensors& x) { return logical_and(x[0], x[1]); },
+      [](double a, double b) { return double(a != 0 && b != 0); }, once);
+  add_row(
+      table, "logical_or", {bits, row}, [](const Tensors& x) { return logical_or(x[0], x[1]); },
+      [](double a, double b) { return double(a != 0 || b != 0); }, once);
+  add_row(
+      table, "logical_not", {bits}, [](const Tensors& x) { return logical_not(x[0]); },
+      [](double a, double) { return double(a == 0); }, once);
+  add_row(
+      table, "isnan", {{.shape = {3}, .elements = {kNaN, 1, kInfinity}}},
+      [](const Tensors& x) { return isnan(x[0]); },
+      [](double a, double) { return double(std::isnan(a)); }, {DType::float32, DType::float64});
+}
+
+}  // namespace sash::testing

@@ -1,0 +1,88 @@
+#include <sash/ops/cross_entropy.h>
+
+#include "cases.h"
+
+namespace sash::testing {
+namespace {
+
+Array cross_entropy_of(const Arrays& t, const CrossEntropyOptions& options) {
+  const Array &logits = t[0], &targets = t[1];
+  const int last = logits.shape.rank() - 1;
+  const int64_t classes = logits.shape[last];
+  double total = 0, counted = 0;
+  const Array losses = generate(targets.shape, [&](const Index& index) {
+    const auto target = static_cast<int64_t>(targets[index]);
+    if (target == options.ignore_index) return 0.0;
+    const std::vector<double> row = line(logits, with(index, last, 0), last);
+    const double scale = log_sum_exp(row), s = options.label_smoothing;
+    double loss = (1 - s) * (scale - row.at(static_cast<size_t>(target)));
+    for (const double logit : row) loss += s / static_cast<double>(classes) * (scale - logit);
+    total += loss;
+    counted += 1;
+    return loss;
+  });
+  if (options.reduction == Reduction::none) return losses;
+  return Array({}, options.reduction == Reduction::sum ? total : total / counted);
+}
+
+using Function = Tensor (*)(const Tensor&, const Tensor&, const CrossEntropyOptions&);
+
+void add_case(OpTable& table, const std::string& kind, Function f, const std::string& option,
+              const InputSpec& logits, const InputSpec& targets,
+              const CrossEntropyOptions& options) {
+  table.push_back({
+      .op = "cross_entropy",
+      .variant = kind + option + describe(logits) + " with " + describe(targets),
+      .inputs = {logits, targets},
+      .run = [=](const Tensors& t) { return f(t[0], t[1], options); },
+      .reference = [=](const Arrays& t) { return cross_entropy_of(t, options); },
+  });
+}
+
+InputSpec classes(Shape shape, int64_t count, Layout layout = Layout::contiguous) {
+  return {.shape = shape,
+          .low = 0,
+          .high = static_cast<double>(count),
+          .layout = layout,
+          .dtype = DType::int64};
+}
+
+void add_cases(OpTable& table, const std::string& kind, Function f) {
+  const auto add = [&](const std::string& option, const InputSpec& logits, const InputSpec& targets,
+                       const CrossEntropyOptions& options) {
+    add_case(table, kind, f, option, logits, targets, options);
+  };
+  const InputSpec logits{.shape = {6, 4}};
+  InputSpec some_ignored = classes({6}, 4);
+  some_ignored.elements = {2, -100, 0, 3, -100, 1};
+  InputSpec own_index = classes({6}, 4);
+  own_index.elements = {2, 1, 0, 3, 1, 1};
+  for (const Reduction reduction : {Reduction::none, Reduction::mean, Reduction::sum}) {
+    const std::string name = reduction == Reduction::none   ? "none, "
+                             : reduction == Reduction::mean ? "mean, "
+                                                            : "sum, ";
+    add(name, logits, classes({6}, 4), {.reduction = reduction});
+    add(name + "some ignored, ", logits, some_ignored, {.reduction = reduction});
+    add(name + "smoothed, some ignored, ", logits, some_ignored,
+        {.label_smoothing = 0.1, .reduction = reduction});
+  }
+  add("ignoring 1, ", logits, own_index, {.ignore_index = 1});
+  add("", {.shape = {2, 3, 4}}, classes({2, 3}, 4), {});
+  add("", {.shape = {2, 3, 4}, .layout = Layout::heads}, classes({2, 3}, 4, Layout::transposed),
+      {});
+  add("", {.shape = {5, 3}, .layout = Layout::transposed}, classes({5}, 3, Layout::sliced), {});
+  add("", {.shape = {5, 3}, .layout = Layout::expanded}, classes({5}, 3), {});
+  add("", {.shape = {65, 63}}, classes({65}, 63), {.label_smoothing = 0.2});
+  add("", {.shape = {3, 130}}, classes({3}, 130), {});
+  add("large, ", {.shape = {3, 65}, .low = -80, .high = 80}, classes({3}, 65), {});
+  add("sum, ", {.shape = {0, 3}}, classes({0}, 3), {.reduction = Reduction::sum});
+}
+
+}  // namespace
+
+void add_cross_entropy(OpTable& table) {
+  add_cases(table, "", cross_entropy);
+  add_cases(table, "composite, ", composite::cross_entropy);
+}
+
+}  // namespace sash::testing

@@ -1,0 +1,116 @@
+#include <sash/tensor/factories.h>
+
+#include <sash/tensor/random.h>
+
+#include "cases.h"
+
+namespace sash::testing {
+namespace {
+
+constexpr uint64_t kSeed = 77;
+
+// `run` gets a tensor that has the dtype and device to make.
+void add_case(OpTable& table, const std::string& name, const std::string& variant,
+              std::function<Tensor(const Tensor&)> run, std::function<Array()> reference,
+              std::vector<DType> dtypes, std::vector<DType> results = {}) {
+  table.push_back({
+      .op = name,
+      .variant = variant,
+      .inputs = {{.shape = {}}},
+      .run = [run = std::move(run)](const Tensors& x) { return run(x[0]); },
+      .reference = [reference = std::move(reference)](const Arrays&) { return reference(); },
+      .dtypes = std::move(dtypes),
+      .results = std::move(results),
+      .tolerance32 = 1e-4,
+      .differentiable = false,
+  });
+}
+
+double uniform(uint64_t element) {
+  return static_cast<double>(random_word(kSeed, element)) / 4294967296.0;
+}
+
+// Box-Muller on words (0, 1) and (2, 3) of each block.
+double normal(uint64_t element) {
+  const uint64_t first = element - element % 2;
+  const double u1 = uniform(first) + 0x1p-32, u2 = uniform(first + 1);
+  const double angle = 2 * 3.14159265358979323846 * u2;
+  return std::sqrt(-2 * std::log(u1)) * (element % 2 == 0 ? std::cos(angle) : std::sin(angle));
+}
+
+Array numbered(const Shape& shape, double (*f)(uint64_t)) {
+  Array y(shape);
+  for (size_t i = 0; i < y.values.size(); ++i) y.values[i] = f(i);
+  return y;
+}
+
+void add_random(OpTable& table) {
+  const std::vector<DType> floats{DType::float32, DType::float64};
+  for (const Shape& shape : {Shape{3, 7}, Shape{65, 130}, Shape{0}, Shape{}}) {
+    add_case(
+        table, "rand", to_string(shape),
+        [=](const Tensor& x) {
+          manual_seed(kSeed);
+          return rand(shape, x.options());
+        },
+        [=] { return numbered(shape, uniform); }, floats);
+    add_case(
+        table, "randn", to_string(shape),
+        [=](const Tensor& x) {
+          manual_seed(kSeed);
+          return randn(shape, x.options());
+        },
+        [=] { return numbered(shape, normal); }, floats);
+    add_case(
+        table, "randint", to_string(shape),
+        [=](const Tensor& x) {
+          manual_seed(kSeed);
+          return randint(-3, 8, shape, x.options());
+        },
+        [=] {
+          return numbered(shape, [](uint64_t i) { return double(random_word(kSeed, i) % 11) - 3; });
+        },
+        {DType::int32, DType::int64});
+  }
+}
+
+}  // namespace
+
+void add_factories(OpTable& table) {
+  const std::vector<DType> every{DType::float32, DType::float64, DType::int32, DType::int64,
+                                 DType::uint8};
+  add_case(
+      table, "full", "[5, 13]",
+      [](const Tensor& x) {
+        return full({5, 13}, 3, x.options());
+      },
+      [] {
+        return Array({5, 13}, 3);
+      },
+      every);
+  add_case(
+      table, "zeros", "[65]", [](const Tensor& x) { return zeros({65}, x.options()); },
+      [] { return Array({65}, 0); }, every);
+  add_case(
+      table, "ones", "[]", [](const Tensor& x) { return ones({}, x.options()); },
+      [] { return Array({}, 1); }, every);
+  add_case(
+      table, "arange", "3 to 40 by 2",
+      [](const Tensor& x) { return arange(3, 40, 2, x.options()); },
+      [] { return generate({19}, [](const Index& i) { return 3.0 + 2.0 * double(i[0]); }); },
+      every);
+  add_case(
+      table, "arange", "1 to 0 by -0.125",
+      [](const Tensor& x) { return arange(1, 0, -0.125, x.options()); },
+      [] { return generate({8}, [](const Index& i) { return 1 - 0.125 * double(i[0]); }); },
+      {DType::float32, DType::float64});
+  add_case(
+      table, "eye", "5", [](const Tensor& x) { return eye(5, x.options()); },
+      [] {
+        return generate({5, 5}, [](const Index& i) { return double(i[0] == i[1]); });
+      },
+      every);
+  add_random(table);
+}
+
+}  // namespace sash::testing

@@ -1,0 +1,197 @@
+#include <sash/ops/optimizer.h>
+
+#include <algorithm>
+
+#include <sash/ops/kernels/optimizer.h>
+#include <sash/tensor/factories.h>
+#include <sash/tensor/grad_mode.h>
+
+#include "cases.h"
+
+namespace sash::testing {
+namespace {
+
+double norm_of(const Arrays& x) {
+  double sum = 0;
+  for (const Array& part : x) {
+    for (const double value : part.values) sum += value * value;
+  }
+  return std::sqrt(sum);
+}
+
+Tensors clones(const Tensors& x) {
+  const NoGradGuard no_grad;
+  Tensors copies;
+  for (const Tensor& t : x) copies.push_back(t.clone());
+  return copies;
+}
+
+const std::vector<InputSpec> kGradients{
+    {.shape = {3, 5}}, {.shape = {65, 130}}, {.shape = {0}}, {.shape = {}}};
+
+void add_row(OpTable& table, const std::string& name, const std::string& variant,
+             std::vector<InputSpec> inputs, std::function<Several<Tensor>(const Tensors&)> run,
+             std::function<Several<Array>(const Arrays&)> reference, bool float64_result = false) {
+  for (const DType dtype : {DType::float32, DType::float64}) {
+    const size_t results = float64_result ? 1 : inputs.size();
+    table.push_back({
+        .op = name,
+        .variant = variant + std::string(sash::name(dtype)),
+        .inputs = inputs,
+        .run = run,
+        .reference = reference,
+        .dtypes = {dtype},
+        .results = std::vector<DType>(results, float64_result ? DType::float64 : dtype),
+        .differentiable = false,
+    });
+  }
+}
+
+void add_norms(OpTable& table) {
+  add_row(
+      table, "global_norm", "", kGradients, [](const Tensors& x) { return global_norm(x); },
+      [](const Arrays& x) { return Array({}, norm_of(x)); }, true);
+  for (const double limit : {0.5, 1e6}) {
+    const std::string variant = limit < 1 ? "above the limit, " : "below the limit, ";
+    add_row(
+        table, "clip_by_norm_", variant, kGradients,
+        [limit](const Tensors& x) {
+          Tensors y = clones(x);
+          clip_by_norm_(y, global_norm(y), limit);
+          return y;
+        },
+        [limit](const Arrays& x) {
+          const double factor = std::min(limit / (norm_of(x) + 1e-6), 1.0);
+          Arrays y;
+          for (const Array& part : x) {
+            y.push_back(map(part, [=](double v) { return v * factor; }));
+          }
+          return y;
+        });
+  }
+  add_row(
+      table, "clip_by_value_", "", kGradients,
+      [](const Tensors& x) {
+        Tensors y = clones(x);
+        clip_by_value_(y, 0.75);
+        return y;
+      },
+      [](const Arrays& x) {
+        Arrays y;
+        for (const Array& part : x) {
+          y.push_back(map(part, [](double v) { return std::clamp(v, -0.75, 0.75); }));
+        }
+        return y;
+      });
+}
+
+constexpr double kRate = 0.01, kBeta1 = 0.9, kBeta2 = 0.99, kEps = 1e-8, kDecay = 0.1;
+constexpr int64_t kStep = 3;  // taken before
+
+// inputs: parameter, gradient, first and second moment; results: the same without the gradient.
+Tensors adam(const Tensors& x, bool decoupled) {
+  const Tensors y = clones(x);
+  const Device device = x[0].device();
+  const Tensor lr = full({}, kRate, {.dtype = DType::float64, .device = device});
+  const Tensor step = full({}, kStep, {.dtype = DType::int64, .device = device});
+  const kernels::AdamTensors tensors{x[0].dtype(),
+                                     x[0].numel(),
+                                     y[0].tensor_view().data,
+                                     y[1].tensor_view().data,
+                                     y[2].tensor_view().data,
+                                     y[3].tensor_view().data,
+                                     step.data<int64_t>()};
+  KernelContext context = kernel_context(device);
+  kernels::adam_step(context, {&tensors, 1},
+                     {lr.data<double>(), kBeta1, kBeta2, kEps, kDecay, decoupled});
+  return {y[0], y[2], y[3]};
+}
+
+Arrays adam_of(const Arrays& x, bool decoupled) {
+  Array p = x[0], m = x[2], v = x[3];
+  const double t = kStep + 1;
+  for (size_t i = 0; i < p.values.size(); ++i) {
+    double g = x[1].values[i];
+    if (decoupled) {
+      p.values[i] *= 1 - kRate * kDecay;
+    } else {
+      g += kDecay * p.values[i];
+    }
+    m.values[i] = kBeta1 * m.values[i] + (1 - kBeta1) * g;
+    v.values[i] = kBeta2 * v.values[i] + (1 - kBeta2) * g * g;
+    const double mean = m.values[i] / (1 - std::pow(kBeta1, t));
+    const double square = v.values[i] / (1 - std::pow(kBeta2, t));
+    p.values[i] -= kRate * mean / (std::sqrt(square) + kEps);
+  }
+  return {p, m, v};
+}
+
+// inputs: parameter, gradient, momentum buffer; results: parameter and buffer.
+Tensors sgd(const Tensors& x, int64_t steps, bool nesterov) {
+  const Tensors y = clones(x);
+  const Device device = x[0].device();
+  const Tensor lr = full({}, kRate, {.dtype = DType::float64, .device = device});
+  const Tensor step = full({}, steps, {.dtype = DType::int64, .device = device});
+  const kernels::SgdTensors tensors{x[0].dtype(),
+                                    x[0].numel(),
+                                    y[0].tensor_view().data,
+                                    y[1].tensor_view().data,
+                                    y[2].tensor_view().data,
+                                    step.data<int64_t>()};
+  KernelContext context = kernel_context(device);
+  kernels::sgd_step(context, {&tensors, 1}, {lr.data<double>(), 0.9, 0, kDecay, nesterov});
+  return {y[0], y[2]};
+}
+
+Arrays sgd_of(const Arrays& x, int64_t steps, bool nesterov) {
+  Array p = x[0], b = x[2];
+  for (size_t i = 0; i < p.values.size(); ++i) {
+    const double g = x[1].values[i] + kDecay * p.values[i];
+    b.values[i] = steps == 0 ? g : 0.9 * b.values[i] + g;
+    p.values[i] -= kRate * (nesterov ? g + 0.9 * b.values[i] : b.values[i]);
+  }
+  return {p, b};
+}
+
+void add_steps(OpTable& table, const Shape& shape) {
+  const InputSpec any{.shape = shape}, positive{.shape = shape, .low = 0.1, .high = 2};
+  const auto add = [&](const std::string& name, const std::string& option,
+                       std::vector<InputSpec> inputs, size_t results,
+                       std::function<Several<Tensor>(const Tensors&)> run,
+                       std::function<Several<Array>(const Arrays&)> reference) {
+    for (const DType dtype : {DType::float32, DType::float64}) {
+      table.push_back({
+          .op = name,
+          .variant = option + to_string(shape) + " " + std::string(sash::name(dtype)),
+          .inputs = inputs,
+          .run = run,
+          .reference = reference,
+          .dtypes = {dtype},
+          .results = std::vector<DType>(results, dtype),
+          .differentiable = false,
+      });
+    }
+  };
+  for (const bool flag : {false, true}) {
+    add(
+        "adam_step", flag ? "decoupled, " : "", {any, any, any, positive}, 3,
+        [flag](const Tensors& x) { return adam(x, flag); },
+        [flag](const Arrays& x) { return adam_of(x, flag); });
+    for (const int64_t steps : {0, 2}) {
+      add(
+          "sgd_step", (flag ? "nesterov, " : "") + std::to_string(steps) + " steps before, ",
+          {any, any, any}, 2, [=](const Tensors& x) { return sgd(x, steps, flag); },
+          [=](const Arrays& x) { return sgd_of(x, steps, flag); });
+    }
+  }
+}
+
+}  // namespace
+
+void add_optimizer(OpTable& table) {
+  add_norms(table);
+  add_steps(table, {5, 7});
+  add_steps(table, {130, 65});
+}
+
+}  // namespace sash::testing

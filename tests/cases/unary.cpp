@@ -1,0 +1,175 @@
+#include <sash/ops/unary.h>
+
+#include <algorithm>
+
+#include "cases.h"
+
+namespace sash::testing {
+namespace {
+
+struct UnaryOp {
+  std::string name;
+  std::function<Tensor(const Tensor&)> run;
+  std::function<double(double)> formula;
+  double low = -2, high = 2;
+  std::vector<double> kinks{};
+  std::vector<DType> dtypes{DType::float32, DType::float64};
+  std::string option{};
+};
+
+double sign_of(double x) { return std::isnan(x) ? x : double(x > 0) - double(x < 0); }
+double sigmoid_of(double x) { return 1 / (1 + std::exp(-x)); }
+
+std::vector<UnaryOp> functions() {
+  return {
+      {"neg", neg, [](double x) { return -x; }, -9, 9, {}, kNumbers},
+      {"abs", abs, [](double x) { return std::abs(x); }, -9, 9, {0}, kNumbers},
+      {"sign", sign, sign_of, -9, 9, {0}, kNumbers},
+      {"square", square, [](double x) { return x * x; }, -9, 9, {}, kNumbers},
+      {"exp", exp, [](double x) { return std::exp(x); }},
+      {"log", log, [](double x) { return std::log(x); }, 0.2, 5},
+      {"log1p", log1p, [](double x) { return std::log1p(x); }, -0.7, 3},
+      {"expm1", expm1, [](double x) { return std::expm1(x); }},
+      {"sqrt", sqrt, [](double x) { return std::sqrt(x); }, 0.2, 5},
+      {"rsqrt", rsqrt, [](double x) { return 1 / std::sqrt(x); }, 0.2, 5},
+      {"reciprocal", reciprocal, [](double x) { return 1 / x; }, 0.3, 3},
+      {"sin", sin, [](double x) { return std::sin(x); }, -7, 7},
+      {"cos", cos, [](double x) { return std::cos(x); }, -7, 7},
+      {"tanh", tanh, [](double x) { return std::tanh(x); }, -4, 4},
+      {"sigmoid", sigmoid, sigmoid_of, -6, 6},
+      {"erf", erf, [](double x) { return std::erf(x); }, -3, 3},
+      {"relu", relu, [](double x) { return std::isnan(x) ? x : std::max(x, 0.0); }, -2, 2, {0}},
+      {"silu", silu, [](double x) { return std::isinf(x) && x < 0 ? kNaN : x * sigmoid_of(x); }, -5,
+       5},
+      {"floor", floor, [](double x) { return std::floor(x); }, -5, 5, {-4, -3, -2, -1, 0, 1, 2, 3}},
+  };
+}
+
+double clamped(double x, double low, double high) {
+  return std::isnan(x) ? x : std::min(std::max(x, low), high);
+}
+
+std::vector<UnaryOp> functions_with_options() {
+  return {
+      {"add",
+       [](const Tensor& x) { return add(x, 3); },
+       [](double x) { return x + 3; },
+       -9,
+       9,
+       {},
+       kNumbers,
+       "3, "},
+      {"mul",
+       [](const Tensor& x) { return mul(x, -2); },
+       [](double x) { return x * -2; },
+       -9,
+       9,
+       {},
+       kNumbers,
+       "-2, "},
+      {"mul",
+       [](const Tensor& x) { return mul(x, 0.3); },
+       [](double x) { return x * 0.3; },
+       -9,
+       9,
+       {},
+       {DType::float64},
+       "0.3, "},
+      {"pow",
+       [](const Tensor& x) { return pow(x, 3); },
+       [](double x) { return x * x * x; },
+       -2,
+       2,
+       {},
+       {DType::float32, DType::float64},
+       "3, "},
+      {"pow",
+       [](const Tensor& x) { return pow(x, -1.5); },
+       [](double x) { return std::pow(x, -1.5); },
+       0.3,
+       2,
+       {},
+       {DType::float32, DType::float64},
+       "-1.5, "},
+      {"clamp",
+       [](const Tensor& x) { return clamp(x, -1, 2); },
+       [](double x) { return clamped(x, -1, 2); },
+       -4,
+       4,
+       {-1, 2},
+       kNumbers,
+       "-1 to 2, "},
+      {"clamp",
+       [](const Tensor& x) { return clamp(x, 1); },
+       [](double x) { return clamped(x, 1, kInfinity); },
+       -4,
+       4,
+       {1},
+       kNumbers,
+       "1 or more, "},
+      {"clamp",
+       [](const Tensor& x) { return clamp(x, std::nullopt, 1); },
+       [](double x) { return clamped(x, -kInfinity, 1); },
+       -4,
+       4,
+       {1},
+       kNumbers,
+       "1 or less, "},
+  };
+}
+
+std::vector<InputSpec> specs() {
+  return {
+      {.shape = {}},
+      {.shape = {0}},
+      {.shape = {3, 5}},
+      {.shape = {65, 130}},
+      {.shape = {4, 3}, .layout = Layout::transposed},
+      {.shape = {2, 7}, .layout = Layout::sliced},
+      {.shape = {3, 4}, .layout = Layout::padded},
+      {.shape = {3, 4}, .layout = Layout::expanded},
+      {.shape = {2, 3, 63}, .layout = Layout::heads},
+  };
+}
+
+void add_function(OpTable& table, const UnaryOp& op, InputSpec spec) {
+  spec.low = op.low;
+  spec.high = op.high;
+  spec.kinks = op.kinks;
+  table.push_back({
+      .op = op.name,
+      .variant = op.option + describe(spec),
+      .inputs = {spec},
+      .run = [run = op.run](const Tensors& x) { return run(x[0]); },
+      .reference = [f = op.formula](const Arrays& x) { return map(x[0], f); },
+      .dtypes = op.dtypes,
+  });
+}
+
+void add_special_values(OpTable& table, const UnaryOp& op) {
+  table.push_back({
+      .op = op.name,
+      .variant = op.option + "NaN, infinities and zeros",
+      .inputs = {{.shape = {5}, .elements = {kNaN, kInfinity, -kInfinity, 0.0, -0.0}}},
+      .run = [run = op.run](const Tensors& x) { return run(x[0]); },
+      .reference = [f = op.formula](const Arrays& x) { return map(x[0], f); },
+      .differentiable = false,
+  });
+}
+
+}  // namespace
+
+void add_unary(OpTable& table) {
+  for (const UnaryOp& op : functions()) {
+    for (const InputSpec& spec : specs()) add_function(table, op, spec);
+    add_special_values(table, op);
+  }
+  for (const UnaryOp& op : functions_with_options()) {
+    for (const InputSpec& spec : specs()) add_function(table, op, spec);
+  }
+  add_function(table,
+               {"operator-", [](const Tensor& x) { return -x; }, [](double x) { return -x; }},
+               {.shape = {3, 4}});
+}
+
+}  // namespace sash::testing

@@ -1,0 +1,67 @@
+#include <sash/ops/where.h>
+
+#include "cases.h"
+
+namespace sash::testing {
+namespace {
+
+InputSpec mask_of(Shape shape, Layout layout = Layout::contiguous) {
+  return {.shape = shape, .low = 0, .high = 2, .layout = layout, .dtype = DType::boolean};
+}
+
+const std::vector<DType> kSome{DType::float32, DType::float64, DType::int64};
+
+void add_choice(OpTable& table, const InputSpec& cond, const InputSpec& a, const InputSpec& b) {
+  table.push_back({
+      .op = "where",
+      .variant = describe(cond) + ", " + describe(a) + ", " + describe(b),
+      .inputs = {cond, a, b},
+      .run = [](const Tensors& x) { return where(x[0], x[1], x[2]); },
+      .reference =
+          [](const Arrays& x) {
+            const Shape shape =
+                broadcast_shape(x[0].shape, broadcast_shape(x[1].shape, x[2].shape));
+            return generate(shape, [&](const Index& index) {
+              return x[0].broadcast(index) != 0 ? x[1].broadcast(index) : x[2].broadcast(index);
+            });
+          },
+      .dtypes = kSome,
+  });
+}
+
+void add_fill(OpTable& table, const InputSpec& x, const InputSpec& mask, double value) {
+  table.push_back({
+      .op = "masked_fill",
+      .variant = describe(x) + ", " + describe(mask),
+      .inputs = {x, mask},
+      .run = [value](const Tensors& t) { return masked_fill(t[0], t[1], value); },
+      .reference =
+          [value](const Arrays& t) {
+            return generate(t[0].shape, [&](const Index& index) {
+              return t[1].broadcast(index) != 0 ? value : t[0][index];
+            });
+          },
+      .dtypes = kSome,
+  });
+}
+
+}  // namespace
+
+void add_where(OpTable& table) {
+  add_choice(table, mask_of({3, 4}), {.shape = {3, 4}}, {.shape = {3, 4}});
+  add_choice(table, mask_of({3, 1}), {.shape = {4}}, {.shape = {2, 1, 1}});
+  add_choice(table, mask_of({}), {.shape = {3}}, {.shape = {}});
+  add_choice(table, mask_of({5, 3}, Layout::transposed),
+             {.shape = {5, 3}, .layout = Layout::sliced},
+             {.shape = {5, 3}, .layout = Layout::expanded});
+  add_choice(table, mask_of({65, 63}), {.shape = {65, 63}}, {.shape = {63}});
+  add_choice(table, mask_of({0, 2}), {.shape = {0, 2}}, {.shape = {2}});
+
+  add_fill(table, {.shape = {3, 4}}, mask_of({3, 4}), -1);
+  add_fill(table, {.shape = {2, 3, 4}}, mask_of({3, 1}), 7);
+  add_fill(table, {.shape = {4, 3}, .layout = Layout::transposed}, mask_of({4, 3}), 0);
+  add_fill(table, {.shape = {65, 130}}, mask_of({130}), 2);
+  add_fill(table, {.shape = {0}}, mask_of({0}), 2);
+}
+
+}  // namespace sash::testing

@@ -1,0 +1,134 @@
+#include "guarded_backend.h"
+
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+
+#include <sash/core/backend.h>
+
+namespace sash::testing {
+namespace {
+
+constexpr int64_t kZone = 128;
+constexpr unsigned char kZoneByte = 0xA5;
+constexpr int kFillByte = 0xFF;  // NaN in every floating dtype
+
+/// Hands everything on to another backend; adds zones to memory while `guarding`.
+class GuardedBackend final : public Backend {
+ public:
+  explicit GuardedBackend(Backend& inner) : inner_(inner) {}
+
+  void* allocate(int64_t bytes, Device device, Stream stream) override {
+    const std::lock_guard lock(mutex_);
+    if (!guarding_ || bytes == 0) return inner_.allocate(bytes, device, stream);
+    auto* start = static_cast<unsigned char*>(inner_.allocate(bytes + 2 * kZone, device, stream));
+    std::memset(start, kZoneByte, static_cast<size_t>(kZone));
+    std::memset(start + kZone, kFillByte, static_cast<size_t>(bytes));
+    std::memset(start + kZone + bytes, kZoneByte, static_cast<size_t>(kZone));
+    blocks_[start + kZone] = bytes;
+    return start + kZone;
+  }
+
+  void deallocate(void* memory, int64_t bytes, Device device, Stream stream) noexcept override {
+    const std::lock_guard lock(mutex_);
+    const auto found = blocks_.find(memory);
+    if (found == blocks_.end()) return inner_.deallocate(memory, bytes, device, stream);
+    check(memory, found->second);
+    blocks_.erase(found);
+    inner_.deallocate(static_cast<unsigned char*>(memory) - kZone, bytes + 2 * kZone, device,
+                      stream);
+  }
+
+  void guard(bool on) {
+    const std::lock_guard lock(mutex_);
+    guarding_ = on;
+  }
+
+  std::vector<std::string> problems() {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [memory, bytes] : blocks_) check(memory, bytes);
+    return std::exchange(problems_, {});
+  }
+
+  DeviceType type() const override { return inner_.type(); }
+  int device_count() const override { return inner_.device_count(); }
+  std::string description(Device device) const override { return inner_.description(device); }
+  MemoryStats memory_stats(Device device) const override { return inner_.memory_stats(device); }
+  void reset_peak(Device device) override { inner_.reset_peak(device); }
+  void empty_cache(Device device) override { inner_.empty_cache(device); }
+  void copy(void* dst, Device to, const void* src, Device from, int64_t bytes,
+            Stream stream) override {
+    inner_.copy(dst, to, src, from, bytes, stream);
+  }
+  Stream current_stream(Device device) override { return inner_.current_stream(device); }
+  void set_current_stream(Device device, Stream stream) override {
+    inner_.set_current_stream(device, stream);
+  }
+  Stream create_stream(Device device) override { return inner_.create_stream(device); }
+  void destroy_stream(Device device, Stream stream) override {
+    inner_.destroy_stream(device, stream);
+  }
+  void synchronize(Device device) override { inner_.synchronize(device); }
+  Event create_event(Device device) override { return inner_.create_event(device); }
+  void destroy_event(Device device, Event event) override { inner_.destroy_event(device, event); }
+  void record(Event event, Device device, Stream stream) override {
+    inner_.record(event, device, stream);
+  }
+  void wait(Event event, Device device, Stream stream) override {
+    inner_.wait(event, device, stream);
+  }
+  double elapsed_ms(Event start, Event stop, Device device) override {
+    return inner_.elapsed_ms(start, stop, device);
+  }
+  void begin_capture(Device device, Stream stream) override {
+    inner_.begin_capture(device, stream);
+  }
+  void* end_capture(Device device, Stream stream) override {
+    return inner_.end_capture(device, stream);
+  }
+  void replay(void* graph, Device device, Stream stream) override {
+    inner_.replay(graph, device, stream);
+  }
+  void destroy_graph(void* graph) override { inner_.destroy_graph(graph); }
+
+ private:
+  void check(const void* memory, int64_t bytes) {
+    const auto* block = static_cast<const unsigned char*>(memory);
+    for (int64_t i = 0; i < kZone; ++i) {
+      const bool before = block[-1 - i] == kZoneByte, after = block[bytes + i] == kZoneByte;
+      if (before && after) continue;
+      problems_.push_back("a block of " + std::to_string(bytes) + " bytes was overrun " +
+                          std::to_string(i + 1) + " bytes " +
+                          (before ? "behind its end" : "before its start"));
+      return;
+    }
+  }
+
+  Backend& inner_;
+  std::mutex mutex_;
+  bool guarding_ = false;
+  std::unordered_map<const void*, int64_t> blocks_;
+  std::vector<std::string> problems_;
+};
+
+// Takes the CPU backend's place for the rest of the process: its blocks may outlive any guard.
+GuardedBackend& installed() {
+  static GuardedBackend* const guarded = [] {
+    auto made = std::make_unique<GuardedBackend>(backend(DeviceType::cpu));
+    GuardedBackend* const raw = made.get();
+    register_backend(std::move(made));
+    return raw;
+  }();
+  return *guarded;
+}
+
+}  // namespace
+
+GuardedMemory::GuardedMemory() { installed().guard(true); }
+GuardedMemory::~GuardedMemory() { installed().guard(false); }
+std::vector<std::string> GuardedMemory::problems() { return installed().problems(); }
+
+}  // namespace sash::testing

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include <sash/core/backend.h>
+
+#include "op_case.h"
+
+namespace sash::testing {
+
+/// Every row of the table, in the order of families; made once.
+const OpTable& op_table();
+
+// ---- The uses. Each returns what was wrong, or an empty string.
+// ----------------------------------
+
+/// The forward pass against the plain reference: shapes, dtypes and elements of every result;
+/// inputs and the sentinels around them must be untouched.
+std::string check_forward(const OpCase& op_case, DType dtype, Device device);
+
+/// gradcheck and, if the case is twice differentiable, gradgradcheck, in float64.
+std::string check_gradients(const OpCase& op_case, Device device);
+
+/// Gradients in float32 against those in float64, for a random cotangent.
+std::string check_float32_gradients(const OpCase& op_case, Device device);
+
+/// Results, or gradients for a random cotangent, on `device` against the CPU's.
+std::string check_results_against_cpu(const OpCase& op_case, DType dtype, Device device);
+std::string check_gradients_against_cpu(const OpCase& op_case, DType dtype, Device device);
+
+/// What a backend cannot do yet: lines "cuda forward softmax" or "cuda gradient softmax/axis 0",
+/// for all cases of an op or for one; '#' starts a comment.
+class UnsupportedList {
+ public:
+  explicit UnsupportedList(const std::string& path);
+
+  bool contains(DeviceType type, const std::string& use, const OpCase& op_case) const;
+
+ private:
+  std::vector<std::string> lines_;
+};
+
+/// What running all cases on one backend came to.
+struct BackendTally {
+  int64_t run = 0;
+  int64_t skipped = 0;
+  std::vector<std::string> problems;
+};
+
+/// Checks every case on `device` against the CPU. A listed pair counts as skipped, and it is a
+/// problem if it works all the same; a pair that is not listed must work.
+BackendTally check_backend(Device device, const UnsupportedList& unsupported);
+
+/// Inputs for timing a case, and the case itself run on them once.
+Tensors timing_inputs(const OpCase& op_case, DType dtype, Device device);
+
+}  // namespace sash::testing

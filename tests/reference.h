@@ -1,0 +1,66 @@
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include <sash/core/shape.h>
+
+/// Plain float64 arrays with index loops: what ops are compared with. Slow and obvious; shares no
+/// code with the library but its list of extents.
+namespace sash::testing {
+
+using Index = Dims;
+
+struct Array {
+  Shape shape;
+  std::vector<double> values;  ///< row-major
+
+  explicit Array(const Shape& shape, double value = 0);
+
+  double& operator[](const Index& index);
+  double operator[](const Index& index) const;
+  /// The element that stands at `index` of a larger array this one is broadcast to.
+  double broadcast(const Index& index) const;
+};
+
+int64_t count(const Shape& shape);
+
+/// Calls `f` for each index of `shape`, in row-major order.
+void for_each_index(const Shape& shape, const std::function<void(const Index&)>& f);
+
+/// The array whose element at each index is `f(index)`.
+Array generate(const Shape& shape, const std::function<double(const Index&)>& f);
+Array map(const Array& x, const std::function<double(double)>& f);
+/// With both operands broadcast to the larger shape.
+Array zip(const Array& a, const Array& b, const std::function<double(double, double)>& f);
+Shape broadcast_shape(const Shape& a, const Shape& b);
+
+/// `axis` counted from the front.
+int positive(int64_t axis, int rank);
+/// `index` without `axis`, or with `value` put in at it.
+Index without(const Index& index, int axis);
+Index with(const Index& index, int axis, int64_t value);
+/// `index` with its entry at `axis` replaced.
+Index replaced(const Index& index, int axis, int64_t value);
+
+/// Elements of `x` along `axis` at `index`, whose entry at `axis` does not matter.
+std::vector<double> line(const Array& x, const Index& index, int axis);
+
+/// Each line along `axis` replaced by `f` of it.
+Array map_lines(const Array& x, int axis,
+                const std::function<std::vector<double>(const std::vector<double>&)>& f);
+
+/// Softmax of a line; all zero if every element is -infinity.
+std::vector<double> softmax_line(const std::vector<double>& x);
+/// log(sum(exp(x))).
+double log_sum_exp(const std::vector<double>& x);
+
+/// Broadcast batches of matrix products; vectors as in NumPy.
+Array matmul(const Array& a, const Array& b);
+Array transpose(const Array& x, int64_t a, int64_t b);
+
+/// Random word number `element` of a stream: lane element % 4 of Philox4x32-10 (Salmon et al., SC
+/// 2011) at counter element / 4, key `seed`.
+uint32_t random_word(uint64_t seed, uint64_t element);
+
+}  // namespace sash::testing

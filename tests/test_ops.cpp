@@ -1,0 +1,145 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <regex>
+#include <set>
+
+#include <sash/core/kernel.h>
+
+#include "guarded_backend.h"
+#include "op_table.h"
+
+using namespace sash;
+using namespace sash::testing;
+
+namespace {
+
+// Problem of a check, or the exception it threw.
+template <class Check>
+std::string problem_of(Check check) {
+  try {
+    return check();
+  } catch (const std::exception& error) {
+    return std::string("threw: ") + error.what();
+  }
+}
+
+void report(const OpCase& op_case, const std::string& use, const std::string& problem) {
+  if (!problem.empty()) FAIL_CHECK(op_case.name() << ", " << use << ": " << problem);
+}
+
+std::string in_dtype(const std::string& use, DType dtype) {
+  return use + " " + std::string(name(dtype));
+}
+
+void run_forward_checks() {
+  GuardedMemory guarded;
+  for (const OpCase& op_case : op_table()) {
+    if (op_case.timed) continue;  // the benchmark checks those
+    for (const DType dtype : op_case.dtypes) {
+      report(op_case, in_dtype("forward", dtype),
+             problem_of([&] { return check_forward(op_case, dtype, kCPU); }));
+    }
+    for (const std::string& problem : guarded.problems()) report(op_case, "forward", problem);
+  }
+}
+
+void run_gradient_checks() {
+  GuardedMemory guarded;
+  for (const OpCase& op_case : op_table()) {
+    report(op_case, "gradient", problem_of([&] { return check_gradients(op_case, kCPU); }));
+    report(op_case, "float32 gradient",
+           problem_of([&] { return check_float32_gradients(op_case, kCPU); }));
+    for (const std::string& problem : guarded.problems()) report(op_case, "gradient", problem);
+  }
+}
+
+void forward_checks_once() {
+  static const bool done = (run_forward_checks(), true);
+  CHECK(done);
+}
+
+void gradient_checks_once() {
+  static const bool done = (run_gradient_checks(), true);
+  CHECK(done);
+}
+
+// Names of the functions that the text declares for users, `pattern` being what precedes a name.
+std::set<std::string> declared(const std::string& text, const std::string& pattern) {
+  std::set<std::string> names;
+  const std::regex declaration(pattern + R"(\s+(operator\s*\S+|\w+)\()");
+  for (std::sregex_iterator it(text.begin(), text.end(), declaration), end; it != end; ++it) {
+    names.insert((*it)[1]);
+  }
+  return names;
+}
+
+std::string read(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  REQUIRE(file);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+}  // namespace
+
+TEST_CASE("case names are unique") {
+  std::set<std::string> names;
+  for (const OpCase& op_case : op_table()) {
+    INFO(op_case.name());
+    CHECK(names.insert(op_case.name()).second);
+  }
+}
+
+TEST_CASE("ops agree with plain references, inside their memory") { forward_checks_once(); }
+
+TEST_CASE("gradients agree with differences") { gradient_checks_once(); }
+
+TEST_CASE("backends agree with the CPU") {
+  const bool required = std::getenv("SASH_REQUIRE_CUDA") != nullptr;
+  const UnsupportedList unsupported(SASH_SOURCE_DIR "/tests/unsupported.txt");
+  std::string reason;
+  if (!try_backend(DeviceType::cuda, &reason)) {
+    MESSAGE("cuda: run 0, skipped " << op_table().size() << " cases (" << reason << ")");
+    CHECK_FALSE(required);
+    return;
+  }
+  const BackendTally tally = check_backend(kCUDA, unsupported);
+  MESSAGE("cuda: run " << tally.run << ", skipped " << tally.skipped);
+  for (const std::string& problem : tally.problems) FAIL_CHECK("cuda: " << problem);
+  CHECK_FALSE((required && tally.skipped > 0));
+}
+
+TEST_CASE("every function of the op headers is in the table") {
+  std::set<std::string> covered;
+  for (const OpCase& op_case : op_table()) covered.insert(op_case.op);
+  std::set<std::string> wanted;
+  for (const auto& entry : std::filesystem::directory_iterator(SASH_SOURCE_DIR "/ops")) {
+    if (entry.path().extension() == ".h")
+      wanted.merge(declared(read(entry.path()), "SASH_API [^;(]*?"));
+  }
+  const std::string members = read(SASH_SOURCE_DIR "/tensor/tensor.h");
+  const size_t first = members.find("---- copies (recorded)"), last = members.find("---- autograd");
+  REQUIRE(first < last);
+  wanted.merge(declared(members.substr(first, last - first), "Tensor&?"));
+  CHECK(wanted.size() > 20);
+  for (const std::string& function : wanted) {
+    INFO("no case for " << function);
+    CHECK(covered.count(function) == 1);
+  }
+}
+
+TEST_CASE("every CPU kernel is reached by the table") {
+  forward_checks_once();
+  gradient_checks_once();
+  int64_t slots = 0;
+  for (const KernelBase* slot = KernelBase::first(); slot; slot = slot->next()) {
+    if (!slot->has(DeviceType::cpu)) continue;
+    ++slots;
+    INFO("no case runs the kernel " << std::string(slot->name()));
+    CHECK(slot->calls(DeviceType::cpu) > 0);
+  }
+  CHECK(slots > 10);
+}
