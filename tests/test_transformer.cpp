@@ -153,6 +153,7 @@ TEST_CASE("packed heads are views with a gradient of their own") {
     return nn::merge_heads(nn::split_packed_heads(in[0], 2)[1]);
   };
   CHECK(gradcheck(second, {packed}).ok);
+  CHECK(gradgradcheck(second, {packed}).ok);
   CHECK_THROWS_WITH_AS(
       nn::split_packed_heads(packed, 5),
       "split_packed_heads: expected a last extent divisible by 3 * 5, got [2, 3, 12]", ShapeError);
