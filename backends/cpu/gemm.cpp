@@ -29,7 +29,7 @@ constexpr Index kBlockDepth = 1536 / static_cast<Index>(sizeof(T));
 
 // Enough tiles to balance a few threads, unless they would become too small to be worth packing.
 constexpr Index kWantedTiles = 8;
-constexpr Index kSmallTile = Index{1} << 20;  // multiply-adds
+constexpr Index kSmallTile = Index{1} << 23;  // multiply-adds
 constexpr Index kSmallTask = Index{1} << 18;
 
 Index round_up(Index value, Index step) { return (value + step - 1) / step * step; }
@@ -48,7 +48,8 @@ struct Grid {
       : rows(even_piece(m, kMaxRows, kRowStep)), cols(even_piece(n, kMaxCols, kColStep)) {
     count(m, n);
     while (batch * tiles() < kWantedTiles && rows * cols * k > kSmallTile) {
-      if (rows >= cols || cols <= kColStep) {
+      const bool even = cols % (2 * kColStep) == 0;
+      if (rows >= cols || (!even && rows > kColStep)) {
         rows = even_piece(rows, pieces(rows, 2), kRowStep);
       } else {
         cols = even_piece(cols, pieces(cols, 2), kColStep);
