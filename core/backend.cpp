@@ -28,6 +28,11 @@ Backend* find(DeviceType type) {
 
 Backend::~Backend() = default;
 
+const uint64_t* Backend::random_base(Device) {
+  static constinit const uint64_t zero = 0;
+  return &zero;
+}
+
 void register_backend(std::unique_ptr<Backend> backend) {
   const auto type = static_cast<size_t>(backend->type());
   installed[type].store(backend.release(), std::memory_order_release);

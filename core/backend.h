@@ -74,6 +74,10 @@ class SASH_API Backend {
   virtual void* end_capture(Device device, Stream stream) = 0;
   virtual void replay(void* graph, Device device, Stream stream) = 0;
   virtual void destroy_graph(void* graph) = 0;
+
+  /// A word that `device` reads as zero: where random kernels start counting outside a captured
+  /// step. The default lies in host memory.
+  virtual const uint64_t* random_base(Device device);
 };
 
 /// The backend of `type`. CUDA is opened on first use: a plug-in library beside libsash, or at
@@ -87,7 +91,7 @@ SASH_API Backend* try_backend(DeviceType type, std::string* reason = nullptr);
 SASH_API void register_backend(std::unique_ptr<Backend> backend);
 
 /// Rises whenever a plug-in built against older headers could misread what it is given.
-inline constexpr uint32_t kPluginAbiVersion = 1;
+inline constexpr uint32_t kPluginAbiVersion = 2;
 
 /// Signature of `sash_register_cuda`, the one function that `libsash_cuda` exports. It fills slots
 /// and registers the backend. Returns null, or the reason why the device cannot be used.

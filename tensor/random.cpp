@@ -22,10 +22,6 @@ namespace {
 constinit std::mutex generator_mutex;
 constinit RandomState generator{};
 
-// Eager calls pass their whole offset by value; the base word they point to stays zero. A captured
-// step points to a word of its own instead.
-constinit const uint64_t zero_base = 0;
-
 }  // namespace
 
 void manual_seed(uint64_t seed) { set_random_state({seed, 0}); }
@@ -41,10 +37,13 @@ void set_random_state(RandomState state) {
 }
 
 PhiloxState next_philox(Device device, int64_t count) {
+  // Eager calls pass their whole offset by value, and the word they point to stays zero. A captured
+  // step points to a word of its own instead.
+  const uint64_t* const base = backend(device.type).random_base(device);
   const std::lock_guard lock(generator_mutex);
   const uint64_t offset = generator.offset;
   generator.offset += (static_cast<uint64_t>(count) + 3) / 4;
-  return {generator.seed, device.is_cpu() ? &zero_base : nullptr, offset};
+  return {generator.seed, base, offset};
 }
 
 Tensor rand(const Shape& shape, const TensorOptions& options) {

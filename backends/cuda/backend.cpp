@@ -25,6 +25,9 @@ struct CapturedStep {
 CudaBackend::Card::Card(int index) : allocator(index) {
   const CardGuard guard(index);
   SASH_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  SASH_CUDA_CHECK(cudaMalloc(&zero, sizeof(*zero)));
+  SASH_CUDA_CHECK(cudaMemsetAsync(zero, 0, sizeof(*zero), stream));
+  SASH_CUDA_CHECK(cudaStreamSynchronize(stream));
 }
 
 CudaBackend::CudaBackend(int device_count) : device_count_(std::min(device_count, kMostCards)) {}

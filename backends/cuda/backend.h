@@ -56,6 +56,8 @@ class CudaBackend final : public Backend {
   void replay(void* graph, Device device, Stream stream) override;
   void destroy_graph(void* graph) override;
 
+  const uint64_t* random_base(Device device) override { return card(device).zero; }
+
  private:
   struct Card {
     explicit Card(int index);
@@ -65,6 +67,7 @@ class CudaBackend final : public Backend {
 
     CachingAllocator allocator;
     cudaStream_t stream = nullptr;
+    uint64_t* zero = nullptr;  ///< a word on the card
     std::atomic<int64_t> host_copies{0};
   };
 
