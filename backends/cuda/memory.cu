@@ -1,12 +1,8 @@
-#include "../../core/dispatch.h"
 #include "../../tensor/kernels/memory.h"
-#include "strided.cuh"
+#include "compute.cuh"
 
 namespace sash::cuda {
 namespace {
-
-template <class T>
-inline constexpr bool kIsHalf = std::is_same_v<T, __half> || std::is_same_v<T, __nv_bfloat16>;
 
 template <class To, class From>
 __device__ To cast(From value) {
@@ -51,11 +47,6 @@ struct Cast {
   __device__ To operator()(From x) const { return cast<To>(x); }
 };
 
-template <class Word>
-void copy_words(const KernelContext& context, const TensorView& x, const TensorView& y) {
-  elementwise<Word, Word>(context, Same<Word>{}, y, x);
-}
-
 void copy(KernelContext& context, const TensorView& x, const TensorView& y) {
   if (x.dtype != y.dtype) {
     dispatch_all(x.dtype, "copy", [&]<class From>(TypeTag<From>) {
@@ -65,33 +56,14 @@ void copy(KernelContext& context, const TensorView& x, const TensorView& y) {
     });
     return;
   }
-  switch (size_of(x.dtype)) {
-    case 1:
-      return copy_words<uint8_t>(context, x, y);
-    case 2:
-      return copy_words<uint16_t>(context, x, y);
-    case 4:
-      return copy_words<uint32_t>(context, x, y);
-    default:
-      return copy_words<uint64_t>(context, x, y);
-  }
+  dispatch_words(x.dtype, [&]<class Word>(TypeTag<Word>) {
+    elementwise<Word, Word>(context, Same<Word>{}, y, x);
+  });
 }
 
-template <class T>
-struct Add {
-  __device__ T operator()(T a, T b) const {
-    if constexpr (kIsHalf<T>) {
-      return T(static_cast<float>(a) + static_cast<float>(b));
-    } else {
-      return a + b;
-    }
-  }
-};
-
 void accumulate(KernelContext& context, const TensorView& x, const TensorView& y) {
-  sash::detail::dispatch_over<float, double, float16, bfloat16>(
-      y.dtype, "accumulate",
-      [&]<class T>(TypeTag<T>) { elementwise<T, T, T>(context, Add<device_t<T>>{}, y, y, x); });
+  dispatch_any_floating(y.dtype, "accumulate",
+                        [&]<class T>(TypeTag<T>) { compute<T, T, T>(context, Add{}, y, y, x); });
 }
 
 /// y[i] = start + i step, in `Number`: int64 where all of it is integral, else double.
