@@ -64,9 +64,7 @@ void save_checkpoint(const std::string& path, const nn::Module& model, const Opt
   save_safetensors(path, tensors, metadata);
 }
 
-CheckpointInfo checkpoint_info(const std::string& path) {
-  return info_of(load_safetensors(path));
-}
+CheckpointInfo checkpoint_info(const std::string& path) { return info_of(load_safetensors(path)); }
 
 CheckpointInfo load_checkpoint(const std::string& path, nn::Module& model, Optimizer& optimizer) {
   const SafetensorsFile file = load_safetensors(path);
