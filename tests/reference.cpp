@@ -21,13 +21,13 @@ Array::Array(const Shape& extents, double value)
 double& Array::operator[](const Index& index) { return values.at(flat(shape, index)); }
 double Array::operator[](const Index& index) const { return values.at(flat(shape, index)); }
 
-double Array::broadcast(const Index& index) const {
+size_t Array::position(const Index& index) const {
   Index own = Dims::filled(shape.rank(), 0);
   const int skipped = index.rank() - shape.rank();
   for (int axis = 0; axis < shape.rank(); ++axis) {
     own[axis] = shape[axis] == 1 ? 0 : index[axis + skipped];
   }
-  return (*this)[own];
+  return flat(shape, own);
 }
 
 int64_t count(const Shape& shape) {
@@ -160,13 +160,11 @@ Array matmul(const Array& a, const Array& b) {
   full.push_back(rows);
   full.push_back(columns);
   Array y = generate(full, [&](const Index& index) {
-    Index at_left = index, at_right = index;
+    if (left.shape.back() == 0) return 0.0;
+    const double* row = &left.values[left.position(replaced(index, index.rank() - 1, 0))];
+    const double* column = &right.values[right.position(replaced(index, index.rank() - 2, 0))];
     double sum = 0;
-    for (int64_t k = 0; k < left.shape.back(); ++k) {
-      at_left[index.rank() - 1] = k;
-      at_right[index.rank() - 2] = k;
-      sum += left.broadcast(at_left) * right.broadcast(at_right);
-    }
+    for (int64_t k = 0; k < left.shape.back(); ++k) sum += row[k] * column[k * columns];
     return sum;
   });
   if (b.shape.rank() == 1) y.shape.erase(y.shape.rank() - 1);

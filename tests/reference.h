@@ -20,7 +20,9 @@ struct Array {
   double& operator[](const Index& index);
   double operator[](const Index& index) const;
   /// The element that stands at `index` of a larger array this one is broadcast to.
-  double broadcast(const Index& index) const;
+  double broadcast(const Index& index) const { return values[position(index)]; }
+  /// Where that element stands in `values`.
+  size_t position(const Index& index) const;
 };
 
 int64_t count(const Shape& shape);

@@ -1,13 +1,16 @@
 #include <doctest/doctest.h>
 
-#include <algorithm>
+#include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <regex>
 #include <set>
 
 #include <sash/core/kernel.h>
+#include <sash/ops/binary.h>
+#include <sash/tensor/factories.h>
 
 #include "guarded_backend.h"
 #include "op_table.h"
@@ -91,6 +94,47 @@ TEST_CASE("case names are unique") {
     INFO(op_case.name());
     CHECK(names.insert(op_case.name()).second);
   }
+}
+
+TEST_CASE("the checks notice what they are for") {
+  OpCase op_case{
+      .op = "triple",
+      .variant = "",
+      .inputs = {{.shape = {2, 3}, .layout = Layout::sliced}},
+      .run = [](const Tensors& x) { return x[0] * 3.0; },
+      .reference = [](const Arrays& x) { return map(x[0], [](double v) { return 3 * v; }); }};
+  CHECK(check_forward(op_case, DType::float32, kCPU).empty());
+  CHECK(check_gradients(op_case, kCPU).empty());
+
+  OpCase wrong = op_case;
+  wrong.reference = [](const Arrays& x) {
+    Array y = map(x[0], [](double v) { return 3 * v; });
+    y.values[4] += 1e-3;
+    return y;
+  };
+  CHECK(check_forward(wrong, DType::float32, kCPU).find("at [1, 1]") != std::string::npos);
+
+  OpCase writing = op_case;  // into the gap behind an element
+  writing.run = [](const Tensors& x) {
+    x[0].data<float>()[1] = 0;
+    return x[0] * 3.0;
+  };
+  CHECK(check_forward(writing, DType::float32, kCPU).find("was written") != std::string::npos);
+
+  OpCase cut = op_case;
+  cut.run = [](const Tensors& x) { return x[0].detach() * 2.0 + x[0]; };
+  CHECK(check_gradients(cut, kCPU).find("gradients differ") != std::string::npos);
+
+  GuardedMemory guarded;
+  {
+    const Tensor y = empty({5});
+    CHECK(std::isnan(y.data<float>()[4]));
+    std::memset(y.data<float>() + 5, 0, 1);
+    CHECK(guarded.problems().size() == 1);
+  }
+  const std::vector<std::string> problems = guarded.problems();  // once more, when it was freed
+  REQUIRE(problems.size() == 1);
+  CHECK(problems[0] == "a block of 20 bytes was overrun 1 bytes behind its end");
 }
 
 TEST_CASE("ops agree with plain references, inside their memory") { forward_checks_once(); }
