@@ -13,6 +13,8 @@
 #include <sash/tensor/random.h>
 #include <sash/tensor/safetensors.h>
 
+#include <cstdlib>
+
 #include "temporary_folder.h"
 
 using namespace sash;
@@ -131,5 +133,6 @@ TEST_CASE("steady training asks the system for no memory") {
   for (int step = 0; step < 100; ++step) train_step(net, adamw);
   const MemoryStats after = memory_stats(kCPU);
   CHECK(after.current == before.current);
-  CHECK(after.system_allocations == before.system_allocations);
+  // Sanitizer builds run without the allocator's cache.
+  if (!std::getenv("SASH_NO_POOL")) CHECK(after.system_allocations == before.system_allocations);
 }
