@@ -1,5 +1,7 @@
 #include "error.h"
 
+#include <cstdio>
+
 namespace sash {
 namespace {
 
@@ -23,6 +25,12 @@ Error::Error(std::string_view op, std::string_view message)
 
 Error::Error(std::string_view op, std::string_view expected, std::string_view got)
     : Error(op, expectation(expected, got)) {}
+
+std::string to_text(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.6g", value);
+  return text;
+}
 
 // Out of line, so that each type's information lives once, in libsash.
 Error::~Error() = default;

@@ -93,4 +93,7 @@ class SASH_API FormatError : public Error {
   ~FormatError() override;
 };
 
+/// A number as people write it in messages: "0.1", "1e-05".
+SASH_API std::string to_text(double value);
+
 }  // namespace sash

@@ -9,8 +9,7 @@
 /// Argument checks that modules and optimizers share.
 namespace sash::nn {
 
-/// A number as people write it: "0.1", "1e-05".
-SASH_API std::string to_text(double value);
+using sash::to_text;
 
 /// `ValueError` unless `value` is positive; `what` names the argument.
 inline void check_positive(const std::string& op, const std::string& what, int64_t value) {

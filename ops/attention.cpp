@@ -82,10 +82,10 @@ Call prepare(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionO
   }
   check_shapes(q, k, v);
   if (!(options.dropout >= 0 && options.dropout <= 1)) {
-    throw ValueError(kOp, "a dropout probability in [0, 1]", std::to_string(options.dropout));
+    throw ValueError(kOp, "a dropout probability in [0, 1]", to_text(options.dropout));
   }
   const double scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(q.size(3))));
-  if (!std::isfinite(scale)) throw ValueError(kOp, "a finite scale", std::to_string(scale));
+  if (!std::isfinite(scale)) throw ValueError(kOp, "a finite scale", to_text(scale));
   AttentionMask::Term mask = options.mask.compile(q.size(2), k.size(2), q.device());
   if (mask.visible.defined()) mask.visible = expand_mask(mask.visible, q, k);
   return {scale, mask, options.dropout, {}};

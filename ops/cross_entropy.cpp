@@ -44,7 +44,7 @@ void check_arguments(const Tensor& logits, const Tensor& targets,
     throw ShapeError(kOp, "targets " + to_string(rows), to_string(targets.shape()));
   }
   if (!(options.label_smoothing >= 0 && options.label_smoothing <= 1)) {
-    throw ValueError(kOp, "label smoothing in [0, 1]", std::to_string(options.label_smoothing));
+    throw ValueError(kOp, "label smoothing in [0, 1]", to_text(options.label_smoothing));
   }
 }
 

@@ -22,7 +22,7 @@ void check_arguments(const Tensor& x, double p) {
   check_defined("dropout", x);
   check_floating("dropout", x);
   if (!(p >= 0 && p <= 1)) {
-    throw ValueError("dropout", "a probability in [0, 1]", std::to_string(p));
+    throw ValueError("dropout", "a probability in [0, 1]", to_text(p));
   }
 }
 

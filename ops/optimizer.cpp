@@ -44,7 +44,7 @@ void count_writes(std::span<const Tensor> tensors) {
 }
 
 void check_limit(const char* op, const char* what, double limit) {
-  if (!(limit >= 0)) throw ValueError(op, what, std::to_string(limit));
+  if (!(limit >= 0)) throw ValueError(op, what, to_text(limit));
 }
 
 }  // namespace

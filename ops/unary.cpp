@@ -247,9 +247,8 @@ Tensor clamp(const Tensor& x, std::optional<Scalar> low, std::optional<Scalar> h
   check_numeric("clamp", x);
   if (!low && !high) throw ValueError("clamp", "a bound", "none");
   if (low && high && low->to_double() > high->to_double()) {
-    throw ValueError(
-        "clamp", "low <= high",
-        std::to_string(low->to_double()) + " and " + std::to_string(high->to_double()));
+    throw ValueError("clamp", "low <= high",
+                     to_text(low->to_double()) + " and " + to_text(high->to_double()));
   }
   Scalar least = -std::numeric_limits<double>::infinity();
   Scalar most = std::numeric_limits<double>::infinity();
