@@ -24,11 +24,12 @@ Edge edge_of(const Tensor& tensor) {
   return {nullptr, 0, tensor.impl_ref()};
 }
 
-void check_gradient(std::string_view op, const std::string& what, const Tensor& g,
-                    const Shape& shape, DType dtype, Device device) {
+void check_gradient(const Node& node, size_t input, const Tensor& g, const Shape& shape,
+                    DType dtype, Device device) {
   if (g.shape() == shape && g.dtype() == dtype && g.device() == device) return;
-  throw AutogradError(op, what + ": expected " + describe(shape, dtype, device) + ", got " +
-                              describe(g.shape(), g.dtype(), g.device()));
+  throw AutogradError(node.name(), "the gradient of input " + std::to_string(input) +
+                                       ": expected " + describe(shape, dtype, device) + ", got " +
+                                       describe(g.shape(), g.dtype(), g.device()));
 }
 
 void add_into(const Tensor& sum, const Tensor& term) {
@@ -244,14 +245,12 @@ void send(Pass& pass, Node& node, const SmallVector<bool, 8>& needed, Gradients 
                           "its backward gave no gradient for input " + std::to_string(i));
     }
     const Edge& edge = node.edges[i];
-    const std::string what = "the gradient of input " + std::to_string(i);
     if (edge.node) {
       const OutputMeta& meta = edge.node->outputs[edge.output];
-      check_gradient(node.name(), what, gradients[i], meta.shape, meta.dtype, meta.device);
+      check_gradient(node, i, gradients[i], meta.shape, meta.dtype, meta.device);
     } else {
       const TensorImpl& leaf = *edge.leaf;
-      check_gradient(node.name(), what, gradients[i], leaf.shape, leaf.dtype,
-                     leaf.storage->device());
+      check_gradient(node, i, gradients[i], leaf.shape, leaf.dtype, leaf.storage->device());
     }
     pass.deposit(edge, std::move(gradients[i]));
   }
@@ -307,8 +306,7 @@ Tensor root_gradient(const char* op, const Tensor& root, const Tensor& given) {
     throw AutogradError(op, "a tensor that requires grad", "one without history");
   }
   if (given.defined()) {
-    check_gradient(op, "the gradient of the output", given, root.shape(), root.dtype(),
-                   root.device());
+    check_gradient_of(op, root, given);
     return given;
   }
   if (root.numel() != 1) {

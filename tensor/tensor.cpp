@@ -154,16 +154,20 @@ Tensor& Tensor::requires_grad_(bool value) {
 
 Tensor Tensor::grad() const { return impl().grad; }
 
-void Tensor::set_grad(const Tensor& grad) {
-  if (grad.defined()) {
-    if (grad.shape() != shape()) {
-      throw ShapeError("set_grad", "shape " + to_string(shape()), to_string(grad.shape()));
-    }
-    if (grad.dtype() != dtype()) throw DTypeError("set_grad", name(dtype()), name(grad.dtype()));
-    if (grad.device() != device()) {
-      throw DeviceError("set_grad", to_string(device()), to_string(grad.device()));
-    }
+void check_gradient_of(const char* op, const Tensor& x, const Tensor& grad) {
+  if (grad.shape() != x.shape()) {
+    throw ShapeError(op, "a gradient of shape " + to_string(x.shape()), to_string(grad.shape()));
   }
+  if (grad.dtype() != x.dtype()) {
+    throw DTypeError(op, "a gradient of dtype " + std::string(name(x.dtype())), name(grad.dtype()));
+  }
+  if (grad.device() != x.device()) {
+    throw DeviceError(op, "a gradient on " + to_string(x.device()), to_string(grad.device()));
+  }
+}
+
+void Tensor::set_grad(const Tensor& grad) {
+  if (grad.defined()) check_gradient_of("set_grad", *this, grad);
   impl().grad = grad;
 }
 

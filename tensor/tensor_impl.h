@@ -36,6 +36,9 @@ class SASH_API TensorImpl : public RefCounted {
   std::unique_ptr<std::vector<TensorHook>> hooks;
 };
 
+/// `ShapeError`, `DTypeError` or `DeviceError` unless `grad` can be a gradient of `x`.
+SASH_API void check_gradient_of(const char* op, const Tensor& x, const Tensor& grad);
+
 /// A tensor over `base`'s storage; `offset` is absolute. Not recorded.
 SASH_API Tensor make_view(const Tensor& base, const Shape& shape, const Strides& strides,
                           int64_t offset);
