@@ -50,6 +50,10 @@ Tensor scalar_tensor(Scalar value, const TensorOptions& options) {
 
 Tensor arange(Scalar start, Scalar stop, Scalar step, const TensorOptions& options) {
   if (step.to_double() == 0) throw ValueError("arange", "a step other than 0", "0");
+  if (!std::isfinite(start.to_double()) || !std::isfinite(stop.to_double()) ||
+      std::isnan(step.to_double())) {
+    throw ValueError("arange", "finite bounds and a step", "one that is infinite or NaN");
+  }
   const bool integral = start.is_integer() && stop.is_integer() && step.is_integer();
   const double span = (stop.to_double() - start.to_double()) / step.to_double();
   TensorOptions typed = options;
@@ -72,6 +76,7 @@ Tensor eye(int64_t n, const TensorOptions& options) {
 Tensor from_host(const void* elements, const Shape& shape, DType dtype,
                  const TensorOptions& options) {
   const Device device = options.device ? *options.device : default_device();
+  if (!elements && numel(shape) > 0) throw ValueError("from_host", "memory", "a null pointer");
   Tensor y = allocate(shape, dtype, device);
   const KernelContext context = kernel_context(device);
   backend(device.type)

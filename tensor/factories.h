@@ -40,7 +40,8 @@ SASH_API Tensor from_host(const void* elements, const Shape& shape, DType dtype,
 template <class T>
 Tensor tensor(const std::vector<T>& values, const Shape& shape, const TensorOptions& options = {}) {
   if (sash::numel(shape) != static_cast<int64_t>(values.size())) {
-    throw ShapeError("tensor", std::to_string(values.size()) + " elements", to_string(shape));
+    throw ShapeError("tensor", "a shape of " + std::to_string(values.size()) + " elements",
+                     to_string(shape));
   }
   if constexpr (std::is_same_v<T, bool>) {
     const std::vector<uint8_t> bytes(values.begin(), values.end());

@@ -22,6 +22,15 @@ namespace {
 constinit std::mutex generator_mutex;
 constinit RandomState generator{};
 
+// An empty tensor that a kernel will fill; a wrong dtype must not use up random numbers.
+Tensor empty_real(const char* op, const Shape& shape, const TensorOptions& options) {
+  const DType dtype = options.dtype.value_or(default_dtype());
+  if (dtype != DType::float32 && dtype != DType::float64) {
+    throw DTypeError(op, "float32 or float64", name(dtype));
+  }
+  return empty(shape, options);
+}
+
 }  // namespace
 
 void manual_seed(uint64_t seed) { set_random_state({seed, 0}); }
@@ -47,14 +56,14 @@ PhiloxState next_philox(Device device, int64_t count) {
 }
 
 Tensor rand(const Shape& shape, const TensorOptions& options) {
-  Tensor y = empty(shape, options);
+  Tensor y = empty_real("rand", shape, options);
   KernelContext context = kernel_context(y.device());
   kernels::random_uniform(context, y.tensor_view(), next_philox(y.device(), y.numel()), 0, 1);
   return y;
 }
 
 Tensor randn(const Shape& shape, const TensorOptions& options) {
-  Tensor y = empty(shape, options);
+  Tensor y = empty_real("randn", shape, options);
   KernelContext context = kernel_context(y.device());
   kernels::random_normal(context, y.tensor_view(), next_philox(y.device(), y.numel()), 0, 1);
   return y;
@@ -66,6 +75,9 @@ Tensor randint(int64_t low, int64_t high, const Shape& shape, const TensorOption
   }
   TensorOptions integer = options;
   if (!integer.dtype) integer.dtype = DType::int64;
+  if (*integer.dtype != DType::int64 && *integer.dtype != DType::int32) {
+    throw DTypeError("randint", "int64 or int32", name(*integer.dtype));
+  }
   Tensor y = empty(shape, integer);
   KernelContext context = kernel_context(y.device());
   kernels::random_integer(context, y.tensor_view(), next_philox(y.device(), y.numel()), low, high);
