@@ -84,6 +84,9 @@ Tensor Module::register_parameter(std::string name, const Tensor& value) {
   if (!value.is_leaf()) {
     throw AutogradError(where, "a leaf for '" + name + "'", "the output of a recorded op");
   }
+  if (!is_floating(value.dtype())) {
+    throw DTypeError(where, "a floating dtype for '" + name + "'", sash::name(value.dtype()));
+  }
   Tensor parameter = value;
   parameter.requires_grad_();
   parameters_.emplace_back(std::move(name), parameter);

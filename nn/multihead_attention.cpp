@@ -19,7 +19,7 @@ void check_input(const char* what, const Tensor& x, int64_t dim) {
 
 int64_t checked_dim(int64_t dim, int64_t heads, double dropout) {
   check_positive("MultiheadAttention", "dim", dim);
-  check_positive("MultiheadAttention", "heads", heads);
+  check_positive("MultiheadAttention", "number of heads", heads);
   check_probability("MultiheadAttention", "dropout", dropout);
   if (dim % heads == 0) return dim;
   throw ValueError("MultiheadAttention", "dim divisible by heads",

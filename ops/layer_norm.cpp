@@ -26,11 +26,13 @@ namespace {
 constexpr const char* kOp = "layer_norm";
 
 void check_arguments(const Tensor& x, const Shape& normalized, const Tensor& weight,
-                     const Tensor& bias) {
+                     const Tensor& bias, double eps) {
   check_defined(kOp, x);
   check_floating(kOp, x);
+  if (normalized.empty()) throw ShapeError(kOp, "a normalized shape with an axis", "[]");
+  if (!(eps >= 0)) throw ValueError(kOp, "eps of at least 0", to_text(eps));
   const int first = x.rank() - normalized.rank();
-  bool fits = !normalized.empty() && first >= 0;
+  bool fits = first >= 0;
   for (int i = 0; fits && i < normalized.rank(); ++i) {
     fits = x.shape()[first + i] == normalized[i];
   }
@@ -112,7 +114,7 @@ Tensor layer_norm(const Tensor& x, const Shape& normalized_shape, const Tensor& 
 
 Tensor layer_norm(const Tensor& input, const Shape& normalized_shape, const Tensor& weight,
                   const Tensor& bias, double eps) {
-  check_arguments(input, normalized_shape, weight, bias);
+  check_arguments(input, normalized_shape, weight, bias, eps);
   if (!fused(kernels::layer_norm_forward, input.device())) {
     return composite::layer_norm(input, normalized_shape, weight, bias, eps);
   }

@@ -229,6 +229,16 @@ Tensor Tensor::select(int64_t axis, int64_t index) const {
 }
 
 Tensor unslice(const Tensor& x, const Shape& shape, int axis, int64_t start, int64_t step) {
+  Shape fitting = x.shape();
+  const bool placed =
+      fitting.rank() == shape.rank() && axis >= 0 && axis < shape.rank() && start >= 0 && step >= 1;
+  if (placed && start + (fitting[axis] - 1) * step < shape[axis]) fitting[axis] = shape[axis];
+  if (!placed || fitting != shape) {
+    throw ShapeError("unslice",
+                     "a slice of " + to_string(shape) + " along axis " + std::to_string(axis) +
+                         " from " + std::to_string(start) + " by " + std::to_string(step),
+                     to_string(x.shape()));
+  }
   const Tensor y = [&] {
     const NoGradGuard no_grad;
     const Tensor whole = zeros(shape, x.options());

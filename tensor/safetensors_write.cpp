@@ -28,7 +28,7 @@ class ReplacementFile {
     static std::atomic<unsigned> counter{0};
     temporary_ = path + ".tmp." + std::to_string(::getpid()) + "." + std::to_string(counter++);
     descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (descriptor_ < 0) fail("create", temporary_);
+    if (descriptor_ < 0) fail("create", path_);
   }
   ~ReplacementFile() {
     if (descriptor_ >= 0) ::close(descriptor_);
@@ -42,15 +42,15 @@ class ReplacementFile {
     while (bytes > 0) {
       const ssize_t put = ::write(descriptor_, next, bytes);
       if (put < 0 && errno == EINTR) continue;
-      if (put < 0) fail("write", temporary_);
+      if (put < 0) fail("write", path_);
       next += put;
       bytes -= static_cast<size_t>(put);
     }
   }
 
   void commit() {
-    if (::fsync(descriptor_) != 0) fail("synchronise", temporary_);
-    if (::close(std::exchange(descriptor_, -1)) != 0) fail("close", temporary_);
+    if (::fsync(descriptor_) != 0) fail("synchronise", path_);
+    if (::close(std::exchange(descriptor_, -1)) != 0) fail("close", path_);
     if (std::rename(temporary_.c_str(), path_.c_str()) != 0) fail("replace", path_);
     committed_ = true;
     synchronize_folder();
