@@ -9,9 +9,9 @@
 namespace sash {
 
 struct AttentionOptions {
-  AttentionMask mask;           ///< which keys a query may see; all by default
-  std::optional<double> scale;  ///< factor of the scores; 1 / sqrt(D) by default
-  double dropout = 0;           ///< probability with which an attention weight is dropped
+  AttentionMask mask{};           ///< which keys a query may see; all by default
+  std::optional<double> scale{};  ///< factor of the scores; 1 / sqrt(D) by default
+  double dropout = 0;             ///< probability with which an attention weight is dropped
 };
 
 /// Scaled dot-product attention (Vaswani et al., "Attention is all you need", 2017):
