@@ -11,9 +11,9 @@ namespace sash::nn {
 namespace {
 
 void check_input(const char* what, const Tensor& x, int64_t dim) {
+  if (x.defined() && x.rank() == 3 && x.shape()[2] == dim) return;
   const std::string expected = std::string(what) + " of shape [B, S, " + std::to_string(dim) + "]";
   if (!x.defined()) throw ValueError("MultiheadAttention", expected, "an undefined tensor");
-  if (x.rank() == 3 && x.shape()[2] == dim) return;
   throw ShapeError("MultiheadAttention", expected, to_string(x.shape()));
 }
 
