@@ -21,7 +21,7 @@ namespace attn {
 
 using Index = int64_t;
 
-inline constexpr Index kKeyBlock = 128;
+inline constexpr Index kKeyBlock = 192;
 
 template <class T>
 inline constexpr int kRows = static_cast<int>(Panel<T>::kRows);
