@@ -135,7 +135,7 @@ template <class T, int N>
 bool takes_vectors(const Walk<N>& walk, int k, const void* data, int width) {
   const auto& stride = walk.stride[k];
   const int last = walk.rank - 1;
-  if (k > 0 && stride[last] == 0) return true;
+  if (N > 1 && k > 0 && stride[last] == 0) return true;
   if (stride[last] != 1) return false;
   if (reinterpret_cast<uintptr_t>(data) % (sizeof(T) * static_cast<size_t>(width)) != 0) {
     return false;
