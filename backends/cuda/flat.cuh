@@ -1,0 +1,67 @@
+#pragma once
+
+#include "compute.cuh"
+
+/// Contiguous memory in vectors of 16 bytes, and sums of it that have the same bits whatever its
+/// alignment: which thread takes which element does not depend on it.
+namespace sash::cuda {
+
+/// Elements of 16 bytes.
+template <class T>
+inline constexpr int kWidth = 16 / sizeof(T);
+
+template <class T>
+using Lane = Vector<T, kWidth<T>>;
+
+__host__ __device__ inline bool is_aligned(const void* data) {
+  return reinterpret_cast<uintptr_t>(data) % 16 == 0;
+}
+
+/// The elements from `x` on, of which `left` are there; zeros behind them.
+template <class T>
+__device__ Lane<T> load_lane(const T* x, int64_t left, bool aligned) {
+  if (aligned && left >= kWidth<T>) return *reinterpret_cast<const Lane<T>*>(x);
+  Lane<T> lane;
+#pragma unroll
+  for (int i = 0; i < kWidth<T>; ++i) lane.element[i] = i < left ? x[i] : T(0);
+  return lane;
+}
+
+template <class T>
+__device__ void store_lane(T* y, const Lane<T>& lane, int64_t left, bool aligned) {
+  if (aligned && left >= kWidth<T>) {
+    *reinterpret_cast<Lane<T>*>(y) = lane;
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < kWidth<T>; ++i) {
+    if (i < left) y[i] = lane.element[i];
+  }
+}
+
+/// The sum over the block's `kThreads` threads, in a fixed order; thread 0 gets it. Once per
+/// kernel.
+__device__ inline double block_sum(double value) {
+  constexpr int warps = kThreads / 32;
+  __shared__ double of_warp[warps];
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) value += __shfl_down_sync(0xffffffffu, value, step);
+  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = value;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    for (int warp = 1; warp < warps; ++warp) value += of_warp[warp];
+  }
+  return value;
+}
+
+/// finish(sum of `partial`), the second stage of a sum: one block.
+template <class Finish>
+__global__ void __launch_bounds__(kThreads)
+    finish_sum_kernel(const double* partial, int64_t count, Finish finish) {
+  double sum = 0;
+  for (int64_t i = threadIdx.x; i < count; i += kThreads) sum += partial[i];
+  sum = block_sum(sum);
+  if (threadIdx.x == 0) finish(sum);
+}
+
+}  // namespace sash::cuda
