@@ -31,15 +31,6 @@ Tensor empty_real(const char* op, const Shape& shape, const TensorOptions& optio
   return empty(shape, options);
 }
 
-// An empty tensor that a kernel will fill; a wrong dtype must not use up random numbers.
-Tensor empty_real(const char* op, const Shape& shape, const TensorOptions& options) {
-  const DType dtype = options.dtype.value_or(default_dtype());
-  if (dtype != DType::float32 && dtype != DType::float64) {
-    throw DTypeError(op, "float32 or float64", name(dtype));
-  }
-  return empty(shape, options);
-}
-
 }  // namespace
 
 void manual_seed(uint64_t seed) { set_random_state({seed, 0}); }
