@@ -179,39 +179,84 @@ bool UnsupportedList::contains(DeviceType type, const std::string& use,
   return false;
 }
 
-BackendTally check_backend(Device device, const UnsupportedList& unsupported) {
-  BackendTally tally;
-  const auto try_use = [&](const char* use, const OpCase& op_case, DType dtype, auto check) {
-    const bool listed = unsupported.contains(device.type, use, op_case);
+namespace {
+
+using BackendCheck = std::string (*)(const OpCase&, DType, Device);
+
+// Checks all cases of the table for one use, op by op.
+class BackendRun {
+ public:
+  BackendRun(Device device, const UnsupportedList& unsupported)
+      : device_(device), unsupported_(unsupported) {}
+
+  void check(const std::string& use, const OpCase& op_case, DType dtype, BackendCheck run) {
+    const bool listed = unsupported_.contains(device_.type, use, op_case);
+    bool has_kernels = true;
     std::string problem;
     try {
-      problem = check(op_case, dtype, device);
+      problem = run(op_case, dtype, device_);
+    } catch (const NotImplemented& error) {
+      has_kernels = false;
+      problem = error.what();
     } catch (const std::exception& error) {
       problem = error.what();
     }
-    if (listed) {
-      ++tally.skipped;
-      if (problem.empty())
-        problem = "works, but is listed as unsupported";
-      else
-        problem.clear();
-    } else {
-      ++tally.run;
-    }
+    ++(listed ? tally_.skipped : tally_.run);
+    if (listed) problem = problem.empty() ? "works, but is listed as unsupported" : "";
     if (!problem.empty()) {
-      tally.problems.push_back(op_case.name() + " " + use + " " + std::string(name(dtype)) + ": " +
-                               problem);
+      tally_.problems.push_back(op_case.name() + ", " + use + " " + std::string(name(dtype)) +
+                                ": " + problem);
     }
+    Pairs& pairs = pairs_[std::string(name(device_.type)) + " " + use + " " + op_case.op];
+    ++pairs.count;
+    if (has_kernels || listed) return;
+    ++pairs.missing;
+    if (pairs.variants.empty() || pairs.variants.back() != op_case.variant) {
+      pairs.variants.push_back(op_case.variant);
+    }
+  }
+
+  // One line for an op of which nothing works, else one for each case.
+  BackendTally finish() {
+    for (const auto& [line, pairs] : pairs_) {
+      if (pairs.missing > 0 && pairs.missing == pairs.count) {
+        tally_.missing.push_back(line);
+        continue;
+      }
+      for (const std::string& variant : pairs.variants) {
+        tally_.missing.push_back(line + "/" + variant);
+      }
+    }
+    return std::move(tally_);
+  }
+
+ private:
+  struct Pairs {
+    int64_t count = 0;
+    int64_t missing = 0;
+    std::vector<std::string> variants;
   };
+
+  Device device_;
+  const UnsupportedList& unsupported_;
+  BackendTally tally_;
+  std::map<std::string, Pairs> pairs_;
+};
+
+}  // namespace
+
+BackendTally check_backend(Device device, const UnsupportedList& unsupported) {
+  BackendRun run(device, unsupported);
   for (const OpCase& op_case : op_table()) {
+    if (op_case.timed) continue;
     for (const DType dtype : op_case.dtypes) {
-      try_use("forward", op_case, dtype, check_results_against_cpu);
+      run.check("forward", op_case, dtype, check_results_against_cpu);
       if (is_floating(dtype) && has_gradients(op_case)) {
-        try_use("gradient", op_case, dtype, check_gradients_against_cpu);
+        run.check("gradient", op_case, dtype, check_gradients_against_cpu);
       }
     }
   }
-  return tally;
+  return run.finish();
 }
 
 Tensors timing_inputs(const OpCase& op_case, DType dtype, Device device) {

@@ -47,6 +47,8 @@ struct BackendTally {
   int64_t run = 0;
   int64_t skipped = 0;
   std::vector<std::string> problems;
+  /// Lines for the list of what is unsupported: each pair that wants a kernel that is not there.
+  std::vector<std::string> missing;
 };
 
 /// Checks every case on `device` against the CPU. A listed pair counts as skipped, and it is a

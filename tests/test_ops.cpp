@@ -144,6 +144,12 @@ TEST_CASE("gradients agree with differences") { gradient_checks_once(); }
 TEST_CASE("backends agree with the CPU") {
   const bool required = std::getenv("SASH_REQUIRE_CUDA") != nullptr;
   const UnsupportedList unsupported(SASH_SOURCE_DIR "/tests/unsupported.txt");
+  const BackendTally itself = check_backend(kCPU, unsupported);
+  MESSAGE("cpu: run " << itself.run << ", skipped " << itself.skipped);
+  CHECK(itself.run > 1000);
+  CHECK(itself.skipped == 0);
+  for (const std::string& problem : itself.problems) FAIL_CHECK("cpu: " << problem);
+
   std::string reason;
   if (!try_backend(DeviceType::cuda, &reason)) {
     MESSAGE("cuda: run 0, skipped " << op_table().size() << " cases (" << reason << ")");
@@ -153,6 +159,11 @@ TEST_CASE("backends agree with the CPU") {
   const BackendTally tally = check_backend(kCUDA, unsupported);
   MESSAGE("cuda: run " << tally.run << ", skipped " << tally.skipped);
   for (const std::string& problem : tally.problems) FAIL_CHECK("cuda: " << problem);
+  if (!tally.missing.empty()) {
+    std::string lines;
+    for (const std::string& line : tally.missing) lines += "\n" + line;
+    MESSAGE("tests/unsupported.txt lacks:" << lines);
+  }
   CHECK_FALSE((required && tally.skipped > 0));
 }
 
