@@ -184,19 +184,28 @@ void bench_all_rows() {
 int main(int argc, char** argv) {
   CLI::App app("Times ops");
   std::string device_name = "cpu";
+  std::vector<std::string> kinds{"gemm", "attention", "op"};
   app.add_option("--device", device_name, "cpu, cuda or auto");
+  app.add_option("--kind", kinds, "only these kinds: gemm, attention, op");
   CLI11_PARSE(app, argc, argv);
   try {
     device = sash::Device::parse(device_name);
     sash::bench::print({{"kind", "env"},
                         {"device", sash::backend(device.type).description(device)},
                         {"threads", sash::num_threads()}});
-    bench_gemm(512, 512, 512);
-    bench_gemm(2048, 2048, 2048);
-    bench_gemm(4096, 384, 1536);
-    bench_attention(8, 6, 256, 64);
-    bench_all_rows();
-    bench_adamw(10'000'000);
+    const auto wanted = [&](const char* kind) {
+      return std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
+    };
+    if (wanted("gemm")) {
+      bench_gemm(512, 512, 512);
+      bench_gemm(2048, 2048, 2048);
+      bench_gemm(4096, 384, 1536);
+    }
+    if (wanted("attention")) bench_attention(8, 6, 256, 64);
+    if (wanted("op")) {
+      bench_all_rows();
+      bench_adamw(10'000'000);
+    }
   } catch (const std::exception& error) {
     std::cerr << error.what() << '\n';
     return 1;
