@@ -60,7 +60,7 @@ TEST_CASE("wrong calls: layers") {
                            [&] { nn::LayerNorm(4)(x); });
   expect_error<ValueError>("Dropout: expected p in [0, 1], got 2", [] { nn::Dropout(2); });
   expect_error<IndexError>("Sequential: expected an index below 1, got 1",
-                           [] { nn::Sequential(nn::ReLU())[1]; });
+                           [] { nn::Sequential{nn::ReLU()}[1]; });
   expect_error<IndexError>("ModuleList: expected an index below 0, got -1",
                            [] { nn::ModuleList<>()[-1]; });
   expect_error<ShapeError>(
