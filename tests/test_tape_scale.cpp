@@ -35,7 +35,6 @@ struct Usage {
   int64_t bytes = memory_stats(kCPU).current;
   int64_t system = memory_stats(kCPU).system_allocations;
   size_t pool = pool_system_allocations();
-  friend bool operator==(const Usage&, const Usage&) = default;
 };
 
 // Builds for sanitizers turn the small-object pool off.
