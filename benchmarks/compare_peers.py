@@ -178,25 +178,20 @@ def main():
     count = str(options.threads)
     environment = dict(os.environ, OMP_NUM_THREADS=count, MKL_NUM_THREADS=count)
     environment["SASH_NUM_THREADS"] = count
-    ours, theirs = {}, {}
-    for _ in range(options.rounds):
-        for kind in options.cases:
-            program = "bench_train" if kind == "train" else "bench_ops"
-            command = [f"{options.build}/bin/{program}"]
-            if kind != "train":
-                command += ["--kind", kind]
-            for key, ms in figures(command, environment).items():
-                ours.setdefault(key, []).append(ms)
-            command = [sys.executable, __file__, "--peer", kind]
-            for key, ms in figures(command, environment).items():
-                theirs.setdefault(key, []).append(ms)
-
     print(f"{'kind':10} {'case':20} {'pass':8} {'sash ms':>10} {'torch ms':>10} {'ratio':>7}")
-    for key in ours:
-        if key in theirs:
+    for kind in options.cases:
+        command = [f"{options.build}/bin/bench_ops", "--kind", kind]
+        if kind == "train":
+            command = [f"{options.build}/bin/bench_train"]
+        peer = [sys.executable, __file__, "--peer", kind]
+        ours, theirs = {}, {}
+        for _ in range(options.rounds):
+            for found, run in ((ours, command), (theirs, peer)):
+                for key, ms in figures(run, environment).items():
+                    found.setdefault(key, []).append(ms)
+        for key in ours:
             a, b = statistics.median(ours[key]), statistics.median(theirs[key])
-            kind, case, name = key
-            print(f"{kind:10} {case:20} {name:8} {a:10.3f} {b:10.3f} {b / a:7.2f}")
+            print(f"{key[0]:10} {key[1]:20} {key[2]:8} {a:10.3f} {b:10.3f} {b / a:7.2f}", flush=True)
 
 
 if __name__ == "__main__":
