@@ -5,6 +5,7 @@
 
 #include "../../core/error.h"
 #include "check.h"
+#include "index_flag.h"
 
 namespace sash::cuda {
 namespace {
@@ -23,6 +24,7 @@ struct CapturedStep {
 }  // namespace
 
 CudaBackend::Card::Card(int index) : allocator(index) {
+  index_flag(index);  // now, because it cannot be made within a capture
   const CardGuard guard(index);
   SASH_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   SASH_CUDA_CHECK(cudaMalloc(&zero, sizeof(*zero)));
@@ -99,7 +101,9 @@ void CudaBackend::copy(void* dst, Device to, const void* src, Device from, int64
   on.host_copies.fetch_add(1, std::memory_order_relaxed);
   // From pageable memory, returns once the source has been read.
   SASH_CUDA_CHECK(cudaMemcpyAsync(dst, src, size, cudaMemcpyDefault, queue));
-  if (to.is_cpu()) SASH_CUDA_CHECK(cudaStreamSynchronize(queue));
+  if (to.is_cuda()) return;
+  SASH_CUDA_CHECK(cudaStreamSynchronize(queue));
+  throw_index_error(side.index);
 }
 
 void CudaBackend::copy_between_cards(void* dst, Device to, const void* src, Device from,
@@ -144,6 +148,7 @@ void CudaBackend::synchronize(Device device) {
   card(device);
   const CardGuard guard(device.index);
   SASH_CUDA_CHECK(cudaDeviceSynchronize());
+  throw_index_error(device.index);
 }
 
 Event CudaBackend::create_event(Device device) {
