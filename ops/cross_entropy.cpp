@@ -64,7 +64,8 @@ Tensor fused_backward(const Tensor& logits, const Tensor& targets, const Tensor&
 
 Tensor reduced(const Tensor& losses, const Tensor& count, Reduction reduction) {
   if (reduction == Reduction::none) return losses;
-  return reduction == Reduction::mean ? sum(losses) / count : sum(losses);
+  if (reduction == Reduction::sum) return sum(losses);
+  return (sum(losses.to(count.dtype())) / count).to(losses.dtype());
 }
 
 }  // namespace
@@ -96,8 +97,8 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
   }
   const kernels::CrossEntropyRule rule{options.ignore_index, options.label_smoothing};
   const Tensor losses = empty(t.shape(), x.options());
-  const Tensor stats = empty({rows, 2}, x.options());
-  const Tensor count = empty({}, x.options());
+  const Tensor stats = empty({rows, 2}, row_statistics(x));
+  const Tensor count = empty({}, row_statistics(x));
   KernelContext context = kernel_context(x.device());
   kernels::cross_entropy_forward(context, as_rows(x, rows, classes), as_row(t), as_row(losses),
                                  as_rows(stats, rows, 2), as_row(count), rule);

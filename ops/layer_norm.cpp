@@ -123,8 +123,8 @@ Tensor layer_norm(const Tensor& input, const Shape& normalized_shape, const Tens
   const Tensor b = bias.defined() ? bias.contiguous() : bias;
   const auto [rows, columns] = Matrix(x.shape(), normalized_shape);
   const Tensor y = empty_like(x);
-  const Tensor mean = empty({rows}, x.options());
-  const Tensor rstd = empty({rows}, x.options());
+  const Tensor mean = empty({rows}, row_statistics(x));
+  const Tensor rstd = empty({rows}, row_statistics(x));
   KernelContext context = kernel_context(x.device());
   kernels::layer_norm_forward(context, as_rows(x, rows, columns), as_row(w), as_row(b),
                               as_rows(y, rows, columns), as_row(mean), as_row(rstd), eps);

@@ -23,4 +23,10 @@ inline TensorView as_row(const Tensor& x) {
   return view;
 }
 
+/// For what a kernel keeps of each row of `x`, its mean say: on its device, and at least float32.
+inline TensorOptions row_statistics(const Tensor& x) {
+  const bool half = x.dtype() == DType::float16 || x.dtype() == DType::bfloat16;
+  return {.dtype = half ? DType::float32 : x.dtype(), .device = x.device()};
+}
+
 }  // namespace sash

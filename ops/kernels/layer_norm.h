@@ -4,7 +4,8 @@
 #include "../../core/tensor_view.h"
 
 /// Layer normalisation of the rows of a matrix. All views are contiguous and of one floating dtype;
-/// x, y, g and dx are [R, D], weight, bias and their gradients [D], mean and rstd [R].
+/// x, y, g and dx are [R, D], weight, bias and their gradients [D], mean and rstd [R]. Beside
+/// halves, mean and rstd are float32.
 namespace sash::kernels {
 
 /// y = (x - mean) rstd weight + bias with the mean and rstd = 1 / sqrt(var + eps) of each row.
