@@ -14,6 +14,7 @@ namespace {
 constinit std::array<std::atomic<Backend*>, kDeviceTypeCount> installed{};
 constinit std::recursive_mutex open_mutex;
 constinit std::array<bool, kDeviceTypeCount> tried{};
+constinit std::atomic<bool> tf32{false};
 
 std::string& failure(DeviceType type) {
   static auto* reasons = new std::array<std::string, kDeviceTypeCount>();
@@ -60,5 +61,8 @@ void synchronize(Device device) { backend(device.type).synchronize(device); }
 MemoryStats memory_stats(Device device) { return backend(device.type).memory_stats(device); }
 void reset_peak_memory(Device device) { backend(device.type).reset_peak(device); }
 void empty_cache(Device device) { backend(device.type).empty_cache(device); }
+
+void set_tf32_allowed(bool allowed) { tf32.store(allowed, std::memory_order_relaxed); }
+bool tf32_allowed() { return tf32.load(std::memory_order_relaxed); }
 
 }  // namespace sash

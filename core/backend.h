@@ -103,4 +103,9 @@ SASH_API MemoryStats memory_stats(Device device);
 SASH_API void reset_peak_memory(Device device);
 SASH_API void empty_cache(Device device);
 
+/// Lets CUDA round the factors of float32 products to TF32, 10 bits of mantissa, for several times
+/// the speed. Off until asked for; a setting of the process.
+SASH_API void set_tf32_allowed(bool allowed);
+SASH_API bool tf32_allowed();
+
 }  // namespace sash

@@ -2,7 +2,9 @@
 
 #include <cublasLt.h>
 
+#include <algorithm>
 #include <array>
+#include <bit>
 #include <map>
 #include <mutex>
 #include <string>
@@ -22,9 +24,10 @@ struct Plan {
   cublasLtMatrixLayoutOpaque_t a, b, c;
   cublasLtMatmulAlgo_t algorithm;
   size_t workspace;
+  bool found;
 };
 
-using Key = std::array<int64_t, 17>;
+using Key = std::array<int64_t, 18>;
 
 struct Plans {
   std::mutex mutex;
@@ -56,11 +59,36 @@ class Preference {
   cublasLtMatmulPreference_t handle_ = nullptr;
 };
 
+cudaDataType_t data_type(DType dtype) {
+  switch (dtype) {
+    case DType::float64:
+      return CUDA_R_64F;
+    case DType::float16:
+      return CUDA_R_16F;
+    case DType::bfloat16:
+      return CUDA_R_16BF;
+    default:
+      return CUDA_R_32F;
+  }
+}
+
+cublasComputeType_t compute_type(DType dtype) {
+  if (dtype == DType::float64) return CUBLAS_COMPUTE_64F;
+  const bool rounded = dtype == DType::float32 && tf32_allowed();
+  return rounded ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+}
+
+/// Bytes that divide the address of the bias; 0 if there is none.
+int64_t bias_alignment(const Product& p) {
+  if (!p.bias) return 0;
+  return int64_t{1} << std::countr_zero(reinterpret_cast<uintptr_t>(p.bias) | 256);
+}
+
 /// cuBLAS counts columns first, so that a row-major [rows, cols] matrix is its [cols, rows].
 void describe(cublasLtMatrixLayoutOpaque_t& layout, const Product& p, const Matrix& matrix,
               int64_t rows, int64_t cols) {
   if (matrix.transposed) std::swap(rows, cols);
-  const auto type = p.dtype == DType::float64 ? CUDA_R_64F : CUDA_R_32F;
+  const auto type = data_type(p.dtype);
   const auto batch = static_cast<int32_t>(p.batch);
   SASH_CUDA_CHECK(cublasLtMatrixLayoutInit(&layout, type, static_cast<uint64_t>(cols),
                                            static_cast<uint64_t>(rows), matrix.ld));
@@ -71,21 +99,27 @@ void describe(cublasLtMatrixLayoutOpaque_t& layout, const Product& p, const Matr
                                        &matrix.batch_stride, sizeof(matrix.batch_stride)));
 }
 
+template <class T>
+void set(Plan& plan, cublasLtMatmulDescAttributes_t attribute, T value) {
+  SASH_CUDA_CHECK(cublasLtMatmulDescSetAttribute(&plan.product, attribute, &value, sizeof(value)));
+}
+
 void set_transposed(Plan& plan, cublasLtMatmulDescAttributes_t attribute, bool transposed) {
-  const cublasOperation_t operation = transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
-  SASH_CUDA_CHECK(
-      cublasLtMatmulDescSetAttribute(&plan.product, attribute, &operation, sizeof(operation)));
+  set(plan, attribute, transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
 }
 
 /// The row-major C = A B is the column-major C' = B' A': the operands change places.
-Plan make_plan(cublasLtHandle_t handle, const Product& p) {
+Plan make_plan(cublasLtHandle_t handle, const Product& p, cublasComputeType_t compute) {
   Plan plan{};
-  const bool wide = p.dtype == DType::float64;
-  SASH_CUDA_CHECK(cublasLtMatmulDescInit(&plan.product,
-                                         wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
-                                         wide ? CUDA_R_64F : CUDA_R_32F));
+  SASH_CUDA_CHECK(cublasLtMatmulDescInit(&plan.product, compute,
+                                         p.dtype == DType::float64 ? CUDA_R_64F : CUDA_R_32F));
   set_transposed(plan, CUBLASLT_MATMUL_DESC_TRANSA, p.b.transposed);
   set_transposed(plan, CUBLASLT_MATMUL_DESC_TRANSB, p.a.transposed);
+  if (p.bias) {
+    // Along the rows of C', which are the columns of C. The heuristic reads the address.
+    set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    set(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
+  }
   describe(plan.a, p, p.b, p.k, p.n);
   describe(plan.b, p, p.a, p.m, p.k);
   describe(plan.c, p, p.c, p.m, p.n);
@@ -99,17 +133,20 @@ Plan make_plan(cublasLtHandle_t handle, const Product& p) {
   preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<uint32_t>(p.c.alignment));
   cublasLtMatmulHeuristicResult_t best{};
   int found = 0;
-  SASH_CUDA_CHECK(cublasLtMatmulAlgoGetHeuristic(handle, &plan.product, &plan.a, &plan.b, &plan.c,
-                                                 &plan.c, preference.handle(), 1, &best, &found));
-  SASH_CUDA_CHECK(found > 0 ? best.state : CUBLAS_STATUS_NOT_SUPPORTED);
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoGetHeuristic(handle, &plan.product, &plan.a, &plan.b, &plan.c, &plan.c,
+                                     preference.handle(), 1, &best, &found);
+  if (status != CUBLAS_STATUS_NOT_SUPPORTED) SASH_CUDA_CHECK(status);
+  plan.found = found > 0 && best.state == CUBLAS_STATUS_SUCCESS;
   plan.algorithm = best.algo;
   plan.workspace = best.workspaceSize;
   return plan;
 }
 
-Key key_of(int card, const Product& p) {
+Key key_of(int card, const Product& p, cublasComputeType_t compute) {
   return {card,
           static_cast<int64_t>(p.dtype),
+          static_cast<int64_t>(compute),
           p.m,
           p.n,
           p.k,
@@ -123,7 +160,8 @@ Key key_of(int card, const Product& p) {
           p.c.batch_stride,
           p.a.alignment,
           p.b.alignment,
-          p.c.alignment};
+          p.c.alignment,
+          bias_alignment(p)};
 }
 
 Plan plan_for(int card, const Product& product, cublasLtHandle_t& handle) {
@@ -132,9 +170,10 @@ Plan plan_for(int card, const Product& product, cublasLtHandle_t& handle) {
   cublasLtHandle_t& known = all.handles[card];
   if (!known) SASH_CUDA_CHECK(cublasLtCreate(&known));
   handle = known;
-  const Key key = key_of(card, product);
+  const cublasComputeType_t compute = compute_type(product.dtype);
+  const Key key = key_of(card, product, compute);
   if (const auto found = all.plans.find(key); found != all.plans.end()) return found->second;
-  const Plan plan = make_plan(handle, product);
+  const Plan plan = make_plan(handle, product, compute);
   if (all.plans.size() >= kMostPlans) all.plans.clear();
   all.plans.emplace(key, plan);
   return plan;
@@ -144,6 +183,8 @@ template <class T>
 void run(const KernelContext& context, const Product& p) {
   cublasLtHandle_t handle = nullptr;
   Plan plan = plan_for(context.device.index, p, handle);
+  SASH_CUDA_CHECK(plan.found ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED);
+  if (p.bias) set(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
   const Workspace scratch(context, static_cast<int64_t>(plan.workspace));
   const T alpha = static_cast<T>(p.alpha), beta = static_cast<T>(p.beta);
   SASH_CUDA_CHECK(cublasLtMatmul(handle, &plan.product, &alpha, p.b.data, &plan.a, p.a.data,
@@ -153,6 +194,12 @@ void run(const KernelContext& context, const Product& p) {
 }
 
 }  // namespace
+
+bool offered(const KernelContext& context, const Product& product) {
+  const CardGuard guard(context.device.index);
+  cublasLtHandle_t handle = nullptr;
+  return plan_for(context.device.index, product, handle).found;
+}
 
 void gemm(const KernelContext& context, const Product& product) {
   const CardGuard guard(context.device.index);

@@ -1,12 +1,8 @@
 #include "../../ops/kernels/matmul.h"
 
-#include <bit>
-#include <optional>
-
-#include "../../core/dispatch.h"
 #include "../../tensor/kernels/memory.h"
-#include "gemm.h"
-#include "strided.cuh"
+#include "compute.cuh"
+#include "operand.h"
 
 namespace sash::cuda {
 namespace {
@@ -59,57 +55,6 @@ struct Batch {
   }
 };
 
-/// The last two axes as cuBLAS can read them, or nothing where neither has unit stride.
-std::optional<Matrix> as_matrix(const TensorView& view) {
-  const int row = view.rank() - 2, col = view.rank() - 1;
-  const int64_t rows = view.shape[row], cols = view.shape[col];
-  const int64_t down = view.strides[row], across = view.strides[col];
-  if ((cols == 1 || across == 1) && (rows == 1 || down >= cols)) {
-    return Matrix{.data = view.data, .ld = rows == 1 ? cols : down};
-  }
-  if ((rows == 1 || down == 1) && (cols == 1 || across >= rows)) {
-    return Matrix{.data = view.data, .ld = cols == 1 ? rows : across, .transposed = true};
-  }
-  return std::nullopt;
-}
-
-/// An operand that cuBLAS can read: the view itself, or a contiguous copy of it in which broadcast
-/// batch axes stay broadcast.
-class Operand {
- public:
-  Operand(KernelContext& context, TensorView view) : view_(std::move(view)) {
-    if (as_matrix(view_)) return;
-    TensorView from = view_, to = view_;
-    for (int axis = 0; axis < view_.rank() - 2; ++axis) {
-      if (view_.strides[axis] == 0) from.shape[axis] = to.shape[axis] = 1;
-    }
-    to.strides = contiguous_strides(to.shape);
-    copy_.emplace(context, to.numel() * size_of(to.dtype));
-    to.data = copy_->ptr<void>();
-    kernels::copy(context, from, to);
-    for (int axis = 0; axis < view_.rank() - 2; ++axis) {
-      if (to.shape[axis] == 1) to.strides[axis] = 0;
-    }
-    view_.data = to.data;
-    view_.strides = to.strides;
-  }
-
-  const TensorView& view() const { return view_; }
-
- private:
-  TensorView view_;
-  std::optional<Workspace> copy_;
-};
-
-/// Bytes that divide the address of every matrix in the view.
-int64_t alignment(const TensorView& view) {
-  auto bits = reinterpret_cast<uintptr_t>(view.data) | 256;
-  for (int axis = 0; axis < view.rank() - 2; ++axis) {
-    bits |= static_cast<uintptr_t>(view.strides[axis] * size_of(view.dtype));
-  }
-  return int64_t{1} << std::countr_zero(bits);
-}
-
 TensorView transposed(TensorView view) {
   const int last = view.rank() - 1;
   std::swap(view.shape[last], view.shape[last - 1]);
@@ -154,16 +99,15 @@ struct Scale {
 /// c = beta c, what an empty sum leaves.
 void scale(KernelContext& context, const TensorView& c, double beta) {
   if (beta == 0) return kernels::fill(context, c, 0);
-  dispatch_floating(c.dtype, "matmul", [&]<class T>(TypeTag<T>) {
-    elementwise<T, T>(context, Scale<T>{static_cast<T>(beta)}, c, c);
+  dispatch_any_floating(c.dtype, "matmul", [&]<class T>(TypeTag<T>) {
+    using C = operand_t<T>;
+    compute<T, T>(context, Scale<C>{static_cast<C>(beta)}, c, c);
   });
 }
 
 void matmul(KernelContext& context, const TensorView& a, const TensorView& b, const TensorView& c,
             double alpha, double beta) {
-  if (c.dtype != DType::float32 && c.dtype != DType::float64) {
-    throw DTypeError("matmul", "float32 or float64", name(c.dtype));
-  }
+  if (!is_floating(c.dtype)) throw DTypeError("matmul", "a floating dtype", name(c.dtype));
   if (c.numel() == 0) return;
   if (a.shape[a.rank() - 1] == 0) return scale(context, c, beta);
   const Operand left(context, a), right(context, b);
