@@ -15,7 +15,7 @@ using sash::Tensor;
 namespace {
 
 constexpr double kClipNorm = 1.0;
-constexpr int64_t kValidateEvery = 200;
+constexpr int64_t kValidateEvery = 500;
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
