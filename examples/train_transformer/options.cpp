@@ -2,6 +2,14 @@
 
 #include <CLI/CLI.hpp>
 
+namespace {
+
+// CLI11's own checks for signs answer with the range of a double.
+const CLI::Range kCount(int64_t{0}, int64_t{1} << 40);
+const CLI::Range kSize(int64_t{1}, int64_t{1} << 40);
+
+}  // namespace
+
 bool parse_options(int argc, char** argv, Options& options, int& exit_code) {
   CLI::App app{"Trains a character-level transformer on text, then writes some."};
   app.option_defaults()->always_capture_default();
@@ -13,21 +21,18 @@ bool parse_options(int argc, char** argv, Options& options, int& exit_code) {
       ->check(CLI::IsMember({"causal", "self"}));
   app.add_option("--dtype", options.dtype, "Type of parameters and activations")
       ->check(CLI::IsMember({"float32", "float64"}));
-  app.add_option("--steps", options.steps, "Training steps")->check(CLI::NonNegativeNumber);
-  app.add_option("--batch", options.batch, "Sequences per step")->check(CLI::PositiveNumber);
-  app.add_option("--context", options.context, "Characters per sequence")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--layers", options.layers, "Transformer layers")->check(CLI::PositiveNumber);
-  app.add_option("--heads", options.heads, "Attention heads")->check(CLI::PositiveNumber);
-  app.add_option("--dim", options.dim, "Width; a multiple of the heads")
-      ->check(CLI::PositiveNumber);
+  app.add_option("--steps", options.steps, "Training steps")->check(kCount);
+  app.add_option("--batch", options.batch, "Sequences per step")->check(kSize);
+  app.add_option("--context", options.context, "Characters per sequence")->check(kSize);
+  app.add_option("--layers", options.layers, "Transformer layers")->check(kSize);
+  app.add_option("--heads", options.heads, "Attention heads")->check(kSize);
+  app.add_option("--dim", options.dim, "Width; a multiple of the heads")->check(kSize);
   app.add_option("--dropout", options.dropout, "Dropout probability")->check(CLI::Range(0.0, 1.0));
   app.add_option("--lr", options.lr, "Highest learning rate")->check(CLI::PositiveNumber);
   app.add_option("--seed", options.seed, "Seed of weights, dropout and data");
   app.add_option("--save", options.save, "Checkpoint to write at the end and on Ctrl-C");
   app.add_option("--resume", options.resume, "Checkpoint to go on from")->check(CLI::ExistingFile);
-  app.add_option("--generate", options.generate, "Characters to write at the end")
-      ->check(CLI::NonNegativeNumber);
+  app.add_option("--generate", options.generate, "Characters to write at the end")->check(kCount);
   app.add_option("--prompt", options.prompt, "What the written text starts with");
   app.add_option("--temperature", options.temperature, "Of the sampling; lower is safer")
       ->check(CLI::PositiveNumber);
