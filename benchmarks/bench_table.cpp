@@ -7,7 +7,7 @@
 #include <sash/tensor/grad_mode.h>
 
 #include "bench.h"
-#include "op_table.h"
+#include "../tests/op_table.h"
 
 using namespace sash;
 using sash::testing::OpCase;
