@@ -6,8 +6,8 @@
 #include <sash/tensor/factories.h>
 #include <sash/tensor/grad_mode.h>
 
-#include "bench.h"
 #include "../tests/op_table.h"
+#include "bench.h"
 
 using namespace sash;
 using sash::testing::OpCase;
