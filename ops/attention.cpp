@@ -77,9 +77,7 @@ Tensor expand_mask(const Tensor& mask, const Tensor& q, const Tensor& k) {
 Call prepare(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options) {
   check_compatible(kOp, q, k);
   check_compatible(kOp, q, v);
-  if (q.dtype() != DType::float32 && q.dtype() != DType::float64) {
-    throw DTypeError(kOp, "float32 or float64", name(q.dtype()));
-  }
+  check_floating(kOp, q);
   check_shapes(q, k, v);
   if (!(options.dropout >= 0 && options.dropout <= 1)) {
     throw ValueError(kOp, "a dropout probability in [0, 1]", to_text(options.dropout));
@@ -153,7 +151,9 @@ Gradients fused_backward(const Tensor& g, const std::array<Tensor, 3>& inputs, c
 
 Tensor fused_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Call& call) {
   const Tensor out = empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
-  const Tensor lse = empty({q.size(0), q.size(1), q.size(2)}, q.options());
+  TensorOptions numbers = q.options();
+  if (numbers.dtype != DType::float64) numbers.dtype = DType::float32;
+  const Tensor lse = empty({q.size(0), q.size(1), q.size(2)}, numbers);
   KernelContext context = kernel_context(q.device());
   kernels::attention_forward(context, with_unit_rows(q).tensor_view(),
                              with_unit_rows(k).tensor_view(), with_unit_rows(v).tensor_view(),

@@ -2,7 +2,6 @@
 
 #include <cublasLt.h>
 
-#include <algorithm>
 #include <array>
 #include <bit>
 #include <map>
@@ -136,7 +135,7 @@ Plan make_plan(cublasLtHandle_t handle, const Product& p, cublasComputeType_t co
   const cublasStatus_t status =
       cublasLtMatmulAlgoGetHeuristic(handle, &plan.product, &plan.a, &plan.b, &plan.c, &plan.c,
                                      preference.handle(), 1, &best, &found);
-  if (status != CUBLAS_STATUS_NOT_SUPPORTED) SASH_CUDA_CHECK(status);
+  if (!p.bias) SASH_CUDA_CHECK(status);
   plan.found = found > 0 && best.state == CUBLAS_STATUS_SUCCESS;
   plan.algorithm = best.algo;
   plan.workspace = best.workspaceSize;

@@ -21,7 +21,7 @@ struct AttentionParams {
 };
 
 /// out [B, H, S_q, D_v] (contiguous), and lse [B, H, S_q] = log of the sum of exp(score) over the
-/// visible keys. A query that sees no key gets out = 0 and lse = +inf.
+/// visible keys, in float32 for the halves. A query that sees no key gets out = 0 and lse = +inf.
 extern SASH_API
     Kernel<void(KernelContext&, const TensorView& q, const TensorView& k, const TensorView& v,
                 const AttentionParams&, const TensorView& out, const TensorView& lse)>
