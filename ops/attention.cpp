@@ -57,7 +57,10 @@ void check_shapes(const Tensor& q, const Tensor& k, const Tensor& v) {
         "of H_kv",
         to_string(q.shape()) + ", " + to_string(k.shape()) + " and " + to_string(v.shape()));
   }
-  if (q.size(3) == 0) throw ShapeError(kOp, "heads of at least one feature", to_string(q.shape()));
+  for (const Tensor* x : {&q, &v}) {
+    if (x->size(3) > 0) continue;
+    throw ShapeError(kOp, "heads of at least one feature", to_string(x->shape()));
+  }
 }
 
 Tensor expand_mask(const Tensor& mask, const Tensor& q, const Tensor& k) {

@@ -175,6 +175,10 @@ TEST_CASE_FIXTURE(Inputs, "wrong calls: attention") {
       [] {
         attention(zeros({1, 3, 3, 4}), zeros({1, 2, 3, 4}), zeros({1, 2, 3, 4}));
       });
+  expect_error<ShapeError>("attention: expected heads of at least one feature, got [1, 2, 3, 0]",
+                           [&] {
+                             attention(ones({1, 2, 3, 4}), ones({1, 2, 3, 4}), ones({1, 2, 3, 0}));
+                           });
   expect_error<ShapeError>("attention: expected a mask that broadcasts to [1, 2, 3, 3], got [5, 3]",
                            [&] {
                              attention(q, q, q, {.mask = zeros({5, 3}, kBools)});
