@@ -12,16 +12,21 @@
 #include <functional>
 #include <optional>
 
+#include "cuda_device.h"
+
 /// The same weights and batches as in PyTorch (parity/make_reference.py made the files): first
 /// output, each gradient, and ten AdamW steps.
 using namespace sash;
 
 namespace {
 
-struct Tolerance {
+/// Where and in what to compute, and how far from PyTorch that may lead.
+struct Setting {
+  Device device;
   DType dtype;
   double relative;  ///< ||a - b|| / ||b||, per tensor
-  double zero;      ///< per element, where b is zero by symmetry
+  double zero;      ///< gradient per element, where b is zero by symmetry
+  double drift;     ///< parameter per element, where that gradient is all that moves it
 };
 
 class Reference {
@@ -94,8 +99,9 @@ struct Pass {
 
 void check_training(const Reference& reference, nn::Module& model,
                     const std::function<Pass()>& forward, std::optional<double> max_norm,
-                    const Tolerance& tolerance) {
-  model.to(tolerance.dtype);
+                    const Setting& setting) {
+  model.to(setting.dtype);
+  model.to(setting.device);
   model.load_state_dict(reference.section("weight"));
   optim::AdamW optimizer(model.parameters());  // the defaults are the reference's
   const std::vector<double> losses = reference.at("losses").to_vector<double>();
@@ -105,63 +111,66 @@ void check_training(const Reference& reference, nn::Module& model,
     optimizer.zero_grad();
     const Pass pass = forward();
     pass.loss.backward();
-    CHECK(std::abs(pass.loss.item<double>() - losses[step]) <= tolerance.relative * losses[step]);
+    CHECK(std::abs(pass.loss.item<double>() - losses[step]) <= setting.relative * losses[step]);
     if (step == 0) {
-      check_close("output", pass.output, reference.at("output"), tolerance.relative);
+      check_close("output", pass.output, reference.at("output"), setting.relative);
       for (const auto& [name, parameter] : model.named_parameters()) {
         const Tensor& want = reference.at("grad." + name);
-        check_close("grad." + name, parameter.grad(), want, tolerance.relative);
-        if (has_key_bias(name)) check_key_bias(name, parameter.grad(), want, tolerance.zero);
+        check_close("grad." + name, parameter.grad(), want, setting.relative);
+        if (has_key_bias(name)) check_key_bias(name, parameter.grad(), want, setting.zero);
       }
     }
     if (max_norm) {
       const double want = reference.at("norms").to_vector<double>()[step];
       const double norm = optim::clip_grad_norm_(model.parameters(), *max_norm).item<double>();
-      CHECK(std::abs(norm - want) <= tolerance.relative * want);
+      CHECK(std::abs(norm - want) <= setting.relative * want);
     }
     optimizer.step();
   }
   for (const auto& [name, parameter] : model.named_parameters()) {
     const Tensor& want = reference.at("after." + name);
     if (has_key_bias(name)) {
-      const double drift = tolerance.dtype == DType::float64 ? 1e-9 : 10 * 1e-3;
-      check_key_bias("after." + name, parameter, want, drift);
+      check_key_bias("after." + name, parameter, want, setting.drift);
       check_close("after." + name, without_key_bias(parameter), without_key_bias(want),
-                  tolerance.relative);
+                  setting.relative);
     } else {
-      check_close("after." + name, parameter, want, tolerance.relative);
+      check_close("after." + name, parameter, want, setting.relative);
     }
   }
 }
 
-constexpr Tolerance kDouble{DType::float64, 1e-12, 1e-15};
-constexpr Tolerance kSingle{DType::float32, 1e-5, 1e-7};
+// The drift in float32 is that of ten steps of lr 1e-3, whichever way.
+constexpr Setting kDouble{kCPU, DType::float64, 1e-12, 1e-15, 1e-9};
+constexpr Setting kSingle{kCPU, DType::float32, 1e-5, 1e-7, 1e-2};
+constexpr Setting kCudaDouble{kCUDA, DType::float64, 1e-10, 1e-13, 1e-7};
+constexpr Setting kCudaSingle{kCUDA, DType::float32, 1e-4, 1e-6, 1e-2};
 
-void check_causal_lm(const Tolerance& tolerance) {
+void check_causal_lm(const Setting& setting) {
   const Reference reference("causal_lm");
   nn::CausalLM model({.vocab = 29, .context = 17, .dim = 24, .heads = 3, .layers = 2});
-  const Tensor tokens = reference.at("batch.tokens");
-  const Tensor targets = reference.at("batch.targets");
+  const Tensor tokens = reference.at("batch.tokens").to(setting.device);
+  const Tensor targets = reference.at("batch.targets").to(setting.device);
   const auto forward = [&]() -> Pass {
     const Tensor logits = model(tokens);
     return {logits, cross_entropy(logits, targets)};
   };
-  check_training(reference, model, forward, 0.5, tolerance);
+  check_training(reference, model, forward, 0.5, setting);
 }
 
-void check_encoder(const Tolerance& tolerance) {
+void check_encoder(const Setting& setting) {
   const Reference reference("encoder");
   nn::TransformerEncoder model(
       {.dim = 20, .heads = 4, .layers = 2, .feedforward = 36, .dropout = 0});
-  const Tensor input = reference.at("batch.input").to(tolerance.dtype);
-  const Tensor target = reference.at("batch.target").to(tolerance.dtype);
+  const Tensor input = reference.at("batch.input").to(setting.dtype).to(setting.device);
+  const Tensor target = reference.at("batch.target").to(setting.dtype).to(setting.device);
   // PyTorch marks the keys to hide.
-  const AttentionMask mask(logical_not(reference.at("batch.padding").view({4, 1, 1, 11})));
+  const Tensor padding = reference.at("batch.padding").to(setting.device);
+  const AttentionMask mask(logical_not(padding.view({4, 1, 1, 11})));
   const auto forward = [&]() -> Pass {
     const Tensor output = model(input, mask);
     return {output, mse_loss(output, target)};
   };
-  check_training(reference, model, forward, {}, tolerance);
+  check_training(reference, model, forward, {}, setting);
 }
 
 }  // namespace
@@ -170,3 +179,16 @@ TEST_CASE("parity: a causal language model in float64") { check_causal_lm(kDoubl
 TEST_CASE("parity: a causal language model in float32") { check_causal_lm(kSingle); }
 TEST_CASE("parity: an encoder with padding in float64") { check_encoder(kDouble); }
 TEST_CASE("parity: an encoder with padding in float32") { check_encoder(kSingle); }
+
+TEST_CASE("cuda parity: a causal language model in float64") {
+  if (!cuda_missing()) check_causal_lm(kCudaDouble);
+}
+TEST_CASE("cuda parity: a causal language model in float32") {
+  if (!cuda_missing()) check_causal_lm(kCudaSingle);
+}
+TEST_CASE("cuda parity: an encoder with padding in float64") {
+  if (!cuda_missing()) check_encoder(kCudaDouble);
+}
+TEST_CASE("cuda parity: an encoder with padding in float32") {
+  if (!cuda_missing()) check_encoder(kCudaSingle);
+}
