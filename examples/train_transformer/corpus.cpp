@@ -28,7 +28,8 @@ std::pair<sash::Tensor, sash::Tensor> windows(const std::vector<int64_t>& text,
     targets.insert(targets.end(), from + 1, from + length + 1);
   }
   const sash::Shape shape{static_cast<int64_t>(starts.size()), length};
-  return {sash::tensor(inputs, shape), sash::tensor(targets, shape)};
+  const sash::TensorOptions on_host{.device = sash::kCPU};
+  return {sash::tensor(inputs, shape, on_host), sash::tensor(targets, shape, on_host)};
 }
 
 }  // namespace

@@ -26,12 +26,13 @@ class Corpus {
   /// The vocabulary as a string, in the order of its symbols: the inverse of `encode`.
   const std::string& bytes() const { return bytes_; }
 
-  /// Inputs and targets [count, length] (targets are the inputs moved on by one), from `count`
-  /// places of the training text that `seed` and `step` alone determine: a resumed run goes on with
-  /// the data it would have seen.
+  /// Inputs and targets [count, length] on the CPU (targets are the inputs moved on by one), from
+  /// `count` places of the training text that `seed` and `step` alone determine: a resumed run goes
+  /// on with the data it would have seen.
   std::pair<sash::Tensor, sash::Tensor> batch(int64_t count, int64_t length, uint64_t seed,
                                               int64_t step) const;
-  /// Windows `first .. first + count` of the validation text, cut into windows of `length`.
+  /// Windows `first .. first + count` of the validation text, cut into windows of `length`; on the
+  /// CPU too.
   std::pair<sash::Tensor, sash::Tensor> valid_windows(int64_t first, int64_t count,
                                                       int64_t length) const;
   int64_t valid_window_count(int64_t length) const {

@@ -31,7 +31,7 @@ int train(Options& options) {
   sash::set_default_dtype(sash::parse_dtype(options.dtype));
   sash::manual_seed(options.seed);
   const Corpus corpus = load_corpus(options);
-  Trainer trainer(options, corpus);
+  Trainer trainer(options, corpus, device);
   std::printf("%s, %lld parameters, on %s (%s)\n", options.dtype.c_str(),
               static_cast<long long>(trainer.model().num_parameters()), to_string(device).c_str(),
               sash::backend(device.type).description(device).c_str());

@@ -65,7 +65,8 @@ void take_settings(const sash::optim::CheckpointInfo& info, const Corpus& corpus
   }
 }
 
-sash::nn::CausalLMOptions model_options(const Options& options, const Corpus& corpus) {
+sash::nn::CausalLMOptions model_options(const Options& options, const Corpus& corpus,
+                                        sash::Device device) {
   sash::nn::CausalLMOptions model{.vocab = corpus.vocabulary(),
                                   .context = options.context,
                                   .dim = options.dim,
@@ -73,19 +74,20 @@ sash::nn::CausalLMOptions model_options(const Options& options, const Corpus& co
                                   .layers = options.layers,
                                   .dropout = options.dropout};
   if (options.attention == "self") {
-    model.mask = sash::eye(options.context, {.dtype = sash::DType::boolean});
+    model.mask = sash::eye(options.context, {.dtype = sash::DType::boolean, .device = device});
   }
   return model;
 }
 
 }  // namespace
 
-Trainer::Trainer(Options& options, const Corpus& corpus) : options_(options), corpus_(corpus) {
+Trainer::Trainer(Options& options, const Corpus& corpus, sash::Device device)
+    : options_(options), corpus_(corpus), device_(device) {
   if (!options.resume.empty()) {
     take_settings(sash::optim::checkpoint_info(options.resume), corpus, options);
   }
-  model_ = std::make_unique<sash::nn::CausalLM>(model_options(options, corpus));
-  model_->to(sash::default_device());
+  model_ = std::make_unique<sash::nn::CausalLM>(model_options(options, corpus, device));
+  model_->to(device);
   optimizer_ = std::make_unique<sash::optim::AdamW>(model_->parameters(),
                                                     sash::optim::AdamWOptions{.lr = options.lr});
   if (!options.resume.empty()) {
@@ -112,9 +114,8 @@ StepReport Trainer::train_step() {
   StepReport report;
   report.lr = schedule(step_);
   optimizer_->set_lr(report.lr);
-  const auto [inputs, targets] =
-      corpus_.batch(options_.batch, options_.context, options_.seed, step_);
-  const Tensor loss = cross_entropy((*model_)(inputs), targets);
+  const Tensor loss =
+      loss_on(corpus_.batch(options_.batch, options_.context, options_.seed, step_));
   optimizer_->zero_grad();
   loss.backward();
   const Tensor norm = sash::optim::clip_grad_norm_(model_->parameters(), kClipNorm);
@@ -128,6 +129,10 @@ StepReport Trainer::train_step() {
   return report;
 }
 
+Tensor Trainer::loss_on(const std::pair<Tensor, Tensor>& batch) {
+  return cross_entropy((*model_)(batch.first.to(device_)), batch.second.to(device_));
+}
+
 double Trainer::validation_loss() {
   const sash::NoGradGuard no_grad;
   model_->eval();
@@ -135,8 +140,8 @@ double Trainer::validation_loss() {
   double nats = 0;
   for (int64_t first = 0; first < windows; first += options_.batch) {
     const int64_t count = std::min(options_.batch, windows - first);
-    const auto [inputs, targets] = corpus_.valid_windows(first, count, options_.context);
-    nats += cross_entropy((*model_)(inputs), targets).item<double>() * static_cast<double>(count);
+    const Tensor loss = loss_on(corpus_.valid_windows(first, count, options_.context));
+    nats += loss.item<double>() * static_cast<double>(count);
   }
   model_->train();
   return nats / static_cast<double>(windows);

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <memory>
+#include <utility>
 
 #include <sash/nn/causal_lm.h>
 #include <sash/optim/adam.h>
@@ -14,8 +15,9 @@
 /// A language model, its optimiser and its place in the training run.
 class Trainer {
  public:
-  /// Builds the model, or reads it from `options.resume`, whose sizes then replace the options'.
-  Trainer(Options& options, const Corpus& corpus);
+  /// Builds the model on `device`, or reads it from `options.resume`, whose sizes then replace the
+  /// options'.
+  Trainer(Options& options, const Corpus& corpus, sash::Device device);
 
   /// Trains until `options.steps`, or until `stop` is set. Says how it goes.
   void run(Console& console, Metrics& metrics, const std::atomic<bool>& stop);
@@ -32,9 +34,12 @@ class Trainer {
 
  private:
   StepReport train_step();
+  // Mean loss over a batch of the corpus, which is taken to the model's device.
+  sash::Tensor loss_on(const std::pair<sash::Tensor, sash::Tensor>& batch);
 
   const Options& options_;
   const Corpus& corpus_;
+  sash::Device device_;
   std::unique_ptr<sash::nn::CausalLM> model_;
   std::unique_ptr<sash::optim::AdamW> optimizer_;
   int64_t step_ = 0;
