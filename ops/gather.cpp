@@ -2,7 +2,6 @@
 
 #include "../tensor/factories.h"
 #include "../tensor/node.h"
-#include "compare.h"
 #include "index_checks.h"
 #include "kernels/gather.h"
 
@@ -118,8 +117,12 @@ Tensor one_hot(const Tensor& index, int64_t classes) {
   }
   const Tensor in = index.contiguous();
   check_index_values("one_hot", in, classes);
-  const Tensor all = arange(0, classes, 1, index.options());
-  return eq(in.unsqueeze(-1), all).to(DType::int64);
+  const Tensor places = in.unsqueeze(-1);
+  Shape shape = in.shape();
+  shape.push_back(classes);
+  // Not a comparison, which would take an index out of range on a card for a row of zeros.
+  return scatter_into(zeros(shape, in.options()), {}, in.rank(), places,
+                      ones(places.shape(), in.options()));
 }
 
 }  // namespace sash

@@ -5,6 +5,7 @@
 #include "../core/small_vector.h"
 #include "../nn/check.h"
 #include "../ops/optimizer.h"
+#include "../tensor/factories.h"
 #include "../tensor/grad_mode.h"
 
 namespace sash::optim {
@@ -35,6 +36,9 @@ Gradients gradients_of(const std::vector<Tensor>& parameters) {
 Tensor clip_grad_norm_(const std::vector<Tensor>& parameters, double max_norm) {
   check_limit("clip_grad_norm_", "max_norm", max_norm);
   const Gradients gradients = gradients_of(parameters);
+  if (gradients.empty() && !parameters.empty()) {
+    return zeros({}, {.dtype = DType::float64, .device = parameters[0].device()});
+  }
   const std::span<const Tensor> all(gradients.begin(), gradients.size());
   Tensor norm = global_norm(all);
   clip_by_norm_(all, norm, max_norm);

@@ -315,6 +315,7 @@ TEST_CASE("cuda training: an index out of range is thrown at the next wait, and 
   expect_index_error("scatter_add", -2, [&] {
     scatter_add(table, 1, indices({0, -2}, {2, 1}), randn({2, 1}, on_card));
   });
+  expect_index_error("scatter_add", 2, [&] { one_hot(indices({0, 2}, {2}), 2); });
 
   const auto model = make_model(kCUDA, small_model());
   const auto loss_of = [&](const Tensor& batch) {
