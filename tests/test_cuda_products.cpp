@@ -88,7 +88,7 @@ TEST_CASE("cuda attention: halves are computed in float32 and rounded once") {
         const DType type = half ? dtype : DType::float32;
         Tensor x[3];
         for (int i = 0; i < 3; ++i) {
-          x[i] = inputs[i].to(type);
+          x[i] = inputs[i].detach().to(type);
           x[i].requires_grad_(true);
         }
         manual_seed(5);

@@ -13,7 +13,6 @@
 #include <sash/tensor/random.h>
 #include <sash/tensor/safetensors.h>
 
-
 #include "temporary_folder.h"
 
 using namespace sash;
