@@ -25,9 +25,7 @@ constinit RandomState generator{};
 // An empty tensor that a kernel will fill; a wrong dtype must not use up random numbers.
 Tensor empty_real(const char* op, const Shape& shape, const TensorOptions& options) {
   const DType dtype = options.dtype.value_or(default_dtype());
-  if (dtype != DType::float32 && dtype != DType::float64) {
-    throw DTypeError(op, "float32 or float64", name(dtype));
-  }
+  if (!is_floating(dtype)) throw DTypeError(op, "a floating dtype", name(dtype));
   return empty(shape, options);
 }
 

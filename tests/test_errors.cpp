@@ -85,9 +85,9 @@ TEST_CASE("wrong calls: factories") {
       "arange: expected finite bounds and a step, got one that is infinite or NaN",
       [] { arange(0, std::numeric_limits<double>::infinity()); });
   expect_error<ShapeError>("shape: expected extents of at least 0, got [-1, -1]", [] { eye(-1); });
-  expect_error<DTypeError>("rand: expected float32 or float64, got int64",
+  expect_error<DTypeError>("rand: expected a floating dtype, got int64",
                            [] { rand({2}, kInts); });
-  expect_error<DTypeError>("randn: expected float32 or float64, got int64",
+  expect_error<DTypeError>("randn: expected a floating dtype, got int64",
                            [] { randn({2}, kInts); });
   expect_error<ValueError>("randint: expected low < high, got 3 and 3", [] { randint(3, 3, {2}); });
   expect_error<ShapeError>("tensor: expected a shape of 3 elements, got [2]", [] {
@@ -210,7 +210,7 @@ TEST_CASE("wrong calls of the random generator use up no numbers") {
   const RandomState before = random_state();
   expect_error<DTypeError>("randint: expected int64 or int32, got float32",
                            [] { randint(0, 3, {2}, {.dtype = DType::float32}); });
-  expect_error<DTypeError>("rand: expected float32 or float64, got bool",
+  expect_error<DTypeError>("rand: expected a floating dtype, got bool",
                            [] { rand({2}, {.dtype = DType::boolean}); });
   CHECK(random_state() == before);
 }

@@ -1,6 +1,7 @@
 #include "../../tensor/kernels/random.h"
 
 #include <cmath>
+#include <type_traits>
 
 #include "../../core/dispatch.h"
 #include "elementwise.h"
@@ -20,6 +21,15 @@ void for_each_draw(const PhiloxState& state, uint64_t base, int64_t flat, int64_
   }
 }
 
+/// Halves are drawn in float32 and rounded.
+template <class T>
+using draw_t = std::conditional_t<sizeof(T) == 2, float, T>;
+
+template <class F>
+void dispatch_drawn(DType dtype, const char* op, F&& f) {
+  sash::detail::dispatch_over<float, double, float16, bfloat16>(dtype, op, f);
+}
+
 /// y[i] = transform(block i / 4, lane i % 4), i the row-major index.
 template <class T, class F>
 void draw(const TensorView& y, const PhiloxState& state, F transform) {
@@ -28,7 +38,7 @@ void draw(const TensorView& y, const PhiloxState& state, F transform) {
       Order::row_major,
       [&](int64_t flat, int64_t n, T* out) {
         for_each_draw(state, base, flat, n, [&](int64_t i, const PhiloxBlock& block, size_t lane) {
-          out[i] = transform(block, lane);
+          out[i] = static_cast<T>(transform(block, lane));
         });
       },
       y);
@@ -47,20 +57,22 @@ T normal(const PhiloxBlock& block, size_t lane) {
 
 void random_uniform(KernelContext&, const TensorView& y, PhiloxState state, double low,
                     double high) {
-  dispatch_floating(y.dtype, "random_uniform", [&]<class T>(TypeTag<T>) {
-    const T from = static_cast<T>(low), width = static_cast<T>(high - low);
+  dispatch_drawn(y.dtype, "random_uniform", [&]<class T>(TypeTag<T>) {
+    using C = draw_t<T>;
+    const C from = static_cast<C>(low), width = static_cast<C>(high - low);
     draw<T>(y, state, [from, width](const PhiloxBlock& block, size_t lane) {
-      return from + width * uniform_from_bits<T>(block.lane[lane]);
+      return from + width * uniform_from_bits<C>(block.lane[lane]);
     });
   });
 }
 
 void random_normal(KernelContext&, const TensorView& y, PhiloxState state, double mean,
                    double std) {
-  dispatch_floating(y.dtype, "random_normal", [&]<class T>(TypeTag<T>) {
-    const T centre = static_cast<T>(mean), scale = static_cast<T>(std);
+  dispatch_drawn(y.dtype, "random_normal", [&]<class T>(TypeTag<T>) {
+    using C = draw_t<T>;
+    const C centre = static_cast<C>(mean), scale = static_cast<C>(std);
     draw<T>(y, state, [centre, scale](const PhiloxBlock& block, size_t lane) {
-      return centre + scale * normal<T>(block, lane);
+      return centre + scale * normal<C>(block, lane);
     });
   });
 }
