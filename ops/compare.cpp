@@ -32,16 +32,9 @@ Tensor empty_bool(const Shape& shape, Device device) {
   return empty(shape, {.dtype = DType::boolean, .device = device});
 }
 
-void check_comparable(const char* op, const Tensor& x) {
-  if (x.dtype() == DType::float16 || x.dtype() == DType::bfloat16) {
-    throw DTypeError(op, "float32, float64, int32, int64, uint8 or bool", name(x.dtype()));
-  }
-}
-
 Tensor compare(const char* op, const kernels::CompareKernel& kernel, const Tensor& a,
                const Tensor& b) {
   check_compatible(op, a, b);
-  check_comparable(op, a);
   Tensor y = empty_bool(broadcast_shapes(a.shape(), b.shape(), op), a.device());
   KernelContext context = kernel_context(a.device());
   kernel(context, a.tensor_view(), b.tensor_view(), y.tensor_view());
@@ -51,7 +44,6 @@ Tensor compare(const char* op, const kernels::CompareKernel& kernel, const Tenso
 Tensor compare(const char* op, const kernels::CompareScalarKernel& kernel, const Tensor& x,
                Scalar value) {
   check_defined(op, x);
-  check_comparable(op, x);
   Tensor y = empty_bool(x.shape(), x.device());
   KernelContext context = kernel_context(x.device());
   kernel(context, x.tensor_view(), y.tensor_view(), value);

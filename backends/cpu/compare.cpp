@@ -9,18 +9,23 @@
 namespace sash::cpu {
 namespace {
 
-template <class F>
-void dispatch_comparable(DType dtype, const char* op, F&& f) {
-  sash::detail::dispatch_over<float, double, int64_t, int32_t, uint8_t, bool>(dtype, op, f);
+/// `x`, or the float32 it stands for.
+template <class T>
+auto number(T x) {
+  if constexpr (sizeof(T) == 2) {
+    return static_cast<float>(x);
+  } else {
+    return x;
+  }
 }
 
 template <class Relation>
 void compare(KernelContext&, const TensorView& a, const TensorView& b, const TensorView& y) {
-  dispatch_comparable(a.dtype, "compare", [&]<class T>(TypeTag<T>) {
+  dispatch_all(a.dtype, "compare", [&]<class T>(TypeTag<T>) {
     for_each_block<bool, T, T>(
         Order::memory,
         [](int64_t, int64_t n, bool* out, const T* p, const T* q) {
-          for (int64_t i = 0; i < n; ++i) out[i] = Relation{}(p[i], q[i]);
+          for (int64_t i = 0; i < n; ++i) out[i] = Relation{}(number(p[i]), number(q[i]));
         },
         y, a, b);
   });
@@ -28,12 +33,12 @@ void compare(KernelContext&, const TensorView& a, const TensorView& b, const Ten
 
 template <class Relation>
 void compare_scalar(KernelContext&, const TensorView& x, const TensorView& y, const Scalar& value) {
-  dispatch_comparable(x.dtype, "compare", [&]<class T>(TypeTag<T>) {
-    const T other = value.to<T>();
+  dispatch_all(x.dtype, "compare", [&]<class T>(TypeTag<T>) {
+    const auto other = number(value.to<T>());
     for_each_block<bool, T>(
         Order::memory,
         [other](int64_t, int64_t n, bool* out, const T* in) {
-          for (int64_t i = 0; i < n; ++i) out[i] = Relation{}(in[i], other);
+          for (int64_t i = 0; i < n; ++i) out[i] = Relation{}(number(in[i]), other);
         },
         y, x);
   });
@@ -52,11 +57,12 @@ void logical_not(KernelContext&, const TensorView& x, const TensorView& y) {
 }
 
 void isnan(KernelContext&, const TensorView& x, const TensorView& y) {
-  dispatch_floating(x.dtype, "isnan", [&]<class T>(TypeTag<T>) {
+  sash::detail::dispatch_over<float, double, float16, bfloat16>(
+      x.dtype, "isnan", [&]<class T>(TypeTag<T>) {
     for_each_block<bool, T>(
         Order::memory,
         [](int64_t, int64_t n, bool* out, const T* in) {
-          for (int64_t i = 0; i < n; ++i) out[i] = std::isnan(in[i]);
+          for (int64_t i = 0; i < n; ++i) out[i] = std::isnan(number(in[i]));
         },
         y, x);
   });
