@@ -9,6 +9,12 @@
 namespace sash::cpu {
 namespace {
 
+// Throws for a dtype without a kernel before anything is written.
+template <class Tensors>
+void check_dtypes(const char* op, std::span<const Tensors> tensors) {
+  for (const Tensors& x : tensors) dispatch_floating(x.dtype, op, [](auto) {});
+}
+
 // Elements of one piece: four arrays of it stay in a core's second-level cache.
 constexpr int64_t kChunk = 16384;
 
@@ -83,6 +89,7 @@ void adam_chunk(const AdamFactors<T>& f, int64_t n, T* __restrict p, const T* __
 
 void adam_step(KernelContext& context, std::span<const kernels::AdamTensors> tensors,
                const kernels::AdamSettings& settings) {
+  check_dtypes("adam_step", tensors);
   for (const kernels::AdamTensors& tensor : tensors) ++*tensor.step;
   const bool l2 = !settings.decoupled && settings.weight_decay != 0;
   const Chunks<kernels::AdamTensors> chunks(context, tensors);
@@ -121,6 +128,7 @@ void sgd_chunk(const kernels::SgdSettings& s, bool first, int64_t n, T* __restri
 
 void sgd_step(KernelContext& context, std::span<const kernels::SgdTensors> tensors,
               const kernels::SgdSettings& settings) {
+  check_dtypes("sgd_step", tensors);
   for (const kernels::SgdTensors& tensor : tensors) ++*tensor.step;
   const Chunks<kernels::SgdTensors> chunks(context, tensors);
   chunks.run([&](int64_t, const kernels::SgdTensors& x, int64_t begin, int64_t end) {
@@ -153,6 +161,7 @@ double sum_of_squares(const T* x, int64_t n) {
 
 void global_norm(KernelContext& context, std::span<const kernels::FlatTensor> tensors,
                  double* norm) {
+  check_dtypes("global_norm", tensors);
   const Chunks<kernels::FlatTensor> chunks(context, tensors);
   const Workspace partials(context, chunks.count() * static_cast<int64_t>(sizeof(double)));
   auto* partial = partials.ptr<double>();
@@ -170,6 +179,7 @@ void global_norm(KernelContext& context, std::span<const kernels::FlatTensor> te
 template <class F>
 void update_all(KernelContext& context, const char* op,
                 std::span<const kernels::FlatTensor> tensors, F f) {
+  check_dtypes(op, tensors);
   const Chunks<kernels::FlatTensor> chunks(context, tensors);
   chunks.run([&](int64_t, const kernels::FlatTensor& x, int64_t begin, int64_t end) {
     dispatch_floating(x.dtype, op, [&]<class T>(TypeTag<T>) {
