@@ -45,8 +45,9 @@ struct Several : std::vector<T> {
 using Tensors = std::vector<Tensor>;
 using Arrays = std::vector<Array>;
 
-/// A row of the table: one op with one set of shapes, layouts and options. Its four uses are the
-/// forward pass against `reference`, gradient checks, every backend against the CPU, and timing.
+/// A row of the table: one op with one set of shapes, layouts and options. Its uses are the forward
+/// pass against `reference`, gradient checks, every backend against the CPU, the half types against
+/// rounded float32, and timing.
 struct OpCase {
   std::string op;       ///< the public function, "operator+" for an operator
   std::string variant;  ///< tells the cases of an op apart
@@ -59,6 +60,12 @@ struct OpCase {
   double tolerance32 = 1e-5;     ///< |y - reference| <= tolerance max(1, |reference|)
   double tolerance64 = 1e-12;
   double gradient32 = 1e-4;  ///< the same, of float32 gradients against float64 ones
+  /// For float16 and bfloat16, by how many roundings results and gradients may be off: more than 1
+  /// where several ops round one after the other.
+  double half_rounds = 1;
+  double half_gradient_rounds = 1;
+  /// What is rounded on the way to a gradient may be as large as this and cancel.
+  double half_gradient_scale = 0;
   bool differentiable = true;
   bool twice_differentiable = true;
   bool fast_checks = false;  ///< gradcheck by random products whatever the size

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <sstream>
@@ -254,6 +255,21 @@ BackendTally check_backend(Device device, const UnsupportedList& unsupported) {
       if (is_floating(dtype) && has_gradients(op_case)) {
         run.check("gradient", op_case, dtype, check_gradients_against_cpu);
       }
+    }
+  }
+  return run.finish();
+}
+
+BackendTally check_halves(Device device, const UnsupportedList& unsupported) {
+  BackendRun run(device, unsupported);
+  for (const OpCase& op_case : op_table()) {
+    const auto has = [&](DType dtype) {
+      return std::find(op_case.dtypes.begin(), op_case.dtypes.end(), dtype) != op_case.dtypes.end();
+    };
+    if (op_case.timed || !has(DType::float32) || !has(DType::float64)) continue;
+    for (const DType half : {DType::float16, DType::bfloat16}) {
+      run.check("half forward", op_case, half, check_half_results);
+      if (has_gradients(op_case)) run.check("half gradient", op_case, half, check_half_gradients);
     }
   }
   return run.finish();

@@ -140,6 +140,12 @@ Arrays input_values(const OpCase& op_case, DType dtype) {
   return values;
 }
 
+double rounded(double value, DType half) {
+  const auto number = static_cast<float>(value);
+  return static_cast<double>(half == DType::float16 ? static_cast<float>(float16(number))
+                                                    : static_cast<float>(bfloat16(number)));
+}
+
 GuardedInput::GuardedInput(const InputSpec& spec, const Array& values, DType dtype, Device device) {
   const Strides strides = strides_of(spec.shape, spec.layout);
   const DType own = dtype_of_input(spec, dtype);
@@ -161,7 +167,11 @@ bool GuardedInput::intact() const {
 }
 
 std::vector<GuardedInput> make_inputs(const OpCase& op_case, DType dtype, Device device) {
-  const Arrays values = input_values(op_case, dtype);
+  return make_inputs(op_case, input_values(op_case, dtype), dtype, device);
+}
+
+std::vector<GuardedInput> make_inputs(const OpCase& op_case, const Arrays& values, DType dtype,
+                                      Device device) {
   std::vector<GuardedInput> inputs;
   for (size_t i = 0; i < values.size(); ++i) {
     inputs.emplace_back(op_case.inputs[i], values[i], dtype, device);

@@ -11,6 +11,9 @@ namespace sash::testing {
 /// input's own dtype is.
 Arrays input_values(const OpCase& op_case, DType dtype);
 
+/// `value` rounded to the half type `half`.
+double rounded(double value, DType half);
+
 /// A tensor of given elements and layout, surrounded and interspersed with sentinels (NaN).
 class GuardedInput {
  public:
@@ -27,6 +30,9 @@ class GuardedInput {
 };
 
 std::vector<GuardedInput> make_inputs(const OpCase& op_case, DType dtype, Device device);
+/// With other numbers than `input_values`.
+std::vector<GuardedInput> make_inputs(const OpCase& op_case, const Arrays& values, DType dtype,
+                                      Device device);
 Tensors tensors(const std::vector<GuardedInput>& inputs);
 
 /// The elements, read by this code's own loop.

@@ -30,6 +30,17 @@ std::string check_float32_gradients(const OpCase& op_case, Device device);
 std::string check_results_against_cpu(const OpCase& op_case, DType dtype, Device device);
 std::string check_gradients_against_cpu(const OpCase& op_case, DType dtype, Device device);
 
+/// Results, or gradients for a random cotangent, in float16 or bfloat16 on `device`, for inputs
+/// that the half type holds: their largest error, measured against float64 on the CPU, is at most
+///
+///     rounds max(2 e, h) + tolerance32 max|y|
+///
+/// with e the error of float32 on the CPU, rounded at the end, h half a unit in the last place of
+/// max|y| (of the case's scale, if larger), and `rounds` the case's. Results that are no half
+/// numbers: equal to float32.
+std::string check_half_results(const OpCase& op_case, DType half, Device device);
+std::string check_half_gradients(const OpCase& op_case, DType half, Device device);
+
 /// What a backend cannot do yet: lines "cuda forward softmax" or "cuda gradient softmax/axis 0",
 /// for all cases of an op or for one; '#' starts a comment.
 class UnsupportedList {
@@ -54,6 +65,10 @@ struct BackendTally {
 /// Checks every case on `device` against the CPU. A listed pair counts as skipped, and it is a
 /// problem if it works all the same; a pair that is not listed must work.
 BackendTally check_backend(Device device, const UnsupportedList& unsupported);
+
+/// The same in float16 and bfloat16, for every case that has float32 and float64; the uses are
+/// listed as "half forward" and "half gradient".
+BackendTally check_halves(Device device, const UnsupportedList& unsupported);
 
 /// Inputs for timing a case, and the case itself run on them once.
 Tensors timing_inputs(const OpCase& op_case, DType dtype, Device device);

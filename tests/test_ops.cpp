@@ -125,6 +125,22 @@ TEST_CASE("the checks notice what they are for") {
   cut.run = [](const Tensors& x) { return x[0].detach() * 2.0 + x[0]; };
   CHECK(check_gradients(cut, kCPU).find("gradients differ") != std::string::npos);
 
+  OpCase half = op_case;  // computed in float32, the CPU having no products of halves
+  half.run = [](const Tensors& x) {
+    if (x[0].dtype() == DType::float64) return x[0] * 3.0;
+    return (x[0].to(DType::float32) * 3.0).to(x[0].dtype());
+  };
+  OpCase coarse = half;
+  coarse.run = [run = half.run](const Tensors& x) -> Tensors {
+    const Tensor y = run(x)[0];
+    return {y.dtype() == DType::float16 ? y.to(DType::bfloat16).to(y.dtype()) : y};
+  };
+  for (const auto check : {check_half_results, check_half_gradients}) {
+    CHECK(check(half, DType::float16, kCPU).empty());
+    CHECK(check(half, DType::bfloat16, kCPU).empty());
+  }
+  CHECK(check_half_results(coarse, DType::float16, kCPU).find("roundings") != std::string::npos);
+
   GuardedMemory guarded;
   {
     const Tensor y = empty({5});
@@ -164,6 +180,23 @@ TEST_CASE("backends agree with the CPU") {
     for (const std::string& line : tally.missing) lines += "\n" + line;
     MESSAGE("tests/unsupported.txt lacks:" << lines);
   }
+  CHECK_FALSE((required && tally.skipped > 0));
+}
+
+TEST_CASE("halves are within twice the error of rounding float32") {
+  const bool required = std::getenv("SASH_REQUIRE_CUDA") != nullptr;
+  std::string reason;
+  if (!try_backend(DeviceType::cuda, &reason)) {
+    MESSAGE("cuda halves: run 0, skipped " << op_table().size() << " cases (" << reason << ")");
+    CHECK_FALSE(required);
+    return;
+  }
+  const UnsupportedList unsupported(SASH_SOURCE_DIR "/tests/unsupported.txt");
+  const BackendTally tally = check_halves(kCUDA, unsupported);
+  MESSAGE("cuda halves: run " << tally.run << ", skipped " << tally.skipped);
+  CHECK(tally.run > 1000);
+  for (const std::string& problem : tally.problems) FAIL_CHECK("cuda: " << problem);
+  for (const std::string& line : tally.missing) MESSAGE("tests/unsupported.txt lacks: " << line);
   CHECK_FALSE((required && tally.skipped > 0));
 }
 

@@ -111,6 +111,9 @@ void add_case(OpTable& table, const Setting& setting, const Sizes& s,
               return (fused_kernel ? fused : composed)(t, options_of(setting, t));
             },
         .reference = [=](const Arrays& t) { return attention_of(setting, t); },
+        .half_rounds = fused_kernel ? 1.0 : 8,
+        .half_gradient_rounds = fused_kernel ? 4.0 : 8,  // of the result that was kept, and its own
+        .half_gradient_scale = 1,
     });
   }
 }

@@ -71,6 +71,8 @@ void add_pairs(OpTable& table, const BinaryOp& op) {
         .run = [f = op.run](const Tensors& x) { return f(x[0], x[1]); },
         .reference = [f = op.formula](const Arrays& x) { return zip(x[0], x[1], f); },
         .dtypes = op.dtypes,
+        .half_gradient_rounds = 4,  // products, before they are summed to the operand's shape
+        .half_gradient_scale = op.high,
     });
   }
 }
@@ -79,13 +81,15 @@ template <class Run>
 void add_operator(OpTable& table, const char* name, const char* variant, Run run,
                   double (*formula)(double, double), bool two_tensors) {
   const InputSpec positive{.shape = {3, 5}, .low = 0.5, .high = 3};
-  OpCase row{.op = name,
-             .variant = variant,
-             .inputs = {positive},
-             .run = run,
-             .reference = [formula](const Arrays& x) {
-               return zip(x[0], x.size() > 1 ? x[1] : x[0], formula);
-             }};
+  OpCase row{
+      .op = name,
+      .variant = variant,
+      .inputs = {positive},
+      .run = run,
+      .reference =
+          [formula](const Arrays& x) { return zip(x[0], x.size() > 1 ? x[1] : x[0], formula); },
+      .half_rounds = 2,
+      .half_gradient_rounds = 4};
   if (two_tensors) row.inputs.push_back(positive);
   table.push_back(std::move(row));
 }

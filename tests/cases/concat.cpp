@@ -76,8 +76,6 @@ void add_pieces(OpTable& table, const std::string& name, const std::string& opti
       .inputs = {input},
       .run = [run = std::move(run)](const Tensors& x) { return run(x[0]); },
       .reference = [lengths, axis](const Arrays& x) { return split_of(x[0], lengths, axis); },
-      .dtypes = {DType::float64},
-      .results = std::vector<DType>(lengths.size(), DType::float64),
   });
 }
 

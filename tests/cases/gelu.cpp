@@ -25,6 +25,9 @@ void add_cases(OpTable& table, const std::string& kind, Function f, GeluApproxim
         .inputs = {input},
         .run = [=](const Tensors& x) { return f(x[0], how); },
         .reference = [=](const Arrays& x) { return map(x[0], formula); },
+        .half_rounds = kind[0] == 'c' ? 4.0 : 1,  // composite
+        .half_gradient_rounds = kind[0] == 'c' ? 4.0 : 1,
+        .half_gradient_scale = kind[0] == 'c' ? 1.0 : 0,
     });
   };
   add({.shape = {}});

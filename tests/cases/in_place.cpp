@@ -82,6 +82,9 @@ void add_recorded(OpTable& table, const InPlaceOp& op) {
             },
         .reference = [op](const Arrays& x) { return expected(op, x); },
         .dtypes = op.dtypes,
+        .half_rounds = op.option == "alpha 3, " ? 2.0 : 1,
+        .half_gradient_rounds = 4,
+        .half_gradient_scale = 2,
     });
   }
 }

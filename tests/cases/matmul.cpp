@@ -52,7 +52,8 @@ void add_matmul(OpTable& table) {
         .inputs = {left, right},
         .run = [](const Tensors& x) { return matmul(x[0], x[1]); },
         .reference = [](const Arrays& x) { return matmul(x[0], x[1]); },
-        .tolerance32 = 1e-4,  // of elements that nearly cancel
+        .tolerance32 = 1e-4,        // of elements that nearly cancel
+        .half_gradient_rounds = 2,  // once before batches are summed
     });
   }
   const double n = 512;

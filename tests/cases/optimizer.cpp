@@ -32,27 +32,23 @@ const std::vector<InputSpec> kGradients{
 void add_row(OpTable& table, const std::string& name, const std::string& variant,
              std::vector<InputSpec> inputs, std::function<Several<Tensor>(const Tensors&)> run,
              std::function<Several<Array>(const Arrays&)> reference, bool float64_result = false) {
-  for (const DType dtype : {DType::float32, DType::float64}) {
-    const size_t results = float64_result ? 1 : inputs.size();
-    table.push_back({
-        .op = name,
-        .variant = variant + std::string(sash::name(dtype)),
-        .inputs = inputs,
-        .run = run,
-        .reference = reference,
-        .dtypes = {dtype},
-        .results = std::vector<DType>(results, float64_result ? DType::float64 : dtype),
-        .differentiable = false,
-    });
-  }
+  table.push_back({
+      .op = name,
+      .variant = variant,
+      .inputs = std::move(inputs),
+      .run = std::move(run),
+      .reference = std::move(reference),
+      .results = float64_result ? std::vector<DType>{DType::float64} : std::vector<DType>{},
+      .differentiable = false,
+  });
 }
 
 void add_norms(OpTable& table) {
   add_row(
-      table, "global_norm", "", kGradients, [](const Tensors& x) { return global_norm(x); },
+      table, "global_norm", "whole", kGradients, [](const Tensors& x) { return global_norm(x); },
       [](const Arrays& x) { return Array({}, norm_of(x)); }, true);
   for (const double limit : {0.5, 1e6}) {
-    const std::string variant = limit < 1 ? "above the limit, " : "below the limit, ";
+    const std::string variant = limit < 1 ? "above the limit" : "below the limit";
     add_row(
         table, "clip_by_norm_", variant, kGradients,
         [limit](const Tensors& x) {
@@ -70,7 +66,7 @@ void add_norms(OpTable& table) {
         });
   }
   add_row(
-      table, "clip_by_value_", "", kGradients,
+      table, "clip_by_value_", "whole", kGradients,
       [](const Tensors& x) {
         Tensors y = clones(x);
         clip_by_value_(y, 0.75);
@@ -156,31 +152,27 @@ Arrays sgd_of(const Arrays& x, int64_t steps, bool nesterov) {
 void add_steps(OpTable& table, const Shape& shape) {
   const InputSpec any{.shape = shape}, positive{.shape = shape, .low = 0.1, .high = 2};
   const auto add = [&](const std::string& name, const std::string& option,
-                       std::vector<InputSpec> inputs, size_t results,
+                       std::vector<InputSpec> inputs,
                        std::function<Several<Tensor>(const Tensors&)> run,
                        std::function<Several<Array>(const Arrays&)> reference) {
-    for (const DType dtype : {DType::float32, DType::float64}) {
-      table.push_back({
-          .op = name,
-          .variant = option + to_string(shape) + " " + std::string(sash::name(dtype)),
-          .inputs = inputs,
-          .run = run,
-          .reference = reference,
-          .dtypes = {dtype},
-          .results = std::vector<DType>(results, dtype),
-          .differentiable = false,
-      });
-    }
+    table.push_back({
+        .op = name,
+        .variant = option + to_string(shape),
+        .inputs = std::move(inputs),
+        .run = std::move(run),
+        .reference = std::move(reference),
+        .differentiable = false,
+    });
   };
   for (const bool flag : {false, true}) {
     add(
-        "adam_step", flag ? "decoupled, " : "", {any, any, any, positive}, 3,
+        "adam_step", flag ? "decoupled, " : "", {any, any, any, positive},
         [flag](const Tensors& x) { return adam(x, flag); },
         [flag](const Arrays& x) { return adam_of(x, flag); });
     for (const int64_t steps : {0, 2}) {
       add(
           "sgd_step", (flag ? "nesterov, " : "") + std::to_string(steps) + " steps before, ",
-          {any, any, any}, 2, [=](const Tensors& x) { return sgd(x, steps, flag); },
+          {any, any, any}, [=](const Tensors& x) { return sgd(x, steps, flag); },
           [=](const Arrays& x) { return sgd_of(x, steps, flag); });
     }
   }

@@ -59,6 +59,9 @@ void add_rows(OpTable& table, const std::string& name, const std::string& kind, 
         .inputs = {input},
         .run = [f, along = axis](const Tensors& x) { return f(x[0], along); },
         .reference = [reference, along = axis](const Arrays& x) { return reference(x[0], along); },
+        .half_rounds = kind.empty() ? 1.0 : 3,
+        .half_gradient_rounds = kind.empty() ? 2.0 : 8,  // of the result that was kept, and its own
+        .half_gradient_scale = 1,
     });
   }
   const double inf = -kInfinity;

@@ -143,6 +143,8 @@ void add_function(OpTable& table, const UnaryOp& op, InputSpec spec) {
       .run = [run = op.run](const Tensors& x) { return run(x[0]); },
       .reference = [f = op.formula](const Arrays& x) { return map(x[0], f); },
       .dtypes = op.dtypes,
+      .half_gradient_rounds = 4,
+      .half_gradient_scale = 1,
   });
 }
 
