@@ -21,7 +21,7 @@ struct AdamOptions {
 /// State: `exp_avg` (m), `exp_avg_sq` (v). Each parameter counts the steps in which it had a
 /// gradient.
 ///
-/// State has the parameters' dtype. In float16 a gradient below 1e-2 makes v vanish (its least
+/// State has the parameters' dtype. In float16 a gradient below 5e-3 makes v vanish (its least
 /// number is 6e-8) and the step explode: keep such parameters in bfloat16 or float32.
 class SASH_API Adam : public Optimizer {
  public:

@@ -59,13 +59,13 @@ void logical_not(KernelContext&, const TensorView& x, const TensorView& y) {
 void isnan(KernelContext&, const TensorView& x, const TensorView& y) {
   sash::detail::dispatch_over<float, double, float16, bfloat16>(
       x.dtype, "isnan", [&]<class T>(TypeTag<T>) {
-    for_each_block<bool, T>(
-        Order::memory,
-        [](int64_t, int64_t n, bool* out, const T* in) {
-          for (int64_t i = 0; i < n; ++i) out[i] = std::isnan(number(in[i]));
-        },
-        y, x);
-  });
+        for_each_block<bool, T>(
+            Order::memory,
+            [](int64_t, int64_t n, bool* out, const T* in) {
+              for (int64_t i = 0; i < n; ++i) out[i] = std::isnan(number(in[i]));
+            },
+            y, x);
+      });
 }
 
 }  // namespace
