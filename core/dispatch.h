@@ -27,7 +27,7 @@ void dispatch_over(DType dtype, std::string_view op, F&& f) {
 
 }  // namespace detail
 
-/// Calls `f` with the element type of `dtype`; throws `DTypeError` naming `op` for any other.
+/// float32 and float64: calls `f` with the element type; `DTypeError` naming `op` for any other.
 template <class F>
 void dispatch_floating(DType dtype, std::string_view op, F&& f) {
   detail::dispatch_over<float, double>(dtype, op, f);

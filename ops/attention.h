@@ -18,8 +18,8 @@ struct AttentionOptions {
 /// o = dropout(softmax(scale q k' where visible)) v.
 ///
 /// q [B, H, S_q, D], k [B, H_kv, S_k, D], v [B, H_kv, S_k, D_v] give o [B, H, S_q, D_v]; H is a
-/// multiple of H_kv, and query head h reads key and value head floor(h H_kv / H). float32 and
-/// float64. Memory grows with S_q + S_k, not with their product. A query that sees no key gets
+/// multiple of H_kv, and query head h reads key and value head floor(h H_kv / H). Floating
+/// dtypes. Memory grows with S_q + S_k, not with their product. A query that sees no key gets
 /// zeros and a zero gradient. The weight of [b, h, i, j] is dropped or kept by its row-major index
 /// in [B, H, S_q, S_k] alone.
 ///

@@ -5,8 +5,8 @@
 
 /// Arithmetic of two tensors, differentiable any number of times. Shapes broadcast (NumPy's rules);
 /// there is no promotion: `DTypeError` names two dtypes that differ, `DeviceError` two devices.
-/// A scalar takes the tensor's dtype. float32 and float64; what is marked (integers) also int32
-/// and int64.
+/// A scalar takes the tensor's dtype. Floating dtypes, the halves on CUDA; what is marked
+/// (integers) also int32 and int64.
 namespace sash {
 
 /// a + b (integers).

@@ -3,7 +3,7 @@
 #include "../tensor/tensor.h"
 
 /// Comparisons and logic, element by element: the result is bool and has no gradient. Shapes
-/// broadcast; both tensors have one dtype (float32, float64, int32, int64, uint8 or bool) and one
+/// broadcast; both tensors have one dtype, whichever, and one
 /// device, else `DTypeError` or `DeviceError`. Comparing with NaN gives false, but for `ne`.
 namespace sash {
 
@@ -27,7 +27,7 @@ SASH_API Tensor logical_and(const Tensor& a, const Tensor& b);
 SASH_API Tensor logical_or(const Tensor& a, const Tensor& b);
 SASH_API Tensor logical_not(const Tensor& x);
 
-/// Whether an element is NaN; float32 and float64.
+/// Whether an element is NaN; floating dtypes.
 SASH_API Tensor isnan(const Tensor& x);
 
 }  // namespace sash

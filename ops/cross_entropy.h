@@ -16,8 +16,8 @@ struct CrossEntropyOptions {
 /// none, as in PyTorch.
 ///
 /// logits are [N, C] with targets [N], or [B, T, C] with [B, T] (the classes are the last axis);
-/// targets are int64 class indices. Reduction::none gives the shape of the targets. float32 and
-/// float64. Throws `ShapeError`, `DTypeError`, `DeviceError`, `ValueError` for s outside [0, 1],
+/// targets are int64 class indices. Reduction::none gives the shape of the targets. Floating
+/// dtypes. Throws `ShapeError`, `DTypeError`, `DeviceError`, `ValueError` for s outside [0, 1],
 /// and `IndexError` for a target that is neither in [0, C) nor ignored.
 SASH_API Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
                               const CrossEntropyOptions& options = {});

@@ -10,7 +10,7 @@ namespace sash {
 ///
 /// The mask comes from the generator of `manual_seed` and depends on the element's row-major index
 /// alone: one seed gives one mask, on every device. It is drawn again in the backward pass, not
-/// stored. float32 and float64. Throws `ValueError` unless 0 <= p <= 1.
+/// stored. Floating dtypes. Throws `ValueError` unless 0 <= p <= 1.
 SASH_API Tensor dropout(const Tensor& x, double p, bool training = true);
 
 /// Dropout with the mask of `state` (see `PhiloxState`), for ops that must draw a mask twice.

@@ -9,7 +9,7 @@ enum class GeluApproximation { none, tanh };
 
 /// y = x P(x), P(x) = (1 + erf(x / sqrt(2))) / 2 (Hendrycks and Gimpel, "Gaussian error linear
 /// units", 2016), or with P(x) = (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2.
-/// float32 and float64; `DTypeError` otherwise.
+/// Floating dtypes; `DTypeError` otherwise.
 SASH_API Tensor gelu(const Tensor& x, GeluApproximation approximation = GeluApproximation::none);
 
 namespace composite {

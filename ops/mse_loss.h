@@ -7,7 +7,7 @@ namespace sash {
 
 /// (a_i - b_i)^2, reduced over all elements; differentiable in both. The shapes are equal: throws
 /// `ShapeError` otherwise, `DTypeError` or `DeviceError` if dtype or device differ. The mean of
-/// nothing is NaN. float32 and float64.
+/// nothing is NaN. Floating dtypes.
 SASH_API Tensor mse_loss(const Tensor& a, const Tensor& b, Reduction reduction = Reduction::mean);
 
 namespace composite {

@@ -5,8 +5,8 @@
 #include "../tensor/tensor.h"
 
 /// Elementwise functions of one tensor, differentiable any number of times; the result has the
-/// input's shape and dtype. float32 and float64, unless said otherwise; any other dtype throws
-/// `DTypeError` naming the function.
+/// input's shape and dtype. Floating dtypes, the halves on CUDA, unless said otherwise; any
+/// other dtype throws `DTypeError` naming the function.
 namespace sash {
 
 /// -x; int32 and int64 too.

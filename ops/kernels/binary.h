@@ -4,7 +4,7 @@
 #include "../../core/tensor_view.h"
 
 /// y[i] = f(a[i], b[i]): dtypes equal, a and b broadcast to y's shape; y may be the same view as a
-/// or b. float32, float64, int32 and int64, unless said otherwise.
+/// or b. Floating dtypes, int32 and int64, unless said otherwise.
 namespace sash::kernels {
 
 using BinaryKernel =
@@ -13,8 +13,8 @@ using BinaryKernel =
 extern SASH_API BinaryKernel add;
 extern SASH_API BinaryKernel sub;
 extern SASH_API BinaryKernel mul;
-extern SASH_API BinaryKernel div;  ///< float32 and float64
-extern SASH_API BinaryKernel pow;  ///< float32 and float64
+extern SASH_API BinaryKernel div;  ///< floating
+extern SASH_API BinaryKernel pow;  ///< floating
 extern SASH_API BinaryKernel maximum;
 extern SASH_API BinaryKernel minimum;
 

@@ -4,8 +4,8 @@
 #include "../../core/scalar.h"
 #include "../../core/tensor_view.h"
 
-/// y[i] = relation(a[i], b[i]) as bool: a and b of one dtype (float32, float64, int32, int64, uint8
-/// or bool), broadcast to y's shape. NaN is unequal to everything.
+/// y[i] = relation(a[i], b[i]) as bool: a and b of one dtype, whichever,
+/// broadcast to y's shape. NaN is unequal to everything.
 namespace sash::kernels {
 
 using CompareKernel =
@@ -32,6 +32,6 @@ extern SASH_API CompareKernel logical_or;   ///< bool
 extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorView& y)>
     logical_not;  ///< bool
 extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorView& y)>
-    isnan;  ///< x float32 or float64
+    isnan;  ///< x floating
 
 }  // namespace sash::kernels

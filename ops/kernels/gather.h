@@ -14,7 +14,7 @@ extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorVie
     gather;
 
 /// y[i][index[i][j][k]][k] += src[i][j][k] for axis 1, likewise for others, adding in the order of
-/// j. src has the index's shape, which y covers on every other axis; float32, float64, int32 and
+/// j. src has the index's shape, which y covers on every other axis; floating, int32 or
 /// int64.
 extern SASH_API Kernel<void(KernelContext&, const TensorView& y, const TensorView& index,
                             const TensorView& src, int axis)>

@@ -7,7 +7,7 @@
 #include "../../core/kernel.h"
 
 /// Multi-tensor kernels of a training step: one call covers all parameters. Memory is contiguous
-/// and float32 or float64; pointers are the device's, numbers that change from step to step too, so
+/// and floating; pointers are the device's, numbers that change from step to step too, so
 /// that nothing waits for the host.
 namespace sash::kernels {
 

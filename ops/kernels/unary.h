@@ -11,7 +11,7 @@ using UnaryKernel = Kernel<void(KernelContext&, const TensorView& x, const Tenso
 using ScalarKernel =
     Kernel<void(KernelContext&, const TensorView& x, const TensorView& y, const Scalar& value)>;
 
-// float32, float64, int32 and int64.
+// Floating dtypes, int32 and int64.
 extern SASH_API UnaryKernel neg;
 extern SASH_API UnaryKernel abs;
 extern SASH_API UnaryKernel sign;  ///< NaN stays NaN
@@ -23,7 +23,7 @@ extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorVie
                             const Scalar& low, const Scalar& high)>
     clamp;
 
-// float32 and float64.
+// Floating dtypes.
 extern SASH_API UnaryKernel exp;
 extern SASH_API UnaryKernel log;
 extern SASH_API UnaryKernel log1p;
