@@ -29,6 +29,13 @@ Backend* find(DeviceType type) {
 
 Backend::~Backend() = default;
 
+void* Backend::allocate_host(int64_t) {
+  throw NotImplemented("allocate_host",
+                       "the " + std::string(name(type())) + " backend has no page-locked memory");
+}
+
+void Backend::deallocate_host(void*, int64_t) noexcept {}
+
 const uint64_t* Backend::random_base(Device) {
   static constinit const uint64_t zero = 0;
   return &zero;

@@ -27,6 +27,7 @@ struct MemoryStats {
   int64_t cached = 0;              ///< held for reuse
   int64_t system_allocations = 0;  ///< requests passed on to the system or driver
   int64_t host_copies = 0;         ///< copies between host and device
+  int64_t pinned = 0;              ///< page-locked host memory in use, for all devices of a kind
 };
 
 /// The resources of a kind of device. It knows nothing about ops: those are reached through
@@ -50,8 +51,15 @@ class SASH_API Backend {
   /// Gives cached memory back to the system.
   virtual void empty_cache(Device device) = 0;
 
+  /// Host memory that copies to these devices read without the host waiting for them, aligned and
+  /// counted as `allocate`'s. Throws `OutOfMemory`, and `NotImplemented` if the backend has none.
+  virtual void* allocate_host(int64_t bytes);
+  /// `bytes` as asked for. Copies already queued may still read the memory.
+  virtual void deallocate_host(void* memory, int64_t bytes) noexcept;
+
   /// Copies within a device, or between it and the host (`to` or `from` is then the CPU). Copies
-  /// to the host have arrived when this returns.
+  /// to the host have arrived when this returns; of copies from the host, only those from
+  /// `allocate_host`'s memory may still be reading it.
   virtual void copy(void* dst, Device to, const void* src, Device from, int64_t bytes,
                     Stream stream) = 0;
 
@@ -91,7 +99,7 @@ SASH_API Backend* try_backend(DeviceType type, std::string* reason = nullptr);
 SASH_API void register_backend(std::unique_ptr<Backend> backend);
 
 /// Rises whenever a plug-in built against older headers could misread what it is given.
-inline constexpr uint32_t kPluginAbiVersion = 2;
+inline constexpr uint32_t kPluginAbiVersion = 3;
 
 /// Signature of `sash_register_cuda`, the one function that `libsash_cuda` exports. It fills slots
 /// and registers the backend. Returns null, or the reason why the device cannot be used.

@@ -3,6 +3,8 @@
 #include <cmath>
 
 #include "../core/backend.h"
+#include "../core/error.h"
+#include "grad_mode.h"
 #include "kernels/memory.h"
 #include "tensor_impl.h"
 
@@ -84,6 +86,25 @@ Tensor from_host(const void* elements, const Shape& shape, DType dtype,
             context.stream);
   if (options.dtype) y = y.to(*options.dtype);
   return marked(y, options);
+}
+
+Tensor pin_memory(const Tensor& host) {
+  if (!host.device().is_cpu()) {
+    throw DeviceError("pin_memory", "a tensor on cpu", to_string(host.device()));
+  }
+  if (grad_enabled() && host.requires_grad()) {
+    throw AutogradError("pin_memory", "a tensor without a gradient, or one under NoGradGuard",
+                        "one that requires grad");
+  }
+  Backend& owner = backend(DeviceType::cuda);
+  const int64_t bytes = host.numel() * size_of(host.dtype());
+  void* memory = owner.allocate_host(bytes);
+  const Tensor y = from_blob(memory, host.shape(), host.dtype(), kCPU, [memory, bytes] {
+    backend(DeviceType::cuda).deallocate_host(memory, bytes);
+  });
+  KernelContext context = kernel_context(kCPU);
+  kernels::copy(context, host.tensor_view(), y.tensor_view());
+  return y;
 }
 
 Tensor from_blob(void* data, const Shape& shape, DType dtype, Device device,

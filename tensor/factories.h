@@ -55,6 +55,14 @@ Tensor tensor(std::initializer_list<T> values, const TensorOptions& options = {}
   return tensor(std::vector<T>(values), {static_cast<int64_t>(values.size())}, options);
 }
 
+/// The elements of `host`, a CPU tensor, in page-locked memory of the CUDA backend: a contiguous
+/// CPU tensor whose copies to CUDA (`to`), like those of its contiguous views, run on the current
+/// stream while the host goes on. It may go before they are done; to write to it, wait for them
+/// first
+/// (`synchronize`). Not differentiable. Throws `DeviceError` if `host` is elsewhere or CUDA cannot
+/// be used, and `AutogradError` if `host` requires grad while ops are recorded.
+SASH_API Tensor pin_memory(const Tensor& host);
+
 /// Wraps memory of the caller's on `device` without copying; `release` runs when the last tensor
 /// that shares it goes.
 SASH_API Tensor from_blob(void* data, const Shape& shape, DType dtype, Device device = kCPU,

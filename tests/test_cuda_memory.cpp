@@ -1,6 +1,7 @@
 // Memory, streams, events and captured graphs of a card, and tensors on several devices.
 #include <doctest/doctest.h>
 
+#include <array>
 #include <cmath>
 #include <string>
 #include <thread>
@@ -141,6 +142,111 @@ TEST_CASE("cuda memory: copies to and from the host are counted") {
   CHECK(copies() == before + 1);
   CHECK(y.to(kCPU).to_vector<int64_t>()[99] == 198);
   CHECK(copies() == before + 2);
+}
+
+TEST_CASE("cuda memory: pinned tensors hold the elements of any view, and copies bring them over") {
+  if (cuda_missing()) return;
+  const auto check = [](const Tensor& host) {
+    CAPTURE(to_string(host.shape()));
+    const Tensor pinned = pin_memory(host);
+    CHECK(pinned.device() == kCPU);
+    CHECK(pinned.dtype() == host.dtype());
+    CHECK(pinned.shape() == host.shape());
+    CHECK(pinned.is_contiguous());
+    CHECK(pinned.to_vector<double>() == host.to_vector<double>());
+    const int64_t copies = memory_stats(kCUDA).host_copies;
+    const Tensor there = pinned.to(kCUDA);
+    CHECK(memory_stats(kCUDA).host_copies == copies + 1);
+    CHECK(there.to_vector<double>() == host.to_vector<double>());
+  };
+  const Tensor x = randn({70, 50}, {.dtype = DType::float64, .device = kCPU});
+  check(x);
+  check(x.transpose(0, 1));
+  check(x.narrow(1, 3, 7));
+  check(x.to(DType::float16));
+  check(arange(0, 1000, 1, {.device = kCPU}));
+  check(zeros({0, 3}, {.device = kCPU}));
+  check(scalar_tensor(4, {.device = kCPU}));
+  // From the middle of a block, and back into it.
+  const Tensor pinned = pin_memory(x);
+  CHECK(pinned.narrow(0, 60, 10).to(kCUDA).to_vector<double>() ==
+        x.narrow(0, 60, 10).to_vector<double>());
+  CHECK(pinned.transpose(0, 1).to(kCUDA).to_vector<double>() == x.mT().to_vector<double>());
+}
+
+TEST_CASE("cuda memory: pinned memory is counted, and handed out again") {
+  if (cuda_missing()) return;
+  synchronize(kCUDA);
+  empty_cache(kCUDA);
+  const MemoryStats before = memory_stats(kCUDA);
+  const auto grown = [&] { return memory_stats(kCUDA).pinned - before.pinned; };
+  const auto asked = [&] {
+    return memory_stats(kCUDA).system_allocations - before.system_allocations;
+  };
+  const auto host = [](int64_t count) {
+    return zeros({count}, {.dtype = DType::uint8, .device = kCPU});
+  };
+  for (int round = 0; round < 10; ++round) {
+    const Tensor a = pin_memory(host(1)), b = pin_memory(host(5000));
+    const Tensor view = pin_memory(host(2 * kMiB + 1)).narrow(0, 5, 1);
+    CHECK(grown() == 4096 + 8192 + 3 * kMiB);
+    CHECK(asked() == 3);
+    CHECK(memory_stats(kCUDA).current == before.current);
+  }
+  CHECK(grown() == 0);
+  empty_cache(kCUDA);
+  const Tensor a = pin_memory(host(5000));
+  CHECK(asked() == 4);
+  CHECK_THROWS_WITH_AS(backend(DeviceType::cuda).allocate_host(int64_t{1} << 50),
+                       ("allocate_host: asked for 1125899906842624 bytes of page-locked memory, " +
+                        std::to_string(memory_stats(kCUDA).pinned) + " bytes in use")
+                           .c_str(),
+                       OutOfMemory);
+}
+
+TEST_CASE("cuda memory: pinned memory serves nobody else before the copies from it are done") {
+  if (cuda_missing()) return;
+  Backend& cuda = backend(DeviceType::cuda);
+  std::array<Tensor, 2> work = {empty({64 * kMiB}, kOnCard), empty({64 * kMiB}, kOnCard)};
+  const TensorOptions on_host{.dtype = DType::float32, .device = kCPU};
+  std::vector<Tensor> results;
+  for (int round = 0; round < 5; ++round) {
+    const StreamScope side;
+    for (int i = 0; i < 40; ++i) {
+      // Both streams are behind with other work when a copy is queued and its source goes.
+      cuda.set_current_stream(kCUDA, i % 2 == 0 ? side.get() : Stream{});
+      for (int k = 0; i < 2 && k < 60; ++k) work[static_cast<size_t>(i)].fill_(k);
+      const Tensor pinned = pin_memory(full({10000}, 40 * round + i, on_host));
+      results.push_back(pinned.to(kCUDA));
+    }
+    cuda.synchronize(kCUDA);
+  }
+  for (size_t i = 0; i < results.size(); ++i) {
+    CAPTURE(i);
+    CHECK(all_equal(results[i], static_cast<float>(i)));
+  }
+}
+
+TEST_CASE("cuda memory: pinned copies do not hold up the host") {
+  if (cuda_missing()) return;
+  synchronize(kCUDA);
+  empty_cache(kCUDA);
+  Tensor work = zeros({256 * kMiB}, kOnCard);
+  const Tensor host = ones({100}, {.dtype = DType::float32, .device = kCPU});
+  pin_memory(host).to(kCUDA);
+  synchronize(kCUDA);
+  const int64_t before = memory_stats(kCUDA).system_allocations;
+  for (int i = 0; i < 400; ++i) work.fill_(i);
+  // Had the first copy waited for that work, its memory would serve the second.
+  const Tensor first = pin_memory(host).to(kCUDA), second = pin_memory(host).to(kCUDA);
+  CHECK(memory_stats(kCUDA).system_allocations == before + 1);
+  CHECK(all_equal(first + second, 2));
+  // Pageable memory is read before the call returns.
+  Tensor source = full({kMiB}, 1, {.dtype = DType::float32, .device = kCPU});
+  for (int i = 0; i < 400; ++i) work.fill_(i);
+  const Tensor there = source.to(kCUDA);
+  source.fill_(2);
+  CHECK(all_equal(there, 1));
 }
 
 TEST_CASE("cuda streams: events order and time them; memory freed on another waits for it") {

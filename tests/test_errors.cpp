@@ -5,6 +5,7 @@
 
 #include <doctest/doctest.h>
 
+#include <sash/core/backend.h>
 #include <sash/core/parallel.h>
 #include <sash/ops/binary.h>
 #include <sash/ops/views.h>
@@ -97,6 +98,23 @@ TEST_CASE("wrong calls: factories") {
                            [] { from_host(nullptr, {2}, DType::float32); });
   expect_error<ValueError>("from_blob: expected memory, got a null pointer",
                            [] { from_blob(nullptr, {2}, DType::float32); });
+}
+
+TEST_CASE("wrong calls: pinned memory") {
+  float word = 0;
+  expect_error<DeviceError>("pin_memory: expected a tensor on cpu, got cuda:0",
+                            [&] { pin_memory(from_blob(&word, {1}, DType::float32, kCUDA)); });
+  expect_error<ValueError>("tensor: expected a defined tensor, got an undefined one",
+                           [] { pin_memory(Tensor()); });
+  expect_error<AutogradError>(
+      "pin_memory: expected a tensor without a gradient, or one under NoGradGuard, got one that "
+      "requires grad",
+      [] { pin_memory(zeros({2}, kVariable)); });
+  expect_error<NotImplemented>("allocate_host: the cpu backend has no page-locked memory",
+                               [] { backend(DeviceType::cpu).allocate_host(8); });
+  std::string reason;
+  if (try_backend(DeviceType::cuda, &reason)) return;
+  expect_error<DeviceError>("cuda: " + reason, [] { pin_memory(zeros({2})); });
 }
 
 TEST_CASE("wrong calls: elements of a tensor") {

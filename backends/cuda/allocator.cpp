@@ -32,18 +32,6 @@ int64_t segment_size(int64_t bytes) {
   return bytes < kMediumLimit ? kMediumSegment : round_up(bytes, kSegmentStep);
 }
 
-/// Lets this thread allocate while one of its streams is being captured.
-class RelaxedCapture {
- public:
-  RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
-  ~RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
-  RelaxedCapture(const RelaxedCapture&) = delete;
-  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
-
- private:
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
-};
-
 /// Null if the card has no room.
 void* card_allocate(int64_t bytes) {
   const RelaxedCapture relaxed;

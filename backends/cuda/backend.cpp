@@ -75,11 +75,17 @@ MemoryStats CudaBackend::memory_stats(Device device) const {
   Card& on = card(device);
   MemoryStats stats = on.allocator.stats();
   stats.host_copies = on.host_copies.load(std::memory_order_relaxed);
+  host_memory_.add_to(stats);
   return stats;
 }
 
 void CudaBackend::reset_peak(Device device) { card(device).allocator.reset_peak(); }
-void CudaBackend::empty_cache(Device device) { card(device).allocator.empty_cache(); }
+
+void CudaBackend::empty_cache(Device device) {
+  Card& on = card(device);
+  on.allocator.empty_cache();
+  if (!on.allocator.capturing(on.resolve(current_stream(device)))) host_memory_.empty_cache();
+}
 
 void CudaBackend::copy(void* dst, Device to, const void* src, Device from, int64_t bytes,
                        Stream stream) {
@@ -99,11 +105,21 @@ void CudaBackend::copy(void* dst, Device to, const void* src, Device from, int64
                       "a copy from " + to_string(from) + " to " + to_string(to));
   }
   on.host_copies.fetch_add(1, std::memory_order_relaxed);
-  // From pageable memory, returns once the source has been read.
+  if (to.is_cuda()) return copy_from_host(dst, to, src, size, queue);
   SASH_CUDA_CHECK(cudaMemcpyAsync(dst, src, size, cudaMemcpyDefault, queue));
-  if (to.is_cuda()) return;
   SASH_CUDA_CHECK(cudaStreamSynchronize(queue));
   throw_index_error(side.index);
+}
+
+void CudaBackend::copy_from_host(void* dst, Device to, const void* src, size_t bytes,
+                                 cudaStream_t stream) {
+  // From pageable memory, this returns once the source has been read.
+  SASH_CUDA_CHECK(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, stream));
+  if (host_memory_.queued(src, to.index, stream)) return;
+  cudaPointerAttributes source{};
+  SASH_CUDA_CHECK(cudaPointerGetAttributes(&source, src));
+  // Page-locked by somebody else, who has no way to know when the copy is done.
+  if (source.type != cudaMemoryTypeUnregistered) SASH_CUDA_CHECK(cudaStreamSynchronize(stream));
 }
 
 void CudaBackend::copy_between_cards(void* dst, Device to, const void* src, Device from,

@@ -9,6 +9,7 @@
 
 #include "../../core/backend.h"
 #include "allocator.h"
+#include "host_memory.h"
 
 namespace sash::cuda {
 
@@ -33,6 +34,9 @@ class CudaBackend final : public Backend {
   MemoryStats memory_stats(Device device) const override;
   void reset_peak(Device device) override;
   void empty_cache(Device device) override;
+
+  void* allocate_host(int64_t bytes) override { return host_memory_.allocate(bytes); }
+  void deallocate_host(void* memory, int64_t) noexcept override { host_memory_.deallocate(memory); }
 
   /// Between two cards, `stream` is `from`'s, and `to`'s current stream waits for the copy. A copy
   /// from or to the host cannot be captured: `DeviceError`.
@@ -72,12 +76,14 @@ class CudaBackend final : public Backend {
   };
 
   Card& card(Device device) const;
+  void copy_from_host(void* dst, Device to, const void* src, size_t bytes, cudaStream_t stream);
   void copy_between_cards(void* dst, Device to, const void* src, Device from, size_t bytes,
                           cudaStream_t stream);
 
   const int device_count_;
   mutable std::mutex mutex_;
   mutable std::array<std::atomic<Card*>, kMostCards> cards_{};
+  HostMemory host_memory_;
 };
 
 }  // namespace sash::cuda

@@ -25,6 +25,18 @@ class CardGuard {
   bool changed_ = false;
 };
 
+/// Lets this thread allocate and ask events while one of its streams is being captured.
+class RelaxedCapture {
+ public:
+  RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  ~RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
 /// What is queued on `follower` from now on runs after what is queued on `leader`, a stream of
 /// `leading_card`.
 void follow(cudaStream_t follower, cudaStream_t leader, int leading_card);
