@@ -62,9 +62,13 @@ struct BackendTally {
   std::vector<std::string> missing;
 };
 
-/// Checks every case on `device` against the CPU. A listed pair counts as skipped, and it is a
-/// problem if it works all the same; a pair that is not listed must work.
-BackendTally check_backend(Device device, const UnsupportedList& unsupported);
+/// Checks every `stride`-th case on `device` against the CPU. A listed pair counts as skipped, and
+/// it is a problem if it works all the same; a pair that is not listed must work.
+BackendTally check_backend(Device device, const UnsupportedList& unsupported, int64_t stride = 1);
+
+/// The same in float16 and bfloat16, for every case that has float32 and float64; the uses are
+/// listed as "half forward" and "half gradient".
+BackendTally check_halves(Device device, const UnsupportedList& unsupported);
 
 /// The same in float16 and bfloat16, for every case that has float32 and float64; the uses are
 /// listed as "half forward" and "half gradient".
