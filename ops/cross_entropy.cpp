@@ -80,7 +80,7 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
   const Tensor logp = composite::log_softmax(logits);
   Tensor losses = gather(logp, -1, safe.unsqueeze(-1)).squeeze(-1) * (s - 1);
   if (s > 0) losses = losses - mean(logp, {-1}) * s;
-  const Tensor count = sum(logical_not(ignored)).to(logits.dtype());
+  const Tensor count = sum(logical_not(ignored)).to(*row_statistics(logits).dtype);
   return reduced(masked_fill(losses, ignored, 0), count, options.reduction);
 }
 
