@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdio>
+#include <cstddef>
 #include <iostream>
 #include <stdexcept>
 #include <string>
@@ -12,25 +12,79 @@
 #include <nlohmann/json.hpp>
 
 #include <sash/core/backend.h>
+#include <sash/ops/reduce.h>
+#include <sash/ops/unary.h>
+#include <sash/tensor/grad_mode.h>
 #include <sash/tensor/tensor.h>
 
 namespace sash::bench {
 
+/// The median of `times`.
+inline double median(std::vector<double> times) {
+  const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
+  std::nth_element(times.begin(), middle, times.end());
+  return *middle;
+}
+
+/// Two events of a card that time what is queued between them.
+class EventTimer {
+ public:
+  explicit EventTimer(Device device) : device_(device) {
+    start_ = owner().create_event(device);
+    stop_ = owner().create_event(device);
+  }
+  ~EventTimer() {
+    owner().destroy_event(device_, start_);
+    owner().destroy_event(device_, stop_);
+  }
+  EventTimer(const EventTimer&) = delete;
+  EventTimer& operator=(const EventTimer&) = delete;
+
+  /// Milliseconds per call of `count` calls in a row.
+  template <class Call>
+  double ms(int count, Call&& call) {
+    const Stream stream = owner().current_stream(device_);
+    owner().record(start_, device_, stream);
+    for (int i = 0; i < count; ++i) call();
+    owner().record(stop_, device_, stream);
+    return owner().elapsed_ms(start_, stop_, device_) / count;
+  }
+
+ private:
+  Backend& owner() const { return backend(device_.type); }
+
+  Device device_;
+  Event start_, stop_;
+};
+
+/// Milliseconds of a call on a card: the median of at least ten runs of calls in a row, each long
+/// enough that its start and its end do not count.
+template <class Call>
+double median_ms_of_runs(Device device, int runs, Call&& call) {
+  constexpr double kRunMs = 3;
+  EventTimer timer(device);
+  timer.ms(2, call);
+  const double about = timer.ms(2, call);
+  const int in_a_row = std::clamp(static_cast<int>(kRunMs / about), 3, 50);
+  std::vector<double> times;
+  for (int i = 0; i < std::max(runs, 10); ++i) times.push_back(timer.ms(in_a_row, call));
+  synchronize(device);
+  return median(times);
+}
+
 /// Milliseconds of the median call, after two calls to warm up.
 template <class Call>
 double median_ms(Device device, int calls, Call&& call) {
+  if (device.is_cuda()) return median_ms_of_runs(device, calls, call);
   std::vector<double> times;
   for (int i = 0; i < calls + 2; ++i) {
-    synchronize(device);
     const auto start = std::chrono::steady_clock::now();
     call();
-    synchronize(device);
     const std::chrono::duration<double, std::milli> spent =
         std::chrono::steady_clock::now() - start;
     if (i >= 2) times.push_back(spent.count());
   }
-  std::nth_element(times.begin(), times.begin() + calls / 2, times.end());
-  return times[static_cast<size_t>(calls / 2)];
+  return median(times);
 }
 
 /// `value` with so many decimals, for people who read the lines.
@@ -43,12 +97,14 @@ inline double rounded(double value, int decimals) {
 inline void print(const nlohmann::ordered_json& figure) { std::cout << figure.dump() << std::endl; }
 
 /// Throws unless |a - b| <= tolerance max(1, |b|) for every element; nothing wrong is ever timed.
+/// Compares on the tensors' own device: large ones would take long to bring to the host.
 inline void check_close(const std::string& what, const Tensor& a, const Tensor& b,
                         double tolerance) {
-  const auto got = a.to_vector<double>(), wanted = b.to_vector<double>();
-  bool close = got.size() == wanted.size();
-  for (size_t i = 0; close && i < got.size(); ++i) {
-    close = std::abs(got[i] - wanted[i]) <= tolerance * std::max(1.0, std::abs(wanted[i]));
+  const NoGradGuard no_grad;
+  bool close = a.shape() == b.shape();
+  if (close) {
+    const Tensor scale = clamp(abs(b), 1);
+    close = amax(abs(a - b) / scale).item<double>() <= tolerance;  // NaN is not close
   }
   if (!close) throw std::runtime_error(what + ": the result is wrong, so it is not timed");
 }

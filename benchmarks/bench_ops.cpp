@@ -1,5 +1,6 @@
 // Times ops, after checking what they compute; one line of JSON per figure. Products of matrices
-// have kind "gemm", attention "attention", everything else "op".
+// have kind "gemm", attention "attention", everything else "op". On a card the tensors are large
+// enough to be bound by memory, and `share` is the part reached of the rate of a plain copy.
 
 #include <CLI/CLI.hpp>
 
@@ -10,6 +11,7 @@
 #include <sash/ops/cross_entropy.h>
 #include <sash/ops/dropout.h>
 #include <sash/ops/embedding.h>
+#include <sash/ops/gather.h>
 #include <sash/ops/gelu.h>
 #include <sash/ops/layer_norm.h>
 #include <sash/ops/matmul.h>
@@ -30,8 +32,15 @@ namespace {
 
 constexpr int kCalls = 7;
 constexpr double kTolerance = 1e-4;
+constexpr double kTf32Tolerance = 1e-2;  // products of factors with 10 bits of mantissa
 
 sash::Device device;
+double copy_gb_s = 0;  // of this run; 0 if not measured
+
+/// What an op reads and writes at least, in bytes: the forward pass, and both passes.
+struct Traffic {
+  double forward, both;
+};
 
 Tensor variable(const Shape& shape) {
   return randn(shape, {.device = device, .requires_grad = true});
@@ -53,14 +62,41 @@ double time(Call&& call) {
 void print(ordered_json figure, double ms, const char* per, double amount) {
   figure["ms"] = sash::bench::rounded(ms, 3);
   if (std::string(per) == "gb_s") figure["bytes"] = static_cast<int64_t>(amount);
-  figure[per] = sash::bench::rounded(amount / ms / 1e6, 1);
+  const double rate = amount / ms / 1e6;
+  figure[per] = sash::bench::rounded(rate, 1);
+  if (std::string(per) == "gb_s" && copy_gb_s > 0) {
+    figure["share"] = sash::bench::rounded(rate / copy_gb_s, 3);
+  }
   sash::bench::print(figure);
 }
 
-/// Checks `fused` against `plain`, value and gradients, then times it. `bytes` is what the forward
-/// pass reads and writes at least; the backward pass is taken to move twice as many.
+void bench_copy() {
+  const Tensor from = constant({64 << 20}), to = sash::empty(from.shape(), from.options());
+  sash::Backend& owner = sash::backend(device.type);
+  const auto bytes = static_cast<int64_t>(bytes_of(from));
+  const auto copy = [&] {
+    owner.copy(to.data<float>(), device, from.data<float>(), device, bytes,
+               owner.current_stream(device));
+  };
+  copy();
+  sash::bench::check_close("copy", to, from, 0);
+  const double ms = time(copy);
+  copy_gb_s = 2 * bytes_of(from) / ms / 1e6;
+  print({{"kind", "copy"}, {"case", "256MiB"}, {"pass", "fwd"}}, ms, "gb_s", 2 * bytes_of(from));
+}
+
+template <class Call>
+void print_forward(const char* name, double bytes, Call&& call) {
+  const double ms = time([&] {
+    const sash::NoGradGuard no_grad;
+    call();
+  });
+  print({{"kind", "op"}, {"case", name}, {"pass", "fwd"}}, ms, "gb_s", bytes);
+}
+
+/// Checks `fused` against `plain`, value and gradients, then times it.
 template <class Fused, class Plain>
-void bench_rows(const char* name, double bytes, std::vector<Tensor> inputs, Fused&& fused,
+void bench_rows(const char* name, const Traffic& bytes, std::vector<Tensor> inputs, Fused&& fused,
                 Plain&& plain) {
   const Tensor y = fused(), wanted = plain();
   sash::bench::check_close(name, y, wanted, kTolerance);
@@ -71,26 +107,26 @@ void bench_rows(const char* name, double bytes, std::vector<Tensor> inputs, Fuse
     sash::bench::check_close(std::string(name) + " backward", gradients[i], wanted_gradients[i],
                              10 * kTolerance);
   }
-  const double forward = time([&] {
-    const sash::NoGradGuard no_grad;
-    fused();
-  });
-  print({{"kind", "op"}, {"case", name}, {"pass", "fwd"}}, forward, "gb_s", bytes);
+  print_forward(name, bytes.forward, fused);
   const double both = time([&] { sash::grad({fused()}, inputs, {g}); });
-  print({{"kind", "op"}, {"case", name}, {"pass", "fwdbwd"}}, both, "gb_s", 3 * bytes);
+  print({{"kind", "op"}, {"case", name}, {"pass", "fwdbwd"}}, both, "gb_s", bytes.both);
 }
 
-void bench_gemm(int64_t m, int64_t k, int64_t n) {
+void bench_gemm(int64_t m, int64_t k, int64_t n, bool tf32 = false) {
+  sash::set_tf32_allowed(tf32);
   const Tensor a = constant({m, k}), b = constant({k, n});
   const Tensor y = matmul(a, b);
   // Freivalds' check: (a b) x = a (b x) for a random x, in float64.
   const Tensor x = sash::randn({n, 1}, {.dtype = sash::DType::float64, .device = device});
   const auto wide = [](const Tensor& t) { return t.to(sash::DType::float64); };
   const auto scale = 1 / static_cast<double>(k);
-  const std::string name = std::to_string(m) + "x" + std::to_string(k) + "x" + std::to_string(n);
+  const std::string name =
+      std::to_string(m) + "x" + std::to_string(k) + "x" + std::to_string(n) + (tf32 ? "tf32" : "");
   sash::bench::check_close(name, matmul(wide(y), x) * scale,
-                           matmul(wide(a), matmul(wide(b), x)) * scale, kTolerance);
+                           matmul(wide(a), matmul(wide(b), x)) * scale,
+                           tf32 ? kTf32Tolerance : kTolerance);
   const double ms = time([&] { matmul(a, b); });
+  sash::set_tf32_allowed(false);
   print({{"kind", "gemm"}, {"case", name}}, ms, "gflops", 2.0 * static_cast<double>(m * k * n));
 }
 
@@ -144,39 +180,94 @@ void bench_dropout(const Tensor& x) {
   const double p = 0.1;
   const auto state = sash::next_philox(device, x.numel());
   bench_rows(
-      "dropout", 2 * bytes_of(x), {x}, [&] { return dropout_with(x, p, state); },
+      "dropout", {2 * bytes_of(x), 4 * bytes_of(x)}, {x}, [&] { return dropout_with(x, p, state); },
       [&] { return sash::composite::dropout_with(x, p, state); });
 }
 
-// Shapes of a layer of the char case: 8 sequences of 256 tokens, width 384.
-void bench_all_rows() {
-  constexpr int64_t rows = 2048, dim = 384, vocab = 96;
-  const Tensor x = variable({rows, dim}), z = variable({rows, dim});
-  const Tensor wide = variable({rows, 4 * dim}), weight = variable({dim}), bias = variable({dim});
-  const Tensor scores = variable({rows, 256}), logits = variable({rows, vocab});
-  const Tensor table = variable({vocab, dim}), targets = indices(vocab, {rows});
+struct Sizes {
+  int64_t rows, dim, hidden, keys;  ///< [rows, dim], GELU's [rows, hidden], softmax's [rows, keys]
+  int64_t tokens, classes;          ///< logits [tokens, classes]
+  int64_t vocab, width;             ///< the table of embeddings; `tokens` rows are looked up
+  int64_t parameters;
+};
+// Of a layer of the char case, 8 sequences of 256 tokens; and far beyond a card's cache.
+constexpr Sizes kCpuSizes{2048, 384, 1536, 256, 2048, 96, 96, 384, 10'000'000};
+constexpr Sizes kGpuSizes{32768, 1024, 1024, 1024, 16384, 4096, 50304, 768, 100'000'000};
+
+void bench_elementwise(const Sizes& s) {
+  const Tensor x = variable({s.rows, s.dim}), z = variable({s.rows, s.dim});
+  const double n = bytes_of(x);
+  // The gradients of a sum are the given one: nothing moves.
   bench_rows(
-      "add", 3 * bytes_of(x), {x, z}, [&] { return x + z; }, [&] { return x - (-z); });
-  bench_rows(
-      "gelu", 2 * bytes_of(wide), {wide}, [&] { return gelu(wide); },
-      [&] { return sash::composite::gelu(wide); });
-  bench_rows(
-      "layer_norm", 2 * bytes_of(x), {x, weight, bias},
-      [&] { return layer_norm(x, {dim}, weight, bias); },
-      [&] { return sash::composite::layer_norm(x, {dim}, weight, bias); });
-  bench_rows(
-      "softmax", 2 * bytes_of(scores), {scores}, [&] { return softmax(scores); },
-      [&] { return sash::composite::softmax(scores); });
-  bench_rows(
-      "cross_entropy", bytes_of(logits), {logits}, [&] { return cross_entropy(logits, targets); },
-      [&] { return sash::composite::cross_entropy(logits, targets); });
-  bench_rows(
-      "embedding", 2 * bytes_of(x), {table}, [&] { return embedding(table, targets); },
-      [&] {
-        const Tensor hot = eq(targets.unsqueeze(1), sash::arange(0, vocab, 1, {.device = device}));
-        return matmul(hot.to(table.dtype()), table);
-      });
+      "add", {3 * n, 3 * n}, {x, z}, [&] { return x + z; }, [&] { return x - (-z); });
   bench_dropout(x);
+  const Tensor hidden = variable({s.rows, s.hidden});
+  const double wide = bytes_of(hidden);
+  bench_rows(
+      "gelu", {2 * wide, 5 * wide}, {hidden}, [&] { return gelu(hidden); },
+      [&] { return sash::composite::gelu(hidden); });
+}
+
+void bench_along_rows(const Sizes& s) {
+  const Tensor x = variable({s.rows, s.dim}), weight = variable({s.dim}), bias = variable({s.dim});
+  const double n = bytes_of(x);
+  bench_rows(
+      "layer_norm", {2 * n, 5 * n}, {x, weight, bias},
+      [&] { return layer_norm(x, {s.dim}, weight, bias); },
+      [&] { return sash::composite::layer_norm(x, {s.dim}, weight, bias); });
+  const Tensor scores = variable({s.rows, s.keys});
+  const double keys = bytes_of(scores);
+  bench_rows(
+      "softmax", {2 * keys, 5 * keys}, {scores}, [&] { return softmax(scores); },
+      [&] { return sash::composite::softmax(scores); });
+  const Tensor logits = variable({s.tokens, s.classes}), targets = indices(s.classes, {s.tokens});
+  bench_rows(
+      "cross_entropy", {bytes_of(logits), 3 * bytes_of(logits)}, {logits},
+      [&] { return cross_entropy(logits, targets); },
+      [&] { return sash::composite::cross_entropy(logits, targets); });
+}
+
+void bench_embedding(const Sizes& s) {
+  const Tensor table = variable({s.vocab, s.width}), tokens = indices(s.vocab, {s.tokens});
+  const double n = static_cast<double>(s.tokens * s.width) * sizeof(float);
+  const Tensor spread = tokens.unsqueeze(1).expand({s.tokens, s.width});
+  bench_rows(
+      "embedding", {2 * n, 3 * n + bytes_of(table)}, {table},
+      [&] { return embedding(table, tokens); }, [&] { return gather(table, 0, spread); });
+}
+
+// Ops whose backward pass is a view.
+void bench_layouts(const Sizes& s) {
+  const Tensor x = constant({s.rows, s.dim});
+  const Tensor wide = x.to(sash::DType::float64);
+  for (const int64_t axis : {1, 0}) {
+    const char* name = axis == 1 ? "sum_rows" : "sum_columns";
+    // Of n numbers near 1 in size, that cancel: the error grows as the sum of their sizes may.
+    sash::bench::check_close(name, x.sum({axis}).to(sash::DType::float64), wide.sum({axis}), 1e-3);
+    print_forward(name, bytes_of(x), [&] { x.sum({axis}); });
+  }
+  const Tensor turned = x.mT().contiguous();
+  sash::bench::check_close("transpose_copy", turned.mT(), x, 0);
+  print_forward("transpose_copy", 2 * bytes_of(x), [&] { x.mT().contiguous(); });
+}
+
+void bench_all_ops() {
+  if (device.is_cuda()) bench_copy();
+  const Sizes& sizes = device.is_cuda() ? kGpuSizes : kCpuSizes;
+  bench_elementwise(sizes);
+  bench_along_rows(sizes);
+  bench_embedding(sizes);
+  bench_layouts(sizes);
+  bench_adamw(sizes.parameters);
+}
+
+void bench_all_gemms() {
+  bench_gemm(512, 512, 512);
+  bench_gemm(2048, 2048, 2048);
+  bench_gemm(4096, 384, 1536);
+  if (!device.is_cuda()) return;
+  bench_gemm(4096, 4096, 4096);
+  bench_gemm(4096, 4096, 4096, true);
 }
 
 }  // namespace
@@ -196,16 +287,12 @@ int main(int argc, char** argv) {
     const auto wanted = [&](const char* kind) {
       return std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
     };
-    if (wanted("gemm")) {
-      bench_gemm(512, 512, 512);
-      bench_gemm(2048, 2048, 2048);
-      bench_gemm(4096, 384, 1536);
+    if (wanted("gemm")) bench_all_gemms();
+    if (wanted("attention")) {
+      bench_attention(8, 6, 256, 64);
+      if (device.is_cuda()) bench_attention(16, 12, 1024, 64);
     }
-    if (wanted("attention")) bench_attention(8, 6, 256, 64);
-    if (wanted("op")) {
-      bench_all_rows();
-      bench_adamw(10'000'000);
-    }
+    if (wanted("op")) bench_all_ops();
   } catch (const std::exception& error) {
     std::cerr << error.what() << '\n';
     return 1;

@@ -85,7 +85,7 @@ struct Model : nn::Module {
                                                              nn::LinearOptions{.bias = false});
 };
 
-void run(const Case& setup, sash::Device device) {
+void run(const Case& setup, sash::Device device, const char* impl) {
   sash::manual_seed(0);
   Model model(setup);
   if (setup.gpu) {
@@ -108,15 +108,27 @@ void run(const Case& setup, sash::Device device) {
   };
   step();
   const double first = loss.item<double>();
+  sash::reset_peak_memory(device);
   const double ms = sash::bench::median_ms(device, setup.calls, step);
   // The batch never changes, so that a model that does not learn it computes something else.
   if (!(loss.item<double>() < first)) throw std::runtime_error("the loss does not fall");
   const auto tokens = static_cast<double>(setup.batch * setup.context);
+  const auto peak = static_cast<double>(sash::memory_stats(device).peak);
   sash::bench::print({{"kind", "train"},
                       {"case", setup.name},
-                      {"impl", "sash"},
+                      {"impl", impl},
                       {"ms", sash::bench::rounded(ms, 3)},
-                      {"tok_s", std::round(tokens / ms * 1e3)}});
+                      {"tok_s", std::round(tokens / ms * 1e3)},
+                      {"peak_mb", std::round(peak / (1 << 20))}});
+}
+
+/// On a card twice: with products in TF32, as PyTorch's users run them, and in plain float32.
+void run_all(const Case& setup, sash::Device device) {
+  if (!device.is_cuda()) return run(setup, device, "sash");
+  sash::set_tf32_allowed(true);
+  run(setup, device, "sash");
+  sash::set_tf32_allowed(false);
+  run(setup, device, "sash_no_tf32");
 }
 
 }  // namespace
@@ -132,7 +144,7 @@ int main(int argc, char** argv) {
     const sash::Device device = sash::Device::parse(device_name);
     for (const Case& setup : kCases) {
       const bool chosen = std::find(wanted.begin(), wanted.end(), setup.name) != wanted.end();
-      if (wanted.empty() ? setup.gpu == device.is_cuda() : chosen) run(setup, device);
+      if (wanted.empty() ? setup.gpu == device.is_cuda() : chosen) run_all(setup, device);
     }
   } catch (const std::exception& error) {
     std::cerr << error.what() << '\n';
