@@ -86,8 +86,7 @@ TEST_CASE("wrong calls: factories") {
       "arange: expected finite bounds and a step, got one that is infinite or NaN",
       [] { arange(0, std::numeric_limits<double>::infinity()); });
   expect_error<ShapeError>("shape: expected extents of at least 0, got [-1, -1]", [] { eye(-1); });
-  expect_error<DTypeError>("rand: expected a floating dtype, got int64",
-                           [] { rand({2}, kInts); });
+  expect_error<DTypeError>("rand: expected a floating dtype, got int64", [] { rand({2}, kInts); });
   expect_error<DTypeError>("randn: expected a floating dtype, got int64",
                            [] { randn({2}, kInts); });
   expect_error<ValueError>("randint: expected low < high, got 3 and 3", [] { randint(3, 3, {2}); });
