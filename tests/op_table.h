@@ -70,10 +70,6 @@ BackendTally check_backend(Device device, const UnsupportedList& unsupported, in
 /// listed as "half forward" and "half gradient".
 BackendTally check_halves(Device device, const UnsupportedList& unsupported);
 
-/// The same in float16 and bfloat16, for every case that has float32 and float64; the uses are
-/// listed as "half forward" and "half gradient".
-BackendTally check_halves(Device device, const UnsupportedList& unsupported);
-
 /// Inputs for timing a case, and the case itself run on them once.
 Tensors timing_inputs(const OpCase& op_case, DType dtype, Device device);
 
