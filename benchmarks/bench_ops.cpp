@@ -36,6 +36,7 @@ constexpr double kTf32Tolerance = 1e-2;  // products of factors with 10 bits of 
 
 sash::Device device;
 double copy_gb_s = 0;  // of this run; 0 if not measured
+bool failed = false;
 
 /// What an op reads and writes at least, in bytes: the forward pass, and both passes.
 struct Traffic {
@@ -85,6 +86,17 @@ void bench_copy() {
   print({{"kind", "copy"}, {"case", "256MiB"}, {"pass", "fwd"}}, ms, "gb_s", 2 * bytes_of(from));
 }
 
+/// Calls; a failure is told, and leaves the other figures.
+template <class Call>
+void attempt(Call&& call) {
+  try {
+    call();
+  } catch (const std::exception& error) {
+    std::cerr << error.what() << '\n';
+    failed = true;
+  }
+}
+
 template <class Call>
 void print_forward(const char* name, double bytes, Call&& call) {
   const double ms = time([&] {
@@ -112,7 +124,7 @@ void bench_rows(const char* name, const Traffic& bytes, std::vector<Tensor> inpu
   print({{"kind", "op"}, {"case", name}, {"pass", "fwdbwd"}}, both, "gb_s", bytes.both);
 }
 
-void bench_gemm(int64_t m, int64_t k, int64_t n, bool tf32 = false) {
+void bench_gemm(int64_t m, int64_t k, int64_t n, bool tf32) {
   sash::set_tf32_allowed(tf32);
   const Tensor a = constant({m, k}), b = constant({k, n});
   const Tensor y = matmul(a, b);
@@ -252,22 +264,29 @@ void bench_layouts(const Sizes& s) {
 }
 
 void bench_all_ops() {
-  if (device.is_cuda()) bench_copy();
+  if (device.is_cuda()) attempt(bench_copy);
   const Sizes& sizes = device.is_cuda() ? kGpuSizes : kCpuSizes;
-  bench_elementwise(sizes);
-  bench_along_rows(sizes);
-  bench_embedding(sizes);
-  bench_layouts(sizes);
-  bench_adamw(sizes.parameters);
+  for (const auto part : {bench_elementwise, bench_along_rows, bench_embedding, bench_layouts}) {
+    attempt([&] { part(sizes); });
+  }
+  attempt([&] { bench_adamw(sizes.parameters); });
 }
 
 void bench_all_gemms() {
-  bench_gemm(512, 512, 512);
-  bench_gemm(2048, 2048, 2048);
-  bench_gemm(4096, 384, 1536);
+  const auto gemm = [](int64_t m, int64_t k, int64_t n, bool tf32) {
+    attempt([&] { bench_gemm(m, k, n, tf32); });
+  };
+  gemm(512, 512, 512, false);
+  gemm(2048, 2048, 2048, false);
+  gemm(4096, 384, 1536, false);
   if (!device.is_cuda()) return;
-  bench_gemm(4096, 4096, 4096);
-  bench_gemm(4096, 4096, 4096, true);
+  gemm(4096, 4096, 4096, false);
+  gemm(4096, 4096, 4096, true);
+}
+
+void bench_all_attention() {
+  attempt([] { bench_attention(8, 6, 256, 64); });
+  if (device.is_cuda()) attempt([] { bench_attention(16, 12, 1024, 64); });
 }
 
 }  // namespace
@@ -288,13 +307,11 @@ int main(int argc, char** argv) {
       return std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
     };
     if (wanted("gemm")) bench_all_gemms();
-    if (wanted("attention")) {
-      bench_attention(8, 6, 256, 64);
-      if (device.is_cuda()) bench_attention(16, 12, 1024, 64);
-    }
+    if (wanted("attention")) bench_all_attention();
     if (wanted("op")) bench_all_ops();
   } catch (const std::exception& error) {
     std::cerr << error.what() << '\n';
     return 1;
   }
+  return failed ? 1 : 0;
 }

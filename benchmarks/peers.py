@@ -1,0 +1,151 @@
+"""The benchmarks' cases in PyTorch: one line of JSON per figure. compare_peers.py runs it."""
+
+import json
+import os
+import statistics
+import sys
+import time
+
+import peers_train
+
+
+def emit(**figure):
+    print(json.dumps(figure), flush=True)
+
+
+def median_ms_of_runs(torch, call):
+    """As the project's benchmarks time a card: calls in a row between events, ten times."""
+
+    def run(count):
+        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        for _ in range(count):
+            call()
+        stop.record()
+        stop.synchronize()
+        return start.elapsed_time(stop) / count
+
+    run(2)
+    in_a_row = min(max(int(3 / run(2)), 3), 50)
+    return statistics.median(run(in_a_row) for _ in range(10))
+
+
+def median_ms(torch, device, call, calls=7):
+    if device == "cuda":
+        return median_ms_of_runs(torch, call)
+    times = []
+    for i in range(calls + 2):
+        start = time.perf_counter()
+        call()
+        if i >= 2:
+            times.append((time.perf_counter() - start) * 1e3)
+    return statistics.median(times)
+
+
+class Bench:
+    """PyTorch, a device, and how a call is timed on it."""
+
+    def __init__(self, torch, device, deadline):
+        self.torch, self.device, self.deadline = torch, device, deadline
+        self.cuda = device == "cuda"
+
+    def variable(self, *shape):
+        return self.torch.randn(*shape, device=self.device, requires_grad=True)
+
+    def indices(self, below, *shape):
+        return self.torch.randint(below, shape, device=self.device)
+
+    def ms(self, call, calls=7):
+        return median_ms(self.torch, self.device, call, calls)
+
+    def forward_ms(self, call):
+        with self.torch.no_grad():
+            return self.ms(call)
+
+    def both_ms(self, call, inputs):
+        g = self.torch.randn_like(call())
+        return self.ms(lambda: self.torch.autograd.grad(call(), inputs, g))
+
+
+def peer_gemm(bench):
+    sizes = [(512, 512, 512), (2048, 2048, 2048), (4096, 384, 1536)]
+    cases = [(*size, "highest") for size in sizes]
+    if bench.cuda:
+        cases += [(4096, 4096, 4096, "highest"), (4096, 4096, 4096, "high")]
+    for m, k, n, precision in cases:
+        bench.torch.set_float32_matmul_precision(precision)
+        a, b = bench.variable(m, k).detach(), bench.variable(k, n).detach()
+        name = f"{m}x{k}x{n}" + ("tf32" if precision == "high" else "")
+        emit(kind="gemm", case=name, ms=bench.ms(lambda: a @ b))
+    bench.torch.set_float32_matmul_precision("highest")
+
+
+def peer_attention(bench):
+    attention = bench.torch.nn.functional.scaled_dot_product_attention
+    for batch, heads, length, dim in [(8, 6, 256, 64)] + [(16, 12, 1024, 64)] * bench.cuda:
+        q, k, v = (bench.variable(batch, heads, length, dim) for _ in range(3))
+
+        def call():
+            return attention(q, k, v, is_causal=True)
+
+        name = f"B{batch}H{heads}S{length}D{dim}causal"
+        fwd, both = bench.forward_ms(call), bench.both_ms(call, (q, k, v))
+        emit(kind="attention", case=name, fwd_ms=fwd, fwdbwd_ms=both)
+
+
+def op_cases(bench):
+    """(name, inputs, call) of each op; no inputs where only the forward pass is timed."""
+    functional = bench.torch.nn.functional
+    rows, dim, hidden, keys = (32768, 1024, 1024, 1024) if bench.cuda else (2048, 384, 1536, 256)
+    tokens, classes, vocab, width = (16384, 4096, 50304, 768) if bench.cuda else (2048, 96, 96, 384)
+    x, z = bench.variable(rows, dim), bench.variable(rows, dim)
+    yield "add", (x, z), lambda: x + z
+    yield "dropout", (x,), lambda: functional.dropout(x, 0.1)
+    wide = bench.variable(rows, hidden)
+    yield "gelu", (wide,), lambda: functional.gelu(wide)
+    w, b = bench.variable(dim), bench.variable(dim)
+    yield "layer_norm", (x, w, b), lambda: functional.layer_norm(x, (dim,), w, b)
+    scores = bench.variable(rows, keys)
+    yield "softmax", (scores,), lambda: bench.torch.softmax(scores, -1)
+    logits, targets = bench.variable(tokens, classes), bench.indices(classes, tokens)
+    yield "cross_entropy", (logits,), lambda: functional.cross_entropy(logits, targets)
+    table, index = bench.variable(vocab, width), bench.indices(vocab, tokens)
+    yield "embedding", (table,), lambda: functional.embedding(index, table)
+    yield "sum_rows", (), lambda: x.sum(1)
+    yield "sum_columns", (), lambda: x.sum(0)
+    yield "transpose_copy", (), lambda: x.mT.contiguous()
+
+
+def peer_op(bench):
+    if bench.cuda:
+        source = bench.variable(64 << 20).detach()
+        target = bench.torch.empty_like(source)
+        ms = bench.ms(lambda: target.copy_(source))
+        emit(kind="copy", case="256MiB", **{"pass": "fwd"}, ms=ms)
+        del source, target
+    for name, inputs, call in op_cases(bench):
+        emit(kind="op", case=name, **{"pass": "fwd"}, ms=bench.forward_ms(call))
+        if inputs:
+            emit(kind="op", case=name, **{"pass": "fwdbwd"}, ms=bench.both_ms(call, inputs))
+    p = bench.variable(100_000_000 if bench.cuda else 10_000_000)
+    p.grad = bench.torch.randn_like(p)
+    optimizer = bench.torch.optim.AdamW([p], fused=True if bench.cuda else None)
+    emit(kind="op", case="adamw", **{"pass": "step"}, ms=bench.ms(optimizer.step))
+
+
+def run_peer(kinds, device, deadline):
+    try:
+        import torch
+    except ImportError:
+        sys.exit(f"compare_peers.py: {sys.executable} has no PyTorch; pip install torch")
+    if device == "cpu":
+        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    bench = Bench(torch, device, deadline)
+    card = torch.cuda.get_device_name() if bench.cuda else "cpu"
+    emit(kind="env", torch=torch.__version__, device=card)
+    peers = {"gemm": peer_gemm, "attention": peer_attention, "op": peer_op}
+    for kind in kinds:
+        if kind == "train":
+            peers_train.peer_train(bench, emit)
+        else:
+            peers[kind](bench)
