@@ -261,13 +261,15 @@ BackendTally check_backend(Device device, const UnsupportedList& unsupported, in
   return run.finish();
 }
 
-BackendTally check_halves(Device device, const UnsupportedList& unsupported) {
+BackendTally check_halves(Device device, const UnsupportedList& unsupported, int64_t stride) {
   BackendRun run(device, unsupported);
+  int64_t count = 0;
   for (const OpCase& op_case : op_table()) {
     const auto has = [&](DType dtype) {
       return std::find(op_case.dtypes.begin(), op_case.dtypes.end(), dtype) != op_case.dtypes.end();
     };
     if (op_case.timed || !has(DType::float32) || !has(DType::float64)) continue;
+    if (count++ % stride != 0) continue;
     for (const DType half : {DType::float16, DType::bfloat16}) {
       run.check("half forward", op_case, half, check_half_results);
       if (has_gradients(op_case)) run.check("half gradient", op_case, half, check_half_gradients);

@@ -66,9 +66,9 @@ struct BackendTally {
 /// it is a problem if it works all the same; a pair that is not listed must work.
 BackendTally check_backend(Device device, const UnsupportedList& unsupported, int64_t stride = 1);
 
-/// The same in float16 and bfloat16, for every case that has float32 and float64; the uses are
+/// The same in float16 and bfloat16, for the cases that have float32 and float64; the uses are
 /// listed as "half forward" and "half gradient".
-BackendTally check_halves(Device device, const UnsupportedList& unsupported);
+BackendTally check_halves(Device device, const UnsupportedList& unsupported, int64_t stride = 1);
 
 /// Inputs for timing a case, and the case itself run on them once.
 Tensors timing_inputs(const OpCase& op_case, DType dtype, Device device);
