@@ -156,7 +156,7 @@ TEST_CASE("cuda memory: pinned tensors hold the elements of any view, and copies
     CHECK(pinned.to_vector<double>() == host.to_vector<double>());
     const int64_t copies = memory_stats(kCUDA).host_copies;
     const Tensor there = pinned.to(kCUDA);
-    CHECK(memory_stats(kCUDA).host_copies == copies + 1);
+    CHECK(memory_stats(kCUDA).host_copies == copies + (host.numel() > 0 ? 1 : 0));
     CHECK(there.to_vector<double>() == host.to_vector<double>());
   };
   const Tensor x = randn({70, 50}, {.dtype = DType::float64, .device = kCPU});
