@@ -3,35 +3,62 @@
 #include "../../core/kernel.h"
 #include "../../core/philox.h"
 #include "../../core/tensor_view.h"
+#include "block_map.h"
 
-/// Attention o = dropout(softmax(scale q k' where visible)) v, never holding the S_q x S_k matrix.
-/// q [B, H, S_q, D], k [B, H_kv, S_k, D], v [B, H_kv, S_k, D_v], one floating dtype, unit stride
-/// along the last axis, other strides free; query head h reads key head h H_kv / H.
+/// Attention o = dropout(softmax(s where visible)) v with the scores
+///
+///     s[i, j] = softcap tanh(scale q[i] . k[j] / softcap)    (scale q[i] . k[j] without a softcap)
+///             + bias[i, j] + relative_bias[clamp(j - p, -R, R) + R] - slope abs(p - j),
+///
+/// where p = i + S_k - S_q is the position of query i among the keys. The S_q x S_k matrix is never
+/// held. q [B, H, S_q, D], k [B, H_kv, S_k, D], v [B, H_kv, S_k, D_v], one floating dtype, unit
+/// stride along the last axis, other strides free; query head h reads key head h H_kv / H.
+/// C below is the type of the arithmetic: float64 for float64, else float32.
 namespace sash::kernels {
 
 struct AttentionParams {
   double scale = 1;
-  /// Key j is hidden from query i if j > i + S_k - S_q.
-  bool causal = false;
-  /// bool [B, H, S_q, S_k], stride 0 where broadcast; false hides. Null: nothing is hidden.
-  const TensorView* mask = nullptr;
+  double softcap = 0;               ///< 0: none
+  const BlockMaps* maps = nullptr;  ///< what is visible; never null
+  /// int32 [B or 1, H or 1, S_q, 2], contiguous: query i sees at most the keys [lo, hi), and
+  /// 0 <= lo < hi <= S_k, or lo = S_k and hi = 0 if it sees none. It narrows the map. Null: no
+  /// bounds.
+  const TensorView* bounds = nullptr;
+  const TensorView* bias = nullptr;           ///< [B, H, S_q, S_k] by strides, dtype of q, or null
+  const TensorView* relative_bias = nullptr;  ///< C [H, 2 R + 1] by strides, or null
+  const TensorView* slopes = nullptr;         ///< ALiBi: C [H] by strides, or null
   double dropout = 0;
   /// Element [b, h, i, j] of the probabilities has the row-major index of [B, H, S_q, S_k].
   PhiloxState philox;
 };
 
-/// out [B, H, S_q, D_v] (contiguous), and lse [B, H, S_q] = log of the sum of exp(score) over the
-/// visible keys, in float32 for the halves. A query that sees no key gets out = 0 and lse = +inf.
-extern SASH_API
-    Kernel<void(KernelContext&, const TensorView& q, const TensorView& k, const TensorView& v,
-                const AttentionParams&, const TensorView& out, const TensorView& lse)>
-        attention_forward;
+struct AttentionInputs {
+  TensorView q, k, v;
+};
 
-/// The gradients dq, dk, dv (contiguous, written, not added to) of sum(g . out).
-extern SASH_API Kernel<void(KernelContext&, const TensorView& g, const TensorView& q,
-                            const TensorView& k, const TensorView& v, const TensorView& out,
-                            const TensorView& lse, const AttentionParams&, const TensorView& dq,
-                            const TensorView& dk, const TensorView& dv)>
+/// out [B, H, S_q, D_v] (dtype of q) and lse [B, H, S_q] (C) = log of the sum of exp(s) over the
+/// visible keys, both contiguous. A query that sees no key gets out = 0 and lse = +inf.
+extern SASH_API Kernel<void(KernelContext&, const AttentionInputs&, const AttentionParams&,
+                            const TensorView& out, const TensorView& lse)>
+    attention_forward;
+
+/// What the backward kernel reads besides the inputs, and what it writes (contiguous, written
+/// whole).
+struct AttentionGradients {
+  TensorView g;             ///< [B, H, S_q, D_v], unit stride along the last axis
+  const TensorView* g_lse;  ///< C [B, H, S_q], contiguous, or null: the cotangent of lse
+  TensorView out, lse;      ///< as the forward kernel left them
+  TensorView dq, dk, dv;
+  const TensorView* dbias;      ///< C [B, H, S_q, S_k], zeros before the call; null if not wanted
+  const TensorView* drelative;  ///< C [B, H, 2 R + 1]; null if not wanted
+};
+
+/// The gradients of sum(g . out) + sum(g_lse . lse). With P = exp(s - lse), dropout factors M and
+/// D = rowsum(g . out) - g_lse: dv = (M P)' g; dS = P (M (g v') - D), which is dbias, and whose sums
+/// along diagonals are drelative; E = dS times the slope of the softcap, 1 - tanh^2;
+/// dq = scale E k and dk = scale E' q. No float atomics: the same bits every time.
+extern SASH_API Kernel<void(KernelContext&, const AttentionInputs&, const AttentionParams&,
+                            const AttentionGradients&)>
     attention_backward;
 
 }  // namespace sash::kernels
