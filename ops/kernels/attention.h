@@ -54,9 +54,9 @@ struct AttentionGradients {
 };
 
 /// The gradients of sum(g . out) + sum(g_lse . lse). With P = exp(s - lse), dropout factors M and
-/// D = rowsum(g . out) - g_lse: dv = (M P)' g; dS = P (M (g v') - D), which is dbias, and whose sums
-/// along diagonals are drelative; E = dS times the slope of the softcap, 1 - tanh^2;
-/// dq = scale E k and dk = scale E' q. No float atomics: the same bits every time.
+/// D = rowsum(g . out) - g_lse: dv = (M P)' g; dS = P (M (g v') - D), which is dbias, and whose
+/// sums along diagonals are drelative; E = dS times the slope of the softcap, 1 - tanh^2; dq =
+/// scale E k and dk = scale E' q. No float atomics: the same bits every time.
 extern SASH_API Kernel<void(KernelContext&, const AttentionInputs&, const AttentionParams&,
                             const AttentionGradients&)>
     attention_backward;
