@@ -7,113 +7,23 @@
 #include "../tensor/factories.h"
 #include "../tensor/node.h"
 #include "../tensor/random.h"
-#include "binary.h"
-#include "checks.h"
-#include "compare.h"
-#include "dropout.h"
+#include "attention_call.h"
+#include "concat.h"
 #include "kernels/attention.h"
-#include "matmul.h"
-#include "softmax.h"
-#include "where.h"
+#include "reduce.h"
 
 namespace sash {
 
 namespace kernels {
-constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&,
-                      const AttentionParams&, const TensorView&, const TensorView&)>
+constinit Kernel<void(KernelContext&, const AttentionInputs&, const AttentionParams&,
+                      const TensorView&, const TensorView&)>
     attention_forward{"attention_forward"};
-constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&,
-                      const TensorView&, const TensorView&, const TensorView&,
-                      const AttentionParams&, const TensorView&, const TensorView&,
-                      const TensorView&)>
+constinit Kernel<void(KernelContext&, const AttentionInputs&, const AttentionParams&,
+                      const AttentionGradients&)>
     attention_backward{"attention_backward"};
 }  // namespace kernels
 
 namespace {
-
-constexpr const char* kOp = "attention";
-
-// One call, with its mask compiled and its random numbers drawn.
-struct Call {
-  double scale;
-  AttentionMask::Term mask;  // visible, if defined, is [B, H, S_q, S_k] by strides
-  double dropout;
-  PhiloxState philox;
-};
-
-Shape weights_shape(const Tensor& q, const Tensor& k) {
-  return {q.size(0), q.size(1), q.size(2), k.size(2)};
-}
-
-void check_shapes(const Tensor& q, const Tensor& k, const Tensor& v) {
-  for (const Tensor* x : {&q, &k, &v}) check_rank(kOp, *x, 4);
-  const bool heads = k.size(1) == 0 ? q.size(1) == 0 : q.size(1) % k.size(1) == 0;
-  const bool fits = q.size(0) == k.size(0) && q.size(0) == v.size(0) && k.size(1) == v.size(1) &&
-                    heads && k.size(2) == v.size(2) && q.size(3) == k.size(3);
-  if (!fits) {
-    throw ShapeError(
-        kOp,
-        "q [B, H, S_q, D], k [B, H_kv, S_k, D], v [B, H_kv, S_k, D_v], H a multiple "
-        "of H_kv",
-        to_string(q.shape()) + ", " + to_string(k.shape()) + " and " + to_string(v.shape()));
-  }
-  for (const Tensor* x : {&q, &v}) {
-    if (x->size(3) > 0) continue;
-    throw ShapeError(kOp, "heads of at least one feature", to_string(x->shape()));
-  }
-}
-
-Tensor expand_mask(const Tensor& mask, const Tensor& q, const Tensor& k) {
-  check_same_device(kOp, q, mask);
-  const Shape shape = weights_shape(q, k);
-  bool fits = mask.rank() <= 4;
-  for (int axis = 0; fits && axis < mask.rank(); ++axis) {
-    const int64_t extent = mask.shape()[axis];
-    fits = extent == 1 || extent == shape[axis + 4 - mask.rank()];
-  }
-  if (!fits) {
-    throw ShapeError(kOp, "a mask that broadcasts to " + to_string(shape), to_string(mask.shape()));
-  }
-  return mask.expand(shape);
-}
-
-Call prepare(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options) {
-  check_compatible(kOp, q, k);
-  check_compatible(kOp, q, v);
-  check_floating(kOp, q);
-  check_shapes(q, k, v);
-  if (!(options.dropout >= 0 && options.dropout <= 1)) {
-    throw ValueError(kOp, "a dropout probability in [0, 1]", to_text(options.dropout));
-  }
-  const double scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(q.size(3))));
-  if (!std::isfinite(scale)) throw ValueError(kOp, "a finite scale", to_text(scale));
-  AttentionMask::Term mask = options.mask.compile(q.size(2), k.size(2), q.device());
-  if (mask.visible.defined()) mask.visible = expand_mask(mask.visible, q, k);
-  return {scale, mask, options.dropout, {}};
-}
-
-// q [B, H, S, D] as [B, H_kv, H / H_kv, S, D].
-Tensor grouped(const Tensor& q, int64_t groups) {
-  const int64_t heads = groups == 0 ? 0 : q.size(1) / groups;
-  return q.reshape({q.size(0), groups, heads, q.size(2), q.size(3)});
-}
-
-Tensor from_plain_ops(const Tensor& q, const Tensor& k, const Tensor& v, const Call& call) {
-  const Shape shape = weights_shape(q, k);
-  const Tensor scores = matmul(grouped(q, k.size(1)), k.unsqueeze(2).mT()) * call.scale;
-  Tensor weights = scores.reshape(shape);
-  const AttentionMask::Term& mask = call.mask;
-  if (mask.causal || mask.visible.defined()) {
-    AttentionMask visible = mask.visible.defined() ? AttentionMask(mask.visible) : AttentionMask();
-    if (mask.causal) visible = visible & AttentionMask::causal();
-    const Tensor hidden = logical_not(visible.to_dense(shape[2], shape[3], q.device()));
-    weights = masked_fill(weights, hidden, -std::numeric_limits<double>::infinity());
-  }
-  weights = softmax(weights, -1);
-  if (call.dropout > 0) weights = dropout_with(weights, call.dropout, call.philox);
-  return matmul(grouped(weights, k.size(1)), v.unsqueeze(2))
-      .reshape({q.size(0), q.size(1), q.size(2), v.size(3)});
-}
 
 // Kernels read heads of any strides, but whole rows.
 Tensor with_unit_rows(const Tensor& x) {
@@ -121,59 +31,145 @@ Tensor with_unit_rows(const Tensor& x) {
   return x.size(3) == 1 || x.strides()[3] == 1 ? x : x.contiguous();
 }
 
-// The kernels' parameters; they borrow the mask from `call`.
+// A call's parameters as kernels take them; they borrow from the call and from `inputs`.
 class Params {
  public:
-  explicit Params(const Call& call) {
-    params_ = {call.scale, call.mask.causal, nullptr, call.dropout, call.philox};
-    if (!call.mask.visible.defined()) return;
-    mask_ = call.mask.visible.tensor_view();
-    params_.mask = &mask_;
+  Params(const AttentionCall& call, const AttentionTensors& inputs) {
+    const NoGradGuard no_grad;
+    const DType numbers = call.numbers();
+    params_.scale = call.scale;
+    params_.softcap = call.softcap;
+    params_.dropout = call.dropout;
+    params_.philox = call.philox;
+    params_.maps = call.maps.get();
+    params_.bounds = view(call.bounds, 0);
+    params_.bias =
+        view(inputs.bias.defined() ? inputs.bias.expand(call.weights_shape()) : Tensor(), 1);
+    if (inputs.relative_bias.defined()) {
+      const int64_t distances = inputs.relative_bias.size(1);
+      params_.relative_bias =
+          view(inputs.relative_bias.to(numbers).expand({call.shape.heads, distances}), 2);
+    }
+    params_.slopes = view(call.slopes.defined() ? call.slopes.to(numbers) : Tensor(), 3);
   }
   Params(const Params&) = delete;
   Params& operator=(const Params&) = delete;
   const kernels::AttentionParams& get() const { return params_; }
 
  private:
-  TensorView mask_;
+  const TensorView* view(const Tensor& x, size_t slot) {
+    if (!x.defined()) return nullptr;
+    kept_[slot] = x;
+    views_[slot] = x.tensor_view();
+    return &views_[slot];
+  }
+
+  std::array<Tensor, 4> kept_;
+  std::array<TensorView, 4> views_;
   kernels::AttentionParams params_;
 };
 
-Gradients fused_backward(const Tensor& g, const std::array<Tensor, 3>& inputs, const Tensor& out,
-                         const Tensor& lse, const Call& call) {
-  const Tensor q = with_unit_rows(inputs[0]), k = with_unit_rows(inputs[1]),
-               v = with_unit_rows(inputs[2]);
-  Gradients gradients{empty_like(q), empty_like(k), empty_like(v)};
-  KernelContext context = kernel_context(q.device());
-  kernels::attention_backward(context, with_unit_rows(g).tensor_view(), q.tensor_view(),
-                              k.tensor_view(), v.tensor_view(), out.tensor_view(),
-                              lse.tensor_view(), Params(call).get(), gradients[0].tensor_view(),
-                              gradients[1].tensor_view(), gradients[2].tensor_view());
+kernels::AttentionInputs views_of(const std::array<Tensor, 3>& x) {
+  return {x[0].tensor_view(), x[1].tensor_view(), x[2].tensor_view()};
+}
+
+std::array<Tensor, 3> whole_rows_of(const AttentionTensors& inputs) {
+  return {with_unit_rows(inputs.q), with_unit_rows(inputs.k), with_unit_rows(inputs.v)};
+}
+
+// The gradient of the relative bias from that of each head of each batch [B, H, 2 R + 1].
+Tensor relative_gradient(const Tensor& each, const Tensor& relative_bias) {
+  return sum_to(each, {1, relative_bias.size(0), each.size(2)})
+      .reshape(relative_bias.shape())
+      .to(relative_bias.dtype());
+}
+
+struct Cotangents {
+  Tensor out, lse;
+  bool bias, relative_bias;  // whether their gradients are wanted
+};
+
+Gradients fused_backward(const Cotangents& g, const AttentionTensors& inputs, const Tensor& out,
+                         const Tensor& lse, const AttentionCall& call) {
+  const NoGradGuard no_grad;
+  const std::array<Tensor, 3> qkv = whole_rows_of(inputs);
+  const TensorOptions numbers = lse.options();
+  const Tensor g_out = with_unit_rows(g.out.defined() ? g.out : zeros_like(out));
+  const Tensor g_lse = g.lse.defined() ? g.lse.contiguous() : Tensor();
+  Gradients gradients{empty_like(qkv[0]), empty_like(qkv[1]), empty_like(qkv[2]), {}, {}};
+  Tensor dbias, drelative;
+  if (g.bias) dbias = zeros(call.weights_shape(), numbers);
+  if (g.relative_bias) {
+    drelative = empty({call.shape.batch, call.shape.heads, inputs.relative_bias.size(1)}, numbers);
+  }
+  const auto view = [](const Tensor& x) { return x.defined() ? x.tensor_view() : TensorView(); };
+  const TensorView g_lse_view = view(g_lse), dbias_view = view(dbias),
+                   drelative_view = view(drelative);
+  const auto pointer = [](const Tensor& x, const TensorView& y) {
+    return x.defined() ? &y : nullptr;
+  };
+  KernelContext context = kernel_context(out.device());
+  kernels::attention_backward(context, views_of(qkv), Params(call, inputs).get(),
+                              {.g = g_out.tensor_view(),
+                               .g_lse = pointer(g_lse, g_lse_view),
+                               .out = out.tensor_view(),
+                               .lse = lse.tensor_view(),
+                               .dq = gradients[0].tensor_view(),
+                               .dk = gradients[1].tensor_view(),
+                               .dv = gradients[2].tensor_view(),
+                               .dbias = pointer(dbias, dbias_view),
+                               .drelative = pointer(drelative, drelative_view)});
+  if (g.bias) gradients[3] = sum_to(dbias, inputs.bias.shape()).to(inputs.bias.dtype());
+  if (g.relative_bias) gradients[4] = relative_gradient(drelative, inputs.relative_bias);
   return gradients;
 }
 
-Tensor fused_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Call& call) {
-  const Tensor out = empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
-  TensorOptions numbers = q.options();
-  if (numbers.dtype != DType::float64) numbers.dtype = DType::float32;
-  const Tensor lse = empty({q.size(0), q.size(1), q.size(2)}, numbers);
-  KernelContext context = kernel_context(q.device());
-  kernels::attention_forward(context, with_unit_rows(q).tensor_view(),
-                             with_unit_rows(k).tensor_view(), with_unit_rows(v).tensor_view(),
-                             Params(call).get(), out.tensor_view(), lse.tensor_view());
-  return record(
-      "attention", {q, k, v}, out,
-      [q = save(q), k = save(k), v = save(v), out = save_output(out), lse,
-       visible = save(call.mask.visible), call](Backward& pass, const Tensor& g) {
-        const std::array<Tensor, 3> inputs{pass(q), pass(k), pass(v)};
-        pass(visible);  // throws if the mask was overwritten
-        if (!pass.create_graph()) {
-          return fused_backward(g, inputs, pass(out), lse, call);
-        }
-        return differentiate(
-            [&call](std::span<const Tensor> x) { return from_plain_ops(x[0], x[1], x[2], call); },
-            inputs, g, pass);
+// Out and lse as one vector of the type of lse, so that both can be differentiated at once.
+Tensor joined(const Tensor& out, const Tensor& lse) {
+  return cat({out.to(lse.dtype()).reshape({-1}), lse.reshape({-1})});
+}
+
+Gradients composite_backward(const Cotangents& g, const AttentionTensors& inputs, const Tensor& out,
+                             const Tensor& lse, const AttentionCall& call, const Backward& pass) {
+  const Tensor cotangent =
+      joined(g.out.defined() ? g.out : zeros_like(out), g.lse.defined() ? g.lse : zeros_like(lse));
+  const std::array<Tensor, 5> all{inputs.q, inputs.k, inputs.v, inputs.bias, inputs.relative_bias};
+  return differentiate(
+      [&call](std::span<const Tensor> x) {
+        const AttentionWithLse y = attention_from_plain_ops({x[0], x[1], x[2], x[3], x[4]}, call);
+        return joined(y.out, y.lse);
+      },
+      all, cotangent, pass);
+}
+
+AttentionWithLse fused_attention(const AttentionTensors& x, const AttentionCall& call) {
+  TensorOptions numbers = x.q.options();
+  numbers.dtype = call.numbers();
+  std::array<Tensor, 2> results{
+      empty({x.q.size(0), x.q.size(1), x.q.size(2), x.v.size(3)}, x.q.options()),
+      empty({x.q.size(0), x.q.size(1), x.q.size(2)}, numbers)};
+  {
+    KernelContext context = kernel_context(x.q.device());
+    const std::array<Tensor, 3> qkv = whole_rows_of(x);
+    kernels::attention_forward(context, views_of(qkv), Params(call, x).get(),
+                               results[0].tensor_view(), results[1].tensor_view());
+  }
+  SmallVector<Saved, 2> data;
+  for (const Tensor& tensor : call.mask_tensors()) data.push_back(save(tensor));
+  record(
+      "attention", {x.q, x.k, x.v, x.bias, x.relative_bias}, results,
+      [q = save(x.q), k = save(x.k), v = save(x.v), bias = save(x.bias),
+       relative_bias = save(x.relative_bias), out = save_output(results[0], 0),
+       lse = save_output(results[1], 1), data = std::move(data),
+       call](Backward& pass, std::span<const Tensor> grads) {
+        const AttentionTensors inputs{pass(q), pass(k), pass(v), pass(bias), pass(relative_bias)};
+        for (const Saved& tensor : data) pass(tensor);  // throws if the mask was overwritten
+        const Cotangents g{grads[0], grads[1], inputs.bias.defined() && pass.needs(3),
+                           inputs.relative_bias.defined() && pass.needs(4)};
+        return pass.create_graph() ? composite_backward(g, inputs, pass(out), pass(lse), call, pass)
+                                   : fused_backward(g, inputs, pass(out), pass(lse), call);
       });
+  return {results[0], results[1]};
 }
 
 bool has_fused(Device device) {
@@ -182,18 +178,19 @@ bool has_fused(Device device) {
 
 }  // namespace
 
-Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v,
-                 const AttentionOptions& options) {
-  Call call = prepare(q, k, v, options);
-  if (call.dropout > 0) call.philox = next_philox(q.device(), numel(weights_shape(q, k)));
-  return has_fused(q.device()) ? fused_attention(q, k, v, call) : from_plain_ops(q, k, v, call);
+AttentionWithLse attention_with_lse(const Tensor& q, const Tensor& k, const Tensor& v,
+                                    const AttentionOptions& options) {
+  const AttentionTensors inputs{q, k, v, options.bias, options.relative_bias};
+  AttentionCall call(inputs, options);
+  if (call.dropout > 0) call.philox = next_philox(q.device(), numel(call.weights_shape()));
+  if (!has_fused(q.device())) return attention_from_plain_ops(inputs, call);
+  call.prepare_kernels(q.device());
+  return fused_attention(inputs, call);
 }
 
-Tensor composite::attention(const Tensor& q, const Tensor& k, const Tensor& v,
-                            const AttentionOptions& options, PhiloxState philox) {
-  Call call = prepare(q, k, v, options);
-  call.philox = philox;
-  return from_plain_ops(q, k, v, call);
+Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                 const AttentionOptions& options) {
+  return attention_with_lse(q, k, v, options).out;
 }
 
 }  // namespace sash

@@ -1,84 +1,166 @@
 #include "attention_mask.h"
 
+#include <atomic>
+
+#include "../core/parallel.h"
 #include "../tensor/factories.h"
 #include "../tensor/grad_mode.h"
-#include "checks.h"
-#include "compare.h"
+#include "../tensor/tensor_impl.h"
+#include "block_map.h"
+#include "mask_part.h"
 
 namespace sash {
 namespace {
 
-bool shows_all(const AttentionMask::Term& term) { return !term.causal && !term.visible.defined(); }
+using Kind = MaskTerm::Kind;
 
-Tensor both(const Tensor& a, const Tensor& b) {
-  if (!a.defined()) return b;
-  return b.defined() ? logical_and(a, b) : a;
+std::shared_ptr<const MaskTerm> leaf(std::shared_ptr<const MaskPart> part) {
+  return std::make_shared<const MaskTerm>(MaskTerm{.part = std::move(part)});
 }
 
-// Whether b shows everything that a shows, as far as handles tell.
-bool includes(const AttentionMask::Term& b, const AttentionMask::Term& a) {
-  return (!b.causal || a.causal) && (!b.visible.defined() || b.visible.is_same(a.visible));
+std::shared_ptr<const MaskTerm> join(Kind kind, std::shared_ptr<const MaskTerm> left,
+                                     std::shared_ptr<const MaskTerm> right) {
+  return std::make_shared<const MaskTerm>(
+      MaskTerm{.kind = kind, .left = std::move(left), .right = std::move(right)});
 }
 
-Tensor dense_term(const AttentionMask::Term& term, int64_t queries, int64_t keys, Device device) {
-  const TensorOptions options{.device = device};
-  if (!term.causal) {
-    const Tensor all = full({queries, keys}, true, {.dtype = DType::boolean, .device = device});
-    return both(term.visible, all);
-  }
-  const Tensor last = arange(keys - queries, keys, 1, options).unsqueeze(1);
-  return both(term.visible, le(arange(0, keys, 1, options).unsqueeze(0), last));
+MaskShape own_shape(const MaskTerm& term, int64_t queries, int64_t keys) {
+  MaskShape shape{1, 1, queries, keys};
+  for_each_part(term, [&](const MaskPart& part) { part.fit(shape); });
+  return shape;
 }
 
 }  // namespace
 
-AttentionMask::AttentionMask(const Tensor& visible) {
-  check_defined("attention_mask", visible);
-  check_dtype("attention_mask", visible, DType::boolean);
-  terms_.push_back({false, visible});
+uint64_t next_part_number() {
+  static std::atomic<uint64_t> next{1};
+  return next.fetch_add(1, std::memory_order_relaxed);
 }
 
-AttentionMask AttentionMask::causal() {
-  AttentionMask mask;
-  mask.terms_[0].causal = true;
-  return mask;
+uint32_t version_of(const Tensor& x) { return x.impl().storage->version(); }
+
+std::string to_string(const MaskTerm& term) {
+  if (term.kind == Kind::part) return term.part->text();
+  if (term.kind == Kind::either) return to_string(*term.left) + " | " + to_string(*term.right);
+  const auto operand = [](const MaskTerm& side) {
+    return side.kind == Kind::either ? "(" + to_string(side) + ")" : to_string(side);
+  };
+  return operand(*term.left) + " & " + operand(*term.right);
+}
+
+AttentionMask::AttentionMask() {
+  static const std::shared_ptr<const MaskTerm> everything = leaf(mask_parts::everything());
+  term_ = everything;
+}
+AttentionMask::AttentionMask(std::shared_ptr<const MaskPart> part) : term_(leaf(std::move(part))) {}
+AttentionMask::AttentionMask(const Tensor& visible) : AttentionMask(mask_parts::visible(visible)) {}
+
+AttentionMask AttentionMask::causal() { return window(std::nullopt, 0); }
+AttentionMask AttentionMask::window(std::optional<int64_t> left, std::optional<int64_t> right) {
+  return AttentionMask(mask_parts::window(left, right));
+}
+AttentionMask AttentionMask::symmetric_window(int64_t w) { return window(w, w); }
+AttentionMask AttentionMask::causal_window(int64_t keys) {
+  if (keys >= 1) return window(keys - 1, 0);
+  throw ValueError("attention_mask", "a causal window of at least 1 key", std::to_string(keys));
+}
+AttentionMask AttentionMask::dilated_window(std::optional<int64_t> left,
+                                            std::optional<int64_t> right, int64_t dilation) {
+  return dilated_window(left, right, std::vector<int64_t>{dilation});
+}
+AttentionMask AttentionMask::dilated_window(std::optional<int64_t> left,
+                                            std::optional<int64_t> right,
+                                            std::vector<int64_t> dilations) {
+  return AttentionMask(mask_parts::dilated_window(left, right, std::move(dilations)));
+}
+AttentionMask AttentionMask::global(std::vector<int64_t> tokens) {
+  return AttentionMask(mask_parts::global(std::move(tokens)));
+}
+AttentionMask AttentionMask::sinks(int64_t n) { return AttentionMask(mask_parts::sinks(n)); }
+AttentionMask AttentionMask::block_sparse(const Tensor& layout, int64_t block) {
+  return AttentionMask(mask_parts::block_sparse(layout, block));
+}
+AttentionMask AttentionMask::random_blocks(int64_t n, uint64_t seed, int64_t block) {
+  return AttentionMask(mask_parts::random_blocks(n, seed, block));
+}
+AttentionMask AttentionMask::bigbird(const BigBirdOptions& options) {
+  return AttentionMask(mask_parts::bigbird(options));
+}
+AttentionMask AttentionMask::predicate(std::function<bool(const MaskIndex&)> visible,
+                                       MaskExtents extents) {
+  return AttentionMask(mask_parts::predicate(std::move(visible), extents));
+}
+AttentionMask AttentionMask::key_lengths(const Tensor& lengths) {
+  return AttentionMask(mask_parts::key_lengths(lengths));
+}
+AttentionMask AttentionMask::packed(const Tensor& cu_seqlens) {
+  return AttentionMask(mask_parts::packed(cu_seqlens));
+}
+AttentionMask AttentionMask::row_ranges(const Tensor& first, const Tensor& past) {
+  return AttentionMask(mask_parts::row_ranges(first, past));
 }
 
 AttentionMask operator&(const AttentionMask& a, const AttentionMask& b) {
-  AttentionMask mask;
-  mask.terms_.clear();
-  for (const AttentionMask::Term& x : a.terms_) {
-    for (const AttentionMask::Term& y : b.terms_) {
-      mask.terms_.push_back({x.causal || y.causal, both(x.visible, y.visible)});
-    }
-  }
-  return mask;
+  if (a.shows_all()) return b;
+  if (b.shows_all() || a.to_string() == b.to_string()) return a;
+  return AttentionMask(join(Kind::both, a.term_, b.term_));
 }
 
 AttentionMask operator|(const AttentionMask& a, const AttentionMask& b) {
-  AttentionMask mask = a;
-  for (const AttentionMask::Term& y : b.terms_) {
-    bool known = false;
-    for (const AttentionMask::Term& x : a.terms_) known = known || includes(x, y);
-    if (shows_all(y)) return {};
-    if (!known) mask.terms_.push_back(y);
-  }
-  return mask;
+  if (a.shows_all() || a.to_string() == b.to_string()) return a;
+  if (b.shows_all()) return b;
+  return AttentionMask(join(Kind::either, a.term_, b.term_));
+}
+
+std::string AttentionMask::to_string() const { return sash::to_string(*term_); }
+
+bool AttentionMask::shows_all() const {
+  return term_->kind == Kind::part && term_->part->text() == "dense";
+}
+
+MaskExtents AttentionMask::extents() const {
+  MaskExtents all;
+  for_each_part(*term_, [&](const MaskPart& part) {
+    const MaskExtents one = part.extents();
+    all.per_batch = all.per_batch || one.per_batch;
+    all.per_head = all.per_head || one.per_head;
+  });
+  return all;
+}
+
+Tensor AttentionMask::to_dense(const MaskShape& shape, Device device) const {
+  const BoundMask mask(*term_, shape);
+  const MaskExtents extents = this->extents();
+  const int64_t batches = extents.per_batch ? shape.batch : 1;
+  const int64_t heads = extents.per_head ? shape.heads : 1;
+  const Tensor dense =
+      empty({batches, heads, shape.queries, shape.keys}, {.dtype = DType::boolean, .device = kCPU});
+  auto* const to = dense.tensor_view().ptr<uint8_t>();
+  constexpr int64_t kRows = 64;
+  parallel_for(batches * heads * shape.queries, kRows, [&](int64_t first, int64_t past) {
+    for (int64_t row = first; row < past; ++row) {
+      const int64_t head = row / shape.queries;
+      for (int64_t key = 0; key < shape.keys; key += 64) {
+        const uint64_t word = mask.word({head / heads, head % heads}, row % shape.queries, key);
+        const int64_t keys = std::min<int64_t>(64, shape.keys - key);
+        for (int64_t n = 0; n < keys; ++n) to[row * shape.keys + key + n] = word >> n & 1;
+      }
+    }
+  });
+  const NoGradGuard no_grad;
+  return dense.to(device);
 }
 
 Tensor AttentionMask::to_dense(int64_t queries, int64_t keys, Device device) const {
-  const NoGradGuard no_grad;
-  Tensor dense;
-  for (const Term& term : terms_) {
-    const Tensor next = dense_term(term, queries, keys, device);
-    dense = dense.defined() ? logical_or(dense, next) : next;
-  }
-  return dense;
+  return to_dense(own_shape(*term_, queries, keys), device);
 }
 
-AttentionMask::Term AttentionMask::compile(int64_t queries, int64_t keys, Device device) const {
-  if (terms_.size() == 1) return terms_[0];
-  return {false, to_dense(queries, keys, device)};
+MaskStatistics AttentionMask::statistics(const MaskShape& shape) const {
+  return compile_blocks(*term_, shape, kernels::kBlockKeys, kCPU)->statistics;
+}
+
+MaskStatistics AttentionMask::statistics(int64_t queries, int64_t keys) const {
+  return statistics(own_shape(*term_, queries, keys));
 }
 
 }  // namespace sash

@@ -139,12 +139,13 @@ class SASH_API AttentionMask {
   MaskExtents extents() const;
 
   /// The mask as a bool tensor [B or 1, H or 1, S_q, S_k] on `device`, from the definitions alone.
-  /// Throws what `attention` throws for a mask that does not fit.
+  /// Throws what `attention` throws for a mask that does not fit. Without a shape, batches and
+  /// heads are those of the mask's own tensors.
   Tensor to_dense(const MaskShape& shape, Device device = kCPU) const;
-  Tensor to_dense(int64_t queries, int64_t keys, Device device = kCPU) const {
-    return to_dense(MaskShape{1, 1, queries, keys}, device);
-  }
+  Tensor to_dense(int64_t queries, int64_t keys, Device device = kCPU) const;
+  /// What attention costs with this mask.
   MaskStatistics statistics(const MaskShape& shape) const;
+  MaskStatistics statistics(int64_t queries, int64_t keys) const;
 
   /// A picture of one head: a character for each cell of at most `width` x `width`, from ' ' (none
   /// visible) over '.', ':' and '+' to '#' (all).
@@ -154,6 +155,7 @@ class SASH_API AttentionMask {
 
   /// The expression, for those that compile masks.
   const MaskTerm& term() const { return *term_; }
+  const std::shared_ptr<const MaskTerm>& shared_term() const { return term_; }
 
  private:
   explicit AttentionMask(std::shared_ptr<const MaskPart> part);

@@ -1,0 +1,352 @@
+#include "attention_reference.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include <sash/tensor/factories.h>
+
+namespace sash::testing {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+int64_t position(const MaskShape& shape, const MaskIndex& at) {
+  return at.query + shape.keys - shape.queries;
+}
+
+int64_t below(RandomNumbers& random, int64_t count) {
+  return static_cast<int64_t>(random.below(static_cast<uint64_t>(std::max<int64_t>(count, 1))));
+}
+
+// A reach from 0 to beyond the sequence, tile edges among them.
+int64_t reach(RandomNumbers& random, const MaskShape& shape) {
+  const std::vector<int64_t> some{
+      0, 1, 2, 5, 31, 47, 48, 63, 64, 65, shape.keys - 1, shape.keys, shape.keys + 7};
+  return std::max<int64_t>(some[static_cast<size_t>(below(random, 13))], 0);
+}
+
+NamedMask window(RandomNumbers& random, const MaskShape& shape, Device) {
+  std::optional<int64_t> left, right;
+  if (random.below(5) > 0) left = reach(random, shape);
+  if (random.below(5) > 0) right = reach(random, shape);
+  return {"window", AttentionMask::window(left, right), [=](const MaskIndex& at) {
+            const int64_t p = position(shape, at);
+            return (!left || at.key >= p - *left) && (!right || at.key <= p + *right);
+          }};
+}
+
+NamedMask causal(RandomNumbers&, const MaskShape& shape, Device) {
+  return {"causal", AttentionMask::causal(),
+          [=](const MaskIndex& at) { return at.key <= position(shape, at); }};
+}
+
+NamedMask symmetric_window(RandomNumbers& random, const MaskShape& shape, Device) {
+  const int64_t w = reach(random, shape);
+  return {"symmetric_window", AttentionMask::symmetric_window(w),
+          [=](const MaskIndex& at) { return std::abs(at.key - position(shape, at)) <= w; }};
+}
+
+NamedMask causal_window(RandomNumbers& random, const MaskShape& shape, Device) {
+  const int64_t n = reach(random, shape) + 1;
+  return {"causal_window", AttentionMask::causal_window(n), [=](const MaskIndex& at) {
+            const int64_t p = position(shape, at);
+            return at.key <= p && at.key > p - n;
+          }};
+}
+
+NamedMask dilated_window(RandomNumbers& random, const MaskShape& shape, Device) {
+  const int64_t left = below(random, 6), right = below(random, 6);
+  std::vector<int64_t> dilations;
+  const bool alike = random.below(2) == 0;
+  for (int64_t h = 0; h < (alike ? 1 : shape.heads); ++h) {
+    dilations.push_back(1 + below(random, 40));
+  }
+  return {"dilated_window", AttentionMask::dilated_window(left, right, dilations),
+          [=](const MaskIndex& at) {
+            const int64_t step = dilations[alike ? 0 : static_cast<size_t>(at.head)];
+            for (int64_t n = -left; n <= right; ++n) {
+              if (at.key == position(shape, at) + n * step) return true;
+            }
+            return false;
+          }};
+}
+
+NamedMask global(RandomNumbers& random, const MaskShape& shape, Device) {
+  std::vector<int64_t> tokens;
+  for (int n = 0; n < 3; ++n) tokens.push_back(below(random, shape.keys));
+  const auto has = [tokens](int64_t token) {
+    return std::find(tokens.begin(), tokens.end(), token) != tokens.end();
+  };
+  return {"global", AttentionMask::global(tokens),
+          [=](const MaskIndex& at) { return has(at.key) || has(position(shape, at)); }};
+}
+
+NamedMask sinks(RandomNumbers& random, const MaskShape& shape, Device) {
+  const int64_t n = below(random, shape.keys + 3);
+  return {"sinks", AttentionMask::sinks(n), [=](const MaskIndex& at) { return at.key < n; }};
+}
+
+NamedMask block_sparse(RandomNumbers& random, const MaskShape& shape, Device device) {
+  const int64_t block = 1 + below(random, 70);
+  const int64_t rows = (shape.queries + block - 1) / block,
+                columns = (shape.keys + block - 1) / block;
+  const int64_t heads = random.below(2) == 0 ? 1 : shape.heads;
+  std::vector<bool> cells;
+  for (int64_t n = 0; n < heads * rows * columns; ++n) cells.push_back(random.below(3) == 0);
+  const Tensor layout = tensor(cells, {heads, rows, columns}, {.device = device});
+  return {
+      "block_sparse", AttentionMask::block_sparse(layout, block), [=](const MaskIndex& at) {
+        const int64_t h = heads == 1 ? 0 : at.head;
+        return cells[static_cast<size_t>((h * rows + at.query / block) * columns + at.key / block)];
+      }};
+}
+
+// Random choices have no definition but themselves: what they show is looked up, and tested
+// elsewhere.
+NamedMask looked_up(const std::string& name, const AttentionMask& mask, const MaskShape& shape) {
+  const std::vector<double> cells = mask.to_dense(shape).to_vector<double>();
+  return {name, mask, [=](const MaskIndex& at) {
+            return cells[static_cast<size_t>(at.query * shape.keys + at.key)] != 0;
+          }};
+}
+
+NamedMask random_blocks(RandomNumbers& random, const MaskShape& shape, Device) {
+  return looked_up(
+      "random_blocks",
+      AttentionMask::random_blocks(1 + below(random, 2), random.next(), 1 + below(random, 40)),
+      shape);
+}
+
+NamedMask bigbird(RandomNumbers& random, const MaskShape& shape, Device) {
+  return looked_up("bigbird",
+                   AttentionMask::bigbird({.block = 1 + below(random, 30),
+                                           .window = 1 + 2 * below(random, 2),
+                                           .global = below(random, 2),
+                                           .random = below(random, 3),
+                                           .seed = random.next()}),
+                   shape);
+}
+
+NamedMask key_lengths(RandomNumbers& random, const MaskShape& shape, Device device) {
+  std::vector<int32_t> lengths;
+  for (int64_t b = 0; b < shape.batch; ++b) {
+    lengths.push_back(static_cast<int32_t>(below(random, shape.keys + 1)));
+  }
+  return {"key_lengths",
+          AttentionMask::key_lengths(tensor(lengths, {shape.batch}, {.device = device})),
+          [=](const MaskIndex& at) { return at.key < lengths[static_cast<size_t>(at.batch)]; }};
+}
+
+NamedMask packed(RandomNumbers& random, const MaskShape& shape, Device device) {
+  std::vector<int32_t> cu{0};
+  while (cu.back() < shape.keys) {
+    const int64_t left = shape.keys - cu.back();
+    cu.push_back(cu.back() + static_cast<int32_t>(std::min(left, below(random, 50))));
+  }
+  return {"packed",
+          AttentionMask::packed(tensor(cu, {static_cast<int64_t>(cu.size())}, {.device = device})),
+          [=](const MaskIndex& at) {
+            const auto sequence = [&](int64_t token) {
+              return std::upper_bound(cu.begin(), cu.end(), token) - cu.begin();
+            };
+            return sequence(at.query) == sequence(at.key);
+          }};
+}
+
+NamedMask row_ranges(RandomNumbers& random, const MaskShape& shape, Device device) {
+  const int64_t batch = random.below(2) == 0 ? 1 : shape.batch;
+  std::vector<int32_t> first, past;
+  for (int64_t n = 0; n < batch * shape.queries; ++n) {
+    first.push_back(static_cast<int32_t>(below(random, shape.keys + 1)));
+    past.push_back(static_cast<int32_t>(below(random, shape.keys + 1)));
+  }
+  const Shape extents{batch, 1, shape.queries};
+  return {"row_ranges",
+          AttentionMask::row_ranges(tensor(first, extents, {.device = device}),
+                                    tensor(past, extents, {.device = device})),
+          [=](const MaskIndex& at) {
+            const auto row =
+                static_cast<size_t>((batch == 1 ? 0 : at.batch) * shape.queries + at.query);
+            return at.key >= first[row] && at.key < past[row];
+          }};
+}
+
+NamedMask visible(RandomNumbers& random, const MaskShape& shape, Device device) {
+  std::vector<bool> cells;
+  for (int64_t n = 0; n < shape.batch * shape.queries * shape.keys; ++n) {
+    cells.push_back(random.below(2) == 0);
+  }
+  return {
+      "tensor",
+      AttentionMask(tensor(cells, {shape.batch, 1, shape.queries, shape.keys}, {.device = device})),
+      [=](const MaskIndex& at) {
+        return cells[static_cast<size_t>((at.batch * shape.queries + at.query) * shape.keys +
+                                         at.key)];
+      }};
+}
+
+NamedMask predicate(RandomNumbers& random, const MaskShape&, Device) {
+  const int64_t a = 1 + below(random, 5), b = below(random, 7);
+  const Sees sees = [=](const MaskIndex& at) {
+    return (a * at.query + b * at.key + at.head) % 3 != 0;
+  };
+  return {"predicate", AttentionMask::predicate(sees, {.per_head = true}), sees};
+}
+
+}  // namespace
+
+const std::vector<MaskKind>& mask_kinds() {
+  static const std::vector<MaskKind> kinds{
+      {"causal", causal},
+      {"window", window},
+      {"symmetric_window", symmetric_window},
+      {"causal_window", causal_window},
+      {"dilated_window", dilated_window},
+      {"global", global},
+      {"sinks", sinks},
+      {"block_sparse", block_sparse},
+      {"random_blocks", random_blocks},
+      {"bigbird", bigbird},
+      {"key_lengths", key_lengths},
+      {"packed", packed, true},
+      {"row_ranges", row_ranges},
+      {"tensor", visible},
+      {"predicate", predicate},
+  };
+  return kinds;
+}
+
+NamedMask both(const NamedMask& a, const NamedMask& b) {
+  return {"(" + a.name + " & " + b.name + ")", a.mask & b.mask,
+          [a, b](const MaskIndex& at) { return a.sees(at) && b.sees(at); }};
+}
+
+NamedMask either(const NamedMask& a, const NamedMask& b) {
+  return {"(" + a.name + " | " + b.name + ")", a.mask | b.mask,
+          [a, b](const MaskIndex& at) { return a.sees(at) || b.sees(at); }};
+}
+
+namespace {
+
+// One query's scores and what they become.
+struct Row {
+  std::vector<double> slope;    // of the softcap at each key
+  std::vector<double> weight;   // softmax
+  std::vector<double> dropped;  // factors 0 or 1 / (1 - p)
+  double lse = kInfinity;
+};
+
+class Solver {
+ public:
+  explicit Solver(const AttentionProblem& problem)
+      : p_(problem),
+        heads_(problem.q.shape[1]),
+        queries_(problem.q.shape[2]),
+        keys_(problem.k.shape[2]),
+        group_(problem.k.shape[1] == 0 ? 1 : heads_ / problem.k.shape[1]) {}
+
+  AttentionAnswer run() {
+    answer_.out = Array({p_.q.shape[0], heads_, queries_, p_.v.shape[3]});
+    answer_.lse = Array({p_.q.shape[0], heads_, queries_});
+    answer_.dq = Array(p_.q.shape);
+    answer_.dk = Array(p_.k.shape);
+    answer_.dv = Array(p_.v.shape);
+    answer_.dbias = Array(p_.bias.shape);
+    answer_.drelative = Array(p_.relative_bias.shape);
+    for_each_index(answer_.lse.shape, [&](const Index& at) { solve_row(at[0], at[1], at[2]); });
+    return answer_;
+  }
+
+ private:
+  void solve_row(int64_t b, int64_t h, int64_t i) {
+    const Row row = weights_of(b, h, i);
+    answer_.lse[{b, h, i}] = row.lse;
+    const int64_t kv = h / group_, depth = p_.v.shape[3];
+    double expected = 0;  // rowsum(g . out) - g_lse
+    for (int64_t j = 0; j < keys_; ++j) {
+      const double weight = row.weight[index(j)] * row.dropped[index(j)];
+      for (int64_t d = 0; d < depth; ++d) {
+        answer_.out[{b, h, i, d}] += weight * p_.v[{b, kv, j, d}];
+        answer_.dv[{b, kv, j, d}] += weight * p_.g[{b, h, i, d}];
+      }
+    }
+    for (int64_t d = 0; d < depth; ++d) expected += p_.g[{b, h, i, d}] * answer_.out[{b, h, i, d}];
+    expected -= p_.g_lse[{b, h, i}];
+    for (int64_t j = 0; j < keys_; ++j) {
+      double product = 0;
+      for (int64_t d = 0; d < depth; ++d) product += p_.g[{b, h, i, d}] * p_.v[{b, kv, j, d}];
+      spread(b, h, i, j, row.weight[index(j)] * (product * row.dropped[index(j)] - expected),
+             row.slope[index(j)]);
+    }
+  }
+
+  // Adds the gradient `ds` of one score to those of what it was made from.
+  void spread(int64_t b, int64_t h, int64_t i, int64_t j, double ds, double slope) {
+    if (!p_.bias.values.empty()) answer_.dbias[{h, i, j}] += ds;
+    if (!p_.relative_bias.values.empty()) answer_.drelative[{h, distance_index(i, j)}] += ds;
+    const double dx = ds * slope * p_.scale;
+    for (int64_t d = 0; d < p_.q.shape[3]; ++d) {
+      answer_.dq[{b, h, i, d}] += dx * p_.k[{b, h / group_, j, d}];
+      answer_.dk[{b, h / group_, j, d}] += dx * p_.q[{b, h, i, d}];
+    }
+  }
+
+  Row weights_of(int64_t b, int64_t h, int64_t i) {
+    Row row;
+    std::vector<double> scores;
+    for (int64_t j = 0; j < keys_; ++j) {
+      double score = 0;
+      for (int64_t d = 0; d < p_.q.shape[3]; ++d) {
+        score += p_.q[{b, h, i, d}] * p_.k[{b, h / group_, j, d}];
+      }
+      score *= p_.scale;
+      row.slope.push_back(1);
+      if (p_.softcap > 0) {
+        const double t = std::tanh(score / p_.softcap);
+        row.slope.back() = 1 - t * t;
+        score = p_.softcap * t;
+      }
+      score += biases(h, i, j);
+      scores.push_back(p_.sees({b, h, i, j}) ? score : -kInfinity);
+    }
+    row.weight = softmax_line(scores);
+    if (std::any_of(scores.begin(), scores.end(), [](double s) { return s > -kInfinity; })) {
+      row.lse = log_sum_exp(scores);
+    }
+    const auto first = static_cast<uint64_t>(((b * heads_ + h) * queries_ + i) * keys_);
+    for (int64_t j = 0; j < keys_; ++j) {
+      const bool kept =
+          random_word(p_.seed, first + static_cast<uint64_t>(j)) >= p_.dropout * 4294967296.0;
+      row.dropped.push_back(p_.dropout == 0 ? 1 : kept ? 1 / (1 - p_.dropout) : 0);
+    }
+    return row;
+  }
+
+  double biases(int64_t h, int64_t i, int64_t j) const {
+    double sum = 0;
+    if (!p_.bias.values.empty()) sum += p_.bias[{h, i, j}];
+    if (!p_.relative_bias.values.empty()) sum += p_.relative_bias[{h, distance_index(i, j)}];
+    if (!p_.slopes.empty()) {
+      sum -= p_.slopes[index(h)] * std::abs(static_cast<double>(i + keys_ - queries_ - j));
+    }
+    return sum;
+  }
+
+  int64_t distance_index(int64_t i, int64_t j) const {
+    const int64_t reach = p_.relative_bias.shape[1] / 2;
+    return std::clamp(j - (i + keys_ - queries_), -reach, reach) + reach;
+  }
+
+  static size_t index(int64_t i) { return static_cast<size_t>(i); }
+
+  const AttentionProblem& p_;
+  int64_t heads_, queries_, keys_, group_;
+  AttentionAnswer answer_;
+};
+
+}  // namespace
+
+AttentionAnswer solve(const AttentionProblem& problem) { return Solver(problem).run(); }
+
+}  // namespace sash::testing

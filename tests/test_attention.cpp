@@ -1,0 +1,379 @@
+// Attention over every kind of mask, on each backend: values, gradients, bits, memory, errors.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <sash/core/backend.h>
+#include <sash/core/parallel.h>
+#include <sash/sash.h>
+
+#include "attention_reference.h"
+#include "expect_error.h"
+#include "op_inputs.h"
+
+using namespace sash;
+using namespace sash::testing;
+
+namespace {
+
+constexpr uint64_t kSeed = 7;
+
+std::vector<Device> devices() {
+  std::vector<Device> all{kCPU};
+  if (try_backend(DeviceType::cuda)) all.push_back({DeviceType::cuda, 0});
+  return all;
+}
+
+struct Sizes {
+  int64_t batch, heads, groups, queries, keys, depth, v_depth;
+};
+
+// One call with its answer: the problem for the reference, tensors for the library.
+struct Trial {
+  Sizes sizes{};
+  NamedMask mask;
+  AttentionProblem problem;
+};
+
+Array random_array(RandomNumbers& random, const Shape& shape) {
+  return generate(shape, [&](const Index&) {
+    return static_cast<double>(static_cast<float>(2 * random.uniform() - 1));
+  });
+}
+
+Trial make_trial(RandomNumbers& random, const Sizes& s, NamedMask mask, bool scores_only = false) {
+  Trial trial{s, std::move(mask), {}};
+  AttentionProblem& p = trial.problem;
+  p.q = random_array(random, {s.batch, s.heads, s.queries, s.depth});
+  p.k = random_array(random, {s.batch, s.groups, s.keys, s.depth});
+  p.v = random_array(random, {s.batch, s.groups, s.keys, s.v_depth});
+  p.g = random_array(random, {s.batch, s.heads, s.queries, s.v_depth});
+  p.g_lse = Array({s.batch, s.heads, s.queries});
+  p.sees = trial.mask.sees;
+  p.seed = kSeed;
+  p.scale = 0.5 + random.uniform();
+  if (scores_only) return trial;
+  const auto sometimes = [&] { return random.below(4) == 0; };
+  if (sometimes()) p.g_lse = random_array(random, {s.batch, s.heads, s.queries});
+  if (sometimes()) p.softcap = 0.5 + random.uniform();
+  if (sometimes()) p.dropout = 0.3;
+  if (sometimes()) p.bias = random_array(random, {s.heads, s.queries, s.keys});
+  if (sometimes()) {
+    const auto reach = static_cast<int64_t>(random.below(90));
+    p.relative_bias = random_array(random, {s.heads, 2 * reach + 1});
+  }
+  if (sometimes()) {
+    for (int64_t h = 0; h < s.heads; ++h) {
+      p.slopes.push_back(static_cast<double>(static_cast<float>(random.uniform())));
+    }
+  }
+  return trial;
+}
+
+Trial random_trial(RandomNumbers& random, size_t kind, Device device) {
+  const std::vector<int64_t> lengths{1, 2, 5, 17, 48, 63, 64, 65, 96, 130, 161};
+  const auto length = [&] { return lengths[random.below(lengths.size())]; };
+  const std::vector<MaskKind>& kinds = mask_kinds();
+  const MaskKind &a = kinds[kind % kinds.size()], &b = kinds[random.below(kinds.size())];
+  Sizes s{};
+  s.batch = 1 + static_cast<int64_t>(random.below(3));
+  s.groups = 1 + static_cast<int64_t>(random.below(2));
+  s.heads = s.groups * (1 + static_cast<int64_t>(random.below(2)));
+  s.queries = length();
+  s.keys = a.square || b.square ? s.queries : length();
+  s.depth = 1 + static_cast<int64_t>(random.below(20));
+  s.v_depth = 1 + static_cast<int64_t>(random.below(20));
+  const MaskShape shape{s.batch, s.heads, s.queries, s.keys};
+  NamedMask mask = a.make(random, shape, device);
+  const uint64_t joint = random.below(3);
+  if (joint == 1) mask = both(mask, b.make(random, shape, device));
+  if (joint == 2) mask = either(mask, b.make(random, shape, device));
+  return make_trial(random, s, std::move(mask));
+}
+
+struct Result {
+  Tensor out, lse, dq, dk, dv, dbias, drelative;
+  std::vector<Tensor> all() const { return {out, lse, dq, dk, dv, dbias, drelative}; }
+};
+
+using Attention = AttentionWithLse (*)(const Tensor&, const Tensor&, const Tensor&,
+                                       const AttentionOptions&);
+
+AttentionWithLse composed(const Tensor& q, const Tensor& k, const Tensor& v,
+                          const AttentionOptions& options) {
+  const int64_t weights = q.size(0) * q.size(1) * q.size(2) * k.size(2);
+  return composite::attention(q, k, v, options, next_philox(q.device(), weights));
+}
+
+Result run(const Trial& trial, DType dtype, Device device, Attention attend = attention_with_lse) {
+  const AttentionProblem& p = trial.problem;
+  const auto variable = [&](const Array& x) {
+    return to_tensor(x, dtype, device).requires_grad_();
+  };
+  const Tensor q = variable(p.q), k = variable(p.k), v = variable(p.v);
+  AttentionOptions options{
+      .mask = trial.mask.mask, .scale = p.scale, .softcap = p.softcap, .dropout = p.dropout};
+  if (!p.bias.values.empty()) options.bias = variable(p.bias);
+  if (!p.relative_bias.values.empty()) options.relative_bias = variable(p.relative_bias);
+  if (!p.slopes.empty()) {
+    options.alibi_slopes =
+        tensor(p.slopes, {static_cast<int64_t>(p.slopes.size())}).to(DType::float32).to(device);
+  }
+  manual_seed(kSeed);
+  const AttentionWithLse y = attend(q, k, v, options);
+  backward({y.out, y.lse},
+           {to_tensor(p.g, dtype, device), to_tensor(p.g_lse, y.lse.dtype(), device)});
+  const auto gradient = [](const Tensor& x) { return x.defined() ? x.grad() : Tensor(); };
+  return {y.out,
+          y.lse,
+          q.grad(),
+          k.grad(),
+          v.grad(),
+          gradient(options.bias),
+          gradient(options.relative_bias)};
+}
+
+// max |x - y| / max(1, max |y|); infinite where only one is, or x is NaN.
+double distance(const Tensor& x, const Array& y) {
+  if (!x.defined()) return y.values.empty() ? 0 : std::numeric_limits<double>::infinity();
+  const std::vector<double> found = x.to_vector<double>();
+  double error = 0, scale = 1;
+  for (size_t i = 0; i < found.size(); ++i) {
+    if (found[i] == y.values[i]) continue;
+    const double e = std::abs(found[i] - y.values[i]);
+    error = std::isnan(e) ? std::numeric_limits<double>::infinity() : std::max(error, e);
+    if (std::isfinite(y.values[i])) scale = std::max(scale, std::abs(y.values[i]));
+  }
+  return error / scale;
+}
+
+std::vector<double> distances(const Result& result, const AttentionAnswer& answer) {
+  return {distance(result.out, answer.out),
+          distance(result.lse, answer.lse),
+          distance(result.dq, answer.dq),
+          distance(result.dk, answer.dk),
+          distance(result.dv, answer.dv),
+          distance(result.dbias, answer.dbias),
+          distance(result.drelative, answer.drelative)};
+}
+
+std::string describe(const Trial& t) {
+  const Sizes& s = t.sizes;
+  std::string text = t.mask.mask.to_string();
+  for (const int64_t n : {s.batch, s.heads, s.groups, s.queries, s.keys, s.depth, s.v_depth}) {
+    text += " " + std::to_string(n);
+  }
+  return text + " softcap " + std::to_string(t.problem.softcap) + " dropout " +
+         std::to_string(t.problem.dropout) + " bias " +
+         std::to_string(t.problem.bias.values.size()) + " relative " +
+         std::to_string(t.problem.relative_bias.values.size()) + " slopes " +
+         std::to_string(t.problem.slopes.size());
+}
+
+const std::vector<std::string> kNames{"out", "lse", "dq", "dk", "dv", "dbias", "drelative"};
+
+bool same_bits(const Tensor& a, const Tensor& b) {
+  if (!a.defined() || !b.defined()) return a.defined() == b.defined();
+  return a.to_vector<double>() == b.to_vector<double>();
+}
+
+}  // namespace
+
+TEST_CASE("attention: values and gradients over masks agree with plain float64 loops") {
+  for (const Device device : devices()) {
+    RandomNumbers random(21);
+    for (size_t round = 0; round < 240; ++round) {
+      const Trial trial = random_trial(random, round, device);
+      const AttentionAnswer answer = solve(trial.problem);
+      for (const DType dtype : {DType::float64, DType::float32}) {
+        const std::vector<double> found = distances(run(trial, dtype, device), answer);
+        for (size_t i = 0; i < found.size(); ++i) {
+          if (found[i] <= (dtype == DType::float64 ? 1e-12 : 1e-5)) continue;
+          FAIL_CHECK(to_string(device), " ", name(dtype), " ", kNames[i], " is off by ", found[i],
+                     " for ", describe(trial));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("attention: halves err at most twice as much as the dense formula in halves") {
+  for (const Device device : devices()) {
+    for (const DType dtype : {DType::bfloat16, DType::float16}) {
+      RandomNumbers random(22);
+      for (size_t round = 0; round < 60; ++round) {
+        Trial trial = random_trial(random, round, device);
+        trial.problem.dropout = 0;  // the dense formula rounds what it drops elsewhere
+        for (Array* x : {&trial.problem.q, &trial.problem.k, &trial.problem.v, &trial.problem.g,
+                         &trial.problem.bias, &trial.problem.relative_bias}) {
+          for (double& value : x->values) value = rounded(value, dtype);
+        }
+        const AttentionAnswer answer = solve(trial.problem);
+        const std::vector<double> found = distances(run(trial, dtype, device), answer);
+        const double unit = dtype == DType::bfloat16 ? 0x1p-8 : 0x1p-11;
+        // The CPU has no products of halves; there, rounding once is the measure.
+        const std::vector<double> dense =
+            device.is_cpu() ? std::vector<double>(kNames.size(), unit)
+                            : distances(run(trial, dtype, device, composed), answer);
+        const double factor = trial.problem.softcap > 0 ? 3 : 2;
+        for (size_t i = 0; i < found.size(); ++i) {
+          if (found[i] <= factor * std::max(dense[i], unit)) continue;
+          FAIL_CHECK(to_string(device), " ", name(dtype), " ", kNames[i], " is off by ", found[i],
+                     " where the dense formula is by ", dense[i], " for ", describe(trial));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("attention: two runs, and any number of threads, give the same bits") {
+  const int threads = num_threads();
+  for (const Device device : devices()) {
+    RandomNumbers random(23);
+    for (size_t round = 0; round < 30; ++round) {
+      const Trial trial = random_trial(random, round, device);
+      for (const DType dtype : {DType::float64, DType::float32, DType::bfloat16}) {
+        CAPTURE(describe(trial));
+        const std::vector<Tensor> first = run(trial, dtype, device).all();
+        set_num_threads(round % 2 == 0 ? 1 : 3);
+        const std::vector<Tensor> second = run(trial, dtype, device).all();
+        set_num_threads(threads);
+        for (size_t i = 0; i < first.size(); ++i) CHECK(same_bits(first[i], second[i]));
+      }
+    }
+  }
+}
+
+TEST_CASE("attention: gradients and second gradients over masks pass gradcheck") {
+  for (const Device device : devices()) {
+    RandomNumbers random(24);
+    const MaskShape shape{2, 2, 5, 5};
+    for (const MaskKind& kind : mask_kinds()) {
+      const NamedMask mask = kind.make(random, shape, device);
+      CAPTURE(mask.mask.to_string());
+      std::vector<Tensor> inputs;
+      for (const Shape& extents :
+           {Shape{2, 2, 5, 3}, Shape{2, 1, 5, 3}, Shape{2, 1, 5, 2}, Shape{2, 5, 5}, Shape{1, 3}}) {
+        inputs.push_back(
+            to_tensor(random_array(random, extents), DType::float64, device).requires_grad_());
+      }
+      const Tensor slopes = tensor<float>({0.1F, 0.3F}).to(device);
+      const auto call = [&](const std::vector<Tensor>& x) {
+        manual_seed(kSeed);
+        return attention(x[0], x[1], x[2],
+                         {.mask = mask.mask,
+                          .softcap = 1.3,
+                          .bias = x[3],
+                          .relative_bias = x[4],
+                          .alibi_slopes = slopes,
+                          .dropout = 0.2});
+      };
+      CHECK(gradcheck(call, inputs).or_throw());
+      CHECK(gradgradcheck(call, inputs, {.fast = true}).or_throw());
+    }
+  }
+}
+
+TEST_CASE("attention: queries that see nothing get zeros, and no NaN arises") {
+  for (const Device device : devices()) {
+    for (const DType dtype : {DType::float32, DType::float64, DType::bfloat16}) {
+      const TensorOptions options{.dtype = dtype, .device = device, .requires_grad = true};
+      const Tensor q = randn({1, 2, 70, 16}, options), k = randn({1, 2, 70, 16}, options),
+                   v = randn({1, 2, 70, 16}, options);
+      const Tensor none = tensor<int32_t>({0}).to(device);
+      const AttentionWithLse y =
+          attention_with_lse(q, k, v, {.mask = AttentionMask::key_lengths(none)});
+      y.out.backward(randn({1, 2, 70, 16}, {.dtype = dtype, .device = device}));
+      for (const Tensor& x : {y.out, q.grad(), k.grad(), v.grad()}) {
+        for (const double value : x.to_vector<double>()) REQUIRE(value == 0);
+      }
+      for (const double value : y.lse.to_vector<double>()) REQUIRE(std::isinf(value));
+    }
+  }
+}
+
+TEST_CASE("attention: data that narrows a mask may change without compiling anew") {
+  for (const Device device : devices()) {
+    Tensor lengths = tensor<int32_t>({70, 3}).to(device);
+    const AttentionMask mask = AttentionMask::window(20, 5) & AttentionMask::key_lengths(lengths);
+    const TensorOptions options{.dtype = DType::float64, .device = device};
+    const Tensor q = randn({2, 1, 70, 4}, options), k = randn({2, 1, 70, 4}, options),
+                 v = randn({2, 1, 70, 4}, options);
+    const Tensor before = attention(q, k, v, {.mask = mask});
+    lengths.copy_(tensor<int32_t>({9, 66}));
+    const Tensor after = attention(q, k, v, {.mask = mask});
+    const AttentionMask fresh =
+        AttentionMask::window(20, 5) &
+        AttentionMask(
+            AttentionMask::key_lengths(tensor<int32_t>({9, 66})).to_dense(70, 70, device));
+    const Tensor expected = attention(q, k, v, {.mask = fresh});
+    CHECK_FALSE(same_bits(before, after));
+    const std::vector<double> x = after.to_vector<double>(), y = expected.to_vector<double>();
+    for (size_t i = 0; i < x.size(); ++i) REQUIRE(std::abs(x[i] - y[i]) < 1e-12);
+  }
+}
+
+TEST_CASE("attention: a mask overwritten between the passes is noticed") {
+  Tensor lengths = tensor<int32_t>({3});
+  const Tensor q = randn({1, 1, 4, 2}, {.requires_grad = true});
+  const Tensor y = attention(q, q, q, {.mask = AttentionMask::key_lengths(lengths)});
+  lengths.fill_(2);
+  CHECK_THROWS_AS(y.backward(ones_like(y)), AutogradError);
+}
+
+TEST_CASE("attention: memory is linear in the length") {
+  const int64_t length = 65536, window = 256;
+  for (const Device device : devices()) {
+    const DType dtype = device.is_cpu() ? DType::float32 : DType::bfloat16;
+    const TensorOptions options{.dtype = dtype, .device = device, .requires_grad = true};
+    const Tensor q = randn({1, 1, length, 64}, options), k = randn({1, 1, length, 64}, options),
+                 v = randn({1, 1, length, 64}, options);
+    const AttentionOptions attend{.mask = AttentionMask::causal_window(window)};
+    attention(q, k, v, attend);  // compiles the mask
+    reset_peak_memory(device);
+    const int64_t before = memory_stats(device).current;
+    const Tensor g = randn({1, 1, length, 64}, {.dtype = dtype, .device = device});
+    attention(q, k, v, attend).backward(g);
+    const int64_t own = 3 * length * 64 * size_of(dtype);  // q, k and v
+    const int64_t peak = memory_stats(device).peak - before;
+    CAPTURE(to_string(device));
+    CHECK(peak < 4 * own);
+  }
+}
+
+TEST_CASE("attention: wrong options are refused by name") {
+  const Tensor q = zeros({2, 4, 5, 8}), k = zeros({2, 2, 7, 8});
+  const auto call = [&](AttentionOptions options) {
+    return [&q, &k, options = std::move(options)] { attention(q, k, k, options); };
+  };
+  const std::string op = "attention: ";
+  expect_error<ValueError>(op + "expected a softcap above 0, or 0 for none, got -1",
+                           call({.softcap = -1}));
+  expect_error<ShapeError>(op + "expected a bias that broadcasts to [2, 4, 5, 7], got [5, 8]",
+                           call({.bias = zeros({5, 8})}));
+  expect_error<DTypeError>(op + "expected tensors of one dtype, got float32 and float64",
+                           call({.bias = zeros({5, 7}, {.dtype = DType::float64})}));
+  expect_error<ShapeError>(
+      op + "expected a relative bias [1 or 4, 2 R + 1], an odd number of distances, got [4, 6]",
+      call({.relative_bias = zeros({4, 6})}));
+  expect_error<ShapeError>(op + "expected ALiBi slopes [4], got [2]",
+                           call({.alibi_slopes = zeros({2})}));
+  const auto lengths = [](std::vector<int32_t> values) {
+    return AttentionMask::key_lengths(tensor(values, {2}));
+  };
+  CHECK_THROWS_AS(call({.mask = lengths({3, 8})})(), ValueError);
+  CHECK_THROWS_AS(call({.mask = lengths({-1, 7})})(), ValueError);
+  const auto packed = [](std::vector<int32_t> values) {
+    const auto count = static_cast<int64_t>(values.size());
+    const Tensor x = zeros({1, 1, 6, 2});
+    attention(x, x, x, {.mask = AttentionMask::packed(tensor(values, {count}))});
+  };
+  CHECK_NOTHROW(packed({0, 2, 2, 6}));
+  CHECK_THROWS_AS(packed({0, 4, 3, 6}), ValueError);
+  CHECK_THROWS_AS(packed({1, 6}), ValueError);
+  CHECK_THROWS_AS(packed({0, 5}), ValueError);
+}
