@@ -12,6 +12,7 @@
 #include <sash/sash.h>
 
 #include "attention_reference.h"
+#include "cuda_device.h"
 #include "expect_error.h"
 #include "op_inputs.h"
 
@@ -24,7 +25,7 @@ constexpr uint64_t kSeed = 7;
 
 std::vector<Device> devices() {
   std::vector<Device> all{kCPU};
-  if (try_backend(DeviceType::cuda)) all.push_back({DeviceType::cuda, 0});
+  if (!cuda_missing()) all.push_back({DeviceType::cuda, 0});
   return all;
 }
 

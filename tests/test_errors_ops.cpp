@@ -179,7 +179,7 @@ TEST_CASE_FIXTURE(Inputs, "wrong calls: attention") {
                            [&] {
                              attention(ones({1, 2, 3, 4}), ones({1, 2, 3, 4}), ones({1, 2, 3, 0}));
                            });
-  expect_error<ShapeError>("attention: expected a mask that broadcasts to [1, 2, 3, 3], got [5, 3]",
+  expect_error<ShapeError>("attention_mask: expected a mask that broadcasts to [1, 2, 3, 3], got [5, 3]",
                            [&] {
                              attention(q, q, q, {.mask = zeros({5, 3}, kBools)});
                            });

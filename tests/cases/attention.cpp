@@ -258,7 +258,10 @@ void add_attention(OpTable& table) {
     add_others(table, setting, {2, 2, 1, 4, 7, 3, 2});
   }
   add_case(table, all, {2, 2, 1, 4, 7, 3, 2});
-  add_others(table, all, {2, 2, 1, 4, 7, 3, 2});
+  // Without what hides a whole row, whose log-sum-exp is infinite.
+  Setting visible_rows = all;
+  visible_rows.mask = {};
+  add_others(table, visible_rows, {2, 2, 1, 4, 7, 3, 2});
   add_others(table, plain, {1, 2, 2, 3, 3, 2, 2});
   add_case(table, window, {1, 1, 1, 130, 300, 8, 8});
 }
