@@ -15,3 +15,6 @@ inline bool cuda_missing() {
   MESSAGE("skipped: ", reason);
   return true;
 }
+
+/// Whether to be short, as memory checkers need: fewer steps, none of what only many steps show.
+inline bool short_tests() { return std::getenv("SASH_SHORT_TESTS") != nullptr; }

@@ -246,11 +246,11 @@ class BackendRun {
 
 }  // namespace
 
-BackendTally check_backend(Device device, const UnsupportedList& unsupported, int64_t stride) {
+BackendTally check_backend(Device device, const UnsupportedList& unsupported, Share share) {
   BackendRun run(device, unsupported);
   int64_t count = 0;
   for (const OpCase& op_case : op_table()) {
-    if (op_case.timed || count++ % stride != 0) continue;
+    if (op_case.timed || !share.has(count++)) continue;
     for (const DType dtype : op_case.dtypes) {
       run.check("forward", op_case, dtype, check_results_against_cpu);
       if (is_floating(dtype) && has_gradients(op_case)) {
@@ -261,7 +261,7 @@ BackendTally check_backend(Device device, const UnsupportedList& unsupported, in
   return run.finish();
 }
 
-BackendTally check_halves(Device device, const UnsupportedList& unsupported, int64_t stride) {
+BackendTally check_halves(Device device, const UnsupportedList& unsupported, Share share) {
   BackendRun run(device, unsupported);
   int64_t count = 0;
   for (const OpCase& op_case : op_table()) {
@@ -269,7 +269,7 @@ BackendTally check_halves(Device device, const UnsupportedList& unsupported, int
       return std::find(op_case.dtypes.begin(), op_case.dtypes.end(), dtype) != op_case.dtypes.end();
     };
     if (op_case.timed || !has(DType::float32) || !has(DType::float64)) continue;
-    if (count++ % stride != 0) continue;
+    if (!share.has(count++)) continue;
     for (const DType half : {DType::float16, DType::bfloat16}) {
       run.check("half forward", op_case, half, check_half_results);
       if (has_gradients(op_case)) run.check("half gradient", op_case, half, check_half_gradients);

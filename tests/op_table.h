@@ -62,13 +62,21 @@ struct BackendTally {
   std::vector<std::string> missing;
 };
 
-/// Checks every `stride`-th case on `device` against the CPU. A listed pair counts as skipped, and
+/// Which cases of the table to check: every `stride`-th, beginning with the one at `first`.
+struct Share {
+  int64_t stride = 1;
+  int64_t first = 0;
+
+  bool has(int64_t place) const { return place % stride == first; }
+};
+
+/// Checks a share of the cases on `device` against the CPU. A listed pair counts as skipped, and
 /// it is a problem if it works all the same; a pair that is not listed must work.
-BackendTally check_backend(Device device, const UnsupportedList& unsupported, int64_t stride = 1);
+BackendTally check_backend(Device device, const UnsupportedList& unsupported, Share share);
 
 /// The same in float16 and bfloat16, for the cases that have float32 and float64; the uses are
 /// listed as "half forward" and "half gradient".
-BackendTally check_halves(Device device, const UnsupportedList& unsupported, int64_t stride = 1);
+BackendTally check_halves(Device device, const UnsupportedList& unsupported, Share share);
 
 /// Inputs for timing a case, and the case itself run on them once.
 Tensors timing_inputs(const OpCase& op_case, DType dtype, Device device);

@@ -29,7 +29,7 @@ Tensor indices(const std::vector<int64_t>& values, const Shape& shape) {
 
 void check_gradients(const std::string& what, const Tensors& inputs, const Function& fn) {
   CAPTURE(what);
-  const GradcheckReport first = gradcheck(fn, inputs);
+  const GradcheckReport first = gradcheck(fn, inputs, {.fast = short_tests()});
   CHECK_MESSAGE(first.ok, first.message());
   const GradcheckReport second = gradgradcheck(fn, inputs, {.fast = true});
   CHECK_MESSAGE(second.ok, second.message());
@@ -37,7 +37,7 @@ void check_gradients(const std::string& what, const Tensors& inputs, const Funct
 
 }  // namespace
 
-TEST_CASE("cuda training: gradcheck of the fused ops in float64") {
+TEST_CASE("cuda gradients of fused ops: gradcheck in float64") {
   if (cuda_missing()) return;
   manual_seed(21);
   check_gradients("softmax", {variable({3, 5})}, [](const Tensors& x) { return softmax(x[0]); });
@@ -72,7 +72,7 @@ TEST_CASE("cuda training: gradcheck of the fused ops in float64") {
   check_gradients("cumsum", {variable({3, 4})}, [](const Tensors& x) { return cumsum(x[0], 0); });
 }
 
-TEST_CASE("cuda training: gradcheck of attention in float64") {
+TEST_CASE("cuda gradients of attention: gradcheck in float64") {
   if (cuda_missing()) return;
   manual_seed(23);
   const Tensors inputs = {variable({1, 4, 3, 2}), variable({1, 2, 5, 2}), variable({1, 2, 5, 3})};
@@ -92,7 +92,7 @@ TEST_CASE("cuda training: gradcheck of attention in float64") {
                   with({.mask = AttentionMask(visible), .scale = {}, .dropout = 0}));
 }
 
-TEST_CASE("cuda training: gradcheck of composed functions in float64") {
+TEST_CASE("cuda gradients of compositions: gradcheck in float64") {
   if (cuda_missing()) return;
   manual_seed(25);
   check_gradients("normalised rows", {variable({3, 4})}, [](const Tensors& x) {

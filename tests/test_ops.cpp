@@ -86,12 +86,18 @@ std::string read(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// For memory checkers, under which the whole table takes long: every n-th case.
-int64_t table_stride() {
-  const char* text = std::getenv("SASH_TABLE_STRIDE");
-  const int64_t stride = text ? std::atoll(text) : 1;
-  REQUIRE(stride >= 1);
-  return stride;
+int64_t number_from_environment(const char* name, int64_t otherwise) {
+  const char* text = std::getenv(name);
+  return text ? std::atoll(text) : otherwise;
+}
+
+// For memory checkers, under which the whole table takes long: every n-th case from the m-th.
+Share table_share() {
+  const Share share{.stride = number_from_environment("SASH_TABLE_STRIDE", 1),
+                    .first = number_from_environment("SASH_TABLE_FIRST", 0)};
+  REQUIRE(0 <= share.first);
+  REQUIRE(share.first < share.stride);
+  return share;
 }
 
 }  // namespace
@@ -168,10 +174,10 @@ TEST_CASE("gradients agree with differences") { gradient_checks_once(); }
 TEST_CASE("backends agree with the CPU") {
   const bool required = std::getenv("SASH_REQUIRE_CUDA") != nullptr;
   const UnsupportedList unsupported(SASH_SOURCE_DIR "/tests/unsupported.txt");
-  const int64_t stride = table_stride();
-  const BackendTally itself = check_backend(kCPU, unsupported, stride);
+  const Share share = table_share();
+  const BackendTally itself = check_backend(kCPU, unsupported, share);
   MESSAGE("cpu: run " << itself.run << ", skipped " << itself.skipped);
-  CHECK(itself.run > 1000 / stride);
+  CHECK(itself.run > 1000 / share.stride);
   CHECK(itself.skipped == 0);
   for (const std::string& problem : itself.problems) FAIL_CHECK("cpu: " << problem);
 
@@ -181,7 +187,7 @@ TEST_CASE("backends agree with the CPU") {
     CHECK_FALSE(required);
     return;
   }
-  const BackendTally tally = check_backend(kCUDA, unsupported, stride);
+  const BackendTally tally = check_backend(kCUDA, unsupported, share);
   MESSAGE("cuda: run " << tally.run << ", skipped " << tally.skipped);
   for (const std::string& problem : tally.problems) FAIL_CHECK("cuda: " << problem);
   if (!tally.missing.empty()) {
@@ -201,10 +207,10 @@ TEST_CASE("halves are within twice the error of rounding float32") {
     return;
   }
   const UnsupportedList unsupported(SASH_SOURCE_DIR "/tests/unsupported.txt");
-  const int64_t stride = table_stride();
-  const BackendTally tally = check_halves(kCUDA, unsupported, stride);
+  const Share share = table_share();
+  const BackendTally tally = check_halves(kCUDA, unsupported, share);
   MESSAGE("cuda halves: run " << tally.run << ", skipped " << tally.skipped);
-  CHECK(tally.run > 1000 / stride);
+  CHECK(tally.run > 1000 / share.stride);
   for (const std::string& problem : tally.problems) FAIL_CHECK("cuda: " << problem);
   for (const std::string& line : tally.missing) MESSAGE("tests/unsupported.txt lacks: " << line);
   CHECK_FALSE((required && tally.skipped > 0));
