@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -44,6 +45,22 @@ template <class F>
 void dispatch_all(DType dtype, std::string_view op, F&& f) {
   detail::dispatch_over<float, double, float16, bfloat16, int32_t, int64_t, uint8_t, bool>(dtype,
                                                                                            op, f);
+}
+
+/// Calls `f` with the unsigned integer type of an element's size: for kernels that only move
+/// elements.
+template <class F>
+void dispatch_words(DType dtype, F&& f) {
+  switch (size_of(dtype)) {
+    case 1:
+      return f(TypeTag<uint8_t>{});
+    case 2:
+      return f(TypeTag<uint16_t>{});
+    case 4:
+      return f(TypeTag<uint32_t>{});
+    default:
+      return f(TypeTag<uint64_t>{});
+  }
 }
 
 }  // namespace sash

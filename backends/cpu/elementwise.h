@@ -254,21 +254,6 @@ void for_each_block(Order order, F f, const TensorView& y, const Views&... x) {
   detail::for_each_block<Out, In...>(order, f, std::index_sequence_for<Views...>{}, y, x...);
 }
 
-/// Calls `f` with the unsigned type of an element's size: for kernels that only move elements.
-template <class F>
-void dispatch_words(DType dtype, F&& f) {
-  switch (size_of(dtype)) {
-    case 1:
-      return f(TypeTag<uint8_t>{});
-    case 2:
-      return f(TypeTag<uint16_t>{});
-    case 4:
-      return f(TypeTag<uint32_t>{});
-    default:
-      return f(TypeTag<uint64_t>{});
-  }
-}
-
 template <class T>
 using BlockOut = Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>>;
 template <class T>

@@ -64,19 +64,4 @@ void dispatch_any_numeric(DType dtype, const char* op, F&& f) {
   sash::detail::dispatch_over<float, double, int64_t, int32_t, float16, bfloat16>(dtype, op, f);
 }
 
-/// Unsigned integers of the size of `dtype`, for kernels that only move elements.
-template <class F>
-void dispatch_words(DType dtype, F&& f) {
-  switch (size_of(dtype)) {
-    case 1:
-      return f(TypeTag<uint8_t>{});
-    case 2:
-      return f(TypeTag<uint16_t>{});
-    case 4:
-      return f(TypeTag<uint32_t>{});
-    default:
-      return f(TypeTag<uint64_t>{});
-  }
-}
-
 }  // namespace sash::cuda
