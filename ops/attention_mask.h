@@ -56,6 +56,13 @@ struct MaskStatistics {
   }
 };
 
+/// What a query at position p sees of the keys up to its own.
+struct CausalReach {
+  std::optional<int64_t> recent{};  ///< the keys with p - j < recent; without a number, all
+  int64_t first = 0;                ///< and the keys j < first
+  bool exact = true;                ///< all of these; otherwise some of them
+};
+
 /// Which keys each query may see: a value built from named parts with `&` (visible in both) and `|`
 /// (visible in either). It knows no lengths until it is used. Query i of S_q stands at position
 /// p = i + S_k - S_q among the keys: the last query at the last key (as in FlashAttention since
@@ -137,6 +144,10 @@ class SASH_API AttentionMask {
   bool shows_all() const;
   /// Whether batches or heads may look different.
   MaskExtents extents() const;
+
+  /// What of the past a query sees, for caches of keys: set if no query sees a key after its own
+  /// and if the two positions alone decide, not lengths or tensors.
+  std::optional<CausalReach> causal_reach() const;
 
   /// The mask as a bool tensor [B or 1, H or 1, S_q, S_k] on `device`, from the definitions alone.
   /// Throws what `attention` throws for a mask that does not fit. Without a shape, batches and

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "../core/small_vector.h"
@@ -46,6 +47,12 @@ class MaskRule {
   virtual uint64_t word(MaskHead head, int64_t query, int64_t key) const = 0;
 };
 
+/// What a mask shows, if the positions of query and key alone decide.
+struct PositionReach {
+  CausalReach past{};        ///< of the keys up to the query's own
+  bool hides_later = false;  ///< whether none after it is visible
+};
+
 /// A named part of a mask.
 class MaskPart {
  public:
@@ -57,6 +64,8 @@ class MaskPart {
   virtual void fit(MaskShape&) const {}
   /// Reads the part's tensors, if any. `ShapeError` or `ValueError` if it does not fit `shape`.
   virtual std::unique_ptr<MaskRule> bind(const MaskShape& shape) const = 0;
+  /// Set if positions alone decide.
+  virtual std::optional<PositionReach> reach() const { return std::nullopt; }
   /// The tensors it reads.
   virtual SmallVector<Tensor, 2> tensors() const { return {}; }
 

@@ -11,6 +11,17 @@ constexpr const char* kOp = "attention_mask";
 
 using Side = std::optional<int64_t>;
 
+// Of a window, whose left side may be longer than any sequence.
+PositionReach reach_of(Side left, Side right) {
+  constexpr int64_t kLongest = int64_t{1} << 60;
+  PositionReach reach{.hides_later = right == 0};
+  if (left && *left < kLongest) reach.past.recent = *left + 1;
+  return reach;
+}
+
+// Of the first n keys.
+PositionReach reach_of(int64_t n) { return {.past = {.recent = 0, .first = n}}; }
+
 std::string text_of(Side side) { return side ? std::to_string(*side) : "inf"; }
 
 void check_side(const char* what, Side side) {
@@ -72,6 +83,7 @@ class Window final : public MaskPart {
   std::unique_ptr<MaskRule> bind(const MaskShape& shape) const override {
     return std::make_unique<WindowRule>(shape, left_, right_);
   }
+  std::optional<PositionReach> reach() const override { return reach_of(left_, right_); }
 
  private:
   Side left_, right_;
@@ -151,6 +163,9 @@ class DilatedWindow final : public MaskPart {
     }
     return std::make_unique<DilatedRule>(shape, left_, right_, dilations_);
   }
+  std::optional<PositionReach> reach() const override {
+    return PositionReach{.past = {.exact = false}, .hides_later = right_ == 0};
+  }
 
  private:
   Side left_, right_;
@@ -181,6 +196,7 @@ class Sinks final : public MaskPart {
   std::unique_ptr<MaskRule> bind(const MaskShape& shape) const override {
     return std::make_unique<SinkRule>(std::min(n_, shape.keys));
   }
+  std::optional<PositionReach> reach() const override { return reach_of(n_); }
 
  private:
   int64_t n_;
@@ -250,6 +266,12 @@ class Global final : public MaskPart {
                        std::to_string(tokens_.back()));
     }
     return std::make_unique<GlobalRule>(shape, tokens_);
+  }
+  std::optional<PositionReach> reach() const override {
+    // A query among the first tokens sees no further back than to these.
+    const auto n = static_cast<int64_t>(tokens_.size());
+    if (tokens_.empty() || tokens_.back() == n - 1) return reach_of(n);
+    return PositionReach{.past = {.exact = false}};
   }
 
  private:
