@@ -11,26 +11,34 @@ namespace sash::nn {
 
 namespace {
 
-// Queries, keys and values of packed [B, S, 3 heads D], each [B, heads, S, D].
-std::array<Tensor, 3> parts_of(const Tensor& packed, int64_t heads) {
+// How many heads the queries, keys and values have that one projection holds, and their width.
+struct Packing {
+  int64_t heads, kv_heads, width;
+
+  int64_t heads_of(size_t part) const { return part == 0 ? heads : kv_heads; }
+};
+
+// Queries [B, heads, S, D], keys and values [B, kv_heads, S, D] of packed
+// [B, S, (heads + 2 kv_heads) D].
+std::array<Tensor, 3> parts_of(const Tensor& packed, const Packing& packing) {
   const Shape& shape = packed.shape();
   const Strides& step = packed.strides();
-  const int64_t dim = shape[2] / 3 / heads;
+  const int64_t head_step = packing.width * step[2];
   std::array<Tensor, 3> parts;
   int64_t offset = packed.impl().offset;
-  for (Tensor& part : parts) {
-    part = make_view(packed, {shape[0], heads, shape[1], dim},
-                     {step[0], dim * step[2], step[1], step[2]}, offset);
-    offset += heads * dim * step[2];
+  for (size_t i = 0; i < parts.size(); ++i) {
+    parts[i] = make_view(packed, {shape[0], packing.heads_of(i), shape[1], packing.width},
+                         {step[0], head_step, step[1], step[2]}, offset);
+    offset += packing.heads_of(i) * head_step;
   }
   return parts;
 }
 
 // The gradient of the packed tensor, made from those of its parts.
-Tensor packed_gradient(std::span<const Tensor> grads, const Shape& shape, int64_t heads,
+Tensor packed_gradient(std::span<const Tensor> grads, const Shape& shape, const Packing& packing,
                        const TensorOptions& options) {
   Tensor packed = empty(shape, options);
-  std::array<Tensor, 3> parts = parts_of(packed, heads);
+  std::array<Tensor, 3> parts = parts_of(packed, packing);
   for (size_t i = 0; i < parts.size(); ++i) {
     if (grads[i].defined()) {
       copy_elements(grads[i], parts[i]);
@@ -42,32 +50,38 @@ Tensor packed_gradient(std::span<const Tensor> grads, const Shape& shape, int64_
 }
 
 // The same from recorded ops.
-Tensor recorded_packed_gradient(std::span<const Tensor> grads, const Shape& shape, int64_t heads,
-                                const TensorOptions& options) {
-  const Shape part{shape[0], heads, shape[1], shape[2] / 3 / heads};
+Tensor recorded_packed_gradient(std::span<const Tensor> grads, const Shape& shape,
+                                const Packing& packing, const TensorOptions& options) {
   std::vector<Tensor> rows;
-  for (const Tensor& g : grads) {
-    rows.push_back((g.defined() ? g : zeros(part, options)).transpose(1, 2));
+  for (size_t i = 0; i < grads.size(); ++i) {
+    const Shape part{shape[0], packing.heads_of(i), shape[1], packing.width};
+    rows.push_back((grads[i].defined() ? grads[i] : zeros(part, options)).transpose(1, 2));
   }
-  return stack(rows, 2).view(shape);
+  return cat(rows, 2).view(shape);
 }
 
 }  // namespace
 
-std::array<Tensor, 3> split_packed_heads(const Tensor& packed, int64_t heads) {
-  check_defined("split_packed_heads", packed);
-  check_rank("split_packed_heads", packed, 3);
+std::array<Tensor, 3> split_packed_heads(const Tensor& packed, int64_t heads, int64_t kv_heads) {
+  const char* op = "split_packed_heads";
+  check_defined(op, packed);
+  check_rank(op, packed, 3);
+  if (kv_heads == 0) kv_heads = heads;
   const Shape& shape = packed.shape();
-  if (heads <= 0 || shape[2] % (3 * heads) != 0) {
-    throw ShapeError("split_packed_heads",
-                     "a last extent divisible by 3 * " + std::to_string(heads), to_string(shape));
+  if (heads <= 0 || kv_heads < 0 || shape[2] % (heads + 2 * kv_heads) != 0) {
+    throw ShapeError(op,
+                     "a last extent divisible by " + std::to_string(heads) + " + 2 * " +
+                         std::to_string(kv_heads),
+                     to_string(shape));
   }
-  std::array<Tensor, 3> parts = parts_of(packed, heads);
-  record("split_packed_heads", {packed}, parts,
-         [shape, heads, options = packed.options()](Backward& pass, std::span<const Tensor> grads) {
-           const auto gradient = pass.create_graph() ? recorded_packed_gradient : packed_gradient;
-           return Gradients{gradient(grads, shape, heads, options)};
-         });
+  const Packing packing{heads, kv_heads, shape[2] / (heads + 2 * kv_heads)};
+  std::array<Tensor, 3> parts = parts_of(packed, packing);
+  record(
+      op, {packed}, parts,
+      [shape, packing, options = packed.options()](Backward& pass, std::span<const Tensor> grads) {
+        const auto gradient = pass.create_graph() ? recorded_packed_gradient : packed_gradient;
+        return Gradients{gradient(grads, shape, packing, options)};
+      });
   return parts;
 }
 

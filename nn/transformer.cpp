@@ -16,6 +16,16 @@ int64_t hidden_width(const TransformerOptions& options) {
   return options.feedforward ? options.feedforward : 4 * options.dim;
 }
 
+MultiheadAttentionOptions attention_options(const TransformerOptions& options) {
+  return {.dropout = options.dropout,
+          .bias = options.bias,
+          .attention = options.attention,
+          .kv_heads = options.kv_heads,
+          .softcap = options.softcap,
+          .alibi = options.alibi,
+          .relative_positions = options.relative_positions};
+}
+
 LayerNormOptions norm_options(const TransformerOptions& options) {
   return {.eps = options.layer_norm_eps, .bias = options.bias};
 }
@@ -25,9 +35,8 @@ LayerNormOptions norm_options(const TransformerOptions& options) {
 TransformerEncoderLayer::TransformerEncoderLayer(const TransformerOptions& options)
     : activation_(options.activation),
       norm_first_(options.norm_first),
-      self_attn(register_module<MultiheadAttention>(
-          "self_attn", options.dim, options.heads,
-          MultiheadAttentionOptions{.dropout = options.dropout, .bias = options.bias})),
+      self_attn(register_module<MultiheadAttention>("self_attn", options.dim, options.heads,
+                                                    attention_options(options))),
       linear1(register_module<Linear>("linear1", options.dim, hidden_width(options),
                                       LinearOptions{.bias = options.bias})),
       dropout(register_module<Dropout>("dropout", options.dropout)),
@@ -38,10 +47,6 @@ TransformerEncoderLayer::TransformerEncoderLayer(const TransformerOptions& optio
       dropout1(register_module<Dropout>("dropout1", options.dropout)),
       dropout2(register_module<Dropout>("dropout2", options.dropout)) {}
 
-Tensor TransformerEncoderLayer::attend(const Tensor& x, const AttentionMask& mask) {
-  return dropout1(self_attn(x, mask));
-}
-
 Tensor TransformerEncoderLayer::feed_forward(const Tensor& x) {
   const Tensor hidden = linear1(x);
   const Tensor active = activation_ == Activation::relu ? relu(hidden) : gelu(hidden);
@@ -51,11 +56,20 @@ Tensor TransformerEncoderLayer::feed_forward(const Tensor& x) {
 Tensor TransformerEncoderLayer::forward(const Tensor& x) { return forward(x, AttentionMask()); }
 
 Tensor TransformerEncoderLayer::forward(const Tensor& x, const AttentionMask& mask) {
+  return run(x, mask);
+}
+
+Tensor TransformerEncoderLayer::forward(const Tensor& x, KeyValueCache& cache) {
+  return run(x, cache);
+}
+
+template <class MaskOrCache>
+Tensor TransformerEncoderLayer::run(const Tensor& x, MaskOrCache& seen) {
   if (norm_first_) {
-    const Tensor y = x + attend(norm1(x), mask);
+    const Tensor y = x + dropout1(self_attn(norm1(x), seen));
     return y + feed_forward(norm2(y));
   }
-  const Tensor y = norm1(x + attend(x, mask));
+  const Tensor y = norm1(x + dropout1(self_attn(x, seen)));
   return norm2(y + feed_forward(y));
 }
 

@@ -22,6 +22,12 @@ struct TransformerOptions {
   bool final_norm = false;  ///< whether an encoder ends with a `LayerNorm`, called `norm`
   double layer_norm_eps = 1e-5;
   bool bias = true;  ///< of the linear layers and norms
+  /// These are explained in `MultiheadAttentionOptions`.
+  std::string attention = "dense";
+  int64_t kv_heads = 0;
+  double softcap = 0;
+  bool alibi = false;
+  std::optional<int64_t> relative_positions{};
 };
 
 /// Self-attention and a feed-forward net, each in a residual branch (Vaswani et al., 2017):
@@ -34,20 +40,24 @@ struct TransformerOptions {
 /// `dropout1`, `dropout2`.
 class SASH_API TransformerEncoderLayer : public Module {
  public:
-  /// `ValueError` for a dim that heads does not divide, or dropout outside [0, 1].
+  /// `ValueError` for a negative feedforward, and as `MultiheadAttention`.
   explicit TransformerEncoderLayer(const TransformerOptions& options);
 
   /// x [B, S, dim] to the same shape, without a mask.
   Tensor forward(const Tensor& x) override;
   Tensor forward(const Tensor& x, const AttentionMask& mask);
+  /// x [B, S, dim] of the tokens that follow those in `cache`, a `self_attn.new_cache`: see
+  /// `MultiheadAttention`.
+  Tensor forward(const Tensor& x, KeyValueCache& cache);
   template <class... Args>
-  Tensor operator()(const Args&... args) {
-    return forward(args...);
+  Tensor operator()(Args&&... args) {
+    return forward(std::forward<Args>(args)...);
   }
   std::string describe() const override;
 
  private:
-  Tensor attend(const Tensor& x, const AttentionMask& mask);
+  template <class MaskOrCache>
+  Tensor run(const Tensor& x, MaskOrCache& seen);
   Tensor feed_forward(const Tensor& x);
 
   Activation activation_;

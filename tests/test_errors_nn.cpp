@@ -64,7 +64,7 @@ TEST_CASE("wrong calls: layers") {
   expect_error<IndexError>("ModuleList: expected an index below 0, got -1",
                            [] { nn::ModuleList<>()[-1]; });
   expect_error<ShapeError>(
-      "split_packed_heads: expected a last extent divisible by 3 * 2, got [1, 4, 9]", [] {
+      "split_packed_heads: expected a last extent divisible by 2 + 2 * 2, got [1, 4, 9]", [] {
         nn::split_packed_heads(zeros({1, 4, 9}), 2);
       });
 }

@@ -10,13 +10,17 @@
 #include <algorithm>
 #include <cmath>
 
+#include "plain_attention.h"
+
 using namespace sash;
+using testing::plain_heads;
+using testing::plain_linear;
+using testing::PlainRules;
+using testing::Values;
 
 namespace {
 
 using Names = std::vector<std::string>;
-using Values = std::vector<double>;
-
 const TensorOptions kDouble{.dtype = DType::float64};
 
 Names keys(const nn::Module& module) {
@@ -33,45 +37,17 @@ double largest_difference(const Tensor& a, const Tensor& b) {
   return largest;
 }
 
-// y = x W' + b for rows of x.
-Values plain_linear(const Values& x, const Values& w, const Values& b) {
-  const size_t out = b.size(), in = w.size() / out, rows = x.size() / in;
-  Values y(rows * out);
-  for (size_t r = 0; r < rows; ++r) {
-    for (size_t o = 0; o < out; ++o) {
-      y[r * out + o] = b[o];
-      for (size_t i = 0; i < in; ++i) y[r * out + o] += x[r * in + i] * w[o * in + i];
-    }
-  }
-  return y;
-}
-
 // Self-attention of one sequence x [S, E], causal or not, in plain loops.
 Values plain_attention(const Values& x, nn::MultiheadAttention& m, bool causal) {
-  const size_t e = size_t(m.dim()), s = x.size() / e, heads = size_t(m.heads()), d = e / heads;
-  const Values qkv =
-      plain_linear(x, m.in_proj_weight.to_vector<double>(), m.in_proj_bias.to_vector<double>());
-  const auto at = [&](size_t row, size_t part, size_t h, size_t k) {
-    return qkv[row * 3 * e + part * e + h * d + k];
+  const auto part = [&](int64_t n) {
+    const auto rows = [&](const Tensor& p) { return p.narrow(0, n * m.dim(), m.dim()); };
+    return plain_linear(x, rows(m.in_proj_weight).to_vector<double>(),
+                        rows(m.in_proj_bias).to_vector<double>());
   };
-  Values o(s * e, 0.0);
-  for (size_t h = 0; h < heads; ++h) {
-    for (size_t i = 0; i < s; ++i) {
-      const size_t visible = causal ? i + 1 : s;
-      Values p(visible);
-      double total = 0;
-      for (size_t j = 0; j < visible; ++j) {
-        double score = 0;
-        for (size_t k = 0; k < d; ++k) score += at(i, 0, h, k) * at(j, 1, h, k);
-        total += p[j] = std::exp(score / std::sqrt(double(d)));
-      }
-      for (size_t j = 0; j < visible; ++j) {
-        for (size_t k = 0; k < d; ++k) o[i * e + h * d + k] += p[j] / total * at(j, 2, h, k);
-      }
-    }
-  }
-  return plain_linear(o, m.out_proj.weight.to_vector<double>(),
-                      m.out_proj.bias.to_vector<double>());
+  PlainRules rules{size_t(m.heads()), size_t(m.heads()), size_t(m.head_dim())};
+  if (causal) rules.visible = [](size_t, size_t i, size_t j) { return j <= i; };
+  return plain_linear(plain_heads(part(0), part(1), part(2), rules),
+                      m.out_proj.weight.to_vector<double>(), m.out_proj.bias.to_vector<double>());
 }
 
 nn::MultiheadAttention attention_with_biases(int64_t dim, int64_t heads) {
@@ -154,9 +130,23 @@ TEST_CASE("packed heads are views with a gradient of their own") {
   };
   CHECK(gradcheck(second, {packed}).ok);
   CHECK(gradgradcheck(second, {packed}).ok);
+  // Four heads of queries share one of keys and one of values.
+  const auto shared = nn::split_packed_heads(packed, 4, 1);
+  for (int64_t i = 0; i < 3; ++i) {
+    const int64_t heads = i == 0 ? 4 : 1, first = i == 0 ? 0 : 2 * (3 + i);
+    const Tensor plain = packed.narrow(2, first, 2 * heads);
+    CHECK(largest_difference(shared[size_t(i)], nn::split_heads(plain, heads)) == 0);
+  }
+  const auto grouped = [](const std::vector<Tensor>& in) {
+    const auto [q, k, v] = nn::split_packed_heads(in[0], 4, 1);
+    return q * k * k + v * v;
+  };
+  CHECK(gradcheck(grouped, {packed}).ok);
+  CHECK(gradgradcheck(grouped, {packed}).ok);
   CHECK_THROWS_WITH_AS(
       nn::split_packed_heads(packed, 5),
-      "split_packed_heads: expected a last extent divisible by 3 * 5, got [2, 3, 12]", ShapeError);
+      "split_packed_heads: expected a last extent divisible by 5 + 2 * 5, got [2, 3, 12]",
+      ShapeError);
 }
 
 TEST_CASE("gradients through encoder layers of both kinds") {

@@ -1,0 +1,58 @@
+#pragma once
+
+#include "multihead_attention.h"
+
+namespace sash::nn {
+
+/// The pattern of `LongformerAttention`.
+struct LongformerOptions {
+  int64_t window = 256;              ///< w: tokens to either side
+  std::vector<int64_t> global{0};    ///< tokens that see, and are seen by, all
+  std::vector<int64_t> dilations{};  ///< of the window: one for each head; 1 by default
+  bool global_projections = true;    ///< projections of their own for what global tokens see
+};
+
+/// Attention within a symmetric window and to global tokens (Beltagy et al., "Longformer: the
+/// long-document transformer", 2020). Token p sees j if p - j is one of -w d, ..., -d, 0, d, ..., w
+/// d for the head's dilation d, or if p or j is global. The rows of local tokens come from the
+/// projections of `MultiheadAttention`. So do those of global tokens, unless `global_projections`:
+/// then their queries, and the keys and values that these see, come from three further ones.
+///
+/// Parameters are those of `MultiheadAttention` and, with global projections, `query_global.weight`
+/// [dim, dim], `key_global.weight` and `value_global.weight` [kv_heads head_dim, dim], each with a
+/// `bias` if the options have one; they start as copies of the local projections.
+class SASH_API LongformerAttention : public MultiheadAttention {
+ public:
+  /// `ValueError` for a negative window or token, for dilations that are not positive or not one
+  /// per head, and as `MultiheadAttention`.
+  LongformerAttention(int64_t dim, int64_t heads, const LongformerOptions& pattern = {},
+                      const MultiheadAttentionOptions& options = {});
+
+  using MultiheadAttention::forward;
+  Tensor forward(const Tensor& x, const AttentionMask& mask) override;
+  /// Self-attention alone: `ValueError` unless q, k and v are one tensor.
+  Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v,
+                 const AttentionMask& mask = {}) override;
+  /// `NotImplemented` with global projections, whose rows see later tokens.
+  Tensor forward(const Tensor& x, KeyValueCache& cache) override;
+
+ private:
+  // The rows of local tokens, and those of global ones.
+  struct Rows {
+    int64_t length = -1;
+    Device device{};
+    AttentionMask local{}, global{};
+  };
+  const Rows& rows(int64_t length, Device device);
+  Linear& global_projection(const char* name, int64_t first_head, int64_t count);
+
+  std::vector<int64_t> global_tokens_;
+  Rows rows_;
+
+ public:
+  Linear* query_global = nullptr;  ///< null without global projections, like the next two
+  Linear* key_global = nullptr;
+  Linear* value_global = nullptr;
+};
+
+}  // namespace sash::nn
