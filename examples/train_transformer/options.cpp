@@ -1,5 +1,6 @@
 #include "options.h"
 
+#include <sash/ops/attention_mask.h>
 #include <CLI/CLI.hpp>
 
 namespace {
@@ -7,6 +8,16 @@ namespace {
 // CLI11's own checks for signs answer with the range of a double.
 const CLI::Range kCount(int64_t{0}, int64_t{1} << 40);
 const CLI::Range kSize(int64_t{1}, int64_t{1} << 40);
+
+// What is wrong with a mask, or nothing.
+std::string complaint(const std::string& attention) {
+  try {
+    if (attention != "self") sash::AttentionMask::parse(attention);
+    return "";
+  } catch (const sash::Error& error) {
+    return error.what();
+  }
+}
 
 }  // namespace
 
@@ -17,8 +28,9 @@ bool parse_options(int argc, char** argv, Options& options, int& exit_code) {
   app.add_option("--text", options.text, "File to learn; its last tenth is held out")
       ->default_str("the sources of sash");
   app.add_option("--attention", options.attention,
-                 "causal: each position sees those before it; self: only itself (for comparison)")
-      ->check(CLI::IsMember({"causal", "self"}));
+                 "What a position sees of those before it: causal (all), causal_window:64, "
+                 "'causal_window:64 | sinks:4', bigbird:16,3,2,3, ...; self: only itself")
+      ->check(complaint);
   app.add_option("--dtype", options.dtype, "Type of parameters and activations")
       ->check(CLI::IsMember({"float32", "float64"}));
   app.add_option("--steps", options.steps, "Training steps")->check(kCount);

@@ -8,8 +8,8 @@
 /// What the command line chose.
 struct Options {
   std::string device = "cpu";
-  std::string text;  ///< empty: the project's own sources
-  std::string attention = "causal";
+  std::string text;                  ///< empty: the project's own sources
+  std::string attention = "causal";  ///< for `AttentionMask::parse`, or "self"
   std::string dtype = "float32";
   std::string save;
   std::string resume;

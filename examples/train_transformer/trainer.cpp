@@ -73,9 +73,9 @@ sash::nn::CausalLMOptions model_options(const Options& options, const Corpus& co
                                   .heads = options.heads,
                                   .layers = options.layers,
                                   .dropout = options.dropout};
-  if (options.attention == "self") {
-    model.mask = sash::eye(options.context, {.dtype = sash::DType::boolean, .device = device});
-  }
+  model.mask = options.attention == "self"
+                   ? sash::eye(options.context, {.dtype = sash::DType::boolean, .device = device})
+                   : sash::AttentionMask::parse(options.attention);
   return model;
 }
 
@@ -148,8 +148,10 @@ double Trainer::validation_loss() {
 }
 
 std::string Trainer::write(const std::string& prompt, int64_t count) {
-  return corpus_.decode(model_->generate(
-      corpus_.encode(prompt), count, {.temperature = options_.temperature, .seed = options_.seed}));
+  return corpus_.decode(model_->generate(corpus_.encode(prompt), count,
+                                         {.temperature = options_.temperature,
+                                          .seed = options_.seed,
+                                          .stride = std::max<int64_t>(1, options_.context / 4)}));
 }
 
 void Trainer::save(const std::string& path) const {
