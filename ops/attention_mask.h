@@ -99,7 +99,7 @@ class SASH_API AttentionMask {
   static AttentionMask dilated_window(std::optional<int64_t> left, std::optional<int64_t> right,
                                       std::vector<int64_t> dilations);
   /// Tokens that see and are seen by all (Beltagy et al., "Longformer", 2020): p or j is one of
-  /// `tokens`.
+  /// `tokens`. Those past the last key do nothing.
   static AttentionMask global(std::vector<int64_t> tokens);
   /// j < n: the first keys are seen by all (Xiao et al., "Efficient streaming language models with
   /// attention sinks", ICLR 2024).

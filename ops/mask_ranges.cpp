@@ -261,11 +261,8 @@ class Global final : public MaskPart {
     return text;
   }
   std::unique_ptr<MaskRule> bind(const MaskShape& shape) const override {
-    if (!tokens_.empty() && tokens_.back() >= shape.keys) {
-      throw ValueError(kOp, "global tokens below " + std::to_string(shape.keys),
-                       std::to_string(tokens_.back()));
-    }
-    return std::make_unique<GlobalRule>(shape, tokens_);
+    const auto past = std::lower_bound(tokens_.begin(), tokens_.end(), shape.keys);
+    return std::make_unique<GlobalRule>(shape, std::vector<int64_t>(tokens_.begin(), past));
   }
   std::optional<PositionReach> reach() const override {
     // A query among the first tokens sees no further back than to these.
