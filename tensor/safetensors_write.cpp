@@ -1,15 +1,9 @@
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <atomic>
-#include <cerrno>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <system_error>
 
 #include "../core/backend.h"
+#include "../core/replacement_file.h"
 #include "grad_mode.h"
 #include "safetensors.h"
 
@@ -20,64 +14,6 @@ constexpr std::string_view kOp = "save_safetensors";
 constexpr size_t kMaxHeaderBytes = 100'000'000;
 
 std::string in_quotes(std::string_view text) { return "'" + std::string(text) + "'"; }
-
-/// A file beside `path` that takes its place on `commit`, and vanishes otherwise.
-class ReplacementFile {
- public:
-  explicit ReplacementFile(const std::string& path) : path_(path) {
-    static std::atomic<unsigned> counter{0};
-    temporary_ = path + ".tmp." + std::to_string(::getpid()) + "." + std::to_string(counter++);
-    descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (descriptor_ < 0) fail("create", path_);
-  }
-  ~ReplacementFile() {
-    if (descriptor_ >= 0) ::close(descriptor_);
-    if (!committed_) ::unlink(temporary_.c_str());
-  }
-  ReplacementFile(const ReplacementFile&) = delete;
-  ReplacementFile& operator=(const ReplacementFile&) = delete;
-
-  void write(const void* from, size_t bytes) {
-    const char* next = static_cast<const char*>(from);
-    while (bytes > 0) {
-      const ssize_t put = ::write(descriptor_, next, bytes);
-      if (put < 0 && errno == EINTR) continue;
-      if (put < 0) fail("write", path_);
-      next += put;
-      bytes -= static_cast<size_t>(put);
-    }
-  }
-
-  void commit() {
-    if (::fsync(descriptor_) != 0) fail("synchronise", path_);
-    if (::close(std::exchange(descriptor_, -1)) != 0) fail("close", path_);
-    if (std::rename(temporary_.c_str(), path_.c_str()) != 0) fail("replace", path_);
-    committed_ = true;
-    synchronize_folder();
-  }
-
- private:
-  [[noreturn]] static void fail(const char* what, const std::string& path) {
-    const int error = errno;
-    throw IoError(kOp, std::string("cannot ") + what + " " + in_quotes(path) + ": " +
-                           std::system_category().message(error));
-  }
-
-  /// The new name is on disk only when its folder is; some file systems cannot say, which is fine.
-  void synchronize_folder() const {
-    const size_t slash = path_.rfind('/');
-    const std::string folder = slash == std::string::npos ? "." : path_.substr(0, slash + 1);
-    const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (descriptor < 0) return;
-    ::fsync(descriptor);
-    ::close(descriptor);
-  }
-
-  std::string path_;
-  std::string temporary_;
-  int descriptor_ = -1;
-  bool committed_ = false;
-};
 
 using Item = const std::pair<std::string, Tensor>*;
 
@@ -167,7 +103,7 @@ void save_safetensors(const std::string& path, const StateDict& tensors,
   const std::vector<Item> items = checked_items(tensors);
   const std::string header = header_text(items, metadata);
   const uint64_t length = header.size();
-  ReplacementFile file(path);
+  ReplacementFile file(kOp, path);
   file.write(&length, sizeof length);
   file.write(header.data(), header.size());
   for (const Item item : items) write_elements(file, item->second);

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include "export.h"
+
+namespace sash {
+
+/// A file beside `path` that takes its place on `commit`, and vanishes otherwise: `path` gets the
+/// whole new file or keeps the old one. Whatever fails is an `IoError` of `op` that names `path`.
+class SASH_API ReplacementFile {
+ public:
+  ReplacementFile(std::string_view op, std::string path);
+  ~ReplacementFile();
+  ReplacementFile(const ReplacementFile&) = delete;
+  ReplacementFile& operator=(const ReplacementFile&) = delete;
+
+  void write(const void* from, size_t bytes);
+  /// Synchronises the file and renames it.
+  void commit();
+
+ private:
+  [[noreturn]] void fail(const char* what) const;
+  void synchronize_folder() const;
+
+  std::string op_, path_, temporary_;
+  int descriptor_ = -1;
+  bool committed_ = false;
+};
+
+}  // namespace sash
