@@ -1,5 +1,6 @@
 #include <fstream>
 #include <iterator>
+#include <sstream>
 #include <string>
 
 #include <doctest/doctest.h>
@@ -69,6 +70,30 @@ TEST_CASE("a picture's lengths are limited") {
                                                 [&] { mask.save_svg("never.svg", 0, 4); });
   sash::testing::expect_error<sash::ValueError>("picture: expected a width of at least 1, got 0",
                                                 [&] { mask.picture(4, 4, 0); });
+}
+
+// A block "```mask" holds a line "QUERIES x KEYS: MASK" and the picture, without spaces at line
+// ends.
+TEST_CASE("the pictures of docs/attention.md are what the masks look like") {
+  std::ifstream page(SASH_SOURCE_DIR "/docs/attention.md");
+  int pictures = 0;
+  for (std::string line; std::getline(page, line);) {
+    if (line != "```mask") continue;
+    int64_t queries = 0, keys = 0;
+    char by = 0, colon = 0;
+    std::string spec, shown;
+    page >> queries >> by >> keys >> colon >> std::ws;
+    std::getline(page, spec);
+    while (std::getline(page, line) && line != "```") shown += line + '\n';
+    std::string wanted;
+    std::istringstream rows(AttentionMask::parse(spec).picture(queries, keys));
+    while (std::getline(rows, line))
+      wanted += line.substr(0, line.find_last_not_of(' ') + 1) + '\n';
+    CAPTURE(spec);
+    CHECK(shown == wanted);
+    ++pictures;
+  }
+  CHECK(pictures >= 5);
 }
 
 TEST_CASE("an SVG picture holds a rectangle for each run of equal cells") {

@@ -1,0 +1,21 @@
+#include <cstdio>
+
+#include <sash/sash.h>
+
+using namespace sash;
+
+int main() {
+  const TensorOptions variable{.device = Device::parse("auto"), .requires_grad = true};
+  const Tensor q = randn({1, 8, 2048, 64}, variable);  // batch, heads, tokens, features
+  const Tensor k = randn({1, 2, 2048, 64}, variable);  // each of two heads serves four of q's
+  const Tensor v = randn({1, 2, 2048, 64}, variable);
+
+  // Each token sees the last 256 and the first 4, up to itself.
+  const AttentionMask mask =
+      (AttentionMask::causal_window(256) | AttentionMask::sinks(4)) & AttentionMask::causal();
+  const Tensor o = attention(q, k, v, {.mask = mask});
+  (o * o).mean().backward();  // 2048 x 2048 scores are never held
+
+  std::printf("%s%.0f %% of dense attention's work\n", mask.picture(2048, 2048, 32).c_str(),
+              100 * mask.statistics(2048, 2048).share_of_dense());
+}
