@@ -96,6 +96,18 @@ inline double rounded(double value, int decimals) {
 /// One figure as one line of JSON.
 inline void print(const nlohmann::ordered_json& figure) { std::cout << figure.dump() << std::endl; }
 
+/// Calls, and says whether that went well: a failure is told, and leaves the other figures.
+template <class Call>
+bool attempt(Call&& call) {
+  try {
+    call();
+    return true;
+  } catch (const std::exception& error) {
+    std::cerr << error.what() << '\n';
+    return false;
+  }
+}
+
 /// Throws unless |a - b| <= tolerance max(1, |b|) for every element; nothing wrong is ever timed.
 /// Compares on the tensors' own device: large ones would take long to bring to the host.
 inline void check_close(const std::string& what, const Tensor& a, const Tensor& b,

@@ -1,11 +1,10 @@
 // Times ops, after checking what they compute; one line of JSON per figure. Products of matrices
-// have kind "gemm", attention "attention", everything else "op". On a card the tensors are large
-// enough to be bound by memory, and `share` is the part reached of the rate of a plain copy.
+// have kind "gemm", everything else "op". On a card the tensors are large enough to be bound by
+// memory, and `share` is the part reached of the rate of a plain copy.
 
 #include <CLI/CLI.hpp>
 
 #include <sash/core/parallel.h>
-#include <sash/ops/attention.h>
 #include <sash/ops/binary.h>
 #include <sash/ops/compare.h>
 #include <sash/ops/cross_entropy.h>
@@ -86,15 +85,9 @@ void bench_copy() {
   print({{"kind", "copy"}, {"case", "256MiB"}, {"pass", "fwd"}}, ms, "gb_s", 2 * bytes_of(from));
 }
 
-/// Calls; a failure is told, and leaves the other figures.
 template <class Call>
 void attempt(Call&& call) {
-  try {
-    call();
-  } catch (const std::exception& error) {
-    std::cerr << error.what() << '\n';
-    failed = true;
-  }
+  failed = !sash::bench::attempt(call) || failed;
 }
 
 template <class Call>
@@ -140,38 +133,6 @@ void bench_gemm(int64_t m, int64_t k, int64_t n, bool tf32) {
   const double ms = time([&] { matmul(a, b); });
   sash::set_tf32_allowed(false);
   print({{"kind", "gemm"}, {"case", name}}, ms, "gflops", 2.0 * static_cast<double>(m * k * n));
-}
-
-void bench_attention(int64_t batch, int64_t heads, int64_t length, int64_t dim) {
-  const Shape shape{batch, heads, length, dim};
-  const Tensor q = variable(shape), k = variable(shape), v = variable(shape), g = constant(shape);
-  const sash::AttentionOptions options{.mask = sash::AttentionMask::causal()};
-  const std::string name = "B" + std::to_string(batch) + "H" + std::to_string(heads) + "S" +
-                           std::to_string(length) + "D" + std::to_string(dim) + "causal";
-  const Tensor y = attention(q, k, v, options);
-  const Tensor wanted = sash::composite::attention(q, k, v, options, {});
-  sash::bench::check_close(name, y, wanted, kTolerance);
-  const auto gradients = sash::grad({y}, {q, k, v}, {g});
-  const auto wanted_gradients = sash::grad({wanted}, {q, k, v}, {g});
-  for (size_t i = 0; i < 3; ++i) {
-    sash::bench::check_close(name, gradients[i], wanted_gradients[i], 10 * kTolerance);
-  }
-  const double forward = time([&] {
-    const sash::NoGradGuard no_grad;
-    attention(q, k, v, options);
-  });
-  const double both = time([&] { sash::grad({attention(q, k, v, options)}, {q, k, v}, {g}); });
-  // Of attended pairs: two products forward, five backward.
-  const double pairs = static_cast<double>(batch * heads) * static_cast<double>(length) *
-                       static_cast<double>(length + 1) / 2;
-  sash::bench::print(
-      {{"kind", "attention"},
-       {"case", name},
-       {"impl", "sash"},
-       {"fwd_ms", sash::bench::rounded(forward, 3)},
-       {"fwdbwd_ms", sash::bench::rounded(both, 3)},
-       {"fwd_gflops", std::round(4 * static_cast<double>(dim) * pairs / forward / 1e6)},
-       {"fwdbwd_gflops", std::round(14 * static_cast<double>(dim) * pairs / both / 1e6)}});
 }
 
 void bench_adamw(int64_t count) {
@@ -284,19 +245,14 @@ void bench_all_gemms() {
   gemm(4096, 4096, 4096, true);
 }
 
-void bench_all_attention() {
-  attempt([] { bench_attention(8, 6, 256, 64); });
-  if (device.is_cuda()) attempt([] { bench_attention(16, 12, 1024, 64); });
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
   CLI::App app("Times ops");
   std::string device_name = "cpu";
-  std::vector<std::string> kinds{"gemm", "attention", "op"};
+  std::vector<std::string> kinds{"gemm", "op"};
   app.add_option("--device", device_name, "cpu, cuda or auto");
-  app.add_option("--kind", kinds, "only these kinds: gemm, attention, op");
+  app.add_option("--kind", kinds, "only these kinds: gemm, op");
   CLI11_PARSE(app, argc, argv);
   try {
     device = sash::Device::parse(device_name);
@@ -307,7 +263,6 @@ int main(int argc, char** argv) {
       return std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
     };
     if (wanted("gemm")) bench_all_gemms();
-    if (wanted("attention")) bench_all_attention();
     if (wanted("op")) bench_all_ops();
   } catch (const std::exception& error) {
     std::cerr << error.what() << '\n';

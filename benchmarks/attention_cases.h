@@ -1,0 +1,223 @@
+#pragma once
+
+#include <cstdlib>
+#include <functional>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <sash/ops/attention_mask.h>
+#include <sash/tensor/factories.h>
+
+namespace sash::bench {
+
+/// A mask, and the same once more as a plain comparison, for checking.
+struct Pattern {
+  AttentionMask mask;
+  std::function<bool(const MaskIndex&)> visible;
+};
+
+inline Pattern dense() {
+  return {{}, [](const MaskIndex&) { return true; }};
+}
+
+inline Pattern causal() {
+  return {AttentionMask::causal(), [](const MaskIndex& at) { return at.key <= at.query; }};
+}
+
+inline Pattern window(int64_t left, int64_t right) {
+  return {AttentionMask::window(left, right), [=](const MaskIndex& at) {
+            return at.key >= at.query - left && at.key <= at.query + right;
+          }};
+}
+
+/// A symmetric window, and the first tokens global.
+inline Pattern longformer(int64_t w, int64_t tokens) {
+  std::vector<int64_t> first(static_cast<size_t>(tokens));
+  std::iota(first.begin(), first.end(), 0);
+  return {AttentionMask::symmetric_window(w) | AttentionMask::global(first),
+          [=](const MaskIndex& at) {
+            return std::abs(at.key - at.query) <= w || at.key < tokens || at.query < tokens;
+          }};
+}
+
+/// Of blocks of 64: window 3, global 2, random 3.
+inline Pattern bigbird(int64_t length) {
+  BigBirdOptions options;
+  const int64_t blocks = length / options.block;
+  BigBirdOptions of_blocks = options;
+  of_blocks.block = 1;
+  const std::vector<bool> layout = [&] {
+    const auto shown = AttentionMask::bigbird(of_blocks).to_dense(blocks, blocks);
+    const auto values = shown.to_vector<uint8_t>();
+    return std::vector<bool>(values.begin(), values.end());
+  }();
+  return {AttentionMask::bigbird(options), [=](const MaskIndex& at) {
+            const int64_t block = at.query / options.block * blocks + at.key / options.block;
+            return static_cast<bool>(layout[static_cast<size_t>(block)]);
+          }};
+}
+
+/// Causal sequences of `lengths` tokens one after the other.
+inline Pattern packed_causal(const std::vector<int64_t>& lengths, Device device) {
+  std::vector<int32_t> starts{0};
+  std::vector<size_t> sequence;
+  for (const int64_t length : lengths) {
+    sequence.insert(sequence.end(), static_cast<size_t>(length), starts.size());
+    starts.push_back(static_cast<int32_t>(sequence.size()));
+  }
+  const auto count = static_cast<int64_t>(starts.size());
+  return {
+      AttentionMask::causal() & AttentionMask::packed(tensor(starts, {count}, {.device = device})),
+      [=](const MaskIndex& at) {
+        return at.key <= at.query &&
+               sequence[static_cast<size_t>(at.key)] == sequence[static_cast<size_t>(at.query)];
+      }};
+}
+
+struct AttentionCase {
+  std::string group, name;
+  std::function<Pattern()> pattern;
+  int64_t batch, heads, length, dim;
+  DType dtype;
+  int64_t kv_heads = heads;
+  std::string series{};  ///< where set, times are also given as ratios to the case before
+};
+
+using AttentionCases = std::vector<AttentionCase>;
+
+inline std::function<Pattern()> windowed(int64_t left, int64_t right) {
+  return [=] { return window(left, right); };
+}
+
+/// Those of compare_peers.py.
+inline AttentionCases peer_cases(Device device) {
+  constexpr DType f32 = DType::float32, bf16 = DType::bfloat16;
+  const AttentionCase small{"peers", "B8H6S256D64causal", causal, 8, 6, 256, 64, f32};
+  if (!device.is_cuda()) {
+    return {small,
+            {"peers", "B1H8S1024D64w64", windowed(64, 64), 1, 8, 1024, 64, f32},
+            {"peers", "B1H8S4096D64w128", windowed(128, 128), 1, 8, 4096, 64, f32}};
+  }
+  return {small,
+          {"peers", "B16H12S1024D64causal", causal, 16, 12, 1024, 64, f32},
+          {"peers", "char", windowed(64, 0), 64, 6, 256, 64, bf16},
+          {"peers", "s4k_d64_w128sym", windowed(128, 128), 4, 16, 4096, 64, bf16},
+          {"peers", "s8k_d64_w256sym", windowed(256, 256), 2, 16, 8192, 64, bf16},
+          {"peers", "s8k_d128_w512causal", windowed(512, 0), 2, 16, 8192, 128, bf16},
+          {"peers", "s64k_d128_w1024causal", windowed(1024, 0), 1, 16, 65536, 128, bf16},
+          {"peers", "s64k_d64_w256sym", windowed(256, 256), 1, 12, 65536, 64, bf16},
+          {"peers", "s8k_d128_causal_full", causal, 2, 16, 8192, 128, bf16}};
+}
+
+/// What all cases of the other groups share on a device.
+struct Usual {
+  explicit Usual(Device device)
+      : cuda(device.is_cuda()),
+        heads(cuda ? 12 : 4),
+        dtype(cuda ? DType::bfloat16 : DType::float32) {}
+
+  bool cuda;
+  int64_t heads;
+  DType dtype;
+};
+
+/// How times grow with the length at one window, and with the window at one length.
+inline AttentionCases scaling_cases(Device device) {
+  const Usual usual(device);
+  AttentionCases cases;
+  const auto add = [&](const std::string& series, int64_t length, int64_t left) {
+    cases.push_back({.group = "scaling",
+                     .name = series + "_s" + std::to_string(length) + "_w" + std::to_string(left),
+                     .pattern = windowed(left, 0),
+                     .batch = usual.cuda ? 8 : 1,
+                     .heads = usual.heads,
+                     .length = length,
+                     .dim = 64,
+                     .dtype = usual.dtype,
+                     .series = series});
+  };
+  for (int64_t length = 1024; length <= (usual.cuda ? 32768 : 8192); length *= 2) {
+    add("length", length, 128);
+  }
+  for (int64_t left = 64; left <= (usual.cuda ? 2048 : 512); left *= 2) {
+    add("window", usual.cuda ? 8192 : 4096, left);
+  }
+  return cases;
+}
+
+/// A window, and how many times longer all pairs of the same length take.
+inline AttentionCases dense_cases(Device device) {
+  const Usual usual(device);
+  AttentionCases cases;
+  for (int64_t length = 1024; length <= (usual.cuda ? 16384 : 4096); length *= 2) {
+    const std::string series = "s" + std::to_string(length);
+    AttentionCase setup{.group = "dense",
+                        .name = series + "_w128sym",
+                        .pattern = windowed(128, 128),
+                        .batch = usual.cuda ? 4 : 1,
+                        .heads = usual.heads,
+                        .length = length,
+                        .dim = 64,
+                        .dtype = usual.dtype,
+                        .series = series};
+    cases.push_back(setup);
+    setup.name = series + "_dense";
+    setup.pattern = dense;
+    cases.push_back(setup);
+  }
+  return cases;
+}
+
+/// Global tokens, random blocks, sequences of uneven lengths, heads that share keys.
+inline AttentionCases sparse_cases(Device device) {
+  const Usual usual(device);
+  AttentionCases cases;
+  const auto add = [&](const std::string& name, int64_t length, std::function<Pattern()> pattern) {
+    cases.push_back({"sparse", name + "_s" + std::to_string(length), std::move(pattern), 1,
+                     usual.heads, length, 64, usual.dtype});
+  };
+  using Lengths = std::vector<int64_t>;
+  for (const int64_t length : usual.cuda ? Lengths{16384, 65536} : Lengths{4096}) {
+    add("bigbird", length, [=] { return bigbird(length); });
+    add("longformer_w256_g64", length, [] { return longformer(256, 64); });
+  }
+  const Lengths lengths = usual.cuda
+                              ? Lengths{4096, 37, 2911, 1024, 512, 300, 3000, 91, 1365, 1048, 2000}
+                              : Lengths{1500, 37, 91, 1024, 300, 1144};
+  add("packed_causal", std::accumulate(lengths.begin(), lengths.end(), int64_t{0}),
+      [=] { return packed_causal(lengths, device); });
+  cases.push_back({.group = "sparse",
+                   .name = usual.cuda ? "heads32_8_s8192_w1024" : "heads8_2_s4096_w256",
+                   .pattern = windowed(usual.cuda ? 1024 : 256, 0),
+                   .batch = 1,
+                   .heads = usual.cuda ? 32 : 8,
+                   .length = usual.cuda ? 8192 : 4096,
+                   .dim = usual.cuda ? 128 : 64,
+                   .dtype = usual.dtype,
+                   .kv_heads = usual.cuda ? 8 : 2});
+  return cases;
+}
+
+/// Lengths whose scores would not fit into memory.
+inline AttentionCases memory_cases(Device device) {
+  const Usual usual(device);
+  AttentionCases cases{{"memory", "s65536_w256sym", windowed(256, 256), 1, usual.cuda ? 12 : 2,
+                        65536, 64, usual.dtype}};
+  if (usual.cuda) {
+    cases.push_back(
+        {"memory", "s1048576_w256sym", windowed(256, 256), 1, 8, 1 << 20, 64, usual.dtype});
+  }
+  return cases;
+}
+
+inline AttentionCases attention_cases(Device device) {
+  AttentionCases cases;
+  for (const auto group : {peer_cases, scaling_cases, dense_cases, sparse_cases, memory_cases}) {
+    for (AttentionCase& setup : group(device)) cases.push_back(std::move(setup));
+  }
+  return cases;
+}
+
+}  // namespace sash::bench

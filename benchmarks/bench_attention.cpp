@@ -1,0 +1,176 @@
+// Times attention over windows and sparse patterns, after checking what it computes; one line of
+// JSON per case. TFLOP/s count visible pairs alone: two products forward, five backward.
+
+#include <CLI/CLI.hpp>
+
+#include <sash/core/parallel.h>
+#include <sash/ops/attention.h>
+#include <sash/tensor/random.h>
+
+#include "attention_cases.h"
+#include "attention_check.h"
+#include "bench.h"
+
+using nlohmann::ordered_json;
+using sash::Tensor;
+using sash::bench::AttentionCase;
+
+namespace {
+
+constexpr int kCalls = 7;
+
+/// What rounding to `dtype` may do to a row, in the mean of squares.
+double tolerance(sash::DType dtype) {
+  switch (dtype) {
+    case sash::DType::bfloat16:
+      return 1e-2;
+    case sash::DType::float16:
+      return 2e-3;
+    case sash::DType::float64:
+      return 1e-9;
+    default:
+      return 1e-4;
+  }
+}
+
+struct Times {
+  double forward, both;
+  double pairs;
+};
+
+class AttentionRun {
+ public:
+  AttentionRun(const AttentionCase& setup, sash::Device device)
+      : setup_(setup), device_(device), pattern_(setup.pattern()), options_{.mask = pattern_.mask} {
+    sash::manual_seed(0);
+    q_ = variable(setup.heads);
+    k_ = variable(setup.kv_heads);
+    v_ = variable(setup.kv_heads);
+    g_ = variable(setup.heads).detach();
+  }
+
+  void check() const {
+    const Tensor out = forward();
+    const auto gradients = sash::grad({out}, {q_, k_, v_}, {g_});
+    const sash::bench::AttentionProblem problem{q_, k_, v_, g_, pattern_.visible};
+    const sash::bench::AttentionAnswer answer{out.detach(),
+                                              attention_with_lse(q_, k_, v_, options_).lse.detach(),
+                                              gradients[0], gradients[1], gradients[2]};
+    sash::bench::AttentionCheck(setup_.name, problem, answer, tolerance(setup_.dtype)).run();
+  }
+
+  /// Most memory that both passes held at once, the inputs apart, in MiB.
+  double peak_mb() const {
+    const int64_t before = sash::memory_stats(device_).current;
+    sash::reset_peak_memory(device_);
+    both();
+    const int64_t peak = sash::memory_stats(device_).peak - before;
+    return static_cast<double>(peak) / (1 << 20);
+  }
+
+  Times time() const {
+    const auto statistics =
+        pattern_.mask.statistics({setup_.batch, setup_.heads, setup_.length, setup_.length});
+    return {sash::bench::median_ms(device_, kCalls, [&] { forward(); }),
+            sash::bench::median_ms(device_, kCalls, [&] { both(); }),
+            static_cast<double>(statistics.visible_pairs)};
+  }
+
+ private:
+  Tensor variable(int64_t heads) const {
+    return sash::randn({setup_.batch, heads, setup_.length, setup_.dim},
+                       {.dtype = setup_.dtype, .device = device_, .requires_grad = true});
+  }
+  Tensor forward() const { return attention(q_, k_, v_, options_); }
+  void both() const { sash::grad({forward()}, {q_, k_, v_}, {g_}); }
+
+  const AttentionCase& setup_;
+  sash::Device device_;
+  sash::bench::Pattern pattern_;
+  sash::AttentionOptions options_;
+  Tensor q_, k_, v_, g_;
+};
+
+ordered_json figure_of(const AttentionCase& setup, const Times& times, double peak_mb) {
+  using sash::bench::rounded;
+  const double backward = times.both - times.forward;
+  const double products = 2 * static_cast<double>(setup.dim) * times.pairs;
+  return {{"kind", "attention"},
+          {"case", setup.name},
+          {"impl", "sash"},
+          {"dtype", sash::name(setup.dtype)},
+          {"fwd_ms", rounded(times.forward, 4)},
+          {"fwdbwd_ms", rounded(times.both, 4)},
+          {"bwd_ms", rounded(backward, 4)},
+          {"fwd_tflops", rounded(2 * products / times.forward / 1e9, 3)},
+          {"bwd_tflops", rounded(5 * products / backward / 1e9, 3)},
+          {"peak_mb", rounded(peak_mb, 1)}};
+}
+
+/// Times each case of a device in turn, and remembers the last for ratios.
+class Bench {
+ public:
+  explicit Bench(sash::Device device) : device_(device) {}
+
+  void run(const AttentionCase& setup) {
+    const AttentionRun attention(setup, device_);
+    attention.check();
+    const double peak_mb = attention.peak_mb();
+    const Times times = attention.time();
+    ordered_json figure = figure_of(setup, times, peak_mb);
+    if (setup.group != "peers") add_pairs(figure, setup, times);
+    sash::bench::print(figure);
+    before_ = times;
+    series_ = setup.series;
+  }
+
+ private:
+  void add_pairs(ordered_json& figure, const AttentionCase& setup, const Times& times) const {
+    using sash::bench::rounded;
+    figure["pairs"] = static_cast<int64_t>(times.pairs);
+    if (setup.series.empty() || setup.series != series_) return;
+    figure["pairs_ratio"] = rounded(times.pairs / before_.pairs, 3);
+    figure["fwd_ratio"] = rounded(times.forward / before_.forward, 3);
+    figure["fwdbwd_ratio"] = rounded(times.both / before_.both, 3);
+  }
+
+  sash::Device device_;
+  Times before_{};
+  std::string series_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Times attention");
+  std::string device_name = "cpu", dtype;
+  std::vector<std::string> groups, names;
+  app.add_option("--device", device_name, "cpu, cuda or auto");
+  app.add_option("--group", groups, "peers (the default), scaling, dense, sparse, memory");
+  app.add_option("--case", names, "only these cases, of any group");
+  app.add_option("--dtype", dtype, "of all cases: float32, bfloat16, ...");
+  CLI11_PARSE(app, argc, argv);
+  const auto among = [](const std::vector<std::string>& list, const std::string& word) {
+    return std::find(list.begin(), list.end(), word) != list.end();
+  };
+  if (groups.empty() && names.empty()) groups = {"peers"};
+  bool good = true;
+  try {
+    const sash::Device device = sash::Device::parse(device_name);
+    sash::bench::print({{"kind", "env"},
+                        {"device", sash::backend(device.type).description(device)},
+                        {"threads", sash::num_threads()}});
+    Bench bench(device);
+    for (AttentionCase& setup : sash::bench::attention_cases(device)) {
+      const bool wanted = (groups.empty() || among(groups, setup.group)) &&
+                          (names.empty() || among(names, setup.name));
+      if (!wanted) continue;
+      if (!dtype.empty()) setup.dtype = sash::parse_dtype(dtype);
+      good = sash::bench::attempt([&] { bench.run(setup); }) && good;
+    }
+  } catch (const std::exception& error) {
+    std::cerr << error.what() << '\n';
+    return 1;
+  }
+  return good ? 0 : 1;
+}
