@@ -2,14 +2,18 @@
 """Runs the project's benchmarks and the same cases in PyTorch, in turn, and prints the ratios.
 
 usage: compare_peers.py [--device cpu] [--build build/test] [--threads 2] [--rounds N]
-                        [--cases train gemm attention op] [--seconds 150]
+                        [--cases gemm op attention sparse train] [--seconds 150]
+                        [--dtype bfloat16]
 
 Each round runs both, one after the other, so that both meet the same machine; a figure is the
-median of the rounds. A ratio is PyTorch's time over ours: above 1, sash is faster. Everything is
-float32. On cuda, both may round the products of training steps to TF32, but for those marked
-"plain", and those of the case with "tf32" in its name. `share` is the part that ours reaches of
-the rate of a plain copy on the device. The last line names the three worst cases, each against the
-best of PyTorch's ways to run it.
+median of the rounds. A ratio is PyTorch's time over ours: above 1, sash is faster. Where PyTorch
+has several ways to run a case, the fastest is marked with a star. Everything is float32, but for
+attention over windows ("attention") and other patterns ("sparse") on cuda, which is bfloat16;
+--dtype sets that of both. On cuda, both may round the products of training steps to TF32, but for
+those marked "plain", and those of the case with "tf32" in its name. `share` is the part that ours
+reaches of the rate of a plain copy on the device. The last line names the three worst cases, each
+against the best of PyTorch's ways to run it. Each pattern takes PyTorch tens of seconds to compile:
+on cuda, give "attention" 200 seconds and "sparse" as many.
 """
 
 import argparse
@@ -24,7 +28,7 @@ import time
 from peers import run_peer
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-LINE = "{:10} {:22} {:8} {:16} {:>10} {:>10} {:>7} {:>7} {:>8} {:>8}"
+LINE = "{:10} {:26} {:8} {:16} {:>10} {:>10} {:>7} {:>7} {:>8} {:>8}"
 HEAD = ("sash ms", "torch ms", "ratio", "share", "sash MB", "torch MB")
 
 
@@ -50,7 +54,7 @@ def collect(found, lines):
             continue
         impl = line.get("impl", "")
         plain = "plain" if impl.endswith("_no_tf32") else ""
-        for key in ("ms", "fwd_ms", "fwdbwd_ms"):
+        for key in ("ms", "fwd_ms", "bwd_ms", "fwdbwd_ms"):
             if key in line:
                 name = line.get("pass", key.removesuffix("ms").strip("_") or plain)
                 case = found.setdefault((line["kind"], line["case"], name), {})
@@ -61,14 +65,24 @@ def median(figures):
     return statistics.median(ms for ms, _ in figures)
 
 
+def same_pairs(ours, theirs):
+    """Whether the masks show about as many pairs: random blocks may differ a little."""
+    mine, other = ours.get("pairs"), theirs.get("pairs")
+    return mine is None or other is None or abs(mine - other) <= 0.02 * mine
+
+
 def print_case(key, ours, theirs):
     """Prints a line per implementation of PyTorch; returns the worst ratio."""
     (mine,) = ours.values()
     ms, last = median(mine), mine[-1][1]
     ratios = []
+    best = min(map(median, theirs.values()), default=None)
     for impl, figures in theirs.items():
         other, line = median(figures), figures[-1][1]
+        if not same_pairs(last, line):
+            sys.exit(f"compare_peers.py: the masks of {key[1]} differ: {last}, {line}")
         ratios.append(other / ms)
+        impl += " *" * (len(theirs) > 1 and other == best)
         cells = (f"{ms:.3f}", f"{other:.3f}", f"{other / ms:.2f}", last.get("share", ""))
         peaks = (last.get("peak_mb", ""), line.get("peak_mb", ""))
         print(LINE.format(*key, impl or "torch", *cells, *peaks), flush=True)
@@ -78,10 +92,23 @@ def print_case(key, ours, theirs):
 
 
 def groups_of(cases, cuda):
-    """On a card ops go together, to start PyTorch once for them: that takes longer than they do."""
-    ops = [kind for kind in cases if kind != "train"]
+    """On a card products and ops go together, to start PyTorch once for them: that takes longer
+    than they do."""
+    ops = [kind for kind in cases if kind in ("gemm", "op")]
     groups = [ops] if cuda and ops else [[kind] for kind in ops]
-    return groups + [["train"]] * ("train" in cases)
+    return groups + [[kind] for kind in ("attention", "sparse", "train") if kind in cases]
+
+
+def command_of(kinds, options):
+    """Our program that times `kinds`."""
+    attention = ["--dtype", options.dtype] if options.dtype else []
+    commands = {
+        "train": ["bench_train"],
+        "attention": ["bench_attention", "--group", "peers", *attention],
+        "sparse": ["bench_attention", "--group", "sparse", *attention],
+    }
+    program, *flags = commands.get(kinds[0], ["bench_ops", "--kind", *kinds])
+    return [f"{options.build}/bin/{program}", *flags, "--device", options.device]
 
 
 def options_of(arguments):
@@ -90,8 +117,9 @@ def options_of(arguments):
     parser.add_argument("--build", default=str(ROOT / "build/test"))
     parser.add_argument("--threads", type=int, default=2, help="on the CPU")
     parser.add_argument("--rounds", type=int, help="3 on the CPU, 1 on cuda")
-    parser.add_argument("--cases", nargs="+", default=["gemm", "attention", "op", "train"])
+    parser.add_argument("--cases", nargs="+", default=["gemm", "op", "attention", "train"])
     parser.add_argument("--seconds", type=float, help="end by then: 150 on cuda, else no limit")
+    parser.add_argument("--dtype", help="of attention: float32, bfloat16, float16")
     parser.add_argument("--peer", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     cuda = options.device == "cuda"
@@ -105,18 +133,16 @@ def main():
     deadline = time.monotonic() + options.seconds
     cuda = options.device == "cuda"
     if options.peer:
-        return run_peer(options.peer, options.device, deadline)
+        return run_peer(options.peer, options.device, deadline, options.dtype)
     environment = dict(os.environ)
     if not cuda:
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "SASH_NUM_THREADS"):
             environment[name] = str(options.threads)
     worst, all_good = [], True
     for kinds in groups_of(options.cases, cuda):
-        command = [f"{options.build}/bin/bench_ops", "--kind", *kinds]
-        if kinds == ["train"]:
-            command = [f"{options.build}/bin/bench_train"]
-        command += ["--device", options.device]
+        command = command_of(kinds, options)
         peer = [sys.executable, __file__, "--device", options.device, "--peer", *kinds]
+        peer += ["--dtype", options.dtype] if options.dtype else []
         ours, theirs = {}, {}
         for _ in range(options.rounds):
             for found, run in ((ours, command), (theirs, peer)):

@@ -6,6 +6,7 @@ import statistics
 import sys
 import time
 
+import peers_attention
 import peers_train
 
 
@@ -80,19 +81,6 @@ def peer_gemm(bench):
     bench.torch.set_float32_matmul_precision("highest")
 
 
-def peer_attention(bench):
-    attention = bench.torch.nn.functional.scaled_dot_product_attention
-    for batch, heads, length, dim in [(8, 6, 256, 64)] + [(16, 12, 1024, 64)] * bench.cuda:
-        q, k, v = (bench.variable(batch, heads, length, dim) for _ in range(3))
-
-        def call():
-            return attention(q, k, v, is_causal=True)
-
-        name = f"B{batch}H{heads}S{length}D{dim}causal"
-        fwd, both = bench.forward_ms(call), bench.both_ms(call, (q, k, v))
-        emit(kind="attention", case=name, fwd_ms=fwd, fwdbwd_ms=both)
-
-
 def op_cases(bench):
     """(name, inputs, call) of each op; no inputs where only the forward pass is timed."""
     functional = bench.torch.nn.functional
@@ -133,7 +121,8 @@ def peer_op(bench):
     emit(kind="op", case="adamw", **{"pass": "step"}, ms=bench.ms(optimizer.step))
 
 
-def run_peer(kinds, device, deadline):
+def run_peer(kinds, device, deadline, dtype=None):
+    """Times `kinds` of cases; `dtype` is that of attention, if it is not to be each case's own."""
     try:
         import torch
     except ImportError:
@@ -143,9 +132,13 @@ def run_peer(kinds, device, deadline):
     bench = Bench(torch, device, deadline)
     card = torch.cuda.get_device_name() if bench.cuda else "cpu"
     emit(kind="env", torch=torch.__version__, device=card)
-    peers = {"gemm": peer_gemm, "attention": peer_attention, "op": peer_op}
+    dtype = getattr(torch, dtype) if dtype else None
+    peers = {
+        "gemm": lambda: peer_gemm(bench),
+        "op": lambda: peer_op(bench),
+        "attention": lambda: peers_attention.peer_attention(bench, emit, dtype),
+        "sparse": lambda: peers_attention.peer_sparse(bench, emit, dtype),
+        "train": lambda: peers_train.peer_train(bench, emit),
+    }
     for kind in kinds:
-        if kind == "train":
-            peers_train.peer_train(bench, emit)
-        else:
-            peers[kind](bench)
+        peers[kind]()

@@ -1,0 +1,225 @@
+"""The benchmarks' attention in PyTorch: windows and sparse patterns, on the CPU and on a card."""
+
+import sys
+import time
+
+CPU_WINDOWS = {  # batch, heads, length, dim; left, right
+    "B8H6S256D64causal": (8, 6, 256, 64, None, 0),
+    "B1H8S1024D64w64": (1, 8, 1024, 64, 64, 64),
+    "B1H8S4096D64w128": (1, 8, 4096, 64, 128, 128),
+}
+GPU_WINDOWS = {
+    "char": (64, 6, 256, 64, 64, 0),
+    "s4k_d64_w128sym": (4, 16, 4096, 64, 128, 128),
+    "s8k_d64_w256sym": (2, 16, 8192, 64, 256, 256),
+    "s8k_d128_w512causal": (2, 16, 8192, 128, 512, 0),
+    "s64k_d128_w1024causal": (1, 16, 65536, 128, 1024, 0),
+    "s64k_d64_w256sym": (1, 12, 65536, 64, 256, 256),
+    "s8k_d128_causal_full": (2, 16, 8192, 128, None, 0),
+}
+GPU_FLOAT32 = {  # of small layers, as they are trained without halves
+    "B8H6S256D64causal": (8, 6, 256, 64, None, 0),
+    "B16H12S1024D64causal": (16, 12, 1024, 64, None, 0),
+}
+CPU_PACKED = (1500, 37, 91, 1024, 300, 1144)
+GPU_PACKED = (4096, 37, 2911, 1024, 512, 300, 3000, 91, 1365, 1048, 2000)
+COMPILE_SECONDS = 25  # what the compilation of one case may take
+
+
+class Case:
+    """The inputs of a case, and its mask: a function of tensors of queries and keys."""
+
+    def __init__(self, bench, name, dtype, shape, mask, kv_heads=None):
+        self.bench, self.name, self.dtype = bench, name, dtype
+        self.batch, self.heads, self.length, self.dim = shape
+        self.kv_heads = kv_heads or self.heads
+        self.mask = mask
+        self.q = self.variable(self.heads)
+        self.k, self.v = self.variable(self.kv_heads), self.variable(self.kv_heads)
+        self.g = self.variable(self.heads).detach()
+
+    def variable(self, heads):
+        shape = (self.batch, heads, self.length, self.dim)
+        options = {"device": self.bench.device, "requires_grad": True}
+        return self.bench.torch.randn(*shape, dtype=self.dtype, **options)
+
+    def pairs(self):
+        """Visible ones, over batches and heads; counted in strips of queries."""
+        torch, device = self.bench.torch, self.bench.device
+        keys, total = torch.arange(self.length, device=device), 0
+        for strip in torch.arange(self.length, device=device).split(1024):
+            total += int(self.mask(strip[:, None], keys[None, :]).sum())
+        return total * self.batch * self.heads
+
+    def dense_mask(self):
+        places = self.bench.torch.arange(self.length, device=self.bench.device)
+        return self.mask(places[:, None], places[None, :])
+
+
+def causal_mask(query, key):
+    return key <= query
+
+
+def window_mask(left, right):
+    return lambda query, key: (query - key <= left) & (key - query <= right)
+
+
+def longformer_mask(w, tokens):
+    near = window_mask(w, w)
+    return lambda query, key: near(query, key) | (query < tokens) | (key < tokens)
+
+
+def bigbird_mask(torch, device, length, block=64, window=3, first=2, random=3):
+    """A table of blocks: a window, global blocks, and some of all blocks at random."""
+    count = length // block
+    generator = torch.Generator().manual_seed(0)
+    place = torch.arange(count)
+    layout = (place[:, None] - place[None, :]).abs() <= window // 2
+    layout[:first] = layout[:, :first] = True
+    for row in layout:
+        row[torch.randperm(count, generator=generator)[:random]] = True
+    layout = layout.to(device)
+    return lambda query, key: layout[query // block, key // block]
+
+
+def packed_mask(torch, device, lengths):
+    counts = torch.tensor(lengths)
+    sequence = torch.arange(len(lengths)).repeat_interleave(counts).to(device)
+    return lambda query, key: (sequence[query] == sequence[key]) & (key <= query)
+
+
+def time_recorded(bench, emit, case, impl, call, extra):
+    """Times `call`, which records, and both passes; memory is what they hold besides the inputs."""
+    torch, inputs = bench.torch, (case.q, case.k, case.v)
+
+    def both():
+        torch.autograd.grad(call(), inputs, case.g)
+
+    both()
+    peak = {}
+    if bench.cuda:
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        both()
+        torch.cuda.synchronize()
+        peak["peak_mb"] = round((torch.cuda.max_memory_allocated() - before) / 2**20, 1)
+    forward, both_ms = bench.ms(call), bench.ms(both)
+    times = {"fwd_ms": forward, "bwd_ms": both_ms - forward, "fwdbwd_ms": both_ms}
+    emit(kind="attention", case=case.name, impl=impl, **times, **peak, **extra)
+
+
+def sdpa(bench, emit, case, extra):
+    attention = bench.torch.nn.functional.scaled_dot_product_attention
+    options = {"enable_gqa": True} if case.kv_heads != case.heads else {}
+    causal = case.mask is causal_mask
+    options |= {"is_causal": True} if causal else {"attn_mask": case.dense_mask()}
+
+    def call():
+        return attention(case.q, case.k, case.v, **options)
+
+    time_recorded(bench, emit, case, "sdpa", call, extra)
+
+
+def flex(bench, emit, case, extra, block=128, impl="flex"):
+    """Flex attention, compiled for this case. The mask's blocks are compiled too: their plain
+    evaluation would hold all pairs several times over."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    if bench.deadline - time.monotonic() < COMPILE_SECONDS:
+        raise TimeoutError("no time left to compile it")
+    torch, mask = bench.torch, case.mask
+    torch._dynamo.reset()
+    blocks = create_block_mask(
+        lambda batch, head, query, key: mask(query, key),
+        *(None, None, case.length, case.length),
+        device=bench.device,
+        BLOCK_SIZE=block,
+        _compile=True,
+    )
+    compiled = torch.compile(flex_attention, dynamic=False)
+    grouped = case.kv_heads != case.heads
+
+    def call():
+        return compiled(case.q, case.k, case.v, block_mask=blocks, enable_gqa=grouped)
+
+    time_recorded(bench, emit, case, impl, call, extra)
+
+
+def flash2(bench, emit, case, extra, left, right):
+    """FlashAttention-2 with a window, by the operators that PyTorch keeps it behind."""
+    ops, length = bench.torch.ops.aten, case.length
+    q, k, v, g = (x.detach().transpose(1, 2).contiguous() for x in (case.q, case.k, case.v, case.g))
+    window = {"window_size_left": -1 if left is None else left, "window_size_right": right}
+    sizes = (None, None, length, length, 0.0, right == 0)
+
+    def forward():
+        return ops._flash_attention_forward(q, k, v, *sizes, False, scale=None, **window)
+
+    out, lse, seed, offset, _ = forward()
+
+    def backward():
+        state = (g, q, k, v, out, lse, *sizes, seed, offset)
+        ops._flash_attention_backward(*state, scale=None, **window)
+
+    with bench.torch.no_grad():
+        fwd, bwd = bench.ms(forward), bench.ms(backward)
+    times = {"fwd_ms": fwd, "bwd_ms": bwd, "fwdbwd_ms": fwd + bwd}
+    emit(kind="attention", case=case.name, impl="flash2", **times, **extra)
+
+
+def attempt(name, call, *arguments, **options):
+    """A way that does not work here leaves the others."""
+    try:
+        call(*arguments, **options)
+    except Exception as error:
+        print(f"{name}: {str(error)[:300]}", file=sys.stderr, flush=True)
+
+
+def peer_attention(bench, emit, dtype=None):
+    torch = bench.torch
+    single, half = dtype or torch.float32, dtype or torch.bfloat16
+    groups = [(CPU_WINDOWS, single)]
+    if bench.cuda:
+        groups = [(GPU_FLOAT32, single), (GPU_WINDOWS, half)]
+    for cases, kind in groups:
+        for name, (batch, heads, length, dim, left, right) in cases.items():
+            mask = causal_mask if left is None else window_mask(left, right)
+            case = Case(bench, name, kind, (batch, heads, length, dim), mask)
+            if not bench.cuda or left is None:
+                attempt(name, sdpa, bench, emit, case, {})
+            if bench.cuda and kind in (torch.float16, torch.bfloat16):
+                attempt(name, flash2, bench, emit, case, {}, left, right)
+            if bench.cuda and cases is GPU_WINDOWS:
+                attempt(name, flex, bench, emit, case, {})
+
+
+def sparse_cases(bench):
+    """(name, batch, heads, length, dim, key heads, mask) of each."""
+    torch, device, cuda = bench.torch, bench.device, bench.cuda
+    heads = 12 if cuda else 4
+    for length in (16384, 65536) if cuda else (4096,):
+        mask = bigbird_mask(torch, device, length)
+        yield f"bigbird_s{length}", (1, heads, length, 64), heads, mask
+        mask = longformer_mask(256, 64)
+        yield f"longformer_w256_g64_s{length}", (1, heads, length, 64), heads, mask
+    lengths = GPU_PACKED if cuda else CPU_PACKED
+    mask = packed_mask(torch, device, lengths)
+    yield f"packed_causal_s{sum(lengths)}", (1, heads, sum(lengths), 64), heads, mask
+    if cuda:
+        yield "heads32_8_s8192_w1024", (1, 32, 8192, 128), 8, window_mask(1024, 0)
+    else:
+        yield "heads8_2_s4096_w256", (1, 8, 4096, 64), 2, window_mask(256, 0)
+
+
+def peer_sparse(bench, emit, dtype=None):
+    dtype = dtype or (bench.torch.bfloat16 if bench.cuda else bench.torch.float32)
+    for name, shape, kv_heads, mask in sparse_cases(bench):
+        case = Case(bench, name, dtype, shape, mask, kv_heads)
+        extra = {"pairs": case.pairs()}
+        if not bench.cuda:
+            attempt(name, sdpa, bench, emit, case, extra)
+            continue
+        attempt(name, flex, bench, emit, case, extra)
+        if name.startswith("bigbird"):
+            attempt(name, flex, bench, emit, case, extra, block=64, impl="flex 64")
