@@ -1,0 +1,287 @@
+#include "attention_mma_backward.cuh"
+
+/// dQ = scale E K, by blocks that own queries; they also form the terms of their rows, dbias, and
+/// the sums of dS along diagonals.
+///
+/// Memory: a block reads its rows of q, g and out once and each visible step's keys and values
+/// once. It writes its rows of dq and of the terms once, and adds to a row of diagonals that is its
+/// own.
+namespace sash::cuda::mma {
+namespace {
+
+/// `width`: features of a tile in 2-byte elements.
+template <int width>
+struct QueryShapes;
+template <>
+struct QueryShapes<32> {
+  using type = Shape<4, 1, 64, 2, false, 3>;
+};
+template <>
+struct QueryShapes<64> {
+  using type = Shape<4, 1, 64, 1, true, 3>;
+};
+template <>
+struct QueryShapes<96> {
+  using type = Shape<4, 1, 64, 1, false, 3>;
+};
+template <>
+struct QueryShapes<128> {
+  using type = Shape<4, 1, 64, 2, true, 2>;
+};
+template <>
+struct QueryShapes<192> {
+  using type = Shape<4, 1, 32, 1, false, 2>;
+};
+template <>
+struct QueryShapes<256> {
+  using type = Shape<4, 1, 32, 1, false, 2>;
+};
+template <>
+struct QueryShapes<512> {
+  using type = Shape<2, 1, 16, 1, false, 2>;
+};
+
+/// This warp's rows of the terms, from rows of g and out in global memory: to `shared`, and to all.
+template <int kTiles, class T>
+__device__ void form_terms(const Backward<T>& x, int b, int h, int first, RowTerms* shared) {
+  constexpr int across = 8, per_vector = 16 / sizeof(T);
+  const Problem<T>& p = x.problem;
+  const auto g = x.g.at(b, h), out = x.out.at(b, h);
+  const int mine = lane() % across;
+#pragma unroll 4
+  for (int i = lane() / across; i < 16 * kTiles; i += kWarp / across) {
+    const int local = warp() * kTiles * 16 + i, row = first + local;
+    const bool inside = row < p.queries;
+    float dot = 0;
+    const T *g_row = g.data + row * g.row, *out_row = out.data + row * out.row;
+    if (inside && g.vectors && out.vectors) {
+      for (int d = mine * per_vector; d < g.width; d += across * per_vector) {
+        const auto a = *reinterpret_cast<const Vector<T, per_vector>*>(g_row + d);
+        const auto c = *reinterpret_cast<const Vector<T, per_vector>*>(out_row + d);
+#pragma unroll
+        for (int e = 0; e < per_vector; ++e) dot += widen(a.element[e]) * widen(c.element[e]);
+      }
+    } else if (inside) {
+      for (int d = mine; d < g.width; d += across) dot += widen(g_row[d]) * widen(out_row[d]);
+    }
+#pragma unroll
+    for (int step = across / 2; step > 0; step /= 2) dot += __shfl_xor_sync(~0u, dot, step);
+    if (mine != 0) continue;
+    RowTerms terms{kInfinity, 0.f};
+    if (inside) {
+      const int64_t at = p.row_of(b, h) + row;
+      terms = {x.lse[at] * kLog2E, dot - (x.g_lse ? x.g_lse[at] : 0.f)};
+    }
+    shared[local] = terms;
+    x.terms[(static_cast<int64_t>(b) * p.heads + h) * x.padded_queries() + row] = terms;
+  }
+}
+
+/// The sums of a step's dS along its diagonals, by key minus query.
+template <class S>
+struct Diagonals {
+  static constexpr int kStride = S::kStep + 1, kCount = S::kRows + S::kStep - 1;
+  float* square;  ///< shared, [kRows][kStride], and behind it [kCount] for sums
+  float* sums;    ///< global, [2 R + 1]
+  int radius;
+
+  static constexpr int kShared = (S::kRows * kStride + kCount) * static_cast<int>(sizeof(float));
+
+  __device__ void clear() const {
+    for (int i = static_cast<int>(threadIdx.x); i <= 2 * radius; i += S::kThreads) sums[i] = 0;
+  }
+  __device__ void put(const float (&ds)[4], int row, int column) const {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) square[(row + 8 * (e / 2)) * kStride + column + e % 2] = ds[e];
+  }
+
+  /// `distance` is that of the step's first key from its first query. By the whole block, after a
+  /// barrier.
+  __device__ void add(int distance) const {
+    float* of_step = square + S::kRows * kStride;
+    for (int d = static_cast<int>(threadIdx.x); d < kCount; d += S::kThreads) {
+      const int shift = d - (S::kRows - 1);  // column minus row
+      float sum = 0;
+      for (int row = max(0, -shift); row < min(S::kRows, S::kStep - shift); ++row) {
+        sum += square[row * kStride + row + shift];
+      }
+      const int at = distance + shift;
+      if (at > -radius && at < radius) sums[at + radius] += sum;
+      of_step[d] = sum;
+    }
+    __syncthreads();
+    // All that is as far away as the radius, or farther, has one place on each side.
+    const int side = static_cast<int>(threadIdx.x);
+    if (side > 1) return;
+    float sum = 0;
+    for (int d = 0; d < kCount; ++d) {
+      const int at = distance + d - (S::kRows - 1);
+      if (side == 0 ? at <= -radius || radius == 0 : at >= radius) sum += of_step[d];
+    }
+    if (side == 0 || radius > 0) sums[side * 2 * radius] += sum;
+  }
+};
+
+/// Of four neighbours those that are not 0: the rest are 0 before.
+template <class T>
+__device__ void put_dbias(const Backward<T>& x, const float (&ds)[4], int64_t row, int query,
+                          int key) {
+#pragma unroll
+  for (int e = 0; e < 4; ++e) {
+    if (ds[e] != 0) {
+      x.dbias[(row + query + 8 * (e / 2)) * x.problem.keys + key + e % 2] = ds[e];
+    }
+  }
+}
+
+template <class T, int kWidth, class S>
+constexpr int shared_bytes() {
+  return (2 * S::kRows + 2 * S::kStages * S::kStep) * Tile<T, kWidth>::kRowBytes +
+         S::kRows * static_cast<int>(sizeof(RowTerms));
+}
+
+/// One block computes kRows rows of dq.
+template <class T, int kWidth, class S, bool plain>
+__global__ void __launch_bounds__(S::kThreads, S::resident(plain))
+    query_kernel(const __grid_constant__ Backward<T> x) {
+  using X = Tile<T, kWidth>;
+  constexpr int kTiles = S::kTiles, kRows = S::kRows, kStep = S::kStep;
+  constexpr uint32_t row_bytes = kRows * X::kRowBytes, step_bytes = kStep * X::kRowBytes;
+  extern __shared__ __align__(128) unsigned char shared[];
+  const uint32_t q = shared_address(shared);       // [kRows][kWidth]
+  const uint32_t g = q + row_bytes;                // [kRows][kWidth]
+  const uint32_t k = g + row_bytes;                // [kStages][kStep][kWidth]
+  const uint32_t v = k + S::kStages * step_bytes;  // [kStages][kStep][kWidth]
+  auto* terms_of_block =                           // [kRows]
+      reinterpret_cast<RowTerms*>(shared + 2 * row_bytes + 2 * S::kStages * step_bytes);
+
+  const Problem<T>& p = x.problem;
+  const int blocks = x.padded_queries() / kRows;
+  const int item = static_cast<int>(blockIdx.x) / blocks, b = item / p.heads, h = item % p.heads;
+  const int first =  // longest causal rows first
+      (blocks - 1 - static_cast<int>(blockIdx.x) % blocks) * kRows;
+  const auto keys = x.k.at(b, h / (p.heads / p.groups));
+  const auto values = x.v.at(b, h / (p.heads / p.groups));
+  const Diagonals<S> diagonals{reinterpret_cast<float*>(terms_of_block + kRows),
+                               x.diagonals + blockIdx.x * int64_t{2 * p.radius + 1}, p.radius};
+  if (!plain && x.diagonals) diagonals.clear();
+
+  Walk<T, true, kStep, plain> walk(p, b, h, h + 1, first / kBlockQueries);
+  Step now = walk.next(), next = walk.next();
+  const auto read = [&](const Step& step, uint32_t stage) {
+    if (step.first < 0) return;
+    X::template read<kStep, S::kThreads>(k + stage, keys, step.first, p.keys);
+    X::template read<kStep, S::kThreads>(v + stage, values, step.first, p.keys);
+  };
+  if (now.first >= 0) {
+    X::template read<kRows, S::kThreads>(q, x.q.at(b, h), first, p.queries);
+    X::template read<kRows, S::kThreads>(g, x.g.at(b, h), first, p.queries);
+  }
+  read(now, 0);
+  form_terms<kTiles>(x, b, h, first, terms_of_block);
+  __syncwarp();
+  TermsOfRows<kTiles> terms;
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      terms.row[tile][half] = terms_of_block[row_of<kTiles>(tile, half)];
+    }
+  }
+  Left<T, kWidth, kTiles, S::kHeld> queries(q), slopes_out(g);
+  if (S::kHeld) {
+    wait_for_copies();
+    __syncthreads();
+    queries.hold();
+    slopes_out.hold();
+  }
+
+  Sums<kTiles, kWidth> sum = {};
+  uint32_t stage = 0;
+  const auto take = [&]<bool masked>(std::bool_constant<masked>) {
+    Mask<true, kTiles, kStep> mask;
+    if constexpr (masked) mask.template load<plain>(p, now, b, first);
+    wait_for_copies();
+    __syncthreads();  // this stage is there, the other is free
+    if (S::kStages == 2) read(next, step_bytes - stage);
+    const Step after = walk.next();
+
+    // S = Q K', dP = g V'
+    Sums<kTiles, kStep> score, slope;
+    multiply_rows<kStep>(score, queries, k + stage);
+    multiply_rows<kStep>(slope, slopes_out, v + stage);
+    if constexpr (plain) {
+      form_slopes<masked>(score, slope, p.exponent, terms, mask);
+    } else {
+      form_general_slopes<true>(score, slope, p, b, h, terms, mask, first, now.first,
+                                [&](const float(&ds)[4], int query, int key) {
+                                  if (x.diagonals)
+                                    diagonals.put(ds, query - first, key - now.first);
+                                  if (x.dbias) put_dbias(x, ds, p.row_of(b, h), query, key);
+                                });
+      if (x.diagonals) {
+        __syncthreads();
+        diagonals.add(now.first - first - (p.keys - p.queries));
+      }
+    }
+    // dQ += E K
+    multiply_add<T, kWidth>(sum, slope, k + stage);
+    if constexpr (S::kStages == 2) {
+      stage = step_bytes - stage;
+    } else {
+      __syncthreads();  // k and v are free
+      read(next, 0);
+    }
+    now = next;
+    next = after;
+  };
+  while (now.first >= 0 && (!plain || now.tile >= 0)) take(std::true_type{});
+  if constexpr (plain) {
+    while (now.first >= 0) take(std::false_type{});
+  }
+
+  float factor[kTiles][2];
+#pragma unroll
+  for (auto& rows : factor) rows[0] = rows[1] = p.scale;
+  write<T, kWidth>(sum, factor, shared, x.dq.at(b, h), first, p.queries);
+}
+
+template <class T, int kWidth, class S>
+void queries(const KernelContext& context, const Backward<T>& call) {
+  static constinit std::atomic<uint64_t> allowed[2]{};
+  constexpr int shared = shared_bytes<T, kWidth, S>();
+  constexpr int most = shared + Diagonals<S>::kShared;
+  const Problem<T>& p = call.problem;
+  const int64_t blocks = call.padded_queries() / S::kRows;
+  const auto kernel =
+      p.plain ? query_kernel<T, kWidth, S, true> : query_kernel<T, kWidth, S, false>;
+  launch(context, kernel, allowed[p.plain], p.batches * p.heads * blocks, S::kThreads,
+         call.diagonals ? most : shared, most, call);
+}
+
+template <class T, int kWidth>
+using QueryShape = typename QueryShapes<kWidth * sizeof(T) / 2>::type;
+
+}  // namespace
+
+template <class T>
+int query_rows(int64_t features) {
+  int rows = 0;
+  with_width(features, [&]<int kWidth>() { rows = QueryShape<T, kWidth>::kRows; });
+  return rows;
+}
+
+template <class T>
+void backward_queries(const KernelContext& context, const Backward<T>& call) {
+  with_width(std::max(call.q.width, call.v.width),
+             [&]<int kWidth>() { queries<T, kWidth, QueryShape<T, kWidth>>(context, call); });
+}
+
+template int query_rows<__nv_bfloat16>(int64_t);
+template int query_rows<__half>(int64_t);
+template int query_rows<float>(int64_t);
+template void backward_queries(const KernelContext&, const Backward<__nv_bfloat16>&);
+template void backward_queries(const KernelContext&, const Backward<__half>&);
+template void backward_queries(const KernelContext&, const Backward<float>&);
+
+}  // namespace sash::cuda::mma
