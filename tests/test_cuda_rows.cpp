@@ -230,3 +230,36 @@ TEST_CASE("cuda rows: an index out of range is thrown at the next wait, with its
   CHECK_THROWS_AS(x.to_vector<float>(), IndexError);
   CHECK_NOTHROW(x.to_vector<float>());
 }
+
+TEST_CASE("cuda rows: a mask's bad data are thrown at the next wait, as the CPU throws them") {
+  if (cuda_missing()) return;
+  const Tensor x = randn({2, 1, 6, 4}, {.device = kCUDA});
+  const auto data = [](const std::vector<int32_t>& values) {
+    return tensor(values, {static_cast<int64_t>(values.size())}, {.device = kCUDA});
+  };
+  const auto thrown = [&](const AttentionMask& mask) -> std::string {
+    attention(x, x, x, {.mask = mask});
+    try {
+      synchronize(kCUDA);
+    } catch (const ValueError& error) {
+      CHECK_NOTHROW(synchronize(kCUDA));
+      return error.what();
+    }
+    return "nothing";
+  };
+  const auto lengths = [&](int32_t last) { return AttentionMask::key_lengths(data({3, last})); };
+  CHECK(thrown(lengths(6)) == "nothing");
+  CHECK(thrown(lengths(7)) == "attention: expected key lengths in [0, 6], got 7 for batch 1");
+  CHECK(thrown(lengths(-1)) == "attention: expected key lengths in [0, 6], got -1 for batch 1");
+  const auto packed = [&](const std::vector<int32_t>& starts) {
+    return thrown(AttentionMask::packed(data(starts)));
+  };
+  const std::string ascend = "attention: expected cu_seqlens that ascend from 0 to the length, 6, ";
+  CHECK(packed({0, 2, 2, 6}) == "nothing");
+  CHECK(packed({0, 4, 3, 6}) == ascend + "got 3 at 2");
+  CHECK(packed({1, 6}) == ascend + "got 1 at 0");
+  CHECK(packed({0, 5}) == ascend + "got 5 at 1");
+  const Tensor first = data({0, 1, 2, 0, 0, 0}), past = data({1, 2, 9, 6, 6, 6});
+  CHECK(thrown(AttentionMask::row_ranges(first, past)) ==
+        "attention: expected row ranges in [0, 6], got 9 for query 2");
+}

@@ -27,8 +27,28 @@ const char* name_of(IndexOp op) {
       return "scatter_add";
     case IndexOp::cross_entropy:
       return "cross_entropy";
+    default:
+      return "index";
   }
-  return "index";
+}
+
+[[noreturn]] void throw_report(const IndexFlag& found) {
+  const std::string extent = std::to_string(found.extent), value = std::to_string(found.value);
+  const std::string place = std::to_string(found.position);
+  switch (found.op) {
+    case IndexOp::attention_lengths:
+      throw ValueError("attention", "key lengths in [0, " + extent + "]",
+                       value + " for batch " + place);
+    case IndexOp::attention_cu_seqlens:
+      throw ValueError("attention", "cu_seqlens that ascend from 0 to the length, " + extent,
+                       value + " at " + place);
+    case IndexOp::attention_ranges:
+      throw ValueError("attention", "row ranges in [0, " + extent + "]",
+                       value + " for query " + place);
+    default:
+      throw IndexError(name_of(found.op), "indices in [0, " + extent + ")",
+                       value + " at element " + place);
+  }
 }
 
 }  // namespace
@@ -54,8 +74,7 @@ void throw_index_error(int card) {
   if (state.load(std::memory_order_acquire) != IndexFlag::kReported) return;
   const IndexFlag found = *flag;
   state.store(IndexFlag::kNone, std::memory_order_release);
-  throw IndexError(name_of(found.op), "indices in [0, " + std::to_string(found.extent) + ")",
-                   std::to_string(found.value) + " at element " + std::to_string(found.position));
+  throw_report(found);
 }
 
 }  // namespace sash::cuda
