@@ -1,6 +1,9 @@
 #include "../../ops/kernels/attention.h"
 
-#include "attention_tile.cuh"
+#include "../../core/dispatch.h"
+#include "attention_backward.h"
+#include "attention_mma.h"
+#include "attention_problem.cuh"
 
 /// Attention in tiles with a running softmax (M. Milakov and N. Gimelshein, "Online normalizer
 /// calculation for softmax", 2018; T. Dao et al., "FlashAttention", NeurIPS 2022).
@@ -9,42 +12,40 @@ namespace {
 
 using namespace attn;
 
-template <class C, int width>
-struct ForwardTile : Tile<C, width,
-                          (width * sizeof(C) <= 512    ? 64
-                           : width * sizeof(C) <= 1024 ? 32
-                                                       : 16)> {
-  using Base = Tile<C, width,
-                    (width * sizeof(C) <= 512    ? 64
-                     : width * sizeof(C) <= 1024 ? 32
-                                                 : 16)>;
+template <class T, int width>
+inline constexpr int kForwardRows = width * sizeof(T) <= 512    ? 64
+                                    : width * sizeof(T) <= 1024 ? 32
+                                                                : 16;
+
+template <class T, int width>
+struct ForwardTile : Tile<T, width, kForwardRows<T, width>> {
+  using Base = Tile<T, width, kForwardRows<T, width>>;
+  using Flags = attn::Flags<Base::kRows>;
   /// Keys make room for weights.
   static constexpr int kKeySize = std::max(Base::kSize, Base::kSquareSize);
   static constexpr int kShared =
-      static_cast<int>(sizeof(C)) * (2 * Base::kSize + kKeySize) + Base::kFlagSize;
-  static constexpr int kRegisters = width * sizeof(C) <= 256 && sizeof(C) == 4 ? 128 : 168;
+      static_cast<int>(sizeof(T) * (2 * Base::kSize + kKeySize) + sizeof(Flags));
+  static constexpr int kRegisters = sizeof(T) == 8 ? 232 : width <= 64 ? 128 : 168;
   static constexpr int kBlocks = blocks_per_multiprocessor(kShared, kRegisters);
 };
 
 template <class T>
 struct Forward {
-  using C = compute_t<T>;
-  Problem<C> problem;
-  Rows<const T> q, k, v;
-  Rows<T> out;
-  C* lse;
+  Problem<T> problem;
+  Rows<T> q, k, v, out;
+  T* lse;
 };
 
 /// The running softmax of the rows of one thread, exponents to the base 2. `total` is the thread's
 /// share of a row's sum.
-template <class S, class C>
+template <class S, class T>
 struct Softmax {
-  C highest[S::kMyRows], total[S::kMyRows];
+  T highest[S::kMyRows], total[S::kMyRows];
 
   __device__ Softmax() {
 #pragma unroll
     for (int i = 0; i < S::kMyRows; ++i) {
-      highest[i] = -kInfinity<C>;
+      highest[i] = -kInfinity<T>;
       total[i] = 0;
     }
   }
@@ -54,17 +55,17 @@ struct Softmax {
   __device__ void update(typename S::Scores& score, typename S::Sums& sum) {
 #pragma unroll
     for (int i = 0; i < S::kMyRows; ++i) {
-      C now = highest[i];
+      T now = highest[i];
 #pragma unroll
       for (int j = 0; j < S::kMyColumns; ++j) now = max(now, score[i][j]);
-      now = reduce_row(now, [](C a, C b) { return max(a, b); });
-      const C shift = now == -kInfinity<C> ? C(0) : now;
-      const C rescale = std::exp2(highest[i] - shift);
+      now = S::reduce_row(now, [](T a, T b) { return max(a, b); });
+      const T shift = now == -kInfinity<T> ? T(0) : now;
+      const T rescale = power_of_two(highest[i] - shift);
       highest[i] = now;
       total[i] *= rescale;
 #pragma unroll
       for (int j = 0; j < S::kMyColumns; ++j) {
-        score[i][j] = std::exp2(score[i][j] - shift);
+        score[i][j] = power_of_two(score[i][j] - shift);
         total[i] += score[i][j];
       }
 #pragma unroll
@@ -74,88 +75,114 @@ struct Softmax {
 };
 
 /// One block computes kRows rows of out and lse.
-template <class T, int width>
-__global__ void __launch_bounds__(kBlock, (ForwardTile<compute_t<T>, width>::kBlocks))
+template <class T, int width, bool general>
+__global__ void __launch_bounds__(kBlock, (ForwardTile<T, width>::kBlocks))
     forward_kernel(const __grid_constant__ Forward<T> x) {
-  using C = compute_t<T>;
-  using S = ForwardTile<C, width>;
+  using S = ForwardTile<T, width>;
   extern __shared__ __align__(16) unsigned char shared[];
-  C* q = reinterpret_cast<C*>(shared);                     // [kRows][width]
-  C* k = q + S::kSize;                                     // [kRows][width], then
-  C* weights = k;                                          // [kRows][kRows]
-  C* v = k + S::kKeySize;                                  // [kRows][width]
-  auto* flags = reinterpret_cast<uint8_t*>(v + S::kSize);  // [kRows][kRows]
+  T* q = reinterpret_cast<T*>(shared);  // [kRows][width]
+  T* k = q + S::kSize;                  // [kRows][width], then
+  T* weights = k;                       // [kRows][kRows]
+  T* v = k + S::kKeySize;               // [kRows][width]
+  auto& flags = *reinterpret_cast<typename S::Flags*>(v + S::kSize);
 
-  const Problem<C>& p = x.problem;
-  const int64_t tiles = (p.queries + S::kRows - 1) / S::kRows;
-  const int64_t item = blockIdx.x / tiles;
-  const int64_t b = item / p.heads, h = item % p.heads;
-  const int64_t query = (tiles - 1 - blockIdx.x % tiles) * S::kRows;  // longest causal rows first
-  const Rows<const T> keys = x.k.at(b, p.group_of(h)), values = x.v.at(b, p.group_of(h));
-  const Visible visible(p, b, h);
-  const int64_t key_end = visible.key_end(min(query + S::kRows, p.queries));
-  const C scale = exponent_scale(p);
+  const Problem<T>& p = x.problem;
+  const Place place(p.queries, S::kRows, p.heads);
+  const int64_t b = place.b, h = place.h, head = b * p.heads + h;
+  const int query = (place.tiles - 1 - place.tile) * S::kRows;  // longest causal rows first
+  const int query_block = query / kMapRows;
+  const Rows<T> keys = x.k.at(b, p.group_of(h)), values = x.v.at(b, p.group_of(h));
+  const Visible<T> visible(p, b, h);
+  const Scores<T, general, S> score_of(p, b, h);
 
   S::read(x.q.at(b, h), query, p.queries, q);
   typename S::Sums sum = {};
-  Softmax<S, C> softmax;
-  for (int64_t key = 0; key < key_end; key += S::kRows) {
-    const bool all = visible.all(query, key, S::kRows);
-    __syncthreads();  // weights, v and flags are free
-    S::read(keys, key, p.keys, k);
-    S::read(values, key, p.keys, v);
-    if (!all || p.dropout) S::flag(p, visible, p.row_of(b, h) * p.keys, query, key, flags);
-    __syncthreads();
-    typename S::Scores score = {};
-    S::multiply_rows(q, k, score);
-    S::for_each(score, [&](C& s, int i, int j) {
-      s *= scale;
-      if (!all && !(flags[i * S::kFlagStride + j] & kVisible)) s = -kInfinity<C>;
-    });
-    softmax.update(score, sum);
-    if (p.dropout) {
-      S::for_each(score, [&](C& s, int i, int j) { s *= p.factor(flags[i * S::kFlagStride + j]); });
+  Softmax<S, T> softmax;
+  BlockWalk walk(p.map.by_query, visible.map_head * p.map.query_blocks + query_block);
+  while (walk.next([&](int n) { return visible.left(query_block, n); })) {
+    for (int part = 0; part < kMapKeys; part += S::kRows) {
+      const int key = walk.block * kMapKeys + part;
+      if (!flags.fill(visible, walk, head, query, key)) continue;
+      S::read(keys, key, p.keys, k);
+      S::read(values, key, p.keys, v);
+      S::template wait<1>();
+      typename S::Scores score = {};
+      S::multiply_rows(q, k, score);
+      score_of(score, query, key);
+      if (walk.masked) {
+        S::for_each([&](int i, int j) {
+          if (!S::column_bit(flags.seen[S::row(i)], j)) score[i][j] = -kInfinity<T>;
+        });
+      }
+      softmax.update(score, sum);
+      if (p.dropout.any) {
+        S::for_each([&](int i, int j) {
+          score[i][j] *= S::column_bit(flags.kept[S::row(i)], j) ? p.dropout.kept : T(0);
+        });
+      }
+      S::template wait<0>();  // v is there, k is free
+      S::put(score, weights);
+      __syncwarp();
+      S::multiply(weights, v, sum);
     }
-    __syncthreads();  // k is free
-    S::put(score, weights);
-    __syncwarp();
-    S::multiply(weights, v, sum);
   }
 
-  C factor[S::kMyRows];
+  T factor[S::kMyRows];
 #pragma unroll
   for (int i = 0; i < S::kMyRows; ++i) {
-    const C total = reduce_row(softmax.total[i], [](C a, C b) { return a + b; });
-    factor[i] = total == 0 ? C(0) : 1 / total;
-    const int64_t row = query + S::row(i);
+    const T total = S::reduce_row(softmax.total[i], [](T a, T b) { return a + b; });
+    factor[i] = total == 0 ? T(0) : 1 / total;
+    const int row = query + S::row(i);
     if (S::tx() != 0 || row >= p.queries) continue;
-    x.lse[p.row_of(b, h) + row] =
-        total == 0 ? kInfinity<C> : (softmax.highest[i] + std::log2(total)) * static_cast<C>(kLn2);
+    x.lse[head * p.queries + row] =
+        total == 0 ? kInfinity<T> : (softmax.highest[i] + std::log2(total)) * static_cast<T>(kLn2);
   }
   S::write(sum, factor, x.out.at(b, h), query, p.queries);
 }
 
-template <class T, int width>
+template <class T, int width, bool general>
 void forward(const KernelContext& context, const Forward<T>& call) {
-  using S = ForwardTile<compute_t<T>, width>;
+  using S = ForwardTile<T, width>;
   static constinit std::atomic<uint64_t> allowed{0};
   const auto& p = call.problem;
-  launch(context, forward_kernel<T, width>, allowed,
+  launch(context, forward_kernel<T, width, general>, allowed,
          p.batches * p.heads * tiles_of(p.queries, S::kRows), S::kShared, call);
 }
 
-void attention_forward(KernelContext& context, const TensorView& q, const TensorView& k,
-                       const TensorView& v, const kernels::AttentionParams& params,
-                       const TensorView& out, const TensorView& lse) {
-  dispatch_any_floating(q.dtype, "attention", [&]<class Storage>(TypeTag<Storage>) {
-    using T = device_t<Storage>;
-    using C = compute_t<T>;
-    const Forward<T> call{Problem<C>(q, k, params), rows_of<const T>(q), rows_of<const T>(k),
-                          rows_of<const T>(v),      rows_of<T>(out),     lse.ptr<C>()};
-    dispatch_width(
-        std::max(q.shape[3], v.shape[3]),
-        [&]<int width>(std::integral_constant<int, width>) { forward<T, width>(context, call); });
+void forward_by_cores(const KernelContext& context, const kernels::AttentionInputs& x,
+                      const kernels::AttentionParams& params, const TensorView& out,
+                      const TensorView& lse) {
+  const int64_t features = features_of(x);
+  dispatch_floating(x.q.dtype, "attention", [&]<class T>(TypeTag<T>) {
+    const Bounds bounds(context, params);
+    const Forward<T> call{Problem<T>(x, params, bounds.ranges()),
+                          rows_of<T>(x.q),
+                          rows_of<T>(x.k),
+                          rows_of<T>(x.v),
+                          rows_of<T>(out),
+                          lse.ptr<T>()};
+    dispatch_tile(features, call.problem,
+                  [&]<int width, bool general>(std::integral_constant<int, width>,
+                                               std::bool_constant<general>) {
+                    forward<T, width, general>(context, call);
+                  });
   });
+}
+
+void attention_forward(KernelContext& context, const kernels::AttentionInputs& x,
+                       const kernels::AttentionParams& params, const TensorView& out,
+                       const TensorView& lse) {
+  if (attention_mma_takes(context, x)) return attention_mma_forward(context, x, params, out, lse);
+  forward_by_cores(context, x, params, out, lse);
+}
+
+void attention_backward(KernelContext& context, const kernels::AttentionInputs& x,
+                        const kernels::AttentionParams& params,
+                        const kernels::AttentionGradients& gradients) {
+  if (attention_mma_takes(context, x)) {
+    return attention_mma_backward(context, x, params, gradients);
+  }
+  backward_by_cores(context, x, params, gradients);
 }
 
 }  // namespace

@@ -1,0 +1,50 @@
+#include "block_bounds.h"
+
+#include <climits>
+
+#include "check.h"
+
+namespace sash::cuda {
+namespace {
+
+constexpr int kWarp = 32, kWarps = 4;
+
+/// A warp for each block of queries.
+__global__ void __launch_bounds__(kWarp* kWarps)
+    summarise(const int2* bounds, int64_t queries, int64_t query_rows, int64_t blocks_per_head,
+              int64_t blocks, int4* summary) {
+  const int64_t block = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp;
+  if (block >= blocks) return;
+  const int64_t head = block / blocks_per_head;
+  const int64_t first = (block - head * blocks_per_head) * query_rows;
+  const int64_t end = min(first + query_rows, queries);
+  int4 all = {INT_MAX, INT_MIN, INT_MAX, INT_MIN};
+  for (int64_t i = first + threadIdx.x % kWarp; i < end; i += kWarp) {
+    const int2 range = bounds[head * queries + i];
+    all = {min(all.x, range.x), max(all.y, range.x), min(all.z, range.y), max(all.w, range.y)};
+  }
+#pragma unroll
+  for (int step = kWarp / 2; step > 0; step /= 2) {
+    all.x = min(all.x, __shfl_xor_sync(~0u, all.x, step));
+    all.y = max(all.y, __shfl_xor_sync(~0u, all.y, step));
+    all.z = min(all.z, __shfl_xor_sync(~0u, all.z, step));
+    all.w = max(all.w, __shfl_xor_sync(~0u, all.w, step));
+  }
+  if (threadIdx.x % kWarp == 0) summary[block] = all;
+}
+
+}  // namespace
+
+void summarise_bounds(const KernelContext& context, const TensorView& bounds, int64_t query_rows,
+                      int4* summary) {
+  const int64_t queries = bounds.shape[2], per_head = (queries + query_rows - 1) / query_rows;
+  const int64_t blocks = bounds.shape[0] * bounds.shape[1] * per_head;
+  if (blocks == 0) return;
+  const CardGuard guard(context.device.index);
+  summarise<<<static_cast<unsigned>((blocks + kWarps - 1) / kWarps), kWarp * kWarps, 0,
+              static_cast<cudaStream_t>(context.stream.handle)>>>(
+      bounds.ptr<const int2>(), queries, query_rows, per_head, blocks, summary);
+  SASH_CUDA_CHECK(cudaGetLastError());
+}
+
+}  // namespace sash::cuda
