@@ -1,54 +1,157 @@
 #pragma once
 
 #include <Eigen/Core>
-
+#include <algorithm>
 #include <cstdint>
 
 namespace sash::cpu {
 
-/// Eigen's packed-panel product, taken apart so that attention packs each operand once and chains
-/// products in cache: C += alpha A B, with C column-major, A packed in panels of `kRows` rows and B
-/// in panels of `kCols` columns. (K. Goto and R. van de Geijn, "Anatomy of high-performance matrix
-/// multiplication", 2008.)
+/// Products of small matrices where they lie, in cache: the left operand and the result have
+/// contiguous columns, the right operand is read element by element, so that nothing is packed and
+/// the result of one product can be either operand of the next.
 ///
-/// One whole panel of A is stored as [depth][kRows]: a column-major matrix of kRows rows, so that a
-/// product's result can be the left operand of the next one where it lies.
+/// A result is computed in panels of registers: up to four of its rows' vectors times up to eight
+/// columns, enough of them to keep two multiply-add units busy. Each element is summed in order of
+/// depth.
 template <class T>
 class Panel {
   using Index = int64_t;
-  using Traits = Eigen::internal::gebp_traits<T, T>;
-  template <int kOrder>
-  using Mapper = Eigen::internal::const_blas_data_mapper<T, Index, kOrder>;
-  using Result = Eigen::internal::blas_data_mapper<T, Index, Eigen::ColMajor, Eigen::Unaligned, 1>;
+  using Packet = typename Eigen::internal::packet_traits<T>::type;
+  static constexpr bool kManyRegisters = EIGEN_ARCH_DEFAULT_NUMBER_OF_REGISTERS >= 32;
 
  public:
-  static constexpr Index kRows = Traits::mr;
-  static constexpr Index kCols = Traits::nr;
+  static constexpr Index kPacket = Eigen::internal::unpacket_traits<Packet>::size;
 
-  /// A [rows, depth] with leading dimension `ld` into panels; `to` holds rows * depth elements.
-  template <int kOrder>
-  static void pack_left(T* to, const T* a, Index ld, Index rows, Index depth) {
-    Eigen::internal::gemm_pack_lhs<T, Index, Mapper<kOrder>, Traits::mr, Traits::LhsProgress,
-                                   typename Traits::LhsPacket4Packing, kOrder>
-        pack;
-    pack(to, Mapper<kOrder>(a, ld), depth, rows);
+  /// Column k starts at `data + k * step`.
+  template <class Element>
+  struct Columns {
+    Element* data;
+    Index step;
+  };
+  /// Element (k, c) lies at `data[k + c * step]`.
+  struct ByColumn {
+    const T* data;
+    Index step;
+    T at(Index k, Index c) const { return data[k + c * step]; }
+    ByColumn from(Index c) const { return {data + c * step, step}; }
+  };
+  /// Element (k, c) lies at `data[k * step + c]`.
+  struct ByRow {
+    const T* data;
+    Index step;
+    T at(Index k, Index c) const { return data[k * step + c]; }
+    ByRow from(Index c) const { return {data + c, step}; }
+  };
+
+  /// C = alpha A B, with C [rows, cols], A [rows, depth], B [depth, cols]. `rows` is a multiple of
+  /// kPacket, `cols` of eight.
+  template <class Right>
+  static void multiply(Columns<T> c, Columns<const T> a, Right b, Index rows, Index cols,
+                       Index depth, T alpha) {
+    const auto store = [alpha](T* to, const Packet& sum) {
+      Eigen::internal::pstoreu(to,
+                               Eigen::internal::pmul(sum, Eigen::internal::pset1<Packet>(alpha)));
+    };
+    over_panels(c, a, b, rows, cols, depth, store);
   }
 
-  /// B [depth, cols] with leading dimension `ld` into panels; `to` holds depth * cols elements.
-  /// A block of columns that starts at j (a multiple of kCols) starts at to + j * depth, and its
-  /// own width is a multiple of kCols unless it is the last.
-  template <int kOrder>
-  static void pack_right(T* to, const T* b, Index ld, Index depth, Index cols) {
-    Eigen::internal::gemm_pack_rhs<T, Index, Mapper<kOrder>, Traits::nr, kOrder> pack;
-    pack(to, Mapper<kOrder>(b, ld), depth, cols);
+  /// C += A B.
+  template <class Right>
+  static void add(Columns<T> c, Columns<const T> a, Right b, Index rows, Index cols, Index depth) {
+    const auto store = [](T* to, const Packet& sum) {
+      Eigen::internal::pstoreu(to, Eigen::internal::padd(sum, Eigen::internal::ploadu<Packet>(to)));
+    };
+    over_panels(c, a, b, rows, cols, depth, store);
   }
 
-  /// C [rows, cols] += alpha A B. B is the part of `packed_depth` packed rows from `first` on (all
-  /// of them if `packed_depth` is -1).
-  static void multiply(T* c, Index ldc, const T* left, const T* right, Index rows, Index depth,
-                       Index cols, T alpha, Index packed_depth = -1, Index first = 0) {
-    Eigen::internal::gebp_kernel<T, T, Index, Result, Traits::mr, Traits::nr, false, false> kernel;
-    kernel(Result(c, ldc), left, right, rows, depth, cols, alpha, -1, packed_depth, 0, first);
+  /// `count` <= kPacket columns of kPacket elements become rows; the other rows' places get zeros.
+  static void transpose(Columns<const T> from, Index count, Columns<T> to) {
+    transpose_square(from, count, to, Eigen::internal::pset1<Packet>(T(0)));
+  }
+
+ private:
+  template <class Vector>
+  static void transpose_square(Columns<const T> from, Index count, Columns<T> to, Vector zero) {
+    Eigen::internal::PacketBlock<Vector, kPacket> square;
+    for (Index c = 0; c < kPacket; ++c) {
+      square.packet[c] =
+          c < count ? Eigen::internal::ploadu<Vector>(from.data + c * from.step) : zero;
+    }
+    Eigen::internal::ptranspose(square);
+    for (Index c = 0; c < kPacket; ++c) {
+      Eigen::internal::pstoreu(to.data + c * to.step, square.packet[c]);
+    }
+  }
+
+  // One panel of the result: kPackets vectors of rows times kCols columns. Compilers keep `sum` in
+  // registers only if told to unroll.
+  template <int kPackets, int kCols, class Right, class Store>
+  EIGEN_DONT_INLINE static void panel(Columns<T> c, Columns<const T> a, Right b, Index depth,
+                                      const Store& store) {
+    using namespace Eigen::internal;
+    Packet sum[kCols][kPackets];
+#pragma GCC unroll 8
+    for (int j = 0; j < kCols; ++j) {
+#pragma GCC unroll 4
+      for (int i = 0; i < kPackets; ++i) sum[j][i] = pset1<Packet>(T(0));
+    }
+#pragma GCC unroll 4
+    for (Index k = 0; k < depth; ++k) {
+      Packet left[kPackets];
+#pragma GCC unroll 4
+      for (int i = 0; i < kPackets; ++i)
+        left[i] = ploadu<Packet>(a.data + k * a.step + i * kPacket);
+#pragma GCC unroll 8
+      for (int j = 0; j < kCols; ++j) {
+        const Packet right = pset1<Packet>(b.at(k, j));
+#pragma GCC unroll 4
+        for (int i = 0; i < kPackets; ++i) sum[j][i] = pmadd(left[i], right, sum[j][i]);
+      }
+    }
+#pragma GCC unroll 8
+    for (int j = 0; j < kCols; ++j) {
+#pragma GCC unroll 4
+      for (int i = 0; i < kPackets; ++i) store(c.data + j * c.step + i * kPacket, sum[j][i]);
+    }
+  }
+
+  template <int kPackets, int kCols, class Right, class Store>
+  static void over_columns(Columns<T> c, Columns<const T> a, Right b, Index first, Index past,
+                           Index depth, const Store& store) {
+    for (; first + kCols <= past; first += kCols) {
+      panel<kPackets, kCols>({c.data + first * c.step, c.step}, a, b.from(first), depth, store);
+    }
+  }
+
+  template <int kPackets, class Right, class Store>
+  static void row_panel(Columns<T> c, Columns<const T> a, Right b, Index cols, Index depth,
+                        const Store& store) {
+    if constexpr (!kManyRegisters) {
+      over_columns<kPackets, kPackets == 1 ? 8 : 4>(c, a, b, 0, cols, depth, store);
+    } else if constexpr (kPackets == 4) {
+      // Sixes as long as fours can do the rest.
+      const Index sixes = cols % 6 == 2 ? cols - 8 : cols / 6 * 6;
+      over_columns<4, 6>(c, a, b, 0, sixes, depth, store);
+      over_columns<4, 4>(c, a, b, sixes, cols, depth, store);
+    } else {
+      over_columns<kPackets, 8>(c, a, b, 0, cols, depth, store);
+    }
+  }
+
+  template <class Right, class Store>
+  static void over_panels(Columns<T> c, Columns<const T> a, Right b, Index rows, Index cols,
+                          Index depth, const Store& store) {
+    for (Index left = rows / kPacket; left > 0;) {
+      Index packets = std::min<Index>(left, 3);
+      if (left % 4 == 0) packets = kManyRegisters ? 4 : 2;
+      if (packets == 4) row_panel<kManyRegisters ? 4 : 2>(c, a, b, cols, depth, store);
+      if (packets == 3) row_panel<3>(c, a, b, cols, depth, store);
+      if (packets == 2) row_panel<2>(c, a, b, cols, depth, store);
+      if (packets == 1) row_panel<1>(c, a, b, cols, depth, store);
+      c.data += packets * kPacket;
+      a.data += packets * kPacket;
+      left -= packets;
+    }
   }
 };
 
