@@ -29,7 +29,7 @@ struct Backward {
   }
 };
 
-/// Queries of a block of the kernel of dq, for heads of `features`.
+/// Queries of a block of dq's general kernel, for heads of `features`.
 template <class T>
 int query_rows(int64_t features);
 
@@ -88,11 +88,19 @@ __device__ void form_slopes(Sums<kTiles, kStep>& score, Sums<kTiles, kStep>& slo
 /// place.
 template <bool by_query, int kTiles, int kStep, class T, class Terms, class See>
 __device__ void form_general_slopes(Sums<kTiles, kStep>& score, Sums<kTiles, kStep>& slope,
-                                    const Problem<T>& p, int b, int h, const Terms& terms,
+                                    const Problem<T>& p, int b, int h,
+                                    const Scores<T, by_query>& scores, const Terms& terms,
                                     const Mask<by_query, kTiles, kStep>& mask, int first_row,
                                     int first_column, See see) {
   using HeadScores = Scores<T, by_query>;
-  const HeadScores scores(p, b, h);
+  uint32_t keep[kTiles] = {};
+  if (p.dropout) {
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      keep[tile] = Dropout(p, b, h).template kept<by_query, kStep>(
+          first_row + (warp() * kTiles + tile) * 16, first_column);
+    }
+  }
 #pragma unroll
   for (int j = 0; j < kStep / 8; ++j) {
     const auto& columns = terms.columns(j);
@@ -101,11 +109,8 @@ __device__ void form_general_slopes(Sums<kTiles, kStep>& score, Sums<kTiles, kSt
       const int row = first_row + row_of<kTiles>(tile, 0), column = first_column + column_of(j, 0);
       float factor[4] = {1, 1, 1, 1};
       if (p.dropout) {
-        const Dropout dropout(p, b, h);
-        const int top = first_row + (warp() * kTiles + tile) * 16, left = first_column + 8 * j;
-        const uint32_t keep = by_query ? dropout.of_queries(top, left) : dropout.of_keys(top, left);
 #pragma unroll
-        for (int e = 0; e < 4; ++e) factor[e] = keep >> e & 1 ? p.kept : 0.f;
+        for (int e = 0; e < 4; ++e) factor[e] = keep[tile] >> (4 * j + e) & 1 ? p.kept : 0.f;
       }
       float(&s)[4] = score[tile][j], (&ds)[4] = slope[tile][j];
       float bend[4];

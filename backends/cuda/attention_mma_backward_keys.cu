@@ -74,6 +74,8 @@ __global__ void __launch_bounds__(S::kThreads, S::resident(plain))
   const int item = block / blocks, b = item / p.groups, group = item % p.groups;
   const int first = block % blocks * kRows, heads = p.heads / p.groups;
 
+  X::template read<kRows, S::kThreads>(k, x.k.at(b, group), first, p.keys);
+  X::template read<kRows, S::kThreads>(v, x.v.at(b, group), first, p.keys);
   Walk<T, false, kStep, plain> walk(p, b, group * heads, (group + 1) * heads, first / kBlockKeys);
   Step now = walk.next(), next = walk.next();
   const auto read = [&](const Step& step, uint32_t stage) {
@@ -90,10 +92,6 @@ __global__ void __launch_bounds__(S::kThreads, S::resident(plain))
     copy_async(ring_terms + stage * terms_bytes + static_cast<uint32_t>(mine * 16),
                terms + mine * per_copy, true);
   };
-  if (now.first >= 0) {
-    X::template read<kRows, S::kThreads>(k, x.k.at(b, group), first, p.keys);
-    X::template read<kRows, S::kThreads>(v, x.v.at(b, group), first, p.keys);
-  }
   read(now, 0);
   Left<T, kWidth, kTiles, S::kHeld> keys(k), values(v);
   if (S::kHeld) {
@@ -123,8 +121,8 @@ __global__ void __launch_bounds__(S::kThreads, S::resident(plain))
     if constexpr (plain) {
       form_slopes<masked>(score, slope, p.exponent, terms, mask);
     } else {
-      form_general_slopes<false>(score, slope, p, b, now.head, terms, mask, first, now.first,
-                                 [](const float(&)[4], int, int) {});
+      form_general_slopes<false>(score, slope, p, b, now.head, Scores<T, false>(p, b, now.head),
+                                 terms, mask, first, now.first, [](const float(&)[4], int, int) {});
     }
     // dV += (M P)' g, dK += E' Q
     multiply_add<T, kWidth>(dv, score, g, part);
@@ -146,6 +144,8 @@ __global__ void __launch_bounds__(S::kThreads, S::resident(plain))
     }
   }
 
+  wait_for_copies();
+  __syncthreads();  // k and v are there, if there was no step, and are needed no more
   float factor[kTiles][2];
 #pragma unroll
   for (auto& rows : factor) rows[0] = rows[1] = p.scale;
@@ -155,25 +155,23 @@ __global__ void __launch_bounds__(S::kThreads, S::resident(plain))
   write<T, kWidth>(dv, factor, shared + row_bytes, x.dv.at(b, group), first, p.keys, part);
 }
 
-template <class T, int kWidth, class S>
+template <class T, int kWidth, bool plain>
 void keys(const KernelContext& context, const Backward<T>& call) {
-  static constinit std::atomic<uint64_t> allowed[2]{};
+  using S = typename KeyShapes<kWidth * sizeof(T) / 2>::type;
+  static constinit std::atomic<uint64_t> allowed{0};
   constexpr int shared = shared_bytes<T, kWidth, S>();
   const Problem<T>& p = call.problem;
   const int64_t blocks = (p.keys + S::kRows - 1) / S::kRows;
-  const auto kernel = p.plain ? key_kernel<T, kWidth, S, true> : key_kernel<T, kWidth, S, false>;
-  launch(context, kernel, allowed[p.plain],
-         static_cast<int64_t>(p.batches) * p.groups * blocks * S::kParts, S::kThreads, shared,
-         shared, call);
+  launch(context, key_kernel<T, kWidth, S, plain>, allowed,
+         int64_t{p.batches} * p.groups * blocks * S::kParts, S::kThreads, shared, shared, call);
 }
 
 }  // namespace
 
 template <class T>
 void backward_keys(const KernelContext& context, const Backward<T>& call) {
-  with_width(std::max(call.q.width, call.v.width), [&]<int kWidth>() {
-    keys<T, kWidth, typename KeyShapes<kWidth * sizeof(T) / 2>::type>(context, call);
-  });
+  with_width(std::max(call.q.width, call.v.width), call.problem.plain,
+             [&]<int kWidth, bool plain>() { keys<T, kWidth, plain>(context, call); });
 }
 
 template void backward_keys(const KernelContext&, const Backward<__nv_bfloat16>&);

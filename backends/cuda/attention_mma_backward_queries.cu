@@ -18,7 +18,7 @@ struct QueryShapes<32> {
 };
 template <>
 struct QueryShapes<64> {
-  using type = Shape<4, 1, 64, 1, true, 3>;
+  using type = Shape<4, 1, 64, 1, false, 4>;
 };
 template <>
 struct QueryShapes<96> {
@@ -166,6 +166,8 @@ __global__ void __launch_bounds__(S::kThreads, S::resident(plain))
                                x.diagonals + blockIdx.x * int64_t{2 * p.radius + 1}, p.radius};
   if (!plain && x.diagonals) diagonals.clear();
 
+  X::template read<kRows, S::kThreads>(q, x.q.at(b, h), first, p.queries);
+  X::template read<kRows, S::kThreads>(g, x.g.at(b, h), first, p.queries);
   Walk<T, true, kStep, plain> walk(p, b, h, h + 1, first / kBlockQueries);
   Step now = walk.next(), next = walk.next();
   const auto read = [&](const Step& step, uint32_t stage) {
@@ -173,10 +175,6 @@ __global__ void __launch_bounds__(S::kThreads, S::resident(plain))
     X::template read<kStep, S::kThreads>(k + stage, keys, step.first, p.keys);
     X::template read<kStep, S::kThreads>(v + stage, values, step.first, p.keys);
   };
-  if (now.first >= 0) {
-    X::template read<kRows, S::kThreads>(q, x.q.at(b, h), first, p.queries);
-    X::template read<kRows, S::kThreads>(g, x.g.at(b, h), first, p.queries);
-  }
   read(now, 0);
   form_terms<kTiles>(x, b, h, first, terms_of_block);
   __syncwarp();
@@ -196,6 +194,7 @@ __global__ void __launch_bounds__(S::kThreads, S::resident(plain))
     slopes_out.hold();
   }
 
+  const Scores<T, true> scores(p, b, h);
   Sums<kTiles, kWidth> sum = {};
   uint32_t stage = 0;
   const auto take = [&]<bool masked>(std::bool_constant<masked>) {
@@ -213,7 +212,7 @@ __global__ void __launch_bounds__(S::kThreads, S::resident(plain))
     if constexpr (plain) {
       form_slopes<masked>(score, slope, p.exponent, terms, mask);
     } else {
-      form_general_slopes<true>(score, slope, p, b, h, terms, mask, first, now.first,
+      form_general_slopes<true>(score, slope, p, b, h, scores, terms, mask, first, now.first,
                                 [&](const float(&ds)[4], int query, int key) {
                                   if (x.diagonals)
                                     diagonals.put(ds, query - first, key - now.first);
@@ -243,38 +242,40 @@ __global__ void __launch_bounds__(S::kThreads, S::resident(plain))
   float factor[kTiles][2];
 #pragma unroll
   for (auto& rows : factor) rows[0] = rows[1] = p.scale;
+  wait_for_copies();
+  __syncthreads();  // q is there, if there was no step, and is needed no more
   write<T, kWidth>(sum, factor, shared, x.dq.at(b, h), first, p.queries);
-}
-
-template <class T, int kWidth, class S>
-void queries(const KernelContext& context, const Backward<T>& call) {
-  static constinit std::atomic<uint64_t> allowed[2]{};
-  constexpr int shared = shared_bytes<T, kWidth, S>();
-  constexpr int most = shared + Diagonals<S>::kShared;
-  const Problem<T>& p = call.problem;
-  const int64_t blocks = call.padded_queries() / S::kRows;
-  const auto kernel =
-      p.plain ? query_kernel<T, kWidth, S, true> : query_kernel<T, kWidth, S, false>;
-  launch(context, kernel, allowed[p.plain], p.batches * p.heads * blocks, S::kThreads,
-         call.diagonals ? most : shared, most, call);
 }
 
 template <class T, int kWidth>
 using QueryShape = typename QueryShapes<kWidth * sizeof(T) / 2>::type;
+
+template <class T, int kWidth, bool plain>
+void queries(const KernelContext& context, const Backward<T>& call) {
+  using S = QueryShape<T, kWidth>;
+  static constinit std::atomic<uint64_t> allowed{0};
+  constexpr int shared = shared_bytes<T, kWidth, S>();
+  constexpr int most = shared + (plain ? 0 : Diagonals<S>::kShared);
+  const Problem<T>& p = call.problem;
+  const int64_t blocks = call.padded_queries() / S::kRows;
+  launch(context, query_kernel<T, kWidth, S, plain>, allowed, int64_t{p.batches} * p.heads * blocks,
+         S::kThreads, call.diagonals ? most : shared, most, call);
+}
 
 }  // namespace
 
 template <class T>
 int query_rows(int64_t features) {
   int rows = 0;
-  with_width(features, [&]<int kWidth>() { rows = QueryShape<T, kWidth>::kRows; });
+  with_width(features, false,
+             [&]<int kWidth, bool plain>() { rows = QueryShape<T, kWidth>::kRows; });
   return rows;
 }
 
 template <class T>
 void backward_queries(const KernelContext& context, const Backward<T>& call) {
-  with_width(std::max(call.q.width, call.v.width),
-             [&]<int kWidth>() { queries<T, kWidth, QueryShape<T, kWidth>>(context, call); });
+  with_width(std::max(call.q.width, call.v.width), call.problem.plain,
+             [&]<int kWidth, bool plain>() { queries<T, kWidth, plain>(context, call); });
 }
 
 template int query_rows<__nv_bfloat16>(int64_t);

@@ -121,11 +121,11 @@ __device__ void drop(Sums<kTiles, kStep>& weight, const Dropout& dropout, float 
                      int key) {
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile) {
+    const uint32_t keep = dropout.kept<true, kStep>(query + (warp() * kTiles + tile) * 16, key);
 #pragma unroll
     for (int j = 0; j < kStep / 8; ++j) {
-      const uint32_t keep = dropout.of_queries(query + (warp() * kTiles + tile) * 16, key + 8 * j);
 #pragma unroll
-      for (int e = 0; e < 4; ++e) weight[tile][j][e] *= keep >> e & 1 ? kept : 0.f;
+      for (int e = 0; e < 4; ++e) weight[tile][j][e] *= keep >> (4 * j + e) & 1 ? kept : 0.f;
     }
   }
 }
@@ -150,10 +150,10 @@ __global__ void __launch_bounds__(S::kThreads, S::resident(plain))
   const auto keys = x.k.at(b, h / (p.heads / p.groups));
   const auto values = x.v.at(b, h / (p.heads / p.groups));
 
+  X::template read<kRows, S::kThreads>(q, x.q.at(b, h), first, p.queries);
   Walk<T, true, kStep, plain> walk(p, b, h, h + 1, first / kBlockQueries);
   Step now = walk.next(), next = walk.next();
   if (now.first >= 0) {
-    X::template read<kRows, S::kThreads>(q, x.q.at(b, h), first, p.queries);
     X::template read<kStep, S::kThreads>(k, keys, now.first, p.keys);
     if (S::kStages == 2) X::template read<kStep, S::kThreads>(v, values, now.first, p.keys);
   }
@@ -164,6 +164,7 @@ __global__ void __launch_bounds__(S::kThreads, S::resident(plain))
     left.hold();
   }
 
+  const Scores<T, true> scores(p, b, h);
   Softmax<kTiles> softmax;
   Sums<kTiles, kWidth> sum = {};
   uint32_t stage = 0;
@@ -191,7 +192,7 @@ __global__ void __launch_bounds__(S::kThreads, S::resident(plain))
       __syncthreads();  // v is there, k is free
       if (next.first >= 0) X::template read<kStep, S::kThreads>(k, keys, next.first, p.keys);
     }
-    if constexpr (!plain) modify(score, Scores<T, true>(p, b, h), first, now.first);
+    if constexpr (!plain) modify(score, scores, first, now.first);
     if constexpr (masked) hide(score, mask);
     softmax.template update<masked>(score, sum, plain ? p.exponent : 1.f);
     if constexpr (!plain) {
@@ -224,19 +225,20 @@ __global__ void __launch_bounds__(S::kThreads, S::resident(plain))
           total == 0 ? kInfinity : (softmax.highest[tile][half] * exponent + log2f(total)) * kLn2;
     }
   }
+  wait_for_copies();
+  __syncthreads();  // q is there, if there was no step, and is needed no more
   write<T, kWidth>(sum, factor, shared, x.out.at(b, h), first, p.queries);
 }
 
-template <class T, int kWidth, class S>
+template <class T, int kWidth, bool plain>
 void forward(const KernelContext& context, const Forward<T>& call) {
-  static constinit std::atomic<uint64_t> allowed[2]{};
+  using S = typename ForwardShapes<kWidth * sizeof(T) / 2>::type;
+  static constinit std::atomic<uint64_t> allowed{0};
   constexpr int shared = (S::kRows + 2 * S::kStages * S::kStep) * Tile<T, kWidth>::kRowBytes;
   const Problem<T>& p = call.problem;
   const int64_t blocks = (p.queries + S::kRows - 1) / S::kRows;
-  const auto kernel =
-      p.plain ? forward_kernel<T, kWidth, S, true> : forward_kernel<T, kWidth, S, false>;
-  launch(context, kernel, allowed[p.plain], p.batches * p.heads * blocks, S::kThreads, shared,
-         shared, call);
+  launch(context, forward_kernel<T, kWidth, S, plain>, allowed,
+         int64_t{p.batches} * p.heads * blocks, S::kThreads, shared, shared, call);
 }
 
 }  // namespace
@@ -261,10 +263,8 @@ void attention_mma_forward(KernelContext& context, const kernels::AttentionInput
                           rows_of<const T>(inputs.v),
                           rows_of<T>(out),
                           lse.ptr<float>()};
-    with_width(std::max(call.q.width, call.v.width), [&]<int kWidth>() {
-      using S = typename ForwardShapes<kWidth * sizeof(T) / 2>::type;
-      forward<T, kWidth, S>(context, call);
-    });
+    with_width(std::max(call.q.width, call.v.width), call.problem.plain,
+               [&]<int kWidth, bool plain>() { forward<T, kWidth, plain>(context, call); });
   });
 }
 

@@ -246,14 +246,18 @@ void launch(const KernelContext& context, void (*kernel)(Call), std::atomic<uint
   SASH_CUDA_CHECK(cudaGetLastError());
 }
 
-/// f<width>() for the narrowest tiles that hold the features.
+/// f<width, plain>() for the narrowest tiles that hold the features; general kernels, which are
+/// many more instructions, have fewer widths.
 template <class F>
-void with_width(int64_t features, F&& f) {
-  if (features <= 32) return f.template operator()<32>();
-  if (features <= 64) return f.template operator()<64>();
-  if (features <= 96) return f.template operator()<96>();
-  if (features <= 128) return f.template operator()<128>();
-  return f.template operator()<256>();
+void with_width(int64_t features, bool plain, F&& f) {
+  if (plain && features <= 32) return f.template operator()<32, true>();
+  if (plain && features <= 64) return f.template operator()<64, true>();
+  if (plain && features <= 96) return f.template operator()<96, true>();
+  if (plain && features <= 128) return f.template operator()<128, true>();
+  if (plain) return f.template operator()<256, true>();
+  if (features <= 64) return f.template operator()<64, false>();
+  if (features <= 128) return f.template operator()<128, false>();
+  return f.template operator()<256, false>();
 }
 
 /// f<T>() for the type of elements.

@@ -80,6 +80,7 @@ class Scores {
       : p_(p),
         bias_(p.bias ? p.bias + b * p.bias_step[0] + h * p.bias_step[1] : nullptr),
         relative_(p.relative ? p.relative + h * p.relative_step[0] : nullptr),
+        rare_(p.softcap > 0 || p.bias || p.relative),
         alibi_(p.slopes ? p.slopes[h * p.slope_step] : 0.f) {}
 
   /// From the products sum[tile][j] of this lane to scores to the base 2. `bend` becomes the
@@ -90,29 +91,15 @@ class Scores {
       score[e] *= p_.scale;
       bend[e] = 1;
     }
-    if (p_.softcap > 0) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const float bent = tanh_approx(score[e] / p_.softcap);
-        bend[e] = 1 - bent * bent;
-        score[e] = p_.softcap * bent;
-      }
-    }
-    if (bias_) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int i = query(row, column, e), j = key(row, column, e);
-        if (i < p_.queries && j < p_.keys) {
-          score[e] += widen(bias_[i * p_.bias_step[2] + j * p_.bias_step[3]]);
-        }
-      }
-    }
     const int distance = key(row, column, 0) - query(row, column, 0) - (p_.keys - p_.queries);
-    if (relative_) {
+    if (rare_) {
+      const Quad quad =
+          add_rare(p_, bias_, relative_, {{score[0], score[1], score[2], score[3]}, {}}, row,
+                   column, distance);
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const int nearest = max(-p_.radius, min(p_.radius, distance + further(e)));
-        score[e] += relative_[(nearest + p_.radius) * p_.relative_step[1]];
+        score[e] = quad.score[e];
+        bend[e] = quad.bend[e];
       }
     }
     const float apart = static_cast<float>(distance);
@@ -130,6 +117,43 @@ class Scores {
   }
 
  private:
+  struct Quad {
+    float score[4], bend[4];
+  };
+
+  /// Softcap, bias and relative bias. Called, so that what is between calls stays short.
+  static __device__ __noinline__ Quad add_rare(const Problem<T>& p, const T* bias,
+                                               const float* relative, Quad x, int row, int column,
+                                               int distance) {
+#pragma unroll
+    for (float& bend : x.bend) bend = 1;
+    if (p.softcap > 0) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const float bent = tanh_approx(__fdividef(x.score[e], p.softcap));
+        x.bend[e] = 1 - bent * bent;
+        x.score[e] = p.softcap * bent;
+      }
+    }
+    if (bias) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int i = query(row, column, e), j = key(row, column, e);
+        if (i < p.queries && j < p.keys) {
+          x.score[e] += widen(bias[i * p.bias_step[2] + j * p.bias_step[3]]);
+        }
+      }
+    }
+    if (relative) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int nearest = max(-p.radius, min(p.radius, distance + further(e)));
+        x.score[e] += relative[(nearest + p.radius) * p.relative_step[1]];
+      }
+    }
+    return x;
+  }
+
   /// How much further its key is from its query than that of element 0.
   static constexpr __device__ int further(int e) {
     return by_query ? e % 2 - 8 * (e / 2) : 8 * (e / 2) - e % 2;
@@ -138,6 +162,7 @@ class Scores {
   const Problem<T>& p_;
   const T* bias_;
   const float* relative_;
+  bool rare_;
   float alibi_;
 };
 
@@ -156,21 +181,6 @@ __device__ void hide(Sums<kTiles, kStep>& score, const Mask<by_query, kTiles, kS
   }
 }
 
-/// Bit e: whether dropout keeps number e of a Philox block.
-__device__ inline uint32_t kept_of_block(uint64_t seed, uint64_t counter, uint32_t threshold) {
-  const PhiloxBlock block = philox(seed, counter);
-  uint32_t bits = 0;
-#pragma unroll
-  for (int e = 0; e < 4; ++e) bits |= static_cast<uint32_t>(block.lane[e] >= threshold) << e;
-  return bits;
-}
-
-/// The same, called: for what need not be fast.
-__device__ __noinline__ inline uint32_t call_kept_of_block(uint64_t seed, uint64_t counter,
-                                                           uint32_t threshold) {
-  return kept_of_block(seed, counter, threshold);
-}
-
 /// What dropout keeps of one head's probabilities.
 class Dropout {
  public:
@@ -182,16 +192,26 @@ class Dropout {
         threshold_(p.threshold),
         keys_(p.keys) {}
 
-  /// Bit e: whether sum[tile][j][e] is kept, where rows [i, i + 8) are queries, lane by lane i + g
-  /// and i + g + 8, and columns [j, j + 8) are keys. A Philox block is four keys of a query, two
-  /// lanes' share: one draws that of row g, the other that of row g + 8.
+  /// Bit 4 j + e: whether sum[tile][j][e] is kept, for a tile that starts at `row` and kStep
+  /// columns from `column` on. Drawn in a loop of its own, as Philox is long.
+  template <bool by_query, int kStep>
+  __device__ uint32_t kept(int row, int column) const {
+    uint32_t bits = 0;
+#pragma unroll 4
+    for (int j = 0; j < kStep / 8; ++j) {
+      bits |= (by_query ? of_queries(row, column + 8 * j) : of_keys(row, column + 8 * j)) << 4 * j;
+    }
+    return bits;
+  }
+
+ private:
+  /// Bit e for one j, where rows i + g and i + g + 8 are queries and columns [j, j + 8) keys. A
+  /// Philox block is four keys of a query, two lanes' share: one draws that of row g, the other
+  /// that of row g + 8.
   __device__ uint32_t of_queries(int i, int j) const {
     const int t = lane() % 4;
     i += lane() / 4;
-    if (keys_ % 4 != 0) {
-      j += 2 * t;
-      return one(i, j) | one(i, j + 1) << 1 | one(i + 8, j) << 2 | one(i + 8, j + 1) << 3;
-    }
+    if (keys_ % 4 != 0) return one_by_one(i, j + 2 * t, 8, 1);
     const bool odd = t % 2 == 1;
     const uint32_t drawn = four(odd ? i + 8 : i, j + t / 2 * 4);
     const uint32_t low = drawn & 3, high = drawn >> 2;
@@ -205,8 +225,8 @@ class Dropout {
     const int g = lane() / 4, t = lane() % 4;
     i += 2 * t;
     if (keys_ % 4 != 0) {
-      j += g;
-      return one(i, j) | one(i + 1, j) << 1 | one(i, j + 8) << 2 | one(i + 1, j + 8) << 3;
+      const uint32_t bits = one_by_one(i, j + g, 1, 8);
+      return (bits & 9) | (bits << 1 & 4) | (bits >> 1 & 2);
     }
     const int mine = g % 4;
     uint32_t drawn = four(i + mine % 2, j + mine / 2 * 8 + g / 4 * 4) << 4 * mine;
@@ -216,14 +236,29 @@ class Dropout {
     return (drawn & 1) | (drawn >> 3 & 2) | (drawn >> 6 & 4) | (drawn >> 9 & 8);
   }
 
- private:
   __device__ uint64_t element(int i, int j) const {
     return first_ + static_cast<uint64_t>(i) * static_cast<uint64_t>(keys_) +
            static_cast<uint64_t>(j);
   }
-  __device__ uint32_t one(int i, int j) const { return four(i, j) >> element(i, j) % 4 & 1; }
   __device__ uint32_t four(int i, int j) const {
-    return kept_of_block(seed_, base_ + element(i, j) / 4, threshold_);
+    const PhiloxBlock block = philox(seed_, base_ + element(i, j) / 4);
+    uint32_t bits = 0;
+#pragma unroll
+    for (int e = 0; e < 4; ++e) bits |= static_cast<uint32_t>(block.lane[e] >= threshold_) << e;
+    return bits;
+  }
+  /// Bits of (i, j), (i, j + across), (i + down, j), (i + down, j + across).
+  __device__ uint32_t one_by_one(int i, int j, int down, int across) const {
+    uint32_t bits = 0;
+#pragma unroll 1
+    for (int e = 0; e < 4; ++e) {
+      const uint64_t at = element(i + e / 2 * down, j + e % 2 * across);
+      const PhiloxBlock block = philox(seed_, base_ + at / 4);
+      const uint32_t low = at & 1 ? block.lane[1] : block.lane[0];
+      const uint32_t high = at & 1 ? block.lane[3] : block.lane[2];
+      bits |= static_cast<uint32_t>((at & 2 ? high : low) >= threshold_) << e;
+    }
+    return bits;
   }
 
   uint64_t seed_, base_, first_;

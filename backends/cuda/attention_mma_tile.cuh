@@ -105,7 +105,10 @@ struct Tile {
   /// `end` on, and features past the last, are 0.
   template <int kRows, int kThreads>
   static __device__ void read(uint32_t tile, const Rows<const T>& x, int first, int end) {
-    if (!x.vectors) return read_elements<kRows, kThreads>(tile, x, first, end);
+    if (!x.vectors) {
+      const int rows = max(0, min(kRows, end - first));
+      return read_elements<kRows, kThreads>(tile, x.data + first * x.row, x.row, rows, x.width);
+    }
     constexpr int down = kThreads / kLine;
     static_assert(down % 8 == 0 && kRows % down == 0);
     const int column = static_cast<int>(threadIdx.x) % kLine;
@@ -125,14 +128,15 @@ struct Tile {
   }
 
  private:
+  /// The first `rows` rows from `from` on. Called, as it need not be fast.
   template <int kRows, int kThreads>
-  static __device__ void read_elements(uint32_t tile, const Rows<const T>& x, int first, int end) {
+  static __device__ __noinline__ void read_elements(uint32_t tile, const T* from, int64_t step,
+                                                    int rows, int width) {
     auto* to = static_cast<unsigned char*>(__cvta_shared_to_generic(tile));
 #pragma unroll 1
     for (int i = static_cast<int>(threadIdx.x); i < kRows * kWidth; i += kThreads) {
       const int row = i / kWidth, d = i % kWidth;
-      const bool inside = first + row < end && d < x.width;
-      const T element = inside ? x.data[(first + row) * x.row + d] : T(0.f);
+      const T element = row < rows && d < width ? from[row * step + d] : T(0.f);
       *reinterpret_cast<T*>(to + offset(row, d / kPerChunk) + d % kPerChunk * sizeof(T)) = element;
     }
   }
