@@ -72,5 +72,10 @@ set_target_properties(${sash_cuda_target} PROPERTIES
                       CUDA_ARCHITECTURES "${CMAKE_CUDA_ARCHITECTURES}")
 # As an option, because CMake 3.25.1 does not know that nvcc has CUDA_STANDARD 20.
 target_compile_options(${sash_cuda_target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20>)
+# Machine code and PTX then take less than half the room.
+if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 13.0)
+  target_compile_options(${sash_cuda_target}
+                         PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--compress-mode=size>)
+endif()
 target_link_libraries(${sash_cuda_target} PRIVATE CUDA::cudart_static CUDA::cublasLt
                       CUDA::nvtx3)
