@@ -255,6 +255,9 @@ class Solver {
     answer_.dbias = Array(p_.bias.shape);
     answer_.drelative = Array(p_.relative_bias.shape);
     for_each_index(answer_.lse.shape, [&](const Index& at) { solve_row(at[0], at[1], at[2]); });
+    for (Array* sum : {&answer_.dq, &answer_.dk, &answer_.dv, &answer_.dbias, &answer_.drelative}) {
+      for (double& value : sum->values) value = p_.round(value);
+    }
     return answer_;
   }
 
@@ -265,19 +268,23 @@ class Solver {
     const int64_t kv = h / group_, depth = p_.v.shape[3];
     double expected = 0;  // rowsum(g . out) - g_lse
     for (int64_t j = 0; j < keys_; ++j) {
-      const double weight = row.weight[index(j)] * row.dropped[index(j)];
+      const double weight = p_.round(row.weight[index(j)] * row.dropped[index(j)]);
       for (int64_t d = 0; d < depth; ++d) {
         answer_.out[{b, h, i, d}] += weight * p_.v[{b, kv, j, d}];
         answer_.dv[{b, kv, j, d}] += weight * p_.g[{b, h, i, d}];
       }
     }
-    for (int64_t d = 0; d < depth; ++d) expected += p_.g[{b, h, i, d}] * answer_.out[{b, h, i, d}];
-    expected -= p_.g_lse[{b, h, i}];
+    for (int64_t d = 0; d < depth; ++d) {
+      double& out = answer_.out[{b, h, i, d}];
+      out = p_.round(out);
+      expected += p_.g[{b, h, i, d}] * out;
+    }
+    expected = p_.round(expected - p_.g_lse[{b, h, i}]);
     for (int64_t j = 0; j < keys_; ++j) {
       double product = 0;
       for (int64_t d = 0; d < depth; ++d) product += p_.g[{b, h, i, d}] * p_.v[{b, kv, j, d}];
-      spread(b, h, i, j, row.weight[index(j)] * (product * row.dropped[index(j)] - expected),
-             row.slope[index(j)]);
+      const double slope = p_.round(p_.round(product) * row.dropped[index(j)]) - expected;
+      spread(b, h, i, j, p_.round(row.weight[index(j)] * slope), row.slope[index(j)]);
     }
   }
 
@@ -300,17 +307,18 @@ class Solver {
       for (int64_t d = 0; d < p_.q.shape[3]; ++d) {
         score += p_.q[{b, h, i, d}] * p_.k[{b, h / group_, j, d}];
       }
-      score *= p_.scale;
+      score = p_.round(score * p_.scale);
       row.slope.push_back(1);
       if (p_.softcap > 0) {
         const double t = std::tanh(score / p_.softcap);
         row.slope.back() = 1 - t * t;
-        score = p_.softcap * t;
+        score = p_.round(p_.softcap * t);
       }
-      score += biases(h, i, j);
+      score = p_.round(score + biases(h, i, j));
       scores.push_back(p_.sees({b, h, i, j}) ? score : -kInfinity);
     }
     row.weight = softmax_line(scores);
+    for (double& weight : row.weight) weight = p_.round(weight);
     if (std::any_of(scores.begin(), scores.end(), [](double s) { return s > -kInfinity; })) {
       row.lse = log_sum_exp(scores);
     }

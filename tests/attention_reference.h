@@ -44,6 +44,8 @@ struct AttentionProblem {
   Array bias{{0}}, relative_bias{{0}};
   std::vector<double> slopes{};
   Array g{{}}, g_lse{{}};  ///< cotangents
+  /// What each step's result goes through: rounding makes it the formula in a half type.
+  std::function<double(double)> round = [](double x) { return x; };
 };
 
 struct AttentionAnswer {
