@@ -48,6 +48,16 @@ std::string to_string(const MaskTerm& term) {
   return operand(*term.left) + " & " + operand(*term.right);
 }
 
+MaskExtents extents_of(const MaskTerm& term) {
+  MaskExtents all;
+  for_each_part(term, [&](const MaskPart& part) {
+    const MaskExtents one = part.extents();
+    all.per_batch = all.per_batch || one.per_batch;
+    all.per_head = all.per_head || one.per_head;
+  });
+  return all;
+}
+
 AttentionMask::AttentionMask() {
   static const std::shared_ptr<const MaskTerm> everything = leaf(mask_parts::everything());
   term_ = everything;
@@ -118,15 +128,7 @@ bool AttentionMask::shows_all() const {
   return term_->kind == Kind::part && term_->part->text() == "dense";
 }
 
-MaskExtents AttentionMask::extents() const {
-  MaskExtents all;
-  for_each_part(*term_, [&](const MaskPart& part) {
-    const MaskExtents one = part.extents();
-    all.per_batch = all.per_batch || one.per_batch;
-    all.per_head = all.per_head || one.per_head;
-  });
-  return all;
-}
+MaskExtents AttentionMask::extents() const { return extents_of(*term_); }
 
 Tensor AttentionMask::to_dense(const MaskShape& shape, Device device) const {
   const BoundMask mask(*term_, shape);
@@ -156,11 +158,21 @@ Tensor AttentionMask::to_dense(int64_t queries, int64_t keys, Device device) con
 }
 
 MaskStatistics AttentionMask::statistics(const MaskShape& shape) const {
-  return compile_blocks(*term_, shape, kernels::kBlockKeys, kCPU)->statistics;
+  const auto blocks = compile_blocks(*term_, shape, kernels::kBlockKeys, kCPU);
+  const int64_t own = blocks->map.batches * blocks->map.heads;
+  const int64_t alike = own == 0 ? 0 : shape.batch * shape.heads / own;
+  MaskStatistics all = blocks->statistics;
+  for (int64_t* count :
+       {&all.visible_pairs, &all.listed_blocks, &all.whole_blocks, &all.all_blocks}) {
+    *count *= alike;
+  }
+  return all;
 }
 
 MaskStatistics AttentionMask::statistics(int64_t queries, int64_t keys) const {
   return statistics(own_shape(*term_, queries, keys));
 }
+
+void AttentionMask::forget_compiled() { forget_blocks(); }
 
 }  // namespace sash

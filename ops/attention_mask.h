@@ -164,6 +164,10 @@ class SASH_API AttentionMask {
   /// The same as an SVG file; cells are as grey as they are visible.
   void save_svg(const std::string& path, int64_t queries, int64_t keys) const;
 
+  /// Drops the maps that were compiled for masks of earlier calls and are kept for later ones, the
+  /// last few dozens, with their memory on every device.
+  static void forget_compiled();
+
   /// The expression, for those that compile masks.
   const MaskTerm& term() const { return *term_; }
   const std::shared_ptr<const MaskTerm>& shared_term() const { return term_; }

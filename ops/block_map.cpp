@@ -151,12 +151,7 @@ class Compiler {
  public:
   Compiler(const MaskTerm& term, const MaskShape& shape, int64_t query_rows)
       : mask_(term, shape), shape_(shape), tiles_(query_rows) {
-    MaskExtents extents;
-    for_each_part(term, [&](const MaskPart& part) {
-      const MaskExtents one = part.extents();
-      extents.per_batch = extents.per_batch || one.per_batch;
-      extents.per_head = extents.per_head || one.per_head;
-    });
+    const MaskExtents extents = extents_of(term);
     map_.query_rows = query_rows;
     map_.query_blocks = (shape.queries + query_rows - 1) / query_rows;
     map_.key_blocks = (shape.keys + kBlockKeys - 1) / kBlockKeys;
@@ -314,13 +309,10 @@ class Compiler {
   }
 
   MaskStatistics statistics() const {
-    const int64_t heads = shape_.batch * shape_.heads;
-    const int64_t own = std::max<int64_t>(map_.batches * map_.heads, 1);
-    const auto listed = static_cast<int64_t>(entries_.size());
-    return {.visible_pairs = pairs_ * heads / own,
-            .listed_blocks = listed * heads / own,
-            .whole_blocks = whole_ * heads / own,
-            .all_blocks = map_.query_blocks * map_.key_blocks * heads};
+    return {.visible_pairs = pairs_,
+            .listed_blocks = static_cast<int64_t>(entries_.size()),
+            .whole_blocks = whole_,
+            .all_blocks = map_.query_blocks * map_.key_blocks * map_.batches * map_.heads};
   }
 
   BoundMask mask_;
@@ -343,6 +335,11 @@ class Cache {
     if (found == places_.end()) return nullptr;
     recent_.splice(recent_.begin(), recent_, found->second);
     return recent_.front().second;
+  }
+  void clear() {
+    const std::lock_guard lock(mutex_);
+    places_.clear();
+    recent_.clear();
   }
   void keep(const std::string& key, const Value& value) {
     const std::lock_guard lock(mutex_);
@@ -367,10 +364,13 @@ Cache& cache() {
   return *one;
 }
 
+// Batches and heads matter only where they look different.
 std::string key_of(const MaskTerm& term, const MaskShape& shape, int64_t query_rows,
                    Device device) {
+  const MaskExtents extents = extents_of(term);
   std::string key = to_string(term);
-  for (const int64_t n : {shape.batch, shape.heads, shape.queries, shape.keys, query_rows}) {
+  for (const int64_t n : {extents.per_batch ? shape.batch : 1, extents.per_head ? shape.heads : 1,
+                          shape.queries, shape.keys, query_rows}) {
     key += ";" + std::to_string(n);
   }
   return key + ";" + to_string(device);
@@ -386,5 +386,7 @@ std::shared_ptr<const CompiledBlocks> compile_blocks(const MaskTerm& term, const
   cache().keep(key, fresh);
   return fresh;
 }
+
+void forget_blocks() { cache().clear(); }
 
 }  // namespace sash

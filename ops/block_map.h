@@ -35,9 +35,9 @@ class BoundMask {
 /// A block map, the memory it points to, and what it says about the work.
 struct CompiledBlocks {
   kernels::BlockMap map;
-  Tensor lists;  ///< int32
-  Tensor words;  ///< int64: the bit tiles
-  MaskStatistics statistics;
+  Tensor lists;               ///< int32
+  Tensor words;               ///< int64: the bit tiles
+  MaskStatistics statistics;  ///< of the batches and heads in the map
 };
 
 /// The block map of an expression, on `device`. Kept for the next call with an equal one: the last
@@ -45,5 +45,8 @@ struct CompiledBlocks {
 SASH_API std::shared_ptr<const CompiledBlocks> compile_blocks(const MaskTerm& term,
                                                               const MaskShape& shape,
                                                               int64_t query_rows, Device device);
+
+/// Drops what is kept.
+void forget_blocks();
 
 }  // namespace sash

@@ -95,6 +95,7 @@ void for_each_part(const MaskTerm& term, F&& f) {
 }
 
 std::string to_string(const MaskTerm& term);
+MaskExtents extents_of(const MaskTerm& term);
 
 /// The parts, made by the functions of `AttentionMask` of the same names.
 namespace mask_parts {

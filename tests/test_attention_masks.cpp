@@ -126,7 +126,7 @@ TEST_CASE("block maps list each visible pair once, in both directions") {
     CHECK(listed(blocks->map, s, false) == expected);
     CHECK(listed(blocks->map, s, true) == expected);
     const double pairs = std::accumulate(expected.begin(), expected.end(), 0.0);
-    CHECK(static_cast<double>(blocks->statistics.visible_pairs) == pairs);
+    CHECK(static_cast<double>(mask.mask.statistics(s).visible_pairs) == pairs);
   });
 }
 

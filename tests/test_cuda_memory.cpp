@@ -51,6 +51,7 @@ class StreamScope {
 
 TEST_CASE("cuda memory: sizes are rounded, and freed memory is handed out again") {
   if (cuda_missing()) return;
+  AttentionMask::forget_compiled();
   synchronize(kCUDA);
   empty_cache(kCUDA);
   reset_peak_memory(kCUDA);

@@ -144,7 +144,7 @@ void add_case(OpTable& table, const Setting& setting, const Sizes& s,
               return (fused_kernel ? fused : composed)(t, options_of(setting, t)).out;
             },
         .reference = [=](const Arrays& t) { return solve(problem_of(setting, t)).out; },
-        .half_rounds = fused_kernel ? 1.0 : 8,
+        .half_rounds = fused_kernel ? 2.0 : 8,           // of the weights, and of the result
         .half_gradient_rounds = fused_kernel ? 4.0 : 8,  // of the result that was kept, and its own
         .half_gradient_scale = 1,
     });
@@ -168,7 +168,7 @@ void add_others(OpTable& table, const Setting& setting, const Sizes& s) {
             const AttentionAnswer answer = solve(problem_of(setting, t));
             return Arrays{answer.out, answer.lse};
           },
-      .half_rounds = 1,
+      .half_rounds = 2,
       .half_gradient_rounds = 4,
       .half_gradient_scale = 1,
   });
