@@ -2,7 +2,7 @@
 
 #include "../../core/dispatch.h"
 #include "attention_backward.h"
-#include "attention_mma.h"
+#include "attention_choice.h"
 #include "attention_problem.cuh"
 
 /// Attention in tiles with a running softmax (M. Milakov and N. Gimelshein, "Online normalizer
@@ -172,17 +172,27 @@ void forward_by_cores(const KernelContext& context, const kernels::AttentionInpu
 void attention_forward(KernelContext& context, const kernels::AttentionInputs& x,
                        const kernels::AttentionParams& params, const TensorView& out,
                        const TensorView& lse) {
-  if (attention_mma_takes(context, x)) return attention_mma_forward(context, x, params, out, lse);
-  forward_by_cores(context, x, params, out, lse);
+  switch (choose_attention(context, x, params)) {
+    case AttentionKernels::hopper:
+      return attention_hopper_forward(context, x, params, out, lse);
+    case AttentionKernels::mma:
+      return attention_mma_forward(context, x, params, out, lse);
+    case AttentionKernels::simple:
+      return forward_by_cores(context, x, params, out, lse);
+  }
 }
 
 void attention_backward(KernelContext& context, const kernels::AttentionInputs& x,
                         const kernels::AttentionParams& params,
                         const kernels::AttentionGradients& gradients) {
-  if (attention_mma_takes(context, x)) {
-    return attention_mma_backward(context, x, params, gradients);
+  switch (choose_attention(context, x, params)) {
+    case AttentionKernels::hopper:
+      return attention_hopper_backward(context, x, params, gradients);
+    case AttentionKernels::mma:
+      return attention_mma_backward(context, x, params, gradients);
+    case AttentionKernels::simple:
+      return backward_by_cores(context, x, params, gradients);
   }
-  backward_by_cores(context, x, params, gradients);
 }
 
 }  // namespace

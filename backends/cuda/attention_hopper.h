@@ -1,0 +1,25 @@
+#pragma once
+
+#include "../../ops/kernels/attention.h"
+
+/// Attention by the copy engine and the tensor cores of sm_90 (H100, H200), for the halves.
+namespace sash::cuda {
+
+/// Whether these kernels take a call: on a card of compute capability 9.0; heads of 8 to 128
+/// features, a multiple of 8; rows that start at multiples of 16 bytes; a positive scale, and a map
+/// without other options.
+bool attention_hopper_takes(const KernelContext& context, const kernels::AttentionInputs& inputs,
+                            const kernels::AttentionParams& params);
+
+/// As `kernels::attention_forward`.
+void attention_hopper_forward(KernelContext& context, const kernels::AttentionInputs& inputs,
+                              const kernels::AttentionParams& params, const TensorView& out,
+                              const TensorView& lse);
+
+/// As `kernels::attention_backward`. `gradients.g` has to start rows at multiples of 16 bytes too;
+/// it is copied where it does not.
+void attention_hopper_backward(KernelContext& context, const kernels::AttentionInputs& inputs,
+                               const kernels::AttentionParams& params,
+                               const kernels::AttentionGradients& gradients);
+
+}  // namespace sash::cuda

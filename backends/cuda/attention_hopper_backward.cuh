@@ -1,0 +1,77 @@
+#pragma once
+
+#include "attention_hopper_problem.cuh"
+
+/// What the two backward kernels share: from the saved log-sum-exp both form, each for itself, the
+/// probabilities P and the slopes dS of their scores. So every sum has one owner and one order, and
+/// neither P nor dS leaves the registers.
+namespace sash::cuda::hopper {
+
+/// Of the queries of a block: their log-sum-exps to the base 2, and D = rowsum(g . out) - g_lse.
+/// Past the end of the queries, +infinity and 0, from which follows P = 0.
+struct Terms {
+  float lse[kBlock], dot[kBlock];
+};
+
+template <class T>
+struct Backward {
+  Problem problem;
+  CUtensorMap q, k, v, g;
+  const T* out;
+  const float *lse, *g_lse;
+  T *dq, *dk, *dv;
+  Terms* terms;  ///< [B, H, query blocks], made by the kernel of dq
+  int qk_width, v_width;
+  int tiles;  ///< blocks of kLines lines per head
+  int items;  ///< tiles in all
+};
+
+/// Writes dq and the terms.
+template <class T, int width>
+void backward_queries(const KernelContext& context, const Backward<T>& call);
+
+/// Then dk and dv.
+template <class T, int width>
+void backward_keys(const KernelContext& context, const Backward<T>& call);
+
+/// Heads of `width` features; `lines` blocks of 64 queries or keys, which meet one block of the
+/// other axis a step; `per_sm` blocks of threads share a multiprocessor.
+template <class T, int width, int lines, int stages, int resident, int per_sm, bool chains>
+struct BackwardShape : Groups<lines, per_sm> {
+  using Element = T;
+  static constexpr int kWidth = width, kStages = stages, kResident = resident;
+  static constexpr bool kChains = chains;
+  using Rows = Tile<T, width, kBlock>;
+};
+
+/// The tiles of both kernels: those that stay while a line is walked, in pairs, and a ring of pairs
+/// that come and go.
+template <class S>
+struct BackwardShared {
+  typename S::Rows own[S::kResident][2][S::kLines];
+  typename S::Rows a[S::kStages], b[S::kStages];
+  Terms terms[S::kStages];
+  Step<S::kLines, 1> step[S::kStages];
+  Barrier own_full[S::kResident], own_empty[S::kResident];
+  Barrier a_full[S::kStages], a_empty[S::kStages], b_full[S::kStages], b_empty[S::kStages];
+
+  __device__ void init() {
+    constexpr uint32_t readers = 4 * S::kLines;  // one lane of each warp that multiplies
+    if (threadIdx.x == 0) {
+      for (int i = 0; i < S::kResident; ++i) {
+        own_full[i].init(1);
+        own_empty[i].init(readers);
+      }
+      for (int i = 0; i < S::kStages; ++i) {
+        a_full[i].init(1);
+        b_full[i].init(1);
+        a_empty[i].init(readers);
+        b_empty[i].init(readers);
+      }
+      publish_barriers();
+    }
+    __syncthreads();
+  }
+};
+
+}  // namespace sash::cuda::hopper

@@ -1,0 +1,31 @@
+#include "attention_hopper_backward_keys.cuh"
+
+namespace sash::cuda::hopper {
+namespace {
+
+template <class T, int width>
+struct Shapes;
+template <class T>
+struct Shapes<T, 64> {
+  using type = BackwardShape<T, 64, 3, 4, 2, 1, false>;
+};
+template <class T>
+struct Shapes<T, 128> {
+  using type = BackwardShape<T, 128, 2, 2, 2, 1, true>;
+};
+
+}  // namespace
+
+template <class T, int width>
+void backward_keys(const KernelContext& context, const Backward<T>& call) {
+  launch_keys<typename Shapes<T, width>::type>(context, call);
+}
+
+template void backward_keys<__nv_bfloat16, 64>(const KernelContext&,
+                                               const Backward<__nv_bfloat16>&);
+template void backward_keys<__nv_bfloat16, 128>(const KernelContext&,
+                                                const Backward<__nv_bfloat16>&);
+template void backward_keys<__half, 64>(const KernelContext&, const Backward<__half>&);
+template void backward_keys<__half, 128>(const KernelContext&, const Backward<__half>&);
+
+}  // namespace sash::cuda::hopper

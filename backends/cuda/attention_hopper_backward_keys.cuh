@@ -1,0 +1,222 @@
+#pragma once
+
+#include "attention_hopper_backward.cuh"
+
+/// dK = scale dS' Q and dV = P' g, by blocks of threads that own keys and meet the queries of all
+/// heads of their group that see these. Rows of their scores are keys: they form S' = K Q' and
+/// dP' = V g'.
+///
+/// Memory: a block reads its rows of k and v once and each block of q, g and their terms that one
+/// of its lines lists once a head; it writes its rows of dk and dv once.
+namespace sash::cuda::hopper {
+
+/// The copying warp.
+template <class S, class T>
+__device__ void copy_keys(const Backward<T>& x, BackwardShared<S>& shared) {
+  const Problem& p = x.problem;
+  const int blocks = static_cast<int>(p.map.key_blocks), heads = p.heads / p.groups;
+  RingPlace<S::kResident> at_own;
+  RingPlace<S::kStages> at;
+  for (int item = static_cast<int>(blockIdx.x); item < x.items;
+       item += static_cast<int>(gridDim.x)) {
+    const Place place(x.tiles, p.groups, item, S::kLines);
+    const int own = at_own.stage();
+    shared.own_empty[own].wait(at_own.parity() ^ 1);
+    if (lane() == 0) {
+      Barrier& full = shared.own_full[own];
+      full.arrive_and_expect(2 * S::kLines * S::Rows::kBytes);
+      for (int i = 0; i < S::kLines; ++i) {
+        const int row = (place.line + i) * kBlock;
+        copy_rows(shared.own[own][0][i], 0, x.k, row, place.h, place.b, full);
+        copy_rows(shared.own[own][1][i], 0, x.v, row, place.h, place.b, full);
+      }
+    }
+    at_own.advance();
+    const int end_head = (place.h + 1) * heads;
+    for (int h = place.h * heads; h < end_head; ++h) {
+      Walk<S::kLines> walk(p.map.by_key, p.first_line(place.b, h, blocks) + place.line,
+                           blocks - place.line);
+      bool more;
+      do {
+        const int s = at.stage();
+        shared.a_empty[s].wait(at.parity() ^ 1);
+        const int found = walk.next(), block = found == kNone ? 0 : found;
+        more = walk.more();
+        shared.step[s].note(0, found, walk.tile());
+        if (lane() == 0) shared.step[s].last = !more && h + 1 == end_head;
+        __syncwarp();
+        if (lane() == 0) {
+          shared.a_full[s].arrive_and_expect(S::Rows::kBytes + sizeof(Terms));
+          copy_rows(shared.a[s], 0, x.q, block * kBlock, h, place.b, shared.a_full[s]);
+          copy_bytes(&shared.terms[s], x.terms + p.terms_line(place.b, h) + block, sizeof(Terms),
+                     shared.a_full[s]);
+        }
+        shared.b_empty[s].wait(at.parity() ^ 1);
+        if (lane() == 0) {
+          shared.b_full[s].arrive_and_expect(S::Rows::kBytes);
+          copy_rows(shared.b[s], 0, x.g, block * kBlock, h, place.b, shared.b_full[s]);
+        }
+        at.advance();
+      } while (more);
+    }
+  }
+}
+
+/// A group that multiplies.
+template <class S, class T>
+class KeyGroup {
+ public:
+  __device__ KeyGroup(const Backward<T>& x, BackwardShared<S>& shared)
+      : x_(x), shared_(shared), line_(group()), k_(shared.own[0][0][line_]), q_(shared.a[0]) {}
+
+  __device__ void run() {
+    RingPlace<S::kResident> at_own;
+    for (int item = static_cast<int>(blockIdx.x); item < x_.items;
+         item += static_cast<int>(gridDim.x)) {
+      const int own = at_own.stage();
+#pragma unroll
+      for (int i = 0; i < kSums; ++i) dk_[i] = dv_[i] = 0;
+      shared_.own_full[own].wait(at_own.parity());
+      const Operand k = k_.at(own, sizeof(shared_.own[0]));
+      do {
+        step(k, k + sizeof(shared_.own[0][0]));
+        at_.advance();
+      } while (!last_);
+      shared_.own_empty[own].arrive(lane() == 0);
+      at_own.advance();
+      write(Place(x_.tiles, x_.problem.groups, item, S::kLines));
+    }
+  }
+
+ private:
+  __device__ void step(Operand k, Operand v) {
+    const int s = at_.stage();
+    shared_.a_full[s].wait(at_.parity());
+    const int tile[1] = {shared_.step[s].tile[line_][0]};
+    last_ = shared_.step[s].last;
+    if (tile[0] == kAbsent) {
+      shared_.b_full[s].wait(at_.parity());
+      shared_.a_empty[s].arrive(lane() == 0);
+      shared_.b_empty[s].arrive(lane() == 0);
+      return;
+    }
+    Mask<1> mask;
+    if (tile[0] >= 0) mask.load(x_.problem.map.key_bits, tile);
+    const Operand q = q_.at(s, sizeof(shared_.a[0])), g = q + sizeof(shared_.a);
+    // S' = K Q' and dP' = V g'
+    begin_products();
+    multiply_rows<typename S::Rows, typename S::Rows>(score_, k, q);
+    end_products();
+    shared_.b_full[s].wait(at_.parity());
+    begin_products();
+    multiply_rows<typename S::Rows, typename S::Rows>(slope_, v, g);
+    end_products();
+    // P = 2^(exponent S - lse)
+    wait_for_products<1>();
+    settle(score_);
+    if (tile[0] >= 0) mask.hide(score_);
+    const Terms& terms = shared_.terms[s];
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const float2 lse = *reinterpret_cast<const float2*>(terms.lse + column_of(j, 0));
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        score_[4 * j + e] =
+            exp2_approx(fmaf(score_[4 * j + e], x_.problem.exponent, e % 2 == 0 ? -lse.x : -lse.y));
+      }
+    }
+    settle(score_);
+    uint32_t words[16];
+    // dV += P' g
+    if constexpr (S::kChains) {
+      pack<T>(words, score_);
+      settle(dv_);
+      begin_products();
+      multiply_add<typename S::Rows>(dv_, words, g);
+      end_products();
+      wait_for_products<1>();
+    } else {
+      wait_for_products<0>();
+    }
+    // dS = P (dP - D)
+    settle(slope_);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const float2 dot = *reinterpret_cast<const float2*>(terms.dot + column_of(j, 0));
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int i = 4 * j + e;
+        slope_[i] = score_[i] * (slope_[i] - (e % 2 == 0 ? dot.x : dot.y));
+      }
+    }
+    uint32_t slope_words[16];
+    pack<T>(slope_words, slope_);
+    if constexpr (!S::kChains) {
+      pack<T>(words, score_);
+      settle(dv_);
+      begin_products();
+      multiply_add<typename S::Rows>(dv_, words, g);
+      end_products();
+    }
+    // dK += dS' Q
+    settle(dk_);
+    begin_products();
+    multiply_add<typename S::Rows>(dk_, slope_words, q);
+    end_products();
+    wait_for_products<1>();
+    settle(dv_);
+    shared_.b_empty[s].arrive(lane() == 0);
+    wait_for_products<0>();
+    settle(dk_);
+    shared_.a_empty[s].arrive(lane() == 0);
+  }
+
+  __device__ void write(const Place& place) {
+    const Problem& p = x_.problem;
+    const int key = (place.line + line_) * kBlock, rows = p.keys - key;
+    const int64_t first = (static_cast<int64_t>(place.b) * p.groups + place.h) * p.keys + key;
+    const float scale[2] = {p.scale, p.scale}, one[2] = {1.f, 1.f};
+    store_rows(x_.dk + first * x_.qk_width, rows, x_.qk_width, dk_, scale);
+    store_rows(x_.dv + first * x_.v_width, rows, x_.v_width, dv_, one);
+  }
+
+  static constexpr int kSums = S::kWidth / 2;
+
+  const Backward<T>& x_;
+  BackwardShared<S>& shared_;
+  const int line_;
+  const Operand k_, q_;
+  RingPlace<S::kStages> at_;
+  bool last_;
+  float score_[32], slope_[32], dk_[kSums], dv_[kSums];
+};
+
+template <class S, class T = typename S::Element>
+__global__ void __launch_bounds__(S::kThreads, S::kPerSm)
+    key_kernel(const __grid_constant__ Backward<T> x) {
+#ifdef SASH_HOPPER
+  extern __shared__ __align__(1024) unsigned char raw[];
+  auto& shared = *reinterpret_cast<BackwardShared<S>*>(raw);
+  shared.init();
+  if (group() < S::kLines) {
+    take_registers<S::kRegisters>();
+    KeyGroup<S, T>(x, shared).run();
+  } else {
+    release_registers<S::kCopyRegisters>();
+    if (warp() == 4 * S::kLines) copy_keys<S>(x, shared);
+  }
+#endif
+}
+
+/// As many blocks of threads as the card holds walk over all tiles.
+template <class S, class T = typename S::Element>
+void launch_keys(const KernelContext& context, Backward<T> call) {
+  static constinit std::atomic<uint64_t> allowed{0};
+  const Problem& p = call.problem;
+  call.tiles = (static_cast<int>(p.map.key_blocks) + S::kLines - 1) / S::kLines;
+  call.items = call.tiles * p.batches * p.groups;
+  launch(context, key_kernel<S>, allowed, std::min<int64_t>(places(context, S::kPerSm), call.items),
+         S::kThreads, sizeof(BackwardShared<S>), call);
+}
+
+}  // namespace sash::cuda::hopper

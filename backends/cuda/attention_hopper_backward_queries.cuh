@@ -1,0 +1,306 @@
+#pragma once
+
+#include "attention_hopper_backward.cuh"
+
+/// dQ = scale dS K by blocks of threads that own queries and meet the keys that these see.
+///
+/// Memory: a block reads its rows of q, g, out and lse once and each block of keys and values that
+/// one of its lines lists once; it writes its rows of dq and their terms once.
+namespace sash::cuda::hopper {
+
+/// The copying warp.
+template <class S, class T>
+__device__ void copy_queries(const Backward<T>& x, BackwardShared<S>& shared) {
+  const Problem& p = x.problem;
+  const int blocks = static_cast<int>(p.map.query_blocks);
+  RingPlace<S::kResident> at_own;
+  RingPlace<S::kStages> at;
+  for (int item = static_cast<int>(blockIdx.x); item < x.items;
+       item += static_cast<int>(gridDim.x)) {
+    const Place place(x.tiles, p.heads, item, S::kLines);
+    const int head = p.group_of(place.h);
+    Walk<S::kLines> walk(p.map.by_query, p.first_line(place.b, place.h, blocks) + place.line,
+                         blocks - place.line);
+    const int own = at_own.stage();
+    shared.own_empty[own].wait(at_own.parity() ^ 1);
+    if (lane() == 0) {
+      Barrier& full = shared.own_full[own];
+      full.arrive_and_expect(2 * S::kLines * S::Rows::kBytes);
+      for (int i = 0; i < S::kLines; ++i) {
+        const int row = (place.line + i) * kBlock;
+        copy_rows(shared.own[own][0][i], 0, x.q, row, place.h, place.b, full);
+        copy_rows(shared.own[own][1][i], 0, x.g, row, place.h, place.b, full);
+      }
+    }
+    at_own.advance();
+    bool more;
+    do {
+      const int s = at.stage();
+      shared.a_empty[s].wait(at.parity() ^ 1);
+      const int block = walk.next();
+      more = walk.more();
+      shared.step[s].note(0, block, walk.tile());
+      if (lane() == 0) shared.step[s].last = !more;
+      __syncwarp();
+      const int row = block == kNone ? 0 : block * kBlock;
+      if (lane() == 0) {
+        shared.a_full[s].arrive_and_expect(S::Rows::kBytes);
+        copy_rows(shared.a[s], 0, x.k, row, head, place.b, shared.a_full[s]);
+      }
+      shared.b_empty[s].wait(at.parity() ^ 1);
+      if (lane() == 0) {
+        shared.b_full[s].arrive_and_expect(S::Rows::kBytes);
+        copy_rows(shared.b[s], 0, x.v, row, head, place.b, shared.b_full[s]);
+      }
+      at.advance();
+    } while (more);
+  }
+}
+
+/// A group that multiplies.
+template <class S, class T>
+class QueryGroup {
+ public:
+  __device__ QueryGroup(const Backward<T>& x, BackwardShared<S>& shared)
+      : x_(x), shared_(shared), line_(group()), q_(shared.own[0][0][line_]), k_(shared.a[0]) {}
+
+  __device__ void run() {
+    RingPlace<S::kResident> at_own;
+    for (int item = static_cast<int>(blockIdx.x); item < x_.items;
+         item += static_cast<int>(gridDim.x)) {
+      const Place place(x_.tiles, x_.problem.heads, item, S::kLines);
+      const int own = at_own.stage();
+      form_terms(place, own, at_own.parity());
+#pragma unroll
+      for (float& dq : dq_) dq = 0;
+      const Operand q = q_.at(own, sizeof(shared_.own[0]));
+      walk(q, q + sizeof(shared_.own[0][0]));
+      shared_.own_empty[own].arrive(lane() == 0);
+      at_own.advance();
+      write(place);
+    }
+  }
+
+ private:
+  /// D of this warp's 16 rows, their log-sum-exps, and both to memory for the kernel of dk and dv.
+  __device__ void form_terms(const Place& place, int own, uint32_t parity) {
+    constexpr int across = S::kWidth / 8, down = 32 / across, turns = 16 / down;
+    const Problem& p = x_.problem;
+    const int line = place.line + line_, query = line * kBlock;
+    const int64_t head = p.row_of(place.b, place.h);
+    const int chunk = lane() % across, top = warp() % 4 * 16 + lane() / across;
+    uint4 out[turns];
+#pragma unroll
+    for (int i = 0; i < turns; ++i) {
+      const int row = query + top + i * down;
+      const bool inside = row < p.queries && 8 * chunk < x_.v_width;
+      out[i] = inside
+                   ? *reinterpret_cast<const uint4*>(x_.out + (head + row) * x_.v_width + 8 * chunk)
+                   : uint4{};
+    }
+    float lse[2], dot[2] = {};
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = query + row_of(half);
+      lse[half] = row < p.queries ? x_.lse[head + row] * kLog2E : kInfinity;
+      if (x_.g_lse && row < p.queries) dot[half] = -x_.g_lse[head + row];
+    }
+    shared_.own_full[own].wait(parity);
+    const auto* g = reinterpret_cast<const unsigned char*>(&shared_.own[own][1][line_]) +
+                    chunk / 8 * S::Rows::kSlabBytes;
+#pragma unroll
+    for (int i = 0; i < turns; ++i) {
+      const int row = top + i * down;
+      const uint4 slope = *reinterpret_cast<const uint4*>(g + row * 128 + (chunk ^ row) % 8 * 16);
+      float sum = dot_of(slope, out[i]);
+#pragma unroll
+      for (int step = across / 2; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int mine = lane() / 4 + 8 * half;
+        const float found = __shfl_sync(~0u, sum, mine % down * across);
+        if (mine / down == i) dot[half] += found;
+      }
+    }
+    Terms* terms = x_.terms + p.terms_line(place.b, place.h) + line;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      lse_[half] = lse[half];
+      dot_[half] = dot[half];
+      if (line < p.map.query_blocks && lane() % 4 == 0) {
+        terms->lse[row_of(half)] = lse[half];
+        terms->dot[row_of(half)] = dot[half];
+      }
+    }
+  }
+
+  /// Of eight pairs of elements.
+  static __device__ float dot_of(const uint4& a, const uint4& b) {
+    const uint32_t x[4] = {a.x, a.y, a.z, a.w}, y[4] = {b.x, b.y, b.z, b.w};
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 u = unpack(std::type_identity<T>{}, x[i]);
+      const float2 w = unpack(std::type_identity<T>{}, y[i]);
+      sum = fmaf(u.x, w.x, fmaf(u.y, w.y, sum));
+    }
+    return sum;
+  }
+
+  /// Whether the step at hand shows this group something; once its keys are there.
+  __device__ bool look() {
+    shared_.a_full[at_.stage()].wait(at_.parity());
+    const auto& step = shared_.step[at_.stage()];
+    last_ = step.last;
+    const int tile[1] = {step.tile[line_][0]};
+    masked_ = tile[0] >= 0;
+    if (masked_) mask_.load(x_.problem.map.bits, tile);
+    return tile[0] != kAbsent;
+  }
+
+  __device__ void advance() {
+    ended_ = last_;
+    at_.advance();
+  }
+
+  __device__ void release(Barrier (&empty)[S::kStages], const RingPlace<S::kStages>& at) {
+    empty[at.stage()].arrive(lane() == 0);
+  }
+
+  /// dQ, not yet scaled.
+  __device__ void walk(Operand q, Operand g) {
+    ended_ = false;
+    while (!ended_) {
+      if (!look()) {
+        shared_.b_full[at_.stage()].wait(at_.parity());
+        release(shared_.a_empty, at_);
+        release(shared_.b_empty, at_);
+        advance();
+        continue;
+      }
+      start_scores(q);
+      start_slopes(g);
+      wait_for_products<1>();
+      form_weights();
+      wait_for_products<0>();
+      form_slopes();
+      release(shared_.b_empty, at_);
+      RingPlace<S::kStages> before = at_;
+      advance();
+      // The last product of a step runs while the weights of the next are formed. A step that shows
+      // nothing ends the chain, so that no buffer waits for what comes after it.
+      while (S::kChains && !ended_ && look()) {
+        start_scores(q);
+        start_sums(before);
+        start_slopes(g);
+        wait_for_products<2>();
+        form_weights();
+        wait_for_products<0>();
+        settle(dq_);
+        release(shared_.a_empty, before);
+        form_slopes();
+        release(shared_.b_empty, at_);
+        before = at_;
+        advance();
+      }
+      start_sums(before);
+      wait_for_products<0>();
+      settle(dq_);
+      release(shared_.a_empty, before);
+    }
+  }
+
+  /// S = Q K'
+  __device__ void start_scores(Operand q) {
+    begin_products();
+    multiply_rows<typename S::Rows, typename S::Rows>(score_, q,
+                                                      k_.at(at_.stage(), sizeof(shared_.a[0])));
+    end_products();
+  }
+
+  /// dP = g V'
+  __device__ void start_slopes(Operand g) {
+    shared_.b_full[at_.stage()].wait(at_.parity());
+    begin_products();
+    multiply_rows<typename S::Rows, typename S::Rows>(
+        slope_, g, k_.at(at_.stage(), sizeof(shared_.a[0])) + sizeof(shared_.a));
+    end_products();
+  }
+
+  /// P = 2^(exponent S - lse)
+  __device__ void form_weights() {
+    settle(score_);
+    if (masked_) mask_.hide(score_);
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      score_[i] = exp2_approx(fmaf(score_[i], x_.problem.exponent, -lse_[i / 2 % 2]));
+    }
+    settle(score_);
+  }
+
+  /// dS = P (dP - D)
+  __device__ void form_slopes() {
+    settle(slope_);
+#pragma unroll
+    for (int i = 0; i < 32; ++i) slope_[i] = score_[i] * (slope_[i] - dot_[i / 2 % 2]);
+    pack<T>(slope_words_, slope_);
+  }
+
+  /// dQ += dS K
+  __device__ void start_sums(const RingPlace<S::kStages>& at) {
+    settle(dq_);
+    begin_products();
+    multiply_add<typename S::Rows>(dq_, slope_words_, k_.at(at.stage(), sizeof(shared_.a[0])));
+    end_products();
+  }
+
+  __device__ void write(const Place& place) {
+    const Problem& p = x_.problem;
+    const int query = (place.line + line_) * kBlock;
+    const int64_t first = p.row_of(place.b, place.h) + query;
+    const float factor[2] = {p.scale, p.scale};
+    store_rows(x_.dq + first * x_.qk_width, p.queries - query, x_.qk_width, dq_, factor);
+  }
+
+  const Backward<T>& x_;
+  BackwardShared<S>& shared_;
+  const int line_;
+  const Operand q_, k_;
+  RingPlace<S::kStages> at_;
+  bool last_, ended_, masked_;
+  Mask<1> mask_;
+  float score_[32], slope_[32], dq_[S::kWidth / 2];
+  uint32_t slope_words_[16];
+  float lse_[2], dot_[2];
+};
+
+template <class S, class T = typename S::Element>
+__global__ void __launch_bounds__(S::kThreads, S::kPerSm)
+    query_kernel(const __grid_constant__ Backward<T> x) {
+#ifdef SASH_HOPPER
+  extern __shared__ __align__(1024) unsigned char raw[];
+  auto& shared = *reinterpret_cast<BackwardShared<S>*>(raw);
+  shared.init();
+  if (group() < S::kLines) {
+    take_registers<S::kRegisters>();
+    QueryGroup<S, T>(x, shared).run();
+  } else {
+    release_registers<S::kCopyRegisters>();
+    if (warp() == 4 * S::kLines) copy_queries<S>(x, shared);
+  }
+#endif
+}
+
+/// As many blocks of threads as the card holds walk over all tiles.
+template <class S, class T = typename S::Element>
+void launch_queries(const KernelContext& context, Backward<T> call) {
+  static constinit std::atomic<uint64_t> allowed{0};
+  const Problem& p = call.problem;
+  call.tiles = (static_cast<int>(p.map.query_blocks) + S::kLines - 1) / S::kLines;
+  call.items = call.tiles * p.batches * p.heads;
+  launch(context, query_kernel<S>, allowed,
+         std::min<int64_t>(places(context, S::kPerSm), call.items), S::kThreads,
+         sizeof(BackwardShared<S>), call);
+}
+
+}  // namespace sash::cuda::hopper

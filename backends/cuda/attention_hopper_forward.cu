@@ -1,0 +1,42 @@
+#include "attention_hopper_forward.cuh"
+
+#include "attention_hopper.h"
+
+namespace sash::cuda {
+namespace hopper {
+namespace {
+
+template <class T, int width>
+struct Shapes;
+template <class T>
+struct Shapes<T, 64> {
+  using type = ForwardShape<T, 64, 4, 1, 4, 1, true>;
+};
+template <class T>
+struct Shapes<T, 128> {
+  using type = ForwardShape<T, 128, 2, 1, 4, 1, true>;
+};
+
+}  // namespace
+}  // namespace hopper
+
+void attention_hopper_forward(KernelContext& context, const kernels::AttentionInputs& inputs,
+                              const kernels::AttentionParams& params, const TensorView& out,
+                              const TensorView& lse) {
+  using namespace hopper;
+  const auto& [q, k, v] = inputs;
+  with_tiles(q.dtype, std::max(q.shape[3], v.shape[3]), [&]<class T, int width>() {
+    const Forward<T> call{.problem = Problem(inputs, params),
+                          .q = tensor_map(q),
+                          .k = tensor_map(k),
+                          .v = tensor_map(v),
+                          .out = out.ptr<T>(),
+                          .lse = lse.ptr<float>(),
+                          .width = static_cast<int>(v.shape[3]),
+                          .tiles = 0,
+                          .items = 0};
+    launch_forward<typename Shapes<T, width>::type>(context, call);
+  });
+}
+
+}  // namespace sash::cuda

@@ -1,0 +1,325 @@
+#pragma once
+
+#include "attention_hopper_problem.cuh"
+
+/// Attention with a running softmax (M. Milakov and N. Gimelshein, "Online normalizer calculation
+/// for softmax", 2018) whose products run behind the exponentials (J. Shah et al.,
+/// "FlashAttention-3", NeurIPS 2024).
+///
+/// Memory: a block of threads reads its queries once and each block of keys and values that one of
+/// its lines lists once; it writes its rows of out and lse once.
+namespace sash::cuda::hopper {
+
+/// Heads of `width` features; `lines` blocks of 64 queries, which meet `blocks` blocks of 64 keys a
+/// step; `per_sm` blocks of threads share a multiprocessor. `chains`: whether products run while
+/// weights are formed, which takes registers.
+template <class T, int width, int lines, int blocks, int stages, int per_sm, bool chains>
+struct ForwardShape : Groups<lines, per_sm> {
+  using Element = T;
+  static constexpr int kWidth = width, kBlocks = blocks, kStages = stages, kKeys = blocks * kBlock;
+  static constexpr bool kChains = chains;
+  using Queries = Tile<T, width, kBlock>;
+  using Keys = Tile<T, width, kKeys>;
+};
+
+template <class T>
+struct Forward {
+  Problem problem;
+  CUtensorMap q, k, v;
+  T* out;
+  float* lse;
+  int width;  ///< features of out
+  int tiles;  ///< blocks of kLines lines per head
+  int items;  ///< tiles in all
+};
+
+template <class S>
+struct ForwardShared {
+  typename S::Queries q[2][S::kLines];
+  typename S::Keys k[S::kStages], v[S::kStages];
+  Step<S::kLines, S::kBlocks> step[S::kStages];
+  Barrier q_full[2], q_empty[2];
+  Barrier k_full[S::kStages], k_empty[S::kStages], v_full[S::kStages], v_empty[S::kStages];
+
+  __device__ void init() {
+    constexpr uint32_t readers = 4 * S::kLines;  // one lane of each warp that multiplies
+    if (threadIdx.x == 0) {
+      for (int i = 0; i < 2; ++i) {
+        q_full[i].init(1);
+        q_empty[i].init(readers);
+      }
+      for (int i = 0; i < S::kStages; ++i) {
+        k_full[i].init(1);
+        v_full[i].init(1);
+        k_empty[i].init(readers);
+        v_empty[i].init(readers);
+      }
+      publish_barriers();
+    }
+    __syncthreads();
+  }
+};
+
+/// The copying warp.
+template <class S, class T>
+__device__ void copy_forward(const Forward<T>& x, ForwardShared<S>& shared) {
+  const Problem& p = x.problem;
+  const int blocks = static_cast<int>(p.map.query_blocks);
+  RingPlace<2> at_q;
+  RingPlace<S::kStages> at;
+  for (int item = static_cast<int>(blockIdx.x); item < x.items;
+       item += static_cast<int>(gridDim.x)) {
+    const Place place(x.tiles, p.heads, item, S::kLines);
+    const int head = p.group_of(place.h);
+    Walk<S::kLines> walk(p.map.by_query, p.first_line(place.b, place.h, blocks) + place.line,
+                         blocks - place.line);
+    Barrier& q_full = shared.q_full[at_q.stage()];
+    shared.q_empty[at_q.stage()].wait(at_q.parity() ^ 1);
+    if (lane() == 0) {
+      q_full.arrive_and_expect(S::kLines * S::Queries::kBytes);
+      for (int i = 0; i < S::kLines; ++i) {
+        copy_rows(shared.q[at_q.stage()][i], 0, x.q, (place.line + i) * kBlock, place.h, place.b,
+                  q_full);
+      }
+    }
+    at_q.advance();
+    bool more;
+    do {
+      const int s = at.stage();
+      shared.k_empty[s].wait(at.parity() ^ 1);
+      int row[S::kBlocks];
+#pragma unroll
+      for (int part = 0; part < S::kBlocks; ++part) {
+        const int block = walk.next();
+        shared.step[s].note(part, block, walk.tile());
+        row[part] = (block == kNone ? static_cast<int>(p.map.key_blocks) : block) * kBlock;
+      }
+      more = walk.more();
+      if (lane() == 0) shared.step[s].last = !more;
+      __syncwarp();
+      if (lane() == 0) {
+        shared.k_full[s].arrive_and_expect(S::Keys::kBytes);
+        for (int part = 0; part < S::kBlocks; ++part) {
+          copy_rows(shared.k[s], part, x.k, row[part], head, place.b, shared.k_full[s]);
+        }
+      }
+      shared.v_empty[s].wait(at.parity() ^ 1);
+      if (lane() == 0) {
+        shared.v_full[s].arrive_and_expect(S::Keys::kBytes);
+        for (int part = 0; part < S::kBlocks; ++part) {
+          copy_rows(shared.v[s], part, x.v, row[part], head, place.b, shared.v_full[s]);
+        }
+      }
+      at.advance();
+    } while (more);
+  }
+}
+
+/// A group that multiplies.
+template <class S, class T>
+class ForwardGroup {
+ public:
+  __device__ ForwardGroup(const Forward<T>& x, ForwardShared<S>& shared)
+      : x_(x), shared_(shared), line_(group()), q_(shared.q[0][line_]), k_(shared.k[0]) {}
+
+  __device__ void run() {
+    RingPlace<2> at_q;
+    for (int item = static_cast<int>(blockIdx.x); item < x_.items;
+         item += static_cast<int>(gridDim.x)) {
+#pragma unroll
+      for (float& o : sum_) o = 0;
+      highest_[0] = highest_[1] = -kInfinity;
+      total_[0] = total_[1] = 0;
+      shared_.q_full[at_q.stage()].wait(at_q.parity());
+      attend(q_.at(at_q.stage(), S::kLines * S::Queries::kBytes));
+      shared_.q_empty[at_q.stage()].arrive(lane() == 0);
+      at_q.advance();
+      write(Place(x_.tiles, x_.problem.heads, item, S::kLines));
+    }
+  }
+
+ private:
+  /// Whether the step at hand shows this group something; once its keys are there.
+  __device__ bool look() {
+    shared_.k_full[at_.stage()].wait(at_.parity());
+    const auto& step = shared_.step[at_.stage()];
+    last_ = step.last;
+    int tile[S::kBlocks];
+    bool any = false;
+    masked_ = false;
+#pragma unroll
+    for (int part = 0; part < S::kBlocks; ++part) {
+      tile[part] = step.tile[line_][part];
+      any = any || tile[part] != kAbsent;
+      masked_ = masked_ || tile[part] != kWhole;
+    }
+    if (any && masked_) mask_.load(x_.problem.map.bits, tile);
+    return any;
+  }
+
+  __device__ void advance() {
+    ended_ = last_;
+    at_.advance();
+  }
+
+  __device__ void release(Barrier (&empty)[S::kStages], const RingPlace<S::kStages>& at) {
+    empty[at.stage()].arrive(lane() == 0);
+  }
+
+  /// O, not yet divided by the sums of weights.
+  __device__ void attend(Operand q) {
+    ended_ = false;
+    while (!ended_) {
+      if (!look()) {
+        shared_.v_full[at_.stage()].wait(at_.parity());
+        release(shared_.k_empty, at_);
+        release(shared_.v_empty, at_);
+        advance();
+        continue;
+      }
+      float rescale[2];
+      start_scores(q);
+      wait_for_products<0>();
+      settle(score_);
+      release(shared_.k_empty, at_);
+      form_weights(rescale);
+      finish_weights(rescale);
+      RingPlace<S::kStages> before = at_;
+      advance();
+      // The products of a step run while the weights of the next are formed. A step that shows
+      // nothing ends the chain, so that no buffer waits for what comes after it.
+      while (S::kChains && !ended_ && look()) {
+        start_scores(q);
+        start_sums(before);
+        wait_for_products<1>();
+        settle(score_);
+        release(shared_.k_empty, at_);
+        form_weights(rescale);
+        wait_for_products<0>();
+        settle(sum_);
+        release(shared_.v_empty, before);
+        finish_weights(rescale);
+        before = at_;
+        advance();
+      }
+      start_sums(before);
+      wait_for_products<0>();
+      settle(sum_);
+      release(shared_.v_empty, before);
+    }
+  }
+
+  /// S = Q K'
+  __device__ void start_scores(Operand q) {
+    begin_products();
+    multiply_rows<typename S::Queries, typename S::Keys>(score_, q,
+                                                         k_.at(at_.stage(), sizeof(shared_.k[0])));
+    end_products();
+  }
+
+  /// O += P V
+  __device__ void start_sums(const RingPlace<S::kStages>& at) {
+    shared_.v_full[at.stage()].wait(at.parity());
+    settle(sum_);
+    begin_products();
+    multiply_add<typename S::Keys>(sum_, weight_,
+                                   k_.at(at.stage(), sizeof(shared_.k[0])) + sizeof(shared_.k));
+    end_products();
+  }
+
+  /// From products to weights relative to the highest score so far, 2^(exponent (s - highest)), and
+  /// what earlier ones have to be multiplied with.
+  __device__ void form_weights(float (&rescale)[2]) {
+    if (masked_) mask_.hide(score_);
+    const float exponent = x_.problem.exponent;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float now = highest_[half];
+#pragma unroll
+      for (int j = 2 * half; j < kScores; j += 4) now = max(now, max(score_[j], score_[j + 1]));
+      now = max(now, __shfl_xor_sync(~0u, now, 1));
+      now = max(now, __shfl_xor_sync(~0u, now, 2));
+      const float shift = now == -kInfinity ? 0.f : now * exponent;
+      rescale[half] = exp2_approx(fmaf(highest_[half], exponent, -shift));
+      highest_[half] = now;
+      float added = 0;
+#pragma unroll
+      for (int j = 2 * half; j < kScores; j += 4) {
+        score_[j] = exp2_approx(fmaf(score_[j], exponent, -shift));
+        score_[j + 1] = exp2_approx(fmaf(score_[j + 1], exponent, -shift));
+        added += score_[j] + score_[j + 1];
+      }
+      total_[half] = fmaf(total_[half], rescale[half], added);
+    }
+    settle(score_);
+  }
+
+  __device__ void finish_weights(const float (&rescale)[2]) {
+    pack<T>(weight_, score_);
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) sum_[i] *= rescale[i / 2 % 2];
+  }
+
+  __device__ void write(const Place& place) {
+    const Problem& p = x_.problem;
+    const int query = (place.line + line_) * kBlock, rows = p.queries - query;
+    const int64_t first = p.row_of(place.b, place.h) + query;
+    float factor[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float total = total_[half];
+      total += __shfl_xor_sync(~0u, total, 1);
+      total += __shfl_xor_sync(~0u, total, 2);
+      factor[half] = total == 0 ? 0.f : 1 / total;
+      if (lane() % 4 == 0 && row_of(half) < rows) {
+        x_.lse[first + row_of(half)] =
+            total == 0 ? kInfinity : (highest_[half] * p.exponent + log2f(total)) * kLn2;
+      }
+    }
+    store_rows(x_.out + first * x_.width, rows, x_.width, sum_, factor);
+  }
+
+  static constexpr int kScores = S::kKeys / 2, kSums = S::kWidth / 2;
+
+  const Forward<T>& x_;
+  ForwardShared<S>& shared_;
+  const int line_;
+  const Operand q_, k_;
+  RingPlace<S::kStages> at_;
+  bool last_, ended_, masked_;
+  Mask<S::kBlocks> mask_;
+  float score_[kScores], sum_[kSums];
+  uint32_t weight_[kScores / 2];
+  float highest_[2], total_[2];  ///< a thread's share of a row's total
+};
+
+template <class S, class T = typename S::Element>
+__global__ void __launch_bounds__(S::kThreads, S::kPerSm)
+    forward_kernel(const __grid_constant__ Forward<T> x) {
+#ifdef SASH_HOPPER
+  extern __shared__ __align__(1024) unsigned char raw[];
+  auto& shared = *reinterpret_cast<ForwardShared<S>*>(raw);
+  shared.init();
+  if (group() < S::kLines) {
+    take_registers<S::kRegisters>();
+    ForwardGroup<S, T>(x, shared).run();
+  } else {
+    release_registers<S::kCopyRegisters>();
+    if (warp() == 4 * S::kLines) copy_forward<S>(x, shared);
+  }
+#endif
+}
+
+/// As many blocks of threads as the card holds walk over all tiles.
+template <class S, class T = typename S::Element>
+void launch_forward(const KernelContext& context, Forward<T> call) {
+  static constinit std::atomic<uint64_t> allowed{0};
+  const Problem& p = call.problem;
+  call.tiles = (static_cast<int>(p.map.query_blocks) + S::kLines - 1) / S::kLines;
+  call.items = call.tiles * p.batches * p.heads;
+  launch(context, forward_kernel<S>, allowed,
+         std::min<int64_t>(places(context, S::kPerSm), call.items), S::kThreads,
+         sizeof(ForwardShared<S>), call);
+}
+
+}  // namespace sash::cuda::hopper

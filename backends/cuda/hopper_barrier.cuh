@@ -1,0 +1,111 @@
+#pragma once
+
+#include <cstdint>
+
+/// Set while code for sm_90a is made: the kernels of these headers are empty elsewhere.
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define SASH_HOPPER
+#endif
+
+/// Barriers in shared memory, on which threads and copies meet (PTX: mbarrier).
+///
+/// Phases of a barrier are numbered from 0. One ends when `count` arrivals have come, and with them
+/// all the bytes that they announced.
+namespace sash::cuda::hopper {
+
+__device__ inline uint32_t shared_address(const void* x) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(x));
+}
+
+class Barrier {
+ public:
+  /// By one thread, which calls `publish_barriers` when all are set, before the block meets.
+  __device__ void init(uint32_t count) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address()), "r"(count));
+  }
+
+  /// What this thread did before is seen by those who wait. Threads that are not `chosen` do
+  /// nothing; they need not branch around the call.
+  __device__ void arrive(bool chosen = true) {
+    asm volatile(
+        "{\n"
+        ".reg .pred chosen;\n"
+        "setp.ne.b32 chosen, %1, 0;\n"
+        "@chosen mbarrier.arrive.shared::cta.b64 _, [%0];\n"
+        "}" ::"r"(address()),
+        "r"(static_cast<int>(chosen))
+        : "memory");
+  }
+
+  /// The same, and `bytes` that copies will bring belong to this phase too.
+  __device__ void arrive_and_expect(uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address()),
+                 "r"(bytes)
+                 : "memory");
+  }
+
+  /// Until the latest phase of this parity has ended; the one before phase 0 has. Between two calls
+  /// the barrier may enter no more than one new phase.
+  __device__ void wait(uint32_t parity) {
+    while (!has_ended(parity)) {
+    }
+  }
+
+  __device__ uint32_t address() const { return shared_address(this); }
+
+ private:
+  __device__ bool has_ended(uint32_t parity) {
+    uint32_t ended;
+    asm volatile(
+        "{\n"
+        ".reg .pred ended;\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 ended, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, ended;\n"
+        "}"
+        : "=r"(ended)
+        : "r"(address()), "r"(parity)
+        : "memory");
+    return ended != 0;
+  }
+
+  uint64_t state_;
+};
+
+/// Lets copies see barriers that this thread has set.
+__device__ inline void publish_barriers() {
+  asm volatile("fence.mbarrier_init.release.cluster;");
+  asm volatile("fence.proxy.async.shared::cta;");
+}
+
+/// A place in a ring of kStages buffers, each with a barrier that says it is full and one that says
+/// it is empty. Turn n of the ring uses phase n of both: who reads a buffer waits for
+/// `full.wait(parity())`, who fills it for `empty.wait(parity() ^ 1)`.
+template <int kStages>
+class RingPlace {
+ public:
+  __device__ int stage() const { return stage_; }
+  __device__ uint32_t parity() const { return parity_; }
+  __device__ void advance() {
+    if (++stage_ == kStages) {
+      stage_ = 0;
+      parity_ ^= 1;
+    }
+  }
+
+ private:
+  int stage_ = 0;
+  uint32_t parity_ = 0;
+};
+
+/// Registers per thread from here on, by all four warps of a group. A kernel that uses them has a
+/// bound on its registers; the sum over all groups stays within it.
+template <int n>
+__device__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(n));
+}
+template <int n>
+__device__ void release_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(n));
+}
+
+}  // namespace sash::cuda::hopper

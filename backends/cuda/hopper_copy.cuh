@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cuda.h>
+
+#include "hopper_barrier.cuh"
+
+/// Copies from global to shared memory that one thread starts and a barrier awaits (PTX:
+/// cp.async.bulk).
+namespace sash::cuda::hopper {
+
+/// Columns of a slab: 128 bytes of 2-byte elements.
+inline constexpr int kSlab = 64;
+
+/// [rows][width] of 2-byte elements in shared memory, 1024-byte aligned, as products read it: slabs
+/// [rows][64], one after the other, whose 16-byte chunks are swapped within each row by an
+/// exclusive or with the row's number modulo 8.
+template <class T, int width, int rows>
+struct alignas(1024) Tile {
+  using Element = T;
+  static constexpr int kWidth = width, kRows = rows, kSlabs = width / kSlab;
+  static constexpr int kSlabBytes = rows * 128;
+  static constexpr uint32_t kBytes = kSlabs * kSlabBytes;
+  static_assert(sizeof(T) == 2 && width % kSlab == 0 && rows % 8 == 0);
+
+  T element[width * rows];
+
+  __device__ uint32_t address() const { return shared_address(element); }
+};
+
+/// Rows [row, row + 64) of head (b, h), to rows [64 part, 64 part + 64) of `tile`; zeros for rows
+/// and features past the end. The barrier's phase gets 128 width bytes. By one thread.
+template <class T, int width, int rows>
+__device__ void copy_rows(Tile<T, width, rows>& tile, int part, const CUtensorMap& x, int row,
+                          int h, int b, Barrier& barrier) {
+#pragma unroll
+  for (int slab = 0; slab < width / kSlab; ++slab) {
+    const uint32_t to = tile.address() + static_cast<uint32_t>(
+                                             slab * Tile<T, width, rows>::kSlabBytes + part * 8192);
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
+        "[%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(to),
+        "l"(&x), "r"(slab * kSlab), "r"(row), "r"(h), "r"(b), "r"(barrier.address())
+        : "memory");
+  }
+}
+
+/// `bytes` from `from` on, both 16-byte aligned and `bytes` a multiple of 16.
+__device__ inline void copy_bytes(void* to, const void* from, uint32_t bytes, Barrier& barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(shared_address(to)),
+      "l"(from), "r"(bytes), "r"(barrier.address())
+      : "memory");
+}
+
+/// Fetches what describes a tensor, so that the first copy need not wait for it.
+__device__ inline void prefetch(const CUtensorMap& x) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&x) : "memory");
+}
+
+}  // namespace sash::cuda::hopper

@@ -1,0 +1,199 @@
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <type_traits>
+
+#include "hopper_copy.cuh"
+
+/// Products of 64 rows by a group of four warps (PTX: wgmma), with sums in registers.
+///
+/// Of a product [64][n] a thread has sum[4 j + e], 0 <= e < 4: row 16 w + g + 8 (e / 2), column
+/// 8 j + 2 t + e % 2, where w is its warp in the group, g = lane / 4, t = lane % 4.
+///
+/// Products run behind the program. A batch of them starts with `begin_products` and ends with
+/// `end_products`; until `wait_for_products` says that it is done, nobody may touch its sums, its
+/// left operands in registers, or its tiles. `settle` then stands before the first use of the sums,
+/// and after the last of what has to be computed while other products run.
+namespace sash::cuda::hopper {
+
+__device__ inline void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void end_products() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+/// Until at most `pending` batches, the latest ones, are under way.
+template <int pending>
+__device__ void wait_for_products() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
+}
+
+/// Keeps the compiler from moving what makes or uses `sum` across this place.
+template <int n>
+__device__ void settle(float (&sum)[n]) {
+#pragma unroll
+  for (int i = 0; i < n; ++i) asm volatile("" : "+f"(sum[i])::"memory");
+}
+
+/// The same on all lanes, in a way that the compiler knows of.
+__device__ inline uint32_t uniform(uint32_t x) { return __shfl_sync(~0u, x, 0); }
+
+/// A tile as an operand: the half of its descriptor that differs between tiles. A product may take
+/// it by columns, [64 or n][depth], and sum over its columns, or as a right operand by rows,
+/// [depth][n]. Rows [64 p, ...) of a left operand begin 8192 p bytes after those of the first.
+class Operand {
+ public:
+  /// By all lanes of a warp. The distance of slabs counts by rows alone.
+  template <class T, int width, int rows>
+  __device__ explicit Operand(const Tile<T, width, rows>& tile)
+      : low_(uniform(tile.address() >> 4 | Tile<T, width, rows>::kSlabBytes >> 4 << 16)) {}
+
+  /// The operand `bytes` further on.
+  __device__ Operand operator+(uint32_t bytes) const { return Operand(low_ + (bytes >> 4)); }
+  /// The same operand in the ring's buffer `stage`, where buffers are `bytes` apart.
+  __device__ Operand at(int stage, uint32_t bytes) const {
+    return Operand(uniform(low_ + static_cast<uint32_t>(stage) * (bytes >> 4)));
+  }
+
+  /// Swizzle over 128 bytes, groups of 8 rows 1024 bytes apart.
+  __device__ uint64_t descriptor() const { return uint64_t{0x40000040u} << 32 | low_; }
+
+ private:
+  __device__ explicit Operand(uint32_t low) : low_(low) {}
+
+  uint32_t low_;
+};
+
+#define SASH_SUMS_32                                                       \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define SASH_BIND_32(sum)                                                                       \
+  "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3]), "+f"(sum[4]), "+f"(sum[5]),           \
+      "+f"(sum[6]), "+f"(sum[7]), "+f"(sum[8]), "+f"(sum[9]), "+f"(sum[10]), "+f"(sum[11]),     \
+      "+f"(sum[12]), "+f"(sum[13]), "+f"(sum[14]), "+f"(sum[15]), "+f"(sum[16]), "+f"(sum[17]), \
+      "+f"(sum[18]), "+f"(sum[19]), "+f"(sum[20]), "+f"(sum[21]), "+f"(sum[22]), "+f"(sum[23]), \
+      "+f"(sum[24]), "+f"(sum[25]), "+f"(sum[26]), "+f"(sum[27]), "+f"(sum[28]), "+f"(sum[29]), \
+      "+f"(sum[30]), "+f"(sum[31])
+#define SASH_SUMS_64                                                                 \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "           \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
+  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define SASH_BIND_64(sum)                                                                       \
+  "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3]), "+f"(sum[4]), "+f"(sum[5]),           \
+      "+f"(sum[6]), "+f"(sum[7]), "+f"(sum[8]), "+f"(sum[9]), "+f"(sum[10]), "+f"(sum[11]),     \
+      "+f"(sum[12]), "+f"(sum[13]), "+f"(sum[14]), "+f"(sum[15]), "+f"(sum[16]), "+f"(sum[17]), \
+      "+f"(sum[18]), "+f"(sum[19]), "+f"(sum[20]), "+f"(sum[21]), "+f"(sum[22]), "+f"(sum[23]), \
+      "+f"(sum[24]), "+f"(sum[25]), "+f"(sum[26]), "+f"(sum[27]), "+f"(sum[28]), "+f"(sum[29]), \
+      "+f"(sum[30]), "+f"(sum[31]), "+f"(sum[32]), "+f"(sum[33]), "+f"(sum[34]), "+f"(sum[35]), \
+      "+f"(sum[36]), "+f"(sum[37]), "+f"(sum[38]), "+f"(sum[39]), "+f"(sum[40]), "+f"(sum[41]), \
+      "+f"(sum[42]), "+f"(sum[43]), "+f"(sum[44]), "+f"(sum[45]), "+f"(sum[46]), "+f"(sum[47]), \
+      "+f"(sum[48]), "+f"(sum[49]), "+f"(sum[50]), "+f"(sum[51]), "+f"(sum[52]), "+f"(sum[53]), \
+      "+f"(sum[54]), "+f"(sum[55]), "+f"(sum[56]), "+f"(sum[57]), "+f"(sum[58]), "+f"(sum[59]), \
+      "+f"(sum[60]), "+f"(sum[61]), "+f"(sum[62]), "+f"(sum[63])
+
+/// sum[64][2 n] (+)= a b for 16 of the depth: both operands by columns.
+#define SASH_MULTIPLY_COLUMNS(T, type, n, columns, a_at, b_at, add_at)                            \
+  __device__ inline void multiply_16(std::type_identity<T>, float(&sum)[n], Operand a, Operand b, \
+                                     bool add) {                                                  \
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" add_at                                  \
+                 ", 0;\n"                                                                         \
+                 "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type             \
+                 " {" SASH_SUMS_##n "}, %" a_at ", %" b_at ", add, 1, 1, 0, 0;\n}"                \
+                 : SASH_BIND_##n(sum)                                                             \
+                 : "l"(a.descriptor()), "l"(b.descriptor()), "r"(static_cast<int>(add)));         \
+  }
+
+/// The same with `a` from registers and `b` by rows.
+#define SASH_MULTIPLY_ROWS(T, type, n, columns, a0, a1, a2, a3, b_at, add_at)                  \
+  __device__ inline void multiply_16(std::type_identity<T>, float(&sum)[n], const uint32_t* a, \
+                                     Operand b, bool add) {                                    \
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" add_at                               \
+                 ", 0;\n"                                                                      \
+                 "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type          \
+                 " {" SASH_SUMS_##n "}, {%" a0 ", %" a1 ", %" a2 ", %" a3 "}, %" b_at          \
+                                    ", add, 1, 1, 1;\n}"                                       \
+                 : SASH_BIND_##n(sum)                                                          \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.descriptor()),            \
+                   "r"(static_cast<int>(add)));                                                \
+  }
+
+#define SASH_MULTIPLY(T, type)                                              \
+  SASH_MULTIPLY_COLUMNS(T, type, 32, "64", "32", "33", "34")                \
+  SASH_MULTIPLY_COLUMNS(T, type, 64, "128", "64", "65", "66")               \
+  SASH_MULTIPLY_ROWS(T, type, 32, "64", "32", "33", "34", "35", "36", "37") \
+  SASH_MULTIPLY_ROWS(T, type, 64, "128", "64", "65", "66", "67", "68", "69")
+
+namespace detail {
+SASH_MULTIPLY(__nv_bfloat16, "bf16")
+SASH_MULTIPLY(__half, "f16")
+}  // namespace detail
+
+#undef SASH_MULTIPLY
+#undef SASH_MULTIPLY_ROWS
+#undef SASH_MULTIPLY_COLUMNS
+#undef SASH_BIND_64
+#undef SASH_BIND_32
+#undef SASH_SUMS_64
+#undef SASH_SUMS_32
+
+/// Bytes between columns [16 k, ...) and [16 (k + 1), ...) of a tile, which slabs interrupt.
+template <class X>
+__device__ constexpr uint32_t column_step(int k) {
+  return static_cast<uint32_t>(k / 4 * X::kSlabBytes + k % 4 * 32);
+}
+
+/// sum[i, j] = a[i] . b[j] for 64 rows of a tile like A and the 2 n rows of a tile like B, both by
+/// columns.
+template <class A, class B, int n>
+__device__ void multiply_rows(float (&sum)[n], Operand a, Operand b) {
+  static_assert(2 * n == B::kRows && A::kWidth == B::kWidth);
+#pragma unroll
+  for (int k = 0; k < A::kWidth / 16; ++k) {
+    detail::multiply_16(std::type_identity<typename A::Element>{}, sum, a + column_step<A>(k),
+                        b + column_step<B>(k), k > 0);
+  }
+}
+
+/// sum[i] += sum over j of weights[i, j] b[j] for the rows of a tile like B, by rows; the weights
+/// are those of 64 rows, packed in the order of sums.
+template <class B, int words, int n>
+__device__ void multiply_add(float (&sum)[n], const uint32_t (&weights)[words], Operand b) {
+  static_assert(4 * words == B::kRows && 2 * n == B::kWidth);
+#pragma unroll
+  for (int k = 0; k < B::kRows / 16; ++k) {
+    detail::multiply_16(std::type_identity<typename B::Element>{}, sum, weights + 4 * k,
+                        b + static_cast<uint32_t>(k * 2048), true);
+  }
+}
+
+/// Two sums as one word of `T`, the first in the low half.
+__device__ inline uint32_t pack(std::type_identity<__nv_bfloat16>, float low, float high) {
+  uint32_t word;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  return word;
+}
+__device__ inline uint32_t pack(std::type_identity<__half>, float low, float high) {
+  uint32_t word;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  return word;
+}
+
+__device__ inline float2 unpack(std::type_identity<__nv_bfloat16>, uint32_t word) {
+  return {__uint_as_float(word << 16), __uint_as_float(word & 0xFFFF0000u)};
+}
+__device__ inline float2 unpack(std::type_identity<__half>, uint32_t word) {
+  return __half22float2(reinterpret_cast<const __half2&>(word));
+}
+
+/// Sums as left operands of the next product.
+template <class T, int n>
+__device__ void pack(uint32_t (&words)[n / 2], const float (&sum)[n]) {
+#pragma unroll
+  for (int i = 0; i < n / 2; ++i) {
+    words[i] = pack(std::type_identity<T>{}, sum[2 * i], sum[2 * i + 1]);
+  }
+}
+
+}  // namespace sash::cuda::hopper

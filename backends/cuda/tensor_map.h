@@ -1,0 +1,18 @@
+#pragma once
+
+#include <cuda.h>
+
+#include "../../core/tensor_view.h"
+
+/// What the copy engine of sm_90 has to know of a tensor.
+namespace sash::cuda {
+
+/// Whether `tensor_map` takes `x`: float16 or bfloat16 [B, H, S, D], unit stride along D, the other
+/// strides and the address multiples of 16 bytes, and no broadcast axis.
+bool fits_tensor_map(const TensorView& x);
+
+/// `x` for copies of [64 rows][64 features] to swizzled shared memory. Made on the host in about a
+/// microsecond; passed to kernels by value, as a __grid_constant__.
+CUtensorMap tensor_map(const TensorView& x);
+
+}  // namespace sash::cuda
