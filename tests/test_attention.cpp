@@ -361,7 +361,7 @@ TEST_CASE("cuda masks: halves err at most twice as much as the dense formula in 
 
 TEST_CASE("attention: heads of up to 256 features") { check_widths(kCPU); }
 
-TEST_CASE("cuda masks: heads of up to 256 features") {
+TEST_CASE("cuda mask widths: heads of up to 256 features") {
   if (!cuda_missing()) check_widths(kCard);
 }
 
@@ -377,7 +377,7 @@ TEST_CASE("attention: gradients and second gradients over masks pass gradcheck")
   check_gradients(kCPU);
 }
 
-TEST_CASE("cuda masks: gradients and second gradients over masks pass gradcheck") {
+TEST_CASE("cuda mask gradients: gradients and second gradients over masks pass gradcheck") {
   if (!cuda_missing()) check_gradients(kCard);
 }
 
