@@ -2,7 +2,7 @@
 """Runs the project's benchmarks and the same cases in PyTorch, in turn, and prints the ratios.
 
 usage: compare_peers.py [--device cpu] [--build build/test] [--threads 2] [--rounds N]
-                        [--cases gemm op attention sparse train] [--seconds 150]
+                        [--cases gemm op attention sparse train] [--seconds 500]
                         [--dtype bfloat16]
 
 Each round runs both, one after the other, so that both meet the same machine; a figure is the
@@ -118,13 +118,13 @@ def options_of(arguments):
     parser.add_argument("--threads", type=int, default=2, help="on the CPU")
     parser.add_argument("--rounds", type=int, help="3 on the CPU, 1 on cuda")
     parser.add_argument("--cases", nargs="+", default=["gemm", "op", "attention", "train"])
-    parser.add_argument("--seconds", type=float, help="end by then: 150 on cuda, else no limit")
+    parser.add_argument("--seconds", type=float, help="end by then: 500 on cuda, else no limit")
     parser.add_argument("--dtype", help="of attention: float32, bfloat16, float16")
     parser.add_argument("--peer", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     cuda = options.device == "cuda"
     options.rounds = options.rounds or (1 if cuda else 3)
-    options.seconds = options.seconds or (150 if cuda else 1e6)
+    options.seconds = options.seconds or (500 if cuda else 1e6)
     return options
 
 

@@ -121,22 +121,32 @@ def sdpa(bench, emit, case, extra):
     time_recorded(bench, emit, case, "sdpa", call, extra)
 
 
+def block_mask(torch, case, block):
+    """The mask's blocks. Compiled if that works: plainly, all pairs are held several times over."""
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    mask, length = case.mask, case.length
+    options = {"device": case.q.device, "BLOCK_SIZE": block}
+
+    def mask_mod(batch, head, query, key):
+        return mask(query, key)
+
+    try:
+        return create_block_mask(mask_mod, None, None, length, length, _compile=True, **options)
+    except Exception:
+        torch._dynamo.reset()
+        return create_block_mask(mask_mod, None, None, length, length, **options)
+
+
 def flex(bench, emit, case, extra, block=128, impl="flex"):
-    """Flex attention, compiled for this case. The mask's blocks are compiled too: their plain
-    evaluation would hold all pairs several times over."""
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+    """Flex attention, compiled for this case."""
+    from torch.nn.attention.flex_attention import flex_attention
 
     if bench.deadline - time.monotonic() < COMPILE_SECONDS:
         raise TimeoutError("no time left to compile it")
-    torch, mask = bench.torch, case.mask
+    torch = bench.torch
     torch._dynamo.reset()
-    blocks = create_block_mask(
-        lambda batch, head, query, key: mask(query, key),
-        *(None, None, case.length, case.length),
-        device=bench.device,
-        BLOCK_SIZE=block,
-        _compile=True,
-    )
+    blocks = block_mask(torch, case, block)
     compiled = torch.compile(flex_attention, dynamic=False)
     grouped = case.kv_heads != case.heads
 
