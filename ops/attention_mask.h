@@ -39,7 +39,7 @@ struct BigBirdOptions {
   int64_t block = 64;  ///< tokens per block
   int64_t window = 3;  ///< blocks of the window, the query's own in the middle; odd
   int64_t global = 2;  ///< blocks at the start that see, and are seen by, every token
-  int64_t random = 3;  ///< further key blocks per query block
+  int64_t random = 3;  ///< key blocks per query block chosen among all
   uint64_t seed = 0;   ///< of the choice
 };
 
@@ -138,7 +138,7 @@ class SASH_API AttentionMask {
   friend SASH_API AttentionMask operator&(const AttentionMask& a, const AttentionMask& b);
   friend SASH_API AttentionMask operator|(const AttentionMask& a, const AttentionMask& b);
 
-  /// "causal & window(256, 0)": the value as text, the same for equal values.
+  /// "causal & window:256,0": the value as text, the same for equal values.
   std::string to_string() const;
   /// Whether nothing is hidden, whatever the lengths.
   bool shows_all() const;

@@ -264,8 +264,9 @@ void check_bits(Device device) {
 void check_gradients(Device device) {
   RandomNumbers random(24);
   const MaskShape shape{2, 2, 5, 5};
-  for (const MaskKind& kind : mask_kinds()) {
-    const NamedMask mask = kind.make(random, shape, device);
+  const std::vector<MaskKind>& kinds = mask_kinds();
+  for (size_t i = 0; i < kinds.size(); i += short_tests() ? 5 : 1) {
+    const NamedMask mask = kinds[i].make(random, shape, device);
     CAPTURE(mask.mask.to_string());
     std::vector<Tensor> inputs;
     for (const Shape& extents :
