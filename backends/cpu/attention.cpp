@@ -84,7 +84,7 @@ class ForwardTask {
   // adds them to the total. `rescale_` is what sums of earlier steps have to be multiplied with.
   void weigh(Index keys) {
     constexpr int kParts = kRows / kLanes;
-    std::array<Lanes<T>, kParts> highest, shift, sum;
+    Lanes<T> highest[kParts], shift[kParts], sum[kParts];
     for (int i = 0; i < kParts; ++i) highest[i] = Lanes<T>(highest_ + i * kLanes);
     for (Index j = 0; j < keys; ++j) {
       const T* const column = weights_ + j * kRows;
