@@ -200,6 +200,23 @@ inline AttentionCases sparse_cases(Device device) {
   return cases;
 }
 
+/// One window over heads of every width that has tiles of its own.
+inline AttentionCases width_cases(Device device) {
+  const Usual usual(device);
+  AttentionCases cases;
+  for (const int64_t dim : {32, 64, 96, 128, 256}) {
+    cases.push_back({.group = "widths",
+                     .name = (usual.cuda ? "s8k_d" : "s2k_d") + std::to_string(dim) + "_w256sym",
+                     .pattern = windowed(256, 256),
+                     .batch = usual.cuda ? 2 : 1,
+                     .heads = usual.cuda ? 16 : 4,
+                     .length = usual.cuda ? 8192 : 2048,
+                     .dim = dim,
+                     .dtype = usual.dtype});
+  }
+  return cases;
+}
+
 /// Lengths whose scores would not fit into memory.
 inline AttentionCases memory_cases(Device device) {
   const Usual usual(device);
@@ -214,7 +231,8 @@ inline AttentionCases memory_cases(Device device) {
 
 inline AttentionCases attention_cases(Device device) {
   AttentionCases cases;
-  for (const auto group : {peer_cases, scaling_cases, dense_cases, sparse_cases, memory_cases}) {
+  for (const auto group :
+       {peer_cases, scaling_cases, dense_cases, sparse_cases, width_cases, memory_cases}) {
     for (AttentionCase& setup : group(device)) cases.push_back(std::move(setup));
   }
   return cases;

@@ -146,7 +146,7 @@ int main(int argc, char** argv) {
   std::string device_name = "cpu", dtype;
   std::vector<std::string> groups, names;
   app.add_option("--device", device_name, "cpu, cuda or auto");
-  app.add_option("--group", groups, "peers (the default), scaling, dense, sparse, memory");
+  app.add_option("--group", groups, "peers (the default), scaling, dense, sparse, widths, memory");
   app.add_option("--case", names, "only these cases, of any group");
   app.add_option("--dtype", dtype, "of all cases: float32, bfloat16, ...");
   CLI11_PARSE(app, argc, argv);

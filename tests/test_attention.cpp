@@ -236,10 +236,38 @@ void check_halves(Device device) {
 
 void check_widths(Device device) {
   RandomNumbers random(25);
-  for (const int64_t depth : {24, 32, 40, 64, 72, 96, 128, 160, 256}) {
+  for (const int64_t depth : {24, 32, 40, 64, 80, 96, 104, 128, 160, 192, 256}) {
     for (size_t round = 0; round < rounds(5); ++round) {
       const Trial trial = random_trial(random, round, device, depth);
       expect_values(trial, device);
+      expect_halves(trial, device, round % 2 == 0 ? DType::bfloat16 : DType::float16);
+    }
+  }
+}
+
+// Halves, a pattern and no options, which kernels with tiles of fixed widths take; lengths around
+// the edges of tiles.
+void check_tiles(Device device) {
+  struct Features {
+    int64_t depth, v_depth;
+  };
+  std::vector<Features> all{{32, 64}, {64, 24}, {96, 40}, {104, 96}, {24, 256}, {256, 128}};
+  for (const int64_t d : {8, 24, 32, 40, 64, 80, 96, 104, 128, 160, 192, 256})
+    all.push_back({d, d});
+  const std::vector<int64_t> lengths{63, 64, 65, 129};
+  const std::vector<std::string> names{"causal", "symmetric_window", "window", "block_sparse"};
+  RandomNumbers random(26);
+  const auto length = [&] { return lengths[random.below(lengths.size())]; };
+  for (const Features& features : all) {
+    for (size_t round = 0; round < rounds(3); ++round) {
+      const int64_t heads = round == 0 ? 2 : 1;
+      const Sizes s{1, heads, 1, length(), length(), features.depth, features.v_depth};
+      const std::string& name = names[random.below(names.size())];
+      const auto kind = std::find_if(mask_kinds().begin(), mask_kinds().end(),
+                                     [&](const MaskKind& x) { return x.name == name; });
+      const MaskShape shape{s.batch, s.heads, s.queries, s.keys};
+      Trial trial = make_trial(random, s, kind->make(random, shape, device), true);
+      if (round % 3 == 0) trial.problem.g_lse = random_array(random, {s.batch, s.heads, s.queries});
       expect_halves(trial, device, round % 2 == 0 ? DType::bfloat16 : DType::float16);
     }
   }
@@ -364,6 +392,10 @@ TEST_CASE("attention: heads of up to 256 features") { check_widths(kCPU); }
 
 TEST_CASE("cuda mask widths: heads of up to 256 features") {
   if (!cuda_missing()) check_widths(kCard);
+}
+
+TEST_CASE("cuda mask widths: halves, heads of every width of tiles and between") {
+  if (!cuda_missing()) check_tiles(kCard);
 }
 
 TEST_CASE("attention: two runs, and any number of threads, give the same bits") {

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <algorithm>
 #include <cstdlib>
 #include <string_view>
 
@@ -23,16 +22,13 @@ inline AttentionKernels first_attention_kernels() {
   throw ValueError("attention", "SASH_ATTENTION_KERNEL of hopper, mma or simple", name);
 }
 
-/// The kernels for a call. Those of sm_90 pad heads to 64 or 128 features, so narrow ones are left
-/// to mma; the simple ones compute no halves.
+/// The kernels for a call. The simple ones compute no halves.
 inline AttentionKernels choose_attention(const KernelContext& context,
                                          const kernels::AttentionInputs& inputs,
                                          const kernels::AttentionParams& params) {
   const AttentionKernels first = first_attention_kernels();
   const bool half = size_of(inputs.q.dtype) == 2;
-  const bool narrow = std::max(inputs.q.shape[3], inputs.v.shape[3]) <= 32;
-  if (first == AttentionKernels::hopper && !narrow &&
-      attention_hopper_takes(context, inputs, params)) {
+  if (first == AttentionKernels::hopper && attention_hopper_takes(context, inputs, params)) {
     return AttentionKernels::hopper;
   }
   if ((first != AttentionKernels::simple || half) && attention_mma_takes(context, inputs)) {

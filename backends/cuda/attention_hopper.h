@@ -5,7 +5,7 @@
 /// Attention by the copy engine and the tensor cores of sm_90 (H100, H200), for the halves.
 namespace sash::cuda {
 
-/// Whether these kernels take a call: on a card of compute capability 9.0; heads of 8 to 128
+/// Whether these kernels take a call: on a card of compute capability 9.0; heads of 8 to 256
 /// features, a multiple of 8; rows that start at multiples of 16 bytes; a positive scale, and a map
 /// without other options.
 bool attention_hopper_takes(const KernelContext& context, const kernels::AttentionInputs& inputs,

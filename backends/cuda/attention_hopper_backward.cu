@@ -39,7 +39,7 @@ bool attention_hopper_takes(const KernelContext& context, const kernels::Attenti
   const bool plain = params.scale > 0 && params.softcap == 0 && params.dropout == 0 &&
                      !params.bounds && !params.bias && !params.relative_bias && !params.slopes;
   const auto fits = [](const TensorView& x) {
-    return fits_tensor_map(x) && x.shape[3] % 8 == 0 && x.shape[3] <= 128;
+    return fits_tensor_map(x) && x.shape[3] % 8 == 0 && x.shape[3] <= 256;
   };
   return plain && fits(q) && fits(k) && fits(v) && is_hopper(context.device);
 }
@@ -53,10 +53,10 @@ void attention_hopper_backward(KernelContext& context, const kernels::AttentionI
   with_tiles(q.dtype, std::max(q.shape[3], v.shape[3]), [&]<class T, int width>() {
     Backward<T> call{
         .problem = Problem(inputs, params),
-        .q = tensor_map(q),
-        .k = tensor_map(k),
-        .v = tensor_map(v),
-        .g = tensor_map(g.view()),
+        .q = tensor_map(q, slab_of(width)),
+        .k = tensor_map(k, slab_of(width)),
+        .v = tensor_map(v, slab_of(width)),
+        .g = tensor_map(g.view(), slab_of(width)),
         .out = gradients.out.ptr<const T>(),
         .lse = gradients.lse.ptr<const float>(),
         .g_lse = gradients.g_lse ? gradients.g_lse->ptr<const float>() : nullptr,

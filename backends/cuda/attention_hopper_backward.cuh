@@ -35,11 +35,15 @@ template <class T, int width>
 void backward_keys(const KernelContext& context, const Backward<T>& call);
 
 /// Heads of `width` features; `lines` blocks of 64 queries or keys, which meet one block of the
-/// other axis a step; `per_sm` blocks of threads share a multiprocessor.
-template <class T, int width, int lines, int stages, int resident, int per_sm, bool chains>
-struct BackwardShape : Groups<lines, per_sm> {
+/// other axis a step; `per_sm` blocks of threads share a multiprocessor. A line has `split` groups.
+/// Rings of `stages` buffers, but for the second of each pair of tiles, which may have half as
+/// many.
+template <class T, int width, int lines, int stages, int resident, int per_sm, bool chains,
+          int split = 1, int b_stages = stages>
+struct BackwardShape : Groups<lines * split, per_sm> {
   using Element = T;
-  static constexpr int kWidth = width, kStages = stages, kResident = resident;
+  static constexpr int kWidth = width, kLines = lines, kSplit = split, kResident = resident;
+  static constexpr int kStages = stages, kStagesOfB = b_stages;
   static constexpr bool kChains = chains;
   using Rows = Tile<T, width, kBlock>;
 };
@@ -49,14 +53,15 @@ struct BackwardShape : Groups<lines, per_sm> {
 template <class S>
 struct BackwardShared {
   typename S::Rows own[S::kResident][2][S::kLines];
-  typename S::Rows a[S::kStages], b[S::kStages];
+  typename S::Rows a[S::kStages], b[S::kStagesOfB];
   Terms terms[S::kStages];
   Step<S::kLines, 1> step[S::kStages];
   Barrier own_full[S::kResident], own_empty[S::kResident];
-  Barrier a_full[S::kStages], a_empty[S::kStages], b_full[S::kStages], b_empty[S::kStages];
+  Barrier a_full[S::kStages], a_empty[S::kStages];
+  Barrier b_full[S::kStagesOfB], b_empty[S::kStagesOfB];
 
   __device__ void init() {
-    constexpr uint32_t readers = 4 * S::kLines;  // one lane of each warp that multiplies
+    constexpr uint32_t readers = 4 * S::kGroups;  // one lane of each warp that multiplies
     if (threadIdx.x == 0) {
       for (int i = 0; i < S::kResident; ++i) {
         own_full[i].init(1);
@@ -64,8 +69,10 @@ struct BackwardShared {
       }
       for (int i = 0; i < S::kStages; ++i) {
         a_full[i].init(1);
-        b_full[i].init(1);
         a_empty[i].init(readers);
+      }
+      for (int i = 0; i < S::kStagesOfB; ++i) {
+        b_full[i].init(1);
         b_empty[i].init(readers);
       }
       publish_barriers();

@@ -4,7 +4,8 @@
 
 /// dK = scale dS' Q and dV = P' g, by blocks of threads that own keys and meet the queries of all
 /// heads of their group that see these. Rows of their scores are keys: they form S' = K Q' and
-/// dP' = V g'.
+/// dP' = V g'. Where the sums of a line do not fit the registers of one group, two share it: one
+/// forms dK, the other S' once more and dV, so that neither waits for the other.
 ///
 /// Memory: a block reads its rows of k and v once and each block of q, g and their terms that one
 /// of its lines lists once a head; it writes its rows of dk and dv once.
@@ -62,12 +63,16 @@ __device__ void copy_keys(const Backward<T>& x, BackwardShared<S>& shared) {
   }
 }
 
-/// A group that multiplies.
-template <class S, class T>
+/// A group that multiplies, and forms dk, dv or both of its line.
+template <class S, class T, bool forms_dk, bool forms_dv>
 class KeyGroup {
  public:
   __device__ KeyGroup(const Backward<T>& x, BackwardShared<S>& shared)
-      : x_(x), shared_(shared), line_(group()), k_(shared.own[0][0][line_]), q_(shared.a[0]) {}
+      : x_(x),
+        shared_(shared),
+        line_(group() / S::kSplit),
+        k_(shared.own[0][0][line_]),
+        q_(shared.a[0]) {}
 
   __device__ void run() {
     RingPlace<S::kResident> at_own;
@@ -75,7 +80,9 @@ class KeyGroup {
          item += static_cast<int>(gridDim.x)) {
       const int own = at_own.stage();
 #pragma unroll
-      for (int i = 0; i < kSums; ++i) dk_[i] = dv_[i] = 0;
+      for (float& x : dk_) x = 0;
+#pragma unroll
+      for (float& x : dv_) x = 0;
       shared_.own_full[own].wait(at_own.parity());
       const Operand k = k_.at(own, sizeof(shared_.own[0]));
       do {
@@ -108,11 +115,13 @@ class KeyGroup {
     multiply_rows<typename S::Rows, typename S::Rows>(score_, k, q);
     end_products();
     shared_.b_full[s].wait(at_.parity());
-    begin_products();
-    multiply_rows<typename S::Rows, typename S::Rows>(slope_, v, g);
-    end_products();
+    if constexpr (forms_dk) {
+      begin_products();
+      multiply_rows<typename S::Rows, typename S::Rows>(slope_, v, g);
+      end_products();
+    }
     // P = 2^(exponent S - lse)
-    wait_for_products<1>();
+    wait_for_products<forms_dk ? 1 : 0>();
     settle(score_);
     if (tile[0] >= 0) mask.hide(score_);
     const Terms& terms = shared_.terms[s];
@@ -128,12 +137,23 @@ class KeyGroup {
     settle(score_);
     uint32_t words[16];
     // dV += P' g
-    if constexpr (S::kChains) {
+    const auto start_dv = [&] {
       pack<T>(words, score_);
       settle(dv_);
       begin_products();
       multiply_add<typename S::Rows>(dv_, words, g);
       end_products();
+    };
+    if constexpr (!forms_dk) {
+      shared_.a_empty[s].arrive(lane() == 0);
+      start_dv();
+      wait_for_products<0>();
+      settle(dv_);
+      shared_.b_empty[s].arrive(lane() == 0);
+      return;
+    }
+    if constexpr (S::kChains && forms_dv) {
+      start_dv();
       wait_for_products<1>();
     } else {
       wait_for_products<0>();
@@ -151,21 +171,18 @@ class KeyGroup {
     }
     uint32_t slope_words[16];
     pack<T>(slope_words, slope_);
-    if constexpr (!S::kChains) {
-      pack<T>(words, score_);
-      settle(dv_);
-      begin_products();
-      multiply_add<typename S::Rows>(dv_, words, g);
-      end_products();
-    }
+    if constexpr (!S::kChains && forms_dv) start_dv();
+    if constexpr (!forms_dv) shared_.b_empty[s].arrive(lane() == 0);
     // dK += dS' Q
     settle(dk_);
     begin_products();
     multiply_add<typename S::Rows>(dk_, slope_words, q);
     end_products();
-    wait_for_products<1>();
-    settle(dv_);
-    shared_.b_empty[s].arrive(lane() == 0);
+    if constexpr (forms_dv) {
+      wait_for_products<1>();
+      settle(dv_);
+      shared_.b_empty[s].arrive(lane() == 0);
+    }
     wait_for_products<0>();
     settle(dk_);
     shared_.a_empty[s].arrive(lane() == 0);
@@ -176,8 +193,12 @@ class KeyGroup {
     const int key = (place.line + line_) * kBlock, rows = p.keys - key;
     const int64_t first = (static_cast<int64_t>(place.b) * p.groups + place.h) * p.keys + key;
     const float scale[2] = {p.scale, p.scale}, one[2] = {1.f, 1.f};
-    store_rows(x_.dk + first * x_.qk_width, rows, x_.qk_width, dk_, scale);
-    store_rows(x_.dv + first * x_.v_width, rows, x_.v_width, dv_, one);
+    if constexpr (forms_dk) {
+      store_rows(x_.dk + first * x_.qk_width, rows, x_.qk_width, dk_, scale);
+    }
+    if constexpr (forms_dv) {
+      store_rows(x_.dv + first * x_.v_width, rows, x_.v_width, dv_, one);
+    }
   }
 
   static constexpr int kSums = S::kWidth / 2;
@@ -198,12 +219,18 @@ __global__ void __launch_bounds__(S::kThreads, S::kPerSm)
   extern __shared__ __align__(1024) unsigned char raw[];
   auto& shared = *reinterpret_cast<BackwardShared<S>*>(raw);
   shared.init();
-  if (group() < S::kLines) {
+  if (group() < S::kGroups) {
     take_registers<S::kRegisters>();
-    KeyGroup<S, T>(x, shared).run();
+    if constexpr (S::kSplit == 1) {
+      KeyGroup<S, T, true, true>(x, shared).run();
+    } else if (group() % S::kSplit == 0) {
+      KeyGroup<S, T, true, false>(x, shared).run();
+    } else {
+      KeyGroup<S, T, false, true>(x, shared).run();
+    }
   } else {
     release_registers<S::kCopyRegisters>();
-    if (warp() == 4 * S::kLines) copy_keys<S>(x, shared);
+    if (warp() == 4 * S::kGroups) copy_keys<S>(x, shared);
   }
 #endif
 }
@@ -211,6 +238,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kPerSm)
 /// As many blocks of threads as the card holds walk over all tiles.
 template <class S, class T = typename S::Element>
 void launch_keys(const KernelContext& context, Backward<T> call) {
+  static_assert(S::kStagesOfB == S::kStages && sizeof(BackwardShared<S>) <= kSharedBytes);
   static constinit std::atomic<uint64_t> allowed{0};
   const Problem& p = call.problem;
   call.tiles = (static_cast<int>(p.map.key_blocks) + S::kLines - 1) / S::kLines;

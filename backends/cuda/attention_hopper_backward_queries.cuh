@@ -47,10 +47,12 @@ __device__ void copy_queries(const Backward<T>& x, BackwardShared<S>& shared) {
         shared.a_full[s].arrive_and_expect(S::Rows::kBytes);
         copy_rows(shared.a[s], 0, x.k, row, head, place.b, shared.a_full[s]);
       }
-      shared.b_empty[s].wait(at.parity() ^ 1);
+      const auto at_b = at.template in<S::kStagesOfB>();
+      const int t = at_b.stage();
+      shared.b_empty[t].wait(at_b.parity() ^ 1);
       if (lane() == 0) {
-        shared.b_full[s].arrive_and_expect(S::Rows::kBytes);
-        copy_rows(shared.b[s], 0, x.v, row, head, place.b, shared.b_full[s]);
+        shared.b_full[t].arrive_and_expect(S::Rows::kBytes);
+        copy_rows(shared.b[t], 0, x.v, row, head, place.b, shared.b_full[t]);
       }
       at.advance();
     } while (more);
@@ -84,19 +86,25 @@ class QueryGroup {
  private:
   /// D of this warp's 16 rows, their log-sum-exps, and both to memory for the kernel of dk and dv.
   __device__ void form_terms(const Place& place, int own, uint32_t parity) {
-    constexpr int across = S::kWidth / 8, down = 32 / across, turns = 16 / down;
+    // Lanes across a row, each with `parts` chunks of it; rows at a time.
+    constexpr int across = S::kWidth % 64 == 0 ? S::kWidth / 8 : 4, parts = S::kWidth / 8 / across;
+    constexpr int down = 32 / across, turns = 16 / down;
     const Problem& p = x_.problem;
     const int line = place.line + line_, query = line * kBlock;
     const int64_t head = p.row_of(place.b, place.h);
     const int chunk = lane() % across, top = warp() % 4 * 16 + lane() / across;
-    uint4 out[turns];
+    uint4 out[turns][parts];
 #pragma unroll
     for (int i = 0; i < turns; ++i) {
       const int row = query + top + i * down;
-      const bool inside = row < p.queries && 8 * chunk < x_.v_width;
-      out[i] = inside
-                   ? *reinterpret_cast<const uint4*>(x_.out + (head + row) * x_.v_width + 8 * chunk)
-                   : uint4{};
+#pragma unroll
+      for (int part = 0; part < parts; ++part) {
+        const int d = 8 * (chunk + part * across);
+        const bool inside = row < p.queries && d < x_.v_width;
+        out[i][part] = inside
+                           ? *reinterpret_cast<const uint4*>(x_.out + (head + row) * x_.v_width + d)
+                           : uint4{};
+      }
     }
     float lse[2], dot[2] = {};
 #pragma unroll
@@ -106,13 +114,15 @@ class QueryGroup {
       if (x_.g_lse && row < p.queries) dot[half] = -x_.g_lse[head + row];
     }
     shared_.own_full[own].wait(parity);
-    const auto* g = reinterpret_cast<const unsigned char*>(&shared_.own[own][1][line_]) +
-                    chunk / 8 * S::Rows::kSlabBytes;
+    const auto& g = shared_.own[own][1][line_];
 #pragma unroll
     for (int i = 0; i < turns; ++i) {
       const int row = top + i * down;
-      const uint4 slope = *reinterpret_cast<const uint4*>(g + row * 128 + (chunk ^ row) % 8 * 16);
-      float sum = dot_of(slope, out[i]);
+      float sum = 0;
+#pragma unroll
+      for (int part = 0; part < parts; ++part) {
+        sum = dot_of(g.read(row, chunk + part * across), out[i][part], sum);
+      }
 #pragma unroll
       for (int step = across / 2; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
 #pragma unroll
@@ -134,10 +144,9 @@ class QueryGroup {
     }
   }
 
-  /// Of eight pairs of elements.
-  static __device__ float dot_of(const uint4& a, const uint4& b) {
+  /// The products of eight pairs of elements, added to `sum`.
+  static __device__ float dot_of(const uint4& a, const uint4& b, float sum) {
     const uint32_t x[4] = {a.x, a.y, a.z, a.w}, y[4] = {b.x, b.y, b.z, b.w};
-    float sum = 0;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const float2 u = unpack(std::type_identity<T>{}, x[i]);
@@ -149,7 +158,7 @@ class QueryGroup {
 
   /// Whether the step at hand shows this group something; once its keys are there.
   __device__ bool look() {
-    shared_.a_full[at_.stage()].wait(at_.parity());
+    wait(shared_.a_full);
     const auto& step = shared_.step[at_.stage()];
     last_ = step.last;
     const int tile[1] = {step.tile[line_][0]};
@@ -163,8 +172,15 @@ class QueryGroup {
     at_.advance();
   }
 
-  __device__ void release(Barrier (&empty)[S::kStages], const RingPlace<S::kStages>& at) {
-    empty[at.stage()].arrive(lane() == 0);
+  template <int stages>
+  __device__ void wait(Barrier (&full)[stages]) {
+    const auto at = at_.template in<stages>();
+    full[at.stage()].wait(at.parity());
+  }
+
+  template <int stages>
+  __device__ void release(Barrier (&empty)[stages], const RingPlace<S::kStages>& at) {
+    empty[at.template in<stages>().stage()].arrive(lane() == 0);
   }
 
   /// dQ, not yet scaled.
@@ -172,7 +188,7 @@ class QueryGroup {
     ended_ = false;
     while (!ended_) {
       if (!look()) {
-        shared_.b_full[at_.stage()].wait(at_.parity());
+        wait(shared_.b_full);
         release(shared_.a_empty, at_);
         release(shared_.b_empty, at_);
         advance();
@@ -220,10 +236,11 @@ class QueryGroup {
 
   /// dP = g V'
   __device__ void start_slopes(Operand g) {
-    shared_.b_full[at_.stage()].wait(at_.parity());
+    wait(shared_.b_full);
     begin_products();
     multiply_rows<typename S::Rows, typename S::Rows>(
-        slope_, g, k_.at(at_.stage(), sizeof(shared_.a[0])) + sizeof(shared_.a));
+        slope_, g,
+        k_.at(at_.template in<S::kStagesOfB>().stage(), sizeof(shared_.a[0])) + sizeof(shared_.a));
     end_products();
   }
 
@@ -281,12 +298,12 @@ __global__ void __launch_bounds__(S::kThreads, S::kPerSm)
   extern __shared__ __align__(1024) unsigned char raw[];
   auto& shared = *reinterpret_cast<BackwardShared<S>*>(raw);
   shared.init();
-  if (group() < S::kLines) {
+  if (group() < S::kGroups) {
     take_registers<S::kRegisters>();
     QueryGroup<S, T>(x, shared).run();
   } else {
     release_registers<S::kCopyRegisters>();
-    if (warp() == 4 * S::kLines) copy_queries<S>(x, shared);
+    if (warp() == 4 * S::kGroups) copy_queries<S>(x, shared);
   }
 #endif
 }
@@ -294,6 +311,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kPerSm)
 /// As many blocks of threads as the card holds walk over all tiles.
 template <class S, class T = typename S::Element>
 void launch_queries(const KernelContext& context, Backward<T> call) {
+  static_assert(S::kSplit == 1 && sizeof(BackwardShared<S>) <= kSharedBytes);
   static constinit std::atomic<uint64_t> allowed{0};
   const Problem& p = call.problem;
   call.tiles = (static_cast<int>(p.map.query_blocks) + S::kLines - 1) / S::kLines;

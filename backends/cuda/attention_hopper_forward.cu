@@ -9,12 +9,24 @@ namespace {
 template <class T, int width>
 struct Shapes;
 template <class T>
+struct Shapes<T, 32> {
+  using type = ForwardShape<T, 32, 4, 1, 4, 1, true>;
+};
+template <class T>
 struct Shapes<T, 64> {
   using type = ForwardShape<T, 64, 4, 1, 4, 1, true>;
 };
 template <class T>
+struct Shapes<T, 96> {
+  using type = ForwardShape<T, 96, 3, 1, 4, 1, true>;
+};
+template <class T>
 struct Shapes<T, 128> {
   using type = ForwardShape<T, 128, 2, 1, 4, 1, true>;
+};
+template <class T>
+struct Shapes<T, 256> {
+  using type = ForwardShape<T, 256, 2, 1, 2, 1, true, 1>;
 };
 
 }  // namespace
@@ -27,9 +39,9 @@ void attention_hopper_forward(KernelContext& context, const kernels::AttentionIn
   const auto& [q, k, v] = inputs;
   with_tiles(q.dtype, std::max(q.shape[3], v.shape[3]), [&]<class T, int width>() {
     const Forward<T> call{.problem = Problem(inputs, params),
-                          .q = tensor_map(q),
-                          .k = tensor_map(k),
-                          .v = tensor_map(v),
+                          .q = tensor_map(q, slab_of(width)),
+                          .k = tensor_map(k, slab_of(width)),
+                          .v = tensor_map(v, slab_of(width)),
                           .out = out.ptr<T>(),
                           .lse = lse.ptr<float>(),
                           .width = static_cast<int>(v.shape[3]),

@@ -12,11 +12,14 @@ namespace sash::cuda::hopper {
 
 /// Heads of `width` features; `lines` blocks of 64 queries, which meet `blocks` blocks of 64 keys a
 /// step; `per_sm` blocks of threads share a multiprocessor. `chains`: whether products run while
-/// weights are formed, which takes registers.
-template <class T, int width, int lines, int blocks, int stages, int per_sm, bool chains>
+/// weights are formed, which takes registers. `resident` buffers hold queries: of two, one is
+/// filled while the other is in use.
+template <class T, int width, int lines, int blocks, int stages, int per_sm, bool chains,
+          int resident = 2>
 struct ForwardShape : Groups<lines, per_sm> {
   using Element = T;
   static constexpr int kWidth = width, kBlocks = blocks, kStages = stages, kKeys = blocks * kBlock;
+  static constexpr int kLines = lines, kResident = resident;
   static constexpr bool kChains = chains;
   using Queries = Tile<T, width, kBlock>;
   using Keys = Tile<T, width, kKeys>;
@@ -35,16 +38,16 @@ struct Forward {
 
 template <class S>
 struct ForwardShared {
-  typename S::Queries q[2][S::kLines];
+  typename S::Queries q[S::kResident][S::kLines];
   typename S::Keys k[S::kStages], v[S::kStages];
   Step<S::kLines, S::kBlocks> step[S::kStages];
-  Barrier q_full[2], q_empty[2];
+  Barrier q_full[S::kResident], q_empty[S::kResident];
   Barrier k_full[S::kStages], k_empty[S::kStages], v_full[S::kStages], v_empty[S::kStages];
 
   __device__ void init() {
-    constexpr uint32_t readers = 4 * S::kLines;  // one lane of each warp that multiplies
+    constexpr uint32_t readers = 4 * S::kGroups;  // one lane of each warp that multiplies
     if (threadIdx.x == 0) {
-      for (int i = 0; i < 2; ++i) {
+      for (int i = 0; i < S::kResident; ++i) {
         q_full[i].init(1);
         q_empty[i].init(readers);
       }
@@ -65,7 +68,7 @@ template <class S, class T>
 __device__ void copy_forward(const Forward<T>& x, ForwardShared<S>& shared) {
   const Problem& p = x.problem;
   const int blocks = static_cast<int>(p.map.query_blocks);
-  RingPlace<2> at_q;
+  RingPlace<S::kResident> at_q;
   RingPlace<S::kStages> at;
   for (int item = static_cast<int>(blockIdx.x); item < x.items;
        item += static_cast<int>(gridDim.x)) {
@@ -123,7 +126,7 @@ class ForwardGroup {
       : x_(x), shared_(shared), line_(group()), q_(shared.q[0][line_]), k_(shared.k[0]) {}
 
   __device__ void run() {
-    RingPlace<2> at_q;
+    RingPlace<S::kResident> at_q;
     for (int item = static_cast<int>(blockIdx.x); item < x_.items;
          item += static_cast<int>(gridDim.x)) {
 #pragma unroll
@@ -300,12 +303,12 @@ __global__ void __launch_bounds__(S::kThreads, S::kPerSm)
   extern __shared__ __align__(1024) unsigned char raw[];
   auto& shared = *reinterpret_cast<ForwardShared<S>*>(raw);
   shared.init();
-  if (group() < S::kLines) {
+  if (group() < S::kGroups) {
     take_registers<S::kRegisters>();
     ForwardGroup<S, T>(x, shared).run();
   } else {
     release_registers<S::kCopyRegisters>();
-    if (warp() == 4 * S::kLines) copy_forward<S>(x, shared);
+    if (warp() == 4 * S::kGroups) copy_forward<S>(x, shared);
   }
 #endif
 }
@@ -313,6 +316,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kPerSm)
 /// As many blocks of threads as the card holds walk over all tiles.
 template <class S, class T = typename S::Element>
 void launch_forward(const KernelContext& context, Forward<T> call) {
+  static_assert(sizeof(ForwardShared<S>) <= kSharedBytes);
   static constinit std::atomic<uint64_t> allowed{0};
   const Problem& p = call.problem;
   call.tiles = (static_cast<int>(p.map.query_blocks) + S::kLines - 1) / S::kLines;

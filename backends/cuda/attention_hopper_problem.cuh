@@ -15,9 +15,9 @@
 /// of its map.
 ///
 /// A block of threads has kLines groups of four warps, which multiply, and one warp that copies. A
-/// group owns one line of the map: a block of 64 queries or keys. The copying warp walks the lines
-/// of all groups at once, brings each block of the other axis that any of them lists, once, and
-/// notes what it is to each group.
+/// group owns one line of the map: a block of 64 queries or keys (two may share one). The copying
+/// warp walks the lines of all groups at once, brings each block of the other axis that any of them
+/// lists, once, and notes what it is to each group.
 namespace sash::cuda::hopper {
 
 inline constexpr float kLog2E = 1.4426950408889634f;
@@ -71,12 +71,12 @@ struct Problem {
 /// The groups of a block of threads, and the registers of their threads: a last group, of which one
 /// warp copies, gives most of its own to those that multiply. `per_sm` blocks share a
 /// multiprocessor.
-template <int lines, int per_sm>
+template <int groups, int per_sm>
 struct Groups {
-  static constexpr int kLines = lines, kPerSm = per_sm, kThreads = (lines + 1) * kGroup;
+  static constexpr int kGroups = groups, kPerSm = per_sm, kThreads = (groups + 1) * kGroup;
   static constexpr int kAtEntry = 65536 / (kThreads * per_sm) / 8 * 8, kCopyRegisters = 24;
   static constexpr int kRegisters =
-      std::min(240, ((lines + 1) * kAtEntry - kCopyRegisters) / lines / 8 * 8);
+      std::min(240, ((groups + 1) * kAtEntry - kCopyRegisters) / groups / 8 * 8);
 };
 
 /// Where an item of work lies: `tiles` blocks of `lines` lines a head, the last lines first, which
@@ -261,13 +261,19 @@ inline int64_t places(const KernelContext& context, int per_sm) {
 /// f<T, width>() for the type of elements and the narrowest tiles that hold the features.
 template <class F>
 void with_tiles(DType dtype, int64_t features, F&& f) {
-  if (dtype == DType::bfloat16) {
-    features <= 64 ? f.template operator()<__nv_bfloat16, 64>()
-                   : f.template operator()<__nv_bfloat16, 128>();
-  } else {
-    features <= 64 ? f.template operator()<__half, 64>() : f.template operator()<__half, 128>();
-  }
+  const auto with = [&]<class T>(std::type_identity<T>) {
+    if (features <= 32) return f.template operator()<T, 32>();
+    if (features <= 64) return f.template operator()<T, 64>();
+    if (features <= 96) return f.template operator()<T, 96>();
+    if (features <= 128) return f.template operator()<T, 128>();
+    return f.template operator()<T, 256>();
+  };
+  dtype == DType::bfloat16 ? with(std::type_identity<__nv_bfloat16>{})
+                           : with(std::type_identity<__half>{});
 }
+
+/// What a block of threads may have of shared memory.
+inline constexpr size_t kSharedBytes = 227 * 1024;
 
 /// Launches `blocks` blocks with `shared` bytes of shared memory. `allowed` holds a bit for each
 /// card on which `kernel` may use them.

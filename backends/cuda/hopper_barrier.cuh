@@ -83,12 +83,26 @@ __device__ inline void publish_barriers() {
 template <int kStages>
 class RingPlace {
  public:
+  RingPlace() = default;
+  __device__ RingPlace(int stage, uint32_t parity) : stage_(stage), parity_(parity) {}
+
   __device__ int stage() const { return stage_; }
   __device__ uint32_t parity() const { return parity_; }
   __device__ void advance() {
     if (++stage_ == kStages) {
       stage_ = 0;
       parity_ ^= 1;
+    }
+  }
+
+  /// The place, after as many steps, in a ring of as many buffers or half as many.
+  template <int stages>
+  __device__ RingPlace<stages> in() const {
+    static_assert(stages == kStages || 2 * stages == kStages);
+    if constexpr (stages == kStages) {
+      return *this;
+    } else {
+      return {stage_ % stages, static_cast<uint32_t>(stage_ / stages)};
     }
   }
 

@@ -8,23 +8,33 @@
 /// cp.async.bulk).
 namespace sash::cuda::hopper {
 
-/// Columns of a slab: 128 bytes of 2-byte elements.
-inline constexpr int kSlab = 64;
+/// Columns of a slab of 2-byte elements: 128 bytes where they divide the width, else 64.
+constexpr int slab_of(int width) { return width % 64 == 0 ? 64 : 32; }
 
 /// [rows][width] of 2-byte elements in shared memory, 1024-byte aligned, as products read it: slabs
-/// [rows][64], one after the other, whose 16-byte chunks are swapped within each row by an
-/// exclusive or with the row's number modulo 8.
+/// [rows][kSlab], one after the other, whose 16-byte chunks are swapped within each row by an
+/// exclusive or: in slabs of 128 bytes with the row's number modulo 8, in those of 64 bytes with
+/// half that number, modulo 4.
 template <class T, int width, int rows>
 struct alignas(1024) Tile {
   using Element = T;
-  static constexpr int kWidth = width, kRows = rows, kSlabs = width / kSlab;
-  static constexpr int kSlabBytes = rows * 128;
+  static constexpr int kWidth = width, kRows = rows, kSlab = slab_of(width);
+  static constexpr int kSlabs = width / kSlab, kRowBytes = 2 * kSlab, kSlabBytes = rows * kRowBytes;
   static constexpr uint32_t kBytes = kSlabs * kSlabBytes;
   static_assert(sizeof(T) == 2 && width % kSlab == 0 && rows % 8 == 0);
 
   T element[width * rows];
 
   __device__ uint32_t address() const { return shared_address(element); }
+
+  /// Elements [8 chunk, 8 chunk + 8) of a row.
+  __device__ uint4 read(int row, int chunk) const {
+    constexpr int chunks = kSlab / 8;
+    const int place = (chunk ^ row / (8 / chunks)) % chunks;
+    const auto* slab =
+        reinterpret_cast<const unsigned char*>(element) + chunk / chunks * kSlabBytes;
+    return *reinterpret_cast<const uint4*>(slab + row * kRowBytes + place * 16);
+  }
 };
 
 /// Rows [row, row + 64) of head (b, h), to rows [64 part, 64 part + 64) of `tile`; zeros for rows
@@ -32,14 +42,15 @@ struct alignas(1024) Tile {
 template <class T, int width, int rows>
 __device__ void copy_rows(Tile<T, width, rows>& tile, int part, const CUtensorMap& x, int row,
                           int h, int b, Barrier& barrier) {
+  using X = Tile<T, width, rows>;
 #pragma unroll
-  for (int slab = 0; slab < width / kSlab; ++slab) {
-    const uint32_t to = tile.address() + static_cast<uint32_t>(
-                                             slab * Tile<T, width, rows>::kSlabBytes + part * 8192);
+  for (int slab = 0; slab < X::kSlabs; ++slab) {
+    const uint32_t to =
+        tile.address() + static_cast<uint32_t>(slab * X::kSlabBytes + part * 64 * X::kRowBytes);
     asm volatile(
         "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
         "[%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(to),
-        "l"(&x), "r"(slab * kSlab), "r"(row), "r"(h), "r"(b), "r"(barrier.address())
+        "l"(&x), "r"(slab * X::kSlab), "r"(row), "r"(h), "r"(b), "r"(barrier.address())
         : "memory");
   }
 }

@@ -41,7 +41,8 @@ __device__ inline uint32_t uniform(uint32_t x) { return __shfl_sync(~0u, x, 0); 
 
 /// A tile as an operand: the half of its descriptor that differs between tiles. A product may take
 /// it by columns, [64 or n][depth], and sum over its columns, or as a right operand by rows,
-/// [depth][n]. Rows [64 p, ...) of a left operand begin 8192 p bytes after those of the first.
+/// [depth][n]. Rows [64 p, ...) of a left operand begin 64 p kRowBytes bytes after those of the
+/// first.
 class Operand {
  public:
   /// By all lanes of a warp. The distance of slabs counts by rows alone.
@@ -56,8 +57,12 @@ class Operand {
     return Operand(uniform(low_ + static_cast<uint32_t>(stage) * (bytes >> 4)));
   }
 
-  /// Swizzle over 128 bytes, groups of 8 rows 1024 bytes apart.
-  __device__ uint64_t descriptor() const { return uint64_t{0x40000040u} << 32 | low_; }
+  /// Of a tile like X: its swizzle, and how far apart groups of 8 rows are.
+  template <class X>
+  __device__ uint64_t descriptor() const {
+    constexpr uint32_t swizzle = X::kRowBytes == 128 ? 1 : 2, groups = 8 * X::kRowBytes;
+    return uint64_t{swizzle << 30 | groups >> 4} << 32 | low_;
+  }
 
  private:
   __device__ explicit Operand(uint32_t low) : low_(low) {}
@@ -65,65 +70,64 @@ class Operand {
   uint32_t low_;
 };
 
-#define SASH_SUMS_32                                                       \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define SASH_BIND_32(sum)                                                                       \
-  "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3]), "+f"(sum[4]), "+f"(sum[5]),           \
-      "+f"(sum[6]), "+f"(sum[7]), "+f"(sum[8]), "+f"(sum[9]), "+f"(sum[10]), "+f"(sum[11]),     \
-      "+f"(sum[12]), "+f"(sum[13]), "+f"(sum[14]), "+f"(sum[15]), "+f"(sum[16]), "+f"(sum[17]), \
-      "+f"(sum[18]), "+f"(sum[19]), "+f"(sum[20]), "+f"(sum[21]), "+f"(sum[22]), "+f"(sum[23]), \
-      "+f"(sum[24]), "+f"(sum[25]), "+f"(sum[26]), "+f"(sum[27]), "+f"(sum[28]), "+f"(sum[29]), \
-      "+f"(sum[30]), "+f"(sum[31])
-#define SASH_SUMS_64                                                                 \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "           \
-  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
-  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define SASH_BIND_64(sum)                                                                       \
-  "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3]), "+f"(sum[4]), "+f"(sum[5]),           \
-      "+f"(sum[6]), "+f"(sum[7]), "+f"(sum[8]), "+f"(sum[9]), "+f"(sum[10]), "+f"(sum[11]),     \
-      "+f"(sum[12]), "+f"(sum[13]), "+f"(sum[14]), "+f"(sum[15]), "+f"(sum[16]), "+f"(sum[17]), \
-      "+f"(sum[18]), "+f"(sum[19]), "+f"(sum[20]), "+f"(sum[21]), "+f"(sum[22]), "+f"(sum[23]), \
-      "+f"(sum[24]), "+f"(sum[25]), "+f"(sum[26]), "+f"(sum[27]), "+f"(sum[28]), "+f"(sum[29]), \
-      "+f"(sum[30]), "+f"(sum[31]), "+f"(sum[32]), "+f"(sum[33]), "+f"(sum[34]), "+f"(sum[35]), \
-      "+f"(sum[36]), "+f"(sum[37]), "+f"(sum[38]), "+f"(sum[39]), "+f"(sum[40]), "+f"(sum[41]), \
-      "+f"(sum[42]), "+f"(sum[43]), "+f"(sum[44]), "+f"(sum[45]), "+f"(sum[46]), "+f"(sum[47]), \
-      "+f"(sum[48]), "+f"(sum[49]), "+f"(sum[50]), "+f"(sum[51]), "+f"(sum[52]), "+f"(sum[53]), \
-      "+f"(sum[54]), "+f"(sum[55]), "+f"(sum[56]), "+f"(sum[57]), "+f"(sum[58]), "+f"(sum[59]), \
-      "+f"(sum[60]), "+f"(sum[61]), "+f"(sum[62]), "+f"(sum[63])
+#define SASH_SUMS_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define SASH_SUMS_32 \
+  SASH_SUMS_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define SASH_SUMS_48 \
+  SASH_SUMS_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define SASH_SUMS_64 \
+  SASH_SUMS_48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define SASH_SUMS_128                                                                              \
+  SASH_SUMS_64                                                                                     \
+      ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, "    \
+      "%81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, " \
+      "%99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, "  \
+      "%114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define SASH_BIND(sum, i)                                                                       \
+  "+f"(sum[i]), "+f"(sum[i + 1]), "+f"(sum[i + 2]), "+f"(sum[i + 3]), "+f"(sum[i + 4]),         \
+      "+f"(sum[i + 5]), "+f"(sum[i + 6]), "+f"(sum[i + 7]), "+f"(sum[i + 8]), "+f"(sum[i + 9]), \
+      "+f"(sum[i + 10]), "+f"(sum[i + 11]), "+f"(sum[i + 12]), "+f"(sum[i + 13]),               \
+      "+f"(sum[i + 14]), "+f"(sum[i + 15])
+#define SASH_BIND_16(sum) SASH_BIND(sum, 0)
+#define SASH_BIND_32(sum) SASH_BIND_16(sum), SASH_BIND(sum, 16)
+#define SASH_BIND_48(sum) SASH_BIND_32(sum), SASH_BIND(sum, 32)
+#define SASH_BIND_64(sum) SASH_BIND_48(sum), SASH_BIND(sum, 48)
+#define SASH_BIND_128(sum) \
+  SASH_BIND_64(sum), SASH_BIND(sum, 64), SASH_BIND(sum, 80), SASH_BIND(sum, 96), SASH_BIND(sum, 112)
 
 /// sum[64][2 n] (+)= a b for 16 of the depth: both operands by columns.
-#define SASH_MULTIPLY_COLUMNS(T, type, n, columns, a_at, b_at, add_at)                            \
-  __device__ inline void multiply_16(std::type_identity<T>, float(&sum)[n], Operand a, Operand b, \
-                                     bool add) {                                                  \
-    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" add_at                                  \
-                 ", 0;\n"                                                                         \
-                 "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type             \
-                 " {" SASH_SUMS_##n "}, %" a_at ", %" b_at ", add, 1, 1, 0, 0;\n}"                \
-                 : SASH_BIND_##n(sum)                                                             \
-                 : "l"(a.descriptor()), "l"(b.descriptor()), "r"(static_cast<int>(add)));         \
+#define SASH_MULTIPLY_COLUMNS(T, type, n, columns, a_at, b_at, add_at)                  \
+  __device__ inline void multiply_16(std::type_identity<T>, float(&sum)[n], uint64_t a, \
+                                     uint64_t b, bool add) {                            \
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" add_at                        \
+                 ", 0;\n"                                                               \
+                 "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type   \
+                 " {" SASH_SUMS_##n "}, %" a_at ", %" b_at ", add, 1, 1, 0, 0;\n}"      \
+                 : SASH_BIND_##n(sum)                                                   \
+                 : "l"(a), "l"(b), "r"(static_cast<int>(add)));                         \
   }
 
 /// The same with `a` from registers and `b` by rows.
-#define SASH_MULTIPLY_ROWS(T, type, n, columns, a0, a1, a2, a3, b_at, add_at)                  \
-  __device__ inline void multiply_16(std::type_identity<T>, float(&sum)[n], const uint32_t* a, \
-                                     Operand b, bool add) {                                    \
-    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" add_at                               \
-                 ", 0;\n"                                                                      \
-                 "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type          \
-                 " {" SASH_SUMS_##n "}, {%" a0 ", %" a1 ", %" a2 ", %" a3 "}, %" b_at          \
-                                    ", add, 1, 1, 1;\n}"                                       \
-                 : SASH_BIND_##n(sum)                                                          \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.descriptor()),            \
-                   "r"(static_cast<int>(add)));                                                \
+#define SASH_MULTIPLY_ROWS(T, type, n, columns, a0, a1, a2, a3, b_at, add_at)                   \
+  __device__ inline void multiply_16(std::type_identity<T>, float(&sum)[n], const uint32_t* a,  \
+                                     uint64_t b, bool add) {                                    \
+    asm volatile(                                                                               \
+        "{\n.reg .pred add;\nsetp.ne.b32 add, %" add_at                                         \
+        ", 0;\n"                                                                                \
+        "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type " {" SASH_SUMS_##n \
+        "}, {%" a0 ", %" a1 ", %" a2 ", %" a3 "}, %" b_at ", add, 1, 1, 1;\n}"                  \
+        : SASH_BIND_##n(sum)                                                                    \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)));      \
   }
 
-#define SASH_MULTIPLY(T, type)                                              \
-  SASH_MULTIPLY_COLUMNS(T, type, 32, "64", "32", "33", "34")                \
-  SASH_MULTIPLY_COLUMNS(T, type, 64, "128", "64", "65", "66")               \
-  SASH_MULTIPLY_ROWS(T, type, 32, "64", "32", "33", "34", "35", "36", "37") \
-  SASH_MULTIPLY_ROWS(T, type, 64, "128", "64", "65", "66", "67", "68", "69")
+#define SASH_MULTIPLY(T, type)                                               \
+  SASH_MULTIPLY_COLUMNS(T, type, 32, "64", "32", "33", "34")                 \
+  SASH_MULTIPLY_COLUMNS(T, type, 64, "128", "64", "65", "66")                \
+  SASH_MULTIPLY_ROWS(T, type, 16, "32", "16", "17", "18", "19", "20", "21")  \
+  SASH_MULTIPLY_ROWS(T, type, 32, "64", "32", "33", "34", "35", "36", "37")  \
+  SASH_MULTIPLY_ROWS(T, type, 48, "96", "48", "49", "50", "51", "52", "53")  \
+  SASH_MULTIPLY_ROWS(T, type, 64, "128", "64", "65", "66", "67", "68", "69") \
+  SASH_MULTIPLY_ROWS(T, type, 128, "256", "128", "129", "130", "131", "132", "133")
 
 namespace detail {
 SASH_MULTIPLY(__nv_bfloat16, "bf16")
@@ -133,15 +137,23 @@ SASH_MULTIPLY(__half, "f16")
 #undef SASH_MULTIPLY
 #undef SASH_MULTIPLY_ROWS
 #undef SASH_MULTIPLY_COLUMNS
-#undef SASH_BIND_64
+#undef SASH_BIND_16
+#undef SASH_SUMS_16
 #undef SASH_BIND_32
-#undef SASH_SUMS_64
 #undef SASH_SUMS_32
+#undef SASH_BIND_48
+#undef SASH_SUMS_48
+#undef SASH_BIND_64
+#undef SASH_SUMS_64
+#undef SASH_BIND_128
+#undef SASH_SUMS_128
+#undef SASH_BIND
 
 /// Bytes between columns [16 k, ...) and [16 (k + 1), ...) of a tile, which slabs interrupt.
 template <class X>
 __device__ constexpr uint32_t column_step(int k) {
-  return static_cast<uint32_t>(k / 4 * X::kSlabBytes + k % 4 * 32);
+  constexpr int steps = X::kSlab / 16;
+  return static_cast<uint32_t>(k / steps * X::kSlabBytes + k % steps * 32);
 }
 
 /// sum[i, j] = a[i] . b[j] for 64 rows of a tile like A and the 2 n rows of a tile like B, both by
@@ -151,8 +163,9 @@ __device__ void multiply_rows(float (&sum)[n], Operand a, Operand b) {
   static_assert(2 * n == B::kRows && A::kWidth == B::kWidth);
 #pragma unroll
   for (int k = 0; k < A::kWidth / 16; ++k) {
-    detail::multiply_16(std::type_identity<typename A::Element>{}, sum, a + column_step<A>(k),
-                        b + column_step<B>(k), k > 0);
+    detail::multiply_16(std::type_identity<typename A::Element>{}, sum,
+                        (a + column_step<A>(k)).template descriptor<A>(),
+                        (b + column_step<B>(k)).template descriptor<B>(), k > 0);
   }
 }
 
@@ -164,7 +177,8 @@ __device__ void multiply_add(float (&sum)[n], const uint32_t (&weights)[words], 
 #pragma unroll
   for (int k = 0; k < B::kRows / 16; ++k) {
     detail::multiply_16(std::type_identity<typename B::Element>{}, sum, weights + 4 * k,
-                        b + static_cast<uint32_t>(k * 2048), true);
+                        (b + static_cast<uint32_t>(k * 16 * B::kRowBytes)).template descriptor<B>(),
+                        true);
   }
 }
 

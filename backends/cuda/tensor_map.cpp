@@ -43,7 +43,7 @@ bool fits_tensor_map(const TensorView& x) {
   return true;
 }
 
-CUtensorMap tensor_map(const TensorView& x) {
+CUtensorMap tensor_map(const TensorView& x, int features) {
   cuuint64_t extent[4], step[3];
   for (int axis = 0; axis < 4; ++axis) extent[axis] = static_cast<cuuint64_t>(x.shape[3 - axis]);
   for (int axis = 0; axis < 3; ++axis) {
@@ -51,14 +51,15 @@ CUtensorMap tensor_map(const TensorView& x) {
     const int64_t stride = x.shape[2 - axis] > 1 ? x.strides[2 - axis] : 64;
     step[axis] = static_cast<cuuint64_t>(stride * 2);
   }
-  const cuuint32_t box[4] = {64, 64, 1, 1}, every[4] = {1, 1, 1, 1};
+  const cuuint32_t box[4] = {static_cast<cuuint32_t>(features), 64, 1, 1};
+  const cuuint32_t every[4] = {1, 1, 1, 1};
+  const auto swizzle = features == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B;
   const auto type = x.dtype == DType::bfloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                                                : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
   CUtensorMap map;
   const CUresult result =
       encoder()(&map, type, 4, x.data, extent, step, box, every, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+                swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
     throw DeviceError(
         "cuda", "cuTensorMapEncodeTiled failed with " + std::to_string(static_cast<int>(result)));

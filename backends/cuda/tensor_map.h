@@ -11,8 +11,9 @@ namespace sash::cuda {
 /// strides and the address multiples of 16 bytes, and no broadcast axis.
 bool fits_tensor_map(const TensorView& x);
 
-/// `x` for copies of [64 rows][64 features] to swizzled shared memory. Made on the host in about a
-/// microsecond; passed to kernels by value, as a __grid_constant__.
-CUtensorMap tensor_map(const TensorView& x);
+/// `x` for copies of [64 rows][`features`] to shared memory, 64 or 32 features, swizzled over the
+/// 128 or 64 bytes of a row. Made on the host in about a microsecond; passed to kernels by value,
+/// as a __grid_constant__.
+CUtensorMap tensor_map(const TensorView& x, int features);
 
 }  // namespace sash::cuda
