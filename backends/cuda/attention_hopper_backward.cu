@@ -37,7 +37,7 @@ bool attention_hopper_takes(const KernelContext& context, const kernels::Attenti
                             const kernels::AttentionParams& params) {
   const auto& [q, k, v] = inputs;
   const bool plain = params.scale > 0 && params.softcap == 0 && params.dropout == 0 &&
-                     !params.bounds && !params.bias && !params.relative_bias && !params.slopes;
+                     !params.bias && !params.relative_bias && !params.slopes;
   const auto fits = [](const TensorView& x) {
     return fits_tensor_map(x) && x.shape[3] % 8 == 0 && x.shape[3] <= 256;
   };
@@ -50,9 +50,10 @@ void attention_hopper_backward(KernelContext& context, const kernels::AttentionI
   using namespace hopper;
   const auto& [q, k, v] = inputs;
   const Readable g(context, gradients.g);
+  const BoundsSummary summary(context, inputs, params, true);
   with_tiles(q.dtype, std::max(q.shape[3], v.shape[3]), [&]<class T, int width>() {
     Backward<T> call{
-        .problem = Problem(inputs, params),
+        .problem = Problem(inputs, params, summary.bounds()),
         .q = tensor_map(q, slab_of(width)),
         .k = tensor_map(k, slab_of(width)),
         .v = tensor_map(v, slab_of(width)),

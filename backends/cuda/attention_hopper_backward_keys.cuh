@@ -15,7 +15,7 @@ namespace sash::cuda::hopper {
 template <class S, class T>
 __device__ void copy_keys(const Backward<T>& x, BackwardShared<S>& shared) {
   const Problem& p = x.problem;
-  const int blocks = static_cast<int>(p.map.key_blocks), heads = p.heads / p.groups;
+  const int heads = p.heads / p.groups;
   RingPlace<S::kResident> at_own;
   RingPlace<S::kStages> at;
   for (int item = static_cast<int>(blockIdx.x); item < x.items;
@@ -35,16 +35,15 @@ __device__ void copy_keys(const Backward<T>& x, BackwardShared<S>& shared) {
     at_own.advance();
     const int end_head = (place.h + 1) * heads;
     for (int h = place.h * heads; h < end_head; ++h) {
-      Walk<S::kLines> walk(p.map.by_key, p.first_line(place.b, h, blocks) + place.line,
-                           blocks - place.line);
+      Walk<S::kLines, false> walk(p, place.b, h, place.line);
       bool more;
       do {
         const int s = at.stage();
-        shared.a_empty[s].wait(at.parity() ^ 1);
         const int found = walk.next(), block = found == kNone ? 0 : found;
         more = walk.more();
+        shared.a_empty[s].wait(at.parity() ^ 1);
         shared.step[s].note(0, found, walk.tile());
-        if (lane() == 0) shared.step[s].last = !more && h + 1 == end_head;
+        shared.step[s].note_place(place.b, h, place.line, !more && h + 1 == end_head);
         __syncwarp();
         if (lane() == 0) {
           shared.a_full[s].arrive_and_expect(S::Rows::kBytes + sizeof(Terms));
@@ -99,16 +98,16 @@ class KeyGroup {
   __device__ void step(Operand k, Operand v) {
     const int s = at_.stage();
     shared_.a_full[s].wait(at_.parity());
-    const int tile[1] = {shared_.step[s].tile[line_][0]};
+    const int tile = shared_.step[s].tile[line_][0];
     last_ = shared_.step[s].last;
-    if (tile[0] == kAbsent) {
+    if (tile == kAbsent) {
       shared_.b_full[s].wait(at_.parity());
       shared_.a_empty[s].arrive(lane() == 0);
       shared_.b_empty[s].arrive(lane() == 0);
       return;
     }
-    Mask<1> mask;
-    if (tile[0] >= 0) mask.load(x_.problem.map.key_bits, tile);
+    Mask<1, false> mask;
+    if (tile >= 0) mask.load(x_.problem, shared_.step[s], line_);
     const Operand q = q_.at(s, sizeof(shared_.a[0])), g = q + sizeof(shared_.a);
     // S' = K Q' and dP' = V g'
     begin_products();
@@ -123,7 +122,7 @@ class KeyGroup {
     // P = 2^(exponent S - lse)
     wait_for_products<forms_dk ? 1 : 0>();
     settle(score_);
-    if (tile[0] >= 0) mask.hide(score_);
+    if (tile >= 0) mask.hide(score_);
     const Terms& terms = shared_.terms[s];
 #pragma unroll
     for (int j = 0; j < 8; ++j) {

@@ -12,15 +12,13 @@ namespace sash::cuda::hopper {
 template <class S, class T>
 __device__ void copy_queries(const Backward<T>& x, BackwardShared<S>& shared) {
   const Problem& p = x.problem;
-  const int blocks = static_cast<int>(p.map.query_blocks);
   RingPlace<S::kResident> at_own;
   RingPlace<S::kStages> at;
   for (int item = static_cast<int>(blockIdx.x); item < x.items;
        item += static_cast<int>(gridDim.x)) {
     const Place place(x.tiles, p.heads, item, S::kLines);
     const int head = p.group_of(place.h);
-    Walk<S::kLines> walk(p.map.by_query, p.first_line(place.b, place.h, blocks) + place.line,
-                         blocks - place.line);
+    Walk<S::kLines, true> walk(p, place.b, place.h, place.line);
     const int own = at_own.stage();
     shared.own_empty[own].wait(at_own.parity() ^ 1);
     if (lane() == 0) {
@@ -36,11 +34,11 @@ __device__ void copy_queries(const Backward<T>& x, BackwardShared<S>& shared) {
     bool more;
     do {
       const int s = at.stage();
-      shared.a_empty[s].wait(at.parity() ^ 1);
       const int block = walk.next();
       more = walk.more();
+      shared.a_empty[s].wait(at.parity() ^ 1);
       shared.step[s].note(0, block, walk.tile());
-      if (lane() == 0) shared.step[s].last = !more;
+      shared.step[s].note_place(place.b, place.h, place.line, !more);
       __syncwarp();
       const int row = block == kNone ? 0 : block * kBlock;
       if (lane() == 0) {
@@ -161,10 +159,10 @@ class QueryGroup {
     wait(shared_.a_full);
     const auto& step = shared_.step[at_.stage()];
     last_ = step.last;
-    const int tile[1] = {step.tile[line_][0]};
-    masked_ = tile[0] >= 0;
-    if (masked_) mask_.load(x_.problem.map.bits, tile);
-    return tile[0] != kAbsent;
+    const int tile = step.tile[line_][0];
+    masked_ = tile >= 0;
+    if (masked_) mask_.load(x_.problem, step, line_);
+    return tile != kAbsent;
   }
 
   __device__ void advance() {
@@ -285,7 +283,7 @@ class QueryGroup {
   const Operand q_, k_;
   RingPlace<S::kStages> at_;
   bool last_, ended_, masked_;
-  Mask<1> mask_;
+  Mask<1, true> mask_;
   float score_[32], slope_[32], dq_[S::kWidth / 2];
   uint32_t slope_words_[16];
   float lse_[2], dot_[2];

@@ -37,8 +37,9 @@ void attention_hopper_forward(KernelContext& context, const kernels::AttentionIn
                               const TensorView& lse) {
   using namespace hopper;
   const auto& [q, k, v] = inputs;
+  const BoundsSummary summary(context, inputs, params);
   with_tiles(q.dtype, std::max(q.shape[3], v.shape[3]), [&]<class T, int width>() {
-    const Forward<T> call{.problem = Problem(inputs, params),
+    const Forward<T> call{.problem = Problem(inputs, params, summary.bounds()),
                           .q = tensor_map(q, slab_of(width)),
                           .k = tensor_map(k, slab_of(width)),
                           .v = tensor_map(v, slab_of(width)),

@@ -67,15 +67,13 @@ struct ForwardShared {
 template <class S, class T>
 __device__ void copy_forward(const Forward<T>& x, ForwardShared<S>& shared) {
   const Problem& p = x.problem;
-  const int blocks = static_cast<int>(p.map.query_blocks);
   RingPlace<S::kResident> at_q;
   RingPlace<S::kStages> at;
   for (int item = static_cast<int>(blockIdx.x); item < x.items;
        item += static_cast<int>(gridDim.x)) {
     const Place place(x.tiles, p.heads, item, S::kLines);
     const int head = p.group_of(place.h);
-    Walk<S::kLines> walk(p.map.by_query, p.first_line(place.b, place.h, blocks) + place.line,
-                         blocks - place.line);
+    Walk<S::kLines, true> walk(p, place.b, place.h, place.line);
     Barrier& q_full = shared.q_full[at_q.stage()];
     shared.q_empty[at_q.stage()].wait(at_q.parity() ^ 1);
     if (lane() == 0) {
@@ -98,7 +96,7 @@ __device__ void copy_forward(const Forward<T>& x, ForwardShared<S>& shared) {
         row[part] = (block == kNone ? static_cast<int>(p.map.key_blocks) : block) * kBlock;
       }
       more = walk.more();
-      if (lane() == 0) shared.step[s].last = !more;
+      shared.step[s].note_place(place.b, place.h, place.line, !more);
       __syncwarp();
       if (lane() == 0) {
         shared.k_full[s].arrive_and_expect(S::Keys::kBytes);
@@ -147,16 +145,15 @@ class ForwardGroup {
     shared_.k_full[at_.stage()].wait(at_.parity());
     const auto& step = shared_.step[at_.stage()];
     last_ = step.last;
-    int tile[S::kBlocks];
     bool any = false;
     masked_ = false;
 #pragma unroll
     for (int part = 0; part < S::kBlocks; ++part) {
-      tile[part] = step.tile[line_][part];
-      any = any || tile[part] != kAbsent;
-      masked_ = masked_ || tile[part] != kWhole;
+      const int tile = step.tile[line_][part];
+      any = any || tile != kAbsent;
+      masked_ = masked_ || tile != kWhole;
     }
-    if (any && masked_) mask_.load(x_.problem.map.bits, tile);
+    if (any && masked_) mask_.load(x_.problem, step, line_);
     return any;
   }
 
@@ -290,7 +287,7 @@ class ForwardGroup {
   const Operand q_, k_;
   RingPlace<S::kStages> at_;
   bool last_, ended_, masked_;
-  Mask<S::kBlocks> mask_;
+  Mask<S::kBlocks, true> mask_;
   float score_[kScores], sum_[kSums];
   uint32_t weight_[kScores / 2];
   float highest_[2], total_[2];  ///< a thread's share of a row's total

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "../../core/error.h"
-#include "../../ops/kernels/attention.h"
+#include "attention_bounds.cuh"
 #include "check.h"
 #include "hopper_wgmma.cuh"
 #include "tensor_map.h"
@@ -42,8 +42,10 @@ struct Problem {
   int batches, heads, groups, queries, keys;
   float exponent;  ///< scale log2(e)
   float scale;
+  RowBounds bounds;
 
-  Problem(const kernels::AttentionInputs& x, const kernels::AttentionParams& params)
+  Problem(const kernels::AttentionInputs& x, const kernels::AttentionParams& params,
+          const RowBounds& row_bounds)
       : map(params.maps->with_rows(kBlock)),
         batches(static_cast<int>(x.q.shape[0])),
         heads(static_cast<int>(x.q.shape[1])),
@@ -51,7 +53,8 @@ struct Problem {
         queries(static_cast<int>(x.q.shape[2])),
         keys(static_cast<int>(x.k.shape[2])),
         exponent(static_cast<float>(params.scale * 1.4426950408889634)),
-        scale(static_cast<float>(params.scale)) {}
+        scale(static_cast<float>(params.scale)),
+        bounds(row_bounds) {}
 
   __device__ int group_of(int h) const { return h / (heads / groups); }
   /// The line of block 0 of head (b, h), where a head has `blocks` lines.
@@ -74,7 +77,8 @@ struct Problem {
 template <int groups, int per_sm>
 struct Groups {
   static constexpr int kGroups = groups, kPerSm = per_sm, kThreads = (groups + 1) * kGroup;
-  static constexpr int kAtEntry = 65536 / (kThreads * per_sm) / 8 * 8, kCopyRegisters = 24;
+  static constexpr int kAtEntry = 65536 / (kThreads * per_sm) / 8 * 8,
+                       kCopyRegisters = groups > 2 ? 32 : 24;
   static constexpr int kRegisters =
       std::min(240, ((groups + 1) * kAtEntry - kCopyRegisters) / groups / 8 * 8);
 };
@@ -92,27 +96,32 @@ struct Place {
   }
 };
 
-/// What a block of the map is to a line: the number of its bit tile, or one of these.
-inline constexpr int kWhole = -1, kAbsent = -2;
+/// What a block of the map is to a line: the number of its bit tile, or one of these. From kCut on,
+/// bounds cut the block: kCut + 1 + what it is.
+inline constexpr int kWhole = -1, kAbsent = -2, kCut = 1 << 30;
 /// The number of no block.
 inline constexpr int kNone = INT_MAX;
 
-/// The blocks that any of kLines neighbouring lines lists, ascending. By all lanes of a warp.
-template <int kLines>
+/// The blocks that any of kLines neighbouring lines lists within bounds, ascending. By all lanes of
+/// a warp. Lines are blocks of queries (`by_query`) or keys.
+template <int kLines, bool by_query>
 class Walk {
  public:
-  /// `lines` of them exist.
-  __device__ Walk(const kernels::BlockList& list, int64_t first, int lines) : list_(list) {
+  /// From block `line` of head (b, h) on.
+  __device__ Walk(const Problem& p, int b, int h, int line)
+      : p_(p), list_(by_query ? p.map.by_query : p.map.by_key), line_(line + lane() / 2) {
     static_assert(2 * kLines <= 32);
-    const int line = lane() / 2;
+    const auto blocks = static_cast<int>(by_query ? p.map.query_blocks : p.map.key_blocks);
     int entry = 0, end = 0;
-    if (line < min(lines, kLines)) {
-      const int full = list.full_start[first + line];
-      entry = lane() % 2 == 0 ? list.start[first + line] : full;
-      end = lane() % 2 == 0 ? full : list.start[first + line + 1];
+    if (lane() / 2 < kLines && line_ < blocks) {
+      const int64_t at = p.first_line(b, h, blocks) + line_;
+      const int full = list_.full_start[at];
+      entry = lane() % 2 == 0 ? list_.start[at] : full;
+      end = lane() % 2 == 0 ? full : list_.start[at + 1];
+      if (p.bounds.ranges) narrow(p.bounds.head(b, h), entry, end);
     }
     end_ = end;
-    head_ = read(entry);
+    head_ = within_bounds(read(entry));
     ahead_ = read(entry + 1);
     entry_ = entry + 2;
   }
@@ -126,7 +135,7 @@ class Walk {
     const int tile = mine ? head_.tile : kAbsent;
     tile_ = max(tile, __shfl_xor_sync(~0u, tile, 1));
     if (mine) {
-      head_ = ahead_;
+      head_ = within_bounds(ahead_);
       ahead_ = read(entry_++);
     }
     return block;
@@ -145,7 +154,60 @@ class Walk {
     return {list_.block[entry], lane() % 2 == 0 ? list_.tile[entry] : kWhole};
   }
 
+  /// Leaves of the entries [entry, end) those of blocks that meet the bounds.
+  __device__ void narrow(int64_t head, int& entry, int& end) {
+    int first, past;
+    if constexpr (by_query) {
+      const int4 summary = p_.bounds.summary[head * p_.map.query_blocks + line_];
+      first = summary.x / kBlock;
+      past = (summary.w + kBlock - 1) / kBlock;
+      most_lo_ = summary.y;
+      least_hi_ = summary.z;
+    } else {
+      summaries_ = static_cast<int>(head * p_.map.query_blocks);
+      const int2 range = p_.bounds.seen_by[head * p_.map.key_blocks + line_];
+      first = range.x;
+      past = -range.y;
+    }
+    entry = find(first, entry, end);
+    end = max(entry, find(past, entry, end));
+  }
+  /// The first of the entries [low, high) whose block is not below `block`. Blocks ascend, so it is
+  /// no further on than the numbers are; where they are neighbours, it is just there.
+  __device__ int find(int block, int low, int high) const {
+    if (low >= high) return low;
+    high = low + min(high - low, max(0, block - list_.block[low]));
+    for (int probe = high - 1; low < high; probe = (low + high) / 2) {
+      if (list_.block[probe] < block) {
+        low = probe + 1;
+      } else {
+        high = probe;
+      }
+    }
+    return low;
+  }
+
+  /// What bounds leave of an entry.
+  __device__ Entry within_bounds(const Entry& entry) const {
+    if (entry.block == kNone) return entry;
+    const int key = (by_query ? entry.block : line_) * kBlock, past = min(key + kBlock, p_.keys);
+    int most_lo = most_lo_, least_hi = least_hi_;
+    if (!by_query) {
+      if (!p_.bounds.summary) return entry;
+      const int4* summary = p_.bounds.summary + summaries_ + entry.block;
+      if (summary->x >= past || summary->w <= key) return {entry.block, kAbsent};
+      most_lo = summary->y;
+      least_hi = summary->z;
+    }
+    if (most_lo <= key && least_hi >= past) return entry;
+    return {entry.block, kCut + 1 + entry.tile};
+  }
+
+  const Problem& p_;
   const kernels::BlockList& list_;
+  int summaries_ = 0;  ///< where those of this head start, where lines are those of keys
+  int most_lo_ = INT_MIN, least_hi_ = INT_MAX;  ///< of the line, where it is one of queries
+  int line_;
   int entry_, end_, tile_;
   Entry head_, ahead_;
 };
@@ -155,28 +217,45 @@ template <int kLines, int kBlocks>
 struct Step {
   int block[kBlocks];
   int tile[kLines][kBlocks];
-  int last;  ///< whether no step follows
+  int b, h, line;  ///< the head, and the first line
+  int last;        ///< whether no step follows
 
   /// By all lanes of the copying warp.
   __device__ void note(int part, int number, int tile_of_lane) {
     if (lane() == 0) block[part] = number;
     if (lane() % 2 == 0 && lane() / 2 < kLines) tile[lane() / 2][part] = tile_of_lane;
   }
+  __device__ void note_place(int batch, int head, int first_line, bool is_last) {
+    if (lane() != 0) return;
+    b = batch;
+    h = head;
+    line = first_line;
+    last = is_last;
+  }
 };
 
-/// Which of the scores [64][64 kBlocks] of a group count.
-template <int kBlocks>
+/// Which of the scores [64][64 kBlocks] of a group count. Rows are queries (`by_query`) or keys.
+template <int kBlocks, bool by_query>
 class Mask {
  public:
-  /// Starts to read `bits`, [tiles][64].
-  __device__ void load(const uint64_t* bits, const int (&tile)[kBlocks]) {
+  /// Starts to read what `step` shows its line number `line`.
+  template <int kLines>
+  __device__ void load(const Problem& p, const Step<kLines, kBlocks>& step, int line) {
+    const uint64_t* bits = by_query ? p.map.bits : p.map.key_bits;
 #pragma unroll
     for (int part = 0; part < kBlocks; ++part) {
+      int tile = step.tile[line][part];
+      const bool cut = tile >= kCut;
+      if (cut) tile -= kCut + 1;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        word_[part][half] = tile[part] == kAbsent ? 0 : ~uint64_t{0};
-        if (tile[part] < 0) continue;
-        word_[part][half] = __ldg(bits + tile[part] * kBlock + row_of(half));
+        word_[part][half] = tile == kAbsent ? 0 : ~uint64_t{0};
+        if (tile < 0) continue;
+        word_[part][half] = __ldg(bits + static_cast<int64_t>(tile) * kBlock + row_of(half));
+      }
+      if (cut) {
+        cut_by_bounds(word_[part], p, p.bounds.ranges + p.bounds.head(step.b, step.h) * p.queries,
+                      (step.line + line) * kBlock, step.block[part] * kBlock);
       }
     }
   }
@@ -200,6 +279,33 @@ class Mask {
   }
 
  private:
+  /// Clears bits that `ranges`, those of a head's queries, hide from a block that starts at `row`
+  /// and `column`. Of a word, only the bits of the thread's own columns count.
+  static __device__ void cut_by_bounds(uint64_t (&word)[2], const Problem& p, const int2* ranges,
+                                       int row, int column) {
+    if constexpr (by_query) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int2 seen = ranges[min(row + row_of(half), p.queries - 1)];
+        word[half] &= bit_range(seen.x - column, seen.y - column);
+      }
+    } else {
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const int bit = column_of(j, e);
+          const int2 seen = ranges[min(column + bit, p.queries - 1)];
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            const int key = row + row_of(half);
+            if (key < seen.x || key >= seen.y) word[half] &= ~(uint64_t{1} << bit);
+          }
+        }
+      }
+    }
+  }
+
   uint64_t word_[kBlocks][2];
 };
 

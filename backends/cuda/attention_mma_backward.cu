@@ -1,3 +1,5 @@
+#include <optional>
+
 #include "attention_mma.h"
 #include "attention_mma_backward.cuh"
 
@@ -34,8 +36,8 @@ void backward(const KernelContext& context, const kernels::AttentionInputs& inpu
               const kernels::AttentionParams& params,
               const kernels::AttentionGradients& gradients) {
   using namespace mma;
-  const BoundsSummary summary(context, params);
-  Backward<T> call{.problem = Problem<T>(inputs, params, summary.data()),
+  const BoundsSummary summary(context, inputs, params);
+  Backward<T> call{.problem = Problem<T>(inputs, params, summary.bounds()),
                    .q = rows_of<const T>(inputs.q),
                    .k = rows_of<const T>(inputs.k),
                    .v = rows_of<const T>(inputs.v),

@@ -255,9 +255,9 @@ void attention_mma_forward(KernelContext& context, const kernels::AttentionInput
                            const kernels::AttentionParams& params, const TensorView& out,
                            const TensorView& lse) {
   using namespace mma;
-  const BoundsSummary summary(context, params);
+  const BoundsSummary summary(context, inputs, params);
   with_type(inputs.q.dtype, [&]<class T>() {
-    const Forward<T> call{Problem<T>(inputs, params, summary.data()),
+    const Forward<T> call{Problem<T>(inputs, params, summary.bounds()),
                           rows_of<const T>(inputs.q),
                           rows_of<const T>(inputs.k),
                           rows_of<const T>(inputs.v),

@@ -3,13 +3,11 @@
 #include <atomic>
 #include <cmath>
 #include <limits>
-#include <optional>
 #include <string>
 
 #include "../../core/error.h"
-#include "../../ops/kernels/attention.h"
+#include "attention_bounds.cuh"
 #include "attention_mma_tile.cuh"
-#include "block_bounds.h"
 
 /// What the tensor-core kernels of attention share: one call's parameters, and the walk over the
 /// blocks of its map. A block of threads owns kRows queries or keys, whole blocks of the map or
@@ -45,10 +43,7 @@ struct Problem {
   bool plain;  ///< scores are products times a positive scale, under the map alone
 
   float softcap;
-  const int2* bounds;   ///< [B or 1, H or 1, queries]
-  const int4* summary;  ///< [B or 1, H or 1, query blocks]: least and greatest lo, then hi
-  bool bounds_of_batch, bounds_of_head;
-  int bounds_heads;
+  RowBounds bounds;
   const T* bias;
   int64_t bias_step[4];
   const float* relative;
@@ -62,7 +57,7 @@ struct Problem {
   PhiloxState random;
 
   Problem(const kernels::AttentionInputs& x, const kernels::AttentionParams& params,
-          const int4* bounds_summary)
+          const RowBounds& row_bounds)
       : map(params.maps->with_rows(kBlockQueries)),
         batches(static_cast<int>(x.q.shape[0])),
         heads(static_cast<int>(x.q.shape[1])),
@@ -74,11 +69,7 @@ struct Problem {
         plain(exponent > 0 && params.softcap == 0 && !params.bounds && !params.bias &&
               !params.relative_bias && !params.slopes && params.dropout == 0),
         softcap(static_cast<float>(params.softcap)),
-        bounds(params.bounds ? params.bounds->ptr<const int2>() : nullptr),
-        summary(bounds_summary),
-        bounds_of_batch(params.bounds && params.bounds->shape[0] > 1),
-        bounds_of_head(params.bounds && params.bounds->shape[1] > 1),
-        bounds_heads(params.bounds ? static_cast<int>(params.bounds->shape[1]) : 1),
+        bounds(row_bounds),
         bias(params.bias ? params.bias->ptr<const T>() : nullptr),
         bias_step{},
         relative(params.relative_bias ? params.relative_bias->ptr<const float>() : nullptr),
@@ -101,30 +92,6 @@ struct Problem {
   __device__ int64_t row_of(int b, int h) const {
     return (static_cast<int64_t>(b) * heads + h) * queries;
   }
-  /// Of (b, h) among the heads of `bounds`.
-  __device__ int64_t bounds_head(int b, int h) const {
-    return (bounds_of_batch ? b : 0) * static_cast<int64_t>(bounds_heads) +
-           (bounds_of_head ? h : 0);
-  }
-  __device__ const int4* summary_of(int b, int h) const {
-    return summary + bounds_head(b, h) * map.query_blocks;
-  }
-};
-
-/// The summary that a problem with bounds needs.
-class BoundsSummary {
- public:
-  BoundsSummary(const KernelContext& context, const kernels::AttentionParams& params) {
-    if (!params.bounds || params.bounds->numel() == 0) return;
-    const auto& shape = params.bounds->shape;
-    const int64_t blocks = (shape[2] + kBlockQueries - 1) / kBlockQueries;
-    memory_.emplace(context, shape[0] * shape[1] * blocks * static_cast<int64_t>(sizeof(int4)));
-    summarise_bounds(context, *params.bounds, kBlockQueries, memory_->ptr<int4>());
-  }
-  const int4* data() const { return memory_ ? memory_->ptr<const int4>() : nullptr; }
-
- private:
-  std::optional<Workspace> memory_;
 };
 
 /// Where a walk is: kStep rows from `first` on, which lie in the map's block `block` after `part`
@@ -185,7 +152,7 @@ class Walk {
 
   __device__ bool find() {
     if constexpr (!plain) {
-      if (p_.summary) return find_within_bounds();
+      if (p_.bounds.summary) return find_within_bounds();
     }
     if (entry_ >= end_) return false;
     at_.block = list_.block[entry_];
@@ -196,7 +163,7 @@ class Walk {
 
   /// Lanes look at 32 entries at once.
   __device__ bool find_within_bounds() {
-    const int4* summary = p_.summary_of(b_, at_.head);
+    const int4* summary = p_.bounds.summary + p_.bounds.head(b_, at_.head) * p_.map.query_blocks;
     for (; entry_ < end_; entry_ += kWarp) {
       const int mine = entry_ + lane();
       const int block = mine < end_ ? list_.block[mine] : 0;

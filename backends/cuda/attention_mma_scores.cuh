@@ -37,22 +37,15 @@ class Mask {
   }
 
  private:
-  /// Bits [from, to) of those of one block, where 0 stands for its first row or column.
-  static __device__ uint64_t range(int from, int to) {
-    if (to <= 0 || from >= 64) return 0;
-    const uint64_t low = from > 0 ? ~uint64_t{0} << from : ~uint64_t{0};
-    return to < 64 ? low & ~(~uint64_t{0} << to) : low;
-  }
-
   template <class T>
   static __device__ uint64_t general(const Problem<T>& p, const Step& step, int b, int row) {
     if (row >= (by_query ? p.queries : p.keys)) return 0;
     const int first = step.block * 64;
-    uint64_t word = range(0, (by_query ? p.keys : p.queries) - first);
+    uint64_t word = bit_range(0, (by_query ? p.keys : p.queries) - first);
     if (!step.bounded) return word;
-    const int2* bounds = p.bounds + p.bounds_head(b, step.head) * p.queries;
+    const int2* bounds = p.bounds.ranges + p.bounds.head(b, step.head) * p.queries;
     if constexpr (by_query) {
-      word &= range(bounds[row].x - first, bounds[row].y - first);
+      word &= bit_range(bounds[row].x - first, bounds[row].y - first);
     } else {
       for (int j = step.part + lane() % 4 * 2; j < step.part + kStep; j += 8) {
         for (int i = j; i < j + 2 && first + i < p.queries; ++i) {
