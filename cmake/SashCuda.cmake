@@ -70,6 +70,10 @@ else()
 endif()
 set_target_properties(${sash_cuda_target} PROPERTIES
                       CUDA_ARCHITECTURES "${CMAKE_CUDA_ARCHITECTURES}")
+# Attention for sm_90 counts on asynchronous products. What a user has launch the compiler, such as
+# ccache, still does.
+set_property(TARGET ${sash_cuda_target} PROPERTY CUDA_COMPILER_LAUNCHER
+             "${PROJECT_SOURCE_DIR}/cmake/without_slow_wgmma" ${CMAKE_CUDA_COMPILER_LAUNCHER})
 # As an option, because CMake 3.25.1 does not know that nvcc has CUDA_STANDARD 20.
 target_compile_options(${sash_cuda_target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20>)
 # Machine code and PTX then take less than half the room.
