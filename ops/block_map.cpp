@@ -1,5 +1,6 @@
 #include "block_map.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <limits>
@@ -147,6 +148,40 @@ class Tiles {
   std::unordered_map<size_t, std::vector<int32_t>> by_hash_;
 };
 
+// In which order to take the lines of a head, whose entries are [start[line], start[line + 1]).
+class LineOrder {
+ public:
+  LineOrder(const int32_t* start, int64_t lines) {
+    const auto length = [start](int64_t line) { return int64_t{start[line + 1]} - start[line]; };
+    const int64_t entries = int64_t{start[lines]} - start[0];
+    const auto is_long = [&](int64_t line) { return length(line) * lines > 2 * entries; };
+    int64_t early = 0, late = 0;  // entries of short lines in each half
+    for (int64_t line = 0; line < lines; ++line) {
+      longest_ = std::max(longest_, length(line));
+      if (is_long(line)) {
+        lines_.push_back(static_cast<int32_t>(line));
+      } else if (line < (lines + 1) / 2) {
+        early += length(line);
+      } else {
+        late += length(line);
+      }
+    }
+    long_lines_ = static_cast<int64_t>(lines_.size());
+    for (int64_t i = 0; i < lines; ++i) {
+      const int64_t line = late > early ? lines - 1 - i : i;
+      if (!is_long(line)) lines_.push_back(static_cast<int32_t>(line));
+    }
+  }
+
+  const std::vector<int32_t>& lines() const { return lines_; }
+  int64_t longest() const { return longest_; }
+  int64_t long_lines() const { return long_lines_; }
+
+ private:
+  std::vector<int32_t> lines_;
+  int64_t longest_ = 0, long_lines_ = 0;
+};
+
 class Compiler {
  public:
   Compiler(const MaskTerm& term, const MaskShape& shape, int64_t query_rows)
@@ -219,17 +254,18 @@ class Compiler {
 
   // Offsets of the parts of `lists` for one direction.
   struct List {
-    int64_t start, full_start, block, tile;
+    int64_t start, full_start, block, tile, order;
+    int64_t longest, long_lines;
   };
 
   std::shared_ptr<const CompiledBlocks> place(Device device) {
     auto result = std::make_shared<CompiledBlocks>();
     const int64_t heads = map_.batches * map_.heads;
     std::vector<int32_t> lists;
-    const List by_query = add_list(lists, heads * map_.query_blocks, [](const Entry& entry) {
+    const List by_query = add_list(lists, heads, map_.query_blocks, [](const Entry& entry) {
       return std::pair(entry.line, entry.block);
     });
-    const List by_key = add_list(lists, heads * map_.key_blocks, [this](const Entry& entry) {
+    const List by_key = add_list(lists, heads, map_.key_blocks, [this](const Entry& entry) {
       const auto blocks = static_cast<int32_t>(map_.query_blocks);
       const auto head = static_cast<int32_t>(entry.line / blocks);
       return std::pair(head * static_cast<int32_t>(map_.key_blocks) + entry.block,
@@ -242,9 +278,15 @@ class Compiler {
     result->words = from_host(words.data(), {static_cast<int64_t>(words.size())}, DType::int64,
                               {.device = device});
     const auto* const ints = result->lists.tensor_view().ptr<const int32_t>();
-    const auto pointers = [ints](const List& at) {
-      return kernels::BlockList{ints + at.start, ints + at.full_start, ints + at.block,
-                                ints + at.tile};
+    const auto pointers = [&](const List& at) {
+      return kernels::BlockList{.start = ints + at.start,
+                                .full_start = ints + at.full_start,
+                                .block = ints + at.block,
+                                .tile = ints + at.tile,
+                                .order = ints + at.order,
+                                .entries = static_cast<int64_t>(entries_.size()),
+                                .longest = at.longest,
+                                .long_lines = at.long_lines};
     };
     map_.by_query = pointers(by_query);
     map_.by_key = pointers(by_key);
@@ -258,14 +300,16 @@ class Compiler {
   // Appends the lists of one direction; `place_of(entry)` is its line and the block it names.
   // Entries keep their order within a line's two runs, which ascend as the entries do.
   template <class F>
-  List add_list(std::vector<int32_t>& lists, int64_t lines, F place_of) {
+  List add_list(std::vector<int32_t>& lists, int64_t heads, int64_t lines_per_head, F place_of) {
     const auto count = static_cast<int64_t>(entries_.size());
+    const int64_t lines = heads * lines_per_head;
     List at{};
     at.start = static_cast<int64_t>(lists.size());
     at.full_start = at.start + lines + 1;
     at.block = at.full_start + lines;
     at.tile = at.block + count;
-    lists.resize(static_cast<size_t>(at.tile + count));
+    at.order = at.tile + count;
+    lists.resize(static_cast<size_t>(at.order + lines));
     int32_t* const start = lists.data() + at.start;
     int32_t* const full = lists.data() + at.full_start;
     std::vector<int32_t> partial(static_cast<size_t>(lines));
@@ -285,6 +329,13 @@ class Compiler {
       const int32_t slot = next[static_cast<size_t>(line)]++;
       lists[static_cast<size_t>(at.block + slot)] = block;
       lists[static_cast<size_t>(at.tile + slot)] = entry.tile;
+    }
+    for (int64_t head = 0; head < heads; ++head) {
+      const int64_t first = head * lines_per_head;
+      const LineOrder order(lists.data() + at.start + first, lines_per_head);
+      std::copy(order.lines().begin(), order.lines().end(), lists.begin() + at.order + first);
+      at.longest = std::max(at.longest, order.longest());
+      at.long_lines = std::max(at.long_lines, order.long_lines());
     }
     return at;
   }

@@ -67,8 +67,7 @@ void attention_hopper_backward(KernelContext& context, const kernels::AttentionI
         .terms = nullptr,
         .qk_width = static_cast<int>(q.shape[3]),
         .v_width = static_cast<int>(v.shape[3]),
-        .tiles = 0,
-        .items = 0,
+        .schedule = {},
     };
     const Problem& p = call.problem;
     const Workspace terms(context, int64_t{p.batches} * p.heads * p.map.query_blocks *

@@ -7,10 +7,12 @@
 /// neither P nor dS leaves the registers.
 namespace sash::cuda::hopper {
 
-/// Of the queries of a block: their log-sum-exps to the base 2, and D = rowsum(g . out) - g_lse.
-/// Past the end of the queries, +infinity and 0, from which follows P = 0.
+/// Of the queries of a block: what sums of q . k start from, such that 2^(exponent sum) = P, and
+/// what those of g . v start from, such that dS = P sum: -lse / scale and -D, where
+/// D = rowsum(g . out) - g_lse. Past the end of the queries, -infinity and 0, from which follows
+/// P = 0.
 struct Terms {
-  float lse[kBlock], dot[kBlock];
+  float score[kBlock], slope[kBlock];
 };
 
 template <class T>
@@ -22,8 +24,7 @@ struct Backward {
   T *dq, *dk, *dv;
   Terms* terms;  ///< [B, H, query blocks], made by the kernel of dq
   int qk_width, v_width;
-  int tiles;  ///< blocks of kLines lines per head
-  int items;  ///< tiles in all
+  Schedule schedule;
 };
 
 /// Writes dq and the terms.
@@ -55,6 +56,7 @@ struct BackwardShared {
   typename S::Rows own[S::kResident][2][S::kLines];
   typename S::Rows a[S::kStages], b[S::kStagesOfB];
   Terms terms[S::kStages];
+  Work<S::kLines> work[S::kResident];
   Step<S::kLines, 1> step[S::kStages];
   Barrier own_full[S::kResident], own_empty[S::kResident];
   Barrier a_full[S::kStages], a_empty[S::kStages];

@@ -18,24 +18,26 @@ __device__ void copy_keys(const Backward<T>& x, BackwardShared<S>& shared) {
   const int heads = p.heads / p.groups;
   RingPlace<S::kResident> at_own;
   RingPlace<S::kStages> at;
-  for (int item = static_cast<int>(blockIdx.x); item < x.items;
-       item += static_cast<int>(gridDim.x)) {
-    const Place place(x.tiles, p.groups, item, S::kLines);
+  Items items(x.schedule);
+  for (int item; (item = items.next()) >= 0;) {
     const int own = at_own.stage();
     shared.own_empty[own].wait(at_own.parity() ^ 1);
+    auto& work = shared.work[own];
+    work.note(x.schedule, p, p.map.by_key.order, item);
+    const int b = work.b, group = work.h;
     if (lane() == 0) {
       Barrier& full = shared.own_full[own];
       full.arrive_and_expect(2 * S::kLines * S::Rows::kBytes);
       for (int i = 0; i < S::kLines; ++i) {
-        const int row = (place.line + i) * kBlock;
-        copy_rows(shared.own[own][0][i], 0, x.k, row, place.h, place.b, full);
-        copy_rows(shared.own[own][1][i], 0, x.v, row, place.h, place.b, full);
+        const int row = work.line[i] * kBlock;
+        copy_rows(shared.own[own][0][i], 0, x.k, row, group, b, full);
+        copy_rows(shared.own[own][1][i], 0, x.v, row, group, b, full);
       }
     }
     at_own.advance();
-    const int end_head = (place.h + 1) * heads;
-    for (int h = place.h * heads; h < end_head; ++h) {
-      Walk<S::kLines, false> walk(p, place.b, h, place.line);
+    const int end_head = (group + 1) * heads;
+    for (int h = group * heads; h < end_head; ++h) {
+      Walk<S::kLines, false> walk(p, b, h, work.line);
       bool more;
       do {
         const int s = at.stage();
@@ -43,23 +45,26 @@ __device__ void copy_keys(const Backward<T>& x, BackwardShared<S>& shared) {
         more = walk.more();
         shared.a_empty[s].wait(at.parity() ^ 1);
         shared.step[s].note(0, found, walk.tile());
-        shared.step[s].note_place(place.b, h, place.line, !more && h + 1 == end_head);
+        shared.step[s].note_place(b, h, !more && h + 1 == end_head);
         __syncwarp();
         if (lane() == 0) {
           shared.a_full[s].arrive_and_expect(S::Rows::kBytes + sizeof(Terms));
-          copy_rows(shared.a[s], 0, x.q, block * kBlock, h, place.b, shared.a_full[s]);
-          copy_bytes(&shared.terms[s], x.terms + p.terms_line(place.b, h) + block, sizeof(Terms),
+          copy_rows(shared.a[s], 0, x.q, block * kBlock, h, b, shared.a_full[s]);
+          copy_bytes(&shared.terms[s], x.terms + p.terms_line(b, h) + block, sizeof(Terms),
                      shared.a_full[s]);
         }
         shared.b_empty[s].wait(at.parity() ^ 1);
         if (lane() == 0) {
           shared.b_full[s].arrive_and_expect(S::Rows::kBytes);
-          copy_rows(shared.b[s], 0, x.g, block * kBlock, h, place.b, shared.b_full[s]);
+          copy_rows(shared.b[s], 0, x.g, block * kBlock, h, b, shared.b_full[s]);
         }
         at.advance();
       } while (more);
     }
   }
+  shared.own_empty[at_own.stage()].wait(at_own.parity() ^ 1);
+  shared.work[at_own.stage()].note_end();
+  shared.own_full[at_own.stage()].arrive(lane() == 0);
 }
 
 /// A group that multiplies, and forms dk, dv or both of its line.
@@ -75,14 +80,16 @@ class KeyGroup {
 
   __device__ void run() {
     RingPlace<S::kResident> at_own;
-    for (int item = static_cast<int>(blockIdx.x); item < x_.items;
-         item += static_cast<int>(gridDim.x)) {
+    while (true) {
       const int own = at_own.stage();
+      shared_.own_full[own].wait(at_own.parity());
+      const Place place(shared_.work[own], line_);
+      if (place.b < 0) return;
+      key_ = place.line * kBlock;
 #pragma unroll
       for (float& x : dk_) x = 0;
 #pragma unroll
       for (float& x : dv_) x = 0;
-      shared_.own_full[own].wait(at_own.parity());
       const Operand k = k_.at(own, sizeof(shared_.own[0]));
       do {
         step(k, k + sizeof(shared_.own[0][0]));
@@ -90,7 +97,7 @@ class KeyGroup {
       } while (!last_);
       shared_.own_empty[own].arrive(lane() == 0);
       at_own.advance();
-      write(Place(x_.tiles, x_.problem.groups, item, S::kLines));
+      write(place.b, place.h);
     }
   }
 
@@ -107,32 +114,27 @@ class KeyGroup {
       return;
     }
     Mask<1, false> mask;
-    if (tile >= 0) mask.load(x_.problem, shared_.step[s], line_);
+    if (tile >= 0) mask.load(x_.problem, shared_.step[s], line_, key_);
     const Operand q = q_.at(s, sizeof(shared_.a[0])), g = q + sizeof(shared_.a);
-    // S' = K Q' and dP' = V g'
+    const Terms& terms = shared_.terms[s];
+    start_from(score_, terms.score);
+    if constexpr (forms_dk) start_from(slope_, terms.slope);
+    // S' = K Q' - lse / scale and dP' = V g' - D
     begin_products();
-    multiply_rows<typename S::Rows, typename S::Rows>(score_, k, q);
+    multiply_rows<typename S::Rows, typename S::Rows, true>(score_, k, q);
     end_products();
     shared_.b_full[s].wait(at_.parity());
     if constexpr (forms_dk) {
       begin_products();
-      multiply_rows<typename S::Rows, typename S::Rows>(slope_, v, g);
+      multiply_rows<typename S::Rows, typename S::Rows, true>(slope_, v, g);
       end_products();
     }
-    // P = 2^(exponent S - lse)
+    // P = 2^(exponent S')
     wait_for_products<forms_dk ? 1 : 0>();
     settle(score_);
     if (tile >= 0) mask.hide(score_);
-    const Terms& terms = shared_.terms[s];
 #pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      const float2 lse = *reinterpret_cast<const float2*>(terms.lse + column_of(j, 0));
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        score_[4 * j + e] =
-            exp2_approx(fmaf(score_[4 * j + e], x_.problem.exponent, e % 2 == 0 ? -lse.x : -lse.y));
-      }
-    }
+    for (float& score : score_) score = exp2_approx(score * x_.problem.exponent);
     settle(score_);
     uint32_t words[16];
     // dV += P' g
@@ -157,17 +159,10 @@ class KeyGroup {
     } else {
       wait_for_products<0>();
     }
-    // dS = P (dP - D)
+    // dS' = P dP'
     settle(slope_);
 #pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      const float2 dot = *reinterpret_cast<const float2*>(terms.dot + column_of(j, 0));
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int i = 4 * j + e;
-        slope_[i] = score_[i] * (slope_[i] - (e % 2 == 0 ? dot.x : dot.y));
-      }
-    }
+    for (int i = 0; i < 32; ++i) slope_[i] *= score_[i];
     uint32_t slope_words[16];
     pack<T>(slope_words, slope_);
     if constexpr (!S::kChains && forms_dv) start_dv();
@@ -187,10 +182,21 @@ class KeyGroup {
     shared_.a_empty[s].arrive(lane() == 0);
   }
 
-  __device__ void write(const Place& place) {
+  /// Lets sums [64][64] start from a value for each column.
+  static __device__ void start_from(float (&sum)[32], const float (&value)[kBlock]) {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const float2 pair = *reinterpret_cast<const float2*>(value + column_of(j, 0));
+      sum[4 * j] = sum[4 * j + 2] = pair.x;
+      sum[4 * j + 1] = sum[4 * j + 3] = pair.y;
+    }
+    settle(sum);
+  }
+
+  __device__ void write(int b, int group) {
     const Problem& p = x_.problem;
-    const int key = (place.line + line_) * kBlock, rows = p.keys - key;
-    const int64_t first = (static_cast<int64_t>(place.b) * p.groups + place.h) * p.keys + key;
+    const int rows = p.keys - key_;
+    const int64_t first = (static_cast<int64_t>(b) * p.groups + group) * p.keys + key_;
     const float scale[2] = {p.scale, p.scale}, one[2] = {1.f, 1.f};
     if constexpr (forms_dk) {
       store_rows(x_.dk + first * x_.qk_width, rows, x_.qk_width, dk_, scale);
@@ -207,6 +213,7 @@ class KeyGroup {
   const int line_;
   const Operand k_, q_;
   RingPlace<S::kStages> at_;
+  int key_;  ///< the first of this group's
   bool last_;
   float score_[32], slope_[32], dk_[kSums], dv_[kSums];
 };
@@ -240,9 +247,11 @@ void launch_keys(const KernelContext& context, Backward<T> call) {
   static_assert(S::kStagesOfB == S::kStages && sizeof(BackwardShared<S>) <= kSharedBytes);
   static constinit std::atomic<uint64_t> allowed{0};
   const Problem& p = call.problem;
-  call.tiles = (static_cast<int>(p.map.key_blocks) + S::kLines - 1) / S::kLines;
-  call.items = call.tiles * p.batches * p.groups;
-  launch(context, key_kernel<S>, allowed, std::min<int64_t>(places(context, S::kPerSm), call.items),
+  const int64_t most = places(context, S::kPerSm);
+  const Scheduled scheduled(context, p.map.by_key, p.map.key_blocks, p.batches, p.groups, S::kLines,
+                            static_cast<int>(p.map.batches * p.map.heads), most);
+  call.schedule = scheduled.schedule();
+  launch(context, key_kernel<S>, allowed, std::min<int64_t>(most, call.schedule.items),
          S::kThreads, sizeof(BackwardShared<S>), call);
 }
 

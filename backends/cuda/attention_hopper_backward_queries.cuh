@@ -14,23 +14,29 @@ __device__ void copy_queries(const Backward<T>& x, BackwardShared<S>& shared) {
   const Problem& p = x.problem;
   RingPlace<S::kResident> at_own;
   RingPlace<S::kStages> at;
-  for (int item = static_cast<int>(blockIdx.x); item < x.items;
-       item += static_cast<int>(gridDim.x)) {
-    const Place place(x.tiles, p.heads, item, S::kLines);
-    const int head = p.group_of(place.h);
-    Walk<S::kLines, true> walk(p, place.b, place.h, place.line);
+  Items items(x.schedule);
+  for (int item; (item = items.next()) >= 0;) {
     const int own = at_own.stage();
     shared.own_empty[own].wait(at_own.parity() ^ 1);
+    auto& work = shared.work[own];
+    work.note(x.schedule, p, p.map.by_query.order, item);
+    const int b = work.b, h = work.h, head = p.group_of(h);
     if (lane() == 0) {
       Barrier& full = shared.own_full[own];
       full.arrive_and_expect(2 * S::kLines * S::Rows::kBytes);
       for (int i = 0; i < S::kLines; ++i) {
-        const int row = (place.line + i) * kBlock;
-        copy_rows(shared.own[own][0][i], 0, x.q, row, place.h, place.b, full);
-        copy_rows(shared.own[own][1][i], 0, x.g, row, place.h, place.b, full);
+        const int row = work.line[i] * kBlock;
+        copy_rows(shared.own[own][0][i], 0, x.q, row, h, b, full);
+        copy_rows(shared.own[own][1][i], 0, x.g, row, h, b, full);
+        const int rows = min(kBlock, p.queries - row);
+        if (rows > 0) {
+          prefetch(x.out + (p.row_of(b, h) + row) * x.v_width,
+                   static_cast<uint32_t>(rows * x.v_width) * sizeof(T));
+        }
       }
     }
     at_own.advance();
+    Walk<S::kLines, true> walk(p, b, h, work.line);
     bool more;
     do {
       const int s = at.stage();
@@ -38,23 +44,26 @@ __device__ void copy_queries(const Backward<T>& x, BackwardShared<S>& shared) {
       more = walk.more();
       shared.a_empty[s].wait(at.parity() ^ 1);
       shared.step[s].note(0, block, walk.tile());
-      shared.step[s].note_place(place.b, place.h, place.line, !more);
+      shared.step[s].note_place(b, h, !more);
       __syncwarp();
       const int row = block == kNone ? 0 : block * kBlock;
       if (lane() == 0) {
         shared.a_full[s].arrive_and_expect(S::Rows::kBytes);
-        copy_rows(shared.a[s], 0, x.k, row, head, place.b, shared.a_full[s]);
+        copy_rows(shared.a[s], 0, x.k, row, head, b, shared.a_full[s]);
       }
       const auto at_b = at.template in<S::kStagesOfB>();
       const int t = at_b.stage();
       shared.b_empty[t].wait(at_b.parity() ^ 1);
       if (lane() == 0) {
         shared.b_full[t].arrive_and_expect(S::Rows::kBytes);
-        copy_rows(shared.b[t], 0, x.v, row, head, place.b, shared.b_full[t]);
+        copy_rows(shared.b[t], 0, x.v, row, head, b, shared.b_full[t]);
       }
       at.advance();
     } while (more);
   }
+  shared.own_empty[at_own.stage()].wait(at_own.parity() ^ 1);
+  shared.work[at_own.stage()].note_end();
+  shared.own_full[at_own.stage()].arrive(lane() == 0);
 }
 
 /// A group that multiplies.
@@ -66,29 +75,31 @@ class QueryGroup {
 
   __device__ void run() {
     RingPlace<S::kResident> at_own;
-    for (int item = static_cast<int>(blockIdx.x); item < x_.items;
-         item += static_cast<int>(gridDim.x)) {
-      const Place place(x_.tiles, x_.problem.heads, item, S::kLines);
+    while (true) {
       const int own = at_own.stage();
-      form_terms(place, own, at_own.parity());
+      shared_.own_full[own].wait(at_own.parity());
+      const Place place(shared_.work[own], line_);
+      if (place.b < 0) return;
+      query_ = place.line * kBlock;
+      form_terms(place, own);
 #pragma unroll
       for (float& dq : dq_) dq = 0;
       const Operand q = q_.at(own, sizeof(shared_.own[0]));
       walk(q, q + sizeof(shared_.own[0][0]));
       shared_.own_empty[own].arrive(lane() == 0);
       at_own.advance();
-      write(place);
+      write(place.b, place.h);
     }
   }
 
  private:
   /// D of this warp's 16 rows, their log-sum-exps, and both to memory for the kernel of dk and dv.
-  __device__ void form_terms(const Place& place, int own, uint32_t parity) {
+  __device__ void form_terms(const Place& place, int own) {
     // Lanes across a row, each with `parts` chunks of it; rows at a time.
     constexpr int across = S::kWidth % 64 == 0 ? S::kWidth / 8 : 4, parts = S::kWidth / 8 / across;
     constexpr int down = 32 / across, turns = 16 / down;
     const Problem& p = x_.problem;
-    const int line = place.line + line_, query = line * kBlock;
+    const int line = place.line, query = query_;
     const int64_t head = p.row_of(place.b, place.h);
     const int chunk = lane() % across, top = warp() % 4 * 16 + lane() / across;
     uint4 out[turns][parts];
@@ -111,7 +122,6 @@ class QueryGroup {
       lse[half] = row < p.queries ? x_.lse[head + row] * kLog2E : kInfinity;
       if (x_.g_lse && row < p.queries) dot[half] = -x_.g_lse[head + row];
     }
-    shared_.own_full[own].wait(parity);
     const auto& g = shared_.own[own][1][line_];
 #pragma unroll
     for (int i = 0; i < turns; ++i) {
@@ -136,8 +146,8 @@ class QueryGroup {
       lse_[half] = lse[half];
       dot_[half] = dot[half];
       if (line < p.map.query_blocks && lane() % 4 == 0) {
-        terms->lse[row_of(half)] = lse[half];
-        terms->dot[row_of(half)] = dot[half];
+        terms->score[row_of(half)] = -lse[half] / p.exponent;
+        terms->slope[row_of(half)] = -dot[half];
       }
     }
   }
@@ -161,7 +171,7 @@ class QueryGroup {
     last_ = step.last;
     const int tile = step.tile[line_][0];
     masked_ = tile >= 0;
-    if (masked_) mask_.load(x_.problem, step, line_);
+    if (masked_) mask_.load(x_.problem, step, line_, query_);
     return tile != kAbsent;
   }
 
@@ -269,12 +279,11 @@ class QueryGroup {
     end_products();
   }
 
-  __device__ void write(const Place& place) {
+  __device__ void write(int b, int h) {
     const Problem& p = x_.problem;
-    const int query = (place.line + line_) * kBlock;
-    const int64_t first = p.row_of(place.b, place.h) + query;
+    const int64_t first = p.row_of(b, h) + query_;
     const float factor[2] = {p.scale, p.scale};
-    store_rows(x_.dq + first * x_.qk_width, p.queries - query, x_.qk_width, dq_, factor);
+    store_rows(x_.dq + first * x_.qk_width, p.queries - query_, x_.qk_width, dq_, factor);
   }
 
   const Backward<T>& x_;
@@ -282,6 +291,7 @@ class QueryGroup {
   const int line_;
   const Operand q_, k_;
   RingPlace<S::kStages> at_;
+  int query_;  ///< the first of this group's
   bool last_, ended_, masked_;
   Mask<1, true> mask_;
   float score_[32], slope_[32], dq_[S::kWidth / 2];
@@ -312,11 +322,12 @@ void launch_queries(const KernelContext& context, Backward<T> call) {
   static_assert(S::kSplit == 1 && sizeof(BackwardShared<S>) <= kSharedBytes);
   static constinit std::atomic<uint64_t> allowed{0};
   const Problem& p = call.problem;
-  call.tiles = (static_cast<int>(p.map.query_blocks) + S::kLines - 1) / S::kLines;
-  call.items = call.tiles * p.batches * p.heads;
-  launch(context, query_kernel<S>, allowed,
-         std::min<int64_t>(places(context, S::kPerSm), call.items), S::kThreads,
-         sizeof(BackwardShared<S>), call);
+  const int64_t most = places(context, S::kPerSm);
+  const Scheduled scheduled(context, p.map.by_query, p.map.query_blocks, p.batches, p.heads, S::kLines,
+                            static_cast<int>(p.map.batches * p.map.heads), most);
+  call.schedule = scheduled.schedule();
+  launch(context, query_kernel<S>, allowed, std::min<int64_t>(most, call.schedule.items),
+         S::kThreads, sizeof(BackwardShared<S>), call);
 }
 
 }  // namespace sash::cuda::hopper

@@ -46,8 +46,7 @@ void attention_hopper_forward(KernelContext& context, const kernels::AttentionIn
                           .out = out.ptr<T>(),
                           .lse = lse.ptr<float>(),
                           .width = static_cast<int>(v.shape[3]),
-                          .tiles = 0,
-                          .items = 0};
+                          .schedule = {}};
     launch_forward<typename Shapes<T, width>::type>(context, call);
   });
 }

@@ -32,14 +32,14 @@ struct Forward {
   T* out;
   float* lse;
   int width;  ///< features of out
-  int tiles;  ///< blocks of kLines lines per head
-  int items;  ///< tiles in all
+  Schedule schedule;
 };
 
 template <class S>
 struct ForwardShared {
   typename S::Queries q[S::kResident][S::kLines];
   typename S::Keys k[S::kStages], v[S::kStages];
+  Work<S::kLines> work[S::kResident];
   Step<S::kLines, S::kBlocks> step[S::kStages];
   Barrier q_full[S::kResident], q_empty[S::kResident];
   Barrier k_full[S::kStages], k_empty[S::kStages], v_full[S::kStages], v_empty[S::kStages];
@@ -69,20 +69,20 @@ __device__ void copy_forward(const Forward<T>& x, ForwardShared<S>& shared) {
   const Problem& p = x.problem;
   RingPlace<S::kResident> at_q;
   RingPlace<S::kStages> at;
-  for (int item = static_cast<int>(blockIdx.x); item < x.items;
-       item += static_cast<int>(gridDim.x)) {
-    const Place place(x.tiles, p.heads, item, S::kLines);
-    const int head = p.group_of(place.h);
-    Walk<S::kLines, true> walk(p, place.b, place.h, place.line);
+  Items items(x.schedule);
+  for (int item; (item = items.next()) >= 0;) {
     Barrier& q_full = shared.q_full[at_q.stage()];
     shared.q_empty[at_q.stage()].wait(at_q.parity() ^ 1);
+    auto& work = shared.work[at_q.stage()];
+    work.note(x.schedule, p, p.map.by_query.order, item);
+    const int b = work.b, h = work.h, head = p.group_of(h);
     if (lane() == 0) {
       q_full.arrive_and_expect(S::kLines * S::Queries::kBytes);
       for (int i = 0; i < S::kLines; ++i) {
-        copy_rows(shared.q[at_q.stage()][i], 0, x.q, (place.line + i) * kBlock, place.h, place.b,
-                  q_full);
+        copy_rows(shared.q[at_q.stage()][i], 0, x.q, work.line[i] * kBlock, h, b, q_full);
       }
     }
+    Walk<S::kLines, true> walk(p, b, h, work.line);
     at_q.advance();
     bool more;
     do {
@@ -96,24 +96,27 @@ __device__ void copy_forward(const Forward<T>& x, ForwardShared<S>& shared) {
         row[part] = (block == kNone ? static_cast<int>(p.map.key_blocks) : block) * kBlock;
       }
       more = walk.more();
-      shared.step[s].note_place(place.b, place.h, place.line, !more);
+      shared.step[s].note_place(b, h, !more);
       __syncwarp();
       if (lane() == 0) {
         shared.k_full[s].arrive_and_expect(S::Keys::kBytes);
         for (int part = 0; part < S::kBlocks; ++part) {
-          copy_rows(shared.k[s], part, x.k, row[part], head, place.b, shared.k_full[s]);
+          copy_rows(shared.k[s], part, x.k, row[part], head, b, shared.k_full[s]);
         }
       }
       shared.v_empty[s].wait(at.parity() ^ 1);
       if (lane() == 0) {
         shared.v_full[s].arrive_and_expect(S::Keys::kBytes);
         for (int part = 0; part < S::kBlocks; ++part) {
-          copy_rows(shared.v[s], part, x.v, row[part], head, place.b, shared.v_full[s]);
+          copy_rows(shared.v[s], part, x.v, row[part], head, b, shared.v_full[s]);
         }
       }
       at.advance();
     } while (more);
   }
+  shared.q_empty[at_q.stage()].wait(at_q.parity() ^ 1);
+  shared.work[at_q.stage()].note_end();
+  shared.q_full[at_q.stage()].arrive(lane() == 0);
 }
 
 /// A group that multiplies.
@@ -125,17 +128,19 @@ class ForwardGroup {
 
   __device__ void run() {
     RingPlace<S::kResident> at_q;
-    for (int item = static_cast<int>(blockIdx.x); item < x_.items;
-         item += static_cast<int>(gridDim.x)) {
+    while (true) {
+      shared_.q_full[at_q.stage()].wait(at_q.parity());
+      const Place place(shared_.work[at_q.stage()], line_);
+      if (place.b < 0) return;
+      query_ = place.line * kBlock;
 #pragma unroll
       for (float& o : sum_) o = 0;
       highest_[0] = highest_[1] = -kInfinity;
       total_[0] = total_[1] = 0;
-      shared_.q_full[at_q.stage()].wait(at_q.parity());
       attend(q_.at(at_q.stage(), S::kLines * S::Queries::kBytes));
       shared_.q_empty[at_q.stage()].arrive(lane() == 0);
       at_q.advance();
-      write(Place(x_.tiles, x_.problem.heads, item, S::kLines));
+      write(place.b, place.h);
     }
   }
 
@@ -153,7 +158,7 @@ class ForwardGroup {
       any = any || tile != kAbsent;
       masked_ = masked_ || tile != kWhole;
     }
-    if (any && masked_) mask_.load(x_.problem, step, line_);
+    if (any && masked_) mask_.load(x_.problem, step, line_, query_);
     return any;
   }
 
@@ -260,10 +265,10 @@ class ForwardGroup {
     for (int i = 0; i < kSums; ++i) sum_[i] *= rescale[i / 2 % 2];
   }
 
-  __device__ void write(const Place& place) {
+  __device__ void write(int b, int h) {
     const Problem& p = x_.problem;
-    const int query = (place.line + line_) * kBlock, rows = p.queries - query;
-    const int64_t first = p.row_of(place.b, place.h) + query;
+    const int rows = p.queries - query_;
+    const int64_t first = p.row_of(b, h) + query_;
     float factor[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -286,6 +291,7 @@ class ForwardGroup {
   const int line_;
   const Operand q_, k_;
   RingPlace<S::kStages> at_;
+  int query_;  ///< the first of this group's
   bool last_, ended_, masked_;
   Mask<S::kBlocks, true> mask_;
   float score_[kScores], sum_[kSums];
@@ -316,11 +322,12 @@ void launch_forward(const KernelContext& context, Forward<T> call) {
   static_assert(sizeof(ForwardShared<S>) <= kSharedBytes);
   static constinit std::atomic<uint64_t> allowed{0};
   const Problem& p = call.problem;
-  call.tiles = (static_cast<int>(p.map.query_blocks) + S::kLines - 1) / S::kLines;
-  call.items = call.tiles * p.batches * p.heads;
-  launch(context, forward_kernel<S>, allowed,
-         std::min<int64_t>(places(context, S::kPerSm), call.items), S::kThreads,
-         sizeof(ForwardShared<S>), call);
+  const int64_t most = places(context, S::kPerSm);
+  const Scheduled scheduled(context, p.map.by_query, p.map.query_blocks, p.batches, p.heads,
+                            S::kLines, static_cast<int>(p.map.batches * p.map.heads), most);
+  call.schedule = scheduled.schedule();
+  launch(context, forward_kernel<S>, allowed, std::min<int64_t>(most, call.schedule.items),
+         S::kThreads, sizeof(ForwardShared<S>), call);
 }
 
 }  // namespace sash::cuda::hopper

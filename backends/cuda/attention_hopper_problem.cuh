@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <climits>
+#include <optional>
 #include <string>
 
 #include "../../core/error.h"
@@ -83,17 +84,86 @@ struct Groups {
       std::min(240, ((groups + 1) * kAtEntry - kCopyRegisters) / groups / 8 * 8);
 };
 
-/// Where an item of work lies: `tiles` blocks of `lines` lines a head, the last lines first, which
-/// are the longest of causal masks.
+/// How blocks of threads share the tiles of work: a tile is kLines lines of one head, one after the
+/// other in the map's order. Those with long lines come first, of all heads in turn; then head
+/// after head, so that neighbours read the same keys at about the same time.
+struct Schedule {
+  int heads;  ///< of all batches
+  int heads_of_batch;  ///< of queries, or of keys where tiles are of keys
+  int lines;  ///< of a head
+  int tiles, long_tiles;  ///< of a head
+  int items;              ///< tiles in all
+  /// How many have been taken besides the first of each block of threads. Null where lines are
+  /// about as long as each other: then turns are fixed, every other one backwards.
+  int* taken;
+};
+
+/// The items of a block of threads. By all lanes of its copying warp.
+class Items {
+ public:
+  __device__ explicit Items(const Schedule& schedule)
+      : schedule_(schedule), next_(static_cast<int>(blockIdx.x)) {}
+
+  /// The next, or -1.
+  __device__ int next() {
+    const int item = __shfl_sync(~0u, next_, 0), blocks = static_cast<int>(gridDim.x);
+    if (item >= schedule_.items) return -1;
+    if (!schedule_.taken) {
+      const int block = static_cast<int>(blockIdx.x);
+      next_ = ++round_ * blocks + (round_ % 2 == 0 ? block : blocks - 1 - block);
+    } else if (lane() == 0) {
+      next_ = blocks + atomicAdd(schedule_.taken, 1);
+    }
+    return item;
+  }
+
+ private:
+  const Schedule& schedule_;
+  int next_, round_ = 0;
+};
+
+/// Where an item lies: the head, and its lines' numbers; b < 0 says that no more come. Lines past
+/// the end have the number of lines.
+template <int kLines>
+struct Work {
+  int b, h;
+  int line[kLines];
+
+  /// By all lanes of the copying warp, which may read it from then on.
+  __device__ void note(const Schedule& s, const Problem& p, const int32_t* order, int item) {
+    const int in_long = s.long_tiles * s.heads, rest = s.tiles - s.long_tiles;
+    int head, tile;
+    if (item < in_long) {
+      tile = item / s.heads;
+      head = item - tile * s.heads;
+    } else {
+      head = (item - in_long) / rest;
+      tile = s.long_tiles + (item - in_long) - head * rest;
+    }
+    const int batch = head / s.heads_of_batch, of_batch = head - batch * s.heads_of_batch;
+    if (lane() == 0) {
+      b = batch;
+      h = of_batch;
+    }
+    if (lane() < kLines) {
+      const int at = tile * kLines + lane(), shared_by = p.heads / s.heads_of_batch;
+      order += p.first_line(batch, of_batch * shared_by, s.lines);
+      line[lane()] = at < s.lines ? order[at] : s.lines;
+    }
+    __syncwarp();
+  }
+  __device__ void note_end() {
+    if (lane() == 0) b = -1;
+  }
+};
+
+/// What a group knows of its item.
 struct Place {
   int b, h, line;
 
-  __device__ Place(int tiles, int heads, int item, int lines) {
-    const int head = item / tiles;
-    b = head / heads;
-    h = head - b * heads;
-    line = (tiles - 1 - (item - head * tiles)) * lines;
-  }
+  template <int kLines>
+  __device__ Place(const Work<kLines>& work, int number)
+      : b(work.b), h(work.h), line(work.line[number]) {}
 };
 
 /// What a block of the map is to a line: the number of its bit tile, or one of these. From kCut on,
@@ -107,9 +177,11 @@ inline constexpr int kNone = INT_MAX;
 template <int kLines, bool by_query>
 class Walk {
  public:
-  /// From block `line` of head (b, h) on.
-  __device__ Walk(const Problem& p, int b, int h, int line)
-      : p_(p), list_(by_query ? p.map.by_query : p.map.by_key), line_(line + lane() / 2) {
+  /// Of head (b, h), which a group of query heads may share.
+  __device__ Walk(const Problem& p, int b, int h, const int (&line)[kLines])
+      : p_(p),
+        list_(by_query ? p.map.by_query : p.map.by_key),
+        line_(line[min(lane() / 2, kLines - 1)]) {
     static_assert(2 * kLines <= 32);
     const auto blocks = static_cast<int>(by_query ? p.map.query_blocks : p.map.key_blocks);
     int entry = 0, end = 0;
@@ -217,19 +289,18 @@ template <int kLines, int kBlocks>
 struct Step {
   int block[kBlocks];
   int tile[kLines][kBlocks];
-  int b, h, line;  ///< the head, and the first line
-  int last;        ///< whether no step follows
+  int b, h;  ///< the head
+  int last;  ///< whether no step follows
 
   /// By all lanes of the copying warp.
   __device__ void note(int part, int number, int tile_of_lane) {
     if (lane() == 0) block[part] = number;
     if (lane() % 2 == 0 && lane() / 2 < kLines) tile[lane() / 2][part] = tile_of_lane;
   }
-  __device__ void note_place(int batch, int head, int first_line, bool is_last) {
+  __device__ void note_place(int batch, int head, bool is_last) {
     if (lane() != 0) return;
     b = batch;
     h = head;
-    line = first_line;
     last = is_last;
   }
 };
@@ -238,13 +309,13 @@ struct Step {
 template <int kBlocks, bool by_query>
 class Mask {
  public:
-  /// Starts to read what `step` shows its line number `line`.
+  /// Starts to read what `step` shows its line `number`, that of `row` and on.
   template <int kLines>
-  __device__ void load(const Problem& p, const Step<kLines, kBlocks>& step, int line) {
+  __device__ void load(const Problem& p, const Step<kLines, kBlocks>& step, int number, int row) {
     const uint64_t* bits = by_query ? p.map.bits : p.map.key_bits;
 #pragma unroll
     for (int part = 0; part < kBlocks; ++part) {
-      int tile = step.tile[line][part];
+      int tile = step.tile[number][part];
       const bool cut = tile >= kCut;
       if (cut) tile -= kCut + 1;
 #pragma unroll
@@ -255,7 +326,7 @@ class Mask {
       }
       if (cut) {
         cut_by_bounds(word_[part], p, p.bounds.ranges + p.bounds.head(step.b, step.h) * p.queries,
-                      (step.line + line) * kBlock, step.block[part] * kBlock);
+                      row, step.block[part] * kBlock);
       }
     }
   }
@@ -264,21 +335,30 @@ class Mask {
   __device__ void hide(float (&score)[32 * kBlocks]) const {
 #pragma unroll
     for (int part = 0; part < kBlocks; ++part) {
+      // The thread's own bits of both rows, side by side: 2 in each byte of a word.
+      uint32_t bits = 0;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const uint64_t word = word_[part][half] >> (lane() % 4 * 2);
+        bits |= (gather(static_cast<uint32_t>(word)) | gather(static_cast<uint32_t>(word >> 32)) << 8)
+                << 16 * half;
+      }
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
-          const auto bits = static_cast<uint32_t>(j < 4 ? word : word >> 32) >> (j % 4 * 8);
           float* pair = score + 4 * (8 * part + j) + 2 * half;
-          if (!(bits & 1)) pair[0] = -kInfinity;
-          if (!(bits & 2)) pair[1] = -kInfinity;
+          if (!(bits >> (16 * half + 2 * j) & 1)) pair[0] = -kInfinity;
+          if (!(bits >> (16 * half + 2 * j + 1) & 1)) pair[1] = -kInfinity;
         }
       }
     }
   }
 
  private:
+  /// The two low bits of each byte, as eight. No two of the product's parts meet in a bit.
+  static __device__ uint32_t gather(uint32_t x) { return (x & 0x03030303u) * 0x01041040u >> 24; }
+
   /// Clears bits that `ranges`, those of a head's queries, hide from a block that starts at `row`
   /// and `column`. Of a word, only the bits of the thread's own columns count.
   static __device__ void cut_by_bounds(uint64_t (&word)[2], const Problem& p, const int2* ranges,
@@ -381,15 +461,43 @@ void with_tiles(DType dtype, int64_t features, F&& f) {
 /// What a block of threads may have of shared memory.
 inline constexpr size_t kSharedBytes = 227 * 1024;
 
+/// The schedule of a call, with the memory of its counter.
+class Scheduled {
+ public:
+  /// `lines` of the map's lists make a tile.
+  Scheduled(const KernelContext& context, const kernels::BlockList& list, int64_t blocks,
+            int batches, int heads, int lines, int map_heads, int64_t places) {
+    const int64_t tiles = (blocks + lines - 1) / lines, all = int64_t{batches} * heads * tiles;
+    if (all > INT_MAX) {
+      throw ValueError("attention", "at most 2^31 - 1 tiles", std::to_string(all));
+    }
+    schedule_ = {.heads = batches * heads,
+                 .heads_of_batch = heads,
+                 .lines = static_cast<int>(blocks),
+                 .tiles = static_cast<int>(tiles),
+                 .long_tiles = static_cast<int>((list.long_lines + lines - 1) / lines),
+                 .items = static_cast<int>(all),
+                 .taken = nullptr};
+    const bool uneven = 2 * list.longest * blocks * map_heads > 3 * list.entries;
+    if (!uneven || all <= places) return;
+    counter_.emplace(context, sizeof(int));
+    schedule_.taken = counter_->ptr<int>();
+    SASH_CUDA_CHECK(cudaMemsetAsync(schedule_.taken, 0, sizeof(int),
+                                    static_cast<cudaStream_t>(context.stream.handle)));
+  }
+  const Schedule& schedule() const { return schedule_; }
+
+ private:
+  Schedule schedule_;
+  std::optional<Workspace> counter_;
+};
+
 /// Launches `blocks` blocks with `shared` bytes of shared memory. `allowed` holds a bit for each
 /// card on which `kernel` may use them.
 template <class Call>
 void launch(const KernelContext& context, void (*kernel)(Call), std::atomic<uint64_t>& allowed,
             int64_t blocks, int threads, size_t shared, const Call& call) {
   if (blocks == 0) return;
-  if (blocks > INT_MAX) {
-    throw ValueError("attention", "at most 2^31 - 1 tiles", std::to_string(blocks));
-  }
   const CardGuard guard(context.device.index);
   const uint64_t bit = uint64_t{1} << context.device.index;
   if (!(allowed.load(std::memory_order_relaxed) & bit)) {

@@ -64,6 +64,11 @@ __device__ inline void copy_bytes(void* to, const void* from, uint32_t bytes, Ba
       : "memory");
 }
 
+/// Brings `bytes` from `from` on to the second-level cache, both multiples of 16.
+__device__ inline void prefetch(const void* from, uint32_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
+
 /// Fetches what describes a tensor, so that the first copy need not wait for it.
 __device__ inline void prefetch(const CUtensorMap& x) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&x) : "memory");

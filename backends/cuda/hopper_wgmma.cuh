@@ -156,16 +156,16 @@ __device__ constexpr uint32_t column_step(int k) {
   return static_cast<uint32_t>(k / steps * X::kSlabBytes + k % steps * 32);
 }
 
-/// sum[i, j] = a[i] . b[j] for 64 rows of a tile like A and the 2 n rows of a tile like B, both by
-/// columns.
-template <class A, class B, int n>
+/// sum[i, j] = a[i] . b[j], or += (`add`), for 64 rows of a tile like A and the 2 n rows of a tile
+/// like B, both by columns.
+template <class A, class B, bool add = false, int n>
 __device__ void multiply_rows(float (&sum)[n], Operand a, Operand b) {
   static_assert(2 * n == B::kRows && A::kWidth == B::kWidth);
 #pragma unroll
   for (int k = 0; k < A::kWidth / 16; ++k) {
     detail::multiply_16(std::type_identity<typename A::Element>{}, sum,
                         (a + column_step<A>(k)).template descriptor<A>(),
-                        (b + column_step<B>(k)).template descriptor<B>(), k > 0);
+                        (b + column_step<B>(k)).template descriptor<B>(), add || k > 0);
   }
 }
 

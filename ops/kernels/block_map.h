@@ -12,11 +12,20 @@ inline constexpr int64_t kBlockKeys = 64;
 /// For each block of one axis, the blocks of the other axis that it meets. Line r lists entries
 /// [start[r], start[r + 1]): first those that are visible in part, up to full_start[r], then those
 /// that are visible whole. Both runs ascend.
+///
+/// `order` is one in which to take the lines of a head where many share the work: first those that
+/// are more than twice as long as the mean, then the others from the end that has more entries, so
+/// that what starts last is short; otherwise neighbours follow each other.
 struct BlockList {
   const int32_t* start = nullptr;       ///< [lines + 1]
   const int32_t* full_start = nullptr;  ///< [lines]
   const int32_t* block = nullptr;       ///< [entries]: number of the block on the other axis
   const int32_t* tile = nullptr;        ///< [entries]: its bit tile; -1 where visible whole
+  const int32_t* order = nullptr;       ///< [lines]: each head's lines, numbered from 0
+
+  int64_t entries = 0;
+  int64_t longest = 0;     ///< most entries of a line
+  int64_t long_lines = 0;  ///< most lines of a head that come first for their length
 };
 
 /// Scores [queries, keys] in blocks of query_rows x kBlockKeys. Query block m holds the queries
