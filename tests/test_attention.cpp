@@ -236,7 +236,7 @@ void check_halves(Device device) {
 
 void check_widths(Device device) {
   RandomNumbers random(25);
-  for (const int64_t depth : {24, 32, 40, 64, 80, 96, 104, 128, 160, 192, 256}) {
+  for (const int64_t depth : {24, 32, 40, 64, 72, 96, 128, 160, 256}) {
     for (size_t round = 0; round < rounds(5); ++round) {
       const Trial trial = random_trial(random, round, device, depth);
       expect_values(trial, device);
@@ -252,8 +252,9 @@ void check_tiles(Device device) {
     int64_t depth, v_depth;
   };
   std::vector<Features> all{{32, 64}, {64, 24}, {96, 40}, {104, 96}, {24, 256}, {256, 128}};
-  for (const int64_t d : {8, 24, 32, 40, 64, 80, 96, 104, 128, 160, 192, 256})
+  for (const int64_t d : {8, 24, 32, 40, 64, 80, 96, 104, 128, 160, 192, 256}) {
     all.push_back({d, d});
+  }
   const std::vector<int64_t> lengths{63, 64, 65, 129};
   const std::vector<std::string> names{"causal", "symmetric_window", "window", "block_sparse"};
   RandomNumbers random(26);

@@ -7,7 +7,7 @@ template <class T, int width>
 struct Shapes;
 template <class T>
 struct Shapes<T, 32> {
-  using type = BackwardShape<T, 32, 3, 4, 2, 1, false>;
+  using type = BackwardShape<T, 32, 1, 4, 2, 3, false>;
 };
 template <class T>
 struct Shapes<T, 64> {
@@ -15,7 +15,7 @@ struct Shapes<T, 64> {
 };
 template <class T>
 struct Shapes<T, 96> {
-  using type = BackwardShape<T, 96, 2, 3, 2, 1, true>;
+  using type = BackwardShape<T, 96, 2, 4, 2, 1, false>;
 };
 template <class T>
 struct Shapes<T, 128> {

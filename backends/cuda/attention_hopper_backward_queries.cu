@@ -7,7 +7,7 @@ template <class T, int width>
 struct Shapes;
 template <class T>
 struct Shapes<T, 32> {
-  using type = BackwardShape<T, 32, 3, 4, 2, 1, false>;
+  using type = BackwardShape<T, 32, 4, 4, 2, 1, false>;
 };
 template <class T>
 struct Shapes<T, 64> {
