@@ -44,7 +44,7 @@ template <class T, int width, int lines, int stages, int resident, int per_sm, b
 struct BackwardShape : Groups<lines * split, per_sm> {
   using Element = T;
   static constexpr int kWidth = width, kLines = lines, kSplit = split, kResident = resident;
-  static constexpr int kStages = stages, kStagesOfB = b_stages;
+  static constexpr int kWorks = resident + 1, kStages = stages, kStagesOfB = b_stages;
   static constexpr bool kChains = chains;
   using Rows = Tile<T, width, kBlock>;
 };
@@ -56,8 +56,9 @@ struct BackwardShared {
   typename S::Rows own[S::kResident][2][S::kLines];
   typename S::Rows a[S::kStages], b[S::kStagesOfB];
   Terms terms[S::kStages];
-  Work<S::kLines> work[S::kResident];
+  Work<S::kLines> work[S::kWorks];
   Step<S::kLines, 1> step[S::kStages];
+  Barrier work_full[S::kWorks];
   Barrier own_full[S::kResident], own_empty[S::kResident];
   Barrier a_full[S::kStages], a_empty[S::kStages];
   Barrier b_full[S::kStagesOfB], b_empty[S::kStagesOfB];
@@ -65,6 +66,7 @@ struct BackwardShared {
   __device__ void init() {
     constexpr uint32_t readers = 4 * S::kGroups;  // one lane of each warp that multiplies
     if (threadIdx.x == 0) {
+      for (Barrier& full : work_full) full.init(1);
       for (int i = 0; i < S::kResident; ++i) {
         own_full[i].init(1);
         own_empty[i].init(readers);

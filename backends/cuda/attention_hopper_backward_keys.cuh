@@ -18,26 +18,26 @@ __device__ void copy_keys(const Backward<T>& x, BackwardShared<S>& shared) {
   const int heads = p.heads / p.groups;
   RingPlace<S::kResident> at_own;
   RingPlace<S::kStages> at;
+  RingPlace<S::kWorks> at_work;
   Items items(x.schedule);
-  for (int item; (item = items.next()) >= 0;) {
+  for (int item; (item = items.next()) >= 0; at_work.advance()) {
+    const WorkAhead work(x.schedule, p, p.map.by_key.order, S::kLines, item);
+    work.note(shared.work[at_work.stage()]);
+    shared.work_full[at_work.stage()].arrive(lane() == 0);
     const int own = at_own.stage();
+    Barrier& full = shared.own_full[own];
     shared.own_empty[own].wait(at_own.parity() ^ 1);
-    auto& work = shared.work[own];
-    work.note(x.schedule, p, p.map.by_key.order, item);
-    const int b = work.b, group = work.h;
-    if (lane() == 0) {
-      Barrier& full = shared.own_full[own];
-      full.arrive_and_expect(2 * S::kLines * S::Rows::kBytes);
-      for (int i = 0; i < S::kLines; ++i) {
-        const int row = work.line[i] * kBlock;
-        copy_rows(shared.own[own][0][i], 0, x.k, row, group, b, full);
-        copy_rows(shared.own[own][1][i], 0, x.v, row, group, b, full);
-      }
+    if (lane() == 0) full.arrive_and_expect(2 * S::kLines * S::Rows::kBytes);
+    for (int i = 0; i < S::kLines; ++i) {
+      const int row = __shfl_sync(~0u, work.line, i) * kBlock;
+      if (lane() != 0) continue;
+      copy_rows(shared.own[own][0][i], 0, x.k, row, work.h, work.b, full);
+      copy_rows(shared.own[own][1][i], 0, x.v, row, work.h, work.b, full);
     }
     at_own.advance();
-    const int end_head = (group + 1) * heads;
-    for (int h = group * heads; h < end_head; ++h) {
-      Walk<S::kLines, false> walk(p, b, h, work.line);
+    const int end_head = (work.h + 1) * heads;
+    for (int h = work.h * heads; h < end_head; ++h) {
+      Walk<S::kLines, false> walk(p, work, h);
       bool more;
       do {
         const int s = at.stage();
@@ -45,26 +45,24 @@ __device__ void copy_keys(const Backward<T>& x, BackwardShared<S>& shared) {
         more = walk.more();
         shared.a_empty[s].wait(at.parity() ^ 1);
         shared.step[s].note(0, found, walk.tile());
-        shared.step[s].note_place(b, h, !more && h + 1 == end_head);
+        shared.step[s].note(h, !more && h + 1 == end_head);
         __syncwarp();
         if (lane() == 0) {
           shared.a_full[s].arrive_and_expect(S::Rows::kBytes + sizeof(Terms));
-          copy_rows(shared.a[s], 0, x.q, block * kBlock, h, b, shared.a_full[s]);
-          copy_bytes(&shared.terms[s], x.terms + p.terms_line(b, h) + block, sizeof(Terms),
+          copy_rows(shared.a[s], 0, x.q, block * kBlock, h, work.b, shared.a_full[s]);
+          copy_bytes(&shared.terms[s], x.terms + p.terms_line(work.b, h) + block, sizeof(Terms),
                      shared.a_full[s]);
         }
         shared.b_empty[s].wait(at.parity() ^ 1);
         if (lane() == 0) {
           shared.b_full[s].arrive_and_expect(S::Rows::kBytes);
-          copy_rows(shared.b[s], 0, x.g, block * kBlock, h, b, shared.b_full[s]);
+          copy_rows(shared.b[s], 0, x.g, block * kBlock, h, work.b, shared.b_full[s]);
         }
         at.advance();
       } while (more);
     }
   }
-  shared.own_empty[at_own.stage()].wait(at_own.parity() ^ 1);
-  shared.work[at_own.stage()].note_end();
-  shared.own_full[at_own.stage()].arrive(lane() == 0);
+  end_work(shared.work[at_work.stage()], shared.work_full[at_work.stage()]);
 }
 
 /// A group that multiplies, and forms dk, dv or both of its line.
@@ -79,25 +77,28 @@ class KeyGroup {
         q_(shared.a[0]) {}
 
   __device__ void run() {
-    RingPlace<S::kResident> at_own;
     while (true) {
-      const int own = at_own.stage();
-      shared_.own_full[own].wait(at_own.parity());
-      const Place place(shared_.work[own], line_);
-      if (place.b < 0) return;
-      key_ = place.line * kBlock;
+      const int own = at_own_.stage();
+      shared_.work_full[at_work_.stage()].wait(at_work_.parity());
+      const Work<S::kLines>& work = shared_.work[at_work_.stage()];
+      if (work.b < 0) return;
 #pragma unroll
       for (float& x : dk_) x = 0;
 #pragma unroll
       for (float& x : dv_) x = 0;
+      shared_.own_full[own].wait(at_own_.parity());
       const Operand k = k_.at(own, sizeof(shared_.own[0]));
       do {
         step(k, k + sizeof(shared_.own[0][0]));
         at_.advance();
       } while (!last_);
+      const int key = work.line[line_] * kBlock;
+      const int64_t head = static_cast<int64_t>(work.b) * x_.problem.groups + work.h;
+      __syncwarp();
       shared_.own_empty[own].arrive(lane() == 0);
-      at_own.advance();
-      write(place.b, place.h);
+      at_own_.advance();
+      at_work_.advance();
+      write(head * x_.problem.keys + key, x_.problem.keys - key);
     }
   }
 
@@ -114,7 +115,7 @@ class KeyGroup {
       return;
     }
     Mask<1, false> mask;
-    if (tile >= 0) mask.load(x_.problem, shared_.step[s], line_, key_);
+    if (tile >= 0) mask.load(x_.problem, shared_.work[at_work_.stage()], shared_.step[s], line_);
     const Operand q = q_.at(s, sizeof(shared_.a[0])), g = q + sizeof(shared_.a);
     const Terms& terms = shared_.terms[s];
     start_from(score_, terms.score);
@@ -193,11 +194,9 @@ class KeyGroup {
     settle(sum);
   }
 
-  __device__ void write(int b, int group) {
-    const Problem& p = x_.problem;
-    const int rows = p.keys - key_;
-    const int64_t first = (static_cast<int64_t>(b) * p.groups + group) * p.keys + key_;
-    const float scale[2] = {p.scale, p.scale}, one[2] = {1.f, 1.f};
+  /// To row `first` of dk and dv and on, of which `rows` exist.
+  __device__ void write(int64_t first, int rows) {
+    const float scale[2] = {x_.problem.scale, x_.problem.scale}, one[2] = {1.f, 1.f};
     if constexpr (forms_dk) {
       store_rows(x_.dk + first * x_.qk_width, rows, x_.qk_width, dk_, scale);
     }
@@ -212,8 +211,9 @@ class KeyGroup {
   BackwardShared<S>& shared_;
   const int line_;
   const Operand k_, q_;
+  RingPlace<S::kWorks> at_work_;
+  RingPlace<S::kResident> at_own_;
   RingPlace<S::kStages> at_;
-  int key_;  ///< the first of this group's
   bool last_;
   float score_[32], slope_[32], dk_[kSums], dv_[kSums];
 };

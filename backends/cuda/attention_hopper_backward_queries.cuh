@@ -8,35 +8,42 @@
 /// one of its lines lists once; it writes its rows of dq and their terms once.
 namespace sash::cuda::hopper {
 
+/// Brings the rows of `out` that the groups will read closer.
+template <class T>
+__device__ void prefetch_out(const Backward<T>& x, const WorkAhead& work) {
+  const Problem& p = x.problem;
+  const int row = work.line * kBlock, rows = min(kBlock, p.queries - row);
+  if (rows <= 0) return;
+  prefetch(x.out + (p.row_of(work.b, work.h) + row) * x.v_width,
+           static_cast<uint32_t>(rows * x.v_width) * static_cast<uint32_t>(sizeof(T)));
+}
+
 /// The copying warp.
 template <class S, class T>
 __device__ void copy_queries(const Backward<T>& x, BackwardShared<S>& shared) {
   const Problem& p = x.problem;
   RingPlace<S::kResident> at_own;
   RingPlace<S::kStages> at;
+  RingPlace<S::kWorks> at_work;
   Items items(x.schedule);
-  for (int item; (item = items.next()) >= 0;) {
+  for (int item; (item = items.next()) >= 0; at_work.advance()) {
+    const WorkAhead work(x.schedule, p, p.map.by_query.order, S::kLines, item);
+    work.note(shared.work[at_work.stage()]);
+    shared.work_full[at_work.stage()].arrive(lane() == 0);
+    prefetch_out(x, work);
+    Walk<S::kLines, true> walk(p, work, work.h);
+    const int head = p.group_of(work.h);
     const int own = at_own.stage();
+    Barrier& full = shared.own_full[own];
     shared.own_empty[own].wait(at_own.parity() ^ 1);
-    auto& work = shared.work[own];
-    work.note(x.schedule, p, p.map.by_query.order, item);
-    const int b = work.b, h = work.h, head = p.group_of(h);
-    if (lane() == 0) {
-      Barrier& full = shared.own_full[own];
-      full.arrive_and_expect(2 * S::kLines * S::Rows::kBytes);
-      for (int i = 0; i < S::kLines; ++i) {
-        const int row = work.line[i] * kBlock;
-        copy_rows(shared.own[own][0][i], 0, x.q, row, h, b, full);
-        copy_rows(shared.own[own][1][i], 0, x.g, row, h, b, full);
-        const int rows = min(kBlock, p.queries - row);
-        if (rows > 0) {
-          prefetch(x.out + (p.row_of(b, h) + row) * x.v_width,
-                   static_cast<uint32_t>(rows * x.v_width) * sizeof(T));
-        }
-      }
+    if (lane() == 0) full.arrive_and_expect(2 * S::kLines * S::Rows::kBytes);
+    for (int i = 0; i < S::kLines; ++i) {
+      const int row = __shfl_sync(~0u, work.line, i) * kBlock;
+      if (lane() != 0) continue;
+      copy_rows(shared.own[own][0][i], 0, x.q, row, work.h, work.b, full);
+      copy_rows(shared.own[own][1][i], 0, x.g, row, work.h, work.b, full);
     }
     at_own.advance();
-    Walk<S::kLines, true> walk(p, b, h, work.line);
     bool more;
     do {
       const int s = at.stage();
@@ -44,26 +51,24 @@ __device__ void copy_queries(const Backward<T>& x, BackwardShared<S>& shared) {
       more = walk.more();
       shared.a_empty[s].wait(at.parity() ^ 1);
       shared.step[s].note(0, block, walk.tile());
-      shared.step[s].note_place(b, h, !more);
+      shared.step[s].note(work.h, !more);
       __syncwarp();
       const int row = block == kNone ? 0 : block * kBlock;
       if (lane() == 0) {
         shared.a_full[s].arrive_and_expect(S::Rows::kBytes);
-        copy_rows(shared.a[s], 0, x.k, row, head, b, shared.a_full[s]);
+        copy_rows(shared.a[s], 0, x.k, row, head, work.b, shared.a_full[s]);
       }
       const auto at_b = at.template in<S::kStagesOfB>();
       const int t = at_b.stage();
       shared.b_empty[t].wait(at_b.parity() ^ 1);
       if (lane() == 0) {
         shared.b_full[t].arrive_and_expect(S::Rows::kBytes);
-        copy_rows(shared.b[t], 0, x.v, row, head, b, shared.b_full[t]);
+        copy_rows(shared.b[t], 0, x.v, row, head, work.b, shared.b_full[t]);
       }
       at.advance();
     } while (more);
   }
-  shared.own_empty[at_own.stage()].wait(at_own.parity() ^ 1);
-  shared.work[at_own.stage()].note_end();
-  shared.own_full[at_own.stage()].arrive(lane() == 0);
+  end_work(shared.work[at_work.stage()], shared.work_full[at_work.stage()]);
 }
 
 /// A group that multiplies.
@@ -74,33 +79,35 @@ class QueryGroup {
       : x_(x), shared_(shared), line_(group()), q_(shared.own[0][0][line_]), k_(shared.a[0]) {}
 
   __device__ void run() {
-    RingPlace<S::kResident> at_own;
     while (true) {
-      const int own = at_own.stage();
-      shared_.own_full[own].wait(at_own.parity());
-      const Place place(shared_.work[own], line_);
-      if (place.b < 0) return;
-      query_ = place.line * kBlock;
-      form_terms(place, own);
+      const int own = at_own_.stage();
+      shared_.work_full[at_work_.stage()].wait(at_work_.parity());
+      const Work<S::kLines>& work = shared_.work[at_work_.stage()];
+      if (work.b < 0) return;
+      form_terms(work, own);
 #pragma unroll
       for (float& dq : dq_) dq = 0;
       const Operand q = q_.at(own, sizeof(shared_.own[0]));
       walk(q, q + sizeof(shared_.own[0][0]));
+      const int query = work.line[line_] * kBlock;
+      const int64_t row = x_.problem.row_of(work.b, work.h) + query;
+      __syncwarp();
       shared_.own_empty[own].arrive(lane() == 0);
-      at_own.advance();
-      write(place.b, place.h);
+      at_own_.advance();
+      at_work_.advance();
+      write(row, x_.problem.queries - query);
     }
   }
 
  private:
   /// D of this warp's 16 rows, their log-sum-exps, and both to memory for the kernel of dk and dv.
-  __device__ void form_terms(const Place& place, int own) {
+  __device__ void form_terms(const Work<S::kLines>& work, int own) {
     // Lanes across a row, each with `parts` chunks of it; rows at a time.
     constexpr int across = S::kWidth % 64 == 0 ? S::kWidth / 8 : 4, parts = S::kWidth / 8 / across;
     constexpr int down = 32 / across, turns = 16 / down;
     const Problem& p = x_.problem;
-    const int line = place.line, query = query_;
-    const int64_t head = p.row_of(place.b, place.h);
+    const int line = work.line[line_], query = line * kBlock;
+    const int64_t head = p.row_of(work.b, work.h);
     const int chunk = lane() % across, top = warp() % 4 * 16 + lane() / across;
     uint4 out[turns][parts];
 #pragma unroll
@@ -122,6 +129,7 @@ class QueryGroup {
       lse[half] = row < p.queries ? x_.lse[head + row] * kLog2E : kInfinity;
       if (x_.g_lse && row < p.queries) dot[half] = -x_.g_lse[head + row];
     }
+    shared_.own_full[own].wait(at_own_.parity());
     const auto& g = shared_.own[own][1][line_];
 #pragma unroll
     for (int i = 0; i < turns; ++i) {
@@ -140,7 +148,7 @@ class QueryGroup {
         if (mine / down == i) dot[half] += found;
       }
     }
-    Terms* terms = x_.terms + p.terms_line(place.b, place.h) + line;
+    Terms* terms = x_.terms + p.terms_line(work.b, work.h) + line;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       lse_[half] = lse[half];
@@ -171,7 +179,7 @@ class QueryGroup {
     last_ = step.last;
     const int tile = step.tile[line_][0];
     masked_ = tile >= 0;
-    if (masked_) mask_.load(x_.problem, step, line_, query_);
+    if (masked_) mask_.load(x_.problem, shared_.work[at_work_.stage()], step, line_);
     return tile != kAbsent;
   }
 
@@ -279,19 +287,19 @@ class QueryGroup {
     end_products();
   }
 
-  __device__ void write(int b, int h) {
-    const Problem& p = x_.problem;
-    const int64_t first = p.row_of(b, h) + query_;
-    const float factor[2] = {p.scale, p.scale};
-    store_rows(x_.dq + first * x_.qk_width, p.queries - query_, x_.qk_width, dq_, factor);
+  /// To row `first` of dq and on, of which `rows` exist.
+  __device__ void write(int64_t first, int rows) {
+    const float factor[2] = {x_.problem.scale, x_.problem.scale};
+    store_rows(x_.dq + first * x_.qk_width, rows, x_.qk_width, dq_, factor);
   }
 
   const Backward<T>& x_;
   BackwardShared<S>& shared_;
   const int line_;
   const Operand q_, k_;
+  RingPlace<S::kWorks> at_work_;
+  RingPlace<S::kResident> at_own_;
   RingPlace<S::kStages> at_;
-  int query_;  ///< the first of this group's
   bool last_, ended_, masked_;
   Mask<1, true> mask_;
   float score_[32], slope_[32], dq_[S::kWidth / 2];

@@ -19,7 +19,7 @@ template <class T, int width, int lines, int blocks, int stages, int per_sm, boo
 struct ForwardShape : Groups<lines, per_sm> {
   using Element = T;
   static constexpr int kWidth = width, kBlocks = blocks, kStages = stages, kKeys = blocks * kBlock;
-  static constexpr int kLines = lines, kResident = resident;
+  static constexpr int kLines = lines, kResident = resident, kWorks = resident + 1;
   static constexpr bool kChains = chains;
   using Queries = Tile<T, width, kBlock>;
   using Keys = Tile<T, width, kKeys>;
@@ -39,14 +39,16 @@ template <class S>
 struct ForwardShared {
   typename S::Queries q[S::kResident][S::kLines];
   typename S::Keys k[S::kStages], v[S::kStages];
-  Work<S::kLines> work[S::kResident];
+  Work<S::kLines> work[S::kWorks];
   Step<S::kLines, S::kBlocks> step[S::kStages];
+  Barrier work_full[S::kWorks];
   Barrier q_full[S::kResident], q_empty[S::kResident];
   Barrier k_full[S::kStages], k_empty[S::kStages], v_full[S::kStages], v_empty[S::kStages];
 
   __device__ void init() {
     constexpr uint32_t readers = 4 * S::kGroups;  // one lane of each warp that multiplies
     if (threadIdx.x == 0) {
+      for (Barrier& full : work_full) full.init(1);
       for (int i = 0; i < S::kResident; ++i) {
         q_full[i].init(1);
         q_empty[i].init(readers);
@@ -69,20 +71,21 @@ __device__ void copy_forward(const Forward<T>& x, ForwardShared<S>& shared) {
   const Problem& p = x.problem;
   RingPlace<S::kResident> at_q;
   RingPlace<S::kStages> at;
+  RingPlace<S::kWorks> at_work;
   Items items(x.schedule);
-  for (int item; (item = items.next()) >= 0;) {
+  for (int item; (item = items.next()) >= 0; at_work.advance()) {
+    const WorkAhead work(x.schedule, p, p.map.by_query.order, S::kLines, item);
+    work.note(shared.work[at_work.stage()]);
+    shared.work_full[at_work.stage()].arrive(lane() == 0);
+    Walk<S::kLines, true> walk(p, work, work.h);
+    const int head = p.group_of(work.h);
     Barrier& q_full = shared.q_full[at_q.stage()];
     shared.q_empty[at_q.stage()].wait(at_q.parity() ^ 1);
-    auto& work = shared.work[at_q.stage()];
-    work.note(x.schedule, p, p.map.by_query.order, item);
-    const int b = work.b, h = work.h, head = p.group_of(h);
-    if (lane() == 0) {
-      q_full.arrive_and_expect(S::kLines * S::Queries::kBytes);
-      for (int i = 0; i < S::kLines; ++i) {
-        copy_rows(shared.q[at_q.stage()][i], 0, x.q, work.line[i] * kBlock, h, b, q_full);
-      }
+    if (lane() == 0) q_full.arrive_and_expect(S::kLines * S::Queries::kBytes);
+    for (int i = 0; i < S::kLines; ++i) {
+      const int row = __shfl_sync(~0u, work.line, i) * kBlock;
+      if (lane() == 0) copy_rows(shared.q[at_q.stage()][i], 0, x.q, row, work.h, work.b, q_full);
     }
-    Walk<S::kLines, true> walk(p, b, h, work.line);
     at_q.advance();
     bool more;
     do {
@@ -96,27 +99,25 @@ __device__ void copy_forward(const Forward<T>& x, ForwardShared<S>& shared) {
         row[part] = (block == kNone ? static_cast<int>(p.map.key_blocks) : block) * kBlock;
       }
       more = walk.more();
-      shared.step[s].note_place(b, h, !more);
+      shared.step[s].note(work.h, !more);
       __syncwarp();
       if (lane() == 0) {
         shared.k_full[s].arrive_and_expect(S::Keys::kBytes);
         for (int part = 0; part < S::kBlocks; ++part) {
-          copy_rows(shared.k[s], part, x.k, row[part], head, b, shared.k_full[s]);
+          copy_rows(shared.k[s], part, x.k, row[part], head, work.b, shared.k_full[s]);
         }
       }
       shared.v_empty[s].wait(at.parity() ^ 1);
       if (lane() == 0) {
         shared.v_full[s].arrive_and_expect(S::Keys::kBytes);
         for (int part = 0; part < S::kBlocks; ++part) {
-          copy_rows(shared.v[s], part, x.v, row[part], head, b, shared.v_full[s]);
+          copy_rows(shared.v[s], part, x.v, row[part], head, work.b, shared.v_full[s]);
         }
       }
       at.advance();
     } while (more);
   }
-  shared.q_empty[at_q.stage()].wait(at_q.parity() ^ 1);
-  shared.work[at_q.stage()].note_end();
-  shared.q_full[at_q.stage()].arrive(lane() == 0);
+  end_work(shared.work[at_work.stage()], shared.work_full[at_work.stage()]);
 }
 
 /// A group that multiplies.
@@ -127,20 +128,24 @@ class ForwardGroup {
       : x_(x), shared_(shared), line_(group()), q_(shared.q[0][line_]), k_(shared.k[0]) {}
 
   __device__ void run() {
-    RingPlace<S::kResident> at_q;
     while (true) {
-      shared_.q_full[at_q.stage()].wait(at_q.parity());
-      const Place place(shared_.work[at_q.stage()], line_);
-      if (place.b < 0) return;
-      query_ = place.line * kBlock;
+      const int own = at_q_.stage();
+      shared_.work_full[at_work_.stage()].wait(at_work_.parity());
+      const Work<S::kLines>& work = shared_.work[at_work_.stage()];
+      if (work.b < 0) return;
 #pragma unroll
       for (float& o : sum_) o = 0;
       highest_[0] = highest_[1] = -kInfinity;
       total_[0] = total_[1] = 0;
-      attend(q_.at(at_q.stage(), S::kLines * S::Queries::kBytes));
-      shared_.q_empty[at_q.stage()].arrive(lane() == 0);
-      at_q.advance();
-      write(place.b, place.h);
+      shared_.q_full[own].wait(at_q_.parity());
+      attend(q_.at(own, S::kLines * S::Queries::kBytes));
+      const int query = work.line[line_] * kBlock;
+      const int64_t row = x_.problem.row_of(work.b, work.h) + query;
+      __syncwarp();
+      shared_.q_empty[own].arrive(lane() == 0);
+      at_q_.advance();
+      at_work_.advance();
+      write(row, x_.problem.queries - query);
     }
   }
 
@@ -158,7 +163,7 @@ class ForwardGroup {
       any = any || tile != kAbsent;
       masked_ = masked_ || tile != kWhole;
     }
-    if (any && masked_) mask_.load(x_.problem, step, line_, query_);
+    if (any && masked_) mask_.load(x_.problem, shared_.work[at_work_.stage()], step, line_);
     return any;
   }
 
@@ -265,10 +270,8 @@ class ForwardGroup {
     for (int i = 0; i < kSums; ++i) sum_[i] *= rescale[i / 2 % 2];
   }
 
-  __device__ void write(int b, int h) {
-    const Problem& p = x_.problem;
-    const int rows = p.queries - query_;
-    const int64_t first = p.row_of(b, h) + query_;
+  /// To row `first` of out and on, of which `rows` exist.
+  __device__ void write(int64_t first, int rows) {
     float factor[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -278,7 +281,7 @@ class ForwardGroup {
       factor[half] = total == 0 ? 0.f : 1 / total;
       if (lane() % 4 == 0 && row_of(half) < rows) {
         x_.lse[first + row_of(half)] =
-            total == 0 ? kInfinity : (highest_[half] * p.exponent + log2f(total)) * kLn2;
+            total == 0 ? kInfinity : (highest_[half] * x_.problem.exponent + log2f(total)) * kLn2;
       }
     }
     store_rows(x_.out + first * x_.width, rows, x_.width, sum_, factor);
@@ -290,8 +293,9 @@ class ForwardGroup {
   ForwardShared<S>& shared_;
   const int line_;
   const Operand q_, k_;
+  RingPlace<S::kWorks> at_work_;
+  RingPlace<S::kResident> at_q_;
   RingPlace<S::kStages> at_;
-  int query_;  ///< the first of this group's
   bool last_, ended_, masked_;
   Mask<S::kBlocks, true> mask_;
   float score_[kScores], sum_[kSums];

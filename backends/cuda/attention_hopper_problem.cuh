@@ -79,7 +79,7 @@ template <int groups, int per_sm>
 struct Groups {
   static constexpr int kGroups = groups, kPerSm = per_sm, kThreads = (groups + 1) * kGroup;
   static constexpr int kAtEntry = 65536 / (kThreads * per_sm) / 8 * 8,
-                       kCopyRegisters = groups > 2 ? 32 : 24;
+                       kCopyRegisters = groups > 2 ? 32 : 40;
   static constexpr int kRegisters =
       std::min(240, ((groups + 1) * kAtEntry - kCopyRegisters) / groups / 8 * 8);
 };
@@ -128,9 +128,14 @@ template <int kLines>
 struct Work {
   int b, h;
   int line[kLines];
+};
 
-  /// By all lanes of the copying warp, which may read it from then on.
-  __device__ void note(const Schedule& s, const Problem& p, const int32_t* order, int item) {
+/// The same in the registers of the copying warp, whose lane i knows line i.
+struct WorkAhead {
+  int b, h, line;
+
+  __device__ WorkAhead(const Schedule& s, const Problem& p, const int32_t* order, int lines,
+                       int item) {
     const int in_long = s.long_tiles * s.heads, rest = s.tiles - s.long_tiles;
     int head, tile;
     if (item < in_long) {
@@ -140,31 +145,32 @@ struct Work {
       head = (item - in_long) / rest;
       tile = s.long_tiles + (item - in_long) - head * rest;
     }
-    const int batch = head / s.heads_of_batch, of_batch = head - batch * s.heads_of_batch;
-    if (lane() == 0) {
-      b = batch;
-      h = of_batch;
+    b = head / s.heads_of_batch;
+    h = head - b * s.heads_of_batch;
+    const int at = tile * lines + lane(), shared_by = p.heads / s.heads_of_batch;
+    line = s.lines;
+    if (lane() < lines && at < s.lines) {
+      line = order[p.first_line(b, h * shared_by, s.lines) + at];
     }
-    if (lane() < kLines) {
-      const int at = tile * kLines + lane(), shared_by = p.heads / s.heads_of_batch;
-      order += p.first_line(batch, of_batch * shared_by, s.lines);
-      line[lane()] = at < s.lines ? order[at] : s.lines;
-    }
-    __syncwarp();
   }
-  __device__ void note_end() {
-    if (lane() == 0) b = -1;
-  }
-};
-
-/// What a group knows of its item.
-struct Place {
-  int b, h, line;
 
   template <int kLines>
-  __device__ Place(const Work<kLines>& work, int number)
-      : b(work.b), h(work.h), line(work.line[number]) {}
+  __device__ void note(Work<kLines>& work) const {
+    if (lane() == 0) {
+      work.b = b;
+      work.h = h;
+    }
+    if (lane() < kLines) work.line[lane()] = line;
+    __syncwarp();
+  }
 };
+
+/// Says that no more work comes.
+template <int kLines>
+__device__ void end_work(Work<kLines>& work, Barrier& full) {
+  if (lane() == 0) work.b = -1;
+  full.arrive(lane() == 0);
+}
 
 /// What a block of the map is to a line: the number of its bit tile, or one of these. From kCut on,
 /// bounds cut the block: kCut + 1 + what it is.
@@ -177,11 +183,12 @@ inline constexpr int kNone = INT_MAX;
 template <int kLines, bool by_query>
 class Walk {
  public:
-  /// Of head (b, h), which a group of query heads may share.
-  __device__ Walk(const Problem& p, int b, int h, const int (&line)[kLines])
+  /// The lines of `work` in head (b, h).
+  __device__ Walk(const Problem& p, const WorkAhead& work, int h)
       : p_(p),
         list_(by_query ? p.map.by_query : p.map.by_key),
-        line_(line[min(lane() / 2, kLines - 1)]) {
+        line_(__shfl_sync(~0u, work.line, lane() / 2)) {
+    const int b = work.b;
     static_assert(2 * kLines <= 32);
     const auto blocks = static_cast<int>(by_query ? p.map.query_blocks : p.map.key_blocks);
     int entry = 0, end = 0;
@@ -289,7 +296,7 @@ template <int kLines, int kBlocks>
 struct Step {
   int block[kBlocks];
   int tile[kLines][kBlocks];
-  int b, h;  ///< the head
+  int h;     ///< the head of the queries
   int last;  ///< whether no step follows
 
   /// By all lanes of the copying warp.
@@ -297,9 +304,8 @@ struct Step {
     if (lane() == 0) block[part] = number;
     if (lane() % 2 == 0 && lane() / 2 < kLines) tile[lane() / 2][part] = tile_of_lane;
   }
-  __device__ void note_place(int batch, int head, bool is_last) {
+  __device__ void note(int head, bool is_last) {
     if (lane() != 0) return;
-    b = batch;
     h = head;
     last = is_last;
   }
@@ -309,9 +315,10 @@ struct Step {
 template <int kBlocks, bool by_query>
 class Mask {
  public:
-  /// Starts to read what `step` shows its line `number`, that of `row` and on.
+  /// Starts to read what `step` shows the line `number` of `work`.
   template <int kLines>
-  __device__ void load(const Problem& p, const Step<kLines, kBlocks>& step, int number, int row) {
+  __device__ void load(const Problem& p, const Work<kLines>& work,
+                       const Step<kLines, kBlocks>& step, int number) {
     const uint64_t* bits = by_query ? p.map.bits : p.map.key_bits;
 #pragma unroll
     for (int part = 0; part < kBlocks; ++part) {
@@ -325,8 +332,8 @@ class Mask {
         word_[part][half] = __ldg(bits + static_cast<int64_t>(tile) * kBlock + row_of(half));
       }
       if (cut) {
-        cut_by_bounds(word_[part], p, p.bounds.ranges + p.bounds.head(step.b, step.h) * p.queries,
-                      row, step.block[part] * kBlock);
+        cut_by_bounds(word_[part], p, p.bounds.ranges + p.bounds.head(work.b, step.h) * p.queries,
+                      work.line[number] * kBlock, step.block[part] * kBlock);
       }
     }
   }
