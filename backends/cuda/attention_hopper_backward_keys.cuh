@@ -81,7 +81,7 @@ class KeyGroup {
       const int own = at_own_.stage();
       shared_.work_full[at_work_.stage()].wait(at_work_.parity());
       const Work<S::kLines>& work = shared_.work[at_work_.stage()];
-      if (work.b < 0) return;
+      if (work.ended()) return;
 #pragma unroll
       for (float& x : dk_) x = 0;
 #pragma unroll
@@ -115,7 +115,8 @@ class KeyGroup {
       return;
     }
     Mask<1, false> mask;
-    if (tile >= 0) mask.load(x_.problem, shared_.work[at_work_.stage()], shared_.step[s], line_);
+    const bool masked = tile >= 0;
+    if (masked) mask.load(x_.problem, shared_.work[at_work_.stage()], shared_.step[s], line_);
     const Operand q = q_.at(s, sizeof(shared_.a[0])), g = q + sizeof(shared_.a);
     const Terms& terms = shared_.terms[s];
     start_from(score_, terms.score);
@@ -133,7 +134,7 @@ class KeyGroup {
     // P = 2^(exponent S')
     wait_for_products<forms_dk ? 1 : 0>();
     settle(score_);
-    if (tile >= 0) mask.hide(score_);
+    if (masked) mask.hide(score_);
 #pragma unroll
     for (float& score : score_) score = exp2_approx(score * x_.problem.exponent);
     settle(score_);

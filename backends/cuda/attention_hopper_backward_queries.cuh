@@ -83,7 +83,7 @@ class QueryGroup {
       const int own = at_own_.stage();
       shared_.work_full[at_work_.stage()].wait(at_work_.parity());
       const Work<S::kLines>& work = shared_.work[at_work_.stage()];
-      if (work.b < 0) return;
+      if (work.ended()) return;
       form_terms(work, own);
 #pragma unroll
       for (float& dq : dq_) dq = 0;

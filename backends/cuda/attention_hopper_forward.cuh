@@ -132,7 +132,7 @@ class ForwardGroup {
       const int own = at_q_.stage();
       shared_.work_full[at_work_.stage()].wait(at_work_.parity());
       const Work<S::kLines>& work = shared_.work[at_work_.stage()];
-      if (work.b < 0) return;
+      if (work.ended()) return;
 #pragma unroll
       for (float& o : sum_) o = 0;
       highest_[0] = highest_[1] = -kInfinity;

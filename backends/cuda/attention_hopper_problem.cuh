@@ -128,6 +128,10 @@ template <int kLines>
 struct Work {
   int b, h;
   int line[kLines];
+
+  /// By all lanes of a warp, which agree in a way that the compiler knows of: what else the loop
+  /// over items carries, the numbers of buffers above all, then stays in uniform registers.
+  __device__ bool ended() const { return __reduce_min_sync(~0u, b) < 0; }
 };
 
 /// The same in the registers of the copying warp, whose lane i knows line i.
