@@ -98,7 +98,11 @@ ordered_json figure_of(const AttentionCase& setup, const Times& times, double pe
   return {{"kind", "attention"},
           {"case", setup.name},
           {"impl", "sash"},
+          {"group", setup.group},
           {"dtype", sash::name(setup.dtype)},
+          {"shape", {setup.batch, setup.heads, setup.length, setup.dim}},
+          {"kv_heads", setup.kv_heads},
+          {"pairs", static_cast<int64_t>(times.pairs)},
           {"fwd_ms", rounded(times.forward, 4)},
           {"fwdbwd_ms", rounded(times.both, 4)},
           {"bwd_ms", rounded(backward, 4)},
@@ -118,16 +122,15 @@ class Bench {
     const double peak_mb = attention.peak_mb();
     const Times times = attention.time();
     ordered_json figure = figure_of(setup, times, peak_mb);
-    if (setup.group != "peers") add_pairs(figure, setup, times);
+    add_ratios(figure, setup, times);
     sash::bench::print(figure);
     before_ = times;
     series_ = setup.series;
   }
 
  private:
-  void add_pairs(ordered_json& figure, const AttentionCase& setup, const Times& times) const {
+  void add_ratios(ordered_json& figure, const AttentionCase& setup, const Times& times) const {
     using sash::bench::rounded;
-    figure["pairs"] = static_cast<int64_t>(times.pairs);
     if (setup.series.empty() || setup.series != series_) return;
     figure["pairs_ratio"] = rounded(times.pairs / before_.pairs, 3);
     figure["fwd_ratio"] = rounded(times.forward / before_.forward, 3);

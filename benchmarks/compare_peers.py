@@ -2,18 +2,19 @@
 """Runs the project's benchmarks and the same cases in PyTorch, in turn, and prints the ratios.
 
 usage: compare_peers.py [--device cpu] [--build build/test] [--threads 2] [--rounds N]
-                        [--cases gemm op attention sparse train] [--seconds 500]
-                        [--dtype bfloat16]
+                        [--cases gemm op attention sparse widths train] [--seconds 500]
+                        [--dtype bfloat16] [--save figures.jsonl]
 
 Each round runs both, one after the other, so that both meet the same machine; a figure is the
 median of the rounds. A ratio is PyTorch's time over ours: above 1, sash is faster. Where PyTorch
 has several ways to run a case, the fastest is marked with a star. Everything is float32, but for
-attention over windows ("attention") and other patterns ("sparse") on cuda, which is bfloat16;
---dtype sets that of both. On cuda, both may round the products of training steps to TF32, but for
-those marked "plain", and those of the case with "tf32" in its name. `share` is the part that ours
-reaches of the rate of a plain copy on the device. The last line names the three worst cases, each
-against the best of PyTorch's ways to run it. Each pattern takes PyTorch tens of seconds to compile:
-on cuda, give "attention" 200 seconds and "sparse" as many.
+attention on cuda over windows ("attention", and "widths" for heads of every width) and other
+patterns ("sparse"), which is bfloat16; --dtype sets that of all three. On cuda, both may round the
+products of training steps to TF32, but for those marked "plain", and those of the case with "tf32"
+in its name. `share` is the part that ours reaches of the rate of a plain copy on the device. The
+last line names the three worst cases, each against the best of PyTorch's ways to run it. Each
+pattern takes PyTorch tens of seconds to compile: on cuda, give each kind of attention 200 seconds.
+--save keeps the lines that the programs print; attention_table.py makes a page of them.
 """
 
 import argparse
@@ -27,6 +28,7 @@ import time
 
 from peers import run_peer
 
+PATTERNS = ("attention", "sparse", "widths")
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LINE = "{:10} {:26} {:8} {:16} {:>10} {:>10} {:>7} {:>7} {:>8} {:>8}"
 HEAD = ("sash ms", "torch ms", "ratio", "share", "sash MB", "torch MB")
@@ -44,6 +46,11 @@ def lines_of(command, environment, deadline):
         print(f"compare_peers.py: failed or late: {' '.join(command)}", file=sys.stderr)
     whole = output.decode().rpartition("\n")[0]
     return [json.loads(line) for line in whole.splitlines()], good
+
+
+def save(path, lines):
+    with open(path, "a", encoding="utf-8") as file:
+        file.writelines(json.dumps(line) + "\n" for line in lines)
 
 
 def collect(found, lines):
@@ -96,7 +103,7 @@ def groups_of(cases, cuda):
     than they do."""
     ops = [kind for kind in cases if kind in ("gemm", "op")]
     groups = [ops] if cuda and ops else [[kind] for kind in ops]
-    return groups + [[kind] for kind in ("attention", "sparse", "train") if kind in cases]
+    return groups + [[kind] for kind in PATTERNS + ("train",) if kind in cases]
 
 
 def command_of(kinds, options):
@@ -106,6 +113,7 @@ def command_of(kinds, options):
         "train": ["bench_train"],
         "attention": ["bench_attention", "--group", "peers", *attention],
         "sparse": ["bench_attention", "--group", "sparse", *attention],
+        "widths": ["bench_attention", "--group", "widths", *attention],
     }
     program, *flags = commands.get(kinds[0], ["bench_ops", "--kind", *kinds])
     return [f"{options.build}/bin/{program}", *flags, "--device", options.device]
@@ -120,6 +128,7 @@ def options_of(arguments):
     parser.add_argument("--cases", nargs="+", default=["gemm", "op", "attention", "train"])
     parser.add_argument("--seconds", type=float, help="end by then: 500 on cuda, else no limit")
     parser.add_argument("--dtype", help="of attention: float32, bfloat16, float16")
+    parser.add_argument("--save", help="a file for the lines that are printed")
     parser.add_argument("--peer", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     cuda = options.device == "cuda"
@@ -138,6 +147,8 @@ def main():
     if not cuda:
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "SASH_NUM_THREADS"):
             environment[name] = str(options.threads)
+    if options.save:
+        pathlib.Path(options.save).write_text("", encoding="utf-8")
     worst, all_good = [], True
     for kinds in groups_of(options.cases, cuda):
         command = command_of(kinds, options)
@@ -150,6 +161,8 @@ def main():
                     run = [*peer, "--seconds", str(max(1, deadline - time.monotonic()))]
                 lines, good = lines_of(run, environment, deadline)
                 collect(found, lines)
+                if options.save:
+                    save(options.save, lines)
                 all_good = all_good and good
         print(LINE.format("kind", "case", "pass", "peer", *HEAD), flush=True)
         for key, figures in ours.items():

@@ -1,7 +1,9 @@
 """The benchmarks' attention in PyTorch: windows and sparse patterns, on the CPU and on a card."""
 
+import contextlib
 import sys
 import time
+from unittest import mock
 
 CPU_WINDOWS = {  # batch, heads, length, dim; left, right
     "B8H6S256D64causal": (8, 6, 256, 64, None, 0),
@@ -21,6 +23,7 @@ GPU_FLOAT32 = {  # of small layers, as they are trained without halves
     "B8H6S256D64causal": (8, 6, 256, 64, None, 0),
     "B16H12S1024D64causal": (16, 12, 1024, 64, None, 0),
 }
+WIDTHS = (32, 64, 96, 128, 256)  # of heads, under one window
 CPU_PACKED = (1500, 37, 91, 1024, 300, 1144)
 GPU_PACKED = (4096, 37, 2911, 1024, 512, 300, 3000, 91, 1365, 1048, 2000)
 COMPILE_SECONDS = 25  # what the compilation of one case may take
@@ -43,13 +46,20 @@ class Case:
         options = {"device": self.bench.device, "requires_grad": True}
         return self.bench.torch.randn(*shape, dtype=self.dtype, **options)
 
-    def pairs(self):
-        """Visible ones, over batches and heads; counted in strips of queries."""
+    def visible(self, block):
+        """The visible pairs of each block of queries and block of keys. Counted in strips: all
+        pairs of a long case would fill a card several times."""
         torch, device = self.bench.torch, self.bench.device
-        keys, total = torch.arange(self.length, device=device), 0
-        for strip in torch.arange(self.length, device=device).split(1024):
-            total += int(self.mask(strip[:, None], keys[None, :]).sum())
-        return total * self.batch * self.heads
+        places, blocks = torch.arange(self.length, device=device), self.length // block
+        strips = [
+            self.mask(strip[:, None], places).view(-1, block, blocks, block).sum((1, 3))
+            for strip in places.split(max(block, 1024))
+        ]
+        return torch.cat(strips)
+
+    def pairs(self):
+        """Visible ones, over batches and heads."""
+        return int(self.visible(64).sum()) * self.batch * self.heads
 
     def dense_mask(self):
         places = self.bench.torch.arange(self.length, device=self.bench.device)
@@ -122,20 +132,39 @@ def sdpa(bench, emit, case, extra):
 
 
 def block_mask(torch, case, block):
-    """The mask's blocks. Compiled if that works: plainly, all pairs are held several times over."""
-    from torch.nn.attention.flex_attention import create_block_mask
+    """As create_block_mask makes it, without holding all pairs or compiling anything."""
+    from torch.nn.attention.flex_attention import BlockMask
 
-    mask, length = case.mask, case.length
-    options = {"device": case.q.device, "BLOCK_SIZE": block}
+    def in_order(chosen):
+        """How many of each row are chosen, and all of them, the chosen ones first."""
+        first = chosen.byte().argsort(dim=-1, descending=True, stable=True)
+        return chosen.sum(-1, dtype=torch.int32)[None, None], first.int()[None, None]
 
-    def mask_mod(batch, head, query, key):
-        return mask(query, key)
+    visible = case.visible(block)
+    whole = visible == block * block
+    return BlockMask.from_kv_blocks(
+        *in_order((visible > 0) & ~whole),
+        *in_order(whole),
+        BLOCK_SIZE=block,
+        mask_mod=lambda batch, head, query, key: case.mask(query, key),
+        seq_lengths=(case.length, case.length),
+    )
 
-    try:
-        return create_block_mask(mask_mod, None, None, length, length, _compile=True, **options)
-    except Exception:
-        torch._dynamo.reset()
-        return create_block_mask(mask_mod, None, None, length, length, **options)
+
+def tiles_of(block):
+    """The tiles of flex attention's kernels: PyTorch's choice, but for blocks that these do not
+    divide. For all threads, as backward passes are compiled in another."""
+    if block >= 128:
+        return contextlib.nullcontext()
+    from torch._inductor.choices import InductorChoices
+    from torch._inductor.template_heuristics.triton import FlexBwDConfig, FlexConfig
+
+    forward, backward = FlexConfig(block, block, 3, 4), FlexBwDConfig(*[block] * 4, 3, 4)
+    return mock.patch.multiple(
+        InductorChoices,
+        get_flex_attention_fwd_configs=lambda *_, **__: [forward],
+        get_flex_attention_bwd_configs=lambda *_, **__: [backward],
+    )
 
 
 def flex(bench, emit, case, extra, block=128, impl="flex"):
@@ -153,15 +182,22 @@ def flex(bench, emit, case, extra, block=128, impl="flex"):
     def call():
         return compiled(case.q, case.k, case.v, block_mask=blocks, enable_gqa=grouped)
 
-    time_recorded(bench, emit, case, impl, call, extra)
+    with tiles_of(block):
+        time_recorded(bench, emit, case, impl, call, extra)
 
 
-def flash2(bench, emit, case, extra, left, right):
-    """FlashAttention-2 with a window, by the operators that PyTorch keeps it behind."""
-    ops, length = bench.torch.ops.aten, case.length
+def flash2(bench, emit, case, extra, left, right, lengths=None):
+    """FlashAttention-2 with a window, by the operators that PyTorch keeps it behind; over packed
+    sequences of `lengths`, if there are some."""
+    torch, ops = bench.torch, bench.torch.ops.aten
     q, k, v, g = (x.detach().transpose(1, 2).contiguous() for x in (case.q, case.k, case.v, case.g))
     window = {"window_size_left": -1 if left is None else left, "window_size_right": right}
-    sizes = (None, None, length, length, 0.0, right == 0)
+    sizes = (None, None, case.length, case.length)
+    if lengths:
+        q, k, v, g = (x.squeeze(0) for x in (q, k, v, g))
+        starts = torch.tensor((0, *lengths)).cumsum(0).int().to(q.device)
+        sizes = (starts, starts, max(lengths), max(lengths))
+    sizes += (0.0, right == 0)
 
     def forward():
         return ops._flash_attention_forward(q, k, v, *sizes, False, scale=None, **window)
@@ -205,31 +241,51 @@ def peer_attention(bench, emit, dtype=None):
 
 
 def sparse_cases(bench):
-    """(name, batch, heads, length, dim, key heads, mask) of each."""
+    """(name, [batch, heads, length, dim], key heads, mask, flash2's options or None) of each."""
     torch, device, cuda = bench.torch, bench.device, bench.cuda
     heads = 12 if cuda else 4
     for length in (16384, 65536) if cuda else (4096,):
         mask = bigbird_mask(torch, device, length)
-        yield f"bigbird_s{length}", (1, heads, length, 64), heads, mask
+        yield f"bigbird_s{length}", (1, heads, length, 64), heads, mask, None
         mask = longformer_mask(256, 64)
-        yield f"longformer_w256_g64_s{length}", (1, heads, length, 64), heads, mask
+        yield f"longformer_w256_g64_s{length}", (1, heads, length, 64), heads, mask, None
     lengths = GPU_PACKED if cuda else CPU_PACKED
-    mask = packed_mask(torch, device, lengths)
-    yield f"packed_causal_s{sum(lengths)}", (1, heads, sum(lengths), 64), heads, mask
+    mask, total = packed_mask(torch, device, lengths), sum(lengths)
+    packed = {"left": None, "right": 0, "lengths": lengths}
+    yield f"packed_causal_s{total}", (1, heads, total, 64), heads, mask, packed
+    left = 1024 if cuda else 256
+    mask, window = window_mask(left, 0), {"left": left, "right": 0}
     if cuda:
-        yield "heads32_8_s8192_w1024", (1, 32, 8192, 128), 8, window_mask(1024, 0)
+        yield "heads32_8_s8192_w1024", (1, 32, 8192, 128), 8, mask, window
     else:
-        yield "heads8_2_s4096_w256", (1, 8, 4096, 64), 2, window_mask(256, 0)
+        yield "heads8_2_s4096_w256", (1, 8, 4096, 64), 2, mask, window
 
 
 def peer_sparse(bench, emit, dtype=None):
     dtype = dtype or (bench.torch.bfloat16 if bench.cuda else bench.torch.float32)
-    for name, shape, kv_heads, mask in sparse_cases(bench):
+    for name, shape, kv_heads, mask, flash_options in sparse_cases(bench):
         case = Case(bench, name, dtype, shape, mask, kv_heads)
         extra = {"pairs": case.pairs()}
         if not bench.cuda:
             attempt(name, sdpa, bench, emit, case, extra)
             continue
+        if flash_options:
+            attempt(name, flash2, bench, emit, case, extra, **flash_options)
         attempt(name, flex, bench, emit, case, extra)
         if name.startswith("bigbird"):
             attempt(name, flex, bench, emit, case, extra, block=64, impl="flex 64")
+
+
+def peer_widths(bench, emit, dtype=None):
+    """One window over heads of every width."""
+    dtype = dtype or (bench.torch.bfloat16 if bench.cuda else bench.torch.float32)
+    batch, heads, length, prefix = (2, 16, 8192, "s8k") if bench.cuda else (1, 4, 2048, "s2k")
+    for dim in WIDTHS:
+        name, shape = f"{prefix}_d{dim}_w256sym", (batch, heads, length, dim)
+        case = Case(bench, name, dtype, shape, window_mask(256, 256))
+        extra = {"pairs": case.pairs()}
+        if not bench.cuda:
+            attempt(name, sdpa, bench, emit, case, extra)
+            continue
+        attempt(name, flash2, bench, emit, case, extra, 256, 256)
+        attempt(name, flex, bench, emit, case, extra)
