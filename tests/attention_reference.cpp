@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include <sash/tensor/factories.h>
 
@@ -262,28 +263,36 @@ class Solver {
   }
 
  private:
+  // The features of row [b, h, i] of x [B, H, S, D].
+  template <class A>
+  static auto* features(A& x, int64_t b, int64_t h, int64_t i) {
+    return x.values.data() + ((b * x.shape[1] + h) * x.shape[2] + i) * x.shape[3];
+  }
+  static double dot(const double* x, const double* y, int64_t count) {
+    return std::inner_product(x, x + count, y, 0.0);
+  }
+  // to += factor x
+  static void add(double* to, double factor, const double* x, int64_t count) {
+    for (int64_t d = 0; d < count; ++d) to[d] += factor * x[d];
+  }
+
   void solve_row(int64_t b, int64_t h, int64_t i) {
     const Row row = weights_of(b, h, i);
     answer_.lse[{b, h, i}] = row.lse;
     const int64_t kv = h / group_, depth = p_.v.shape[3];
-    double expected = 0;  // rowsum(g . out) - g_lse
+    double* const out = features(answer_.out, b, h, i);
+    const double* const g = features(p_.g, b, h, i);
     for (int64_t j = 0; j < keys_; ++j) {
       const double weight = p_.round(row.weight[index(j)] * row.dropped[index(j)]);
-      for (int64_t d = 0; d < depth; ++d) {
-        answer_.out[{b, h, i, d}] += weight * p_.v[{b, kv, j, d}];
-        answer_.dv[{b, kv, j, d}] += weight * p_.g[{b, h, i, d}];
-      }
+      add(out, weight, features(p_.v, b, kv, j), depth);
+      add(features(answer_.dv, b, kv, j), weight, g, depth);
     }
-    for (int64_t d = 0; d < depth; ++d) {
-      double& out = answer_.out[{b, h, i, d}];
-      out = p_.round(out);
-      expected += p_.g[{b, h, i, d}] * out;
-    }
-    expected = p_.round(expected - p_.g_lse[{b, h, i}]);
+    for (int64_t d = 0; d < depth; ++d) out[d] = p_.round(out[d]);
+    // rowsum(g . out) - g_lse
+    const double expected = p_.round(dot(g, out, depth) - p_.g_lse[{b, h, i}]);
     for (int64_t j = 0; j < keys_; ++j) {
-      double product = 0;
-      for (int64_t d = 0; d < depth; ++d) product += p_.g[{b, h, i, d}] * p_.v[{b, kv, j, d}];
-      const double slope = p_.round(p_.round(product) * row.dropped[index(j)]) - expected;
+      const double product = p_.round(dot(g, features(p_.v, b, kv, j), depth));
+      const double slope = p_.round(product * row.dropped[index(j)]) - expected;
       spread(b, h, i, j, p_.round(row.weight[index(j)] * slope), row.slope[index(j)]);
     }
   }
@@ -293,21 +302,18 @@ class Solver {
     if (!p_.bias.values.empty()) answer_.dbias[{h, i, j}] += ds;
     if (!p_.relative_bias.values.empty()) answer_.drelative[{h, distance_index(i, j)}] += ds;
     const double dx = ds * slope * p_.scale;
-    for (int64_t d = 0; d < p_.q.shape[3]; ++d) {
-      answer_.dq[{b, h, i, d}] += dx * p_.k[{b, h / group_, j, d}];
-      answer_.dk[{b, h / group_, j, d}] += dx * p_.q[{b, h, i, d}];
-    }
+    const int64_t kv = h / group_, depth = p_.q.shape[3];
+    add(features(answer_.dq, b, h, i), dx, features(p_.k, b, kv, j), depth);
+    add(features(answer_.dk, b, kv, j), dx, features(p_.q, b, h, i), depth);
   }
 
   Row weights_of(int64_t b, int64_t h, int64_t i) {
     Row row;
     std::vector<double> scores;
     for (int64_t j = 0; j < keys_; ++j) {
-      double score = 0;
-      for (int64_t d = 0; d < p_.q.shape[3]; ++d) {
-        score += p_.q[{b, h, i, d}] * p_.k[{b, h / group_, j, d}];
-      }
-      score = p_.round(score * p_.scale);
+      double score =
+          p_.scale * dot(features(p_.q, b, h, i), features(p_.k, b, h / group_, j), p_.q.shape[3]);
+      score = p_.round(score);
       row.slope.push_back(1);
       if (p_.softcap > 0) {
         const double t = std::tanh(score / p_.softcap);
