@@ -172,7 +172,7 @@ void forward_by_cores(const KernelContext& context, const kernels::AttentionInpu
 void attention_forward(KernelContext& context, const kernels::AttentionInputs& x,
                        const kernels::AttentionParams& params, const TensorView& out,
                        const TensorView& lse) {
-  switch (choose_attention(context, x, params)) {
+  switch (choose_attention(context, x)) {
     case AttentionKernels::hopper:
       return attention_hopper_forward(context, x, params, out, lse);
     case AttentionKernels::mma:
@@ -185,7 +185,7 @@ void attention_forward(KernelContext& context, const kernels::AttentionInputs& x
 void attention_backward(KernelContext& context, const kernels::AttentionInputs& x,
                         const kernels::AttentionParams& params,
                         const kernels::AttentionGradients& gradients) {
-  switch (choose_attention(context, x, params)) {
+  switch (choose_attention(context, x)) {
     case AttentionKernels::hopper:
       return attention_hopper_backward(context, x, params, gradients);
     case AttentionKernels::mma:

@@ -24,11 +24,10 @@ inline AttentionKernels first_attention_kernels() {
 
 /// The kernels for a call. The simple ones compute no halves.
 inline AttentionKernels choose_attention(const KernelContext& context,
-                                         const kernels::AttentionInputs& inputs,
-                                         const kernels::AttentionParams& params) {
+                                         const kernels::AttentionInputs& inputs) {
   const AttentionKernels first = first_attention_kernels();
   const bool half = size_of(inputs.q.dtype) == 2;
-  if (first == AttentionKernels::hopper && attention_hopper_takes(context, inputs, params)) {
+  if (first == AttentionKernels::hopper && attention_hopper_takes(context, inputs)) {
     return AttentionKernels::hopper;
   }
   if ((first != AttentionKernels::simple || half) && attention_mma_takes(context, inputs)) {

@@ -6,10 +6,8 @@
 namespace sash::cuda {
 
 /// Whether these kernels take a call: on a card of compute capability 9.0; heads of 8 to 256
-/// features, a multiple of 8; rows that start at multiples of 16 bytes; a positive scale, and a map
-/// without other options.
-bool attention_hopper_takes(const KernelContext& context, const kernels::AttentionInputs& inputs,
-                            const kernels::AttentionParams& params);
+/// features, a multiple of 8; rows that start at multiples of 16 bytes.
+bool attention_hopper_takes(const KernelContext& context, const kernels::AttentionInputs& inputs);
 
 /// As `kernels::attention_forward`.
 void attention_hopper_forward(KernelContext& context, const kernels::AttentionInputs& inputs,

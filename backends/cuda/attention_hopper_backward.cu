@@ -1,6 +1,7 @@
 #include <optional>
 
 #include "../../tensor/kernels/memory.h"
+#include "attention_diagonals.cuh"
 #include "attention_hopper.h"
 #include "attention_hopper_backward.cuh"
 
@@ -33,15 +34,12 @@ class Readable {
 
 }  // namespace
 
-bool attention_hopper_takes(const KernelContext& context, const kernels::AttentionInputs& inputs,
-                            const kernels::AttentionParams& params) {
+bool attention_hopper_takes(const KernelContext& context, const kernels::AttentionInputs& inputs) {
   const auto& [q, k, v] = inputs;
-  const bool plain = params.scale > 0 && params.softcap == 0 && params.dropout == 0 &&
-                     !params.bias && !params.relative_bias && !params.slopes;
   const auto fits = [](const TensorView& x) {
     return fits_tensor_map(x) && x.shape[3] % 8 == 0 && x.shape[3] <= 256;
   };
-  return plain && fits(q) && fits(k) && fits(v) && is_hopper(context.device);
+  return fits(q) && fits(k) && fits(v) && is_hopper(context.device);
 }
 
 void attention_hopper_backward(KernelContext& context, const kernels::AttentionInputs& inputs,
@@ -52,29 +50,45 @@ void attention_hopper_backward(KernelContext& context, const kernels::AttentionI
   const Readable g(context, gradients.g);
   const BoundsSummary summary(context, inputs, params, true);
   with_tiles(q.dtype, std::max(q.shape[3], v.shape[3]), [&]<class T, int width>() {
+    const Problem<T> p(inputs, params, summary.bounds());
+    const int slab = slab_of(p.plain ? width : general_width(width));
     Backward<T> call{
-        .problem = Problem(inputs, params, summary.bounds()),
-        .q = tensor_map(q, slab_of(width)),
-        .k = tensor_map(k, slab_of(width)),
-        .v = tensor_map(v, slab_of(width)),
-        .g = tensor_map(g.view(), slab_of(width)),
+        .problem = p,
+        .q = tensor_map(q, slab),
+        .k = tensor_map(k, slab),
+        .v = tensor_map(v, slab),
+        .g = tensor_map(g.view(), slab),
         .out = gradients.out.ptr<const T>(),
         .lse = gradients.lse.ptr<const float>(),
         .g_lse = gradients.g_lse ? gradients.g_lse->ptr<const float>() : nullptr,
         .dq = gradients.dq.ptr<T>(),
         .dk = gradients.dk.ptr<T>(),
         .dv = gradients.dv.ptr<T>(),
+        .dbias = gradients.dbias ? gradients.dbias->ptr<float>() : nullptr,
         .terms = nullptr,
+        .diagonals = nullptr,
         .qk_width = static_cast<int>(q.shape[3]),
         .v_width = static_cast<int>(v.shape[3]),
         .schedule = {},
     };
-    const Problem& p = call.problem;
-    const Workspace terms(context, int64_t{p.batches} * p.heads * p.map.query_blocks *
-                                       static_cast<int64_t>(sizeof(Terms)));
+    const int64_t blocks = int64_t{p.batches} * p.heads * p.map.query_blocks;
+    const Workspace terms(context, blocks * static_cast<int64_t>(sizeof(Terms)));
     call.terms = terms.ptr<Terms>();
-    backward_queries<T, width>(context, call);
-    backward_keys<T, width>(context, call);
+    if (p.plain) {
+      backward_queries<T, width>(context, call);
+      backward_keys<T, width>(context, call);
+      return;
+    }
+    std::optional<Workspace> diagonals;
+    if (gradients.drelative) {
+      const int64_t columns = gradients.drelative->shape[2];
+      diagonals.emplace(context, blocks * columns * static_cast<int64_t>(sizeof(float)));
+      call.diagonals = diagonals->ptr<float>();
+    }
+    backward_queries_general<T, general_width(width)>(context, call);
+    if (diagonals) sum_diagonals(context, call.diagonals, p.map.query_blocks, *gradients.drelative);
+    diagonals.reset();
+    backward_keys_general<T, general_width(width)>(context, call);
   });
 }
 

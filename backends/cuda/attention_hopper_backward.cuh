@@ -1,6 +1,7 @@
 #pragma once
 
-#include "attention_hopper_problem.cuh"
+#include "attention_fragments_scores.cuh"
+#include "attention_hopper_walk.cuh"
 
 /// What the two backward kernels share: from the saved log-sum-exp both form, each for itself, the
 /// probabilities P and the slopes dS of their scores. So every sum has one owner and one order, and
@@ -10,30 +11,36 @@ namespace sash::cuda::hopper {
 /// Of the queries of a block: what sums of q . k start from, such that 2^(exponent sum) = P, and
 /// what those of g . v start from, such that dS = P sum: -lse / scale and -D, where
 /// D = rowsum(g . out) - g_lse. Past the end of the queries, -infinity and 0, from which follows
-/// P = 0.
+/// P = 0. General kernels, whose scores are not those sums, have -lse to the base 2.
 struct Terms {
   float score[kBlock], slope[kBlock];
 };
 
 template <class T>
 struct Backward {
-  Problem problem;
+  Problem<T> problem;
   CUtensorMap q, k, v, g;
   const T* out;
   const float *lse, *g_lse;
   T *dq, *dk, *dv;
-  Terms* terms;  ///< [B, H, query blocks], made by the kernel of dq
+  float* dbias;      ///< null if not wanted
+  Terms* terms;      ///< [B, H, query blocks], made by the kernel of dq
+  float* diagonals;  ///< [B, H, query blocks, 2 R + 1]: sums along diagonals; null if not wanted
   int qk_width, v_width;
   Schedule schedule;
 };
 
-/// Writes dq and the terms.
+/// Writes dq and the terms; where the call is not plain, dbias and diagonals too.
 template <class T, int width>
 void backward_queries(const KernelContext& context, const Backward<T>& call);
+template <class T, int width>
+void backward_queries_general(const KernelContext& context, const Backward<T>& call);
 
 /// Then dk and dv.
 template <class T, int width>
 void backward_keys(const KernelContext& context, const Backward<T>& call);
+template <class T, int width>
+void backward_keys_general(const KernelContext& context, const Backward<T>& call);
 
 /// Heads of `width` features; `lines` blocks of 64 queries or keys, which meet one block of the
 /// other axis a step; `per_sm` blocks of threads share a multiprocessor. A line has `split` groups.

@@ -14,7 +14,7 @@ namespace sash::cuda::hopper {
 /// The copying warp.
 template <class S, class T>
 __device__ void copy_keys(const Backward<T>& x, BackwardShared<S>& shared) {
-  const Problem& p = x.problem;
+  const Problem<T>& p = x.problem;
   const int heads = p.heads / p.groups;
   RingPlace<S::kResident> at_own;
   RingPlace<S::kStages> at;
@@ -37,7 +37,7 @@ __device__ void copy_keys(const Backward<T>& x, BackwardShared<S>& shared) {
     at_own.advance();
     const int end_head = (work.h + 1) * heads;
     for (int h = work.h * heads; h < end_head; ++h) {
-      Walk<S::kLines, false> walk(p, work, h);
+      Walk<T, S::kLines, false> walk(p, work, h);
       bool more;
       do {
         const int s = at.stage();
@@ -50,7 +50,7 @@ __device__ void copy_keys(const Backward<T>& x, BackwardShared<S>& shared) {
         if (lane() == 0) {
           shared.a_full[s].arrive_and_expect(S::Rows::kBytes + sizeof(Terms));
           copy_rows(shared.a[s], 0, x.q, block * kBlock, h, work.b, shared.a_full[s]);
-          copy_bytes(&shared.terms[s], x.terms + p.terms_line(work.b, h) + block, sizeof(Terms),
+          copy_bytes(&shared.terms[s], x.terms + p.block_of(work.b, h) + block, sizeof(Terms),
                      shared.a_full[s]);
         }
         shared.b_empty[s].wait(at.parity() ^ 1);
@@ -116,28 +116,24 @@ class KeyGroup {
     }
     Mask<1, false> mask;
     const bool masked = tile >= 0;
-    if (masked) mask.load(x_.problem, shared_.work[at_work_.stage()], shared_.step[s], line_);
+    if (masked || S::kGeneral) {
+      mask.load(x_.problem, shared_.work[at_work_.stage()], shared_.step[s], line_);
+    }
     const Operand q = q_.at(s, sizeof(shared_.a[0])), g = q + sizeof(shared_.a);
     const Terms& terms = shared_.terms[s];
-    start_from(score_, terms.score);
-    if constexpr (forms_dk) start_from(slope_, terms.slope);
-    // S' = K Q' - lse / scale and dP' = V g' - D
+    // S' = K Q' - lse / scale and dP' = V g' - D; general kernels subtract later.
+    constexpr bool add = !S::kGeneral;
+    if constexpr (add) start_from(score_, terms.score);
+    if constexpr (add && forms_dk) start_from(slope_, terms.slope);
     begin_products();
-    multiply_rows<typename S::Rows, typename S::Rows, true>(score_, k, q);
+    multiply_rows<typename S::Rows, typename S::Rows, add>(score_, k, q);
     end_products();
     shared_.b_full[s].wait(at_.parity());
     if constexpr (forms_dk) {
       begin_products();
-      multiply_rows<typename S::Rows, typename S::Rows, true>(slope_, v, g);
+      multiply_rows<typename S::Rows, typename S::Rows, add>(slope_, v, g);
       end_products();
     }
-    // P = 2^(exponent S')
-    wait_for_products<forms_dk ? 1 : 0>();
-    settle(score_);
-    if (masked) mask.hide(score_);
-#pragma unroll
-    for (float& score : score_) score = exp2_approx(score * x_.problem.exponent);
-    settle(score_);
     uint32_t words[16];
     // dV += P' g
     const auto start_dv = [&] {
@@ -147,6 +143,18 @@ class KeyGroup {
       multiply_add<typename S::Rows>(dv_, words, g);
       end_products();
     };
+    if constexpr (S::kGeneral) {
+      wait_for_products<0>();
+      form_general(terms, mask, ScoresAt(shared_.work[at_work_.stage()], shared_.step[s], line_));
+    } else {
+      wait_for_products<forms_dk ? 1 : 0>();
+      settle(score_);
+      if (masked) mask.hide(score_);
+        // P = 2^(exponent S')
+#pragma unroll
+      for (float& score : score_) score = exp2_approx(score * x_.problem.exponent);
+      settle(score_);
+    }
     if constexpr (!forms_dk) {
       shared_.a_empty[s].arrive(lane() == 0);
       start_dv();
@@ -155,16 +163,14 @@ class KeyGroup {
       shared_.b_empty[s].arrive(lane() == 0);
       return;
     }
-    if constexpr (S::kChains && forms_dv) {
-      start_dv();
-      wait_for_products<1>();
-    } else {
-      wait_for_products<0>();
-    }
-    // dS' = P dP'
-    settle(slope_);
+    if constexpr (!S::kGeneral) {
+      if constexpr (S::kChains && forms_dv) start_dv();
+      wait_for_products<S::kChains && forms_dv ? 1 : 0>();
+      // dS' = P dP'
+      settle(slope_);
 #pragma unroll
-    for (int i = 0; i < 32; ++i) slope_[i] *= score_[i];
+      for (int i = 0; i < 32; ++i) slope_[i] *= score_[i];
+    }
     uint32_t slope_words[16];
     pack<T>(slope_words, slope_);
     if constexpr (!S::kChains && forms_dv) start_dv();
@@ -193,6 +199,28 @@ class KeyGroup {
       sum[4 * j + 1] = sum[4 * j + 3] = pair.y;
     }
     settle(sum);
+  }
+
+  /// P with dropout's factors, and E, of general kernels.
+  __device__ void form_general(const Terms& terms, const Mask<1, false>& mask, const ScoresAt& at) {
+    settle(score_);
+    settle(slope_);
+    const Problem<T>& p = x_.problem;
+    const Scores<T, false> scores(p, at.b, at.h);
+    const uint32_t kept =
+        p.dropout
+            ? Dropout(p, at.b, at.h).template kept<false, kBlock>(at.row + row_of_warp(), at.column)
+            : ~0u;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const int column = column_of(j, 0);
+      fragments::form_slopes(
+          four(score_, j), four(slope_, j), scores, p.kept, mask.seen(j), kept >> 4 * j,
+          [&](int e) {
+            return RowTerms{-terms.score[column + e % 2], -terms.slope[column + e % 2]};
+          },
+          at.row + row_of(0), at.column + column, [](const float(&)[4]) {});
+    }
   }
 
   /// To row `first` of dk and dv and on, of which `rows` exist.
@@ -242,18 +270,12 @@ __global__ void __launch_bounds__(S::kThreads, S::kPerSm)
 #endif
 }
 
-/// As many blocks of threads as the card holds walk over all tiles.
 template <class S, class T = typename S::Element>
-void launch_keys(const KernelContext& context, Backward<T> call) {
-  static_assert(S::kStagesOfB == S::kStages && sizeof(BackwardShared<S>) <= kSharedBytes);
+void launch_keys(const KernelContext& context, const Backward<T>& call) {
+  static_assert(S::kStagesOfB == S::kStages);
   static constinit std::atomic<uint64_t> allowed{0};
-  const Problem& p = call.problem;
-  const int64_t most = places(context, S::kPerSm);
-  const Scheduled scheduled(context, p.map.by_key, p.map.key_blocks, p.batches, p.groups, S::kLines,
-                            static_cast<int>(p.map.batches * p.map.heads), most);
-  call.schedule = scheduled.schedule();
-  launch(context, key_kernel<S>, allowed, std::min<int64_t>(most, call.schedule.items),
-         S::kThreads, sizeof(BackwardShared<S>), call);
+  launch_walk<S, BackwardShared<S>>(context, key_kernel<S>, allowed, call, call.problem.map.by_key,
+                                    call.problem.map.key_blocks, call.problem.groups);
 }
 
 }  // namespace sash::cuda::hopper

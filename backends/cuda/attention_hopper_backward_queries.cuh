@@ -1,5 +1,6 @@
 #pragma once
 
+#include "attention_diagonals.cuh"
 #include "attention_hopper_backward.cuh"
 
 /// dQ = scale dS K by blocks of threads that own queries and meet the keys that these see.
@@ -8,10 +9,17 @@
 /// one of its lines lists once; it writes its rows of dq and their terms once.
 namespace sash::cuda::hopper {
 
+template <class S>
+struct GeneralQueryShared : BackwardShared<S> {
+  DiagonalSquare<kBlock, kBlock> square[S::kLines];
+};
+template <class S>
+using QueryShared = std::conditional_t<S::kGeneral, GeneralQueryShared<S>, BackwardShared<S>>;
+
 /// Brings the rows of `out` that the groups will read closer.
 template <class T>
 __device__ void prefetch_out(const Backward<T>& x, const WorkAhead& work) {
-  const Problem& p = x.problem;
+  const Problem<T>& p = x.problem;
   const int row = work.line * kBlock, rows = min(kBlock, p.queries - row);
   if (rows <= 0) return;
   prefetch(x.out + (p.row_of(work.b, work.h) + row) * x.v_width,
@@ -20,8 +28,8 @@ __device__ void prefetch_out(const Backward<T>& x, const WorkAhead& work) {
 
 /// The copying warp.
 template <class S, class T>
-__device__ void copy_queries(const Backward<T>& x, BackwardShared<S>& shared) {
-  const Problem& p = x.problem;
+__device__ void copy_queries(const Backward<T>& x, QueryShared<S>& shared) {
+  const Problem<T>& p = x.problem;
   RingPlace<S::kResident> at_own;
   RingPlace<S::kStages> at;
   RingPlace<S::kWorks> at_work;
@@ -31,7 +39,7 @@ __device__ void copy_queries(const Backward<T>& x, BackwardShared<S>& shared) {
     work.note(shared.work[at_work.stage()]);
     shared.work_full[at_work.stage()].arrive(lane() == 0);
     prefetch_out(x, work);
-    Walk<S::kLines, true> walk(p, work, work.h);
+    Walk<T, S::kLines, true> walk(p, work, work.h);
     const int head = p.group_of(work.h);
     const int own = at_own.stage();
     Barrier& full = shared.own_full[own];
@@ -75,7 +83,7 @@ __device__ void copy_queries(const Backward<T>& x, BackwardShared<S>& shared) {
 template <class S, class T>
 class QueryGroup {
  public:
-  __device__ QueryGroup(const Backward<T>& x, BackwardShared<S>& shared)
+  __device__ QueryGroup(const Backward<T>& x, QueryShared<S>& shared)
       : x_(x), shared_(shared), line_(group()), q_(shared.own[0][0][line_]), k_(shared.a[0]) {}
 
   __device__ void run() {
@@ -85,6 +93,11 @@ class QueryGroup {
       const Work<S::kLines>& work = shared_.work[at_work_.stage()];
       if (work.ended()) return;
       form_terms(work, own);
+      if constexpr (S::kGeneral) {
+        if (x_.diagonals && work.line[line_] < x_.problem.map.query_blocks) {
+          diagonals(work.b, work.h, work.line[line_]).clear();
+        }
+      }
 #pragma unroll
       for (float& dq : dq_) dq = 0;
       const Operand q = q_.at(own, sizeof(shared_.own[0]));
@@ -105,7 +118,7 @@ class QueryGroup {
     // Lanes across a row, each with `parts` chunks of it; rows at a time.
     constexpr int across = S::kWidth % 64 == 0 ? S::kWidth / 8 : 4, parts = S::kWidth / 8 / across;
     constexpr int down = 32 / across, turns = 16 / down;
-    const Problem& p = x_.problem;
+    const Problem<T>& p = x_.problem;
     const int line = work.line[line_], query = line * kBlock;
     const int64_t head = p.row_of(work.b, work.h);
     const int chunk = lane() % across, top = warp() % 4 * 16 + lane() / across;
@@ -148,13 +161,13 @@ class QueryGroup {
         if (mine / down == i) dot[half] += found;
       }
     }
-    Terms* terms = x_.terms + p.terms_line(work.b, work.h) + line;
+    Terms* terms = x_.terms + p.block_of(work.b, work.h) + line;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       lse_[half] = lse[half];
       dot_[half] = dot[half];
       if (line < p.map.query_blocks && lane() % 4 == 0) {
-        terms->score[row_of(half)] = -lse[half] / p.exponent;
+        terms->score[row_of(half)] = -lse[half] / (S::kGeneral ? 1.f : p.exponent);
         terms->slope[row_of(half)] = -dot[half];
       }
     }
@@ -179,7 +192,8 @@ class QueryGroup {
     last_ = step.last;
     const int tile = step.tile[line_][0];
     masked_ = tile >= 0;
-    if (masked_) mask_.load(x_.problem, shared_.work[at_work_.stage()], step, line_);
+    if (masked_ || S::kGeneral) mask_.load(x_.problem, shared_.work[at_work_.stage()], step, line_);
+    if constexpr (S::kGeneral) at_scores_ = {shared_.work[at_work_.stage()], step, line_};
     return tile != kAbsent;
   }
 
@@ -212,10 +226,15 @@ class QueryGroup {
       }
       start_scores(q);
       start_slopes(g);
-      wait_for_products<1>();
-      form_weights();
-      wait_for_products<0>();
-      form_slopes();
+      if constexpr (S::kGeneral) {
+        wait_for_products<0>();
+        form_general();
+      } else {
+        wait_for_products<1>();
+        form_weights();
+        wait_for_products<0>();
+        form_slopes();
+      }
       release(shared_.b_empty, at_);
       RingPlace<S::kStages> before = at_;
       advance();
@@ -279,6 +298,45 @@ class QueryGroup {
     pack<T>(slope_words_, slope_);
   }
 
+  /// P and dS of general kernels, the slopes of bias and relative bias, and E instead of dS.
+  __device__ void form_general() {
+    settle(score_);
+    settle(slope_);
+    const Problem<T>& p = x_.problem;
+    const auto [b, h, query, key] = at_scores_;
+    const Scores<T, true> scores(p, b, h);
+    const auto sums = diagonals(b, h, query / kBlock);
+    const uint32_t kept =
+        p.dropout ? Dropout(p, b, h).template kept<true, kBlock>(query + row_of_warp(), key) : ~0u;
+    const int row = query + row_of(0);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const int column = key + column_of(j, 0);
+      fragments::form_slopes(
+          four(score_, j), four(slope_, j), scores, p.kept, mask_.seen(j), kept >> 4 * j,
+          [&](int e) {
+            return RowTerms{lse_[e / 2], dot_[e / 2]};
+          },
+          row, column,
+          [&](const float(&ds)[4]) {
+            if (x_.diagonals) sums.put(ds, row_of(0), column_of(j, 0));
+            if (x_.dbias) put_dbias(x_.dbias, p.keys, ds, p.row_of(b, h) + row, column);
+          });
+    }
+    if (x_.diagonals) {
+      meet_group();
+      sums.add(key - query - (p.keys - p.queries), meet_group);
+    }
+    pack<T>(slope_words_, slope_);
+  }
+
+  /// Of block `line` of queries.
+  __device__ Diagonals<kBlock, kBlock> diagonals(int b, int h, int line) const {
+    const Problem<T>& p = x_.problem;
+    return {shared_.square[line_], x_.diagonals + (p.block_of(b, h) + line) * (2 * p.radius + 1),
+            p.radius, static_cast<int>(threadIdx.x) % kGroup, kGroup};
+  }
+
   /// dQ += dS K
   __device__ void start_sums(const RingPlace<S::kStages>& at) {
     settle(dq_);
@@ -294,7 +352,7 @@ class QueryGroup {
   }
 
   const Backward<T>& x_;
-  BackwardShared<S>& shared_;
+  QueryShared<S>& shared_;
   const int line_;
   const Operand q_, k_;
   RingPlace<S::kWorks> at_work_;
@@ -302,6 +360,7 @@ class QueryGroup {
   RingPlace<S::kStages> at_;
   bool last_, ended_, masked_;
   Mask<1, true> mask_;
+  ScoresAt at_scores_;
   float score_[32], slope_[32], dq_[S::kWidth / 2];
   uint32_t slope_words_[16];
   float lse_[2], dot_[2];
@@ -312,7 +371,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kPerSm)
     query_kernel(const __grid_constant__ Backward<T> x) {
 #ifdef SASH_HOPPER
   extern __shared__ __align__(1024) unsigned char raw[];
-  auto& shared = *reinterpret_cast<BackwardShared<S>*>(raw);
+  auto& shared = *reinterpret_cast<QueryShared<S>*>(raw);
   shared.init();
   if (group() < S::kGroups) {
     take_registers<S::kRegisters>();
@@ -324,18 +383,12 @@ __global__ void __launch_bounds__(S::kThreads, S::kPerSm)
 #endif
 }
 
-/// As many blocks of threads as the card holds walk over all tiles.
 template <class S, class T = typename S::Element>
-void launch_queries(const KernelContext& context, Backward<T> call) {
-  static_assert(S::kSplit == 1 && sizeof(BackwardShared<S>) <= kSharedBytes);
+void launch_queries(const KernelContext& context, const Backward<T>& call) {
+  static_assert(S::kSplit == 1);
   static constinit std::atomic<uint64_t> allowed{0};
-  const Problem& p = call.problem;
-  const int64_t most = places(context, S::kPerSm);
-  const Scheduled scheduled(context, p.map.by_query, p.map.query_blocks, p.batches, p.heads, S::kLines,
-                            static_cast<int>(p.map.batches * p.map.heads), most);
-  call.schedule = scheduled.schedule();
-  launch(context, query_kernel<S>, allowed, std::min<int64_t>(most, call.schedule.items),
-         S::kThreads, sizeof(BackwardShared<S>), call);
+  launch_walk<S, QueryShared<S>>(context, query_kernel<S>, allowed, call, call.problem.map.by_query,
+                                 call.problem.map.query_blocks, call.problem.heads);
 }
 
 }  // namespace sash::cuda::hopper

@@ -39,15 +39,18 @@ void attention_hopper_forward(KernelContext& context, const kernels::AttentionIn
   const auto& [q, k, v] = inputs;
   const BoundsSummary summary(context, inputs, params);
   with_tiles(q.dtype, std::max(q.shape[3], v.shape[3]), [&]<class T, int width>() {
-    const Forward<T> call{.problem = Problem(inputs, params, summary.bounds()),
-                          .q = tensor_map(q, slab_of(width)),
-                          .k = tensor_map(k, slab_of(width)),
-                          .v = tensor_map(v, slab_of(width)),
+    const Problem<T> problem(inputs, params, summary.bounds());
+    const int slab = slab_of(problem.plain ? width : general_width(width));
+    const Forward<T> call{.problem = problem,
+                          .q = tensor_map(q, slab),
+                          .k = tensor_map(k, slab),
+                          .v = tensor_map(v, slab),
                           .out = out.ptr<T>(),
                           .lse = lse.ptr<float>(),
                           .width = static_cast<int>(v.shape[3]),
                           .schedule = {}};
-    launch_forward<typename Shapes<T, width>::type>(context, call);
+    if (problem.plain) return launch_forward<typename Shapes<T, width>::type>(context, call);
+    forward_general<T, general_width(width)>(context, call);
   });
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
-#include "attention_hopper_problem.cuh"
+#include "attention_fragments_scores.cuh"
+#include "attention_hopper_walk.cuh"
 
 /// Attention with a running softmax (M. Milakov and N. Gimelshein, "Online normalizer calculation
 /// for softmax", 2018) whose products run behind the exponentials (J. Shah et al.,
@@ -27,13 +28,17 @@ struct ForwardShape : Groups<lines, per_sm> {
 
 template <class T>
 struct Forward {
-  Problem problem;
+  Problem<T> problem;
   CUtensorMap q, k, v;
   T* out;
   float* lse;
   int width;  ///< features of out
   Schedule schedule;
 };
+
+/// For calls that are not plain.
+template <class T, int width>
+void forward_general(const KernelContext& context, const Forward<T>& call);
 
 template <class S>
 struct ForwardShared {
@@ -68,7 +73,7 @@ struct ForwardShared {
 /// The copying warp.
 template <class S, class T>
 __device__ void copy_forward(const Forward<T>& x, ForwardShared<S>& shared) {
-  const Problem& p = x.problem;
+  const Problem<T>& p = x.problem;
   RingPlace<S::kResident> at_q;
   RingPlace<S::kStages> at;
   RingPlace<S::kWorks> at_work;
@@ -77,7 +82,7 @@ __device__ void copy_forward(const Forward<T>& x, ForwardShared<S>& shared) {
     const WorkAhead work(x.schedule, p, p.map.by_query.order, S::kLines, item);
     work.note(shared.work[at_work.stage()]);
     shared.work_full[at_work.stage()].arrive(lane() == 0);
-    Walk<S::kLines, true> walk(p, work, work.h);
+    Walk<T, S::kLines, true> walk(p, work, work.h);
     const int head = p.group_of(work.h);
     Barrier& q_full = shared.q_full[at_q.stage()];
     shared.q_empty[at_q.stage()].wait(at_q.parity() ^ 1);
@@ -164,6 +169,7 @@ class ForwardGroup {
       masked_ = masked_ || tile != kWhole;
     }
     if (any && masked_) mask_.load(x_.problem, shared_.work[at_work_.stage()], step, line_);
+    if constexpr (S::kGeneral) at_scores_ = {shared_.work[at_work_.stage()], step, line_};
     return any;
   }
 
@@ -240,8 +246,9 @@ class ForwardGroup {
   /// From products to weights relative to the highest score so far, 2^(exponent (s - highest)), and
   /// what earlier ones have to be multiplied with.
   __device__ void form_weights(float (&rescale)[2]) {
+    if constexpr (S::kGeneral) modify();
     if (masked_) mask_.hide(score_);
-    const float exponent = x_.problem.exponent;
+    const float exponent = this->exponent();
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float now = highest_[half];
@@ -262,7 +269,33 @@ class ForwardGroup {
       total_[half] = fmaf(total_[half], rescale[half], added);
     }
     settle(score_);
+    if constexpr (S::kGeneral) drop();
   }
+
+  /// Of general kernels: from products to scores to the base 2.
+  __device__ void modify() {
+    const Scores<T, true> scores(x_.problem, at_scores_.b, at_scores_.h);
+#pragma unroll
+    for (int j = 0; j < kScores / 4; ++j) {
+      float bend[4];
+      scores(four(score_, j), bend, at_scores_.row + row_of(0),
+             at_scores_.column + column_of(j, 0));
+    }
+  }
+
+  /// Of general kernels: weights, of which dropout keeps some.
+  __device__ void drop() {
+    const Problem<T>& p = x_.problem;
+    if (!p.dropout) return;
+    const uint32_t kept =
+        Dropout(p, at_scores_.b, at_scores_.h)
+            .template kept<true, S::kKeys>(at_scores_.row + row_of_warp(), at_scores_.column);
+#pragma unroll
+    for (int i = 0; i < kScores; ++i) score_[i] *= kept >> i & 1 ? p.kept : 0.f;
+  }
+
+  /// By what scores are multiplied on their way to the base 2.
+  __device__ float exponent() const { return S::kGeneral ? 1.f : x_.problem.exponent; }
 
   __device__ void finish_weights(const float (&rescale)[2]) {
     pack<T>(weight_, score_);
@@ -281,7 +314,7 @@ class ForwardGroup {
       factor[half] = total == 0 ? 0.f : 1 / total;
       if (lane() % 4 == 0 && row_of(half) < rows) {
         x_.lse[first + row_of(half)] =
-            total == 0 ? kInfinity : (highest_[half] * x_.problem.exponent + log2f(total)) * kLn2;
+            total == 0 ? kInfinity : (highest_[half] * exponent() + log2f(total)) * kLn2;
       }
     }
     store_rows(x_.out + first * x_.width, rows, x_.width, sum_, factor);
@@ -298,6 +331,7 @@ class ForwardGroup {
   RingPlace<S::kStages> at_;
   bool last_, ended_, masked_;
   Mask<S::kBlocks, true> mask_;
+  ScoresAt at_scores_;
   float score_[kScores], sum_[kSums];
   uint32_t weight_[kScores / 2];
   float highest_[2], total_[2];  ///< a thread's share of a row's total
@@ -320,18 +354,12 @@ __global__ void __launch_bounds__(S::kThreads, S::kPerSm)
 #endif
 }
 
-/// As many blocks of threads as the card holds walk over all tiles.
 template <class S, class T = typename S::Element>
-void launch_forward(const KernelContext& context, Forward<T> call) {
-  static_assert(sizeof(ForwardShared<S>) <= kSharedBytes);
+void launch_forward(const KernelContext& context, const Forward<T>& call) {
   static constinit std::atomic<uint64_t> allowed{0};
-  const Problem& p = call.problem;
-  const int64_t most = places(context, S::kPerSm);
-  const Scheduled scheduled(context, p.map.by_query, p.map.query_blocks, p.batches, p.heads,
-                            S::kLines, static_cast<int>(p.map.batches * p.map.heads), most);
-  call.schedule = scheduled.schedule();
-  launch(context, forward_kernel<S>, allowed, std::min<int64_t>(most, call.schedule.items),
-         S::kThreads, sizeof(ForwardShared<S>), call);
+  launch_walk<S, ForwardShared<S>>(context, forward_kernel<S>, allowed, call,
+                                   call.problem.map.by_query, call.problem.map.query_blocks,
+                                   call.problem.heads);
 }
 
 }  // namespace sash::cuda::hopper

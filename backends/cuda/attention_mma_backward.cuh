@@ -6,12 +6,6 @@
 /// probabilities P and the slopes dS of their scores. So every sum has one owner and one order.
 namespace sash::cuda::mma {
 
-/// Of a query: its log-sum-exp to the base 2, and D = rowsum(g . out) - g_lse. Past the end of the
-/// queries, +infinity and 0, from which follows P = 0.
-struct alignas(8) RowTerms {
-  float lse, dot;
-};
-
 template <class T>
 struct Backward {
   Problem<T> problem;
@@ -83,23 +77,20 @@ __device__ void form_slopes(Sums<kTiles, kStep>& score, Sums<kTiles, kStep>& slo
   }
 }
 
-/// The same for general kernels: P with dropout's factors M, and E = dS times the derivative of the
-/// softcap. see(dS[4], query, key) gets what lies between, 0 for hidden pairs, and the first one's
-/// place.
+/// The same for general kernels: P with dropout's factors, and E. see(dS, query, key) gets what
+/// lies between, and the place of the first of four.
 template <bool by_query, int kTiles, int kStep, class T, class Terms, class See>
 __device__ void form_general_slopes(Sums<kTiles, kStep>& score, Sums<kTiles, kStep>& slope,
                                     const Problem<T>& p, int b, int h,
                                     const Scores<T, by_query>& scores, const Terms& terms,
                                     const Mask<by_query, kTiles, kStep>& mask, int first_row,
                                     int first_column, See see) {
-  using HeadScores = Scores<T, by_query>;
-  uint32_t keep[kTiles] = {};
-  if (p.dropout) {
+  uint32_t kept[kTiles];
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      keep[tile] = Dropout(p, b, h).template kept<by_query, kStep>(
-          first_row + (warp() * kTiles + tile) * 16, first_column);
-    }
+  for (int tile = 0; tile < kTiles; ++tile) {
+    kept[tile] = p.dropout ? Dropout(p, b, h).template kept<by_query, kStep>(
+                                 first_row + (warp() * kTiles + tile) * 16, first_column)
+                           : ~0u;
   }
 #pragma unroll
   for (int j = 0; j < kStep / 8; ++j) {
@@ -107,24 +98,10 @@ __device__ void form_general_slopes(Sums<kTiles, kStep>& score, Sums<kTiles, kSt
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
       const int row = first_row + row_of<kTiles>(tile, 0), column = first_column + column_of(j, 0);
-      float factor[4] = {1, 1, 1, 1};
-      if (p.dropout) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) factor[e] = keep[tile] >> (4 * j + e) & 1 ? p.kept : 0.f;
-      }
-      float(&s)[4] = score[tile][j], (&ds)[4] = slope[tile][j];
-      float bend[4];
-      scores(s, bend, row, column);
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const RowTerms term = columns(tile, e);
-        const float weight = mask(tile, j, e) ? exp2_approx(s[e] - term.lse) : 0.f;
-        ds[e] = weight * (ds[e] * factor[e] - term.dot);
-        s[e] = weight * factor[e];
-      }
-      see(ds, HeadScores::query(row, column, 0), HeadScores::key(row, column, 0));
-#pragma unroll
-      for (int e = 0; e < 4; ++e) ds[e] *= bend[e];
+      fragments::form_slopes(
+          score[tile][j], slope[tile][j], scores, p.kept, mask.seen(tile, j), kept[tile] >> 4 * j,
+          [&](int e) { return columns(tile, e); }, row, column,
+          [&](const float(&ds)[4]) { see(ds, row, column); });
     }
   }
 }

@@ -170,7 +170,7 @@ void keys(const KernelContext& context, const Backward<T>& call) {
 
 template <class T>
 void backward_keys(const KernelContext& context, const Backward<T>& call) {
-  with_width(std::max(call.q.width, call.v.width), call.problem.plain,
+  with_width(std::max(call.q.width, call.v.width), is_plain(call.problem),
              [&]<int kWidth, bool plain>() { keys<T, kWidth, plain>(context, call); });
 }
 

@@ -1,3 +1,4 @@
+#include "attention_diagonals.cuh"
 #include "attention_mma_backward.cuh"
 
 /// dQ = scale E K, by blocks that own queries; they also form the terms of their rows, dbias, and
@@ -77,63 +78,6 @@ __device__ void form_terms(const Backward<T>& x, int b, int h, int first, RowTer
   }
 }
 
-/// The sums of a step's dS along its diagonals, by key minus query.
-template <class S>
-struct Diagonals {
-  static constexpr int kStride = S::kStep + 1, kCount = S::kRows + S::kStep - 1;
-  float* square;  ///< shared, [kRows][kStride], and behind it [kCount] for sums
-  float* sums;    ///< global, [2 R + 1]
-  int radius;
-
-  static constexpr int kShared = (S::kRows * kStride + kCount) * static_cast<int>(sizeof(float));
-
-  __device__ void clear() const {
-    for (int i = static_cast<int>(threadIdx.x); i <= 2 * radius; i += S::kThreads) sums[i] = 0;
-  }
-  __device__ void put(const float (&ds)[4], int row, int column) const {
-#pragma unroll
-    for (int e = 0; e < 4; ++e) square[(row + 8 * (e / 2)) * kStride + column + e % 2] = ds[e];
-  }
-
-  /// `distance` is that of the step's first key from its first query. By the whole block, after a
-  /// barrier.
-  __device__ void add(int distance) const {
-    float* of_step = square + S::kRows * kStride;
-    for (int d = static_cast<int>(threadIdx.x); d < kCount; d += S::kThreads) {
-      const int shift = d - (S::kRows - 1);  // column minus row
-      float sum = 0;
-      for (int row = max(0, -shift); row < min(S::kRows, S::kStep - shift); ++row) {
-        sum += square[row * kStride + row + shift];
-      }
-      const int at = distance + shift;
-      if (at > -radius && at < radius) sums[at + radius] += sum;
-      of_step[d] = sum;
-    }
-    __syncthreads();
-    // All that is as far away as the radius, or farther, has one place on each side.
-    const int side = static_cast<int>(threadIdx.x);
-    if (side > 1) return;
-    float sum = 0;
-    for (int d = 0; d < kCount; ++d) {
-      const int at = distance + d - (S::kRows - 1);
-      if (side == 0 ? at <= -radius || radius == 0 : at >= radius) sum += of_step[d];
-    }
-    if (side == 0 || radius > 0) sums[side * 2 * radius] += sum;
-  }
-};
-
-/// Of four neighbours those that are not 0: the rest are 0 before.
-template <class T>
-__device__ void put_dbias(const Backward<T>& x, const float (&ds)[4], int64_t row, int query,
-                          int key) {
-#pragma unroll
-  for (int e = 0; e < 4; ++e) {
-    if (ds[e] != 0) {
-      x.dbias[(row + query + 8 * (e / 2)) * x.problem.keys + key + e % 2] = ds[e];
-    }
-  }
-}
-
 template <class T, int kWidth, class S>
 constexpr int shared_bytes() {
   return (2 * S::kRows + 2 * S::kStages * S::kStep) * Tile<T, kWidth>::kRowBytes +
@@ -162,8 +106,10 @@ __global__ void __launch_bounds__(S::kThreads, S::resident(plain))
       (blocks - 1 - static_cast<int>(blockIdx.x) % blocks) * kRows;
   const auto keys = x.k.at(b, h / (p.heads / p.groups));
   const auto values = x.v.at(b, h / (p.heads / p.groups));
-  const Diagonals<S> diagonals{reinterpret_cast<float*>(terms_of_block + kRows),
-                               x.diagonals + blockIdx.x * int64_t{2 * p.radius + 1}, p.radius};
+  const Diagonals<S::kRows, S::kStep> diagonals{
+      *reinterpret_cast<DiagonalSquare<S::kRows, S::kStep>*>(terms_of_block + kRows),
+      x.diagonals + blockIdx.x * int64_t{2 * p.radius + 1}, p.radius, static_cast<int>(threadIdx.x),
+      S::kThreads};
   if (!plain && x.diagonals) diagonals.clear();
 
   X::template read<kRows, S::kThreads>(q, x.q.at(b, h), first, p.queries);
@@ -216,11 +162,13 @@ __global__ void __launch_bounds__(S::kThreads, S::resident(plain))
                                 [&](const float(&ds)[4], int query, int key) {
                                   if (x.diagonals)
                                     diagonals.put(ds, query - first, key - now.first);
-                                  if (x.dbias) put_dbias(x, ds, p.row_of(b, h), query, key);
+                                  if (x.dbias) {
+                                    put_dbias(x.dbias, p.keys, ds, p.row_of(b, h) + query, key);
+                                  }
                                 });
       if (x.diagonals) {
         __syncthreads();
-        diagonals.add(now.first - first - (p.keys - p.queries));
+        diagonals.add(now.first - first - (p.keys - p.queries), [] { __syncthreads(); });
       }
     }
     // dQ += E K
@@ -255,7 +203,8 @@ void queries(const KernelContext& context, const Backward<T>& call) {
   using S = QueryShape<T, kWidth>;
   static constinit std::atomic<uint64_t> allowed{0};
   constexpr int shared = shared_bytes<T, kWidth, S>();
-  constexpr int most = shared + (plain ? 0 : Diagonals<S>::kShared);
+  constexpr int most =
+      shared + (plain ? 0 : static_cast<int>(sizeof(DiagonalSquare<S::kRows, S::kStep>)));
   const Problem<T>& p = call.problem;
   const int64_t blocks = call.padded_queries() / S::kRows;
   launch(context, query_kernel<T, kWidth, S, plain>, allowed, int64_t{p.batches} * p.heads * blocks,
@@ -274,7 +223,7 @@ int query_rows(int64_t features) {
 
 template <class T>
 void backward_queries(const KernelContext& context, const Backward<T>& call) {
-  with_width(std::max(call.q.width, call.v.width), call.problem.plain,
+  with_width(std::max(call.q.width, call.v.width), is_plain(call.problem),
              [&]<int kWidth, bool plain>() { queries<T, kWidth, plain>(context, call); });
 }
 

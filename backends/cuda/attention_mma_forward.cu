@@ -263,7 +263,7 @@ void attention_mma_forward(KernelContext& context, const kernels::AttentionInput
                           rows_of<const T>(inputs.v),
                           rows_of<T>(out),
                           lse.ptr<float>()};
-    with_width(std::max(call.q.width, call.v.width), call.problem.plain,
+    with_width(std::max(call.q.width, call.v.width), is_plain(call.problem),
                [&]<int kWidth, bool plain>() { forward<T, kWidth, plain>(context, call); });
   });
 }

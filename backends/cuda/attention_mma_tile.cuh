@@ -1,7 +1,7 @@
 #pragma once
 
-#include "../../core/tensor_view.h"
-#include "compute.cuh"
+#include "attention_fragments.cuh"
+#include "attention_rows.cuh"
 #include "mma.cuh"
 
 /// Tiles in shared memory, and products of them with sums in registers.
@@ -10,31 +10,7 @@
 /// on as the left operand of the next product, without other warps.
 namespace sash::cuda::mma {
 
-/// [B, H, S, n] with unit stride along n. `vectors`: every row can be read 16 bytes at a time.
-template <class T>
-struct Rows {
-  T* data;
-  int64_t batch, head, row;
-  int width;
-  bool vectors;
-
-  __device__ Rows at(int64_t b, int64_t h) const {
-    Rows rows = *this;
-    rows.data += b * batch + h * head;
-    return rows;
-  }
-};
-
-template <class T>
-Rows<T> rows_of(const TensorView& x) {
-  constexpr int64_t per_vector = 16 / sizeof(T);
-  bool vectors = reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && x.shape[3] % per_vector == 0;
-  for (int axis = 0; axis < 3; ++axis) {
-    vectors = vectors && (x.shape[axis] == 1 || x.strides[axis] % per_vector == 0);
-  }
-  return {static_cast<T*>(x.data),      x.strides[0], x.strides[1], x.strides[2],
-          static_cast<int>(x.shape[3]), vectors};
-}
+using namespace fragments;
 
 /// Sums of the rows of one warp: tile i, columns [8 j, 8 j + 8).
 template <int kTiles, int kColumns>
@@ -50,9 +26,6 @@ template <int kTiles>
 __device__ int row_of(int tile, int half) {
   return (warp() * kTiles + tile) * 16 + lane() / 4 + 8 * half;
 }
-
-/// The column of sum[tile][j][e] on this lane.
-__device__ inline int column_of(int j, int e) { return 8 * j + lane() % 4 * 2 + e % 2; }
 
 /// [rows][kWidth] in shared memory, 128-byte aligned. Chunks of 16 bytes are swapped within a line
 /// of kLine of them by an exclusive or with the row's number, so that 8 neighbouring rows of a

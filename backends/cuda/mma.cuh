@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "lanes.cuh"
+
 /// The tensor cores' instructions of sm_80, one warp each, and what lanes hold of their operands
 /// (PTX ISA, "Matrix fragments for mma"). Below, g = lane / 4 and t = lane % 4.
 ///
@@ -12,11 +14,6 @@
 /// g + 8. Left operands [16, kDepth] are four registers, right operands [kDepth, 8] two; a row of
 /// kDepth elements has 32 bytes.
 namespace sash::cuda::mma {
-
-inline constexpr int kWarp = 32;
-
-__device__ inline int lane() { return static_cast<int>(threadIdx.x) % kWarp; }
-__device__ inline int warp() { return static_cast<int>(threadIdx.x) / kWarp; }
 
 __device__ inline uint32_t shared_address(const void* shared) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
@@ -52,12 +49,6 @@ __device__ inline void copy_async(uint32_t to, const void* from, bool inside) {
 
 /// Waits for this thread's copies.
 __device__ inline void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
-
-__device__ inline float exp2_approx(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 
 /// The elements that tensor cores multiply.
 template <class T>
