@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include <sash/ops/attention_mask.h>
+#include <sash/ops/attention.h>
 #include <sash/tensor/factories.h>
 
 namespace sash::bench {
@@ -82,7 +82,8 @@ struct AttentionCase {
   int64_t batch, heads, length, dim;
   DType dtype;
   int64_t kv_heads = heads;
-  std::string series{};  ///< where set, times are also given as ratios to the case before
+  std::string series{};        ///< where set, times are also given as ratios to the case before
+  AttentionOptions options{};  ///< besides the mask; timed, but left out of the check
 };
 
 using AttentionCases = std::vector<AttentionCase>;
@@ -217,6 +218,31 @@ inline AttentionCases width_cases(Device device) {
   return cases;
 }
 
+/// One window with each of the options that change scores or weights, then with most of them.
+inline AttentionCases option_cases(Device device) {
+  const Usual usual(device);
+  AttentionCases cases;
+  const auto add = [&](const std::string& name, int64_t dim, const AttentionOptions& options) {
+    cases.push_back({.group = "options",
+                     .name = "d" + std::to_string(dim) + "_" + name,
+                     .pattern = windowed(512, 0),
+                     .batch = usual.cuda ? 2 : 1,
+                     .heads = usual.heads,
+                     .length = usual.cuda ? 8192 : 2048,
+                     .dim = dim,
+                     .dtype = usual.dtype,
+                     .options = options});
+  };
+  const Tensor slopes = full({usual.heads}, 0.01, {.device = device});
+  for (const int64_t dim : {64, 128}) {
+    add("softcap", dim, {.softcap = 30});
+    add("alibi", dim, {.alibi_slopes = slopes});
+    add("dropout", dim, {.dropout = 0.1});
+    add("softcap_alibi_dropout", dim, {.softcap = 30, .alibi_slopes = slopes, .dropout = 0.1});
+  }
+  return cases;
+}
+
 /// Lengths whose scores would not fit into memory.
 inline AttentionCases memory_cases(Device device) {
   const Usual usual(device);
@@ -231,8 +257,8 @@ inline AttentionCases memory_cases(Device device) {
 
 inline AttentionCases attention_cases(Device device) {
   AttentionCases cases;
-  for (const auto group :
-       {peer_cases, scaling_cases, dense_cases, sparse_cases, width_cases, memory_cases}) {
+  for (const auto group : {peer_cases, scaling_cases, dense_cases, sparse_cases, width_cases,
+                           option_cases, memory_cases}) {
     for (AttentionCase& setup : group(device)) cases.push_back(std::move(setup));
   }
   return cases;

@@ -41,7 +41,8 @@ struct Times {
 class AttentionRun {
  public:
   AttentionRun(const AttentionCase& setup, sash::Device device)
-      : setup_(setup), device_(device), pattern_(setup.pattern()), options_{.mask = pattern_.mask} {
+      : setup_(setup), device_(device), pattern_(setup.pattern()), options_(setup.options) {
+    options_.mask = pattern_.mask;
     sash::manual_seed(0);
     q_ = variable(setup.heads);
     k_ = variable(setup.kv_heads);
@@ -50,11 +51,12 @@ class AttentionRun {
   }
 
   void check() const {
-    const Tensor out = forward();
+    const sash::AttentionOptions options{.mask = pattern_.mask};
+    const Tensor out = attention(q_, k_, v_, options);
     const auto gradients = sash::grad({out}, {q_, k_, v_}, {g_});
     const sash::bench::AttentionProblem problem{q_, k_, v_, g_, pattern_.visible};
     const sash::bench::AttentionAnswer answer{out.detach(),
-                                              attention_with_lse(q_, k_, v_, options_).lse.detach(),
+                                              attention_with_lse(q_, k_, v_, options).lse.detach(),
                                               gradients[0], gradients[1], gradients[2]};
     sash::bench::AttentionCheck(setup_.name, problem, answer, tolerance(setup_.dtype)).run();
   }
@@ -149,7 +151,8 @@ int main(int argc, char** argv) {
   std::string device_name = "cpu", dtype;
   std::vector<std::string> groups, names;
   app.add_option("--device", device_name, "cpu, cuda or auto");
-  app.add_option("--group", groups, "peers (the default), scaling, dense, sparse, widths, memory");
+  app.add_option("--group", groups,
+                 "peers (the default), scaling, dense, sparse, widths, options, memory");
   app.add_option("--case", names, "only these cases, of any group");
   app.add_option("--dtype", dtype, "of all cases: float32, bfloat16, ...");
   CLI11_PARSE(app, argc, argv);

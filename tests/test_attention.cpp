@@ -74,9 +74,11 @@ Trial make_trial(RandomNumbers& random, const Sizes& s, NamedMask mask, bool sco
   return trial;
 }
 
+const std::vector<int64_t> kLengths{1, 2, 5, 17, 48, 63, 64, 65, 96, 130, 161};
+
 // `depth` features a head; 0: few, and values differ.
-Trial random_trial(RandomNumbers& random, size_t kind, Device device, int64_t depth = 0) {
-  const std::vector<int64_t> lengths{1, 2, 5, 17, 48, 63, 64, 65, 96, 130, 161};
+Trial random_trial(RandomNumbers& random, size_t kind, Device device, int64_t depth = 0,
+                   const std::vector<int64_t>& lengths = kLengths, bool scores_only = false) {
   const auto length = [&] { return lengths[random.below(lengths.size())]; };
   const std::vector<MaskKind>& kinds = mask_kinds();
   const MaskKind &a = kinds[kind % kinds.size()], &b = kinds[random.below(kinds.size())];
@@ -93,7 +95,7 @@ Trial random_trial(RandomNumbers& random, size_t kind, Device device, int64_t de
   const uint64_t joint = random.below(3);
   if (joint == 1) mask = both(mask, b.make(random, shape, device));
   if (joint == 2) mask = either(mask, b.make(random, shape, device));
-  return make_trial(random, s, std::move(mask));
+  return make_trial(random, s, std::move(mask), scores_only);
 }
 
 struct Result {
@@ -274,6 +276,21 @@ void check_tiles(Device device) {
   }
 }
 
+// Several blocks of queries and keys: a pattern and masks of data, without options and with them.
+void check_blocks(Device device) {
+  RandomNumbers random(27);
+  const std::vector<std::string> names{"causal", "key_lengths", "packed", "row_ranges"};
+  const std::vector<MaskKind>& kinds = mask_kinds();
+  for (const bool scores_only : {true, false}) {
+    for (size_t kind = 0; kind < kinds.size(); ++kind) {
+      if (std::find(names.begin(), names.end(), kinds[kind].name) == names.end()) continue;
+      const int64_t depth = random.below(2) == 0 ? 64 : 128;
+      const Trial trial = random_trial(random, kind, device, depth, {129, 160}, scores_only);
+      expect_halves(trial, device, scores_only ? DType::bfloat16 : DType::float16);
+    }
+  }
+}
+
 void check_bits(Device device) {
   const int threads = num_threads();
   RandomNumbers random(23);
@@ -397,6 +414,10 @@ TEST_CASE("cuda mask widths: heads of up to 256 features") {
 
 TEST_CASE("cuda mask widths: halves, heads of every width of tiles and between") {
   if (!cuda_missing()) check_tiles(kCard);
+}
+
+TEST_CASE("cuda mask blocks: patterns and data over several blocks, with options") {
+  if (!cuda_missing()) check_blocks(kCard);
 }
 
 TEST_CASE("attention: two runs, and any number of threads, give the same bits") {
