@@ -167,8 +167,10 @@ class LineOrder {
       }
     }
     long_lines_ = static_cast<int64_t>(lines_.size());
+    const bool descends = late > early;
+    direction_ = long_lines_ > 0 ? 0 : descends ? -1 : 1;
     for (int64_t i = 0; i < lines; ++i) {
-      const int64_t line = late > early ? lines - 1 - i : i;
+      const int64_t line = descends ? lines - 1 - i : i;
       if (!is_long(line)) lines_.push_back(static_cast<int32_t>(line));
     }
   }
@@ -176,10 +178,12 @@ class LineOrder {
   const std::vector<int32_t>& lines() const { return lines_; }
   int64_t longest() const { return longest_; }
   int64_t long_lines() const { return long_lines_; }
+  int direction() const { return direction_; }
 
  private:
   std::vector<int32_t> lines_;
   int64_t longest_ = 0, long_lines_ = 0;
+  int direction_ = 0;
 };
 
 class Compiler {
@@ -256,6 +260,7 @@ class Compiler {
   struct List {
     int64_t start, full_start, block, tile, order;
     int64_t longest, long_lines;
+    int direction;
   };
 
   std::shared_ptr<const CompiledBlocks> place(Device device) {
@@ -286,7 +291,8 @@ class Compiler {
                                 .order = ints + at.order,
                                 .entries = static_cast<int64_t>(entries_.size()),
                                 .longest = at.longest,
-                                .long_lines = at.long_lines};
+                                .long_lines = at.long_lines,
+                                .direction = at.direction};
     };
     map_.by_query = pointers(by_query);
     map_.by_key = pointers(by_key);
@@ -336,6 +342,7 @@ class Compiler {
       std::copy(order.lines().begin(), order.lines().end(), lists.begin() + at.order + first);
       at.longest = std::max(at.longest, order.longest());
       at.long_lines = std::max(at.long_lines, order.long_lines());
+      at.direction = head == 0 || at.direction == order.direction() ? order.direction() : 0;
     }
     return at;
   }

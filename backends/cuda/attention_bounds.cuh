@@ -53,9 +53,12 @@ class BoundsSummary {
 
 /// Bits [from, to) of a word.
 __device__ inline uint64_t bit_range(int from, int to) {
-  if (to <= 0 || from >= 64) return 0;
-  const uint64_t low = from > 0 ? ~uint64_t{0} << from : ~uint64_t{0};
-  return to < 64 ? low & ~(~uint64_t{0} << to) : low;
+  const auto all_from = [](int bit) {  // no bit from 64 on
+    uint64_t word;
+    asm("shl.b64 %0, %1, %2;" : "=l"(word) : "l"(~uint64_t{0}), "r"(max(bit, 0)));
+    return word;
+  };
+  return all_from(from) & ~all_from(to);
 }
 
 }  // namespace sash::cuda

@@ -11,7 +11,7 @@ struct Shapes<T, 32> {
 };
 template <class T>
 struct Shapes<T, 64> {
-  using type = BackwardShape<T, 64, 3, 4, 2, 1, false>;
+  using type = BackwardShape<T, 64, 3, 6, 2, 1, false>;
 };
 template <class T>
 struct Shapes<T, 96> {
@@ -19,7 +19,7 @@ struct Shapes<T, 96> {
 };
 template <class T>
 struct Shapes<T, 128> {
-  using type = BackwardShape<T, 128, 2, 2, 2, 1, true>;
+  using type = BackwardShape<T, 128, 2, 3, 2, 1, true>;
 };
 template <class T>
 struct Shapes<T, 256> {

@@ -79,7 +79,7 @@ __device__ void copy_forward(const Forward<T>& x, ForwardShared<S>& shared) {
   RingPlace<S::kWorks> at_work;
   Items items(x.schedule);
   for (int item; (item = items.next()) >= 0; at_work.advance()) {
-    const WorkAhead work(x.schedule, p, p.map.by_query.order, S::kLines, item);
+    const WorkAhead work(x.schedule, p, S::kLines, item);
     work.note(shared.work[at_work.stage()]);
     shared.work_full[at_work.stage()].arrive(lane() == 0);
     Walk<T, S::kLines, true> walk(p, work, work.h);

@@ -66,8 +66,10 @@ struct Schedule {
   int lines;              ///< of a head
   int tiles, long_tiles;  ///< of a head
   int items;              ///< tiles in all
-  /// How many have been taken besides the first of each block of threads. Null where lines are
-  /// about as long as each other: then turns are fixed, every other one backwards.
+  int direction;          ///< of the lines, where it is the same in every head
+  const int32_t* order;   ///< of the lines, else
+  /// How many have been taken besides the first of each block of threads. Null where turns are
+  /// fixed, every other one backwards.
   int* taken;
 };
 
@@ -112,8 +114,7 @@ struct WorkAhead {
   int b, h, line;
 
   template <class T>
-  __device__ WorkAhead(const Schedule& s, const Problem<T>& p, const int32_t* order, int lines,
-                       int item) {
+  __device__ WorkAhead(const Schedule& s, const Problem<T>& p, int lines, int item) {
     const int in_long = s.long_tiles * s.heads, rest = s.tiles - s.long_tiles;
     int head, tile;
     if (item < in_long) {
@@ -127,8 +128,11 @@ struct WorkAhead {
     h = head - b * s.heads_of_batch;
     const int at = tile * lines + lane(), shared_by = p.heads / s.heads_of_batch;
     line = s.lines;
-    if (lane() < lines && at < s.lines) {
-      line = order[p.first_line(b, h * shared_by, s.lines) + at];
+    if (lane() >= lines || at >= s.lines) return;
+    if (s.direction != 0) {
+      line = s.direction > 0 ? at : s.lines - 1 - at;
+    } else {
+      line = s.order[p.first_line(b, h * shared_by, s.lines) + at];
     }
   }
 
@@ -232,9 +236,15 @@ class Scheduled {
                  .tiles = static_cast<int>(tiles),
                  .long_tiles = static_cast<int>((list.long_lines + lines - 1) / lines),
                  .items = static_cast<int>(all),
+                 .direction = list.direction,
+                 .order = list.order,
                  .taken = nullptr};
+    // Fixed turns keep blocks of threads that read the same keys together, but leave some idle in
+    // the last round, and all that have no long line while others have.
+    const int64_t rounds = (all + places - 1) / places;
     const bool uneven = 2 * list.longest * blocks * map_heads > 3 * list.entries;
-    if (!uneven || all <= places) return;
+    const bool idle = 25 * (rounds * places - all) > all;
+    if (all <= places || !(list.long_lines > 0 || (uneven && idle))) return;
     counter_.emplace(context, sizeof(int));
     schedule_.taken = counter_->ptr<int>();
     SASH_CUDA_CHECK(cudaMemsetAsync(schedule_.taken, 0, sizeof(int),

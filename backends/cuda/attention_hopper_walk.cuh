@@ -231,17 +231,14 @@ class Mask {
         word[half] &= bit_range(seen.x - column, seen.y - column);
       }
     } else {
+#pragma unroll 1  // rare, and long
+      for (int j = 0; j < 16; ++j) {
+        const int bit = column_of(j / 2, j % 2);
+        const int2 seen = ranges[min(column + bit, p.queries - 1)];
 #pragma unroll
-      for (int j = 0; j < 8; ++j) {
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          const int bit = column_of(j, e);
-          const int2 seen = ranges[min(column + bit, p.queries - 1)];
-#pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            const int key = row + row_of(half);
-            if (key < seen.x || key >= seen.y) word[half] &= ~(uint64_t{1} << bit);
-          }
+        for (int half = 0; half < 2; ++half) {
+          const int key = row + row_of(half);
+          if (key < seen.x || key >= seen.y) word[half] &= ~(uint64_t{1} << bit);
         }
       }
     }

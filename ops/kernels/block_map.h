@@ -26,6 +26,7 @@ struct BlockList {
   int64_t entries = 0;
   int64_t longest = 0;     ///< most entries of a line
   int64_t long_lines = 0;  ///< most lines of a head that come first for their length
+  int direction = 0;       ///< of every head's order: 1 ascending, -1 descending, 0 neither
 };
 
 /// Scores [queries, keys] in blocks of query_rows x kBlockKeys. Query block m holds the queries
