@@ -163,6 +163,41 @@ TEST_CASE("a long window compiles to a handful of bit tiles, and equal masks to 
   CHECK(blocks->statistics.visible_pairs == (int64_t{1} << 17) * 513 - 256 * 257);
 }
 
+TEST_CASE("a map's lines are ordered such that those taken last are short") {
+  const MaskShape shape{.batch = 1, .heads = 2, .queries = 2048, .keys = 2048};
+  const auto order_of = [&](const kernels::BlockList& list) {
+    return std::vector<int32_t>(list.order, list.order + 32);
+  };
+  std::vector<int32_t> up(32);
+  std::iota(up.begin(), up.end(), 0);
+  const std::vector<int32_t> down(up.rbegin(), up.rend());
+
+  const auto causal = compile_blocks(AttentionMask::causal().term(), shape, 64, kCPU);
+  CHECK(order_of(causal->map.by_query) == down);
+  CHECK(order_of(causal->map.by_key) == up);
+  CHECK(causal->map.by_query.direction == -1);
+  CHECK(causal->map.by_key.direction == 1);
+  CHECK(causal->map.by_query.longest == 32);
+  CHECK(causal->map.by_query.entries == 32 * 33 / 2);
+  CHECK(causal->map.by_query.long_lines == 0);
+
+  const auto window = compile_blocks(AttentionMask::symmetric_window(100).term(), shape, 64, kCPU);
+  CHECK(order_of(window->map.by_query) == up);
+
+  // Queries of block 7 see all keys, and all queries see its keys.
+  const AttentionMask global =
+      AttentionMask::symmetric_window(100) | AttentionMask::global({7 * 64 + 5});
+  const auto tokens = compile_blocks(global.term(), shape, 64, kCPU);
+  std::vector<int32_t> seventh = up;
+  std::rotate(seventh.begin(), seventh.begin() + 7, seventh.begin() + 8);
+  for (const auto& list : {tokens->map.by_query, tokens->map.by_key}) {
+    CHECK(order_of(list) == seventh);
+    CHECK(list.long_lines == 1);
+    CHECK(list.longest == 32);
+    CHECK(list.direction == 0);
+  }
+}
+
 TEST_CASE("bigbird shows its window and global blocks, and so many random ones") {
   const BigBirdOptions options{.block = 16, .window = 3, .global = 2, .random = 3, .seed = 5};
   const int64_t length = 320, blocks = length / 16;

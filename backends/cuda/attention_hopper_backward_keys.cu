@@ -7,7 +7,7 @@ template <class T, int width>
 struct Shapes;
 template <class T>
 struct Shapes<T, 32> {
-  using type = BackwardShape<T, 32, 1, 4, 2, 3, false>;
+  using type = BackwardShape<T, 32, 3, 6, 2, 1, false>;
 };
 template <class T>
 struct Shapes<T, 64> {
