@@ -22,8 +22,7 @@ __device__ void copy_keys(const Backward<T>& x, BackwardShared<S>& shared) {
   Items items(x.schedule);
   for (int item; (item = items.next()) >= 0; at_work.advance()) {
     const WorkAhead work(x.schedule, p, S::kLines, item);
-    work.note(shared.work[at_work.stage()]);
-    shared.work_full[at_work.stage()].arrive(lane() == 0);
+    work.note(shared.work[at_work.stage()], shared.work_full[at_work.stage()]);
     const int own = at_own.stage();
     Barrier& full = shared.own_full[own];
     shared.own_empty[own].wait(at_own.parity() ^ 1);
@@ -94,8 +93,7 @@ class KeyGroup {
       } while (!last_);
       const int key = work.line[line_] * kBlock;
       const int64_t head = static_cast<int64_t>(work.b) * x_.problem.groups + work.h;
-      __syncwarp();
-      shared_.own_empty[own].arrive(lane() == 0);
+      shared_.own_empty[own].arrive_as_one();
       at_own_.advance();
       at_work_.advance();
       write(head * x_.problem.keys + key, x_.problem.keys - key);
@@ -110,8 +108,8 @@ class KeyGroup {
     last_ = shared_.step[s].last;
     if (tile == kAbsent) {
       shared_.b_full[s].wait(at_.parity());
-      shared_.a_empty[s].arrive(lane() == 0);
-      shared_.b_empty[s].arrive(lane() == 0);
+      shared_.a_empty[s].arrive_as_one();
+      shared_.b_empty[s].arrive_as_one();
       return;
     }
     Mask<1, false> mask;
@@ -156,11 +154,11 @@ class KeyGroup {
       settle(score_);
     }
     if constexpr (!forms_dk) {
-      shared_.a_empty[s].arrive(lane() == 0);
+      shared_.a_empty[s].arrive_as_one();
       start_dv();
       wait_for_products<0>();
       settle(dv_);
-      shared_.b_empty[s].arrive(lane() == 0);
+      shared_.b_empty[s].arrive_as_one();
       return;
     }
     if constexpr (!S::kGeneral) {
@@ -174,7 +172,7 @@ class KeyGroup {
     uint32_t slope_words[16];
     pack<T>(slope_words, slope_);
     if constexpr (!S::kChains && forms_dv) start_dv();
-    if constexpr (!forms_dv) shared_.b_empty[s].arrive(lane() == 0);
+    if constexpr (!forms_dv) shared_.b_empty[s].arrive_as_one();
     // dK += dS' Q
     settle(dk_);
     begin_products();
@@ -183,11 +181,11 @@ class KeyGroup {
     if constexpr (forms_dv) {
       wait_for_products<1>();
       settle(dv_);
-      shared_.b_empty[s].arrive(lane() == 0);
+      shared_.b_empty[s].arrive_as_one();
     }
     wait_for_products<0>();
     settle(dk_);
-    shared_.a_empty[s].arrive(lane() == 0);
+    shared_.a_empty[s].arrive_as_one();
   }
 
   /// Lets sums [64][64] start from a value for each column.

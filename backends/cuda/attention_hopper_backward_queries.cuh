@@ -36,8 +36,7 @@ __device__ void copy_queries(const Backward<T>& x, QueryShared<S>& shared) {
   Items items(x.schedule);
   for (int item; (item = items.next()) >= 0; at_work.advance()) {
     const WorkAhead work(x.schedule, p, S::kLines, item);
-    work.note(shared.work[at_work.stage()]);
-    shared.work_full[at_work.stage()].arrive(lane() == 0);
+    work.note(shared.work[at_work.stage()], shared.work_full[at_work.stage()]);
     prefetch_out(x, work);
     Walk<T, S::kLines, true> walk(p, work, work.h);
     const int head = p.group_of(work.h);
@@ -104,8 +103,7 @@ class QueryGroup {
       walk(q, q + sizeof(shared_.own[0][0]));
       const int query = work.line[line_] * kBlock;
       const int64_t row = x_.problem.row_of(work.b, work.h) + query;
-      __syncwarp();
-      shared_.own_empty[own].arrive(lane() == 0);
+      shared_.own_empty[own].arrive_as_one();
       at_own_.advance();
       at_work_.advance();
       write(row, x_.problem.queries - query);
@@ -210,7 +208,7 @@ class QueryGroup {
 
   template <int stages>
   __device__ void release(Barrier (&empty)[stages], const RingPlace<S::kStages>& at) {
-    empty[at.template in<stages>().stage()].arrive(lane() == 0);
+    empty[at.template in<stages>().stage()].arrive_as_one();
   }
 
   /// dQ, not yet scaled.

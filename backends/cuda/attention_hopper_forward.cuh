@@ -80,8 +80,7 @@ __device__ void copy_forward(const Forward<T>& x, ForwardShared<S>& shared) {
   Items items(x.schedule);
   for (int item; (item = items.next()) >= 0; at_work.advance()) {
     const WorkAhead work(x.schedule, p, S::kLines, item);
-    work.note(shared.work[at_work.stage()]);
-    shared.work_full[at_work.stage()].arrive(lane() == 0);
+    work.note(shared.work[at_work.stage()], shared.work_full[at_work.stage()]);
     Walk<T, S::kLines, true> walk(p, work, work.h);
     const int head = p.group_of(work.h);
     Barrier& q_full = shared.q_full[at_q.stage()];
@@ -146,8 +145,7 @@ class ForwardGroup {
       attend(q_.at(own, S::kLines * S::Queries::kBytes));
       const int query = work.line[line_] * kBlock;
       const int64_t row = x_.problem.row_of(work.b, work.h) + query;
-      __syncwarp();
-      shared_.q_empty[own].arrive(lane() == 0);
+      shared_.q_empty[own].arrive_as_one();
       at_q_.advance();
       at_work_.advance();
       write(row, x_.problem.queries - query);
@@ -179,7 +177,7 @@ class ForwardGroup {
   }
 
   __device__ void release(Barrier (&empty)[S::kStages], const RingPlace<S::kStages>& at) {
-    empty[at.stage()].arrive(lane() == 0);
+    empty[at.stage()].arrive_as_one();
   }
 
   /// O, not yet divided by the sums of weights.

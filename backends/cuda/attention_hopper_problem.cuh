@@ -136,14 +136,15 @@ struct WorkAhead {
     }
   }
 
+  /// By all lanes; who reads `work` waits for `full`.
   template <int kLines>
-  __device__ void note(Work<kLines>& work) const {
+  __device__ void note(Work<kLines>& work, Barrier& full) const {
     if (lane() == 0) {
       work.b = b;
       work.h = h;
     }
     if (lane() < kLines) work.line[lane()] = line;
-    __syncwarp();
+    full.arrive_as_one();
   }
 };
 
@@ -151,7 +152,7 @@ struct WorkAhead {
 template <int kLines>
 __device__ void end_work(Work<kLines>& work, Barrier& full) {
   if (lane() == 0) work.b = -1;
-  full.arrive(lane() == 0);
+  full.arrive_as_one();
 }
 
 /// Row `half` of each thread's sums, times `factor`, to features [0, min(width, 2 n)) of

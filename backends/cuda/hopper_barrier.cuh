@@ -37,6 +37,12 @@ class Barrier {
         : "memory");
   }
 
+  /// By all lanes of a warp, which arrive as one: the same holds of what any of them did.
+  __device__ void arrive_as_one() {
+    __syncwarp();
+    arrive(threadIdx.x % 32 == 0);
+  }
+
   /// The same, and `bytes` that copies will bring belong to this phase too.
   __device__ void arrive_and_expect(uint32_t bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address()),
