@@ -188,8 +188,9 @@ TEST_CASE("a map's lines are ordered such that those taken last are short") {
   const AttentionMask global =
       AttentionMask::symmetric_window(100) | AttentionMask::global({7 * 64 + 5});
   const auto tokens = compile_blocks(global.term(), shape, 64, kCPU);
-  std::vector<int32_t> seventh = up;
-  std::rotate(seventh.begin(), seventh.begin() + 7, seventh.begin() + 8);
+  std::vector<int32_t> seventh = down;  // first 7, then the rest, of which more come after it
+  std::rotate(seventh.begin(), std::find(seventh.begin(), seventh.end(), 7),
+              std::find(seventh.begin(), seventh.end(), 7) + 1);
   for (const auto& list : {tokens->map.by_query, tokens->map.by_key}) {
     CHECK(order_of(list) == seventh);
     CHECK(list.long_lines == 1);
