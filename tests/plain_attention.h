@@ -1,11 +1,17 @@
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <functional>
+#include <string>
 #include <vector>
 
-/// Attention of one sequence in plain loops over float64, to compare modules with.
+#include <doctest/doctest.h>
+
+#include <sash/nn/module.h>
+
+/// Attention of one sequence in plain loops over float64, to compare modules with, and how.
 namespace sash::testing {
 
 using Values = std::vector<double>;
@@ -62,6 +68,26 @@ inline Values plain_heads(const Values& q, const Values& k, const Values& v,
     }
   }
   return out;
+}
+
+/// The names of a module's parameters and buffers, in their order.
+inline std::vector<std::string> keys(const nn::Module& module) {
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : module.state_dict()) names.push_back(name);
+  return names;
+}
+
+/// The largest |a - b|; NaN if there is one.
+inline double largest_difference(const Tensor& a, const Tensor& b) {
+  REQUIRE(a.shape() == b.shape());
+  const Values x = a.to_vector<double>(), y = b.to_vector<double>();
+  double largest = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    const double difference = std::abs(x[i] - y[i]);
+    if (std::isnan(difference)) return difference;
+    largest = std::max(largest, difference);
+  }
+  return largest;
 }
 
 }  // namespace sash::testing

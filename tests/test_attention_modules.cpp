@@ -18,6 +18,8 @@
 /// Attention modules against plain loops, in float64.
 using namespace sash;
 using testing::expect_error;
+using testing::keys;
+using testing::largest_difference;
 using testing::plain_heads;
 using testing::plain_linear;
 using testing::PlainRules;
@@ -28,23 +30,6 @@ namespace {
 using Names = std::vector<std::string>;
 
 const TensorOptions kDouble{.dtype = DType::float64};
-
-Names keys(const nn::Module& module) {
-  Names names;
-  for (const auto& [name, tensor] : module.state_dict()) names.push_back(name);
-  return names;
-}
-
-double largest_difference(const Tensor& a, const Tensor& b) {
-  REQUIRE(a.shape() == b.shape());
-  const Values x = a.to_vector<double>(), y = b.to_vector<double>();
-  double largest = 0;
-  for (size_t i = 0; i < x.size(); ++i) {
-    const double difference = std::abs(x[i] - y[i]);
-    if (!(difference <= largest)) largest = difference;
-  }
-  return largest;
-}
 
 // Random weights, biases and tables, in float64.
 template <class M>

@@ -13,6 +13,8 @@
 #include "plain_attention.h"
 
 using namespace sash;
+using testing::keys;
+using testing::largest_difference;
 using testing::plain_heads;
 using testing::plain_linear;
 using testing::PlainRules;
@@ -22,20 +24,6 @@ namespace {
 
 using Names = std::vector<std::string>;
 const TensorOptions kDouble{.dtype = DType::float64};
-
-Names keys(const nn::Module& module) {
-  Names names;
-  for (const auto& [name, tensor] : module.state_dict()) names.push_back(name);
-  return names;
-}
-
-double largest_difference(const Tensor& a, const Tensor& b) {
-  REQUIRE(a.shape() == b.shape());
-  const Values x = a.to_vector<double>(), y = b.to_vector<double>();
-  double largest = 0;
-  for (size_t i = 0; i < x.size(); ++i) largest = std::max(largest, std::abs(x[i] - y[i]));
-  return largest;
-}
 
 // Self-attention of one sequence x [S, E], causal or not, in plain loops.
 Values plain_attention(const Values& x, nn::MultiheadAttention& m, bool causal) {
