@@ -1,4 +1,5 @@
-// Attention on a card, a thousand times: every result has the bits of the first.
+// Attention again: a thousand times on a card, and for one head that was computed among many; every
+// result has the bits of the first.
 #include <doctest/doctest.h>
 
 #include <string>
@@ -97,7 +98,58 @@ void check_repeats(DType dtype, int64_t depth) {
   }
 }
 
+/// out, lse, dq, dk and dv of [B, H, S, D] inputs and a cotangent.
+std::vector<Tensor> results(const AttentionOptions& options, const std::vector<Tensor>& qkvg) {
+  std::vector<Tensor> x;
+  for (size_t i = 0; i < 3; ++i) x.push_back(qkvg[i].detach().requires_grad_());
+  const AttentionWithLse y = attention_with_lse(x[0], x[1], x[2], options);
+  std::vector<Tensor> all = grad({y.out}, x, {qkvg[3]});
+  all.insert(all.begin(), {y.out.detach(), y.lse.detach()});
+  return all;
+}
+
+/// More tiles than a card's processors hold, of lines that are even, uneven, or have a few long
+/// ones among them, so that every way to share the tiles is taken. How they are shared may not
+/// show: a head by itself, whose tiles all start at once, has the same bits.
+void check_heads(Device device, DType dtype, int64_t batch, int64_t heads, int64_t depth) {
+  manual_seed(4);
+  std::vector<Tensor> qkvg;
+  for (int i = 0; i < 4; ++i) {
+    qkvg.push_back(randn({batch, heads, 448, depth}, {.dtype = dtype, .device = device}));
+  }
+  const AttentionMask window = AttentionMask::symmetric_window(40);
+  for (const AttentionMask& mask :
+       {window, AttentionMask::causal(), window | AttentionMask::global({300}), AttentionMask()}) {
+    CAPTURE(mask.to_string());
+    const std::vector<Tensor> among = results({.mask = mask}, qkvg);
+    for (int64_t at = 0; at < batch * heads; at += batch * heads / 5) {
+      const auto head = [&](const Tensor& x) {
+        return x.slice(0, at / heads, at / heads + 1).slice(1, at % heads, at % heads + 1);
+      };
+      std::vector<Tensor> own;
+      for (const Tensor& x : qkvg) own.push_back(head(x));
+      const std::vector<Tensor> alone = results({.mask = mask}, own);
+      for (size_t i = 0; i < alone.size(); ++i) {
+        CAPTURE(std::vector<std::string>({"out", "lse", "dq", "dk", "dv"})[i]);
+        CHECK(differences(alone[i], head(among[i]).contiguous()).item<int64_t>() == 0);
+      }
+    }
+  }
+}
+
 }  // namespace
+
+TEST_CASE("attention: heads have the same bits among others and alone") {
+  check_heads(kCPU, DType::float32, 2, 5, 24);
+  check_heads(kCPU, DType::bfloat16, 2, 5, 32);
+}
+
+TEST_CASE("cuda mask repeats: heads have the same bits among others and alone") {
+  if (cuda_missing()) return;
+  check_heads(kCUDA, DType::bfloat16, 4, 30, 64);
+  check_heads(kCUDA, DType::float16, 4, 30, 128);
+  check_heads(kCUDA, DType::float32, 4, 30, 64);
+}
 
 TEST_CASE("cuda mask repeats: bfloat16, 64 features") {
   if (!cuda_missing()) check_repeats(DType::bfloat16, 64);
