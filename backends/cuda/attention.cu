@@ -146,7 +146,7 @@ void forward(const KernelContext& context, const Forward<T>& call) {
   static constinit std::atomic<uint64_t> allowed{0};
   const auto& p = call.problem;
   launch(context, forward_kernel<T, width, general>, allowed,
-         p.batches * p.heads * tiles_of(p.queries, S::kRows), S::kShared, call);
+         p.batches * p.heads * tiles_of(p.queries, S::kRows), kBlock, S::kShared, S::kShared, call);
 }
 
 void forward_by_cores(const KernelContext& context, const kernels::AttentionInputs& x,

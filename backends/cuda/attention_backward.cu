@@ -317,7 +317,7 @@ void form_dots(const KernelContext& context, const Backward<T>& call) {
   static constinit std::atomic<uint64_t> allowed{0};
   const auto& p = call.problem;
   launch(context, dot_kernel<T>, allowed, tiles_of(p.batches * p.heads * p.queries, kBlock / kWarp),
-         0, call);
+         kBlock, 0, 0, call);
 }
 
 template <class T, int width, bool general>
@@ -329,12 +329,13 @@ void backward(const KernelContext& context, Backward<T> call, const TensorView* 
   const int64_t table = drelative ? drelative->shape[2] : 0;
   const Workspace diagonals(context, heads * tiles * table * static_cast<int64_t>(sizeof(T)));
   call.diagonals = drelative ? diagonals.ptr<T>() : nullptr;
-  launch(context, query_kernel<T, width, general>, allowed_queries, heads * tiles, S::kQueryShared,
-         call);
+  launch(context, query_kernel<T, width, general>, allowed_queries, heads * tiles, kBlock,
+         S::kQueryShared, S::kQueryShared, call);
   launch(context, key_kernel<T, width, general>, allowed_keys,
-         p.batches * p.groups * tiles_of(p.keys, S::kRows), S::kKeyShared, call);
+         p.batches * p.groups * tiles_of(p.keys, S::kRows), kBlock, S::kKeyShared, S::kKeyShared,
+         call);
   if (!drelative) return;
-  launch(context, add_diagonals<T>, allowed_sums, tiles_of(heads * table, kBlock), 0,
+  launch(context, add_diagonals<T>, allowed_sums, tiles_of(heads * table, kBlock), kBlock, 0, 0,
          diagonals.ptr<const T>(), heads, tiles, table, drelative->ptr<T>());
 }
 

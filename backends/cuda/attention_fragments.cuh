@@ -1,13 +1,10 @@
 #pragma once
 
-#include <atomic>
 #include <limits>
-#include <string>
 
-#include "../../core/error.h"
 #include "../../core/philox.h"
 #include "attention_bounds.cuh"
-#include "check.h"
+#include "attention_launch.cuh"
 #include "compute.cuh"
 #include "lanes.cuh"
 
@@ -120,28 +117,5 @@ struct Problem {
     return (static_cast<int64_t>(b) * heads + h) * queries;
   }
 };
-
-/// Launches `blocks` blocks with `shared` bytes of shared memory. `allowed` holds a bit for each
-/// card on which `kernel` may use as much as it ever needs, `most`.
-template <class Call>
-void launch(const KernelContext& context, void (*kernel)(Call), std::atomic<uint64_t>& allowed,
-            int64_t blocks, int threads, int shared, int most, const Call& call) {
-  if (blocks == 0) return;
-  if (blocks > std::numeric_limits<int32_t>::max()) {
-    throw ValueError("attention", "at most 2^31 - 1 tiles", std::to_string(blocks));
-  }
-  const CardGuard guard(context.device.index);
-  const uint64_t bit = uint64_t{1} << context.device.index;
-  if (!(allowed.load(std::memory_order_relaxed) & bit)) {
-    SASH_CUDA_CHECK(
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most));
-    SASH_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                         cudaSharedmemCarveoutMaxShared));
-    allowed.fetch_or(bit, std::memory_order_relaxed);
-  }
-  kernel<<<static_cast<unsigned>(blocks), static_cast<unsigned>(threads),
-           static_cast<size_t>(shared), static_cast<cudaStream_t>(context.stream.handle)>>>(call);
-  SASH_CUDA_CHECK(cudaGetLastError());
-}
 
 }  // namespace sash::cuda::fragments

@@ -147,8 +147,8 @@ class KeyGroup {
     } else {
       wait_for_products<forms_dk ? 1 : 0>();
       settle(score_);
+      // P = 2^(exponent S')
       if (masked) mask.hide(score_);
-        // P = 2^(exponent S')
 #pragma unroll
       for (float& score : score_) score = exp2_approx(score * x_.problem.exponent);
       settle(score_);

@@ -1,13 +1,13 @@
 #pragma once
 
 #include <algorithm>
-#include <atomic>
 #include <limits>
 #include <string>
 
 #include "../../core/error.h"
 #include "../../core/philox.h"
 #include "../../ops/kernels/attention.h"
+#include "attention_launch.cuh"
 #include "attention_tile.cuh"
 #include "block_bounds.h"
 
@@ -358,30 +358,6 @@ constexpr int blocks_per_multiprocessor(int shared, int registers) {
   const int by_memory = 228 * 1024 / (shared + 1024), by_registers = 65536 / kBlock / registers;
   const int blocks = by_memory < by_registers ? by_memory : by_registers;
   return blocks > 0 ? blocks : 1;
-}
-
-/// Launches `blocks` blocks with `shared` bytes of shared memory. `allowed` holds a bit for each
-/// card on which `kernel` may use them.
-template <class... Parameters, class... Arguments>
-void launch(const KernelContext& context, void (*kernel)(Parameters...),
-            std::atomic<uint64_t>& allowed, int64_t blocks, int shared,
-            const Arguments&... arguments) {
-  if (blocks == 0) return;
-  if (blocks > std::numeric_limits<int32_t>::max()) {
-    throw ValueError("attention", "at most 2^31 - 1 tiles", std::to_string(blocks));
-  }
-  const CardGuard guard(context.device.index);
-  const uint64_t bit = uint64_t{1} << context.device.index;
-  if (!(allowed.load(std::memory_order_relaxed) & bit)) {
-    SASH_CUDA_CHECK(
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
-    SASH_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                         cudaSharedmemCarveoutMaxShared));
-    allowed.fetch_or(bit, std::memory_order_relaxed);
-  }
-  kernel<<<static_cast<unsigned>(blocks), kBlock, static_cast<size_t>(shared),
-           static_cast<cudaStream_t>(context.stream.handle)>>>(arguments...);
-  SASH_CUDA_CHECK(cudaGetLastError());
 }
 
 /// What decides the width of tiles: the features of the widest operand. `NotImplemented` above 256.
