@@ -159,7 +159,7 @@ class LineOrder {
     for (int64_t line = 0; line < lines; ++line) {
       longest_ = std::max(longest_, length(line));
       if (is_long(line)) {
-        lines_.push_back(static_cast<int32_t>(line));
+        lines_.push_back(~static_cast<int32_t>(line));
       } else if (line < (lines + 1) / 2) {
         early += length(line);
       } else {
@@ -313,8 +313,8 @@ class Compiler {
     at.start = static_cast<int64_t>(lists.size());
     at.full_start = at.start + lines + 1;
     at.block = at.full_start + lines;
-    at.tile = at.block + count;
-    at.order = at.tile + count;
+    at.tile = at.block + count + 1;
+    at.order = at.tile + count + 1;
     lists.resize(static_cast<size_t>(at.order + lines));
     int32_t* const start = lists.data() + at.start;
     int32_t* const full = lists.data() + at.full_start;

@@ -66,6 +66,7 @@ void attention_hopper_backward(KernelContext& context, const kernels::AttentionI
         .dv = gradients.dv.ptr<T>(),
         .dbias = gradients.dbias ? gradients.dbias->ptr<float>() : nullptr,
         .terms = nullptr,
+        .terms_map = {},
         .diagonals = nullptr,
         .qk_width = static_cast<int>(q.shape[3]),
         .v_width = static_cast<int>(v.shape[3]),
@@ -74,6 +75,7 @@ void attention_hopper_backward(KernelContext& context, const kernels::AttentionI
     const int64_t blocks = int64_t{p.batches} * p.heads * p.map.query_blocks;
     const Workspace terms(context, blocks * static_cast<int64_t>(sizeof(Terms)));
     call.terms = terms.ptr<Terms>();
+    call.terms_map = tensor_map(terms.ptr<float>(), blocks, sizeof(Terms) / sizeof(float));
     if (p.plain) {
       backward_queries<T, width>(context, call);
       backward_keys<T, width>(context, call);

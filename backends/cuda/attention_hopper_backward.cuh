@@ -12,7 +12,7 @@ namespace sash::cuda::hopper {
 /// what those of g . v start from, such that dS = P sum: -lse / scale and -D, where
 /// D = rowsum(g . out) - g_lse. Past the end of the queries, -infinity and 0, from which follows
 /// P = 0. General kernels, whose scores are not those sums, have -lse to the base 2.
-struct Terms {
+struct alignas(128) Terms {
   float score[kBlock], slope[kBlock];
 };
 
@@ -23,8 +23,9 @@ struct Backward {
   const T* out;
   const float *lse, *g_lse;
   T *dq, *dk, *dv;
-  float* dbias;      ///< null if not wanted
-  Terms* terms;      ///< [B, H, query blocks], made by the kernel of dq
+  float* dbias;           ///< null if not wanted
+  Terms* terms;           ///< [B, H, query blocks], made by the kernel of dq
+  CUtensorMap terms_map;  ///< of these
   float* diagonals;  ///< [B, H, query blocks, 2 R + 1]: sums along diagonals; null if not wanted
   int qk_width, v_width;
   Schedule schedule;
@@ -62,7 +63,6 @@ template <class S>
 struct BackwardShared {
   typename S::Rows own[S::kResident][2][S::kLines];
   typename S::Rows a[S::kStages], b[S::kStagesOfB];
-  Terms terms[S::kStages];
   Work<S::kLines> work[S::kWorks];
   Step<S::kLines, 1> step[S::kStages];
   Barrier work_full[S::kWorks];
@@ -73,13 +73,13 @@ struct BackwardShared {
   __device__ void init() {
     constexpr uint32_t readers = 4 * S::kGroups;  // one lane of each warp that multiplies
     if (threadIdx.x == 0) {
-      for (Barrier& full : work_full) full.init(1);
+      for (Barrier& full : work_full) full.init(S::kLines);
       for (int i = 0; i < S::kResident; ++i) {
         own_full[i].init(1);
         own_empty[i].init(readers);
       }
       for (int i = 0; i < S::kStages; ++i) {
-        a_full[i].init(1);
+        a_full[i].init(1 + S::kLines);  // the copies, and those who note the step
         a_empty[i].init(readers);
       }
       for (int i = 0; i < S::kStagesOfB; ++i) {

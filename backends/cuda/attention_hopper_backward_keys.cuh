@@ -11,9 +11,14 @@
 /// of its lines lists once a head; it writes its rows of dk and dv once.
 namespace sash::cuda::hopper {
 
-/// The copying warp.
+template <class S>
+struct KeyShared : BackwardShared<S> {
+  Terms terms[S::kStages];  ///< with the queries of a stage
+};
+
+/// The warp that copies keys and values, then queries and their terms.
 template <class S, class T>
-__device__ void copy_keys(const Backward<T>& x, BackwardShared<S>& shared) {
+__device__ void copy_queries(const Backward<T>& x, KeyShared<S>& shared) {
   const Problem<T>& p = x.problem;
   const int heads = p.heads / p.groups;
   RingPlace<S::kResident> at_own;
@@ -26,10 +31,10 @@ __device__ void copy_keys(const Backward<T>& x, BackwardShared<S>& shared) {
     const int own = at_own.stage();
     Barrier& full = shared.own_full[own];
     shared.own_empty[own].wait(at_own.parity() ^ 1);
-    if (lane() == 0) full.arrive_and_expect(2 * S::kLines * S::Rows::kBytes);
+    if (is_chosen()) full.arrive_and_expect(2 * S::kLines * S::Rows::kBytes);
     for (int i = 0; i < S::kLines; ++i) {
       const int row = __shfl_sync(~0u, work.line, i) * kBlock;
-      if (lane() != 0) continue;
+      if (!is_chosen()) continue;
       copy_rows(shared.own[own][0][i], 0, x.k, row, work.h, work.b, full);
       copy_rows(shared.own[own][1][i], 0, x.v, row, work.h, work.b, full);
     }
@@ -43,20 +48,14 @@ __device__ void copy_keys(const Backward<T>& x, BackwardShared<S>& shared) {
         const int found = walk.next(), block = found == kNone ? 0 : found;
         more = walk.more();
         shared.a_empty[s].wait(at.parity() ^ 1);
-        shared.step[s].note(0, found, walk.tile());
-        shared.step[s].note(h, !more && h + 1 == end_head);
-        __syncwarp();
-        if (lane() == 0) {
+        if (is_chosen()) {
           shared.a_full[s].arrive_and_expect(S::Rows::kBytes + sizeof(Terms));
           copy_rows(shared.a[s], 0, x.q, block * kBlock, h, work.b, shared.a_full[s]);
-          copy_bytes(&shared.terms[s], x.terms + p.block_of(work.b, h) + block, sizeof(Terms),
-                     shared.a_full[s]);
+          copy_row(&shared.terms[s], x.terms_map, static_cast<int>(p.block_of(work.b, h)) + block,
+                   shared.a_full[s]);
         }
-        shared.b_empty[s].wait(at.parity() ^ 1);
-        if (lane() == 0) {
-          shared.b_full[s].arrive_and_expect(S::Rows::kBytes);
-          copy_rows(shared.b[s], 0, x.g, block * kBlock, h, work.b, shared.b_full[s]);
-        }
+        shared.step[s].note({found}, {walk.tile()}, h, !more && h + 1 == end_head,
+                            shared.a_full[s]);
         at.advance();
       } while (more);
     }
@@ -64,11 +63,39 @@ __device__ void copy_keys(const Backward<T>& x, BackwardShared<S>& shared) {
   end_work(shared.work[at_work.stage()], shared.work_full[at_work.stage()]);
 }
 
+/// The warp that copies cotangents.
+template <class S, class T>
+__device__ void copy_cotangents(const Backward<T>& x, KeyShared<S>& shared) {
+  const Problem<T>& p = x.problem;
+  const int heads = p.heads / p.groups;
+  RingPlace<S::kStages> at;
+  for (RingPlace<S::kWorks> at_work;; at_work.advance()) {
+    shared.work_full[at_work.stage()].wait(at_work.parity());
+    const Work<S::kLines>& noted = shared.work[at_work.stage()];
+    if (noted.ended()) return;
+    const WorkAhead work(noted);
+    const int end_head = (work.h + 1) * heads;
+    for (int h = work.h * heads; h < end_head; ++h) {
+      Walk<T, S::kLines, false> walk(p, work, h);
+      do {
+        const int s = at.stage();
+        const int row = min(walk.next(), static_cast<int>(p.map.query_blocks)) * kBlock;
+        shared.b_empty[s].wait(at.parity() ^ 1);
+        if (is_chosen()) {
+          shared.b_full[s].arrive_and_expect(S::Rows::kBytes);
+          copy_rows(shared.b[s], 0, x.g, row, h, work.b, shared.b_full[s]);
+        }
+        at.advance();
+      } while (walk.more());
+    }
+  }
+}
+
 /// A group that multiplies, and forms dk, dv or both of its line.
 template <class S, class T, bool forms_dk, bool forms_dv>
 class KeyGroup {
  public:
-  __device__ KeyGroup(const Backward<T>& x, BackwardShared<S>& shared)
+  __device__ KeyGroup(const Backward<T>& x, KeyShared<S>& shared)
       : x_(x),
         shared_(shared),
         line_(group() / S::kSplit),
@@ -93,10 +120,17 @@ class KeyGroup {
       } while (!last_);
       const int key = work.line[line_] * kBlock;
       const int64_t head = static_cast<int64_t>(work.b) * x_.problem.groups + work.h;
+      const bool shared = work.shared;
+      if constexpr (S::kLines > 1) {
+        if (shared) {
+          add_up<S::kGroups>(dk_, reinterpret_cast<float*>(&shared_.own[own]));
+          add_up<S::kGroups>(dv_, reinterpret_cast<float*>(&shared_.own[own]));
+        }
+      }
       shared_.own_empty[own].arrive_as_one();
       at_own_.advance();
       at_work_.advance();
-      write(head * x_.problem.keys + key, x_.problem.keys - key);
+      write(head * x_.problem.keys + key, shared && line_ > 0 ? 0 : x_.problem.keys - key);
     }
   }
 
@@ -235,7 +269,7 @@ class KeyGroup {
   static constexpr int kSums = S::kWidth / 2;
 
   const Backward<T>& x_;
-  BackwardShared<S>& shared_;
+  KeyShared<S>& shared_;
   const int line_;
   const Operand k_, q_;
   RingPlace<S::kWorks> at_work_;
@@ -250,7 +284,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kPerSm)
     key_kernel(const __grid_constant__ Backward<T> x) {
 #ifdef SASH_HOPPER
   extern __shared__ __align__(1024) unsigned char raw[];
-  auto& shared = *reinterpret_cast<BackwardShared<S>*>(raw);
+  auto& shared = *reinterpret_cast<KeyShared<S>*>(raw);
   shared.init();
   if (group() < S::kGroups) {
     take_registers<S::kRegisters>();
@@ -263,7 +297,8 @@ __global__ void __launch_bounds__(S::kThreads, S::kPerSm)
     }
   } else {
     release_registers<S::kCopyRegisters>();
-    if (warp() == 4 * S::kGroups) copy_keys<S>(x, shared);
+    if (warp() == 4 * S::kGroups) copy_queries<S>(x, shared);
+    if (warp() == 4 * S::kGroups + 1) copy_cotangents<S>(x, shared);
   }
 #endif
 }
@@ -272,8 +307,8 @@ template <class S, class T = typename S::Element>
 void launch_keys(const KernelContext& context, const Backward<T>& call) {
   static_assert(S::kStagesOfB == S::kStages);
   static constinit std::atomic<uint64_t> allowed{0};
-  launch_walk<S, BackwardShared<S>>(context, key_kernel<S>, allowed, call, call.problem.map.by_key,
-                                    call.problem.map.key_blocks, call.problem.groups);
+  launch_walk<S, KeyShared<S>>(context, key_kernel<S>, allowed, call, call.problem.map.by_key,
+                               call.problem.map.key_blocks, call.problem.groups);
 }
 
 }  // namespace sash::cuda::hopper

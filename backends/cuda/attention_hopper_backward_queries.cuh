@@ -26,9 +26,9 @@ __device__ void prefetch_out(const Backward<T>& x, const WorkAhead& work) {
            static_cast<uint32_t>(rows * x.v_width) * static_cast<uint32_t>(sizeof(T)));
 }
 
-/// The copying warp.
+/// The warp that copies queries and cotangents, then keys.
 template <class S, class T>
-__device__ void copy_queries(const Backward<T>& x, QueryShared<S>& shared) {
+__device__ void copy_keys(const Backward<T>& x, QueryShared<S>& shared) {
   const Problem<T>& p = x.problem;
   RingPlace<S::kResident> at_own;
   RingPlace<S::kStages> at;
@@ -43,10 +43,10 @@ __device__ void copy_queries(const Backward<T>& x, QueryShared<S>& shared) {
     const int own = at_own.stage();
     Barrier& full = shared.own_full[own];
     shared.own_empty[own].wait(at_own.parity() ^ 1);
-    if (lane() == 0) full.arrive_and_expect(2 * S::kLines * S::Rows::kBytes);
+    if (is_chosen()) full.arrive_and_expect(2 * S::kLines * S::Rows::kBytes);
     for (int i = 0; i < S::kLines; ++i) {
       const int row = __shfl_sync(~0u, work.line, i) * kBlock;
-      if (lane() != 0) continue;
+      if (!is_chosen()) continue;
       copy_rows(shared.own[own][0][i], 0, x.q, row, work.h, work.b, full);
       copy_rows(shared.own[own][1][i], 0, x.g, row, work.h, work.b, full);
     }
@@ -57,25 +57,41 @@ __device__ void copy_queries(const Backward<T>& x, QueryShared<S>& shared) {
       const int block = walk.next();
       more = walk.more();
       shared.a_empty[s].wait(at.parity() ^ 1);
-      shared.step[s].note(0, block, walk.tile());
-      shared.step[s].note(work.h, !more);
-      __syncwarp();
       const int row = block == kNone ? 0 : block * kBlock;
-      if (lane() == 0) {
+      if (is_chosen()) {
         shared.a_full[s].arrive_and_expect(S::Rows::kBytes);
         copy_rows(shared.a[s], 0, x.k, row, head, work.b, shared.a_full[s]);
       }
-      const auto at_b = at.template in<S::kStagesOfB>();
-      const int t = at_b.stage();
-      shared.b_empty[t].wait(at_b.parity() ^ 1);
-      if (lane() == 0) {
-        shared.b_full[t].arrive_and_expect(S::Rows::kBytes);
-        copy_rows(shared.b[t], 0, x.v, row, head, work.b, shared.b_full[t]);
-      }
+      shared.step[s].note({block}, {walk.tile()}, work.h, !more, shared.a_full[s]);
       at.advance();
     } while (more);
   }
   end_work(shared.work[at_work.stage()], shared.work_full[at_work.stage()]);
+}
+
+/// The warp that copies values.
+template <class S, class T>
+__device__ void copy_values(const Backward<T>& x, QueryShared<S>& shared) {
+  const Problem<T>& p = x.problem;
+  RingPlace<S::kStagesOfB> at;
+  for (RingPlace<S::kWorks> at_work;; at_work.advance()) {
+    shared.work_full[at_work.stage()].wait(at_work.parity());
+    const Work<S::kLines>& noted = shared.work[at_work.stage()];
+    if (noted.ended()) return;
+    const WorkAhead work(noted);
+    Walk<T, S::kLines, true> walk(p, work, work.h);
+    const int head = p.group_of(work.h);
+    do {
+      const int s = at.stage();
+      const int row = min(walk.next(), static_cast<int>(p.map.key_blocks)) * kBlock;
+      shared.b_empty[s].wait(at.parity() ^ 1);
+      if (is_chosen()) {
+        shared.b_full[s].arrive_and_expect(S::Rows::kBytes);
+        copy_rows(shared.b[s], 0, x.v, row, head, work.b, shared.b_full[s]);
+      }
+      at.advance();
+    } while (walk.more());
+  }
 }
 
 /// A group that multiplies.
@@ -103,10 +119,12 @@ class QueryGroup {
       walk(q, q + sizeof(shared_.own[0][0]));
       const int query = work.line[line_] * kBlock;
       const int64_t row = x_.problem.row_of(work.b, work.h) + query;
+      const bool shared = work.shared;
+      if (shared) add_up<S::kGroups>(dq_, reinterpret_cast<float*>(&shared_.own[own]));
       shared_.own_empty[own].arrive_as_one();
       at_own_.advance();
       at_work_.advance();
-      write(row, x_.problem.queries - query);
+      write(row, shared && line_ > 0 ? 0 : x_.problem.queries - query);
     }
   }
 
@@ -376,7 +394,8 @@ __global__ void __launch_bounds__(S::kThreads, S::kPerSm)
     QueryGroup<S, T>(x, shared).run();
   } else {
     release_registers<S::kCopyRegisters>();
-    if (warp() == 4 * S::kGroups) copy_queries<S>(x, shared);
+    if (warp() == 4 * S::kGroups) copy_keys<S>(x, shared);
+    if (warp() == 4 * S::kGroups + 1) copy_values<S>(x, shared);
   }
 #endif
 }
@@ -386,7 +405,8 @@ void launch_queries(const KernelContext& context, const Backward<T>& call) {
   static_assert(S::kSplit == 1);
   static constinit std::atomic<uint64_t> allowed{0};
   launch_walk<S, QueryShared<S>>(context, query_kernel<S>, allowed, call, call.problem.map.by_query,
-                                 call.problem.map.query_blocks, call.problem.heads);
+                                 call.problem.map.query_blocks, call.problem.heads,
+                                 !call.diagonals);
 }
 
 }  // namespace sash::cuda::hopper

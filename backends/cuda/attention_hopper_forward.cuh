@@ -53,13 +53,13 @@ struct ForwardShared {
   __device__ void init() {
     constexpr uint32_t readers = 4 * S::kGroups;  // one lane of each warp that multiplies
     if (threadIdx.x == 0) {
-      for (Barrier& full : work_full) full.init(1);
+      for (Barrier& full : work_full) full.init(S::kLines);
       for (int i = 0; i < S::kResident; ++i) {
         q_full[i].init(1);
         q_empty[i].init(readers);
       }
       for (int i = 0; i < S::kStages; ++i) {
-        k_full[i].init(1);
+        k_full[i].init(1 + S::kLines);  // the copies, and those who note the step
         v_full[i].init(1);
         k_empty[i].init(readers);
         v_empty[i].init(readers);
@@ -70,9 +70,9 @@ struct ForwardShared {
   }
 };
 
-/// The copying warp.
+/// The warp that copies queries and keys.
 template <class S, class T>
-__device__ void copy_forward(const Forward<T>& x, ForwardShared<S>& shared) {
+__device__ void copy_keys(const Forward<T>& x, ForwardShared<S>& shared) {
   const Problem<T>& p = x.problem;
   RingPlace<S::kResident> at_q;
   RingPlace<S::kStages> at;
@@ -81,47 +81,70 @@ __device__ void copy_forward(const Forward<T>& x, ForwardShared<S>& shared) {
   for (int item; (item = items.next()) >= 0; at_work.advance()) {
     const WorkAhead work(x.schedule, p, S::kLines, item);
     work.note(shared.work[at_work.stage()], shared.work_full[at_work.stage()]);
-    Walk<T, S::kLines, true> walk(p, work, work.h);
+    Walk<T, S::kLines, true, S::kBlocks> walk(p, work, work.h);
     const int head = p.group_of(work.h);
     Barrier& q_full = shared.q_full[at_q.stage()];
     shared.q_empty[at_q.stage()].wait(at_q.parity() ^ 1);
-    if (lane() == 0) q_full.arrive_and_expect(S::kLines * S::Queries::kBytes);
+    if (is_chosen()) q_full.arrive_and_expect(S::kLines * S::Queries::kBytes);
     for (int i = 0; i < S::kLines; ++i) {
       const int row = __shfl_sync(~0u, work.line, i) * kBlock;
-      if (lane() == 0) copy_rows(shared.q[at_q.stage()][i], 0, x.q, row, work.h, work.b, q_full);
+      if (is_chosen()) copy_rows(shared.q[at_q.stage()][i], 0, x.q, row, work.h, work.b, q_full);
     }
     at_q.advance();
     bool more;
     do {
       const int s = at.stage();
-      shared.k_empty[s].wait(at.parity() ^ 1);
-      int row[S::kBlocks];
+      int block[S::kBlocks], tile[S::kBlocks], row[S::kBlocks];
 #pragma unroll
       for (int part = 0; part < S::kBlocks; ++part) {
-        const int block = walk.next();
-        shared.step[s].note(part, block, walk.tile());
-        row[part] = (block == kNone ? static_cast<int>(p.map.key_blocks) : block) * kBlock;
+        block[part] = walk.next();
+        tile[part] = walk.tile();
+        row[part] = min(block[part], static_cast<int>(p.map.key_blocks)) * kBlock;
       }
       more = walk.more();
-      shared.step[s].note(work.h, !more);
-      __syncwarp();
-      if (lane() == 0) {
+      shared.k_empty[s].wait(at.parity() ^ 1);
+      if (is_chosen()) {
         shared.k_full[s].arrive_and_expect(S::Keys::kBytes);
         for (int part = 0; part < S::kBlocks; ++part) {
           copy_rows(shared.k[s], part, x.k, row[part], head, work.b, shared.k_full[s]);
         }
       }
+      shared.step[s].note(block, tile, work.h, !more, shared.k_full[s]);
+      at.advance();
+    } while (more);
+  }
+  end_work(shared.work[at_work.stage()], shared.work_full[at_work.stage()]);
+}
+
+/// The warp that copies values.
+template <class S, class T>
+__device__ void copy_values(const Forward<T>& x, ForwardShared<S>& shared) {
+  const Problem<T>& p = x.problem;
+  RingPlace<S::kStages> at;
+  for (RingPlace<S::kWorks> at_work;; at_work.advance()) {
+    shared.work_full[at_work.stage()].wait(at_work.parity());
+    const Work<S::kLines>& noted = shared.work[at_work.stage()];
+    if (noted.ended()) return;
+    const WorkAhead work(noted);
+    Walk<T, S::kLines, true, S::kBlocks> walk(p, work, work.h);
+    const int head = p.group_of(work.h);
+    do {
+      const int s = at.stage();
+      int row[S::kBlocks];
+#pragma unroll
+      for (int part = 0; part < S::kBlocks; ++part) {
+        row[part] = min(walk.next(), static_cast<int>(p.map.key_blocks)) * kBlock;
+      }
       shared.v_empty[s].wait(at.parity() ^ 1);
-      if (lane() == 0) {
+      if (is_chosen()) {
         shared.v_full[s].arrive_and_expect(S::Keys::kBytes);
         for (int part = 0; part < S::kBlocks; ++part) {
           copy_rows(shared.v[s], part, x.v, row[part], head, work.b, shared.v_full[s]);
         }
       }
       at.advance();
-    } while (more);
+    } while (walk.more());
   }
-  end_work(shared.work[at_work.stage()], shared.work_full[at_work.stage()]);
 }
 
 /// A group that multiplies.
@@ -145,10 +168,12 @@ class ForwardGroup {
       attend(q_.at(own, S::kLines * S::Queries::kBytes));
       const int query = work.line[line_] * kBlock;
       const int64_t row = x_.problem.row_of(work.b, work.h) + query;
+      const bool shared = work.shared;
+      if (shared) join(reinterpret_cast<float*>(&shared_.q[own]));
       shared_.q_empty[own].arrive_as_one();
       at_q_.advance();
       at_work_.advance();
-      write(row, x_.problem.queries - query);
+      write(row, shared && line_ > 0 ? 0 : x_.problem.queries - query);
     }
   }
 
@@ -301,6 +326,36 @@ class ForwardGroup {
     for (int i = 0; i < kSums; ++i) sum_[i] *= rescale[i / 2 % 2];
   }
 
+  /// The sums of all groups, which share a line, to the first, by way of the tiles of its queries.
+  __device__ void join(float* room) {
+    float* const own = room + threadIdx.x % kGroup;
+    const auto place = [own](int of_group, int i) { return own + (4 * of_group + i) * kGroup; };
+    meet_groups<S::kGroups>();
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      *place(line_, half) = highest_[half];
+      *place(line_, 2 + half) = total_[half];
+    }
+    meet_groups<S::kGroups>();
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float highest = -kInfinity, total = 0;
+      for (int i = 0; i < S::kGroups; ++i) highest = max(highest, *place(i, half));
+      const float shift = highest == -kInfinity ? 0.f : highest * exponent();
+      const auto rescale = [&](float from) { return exp2_approx(fmaf(from, exponent(), -shift)); };
+      for (int i = 0; i < S::kGroups; ++i) total += *place(i, 2 + half) * rescale(*place(i, half));
+      const float factor = rescale(highest_[half]);
+#pragma unroll
+      for (int i = 2 * half; i < kSums; i += 4) {
+        sum_[i] *= factor;
+        sum_[i + 1] *= factor;
+      }
+      highest_[half] = highest;
+      total_[half] = total;
+    }
+    add_up<S::kGroups>(sum_, room);
+  }
+
   /// To row `first` of out and on, of which `rows` exist.
   __device__ void write(int64_t first, int rows) {
     float factor[2];
@@ -347,7 +402,8 @@ __global__ void __launch_bounds__(S::kThreads, S::kPerSm)
     ForwardGroup<S, T>(x, shared).run();
   } else {
     release_registers<S::kCopyRegisters>();
-    if (warp() == 4 * S::kGroups) copy_forward<S>(x, shared);
+    if (warp() == 4 * S::kGroups) copy_keys<S>(x, shared);
+    if (warp() == 4 * S::kGroups + 1) copy_values<S>(x, shared);
   }
 #endif
 }

@@ -10,10 +10,11 @@
 
 /// What the sm_90 kernels of attention share: how work is given to threads, and how it is launched.
 ///
-/// A block of threads has kLines groups of four warps, which multiply, and one warp that copies. A
+/// A block of threads has kLines groups of four warps, which multiply, and two warps that copy. A
 /// group owns one line of the map: a block of 64 queries or keys (two may share one). The copying
-/// warp walks the lines of all groups at once, brings each block of the other axis that any of them
-/// lists, once, and notes what it is to each group.
+/// warps walk the lines of all groups at once and bring each block of the other axis that any of
+/// them lists, once: one of them the first tile of a pair (keys, or queries), with a note of what
+/// it is to each group, the other the second (values, or cotangents).
 namespace sash::cuda::hopper {
 
 using namespace fragments;
@@ -34,8 +35,36 @@ __device__ inline void meet_group() {
   asm volatile("bar.sync %0, %1;" ::"r"(1 + group()), "n"(kGroup) : "memory");
 }
 
-/// The groups of a block of threads, and the registers of their threads: a last group, of which one
-/// warp copies, gives most of its own to those that multiply. `per_sm` blocks share a
+/// Until those of all groups that multiply are.
+template <int groups>
+__device__ void meet_groups() {
+  asm volatile("bar.sync %0, %1;" ::"n"(1 + groups), "n"(groups * kGroup) : "memory");
+}
+
+/// Adds the sums of all groups to those of the first, in their order. `room`, in shared memory that
+/// nobody else uses from here on, holds those of one group. By all threads of all groups.
+template <int groups, int n>
+__device__ void add_up(float (&sum)[n], float* room) {
+  float* const mine = room + threadIdx.x % kGroup;
+  meet_groups<groups>();
+#pragma unroll 1
+  for (int from = 1; from < groups; ++from) {
+    if (group() == from) {
+#pragma unroll
+      for (int i = 0; i < n; ++i) mine[i * kGroup] = sum[i];
+    }
+    meet_groups<groups>();
+    if (group() == 0) {
+#pragma unroll
+      for (int i = 0; i < n; ++i) sum[i] += mine[i * kGroup];
+    }
+    meet_groups<groups>();
+  }
+  let_copies_see();
+}
+
+/// The groups of a block of threads, and the registers of their threads: a last group, of which two
+/// warps copy, gives most of its own to those that multiply. `per_sm` blocks share a
 /// multiprocessor.
 template <int groups, int per_sm>
 struct Groups {
@@ -58,13 +87,15 @@ struct General : S {
 constexpr int general_width(int width) { return width <= 64 ? 64 : width <= 128 ? 128 : 256; }
 
 /// How blocks of threads share the tiles of work: a tile is kLines lines of one head, one after the
-/// other in the map's order. Those with long lines come first, of all heads in turn; then head
-/// after head, so that neighbours read the same keys at about the same time.
+/// other in the map's order, or a long line, whose blocks its groups share. Long lines come first,
+/// of all heads in turn; then head after head, so that neighbours read the same keys at about the
+/// same time. Within bounds any line may be long or short, so that all come in turn, and the order
+/// decides which end the call.
 struct Schedule {
   int heads;              ///< of all batches
   int heads_of_batch;     ///< of queries, or of keys where tiles are of keys
-  int lines;              ///< of a head
-  int tiles, long_tiles;  ///< of a head
+  int lines, long_lines;  ///< of a head
+  int tiles, in_turn;     ///< of a head, and how many of them are taken of all heads in turn
   int items;              ///< tiles in all
   int direction;          ///< of the lines, where it is the same in every head
   const int32_t* order;   ///< of the lines, else
@@ -102,6 +133,7 @@ class Items {
 template <int kLines>
 struct Work {
   int b, h;
+  int shared;  ///< whether all groups have the same line, and take its blocks in turn
   int line[kLines];
 
   /// By all lanes of a warp, which agree in a way that the compiler knows of: what else the loop
@@ -109,42 +141,60 @@ struct Work {
   __device__ bool ended() const { return __reduce_min_sync(~0u, b) < 0; }
 };
 
-/// The same in the registers of the copying warp, whose lane i knows line i.
+/// The same in the registers of a copying warp, whose lane i knows line i.
 struct WorkAhead {
   int b, h, line;
+  bool shared;
+
+  /// What the other copying warp noted.
+  template <int kLines>
+  __device__ explicit WorkAhead(const Work<kLines>& work)
+      : b(work.b), h(work.h), line(work.line[min(lane(), kLines - 1)]), shared(work.shared) {}
 
   template <class T>
   __device__ WorkAhead(const Schedule& s, const Problem<T>& p, int lines, int item) {
-    const int in_long = s.long_tiles * s.heads, rest = s.tiles - s.long_tiles;
+    const int in_turn = s.in_turn * s.heads, rest = s.tiles - s.in_turn;
     int head, tile;
-    if (item < in_long) {
+    if (item < in_turn) {
       tile = item / s.heads;
       head = item - tile * s.heads;
     } else {
-      head = (item - in_long) / rest;
-      tile = s.long_tiles + (item - in_long) - head * rest;
+      head = (item - in_turn) / rest;
+      tile = s.in_turn + (item - in_turn) - head * rest;
     }
+    const bool of_long = tile < s.long_lines;
+    int at = of_long ? tile : s.long_lines + (tile - s.long_lines) * lines + lane();
+    if (of_long && lane() > 0) at = s.lines;
+    shared = false;
     b = head / s.heads_of_batch;
     h = head - b * s.heads_of_batch;
-    const int at = tile * lines + lane(), shared_by = p.heads / s.heads_of_batch;
     line = s.lines;
-    if (lane() >= lines || at >= s.lines) return;
     if (s.direction != 0) {
-      line = s.direction > 0 ? at : s.lines - 1 - at;
-    } else {
-      line = s.order[p.first_line(b, h * shared_by, s.lines) + at];
+      if (lane() < lines && at < s.lines) line = s.direction > 0 ? at : s.lines - 1 - at;
+      return;
     }
+    if (lane() < lines && at < s.lines) {
+      line = s.order[p.first_line(b, h * (p.heads / s.heads_of_batch), s.lines) + at];
+    }
+    // Some heads have fewer long lines than others.
+    const bool is_long = line < 0;
+    if (is_long) line = ~line;
+    if (!of_long || !__any_sync(~0u, is_long)) return;
+    shared = lines > 1;
+    const int first = __shfl_sync(~0u, line, 0);
+    if (lane() < lines) line = first;
   }
 
-  /// By all lanes; who reads `work` waits for `full`.
+  /// By all lanes; who reads `work` waits for `full`, which counts kLines arrivals.
   template <int kLines>
   __device__ void note(Work<kLines>& work, Barrier& full) const {
     if (lane() == 0) {
       work.b = b;
       work.h = h;
+      work.shared = shared;
     }
     if (lane() < kLines) work.line[lane()] = line;
-    full.arrive_as_one();
+    full.arrive(lane() < kLines);
   }
 };
 
@@ -152,7 +202,7 @@ struct WorkAhead {
 template <int kLines>
 __device__ void end_work(Work<kLines>& work, Barrier& full) {
   if (lane() == 0) work.b = -1;
-  full.arrive_as_one();
+  full.arrive(lane() < kLines);
 }
 
 /// Row `half` of each thread's sums, times `factor`, to features [0, min(width, 2 n)) of
@@ -224,18 +274,22 @@ inline constexpr size_t kSharedBytes = 227 * 1024;
 /// The schedule of a call, with the memory of its counter.
 class Scheduled {
  public:
-  /// `lines` of the map's lists make a tile.
+  /// `lines` of the map's lists make a tile; with `share`, each of the long ones does.
   Scheduled(const KernelContext& context, const kernels::BlockList& list, int64_t blocks,
-            int batches, int heads, int lines, int map_heads, int64_t places) {
-    const int64_t tiles = (blocks + lines - 1) / lines, all = int64_t{batches} * heads * tiles;
+            int batches, int heads, int lines, bool share, int map_heads, bool bounded,
+            int64_t places) {
+    const int64_t long_lines = share ? list.long_lines : 0;
+    const int64_t tiles = long_lines + (blocks - long_lines + lines - 1) / lines;
+    const int64_t all = int64_t{batches} * heads * tiles;
     if (all > INT_MAX) {
       throw ValueError("attention", "at most 2^31 - 1 tiles", std::to_string(all));
     }
     schedule_ = {.heads = batches * heads,
                  .heads_of_batch = heads,
                  .lines = static_cast<int>(blocks),
+                 .long_lines = static_cast<int>(long_lines),
                  .tiles = static_cast<int>(tiles),
-                 .long_tiles = static_cast<int>((list.long_lines + lines - 1) / lines),
+                 .in_turn = static_cast<int>(bounded ? tiles : long_lines),
                  .items = static_cast<int>(all),
                  .direction = list.direction,
                  .order = list.order,
@@ -243,7 +297,7 @@ class Scheduled {
     // Fixed turns keep blocks of threads that read the same keys together, but leave some idle in
     // the last round, and all that have no long line while others have.
     const int64_t rounds = (all + places - 1) / places;
-    const bool uneven = 2 * list.longest * blocks * map_heads > 3 * list.entries;
+    const bool uneven = bounded || 2 * list.longest * blocks * map_heads > 3 * list.entries;
     const bool idle = 25 * (rounds * places - all) > all;
     if (all <= places || !(list.long_lines > 0 || (uneven && idle))) return;
     counter_.emplace(context, sizeof(int));
@@ -259,16 +313,19 @@ class Scheduled {
 };
 
 /// As many blocks of threads as a card holds share the tiles of a call, whose lines are those of
-/// `list`: `blocks` for each of `heads` heads a batch. `allowed` is that of the kernel.
+/// `list`: `blocks` for each of `heads` heads a batch. The groups of a block share a long line if
+/// `share`. `allowed` is that of the kernel.
 template <class S, class Shared, class Call>
 void launch_walk(const KernelContext& context, void (*kernel)(Call), std::atomic<uint64_t>& allowed,
-                 Call call, const kernels::BlockList& list, int64_t blocks, int heads) {
+                 Call call, const kernels::BlockList& list, int64_t blocks, int heads,
+                 bool share = true) {
   static_assert(sizeof(Shared) <= kSharedBytes);
   constexpr auto shared = static_cast<int>(sizeof(Shared));
   const auto& p = call.problem;
   const int64_t most = places(context, S::kPerSm);
-  const Scheduled scheduled(context, list, blocks, p.batches, heads, S::kLines,
-                            static_cast<int>(p.map.batches * p.map.heads), most);
+  const Scheduled scheduled(context, list, blocks, p.batches, heads, S::kLines, share,
+                            static_cast<int>(p.map.batches * p.map.heads),
+                            p.bounds.ranges != nullptr, most);
   call.schedule = scheduled.schedule();
   launch(context, kernel, allowed, std::min<int64_t>(most, call.schedule.items), S::kThreads,
          shared, shared, call);

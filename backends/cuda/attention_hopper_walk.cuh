@@ -13,15 +13,17 @@ inline constexpr int kWhole = -1, kAbsent = -2, kCut = 1 << 30;
 /// The number of no block.
 inline constexpr int kNone = INT_MAX;
 
-/// The blocks that any of kLines neighbouring lines lists within bounds, ascending. By all lanes of
-/// a warp. Lines are blocks of queries (`by_query`) or keys.
-template <class T, int kLines, bool by_query>
+/// The blocks that any of kLines lines lists within bounds, ascending, kBlocks a step. By all lanes
+/// of a warp. Lines are blocks of queries (`by_query`) or keys. Where groups share a line, each
+/// step is another one's.
+template <class T, int kLines, bool by_query, int kBlocks = 1>
 class Walk {
  public:
   /// The lines of `work` in head (b, h).
   __device__ Walk(const Problem<T>& p, const WorkAhead& work, int h)
       : p_(p),
         list_(by_query ? p.map.by_query : p.map.by_key),
+        shared_(work.shared),
         line_(__shfl_sync(~0u, work.line, lane() / 2)) {
     const int b = work.b;
     static_assert(2 * kLines <= 32);
@@ -35,27 +37,33 @@ class Walk {
       if (p.bounds.ranges) narrow(p.bounds.head(b, h), entry, end);
     }
     end_ = end;
-    head_ = within_bounds(read(entry));
-    ahead_ = read(entry + 1);
-    entry_ = entry + 2;
+    head_ = within_bounds(checked(fetch(entry), entry));
+    entry_ = entry + 1;
+    ahead_ = fetch(entry_);
+    block_ = __reduce_min_sync(~0u, head_.block);
   }
 
-  __device__ bool more() const { return __any_sync(~0u, head_.block != kNone); }
+  __device__ bool more() const { return block_ != kNone; }
 
-  /// The next block, or kNone.
+  /// The next block, or kNone. All groups wait for this, so there is no branch in it, and what it
+  /// loads is first used a step later.
   __device__ int next() {
-    const int block = __reduce_min_sync(~0u, head_.block);
-    const bool mine = block != kNone && head_.block == block;
+    const int block = block_;
+    const bool mine = head_.block == block;
     const int tile = mine ? head_.tile : kAbsent;
-    tile_ = max(tile, __shfl_xor_sync(~0u, tile, 1));
-    if (mine) {
-      head_ = within_bounds(ahead_);
-      ahead_ = read(entry_++);
-    }
+    const int of_line = max(tile, __shfl_xor_sync(~0u, tile, 1));
+    tile_ = shared_ && lane() / 2 != turn_ / kBlocks ? kAbsent : of_line;
+    turn_ = turn_ + 1 == kLines * kBlocks ? 0 : turn_ + 1;
+    const Entry following = within_bounds(checked(ahead_, entry_));
+    head_.block = mine ? following.block : head_.block;
+    head_.tile = mine ? following.tile : head_.tile;
+    entry_ += mine;
+    ahead_ = fetch(entry_);
+    block_ = __reduce_min_sync(~0u, head_.block);
     return block;
   }
 
-  /// On lanes 2 w: what that block is to line w.
+  /// On lanes 2 w: what that block is to group w.
   __device__ int tile() const { return tile_; }
 
  private:
@@ -63,9 +71,15 @@ class Walk {
   struct Entry {
     int block, tile;
   };
-  __device__ Entry read(int entry) const {
+  /// Entry number `entry`, or what follows the last. Nothing waits for it here.
+  __device__ Entry fetch(int entry) const {
+    const int at = min(entry, end_);
+    return {list_.block[at], list_.tile[at]};
+  }
+  /// What was fetched as that number, as far as it exists.
+  __device__ Entry checked(const Entry& fetched, int entry) const {
     if (entry >= end_) return {kNone, kAbsent};
-    return {list_.block[entry], lane() % 2 == 0 ? list_.tile[entry] : kWhole};
+    return {fetched.block, lane() % 2 == 0 ? fetched.tile : kWhole};
   }
 
   /// Leaves of the entries [entry, end) those of blocks that meet the bounds.
@@ -103,22 +117,25 @@ class Walk {
 
   /// What bounds leave of an entry.
   __device__ Entry within_bounds(const Entry& entry) const {
-    if (entry.block == kNone) return entry;
-    const int key = (by_query ? entry.block : line_) * kBlock, past = min(key + kBlock, p_.keys);
+    const int block = min(by_query ? entry.block : line_, INT_MAX / kBlock - 1);
+    const int key = block * kBlock, past = min(key + kBlock, p_.keys);
     int most_lo = most_lo_, least_hi = least_hi_;
     if (!by_query) {
-      if (!p_.bounds.summary) return entry;
-      const int4* summary = p_.bounds.summary + summaries_ + entry.block;
-      if (summary->x >= past || summary->w <= key) return {entry.block, kAbsent};
-      most_lo = summary->y;
-      least_hi = summary->z;
+      if (!p_.bounds.summary || entry.block == kNone) return entry;
+      const int4 summary = p_.bounds.summary[summaries_ + entry.block];
+      if (summary.x >= past || summary.w <= key) return {entry.block, kAbsent};
+      most_lo = summary.y;
+      least_hi = summary.z;
     }
-    if (most_lo <= key && least_hi >= past) return entry;
-    return {entry.block, kCut + 1 + entry.tile};
+    const bool cut = entry.tile != kAbsent && (most_lo > key || least_hi < past);
+    return {entry.block, cut ? kCut + 1 + entry.tile : entry.tile};
   }
 
   const Problem<T>& p_;
   const kernels::BlockList& list_;
+  const bool shared_;
+  int turn_ = 0;       ///< whose the next block is, where groups share a line
+  int block_;          ///< the next
   int summaries_ = 0;  ///< where those of this head start, where lines are those of keys
   int most_lo_ = INT_MIN, least_hi_ = INT_MAX;  ///< of the line, where it is one of queries
   int line_;
@@ -126,23 +143,30 @@ class Walk {
   Entry head_, ahead_;
 };
 
-/// What the copying warp says of the blocks in one stage of a ring.
+/// What a copying warp says of the blocks in one stage of a ring.
 template <int kLines, int kBlocks>
-struct Step {
+struct alignas(16) Step {
   int block[kBlocks];
-  int tile[kLines][kBlocks];
   int h;     ///< the head of the queries
   int last;  ///< whether no step follows
+  int tile[kLines][kBlocks];
 
-  /// By all lanes of the copying warp.
-  __device__ void note(int part, int number, int tile_of_lane) {
-    if (lane() == 0) block[part] = number;
-    if (lane() % 2 == 0 && lane() / 2 < kLines) tile[lane() / 2][part] = tile_of_lane;
-  }
-  __device__ void note(int head, bool is_last) {
-    if (lane() != 0) return;
-    h = head;
-    last = is_last;
+  /// By all lanes of the copying warp: blocks, and on lanes 2 w what they are to group w. Who reads
+  /// the step waits for `full`, which counts kLines arrivals for it.
+  __device__ void note(const int (&number)[kBlocks], const int (&tile_of_lane)[kBlocks], int head,
+                       bool is_last, Barrier& full) {
+    if (lane() == 0) {
+#pragma unroll
+      for (int part = 0; part < kBlocks; ++part) block[part] = number[part];
+      h = head;
+      last = is_last;
+    }
+    const bool writes = lane() % 2 == 0 && lane() / 2 < kLines;
+    if (writes) {
+#pragma unroll
+      for (int part = 0; part < kBlocks; ++part) tile[lane() / 2][part] = tile_of_lane[part];
+    }
+    full.arrive(writes);
   }
 };
 
@@ -220,7 +244,7 @@ class Mask {
   static __device__ uint32_t gather(uint32_t x) { return (x & 0x03030303u) * 0x01041040u >> 24; }
 
   /// Clears bits that `ranges`, those of a head's queries, hide from a block that starts at `row`
-  /// and `column`. Of a word, only the bits of the thread's own columns count.
+  /// and `column`. Of a word, only the bits of the thread's own columns count. By all lanes.
   template <class T>
   static __device__ void cut_by_bounds(uint64_t (&word)[2], const Problem<T>& p, const int2* ranges,
                                        int row, int column) {
@@ -231,15 +255,29 @@ class Mask {
         word[half] &= bit_range(seen.x - column, seen.y - column);
       }
     } else {
-#pragma unroll 1  // rare, and long
-      for (int j = 0; j < 16; ++j) {
-        const int bit = column_of(j / 2, j % 2);
-        const int2 seen = ranges[min(column + bit, p.queries - 1)];
+      // Of the warp's 16 keys, those that queries `lane` and `lane + 32` see: in halves of a word.
+      uint32_t keys = 0;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int2 seen = ranges[min(column + lane() + 32 * half, p.queries - 1)];
+        const int first = row + row_of_warp();
+        keys |= (static_cast<uint32_t>(bit_range(seen.x - first, seen.y - first)) & 0xFFFF)
+                << 16 * half;
+      }
+      uint32_t bits[2][2] = {};  // of both rows, those of each half of the columns
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        const int query = column_of(j / 2, j % 2);
+        const uint32_t own = __shfl_sync(~0u, keys, query) >> lane() / 4;
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const int key = row + row_of(half);
-          if (key < seen.x || key >= seen.y) word[half] &= ~(uint64_t{1} << bit);
+          bits[half][0] |= (own >> 8 * half & 1) << query;
+          bits[half][1] |= (own >> (16 + 8 * half) & 1) << query;
         }
+      }
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        word[half] &= bits[half][0] | uint64_t{bits[half][1]} << 32;
       }
     }
   }

@@ -37,10 +37,11 @@ class Barrier {
         : "memory");
   }
 
-  /// By all lanes of a warp, which arrive as one: the same holds of what any of them did.
+  /// By all lanes of a warp, which arrive as one: the same holds of what any of them did. It is the
+  /// last that arrives, as the one that compute-sanitizer remembers of those that read a word.
   __device__ void arrive_as_one() {
     __syncwarp();
-    arrive(threadIdx.x % 32 == 0);
+    arrive(threadIdx.x % 32 == 31);
   }
 
   /// The same, and `bytes` that copies will bring belong to this phase too.
@@ -77,10 +78,29 @@ class Barrier {
   uint64_t state_;
 };
 
+/// Whether this is the one of a warp's lanes that starts copies, always the same one. By all lanes;
+/// behind it, the compiler knows that there is but one thread.
+__device__ inline bool is_chosen() {
+  uint32_t chosen;
+  asm volatile(
+      "{\n"
+      ".reg .pred chosen;\n"
+      "elect.sync _|chosen, 0xFFFFFFFF;\n"
+      "selp.u32 %0, 1, 0, chosen;\n"
+      "}"
+      : "=r"(chosen));
+  return chosen != 0;
+}
+
+/// Lets copies that start later see what this thread did in shared memory.
+__device__ inline void let_copies_see() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
 /// Lets copies see barriers that this thread has set.
 __device__ inline void publish_barriers() {
   asm volatile("fence.mbarrier_init.release.cluster;");
-  asm volatile("fence.proxy.async.shared::cta;");
+  let_copies_see();
 }
 
 /// A place in a ring of kStages buffers, each with a barrier that says it is full and one that says

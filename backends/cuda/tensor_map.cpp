@@ -27,6 +27,22 @@ Encode encoder() {
   return encode;
 }
 
+/// Rows of the innermost axis lie together; `step` is that of the others, in bytes.
+CUtensorMap encode(CUtensorMapDataType type, int rank, const void* data, const cuuint64_t* extent,
+                   const cuuint64_t* step, const cuuint32_t* box, CUtensorMapSwizzle swizzle) {
+  const cuuint32_t every[4] = {1, 1, 1, 1};
+  CUtensorMap map;
+  const CUresult result =
+      encoder()(&map, type, static_cast<cuuint32_t>(rank), const_cast<void*>(data), extent, step,
+                box, every, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result != CUDA_SUCCESS) {
+    throw DeviceError(
+        "cuda", "cuTensorMapEncodeTiled failed with " + std::to_string(static_cast<int>(result)));
+  }
+  return map;
+}
+
 }  // namespace
 
 bool fits_tensor_map(const TensorView& x) {
@@ -52,19 +68,18 @@ CUtensorMap tensor_map(const TensorView& x, int features) {
     step[axis] = static_cast<cuuint64_t>(stride * 2);
   }
   const cuuint32_t box[4] = {static_cast<cuuint32_t>(features), 64, 1, 1};
-  const cuuint32_t every[4] = {1, 1, 1, 1};
   const auto swizzle = features == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B;
   const auto type = x.dtype == DType::bfloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                                                : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-  CUtensorMap map;
-  const CUresult result =
-      encoder()(&map, type, 4, x.data, extent, step, box, every, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (result != CUDA_SUCCESS) {
-    throw DeviceError(
-        "cuda", "cuTensorMapEncodeTiled failed with " + std::to_string(static_cast<int>(result)));
-  }
-  return map;
+  return encode(type, 4, x.data, extent, step, box, swizzle);
+}
+
+CUtensorMap tensor_map(const float* x, int64_t rows, int columns) {
+  const auto width = static_cast<cuuint64_t>(columns);
+  const cuuint64_t extent[2] = {width, static_cast<cuuint64_t>(rows)}, step[1] = {width * 4};
+  const cuuint32_t box[2] = {static_cast<cuuint32_t>(columns), 1};
+  return encode(CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, x, extent, step, box,
+                CU_TENSOR_MAP_SWIZZLE_NONE);
 }
 
 }  // namespace sash::cuda

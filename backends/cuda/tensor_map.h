@@ -16,4 +16,8 @@ bool fits_tensor_map(const TensorView& x);
 /// as a __grid_constant__.
 CUtensorMap tensor_map(const TensorView& x, int features);
 
+/// The same for copies of single rows of `x` [rows][columns], floats without gaps; columns <= 256
+/// and a multiple of 4, rows < 2^31.
+CUtensorMap tensor_map(const float* x, int64_t rows, int columns);
+
 }  // namespace sash::cuda

@@ -15,13 +15,14 @@ inline constexpr int64_t kBlockKeys = 64;
 ///
 /// `order` is one in which to take the lines of a head where many share the work: first those that
 /// are more than twice as long as the mean, then the others from the end that has more entries, so
-/// that what starts last is short; otherwise neighbours follow each other.
+/// that what starts last is short; otherwise neighbours follow each other. A line r of the first
+/// kind is listed as ~r.
 struct BlockList {
   const int32_t* start = nullptr;       ///< [lines + 1]
   const int32_t* full_start = nullptr;  ///< [lines]
-  const int32_t* block = nullptr;       ///< [entries]: number of the block on the other axis
-  const int32_t* tile = nullptr;        ///< [entries]: its bit tile; -1 where visible whole
-  const int32_t* order = nullptr;       ///< [lines]: each head's lines, numbered from 0
+  const int32_t* block = nullptr;       ///< [entries + 1]: number of the block on the other axis
+  const int32_t* tile = nullptr;        ///< [entries + 1]: its bit tile; -1 where visible whole
+  const int32_t* order = nullptr;       ///< [lines]: each head's lines, from 0; long ones as ~r
 
   int64_t entries = 0;
   int64_t longest = 0;     ///< most entries of a line
