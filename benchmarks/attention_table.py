@@ -27,7 +27,9 @@ PAGE = """# How fast attention is
 Times of one run on {device}, with PyTorch {torch} timed on the same cases. What sash computes was
 checked against plain sums in float64 before it was timed. Without another word, all is bfloat16.
 
-- **ms**: the median of at least ten runs of calls in a row, forward and backward apart.
+- **ms**: the median of at least ten runs of calls in a row, forward and backward apart. Where the
+  host takes longer to make the calls than the card to work them off, that is what was timed: so it
+  may be for the peers of short calls.
 - **limit**: the part that is reached of what the card could do. No kernel can be faster than the
   larger of two times: that of the products over the visible pairs of queries and keys alone
   (forward 2 products of 2 D operations a pair, backward 5) at {operations:.0f} TFLOP/s, and that of
