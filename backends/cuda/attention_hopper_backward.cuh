@@ -92,4 +92,21 @@ struct BackwardShared {
   }
 };
 
+/// Copies the tiles that stay for `work`: the rows of its lines of `x` and `y`.
+template <class S>
+__device__ void copy_own(BackwardShared<S>& shared, RingPlace<S::kResident>& at,
+                         const WorkAhead& work, const CUtensorMap& x, const CUtensorMap& y) {
+  const int own = at.stage();
+  Barrier& full = shared.own_full[own];
+  shared.own_empty[own].wait(at.parity() ^ 1);
+  if (is_chosen()) full.arrive_and_expect(2 * S::kLines * S::Rows::kBytes);
+  for (int i = 0; i < S::kLines; ++i) {
+    const int row = __shfl_sync(~0u, work.line, i) * kBlock;
+    if (!is_chosen()) continue;
+    copy_rows(shared.own[own][0][i], 0, x, row, work.h, work.b, full);
+    copy_rows(shared.own[own][1][i], 0, y, row, work.h, work.b, full);
+  }
+  at.advance();
+}
+
 }  // namespace sash::cuda::hopper

@@ -28,17 +28,7 @@ __device__ void copy_queries(const Backward<T>& x, KeyShared<S>& shared) {
   for (int item; (item = items.next()) >= 0; at_work.advance()) {
     const WorkAhead work(x.schedule, p, S::kLines, item);
     work.note(shared.work[at_work.stage()], shared.work_full[at_work.stage()]);
-    const int own = at_own.stage();
-    Barrier& full = shared.own_full[own];
-    shared.own_empty[own].wait(at_own.parity() ^ 1);
-    if (is_chosen()) full.arrive_and_expect(2 * S::kLines * S::Rows::kBytes);
-    for (int i = 0; i < S::kLines; ++i) {
-      const int row = __shfl_sync(~0u, work.line, i) * kBlock;
-      if (!is_chosen()) continue;
-      copy_rows(shared.own[own][0][i], 0, x.k, row, work.h, work.b, full);
-      copy_rows(shared.own[own][1][i], 0, x.v, row, work.h, work.b, full);
-    }
-    at_own.advance();
+    copy_own<S>(shared, at_own, work, x.k, x.v);
     const int end_head = (work.h + 1) * heads;
     for (int h = work.h * heads; h < end_head; ++h) {
       Walk<T, S::kLines, false> walk(p, work, h);

@@ -40,17 +40,7 @@ __device__ void copy_keys(const Backward<T>& x, QueryShared<S>& shared) {
     prefetch_out(x, work);
     Walk<T, S::kLines, true> walk(p, work, work.h);
     const int head = p.group_of(work.h);
-    const int own = at_own.stage();
-    Barrier& full = shared.own_full[own];
-    shared.own_empty[own].wait(at_own.parity() ^ 1);
-    if (is_chosen()) full.arrive_and_expect(2 * S::kLines * S::Rows::kBytes);
-    for (int i = 0; i < S::kLines; ++i) {
-      const int row = __shfl_sync(~0u, work.line, i) * kBlock;
-      if (!is_chosen()) continue;
-      copy_rows(shared.own[own][0][i], 0, x.q, row, work.h, work.b, full);
-      copy_rows(shared.own[own][1][i], 0, x.g, row, work.h, work.b, full);
-    }
-    at_own.advance();
+    copy_own<S>(shared, at_own, work, x.q, x.g);
     bool more;
     do {
       const int s = at.stage();
