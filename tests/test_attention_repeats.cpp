@@ -108,9 +108,10 @@ std::vector<Tensor> results(const AttentionOptions& options, const std::vector<T
   return all;
 }
 
-/// Of [B, H, S, D]: more tiles than a card's processors hold, of lines that are even, uneven, or
-/// have a few long ones among them, so that every way to share the tiles is taken. How they are
-/// shared may not show: a head by itself, whose tiles all start at once, has the same bits.
+/// Of [B, H, S, D], under masks whose lines are even, uneven, or have a few long ones among them:
+/// so every way to share tiles is taken where there are more than a card's processors hold. How
+/// they are shared may not show: a head by itself, whose tiles all start at once, has the same
+/// bits.
 void check_heads(Device device, DType dtype, const Shape& shape) {
   const int64_t batch = shape[0], heads = shape[1];
   manual_seed(4);
@@ -140,7 +141,8 @@ void check_heads(Device device, DType dtype, const Shape& shape) {
 
 }  // namespace
 
-TEST_CASE("attention: heads have the same bits among others and alone") {
+// Those that are long enough to be cut into strips are cut by how many heads there are.
+TEST_CASE("attention: short heads have the same bits among others and alone") {
   check_heads(kCPU, DType::float32, {2, 5, 448, 24});
   check_heads(kCPU, DType::bfloat16, {2, 5, 448, 32});
 }

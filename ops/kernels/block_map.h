@@ -11,7 +11,8 @@ inline constexpr int64_t kBlockKeys = 64;
 
 /// For each block of one axis, the blocks of the other axis that it meets. Line r lists entries
 /// [start[r], start[r + 1]): first those that are visible in part, up to full_start[r], then those
-/// that are visible whole. Both runs ascend.
+/// that are visible whole. Both runs ascend. Behind the last entry lies one more, of no meaning,
+/// for kernels that read ahead.
 ///
 /// `order` is one in which to take the lines of a head where many share the work: first those that
 /// are more than twice as long as the mean, then the others from the end that has more entries, so
