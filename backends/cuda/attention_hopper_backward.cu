@@ -4,16 +4,10 @@
 #include "attention_diagonals.cuh"
 #include "attention_hopper.h"
 #include "attention_hopper_backward.cuh"
+#include "attention_limits.h"
 
 namespace sash::cuda {
 namespace {
-
-bool is_hopper(Device device) {
-  int major = 0, minor = 0;
-  SASH_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device.index));
-  SASH_CUDA_CHECK(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device.index));
-  return major == 9 && minor == 0;
-}
 
 /// A view whose rows the copy engine can read: itself, or a contiguous copy.
 class Readable {
@@ -34,12 +28,17 @@ class Readable {
 
 }  // namespace
 
-bool attention_hopper_takes(const KernelContext& context, const kernels::AttentionInputs& inputs) {
+bool attention_hopper_runs(Device device) {
+  return has_hopper_code(device) &&
+         shared_memory_limit(device) >= static_cast<int>(hopper::kSharedBytes);
+}
+
+bool attention_hopper_takes(const kernels::AttentionInputs& inputs) {
   const auto& [q, k, v] = inputs;
   const auto fits = [](const TensorView& x) {
     return fits_tensor_map(x) && x.shape[3] % 8 == 0 && x.shape[3] <= 256;
   };
-  return fits(q) && fits(k) && fits(v) && is_hopper(context.device);
+  return fits(q) && fits(k) && fits(v);
 }
 
 void attention_hopper_backward(KernelContext& context, const kernels::AttentionInputs& inputs,
