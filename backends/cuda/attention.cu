@@ -3,6 +3,7 @@
 #include "../../core/dispatch.h"
 #include "attention_backward.h"
 #include "attention_choice.h"
+#include "attention_limits.h"
 #include "attention_problem.cuh"
 
 /// Attention in tiles with a running softmax (M. Milakov and N. Gimelshein, "Online normalizer
@@ -12,22 +13,22 @@ namespace {
 
 using namespace attn;
 
+template <class T, int width_, int rows>
+struct ForwardTile : Tile<T, width_, rows, rows> {
+  using Base = Tile<T, width_, rows, rows>;
+  using Flags = attn::Flags<rows, rows>;
+  /// Keys make room for weights.
+  static constexpr int kKeySize = std::max(Base::kSize, Base::kSquareSize);
+  static constexpr int kMost =
+      static_cast<int>(sizeof(T) * (2 * Base::kSize + kKeySize) + sizeof(Flags));
+  static constexpr int kRegisters = sizeof(T) == 8 ? 232 : width_ <= 64 ? 128 : 168;
+  static constexpr int kBlocks = blocks_per_multiprocessor(kMost, kRegisters);
+};
+
 template <class T, int width>
 inline constexpr int kForwardRows = width * sizeof(T) <= 512    ? 64
                                     : width * sizeof(T) <= 1024 ? 32
                                                                 : 16;
-
-template <class T, int width>
-struct ForwardTile : Tile<T, width, kForwardRows<T, width>> {
-  using Base = Tile<T, width, kForwardRows<T, width>>;
-  using Flags = attn::Flags<Base::kRows>;
-  /// Keys make room for weights.
-  static constexpr int kKeySize = std::max(Base::kSize, Base::kSquareSize);
-  static constexpr int kShared =
-      static_cast<int>(sizeof(T) * (2 * Base::kSize + kKeySize) + sizeof(Flags));
-  static constexpr int kRegisters = sizeof(T) == 8 ? 232 : width <= 64 ? 128 : 168;
-  static constexpr int kBlocks = blocks_per_multiprocessor(kShared, kRegisters);
-};
 
 template <class T>
 struct Forward {
@@ -75,10 +76,9 @@ struct Softmax {
 };
 
 /// One block computes kRows rows of out and lse.
-template <class T, int width, bool general>
-__global__ void __launch_bounds__(kBlock, (ForwardTile<T, width>::kBlocks))
+template <class S, bool general, class T = typename S::Element>
+__global__ void __launch_bounds__(kBlock, S::kBlocks)
     forward_kernel(const __grid_constant__ Forward<T> x) {
-  using S = ForwardTile<T, width>;
   extern __shared__ __align__(16) unsigned char shared[];
   T* q = reinterpret_cast<T*>(shared);  // [kRows][width]
   T* k = q + S::kSize;                  // [kRows][width], then
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kBlock, (ForwardTile<T, width>::kBlocks))
   const Visible<T> visible(p, b, h);
   const Scores<T, general, S> score_of(p, b, h);
 
-  S::read(x.q.at(b, h), query, p.queries, q);
+  S::read_rows(x.q.at(b, h), query, p.queries, q);
   typename S::Sums sum = {};
   Softmax<S, T> softmax;
   BlockWalk walk(p.map.by_query, visible.map_head * p.map.query_blocks + query_block);
@@ -103,8 +103,8 @@ __global__ void __launch_bounds__(kBlock, (ForwardTile<T, width>::kBlocks))
     for (int part = 0; part < kMapKeys; part += S::kRows) {
       const int key = walk.block * kMapKeys + part;
       if (!flags.fill(visible, walk, head, query, key)) continue;
-      S::read(keys, key, p.keys, k);
-      S::read(values, key, p.keys, v);
+      S::read_columns(keys, key, p.keys, k);
+      S::read_columns(values, key, p.keys, v);
       S::template wait<1>();
       typename S::Scores score = {};
       S::multiply_rows(q, k, score);
@@ -140,13 +140,12 @@ __global__ void __launch_bounds__(kBlock, (ForwardTile<T, width>::kBlocks))
   S::write(sum, factor, x.out.at(b, h), query, p.queries);
 }
 
-template <class T, int width, bool general>
+template <class S, bool general, class T>
 void forward(const KernelContext& context, const Forward<T>& call) {
-  using S = ForwardTile<T, width>;
   static constinit std::atomic<uint64_t> allowed{0};
   const auto& p = call.problem;
-  launch(context, forward_kernel<T, width, general>, allowed,
-         p.batches * p.heads * tiles_of(p.queries, S::kRows), kBlock, S::kShared, S::kShared, call);
+  launch(context, forward_kernel<S, general>, allowed,
+         p.batches * p.heads * tiles_of(p.queries, S::kRows), kBlock, S::kMost, S::kMost, call);
 }
 
 void forward_by_cores(const KernelContext& context, const kernels::AttentionInputs& x,
@@ -161,11 +160,14 @@ void forward_by_cores(const KernelContext& context, const kernels::AttentionInpu
                           rows_of<T>(x.v),
                           rows_of<T>(out),
                           lse.ptr<T>()};
-    dispatch_tile(features, call.problem,
-                  [&]<int width, bool general>(std::integral_constant<int, width>,
-                                               std::bool_constant<general>) {
-                    forward<T, width, general>(context, call);
-                  });
+    dispatch_tile(
+        features, call.problem,
+        [&]<int width, bool general>(std::integral_constant<int, width>,
+                                     std::bool_constant<general>) {
+          constexpr int rows = kForwardRows<T, width>;
+          with_shape_that_fits<ForwardTile<T, width, rows>, ForwardTile<T, width, rows / 2>>(
+              context.device, [&]<class S>() { forward<S, general>(context, call); });
+        });
   });
 }
 

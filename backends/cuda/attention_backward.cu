@@ -1,6 +1,7 @@
 #include "attention_backward.h"
 
 #include "../../core/dispatch.h"
+#include "attention_limits.h"
 #include "attention_problem.cuh"
 
 /// The gradient of attention, from the saved log-sum-exp; formulas in ops/kernels/attention.h. One
@@ -11,26 +12,33 @@ namespace {
 
 using namespace attn;
 
+template <class T, int width_, int rows, int columns>
+struct BackwardTile : Tile<T, width_, rows, columns> {
+  using Base = Tile<T, width_, rows, columns>;
+  using QueryFlags = Flags<rows, columns>;  ///< where rows are queries
+  using KeyFlags = Flags<columns, rows>;
+  static constexpr int kBytes = static_cast<int>(sizeof(T));
+  /// Values make room for slopes.
+  static constexpr int kValueSize = std::max(Base::kStepSize, Base::kSquareSize);
+  static constexpr int kQueryShared = kBytes * (2 * Base::kSize + Base::kStepSize + kValueSize) +
+                                      static_cast<int>(sizeof(QueryFlags));
+  static constexpr int kQueryBlocks = blocks_per_multiprocessor(kQueryShared, 168);
+  static constexpr int kKeyShared =
+      kBytes * (2 * Base::kSize + 2 * Base::kStepSize + Base::kSquareSize + 2 * columns) +
+      static_cast<int>(sizeof(KeyFlags));
+  static constexpr int kKeyBlocks = blocks_per_multiprocessor(kKeyShared, width_ <= 32 ? 168 : 232);
+  static constexpr int kMost = std::max(kQueryShared, kKeyShared);
+};
+
 template <class T, int width>
 inline constexpr int kBackwardRows = width * sizeof(T) <= 256 && sizeof(T) == 4 ? 64
                                      : width * sizeof(T) <= 1024                ? 32
                                                                                 : 16;
-
 template <class T, int width>
-struct BackwardTile : Tile<T, width, kBackwardRows<T, width>> {
-  using Base = Tile<T, width, kBackwardRows<T, width>>;
-  using Flags = attn::Flags<Base::kRows>;
-  static constexpr int kBytes = static_cast<int>(sizeof(T));
-  /// Values make room for slopes.
-  static constexpr int kValueSize = std::max(Base::kSize, Base::kSquareSize);
-  static constexpr int kQueryShared =
-      kBytes * (3 * Base::kSize + kValueSize) + static_cast<int>(sizeof(Flags));
-  static constexpr int kQueryBlocks = blocks_per_multiprocessor(kQueryShared, 168);
-  static constexpr int kKeyShared =
-      kBytes * (4 * Base::kSize + Base::kSquareSize + 2 * Base::kRows) +
-      static_cast<int>(sizeof(Flags));
-  static constexpr int kKeyBlocks = blocks_per_multiprocessor(kKeyShared, width <= 32 ? 168 : 232);
-};
+using LargeTile = BackwardTile<T, width, kBackwardRows<T, width>, kBackwardRows<T, width>>;
+/// Of wide heads, where a block of threads has less shared memory.
+template <class T, int width>
+using SmallTile = BackwardTile<T, width, 16, width * sizeof(T) <= 1024 ? 16 : 8>;
 
 template <class T>
 struct Backward {
@@ -80,9 +88,9 @@ class Diagonals {
   /// has met since the tile before.
   __device__ void add(const T* slopes, int distance) {
     const int right = static_cast<int>(threadIdx.x) - (S::kRows - 1);
-    if (right >= S::kRows) return;
+    if (right >= S::kColumns) return;
     T sum = 0;
-    for (int i = max(0, -right); i < min(S::kRows, S::kRows - right); ++i) {
+    for (int i = max(0, -right); i < min(S::kRows, S::kColumns - right); ++i) {
       sum += slopes[i * S::kSquareStride + i + right];
     }
     const int place = distance + right + reach_;
@@ -127,17 +135,16 @@ __device__ void write_bias(const Backward<T>& x, const typename S::Scores& slope
 }
 
 /// One block computes kRows rows of dq and of dbias.
-template <class T, int width, bool general>
-__global__ void __launch_bounds__(kBlock, (BackwardTile<T, width>::kQueryBlocks))
+template <class S, bool general, class T = typename S::Element>
+__global__ void __launch_bounds__(kBlock, S::kQueryBlocks)
     query_kernel(const __grid_constant__ Backward<T> x) {
-  using S = BackwardTile<T, width>;
   extern __shared__ __align__(16) unsigned char shared[];
   T* q = reinterpret_cast<T*>(shared);  // [kRows][width]
   T* g = q + S::kSize;                  // [kRows][width]
-  T* k = g + S::kSize;                  // [kRows][width]
-  T* v = k + S::kSize;                  // [kRows][width], then
+  T* k = g + S::kSize;                  // [kColumns][width]
+  T* v = k + S::kStepSize;              // [kColumns][width], then
   T* slopes = v;                        // [query][key]
-  auto& flags = *reinterpret_cast<typename S::Flags*>(v + S::kValueSize);
+  auto& flags = *reinterpret_cast<typename S::QueryFlags*>(v + S::kValueSize);
 
   const Problem<T>& p = x.problem;
   const Place place(p.queries, S::kRows, p.heads);
@@ -148,8 +155,8 @@ __global__ void __launch_bounds__(kBlock, (BackwardTile<T, width>::kQueryBlocks)
   const Visible<T> visible(p, b, h);
   const Scores<T, general, S> score_of(p, b, h);
 
-  S::read(x.q.at(b, h), query, p.queries, q);
-  S::read(x.g.at(b, h), query, p.queries, g);
+  S::read_rows(x.q.at(b, h), query, p.queries, q);
+  S::read_rows(x.g.at(b, h), query, p.queries, g);
   T lse[S::kMyRows], dot[S::kMyRows];
 #pragma unroll
   for (int i = 0; i < S::kMyRows; ++i) {
@@ -165,11 +172,11 @@ __global__ void __launch_bounds__(kBlock, (BackwardTile<T, width>::kQueryBlocks)
   typename S::Sums sum = {};
   BlockWalk walk(p.map.by_query, visible.map_head * p.map.query_blocks + query_block);
   while (walk.next([&](int n) { return visible.left(query_block, n); })) {
-    for (int part = 0; part < kMapKeys; part += S::kRows) {
+    for (int part = 0; part < kMapKeys; part += S::kColumns) {
       const int key = walk.block * kMapKeys + part;
       if (!flags.fill(visible, walk, head, query, key)) continue;
-      S::read(keys, key, p.keys, k);
-      S::read(values, key, p.keys, v);
+      S::read_columns(keys, key, p.keys, k);
+      S::read_columns(values, key, p.keys, v);
       S::template wait<0>();
       typename S::Scores score = {}, slope = {};
       S::multiply_rows(q, k, score);
@@ -212,19 +219,18 @@ __global__ void __launch_bounds__(kBlock, (BackwardTile<T, width>::kQueryBlocks)
 }
 
 /// One block computes kRows rows of dk and dv. Rows of its tiles of scores are keys.
-template <class T, int width, bool general>
-__global__ void __launch_bounds__(kBlock, (BackwardTile<T, width>::kKeyBlocks))
+template <class S, bool general, class T = typename S::Element>
+__global__ void __launch_bounds__(kBlock, S::kKeyBlocks)
     key_kernel(const __grid_constant__ Backward<T> x) {
-  using S = BackwardTile<T, width>;
   extern __shared__ __align__(16) unsigned char shared[];
   T* k = reinterpret_cast<T*>(shared);  // [kRows][width]
   T* v = k + S::kSize;                  // [kRows][width]
-  T* q = v + S::kSize;                  // [kRows][width]
-  T* g = q + S::kSize;                  // [kRows][width]
-  T* weights = g + S::kSize;            // [key][query], and slopes after weights
-  T* lse = weights + S::kSquareSize;    // [kRows]
-  T* dot = lse + S::kRows;              // [kRows]
-  auto& flags = *reinterpret_cast<typename S::Flags*>(dot + S::kRows);
+  T* q = v + S::kSize;                  // [kColumns][width]
+  T* g = q + S::kStepSize;              // [kColumns][width]
+  T* weights = g + S::kStepSize;        // [key][query], and slopes after weights
+  T* lse = weights + S::kSquareSize;    // [kColumns]
+  T* dot = lse + S::kColumns;           // [kColumns]
+  auto& flags = *reinterpret_cast<typename S::KeyFlags*>(dot + S::kColumns);
 
   const Problem<T>& p = x.problem;
   const Place place(p.keys, S::kRows, p.groups);
@@ -232,8 +238,8 @@ __global__ void __launch_bounds__(kBlock, (BackwardTile<T, width>::kKeyBlocks))
   const int key = place.tile * S::kRows, key_block = key / kMapKeys;
   const int64_t heads = p.heads / p.groups;
 
-  S::read(x.k.at(b, group), key, p.keys, k);
-  S::read(x.v.at(b, group), key, p.keys, v);
+  S::read_rows(x.k.at(b, group), key, p.keys, k);
+  S::read_rows(x.v.at(b, group), key, p.keys, v);
   typename S::Sums dk = {}, dv = {};
   for (int64_t h = group * heads; h < (group + 1) * heads; ++h) {
     const int64_t head = b * p.heads + h;
@@ -242,13 +248,13 @@ __global__ void __launch_bounds__(kBlock, (BackwardTile<T, width>::kKeyBlocks))
     const Rows<T> queries = x.q.at(b, h), slopes_out = x.g.at(b, h);
     BlockWalk walk(p.map.by_key, visible.map_head * p.map.key_blocks + key_block);
     while (walk.next([&](int n) { return visible.left(n, key_block); })) {
-      for (int part = 0; part < kMapRows; part += S::kRows) {
+      for (int part = 0; part < kMapRows; part += S::kColumns) {
         const int query = walk.block * kMapRows + part;
         if (!flags.fill(visible, walk, head, query, key)) continue;
-        S::read(queries, query, p.queries, q);
-        S::read(slopes_out, query, p.queries, g);
+        S::read_columns(queries, query, p.queries, q);
+        S::read_columns(slopes_out, query, p.queries, g);
         const int mine = static_cast<int>(threadIdx.x);
-        if (mine < S::kRows) {
+        if (mine < S::kColumns) {
           const bool inside = query + mine < p.queries;
           const int64_t row = head * p.queries + query + mine;
           lse[mine] = inside ? x.lse[row] * static_cast<T>(kLog2E) : kInfinity<T>;
@@ -320,18 +326,17 @@ void form_dots(const KernelContext& context, const Backward<T>& call) {
          kBlock, 0, 0, call);
 }
 
-template <class T, int width, bool general>
+template <class S, bool general, class T>
 void backward(const KernelContext& context, Backward<T> call, const TensorView* drelative) {
-  using S = BackwardTile<T, width>;
   static constinit std::atomic<uint64_t> allowed_queries{0}, allowed_keys{0}, allowed_sums{0};
   const auto& p = call.problem;
   const int64_t heads = p.batches * p.heads, tiles = tiles_of(p.queries, S::kRows);
   const int64_t table = drelative ? drelative->shape[2] : 0;
   const Workspace diagonals(context, heads * tiles * table * static_cast<int64_t>(sizeof(T)));
   call.diagonals = drelative ? diagonals.ptr<T>() : nullptr;
-  launch(context, query_kernel<T, width, general>, allowed_queries, heads * tiles, kBlock,
-         S::kQueryShared, S::kQueryShared, call);
-  launch(context, key_kernel<T, width, general>, allowed_keys,
+  launch(context, query_kernel<S, general>, allowed_queries, heads * tiles, kBlock, S::kQueryShared,
+         S::kQueryShared, call);
+  launch(context, key_kernel<S, general>, allowed_keys,
          p.batches * p.groups * tiles_of(p.keys, S::kRows), kBlock, S::kKeyShared, S::kKeyShared,
          call);
   if (!drelative) return;
@@ -366,7 +371,9 @@ void backward_by_cores(const KernelContext& context, const kernels::AttentionInp
     dispatch_tile(features, call.problem,
                   [&]<int width, bool general>(std::integral_constant<int, width>,
                                                std::bool_constant<general>) {
-                    backward<T, width, general>(context, call, y.drelative);
+                    with_shape_that_fits<LargeTile<T, width>, SmallTile<T, width>>(
+                        context.device,
+                        [&]<class S>() { backward<S, general>(context, call, y.drelative); });
                   });
   });
 }

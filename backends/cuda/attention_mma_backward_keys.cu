@@ -1,3 +1,4 @@
+#include "attention_limits.h"
 #include "attention_mma_backward.cuh"
 
 /// dK = scale E' Q and dV = (M P)' g, by blocks that own keys and meet the queries of all heads of
@@ -160,6 +161,7 @@ void keys(const KernelContext& context, const Backward<T>& call) {
   using S = typename KeyShapes<kWidth * sizeof(T) / 2>::type;
   static constinit std::atomic<uint64_t> allowed{0};
   constexpr int shared = shared_bytes<T, kWidth, S>();
+  static_assert(shared <= kLeastSharedMemory);
   const Problem<T>& p = call.problem;
   const int64_t blocks = (p.keys + S::kRows - 1) / S::kRows;
   launch(context, key_kernel<T, kWidth, S, plain>, allowed,

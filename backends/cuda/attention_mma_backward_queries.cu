@@ -1,4 +1,5 @@
 #include "attention_diagonals.cuh"
+#include "attention_limits.h"
 #include "attention_mma_backward.cuh"
 
 /// dQ = scale E K, by blocks that own queries; they also form the terms of their rows, dbias, and
@@ -42,6 +43,18 @@ struct QueryShapes<512> {
   using type = Shape<2, 1, 16, 1, false, 2>;
 };
 
+/// Those of general kernels where a block of threads has less shared memory: diagonals take some.
+template <int width>
+struct SmallQueryShapes : QueryShapes<width> {};
+template <>
+struct SmallQueryShapes<128> {
+  using type = Shape<4, 1, 64, 1, true, 2>;
+};
+template <>
+struct SmallQueryShapes<256> {
+  using type = Shape<4, 1, 16, 1, false, 2>;
+};
+
 /// This warp's rows of the terms, from rows of g and out in global memory: to `shared`, and to all.
 template <int kTiles, class T>
 __device__ void form_terms(const Backward<T>& x, int b, int h, int first, RowTerms* shared) {
@@ -78,11 +91,16 @@ __device__ void form_terms(const Backward<T>& x, int b, int h, int first, RowTer
   }
 }
 
-template <class T, int kWidth, class S>
-constexpr int shared_bytes() {
-  return (2 * S::kRows + 2 * S::kStages * S::kStep) * Tile<T, kWidth>::kRowBytes +
-         S::kRows * static_cast<int>(sizeof(RowTerms));
-}
+/// Shared memory of a kernel, in bytes: kMost with diagonals.
+template <class T, int kWidth, class S, bool plain>
+struct QueryMemory {
+  using Shape = S;
+  static constexpr int kShared =
+      (2 * S::kRows + 2 * S::kStages * S::kStep) * Tile<T, kWidth>::kRowBytes +
+      S::kRows * static_cast<int>(sizeof(RowTerms));
+  static constexpr int kMost =
+      kShared + (plain ? 0 : static_cast<int>(sizeof(DiagonalSquare<S::kRows, S::kStep>)));
+};
 
 /// One block computes kRows rows of dq.
 template <class T, int kWidth, class S, bool plain>
@@ -197,18 +215,17 @@ __global__ void __launch_bounds__(S::kThreads, S::resident(plain))
 
 template <class T, int kWidth>
 using QueryShape = typename QueryShapes<kWidth * sizeof(T) / 2>::type;
+template <class T, int kWidth>
+using SmallQueryShape = typename SmallQueryShapes<kWidth * sizeof(T) / 2>::type;
 
-template <class T, int kWidth, bool plain>
+template <class T, int kWidth, class S, bool plain>
 void queries(const KernelContext& context, const Backward<T>& call) {
-  using S = QueryShape<T, kWidth>;
+  using Shared = QueryMemory<T, kWidth, S, plain>;
   static constinit std::atomic<uint64_t> allowed{0};
-  constexpr int shared = shared_bytes<T, kWidth, S>();
-  constexpr int most =
-      shared + (plain ? 0 : static_cast<int>(sizeof(DiagonalSquare<S::kRows, S::kStep>)));
   const Problem<T>& p = call.problem;
   const int64_t blocks = call.padded_queries() / S::kRows;
   launch(context, query_kernel<T, kWidth, S, plain>, allowed, int64_t{p.batches} * p.heads * blocks,
-         S::kThreads, call.diagonals ? most : shared, most, call);
+         S::kThreads, call.diagonals ? Shared::kMost : Shared::kShared, Shared::kMost, call);
 }
 
 }  // namespace
@@ -216,15 +233,22 @@ void queries(const KernelContext& context, const Backward<T>& call) {
 template <class T>
 int query_rows(int64_t features) {
   int rows = 0;
-  with_width(features, false,
-             [&]<int kWidth, bool plain>() { rows = QueryShape<T, kWidth>::kRows; });
+  with_width(features, false, [&]<int kWidth, bool plain>() {
+    rows = QueryShape<T, kWidth>::kRows;
+    static_assert(SmallQueryShape<T, kWidth>::kRows == QueryShape<T, kWidth>::kRows);
+  });
   return rows;
 }
 
 template <class T>
 void backward_queries(const KernelContext& context, const Backward<T>& call) {
   with_width(std::max(call.q.width, call.v.width), is_plain(call.problem),
-             [&]<int kWidth, bool plain>() { queries<T, kWidth, plain>(context, call); });
+             [&]<int kWidth, bool plain>() {
+               with_shape_that_fits<QueryMemory<T, kWidth, QueryShape<T, kWidth>, plain>,
+                                    QueryMemory<T, kWidth, SmallQueryShape<T, kWidth>, plain>>(
+                   context.device,
+                   [&]<class S>() { queries<T, kWidth, typename S::Shape, plain>(context, call); });
+             });
 }
 
 template int query_rows<__nv_bfloat16>(int64_t);

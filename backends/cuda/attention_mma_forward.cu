@@ -1,3 +1,4 @@
+#include "attention_limits.h"
 #include "attention_mma.h"
 #include "attention_mma_scores.cuh"
 
@@ -235,6 +236,7 @@ void forward(const KernelContext& context, const Forward<T>& call) {
   using S = typename ForwardShapes<kWidth * sizeof(T) / 2>::type;
   static constinit std::atomic<uint64_t> allowed{0};
   constexpr int shared = (S::kRows + 2 * S::kStages * S::kStep) * Tile<T, kWidth>::kRowBytes;
+  static_assert(shared <= kLeastSharedMemory);
   const Problem<T>& p = call.problem;
   const int64_t blocks = (p.queries + S::kRows - 1) / S::kRows;
   launch(context, forward_kernel<T, kWidth, S, plain>, allowed,

@@ -223,10 +223,11 @@ class BlockWalk {
   uint32_t pending_ = 0, whole_ = 0;
 };
 
-/// What is known of a tile's scores beforehand: bit j of a word stands for key j of the tile.
-template <int rows>
+/// What is known of a tile's scores beforehand: a word for each query, whose bit j stands for key j
+/// of the tile.
+template <int queries, int keys>
 struct Flags {
-  uint64_t seen[rows], kept[rows];
+  uint64_t seen[queries], kept[queries];
 
   /// Fills the words for the tile that starts at (query, key), once every thread is done with the
   /// tile before; false, with nothing changed, if nothing of it is visible. By the whole block,
@@ -236,10 +237,10 @@ struct Flags {
                        int key) {
     const int i = static_cast<int>(threadIdx.x);
     if (walk.masked) {
-      constexpr uint64_t all = ~uint64_t{0} >> (64 - rows);
-      const uint64_t word = i < rows ? visible.word(walk.tile, query + i, key) & all : 0;
+      constexpr uint64_t all = ~uint64_t{0} >> (64 - keys);
+      const uint64_t word = i < queries ? visible.word(walk.tile, query + i, key) & all : 0;
       if (!__syncthreads_or(word != 0)) return false;
-      if (i < rows) seen[i] = word;
+      if (i < queries) seen[i] = word;
     } else {
       __syncthreads();
     }
@@ -248,13 +249,13 @@ struct Flags {
   }
 
  private:
-  /// Sixteen weights a turn.
+  /// Sixteen weights a turn; those past the last key of a tile are of no account.
   template <class T>
   __device__ void draw(const Problem<T>& p, int64_t head, int query, int key) {
-    constexpr int turns = rows / 16;
+    constexpr int turns = (keys + 15) / 16;
     const PhiloxState& random = p.dropout.random;
     const uint64_t base = (random.base ? *random.base : 0) + random.offset;
-    for (int task = static_cast<int>(threadIdx.x); task < rows * turns; task += kBlock) {
+    for (int task = static_cast<int>(threadIdx.x); task < queries * turns; task += kBlock) {
       const int i = task / turns, turn = task % turns;
       const auto first =
           static_cast<uint64_t>((head * p.queries + query + i) * p.keys + key + 16 * turn);

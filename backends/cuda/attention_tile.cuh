@@ -9,11 +9,11 @@
 
 /// The arithmetic of the attention kernels for float32 and float64: products of tiles.
 ///
-/// A block of 128 threads works on tiles of scores. Its threads stand in kDown rows of kAcross: the
-/// thread at (ty, tx) owns rows ty, ty + kDown, ... and columns tx, tx + kAcross, ... of a tile of
-/// scores, and the same rows of what is summed from it. So a row's owners are part of one warp: its
-/// maxima and sums need shuffles, and its weights can go through shared memory, without a block's
-/// barrier.
+/// A block of 128 threads works on tiles of scores, kRows x kColumns: it owns the rows, and meets
+/// the columns step by step. Its threads stand in kDown rows of kAcross: the thread at (ty, tx)
+/// owns rows ty, ty + kDown, ... and columns tx, tx + kAcross, ... of a tile of scores, and the
+/// same rows of what is summed from it. So a row's owners are part of one warp: its maxima and sums
+/// need shuffles, and its weights can go through shared memory, without a block's barrier.
 ///
 /// Tiles lie in shared memory, [row][feature], with 16 bytes after each row so that 16-byte reads
 /// of 8 neighbouring rows meet no bank twice; rows and features past the end are 0. Such a read
@@ -41,19 +41,22 @@ __device__ void copy_async(void* to, const void* from, bool copy) {
   }
 }
 
-/// Tiles of rows_ x rows_ scores; heads of up to `width_` features.
-template <class T, int width_, int rows_>
+/// Tiles of rows_ x columns_ scores; heads of up to `width_` features.
+template <class T, int width_, int rows_, int columns_>
 struct Tile {
-  static constexpr int kWidth = width_, kRows = rows_;
-  static constexpr int kAcross = kRows >= 64 ? 8 : 16, kDown = kBlock / kAcross;
+  using Element = T;
+  static constexpr int kWidth = width_, kRows = rows_, kColumns = columns_;
+  static constexpr int kAcross = kRows >= 64 || kColumns == 8 ? 8 : 16, kDown = kBlock / kAcross;
   static constexpr int kVector = 16 / sizeof(T);
   static constexpr int kStride = kWidth + kVector;
-  static constexpr int kSize = kRows * kStride;
+  /// Of the features of the rows, and of the columns.
+  static constexpr int kSize = kRows * kStride, kStepSize = kColumns * kStride;
   /// Of a tile of scores or weights.
-  static constexpr int kSquareStride = kRows + 2 * kVector;
+  static constexpr int kSquareStride = kColumns + 2 * kVector;
   static constexpr int kSquareSize = kRows * kSquareStride;
   /// A thread's share of a tile of scores, and the features of a row that it sums.
-  static constexpr int kMyRows = kRows / kDown, kMyColumns = kRows / kAcross;
+  static constexpr int kMyRows = kRows / kDown, kMyColumns = kColumns / kAcross;
+  static_assert(kRows % kDown == 0 && kColumns % kAcross == 0);
   static constexpr int kMyFeatures = kWidth / kAcross;
   /// Features come in runs of kRun side by side.
   static constexpr int kRun = kMyFeatures < kVector ? kMyFeatures : kVector;
@@ -76,13 +79,12 @@ struct Tile {
   }
 
   /// Begins to read rows [first, min(first + kRows, end)) of `x` to `to`, by the whole block.
-  static __device__ void read(const Rows<T>& x, int first, int end, T* to) {
-    if (x.vectors) {
-      copy_rows<kVector>(x, first, end, to);
-    } else {
-      copy_rows<1>(x, first, end, to);
-    }
-    __pipeline_commit();
+  static __device__ void read_rows(const Rows<T>& x, int first, int end, T* to) {
+    read<kRows>(x, first, end, to);
+  }
+  /// The same for the columns of the scores: kColumns rows of `x`.
+  static __device__ void read_columns(const Rows<T>& x, int first, int end, T* to) {
+    read<kColumns>(x, first, end, to);
   }
   /// What this block began to read is there, but for the last `open` tiles.
   template <int open>
@@ -117,7 +119,7 @@ struct Tile {
   static __device__ void multiply(const T* weights, const T* x, Sums& sum) {
     weights += ty() * kSquareStride;
 #pragma unroll 2
-    for (int j = 0; j < kRows; j += kVector) {
+    for (int j = 0; j < kColumns; j += kVector) {
       Vector<T, kVector> w[kMyRows];
 #pragma unroll
       for (int i = 0; i < kMyRows; ++i) {
@@ -194,18 +196,28 @@ struct Tile {
     return *reinterpret_cast<const Vector<T, n>*>(x);
   }
 
-  template <int wide>
+  template <int rows>
+  static __device__ void read(const Rows<T>& x, int first, int end, T* to) {
+    if (x.vectors) {
+      copy_rows<rows, kVector>(x, first, end, to);
+    } else {
+      copy_rows<rows, 1>(x, first, end, to);
+    }
+    __pipeline_commit();
+  }
+
+  template <int rows, int wide>
   static __device__ void copy_rows(const Rows<T>& x, int first, int end, T* to) {
     // The block copies `down` rows at a time; a thread stays with its features.
     constexpr int across = kWidth / wide < kBlock ? kWidth / wide : kBlock;
     constexpr int down = kBlock / across;
-    static_assert(kRows % down == 0);
+    static_assert(rows % down == 0);
     const int top = static_cast<int>(threadIdx.x) / across;
     for (int d = static_cast<int>(threadIdx.x) % across * wide; d < kWidth; d += across * wide) {
       const int inside = d < x.width ? end - first : 0;
       const T* from = x.data + (first + top) * x.row + d;
 #pragma unroll 8
-      for (int i = top; i < kRows; i += down) {
+      for (int i = top; i < rows; i += down) {
         copy_async<wide* static_cast<int>(sizeof(T))>(to + i * kStride + d, from, i < inside);
         from += down * x.row;
       }
