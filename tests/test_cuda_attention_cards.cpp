@@ -171,6 +171,10 @@ void check_widths(const char* limit) {
   }
 }
 
+void expect_all(const Tensor& x, double value) {
+  for (const double element : x.to_vector<double>()) REQUIRE(element == value);
+}
+
 }  // namespace
 
 TEST_CASE("cuda mask kernels: those that SASH_ATTENTION_KERNEL names run") { cuda_missing(); }
@@ -204,4 +208,33 @@ TEST_CASE("cuda attention cards: kernels asked for by name that cannot run are a
       "lower SASH_SHARED_MEMORY_LIMIT, for SASH_ATTENTION_KERNEL=hopper, got cuda:0 without one of "
       "these",
       [&] { attention(x, x, x); });
+}
+
+TEST_CASE("cuda mask ends: calls without keys, queries or batches") {
+  if (cuda_missing()) return;
+  struct Extents {
+    int64_t batch, queries, keys;
+  };
+  for (const Extents& s : {Extents{2, 3, 0}, {2, 0, 3}, {0, 3, 3}, {2, 0, 0}}) {
+    for (const DType dtype : {DType::float32, DType::float64, DType::bfloat16}) {
+      CAPTURE(s.batch);
+      CAPTURE(s.queries);
+      CAPTURE(s.keys);
+      CAPTURE(name(dtype));
+      const TensorOptions options{.dtype = dtype, .device = kCUDA, .requires_grad = true};
+      const Tensor q = ones({s.batch, 2, s.queries, 16}, options),
+                   k = ones({s.batch, 1, s.keys, 16}, options),
+                   v = ones({s.batch, 1, s.keys, 8}, options), relative = ones({2, 5}, options);
+      const AttentionWithLse y =
+          attention_with_lse(q, k, v, {.mask = AttentionMask::causal(), .relative_bias = relative});
+      CHECK(y.out.shape() == Shape{s.batch, 2, s.queries, 8});
+      expect_all(y.out, 0);
+      expect_all(y.lse, std::numeric_limits<double>::infinity());
+      backward({y.out, y.lse}, {ones_like(y.out), ones_like(y.lse)});
+      for (const Tensor& x : {q, k, v, relative}) {
+        CHECK(x.grad().shape() == x.shape());
+        expect_all(x.grad(), 0);
+      }
+    }
+  }
 }

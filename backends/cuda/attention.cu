@@ -1,6 +1,7 @@
 #include "../../ops/kernels/attention.h"
 
 #include "../../core/dispatch.h"
+#include "../../tensor/kernels/memory.h"
 #include "attention_backward.h"
 #include "attention_choice.h"
 #include "attention_limits.h"
@@ -171,9 +172,23 @@ void forward_by_cores(const KernelContext& context, const kernels::AttentionInpu
   });
 }
 
+/// Whether a call has no scores: no batch, no head, no query or no key. Kernels take no such call.
+bool has_no_scores(const kernels::AttentionInputs& x) {
+  return x.q.numel() == 0 || x.k.shape[2] == 0;
+}
+
+void fill(KernelContext& context, const TensorView& y, double value) {
+  if (y.numel() > 0) kernels::fill(context, y, value);
+}
+
 void attention_forward(KernelContext& context, const kernels::AttentionInputs& x,
                        const kernels::AttentionParams& params, const TensorView& out,
                        const TensorView& lse) {
+  if (has_no_scores(x)) {
+    fill(context, out, 0);
+    fill(context, lse, std::numeric_limits<double>::infinity());
+    return;
+  }
   switch (choose_attention(context, x)) {
     case AttentionKernels::hopper:
       return attention_hopper_forward(context, x, params, out, lse);
@@ -187,6 +202,12 @@ void attention_forward(KernelContext& context, const kernels::AttentionInputs& x
 void attention_backward(KernelContext& context, const kernels::AttentionInputs& x,
                         const kernels::AttentionParams& params,
                         const kernels::AttentionGradients& gradients) {
+  if (has_no_scores(x)) {
+    for (const TensorView* y : {&gradients.dq, &gradients.dk, &gradients.dv, gradients.drelative}) {
+      if (y) fill(context, *y, 0);
+    }
+    return;
+  }
   switch (choose_attention(context, x)) {
     case AttentionKernels::hopper:
       return attention_hopper_backward(context, x, params, gradients);
