@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <mutex>
 #include <optional>
+#include <ostream>
 
 #include "backend.h"
 #include "error.h"
@@ -31,6 +32,8 @@ std::string to_string(Device device) {
   if (device.is_cuda()) text += ":" + std::to_string(device.index);
   return text;
 }
+
+std::ostream& operator<<(std::ostream& out, Device device) { return out << to_string(device); }
 
 Device Device::parse(std::string_view text) {
   if (text == "cpu") return kCPU;

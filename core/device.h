@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iosfwd>
 #include <string>
 #include <string_view>
 
@@ -35,6 +36,7 @@ inline constexpr Device kCUDA{DeviceType::cuda, 0};
 
 /// "cpu", "cuda:0", ...
 SASH_API std::string to_string(Device device);
+SASH_API std::ostream& operator<<(std::ostream& out, Device device);
 
 /// Device of tensors made without naming one: `set_default_device`, else the environment variable
 /// `SASH_DEVICE`, else the CPU. One setting for the whole process.

@@ -1,5 +1,7 @@
 #include "dtype.h"
 
+#include <ostream>
+
 #include "error.h"
 
 namespace sash {
@@ -9,6 +11,8 @@ std::string_view name(DType dtype) {
                                                    "int32",   "int64",   "uint8",   "bool"};
   return names[static_cast<int>(dtype)];
 }
+
+std::ostream& operator<<(std::ostream& out, DType dtype) { return out << name(dtype); }
 
 DType parse_dtype(std::string_view text) {
   for (int i = 0; i < kDTypeCount; ++i) {

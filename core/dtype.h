@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iosfwd>
 #include <string_view>
 
 #include "export.h"
@@ -21,6 +22,7 @@ constexpr int64_t size_of(DType dtype) {
 
 /// "float32", "int64", "bool", ...
 SASH_API std::string_view name(DType dtype);
+SASH_API std::ostream& operator<<(std::ostream& out, DType dtype);
 
 /// The dtype whose `name` is `text` ("bf16", "f32" and the like are accepted too);
 /// throws `ValueError` that lists the names.

@@ -26,6 +26,20 @@ Error::Error(std::string_view op, std::string_view message)
 Error::Error(std::string_view op, std::string_view expected, std::string_view got)
     : Error(op, expectation(expected, got)) {}
 
+void Error::set_module(std::string_view name) {
+  const std::string_view text = what();
+  if (name.empty() || !text.starts_with(op_)) return;
+  std::string placed = "in ";
+  placed.append(name).append(": ").append(text);
+  std::runtime_error::operator=(std::runtime_error(placed));
+}
+
+void Error::append(std::string_view note) {
+  std::string text = what();
+  text.append("; ").append(note);
+  std::runtime_error::operator=(std::runtime_error(text));
+}
+
 std::string to_text(double value) {
   char text[32];
   std::snprintf(text, sizeof text, "%.6g", value);

@@ -9,7 +9,8 @@
 namespace sash {
 
 /// Root of every exception that sash throws on purpose.
-/// `what()` reads "op: expected X, got Y"; `op()` alone names the function that refused.
+/// `what()` reads "op: expected X, got Y"; `op()` alone names the function that refused. An error
+/// that left the call of a named module begins with its name: "in layers.0.linear1: op: ...".
 class SASH_API Error : public std::runtime_error {
  public:
   Error(std::string_view op, std::string_view message);
@@ -18,6 +19,11 @@ class SASH_API Error : public std::runtime_error {
   ~Error() override;
 
   const std::string& op() const noexcept { return op_; }
+
+  /// Puts "in <name>: " before the text, unless a module within the named one has done so already.
+  void set_module(std::string_view name);
+  /// Puts "; <note>" after the text: what a caller knows, such as the file.
+  void append(std::string_view note);
 
  private:
   std::string op_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <ostream>
 
 #include "error.h"
 
@@ -47,6 +48,8 @@ std::string to_string(const Dims& dims) {
   }
   return text + "]";
 }
+
+std::ostream& operator<<(std::ostream& out, const Dims& dims) { return out << to_string(dims); }
 
 int64_t numel(const Shape& shape) {
   int64_t count = 1;

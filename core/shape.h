@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <initializer_list>
+#include <iosfwd>
 #include <span>
 #include <string>
 #include <string_view>
@@ -58,6 +59,7 @@ using Strides = Dims;
 
 /// "[2, 3]".
 SASH_API std::string to_string(const Dims& dims);
+SASH_API std::ostream& operator<<(std::ostream& out, const Dims& dims);
 
 /// Product of the extents; throws `ShapeError` for a negative extent or a product beyond 2^63 - 1.
 SASH_API int64_t numel(const Shape& shape);

@@ -62,7 +62,7 @@ class SASH_API CausalLM : public Module {
   Tensor forward(const Tensor& tokens, std::vector<KeyValueCache>& caches);
   template <class... Args>
   Tensor operator()(Args&&... args) {
-    return forward(std::forward<Args>(args)...);
+    return named_errors([&] { return forward(std::forward<Args>(args)...); });
   }
 
   /// Whether the mask allows caches: whether it has a `causal_reach`.

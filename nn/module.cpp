@@ -33,8 +33,35 @@ void replace_elements(TensorImpl& target, const Tensor& source) {
 
 Module::Module() = default;
 Module::~Module() = default;
-Module::Module(Module&&) noexcept = default;
-Module& Module::operator=(Module&&) noexcept = default;
+
+Module::Module(Module&& other) noexcept
+    : parameters_(std::move(other.parameters_)),
+      buffers_(std::move(other.buffers_)),
+      children_(std::move(other.children_)),
+      training_(other.training_) {
+  claim_children();
+}
+
+// What is assigned to stays where it is, under its own name.
+Module& Module::operator=(Module&& other) noexcept {
+  parameters_ = std::move(other.parameters_);
+  buffers_ = std::move(other.buffers_);
+  children_ = std::move(other.children_);
+  training_ = other.training_;
+  claim_children();
+  return *this;
+}
+
+void Module::claim_children() {
+  for (auto& [name, child] : children_) child->parent_ = this;
+}
+
+std::string Module::full_name() const {
+  if (!parent_) return "";
+  const auto self = std::find_if(parent_->children_.begin(), parent_->children_.end(),
+                                 [this](const auto& child) { return child.second.get() == this; });
+  return joined(parent_->full_name(), self->first);
+}
 
 Tensor Module::forward(const Tensor&) {
   throw NotImplemented(type_name(), "it has no forward(const Tensor&)");
@@ -72,6 +99,7 @@ void Module::check_name(const char* op, std::string_view name) const {
 
 void Module::add_child(std::string name, std::unique_ptr<Module> child) {
   check_name("register_module", name);
+  child->parent_ = this;
   children_.emplace_back(std::move(name), std::move(child));
 }
 

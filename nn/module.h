@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "../core/error.h"
 #include "../tensor/state_dict.h"
 #include "../tensor/tensor.h"
 #include "state_check.h"
@@ -27,7 +28,8 @@ namespace sash::nn {
 ///     };
 ///
 /// Names are never empty, hold no dot, and are unique within a module: anything else is a
-/// `ValueError`. Full names join them with dots, "layers.0.norm1.weight", as PyTorch's do.
+/// `ValueError`. Full names join them with dots, "layers.0.norm1.weight", as PyTorch's do. An error
+/// that leaves a call of a child says its full name: "in layers.0.norm1: layer_norm: ...".
 class SASH_API Module {
  public:
   Module();
@@ -39,7 +41,9 @@ class SASH_API Module {
 
   /// What the module computes. `NotImplemented` naming the type unless a derived class has one.
   virtual Tensor forward(const Tensor& x);
-  Tensor operator()(const Tensor& x) { return forward(x); }
+  Tensor operator()(const Tensor& x) {
+    return named_errors([&] { return forward(x); });
+  }
 
   /// One line for printing, such as "Linear(4 -> 16, bias)"; the name of the type by default.
   virtual std::string describe() const;
@@ -105,6 +109,17 @@ class SASH_API Module {
   LoadReport check_state_dict(const StateDict& dict, bool strict = true) const;
 
  protected:
+  /// What `call` returns; an `Error` that leaves it gets this module's full name. For call
+  /// operators of other arguments: `return named_errors([&] { return forward(x, mask); });`.
+  template <class Call>
+  std::invoke_result_t<Call> named_errors(Call&& call) const {
+    try {
+      return call();
+    } catch (Error& error) {
+      error.set_module(full_name());
+      throw;
+    }
+  }
   /// The name of the most derived type, without namespaces: "CausalLM".
   std::string type_name() const;
 
@@ -118,6 +133,9 @@ class SASH_API Module {
     add_child(std::move(name), std::move(child));
     return module;
   }
+  // "" for a module without a parent.
+  std::string full_name() const;
+  void claim_children();
   void add_child(std::string name, std::unique_ptr<Module> child);
   void check_name(const char* op, std::string_view name) const;
   void visit(const std::string& prefix, const Visitor& visitor) const;
@@ -127,6 +145,7 @@ class SASH_API Module {
   StateDict parameters_;
   StateDict buffers_;
   std::vector<std::pair<std::string, std::unique_ptr<Module>>> children_;
+  const Module* parent_ = nullptr;
   bool training_ = true;
 };
 

@@ -50,7 +50,7 @@ class SASH_API MultiheadAttention : public Module {
   virtual Tensor forward(const Tensor& x, KeyValueCache& cache);
   template <class... Args>
   Tensor operator()(Args&&... args) {
-    return forward(std::forward<Args>(args)...);
+    return named_errors([&] { return forward(std::forward<Args>(args)...); });
   }
   std::string describe() const override;
 

@@ -6,7 +6,7 @@ namespace sash::nn {
 
 Tensor Sequential::forward(const Tensor& x) {
   Tensor y = x;
-  for (Module* module : modules_) y = module->forward(y);
+  for (Module* module : modules_) y = (*module)(y);
   return y;
 }
 

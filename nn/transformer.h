@@ -51,7 +51,7 @@ class SASH_API TransformerEncoderLayer : public Module {
   Tensor forward(const Tensor& x, KeyValueCache& cache);
   template <class... Args>
   Tensor operator()(Args&&... args) {
-    return forward(std::forward<Args>(args)...);
+    return named_errors([&] { return forward(std::forward<Args>(args)...); });
   }
   std::string describe() const override;
 
@@ -85,7 +85,7 @@ class SASH_API TransformerEncoder : public Module {
   Tensor forward(const Tensor& x, const AttentionMask& mask);
   template <class... Args>
   Tensor operator()(const Args&... args) {
-    return forward(args...);
+    return named_errors([&] { return forward(args...); });
   }
 
   ModuleList<TransformerEncoderLayer>& layers;

@@ -98,9 +98,10 @@ TEST_CASE("wrong calls: attention modules and transformers") {
   expect_error<DTypeError>("CausalLM: expected int64 tokens, got float32", [&] {
     model(zeros({1, 4}));
   });
-  expect_error<IndexError>("embedding: expected indices in [0, 5), got 5 at [0, 1]", [&] {
-    model(tensor(std::vector<int64_t>{0, 5}, {1, 2}));
-  });
+  expect_error<IndexError>(
+      "in token_embedding: embedding: expected indices in [0, 5), got 5 at [0, 1]", [&] {
+        model(tensor(std::vector<int64_t>{0, 5}, {1, 2}));
+      });
   expect_error<ValueError>("CausalLM.generate: expected a prompt of at least one token, got none",
                            [&] { model.generate({}, 1); });
   expect_error<ValueError>("CausalLM.generate: expected a temperature of at least 0, got -1",

@@ -1,0 +1,104 @@
+// Errors say where they arose: in which module.
+
+#include <sstream>
+
+#include <doctest/doctest.h>
+
+#include <sash/nn/activation.h>
+#include <sash/nn/causal_lm.h>
+#include <sash/nn/linear.h>
+#include <sash/nn/module_list.h>
+#include <sash/nn/sequential.h>
+#include <sash/ops/binary.h>
+#include <sash/tensor/factories.h>
+
+#include "expect_error.h"
+
+using namespace sash;
+using sash::testing::expect_error;
+
+namespace {
+
+struct Block : nn::Module {
+  nn::Linear& fc = register_module<nn::Linear>("fc", 3, 4);
+
+  Tensor operator()(const Tensor& x, const Tensor& y) {
+    return named_errors([&] { return fc(x) + y; });
+  }
+};
+
+struct Net : nn::Module {
+  nn::ModuleList<Block>& blocks = register_module<nn::ModuleList<Block>>("blocks");
+  nn::Sequential& top =
+      register_module("top", nn::Sequential(nn::ReLU(), nn::Sequential(nn::Linear(4, 2))));
+  int64_t bad_block = -1;
+
+  explicit Net(int64_t count) {
+    for (int64_t i = 0; i < count; ++i) blocks.emplace();
+  }
+  Tensor forward(const Tensor& x) override {
+    for (int64_t i = 0; i < blocks.size(); ++i) {
+      blocks[i](x, zeros({i == bad_block ? 7 : 4}));
+    }
+    return top(x);
+  }
+};
+
+const std::string kWrongLinear = "Linear: expected a last extent of 3, got [2, 5]";
+const std::string kWrongSum = "add: expected shapes that broadcast together, got [2, 4] and [7]";
+
+}  // namespace
+
+TEST_CASE("errors in modules say their full name") {
+  Net net(2);
+  const Tensor x = zeros({2, 5});
+  expect_error<ShapeError>("in blocks.0.fc: " + kWrongLinear, [&] { net(x); });
+  expect_error<ShapeError>("in blocks.0.fc: " + kWrongLinear, [&] { net.forward(x); });
+  expect_error<ShapeError>("in top.1.0: Linear: expected a last extent of 4, got [2, 5]",
+                           [&] { net.top(x); });
+  net.bad_block = 1;
+  expect_error<ShapeError>("in blocks.1: " + kWrongSum, [&] { net(zeros({2, 3})); });
+  expect_error<ShapeError>(kWrongLinear, [&] { nn::Linear(3, 4)(x); });  // it has no name
+}
+
+TEST_CASE("names of modules follow them into their parent") {
+  Net net(1);
+  Net moved(std::move(net));
+  const Tensor x = zeros({2, 5});
+  expect_error<ShapeError>("in blocks.0.fc: " + kWrongLinear, [&] { moved(x); });
+
+  struct Pair : nn::Module {
+    Net& left = register_module<Net>("left", 1);
+    Net& right;
+    explicit Pair(Net&& net) : right(register_module("right", std::move(net))) {}
+  } pair(std::move(moved));
+  expect_error<ShapeError>("in right.blocks.0.fc: " + kWrongLinear, [&] { pair.right(x); });
+
+  nn::Sequential a(nn::ReLU(), nn::Linear(3, 1)), b(nn::Linear(3, 2));
+  nn::Sequential parent(nn::ReLU(), std::move(a));
+  static_cast<nn::Sequential&>(parent[1]) = std::move(b);  // keeps the place of what it replaces
+  expect_error<ShapeError>("in 1.0: " + kWrongLinear, [&] { parent(x); });
+}
+
+TEST_CASE("errors in a transformer say the layer, whatever is called") {
+  nn::CausalLM model({.vocab = 5, .context = 4, .dim = 4, .heads = 2, .layers = 2});
+  expect_error<IndexError>(
+      "in token_embedding: embedding: expected indices in [0, 5), got 9 at [0]",
+      [&] { model.token_embedding(tensor<int64_t>({9})); });
+  const std::string expected = "MultiheadAttention: expected x of shape [B, S, 4], got [1, 2, 3]";
+  expect_error<ShapeError>("in layers.1.self_attn: " + expected, [&] {
+    model.layers[1].self_attn(zeros({1, 2, 3}));
+  });
+  expect_error<ShapeError>(
+      "in layers.1.norm1: layer_norm: expected an input whose last axes are "
+      "[4], got [1, 2, 3]",
+      [&] {
+        model.layers[1](zeros({1, 2, 3}), AttentionMask::causal());
+      });
+}
+
+TEST_CASE("shapes, dtypes and devices print") {
+  std::ostringstream out;
+  out << zeros({2, 3}).shape() << ' ' << Shape{} << ' ' << DType::boolean << ' ' << kCPU;
+  CHECK(out.str() == "[2, 3] [] bool cpu");
+}
