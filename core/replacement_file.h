@@ -9,7 +9,9 @@
 namespace sash {
 
 /// A file beside `path` that takes its place on `commit`, and vanishes otherwise: `path` gets the
-/// whole new file or keeps the old one. Whatever fails is an `IoError` of `op` that names `path`.
+/// whole new file, with the old one's permissions, or keeps the old one. A symbolic link stays, and
+/// what it leads to is replaced; anything but a regular file is refused. Whatever fails is an
+/// `IoError` of `op` that names `path`.
 class SASH_API ReplacementFile {
  public:
   ReplacementFile(std::string_view op, std::string path);
@@ -25,7 +27,7 @@ class SASH_API ReplacementFile {
   [[noreturn]] void fail(const char* what) const;
   void synchronize_folder() const;
 
-  std::string op_, path_, temporary_;
+  std::string op_, path_, target_, temporary_;
   int descriptor_ = -1;
   bool committed_ = false;
 };
