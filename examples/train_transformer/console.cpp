@@ -4,9 +4,6 @@
 
 #include <cstdio>
 
-#include <sash/core/error.h>
-#include <nlohmann/json.hpp>
-
 Console::Console(int64_t steps) : steps_(steps), is_terminal_(isatty(STDOUT_FILENO) != 0) {}
 
 void Console::report(const StepReport& step) {
@@ -36,19 +33,8 @@ void Console::finish() {
   line_open_ = false;
 }
 
-Metrics::Metrics(const std::string& path) {
-  if (path.empty()) return;
-  file_.open(path);
-  if (!file_) throw sash::IoError("train_transformer", "cannot write the metrics to " + path);
-}
-
-void Metrics::report(const StepReport& step) {
-  if (!file_.is_open()) return;
-  nlohmann::ordered_json line{{"step", step.step}, {"loss", step.loss}};
-  if (step.val_loss) line["val_loss"] = *step.val_loss;
-  line["lr"] = step.lr;
-  line["grad_norm"] = step.grad_norm;
-  line["ms"] = step.ms;
-  line["tokens_per_s"] = step.tokens_per_s;
-  file_ << line.dump() << '\n' << std::flush;
+void Console::warn(const std::string& text) {
+  finish();
+  std::fflush(stdout);
+  std::fprintf(stderr, "warning: %s\n", text.c_str());
 }

@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <fstream>
 #include <optional>
 #include <string>
 
@@ -25,6 +24,8 @@ class Console {
   void report(const StepReport& step);
   /// Ends the changing line, if there is one.
   void finish();
+  /// A line on stderr.
+  void warn(const std::string& text);
 
  private:
   void print(const StepReport& step);
@@ -34,14 +35,4 @@ class Console {
   bool line_open_ = false;
   double smooth_ms_ = 0;
   std::chrono::steady_clock::time_point last_print_{};
-};
-
-/// Writes one JSON object per step to a file; does nothing without a path.
-class Metrics {
- public:
-  explicit Metrics(const std::string& path);
-  void report(const StepReport& step);
-
- private:
-  std::ofstream file_;
 };

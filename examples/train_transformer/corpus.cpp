@@ -13,10 +13,22 @@
 
 namespace {
 
+constexpr const char* kOp = "train_transformer";
+
 std::string read(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  if (!file) throw sash::IoError("train_transformer", "cannot read the text " + path);
-  return {std::istreambuf_iterator<char>(file), {}};
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (!file || file.bad()) throw sash::IoError(kOp, "cannot read the text " + path);
+  return text;
+}
+
+// FNV-1a, 64 bits.
+std::string fingerprint_of(const std::string& text, const std::string& before) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (const std::string* part : {&before, &text}) {
+    for (const char c : *part) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  }
+  return std::to_string(hash);
 }
 
 std::pair<sash::Tensor, sash::Tensor> windows(const std::vector<int64_t>& text,
@@ -34,65 +46,47 @@ std::pair<sash::Tensor, sash::Tensor> windows(const std::vector<int64_t>& text,
 
 }  // namespace
 
-Corpus::Corpus(const std::string& train, const std::string& valid) {
+Corpus::Corpus(const std::string& train, const std::string& valid,
+               const std::optional<Vocabulary>& vocabulary)
+    : vocabulary_(vocabulary ? *vocabulary : Vocabulary::of({&train, &valid})),
+      fingerprint_(fingerprint_of(train, fingerprint_of(valid, ""))) {
   constexpr size_t kShortest = 1000;
   if (train.size() < kShortest || valid.size() < 100) {
     throw sash::ValueError(
-        "train_transformer",
+        kOp,
         "at least " + std::to_string(kShortest) + " characters to train on and 100 to validate",
         std::to_string(train.size()) + " and " + std::to_string(valid.size()));
   }
-  std::array<bool, 256> seen{};
-  for (const std::string* text : {&train, &valid}) {
-    for (const char c : *text) seen[static_cast<unsigned char>(c)] = true;
-  }
-  symbol_of_byte_.assign(256, -1);
-  for (size_t byte = 0; byte < 256; ++byte) {
-    if (!seen[byte]) continue;
-    symbol_of_byte_[byte] = vocabulary();
-    bytes_ += static_cast<char>(byte);
-  }
-  train_ = encode(train);
-  valid_ = encode(valid);
+  train_ = vocabulary_.encode("a text", train);
+  valid_ = vocabulary_.encode("a text", valid);
 }
 
-Corpus Corpus::from_files(const std::string& train_path, const std::string& valid_path) {
-  return {read(train_path), read(valid_path)};
+Corpus Corpus::from_files(const std::string& train_path, const std::string& valid_path,
+                          const std::optional<Vocabulary>& vocabulary) {
+  return {read(train_path), read(valid_path), vocabulary};
 }
 
-Corpus Corpus::from_file(const std::string& path) {
+Corpus Corpus::from_file(const std::string& path, const std::optional<Vocabulary>& vocabulary) {
   const std::string text = read(path);
   const size_t cut = text.size() - text.size() / 10;
-  return {text.substr(0, cut), text.substr(cut)};
+  return {text.substr(0, cut), text.substr(cut), vocabulary};
 }
 
-std::vector<int64_t> Corpus::encode(const std::string& text) const {
-  std::vector<int64_t> symbols;
-  symbols.reserve(text.size());
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (symbol_of_byte_[byte] < 0) {
-      throw sash::ValueError("train_transformer", "characters of the training text",
-                             "byte " + std::to_string(byte));
-    }
-    symbols.push_back(symbol_of_byte_[byte]);
+void Corpus::check_context(int64_t length) const {
+  const std::pair<const char*, size_t> texts[] = {{"training", train_.size()},
+                                                  {"held-out", valid_.size()}};
+  for (const auto& [name, size] : texts) {
+    if (length < static_cast<int64_t>(size)) continue;
+    throw sash::ValueError(kOp,
+                           std::string("--context shorter than the ") + name + " text of " +
+                               std::to_string(size) + " characters",
+                           std::to_string(length));
   }
-  return symbols;
-}
-
-std::string Corpus::decode(const std::vector<int64_t>& symbols) const {
-  std::string text;
-  for (const int64_t symbol : symbols) text += bytes_.at(static_cast<size_t>(symbol));
-  return text;
 }
 
 std::pair<sash::Tensor, sash::Tensor> Corpus::batch(int64_t count, int64_t length, uint64_t seed,
                                                     int64_t step) const {
   const auto places = static_cast<int64_t>(train_.size()) - length;
-  if (places < 1) {
-    throw sash::ValueError("train_transformer", "a context shorter than the training text",
-                           std::to_string(length));
-  }
   std::vector<int64_t> starts;
   for (int64_t i = 0; i < count; ++i) {
     const auto counter = static_cast<uint64_t>(step * count + i);
@@ -117,7 +111,7 @@ double trigram_loss(const Corpus& corpus) {
     int64_t total = 0;
   };
   std::array<std::unordered_map<int64_t, Followers>, 3> contexts;
-  const int64_t base = corpus.vocabulary();
+  const int64_t base = corpus.vocabulary().size();
   const auto key = [base](const std::vector<int64_t>& text, size_t at, size_t order) {
     int64_t packed = 0;
     for (size_t i = at - order; i < at; ++i) packed = packed * base + text[i];

@@ -1,30 +1,34 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <sash/tensor/tensor.h>
 
-/// Text as a sequence of symbols, one per distinct byte, split for training and validation.
+#include "vocabulary.h"
+
+/// Text as a sequence of symbols, split for training and validation.
 class Corpus {
  public:
-  /// Reads both texts; the vocabulary is every byte of either. Throws `sash::IoError` for a file
-  /// that cannot be read, and `sash::ValueError` for one too short to learn from.
-  static Corpus from_files(const std::string& train_path, const std::string& valid_path);
+  /// Reads both texts. Without a vocabulary, it is every byte of either. Throws `sash::IoError` for
+  /// a file that cannot be read, `sash::ValueError` for a text too short to learn from or with
+  /// bytes outside the vocabulary.
+  static Corpus from_files(const std::string& train_path, const std::string& valid_path,
+                           const std::optional<Vocabulary>& vocabulary);
   /// Reads one text, and holds out its last tenth.
-  static Corpus from_file(const std::string& path);
+  static Corpus from_file(const std::string& path, const std::optional<Vocabulary>& vocabulary);
 
-  int64_t vocabulary() const { return static_cast<int64_t>(bytes_.size()); }
+  const Vocabulary& vocabulary() const { return vocabulary_; }
   const std::vector<int64_t>& train() const { return train_; }
   const std::vector<int64_t>& valid() const { return valid_; }
+  /// The same for equal texts, and hardly ever for others.
+  const std::string& fingerprint() const { return fingerprint_; }
 
-  /// Symbols of `text`; `sash::ValueError` for a byte outside the vocabulary.
-  std::vector<int64_t> encode(const std::string& text) const;
-  std::string decode(const std::vector<int64_t>& symbols) const;
-  /// The vocabulary as a string, in the order of its symbols: the inverse of `encode`.
-  const std::string& bytes() const { return bytes_; }
+  /// `sash::ValueError` unless both texts have a window of `length`, and what follows it.
+  void check_context(int64_t length) const;
 
   /// Inputs and targets [count, length] on the CPU (targets are the inputs moved on by one), from
   /// `count` places of the training text that `seed` and `step` alone determine: a resumed run goes
@@ -40,12 +44,13 @@ class Corpus {
   }
 
  private:
-  Corpus(const std::string& train, const std::string& valid);
+  Corpus(const std::string& train, const std::string& valid,
+         const std::optional<Vocabulary>& vocabulary);
 
-  std::string bytes_;
-  std::vector<int64_t> symbol_of_byte_;
+  Vocabulary vocabulary_;
   std::vector<int64_t> train_;
   std::vector<int64_t> valid_;
+  std::string fingerprint_;
 };
 
 /// Nats per character of an interpolated trigram model (Witten-Bell smoothing), counted on the

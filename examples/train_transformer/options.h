@@ -1,9 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string>
-
-#include <sash/core/dtype.h>
 
 /// What the command line chose.
 struct Options {
@@ -22,10 +21,14 @@ struct Options {
   int64_t heads = 4;
   int64_t dim = 128;
   int64_t generate = 400;
+  int64_t save_every = 500;
   double dropout = 0.0;
   double lr = 4e-3;
   double temperature = 0.8;
   uint64_t seed = 1;
+  std::set<std::string> given;  ///< names of the flags on the command line, without dashes
+
+  bool has(const std::string& flag) const { return given.count(flag) > 0; }
 };
 
 /// Reads the command line. Returns false if the program is to end with `exit_code`: after --help,

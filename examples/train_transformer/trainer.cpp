@@ -1,19 +1,25 @@
 #include "trainer.h"
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
+#include <cmath>
 
+#include <sash/ops/binary.h>
 #include <sash/ops/cross_entropy.h>
+#include <sash/ops/reduce.h>
+#include <sash/ops/unary.h>
 #include <sash/optim/checkpoint.h>
 #include <sash/optim/clip.h>
 #include <sash/tensor/factories.h>
 #include <sash/tensor/grad_mode.h>
 
+#include "settings.h"
+
 using sash::Tensor;
 
 namespace {
 
+constexpr const char* kOp = "train_transformer";
 constexpr double kClipNorm = 1.0;
 constexpr int64_t kValidateEvery = 500;
 
@@ -21,53 +27,9 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// The settings that a checkpoint must bring back for its weights and data to fit.
-struct Setting {
-  const char* name;
-  int64_t Options::*value;
-};
-constexpr Setting kSettings[] = {{"context", &Options::context},
-                                 {"layers", &Options::layers},
-                                 {"heads", &Options::heads},
-                                 {"dim", &Options::dim},
-                                 {"batch", &Options::batch}};
-
-// File metadata is text, and any byte may be part of the vocabulary.
-std::string hex(const std::string& bytes) {
-  std::string text;
-  for (const char c : bytes) {
-    constexpr char digits[] = "0123456789abcdef";
-    const auto byte = static_cast<unsigned char>(c);
-    text += {digits[byte / 16], digits[byte % 16]};
-  }
-  return text;
-}
-
-const std::string& entry(const sash::optim::CheckpointInfo& info, const std::string& key) {
-  const auto found = info.extra.find(key);
-  if (found == info.extra.end()) {
-    throw sash::FormatError("train_transformer",
-                            "the checkpoint was not written by this program: it has no " + key);
-  }
-  return found->second;
-}
-
-void take_settings(const sash::optim::CheckpointInfo& info, const Corpus& corpus,
-                   Options& options) {
-  for (const Setting& setting : kSettings) {
-    const std::string& text = entry(info, setting.name);
-    std::from_chars(text.data(), text.data() + text.size(), options.*setting.value);
-  }
-  options.attention = entry(info, "attention");
-  if (entry(info, "vocabulary") != hex(corpus.bytes())) {
-    throw sash::ValueError("train_transformer", "the text that the checkpoint was trained on",
-                           "one with other characters");
-  }
-}
-
-sash::nn::CausalLMOptions model_options(const Options& options, const Corpus& corpus,
+sash::nn::CausalLMOptions model_options(const Options& options, int64_t vocabulary,
                                         sash::Device device) {
-  sash::nn::CausalLMOptions model{.vocab = corpus.vocabulary(),
+  sash::nn::CausalLMOptions model{.vocab = vocabulary,
                                   .context = options.context,
                                   .dim = options.dim,
                                   .heads = options.heads,
@@ -79,33 +41,60 @@ sash::nn::CausalLMOptions model_options(const Options& options, const Corpus& co
   return model;
 }
 
+void check_finite(const std::string& what, int64_t step, double value) {
+  if (std::isfinite(value)) return;
+  throw sash::ValueError(kOp, "a finite " + what + " at step " + std::to_string(step),
+                         sash::to_text(value));
+}
+
+void check_finite(const char* what, int64_t step, const sash::StateDict& tensors) {
+  const sash::NoGradGuard no_grad;
+  for (const auto& [name, x] : tensors) {
+    // x - x is 0 or NaN.
+    if (!is_floating(x.dtype()) || abs(x - x).sum().item<double>() == 0) continue;
+    throw sash::ValueError(kOp,
+                           std::string("finite ") + what + " after step " + std::to_string(step),
+                           "NaN or infinity in " + name);
+  }
+}
+
 }  // namespace
 
-Trainer::Trainer(Options& options, const Corpus& corpus, sash::Device device)
-    : options_(options), corpus_(corpus), device_(device) {
-  if (!options.resume.empty()) {
-    take_settings(sash::optim::checkpoint_info(options.resume), corpus, options);
-  }
-  model_ = std::make_unique<sash::nn::CausalLM>(model_options(options, corpus, device));
+Trainer::Trainer(const Options& options, const Vocabulary& vocabulary, sash::Device device)
+    : options_(options), vocabulary_(vocabulary), device_(device) {
+  model_ = std::make_unique<sash::nn::CausalLM>(model_options(options, vocabulary.size(), device));
   model_->to(device);
   optimizer_ = std::make_unique<sash::optim::AdamW>(model_->parameters(),
                                                     sash::optim::AdamWOptions{.lr = options.lr});
-  if (!options.resume.empty()) {
-    step_ = sash::optim::load_checkpoint(options.resume, *model_, *optimizer_).step;
-  }
+  if (options.resume.empty()) return;
+  step_ = sash::optim::load_checkpoint(options.resume, *model_, *optimizer_).step;
+  saved_step_ = step_;
 }
 
-void Trainer::run(Console& console, Metrics& metrics, const std::atomic<bool>& stop) {
-  while (step_ < options_.steps && !stop) {
-    StepReport report = train_step();
-    if (step_ % kValidateEvery == 0 && step_ < options_.steps) report.val_loss = validation_loss();
+std::optional<double> Trainer::run(const Corpus& corpus, Console& console, Metrics& metrics,
+                                   const StopSignals& signals) {
+  std::optional<double> last_loss;
+  bool metrics_failed = false;
+  while (step_ < options_.steps && !signals.stop()) {
+    StepReport report = train_step(corpus);
+    const bool last = step_ == options_.steps;
+    if (last && !options_.save.empty()) {
+      save(options_.save, corpus);
+    } else if (options_.save_every > 0 && step_ % options_.save_every == 0) {
+      save_now_and_then(corpus, console);
+    }
+    if (last || step_ % kValidateEvery == 0) report.val_loss = validation_loss(corpus, &signals);
+    if (last) last_loss = report.val_loss;
     console.report(report);
     metrics.report(report);
+    if (metrics.failed() && !metrics_failed) console.warn("cannot write the metrics");
+    metrics_failed = metrics.failed();
   }
   console.finish();
+  return last_loss;
 }
 
-StepReport Trainer::train_step() {
+StepReport Trainer::train_step(const Corpus& corpus) {
   const auto start = std::chrono::steady_clock::now();
   const sash::optim::WarmupCosine schedule{.lr = options_.lr,
                                            .warmup = std::min<int64_t>(50, options_.steps / 10),
@@ -114,8 +103,7 @@ StepReport Trainer::train_step() {
   StepReport report;
   report.lr = schedule(step_);
   optimizer_->set_lr(report.lr);
-  const Tensor loss =
-      loss_on(corpus_.batch(options_.batch, options_.context, options_.seed, step_));
+  const Tensor loss = loss_on(corpus.batch(options_.batch, options_.context, options_.seed, step_));
   optimizer_->zero_grad();
   loss.backward();
   const Tensor norm = sash::optim::clip_grad_norm_(model_->parameters(), kClipNorm);
@@ -126,6 +114,8 @@ StepReport Trainer::train_step() {
   const double seconds = seconds_since(start);
   report.ms = seconds * 1000;
   report.tokens_per_s = static_cast<double>(options_.batch * options_.context) / seconds;
+  check_finite("loss", step_, report.loss);
+  check_finite("gradient norm", step_, report.grad_norm);
   return report;
 }
 
@@ -133,33 +123,47 @@ Tensor Trainer::loss_on(const std::pair<Tensor, Tensor>& batch) {
   return cross_entropy((*model_)(batch.first.to(device_)), batch.second.to(device_));
 }
 
-double Trainer::validation_loss() {
+std::optional<double> Trainer::validation_loss(const Corpus& corpus, const StopSignals* signals) {
   const sash::NoGradGuard no_grad;
   model_->eval();
-  const int64_t windows = corpus_.valid_window_count(options_.context);
+  const int64_t windows = corpus.valid_window_count(options_.context);
   double nats = 0;
-  for (int64_t first = 0; first < windows; first += options_.batch) {
+  int64_t first = 0;
+  for (; first < windows && !(signals && signals->stop()); first += options_.batch) {
     const int64_t count = std::min(options_.batch, windows - first);
-    const Tensor loss = loss_on(corpus_.valid_windows(first, count, options_.context));
+    const Tensor loss = loss_on(corpus.valid_windows(first, count, options_.context));
     nats += loss.item<double>() * static_cast<double>(count);
   }
   model_->train();
+  if (first < windows) return std::nullopt;
+  check_finite("validation loss", step_, nats);
   return nats / static_cast<double>(windows);
 }
 
 std::string Trainer::write(const std::string& prompt, int64_t count) {
-  return corpus_.decode(model_->generate(corpus_.encode(prompt), count,
-                                         {.temperature = options_.temperature,
-                                          .seed = options_.seed,
-                                          .stride = std::max<int64_t>(1, options_.context / 4)}));
+  const std::vector<int64_t> start = vocabulary_.encode("a --prompt", prompt);
+  return vocabulary_.decode(
+      model_->generate(start, count,
+                       {.temperature = options_.temperature,
+                        .seed = options_.seed,
+                        .stride = std::max<int64_t>(1, options_.context / 4)}));
 }
 
-void Trainer::save(const std::string& path) const {
-  sash::optim::CheckpointInfo info{.step = step_};
-  for (const Setting& setting : kSettings) {
-    info.extra[setting.name] = std::to_string(options_.*setting.value);
+void Trainer::save_now_and_then(const Corpus& corpus, Console& console) {
+  if (options_.save.empty()) return;
+  try {
+    save(options_.save, corpus);
+  } catch (const sash::IoError& error) {
+    console.warn("step " + std::to_string(step_) + " is not saved: " + error.what());
   }
-  info.extra["attention"] = options_.attention;
-  info.extra["vocabulary"] = hex(corpus_.bytes());
+}
+
+void Trainer::save(const std::string& path, const Corpus& corpus) {
+  check_finite("parameters", step_, model_->state_dict());
+  check_finite("optimizer state", step_, optimizer_->state_dict());
+  sash::optim::CheckpointInfo info{.step = step_, .extra = settings_of(options_)};
+  info.extra["vocabulary"] = vocabulary_.hex();
+  info.extra["fingerprint"] = corpus.fingerprint();
   sash::optim::save_checkpoint(path, *model_, *optimizer_, info);
+  saved_step_ = step_;
 }
