@@ -1,0 +1,67 @@
+#!/usr/bin/env python3
+"""Times two builds against each other, in turn, so that a noisy machine slows both alike.
+
+    compare_builds.py <old build> <new build> [--rounds 7] -- bench_train --device cpu [...]
+
+Runs the named benchmark of each build's bin/ that many times, alternating which goes first, and
+prints for each case the medians and the median ratio new/old of the rounds with its spread. A ratio
+above 1 means that the new build is slower; it is marked where it lies above 1.03 and above what the
+old build's own rounds differ by.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+
+def figures(build, command):
+    """Milliseconds of each case, by its name."""
+    program = Path(build) / "bin" / command[0]
+    run = subprocess.run([program, *command[1:]], capture_output=True, text=True)
+    if run.returncode:
+        sys.exit(f"{program}: {run.stderr.strip()[-500:]}")
+    found = {}
+    for line in run.stdout.splitlines():
+        if not line.startswith("{"):
+            continue
+        row = json.loads(line)
+        name = "/".join(str(row[key]) for key in ("case", "op", "dtype", "impl") if key in row)
+        for key, value in row.items():
+            if key == "ms" or key.endswith("_ms"):
+                found[f"{name} {key}"] = value
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("old")
+    parser.add_argument("new")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("command", nargs="+")
+    args = parser.parse_args()
+
+    times = {args.old: {}, args.new: {}}
+    for turn in range(args.rounds):
+        order = (args.old, args.new) if turn % 2 == 0 else (args.new, args.old)
+        for build in order:
+            for name, ms in figures(build, args.command).items():
+                times[build].setdefault(name, []).append(ms)
+
+    print(f"{'case':48} {'old ms':>9} {'new ms':>9} {'ratio':>6}  lowest..highest, of {args.rounds} rounds")
+    for name, new in times[args.new].items():
+        old = times[args.old].get(name)
+        if not old:
+            continue
+        ratios = sorted(n / o for n, o in zip(new, old))
+        middle = statistics.median(ratios)
+        spread = (max(old) - min(old)) / statistics.median(old)
+        slower = "  slower" if middle > 1 + max(0.03, spread) else ""
+        print(f"{name:48} {statistics.median(old):9.3f} {statistics.median(new):9.3f} {middle:6.3f}"
+              f"  {ratios[0]:.3f}..{ratios[-1]:.3f}{slower}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
