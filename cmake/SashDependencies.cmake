@@ -6,6 +6,9 @@ include(FetchContent)
 # Afterwards the imported header-only <target> exists.
 function(sash_dependency package target)
   cmake_parse_arguments(arg "" "URL;HASH;INCLUDE" "" ${ARGN})
+  if(TARGET ${target})
+    return()  # the project that sash is part of has it
+  endif()
   string(TOUPPER ${package} upper)
   if(NOT FETCHCONTENT_SOURCE_DIR_${upper})
     find_package(${package} QUIET)
