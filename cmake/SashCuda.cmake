@@ -62,6 +62,8 @@ if(problem)
     message(FATAL_ERROR "sash: SASH_CUDA=ON, but ${problem}")
   endif()
   message(STATUS "sash: CUDA backend left out (${problem})")
+  # One of an earlier configuration would be opened, and need not fit.
+  file(REMOVE "${CMAKE_LIBRARY_OUTPUT_DIRECTORY}/libsash_cuda.so")
   return()
 endif()
 
