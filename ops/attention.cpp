@@ -176,16 +176,23 @@ bool has_fused(Device device) {
   return fused(kernels::attention_forward, device) && fused(kernels::attention_backward, device);
 }
 
+AttentionWithLse checked_attention(const AttentionTensors& inputs,
+                                   const AttentionOptions& options) {
+  AttentionCall call(inputs, options);
+  const Device device = inputs.q.device();
+  if (call.dropout > 0) call.philox = next_philox(device, numel(call.weights_shape()));
+  if (!has_fused(device)) return attention_from_plain_ops(inputs, call);
+  call.prepare_kernels(device);
+  return fused_attention(inputs, call);
+}
+
 }  // namespace
 
 AttentionWithLse attention_with_lse(const Tensor& q, const Tensor& k, const Tensor& v,
                                     const AttentionOptions& options) {
-  const AttentionTensors inputs{q, k, v, options.bias, options.relative_bias};
-  AttentionCall call(inputs, options);
-  if (call.dropout > 0) call.philox = next_philox(q.device(), numel(call.weights_shape()));
-  if (!has_fused(q.device())) return attention_from_plain_ops(inputs, call);
-  call.prepare_kernels(q.device());
-  return fused_attention(inputs, call);
+  return naming_mask(options.mask, "attention_mask", [&] {
+    return checked_attention({q, k, v, options.bias, options.relative_bias}, options);
+  });
 }
 
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v,

@@ -140,6 +140,13 @@ Tensor make_bounds(const SmallVector<std::shared_ptr<const MaskPart>, 2>& data,
 
 }  // namespace
 
+std::string mask_note(const AttentionMask& mask) {
+  constexpr size_t kMost = 100;
+  std::string text = mask.to_string();
+  if (text.size() > kMost) text.replace(kMost, text.npos, "...");
+  return "the mask is " + text;
+}
+
 AttentionCall::AttentionCall(const AttentionTensors& inputs, const AttentionOptions& options)
     : scale(0),
       softcap(options.softcap),
@@ -170,7 +177,8 @@ void AttentionCall::prepare_kernels(Device device) {
   auto pattern = split_data(mask.shared_term(), data);
   if (!pattern) pattern = AttentionMask().shared_term();
   maps = std::make_shared<PatternMaps>(std::move(pattern), shape, device);
-  if (!data.empty()) bounds = make_bounds(data, shape, device);
+  if (data.empty()) return;
+  bounds = naming_mask(mask, kOp, [&] { return make_bounds(data, shape, device); });
 }
 
 }  // namespace sash

@@ -1,7 +1,10 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <string_view>
 
+#include "../core/error.h"
 #include "../core/small_vector.h"
 
 #include "attention.h"
@@ -36,6 +39,20 @@ struct AttentionCall {
   std::shared_ptr<const kernels::BlockMaps> maps{};
   Tensor bounds{};  ///< int32 [B or 1, H or 1, S_q, 2], if part of the mask is data
 };
+
+/// "the mask is causal & window:256,0", abridged.
+std::string mask_note(const AttentionMask& mask);
+
+/// What `call` returns; an `Error` of `op` that leaves it says which mask the caller gave.
+template <class Call>
+auto naming_mask(const AttentionMask& mask, std::string_view op, Call&& call) {
+  try {
+    return call();
+  } catch (Error& error) {
+    if (error.op() == op) error.append(mask_note(mask));
+    throw;
+  }
+}
 
 /// The call from plain ops.
 AttentionWithLse attention_from_plain_ops(const AttentionTensors& inputs,

@@ -1,4 +1,4 @@
-// Errors say where they arose: in which module.
+// Errors say where they arose: in which module, file or mask.
 
 #include <sstream>
 
@@ -9,6 +9,7 @@
 #include <sash/nn/linear.h>
 #include <sash/nn/module_list.h>
 #include <sash/nn/sequential.h>
+#include <sash/ops/attention.h>
 #include <sash/ops/binary.h>
 #include <sash/tensor/factories.h>
 
@@ -95,6 +96,35 @@ TEST_CASE("errors in a transformer say the layer, whatever is called") {
       [&] {
         model.layers[1](zeros({1, 2, 3}), AttentionMask::causal());
       });
+}
+
+TEST_CASE("errors of masks say which mask was given, abridged") {
+  const Tensor q = zeros({2, 2, 3, 4});
+  const auto attend = [&](const AttentionMask& mask) {
+    return [&q, mask] { attention(q, q, q, {.mask = mask}); };
+  };
+  const auto lengths = [](const std::vector<int32_t>& values) {
+    return AttentionMask::key_lengths(tensor(values, {static_cast<int64_t>(values.size())}));
+  };
+  const AttentionMask three = AttentionMask::causal() & lengths({1, 2, 3});
+  const AttentionMask long_one = AttentionMask::causal() & lengths({1, 4});
+  CHECK(three.to_string().find("causal & key_lengths") == 0);
+  expect_error<ShapeError>(
+      "attention_mask: expected a length for each of 2 batches, got [3]; the mask is " +
+          three.to_string(),
+      attend(three));
+  expect_error<ValueError>(
+      "attention: expected key lengths in [0, 3], got 4 for batch 1; the mask is " +
+          long_one.to_string(),
+      attend(long_one));
+  AttentionMask many = AttentionMask::dilated_window(1, 1, {1, 2, 3});
+  for (int64_t i = 0; i < 50; ++i) many = many | AttentionMask::global({i});
+  try {
+    attend(many)();
+    FAIL("nothing was thrown");
+  } catch (const ValueError& error) {
+    CHECK(std::string(error.what()).size() < 220);
+  }
 }
 
 TEST_CASE("shapes, dtypes and devices print") {
