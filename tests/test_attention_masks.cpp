@@ -133,9 +133,9 @@ TEST_CASE("block maps list each visible pair once, in both directions") {
 TEST_CASE("a window lists as many blocks as the formula says") {
   // A block of 64 queries meets the blocks of 64 keys that reach from 64 m - left to
   // 64 m + 63 + right.
-  for (const auto& [left, right] : std::vector<std::pair<int64_t, int64_t>>{
+  for (const auto& sides : std::vector<std::pair<int64_t, int64_t>>{
            {0, 0}, {1, 0}, {63, 0}, {64, 0}, {65, 0}, {128, 128}, {256, 0}, {100, 7}, {5000, 0}}) {
-    const int64_t length = 4096, blocks = length / 64;
+    const int64_t left = sides.first, right = sides.second, length = 4096, blocks = length / 64;
     int64_t expected = 0, whole = 0;
     for (int64_t m = 0; m < blocks; ++m) {
       const int64_t first = std::max<int64_t>(64 * m - left, 0) / 64;
@@ -146,8 +146,7 @@ TEST_CASE("a window lists as many blocks as the formula says") {
       }
     }
     const MaskStatistics found = AttentionMask::window(left, right).statistics(length, length);
-    CAPTURE(left);
-    CAPTURE(right);
+    INFO(left, ", ", right);
     CHECK(found.listed_blocks == expected);
     CHECK(found.whole_blocks == whole);
     CHECK(found.all_blocks == blocks * blocks);

@@ -50,10 +50,10 @@ nn::CausalLM causal_lm(DType dtype) {
 }
 
 void check_dtype(const nn::Module& model, DType dtype) {
-  for (const auto& [name, parameter] : model.named_parameters()) {
-    INFO(name);
-    CHECK(parameter.dtype() == dtype);
-    CHECK(parameter.grad().dtype() == dtype);
+  for (const auto& parameter : model.named_parameters()) {
+    INFO(parameter.first);
+    CHECK(parameter.second.dtype() == dtype);
+    CHECK(parameter.second.grad().dtype() == dtype);
   }
 }
 

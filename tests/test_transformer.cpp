@@ -194,9 +194,9 @@ TEST_CASE("a causal model sees no later token") {
   const Tensor same = lm(full({1, 2}, 3, {.dtype = DType::int64}));
   CHECK(largest_difference(same.narrow(1, 0, 1), same.narrow(1, 1, 1)) > 0);
   cross_entropy(x, b).backward();
-  for (const auto& [name, p] : lm.named_parameters()) {
-    CAPTURE(name);
-    CHECK(p.grad().defined());
+  for (const auto& parameter : lm.named_parameters()) {
+    CAPTURE(parameter.first);
+    CHECK(parameter.second.grad().defined());
   }
 }
 
