@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <iosfwd>
 #include <string_view>
+#include <type_traits>
 
 #include "export.h"
 #include "half.h"
@@ -31,9 +32,23 @@ SASH_API DType parse_dtype(std::string_view text);
 constexpr bool is_floating(DType dtype) { return dtype <= DType::bfloat16; }
 constexpr bool is_integral(DType dtype) { return dtype >= DType::int32; }
 
-/// The dtype of a C++ element type.
+namespace detail {
+template <class T, class... Ts>
+inline constexpr bool is_one_of = (std::is_same_v<T, Ts> || ...);
+}
+
+/// A C++ type whose objects are the elements of some dtype. Integers go by size and sign, so `long`
+/// and `long long` are both int64's where they have 64 bits. No dtype has the elements of `short`,
+/// `unsigned`, `size_t`, `char` or `long double`.
 template <class T>
-inline constexpr DType dtype_of = DType::float32;
+concept Element = detail::is_one_of<T, float, double, float16, bfloat16, int, long, long long,
+                                    unsigned char, bool>;
+
+/// The dtype of a C++ element type; other types do not compile.
+template <Element T>
+inline constexpr DType dtype_of = sizeof(T) == 8 ? DType::int64 : DType::int32;
+template <>
+inline constexpr DType dtype_of<float> = DType::float32;
 template <>
 inline constexpr DType dtype_of<double> = DType::float64;
 template <>
@@ -41,11 +56,7 @@ inline constexpr DType dtype_of<float16> = DType::float16;
 template <>
 inline constexpr DType dtype_of<bfloat16> = DType::bfloat16;
 template <>
-inline constexpr DType dtype_of<int32_t> = DType::int32;
-template <>
-inline constexpr DType dtype_of<int64_t> = DType::int64;
-template <>
-inline constexpr DType dtype_of<uint8_t> = DType::uint8;
+inline constexpr DType dtype_of<unsigned char> = DType::uint8;
 template <>
 inline constexpr DType dtype_of<bool> = DType::boolean;
 

@@ -3,7 +3,24 @@
 #include <concepts>
 #include <cstdint>
 
+#include "dtype.h"
+
 namespace sash {
+
+/// Whether an element of `dtype` can be `value`, its fraction cut off. Bools (anything but 0 is
+/// true) and floating dtypes (which round) take every number.
+template <class T>
+constexpr bool holds(DType dtype, T value) {
+  if (!is_integral(dtype) || dtype == DType::boolean) return true;
+  if constexpr (std::floating_point<T>) {
+    // Both ends are doubles; NaN is between none.
+    return value >= -0x1p63 && value < 0x1p63 && holds(dtype, static_cast<int64_t>(value));
+  } else {
+    const auto x = static_cast<int64_t>(value);
+    if (dtype == DType::int32) return x >= INT32_MIN && x <= INT32_MAX;
+    return dtype == DType::int64 || (x >= 0 && x <= UINT8_MAX);
+  }
+}
 
 /// A number on its way into a tensor: keeps integers exact, takes the tensor's dtype on arrival.
 class Scalar {
@@ -14,10 +31,14 @@ class Scalar {
   Scalar(T value)
       : floating_(static_cast<double>(value)),
         integer_(static_cast<int64_t>(value)),
-        is_integer_(true) {}
+        is_integer_(std::signed_integral<T> || integer_ >= 0) {}  // beyond 2^63 - 1 as a double
 
   bool is_integer() const { return is_integer_; }
   double to_double() const { return floating_; }
+  /// Whether `to` has a value of `dtype` to give.
+  bool fits(DType dtype) const {
+    return is_integer_ ? holds(dtype, integer_) : holds(dtype, floating_);
+  }
 
   /// The value as `T`; floating values truncate towards zero on the way to an integer.
   template <class T>

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "../core/backend.h"
+#include "../core/dispatch.h"
 #include "../core/error.h"
 #include "grad_mode.h"
 #include "kernels/memory.h"
@@ -26,7 +27,29 @@ Tensor allocate(const Shape& shape, DType dtype, Device device) {
                                      contiguous_strides(shape), 0, dtype));
 }
 
+void check_held(const char* op, const void* elements, int64_t count, DType from, DType to) {
+  dispatch_all(from, op, [&]<class T>(TypeTag<T>) {
+    for (const T& x : std::span(static_cast<const T*>(elements), static_cast<size_t>(count))) {
+      const auto value = static_cast<std::conditional_t<sizeof(T) == 2, float, T>>(x);
+      if (!holds(to, value)) throw_not_held(op, to, value);
+    }
+  });
+}
+
 }  // namespace
+
+namespace detail {
+
+void throw_beyond_int64(uint64_t value) {
+  throw ValueError("tensor", "integers below 2^63", std::to_string(value));
+}
+
+void throw_ragged(int64_t expected, int64_t got) {
+  throw ShapeError("tensor", "lists of " + std::to_string(expected) + " at this depth",
+                   "one of " + std::to_string(got));
+}
+
+}  // namespace detail
 
 Tensor empty(const Shape& shape, const TensorOptions& options) {
   return marked(allocate(shape, options.dtype.value_or(default_dtype()),
@@ -35,6 +58,8 @@ Tensor empty(const Shape& shape, const TensorOptions& options) {
 }
 
 Tensor full(const Shape& shape, Scalar value, const TensorOptions& options) {
+  const DType dtype = options.dtype.value_or(default_dtype());
+  if (!value.fits(dtype)) throw_not_held("full", dtype, value);
   Tensor y = empty(shape, options);
   KernelContext context = kernel_context(y.device());
   kernels::fill(context, y.tensor_view(), value);
@@ -79,6 +104,9 @@ Tensor from_host(const void* elements, const Shape& shape, DType dtype,
                  const TensorOptions& options) {
   const Device device = options.device ? *options.device : default_device();
   if (!elements && numel(shape) > 0) throw ValueError("from_host", "memory", "a null pointer");
+  if (options.dtype && is_integral(*options.dtype)) {
+    check_held("from_host", elements, numel(shape), dtype, *options.dtype);
+  }
   Tensor y = allocate(shape, dtype, device);
   const KernelContext context = kernel_context(device);
   backend(device.type)

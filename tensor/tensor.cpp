@@ -57,6 +57,12 @@ TensorView TensorImpl::tensor_view() const {
           strides};
 }
 
+void throw_not_held(std::string_view op, DType dtype, Scalar value) {
+  throw ValueError(
+      op, "a value of " + std::string(name(dtype)),
+      value.is_integer() ? std::to_string(value.to<int64_t>()) : to_text(value.to_double()));
+}
+
 Tensor make_view(const Tensor& base, const Shape& shape, const Strides& strides, int64_t offset) {
   const TensorImpl& from = base.impl();
   auto impl = make_ref<TensorImpl>(from.storage, shape, strides, offset, from.dtype);
@@ -96,43 +102,64 @@ void* Tensor::data_checked(DType wanted) const {
   return tensor_view().data;
 }
 
+namespace {
+
+template <class T, class From>
+T converted(const char* op, From value) {
+  if constexpr (sizeof(From) == 2) {
+    return converted<T>(op, static_cast<float>(value));
+  } else if constexpr (sizeof(T) == 2) {
+    return T(static_cast<float>(value));
+  } else {
+    if (!holds(dtype_of<T>, value)) throw_not_held(op, dtype_of<T>, value);
+    return static_cast<T>(value);
+  }
+}
+
 template <class T>
-std::vector<T> Tensor::to_vector() const {
+std::vector<T> elements(const char* op, const Tensor& x) {
   const NoGradGuard no_grad;
-  const Tensor host = to(kCPU).contiguous();
+  const Tensor host = x.to(kCPU).contiguous();
   std::vector<T> values;
   values.reserve(static_cast<size_t>(host.numel()));
   const TensorView view = host.tensor_view();
-  dispatch_all(view.dtype, "to_vector", [&]<class From>(TypeTag<From>) {
-    const From* x = view.ptr<From>();
-    for (int64_t i = 0, n = host.numel(); i < n; ++i) {
-      if constexpr (sizeof(From) == 2) {
-        values.push_back(static_cast<T>(static_cast<float>(x[i])));
-      } else {
-        values.push_back(static_cast<T>(x[i]));
-      }
-    }
+  dispatch_all(view.dtype, op, [&]<class From>(TypeTag<From>) {
+    const From* from = view.ptr<From>();
+    for (int64_t i = 0, n = host.numel(); i < n; ++i) values.push_back(converted<T>(op, from[i]));
   });
   return values;
 }
 
-template <class T>
+}  // namespace
+
+template <Element T>
+std::vector<T> Tensor::to_vector() const {
+  return elements<T>("to_vector", *this);
+}
+
+template <Element T>
 T Tensor::item() const {
   if (numel() != 1) throw ShapeError("item", "one element", "shape " + to_string(shape()));
-  return to_vector<T>()[0];
+  return elements<T>("item", *this)[0];
 }
 
 template SASH_API std::vector<float> Tensor::to_vector<float>() const;
-template SASH_API std::vector<double> Tensor::to_vector<double>() const;
-template SASH_API std::vector<int32_t> Tensor::to_vector<int32_t>() const;
-template SASH_API std::vector<int64_t> Tensor::to_vector<int64_t>() const;
-template SASH_API std::vector<uint8_t> Tensor::to_vector<uint8_t>() const;
-template SASH_API std::vector<bool> Tensor::to_vector<bool>() const;
 template SASH_API float Tensor::item<float>() const;
+template SASH_API std::vector<double> Tensor::to_vector<double>() const;
 template SASH_API double Tensor::item<double>() const;
-template SASH_API int32_t Tensor::item<int32_t>() const;
-template SASH_API int64_t Tensor::item<int64_t>() const;
-template SASH_API uint8_t Tensor::item<uint8_t>() const;
+template SASH_API std::vector<float16> Tensor::to_vector<float16>() const;
+template SASH_API float16 Tensor::item<float16>() const;
+template SASH_API std::vector<bfloat16> Tensor::to_vector<bfloat16>() const;
+template SASH_API bfloat16 Tensor::item<bfloat16>() const;
+template SASH_API std::vector<int> Tensor::to_vector<int>() const;
+template SASH_API int Tensor::item<int>() const;
+template SASH_API std::vector<long> Tensor::to_vector<long>() const;
+template SASH_API long Tensor::item<long>() const;
+template SASH_API std::vector<long long> Tensor::to_vector<long long>() const;
+template SASH_API long long Tensor::item<long long>() const;
+template SASH_API std::vector<unsigned char> Tensor::to_vector<unsigned char>() const;
+template SASH_API unsigned char Tensor::item<unsigned char>() const;
+template SASH_API std::vector<bool> Tensor::to_vector<bool>() const;
 template SASH_API bool Tensor::item<bool>() const;
 
 // ---- autograd state -----------------------------------------------------------------------------

@@ -71,15 +71,16 @@ class SASH_API Tensor {
   /// The elements as kernels see them.
   TensorView tensor_view() const;
   /// Pointer to the first element, on the tensor's own device. `DTypeError` unless T matches.
-  template <class T>
+  template <Element T>
   T* data() const {
     return static_cast<T*>(data_checked(dtype_of<T>));
   }
-  /// The one element of a one-element tensor, converted to T; waits for the device.
-  template <class T>
+  /// The one element of a one-element tensor, converted to T (fractions are cut off on the way to
+  /// an integer); waits for the device. `ValueError` if an integer T cannot hold it.
+  template <Element T>
   T item() const;
-  /// All elements in row-major order, converted to T; waits for the device.
-  template <class T>
+  /// All elements in row-major order, each converted as `item` does; waits for the device.
+  template <Element T>
   std::vector<T> to_vector() const;
 
   // ---- copies (recorded) --------------------------------------------------------------------

@@ -39,6 +39,9 @@ class SASH_API TensorImpl : public RefCounted {
 /// `ShapeError`, `DTypeError` or `DeviceError` unless `grad` can be a gradient of `x`.
 SASH_API void check_gradient_of(const char* op, const Tensor& x, const Tensor& grad);
 
+/// `ValueError`: `value` is none of `dtype`'s.
+[[noreturn]] SASH_API void throw_not_held(std::string_view op, DType dtype, Scalar value);
+
 /// A tensor over `base`'s storage; `offset` is absolute. Not recorded.
 SASH_API Tensor make_view(const Tensor& base, const Shape& shape, const Strides& strides,
                           int64_t offset);
