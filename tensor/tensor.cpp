@@ -74,13 +74,36 @@ Tensor make_view(const Tensor& base, const Shape& shape, const Strides& strides,
 
 // ---- Tensor -------------------------------------------------------------------------------------
 
+namespace {
+
+// Whether anything can see what is written to a temporary.
+void check_shared(const Tensor& temporary) {
+  const TensorImpl& impl = temporary.impl();
+  if (impl.use_count() > 1 || (impl.is_view && impl.base->use_count() > 1)) return;
+  if (impl.storage->use_count() > (impl.is_view ? 2 : 1)) return;
+  throw ValueError("operator=", "a view, to write the elements it shares",
+                   "a temporary of its own elements, which the write would not outlive");
+}
+
+}  // namespace
+
 Tensor::Tensor(Ref<TensorImpl> impl) : impl_(std::move(impl)) {}
 Tensor::Tensor() noexcept = default;
 Tensor::~Tensor() = default;
 Tensor::Tensor(const Tensor&) = default;
 Tensor::Tensor(Tensor&&) noexcept = default;
-Tensor& Tensor::operator=(const Tensor&) = default;
-Tensor& Tensor::operator=(Tensor&&) noexcept = default;
+Tensor& Tensor::operator=(const Tensor&) & = default;
+Tensor& Tensor::operator=(Tensor&&) & noexcept = default;
+
+Tensor& Tensor::operator=(const Tensor& source) && {
+  check_shared(*this);
+  return copy_(source);
+}
+
+Tensor& Tensor::operator=(Scalar value) && {
+  check_shared(*this);
+  return fill_(value);
+}
 
 TensorImpl& Tensor::impl() const {
   if (!impl_) throw ValueError("tensor", "a defined tensor", "an undefined one");

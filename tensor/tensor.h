@@ -48,8 +48,13 @@ class SASH_API Tensor {
   ~Tensor();
   Tensor(const Tensor&);
   Tensor(Tensor&&) noexcept;
-  Tensor& operator=(const Tensor&);
-  Tensor& operator=(Tensor&&) noexcept;
+  Tensor& operator=(const Tensor&) &;
+  Tensor& operator=(Tensor&&) & noexcept;
+  /// Assigning to an expression writes elements: `x[0] = y` is `x[0].copy_(y)` and `x[0] = 1` is
+  /// `x[0].fill_(1)`, while `x = y` makes the variable x name y's tensor. `ValueError` if nothing
+  /// else shares the elements, so that the write would be lost: `(a + b) = y`.
+  Tensor& operator=(const Tensor& source) &&;
+  Tensor& operator=(Scalar value) &&;
 
   bool defined() const { return static_cast<bool>(impl_); }
   /// Whether both handles name the same tensor (not: equal elements).

@@ -1,0 +1,76 @@
+#include <doctest/doctest.h>
+
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include <sash/ops/binary.h>
+#include <sash/ops/reduce.h>
+#include <sash/tensor/factories.h>
+#include <sash/tensor/grad_mode.h>
+
+#include "expect_error.h"
+
+using namespace sash;
+using namespace sash::testing;
+
+using Floats = std::vector<float>;
+
+TEST_CASE("writes: assigning to a view writes them, to a variable makes it another name") {
+  Tensor x = zeros({3, 2});
+  const Tensor y = tensor({1., 2.});
+  x[0] = y;
+  x[1] = 3;
+  x[2][1] = 0.5;
+  CHECK(x.to_vector<float>() == Floats{1, 2, 3, 3, 0, 0.5F});
+  x.slice(0, 0, 2) = tensor({{5}, {6}});  // broadcast and cast
+  CHECK(x.to_vector<float>() == Floats{5, 5, 6, 6, 0, 0.5F});
+  x.mT()[1] = x.mT()[0];
+  CHECK(x.to_vector<float>() == Floats{5, 5, 6, 6, 0, 0});
+  x[0] = x[1] = y;
+  CHECK(x.to_vector<float>() == Floats{1, 2, 1, 2, 0, 0});
+  const Tensor& name = x;
+  name[2] = true;
+  CHECK(x[2].to_vector<float>() == Floats{1, 1});
+  x.view({6}) = tensor({1, 2, 3, 4, 5, 6});
+  CHECK(x.to_vector<float>() == Floats{1, 2, 3, 4, 5, 6});
+
+  Tensor row = x[0];
+  row = y;  // another name for y
+  CHECK(row.is_same(y));
+  CHECK(x[0].to_vector<float>() == Floats{1, 2});
+  std::vector<Tensor> rows{x[0], x[1], x[2]};
+  rows.erase(rows.begin());
+  rows[0] = y;
+  std::swap(rows[0], rows[1]);
+  CHECK(rows[1].is_same(y));
+  CHECK(x.to_vector<float>() == Floats{1, 2, 3, 4, 5, 6});
+
+  expect_error<ShapeError>("copy_: expected shapes that broadcast together, got [2] and [3]", [&] {
+    x[0] = tensor({1, 2, 3});
+  });
+  const std::string lost =
+      "operator=: expected a view, to write the elements it shares, got a temporary of its own "
+      "elements, which the write would not outlive";
+  expect_error<ValueError>(lost, [&] { x.mT().reshape({6}) = y[0]; });
+  expect_error<ValueError>(lost, [&] { x.clone() = 0; });
+  expect_error<ValueError>("tensor: expected a defined tensor, got an undefined one",
+                           [&] { x.grad() = 0; });
+  CHECK(x.to_vector<float>() == Floats{1, 2, 3, 4, 5, 6});
+  CHECK_FALSE(std::is_assignable_v<Tensor&, int>);
+  CHECK(std::is_nothrow_move_assignable_v<Tensor>);
+}
+
+TEST_CASE("writes: assigning to a view counts as a write in place") {
+  const Tensor w = tensor({2., 3.}, {.requires_grad = true});
+  Tensor x = ones({2});
+  const Tensor loss = (w * x).sum();
+  x[0] = 5;
+  CHECK_THROWS_AS(loss.backward(), AutogradError);
+  CHECK_THROWS_AS(w[0] = 1, AutogradError);
+  {
+    const NoGradGuard no_grad;
+    w[0] = 1;
+  }
+  CHECK(w.detach().to_vector<float>() == Floats{1, 3});
+}
