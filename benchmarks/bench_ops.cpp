@@ -75,7 +75,7 @@ void bench_copy() {
   sash::Backend& owner = sash::backend(device.type);
   const auto bytes = static_cast<int64_t>(bytes_of(from));
   const auto copy = [&] {
-    owner.copy(to.data<float>(), device, from.data<float>(), device, bytes,
+    owner.copy(to.data<float>(), device, from.data<const float>(), device, bytes,
                owner.current_stream(device));
   };
   copy();

@@ -21,7 +21,7 @@ Tensor recurrence(const Tensor& a, const Tensor& x, Direction direction) {
   const Tensor coefficients = a.detach().contiguous(), inputs = x.detach().contiguous();
   const Tensor y = empty_like(inputs);
   const int64_t steps = x.size(0), channels = x.size(1);
-  const double *at = coefficients.data<double>(), *xt = inputs.data<double>();
+  const double *at = coefficients.data<const double>(), *xt = inputs.data<const double>();
   double* yt = y.data<double>();
   for (int64_t i = 0; i < steps; ++i) {
     const int64_t t = direction == Direction::forward ? i : steps - 1 - i;

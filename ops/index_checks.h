@@ -32,7 +32,7 @@ inline void check_index_tensor(const char* op, const Tensor& x, const Tensor& in
 inline void check_index_values(const char* op, const Tensor& index, int64_t extent,
                                std::optional<int64_t> ignored = {}) {
   if (!index.device().is_cpu()) return;
-  const int64_t* const begin = index.data<int64_t>();
+  const int64_t* const begin = index.data<const int64_t>();
   const int64_t* const end = begin + index.numel();
   const int64_t spared = ignored.value_or(0);
   const bool spare = ignored.has_value();

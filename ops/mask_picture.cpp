@@ -26,7 +26,7 @@ class Grid {
     side_ = (std::max(queries, keys) + width - 1) / width;
     visible_.resize(static_cast<size_t>(rows() * columns()));
     const Tensor dense = mask.to_dense(queries, keys).contiguous();
-    const bool* visible = dense.data<bool>();
+    const bool* visible = dense.data<const bool>();
     for (int64_t i = 0; i < queries; ++i) {
       int64_t* row = visible_.data() + i / side_ * columns();
       for (int64_t j = 0; j < keys; ++j) row[j / side_] += visible[i * keys + j];

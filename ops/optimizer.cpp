@@ -54,7 +54,7 @@ Tensor global_norm(std::span<const Tensor> tensors) {
   if (flat.empty()) return zeros({}, {.dtype = DType::float64});
   Tensor norm = empty({}, {.dtype = DType::float64, .device = tensors[0].device()});
   KernelContext context = kernel_context(norm.device());
-  kernels::global_norm(context, {flat.begin(), flat.size()}, norm.data<double>());
+  kernels::global_norm(context, {flat.begin(), flat.size()}, norm.tensor_view().ptr<double>());
   return norm;
 }
 
@@ -67,7 +67,8 @@ void clip_by_norm_(std::span<const Tensor> tensors, const Tensor& norm, double m
   check_dtype("clip_by_norm_", norm, DType::float64);
   check_same_device("clip_by_norm_", norm, tensors[0]);
   KernelContext context = kernel_context(norm.device());
-  kernels::clip_by_norm(context, {flat.begin(), flat.size()}, norm.data<double>(), max_norm);
+  kernels::clip_by_norm(context, {flat.begin(), flat.size()}, norm.tensor_view().ptr<double>(),
+                        max_norm);
   count_writes(tensors);
 }
 

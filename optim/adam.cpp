@@ -57,7 +57,7 @@ void Adam::update(Group& group) {
                         group.moments[0][i].tensor_view().data,
                         group.moments[1][i].tensor_view().data, group.step_of(i)});
   }
-  const kernels::AdamSettings settings{.lr = group.lr.data<double>(),
+  const kernels::AdamSettings settings{.lr = group.lr.data<const double>(),
                                        .beta1 = group.value("beta1"),
                                        .beta2 = group.value("beta2"),
                                        .eps = group.value("eps"),

@@ -39,7 +39,7 @@ double Optimizer::Group::value(const char* name) const {
 }
 
 int64_t* Optimizer::Group::step_of(size_t parameter) const {
-  return steps.data<int64_t>() + parameter;
+  return steps.tensor_view().ptr<int64_t>() + parameter;
 }
 
 Optimizer::Optimizer(const char* name, std::vector<ParamGroup> groups,

@@ -40,7 +40,7 @@ void SGD::update(Group& group) {
     tensors_.push_back({p.dtype(), p.numel(), p.tensor_view().data, g.tensor_view().data, buffer,
                         group.step_of(i)});
   }
-  const kernels::SgdSettings settings{.lr = group.lr.data<double>(),
+  const kernels::SgdSettings settings{.lr = group.lr.data<const double>(),
                                       .momentum = group.value("momentum"),
                                       .dampening = group.value("dampening"),
                                       .weight_decay = group.value("weight_decay"),

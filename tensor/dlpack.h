@@ -67,7 +67,8 @@ namespace sash {
 
 /// Lends `tensor` to another library: same memory, kept until the receiver calls `deleter`. What
 /// is queued on the device's current stream is not waited for, and what the receiver writes is
-/// not seen by version counters. Throws `AutogradError` if `tensor` requires grad (`detach` it).
+/// not seen by version counters: call `data<T>()` for each write if `tensor` is in use here. Throws
+/// `AutogradError` if `tensor` requires grad (`detach` it).
 SASH_API dlpack::DLManagedTensorVersioned* to_dlpack(const Tensor& tensor);
 /// The same for receivers that know only the older struct.
 SASH_API dlpack::DLManagedTensor* to_dlpack_unversioned(const Tensor& tensor);

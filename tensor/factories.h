@@ -186,7 +186,8 @@ Tensor tensor(
 SASH_API Tensor pin_memory(const Tensor& host);
 
 /// Wraps memory of the caller's on `device` without copying; `release` runs when the last tensor
-/// that shares it goes.
+/// that shares it goes. Saved tensors and compiled masks do not notice what the caller writes
+/// there, unless it calls `data<T>()` for each write.
 SASH_API Tensor from_blob(void* data, const Shape& shape, DType dtype, Device device = kCPU,
                           std::function<void()> release = {});
 

@@ -81,11 +81,12 @@ bool needs_copy(const Tensor& x) {
 // Row-major element numbers and how far each moves.
 using Direction = std::vector<std::pair<int64_t, double>>;
 
-// Moves elements of a tensor in host memory for as long as it lives.
+// Moves elements of a tensor in host memory for as long as it lives. They come back, so this is no
+// write that saved tensors should notice.
 class MovedInPlace {
  public:
   MovedInPlace(const Tensor& x, const Direction& u, double step) {
-    double* memory = x.data<double>();
+    auto* const memory = x.tensor_view().ptr<double>();
     for (const auto& [element, size] : u) {
       double* at = memory + offset_of(element, x.shape(), x.strides());
       before_.emplace_back(at, *at);

@@ -120,8 +120,9 @@ bool Tensor::is_contiguous() const { return sash::is_contiguous(shape(), strides
 TensorOptions Tensor::options() const { return {.dtype = dtype(), .device = device()}; }
 TensorView Tensor::tensor_view() const { return impl().tensor_view(); }
 
-void* Tensor::data_checked(DType wanted) const {
+void* Tensor::data_checked(DType wanted, bool writes) const {
   if (dtype() != wanted) throw DTypeError("data", name(wanted), name(dtype()));
+  if (writes) impl().storage->bump_version();
   return tensor_view().data;
 }
 

@@ -75,10 +75,12 @@ class SASH_API Tensor {
 
   /// The elements as kernels see them.
   TensorView tensor_view() const;
-  /// Pointer to the first element, on the tensor's own device. `DTypeError` unless T matches.
-  template <Element T>
-  T* data() const {
-    return static_cast<T*>(data_checked(dtype_of<T>));
+  /// Pointer to the first element, on the tensor's own device: `data<const float>()` to read,
+  /// `data<float>()` to write. The latter counts as one write in place, so that saved tensors and
+  /// compiled masks notice; call it again before writing later. `DTypeError` unless T matches.
+  template <class T>
+  requires Element<std::remove_const_t<T>> T* data() const {
+    return static_cast<T*>(data_checked(dtype_of<std::remove_const_t<T>>, !std::is_const_v<T>));
   }
   /// The one element of a one-element tensor, converted to T (fractions are cut off on the way to
   /// an integer); waits for the device. `ValueError` if an integer T cannot hold it.
@@ -174,7 +176,7 @@ class SASH_API Tensor {
   const Ref<TensorImpl>& impl_ref() const { return impl_; }
 
  private:
-  void* data_checked(DType dtype) const;
+  void* data_checked(DType dtype, bool writes) const;
 
   Ref<TensorImpl> impl_;
 };

@@ -46,7 +46,7 @@ TEST_CASE_TEMPLATE("dlpack: a borrowed tensor shares memory until its last user 
     CHECK(x.strides() == Strides{3, 1});
     CHECK(x.dtype() == DType::float32);
     CHECK(x.device() == kCPU);
-    CHECK(x.data<float>() == lender.values.data());
+    CHECK(x.data<const float>() == lender.values.data());
     Tensor row = x[1];
     CHECK(row.to_vector<float>() == std::vector<float>{3, 4, 5});
     lender.values[4] = 40;
@@ -91,7 +91,7 @@ TEST_CASE("dlpack: a read-only tensor is copied and given back") {
   lender.managed.flags = kFlagReadOnly;
   const Tensor x = from_dlpack(&lender.managed);
   CHECK(lender.deleted == 1);
-  CHECK(x.data<float>() != lender.values.data());
+  CHECK(x.data<const float>() != lender.values.data());
   CHECK(x.to_vector<float>() == std::vector<float>{0, 1, 2, 3, 4, 5});
 }
 
@@ -167,7 +167,7 @@ TEST_CASE("dlpack: what cannot be taken stays the lender's") {
 
 TEST_CASE("dlpack: a lent tensor keeps its memory until the receiver gives it back") {
   Tensor x = tensor(std::vector<double>{1, 2, 3, 4, 5, 6}, {2, 3});
-  double* memory = x.data<double>();
+  const double* const memory = x.data<const double>();
   DLManagedTensorVersioned* managed = to_dlpack(x.transpose(0, 1)[1]);
   x = Tensor();
   CHECK(managed->version.major == 1);
@@ -178,7 +178,8 @@ TEST_CASE("dlpack: a lent tensor keeps its memory until the receiver gives it ba
   REQUIRE(lent.ndim == 1);
   CHECK(lent.shape[0] == 2);
   CHECK(lent.strides[0] == 3);
-  CHECK(static_cast<char*>(lent.data) + lent.byte_offset == reinterpret_cast<char*>(memory + 1));
+  CHECK(static_cast<char*>(lent.data) + lent.byte_offset ==
+        reinterpret_cast<const char*>(memory + 1));
   CHECK(memory[4] == 5);
   managed->deleter(managed);
 }

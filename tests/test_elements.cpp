@@ -61,9 +61,10 @@ TEST_CASE("elements: C++ types by size and sign, and no others") {
   CHECK(dtype_of<int> == DType::int32);
   CHECK(dtype_of<uint8_t> == DType::uint8);
   CHECK(HasData<float>);
+  CHECK(HasData<const float>);
   CHECK(HasData<long long>);
   CHECK_FALSE(HasData<int16_t>);
-  CHECK_FALSE(HasData<uint64_t>);
+  CHECK_FALSE(HasData<const uint64_t>);
   CHECK_FALSE(HasData<char>);
   CHECK_FALSE(HasData<long double>);
   CHECK_FALSE(HasData<void>);

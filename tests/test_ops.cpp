@@ -158,7 +158,7 @@ TEST_CASE("the checks notice what they are for") {
   GuardedMemory guarded;
   {
     const Tensor y = empty({5});
-    CHECK(std::isnan(y.data<float>()[4]));
+    CHECK(std::isnan(y.data<const float>()[4]));
     std::memset(y.data<float>() + 5, 0, 1);
     CHECK(guarded.problems().size() == 1);
   }

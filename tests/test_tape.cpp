@@ -258,7 +258,7 @@ TEST_CASE("detach, NoGradGuard and requires_grad") {
   const Tensor x = variable({2});
   const Tensor alias = x.detach();
   CHECK_FALSE(alias.requires_grad());
-  CHECK(alias.data<double>() == x.data<double>());
+  CHECK(alias.data<const double>() == x.data<const double>());
   {
     const NoGradGuard no_grad;
     CHECK_FALSE((x * x).requires_grad());

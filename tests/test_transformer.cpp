@@ -106,7 +106,7 @@ TEST_CASE("packed heads are views with a gradient of their own") {
     CHECK(largest_difference(parts[size_t(i)], plain) == 0);
     CHECK(largest_difference(nn::split_heads(packed.narrow(2, 4 * i, 4), 2), plain) == 0);
   }
-  CHECK(parts[2].data<double>() == packed.data<double>() + 8);
+  CHECK(parts[2].data<const double>() == packed.data<const double>() + 8);
   const auto product = [](const std::vector<Tensor>& in) {
     const auto [q, k, v] = nn::split_packed_heads(in[0], 2);
     return q * k * k + v * v;

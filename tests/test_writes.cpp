@@ -4,6 +4,7 @@
 #include <type_traits>
 #include <vector>
 
+#include <sash/ops/attention.h>
 #include <sash/ops/binary.h>
 #include <sash/ops/reduce.h>
 #include <sash/tensor/factories.h>
@@ -73,4 +74,46 @@ TEST_CASE("writes: assigning to a view counts as a write in place") {
     w[0] = 1;
   }
   CHECK(w.detach().to_vector<float>() == Floats{1, 3});
+}
+
+TEST_CASE("writes: writing through data is noticed, reading is none") {
+  const Tensor w = tensor({2., 3.}, {.requires_grad = true});
+  const Tensor x = ones({2});
+  {
+    const Tensor loss = (w * x).sum();
+    CHECK(x.data<const float>()[1] == 1);
+    loss.backward();
+    CHECK(w.grad().to_vector<float>() == Floats{1, 1});
+  }
+  const Tensor loss = (w * x).sum();
+  x.data<float>()[1] = 7;
+  CHECK_THROWS_AS(loss.backward(), AutogradError);
+  const Tensor part = x[0];
+  const Tensor again = (w * x).sum();
+  part.data<float>()[0] = 7;  // the memory is x's
+  CHECK_THROWS_AS(again.backward(), AutogradError);
+  const Tensor last = (w * x).sum();
+  CHECK_THROWS_AS(x.data<double>(), DTypeError);  // nothing was written
+  last.backward();
+}
+
+TEST_CASE("writes: a compiled mask notices what data wrote") {
+  const Tensor lengths = tensor<int32_t>({70, 3});
+  const AttentionMask mask = AttentionMask::window(20, 5) & AttentionMask::key_lengths(lengths);
+  const Tensor dense = ones({70, 70}, {.dtype = DType::boolean});
+  const AttentionMask table(dense);
+  const Tensor q = randn({2, 1, 70, 4}), k = randn({2, 1, 70, 4}), v = randn({2, 1, 70, 4});
+  const auto attend = [&](const AttentionMask& with) {
+    return attention(q, k, v, {.mask = with}).to_vector<float>();
+  };
+  const Floats before = attend(mask), all = attend(table);
+  CHECK(lengths.data<const int32_t>()[0] == 70);
+  lengths.data<int32_t>()[0] = 9;
+  bool* const visible = dense.data<bool>();
+  for (int64_t i = 0; i < 70; ++i) visible[i * 70] = false;
+  CHECK(attend(mask) != before);
+  CHECK(attend(table) != all);
+  CHECK(attend(mask) ==
+        attend(AttentionMask::window(20, 5) & AttentionMask::key_lengths(tensor<int32_t>({9, 3}))));
+  CHECK(attend(table) == attend(AttentionMask(dense.clone())));
 }

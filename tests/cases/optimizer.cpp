@@ -99,7 +99,7 @@ Tensors adam(const Tensors& x, bool decoupled) {
                                      step.data<int64_t>()};
   KernelContext context = kernel_context(device);
   kernels::adam_step(context, {&tensors, 1},
-                     {lr.data<double>(), kBeta1, kBeta2, kEps, kDecay, decoupled});
+                     {lr.data<const double>(), kBeta1, kBeta2, kEps, kDecay, decoupled});
   return {y[0], y[2], y[3]};
 }
 
@@ -135,7 +135,7 @@ Tensors sgd(const Tensors& x, int64_t steps, bool nesterov) {
                                     y[2].tensor_view().data,
                                     step.data<int64_t>()};
   KernelContext context = kernel_context(device);
-  kernels::sgd_step(context, {&tensors, 1}, {lr.data<double>(), 0.9, 0, kDecay, nesterov});
+  kernels::sgd_step(context, {&tensors, 1}, {lr.data<const double>(), 0.9, 0, kDecay, nesterov});
   return {y[0], y[2]};
 }
 
