@@ -10,7 +10,10 @@ namespace sash::testing {
 RandomGraph::RandomGraph(uint64_t seed, DType dtype, Device device)
     : random_(seed), dtype_(dtype), device_(device) {
   const uint64_t count = 1 + random_.below(3);
-  for (uint64_t i = 0; i <= count; ++i) add_leaf(random_shape(), i == 0 || random_.below(4) > 0);
+  for (uint64_t i = 0; i <= count; ++i) {
+    const bool requires_grad = random_.below(4) > 0;
+    add_leaf(random_shape(), i == 0 || requires_grad);
+  }
 }
 
 Shape RandomGraph::random_shape() {
@@ -66,7 +69,8 @@ size_t RandomGraph::pick_fitting(size_t i) {
     if (fits && testing::count(joined) <= 200) found.push_back(j);
   }
   if (random_.below(4) > 0) return found[random_.below(found.size())];
-  add_leaf(fitting_shape(shape), random_.below(2) == 0);
+  const bool requires_grad = random_.below(2) == 0;
+  add_leaf(fitting_shape(shape), requires_grad);
   return values.size() - 1;
 }
 
@@ -288,7 +292,8 @@ void RandomGraph::add_write() {
   }
   size_t j = found[random_.below(found.size())];  // may be x itself, or share its memory
   if (random_.below(2) == 0) {
-    add_leaf(fitting_shape(a.shape), random_.below(2) == 0);
+    const bool requires_grad = random_.below(2) == 0;
+    add_leaf(fitting_shape(a.shape), requires_grad);
     j = values.size() - 1;
   }
   const Tensor y = values[j].tensor;
