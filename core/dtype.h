@@ -10,7 +10,7 @@
 
 namespace sash {
 
-/// Element types. There is no promotion between tensors: mixing dtypes is a `DTypeError`.
+/// Element types. Ops of several dtypes compute in `result_type` (ops/promotion.h).
 enum class DType : uint8_t { float32, float64, float16, bfloat16, int32, int64, uint8, boolean };
 
 inline constexpr int kDTypeCount = 8;

@@ -36,7 +36,7 @@ class SASH_API ShapeError : public Error {
   ~ShapeError() override;
 };
 
-/// A dtype that the function does not take, or two dtypes that differ (there is no promotion).
+/// A dtype that the function does not take, or two dtypes that differ where they may not.
 class SASH_API DTypeError : public Error {
  public:
   using Error::Error;

@@ -5,7 +5,9 @@
 #include "checks.h"
 #include "compare.h"
 #include "kernels/binary.h"
+#include "promotion.h"
 #include "reduce.h"
+#include "unary.h"
 #include "where.h"
 
 namespace sash {
@@ -21,6 +23,14 @@ constinit BinaryKernel minimum{"minimum"};
 }  // namespace kernels
 
 namespace {
+
+/// Whether operands must be cast to one dtype first.
+bool mixed(const char* op, const Tensor& a, const Tensor& b) {
+  check_defined(op, a);
+  check_defined(op, b);
+  check_same_device(op, a, b);
+  return a.dtype() != b.dtype();
+}
 
 Tensor combine(const char* op, const kernels::BinaryKernel& kernel, const Tensor& a,
                const Tensor& b) {
@@ -56,6 +66,7 @@ Gradients share(Backward& pass, const Tensor& g, const Tensor& wins, const Tenso
 }  // namespace
 
 Tensor add(const Tensor& a, const Tensor& b) {
+  if (mixed("add", a, b)) return in_dtype(result_type(a, b), "add", add, a, b);
   Tensor y = combine("add", kernels::add, a, b);
   return record("add", {a, b}, y,
                 [a_shape = a.shape(), b_shape = b.shape()](Backward& pass, const Tensor& g) {
@@ -67,6 +78,7 @@ Tensor add(const Tensor& a, const Tensor& b) {
 }
 
 Tensor sub(const Tensor& a, const Tensor& b) {
+  if (mixed("sub", a, b)) return in_dtype(result_type(a, b), "sub", sub, a, b);
   Tensor y = combine("sub", kernels::sub, a, b);
   return record("sub", {a, b}, y,
                 [a_shape = a.shape(), b_shape = b.shape()](Backward& pass, const Tensor& g) {
@@ -78,6 +90,7 @@ Tensor sub(const Tensor& a, const Tensor& b) {
 }
 
 Tensor mul(const Tensor& a, const Tensor& b) {
+  if (mixed("mul", a, b)) return in_dtype(result_type(a, b), "mul", mul, a, b);
   Tensor y = combine("mul", kernels::mul, a, b);
   return record("mul", {a, b}, y,
                 [a_shape = a.shape(), b_shape = b.shape(), a = save_if(b.requires_grad(), a),
@@ -90,6 +103,10 @@ Tensor mul(const Tensor& a, const Tensor& b) {
 }
 
 Tensor div(const Tensor& a, const Tensor& b) {
+  if (mixed("div", a, b) || is_integral(a.dtype())) {
+    const DType dtype = result_type(a, b);
+    return in_dtype(is_integral(dtype) ? default_dtype() : dtype, "div", div, a, b);
+  }
   Tensor y = combine_floating("div", kernels::div, a, b);
   return record("div", {a, b}, y,
                 [a_shape = a.shape(), b_shape = b.shape(), a = save_if(b.requires_grad(), a),
@@ -106,6 +123,7 @@ Tensor div(const Tensor& a, const Tensor& b) {
 }
 
 Tensor pow(const Tensor& a, const Tensor& b) {
+  if (mixed("pow", a, b)) return in_dtype(result_type(a, b), "pow", pow, a, b);
   Tensor y = combine_floating("pow", kernels::pow, a, b);
   return record("pow", {a, b}, y,
                 [a_shape = a.shape(), b_shape = b.shape(), a = save(a), b = save(b)](
@@ -127,6 +145,7 @@ Tensor pow(const Tensor& a, const Tensor& b) {
 }
 
 Tensor maximum(const Tensor& a, const Tensor& b) {
+  if (mixed("maximum", a, b)) return in_dtype(result_type(a, b), "maximum", maximum, a, b);
   Tensor y = combine("maximum", kernels::maximum, a, b);
   return record("maximum", {a, b}, y,
                 [a_shape = a.shape(), b_shape = b.shape(), a = save(a), b = save(b)](
@@ -137,6 +156,7 @@ Tensor maximum(const Tensor& a, const Tensor& b) {
 }
 
 Tensor minimum(const Tensor& a, const Tensor& b) {
+  if (mixed("minimum", a, b)) return in_dtype(result_type(a, b), "minimum", minimum, a, b);
   Tensor y = combine("minimum", kernels::minimum, a, b);
   return record("minimum", {a, b}, y,
                 [a_shape = a.shape(), b_shape = b.shape(), a = save(a), b = save(b)](
@@ -153,17 +173,23 @@ Tensor operator/(const Tensor& a, const Tensor& b) { return div(a, b); }
 
 Tensor operator+(const Tensor& a, Scalar b) { return add(a, b); }
 Tensor operator-(const Tensor& a, Scalar b) {
-  return add(a, b.is_integer() ? Scalar(-b.to<int64_t>()) : Scalar(-b.to_double()));
+  check_defined("sub", a);
+  if (is_floating(a.dtype()) || !b.is_integer()) return add(a, -b.to_double());
+  check_holds("sub", result_type(a, b), b);
+  return add(a, static_cast<int64_t>(-b.to<uint64_t>()));
 }
 Tensor operator*(const Tensor& a, Scalar b) { return mul(a, b); }
-Tensor operator/(const Tensor& a, Scalar b) {
-  check_defined("div", a);
-  check_floating("div", a);
-  return mul(a, 1 / b.to_double());
-}
+Tensor operator/(const Tensor& a, Scalar b) { return div(a, b); }
 Tensor operator+(Scalar a, const Tensor& b) { return add(b, a); }
-Tensor operator-(Scalar a, const Tensor& b) { return add(neg(b), a); }
+Tensor operator-(Scalar a, const Tensor& b) {
+  check_defined("sub", b);
+  return add(neg(b.to(result_type(b, a))), a);
+}
 Tensor operator*(Scalar a, const Tensor& b) { return mul(b, a); }
-Tensor operator/(Scalar a, const Tensor& b) { return mul(reciprocal(b), a); }
+Tensor operator/(Scalar a, const Tensor& b) {
+  check_defined("div", b);
+  const DType dtype = is_integral(b.dtype()) ? default_dtype() : b.dtype();
+  return div(scalar_tensor(a, {.dtype = dtype, .device = b.device()}), b.to(dtype));
+}
 
 }  // namespace sash

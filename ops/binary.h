@@ -4,9 +4,9 @@
 #include "unary.h"
 
 /// Arithmetic of two tensors, differentiable any number of times. Shapes broadcast (NumPy's rules);
-/// there is no promotion: `DTypeError` names two dtypes that differ, `DeviceError` two devices.
-/// A scalar takes the tensor's dtype. Floating dtypes, the halves on CUDA; what is marked
-/// (integers) also int32 and int64.
+/// operands of several dtypes, and scalars, are computed in their `result_type` (promotion.h).
+/// `DeviceError` names two devices that differ. Floating dtypes, the halves on CUDA; what is marked
+/// (integers) also int32 and int64; `DTypeError` for any other result.
 namespace sash {
 
 /// a + b (integers).
@@ -15,7 +15,7 @@ SASH_API Tensor add(const Tensor& a, const Tensor& b);
 SASH_API Tensor sub(const Tensor& a, const Tensor& b);
 /// a b (integers).
 SASH_API Tensor mul(const Tensor& a, const Tensor& b);
-/// a / b.
+/// a / b; of integers and bool in `default_dtype()`.
 SASH_API Tensor div(const Tensor& a, const Tensor& b);
 /// a^b. The derivative to b is a^b ln a, and 0 where a = 0.
 SASH_API Tensor pow(const Tensor& a, const Tensor& b);
@@ -29,7 +29,6 @@ SASH_API Tensor minimum(const Tensor& a, const Tensor& b);
 SASH_API Tensor operator+(const Tensor& a, Scalar b);
 SASH_API Tensor operator-(const Tensor& a, Scalar b);
 SASH_API Tensor operator*(const Tensor& a, Scalar b);
-/// Multiplies by 1 / b.
 SASH_API Tensor operator/(const Tensor& a, Scalar b);
 SASH_API Tensor operator+(Scalar a, const Tensor& b);
 SASH_API Tensor operator-(Scalar a, const Tensor& b);

@@ -20,7 +20,7 @@ inline void check_same_device(const char* op, const Tensor& a, const Tensor& b) 
                     to_string(a.device()) + " and " + to_string(b.device()));
 }
 
-/// `DTypeError` naming both dtypes if they differ: there is no promotion.
+/// `DTypeError` naming both dtypes if they differ: for products and fused ops.
 inline void check_same_dtype(const char* op, const Tensor& a, const Tensor& b) {
   if (a.dtype() == b.dtype()) return;
   throw DTypeError(op, "tensors of one dtype",

@@ -1,8 +1,10 @@
 #include "compare.h"
 
 #include "../tensor/factories.h"
+#include "../tensor/grad_mode.h"
 #include "checks.h"
 #include "kernels/compare.h"
+#include "promotion.h"
 
 namespace sash {
 
@@ -34,8 +36,16 @@ Tensor empty_bool(const Shape& shape, Device device) {
 
 Tensor compare(const char* op, const kernels::CompareKernel& kernel, const Tensor& a,
                const Tensor& b) {
-  check_compatible(op, a, b);
-  Tensor y = empty_bool(broadcast_shapes(a.shape(), b.shape(), op), a.device());
+  check_defined(op, a);
+  check_defined(op, b);
+  check_same_device(op, a, b);
+  const Shape shape = broadcast_shapes(a.shape(), b.shape(), op);
+  if (a.dtype() != b.dtype()) {
+    const NoGradGuard no_grad;
+    const DType dtype = result_type(a, b);
+    return compare(op, kernel, a.to(dtype), b.to(dtype));
+  }
+  Tensor y = empty_bool(shape, a.device());
   KernelContext context = kernel_context(a.device());
   kernel(context, a.tensor_view(), b.tensor_view(), y.tensor_view());
   return y;
@@ -44,6 +54,10 @@ Tensor compare(const char* op, const kernels::CompareKernel& kernel, const Tenso
 Tensor compare(const char* op, const kernels::CompareScalarKernel& kernel, const Tensor& x,
                Scalar value) {
   check_defined(op, x);
+  if (is_integral(x.dtype()) && !value.is_integer()) {
+    const NoGradGuard no_grad;
+    return compare(op, kernel, x.to(result_type(x, value)), value);
+  }
   Tensor y = empty_bool(x.shape(), x.device());
   KernelContext context = kernel_context(x.device());
   kernel(context, x.tensor_view(), y.tensor_view(), value);

@@ -3,8 +3,9 @@
 #include "../tensor/tensor.h"
 
 /// Comparisons and logic, element by element: the result is bool and has no gradient. Shapes
-/// broadcast; both tensors have one dtype, whichever, and one
-/// device, else `DTypeError` or `DeviceError`. Comparing with NaN gives false, but for `ne`.
+/// broadcast; dtypes are any, and elements are compared in their `result_type` (promotion.h).
+/// `DeviceError` unless both tensors are on one device. Comparing with NaN gives false, but for
+/// `ne`.
 namespace sash {
 
 SASH_API Tensor eq(const Tensor& a, const Tensor& b);  ///< a == b
@@ -14,7 +15,8 @@ SASH_API Tensor le(const Tensor& a, const Tensor& b);  ///< a <= b
 SASH_API Tensor gt(const Tensor& a, const Tensor& b);  ///< a > b
 SASH_API Tensor ge(const Tensor& a, const Tensor& b);  ///< a >= b
 
-/// The scalar takes the tensor's dtype.
+/// A floating tensor's dtype rounds the scalar; integers are compared with integers exactly, with a
+/// floating scalar in `default_dtype()`.
 SASH_API Tensor eq(const Tensor& x, Scalar value);
 SASH_API Tensor ne(const Tensor& x, Scalar value);
 SASH_API Tensor lt(const Tensor& x, Scalar value);

@@ -6,6 +6,7 @@
 #include "../tensor/kernels/memory.h"
 #include "../tensor/node.h"
 #include "checks.h"
+#include "promotion.h"
 
 namespace sash {
 namespace {
@@ -15,7 +16,6 @@ int64_t checked_extent(const char* op, const std::vector<Tensor>& tensors, int a
   const Tensor& first = tensors.front();
   int64_t extent = 0;
   for (const Tensor& t : tensors) {
-    check_compatible(op, first, t);
     Shape expected = first.shape();
     if (t.rank() == first.rank()) expected[axis] = t.shape()[axis];
     check_shape(op, t, expected);
@@ -26,7 +26,10 @@ int64_t checked_extent(const char* op, const std::vector<Tensor>& tensors, int a
 
 void check_list(const char* op, const std::vector<Tensor>& tensors) {
   if (tensors.empty()) throw ValueError(op, "at least one tensor", "none");
-  check_defined(op, tensors.front());
+  for (const Tensor& t : tensors) {
+    check_defined(op, t);
+    check_same_device(op, tensors.front(), t);
+  }
 }
 
 }  // namespace
@@ -37,22 +40,26 @@ Tensor cat(const std::vector<Tensor>& tensors, int64_t axis) {
   const int at = normalize_axis(axis, first.rank(), "cat");
   Shape shape = first.shape();
   shape[at] = checked_extent("cat", tensors, at);
-  const Tensor y = empty(shape, first.options());
+  DType dtype = first.dtype();
+  for (const Tensor& t : tensors) dtype = promote_types(dtype, t.dtype());
+  const Tensor y = empty(shape, {.dtype = dtype, .device = first.device()});
   KernelContext context = kernel_context(first.device());
   SmallVector<int64_t, 8> lengths;
+  SmallVector<DType, 8> dtypes;
   TensorView piece = y.tensor_view();
   for (const Tensor& t : tensors) {
     piece.shape[at] = t.shape()[at];
     kernels::copy(context, t.tensor_view(), piece);
     piece.data = piece.ptr<char>() + piece.shape[at] * piece.strides[at] * size_of(piece.dtype);
     lengths.push_back(piece.shape[at]);
+    dtypes.push_back(t.dtype());
   }
   return record("cat", std::span<const Tensor>(tensors), y,
-                [lengths, at](Backward& pass, const Tensor& g) {
+                [lengths, dtypes, at](Backward& pass, const Tensor& g) {
                   Gradients gradients(lengths.size());
                   int64_t start = 0;
                   for (size_t i = 0; i < lengths.size(); ++i) {
-                    if (pass.needs(i)) gradients[i] = g.narrow(at, start, lengths[i]);
+                    if (pass.needs(i)) gradients[i] = g.narrow(at, start, lengths[i]).to(dtypes[i]);
                     start += lengths[i];
                   }
                   return gradients;
@@ -70,7 +77,6 @@ Tensor stack(const std::vector<Tensor>& tensors, int64_t axis) {
   std::vector<Tensor> rows;
   rows.reserve(tensors.size());
   for (const Tensor& t : tensors) {
-    check_compatible("stack", first, t);
     check_shape("stack", t, first.shape());
     rows.push_back(t.unsqueeze(at));
   }

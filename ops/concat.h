@@ -6,8 +6,9 @@
 
 namespace sash {
 
-/// The tensors one after the other along `axis`. They agree in dtype, device, and every other
-/// extent: throws `DTypeError`, `DeviceError` or `ShapeError`; `ValueError` for an empty list.
+/// The tensors one after the other along `axis`, in the dtype that `promote_types` gives for all of
+/// them. They agree in device and every other extent: throws `DeviceError` or `ShapeError`;
+/// `ValueError` for an empty list.
 SASH_API Tensor cat(const std::vector<Tensor>& tensors, int64_t axis = 0);
 
 /// The tensors, all of one shape, one after the other along a new axis.

@@ -7,6 +7,7 @@
 #include "copy.h"
 #include "kernels/binary.h"
 #include "kernels/unary.h"
+#include "promotion.h"
 #include "reduce.h"
 #include "unary.h"
 
@@ -37,17 +38,29 @@ void check_numeric(const char* op, const Tensor& x) {
   }
 }
 
+/// `DTypeError` if the elements of a tensor cannot take a result that is computed in `result`.
+void check_result(const char* op, const Tensor& self, DType result) {
+  if (can_cast(result, self.dtype())) return;
+  throw DTypeError(op, "a result that may be cast to " + std::string(name(self.dtype())),
+                   name(result));
+}
+
 void check_operands(const char* op, const Tensor& self, const Tensor& other) {
-  check_compatible(op, self, other);
+  check_defined(op, self);
+  check_defined(op, other);
+  check_same_device(op, self, other);
   check_numeric(op, self);
+  check_result(op, self, result_type(self, other));
   check_fits(op, self, other);
   check_writable(op, self);
   check_in_place(op, self, {other});
 }
 
-void check_scalar(const char* op, const Tensor& self) {
+void check_scalar(const char* op, const Tensor& self, Scalar value) {
   check_defined(op, self);
   check_numeric(op, self);
+  check_result(op, self, result_type(self, value));
+  check_holds(op, self.dtype(), value);
   check_writable(op, self);
   check_in_place(op, self);
 }
@@ -55,6 +68,12 @@ void check_scalar(const char* op, const Tensor& self) {
 /// `other`, or a clone if writing to `self` could change it.
 Tensor apart(const Tensor& other, const Tensor& self) {
   return other.impl().storage == self.impl().storage ? other.clone() : other;
+}
+
+/// Whether the op computes in a wider dtype than that of `self`: then it is done out of place, and
+/// rounded once.
+bool computes_wider(const Tensor& self, const Tensor& other) {
+  return result_type(self, other) != self.dtype();
 }
 
 /// The elements of `self` before the write, if `needed`.
@@ -71,7 +90,12 @@ void combine(const kernels::BinaryKernel& kernel, const Tensor& self, const Tens
 /// self += factor other, where 1 and -1 have kernels of their own.
 void add_multiple(const char* op, Tensor& self, const Tensor& other, Scalar factor) {
   check_operands(op, self, other);
-  const Tensor operand = apart(other, self);
+  if (is_integral(self.dtype()) && !factor.is_integer()) check_result(op, self, default_dtype());
+  if (computes_wider(self, other)) {
+    self.copy_(add(self.clone(), factor.to_double() == 1 ? other : mul(other, factor)));
+    return;
+  }
+  const Tensor operand = apart(other.to(self.dtype()), self);
   if (factor.to_double() == 1) {
     combine(kernels::add, self, operand);
   } else if (factor.to_double() == -1) {
@@ -106,7 +130,8 @@ Tensor& Tensor::sub_(const Tensor& other) {
 
 Tensor& Tensor::mul_(const Tensor& other) {
   check_operands("mul_", *this, other);
-  const Tensor operand = apart(other, *this);
+  if (computes_wider(*this, other)) return copy_(mul(clone(), other));
+  const Tensor operand = apart(other.to(dtype()), *this);
   const Saved old = save_old(operand.requires_grad(), *this);
   combine(kernels::mul, *this, operand);
   record_in_place("mul_", *this, {*this, operand},
@@ -124,7 +149,8 @@ Tensor& Tensor::div_(const Tensor& other) {
   check_defined("div_", *this);
   check_floating("div_", *this);
   check_operands("div_", *this, other);
-  const Tensor operand = apart(other, *this);
+  if (computes_wider(*this, other)) return copy_(div(clone(), other));
+  const Tensor operand = apart(other.to(dtype()), *this);
   const Saved old = save_old(operand.requires_grad(), *this);
   combine(kernels::div, *this, operand);
   record_in_place(
@@ -142,7 +168,7 @@ Tensor& Tensor::div_(const Tensor& other) {
 }
 
 Tensor& Tensor::add_(Scalar value) {
-  check_scalar("add_", *this);
+  check_scalar("add_", *this, value);
   KernelContext context = kernel_context(device());
   kernels::add_scalar(context, tensor_view(), tensor_view(), value);
   record_in_place("add_", *this, {*this}, [](Backward&, const Tensor& g) { return Gradients{g}; });
@@ -150,7 +176,7 @@ Tensor& Tensor::add_(Scalar value) {
 }
 
 Tensor& Tensor::mul_(Scalar value) {
-  check_scalar("mul_", *this);
+  check_scalar("mul_", *this, value);
   KernelContext context = kernel_context(device());
   kernels::mul_scalar(context, tensor_view(), tensor_view(), value);
   record_in_place("mul_", *this, {*this},
@@ -160,6 +186,7 @@ Tensor& Tensor::mul_(Scalar value) {
 
 Tensor& Tensor::fill_(Scalar value) {
   check_defined("fill_", *this);
+  check_holds("fill_", dtype(), value);
   check_writable("fill_", *this);
   check_in_place("fill_", *this);
   KernelContext context = kernel_context(device());

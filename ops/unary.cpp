@@ -1,5 +1,6 @@
 #include "unary.h"
 
+#include <algorithm>
 #include <limits>
 #include <numbers>
 
@@ -9,6 +10,7 @@
 #include "checks.h"
 #include "compare.h"
 #include "kernels/unary.h"
+#include "promotion.h"
 #include "where.h"
 
 namespace sash {
@@ -20,6 +22,7 @@ constinit UnaryKernel sign{"sign"};
 constinit UnaryKernel square{"square"};
 constinit ScalarKernel add_scalar{"add_scalar"};
 constinit ScalarKernel mul_scalar{"mul_scalar"};
+constinit ScalarKernel div_scalar{"div_scalar"};
 constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const Scalar&,
                       const Scalar&)>
     clamp{"clamp"};
@@ -52,9 +55,38 @@ void check_numeric(const char* op, const Tensor& x) {
   }
 }
 
+/// Whether the function needs x in a floating dtype first.
+bool whole(const char* op, const Tensor& x) {
+  check_defined(op, x);
+  return is_integral(x.dtype());
+}
+
 void check_real(const char* op, const Tensor& x) {
   check_defined(op, x);
   check_floating(op, x);
+}
+
+/// x in the dtype that it has with `value`, if that is another.
+std::optional<Tensor> promoted(const char* op, const Tensor& x, Scalar value) {
+  check_defined(op, x);
+  const DType dtype = result_type(x, value);
+  if (dtype != x.dtype()) return x.to(dtype);
+  check_numeric(op, x);
+  check_holds(op, dtype, value);
+  return std::nullopt;
+}
+
+/// A bound of `clamp` in the dtype of `x`: integers stop at the ends of theirs.
+Scalar bound(const Tensor& x, std::optional<Scalar> value, double otherwise) {
+  const Scalar end = value.value_or(otherwise);
+  if (is_floating(x.dtype())) return end;
+  const bool is_int32 = x.dtype() == DType::int32;
+  const int64_t least =
+      is_int32 ? std::numeric_limits<int32_t>::min() : std::numeric_limits<int64_t>::min();
+  const int64_t most =
+      is_int32 ? std::numeric_limits<int32_t>::max() : std::numeric_limits<int64_t>::max();
+  if (!end.is_integer()) return end.to_double() < 0 ? least : most;
+  return std::clamp(end.to<int64_t>(), least, most);
 }
 
 /// y = kernel(x, parameters...).
@@ -107,7 +139,7 @@ Tensor square(const Tensor& x) {
 }
 
 Tensor exp(const Tensor& x) {
-  check_real("exp", x);
+  if (whole("exp", x)) return exp(x.to(default_dtype()));
   Tensor y = map(kernels::exp, x);
   return record("exp", {x}, y, [y = save_output(y)](Backward& pass, const Tensor& g) {
     return Gradients{g * pass(y)};
@@ -115,20 +147,20 @@ Tensor exp(const Tensor& x) {
 }
 
 Tensor log(const Tensor& x) {
-  check_real("log", x);
+  if (whole("log", x)) return log(x.to(default_dtype()));
   return record("log", {x}, map(kernels::log, x),
                 [x = save(x)](Backward& pass, const Tensor& g) { return Gradients{g / pass(x)}; });
 }
 
 Tensor log1p(const Tensor& x) {
-  check_real("log1p", x);
+  if (whole("log1p", x)) return log1p(x.to(default_dtype()));
   return record(
       "log1p", {x}, map(kernels::log1p, x),
       [x = save(x)](Backward& pass, const Tensor& g) { return Gradients{g / (pass(x) + 1)}; });
 }
 
 Tensor expm1(const Tensor& x) {
-  check_real("expm1", x);
+  if (whole("expm1", x)) return expm1(x.to(default_dtype()));
   Tensor y = map(kernels::expm1, x);
   return record("expm1", {x}, y, [y = save_output(y)](Backward& pass, const Tensor& g) {
     return Gradients{g * (pass(y) + 1)};
@@ -136,7 +168,7 @@ Tensor expm1(const Tensor& x) {
 }
 
 Tensor sqrt(const Tensor& x) {
-  check_real("sqrt", x);
+  if (whole("sqrt", x)) return sqrt(x.to(default_dtype()));
   Tensor y = map(kernels::sqrt, x);
   return record("sqrt", {x}, y, [y = save_output(y)](Backward& pass, const Tensor& g) {
     return Gradients{g / (pass(y) * 2)};
@@ -144,7 +176,7 @@ Tensor sqrt(const Tensor& x) {
 }
 
 Tensor rsqrt(const Tensor& x) {
-  check_real("rsqrt", x);
+  if (whole("rsqrt", x)) return rsqrt(x.to(default_dtype()));
   Tensor y = map(kernels::rsqrt, x);
   return record("rsqrt", {x}, y, [y = save_output(y)](Backward& pass, const Tensor& g) {
     return Gradients{g * (pow(pass(y), 3) * -0.5)};
@@ -152,7 +184,7 @@ Tensor rsqrt(const Tensor& x) {
 }
 
 Tensor reciprocal(const Tensor& x) {
-  check_real("reciprocal", x);
+  if (whole("reciprocal", x)) return reciprocal(x.to(default_dtype()));
   Tensor y = map(kernels::reciprocal, x);
   return record("reciprocal", {x}, y, [y = save_output(y)](Backward& pass, const Tensor& g) {
     return Gradients{neg(g * square(pass(y)))};
@@ -160,21 +192,21 @@ Tensor reciprocal(const Tensor& x) {
 }
 
 Tensor sin(const Tensor& x) {
-  check_real("sin", x);
+  if (whole("sin", x)) return sin(x.to(default_dtype()));
   return record("sin", {x}, map(kernels::sin, x), [x = save(x)](Backward& pass, const Tensor& g) {
     return Gradients{g * cos(pass(x))};
   });
 }
 
 Tensor cos(const Tensor& x) {
-  check_real("cos", x);
+  if (whole("cos", x)) return cos(x.to(default_dtype()));
   return record("cos", {x}, map(kernels::cos, x), [x = save(x)](Backward& pass, const Tensor& g) {
     return Gradients{neg(g * sin(pass(x)))};
   });
 }
 
 Tensor tanh(const Tensor& x) {
-  check_real("tanh", x);
+  if (whole("tanh", x)) return tanh(x.to(default_dtype()));
   Tensor y = map(kernels::tanh, x);
   return record("tanh", {x}, y, [y = save_output(y)](Backward& pass, const Tensor& g) {
     return Gradients{g * (1 - square(pass(y)))};
@@ -182,7 +214,7 @@ Tensor tanh(const Tensor& x) {
 }
 
 Tensor sigmoid(const Tensor& x) {
-  check_real("sigmoid", x);
+  if (whole("sigmoid", x)) return sigmoid(x.to(default_dtype()));
   Tensor y = map(kernels::sigmoid, x);
   return record("sigmoid", {x}, y, [y = save_output(y)](Backward& pass, const Tensor& g) {
     const Tensor s = pass(y);
@@ -191,7 +223,7 @@ Tensor sigmoid(const Tensor& x) {
 }
 
 Tensor erf(const Tensor& x) {
-  check_real("erf", x);
+  if (whole("erf", x)) return erf(x.to(default_dtype()));
   return record("erf", {x}, map(kernels::erf, x), [x = save(x)](Backward& pass, const Tensor& g) {
     constexpr double slope = 2 * std::numbers::inv_sqrtpi;
     return Gradients{g * (exp(neg(square(pass(x)))) * slope)};
@@ -222,19 +254,27 @@ Tensor floor(const Tensor& x) {
 }
 
 Tensor add(const Tensor& x, Scalar value) {
-  check_numeric("add", x);
+  if (const auto wide = promoted("add", x, value)) return add(*wide, value);
   return record("add", {x}, map(kernels::add_scalar, x, value),
                 [](Backward&, const Tensor& g) { return Gradients{g}; });
 }
 
 Tensor mul(const Tensor& x, Scalar value) {
-  check_numeric("mul", x);
+  if (const auto wide = promoted("mul", x, value)) return mul(*wide, value);
   return record("mul", {x}, map(kernels::mul_scalar, x, value),
                 [value](Backward&, const Tensor& g) { return Gradients{mul(g, value)}; });
 }
 
+Tensor div(const Tensor& x, Scalar value) {
+  if (whole("div", x)) return div(x.to(default_dtype()), value);
+  return record("div", {x}, map(kernels::div_scalar, x, value),
+                [value](Backward&, const Tensor& g) { return Gradients{div(g, value)}; });
+}
+
 Tensor pow(const Tensor& x, Scalar exponent) {
-  check_real("pow", x);
+  check_defined("pow", x);
+  if (is_integral(x.dtype()) && !exponent.is_integer()) return pow(x.to(default_dtype()), exponent);
+  check_floating("pow", x);
   const double p = exponent.to_double();
   return record("pow", {x}, map(kernels::pow_scalar, x, exponent),
                 [x = save(x), p](Backward& pass, const Tensor& g) {
@@ -244,22 +284,19 @@ Tensor pow(const Tensor& x, Scalar exponent) {
 }
 
 Tensor clamp(const Tensor& x, std::optional<Scalar> low, std::optional<Scalar> high) {
-  check_numeric("clamp", x);
+  check_defined("clamp", x);
   if (!low && !high) throw ValueError("clamp", "a bound", "none");
   if (low && high && low->to_double() > high->to_double()) {
     throw ValueError("clamp", "low <= high",
                      to_text(low->to_double()) + " and " + to_text(high->to_double()));
   }
-  Scalar least = -std::numeric_limits<double>::infinity();
-  Scalar most = std::numeric_limits<double>::infinity();
-  if (x.dtype() == DType::int64) {
-    least = std::numeric_limits<int64_t>::min();
-    most = std::numeric_limits<int64_t>::max();
-  } else if (x.dtype() == DType::int32) {
-    least = std::numeric_limits<int32_t>::min();
-    most = std::numeric_limits<int32_t>::max();
+  for (const std::optional<Scalar>& end : {low, high}) {
+    const DType dtype = end ? result_type(x, *end) : x.dtype();
+    if (dtype != x.dtype()) return clamp(x.to(dtype), low, high);
   }
-  const Scalar from = low.value_or(least), to = high.value_or(most);
+  check_numeric("clamp", x);
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  const Scalar from = bound(x, low, -infinity), to = bound(x, high, infinity);
   return record("clamp", {x}, map(kernels::clamp, x, from, to),
                 [x = save(x), from, to](Backward& pass, const Tensor& g) {
                   const Tensor in = pass(x).detach();

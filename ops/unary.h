@@ -6,7 +6,8 @@
 
 /// Elementwise functions of one tensor, differentiable any number of times; the result has the
 /// input's shape and dtype. Floating dtypes, the halves on CUDA, unless said otherwise; any
-/// other dtype throws `DTypeError` naming the function.
+/// other dtype throws `DTypeError` naming the function. A scalar operand counts as `result_type`
+/// (promotion.h) says: int64 with 0.5 gives `default_dtype()`.
 namespace sash {
 
 /// -x; int32 and int64 too.
@@ -17,6 +18,8 @@ SASH_API Tensor abs(const Tensor& x);
 SASH_API Tensor sign(const Tensor& x);
 /// x^2; int32 and int64 too.
 SASH_API Tensor square(const Tensor& x);
+
+// From here to erf: integers and bool are cast to `default_dtype()`.
 
 SASH_API Tensor exp(const Tensor& x);
 /// Natural logarithm.
@@ -37,6 +40,7 @@ SASH_API Tensor tanh(const Tensor& x);
 SASH_API Tensor sigmoid(const Tensor& x);
 /// 2 / sqrt(pi) times the integral of e^(-t^2) from 0 to x.
 SASH_API Tensor erf(const Tensor& x);
+
 /// max(x, 0), with derivative 0 at 0.
 SASH_API Tensor relu(const Tensor& x);
 /// x sigmoid(x) (Elfwing, Uchibe and Doya, 2018).
@@ -44,11 +48,13 @@ SASH_API Tensor silu(const Tensor& x);
 /// The greatest integer not above x, with derivative 0 everywhere.
 SASH_API Tensor floor(const Tensor& x);
 
-/// x + value; int32 and int64 too (with the value truncated to them).
+/// x + value; int32 and int64 too. `ValueError` if the result's dtype cannot hold the value.
 SASH_API Tensor add(const Tensor& x, Scalar value);
-/// x value; int32 and int64 too (with the value truncated to them).
+/// x value; otherwise like `add`.
 SASH_API Tensor mul(const Tensor& x, Scalar value);
-/// x^exponent.
+/// x / value; integers and bool are cast to `default_dtype()`.
+SASH_API Tensor div(const Tensor& x, Scalar value);
+/// x^exponent; int32 and int64 too where the exponent is floating.
 SASH_API Tensor pow(const Tensor& x, Scalar exponent);
 /// min(max(x, low), high), where a bound may be absent; the derivative is 1 on the bounds, 0 beyond
 /// them. int32 and int64 too. `ValueError` if both bounds are absent or low > high.

@@ -4,6 +4,7 @@
 #include "../tensor/node.h"
 #include "checks.h"
 #include "kernels/where.h"
+#include "promotion.h"
 #include "reduce.h"
 
 namespace sash {
@@ -19,11 +20,17 @@ constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, cons
 
 Tensor where(const Tensor& cond, const Tensor& a, const Tensor& b) {
   check_defined("where", cond);
+  check_defined("where", a);
+  check_defined("where", b);
   check_dtype("where", cond, DType::boolean);
-  check_compatible("where", a, b);
+  check_same_device("where", a, b);
   check_same_device("where", cond, a);
   const Shape shape =
       broadcast_shapes(cond.shape(), broadcast_shapes(a.shape(), b.shape(), "where"), "where");
+  if (a.dtype() != b.dtype()) {
+    const DType dtype = result_type(a, b);
+    return where(cond, a.to(dtype), b.to(dtype));
+  }
   Tensor y = empty(shape, a.options());
   KernelContext context = kernel_context(a.device());
   kernels::where(context, cond.tensor_view(), a.tensor_view(), b.tensor_view(), y.tensor_view());
@@ -48,6 +55,7 @@ Tensor masked_fill(const Tensor& x, const Tensor& mask, Scalar value) {
     throw ShapeError("masked_fill", "a mask that broadcasts to " + to_string(x.shape()),
                      to_string(mask.shape()));
   }
+  check_holds("masked_fill", x.dtype(), value);
   Tensor y = empty(x.shape(), x.options());
   KernelContext context = kernel_context(x.device());
   kernels::masked_fill(context, x.tensor_view(), mask.tensor_view(), y.tensor_view(), value);

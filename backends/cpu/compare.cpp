@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <functional>
+#include <type_traits>
 
 #include "../../core/dispatch.h"
 #include "elementwise.h"
@@ -34,11 +35,14 @@ void compare(KernelContext&, const TensorView& a, const TensorView& b, const Ten
 template <class Relation>
 void compare_scalar(KernelContext&, const TensorView& x, const TensorView& y, const Scalar& value) {
   dispatch_all(x.dtype, "compare", [&]<class T>(TypeTag<T>) {
-    const auto other = number(value.to<T>());
+    using Wide = std::conditional_t<std::is_integral_v<T>, int64_t, T>;
+    const auto other = number(value.to<Wide>());
     for_each_block<bool, T>(
         Order::memory,
         [other](int64_t, int64_t n, bool* out, const T* in) {
-          for (int64_t i = 0; i < n; ++i) out[i] = Relation{}(number(in[i]), other);
+          for (int64_t i = 0; i < n; ++i) {
+            out[i] = Relation{}(number(static_cast<Wide>(in[i])), other);
+          }
         },
         y, x);
   });

@@ -153,6 +153,12 @@ void mul_scalar(KernelContext&, const TensorView& x, const TensorView& y, const 
   });
 }
 
+void div_scalar(KernelContext&, const TensorView& x, const TensorView& y, const Scalar& value) {
+  dispatch_floating(y.dtype, "div", [&]<class T>(TypeTag<T>) {
+    elementwise<T, T>([v = value.to<T>()](auto out, auto in) { out = in / v; }, y, x);
+  });
+}
+
 void pow_scalar(KernelContext& context, const TensorView& x, const TensorView& y,
                 const Scalar& value) {
   const double exponent = value.to_double();
@@ -234,6 +240,7 @@ void register_unary() {
   kernels::relu.set(cpu, floating<Relu>);
   kernels::silu.set(cpu, floating<Silu>);
   kernels::floor.set(cpu, floating<Floor>);
+  kernels::div_scalar.set(cpu, div_scalar);
   kernels::pow_scalar.set(cpu, pow_scalar);
   kernels::relu_backward.set(cpu, relu_backward);
 }

@@ -49,13 +49,18 @@ void compare(KernelContext& context, const TensorView& a, const TensorView& b,
                [&]<class T>(TypeTag<T>) { compute<bool, T, T>(context, Relation{}, y, a, b); });
 }
 
-/// The scalar takes the dtype first, so that 0.1 equals a half that was made from 0.1.
+/// The scalar takes a floating dtype first, so that 0.1 equals a half that was made from 0.1.
+/// Integers are compared in int64, which holds the scalar too.
 template <class Relation>
 void compare_scalar(KernelContext& context, const TensorView& x, const TensorView& y,
                     const Scalar& value) {
   dispatch_all(x.dtype, "compare", [&]<class T>(TypeTag<T>) {
-    const auto other = static_cast<operand_t<T>>(value.to<T>());
-    compute<bool, T>(context, With<Relation, operand_t<T>>{other}, y, x);
+    if constexpr (std::is_integral_v<T>) {
+      compute<bool, T>(context, With<Relation, int64_t>{value.to<int64_t>()}, y, x);
+    } else {
+      const auto other = static_cast<operand_t<T>>(value.to<T>());
+      compute<bool, T>(context, With<Relation, operand_t<T>>{other}, y, x);
+    }
   });
 }
 

@@ -123,6 +123,11 @@ struct MulScalar {
   __device__ T operator()(T x) const { return x * value; }
 };
 template <class T>
+struct DivScalar {
+  T value;
+  __device__ T operator()(T x) const { return x / value; }
+};
+template <class T>
 struct Clamp {
   T low, high;
   __device__ T operator()(T x) const {
@@ -160,6 +165,13 @@ void mul_scalar(KernelContext& context, const TensorView& x, const TensorView& y
                 const Scalar& value) {
   dispatch_any_numeric(y.dtype, "mul", [&]<class T>(TypeTag<T>) {
     compute<T, T>(context, MulScalar<operand_t<T>>{operand<T>(value)}, y, x);
+  });
+}
+
+void div_scalar(KernelContext& context, const TensorView& x, const TensorView& y,
+                const Scalar& value) {
+  dispatch_any_floating(y.dtype, "div", [&]<class T>(TypeTag<T>) {
+    compute<T, T>(context, DivScalar<operand_t<T>>{operand<T>(value)}, y, x);
   });
 }
 
@@ -216,6 +228,7 @@ void register_unary() {
   kernels::relu.set(cuda, floating<Relu>);
   kernels::silu.set(cuda, floating<Silu>);
   kernels::floor.set(cuda, floating<Floor>);
+  kernels::div_scalar.set(cuda, div_scalar);
   kernels::pow_scalar.set(cuda, pow_scalar);
   kernels::relu_backward.set(cuda, relu_backward);
 }

@@ -20,6 +20,7 @@ extern SASH_API CompareKernel le;
 extern SASH_API CompareKernel gt;
 extern SASH_API CompareKernel ge;
 
+// The value takes a floating x's dtype; an integer or bool x is compared in int64.
 extern SASH_API CompareScalarKernel eq_scalar;
 extern SASH_API CompareScalarKernel ne_scalar;
 extern SASH_API CompareScalarKernel lt_scalar;

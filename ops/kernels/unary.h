@@ -39,6 +39,7 @@ extern SASH_API UnaryKernel erf;
 extern SASH_API UnaryKernel relu;
 extern SASH_API UnaryKernel silu;
 extern SASH_API UnaryKernel floor;
+extern SASH_API ScalarKernel div_scalar;
 extern SASH_API ScalarKernel pow_scalar;
 
 /// out = g where not y <= 0, else 0.

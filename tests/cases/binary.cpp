@@ -156,6 +156,72 @@ void add_special_values(OpTable& table) {
   }
 }
 
+// Operands of two dtypes, computed in the floating one's.
+void add_mixed(OpTable& table) {
+  for (const BinaryOp& op : binary_ops()) {
+    for (const DType other : {DType::int64, DType::uint8, DType::boolean, DType::float32}) {
+      InputSpec left{.shape = {3, 4}, .low = op.low, .high = op.high};
+      const bool divides = op.name == "div" || op.name == "pow";
+      InputSpec right{.shape = {4}, .low = 0, .high = 5, .dtype = other, .requires_grad = false};
+      if (divides) right.low = 1;
+      if (divides && other == DType::boolean) right.elements = {1, 1, 1, 1};
+      const bool floating = other == DType::float32;
+      for (const bool swapped : {false, true}) {
+        if (swapped && divides) continue;
+        table.push_back({
+            .op = op.name,
+            .variant = std::string(swapped ? "after " : "with ") + std::string(name(other)),
+            .inputs = {left, right},
+            .run = [f = op.run,
+                    swapped](const Tensors& x) { return swapped ? f(x[1], x[0]) : f(x[0], x[1]); },
+            .reference =
+                [f = op.formula, swapped](const Arrays& x) {
+                  return swapped ? zip(x[1], x[0], f) : zip(x[0], x[1], f);
+                },
+            .dtypes = floating ? std::vector<DType>{DType::float64}
+                               : std::vector<DType>{DType::float32, DType::float64},
+            .half_gradient_rounds = 4,
+            .half_gradient_scale = std::max(op.high, 5.0),
+        });
+      }
+    }
+  }
+}
+
+// Integers whose result is floating: always float32, whatever they are.
+void add_whole(OpTable& table) {
+  const auto add = [&](const char* name, const char* variant, auto run,
+                       double (*formula)(double, double)) {
+    table.push_back({
+        .op = name,
+        .variant = variant,
+        .inputs = {{.shape = {3, 5}, .low = 1, .high = 99}, {.shape = {5}, .low = 1, .high = 99}},
+        .run = run,
+        .reference = [formula](const Arrays& x) { return zip(x[0], x[1], formula); },
+        .dtypes = {DType::int32, DType::int64, DType::uint8},
+        .results = {DType::float32},
+        .tolerance64 = 1e-6,
+        .differentiable = false,
+    });
+  };
+  using T = Tensors;
+  add(
+      "div", "integers", [](const T& x) { return div(x[0], x[1]); },
+      [](double a, double b) { return a / b; });
+  add(
+      "div", "integers and 49.0", [](const T& x) { return div(x[0], 49.0) + x[1]; },
+      [](double a, double b) { return a / 49 + b; });
+  add(
+      "operator*", "integers and 0.5", [](const T& x) { return x[0] * 0.5 + x[1]; },
+      [](double a, double b) { return a * 0.5 + b; });
+  add(
+      "operator-", "0.5 and integers", [](const T& x) { return 0.5 - x[0] - x[1]; },
+      [](double a, double b) { return 0.5 - a - b; });
+  add(
+      "operator/", "3 and integers", [](const T& x) { return 3 / x[0] + x[1]; },
+      [](double a, double b) { return 3 / a + b; });
+}
+
 // a and b are one tensor: both of its gradients must arrive.
 void add_shared_operand(OpTable& table) {
   table.push_back({
@@ -189,6 +255,8 @@ void add_binary(OpTable& table) {
   for (const BinaryOp& op : binary_ops()) add_pairs(table, op);
   add_operators(table);
   add_special_values(table);
+  add_mixed(table);
+  add_whole(table);
   add_shared_operand(table);
   add_timed(table);
 }

@@ -71,6 +71,28 @@ void add_comparison(OpTable& table, const Comparison& op) {
   const auto run_scalar = [f = op.scalar](const Tensors& x) { return f(x[0], 1); };
   add_row(table, op.name, {with({7, 9})}, run_scalar, op.formula,
           {DType::float32, DType::float64, DType::int32, DType::int64, DType::uint8});
+
+  // Operands of two dtypes, and scalars that the tensor's dtype does not hold.
+  const InputSpec bytes{.shape = {5, 13}, .low = 0, .high = 256, .dtype = DType::uint8};
+  const InputSpec floats{.shape = {13}, .low = 0, .high = 256};
+  const auto mixed = [&](const std::string& variant, std::vector<InputSpec> inputs, auto f,
+                         Formula formula) {
+    add_row(table, op.name, std::move(inputs), f, formula, {DType::float32, DType::float64});
+    table.back().variant += ", " + variant;
+  };
+  mixed("uint8 and floating", {bytes, floats}, run, op.formula);
+  mixed("floating and uint8", {floats, bytes}, run, op.formula);
+  const auto with_scalar = [&](const char* variant, Scalar value) {
+    mixed(
+        variant, {bytes}, [f = op.scalar, value](const Tensors& x) { return f(x[0], value); },
+        nullptr);
+    table.back().reference = [formula = op.formula, value](const Arrays& x) {
+      return map(x[0], [&](double a) { return formula(a, value.to_double()); });
+    };
+  };
+  with_scalar("uint8 and 256", 256);
+  with_scalar("uint8 and -1", -1);
+  with_scalar("uint8 and 100.5", 100.5);
 }
 
 }  // namespace

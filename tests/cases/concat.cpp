@@ -93,6 +93,9 @@ void add_concat(OpTable& table) {
            {.shape = {3, 2}, .layout = Layout::expanded}},
           1);
   add_cat(table, {{.shape = {65, 63}}, {.shape = {65, 65}}}, 1);
+  add_cat(table, {{.shape = {2, 3}}, {.shape = {4, 3}, .low = 0, .high = 9, .dtype = DType::uint8}},
+          0);
+  table.back().variant += ", uint8";
 
   add_stack(table, {.shape = {2, 3}}, 0);
   add_stack(table, {.shape = {2, 3}, .layout = Layout::transposed}, 1);

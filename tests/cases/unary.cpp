@@ -91,6 +91,14 @@ std::vector<UnaryOp> functions_with_options() {
        {},
        {DType::float32, DType::float64},
        "-1.5, "},
+      {"div",
+       [](const Tensor& x) { return div(x, 49.0); },
+       [](double x) { return x / 49; },
+       -9,
+       9,
+       {},
+       {DType::float32, DType::float64},
+       "49, "},
       {"clamp",
        [](const Tensor& x) { return clamp(x, -1, 2); },
        [](double x) { return clamped(x, -1, 2); },
@@ -148,6 +156,24 @@ void add_function(OpTable& table, const UnaryOp& op, InputSpec spec) {
   });
 }
 
+// Integers, of which these functions make float32.
+void add_whole(OpTable& table, const UnaryOp& op) {
+  const std::vector<std::string> names{"exp",        "log", "log1p", "expm1", "sqrt",    "rsqrt",
+                                       "reciprocal", "sin", "cos",   "tanh",  "sigmoid", "erf"};
+  if (std::find(names.begin(), names.end(), op.name) == names.end()) return;
+  table.push_back({
+      .op = op.name,
+      .variant = "integers",
+      .inputs = {{.shape = {3, 5}, .low = 1, .high = 9}},
+      .run = [run = op.run](const Tensors& x) { return run(x[0]); },
+      .reference = [f = op.formula](const Arrays& x) { return map(x[0], f); },
+      .dtypes = {DType::int32, DType::int64, DType::uint8},
+      .results = {DType::float32},
+      .tolerance64 = 1e-5,
+      .differentiable = false,
+  });
+}
+
 void add_special_values(OpTable& table, const UnaryOp& op) {
   table.push_back({
       .op = op.name,
@@ -165,6 +191,7 @@ void add_unary(OpTable& table) {
   for (const UnaryOp& op : functions()) {
     for (const InputSpec& spec : specs()) add_function(table, op, spec);
     add_special_values(table, op);
+    add_whole(table, op);
   }
   for (const UnaryOp& op : functions_with_options()) {
     for (const InputSpec& spec : specs()) add_function(table, op, spec);

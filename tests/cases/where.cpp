@@ -29,6 +29,14 @@ void add_choice(OpTable& table, const InputSpec& cond, const InputSpec& a, const
   });
 }
 
+void add_mixed(OpTable& table) {
+  const InputSpec whole{
+      .shape = {3, 4}, .low = -9, .high = 9, .dtype = DType::int64, .requires_grad = false};
+  add_choice(table, mask_of({3, 4}), whole, {.shape = {4}});
+  table.back().variant += ", int64 and floating";
+  table.back().dtypes = {DType::float32, DType::float64};
+}
+
 void add_fill(OpTable& table, const InputSpec& x, const InputSpec& mask, double value) {
   table.push_back({
       .op = "masked_fill",
@@ -56,6 +64,8 @@ void add_where(OpTable& table) {
              {.shape = {5, 3}, .layout = Layout::expanded});
   add_choice(table, mask_of({65, 63}), {.shape = {65, 63}}, {.shape = {63}});
   add_choice(table, mask_of({0, 2}), {.shape = {0, 2}}, {.shape = {2}});
+
+  add_mixed(table);
 
   add_fill(table, {.shape = {3, 4}}, mask_of({3, 4}), -1);
   add_fill(table, {.shape = {2, 3, 4}}, mask_of({3, 1}), 7);
