@@ -1,6 +1,7 @@
 #include "factories.h"
 
 #include <cmath>
+#include <limits>
 
 #include "../core/backend.h"
 #include "../core/dispatch.h"
@@ -34,6 +35,41 @@ void check_held(const char* op, const void* elements, int64_t count, DType from,
       if (!holds(to, value)) throw_not_held(op, to, value);
     }
   });
+}
+
+/// ceil((stop - start) / step), or 0.
+int64_t arange_count(Scalar start, Scalar stop, Scalar step) {
+  constexpr auto most = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
+  if (start.is_integer() && stop.is_integer() && step.is_integer()) {
+    const auto from = start.to<int64_t>(), to = stop.to<int64_t>(), by = step.to<int64_t>();
+    if (by > 0 ? from >= to : from <= to) return 0;
+    // Differences of int64 need 64 bits and no sign.
+    const auto less = [](int64_t a, int64_t b) {
+      return static_cast<uint64_t>(a) - static_cast<uint64_t>(b);
+    };
+    const uint64_t span = by > 0 ? less(to, from) : less(from, to);
+    const uint64_t stride = by > 0 ? less(by, 0) : less(0, by);
+    const uint64_t count = (span - 1) / stride + 1;
+    if (count <= most) return static_cast<int64_t>(count);
+    throw ValueError("arange", "at most " + std::to_string(most) + " elements",
+                     std::to_string(count));
+  }
+  const double span = std::ceil((stop.to_double() - start.to_double()) / step.to_double());
+  if (!(span > 0)) return 0;
+  if (span < static_cast<double>(most)) return static_cast<int64_t>(span);
+  throw ValueError("arange", "at most " + std::to_string(most) + " elements", to_text(span));
+}
+
+void check_arange_held(Scalar start, Scalar step, int64_t count, DType dtype) {
+  if (count == 0) return;
+  const auto last = static_cast<uint64_t>(count - 1);
+  const Scalar end =
+      start.is_integer() && step.is_integer()
+          ? Scalar(static_cast<int64_t>(start.to<uint64_t>() + last * step.to<uint64_t>()))
+          : Scalar(start.to_double() + static_cast<double>(last) * step.to_double());
+  for (const Scalar& value : {start, end}) {
+    if (!value.fits(dtype)) throw_not_held("arange", dtype, value);
+  }
 }
 
 }  // namespace
@@ -82,10 +118,11 @@ Tensor arange(Scalar start, Scalar stop, Scalar step, const TensorOptions& optio
     throw ValueError("arange", "finite bounds and a step", "one that is infinite or NaN");
   }
   const bool integral = start.is_integer() && stop.is_integer() && step.is_integer();
-  const double span = (stop.to_double() - start.to_double()) / step.to_double();
   TensorOptions typed = options;
   if (!typed.dtype) typed.dtype = integral ? DType::int64 : default_dtype();
-  Tensor y = empty({span > 0 ? static_cast<int64_t>(std::ceil(span)) : 0}, typed);
+  const int64_t count = arange_count(start, stop, step);
+  check_arange_held(start, step, count, *typed.dtype);
+  Tensor y = empty({count}, typed);
   KernelContext context = kernel_context(y.device());
   kernels::arange(context, y.tensor_view(), start, step);
   return y;

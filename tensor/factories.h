@@ -24,7 +24,8 @@ SASH_API Tensor ones_like(const Tensor& like);
 /// A 0-dimensional tensor.
 SASH_API Tensor scalar_tensor(Scalar value, const TensorOptions& options = {});
 /// start, start + step, ... below (above, for a negative step) stop. int64 if all three are
-/// integers and no dtype is named.
+/// integers and no dtype is named. `ValueError` for a step of 0, bounds that are not finite, or
+/// more elements than int64 counts.
 SASH_API Tensor arange(Scalar start, Scalar stop, Scalar step = 1,
                        const TensorOptions& options = {});
 /// The n x n identity matrix.
@@ -34,7 +35,8 @@ SASH_API Tensor eye(int64_t n, const TensorOptions& options = {});
 SASH_API Tensor rand(const Shape& shape, const TensorOptions& options = {});
 /// Standard normal.
 SASH_API Tensor randn(const Shape& shape, const TensorOptions& options = {});
-/// Uniform integers in [low, high); int64 if no dtype is named.
+/// Uniform integers in [low, high), any of int64; int64 if no dtype is named, or int32 where that
+/// holds the bounds (else `ValueError`).
 SASH_API Tensor randint(int64_t low, int64_t high, const Shape& shape,
                         const TensorOptions& options = {});
 

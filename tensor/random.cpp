@@ -1,5 +1,6 @@
 #include "random.h"
 
+#include <limits>
 #include <mutex>
 
 #include "../core/backend.h"
@@ -76,9 +77,17 @@ Tensor randint(int64_t low, int64_t high, const Shape& shape, const TensorOption
   if (*integer.dtype != DType::int64 && *integer.dtype != DType::int32) {
     throw DTypeError("randint", "int64 or int32", name(*integer.dtype));
   }
+  constexpr int64_t least = std::numeric_limits<int32_t>::min();
+  constexpr int64_t most = std::numeric_limits<int32_t>::max();
+  if (*integer.dtype == DType::int32 && (low < least || high - 1 > most)) {
+    throw ValueError("randint", "bounds that int32 holds",
+                     std::to_string(low) + " and " + std::to_string(high));
+  }
   Tensor y = empty(shape, integer);
+  const bool wide = static_cast<uint64_t>(high) - static_cast<uint64_t>(low) > uint64_t{1} << 32;
+  const int64_t words = wide ? (y.numel() + 3) / 4 * 8 : y.numel();
   KernelContext context = kernel_context(y.device());
-  kernels::random_integer(context, y.tensor_view(), next_philox(y.device(), y.numel()), low, high);
+  kernels::random_integer(context, y.tensor_view(), next_philox(y.device(), words), low, high);
   return y;
 }
 

@@ -227,6 +227,10 @@ TEST_CASE("wrong calls of the random generator use up no numbers") {
   const RandomState before = random_state();
   expect_error<DTypeError>("randint: expected int64 or int32, got float32",
                            [] { randint(0, 3, {2}, {.dtype = DType::float32}); });
+  expect_error<ValueError>("randint: expected bounds that int32 holds, got 0 and 2147483649",
+                           [] { randint(0, 2147483649, {2}, {.dtype = DType::int32}); });
+  expect_error<ValueError>("randint: expected bounds that int32 holds, got -2147483649 and 0",
+                           [] { randint(-2147483649, 0, {2}, {.dtype = DType::int32}); });
   expect_error<DTypeError>("rand: expected a floating dtype, got bool",
                            [] { rand({2}, {.dtype = DType::boolean}); });
   CHECK(random_state() == before);

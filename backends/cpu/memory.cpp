@@ -154,6 +154,11 @@ void accumulate(KernelContext&, const TensorView& x, const TensorView& y) {
 
 void arange(KernelContext&, const TensorView& y, const Scalar& start, const Scalar& step) {
   const bool exact = start.is_integer() && step.is_integer();
+  // Unsigned: i step may pass the ends of int64 on the way to a number within them.
+  const auto counted = [&](int64_t i) {
+    return static_cast<int64_t>(start.to<uint64_t>() +
+                                static_cast<uint64_t>(i) * step.to<uint64_t>());
+  };
   dispatch_all(y.dtype, "arange", [&]<class T>(TypeTag<T>) {
     for_each_block<T>(
         Order::row_major,
@@ -161,7 +166,7 @@ void arange(KernelContext&, const TensorView& y, const Scalar& start, const Scal
           for (int64_t i = 0; i < n; ++i) {
             out[i] =
                 exact
-                    ? cast<T>(start.to<int64_t>() + (flat + i) * step.to<int64_t>())
+                    ? cast<T>(counted(flat + i))
                     : cast<T>(start.to_double() + static_cast<double>(flat + i) * step.to_double());
           }
         },

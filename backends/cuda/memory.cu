@@ -78,7 +78,10 @@ __global__ void __launch_bounds__(kThreads)
   if constexpr (std::is_same_v<Number, double>) {
     y[offset[0]] = cast<T>(__dadd_rn(start, __dmul_rn(static_cast<double>(i), step)));
   } else {
-    y[offset[0]] = cast<T>(start + i * step);
+    // Unsigned: i step may pass the ends of int64 on the way to a number within them.
+    const auto number =
+        static_cast<uint64_t>(start) + static_cast<uint64_t>(i) * static_cast<uint64_t>(step);
+    y[offset[0]] = cast<T>(static_cast<int64_t>(number));
   }
 }
 

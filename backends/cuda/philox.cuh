@@ -12,15 +12,21 @@ namespace sash::cuda {
 template <class T>
 inline constexpr int kDraws = std::max<int>(4, 16 / sizeof(T));
 
-/// `f` turns a block into four numbers in T's compute type.
+/// `f` turns a block, and its counter if it asks for that, into four numbers in T's compute type.
 template <class T, class F>
 __device__ Vector<compute_t<T>, kDraws<T>> draw(F f, const PhiloxState& state, int64_t first) {
   const uint64_t counter = (state.base ? *state.base : 0) + state.offset;
   Vector<compute_t<T>, kDraws<T>> numbers;
 #pragma unroll
   for (int at = 0; at < kDraws<T>; at += 4) {
-    const PhiloxBlock block = philox(state.seed, counter + static_cast<uint64_t>((first + at) / 4));
-    const Vector<compute_t<T>, 4> four = f(block);
+    const uint64_t place = counter + static_cast<uint64_t>((first + at) / 4);
+    const PhiloxBlock block = philox(state.seed, place);
+    Vector<compute_t<T>, 4> four;
+    if constexpr (requires { f(block, place); }) {
+      four = f(block, place);
+    } else {
+      four = f(block);
+    }
 #pragma unroll
     for (int lane = 0; lane < 4; ++lane) numbers.element[at + lane] = four.element[lane];
   }

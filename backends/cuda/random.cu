@@ -58,6 +58,24 @@ struct Integer {
   }
 };
 
+/// Of 64 bits each: those of a block above those of the block `blocks` further on.
+struct WideInteger {
+  int64_t low;
+  uint64_t range;
+  uint64_t seed;
+  uint64_t blocks;
+  __device__ Vector<int64_t, 4> operator()(const PhiloxBlock& upper, uint64_t counter) const {
+    const PhiloxBlock lower = philox(seed, counter + blocks);
+    Vector<int64_t, 4> y;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint64_t bits = uint64_t{upper.lane[i]} << 32 | lower.lane[i];
+      y.element[i] = static_cast<int64_t>(static_cast<uint64_t>(low) + bits % range);
+    }
+    return y;
+  }
+};
+
 void random_uniform(KernelContext& context, const TensorView& y, PhiloxState state, double low,
                     double high) {
   dispatch_any_floating(y.dtype, "random_uniform", [&]<class T>(TypeTag<T>) {
@@ -79,6 +97,10 @@ void random_normal(KernelContext& context, const TensorView& y, PhiloxState stat
 void random_integer(KernelContext& context, const TensorView& y, PhiloxState state, int64_t low,
                     int64_t high) {
   const uint64_t range = static_cast<uint64_t>(high) - static_cast<uint64_t>(low);
+  if (range > uint64_t{1} << 32) {
+    const uint64_t blocks = (static_cast<uint64_t>(y.numel()) + 3) / 4;
+    return philox_map<int64_t>(context, WideInteger{low, range, state.seed, blocks}, state, y);
+  }
   sash::detail::dispatch_over<int64_t, int32_t>(
       y.dtype, "random_integer", [&]<class T>(TypeTag<T>) {
         philox_map<T>(context, Integer<T>{low, range}, state, y);

@@ -44,6 +44,9 @@ Array numbered(const Shape& shape, double (*f)(uint64_t)) {
   return y;
 }
 
+// A range that float64 holds exactly.
+constexpr int64_t kWide = (int64_t{1} << 40) + 12345;
+
 void add_random(OpTable& table) {
   const std::vector<DType> floats{DType::float32, DType::float64};
   for (const Shape& shape : {Shape{3, 7}, Shape{65, 130}, Shape{0}, Shape{}}) {
@@ -71,6 +74,24 @@ void add_random(OpTable& table) {
           return numbered(shape, [](uint64_t i) { return double(random_word(kSeed, i) % 11) - 3; });
         },
         {DType::int32, DType::int64});
+    add_case(
+        table, "randint", to_string(shape) + " of a range beyond 2^32",
+        [=](const Tensor& x) {
+          manual_seed(kSeed);
+          return randint(-5, kWide - 5, shape, x.options());
+        },
+        [=] {
+          Array y(shape);
+          // One 64-bit number of two words, the lower ones in blocks of their own.
+          const uint64_t words = (y.values.size() + 3) / 4 * 4;
+          for (size_t i = 0; i < y.values.size(); ++i) {
+            const uint64_t bits =
+                uint64_t{random_word(kSeed, i)} << 32 | random_word(kSeed, words + i);
+            y.values[i] = double(bits % uint64_t{kWide}) - 5;
+          }
+          return y;
+        },
+        {DType::int64});
   }
 }
 

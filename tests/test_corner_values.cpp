@@ -1,0 +1,80 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include <sash/ops/binary.h>
+#include <sash/ops/reduce.h>
+#include <sash/ops/softmax.h>
+#include <sash/ops/unary.h>
+#include <sash/tensor/factories.h>
+#include <sash/tensor/random.h>
+
+#include "expect_error.h"
+
+using namespace sash;
+using namespace sash::testing;
+
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+constexpr int64_t kLeast = std::numeric_limits<int64_t>::min();
+
+Tensor doubles(const std::vector<double>& values) {
+  return tensor(values, {static_cast<int64_t>(values.size())}, {.dtype = DType::float64});
+}
+
+Tensor variable(const std::vector<double>& values) {
+  return doubles(values).detach().requires_grad_();
+}
+
+}  // namespace
+
+TEST_CASE("arange counts exactly, to the ends of int64") {
+  constexpr int64_t big = int64_t{1} << 53;
+  CHECK(arange(big, big + 3).to_vector<int64_t>() == std::vector<int64_t>{big, big + 1, big + 2});
+  CHECK(arange(kMost - 2, kMost).numel() == 2);
+  CHECK(arange(kLeast, kMost, int64_t{1} << 62).to_vector<int64_t>() ==
+        std::vector<int64_t>{kLeast, -(int64_t{1} << 62), 0, int64_t{1} << 62});
+  CHECK(arange(kMost, kLeast, kLeast).to_vector<int64_t>() == std::vector<int64_t>{kMost, -1});
+  CHECK(arange(5, 0, -2).to_vector<int64_t>() == std::vector<int64_t>{5, 3, 1});
+  CHECK(arange(3, 3).numel() == 0);
+  CHECK(arange(0, 3, -1).numel() == 0);
+  expect_error<ValueError>("arange: expected at most 9223372036854775807 elements, got 1e+30",
+                           [] { arange(0, 1e30); });
+  expect_error<ValueError>(
+      "arange: expected at most 9223372036854775807 elements, got 18446744073709551615",
+      [] { arange(kLeast, kMost); });
+  expect_error<ValueError>("arange: expected a value of int32, got 4294967296", [] {
+    arange(0, int64_t{1} << 33, int64_t{1} << 32, {.dtype = DType::int32});
+  });
+}
+
+TEST_CASE("randint draws from ranges beyond 2^32") {
+  manual_seed(3);
+  const std::vector<int64_t> all = randint(kLeast, kMost, {4000}).to_vector<int64_t>();
+  // Each of 64 bits is set in about half of the numbers.
+  for (int bit = 0; bit < 64; ++bit) {
+    int set = 0;
+    for (const int64_t x : all) set += static_cast<int>(static_cast<uint64_t>(x) >> bit & 1);
+    CAPTURE(bit);
+    CHECK(std::abs(set - 2000) < 200);
+  }
+  constexpr int64_t high = int64_t{3} << 33;
+  double mean = 0;
+  for (const int64_t x : randint(0, high, {4000}).to_vector<int64_t>()) {
+    CHECK(x >= 0);
+    CHECK(x < high);
+    mean += static_cast<double>(x) / 4000;
+  }
+  CHECK(std::abs(mean / static_cast<double>(high) - 0.5) < 0.03);
+  // A narrow range keeps its numbers; what comes after a wide one is new.
+  manual_seed(7);
+  const auto first = randint(0, high, {5}).to_vector<int64_t>();
+  CHECK(random_state().offset == 4);
+  const auto bounds = randint(-2147483648, 2147483648, {2}, {.dtype = DType::int32});
+  CHECK(bounds.dtype() == DType::int32);
+  CHECK(random_state().offset == 5);
+}
