@@ -1,5 +1,6 @@
 #include "reduce.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "../tensor/factories.h"
@@ -108,6 +109,30 @@ Tensor arg_extremum(
   return keepdim ? y : y.squeeze(at);
 }
 
+/// `view` with its last element of `axis` first.
+TensorView reversed(TensorView view, int axis) {
+  const int64_t last = std::max<int64_t>(0, view.shape[axis] - 1) * view.strides[axis];
+  view.data = view.ptr<char>() + last * size_of(view.dtype);
+  view.strides[axis] *= -1;
+  return view;
+}
+
+/// y_i = x_0 + ... + x_i along the axis, or y_i = x_i + ... + x_last `from_end`: each is the
+/// other's gradient.
+Tensor cumulated(const Tensor& x, int axis, bool from_end) {
+  const Tensor y = empty_like(x);
+  TensorView from = x.tensor_view(), to = y.tensor_view();
+  if (from_end) {
+    from = reversed(from, axis);
+    to = reversed(to, axis);
+  }
+  KernelContext context = kernel_context(x.device());
+  kernels::cumsum(context, from, to, axis);
+  return record("cumsum", {x}, y, [axis, from_end](Backward&, const Tensor& g) {
+    return Gradients{cumulated(g, axis, !from_end)};
+  });
+}
+
 }  // namespace
 
 Tensor sum(const Tensor& x, const Dims& axes, bool keepdim) {
@@ -167,14 +192,7 @@ Tensor logsumexp(const Tensor& x, const Dims& axes, bool keepdim) {
 Tensor cumsum(const Tensor& x, int64_t axis) {
   check_defined("cumsum", x);
   check_floating("cumsum", x);
-  const int at = normalize_axis(axis, x.rank(), "cumsum");
-  const Tensor y = empty_like(x);
-  KernelContext context = kernel_context(x.device());
-  kernels::cumsum(context, x.tensor_view(), y.tensor_view(), at);
-  // d/dx_i = sum_{j >= i} g_j = total - (g_0 + ... + g_i) + g_i.
-  return record("cumsum", {x}, y, [at](Backward&, const Tensor& g) {
-    return Gradients{sum(g, {at}, true) - cumsum(g, at) + g};
-  });
+  return cumulated(x, normalize_axis(axis, x.rank(), "cumsum"), false);
 }
 
 Tensor sum_to(const Tensor& x, const Shape& shape) {

@@ -78,3 +78,25 @@ TEST_CASE("randint draws from ranges beyond 2^32") {
   CHECK(bounds.dtype() == DType::int32);
   CHECK(random_state().offset == 5);
 }
+
+TEST_CASE("the gradient of cumsum is a sum from the end") {
+  const int64_t n = 100000;
+  manual_seed(1);
+  const Tensor g = randn({n}).detach();
+  Tensor x = zeros({n}, {.requires_grad = true});
+  cumsum(x, 0).backward(g);
+  const std::vector<double> cotangent = g.to_vector<double>(), found = x.grad().to_vector<double>();
+  double total = 0, worst = 0;
+  for (size_t i = static_cast<size_t>(n); i-- > 0;) {
+    total += cotangent[i];
+    worst = std::max(worst, std::abs(found[i] - total) / std::max(1.0, std::abs(total)));
+  }
+  CHECK(worst < 1e-6);
+
+  Tensor y = variable({0, 0, 0, 0});
+  cumsum(y, 0).backward(doubles({1, kInfinity, 2, 3}));
+  CHECK(y.grad().to_vector<double>() == std::vector<double>{kInfinity, kInfinity, 5, 3});
+  Tensor columns = zeros({3, 2}, {.dtype = DType::float64, .requires_grad = true});
+  cumsum(columns.mT(), 1).backward(doubles({1, 2, 3, 4, 5, 6}).view({2, 3}));
+  CHECK(columns.grad().to_vector<double>() == std::vector<double>{6, 15, 5, 11, 3, 6});
+}

@@ -1,4 +1,6 @@
 // The reductions of reduce.h that go along one axis and care for places on it.
+#include <cstdlib>
+
 #include "../../ops/kernels/reduce.h"
 #include "rows.cuh"
 
@@ -40,7 +42,7 @@ struct Lines {
   template <class F>
   void with_team(F launch) const {
     constexpr int64_t kShort = 16, kManyLines = 16384;
-    const bool side_by_side = starts.stride[0][starts.rank - 1] < x_step;
+    const bool side_by_side = starts.stride[0][starts.rank - 1] < std::abs(x_step);
     const auto run = [&]<class Team>(TypeTag<Team> team) {
       launch(team, static_cast<unsigned>((starts.count + Team::kRows - 1) / Team::kRows));
     };

@@ -20,7 +20,8 @@ extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorVie
 extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorView& y, int axis)>
     argmin;
 
-/// y[i] = sum of x[0 .. i] along one axis; shapes and floating dtypes equal.
+/// y[i] = sum of x[0 .. i] along one axis, whose strides may be negative; shapes and floating
+/// dtypes equal.
 extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorView& y, int axis)>
     cumsum;
 

@@ -260,7 +260,6 @@ void add_cumsum(OpTable& table) {
                 return sum;
               });
             },
-        .half_gradient_rounds = 3,  // a sum less a cumulative one
     });
   };
   add({.shape = {7}}, 0);
