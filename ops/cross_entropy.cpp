@@ -30,22 +30,48 @@ namespace {
 
 constexpr const char* kOp = "cross_entropy";
 
-void check_arguments(const Tensor& logits, const Tensor& targets,
-                     const CrossEntropyOptions& options) {
+/// The logits with their classes last, as kernels read them.
+Tensor classes_last(const Tensor& logits, int axis) {
+  if (axis == logits.rank() - 1) return logits;
+  Dims axes;
+  for (int i = 0; i < logits.rank(); ++i) {
+    if (i != axis) axes.push_back(i);
+  }
+  axes.push_back(axis);
+  return logits.permute(axes);
+}
+
+std::string expected_targets(const Tensor& logits, const Tensor& targets, int axis) {
+  const auto shape_for = [&](int classes) {
+    Shape shape = logits.shape();
+    shape.erase(classes);
+    return shape;
+  };
+  const std::string text = "targets " + to_string(shape_for(axis));
+  const bool as_in_pytorch = logits.rank() == 3 && axis == 2 && targets.shape() == shape_for(1);
+  if (!as_in_pytorch) return text;
+  return text + ", or class_axis = 1 for logits [N, C, T]";
+}
+
+/// Throws unless all fits together; returns the axis of the classes.
+int check_arguments(const Tensor& logits, const Tensor& targets,
+                    const CrossEntropyOptions& options) {
   check_defined(kOp, logits);
   check_floating(kOp, logits);
   check_index_tensor(kOp, logits, targets);
   if (logits.rank() != 2 && logits.rank() != 3) {
     throw ShapeError(kOp, "logits [N, C] or [B, T, C]", to_string(logits.shape()));
   }
+  const int axis = normalize_axis(options.class_axis, logits.rank(), kOp);
   Shape rows = logits.shape();
-  rows.erase(rows.rank() - 1);
+  rows.erase(axis);
   if (targets.shape() != rows) {
-    throw ShapeError(kOp, "targets " + to_string(rows), to_string(targets.shape()));
+    throw ShapeError(kOp, expected_targets(logits, targets, axis), to_string(targets.shape()));
   }
   if (!(options.label_smoothing >= 0 && options.label_smoothing <= 1)) {
     throw ValueError(kOp, "label smoothing in [0, 1]", to_text(options.label_smoothing));
   }
+  return axis;
 }
 
 // The logits' gradient from what the forward pass kept.
@@ -64,8 +90,7 @@ Tensor fused_backward(const Tensor& logits, const Tensor& targets, const Tensor&
 
 Tensor reduced(const Tensor& losses, const Tensor& count, Reduction reduction) {
   if (reduction == Reduction::none) return losses;
-  if (reduction == Reduction::sum) return sum(losses);
-  return (sum(losses.to(count.dtype())) / count).to(losses.dtype());
+  return reduction == Reduction::sum ? sum(losses) : sum(losses) / count;
 }
 
 }  // namespace
@@ -75,28 +100,32 @@ namespace composite {
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
                      const CrossEntropyOptions& options) {
   const double s = options.label_smoothing;
+  const int axis = normalize_axis(options.class_axis, logits.rank(), kOp);
+  const Tensor x = classes_last(logits, axis).to(*row_statistics(logits).dtype);
   const Tensor ignored = eq(targets, options.ignore_index);
   const Tensor safe = masked_fill(targets, ignored, 0);
-  const Tensor logp = composite::log_softmax(logits);
+  const Tensor logp = composite::log_softmax(x);
   Tensor losses = gather(logp, -1, safe.unsqueeze(-1)).squeeze(-1) * (s - 1);
   if (s > 0) losses = losses - mean(logp, {-1}) * s;
-  const Tensor count = sum(logical_not(ignored)).to(*row_statistics(logits).dtype);
-  return reduced(masked_fill(losses, ignored, 0), count, options.reduction);
+  const Tensor count = sum(logical_not(ignored)).to(x.dtype());
+  return reduced(masked_fill(losses, ignored, 0), count, options.reduction).to(logits.dtype());
 }
 
 }  // namespace composite
 
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
-                     const CrossEntropyOptions& options) {
-  check_arguments(logits, targets, options);
-  const Tensor x = logits.contiguous(), t = targets.contiguous();
+                     const CrossEntropyOptions& given) {
+  const int axis = check_arguments(logits, targets, given);
+  CrossEntropyOptions options = given;
+  options.class_axis = -1;
+  const Tensor x = classes_last(logits, axis).contiguous(), t = targets.contiguous();
   const int64_t rows = t.numel(), classes = x.shape().back();
   check_index_values(kOp, t, classes, options.ignore_index);
   if (!fused(kernels::cross_entropy_forward, x.device())) {
     return composite::cross_entropy(x, t, options);
   }
   const kernels::CrossEntropyRule rule{options.ignore_index, options.label_smoothing};
-  const Tensor losses = empty(t.shape(), x.options());
+  const Tensor losses = empty(t.shape(), row_statistics(x));
   const Tensor stats = empty({rows, 2}, row_statistics(x));
   const Tensor count = empty({}, row_statistics(x));
   KernelContext context = kernel_context(x.device());
@@ -104,7 +133,7 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
                                  as_rows(stats, rows, 2), as_row(count), rule);
   const Tensor y = [&] {
     const NoGradGuard no_grad;
-    return reduced(losses, count, options.reduction);
+    return reduced(losses, count, options.reduction).to(x.dtype());
   }();
   const Tensor divisor = options.reduction == Reduction::mean ? count : Tensor();
   return record(

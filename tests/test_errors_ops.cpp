@@ -186,8 +186,18 @@ TEST_CASE_FIXTURE(Inputs, "wrong calls: losses") {
   const Tensor targets = zeros({2}, kInts);
   expect_error<ShapeError>("cross_entropy: expected logits [N, C] or [B, T, C], got [2]",
                            [&] { cross_entropy(pair, targets); });
-  expect_error<ShapeError>("cross_entropy: expected targets [2], got [3]",
-                           [&] { cross_entropy(x, zeros({3}, kInts)); });
+  expect_error<ShapeError>("cross_entropy: expected targets [2], got [4]",
+                           [&] { cross_entropy(x, zeros({4}, kInts)); });
+  expect_error<ShapeError>(
+      "cross_entropy: expected targets [2, 5], or class_axis = 1 for logits [N, C, T], got [2, 3]",
+      [&] {
+        cross_entropy(zeros({2, 5, 3}), zeros({2, 3}, kInts));
+      });
+  expect_error<ShapeError>("cross_entropy: expected targets [2, 3], got [2, 5]", [&] {
+    cross_entropy(zeros({2, 5, 3}), zeros({2, 5}, kInts), {.class_axis = 1});
+  });
+  expect_error<IndexError>("cross_entropy: expected an axis in [-2, 2) for rank 2, got 2",
+                           [&] { cross_entropy(x, targets, {.class_axis = 2}); });
   expect_error<DTypeError>("cross_entropy: expected int64, got float32",
                            [&] { cross_entropy(x, pair); });
   expect_error<IndexError>("cross_entropy: expected indices in [0, 3) or -100, got 3 at [1]", [&] {

@@ -15,7 +15,7 @@ struct Forward {
   using A = compute_t<T>;
   const T* logits;
   const int64_t* targets;
-  T* losses;
+  A* losses;
   A* stats;
   int64_t ignore_index;
   A smoothing;
@@ -39,7 +39,7 @@ struct Forward {
     if (Team::rank() != 0) return;
     stats[2 * row] = whole.max;
     stats[2 * row + 1] = log_sum;
-    losses[row] = narrow<T>(loss(x, row, n, whole.max, log_sum, shifted));
+    losses[row] = loss(x, row, n, whole.max, log_sum, shifted);
   }
 
  private:
@@ -108,7 +108,7 @@ void cross_entropy_forward(KernelContext& context, const TensorView& logits,
     const int64_t rows = logits.shape[0];
     const Forward<T> forward{logits.ptr<T>(),
                              targets.ptr<int64_t>(),
-                             losses.ptr<T>(),
+                             losses.ptr<A>(),
                              stats.ptr<A>(),
                              rule.ignore_index,
                              static_cast<A>(rule.smoothing),

@@ -4,8 +4,8 @@
 #include "../../core/tensor_view.h"
 
 /// Cross entropy of the rows of logits [N, C] with class indices targets [N] (int64). All views are
-/// contiguous and, but for the targets, of one floating dtype; stats and count are float32 beside
-/// halves.
+/// contiguous and, but for the targets, of one floating dtype; losses, stats and count are float32
+/// beside halves.
 namespace sash::kernels {
 
 /// What the rows of a call have in common.
