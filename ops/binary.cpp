@@ -136,8 +136,10 @@ Tensor pow(const Tensor& a, const Tensor& b) {
                     grads[0] = sum_to(g * where(eq(exponent, 0), zero, slope), a_shape);
                   }
                   if (pass.needs(1)) {
-                    // ln 0 never enters: not even into the second derivative.
-                    const Tensor safe = masked_fill(base, eq(base, 0), 1);
+                    // Where 0^b is flat in b, ln 0 never enters: not even into the second
+                    // derivative.
+                    const Tensor flat = logical_and(eq(base, 0), ge(exponent, 0));
+                    const Tensor safe = where(flat, ones({}, g.options()), base);
                     grads[1] = sum_to(g * (pow(base, exponent) * log(safe)), b_shape);
                   }
                   return grads;

@@ -17,7 +17,7 @@ SASH_API Tensor sub(const Tensor& a, const Tensor& b);
 SASH_API Tensor mul(const Tensor& a, const Tensor& b);
 /// a / b; of integers and bool in `default_dtype()`.
 SASH_API Tensor div(const Tensor& a, const Tensor& b);
-/// a^b. The derivative to b is a^b ln a, and 0 where a = 0.
+/// a^b. The derivative to b is a^b ln a, and 0 where a = 0 and b >= 0 (-infinity where b < 0).
 SASH_API Tensor pow(const Tensor& a, const Tensor& b);
 /// The greater of two elements (integers); NaN if either is. Where both are equal each receives
 /// half of the gradient.

@@ -156,7 +156,8 @@ Tensor var(const Tensor& x, const Dims& axes, int64_t correction, bool keepdim) 
   check_floating("var", x);
   if (is_half(x)) return var(x.to(DType::float32), axes, correction, keepdim).to(x.dtype());
   const Tensor centred = x - mean(x, axes, true);
-  return sum(square(centred), axes, keepdim) / static_cast<double>(shape.count - correction);
+  return sum(square(centred), axes, keepdim) /
+         static_cast<double>(std::max<int64_t>(0, shape.count - correction));
 }
 
 Tensor amax(const Tensor& x, const Dims& axes, bool keepdim) {

@@ -14,7 +14,8 @@ SASH_API Tensor sum(const Tensor& x, const Dims& axes = {}, bool keepdim = false
 /// y = (1 / n) sum_i x_i. `DTypeError` unless floating; the mean of nothing is NaN.
 SASH_API Tensor mean(const Tensor& x, const Dims& axes = {}, bool keepdim = false);
 
-/// y = (1 / (n - correction)) sum_i (x_i - mean)^2. `DTypeError` unless floating.
+/// y = (1 / (n - correction)) sum_i (x_i - mean)^2, with the divisor 0 where n <= correction: then
+/// infinity, or NaN if every x_i is the mean. `DTypeError` unless floating.
 SASH_API Tensor var(const Tensor& x, const Dims& axes = {}, int64_t correction = 1,
                     bool keepdim = false);
 

@@ -1,6 +1,7 @@
 #include "unary.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <numbers>
 
@@ -297,6 +298,11 @@ Tensor clamp(const Tensor& x, std::optional<Scalar> low, std::optional<Scalar> h
   check_numeric("clamp", x);
   constexpr double infinity = std::numeric_limits<double>::infinity();
   const Scalar from = bound(x, low, -infinity), to = bound(x, high, infinity);
+  if (std::isnan(from.to_double()) || std::isnan(to.to_double())) {
+    const Tensor y = full(x.shape(), std::numeric_limits<double>::quiet_NaN(), x.options());
+    return record("clamp", {x}, y,
+                  [](Backward&, const Tensor& g) { return Gradients{zeros_like(g)}; });
+  }
   return record("clamp", {x}, map(kernels::clamp, x, from, to),
                 [x = save(x), from, to](Backward& pass, const Tensor& g) {
                   const Tensor in = pass(x).detach();

@@ -100,3 +100,38 @@ TEST_CASE("the gradient of cumsum is a sum from the end") {
   cumsum(columns.mT(), 1).backward(doubles({1, 2, 3, 4, 5, 6}).view({2, 3}));
   CHECK(columns.grad().to_vector<double>() == std::vector<double>{6, 15, 5, 11, 3, 6});
 }
+
+TEST_CASE("variances of too few elements are infinite or NaN") {
+  const Tensor x = doubles({1, 2, 4});
+  CHECK(var(x, {0}, 3).item<double>() == kInfinity);
+  CHECK(var(x, {0}, 7).item<double>() == kInfinity);
+  CHECK(std::isnan(var(doubles({2, 2}), {0}, 5).item<double>()));
+  CHECK(std::isnan(var(doubles({2}), {0}).item<double>()));
+  CHECK(var(x, {0}, 2).item<double>() == doctest::Approx(14.0 / 3));
+}
+
+TEST_CASE("the gradient of a power to an exponent, where the base is 0") {
+  const Tensor base = doubles({0, 0, 0, 2});
+  Tensor exponent = variable({-1, 0, 2, -1});
+  pow(base, exponent).sum().backward();
+  const std::vector<double> g = exponent.grad().to_vector<double>();
+  CHECK(g[0] == -kInfinity);
+  CHECK(g[1] == 0);
+  CHECK(g[2] == 0);
+  CHECK(g[3] == doctest::Approx(std::log(2) / 2));
+}
+
+TEST_CASE("clamp with a bound of NaN is NaN, and flat") {
+  Tensor x = variable({-1, 0.5, 3});
+  for (const Tensor& y : {clamp(x, NAN, 1), clamp(x, -1, NAN), clamp(x, NAN)}) {
+    for (const double value : y.to_vector<double>()) CHECK(std::isnan(value));
+  }
+  clamp(x, NAN, 1).sum().backward();
+  CHECK(x.grad().to_vector<double>() == std::vector<double>{0, 0, 0});
+}
+
+TEST_CASE("differences with the least integer") {
+  const Tensor zero = zeros({1}, {.dtype = DType::float64});
+  CHECK((zero - kLeast).item<double>() == 0x1p63);
+  CHECK((tensor<int64_t>({-1}) - kLeast).item<int64_t>() == kMost);
+}

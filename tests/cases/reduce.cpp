@@ -47,7 +47,7 @@ double variance(const Line& x, double correction) {
   const double center = average(x);
   double sum = 0;
   for (const double value : x) sum += (value - center) * (value - center);
-  return sum / (static_cast<double>(x.size()) - correction);
+  return sum / std::max(0.0, static_cast<double>(x.size()) - correction);
 }
 
 double greatest(const Line& x) {
