@@ -35,8 +35,9 @@ SASH_API Tensor logsumexp(const Tensor& x, const Dims& axes = {}, bool keepdim =
 /// y_i = sum of x_0 .. x_i along `axis`. Floating.
 SASH_API Tensor cumsum(const Tensor& x, int64_t axis);
 
-/// The inverse of broadcasting: sums `x` over the axes along which `shape` was expanded.
-/// `ShapeError` unless `shape` broadcasts to the shape of `x`.
+/// The inverse of broadcasting: sums `x` over the axes along which `shape` was expanded. Where that
+/// is none, the result shares memory with `x`: writing to it in place writes to `x`. `ShapeError`
+/// unless `shape` broadcasts to the shape of `x`.
 SASH_API Tensor sum_to(const Tensor& x, const Shape& shape);
 
 }  // namespace sash

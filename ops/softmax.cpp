@@ -79,7 +79,7 @@ Tensor log_softmax(const Tensor& x, int64_t axis) {
 
 Tensor softmax(const Tensor& x, int64_t axis) {
   const int last = checked_axis("softmax", x, axis);
-  if (last != x.rank() - 1) return softmax(x.transpose(last, -1)).transpose(last, -1);
+  if (last != x.rank() - 1) return softmax(x.transpose(last, -1)).transpose(last, -1).contiguous();
   if (!fused(kernels::softmax_forward, x.device())) return composite::softmax(x);
   const Tensor rows = x.contiguous();
   const Tensor y = run(kernels::softmax_forward, rows);
@@ -94,7 +94,8 @@ Tensor softmax(const Tensor& x, int64_t axis) {
 
 Tensor log_softmax(const Tensor& x, int64_t axis) {
   const int last = checked_axis("log_softmax", x, axis);
-  if (last != x.rank() - 1) return log_softmax(x.transpose(last, -1)).transpose(last, -1);
+  if (last != x.rank() - 1)
+    return log_softmax(x.transpose(last, -1)).transpose(last, -1).contiguous();
   if (!fused(kernels::log_softmax_forward, x.device())) return composite::log_softmax(x);
   const Tensor rows = x.contiguous();
   const Tensor y = run(kernels::log_softmax_forward, rows);

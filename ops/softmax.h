@@ -4,7 +4,8 @@
 
 namespace sash {
 
-/// y_i = exp(x_i) / sum_j exp(x_j) along `axis`, shifted by the maximum; floating dtypes.
+/// y_i = exp(x_i) / sum_j exp(x_j) along `axis`, shifted by the maximum; floating dtypes. The
+/// result is row-major, whatever the axis.
 ///
 /// A row whose every element is -inf (all keys masked) gives zeros and a zero gradient; any NaN
 /// makes its whole row NaN. Throws `DTypeError` unless floating, `IndexError` for a bad axis.

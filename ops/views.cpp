@@ -146,9 +146,7 @@ Tensor Tensor::transpose(int64_t axis_a, int64_t axis_b) const {
 
 Tensor Tensor::squeeze(int64_t axis) const {
   const int at = normalize_axis(axis, rank(), "squeeze");
-  if (shape()[at] != 1) {
-    throw ShapeError("squeeze", "extent 1 at axis " + std::to_string(axis), to_string(shape()));
-  }
+  if (shape()[at] != 1) return *this;
   Shape to = shape();
   Strides to_strides = strides();
   to.erase(at);

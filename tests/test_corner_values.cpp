@@ -135,3 +135,12 @@ TEST_CASE("differences with the least integer") {
   CHECK((zero - kLeast).item<double>() == 0x1p63);
   CHECK((tensor<int64_t>({-1}) - kLeast).item<int64_t>() == kMost);
 }
+
+TEST_CASE("softmax over any axis is row-major") {
+  const Tensor x = randn({3, 4});
+  for (const int64_t axis : {0, 1, -2}) {
+    CHECK(softmax(x, axis).is_contiguous());
+    CHECK(softmax(x, axis).view({12}).numel() == 12);
+    CHECK(log_softmax(x, axis).view({12}).numel() == 12);
+  }
+}
