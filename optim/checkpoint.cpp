@@ -3,6 +3,7 @@
 #include <charconv>
 
 #include "../core/error.h"
+#include "../tensor/file_kind.h"
 #include "../tensor/random.h"
 #include "../tensor/safetensors.h"
 
@@ -64,9 +65,15 @@ void save_checkpoint(const std::string& path, const nn::Module& model, const Opt
   save_safetensors(path, tensors, metadata);
 }
 
-CheckpointInfo checkpoint_info(const std::string& path) { return info_of(load_safetensors(path)); }
+CheckpointInfo checkpoint_info(const std::string& path) try {
+  return info_of(load_safetensors(path));
+} catch (Error& error) {
+  name_file(error, path);
+  throw;
+}
 
-CheckpointInfo load_checkpoint(const std::string& path, nn::Module& model, Optimizer& optimizer) {
+CheckpointInfo load_checkpoint(const std::string& path, nn::Module& model,
+                               Optimizer& optimizer) try {
   const SafetensorsFile file = load_safetensors(path);
   CheckpointInfo info = info_of(file);
   const RandomState random{number<uint64_t>(file, "random.seed"),
@@ -79,12 +86,18 @@ CheckpointInfo load_checkpoint(const std::string& path, nn::Module& model, Optim
   optimizer.load_state_dict(state);
   set_random_state(random);
   return info;
+} catch (Error& error) {
+  name_file(error, path);
+  throw;
 }
 
-void load_model(const std::string& path, nn::Module& model) {
+void load_model(const std::string& path, nn::Module& model) try {
   const StateDict tensors = load_safetensors(path).tensors;
   const StateDict weights = part_of(tensors, kModel);
   model.load_state_dict(weights.empty() ? tensors : weights);
+} catch (Error& error) {
+  name_file(error, path);
+  throw;
 }
 
 }  // namespace sash::optim

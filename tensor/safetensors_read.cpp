@@ -6,12 +6,14 @@
 #include <array>
 #include <bit>
 #include <cerrno>
+#include <cstring>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <system_error>
 
 #include "../core/backend.h"
 #include "factories.h"
+#include "file_kind.h"
 #include "safetensors.h"
 
 namespace sash {
@@ -49,6 +51,7 @@ class InputFile {
   InputFile(const InputFile&) = delete;
   InputFile& operator=(const InputFile&) = delete;
 
+  const std::string& path() const { return path_; }
   uint64_t size() const { return size_; }
 
   void read(void* to, uint64_t bytes, uint64_t offset) const {
@@ -83,8 +86,22 @@ struct Entry {
   uint64_t end;
 };
 
+/// What is no safetensors file, but known, is called by its name.
+void check_kind(const InputFile& file) {
+  std::string start(std::min<uint64_t>(file.size(), 512), '\0');
+  file.read(start.data(), start.size(), 0);
+  if (start.size() > kPrefixBytes && start[kPrefixBytes] == '{') {
+    uint64_t length = 0;
+    std::memcpy(&length, start.data(), sizeof length);
+    if (length <= file.size() - kPrefixBytes) return;
+  }
+  const std::string kind = foreign_kind(start);
+  if (!kind.empty()) throw FormatError(kOp, "'" + file.path() + "' is " + kind);
+}
+
 /// The JSON without its length; everything is checked before it is allocated.
 std::string read_header(const InputFile& file) {
+  check_kind(file);
   if (file.size() < kPrefixBytes) {
     fail("a file of at least 8 bytes", std::to_string(file.size()));
   }
@@ -241,7 +258,7 @@ Tensor read_tensor(const InputFile& file, const Entry& entry, uint64_t data_star
 
 }  // namespace
 
-SafetensorsFile load_safetensors(const std::string& path, Device device) {
+SafetensorsFile load_safetensors(const std::string& path, Device device) try {
   const InputFile file(path);
   const std::string text = read_header(file);
   const Json header = parse_header(text);
@@ -260,6 +277,9 @@ SafetensorsFile load_safetensors(const std::string& path, Device device) {
     result.tensors.emplace_back(entry.name, read_tensor(file, entry, data_start, device));
   }
   return result;
+} catch (Error& error) {
+  name_file(error, path);
+  throw;
 }
 
 }  // namespace sash

@@ -1,5 +1,6 @@
 // Errors say where they arose: in which module, file or mask.
 
+#include <fstream>
 #include <sstream>
 
 #include <doctest/doctest.h>
@@ -11,9 +12,13 @@
 #include <sash/nn/sequential.h>
 #include <sash/ops/attention.h>
 #include <sash/ops/binary.h>
+#include <sash/optim/checkpoint.h>
+#include <sash/optim/sgd.h>
 #include <sash/tensor/factories.h>
+#include <sash/tensor/safetensors.h>
 
 #include "expect_error.h"
+#include "temporary_folder.h"
 
 using namespace sash;
 using sash::testing::expect_error;
@@ -125,6 +130,42 @@ TEST_CASE("errors of masks say which mask was given, abridged") {
   } catch (const ValueError& error) {
     CHECK(std::string(error.what()).size() < 220);
   }
+}
+
+TEST_CASE("a file of another format is called by its name") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("x.pt");
+  using namespace std::string_literals;
+  const std::string zip = "PK\x03\x04"s + std::string(26, '\1');
+  const std::string gguf = "GGUF\3\0\0\0{\0\0\0"s;  // as if it were a header, but its length
+  const std::vector<std::pair<std::string, std::string>> cases{
+      {zip + "archive/data.pkl", "a PyTorch zip archive; save it as safetensors"},
+      {zip + "weight.npy", "a NumPy .npz archive; save it as safetensors"},
+      {zip + "else", "a zip archive; if it is PyTorch's or NumPy's, save it as safetensors"},
+      {"\x80\2}q\0."s, "a Python pickle, PyTorch's older format for one; save it as safetensors"},
+      {gguf, "a GGUF file; convert it to safetensors"},
+      {"\x1f\x8b\x08\0\0\0\0\0\0\0"s, "compressed by gzip; decompress it first"},
+      {"\x93NUMPY\1\0v\0{'descr'"s, "a NumPy array; save it as safetensors"},
+      {"{}", "JSON text, not the weights themselves"},
+      {"{\"abcd\":{\"a\": 1}}", "JSON text, not the weights themselves"},
+      {"<!DOCTYPE html>", "HTML or XML, an error page for one, not the file itself"},
+      {"version https://git-lfs.github.com/spec/v1\n",
+       "a Git LFS pointer; fetch the file itself by git lfs pull"}};
+  nn::Linear model(2, 2);
+  optim::SGD sgd(model.parameters());
+  for (const auto& [bytes, kind] : cases) {
+    std::ofstream(path, std::ios::binary) << bytes;
+    const std::string message = "load_safetensors: '" + path + "' is " + kind;
+    expect_error<FormatError>(message, [&] { load_safetensors(path); });
+    expect_error<FormatError>(message, [&] { optim::load_checkpoint(path, model, sgd); });
+    expect_error<FormatError>(message, [&] { optim::load_model(path, model); });
+  }
+  std::ofstream(path, std::ios::binary) << "{\0\0\0\0\0\0\0 "s;  // cut short
+  expect_error<FormatError>(
+      "load_safetensors: expected a header of 123 bytes, got only 1 bytes "
+      "after its length; in '" +
+          path + "'",
+      [&] { load_safetensors(path); });
 }
 
 TEST_CASE("shapes, dtypes and devices print") {

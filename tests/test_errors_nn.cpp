@@ -210,8 +210,10 @@ TEST_CASE("wrong calls: checkpoints") {
                         [] { optim::checkpoint_info("/nowhere/x"); });
   expect_error<IoError>("save_safetensors: cannot create '/nowhere/x': No such file or directory",
                         [&] { optim::save_checkpoint("/nowhere/x", model, sgd); });
-  expect_error<FormatError>("load_checkpoint: expected metadata 'step', got none",
-                            [&] { optim::load_checkpoint(path, model, sgd); });
-  expect_error<ValueError>("Linear.load_state_dict: missing weight, bias; unexpected x",
-                           [&] { optim::load_model(path, model); });
+  expect_error<FormatError>(
+      "load_checkpoint: expected metadata 'step', got none; in '" + path + "'",
+      [&] { optim::load_checkpoint(path, model, sgd); });
+  expect_error<ValueError>(
+      "Linear.load_state_dict: missing weight, bias; unexpected x; in '" + path + "'",
+      [&] { optim::load_model(path, model); });
 }

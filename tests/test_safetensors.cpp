@@ -156,8 +156,10 @@ TEST_CASE("safetensors: malformed files are refused, each with its reason") {
   const auto refuses = [&](const std::string& bytes, const std::string& message) {
     CAPTURE(message);
     write_bytes(folder.file("x"), bytes);
-    CHECK_THROWS_WITH_AS(load_safetensors(folder.file("x")),
-                         ("load_safetensors: expected " + message).c_str(), FormatError);
+    CHECK_THROWS_WITH_AS(
+        load_safetensors(folder.file("x")),
+        ("load_safetensors: expected " + message + "; in '" + folder.file("x") + "'").c_str(),
+        FormatError);
   };
   const auto refuses_entry = [&](const std::string& text, size_t data, const std::string& message) {
     refuses(file_of("{" + text + "}", data), message);
@@ -274,14 +276,17 @@ TEST_CASE("safetensors: valid files beyond what sash has") {
   const TemporaryFolder folder;
   for (const std::string dtype : {"I8", "I16", "U16", "U32", "U64"}) {
     write_bytes(folder.file("x"), file_of("{" + entry("x", dtype, "[0]", "[0,0]") + "}"));
-    const std::string message =
-        "load_safetensors: dtype " + dtype + " of 'x' has no sash counterpart";
+    const std::string message = "load_safetensors: dtype " + dtype +
+                                " of 'x' has no sash counterpart; in '" + folder.file("x") + "'";
     CHECK_THROWS_WITH_AS(load_safetensors(folder.file("x")), message.c_str(), NotImplemented);
   }
   write_bytes(folder.file("x"),
               file_of("{" + entry("x", "U8", "[1,1,1,1,1,1,1,1,1]", "[0,1]") + "}", 1));
-  CHECK_THROWS_WITH_AS(load_safetensors(folder.file("x")),
-                       "load_safetensors: 'x' has 9 axes, and sash has at most 8", NotImplemented);
+  CHECK_THROWS_WITH_AS(
+      load_safetensors(folder.file("x")),
+      ("load_safetensors: 'x' has 9 axes, and sash has at most 8; in '" + folder.file("x") + "'")
+          .c_str(),
+      NotImplemented);
 }
 
 TEST_CASE("safetensors: files that cannot be opened or read") {

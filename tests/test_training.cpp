@@ -104,9 +104,11 @@ TEST_CASE("a checkpoint of something else changes nothing") {
   optim::SGD sgd(other.parameters());
   CHECK_THROWS_WITH_AS(
       optim::load_checkpoint(path, other, sgd),
-      "SGD.load_state_dict: missing param_groups.0.momentum, param_groups.0.dampening, "
-      "param_groups.0.nesterov; unexpected param_groups.0.beta1, param_groups.0.beta2, "
-      "param_groups.0.eps",
+      ("SGD.load_state_dict: missing param_groups.0.momentum, param_groups.0.dampening, "
+       "param_groups.0.nesterov; unexpected param_groups.0.beta1, param_groups.0.beta2, "
+       "param_groups.0.eps; in '" +
+       path + "'")
+          .c_str(),
       ValueError);
   CHECK(all_elements(other) == untouched);
   CHECK(random_state() == random);
@@ -116,8 +118,9 @@ TEST_CASE("a checkpoint of something else changes nothing") {
   CHECK_THROWS_AS(optim::load_checkpoint(path, larger, larger_adamw), ValueError);
 
   save_safetensors(folder.file("plain.safetensors"), net.state_dict());
-  CHECK_THROWS_WITH_AS(optim::load_checkpoint(folder.file("plain.safetensors"), net, adamw),
-                       "load_checkpoint: expected metadata 'step', got none", FormatError);
+  CHECK_THROWS_WITH_AS(
+      optim::load_checkpoint(folder.file("plain.safetensors"), net, adamw),
+      doctest::Contains("load_checkpoint: expected metadata 'step', got none; in '/"), FormatError);
   CHECK_THROWS_AS(optim::load_checkpoint(folder.file("absent"), net, adamw), IoError);
   CHECK(all_elements(net) == before);
 }
