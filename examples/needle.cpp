@@ -141,13 +141,14 @@ int main(int argc, char** argv) {
   Settings settings;
   CLI::App app{"Attention in a window with and without global tokens: which finds the needle?"};
   app.option_defaults()->always_capture_default();
+  const CLI::Range count(int64_t{1}, int64_t{1} << 24);  // PositiveNumber prints a double's limits
   app.add_option("--attention", settings.attention, "One mask to train with, such as causal")
       ->default_str("a window, then the same and global tokens");
   app.add_option("--device", settings.device, "auto, cpu, cuda or cuda:<index>");
   app.add_option("--length", settings.length, "Tokens per sequence")
       ->check(CLI::Range(int64_t{2} * (kCode + kQuestions), int64_t{1} << 20));
-  app.add_option("--steps", settings.steps, "Training steps")->check(CLI::PositiveNumber);
-  app.add_option("--batch", settings.batch, "Sequences per step")->check(CLI::PositiveNumber);
+  app.add_option("--steps", settings.steps, "Training steps")->check(count);
+  app.add_option("--batch", settings.batch, "Sequences per step")->check(count);
   app.add_option("--seed", settings.seed, "Seed of weights and data");
   try {
     app.parse(argc, argv);
