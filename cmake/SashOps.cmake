@@ -82,8 +82,8 @@ namespace sash::cpu {
 
 std::string sash::detail::open_cpu() {
   using namespace sash::cpu;
-  register_cpu_backend();
-@calls@  return "";
+@calls@  register_cpu_backend();  // last: other threads then use the slots without a lock
+  return "";
 }
 ]])
   _sash_registration(cuda "${cuda_families}" [[

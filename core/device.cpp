@@ -58,8 +58,9 @@ Device default_device() {
   }
   const char* text = std::getenv("SASH_DEVICE");
   const Device device = text ? Device::parse(text) : kCPU;
-  set_default_device(device);
-  return device;
+  const std::lock_guard lock(default_mutex);
+  if (!default_setting) default_setting = device;  // else another thread has set it meanwhile
+  return *default_setting;
 }
 
 void set_default_device(Device device) {

@@ -1,0 +1,88 @@
+// First use of the CPU backend. It is not visible before all of its kernels are in their slots, so
+// that several threads may come at once: none misses a kernel, or takes a composite instead.
+#include <dlfcn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <initializer_list>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <sash/core/kernel.h>
+#include <sash/ops/kernels/attention.h>
+#include <sash/ops/kernels/optimizer.h>
+#include <sash/ops/kernels/row_bounds.h>
+#include <sash/ops/kernels/unary.h>
+#include <sash/tensor/kernels/memory.h>
+
+namespace {
+
+using namespace sash;
+
+constexpr int kProcesses = 20;
+constexpr int kThreads = 4;
+
+// Of the first family that a backend fills, of the last, and of some between.
+int missing() {
+  int count = 0;
+  for (const KernelBase* slot : std::initializer_list<const KernelBase*>{
+           &kernels::fill, &kernels::exp, &kernels::sgd_step, &kernels::attention_forward,
+           &kernels::row_bounds}) {
+    count += !slot->has(DeviceType::cpu);
+  }
+  return count;
+}
+
+int missing_when_visible = -1;
+
+// In a process of its own: every thread's first call, at the same time.
+int child() {
+  std::atomic<int> ready{0}, wrong{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&] {
+      ready.fetch_add(1);
+      while (ready.load() < kThreads) std::this_thread::yield();
+      wrong.fetch_add(missing());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return wrong.load();
+}
+
+}  // namespace
+
+#if !defined(SASH_STATIC)
+// Stands before the library's function of this name, and looks at the moment before it.
+void sash::register_backend(std::unique_ptr<Backend> backend) {
+  missing_when_visible = missing();
+  using Register = void (*)(std::unique_ptr<Backend>);
+  const auto in_library = reinterpret_cast<Register>(dlsym(
+      RTLD_NEXT, "_ZN4sash16register_backendESt10unique_ptrINS_7BackendESt14default_deleteIS1_EE"));
+  in_library(std::move(backend));
+}
+#endif
+
+int main() {
+  int failed = 0;
+  for (int process = 0; process < kProcesses; ++process) {
+    const pid_t id = fork();
+    if (id == 0) _exit(child());
+    int status = 0;
+    if (id > 0) waitpid(id, &status, 0);
+    failed += id < 0 || status != 0;
+  }
+  if (failed > 0) std::printf("threads missed kernels in %d of %d processes\n", failed, kProcesses);
+#if !defined(SASH_STATIC)
+  sash::backend(sash::DeviceType::cpu);
+  if (missing_when_visible != 0) {
+    std::printf("%d kernels were missing when the backend became visible\n", missing_when_visible);
+    return 1;
+  }
+#endif
+  return failed > 0 ? 1 : 0;
+}
