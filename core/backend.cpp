@@ -2,10 +2,12 @@
 
 #include <array>
 #include <atomic>
+#include <exception>
 #include <mutex>
 
 #include "error.h"
 #include "plugin.h"
+#include "pool.h"
 
 namespace sash {
 namespace {
@@ -15,6 +17,7 @@ constinit std::array<std::atomic<Backend*>, kDeviceTypeCount> installed{};
 constinit std::recursive_mutex open_mutex;
 constinit std::array<bool, kDeviceTypeCount> tried{};
 constinit std::atomic<bool> tf32{false};
+constinit std::array<std::atomic<int64_t>, kDeviceTypeCount> masks{};
 
 std::string& failure(DeviceType type) {
   static auto* reasons = new std::array<std::string, kDeviceTypeCount>();
@@ -36,6 +39,10 @@ void* Backend::allocate_host(int64_t) {
 
 void Backend::deallocate_host(void*, int64_t) noexcept {}
 
+void Backend::record_stream(void*, Device, Stream) {}
+
+bool Backend::capturing(Device) const { return false; }
+
 const uint64_t* Backend::random_base(Device) {
   static constinit const uint64_t zero = 0;
   return &zero;
@@ -52,7 +59,11 @@ Backend* try_backend(DeviceType type, std::string* reason) {
   auto& was_tried = tried[static_cast<size_t>(type)];
   if (!was_tried) {
     was_tried = true;
-    failure(type) = type == DeviceType::cpu ? detail::open_cpu() : detail::open_cuda();
+    try {
+      failure(type) = type == DeviceType::cpu ? detail::open_cpu() : detail::open_cuda();
+    } catch (const std::exception& error) {
+      failure(type) = error.what();
+    }
   }
   if (reason) *reason = failure(type);
   return find(type);
@@ -65,9 +76,27 @@ Backend& backend(DeviceType type) {
 }
 
 void synchronize(Device device) { backend(device.type).synchronize(device); }
-MemoryStats memory_stats(Device device) { return backend(device.type).memory_stats(device); }
+
+MemoryStats memory_stats(Device device) {
+  MemoryStats stats = backend(device.type).memory_stats(device);
+  stats.masks = detail::mask_bytes(device.type).load(std::memory_order_relaxed);
+  stats.objects = static_cast<int64_t>(pool_system_bytes());
+  return stats;
+}
+
 void reset_peak_memory(Device device) { backend(device.type).reset_peak(device); }
 void empty_cache(Device device) { backend(device.type).empty_cache(device); }
+
+void set_cache_limit(Device device, int64_t bytes) {
+  if (bytes < 0) {
+    throw ValueError("set_cache_limit", "at least 0 bytes", std::to_string(bytes));
+  }
+  backend(device.type).set_cache_limit(device, bytes);
+}
+
+std::atomic<int64_t>& detail::mask_bytes(DeviceType type) {
+  return masks[static_cast<size_t>(type)];
+}
 
 void set_tf32_allowed(bool allowed) { tf32.store(allowed, std::memory_order_relaxed); }
 bool tf32_allowed() { return tf32.load(std::memory_order_relaxed); }

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 
@@ -28,7 +30,14 @@ struct MemoryStats {
   int64_t system_allocations = 0;  ///< requests passed on to the system or driver
   int64_t host_copies = 0;         ///< copies between host and device
   int64_t pinned = 0;              ///< page-locked host memory in use, for all devices of a kind
+  int64_t pinned_cached = 0;       ///< the same, held for reuse
+  int64_t cache_limit = 0;         ///< most of `cached` that is kept: `set_cache_limit`
+  int64_t masks = 0;    ///< part of `current`: compiled masks kept, for all devices of a kind
+  int64_t objects = 0;  ///< host memory of the small-object pool, in use or not, for all devices
 };
+
+/// `set_cache_limit` of a device whose limit was not set.
+inline constexpr int64_t kNoCacheLimit = std::numeric_limits<int64_t>::max();
 
 /// The resources of a kind of device. It knows nothing about ops: those are reached through
 /// `Kernel` slots. One object serves all devices of its type, and is safe to use from any thread.
@@ -73,6 +82,7 @@ class SASH_API Backend {
   virtual Event create_event(Device device) = 0;
   virtual void destroy_event(Device device, Event event) = 0;
   virtual void record(Event event, Device device, Stream stream) = 0;
+  /// What is queued on `stream` from now on runs after what `event` recorded.
   virtual void wait(Event event, Device device, Stream stream) = 0;
   /// Milliseconds between two recorded events; waits for the second.
   virtual double elapsed_ms(Event start, Event stop, Device device) = 0;
@@ -86,6 +96,14 @@ class SASH_API Backend {
   /// A word that `device` reads as zero: where random kernels start counting outside a captured
   /// step. The default lies in host memory.
   virtual const uint64_t* random_base(Device device);
+
+  /// From now on holds at most `bytes` for reuse, and gives what is more back to the system.
+  virtual void set_cache_limit(Device device, int64_t bytes) = 0;
+  /// Work queued on `stream` before `memory` is deallocated may use it; within a capture, the graph
+  /// may. The default does nothing, for backends of one stream.
+  virtual void record_stream(void* memory, Device device, Stream stream);
+  /// Whether work on some stream of `device` is being captured. The default says no.
+  virtual bool capturing(Device device) const;
 };
 
 /// The backend of `type`. CUDA is opened on first use: a plug-in library beside libsash, or at
@@ -99,7 +117,7 @@ SASH_API Backend* try_backend(DeviceType type, std::string* reason = nullptr);
 SASH_API void register_backend(std::unique_ptr<Backend> backend);
 
 /// Rises whenever a plug-in built against older headers could misread what it is given.
-inline constexpr uint32_t kPluginAbiVersion = 3;
+inline constexpr uint32_t kPluginAbiVersion = 4;
 
 /// Signature of `sash_register_cuda`, the one function that `libsash_cuda` exports. It fills slots
 /// and registers the backend. Returns null, or the reason why the device cannot be used.
@@ -111,9 +129,21 @@ SASH_API MemoryStats memory_stats(Device device);
 SASH_API void reset_peak_memory(Device device);
 SASH_API void empty_cache(Device device);
 
+/// Most bytes that `device` holds for reuse (`MemoryStats::cached`). What is freed beyond it goes
+/// back to the system, so that a limit below what a training step needs costs time.
+/// `kNoCacheLimit`, the default, leaves it to the backend: the CPU's then holds, in use or free, up
+/// to one and a half times its peak and 32 MiB, CUDA's as much as it ever needed. On CUDA the limit
+/// also holds for page-locked memory (`pinned_cached`). `ValueError` if `bytes` is negative.
+SASH_API void set_cache_limit(Device device, int64_t bytes);
+
 /// Lets CUDA round the factors of float32 products to TF32, 10 bits of mantissa, for several times
 /// the speed. Off until asked for; a setting of the process.
 SASH_API void set_tf32_allowed(bool allowed);
 SASH_API bool tf32_allowed();
+
+namespace detail {
+/// `MemoryStats::masks` of a kind of device; whoever keeps compiled masks counts them here.
+SASH_API std::atomic<int64_t>& mask_bytes(DeviceType type);
+}  // namespace detail
 
 }  // namespace sash

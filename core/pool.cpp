@@ -13,6 +13,7 @@ constexpr size_t kLargest = 1024;
 constexpr size_t kSlab = 64 * 1024;
 
 std::atomic<size_t> system_allocations{0};
+std::atomic<size_t> slabs{0};
 
 void* from_system(size_t bytes) {
   system_allocations.fetch_add(1, std::memory_order_relaxed);
@@ -63,6 +64,7 @@ class SizeClass {
     char* slab = nullptr;
     try {
       slab = static_cast<char*>(from_system(kSlab));
+      slabs.fetch_add(1, std::memory_order_relaxed);
     } catch (...) {
       lock_.unlock();
       throw;
@@ -106,5 +108,6 @@ void pool_deallocate(void* block, size_t bytes) noexcept {
 }
 
 size_t pool_system_allocations() { return system_allocations.load(std::memory_order_relaxed); }
+size_t pool_system_bytes() { return slabs.load(std::memory_order_relaxed) * kSlab; }
 
 }  // namespace sash

@@ -15,5 +15,7 @@ SASH_API void pool_deallocate(void* block, size_t bytes) noexcept;
 
 /// Requests that the pool had to pass on to the system allocator so far.
 SASH_API size_t pool_system_allocations();
+/// Bytes that the pool holds, in use or free: its peak, since none are given back.
+SASH_API size_t pool_system_bytes();
 
 }  // namespace sash

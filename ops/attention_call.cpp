@@ -109,13 +109,18 @@ class PatternMaps final : public kernels::BlockMaps {
   kernels::BlockMap with_rows(int64_t query_rows) const override {
     const std::lock_guard lock(mutex_);
     for (const auto& blocks : used_) {
-      if (blocks->map.query_rows == query_rows) return blocks->map;
+      if (blocks->map.query_rows == query_rows) return used(*blocks);
     }
     used_.push_back(compile_blocks(*pattern_, shape_, query_rows, device_));
-    return used_.back()->map;
+    return used(*used_.back());
   }
 
  private:
+  static const kernels::BlockMap& used(const CompiledBlocks& blocks) {
+    blocks.use();
+    return blocks.map;
+  }
+
   std::shared_ptr<const MaskTerm> pattern_;
   MaskShape shape_;
   Device device_;

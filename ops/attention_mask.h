@@ -164,8 +164,8 @@ class SASH_API AttentionMask {
   /// The same as an SVG file; cells are as grey as they are visible.
   void save_svg(const std::string& path, int64_t queries, int64_t keys) const;
 
-  /// Drops the maps that were compiled for masks of earlier calls and are kept for later ones, the
-  /// last few dozens, with their memory on every device.
+  /// Drops the maps that were compiled for masks of earlier calls and are kept for later ones
+  /// (`set_mask_cache_limit`), with their memory on every device.
   static void forget_compiled();
 
   /// The expression, for those that compile masks.
@@ -178,5 +178,13 @@ class SASH_API AttentionMask {
 
   std::shared_ptr<const MaskTerm> term_;
 };
+
+inline constexpr int64_t kDefaultMaskCacheLimit = int64_t{128} << 20;
+
+/// Most bytes of compiled maps that are kept for later calls, those used last, on all devices
+/// together (`MemoryStats::masks`). A map that is larger is compiled in every call: a causal mask
+/// over S tokens takes about S^2 / 512 bytes. Those of masks that hold tensors go with the mask.
+/// `ValueError` if `bytes` is negative.
+SASH_API void set_mask_cache_limit(int64_t bytes);
 
 }  // namespace sash

@@ -4,8 +4,6 @@
 #include <bit>
 #include <cstring>
 #include <limits>
-#include <list>
-#include <mutex>
 #include <string_view>
 #include <unordered_map>
 
@@ -114,6 +112,22 @@ uint64_t BoundMask::word(MaskHead head, int64_t query, int64_t key) const {
 
 namespace {
 
+// The device's default stream for a scope: it lives as long as the device.
+class DefaultStream {
+ public:
+  explicit DefaultStream(Device device)
+      : device_(device), former_(backend(device.type).current_stream(device)) {
+    backend(device_.type).set_current_stream(device_, {});
+  }
+  ~DefaultStream() { backend(device_.type).set_current_stream(device_, former_); }
+  DefaultStream(const DefaultStream&) = delete;
+  DefaultStream& operator=(const DefaultStream&) = delete;
+
+ private:
+  Device device_;
+  Stream former_;
+};
+
 // A block of scores with a visible pair.
 struct Entry {
   int32_t line;   // of its query block, over all heads
@@ -200,7 +214,7 @@ class Compiler {
     tile_.resize(static_cast<size_t>(query_rows));
   }
 
-  std::shared_ptr<const CompiledBlocks> run(Device device) {
+  std::shared_ptr<CompiledBlocks> run(Device device) {
     for (int64_t head = 0; head < map_.batches * map_.heads; ++head) {
       for (int64_t m = 0; m < map_.query_blocks; ++m) {
         add_line({head / map_.heads, head % map_.heads}, head * map_.query_blocks + m, m);
@@ -263,7 +277,7 @@ class Compiler {
     int direction;
   };
 
-  std::shared_ptr<const CompiledBlocks> place(Device device) {
+  std::shared_ptr<CompiledBlocks> place(Device device) {
     auto result = std::make_shared<CompiledBlocks>();
     const int64_t heads = map_.batches * map_.heads;
     std::vector<int32_t> lists;
@@ -277,11 +291,12 @@ class Compiler {
                        entry.line % blocks);
     });
     const std::vector<uint64_t> words = all_words();
-    const NoGradGuard no_grad;
+    const DefaultStream uploads(device);
     result->lists = from_host(lists.data(), {static_cast<int64_t>(lists.size())}, DType::int32,
                               {.device = device});
     result->words = from_host(words.data(), {static_cast<int64_t>(words.size())}, DType::int64,
                               {.device = device});
+    result->written = std::make_unique<WrittenOnce>(device);
     const auto* const ints = result->lists.tensor_view().ptr<const int32_t>();
     const auto pointers = [&](const List& at) {
       return kernels::BlockList{.start = ints + at.start,
@@ -382,69 +397,12 @@ class Compiler {
   int64_t pairs_ = 0, whole_ = 0;
 };
 
-// The most recently used maps. Never destroyed: their memory may be a device's.
-class Cache {
- public:
-  using Value = std::shared_ptr<const CompiledBlocks>;
-
-  Value find(const std::string& key) {
-    const std::lock_guard lock(mutex_);
-    const auto found = places_.find(key);
-    if (found == places_.end()) return nullptr;
-    recent_.splice(recent_.begin(), recent_, found->second);
-    return recent_.front().second;
-  }
-  void clear() {
-    const std::lock_guard lock(mutex_);
-    places_.clear();
-    recent_.clear();
-  }
-  void keep(const std::string& key, const Value& value) {
-    const std::lock_guard lock(mutex_);
-    if (places_.count(key) > 0) return;
-    recent_.emplace_front(key, value);
-    places_[key] = recent_.begin();
-    if (recent_.size() <= kMost) return;
-    places_.erase(recent_.back().first);
-    recent_.pop_back();
-  }
-
- private:
-  static constexpr size_t kMost = 48;
-
-  std::mutex mutex_;
-  std::list<std::pair<std::string, Value>> recent_;
-  std::unordered_map<std::string, std::list<std::pair<std::string, Value>>::iterator> places_;
-};
-
-Cache& cache() {
-  static Cache* const one = new Cache;
-  return *one;
-}
-
-// Batches and heads matter only where they look different.
-std::string key_of(const MaskTerm& term, const MaskShape& shape, int64_t query_rows,
-                   Device device) {
-  const MaskExtents extents = extents_of(term);
-  std::string key = to_string(term);
-  for (const int64_t n : {extents.per_batch ? shape.batch : 1, extents.per_head ? shape.heads : 1,
-                          shape.queries, shape.keys, query_rows}) {
-    key += ";" + std::to_string(n);
-  }
-  return key + ";" + to_string(device);
-}
-
 }  // namespace
 
-std::shared_ptr<const CompiledBlocks> compile_blocks(const MaskTerm& term, const MaskShape& shape,
-                                                     int64_t query_rows, Device device) {
-  const std::string key = key_of(term, shape, query_rows, device);
-  if (auto known = cache().find(key)) return known;
-  auto fresh = Compiler(term, shape, query_rows).run(device);
-  cache().keep(key, fresh);
-  return fresh;
+std::shared_ptr<CompiledBlocks> compile_anew(const MaskTerm& term, const MaskShape& shape,
+                                             int64_t query_rows, Device device) {
+  const NoGradGuard no_grad;
+  return Compiler(term, shape, query_rows).run(device);
 }
-
-void forget_blocks() { cache().clear(); }
 
 }  // namespace sash

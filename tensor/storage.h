@@ -24,6 +24,8 @@ class SASH_API Storage : public RefCounted {
   void* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
   Device device() const { return device_; }
+  /// Whether the memory is somebody else's.
+  bool is_foreign() const { return release_ != nullptr; }
   uint32_t version() const { return version_.load(std::memory_order_acquire); }
   void bump_version() { version_.fetch_add(1, std::memory_order_acq_rel); }
 

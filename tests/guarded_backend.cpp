@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include <sash/core/backend.h>
+#include "forwarding_backend.h"
 
 namespace sash::testing {
 namespace {
@@ -17,9 +17,9 @@ constexpr unsigned char kZoneByte = 0xA5;
 constexpr int kFillByte = 0xFF;  // NaN in every floating dtype
 
 /// Hands everything on to another backend; adds zones to memory while `guarding`.
-class GuardedBackend final : public Backend {
+class GuardedBackend final : public ForwardingBackend {
  public:
-  explicit GuardedBackend(Backend& inner) : inner_(inner) {}
+  using ForwardingBackend::ForwardingBackend;
 
   void* allocate(int64_t bytes, Device device, Stream stream) override {
     const std::lock_guard lock(mutex_);
@@ -53,47 +53,6 @@ class GuardedBackend final : public Backend {
     return std::exchange(problems_, {});
   }
 
-  DeviceType type() const override { return inner_.type(); }
-  int device_count() const override { return inner_.device_count(); }
-  std::string description(Device device) const override { return inner_.description(device); }
-  MemoryStats memory_stats(Device device) const override { return inner_.memory_stats(device); }
-  void reset_peak(Device device) override { inner_.reset_peak(device); }
-  void empty_cache(Device device) override { inner_.empty_cache(device); }
-  void copy(void* dst, Device to, const void* src, Device from, int64_t bytes,
-            Stream stream) override {
-    inner_.copy(dst, to, src, from, bytes, stream);
-  }
-  Stream current_stream(Device device) override { return inner_.current_stream(device); }
-  void set_current_stream(Device device, Stream stream) override {
-    inner_.set_current_stream(device, stream);
-  }
-  Stream create_stream(Device device) override { return inner_.create_stream(device); }
-  void destroy_stream(Device device, Stream stream) override {
-    inner_.destroy_stream(device, stream);
-  }
-  void synchronize(Device device) override { inner_.synchronize(device); }
-  Event create_event(Device device) override { return inner_.create_event(device); }
-  void destroy_event(Device device, Event event) override { inner_.destroy_event(device, event); }
-  void record(Event event, Device device, Stream stream) override {
-    inner_.record(event, device, stream);
-  }
-  void wait(Event event, Device device, Stream stream) override {
-    inner_.wait(event, device, stream);
-  }
-  double elapsed_ms(Event start, Event stop, Device device) override {
-    return inner_.elapsed_ms(start, stop, device);
-  }
-  void begin_capture(Device device, Stream stream) override {
-    inner_.begin_capture(device, stream);
-  }
-  void* end_capture(Device device, Stream stream) override {
-    return inner_.end_capture(device, stream);
-  }
-  void replay(void* graph, Device device, Stream stream) override {
-    inner_.replay(graph, device, stream);
-  }
-  void destroy_graph(void* graph) override { inner_.destroy_graph(graph); }
-
  private:
   void check(const void* memory, int64_t bytes) {
     const auto* block = static_cast<const unsigned char*>(memory);
@@ -107,7 +66,6 @@ class GuardedBackend final : public Backend {
     }
   }
 
-  Backend& inner_;
   std::mutex mutex_;
   bool guarding_ = false;
   std::unordered_map<const void*, int64_t> blocks_;

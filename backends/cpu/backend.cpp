@@ -44,6 +44,7 @@ void CpuBackend::deallocate(void* memory, int64_t bytes, Device, Stream) noexcep
 MemoryStats CpuBackend::memory_stats(Device) const { return allocator_.stats(); }
 void CpuBackend::reset_peak(Device) { allocator_.reset_peak(); }
 void CpuBackend::empty_cache(Device) { allocator_.empty_cache(); }
+void CpuBackend::set_cache_limit(Device, int64_t bytes) { allocator_.set_limit(bytes); }
 
 void CpuBackend::copy(void* dst, Device, const void* src, Device, int64_t bytes, Stream) {
   if (bytes > 0) std::memcpy(dst, src, static_cast<size_t>(bytes));

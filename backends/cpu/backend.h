@@ -19,6 +19,7 @@ class CpuBackend final : public Backend {
   MemoryStats memory_stats(Device device) const override;
   void reset_peak(Device device) override;
   void empty_cache(Device device) override;
+  void set_cache_limit(Device device, int64_t bytes) override;
 
   void copy(void* dst, Device to, const void* src, Device from, int64_t bytes,
             Stream stream) override;

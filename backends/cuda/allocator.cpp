@@ -12,6 +12,7 @@ struct CachingAllocator::Graph {
   cudaStream_t origin = nullptr;
   unsigned long long id = 0;
   Pools pools;
+  std::vector<Block*> reads;  // memory from outside, which stays as it is
 };
 
 namespace {
@@ -79,13 +80,55 @@ void CachingAllocator::deallocate(void* memory, cudaStream_t stream) noexcept {
   if (found == used_.end()) return;
   Block* block = found->second;
   try {
+    for (const Use* use = block->uses; use; use = use->next) rehome(block, use->stream);
     rehome(block, stream);
   } catch (const Error&) {
     return;  // never handed out again, since nothing tells when it is idle
   }
+  drop_uses(block, nullptr);
   used_.erase(found);
   stats_.current -= block->bytes;
-  put_back(block);
+  block->used = block->graphs > 0;
+  if (block->used) return;
+  block = put_back(block);
+  if (reserved_ - stats_.current <= limit_ || block->before || block->after) return;
+  try {
+    trim(limit_);
+  } catch (const Error&) {  // kept then
+  }
+}
+
+void CachingAllocator::record_stream(void* memory, cudaStream_t stream) {
+  const std::lock_guard lock(mutex_);
+  const auto found = used_.find(memory);
+  if (found == used_.end()) return;
+  Block* block = found->second;
+  if (Graph* graph = graph_of(stream)) {
+    std::vector<Block*>& reads = graph->reads;
+    if (block->pool->graph == graph) return;
+    if (std::find(reads.begin(), reads.end(), block) != reads.end()) return;
+    reads.push_back(block);
+    ++block->graphs;
+    return;
+  }
+  if (block->pool->stream == stream) return;
+  for (const Use* use = block->uses; use; use = use->next) {
+    if (use->stream == stream) return;
+  }
+  block->uses = new (pool_allocate(sizeof(Use))) Use{stream, block->uses};
+}
+
+/// All of them, or those of one stream.
+void CachingAllocator::drop_uses(Block* block, const cudaStream_t* only) {
+  for (Use** at = &block->uses; *at;) {
+    Use* const use = *at;
+    if (only && use->stream != *only) {
+      at = &use->next;
+      continue;
+    }
+    *at = use->next;
+    pool_deallocate(use, sizeof(Use));
+  }
 }
 
 CachingAllocator::Graph* CachingAllocator::graph_of(cudaStream_t stream) const {
@@ -134,21 +177,26 @@ CachingAllocator::Block* CachingAllocator::new_segment(Pool& pool, int64_t bytes
   ++stats_.system_allocations;
   void* memory = card_allocate(size);
   if (!memory) {
-    empty_cache_locked();
+    trim(0);
     memory = card_allocate(size);
   }
   if (!memory) return nullptr;
   reserved_ += size;
   auto* block = static_cast<Block*>(pool_allocate(sizeof(Block)));
-  return new (block) Block{static_cast<char*>(memory), size, &pool, nullptr, nullptr, small, false};
+  return new (block)
+      Block{.memory = static_cast<char*>(memory), .bytes = size, .pool = &pool, .small = small};
 }
 
 void CachingAllocator::split(Block* block, int64_t bytes) {
   const int64_t rest = block->bytes - bytes;
   if (block->small ? rest < kStep : rest <= kSmallLimit) return;
   void* place = pool_allocate(sizeof(Block));
-  auto* other = new (place)
-      Block{block->memory + bytes, rest, block->pool, block, block->after, block->small, false};
+  auto* other = new (place) Block{.memory = block->memory + bytes,
+                                  .bytes = rest,
+                                  .pool = block->pool,
+                                  .before = block,
+                                  .after = block->after,
+                                  .small = block->small};
   if (other->after) other->after->before = other;
   block->after = other;
   block->bytes = bytes;
@@ -168,7 +216,7 @@ void CachingAllocator::rehome(Block* block, cudaStream_t stream) {
   // Else a graph's result dies: that memory is not handed out before the graph is released.
 }
 
-void CachingAllocator::put_back(Block* block) {
+CachingAllocator::Block* CachingAllocator::put_back(Block* block) {
   block->used = false;
   const auto idle = [&](const Block* b) { return b && !b->used && b->pool == block->pool; };
   if (idle(block->before)) {
@@ -180,6 +228,7 @@ void CachingAllocator::put_back(Block* block) {
     block = merged(block, block->after);
   }
   free_blocks(block).insert(block);
+  return block;
 }
 
 CachingAllocator::Block* CachingAllocator::merged(Block* first, Block* second) {
@@ -193,6 +242,13 @@ CachingAllocator::Block* CachingAllocator::merged(Block* first, Block* second) {
 void CachingAllocator::move_blocks(Pool& from, Pool& to) {
   for (const auto& [memory, block] : used_) {
     if (block->pool == &from) block->pool = &to;
+  }
+  for (const auto* graphs : {&capturing_, &captured_}) {
+    for (const auto& graph : *graphs) {
+      for (Block* block : graph->reads) {
+        if (block->pool == &from) block->pool = &to;
+      }
+    }
   }
   for (FreeBlocks* blocks : {&from.small, &from.large}) {
     while (!blocks->empty()) {
@@ -208,6 +264,7 @@ MemoryStats CachingAllocator::stats() const {
   const std::lock_guard lock(mutex_);
   MemoryStats stats = stats_;
   stats.cached = reserved_ - stats_.current;
+  stats.cache_limit = limit_;
   return stats;
 }
 
@@ -218,21 +275,28 @@ void CachingAllocator::reset_peak() {
 
 void CachingAllocator::empty_cache() {
   const std::lock_guard lock(mutex_);
-  empty_cache_locked();
+  trim(0);
 }
 
-void CachingAllocator::empty_cache_locked() {
+void CachingAllocator::set_limit(int64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  limit_ = bytes;
+  if (reserved_ - stats_.current > limit_) trim(limit_);
+}
+
+/// Gives idle segments back until at most `most_cached` bytes are free or none is left.
+void CachingAllocator::trim(int64_t most_cached) {
   if (!capturing_.empty()) return;
   const CardGuard guard(card_);
   SASH_CUDA_CHECK(cudaDeviceSynchronize());
   for (auto& [stream, pool] : pools_) {
-    free_segments(pool.small);
-    free_segments(pool.large);
+    free_segments(pool.small, most_cached);
+    free_segments(pool.large, most_cached);
   }
 }
 
-void CachingAllocator::free_segments(FreeBlocks& blocks) {
-  for (auto at = blocks.begin(); at != blocks.end();) {
+void CachingAllocator::free_segments(FreeBlocks& blocks, int64_t most_cached) {
+  for (auto at = blocks.begin(); at != blocks.end() && reserved_ - stats_.current > most_cached;) {
     Block* block = *at;
     if (block->before || block->after) {
       ++at;
@@ -264,6 +328,7 @@ void CachingAllocator::begin_capture(cudaStream_t stream) {
   SASH_CUDA_CHECK(cudaStreamGetCaptureInfo(stream, &status, &graph->id));
   const std::lock_guard lock(mutex_);
   capturing_.push_back(std::move(graph));
+  captures_.fetch_add(1, std::memory_order_release);
 }
 
 CachingAllocator::Graph* CachingAllocator::end_capture(cudaStream_t stream) {
@@ -273,11 +338,16 @@ CachingAllocator::Graph* CachingAllocator::end_capture(cudaStream_t stream) {
   if (found == capturing_.end()) return nullptr;
   captured_.push_back(std::move(*found));
   capturing_.erase(found);
+  captures_.fetch_sub(1, std::memory_order_release);
   return captured_.back().get();
 }
 
 void CachingAllocator::release(Graph* graph, cudaStream_t heir) {
   const std::lock_guard lock(mutex_);
+  for (Block* block : graph->reads) {
+    // Freed meanwhile: it was only held for graphs.
+    if (--block->graphs == 0 && used_.count(block->memory) == 0) put_back(block);
+  }
   for (auto& [stream, pool] : graph->pools) move_blocks(pool, pool_in(pools_, heir, nullptr));
   std::erase_if(captured_, [&](const auto& held) { return held.get() == graph; });
 }
@@ -289,6 +359,7 @@ bool CachingAllocator::capturing(cudaStream_t stream) const {
 
 void CachingAllocator::retire(cudaStream_t stream, cudaStream_t heir) {
   const std::lock_guard lock(mutex_);
+  for (const auto& [memory, block] : used_) drop_uses(block, &stream);
   const auto found = pools_.find(stream);
   if (found == pools_.end()) return;
   move_blocks(found->second, pool_in(pools_, heir, nullptr));

@@ -2,6 +2,7 @@
 
 #include <cuda_runtime.h>
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -33,8 +34,9 @@ struct Pooled {
 /// below 10 MiB from segments of 20 MiB, larger ones get segments of their own, in steps of 2 MiB.
 /// The best fit is split, and freed neighbours are merged. What is allocated or freed on a stream
 /// while it is being captured belongs to the graph until that is released, so that a replay always
-/// finds its memory. Nothing is given back when the process ends. Statistics count the rounded
-/// sizes.
+/// finds its memory; so does what a capture is said to use. Memory that another stream is said to
+/// use is handed out again after what that stream had queued when it was freed. Nothing is given
+/// back when the process ends. Statistics count the rounded sizes.
 class CachingAllocator {
  public:
   /// The memory of one captured graph.
@@ -54,6 +56,11 @@ class CachingAllocator {
   /// Waits for the card and gives every segment without a block in use back to it; does nothing
   /// while a graph is being captured.
   void empty_cache();
+  /// Holds at most `bytes` for reuse, but for pieces of segments with a block in use.
+  void set_limit(int64_t bytes);
+
+  /// `stream`, or the graph that is captured on it, uses `memory`.
+  void record_stream(void* memory, cudaStream_t stream);
 
   /// Right after the capture of `stream` began.
   void begin_capture(cudaStream_t stream);
@@ -63,11 +70,18 @@ class CachingAllocator {
   void release(Graph* graph, cudaStream_t heir);
   /// Whether work queued on `stream` is being recorded rather than run.
   bool capturing(cudaStream_t stream) const;
+  /// Whether work is being recorded on any stream.
+  bool capturing() const { return captures_.load(std::memory_order_acquire) > 0; }
   /// Before `stream`, which is idle, is destroyed: its memory serves `heir` from now on.
   void retire(cudaStream_t stream, cudaStream_t heir);
 
  private:
   struct Pool;
+  /// Another stream that uses a block.
+  struct Use {
+    cudaStream_t stream = nullptr;
+    Use* next = nullptr;
+  };
   /// A piece of a segment; `before` and `after` are its neighbours there.
   struct Block {
     char* memory = nullptr;
@@ -77,6 +91,8 @@ class CachingAllocator {
     Block* after = nullptr;
     bool small = false;
     bool used = false;
+    Use* uses = nullptr;
+    int graphs = 0;  ///< that read it and are not released
   };
   struct BySize {
     bool operator()(const Block* a, const Block* b) const;
@@ -97,12 +113,13 @@ class CachingAllocator {
   Block* new_segment(Pool& pool, int64_t bytes, bool small);
   void split(Block* block, int64_t bytes);
   void rehome(Block* block, cudaStream_t stream);
-  void put_back(Block* block);
+  Block* put_back(Block* block);
+  static void drop_uses(Block* block, const cudaStream_t* only);
   static Block* merged(Block* first, Block* second);
   static FreeBlocks& free_blocks(const Block* block);
   void move_blocks(Pool& from, Pool& to);
-  void empty_cache_locked();
-  void free_segments(FreeBlocks& blocks);
+  void free_segments(FreeBlocks& blocks, int64_t most_cached);
+  void trim(int64_t most_cached);
   [[noreturn]] void throw_out_of_memory(int64_t asked) const;
 
   const int card_;
@@ -112,7 +129,9 @@ class CachingAllocator {
                      Pooled<std::pair<void* const, Block*>>>
       used_;
   std::vector<std::unique_ptr<Graph>> capturing_, captured_;
+  std::atomic<int> captures_{0};
   int64_t reserved_ = 0;
+  int64_t limit_ = kNoCacheLimit;
   MemoryStats stats_;
 };
 

@@ -87,6 +87,16 @@ void CudaBackend::empty_cache(Device device) {
   if (!on.allocator.capturing(on.resolve(current_stream(device)))) host_memory_.empty_cache();
 }
 
+void CudaBackend::set_cache_limit(Device device, int64_t bytes) {
+  card(device).allocator.set_limit(bytes);
+  host_memory_.set_limit(bytes);
+}
+
+void CudaBackend::record_stream(void* memory, Device device, Stream stream) {
+  Card& on = card(device);
+  on.allocator.record_stream(memory, on.resolve(stream));
+}
+
 void CudaBackend::copy(void* dst, Device to, const void* src, Device from, int64_t bytes,
                        Stream stream) {
   if (bytes <= 0) return;
@@ -186,8 +196,20 @@ void CudaBackend::record(Event event, Device device, Stream stream) {
 }
 
 void CudaBackend::wait(Event event, Device device, Stream stream) {
-  const cudaStream_t queue = card(device).resolve(stream);
+  Card& on = card(device);
+  const cudaStream_t queue = on.resolve(stream);
   const CardGuard guard(device.index);
+  if (on.allocator.capturing(queue)) {
+    const RelaxedCapture relaxed;
+    const cudaError_t status = cudaEventQuery(native(event));
+    if (status == cudaSuccess) return;
+    cudaGetLastError();
+    if (status == cudaErrorNotReady) {
+      SASH_CUDA_CHECK(cudaEventSynchronize(native(event)));
+      return;
+    }
+    if (status != cudaErrorCapturedEvent) SASH_CUDA_CHECK(status);
+  }
   SASH_CUDA_CHECK(cudaStreamWaitEvent(queue, native(event), 0));
 }
 

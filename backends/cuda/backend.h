@@ -52,6 +52,7 @@ class CudaBackend final : public Backend {
   Event create_event(Device device) override;
   void destroy_event(Device device, Event event) override;
   void record(Event event, Device device, Stream stream) override;
+  /// Within a capture, the host waits for an event from outside of it.
   void wait(Event event, Device device, Stream stream) override;
   double elapsed_ms(Event start, Event stop, Device device) override;
 
@@ -61,6 +62,10 @@ class CudaBackend final : public Backend {
   void destroy_graph(void* graph) override;
 
   const uint64_t* random_base(Device device) override { return card(device).zero; }
+
+  void set_cache_limit(Device device, int64_t bytes) override;
+  void record_stream(void* memory, Device device, Stream stream) override;
+  bool capturing(Device device) const override { return card(device).allocator.capturing(); }
 
  private:
   struct Card {

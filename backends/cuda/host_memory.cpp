@@ -13,6 +13,7 @@ namespace {
 
 constexpr int64_t kMiB = 1 << 20;
 constexpr int64_t kLeast = 4096;
+constexpr int64_t kSlack = 64 * kMiB;
 constexpr int64_t kLargest = int64_t{1} << 48;  // refused without asking the system
 
 int64_t rounded(int64_t bytes) {
@@ -48,7 +49,7 @@ void* HostMemory::allocate(int64_t bytes) {
       ++system_allocations_;
       void* memory = host_allocate(size);
       if (!memory) {
-        empty_cache_locked();
+        trim(0);
         memory = host_allocate(size);
       }
       if (memory) {
@@ -65,6 +66,7 @@ void* HostMemory::allocate(int64_t bytes) {
   }
   used_.emplace(block->memory, block);
   pinned_ += block->bytes;
+  most_pinned_ = std::max(most_pinned_, pinned_);
   return block->memory;
 }
 
@@ -77,6 +79,22 @@ void HostMemory::deallocate(void* memory) noexcept {
   used_.erase(found);
   pinned_ -= block->bytes;
   free_.emplace(block->bytes, block);
+  cached_ += block->bytes;
+  if (cached_ <= limit()) return;
+  try {
+    trim(limit());
+  } catch (const Error&) {  // kept then
+  }
+}
+
+int64_t HostMemory::limit() const {
+  return limit_ != kNoCacheLimit ? limit_ : 2 * most_pinned_ + kSlack;
+}
+
+void HostMemory::set_limit(int64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  limit_ = bytes;
+  trim(limit());
 }
 
 HostMemory::Block* HostMemory::find(const void* memory) const {
@@ -128,28 +146,31 @@ HostMemory::Block* HostMemory::idle_block(int64_t bytes) {
   if (found == last) return nullptr;
   Block* block = found->second;
   free_.erase(found);
+  cached_ -= block->bytes;
   return block;
 }
 
 void HostMemory::add_to(MemoryStats& stats) const {
   const std::lock_guard lock(mutex_);
   stats.pinned += pinned_;
+  stats.pinned_cached += cached_;
   stats.system_allocations += system_allocations_;
 }
 
 void HostMemory::empty_cache() {
   const std::lock_guard lock(mutex_);
-  empty_cache_locked();
+  trim(0);
 }
 
-void HostMemory::empty_cache_locked() {
-  for (auto at = free_.begin(); at != free_.end();) {
+void HostMemory::trim(int64_t most_cached) {
+  for (auto at = free_.begin(); at != free_.end() && cached_ > most_cached;) {
     if (!done(*at->second)) {
       ++at;
       continue;
     }
     const std::unique_ptr<Block> block(at->second);
     at = free_.erase(at);
+    cached_ -= block->bytes;
     for (const Copy& copy : block->copies) SASH_CUDA_CHECK(cudaEventDestroy(copy.event));
     const RelaxedCapture relaxed;
     SASH_CUDA_CHECK(cudaFreeHost(block->memory));

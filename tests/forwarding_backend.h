@@ -1,0 +1,72 @@
+#pragma once
+
+#include <sash/core/backend.h>
+
+#include <string>
+
+namespace sash::testing {
+
+/// Hands everything on to another backend; tests override what they look at.
+class ForwardingBackend : public Backend {
+ public:
+  explicit ForwardingBackend(Backend& inner) : inner_(inner) {}
+
+  void* allocate(int64_t bytes, Device device, Stream stream) override {
+    return inner_.allocate(bytes, device, stream);
+  }
+  void deallocate(void* memory, int64_t bytes, Device device, Stream stream) noexcept override {
+    inner_.deallocate(memory, bytes, device, stream);
+  }
+  DeviceType type() const override { return inner_.type(); }
+  int device_count() const override { return inner_.device_count(); }
+  std::string description(Device device) const override { return inner_.description(device); }
+  MemoryStats memory_stats(Device device) const override { return inner_.memory_stats(device); }
+  void reset_peak(Device device) override { inner_.reset_peak(device); }
+  void empty_cache(Device device) override { inner_.empty_cache(device); }
+  void set_cache_limit(Device device, int64_t bytes) override {
+    inner_.set_cache_limit(device, bytes);
+  }
+  void copy(void* dst, Device to, const void* src, Device from, int64_t bytes,
+            Stream stream) override {
+    inner_.copy(dst, to, src, from, bytes, stream);
+  }
+  Stream current_stream(Device device) override { return inner_.current_stream(device); }
+  void set_current_stream(Device device, Stream stream) override {
+    inner_.set_current_stream(device, stream);
+  }
+  Stream create_stream(Device device) override { return inner_.create_stream(device); }
+  void destroy_stream(Device device, Stream stream) override {
+    inner_.destroy_stream(device, stream);
+  }
+  void synchronize(Device device) override { inner_.synchronize(device); }
+  Event create_event(Device device) override { return inner_.create_event(device); }
+  void destroy_event(Device device, Event event) override { inner_.destroy_event(device, event); }
+  void record(Event event, Device device, Stream stream) override {
+    inner_.record(event, device, stream);
+  }
+  void wait(Event event, Device device, Stream stream) override {
+    inner_.wait(event, device, stream);
+  }
+  double elapsed_ms(Event start, Event stop, Device device) override {
+    return inner_.elapsed_ms(start, stop, device);
+  }
+  void begin_capture(Device device, Stream stream) override {
+    inner_.begin_capture(device, stream);
+  }
+  void* end_capture(Device device, Stream stream) override {
+    return inner_.end_capture(device, stream);
+  }
+  void replay(void* graph, Device device, Stream stream) override {
+    inner_.replay(graph, device, stream);
+  }
+  void destroy_graph(void* graph) override { inner_.destroy_graph(graph); }
+  void record_stream(void* memory, Device device, Stream stream) override {
+    inner_.record_stream(memory, device, stream);
+  }
+  bool capturing(Device device) const override { return inner_.capturing(device); }
+
+ protected:
+  Backend& inner_;
+};
+
+}  // namespace sash::testing
