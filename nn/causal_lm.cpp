@@ -79,6 +79,12 @@ Tensor CausalLM::forward(const Tensor& tokens, std::vector<KeyValueCache>& cache
                      "a cache for each of " + std::to_string(options_.layers) + " layers",
                      std::to_string(caches.size()));
   }
+  for (const KeyValueCache& cache : caches) {
+    if (cache.length() == caches[0].length()) continue;
+    throw ValueError(
+        "CausalLM", "caches of one length, or new ones after a call that failed",
+        std::to_string(caches[0].length()) + " and " + std::to_string(cache.length()) + " tokens");
+  }
   Tensor x = embed(tokens, caches[0].length());
   auto cache = caches.begin();
   for (TransformerEncoderLayer& layer : layers) x = layer(x, *cache++);

@@ -58,7 +58,8 @@ class SASH_API CausalLM : public Module {
   Tensor forward(const Tensor& tokens) override;
   /// The same for tokens that follow those in `caches`, which take them in: what `forward` gives
   /// for the last T of all tokens so far, computed for these alone. Under a `NoGradGuard`.
-  /// `ValueError` unless the caches are `new_caches`, `ShapeError` if the context is used up.
+  /// `ValueError` unless the caches are `new_caches` and of one length, which a call that ran out
+  /// of memory may leave unequal; `ShapeError` if the context is used up.
   Tensor forward(const Tensor& tokens, std::vector<KeyValueCache>& caches);
   template <class... Args>
   Tensor operator()(Args&&... args) {

@@ -11,19 +11,24 @@
 namespace sash::nn {
 namespace {
 
-// Evaluation mode for a scope.
+// Evaluation mode for a scope; every module then has its own mode again.
 class EvalGuard {
  public:
-  explicit EvalGuard(Module& module) : module_(module), before_(module.is_training()) {
-    module_.eval();
+  explicit EvalGuard(Module& module) {
+    for (const auto& [name, part] : module.named_modules()) {
+      before_.emplace_back(part, part->is_training());
+    }
+    module.eval();
   }
-  ~EvalGuard() { module_.train(before_); }
+  ~EvalGuard() {
+    // Parents come first, and `train` sets all below.
+    for (const auto& [part, training] : before_) part->train(training);
+  }
   EvalGuard(const EvalGuard&) = delete;
   EvalGuard& operator=(const EvalGuard&) = delete;
 
  private:
-  Module& module_;
-  bool before_;
+  std::vector<std::pair<Module*, bool>> before_;
 };
 
 // Index of a token drawn with probability softmax(logits / temperature), among the likeliest top_k;

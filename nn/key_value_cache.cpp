@@ -127,8 +127,10 @@ void KeyValueCache::reserve(int64_t tokens, const Tensor& k, const Tensor& v) {
   if (wanted <= present) return;
   wanted = std::max({wanted, 2 * present, kFewestSlots});
   if (reach_.recent) wanted = std::min(wanted, limit());
-  k_ = grown(k_, k, wanted, held());
-  v_ = grown(v_, v, wanted, held());
+  // Both are made before either takes effect: running out of memory changes nothing.
+  Tensor keys = grown(k_, k, wanted, held()), values = grown(v_, v, wanted, held());
+  k_ = std::move(keys);
+  v_ = std::move(values);
 }
 
 void KeyValueCache::store(const Tensor& k, const Tensor& v) {

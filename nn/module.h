@@ -107,6 +107,9 @@ class SASH_API Module {
   LoadReport load_state_dict(const StateDict& dict, bool strict = true);
   /// The checks of `load_state_dict`, without loading.
   LoadReport check_state_dict(const StateDict& dict, bool strict = true) const;
+  /// All of `load_state_dict` that can fail. What it returns loads when it is called, into the
+  /// tensors that the module has now.
+  std::function<void()> prepare_load(const StateDict& dict, bool strict = true) const;
 
  protected:
   /// What `call` returns; an `Error` that leaves it gets this module's full name. For call

@@ -23,13 +23,30 @@ LoadReport Module::check_state_dict(const StateDict& dict, bool strict) const {
   return check.finish(strict);
 }
 
-LoadReport Module::load_state_dict(const StateDict& dict, bool strict) {
-  LoadReport report = check_state_dict(dict, strict);
+std::function<void()> Module::prepare_load(const StateDict& dict, bool strict) const {
+  check_state_dict(dict, strict);
   const NoGradGuard no_grad;
   const StateCheck given(type_name() + ".load_state_dict", dict);
-  for (auto& [key, tensor] : state_dict()) {
-    if (const Tensor* source = given.find(key)) tensor.copy_(*source);
+  std::vector<std::pair<Tensor, Tensor>> copies;
+  for (const auto& [key, tensor] : state_dict()) {
+    const Tensor* const source = given.find(key);
+    if (!source) continue;
+    // Such that copying it takes no memory.
+    Tensor from = source->detach().to(tensor.dtype());
+    if (from.device() != tensor.device()) {
+      from = tensor.is_contiguous() ? from.contiguous() : from.to(tensor.device());
+    }
+    copies.emplace_back(tensor, from);
   }
+  return [copies = std::move(copies)]() mutable {
+    const NoGradGuard guard;
+    for (auto& [tensor, from] : copies) tensor.copy_(from);
+  };
+}
+
+LoadReport Module::load_state_dict(const StateDict& dict, bool strict) {
+  LoadReport report = check_state_dict(dict, strict);
+  prepare_load(dict, strict)();
   return report;
 }
 

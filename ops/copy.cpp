@@ -55,6 +55,9 @@ Tensor Tensor::to(Device target) const {
 
 void copy_elements(const Tensor& source, const Tensor& target) {
   const NoGradGuard no_grad;
+  const bool bytes_alone = source.dtype() == target.dtype() && source.shape() == target.shape() &&
+                           source.is_contiguous() && target.is_contiguous();
+  if (bytes_alone && source.device() != target.device()) return transfer(source, target);
   const Tensor local = source.to(target.device());
   KernelContext context = kernel_context(target.device());
   kernels::copy(context, local.expand(target.shape()).tensor_view(), target.tensor_view());

@@ -11,28 +11,30 @@ std::vector<ParamGroup> one_group(std::vector<Tensor> parameters) {
   return {{.parameters = std::move(parameters)}};
 }
 
-double checked_beta(const char* name, const char* which, double beta) {
-  if (!(beta >= 0 && beta < 1)) {
-    throw ValueError(name, std::string(which) + " in [0, 1)", nn::to_text(beta));
-  }
-  return beta;
-}
-
 AdamOptions as_adam(const AdamWOptions& options) {
   return {options.lr, options.beta1, options.beta2, options.eps, options.weight_decay};
 }
 
 }  // namespace
 
+void Adam::check(const std::string& op, const Hyperparameters& values) {
+  for (const char* const which : {"beta1", "beta2"}) {
+    const double beta = value_of(values, which);
+    if (beta >= 0 && beta < 1) continue;
+    throw ValueError(op, std::string(which) + " in [0, 1)", nn::to_text(beta));
+  }
+}
+
+std::vector<const char*> Adam::moments(const Hyperparameters&) { return {"exp_avg", "exp_avg_sq"}; }
+
 Adam::Adam(const char* name, bool decoupled, std::vector<ParamGroup> groups,
            const AdamOptions& options)
-    : Optimizer(name, std::move(groups),
+    : Optimizer({.name = name, .check = check, .moments = moments}, std::move(groups),
                 {{"lr", options.lr},
-                 {"beta1", checked_beta(name, "beta1", options.beta1)},
-                 {"beta2", checked_beta(name, "beta2", options.beta2)},
+                 {"beta1", options.beta1},
+                 {"beta2", options.beta2},
                  {"eps", options.eps},
-                 {"weight_decay", options.weight_decay}},
-                {"exp_avg", "exp_avg_sq"}),
+                 {"weight_decay", options.weight_decay}}),
       decoupled_(decoupled) {}
 
 Adam::Adam(std::vector<Tensor> parameters, const AdamOptions& options)

@@ -35,6 +35,9 @@ class SASH_API Adam : public Optimizer {
   void update(Group& group) override;
 
  private:
+  static void check(const std::string& op, const Hyperparameters& values);
+  static std::vector<const char*> moments(const Hyperparameters& values);
+
   bool decoupled_;
   std::vector<kernels::AdamTensors> tensors_;  // kept for its memory
 };

@@ -10,6 +10,8 @@
 namespace sash::optim {
 namespace {
 
+using Metadata = std::map<std::string, std::string>;
+
 constexpr std::string_view kModel = "model.";
 constexpr std::string_view kOptimizer = "optimizer.";
 constexpr std::string_view kExtra = "extra.";
@@ -27,9 +29,9 @@ StateDict part_of(const StateDict& all, std::string_view prefix) {
 }
 
 template <class T>
-T number(const SafetensorsFile& file, const char* key) {
-  const auto entry = file.metadata.find(key);
-  if (entry == file.metadata.end()) {
+T number(const Metadata& metadata, const char* key) {
+  const auto entry = metadata.find(key);
+  if (entry == metadata.end()) {
     throw FormatError("load_checkpoint", std::string("metadata '") + key + "'", "none");
   }
   const std::string& text = entry->second;
@@ -42,9 +44,9 @@ T number(const SafetensorsFile& file, const char* key) {
   return value;
 }
 
-CheckpointInfo info_of(const SafetensorsFile& file) {
-  CheckpointInfo info{.step = number<int64_t>(file, "step")};
-  for (const auto& [key, value] : file.metadata) {
+CheckpointInfo info_of(const Metadata& metadata) {
+  CheckpointInfo info{.step = number<int64_t>(metadata, "step")};
+  for (const auto& [key, value] : metadata) {
     if (key.starts_with(kExtra)) info.extra[key.substr(kExtra.size())] = value;
   }
   return info;
@@ -66,7 +68,7 @@ void save_checkpoint(const std::string& path, const nn::Module& model, const Opt
 }
 
 CheckpointInfo checkpoint_info(const std::string& path) try {
-  return info_of(load_safetensors(path));
+  return info_of(load_safetensors_metadata(path));
 } catch (Error& error) {
   name_file(error, path);
   throw;
@@ -75,15 +77,13 @@ CheckpointInfo checkpoint_info(const std::string& path) try {
 CheckpointInfo load_checkpoint(const std::string& path, nn::Module& model,
                                Optimizer& optimizer) try {
   const SafetensorsFile file = load_safetensors(path);
-  CheckpointInfo info = info_of(file);
-  const RandomState random{number<uint64_t>(file, "random.seed"),
-                           number<uint64_t>(file, "random.offset")};
-  const StateDict weights = part_of(file.tensors, kModel);
-  const StateDict state = part_of(file.tensors, kOptimizer);
-  model.check_state_dict(weights);
-  optimizer.check_state_dict(state);
-  model.load_state_dict(weights);
-  optimizer.load_state_dict(state);
+  CheckpointInfo info = info_of(file.metadata);
+  const RandomState random{number<uint64_t>(file.metadata, "random.seed"),
+                           number<uint64_t>(file.metadata, "random.offset")};
+  const auto load_weights = model.prepare_load(part_of(file.tensors, kModel));
+  const auto load_state = optimizer.prepare_load(part_of(file.tensors, kOptimizer));
+  load_weights();
+  load_state();
   set_random_state(random);
   return info;
 } catch (Error& error) {

@@ -21,8 +21,8 @@ struct CheckpointInfo {
 SASH_API void save_checkpoint(const std::string& path, const nn::Module& model,
                               const Optimizer& optimizer, const CheckpointInfo& info = {});
 
-/// What such a file says of the run, for building the model that it holds. `IoError` or
-/// `FormatError` for a file that is no checkpoint.
+/// What such a file says of the run, for building the model that it holds; reads the file's header
+/// alone. `IoError` or `FormatError` for a file that is no checkpoint.
 SASH_API CheckpointInfo checkpoint_info(const std::string& path);
 
 /// Reads such a file back into a model and an optimizer made alike, and restores the random state.

@@ -31,7 +31,7 @@ void follow(Tensor& state, DType dtype, Device device) {
 
 }  // namespace
 
-double Optimizer::Group::value(const char* name) const {
+double Optimizer::value_of(const Hyperparameters& hyperparameters, const char* name) {
   for (const Hyperparameter& h : hyperparameters) {
     if (std::strcmp(h.name, name) == 0) return h.value;
   }
@@ -42,11 +42,11 @@ int64_t* Optimizer::Group::step_of(size_t parameter) const {
   return steps.tensor_view().ptr<int64_t>() + parameter;
 }
 
-Optimizer::Optimizer(const char* name, std::vector<ParamGroup> groups,
-                     const std::vector<Hyperparameter>& defaults, std::vector<const char*> moments)
-    : name_(name), moment_names_(std::move(moments)) {
+Optimizer::Optimizer(const Kind& kind, std::vector<ParamGroup> groups,
+                     const Hyperparameters& defaults)
+    : kind_(kind) {
   for (ParamGroup& group : groups) add_group(std::move(group), defaults);
-  if (parameters().empty()) throw ValueError(name_, "parameters", "none");
+  if (parameters().empty()) throw ValueError(kind_.name, "parameters", "none");
 }
 
 Optimizer::~Optimizer() = default;
@@ -54,27 +54,34 @@ Optimizer::Optimizer(Optimizer&&) noexcept = default;
 Optimizer& Optimizer::operator=(Optimizer&&) noexcept = default;
 
 void Optimizer::check_parameter(const Tensor& parameter) const {
-  if (!parameter.defined()) throw ValueError(name_, "parameters", "an undefined tensor");
+  if (!parameter.defined()) throw ValueError(kind_.name, "parameters", "an undefined tensor");
   if (!is_floating(parameter.dtype())) {
-    throw DTypeError(name_, "floating parameters", name(parameter.dtype()));
+    throw DTypeError(kind_.name, "floating parameters", name(parameter.dtype()));
   }
   if (!parameter.is_leaf()) {
-    throw ValueError(name_, "leaves as parameters", "the output of a recorded op");
+    throw ValueError(kind_.name, "leaves as parameters", "the output of a recorded op");
   }
   if (!parameter.is_contiguous()) {
-    throw ValueError(name_, "contiguous parameters",
+    throw ValueError(kind_.name, "contiguous parameters",
                      "shape " + to_string(parameter.shape()) + " with strides " +
                          to_string(parameter.strides()));
   }
 }
 
-void Optimizer::add_group(ParamGroup group, const std::vector<Hyperparameter>& defaults) {
+void Optimizer::check_values(const std::string& op, const Hyperparameters& values) const {
+  kind_.check(op, values);
+  for (const Hyperparameter& h : values) check_rate(op, h.name, h.value);
+}
+
+void Optimizer::add_group(ParamGroup group, const Hyperparameters& defaults) {
   Group& added = groups_.emplace_back();
   for (const Tensor& parameter : group.parameters) {
     check_parameter(parameter);
     for (const Group& other : groups_) {
       for (const Tensor& known : other.parameters) {
-        if (known.is_same(parameter)) throw ValueError(name_, "each parameter once", "one twice");
+        if (known.is_same(parameter)) {
+          throw ValueError(kind_.name, "each parameter once", "one twice");
+        }
       }
     }
     added.parameters.push_back(parameter);
@@ -85,8 +92,8 @@ void Optimizer::add_group(ParamGroup group, const std::vector<Hyperparameter>& d
     if (group.weight_decay && std::strcmp(h.name, "weight_decay") == 0) {
       h.value = *group.weight_decay;
     }
-    check_rate(name_, h.name, h.value);
   }
+  check_values(kind_.name, added.hyperparameters);
 }
 
 std::vector<Tensor> Optimizer::parameters() const {
@@ -105,9 +112,9 @@ void Optimizer::zero_grad() {
 
 // ---- the step -----------------------------------------------------------------------------------
 
-void Optimizer::make_state(Group& group) {
+void Optimizer::make_state(Group& group) const {
   const Device device = group.parameters[0].device();
-  std::vector<std::vector<Tensor>> moments(moment_names_.size());
+  std::vector<std::vector<Tensor>> moments(kind_.moments(group.hyperparameters).size());
   for (std::vector<Tensor>& moment : moments) {
     for (const Tensor& p : group.parameters) moment.push_back(zeros(p.shape(), p.options()));
   }
@@ -121,7 +128,8 @@ void Optimizer::prepare(Group& group) {
   const Device device = group.parameters[0].device();
   for (Tensor& p : group.parameters) {
     if (p.device() != device) {
-      throw DeviceError(std::string(name_) + ".step", "the parameters of a group on one device",
+      throw DeviceError(std::string(kind_.name) + ".step",
+                        "the parameters of a group on one device",
                         to_string(device) + " and " + to_string(p.device()));
     }
     const Tensor& g = p.impl().grad;
@@ -155,8 +163,8 @@ void Optimizer::step() {
 
 double Optimizer::lr(size_t group) const {
   if (group < groups_.size()) return groups_[group].value("lr");
-  throw IndexError(std::string(name_) + ".lr", "a group below " + std::to_string(groups_.size()),
-                   std::to_string(group));
+  throw IndexError(std::string(kind_.name) + ".lr",
+                   "a group below " + std::to_string(groups_.size()), std::to_string(group));
 }
 
 void Optimizer::set_lr(double lr) {
@@ -164,17 +172,17 @@ void Optimizer::set_lr(double lr) {
 }
 
 void Optimizer::set_lr(double lr, size_t group) {
-  const std::string op = std::string(name_) + ".set_lr";
+  const std::string op = std::string(kind_.name) + ".set_lr";
   check_rate(op, "lr", lr);
   if (group >= groups_.size()) {
     throw IndexError(op, "a group below " + std::to_string(groups_.size()), std::to_string(group));
   }
   Group& changed = groups_[group];
   if (changed.value("lr") == lr) return;
+  if (changed.lr.defined()) changed.lr.fill_(lr);
   for (Hyperparameter& h : changed.hyperparameters) {
     if (std::strcmp(h.name, "lr") == 0) h.value = lr;
   }
-  if (changed.lr.defined()) changed.lr.fill_(lr);
 }
 
 }  // namespace sash::optim

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -54,49 +55,65 @@ class SASH_API Optimizer {
   /// over all groups, `state.<i>.step` and the moments, such as `state.<i>.exp_avg`; of group g its
   /// hyperparameters, such as `param_groups.<g>.lr`, as float64 scalars.
   StateDict state_dict() const;
-  /// Takes a saved state over. Everything is checked first: `ValueError` listing missing and
-  /// unexpected keys and shapes that differ.
+  /// Takes a saved state over, hyperparameters included, as PyTorch does: an SGD made without
+  /// momentum goes on with the momentum that it finds. Everything is checked first: `ValueError`
+  /// listing missing and unexpected keys and shapes that differ, or naming a hyperparameter that
+  /// the constructor would refuse. Nothing is half loaded.
   void load_state_dict(const StateDict& dict);
   /// The checks of `load_state_dict`, without loading.
   void check_state_dict(const StateDict& dict) const;
+  /// All of `load_state_dict` that can fail. What it returns loads when it is called, once, while
+  /// the optimizer stays where it is.
+  std::function<void()> prepare_load(const StateDict& dict);
 
  protected:
   struct Hyperparameter {
     const char* name;
     double value;
   };
+  using Hyperparameters = std::vector<Hyperparameter>;
+  static double value_of(const Hyperparameters& hyperparameters, const char* name);
+
+  /// What tells optimizers apart.
+  struct Kind {
+    const char* name;
+    /// `ValueError` of `op` for values that it cannot train with, beyond those that are negative or
+    /// not finite.
+    void (*check)(const std::string& op, const Hyperparameters& values);
+    /// The names of the tensors kept for each parameter.
+    std::vector<const char*> (*moments)(const Hyperparameters& values);
+  };
 
   /// A group at work. `moments[k][i]` is the k-th moment of parameter i; `steps[i]` counts its
   /// steps.
   struct Group {
     std::vector<Tensor> parameters;
-    std::vector<Hyperparameter> hyperparameters;
+    Hyperparameters hyperparameters;
     std::vector<std::vector<Tensor>> moments;
     Tensor steps;  ///< [parameters] int64, on their device; undefined before the first step
     Tensor lr;     ///< float64 scalar, on their device; undefined before the first step
 
-    double value(const char* name) const;
+    double value(const char* name) const { return value_of(hyperparameters, name); }
     int64_t* step_of(size_t parameter) const;
   };
 
-  /// `defaults` begin with "lr"; `moments` names the tensors kept for each parameter. `ValueError`
-  /// for no parameters, one given twice, or one that is not a contiguous leaf.
-  Optimizer(const char* name, std::vector<ParamGroup> groups,
-            const std::vector<Hyperparameter>& defaults, std::vector<const char*> moments);
+  /// `defaults` begin with "lr". `ValueError` for no parameters, one given twice, or one that is
+  /// not a contiguous leaf.
+  Optimizer(const Kind& kind, std::vector<ParamGroup> groups, const Hyperparameters& defaults);
 
   /// One step of a group: parameters without a gradient are to be skipped, gradients are
   /// contiguous.
   virtual void update(Group& group) = 0;
 
  private:
-  void add_group(ParamGroup group, const std::vector<Hyperparameter>& defaults);
+  void add_group(ParamGroup group, const Hyperparameters& defaults);
+  void check_values(const std::string& op, const Hyperparameters& values) const;
   void check_parameter(const Tensor& parameter) const;
   void prepare(Group& group);
-  void make_state(Group& group);
+  void make_state(Group& group) const;
   bool has_state(const nn::StateCheck& given, size_t first, const Group& group) const;
 
-  const char* name_;
-  std::vector<const char*> moment_names_;
+  Kind kind_;
   std::vector<Group> groups_;
 };
 

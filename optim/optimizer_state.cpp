@@ -1,3 +1,4 @@
+#include <memory>
 #include <string>
 
 #include "../nn/state_check.h"
@@ -16,6 +17,14 @@ std::string group_key(size_t group, const char* name) {
   return "param_groups." + std::to_string(group) + "." + name;
 }
 
+// A hyperparameter as a dictionary has it; `otherwise` if it is not there as a number.
+double saved_value(const nn::StateCheck& given, const std::string& key, double otherwise) {
+  const Tensor* const found = given.find(key);
+  const bool number =
+      found && found->defined() && found->rank() == 0 && is_floating(found->dtype());
+  return number ? found->to(DType::float64).item<double>() : otherwise;
+}
+
 }  // namespace
 
 StateDict Optimizer::state_dict() const {
@@ -23,11 +32,12 @@ StateDict Optimizer::state_dict() const {
   StateDict dict;
   size_t number = 0;  // of the parameter, over all groups
   for (const Group& group : groups_) {
+    const std::vector<const char*> moments = kind_.moments(group.hyperparameters);
     for (size_t i = 0; i < group.parameters.size(); ++i, ++number) {
       if (!group.steps.defined()) continue;
       dict.emplace_back(state_key(number, "step"), group.steps.select(0, static_cast<int64_t>(i)));
-      for (size_t k = 0; k < moment_names_.size(); ++k) {
-        dict.emplace_back(state_key(number, moment_names_[k]), group.moments[k][i].detach());
+      for (size_t k = 0; k < moments.size(); ++k) {
+        dict.emplace_back(state_key(number, moments[k]), group.moments[k][i].detach());
       }
     }
   }
@@ -49,46 +59,56 @@ bool Optimizer::has_state(const nn::StateCheck& given, size_t first, const Group
 }
 
 void Optimizer::check_state_dict(const StateDict& dict) const {
-  nn::StateCheck check(std::string(name_) + ".load_state_dict", dict);
+  const std::string op = std::string(kind_.name) + ".load_state_dict";
+  nn::StateCheck check(op, dict);
+  std::vector<Hyperparameters> saved;
   size_t first = 0;
   for (size_t g = 0; g < groups_.size(); first += groups_[g].parameters.size(), ++g) {
     const Group& group = groups_[g];
-    for (const Hyperparameter& h : group.hyperparameters) {
+    Hyperparameters& values = saved.emplace_back(group.hyperparameters);
+    for (Hyperparameter& h : values) {
       check.expect(group_key(g, h.name), {}, true);
+      h.value = saved_value(check, group_key(g, h.name), h.value);
     }
     if (!has_state(check, first, group)) continue;
     for (size_t i = 0; i < group.parameters.size(); ++i) {
       check.expect(state_key(first + i, "step"), {}, false);
-      for (const char* moment : moment_names_) {
+      for (const char* moment : kind_.moments(values)) {
         check.expect(state_key(first + i, moment), group.parameters[i].shape(), true);
       }
     }
   }
   check.finish(true);
+  for (const Hyperparameters& values : saved) check_values(op, values);
 }
 
-void Optimizer::load_state_dict(const StateDict& dict) {
+std::function<void()> Optimizer::prepare_load(const StateDict& dict) {
   check_state_dict(dict);
   const NoGradGuard no_grad;
-  const nn::StateCheck given(std::string(name_) + ".load_state_dict", dict);
+  const nn::StateCheck given(std::string(kind_.name) + ".load_state_dict", dict);
+  const auto loaded = std::make_shared<std::vector<Group>>();
   size_t first = 0;
   for (size_t g = 0; g < groups_.size(); first += groups_[g].parameters.size(), ++g) {
-    Group& group = groups_[g];
+    Group& group = loaded->emplace_back();
+    group.parameters = groups_[g].parameters;
+    group.hyperparameters = groups_[g].hyperparameters;
     for (Hyperparameter& h : group.hyperparameters) {
-      h.value = given.find(group_key(g, h.name))->item<double>();
+      h.value = saved_value(given, group_key(g, h.name), h.value);
     }
-    group.moments.clear();
-    group.steps = group.lr = Tensor();
     if (!has_state(given, first, group)) continue;
     make_state(group);
+    const std::vector<const char*> moments = kind_.moments(group.hyperparameters);
     for (size_t i = 0; i < group.parameters.size(); ++i) {
       group.steps.select(0, static_cast<int64_t>(i))
           .copy_(*given.find(state_key(first + i, "step")));
-      for (size_t k = 0; k < moment_names_.size(); ++k) {
-        group.moments[k][i].copy_(*given.find(state_key(first + i, moment_names_[k])));
+      for (size_t k = 0; k < moments.size(); ++k) {
+        group.moments[k][i].copy_(*given.find(state_key(first + i, moments[k])));
       }
     }
   }
+  return [this, loaded] { groups_ = std::move(*loaded); };
 }
+
+void Optimizer::load_state_dict(const StateDict& dict) { prepare_load(dict)(); }
 
 }  // namespace sash::optim

@@ -5,30 +5,29 @@
 #include "../tensor/tensor_impl.h"
 
 namespace sash::optim {
-namespace {
 
-std::vector<ParamGroup> checked(std::vector<ParamGroup> groups, const SGDOptions& options) {
-  if (options.nesterov && (options.momentum <= 0 || options.dampening != 0)) {
-    throw ValueError("SGD", "momentum > 0 and dampening 0 for nesterov",
-                     nn::to_text(options.momentum) + " and " + nn::to_text(options.dampening));
-  }
-  return groups;
+void SGD::check(const std::string& op, const Hyperparameters& values) {
+  const double momentum = value_of(values, "momentum"), dampening = value_of(values, "dampening");
+  if (value_of(values, "nesterov") == 0 || (momentum > 0 && dampening == 0)) return;
+  throw ValueError(op, "momentum > 0 and dampening 0 for nesterov",
+                   nn::to_text(momentum) + " and " + nn::to_text(dampening));
 }
 
-}  // namespace
+std::vector<const char*> SGD::moments(const Hyperparameters& values) {
+  if (value_of(values, "momentum") > 0) return {"momentum_buffer"};
+  return {};
+}
 
 SGD::SGD(std::vector<Tensor> parameters, const SGDOptions& options)
     : SGD(std::vector<ParamGroup>{{.parameters = std::move(parameters)}}, options) {}
 
 SGD::SGD(std::vector<ParamGroup> groups, const SGDOptions& options)
-    : Optimizer("SGD", checked(std::move(groups), options),
+    : Optimizer({.name = "SGD", .check = check, .moments = moments}, std::move(groups),
                 {{"lr", options.lr},
                  {"momentum", options.momentum},
                  {"dampening", options.dampening},
                  {"weight_decay", options.weight_decay},
-                 {"nesterov", options.nesterov ? 1.0 : 0.0}},
-                options.momentum > 0 ? std::vector<const char*>{"momentum_buffer"}
-                                     : std::vector<const char*>{}) {}
+                 {"nesterov", options.nesterov ? 1.0 : 0.0}}) {}
 
 void SGD::update(Group& group) {
   tensors_.clear();

@@ -15,7 +15,8 @@ struct SGDOptions {
 
 /// Gradient descent with momentum (Sutskever et al., 2013), in PyTorch's form: with g the gradient
 /// plus weight_decay p, b = g in the first step and momentum b + (1 - dampening) g after it, and
-/// p -= lr b, or lr (g + momentum b) with Nesterov's momentum. State: `momentum_buffer`.
+/// p -= lr b, or lr (g + momentum b) with Nesterov's momentum. State: `momentum_buffer`, with
+/// momentum.
 class SASH_API SGD : public Optimizer {
  public:
   /// `ValueError` for a negative option, or nesterov without momentum or with dampening.
@@ -26,6 +27,9 @@ class SASH_API SGD : public Optimizer {
   void update(Group& group) override;
 
  private:
+  static void check(const std::string& op, const Hyperparameters& values);
+  static std::vector<const char*> moments(const Hyperparameters& values);
+
   std::vector<kernels::SgdTensors> tensors_;  // kept for its memory
 };
 

@@ -21,6 +21,9 @@ struct SafetensorsFile {
 /// without holes or overlaps; `NotImplemented` for a dtype or rank that sash does not have.
 SASH_API SafetensorsFile load_safetensors(const std::string& path, Device device = kCPU);
 
+/// The metadata alone: the header is read and checked as above, and no tensor is.
+SASH_API std::map<std::string, std::string> load_safetensors_metadata(const std::string& path);
+
 /// Writes `tensors`, of any device and strides, widest elements first and then by name. `path`
 /// gets the whole new file or keeps the old one: it is written beside it, synchronised, renamed.
 /// Throws `ValueError` for an undefined tensor, a duplicate or reserved name, or text that is not

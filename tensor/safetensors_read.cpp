@@ -256,27 +256,45 @@ Tensor read_tensor(const InputFile& file, const Entry& entry, uint64_t data_star
   return from_host(elements, entry.shape, entry.dtype, {.dtype = entry.dtype, .device = device});
 }
 
+struct Header {
+  std::map<std::string, std::string> metadata;
+  std::vector<Entry> entries;  ///< in the order of their data
+  uint64_t data_start = 0;
+};
+
+Header checked_header(const InputFile& file) {
+  const std::string text = read_header(file);
+  Header header{.metadata = {}, .entries = {}, .data_start = kPrefixBytes + text.size()};
+  const Json json = parse_header(text);
+  for (const auto& item : json.items()) {
+    if (item.key() == "__metadata__") {
+      header.metadata = parse_metadata(item.value());
+    } else {
+      header.entries.push_back(parse_entry(item.key(), item.value()));
+    }
+  }
+  check_layout(header.entries, file.size() - header.data_start);
+  return header;
+}
+
 }  // namespace
 
 SafetensorsFile load_safetensors(const std::string& path, Device device) try {
   const InputFile file(path);
-  const std::string text = read_header(file);
-  const Json header = parse_header(text);
-  const uint64_t data_start = kPrefixBytes + text.size();
+  Header header = checked_header(file);
   SafetensorsFile result;
-  std::vector<Entry> entries;
-  for (const auto& item : header.items()) {
-    if (item.key() == "__metadata__") {
-      result.metadata = parse_metadata(item.value());
-    } else {
-      entries.push_back(parse_entry(item.key(), item.value()));
-    }
-  }
-  check_layout(entries, file.size() - data_start);
-  for (const Entry& entry : entries) {
-    result.tensors.emplace_back(entry.name, read_tensor(file, entry, data_start, device));
+  result.metadata = std::move(header.metadata);
+  for (const Entry& entry : header.entries) {
+    result.tensors.emplace_back(entry.name, read_tensor(file, entry, header.data_start, device));
   }
   return result;
+} catch (Error& error) {
+  name_file(error, path);
+  throw;
+}
+
+std::map<std::string, std::string> load_safetensors_metadata(const std::string& path) try {
+  return checked_header(InputFile(path)).metadata;
 } catch (Error& error) {
   name_file(error, path);
   throw;

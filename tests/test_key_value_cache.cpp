@@ -247,6 +247,25 @@ TEST_CASE("without learnt positions a text may grow without end") {
   }
 }
 
+TEST_CASE("generating leaves every module in its mode, also when it fails") {
+  manual_seed(6);
+  nn::CausalLM lm = sharp_lm({.context = 8});
+  lm.train();
+  lm.layers[0].eval();
+  lm.layers[0].self_attn.train();
+  lm.norm.eval();
+  const auto modes = [&] {
+    std::vector<bool> all;
+    for (const auto& [name, part] : lm.named_modules()) all.push_back(part->is_training());
+    return all;
+  };
+  const std::vector<bool> before = modes();
+  lm.generate({1, 2}, 3);
+  CHECK(modes() == before);
+  CHECK_THROWS_AS(lm.generate({1, 99}, 3), IndexError);
+  CHECK(modes() == before);
+}
+
 TEST_CASE("wrong calls: caches of keys and values") {
   expect_error<ValueError>(
       "KeyValueCache: expected a mask that hides later keys and goes by positions alone, got "

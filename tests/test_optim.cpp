@@ -259,6 +259,65 @@ TEST_CASE("state dictionaries of optimizers") {
   CHECK(sgd.lr() == 1e-3);
 }
 
+TEST_CASE("SGD takes momentum over with a saved state, as PyTorch does") {
+  manual_seed(7);
+  const auto step = [](optim::SGD& sgd, Tensor p, double g) {
+    p.set_grad(full({3}, g, kDouble));
+    sgd.step();
+  };
+  for (const int steps : {0, 1, 2}) {  // before the saved state
+    CAPTURE(steps);
+    Tensor p = parameter({3}), q = parameter({3});
+    optim::SGD from({p}, {.lr = 0.1, .momentum = 0.9});
+    for (int i = 0; i < steps; ++i) step(from, p, i + 1);
+    optim::SGD into({q}, {.lr = 0.5});
+    step(into, q, 4);
+    into.load_state_dict(from.state_dict());
+    q.detach().copy_(p.detach());
+    for (int i = 0; i < 3; ++i) {
+      step(from, p, i);
+      step(into, q, i);
+    }
+    CHECK(q.to_vector<double>() == p.to_vector<double>());
+    CHECK(find(into.state_dict(), "state.0.momentum_buffer"));
+    CHECK(find(into.state_dict(), "param_groups.0.momentum")->item<double>() == 0.9);
+  }
+  // And back: no momentum.
+  Tensor p = parameter({3}), q = parameter({3});
+  optim::SGD from({p}, {.lr = 0.1}), into({q}, {.lr = 0.5, .momentum = 0.9});
+  step(from, p, 1);
+  step(into, q, 1);
+  into.load_state_dict(from.state_dict());
+  CHECK_FALSE(find(into.state_dict(), "state.0.momentum_buffer"));
+  q.detach().copy_(p.detach());
+  step(from, p, 2);
+  step(into, q, 2);
+  CHECK(q.to_vector<double>() == p.to_vector<double>());
+}
+
+TEST_CASE("a saved state with hyperparameters that cannot train is refused") {
+  Tensor p = ones({3}, kDouble).requires_grad_();
+  const auto changed = [](const optim::Optimizer& optimizer, const std::string& key, double value) {
+    StateDict dict = optimizer.state_dict();
+    for (auto& [name, tensor] : dict) {
+      if (name == key) tensor = scalar_tensor(value, kDouble);
+    }
+    return dict;
+  };
+  optim::SGD sgd({p});
+  optim::AdamW adamw({p});
+  CHECK_THROWS_WITH_AS(sgd.load_state_dict(changed(sgd, "param_groups.0.lr", std::nan(""))),
+                       "SGD.load_state_dict: expected a finite lr of at least 0, got nan",
+                       ValueError);
+  CHECK_THROWS_WITH_AS(sgd.load_state_dict(changed(sgd, "param_groups.0.nesterov", 1)),
+                       "SGD.load_state_dict: expected momentum > 0 and dampening 0 for nesterov, "
+                       "got 0 and 0",
+                       ValueError);
+  CHECK_THROWS_WITH_AS(adamw.load_state_dict(changed(adamw, "param_groups.0.beta2", 1)),
+                       "AdamW.load_state_dict: expected beta2 in [0, 1), got 1", ValueError);
+  CHECK(sgd.lr() == 1e-3);
+}
+
 TEST_CASE("clipping by norm") {
   manual_seed(5);
   std::vector<Tensor> parameters;

@@ -88,6 +88,22 @@ TEST_CASE("a run resumed from a checkpoint goes on bit for bit") {
   CHECK(all_elements(again) == all_elements(alone));
 }
 
+TEST_CASE("what a checkpoint says of its run is read without its tensors") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("run.safetensors");
+  nn::Sequential net(nn::Linear(512, 512));
+  optim::AdamW adamw(net.parameters());
+  optim::save_checkpoint(path, net, adamw, {.step = 7, .extra = {{"corpus", "a.txt"}}});
+  reset_peak_memory(kCPU);
+  const int64_t before = memory_stats(kCPU).current;
+  const optim::CheckpointInfo info = optim::checkpoint_info(path);
+  CHECK(memory_stats(kCPU).peak == before);
+  CHECK(info.step == 7);
+  CHECK(info.extra == std::map<std::string, std::string>{{"corpus", "a.txt"}});
+  CHECK(load_safetensors_metadata(path) == load_safetensors(path).metadata);
+  CHECK_THROWS_AS(optim::checkpoint_info(folder.file("absent")), IoError);
+}
+
 TEST_CASE("a checkpoint of something else changes nothing") {
   const TemporaryFolder folder;
   const std::string path = folder.file("run.safetensors");
