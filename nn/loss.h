@@ -4,7 +4,8 @@
 #include "../ops/mse_loss.h"
 #include "module.h"
 
-/// Losses as objects that keep their options; see the ops `cross_entropy` and `mse_loss`.
+/// Losses as objects that keep their options; see the ops `cross_entropy` and `mse_loss`. Classes
+/// are the last axis of logits; for PyTorch's [N, C, T] say `{.class_axis = 1}`.
 namespace sash::nn {
 
 class SASH_API CrossEntropyLoss : public Module {

@@ -144,6 +144,17 @@ Tensor Tensor::transpose(int64_t axis_a, int64_t axis_b) const {
   return permute(axes);
 }
 
+Tensor Tensor::squeeze() const {
+  Shape to;
+  Strides to_strides;
+  for (int axis = 0; axis < rank(); ++axis) {
+    if (shape()[axis] == 1) continue;
+    to.push_back(shape()[axis]);
+    to_strides.push_back(strides()[axis]);
+  }
+  return to.rank() == rank() ? *this : viewed("squeeze", *this, to, to_strides);
+}
+
 Tensor Tensor::squeeze(int64_t axis) const {
   const int at = normalize_axis(axis, rank(), "squeeze");
   if (shape()[at] != 1) return *this;

@@ -98,6 +98,9 @@ class SASH_API Tensor {
   Tensor to(Device device) const;
 
   // ---- views (recorded): share memory with this tensor ---------------------------------------
+  // Writing to a view in place writes to this tensor. A view that would change nothing (`reshape`,
+  // `flatten` and `expand` to the same shape, `squeeze` of nothing) is this tensor itself, as are
+  // `contiguous()` and `to` where they have nothing to do: `clone()` is what always copies.
 
   /// The same elements under another shape; one extent may be -1. `ShapeError` if the strides do
   /// not allow it without a copy.
@@ -109,9 +112,11 @@ class SASH_API Tensor {
   Tensor transpose(int64_t axis_a, int64_t axis_b) const;
   /// `transpose(-2, -1)`.
   Tensor mT() const { return transpose(-2, -1); }
-  Tensor squeeze(int64_t axis) const;
+  Tensor squeeze() const;              ///< without all axes of extent 1
+  Tensor squeeze(int64_t axis) const;  ///< without that axis if its extent is 1, else this tensor
   Tensor unsqueeze(int64_t axis) const;
-  /// Repeats axes of extent 1 without copying; -1 keeps an extent.
+  /// Repeats axes of extent 1 without copying; -1 keeps an extent. In-place ops refuse the result
+  /// where elements share memory.
   Tensor expand(const Shape& shape) const;
   /// Elements `start, start + step, ...` below `stop` of an axis; negative bounds count from the
   /// end, and bounds beyond it are clamped.

@@ -68,6 +68,8 @@ void add_shapes(OpTable& table) {
                [](const Tensor& x) { return x.squeeze(1); });
   add_reshaped(table, "squeeze", "an axis that stays", {.shape = {3, 1, 4}}, {3, 1, 4},
                [](const Tensor& x) { return x.squeeze(-1); });
+  add_reshaped(table, "squeeze", "all", {.shape = {1, 3, 1, 4}, .layout = Layout::transposed},
+               {3, 4}, [](const Tensor& x) { return x.squeeze(); });
   add_reshaped(table, "unsqueeze", "-1", {.shape = {3, 4}, .layout = Layout::transposed}, {3, 4, 1},
                [](const Tensor& x) { return x.unsqueeze(-1); });
   add_reshaped(table, "unsqueeze", "0", {.shape = {3}}, {1, 3},
