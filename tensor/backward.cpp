@@ -9,6 +9,9 @@
 #include "tensor_impl.h"
 
 namespace sash {
+
+using detail::edge_of;
+
 namespace {
 
 // Leaves are shared between threads that run backward passes at the same time.
@@ -18,18 +21,14 @@ std::string describe(const Shape& shape, DType dtype, Device device) {
   return std::string(name(dtype)) + " " + to_string(shape) + " on " + to_string(device);
 }
 
-Edge edge_of(const Tensor& tensor) {
-  const TensorImpl& impl = tensor.impl();
-  if (impl.grad_fn) return {impl.grad_fn, impl.output_index, nullptr};
-  return {nullptr, 0, tensor.impl_ref()};
-}
+std::string describe(const Tensor& x) { return describe(x.shape(), x.dtype(), x.device()); }
 
 void check_gradient(const Node& node, size_t input, const Tensor& g, const Shape& shape,
                     DType dtype, Device device) {
   if (g.shape() == shape && g.dtype() == dtype && g.device() == device) return;
   throw AutogradError(node.name(), "the gradient of input " + std::to_string(input) +
                                        ": expected " + describe(shape, dtype, device) + ", got " +
-                                       describe(g.shape(), g.dtype(), g.device()));
+                                       describe(g));
 }
 
 void add_into(const Tensor& sum, const Tensor& term) {
@@ -37,12 +36,25 @@ void add_into(const Tensor& sum, const Tensor& term) {
   kernels::accumulate(context, term.tensor_view(), sum.tensor_view());
 }
 
-void add_to_leaf(TensorImpl& leaf, Tensor g) {
-  if (leaf.hooks) {
-    for (const TensorHook& hook : *leaf.hooks) {
-      if (Tensor replaced = hook(g); replaced.defined()) g = std::move(replaced);
-    }
+// A copy of the hook runs: it may register another one.
+void run_hook(const TensorHook hook, Tensor& g) {
+  Tensor replaced = hook(g);
+  if (!replaced.defined()) return;
+  if (replaced.shape() != g.shape() || replaced.dtype() != g.dtype() ||
+      replaced.device() != g.device()) {
+    throw AutogradError("register_hook", "a gradient like the one it got, " + describe(g),
+                        describe(replaced));
   }
+  g = std::move(replaced);
+}
+
+void run_leaf_hooks(const TensorImpl& leaf, Tensor& g) {
+  for (size_t i = 0, n = leaf.hooks ? leaf.hooks->size() : 0; i < n; ++i) {
+    run_hook((*leaf.hooks)[i], g);
+  }
+}
+
+void add_to_leaf(TensorImpl& leaf, Tensor g) {
   const std::lock_guard lock(leaf_mutex);
   if (!leaf.grad.defined()) {
     const bool ours = g.impl().use_count() == 1 && g.impl().storage->use_count() == 1;
@@ -147,35 +159,64 @@ class Pass {
   std::vector<uint32_t> table_;
 };
 
+// One idle pass for each level of passes inside passes. The first word outlives the thread's
+// objects: a pass may run in the destructor of one of them.
+struct IdlePasses {
+  std::vector<std::unique_ptr<Pass>> passes;
+  IdlePasses() { current = this; }
+  ~IdlePasses() { current = nullptr; }
+  static constinit thread_local IdlePasses* current;
+};
+constinit thread_local IdlePasses* IdlePasses::current = nullptr;
+
 class PassLease {
  public:
   PassLease() {
-    if (idle().empty()) idle().push_back(std::make_unique<Pass>());
-    pass_ = std::move(idle().back());
-    idle().pop_back();
+    thread_local IdlePasses own;
+    IdlePasses* idle = IdlePasses::current;
+    if (idle && !idle->passes.empty()) {
+      pass_ = std::move(idle->passes.back());
+      idle->passes.pop_back();
+    } else {
+      pass_ = std::make_unique<Pass>();
+    }
   }
   ~PassLease() {
     pass_->clear();
-    idle().push_back(std::move(pass_));
+    if (IdlePasses* idle = IdlePasses::current) idle->passes.push_back(std::move(pass_));
   }
   PassLease(const PassLease&) = delete;
   PassLease& operator=(const PassLease&) = delete;
   Pass& operator*() const { return *pass_; }
 
  private:
-  static std::vector<std::unique_ptr<Pass>>& idle() {
-    thread_local std::vector<std::unique_ptr<Pass>> passes;
-    return passes;
-  }
   std::unique_ptr<Pass> pass_;
 };
+
+// The ops that were recorded from number `first` on and lead to `outputs`, in the order of
+// recording, so that an op comes after those its gradients go to.
+std::vector<Node*> reachable(const std::vector<Tensor>& outputs, uint64_t first) {
+  std::vector<Node*> found;
+  std::unordered_set<const Node*> seen;
+  const auto visit = [&](Node* node) {
+    if (node && node->sequence() >= first && seen.insert(node).second) found.push_back(node);
+  };
+  for (const Tensor& output : outputs) visit(output.impl().grad_fn().get());
+  for (size_t i = 0; i < found.size(); ++i) {
+    for (const Edge& edge : found[i]->edges) visit(edge.node.get());
+  }
+  std::sort(found.begin(), found.end(),
+            [](const Node* a, const Node* b) { return a->sequence() < b->sequence(); });
+  return found;
+}
 
 // What `grad` asks for: the chosen inputs, and which nodes lead to one.
 class Selection {
  public:
-  Selection(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs) {
-    for (const Tensor& input : inputs) inputs_.push_back(edge_of(input));
-    for (Node* node : reachable(outputs)) {
+  // With `first`, the inputs' own ops are older and not part of it.
+  Selection(const std::vector<Tensor>& outputs, std::vector<Edge> inputs, uint64_t first = 0)
+      : inputs_(std::move(inputs)), whole_(first == 0) {
+    for (Node* node : reachable(outputs, first)) {
       for (const Edge& edge : node->edges) {
         if (edge && wants(edge)) {
           leading_.insert(node);
@@ -189,6 +230,8 @@ class Selection {
     return is_input(edge) || (edge.node && leading_.count(edge.node.get()) > 0);
   }
   bool leads(const Node& node) const { return leading_.count(&node) > 0; }
+  // Whether hooks run on what arrives at the slot.
+  bool watches(const Slot& slot) const { return whole_ || (slot.node && leads(*slot.node)); }
 
   void collect(const Slot& slot, std::vector<Tensor>& found) const {
     for (size_t i = 0; i < inputs_.size(); ++i) {
@@ -199,45 +242,38 @@ class Selection {
 
  private:
   bool is_input(const Edge& edge) const {
-    return std::any_of(inputs_.begin(), inputs_.end(), [&](const Edge& e) {
-      return edge.node ? e.node == edge.node && e.output == edge.output : e.leaf == edge.leaf;
-    });
-  }
-
-  // In the order of recording, so that a node comes after those its gradients go to.
-  static std::vector<Node*> reachable(const std::vector<Tensor>& outputs) {
-    std::vector<Node*> found;
-    std::unordered_set<const Node*> seen;
-    const auto visit = [&](Node* node) {
-      if (node && seen.insert(node).second) found.push_back(node);
-    };
-    for (const Tensor& output : outputs) visit(output.impl().grad_fn.get());
-    for (size_t i = 0; i < found.size(); ++i) {
-      for (const Edge& edge : found[i]->edges) visit(edge.node.get());
-    }
-    std::sort(found.begin(), found.end(),
-              [](const Node* a, const Node* b) { return a->sequence() < b->sequence(); });
-    return found;
+    return std::find(inputs_.begin(), inputs_.end(), edge) != inputs_.end();
   }
 
   std::vector<Edge> inputs_;
+  bool whole_;
   std::unordered_set<const Node*> leading_;
 };
 
-void run_watches(const Slot& slot, SmallVector<Tensor, 1>& grads) {
-  if (!slot.node->watches) return;
-  for (const Node::OutputWatch& watch : *slot.node->watches) {
-    Tensor& g = grads[watch.output];
-    if (!g.defined()) continue;
-    if (watch.keeper) {
-      watch.keeper->grad = g;
-    } else if (Tensor replaced = watch.hook(g); replaced.defined()) {
-      g = std::move(replaced);
-    }
+// Hooks in the order of registration; then the result is kept, if at all.
+void run_watches(Slot& slot, bool keep) {
+  if (slot.leaf) return run_leaf_hooks(*slot.leaf, slot.grads[0]);
+  Node& node = *slot.node;
+  const size_t count = node.watches ? node.watches->size() : 0;
+  for (size_t i = 0; i < count; ++i) {
+    const Node::OutputWatch& watch = (*node.watches)[i];
+    Tensor& g = slot.grads[watch.output];
+    if (watch.hook && g.defined()) run_hook(watch.hook, g);
+  }
+  for (size_t i = 0; i < count && keep; ++i) {
+    const Node::OutputWatch& watch = (*node.watches)[i];
+    const Tensor& g = slot.grads[watch.output];
+    if (watch.keeper && g.defined()) watch.keeper->keep(node, g);
   }
 }
 
 void send(Pass& pass, Node& node, const SmallVector<bool, 8>& needed, Gradients gradients) {
+  if (gradients.size() > node.edges.size()) {
+    throw AutogradError(node.name(),
+                        "at most " + std::to_string(node.edges.size()) +
+                            " gradients from its backward, one for each input",
+                        std::to_string(gradients.size()));
+  }
   for (size_t i = 0; i < node.edges.size(); ++i) {
     if (!needed[i]) continue;
     if (i >= gradients.size() || !gradients[i].defined()) {
@@ -291,7 +327,7 @@ void run(std::span<const Tensor> roots, std::span<const Tensor> grads, BackwardO
   }
   while (!pass.empty()) {
     Slot slot = pass.pop();
-    if (slot.node) run_watches(slot, slot.grads);
+    if (!selection || selection->watches(slot)) run_watches(slot, !selection);
     if (selection) selection->collect(slot, *found);
     if (slot.node) {
       if (!selection || selection->leads(*slot.node)) visit(pass, slot, selection, retain);
@@ -352,7 +388,9 @@ std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<T
       throw AutogradError("grad", "inputs that require grad", "one that does not");
     }
   }
-  const Selection selection(outputs, inputs);
+  std::vector<Edge> edges;
+  for (const Tensor& input : inputs) edges.push_back(edge_of(input));
+  const Selection selection(outputs, std::move(edges));
   std::vector<Tensor> found(inputs.size());
   run(outputs, seeds, options, &selection, &found);
   for (size_t i = 0; i < found.size() && !allow_unused; ++i) {
@@ -364,4 +402,30 @@ std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<T
   return found;
 }
 
+namespace detail {
+
+std::vector<Edge> boundary(const std::vector<Tensor>& outputs, uint64_t first) {
+  std::vector<Edge> found;
+  const auto add = [&](const Edge& edge) {
+    if (!edge || (edge.node && edge.node->sequence() >= first)) return;
+    if (std::find(found.begin(), found.end(), edge) == found.end()) found.push_back(edge);
+  };
+  for (const Tensor& output : outputs) {
+    if (output.requires_grad()) add(edge_of(output));
+  }
+  for (const Node* node : reachable(outputs, first)) {
+    for (const Edge& edge : node->edges) add(edge);
+  }
+  return found;
+}
+
+std::vector<Tensor> gradients_at(std::span<const Edge> edges, const std::vector<Tensor>& outputs,
+                                 const std::vector<Tensor>& grads, uint64_t first) {
+  const Selection selection(outputs, {edges.begin(), edges.end()}, first);
+  std::vector<Tensor> found(edges.size());
+  run(outputs, grads, {}, &selection, &found);
+  return found;
+}
+
+}  // namespace detail
 }  // namespace sash

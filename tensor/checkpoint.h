@@ -7,13 +7,14 @@
 
 namespace sash {
 
-/// Trades compute for memory: runs `fn(inputs)` without recording, and again in the backward pass,
-/// from the same random state, to get what the first run did not keep (Chen et al., "Training deep
+/// Trades compute for memory: runs `fn(inputs)`, forgets what the run saved for its backward pass,
+/// and runs it again in the backward pass, from the same random state (Chen et al., "Training deep
 /// nets with sublinear memory cost", 2016).
 ///
-/// Parameters that `fn` captures get their gradients too, as long as one of `inputs` requires grad;
-/// if none does, the result is not recorded at all. First derivatives only: a pass that creates a
-/// graph throws `AutogradError`.
+/// Parameters and other recorded tensors that `fn` captures get their gradients too. `fn` must do
+/// the same both times and write to nothing that it captures. `AutogradError` in the backward pass
+/// if an input or a captured parameter was overwritten since, if the second run uses a tensor that
+/// requires grad and the first did not, or if the pass creates a graph: first derivatives only.
 SASH_API std::vector<Tensor> checkpoint(
     std::function<std::vector<Tensor>(const std::vector<Tensor>&)> fn,
     const std::vector<Tensor>& inputs);

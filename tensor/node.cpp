@@ -8,17 +8,16 @@
 namespace sash {
 namespace {
 
-constinit std::atomic<uint64_t> next_sequence{1};
+constinit std::atomic<uint64_t> next_number{2};
 
-// Nodes whose last reference went while another node was being destroyed on this thread.
-struct Graveyard {
-  std::vector<Node*> waiting;
-  bool busy = false;
-};
+// Nodes whose last reference went while another node was being destroyed on this thread. Plain
+// data, for graphs may go after the thread's objects did.
+constinit thread_local Node* dead = nullptr;
+constinit thread_local bool burying = false;
 
-Graveyard& graveyard() {
-  thread_local Graveyard yard;
-  return yard;
+// The same tensor as the output of an op of its own.
+Tensor alias(const Tensor& x) {
+  return record("alias", {x}, x.detach(), [](Backward&, const Tensor& g) { return Gradients{g}; });
 }
 
 std::string describe(const Tensor& t) {
@@ -27,39 +26,52 @@ std::string describe(const Tensor& t) {
 
 }  // namespace
 
-Node::Node(const char* name)
-    : name_(name), sequence_(next_sequence.fetch_add(1, std::memory_order_relaxed)) {}
+Node::Node(const char* name) : name_(name) {}
 
 Node::~Node() = default;
 
+void Node::watch(OutputWatch watch) {
+  if (!watches) watches = std::make_unique<std::vector<OutputWatch>>();
+  watches->push_back(std::move(watch));
+}
+
 void Node::dispose() {
-  Graveyard& yard = graveyard();
-  if (yard.busy) {
-    yard.waiting.push_back(this);
+  if (burying) {
+    next_dead_ = std::exchange(dead, this);
     return;
   }
-  yard.busy = true;
+  burying = true;
   delete this;
-  while (!yard.waiting.empty()) {
-    Node* node = yard.waiting.back();
-    yard.waiting.pop_back();
+  while (dead) {
+    Node* node = dead;
+    dead = node->next_dead_;
     delete node;
   }
-  yard.busy = false;
+  burying = false;
 }
 
 Saved save(const Tensor& input) {
   Saved saved;
-  if (input.defined()) {
+  if (!input.defined()) return saved;
+  TensorImpl& impl = input.impl();
+  saved.version_ = impl.storage->version();
+  // No write is recorded on a variable, so its history cannot change.
+  if (impl.is_variable || !grad_enabled()) {
     saved.tensor_ = input;
-    saved.version_ = input.impl().storage->version();
+  } else {
+    saved.tensor_ = input.detach();
+    if (const Ref<Node>& node = impl.grad_fn()) {
+      saved.tensor_.impl().set_history(node, impl.output_index());
+    }
   }
   return saved;
 }
 
 Saved save_output(const Tensor& output, int index) {
   // An alias without history: the node must not own the tensor that owns it.
-  Saved saved = save(output.detach());
+  Saved saved;
+  saved.tensor_ = output.detach();
+  saved.version_ = output.impl().storage->version();
   saved.output_ = index;
   return saved;
 }
@@ -76,32 +88,46 @@ Tensor Backward::operator()(const Saved& saved) const {
   }
   if (saved.output_ < 0 || !grad_enabled()) return saved.tensor_;
   const Tensor output = saved.tensor_.detach();
-  output.impl().grad_fn = Ref<Node>(&node_);
-  output.impl().output_index = static_cast<uint32_t>(saved.output_);
+  output.impl().set_history(Ref<Node>(&node_), static_cast<uint32_t>(saved.output_));
   return output;
 }
 
 namespace detail {
 namespace {
 
-Edge edge_to(const char* op, const Tensor& input) {
-  if (!input.defined() || !input.requires_grad()) return {};
-  TensorImpl& impl = input.impl();
-  if (impl.is_view && impl.grad_fn && impl.view_version != impl.storage->version() &&
-      impl.base->requires_grad()) {
-    throw AutogradError(op,
-                        "an input is a view whose base was written in place after the view was "
-                        "made, so its gradient would be wrong; make the view again");
+// Numbered last: a view among the inputs may get its history anew on the way.
+void connect(Node& node, Inputs inputs) {
+  for (const TensorRef& ref : inputs) {
+    const Tensor& input = ref.get();
+    Edge edge;
+    if (input.defined() && input.requires_grad()) edge = edge_of(input);
+    node.edges.push_back(std::move(edge));
   }
-  if (impl.grad_fn) return {impl.grad_fn, impl.output_index, nullptr};
-  return {nullptr, 0, input.impl_ref()};
+  node.set_sequence(next_number.fetch_add(2, std::memory_order_relaxed));
 }
 
 OutputMeta meta_of(const Tensor& output) {
   return {output.shape(), output.dtype(), output.device()};
 }
 
+void check_output(const Node& node, Inputs inputs, const Tensor& output) {
+  bool given = output.requires_grad();
+  for (const TensorRef& input : inputs) given = given || input.get().is_same(output);
+  if (!given) return;
+  throw AutogradError(node.name(),
+                      "an output without history (compute it under NoGradGuard, or detach() it)",
+                      "an input, or the output of another recorded op");
+}
+
 }  // namespace
+
+Edge edge_of(const Tensor& tensor) {
+  TensorImpl& impl = tensor.impl();
+  if (const Ref<Node>& node = impl.grad_fn()) return {node, impl.output_index(), nullptr};
+  return {nullptr, 0, tensor.impl_ref()};
+}
+
+uint64_t next_sequence() { return next_number.load(std::memory_order_relaxed); }
 
 bool should_record(Inputs inputs) {
   if (!grad_enabled()) return false;
@@ -112,23 +138,28 @@ bool should_record(Inputs inputs) {
 }
 
 void attach(Ref<Node> node, Inputs inputs, std::span<Tensor> outputs) {
-  for (const TensorRef& input : inputs) node->edges.push_back(edge_to(node->name(), input.get()));
+  for (const Tensor& output : outputs) check_output(*node, inputs, output);
+  connect(*node, inputs);
   for (size_t i = 0; i < outputs.size(); ++i) {
     node->outputs.push_back(meta_of(outputs[i]));
     if (!is_floating(outputs[i].dtype())) continue;
-    outputs[i].impl().grad_fn = node;
-    outputs[i].impl().output_index = static_cast<uint32_t>(i);
+    TensorImpl& impl = outputs[i].impl();
+    if (impl.ignores_base()) impl.base = nullptr;  // its history is this op alone
+    impl.set_history(node, static_cast<uint32_t>(i));
   }
   if (anomaly_mode()) note_recording(*node, outputs);
 }
 
 void attach_in_place(Ref<Node> node, Inputs inputs, Tensor& self) {
-  for (const TensorRef& input : inputs) node->edges.push_back(edge_to(node->name(), input.get()));
+  connect(*node, inputs);
   node->outputs.push_back(meta_of(self));
   TensorImpl& impl = self.impl();
-  impl.grad_fn = node;
-  impl.output_index = 0;
-  impl.view_version = impl.storage->version();
+  impl.set_history(node, 0);
+  if (impl.base && impl.base->use_count() == 1) impl.base = nullptr;  // nobody else sees it
+  if (impl.base) {
+    record_written_view(Tensor(impl.base), self);
+    impl.follow_base();
+  }
   if (anomaly_mode()) note_recording(*node, {&self, 1});
 }
 
@@ -139,33 +170,49 @@ void count_write(const Tensor& self) { self.impl().storage->bump_version(); }
 void check_in_place(const char* op, const Tensor& self, std::initializer_list<TensorRef> operands) {
   if (!grad_enabled()) return;
   const TensorImpl& impl = self.impl();
-  if (impl.is_variable && !impl.grad_fn) {
-    throw AutogradError(op,
-                        "a leaf that requires grad cannot be written in place while recording; "
-                        "use NoGradGuard or write to a result of it");
+  const TensorImpl* base = impl.base.get();
+  if (impl.is_variable || (base && base->is_variable)) {
+    throw AutogradError(op, std::string(impl.is_variable ? "" : "a view of ") +
+                                "a leaf that requires grad cannot be written in place while "
+                                "recording; use NoGradGuard or write to a result of it");
   }
-  if (!impl.is_view) return;
-  bool in_graph = self.requires_grad() || impl.base->requires_grad();
+  bool in_graph = self.requires_grad() || (base && base->requires_grad());
   for (const TensorRef& operand : operands) {
     in_graph = in_graph || (operand.get().defined() && operand.get().requires_grad());
   }
-  if (in_graph) {
+  if (!in_graph || !is_floating(self.dtype())) return;
+  if (impl.ignores_base() && base->use_count() > 1) {
     throw AutogradError(op,
-                        "a view whose base or operand takes part in a graph cannot be written in "
-                        "place: views are not rebased; write to the base, or clone the view");
+                        "a view that was made while nothing was recorded cannot be written in a "
+                        "graph: its base would miss the gradient; make the view again, or clone "
+                        "it");
+  }
+  if (base && is_expanded(*base)) {
+    throw AutogradError(op,
+                        "a view of an expanded tensor cannot be written in a graph: its elements "
+                        "share memory with others; clone the expanded tensor first");
+  }
+  if (impl.was_variable || (base && base->was_variable)) {
+    throw AutogradError(op,
+                        "a tensor that was a leaf requiring grad cannot be written in a graph: "
+                        "recorded ops may name it as their leaf; write to a clone of it");
   }
 }
 
 Gradients differentiate(const std::function<Tensor(std::span<const Tensor>)>& composite,
                         std::span<const Tensor> inputs, const Tensor& g, const Backward& pass) {
+  // Aliases: a tensor that is given twice has a gradient for each place, and hooks of the inputs
+  // run in the outer pass alone.
+  std::vector<Tensor> own(inputs.begin(), inputs.end()), wanted;
   const Tensor output = [&] {
     const EnableGradGuard recording;
-    return composite(inputs);
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (!pass.needs(i)) continue;
+      own[i] = alias(inputs[i]);
+      wanted.push_back(own[i]);
+    }
+    return composite(own);
   }();
-  std::vector<Tensor> wanted;
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    if (pass.needs(i)) wanted.push_back(inputs[i]);
-  }
   const std::vector<Tensor> found = grad(
       {output}, wanted, {g}, {.retain_graph = true, .create_graph = pass.create_graph()}, true);
   Gradients gradients(inputs.size());

@@ -20,10 +20,25 @@
 ///     }
 namespace sash {
 
+/// What `retain_grad` leaves with the recorded op: it finds the tensor as long as that lives.
+class SASH_API GradKeeper : public RefCounted {
+ public:
+  explicit GradKeeper(TensorImpl& tensor) : tensor_(&tensor) {}
+  /// Adds `g`, the gradient of an output of `node`, unless the tensor is gone or was rewritten.
+  void keep(const Node& node, const Tensor& g);
+  /// The tensor goes.
+  void forget();
+
+ private:
+  TensorImpl* tensor_;
+};
+
 /// One gradient per input; undefined where the input needs none.
 using Gradients = SmallVector<Tensor, 3>;
 
-/// A tensor kept for the backward pass, with the version its memory had.
+/// A tensor kept for the backward pass, with the version its memory had. It keeps the history that
+/// the tensor has now: one that an in-place write gives it later could end in the saving op, a
+/// cycle.
 class SASH_API Saved {
  public:
   Saved() = default;
@@ -69,6 +84,9 @@ struct Edge {
   Ref<TensorImpl> leaf;
 
   explicit operator bool() const { return node || leaf; }
+  friend bool operator==(const Edge& a, const Edge& b) {
+    return a.node == b.node && a.output == b.output && a.leaf == b.leaf;
+  }
 };
 
 /// What a gradient for an output must look like.
@@ -85,17 +103,18 @@ class SASH_API Node : public RefCounted {
   ~Node() override;
 
   const char* name() const { return name_; }
-  /// Later ops have higher numbers; one counter for the process.
+  /// Later ops have higher numbers, and an op a higher one than those of its inputs; one counter
+  /// for the process. It counts by two: a view that gets its history anew follows its base
+  /// directly.
   uint64_t sequence() const { return sequence_; }
+  void set_sequence(uint64_t sequence) { sequence_ = sequence; }
+  /// Whether a pass dropped what the closure had saved.
   bool released() const { return released_; }
 
   /// Gradients of the inputs from those of the outputs (undefined where nothing arrived).
   virtual Gradients backward(Backward& pass, std::span<const Tensor> grads) = 0;
-  /// Drops what the closure saved.
-  void release_saved() {
-    released_ = true;
-    drop_closure();
-  }
+  /// Drops what the closure saved, if anything.
+  virtual void release_saved() = 0;
 
   SmallVector<Edge, 3> edges;
   SmallVector<OutputMeta, 1> outputs;
@@ -103,8 +122,9 @@ class SASH_API Node : public RefCounted {
   struct OutputWatch {
     uint32_t output;
     TensorHook hook;
-    TensorImpl* keeper;
+    Ref<GradKeeper> keeper;
   };
+  void watch(OutputWatch watch);
   std::unique_ptr<std::vector<OutputWatch>> watches;
   /// Where the op was recorded; filled in anomaly mode only.
   std::unique_ptr<std::string> recorded_at;
@@ -112,12 +132,12 @@ class SASH_API Node : public RefCounted {
  protected:
   /// Chains of nodes are destroyed one by one, not recursively.
   void dispose() override;
-  virtual void drop_closure() = 0;
+  bool released_ = false;
 
  private:
   const char* name_;
-  uint64_t sequence_;
-  bool released_ = false;
+  uint64_t sequence_ = 0;
+  Node* next_dead_ = nullptr;
 };
 
 /// A borrowed input; only for argument lists.
@@ -136,12 +156,24 @@ using Inputs = std::span<const TensorRef>;
 namespace detail {
 
 SASH_API void count_write(const Tensor& self);
+/// The op that made `tensor`, or the leaf that it is.
+SASH_API Edge edge_of(const Tensor& tensor);
 /// Whether recording is on and some input requires grad.
 SASH_API bool should_record(Inputs inputs);
 /// Fills in edges and output metadata and makes `outputs` products of `node`.
 SASH_API void attach(Ref<Node> node, Inputs inputs, std::span<Tensor> outputs);
 /// The same for an op that replaced the elements of `self`, its first input.
 SASH_API void attach_in_place(Ref<Node> node, Inputs inputs, Tensor& self);
+
+/// The number that the next op gets.
+SASH_API uint64_t next_sequence();
+/// Where gradients leave the part of the graph that was recorded from number `first` on.
+SASH_API std::vector<Edge> boundary(const std::vector<Tensor>& outputs, uint64_t first);
+/// Their gradients: one for each of `edges`, undefined where none arrived. Older ops are not
+/// visited, no hook runs, and no tensor's `grad()` changes.
+SASH_API std::vector<Tensor> gradients_at(std::span<const Edge> edges,
+                                          const std::vector<Tensor>& outputs,
+                                          const std::vector<Tensor>& grads, uint64_t first);
 
 template <class F>
 class ClosureNode final : public Node {
@@ -156,8 +188,13 @@ class ClosureNode final : public Node {
     }
   }
 
- protected:
-  void drop_closure() override { closure_.reset(); }
+  void release_saved() override {
+    // A closure that holds numbers only stays, and the op can be visited again.
+    if constexpr (!std::is_trivially_destructible_v<F>) {
+      released_ = true;
+      closure_.reset();
+    }
+  }
 
  private:
   std::optional<F> closure_;
@@ -176,7 +213,8 @@ inline Inputs as_inputs(const std::initializer_list<TensorRef>& inputs) {
 
 /// Records that `op` made `output` from `inputs`, if recording is on and an input requires grad.
 /// `backward(pass, grad)` returns one gradient per input, of the input's shape and dtype.
-/// `op` must be a string literal. Non-floating inputs never require grad.
+/// `op` must be a string literal. Non-floating inputs never require grad. `AutogradError` if
+/// `output` is an input or has a history already: compute it under `NoGradGuard`, or `detach()` it.
 template <class F>
 Tensor record(const char* op, std::initializer_list<TensorRef> inputs, Tensor output, F backward) {
   const Inputs in = detail::as_inputs(inputs);
@@ -212,13 +250,14 @@ void record(const char* op, std::initializer_list<TensorRef> inputs, std::span<T
 }
 
 /// To be called before an in-place op writes: while recording is on, `AutogradError` on a leaf that
-/// requires grad, and on a view if its base or an operand takes part in a graph (views are not
-/// rebased, so the base would miss the gradient).
+/// requires grad or a view of one, and, if a graph is involved, on a view that was made while
+/// nothing was recorded, for its base would miss the gradient.
 SASH_API void check_in_place(const char* op, const Tensor& self,
                              std::initializer_list<TensorRef> operands = {});
 
 /// Counts a write to `self`'s memory, and records that `op` replaced the elements of `inputs[0]`,
-/// which must be `self`. Its backward is written from the output: the old elements are gone.
+/// which must be `self`. Its backward is written from the output: the old elements are gone. If
+/// `self` is a view, its base and the base's other views take on the new history too.
 template <class F>
 void record_in_place(const char* op, Tensor& self, std::initializer_list<TensorRef> inputs,
                      F backward) {

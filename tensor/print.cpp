@@ -159,7 +159,7 @@ std::string to_string(const Tensor& tensor) {
   text += ' ';
   text += name(tensor.dtype());
   text += ' ' + to_string(tensor.shape()) + ' ' + to_string(tensor.device());
-  if (const auto& node = tensor.impl().grad_fn) {
+  if (const auto& node = tensor.impl().grad_fn()) {
     text += " grad_fn=<" + std::string(node->name()) + ">";
   } else if (tensor.requires_grad()) {
     text += " requires_grad";

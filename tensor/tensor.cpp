@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <mutex>
 
 #include "../core/dispatch.h"
 #include "factories.h"
@@ -24,6 +25,7 @@ constinit Kernel<void(KernelContext&, const TensorView&, const Scalar&, const Sc
 namespace {
 constinit std::atomic<DType> default_dtype_setting{DType::float32};
 constinit thread_local bool grad_is_enabled = true;
+constinit std::mutex keeper_mutex;
 }  // namespace
 
 DType default_dtype() { return default_dtype_setting.load(std::memory_order_relaxed); }
@@ -47,8 +49,39 @@ TensorImpl::TensorImpl(Ref<Storage> storage_, const Shape& shape_, const Strides
       dtype(dtype_) {}
 
 TensorImpl::~TensorImpl() {
-  if (!keeps_grad || !grad_fn || !grad_fn->watches) return;
-  std::erase_if(*grad_fn->watches, [this](const Node::OutputWatch& w) { return w.keeper == this; });
+  if (keeper) keeper->forget();
+}
+
+void TensorImpl::set_history(Ref<Node> node, uint32_t output) {
+  grad_fn_ = std::move(node);
+  output_index_ = output;
+  if (keeper) grad_fn_->watch({output, nullptr, keeper});
+}
+
+void TensorImpl::refresh() {
+  static constinit std::mutex mutex;  // threads may read one view at once
+  Ref<Node> before = nullptr;         // goes after the lock
+  const std::lock_guard lock(mutex);
+  if (!is_stale()) return;
+  const EnableGradGuard recording;
+  const Tensor again = viewed_again(Tensor(base), *this);
+  before = grad_fn_;
+  again.impl().grad_fn_->set_sequence(sequence_of(*base) + 1);
+  set_history(again.impl().grad_fn_, 0);
+  follow_base();
+}
+
+void GradKeeper::keep(const Node& node, const Tensor& g) {
+  Tensor before;  // goes after the lock
+  const std::lock_guard lock(keeper_mutex);
+  if (!tensor_ || tensor_->grad_fn_.get() != &node || tensor_->is_stale()) return;
+  before = tensor_->grad;
+  tensor_->grad = before.defined() ? before + g : g;
+}
+
+void GradKeeper::forget() {
+  const std::lock_guard lock(keeper_mutex);
+  tensor_ = nullptr;
 }
 
 TensorView TensorImpl::tensor_view() const {
@@ -63,12 +96,22 @@ void throw_not_held(std::string_view op, DType dtype, Scalar value) {
       value.is_integer() ? std::to_string(value.to<int64_t>()) : to_text(value.to_double()));
 }
 
+bool is_expanded(const TensorImpl& impl) {
+  for (int axis = 0; axis < impl.shape.rank(); ++axis) {
+    if (impl.strides[axis] == 0 && impl.shape[axis] > 1) return true;
+  }
+  return false;
+}
+
 Tensor make_view(const Tensor& base, const Shape& shape, const Strides& strides, int64_t offset) {
   const TensorImpl& from = base.impl();
   auto impl = make_ref<TensorImpl>(from.storage, shape, strides, offset, from.dtype);
-  impl->is_view = true;
-  impl->view_version = from.storage->version();
-  impl->base = from.is_view ? from.base : base.impl_ref();
+  impl->base = from.base ? from.base : base.impl_ref();
+  if (!grad_enabled() || from.ignores_base()) {
+    impl->ignore_base();
+  } else {
+    impl->follow_base();
+  }
   return Tensor(std::move(impl));
 }
 
@@ -79,8 +122,8 @@ namespace {
 // Whether anything can see what is written to a temporary.
 void check_shared(const Tensor& temporary) {
   const TensorImpl& impl = temporary.impl();
-  if (impl.use_count() > 1 || (impl.is_view && impl.base->use_count() > 1)) return;
-  if (impl.storage->use_count() > (impl.is_view ? 2 : 1)) return;
+  if (impl.use_count() > 1 || (impl.base && impl.base->use_count() > 1)) return;
+  if (impl.storage->use_count() > (impl.base ? 2 : 1)) return;
   throw ValueError("operator=", "a view, to write the elements it shares",
                    "a temporary of its own elements, which the write would not outlive");
 }
@@ -189,7 +232,7 @@ template SASH_API bool Tensor::item<bool>() const;
 // ---- autograd state -----------------------------------------------------------------------------
 
 bool Tensor::requires_grad() const { return impl().requires_grad(); }
-bool Tensor::is_leaf() const { return !impl().grad_fn; }
+bool Tensor::is_leaf() const { return !impl().grad_fn(); }
 
 Tensor& Tensor::requires_grad_(bool value) {
   if (value && !is_floating(dtype())) {
@@ -199,7 +242,9 @@ Tensor& Tensor::requires_grad_(bool value) {
     if (value) return *this;
     throw AutogradError("requires_grad_", "a leaf", "the output of a recorded op; use detach()");
   }
+  impl().was_variable |= impl().is_variable && !value;
   impl().is_variable = value;
+  if (value) impl().base = nullptr;  // a leaf is nobody's view
   return *this;
 }
 
@@ -219,7 +264,8 @@ void check_gradient_of(const char* op, const Tensor& x, const Tensor& grad) {
 
 void Tensor::set_grad(const Tensor& grad) {
   if (grad.defined()) check_gradient_of("set_grad", *this, grad);
-  impl().grad = grad;
+  // Backward passes add into it.
+  impl().grad = grad.defined() && is_expanded(grad.impl()) ? grad.clone() : grad;
 }
 
 void Tensor::zero_grad() { impl().grad = Tensor(); }
@@ -228,12 +274,9 @@ void Tensor::retain_grad() {
   if (!requires_grad()) {
     throw AutogradError("retain_grad", "a tensor that requires grad", "one that does not");
   }
-  if (is_leaf() || impl().keeps_grad) return;
-  impl().keeps_grad = true;
-  // The node must not own the tensor that owns it: the watch borrows, and ~TensorImpl ends it.
-  auto& watches = impl().grad_fn->watches;
-  if (!watches) watches = std::make_unique<std::vector<Node::OutputWatch>>();
-  watches->push_back({impl().output_index, nullptr, impl_.get()});
+  if (is_leaf() || impl().keeper) return;
+  impl().keeper = make_ref<GradKeeper>(impl());
+  impl().grad_fn()->watch({impl().output_index(), nullptr, impl().keeper});
 }
 
 void Tensor::register_hook(TensorHook hook) {
@@ -246,9 +289,7 @@ void Tensor::register_hook(TensorHook hook) {
     hooks->push_back(std::move(hook));
     return;
   }
-  auto& watches = impl().grad_fn->watches;
-  if (!watches) watches = std::make_unique<std::vector<Node::OutputWatch>>();
-  watches->push_back({impl().output_index, std::move(hook), nullptr});
+  impl().grad_fn()->watch({impl().output_index(), std::move(hook), nullptr});
 }
 
 Tensor Tensor::detach() const {

@@ -31,7 +31,9 @@ SASH_API void set_default_dtype(DType dtype);
 /// What `Tensor::backward` may be asked to do besides accumulating gradients.
 struct BackwardOptions {
   bool retain_graph = false;  ///< keep what the graph saved, for another pass
-  bool create_graph = false;  ///< record the pass itself, for second derivatives (implies retain)
+  /// Record the pass itself, for second derivatives (implies retain). `backward` then leaves
+  /// gradients that own their graph, a cycle until `zero_grad`; `sash::grad` does not.
+  bool create_graph = false;
 };
 
 using TensorHook = std::function<Tensor(const Tensor& grad)>;
@@ -138,7 +140,9 @@ class SASH_API Tensor {
   Tensor mean(const Dims& axes, bool keepdim = false) const;
 
   // ---- in place (recorded): the result replaces this tensor's elements ------------------------
-  // `AutogradError` on a leaf that requires grad, or on a view whose base takes part in a graph.
+  // A write through a view is recorded on the tensor it views and on all views of that, and a write
+  // to a tensor on its views. While recording, `AutogradError` on a leaf that requires grad or a
+  // view of one, and, if a graph is involved, on a view that was made while nothing was recorded.
 
   Tensor& add_(const Tensor& other, Scalar alpha = 1);  ///< x += alpha other
   Tensor& sub_(const Tensor& other);
@@ -163,10 +167,13 @@ class SASH_API Tensor {
   void set_grad(const Tensor& grad);
   /// Drops the gradient.
   void zero_grad();
-  /// Keeps the gradient of a non-leaf too.
+  /// Keeps the gradient of a non-leaf too: after hooks, summed over backward passes, and after an
+  /// in-place write that of the new elements. `sash::grad` keeps none.
   void retain_grad();
-  /// Runs `hook` on this tensor's total gradient in each backward pass; a defined result replaces
-  /// it. Hooks run in the order of registration.
+  /// Runs `hook` on this tensor's total gradient in each backward pass; a defined result, of the
+  /// same shape, dtype and device (`AutogradError`), replaces it. Hooks run in the order of
+  /// registration. After an in-place write, those of a non-leaf still see the old elements'
+  /// gradient.
   void register_hook(TensorHook hook);
   /// The same elements without history.
   Tensor detach() const;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <atomic>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -15,8 +17,27 @@ class SASH_API TensorImpl : public RefCounted {
              DType dtype);
   ~TensorImpl() override;
 
-  bool requires_grad() const { return is_variable || grad_fn; }
+  bool requires_grad() const { return is_variable || grad_fn_ || is_stale(); }
   TensorView tensor_view() const;
+
+  /// The recorded op that made it; null for leaves. The history of a view follows its base: if an
+  /// in-place write was recorded on the base since, this is an op that views the base's new
+  /// elements.
+  const Ref<Node>& grad_fn() {
+    if (is_stale()) refresh();
+    return grad_fn_;
+  }
+  /// Which output of `grad_fn()`.
+  uint32_t output_index() const { return output_index_; }
+  /// Makes it an output of `node`; its kept gradient follows.
+  void set_history(Ref<Node> node, uint32_t output);
+  /// Makes its history, as it is, that of its base's present elements.
+  void follow_base() { base_sequence_.store(sequence_of(*base), std::memory_order_release); }
+  /// It was made while nothing was recorded, so it has no part in the history of its base.
+  void ignore_base() { base_sequence_.store(kIgnored, std::memory_order_release); }
+  bool ignores_base() const {
+    return base && base_sequence_.load(std::memory_order_acquire) == kIgnored;
+  }
 
   Ref<Storage> storage;
   Shape shape;
@@ -26,14 +47,30 @@ class SASH_API TensorImpl : public RefCounted {
 
   // What `requires_grad_`, `record` and the backward pass keep.
   bool is_variable = false;   ///< a leaf that wants a gradient
-  bool is_view = false;       ///< shares memory with a tensor made earlier
-  bool keeps_grad = false;    ///< `retain_grad` on a non-leaf
-  uint32_t view_version = 0;  ///< the storage's version when the view was made
-  uint32_t output_index = 0;  ///< which output of `grad_fn`
-  Ref<Node> grad_fn;          ///< the recorded op that made it; null for leaves
+  bool was_variable = false;  ///< it was one, and recorded ops may still name it as such
   Ref<TensorImpl> base;       ///< of a view: the tensor that is no view
+  Ref<GradKeeper> keeper;     ///< after `retain_grad` on a non-leaf
   Tensor grad;
   std::unique_ptr<std::vector<TensorHook>> hooks;
+
+ private:
+  friend class GradKeeper;
+  static constexpr uint64_t kIgnored = std::numeric_limits<uint64_t>::max();
+
+  static uint64_t sequence_of(const TensorImpl& root) {
+    return root.grad_fn_ ? root.grad_fn_->sequence() : 0;
+  }
+  // Ops recorded on the base later than the one this view knows replaced its elements.
+  bool is_stale() const {
+    if (!base || !base->grad_fn_) return false;
+    const uint64_t known = base_sequence_.load(std::memory_order_acquire);
+    return known != kIgnored && known != base->grad_fn_->sequence();
+  }
+  void refresh();
+
+  uint32_t output_index_ = 0;
+  Ref<Node> grad_fn_;
+  std::atomic<uint64_t> base_sequence_{0};  // the base's op that the history was made from
 };
 
 /// `ShapeError`, `DTypeError` or `DeviceError` unless `grad` can be a gradient of `x`.
@@ -42,8 +79,18 @@ SASH_API void check_gradient_of(const char* op, const Tensor& x, const Tensor& g
 /// `ValueError`: `value` is none of `dtype`'s.
 [[noreturn]] SASH_API void throw_not_held(std::string_view op, DType dtype, Scalar value);
 
+/// Whether elements share memory because an axis is expanded.
+SASH_API bool is_expanded(const TensorImpl& impl);
+
 /// A tensor over `base`'s storage; `offset` is absolute. Not recorded.
 SASH_API Tensor make_view(const Tensor& base, const Shape& shape, const Strides& strides,
                           int64_t offset);
+
+// Defined with the views, in ops/.
+
+/// The view of `base` that `view` is, recorded as an op of its own.
+SASH_API Tensor viewed_again(const Tensor& base, const TensorImpl& view);
+/// Records on `base` that the elements of `view`, one of its views, were replaced.
+SASH_API void record_written_view(Tensor base, const Tensor& view);
 
 }  // namespace sash

@@ -1,0 +1,44 @@
+// Graphs that go when their thread's own objects are gone: after main, and at the end of a thread.
+#include <cstdio>
+#include <cstdlib>
+#include <thread>
+
+#include <sash/ops/binary.h>
+#include <sash/tensor/factories.h>
+
+using namespace sash;
+
+namespace {
+
+Tensor chain(const Tensor& x) {
+  Tensor y = x;
+  for (int i = 0; i < 1000; ++i) y = y * 1.0 + x * 0.0;
+  return y;
+}
+
+struct Late {
+  Tensor x, visited, dropped;
+
+  void fill() {
+    x = tensor<double>({2}, {.requires_grad = true});
+    visited = chain(x);
+    dropped = chain(x);
+    chain(x);  // goes now
+  }
+  ~Late() {
+    visited.backward();
+    if (x.grad().item<double>() == 1) return;
+    std::fputs("wrong gradient\n", stderr);
+    std::abort();
+  }
+};
+
+Late of_program;
+thread_local Late of_thread;
+
+}  // namespace
+
+int main() {
+  of_program.fill();
+  std::thread([] { of_thread.fill(); }).join();
+}
