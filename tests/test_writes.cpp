@@ -76,6 +76,18 @@ TEST_CASE("writes: assigning to a view counts as a write in place") {
   CHECK(w.detach().to_vector<float>() == Floats{1, 3});
 }
 
+TEST_CASE("writes: gradients follow what is assigned to a view") {
+  const Tensor w = tensor({{2., 3.}, {4., 5.}}, {.requires_grad = true});
+  const Tensor row = tensor({7., 8.}, {.requires_grad = true});
+  const Tensor weights = tensor({{1., 10.}, {100., 1000.}});
+  Tensor x = w * 1.0;
+  x[0] = row;
+  x[1][1] = 0;
+  (x * weights).sum().backward();
+  CHECK(w.grad().to_vector<float>() == Floats{0, 0, 100, 0});
+  CHECK(row.grad().to_vector<float>() == Floats{1, 10});
+}
+
 TEST_CASE("writes: writing through data is noticed, reading is none") {
   const Tensor w = tensor({2., 3.}, {.requires_grad = true});
   const Tensor x = ones({2});
