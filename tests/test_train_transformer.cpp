@@ -138,7 +138,9 @@ TEST_CASE("train_transformer: wrong arguments are refused before the first step"
       {resume + Arguments{"--attention", "causal_window:4"},
        "expected --attention causal, as in " + runs.saved + ", or none, got causal_window:4"},
       {resume + Arguments{"--dtype", "float64"}, "expected --dtype float32, as in"},
-      {{"--resume", runs.text}, "load_safetensors: expected"}};
+      {{"--resume", runs.saved, "--save", runs.path("copy")},
+       "expected --steps or --text with --resume and --save, got neither"},
+      {{"--resume", runs.text}, "in '" + runs.text + "'"}};
   for (const auto& [arguments, expected] : cases) {
     const std::string& complaint = expected;
     CAPTURE(complaint);

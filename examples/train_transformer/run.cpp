@@ -68,6 +68,11 @@ Plan make_plan(Options options) {
   }
   const bool resumes = !options.resume.empty();
   const bool wanted = !resumes || options.has("steps") || options.has("text");
+  for (const char* flag : {"save", "metrics"}) {
+    if (wanted || !options.has(flag)) continue;
+    throw sash::ValueError(kOp, std::string("--steps or --text with --resume and --") + flag,
+                           "neither, which trains nothing");
+  }
   plan.trains = wanted && (!resumes || plan.start.step < options.steps);
   plan.needs_text = plan.trains || options.has("text");
   // Self-attention to one position alone is a model of one length; it writes nothing.
