@@ -215,8 +215,9 @@ class Compiler {
   }
 
   std::shared_ptr<CompiledBlocks> run(Device device) {
+    const int64_t lines = shape_.keys > 0 ? map_.query_blocks : 0;
     for (int64_t head = 0; head < map_.batches * map_.heads; ++head) {
-      for (int64_t m = 0; m < map_.query_blocks; ++m) {
+      for (int64_t m = 0; m < lines; ++m) {
         add_line({head / map_.heads, head % map_.heads}, head * map_.query_blocks + m, m);
       }
     }

@@ -6,6 +6,7 @@
 #include <sash/nn/window_attention.h>
 #include <sash/ops/binary.h>
 #include <sash/tensor/factories.h>
+#include <sash/tensor/grad_mode.h>
 #include <sash/tensor/gradcheck.h>
 #include <sash/tensor/random.h>
 
@@ -188,6 +189,31 @@ TEST_CASE("window and BigBird modules are attention under their masks") {
   CHECK(largest_difference(
             both(x), plain_module(x, both, visible_in(both, AttentionMask::window(4, 0), 11))) <
         1e-12);
+}
+
+TEST_CASE("attention modules without keys give the bias of their last projection") {
+  manual_seed(6);
+  const TensorOptions boolean{.dtype = DType::boolean};
+  nn::BigBirdAttention bigbird(8, 2, {.block = 2});
+  nn::WindowAttention window(8, 2, {.left = 1, .right = 1});
+  nn::MultiheadAttention attention(8, 2);
+  const Tensor q = randn({2, 5, 8}), none = zeros({2, 0, 8});
+  const AttentionMask sparse = AttentionMask::block_sparse(zeros({3, 0}, boolean), 2);
+  for (auto& [module, mask] : std::vector<std::pair<nn::MultiheadAttention*, AttentionMask>>{
+           {&bigbird, {}}, {&window, {}}, {&attention, sparse}, {&bigbird, sparse}}) {
+    CAPTURE(module->describe());
+    Tensor bias = module->out_proj.bias;
+    {
+      const NoGradGuard no_grad;
+      bias.copy_(randn({8}));
+    }
+    const Tensor y = module->forward(q, none, none, mask);
+    CHECK(largest_difference(y, bias.expand({2, 5, 8})) == 0);
+    y.sum().backward();
+    CHECK(largest_difference(bias.grad(), full({8}, 10)) == 0);
+    bias.zero_grad();
+    CHECK(module->forward(none, none, none, {}).shape() == Shape{2, 0, 8});
+  }
 }
 
 TEST_CASE("Longformer with global projections against plain loops") {
