@@ -199,15 +199,17 @@ TEST_CASE("attention modules without keys give the bias of their last projection
   nn::MultiheadAttention attention(8, 2);
   const Tensor q = randn({2, 5, 8}), none = zeros({2, 0, 8});
   const AttentionMask sparse = AttentionMask::block_sparse(zeros({3, 0}, boolean), 2);
-  for (auto& [module, mask] : std::vector<std::pair<nn::MultiheadAttention*, AttentionMask>>{
-           {&bigbird, {}}, {&window, {}}, {&attention, sparse}, {&bigbird, sparse}}) {
+  const std::vector<std::pair<nn::MultiheadAttention*, AttentionMask>> cases{
+      {&bigbird, {}}, {&window, {}}, {&attention, sparse}, {&bigbird, sparse}};
+  for (const auto& c : cases) {
+    nn::MultiheadAttention* const module = c.first;
     CAPTURE(module->describe());
     Tensor bias = module->out_proj.bias;
     {
       const NoGradGuard no_grad;
       bias.copy_(randn({8}));
     }
-    const Tensor y = module->forward(q, none, none, mask);
+    const Tensor y = module->forward(q, none, none, c.second);
     CHECK(largest_difference(y, bias.expand({2, 5, 8})) == 0);
     y.sum().backward();
     CHECK(largest_difference(bias.grad(), full({8}, 10)) == 0);
