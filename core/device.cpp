@@ -7,6 +7,7 @@
 
 #include "backend.h"
 #include "error.h"
+#include "quote.h"
 
 namespace sash {
 namespace {
@@ -18,7 +19,7 @@ Device checked_cuda(int index, std::string_view text) {
   const int count = backend(DeviceType::cuda).device_count();
   if (index >= count) {
     throw DeviceError("Device::parse", "a CUDA device below " + std::to_string(count),
-                      "'" + std::string(text) + "'");
+                      in_quotes(text));
   }
   return {DeviceType::cuda, index};
 }
@@ -47,8 +48,7 @@ Device Device::parse(std::string_view text) {
       return checked_cuda(std::stoi(std::string(digits)), text);
     }
   }
-  throw DeviceError("Device::parse", "'auto', 'cpu', 'cuda' or 'cuda:<index>'",
-                    "'" + std::string(text) + "'");
+  throw DeviceError("Device::parse", "'auto', 'cpu', 'cuda' or 'cuda:<index>'", in_quotes(text));
 }
 
 Device default_device() {
@@ -64,6 +64,7 @@ Device default_device() {
 }
 
 void set_default_device(Device device) {
+  backend(device);  // throws if there is no such device
   const std::lock_guard lock(default_mutex);
   default_setting = device;
 }

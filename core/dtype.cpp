@@ -3,6 +3,7 @@
 #include <ostream>
 
 #include "error.h"
+#include "quote.h"
 
 namespace sash {
 
@@ -24,7 +25,7 @@ DType parse_dtype(std::string_view text) {
   if (text == "bf16") return DType::bfloat16;
   throw ValueError("parse_dtype",
                    "one of float32, float64, float16, bfloat16, int32, int64, uint8, bool",
-                   "'" + std::string(text) + "'");
+                   in_quotes(text));
 }
 
 }  // namespace sash

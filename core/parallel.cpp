@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "error.h"
+#include "quote.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -29,7 +30,7 @@ int threads_from(const char* variable) {
   char* end = nullptr;
   const long count = std::strtol(text, &end, 10);
   if ((*end != '\0' && *end != ',') || count < 1 || count > 4096) {
-    throw ValueError(variable, "a number of threads in [1, 4096]", "'" + std::string(text) + "'");
+    throw ValueError(variable, "a number of threads in [1, 4096]", in_quotes(text));
   }
   return static_cast<int>(count);
 }

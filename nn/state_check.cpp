@@ -1,14 +1,20 @@
 #include "state_check.h"
 
+#include <algorithm>
+
 #include "../core/error.h"
+#include "../core/quote.h"
 
 namespace sash::nn {
 namespace {
 
 void append_list(std::string& text, const char* title, const std::vector<std::string>& items) {
+  constexpr size_t kMostItems = 20, kMostBytes = 200;
   if (items.empty()) return;
   text += (text.empty() ? "" : "; ") + std::string(title);
-  for (size_t i = 0; i < items.size(); ++i) text += (i == 0 ? " " : ", ") + items[i];
+  const size_t shown = std::min(items.size(), kMostItems);
+  for (size_t i = 0; i < shown; ++i) text += (i == 0 ? " " : ", ") + excerpt(items[i], kMostBytes);
+  if (shown < items.size()) text += " and " + std::to_string(items.size() - shown) + " more";
 }
 
 // Why a tensor is not what was expected; empty if it is.
@@ -27,7 +33,7 @@ std::string mismatch(const Tensor& tensor, const Shape& shape, bool floating) {
 StateCheck::StateCheck(std::string op, const StateDict& dict) : op_(std::move(op)), dict_(dict) {
   for (const auto& [key, tensor] : dict) {
     if (!given_.emplace(key, &tensor).second) {
-      throw ValueError(op_, "each key once", "'" + key + "' twice");
+      throw ValueError(op_, "each key once", in_quotes(key) + " twice");
     }
   }
   left_ = given_;

@@ -3,6 +3,7 @@
 #include <charconv>
 
 #include "../core/error.h"
+#include "../core/quote.h"
 #include "../tensor/file_kind.h"
 #include "../tensor/random.h"
 #include "../tensor/safetensors.h"
@@ -38,8 +39,7 @@ T number(const Metadata& metadata, const char* key) {
   T value{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size()) {
-    throw FormatError("load_checkpoint", std::string("a number as '") + key + "'",
-                      "'" + text + "'");
+    throw FormatError("load_checkpoint", std::string("a number as '") + key + "'", in_quotes(text));
   }
   return value;
 }
@@ -76,7 +76,7 @@ CheckpointInfo checkpoint_info(const std::string& path) try {
 
 CheckpointInfo load_checkpoint(const std::string& path, nn::Module& model,
                                Optimizer& optimizer) try {
-  const SafetensorsFile file = load_safetensors(path);
+  const SafetensorsFile file = load_safetensors(path, kCPU);
   CheckpointInfo info = info_of(file.metadata);
   const RandomState random{number<uint64_t>(file.metadata, "random.seed"),
                            number<uint64_t>(file.metadata, "random.offset")};
@@ -92,7 +92,7 @@ CheckpointInfo load_checkpoint(const std::string& path, nn::Module& model,
 }
 
 void load_model(const std::string& path, nn::Module& model) try {
-  const StateDict tensors = load_safetensors(path).tensors;
+  const StateDict tensors = load_safetensors(path, kCPU).tensors;
   const StateDict weights = part_of(tensors, kModel);
   model.load_state_dict(weights.empty() ? tensors : weights);
 } catch (Error& error) {

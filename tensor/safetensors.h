@@ -1,6 +1,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 
 #include "state_dict.h"
@@ -15,11 +16,14 @@ struct SafetensorsFile {
   std::map<std::string, std::string> metadata;
 };
 
-/// Reads a file into fresh memory on `device`. Nothing in the file is trusted.
+/// Reads a file into fresh memory on `device`, `default_device()` unless one is named. Nothing in
+/// the file is trusted.
 /// Throws `IoError` if it cannot be opened or read; `FormatError` unless its header is valid JSON
-/// of at most 100,000,000 bytes without duplicate keys and its tensors fill the data exactly,
-/// without holes or overlaps; `NotImplemented` for a dtype or rank that sash does not have.
-SASH_API SafetensorsFile load_safetensors(const std::string& path, Device device = kCPU);
+/// of at most 100,000,000 bytes, nested at most 8 deep, without duplicate keys, and its tensors
+/// fill the data exactly, without holes or overlaps; `NotImplemented` for a dtype or rank that sash
+/// does not have.
+SASH_API SafetensorsFile load_safetensors(const std::string& path,
+                                          std::optional<Device> device = std::nullopt);
 
 /// The metadata alone: the header is read and checked as above, and no tensor is.
 SASH_API std::map<std::string, std::string> load_safetensors_metadata(const std::string& path);

@@ -12,6 +12,7 @@
 #include <system_error>
 
 #include "../core/backend.h"
+#include "../core/quote.h"
 #include "factories.h"
 #include "file_kind.h"
 #include "safetensors.h"
@@ -26,12 +27,14 @@ using Json = nlohmann::json;
 constexpr std::string_view kOp = "load_safetensors";
 constexpr uint64_t kPrefixBytes = 8;
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;
+constexpr int kMaxDepth = 8;  // a tensor's shape lies at 3
+constexpr size_t kMaxComplaint = 200;
 
 [[noreturn]] void fail(std::string_view expected, const std::string& got) {
   throw FormatError(kOp, expected, got);
 }
 
-std::string in_quotes(std::string_view text) { return "'" + std::string(text) + "'"; }
+std::string path_text(const std::string& path) { return "'" + path + "'"; }
 
 class InputFile {
  public:
@@ -60,7 +63,7 @@ class InputFile {
       const ssize_t got = ::pread(descriptor_, next, bytes, static_cast<off_t>(offset));
       if (got < 0 && errno == EINTR) continue;
       if (got < 0) fail_io("read", errno);
-      if (got == 0) throw IoError(kOp, in_quotes(path_) + " became shorter while it was read");
+      if (got == 0) throw IoError(kOp, path_text(path_) + " became shorter while it was read");
       next += got;
       offset += static_cast<uint64_t>(got);
       bytes -= static_cast<uint64_t>(got);
@@ -69,7 +72,7 @@ class InputFile {
 
  private:
   [[noreturn]] void fail_io(const char* what, int error) const {
-    throw IoError(kOp, std::string("cannot ") + what + " " + in_quotes(path_) + ": " +
+    throw IoError(kOp, std::string("cannot ") + what + " " + path_text(path_) + ": " +
                            std::system_category().message(error));
   }
 
@@ -122,7 +125,10 @@ std::string read_header(const InputFile& file) {
 Json parse_header(const std::string& text) {
   if (text.empty() || text.front() != '{') fail("a header that begins with '{'", "something else");
   std::vector<std::set<std::string>> keys;  // of the objects that are open
-  const auto check_duplicates = [&keys](int, Json::parse_event_t event, Json& value) {
+  const auto check = [&keys](int depth, Json::parse_event_t event, Json& value) {
+    if (depth > kMaxDepth) {
+      fail("a header nested at most " + std::to_string(kMaxDepth) + " deep", "a deeper one");
+    }
     if (event == Json::parse_event_t::object_start) keys.emplace_back();
     if (event == Json::parse_event_t::object_end) keys.pop_back();
     if (event == Json::parse_event_t::key) {
@@ -132,9 +138,9 @@ Json parse_header(const std::string& text) {
     return true;
   };
   try {
-    return Json::parse(text, check_duplicates);
+    return Json::parse(text, check);
   } catch (const Json::exception& error) {
-    fail("a header of UTF-8 JSON", error.what());
+    fail("a header of UTF-8 JSON", excerpt(error.what(), kMaxComplaint));
   }
 }
 
@@ -149,7 +155,7 @@ DType parse_dtype_of(const std::string& name, const Json& value) {
        {"U8", DType::uint8},
        {"BOOL", DType::boolean}}};
   static constexpr std::array<std::string_view, 5> foreign{"I8", "I16", "U16", "U32", "U64"};
-  if (!value.is_string()) fail("a dtype name for " + in_quotes(name), value.dump());
+  if (!value.is_string()) fail("a dtype name for " + in_quotes(name), excerpt(value.dump()));
   const auto& text = value.get_ref<const std::string&>();
   for (const auto& [spelling, dtype] : known) {
     if (text == spelling) return dtype;
@@ -166,7 +172,8 @@ Shape parse_shape(const std::string& name, const Json& value, DType dtype, uint6
   const bool is_list = value.is_array() &&
                        std::all_of(value.begin(), value.end(),
                                    [](const Json& extent) { return extent.is_number_unsigned(); });
-  if (!is_list) fail("a shape of non-negative integers for " + in_quotes(name), value.dump());
+  if (!is_list)
+    fail("a shape of non-negative integers for " + in_quotes(name), excerpt(value.dump()));
   if (value.size() > static_cast<size_t>(kMaxRank)) {
     throw NotImplemented(kOp, in_quotes(name) + " has " + std::to_string(value.size()) +
                                   " axes, and sash has at most 8");
@@ -180,7 +187,7 @@ Shape parse_shape(const std::string& name, const Json& value, DType dtype, uint6
     shape.push_back(static_cast<int64_t>(wide));
     overflow |= __builtin_mul_overflow(product, std::max<int64_t>(shape.back(), 1), &product);
   }
-  if (overflow) fail("a shape below 2^63 bytes for " + in_quotes(name), value.dump());
+  if (overflow) fail("a shape below 2^63 bytes for " + in_quotes(name), excerpt(value.dump()));
   bytes = static_cast<uint64_t>(numel(shape) * size_of(dtype));
   return shape;
 }
@@ -188,7 +195,7 @@ Shape parse_shape(const std::string& name, const Json& value, DType dtype, uint6
 Entry parse_entry(const std::string& name, const Json& value) {
   for (const char* key : {"dtype", "shape", "data_offsets"}) {
     if (!value.is_object() || !value.contains(key)) {
-      fail("dtype, shape and data_offsets for " + in_quotes(name), value.dump());
+      fail("dtype, shape and data_offsets for " + in_quotes(name), excerpt(value.dump()));
     }
   }
   const DType dtype = parse_dtype_of(name, value["dtype"]);
@@ -197,14 +204,16 @@ Entry parse_entry(const std::string& name, const Json& value) {
   const Json& offsets = value["data_offsets"];
   if (!offsets.is_array() || offsets.size() != 2 || !offsets[0].is_number_unsigned() ||
       !offsets[1].is_number_unsigned()) {
-    fail("two non-negative data_offsets for " + in_quotes(name), offsets.dump());
+    fail("two non-negative data_offsets for " + in_quotes(name), excerpt(offsets.dump()));
   }
   const auto begin = offsets[0].get<uint64_t>();
   const auto end = offsets[1].get<uint64_t>();
-  if (end < begin) fail("data_offsets that do not decrease for " + in_quotes(name), offsets.dump());
+  if (end < begin)
+    fail("data_offsets that do not decrease for " + in_quotes(name), excerpt(offsets.dump()));
   if (end - begin != bytes) {
     fail(std::to_string(bytes) + " bytes for " + in_quotes(name),
-         "data_offsets " + offsets.dump() + " of " + std::to_string(end - begin) + " bytes");
+         "data_offsets " + excerpt(offsets.dump()) + " of " + std::to_string(end - begin) +
+             " bytes");
   }
   return {name, dtype, shape, begin, end};
 }
@@ -213,7 +222,7 @@ std::map<std::string, std::string> parse_metadata(const Json& value) {
   const bool is_text =
       value.is_object() &&
       std::all_of(value.begin(), value.end(), [](const Json& v) { return v.is_string(); });
-  if (!is_text) fail("strings in __metadata__", value.dump());
+  if (!is_text) fail("strings in __metadata__", excerpt(value.dump()));
   return value.get<std::map<std::string, std::string>>();
 }
 
@@ -279,7 +288,8 @@ Header checked_header(const InputFile& file) {
 
 }  // namespace
 
-SafetensorsFile load_safetensors(const std::string& path, Device device) try {
+SafetensorsFile load_safetensors(const std::string& path, std::optional<Device> to) try {
+  const Device device = to ? *to : default_device();
   const InputFile file(path);
   Header header = checked_header(file);
   SafetensorsFile result;

@@ -3,6 +3,7 @@
 #include <set>
 
 #include "../core/backend.h"
+#include "../core/quote.h"
 #include "../core/replacement_file.h"
 #include "grad_mode.h"
 #include "safetensors.h"
@@ -12,8 +13,6 @@ namespace {
 
 constexpr std::string_view kOp = "save_safetensors";
 constexpr size_t kMaxHeaderBytes = 100'000'000;
-
-std::string in_quotes(std::string_view text) { return "'" + std::string(text) + "'"; }
 
 using Item = const std::pair<std::string, Tensor>*;
 

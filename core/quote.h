@@ -1,0 +1,18 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include "export.h"
+
+namespace sash {
+
+/// Text from outside as messages cite it: at most `most` bytes (whole UTF-8 characters) and then
+/// "..."; control characters become '?'.
+SASH_API std::string excerpt(std::string_view text, size_t most = 60);
+
+/// The same in single quotes.
+SASH_API std::string in_quotes(std::string_view text);
+
+}  // namespace sash
