@@ -75,23 +75,31 @@ Backend& backend(DeviceType type) {
   throw DeviceError(name(type), reason);
 }
 
-void synchronize(Device device) { backend(device.type).synchronize(device); }
+Backend& backend(Device device) {
+  Backend& found = backend(device.type);
+  const int count = found.device_count();
+  if (device.index >= 0 && device.index < count) return found;
+  throw DeviceError(name(device.type), "an index in [0, " + std::to_string(count) + ")",
+                    std::to_string(device.index));
+}
+
+void synchronize(Device device) { backend(device).synchronize(device); }
 
 MemoryStats memory_stats(Device device) {
-  MemoryStats stats = backend(device.type).memory_stats(device);
+  MemoryStats stats = backend(device).memory_stats(device);
   stats.masks = detail::mask_bytes(device.type).load(std::memory_order_relaxed);
   stats.objects = static_cast<int64_t>(pool_system_bytes());
   return stats;
 }
 
-void reset_peak_memory(Device device) { backend(device.type).reset_peak(device); }
-void empty_cache(Device device) { backend(device.type).empty_cache(device); }
+void reset_peak_memory(Device device) { backend(device).reset_peak(device); }
+void empty_cache(Device device) { backend(device).empty_cache(device); }
 
 void set_cache_limit(Device device, int64_t bytes) {
   if (bytes < 0) {
     throw ValueError("set_cache_limit", "at least 0 bytes", std::to_string(bytes));
   }
-  backend(device.type).set_cache_limit(device, bytes);
+  backend(device).set_cache_limit(device, bytes);
 }
 
 std::atomic<int64_t>& detail::mask_bytes(DeviceType type) {

@@ -110,6 +110,9 @@ class SASH_API Backend {
 /// `SASH_CUDA_LIBRARY`. Throws `DeviceError` that says why there is none.
 SASH_API Backend& backend(DeviceType type);
 
+/// The same, and `DeviceError` unless it has this device.
+SASH_API Backend& backend(Device device);
+
 /// The same, or null where there is none; `reason`, if given, receives why.
 SASH_API Backend* try_backend(DeviceType type, std::string* reason = nullptr);
 

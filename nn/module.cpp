@@ -179,6 +179,7 @@ int64_t Module::num_parameters() const {
 }
 
 Module& Module::apply(const std::function<void(Module&)>& f) {
+  if (!f) throw ValueError(type_name() + ".apply", "a function", "an empty one");
   for (auto& [name, child] : children_) child->apply(f);
   f(*this);
   return *this;

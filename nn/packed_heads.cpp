@@ -68,7 +68,10 @@ std::array<Tensor, 3> split_packed_heads(const Tensor& packed, int64_t heads, in
   check_rank(op, packed, 3);
   if (kv_heads == 0) kv_heads = heads;
   const Shape& shape = packed.shape();
-  if (heads <= 0 || kv_heads < 0 || shape[2] % (heads + 2 * kv_heads) != 0) {
+  // More heads than features would overflow the sum.
+  const bool fits = heads > 0 && heads <= shape[2] && kv_heads > 0 && kv_heads <= shape[2] &&
+                    shape[2] % (heads + 2 * kv_heads) == 0;
+  if (!fits) {
     throw ShapeError(op,
                      "a last extent divisible by " + std::to_string(heads) + " + 2 * " +
                          std::to_string(kv_heads),
@@ -86,11 +89,17 @@ std::array<Tensor, 3> split_packed_heads(const Tensor& packed, int64_t heads, in
 }
 
 Tensor split_heads(const Tensor& x, int64_t heads) {
+  check_rank("split_heads", x, 3);
   const Shape& shape = x.shape();
+  if (heads <= 0 || shape[2] % heads != 0) {
+    throw ShapeError("split_heads", "a last extent divisible by a positive number of heads",
+                     to_string(shape) + " and " + std::to_string(heads) + " heads");
+  }
   return x.reshape({shape[0], shape[1], heads, shape[2] / heads}).transpose(1, 2);
 }
 
 Tensor merge_heads(const Tensor& x) {
+  check_rank("merge_heads", x, 4);
   const Shape& shape = x.shape();
   return x.transpose(1, 2).reshape({shape[0], shape[2], shape[1] * shape[3]});
 }

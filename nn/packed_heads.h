@@ -13,10 +13,11 @@ namespace sash::nn {
 SASH_API std::array<Tensor, 3> split_packed_heads(const Tensor& packed, int64_t heads,
                                                   int64_t kv_heads = 0);
 
-/// x [B, S, heads D] as [B, heads, S, D], a view where x is contiguous.
+/// x [B, S, heads D] as [B, heads, S, D], a view where x is contiguous. `ShapeError` unless the
+/// last extent divides.
 SASH_API Tensor split_heads(const Tensor& x, int64_t heads);
 
-/// x [B, heads, S, D] as [B, S, heads D].
+/// x [B, heads, S, D] as [B, S, heads D]. `ShapeError` unless x has 4 axes.
 SASH_API Tensor merge_heads(const Tensor& x);
 
 }  // namespace sash::nn

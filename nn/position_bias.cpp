@@ -23,11 +23,12 @@ Tensor looked_up(const Tensor& table, const std::vector<int64_t>& index, int64_t
 
 Tensor alibi_slopes(int64_t heads, Device device) {
   check_positive("alibi_slopes", "number of heads", heads);
-  std::vector<float> slopes;
-  for (int64_t h = 1; h <= heads; ++h) {
-    slopes.push_back(std::exp2(-8.0f * static_cast<float>(h) / static_cast<float>(heads)));
+  const Tensor slopes = empty({heads}, {.dtype = DType::float32, .device = kCPU});
+  auto* const slope = slopes.tensor_view().ptr<float>();
+  for (int64_t h = 0; h < heads; ++h) {
+    slope[h] = std::exp2(-8.0f * static_cast<float>(h + 1) / static_cast<float>(heads));
   }
-  return tensor(slopes, {heads}, {.dtype = DType::float32, .device = device});
+  return slopes.to(device);
 }
 
 Tensor position_bias(const Tensor& relative_bias, const Tensor& slopes,

@@ -123,7 +123,7 @@ std::vector<Tensor> chunk(const Tensor& x, int64_t count, int64_t axis) {
   check_defined("chunk", x);
   if (count < 1) throw ValueError("chunk", "at least one piece", std::to_string(count));
   const int64_t extent = x.shape()[normalize_axis(axis, x.rank(), "chunk")];
-  return split(x, std::max<int64_t>(1, (extent + count - 1) / count), axis);
+  return split(x, std::max<int64_t>(1, extent / count + (extent % count != 0)), axis);
 }
 
 }  // namespace sash

@@ -201,9 +201,9 @@ Tensor Tensor::flatten(int64_t first_axis, int64_t last_axis) const {
   }
   Shape target;
   for (int i = 0; i < first; ++i) target.push_back(shape()[i]);
-  int64_t merged = 1;
-  for (int i = first; i <= last; ++i) merged *= shape()[i];
-  target.push_back(merged);
+  Shape merged;
+  for (int i = first; i <= last; ++i) merged.push_back(shape()[i]);
+  target.push_back(sash::numel(merged));
   for (int i = last + 1; i < rank(); ++i) target.push_back(shape()[i]);
   return reshape(target);
 }
@@ -297,6 +297,8 @@ Tensor Tensor::slice(int64_t axis, int64_t start, std::optional<int64_t> stop, i
   const int64_t last = std::max(first, clamped(stop.value_or(extent)));
   Shape to = shape();
   Strides to_strides = strides();
+  // A longer step takes one element just as well, and could overflow.
+  step = std::min(step, std::max<int64_t>(extent, 1));
   to[at] = (last - first + step - 1) / step;
   to_strides[at] *= step;
   const int64_t offset = offset_of(*this) + (to[at] > 0 ? first * strides()[at] : 0);
@@ -332,7 +334,11 @@ Tensor unslice(const Tensor& x, const Shape& shape, int axis, int64_t start, int
   Shape fitting = x.shape();
   const bool placed =
       fitting.rank() == shape.rank() && axis >= 0 && axis < shape.rank() && start >= 0 && step >= 1;
-  if (placed && start + (fitting[axis] - 1) * step < shape[axis]) fitting[axis] = shape[axis];
+  if (placed) {
+    const int64_t count = fitting[axis], extent = shape[axis];
+    const bool inside = count == 0 || (start < extent && count - 1 <= (extent - 1 - start) / step);
+    if (inside) fitting[axis] = extent;
+  }
   if (!placed || fitting != shape) {
     throw ShapeError("unslice",
                      "a slice of " + to_string(shape) + " along axis " + std::to_string(axis) +

@@ -12,6 +12,11 @@ namespace {
 
 using Function = std::function<std::vector<Tensor>(const std::vector<Tensor>&)>;
 
+template <class F>
+void check_callable(const F& fn) {
+  if (!fn) throw ValueError("checkpoint", "a function", "an empty one");
+}
+
 // Rewinds the generator for a scope, so that dropout draws the same masks again.
 class RandomStateGuard {
  public:
@@ -112,6 +117,7 @@ struct Checkpoint {
 }  // namespace
 
 std::vector<Tensor> checkpoint(Function fn, const std::vector<Tensor>& inputs) {
+  check_callable(fn);
   if (!grad_enabled()) return fn(inputs);
   const RandomState state = random_state();
   Run run = run_recorded(fn, inputs, [&](size_t i) { return inputs[i].requires_grad(); });
@@ -136,6 +142,7 @@ std::vector<Tensor> checkpoint(Function fn, const std::vector<Tensor>& inputs) {
 }
 
 Tensor checkpoint(std::function<Tensor(const Tensor&)> fn, const Tensor& input) {
+  check_callable(fn);
   return checkpoint(
       [fn = std::move(fn)](const std::vector<Tensor>& x) { return std::vector<Tensor>{fn(x[0])}; },
       std::vector<Tensor>{input})[0];

@@ -15,6 +15,7 @@ namespace sash {
 /// the same both times and write to nothing that it captures. `AutogradError` in the backward pass
 /// if an input or a captured parameter was overwritten since, if the second run uses a tensor that
 /// requires grad and the first did not, or if the pass creates a graph: first derivatives only.
+/// `ValueError` if `fn` is empty.
 SASH_API std::vector<Tensor> checkpoint(
     std::function<std::vector<Tensor>(const std::vector<Tensor>&)> fn,
     const std::vector<Tensor>& inputs);

@@ -285,7 +285,12 @@ class Checker {
   double worst_excess_ = 0;
 };
 
+void check_callable(const char* op, const GradcheckFunction& fn) {
+  if (!fn) throw ValueError(op, "a function", "an empty one");
+}
+
 GradcheckFunction as_many(const std::function<Tensor(const std::vector<Tensor>&)>& fn) {
+  if (!fn) return {};
   return [&fn](const std::vector<Tensor>& inputs) { return std::vector<Tensor>{fn(inputs)}; };
 }
 
@@ -332,6 +337,7 @@ const GradcheckReport& GradcheckReport::or_throw() const {
 
 GradcheckReport gradcheck(const GradcheckFunction& fn, const std::vector<Tensor>& inputs,
                           const GradcheckOptions& options) {
+  check_callable("gradcheck", fn);
   return Checker("gradcheck", fn, inputs, options).run();
 }
 
@@ -342,6 +348,7 @@ GradcheckReport gradcheck(const std::function<Tensor(const std::vector<Tensor>&)
 
 GradcheckReport gradgradcheck(const GradcheckFunction& fn, const std::vector<Tensor>& inputs,
                               const GradcheckOptions& options) {
+  check_callable("gradgradcheck", fn);
   std::vector<Tensor> outputs;
   {
     const EnableGradGuard recording;

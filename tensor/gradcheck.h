@@ -57,7 +57,7 @@ struct GradcheckReport {
 /// device; those without grad (integers too) are passed on as they are. Elements are perturbed in
 /// place and restored, or in a copy where inputs overlap themselves or are not on the CPU.
 /// Throws `DTypeError` unless the inputs that require grad and the floating outputs are float64,
-/// and `ValueError` if no input requires grad.
+/// and `ValueError` if no input requires grad or `fn` is empty.
 SASH_API GradcheckReport gradcheck(const GradcheckFunction& fn, const std::vector<Tensor>& inputs,
                                    const GradcheckOptions& options = {});
 SASH_API GradcheckReport gradcheck(const std::function<Tensor(const std::vector<Tensor>&)>& fn,

@@ -5,7 +5,7 @@
 namespace sash {
 
 Storage::Storage(int64_t bytes, Device device) : bytes_(bytes), device_(device) {
-  Backend& owner = backend(device.type);
+  Backend& owner = backend(device);
   data_ = owner.allocate(bytes, device, owner.current_stream(device));
 }
 
@@ -13,7 +13,9 @@ Storage::Storage(void* data, int64_t bytes, Device device, std::function<void()>
     : data_(data),
       bytes_(bytes),
       device_(device),
-      release_(std::make_unique<std::function<void()>>(std::move(release))) {}
+      release_(std::make_unique<std::function<void()>>(std::move(release))) {
+  backend(device);  // throws if there is no such device
+}
 
 Storage::~Storage() {
   if (release_) {

@@ -283,6 +283,7 @@ void Tensor::register_hook(TensorHook hook) {
   if (!requires_grad()) {
     throw AutogradError("register_hook", "a tensor that requires grad", "one that does not");
   }
+  if (!hook) throw ValueError("register_hook", "a hook", "an empty function");
   if (is_leaf()) {
     auto& hooks = impl().hooks;
     if (!hooks) hooks = std::make_unique<std::vector<TensorHook>>();
