@@ -86,8 +86,8 @@ void check_numbers(const AttentionCall& call) {
 }
 
 // Takes the data out of a term: parts that narrow all the rest. What is left is the pattern.
-std::shared_ptr<const MaskTerm> split_data(const std::shared_ptr<const MaskTerm>& term,
-                                           SmallVector<std::shared_ptr<const MaskPart>, 2>& data) {
+MaskTermPtr split_data(const MaskTermPtr& term,
+                       SmallVector<std::shared_ptr<const MaskPart>, 2>& data) {
   if (term->kind == MaskTerm::Kind::part && term->part->is_data()) {
     data.push_back(term->part);
     return nullptr;
@@ -96,14 +96,13 @@ std::shared_ptr<const MaskTerm> split_data(const std::shared_ptr<const MaskTerm>
   auto left = split_data(term->left, data), right = split_data(term->right, data);
   if (!left || !right) return left ? left : right;
   if (left == term->left && right == term->right) return term;
-  return std::make_shared<const MaskTerm>(
-      MaskTerm{.kind = MaskTerm::Kind::both, .left = std::move(left), .right = std::move(right)});
+  return join(MaskTerm::Kind::both, left, right);
 }
 
 // The maps of one pattern, which live as long as the call.
 class PatternMaps final : public kernels::BlockMaps {
  public:
-  PatternMaps(std::shared_ptr<const MaskTerm> pattern, const MaskShape& shape, Device device)
+  PatternMaps(MaskTermPtr pattern, const MaskShape& shape, Device device)
       : pattern_(std::move(pattern)), shape_(shape), device_(device) {}
 
   kernels::BlockMap with_rows(int64_t query_rows) const override {
@@ -121,7 +120,7 @@ class PatternMaps final : public kernels::BlockMaps {
     return blocks.map;
   }
 
-  std::shared_ptr<const MaskTerm> pattern_;
+  MaskTermPtr pattern_;
   MaskShape shape_;
   Device device_;
   mutable std::mutex mutex_;
@@ -133,7 +132,9 @@ Tensor make_bounds(const SmallVector<std::shared_ptr<const MaskPart>, 2>& data,
   Shape extents{1, 1, shape.queries, 2};
   for (const auto& part : data) {
     const Shape own = part->bounds_shape(shape);
-    for (int axis = 0; axis < 2; ++axis) extents[axis] = std::max(extents[axis], own[axis]);
+    for (int axis = 0; axis < 2; ++axis) {
+      if (own[axis] != 1) extents[axis] = own[axis];
+    }
   }
   const Tensor bounds = empty(extents, {.dtype = DType::int32, .device = device});
   KernelContext context = kernel_context(device);

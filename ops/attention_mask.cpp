@@ -14,16 +14,6 @@ namespace {
 
 using Kind = MaskTerm::Kind;
 
-std::shared_ptr<const MaskTerm> leaf(std::shared_ptr<const MaskPart> part) {
-  return std::make_shared<const MaskTerm>(MaskTerm{.part = std::move(part)});
-}
-
-std::shared_ptr<const MaskTerm> join(Kind kind, std::shared_ptr<const MaskTerm> left,
-                                     std::shared_ptr<const MaskTerm> right) {
-  return std::make_shared<const MaskTerm>(
-      MaskTerm{.kind = kind, .left = std::move(left), .right = std::move(right)});
-}
-
 MaskShape own_shape(const MaskTerm& term, int64_t queries, int64_t keys) {
   MaskShape shape{1, 1, queries, keys};
   for_each_part(term, [&](const MaskPart& part) { part.fit(shape); });
@@ -39,27 +29,8 @@ uint64_t next_part_number() {
 
 uint32_t version_of(const Tensor& x) { return x.impl().storage->version(); }
 
-std::string to_string(const MaskTerm& term) {
-  if (term.kind == Kind::part) return term.part->text();
-  if (term.kind == Kind::either) return to_string(*term.left) + " | " + to_string(*term.right);
-  const auto operand = [](const MaskTerm& side) {
-    return side.kind == Kind::either ? "(" + to_string(side) + ")" : to_string(side);
-  };
-  return operand(*term.left) + " & " + operand(*term.right);
-}
-
-MaskExtents extents_of(const MaskTerm& term) {
-  MaskExtents all;
-  for_each_part(term, [&](const MaskPart& part) {
-    const MaskExtents one = part.extents();
-    all.per_batch = all.per_batch || one.per_batch;
-    all.per_head = all.per_head || one.per_head;
-  });
-  return all;
-}
-
 AttentionMask::AttentionMask() {
-  static const std::shared_ptr<const MaskTerm> everything = leaf(mask_parts::everything());
+  static const MaskTermPtr everything = leaf(mask_parts::everything());
   term_ = everything;
 }
 AttentionMask::AttentionMask(std::shared_ptr<const MaskPart> part) : term_(leaf(std::move(part))) {}
@@ -112,25 +83,24 @@ AttentionMask AttentionMask::row_ranges(const Tensor& first, const Tensor& past)
 
 AttentionMask operator&(const AttentionMask& a, const AttentionMask& b) {
   if (a.shows_all()) return b;
-  if (b.shows_all() || a.to_string() == b.to_string()) return a;
+  if (b.shows_all() || is_same(a.term_, b.term_)) return a;
   return AttentionMask(join(Kind::both, a.term_, b.term_));
 }
 
 AttentionMask operator|(const AttentionMask& a, const AttentionMask& b) {
-  if (a.shows_all() || a.to_string() == b.to_string()) return a;
+  if (a.shows_all() || is_same(a.term_, b.term_)) return a;
   if (b.shows_all()) return b;
   return AttentionMask(join(Kind::either, a.term_, b.term_));
 }
 
 std::string AttentionMask::to_string() const { return sash::to_string(*term_); }
 
-bool AttentionMask::shows_all() const {
-  return term_->kind == Kind::part && term_->part->text() == "dense";
-}
+bool AttentionMask::shows_all() const { return term_->shows_all; }
 
 MaskExtents AttentionMask::extents() const { return extents_of(*term_); }
 
 Tensor AttentionMask::to_dense(const MaskShape& shape, Device device) const {
+  check_mask_shape(shape);
   const BoundMask mask(*term_, shape);
   const MaskExtents extents = this->extents();
   const int64_t batches = extents.per_batch ? shape.batch : 1;
@@ -158,13 +128,15 @@ Tensor AttentionMask::to_dense(int64_t queries, int64_t keys, Device device) con
 }
 
 MaskStatistics AttentionMask::statistics(const MaskShape& shape) const {
+  check_mask_shape(shape);
   const auto blocks = compile_blocks(*term_, shape, kernels::kBlockKeys, kCPU);
   const int64_t own = blocks->map.batches * blocks->map.heads;
-  const int64_t alike = own == 0 ? 0 : shape.batch * shape.heads / own;
+  const int64_t alike = own == 0 ? 0 : numel({shape.batch, shape.heads}) / own;
   MaskStatistics all = blocks->statistics;
   for (int64_t* count :
        {&all.visible_pairs, &all.listed_blocks, &all.whole_blocks, &all.all_blocks}) {
-    *count *= alike;
+    if (!__builtin_mul_overflow(*count, alike, count)) continue;
+    throw ValueError("attention_mask", "counts below 2^63", "more");
   }
   return all;
 }

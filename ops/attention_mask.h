@@ -47,7 +47,7 @@ struct BigBirdOptions {
 struct MaskStatistics {
   int64_t visible_pairs = 0;  ///< over all batches and heads
   int64_t listed_blocks = 0;  ///< blocks of 64 x 64 that hold a visible pair: the work
-  int64_t whole_blocks = 0;   ///< of them, those visible whole
+  int64_t whole_blocks = 0;   ///< of them, those visible whole, up to the last query and key
   int64_t all_blocks = 0;     ///< of dense attention
 
   double share_of_dense() const {
@@ -82,6 +82,9 @@ class SASH_API AttentionMask {
   /// broadcasts to that one. Compiling reads all of it on the host, anew when its memory was
   /// written. `DTypeError` unless bool.
   AttentionMask(const Tensor& visible);
+  /// There is no move: a mask that was moved from is what it was.
+  AttentionMask(const AttentionMask&) = default;
+  AttentionMask& operator=(const AttentionMask&) = default;
 
   /// j <= p.
   static AttentionMask causal();
@@ -132,9 +135,11 @@ class SASH_API AttentionMask {
   ///     global:TOKEN,TOKEN,...    sinks:N                random_blocks:N,SEED[,BLOCK]
   ///     bigbird[:BLOCK,WINDOW,GLOBAL,RANDOM[,SEED]]      longformer:W,TOKEN,...
   ///
-  /// `ValueError` naming the text and the place.
+  /// At most 100 parentheses may be open at a time. `ValueError` naming the text (its first 60
+  /// characters) and the place.
   static AttentionMask parse(const std::string& spec);
 
+  /// `ValueError` if `&` and `|` alternate hundreds of times.
   friend SASH_API AttentionMask operator&(const AttentionMask& a, const AttentionMask& b);
   friend SASH_API AttentionMask operator|(const AttentionMask& a, const AttentionMask& b);
 
@@ -154,7 +159,7 @@ class SASH_API AttentionMask {
   /// heads are those of the mask's own tensors.
   Tensor to_dense(const MaskShape& shape, Device device = kCPU) const;
   Tensor to_dense(int64_t queries, int64_t keys, Device device = kCPU) const;
-  /// What attention costs with this mask.
+  /// What attention costs with this mask. `ValueError` for a negative length.
   MaskStatistics statistics(const MaskShape& shape) const;
   MaskStatistics statistics(int64_t queries, int64_t keys) const;
 

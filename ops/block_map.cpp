@@ -49,7 +49,7 @@ TokenRanges together(TokenRanges a, const TokenRanges& b) {
   return a;
 }
 
-Coverage join(Kind kind, Coverage a, Coverage b) {
+Coverage joined(Kind kind, Coverage a, Coverage b) {
   const Coverage low = std::min(a, b), high = std::max(a, b);
   if (kind == Kind::both) return low == Coverage::none ? low : high == low ? low : Coverage::some;
   return high == Coverage::all ? high : low == high ? low : Coverage::some;
@@ -101,7 +101,7 @@ TokenRanges BoundMask::find(MaskHead head, TokenRange queries) const {
 
 Coverage BoundMask::covers(MaskHead head, TokenRange queries, TokenRange keys) const {
   return evaluate<Coverage>(
-      steps_, [&](const MaskRule& rule) { return rule.covers(head, queries, keys); }, join);
+      steps_, [&](const MaskRule& rule) { return rule.covers(head, queries, keys); }, joined);
 }
 
 uint64_t BoundMask::word(MaskHead head, int64_t query, int64_t key) const {

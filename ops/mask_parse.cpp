@@ -1,6 +1,7 @@
 #include <cctype>
 #include <charconv>
 
+#include "../core/quote.h"
 #include "attention_mask.h"
 
 /// Masks from text, by recursive descent:
@@ -10,6 +11,8 @@
 ///     part = "(" union ")" | name [ ":" number { "," number } ]
 namespace sash {
 namespace {
+
+constexpr int kMaxDepth = 100;
 
 using Numbers = std::vector<std::optional<int64_t>>;
 
@@ -38,8 +41,10 @@ class Parser {
 
   AttentionMask parse_part() {
     if (take('(')) {
+      if (++depth_ > kMaxDepth) fail("at most " + std::to_string(kMaxDepth) + " open parentheses");
       AttentionMask mask = parse_union();
       if (!take(')')) fail("')'");
+      --depth_;
       return mask;
     }
     const size_t start = at_;
@@ -80,7 +85,7 @@ class Parser {
       for (size_t i = sides ? 2 : 0; i < numbers.size(); ++i) fits = fits && numbers[i];
       if (fits) return;
       at_ = start;
-      fail("after '" + name + "' " + std::to_string(least) +
+      fail("after " + in_quotes(name) + " " + std::to_string(least) +
            (most == least ? ""
             : most > 99   ? " or more"
                           : " to " + std::to_string(most)) +
@@ -146,11 +151,12 @@ class Parser {
 
   [[noreturn]] void fail(const std::string& expected) const {
     throw ValueError("attention_mask", expected + " at position " + std::to_string(at_),
-                     "'" + text_ + "'");
+                     in_quotes(text_));
   }
 
   const std::string& text_;
   size_t at_ = 0;
+  int depth_ = 0;
 };
 
 }  // namespace

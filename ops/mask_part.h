@@ -36,7 +36,8 @@ struct MaskHead {
   int64_t batch = 0, head = 0;
 };
 
-/// A part of a mask, bound to lengths: the questions that compiling asks.
+/// A part of a mask, bound to lengths: the questions that compiling asks, of queries and keys that
+/// there are.
 class MaskRule {
  public:
   virtual ~MaskRule() = default;
@@ -60,7 +61,7 @@ class MaskPart {
   /// Equal texts mean equal masks; parts with data add a number of their own and its version.
   virtual std::string text() const = 0;
   virtual MaskExtents extents() const { return {}; }
-  /// Raises the extents of `shape` to those of the part's tensors.
+  /// Sets the extents of `shape` to those of the part's tensors, where they are not 1.
   virtual void fit(MaskShape&) const {}
   /// Reads the part's tensors, if any. `ShapeError` or `ValueError` if it does not fit `shape`.
   virtual std::unique_ptr<MaskRule> bind(const MaskShape& shape) const = 0;
@@ -77,14 +78,32 @@ class MaskPart {
   virtual void narrow(KernelContext&, const MaskShape&, bool, const TensorView&) const {}
 };
 
-/// An expression of parts.
+/// An expression of parts, made by `leaf` and `join`.
 struct MaskTerm {
   enum class Kind { part, both, either };
 
   Kind kind = Kind::part;
   std::shared_ptr<const MaskPart> part{};
   std::shared_ptr<const MaskTerm> left{}, right{};
+
+  int height = 0;          ///< joints above the deepest part
+  int run_height = 0;      ///< the same, counting joints of this kind only
+  uint64_t hash = 0;       ///< of the text: of a run of one kind, however it is nested
+  uint64_t base = 1;       ///< power of the hash's base by the operands of the run
+  bool shows_all = false;  ///< whether it is the part "dense"
 };
+
+using MaskTermPtr = std::shared_ptr<const MaskTerm>;
+
+MaskTermPtr leaf(std::shared_ptr<const MaskPart> part);
+/// `left` and `right` joined by `kind`. Runs of one kind are kept balanced, so that joining n parts
+/// one by one takes n log n steps. `ValueError` if the kinds alternate hundreds of times.
+MaskTermPtr join(MaskTerm::Kind kind, const MaskTermPtr& left, const MaskTermPtr& right);
+/// Whether both have the same text.
+bool is_same(const MaskTermPtr& a, const MaskTermPtr& b);
+
+/// `ValueError` unless the extents of `shape` lie in [0, 2^40].
+void check_mask_shape(const MaskShape& shape);
 
 /// Calls `f(part)` for each part of the expression.
 template <class F>
@@ -118,6 +137,12 @@ Part packed(const Tensor& cu_seqlens);
 Part row_ranges(const Tensor& first, const Tensor& past);
 
 }  // namespace mask_parts
+
+/// Gives `shape` the batches and heads of a tensor, where they are not 1.
+inline void fit_to(MaskShape& shape, int64_t batch, int64_t heads) {
+  if (batch != 1) shape.batch = batch;
+  if (heads != 1) shape.heads = heads;
+}
 
 /// A number that no other part of this process has.
 uint64_t next_part_number();
