@@ -226,8 +226,7 @@ class Compiler {
 
  private:
   void add_line(MaskHead head, int64_t line, int64_t m) {
-    if (line > std::numeric_limits<int32_t>::max() ||
-        entries_.size() > std::numeric_limits<int32_t>::max() / 2) {
+    if (entries_.size() > std::numeric_limits<int32_t>::max() / 2) {
       throw ValueError("attention_mask", "fewer than 2^30 visible blocks", "more");
     }
     const TokenRange queries =
@@ -255,7 +254,7 @@ class Compiler {
     entries_.push_back(
         {static_cast<int32_t>(line), static_cast<int32_t>(n), whole ? -1 : tiles_.add(tile_)});
     pairs_ += pairs;
-    whole_ += whole;
+    whole_ += pairs == queries.size() * keys.size();
   }
 
   // Fills tile_ and counts its visible pairs.
@@ -398,10 +397,22 @@ class Compiler {
   int64_t pairs_ = 0, whole_ = 0;
 };
 
+// Lines are numbered by int32.
+void check_lines(const MaskTerm& term, const MaskShape& shape, int64_t query_rows) {
+  const MaskExtents extents = extents_of(term);
+  const int64_t blocks =
+      std::max((shape.queries + query_rows - 1) / query_rows, shape.keys / kBlockKeys + 1);
+  const int64_t lines =
+      numel({extents.per_batch ? shape.batch : 1, extents.per_head ? shape.heads : 1, blocks});
+  if (lines <= std::numeric_limits<int32_t>::max()) return;
+  throw ValueError("attention_mask", "fewer than 2^31 lines of blocks", std::to_string(lines));
+}
+
 }  // namespace
 
 std::shared_ptr<CompiledBlocks> compile_anew(const MaskTerm& term, const MaskShape& shape,
                                              int64_t query_rows, Device device) {
+  check_lines(term, shape, query_rows);
   const NoGradGuard no_grad;
   return Compiler(term, shape, query_rows).run(device);
 }

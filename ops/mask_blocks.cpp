@@ -8,14 +8,17 @@ namespace {
 
 constexpr const char* kOp = "attention_mask";
 
-int64_t blocks_of(int64_t tokens, int64_t block) { return (tokens + block - 1) / block; }
+int64_t blocks_of(int64_t tokens, int64_t block) { return tokens / block + (tokens % block != 0); }
 
 // For each block of queries the blocks of keys that it sees.
 class BlockRule final : public MaskRule {
  public:
   /// Query i belongs to block (i + shift) / block.
   BlockRule(const MaskShape& shape, int64_t block, int64_t shift)
-      : keys_(shape.keys), block_(block), shift_(shift) {
+      : keys_(shape.keys),
+        // A block longer than both shows the same, and could overflow.
+        block_(std::min(block, std::max<int64_t>({shape.queries, shape.keys, 1}))),
+        shift_(shift) {
     start_.push_back(0);
   }
   /// Lines of blocks come by batches, then heads, then blocks of queries.
@@ -88,7 +91,10 @@ void check_block(int64_t block) {
 // `line` decides about number n.
 std::vector<int64_t> choose(int64_t count, int64_t limit, uint64_t seed, int64_t line) {
   std::vector<int64_t> chosen;
-  count = std::min(count, limit);
+  if (count >= limit) {
+    for (int64_t n = 0; n < limit; ++n) chosen.push_back(n);
+    return chosen;
+  }
   for (int64_t n = 0; n < count; ++n) {
     const auto top = static_cast<uint64_t>(limit - count + n + 1);
     const auto counter = (static_cast<uint64_t>(line) << 24) + static_cast<uint64_t>(n);
@@ -120,11 +126,8 @@ class BlockSparse final : public MaskPart {
     return "block_sparse:" + std::to_string(block_) + "#" + std::to_string(number_) + "." +
            std::to_string(version_of(layout_));
   }
-  MaskExtents extents() const override { return {extent(0) > 1, extent(1) > 1}; }
-  void fit(MaskShape& shape) const override {
-    shape.batch = std::max(shape.batch, extent(0));
-    shape.heads = std::max(shape.heads, extent(1));
-  }
+  MaskExtents extents() const override { return {extent(0) != 1, extent(1) != 1}; }
+  void fit(MaskShape& shape) const override { fit_to(shape, extent(0), extent(1)); }
   SmallVector<Tensor, 2> tensors() const override { return {layout_}; }
 
   std::unique_ptr<MaskRule> bind(const MaskShape& shape) const override {
@@ -144,11 +147,10 @@ class BlockSparse final : public MaskPart {
     rule->extents(extent(0), extent(1), rows);
     const std::vector<bool> cells = layout_.to_vector<bool>();
     std::vector<int64_t> blocks;
-    for (size_t line = 0; columns > 0 && line < cells.size();
-         line += static_cast<size_t>(columns)) {
+    for (int64_t line = 0; line < extent(0) * extent(1) * rows; ++line) {
       blocks.clear();
       for (int64_t n = 0; n < columns; ++n) {
-        if (cells[line + static_cast<size_t>(n)]) blocks.push_back(n);
+        if (cells[static_cast<size_t>(line * columns + n)]) blocks.push_back(n);
       }
       rule->add_line(blocks);
     }

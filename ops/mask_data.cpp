@@ -1,3 +1,4 @@
+#include "../tensor/factories.h"
 #include "../tensor/grad_mode.h"
 #include "checks.h"
 #include "kernels/row_bounds.h"
@@ -22,11 +23,14 @@ void check_data(const Tensor& data, const char* what, int rank) {
   if (rank > 0) check_rank(kOp, data, rank);
 }
 
-// Ranges [B or 1, H or 1, S_q] on the host.
+// Ranges, int32 [B or 1, H or 1, S_q, 2], on the host.
 class RangeRule final : public MaskRule {
  public:
-  RangeRule(const MaskShape& shape, const Shape& extents, std::vector<int32_t> bounds)
-      : keys_{0, shape.keys}, extents_(extents), bounds_(std::move(bounds)) {}
+  RangeRule(const MaskShape& shape, Tensor bounds)
+      : keys_{0, shape.keys},
+        extents_(bounds.shape()),
+        bounds_(std::move(bounds)),
+        ends_(bounds_.tensor_view().ptr<const int32_t>()) {}
 
   void find(MaskHead head, TokenRange queries, TokenRanges& keys) const override {
     TokenRange all{keys_.past, 0};
@@ -53,13 +57,14 @@ class RangeRule final : public MaskRule {
  private:
   TokenRange of(MaskHead head, int64_t query) const {
     const int64_t b = extents_[0] == 1 ? 0 : head.batch, h = extents_[1] == 1 ? 0 : head.head;
-    const auto at = static_cast<size_t>(((b * extents_[1] + h) * extents_[2] + query) * 2);
-    return {bounds_[at], bounds_[at + 1]};
+    const int64_t at = ((b * extents_[1] + h) * extents_[2] + query) * 2;
+    return {ends_[at], ends_[at + 1]};
   }
 
   TokenRange keys_;
   Shape extents_;
-  std::vector<int32_t> bounds_;
+  Tensor bounds_;
+  const int32_t* ends_;
 };
 
 // What the parts share: the host's rule comes from the kernel that serves the device.
@@ -78,12 +83,11 @@ class Data : public MaskPart {
   std::unique_ptr<MaskRule> bind(const MaskShape& shape) const override {
     const NoGradGuard no_grad;
     const Shape extents = bounds_shape(shape);
-    std::vector<int32_t> bounds(static_cast<size_t>(numel(extents)) * 2);
-    const Shape whole{extents[0], extents[1], extents[2], 2};
+    const Tensor bounds =
+        empty({extents[0], extents[1], extents[2], 2}, {.dtype = DType::int32, .device = kCPU});
     KernelContext context = kernel_context(kCPU);
-    on_host()->narrow(context, shape, false,
-                      {bounds.data(), DType::int32, kCPU, whole, contiguous_strides(whole)});
-    return std::make_unique<RangeRule>(shape, extents, std::move(bounds));
+    on_host()->narrow(context, shape, false, bounds.tensor_view());
+    return std::make_unique<RangeRule>(shape, bounds);
   }
 
  protected:
@@ -99,10 +103,8 @@ class KeyLengths final : public Data {
   explicit KeyLengths(const Tensor& lengths) : Data("key_lengths"), lengths_(lengths) {
     check_data(lengths_, "lengths", 1);
   }
-  MaskExtents extents() const override { return {.per_batch = lengths_.size(0) > 1}; }
-  void fit(MaskShape& shape) const override {
-    shape.batch = std::max(shape.batch, lengths_.size(0));
-  }
+  MaskExtents extents() const override { return {.per_batch = lengths_.size(0) != 1}; }
+  void fit(MaskShape& shape) const override { fit_to(shape, lengths_.size(0), 1); }
   SmallVector<Tensor, 2> tensors() const override { return {lengths_}; }
   Shape bounds_shape(const MaskShape& shape) const override {
     if (lengths_.size(0) != shape.batch) {
@@ -169,12 +171,10 @@ class RowRanges final : public Data {
                        sash::to_string(tensor->shape()));
     }
     check_same_device(kOp, first_, past_);
+    broadcast_shapes(first_.shape(), past_.shape(), kOp);  // throws if they do not fit
   }
-  MaskExtents extents() const override { return {extent(0) > 1, extent(1) > 1}; }
-  void fit(MaskShape& shape) const override {
-    shape.batch = std::max(shape.batch, extent(0));
-    shape.heads = std::max(shape.heads, extent(1));
-  }
+  MaskExtents extents() const override { return {extent(0) != 1, extent(1) != 1}; }
+  void fit(MaskShape& shape) const override { fit_to(shape, extent(0), extent(1)); }
   SmallVector<Tensor, 2> tensors() const override { return {first_, past_}; }
   Shape bounds_shape(const MaskShape& shape) const override {
     const bool fits = (extent(0) == 1 || extent(0) == shape.batch) &&

@@ -93,11 +93,8 @@ class Visible final : public MaskPart {
   std::string text() const override {
     return "tensor#" + std::to_string(number_) + "." + std::to_string(version_of(visible_));
   }
-  MaskExtents extents() const override { return {extent(0) > 1, extent(1) > 1}; }
-  void fit(MaskShape& shape) const override {
-    shape.batch = std::max(shape.batch, extent(0));
-    shape.heads = std::max(shape.heads, extent(1));
-  }
+  MaskExtents extents() const override { return {extent(0) != 1, extent(1) != 1}; }
+  void fit(MaskShape& shape) const override { fit_to(shape, extent(0), extent(1)); }
   SmallVector<Tensor, 2> tensors() const override { return {visible_}; }
 
   std::unique_ptr<MaskRule> bind(const MaskShape& shape) const override {

@@ -23,9 +23,13 @@ class Grid {
       }
     }
     if (width < 1) throw ValueError(op, "a width of at least 1", std::to_string(width));
-    side_ = (std::max(queries, keys) + width - 1) / width;
+    const int64_t longest = std::max(queries, keys);
+    side_ = longest / width + (longest % width != 0);
     visible_.resize(static_cast<size_t>(rows() * columns()));
     const Tensor dense = mask.to_dense(queries, keys).contiguous();
+    if (dense.numel() == 0) {
+      throw ShapeError(op, "a mask of at least one batch and head", to_string(dense.shape()));
+    }
     const bool* visible = dense.data<const bool>();
     for (int64_t i = 0; i < queries; ++i) {
       int64_t* row = visible_.data() + i / side_ * columns();

@@ -8,19 +8,25 @@ namespace sash::mask_parts {
 namespace {
 
 constexpr const char* kOp = "attention_mask";
+constexpr int64_t kLongest = int64_t{1} << 60;  // longer than any sequence
 
 using Side = std::optional<int64_t>;
 
-// Of a window, whose left side may be longer than any sequence.
 PositionReach reach_of(Side left, Side right) {
-  constexpr int64_t kLongest = int64_t{1} << 60;
   PositionReach reach{.hides_later = right == 0};
   if (left && *left < kLongest) reach.past.recent = *left + 1;
   return reach;
 }
 
 // Of the first n keys.
-PositionReach reach_of(int64_t n) { return {.past = {.recent = 0, .first = n}}; }
+PositionReach reach_of(int64_t n) {
+  if (n >= kLongest) return {};
+  return {.past = {.recent = 0, .first = n}};
+}
+
+// a / b for b > 0, rounded down and up.
+int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b < 0); }
+int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b > 0); }
 
 std::string text_of(Side side) { return side ? std::to_string(*side) : "inf"; }
 
@@ -92,14 +98,20 @@ class Window final : public MaskPart {
 class DilatedRule final : public MaskRule {
  public:
   DilatedRule(const MaskShape& shape, Side left, Side right, const std::vector<int64_t>& dilations)
-      : shape_(shape), left_(left), right_(right), dilations_(dilations) {}
+      : shape_(shape), left_(left), right_(right), dilations_(dilations) {
+    // A longer step leads out of the sequence just as well, and could overflow. Words reach 64
+    // keys beyond it.
+    for (int64_t& step : dilations_) step = std::min(step, shape.queries + shape.keys + 64);
+  }
 
   void find(MaskHead head, TokenRange queries, TokenRanges& keys) const override {
     const int64_t step = dilation(head);
     const TokenRange at{queries.first + shape_.offset(), queries.past + shape_.offset()};
-    const int64_t lowest = -std::min(left_.value_or(shape_.keys), at.past / step + 1);
-    const int64_t highest =
-        std::min(right_.value_or(shape_.keys), (shape_.keys - at.first) / step + 1);
+    // Where the last of these queries reaches key 0, and the first of them the last key.
+    int64_t lowest = ceil_div(1 - at.past, step);
+    int64_t highest = floor_div(shape_.keys - 1 - at.first, step);
+    if (left_) lowest = std::max(lowest, -*left_);
+    if (right_) highest = std::min(highest, *right_);
     for (int64_t n = lowest; n <= highest; ++n) {
       const TokenRange next =
           intersect({at.first + n * step, at.past + n * step}, {0, shape_.keys});

@@ -11,6 +11,7 @@ namespace sash::testing {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
 
 int64_t position(const MaskShape& shape, const MaskIndex& at) {
   return at.query + shape.keys - shape.queries;
@@ -23,9 +24,21 @@ int64_t below(RandomNumbers& random, int64_t count) {
 // A reach from 0 to beyond the sequence, tile edges among them.
 int64_t reach(RandomNumbers& random, const MaskShape& shape) {
   const std::vector<int64_t> some{
-      0, 1, 2, 5, 31, 47, 48, 63, 64, 65, shape.keys - 1, shape.keys, shape.keys + 7};
-  return std::max<int64_t>(some[static_cast<size_t>(below(random, 13))], 0);
+      0, 1, 2, 5, 31, 47, 48, 63, 64, 65, shape.keys - 1, shape.keys, shape.keys + 7, kHuge};
+  return std::max<int64_t>(some[static_cast<size_t>(below(random, 14))], 0);
 }
+
+// `value`, or now and then the largest number there is.
+int64_t or_huge(RandomNumbers& random, int64_t value) {
+  return random.below(12) == 0 ? kHuge : value;
+}
+
+std::optional<int64_t> side(RandomNumbers& random, int64_t value) {
+  if (random.below(5) == 0) return std::nullopt;
+  return or_huge(random, value);
+}
+
+int64_t blocks_of(int64_t tokens, int64_t block) { return tokens / block + (tokens % block != 0); }
 
 NamedMask window(RandomNumbers& random, const MaskShape& shape, Device) {
   std::optional<int64_t> left, right;
@@ -33,7 +46,7 @@ NamedMask window(RandomNumbers& random, const MaskShape& shape, Device) {
   if (random.below(5) > 0) right = reach(random, shape);
   return {"window", AttentionMask::window(left, right), [=](const MaskIndex& at) {
             const int64_t p = position(shape, at);
-            return (!left || at.key >= p - *left) && (!right || at.key <= p + *right);
+            return (!left || p - at.key <= *left) && (!right || at.key - p <= *right);
           }};
 }
 
@@ -49,33 +62,32 @@ NamedMask symmetric_window(RandomNumbers& random, const MaskShape& shape, Device
 }
 
 NamedMask causal_window(RandomNumbers& random, const MaskShape& shape, Device) {
-  const int64_t n = reach(random, shape) + 1;
+  const int64_t n = std::max<int64_t>(reach(random, shape), 1);
   return {"causal_window", AttentionMask::causal_window(n), [=](const MaskIndex& at) {
             const int64_t p = position(shape, at);
-            return at.key <= p && at.key > p - n;
+            return at.key <= p && p - at.key < n;
           }};
 }
 
 NamedMask dilated_window(RandomNumbers& random, const MaskShape& shape, Device) {
-  const int64_t left = below(random, 6), right = below(random, 6);
+  const std::optional<int64_t> left = side(random, below(random, 6));
+  const std::optional<int64_t> right = side(random, below(random, 6));
   std::vector<int64_t> dilations;
-  const bool alike = random.below(2) == 0;
+  const bool alike = random.below(2) == 0 || shape.heads == 0;
   for (int64_t h = 0; h < (alike ? 1 : shape.heads); ++h) {
-    dilations.push_back(1 + below(random, 40));
+    dilations.push_back(or_huge(random, 1 + below(random, 40)));
   }
   return {"dilated_window", AttentionMask::dilated_window(left, right, dilations),
           [=](const MaskIndex& at) {
             const int64_t step = dilations[alike ? 0 : static_cast<size_t>(at.head)];
-            for (int64_t n = -left; n <= right; ++n) {
-              if (at.key == position(shape, at) + n * step) return true;
-            }
-            return false;
+            const int64_t distance = at.key - position(shape, at), n = distance / step;
+            return distance % step == 0 && (!left || n >= -*left) && (!right || n <= *right);
           }};
 }
 
 NamedMask global(RandomNumbers& random, const MaskShape& shape, Device) {
   std::vector<int64_t> tokens;
-  for (int n = 0; n < 3; ++n) tokens.push_back(below(random, shape.keys));
+  for (int n = 0; n < 3; ++n) tokens.push_back(or_huge(random, below(random, shape.keys)));
   const auto has = [tokens](int64_t token) {
     return std::find(tokens.begin(), tokens.end(), token) != tokens.end();
   };
@@ -84,14 +96,13 @@ NamedMask global(RandomNumbers& random, const MaskShape& shape, Device) {
 }
 
 NamedMask sinks(RandomNumbers& random, const MaskShape& shape, Device) {
-  const int64_t n = below(random, shape.keys + 3);
+  const int64_t n = or_huge(random, below(random, shape.keys + 3));
   return {"sinks", AttentionMask::sinks(n), [=](const MaskIndex& at) { return at.key < n; }};
 }
 
 NamedMask block_sparse(RandomNumbers& random, const MaskShape& shape, Device device) {
-  const int64_t block = 1 + below(random, 70);
-  const int64_t rows = (shape.queries + block - 1) / block,
-                columns = (shape.keys + block - 1) / block;
+  const int64_t block = or_huge(random, 1 + below(random, 70));
+  const int64_t rows = blocks_of(shape.queries, block), columns = blocks_of(shape.keys, block);
   const int64_t heads = random.below(2) == 0 ? 1 : shape.heads;
   std::vector<bool> cells;
   for (int64_t n = 0; n < heads * rows * columns; ++n) cells.push_back(random.below(3) == 0);
@@ -115,16 +126,17 @@ NamedMask looked_up(const std::string& name, const AttentionMask& mask, const Ma
 NamedMask random_blocks(RandomNumbers& random, const MaskShape& shape, Device) {
   return looked_up(
       "random_blocks",
-      AttentionMask::random_blocks(1 + below(random, 2), random.next(), 1 + below(random, 40)),
+      AttentionMask::random_blocks(or_huge(random, 1 + below(random, 2)), random.next(),
+                                   or_huge(random, 1 + below(random, 40))),
       shape);
 }
 
 NamedMask bigbird(RandomNumbers& random, const MaskShape& shape, Device) {
   return looked_up("bigbird",
-                   AttentionMask::bigbird({.block = 1 + below(random, 30),
-                                           .window = 1 + 2 * below(random, 2),
-                                           .global = below(random, 2),
-                                           .random = below(random, 3),
+                   AttentionMask::bigbird({.block = or_huge(random, 1 + below(random, 30)),
+                                           .window = or_huge(random, 1 + 2 * below(random, 2)),
+                                           .global = or_huge(random, below(random, 2)),
+                                           .random = or_huge(random, below(random, 3)),
                                            .seed = random.next()}),
                    shape);
 }
