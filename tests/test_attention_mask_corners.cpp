@@ -143,12 +143,18 @@ TEST_CASE("a mask's own shape is that of its tensors, empty or not") {
 
 TEST_CASE("a mask that does not fit an empty call is refused all the same") {
   const Tensor q = ones({2, 1, 3, 4}), none = ones({2, 1, 0, 4});
-  expect_error<ShapeError>("attention_mask: expected a length for each of 2 batches, got [3]", [&] {
-    attention(q, none, none, {.mask = Mask::key_lengths(zeros({3}, {.dtype = DType::int32}))});
-  });
-  expect_error<ValueError>("attention: expected key lengths in [0, 0], got 1 for batch 0", [&] {
-    attention(q, none, none, {.mask = Mask::key_lengths(ones({2}, {.dtype = DType::int32}))});
-  });
+  const Mask three = Mask::key_lengths(zeros({3}, {.dtype = DType::int32}));
+  expect_error<ShapeError>(
+      "attention_mask: expected a length for each of 2 batches, got [3]; the "
+      "mask is " +
+          three.to_string(),
+      [&] { attention(q, none, none, {.mask = three}); });
+  const Mask longer = Mask::key_lengths(ones({2}, {.dtype = DType::int32}));
+  expect_error<ValueError>(
+      "attention: expected key lengths in [0, 0], got 1 for batch 0; the mask "
+      "is " +
+          longer.to_string(),
+      [&] { attention(q, none, none, {.mask = longer}); });
 }
 
 TEST_CASE("the largest numbers are numbers like others") {
