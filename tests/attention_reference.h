@@ -31,6 +31,8 @@ struct MaskKind {
 
 /// One entry for each named part of `AttentionMask`.
 const std::vector<MaskKind>& mask_kinds();
+/// Whether they also draw windows without an end and the largest numbers; not so at first.
+void draw_extremes(bool draw);
 NamedMask both(const NamedMask& a, const NamedMask& b);
 NamedMask either(const NamedMask& a, const NamedMask& b);
 

@@ -124,6 +124,7 @@ void check_attention(RandomNumbers& random, const NamedMask& mask, const MaskSha
 
 void check_expressions(Device device) {
   RandomNumbers random(41);
+  draw_extremes(true);
   for (int round = 0; round < rounds(400); ++round) {
     const MaskShape s = random_shape(random, 30);
     const NamedMask mask = random_mask(random, s, device, 2);
@@ -132,12 +133,14 @@ void check_expressions(Device device) {
     CAPTURE(to_string(Shape{s.batch, s.heads, s.queries, s.keys}));
     check_attention(random, mask, s, device);
   }
+  draw_extremes(false);
 }
 
 }  // namespace
 
 TEST_CASE("random masks show and count what their definitions say") {
   RandomNumbers random(40);
+  draw_extremes(true);
   for (int round = 0; round < rounds(400); ++round) {
     const MaskShape s = random_shape(random, 150);
     const NamedMask mask = random_mask(random, s, kCPU, 3);
@@ -162,6 +165,7 @@ TEST_CASE("random masks show and count what their definitions say") {
     }
     CHECK(mask.mask.picture(s.queries, s.keys, 200) == picture);
   }
+  draw_extremes(false);
 }
 
 TEST_CASE("random masks: attention agrees with plain loops, for empty tensors too") {
