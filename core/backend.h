@@ -135,8 +135,10 @@ SASH_API void empty_cache(Device device);
 /// Most bytes that `device` holds for reuse (`MemoryStats::cached`). What is freed beyond it goes
 /// back to the system, so that a limit below what a training step needs costs time.
 /// `kNoCacheLimit`, the default, leaves it to the backend: the CPU's then holds, in use or free, up
-/// to one and a half times its peak and 32 MiB, CUDA's as much as it ever needed. On CUDA the limit
-/// also holds for page-locked memory (`pinned_cached`). `ValueError` if `bytes` is negative.
+/// to one and a half times its peak and 32 MiB, CUDA's as much as it ever needed. Free parts of
+/// what was asked for in one piece stay while another part is in use, whatever the limit. On CUDA
+/// the limit also holds for page-locked memory (`pinned_cached`). `ValueError` if `bytes` is
+/// negative.
 SASH_API void set_cache_limit(Device device, int64_t bytes);
 
 /// Lets CUDA round the factors of float32 products to TF32, 10 bits of mantissa, for several times

@@ -4,6 +4,7 @@
 #include <mutex>
 
 #include "../core/kernel.h"
+#include "../core/quote.h"
 #include "../tensor/factories.h"
 #include "../tensor/grad_mode.h"
 #include "block_map.h"
@@ -147,10 +148,14 @@ Tensor make_bounds(const SmallVector<std::shared_ptr<const MaskPart>, 2>& data,
 }  // namespace
 
 std::string mask_note(const AttentionMask& mask) {
-  constexpr size_t kMost = 100;
-  std::string text = mask.to_string();
-  if (text.size() > kMost) text.replace(kMost, text.npos, "...");
-  return "the mask is " + text;
+  // Without the numbers that tell tensors apart: "key_lengths", not "key_lengths#7.0".
+  std::string text;
+  bool number = false;
+  for (const char c : mask.to_string()) {
+    number = c == '#' || (number && (c == '.' || (c >= '0' && c <= '9')));
+    if (!number) text += c;
+  }
+  return "the mask is " + excerpt(text, 100);
 }
 
 AttentionCall::AttentionCall(const AttentionTensors& inputs, const AttentionOptions& options)

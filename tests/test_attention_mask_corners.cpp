@@ -146,14 +146,12 @@ TEST_CASE("a mask that does not fit an empty call is refused all the same") {
   const Mask three = Mask::key_lengths(zeros({3}, {.dtype = DType::int32}));
   expect_error<ShapeError>(
       "attention_mask: expected a length for each of 2 batches, got [3]; the "
-      "mask is " +
-          three.to_string(),
+      "mask is key_lengths",
       [&] { attention(q, none, none, {.mask = three}); });
   const Mask longer = Mask::key_lengths(ones({2}, {.dtype = DType::int32}));
   expect_error<ValueError>(
       "attention: expected key lengths in [0, 0], got 1 for batch 0; the mask "
-      "is " +
-          longer.to_string(),
+      "is key_lengths",
       [&] { attention(q, none, none, {.mask = longer}); });
 }
 

@@ -1,7 +1,6 @@
 // Expressions of masks: many parts, deep ones, equal ones, and masks as values.
 #include <doctest/doctest.h>
 
-#include <chrono>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -21,13 +20,6 @@ using Mask = AttentionMask;
 
 int64_t visible(const Mask& mask, int64_t queries, int64_t keys) {
   return mask.statistics(queries, keys).visible_pairs;
-}
-
-template <class F>
-double seconds(F&& f) {
-  const auto start = std::chrono::steady_clock::now();
-  f();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 Mask part(int64_t i) {
@@ -53,29 +45,24 @@ TEST_CASE("a mask that was moved from is what it was") {
   CHECK(visible(mask & Mask::sinks(1), 4, 4) == 3);
 }
 
-TEST_CASE("ten thousand parts are joined, written, read and compared in no time") {
+TEST_CASE("ten thousand parts are joined, written, read and compared") {
   const int64_t count = short_tests() ? 1000 : 10000;
   Mask left, right;
-  double spent = seconds([&] {
-    left = part(2), right = part(count - 1);
-    for (int64_t i = 3; i < count; ++i) left = left | part(i);
-    for (int64_t i = count - 2; i >= 2; --i) right = part(i) | right;
-  });
+  left = part(2), right = part(count - 1);
+  for (int64_t i = 3; i < count; ++i) left = left | part(i);
+  for (int64_t i = count - 2; i >= 2; --i) right = part(i) | right;
   // However they are nested, they are one expression.
   CHECK(left.to_string() == right.to_string());
   CHECK((left | right).to_string() == left.to_string());
   const std::string text = left.to_string();
-  spent += seconds([&] { CHECK(Mask::parse(text).to_string() == text); });
+  CHECK(Mask::parse(text).to_string() == text);
   Mask mixed = part(2);
   std::string expected = mixed.to_string();
-  spent += seconds([&] {
-    for (int64_t i = 3; i < count; ++i) {
-      mixed = mixed | (part(i) & Mask::sinks(i));
-      expected += " | " + part(i).to_string() + " & " + Mask::sinks(i).to_string();
-    }
-  });
+  for (int64_t i = 3; i < count; ++i) {
+    mixed = mixed | (part(i) & Mask::sinks(i));
+    expected += " | " + part(i).to_string() + " & " + Mask::sinks(i).to_string();
+  }
   CHECK(mixed.to_string() == expected);
-  if (!short_tests()) CHECK(spent < 3);
   CHECK(visible(left, 20, 20) > 0);
 }
 

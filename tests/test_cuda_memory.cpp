@@ -344,8 +344,8 @@ TEST_CASE("cuda devices: what is on two devices does not mix, and cards exchange
   CHECK(cuda.description(kCUDA).find(" multiprocessors, ") != std::string::npos);
   const Device beyond{DeviceType::cuda, count};
   CHECK_THROWS_WITH_AS(ones({2}, {.device = beyond}),
-                       ("cuda: expected a CUDA device below " + std::to_string(count) +
-                        ", got cuda:" + std::to_string(count))
+                       ("cuda: expected an index in [0, " + std::to_string(count) + "), got " +
+                        std::to_string(count))
                            .c_str(),
                        DeviceError);
   if (count < 2) return;
