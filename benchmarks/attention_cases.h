@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include <sash/ops/attention.h>
+#include <sash/ops/attention/attention.h>
 #include <sash/tensor/factories.h>
 
 namespace sash::bench {

@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
-#include <sash/ops/attention.h>
-#include <sash/ops/gather.h>
+#include <sash/ops/attention/attention.h>
+#include <sash/ops/index/gather.h>
 #include <sash/tensor/factories.h>
-#include <sash/tensor/grad_mode.h>
+#include <sash/tensor/autograd/grad_mode.h>
 
 namespace sash::bench {
 

@@ -12,9 +12,9 @@
 #include <nlohmann/json.hpp>
 
 #include <sash/core/backend.h>
-#include <sash/ops/reduce.h>
-#include <sash/ops/unary.h>
-#include <sash/tensor/grad_mode.h>
+#include <sash/ops/reduce/reduce.h>
+#include <sash/ops/elementwise/unary.h>
+#include <sash/tensor/autograd/grad_mode.h>
 #include <sash/tensor/tensor.h>
 
 namespace sash::bench {

@@ -4,7 +4,7 @@
 #include <CLI/CLI.hpp>
 
 #include <sash/core/parallel.h>
-#include <sash/ops/attention.h>
+#include <sash/ops/attention/attention.h>
 #include <sash/tensor/random.h>
 
 #include "attention_cases.h"

@@ -4,9 +4,9 @@
 #include <CLI/CLI.hpp>
 
 #include <sash/tensor/factories.h>
-#include <sash/tensor/grad_mode.h>
+#include <sash/tensor/autograd/grad_mode.h>
 
-#include "../tests/op_table.h"
+#include "../tests/support/op_table.h"
 #include "bench.h"
 
 using namespace sash;

@@ -10,7 +10,7 @@
 
 namespace sash {
 
-/// Element types. Ops of several dtypes compute in `result_type` (ops/promotion.h).
+/// Element types. Ops of several dtypes compute in `result_type` (ops/elementwise/promotion.h).
 enum class DType : uint8_t { float32, float64, float16, bfloat16, int32, int64, uint8, boolean };
 
 inline constexpr int kDTypeCount = 8;

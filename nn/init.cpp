@@ -6,7 +6,7 @@
 #include "../core/error.h"
 #include "../ops/checks.h"
 #include "../tensor/factories.h"
-#include "../tensor/grad_mode.h"
+#include "../tensor/autograd/grad_mode.h"
 #include "../tensor/kernels/random.h"
 #include "../tensor/random.h"
 #include "../tensor/tensor_impl.h"

@@ -8,7 +8,7 @@
 #include <unordered_set>
 
 #include "../core/error.h"
-#include "../tensor/grad_mode.h"
+#include "../tensor/autograd/grad_mode.h"
 #include "../tensor/tensor_impl.h"
 
 namespace sash::nn {

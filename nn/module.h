@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "../core/error.h"
-#include "../tensor/state_dict.h"
+#include "../tensor/io/state_dict.h"
 #include "../tensor/tensor.h"
 #include "state_check.h"
 

@@ -1,4 +1,4 @@
-#include "../tensor/grad_mode.h"
+#include "../tensor/autograd/grad_mode.h"
 #include "module.h"
 
 namespace sash::nn {

@@ -5,7 +5,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "../tensor/state_dict.h"
+#include "../tensor/io/state_dict.h"
 
 namespace sash::nn {
 

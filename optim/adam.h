@@ -1,6 +1,6 @@
 #pragma once
 
-#include "../ops/kernels/optimizer.h"
+#include "../ops/kernels/update.h"
 #include "optimizer.h"
 
 namespace sash::optim {

@@ -4,9 +4,9 @@
 
 #include "../core/error.h"
 #include "../core/quote.h"
-#include "../tensor/file_kind.h"
+#include "../tensor/io/file_kind.h"
 #include "../tensor/random.h"
-#include "../tensor/safetensors.h"
+#include "../tensor/io/safetensors.h"
 
 namespace sash::optim {
 namespace {

@@ -4,9 +4,9 @@
 
 #include "../core/small_vector.h"
 #include "../nn/check.h"
-#include "../ops/optimizer.h"
+#include "../ops/update/optimizer.h"
 #include "../tensor/factories.h"
-#include "../tensor/grad_mode.h"
+#include "../tensor/autograd/grad_mode.h"
 
 namespace sash::optim {
 namespace {

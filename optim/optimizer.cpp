@@ -6,7 +6,7 @@
 
 #include "../nn/check.h"
 #include "../tensor/factories.h"
-#include "../tensor/grad_mode.h"
+#include "../tensor/autograd/grad_mode.h"
 #include "../tensor/tensor_impl.h"
 
 namespace sash::optim {

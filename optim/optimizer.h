@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "../tensor/state_dict.h"
+#include "../tensor/io/state_dict.h"
 #include "../tensor/tensor.h"
 
 namespace sash::nn {

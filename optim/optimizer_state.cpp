@@ -3,7 +3,7 @@
 
 #include "../nn/state_check.h"
 #include "../tensor/factories.h"
-#include "../tensor/grad_mode.h"
+#include "../tensor/autograd/grad_mode.h"
 #include "optimizer.h"
 
 namespace sash::optim {

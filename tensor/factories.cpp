@@ -6,7 +6,7 @@
 #include "../core/backend.h"
 #include "../core/dispatch.h"
 #include "../core/error.h"
-#include "grad_mode.h"
+#include "autograd/grad_mode.h"
 #include "kernels/memory.h"
 #include "tensor_impl.h"
 

@@ -4,7 +4,7 @@
 #include <ostream>
 
 #include "../core/dispatch.h"
-#include "node.h"
+#include "autograd/node.h"
 #include "tensor.h"
 #include "tensor_impl.h"
 

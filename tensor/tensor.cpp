@@ -7,7 +7,7 @@
 
 #include "../core/dispatch.h"
 #include "factories.h"
-#include "grad_mode.h"
+#include "autograd/grad_mode.h"
 #include "kernels/memory.h"
 #include "tensor_impl.h"
 

@@ -193,7 +193,7 @@ class SASH_API Tensor {
   Ref<TensorImpl> impl_;
 };
 
-/// Elementwise arithmetic with broadcasting (recorded); more in ops/binary.h.
+/// Elementwise arithmetic with broadcasting (recorded); more in ops/elementwise/binary.h.
 SASH_API Tensor operator+(const Tensor& a, const Tensor& b);
 SASH_API Tensor operator-(const Tensor& a, const Tensor& b);
 SASH_API Tensor operator*(const Tensor& a, const Tensor& b);

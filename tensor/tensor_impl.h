@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "node.h"
+#include "autograd/node.h"
 #include "tensor.h"
 
 namespace sash {

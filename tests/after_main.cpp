@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <thread>
 
-#include <sash/ops/binary.h>
+#include <sash/ops/elementwise/binary.h>
 #include <sash/tensor/factories.h>
 
 using namespace sash;

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include <sash/ops/attention_mask.h>
+#include <sash/ops/attention/mask/attention_mask.h>
 #include <CLI/CLI.hpp>
 
 namespace {

@@ -4,7 +4,7 @@
 #include <variant>
 
 #include <sash/core/error.h>
-#include <sash/ops/attention_mask.h>
+#include <sash/ops/attention/mask/attention_mask.h>
 
 namespace {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include <sash/nn/causal_lm.h>
+#include <sash/nn/models/causal_lm.h>
 #include <sash/optim/adam.h>
 #include <sash/optim/schedule.h>
 

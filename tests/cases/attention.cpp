@@ -1,8 +1,8 @@
-#include <sash/ops/attention.h>
+#include <sash/ops/attention/attention.h>
 
 #include <sash/tensor/random.h>
 
-#include "../attention_reference.h"
+#include "../support/attention_reference.h"
 #include "cases.h"
 
 namespace sash::testing {

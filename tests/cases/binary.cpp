@@ -1,4 +1,4 @@
-#include <sash/ops/binary.h>
+#include <sash/ops/elementwise/binary.h>
 
 #include <algorithm>
 

@@ -4,7 +4,7 @@
 #include <limits>
 #include <string>
 
-#include "../op_case.h"
+#include "../support/op_case.h"
 
 /// Each family of ops adds its rows to the table.
 namespace sash::testing {

@@ -1,4 +1,4 @@
-#include <sash/ops/compare.h>
+#include <sash/ops/elementwise/compare.h>
 
 #include "cases.h"
 

@@ -1,4 +1,4 @@
-#include <sash/ops/concat.h>
+#include <sash/ops/shape/concat.h>
 
 #include "cases.h"
 

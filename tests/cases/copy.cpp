@@ -1,4 +1,4 @@
-#include <sash/ops/copy.h>
+#include <sash/ops/shape/copy.h>
 
 #include <sash/tensor/factories.h>
 

@@ -1,4 +1,4 @@
-#include <sash/ops/cross_entropy.h>
+#include <sash/ops/loss/cross_entropy.h>
 
 #include "cases.h"
 

@@ -1,4 +1,4 @@
-#include <sash/ops/dropout.h>
+#include <sash/ops/elementwise/dropout.h>
 
 #include <sash/tensor/random.h>
 

@@ -1,4 +1,4 @@
-#include <sash/ops/embedding.h>
+#include <sash/ops/index/embedding.h>
 
 #include "cases.h"
 

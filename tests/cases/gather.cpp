@@ -1,4 +1,4 @@
-#include <sash/ops/gather.h>
+#include <sash/ops/index/gather.h>
 
 #include "cases.h"
 

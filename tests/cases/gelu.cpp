@@ -1,4 +1,4 @@
-#include <sash/ops/gelu.h>
+#include <sash/ops/elementwise/gelu.h>
 
 #include "cases.h"
 

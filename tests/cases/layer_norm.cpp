@@ -1,4 +1,4 @@
-#include <sash/ops/layer_norm.h>
+#include <sash/ops/norm/layer_norm.h>
 
 #include "cases.h"
 

@@ -1,4 +1,4 @@
-#include <sash/ops/linear.h>
+#include <sash/ops/linalg/linear.h>
 
 #include "cases.h"
 

@@ -1,4 +1,4 @@
-#include <sash/ops/matmul.h>
+#include <sash/ops/linalg/matmul.h>
 
 #include "cases.h"
 

@@ -1,4 +1,4 @@
-#include <sash/ops/mse_loss.h>
+#include <sash/ops/loss/mse_loss.h>
 
 #include "cases.h"
 

@@ -1,10 +1,10 @@
-#include <sash/ops/optimizer.h>
+#include <sash/ops/update/optimizer.h>
 
 #include <algorithm>
 
-#include <sash/ops/kernels/optimizer.h>
+#include <sash/ops/kernels/update.h>
 #include <sash/tensor/factories.h>
-#include <sash/tensor/grad_mode.h>
+#include <sash/tensor/autograd/grad_mode.h>
 
 #include "cases.h"
 

@@ -1,4 +1,4 @@
-#include <sash/ops/reduce.h>
+#include <sash/ops/reduce/reduce.h>
 
 #include <algorithm>
 #include <numeric>

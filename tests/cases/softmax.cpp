@@ -1,4 +1,4 @@
-#include <sash/ops/softmax.h>
+#include <sash/ops/norm/softmax.h>
 
 #include "cases.h"
 

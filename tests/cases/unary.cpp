@@ -1,4 +1,4 @@
-#include <sash/ops/unary.h>
+#include <sash/ops/elementwise/unary.h>
 
 #include <algorithm>
 

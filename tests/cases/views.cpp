@@ -1,4 +1,4 @@
-#include <sash/ops/views.h>
+#include <sash/ops/shape/views.h>
 
 #include "cases.h"
 

@@ -1,4 +1,4 @@
-#include <sash/ops/where.h>
+#include <sash/ops/elementwise/where.h>
 
 #include "cases.h"
 

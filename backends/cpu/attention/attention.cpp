@@ -1,0 +1,184 @@
+#include "attention.h"
+
+#include <cmath>
+
+#include "../../../core/parallel.h"
+#include "attention_halves.h"
+#include "attention_scores.h"
+
+/// Attention in tiles with a running softmax (M. Milakov and N. Gimelshein, "Online normalizer
+/// calculation for softmax", 2018; T. Dao et al., "FlashAttention", NeurIPS 2022).
+namespace sash::cpu {
+namespace {
+
+using namespace attn;
+
+// Query tiles of a task at most: keys and values are gathered once for all of them.
+constexpr Index kMostTiles = 32;
+
+struct Operands {
+  kernels::AttentionInputs inputs;
+  TensorView out, lse;
+};
+
+/// Some query tiles of one head, whose keys and values are gathered once.
+template <class T>
+class ForwardTask {
+ public:
+  ForwardTask(const KernelContext& context, const Problem& problem, const Operands& x, Index b,
+              Index h, Range tiles)
+      : problem_(problem),
+        x_(x),
+        b_(b),
+        h_(h),
+        tiles_(tiles),
+        width_(padded_width<T>(problem.v_depth)),
+        blocks_(problem, b, {h, h + 1}, tiles),
+        k_from_(head<const T>(x.inputs.k, b, problem.group_of(h))),
+        v_from_(head<const T>(x.inputs.v, b, problem.group_of(h))),
+        scratch_(context, {KeyRows<T>::size(k_from_, blocks_, problem.keys, problem.depth),
+                           KeyRows<T>::size(v_from_, blocks_, problem.keys, problem.v_depth),
+                           kRows * problem.depth, kRows * width_, kStepKeys * kRows,
+                           problem.params.dropout > 0 ? kStepKeys * kRows : 0}),
+        k_(k_from_, blocks_, problem.keys, problem.depth, scratch_[0]),
+        v_(v_from_, blocks_, problem.keys, problem.v_depth, scratch_[1]),
+        q_(scratch_[2]),
+        out_(scratch_[3]),
+        weights_(scratch_[4]),
+        factors_(scratch_[5]) {}
+
+  void run() {
+    const FlushTiny flush;
+    for (Index block = tiles_.first; block < tiles_.past; ++block) {
+      run_tile(QueryTile(problem_, b_, h_, block));
+    }
+  }
+
+ private:
+  void run_tile(const QueryTile& tile) {
+    const auto q = head<const T>(x_.inputs.q, b_, h_);
+    transpose_rows<T>({q.row(tile.first), q.stride}, tile.count, problem_.depth, q_);
+    std::fill_n(out_, kRows * width_, T(0));
+    std::fill_n(highest_, kRows, kHidden<T>);
+    std::fill_n(total_, kRows, T(0));
+    const Diagonals<T> diagonals(problem_, h_);
+    Steps steps(problem_, tile);
+    for (bool first = true; steps.next(); first = false) {
+      for (const Segment& segment : steps.segments()) {
+        T* const scores = weights_ + segment.column * kRows;
+        form_scores(problem_, tile, segment, diagonals, q_, k_.from(segment.key), scores);
+        hide(segment, kHidden<T>, scores);
+      }
+      weigh(steps.keys());
+      if (!first) rescale();
+      for (const Segment& segment : steps.segments()) {
+        T* const weights = weights_ + segment.column * kRows;
+        if (problem_.params.dropout > 0) drop(tile, segment, weights);
+        add_to_queries(segment, weights, v_.from(segment.key), problem_.v_depth, out_);
+      }
+    }
+    finish(tile);
+  }
+
+  // Turns a step's scores into weights relative to the highest score so far, exp(s - highest), and
+  // adds them to the total. `rescale_` is what sums of earlier steps have to be multiplied with.
+  void weigh(Index keys) {
+    constexpr int kParts = kRows / kLanes;
+    Lanes<T> highest[kParts], shift[kParts], sum[kParts];
+    for (int i = 0; i < kParts; ++i) highest[i] = Lanes<T>(highest_ + i * kLanes);
+    for (Index j = 0; j < keys; ++j) {
+      const T* const column = weights_ + j * kRows;
+      for (int i = 0; i < kParts; ++i) highest[i] = max(highest[i], Lanes<T>(column + i * kLanes));
+    }
+    for (int i = 0; i < kParts; ++i) {
+      // Where nothing is visible yet, any finite number will do.
+      shift[i] = max(highest[i], Lanes<T>(std::numeric_limits<T>::lowest()));
+      exp(Lanes<T>(highest_ + i * kLanes) - shift[i]).store(rescale_ + i * kLanes);
+      highest[i].store(highest_ + i * kLanes);
+      sum[i] = T(0);
+    }
+    for (Index j = 0; j < keys; ++j) {
+      T* const column = weights_ + j * kRows;
+      for (int i = 0; i < kParts; ++i) {
+        const Lanes<T> weight = exp(Lanes<T>(column + i * kLanes) - shift[i]);
+        weight.store(column + i * kLanes);
+        sum[i] += weight;
+      }
+    }
+    for (int i = 0; i < kParts; ++i) {
+      const Lanes<T> before = Lanes<T>(total_ + i * kLanes) * Lanes<T>(rescale_ + i * kLanes);
+      (before + sum[i]).store(total_ + i * kLanes);
+    }
+  }
+
+  void rescale() {
+    for (Index i = 0; i < kRows; ++i) {
+      for (Index e = 0; e < width_; ++e) out_[i * width_ + e] *= rescale_[i];
+    }
+  }
+
+  void drop(const QueryTile& tile, const Segment& segment, T* weights) {
+    draw_dropout(problem_, tile, segment.key, segment.keys, factors_);
+    for (Index n = 0; n < segment.keys * kRows; ++n) weights[n] *= factors_[n];
+  }
+
+  void finish(const QueryTile& tile) {
+    const auto out = head<T>(x_.out, b_, h_);
+    T* const lse = x_.lse.ptr<T>() + (b_ * problem_.heads + h_) * problem_.queries;
+    for (Index i = 0; i < tile.count; ++i) {
+      const bool empty = total_[i] == 0;
+      const T factor = empty ? T(0) : 1 / total_[i];
+      T* const y = out.row(tile.first + i);
+      for (Index e = 0; e < problem_.v_depth; ++e) y[e] = out_[i * width_ + e] * factor;
+      lse[tile.first + i] = empty ? -kHidden<T> : highest_[i] + std::log(total_[i]);
+    }
+  }
+
+  const Problem& problem_;
+  const Operands& x_;
+  Index b_, h_;
+  Range tiles_;
+  Index width_;
+  BlockSet blocks_;
+  Rows<const T> k_from_, v_from_;
+  Scratch<T, 6> scratch_;
+  KeyRows<T> k_, v_;
+  // A tile's queries [depth][kRows], sums of its rows [kRows][width_], a step's weights.
+  T *q_, *out_, *weights_, *factors_;
+  // Of each query: the highest score so far, the sum of the weights, and see `weigh`.
+  alignas(64) T highest_[kRows], total_[kRows], rescale_[kRows];
+};
+
+template <class T>
+void forward(const KernelContext& context, const Operands& x,
+             const kernels::AttentionParams& params) {
+  const Problem problem(x.inputs, params);
+  const Index items = problem.batches * problem.heads;
+  const Index tiles = std::clamp(items * problem.tiles() / kWantedTasks, kLeastTiles, kMostTiles);
+  const Index tasks = (problem.tiles() + tiles - 1) / tiles;
+  parallel_for(items * tasks, 1, [&](Index task, Index) {
+    const Index item = task / tasks, first = task % tasks * tiles;
+    ForwardTask<T>(context, problem, x, item / problem.heads, item % problem.heads,
+                   {first, std::min(first + tiles, problem.tiles())})
+        .run();
+  });
+}
+
+void attention_forward(KernelContext& context, const kernels::AttentionInputs& inputs,
+                       const kernels::AttentionParams& params, const TensorView& out,
+                       const TensorView& lse) {
+  if (out.dtype == DType::float64) return forward<double>(context, {inputs, out, lse}, params);
+  const FloatInputs floats(context, inputs, params);
+  FloatResult result(context, out);
+  forward<float>(context, {floats.inputs(), result.view(), lse}, floats.params());
+  result.write();
+}
+
+}  // namespace
+
+void register_attention() {
+  kernels::attention_forward.set(DeviceType::cpu, attention_forward);
+  kernels::attention_backward.set(DeviceType::cpu, attention_backward);
+}
+
+}  // namespace sash::cpu

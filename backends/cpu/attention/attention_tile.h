@@ -1,0 +1,288 @@
+#pragma once
+
+#include <algorithm>
+#include <limits>
+
+#include "attention_blocks.h"
+#include "panel.h"
+#include "../random/philox.h"
+#include "../norm/rows.h"
+
+#if defined(__SSE2__)
+#include <xmmintrin.h>
+#endif
+
+/// What the forward and the backward kernel share: rows gathered for a task, products that leave
+/// out what is not visible, and work on tiles of scores.
+///
+/// A tile of scores is held as [keys][kRows]: a vector's lanes are different queries, so that row
+/// maxima and sums need no shuffles.
+namespace sash::cpu::attn {
+
+/// How finely kernels cut their work: tasks to aim at, and the query tiles of one at least.
+inline constexpr Index kWantedTasks = 16;
+inline constexpr Index kLeastTiles = 4;
+
+/// Pieces of one workspace, each on a cache line of its own.
+template <class T, size_t kPieces>
+class Scratch {
+ public:
+  Scratch(const KernelContext& context, const std::array<Index, kPieces>& sizes)
+      : memory_(context, total(sizes) * static_cast<Index>(sizeof(T))) {
+    T* next = memory_.ptr<T>();
+    for (size_t i = 0; i < kPieces; ++i) {
+      pieces_[i] = next;
+      next += padded(sizes[i]);
+    }
+  }
+  T* operator[](size_t i) const { return pieces_[i]; }
+
+ private:
+  static Index padded(Index n) { return round_up(n, 64 / static_cast<Index>(sizeof(T))); }
+  static Index total(const std::array<Index, kPieces>& sizes) {
+    Index sum = 0;
+    for (const Index n : sizes) sum += padded(n);
+    return sum;
+  }
+
+  Workspace memory_;
+  std::array<T*, kPieces> pieces_;
+};
+
+/// While it lives, its thread takes numbers too small to be normal for zeros: sums of weights that
+/// shrink towards nothing pass through them, and x86 is a hundred times slower at them.
+class FlushTiny {
+ public:
+  FlushTiny() : before_(mode()) { set_mode(before_ | kFlush); }
+  ~FlushTiny() { set_mode(before_); }
+  FlushTiny(const FlushTiny&) = delete;
+  FlushTiny& operator=(const FlushTiny&) = delete;
+
+ private:
+#if defined(__SSE2__)
+  static constexpr unsigned kFlush = _MM_FLUSH_ZERO_ON;
+  static unsigned mode() { return _mm_getcsr(); }
+  static void set_mode(unsigned mode) { _mm_setcsr(mode); }
+#else
+  static constexpr unsigned kFlush = 0;
+  static unsigned mode() { return 0; }
+  static void set_mode(unsigned) {}
+#endif
+  unsigned before_;
+};
+
+/// Elements between rows of `width` features that are filled up to whole vectors.
+template <class T>
+Index padded_width(Index width) {
+  return round_up(width, Panel<T>::kPacket);
+}
+
+/// Rows [S, D] of one head.
+template <class T>
+struct Rows {
+  T* data;
+  Index stride;
+  T* row(Index i) const { return data + i * stride; }
+};
+
+template <class T>
+Rows<T> head(const TensorView& x, Index b, Index h) {
+  return {x.ptr<T>() + b * x.strides[0] + h * x.strides[1], x.strides[2]};
+}
+
+/// Copies `count` rows to [rows][padded_width], zeros elsewhere.
+template <class T>
+void copy_rows(Rows<const T> from, Index count, Index rows, Index width, T* to) {
+  using Row = Eigen::Array<T, Eigen::Dynamic, 1>;
+  const Index padded = padded_width<T>(width);
+  constexpr Index kAhead = 8, kLine = 64 / static_cast<Index>(sizeof(T));
+  for (Index i = 0; i < count; ++i) {
+    // No processor guesses by itself that rows far apart come next.
+    if (i + kAhead < count) {
+      for (Index e = 0; e < width; e += kLine) __builtin_prefetch(from.row(i + kAhead) + e);
+    }
+    Eigen::Map<Row>(to + i * padded, width) = Eigen::Map<const Row>(from.row(i), width);
+    for (Index e = width; e < padded; ++e) to[i * padded + e] = T(0);
+  }
+  std::fill(to + count * padded, to + rows * padded, T(0));
+}
+
+/// The rows of the keys that a task works on: where they lie if they are contiguous and made of
+/// whole vectors, else gathered block by block and filled up with zeros. (Rows far apart would push
+/// each other out of the cache.)
+template <class T>
+class KeyRows {
+ public:
+  /// Whether rows of `width` features have to be gathered.
+  static bool gathers(Rows<const T> from, Index keys, Index width) {
+    return width != padded_width<T>(width) || keys % kGroup != 0 || from.stride != width;
+  }
+  /// Elements that `gathered` has to hold.
+  static Index size(Rows<const T> from, const BlockSet& blocks, Index keys, Index width) {
+    return gathers(from, keys, width) ? blocks.size() * kBlockKeys * padded_width<T>(width) : 0;
+  }
+
+  KeyRows(Rows<const T> from, const BlockSet& blocks, Index keys, Index width, T* gathered)
+      : rows_(from) {
+    if (!gathers(from, keys, width)) return;
+    blocks_ = &blocks;
+    rows_ = {gathered, padded_width<T>(width)};
+    blocks.for_each([&](Index block) {
+      const Index first = block * kBlockKeys;
+      copy_rows({from.row(first), from.stride}, std::min(kBlockKeys, keys - first), kBlockKeys,
+                width, gathered);
+      gathered += kBlockKeys * rows_.stride;
+    });
+  }
+  /// The rows from key `key` on, to the end of its run of listed blocks.
+  Rows<const T> from(Index key) const {
+    return {rows_.row(blocks_ ? blocks_->place(key) : key), rows_.stride};
+  }
+
+ private:
+  Rows<const T> rows_;
+  const BlockSet* blocks_ = nullptr;
+};
+
+/// Transposes `count` <= kRows rows to [width][kRows], zeros elsewhere.
+template <class T>
+void transpose_rows(Rows<const T> from, Index count, Index width, T* to) {
+  constexpr Index kSide = Panel<T>::kPacket;
+  const Index whole = width / kSide * kSide;
+  for (Index i = 0; i < kRows; i += kSide) {
+    const Index rows = std::clamp<Index>(count - i, 0, kSide);
+    for (Index d = 0; d < whole; d += kSide) {
+      Panel<T>::transpose({from.row(i) + d, from.stride}, rows, {to + d * kRows + i, kRows});
+    }
+  }
+  for (Index d = whole; d < width; ++d) {
+    for (Index i = 0; i < kRows; ++i) to[d * kRows + i] = i < count ? from.row(i)[d] : T(0);
+  }
+}
+
+/// scores = alpha X Y' for the segment's keys, from X as [width][kRows] and the keys' rows of Y.
+/// Where no query of a vector sees a key of a group, the scores are left as they are.
+template <class T>
+void multiply_visible(const Segment& segment, const T* x, Rows<const T> y, Index width, T alpha,
+                      T* scores) {
+  using P = Panel<T>;
+  if (!segment.visible) {
+    P::multiply({scores, kRows}, {x, kRows}, typename P::ByColumn{y.data, y.stride}, kRows,
+                segment.keys, width, alpha);
+    return;
+  }
+  // Groups whose queries lie in the same vectors go together.
+  const auto vectors_of = [&](Index j) {
+    const Range queries = segment.queries_of(j);
+    return Range{queries.first / P::kPacket * P::kPacket, round_up(queries.past, P::kPacket)};
+  };
+  for (Index j = 0; j < segment.keys;) {
+    const Range rows = vectors_of(j);
+    Index past = j + kGroup;
+    while (past < segment.keys && vectors_of(past) == rows) past += kGroup;
+    if (!rows.empty()) {
+      P::multiply({scores + j * kRows + rows.first, kRows}, {x + rows.first, kRows},
+                  typename P::ByColumn{y.row(j), y.stride}, rows.size(), past - j, width, alpha);
+    }
+    j = past;
+  }
+}
+
+/// rows[i] += sum_j weights[i, j] y[j] over the segment's keys, for the tile's queries i.
+template <class T>
+void add_to_queries(const Segment& segment, const T* weights, Rows<const T> y, Index width,
+                    T* rows) {
+  using P = Panel<T>;
+  const Index step = padded_width<T>(width);
+  if (!segment.visible) {
+    P::add({rows, step}, {y.data, y.stride}, typename P::ByRow{weights, kRows}, step, kRows,
+           segment.keys);
+    return;
+  }
+  for (Index group = 0; group < kRowGroups; ++group) {
+    const Range keys = segment.keys_of(group);
+    if (keys.empty()) continue;
+    const Index i = group * kGroup;
+    P::add({rows + i * step, step}, {y.row(keys.first), y.stride},
+           typename P::ByRow{weights + keys.first * kRows + i, kRows}, step, kGroup, keys.size());
+  }
+}
+
+/// rows[j] += sum_i weights[i, j] x[i] over the tile's queries, for the segment's keys j.
+template <class T>
+void add_to_keys(const Segment& segment, const T* weights, const T* x, Index width, T* rows) {
+  using P = Panel<T>;
+  const Index step = padded_width<T>(width);
+  if (!segment.visible) {
+    P::add({rows, step}, {x, step}, typename P::ByColumn{weights, kRows}, step, segment.keys,
+           kRows);
+    return;
+  }
+  for (Index j = 0; j < segment.keys; j += kGroup) {
+    const Range queries = segment.queries_of(j);
+    if (queries.empty()) continue;
+    P::add({rows + j * step, step}, {x + queries.first * step, step},
+           typename P::ByColumn{weights + j * kRows + queries.first, kRows}, step, kGroup,
+           queries.size());
+  }
+}
+
+/// A score that counts for nothing.
+template <class T>
+inline constexpr T kHidden = -std::numeric_limits<T>::infinity();
+
+/// Overwrites what is hidden in the segment's part of a tile.
+template <class T>
+void hide(const Segment& segment, T value, T* tile) {
+  if (!segment.visible) return;
+  for (Index j = 0; j < segment.keys; ++j) {
+    const uint64_t word = segment.visible[j];
+    T* const column = tile + j * kRows;
+    if (word == ~uint64_t{0}) continue;
+    for (Index i = 0; i < kRows; i += 32) {
+      const auto bits = static_cast<uint32_t>(word >> i);
+      for (uint32_t lane = 0; lane < 32; ++lane) {
+        column[i + lane] = bits >> lane & 1 ? column[i + lane] : value;
+      }
+    }
+  }
+}
+
+/// The factors 0 or 1 / (1 - p) of the weights of `keys` keys from `key` on.
+template <class T>
+void draw_dropout(const Problem& problem, const QueryTile& tile, Index key, Index keys,
+                  T* factors) {
+  const kernels::AttentionParams& params = problem.params;
+  const uint32_t threshold = dropout_threshold(params.dropout);
+  const T kept = params.dropout == 1 ? T(0) : static_cast<T>(1 / (1 - params.dropout));
+  const PhiloxState& state = params.philox;
+  const uint64_t base = (state.base ? *state.base : 0) + state.offset;
+  const Index row = (tile.b * problem.heads + tile.h) * problem.queries + tile.first;
+  uint64_t counter[kRows];
+  uint32_t lane[4][kRows];
+  Index phase[kRows];
+  for (Index i = 0; i < kRows; ++i) {
+    const Index element = (row + i) * problem.keys + key;
+    counter[i] = base + static_cast<uint64_t>(element / 4);
+    phase[i] = element % 4;
+  }
+  const auto factor = [&](uint32_t bits) { return bits >= threshold ? kept : T(0); };
+  const bool aligned = problem.keys % 4 == 0;  // then lane l is key j + l in every row
+  for (Index j = 0; j < keys + (aligned ? 0 : 3); j += 4) {
+    philox_batch<kRows>(state.seed, counter, lane);
+    for (Index l = 0; l < 4; ++l) {
+      if (aligned) {
+        T* const column = factors + (j + l) * kRows;
+        for (Index i = 0; i < kRows; ++i) column[i] = factor(lane[l][i]);
+        continue;
+      }
+      for (Index i = 0; i < kRows; ++i) {
+        const Index at = j + l - phase[i];
+        if (at >= 0 && at < keys) factors[at * kRows + i] = factor(lane[l][i]);
+      }
+    }
+    for (uint64_t& c : counter) ++c;
+  }
+}
+
+}  // namespace sash::cpu::attn

@@ -1,0 +1,71 @@
+#include "../../../ops/kernels/elementwise.h"
+
+#include <numbers>
+#include <unsupported/Eigen/SpecialFunctions>
+
+#include "../../../core/dispatch.h"
+#include "elementwise.h"
+
+namespace sash::cpu {
+namespace {
+
+// Both forms of P below are exact limits for large |x|: 0 and 1.
+
+template <class T, class X>
+auto normal_cdf(const X& x) {
+  return T(0.5) * (T(1) + (x * static_cast<T>(1 / std::numbers::sqrt2)).erf());
+}
+
+template <class T>
+inline constexpr T kTwoK = static_cast<T>(2 * std::numbers::sqrt2 * std::numbers::inv_sqrtpi);
+template <class T>
+inline constexpr T kDensity = static_cast<T>(std::numbers::inv_sqrtpi / std::numbers::sqrt2);
+template <class T>
+inline constexpr T kCubic = static_cast<T>(0.044715);
+
+// (1 + tanh u) / 2 = 1 / (1 + e^(-2u)): one exponential, and no cancellation for u < 0.
+template <class T, class X>
+auto tanh_cdf(const X& x) {
+  return (T(1) + (x * (T(1) + kCubic<T> * x.square()) * -kTwoK<T>).exp()).inverse();
+}
+
+void gelu_forward(KernelContext&, const TensorView& x, const TensorView& y, bool tanh) {
+  dispatch_floating(x.dtype, "gelu", [&]<class T>(TypeTag<T>) {
+    if (tanh) {
+      elementwise<T, T>([](auto out, auto in) { out = in * tanh_cdf<T>(in); }, y, x);
+    } else {
+      elementwise<T, T>([](auto out, auto in) { out = in * normal_cdf<T>(in); }, y, x);
+    }
+  });
+}
+
+void gelu_backward(KernelContext&, const TensorView& x, const TensorView& g, const TensorView& dx,
+                   bool tanh) {
+  dispatch_floating(x.dtype, "gelu", [&]<class T>(TypeTag<T>) {
+    if (tanh) {
+      elementwise<T, T, T>(
+          [](auto out, auto in, auto grad) {
+            // P' = P (1 - P) 2 u'; out holds P until the last line.
+            out = tanh_cdf<T>(in);
+            out = grad * out *
+                  (T(1) + in * (T(1) - out) * kTwoK<T> * (T(1) + 3 * kCubic<T> * in.square()));
+          },
+          dx, x, g);
+    } else {
+      elementwise<T, T, T>(
+          [](auto out, auto in, auto grad) {
+            out = grad * (normal_cdf<T>(in) + in * (kDensity<T> * (T(-0.5) * in.square()).exp()));
+          },
+          dx, x, g);
+    }
+  });
+}
+
+}  // namespace
+
+void register_gelu() {
+  kernels::gelu_forward.set(DeviceType::cpu, gelu_forward);
+  kernels::gelu_backward.set(DeviceType::cpu, gelu_backward);
+}
+
+}  // namespace sash::cpu

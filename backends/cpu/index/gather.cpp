@@ -1,0 +1,150 @@
+#include "../../../ops/kernels/index.h"
+
+#include <algorithm>
+
+#include "../../../core/dispatch.h"
+#include "../../../core/parallel.h"
+
+namespace sash::cpu {
+namespace {
+
+/// Elements of work per task.
+constexpr int64_t kWork = 16384;
+
+/// The elements of an index tensor as lines of its last axis. `offset(line, strides, skip)` is
+/// where a line begins in memory of these strides, leaving out the axis `skip`.
+class Lines {
+ public:
+  explicit Lines(const Shape& shape) : shape_(shape), length_(shape.back()) {
+    for (int i = 0; i + 1 < shape.rank(); ++i) count_ *= shape[i];
+  }
+  int64_t count() const { return count_; }
+  int64_t length() const { return length_; }
+  int64_t offset(int64_t line, const Strides& strides, int skip) const {
+    int64_t at = 0;
+    for (int axis = shape_.rank() - 2; axis >= 0; --axis) {
+      if (axis != skip) at += line % shape_[axis] * strides[axis];
+      line /= shape_[axis];
+    }
+    return at;
+  }
+
+ private:
+  Shape shape_;
+  int64_t length_;
+  int64_t count_ = 1;
+};
+
+/// One line of y: element k comes from x at index[k] along the axis.
+template <class T>
+void gather_line(const T* x, int64_t x_axis, int64_t x_last, const int64_t* index,
+                 int64_t index_last, T* y, int64_t y_last, int64_t n) {
+  if (index_last == 0) {
+    x += *index * x_axis;
+    if (x_last == 1 && y_last == 1) {
+      std::copy_n(x, n, y);
+    } else {
+      for (int64_t k = 0; k < n; ++k) y[k * y_last] = x[k * x_last];
+    }
+    return;
+  }
+  for (int64_t k = 0; k < n; ++k) y[k * y_last] = x[index[k * index_last] * x_axis + k * x_last];
+}
+
+template <class T>
+void gather_as(const TensorView& x, const TensorView& index, const TensorView& y, int axis) {
+  if (index.numel() == 0) return;
+  const Lines lines(index.shape);
+  const int last = index.rank() - 1;
+  const int64_t x_last = axis == last ? 0 : x.strides[last];
+  const int64_t grain = std::max<int64_t>(1, kWork / lines.length());
+  parallel_for(lines.count(), grain, [&](int64_t begin, int64_t end) {
+    for (int64_t line = begin; line < end; ++line) {
+      gather_line(x.ptr<T>() + lines.offset(line, x.strides, axis), x.strides[axis], x_last,
+                  index.ptr<int64_t>() + lines.offset(line, index.strides, -1), index.strides[last],
+                  y.ptr<T>() + lines.offset(line, y.strides, -1), y.strides[last], lines.length());
+    }
+  });
+}
+
+void gather(KernelContext&, const TensorView& x, const TensorView& index, const TensorView& y,
+            int axis) {
+  switch (size_of(x.dtype)) {
+    case 1:
+      return gather_as<uint8_t>(x, index, y, axis);
+    case 2:
+      return gather_as<uint16_t>(x, index, y, axis);
+    case 4:
+      return gather_as<uint32_t>(x, index, y, axis);
+    default:
+      return gather_as<uint64_t>(x, index, y, axis);
+  }
+}
+
+/// The indexed axis moved to the front: all that shares memory is then one walk along it.
+TensorView axis_first(TensorView view, int axis) {
+  const int64_t extent = view.shape[axis], stride = view.strides[axis];
+  view.shape.erase(axis);
+  view.strides.erase(axis);
+  view.shape.insert(0, extent);
+  view.strides.insert(0, stride);
+  return view;
+}
+
+/// Columns [begin, end) of lines that begin at the given pointers: every element of the axis in
+/// its order, so that equal indices add up in one fixed order.
+template <class T>
+void scatter_columns(T* y, const TensorView& y_view, const int64_t* index,
+                     const TensorView& index_view, const T* src, const TensorView& src_view,
+                     int64_t begin, int64_t end) {
+  const int last = index_view.rank() - 1;
+  const bool flat = last == 0;  // the axis is all there is
+  const int64_t y_last = flat ? 0 : y_view.strides[last];
+  const int64_t index_last = flat ? 0 : index_view.strides[last];
+  const int64_t src_last = flat ? 0 : src_view.strides[last];
+  for (int64_t j = 0; j < index_view.shape[0]; ++j) {
+    const int64_t* const i = index + j * index_view.strides[0];
+    const T* const from = src + j * src_view.strides[0];
+    for (int64_t k = begin; k < end; ++k) {
+      y[i[k * index_last] * y_view.strides[0] + k * y_last] += from[k * src_last];
+    }
+  }
+}
+
+template <class T>
+void scatter_as(const TensorView& y, const TensorView& index, const TensorView& src) {
+  constexpr int64_t width = 64;
+  Shape others = index.shape;
+  others[0] = 1;
+  if (others.rank() == 1) others.push_back(1);
+  const Lines lines(others);
+  const int64_t blocks = (lines.length() + width - 1) / width;
+  const int64_t work = index.shape[0] * std::min(width, lines.length());
+  parallel_for(lines.count() * blocks, std::max<int64_t>(1, kWork / work),
+               [&](int64_t begin, int64_t end) {
+                 for (int64_t task = begin; task < end; ++task) {
+                   const int64_t line = task / blocks, first = task % blocks * width;
+                   scatter_columns(y.ptr<T>() + lines.offset(line, y.strides, 0), y,
+                                   index.ptr<int64_t>() + lines.offset(line, index.strides, 0),
+                                   index, src.ptr<T>() + lines.offset(line, src.strides, 0), src,
+                                   first, std::min(first + width, lines.length()));
+                 }
+               });
+}
+
+void scatter_add(KernelContext&, const TensorView& y, const TensorView& index,
+                 const TensorView& src, int axis) {
+  if (index.numel() == 0) return;
+  dispatch_numeric(y.dtype, "scatter_add", [&]<class T>(TypeTag<T>) {
+    scatter_as<T>(axis_first(y, axis), axis_first(index, axis), axis_first(src, axis));
+  });
+}
+
+}  // namespace
+
+void register_gather() {
+  kernels::gather.set(DeviceType::cpu, gather);
+  kernels::scatter_add.set(DeviceType::cpu, scatter_add);
+}
+
+}  // namespace sash::cpu

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+
+#include "../../../core/kernel.h"
+#include "../../../core/shape.h"
+
+/// Products of matrices, the same bits for any number of threads: each product is cut into tiles
+/// that depend on its shape alone, and each tile is one single-threaded Eigen product with fixed
+/// cache blocking.
+namespace sash::cpu {
+
+/// Element (i, j) lies at `data[i * row_stride + j * col_stride]`.
+template <class T>
+struct Matrix {
+  T* data;
+  int64_t row_stride;
+  int64_t col_stride;
+
+  T* at(int64_t i, int64_t j) const { return data + i * row_stride + j * col_stride; }
+  Matrix transposed() const { return {data, col_stride, row_stride}; }
+};
+
+/// Whether a `rows` x `cols` matrix has unit stride along one of its axes, as `gemm` requires.
+inline bool has_unit_stride(int64_t rows, int64_t cols, int64_t row_stride, int64_t col_stride) {
+  return row_stride == 1 || col_stride == 1 || rows <= 1 || cols <= 1;
+}
+
+/// Products of one shape; the operands of product i lie at the offsets of index i (row-major) of
+/// `shape`.
+struct Batch {
+  Shape shape;
+  Strides a, b, c;
+};
+
+/// C = alpha A B + beta C, or C = bias + alpha A B with the row `bias` [n] added to every row.
+///
+/// A [m, k], B [k, n], C [m, n]. Each operand has unit stride along one axis, and C, if there is a
+/// bias, along its rows. With beta = 0 the old C is not read. C overlaps neither A nor B.
+template <class T>
+struct Product {
+  int64_t m, n, k;
+  Matrix<const T> a, b;
+  Matrix<T> c;
+  T alpha = 1;
+  T beta = 0;
+  const T* bias = nullptr;
+};
+
+template <class T>
+void gemm(const KernelContext& context, const Product<T>& product, const Batch& batch = {});
+
+extern template void gemm(const KernelContext&, const Product<float>&, const Batch&);
+extern template void gemm(const KernelContext&, const Product<double>&, const Batch&);
+
+}  // namespace sash::cpu

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <optional>
+
+#include "../../../tensor/kernels/memory.h"
+#include "gemm.h"
+
+namespace sash::cpu {
+
+/// Matrices [..., R, C] as `gemm` can read them: where they lie if one of the last axes has unit
+/// stride, else packed into scratch memory (broadcast batch axes once).
+template <class T>
+class MatrixOperand {
+ public:
+  MatrixOperand(KernelContext& context, const TensorView& view) : view_(view) {
+    const int rank = view.rank();
+    if (has_unit_stride(view.shape[rank - 2], view.shape[rank - 1], view.strides[rank - 2],
+                        view.strides[rank - 1])) {
+      return;
+    }
+    TensorView from = view;
+    for (int axis = 0; axis < rank - 2; ++axis) {
+      if (view.strides[axis] == 0) from.shape[axis] = 1;
+    }
+    view_.strides = contiguous_strides(from.shape);
+    packed_.emplace(context, from.numel() * static_cast<int64_t>(sizeof(T)));
+    view_.data = packed_->template ptr<T>();
+    TensorView to = from;
+    to.data = view_.data;
+    to.strides = view_.strides;
+    kernels::copy(context, from, to);
+    for (int axis = 0; axis < rank - 2; ++axis) {
+      if (from.shape[axis] == 1) view_.strides[axis] = 0;
+    }
+  }
+
+  Matrix<const T> matrix() const {
+    const int rank = view_.rank();
+    return {view_.ptr<const T>(), view_.strides[rank - 2], view_.strides[rank - 1]};
+  }
+  const Strides& strides() const { return view_.strides; }
+
+ private:
+  TensorView view_;
+  std::optional<Workspace> packed_;
+};
+
+}  // namespace sash::cpu

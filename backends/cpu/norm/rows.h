@@ -1,0 +1,178 @@
+#pragma once
+
+#include <Eigen/Core>
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+#include "../../../core/parallel.h"
+
+/// What the kernels over rows share: a row is walked in vectors of 16 lanes, whatever the
+/// instruction set, and lanes are added pairwise in one fixed order. A row's sum therefore depends
+/// neither on its address nor on the width of a register, and rows are cut for the threads in
+/// fixed pieces.
+namespace sash::cpu {
+
+inline constexpr int kLanes = 16;
+
+/// Sixteen elements in registers. Arithmetic is lane by lane; a number stands for itself in every
+/// lane. (An `Eigen::Array` of fixed size would do, but compilers keep it in memory.)
+template <class T>
+class Lanes {
+ public:
+  Lanes() = default;
+  Lanes(T value) {
+    for (Packet& part : parts_) part = Eigen::internal::pset1<Packet>(value);
+  }
+  explicit Lanes(const T* from) {
+    for (int k = 0; k < kParts; ++k) parts_[k] = Eigen::internal::ploadu<Packet>(from + k * kWidth);
+  }
+  void store(T* to) const {
+    for (int k = 0; k < kParts; ++k) Eigen::internal::pstoreu(to + k * kWidth, parts_[k]);
+  }
+
+  friend Lanes operator+(const Lanes& a, const Lanes& b) {
+    return zip(a, b, [](auto x, auto y) { return Eigen::internal::padd(x, y); });
+  }
+  friend Lanes operator-(const Lanes& a, const Lanes& b) {
+    return zip(a, b, [](auto x, auto y) { return Eigen::internal::psub(x, y); });
+  }
+  friend Lanes operator*(const Lanes& a, const Lanes& b) {
+    return zip(a, b, [](auto x, auto y) { return Eigen::internal::pmul(x, y); });
+  }
+  Lanes& operator+=(const Lanes& b) { return *this = *this + b; }
+  Lanes& operator*=(const Lanes& b) { return *this = *this * b; }
+
+  /// The greater of two elements, or either if one is NaN.
+  friend Lanes max(const Lanes& a, const Lanes& b) {
+    return zip(a, b, [](auto x, auto y) { return Eigen::internal::pmax(x, y); });
+  }
+  /// e^x; exactly 0 where that is no normal number, infinite from e^88.4 (float32) on.
+  friend Lanes exp(const Lanes& a) {
+    return zip(a, a, [](auto x, auto) {
+      constexpr T lowest = sizeof(T) == 4 ? T(-87.3) : T(-708.3);
+      const auto small = Eigen::internal::pcmp_lt(x, Eigen::internal::pset1<Packet>(lowest));
+      return Eigen::internal::pandnot(exp_normal(x), small);
+    });
+  }
+
+ private:
+  using Packet = typename Eigen::internal::packet_traits<T>::type;
+  static constexpr int kWidth = Eigen::internal::unpacket_traits<Packet>::size;
+  static constexpr int kParts = kLanes / kWidth;
+
+  // e^x = 2^n e^r, where n is x / ln 2 rounded: added to a number whose last bit counts ones, it
+  // leaves n plus the bias in the last bits, and those shifted up are 2^n. |r| <= ln 2 / 2, and the
+  // polynomial is that of Cephes' expf. (Eigen's exp takes half as long again; it does the
+  // doubles.)
+  template <class Vector>
+  static Vector exp_normal(Vector x) {
+    using namespace Eigen::internal;
+    if constexpr (std::is_same_v<T, float> && kWidth > 1) {
+      using Bits = typename unpacket_traits<Vector>::integer_packet;
+      const auto number = [](float value) { return pset1<Vector>(value); };
+      constexpr float ones = 0x1.8p23F + 127;
+      x = pmin(x, number(89));
+      const Vector shifted = pmadd(x, number(0x1.715476p0F), number(ones));
+      const Vector n = psub(shifted, number(ones));
+      Vector r = pmadd(n, number(-0.693359375F), x);  // ln 2 in two parts
+      r = pmadd(n, number(2.12194440e-4F), r);
+      Vector p = pmadd(r, number(1.3981999507e-3F), number(8.3334519073e-3F));
+      for (const float next : {4.1665795894e-2F, 1.6666665459e-1F, 5.0000001201e-1F, 1.F, 1.F}) {
+        p = pmadd(p, r, number(next));
+      }
+      return pmul(p, preinterpret<Vector>(plogical_shift_left<23>(preinterpret<Bits>(shifted))));
+    } else {
+      return pexp(x);
+    }
+  }
+
+  template <class F>
+  static Lanes zip(const Lanes& a, const Lanes& b, F f) {
+    Lanes y;
+    for (int k = 0; k < kParts; ++k) y.parts_[k] = f(a.parts_[k], b.parts_[k]);
+    return y;
+  }
+
+  Packet parts_[kParts];
+};
+
+/// The number of lanes in use: all of them, or an `int` in the last vector of a row.
+using AllLanes = std::integral_constant<int, kLanes>;
+
+/// `lanes` elements from `p` on; the lanes beyond hold `rest`.
+template <class T, class N>
+Lanes<T> load(const T* p, N lanes, T rest = 0) {
+  if constexpr (std::is_same_v<N, AllLanes>) {
+    return Lanes<T>(p);
+  } else {
+    alignas(64) T padded[kLanes];
+    for (T& element : padded) element = rest;
+    std::copy_n(p, lanes, padded);
+    return Lanes<T>(padded);
+  }
+}
+
+/// Writes the first `lanes` lanes to `p`.
+template <class T, class N>
+void store(T* p, N lanes, const Lanes<T>& x) {
+  if constexpr (std::is_same_v<N, AllLanes>) {
+    x.store(p);
+  } else {
+    alignas(64) T all[kLanes];
+    x.store(all);
+    std::copy_n(all, lanes, p);
+  }
+}
+
+/// Calls `f(i, lanes)` for the vectors that cover [0, n).
+template <class F>
+void for_lanes(int64_t n, F&& f) {
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) f(i, AllLanes{});
+  if (i < n) f(i, static_cast<int>(n - i));
+}
+
+/// Sum (largest) of the lanes, halving their number step by step.
+template <class T>
+T sum_of(const Lanes<T>& x) {
+  alignas(64) T lane[kLanes];
+  x.store(lane);
+  for (int half = kLanes / 2; half > 0; half /= 2) {
+    for (int j = 0; j < half; ++j) lane[j] += lane[j + half];
+  }
+  return lane[0];
+}
+template <class T>
+T max_of(const Lanes<T>& x) {
+  alignas(64) T lane[kLanes];
+  x.store(lane);
+  for (int half = kLanes / 2; half > 0; half /= 2) {
+    for (int j = 0; j < half; ++j) lane[j] = lane[j] < lane[j + half] ? lane[j + half] : lane[j];
+  }
+  return lane[0];
+}
+
+/// The largest element, or 0 for a row of nothing but -inf, so that it can be subtracted. A NaN
+/// among the elements may be overlooked: it comes back in what is computed from them.
+template <class T>
+T finite_max(const T* x, int64_t n) {
+  constexpr T lowest = -std::numeric_limits<T>::infinity();
+  Lanes<T> m = lowest;
+  for_lanes(n, [&](int64_t i, auto lanes) { m = max(m, load(x + i, lanes, lowest)); });
+  const T highest = max_of(m);
+  return highest == lowest ? T(0) : highest;
+}
+
+/// Calls `f(row)` for each of `rows` rows of `columns` elements.
+template <class F>
+void for_each_row_of(int64_t rows, int64_t columns, F&& f) {
+  constexpr int64_t piece = 16384;
+  const int64_t grain = std::max<int64_t>(1, piece / std::max<int64_t>(1, columns));
+  parallel_for(rows, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) f(row);
+  });
+}
+
+}  // namespace sash::cpu

@@ -1,0 +1,119 @@
+#include "../../../tensor/kernels/random.h"
+
+#include <cmath>
+#include <type_traits>
+
+#include "../../../core/dispatch.h"
+#include "../elementwise/elementwise.h"
+
+namespace sash::cpu {
+namespace {
+
+/// Calls `f(i, block, lane)` for element i = flat + i of a block of the output.
+template <class F>
+void for_each_draw(const PhiloxState& state, uint64_t base, int64_t flat, int64_t n, F&& f) {
+  PhiloxBlock block{};
+  for (int64_t i = 0; i < n; ++i) {
+    const auto element = static_cast<uint64_t>(flat + i);
+    const auto lane = static_cast<size_t>(element % 4);
+    if (i == 0 || lane == 0) block = philox(state.seed, base + element / 4);
+    f(i, block, lane);
+  }
+}
+
+/// Halves are drawn in float32 and rounded.
+template <class T>
+using draw_t = std::conditional_t<sizeof(T) == 2, float, T>;
+
+template <class F>
+void dispatch_drawn(DType dtype, const char* op, F&& f) {
+  sash::detail::dispatch_over<float, double, float16, bfloat16>(dtype, op, f);
+}
+
+/// y[i] = transform(block i / 4, lane i % 4), i the row-major index.
+template <class T, class F>
+void draw(const TensorView& y, const PhiloxState& state, F transform) {
+  const uint64_t base = (state.base ? *state.base : 0) + state.offset;
+  for_each_block<T>(
+      Order::row_major,
+      [&](int64_t flat, int64_t n, T* out) {
+        for_each_draw(state, base, flat, n, [&](int64_t i, const PhiloxBlock& block, size_t lane) {
+          out[i] = static_cast<T>(transform(block, lane));
+        });
+      },
+      y);
+}
+
+/// Box and Muller, "A note on the generation of random normal deviates", 1958.
+template <class T>
+T normal(const PhiloxBlock& block, size_t lane) {
+  constexpr T unit = static_cast<T>(0x1p-32);
+  constexpr T two_pi = static_cast<T>(6.283185307179586476925);
+  const size_t pair = lane & 2;
+  const T u1 = (static_cast<T>(block.lane[pair]) + 1) * unit;
+  const T angle = two_pi * (static_cast<T>(block.lane[pair + 1]) * unit);
+  return std::sqrt(-2 * std::log(u1)) * ((lane & 1) == 0 ? std::cos(angle) : std::sin(angle));
+}
+
+void random_uniform(KernelContext&, const TensorView& y, PhiloxState state, double low,
+                    double high) {
+  dispatch_drawn(y.dtype, "random_uniform", [&]<class T>(TypeTag<T>) {
+    using C = draw_t<T>;
+    const C from = static_cast<C>(low), width = static_cast<C>(high - low);
+    draw<T>(y, state, [from, width](const PhiloxBlock& block, size_t lane) {
+      return from + width * uniform_from_bits<C>(block.lane[lane]);
+    });
+  });
+}
+
+void random_normal(KernelContext&, const TensorView& y, PhiloxState state, double mean,
+                   double std) {
+  dispatch_drawn(y.dtype, "random_normal", [&]<class T>(TypeTag<T>) {
+    using C = draw_t<T>;
+    const C centre = static_cast<C>(mean), scale = static_cast<C>(std);
+    draw<T>(y, state, [centre, scale](const PhiloxBlock& block, size_t lane) {
+      return centre + scale * normal<C>(block, lane);
+    });
+  });
+}
+
+/// Of 64 bits each; the range is too wide for int32.
+void wide_integer(const TensorView& y, const PhiloxState& state, int64_t low, uint64_t range) {
+  const uint64_t upper = (state.base ? *state.base : 0) + state.offset;
+  const uint64_t lower = upper + (static_cast<uint64_t>(y.numel()) + 3) / 4;
+  for_each_block<int64_t>(
+      Order::row_major,
+      [&](int64_t flat, int64_t n, int64_t* out) {
+        for (int64_t i = 0; i < n; ++i) {
+          const auto element = static_cast<uint64_t>(flat + i);
+          const auto word = [&](uint64_t base) {
+            return philox(state.seed, base + element / 4).lane[element % 4];
+          };
+          const uint64_t bits = uint64_t{word(upper)} << 32 | word(lower);
+          out[i] = static_cast<int64_t>(static_cast<uint64_t>(low) + bits % range);
+        }
+      },
+      y);
+}
+
+void random_integer(KernelContext&, const TensorView& y, PhiloxState state, int64_t low,
+                    int64_t high) {
+  const uint64_t range = static_cast<uint64_t>(high) - static_cast<uint64_t>(low);
+  if (range > uint64_t{1} << 32) return wide_integer(y, state, low, range);
+  sash::detail::dispatch_over<int64_t, int32_t>(
+      y.dtype, "random_integer", [&]<class T>(TypeTag<T>) {
+        draw<T>(y, state, [low, range](const PhiloxBlock& block, size_t lane) {
+          return static_cast<T>(low + static_cast<int64_t>(block.lane[lane] % range));
+        });
+      });
+}
+
+}  // namespace
+
+void register_random() {
+  kernels::random_uniform.set(DeviceType::cpu, random_uniform);
+  kernels::random_normal.set(DeviceType::cpu, random_normal);
+  kernels::random_integer.set(DeviceType::cpu, random_integer);
+}
+
+}  // namespace sash::cpu

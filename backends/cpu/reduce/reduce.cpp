@@ -1,0 +1,304 @@
+#include "../../../ops/kernels/reduce.h"
+
+#include <Eigen/Core>
+
+#include <cmath>
+#include <limits>
+
+#include "../../../core/dispatch.h"
+#include "../../../core/parallel.h"
+
+namespace sash::cpu {
+namespace {
+
+template <class T>
+using Run = Eigen::Map<const Eigen::Array<T, Eigen::Dynamic, 1>>;
+template <class T>
+using StridedRun = Eigen::Map<const Eigen::Array<T, Eigen::Dynamic, 1>, Eigen::Unaligned,
+                              Eigen::InnerStride<Eigen::Dynamic>>;
+
+// Each reduction says what it accumulates in, where it starts, and how it takes in a whole run of
+// elements (into one accumulator) or a row (into one accumulator per column).
+struct Sum {
+  template <class T>
+  using Accumulator = std::conditional_t<std::is_integral_v<T>, int64_t, double>;
+
+  template <class T>
+  static Accumulator<T> identity() {
+    return 0;
+  }
+  template <class T, class X>
+  static Accumulator<T> run(const X& x) {
+    if constexpr (!std::is_same_v<T, float>) return x.template cast<Accumulator<T>>().sum();
+    // Short float32 sums vectorise better than float64 ones, and lose little.
+    constexpr int64_t kShort = 512;
+    double total = 0;
+    for (int64_t at = 0; at < x.size(); at += kShort) {
+      total += static_cast<double>(x.segment(at, std::min(kShort, x.size() - at)).sum());
+    }
+    return static_cast<Accumulator<T>>(total);
+  }
+  template <class A>
+  static void merge(A& into, A from) {
+    into += from;
+  }
+};
+
+template <int kSign>
+struct Extremum {
+  template <class T>
+  using Accumulator = T;
+
+  template <class T>
+  static T identity() {
+    if constexpr (std::numeric_limits<T>::has_infinity) {
+      return static_cast<T>(-kSign) * std::numeric_limits<T>::infinity();
+    } else {
+      return kSign > 0 ? std::numeric_limits<T>::lowest() : std::numeric_limits<T>::max();
+    }
+  }
+  template <class T, class X>
+  static T run(const X& x) {
+    if constexpr (kSign > 0) return x.template maxCoeff<Eigen::PropagateNaN>();
+    return x.template minCoeff<Eigen::PropagateNaN>();
+  }
+  template <class A>
+  static void merge(A& into, A from) {
+    if constexpr (std::is_floating_point_v<A>) {
+      if (std::isnan(into)) return;
+      if (std::isnan(from)) into = from;
+    }
+    if (kSign > 0 ? from > into : from < into) into = from;
+  }
+};
+
+template <class R, class T>
+auto run_of(const T* x, int64_t count, int64_t stride) {
+  if (stride == 1) return R::template run<T>(Run<T>(x, count));
+  return R::template run<T>(StridedRun<T>(x, count, Eigen::InnerStride<Eigen::Dynamic>(stride)));
+}
+
+struct Axis {
+  int64_t extent;
+  int64_t x_stride;
+  int64_t y_stride;
+};
+
+// A group of axes, innermost (smallest step in x) last.
+struct Axes {
+  Axis axis[kMaxRank];
+  int rank = 0;
+
+  int64_t count() const {
+    int64_t n = 1;
+    for (int i = 0; i < rank; ++i) n *= axis[i].extent;
+    return n;
+  }
+  void add(Axis a) {
+    int at = rank++;
+    for (; at > 0 && axis[at - 1].x_stride < a.x_stride; --at) axis[at] = axis[at - 1];
+    axis[at] = a;
+  }
+  Axis pop() { return rank > 0 ? axis[--rank] : Axis{1, 1, 1}; }
+  // Offsets of a row-major index.
+  std::pair<int64_t, int64_t> offsets(int64_t index) const {
+    int64_t x = 0, y = 0;
+    for (int i = rank - 1; i >= 0; --i) {
+      x += index % axis[i].extent * axis[i].x_stride;
+      y += index % axis[i].extent * axis[i].y_stride;
+      index /= axis[i].extent;
+    }
+    return {x, y};
+  }
+};
+
+struct Plan {
+  Axes kept;
+  Axes reduced;
+  Plan(const TensorView& x, const TensorView& y) {
+    for (int i = 0; i < x.rank(); ++i) {
+      if (x.shape[i] == 1) continue;
+      const bool is_reduced = y.shape[i] == 1;
+      (is_reduced ? reduced : kept).add({x.shape[i], x.strides[i], y.strides[i]});
+    }
+  }
+};
+
+// Neighbours in x go into one result: each task reduces up to kPiece elements of one result, and
+// the pieces of a result are merged in order.
+template <class R, class T, class Out>
+void reduce_runs(KernelContext& context, Plan plan, const T* x, Out* y) {
+  using A = typename R::template Accumulator<T>;
+  constexpr int64_t kPiece = 32768;
+  const Axis run = plan.reduced.pop();
+  const int64_t outer = plan.reduced.count(), results = plan.kept.count();
+  const int64_t runs_per_piece = std::max<int64_t>(1, kPiece / run.extent);
+  const int64_t pieces = (outer + runs_per_piece - 1) / runs_per_piece;
+  // A single long run is cut as well.
+  const int64_t cuts = outer == 1 ? (run.extent + kPiece - 1) / kPiece : 1;
+  const int64_t parts = pieces * cuts;
+  const Workspace workspace(context, results * parts * static_cast<int64_t>(sizeof(A)));
+  A* partial = workspace.ptr<A>();
+  const int64_t work = std::max<int64_t>(1, run.extent * outer / parts);
+  parallel_for(
+      results * parts, std::max<int64_t>(1, kPiece / work), [&](int64_t begin, int64_t end) {
+        for (int64_t task = begin; task < end; ++task) {
+          const int64_t part = task % parts;
+          const T* from = x + plan.kept.offsets(task / parts).first;
+          A total = R::template identity<T>();
+          if (cuts > 1) {
+            const int64_t at = part * kPiece;
+            total = run_of<R, T>(from + at * run.x_stride, std::min(kPiece, run.extent - at),
+                                 run.x_stride);
+          } else {
+            const int64_t last = std::min(outer, (part + 1) * runs_per_piece);
+            for (int64_t i = part * runs_per_piece; i < last; ++i) {
+              R::merge(total, static_cast<A>(run_of<R, T>(from + plan.reduced.offsets(i).first,
+                                                          run.extent, run.x_stride)));
+            }
+          }
+          partial[task] = total;
+        }
+      });
+  for (int64_t i = 0; i < results; ++i) {
+    A total = partial[i * parts];
+    for (int64_t part = 1; part < parts; ++part) R::merge(total, partial[i * parts + part]);
+    y[plan.kept.offsets(i).second] = static_cast<Out>(total);
+  }
+}
+
+// Neighbours in x go into neighbouring results: rows are taken in one by one, in at most kChunks
+// chunks of rows whose partial results are merged in order.
+template <class R, class T, class Out>
+void reduce_rows(KernelContext& context, Plan plan, const T* x, Out* y) {
+  using A = typename R::template Accumulator<T>;
+  constexpr int64_t kChunks = 16, kShortest = 64, kColumns = 512;
+  const Axis columns = plan.kept.pop();
+  const int64_t rows = plan.reduced.count(), outer = plan.kept.count(), width = columns.extent;
+  const int64_t chunk = std::max(kShortest, (rows + kChunks - 1) / kChunks);
+  const int64_t chunks = (rows + chunk - 1) / chunk, blocks = (width + kColumns - 1) / kColumns;
+  const Workspace workspace(context, outer * chunks * width * static_cast<int64_t>(sizeof(A)));
+  A* partial = workspace.ptr<A>();
+  const int64_t work = std::min(rows, chunk) * std::min(width, kColumns);
+  parallel_for(
+      outer * chunks * blocks, std::max<int64_t>(1, 32768 / work), [&](int64_t begin, int64_t end) {
+        for (int64_t task = begin; task < end; ++task) {
+          const int64_t column = task % blocks * kColumns, part = task / blocks;
+          const int64_t count = std::min(kColumns, width - column);
+          const T* from = x + plan.kept.offsets(part / chunks).first + column * columns.x_stride;
+          A* into = partial + part * width + column;
+          std::fill_n(into, count, R::template identity<T>());
+          const int64_t last = std::min(rows, (part % chunks + 1) * chunk);
+          for (int64_t r = part % chunks * chunk; r < last; ++r) {
+            const T* line = from + plan.reduced.offsets(r).first;
+            for (int64_t i = 0; i < count; ++i)
+              R::merge(into[i], static_cast<A>(line[i * columns.x_stride]));
+          }
+        }
+      });
+  for (int64_t o = 0; o < outer; ++o) {
+    Out* to = y + plan.kept.offsets(o).second;
+    A* first = partial + o * chunks * width;
+    for (int64_t part = 1; part < chunks; ++part) {
+      for (int64_t i = 0; i < width; ++i) R::merge(first[i], first[part * width + i]);
+    }
+    for (int64_t i = 0; i < width; ++i) to[i * columns.y_stride] = static_cast<Out>(first[i]);
+  }
+}
+
+template <class R, class T, class Out>
+void reduce(KernelContext& context, const TensorView& x, const TensorView& y) {
+  if (y.numel() == 0) return;
+  const Plan plan(x, y);
+  if (x.numel() == 0) {
+    for (int64_t i = 0, n = plan.kept.count(); i < n; ++i) {
+      y.ptr<Out>()[plan.kept.offsets(i).second] = static_cast<Out>(R::template identity<T>());
+    }
+    return;
+  }
+  const auto innermost = [](const Axes& axes) {
+    return axes.rank > 0 ? axes.axis[axes.rank - 1].x_stride : std::numeric_limits<int64_t>::max();
+  };
+  if (innermost(plan.kept) < innermost(plan.reduced)) {
+    reduce_rows<R, T, Out>(context, plan, x.ptr<T>(), y.ptr<Out>());
+  } else {
+    reduce_runs<R, T, Out>(context, plan, x.ptr<T>(), y.ptr<Out>());
+  }
+}
+
+void sum(KernelContext& context, const TensorView& x, const TensorView& y) {
+  detail::dispatch_over<float, double, int64_t, int32_t, uint8_t, bool>(
+      x.dtype, "sum", [&]<class T>(TypeTag<T>) {
+        using Out = std::conditional_t<std::is_integral_v<T>, int64_t, T>;
+        reduce<Sum, T, Out>(context, x, y);
+      });
+}
+
+template <int kSign>
+void extremum(KernelContext& context, const TensorView& x, const TensorView& y) {
+  dispatch_numeric(x.dtype, kSign > 0 ? "amax" : "amin",
+                   [&]<class T>(TypeTag<T>) { reduce<Extremum<kSign>, T, T>(context, x, y); });
+}
+
+// Calls body(x, y, step of x, step of y) for each line along `axis`.
+template <class T, class Out, class F>
+void for_each_line(const TensorView& x, const TensorView& y, int axis, F&& body) {
+  Axes lines;
+  for (int i = 0; i < x.rank(); ++i) {
+    if (i != axis) lines.add({x.shape[i], x.strides[i], y.strides[i]});
+  }
+  parallel_for(lines.count(), std::max<int64_t>(1, 8192 / x.shape[axis]),
+               [&](int64_t begin, int64_t end) {
+                 for (int64_t line = begin; line < end; ++line) {
+                   const auto [at_x, at_y] = lines.offsets(line);
+                   body(x.ptr<T>() + at_x, y.ptr<Out>() + at_y, x.strides[axis], y.strides[axis]);
+                 }
+               });
+}
+
+template <int kSign>
+void arg_extremum(KernelContext&, const TensorView& x, const TensorView& y, int axis) {
+  const int64_t count = x.shape[axis];
+  dispatch_numeric(x.dtype, kSign > 0 ? "argmax" : "argmin", [&]<class T>(TypeTag<T>) {
+    for_each_line<T, int64_t>(x, y, axis,
+                              [count](const T* from, int64_t* to, int64_t step, int64_t) {
+                                int64_t best = 0;
+                                for (int64_t i = 0; i < count; ++i) {
+                                  const T value = from[i * step], leader = from[best * step];
+                                  if constexpr (std::is_floating_point_v<T>) {
+                                    if (std::isnan(leader)) break;
+                                    if (std::isnan(value)) best = i;
+                                  }
+                                  if (kSign > 0 ? value > leader : value < leader) best = i;
+                                }
+                                *to = best;
+                              });
+  });
+}
+
+void cumsum(KernelContext&, const TensorView& x, const TensorView& y, int axis) {
+  const int64_t count = x.shape[axis];
+  if (x.numel() == 0) return;
+  dispatch_floating(x.dtype, "cumsum", [&]<class T>(TypeTag<T>) {
+    for_each_line<T, T>(x, y, axis, [count](const T* from, T* to, int64_t step, int64_t to_step) {
+      double total = 0;
+      for (int64_t i = 0; i < count; ++i) {
+        total += static_cast<double>(from[i * step]);
+        to[i * to_step] = static_cast<T>(total);
+      }
+    });
+  });
+}
+
+}  // namespace
+
+void register_reduce() {
+  kernels::sum.set(DeviceType::cpu, sum);
+  kernels::amax.set(DeviceType::cpu, extremum<1>);
+  kernels::amin.set(DeviceType::cpu, extremum<-1>);
+  kernels::argmax.set(DeviceType::cpu, arg_extremum<1>);
+  kernels::argmin.set(DeviceType::cpu, arg_extremum<-1>);
+  kernels::cumsum.set(DeviceType::cpu, cumsum);
+}
+
+}  // namespace sash::cpu

@@ -1,0 +1,73 @@
+#include "backend.h"
+
+#include <chrono>
+#include <cstring>
+#include <fstream>
+
+#include "../../../core/error.h"
+#include "../../../core/parallel.h"
+
+namespace sash::cpu {
+namespace {
+
+using Time = std::chrono::steady_clock::time_point;
+
+std::string processor_name() {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    const size_t colon = line.find(": ");
+    if (line.starts_with("model name") && colon != std::string::npos) {
+      return line.substr(colon + 2);
+    }
+  }
+  return "unknown processor";
+}
+
+[[noreturn]] void throw_no_capture(const char* op) {
+  throw NotImplemented(op, "the cpu backend runs work at once and cannot capture it");
+}
+
+}  // namespace
+
+std::string CpuBackend::description(Device) const {
+  const int threads = num_threads();
+  return processor_name() + ", " + std::to_string(threads) +
+         (threads == 1 ? " thread" : " threads");
+}
+
+void* CpuBackend::allocate(int64_t bytes, Device, Stream) { return allocator_.allocate(bytes); }
+
+void CpuBackend::deallocate(void* memory, int64_t bytes, Device, Stream) noexcept {
+  allocator_.deallocate(memory, bytes);
+}
+
+MemoryStats CpuBackend::memory_stats(Device) const { return allocator_.stats(); }
+void CpuBackend::reset_peak(Device) { allocator_.reset_peak(); }
+void CpuBackend::empty_cache(Device) { allocator_.empty_cache(); }
+void CpuBackend::set_cache_limit(Device, int64_t bytes) { allocator_.set_limit(bytes); }
+
+void CpuBackend::copy(void* dst, Device, const void* src, Device, int64_t bytes, Stream) {
+  if (bytes > 0) std::memcpy(dst, src, static_cast<size_t>(bytes));
+}
+
+Event CpuBackend::create_event(Device) { return {new Time(std::chrono::steady_clock::now())}; }
+
+void CpuBackend::destroy_event(Device, Event event) { delete static_cast<Time*>(event.handle); }
+
+void CpuBackend::record(Event event, Device, Stream) {
+  *static_cast<Time*>(event.handle) = std::chrono::steady_clock::now();
+}
+
+double CpuBackend::elapsed_ms(Event start, Event stop, Device) {
+  const auto elapsed = *static_cast<Time*>(stop.handle) - *static_cast<Time*>(start.handle);
+  return std::chrono::duration<double, std::milli>(elapsed).count();
+}
+
+void CpuBackend::begin_capture(Device, Stream) { throw_no_capture("begin_capture"); }
+void* CpuBackend::end_capture(Device, Stream) { throw_no_capture("end_capture"); }
+void CpuBackend::replay(void*, Device, Stream) { throw_no_capture("replay"); }
+void CpuBackend::destroy_graph(void*) {}
+
+void register_cpu_backend() { register_backend(std::make_unique<CpuBackend>()); }
+
+}  // namespace sash::cpu

@@ -1,0 +1,51 @@
+#pragma once
+
+#include "../../../core/backend.h"
+#include "allocator.h"
+
+namespace sash::cpu {
+
+/// The processor: memory from a caching allocator, work done before each call returns. There is one
+/// stream (null), and no capture.
+class CpuBackend final : public Backend {
+ public:
+  DeviceType type() const override { return DeviceType::cpu; }
+  int device_count() const override { return 1; }
+  /// Model name and number of threads.
+  std::string description(Device device) const override;
+
+  void* allocate(int64_t bytes, Device device, Stream stream) override;
+  void deallocate(void* memory, int64_t bytes, Device device, Stream stream) noexcept override;
+  MemoryStats memory_stats(Device device) const override;
+  void reset_peak(Device device) override;
+  void empty_cache(Device device) override;
+  void set_cache_limit(Device device, int64_t bytes) override;
+
+  void copy(void* dst, Device to, const void* src, Device from, int64_t bytes,
+            Stream stream) override;
+
+  Stream current_stream(Device) override { return {}; }
+  void set_current_stream(Device, Stream) override {}
+  Stream create_stream(Device) override { return {}; }
+  void destroy_stream(Device, Stream) override {}
+  void synchronize(Device) override {}
+
+  Event create_event(Device device) override;
+  void destroy_event(Device device, Event event) override;
+  void record(Event event, Device device, Stream stream) override;
+  void wait(Event, Device, Stream) override {}
+  double elapsed_ms(Event start, Event stop, Device device) override;
+
+  void begin_capture(Device device, Stream stream) override;
+  void* end_capture(Device device, Stream stream) override;
+  void replay(void* graph, Device device, Stream stream) override;
+  void destroy_graph(void* graph) override;
+
+ private:
+  CachingAllocator allocator_;
+};
+
+/// Installs the backend of `DeviceType::cpu`.
+void register_cpu_backend();
+
+}  // namespace sash::cpu

@@ -1,0 +1,186 @@
+#include "../../../tensor/kernels/memory.h"
+
+#include <cstring>
+
+#include "../../../core/dispatch.h"
+#include "../elementwise/elementwise.h"
+
+namespace sash::cpu {
+namespace {
+
+template <class T>
+inline constexpr bool kIsHalf = std::is_same_v<T, float16> || std::is_same_v<T, bfloat16>;
+
+template <class To, class From>
+To cast(From value) {
+  if constexpr (kIsHalf<From>) {
+    return cast<To>(static_cast<float>(value));
+  } else if constexpr (std::is_same_v<To, bool>) {
+    return value != From(0);
+  } else if constexpr (kIsHalf<To>) {
+    return To(static_cast<float>(value));
+  } else {
+    return static_cast<To>(value);
+  }
+}
+
+void fill(KernelContext&, const TensorView& y, const Scalar& value) {
+  dispatch_all(y.dtype, "fill", [&]<class T>(TypeTag<T>) {
+    const T element = value.to<T>();
+    for_each_block<T>(
+        Order::memory, [element](int64_t, int64_t n, T* out) { std::fill_n(out, n, element); }, y);
+  });
+}
+
+constexpr int64_t kTile = 32;
+
+/// An axis along which x is (nearly) contiguous though y is not; -1 where rows serve both.
+int transposed_axis(const Walk<2>& walk) {
+  const auto last = static_cast<size_t>(walk.rank - 1);
+  int best = -1;
+  int64_t least = walk.stride[1][last];
+  for (size_t axis = 0; axis < last; ++axis) {
+    const int64_t step = walk.stride[1][axis];
+    if (step == 0 || step >= least || walk.extent[axis] < 8) continue;
+    best = static_cast<int>(axis);
+    least = step;
+  }
+  return walk.extent[last] < 8 ? -1 : best;
+}
+
+/// Copies rows x columns elements through a tile that is read along x and written along y.
+template <class T>
+void copy_tile(const T* x, const int64_t (&x_step)[2], T* y, const int64_t (&y_step)[2],
+               int64_t rows, int64_t columns) {
+  T tile[kTile][kTile];
+  for (int64_t c = 0; c < columns; ++c) {
+    for (int64_t r = 0; r < rows; ++r) tile[c][r] = x[r * x_step[0] + c * x_step[1]];
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < columns; ++c) y[r * y_step[0] + c * y_step[1]] = tile[c][r];
+  }
+}
+
+/// The innermost axis and `axis` are copied in square tiles, so that both sides use whole cache
+/// lines; each task takes one strip of tiles.
+template <class T>
+void copy_transposed(const Walk<2>& walk, int axis, const T* x, T* y) {
+  const auto last = static_cast<size_t>(walk.rank - 1);
+  const auto row = static_cast<size_t>(axis);
+  const int64_t rows = walk.extent[row], columns = walk.extent[last];
+  const int64_t strips = (rows + kTile - 1) / kTile;
+  Steps outer = walk.extent;
+  outer[row] = strips;
+  outer[last] = 1;
+  const int64_t tasks = walk.count / (rows * columns) * strips;
+  const int64_t grain = std::max<int64_t>(1, kPiece / (kTile * columns));
+  parallel_for(tasks, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t task = begin; task < end; ++task) {
+      Position at(outer, walk.rank, task);
+      at.index[row] *= kTile;
+      const T* from = x + at.offset(walk.stride[1], walk.rank);
+      T* to = y + at.offset(walk.stride[0], walk.rank);
+      const int64_t height = std::min(kTile, rows - at.index[row]);
+      const int64_t x_step[2] = {walk.stride[1][row], walk.stride[1][last]};
+      const int64_t y_step[2] = {walk.stride[0][row], walk.stride[0][last]};
+      for (int64_t c = 0; c < columns; c += kTile) {
+        copy_tile(from + c * x_step[1], x_step, to + c * y_step[1], y_step, height,
+                  std::min(kTile, columns - c));
+      }
+    }
+  });
+}
+
+/// Elements of one dtype, as plain words of their size.
+template <class T>
+void copy_words(const TensorView& x, const TensorView& y) {
+  const auto walk = make_walk<2>({&y, &x}, Order::memory);
+  const int axis = transposed_axis(walk);
+  if (axis >= 0) return copy_transposed(walk, axis, x.ptr<T>(), y.ptr<T>());
+  parallel_for(walk.count, kPiece, [&](int64_t begin, int64_t end) {
+    Operand<T> to(y, walk, 0), from(x, walk, 1);
+    const int64_t step = to.linear() ? end - begin : kBlock;
+    for (int64_t flat = begin; flat < end; flat += step) {
+      const Position at(walk.extent, walk.rank, flat);
+      const int64_t n = std::min(step, end - flat);
+      T* block = to.linear() ? y.ptr<T>() + flat : to.buffer();
+      if (from.linear()) {
+        std::copy_n(x.ptr<T>() + flat, n, block);
+      } else {
+        from.gather(at, n, block);
+      }
+      if (!to.linear()) to.write(at, n);
+    }
+  });
+}
+
+template <class From, class To>
+void copy_cast(const TensorView& x, const TensorView& y) {
+  for_each_block<To, From>(
+      Order::memory,
+      [](int64_t, int64_t n, To* out, const From* in) {
+        for (int64_t i = 0; i < n; ++i) out[i] = cast<To>(in[i]);
+      },
+      y, x);
+}
+
+void copy(KernelContext&, const TensorView& x, const TensorView& y) {
+  if (x.dtype != y.dtype) {
+    dispatch_all(x.dtype, "copy", [&]<class From>(TypeTag<From>) {
+      dispatch_all(y.dtype, "copy", [&]<class To>(TypeTag<To>) { copy_cast<From, To>(x, y); });
+    });
+    return;
+  }
+  dispatch_words(x.dtype, [&]<class Word>(TypeTag<Word>) { copy_words<Word>(x, y); });
+}
+
+void accumulate(KernelContext&, const TensorView& x, const TensorView& y) {
+  sash::detail::dispatch_over<float, double, float16, bfloat16>(
+      y.dtype, "accumulate", [&]<class T>(TypeTag<T>) {
+        for_each_block<T, T, T>(
+            Order::memory,
+            [](int64_t, int64_t n, T* out, const T* old, const T* more) {
+              if constexpr (kIsHalf<T>) {
+                for (int64_t i = 0; i < n; ++i) {
+                  out[i] = T(static_cast<float>(old[i]) + static_cast<float>(more[i]));
+                }
+              } else {
+                BlockOut<T>(out, n) = BlockIn<T>(old, n) + BlockIn<T>(more, n);
+              }
+            },
+            y, y, x);
+      });
+}
+
+void arange(KernelContext&, const TensorView& y, const Scalar& start, const Scalar& step) {
+  const bool exact = start.is_integer() && step.is_integer();
+  // Unsigned: i step may pass the ends of int64 on the way to a number within them.
+  const auto counted = [&](int64_t i) {
+    return static_cast<int64_t>(start.to<uint64_t>() +
+                                static_cast<uint64_t>(i) * step.to<uint64_t>());
+  };
+  dispatch_all(y.dtype, "arange", [&]<class T>(TypeTag<T>) {
+    for_each_block<T>(
+        Order::row_major,
+        [&](int64_t flat, int64_t n, T* out) {
+          for (int64_t i = 0; i < n; ++i) {
+            out[i] =
+                exact
+                    ? cast<T>(counted(flat + i))
+                    : cast<T>(start.to_double() + static_cast<double>(flat + i) * step.to_double());
+          }
+        },
+        y);
+  });
+}
+
+}  // namespace
+
+void register_memory() {
+  kernels::fill.set(DeviceType::cpu, fill);
+  kernels::copy.set(DeviceType::cpu, copy);
+  kernels::accumulate.set(DeviceType::cpu, accumulate);
+  kernels::arange.set(DeviceType::cpu, arange);
+}
+
+}  // namespace sash::cpu

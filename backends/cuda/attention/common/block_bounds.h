@@ -1,0 +1,21 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "../../../../core/kernel.h"
+#include "../../../../core/tensor_view.h"
+
+namespace sash::cuda {
+
+/// What the queries of a block have in common: summary[b, h, m] = {min lo, max lo, min hi, max hi}
+/// over the ranges [lo, hi) of queries [m query_rows, (m + 1) query_rows). `bounds` is int32
+/// [B or 1, H or 1, S_q, 2], contiguous, `summary` [B or 1, H or 1, ceil(S_q / query_rows)].
+///
+/// `seen_by` [B or 1, H or 1, key_blocks], if given, says of each block of 64 keys which blocks of
+/// queries may see it: {m, -n} where these are among [m, n), or m >= n if there are none.
+void summarise_bounds(const KernelContext& context, const TensorView& bounds, int64_t query_rows,
+                      int4* summary, int2* seen_by = nullptr, int64_t key_blocks = 0);
+
+}  // namespace sash::cuda

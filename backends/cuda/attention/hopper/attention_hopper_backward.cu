@@ -1,0 +1,96 @@
+#include <optional>
+
+#include "../../../../tensor/kernels/memory.h"
+#include "../common/attention_diagonals.cuh"
+#include "attention_hopper.h"
+#include "attention_hopper_backward.cuh"
+#include "../common/attention_limits.h"
+
+namespace sash::cuda {
+namespace {
+
+/// A view whose rows the copy engine can read: itself, or a contiguous copy.
+class Readable {
+ public:
+  Readable(KernelContext& context, const TensorView& x) : view_(x) {
+    if (fits_tensor_map(x)) return;
+    copy_.emplace(context, x.numel() * size_of(x.dtype));
+    view_.strides = contiguous_strides(x.shape);
+    view_.data = copy_->ptr<void>();
+    kernels::copy(context, x, view_);
+  }
+  const TensorView& view() const { return view_; }
+
+ private:
+  TensorView view_;
+  std::optional<Workspace> copy_;
+};
+
+}  // namespace
+
+bool attention_hopper_runs(Device device) {
+  return has_hopper_code(device) &&
+         shared_memory_limit(device) >= static_cast<int>(hopper::kSharedBytes);
+}
+
+bool attention_hopper_takes(const kernels::AttentionInputs& inputs) {
+  const auto& [q, k, v] = inputs;
+  const auto fits = [](const TensorView& x) {
+    return fits_tensor_map(x) && x.shape[3] % 8 == 0 && x.shape[3] <= 256;
+  };
+  return fits(q) && fits(k) && fits(v);
+}
+
+void attention_hopper_backward(KernelContext& context, const kernels::AttentionInputs& inputs,
+                               const kernels::AttentionParams& params,
+                               const kernels::AttentionGradients& gradients) {
+  using namespace hopper;
+  const auto& [q, k, v] = inputs;
+  const Readable g(context, gradients.g);
+  const BoundsSummary summary(context, inputs, params, true);
+  with_tiles(q.dtype, std::max(q.shape[3], v.shape[3]), [&]<class T, int width>() {
+    const Problem<T> p(inputs, params, summary.bounds());
+    const int slab = slab_of(p.plain ? width : general_width(width));
+    Backward<T> call{
+        .problem = p,
+        .q = tensor_map(q, slab),
+        .k = tensor_map(k, slab),
+        .v = tensor_map(v, slab),
+        .g = tensor_map(g.view(), slab),
+        .out = gradients.out.ptr<const T>(),
+        .lse = gradients.lse.ptr<const float>(),
+        .g_lse = gradients.g_lse ? gradients.g_lse->ptr<const float>() : nullptr,
+        .dq = gradients.dq.ptr<T>(),
+        .dk = gradients.dk.ptr<T>(),
+        .dv = gradients.dv.ptr<T>(),
+        .dbias = gradients.dbias ? gradients.dbias->ptr<float>() : nullptr,
+        .terms = nullptr,
+        .terms_map = {},
+        .diagonals = nullptr,
+        .qk_width = static_cast<int>(q.shape[3]),
+        .v_width = static_cast<int>(v.shape[3]),
+        .schedule = {},
+    };
+    const int64_t blocks = int64_t{p.batches} * p.heads * p.map.query_blocks;
+    const Workspace terms(context, blocks * static_cast<int64_t>(sizeof(Terms)));
+    call.terms = terms.ptr<Terms>();
+    call.terms_map = tensor_map(terms.ptr<float>(), blocks, sizeof(Terms) / sizeof(float));
+    if (p.plain) {
+      backward_queries<T, width>(context, call);
+      backward_keys<T, width>(context, call);
+      return;
+    }
+    std::optional<Workspace> diagonals;
+    if (gradients.drelative) {
+      const int64_t columns = gradients.drelative->shape[2];
+      diagonals.emplace(context, blocks * columns * static_cast<int64_t>(sizeof(float)));
+      call.diagonals = diagonals->ptr<float>();
+    }
+    backward_queries_general<T, general_width(width)>(context, call);
+    if (diagonals) sum_diagonals(context, call.diagonals, p.map.query_blocks, *gradients.drelative);
+    diagonals.reset();
+    backward_keys_general<T, general_width(width)>(context, call);
+  });
+}
+
+}  // namespace sash::cuda

@@ -1,0 +1,58 @@
+#include <optional>
+
+#include "../common/attention_diagonals.cuh"
+#include "attention_mma.h"
+#include "attention_mma_backward.cuh"
+
+namespace sash::cuda {
+namespace {
+
+template <class T>
+void backward(const KernelContext& context, const kernels::AttentionInputs& inputs,
+              const kernels::AttentionParams& params,
+              const kernels::AttentionGradients& gradients) {
+  using namespace mma;
+  const BoundsSummary summary(context, inputs, params);
+  Backward<T> call{.problem = Problem<T>(inputs, params, summary.bounds()),
+                   .q = rows_of<const T>(inputs.q),
+                   .k = rows_of<const T>(inputs.k),
+                   .v = rows_of<const T>(inputs.v),
+                   .g = rows_of<const T>(gradients.g),
+                   .out = rows_of<const T>(gradients.out),
+                   .lse = gradients.lse.ptr<const float>(),
+                   .g_lse = gradients.g_lse ? gradients.g_lse->ptr<const float>() : nullptr,
+                   .dq = rows_of<T>(gradients.dq),
+                   .dk = rows_of<T>(gradients.dk),
+                   .dv = rows_of<T>(gradients.dv),
+                   .dbias = gradients.dbias ? gradients.dbias->ptr<float>() : nullptr,
+                   .terms = nullptr,
+                   .diagonals = nullptr};
+  const int64_t heads = int64_t{call.problem.batches} * call.problem.heads;
+  const Workspace terms(context,
+                        heads * call.padded_queries() * static_cast<int64_t>(sizeof(RowTerms)));
+  call.terms = terms.ptr<RowTerms>();
+
+  const int64_t blocks =
+      call.padded_queries() / query_rows<T>(std::max(call.q.width, call.v.width));
+  std::optional<Workspace> diagonals;
+  if (gradients.drelative) {
+    const int64_t columns = gradients.drelative->shape[2];
+    diagonals.emplace(context, heads * blocks * columns * static_cast<int64_t>(sizeof(float)));
+    call.diagonals = diagonals->template ptr<float>();
+  }
+  backward_queries(context, call);
+  if (diagonals) sum_diagonals(context, call.diagonals, blocks, *gradients.drelative);
+  diagonals.reset();
+  backward_keys(context, call);
+}
+
+}  // namespace
+
+void attention_mma_backward(KernelContext& context, const kernels::AttentionInputs& inputs,
+                            const kernels::AttentionParams& params,
+                            const kernels::AttentionGradients& gradients) {
+  mma::with_type(inputs.q.dtype,
+                 [&]<class T>() { backward<T>(context, inputs, params, gradients); });
+}
+
+}  // namespace sash::cuda

@@ -1,0 +1,228 @@
+#include "../../../../ops/kernels/attention.h"
+
+#include "../../../../core/dispatch.h"
+#include "../../../../tensor/kernels/memory.h"
+#include "../common/attention_backward.h"
+#include "../common/attention_choice.h"
+#include "../common/attention_limits.h"
+#include "../common/attention_problem.cuh"
+
+/// Attention in tiles with a running softmax (M. Milakov and N. Gimelshein, "Online normalizer
+/// calculation for softmax", 2018; T. Dao et al., "FlashAttention", NeurIPS 2022).
+namespace sash::cuda {
+namespace {
+
+using namespace attn;
+
+template <class T, int width_, int rows>
+struct ForwardTile : Tile<T, width_, rows, rows> {
+  using Base = Tile<T, width_, rows, rows>;
+  using Flags = attn::Flags<rows, rows>;
+  /// Keys make room for weights.
+  static constexpr int kKeySize = std::max(Base::kSize, Base::kSquareSize);
+  static constexpr int kMost =
+      static_cast<int>(sizeof(T) * (2 * Base::kSize + kKeySize) + sizeof(Flags));
+  static constexpr int kRegisters = sizeof(T) == 8 ? 232 : width_ <= 64 ? 128 : 168;
+  static constexpr int kBlocks = blocks_per_multiprocessor(kMost, kRegisters);
+};
+
+template <class T, int width>
+inline constexpr int kForwardRows = width * sizeof(T) <= 512    ? 64
+                                    : width * sizeof(T) <= 1024 ? 32
+                                                                : 16;
+
+template <class T>
+struct Forward {
+  Problem<T> problem;
+  Rows<T> q, k, v, out;
+  T* lse;
+};
+
+/// The running softmax of the rows of one thread, exponents to the base 2. `total` is the thread's
+/// share of a row's sum.
+template <class S, class T>
+struct Softmax {
+  T highest[S::kMyRows], total[S::kMyRows];
+
+  __device__ Softmax() {
+#pragma unroll
+    for (int i = 0; i < S::kMyRows; ++i) {
+      highest[i] = -kInfinity<T>;
+      total[i] = 0;
+    }
+  }
+
+  /// Turns scores into weights relative to the highest score so far, and sums of earlier weights
+  /// into the same terms.
+  __device__ void update(typename S::Scores& score, typename S::Sums& sum) {
+#pragma unroll
+    for (int i = 0; i < S::kMyRows; ++i) {
+      T now = highest[i];
+#pragma unroll
+      for (int j = 0; j < S::kMyColumns; ++j) now = max(now, score[i][j]);
+      now = S::reduce_row(now, [](T a, T b) { return max(a, b); });
+      const T shift = now == -kInfinity<T> ? T(0) : now;
+      const T rescale = power_of_two(highest[i] - shift);
+      highest[i] = now;
+      total[i] *= rescale;
+#pragma unroll
+      for (int j = 0; j < S::kMyColumns; ++j) {
+        score[i][j] = power_of_two(score[i][j] - shift);
+        total[i] += score[i][j];
+      }
+#pragma unroll
+      for (int f = 0; f < S::kMyFeatures; ++f) sum[i][f] *= rescale;
+    }
+  }
+};
+
+/// One block computes kRows rows of out and lse.
+template <class S, bool general, class T = typename S::Element>
+__global__ void __launch_bounds__(kBlock, S::kBlocks)
+    forward_kernel(const __grid_constant__ Forward<T> x) {
+  extern __shared__ __align__(16) unsigned char shared[];
+  T* q = reinterpret_cast<T*>(shared);  // [kRows][width]
+  T* k = q + S::kSize;                  // [kRows][width], then
+  T* weights = k;                       // [kRows][kRows]
+  T* v = k + S::kKeySize;               // [kRows][width]
+  auto& flags = *reinterpret_cast<typename S::Flags*>(v + S::kSize);
+
+  const Problem<T>& p = x.problem;
+  const Place place(p.queries, S::kRows, p.heads);
+  const int64_t b = place.b, h = place.h, head = b * p.heads + h;
+  const int query = (place.tiles - 1 - place.tile) * S::kRows;  // longest causal rows first
+  const int query_block = query / kMapRows;
+  const Rows<T> keys = x.k.at(b, p.group_of(h)), values = x.v.at(b, p.group_of(h));
+  const Visible<T> visible(p, b, h);
+  const Scores<T, general, S> score_of(p, b, h);
+
+  S::read_rows(x.q.at(b, h), query, p.queries, q);
+  typename S::Sums sum = {};
+  Softmax<S, T> softmax;
+  BlockWalk walk(p.map.by_query, visible.map_head * p.map.query_blocks + query_block);
+  while (walk.next([&](int n) { return visible.left(query_block, n); })) {
+    for (int part = 0; part < kMapKeys; part += S::kRows) {
+      const int key = walk.block * kMapKeys + part;
+      if (!flags.fill(visible, walk, head, query, key)) continue;
+      S::read_columns(keys, key, p.keys, k);
+      S::read_columns(values, key, p.keys, v);
+      S::template wait<1>();
+      typename S::Scores score = {};
+      S::multiply_rows(q, k, score);
+      score_of(score, query, key);
+      if (walk.masked) {
+        S::for_each([&](int i, int j) {
+          if (!S::column_bit(flags.seen[S::row(i)], j)) score[i][j] = -kInfinity<T>;
+        });
+      }
+      softmax.update(score, sum);
+      if (p.dropout.any) {
+        S::for_each([&](int i, int j) {
+          score[i][j] *= S::column_bit(flags.kept[S::row(i)], j) ? p.dropout.kept : T(0);
+        });
+      }
+      S::template wait<0>();  // v is there, k is free
+      S::put(score, weights);
+      __syncwarp();
+      S::multiply(weights, v, sum);
+    }
+  }
+
+  T factor[S::kMyRows];
+#pragma unroll
+  for (int i = 0; i < S::kMyRows; ++i) {
+    const T total = S::reduce_row(softmax.total[i], [](T a, T b) { return a + b; });
+    factor[i] = total == 0 ? T(0) : 1 / total;
+    const int row = query + S::row(i);
+    if (S::tx() != 0 || row >= p.queries) continue;
+    x.lse[head * p.queries + row] =
+        total == 0 ? kInfinity<T> : (softmax.highest[i] + std::log2(total)) * static_cast<T>(kLn2);
+  }
+  S::write(sum, factor, x.out.at(b, h), query, p.queries);
+}
+
+template <class S, bool general, class T>
+void forward(const KernelContext& context, const Forward<T>& call) {
+  static constinit std::atomic<uint64_t> allowed{0};
+  const auto& p = call.problem;
+  launch(context, forward_kernel<S, general>, allowed,
+         p.batches * p.heads * tiles_of(p.queries, S::kRows), kBlock, S::kMost, S::kMost, call);
+}
+
+void forward_by_cores(const KernelContext& context, const kernels::AttentionInputs& x,
+                      const kernels::AttentionParams& params, const TensorView& out,
+                      const TensorView& lse) {
+  const int64_t features = features_of(x);
+  dispatch_floating(x.q.dtype, "attention", [&]<class T>(TypeTag<T>) {
+    const Bounds bounds(context, params);
+    const Forward<T> call{Problem<T>(x, params, bounds.ranges()),
+                          rows_of<T>(x.q),
+                          rows_of<T>(x.k),
+                          rows_of<T>(x.v),
+                          rows_of<T>(out),
+                          lse.ptr<T>()};
+    dispatch_tile(
+        features, call.problem,
+        [&]<int width, bool general>(std::integral_constant<int, width>,
+                                     std::bool_constant<general>) {
+          constexpr int rows = kForwardRows<T, width>;
+          with_shape_that_fits<ForwardTile<T, width, rows>, ForwardTile<T, width, rows / 2>>(
+              context.device, [&]<class S>() { forward<S, general>(context, call); });
+        });
+  });
+}
+
+/// Whether a call has no scores: no batch, no head, no query or no key. Kernels take no such call.
+bool has_no_scores(const kernels::AttentionInputs& x) {
+  return x.q.numel() == 0 || x.k.shape[2] == 0;
+}
+
+void fill(KernelContext& context, const TensorView& y, double value) {
+  if (y.numel() > 0) kernels::fill(context, y, value);
+}
+
+void attention_forward(KernelContext& context, const kernels::AttentionInputs& x,
+                       const kernels::AttentionParams& params, const TensorView& out,
+                       const TensorView& lse) {
+  if (has_no_scores(x)) {
+    fill(context, out, 0);
+    fill(context, lse, std::numeric_limits<double>::infinity());
+    return;
+  }
+  switch (choose_attention(context, x)) {
+    case AttentionKernels::hopper:
+      return attention_hopper_forward(context, x, params, out, lse);
+    case AttentionKernels::mma:
+      return attention_mma_forward(context, x, params, out, lse);
+    case AttentionKernels::simple:
+      return forward_by_cores(context, x, params, out, lse);
+  }
+}
+
+void attention_backward(KernelContext& context, const kernels::AttentionInputs& x,
+                        const kernels::AttentionParams& params,
+                        const kernels::AttentionGradients& gradients) {
+  if (has_no_scores(x)) {
+    for (const TensorView* y : {&gradients.dq, &gradients.dk, &gradients.dv, gradients.drelative}) {
+      if (y) fill(context, *y, 0);
+    }
+    return;
+  }
+  switch (choose_attention(context, x)) {
+    case AttentionKernels::hopper:
+      return attention_hopper_backward(context, x, params, gradients);
+    case AttentionKernels::mma:
+      return attention_mma_backward(context, x, params, gradients);
+    case AttentionKernels::simple:
+      return backward_by_cores(context, x, params, gradients);
+  }
+}
+
+}  // namespace
+
+void register_attention() {
+  kernels::attention_forward.set(DeviceType::cuda, attention_forward);
+  kernels::attention_backward.set(DeviceType::cuda, attention_backward);
+}
+
+}  // namespace sash::cuda

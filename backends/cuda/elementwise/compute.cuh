@@ -1,0 +1,67 @@
+#pragma once
+
+#include <type_traits>
+
+#include "../../../core/dispatch.h"
+#include "../../../core/scalar.h"
+#include "strided.cuh"
+
+/// float16 and bfloat16 are storage: kernels read them as float32 and round once, on the way back.
+namespace sash::cuda {
+
+template <class T>
+inline constexpr bool kIsHalf = std::is_same_v<T, __half> || std::is_same_v<T, __nv_bfloat16>;
+
+/// What elements of the device type `T` are computed in.
+template <class T>
+using compute_t = std::conditional_t<kIsHalf<T>, float, T>;
+
+template <class T>
+__device__ compute_t<T> widen(T x) {
+  return static_cast<compute_t<T>>(x);
+}
+
+template <class T>
+__device__ T narrow(compute_t<T> x) {
+  return static_cast<T>(x);
+}
+
+/// `f` on widened arguments, its result narrowed.
+template <class Out, class F>
+struct Computed {
+  F f;
+  __device__ Out operator()(auto... x) const { return narrow<Out>(f(widen(x)...)); }
+};
+
+/// `elementwise` with `f` in the compute types of `Out` and `In`.
+template <class Out, class... In, class F, class... Views>
+void compute(const KernelContext& context, F f, const TensorView& y, const Views&... x) {
+  elementwise<Out, In...>(context, Computed<device_t<Out>, F>{f}, y, x...);
+}
+
+/// What a scalar becomes beside elements of the storage type `T`; it is not rounded to a half.
+template <class T>
+using operand_t = compute_t<device_t<T>>;
+template <class T>
+operand_t<T> operand(const Scalar& value) {
+  return value.to<operand_t<T>>();
+}
+
+struct Add {
+  static constexpr const char* name = "add";
+  __device__ auto operator()(auto a, auto b) const { return a + b; }
+};
+
+/// Every floating type, the halves included.
+template <class F>
+void dispatch_any_floating(DType dtype, const char* op, F&& f) {
+  sash::detail::dispatch_over<float, double, float16, bfloat16>(dtype, op, f);
+}
+
+/// Every floating type, int32 and int64.
+template <class F>
+void dispatch_any_numeric(DType dtype, const char* op, F&& f) {
+  sash::detail::dispatch_over<float, double, int64_t, int32_t, float16, bfloat16>(dtype, op, f);
+}
+
+}  // namespace sash::cuda

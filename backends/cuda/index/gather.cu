@@ -1,0 +1,210 @@
+#include "../../../ops/kernels/index.h"
+
+#include "../elementwise/compute.cuh"
+#include "index_flag.h"
+#include "sorted_keys.h"
+
+namespace sash::cuda {
+namespace {
+
+/// y[e] = x[e with the axis at index[e]], or 0 for an index out of range. The walk is over y, the
+/// index, and x at index 0, whose elements lie `step` apart along the axis.
+template <int V, class Word>
+__global__ void __launch_bounds__(kThreads)
+    gather_kernel(const __grid_constant__ Walk<3> walk, const Word* x, int64_t step, int64_t extent,
+                  const int64_t* index, Word* y, IndexFlag* flag) {
+  const int64_t flat = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (flat >= walk.count) return;
+  int64_t offset[3];
+  const int last = walk.rank - 1;
+  const int64_t left = walk.extent[last] - walk.find(flat, V, offset);
+  const int count = left < V ? static_cast<int>(left) : V;
+  const int64_t at = index[offset[1]];
+  Vector<Word, V> values{};
+  if (in_range(flag, IndexOp::gather, at, extent, offset[1])) {
+    values = load<V>(x + offset[2] + at * step, walk.stride[2][last], count);
+  }
+  store<V>(y + offset[0], values, walk.stride[0][last], count);
+}
+
+void gather(KernelContext& context, const TensorView& x, const TensorView& index,
+            const TensorView& y, int axis) {
+  TensorView first = x;
+  first.shape = y.shape;
+  first.strides[axis] = 0;
+  Walk<3> walk = make_walk<3>({&y, &index, &first}, Order::memory);
+  if (walk.count == 0) return;
+  const CardGuard guard(context.device.index);
+  const int last = walk.rank - 1;
+  const int64_t step = x.strides[axis];
+  dispatch_words(x.dtype, [&]<class Word>(TypeTag<Word>) {
+    constexpr int width = 16 / sizeof(Word);
+    const auto launch = [&]<int V>(std::integral_constant<int, V>) {
+      walk.vectors = (walk.vectors + V - 1) / V;
+      walk.count = walk.count / walk.extent[last] * walk.vectors;
+      gather_kernel<V><<<blocks_for(walk.count), kThreads, 0,
+                         static_cast<cudaStream_t>(context.stream.handle)>>>(
+          walk, x.ptr<Word>(), step, x.shape[axis], index.ptr<int64_t>(), y.ptr<Word>(),
+          index_flag(context.device.index));
+    };
+    if (walk.stride[1][last] == 0 && step % width == 0 &&
+        takes_vectors<Word>(walk, 0, y.data, width) &&
+        takes_vectors<Word>(walk, 2, x.data, width)) {
+      launch(std::integral_constant<int, width>{});
+    } else {
+      launch(std::integral_constant<int, 1>{});
+    }
+    SASH_CUDA_CHECK(cudaGetLastError());
+  });
+}
+
+/// The indexed axis: how many indices lie on it, how far y reaches, and the steps along it.
+struct IndexedAxis {
+  int64_t length;
+  int64_t extent;
+  int64_t src_step;
+  int64_t index_step;
+  int64_t y_step;
+};
+
+template <class T>
+__device__ T plus(compute_t<T> a, T b) {
+  return narrow<T>(a + widen(b));
+}
+
+/// A thread for each element of the other axes goes along the indexed one in its order. The walk is
+/// over src, the index and y.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    scatter_lines(const __grid_constant__ Walk<3> others, const IndexedAxis axis, const T* src,
+                  const int64_t* index, T* y, IndexFlag* flag) {
+  const int64_t flat = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (flat >= others.count) return;
+  int64_t offset[3];
+  others.find(flat, 1, offset);
+  for (int64_t j = 0; j < axis.length; ++j) {
+    const int64_t from = offset[1] + j * axis.index_step, at = index[from];
+    if (!in_range(flag, IndexOp::scatter_add, at, axis.extent, from)) continue;
+    T& to = y[offset[2] + at * axis.y_step];
+    to = plus(widen(to), src[offset[0] + j * axis.src_step]);
+  }
+}
+
+// Else indices are sorted by where they point to. The other axes fall into two groups: those that
+// the index depends on (outer), and those along which it only repeats (inner): one sorted index
+// serves a whole line of inner elements.
+
+/// Key of index (o, j): where it points to, o extent + index, or beyond all others if that is out
+/// of range. Its place is o length + j.
+__global__ void __launch_bounds__(kThreads)
+    make_keys(const __grid_constant__ Walk<3> outer, const IndexedAxis axis, const int64_t* index,
+              uint64_t* keys, int64_t* places, IndexFlag* flag) {
+  const int64_t place = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (place >= outer.count * axis.length) return;
+  const int64_t o = place / axis.length, j = place - o * axis.length;
+  int64_t offset[3];
+  outer.find(o, 1, offset);
+  const int64_t from = offset[1] + j * axis.index_step, at = index[from];
+  const bool valid = in_range(flag, IndexOp::scatter_add, at, axis.extent, from);
+  keys[place] = static_cast<uint64_t>(valid ? o * axis.extent + at : outer.count * axis.extent);
+  places[place] = place;
+}
+
+/// A thread for each sorted index and inner element: the first index of each key adds up all.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    scatter_sorted(const __grid_constant__ Walk<3> outer, const __grid_constant__ Walk<3> inner,
+                   const IndexedAxis axis, const uint64_t* keys, const int64_t* places,
+                   const T* src, T* y) {
+  const int64_t flat = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t count = outer.count * axis.length;
+  const int64_t begin = flat / inner.count;
+  if (begin >= count) return;
+  const uint64_t key = keys[begin];
+  if (key == static_cast<uint64_t>(outer.count * axis.extent)) return;
+  if (begin > 0 && keys[begin - 1] == key) return;
+  const int64_t o = static_cast<int64_t>(key) / axis.extent;
+  const int64_t at = static_cast<int64_t>(key) - o * axis.extent;
+  int64_t line[3], element[3];
+  outer.find(o, 1, line);
+  inner.find(flat - begin * inner.count, 1, element);
+  T& to = y[line[2] + element[2] + at * axis.y_step];
+  compute_t<T> total = widen(to);
+#pragma unroll 4
+  for (int64_t i = begin; i < count && keys[i] == key; ++i) {
+    const int64_t j = places[i] - o * axis.length;
+    total += widen(src[line[0] + element[0] + j * axis.src_step]);
+  }
+  to = narrow<T>(total);
+}
+
+/// A walk over src, the index and y along the axes that are `wanted`.
+template <class Wanted>
+Walk<3> walk_along(const TensorView& src, const TensorView& index, const TensorView& y,
+                   Wanted wanted) {
+  TensorView views[3] = {src, index, y};
+  for (int axis = index.rank() - 1; axis >= 0; --axis) {
+    if (wanted(axis)) continue;
+    for (TensorView& view : views) {
+      view.shape.erase(axis);
+      view.strides.erase(axis);
+    }
+  }
+  views[2].shape = views[1].shape = views[0].shape;
+  return make_walk<3>({&views[0], &views[1], &views[2]}, Order::memory);
+}
+
+template <class T>
+void scatter_by_key(const KernelContext& context, const Walk<3>& outer, const Walk<3>& inner,
+                    const IndexedAxis& axis, const TensorView& src, const TensorView& index,
+                    const TensorView& y) {
+  const int64_t count = outer.count * axis.length;
+  const auto stream = static_cast<cudaStream_t>(context.stream.handle);
+  SortedKeys sorted(context, count);
+  make_keys<<<blocks_for(count), kThreads, 0, stream>>>(outer, axis, index.ptr<int64_t>(),
+                                                        sorted.keys(), sorted.places(),
+                                                        index_flag(context.device.index));
+  SASH_CUDA_CHECK(cudaGetLastError());
+  sorted.sort(static_cast<uint64_t>(outer.count * axis.extent));
+  scatter_sorted<<<blocks_for(count * inner.count), kThreads, 0, stream>>>(
+      outer, inner, axis, sorted.keys(), sorted.places(), src.ptr<T>(), y.ptr<T>());
+  SASH_CUDA_CHECK(cudaGetLastError());
+}
+
+void scatter_add(KernelContext& context, const TensorView& y, const TensorView& index,
+                 const TensorView& src, int axis) {
+  constexpr int64_t kShort = 64, kManyLines = 65536;
+  if (index.numel() == 0) return;
+  const IndexedAxis along{index.shape[axis], y.shape[axis], src.strides[axis], index.strides[axis],
+                          y.strides[axis]};
+  const CardGuard guard(context.device.index);
+  const auto repeats = [&](int at) { return index.strides[at] == 0; };
+  const Walk<3> others = walk_along(src, index, y, [&](int at) { return at != axis; });
+  dispatch_any_numeric(y.dtype, "scatter_add", [&]<class S>(TypeTag<S>) {
+    using T = device_t<S>;
+    // Halves are rounded once only where the sum is not kept in y.
+    const bool in_place = along.length == 1 || !kIsHalf<T>;
+    if (in_place && (along.length <= kShort || others.count >= kManyLines)) {
+      scatter_lines<<<blocks_for(others.count), kThreads, 0,
+                      static_cast<cudaStream_t>(context.stream.handle)>>>(
+          others, along, src.ptr<T>(), index.ptr<int64_t>(), y.ptr<T>(),
+          index_flag(context.device.index));
+      SASH_CUDA_CHECK(cudaGetLastError());
+      return;
+    }
+    const Walk<3> outer =
+        walk_along(src, index, y, [&](int at) { return at != axis && !repeats(at); });
+    const Walk<3> inner =
+        walk_along(src, index, y, [&](int at) { return at != axis && repeats(at); });
+    scatter_by_key<T>(context, outer, inner, along, src, index, y);
+  });
+}
+
+}  // namespace
+
+void register_gather() {
+  kernels::gather.set(DeviceType::cuda, gather);
+  kernels::scatter_add.set(DeviceType::cuda, scatter_add);
+}
+
+}  // namespace sash::cuda

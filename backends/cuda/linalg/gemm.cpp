@@ -1,0 +1,209 @@
+#include "gemm.h"
+
+#include <cublasLt.h>
+
+#include <array>
+#include <bit>
+#include <map>
+#include <mutex>
+#include <string>
+
+#include "../../../core/error.h"
+#include "../runtime/check.h"
+
+namespace sash::cuda {
+namespace {
+
+constexpr size_t kWorkspace = size_t{32} << 20;  // what NVIDIA advises for Hopper
+constexpr size_t kMostPlans = 4096;
+
+/// How to compute products of one shape; plain bytes, free to copy.
+struct Plan {
+  cublasLtMatmulDescOpaque_t product;
+  cublasLtMatrixLayoutOpaque_t a, b, c;
+  cublasLtMatmulAlgo_t algorithm;
+  size_t workspace;
+  bool found;
+};
+
+using Key = std::array<int64_t, 18>;
+
+struct Plans {
+  std::mutex mutex;
+  std::map<int, cublasLtHandle_t> handles;
+  std::map<Key, Plan> plans;
+};
+
+// Never deleted: products may be asked for after static destruction.
+Plans& plans() {
+  static auto* all = new Plans();
+  return *all;
+}
+
+class Preference {
+ public:
+  Preference() { SASH_CUDA_CHECK(cublasLtMatmulPreferenceCreate(&handle_)); }
+  ~Preference() { cublasLtMatmulPreferenceDestroy(handle_); }
+  Preference(const Preference&) = delete;
+  Preference& operator=(const Preference&) = delete;
+
+  template <class T>
+  void set(cublasLtMatmulPreferenceAttributes_t attribute, T value) {
+    SASH_CUDA_CHECK(
+        cublasLtMatmulPreferenceSetAttribute(handle_, attribute, &value, sizeof(value)));
+  }
+  cublasLtMatmulPreference_t handle() const { return handle_; }
+
+ private:
+  cublasLtMatmulPreference_t handle_ = nullptr;
+};
+
+cudaDataType_t data_type(DType dtype) {
+  switch (dtype) {
+    case DType::float64:
+      return CUDA_R_64F;
+    case DType::float16:
+      return CUDA_R_16F;
+    case DType::bfloat16:
+      return CUDA_R_16BF;
+    default:
+      return CUDA_R_32F;
+  }
+}
+
+cublasComputeType_t compute_type(DType dtype) {
+  if (dtype == DType::float64) return CUBLAS_COMPUTE_64F;
+  const bool rounded = dtype == DType::float32 && tf32_allowed();
+  return rounded ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+}
+
+/// Bytes that divide the address of the bias; 0 if there is none.
+int64_t bias_alignment(const Product& p) {
+  if (!p.bias) return 0;
+  return int64_t{1} << std::countr_zero(reinterpret_cast<uintptr_t>(p.bias) | 256);
+}
+
+/// cuBLAS counts columns first, so that a row-major [rows, cols] matrix is its [cols, rows].
+void describe(cublasLtMatrixLayoutOpaque_t& layout, const Product& p, const Matrix& matrix,
+              int64_t rows, int64_t cols) {
+  if (matrix.transposed) std::swap(rows, cols);
+  const auto type = data_type(p.dtype);
+  const auto batch = static_cast<int32_t>(p.batch);
+  SASH_CUDA_CHECK(cublasLtMatrixLayoutInit(&layout, type, static_cast<uint64_t>(cols),
+                                           static_cast<uint64_t>(rows), matrix.ld));
+  SASH_CUDA_CHECK(cublasLtMatrixLayoutSetAttribute(&layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT,
+                                                   &batch, sizeof(batch)));
+  SASH_CUDA_CHECK(
+      cublasLtMatrixLayoutSetAttribute(&layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
+                                       &matrix.batch_stride, sizeof(matrix.batch_stride)));
+}
+
+template <class T>
+void set(Plan& plan, cublasLtMatmulDescAttributes_t attribute, T value) {
+  SASH_CUDA_CHECK(cublasLtMatmulDescSetAttribute(&plan.product, attribute, &value, sizeof(value)));
+}
+
+void set_transposed(Plan& plan, cublasLtMatmulDescAttributes_t attribute, bool transposed) {
+  set(plan, attribute, transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+}
+
+/// The row-major C = A B is the column-major C' = B' A': the operands change places.
+Plan make_plan(cublasLtHandle_t handle, const Product& p, cublasComputeType_t compute) {
+  Plan plan{};
+  SASH_CUDA_CHECK(cublasLtMatmulDescInit(&plan.product, compute,
+                                         p.dtype == DType::float64 ? CUDA_R_64F : CUDA_R_32F));
+  set_transposed(plan, CUBLASLT_MATMUL_DESC_TRANSA, p.b.transposed);
+  set_transposed(plan, CUBLASLT_MATMUL_DESC_TRANSB, p.a.transposed);
+  if (p.bias) {
+    // Along the rows of C', which are the columns of C. The heuristic reads the address.
+    set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    set(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
+  }
+  describe(plan.a, p, p.b, p.k, p.n);
+  describe(plan.b, p, p.a, p.m, p.k);
+  describe(plan.c, p, p.c, p.m, p.n);
+  Preference preference;
+  preference.set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspace);
+  preference.set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                 uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
+  preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, static_cast<uint32_t>(p.b.alignment));
+  preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<uint32_t>(p.a.alignment));
+  preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<uint32_t>(p.c.alignment));
+  preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<uint32_t>(p.c.alignment));
+  cublasLtMatmulHeuristicResult_t best{};
+  int found = 0;
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoGetHeuristic(handle, &plan.product, &plan.a, &plan.b, &plan.c, &plan.c,
+                                     preference.handle(), 1, &best, &found);
+  if (!p.bias) SASH_CUDA_CHECK(status);
+  plan.found = found > 0 && best.state == CUBLAS_STATUS_SUCCESS;
+  plan.algorithm = best.algo;
+  plan.workspace = best.workspaceSize;
+  return plan;
+}
+
+Key key_of(int card, const Product& p, cublasComputeType_t compute) {
+  return {card,
+          static_cast<int64_t>(p.dtype),
+          static_cast<int64_t>(compute),
+          p.m,
+          p.n,
+          p.k,
+          p.batch,
+          p.a.ld,
+          p.b.ld,
+          p.c.ld,
+          p.a.transposed + 2 * p.b.transposed,
+          p.a.batch_stride,
+          p.b.batch_stride,
+          p.c.batch_stride,
+          p.a.alignment,
+          p.b.alignment,
+          p.c.alignment,
+          bias_alignment(p)};
+}
+
+Plan plan_for(int card, const Product& product, cublasLtHandle_t& handle) {
+  Plans& all = plans();
+  const std::lock_guard lock(all.mutex);
+  cublasLtHandle_t& known = all.handles[card];
+  if (!known) SASH_CUDA_CHECK(cublasLtCreate(&known));
+  handle = known;
+  const cublasComputeType_t compute = compute_type(product.dtype);
+  const Key key = key_of(card, product, compute);
+  if (const auto found = all.plans.find(key); found != all.plans.end()) return found->second;
+  const Plan plan = make_plan(handle, product, compute);
+  if (all.plans.size() >= kMostPlans) all.plans.clear();
+  all.plans.emplace(key, plan);
+  return plan;
+}
+
+template <class T>
+void run(const KernelContext& context, const Product& p) {
+  cublasLtHandle_t handle = nullptr;
+  Plan plan = plan_for(context.device.index, p, handle);
+  SASH_CUDA_CHECK(plan.found ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED);
+  if (p.bias) set(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
+  const Workspace scratch(context, static_cast<int64_t>(plan.workspace));
+  const T alpha = static_cast<T>(p.alpha), beta = static_cast<T>(p.beta);
+  SASH_CUDA_CHECK(cublasLtMatmul(handle, &plan.product, &alpha, p.b.data, &plan.a, p.a.data,
+                                 &plan.b, &beta, p.c.data, &plan.c, p.c.data, &plan.c,
+                                 &plan.algorithm, scratch.ptr<void>(), plan.workspace,
+                                 static_cast<cudaStream_t>(context.stream.handle)));
+}
+
+}  // namespace
+
+bool offered(const KernelContext& context, const Product& product) {
+  const CardGuard guard(context.device.index);
+  cublasLtHandle_t handle = nullptr;
+  return plan_for(context.device.index, product, handle).found;
+}
+
+void gemm(const KernelContext& context, const Product& product) {
+  const CardGuard guard(context.device.index);
+  if (product.dtype == DType::float64) return run<double>(context, product);
+  run<float>(context, product);
+}
+
+}  // namespace sash::cuda

@@ -1,0 +1,128 @@
+#include "../../../ops/kernels/linalg.h"
+
+#include "../../../tensor/kernels/memory.h"
+#include "../elementwise/compute.cuh"
+#include "operand.h"
+
+namespace sash::cuda {
+namespace {
+
+/// Batch axes of a product, merged where all operands allow it; strides of a, b and c.
+struct Batch {
+  int rank = 0;
+  int64_t extent[kMaxRank] = {};
+  int64_t stride[3][kMaxRank] = {};
+
+  Batch(const TensorView& a, const TensorView& b, const TensorView& c) {
+    for (int axis = 0; axis < c.rank() - 2; ++axis) {
+      const int64_t size = c.shape[axis];
+      if (size == 1) continue;
+      const int64_t step[3] = {a.strides[axis], b.strides[axis], c.strides[axis]};
+      bool merge = rank > 0;
+      for (int k = 0; k < 3; ++k) merge = merge && stride[k][rank - 1] == step[k] * size;
+      if (!merge) ++rank;
+      extent[rank - 1] = merge ? extent[rank - 1] * size : size;
+      for (int k = 0; k < 3; ++k) stride[k][rank - 1] = step[k];
+    }
+  }
+
+  /// Takes the longest axis out, for cuBLAS to walk.
+  int64_t take_longest(int64_t (&step)[3]) {
+    if (rank == 0) return 1;
+    const auto at = static_cast<int>(std::max_element(extent, extent + rank) - extent);
+    const int64_t longest = extent[at];
+    --rank;
+    for (int k = 0; k < 3; ++k) {
+      step[k] = stride[k][at];
+      std::copy(stride[k] + at + 1, stride[k] + rank + 1, stride[k] + at);
+    }
+    std::copy(extent + at + 1, extent + rank + 1, extent + at);
+    return longest;
+  }
+
+  int64_t count() const {
+    int64_t n = 1;
+    for (int axis = 0; axis < rank; ++axis) n *= extent[axis];
+    return n;
+  }
+  int64_t offset(int64_t flat, int k) const {
+    int64_t at = 0;
+    for (int axis = rank - 1; axis >= 0; --axis) {
+      at += flat % extent[axis] * stride[k][axis];
+      flat /= extent[axis];
+    }
+    return at;
+  }
+};
+
+TensorView transposed(TensorView view) {
+  const int last = view.rank() - 1;
+  std::swap(view.shape[last], view.shape[last - 1]);
+  std::swap(view.strides[last], view.strides[last - 1]);
+  return view;
+}
+
+void multiply(const KernelContext& context, const TensorView& a, const TensorView& b,
+              const TensorView& c, double alpha, double beta) {
+  Product product{.dtype = c.dtype,
+                  .m = c.shape[c.rank() - 2],
+                  .n = c.shape[c.rank() - 1],
+                  .k = a.shape[a.rank() - 1],
+                  .a = *as_matrix(a),
+                  .b = *as_matrix(b),
+                  .c = *as_matrix(c),
+                  .alpha = alpha,
+                  .beta = beta};
+  Batch batch(a, b, c);
+  int64_t step[3] = {};
+  product.batch = batch.take_longest(step);
+  const TensorView* views[3] = {&a, &b, &c};
+  Matrix* matrices[3] = {&product.a, &product.b, &product.c};
+  for (int k = 0; k < 3; ++k) {
+    matrices[k]->batch_stride = step[k];
+    matrices[k]->alignment = alignment(*views[k]);
+  }
+  for (int64_t i = 0; i < batch.count(); ++i) {
+    for (int k = 0; k < 3; ++k) {
+      matrices[k]->data = views[k]->ptr<char>() + batch.offset(i, k) * size_of(views[k]->dtype);
+    }
+    gemm(context, product);
+  }
+}
+
+template <class T>
+struct Scale {
+  T factor;
+  __device__ T operator()(T x) const { return factor * x; }
+};
+
+/// c = beta c, what an empty sum leaves.
+void scale(KernelContext& context, const TensorView& c, double beta) {
+  if (beta == 0) return kernels::fill(context, c, 0);
+  dispatch_any_floating(c.dtype, "matmul", [&]<class T>(TypeTag<T>) {
+    using C = operand_t<T>;
+    compute<T, T>(context, Scale<C>{static_cast<C>(beta)}, c, c);
+  });
+}
+
+void matmul(KernelContext& context, const TensorView& a, const TensorView& b, const TensorView& c,
+            double alpha, double beta) {
+  if (!is_floating(c.dtype)) throw DTypeError("matmul", "a floating dtype", name(c.dtype));
+  if (c.numel() == 0) return;
+  if (a.shape[a.rank() - 1] == 0) return scale(context, c, beta);
+  const Operand left(context, a), right(context, b);
+  const std::optional<Matrix> out = as_matrix(c);
+  if (out->transposed) {
+    // c' = b' a'
+    multiply(context, transposed(right.view()), transposed(left.view()), transposed(c), alpha,
+             beta);
+  } else {
+    multiply(context, left.view(), right.view(), c, alpha, beta);
+  }
+}
+
+}  // namespace
+
+void register_matmul() { kernels::matmul.set(DeviceType::cuda, matmul); }
+
+}  // namespace sash::cuda

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+#include "../../../core/kernel.h"
+#include "../../../core/tensor_view.h"
+#include "../../../tensor/kernels/memory.h"
+#include "gemm.h"
+
+/// From views to what cuBLAS multiplies.
+namespace sash::cuda {
+
+/// The last two axes as cuBLAS can read them, or nothing where neither has unit stride.
+inline std::optional<Matrix> as_matrix(const TensorView& view) {
+  const int row = view.rank() - 2, col = view.rank() - 1;
+  const int64_t rows = view.shape[row], cols = view.shape[col];
+  const int64_t down = view.strides[row], across = view.strides[col];
+  if ((cols == 1 || across == 1) && (rows == 1 || down >= cols)) {
+    return Matrix{.data = view.data, .ld = rows == 1 ? cols : down};
+  }
+  if ((rows == 1 || down == 1) && (cols == 1 || across >= rows)) {
+    return Matrix{.data = view.data, .ld = cols == 1 ? rows : across, .transposed = true};
+  }
+  return std::nullopt;
+}
+
+/// An operand that cuBLAS can read: the view itself, or a contiguous copy of it in which broadcast
+/// batch axes stay broadcast.
+class Operand {
+ public:
+  Operand(KernelContext& context, TensorView view) : view_(std::move(view)) {
+    if (as_matrix(view_)) return;
+    TensorView from = view_, to = view_;
+    for (int axis = 0; axis < view_.rank() - 2; ++axis) {
+      if (view_.strides[axis] == 0) from.shape[axis] = to.shape[axis] = 1;
+    }
+    to.strides = contiguous_strides(to.shape);
+    copy_.emplace(context, to.numel() * size_of(to.dtype));
+    to.data = copy_->ptr<void>();
+    kernels::copy(context, from, to);
+    for (int axis = 0; axis < view_.rank() - 2; ++axis) {
+      if (to.shape[axis] == 1) to.strides[axis] = 0;
+    }
+    view_.data = to.data;
+    view_.strides = to.strides;
+  }
+
+  const TensorView& view() const { return view_; }
+
+ private:
+  TensorView view_;
+  std::optional<Workspace> copy_;
+};
+
+/// Bytes that divide the address of every matrix in the view.
+inline int64_t alignment(const TensorView& view) {
+  auto bits = reinterpret_cast<uintptr_t>(view.data) | 256;
+  for (int axis = 0; axis < view.rank() - 2; ++axis) {
+    bits |= static_cast<uintptr_t>(view.strides[axis] * size_of(view.dtype));
+  }
+  return int64_t{1} << std::countr_zero(bits);
+}
+
+}  // namespace sash::cuda

@@ -1,0 +1,226 @@
+#pragma once
+
+#include <initializer_list>
+#include <limits>
+
+#include "../elementwise/compute.cuh"
+
+/// What kernels over the rows of contiguous matrices share.
+///
+/// A row belongs to a team of threads: up to `kLongestHeld` columns a warp, which reads it once and
+/// holds it in registers; beyond that a block, which reads it again, from cache, in each pass.
+/// Elements go through in vectors of 16 bytes where columns and addresses allow it. The order of
+/// every sum depends on the shape and the alignment alone.
+namespace sash::cuda {
+
+inline constexpr int kWarp = 32;
+inline constexpr int kWarps = kThreads / kWarp;  ///< of a block
+inline constexpr unsigned kAllLanes = 0xffffffffu;
+inline constexpr int kHeld = 32;  ///< elements of a row that one lane holds
+inline constexpr int64_t kLongestHeld = kHeld * kWarp;
+
+// Named here because device code may not call functions of the standard library.
+template <class T>
+inline constexpr T kInfinity = std::numeric_limits<T>::infinity();
+
+template <class T>
+inline constexpr T kNaN = std::numeric_limits<T>::quiet_NaN();
+
+struct Plus {
+  __device__ auto operator()(auto a, auto b) const { return a + b; }
+};
+/// `a` must not be NaN; a NaN in `b` is overlooked.
+struct Larger {
+  __device__ auto operator()(auto a, auto b) const { return a < b ? b : a; }
+};
+
+template <class T>
+__device__ T shuffle_xor(T x, int step) {
+  return __shfl_xor_sync(kAllLanes, x, step);
+}
+
+/// x of all lanes joined by the commutative `f`, the same bits in every lane.
+template <class T, class F>
+__device__ T reduce_warp(T x, F f) {
+#pragma unroll
+  for (int step = kWarp / 2; step > 0; step /= 2) x = f(x, shuffle_xor(x, step));
+  return x;
+}
+
+struct WarpTeam {
+  static constexpr bool kHolds = true;
+  static constexpr int kSize = kWarp;
+  static constexpr int kRows = kWarps;  ///< per block
+  static __device__ int rank() { return static_cast<int>(threadIdx.x) % kWarp; }
+  static __device__ int64_t row() {
+    return static_cast<int64_t>(blockIdx.x) * kRows + threadIdx.x / kWarp;
+  }
+  template <class T, class F>
+  static __device__ T reduce(T x, F f) {
+    return reduce_warp(x, f);
+  }
+};
+
+struct BlockTeam {
+  static constexpr bool kHolds = false;
+  static constexpr int kSize = kThreads;
+  static constexpr int kRows = 1;
+  static __device__ int rank() { return static_cast<int>(threadIdx.x); }
+  static __device__ int64_t row() { return blockIdx.x; }
+  template <class T, class F>
+  static __device__ T reduce(T x, F f) {
+    __shared__ T part[kWarps];
+    x = reduce_warp(x, f);
+    __syncthreads();  // the parts of an earlier call have been read
+    if (threadIdx.x % kWarp == 0) part[threadIdx.x / kWarp] = x;
+    __syncthreads();
+    x = part[0];
+#pragma unroll
+    for (int w = 1; w < kWarps; ++w) x = f(x, part[w]);
+    return x;
+  }
+};
+
+/// Calls `f(k, at)` for the vectors of this thread: the k-th it holds (0 if it holds none) begins
+/// in column `at`. V divides n.
+template <class Team, int V, class F>
+__device__ void over_row(int64_t n, F&& f) {
+  if constexpr (Team::kHolds) {
+#pragma unroll
+    for (int k = 0; k < kHeld / V; ++k) {
+      const int at = (k * kWarp + Team::rank()) * V;
+      if (at < n) f(k, at);
+    }
+  } else {
+#pragma unroll 4
+    for (int64_t at = int64_t{Team::rank()} * V; at < n; at += kThreads * V) f(0, at);
+  }
+}
+
+/// V elements, widened.
+template <int V, class T>
+__device__ Vector<compute_t<T>, V> read(const T* x) {
+  const auto stored = *reinterpret_cast<const Vector<T, V>*>(x);
+  Vector<compute_t<T>, V> wide;
+#pragma unroll
+  for (int i = 0; i < V; ++i) wide.element[i] = widen(stored.element[i]);
+  return wide;
+}
+
+/// V elements, narrowed.
+template <int V, class T>
+__device__ void write(T* y, const Vector<compute_t<T>, V>& wide) {
+  Vector<T, V> stored;
+#pragma unroll
+  for (int i = 0; i < V; ++i) stored.element[i] = narrow<T>(wide.element[i]);
+  *reinterpret_cast<Vector<T, V>*>(y) = stored;
+}
+
+/// A row of n elements as its team reads it.
+template <class Team, int V, class T>
+class Row {
+ public:
+  using Values = Vector<compute_t<T>, V>;
+
+  __device__ Row(const T* from, int64_t n) : from_(from) {
+    if constexpr (Team::kHolds) {
+      over_row<Team, V>(n, [&](int k, int64_t at) { held_[k] = read<V>(from_ + at); });
+    }
+  }
+  __device__ Values operator()(int k, int64_t at) const {
+    if constexpr (Team::kHolds) {
+      return held_[k];
+    } else {
+      return read<V>(from_ + at);
+    }
+  }
+
+ private:
+  const T* from_;
+  Values held_[Team::kHolds ? kHeld / V : 1];
+};
+
+/// Something to subtract from a row, its maximum or 0 if that is -inf, and the sum of the
+/// exponentials of what is left. A NaN in the row is one in the sum.
+template <class A>
+struct Partition {
+  A max;
+  A sum;
+};
+
+template <class A>
+__device__ A finite_max(A max) {
+  return max == -kInfinity<A> ? A(0) : max;
+}
+
+/// While it reads a row that it does not hold for its maximum, a team rescales a running sum.
+template <class Team, int V, class T>
+__device__ auto partition_of(const Row<Team, V, T>& x, int64_t n) {
+  using A = compute_t<T>;
+  A max = -kInfinity<A>, sum = 0;
+  over_row<Team, V>(n, [&](int k, int64_t at) {
+    const auto values = x(k, at);
+    A highest = max;
+#pragma unroll
+    for (int i = 0; i < V; ++i) highest = Larger{}(highest, values.element[i]);
+    if constexpr (!Team::kHolds) {
+      const A shift = finite_max(highest);
+      sum *= std::exp(max - shift);
+#pragma unroll
+      for (int i = 0; i < V; ++i) sum += std::exp(values.element[i] - shift);
+    }
+    max = highest;
+  });
+  const A shift = finite_max(Team::reduce(max, Larger{}));
+  if constexpr (Team::kHolds) {
+    over_row<Team, V>(n, [&](int k, int64_t at) {
+      const auto values = x(k, at);
+#pragma unroll
+      for (int i = 0; i < V; ++i) sum += std::exp(values.element[i] - shift);
+    });
+  } else {
+    sum *= std::exp(max - shift);
+  }
+  return Partition<A>{shift, Team::reduce(sum, Plus{})};
+}
+
+template <class Team, int V, class F>
+__global__ void __launch_bounds__(kThreads) row_kernel(const F f, int64_t rows, int64_t n) {
+  const int64_t row = Team::row();
+  if (row < rows) f.template run<Team, V>(row, n);
+}
+
+/// Whether rows of n elements of the device type `T` at these addresses (or null) are whole vectors
+/// of 16 bytes.
+template <class T>
+bool rows_take_vectors(int64_t n, std::initializer_list<const void*> data) {
+  return n % (16 / static_cast<int64_t>(sizeof(T))) == 0 &&
+         std::all_of(data.begin(), data.end(),
+                     [](const void* at) { return reinterpret_cast<uintptr_t>(at) % 16 == 0; });
+}
+
+/// Calls `f.run<Team, V>(row, n)` for each of `rows` rows of n elements of the device type `T`;
+/// `data` are all the addresses that `f` reads or writes in vectors.
+template <class T, class F>
+void over_rows(const KernelContext& context, const F& f, int64_t rows, int64_t n,
+               std::initializer_list<const void*> data) {
+  if (rows == 0) return;
+  const CardGuard guard(context.device.index);
+  const auto stream = static_cast<cudaStream_t>(context.stream.handle);
+  const auto launch = [&]<class Team, int V>(TypeTag<Team>, std::integral_constant<int, V>) {
+    const auto blocks = static_cast<unsigned>((rows + Team::kRows - 1) / Team::kRows);
+    row_kernel<Team, V><<<blocks, kThreads, 0, stream>>>(f, rows, n);
+  };
+  const auto choose = [&](auto width) {
+    if (n <= kLongestHeld) return launch(TypeTag<WarpTeam>{}, width);
+    launch(TypeTag<BlockTeam>{}, width);
+  };
+  if (rows_take_vectors<T>(n, data)) {
+    choose(std::integral_constant<int, 16 / sizeof(T)>{});
+  } else {
+    choose(std::integral_constant<int, 1>{});
+  }
+  SASH_CUDA_CHECK(cudaGetLastError());
+}
+
+}  // namespace sash::cuda

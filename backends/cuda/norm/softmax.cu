@@ -1,0 +1,140 @@
+#include "../../../ops/kernels/norm.h"
+
+#include <cmath>
+
+#include "rows.cuh"
+
+namespace sash::cuda {
+namespace {
+
+template <class T>
+struct SoftmaxForward {
+  const T* x;
+  T* y;
+
+  template <class Team, int V>
+  __device__ void run(int64_t row, int64_t n) const {
+    const Row<Team, V, T> values(x + row * n, n);
+    const auto whole = partition_of(values, n);
+    const auto scale = whole.sum == 0 ? whole.sum : 1 / whole.sum;
+    over_row<Team, V>(n, [&](int k, int64_t at) {
+      auto out = values(k, at);
+#pragma unroll
+      for (auto& e : out.element) e = std::exp(e - whole.max) * scale;
+      write<V>(y + row * n + at, out);
+    });
+  }
+};
+
+template <class T>
+struct LogSoftmaxForward {
+  const T* x;
+  T* y;
+
+  template <class Team, int V>
+  __device__ void run(int64_t row, int64_t n) const {
+    const Row<Team, V, T> values(x + row * n, n);
+    const auto whole = partition_of(values, n);
+    const auto log_sum = whole.sum == 0 ? whole.sum : std::log(whole.sum);
+    over_row<Team, V>(n, [&](int k, int64_t at) {
+      auto out = values(k, at);
+#pragma unroll
+      for (auto& e : out.element) e = (e - whole.max) - log_sum;
+      write<V>(y + row * n + at, out);
+    });
+  }
+};
+
+template <class T>
+struct SoftmaxBackward {
+  const T* y;
+  const T* g;
+  T* dx;
+
+  template <class Team, int V>
+  __device__ void run(int64_t row, int64_t n) const {
+    const Row<Team, V, T> p(y + row * n, n), grad(g + row * n, n);
+    compute_t<T> dot = 0;
+    over_row<Team, V>(n, [&](int k, int64_t at) {
+      const auto a = p(k, at), b = grad(k, at);
+#pragma unroll
+      for (int i = 0; i < V; ++i) dot += a.element[i] * b.element[i];
+    });
+    dot = Team::reduce(dot, Plus{});
+    over_row<Team, V>(n, [&](int k, int64_t at) {
+      auto out = p(k, at);
+      const auto b = grad(k, at);
+#pragma unroll
+      for (int i = 0; i < V; ++i) out.element[i] *= b.element[i] - dot;
+      write<V>(dx + row * n + at, out);
+    });
+  }
+};
+
+template <class T>
+struct LogSoftmaxBackward {
+  const T* y;
+  const T* g;
+  T* dx;
+
+  template <class Team, int V>
+  __device__ void run(int64_t row, int64_t n) const {
+    const Row<Team, V, T> grad(g + row * n, n);
+    compute_t<T> total = 0;
+    over_row<Team, V>(n, [&](int k, int64_t at) {
+      const auto b = grad(k, at);
+#pragma unroll
+      for (int i = 0; i < V; ++i) total += b.element[i];
+    });
+    total = Team::reduce(total, Plus{});
+    over_row<Team, V>(n, [&](int k, int64_t at) {
+      auto out = grad(k, at);
+      const auto logp = read<V>(y + row * n + at);
+#pragma unroll
+      for (int i = 0; i < V; ++i) out.element[i] -= std::exp(logp.element[i]) * total;
+      write<V>(dx + row * n + at, out);
+    });
+  }
+};
+
+/// Runs `F` over the last axis of contiguous views of one shape, the output last.
+template <template <class> class F, class... Views>
+void over_last_axis(const KernelContext& context, const char* op, const TensorView& first,
+                    const Views&... rest) {
+  const int64_t n = first.rank() == 0 ? 1 : first.shape.back();
+  if (n == 0) return;
+  dispatch_any_floating(first.dtype, op, [&]<class T>(TypeTag<T>) {
+    using D = device_t<T>;
+    over_rows<D>(context, F<D>{first.ptr<D>(), rest.template ptr<D>()...}, first.numel() / n, n,
+                 {first.data, rest.data...});
+  });
+}
+
+void softmax_forward(KernelContext& context, const TensorView& x, const TensorView& y) {
+  over_last_axis<SoftmaxForward>(context, "softmax", x, y);
+}
+
+void log_softmax_forward(KernelContext& context, const TensorView& x, const TensorView& y) {
+  over_last_axis<LogSoftmaxForward>(context, "log_softmax", x, y);
+}
+
+void softmax_backward(KernelContext& context, const TensorView& y, const TensorView& g,
+                      const TensorView& dx) {
+  over_last_axis<SoftmaxBackward>(context, "softmax", y, g, dx);
+}
+
+void log_softmax_backward(KernelContext& context, const TensorView& y, const TensorView& g,
+                          const TensorView& dx) {
+  over_last_axis<LogSoftmaxBackward>(context, "log_softmax", y, g, dx);
+}
+
+}  // namespace
+
+void register_softmax() {
+  kernels::softmax_forward.set(DeviceType::cuda, softmax_forward);
+  kernels::softmax_backward.set(DeviceType::cuda, softmax_backward);
+  kernels::log_softmax_forward.set(DeviceType::cuda, log_softmax_forward);
+  kernels::log_softmax_backward.set(DeviceType::cuda, log_softmax_backward);
+}
+
+}  // namespace sash::cuda

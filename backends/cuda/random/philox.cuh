@@ -1,0 +1,102 @@
+#pragma once
+
+#include "../../../core/philox.h"
+#include "../elementwise/compute.cuh"
+
+/// The one mechanism for kernels whose element i (row-major index) depends on lane i % 4 of Philox
+/// block i / 4. A thread draws whole blocks, and moves their elements in vectors of 16 bytes or
+/// more where these lie side by side in every operand.
+namespace sash::cuda {
+
+/// Elements of one thread: whole blocks, at least 16 bytes.
+template <class T>
+inline constexpr int kDraws = std::max<int>(4, 16 / sizeof(T));
+
+/// `f` turns a block, and its counter if it asks for that, into four numbers in T's compute type.
+template <class T, class F>
+__device__ Vector<compute_t<T>, kDraws<T>> draw(F f, const PhiloxState& state, int64_t first) {
+  const uint64_t counter = (state.base ? *state.base : 0) + state.offset;
+  Vector<compute_t<T>, kDraws<T>> numbers;
+#pragma unroll
+  for (int at = 0; at < kDraws<T>; at += 4) {
+    const uint64_t place = counter + static_cast<uint64_t>((first + at) / 4);
+    const PhiloxBlock block = philox(state.seed, place);
+    Vector<compute_t<T>, 4> four;
+    if constexpr (requires { f(block, place); }) {
+      four = f(block, place);
+    } else {
+      four = f(block);
+    }
+#pragma unroll
+    for (int lane = 0; lane < 4; ++lane) numbers.element[at + lane] = four.element[lane];
+  }
+  return numbers;
+}
+
+/// `count` elements in all. With `vectors`, a vector of the walk is what one thread takes.
+template <bool vectors, class F, class T, class... In>
+__global__ void __launch_bounds__(kThreads)
+    philox_kernel(F f, const __grid_constant__ Walk<1 + sizeof...(In)> walk, int64_t count,
+                  const PhiloxState state, T* y, const In*... x) {
+  constexpr int n = 1 + sizeof...(In), V = kDraws<T>;
+  const int64_t thread = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t first = thread * V;
+  if (first >= count) return;
+  const int mine = count - first < V ? static_cast<int>(count - first) : V;
+  const auto numbers = draw<T>(f, state, first);
+  int64_t offset[n];
+  [&]<int... K>(std::integer_sequence<int, K...>) {
+    if constexpr (vectors) {
+      const int last = walk.rank - 1;
+      walk.find(thread, V, offset);
+      Vector<T, V> result;
+      [&](auto... in) {
+#pragma unroll
+        for (int i = 0; i < V; ++i) {
+          result.element[i] = narrow<T>((numbers.element[i] * ... * widen(in.element[i])));
+        }
+      }(load<V>(x + offset[K + 1], walk.stride[K + 1][last], mine)...);
+      store<V>(y + offset[0], result, walk.stride[0][last], mine);
+    } else {
+#pragma unroll
+      for (int i = 0; i < V; ++i) {
+        if (i >= mine) break;
+        walk.find(first + i, 1, offset);
+        [&](auto... in) {
+          y[offset[0]] = narrow<T>((numbers.element[i] * ... * widen(in)));
+        }(x[offset[K + 1]]...);
+      }
+    }
+  }
+  (std::make_integer_sequence<int, n - 1>{});
+}
+
+/// y[i] = f(block i / 4)[i % 4], times x[i] if there is an `x`; dtypes are `T`.
+template <class T, class F, class... Views>
+void philox_map(const KernelContext& context, F f, const PhiloxState& state, const TensorView& y,
+                const Views&... x) {
+  constexpr int n = 1 + sizeof...(Views), V = kDraws<device_t<T>>;
+  auto walk = make_walk<n>({&y, &x...}, Order::row_major);
+  const int64_t count = walk.count, row = walk.extent[walk.rank - 1];
+  if (count == 0) return;
+  const CardGuard guard(context.device.index);
+  const auto stream = static_cast<cudaStream_t>(context.stream.handle);
+  const unsigned blocks = blocks_for((count + V - 1) / V);
+  const auto launch = [&]<bool vectors>(std::bool_constant<vectors>) {
+    philox_kernel<vectors><<<blocks, kThreads, 0, stream>>>(
+        f, walk, count, state, y.ptr<device_t<T>>(), static_cast<const device_t<T>*>(x.data)...);
+  };
+  int k = 0;
+  const bool vectors = (walk.rank == 1 || row % V == 0) && takes_vectors<T>(walk, k, y.data, V) &&
+                       (takes_vectors<T>(walk, ++k, x.data, V) && ...);
+  if (vectors) {
+    walk.vectors = (row + V - 1) / V;
+    walk.count = count / row * walk.vectors;
+    launch(std::true_type{});
+  } else {
+    launch(std::false_type{});
+  }
+  SASH_CUDA_CHECK(cudaGetLastError());
+}
+
+}  // namespace sash::cuda

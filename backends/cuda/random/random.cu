@@ -1,0 +1,118 @@
+#include "../../../tensor/kernels/random.h"
+
+#include <cmath>
+
+#include "philox.cuh"
+
+namespace sash::cuda {
+namespace {
+
+template <class T>
+struct Uniform {
+  T from, width;
+  __device__ Vector<T, 4> operator()(const PhiloxBlock& block) const {
+    Vector<T, 4> y;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      y.element[i] = from + width * uniform_from_bits<T>(block.lane[i]);
+    }
+    return y;
+  }
+};
+
+/// Box and Muller, "A note on the generation of random normal deviates", 1958.
+template <class T>
+struct Normal {
+  T centre, scale;
+  __device__ Vector<T, 4> operator()(const PhiloxBlock& block) const {
+    constexpr T unit = static_cast<T>(0x1p-32);
+    constexpr T two_pi = static_cast<T>(6.283185307179586476925);
+    Vector<T, 4> y;
+#pragma unroll
+    for (int i = 0; i < 4; i += 2) {
+      const T u1 = (static_cast<T>(block.lane[i]) + 1) * unit;
+      const T radius = std::sqrt(-2 * std::log(u1));
+      T sine, cosine;
+      ::sincos(two_pi * (static_cast<T>(block.lane[i + 1]) * unit), &sine, &cosine);
+      y.element[i] = centre + scale * (radius * cosine);
+      y.element[i + 1] = centre + scale * (radius * sine);
+    }
+    return y;
+  }
+};
+
+template <class T>
+struct Integer {
+  int64_t low;
+  uint64_t range;
+  __device__ Vector<T, 4> operator()(const PhiloxBlock& block) const {
+    Vector<T, 4> y;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      // Division in 64 bits is slow, and no range beyond the lane's 32 bits needs one.
+      const uint32_t bits = block.lane[i];
+      const uint32_t rest = range <= UINT32_MAX ? bits % static_cast<uint32_t>(range) : bits;
+      y.element[i] = static_cast<T>(low + static_cast<int64_t>(rest));
+    }
+    return y;
+  }
+};
+
+/// Of 64 bits each: those of a block above those of the block `blocks` further on.
+struct WideInteger {
+  int64_t low;
+  uint64_t range;
+  uint64_t seed;
+  uint64_t blocks;
+  __device__ Vector<int64_t, 4> operator()(const PhiloxBlock& upper, uint64_t counter) const {
+    const PhiloxBlock lower = philox(seed, counter + blocks);
+    Vector<int64_t, 4> y;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint64_t bits = uint64_t{upper.lane[i]} << 32 | lower.lane[i];
+      y.element[i] = static_cast<int64_t>(static_cast<uint64_t>(low) + bits % range);
+    }
+    return y;
+  }
+};
+
+void random_uniform(KernelContext& context, const TensorView& y, PhiloxState state, double low,
+                    double high) {
+  dispatch_any_floating(y.dtype, "random_uniform", [&]<class T>(TypeTag<T>) {
+    using C = operand_t<T>;
+    const Uniform<C> uniform{static_cast<C>(low), static_cast<C>(high - low)};
+    philox_map<T>(context, uniform, state, y);
+  });
+}
+
+void random_normal(KernelContext& context, const TensorView& y, PhiloxState state, double mean,
+                   double std) {
+  dispatch_any_floating(y.dtype, "random_normal", [&]<class T>(TypeTag<T>) {
+    using C = operand_t<T>;
+    const Normal<C> normal{static_cast<C>(mean), static_cast<C>(std)};
+    philox_map<T>(context, normal, state, y);
+  });
+}
+
+void random_integer(KernelContext& context, const TensorView& y, PhiloxState state, int64_t low,
+                    int64_t high) {
+  const uint64_t range = static_cast<uint64_t>(high) - static_cast<uint64_t>(low);
+  if (range > uint64_t{1} << 32) {
+    const uint64_t blocks = (static_cast<uint64_t>(y.numel()) + 3) / 4;
+    return philox_map<int64_t>(context, WideInteger{low, range, state.seed, blocks}, state, y);
+  }
+  sash::detail::dispatch_over<int64_t, int32_t>(
+      y.dtype, "random_integer", [&]<class T>(TypeTag<T>) {
+        philox_map<T>(context, Integer<T>{low, range}, state, y);
+      });
+}
+
+}  // namespace
+
+void register_random() {
+  kernels::random_uniform.set(DeviceType::cuda, random_uniform);
+  kernels::random_normal.set(DeviceType::cuda, random_normal);
+  kernels::random_integer.set(DeviceType::cuda, random_integer);
+}
+
+}  // namespace sash::cuda

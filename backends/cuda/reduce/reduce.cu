@@ -1,0 +1,78 @@
+#include "../../../ops/kernels/reduce.h"
+
+#include "reduce.cuh"
+
+namespace sash::cuda {
+namespace {
+
+/// What every element beats (sign > 0: by being greater).
+template <class A, int kSign>
+inline constexpr A kWorst = std::numeric_limits<A>::has_infinity
+                                ? static_cast<A>(-kSign) * std::numeric_limits<A>::infinity()
+                            : kSign > 0 ? std::numeric_limits<A>::lowest()
+                                        : std::numeric_limits<A>::max();
+
+struct Sum {
+  static constexpr const char* name = "sum";
+  /// float32 adds up in float64, as on the CPU: over many elements the bits are worth it.
+  template <class T>
+  using Accumulator =
+      std::conditional_t<std::is_integral_v<T>, int64_t,
+                         std::conditional_t<std::is_same_v<T, float>, double, compute_t<T>>>;
+
+  template <class A>
+  static __device__ A identity() {
+    return A(0);
+  }
+  template <class A>
+  __device__ A operator()(A a, A b) const {
+    return a + b;
+  }
+};
+
+/// The greatest (least) of what is seen, or the first NaN.
+template <int kSign>
+struct Extremum {
+  static constexpr const char* name = kSign > 0 ? "amax" : "amin";
+  template <class T>
+  using Accumulator = compute_t<T>;
+
+  template <class A>
+  static __device__ A identity() {
+    return kWorst<A, kSign>;
+  }
+  template <class A>
+  __device__ A operator()(A a, A b) const {
+    return a != a || (b == b && !(kSign > 0 ? b > a : b < a)) ? a : b;
+  }
+};
+
+void sum(KernelContext& context, const TensorView& x, const TensorView& y) {
+  sash::detail::dispatch_over<float, double, float16, bfloat16, int64_t, int32_t, uint8_t, bool>(
+      x.dtype, Sum::name, [&]<class S>(TypeTag<S>) {
+        using T = device_t<S>;
+        using Out = std::conditional_t<std::is_integral_v<T>, int64_t, T>;
+        reduce<Sum, T, Out>(context, x, y);
+      });
+}
+
+template <int kSign>
+void extremum(KernelContext& context, const TensorView& x, const TensorView& y) {
+  using R = Extremum<kSign>;
+  dispatch_any_numeric(x.dtype, R::name, [&]<class S>(TypeTag<S>) {
+    reduce<R, device_t<S>, device_t<S>>(context, x, y);
+  });
+}
+
+}  // namespace
+
+void register_along_axis();
+
+void register_reduce() {
+  kernels::sum.set(DeviceType::cuda, sum);
+  kernels::amax.set(DeviceType::cuda, extremum<1>);
+  kernels::amin.set(DeviceType::cuda, extremum<-1>);
+  register_along_axis();
+}
+
+}  // namespace sash::cuda

@@ -1,0 +1,254 @@
+#pragma once
+
+#include "../norm/rows.cuh"
+
+/// Reductions over any axes of strided views. `R` says what they accumulate in
+/// (`R::Accumulator<T>`), where that starts (`R::identity<A>()`) and how two are joined
+/// (`operator()`, commutative and associative but for rounding).
+///
+/// Partitions are fixed by shapes and strides. Where neighbours in x belong to one result, a warp
+/// or a block goes along it (`reduce_runs`); where they belong to neighbouring results, threads
+/// stand side by side (`reduce_columns`). Long reductions are cut into parts, whose results a
+/// second launch joins in order.
+namespace sash::cuda {
+
+/// `total` joined with V elements from `x` on.
+template <class R, int V, class In, class A>
+__device__ void take_in(A (&total)[V], const In* x) {
+  const auto values = read<V>(x);
+#pragma unroll
+  for (int i = 0; i < V; ++i) total[i] = R{}(total[i], static_cast<A>(values.element[i]));
+}
+
+/// A team joins vectors [part size, (part + 1) size) of one result. `partial` is [results, parts],
+/// or null if the result goes to y.
+template <class R, class Team, int V, class In, class A, class Out>
+__global__ void __launch_bounds__(kThreads)
+    reduce_runs(const __grid_constant__ Walk<2> kept, const __grid_constant__ Walk<1> reduced,
+                const In* x, Out* y, A* partial, int64_t parts, int64_t size) {
+  const int64_t task = Team::row();
+  if (task >= kept.count * parts) return;
+  const int64_t result = task / parts, begin = (task - result * parts) * size;
+  const int64_t end = min(reduced.count, begin + size);
+  int64_t at[2];
+  kept.find(result, 1, at);
+  A total[V];
+#pragma unroll
+  for (A& t : total) t = R::template identity<A>();
+#pragma unroll 4
+  for (int64_t i = begin + Team::rank(); i < end; i += Team::kSize) {
+    int64_t from[1];
+    reduced.find(i, V, from);
+    take_in<R>(total, x + at[0] + from[0]);
+  }
+#pragma unroll
+  for (int i = 1; i < V; ++i) total[0] = R{}(total[0], total[i]);
+  const A all = Team::reduce(total[0], R{});
+  if (Team::rank() != 0) return;
+  if (partial) {
+    partial[task] = all;
+  } else {
+    y[at[1]] = static_cast<Out>(all);
+  }
+}
+
+/// `groups` groups of threads take the elements of V neighbouring results per thread in turn,
+/// within chunk blockIdx.y. `partial` is [chunks, results], or null if the results go to y.
+template <class R, int V, class In, class A, class Out>
+__global__ void __launch_bounds__(kThreads)
+    reduce_columns(const __grid_constant__ Walk<2> kept, const __grid_constant__ Walk<1> reduced,
+                   const In* x, Out* y, A* partial, int64_t chunk, int groups) {
+  __shared__ A others[V][kThreads];
+  const int columns = kThreads / groups;
+  const int group = static_cast<int>(threadIdx.x) / columns;
+  const int column = static_cast<int>(threadIdx.x) % columns;
+  const int64_t result = int64_t{blockIdx.x} * columns + column;
+  const bool inside = result < kept.count;
+  int64_t at[2] = {};
+  A total[V];
+#pragma unroll
+  for (A& t : total) t = R::template identity<A>();
+  if (inside) {
+    kept.find(result, V, at);
+    const int64_t begin = blockIdx.y * chunk, end = min(reduced.count, begin + chunk);
+#pragma unroll 4
+    for (int64_t i = begin + group; i < end; i += groups) {
+      int64_t from[1];
+      reduced.find(i, 1, from);
+      take_in<R>(total, x + at[0] + from[0]);
+    }
+  }
+  if (groups > 1) {
+#pragma unroll
+    for (int i = 0; i < V; ++i) others[i][threadIdx.x] = total[i];
+    __syncthreads();
+  }
+  if (group != 0 || !inside) return;
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    for (int g = 1; g < groups; ++g) total[i] = R{}(total[i], others[i][g * columns + column]);
+    if (partial) {
+      partial[(blockIdx.y * kept.count + result) * V + i] = total[i];
+    } else {
+      y[at[1] + i * kept.stride[1][kept.rank - 1]] = static_cast<Out>(total[i]);
+    }
+  }
+}
+
+namespace detail {
+
+/// The axes of x that y keeps (over x and y), and those it does not.
+struct ReductionPlan {
+  Walk<2> kept;
+  Walk<1> reduced;
+
+  ReductionPlan(const TensorView& x, const TensorView& y) {
+    TensorView kept_x = x, kept_y = y, reduced_x = x;
+    for (int axis = x.rank() - 1; axis >= 0; --axis) {
+      const bool goes = y.shape[axis] == 1;
+      for (TensorView* view : {&kept_x, &kept_y, &reduced_x}) {
+        if (goes == (view == &reduced_x)) continue;
+        view->shape.erase(axis);
+        view->strides.erase(axis);
+      }
+    }
+    kept = make_walk<2>({&kept_x, &kept_y}, Order::memory);
+    reduced = make_walk<1>({&reduced_x}, Order::memory);
+  }
+
+  /// Whether results, not the elements of one, lie side by side.
+  bool by_columns() const {
+    constexpr int64_t kShortest = 16;
+    return reduced.count <= kShortest ||
+           (kept.count > 1 && kept.stride[0][kept.rank - 1] < reduced.stride[0][reduced.rank - 1]);
+  }
+};
+
+/// Whether a walk of more than one element steps through x by multiples of `width` only.
+template <int N>
+bool steps_by(const Walk<N>& walk, int64_t width) {
+  return walk.count <= 1 || std::all_of(walk.stride[0], walk.stride[0] + walk.rank,
+                                        [&](int64_t step) { return step % width == 0; });
+}
+
+/// Counts the innermost axis in vectors of `width`, which divides it.
+template <int N>
+void vectorise(Walk<N>& walk, int64_t width) {
+  walk.vectors = walk.extent[walk.rank - 1] / width;
+  walk.count /= width;
+}
+
+template <class T, int N, int M>
+bool takes_whole_vectors(const Walk<N>& along, const Walk<M>& across, const void* x, int width) {
+  return width > 1 && along.count > 0 && along.extent[along.rank - 1] % width == 0 &&
+         takes_vectors<T>(along, 0, x, width) && steps_by(across, width);
+}
+
+/// A walk over partial results, `step` apart, in place of x.
+inline Walk<2> over_partials(Walk<2> kept, int64_t step) {
+  for (int axis = kept.rank - 1; axis >= 0; --axis) {
+    kept.stride[0][axis] = step;
+    step *= kept.extent[axis];
+  }
+  return kept;
+}
+inline Walk<1> over_parts(int64_t parts, int64_t step) {
+  Walk<1> walk;
+  walk.rank = 1;
+  walk.count = walk.vectors = walk.extent[0] = parts;
+  walk.stride[0][0] = step;
+  return walk;
+}
+
+template <class R, class Team, int V, class In, class A, class Out>
+void launch_runs(cudaStream_t stream, const Walk<2>& kept, Walk<1> reduced, const In* x, Out* y,
+                 A* partial, int64_t parts, int64_t size) {
+  if constexpr (V > 1) vectorise(reduced, V);
+  const int64_t tasks = kept.count * parts;
+  const auto blocks = static_cast<unsigned>((tasks + Team::kRows - 1) / Team::kRows);
+  reduce_runs<R, Team, V, In, A, Out>
+      <<<blocks, kThreads, 0, stream>>>(kept, reduced, x, y, partial, parts, size / V);
+  SASH_CUDA_CHECK(cudaGetLastError());
+}
+
+template <class R, int V, class In, class A, class Out>
+void runs(const KernelContext& context, const ReductionPlan& plan, const In* x, Out* y) {
+  constexpr int64_t kPiece = 16384, kManyResults = 2048;
+  const auto stream = static_cast<cudaStream_t>(context.stream.handle);
+  const Walk<2>& kept = plan.kept;
+  const int64_t count = plan.reduced.count, results = kept.count;
+  A* const none = nullptr;
+  if (count <= kLongestHeld) {
+    const int64_t whole = kLongestHeld;
+    return launch_runs<R, WarpTeam, V>(stream, kept, plan.reduced, x, y, none, 1, whole);
+  }
+  const int64_t pieces = (count + kPiece - 1) / kPiece;
+  if (pieces == 1 || results >= kManyResults) {
+    return launch_runs<R, BlockTeam, V>(stream, kept, plan.reduced, x, y, none, 1, pieces * kPiece);
+  }
+  const Workspace partial(context, results * pieces * static_cast<int64_t>(sizeof(A)));
+  launch_runs<R, BlockTeam, V>(stream, kept, plan.reduced, x, y, partial.ptr<A>(), pieces, kPiece);
+  launch_runs<R, BlockTeam, 1>(stream, over_partials(kept, pieces), over_parts(pieces, 1),
+                               static_cast<const A*>(partial.ptr<A>()), y, none, 1, pieces);
+}
+
+template <class R, int V, class In, class A, class Out>
+void launch_columns(cudaStream_t stream, Walk<2> kept, const Walk<1>& reduced, const In* x, Out* y,
+                    A* partial, int64_t chunks, int64_t chunk, int groups) {
+  if constexpr (V > 1) vectorise(kept, V);
+  const int64_t columns = kThreads / groups;
+  const dim3 grid(static_cast<unsigned>((kept.count + columns - 1) / columns),
+                  static_cast<unsigned>(chunks));
+  reduce_columns<R, V, In, A, Out>
+      <<<grid, kThreads, 0, stream>>>(kept, reduced, x, y, partial, chunk, groups);
+  SASH_CUDA_CHECK(cudaGetLastError());
+}
+
+template <class R, int V, class In, class A, class Out>
+void columns(const KernelContext& context, const ReductionPlan& plan, const In* x, Out* y) {
+  constexpr int64_t kShort = 16, kShortestChunk = 64, kBlocks = 1024;
+  const auto stream = static_cast<cudaStream_t>(context.stream.handle);
+  const int64_t count = plan.reduced.count, results = plan.kept.count;
+  A* const none = nullptr;
+  if (count <= kShort) {
+    return launch_columns<R, V>(stream, plan.kept, plan.reduced, x, y, none, 1, kShort, 1);
+  }
+  const int64_t blocks = (results + kWarp * V - 1) / (kWarp * V);
+  const int64_t wanted = std::min(kBlocks / blocks, count / kShortestChunk);
+  const int64_t chunk = wanted > 1 ? (count + wanted - 1) / wanted : count;
+  const int64_t chunks = (count + chunk - 1) / chunk;
+  if (chunks == 1) {
+    return launch_columns<R, V>(stream, plan.kept, plan.reduced, x, y, none, 1, chunk, kWarps);
+  }
+  const Workspace partial(context, results * chunks * static_cast<int64_t>(sizeof(A)));
+  launch_columns<R, V>(stream, plan.kept, plan.reduced, x, y, partial.ptr<A>(), chunks, chunk,
+                       kWarps);
+  launch_columns<R, 1>(stream, over_partials(plan.kept, 1), over_parts(chunks, results),
+                       static_cast<const A*>(partial.ptr<A>()), y, none, 1, chunks, kWarps);
+}
+
+}  // namespace detail
+
+/// y = x reduced over the axes where y has extent 1; `In` and `Out` are device types.
+template <class R, class In, class Out>
+void reduce(const KernelContext& context, const TensorView& x, const TensorView& y) {
+  using A = typename R::template Accumulator<In>;
+  constexpr int width = std::is_integral_v<In> ? 1 : static_cast<int>(16 / sizeof(In));
+  if (y.numel() == 0) return;
+  const detail::ReductionPlan plan(x, y);
+  const CardGuard guard(context.device.index);
+  const In* const from = x.ptr<In>();
+  Out* const to = y.ptr<Out>();
+  if (plan.by_columns()) {
+    if (detail::takes_whole_vectors<In>(plan.kept, plan.reduced, from, width)) {
+      return detail::columns<R, width, In, A>(context, plan, from, to);
+    }
+    return detail::columns<R, 1, In, A>(context, plan, from, to);
+  }
+  if (detail::takes_whole_vectors<In>(plan.reduced, plan.kept, from, width)) {
+    return detail::runs<R, width, In, A>(context, plan, from, to);
+  }
+  detail::runs<R, 1, In, A>(context, plan, from, to);
+}
+
+}  // namespace sash::cuda

@@ -1,0 +1,369 @@
+#include "allocator.h"
+
+#include <algorithm>
+#include <string>
+
+#include "../../../core/error.h"
+#include "check.h"
+
+namespace sash::cuda {
+
+struct CachingAllocator::Graph {
+  cudaStream_t origin = nullptr;
+  unsigned long long id = 0;
+  Pools pools;
+  std::vector<Block*> reads;  // memory from outside, which stays as it is
+};
+
+namespace {
+
+constexpr int64_t kKiB = 1024, kMiB = 1024 * kKiB;
+constexpr int64_t kStep = 512;         // of block sizes
+constexpr int64_t kSmallLimit = kMiB;  // blocks up to here share small segments
+constexpr int64_t kSmallSegment = 2 * kMiB;
+constexpr int64_t kMediumLimit = 10 * kMiB;  // blocks below here share medium segments
+constexpr int64_t kMediumSegment = 20 * kMiB;
+constexpr int64_t kSegmentStep = 2 * kMiB;
+constexpr int64_t kLargest = int64_t{1} << 48;  // refused without asking the card
+
+constexpr int64_t round_up(int64_t bytes, int64_t step) { return (bytes + step - 1) / step * step; }
+
+int64_t segment_size(int64_t bytes) {
+  if (bytes <= kSmallLimit) return kSmallSegment;
+  return bytes < kMediumLimit ? kMediumSegment : round_up(bytes, kSegmentStep);
+}
+
+/// Null if the card has no room.
+void* card_allocate(int64_t bytes) {
+  const RelaxedCapture relaxed;
+  void* memory = nullptr;
+  const cudaError_t status = cudaMalloc(&memory, static_cast<size_t>(bytes));
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    return nullptr;
+  }
+  SASH_CUDA_CHECK(status);
+  return memory;
+}
+
+}  // namespace
+
+bool CachingAllocator::BySize::operator()(const Block* a, const Block* b) const {
+  return a->bytes != b->bytes ? a->bytes < b->bytes : std::less<>()(a->memory, b->memory);
+}
+
+CachingAllocator::CachingAllocator(int card) : card_(card) {}
+CachingAllocator::~CachingAllocator() = default;
+
+void* CachingAllocator::allocate(int64_t bytes, cudaStream_t stream) {
+  if (bytes <= 0) return nullptr;
+  const std::lock_guard lock(mutex_);
+  if (bytes > kLargest) throw_out_of_memory(bytes);
+  const int64_t rounded = round_up(bytes, kStep);
+  const bool small = rounded <= kSmallLimit;
+  Pool& pool = pool_of(stream);
+  Block* block = best_fit(pool, rounded, small);
+  if (!block) block = new_segment(pool, rounded, small);
+  if (!block) throw_out_of_memory(bytes);
+  split(block, rounded);
+  block->used = true;
+  used_.emplace(block->memory, block);
+  stats_.current += block->bytes;
+  stats_.peak = std::max(stats_.peak, stats_.current);
+  return block->memory;
+}
+
+void CachingAllocator::deallocate(void* memory, cudaStream_t stream) noexcept {
+  if (!memory) return;
+  const std::lock_guard lock(mutex_);
+  const auto found = used_.find(memory);
+  if (found == used_.end()) return;
+  Block* block = found->second;
+  try {
+    for (const Use* use = block->uses; use; use = use->next) rehome(block, use->stream);
+    rehome(block, stream);
+  } catch (const Error&) {
+    return;  // never handed out again, since nothing tells when it is idle
+  }
+  drop_uses(block, nullptr);
+  used_.erase(found);
+  stats_.current -= block->bytes;
+  block->used = block->graphs > 0;
+  if (block->used) return;
+  block = put_back(block);
+  if (reserved_ - stats_.current <= limit_ || block->before || block->after) return;
+  try {
+    trim(limit_);
+  } catch (const Error&) {  // kept then
+  }
+}
+
+void CachingAllocator::record_stream(void* memory, cudaStream_t stream) {
+  const std::lock_guard lock(mutex_);
+  const auto found = used_.find(memory);
+  if (found == used_.end()) return;
+  Block* block = found->second;
+  if (Graph* graph = graph_of(stream)) {
+    std::vector<Block*>& reads = graph->reads;
+    if (block->pool->graph == graph) return;
+    if (std::find(reads.begin(), reads.end(), block) != reads.end()) return;
+    reads.push_back(block);
+    ++block->graphs;
+    return;
+  }
+  if (block->pool->stream == stream) return;
+  for (const Use* use = block->uses; use; use = use->next) {
+    if (use->stream == stream) return;
+  }
+  block->uses = new (pool_allocate(sizeof(Use))) Use{stream, block->uses};
+}
+
+/// All of them, or those of one stream.
+void CachingAllocator::drop_uses(Block* block, const cudaStream_t* only) {
+  for (Use** at = &block->uses; *at;) {
+    Use* const use = *at;
+    if (only && use->stream != *only) {
+      at = &use->next;
+      continue;
+    }
+    *at = use->next;
+    pool_deallocate(use, sizeof(Use));
+  }
+}
+
+CachingAllocator::Graph* CachingAllocator::graph_of(cudaStream_t stream) const {
+  if (capturing_.empty()) return nullptr;
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  unsigned long long id = 0;
+  if (cudaStreamGetCaptureInfo(stream, &status, &id) != cudaSuccess) cudaGetLastError();
+  if (status != cudaStreamCaptureStatusActive) return nullptr;
+  for (const auto& graph : capturing_) {
+    if (graph->id == id) return graph.get();
+  }
+  return nullptr;
+}
+
+CachingAllocator::Pool& CachingAllocator::pool_of(cudaStream_t stream) {
+  Graph* graph = graph_of(stream);
+  return pool_in(graph ? graph->pools : pools_, stream, graph);
+}
+
+CachingAllocator::Pool& CachingAllocator::pool_in(Pools& pools, cudaStream_t stream,
+                                                  const Graph* graph) {
+  Pool& pool = pools[stream];
+  pool.stream = stream;
+  pool.graph = graph;
+  return pool;
+}
+
+CachingAllocator::FreeBlocks& CachingAllocator::free_blocks(const Block* block) {
+  return block->small ? block->pool->small : block->pool->large;
+}
+
+CachingAllocator::Block* CachingAllocator::best_fit(Pool& pool, int64_t bytes, bool small) {
+  FreeBlocks& blocks = small ? pool.small : pool.large;
+  Block least;
+  least.bytes = bytes;
+  const auto found = blocks.lower_bound(&least);
+  if (found == blocks.end()) return nullptr;
+  Block* block = *found;
+  blocks.erase(found);
+  return block;
+}
+
+CachingAllocator::Block* CachingAllocator::new_segment(Pool& pool, int64_t bytes, bool small) {
+  const CardGuard guard(card_);
+  const int64_t size = segment_size(bytes);
+  ++stats_.system_allocations;
+  void* memory = card_allocate(size);
+  if (!memory) {
+    trim(0);
+    memory = card_allocate(size);
+  }
+  if (!memory) return nullptr;
+  reserved_ += size;
+  auto* block = static_cast<Block*>(pool_allocate(sizeof(Block)));
+  return new (block)
+      Block{.memory = static_cast<char*>(memory), .bytes = size, .pool = &pool, .small = small};
+}
+
+void CachingAllocator::split(Block* block, int64_t bytes) {
+  const int64_t rest = block->bytes - bytes;
+  if (block->small ? rest < kStep : rest <= kSmallLimit) return;
+  void* place = pool_allocate(sizeof(Block));
+  auto* other = new (place) Block{.memory = block->memory + bytes,
+                                  .bytes = rest,
+                                  .pool = block->pool,
+                                  .before = block,
+                                  .after = block->after,
+                                  .small = block->small};
+  if (other->after) other->after->before = other;
+  block->after = other;
+  block->bytes = bytes;
+  free_blocks(other).insert(other);
+}
+
+/// Settles whose free block this will be when it is freed on `stream`, and orders later uses after
+/// `stream`'s work.
+void CachingAllocator::rehome(Block* block, cudaStream_t stream) {
+  Pool& here = pool_of(stream);
+  if (block->pool == &here) return;
+  if (block->pool->graph == here.graph) {
+    follow(block->pool->stream, stream, card_);
+  } else if (here.graph) {
+    block->pool = &here;  // recorded work may use it at each replay
+  }
+  // Else a graph's result dies: that memory is not handed out before the graph is released.
+}
+
+CachingAllocator::Block* CachingAllocator::put_back(Block* block) {
+  block->used = false;
+  const auto idle = [&](const Block* b) { return b && !b->used && b->pool == block->pool; };
+  if (idle(block->before)) {
+    free_blocks(block->before).erase(block->before);
+    block = merged(block->before, block);
+  }
+  if (idle(block->after)) {
+    free_blocks(block->after).erase(block->after);
+    block = merged(block, block->after);
+  }
+  free_blocks(block).insert(block);
+  return block;
+}
+
+CachingAllocator::Block* CachingAllocator::merged(Block* first, Block* second) {
+  first->bytes += second->bytes;
+  first->after = second->after;
+  if (second->after) second->after->before = first;
+  pool_deallocate(second, sizeof(Block));
+  return first;
+}
+
+void CachingAllocator::move_blocks(Pool& from, Pool& to) {
+  for (const auto& [memory, block] : used_) {
+    if (block->pool == &from) block->pool = &to;
+  }
+  for (const auto* graphs : {&capturing_, &captured_}) {
+    for (const auto& graph : *graphs) {
+      for (Block* block : graph->reads) {
+        if (block->pool == &from) block->pool = &to;
+      }
+    }
+  }
+  for (FreeBlocks* blocks : {&from.small, &from.large}) {
+    while (!blocks->empty()) {
+      Block* block = *blocks->begin();
+      blocks->erase(blocks->begin());
+      block->pool = &to;
+      put_back(block);
+    }
+  }
+}
+
+MemoryStats CachingAllocator::stats() const {
+  const std::lock_guard lock(mutex_);
+  MemoryStats stats = stats_;
+  stats.cached = reserved_ - stats_.current;
+  stats.cache_limit = limit_;
+  return stats;
+}
+
+void CachingAllocator::reset_peak() {
+  const std::lock_guard lock(mutex_);
+  stats_.peak = stats_.current;
+}
+
+void CachingAllocator::empty_cache() {
+  const std::lock_guard lock(mutex_);
+  trim(0);
+}
+
+void CachingAllocator::set_limit(int64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  limit_ = bytes;
+  if (reserved_ - stats_.current > limit_) trim(limit_);
+}
+
+/// Gives idle segments back until at most `most_cached` bytes are free or none is left.
+void CachingAllocator::trim(int64_t most_cached) {
+  if (!capturing_.empty()) return;
+  const CardGuard guard(card_);
+  SASH_CUDA_CHECK(cudaDeviceSynchronize());
+  for (auto& [stream, pool] : pools_) {
+    free_segments(pool.small, most_cached);
+    free_segments(pool.large, most_cached);
+  }
+}
+
+void CachingAllocator::free_segments(FreeBlocks& blocks, int64_t most_cached) {
+  for (auto at = blocks.begin(); at != blocks.end() && reserved_ - stats_.current > most_cached;) {
+    Block* block = *at;
+    if (block->before || block->after) {
+      ++at;
+      continue;
+    }
+    SASH_CUDA_CHECK(cudaFree(block->memory));
+    at = blocks.erase(at);
+    reserved_ -= block->bytes;
+    pool_deallocate(block, sizeof(Block));
+  }
+}
+
+void CachingAllocator::throw_out_of_memory(int64_t asked) const {
+  size_t free = 0, total = 0;
+  const CardGuard guard(card_);
+  if (cudaMemGetInfo(&free, &total) != cudaSuccess) cudaGetLastError();
+  throw OutOfMemory("allocate", "asked for " + std::to_string(asked) + " bytes on " +
+                                    to_string(Device{DeviceType::cuda, card_}) + ", " +
+                                    std::to_string(stats_.current) + " bytes in use, " +
+                                    std::to_string(reserved_ - stats_.current) +
+                                    " bytes free (cached), " + std::to_string(free) +
+                                    " of the card's " + std::to_string(total) + " bytes free");
+}
+
+void CachingAllocator::begin_capture(cudaStream_t stream) {
+  auto graph = std::make_unique<Graph>();
+  graph->origin = stream;
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  SASH_CUDA_CHECK(cudaStreamGetCaptureInfo(stream, &status, &graph->id));
+  const std::lock_guard lock(mutex_);
+  capturing_.push_back(std::move(graph));
+  captures_.fetch_add(1, std::memory_order_release);
+}
+
+CachingAllocator::Graph* CachingAllocator::end_capture(cudaStream_t stream) {
+  const std::lock_guard lock(mutex_);
+  const auto found = std::find_if(capturing_.begin(), capturing_.end(),
+                                  [&](const auto& graph) { return graph->origin == stream; });
+  if (found == capturing_.end()) return nullptr;
+  captured_.push_back(std::move(*found));
+  capturing_.erase(found);
+  captures_.fetch_sub(1, std::memory_order_release);
+  return captured_.back().get();
+}
+
+void CachingAllocator::release(Graph* graph, cudaStream_t heir) {
+  const std::lock_guard lock(mutex_);
+  for (Block* block : graph->reads) {
+    // Freed meanwhile: it was only held for graphs.
+    if (--block->graphs == 0 && used_.count(block->memory) == 0) put_back(block);
+  }
+  for (auto& [stream, pool] : graph->pools) move_blocks(pool, pool_in(pools_, heir, nullptr));
+  std::erase_if(captured_, [&](const auto& held) { return held.get() == graph; });
+}
+
+bool CachingAllocator::capturing(cudaStream_t stream) const {
+  const std::lock_guard lock(mutex_);
+  return graph_of(stream) != nullptr;
+}
+
+void CachingAllocator::retire(cudaStream_t stream, cudaStream_t heir) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [memory, block] : used_) drop_uses(block, &stream);
+  const auto found = pools_.find(stream);
+  if (found == pools_.end()) return;
+  move_blocks(found->second, pool_in(pools_, heir, nullptr));
+  pools_.erase(found);
+}
+
+}  // namespace sash::cuda

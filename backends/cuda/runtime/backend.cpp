@@ -1,0 +1,265 @@
+#include "backend.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "../../../core/error.h"
+#include "check.h"
+#include "../index/index_flag.h"
+
+namespace sash::cuda {
+namespace {
+
+thread_local std::array<void*, CudaBackend::kMostCards> current{};
+
+cudaEvent_t native(Event event) { return static_cast<cudaEvent_t>(event.handle); }
+
+/// What `end_capture` hands out.
+struct CapturedStep {
+  cudaGraphExec_t executable = nullptr;
+  CachingAllocator::Graph* memory = nullptr;
+  Device device;
+};
+
+}  // namespace
+
+CudaBackend::Card::Card(int index) : allocator(index) {
+  index_flag(index);  // now, because it cannot be made within a capture
+  const CardGuard guard(index);
+  SASH_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  SASH_CUDA_CHECK(cudaMalloc(&zero, sizeof(*zero)));
+  SASH_CUDA_CHECK(cudaMemsetAsync(zero, 0, sizeof(*zero), stream));
+  SASH_CUDA_CHECK(cudaStreamSynchronize(stream));
+}
+
+CudaBackend::CudaBackend(int device_count) : device_count_(std::min(device_count, kMostCards)) {}
+CudaBackend::~CudaBackend() = default;
+
+CudaBackend::Card& CudaBackend::card(Device device) const {
+  if (device.index < 0 || device.index >= device_count_) {
+    throw DeviceError("cuda", "a CUDA device below " + std::to_string(device_count_),
+                      to_string(device));
+  }
+  std::atomic<Card*>& place = cards_[static_cast<size_t>(device.index)];
+  if (Card* found = place.load(std::memory_order_acquire)) return *found;
+  const std::lock_guard lock(mutex_);
+  if (!place.load(std::memory_order_relaxed)) {
+    // Never deleted: tensors may outlive static destruction.
+    place.store(new Card(device.index), std::memory_order_release);
+  }
+  return *place.load(std::memory_order_relaxed);
+}
+
+std::string CudaBackend::description(Device device) const {
+  card(device);
+  cudaDeviceProp properties{};
+  SASH_CUDA_CHECK(cudaGetDeviceProperties(&properties, device.index));
+  char memory[32];
+  std::snprintf(memory, sizeof(memory), "%.1f",
+                static_cast<double>(properties.totalGlobalMem) / (1024.0 * 1024.0 * 1024.0));
+  return std::string(properties.name) + ", " + std::to_string(properties.multiProcessorCount) +
+         " multiprocessors, " + memory + " GiB";
+}
+
+void* CudaBackend::allocate(int64_t bytes, Device device, Stream stream) {
+  Card& on = card(device);
+  return on.allocator.allocate(bytes, on.resolve(stream));
+}
+
+void CudaBackend::deallocate(void* memory, int64_t, Device device, Stream stream) noexcept {
+  Card& on = card(device);
+  on.allocator.deallocate(memory, on.resolve(stream));
+}
+
+MemoryStats CudaBackend::memory_stats(Device device) const {
+  Card& on = card(device);
+  MemoryStats stats = on.allocator.stats();
+  stats.host_copies = on.host_copies.load(std::memory_order_relaxed);
+  host_memory_.add_to(stats);
+  return stats;
+}
+
+void CudaBackend::reset_peak(Device device) { card(device).allocator.reset_peak(); }
+
+void CudaBackend::empty_cache(Device device) {
+  Card& on = card(device);
+  on.allocator.empty_cache();
+  if (!on.allocator.capturing(on.resolve(current_stream(device)))) host_memory_.empty_cache();
+}
+
+void CudaBackend::set_cache_limit(Device device, int64_t bytes) {
+  card(device).allocator.set_limit(bytes);
+  host_memory_.set_limit(bytes);
+}
+
+void CudaBackend::record_stream(void* memory, Device device, Stream stream) {
+  Card& on = card(device);
+  on.allocator.record_stream(memory, on.resolve(stream));
+}
+
+void CudaBackend::copy(void* dst, Device to, const void* src, Device from, int64_t bytes,
+                       Stream stream) {
+  if (bytes <= 0) return;
+  const Device side = from.is_cuda() ? from : to;
+  Card& on = card(side);
+  const CardGuard guard(side.index);
+  const cudaStream_t queue = on.resolve(stream);
+  const auto size = static_cast<size_t>(bytes);
+  if (to.is_cuda() && from.is_cuda()) {
+    if (to != from) return copy_between_cards(dst, to, src, from, size, queue);
+    SASH_CUDA_CHECK(cudaMemcpyAsync(dst, src, size, cudaMemcpyDeviceToDevice, queue));
+    return;
+  }
+  if (on.allocator.capturing(queue)) {
+    throw DeviceError("copy", "work that stays on " + to_string(side) + " during a capture",
+                      "a copy from " + to_string(from) + " to " + to_string(to));
+  }
+  on.host_copies.fetch_add(1, std::memory_order_relaxed);
+  if (to.is_cuda()) return copy_from_host(dst, to, src, size, queue);
+  SASH_CUDA_CHECK(cudaMemcpyAsync(dst, src, size, cudaMemcpyDefault, queue));
+  SASH_CUDA_CHECK(cudaStreamSynchronize(queue));
+  throw_index_error(side.index);
+}
+
+void CudaBackend::copy_from_host(void* dst, Device to, const void* src, size_t bytes,
+                                 cudaStream_t stream) {
+  // From pageable memory, this returns once the source has been read.
+  SASH_CUDA_CHECK(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, stream));
+  if (host_memory_.queued(src, to.index, stream)) return;
+  cudaPointerAttributes source{};
+  SASH_CUDA_CHECK(cudaPointerGetAttributes(&source, src));
+  // Page-locked by somebody else, who has no way to know when the copy is done.
+  if (source.type != cudaMemoryTypeUnregistered) SASH_CUDA_CHECK(cudaStreamSynchronize(stream));
+}
+
+void CudaBackend::copy_between_cards(void* dst, Device to, const void* src, Device from,
+                                     size_t bytes, cudaStream_t stream) {
+  const cudaStream_t receiver = card(to).resolve(current_stream(to));
+  follow(stream, receiver, to.index);
+  SASH_CUDA_CHECK(cudaMemcpyPeerAsync(dst, to.index, src, from.index, bytes, stream));
+  follow(receiver, stream, from.index);
+}
+
+Stream CudaBackend::current_stream(Device device) {
+  Card& on = card(device);
+  return {on.resolve({current[static_cast<size_t>(device.index)]})};
+}
+
+void CudaBackend::set_current_stream(Device device, Stream stream) {
+  card(device);
+  current[static_cast<size_t>(device.index)] = stream.handle;
+}
+
+Stream CudaBackend::create_stream(Device device) {
+  card(device);
+  const CardGuard guard(device.index);
+  cudaStream_t stream = nullptr;
+  SASH_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  return {stream};
+}
+
+void CudaBackend::destroy_stream(Device device, Stream stream) {
+  Card& on = card(device);
+  const cudaStream_t handle = on.resolve(stream);
+  if (handle == on.stream) return;
+  const CardGuard guard(device.index);
+  SASH_CUDA_CHECK(cudaStreamSynchronize(handle));
+  on.allocator.retire(handle, on.stream);
+  void*& mine = current[static_cast<size_t>(device.index)];
+  if (mine == stream.handle) mine = nullptr;
+  SASH_CUDA_CHECK(cudaStreamDestroy(handle));
+}
+
+void CudaBackend::synchronize(Device device) {
+  card(device);
+  const CardGuard guard(device.index);
+  SASH_CUDA_CHECK(cudaDeviceSynchronize());
+  throw_index_error(device.index);
+}
+
+Event CudaBackend::create_event(Device device) {
+  card(device);
+  const CardGuard guard(device.index);
+  cudaEvent_t event = nullptr;
+  SASH_CUDA_CHECK(cudaEventCreate(&event));
+  return {event};
+}
+
+void CudaBackend::destroy_event(Device, Event event) {
+  if (event.handle) SASH_CUDA_CHECK(cudaEventDestroy(native(event)));
+}
+
+void CudaBackend::record(Event event, Device device, Stream stream) {
+  const cudaStream_t queue = card(device).resolve(stream);
+  const CardGuard guard(device.index);
+  SASH_CUDA_CHECK(cudaEventRecord(native(event), queue));
+}
+
+void CudaBackend::wait(Event event, Device device, Stream stream) {
+  Card& on = card(device);
+  const cudaStream_t queue = on.resolve(stream);
+  const CardGuard guard(device.index);
+  if (on.allocator.capturing(queue)) {
+    const RelaxedCapture relaxed;
+    const cudaError_t status = cudaEventQuery(native(event));
+    if (status == cudaSuccess) return;
+    cudaGetLastError();
+    if (status == cudaErrorNotReady) {
+      SASH_CUDA_CHECK(cudaEventSynchronize(native(event)));
+      return;
+    }
+    if (status != cudaErrorCapturedEvent) SASH_CUDA_CHECK(status);
+  }
+  SASH_CUDA_CHECK(cudaStreamWaitEvent(queue, native(event), 0));
+}
+
+double CudaBackend::elapsed_ms(Event start, Event stop, Device device) {
+  const CardGuard guard(device.index);
+  float elapsed = 0;
+  SASH_CUDA_CHECK(cudaEventSynchronize(native(stop)));
+  SASH_CUDA_CHECK(cudaEventElapsedTime(&elapsed, native(start), native(stop)));
+  return static_cast<double>(elapsed);
+}
+
+void CudaBackend::begin_capture(Device device, Stream stream) {
+  Card& on = card(device);
+  const CardGuard guard(device.index);
+  const cudaStream_t queue = on.resolve(stream);
+  SASH_CUDA_CHECK(cudaStreamBeginCapture(queue, cudaStreamCaptureModeThreadLocal));
+  on.allocator.begin_capture(queue);
+}
+
+void* CudaBackend::end_capture(Device device, Stream stream) {
+  Card& on = card(device);
+  const CardGuard guard(device.index);
+  const cudaStream_t queue = on.resolve(stream);
+  cudaGraph_t recorded = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  const cudaError_t ended = cudaStreamEndCapture(queue, &recorded);
+  CachingAllocator::Graph* memory = on.allocator.end_capture(queue);
+  cudaError_t made = ended;
+  if (ended == cudaSuccess) made = cudaGraphInstantiate(&executable, recorded, 0);
+  if (recorded) cudaGraphDestroy(recorded);
+  if (made != cudaSuccess && memory) on.allocator.release(memory, on.stream);
+  SASH_CUDA_CHECK(ended);
+  SASH_CUDA_CHECK(made);
+  return new CapturedStep{executable, memory, device};
+}
+
+void CudaBackend::replay(void* graph, Device device, Stream stream) {
+  const cudaStream_t queue = card(device).resolve(stream);
+  const CardGuard guard(device.index);
+  SASH_CUDA_CHECK(cudaGraphLaunch(static_cast<CapturedStep*>(graph)->executable, queue));
+}
+
+void CudaBackend::destroy_graph(void* graph) {
+  if (!graph) return;
+  const std::unique_ptr<CapturedStep> step(static_cast<CapturedStep*>(graph));
+  Card& on = card(step->device);
+  const CardGuard guard(step->device.index);
+  SASH_CUDA_CHECK(cudaDeviceSynchronize());  // its memory is about to serve other work
+  SASH_CUDA_CHECK(cudaGraphExecDestroy(step->executable));
+  on.allocator.release(step->memory, on.stream);
+}
+
+}  // namespace sash::cuda

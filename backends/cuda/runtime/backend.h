@@ -1,0 +1,94 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <mutex>
+
+#include "../../../core/backend.h"
+#include "allocator.h"
+#include "host_memory.h"
+
+namespace sash::cuda {
+
+/// CUDA cards, each with a caching allocator and a default stream of its own (the one that a null
+/// `Stream` stands for): unlike CUDA's legacy stream it can be captured, and it does not wait for
+/// other streams. The current stream is a setting of each thread. A card is first touched when
+/// something is asked of it.
+class CudaBackend final : public Backend {
+ public:
+  static constexpr int kMostCards = 64;
+
+  explicit CudaBackend(int device_count);
+  ~CudaBackend() override;
+
+  DeviceType type() const override { return DeviceType::cuda; }
+  int device_count() const override { return device_count_; }
+  /// "NVIDIA H200, 132 multiprocessors, 139.8 GiB".
+  std::string description(Device device) const override;
+
+  void* allocate(int64_t bytes, Device device, Stream stream) override;
+  void deallocate(void* memory, int64_t bytes, Device device, Stream stream) noexcept override;
+  MemoryStats memory_stats(Device device) const override;
+  void reset_peak(Device device) override;
+  void empty_cache(Device device) override;
+
+  void* allocate_host(int64_t bytes) override { return host_memory_.allocate(bytes); }
+  void deallocate_host(void* memory, int64_t) noexcept override { host_memory_.deallocate(memory); }
+
+  /// Between two cards, `stream` is `from`'s, and `to`'s current stream waits for the copy. A copy
+  /// from or to the host cannot be captured: `DeviceError`.
+  void copy(void* dst, Device to, const void* src, Device from, int64_t bytes,
+            Stream stream) override;
+
+  Stream current_stream(Device device) override;
+  void set_current_stream(Device device, Stream stream) override;
+  Stream create_stream(Device device) override;
+  void destroy_stream(Device device, Stream stream) override;
+  void synchronize(Device device) override;
+
+  Event create_event(Device device) override;
+  void destroy_event(Device device, Event event) override;
+  void record(Event event, Device device, Stream stream) override;
+  /// Within a capture, the host waits for an event from outside of it.
+  void wait(Event event, Device device, Stream stream) override;
+  double elapsed_ms(Event start, Event stop, Device device) override;
+
+  void begin_capture(Device device, Stream stream) override;
+  void* end_capture(Device device, Stream stream) override;
+  void replay(void* graph, Device device, Stream stream) override;
+  void destroy_graph(void* graph) override;
+
+  const uint64_t* random_base(Device device) override { return card(device).zero; }
+
+  void set_cache_limit(Device device, int64_t bytes) override;
+  void record_stream(void* memory, Device device, Stream stream) override;
+  bool capturing(Device device) const override { return card(device).allocator.capturing(); }
+
+ private:
+  struct Card {
+    explicit Card(int index);
+    cudaStream_t resolve(Stream s) const {
+      return s.handle ? static_cast<cudaStream_t>(s.handle) : stream;
+    }
+
+    CachingAllocator allocator;
+    cudaStream_t stream = nullptr;
+    uint64_t* zero = nullptr;  ///< a word on the card
+    std::atomic<int64_t> host_copies{0};
+  };
+
+  Card& card(Device device) const;
+  void copy_from_host(void* dst, Device to, const void* src, size_t bytes, cudaStream_t stream);
+  void copy_between_cards(void* dst, Device to, const void* src, Device from, size_t bytes,
+                          cudaStream_t stream);
+
+  const int device_count_;
+  mutable std::mutex mutex_;
+  mutable std::array<std::atomic<Card*>, kMostCards> cards_{};
+  HostMemory host_memory_;
+};
+
+}  // namespace sash::cuda

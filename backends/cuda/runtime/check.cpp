@@ -1,0 +1,58 @@
+#include "check.h"
+
+#include <string>
+
+#include "../../../core/error.h"
+
+namespace sash::cuda {
+namespace {
+
+std::string failure(const char* statement, const char* file, int line, const char* name,
+                    const char* text) {
+  const std::string path(file);
+  return std::string(statement) + " failed with " + name + " (" + text + ") at " +
+         path.substr(path.rfind('/') + 1) + ":" + std::to_string(line);
+}
+
+}  // namespace
+
+void check(cudaError_t status, const char* statement, const char* file, int line) {
+  if (status == cudaSuccess) return;
+  cudaGetLastError();  // else the next check of a launch would report this failure again
+  const std::string message =
+      failure(statement, file, line, cudaGetErrorName(status), cudaGetErrorString(status));
+  if (status == cudaErrorMemoryAllocation) throw OutOfMemory("cuda", message);
+  throw DeviceError("cuda", message);
+}
+
+void check(cublasStatus_t status, const char* statement, const char* file, int line) {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  const std::string message = failure(statement, file, line, cublasLtGetStatusName(status),
+                                      cublasLtGetStatusString(status));
+  if (status == CUBLAS_STATUS_ALLOC_FAILED) throw OutOfMemory("cuda", message);
+  throw DeviceError("cuda", message);
+}
+
+CardGuard::CardGuard(int index) {
+  SASH_CUDA_CHECK(cudaGetDevice(&former_));
+  if (former_ == index) return;
+  SASH_CUDA_CHECK(cudaSetDevice(index));
+  changed_ = true;
+}
+
+CardGuard::~CardGuard() {
+  if (changed_) cudaSetDevice(former_);
+}
+
+void follow(cudaStream_t follower, cudaStream_t leader, int leading_card) {
+  const CardGuard guard(leading_card);
+  cudaEvent_t event = nullptr;
+  SASH_CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  const cudaError_t recorded = cudaEventRecord(event, leader);
+  const cudaError_t waited = cudaStreamWaitEvent(follower, event, 0);
+  cudaEventDestroy(event);  // in use or not: it goes when the wait is over
+  SASH_CUDA_CHECK(recorded);
+  SASH_CUDA_CHECK(waited);
+}
+
+}  // namespace sash::cuda

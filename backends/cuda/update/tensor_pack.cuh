@@ -1,0 +1,82 @@
+#pragma once
+
+#include <span>
+
+#include "../elementwise/flat.cuh"
+
+/// Many tensors in one launch: their addresses travel with the kernel's parameters, so that nothing
+/// is copied to the card. A block takes one chunk of one tensor.
+namespace sash::cuda {
+
+/// Elements of one block.
+inline constexpr int kChunk = 4096;
+/// Bytes of kernel parameters that every version of CUDA takes, and what a pack leaves of them.
+inline constexpr int kParameterBytes = 4096, kSpareBytes = 128;
+
+/// As many `Tensors` (pointers, dtype, count) as fit into one launch.
+template <class Tensors>
+struct Pack {
+  static constexpr int kCapacity =
+      static_cast<int>((kParameterBytes - kSpareBytes) / (sizeof(Tensors) + sizeof(unsigned))) - 1;
+
+  int size = 0;
+  unsigned first[kCapacity + 1] = {};  ///< number of each tensor's first chunk; the end follows
+  Tensors tensor[kCapacity] = {};
+
+  void add(const Tensors& x) {
+    tensor[size] = x;
+    first[size + 1] = first[size] + chunks_of(x);
+    ++size;
+  }
+  static unsigned chunks_of(const Tensors& x) {
+    return static_cast<unsigned>((x.count + kChunk - 1) / kChunk);
+  }
+  unsigned chunks() const { return first[size]; }
+
+  /// The tensor that `chunk` belongs to.
+  __device__ int find(unsigned chunk) const {
+    int low = 0, high = size;
+    while (high - low > 1) {
+      const int middle = (low + high) / 2;
+      (first[middle] <= chunk ? low : high) = middle;
+    }
+    return low;
+  }
+};
+
+/// Calls `f(place, left)` for the lanes of T's that this thread takes of chunk `blockIdx.x`, one of
+/// tensor `i`: `place` is the first element's, `left` counts the elements from there on.
+template <class T, class Tensors, class F>
+__device__ void for_each_lane(const Pack<Tensors>& pack, int i, F f) {
+  const int64_t count = pack.tensor[i].count;
+  const int64_t begin = int64_t{blockIdx.x - pack.first[i]} * kChunk;
+  const int64_t end = begin + kChunk < count ? begin + kChunk : count;
+  for (int64_t at = begin + threadIdx.x * kWidth<T>; at < end; at += kThreads * kWidth<T>) {
+    f(at, end - at);
+  }
+}
+
+/// Calls `launch(TypeTag<T>, pack)` until every tensor was in a pack; those of one dtype share
+/// packs. `DTypeError` before any call if one is not floating.
+template <class Tensors, class F>
+void for_each_pack(const char* op, std::span<const Tensors> tensors, F launch) {
+  static_assert(sizeof(Pack<Tensors>) <= kParameterBytes - kSpareBytes);
+  for (const Tensors& x : tensors) dispatch_any_floating(x.dtype, op, [](auto) {});
+  const auto pack_those_of = [&]<class T>(TypeTag<T> type) {
+    Pack<Tensors> pack;
+    for (const Tensors& x : tensors) {
+      if (x.dtype != dtype_of<T>) continue;
+      pack.add(x);
+      if (pack.size < Pack<Tensors>::kCapacity) continue;
+      launch(type, pack);
+      pack.size = 0;
+    }
+    if (pack.size > 0) launch(type, pack);
+  };
+  pack_those_of(TypeTag<float>{});
+  pack_those_of(TypeTag<double>{});
+  pack_those_of(TypeTag<float16>{});
+  pack_those_of(TypeTag<bfloat16>{});
+}
+
+}  // namespace sash::cuda

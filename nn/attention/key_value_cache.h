@@ -1,0 +1,65 @@
+#pragma once
+
+#include <vector>
+
+#include "../../ops/attention/mask/attention_mask.h"
+#include "../../tensor/tensor.h"
+
+namespace sash::nn {
+
+/// What the queries of the newest tokens attend to.
+struct CachedKeys {
+  Tensor k;              ///< [B, H_kv, m, D]
+  Tensor v;              ///< [B, H_kv, m, D_v]
+  AttentionMask mask{};  ///< which of these keys each query may see
+  /// The position of each key. Empty if they are 0, 1, ..., m - 1, as attention takes them to be.
+  std::vector<int64_t> positions{};
+};
+
+/// The keys and values of one attention layer, kept so that a new token costs the attention of one
+/// query: `MultiheadAttention::forward(x, cache)` reads and extends it.
+///
+/// Only what later tokens can see is kept. Under `causal_window(w)`, alone or with `sinks(n)`, that
+/// is the first n and the last w tokens, however many have gone by: n + w slots, of which the last
+/// w form a ring. Under any other causal mask it is every token.
+class SASH_API KeyValueCache {
+ public:
+  /// An empty cache for attention under `mask`. `ValueError` if the mask has no `causal_reach`.
+  explicit KeyValueCache(const AttentionMask& mask = AttentionMask::causal());
+
+  /// Takes the keys [B, H_kv, n, D] and values [B, H_kv, n, D_v] of the next n tokens, and returns
+  /// the keys and values that their queries attend to. What is returned shares memory with the
+  /// cache, until the next call.
+  ///
+  /// `ShapeError`, `DTypeError` or `DeviceError` unless they fit each other and those before;
+  /// `AutogradError` if they require grad, since the cache would cut it.
+  CachedKeys append(const Tensor& k, const Tensor& v);
+  /// Forgets all tokens, and their memory.
+  void clear();
+
+  const AttentionMask& mask() const { return mask_; }
+  /// Tokens taken so far: the position of the next.
+  int64_t length() const { return length_; }
+  /// Tokens still held.
+  int64_t held() const { return reach_.recent ? std::min(length_, limit()) : length_; }
+  /// Memory of keys and values. It grows by doubling, up to the limit that the mask sets.
+  int64_t bytes() const;
+
+ private:
+  int64_t limit() const { return reach_.first + *reach_.recent; }
+  bool overflows(int64_t tokens) const { return reach_.recent && length_ + tokens > limit(); }
+  int64_t slot_of(int64_t position) const;
+  std::vector<int64_t> held_positions() const;
+  AttentionMask visible_among(const std::vector<int64_t>& keys, int64_t queries,
+                              Device device) const;
+  void check(const Tensor& k, const Tensor& v) const;
+  void reserve(int64_t tokens, const Tensor& k, const Tensor& v);
+  void store(const Tensor& k, const Tensor& v);
+
+  AttentionMask mask_;
+  CausalReach reach_;
+  int64_t length_ = 0;
+  Tensor k_, v_;  // [B, H_kv, slots, D], undefined at first
+};
+
+}  // namespace sash::nn

@@ -1,0 +1,42 @@
+#pragma once
+
+#include "../../ops/elementwise/gelu.h"
+#include "../module.h"
+
+/// Activations as modules, for `Sequential`; each is the op of the same name.
+namespace sash::nn {
+
+class SASH_API ReLU : public Module {
+ public:
+  Tensor forward(const Tensor& x) override;
+};
+
+class SASH_API Tanh : public Module {
+ public:
+  Tensor forward(const Tensor& x) override;
+};
+
+class SASH_API Sigmoid : public Module {
+ public:
+  Tensor forward(const Tensor& x) override;
+};
+
+class SASH_API SiLU : public Module {
+ public:
+  Tensor forward(const Tensor& x) override;
+};
+
+/// x Phi(x) (Hendrycks and Gimpel, 2016), exact by default.
+class SASH_API GELU : public Module {
+ public:
+  explicit GELU(GeluApproximation approximation = GeluApproximation::none)
+      : approximation_(approximation) {}
+
+  Tensor forward(const Tensor& x) override;
+  std::string describe() const override;
+
+ private:
+  GeluApproximation approximation_;
+};
+
+}  // namespace sash::nn

@@ -1,0 +1,121 @@
+#include "causal_lm.h"
+
+#include <cmath>
+
+#include "../../ops/elementwise/binary.h"
+#include "../../ops/checks.h"
+#include "../check.h"
+#include "../init.h"
+
+namespace sash::nn {
+namespace {
+
+const CausalLMOptions& checked(const CausalLMOptions& options) {
+  check_positive("CausalLM", "vocab", options.vocab);
+  if (options.learned_positions) check_positive("CausalLM", "context", options.context);
+  check_positive("CausalLM", "dim", options.dim);
+  check_positive("CausalLM", "number of layers", options.layers);
+  return options;
+}
+
+TransformerOptions layer_options(const CausalLMOptions& options) {
+  return {.dim = options.dim,
+          .heads = options.heads,
+          .feedforward = options.feedforward,
+          .dropout = options.dropout,
+          .activation = Activation::gelu,
+          .norm_first = true,
+          .kv_heads = options.kv_heads,
+          .softcap = options.softcap,
+          .alibi = options.alibi,
+          .relative_positions = options.relative_positions};
+}
+
+}  // namespace
+
+CausalLM::CausalLM(const CausalLMOptions& options)
+    : options_(checked(options)),
+      mask_(AttentionMask::causal() & options.mask),
+      token_embedding(register_module<Embedding>("token_embedding", options.vocab, options.dim)),
+      position_embedding(
+          options.learned_positions
+              ? &register_module<Embedding>("position_embedding", options.context, options.dim)
+              : nullptr),
+      dropout(register_module<Dropout>("dropout", options.dropout)),
+      layers(register_module<ModuleList<TransformerEncoderLayer>>("layers")),
+      norm(register_module<LayerNorm>("norm", options.dim)),
+      head(options.tie_weights ? register_module<Linear>("head", token_embedding.weight)
+                               : register_module<Linear>("head", options.dim, options.vocab,
+                                                         LinearOptions{.bias = false})) {
+  for (int64_t i = 0; i < options.layers; ++i) layers.emplace(layer_options(options));
+  initialise();
+}
+
+void CausalLM::initialise() {
+  constexpr double kStd = 0.02;
+  const double residual_std = kStd / std::sqrt(2.0 * static_cast<double>(options_.layers));
+  init::normal_(token_embedding.weight, 0, kStd);
+  if (position_embedding) init::normal_(position_embedding->weight, 0, kStd);
+  for (TransformerEncoderLayer& layer : layers) {
+    init::normal_(layer.self_attn.in_proj_weight, 0, kStd);
+    init::normal_(layer.self_attn.out_proj.weight, 0, residual_std);
+    init::normal_(layer.linear1.weight, 0, kStd);
+    init::zeros_(layer.linear1.bias);
+    init::normal_(layer.linear2.weight, 0, residual_std);
+    init::zeros_(layer.linear2.bias);
+  }
+  if (!options_.tie_weights) init::normal_(head.weight, 0, kStd);
+}
+
+Tensor CausalLM::forward(const Tensor& tokens) {
+  Tensor x = embed(tokens, 0);
+  for (TransformerEncoderLayer& layer : layers) x = layer(x, mask_);
+  return head(norm(x));
+}
+
+Tensor CausalLM::forward(const Tensor& tokens, std::vector<KeyValueCache>& caches) {
+  if (static_cast<int64_t>(caches.size()) != options_.layers) {
+    throw ValueError("CausalLM",
+                     "a cache for each of " + std::to_string(options_.layers) + " layers",
+                     std::to_string(caches.size()));
+  }
+  for (const KeyValueCache& cache : caches) {
+    if (cache.length() == caches[0].length()) continue;
+    throw ValueError(
+        "CausalLM", "caches of one length, or new ones after a call that failed",
+        std::to_string(caches[0].length()) + " and " + std::to_string(cache.length()) + " tokens");
+  }
+  Tensor x = embed(tokens, caches[0].length());
+  auto cache = caches.begin();
+  for (TransformerEncoderLayer& layer : layers) x = layer(x, *cache++);
+  return head(norm(x));
+}
+
+Tensor CausalLM::embed(const Tensor& tokens, int64_t first_position) {
+  if (!tokens.defined()) throw ValueError("CausalLM", "tokens", "an undefined tensor");
+  if (tokens.dtype() != DType::int64) {
+    throw DTypeError("CausalLM", "int64 tokens", name(tokens.dtype()));
+  }
+  if (!position_embedding) {
+    check_rank("CausalLM", tokens, 2);
+    return dropout(token_embedding(tokens));
+  }
+  const int64_t room = options_.context - first_position;
+  if (tokens.rank() != 2 || tokens.shape()[1] > room) {
+    throw ShapeError("CausalLM", "tokens [B, T] with T at most " + std::to_string(room),
+                     to_string(tokens.shape()));
+  }
+  const Tensor positions = position_embedding->weight.narrow(0, first_position, tokens.shape()[1]);
+  return dropout(token_embedding(tokens) + positions);
+}
+
+bool CausalLM::can_cache() const { return mask_.causal_reach().has_value(); }
+
+std::vector<KeyValueCache> CausalLM::new_caches() const {
+  std::vector<KeyValueCache> caches;
+  for (const TransformerEncoderLayer& layer : layers)
+    caches.push_back(layer.self_attn.new_cache(mask_));
+  return caches;
+}
+
+}  // namespace sash::nn

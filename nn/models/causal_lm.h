@@ -1,0 +1,102 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "../layers/embedding.h"
+#include "transformer.h"
+
+namespace sash::nn {
+
+struct CausalLMOptions {
+  int64_t vocab = 0;
+  int64_t context = 0;  ///< most tokens the model can see at once: its learnt positions
+  int64_t dim = 128;
+  int64_t heads = 4;
+  int64_t layers = 4;
+  int64_t feedforward = 0;  ///< 0 means 4 dim
+  double dropout = 0;
+  bool tie_weights = false;  ///< the head shares the weight of the token embedding
+  /// What a position may see, besides that it sees none after it.
+  AttentionMask mask{};
+  /// False leaves the positions to `alibi`, `relative_positions` or the mask; `context` then has no
+  /// meaning, and no length is too long.
+  bool learned_positions = true;
+  /// These are explained in `MultiheadAttentionOptions`.
+  int64_t kv_heads = 0;
+  double softcap = 0;
+  bool alibi = false;
+  std::optional<int64_t> relative_positions{};
+};
+
+/// How `generate` chooses among the logits.
+struct SamplingOptions {
+  double temperature = 1;  ///< 0 takes the likeliest token
+  int64_t top_k = 0;       ///< sample among the k likeliest; 0 means all
+  uint64_t seed = 0;       ///< of its own generator; the training's is left alone
+  /// How many of the oldest tokens are dropped at once when the learnt positions are used up. The
+  /// others then move to new positions, at the cost of a whole forward pass: 1 shows each token all
+  /// `context` tokens and pays for every one, context / 2 shows at least half and pays rarely.
+  int64_t stride = 1;
+};
+
+/// A decoder-only language model with learnt positions and pre-norm GELU layers (Radford et al.,
+/// "Language models are unsupervised multitask learners", 2019).
+///
+/// Children: `token_embedding`, `position_embedding`, `dropout`, `layers`, `norm`, `head` (without
+/// bias). Weights start as N(0, 0.02^2), those of the projections into the residual stream
+/// N(0, 0.02^2 / (2 layers)); biases are 0.
+class SASH_API CausalLM : public Module {
+ public:
+  /// `ValueError` unless the extents are positive, heads divides dim, and dropout lies in [0, 1];
+  /// for the rest as `MultiheadAttention`.
+  explicit CausalLM(const CausalLMOptions& options);
+
+  /// Logits [B, T, vocab] of the token after each of tokens [B, T] int64. `ShapeError` for another
+  /// rank or T > context, `DTypeError` unless int64, `IndexError` for a token outside the
+  /// vocabulary.
+  Tensor forward(const Tensor& tokens) override;
+  /// The same for tokens that follow those in `caches`, which take them in: what `forward` gives
+  /// for the last T of all tokens so far, computed for these alone. Under a `NoGradGuard`.
+  /// `ValueError` unless the caches are `new_caches` and of one length, which a call that ran out
+  /// of memory may leave unequal; `ShapeError` if the context is used up.
+  Tensor forward(const Tensor& tokens, std::vector<KeyValueCache>& caches);
+  template <class... Args>
+  Tensor operator()(Args&&... args) {
+    return named_errors([&] { return forward(std::forward<Args>(args)...); });
+  }
+
+  /// Whether the mask allows caches: whether it has a `causal_reach`.
+  bool can_cache() const;
+  /// An empty cache for each layer. `ValueError` unless `can_cache`.
+  std::vector<KeyValueCache> new_caches() const;
+
+  /// `count` tokens after `prompt`, sampled one by one in evaluation mode without recording; each
+  /// sees all before it, but at most `context` of them with learnt positions (see
+  /// `SamplingOptions::stride`). Keys and values are kept in caches if `can_cache`, in memory that
+  /// a windowed mask bounds; otherwise every token costs a whole forward pass. The tokens are the
+  /// same. `ValueError` for an empty prompt, a negative count, temperature or top_k, or a stride
+  /// that is not positive; `IndexError` for a token outside the vocabulary.
+  std::vector<int64_t> generate(const std::vector<int64_t>& prompt, int64_t count,
+                                const SamplingOptions& options = {});
+
+  int64_t vocab() const { return options_.vocab; }
+  int64_t context() const { return options_.context; }
+
+ private:
+  void initialise();
+  Tensor embed(const Tensor& tokens, int64_t first_position);
+
+  CausalLMOptions options_;
+  AttentionMask mask_;  // with causal()
+
+ public:
+  Embedding& token_embedding;
+  Embedding* position_embedding;  ///< null without learnt positions
+  Dropout& dropout;
+  ModuleList<TransformerEncoderLayer>& layers;
+  LayerNorm& norm;
+  Linear& head;
+};
+
+}  // namespace sash::nn

@@ -1,0 +1,99 @@
+#include "transformer.h"
+
+#include "../../ops/elementwise/binary.h"
+#include "../../ops/elementwise/gelu.h"
+#include "../../ops/elementwise/unary.h"
+#include "../check.h"
+
+namespace sash::nn {
+namespace {
+
+int64_t hidden_width(const TransformerOptions& options) {
+  if (options.feedforward < 0) {
+    throw ValueError("TransformerEncoderLayer", "feedforward of at least 0",
+                     std::to_string(options.feedforward));
+  }
+  return options.feedforward ? options.feedforward : 4 * options.dim;
+}
+
+MultiheadAttentionOptions attention_options(const TransformerOptions& options) {
+  return {.dropout = options.dropout,
+          .bias = options.bias,
+          .attention = options.attention,
+          .kv_heads = options.kv_heads,
+          .softcap = options.softcap,
+          .alibi = options.alibi,
+          .relative_positions = options.relative_positions};
+}
+
+LayerNormOptions norm_options(const TransformerOptions& options) {
+  return {.eps = options.layer_norm_eps, .bias = options.bias};
+}
+
+}  // namespace
+
+TransformerEncoderLayer::TransformerEncoderLayer(const TransformerOptions& options)
+    : activation_(options.activation),
+      norm_first_(options.norm_first),
+      self_attn(register_module<MultiheadAttention>("self_attn", options.dim, options.heads,
+                                                    attention_options(options))),
+      linear1(register_module<Linear>("linear1", options.dim, hidden_width(options),
+                                      LinearOptions{.bias = options.bias})),
+      dropout(register_module<Dropout>("dropout", options.dropout)),
+      linear2(register_module<Linear>("linear2", hidden_width(options), options.dim,
+                                      LinearOptions{.bias = options.bias})),
+      norm1(register_module<LayerNorm>("norm1", options.dim, norm_options(options))),
+      norm2(register_module<LayerNorm>("norm2", options.dim, norm_options(options))),
+      dropout1(register_module<Dropout>("dropout1", options.dropout)),
+      dropout2(register_module<Dropout>("dropout2", options.dropout)) {}
+
+Tensor TransformerEncoderLayer::feed_forward(const Tensor& x) {
+  const Tensor hidden = linear1(x);
+  const Tensor active = activation_ == Activation::relu ? relu(hidden) : gelu(hidden);
+  return dropout2(linear2(dropout(active)));
+}
+
+Tensor TransformerEncoderLayer::forward(const Tensor& x) { return forward(x, AttentionMask()); }
+
+Tensor TransformerEncoderLayer::forward(const Tensor& x, const AttentionMask& mask) {
+  return run(x, mask);
+}
+
+Tensor TransformerEncoderLayer::forward(const Tensor& x, KeyValueCache& cache) {
+  return run(x, cache);
+}
+
+template <class MaskOrCache>
+Tensor TransformerEncoderLayer::run(const Tensor& x, MaskOrCache& seen) {
+  if (norm_first_) {
+    const Tensor y = x + dropout1(self_attn(norm1(x), seen));
+    return y + feed_forward(norm2(y));
+  }
+  const Tensor y = norm1(x + dropout1(self_attn(x, seen)));
+  return norm2(y + feed_forward(y));
+}
+
+std::string TransformerEncoderLayer::describe() const {
+  return std::string("TransformerEncoderLayer(") +
+         (activation_ == Activation::relu ? "relu" : "gelu") +
+         (norm_first_ ? ", norm first)" : ")");
+}
+
+TransformerEncoder::TransformerEncoder(const TransformerOptions& options)
+    : layers(register_module<ModuleList<TransformerEncoderLayer>>("layers")) {
+  check_positive("TransformerEncoder", "number of layers", options.layers);
+  for (int64_t i = 0; i < options.layers; ++i) layers.emplace(options);
+  if (options.final_norm) {
+    norm = &register_module<LayerNorm>("norm", options.dim, norm_options(options));
+  }
+}
+
+Tensor TransformerEncoder::forward(const Tensor& x) { return forward(x, AttentionMask()); }
+
+Tensor TransformerEncoder::forward(const Tensor& x, const AttentionMask& mask) {
+  Tensor y = x;
+  for (TransformerEncoderLayer& layer : layers) y = layer(y, mask);
+  return norm ? (*norm)(y) : y;
+}
+
+}  // namespace sash::nn

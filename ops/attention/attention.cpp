@@ -1,0 +1,203 @@
+#include "attention.h"
+
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "../../tensor/factories.h"
+#include "../../tensor/autograd/node.h"
+#include "../../tensor/random.h"
+#include "attention_call.h"
+#include "../shape/concat.h"
+#include "../kernels/attention.h"
+#include "../reduce/reduce.h"
+
+namespace sash {
+
+namespace kernels {
+constinit Kernel<void(KernelContext&, const AttentionInputs&, const AttentionParams&,
+                      const TensorView&, const TensorView&)>
+    attention_forward{"attention_forward"};
+constinit Kernel<void(KernelContext&, const AttentionInputs&, const AttentionParams&,
+                      const AttentionGradients&)>
+    attention_backward{"attention_backward"};
+}  // namespace kernels
+
+namespace {
+
+// Kernels read heads of any strides, but whole rows.
+Tensor with_unit_rows(const Tensor& x) {
+  const NoGradGuard no_grad;
+  return x.size(3) == 1 || x.strides()[3] == 1 ? x : x.contiguous();
+}
+
+// A call's parameters as kernels take them; they borrow from the call and from `inputs`.
+class Params {
+ public:
+  Params(const AttentionCall& call, const AttentionTensors& inputs) {
+    const NoGradGuard no_grad;
+    const DType numbers = call.numbers();
+    params_.scale = call.scale;
+    params_.softcap = call.softcap;
+    params_.dropout = call.dropout;
+    params_.philox = call.philox;
+    params_.maps = call.maps.get();
+    params_.bounds = view(call.bounds, 0);
+    params_.bias =
+        view(inputs.bias.defined() ? inputs.bias.expand(call.weights_shape()) : Tensor(), 1);
+    if (inputs.relative_bias.defined()) {
+      const int64_t distances = inputs.relative_bias.size(1);
+      params_.relative_bias =
+          view(inputs.relative_bias.to(numbers).expand({call.shape.heads, distances}), 2);
+    }
+    params_.slopes = view(call.slopes.defined() ? call.slopes.to(numbers) : Tensor(), 3);
+  }
+  Params(const Params&) = delete;
+  Params& operator=(const Params&) = delete;
+  const kernels::AttentionParams& get() const { return params_; }
+
+ private:
+  const TensorView* view(const Tensor& x, size_t slot) {
+    if (!x.defined()) return nullptr;
+    kept_[slot] = x;
+    views_[slot] = x.tensor_view();
+    return &views_[slot];
+  }
+
+  std::array<Tensor, 4> kept_;
+  std::array<TensorView, 4> views_;
+  kernels::AttentionParams params_;
+};
+
+kernels::AttentionInputs views_of(const std::array<Tensor, 3>& x) {
+  return {x[0].tensor_view(), x[1].tensor_view(), x[2].tensor_view()};
+}
+
+std::array<Tensor, 3> whole_rows_of(const AttentionTensors& inputs) {
+  return {with_unit_rows(inputs.q), with_unit_rows(inputs.k), with_unit_rows(inputs.v)};
+}
+
+// The gradient of the relative bias from that of each head of each batch [B, H, 2 R + 1].
+Tensor relative_gradient(const Tensor& each, const Tensor& relative_bias) {
+  return sum_to(each, {1, relative_bias.size(0), each.size(2)})
+      .reshape(relative_bias.shape())
+      .to(relative_bias.dtype());
+}
+
+struct Cotangents {
+  Tensor out, lse;
+  bool bias, relative_bias;  // whether their gradients are wanted
+};
+
+Gradients fused_backward(const Cotangents& g, const AttentionTensors& inputs, const Tensor& out,
+                         const Tensor& lse, const AttentionCall& call) {
+  const NoGradGuard no_grad;
+  const std::array<Tensor, 3> qkv = whole_rows_of(inputs);
+  const TensorOptions numbers = lse.options();
+  const Tensor g_out = with_unit_rows(g.out.defined() ? g.out : zeros_like(out));
+  const Tensor g_lse = g.lse.defined() ? g.lse.contiguous() : Tensor();
+  Gradients gradients{empty_like(qkv[0]), empty_like(qkv[1]), empty_like(qkv[2]), {}, {}};
+  Tensor dbias, drelative;
+  if (g.bias) dbias = zeros(call.weights_shape(), numbers);
+  if (g.relative_bias) {
+    drelative = empty({call.shape.batch, call.shape.heads, inputs.relative_bias.size(1)}, numbers);
+  }
+  const auto view = [](const Tensor& x) { return x.defined() ? x.tensor_view() : TensorView(); };
+  const TensorView g_lse_view = view(g_lse), dbias_view = view(dbias),
+                   drelative_view = view(drelative);
+  const auto pointer = [](const Tensor& x, const TensorView& y) {
+    return x.defined() ? &y : nullptr;
+  };
+  KernelContext context = kernel_context(out.device());
+  kernels::attention_backward(context, views_of(qkv), Params(call, inputs).get(),
+                              {.g = g_out.tensor_view(),
+                               .g_lse = pointer(g_lse, g_lse_view),
+                               .out = out.tensor_view(),
+                               .lse = lse.tensor_view(),
+                               .dq = gradients[0].tensor_view(),
+                               .dk = gradients[1].tensor_view(),
+                               .dv = gradients[2].tensor_view(),
+                               .dbias = pointer(dbias, dbias_view),
+                               .drelative = pointer(drelative, drelative_view)});
+  if (g.bias) gradients[3] = sum_to(dbias, inputs.bias.shape()).to(inputs.bias.dtype());
+  if (g.relative_bias) gradients[4] = relative_gradient(drelative, inputs.relative_bias);
+  return gradients;
+}
+
+// Out and lse as one vector of the type of lse, so that both can be differentiated at once.
+Tensor joined(const Tensor& out, const Tensor& lse) {
+  return cat({out.to(lse.dtype()).reshape({-1}), lse.reshape({-1})});
+}
+
+Gradients composite_backward(const Cotangents& g, const AttentionTensors& inputs, const Tensor& out,
+                             const Tensor& lse, const AttentionCall& call, const Backward& pass) {
+  const Tensor cotangent =
+      joined(g.out.defined() ? g.out : zeros_like(out), g.lse.defined() ? g.lse : zeros_like(lse));
+  const std::array<Tensor, 5> all{inputs.q, inputs.k, inputs.v, inputs.bias, inputs.relative_bias};
+  return differentiate(
+      [&call](std::span<const Tensor> x) {
+        const AttentionWithLse y = attention_from_plain_ops({x[0], x[1], x[2], x[3], x[4]}, call);
+        return joined(y.out, y.lse);
+      },
+      all, cotangent, pass);
+}
+
+AttentionWithLse fused_attention(const AttentionTensors& x, const AttentionCall& call) {
+  TensorOptions numbers = x.q.options();
+  numbers.dtype = call.numbers();
+  std::array<Tensor, 2> results{
+      empty({x.q.size(0), x.q.size(1), x.q.size(2), x.v.size(3)}, x.q.options()),
+      empty({x.q.size(0), x.q.size(1), x.q.size(2)}, numbers)};
+  {
+    KernelContext context = kernel_context(x.q.device());
+    const std::array<Tensor, 3> qkv = whole_rows_of(x);
+    kernels::attention_forward(context, views_of(qkv), Params(call, x).get(),
+                               results[0].tensor_view(), results[1].tensor_view());
+  }
+  SmallVector<Saved, 2> data;
+  for (const Tensor& tensor : call.mask_tensors()) data.push_back(save(tensor));
+  record(
+      "attention", {x.q, x.k, x.v, x.bias, x.relative_bias}, results,
+      [q = save(x.q), k = save(x.k), v = save(x.v), bias = save(x.bias),
+       relative_bias = save(x.relative_bias), out = save_output(results[0], 0),
+       lse = save_output(results[1], 1), data = std::move(data),
+       call](Backward& pass, std::span<const Tensor> grads) {
+        const AttentionTensors inputs{pass(q), pass(k), pass(v), pass(bias), pass(relative_bias)};
+        for (const Saved& tensor : data) pass(tensor);  // throws if the mask was overwritten
+        const Cotangents g{grads[0], grads[1], inputs.bias.defined() && pass.needs(3),
+                           inputs.relative_bias.defined() && pass.needs(4)};
+        return pass.create_graph() ? composite_backward(g, inputs, pass(out), pass(lse), call, pass)
+                                   : fused_backward(g, inputs, pass(out), pass(lse), call);
+      });
+  return {results[0], results[1]};
+}
+
+bool has_fused(Device device) {
+  return fused(kernels::attention_forward, device) && fused(kernels::attention_backward, device);
+}
+
+AttentionWithLse checked_attention(const AttentionTensors& inputs,
+                                   const AttentionOptions& options) {
+  AttentionCall call(inputs, options);
+  const Device device = inputs.q.device();
+  if (call.dropout > 0) call.philox = next_philox(device, numel(call.weights_shape()));
+  if (!has_fused(device)) return attention_from_plain_ops(inputs, call);
+  call.prepare_kernels(device);
+  return fused_attention(inputs, call);
+}
+
+}  // namespace
+
+AttentionWithLse attention_with_lse(const Tensor& q, const Tensor& k, const Tensor& v,
+                                    const AttentionOptions& options) {
+  return naming_mask(options.mask, "attention_mask", [&] {
+    return checked_attention({q, k, v, options.bias, options.relative_bias}, options);
+  });
+}
+
+Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                 const AttentionOptions& options) {
+  return attention_with_lse(q, k, v, options).out;
+}
+
+}  // namespace sash

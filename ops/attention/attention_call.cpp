@@ -1,0 +1,195 @@
+#include "attention_call.h"
+
+#include <cmath>
+#include <mutex>
+
+#include "../../core/kernel.h"
+#include "../../core/quote.h"
+#include "../../tensor/factories.h"
+#include "../../tensor/autograd/grad_mode.h"
+#include "block_map.h"
+#include "../checks.h"
+#include "mask/mask_part.h"
+
+namespace sash {
+namespace {
+
+constexpr const char* kOp = "attention";
+
+void check_shapes(const Tensor& q, const Tensor& k, const Tensor& v) {
+  for (const Tensor* x : {&q, &k, &v}) check_rank(kOp, *x, 4);
+  const bool heads = k.size(1) == 0 ? q.size(1) == 0 : q.size(1) % k.size(1) == 0;
+  const bool fits = q.size(0) == k.size(0) && q.size(0) == v.size(0) && k.size(1) == v.size(1) &&
+                    heads && k.size(2) == v.size(2) && q.size(3) == k.size(3);
+  if (!fits) {
+    throw ShapeError(
+        kOp,
+        "q [B, H, S_q, D], k [B, H_kv, S_k, D], v [B, H_kv, S_k, D_v], H a multiple "
+        "of H_kv",
+        to_string(q.shape()) + ", " + to_string(k.shape()) + " and " + to_string(v.shape()));
+  }
+  for (const Tensor* x : {&q, &v}) {
+    if (x->size(3) > 0) continue;
+    throw ShapeError(kOp, "heads of at least one feature", to_string(x->shape()));
+  }
+}
+
+MaskShape checked_shape(const AttentionTensors& x) {
+  check_compatible(kOp, x.q, x.k);
+  check_compatible(kOp, x.q, x.v);
+  check_floating(kOp, x.q);
+  check_shapes(x.q, x.k, x.v);
+  return {x.q.size(0), x.q.size(1), x.q.size(2), x.k.size(2)};
+}
+
+void check_bias(const AttentionTensors& x, const Shape& weights) {
+  if (!x.bias.defined()) return;
+  check_compatible(kOp, x.q, x.bias);
+  bool fits = x.bias.rank() <= 4;
+  for (int axis = 0; fits && axis < x.bias.rank(); ++axis) {
+    const int64_t extent = x.bias.shape()[axis];
+    fits = extent == 1 || extent == weights[axis + 4 - x.bias.rank()];
+  }
+  if (fits) return;
+  throw ShapeError(kOp, "a bias that broadcasts to " + to_string(weights),
+                   to_string(x.bias.shape()));
+}
+
+void check_relative_bias(const AttentionTensors& x, int64_t heads) {
+  if (!x.relative_bias.defined()) return;
+  check_compatible(kOp, x.q, x.relative_bias);
+  const Shape& shape = x.relative_bias.shape();
+  const bool fits = shape.rank() == 2 && (shape[0] == 1 || shape[0] == heads) && shape[1] % 2 == 1;
+  if (fits) return;
+  throw ShapeError(
+      kOp,
+      "a relative bias [1 or " + std::to_string(heads) + ", 2 R + 1], an odd number of distances",
+      to_string(shape));
+}
+
+void check_slopes(const Tensor& q, const Tensor& slopes) {
+  if (!slopes.defined()) return;
+  check_same_device(kOp, q, slopes);
+  check_dtype(kOp, slopes, DType::float32);
+  if (slopes.rank() == 1 && slopes.size(0) == q.size(1)) return;
+  throw ShapeError(kOp, "ALiBi slopes [" + std::to_string(q.size(1)) + "]",
+                   to_string(slopes.shape()));
+}
+
+void check_numbers(const AttentionCall& call) {
+  if (!(call.dropout >= 0 && call.dropout <= 1)) {
+    throw ValueError(kOp, "a dropout probability in [0, 1]", to_text(call.dropout));
+  }
+  if (!std::isfinite(call.scale)) throw ValueError(kOp, "a finite scale", to_text(call.scale));
+  if (!(call.softcap >= 0 && std::isfinite(call.softcap))) {
+    throw ValueError(kOp, "a softcap above 0, or 0 for none", to_text(call.softcap));
+  }
+}
+
+// Takes the data out of a term: parts that narrow all the rest. What is left is the pattern.
+MaskTermPtr split_data(const MaskTermPtr& term,
+                       SmallVector<std::shared_ptr<const MaskPart>, 2>& data) {
+  if (term->kind == MaskTerm::Kind::part && term->part->is_data()) {
+    data.push_back(term->part);
+    return nullptr;
+  }
+  if (term->kind != MaskTerm::Kind::both) return term;
+  auto left = split_data(term->left, data), right = split_data(term->right, data);
+  if (!left || !right) return left ? left : right;
+  if (left == term->left && right == term->right) return term;
+  return join(MaskTerm::Kind::both, left, right);
+}
+
+// The maps of one pattern, which live as long as the call.
+class PatternMaps final : public kernels::BlockMaps {
+ public:
+  PatternMaps(MaskTermPtr pattern, const MaskShape& shape, Device device)
+      : pattern_(std::move(pattern)), shape_(shape), device_(device) {}
+
+  kernels::BlockMap with_rows(int64_t query_rows) const override {
+    const std::lock_guard lock(mutex_);
+    for (const auto& blocks : used_) {
+      if (blocks->map.query_rows == query_rows) return used(*blocks);
+    }
+    used_.push_back(compile_blocks(*pattern_, shape_, query_rows, device_));
+    return used(*used_.back());
+  }
+
+ private:
+  static const kernels::BlockMap& used(const CompiledBlocks& blocks) {
+    blocks.use();
+    return blocks.map;
+  }
+
+  MaskTermPtr pattern_;
+  MaskShape shape_;
+  Device device_;
+  mutable std::mutex mutex_;
+  mutable SmallVector<std::shared_ptr<const CompiledBlocks>, 2> used_;
+};
+
+Tensor make_bounds(const SmallVector<std::shared_ptr<const MaskPart>, 2>& data,
+                   const MaskShape& shape, Device device) {
+  Shape extents{1, 1, shape.queries, 2};
+  for (const auto& part : data) {
+    const Shape own = part->bounds_shape(shape);
+    for (int axis = 0; axis < 2; ++axis) {
+      if (own[axis] != 1) extents[axis] = own[axis];
+    }
+  }
+  const Tensor bounds = empty(extents, {.dtype = DType::int32, .device = device});
+  KernelContext context = kernel_context(device);
+  for (size_t i = 0; i < data.size(); ++i) {
+    data[i]->narrow(context, shape, i > 0, bounds.tensor_view());
+  }
+  return bounds;
+}
+
+}  // namespace
+
+std::string mask_note(const AttentionMask& mask) {
+  // Without the numbers that tell tensors apart: "key_lengths", not "key_lengths#7.0".
+  std::string text;
+  bool number = false;
+  for (const char c : mask.to_string()) {
+    number = c == '#' || (number && (c == '.' || (c >= '0' && c <= '9')));
+    if (!number) text += c;
+  }
+  return "the mask is " + excerpt(text, 100);
+}
+
+AttentionCall::AttentionCall(const AttentionTensors& inputs, const AttentionOptions& options)
+    : scale(0),
+      softcap(options.softcap),
+      dropout(options.dropout),
+      mask(options.mask),
+      shape(checked_shape(inputs)),
+      dtype(inputs.q.dtype()),
+      slopes(options.alibi_slopes) {
+  scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(inputs.q.size(3))));
+  check_numbers(*this);
+  check_bias(inputs, weights_shape());
+  check_relative_bias(inputs, shape.heads);
+  check_slopes(inputs.q, slopes);
+  for (const Tensor& tensor : mask_tensors()) check_same_device(kOp, inputs.q, tensor);
+}
+
+SmallVector<Tensor, 2> AttentionCall::mask_tensors() const {
+  SmallVector<Tensor, 2> all;
+  for_each_part(mask.term(), [&](const MaskPart& part) {
+    for (const Tensor& tensor : part.tensors()) all.push_back(tensor);
+  });
+  return all;
+}
+
+void AttentionCall::prepare_kernels(Device device) {
+  const NoGradGuard no_grad;
+  SmallVector<std::shared_ptr<const MaskPart>, 2> data;
+  auto pattern = split_data(mask.shared_term(), data);
+  if (!pattern) pattern = AttentionMask().shared_term();
+  maps = std::make_shared<PatternMaps>(std::move(pattern), shape, device);
+  if (data.empty()) return;
+  bounds = naming_mask(mask, kOp, [&] { return make_bounds(data, shape, device); });
+}
+
+}  // namespace sash

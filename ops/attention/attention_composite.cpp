@@ -1,0 +1,104 @@
+#include <cmath>
+#include <limits>
+
+#include "../../tensor/factories.h"
+#include "../../tensor/random.h"
+#include "attention_call.h"
+#include "../elementwise/binary.h"
+#include "../elementwise/compare.h"
+#include "../elementwise/dropout.h"
+#include "../index/gather.h"
+#include "../linalg/matmul.h"
+#include "../reduce/reduce.h"
+#include "../norm/softmax.h"
+#include "../elementwise/unary.h"
+#include "../elementwise/where.h"
+
+/// Attention as plain ops on the whole matrix of scores.
+namespace sash {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// q [B, H, S, D] as [B, H_kv, H / H_kv, S, D].
+Tensor grouped(const Tensor& q, int64_t groups) {
+  const int64_t heads = groups == 0 ? 0 : q.size(1) / groups;
+  return q.reshape({q.size(0), groups, heads, q.size(2), q.size(3)});
+}
+
+// j - p for every pair: int64 [S_q, S_k].
+Tensor distances(const MaskShape& shape, Device device) {
+  const TensorOptions options{.device = device};
+  return arange(0, shape.keys, 1, options).unsqueeze(0) -
+         arange(shape.offset(), shape.keys, 1, options).unsqueeze(1);
+}
+
+// relative_bias [H or 1, 2 R + 1] as [1, H or 1, S_q, S_k].
+Tensor relative_scores(const Tensor& relative_bias, const MaskShape& shape) {
+  const int64_t reach = relative_bias.size(1) / 2;
+  const Tensor index = clamp(distances(shape, relative_bias.device()), -reach, reach) + reach;
+  const Tensor flat = index.reshape({1, -1}).expand({relative_bias.size(0), index.numel()});
+  return gather(relative_bias, 1, flat)
+      .reshape({1, relative_bias.size(0), shape.queries, shape.keys});
+}
+
+// The scores [B, H, S_q, S_k], -inf where hidden.
+Tensor scores_of(const AttentionTensors& x, const AttentionCall& call) {
+  Tensor scores = matmul(grouped(x.q, x.k.size(1)), x.k.unsqueeze(2).mT()) * call.scale;
+  scores = scores.reshape(call.weights_shape());
+  if (call.softcap > 0) scores = tanh(scores / call.softcap) * call.softcap;
+  if (x.bias.defined()) scores = scores + x.bias;
+  if (x.relative_bias.defined()) scores = scores + relative_scores(x.relative_bias, call.shape);
+  if (call.slopes.defined()) {
+    const Tensor slopes = call.slopes.to(call.dtype).view({1, call.shape.heads, 1, 1});
+    scores = scores - slopes * abs(distances(call.shape, scores.device())).to(call.dtype);
+  }
+  if (call.mask.shows_all()) return scores;
+  const Tensor hidden = logical_not(call.mask.to_dense(call.shape, scores.device()));
+  return masked_fill(scores, hidden.expand(call.weights_shape()), -kInfinity);
+}
+
+Tensor weights_of(const Tensor& scores, const AttentionCall& call) {
+  const Tensor weights = softmax(scores, -1);
+  return call.dropout > 0 ? dropout_with(weights, call.dropout, call.philox) : weights;
+}
+
+// log sum exp of each row in the type of sums; +inf where nothing is visible.
+Tensor lse_of(const Tensor& scores, const AttentionCall& call) {
+  const Tensor wide = scores.to(call.numbers());
+  if (call.shape.keys == 0) {
+    return full({call.shape.batch, call.shape.heads, call.shape.queries}, kInfinity,
+                wide.options());
+  }
+  // Blind rows take part as zeros, so that no gradient is NaN.
+  const Tensor blind = eq(amax(wide.detach(), {-1}, true), -kInfinity);
+  const Tensor lse = logsumexp(masked_fill(wide, blind, 0), {-1});
+  return masked_fill(lse, blind.squeeze(-1), kInfinity);
+}
+
+}  // namespace
+
+AttentionWithLse attention_from_plain_ops(const AttentionTensors& x, const AttentionCall& call) {
+  const Tensor scores = scores_of(x, call);
+  const Tensor weights = weights_of(scores, call);
+  return {matmul(grouped(weights, x.k.size(1)), x.v.unsqueeze(2))
+              .reshape({x.q.size(0), x.q.size(1), x.q.size(2), x.v.size(3)}),
+          lse_of(scores, call)};
+}
+
+AttentionWithLse composite::attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                                      const AttentionOptions& options, PhiloxState philox) {
+  const AttentionTensors inputs{q, k, v, options.bias, options.relative_bias};
+  AttentionCall call(inputs, options);
+  call.philox = philox;
+  return attention_from_plain_ops(inputs, call);
+}
+
+Tensor attention_probabilities(const Tensor& q, const Tensor& k, const AttentionOptions& options) {
+  const AttentionTensors inputs{q, k, k, options.bias, options.relative_bias};
+  AttentionCall call(inputs, options);
+  if (call.dropout > 0) call.philox = next_philox(q.device(), numel(call.weights_shape()));
+  return weights_of(scores_of(inputs, call), call);
+}
+
+}  // namespace sash

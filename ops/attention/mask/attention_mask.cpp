@@ -1,0 +1,150 @@
+#include "attention_mask.h"
+
+#include <atomic>
+
+#include "../../../core/parallel.h"
+#include "../../../tensor/factories.h"
+#include "../../../tensor/autograd/grad_mode.h"
+#include "../../../tensor/tensor_impl.h"
+#include "../block_map.h"
+#include "mask_part.h"
+
+namespace sash {
+namespace {
+
+using Kind = MaskTerm::Kind;
+
+MaskShape own_shape(const MaskTerm& term, int64_t queries, int64_t keys) {
+  MaskShape shape{1, 1, queries, keys};
+  for_each_part(term, [&](const MaskPart& part) { part.fit(shape); });
+  return shape;
+}
+
+}  // namespace
+
+uint64_t next_part_number() {
+  static std::atomic<uint64_t> next{1};
+  return next.fetch_add(1, std::memory_order_relaxed);
+}
+
+uint32_t version_of(const Tensor& x) { return x.impl().storage->version(); }
+
+AttentionMask::AttentionMask() {
+  static const MaskTermPtr everything = leaf(mask_parts::everything());
+  term_ = everything;
+}
+AttentionMask::AttentionMask(std::shared_ptr<const MaskPart> part) : term_(leaf(std::move(part))) {}
+AttentionMask::AttentionMask(const Tensor& visible) : AttentionMask(mask_parts::visible(visible)) {}
+
+AttentionMask AttentionMask::causal() { return window(std::nullopt, 0); }
+AttentionMask AttentionMask::window(std::optional<int64_t> left, std::optional<int64_t> right) {
+  return AttentionMask(mask_parts::window(left, right));
+}
+AttentionMask AttentionMask::symmetric_window(int64_t w) { return window(w, w); }
+AttentionMask AttentionMask::causal_window(int64_t keys) {
+  if (keys >= 1) return window(keys - 1, 0);
+  throw ValueError("attention_mask", "a causal window of at least 1 key", std::to_string(keys));
+}
+AttentionMask AttentionMask::dilated_window(std::optional<int64_t> left,
+                                            std::optional<int64_t> right, int64_t dilation) {
+  return dilated_window(left, right, std::vector<int64_t>{dilation});
+}
+AttentionMask AttentionMask::dilated_window(std::optional<int64_t> left,
+                                            std::optional<int64_t> right,
+                                            std::vector<int64_t> dilations) {
+  return AttentionMask(mask_parts::dilated_window(left, right, std::move(dilations)));
+}
+AttentionMask AttentionMask::global(std::vector<int64_t> tokens) {
+  return AttentionMask(mask_parts::global(std::move(tokens)));
+}
+AttentionMask AttentionMask::sinks(int64_t n) { return AttentionMask(mask_parts::sinks(n)); }
+AttentionMask AttentionMask::block_sparse(const Tensor& layout, int64_t block) {
+  return AttentionMask(mask_parts::block_sparse(layout, block));
+}
+AttentionMask AttentionMask::random_blocks(int64_t n, uint64_t seed, int64_t block) {
+  return AttentionMask(mask_parts::random_blocks(n, seed, block));
+}
+AttentionMask AttentionMask::bigbird(const BigBirdOptions& options) {
+  return AttentionMask(mask_parts::bigbird(options));
+}
+AttentionMask AttentionMask::predicate(std::function<bool(const MaskIndex&)> visible,
+                                       MaskExtents extents) {
+  return AttentionMask(mask_parts::predicate(std::move(visible), extents));
+}
+AttentionMask AttentionMask::key_lengths(const Tensor& lengths) {
+  return AttentionMask(mask_parts::key_lengths(lengths));
+}
+AttentionMask AttentionMask::packed(const Tensor& cu_seqlens) {
+  return AttentionMask(mask_parts::packed(cu_seqlens));
+}
+AttentionMask AttentionMask::row_ranges(const Tensor& first, const Tensor& past) {
+  return AttentionMask(mask_parts::row_ranges(first, past));
+}
+
+AttentionMask operator&(const AttentionMask& a, const AttentionMask& b) {
+  if (a.shows_all()) return b;
+  if (b.shows_all() || is_same(a.term_, b.term_)) return a;
+  return AttentionMask(join(Kind::both, a.term_, b.term_));
+}
+
+AttentionMask operator|(const AttentionMask& a, const AttentionMask& b) {
+  if (a.shows_all() || is_same(a.term_, b.term_)) return a;
+  if (b.shows_all()) return b;
+  return AttentionMask(join(Kind::either, a.term_, b.term_));
+}
+
+std::string AttentionMask::to_string() const { return sash::to_string(*term_); }
+
+bool AttentionMask::shows_all() const { return term_->shows_all; }
+
+MaskExtents AttentionMask::extents() const { return extents_of(*term_); }
+
+Tensor AttentionMask::to_dense(const MaskShape& shape, Device device) const {
+  check_mask_shape(shape);
+  const BoundMask mask(*term_, shape);
+  const MaskExtents extents = this->extents();
+  const int64_t batches = extents.per_batch ? shape.batch : 1;
+  const int64_t heads = extents.per_head ? shape.heads : 1;
+  const Tensor dense =
+      empty({batches, heads, shape.queries, shape.keys}, {.dtype = DType::boolean, .device = kCPU});
+  auto* const to = dense.tensor_view().ptr<uint8_t>();
+  constexpr int64_t kRows = 64;
+  parallel_for(batches * heads * shape.queries, kRows, [&](int64_t first, int64_t past) {
+    for (int64_t row = first; row < past; ++row) {
+      const int64_t head = row / shape.queries;
+      for (int64_t key = 0; key < shape.keys; key += 64) {
+        const uint64_t word = mask.word({head / heads, head % heads}, row % shape.queries, key);
+        const int64_t keys = std::min<int64_t>(64, shape.keys - key);
+        for (int64_t n = 0; n < keys; ++n) to[row * shape.keys + key + n] = word >> n & 1;
+      }
+    }
+  });
+  const NoGradGuard no_grad;
+  return dense.to(device);
+}
+
+Tensor AttentionMask::to_dense(int64_t queries, int64_t keys, Device device) const {
+  return to_dense(own_shape(*term_, queries, keys), device);
+}
+
+MaskStatistics AttentionMask::statistics(const MaskShape& shape) const {
+  check_mask_shape(shape);
+  const auto blocks = compile_blocks(*term_, shape, kernels::kBlockKeys, kCPU);
+  const int64_t own = blocks->map.batches * blocks->map.heads;
+  const int64_t alike = own == 0 ? 0 : numel({shape.batch, shape.heads}) / own;
+  MaskStatistics all = blocks->statistics;
+  for (int64_t* count :
+       {&all.visible_pairs, &all.listed_blocks, &all.whole_blocks, &all.all_blocks}) {
+    if (!__builtin_mul_overflow(*count, alike, count)) continue;
+    throw ValueError("attention_mask", "counts below 2^63", "more");
+  }
+  return all;
+}
+
+MaskStatistics AttentionMask::statistics(int64_t queries, int64_t keys) const {
+  return statistics(own_shape(*term_, queries, keys));
+}
+
+void AttentionMask::forget_compiled() { forget_blocks(); }
+
+}  // namespace sash

@@ -1,0 +1,237 @@
+#include "../../../core/philox.h"
+#include "../../checks.h"
+#include "mask_part.h"
+
+/// Parts that show whole blocks of keys to whole blocks of queries.
+namespace sash::mask_parts {
+namespace {
+
+constexpr const char* kOp = "attention_mask";
+
+int64_t blocks_of(int64_t tokens, int64_t block) { return tokens / block + (tokens % block != 0); }
+
+// For each block of queries the blocks of keys that it sees.
+class BlockRule final : public MaskRule {
+ public:
+  /// Query i belongs to block (i + shift) / block.
+  BlockRule(const MaskShape& shape, int64_t block, int64_t shift)
+      : keys_(shape.keys),
+        // A block longer than both shows the same, and could overflow.
+        block_(std::min(block, std::max<int64_t>({shape.queries, shape.keys, 1}))),
+        shift_(shift) {
+    start_.push_back(0);
+  }
+  /// Lines of blocks come by batches, then heads, then blocks of queries.
+  void extents(int64_t batches, int64_t heads, int64_t lines) {
+    batches_ = batches;
+    heads_ = heads;
+    lines_ = lines;
+  }
+  /// Adds the next line; `blocks` ascend.
+  void add_line(const std::vector<int64_t>& blocks) {
+    seen_.insert(seen_.end(), blocks.begin(), blocks.end());
+    start_.push_back(seen_.size());
+  }
+
+  void find(MaskHead head, TokenRange queries, TokenRanges& keys) const override {
+    for (int64_t line = line_of(queries.first); line <= line_of(queries.past - 1); ++line) {
+      for (const int64_t block : seen(head, line)) {
+        const TokenRange next{block * block_, std::min((block + 1) * block_, keys_)};
+        if (!keys.empty() && keys.back().past == next.first) {
+          keys.back().past = next.past;
+        } else {
+          keys.push_back(next);
+        }
+      }
+    }
+  }
+  Coverage covers(MaskHead head, TokenRange queries, TokenRange keys) const override {
+    bool any = false, all = true;
+    for (int64_t line = line_of(queries.first); line <= line_of(queries.past - 1); ++line) {
+      const std::span<const int64_t> blocks = seen(head, line);
+      const int64_t first = keys.first / block_, last = (keys.past - 1) / block_;
+      const auto from = std::lower_bound(blocks.begin(), blocks.end(), first);
+      const auto to = std::upper_bound(from, blocks.end(), last);
+      any = any || from != to;
+      all = all && to - from == last - first + 1;
+    }
+    return all ? Coverage::all : any ? Coverage::some : Coverage::none;
+  }
+  uint64_t word(MaskHead head, int64_t query, int64_t key) const override {
+    const std::span<const int64_t> blocks = seen(head, line_of(query));
+    uint64_t bits = 0;
+    for (auto block = std::lower_bound(blocks.begin(), blocks.end(), key / block_);
+         block != blocks.end() && *block * block_ < key + 64; ++block) {
+      bits |= bits_of({*block * block_, (*block + 1) * block_}, key);
+    }
+    return bits;
+  }
+
+ private:
+  // Queries before the first key belong to its block.
+  int64_t line_of(int64_t query) const { return std::max<int64_t>(query + shift_, 0) / block_; }
+  std::span<const int64_t> seen(MaskHead head, int64_t line) const {
+    const int64_t b = batches_ == 1 ? 0 : head.batch, h = heads_ == 1 ? 0 : head.head;
+    const auto at = static_cast<size_t>((b * heads_ + h) * lines_ + line);
+    return {seen_.data() + start_[at], start_[at + 1] - start_[at]};
+  }
+
+  int64_t keys_, block_, shift_;
+  int64_t batches_ = 1, heads_ = 1, lines_ = 0;
+  std::vector<size_t> start_;
+  std::vector<int64_t> seen_;
+};
+
+void check_block(int64_t block) {
+  if (block >= 1) return;
+  throw ValueError(kOp, "blocks of at least one token", std::to_string(block));
+}
+
+// `count` distinct numbers below `limit` (R. Floyd's method), ascending; draw n of the stream
+// `line` decides about number n.
+std::vector<int64_t> choose(int64_t count, int64_t limit, uint64_t seed, int64_t line) {
+  std::vector<int64_t> chosen;
+  if (count >= limit) {
+    for (int64_t n = 0; n < limit; ++n) chosen.push_back(n);
+    return chosen;
+  }
+  for (int64_t n = 0; n < count; ++n) {
+    const auto top = static_cast<uint64_t>(limit - count + n + 1);
+    const auto counter = (static_cast<uint64_t>(line) << 24) + static_cast<uint64_t>(n);
+    const PhiloxBlock draw = philox(seed, counter);
+    const uint64_t wide = (uint64_t{draw.lane[0]} << 32) | draw.lane[1];
+    auto pick = static_cast<int64_t>(wide % top);
+    if (std::find(chosen.begin(), chosen.end(), pick) != chosen.end()) {
+      pick = static_cast<int64_t>(top) - 1;
+    }
+    chosen.push_back(pick);
+  }
+  std::sort(chosen.begin(), chosen.end());
+  return chosen;
+}
+
+class BlockSparse final : public MaskPart {
+ public:
+  BlockSparse(Tensor layout, int64_t block)
+      : layout_(std::move(layout)), block_(block), number_(next_part_number()) {
+    check_block(block);
+    check_defined(kOp, layout_, "a layout");
+    check_dtype(kOp, layout_, DType::boolean);
+    if (layout_.rank() < 2 || layout_.rank() > 4) {
+      throw ShapeError(kOp, "a layout [n, m], [H, n, m] or [B, H, n, m]",
+                       sash::to_string(layout_.shape()));
+    }
+  }
+  std::string text() const override {
+    return "block_sparse:" + std::to_string(block_) + "#" + std::to_string(number_) + "." +
+           std::to_string(version_of(layout_));
+  }
+  MaskExtents extents() const override { return {extent(0) != 1, extent(1) != 1}; }
+  void fit(MaskShape& shape) const override { fit_to(shape, extent(0), extent(1)); }
+  SmallVector<Tensor, 2> tensors() const override { return {layout_}; }
+
+  std::unique_ptr<MaskRule> bind(const MaskShape& shape) const override {
+    const int64_t rows = blocks_of(shape.queries, block_), columns = blocks_of(shape.keys, block_);
+    const bool fits = extent(2) == rows && extent(3) == columns &&
+                      (extent(0) == 1 || extent(0) == shape.batch) &&
+                      (extent(1) == 1 || extent(1) == shape.heads);
+    if (!fits) {
+      throw ShapeError(kOp,
+                       "a layout of " + std::to_string(rows) + " x " + std::to_string(columns) +
+                           " blocks of " + std::to_string(block_) + " tokens for " +
+                           std::to_string(shape.queries) + " queries and " +
+                           std::to_string(shape.keys) + " keys",
+                       sash::to_string(layout_.shape()));
+    }
+    auto rule = std::make_unique<BlockRule>(shape, block_, 0);
+    rule->extents(extent(0), extent(1), rows);
+    const std::vector<bool> cells = layout_.to_vector<bool>();
+    std::vector<int64_t> blocks;
+    for (int64_t line = 0; line < extent(0) * extent(1) * rows; ++line) {
+      blocks.clear();
+      for (int64_t n = 0; n < columns; ++n) {
+        if (cells[static_cast<size_t>(line * columns + n)]) blocks.push_back(n);
+      }
+      rule->add_line(blocks);
+    }
+    return rule;
+  }
+
+ private:
+  // Of the layout as [B, H, n, m].
+  int64_t extent(int axis) const {
+    const int at = axis - 4 + layout_.rank();
+    return at < 0 ? 1 : layout_.shape()[at];
+  }
+
+  Tensor layout_;
+  int64_t block_;
+  uint64_t number_;
+};
+
+class BigBird final : public MaskPart {
+ public:
+  explicit BigBird(const BigBirdOptions& options) : options_(options) {
+    check_block(options.block);
+    if (options.window < 0 || (options.window > 0 && options.window % 2 == 0)) {
+      throw ValueError(kOp, "an odd number of blocks in the window, or 0",
+                       std::to_string(options.window));
+    }
+    for (const auto& [what, count] :
+         {std::pair{"global", options.global}, std::pair{"random", options.random}}) {
+      if (count >= 0) continue;
+      throw ValueError(kOp, "a number of " + std::string(what) + " blocks of at least 0",
+                       std::to_string(count));
+    }
+  }
+  std::string text() const override {
+    const auto [block, window, global, random, seed] = options_;
+    if (window == 0 && global == 0) {
+      return "random_blocks:" + std::to_string(random) + "," + std::to_string(seed) + "," +
+             std::to_string(block);
+    }
+    return "bigbird:" + std::to_string(block) + "," + std::to_string(window) + "," +
+           std::to_string(global) + "," + std::to_string(random) + "," + std::to_string(seed);
+  }
+
+  std::unique_ptr<MaskRule> bind(const MaskShape& shape) const override {
+    const int64_t columns = blocks_of(shape.keys, options_.block);
+    auto rule = std::make_unique<BlockRule>(shape, options_.block, shape.offset());
+    rule->extents(1, 1, columns);
+    for (int64_t line = 0; line < columns; ++line) rule->add_line(line_of(line, columns));
+    return rule;
+  }
+
+ private:
+  std::vector<int64_t> line_of(int64_t line, int64_t columns) const {
+    std::vector<int64_t> blocks = choose(options_.random, columns, options_.seed, line);
+    const auto add = [&](int64_t first, int64_t past) {
+      for (int64_t n = std::max<int64_t>(first, 0); n < std::min(past, columns); ++n) {
+        blocks.push_back(n);
+      }
+    };
+    if (line < options_.global) {
+      add(0, columns);
+    } else {
+      add(0, options_.global);
+      if (options_.window > 0) add(line - options_.window / 2, line + options_.window / 2 + 1);
+    }
+    std::sort(blocks.begin(), blocks.end());
+    blocks.erase(std::unique(blocks.begin(), blocks.end()), blocks.end());
+    return blocks;
+  }
+
+  BigBirdOptions options_;
+};
+
+}  // namespace
+
+Part block_sparse(const Tensor& layout, int64_t block) {
+  return std::make_shared<BlockSparse>(layout, block);
+}
+Part random_blocks(int64_t n, uint64_t seed, int64_t block) {
+  return bigbird({.block = block, .window = 0, .global = 0, .random = n, .seed = seed});
+}
+Part bigbird(const BigBirdOptions& options) { return std::make_shared<BigBird>(options); }
+
+}  // namespace sash::mask_parts

@@ -1,0 +1,230 @@
+#include "../../../tensor/factories.h"
+#include "../../../tensor/autograd/grad_mode.h"
+#include "../../checks.h"
+#include "../../kernels/attention.h"
+#include "mask_part.h"
+
+/// Parts that are data: tensors that say which range of keys each query sees.
+namespace sash {
+
+namespace kernels {
+constinit Kernel<void(KernelContext&, const RowBoundsParams&, bool, const TensorView&)> row_bounds{
+    "row_bounds"};
+}
+
+namespace mask_parts {
+namespace {
+
+constexpr const char* kOp = "attention_mask";
+
+void check_data(const Tensor& data, const char* what, int rank) {
+  check_defined(kOp, data, what);
+  check_dtype(kOp, data, DType::int32);
+  if (rank > 0) check_rank(kOp, data, rank);
+}
+
+// Ranges, int32 [B or 1, H or 1, S_q, 2], on the host.
+class RangeRule final : public MaskRule {
+ public:
+  RangeRule(const MaskShape& shape, Tensor bounds)
+      : keys_{0, shape.keys},
+        extents_(bounds.shape()),
+        bounds_(std::move(bounds)),
+        ends_(bounds_.tensor_view().ptr<const int32_t>()) {}
+
+  void find(MaskHead head, TokenRange queries, TokenRanges& keys) const override {
+    TokenRange all{keys_.past, 0};
+    for (int64_t i = queries.first; i < queries.past; ++i) {
+      const TokenRange range = of(head, i);
+      if (range.empty()) continue;
+      all = {std::min(all.first, range.first), std::max(all.past, range.past)};
+    }
+    if (!all.empty()) keys.push_back(all);
+  }
+  Coverage covers(MaskHead head, TokenRange queries, TokenRange keys) const override {
+    bool any = false, all = true;
+    for (int64_t i = queries.first; i < queries.past; ++i) {
+      const TokenRange seen = intersect(of(head, i), keys);
+      any = any || !seen.empty();
+      all = all && seen.size() == keys.size();
+    }
+    return all ? Coverage::all : any ? Coverage::some : Coverage::none;
+  }
+  uint64_t word(MaskHead head, int64_t query, int64_t key) const override {
+    return bits_of(of(head, query), key);
+  }
+
+ private:
+  TokenRange of(MaskHead head, int64_t query) const {
+    const int64_t b = extents_[0] == 1 ? 0 : head.batch, h = extents_[1] == 1 ? 0 : head.head;
+    const int64_t at = ((b * extents_[1] + h) * extents_[2] + query) * 2;
+    return {ends_[at], ends_[at + 1]};
+  }
+
+  TokenRange keys_;
+  Shape extents_;
+  Tensor bounds_;
+  const int32_t* ends_;
+};
+
+// What the parts share: the host's rule comes from the kernel that serves the device.
+class Data : public MaskPart {
+ public:
+  explicit Data(const char* name) : name_(name), number_(next_part_number()) {}
+
+  std::string text() const override {
+    std::string text = std::string(name_) + "#" + std::to_string(number_);
+    for (const Tensor& tensor : tensors()) {
+      text += "." + std::to_string(version_of(tensor));
+    }
+    return text;
+  }
+  bool is_data() const override { return true; }
+  std::unique_ptr<MaskRule> bind(const MaskShape& shape) const override {
+    const NoGradGuard no_grad;
+    const Shape extents = bounds_shape(shape);
+    const Tensor bounds =
+        empty({extents[0], extents[1], extents[2], 2}, {.dtype = DType::int32, .device = kCPU});
+    KernelContext context = kernel_context(kCPU);
+    on_host()->narrow(context, shape, false, bounds.tensor_view());
+    return std::make_unique<RangeRule>(shape, bounds);
+  }
+
+ protected:
+  virtual Part on_host() const = 0;
+
+ private:
+  const char* name_;
+  uint64_t number_;
+};
+
+class KeyLengths final : public Data {
+ public:
+  explicit KeyLengths(const Tensor& lengths) : Data("key_lengths"), lengths_(lengths) {
+    check_data(lengths_, "lengths", 1);
+  }
+  MaskExtents extents() const override { return {.per_batch = lengths_.size(0) != 1}; }
+  void fit(MaskShape& shape) const override { fit_to(shape, lengths_.size(0), 1); }
+  SmallVector<Tensor, 2> tensors() const override { return {lengths_}; }
+  Shape bounds_shape(const MaskShape& shape) const override {
+    if (lengths_.size(0) != shape.batch) {
+      throw ShapeError(kOp, "a length for each of " + std::to_string(shape.batch) + " batches",
+                       sash::to_string(lengths_.shape()));
+    }
+    return {shape.batch, 1, shape.queries};
+  }
+  void narrow(KernelContext& context, const MaskShape& shape, bool narrow,
+              const TensorView& bounds) const override {
+    const Tensor lengths = lengths_.contiguous();
+    const TensorView view = lengths.tensor_view();
+    kernels::RowBoundsParams params{shape.queries, shape.keys};
+    params.lengths = &view;
+    kernels::row_bounds(context, params, narrow, bounds);
+  }
+
+ protected:
+  Part on_host() const override { return std::make_shared<KeyLengths>(lengths_.to(kCPU)); }
+
+ private:
+  Tensor lengths_;
+};
+
+class Packed final : public Data {
+ public:
+  explicit Packed(const Tensor& cu_seqlens) : Data("packed"), cu_seqlens_(cu_seqlens) {
+    check_data(cu_seqlens_, "cu_seqlens", 1);
+    if (cu_seqlens_.size(0) >= 1) return;
+    throw ShapeError(kOp, "cu_seqlens [n + 1]", sash::to_string(cu_seqlens_.shape()));
+  }
+  SmallVector<Tensor, 2> tensors() const override { return {cu_seqlens_}; }
+  Shape bounds_shape(const MaskShape& shape) const override {
+    if (shape.queries != shape.keys) {
+      throw ShapeError(kOp, "packed queries and keys of one length",
+                       std::to_string(shape.queries) + " and " + std::to_string(shape.keys));
+    }
+    return {1, 1, shape.queries};
+  }
+  void narrow(KernelContext& context, const MaskShape& shape, bool narrow,
+              const TensorView& bounds) const override {
+    const Tensor cu_seqlens = cu_seqlens_.contiguous();
+    const TensorView view = cu_seqlens.tensor_view();
+    kernels::RowBoundsParams params{shape.queries, shape.keys};
+    params.cu_seqlens = &view;
+    kernels::row_bounds(context, params, narrow, bounds);
+  }
+
+ protected:
+  Part on_host() const override { return std::make_shared<Packed>(cu_seqlens_.to(kCPU)); }
+
+ private:
+  Tensor cu_seqlens_;
+};
+
+class RowRanges final : public Data {
+ public:
+  RowRanges(const Tensor& first, const Tensor& past)
+      : Data("row_ranges"), first_(first), past_(past) {
+    for (const Tensor* tensor : {&first_, &past_}) {
+      check_data(*tensor, "ranges", 0);
+      if (tensor->rank() >= 1 && tensor->rank() <= 3) continue;
+      throw ShapeError(kOp, "ranges [S_q], [H, S_q] or [B, H, S_q]",
+                       sash::to_string(tensor->shape()));
+    }
+    check_same_device(kOp, first_, past_);
+    broadcast_shapes(first_.shape(), past_.shape(), kOp);  // throws if they do not fit
+  }
+  MaskExtents extents() const override { return {extent(0) != 1, extent(1) != 1}; }
+  void fit(MaskShape& shape) const override { fit_to(shape, extent(0), extent(1)); }
+  SmallVector<Tensor, 2> tensors() const override { return {first_, past_}; }
+  Shape bounds_shape(const MaskShape& shape) const override {
+    const bool fits = (extent(0) == 1 || extent(0) == shape.batch) &&
+                      (extent(1) == 1 || extent(1) == shape.heads) &&
+                      (extent(2) == 1 || extent(2) == shape.queries);
+    if (!fits) {
+      throw ShapeError(kOp,
+                       "ranges that broadcast to [" + std::to_string(shape.batch) + ", " +
+                           std::to_string(shape.heads) + ", " + std::to_string(shape.queries) + "]",
+                       sash::to_string(first_.shape()) + " and " + sash::to_string(past_.shape()));
+    }
+    return {extent(0), extent(1), shape.queries};
+  }
+  void narrow(KernelContext& context, const MaskShape& shape, bool narrow,
+              const TensorView& bounds) const override {
+    const Shape whole{bounds.shape[0], bounds.shape[1], shape.queries};
+    const TensorView first = first_.expand(whole).tensor_view();
+    const TensorView past = past_.expand(whole).tensor_view();
+    kernels::RowBoundsParams params{shape.queries, shape.keys};
+    params.first = &first;
+    params.past = &past;
+    kernels::row_bounds(context, params, narrow, bounds);
+  }
+
+ protected:
+  Part on_host() const override {
+    return std::make_shared<RowRanges>(first_.to(kCPU), past_.to(kCPU));
+  }
+
+ private:
+  // Of both, broadcast, as [B, H, S_q].
+  int64_t extent(int axis) const {
+    int64_t extent = 1;
+    for (const Tensor* tensor : {&first_, &past_}) {
+      const int at = axis - 3 + tensor->rank();
+      if (at >= 0 && tensor->shape()[at] != 1) extent = tensor->shape()[at];
+    }
+    return extent;
+  }
+
+  Tensor first_, past_;
+};
+
+}  // namespace
+
+Part key_lengths(const Tensor& lengths) { return std::make_shared<KeyLengths>(lengths); }
+Part packed(const Tensor& cu_seqlens) { return std::make_shared<Packed>(cu_seqlens); }
+Part row_ranges(const Tensor& first, const Tensor& past) {
+  return std::make_shared<RowRanges>(first, past);
+}
+
+}  // namespace mask_parts
+}  // namespace sash

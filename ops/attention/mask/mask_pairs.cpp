@@ -1,0 +1,130 @@
+#include "../../../tensor/autograd/grad_mode.h"
+#include "../../checks.h"
+#include "mask_part.h"
+
+/// Parts that say of each pair by itself whether it is visible.
+namespace sash::mask_parts {
+namespace {
+
+constexpr const char* kOp = "attention_mask";
+
+class PairsRule : public MaskRule {
+ public:
+  explicit PairsRule(const MaskShape& shape) : shape_(shape) {}
+
+  void find(MaskHead, TokenRange, TokenRanges& keys) const override {
+    if (shape_.keys > 0) keys.push_back({0, shape_.keys});
+  }
+  Coverage covers(MaskHead, TokenRange, TokenRange) const override { return Coverage::some; }
+
+ protected:
+  // The word of `visible(n)` for those of the 64 keys from `key` on that there are.
+  template <class F>
+  uint64_t collect(int64_t key, F visible) const {
+    const int64_t keys = std::min<int64_t>(64, shape_.keys - key);
+    uint64_t bits = 0;
+    for (int64_t n = 0; n < keys; ++n) bits |= uint64_t{visible(n)} << n;
+    return bits;
+  }
+
+ private:
+  MaskShape shape_;
+};
+
+class PredicateRule final : public PairsRule {
+ public:
+  PredicateRule(const MaskShape& shape, const std::function<bool(const MaskIndex&)>& visible)
+      : PairsRule(shape), visible_(visible) {}
+  uint64_t word(MaskHead head, int64_t query, int64_t key) const override {
+    return collect(key, [&](int64_t n) {
+      return visible_({head.batch, head.head, query, key + n});
+    });
+  }
+
+ private:
+  std::function<bool(const MaskIndex&)> visible_;
+};
+
+class Predicate final : public MaskPart {
+ public:
+  Predicate(std::function<bool(const MaskIndex&)> visible, MaskExtents extents)
+      : visible_(std::move(visible)), extents_(extents), number_(next_part_number()) {
+    if (!visible_) throw ValueError(kOp, "a predicate", "an empty function");
+  }
+  std::string text() const override { return "predicate#" + std::to_string(number_); }
+  MaskExtents extents() const override { return extents_; }
+  std::unique_ptr<MaskRule> bind(const MaskShape& shape) const override {
+    return std::make_unique<PredicateRule>(shape, visible_);
+  }
+
+ private:
+  std::function<bool(const MaskIndex&)> visible_;
+  MaskExtents extents_;
+  uint64_t number_;
+};
+
+class TensorRule final : public PairsRule {
+ public:
+  /// `visible` is a bool tensor on the host, expanded to [B or 1, H or 1, S_q, S_k].
+  TensorRule(const MaskShape& shape, Tensor visible)
+      : PairsRule(shape), visible_(std::move(visible)), view_(visible_.tensor_view()) {}
+  uint64_t word(MaskHead head, int64_t query, int64_t key) const override {
+    const Strides& step = view_.strides;
+    const int64_t b = view_.shape[0] == 1 ? 0 : head.batch, h = view_.shape[1] == 1 ? 0 : head.head;
+    const uint8_t* from =
+        view_.ptr<const uint8_t>() + b * step[0] + h * step[1] + query * step[2] + key * step[3];
+    return collect(key, [&](int64_t n) { return from[n * step[3]] != 0; });
+  }
+
+ private:
+  Tensor visible_;
+  TensorView view_;
+};
+
+class Visible final : public MaskPart {
+ public:
+  explicit Visible(const Tensor& visible) : visible_(visible), number_(next_part_number()) {
+    check_defined(kOp, visible_);
+    check_dtype(kOp, visible_, DType::boolean);
+    if (visible_.rank() <= 4) return;
+    throw ShapeError(kOp, "a tensor that broadcasts to [B, H, S_q, S_k]",
+                     sash::to_string(visible_.shape()));
+  }
+  std::string text() const override {
+    return "tensor#" + std::to_string(number_) + "." + std::to_string(version_of(visible_));
+  }
+  MaskExtents extents() const override { return {extent(0) != 1, extent(1) != 1}; }
+  void fit(MaskShape& shape) const override { fit_to(shape, extent(0), extent(1)); }
+  SmallVector<Tensor, 2> tensors() const override { return {visible_}; }
+
+  std::unique_ptr<MaskRule> bind(const MaskShape& shape) const override {
+    const Shape whole{shape.batch, shape.heads, shape.queries, shape.keys};
+    for (int axis = 0; axis < 4; ++axis) {
+      if (extent(axis) == 1 || extent(axis) == whole[axis]) continue;
+      throw ShapeError(kOp, "a mask that broadcasts to " + sash::to_string(whole),
+                       sash::to_string(visible_.shape()));
+    }
+    const NoGradGuard no_grad;
+    return std::make_unique<TensorRule>(
+        shape, visible_.to(kCPU).expand({extent(0), extent(1), shape.queries, shape.keys}));
+  }
+
+ private:
+  // Of the tensor as [B, H, S_q, S_k].
+  int64_t extent(int axis) const {
+    const int at = axis - 4 + visible_.rank();
+    return at < 0 ? 1 : visible_.shape()[at];
+  }
+
+  Tensor visible_;
+  uint64_t number_;
+};
+
+}  // namespace
+
+Part predicate(std::function<bool(const MaskIndex&)> visible, MaskExtents extents) {
+  return std::make_shared<Predicate>(std::move(visible), extents);
+}
+Part visible(const Tensor& visible) { return std::make_shared<Visible>(visible); }
+
+}  // namespace sash::mask_parts

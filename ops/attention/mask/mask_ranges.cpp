@@ -1,0 +1,300 @@
+#include <limits>
+
+#include "../../checks.h"
+#include "mask_part.h"
+
+/// Parts that show each query one range of keys, or regular ones around it.
+namespace sash::mask_parts {
+namespace {
+
+constexpr const char* kOp = "attention_mask";
+constexpr int64_t kLongest = int64_t{1} << 60;  // longer than any sequence
+
+using Side = std::optional<int64_t>;
+
+PositionReach reach_of(Side left, Side right) {
+  PositionReach reach{.hides_later = right == 0};
+  if (left && *left < kLongest) reach.past.recent = *left + 1;
+  return reach;
+}
+
+// Of the first n keys.
+PositionReach reach_of(int64_t n) {
+  if (n >= kLongest) return {};
+  return {.past = {.recent = 0, .first = n}};
+}
+
+// a / b for b > 0, rounded down and up.
+int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b < 0); }
+int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b > 0); }
+
+std::string text_of(Side side) { return side ? std::to_string(*side) : "inf"; }
+
+void check_side(const char* what, Side side) {
+  if (!side || *side >= 0) return;
+  throw ValueError(kOp, std::string(what) + " of at least 0 keys, or none", std::to_string(*side));
+}
+
+// Queries whose ranges move forward only.
+class WindowRule final : public MaskRule {
+ public:
+  WindowRule(const MaskShape& shape, Side left, Side right)
+      : keys_{0, shape.keys}, offset_(shape.offset()), left_(left), right_(right) {
+    // Longer sides show no more, and could overflow.
+    for (Side* side : {&left_, &right_}) {
+      if (*side) *side = std::min(**side, shape.queries + shape.keys);
+    }
+  }
+
+  void find(MaskHead, TokenRange queries, TokenRanges& keys) const override {
+    keys.push_back({of(queries.first).first, of(queries.past - 1).past});
+  }
+  Coverage covers(MaskHead, TokenRange queries, TokenRange keys) const override {
+    const TokenRange first = of(queries.first), last = of(queries.past - 1);
+    if (keys.first >= last.past || keys.past <= first.first) return Coverage::none;
+    const TokenRange always = intersect(first, last);
+    const bool all = always.first <= keys.first && keys.past <= always.past;
+    return all ? Coverage::all : Coverage::some;
+  }
+  uint64_t word(MaskHead, int64_t query, int64_t key) const override {
+    return bits_of(of(query), key);
+  }
+
+ private:
+  TokenRange of(int64_t query) const {
+    TokenRange range = keys_;
+    const int64_t position = query + offset_;
+    if (left_) range.first = std::max(keys_.first, position - *left_);
+    if (right_) range.past = std::min(keys_.past, position + *right_ + 1);
+    range.past = std::max<int64_t>(range.past, 0);
+    return range;
+  }
+
+  TokenRange keys_;
+  int64_t offset_;
+  Side left_, right_;
+};
+
+class Window final : public MaskPart {
+ public:
+  Window(Side left, Side right) : left_(left), right_(right) {
+    check_side("a left side", left);
+    check_side("a right side", right);
+  }
+  std::string text() const override {
+    if (!left_ && !right_) return "dense";
+    if (!left_ && right_ == 0) return "causal";
+    return "window:" + text_of(left_) + "," + text_of(right_);
+  }
+  std::unique_ptr<MaskRule> bind(const MaskShape& shape) const override {
+    return std::make_unique<WindowRule>(shape, left_, right_);
+  }
+  std::optional<PositionReach> reach() const override { return reach_of(left_, right_); }
+
+ private:
+  Side left_, right_;
+};
+
+class DilatedRule final : public MaskRule {
+ public:
+  DilatedRule(const MaskShape& shape, Side left, Side right, const std::vector<int64_t>& dilations)
+      : shape_(shape), left_(left), right_(right), dilations_(dilations) {
+    // A longer step leads out of the sequence just as well, and could overflow. Words reach 64
+    // keys beyond it.
+    for (int64_t& step : dilations_) step = std::min(step, shape.queries + shape.keys + 64);
+  }
+
+  void find(MaskHead head, TokenRange queries, TokenRanges& keys) const override {
+    const int64_t step = dilation(head);
+    const TokenRange at{queries.first + shape_.offset(), queries.past + shape_.offset()};
+    // Where the last of these queries reaches key 0, and the first of them the last key.
+    int64_t lowest = ceil_div(1 - at.past, step);
+    int64_t highest = floor_div(shape_.keys - 1 - at.first, step);
+    if (left_) lowest = std::max(lowest, -*left_);
+    if (right_) highest = std::min(highest, *right_);
+    for (int64_t n = lowest; n <= highest; ++n) {
+      const TokenRange next =
+          intersect({at.first + n * step, at.past + n * step}, {0, shape_.keys});
+      if (next.empty()) continue;
+      if (!keys.empty() && keys.back().past >= next.first) {
+        keys.back().past = next.past;
+      } else {
+        keys.push_back(next);
+      }
+    }
+  }
+  Coverage covers(MaskHead, TokenRange, TokenRange) const override { return Coverage::some; }
+  uint64_t word(MaskHead head, int64_t query, int64_t key) const override {
+    const int64_t step = dilation(head), distance = key - query - shape_.offset();
+    uint64_t bits = 0;
+    for (int64_t n = ((-distance) % step + step) % step; n < 64; n += step) {
+      const int64_t steps = (distance + n) / step;
+      const bool inside = (!left_ || steps >= -*left_) && (!right_ || steps <= *right_);
+      if (inside) bits |= uint64_t{1} << n;
+    }
+    return bits;
+  }
+
+ private:
+  int64_t dilation(MaskHead head) const {
+    return dilations_[dilations_.size() == 1 ? 0 : static_cast<size_t>(head.head)];
+  }
+
+  MaskShape shape_;
+  Side left_, right_;
+  std::vector<int64_t> dilations_;
+};
+
+class DilatedWindow final : public MaskPart {
+ public:
+  DilatedWindow(Side left, Side right, std::vector<int64_t> dilations)
+      : left_(left), right_(right), dilations_(std::move(dilations)) {
+    check_side("a left side", left);
+    check_side("a right side", right);
+    if (dilations_.empty()) throw ValueError(kOp, "a dilation, or one for each head", "none");
+    for (const int64_t dilation : dilations_) {
+      if (dilation >= 1) continue;
+      throw ValueError(kOp, "dilations of at least 1", std::to_string(dilation));
+    }
+  }
+  std::string text() const override {
+    std::string text = "dilated_window:" + text_of(left_) + "," + text_of(right_);
+    for (const int64_t dilation : dilations_) text += "," + std::to_string(dilation);
+    return text;
+  }
+  MaskExtents extents() const override { return {.per_head = dilations_.size() > 1}; }
+  void fit(MaskShape& shape) const override {
+    shape.heads = std::max(shape.heads, static_cast<int64_t>(dilations_.size()));
+  }
+  std::unique_ptr<MaskRule> bind(const MaskShape& shape) const override {
+    const auto heads = static_cast<int64_t>(dilations_.size());
+    if (heads != 1 && heads != shape.heads) {
+      throw ValueError(kOp,
+                       "one dilation, or one for each of " + std::to_string(shape.heads) + " heads",
+                       std::to_string(heads));
+    }
+    return std::make_unique<DilatedRule>(shape, left_, right_, dilations_);
+  }
+  std::optional<PositionReach> reach() const override {
+    return PositionReach{.past = {.exact = false}, .hides_later = right_ == 0};
+  }
+
+ private:
+  Side left_, right_;
+  std::vector<int64_t> dilations_;
+};
+
+class SinkRule final : public MaskRule {
+ public:
+  explicit SinkRule(int64_t n) : seen_{0, n} {}
+
+  void find(MaskHead, TokenRange, TokenRanges& keys) const override { keys.push_back(seen_); }
+  Coverage covers(MaskHead, TokenRange, TokenRange keys) const override {
+    if (keys.past <= seen_.past) return Coverage::all;
+    return keys.first >= seen_.past ? Coverage::none : Coverage::some;
+  }
+  uint64_t word(MaskHead, int64_t, int64_t key) const override { return bits_of(seen_, key); }
+
+ private:
+  TokenRange seen_;
+};
+
+class Sinks final : public MaskPart {
+ public:
+  explicit Sinks(int64_t n) : n_(n) {
+    if (n < 0) throw ValueError(kOp, "a number of sinks of at least 0", std::to_string(n));
+  }
+  std::string text() const override { return "sinks:" + std::to_string(n_); }
+  std::unique_ptr<MaskRule> bind(const MaskShape& shape) const override {
+    return std::make_unique<SinkRule>(std::min(n_, shape.keys));
+  }
+  std::optional<PositionReach> reach() const override { return reach_of(n_); }
+
+ private:
+  int64_t n_;
+};
+
+// Every key for the queries at some positions, and the keys there for every query.
+class GlobalRule final : public MaskRule {
+ public:
+  GlobalRule(const MaskShape& shape, const std::vector<int64_t>& tokens)
+      : shape_(shape), tokens_(tokens) {}
+
+  void find(MaskHead, TokenRange queries, TokenRanges& keys) const override {
+    if (count(positions(queries)) > 0) return keys.push_back({0, shape_.keys});
+    for (const int64_t token : tokens_) {
+      if (!keys.empty() && keys.back().past == token) {
+        ++keys.back().past;
+      } else {
+        keys.push_back({token, token + 1});
+      }
+    }
+  }
+  Coverage covers(MaskHead, TokenRange queries, TokenRange keys) const override {
+    const int64_t rows = count(positions(queries)), columns = count(keys);
+    if (rows == queries.size() || columns == keys.size()) return Coverage::all;
+    return rows + columns == 0 ? Coverage::none : Coverage::some;
+  }
+  uint64_t word(MaskHead, int64_t query, int64_t key) const override {
+    if (count(positions({query, query + 1})) > 0) return ~uint64_t{0};
+    uint64_t bits = 0;
+    for (auto token = at(key); token != tokens_.end() && *token < key + 64; ++token) {
+      bits |= uint64_t{1} << (*token - key);
+    }
+    return bits;
+  }
+
+ private:
+  TokenRange positions(TokenRange queries) const {
+    return {queries.first + shape_.offset(), queries.past + shape_.offset()};
+  }
+  std::vector<int64_t>::const_iterator at(int64_t token) const {
+    return std::lower_bound(tokens_.begin(), tokens_.end(), token);
+  }
+  int64_t count(TokenRange range) const { return at(range.past) - at(range.first); }
+
+  MaskShape shape_;
+  std::vector<int64_t> tokens_;
+};
+
+class Global final : public MaskPart {
+ public:
+  explicit Global(std::vector<int64_t> tokens) : tokens_(std::move(tokens)) {
+    std::sort(tokens_.begin(), tokens_.end());
+    tokens_.erase(std::unique(tokens_.begin(), tokens_.end()), tokens_.end());
+    if (tokens_.empty() || tokens_.front() >= 0) return;
+    throw ValueError(kOp, "global tokens of at least 0", std::to_string(tokens_.front()));
+  }
+  std::string text() const override {
+    std::string text = "global:";
+    for (const int64_t token : tokens_) {
+      text += (token == tokens_.front() ? "" : ",") + std::to_string(token);
+    }
+    return text;
+  }
+  std::unique_ptr<MaskRule> bind(const MaskShape& shape) const override {
+    const auto past = std::lower_bound(tokens_.begin(), tokens_.end(), shape.keys);
+    return std::make_unique<GlobalRule>(shape, std::vector<int64_t>(tokens_.begin(), past));
+  }
+  std::optional<PositionReach> reach() const override {
+    // A query among the first tokens sees no further back than to these.
+    const auto n = static_cast<int64_t>(tokens_.size());
+    if (tokens_.empty() || tokens_.back() == n - 1) return reach_of(n);
+    return PositionReach{.past = {.exact = false}};
+  }
+
+ private:
+  std::vector<int64_t> tokens_;
+};
+
+}  // namespace
+
+Part everything() { return std::make_shared<Window>(std::nullopt, std::nullopt); }
+Part window(Side left, Side right) { return std::make_shared<Window>(left, right); }
+Part dilated_window(Side left, Side right, std::vector<int64_t> dilations) {
+  return std::make_shared<DilatedWindow>(left, right, std::move(dilations));
+}
+Part global(std::vector<int64_t> tokens) { return std::make_shared<Global>(std::move(tokens)); }
+Part sinks(int64_t n) { return std::make_shared<Sinks>(n); }
+
+}  // namespace sash::mask_parts

@@ -1,0 +1,38 @@
+#pragma once
+
+#include "../../tensor/tensor.h"
+#include "unary.h"
+
+/// Arithmetic of two tensors, differentiable any number of times. Shapes broadcast (NumPy's rules);
+/// operands of several dtypes, and scalars, are computed in their `result_type` (promotion.h).
+/// `DeviceError` names two devices that differ. Floating dtypes, the halves on CUDA; what is marked
+/// (integers) also int32 and int64; `DTypeError` for any other result.
+namespace sash {
+
+/// a + b (integers).
+SASH_API Tensor add(const Tensor& a, const Tensor& b);
+/// a - b (integers).
+SASH_API Tensor sub(const Tensor& a, const Tensor& b);
+/// a b (integers).
+SASH_API Tensor mul(const Tensor& a, const Tensor& b);
+/// a / b; of integers and bool in `default_dtype()`.
+SASH_API Tensor div(const Tensor& a, const Tensor& b);
+/// a^b. The derivative to b is a^b ln a, and 0 where a = 0 and b >= 0 (-infinity where b < 0).
+SASH_API Tensor pow(const Tensor& a, const Tensor& b);
+/// The greater of two elements (integers); NaN if either is. Where both are equal each receives
+/// half of the gradient.
+SASH_API Tensor maximum(const Tensor& a, const Tensor& b);
+/// The lesser of two elements (integers); otherwise like `maximum`.
+SASH_API Tensor minimum(const Tensor& a, const Tensor& b);
+
+// The operators of two tensors are declared in tensor.h.
+SASH_API Tensor operator+(const Tensor& a, Scalar b);
+SASH_API Tensor operator-(const Tensor& a, Scalar b);
+SASH_API Tensor operator*(const Tensor& a, Scalar b);
+SASH_API Tensor operator/(const Tensor& a, Scalar b);
+SASH_API Tensor operator+(Scalar a, const Tensor& b);
+SASH_API Tensor operator-(Scalar a, const Tensor& b);
+SASH_API Tensor operator*(Scalar a, const Tensor& b);
+SASH_API Tensor operator/(Scalar a, const Tensor& b);
+
+}  // namespace sash

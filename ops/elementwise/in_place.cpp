@@ -1,0 +1,221 @@
+#include "../../tensor/factories.h"
+#include "../../tensor/kernels/memory.h"
+#include "../../tensor/autograd/node.h"
+#include "../../tensor/tensor_impl.h"
+#include "binary.h"
+#include "../checks.h"
+#include "../shape/copy.h"
+#include "../kernels/elementwise.h"
+#include "promotion.h"
+#include "../reduce/reduce.h"
+#include "unary.h"
+
+/// The members of `Tensor` that write over its elements. Where a backward pass needs elements from
+/// before the write (mul_ and div_, for the gradient of the other operand) it keeps a clone of
+/// them.
+namespace sash {
+namespace {
+
+void check_writable(const char* op, const Tensor& self) {
+  for (int axis = 0; axis < self.rank(); ++axis) {
+    if (self.strides()[axis] == 0 && self.shape()[axis] > 1) {
+      throw ValueError(op, "an element of memory for each element of the tensor",
+                       "an expanded tensor of shape " + to_string(self.shape()));
+    }
+  }
+}
+
+void check_fits(const char* op, const Tensor& self, const Tensor& other) {
+  if (broadcast_shapes(self.shape(), other.shape(), op) == self.shape()) return;
+  throw ShapeError(op, "a tensor that broadcasts to " + to_string(self.shape()),
+                   to_string(other.shape()));
+}
+
+void check_numeric(const char* op, const Tensor& x) {
+  if (x.dtype() == DType::uint8 || x.dtype() == DType::boolean) {
+    throw DTypeError(op, "a floating dtype, int32 or int64", name(x.dtype()));
+  }
+}
+
+/// `DTypeError` if the elements of a tensor cannot take a result that is computed in `result`.
+void check_result(const char* op, const Tensor& self, DType result) {
+  if (can_cast(result, self.dtype())) return;
+  throw DTypeError(op, "a result that may be cast to " + std::string(name(self.dtype())),
+                   name(result));
+}
+
+void check_operands(const char* op, const Tensor& self, const Tensor& other) {
+  check_defined(op, self);
+  check_defined(op, other);
+  check_same_device(op, self, other);
+  check_numeric(op, self);
+  check_result(op, self, result_type(self, other));
+  check_fits(op, self, other);
+  check_writable(op, self);
+  check_in_place(op, self, {other});
+}
+
+void check_scalar(const char* op, const Tensor& self, Scalar value) {
+  check_defined(op, self);
+  check_numeric(op, self);
+  check_result(op, self, result_type(self, value));
+  check_holds(op, self.dtype(), value);
+  check_writable(op, self);
+  check_in_place(op, self);
+}
+
+/// `other`, or a clone if writing to `self` could change it.
+Tensor apart(const Tensor& other, const Tensor& self) {
+  return other.impl().storage == self.impl().storage ? other.clone() : other;
+}
+
+/// Whether the op computes in a wider dtype than that of `self`: then it is done out of place, and
+/// rounded once.
+bool computes_wider(const Tensor& self, const Tensor& other) {
+  return result_type(self, other) != self.dtype();
+}
+
+/// The elements of `self` before the write, if `needed`.
+Saved save_old(bool needed, const Tensor& self) {
+  return needed && grad_enabled() ? save(self.clone()) : Saved();
+}
+
+void combine(const kernels::BinaryKernel& kernel, const Tensor& self, const Tensor& other) {
+  KernelContext context = kernel_context(self.device());
+  const TensorView y = self.tensor_view();
+  kernel(context, y, other.tensor_view(), y);
+}
+
+/// self += factor other, where 1 and -1 have kernels of their own.
+void add_multiple(const char* op, Tensor& self, const Tensor& other, Scalar factor) {
+  check_operands(op, self, other);
+  if (is_integral(self.dtype()) && !factor.is_integer()) check_result(op, self, default_dtype());
+  if (computes_wider(self, other)) {
+    self.copy_(add(self.clone(), factor.to_double() == 1 ? other : mul(other, factor)));
+    return;
+  }
+  const Tensor operand = apart(other.to(self.dtype()), self);
+  if (factor.to_double() == 1) {
+    combine(kernels::add, self, operand);
+  } else if (factor.to_double() == -1) {
+    combine(kernels::sub, self, operand);
+  } else {
+    const NoGradGuard no_grad;
+    combine(kernels::add, self, mul(operand, factor));
+  }
+  record_in_place(op, self, {self, operand},
+                  [factor, shape = other.shape()](Backward& pass, const Tensor& g) {
+                    Gradients grads(2);
+                    if (pass.needs(0)) grads[0] = g;
+                    if (pass.needs(1)) {
+                      const Tensor total = sum_to(g, shape);
+                      grads[1] = factor.to_double() == 1 ? total : mul(total, factor);
+                    }
+                    return grads;
+                  });
+}
+
+}  // namespace
+
+Tensor& Tensor::add_(const Tensor& other, Scalar alpha) {
+  add_multiple("add_", *this, other, alpha);
+  return *this;
+}
+
+Tensor& Tensor::sub_(const Tensor& other) {
+  add_multiple("sub_", *this, other, -1);
+  return *this;
+}
+
+Tensor& Tensor::mul_(const Tensor& other) {
+  check_operands("mul_", *this, other);
+  if (computes_wider(*this, other)) return copy_(mul(clone(), other));
+  const Tensor operand = apart(other.to(dtype()), *this);
+  const Saved old = save_old(operand.requires_grad(), *this);
+  combine(kernels::mul, *this, operand);
+  record_in_place("mul_", *this, {*this, operand},
+                  [old, factor = save_if(requires_grad(), operand), shape = other.shape()](
+                      Backward& pass, const Tensor& g) {
+                    Gradients grads(2);
+                    if (pass.needs(0)) grads[0] = g * pass(factor);
+                    if (pass.needs(1)) grads[1] = sum_to(g * pass(old), shape);
+                    return grads;
+                  });
+  return *this;
+}
+
+Tensor& Tensor::div_(const Tensor& other) {
+  check_defined("div_", *this);
+  check_floating("div_", *this);
+  check_operands("div_", *this, other);
+  if (computes_wider(*this, other)) return copy_(div(clone(), other));
+  const Tensor operand = apart(other.to(dtype()), *this);
+  const Saved old = save_old(operand.requires_grad(), *this);
+  combine(kernels::div, *this, operand);
+  record_in_place(
+      "div_", *this, {*this, operand},
+      [old, divisor = save(operand), shape = other.shape()](Backward& pass, const Tensor& g) {
+        const Tensor quotient = g / pass(divisor);
+        Gradients grads(2);
+        if (pass.needs(0)) grads[0] = quotient;
+        if (pass.needs(1)) {
+          grads[1] = neg(sum_to(quotient * (pass(old) / pass(divisor)), shape));
+        }
+        return grads;
+      });
+  return *this;
+}
+
+Tensor& Tensor::add_(Scalar value) {
+  check_scalar("add_", *this, value);
+  KernelContext context = kernel_context(device());
+  kernels::add_scalar(context, tensor_view(), tensor_view(), value);
+  record_in_place("add_", *this, {*this}, [](Backward&, const Tensor& g) { return Gradients{g}; });
+  return *this;
+}
+
+Tensor& Tensor::mul_(Scalar value) {
+  check_scalar("mul_", *this, value);
+  KernelContext context = kernel_context(device());
+  kernels::mul_scalar(context, tensor_view(), tensor_view(), value);
+  record_in_place("mul_", *this, {*this},
+                  [value](Backward&, const Tensor& g) { return Gradients{mul(g, value)}; });
+  return *this;
+}
+
+Tensor& Tensor::fill_(Scalar value) {
+  check_defined("fill_", *this);
+  check_holds("fill_", dtype(), value);
+  check_writable("fill_", *this);
+  check_in_place("fill_", *this);
+  KernelContext context = kernel_context(device());
+  kernels::fill(context, tensor_view(), value);
+  record_in_place("fill_", *this, {*this},
+                  [](Backward&, const Tensor& g) { return Gradients{zeros_like(g)}; });
+  return *this;
+}
+
+Tensor& Tensor::copy_(const Tensor& source) {
+  check_defined("copy_", *this);
+  check_defined("copy_", source);
+  check_fits("copy_", *this, source);
+  check_writable("copy_", *this);
+  check_in_place("copy_", *this, {source});
+  const Tensor from = apart(source, *this);
+  copy_elements(from, *this);
+  // Integers carry no gradient.
+  const Tensor origin = is_floating(dtype()) ? from : Tensor();
+  record_in_place(
+      "copy_", *this, {*this, origin},
+      [shape = source.shape(), options = source.options()](Backward& pass, const Tensor& g) {
+        Gradients grads(2);
+        if (pass.needs(0)) grads[0] = zeros_like(g);
+        if (pass.needs(1)) {
+          grads[1] = sum_to(g, shape).to(*options.dtype).to(*options.device);
+        }
+        return grads;
+      });
+  return *this;
+}
+
+}  // namespace sash

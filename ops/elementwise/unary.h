@@ -1,0 +1,64 @@
+#pragma once
+
+#include <optional>
+
+#include "../../tensor/tensor.h"
+
+/// Elementwise functions of one tensor, differentiable any number of times; the result has the
+/// input's shape and dtype. Floating dtypes, the halves on CUDA, unless said otherwise; any
+/// other dtype throws `DTypeError` naming the function. A scalar operand counts as `result_type`
+/// (promotion.h) says: int64 with 0.5 gives `default_dtype()`.
+namespace sash {
+
+/// -x; int32 and int64 too.
+SASH_API Tensor neg(const Tensor& x);
+/// |x|, with derivative 0 at 0; int32 and int64 too.
+SASH_API Tensor abs(const Tensor& x);
+/// -1, 0 or 1, with derivative 0 everywhere; int32 and int64 too.
+SASH_API Tensor sign(const Tensor& x);
+/// x^2; int32 and int64 too.
+SASH_API Tensor square(const Tensor& x);
+
+// From here to erf: integers and bool are cast to `default_dtype()`.
+
+SASH_API Tensor exp(const Tensor& x);
+/// Natural logarithm.
+SASH_API Tensor log(const Tensor& x);
+/// ln(1 + x), accurate near 0.
+SASH_API Tensor log1p(const Tensor& x);
+/// e^x - 1, accurate near 0.
+SASH_API Tensor expm1(const Tensor& x);
+SASH_API Tensor sqrt(const Tensor& x);
+/// x^(-1/2).
+SASH_API Tensor rsqrt(const Tensor& x);
+/// 1 / x.
+SASH_API Tensor reciprocal(const Tensor& x);
+SASH_API Tensor sin(const Tensor& x);
+SASH_API Tensor cos(const Tensor& x);
+SASH_API Tensor tanh(const Tensor& x);
+/// 1 / (1 + e^-x).
+SASH_API Tensor sigmoid(const Tensor& x);
+/// 2 / sqrt(pi) times the integral of e^(-t^2) from 0 to x.
+SASH_API Tensor erf(const Tensor& x);
+
+/// max(x, 0), with derivative 0 at 0.
+SASH_API Tensor relu(const Tensor& x);
+/// x sigmoid(x) (Elfwing, Uchibe and Doya, 2018).
+SASH_API Tensor silu(const Tensor& x);
+/// The greatest integer not above x, with derivative 0 everywhere.
+SASH_API Tensor floor(const Tensor& x);
+
+/// x + value; int32 and int64 too. `ValueError` if the result's dtype cannot hold the value.
+SASH_API Tensor add(const Tensor& x, Scalar value);
+/// x value; otherwise like `add`.
+SASH_API Tensor mul(const Tensor& x, Scalar value);
+/// x / value; integers and bool are cast to `default_dtype()`.
+SASH_API Tensor div(const Tensor& x, Scalar value);
+/// x^exponent; int32 and int64 too where the exponent is floating.
+SASH_API Tensor pow(const Tensor& x, Scalar exponent);
+/// min(max(x, low), high), where a bound may be absent; the derivative is 1 on the bounds, 0 beyond
+/// them; all NaN if a bound is. int32 and int64 too. `ValueError` if both bounds are absent or
+/// low > high.
+SASH_API Tensor clamp(const Tensor& x, std::optional<Scalar> low, std::optional<Scalar> high = {});
+
+}  // namespace sash

@@ -1,0 +1,83 @@
+#include "embedding.h"
+
+#include "../../tensor/factories.h"
+#include "../../tensor/autograd/node.h"
+#include "index_checks.h"
+#include "../kernels/index.h"
+#include "../rows.h"
+
+namespace sash {
+
+namespace kernels {
+constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&)>
+    embedding_forward{"embedding_forward"};
+constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&)>
+    embedding_backward{"embedding_backward"};
+}  // namespace kernels
+
+namespace {
+
+// Both below take a contiguous index that has been checked.
+
+Tensor add_up(const Tensor& grad, const Tensor& index, int64_t rows);
+
+Tensor look_up(const Tensor& weight, const Tensor& index) {
+  const Tensor table = weight.contiguous();
+  const int64_t rows = table.shape()[0], width = table.shape()[1];
+  Shape shape = index.shape();
+  shape.push_back(width);
+  const Tensor y = empty(shape, table.options());
+  KernelContext context = kernel_context(table.device());
+  kernels::embedding_forward(context, table.tensor_view(), as_row(index),
+                             as_rows(y, index.numel(), width));
+  return record("embedding", {table}, y,
+                [index = save(index), rows](Backward& pass, const Tensor& g) {
+                  return Gradients{add_up(g, pass(index), rows)};
+                });
+}
+
+Tensor add_up(const Tensor& grad, const Tensor& index, int64_t rows) {
+  const Tensor g = grad.contiguous();
+  const int64_t width = g.shape().back();
+  const Tensor dweight = empty({rows, width}, g.options());
+  KernelContext context = kernel_context(g.device());
+  kernels::embedding_backward(context, as_rows(g, index.numel(), width), as_row(index),
+                              dweight.tensor_view());
+  return record("embedding_backward", {g}, dweight,
+                [index = save(index)](Backward& pass, const Tensor& h) {
+                  return Gradients{look_up(h, pass(index))};
+                });
+}
+
+}  // namespace
+
+Tensor embedding(const Tensor& weight, const Tensor& index) {
+  constexpr const char* op = "embedding";
+  check_defined(op, weight);
+  check_rank(op, weight, 2);
+  check_index_tensor(op, weight, index);
+  if (index.rank() == kMaxRank) {
+    throw ShapeError(op, "an index of at most " + std::to_string(kMaxRank - 1) + " axes",
+                     to_string(index.shape()));
+  }
+  const Tensor in = index.contiguous();
+  check_index_values(op, in, weight.shape()[0]);
+  return look_up(weight, in);
+}
+
+Tensor embedding_backward(const Tensor& g, const Tensor& index, int64_t rows) {
+  constexpr const char* op = "embedding_backward";
+  check_defined(op, g);
+  check_floating(op, g);
+  check_min_rank(op, g, 1);
+  check_index_tensor(op, g, index);
+  Shape expected = index.shape();
+  if (expected.rank() < kMaxRank) expected.push_back(g.shape().back());
+  check_shape(op, g, expected);
+  if (rows < 0) throw ValueError(op, "a number of rows >= 0", std::to_string(rows));
+  const Tensor in = index.contiguous();
+  check_index_values(op, in, rows);
+  return add_up(g, in, rows);
+}
+
+}  // namespace sash

@@ -1,0 +1,16 @@
+#pragma once
+
+#include "../../tensor/tensor.h"
+
+namespace sash {
+
+/// y[...] = weight[index[...]]: weight is [V, D], index int64 of any shape [...], y [..., D].
+/// Throws `IndexError` naming the first index outside [0, V) and where it stands, `ShapeError`
+/// unless weight has two axes, `DTypeError` unless the index is int64.
+SASH_API Tensor embedding(const Tensor& weight, const Tensor& index);
+
+/// The gradient of `embedding` to its weight: [rows, D], where row v is the sum of those g [..., D]
+/// whose index [...] is v, added in a fixed order. Differentiable in g.
+SASH_API Tensor embedding_backward(const Tensor& g, const Tensor& index, int64_t rows);
+
+}  // namespace sash

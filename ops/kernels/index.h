@@ -1,0 +1,39 @@
+#pragma once
+
+#include "../../core/kernel.h"
+#include "../../core/tensor_view.h"
+
+/// Rows of a table by int64 index [N]. All views are contiguous.
+namespace sash::kernels {
+
+/// y[n] = weight[index[n]]: weight is [V, D], y [N, D]; any dtype.
+extern SASH_API Kernel<void(KernelContext&, const TensorView& weight, const TensorView& index,
+                            const TensorView& y)>
+    embedding_forward;
+
+/// dweight[v] = sum of g[n] over index[n] == v, in the order of n: g is [N, D], dweight [V, D];
+/// floating.
+extern SASH_API Kernel<void(KernelContext&, const TensorView& g, const TensorView& index,
+                            const TensorView& dweight)>
+    embedding_backward;
+
+}  // namespace sash::kernels
+
+/// Choosing elements along one axis by an int64 index. All views have one rank (at least 1), any
+/// strides; those of the index may be 0.
+namespace sash::kernels {
+
+/// y[i][j][k] = x[i][index[i][j][k]][k] for axis 1, likewise for others. y has the index's shape,
+/// which x covers on every other axis; any dtype.
+extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorView& index,
+                            const TensorView& y, int axis)>
+    gather;
+
+/// y[i][index[i][j][k]][k] += src[i][j][k] for axis 1, likewise for others, adding in the order of
+/// j. src has the index's shape, which y covers on every other axis; floating, int32 or
+/// int64.
+extern SASH_API Kernel<void(KernelContext&, const TensorView& y, const TensorView& index,
+                            const TensorView& src, int axis)>
+    scatter_add;
+
+}  // namespace sash::kernels

@@ -1,0 +1,50 @@
+#pragma once
+
+#include "../../core/kernel.h"
+#include "../../core/tensor_view.h"
+
+/// Layer normalisation of the rows of a matrix. All views are contiguous and of one floating dtype;
+/// x, y, g and dx are [R, D], weight, bias and their gradients [D], mean and rstd [R]. Beside
+/// halves, mean and rstd are float32.
+namespace sash::kernels {
+
+/// y = (x - mean) rstd weight + bias with the mean and rstd = 1 / sqrt(var + eps) of each row.
+/// weight and bias may be null views (1 and 0).
+extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorView& weight,
+                            const TensorView& bias, const TensorView& y, const TensorView& mean,
+                            const TensorView& rstd, double eps)>
+    layer_norm_forward;
+
+/// With z = (x - mean) rstd and h = g weight:
+/// dx = rstd (h - mean(h) - z mean(h z)), dweight = sum over rows of g z, dbias = sum of g.
+/// weight may be a null view, and so may each output that is not wanted.
+extern SASH_API
+    Kernel<void(KernelContext&, const TensorView& x, const TensorView& weight,
+                const TensorView& mean, const TensorView& rstd, const TensorView& g,
+                const TensorView& dx, const TensorView& dweight, const TensorView& dbias)>
+        layer_norm_backward;
+
+}  // namespace sash::kernels
+
+/// Softmax over the last axis. All views are contiguous, of one shape and floating dtype.
+namespace sash::kernels {
+
+/// y = exp(x - max) / sum exp(x - max); a row of nothing but -inf gives zeros.
+extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorView& y)>
+    softmax_forward;
+
+/// dx = y (g - sum g y).
+extern SASH_API
+    Kernel<void(KernelContext&, const TensorView& y, const TensorView& g, const TensorView& dx)>
+        softmax_backward;
+
+/// y = x - max - log sum exp(x - max); a row of nothing but -inf stays as it is.
+extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorView& y)>
+    log_softmax_forward;
+
+/// dx = g - exp(y) sum g.
+extern SASH_API
+    Kernel<void(KernelContext&, const TensorView& y, const TensorView& g, const TensorView& dx)>
+        log_softmax_backward;
+
+}  // namespace sash::kernels

@@ -1,0 +1,71 @@
+#include "linear.h"
+
+#include "../../tensor/factories.h"
+#include "../../tensor/autograd/node.h"
+#include "../checks.h"
+#include "../kernels/linalg.h"
+#include "matmul.h"
+#include "../reduce/reduce.h"
+
+namespace sash {
+
+namespace kernels {
+constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView*,
+                      const TensorView&)>
+    linear_forward{"linear_forward"};
+}  // namespace kernels
+
+namespace {
+
+void check_arguments(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  check_compatible("linear", x, weight);
+  check_floating("linear", x);
+  check_min_rank("linear", x, 1);
+  check_rank("linear", weight, 2);
+  if (x.size(-1) != weight.size(1)) {
+    throw ShapeError("linear", "x [..., in] and weight [out, in] with one in",
+                     to_string(x.shape()) + " and " + to_string(weight.shape()));
+  }
+  if (!bias.defined()) return;
+  check_compatible("linear", x, bias);
+  if (bias.shape() != Shape{weight.size(0)}) {
+    throw ShapeError("linear", "bias " + to_string({weight.size(0)}), to_string(bias.shape()));
+  }
+}
+
+Tensor forward(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  const NoGradGuard no_grad;
+  const Tensor rows = detail::as_rows(x);
+  Shape shape = x.shape();
+  shape[x.rank() - 1] = weight.size(0);
+  Tensor y = empty(shape, x.options());
+  KernelContext context = kernel_context(x.device());
+  const TensorView out = y.view({rows.size(0), weight.size(0)}).tensor_view();
+  if (bias.defined()) {
+    const Tensor row = bias.contiguous();
+    const TensorView bias_view = row.tensor_view();
+    kernels::linear_forward(context, rows.tensor_view(), weight.tensor_view(), &bias_view, out);
+  } else {
+    kernels::linear_forward(context, rows.tensor_view(), weight.tensor_view(), nullptr, out);
+  }
+  return y;
+}
+
+}  // namespace
+
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  check_arguments(x, weight, bias);
+  return record(
+      "linear", {x, weight, bias}, forward(x, weight, bias),
+      [x = save_if(weight.requires_grad(), x), weight = save_if(x.requires_grad(), weight),
+       shape = x.shape()](Backward& pass, const Tensor& g) {
+        const Tensor rows = detail::as_rows(g);
+        Gradients gradients(3);
+        if (pass.needs(0)) gradients[0] = matmul(rows, pass(weight)).view(shape);
+        if (pass.needs(1)) gradients[1] = matmul(rows.mT(), detail::as_rows(pass(x)));
+        if (pass.needs(2)) gradients[2] = sum(rows, {0});
+        return gradients;
+      });
+}
+
+}  // namespace sash

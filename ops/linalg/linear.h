@@ -1,0 +1,12 @@
+#pragma once
+
+#include "../../tensor/tensor.h"
+
+namespace sash {
+
+/// y = x W' + b along the last axis: x [..., in], weight [out, in], bias [out] or undefined, giving
+/// y [..., out]. Floating dtypes; the bias is added within the product.
+/// `ShapeError` unless weight and bias fit x.
+SASH_API Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
+
+}  // namespace sash

@@ -1,0 +1,94 @@
+#include "matmul.h"
+
+#include "../../tensor/factories.h"
+#include "../../tensor/autograd/node.h"
+#include "../checks.h"
+#include "../kernels/linalg.h"
+#include "../reduce/reduce.h"
+
+namespace sash {
+
+namespace kernels {
+constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&,
+                      double, double)>
+    matmul{"matmul"};
+}  // namespace kernels
+
+namespace {
+
+Shape batch_of(const Tensor& x) {
+  return Shape(std::span<const int64_t>(x.shape().begin(), x.shape().end() - 2));
+}
+
+Shape with_matrix(Shape batch, int64_t rows, int64_t cols) {
+  batch.push_back(rows);
+  batch.push_back(cols);
+  return batch;
+}
+
+// x with the batch axes `batch`, broadcast by stride 0.
+TensorView broadcast_batch(const Tensor& x, const Shape& batch) {
+  TensorView view = x.tensor_view();
+  while (view.rank() < batch.rank() + 2) {
+    view.shape.insert(0, 1);
+    view.strides.insert(0, 0);
+  }
+  for (int axis = 0; axis < batch.rank(); ++axis) {
+    if (view.shape[axis] == 1) view.strides[axis] = 0;
+    view.shape[axis] = batch[axis];
+  }
+  return view;
+}
+
+// The gradient of b in c = a b.
+Tensor right_gradient(const Tensor& a, const Tensor& g, const Shape& shape) {
+  if (shape.rank() == 2 && a.rank() > 2) return matmul(detail::as_rows(a).mT(), detail::as_rows(g));
+  return sum_to(matmul(a.mT(), g), shape);
+}
+
+// Both operands have at least two axes.
+Tensor batched(const Tensor& a, const Tensor& b) {
+  const Shape batch = broadcast_shapes(batch_of(a), batch_of(b), "matmul");
+  const Tensor c = empty(with_matrix(batch, a.size(-2), b.size(-1)), a.options());
+  KernelContext context = kernel_context(a.device());
+  kernels::matmul(context, broadcast_batch(a, batch), broadcast_batch(b, batch), c.tensor_view(), 1,
+                  0);
+  return record("matmul", {a, b}, c,
+                [a = save_if(b.requires_grad(), a), b = save_if(a.requires_grad(), b),
+                 shape_a = a.shape(), shape_b = b.shape()](Backward& pass, const Tensor& g) {
+                  Gradients gradients(2);
+                  if (pass.needs(0)) gradients[0] = sum_to(matmul(g, pass(b).mT()), shape_a);
+                  if (pass.needs(1)) gradients[1] = right_gradient(pass(a), g, shape_b);
+                  return gradients;
+                });
+}
+
+}  // namespace
+
+Tensor detail::as_rows(const Tensor& x) {
+  int64_t rows = 1;
+  for (int axis = 0; axis < x.rank() - 1; ++axis) rows *= x.shape()[axis];
+  return x.reshape({rows, x.shape().back()});
+}
+
+Tensor matmul(const Tensor& a, const Tensor& b) {
+  check_compatible("matmul", a, b);
+  check_floating("matmul", a);
+  check_min_rank("matmul", a, 1);
+  check_min_rank("matmul", b, 1);
+  if (a.size(-1) != b.size(b.rank() == 1 ? 0 : -2)) {
+    throw ShapeError("matmul", "a [..., M, K] and b [..., K, N] with one K",
+                     to_string(a.shape()) + " and " + to_string(b.shape()));
+  }
+  if (a.rank() == 1) {
+    const Tensor c = matmul(a.unsqueeze(0), b);
+    return b.rank() == 1 ? c.squeeze(0) : c.squeeze(-2);
+  }
+  if (b.rank() == 1) return matmul(a, b.unsqueeze(1)).squeeze(-1);
+  if (a.rank() > 2 && b.rank() == 2 && a.is_contiguous()) {
+    return batched(detail::as_rows(a), b).view(with_matrix(batch_of(a), a.size(-2), b.size(-1)));
+  }
+  return batched(a, b);
+}
+
+}  // namespace sash

@@ -1,0 +1,20 @@
+#pragma once
+
+#include "../../tensor/tensor.h"
+
+namespace sash {
+
+/// The matrix product c = a b, with NumPy's rules: a [..., M, K] times b [..., K, N] is
+/// c [..., M, N], and the batch axes broadcast. A one-dimensional a stands for a row [1, K], a
+/// one-dimensional b for a column [K, 1], and that axis is left out of the result.
+///
+/// Floating dtypes. Transposed operands are read in place. For K = 0 the result is zero.
+/// `ShapeError` unless the inner extents agree and the batch axes broadcast.
+SASH_API Tensor matmul(const Tensor& a, const Tensor& b);
+
+namespace detail {
+/// All rows of x [..., N] as one matrix; a view where the strides allow it.
+Tensor as_rows(const Tensor& x);
+}  // namespace detail
+
+}  // namespace sash

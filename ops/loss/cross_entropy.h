@@ -1,0 +1,36 @@
+#pragma once
+
+#include "../../tensor/tensor.h"
+#include "reduction.h"
+
+namespace sash {
+
+struct CrossEntropyOptions {
+  int64_t ignore_index = -100;  ///< rows with this target count for nothing
+  double label_smoothing = 0;   ///< s, in [0, 1]
+  Reduction reduction = Reduction::mean;
+  /// Where the logits hold the classes; 1 for PyTorch's [N, C, T]. With T = C nothing can tell that
+  /// layout from [B, T, C], so it must be named.
+  int64_t class_axis = -1;
+};
+
+/// Loss of each row: (1 - s) (-log p_target) + s / C sum_c (-log p_c) with p = softmax(logits),
+/// and 0 for an ignored row. The mean is over the rows that are not ignored, and NaN if there are
+/// none, as in PyTorch.
+///
+/// logits are [N, C] with targets [N], or [B, T, C] with [B, T]: the classes are the last axis
+/// unless `class_axis` says otherwise, and targets have the shape of the others. PyTorch reads
+/// logits of rank 3 as [N, C, T]: that is `{.class_axis = 1}` here. targets are int64 class
+/// indices. Reduction::none gives the shape of the targets. Floating dtypes; losses of halves are
+/// averaged in float32. Throws `ShapeError`, `DTypeError`, `DeviceError`, `ValueError` for s
+/// outside [0, 1], and `IndexError` for a target that is neither in [0, C) nor ignored.
+SASH_API Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
+                              const CrossEntropyOptions& options = {});
+
+namespace composite {
+/// The same from plain ops.
+SASH_API Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
+                              const CrossEntropyOptions& options = {});
+}  // namespace composite
+
+}  // namespace sash

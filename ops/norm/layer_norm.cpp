@@ -1,0 +1,142 @@
+#include "layer_norm.h"
+
+#include "../../tensor/factories.h"
+#include "../../tensor/autograd/node.h"
+#include "../elementwise/binary.h"
+#include "../checks.h"
+#include "../kernels/norm.h"
+#include "../reduce/reduce.h"
+#include "../rows.h"
+#include "../elementwise/unary.h"
+
+namespace sash {
+
+namespace kernels {
+constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&,
+                      const TensorView&, const TensorView&, const TensorView&, double)>
+    layer_norm_forward{"layer_norm_forward"};
+constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&,
+                      const TensorView&, const TensorView&, const TensorView&, const TensorView&,
+                      const TensorView&)>
+    layer_norm_backward{"layer_norm_backward"};
+}  // namespace kernels
+
+namespace {
+
+constexpr const char* kOp = "layer_norm";
+
+void check_arguments(const Tensor& x, const Shape& normalized, const Tensor& weight,
+                     const Tensor& bias, double eps) {
+  check_defined(kOp, x);
+  check_floating(kOp, x);
+  if (normalized.empty()) throw ShapeError(kOp, "a normalized shape with an axis", "[]");
+  if (!(eps >= 0)) throw ValueError(kOp, "eps of at least 0", to_text(eps));
+  const int first = x.rank() - normalized.rank();
+  bool fits = first >= 0;
+  for (int i = 0; fits && i < normalized.rank(); ++i) {
+    fits = x.shape()[first + i] == normalized[i];
+  }
+  if (!fits) {
+    throw ShapeError(kOp, "an input whose last axes are " + to_string(normalized),
+                     to_string(x.shape()));
+  }
+  for (const Tensor* parameter : {&weight, &bias}) {
+    if (!parameter->defined()) continue;
+    check_compatible(kOp, x, *parameter);
+    check_shape(kOp, *parameter, normalized);
+  }
+}
+
+// The matrix [rows, columns] that x is to its kernels.
+struct Matrix {
+  int64_t rows = 1;
+  int64_t columns = 1;
+
+  Matrix(const Shape& shape, const Shape& normalized) : columns(numel(normalized)) {
+    for (int i = 0; i < shape.rank() - normalized.rank(); ++i) rows *= shape[i];
+  }
+};
+
+// What backward needs, all contiguous.
+struct Operands {
+  Tensor x, weight, mean, rstd;
+};
+
+Gradients fused_backward(const Operands& in, const Tensor& grad, const Shape& normalized,
+                         const Backward& pass) {
+  const auto [rows, columns] = Matrix(in.x.shape(), normalized);
+  const Tensor g = grad.contiguous();
+  const TensorOptions options = g.options();
+  Gradients d(3);
+  if (pass.needs(0)) d[0] = empty(in.x.shape(), options);
+  if (pass.needs(1)) d[1] = empty(normalized, options);
+  if (pass.needs(2)) d[2] = empty(normalized, options);
+  KernelContext context = kernel_context(g.device());
+  kernels::layer_norm_backward(context, as_rows(in.x, rows, columns), as_row(in.weight),
+                               as_row(in.mean), as_row(in.rstd), as_rows(g, rows, columns),
+                               as_rows(d[0], rows, columns), as_row(d[1]), as_row(d[2]));
+  return d;
+}
+
+Gradients composite_backward(const Tensor& x, const Tensor& weight, const Tensor& g,
+                             const Shape& normalized, double eps, const Backward& pass) {
+  Gradients d(3);
+  if (pass.needs(0) || pass.needs(1)) {
+    const Tensor inputs[] = {x, weight};
+    Gradients found = differentiate(
+        [&](std::span<const Tensor> in) {
+          return composite::layer_norm(in[0], normalized, in[1], {}, eps);
+        },
+        inputs, g, pass);
+    d[0] = found[0];
+    d[1] = found[1];
+  }
+  if (pass.needs(2)) d[2] = sum_to(g, normalized);
+  return d;
+}
+
+}  // namespace
+
+namespace composite {
+
+Tensor layer_norm(const Tensor& x, const Shape& normalized_shape, const Tensor& weight,
+                  const Tensor& bias, double eps) {
+  Dims axes;
+  for (int i = -normalized_shape.rank(); i < 0; ++i) axes.push_back(i);
+  const Tensor centred = x - mean(x, axes, true);
+  Tensor y = centred * rsqrt(mean(square(centred), axes, true) + eps);
+  if (weight.defined()) y = y * weight;
+  if (bias.defined()) y = y + bias;
+  return y;
+}
+
+}  // namespace composite
+
+Tensor layer_norm(const Tensor& input, const Shape& normalized_shape, const Tensor& weight,
+                  const Tensor& bias, double eps) {
+  check_arguments(input, normalized_shape, weight, bias, eps);
+  if (!fused(kernels::layer_norm_forward, input.device())) {
+    return composite::layer_norm(input, normalized_shape, weight, bias, eps);
+  }
+  const Tensor x = input.contiguous();
+  const Tensor w = weight.defined() ? weight.contiguous() : weight;
+  const Tensor b = bias.defined() ? bias.contiguous() : bias;
+  const auto [rows, columns] = Matrix(x.shape(), normalized_shape);
+  const Tensor y = empty_like(x);
+  const Tensor mean = empty({rows}, row_statistics(x));
+  const Tensor rstd = empty({rows}, row_statistics(x));
+  KernelContext context = kernel_context(x.device());
+  kernels::layer_norm_forward(context, as_rows(x, rows, columns), as_row(w), as_row(b),
+                              as_rows(y, rows, columns), as_row(mean), as_row(rstd), eps);
+  return record(
+      kOp, {x, w, b}, y,
+      [x = save(x), w = save(w), mean = save(mean), rstd = save(rstd), shape = normalized_shape,
+       eps](Backward& pass, const Tensor& g) {
+        if (!pass.create_graph() && fused(kernels::layer_norm_backward, g.device())) {
+          return fused_backward({pass(x), pass(w), pass(mean), pass(rstd)}, g, shape, pass);
+        }
+        return composite_backward(pass(x), pass(w), g, shape, eps, pass);
+      });
+}
+
+}  // namespace sash

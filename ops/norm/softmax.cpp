@@ -1,0 +1,111 @@
+#include "softmax.h"
+
+#include <limits>
+
+#include "../../tensor/factories.h"
+#include "../../tensor/autograd/node.h"
+#include "../elementwise/binary.h"
+#include "../checks.h"
+#include "../elementwise/compare.h"
+#include "../kernels/norm.h"
+#include "../reduce/reduce.h"
+#include "../elementwise/unary.h"
+#include "../elementwise/where.h"
+
+namespace sash {
+
+namespace kernels {
+constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&)> softmax_forward{
+    "softmax_forward"};
+constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&)>
+    softmax_backward{"softmax_backward"};
+constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&)> log_softmax_forward{
+    "log_softmax_forward"};
+constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&)>
+    log_softmax_backward{"log_softmax_backward"};
+}  // namespace kernels
+
+namespace {
+
+using Forward = Kernel<void(KernelContext&, const TensorView&, const TensorView&)>;
+using BackwardKernel =
+    Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&)>;
+
+int checked_axis(const char* op, const Tensor& x, int64_t axis) {
+  check_defined(op, x);
+  check_floating(op, x);
+  return normalize_axis(axis, x.rank(), op);
+}
+
+Tensor run(const Forward& kernel, const Tensor& x) {
+  Tensor y = empty_like(x);
+  KernelContext context = kernel_context(x.device());
+  kernel(context, x.tensor_view(), y.tensor_view());
+  return y;
+}
+
+Tensor run(const BackwardKernel& kernel, const Tensor& y, const Tensor& g) {
+  Tensor dx = empty_like(y);
+  KernelContext context = kernel_context(y.device());
+  kernel(context, y.tensor_view(), g.contiguous().tensor_view(), dx.tensor_view());
+  return dx;
+}
+
+// x less its maximum along `axis`, which is taken as 0 where it is -inf.
+Tensor shifted(const Tensor& x, int64_t axis) {
+  const Tensor max = amax(x.detach(), {axis}, true);
+  return x - masked_fill(max, eq(max, -std::numeric_limits<double>::infinity()), 0);
+}
+
+}  // namespace
+
+namespace composite {
+
+Tensor softmax(const Tensor& x, int64_t axis) {
+  if (x.numel() == 0) return x.clone();
+  const Tensor e = exp(shifted(x, axis));
+  const Tensor total = sum(e, {axis}, true);
+  return e / masked_fill(total, eq(total, 0), 1);
+}
+
+Tensor log_softmax(const Tensor& x, int64_t axis) {
+  if (x.numel() == 0) return x.clone();
+  const Tensor z = shifted(x, axis);
+  const Tensor total = sum(exp(z), {axis}, true);
+  return z - log(masked_fill(total, eq(total, 0), 1));
+}
+
+}  // namespace composite
+
+Tensor softmax(const Tensor& x, int64_t axis) {
+  const int last = checked_axis("softmax", x, axis);
+  if (last != x.rank() - 1) return softmax(x.transpose(last, -1)).transpose(last, -1).contiguous();
+  if (!fused(kernels::softmax_forward, x.device())) return composite::softmax(x);
+  const Tensor rows = x.contiguous();
+  const Tensor y = run(kernels::softmax_forward, rows);
+  return record("softmax", {rows}, y, [y = save_output(y)](Backward& pass, const Tensor& g) {
+    const Tensor p = pass(y);
+    if (!pass.create_graph() && fused(kernels::softmax_backward, g.device())) {
+      return Gradients{run(kernels::softmax_backward, p, g)};
+    }
+    return Gradients{p * (g - sum(g * p, {-1}, true))};
+  });
+}
+
+Tensor log_softmax(const Tensor& x, int64_t axis) {
+  const int last = checked_axis("log_softmax", x, axis);
+  if (last != x.rank() - 1)
+    return log_softmax(x.transpose(last, -1)).transpose(last, -1).contiguous();
+  if (!fused(kernels::log_softmax_forward, x.device())) return composite::log_softmax(x);
+  const Tensor rows = x.contiguous();
+  const Tensor y = run(kernels::log_softmax_forward, rows);
+  return record("log_softmax", {rows}, y, [y = save_output(y)](Backward& pass, const Tensor& g) {
+    const Tensor logp = pass(y);
+    if (!pass.create_graph() && fused(kernels::log_softmax_backward, g.device())) {
+      return Gradients{run(kernels::log_softmax_backward, logp, g)};
+    }
+    return Gradients{g - exp(logp) * sum(g, {-1}, true)};
+  });
+}
+
+}  // namespace sash

@@ -1,0 +1,25 @@
+#pragma once
+
+#include "../../tensor/tensor.h"
+
+namespace sash {
+
+/// y_i = exp(x_i) / sum_j exp(x_j) along `axis`, shifted by the maximum; floating dtypes. The
+/// result is row-major, whatever the axis.
+///
+/// A row whose every element is -inf (all keys masked) gives zeros and a zero gradient; any NaN
+/// makes its whole row NaN. Throws `DTypeError` unless floating, `IndexError` for a bad axis.
+SASH_API Tensor softmax(const Tensor& x, int64_t axis = -1);
+
+/// y_i = x_i - log sum_j exp(x_j) along `axis`; otherwise like `softmax`. A row of nothing but -inf
+/// stays -inf.
+SASH_API Tensor log_softmax(const Tensor& x, int64_t axis = -1);
+
+/// The fused ops as the same functions of plain ops: what runs on a backend without the fused
+/// kernel, what is differentiated for second derivatives, and what tests compare with.
+namespace composite {
+SASH_API Tensor softmax(const Tensor& x, int64_t axis = -1);
+SASH_API Tensor log_softmax(const Tensor& x, int64_t axis = -1);
+}  // namespace composite
+
+}  // namespace sash

@@ -1,0 +1,223 @@
+#include "reduce.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "../../tensor/factories.h"
+#include "../../tensor/autograd/node.h"
+#include "../elementwise/binary.h"
+#include "../checks.h"
+#include "../elementwise/compare.h"
+#include "../kernels/reduce.h"
+#include "../elementwise/unary.h"
+#include "../elementwise/where.h"
+
+namespace sash {
+
+namespace kernels {
+constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&)> sum{"sum"};
+constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&)> amax{"amax"};
+constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&)> amin{"amin"};
+constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, int)> argmax{"argmax"};
+constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, int)> argmin{"argmin"};
+constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, int)> cumsum{"cumsum"};
+}  // namespace kernels
+
+namespace {
+
+using Reduction = Kernel<void(KernelContext&, const TensorView&, const TensorView&)>;
+
+// The shape of x with extent 1 on the reduced axes, and without them.
+struct ReducedShape {
+  Shape kept;
+  Shape dropped;
+  int64_t count = 1;  // elements per result
+};
+
+ReducedShape reduced_shape(const char* op, const Tensor& x, const Dims& axes) {
+  check_defined(op, x);
+  std::array<bool, kMaxRank> reduced{};
+  for (const int64_t axis : axes) {
+    bool& seen = reduced[static_cast<size_t>(normalize_axis(axis, x.rank(), op))];
+    if (seen) throw ValueError(op, "each axis once", to_string(axes));
+    seen = true;
+  }
+  ReducedShape result{x.shape(), {}, 1};
+  for (int i = 0; i < x.rank(); ++i) {
+    if (axes.empty() || reduced[static_cast<size_t>(i)]) {
+      result.count *= x.shape()[i];
+      result.kept[i] = 1;
+    } else {
+      result.dropped.push_back(x.shape()[i]);
+    }
+  }
+  return result;
+}
+
+Tensor run(const Reduction& kernel, const Tensor& x, const Shape& kept, DType dtype) {
+  Tensor y = empty(kept, {.dtype = dtype, .device = x.device()});
+  KernelContext context = kernel_context(x.device());
+  kernel(context, x.tensor_view(), y.tensor_view());
+  return y;
+}
+
+// The result without the axes that were reduced, unless they are to stay.
+Tensor finished(const Tensor& y, const ReducedShape& shape, bool keepdim) {
+  return keepdim ? y : y.view(shape.dropped);
+}
+
+// For functions made of several ops: halves go through them in float32, to be rounded once and not
+// to overflow in a sum.
+bool is_half(const Tensor& x) {
+  return x.dtype() == DType::float16 || x.dtype() == DType::bfloat16;
+}
+
+Tensor extremum(const char* op, const Reduction& kernel, const Tensor& x, const Dims& axes,
+                bool keepdim) {
+  const ReducedShape shape = reduced_shape(op, x, axes);
+  check_not_bool(op, x);
+  if (shape.count == 0)
+    throw ShapeError(op, "reduced axes that are not empty", to_string(x.shape()));
+  const Tensor y = run(kernel, x, shape.kept, x.dtype());
+  const Tensor recorded =
+      record(op, {x}, y, [x = save(x), y = save_output(y)](Backward& pass, const Tensor& g) {
+        const Tensor value = pass(x);
+        const Tensor ties = eq(value, pass(y).detach()).to(g.dtype());
+        Dims axes_of_ties;
+        for (int i = 0; i < ties.rank(); ++i) {
+          if (g.shape()[i] == 1) axes_of_ties.push_back(i);
+        }
+        const Tensor count = axes_of_ties.empty() ? ties : sum(ties, axes_of_ties, true);
+        return Gradients{ties * (g / count)};
+      });
+  return finished(recorded, shape, keepdim);
+}
+
+Tensor arg_extremum(
+    const char* op,
+    const Kernel<void(KernelContext&, const TensorView&, const TensorView&, int)>& kernel,
+    const Tensor& x, int64_t axis, bool keepdim) {
+  check_defined(op, x);
+  check_not_bool(op, x);
+  const int at = normalize_axis(axis, x.rank(), op);
+  if (x.shape()[at] == 0) throw ShapeError(op, "an axis that is not empty", to_string(x.shape()));
+  Shape kept = x.shape();
+  kept[at] = 1;
+  const Tensor y = empty(kept, {.dtype = DType::int64, .device = x.device()});
+  KernelContext context = kernel_context(x.device());
+  kernel(context, x.tensor_view(), y.tensor_view(), at);
+  return keepdim ? y : y.squeeze(at);
+}
+
+/// `view` with its last element of `axis` first.
+TensorView reversed(TensorView view, int axis) {
+  const int64_t last = std::max<int64_t>(0, view.shape[axis] - 1) * view.strides[axis];
+  view.data = view.ptr<char>() + last * size_of(view.dtype);
+  view.strides[axis] *= -1;
+  return view;
+}
+
+/// y_i = x_0 + ... + x_i along the axis, or y_i = x_i + ... + x_last `from_end`: each is the
+/// other's gradient.
+Tensor cumulated(const Tensor& x, int axis, bool from_end) {
+  const Tensor y = empty_like(x);
+  TensorView from = x.tensor_view(), to = y.tensor_view();
+  if (from_end) {
+    from = reversed(from, axis);
+    to = reversed(to, axis);
+  }
+  KernelContext context = kernel_context(x.device());
+  kernels::cumsum(context, from, to, axis);
+  return record("cumsum", {x}, y, [axis, from_end](Backward&, const Tensor& g) {
+    return Gradients{cumulated(g, axis, !from_end)};
+  });
+}
+
+}  // namespace
+
+Tensor sum(const Tensor& x, const Dims& axes, bool keepdim) {
+  const ReducedShape shape = reduced_shape("sum", x, axes);
+  const DType dtype = is_floating(x.dtype()) ? x.dtype() : DType::int64;
+  const Tensor y =
+      record("sum", {x}, run(kernels::sum, x, shape.kept, dtype),
+             [from = x.shape()](Backward&, const Tensor& g) { return Gradients{g.expand(from)}; });
+  return finished(y, shape, keepdim);
+}
+
+Tensor mean(const Tensor& x, const Dims& axes, bool keepdim) {
+  const ReducedShape shape = reduced_shape("mean", x, axes);
+  check_floating("mean", x);
+  if (is_half(x)) return mean(x.to(DType::float32), axes, keepdim).to(x.dtype());
+  return sum(x, axes, keepdim) / static_cast<double>(shape.count);
+}
+
+Tensor var(const Tensor& x, const Dims& axes, int64_t correction, bool keepdim) {
+  const ReducedShape shape = reduced_shape("var", x, axes);
+  check_floating("var", x);
+  if (is_half(x)) return var(x.to(DType::float32), axes, correction, keepdim).to(x.dtype());
+  const Tensor centred = x - mean(x, axes, true);
+  return sum(square(centred), axes, keepdim) /
+         static_cast<double>(std::max<int64_t>(0, shape.count - correction));
+}
+
+Tensor amax(const Tensor& x, const Dims& axes, bool keepdim) {
+  return extremum("amax", kernels::amax, x, axes, keepdim);
+}
+
+Tensor amin(const Tensor& x, const Dims& axes, bool keepdim) {
+  return extremum("amin", kernels::amin, x, axes, keepdim);
+}
+
+Tensor argmax(const Tensor& x, int64_t axis, bool keepdim) {
+  return arg_extremum("argmax", kernels::argmax, x, axis, keepdim);
+}
+
+Tensor argmin(const Tensor& x, int64_t axis, bool keepdim) {
+  return arg_extremum("argmin", kernels::argmin, x, axis, keepdim);
+}
+
+Tensor logsumexp(const Tensor& x, const Dims& axes, bool keepdim) {
+  const ReducedShape shape = reduced_shape("logsumexp", x, axes);
+  check_floating("logsumexp", x);
+  if (is_half(x)) return logsumexp(x.to(DType::float32), axes, keepdim).to(x.dtype());
+  if (x.numel() == 0) return finished(log(sum(exp(x), axes, true)), shape, keepdim);
+  // Any constant shift gives the same value and gradient; an infinite one would give NaN.
+  const Tensor shift = [&] {
+    const NoGradGuard no_grad;
+    const Tensor highest = amax(x, axes, true);
+    return masked_fill(highest, eq(abs(highest), std::numeric_limits<double>::infinity()), 0);
+  }();
+  return finished(log(sum(exp(x - shift), axes, true)) + shift, shape, keepdim);
+}
+
+Tensor cumsum(const Tensor& x, int64_t axis) {
+  check_defined("cumsum", x);
+  check_floating("cumsum", x);
+  return cumulated(x, normalize_axis(axis, x.rank(), "cumsum"), false);
+}
+
+Tensor sum_to(const Tensor& x, const Shape& shape) {
+  if (x.shape() == shape) return x;
+  const int added = x.rank() - shape.rank();
+  Dims axes;
+  bool fits = added >= 0;
+  for (int i = 0; fits && i < x.rank(); ++i) {
+    const int64_t target = i < added ? 1 : shape[i - added];
+    fits = target == x.shape()[i] || target == 1;
+    if (i < added || target != x.shape()[i]) axes.push_back(i);
+  }
+  if (!fits) {
+    throw ShapeError("sum_to", "a shape that broadcasts to " + to_string(x.shape()),
+                     to_string(shape));
+  }
+  return axes.empty() ? x.view(shape) : sum(x, axes, true).view(shape);
+}
+
+Tensor Tensor::sum() const { return sash::sum(*this); }
+Tensor Tensor::sum(const Dims& axes, bool keepdim) const { return sash::sum(*this, axes, keepdim); }
+Tensor Tensor::mean() const { return sash::mean(*this); }
+Tensor Tensor::mean(const Dims& axes, bool keepdim) const {
+  return sash::mean(*this, axes, keepdim);
+}
+
+}  // namespace sash

@@ -1,0 +1,431 @@
+#include <algorithm>
+#include <mutex>
+#include <unordered_set>
+
+#include "../../core/kernel.h"
+#include "anomaly.h"
+#include "../factories.h"
+#include "../kernels/memory.h"
+#include "../tensor_impl.h"
+
+namespace sash {
+
+using detail::edge_of;
+
+namespace {
+
+// Leaves are shared between threads that run backward passes at the same time.
+constinit std::mutex leaf_mutex;
+
+std::string describe(const Shape& shape, DType dtype, Device device) {
+  return std::string(name(dtype)) + " " + to_string(shape) + " on " + to_string(device);
+}
+
+std::string describe(const Tensor& x) { return describe(x.shape(), x.dtype(), x.device()); }
+
+void check_gradient(const Node& node, size_t input, const Tensor& g, const Shape& shape,
+                    DType dtype, Device device) {
+  if (g.shape() == shape && g.dtype() == dtype && g.device() == device) return;
+  throw AutogradError(node.name(), "the gradient of input " + std::to_string(input) +
+                                       ": expected " + describe(shape, dtype, device) + ", got " +
+                                       describe(g));
+}
+
+void add_into(const Tensor& sum, const Tensor& term) {
+  KernelContext context = kernel_context(sum.device());
+  kernels::accumulate(context, term.tensor_view(), sum.tensor_view());
+}
+
+// A copy of the hook runs: it may register another one.
+void run_hook(const TensorHook hook, Tensor& g) {
+  Tensor replaced = hook(g);
+  if (!replaced.defined()) return;
+  if (replaced.shape() != g.shape() || replaced.dtype() != g.dtype() ||
+      replaced.device() != g.device()) {
+    throw AutogradError("register_hook", "a gradient like the one it got, " + describe(g),
+                        describe(replaced));
+  }
+  g = std::move(replaced);
+}
+
+void run_leaf_hooks(const TensorImpl& leaf, Tensor& g) {
+  for (size_t i = 0, n = leaf.hooks ? leaf.hooks->size() : 0; i < n; ++i) {
+    run_hook((*leaf.hooks)[i], g);
+  }
+}
+
+void add_to_leaf(TensorImpl& leaf, Tensor g) {
+  const std::lock_guard lock(leaf_mutex);
+  if (!leaf.grad.defined()) {
+    const bool ours = g.impl().use_count() == 1 && g.impl().storage->use_count() == 1;
+    leaf.grad = ours && g.is_contiguous() ? std::move(g) : g.clone();
+  } else if (grad_enabled()) {
+    leaf.grad = leaf.grad + g;
+  } else {
+    add_into(leaf.grad, g);
+    leaf.grad.impl().storage->bump_version();
+  }
+}
+
+// The gradients that have arrived for one node's outputs, or for a leaf.
+struct Slot {
+  const void* key = nullptr;
+  Ref<Node> node;
+  Ref<TensorImpl> leaf;
+  SmallVector<Tensor, 1> grads;
+  SmallVector<bool, 1> owned;  // made by this pass, so it may be added into
+};
+
+// One backward pass. Consumers of a tensor were recorded after it, so visiting nodes from the
+// highest sequence number down finds every gradient complete. Objects are reused, with their
+// memory, by later passes of the thread; a pass inside a pass takes another object.
+class Pass {
+ public:
+  void deposit(const Edge& edge, Tensor g) {
+    const void* key = edge.node ? static_cast<const void*>(edge.node.get())
+                                : static_cast<const void*>(edge.leaf.get());
+    Slot& slot = slots_[find_or_add(key, edge)];
+    Tensor& sum = slot.grads[edge.output];
+    if (!sum.defined()) {
+      sum = std::move(g);
+    } else if (slot.owned[edge.output] && !grad_enabled()) {
+      add_into(sum, g);
+    } else {
+      sum = sum + g;
+      slot.owned[edge.output] = true;
+    }
+  }
+
+  bool empty() const { return heap_.empty(); }
+
+  // The slot of the latest node that is left; leaves come last, in the order they were reached.
+  Slot pop() {
+    std::pop_heap(heap_.begin(), heap_.end());
+    const size_t at = heap_.back().slot;
+    heap_.pop_back();
+    return std::move(slots_[at]);
+  }
+
+  void clear() {
+    slots_.clear();
+    heap_.clear();
+    std::fill(table_.begin(), table_.end(), 0u);
+  }
+
+ private:
+  struct Entry {
+    uint64_t sequence;
+    uint32_t slot;
+    friend bool operator<(const Entry& a, const Entry& b) {
+      return a.sequence != b.sequence ? a.sequence < b.sequence : a.slot > b.slot;
+    }
+  };
+
+  // Open addressing; the table holds slot numbers plus one.
+  size_t find_or_add(const void* key, const Edge& edge) {
+    if (2 * (slots_.size() + 1) > table_.size()) grow();
+    size_t at = position(key);
+    while (table_[at] != 0) {
+      if (slots_[table_[at] - 1].key == key) return table_[at] - 1;
+      at = (at + 1) & (table_.size() - 1);
+    }
+    const size_t outputs = edge.node ? edge.node->outputs.size() : 1;
+    Slot slot{key, edge.node, edge.leaf, {}, {}};
+    slot.grads.resize(outputs);
+    slot.owned.resize(outputs);
+    slots_.push_back(std::move(slot));
+    table_[at] = static_cast<uint32_t>(slots_.size());
+    heap_.push_back({edge.node ? edge.node->sequence() : 0, table_[at] - 1});
+    std::push_heap(heap_.begin(), heap_.end());
+    return slots_.size() - 1;
+  }
+
+  void grow() {
+    table_.assign(std::max<size_t>(256, 2 * table_.size()), 0u);
+    for (size_t i = 0; i < slots_.size(); ++i) {
+      size_t at = position(slots_[i].key);
+      while (table_[at] != 0) at = (at + 1) & (table_.size() - 1);
+      table_[at] = static_cast<uint32_t>(i + 1);
+    }
+  }
+
+  size_t position(const void* key) const {
+    return (reinterpret_cast<uintptr_t>(key) * uint64_t{0x9E3779B97F4A7C15} >> 20) &
+           (table_.size() - 1);
+  }
+
+  std::vector<Slot> slots_;
+  std::vector<Entry> heap_;
+  std::vector<uint32_t> table_;
+};
+
+// One idle pass for each level of passes inside passes. The first word outlives the thread's
+// objects: a pass may run in the destructor of one of them.
+struct IdlePasses {
+  std::vector<std::unique_ptr<Pass>> passes;
+  IdlePasses() { current = this; }
+  ~IdlePasses() { current = nullptr; }
+  static constinit thread_local IdlePasses* current;
+};
+constinit thread_local IdlePasses* IdlePasses::current = nullptr;
+
+class PassLease {
+ public:
+  PassLease() {
+    thread_local IdlePasses own;
+    IdlePasses* idle = IdlePasses::current;
+    if (idle && !idle->passes.empty()) {
+      pass_ = std::move(idle->passes.back());
+      idle->passes.pop_back();
+    } else {
+      pass_ = std::make_unique<Pass>();
+    }
+  }
+  ~PassLease() {
+    pass_->clear();
+    if (IdlePasses* idle = IdlePasses::current) idle->passes.push_back(std::move(pass_));
+  }
+  PassLease(const PassLease&) = delete;
+  PassLease& operator=(const PassLease&) = delete;
+  Pass& operator*() const { return *pass_; }
+
+ private:
+  std::unique_ptr<Pass> pass_;
+};
+
+// The ops that were recorded from number `first` on and lead to `outputs`, in the order of
+// recording, so that an op comes after those its gradients go to.
+std::vector<Node*> reachable(const std::vector<Tensor>& outputs, uint64_t first) {
+  std::vector<Node*> found;
+  std::unordered_set<const Node*> seen;
+  const auto visit = [&](Node* node) {
+    if (node && node->sequence() >= first && seen.insert(node).second) found.push_back(node);
+  };
+  for (const Tensor& output : outputs) visit(output.impl().grad_fn().get());
+  for (size_t i = 0; i < found.size(); ++i) {
+    for (const Edge& edge : found[i]->edges) visit(edge.node.get());
+  }
+  std::sort(found.begin(), found.end(),
+            [](const Node* a, const Node* b) { return a->sequence() < b->sequence(); });
+  return found;
+}
+
+// What `grad` asks for: the chosen inputs, and which nodes lead to one.
+class Selection {
+ public:
+  // With `first`, the inputs' own ops are older and not part of it.
+  Selection(const std::vector<Tensor>& outputs, std::vector<Edge> inputs, uint64_t first = 0)
+      : inputs_(std::move(inputs)), whole_(first == 0) {
+    for (Node* node : reachable(outputs, first)) {
+      for (const Edge& edge : node->edges) {
+        if (edge && wants(edge)) {
+          leading_.insert(node);
+          break;
+        }
+      }
+    }
+  }
+
+  bool wants(const Edge& edge) const {
+    return is_input(edge) || (edge.node && leading_.count(edge.node.get()) > 0);
+  }
+  bool leads(const Node& node) const { return leading_.count(&node) > 0; }
+  // Whether hooks run on what arrives at the slot.
+  bool watches(const Slot& slot) const { return whole_ || (slot.node && leads(*slot.node)); }
+
+  void collect(const Slot& slot, std::vector<Tensor>& found) const {
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      const bool here = slot.node ? inputs_[i].node == slot.node : inputs_[i].leaf == slot.leaf;
+      if (here) found[i] = slot.grads[inputs_[i].output];
+    }
+  }
+
+ private:
+  bool is_input(const Edge& edge) const {
+    return std::find(inputs_.begin(), inputs_.end(), edge) != inputs_.end();
+  }
+
+  std::vector<Edge> inputs_;
+  bool whole_;
+  std::unordered_set<const Node*> leading_;
+};
+
+// Hooks in the order of registration; then the result is kept, if at all.
+void run_watches(Slot& slot, bool keep) {
+  if (slot.leaf) return run_leaf_hooks(*slot.leaf, slot.grads[0]);
+  Node& node = *slot.node;
+  const size_t count = node.watches ? node.watches->size() : 0;
+  for (size_t i = 0; i < count; ++i) {
+    const Node::OutputWatch& watch = (*node.watches)[i];
+    Tensor& g = slot.grads[watch.output];
+    if (watch.hook && g.defined()) run_hook(watch.hook, g);
+  }
+  for (size_t i = 0; i < count && keep; ++i) {
+    const Node::OutputWatch& watch = (*node.watches)[i];
+    const Tensor& g = slot.grads[watch.output];
+    if (watch.keeper && g.defined()) watch.keeper->keep(node, g);
+  }
+}
+
+void send(Pass& pass, Node& node, const SmallVector<bool, 8>& needed, Gradients gradients) {
+  if (gradients.size() > node.edges.size()) {
+    throw AutogradError(node.name(),
+                        "at most " + std::to_string(node.edges.size()) +
+                            " gradients from its backward, one for each input",
+                        std::to_string(gradients.size()));
+  }
+  for (size_t i = 0; i < node.edges.size(); ++i) {
+    if (!needed[i]) continue;
+    if (i >= gradients.size() || !gradients[i].defined()) {
+      throw AutogradError(node.name(),
+                          "its backward gave no gradient for input " + std::to_string(i));
+    }
+    const Edge& edge = node.edges[i];
+    if (edge.node) {
+      const OutputMeta& meta = edge.node->outputs[edge.output];
+      check_gradient(node, i, gradients[i], meta.shape, meta.dtype, meta.device);
+    } else {
+      const TensorImpl& leaf = *edge.leaf;
+      check_gradient(node, i, gradients[i], leaf.shape, leaf.dtype, leaf.storage->device());
+    }
+    pass.deposit(edge, std::move(gradients[i]));
+  }
+}
+
+void visit(Pass& pass, Slot& slot, const Selection* selection, bool retain) {
+  Node& node = *slot.node;
+  if (node.released()) {
+    throw AutogradError(node.name(),
+                        "what it saved was freed by an earlier backward pass; ask for "
+                        "retain_graph in that one");
+  }
+  SmallVector<bool, 8> needed;
+  for (const Edge& edge : node.edges) {
+    needed.push_back(edge && (!selection || selection->wants(edge)));
+  }
+  Backward context(node, {needed.begin(), needed.size()});
+  Gradients gradients = node.backward(context, {slot.grads.begin(), slot.grads.size()});
+  if (anomaly_mode()) {
+    detail::check_gradients(node, {slot.grads.begin(), slot.grads.size()},
+                            {gradients.begin(), gradients.size()});
+  }
+  if (!retain) node.release_saved();
+  slot.grads.clear();
+  send(pass, node, needed, std::move(gradients));
+}
+
+// Visits everything below `roots`. With a selection, fills `found`, and leaves the leaves alone.
+void run(std::span<const Tensor> roots, std::span<const Tensor> grads, BackwardOptions options,
+         const Selection* selection, std::vector<Tensor>* found) {
+  const GradModeGuard mode(options.create_graph);
+  const bool retain = options.retain_graph || options.create_graph;
+  const PassLease lease;
+  Pass& pass = *lease;
+  for (size_t i = 0; i < roots.size(); ++i) {
+    const Edge edge = edge_of(roots[i]);
+    if (!selection || selection->wants(edge)) pass.deposit(edge, grads[i]);
+  }
+  while (!pass.empty()) {
+    Slot slot = pass.pop();
+    if (!selection || selection->watches(slot)) run_watches(slot, !selection);
+    if (selection) selection->collect(slot, *found);
+    if (slot.node) {
+      if (!selection || selection->leads(*slot.node)) visit(pass, slot, selection, retain);
+    } else if (!selection) {
+      add_to_leaf(*slot.leaf, std::move(slot.grads[0]));
+    }
+  }
+}
+
+Tensor root_gradient(const char* op, const Tensor& root, const Tensor& given) {
+  if (!root.requires_grad()) {
+    throw AutogradError(op, "a tensor that requires grad", "one without history");
+  }
+  if (given.defined()) {
+    check_gradient_of(op, root, given);
+    return given;
+  }
+  if (root.numel() != 1) {
+    throw AutogradError(op, "a one-element tensor, or a gradient for it",
+                        "shape " + to_string(root.shape()));
+  }
+  return ones_like(root);
+}
+
+std::vector<Tensor> root_gradients(const char* op, const std::vector<Tensor>& outputs,
+                                   const std::vector<Tensor>& given) {
+  if (!given.empty() && given.size() != outputs.size()) {
+    throw ValueError(op, std::to_string(outputs.size()) + " output gradients",
+                     std::to_string(given.size()));
+  }
+  std::vector<Tensor> seeds;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    seeds.push_back(root_gradient(op, outputs[i], given.empty() ? Tensor() : given[i]));
+  }
+  return seeds;
+}
+
+}  // namespace
+
+void Tensor::backward(BackwardOptions options) const { backward(Tensor(), options); }
+
+void Tensor::backward(const Tensor& gradient, BackwardOptions options) const {
+  const Tensor g = root_gradient("backward", *this, gradient);
+  run({this, 1}, {&g, 1}, options, nullptr, nullptr);
+}
+
+void backward(const std::vector<Tensor>& outputs, const std::vector<Tensor>& grad_outputs,
+              BackwardOptions options) {
+  run(outputs, root_gradients("backward", outputs, grad_outputs), options, nullptr, nullptr);
+}
+
+std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,
+                         const std::vector<Tensor>& grad_outputs, BackwardOptions options,
+                         bool allow_unused) {
+  const std::vector<Tensor> seeds = root_gradients("grad", outputs, grad_outputs);
+  for (const Tensor& input : inputs) {
+    if (!input.requires_grad()) {
+      throw AutogradError("grad", "inputs that require grad", "one that does not");
+    }
+  }
+  std::vector<Edge> edges;
+  for (const Tensor& input : inputs) edges.push_back(edge_of(input));
+  const Selection selection(outputs, std::move(edges));
+  std::vector<Tensor> found(inputs.size());
+  run(outputs, seeds, options, &selection, &found);
+  for (size_t i = 0; i < found.size() && !allow_unused; ++i) {
+    if (!found[i].defined()) {
+      throw AutogradError("grad", "input " + std::to_string(i) +
+                                      " was not used by the outputs (allow_unused permits it)");
+    }
+  }
+  return found;
+}
+
+namespace detail {
+
+std::vector<Edge> boundary(const std::vector<Tensor>& outputs, uint64_t first) {
+  std::vector<Edge> found;
+  const auto add = [&](const Edge& edge) {
+    if (!edge || (edge.node && edge.node->sequence() >= first)) return;
+    if (std::find(found.begin(), found.end(), edge) == found.end()) found.push_back(edge);
+  };
+  for (const Tensor& output : outputs) {
+    if (output.requires_grad()) add(edge_of(output));
+  }
+  for (const Node* node : reachable(outputs, first)) {
+    for (const Edge& edge : node->edges) add(edge);
+  }
+  return found;
+}
+
+std::vector<Tensor> gradients_at(std::span<const Edge> edges, const std::vector<Tensor>& outputs,
+                                 const std::vector<Tensor>& grads, uint64_t first) {
+  const Selection selection(outputs, {edges.begin(), edges.end()}, first);
+  std::vector<Tensor> found(edges.size());
+  run(outputs, grads, {}, &selection, &found);
+  return found;
+}
+
+}  // namespace detail
+}  // namespace sash

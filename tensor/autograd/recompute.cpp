@@ -1,0 +1,151 @@
+#include "recompute.h"
+
+#include <algorithm>
+
+#include "../factories.h"
+#include "node.h"
+#include "../random.h"
+#include "../tensor_impl.h"
+
+namespace sash {
+namespace {
+
+using Function = std::function<std::vector<Tensor>(const std::vector<Tensor>&)>;
+
+template <class F>
+void check_callable(const F& fn) {
+  if (!fn) throw ValueError("checkpoint", "a function", "an empty one");
+}
+
+// Rewinds the generator for a scope, so that dropout draws the same masks again.
+class RandomStateGuard {
+ public:
+  explicit RandomStateGuard(RandomState state) : before_(random_state()) {
+    set_random_state(state);
+  }
+  ~RandomStateGuard() { set_random_state(before_); }
+  RandomStateGuard(const RandomStateGuard&) = delete;
+  RandomStateGuard& operator=(const RandomStateGuard&) = delete;
+
+ private:
+  RandomState before_;
+};
+
+// One recorded call of the function, on inputs cut off from their history.
+struct Run {
+  std::vector<Tensor> inputs, outputs;
+  std::vector<Edge> captured;  // recorded tensors and variables that it uses beside its inputs
+  uint64_t first = detail::next_sequence();
+};
+
+bool contains(const std::vector<Edge>& edges, const Edge& edge) {
+  return std::find(edges.begin(), edges.end(), edge) != edges.end();
+}
+
+template <class Needs>
+Run run_recorded(const Function& fn, const std::vector<Tensor>& inputs, const Needs& needs) {
+  Run run;
+  std::vector<Edge> own;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    run.inputs.push_back(needs(i) ? inputs[i].detach().requires_grad_() : inputs[i]);
+    own.push_back(detail::edge_of(run.inputs[i]));
+  }
+  run.outputs = fn(run.inputs);
+  for (const Edge& edge : detail::boundary(run.outputs, run.first)) {
+    if (!contains(own, edge)) run.captured.push_back(edge);
+  }
+  return run;
+}
+
+Tensor zeros_at(const Edge& edge) {
+  if (edge.leaf) return zeros_like(Tensor(edge.leaf));
+  const OutputMeta& meta = edge.node->outputs[edge.output];
+  return zeros(meta.shape, {.dtype = meta.dtype, .device = meta.device});
+}
+
+struct Checkpoint {
+  Function fn;
+  RandomState state;
+  std::vector<Saved> inputs;
+  std::vector<Edge> captured;
+  std::vector<Saved> captured_leaves;  // for their versions
+
+  Gradients operator()(Backward& pass, std::span<const Tensor> grads) const {
+    if (pass.create_graph()) {
+      throw AutogradError("checkpoint", "a pass without create_graph",
+                          "one with it: the second run has no second derivatives");
+    }
+    for (const Saved& leaf : captured_leaves) pass(leaf);  // throws if it was overwritten
+    std::vector<Tensor> given;
+    for (const Saved& input : inputs) given.push_back(pass(input).detach());
+    const Run run = [&] {
+      const RandomStateGuard rewound(state);
+      const EnableGradGuard recording;
+      return run_recorded(fn, given, [&](size_t i) { return pass.needs(i); });
+    }();
+    for (const Edge& edge : run.captured) {
+      if (!contains(captured, edge)) {
+        throw AutogradError("checkpoint", "a second run like the first",
+                            "one that uses another tensor that requires grad");
+      }
+    }
+    return gradients(run, pass, grads);
+  }
+
+  Gradients gradients(const Run& run, Backward& pass, std::span<const Tensor> grads) const {
+    std::vector<Tensor> roots, seeds;
+    for (size_t i = 0; i < run.outputs.size(); ++i) {
+      if (!grads[i].defined() || !run.outputs[i].requires_grad()) continue;
+      roots.push_back(run.outputs[i]);
+      seeds.push_back(grads[i]);
+    }
+    std::vector<Edge> edges;
+    for (const Tensor& input : run.inputs) edges.push_back(detail::edge_of(input));
+    edges.insert(edges.end(), captured.begin(), captured.end());
+    for (size_t i = 0; i < edges.size(); ++i) {
+      if (!pass.needs(i)) edges[i] = Edge();
+    }
+    const std::vector<Tensor> found = detail::gradients_at(edges, roots, seeds, run.first);
+    Gradients gradients(edges.size());
+    for (size_t i = 0; i < edges.size(); ++i) {
+      if (edges[i]) gradients[i] = found[i].defined() ? found[i] : zeros_at(edges[i]);
+    }
+    return gradients;
+  }
+};
+
+}  // namespace
+
+std::vector<Tensor> checkpoint(Function fn, const std::vector<Tensor>& inputs) {
+  check_callable(fn);
+  if (!grad_enabled()) return fn(inputs);
+  const RandomState state = random_state();
+  Run run = run_recorded(fn, inputs, [&](size_t i) { return inputs[i].requires_grad(); });
+  const std::vector<TensorRef> in(inputs.begin(), inputs.end());
+  if (!detail::should_record(in) && run.captured.empty()) return run.outputs;
+  for (Tensor& output : run.outputs) {
+    // What the run did not make itself, or only as a view, must not take on its history.
+    TensorImpl& impl = output.impl();
+    const bool made = !impl.base && impl.grad_fn() && impl.grad_fn()->sequence() >= run.first;
+    const NoGradGuard no_grad;
+    output = made || !is_floating(output.dtype()) ? output.detach() : output.clone();
+  }
+  Checkpoint again{std::move(fn), state, {}, run.captured, {}};
+  for (const Tensor& input : inputs) again.inputs.push_back(save(input));
+  for (const Edge& edge : run.captured) {
+    if (edge.leaf) again.captured_leaves.push_back(save(Tensor(edge.leaf)));
+  }
+  const Ref<Node> node = detail::make_node("checkpoint", std::move(again));
+  detail::attach(node, in, run.outputs);
+  for (const Edge& edge : run.captured) node->edges.push_back(edge);
+  return run.outputs;
+}
+
+Tensor checkpoint(std::function<Tensor(const Tensor&)> fn, const Tensor& input) {
+  check_callable(fn);
+  return checkpoint(
+      [fn = std::move(fn)](const std::vector<Tensor>& x) { return std::vector<Tensor>{fn(x[0])}; },
+      std::vector<Tensor>{input})[0];
+}
+
+}  // namespace sash

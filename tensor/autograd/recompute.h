@@ -1,0 +1,26 @@
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "../tensor.h"
+
+namespace sash {
+
+/// Trades compute for memory: runs `fn(inputs)`, forgets what the run saved for its backward pass,
+/// and runs it again in the backward pass, from the same random state (Chen et al., "Training deep
+/// nets with sublinear memory cost", 2016).
+///
+/// Parameters and other recorded tensors that `fn` captures get their gradients too. `fn` must do
+/// the same both times and write to nothing that it captures. `AutogradError` in the backward pass
+/// if an input or a captured parameter was overwritten since, if the second run uses a tensor that
+/// requires grad and the first did not, or if the pass creates a graph: first derivatives only.
+/// `ValueError` if `fn` is empty.
+SASH_API std::vector<Tensor> checkpoint(
+    std::function<std::vector<Tensor>(const std::vector<Tensor>&)> fn,
+    const std::vector<Tensor>& inputs);
+
+/// The same for functions of one tensor.
+SASH_API Tensor checkpoint(std::function<Tensor(const Tensor&)> fn, const Tensor& input);
+
+}  // namespace sash

@@ -1,0 +1,313 @@
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <system_error>
+
+#include "../../core/backend.h"
+#include "../../core/quote.h"
+#include "../factories.h"
+#include "file_kind.h"
+#include "safetensors.h"
+
+namespace sash {
+namespace {
+
+static_assert(std::endian::native == std::endian::little);
+
+using Json = nlohmann::json;
+
+constexpr std::string_view kOp = "load_safetensors";
+constexpr uint64_t kPrefixBytes = 8;
+constexpr uint64_t kMaxHeaderBytes = 100'000'000;
+constexpr int kMaxDepth = 8;  // a tensor's shape lies at 3
+constexpr size_t kMaxComplaint = 200;
+
+[[noreturn]] void fail(std::string_view expected, const std::string& got) {
+  throw FormatError(kOp, expected, got);
+}
+
+std::string path_text(const std::string& path) { return "'" + path + "'"; }
+
+class InputFile {
+ public:
+  explicit InputFile(const std::string& path)
+      : path_(path), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+    struct stat status {};
+    if (descriptor_ < 0) fail_io("open", errno);
+    if (::fstat(descriptor_, &status) == 0 && S_ISREG(status.st_mode)) {
+      size_ = static_cast<uint64_t>(status.st_size);
+      return;
+    }
+    const int error = S_ISDIR(status.st_mode) ? EISDIR : EINVAL;
+    ::close(descriptor_);
+    fail_io("read", error);
+  }
+  ~InputFile() { ::close(descriptor_); }
+  InputFile(const InputFile&) = delete;
+  InputFile& operator=(const InputFile&) = delete;
+
+  const std::string& path() const { return path_; }
+  uint64_t size() const { return size_; }
+
+  void read(void* to, uint64_t bytes, uint64_t offset) const {
+    char* next = static_cast<char*>(to);
+    while (bytes > 0) {
+      const ssize_t got = ::pread(descriptor_, next, bytes, static_cast<off_t>(offset));
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) fail_io("read", errno);
+      if (got == 0) throw IoError(kOp, path_text(path_) + " became shorter while it was read");
+      next += got;
+      offset += static_cast<uint64_t>(got);
+      bytes -= static_cast<uint64_t>(got);
+    }
+  }
+
+ private:
+  [[noreturn]] void fail_io(const char* what, int error) const {
+    throw IoError(kOp, std::string("cannot ") + what + " " + path_text(path_) + ": " +
+                           std::system_category().message(error));
+  }
+
+  std::string path_;
+  int descriptor_;
+  uint64_t size_ = 0;
+};
+
+struct Entry {
+  std::string name;
+  DType dtype;
+  Shape shape;
+  uint64_t begin;
+  uint64_t end;
+};
+
+/// What is no safetensors file, but known, is called by its name.
+void check_kind(const InputFile& file) {
+  std::string start(std::min<uint64_t>(file.size(), 512), '\0');
+  file.read(start.data(), start.size(), 0);
+  if (start.size() > kPrefixBytes && start[kPrefixBytes] == '{') {
+    uint64_t length = 0;
+    std::memcpy(&length, start.data(), sizeof length);
+    if (length <= file.size() - kPrefixBytes) return;
+  }
+  const std::string kind = foreign_kind(start);
+  if (!kind.empty()) throw FormatError(kOp, "'" + file.path() + "' is " + kind);
+}
+
+/// The JSON without its length; everything is checked before it is allocated.
+std::string read_header(const InputFile& file) {
+  check_kind(file);
+  if (file.size() < kPrefixBytes) {
+    fail("a file of at least 8 bytes", std::to_string(file.size()));
+  }
+  uint64_t length = 0;
+  file.read(&length, sizeof length, 0);
+  if (length > kMaxHeaderBytes) {
+    fail("a header of at most 100000000 bytes", std::to_string(length));
+  }
+  if (length > file.size() - kPrefixBytes) {
+    fail("a header of " + std::to_string(length) + " bytes",
+         "only " + std::to_string(file.size() - kPrefixBytes) + " bytes after its length");
+  }
+  std::string text(length, '\0');
+  file.read(text.data(), length, kPrefixBytes);
+  return text;
+}
+
+Json parse_header(const std::string& text) {
+  if (text.empty() || text.front() != '{') fail("a header that begins with '{'", "something else");
+  std::vector<std::set<std::string>> keys;  // of the objects that are open
+  const auto check = [&keys](int depth, Json::parse_event_t event, Json& value) {
+    if (depth > kMaxDepth) {
+      fail("a header nested at most " + std::to_string(kMaxDepth) + " deep", "a deeper one");
+    }
+    if (event == Json::parse_event_t::object_start) keys.emplace_back();
+    if (event == Json::parse_event_t::object_end) keys.pop_back();
+    if (event == Json::parse_event_t::key) {
+      const auto& key = value.get_ref<const std::string&>();
+      if (!keys.back().insert(key).second) fail("distinct keys", in_quotes(key) + " twice");
+    }
+    return true;
+  };
+  try {
+    return Json::parse(text, check);
+  } catch (const Json::exception& error) {
+    fail("a header of UTF-8 JSON", excerpt(error.what(), kMaxComplaint));
+  }
+}
+
+DType parse_dtype_of(const std::string& name, const Json& value) {
+  static constexpr std::array<std::pair<std::string_view, DType>, kDTypeCount> known{
+      {{"F32", DType::float32},
+       {"F64", DType::float64},
+       {"F16", DType::float16},
+       {"BF16", DType::bfloat16},
+       {"I32", DType::int32},
+       {"I64", DType::int64},
+       {"U8", DType::uint8},
+       {"BOOL", DType::boolean}}};
+  static constexpr std::array<std::string_view, 5> foreign{"I8", "I16", "U16", "U32", "U64"};
+  if (!value.is_string()) fail("a dtype name for " + in_quotes(name), excerpt(value.dump()));
+  const auto& text = value.get_ref<const std::string&>();
+  for (const auto& [spelling, dtype] : known) {
+    if (text == spelling) return dtype;
+  }
+  if (std::find(foreign.begin(), foreign.end(), text) != foreign.end()) {
+    throw NotImplemented(kOp,
+                         "dtype " + text + " of " + in_quotes(name) + " has no sash counterpart");
+  }
+  fail("a known dtype for " + in_quotes(name), in_quotes(text));
+}
+
+/// Sets `bytes` to the size of the elements.
+Shape parse_shape(const std::string& name, const Json& value, DType dtype, uint64_t& bytes) {
+  const bool is_list = value.is_array() &&
+                       std::all_of(value.begin(), value.end(),
+                                   [](const Json& extent) { return extent.is_number_unsigned(); });
+  if (!is_list)
+    fail("a shape of non-negative integers for " + in_quotes(name), excerpt(value.dump()));
+  if (value.size() > static_cast<size_t>(kMaxRank)) {
+    throw NotImplemented(kOp, in_quotes(name) + " has " + std::to_string(value.size()) +
+                                  " axes, and sash has at most 8");
+  }
+  Shape shape;
+  bool overflow = false;
+  int64_t product = size_of(dtype);  // extents of 0 count as 1, so that strides cannot overflow
+  for (const Json& extent : value) {
+    const auto wide = extent.get<uint64_t>();
+    overflow |= wide > static_cast<uint64_t>(INT64_MAX);
+    shape.push_back(static_cast<int64_t>(wide));
+    overflow |= __builtin_mul_overflow(product, std::max<int64_t>(shape.back(), 1), &product);
+  }
+  if (overflow) fail("a shape below 2^63 bytes for " + in_quotes(name), excerpt(value.dump()));
+  bytes = static_cast<uint64_t>(numel(shape) * size_of(dtype));
+  return shape;
+}
+
+Entry parse_entry(const std::string& name, const Json& value) {
+  for (const char* key : {"dtype", "shape", "data_offsets"}) {
+    if (!value.is_object() || !value.contains(key)) {
+      fail("dtype, shape and data_offsets for " + in_quotes(name), excerpt(value.dump()));
+    }
+  }
+  const DType dtype = parse_dtype_of(name, value["dtype"]);
+  uint64_t bytes = 0;
+  const Shape shape = parse_shape(name, value["shape"], dtype, bytes);
+  const Json& offsets = value["data_offsets"];
+  if (!offsets.is_array() || offsets.size() != 2 || !offsets[0].is_number_unsigned() ||
+      !offsets[1].is_number_unsigned()) {
+    fail("two non-negative data_offsets for " + in_quotes(name), excerpt(offsets.dump()));
+  }
+  const auto begin = offsets[0].get<uint64_t>();
+  const auto end = offsets[1].get<uint64_t>();
+  if (end < begin)
+    fail("data_offsets that do not decrease for " + in_quotes(name), excerpt(offsets.dump()));
+  if (end - begin != bytes) {
+    fail(std::to_string(bytes) + " bytes for " + in_quotes(name),
+         "data_offsets " + excerpt(offsets.dump()) + " of " + std::to_string(end - begin) +
+             " bytes");
+  }
+  return {name, dtype, shape, begin, end};
+}
+
+std::map<std::string, std::string> parse_metadata(const Json& value) {
+  const bool is_text =
+      value.is_object() &&
+      std::all_of(value.begin(), value.end(), [](const Json& v) { return v.is_string(); });
+  if (!is_text) fail("strings in __metadata__", excerpt(value.dump()));
+  return value.get<std::map<std::string, std::string>>();
+}
+
+/// Sorts `entries` by position; they must fill `data_bytes` exactly.
+void check_layout(std::vector<Entry>& entries, uint64_t data_bytes) {
+  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+    return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
+  });
+  uint64_t position = 0;
+  for (const Entry& entry : entries) {
+    if (entry.begin != position) {
+      fail("data of " + in_quotes(entry.name) + " to begin at " + std::to_string(position),
+           std::to_string(entry.begin) + (entry.begin > position ? ": a hole" : ": an overlap"));
+    }
+    position = entry.end;
+  }
+  if (position != data_bytes) {
+    fail("tensors that end with the data at " + std::to_string(data_bytes),
+         std::to_string(position));
+  }
+}
+
+/// A byte other than 0 or 1 is no C++ bool.
+void check_booleans(const Entry& entry, const uint8_t* bytes, uint64_t count) {
+  for (uint64_t i = 0; i < count; ++i) {
+    if (bytes[i] > 1)
+      fail("bytes of 0 and 1 in " + in_quotes(entry.name), std::to_string(bytes[i]));
+  }
+}
+
+Tensor read_tensor(const InputFile& file, const Entry& entry, uint64_t data_start, Device device) {
+  const uint64_t bytes = entry.end - entry.begin;
+  Tensor host = empty(entry.shape, {.dtype = entry.dtype, .device = kCPU});
+  void* elements = host.tensor_view().data;
+  file.read(elements, bytes, data_start + entry.begin);
+  if (entry.dtype == DType::boolean) {
+    check_booleans(entry, static_cast<const uint8_t*>(elements), bytes);
+  }
+  if (device.is_cpu()) return host;
+  return from_host(elements, entry.shape, entry.dtype, {.dtype = entry.dtype, .device = device});
+}
+
+struct Header {
+  std::map<std::string, std::string> metadata;
+  std::vector<Entry> entries;  ///< in the order of their data
+  uint64_t data_start = 0;
+};
+
+Header checked_header(const InputFile& file) {
+  const std::string text = read_header(file);
+  Header header{.metadata = {}, .entries = {}, .data_start = kPrefixBytes + text.size()};
+  const Json json = parse_header(text);
+  for (const auto& item : json.items()) {
+    if (item.key() == "__metadata__") {
+      header.metadata = parse_metadata(item.value());
+    } else {
+      header.entries.push_back(parse_entry(item.key(), item.value()));
+    }
+  }
+  check_layout(header.entries, file.size() - header.data_start);
+  return header;
+}
+
+}  // namespace
+
+SafetensorsFile load_safetensors(const std::string& path, std::optional<Device> to) try {
+  const Device device = to ? *to : default_device();
+  const InputFile file(path);
+  Header header = checked_header(file);
+  SafetensorsFile result;
+  result.metadata = std::move(header.metadata);
+  for (const Entry& entry : header.entries) {
+    result.tensors.emplace_back(entry.name, read_tensor(file, entry, header.data_start, device));
+  }
+  return result;
+} catch (Error& error) {
+  name_file(error, path);
+  throw;
+}
+
+std::map<std::string, std::string> load_safetensors_metadata(const std::string& path) try {
+  return checked_header(InputFile(path)).metadata;
+} catch (Error& error) {
+  name_file(error, path);
+  throw;
+}
+
+}  // namespace sash

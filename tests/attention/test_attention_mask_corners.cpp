@@ -1,0 +1,216 @@
+// Masks at their corners: nothing to see, more queries than keys, the largest numbers.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <sash/sash.h>
+
+#include "../support/cuda_device.h"
+#include "../support/expect_error.h"
+
+using namespace sash;
+using namespace sash::testing;
+
+namespace {
+
+using Mask = AttentionMask;
+
+constexpr int64_t kHuge = INT64_MAX;
+
+std::vector<double> dense(const Mask& mask, int64_t queries, int64_t keys) {
+  return mask.to_dense(queries, keys).to_vector<double>();
+}
+
+int64_t visible(const Mask& mask, int64_t queries, int64_t keys) {
+  return mask.statistics(queries, keys).visible_pairs;
+}
+
+// Masks whose tensors have no batches, heads, queries or keys.
+std::vector<std::pair<Mask, MaskShape>> empty_masks(Device device) {
+  const TensorOptions ints{.dtype = DType::int32, .device = device};
+  const TensorOptions bools{.dtype = DType::boolean, .device = device};
+  return {
+      {Mask::key_lengths(zeros({0}, ints)), {0, 2, 3, 5}},
+      {Mask::key_lengths(zeros({2}, ints)), {2, 2, 3, 0}},
+      {Mask::key_lengths(zeros({2}, ints)), {2, 0, 3, 5}},
+      {Mask::packed(zeros({1}, ints)), {2, 2, 0, 0}},
+      {Mask(zeros({0, 1, 3, 5}, bools)), {0, 2, 3, 5}},
+      {Mask(zeros({2, 0, 3, 5}, bools)), {2, 0, 3, 5}},
+      {Mask(zeros({3, 0}, bools)), {2, 2, 3, 0}},
+      {Mask(zeros({0, 5}, bools)), {2, 2, 0, 5}},
+      {Mask::block_sparse(zeros({0, 1, 2, 3}, bools), 2), {0, 2, 3, 5}},
+      {Mask::block_sparse(zeros({2, 0, 2, 3}, bools), 2), {2, 0, 3, 5}},
+      {Mask::block_sparse(zeros({2, 0}, bools), 2), {2, 2, 3, 0}},
+      {Mask::block_sparse(zeros({0, 3}, bools), 2), {2, 2, 0, 5}},
+      {Mask::row_ranges(zeros({0, 3, 5}, ints), zeros({0, 3, 5}, ints)), {0, 3, 5, 4}},
+      {Mask::row_ranges(zeros({2, 0, 5}, ints), zeros({2, 0, 5}, ints)), {2, 0, 5, 4}},
+      {Mask::row_ranges(zeros({5}, ints), zeros({5}, ints)), {2, 3, 5, 0}},
+      {Mask::row_ranges(zeros({0}, ints), zeros({0}, ints)), {2, 3, 0, 4}},
+      {Mask::bigbird({.block = 2}), {2, 2, 3, 0}},
+      {Mask::random_blocks(2, 1, 2), {2, 2, 3, 0}},
+      {Mask::dilated_window(1, 1, 3), {2, 2, 3, 0}},
+      {Mask::global({0, 1}), {2, 2, 3, 0}},
+      {Mask::causal(), {2, 2, 3, 0}},
+  };
+}
+
+bool all_are(const Tensor& x, double value) {
+  for (const double element : x.to_vector<double>()) {
+    if (element != value) return false;
+  }
+  return true;
+}
+
+void check_empty(Device device) {
+  for (const auto& [mask, shape] : empty_masks(device)) {
+    const MaskShape s = shape;
+    for (const Mask& one : {mask, mask & Mask::sinks(2), mask | Mask::sinks(2)}) {
+      CAPTURE(one.to_string());
+      CHECK(one.to_dense(s).expand({s.batch, s.heads, s.queries, s.keys}).numel() == 0);
+      CHECK(one.statistics(s).visible_pairs == 0);
+      const auto variable = [&](int64_t rows) {
+        return ones({s.batch, s.heads, rows, 2}, {.device = device, .requires_grad = true});
+      };
+      const Tensor q = variable(s.queries), k = variable(s.keys), v = variable(s.keys);
+      const Tensor bias = zeros({s.heads, 3}, {.device = device, .requires_grad = true});  // R = 1
+      const AttentionWithLse y = attention_with_lse(q, k, v, {.mask = one, .relative_bias = bias});
+      CHECK(all_are(y.out, 0));
+      CHECK(all_are(y.lse, HUGE_VAL));
+      const std::vector<Tensor> first =
+          grad({y.out}, {q, k, v, bias}, {ones_like(y.out)}, {.create_graph = true});
+      for (const Tensor& g : first) CHECK(all_are(g, 0));
+      (y.out * 2.0).sum().backward();
+      for (const Tensor& x : {q, k, v, bias}) {
+        CHECK(x.grad().shape() == x.shape());
+        CHECK(all_are(x.grad(), 0));
+      }
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a dilated window without an end reaches all keys where there are more queries") {
+  const std::vector<double> seen = dense(Mask::dilated_window(0, std::nullopt, 2), 9, 3);
+  for (int64_t i = 0; i < 9; ++i) {
+    for (int64_t j = 0; j < 3; ++j) {
+      const int64_t distance = j - (i - 6);
+      CHECK(seen[static_cast<size_t>(i * 3 + j)] == (distance >= 0 && distance % 2 == 0));
+    }
+  }
+  for (const int64_t dilation : {1, 2, 3, 7, 64, 100}) {
+    for (const auto& [queries, keys] :
+         std::vector<std::pair<int64_t, int64_t>>{{9, 3}, {300, 70}, {200, 1}, {70, 300}}) {
+      for (const Mask& mask : {Mask::dilated_window(0, std::nullopt, dilation),
+                               Mask::dilated_window(std::nullopt, 0, dilation),
+                               Mask::dilated_window(std::nullopt, std::nullopt, dilation),
+                               Mask::dilated_window(2, 250, dilation)}) {
+        CAPTURE(mask.to_string());
+        double pairs = 0;
+        for (const double pair : dense(mask, queries, keys)) pairs += pair;
+        CHECK(static_cast<double>(visible(mask, queries, keys)) == pairs);
+      }
+    }
+  }
+}
+
+TEST_CASE("masks over nothing show nothing, and attention gives zeros") { check_empty(kCPU); }
+
+TEST_CASE("cuda masks: masks over nothing show nothing, and attention gives zeros") {
+  if (!cuda_missing()) check_empty(kCUDA);
+}
+
+TEST_CASE("a mask's own shape is that of its tensors, empty or not") {
+  const TensorOptions ints{.dtype = DType::int32};
+  const Mask ranges = Mask::row_ranges(zeros({0, 3, 5}, ints), zeros({0, 3, 5}, ints));
+  CHECK(ranges.to_dense(5, 4).shape() == Shape{0, 3, 5, 4});
+  CHECK(ranges.statistics(5, 4).all_blocks == 0);
+  CHECK(Mask::key_lengths(zeros({0}, ints)).to_dense(5, 4).shape() == Shape{0, 1, 5, 4});
+  const Mask tensor(zeros({2, 0, 5, 4}, {.dtype = DType::boolean}));
+  CHECK(tensor.to_dense(5, 4).shape() == Shape{2, 0, 5, 4});
+  expect_error<ShapeError>(
+      "picture: expected a mask of at least one batch and head, got [2, 0, 5, 4]",
+      [&] { tensor.picture(5, 4); });
+  expect_error<ShapeError>(
+      "attention_mask: expected shapes that broadcast together, got [2, 1, 5] and [3, 1, 5]", [&] {
+        Mask::row_ranges(zeros({2, 1, 5}, ints), zeros({3, 1, 5}, ints));
+      });
+}
+
+TEST_CASE("a mask that does not fit an empty call is refused all the same") {
+  const Tensor q = ones({2, 1, 3, 4}), none = ones({2, 1, 0, 4});
+  const Mask three = Mask::key_lengths(zeros({3}, {.dtype = DType::int32}));
+  expect_error<ShapeError>(
+      "attention_mask: expected a length for each of 2 batches, got [3]; the "
+      "mask is key_lengths",
+      [&] { attention(q, none, none, {.mask = three}); });
+  const Mask longer = Mask::key_lengths(ones({2}, {.dtype = DType::int32}));
+  expect_error<ValueError>(
+      "attention: expected key lengths in [0, 0], got 1 for batch 0; the mask "
+      "is key_lengths",
+      [&] { attention(q, none, none, {.mask = longer}); });
+}
+
+TEST_CASE("the largest numbers are numbers like others") {
+  const int64_t n = 70;
+  const auto all = [&](const Mask& mask) { return visible(mask, n, n) == n * n; };
+  CHECK(all(Mask::window(kHuge, kHuge)));
+  CHECK(Mask().picture(1, 2, kHuge) == "##\n");
+  CHECK(all(Mask::symmetric_window(kHuge)));
+  CHECK(all(Mask::dilated_window(kHuge, kHuge, 1)));
+  CHECK(all(Mask::sinks(kHuge)));
+  CHECK(all(Mask::random_blocks(1, 3, kHuge)));
+  CHECK(all(Mask::random_blocks(kHuge, 3, 1)));
+  CHECK(all(Mask::bigbird({.block = kHuge, .window = kHuge, .global = kHuge, .random = kHuge})));
+  CHECK(all(Mask::bigbird({.block = 4, .window = kHuge, .global = 0, .random = 0})));
+  CHECK(all(Mask::block_sparse(ones({1, 1}, {.dtype = DType::boolean}), kHuge)));
+  CHECK(dense(Mask::causal_window(kHuge), n, n) == dense(Mask::causal(), n, n));
+  CHECK(visible(Mask::global({kHuge}), n, n) == 0);
+  // No other key is that far away.
+  for (const int64_t step : {kHuge, kHuge - 1, kHuge / 2, int64_t{1} << 40}) {
+    const Mask mask = Mask::dilated_window(kHuge, kHuge, step);
+    CHECK(visible(mask, n, n) == n);
+    CHECK(visible(mask, 200, n) == n);
+    CHECK(visible(mask, n, 200) == n);
+    CHECK(dense(mask, n, n) == dense(Mask::window(0, 0), n, n));
+  }
+  // What a cache keeps: everything.
+  const auto reach = (Mask::causal_window(4) | Mask::sinks(kHuge)) & Mask::causal();
+  REQUIRE(reach.causal_reach());
+  CHECK(!reach.causal_reach()->recent);
+  nn::KeyValueCache cache(reach);
+  for (int i = 0; i < 9; ++i) cache.append(ones({1, 1, 1, 2}), ones({1, 1, 1, 2}));
+  CHECK(cache.held() == 9);
+}
+
+TEST_CASE("lengths of a mask below zero or beyond counting are refused") {
+  const std::string message =
+      "attention_mask: expected batches, heads, queries and keys in [0, 2^40], got ";
+  const Mask mask = Mask::causal();
+  expect_error<ValueError>(message + "[1, 1, -1, 4]", [&] { mask.statistics(-1, 4); });
+  expect_error<ValueError>(message + "[1, 1, 4, -1]", [&] { mask.to_dense(4, -1); });
+  expect_error<ValueError>(message + "[-2, 1, 4, 4]", [&] { mask.statistics({-2, 1, 4, 4}); });
+  expect_error<ValueError>(message + "[1, -2, 4, 4]", [&] { mask.to_dense({1, -2, 4, 4}); });
+  expect_error<ValueError>(message + "[1, 1, 1, 9223372036854775807]",
+                           [&] { mask.statistics(1, kHuge); });
+  CHECK_THROWS_AS(mask.statistics(int64_t{1} << 40, 4), ValueError);
+  CHECK_THROWS_AS(mask.to_dense(int64_t{1} << 40, int64_t{1} << 40), Error);
+  expect_error<ValueError>("attention_mask: expected counts below 2^63, got more", [&] {
+    mask.statistics({int64_t{1} << 40, int64_t{1} << 22, 4, 4});
+  });
+}
+
+TEST_CASE("a ragged last block that shows all it has is whole") {
+  for (const auto& [queries, keys] : std::vector<std::pair<int64_t, int64_t>>{
+           {64, 64}, {64, 70}, {70, 64}, {130, 130}, {1, 1}, {3, 200}}) {
+    const MaskStatistics found = Mask().statistics(queries, keys);
+    CHECK(found.whole_blocks == found.all_blocks);
+    CHECK(found.listed_blocks == found.all_blocks);
+    CHECK(found.visible_pairs == queries * keys);
+  }
+  CHECK(Mask::causal().statistics(130, 130).whole_blocks == 3);  // below the diagonal
+}

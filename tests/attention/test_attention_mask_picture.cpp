@@ -1,0 +1,127 @@
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <string>
+
+#include <doctest/doctest.h>
+
+#include <sash/ops/attention/mask/attention_mask.h>
+#include <sash/tensor/factories.h>
+
+#include "../support/expect_error.h"
+#include "../support/temporary_folder.h"
+
+using sash::AttentionMask;
+
+namespace {
+
+std::string content(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+size_t count(const std::string& text, const std::string& part) {
+  size_t times = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++times;
+  return times;
+}
+
+}  // namespace
+
+TEST_CASE("a picture with a character for each pair") {
+  const AttentionMask mask = AttentionMask::causal_window(3) | AttentionMask::sinks(1);
+  CHECK(mask.picture(8, 8) ==
+        "#       \n"
+        "##      \n"
+        "###     \n"
+        "####    \n"
+        "# ###   \n"
+        "#  ###  \n"
+        "#   ### \n"
+        "#    ###\n");
+  // Two queries that stand at the last two of seven keys.
+  CHECK(AttentionMask::window(1, 0).picture(2, 7) ==
+        "    ## \n"
+        "     ##\n");
+}
+
+TEST_CASE("cells of a picture tell how much of them is visible") {
+  // Cells of 2 x 2 pairs; those at the ends are smaller, and whole when all they have is visible.
+  CHECK(AttentionMask::causal().picture(7, 7, 4) ==
+        "+   \n"
+        "#+  \n"
+        "##+ \n"
+        "####\n");
+  // Every third of a cell of 3 x 3 pairs: 0, 1, 2, 3, 6, 8 and 9 of 9.
+  std::vector<bool> pairs;
+  for (const int shown : {0, 1, 2, 3, 6, 8, 9}) {
+    for (int i = 0; i < 9; ++i) pairs.push_back(i < shown);
+  }
+  const sash::Tensor cells = sash::tensor(pairs, {7, 3, 3}).transpose(0, 1).contiguous();
+  CHECK(AttentionMask(cells.view({3, 21})).picture(3, 21, 7) == " ..:++#\n");
+}
+
+TEST_CASE("a picture's lengths are limited") {
+  const AttentionMask mask = AttentionMask::causal();
+  CHECK(mask.picture(4096, 4096).size() == 64 * 65);
+  sash::testing::expect_error<sash::ValueError>("picture: expected lengths in [1, 4096], got 4097",
+                                                [&] { mask.picture(1, 4097); });
+  sash::testing::expect_error<sash::ValueError>("save_svg: expected lengths in [1, 4096], got 0",
+                                                [&] { mask.save_svg("never.svg", 0, 4); });
+  sash::testing::expect_error<sash::ValueError>("picture: expected a width of at least 1, got 0",
+                                                [&] { mask.picture(4, 4, 0); });
+}
+
+// A block "```mask" holds a line "QUERIES x KEYS: MASK" and the picture, without spaces at line
+// ends.
+TEST_CASE("the pictures of docs/attention.md are what the masks look like") {
+  std::ifstream page(SASH_SOURCE_DIR "/docs/attention.md");
+  int pictures = 0;
+  for (std::string line; std::getline(page, line);) {
+    if (line != "```mask") continue;
+    int64_t queries = 0, keys = 0;
+    char by = 0, colon = 0;
+    std::string spec, shown;
+    page >> queries >> by >> keys >> colon >> std::ws;
+    std::getline(page, spec);
+    while (std::getline(page, line) && line != "```") shown += line + '\n';
+    std::string wanted;
+    std::istringstream rows(AttentionMask::parse(spec).picture(queries, keys));
+    while (std::getline(rows, line))
+      wanted += line.substr(0, line.find_last_not_of(' ') + 1) + '\n';
+    CAPTURE(spec);
+    CHECK(shown == wanted);
+    ++pictures;
+  }
+  CHECK(pictures >= 5);
+}
+
+TEST_CASE("an SVG picture holds a rectangle for each run of equal cells") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("mask.svg");
+  const AttentionMask mask = AttentionMask::window(1, 0) & AttentionMask::sinks(2);
+  mask.save_svg(path, 4, 4);
+  CHECK(folder.count() == 1);
+  const std::string text = content(path);
+  CHECK(text.find("viewBox=\"0 0 4 4\"") != std::string::npos);
+  CHECK(text.find(" &amp; ") != std::string::npos);
+  CHECK(text.find(" & ") == std::string::npos);
+  // Query 0 sees key 0, query 1 keys 0 and 1, query 2 key 1, query 3 none.
+  CHECK(count(text, "<rect") == 1 + 3);
+  for (const char* rect : {"x=\"0\" y=\"0\" width=\"1\"", "x=\"0\" y=\"1\" width=\"2\"",
+                           "x=\"1\" y=\"2\" width=\"1\""}) {
+    CHECK_MESSAGE(count(text, rect) == 1, rect);
+  }
+  // Cells of 2 x 2 pairs on the diagonal are three quarters visible.
+  AttentionMask::causal().save_svg(path, 256, 256);
+  CHECK(count(content(path), "fill=\"rgb(64,64,64)\"") == 128);
+}
+
+TEST_CASE("an SVG picture that cannot be written leaves nothing behind") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("missing/mask.svg");
+  sash::testing::expect_error<sash::IoError>(
+      "save_svg: cannot create '" + path + "': No such file or directory",
+      [&] { AttentionMask::causal().save_svg(path, 4, 4); });
+  CHECK(folder.count() == 0);
+}

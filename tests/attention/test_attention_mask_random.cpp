@@ -1,0 +1,177 @@
+// Random mask expressions, over any lengths and with any parameters, against plain loops over
+// pairs.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include <sash/sash.h>
+
+#include "../support/attention_reference.h"
+#include "../support/cuda_device.h"
+#include "../support/op_inputs.h"
+
+using namespace sash;
+using namespace sash::testing;
+
+namespace {
+
+int rounds(int count) {
+  if (std::getenv("SASH_LONG_TESTS")) return 50 * count;
+  return short_tests() ? count / 10 : count;
+}
+
+MaskShape random_shape(RandomNumbers& random, int64_t longest) {
+  const std::vector<int64_t> edges{0, 1, 2, 3, 63, 64, 65, 127, 128, 129};
+  const auto length = [&] {
+    const int64_t edge = edges[random.below(edges.size())];
+    const bool any = edge > longest || random.below(2) == 0;
+    return any ? static_cast<int64_t>(random.below(static_cast<uint64_t>(longest + 1))) : edge;
+  };
+  const auto few = [&] { return random.below(8) == 0 ? 0 : 1 + random.below(3); };
+  MaskShape shape;
+  shape.batch = static_cast<int64_t>(few());
+  shape.heads = static_cast<int64_t>(few());
+  shape.queries = length();
+  shape.keys = random.below(3) == 0 ? shape.queries : length();
+  return shape;
+}
+
+NamedMask random_mask(RandomNumbers& random, const MaskShape& shape, Device device, int depth) {
+  if (depth > 0 && random.below(4) > 0) {
+    const NamedMask a = random_mask(random, shape, device, depth - 1);
+    const NamedMask b = random_mask(random, shape, device, depth - 1);
+    return random.below(2) == 0 ? both(a, b) : either(a, b);
+  }
+  const std::vector<MaskKind>& kinds = mask_kinds();
+  for (;;) {
+    const MaskKind& kind = kinds[random.below(kinds.size())];
+    if (!kind.square || shape.queries == shape.keys) return kind.make(random, shape, device);
+  }
+}
+
+// [B, H, S_q, S_k] of 0 and 1.
+std::vector<double> defined(const NamedMask& mask, const MaskShape& s) {
+  std::vector<double> seen;
+  for_each_index({s.batch, s.heads, s.queries, s.keys}, [&](const Index& at) {
+    seen.push_back(mask.sees({at[0], at[1], at[2], at[3]}));
+  });
+  return seen;
+}
+
+MaskStatistics counted(const std::vector<double>& seen, const MaskShape& s) {
+  constexpr int64_t kBlock = 64;
+  MaskStatistics all;
+  for (int64_t head = 0; head < s.batch * s.heads; ++head) {
+    for (int64_t top = 0; top < s.queries; top += kBlock) {
+      for (int64_t left = 0; left < s.keys; left += kBlock) {
+        int64_t visible = 0, pairs = 0;
+        for (int64_t i = top; i < std::min(top + kBlock, s.queries); ++i) {
+          for (int64_t j = left; j < std::min(left + kBlock, s.keys); ++j, ++pairs) {
+            visible += seen[static_cast<size_t>((head * s.queries + i) * s.keys + j)] != 0;
+          }
+        }
+        all.visible_pairs += visible;
+        all.listed_blocks += visible > 0;
+        all.whole_blocks += visible == pairs;
+        ++all.all_blocks;
+      }
+    }
+  }
+  return all;
+}
+
+Array random_array(RandomNumbers& random, const Shape& shape) {
+  return generate(shape, [&](const Index&) { return 2 * random.uniform() - 1; });
+}
+
+bool near(const Tensor& found, const Array& expected) {
+  const std::vector<double> x = found.to_vector<double>();
+  REQUIRE(x.size() == expected.values.size());
+  for (size_t i = 0; i < x.size(); ++i) {
+    if (x[i] != expected.values[i] && !(std::abs(x[i] - expected.values[i]) < 1e-11)) return false;
+  }
+  return true;
+}
+
+void check_attention(RandomNumbers& random, const NamedMask& mask, const MaskShape& s,
+                     Device device) {
+  AttentionProblem problem;
+  problem.q = random_array(random, {s.batch, s.heads, s.queries, 3});
+  problem.k = random_array(random, {s.batch, s.heads, s.keys, 3});
+  problem.v = random_array(random, {s.batch, s.heads, s.keys, 2});
+  problem.g = random_array(random, {s.batch, s.heads, s.queries, 2});
+  problem.g_lse = random_array(random, {s.batch, s.heads, s.queries});
+  problem.relative_bias = random_array(random, {s.heads, 5});
+  problem.sees = mask.sees;
+  const AttentionAnswer answer = solve(problem);
+  const auto on_device = [&](const Array& x) { return to_tensor(x, DType::float64, device); };
+  const Tensor q = on_device(problem.q).requires_grad_(), k = on_device(problem.k).requires_grad_();
+  const Tensor v = on_device(problem.v).requires_grad_();
+  const Tensor relative_bias = on_device(problem.relative_bias).requires_grad_();
+  const AttentionWithLse y = attention_with_lse(
+      q, k, v, {.mask = mask.mask, .scale = 1.0, .relative_bias = relative_bias});
+  backward({y.out, y.lse}, {on_device(problem.g), on_device(problem.g_lse)});
+  CHECK(near(y.out, answer.out));
+  CHECK(near(y.lse, answer.lse));
+  CHECK(near(q.grad(), answer.dq));
+  CHECK(near(k.grad(), answer.dk));
+  CHECK(near(v.grad(), answer.dv));
+  CHECK(near(relative_bias.grad(), answer.drelative));
+}
+
+void check_expressions(Device device) {
+  RandomNumbers random(41);
+  draw_extremes(true);
+  for (int round = 0; round < rounds(400); ++round) {
+    const MaskShape s = random_shape(random, 30);
+    const NamedMask mask = random_mask(random, s, device, 2);
+    CAPTURE(round);
+    CAPTURE(mask.mask.to_string());
+    CAPTURE(to_string(Shape{s.batch, s.heads, s.queries, s.keys}));
+    check_attention(random, mask, s, device);
+  }
+  draw_extremes(false);
+}
+
+}  // namespace
+
+TEST_CASE("random masks show and count what their definitions say") {
+  RandomNumbers random(40);
+  draw_extremes(true);
+  for (int round = 0; round < rounds(400); ++round) {
+    const MaskShape s = random_shape(random, 150);
+    const NamedMask mask = random_mask(random, s, kCPU, 3);
+    const std::vector<double> seen = defined(mask, s);
+    CAPTURE(round);
+    CAPTURE(mask.mask.to_string());
+    CAPTURE(to_string(Shape{s.batch, s.heads, s.queries, s.keys}));
+    const Tensor dense = mask.mask.to_dense(s).expand({s.batch, s.heads, s.queries, s.keys});
+    CHECK(dense.to_vector<double>() == seen);
+    const MaskStatistics found = mask.mask.statistics(s), expected = counted(seen, s);
+    CHECK(found.visible_pairs == expected.visible_pairs);
+    CHECK(found.listed_blocks == expected.listed_blocks);
+    CHECK(found.whole_blocks == expected.whole_blocks);
+    CHECK(found.all_blocks == expected.all_blocks);
+    if (s.batch * s.heads * s.queries * s.keys == 0) continue;
+    std::string picture;
+    for (int64_t i = 0; i < s.queries; ++i) {
+      for (int64_t j = 0; j < s.keys; ++j) {
+        picture += seen[static_cast<size_t>(i * s.keys + j)] != 0 ? '#' : ' ';
+      }
+      picture += '\n';
+    }
+    CHECK(mask.mask.picture(s.queries, s.keys, 200) == picture);
+  }
+  draw_extremes(false);
+}
+
+TEST_CASE("random masks: attention agrees with plain loops, for empty tensors too") {
+  check_expressions(kCPU);
+}
+
+TEST_CASE("cuda masks: attention over random masks, for empty tensors too") {
+  if (!cuda_missing()) check_expressions(kCUDA);
+}

@@ -1,0 +1,324 @@
+// Masks: what they show, what is listed of them, and what is refused.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <sash/ops/attention/block_map.h>
+#include <sash/sash.h>
+
+#include "../support/attention_reference.h"
+#include "../support/expect_error.h"
+
+using namespace sash;
+using namespace sash::testing;
+
+namespace {
+
+MaskShape random_shape(RandomNumbers& random, bool square) {
+  const std::vector<int64_t> lengths{1, 2, 5, 17, 48, 63, 64, 65, 96, 127, 130, 200};
+  const auto pick = [&] { return lengths[random.below(lengths.size())]; };
+  MaskShape shape;
+  shape.batch = 1 + static_cast<int64_t>(random.below(3));
+  shape.heads = 1 + static_cast<int64_t>(random.below(3));
+  shape.queries = pick();
+  shape.keys = square ? shape.queries : pick();
+  return shape;
+}
+
+// Every pair of a mask's kinds `a` and `b` joined, and each alone, with `rounds` random settings.
+template <class F>
+void for_each_mask(int rounds, Device device, F f) {
+  RandomNumbers random(11);
+  const std::vector<MaskKind>& kinds = mask_kinds();
+  for (int round = 0; round < rounds; ++round) {
+    for (size_t a = 0; a < kinds.size(); ++a) {
+      for (size_t b = a; b < kinds.size(); ++b) {
+        const MaskShape shape = random_shape(random, kinds[a].square || kinds[b].square);
+        const NamedMask first = kinds[a].make(random, shape, device);
+        const NamedMask second = kinds[b].make(random, shape, device);
+        if (a == b) f(first, shape);
+        f(both(first, second), shape);
+        f(either(first, second), shape);
+      }
+    }
+  }
+}
+
+// The pairs that a map lists, as [B, H, S_q, S_k] of 0 and 1.
+std::vector<double> listed(const kernels::BlockMap& map, const MaskShape& s, bool transposed) {
+  std::vector<double> seen(static_cast<size_t>(s.batch * s.heads * s.queries * s.keys));
+  const int64_t blocks = transposed ? map.key_blocks : map.query_blocks;
+  const kernels::BlockList& list = transposed ? map.by_key : map.by_query;
+  for (int64_t head = 0; head < s.batch * s.heads; ++head) {
+    for (int64_t line = 0; line < blocks; ++line) {
+      const int64_t at = map.first_line(head / s.heads, head % s.heads, blocks) + line;
+      for (int32_t e = list.start[at]; e < list.start[at + 1]; ++e) {
+        CHECK((list.tile[e] < 0) == (e >= list.full_start[at]));
+        const bool ascends =
+            e == list.start[at] || e == list.full_start[at] || list.block[e - 1] < list.block[e];
+        CHECK(ascends);
+        const int64_t m = transposed ? list.block[e] : line, n = transposed ? line : list.block[e];
+        for (int64_t i = 0; i < map.query_rows; ++i) {
+          for (int64_t j = 0; j < kernels::kBlockKeys; ++j) {
+            const int64_t query = m * map.query_rows + i, key = n * kernels::kBlockKeys + j;
+            const int32_t tile = list.tile[e];
+            bool visible = tile < 0;
+            if (tile >= 0 && !transposed) visible = map.bits[tile * map.query_rows + i] >> j & 1;
+            if (tile >= 0 && transposed) {
+              const int64_t word = (tile * kernels::kBlockKeys + j) * map.words_per_key + i / 64;
+              visible = map.key_bits[word] >> (i % 64) & 1;
+            }
+            if (tile < 0) CHECK(key < s.keys);
+            if (visible && query < s.queries) {
+              REQUIRE(key < s.keys);
+              seen[static_cast<size_t>((head * s.queries + query) * s.keys + key)] += 1;
+            }
+          }
+        }
+      }
+    }
+  }
+  return seen;
+}
+
+std::vector<double> defined(const NamedMask& mask, const MaskShape& s) {
+  std::vector<double> seen;
+  for (int64_t row = 0; row < s.batch * s.heads * s.queries; ++row) {
+    const int64_t head = row / s.queries;
+    for (int64_t key = 0; key < s.keys; ++key) {
+      seen.push_back(mask.sees({head / s.heads, head % s.heads, row % s.queries, key}));
+    }
+  }
+  return seen;
+}
+
+Tensor int32s(const std::vector<int32_t>& values) {
+  return tensor(values, {static_cast<int64_t>(values.size())});
+}
+
+}  // namespace
+
+TEST_CASE("masks show what their definitions say, alone and in pairs") {
+  int compared = 0;
+  for_each_mask(2, kCPU, [&](const NamedMask& mask, const MaskShape& s) {
+    CAPTURE(mask.name);
+    CAPTURE(mask.mask.to_string());
+    const Tensor dense = mask.mask.to_dense(s).expand({s.batch, s.heads, s.queries, s.keys});
+    CHECK(dense.to_vector<double>() == defined(mask, s));
+    ++compared;
+  });
+  CHECK(compared == 2 * (15 + 2 * 120));
+}
+
+TEST_CASE("block maps list each visible pair once, in both directions") {
+  RandomNumbers random(3);
+  for_each_mask(1, kCPU, [&](const NamedMask& mask, const MaskShape& s) {
+    const std::vector<int64_t> sizes{1, 24, 48, 64, 128};
+    const int64_t rows = sizes[random.below(sizes.size())];
+    CAPTURE(mask.mask.to_string());
+    CAPTURE(rows);
+    const auto blocks = compile_blocks(mask.mask.term(), s, rows, kCPU);
+    const std::vector<double> expected = defined(mask, s);
+    CHECK(listed(blocks->map, s, false) == expected);
+    CHECK(listed(blocks->map, s, true) == expected);
+    const double pairs = std::accumulate(expected.begin(), expected.end(), 0.0);
+    CHECK(static_cast<double>(mask.mask.statistics(s).visible_pairs) == pairs);
+  });
+}
+
+TEST_CASE("a window lists as many blocks as the formula says") {
+  // A block of 64 queries meets the blocks of 64 keys that reach from 64 m - left to
+  // 64 m + 63 + right.
+  for (const auto& sides : std::vector<std::pair<int64_t, int64_t>>{
+           {0, 0}, {1, 0}, {63, 0}, {64, 0}, {65, 0}, {128, 128}, {256, 0}, {100, 7}, {5000, 0}}) {
+    const int64_t left = sides.first, right = sides.second, length = 4096, blocks = length / 64;
+    int64_t expected = 0, whole = 0;
+    for (int64_t m = 0; m < blocks; ++m) {
+      const int64_t first = std::max<int64_t>(64 * m - left, 0) / 64;
+      const int64_t last = std::min(64 * m + 63 + right, length - 1) / 64;
+      expected += last - first + 1;
+      for (int64_t n = first; n <= last; ++n) {
+        whole += 64 * n >= 64 * m + 63 - left && 64 * n + 63 <= 64 * m + right;
+      }
+    }
+    const MaskStatistics found = AttentionMask::window(left, right).statistics(length, length);
+    INFO(left, ", ", right);
+    CHECK(found.listed_blocks == expected);
+    CHECK(found.whole_blocks == whole);
+    CHECK(found.all_blocks == blocks * blocks);
+  }
+}
+
+TEST_CASE("a long window compiles to a handful of bit tiles, and equal masks to one map") {
+  const MaskShape shape{1, 1, 1 << 17, 1 << 17};
+  const auto blocks = compile_blocks(AttentionMask::window(256, 256).term(), shape, 64, kCPU);
+  CHECK(blocks->words.numel() <= 4 * 2 * 64);
+  CHECK(compile_blocks(AttentionMask::symmetric_window(256).term(), shape, 64, kCPU) == blocks);
+  CHECK(compile_blocks(AttentionMask::symmetric_window(255).term(), shape, 64, kCPU) != blocks);
+  CHECK(blocks->statistics.visible_pairs == (int64_t{1} << 17) * 513 - 256 * 257);
+}
+
+TEST_CASE("a map's lines are ordered such that those taken last are short") {
+  const MaskShape shape{.batch = 1, .heads = 2, .queries = 2048, .keys = 2048};
+  const auto order_of = [&](const kernels::BlockList& list) {
+    return std::vector<int32_t>(list.order, list.order + 32);
+  };
+  std::vector<int32_t> up(32);
+  std::iota(up.begin(), up.end(), 0);
+  const std::vector<int32_t> down(up.rbegin(), up.rend());
+
+  const auto causal = compile_blocks(AttentionMask::causal().term(), shape, 64, kCPU);
+  CHECK(order_of(causal->map.by_query) == down);
+  CHECK(order_of(causal->map.by_key) == up);
+  CHECK(causal->map.by_query.direction == -1);
+  CHECK(causal->map.by_key.direction == 1);
+  CHECK(causal->map.by_query.longest == 32);
+  CHECK(causal->map.by_query.entries == 32 * 33 / 2);
+  CHECK(causal->map.by_query.long_lines == 0);
+
+  const auto window = compile_blocks(AttentionMask::symmetric_window(100).term(), shape, 64, kCPU);
+  CHECK(order_of(window->map.by_query) == up);
+
+  // Queries of block 7 see all keys, and all queries see its keys.
+  const AttentionMask global =
+      AttentionMask::symmetric_window(100) | AttentionMask::global({7 * 64 + 5});
+  const auto tokens = compile_blocks(global.term(), shape, 64, kCPU);
+  std::vector<int32_t> seventh = down;  // first 7, then the rest, of which more come after it
+  std::rotate(seventh.begin(), std::find(seventh.begin(), seventh.end(), 7),
+              std::find(seventh.begin(), seventh.end(), 7) + 1);
+  seventh[0] = ~7;  // long
+  for (const auto& list : {tokens->map.by_query, tokens->map.by_key}) {
+    CHECK(order_of(list) == seventh);
+    CHECK(list.long_lines == 1);
+    CHECK(list.longest == 32);
+    CHECK(list.direction == 0);
+  }
+}
+
+TEST_CASE("bigbird shows its window and global blocks, and so many random ones") {
+  const BigBirdOptions options{.block = 16, .window = 3, .global = 2, .random = 3, .seed = 5};
+  const int64_t length = 320, blocks = length / 16;
+  const std::vector<double> seen =
+      AttentionMask::bigbird(options).to_dense(length, length).to_vector<double>();
+  std::set<std::vector<int64_t>> choices;
+  for (int64_t m = 0; m < blocks; ++m) {
+    std::vector<int64_t> others;
+    for (int64_t n = 0; n < blocks; ++n) {
+      const auto at = [&](int64_t i, int64_t j) {
+        return seen[static_cast<size_t>((m * 16 + i) * length + n * 16 + j)];
+      };
+      for (int64_t i = 0; i < 16; ++i) {
+        for (int64_t j = 0; j < 16; ++j) REQUIRE(at(i, j) == at(0, 0));
+      }
+      const bool must = m < 2 || n < 2 || std::abs(m - n) <= 1;
+      if (must) CHECK(at(0, 0) == 1);
+      if (!must && at(0, 0) == 1) others.push_back(n);
+    }
+    CHECK(others.size() <= 3);
+    choices.insert(others);
+  }
+  CHECK(choices.size() > 10);
+  const auto dense = [&](uint64_t seed) {
+    return AttentionMask::random_blocks(3, seed, 16).to_dense(length, length).to_vector<double>();
+  };
+  CHECK(dense(1) == dense(1));
+  CHECK(dense(1) != dense(2));
+  const std::vector<double> three = dense(1);
+  CHECK(std::accumulate(three.begin(), three.end(), 0.0) == 3 * 16 * length);
+}
+
+TEST_CASE("global tokens past the last key do nothing") {
+  const auto dense = [](const AttentionMask& mask) {
+    return mask.to_dense(8, 8).to_vector<double>();
+  };
+  CHECK(dense(AttentionMask::global({2, 8, 90})) == dense(AttentionMask::global({2})));
+}
+
+TEST_CASE("masks from text are the masks") {
+  const std::vector<std::pair<std::string, AttentionMask>> specs{
+      {"dense", AttentionMask()},
+      {"causal", AttentionMask::causal()},
+      {"window:256,0", AttentionMask::window(256, 0)},
+      {" window: inf , 3 ", AttentionMask::window(std::nullopt, 3)},
+      {"symmetric_window:7", AttentionMask::window(7, 7)},
+      {"causal_window:8", AttentionMask::window(7, 0)},
+      {"dilated_window:2,1,3", AttentionMask::dilated_window(2, 1, 3)},
+      {"dilated_window:2,1,3,4", AttentionMask::dilated_window(2, 1, std::vector<int64_t>{3, 4})},
+      {"global:3,0", AttentionMask::global({0, 3})},
+      {"sinks:4", AttentionMask::sinks(4)},
+      {"random_blocks:2,9", AttentionMask::random_blocks(2, 9)},
+      {"random_blocks:2,9,16", AttentionMask::random_blocks(2, 9, 16)},
+      {"bigbird", AttentionMask::bigbird()},
+      {"bigbird:32,3,1,2",
+       AttentionMask::bigbird({.block = 32, .window = 3, .global = 1, .random = 2})},
+      {"longformer:5,0,1", AttentionMask::window(5, 5) | AttentionMask::global({0, 1})},
+      {"causal & (window:3,3 | sinks:1)",
+       AttentionMask::causal() & (AttentionMask::window(3, 3) | AttentionMask::sinks(1))},
+      {"causal & window:3,3 | sinks:1",
+       (AttentionMask::causal() & AttentionMask::window(3, 3)) | AttentionMask::sinks(1)},
+  };
+  for (const auto& [text, mask] : specs) {
+    CHECK(AttentionMask::parse(text).to_string() == mask.to_string());
+    if (mask.extents().per_head) continue;
+    CHECK(AttentionMask::parse(mask.to_string()).to_string() == mask.to_string());
+  }
+}
+
+TEST_CASE("wrong masks are refused by name") {
+  using Mask = AttentionMask;
+  const std::string op = "attention_mask: ";
+  expect_error<ValueError>(op + "expected a left side of at least 0 keys, or none, got -1",
+                           [] { Mask::window(-1, 0); });
+  expect_error<ValueError>(op + "expected a right side of at least 0 keys, or none, got -3",
+                           [] { Mask::window(std::nullopt, -3); });
+  expect_error<ValueError>(op + "expected a causal window of at least 1 key, got 0",
+                           [] { Mask::causal_window(0); });
+  expect_error<ValueError>(op + "expected dilations of at least 1, got 0",
+                           [] { Mask::dilated_window(1, 1, 0); });
+  expect_error<ValueError>(op + "expected global tokens of at least 0, got -2", [] {
+    Mask::global({1, -2});
+  });
+  expect_error<ValueError>(op + "expected a number of sinks of at least 0, got -1",
+                           [] { Mask::sinks(-1); });
+  expect_error<ShapeError>(
+      op + "expected a layout of 3 x 3 blocks of 4 tokens for 10 queries and 10 keys, got [2, 3]",
+      [] {
+        Mask::block_sparse(zeros({2, 3}, {.dtype = DType::boolean}), 4).to_dense(10, 10);
+      });
+  expect_error<ValueError>(op + "expected blocks of at least one token, got 0",
+                           [] { Mask::random_blocks(1, 0, 0); });
+  expect_error<ValueError>(op + "expected an odd number of blocks in the window, or 0, got 2",
+                           [] { Mask::bigbird({.window = 2}); });
+  expect_error<DTypeError>(op + "expected int32, got int64", [] {
+    Mask::key_lengths(tensor<int64_t>({1, 2}));
+  });
+  expect_error<ShapeError>(op + "expected a length for each of 3 batches, got [2]", [] {
+    Mask::key_lengths(int32s({1, 2})).to_dense({3, 1, 4, 4});
+  });
+  expect_error<ShapeError>(op + "expected packed queries and keys of one length, got 3 and 4", [] {
+    Mask::packed(int32s({0, 4})).to_dense(3, 4);
+  });
+  expect_error<ShapeError>(op + "expected ranges that broadcast to [1, 1, 4], got [3] and [3]", [] {
+    Mask::row_ranges(int32s({0, 0, 0}), int32s({1, 1, 1})).to_dense(4, 4);
+  });
+  expect_error<ShapeError>(op + "expected a mask that broadcasts to [1, 2, 3, 4], got [3, 5]", [] {
+    Mask(zeros({3, 5}, {.dtype = DType::boolean})).to_dense({1, 2, 3, 4});
+  });
+  expect_error<ValueError>(op + "expected one dilation, or one for each of 2 heads, got 3", [] {
+    Mask::dilated_window(1, 1, std::vector<int64_t>{1, 2, 3}).to_dense({1, 2, 4, 4});
+  });
+  const auto parse = [](const char* text) { return [text] { Mask::parse(text); }; };
+  expect_error<ValueError>(op + "expected after 'window' 2 numbers at position 0, got 'window:3'",
+                           parse("window:3"));
+  expect_error<ValueError>(op + "expected a number at position 7, got 'window:x,1'",
+                           parse("window:x,1"));
+  expect_error<ValueError>(op + "expected ')' at position 8, got '(causal '", parse("(causal "));
+  expect_error<ValueError>(op + "expected '|', '&' or the end at position 7, got 'causal causal'",
+                           parse("causal causal"));
+  CHECK_THROWS_AS(Mask::parse("windows:3,1"), ValueError);
+  CHECK_THROWS_AS(Mask::parse(""), ValueError);
+}

@@ -1,0 +1,358 @@
+#include <doctest/doctest.h>
+#include <sash/nn/attention/bigbird_attention.h>
+#include <sash/nn/attention/longformer_attention.h>
+#include <sash/nn/attention/position_bias.h>
+#include <sash/nn/models/transformer.h>
+#include <sash/nn/attention/window_attention.h>
+#include <sash/ops/elementwise/binary.h>
+#include <sash/tensor/factories.h>
+#include <sash/tensor/autograd/grad_mode.h>
+#include <sash/tensor/autograd/gradcheck.h>
+#include <sash/tensor/random.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "../support/expect_error.h"
+#include "../support/plain_attention.h"
+
+/// Attention modules against plain loops, in float64.
+using namespace sash;
+using testing::expect_error;
+using testing::keys;
+using testing::largest_difference;
+using testing::plain_heads;
+using testing::plain_linear;
+using testing::PlainRules;
+using testing::Values;
+
+namespace {
+
+using Names = std::vector<std::string>;
+
+const TensorOptions kDouble{.dtype = DType::float64};
+
+// Random weights, biases and tables, in float64.
+template <class M>
+M randomised(M module) {
+  module.to(DType::float64);
+  for (auto& [name, p] : module.state_dict()) p.copy_(randn(p.shape(), kDouble) * 0.7);
+  return module;
+}
+
+// Rows of the packed projection, or of one of the module's own: y = x W' + b.
+Values projected(const Values& x, const Tensor& weight, const Tensor& bias, int64_t first,
+                 int64_t count) {
+  return plain_linear(x, weight.narrow(0, first, count).to_vector<double>(),
+                      bias.narrow(0, first, count).to_vector<double>());
+}
+Values projected(const Values& x, const nn::Linear& linear) {
+  return projected(x, linear.weight, linear.bias, 0, linear.weight.size(0));
+}
+
+PlainRules rules_of(const nn::MultiheadAttention& m) {
+  return {size_t(m.heads()), size_t(m.kv_heads()), size_t(m.head_dim())};
+}
+
+// Self-attention of x [1, S, dim] by the module's projections.
+Values plain_rows(const Values& x, const nn::MultiheadAttention& m, const PlainRules& rules) {
+  const int64_t narrow = m.kv_heads() * m.head_dim();
+  const auto part = [&](int64_t first, int64_t count) {
+    return projected(x, m.in_proj_weight, m.in_proj_bias, first, count);
+  };
+  return plain_heads(part(0, m.dim()), part(m.dim(), narrow), part(m.dim() + narrow, narrow),
+                     rules);
+}
+Tensor plain_module(const Tensor& x, const nn::MultiheadAttention& m, const PlainRules& rules) {
+  const Values y = projected(plain_rows(x.to_vector<double>(), m, rules), m.out_proj);
+  return tensor(y, x.shape());
+}
+
+// The same from a dense mask.
+PlainRules visible_in(const nn::MultiheadAttention& m, const AttentionMask& mask, int64_t s) {
+  PlainRules rules = rules_of(m);
+  const Tensor dense = mask.to_dense({1, m.heads(), s, s}).expand({1, m.heads(), s, s});
+  rules.visible = [=, cells = dense.to_vector<bool>()](size_t h, size_t i, size_t j) {
+    return bool(cells[(h * size_t(s) + i) * size_t(s) + j]);
+  };
+  return rules;
+}
+
+// Every gradient of a module, and that of its input [1, S, dim].
+GradcheckReport check_gradients(nn::MultiheadAttention& module, int64_t s,
+                                const AttentionMask& mask = {}) {
+  std::vector<Tensor> inputs{randn({1, s, module.dim()}, kDouble).requires_grad_()};
+  for (const Tensor& p : module.parameters()) inputs.push_back(p);
+  return gradcheck([&](const std::vector<Tensor>& in) { return module(in[0], mask); }, inputs);
+}
+
+}  // namespace
+
+TEST_CASE("keys of attention modules") {
+  const Names plain{"in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias"};
+  const Names relative{"in_proj_weight", "in_proj_bias", "relative_bias", "out_proj.weight",
+                       "out_proj.bias"};
+  CHECK(keys(nn::MultiheadAttention(8, 4, {.kv_heads = 2, .softcap = 5, .alibi = true})) == plain);
+  CHECK(keys(nn::MultiheadAttention(8, 4, {.relative_positions = 3})) == relative);
+  CHECK(keys(nn::WindowAttention(8, 2, {.left = 3, .right = 0})) == plain);
+  CHECK(keys(nn::BigBirdAttention(8, 2)) == plain);
+  CHECK(keys(nn::LongformerAttention(8, 2, {.global_projections = false})) == plain);
+  Names longformer = plain;
+  for (const char* name : {"query_global", "key_global", "value_global"}) {
+    longformer.push_back(std::string(name) + ".weight");
+    longformer.push_back(std::string(name) + ".bias");
+  }
+  CHECK(keys(nn::LongformerAttention(8, 2)) == longformer);
+  CHECK(keys(nn::LongformerAttention(8, 2, {}, {.bias = false})) ==
+        Names{"in_proj_weight", "out_proj.weight", "query_global.weight", "key_global.weight",
+              "value_global.weight"});
+  const nn::MultiheadAttention grouped(8, 4, {.kv_heads = 2, .relative_positions = 3});
+  CHECK(grouped.in_proj_weight.shape() == Shape{16, 8});
+  CHECK(grouped.in_proj_bias.shape() == Shape{16});
+  CHECK(grouped.relative_bias.to_vector<float>() == std::vector<float>(28, 0.0f));
+  CHECK(nn::LongformerAttention(8, 4, {}, {.kv_heads = 1}).key_global->weight.shape() ==
+        Shape{2, 8});
+}
+
+TEST_CASE("a window, grouped heads, a softcap, slopes and relative positions against plain loops") {
+  manual_seed(1);
+  const int64_t s = 9;
+  auto m = randomised(nn::MultiheadAttention(12, 6,
+                                             {.attention = "window:3,1",
+                                              .kv_heads = 2,
+                                              .softcap = 2,
+                                              .alibi = true,
+                                              .relative_positions = 2}));
+  PlainRules rules = rules_of(m);
+  rules.visible = [](size_t, size_t i, size_t j) { return j + 3 >= i && j <= i + 1; };
+  rules.changed = [table = m.relative_bias.to_vector<double>()](double score, size_t h, size_t i,
+                                                                size_t j) {
+    const double distance = double(j) - double(i);
+    const auto at = size_t(std::clamp(distance, -2.0, 2.0) + 2);
+    return 2 * std::tanh(score / 2) + table[h * 5 + at] -
+           std::exp2(-8.0 * double(h + 1) / 6) * std::abs(distance);
+  };
+  const Tensor x = randn({1, s, 12}, kDouble);
+  // Slopes are float32.
+  CHECK(largest_difference(m(x), plain_module(x, m, rules)) < 1e-6);
+  CHECK(check_gradients(m, 5).ok);
+  // A mask for the call narrows the module's own.
+  rules.visible = [](size_t, size_t i, size_t j) { return j + 3 >= i && j <= i; };
+  CHECK(largest_difference(m(x, AttentionMask::causal()), plain_module(x, m, rules)) < 1e-6);
+  // Queries of their own go through the same projection, and stand at the last keys.
+  const Tensor last = m(x.narrow(1, 6, 3), x, x, AttentionMask::causal());
+  CHECK(largest_difference(last, plain_module(x, m, rules).narrow(1, 6, 3)) < 1e-6);
+}
+
+TEST_CASE("slopes are powers of two, and a bias by positions is what attention adds") {
+  CHECK(nn::alibi_slopes(4).to_vector<float>() ==
+        std::vector<float>{0.25f, 0.0625f, 0.015625f, 0.00390625f});
+  manual_seed(2);
+  const Tensor q = randn({2, 4, 3, 5}, kDouble), k = randn({2, 4, 7, 5}, kDouble);
+  const Tensor table = randn({4, 5}, kDouble), slopes = nn::alibi_slopes(4);
+  const Tensor added = attention(q, k, k, {.relative_bias = table, .alibi_slopes = slopes});
+  const auto with_bias = [&](const Tensor& relative, const Tensor& alibi) {
+    return nn::position_bias(relative, alibi, {4, 5, 6}, {0, 1, 2, 3, 4, 5, 6});
+  };
+  const Tensor bias = with_bias(table, slopes);
+  CHECK(bias.shape() == Shape{1, 4, 3, 7});
+  CHECK(largest_difference(attention(q, k, k, {.bias = bias}), added) < 1e-12);
+  CHECK(largest_difference(with_bias(table, {}) + with_bias({}, slopes).to(DType::float64), bias) <
+        1e-12);
+  CHECK(!with_bias({}, {}).defined());
+}
+
+TEST_CASE("window and BigBird modules are attention under their masks") {
+  manual_seed(3);
+  const Tensor x = randn({1, 11, 8}, kDouble);
+  const auto check = [&](nn::MultiheadAttention& m, const AttentionMask& mask) {
+    CHECK(m.mask().to_string() == mask.to_string());
+    CHECK(largest_difference(m(x), plain_module(x, m, visible_in(m, mask, 11))) < 1e-12);
+    const GradcheckReport report = check_gradients(m, 5);
+    CHECK_MESSAGE(report.ok, report.message());
+  };
+  auto window = randomised(nn::WindowAttention(8, 2, {.left = 2, .right = 1}));
+  check(window, AttentionMask::window(2, 1));
+  auto open = randomised(nn::WindowAttention(8, 2, {.right = 1}));
+  check(open, AttentionMask::window(std::nullopt, 1));
+  auto causal = randomised(nn::WindowAttention(8, 2, nn::AttentionWindow::causal(3)));
+  check(causal, AttentionMask::causal_window(3));
+  auto symmetric =
+      randomised(nn::WindowAttention(8, 2, nn::AttentionWindow::symmetric(2), {.kv_heads = 1}));
+  check(symmetric, AttentionMask::symmetric_window(2));
+  const BigBirdOptions blocks{.block = 2, .window = 1, .global = 1, .random = 1, .seed = 3};
+  auto bigbird = randomised(nn::BigBirdAttention(8, 2, blocks));
+  check(bigbird, AttentionMask::bigbird(blocks));
+  // What the options say comes on top.
+  auto both =
+      randomised(nn::WindowAttention(8, 2, {.left = 4, .right = 4}, {.attention = "causal"}));
+  CHECK(largest_difference(
+            both(x), plain_module(x, both, visible_in(both, AttentionMask::window(4, 0), 11))) <
+        1e-12);
+}
+
+TEST_CASE("attention modules without keys give the bias of their last projection") {
+  manual_seed(6);
+  const TensorOptions boolean{.dtype = DType::boolean};
+  nn::BigBirdAttention bigbird(8, 2, {.block = 2});
+  nn::WindowAttention window(8, 2, {.left = 1, .right = 1});
+  nn::MultiheadAttention attention(8, 2);
+  const Tensor q = randn({2, 5, 8}), none = zeros({2, 0, 8});
+  const AttentionMask sparse = AttentionMask::block_sparse(zeros({3, 0}, boolean), 2);
+  const std::vector<std::pair<nn::MultiheadAttention*, AttentionMask>> cases{
+      {&bigbird, {}}, {&window, {}}, {&attention, sparse}, {&bigbird, sparse}};
+  for (const auto& c : cases) {
+    nn::MultiheadAttention* const module = c.first;
+    CAPTURE(module->describe());
+    Tensor bias = module->out_proj.bias;
+    {
+      const NoGradGuard no_grad;
+      bias.copy_(randn({8}));
+    }
+    const Tensor y = module->forward(q, none, none, c.second);
+    CHECK(largest_difference(y, bias.expand({2, 5, 8})) == 0);
+    y.sum().backward();
+    CHECK(largest_difference(bias.grad(), full({8}, 10)) == 0);
+    bias.zero_grad();
+    CHECK(module->forward(none, none, none, {}).shape() == Shape{2, 0, 8});
+  }
+}
+
+TEST_CASE("Longformer with global projections against plain loops") {
+  manual_seed(4);
+  const int64_t s = 10;
+  const std::vector<size_t> dilations{1, 2, 3};
+  auto m = randomised(
+      nn::LongformerAttention(12, 3, {.window = 1, .global = {0, 6}, .dilations = {1, 2, 3}}));
+  const Tensor x = randn({1, s, 12}, kDouble);
+  const Values in = x.to_vector<double>();
+  const auto is_global = [](size_t i) { return i == 0 || i == 6; };
+
+  PlainRules rules = rules_of(m);
+  rules.visible = [&](size_t h, size_t i, size_t j) {
+    return is_global(j) || i == j || i == j + dilations[h] || j == i + dilations[h];
+  };
+  Values rows = plain_rows(in, m, rules);
+  const Values global = plain_heads(projected(in, *m.query_global), projected(in, *m.key_global),
+                                    projected(in, *m.value_global), rules_of(m));
+  for (size_t i = 0; i < size_t(s); ++i) {
+    if (is_global(i))
+      std::copy_n(global.begin() + std::ptrdiff_t(12 * i), 12,
+                  rows.begin() + std::ptrdiff_t(12 * i));
+  }
+  CHECK(largest_difference(m(x), tensor(projected(rows, m.out_proj), x.shape())) < 1e-12);
+  CHECK(largest_difference(m(x, x, x), m(x)) == 0);
+  const GradcheckReport report = check_gradients(m, 7);
+  CHECK_MESSAGE(report.ok, report.message());
+}
+
+TEST_CASE("masks of a call reach the global rows of a Longformer") {
+  manual_seed(5);
+  auto m = randomised(nn::LongformerAttention(8, 2, {.window = 2, .global = {1}}));
+  const Tensor x = randn({2, 9, 8}, kDouble);
+  const AttentionMask padding = AttentionMask::key_lengths(tensor<int32_t>({9, 6}));
+  const Tensor y = m(x, padding);
+  CHECK(largest_difference(y.narrow(0, 0, 1), m(x.narrow(0, 0, 1))) < 1e-12);
+  const Tensor shorter = m(x.narrow(0, 1, 1).narrow(1, 0, 6));
+  CHECK(largest_difference(y.narrow(0, 1, 1).narrow(1, 0, 6), shorter) < 1e-12);
+  const GradcheckReport report = check_gradients(m, 6, AttentionMask::causal());
+  CHECK_MESSAGE(report.ok, report.message());
+}
+
+TEST_CASE("a new Longformer treats global tokens alike, with projections of their own or without") {
+  manual_seed(6);
+  nn::LongformerAttention own(8, 2, {.window = 2, .global = {0, 3}});
+  nn::LongformerAttention shared(8, 2,
+                                 {.window = 2, .global = {0, 3}, .global_projections = false});
+  shared.load_state_dict(own.state_dict(), false);
+  const Tensor x = randn({2, 9, 8});
+  CHECK(largest_difference(own(x), shared(x)) < 1e-6);
+  const Tensor expected =
+      plain_module(x.narrow(0, 0, 1).to(DType::float64), shared,
+                   visible_in(shared, AttentionMask::parse("longformer:2,0,3"), 9));
+  CHECK(largest_difference(shared(x).narrow(0, 0, 1), expected) < 1e-5);
+  Tensor(*find(own.state_dict(), "query_global.weight")).mul_(2);
+  const Tensor difference = own(x) - shared(x);
+  CHECK(largest_difference(difference.narrow(1, 1, 2), zeros({2, 2, 8})) < 1e-6);
+  CHECK(largest_difference(difference.narrow(1, 3, 1), zeros({2, 1, 8})) > 1e-3);
+}
+
+TEST_CASE("layers take attention by name") {
+  manual_seed(7);
+  nn::TransformerOptions options{.dim = 8, .heads = 4, .dropout = 0, .kv_heads = 2, .alibi = true};
+  nn::TransformerEncoderLayer dense(options);
+  options.attention = "causal_window:3 | sinks:1 & causal";
+  nn::TransformerEncoderLayer windowed(options);
+  windowed.load_state_dict(dense.state_dict());
+  const Tensor x = randn({2, 9, 8});
+  const AttentionMask mask = AttentionMask::parse(options.attention);
+  CHECK(largest_difference(windowed(x), dense(x, mask)) == 0);
+  CHECK(largest_difference(windowed(x), dense(x)) > 1e-3);
+  CHECK(windowed.self_attn.mask().to_string() == mask.to_string());
+}
+
+TEST_CASE("slopes follow their module's dtype and leave its state alone") {
+  manual_seed(8);
+  nn::MultiheadAttention attention(8, 2, {.alibi = true});
+  const Tensor x = randn({1, 6, 8});
+  const Tensor y = attention(x);
+  attention.to(DType::float64);
+  CHECK(largest_difference(attention(x.to(DType::float64)), y) < 1e-5);
+}
+
+TEST_CASE("attention modules print what they see") {
+  const auto line = [](const nn::Module& module) { return module.describe(); };
+  CHECK(line(nn::MultiheadAttention(8, 2)) == "MultiheadAttention(8, heads 2)");
+  CHECK(line(nn::MultiheadAttention(8, 4,
+                                    {.dropout = 0.5,
+                                     .attention = "causal",
+                                     .kv_heads = 2,
+                                     .softcap = 3,
+                                     .alibi = true,
+                                     .relative_positions = 7})) ==
+        "MultiheadAttention(8, heads 4, kv_heads 2, causal, softcap 3, alibi, relative positions "
+        "7, dropout 0.5)");
+  CHECK(line(nn::WindowAttention(8, 2, {.left = 4, .right = 0})) ==
+        "WindowAttention(8, heads 2, window:4,0)");
+  CHECK(line(nn::LongformerAttention(8, 2, {.window = 4})) ==
+        "LongformerAttention(8, heads 2, window:4,4 | global:0)");
+}
+
+TEST_CASE("wrong calls: attention modules") {
+  using Options = nn::MultiheadAttentionOptions;
+  const auto make = [](const Options& options) { nn::MultiheadAttention(8, 4, options); };
+  expect_error<ValueError>("MultiheadAttention: expected heads divisible by kv_heads, got 4 and 3",
+                           [&] { make({.kv_heads = 3}); });
+  expect_error<ValueError>("MultiheadAttention: expected kv_heads of at least 0, got -1",
+                           [&] { make({.kv_heads = -1}); });
+  expect_error<ValueError>("MultiheadAttention: expected a finite softcap of at least 0, got -2",
+                           [&] { make({.softcap = -2}); });
+  expect_error<ValueError>("MultiheadAttention: expected relative_positions of at least 0, got -1",
+                           [&] { make({.relative_positions = -1}); });
+  CHECK_THROWS_WITH_AS(make({.attention = "windw:3,0"}), doctest::Contains("'windw:3,0'"),
+                       ValueError);
+  CHECK_THROWS_AS(nn::TransformerEncoderLayer({.dim = 8, .heads = 2, .attention = "window:1"}),
+                  ValueError);
+  CHECK_THROWS_AS(nn::WindowAttention(8, 2, {.left = -1}), ValueError);
+  CHECK_THROWS_AS(nn::WindowAttention(8, 2, nn::AttentionWindow::causal(0)), ValueError);
+  CHECK_THROWS_AS(nn::BigBirdAttention(8, 2, {.window = 2}), ValueError);
+  CHECK_THROWS_AS(nn::LongformerAttention(8, 2, {.window = -1}), ValueError);
+  CHECK_THROWS_AS(nn::LongformerAttention(8, 2, {.global = {-1}}), ValueError);
+  expect_error<ValueError>("LongformerAttention: expected a dilation for each of 2 heads, got 3",
+                           [] {
+                             nn::LongformerAttention(8, 2, {.dilations = {1, 2, 3}});
+                           });
+  nn::LongformerAttention longformer(8, 2);
+  const Tensor x = zeros({1, 4, 8}), y = zeros({1, 4, 8});
+  expect_error<ValueError>(
+      "LongformerAttention: expected self-attention, with global projections, got other keys or "
+      "values than queries",
+      [&] { longformer(x, y, y); });
+  expect_error<ShapeError>("LongformerAttention: expected x of shape [B, S, 8], got [4, 8]", [&] {
+    longformer(zeros({4, 8}));
+  });
+  nn::KeyValueCache cache;
+  expect_error<NotImplemented>(
+      "LongformerAttention: with global projections it takes no cache: they see later tokens",
+      [&] { longformer(x, cache); });
+}

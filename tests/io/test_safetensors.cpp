@@ -1,0 +1,379 @@
+#include <doctest/doctest.h>
+#include <sash/tensor/factories.h>
+#include <sash/tensor/io/safetensors.h>
+#include <signal.h>
+#include <sys/resource.h>
+
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <random>
+
+#include "../support/temporary_folder.h"
+
+using namespace sash;
+
+namespace {
+
+std::string read_bytes(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+/// Truncating a file in place would make some file systems wait for the disk.
+void write_bytes(const std::string& path, const std::string& bytes) {
+  std::filesystem::remove(path);
+  std::ofstream(path, std::ios::binary) << bytes;
+}
+
+std::string prefix(uint64_t length) {
+  return std::string(reinterpret_cast<const char*>(&length), sizeof length);
+}
+
+/// A file of this header and `data_bytes` bytes of 0.
+std::string file_of(const std::string& header, size_t data_bytes = 0) {
+  return prefix(header.size()) + header + std::string(data_bytes, '\0');
+}
+
+std::string entry(const std::string& name, const std::string& dtype, const std::string& shape,
+                  const std::string& offsets) {
+  return "\"" + name + "\":{\"dtype\":\"" + dtype + "\",\"shape\":" + shape +
+         ",\"data_offsets\":" + offsets + "}";
+}
+
+bool same_bytes(const Tensor& a, const Tensor& b) {
+  const auto bytes = static_cast<size_t>(a.numel() * size_of(a.dtype()));
+  return a.shape() == b.shape() && a.dtype() == b.dtype() &&
+         (bytes == 0 || std::memcmp(a.tensor_view().data, b.tensor_view().data, bytes) == 0);
+}
+
+/// Distinct bytes, so that a wrong offset shows; 0 and 1 for bool.
+Tensor filled(const Shape& shape, DType dtype, int salt) {
+  std::string bytes(static_cast<size_t>(numel(shape) * size_of(dtype)), '\0');
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    const auto value = static_cast<uint8_t>(37 * i + 11 * static_cast<size_t>(salt));
+    bytes[i] = static_cast<char>(dtype == DType::boolean ? value % 2 : value);
+  }
+  return from_host(bytes.data(), shape, dtype);
+}
+
+}  // namespace
+
+TEST_CASE("safetensors: every dtype and shape survives a round trip") {
+  const TemporaryFolder folder;
+  StateDict dict;
+  for (int d = 0; d < kDTypeCount; ++d) {
+    const auto dtype = static_cast<DType>(d);
+    int salt = 8 * d;
+    for (const Shape& shape : {Shape{}, Shape{5}, Shape{3, 7}, Shape{2, 0, 3}, Shape{0},
+                               Shape{1, 2, 1, 2, 1, 2, 1, 1}}) {
+      const std::string name = std::string(sash::name(dtype)) + " " + to_string(shape);
+      dict.emplace_back(name, filled(shape, dtype, ++salt));
+    }
+  }
+  const std::map<std::string, std::string> metadata{
+      {"format", "sash"}, {"quote \" and \\", "line\nbreak, \xc3\xa9, \xe2\x82\xac"}, {"", ""}};
+  save_safetensors(folder.file("x"), dict, metadata);
+  const SafetensorsFile file = load_safetensors(folder.file("x"));
+  CHECK(file.metadata == metadata);
+  REQUIRE(file.tensors.size() == dict.size());
+  for (const auto& item : dict) {
+    CAPTURE(item.first);
+    const Tensor* loaded = find(file.tensors, item.first);
+    REQUIRE(loaded);
+    CHECK(same_bytes(*loaded, item.second));
+  }
+  CHECK(find(file.tensors, "absent") == nullptr);
+}
+
+TEST_CASE("safetensors: views are written in row-major order") {
+  const TemporaryFolder folder;
+  const Tensor x = filled({4, 6}, DType::float32, 3).requires_grad_();
+  const Tensor transposed = x.transpose(0, 1);
+  const Tensor column = x.slice(1, 1, 6, 2);
+  const Tensor row = x[2];
+  save_safetensors(folder.file("x"), {{"t", transposed}, {"c", column}, {"r", row}});
+  const StateDict loaded = load_safetensors(folder.file("x")).tensors;
+  CHECK(same_bytes(*find(loaded, "t"), transposed.contiguous()));
+  CHECK(same_bytes(*find(loaded, "c"), column.contiguous()));
+  CHECK(same_bytes(*find(loaded, "r"), row.contiguous()));
+  CHECK_FALSE(find(loaded, "t")->requires_grad());
+}
+
+TEST_CASE("safetensors: the bytes of a file, widest elements first, then by name") {
+  const TemporaryFolder folder;
+  save_safetensors(folder.file("x"),
+                   {{"b", tensor<uint8_t>({7, 9})},
+                    {"z", tensor<float>({1})},
+                    {"a", tensor<int32_t>({-2})},
+                    {"w", tensor<double>({0.5})}},
+                   {{"k", "v"}});
+  const std::string header =
+      "{\"__metadata__\":{\"k\":\"v\"},"
+      "\"w\":{\"dtype\":\"F64\",\"shape\":[1],\"data_offsets\":[0,8]},"
+      "\"a\":{\"dtype\":\"I32\",\"shape\":[1],\"data_offsets\":[8,12]},"
+      "\"z\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[12,16]},"
+      "\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[16,18]}}";
+  const std::string padding((8 - header.size() % 8) % 8, ' ');
+  const double w = 0.5;
+  const int32_t a = -2;
+  const float z = 1;
+  std::string data(18, '\0');
+  std::memcpy(&data[0], &w, 8);
+  std::memcpy(&data[8], &a, 4);
+  std::memcpy(&data[12], &z, 4);
+  data[16] = 7;
+  data[17] = 9;
+  CHECK(read_bytes(folder.file("x")) ==
+        prefix(header.size() + padding.size()) + header + padding + data);
+}
+
+TEST_CASE("safetensors: what is unusual but valid") {
+  const TemporaryFolder folder;
+  const auto load = [&](const std::string& bytes) {
+    write_bytes(folder.file("x"), bytes);
+    return load_safetensors(folder.file("x"));
+  };
+  CHECK(load(file_of("{}")).tensors.empty());
+  CHECK(load(file_of("{}      ")).tensors.empty());
+  CHECK(load(file_of("{\"__metadata__\":{}}")).metadata.empty());
+  CHECK(load(file_of("{" + entry("x", "F32", "[]", "[0,4]") + "}", 4)).tensors[0].second.rank() ==
+        0);
+  const std::string unordered = "{" + entry("a", "U8", "[2]", "[3,5]") + "," +
+                                entry("e", "U8", "[0]", "[3,3]") + "," +
+                                entry("b", "U8", "[3]", "[0,3]") + "}";
+  const SafetensorsFile file = load(prefix(unordered.size()) + unordered + "\x01\x02\x03\x04\x05");
+  REQUIRE(file.tensors.size() == 3);
+  CHECK(file.tensors[0].first == "b");
+  CHECK(file.tensors[1].first == "e");
+  CHECK(same_bytes(file.tensors[2].second, tensor<uint8_t>({4, 5})));
+  save_safetensors(folder.file("empty"), {});
+  CHECK(read_bytes(folder.file("empty")) == file_of("{}      "));
+}
+
+TEST_CASE("safetensors: malformed files are refused, each with its reason") {
+  const TemporaryFolder folder;
+  const auto refuses = [&](const std::string& bytes, const std::string& message) {
+    CAPTURE(message);
+    write_bytes(folder.file("x"), bytes);
+    CHECK_THROWS_WITH_AS(
+        load_safetensors(folder.file("x")),
+        ("load_safetensors: expected " + message + "; in '" + folder.file("x") + "'").c_str(),
+        FormatError);
+  };
+  const auto refuses_entry = [&](const std::string& text, size_t data, const std::string& message) {
+    refuses(file_of("{" + text + "}", data), message);
+  };
+  refuses("", "a file of at least 8 bytes, got 0");
+  refuses("1234567", "a file of at least 8 bytes, got 7");
+  refuses(prefix(100'000'001) + "{}", "a header of at most 100000000 bytes, got 100000001");
+  refuses(prefix(~uint64_t{0}) + "{}",
+          "a header of at most 100000000 bytes, got 18446744073709551615");
+  refuses(prefix(3) + "{}", "a header of 3 bytes, got only 2 bytes after its length");
+  refuses(prefix(0), "a header that begins with '{', got something else");
+  refuses(file_of("[]"), "a header that begins with '{', got something else");
+  refuses(file_of(" {}"), "a header that begins with '{', got something else");
+
+  refuses_entry("\"__metadata__\":{\"k\":1}", 0, "strings in __metadata__, got {\"k\":1}");
+  refuses_entry("\"__metadata__\":[]", 0, "strings in __metadata__, got []");
+  refuses_entry("\"x\":3", 0, "dtype, shape and data_offsets for 'x', got 3");
+  refuses_entry("\"x\":{\"dtype\":\"F32\",\"shape\":[]}", 0,
+                "dtype, shape and data_offsets for 'x', got {\"dtype\":\"F32\",\"shape\":[]}");
+  refuses_entry(entry("x", "F31", "[1]", "[0,4]"), 4, "a known dtype for 'x', got 'F31'");
+  refuses_entry("\"x\":{\"dtype\":4,\"shape\":[],\"data_offsets\":[0,4]}", 4,
+                "a dtype name for 'x', got 4");
+
+  refuses_entry(entry("x", "F32", "[-1]", "[0,4]"), 4,
+                "a shape of non-negative integers for 'x', got [-1]");
+  refuses_entry(entry("x", "F32", "[1.0]", "[0,4]"), 4,
+                "a shape of non-negative integers for 'x', got [1.0]");
+  refuses_entry(entry("x", "F32", "1", "[0,4]"), 4,
+                "a shape of non-negative integers for 'x', got 1");
+  refuses_entry(entry("x", "F32", "[4294967296,4294967296]", "[0,0]"), 0,
+                "a shape below 2^63 bytes for 'x', got [4294967296,4294967296]");
+  refuses_entry(entry("x", "F64", "[2305843009213693952]", "[0,0]"), 0,
+                "a shape below 2^63 bytes for 'x', got [2305843009213693952]");
+  refuses_entry(entry("x", "U8", "[18446744073709551615]", "[0,0]"), 0,
+                "a shape below 2^63 bytes for 'x', got [18446744073709551615]");
+
+  refuses_entry(entry("x", "F32", "[1]", "[0]"), 4,
+                "two non-negative data_offsets for 'x', got [0]");
+  refuses_entry(entry("x", "F32", "[1]", "[-4,0]"), 4,
+                "two non-negative data_offsets for 'x', got [-4,0]");
+  refuses_entry(entry("x", "F32", "[1]", "[0,4.0]"), 4,
+                "two non-negative data_offsets for 'x', got [0,4.0]");
+  refuses_entry(entry("x", "F32", "[1]", "[4,0]"), 4,
+                "data_offsets that do not decrease for 'x', got [4,0]");
+  refuses_entry(entry("x", "F32", "[3]", "[0,8]"), 8,
+                "12 bytes for 'x', got data_offsets [0,8] of 8 bytes");
+
+  refuses_entry(entry("x", "F32", "[1]", "[4,8]"), 8, "data of 'x' to begin at 0, got 4: a hole");
+  refuses_entry(entry("x", "U8", "[2]", "[0,2]") + "," + entry("y", "U8", "[2]", "[3,5]"), 5,
+                "data of 'y' to begin at 2, got 3: a hole");
+  refuses_entry(entry("x", "U8", "[2]", "[0,2]") + "," + entry("y", "U8", "[2]", "[1,3]"), 3,
+                "data of 'y' to begin at 2, got 1: an overlap");
+  refuses_entry(entry("x", "F32", "[1]", "[0,4]"), 5, "tensors that end with the data at 5, got 4");
+  refuses_entry(entry("x", "F32", "[1]", "[0,4]"), 3, "tensors that end with the data at 3, got 4");
+  refuses_entry(entry("x", "F32", "[1000000000000]", "[0,4000000000000]"), 8,
+                "tensors that end with the data at 8, got 4000000000000");
+  refuses(file_of("{}", 1), "tensors that end with the data at 1, got 0");
+  refuses_entry(entry("x", "U8", "[]", "[0,1]") + "," + entry("x", "U8", "[]", "[1,2]"), 2,
+                "distinct keys, got 'x' twice");
+  refuses_entry("\"x\":{\"dtype\":\"U8\",\"shape\":[],\"shape\":[],\"data_offsets\":[0,1]}", 1,
+                "distinct keys, got 'shape' twice");
+  refuses_entry("\"__metadata__\":{\"k\":\"\",\"k\":\"\"}", 0, "distinct keys, got 'k' twice");
+
+  const std::string boolean = "{" + entry("x", "BOOL", "[2]", "[0,2]") + "}";
+  refuses(prefix(boolean.size()) + boolean + "\x01\x02", "bytes of 0 and 1 in 'x', got 2");
+}
+
+TEST_CASE("safetensors: broken JSON and broken UTF-8 are refused") {
+  const TemporaryFolder folder;
+  for (const char* header :
+       {"{", "{}{}", "{\"x\":}", "{\"\xff\":{}}", "{\"__metadata__\":{\"k\":\"\xc3\"}}",
+        "{\"__metadata__\":{\"k\":\"\xed\xa0\x80\"}}", "{}\n// comment"}) {
+    CAPTURE(header);
+    write_bytes(folder.file("x"), file_of(header));
+    CHECK_THROWS_WITH_AS(
+        load_safetensors(folder.file("x")),
+        doctest::Contains("load_safetensors: expected a header of UTF-8 JSON, got "), FormatError);
+  }
+  const std::string deep = "{\"x\":" + std::string(100'000, '[');
+  write_bytes(folder.file("x"), file_of(deep));
+  CHECK_THROWS_AS(load_safetensors(folder.file("x")), FormatError);
+}
+
+TEST_CASE("safetensors: no damage to a file goes further than a typed error") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("x");
+  save_safetensors(
+      path, {{"a", filled({2, 3}, DType::float32, 1)}, {"b", filled({5}, DType::boolean, 2)}},
+      {{"k", "v"}});
+  const std::string whole = read_bytes(path);
+  for (size_t length = 0; length < whole.size(); ++length) {
+    write_bytes(path, whole.substr(0, length));
+    CHECK_THROWS_AS(load_safetensors(path), FormatError);
+  }
+  std::mt19937 random(7);
+  int refused = 0;
+  for (int trial = 0; trial < 1000; ++trial) {
+    std::string damaged = whole;
+    for (int i = 0; i <= trial % 3; ++i) {
+      const size_t at = random() % (whole.size() - 29);  // the length and the header
+      damaged[at] = "0123456789[]{},:\"\\-\xff e"[random() % 22];
+    }
+    write_bytes(path, damaged);
+    try {
+      load_safetensors(path);
+    } catch (const Error&) {
+      ++refused;
+    }
+  }
+  CHECK(refused > 500);
+}
+
+TEST_CASE("safetensors: valid files beyond what sash has") {
+  const TemporaryFolder folder;
+  for (const std::string dtype : {"I8", "I16", "U16", "U32", "U64"}) {
+    write_bytes(folder.file("x"), file_of("{" + entry("x", dtype, "[0]", "[0,0]") + "}"));
+    const std::string message = "load_safetensors: dtype " + dtype +
+                                " of 'x' has no sash counterpart; in '" + folder.file("x") + "'";
+    CHECK_THROWS_WITH_AS(load_safetensors(folder.file("x")), message.c_str(), NotImplemented);
+  }
+  write_bytes(folder.file("x"),
+              file_of("{" + entry("x", "U8", "[1,1,1,1,1,1,1,1,1]", "[0,1]") + "}", 1));
+  CHECK_THROWS_WITH_AS(
+      load_safetensors(folder.file("x")),
+      ("load_safetensors: 'x' has 9 axes, and sash has at most 8; in '" + folder.file("x") + "'")
+          .c_str(),
+      NotImplemented);
+}
+
+TEST_CASE("safetensors: files that cannot be opened or read") {
+  const TemporaryFolder folder;
+  const std::string absent = folder.file("absent");
+  CHECK_THROWS_WITH_AS(
+      load_safetensors(absent),
+      ("load_safetensors: cannot open '" + absent + "': No such file or directory").c_str(),
+      IoError);
+  CHECK_THROWS_WITH_AS(
+      load_safetensors(folder.file("")),
+      ("load_safetensors: cannot read '" + folder.file("") + "': Is a directory").c_str(), IoError);
+}
+
+TEST_CASE("safetensors: arguments that cannot be written leave the old file alone") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("x");
+  write_bytes(path, "old");
+  const Tensor x = tensor<float>({1, 2});
+  const auto refuses = [&](const StateDict& dict,
+                           const std::map<std::string, std::string>& metadata,
+                           const char* message) {
+    CHECK_THROWS_WITH_AS(save_safetensors(path, dict, metadata), message, ValueError);
+    CHECK(read_bytes(path) == "old");
+    CHECK(folder.count() == 1);
+  };
+  refuses({{"a", x}, {"a", x}}, {}, "save_safetensors: expected distinct names, got 'a' twice");
+  refuses({{"a", Tensor()}}, {}, "save_safetensors: expected defined tensors, got 'a' undefined");
+  refuses({{"__metadata__", x}}, {},
+          "save_safetensors: expected a name that is not reserved, got '__metadata__'");
+  const char* utf8 = "save_safetensors: expected UTF-8 names and metadata, got bytes that are not";
+  refuses({{"\xff", x}}, {}, utf8);
+  refuses({{"a", x}}, {{"k", "\xc3"}}, utf8);
+}
+
+TEST_CASE("safetensors: a write that fails half-way leaves the old file alone") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("x");
+  save_safetensors(path, {{"a", tensor<float>({1, 2})}});
+  const std::string old = read_bytes(path);
+
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
+  const auto handler = ::signal(SIGXFSZ, SIG_IGN);
+  const rlimit small{4096, before.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &small) == 0);
+  std::string message;
+  try {
+    save_safetensors(path, {{"a", zeros({4000})}});
+  } catch (const IoError& error) {
+    message = error.what();
+  }
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  ::signal(SIGXFSZ, handler);
+
+  CHECK(message.find("save_safetensors: cannot write '") == 0);
+  CHECK(message.find("File too large") != std::string::npos);
+  CHECK(read_bytes(path) == old);
+  CHECK(folder.count() == 1);
+}
+
+TEST_CASE("safetensors: places that cannot be written") {
+  const TemporaryFolder folder;
+  const StateDict dict{{"a", tensor<float>({1})}};
+  CHECK_THROWS_WITH_AS(save_safetensors(folder.file("none/x"), dict),
+                       doctest::Contains("No such file or directory"), IoError);
+  std::filesystem::create_directory(folder.file("taken"));
+  CHECK_THROWS_WITH_AS(save_safetensors(folder.file("taken"), dict),
+                       doctest::Contains("cannot replace"), IoError);
+  CHECK(folder.count() == 1);
+}
+
+TEST_CASE("safetensors: files written by the reference implementation") {
+  const SafetensorsFile lm = load_safetensors(SASH_TEST_PARITY "/causal_lm.safetensors");
+  CHECK(lm.tensors.size() == 93);
+  CHECK(lm.metadata.at("config").find("\"vocab\": 29") != std::string::npos);
+  const Tensor* tokens = find(lm.tensors, "batch.tokens");
+  REQUIRE(tokens);
+  CHECK(tokens->dtype() == DType::int64);
+  CHECK(tokens->shape() == Shape{3, 13});
+  for (const int64_t token : tokens->to_vector<int64_t>()) CHECK((token >= 0 && token < 29));
+  CHECK(find(lm.tensors, "loss")->item<double>() == doctest::Approx(3.5934).epsilon(1e-4));
+
+  const StateDict encoder = load_safetensors(SASH_TEST_PARITY "/encoder.safetensors").tensors;
+  const Tensor* padding = find(encoder, "batch.padding");
+  REQUIRE(padding);
+  CHECK(padding->dtype() == DType::boolean);
+  const std::vector<bool> padded = padding->to_vector<bool>();
+  CHECK(std::count(padded.begin(), padded.end(), true) == 44 - (11 + 7 + 2 + 9));
+}

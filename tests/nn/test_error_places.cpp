@@ -1,0 +1,175 @@
+// Errors say where they arose: in which module, file or mask.
+
+#include <fstream>
+#include <sstream>
+
+#include <doctest/doctest.h>
+
+#include <sash/nn/layers/activation.h>
+#include <sash/nn/models/causal_lm.h>
+#include <sash/nn/layers/linear.h>
+#include <sash/nn/layers/module_list.h>
+#include <sash/nn/layers/sequential.h>
+#include <sash/ops/attention/attention.h>
+#include <sash/ops/elementwise/binary.h>
+#include <sash/optim/checkpoint.h>
+#include <sash/optim/sgd.h>
+#include <sash/tensor/factories.h>
+#include <sash/tensor/io/safetensors.h>
+
+#include "../support/expect_error.h"
+#include "../support/temporary_folder.h"
+
+using namespace sash;
+using sash::testing::expect_error;
+
+namespace {
+
+struct Block : nn::Module {
+  nn::Linear& fc = register_module<nn::Linear>("fc", 3, 4);
+
+  Tensor operator()(const Tensor& x, const Tensor& y) {
+    return named_errors([&] { return fc(x) + y; });
+  }
+};
+
+struct Net : nn::Module {
+  nn::ModuleList<Block>& blocks = register_module<nn::ModuleList<Block>>("blocks");
+  nn::Sequential& top =
+      register_module("top", nn::Sequential(nn::ReLU(), nn::Sequential(nn::Linear(4, 2))));
+  int64_t bad_block = -1;
+
+  explicit Net(int64_t count) {
+    for (int64_t i = 0; i < count; ++i) blocks.emplace();
+  }
+  Tensor forward(const Tensor& x) override {
+    for (int64_t i = 0; i < blocks.size(); ++i) {
+      blocks[i](x, zeros({i == bad_block ? 7 : 4}));
+    }
+    return top(x);
+  }
+};
+
+const std::string kWrongLinear = "Linear: expected a last extent of 3, got [2, 5]";
+const std::string kWrongSum = "add: expected shapes that broadcast together, got [2, 4] and [7]";
+
+}  // namespace
+
+TEST_CASE("errors in modules say their full name") {
+  Net net(2);
+  const Tensor x = zeros({2, 5});
+  expect_error<ShapeError>("in blocks.0.fc: " + kWrongLinear, [&] { net(x); });
+  expect_error<ShapeError>("in blocks.0.fc: " + kWrongLinear, [&] { net.forward(x); });
+  expect_error<ShapeError>("in top.1.0: Linear: expected a last extent of 4, got [2, 5]",
+                           [&] { net.top(x); });
+  net.bad_block = 1;
+  expect_error<ShapeError>("in blocks.1: " + kWrongSum, [&] { net(zeros({2, 3})); });
+  expect_error<ShapeError>(kWrongLinear, [&] { nn::Linear(3, 4)(x); });  // it has no name
+}
+
+TEST_CASE("names of modules follow them into their parent") {
+  Net net(1);
+  Net moved(std::move(net));
+  const Tensor x = zeros({2, 5});
+  expect_error<ShapeError>("in blocks.0.fc: " + kWrongLinear, [&] { moved(x); });
+
+  struct Pair : nn::Module {
+    Net& left = register_module<Net>("left", 1);
+    Net& right;
+    explicit Pair(Net&& net) : right(register_module("right", std::move(net))) {}
+  } pair(std::move(moved));
+  expect_error<ShapeError>("in right.blocks.0.fc: " + kWrongLinear, [&] { pair.right(x); });
+
+  nn::Sequential a(nn::ReLU(), nn::Linear(3, 1)), b(nn::Linear(3, 2));
+  nn::Sequential parent(nn::ReLU(), std::move(a));
+  static_cast<nn::Sequential&>(parent[1]) = std::move(b);  // keeps the place of what it replaces
+  expect_error<ShapeError>("in 1.0: " + kWrongLinear, [&] { parent(x); });
+}
+
+TEST_CASE("errors in a transformer say the layer, whatever is called") {
+  nn::CausalLM model({.vocab = 5, .context = 4, .dim = 4, .heads = 2, .layers = 2});
+  expect_error<IndexError>(
+      "in token_embedding: embedding: expected indices in [0, 5), got 9 at [0]",
+      [&] { model.token_embedding(tensor<int64_t>({9})); });
+  const std::string expected = "MultiheadAttention: expected x of shape [B, S, 4], got [1, 2, 3]";
+  expect_error<ShapeError>("in layers.1.self_attn: " + expected, [&] {
+    model.layers[1].self_attn(zeros({1, 2, 3}));
+  });
+  expect_error<ShapeError>(
+      "in layers.1.norm1: layer_norm: expected an input whose last axes are "
+      "[4], got [1, 2, 3]",
+      [&] {
+        model.layers[1](zeros({1, 2, 3}), AttentionMask::causal());
+      });
+}
+
+TEST_CASE("errors of masks say which mask was given, abridged") {
+  const Tensor q = zeros({2, 2, 3, 4});
+  const auto attend = [&](const AttentionMask& mask) {
+    return [&q, mask] { attention(q, q, q, {.mask = mask}); };
+  };
+  const auto lengths = [](const std::vector<int32_t>& values) {
+    return AttentionMask::key_lengths(tensor(values, {static_cast<int64_t>(values.size())}));
+  };
+  const AttentionMask three = AttentionMask::causal() & lengths({1, 2, 3});
+  const AttentionMask long_one = AttentionMask::causal() & lengths({1, 4});
+  CHECK(three.to_string().find("causal & key_lengths") == 0);
+  expect_error<ShapeError>(
+      "attention_mask: expected a length for each of 2 batches, got [3]; the mask is "
+      "causal & key_lengths",
+      attend(three));
+  expect_error<ValueError>(
+      "attention: expected key lengths in [0, 3], got 4 for batch 1; the mask is "
+      "causal & key_lengths",
+      attend(long_one));
+  AttentionMask many = AttentionMask::dilated_window(1, 1, {1, 2, 3});
+  for (int64_t i = 0; i < 50; ++i) many = many | AttentionMask::global({i});
+  try {
+    attend(many)();
+    FAIL("nothing was thrown");
+  } catch (const ValueError& error) {
+    CHECK(std::string(error.what()).size() < 220);
+  }
+}
+
+TEST_CASE("a file of another format is called by its name") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("x.pt");
+  using namespace std::string_literals;
+  const std::string zip = "PK\x03\x04"s + std::string(26, '\1');
+  const std::string gguf = "GGUF\3\0\0\0{\0\0\0"s;  // as if it were a header, but its length
+  const std::vector<std::pair<std::string, std::string>> cases{
+      {zip + "archive/data.pkl", "a PyTorch zip archive; save it as safetensors"},
+      {zip + "weight.npy", "a NumPy .npz archive; save it as safetensors"},
+      {zip + "else", "a zip archive; if it is PyTorch's or NumPy's, save it as safetensors"},
+      {"\x80\2}q\0."s, "a Python pickle, PyTorch's older format for one; save it as safetensors"},
+      {gguf, "a GGUF file; convert it to safetensors"},
+      {"\x1f\x8b\x08\0\0\0\0\0\0\0"s, "compressed by gzip; decompress it first"},
+      {"\x93NUMPY\1\0v\0{'descr'"s, "a NumPy array; save it as safetensors"},
+      {"{}", "JSON text, not the weights themselves"},
+      {"{\"abcd\":{\"a\": 1}}", "JSON text, not the weights themselves"},
+      {"<!DOCTYPE html>", "HTML or XML, an error page for one, not the file itself"},
+      {"version https://git-lfs.github.com/spec/v1\n",
+       "a Git LFS pointer; fetch the file itself by git lfs pull"}};
+  nn::Linear model(2, 2);
+  optim::SGD sgd(model.parameters());
+  for (const auto& [bytes, kind] : cases) {
+    std::ofstream(path, std::ios::binary) << bytes;
+    const std::string message = "load_safetensors: '" + path + "' is " + kind;
+    expect_error<FormatError>(message, [&] { load_safetensors(path); });
+    expect_error<FormatError>(message, [&] { optim::load_checkpoint(path, model, sgd); });
+    expect_error<FormatError>(message, [&] { optim::load_model(path, model); });
+  }
+  std::ofstream(path, std::ios::binary) << "{\0\0\0\0\0\0\0 "s;  // cut short
+  expect_error<FormatError>(
+      "load_safetensors: expected a header of 123 bytes, got only 1 bytes "
+      "after its length; in '" +
+          path + "'",
+      [&] { load_safetensors(path); });
+}
+
+TEST_CASE("shapes, dtypes and devices print") {
+  std::ostringstream out;
+  out << zeros({2, 3}).shape() << ' ' << Shape{} << ' ' << DType::boolean << ' ' << kCPU;
+  CHECK(out.str() == "[2, 3] [] bool cpu");
+}

@@ -1,0 +1,316 @@
+// The bundled program from end to end: what it refuses before the first step, that no training is
+// lost, what a resumed run takes over, and writing from a checkpoint alone.
+
+#include <algorithm>
+#include <filesystem>
+
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
+
+#include <sash/optim/checkpoint.h>
+
+#include "../support/child_process.h"
+#include "../support/temporary_folder.h"
+
+namespace fs = std::filesystem;
+using sash::testing::ChildOptions;
+using sash::testing::ChildProcess;
+using sash::testing::file_text;
+
+namespace {
+
+using Arguments = std::vector<std::string>;
+
+// Flags with their values: those of `b`, and those of `a` that `b` lacks.
+Arguments operator+(const Arguments& a, const Arguments& b) {
+  Arguments all = b;
+  for (size_t i = 0; i + 1 < a.size(); i += 2) {
+    if (std::find(b.begin(), b.end(), a[i]) == b.end()) all.insert(all.end(), {a[i], a[i + 1]});
+  }
+  return all;
+}
+
+// Without the examples there is nothing to test.
+bool is_built() {
+  const bool built = fs::exists(SASH_TRAIN_TRANSFORMER);
+  if (!built) MESSAGE("skipped: ", SASH_TRAIN_TRANSFORMER, " is not built");
+  return built;
+}
+
+struct Ended {
+  int code;
+  std::string out, err;
+};
+
+// A folder with a text, and runs of the program on a tiny model.
+class Runs {
+ public:
+  Runs() {
+    std::ofstream file(text);
+    for (int i = 0; i < 500; ++i) file << "line " << i * i % 97 << (i % 3 ? "\n" : " and ");
+  }
+
+  Arguments command(const Arguments& arguments) const {
+    Arguments all{SASH_TRAIN_TRANSFORMER};
+    all.insert(all.end(), arguments.begin(), arguments.end());
+    return all;
+  }
+  Ended run(const Arguments& arguments, const ChildOptions& options = {}) const {
+    ChildProcess child(command(arguments), path("log"), options);
+    const int code = child.wait();
+    return {code, child.out(), child.err()};
+  }
+  // Trains `steps` steps, from the start.
+  Arguments fresh(int64_t steps) const {
+    return tiny + Arguments{"--text", text, "--steps", std::to_string(steps)};
+  }
+  std::string path(const std::string& name) const { return folder_.file(name); }
+  int64_t files() const { return folder_.count(); }
+
+ private:
+  TemporaryFolder folder_;
+
+ public:
+  const std::string text = path("text"), saved = path("saved"), metrics = path("metrics");
+  const Arguments tiny{"--dim",   "8", "--heads",    "2", "--layers",     "1", "--context", "16",
+                       "--batch", "2", "--generate", "0", "--save-every", "0"};
+};
+
+int64_t step_of(const std::string& checkpoint) {
+  return sash::optim::checkpoint_info(checkpoint).step;
+}
+
+std::vector<nlohmann::json> lines_of(const std::string& metrics) {
+  std::ifstream file(metrics);
+  std::vector<nlohmann::json> lines;
+  for (std::string line; std::getline(file, line) && !file.eof();) {
+    lines.push_back(nlohmann::json::parse(line));
+  }
+  return lines;
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  INFO(text, "\nwithout: ", part);
+  const bool found = text.find(part) != std::string::npos;
+  CHECK(found);
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("train_transformer: wrong arguments are refused before the first step") {
+  if (!is_built()) return;
+  const Runs runs;
+  REQUIRE(runs.run(runs.fresh(3) + Arguments{"--save", runs.saved}).code == 0);
+  const std::string before = file_text(runs.saved);
+  fs::create_directory(runs.path("folder"));
+  const int64_t files = runs.files();
+  const Arguments fresh = runs.fresh(1000000);
+  const Arguments resume{"--resume", runs.saved, "--steps", "1000000"};
+  const std::string unwritable = runs.path("absent/model");
+  const std::vector<std::pair<Arguments, std::string>> cases{
+      {{"--lr", "-1"}, "--lr: expected a number above 0, got -1"},
+      {{"--lr", "nan"}, "--lr: expected a number above 0, got nan"},
+      {{"--temperature", "0"}, "--temperature: expected a number above 0, got 0"},
+      {{"--dropout", "nan"}, "--dropout: expected a number from 0 to 1, got nan"},
+      {{"--dim", "0"}, "--dim: expected a whole number from 1 to 16777216, got 0"},
+      {{"--steps", "1e3"}, "--steps: expected a whole number from 0 to 1099511627776, got 1e3"},
+      {{"--seed", "-1"}, "--seed: expected a whole number from 0 to 2^64 - 1, got -1"},
+      {{"--attention", "windows:1"}, "attention_mask: expected"},
+      {fresh + Arguments{"--text", runs.path("absent")}, "absent"},
+      {fresh + Arguments{"--device", "gpu"}, "Device::parse: expected"},
+      {fresh + Arguments{"--heads", "3"}, "dim divisible by heads, got 8 and 3"},
+      {fresh + Arguments{"--generate", "5", "--prompt", "Zebra"},
+       "expected a --prompt of characters that the model knows, got 'Z'"},
+      {fresh + Arguments{"--generate", "5", "--prompt", ""}, "expected a --prompt of"},
+      {fresh + Arguments{"--context", "600"},
+       "expected --context shorter than the held-out text of"},
+      {fresh + Arguments{"--save", unwritable}, "cannot create '" + unwritable + "'"},
+      {fresh + Arguments{"--save", runs.path("folder")}, "it is no regular file"},
+      {fresh + Arguments{"--save", "/dev/null"}, "it is no regular file"},
+      {fresh + Arguments{"--save", runs.text}, "--save and --text to be different files"},
+      {fresh + Arguments{"--metrics", runs.text}, "--metrics and --text to be different files"},
+      {fresh + Arguments{"--metrics", unwritable}, "cannot write the metrics to"},
+      {resume + Arguments{"--metrics", runs.saved}, "--metrics and --resume to be different"},
+      {resume + Arguments{"--dim", "16"},
+       "expected --dim 8, as in " + runs.saved + ", or none, got 16"},
+      {resume + Arguments{"--layers", "2"}, "expected --layers 1, as in"},
+      {resume + Arguments{"--attention", "causal_window:4"},
+       "expected --attention causal, as in " + runs.saved + ", or none, got causal_window:4"},
+      {resume + Arguments{"--dtype", "float64"}, "expected --dtype float32, as in"},
+      {{"--resume", runs.saved, "--save", runs.path("copy")},
+       "expected --steps or --text with --resume and --save, got neither"},
+      {{"--resume", runs.text}, "in '" + runs.text + "'"}};
+  for (const auto& [arguments, expected] : cases) {
+    const std::string& complaint = expected;
+    CAPTURE(complaint);
+    const Ended ended = runs.run(arguments);
+    CHECK(ended.code > 0);
+    contains(ended.err + ended.out, complaint);
+    CHECK(ended.err.size() + ended.out.size() < 1000);
+    CHECK(ended.out.find("step 1/") == std::string::npos);
+  }
+  CHECK(file_text(runs.saved) == before);
+  CHECK(runs.files() == files);
+}
+
+TEST_CASE("train_transformer: what is resumed is saved, with its settings") {
+  if (!is_built()) return;
+  const Runs runs;
+  REQUIRE(runs.run(runs.fresh(4) + Arguments{"--save", runs.saved}).code == 0);
+  CHECK(step_of(runs.saved) == 4);
+  const Arguments on{"--resume", runs.saved, "--generate", "0"};
+  REQUIRE(runs.run(on + Arguments{"--steps", "7"}).code == 0);  // the text is known, too
+  CHECK(step_of(runs.saved) == 7);
+  REQUIRE(
+      runs.run(on + Arguments{"--steps", "9", "--dim", "8", "--save", runs.path("other")}).code ==
+      0);
+  CHECK(step_of(runs.saved) == 7);
+  CHECK(step_of(runs.path("other")) == 9);
+  const auto kept = sash::optim::checkpoint_info(runs.path("other")).extra;
+  CHECK(kept.at("dim") == "8");
+  CHECK(kept.at("steps") == "9");
+  CHECK(kept.at("seed") == "1");
+}
+
+TEST_CASE(
+    "train_transformer: every signal that can be caught saves, and training goes on from it") {
+  if (!is_built()) return;
+  for (const int signal : {SIGTERM, SIGHUP, SIGINT, SIGUSR1, SIGPIPE}) {
+    CAPTURE(signal);
+    const Runs runs;
+    const Arguments arguments = runs.fresh(1000000) + Arguments{"--metrics", runs.metrics};
+    ChildProcess child(runs.command(arguments + Arguments{"--save", runs.saved}), runs.path("log"));
+    REQUIRE(ChildProcess::soon([&] { return lines_of(runs.metrics).size() >= 3; }));
+    child.send(signal);
+    CHECK(child.wait() == 128 + signal);
+    contains(child.err(), "stopped by SIG");
+    CHECK(step_of(runs.saved) == static_cast<int64_t>(lines_of(runs.metrics).size()));
+  }
+}
+
+TEST_CASE("train_transformer: training is saved when nobody reads its output") {
+  if (!is_built()) return;
+  const Runs runs;
+  const Arguments arguments{"--save", runs.saved, "--metrics", runs.metrics};
+  ChildProcess child(runs.command(runs.fresh(1000000) + arguments), runs.path("log"),
+                     {.stdout_is_a_pipe = true});
+  REQUIRE(ChildProcess::soon([&] { return !lines_of(runs.metrics).empty(); }));
+  child.close_stdout();
+  CHECK(child.wait() == 128 + SIGPIPE);
+  CHECK(step_of(runs.saved) == static_cast<int64_t>(lines_of(runs.metrics).size()));
+}
+
+TEST_CASE("train_transformer: a signal that was ignored stays so") {
+  if (!is_built()) return;
+  const Runs runs;
+  ChildProcess child(runs.command(runs.fresh(300) + Arguments{"--metrics", runs.metrics}),
+                     runs.path("log"), {.ignored_signal = SIGHUP});
+  REQUIRE(ChildProcess::soon([&] { return !lines_of(runs.metrics).empty(); }));
+  child.send(SIGHUP);
+  CHECK(child.wait() == 0);
+  CHECK(lines_of(runs.metrics).size() == 300);
+}
+
+TEST_CASE("train_transformer: a stopped run and its continuation give the bits of one run") {
+  if (!is_built()) return;
+  const Runs runs;
+  const std::string whole = runs.path("whole");
+  REQUIRE(runs.run(runs.fresh(400) + Arguments{"--save", whole, "--dropout", "0.1"}).code == 0);
+  ChildProcess child(runs.command(runs.fresh(400) + Arguments{"--save", runs.saved, "--dropout",
+                                                              "0.1", "--metrics", runs.metrics}),
+                     runs.path("log"));
+  REQUIRE(ChildProcess::soon([&] { return lines_of(runs.metrics).size() >= 20; }));
+  child.send(SIGTERM);
+  const int code = child.wait();
+  CHECK((code == 128 + SIGTERM || code == 0));
+  REQUIRE(runs.run({"--resume", runs.saved, "--text", runs.text, "--generate", "0"}).code == 0);
+  CHECK(step_of(runs.saved) == 400);
+  CHECK(file_text(runs.saved) == file_text(whole));
+}
+
+TEST_CASE("train_transformer: --save-every leaves something to a run that is killed") {
+  if (!is_built()) return;
+  const Runs runs;
+  ChildProcess child(
+      runs.command(runs.fresh(1000000) + Arguments{"--save", runs.saved, "--save-every", "2"}),
+      runs.path("log"));
+  REQUIRE(ChildProcess::soon([&] { return fs::exists(runs.saved); }));
+  child.send(SIGKILL);
+  CHECK(child.wait() == -SIGKILL);
+  CHECK(step_of(runs.saved) >= 2);
+  CHECK(step_of(runs.saved) % 2 == 0);
+}
+
+TEST_CASE("train_transformer: NaN and infinity stop the training and are never saved") {
+  if (!is_built()) return;
+  const Runs runs;
+  REQUIRE(runs.run(runs.fresh(3) + Arguments{"--save", runs.saved}).code == 0);
+  const std::string before = file_text(runs.saved);
+  const Ended ended = runs.run({"--resume", runs.saved, "--steps", "200", "--lr", "1e30",
+                                "--generate", "0", "--save-every", "0"});
+  CHECK(ended.code == 1);
+  contains(ended.err, "train_transformer: expected a finite ");
+  contains(ended.err, " at step ");
+  contains(ended.err, ", got ");
+  contains(ended.err, runs.saved + " is the last good checkpoint");
+  CHECK(file_text(runs.saved) == before);
+}
+
+TEST_CASE("train_transformer: a full disk leaves the last checkpoint") {
+  if (!is_built()) return;
+  const Runs runs;
+  REQUIRE(runs.run(runs.fresh(3) + Arguments{"--save", runs.saved}).code == 0);
+  const std::string before = file_text(runs.saved);
+  const int64_t files = runs.files();
+  const Ended ended =
+      runs.run({"--resume", runs.saved, "--steps", "6", "--generate", "0", "--save-every", "4"},
+               {.most_file_bytes = 4096});
+  CHECK(ended.code == 1);
+  contains(ended.err, "warning: step 4 is not saved: save_safetensors: cannot write");
+  contains(ended.err, "error: save_safetensors: cannot write '" + runs.saved + "'");
+  CHECK(file_text(runs.saved) == before);
+  CHECK(runs.files() == files);
+}
+
+TEST_CASE("train_transformer: metrics hold every step once, and the last validation") {
+  if (!is_built()) return;
+  const Runs runs;
+  const Arguments to{"--metrics", runs.metrics};
+  const auto check = [&](size_t steps) {
+    const auto lines = lines_of(runs.metrics);
+    REQUIRE(lines.size() == steps);
+    for (size_t i = 0; i < steps; ++i) CHECK(lines[i]["step"] == i + 1);
+    CHECK(lines.back()["val_loss"].is_number());
+  };
+  REQUIRE(runs.run(runs.fresh(6) + to + Arguments{"--save", runs.saved}).code == 0);
+  check(6);
+  const Arguments on = Arguments{"--resume", runs.saved, "--generate", "0"} + to;
+  REQUIRE(runs.run(on + Arguments{"--steps", "9", "--save", runs.path("other")}).code == 0);
+  check(9);
+  std::ofstream(runs.metrics, std::ios::app) << "{\"step\": 10, \"lo";  // cut short
+  REQUIRE(runs.run(on + Arguments{"--steps", "8"}).code == 0);          // from 6: 7 and 8 are new
+  check(8);
+
+  std::ofstream(runs.path("diary")) << "Dear diary,\nit rains.\n";
+  const Ended ended = runs.run(runs.fresh(2) + Arguments{"--metrics", runs.path("diary")});
+  CHECK(ended.code == 1);
+  contains(ended.err, "expected metrics in line 1 of " + runs.path("diary"));
+  CHECK(file_text(runs.path("diary")) == "Dear diary,\nit rains.\n");
+}
+
+TEST_CASE("train_transformer: a checkpoint alone writes") {
+  if (!is_built()) return;
+  const Runs runs;
+  REQUIRE(runs.run(runs.fresh(3) + Arguments{"--save", runs.saved}).code == 0);
+  fs::remove(runs.text);
+  const std::string before = file_text(runs.saved);
+  const Arguments write{"--resume", runs.saved, "--generate", "50", "--prompt", "and 4"};
+  const Ended ended = runs.run(write);
+  CHECK(ended.code == 0);
+  contains(ended.out, "no training");
+  contains(ended.out, "----\nand 4");
+  CHECK(runs.run(write).out == ended.out);
+  CHECK(runs.run(write + Arguments{"--seed", "8"}).out != ended.out);
+  CHECK(file_text(runs.saved) == before);
+}

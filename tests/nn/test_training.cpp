@@ -1,0 +1,155 @@
+#include <doctest/doctest.h>
+#include <sash/core/backend.h>
+#include <sash/nn/layers/activation.h>
+#include <sash/nn/layers/dropout.h>
+#include <sash/nn/layers/linear.h>
+#include <sash/nn/layers/sequential.h>
+#include <sash/ops/loss/mse_loss.h>
+#include <sash/optim/adam.h>
+#include <sash/optim/checkpoint.h>
+#include <sash/optim/clip.h>
+#include <sash/optim/sgd.h>
+#include <sash/tensor/factories.h>
+#include <sash/tensor/random.h>
+#include <sash/tensor/io/safetensors.h>
+
+#include "../support/temporary_folder.h"
+
+using namespace sash;
+
+namespace {
+
+nn::Sequential make_net() {
+  return nn::Sequential(nn::Linear(4, 16), nn::Tanh(), nn::Dropout(0.2), nn::Linear(16, 1));
+}
+
+double train_step(nn::Module& net, optim::Optimizer& optimizer) {
+  const Tensor x = randn({8, 4});
+  optimizer.zero_grad();
+  const Tensor loss = mse_loss(net(x), x.sum({1}, true));
+  loss.backward();
+  optim::clip_grad_norm_(net.parameters(), 1);
+  optimizer.step();
+  return loss.item<double>();
+}
+
+std::vector<float> all_elements(const nn::Module& net) {
+  std::vector<float> all;
+  for (const Tensor& p : net.parameters()) {
+    const std::vector<float> part = p.to_vector<float>();
+    all.insert(all.end(), part.begin(), part.end());
+  }
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("training lowers the loss") {
+  manual_seed(1);
+  nn::Sequential net = make_net();
+  optim::AdamW adamw(net.parameters(), {.lr = 0.01});
+  double early = 0, late = 0;
+  for (int step = 0; step < 20; ++step) early += train_step(net, adamw);
+  for (int step = 0; step < 300; ++step) train_step(net, adamw);
+  for (int step = 0; step < 20; ++step) late += train_step(net, adamw);
+  CHECK(late < 0.5 * early);
+}
+
+TEST_CASE("a run resumed from a checkpoint goes on bit for bit") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("run.safetensors");
+  manual_seed(2);
+  nn::Sequential net = make_net();
+  optim::AdamW adamw(net.parameters());
+  for (int step = 0; step < 5; ++step) {
+    adamw.set_lr(1e-3 * (step + 1));
+    train_step(net, adamw);
+  }
+  optim::save_checkpoint(path, net, adamw, {.step = 5, .extra = {{"data.position", "17"}}});
+  std::vector<double> losses;
+  for (int step = 0; step < 5; ++step) losses.push_back(train_step(net, adamw));
+
+  manual_seed(99);
+  nn::Sequential resumed = make_net();
+  optim::AdamW fresh(resumed.parameters());
+  train_step(resumed, fresh);
+  const optim::CheckpointInfo info = optim::load_checkpoint(path, resumed, fresh);
+  CHECK(info.step == 5);
+  CHECK(info.extra == std::map<std::string, std::string>{{"data.position", "17"}});
+  CHECK(fresh.lr() == adamw.lr());
+  for (int step = 0; step < 5; ++step) CHECK(train_step(resumed, fresh) == losses[size_t(step)]);
+  CHECK(all_elements(resumed) == all_elements(net));
+
+  nn::Sequential alone = make_net();
+  optim::load_model(path, alone);
+  save_safetensors(folder.file("model.safetensors"), alone.state_dict());
+  nn::Sequential again = make_net();
+  optim::load_model(folder.file("model.safetensors"), again);
+  CHECK(all_elements(again) == all_elements(alone));
+}
+
+TEST_CASE("what a checkpoint says of its run is read without its tensors") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("run.safetensors");
+  nn::Sequential net(nn::Linear(512, 512));
+  optim::AdamW adamw(net.parameters());
+  optim::save_checkpoint(path, net, adamw, {.step = 7, .extra = {{"corpus", "a.txt"}}});
+  reset_peak_memory(kCPU);
+  const int64_t before = memory_stats(kCPU).current;
+  const optim::CheckpointInfo info = optim::checkpoint_info(path);
+  CHECK(memory_stats(kCPU).peak == before);
+  CHECK(info.step == 7);
+  CHECK(info.extra == std::map<std::string, std::string>{{"corpus", "a.txt"}});
+  CHECK(load_safetensors_metadata(path) == load_safetensors(path).metadata);
+  CHECK_THROWS_AS(optim::checkpoint_info(folder.file("absent")), IoError);
+}
+
+TEST_CASE("a checkpoint of something else changes nothing") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("run.safetensors");
+  manual_seed(3);
+  nn::Sequential net = make_net();
+  optim::AdamW adamw(net.parameters());
+  optim::save_checkpoint(path, net, adamw);
+  const std::vector<float> before = all_elements(net);
+
+  manual_seed(4);
+  nn::Sequential other = make_net();
+  const std::vector<float> untouched = all_elements(other);
+  const RandomState random = random_state();
+  optim::SGD sgd(other.parameters());
+  CHECK_THROWS_WITH_AS(
+      optim::load_checkpoint(path, other, sgd),
+      ("SGD.load_state_dict: missing param_groups.0.momentum, param_groups.0.dampening, "
+       "param_groups.0.nesterov; unexpected param_groups.0.beta1, param_groups.0.beta2, "
+       "param_groups.0.eps; in '" +
+       path + "'")
+          .c_str(),
+      ValueError);
+  CHECK(all_elements(other) == untouched);
+  CHECK(random_state() == random);
+
+  nn::Sequential larger(nn::Linear(4, 17), nn::Tanh());
+  optim::AdamW larger_adamw(larger.parameters());
+  CHECK_THROWS_AS(optim::load_checkpoint(path, larger, larger_adamw), ValueError);
+
+  save_safetensors(folder.file("plain.safetensors"), net.state_dict());
+  CHECK_THROWS_WITH_AS(
+      optim::load_checkpoint(folder.file("plain.safetensors"), net, adamw),
+      doctest::Contains("load_checkpoint: expected metadata 'step', got none; in '/"), FormatError);
+  CHECK_THROWS_AS(optim::load_checkpoint(folder.file("absent"), net, adamw), IoError);
+  CHECK(all_elements(net) == before);
+}
+
+TEST_CASE("steady training asks the system for no memory") {
+  manual_seed(5);
+  nn::Sequential net = make_net();
+  optim::AdamW adamw(net.parameters());
+  for (int step = 0; step < 3; ++step) train_step(net, adamw);
+  const MemoryStats before = memory_stats(kCPU);
+  for (int step = 0; step < 100; ++step) train_step(net, adamw);
+  const MemoryStats after = memory_stats(kCPU);
+  CHECK(after.current == before.current);
+  // Sanitizer builds run without the allocator's cache.
+  if (before.cached > 0) CHECK(after.system_allocations == before.system_allocations);
+}

@@ -1,0 +1,293 @@
+#include <doctest/doctest.h>
+#include <sash/nn/models/causal_lm.h>
+#include <sash/nn/attention/packed_heads.h>
+#include <sash/nn/models/transformer.h>
+#include <sash/ops/loss/cross_entropy.h>
+#include <sash/tensor/factories.h>
+#include <sash/tensor/autograd/gradcheck.h>
+#include <sash/tensor/random.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "../support/plain_attention.h"
+
+using namespace sash;
+using testing::keys;
+using testing::largest_difference;
+using testing::plain_heads;
+using testing::plain_linear;
+using testing::PlainRules;
+using testing::Values;
+
+namespace {
+
+using Names = std::vector<std::string>;
+const TensorOptions kDouble{.dtype = DType::float64};
+
+// Self-attention of one sequence x [S, E], causal or not, in plain loops.
+Values plain_attention(const Values& x, nn::MultiheadAttention& m, bool causal) {
+  const auto part = [&](int64_t n) {
+    const auto rows = [&](const Tensor& p) { return p.narrow(0, n * m.dim(), m.dim()); };
+    return plain_linear(x, rows(m.in_proj_weight).to_vector<double>(),
+                        rows(m.in_proj_bias).to_vector<double>());
+  };
+  PlainRules rules{size_t(m.heads()), size_t(m.heads()), size_t(m.head_dim())};
+  if (causal) rules.visible = [](size_t, size_t i, size_t j) { return j <= i; };
+  return plain_linear(plain_heads(part(0), part(1), part(2), rules),
+                      m.out_proj.weight.to_vector<double>(), m.out_proj.bias.to_vector<double>());
+}
+
+nn::MultiheadAttention attention_with_biases(int64_t dim, int64_t heads) {
+  nn::MultiheadAttention attention(dim, heads);
+  attention.to(DType::float64);
+  for (auto& [name, p] : attention.state_dict()) p.copy_(randn(p.shape(), kDouble));
+  return attention;
+}
+
+nn::CausalLM small_lm(double dropout = 0) {
+  return nn::CausalLM(
+      {.vocab = 11, .context = 6, .dim = 8, .heads = 2, .layers = 2, .dropout = dropout});
+}
+
+}  // namespace
+
+TEST_CASE("keys of attention, layers and encoders are PyTorch's") {
+  CHECK(keys(nn::MultiheadAttention(8, 2)) ==
+        Names{"in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias"});
+  CHECK(keys(nn::MultiheadAttention(8, 2, {.bias = false})) ==
+        Names{"in_proj_weight", "out_proj.weight"});
+  const Names layer{"self_attn.in_proj_weight",
+                    "self_attn.in_proj_bias",
+                    "self_attn.out_proj.weight",
+                    "self_attn.out_proj.bias",
+                    "linear1.weight",
+                    "linear1.bias",
+                    "linear2.weight",
+                    "linear2.bias",
+                    "norm1.weight",
+                    "norm1.bias",
+                    "norm2.weight",
+                    "norm2.bias"};
+  CHECK(keys(nn::TransformerEncoderLayer({.dim = 8, .heads = 2})) == layer);
+  Names encoder;
+  for (const std::string& key : layer) encoder.push_back("layers.0." + key);
+  encoder.insert(encoder.end(), {"norm.weight", "norm.bias"});
+  CHECK(keys(nn::TransformerEncoder({.dim = 8, .heads = 2, .layers = 1, .final_norm = true})) ==
+        encoder);
+  Names lm{"token_embedding.weight", "position_embedding.weight"};
+  lm.insert(lm.end(), encoder.begin(), encoder.end());
+  lm.push_back("head.weight");
+  CHECK(keys(nn::CausalLM({.vocab = 5, .context = 4, .dim = 8, .heads = 2, .layers = 1})) == lm);
+}
+
+TEST_CASE("multi-head attention against plain loops") {
+  manual_seed(1);
+  nn::MultiheadAttention attention = attention_with_biases(6, 3);
+  const Tensor x = randn({1, 5, 6}, kDouble);
+  const Values all = plain_attention(x.to_vector<double>(), attention, false);
+  const Values causal = plain_attention(x.to_vector<double>(), attention, true);
+  CHECK(largest_difference(attention(x), tensor(all, {1, 5, 6})) < 1e-12);
+  CHECK(largest_difference(attention(x, AttentionMask::causal()), tensor(causal, {1, 5, 6})) <
+        1e-12);
+  // Separate queries, keys and values go through thirds of the same projection.
+  const Tensor copy = x.clone();
+  CHECK(largest_difference(attention(x, copy, copy), tensor(all, {1, 5, 6})) < 1e-12);
+  const Tensor last = attention(x.narrow(1, 3, 2), x, x, AttentionMask::causal());
+  CHECK(largest_difference(last, tensor(causal, {1, 5, 6}).narrow(1, 3, 2)) < 1e-12);
+}
+
+TEST_CASE("packed heads are views with a gradient of their own") {
+  manual_seed(2);
+  const Tensor packed = randn({2, 3, 12}, kDouble).requires_grad_();
+  const auto parts = nn::split_packed_heads(packed, 2);
+  for (int64_t i = 0; i < 3; ++i) {
+    const Tensor plain = packed.narrow(2, 4 * i, 4).reshape({2, 3, 2, 2}).transpose(1, 2);
+    CHECK(largest_difference(parts[size_t(i)], plain) == 0);
+    CHECK(largest_difference(nn::split_heads(packed.narrow(2, 4 * i, 4), 2), plain) == 0);
+  }
+  CHECK(parts[2].data<const double>() == packed.data<const double>() + 8);
+  const auto product = [](const std::vector<Tensor>& in) {
+    const auto [q, k, v] = nn::split_packed_heads(in[0], 2);
+    return q * k * k + v * v;
+  };
+  CHECK(gradcheck(product, {packed}).ok);
+  CHECK(gradgradcheck(product, {packed}).ok);
+  const auto second = [](const std::vector<Tensor>& in) {
+    return nn::merge_heads(nn::split_packed_heads(in[0], 2)[1]);
+  };
+  CHECK(gradcheck(second, {packed}).ok);
+  CHECK(gradgradcheck(second, {packed}).ok);
+  // Four heads of queries share one of keys and one of values.
+  const auto shared = nn::split_packed_heads(packed, 4, 1);
+  for (int64_t i = 0; i < 3; ++i) {
+    const int64_t heads = i == 0 ? 4 : 1, first = i == 0 ? 0 : 2 * (3 + i);
+    const Tensor plain = packed.narrow(2, first, 2 * heads);
+    CHECK(largest_difference(shared[size_t(i)], nn::split_heads(plain, heads)) == 0);
+  }
+  const auto grouped = [](const std::vector<Tensor>& in) {
+    const auto [q, k, v] = nn::split_packed_heads(in[0], 4, 1);
+    return q * k * k + v * v;
+  };
+  CHECK(gradcheck(grouped, {packed}).ok);
+  CHECK(gradgradcheck(grouped, {packed}).ok);
+  CHECK_THROWS_WITH_AS(
+      nn::split_packed_heads(packed, 5),
+      "split_packed_heads: expected a last extent divisible by 5 + 2 * 5, got [2, 3, 12]",
+      ShapeError);
+}
+
+TEST_CASE("gradients through encoder layers of both kinds") {
+  for (const bool norm_first : {false, true}) {
+    manual_seed(3);
+    nn::TransformerEncoder encoder({.dim = 4,
+                                    .heads = 2,
+                                    .layers = 2,
+                                    .feedforward = 6,
+                                    .dropout = 0,
+                                    .activation = nn::Activation::gelu,
+                                    .norm_first = norm_first,
+                                    .final_norm = norm_first});
+    encoder.to(DType::float64);
+    const auto run = [&](const std::vector<Tensor>& in) {
+      return encoder(in[0], AttentionMask::causal());
+    };
+    std::vector<Tensor> inputs{randn({2, 3, 4}, kDouble).requires_grad_()};
+    for (const Tensor& p : encoder.parameters()) inputs.push_back(p);
+    const GradcheckReport report = gradcheck(run, inputs);
+    CHECK_MESSAGE(report.ok, report.message());
+  }
+}
+
+TEST_CASE("a layer is its branches, in either order") {
+  manual_seed(4);
+  const Tensor x = randn({2, 5, 8});
+  for (const bool norm_first : {false, true}) {
+    nn::TransformerEncoderLayer layer({.dim = 8, .heads = 2, .norm_first = norm_first});
+    layer.eval();
+    nn::ReLU relu;
+    const auto feed = [&](const Tensor& y) { return layer.linear2(relu(layer.linear1(y))); };
+    Tensor expected;
+    if (norm_first) {
+      const Tensor y = x + layer.self_attn(layer.norm1(x));
+      expected = y + feed(layer.norm2(y));
+    } else {
+      const Tensor y = layer.norm1(x + layer.self_attn(x));
+      expected = layer.norm2(y + feed(y));
+    }
+    CHECK(largest_difference(layer(x), expected) == 0);
+    layer.train();
+    CHECK(largest_difference(layer(x), expected) > 0.01);  // dropout 0.1
+  }
+}
+
+TEST_CASE("a causal model sees no later token") {
+  manual_seed(5);
+  nn::CausalLM lm = small_lm();
+  const Tensor a = tensor<int64_t>({1, 2, 3, 4, 5}).view({1, 5});
+  const Tensor b = tensor<int64_t>({1, 2, 3, 9, 5}).view({1, 5});
+  const Tensor x = lm(a), y = lm(b);
+  CHECK(x.shape() == Shape{1, 5, 11});
+  CHECK(largest_difference(x.narrow(1, 0, 3), y.narrow(1, 0, 3)) == 0);
+  CHECK(largest_difference(x.narrow(1, 4, 1), y.narrow(1, 4, 1)) > 0);
+  // The position counts: equal tokens give different logits.
+  const Tensor same = lm(full({1, 2}, 3, {.dtype = DType::int64}));
+  CHECK(largest_difference(same.narrow(1, 0, 1), same.narrow(1, 1, 1)) > 0);
+  cross_entropy(x, b).backward();
+  for (const auto& parameter : lm.named_parameters()) {
+    CAPTURE(parameter.first);
+    CHECK(parameter.second.grad().defined());
+  }
+}
+
+TEST_CASE("tied weights of a causal model") {
+  nn::CausalLM lm(
+      {.vocab = 7, .context = 4, .dim = 4, .heads = 1, .layers = 1, .tie_weights = true});
+  nn::CausalLM loose({.vocab = 7, .context = 4, .dim = 4, .heads = 1, .layers = 1});
+  CHECK(lm.head.weight.is_same(lm.token_embedding.weight));
+  CHECK(loose.num_parameters() - lm.num_parameters() == 28);
+  CHECK(keys(lm) == keys(loose));
+}
+
+TEST_CASE("generation") {
+  manual_seed(6);
+  nn::CausalLM lm = small_lm(0.5);
+  for (auto& [name, p] : lm.state_dict()) p.mul_(8);  // far from uniform
+  const RandomState random = random_state();
+  const std::vector<int64_t> prompt{3, 1, 4};
+  const auto greedy = lm.generate(prompt, 9, {.temperature = 0});
+  REQUIRE(greedy.size() == 9);
+  CHECK(random_state() == random);
+  CHECK(lm.is_training());
+  lm.eval();
+  std::vector<int64_t> text = prompt;
+  for (const int64_t token : greedy) {
+    const std::vector<int64_t> window(text.size() > 6 ? text.end() - 6 : text.begin(), text.end());
+    const Tensor logits = lm(tensor(window, {1, int64_t(window.size())})).select(1, -1);
+    const Values values = logits.to_vector<double>();
+    CHECK(std::max_element(values.begin(), values.end()) - values.begin() == token);
+    text.push_back(token);
+  }
+  CHECK(lm.generate(prompt, 9, {.top_k = 1, .seed = 5}) == greedy);
+  CHECK(lm.generate(prompt, 30, {.seed = 1}) == lm.generate(prompt, 30, {.seed = 1}));
+  CHECK(lm.generate(prompt, 30, {.temperature = 5, .seed = 1}) !=
+        lm.generate(prompt, 30, {.temperature = 5, .seed = 2}));
+  CHECK(lm.generate(prompt, 0).empty());
+}
+
+TEST_CASE("samples follow the model's distribution") {
+  manual_seed(7);
+  nn::CausalLM lm({.vocab = 3, .context = 1, .dim = 4, .heads = 1, .layers = 1});
+  for (auto& [name, p] : lm.state_dict()) p.mul_(10);
+  const Values logits = lm(zeros({1, 1}, {.dtype = DType::int64})).to_vector<double>();
+  Values expected(3);
+  double total = 0;
+  for (size_t i = 0; i < 3; ++i) total += expected[i] = std::exp(logits[i] / 2);
+  Values seen(3, 0.0);
+  for (uint64_t seed = 0; seed < 2000; ++seed) {
+    ++seen[size_t(lm.generate({0}, 1, {.temperature = 2, .seed = seed})[0])];
+  }
+  for (size_t i = 0; i < 3; ++i) CHECK(std::abs(seen[i] / 2000 - expected[i] / total) < 0.04);
+}
+
+TEST_CASE("transformers refuse what they cannot be") {
+  CHECK_THROWS_WITH_AS(nn::MultiheadAttention(10, 4),
+                       "MultiheadAttention: expected dim divisible by heads, got 10 and 4",
+                       ValueError);
+  CHECK_THROWS_WITH_AS(nn::MultiheadAttention(8, 2, {.dropout = -0.1}),
+                       "MultiheadAttention: expected dropout in [0, 1], got -0.1", ValueError);
+  CHECK_THROWS_WITH_AS(nn::TransformerEncoder({.layers = 0}),
+                       "TransformerEncoder: expected a positive number of layers, got 0",
+                       ValueError);
+  CHECK_THROWS_WITH_AS(nn::TransformerEncoderLayer({.feedforward = -3}),
+                       "TransformerEncoderLayer: expected feedforward of at least 0, got -3",
+                       ValueError);
+  CHECK_THROWS_WITH_AS(nn::CausalLM({.vocab = 5}), "CausalLM: expected a positive context, got 0",
+                       ValueError);
+}
+
+TEST_CASE("transformers refuse what does not fit them") {
+  nn::MultiheadAttention attention(8, 2);
+  CHECK_THROWS_WITH_AS(attention(zeros({2, 3, 6})),
+                       "MultiheadAttention: expected x of shape [B, S, 8], got [2, 3, 6]",
+                       ShapeError);
+  CHECK_THROWS_WITH_AS(
+      attention(zeros({2, 3, 8}), zeros({2, 4, 8}), zeros({2, 5, 8})),
+      "MultiheadAttention: expected k and v of one shape and q of their batch size, got [2, 3, 8], "
+      "[2, 4, 8] and [2, 5, 8]",
+      ShapeError);
+  nn::CausalLM lm = small_lm();
+  CHECK_THROWS_WITH_AS(lm(zeros({1, 7}, {.dtype = DType::int64})),
+                       "CausalLM: expected tokens [B, T] with T at most 6, got [1, 7]", ShapeError);
+  CHECK_THROWS_WITH_AS(lm(zeros({1, 3})), "CausalLM: expected int64 tokens, got float32",
+                       DTypeError);
+  CHECK_THROWS_AS(lm(full({1, 3}, 11, {.dtype = DType::int64})), IndexError);
+  CHECK_THROWS_WITH_AS(lm.generate({}, 3),
+                       "CausalLM.generate: expected a prompt of at least one token, got none",
+                       ValueError);
+  CHECK_THROWS_WITH_AS(lm.generate({1}, 3, {.temperature = -1}),
+                       "CausalLM.generate: expected a temperature of at least 0, got -1",
+                       ValueError);
+  CHECK_THROWS_WITH_AS(lm.generate({1}, -1),
+                       "CausalLM.generate: expected a count of at least 0, got -1", ValueError);
+}

@@ -1,0 +1,144 @@
+// The largest numbers, absent devices and empty functions: typed errors, always.
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <sash/nn/attention/packed_heads.h>
+#include <sash/nn/attention/position_bias.h>
+#include <sash/sash.h>
+
+#include "../support/expect_error.h"
+#include "../support/temporary_folder.h"
+
+using namespace sash;
+using namespace sash::testing;
+
+namespace {
+
+constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
+
+class DefaultDevice {
+ public:
+  explicit DefaultDevice(Device device) : before_(default_device()) { set_default_device(device); }
+  ~DefaultDevice() { set_default_device(before_); }
+
+ private:
+  Device before_;
+};
+
+}  // namespace
+
+TEST_CASE("there is one CPU, whatever an index says") {
+  for (const int index : {5, -1}) {
+    const Device device{DeviceType::cpu, index};
+    const std::string message = "cpu: expected an index in [0, 1), got " + std::to_string(index);
+    expect_error<DeviceError>(message, [&] { zeros({2}, {.device = device}); });
+    expect_error<DeviceError>(message, [&] { zeros({0}, {.device = device}); });
+    expect_error<DeviceError>(message, [&] { ones({2}).to(device); });
+    expect_error<DeviceError>(message, [&] {
+      float memory[2] = {};
+      from_blob(memory, {2}, DType::float32, device);
+    });
+    expect_error<DeviceError>(message, [&] { set_default_device(device); });
+    expect_error<DeviceError>(message, [&] { memory_stats(device); });
+    expect_error<DeviceError>(message, [&] { synchronize(device); });
+    expect_error<DeviceError>(message, [&] { empty_cache(device); });
+    expect_error<DeviceError>(message, [&] { reset_peak_memory(device); });
+  }
+  CHECK(default_device() == kCPU);
+}
+
+TEST_CASE("empty functions are refused where they are given") {
+  const Tensor x = ones({2}, {.requires_grad = true});
+  expect_error<ValueError>("register_hook: expected a hook, got an empty function",
+                           [&] { x.clone().register_hook({}); });
+  expect_error<ValueError>("register_hook: expected a hook, got an empty function", [&] {
+    Tensor leaf = x;
+    leaf.register_hook({});
+  });
+  const std::function<Tensor(const Tensor&)> one;
+  const std::function<std::vector<Tensor>(const std::vector<Tensor>&)> many;
+  const std::function<Tensor(const std::vector<Tensor>&)> single;
+  const std::vector<Tensor> inputs{x};
+  expect_error<ValueError>("checkpoint: expected a function, got an empty one",
+                           [&] { checkpoint(one, x); });
+  expect_error<ValueError>("checkpoint: expected a function, got an empty one",
+                           [&] { checkpoint(many, inputs); });
+  expect_error<ValueError>("gradcheck: expected a function, got an empty one",
+                           [&] { gradcheck(many, inputs); });
+  expect_error<ValueError>("gradcheck: expected a function, got an empty one",
+                           [&] { gradcheck(single, inputs); });
+  expect_error<ValueError>("gradgradcheck: expected a function, got an empty one",
+                           [&] { gradgradcheck(many, inputs); });
+  expect_error<ValueError>("gradgradcheck: expected a function, got an empty one",
+                           [&] { gradgradcheck(single, inputs); });
+  expect_error<ValueError>("Linear.apply: expected a function, got an empty one",
+                           [] { nn::Linear(2, 2).apply({}); });
+}
+
+TEST_CASE("heads that do not divide are refused") {
+  const Tensor x = ones({2, 3, 8});
+  CHECK(nn::split_heads(x, 4).shape() == Shape{2, 4, 3, 2});
+  const auto refuses = [&](int64_t heads) {
+    expect_error<ShapeError>(
+        "split_heads: expected a last extent divisible by a positive number of heads, got [2, 3, "
+        "8] and " +
+            std::to_string(heads) + " heads",
+        [&] { nn::split_heads(x, heads); });
+  };
+  for (const int64_t heads : {int64_t{0}, int64_t{-2}, int64_t{3}, kHuge, -kHuge - 1})
+    refuses(heads);
+  expect_error<ShapeError>("split_heads: expected 3 axes, got [2]",
+                           [] { nn::split_heads(ones({2}), 1); });
+  expect_error<ShapeError>("merge_heads: expected 4 axes, got [2]",
+                           [] { nn::merge_heads(ones({2})); });
+  CHECK_THROWS_AS(nn::split_packed_heads(x, kHuge), ShapeError);
+  CHECK_THROWS_AS(nn::split_packed_heads(x, 2, kHuge), ShapeError);
+  CHECK_THROWS_AS(nn::split_packed_heads(x, 2, kHuge / 2 + 1), ShapeError);
+}
+
+TEST_CASE("more slopes than memory holds are refused with a typed error") {
+  CHECK_THROWS_AS(nn::alibi_slopes(kHuge), Error);
+  CHECK_THROWS_AS(nn::alibi_slopes(int64_t{1} << 50), Error);
+  CHECK(nn::alibi_slopes(2).to_vector<double>() == std::vector<double>{0.0625, 0.00390625});
+}
+
+TEST_CASE("the largest steps, starts and counts of views") {
+  const Tensor x = arange(0, 10).to(DType::float64).requires_grad_();
+  for (const int64_t step : {kHuge, kHuge - 1, kHuge / 2, int64_t{10}, int64_t{9}}) {
+    const Tensor y = x.slice(0, 1, std::nullopt, step);
+    CHECK(y.to_vector<double>() == std::vector<double>{1});
+    const std::vector<double> g = grad({y.sum()}, {x})[0].to_vector<double>();
+    CHECK(g == std::vector<double>{0, 1, 0, 0, 0, 0, 0, 0, 0, 0});
+  }
+  CHECK(x.slice(0, 0, 9, 9).numel() == 1);
+  CHECK(x.slice(0, 0, 10, 9).numel() == 2);
+  CHECK(x.slice(0, kHuge, kHuge, kHuge).numel() == 0);
+  CHECK(x.slice(0, -kHuge - 1, kHuge).numel() == 10);
+  CHECK(x.slice(0, 5, -kHuge - 1).numel() == 0);
+  CHECK(ones({2, 0}).slice(1, 0, std::nullopt, kHuge).numel() == 0);
+  const Tensor one = ones({1}, {.dtype = DType::float64});
+  CHECK(unslice(one, {4}, 0, 3, kHuge).to_vector<double>() == std::vector<double>{0, 0, 0, 1});
+  CHECK_THROWS_AS(unslice(one, {4}, 0, kHuge, kHuge), ShapeError);
+  CHECK_THROWS_AS(unslice(ones({3}), {4}, 0, 1, kHuge), ShapeError);
+  CHECK_THROWS_AS(unslice(ones({3}), {4}, 0, 1, kHuge / 2 + 1), ShapeError);
+  CHECK_THROWS_AS(x.narrow(0, kHuge, kHuge), IndexError);
+  CHECK(split(x, kHuge).size() == 1);
+  CHECK(chunk(x, kHuge).size() == 10);
+  CHECK_THROWS_AS(ones({0, kHuge / 2, 4}).flatten(1, 2), ShapeError);
+}
+
+TEST_CASE("load_safetensors reads into the default device unless one is named") {
+  const TemporaryFolder folder;
+  save_safetensors(folder.file("x"), {{"a", ones({2})}});
+  CHECK(load_safetensors(folder.file("x")).tensors[0].second.device() == default_device());
+  CHECK(load_safetensors(folder.file("x"), kCPU).tensors[0].second.device() == kCPU);
+  if (!try_backend(DeviceType::cuda)) return;
+  const DefaultDevice card(kCUDA);
+  CHECK(load_safetensors(folder.file("x")).tensors[0].second.device() == kCUDA);
+  CHECK(load_safetensors(folder.file("x"), kCPU).tensors[0].second.device() == kCPU);
+}
