@@ -12,8 +12,8 @@
 
 #include <sash/ops/attention/attention.h>
 #include <sash/ops/index/gather.h>
-#include <sash/tensor/factories.h>
 #include <sash/tensor/autograd/grad_mode.h>
+#include <sash/tensor/factories.h>
 
 namespace sash::bench {
 

@@ -12,8 +12,8 @@
 #include <nlohmann/json.hpp>
 
 #include <sash/core/backend.h>
-#include <sash/ops/reduce/reduce.h>
 #include <sash/ops/elementwise/unary.h>
+#include <sash/ops/reduce/reduce.h>
 #include <sash/tensor/autograd/grad_mode.h>
 #include <sash/tensor/tensor.h>
 

@@ -7,18 +7,18 @@
 #include <sash/core/parallel.h>
 #include <sash/ops/elementwise/binary.h>
 #include <sash/ops/elementwise/compare.h>
-#include <sash/ops/loss/cross_entropy.h>
 #include <sash/ops/elementwise/dropout.h>
+#include <sash/ops/elementwise/gelu.h>
 #include <sash/ops/index/embedding.h>
 #include <sash/ops/index/gather.h>
-#include <sash/ops/elementwise/gelu.h>
-#include <sash/ops/norm/layer_norm.h>
 #include <sash/ops/linalg/matmul.h>
-#include <sash/ops/reduce/reduce.h>
+#include <sash/ops/loss/cross_entropy.h>
+#include <sash/ops/norm/layer_norm.h>
 #include <sash/ops/norm/softmax.h>
+#include <sash/ops/reduce/reduce.h>
 #include <sash/optim/adam.h>
-#include <sash/tensor/factories.h>
 #include <sash/tensor/autograd/grad_mode.h>
+#include <sash/tensor/factories.h>
 #include <sash/tensor/random.h>
 
 #include "bench.h"

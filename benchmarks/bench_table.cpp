@@ -3,8 +3,8 @@
 
 #include <CLI/CLI.hpp>
 
-#include <sash/tensor/factories.h>
 #include <sash/tensor/autograd/grad_mode.h>
+#include <sash/tensor/factories.h>
 
 #include "../tests/support/op_table.h"
 #include "bench.h"

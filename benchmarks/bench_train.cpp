@@ -2,16 +2,16 @@
 
 #include <CLI/CLI.hpp>
 
-#include <sash/nn/layers/embedding.h>
+#include <sash/nn/attention/packed_heads.h>
 #include <sash/nn/init.h>
+#include <sash/nn/layers/embedding.h>
 #include <sash/nn/layers/layer_norm.h>
 #include <sash/nn/layers/linear.h>
 #include <sash/nn/layers/module_list.h>
-#include <sash/nn/attention/packed_heads.h>
 #include <sash/ops/attention/attention.h>
-#include <sash/ops/loss/cross_entropy.h>
 #include <sash/ops/elementwise/dropout.h>
 #include <sash/ops/elementwise/gelu.h>
+#include <sash/ops/loss/cross_entropy.h>
 #include <sash/optim/adam.h>
 #include <sash/optim/clip.h>
 #include <sash/tensor/factories.h>

@@ -6,9 +6,10 @@ function(sash_headers)
   set(includes "")
   foreach(folder IN ITEMS core tensor ops nn optim)
     file(CREATE_LINK "${PROJECT_SOURCE_DIR}/${folder}" "${root}/${folder}" SYMBOLIC)
-    file(GLOB headers CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}"
+    file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}"
          "${PROJECT_SOURCE_DIR}/${folder}/*.h")
     list(REMOVE_ITEM headers core/plugin.h)
+    list(FILTER headers EXCLUDE REGEX "/kernels/")
     foreach(header IN LISTS headers)
       string(APPEND includes "#include \"${header}\"\n")
     endforeach()

@@ -5,8 +5,8 @@
 
 #include "../core/error.h"
 #include "../ops/checks.h"
-#include "../tensor/factories.h"
 #include "../tensor/autograd/grad_mode.h"
+#include "../tensor/factories.h"
 #include "../tensor/kernels/random.h"
 #include "../tensor/random.h"
 #include "../tensor/tensor_impl.h"

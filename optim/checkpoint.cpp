@@ -5,8 +5,8 @@
 #include "../core/error.h"
 #include "../core/quote.h"
 #include "../tensor/io/file_kind.h"
-#include "../tensor/random.h"
 #include "../tensor/io/safetensors.h"
+#include "../tensor/random.h"
 
 namespace sash::optim {
 namespace {

@@ -5,8 +5,8 @@
 #include "../core/small_vector.h"
 #include "../nn/check.h"
 #include "../ops/update/optimizer.h"
-#include "../tensor/factories.h"
 #include "../tensor/autograd/grad_mode.h"
+#include "../tensor/factories.h"
 
 namespace sash::optim {
 namespace {

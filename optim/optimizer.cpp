@@ -5,8 +5,8 @@
 #include <cstring>
 
 #include "../nn/check.h"
-#include "../tensor/factories.h"
 #include "../tensor/autograd/grad_mode.h"
+#include "../tensor/factories.h"
 #include "../tensor/tensor_impl.h"
 
 namespace sash::optim {

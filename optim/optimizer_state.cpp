@@ -2,8 +2,8 @@
 #include <string>
 
 #include "../nn/state_check.h"
-#include "../tensor/factories.h"
 #include "../tensor/autograd/grad_mode.h"
+#include "../tensor/factories.h"
 #include "optimizer.h"
 
 namespace sash::optim {

@@ -6,8 +6,8 @@
 #include <mutex>
 
 #include "../core/dispatch.h"
-#include "factories.h"
 #include "autograd/grad_mode.h"
+#include "factories.h"
 #include "kernels/memory.h"
 #include "tensor_impl.h"
 

@@ -14,8 +14,8 @@
 
 #include <sash/core/kernel.h>
 #include <sash/ops/kernels/attention.h>
-#include <sash/ops/kernels/update.h>
 #include <sash/ops/kernels/elementwise.h>
+#include <sash/ops/kernels/update.h>
 #include <sash/tensor/kernels/memory.h>
 
 namespace {

@@ -5,13 +5,13 @@
 #include <cmath>
 
 #include <sash/ops/elementwise/binary.h>
+#include <sash/ops/elementwise/unary.h>
 #include <sash/ops/loss/cross_entropy.h>
 #include <sash/ops/reduce/reduce.h>
-#include <sash/ops/elementwise/unary.h>
 #include <sash/optim/checkpoint.h>
 #include <sash/optim/clip.h>
-#include <sash/tensor/factories.h>
 #include <sash/tensor/autograd/grad_mode.h>
+#include <sash/tensor/factories.h>
 
 #include "settings.h"
 

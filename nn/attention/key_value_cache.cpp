@@ -4,8 +4,8 @@
 
 #include "../../ops/checks.h"
 #include "../../ops/shape/concat.h"
-#include "../../tensor/factories.h"
 #include "../../tensor/autograd/grad_mode.h"
+#include "../../tensor/factories.h"
 
 namespace sash::nn {
 namespace {

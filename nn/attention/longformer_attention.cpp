@@ -1,8 +1,8 @@
 #include "longformer_attention.h"
 
 #include "../../ops/elementwise/binary.h"
-#include "../../tensor/factories.h"
 #include "../../tensor/autograd/grad_mode.h"
+#include "../../tensor/factories.h"
 #include "packed_heads.h"
 
 namespace sash::nn {

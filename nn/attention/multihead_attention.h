@@ -5,8 +5,8 @@
 #include <string>
 
 #include "../../ops/attention/attention.h"
-#include "key_value_cache.h"
 #include "../layers/linear.h"
+#include "key_value_cache.h"
 
 namespace sash::nn {
 

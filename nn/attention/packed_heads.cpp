@@ -3,8 +3,8 @@
 #include "../../ops/checks.h"
 #include "../../ops/shape/concat.h"
 #include "../../ops/shape/copy.h"
-#include "../../tensor/factories.h"
 #include "../../tensor/autograd/node.h"
+#include "../../tensor/factories.h"
 #include "../../tensor/tensor_impl.h"
 
 namespace sash::nn {

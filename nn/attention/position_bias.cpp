@@ -5,8 +5,8 @@
 #include <cstdlib>
 
 #include "../../ops/index/gather.h"
-#include "../../tensor/factories.h"
 #include "../../tensor/autograd/grad_mode.h"
+#include "../../tensor/factories.h"
 #include "../check.h"
 
 namespace sash::nn {

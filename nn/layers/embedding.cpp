@@ -2,8 +2,8 @@
 
 #include "../../tensor/factories.h"
 #include "../check.h"
-#include "embedding.h"
 #include "../init.h"
+#include "embedding.h"
 
 namespace sash::nn {
 

@@ -2,8 +2,8 @@
 
 #include <cmath>
 
-#include "../../ops/elementwise/binary.h"
 #include "../../ops/checks.h"
+#include "../../ops/elementwise/binary.h"
 #include "../check.h"
 #include "../init.h"
 

@@ -3,10 +3,10 @@
 #include <numeric>
 
 #include "../../core/philox.h"
-#include "../../tensor/factories.h"
 #include "../../tensor/autograd/grad_mode.h"
-#include "causal_lm.h"
+#include "../../tensor/factories.h"
 #include "../check.h"
+#include "causal_lm.h"
 
 namespace sash::nn {
 namespace {

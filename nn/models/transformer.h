@@ -1,11 +1,11 @@
 #pragma once
 
+#include "../attention/multihead_attention.h"
 #include "../layers/activation.h"
 #include "../layers/dropout.h"
 #include "../layers/layer_norm.h"
 #include "../layers/linear.h"
 #include "../layers/module_list.h"
-#include "../attention/multihead_attention.h"
 
 namespace sash::nn {
 

@@ -4,13 +4,13 @@
 #include <cmath>
 #include <limits>
 
-#include "../../tensor/factories.h"
 #include "../../tensor/autograd/node.h"
+#include "../../tensor/factories.h"
 #include "../../tensor/random.h"
-#include "attention_call.h"
-#include "../shape/concat.h"
 #include "../kernels/attention.h"
 #include "../reduce/reduce.h"
+#include "../shape/concat.h"
+#include "attention_call.h"
 
 namespace sash {
 

@@ -5,10 +5,10 @@
 
 #include "../../core/kernel.h"
 #include "../../core/quote.h"
-#include "../../tensor/factories.h"
 #include "../../tensor/autograd/grad_mode.h"
-#include "block_map.h"
+#include "../../tensor/factories.h"
 #include "../checks.h"
+#include "block_map.h"
 #include "mask/mask_part.h"
 
 namespace sash {

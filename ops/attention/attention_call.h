@@ -7,8 +7,8 @@
 #include "../../core/error.h"
 #include "../../core/small_vector.h"
 
-#include "attention.h"
 #include "../kernels/block_map.h"
+#include "attention.h"
 
 /// One call of attention, checked; what the kernels and the plain ops both start from.
 namespace sash {

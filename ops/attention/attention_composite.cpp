@@ -3,16 +3,16 @@
 
 #include "../../tensor/factories.h"
 #include "../../tensor/random.h"
-#include "attention_call.h"
 #include "../elementwise/binary.h"
 #include "../elementwise/compare.h"
 #include "../elementwise/dropout.h"
-#include "../index/gather.h"
-#include "../linalg/matmul.h"
-#include "../reduce/reduce.h"
-#include "../norm/softmax.h"
 #include "../elementwise/unary.h"
 #include "../elementwise/where.h"
+#include "../index/gather.h"
+#include "../linalg/matmul.h"
+#include "../norm/softmax.h"
+#include "../reduce/reduce.h"
+#include "attention_call.h"
 
 /// Attention as plain ops on the whole matrix of scores.
 namespace sash {

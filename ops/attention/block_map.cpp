@@ -7,8 +7,8 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "../../tensor/factories.h"
 #include "../../tensor/autograd/grad_mode.h"
+#include "../../tensor/factories.h"
 
 namespace sash {
 namespace {

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "../../core/backend.h"
-#include "mask/attention_mask.h"
 #include "../kernels/block_map.h"
+#include "mask/attention_mask.h"
 #include "mask/mask_part.h"
 
 /// From a mask's expression to the lists that kernels walk.

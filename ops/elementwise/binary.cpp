@@ -1,12 +1,12 @@
 #include "binary.h"
 
-#include "../../tensor/factories.h"
 #include "../../tensor/autograd/node.h"
+#include "../../tensor/factories.h"
 #include "../checks.h"
-#include "compare.h"
 #include "../kernels/elementwise.h"
-#include "promotion.h"
 #include "../reduce/reduce.h"
+#include "compare.h"
+#include "promotion.h"
 #include "unary.h"
 #include "where.h"
 

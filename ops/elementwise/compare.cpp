@@ -1,7 +1,7 @@
 #include "compare.h"
 
-#include "../../tensor/factories.h"
 #include "../../tensor/autograd/grad_mode.h"
+#include "../../tensor/factories.h"
 #include "../checks.h"
 #include "../kernels/elementwise.h"
 #include "promotion.h"

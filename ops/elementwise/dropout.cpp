@@ -1,13 +1,13 @@
 #include "dropout.h"
 
+#include "../../tensor/autograd/node.h"
 #include "../../tensor/factories.h"
 #include "../../tensor/kernels/random.h"
-#include "../../tensor/autograd/node.h"
 #include "../../tensor/random.h"
-#include "binary.h"
 #include "../checks.h"
-#include "compare.h"
 #include "../kernels/elementwise.h"
+#include "binary.h"
+#include "compare.h"
 
 namespace sash {
 

@@ -2,11 +2,11 @@
 
 #include <numbers>
 
-#include "../../tensor/factories.h"
 #include "../../tensor/autograd/node.h"
-#include "binary.h"
+#include "../../tensor/factories.h"
 #include "../checks.h"
 #include "../kernels/elementwise.h"
+#include "binary.h"
 #include "unary.h"
 
 namespace sash {

@@ -1,13 +1,13 @@
+#include "../../tensor/autograd/node.h"
 #include "../../tensor/factories.h"
 #include "../../tensor/kernels/memory.h"
-#include "../../tensor/autograd/node.h"
 #include "../../tensor/tensor_impl.h"
-#include "binary.h"
 #include "../checks.h"
-#include "../shape/copy.h"
 #include "../kernels/elementwise.h"
-#include "promotion.h"
 #include "../reduce/reduce.h"
+#include "../shape/copy.h"
+#include "binary.h"
+#include "promotion.h"
 #include "unary.h"
 
 /// The members of `Tensor` that write over its elements. Where a backward pass needs elements from

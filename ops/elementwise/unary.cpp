@@ -5,12 +5,12 @@
 #include <limits>
 #include <numbers>
 
-#include "../../tensor/factories.h"
 #include "../../tensor/autograd/node.h"
-#include "binary.h"
+#include "../../tensor/factories.h"
 #include "../checks.h"
-#include "compare.h"
 #include "../kernels/elementwise.h"
+#include "binary.h"
+#include "compare.h"
 #include "promotion.h"
 #include "where.h"
 

@@ -1,11 +1,11 @@
 #include "where.h"
 
-#include "../../tensor/factories.h"
 #include "../../tensor/autograd/node.h"
+#include "../../tensor/factories.h"
 #include "../checks.h"
 #include "../kernels/elementwise.h"
-#include "promotion.h"
 #include "../reduce/reduce.h"
+#include "promotion.h"
 
 namespace sash {
 

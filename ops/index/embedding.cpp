@@ -1,10 +1,10 @@
 #include "embedding.h"
 
-#include "../../tensor/factories.h"
 #include "../../tensor/autograd/node.h"
-#include "index_checks.h"
+#include "../../tensor/factories.h"
 #include "../kernels/index.h"
 #include "../rows.h"
+#include "index_checks.h"
 
 namespace sash {
 

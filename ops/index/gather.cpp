@@ -1,9 +1,9 @@
 #include "gather.h"
 
-#include "../../tensor/factories.h"
 #include "../../tensor/autograd/node.h"
-#include "index_checks.h"
+#include "../../tensor/factories.h"
 #include "../kernels/index.h"
+#include "index_checks.h"
 
 namespace sash {
 

@@ -1,11 +1,11 @@
 #include "linear.h"
 
-#include "../../tensor/factories.h"
 #include "../../tensor/autograd/node.h"
+#include "../../tensor/factories.h"
 #include "../checks.h"
 #include "../kernels/linalg.h"
-#include "matmul.h"
 #include "../reduce/reduce.h"
+#include "matmul.h"
 
 namespace sash {
 

@@ -1,7 +1,7 @@
 #include "matmul.h"
 
-#include "../../tensor/factories.h"
 #include "../../tensor/autograd/node.h"
+#include "../../tensor/factories.h"
 #include "../checks.h"
 #include "../kernels/linalg.h"
 #include "../reduce/reduce.h"

@@ -1,18 +1,18 @@
 #include "cross_entropy.h"
 
-#include "../../tensor/factories.h"
 #include "../../tensor/autograd/node.h"
-#include "../elementwise/binary.h"
+#include "../../tensor/factories.h"
 #include "../checks.h"
+#include "../elementwise/binary.h"
 #include "../elementwise/compare.h"
+#include "../elementwise/unary.h"
+#include "../elementwise/where.h"
 #include "../index/gather.h"
 #include "../index/index_checks.h"
 #include "../kernels/loss.h"
+#include "../norm/softmax.h"
 #include "../reduce/reduce.h"
 #include "../rows.h"
-#include "../norm/softmax.h"
-#include "../elementwise/unary.h"
-#include "../elementwise/where.h"
 
 namespace sash {
 

@@ -1,12 +1,12 @@
 #include "mse_loss.h"
 
-#include "../../tensor/factories.h"
 #include "../../tensor/autograd/node.h"
-#include "../elementwise/binary.h"
+#include "../../tensor/factories.h"
 #include "../checks.h"
+#include "../elementwise/binary.h"
+#include "../elementwise/unary.h"
 #include "../kernels/loss.h"
 #include "../reduce/reduce.h"
-#include "../elementwise/unary.h"
 
 namespace sash {
 

@@ -1,13 +1,13 @@
 #include "layer_norm.h"
 
-#include "../../tensor/factories.h"
 #include "../../tensor/autograd/node.h"
-#include "../elementwise/binary.h"
+#include "../../tensor/factories.h"
 #include "../checks.h"
+#include "../elementwise/binary.h"
+#include "../elementwise/unary.h"
 #include "../kernels/norm.h"
 #include "../reduce/reduce.h"
 #include "../rows.h"
-#include "../elementwise/unary.h"
 
 namespace sash {
 

@@ -2,15 +2,15 @@
 
 #include <limits>
 
-#include "../../tensor/factories.h"
 #include "../../tensor/autograd/node.h"
-#include "../elementwise/binary.h"
+#include "../../tensor/factories.h"
 #include "../checks.h"
+#include "../elementwise/binary.h"
 #include "../elementwise/compare.h"
-#include "../kernels/norm.h"
-#include "../reduce/reduce.h"
 #include "../elementwise/unary.h"
 #include "../elementwise/where.h"
+#include "../kernels/norm.h"
+#include "../reduce/reduce.h"
 
 namespace sash {
 

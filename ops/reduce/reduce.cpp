@@ -3,14 +3,14 @@
 #include <algorithm>
 #include <limits>
 
-#include "../../tensor/factories.h"
 #include "../../tensor/autograd/node.h"
-#include "../elementwise/binary.h"
+#include "../../tensor/factories.h"
 #include "../checks.h"
+#include "../elementwise/binary.h"
 #include "../elementwise/compare.h"
-#include "../kernels/reduce.h"
 #include "../elementwise/unary.h"
 #include "../elementwise/where.h"
+#include "../kernels/reduce.h"
 
 namespace sash {
 

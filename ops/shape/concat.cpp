@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
+#include "../../tensor/autograd/node.h"
 #include "../../tensor/factories.h"
 #include "../../tensor/kernels/memory.h"
-#include "../../tensor/autograd/node.h"
 #include "../checks.h"
 #include "../elementwise/promotion.h"
 

@@ -1,9 +1,9 @@
 #include "copy.h"
 
 #include "../../core/backend.h"
+#include "../../tensor/autograd/node.h"
 #include "../../tensor/factories.h"
 #include "../../tensor/kernels/memory.h"
-#include "../../tensor/autograd/node.h"
 #include "../checks.h"
 
 namespace sash {

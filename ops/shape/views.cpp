@@ -2,14 +2,14 @@
 
 #include <algorithm>
 
+#include "../../tensor/autograd/node.h"
 #include "../../tensor/factories.h"
 #include "../../tensor/kernels/memory.h"
-#include "../../tensor/autograd/node.h"
 #include "../../tensor/tensor_impl.h"
 #include "../checks.h"
-#include "copy.h"
-#include "../reduce/reduce.h"
 #include "../elementwise/where.h"
+#include "../reduce/reduce.h"
+#include "copy.h"
 
 namespace sash {
 namespace {

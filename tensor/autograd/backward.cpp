@@ -3,10 +3,10 @@
 #include <unordered_set>
 
 #include "../../core/kernel.h"
-#include "anomaly.h"
 #include "../factories.h"
 #include "../kernels/memory.h"
 #include "../tensor_impl.h"
+#include "anomaly.h"
 
 namespace sash {
 

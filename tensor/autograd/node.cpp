@@ -2,8 +2,8 @@
 
 #include <atomic>
 
-#include "anomaly.h"
 #include "../tensor_impl.h"
+#include "anomaly.h"
 
 namespace sash {
 namespace {

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "../../core/small_vector.h"
-#include "grad_mode.h"
 #include "../tensor.h"
+#include "grad_mode.h"
 
 /// The tape. An op computes its output, then says how to differentiate it:
 ///

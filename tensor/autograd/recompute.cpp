@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "../factories.h"
-#include "node.h"
 #include "../random.h"
 #include "../tensor_impl.h"
+#include "node.h"
 
 namespace sash {
 namespace {

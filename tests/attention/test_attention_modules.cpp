@@ -2,12 +2,12 @@
 #include <sash/nn/attention/bigbird_attention.h>
 #include <sash/nn/attention/longformer_attention.h>
 #include <sash/nn/attention/position_bias.h>
-#include <sash/nn/models/transformer.h>
 #include <sash/nn/attention/window_attention.h>
+#include <sash/nn/models/transformer.h>
 #include <sash/ops/elementwise/binary.h>
-#include <sash/tensor/factories.h>
 #include <sash/tensor/autograd/grad_mode.h>
 #include <sash/tensor/autograd/gradcheck.h>
+#include <sash/tensor/factories.h>
 #include <sash/tensor/random.h>
 
 #include <algorithm>

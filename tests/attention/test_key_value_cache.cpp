@@ -1,10 +1,10 @@
 #include <doctest/doctest.h>
-#include <sash/nn/models/causal_lm.h>
 #include <sash/nn/attention/key_value_cache.h>
+#include <sash/nn/models/causal_lm.h>
 #include <sash/ops/elementwise/binary.h>
 #include <sash/ops/shape/concat.h>
-#include <sash/tensor/factories.h>
 #include <sash/tensor/autograd/grad_mode.h>
+#include <sash/tensor/factories.h>
 #include <sash/tensor/random.h>
 
 #include <algorithm>

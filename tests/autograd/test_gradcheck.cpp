@@ -4,9 +4,9 @@
 
 #include <sash/ops/elementwise/binary.h>
 #include <sash/ops/elementwise/unary.h>
-#include <sash/tensor/factories.h>
 #include <sash/tensor/autograd/gradcheck.h>
 #include <sash/tensor/autograd/node.h>
+#include <sash/tensor/factories.h>
 
 using namespace sash;
 

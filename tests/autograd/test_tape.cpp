@@ -6,12 +6,12 @@
 
 #include <sash/core/backend.h>
 #include <sash/ops/elementwise/binary.h>
-#include <sash/ops/reduce/reduce.h>
 #include <sash/ops/elementwise/unary.h>
+#include <sash/ops/reduce/reduce.h>
 #include <sash/tensor/autograd/anomaly.h>
-#include <sash/tensor/factories.h>
 #include <sash/tensor/autograd/grad_mode.h>
 #include <sash/tensor/autograd/node.h>
+#include <sash/tensor/factories.h>
 
 using namespace sash;
 

@@ -8,16 +8,16 @@
 #include <sash/core/backend.h>
 #include <sash/ops/attention/attention.h>
 #include <sash/ops/elementwise/binary.h>
-#include <sash/ops/norm/layer_norm.h>
-#include <sash/ops/linalg/linear.h>
-#include <sash/ops/reduce/reduce.h>
 #include <sash/ops/elementwise/unary.h>
+#include <sash/ops/linalg/linear.h>
+#include <sash/ops/norm/layer_norm.h>
+#include <sash/ops/reduce/reduce.h>
 #include <sash/tensor/autograd/anomaly.h>
-#include <sash/tensor/autograd/recompute.h>
-#include <sash/tensor/factories.h>
 #include <sash/tensor/autograd/grad_mode.h>
 #include <sash/tensor/autograd/gradcheck.h>
 #include <sash/tensor/autograd/node.h>
+#include <sash/tensor/autograd/recompute.h>
+#include <sash/tensor/factories.h>
 
 #include "../support/expect_error.h"
 #include "../support/random_numbers.h"

@@ -7,13 +7,13 @@
 #include <sash/core/pool.h>
 #include <sash/ops/elementwise/binary.h>
 #include <sash/ops/elementwise/gelu.h>
-#include <sash/ops/norm/layer_norm.h>
+#include <sash/ops/elementwise/unary.h>
 #include <sash/ops/linalg/linear.h>
 #include <sash/ops/loss/mse_loss.h>
+#include <sash/ops/norm/layer_norm.h>
 #include <sash/ops/norm/softmax.h>
-#include <sash/ops/elementwise/unary.h>
-#include <sash/tensor/factories.h>
 #include <sash/tensor/autograd/grad_mode.h>
+#include <sash/tensor/factories.h>
 
 #include "../support/cuda_device.h"
 

@@ -8,11 +8,11 @@
 
 #include <sash/core/backend.h>
 #include <sash/ops/elementwise/binary.h>
-#include <sash/ops/reduce/reduce.h>
 #include <sash/ops/elementwise/unary.h>
-#include <sash/tensor/factories.h>
+#include <sash/ops/reduce/reduce.h>
 #include <sash/tensor/autograd/grad_mode.h>
 #include <sash/tensor/autograd/gradcheck.h>
+#include <sash/tensor/factories.h>
 
 #include "../support/expect_error.h"
 #include "../support/random_numbers.h"

@@ -7,8 +7,8 @@
 #include <sash/ops/attention/attention.h>
 #include <sash/ops/elementwise/binary.h>
 #include <sash/ops/reduce/reduce.h>
-#include <sash/tensor/factories.h>
 #include <sash/tensor/autograd/grad_mode.h>
+#include <sash/tensor/factories.h>
 
 #include "../support/expect_error.h"
 

@@ -1,5 +1,5 @@
-#include <sash/tensor/factories.h>
 #include <sash/tensor/autograd/grad_mode.h>
+#include <sash/tensor/factories.h>
 #include <sash/tensor/tensor.h>
 
 #include "cases.h"

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include <sash/ops/kernels/update.h>
-#include <sash/tensor/factories.h>
 #include <sash/tensor/autograd/grad_mode.h>
+#include <sash/tensor/factories.h>
 
 #include "cases.h"
 

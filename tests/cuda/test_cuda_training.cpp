@@ -13,15 +13,15 @@
 #include <sash/core/kernel.h>
 #include <sash/nn/models/causal_lm.h>
 #include <sash/ops/attention/attention.h>
-#include <sash/ops/loss/cross_entropy.h>
 #include <sash/ops/elementwise/dropout.h>
 #include <sash/ops/index/embedding.h>
 #include <sash/ops/index/gather.h>
+#include <sash/ops/loss/cross_entropy.h>
 #include <sash/optim/adam.h>
 #include <sash/optim/clip.h>
 #include <sash/optim/schedule.h>
-#include <sash/tensor/factories.h>
 #include <sash/tensor/autograd/grad_mode.h>
+#include <sash/tensor/factories.h>
 #include <sash/tensor/random.h>
 
 #include "../support/cuda_device.h"

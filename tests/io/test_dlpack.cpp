@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
-#include <sash/tensor/io/dlpack.h>
 #include <sash/tensor/factories.h>
+#include <sash/tensor/io/dlpack.h>
 
 #include <cstddef>
 

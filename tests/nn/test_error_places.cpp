@@ -6,10 +6,10 @@
 #include <doctest/doctest.h>
 
 #include <sash/nn/layers/activation.h>
-#include <sash/nn/models/causal_lm.h>
 #include <sash/nn/layers/linear.h>
 #include <sash/nn/layers/module_list.h>
 #include <sash/nn/layers/sequential.h>
+#include <sash/nn/models/causal_lm.h>
 #include <sash/ops/attention/attention.h>
 #include <sash/ops/elementwise/binary.h>
 #include <sash/optim/checkpoint.h>

@@ -4,17 +4,17 @@
 
 #include <doctest/doctest.h>
 
+#include <sash/nn/attention/multihead_attention.h>
+#include <sash/nn/attention/packed_heads.h>
+#include <sash/nn/init.h>
 #include <sash/nn/layers/activation.h>
-#include <sash/nn/models/causal_lm.h>
 #include <sash/nn/layers/dropout.h>
 #include <sash/nn/layers/embedding.h>
-#include <sash/nn/init.h>
 #include <sash/nn/layers/layer_norm.h>
 #include <sash/nn/layers/linear.h>
 #include <sash/nn/layers/module_list.h>
-#include <sash/nn/attention/multihead_attention.h>
-#include <sash/nn/attention/packed_heads.h>
 #include <sash/nn/layers/sequential.h>
+#include <sash/nn/models/causal_lm.h>
 #include <sash/nn/models/transformer.h>
 #include <sash/ops/elementwise/binary.h>
 #include <sash/optim/adam.h>

@@ -1,8 +1,8 @@
 #include <doctest/doctest.h>
+#include <sash/nn/init.h>
 #include <sash/nn/layers/activation.h>
 #include <sash/nn/layers/dropout.h>
 #include <sash/nn/layers/embedding.h>
-#include <sash/nn/init.h>
 #include <sash/nn/layers/layer_norm.h>
 #include <sash/nn/layers/linear.h>
 #include <sash/nn/layers/loss.h>

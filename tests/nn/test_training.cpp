@@ -10,8 +10,8 @@
 #include <sash/optim/clip.h>
 #include <sash/optim/sgd.h>
 #include <sash/tensor/factories.h>
-#include <sash/tensor/random.h>
 #include <sash/tensor/io/safetensors.h>
+#include <sash/tensor/random.h>
 
 #include "../support/temporary_folder.h"
 

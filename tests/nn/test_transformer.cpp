@@ -1,10 +1,10 @@
 #include <doctest/doctest.h>
-#include <sash/nn/models/causal_lm.h>
 #include <sash/nn/attention/packed_heads.h>
+#include <sash/nn/models/causal_lm.h>
 #include <sash/nn/models/transformer.h>
 #include <sash/ops/loss/cross_entropy.h>
-#include <sash/tensor/factories.h>
 #include <sash/tensor/autograd/gradcheck.h>
+#include <sash/tensor/factories.h>
 #include <sash/tensor/random.h>
 
 #include <algorithm>

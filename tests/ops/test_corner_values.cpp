@@ -5,9 +5,9 @@
 #include <vector>
 
 #include <sash/ops/elementwise/binary.h>
-#include <sash/ops/reduce/reduce.h>
-#include <sash/ops/norm/softmax.h>
 #include <sash/ops/elementwise/unary.h>
+#include <sash/ops/norm/softmax.h>
+#include <sash/ops/reduce/reduce.h>
 #include <sash/tensor/factories.h>
 #include <sash/tensor/random.h>
 

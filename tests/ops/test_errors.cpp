@@ -9,12 +9,12 @@
 #include <sash/core/parallel.h>
 #include <sash/ops/elementwise/binary.h>
 #include <sash/ops/shape/views.h>
-#include <sash/tensor/autograd/recompute.h>
-#include <sash/tensor/io/dlpack.h>
-#include <sash/tensor/factories.h>
 #include <sash/tensor/autograd/gradcheck.h>
-#include <sash/tensor/random.h>
+#include <sash/tensor/autograd/recompute.h>
+#include <sash/tensor/factories.h>
+#include <sash/tensor/io/dlpack.h>
 #include <sash/tensor/io/safetensors.h>
+#include <sash/tensor/random.h>
 
 #include "../support/expect_error.h"
 #include "../support/temporary_folder.h"

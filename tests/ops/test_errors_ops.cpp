@@ -7,20 +7,20 @@
 #include <sash/ops/attention/attention.h>
 #include <sash/ops/elementwise/binary.h>
 #include <sash/ops/elementwise/compare.h>
-#include <sash/ops/shape/concat.h>
-#include <sash/ops/loss/cross_entropy.h>
 #include <sash/ops/elementwise/dropout.h>
+#include <sash/ops/elementwise/gelu.h>
+#include <sash/ops/elementwise/where.h>
 #include <sash/ops/index/embedding.h>
 #include <sash/ops/index/gather.h>
-#include <sash/ops/elementwise/gelu.h>
-#include <sash/ops/norm/layer_norm.h>
 #include <sash/ops/linalg/linear.h>
 #include <sash/ops/linalg/matmul.h>
+#include <sash/ops/loss/cross_entropy.h>
 #include <sash/ops/loss/mse_loss.h>
-#include <sash/ops/update/optimizer.h>
-#include <sash/ops/reduce/reduce.h>
+#include <sash/ops/norm/layer_norm.h>
 #include <sash/ops/norm/softmax.h>
-#include <sash/ops/elementwise/where.h>
+#include <sash/ops/reduce/reduce.h>
+#include <sash/ops/shape/concat.h>
+#include <sash/ops/update/optimizer.h>
 #include <sash/tensor/factories.h>
 
 #include "../support/expect_error.h"

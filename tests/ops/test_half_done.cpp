@@ -6,15 +6,15 @@
 #include <vector>
 
 #include <sash/core/error.h>
-#include <sash/nn/models/causal_lm.h>
 #include <sash/nn/layers/linear.h>
 #include <sash/nn/layers/sequential.h>
+#include <sash/nn/models/causal_lm.h>
 #include <sash/ops/elementwise/binary.h>
 #include <sash/optim/adam.h>
 #include <sash/optim/checkpoint.h>
 #include <sash/optim/sgd.h>
-#include <sash/tensor/factories.h>
 #include <sash/tensor/autograd/grad_mode.h>
+#include <sash/tensor/factories.h>
 #include <sash/tensor/random.h>
 
 #include "../support/expect_error.h"

@@ -220,7 +220,7 @@ TEST_CASE("every function of the op headers is in the table") {
   std::set<std::string> covered;
   for (const OpCase& op_case : op_table()) covered.insert(op_case.op);
   std::set<std::string> wanted;
-  for (const auto& entry : std::filesystem::directory_iterator(SASH_SOURCE_DIR "/ops")) {
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(SASH_SOURCE_DIR "/ops")) {
     if (entry.path().extension() == ".h")
       wanted.merge(
           declared(read(entry.path()), R"(SASH_API (?:Tensor&?|std::vector<Tensor>|void))"));

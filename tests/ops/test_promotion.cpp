@@ -6,10 +6,10 @@
 
 #include <sash/ops/elementwise/binary.h>
 #include <sash/ops/elementwise/compare.h>
-#include <sash/ops/shape/concat.h>
 #include <sash/ops/elementwise/promotion.h>
 #include <sash/ops/elementwise/unary.h>
 #include <sash/ops/elementwise/where.h>
+#include <sash/ops/shape/concat.h>
 #include <sash/tensor/factories.h>
 #include <sash/tensor/kernels/memory.h>
 

@@ -13,12 +13,12 @@
 #include <sash/core/parallel.h>
 #include <sash/nn/models/causal_lm.h>
 #include <sash/ops/attention/attention.h>
+#include <sash/ops/elementwise/unary.h>
 #include <sash/ops/linalg/matmul.h>
 #include <sash/ops/reduce/reduce.h>
-#include <sash/ops/elementwise/unary.h>
 #include <sash/optim/adam.h>
-#include <sash/tensor/factories.h>
 #include <sash/tensor/autograd/grad_mode.h>
+#include <sash/tensor/factories.h>
 
 using namespace sash;
 

@@ -2,8 +2,8 @@
 #include <cmath>
 #include <sstream>
 
-#include <sash/tensor/factories.h>
 #include <sash/tensor/autograd/grad_mode.h>
+#include <sash/tensor/factories.h>
 
 #include "op_inputs.h"
 #include "op_table.h"

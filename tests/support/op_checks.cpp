@@ -3,9 +3,9 @@
 #include <fstream>
 #include <sstream>
 
-#include <sash/tensor/factories.h>
 #include <sash/tensor/autograd/grad_mode.h>
 #include <sash/tensor/autograd/gradcheck.h>
+#include <sash/tensor/factories.h>
 
 #include "op_inputs.h"
 #include "op_table.h"

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <limits>
 
+#include "../norm/rows.h"
+#include "../random/philox.h"
 #include "attention_blocks.h"
 #include "panel.h"
-#include "../random/philox.h"
-#include "../norm/rows.h"
 
 #if defined(__SSE2__)
 #include <xmmintrin.h>

@@ -183,8 +183,6 @@ void cumsum(KernelContext& context, const TensorView& x, const TensorView& y, in
 
 }  // namespace
 
-void register_along_axis();
-
 void register_along_axis() {
   kernels::argmax.set(DeviceType::cuda, arg_extremum<1>);
   kernels::argmin.set(DeviceType::cuda, arg_extremum<-1>);

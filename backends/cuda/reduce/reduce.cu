@@ -66,13 +66,10 @@ void extremum(KernelContext& context, const TensorView& x, const TensorView& y) 
 
 }  // namespace
 
-void register_along_axis();
-
 void register_reduce() {
   kernels::sum.set(DeviceType::cuda, sum);
   kernels::amax.set(DeviceType::cuda, extremum<1>);
   kernels::amin.set(DeviceType::cuda, extremum<-1>);
-  register_along_axis();
 }
 
 }  // namespace sash::cuda

@@ -4,8 +4,8 @@
 #include <cstdio>
 
 #include "../../../core/error.h"
-#include "check.h"
 #include "../index/index_flag.h"
+#include "check.h"
 
 namespace sash::cuda {
 namespace {

@@ -3,8 +3,8 @@
 #include <atomic>
 
 #include "../../../core/parallel.h"
-#include "../../../tensor/factories.h"
 #include "../../../tensor/autograd/grad_mode.h"
+#include "../../../tensor/factories.h"
 #include "../../../tensor/tensor_impl.h"
 #include "../block_map.h"
 #include "mask_part.h"

@@ -1,5 +1,5 @@
-#include "../../../tensor/factories.h"
 #include "../../../tensor/autograd/grad_mode.h"
+#include "../../../tensor/factories.h"
 #include "../../checks.h"
 #include "../../kernels/attention.h"
 #include "mask_part.h"

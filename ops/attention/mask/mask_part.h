@@ -7,8 +7,8 @@
 #include <string>
 
 #include "../../../core/small_vector.h"
-#include "attention_mask.h"
 #include "../../kernels/attention.h"
+#include "attention_mask.h"
 
 /// What masks are made of: parts, the rules that they become for given lengths, and expressions.
 namespace sash {

@@ -3,9 +3,9 @@
 #include <limits>
 
 #include "../../../../core/philox.h"
+#include "../../elementwise/compute.cuh"
 #include "attention_bounds.cuh"
 #include "attention_launch.cuh"
-#include "../../elementwise/compute.cuh"
 #include "lanes.cuh"
 
 /// What the kernels of attention on tensor cores share, those by mma and those by wgmma: one call's

@@ -7,8 +7,8 @@
 #include "../../../../core/error.h"
 #include "../../../../core/philox.h"
 #include "../../../../ops/kernels/attention.h"
-#include "attention_launch.cuh"
 #include "../simple/attention_tile.cuh"
+#include "attention_launch.cuh"
 #include "block_bounds.h"
 
 /// What the forward and the backward kernels of attention share besides products: where a block

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "../../runtime/check.h"
 #include "../../index/index_flag.h"
+#include "../../runtime/check.h"
 
 namespace sash::cuda {
 namespace {

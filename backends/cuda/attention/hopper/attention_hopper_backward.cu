@@ -2,9 +2,9 @@
 
 #include "../../../../tensor/kernels/memory.h"
 #include "../common/attention_diagonals.cuh"
+#include "../common/attention_limits.h"
 #include "attention_hopper.h"
 #include "attention_hopper_backward.cuh"
-#include "../common/attention_limits.h"
 
 namespace sash::cuda {
 namespace {

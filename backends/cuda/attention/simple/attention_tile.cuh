@@ -4,8 +4,8 @@
 
 #include <type_traits>
 
-#include "attention_rows.cuh"
 #include "../../elementwise/strided.cuh"
+#include "attention_rows.cuh"
 
 /// The arithmetic of the attention kernels for float32 and float64: products of tiles.
 ///
