@@ -11,6 +11,7 @@ old build's own rounds differ by.
 
 import argparse
 import json
+import signal
 import statistics
 import subprocess
 import sys
@@ -44,13 +45,17 @@ def main():
     args = parser.parse_args()
 
     times = {args.old: {}, args.new: {}}
-    for turn in range(args.rounds):
-        order = (args.old, args.new) if turn % 2 == 0 else (args.new, args.old)
-        for build in order:
-            for name, ms in figures(build, args.command).items():
-                times[build].setdefault(name, []).append(ms)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        for turn in range(args.rounds):
+            order = (args.old, args.new) if turn % 2 == 0 else (args.new, args.old)
+            for build in order:
+                for name, ms in figures(build, args.command).items():
+                    times[build].setdefault(name, []).append(ms)
+    except KeyboardInterrupt:
+        print("stopped early")
 
-    print(f"{'case':48} {'old ms':>9} {'new ms':>9} {'ratio':>6}  lowest..highest, of {args.rounds} rounds")
+    print(f"{'case':48} {'old ms':>9} {'new ms':>9} {'ratio':>6}  lowest..highest, rounds")
     for name, new in times[args.new].items():
         old = times[args.old].get(name)
         if not old:
@@ -60,7 +65,7 @@ def main():
         spread = (max(old) - min(old)) / statistics.median(old)
         slower = "  slower" if middle > 1 + max(0.03, spread) else ""
         print(f"{name:48} {statistics.median(old):9.3f} {statistics.median(new):9.3f} {middle:6.3f}"
-              f"  {ratios[0]:.3f}..{ratios[-1]:.3f}{slower}", flush=True)
+              f"  {ratios[0]:.3f}..{ratios[-1]:.3f} {len(ratios)}{slower}", flush=True)
 
 
 if __name__ == "__main__":
