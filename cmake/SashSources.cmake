@@ -22,6 +22,10 @@ function(sash_sources)
   set_source_files_properties(${backends_cpu} PROPERTIES
                               COMPILE_OPTIONS
     "-fno-math-errno;-fno-trapping-math;$<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized$<SEMICOLON>-Wno-uninitialized>${flags}")
+  # Integers wrap, as in PyTorch.
+  set(integers ${backends_cpu})
+  list(FILTER integers INCLUDE REGEX "/(elementwise|reduce)/")
+  set_property(SOURCE ${integers} APPEND PROPERTY COMPILE_OPTIONS -fwrapv)
 
   _sash_registration(cpu "${backends_cpu}" [[
 #include <string>
