@@ -58,6 +58,7 @@ void compare(uint64_t seed, DType dtype, Device device, Totals& totals) {
   try {
     graph.grow(2 + static_cast<int>(random.below(12)));
   } catch (const AutogradError& error) {
+    CHECK_MESSAGE(error.op().ends_with("_"), error.what());  // a write in place
     ++totals.refused;
     return;
   }
@@ -139,6 +140,7 @@ void compare_many(DType dtype, Device device) {
   MESSAGE("compared ", totals.compared, " of ", count, " graphs, ", totals.compared_writes,
           " with writes in place; ", totals.refused, " more were refused");
   CHECK(totals.compared > static_cast<int>(count / 2));
+  CHECK(totals.refused < static_cast<int>(count / 10));
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 #include <doctest/doctest.h>
 
 #include <functional>
-#include <memory>
 #include <vector>
 
 #include <sash/core/error.h>
@@ -39,16 +38,7 @@ class ScarceMemory final : public testing::ForwardingBackend {
   int left = -1;  // allocations; -1: no end of them
 };
 
-// Takes the CPU backend's place for the rest of the process.
-ScarceMemory& installed() {
-  static ScarceMemory* const scarce = [] {
-    auto made = std::make_unique<ScarceMemory>(backend(DeviceType::cpu));
-    ScarceMemory* const raw = made.get();
-    register_backend(std::move(made));
-    return raw;
-  }();
-  return *scarce;
-}
+ScarceMemory& installed() { return testing::in_front_of_cpu<ScarceMemory>(); }
 
 // Whether `f` came to its end with so many allocations.
 bool succeeds(int allocations, const std::function<void()>& f) {

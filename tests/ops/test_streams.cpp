@@ -3,7 +3,6 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
-#include <memory>
 #include <vector>
 
 #include <sash/ops/attention/attention.h>
@@ -47,16 +46,7 @@ class StreamLog final : public testing::ForwardingBackend {
   std::vector<Stream> recorded, waited, used;
 };
 
-// Takes the CPU backend's place for the rest of the process.
-StreamLog& installed() {
-  static StreamLog* const log = [] {
-    auto made = std::make_unique<StreamLog>(backend(DeviceType::cpu));
-    StreamLog* const raw = made.get();
-    register_backend(std::move(made));
-    return raw;
-  }();
-  return *log;
-}
+StreamLog& installed() { return testing::in_front_of_cpu<StreamLog>(); }
 
 Tensor attend(const Tensor& x, const AttentionMask& mask) {
   return attention(x, x, x, {.mask = mask});

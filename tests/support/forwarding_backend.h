@@ -2,7 +2,9 @@
 
 #include <sash/core/backend.h>
 
+#include <memory>
 #include <string>
+#include <utility>
 
 namespace sash::testing {
 
@@ -68,5 +70,18 @@ class ForwardingBackend : public Backend {
  protected:
   Backend& inner_;
 };
+
+/// The one `B`, made when first asked for; it takes the CPU backend's place for the rest of the
+/// process, since memory that it handed out may outlive any test.
+template <class B>
+B& in_front_of_cpu() {
+  static B* const installed = [] {
+    auto made = std::make_unique<B>(backend(DeviceType::cpu));
+    B* const raw = made.get();
+    register_backend(std::move(made));
+    return raw;
+  }();
+  return *installed;
+}
 
 }  // namespace sash::testing

@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <cstring>
-#include <memory>
 #include <mutex>
 #include <unordered_map>
 #include <utility>
@@ -72,16 +71,7 @@ class GuardedBackend final : public ForwardingBackend {
   std::vector<std::string> problems_;
 };
 
-// Takes the CPU backend's place for the rest of the process: its blocks may outlive any guard.
-GuardedBackend& installed() {
-  static GuardedBackend* const guarded = [] {
-    auto made = std::make_unique<GuardedBackend>(backend(DeviceType::cpu));
-    GuardedBackend* const raw = made.get();
-    register_backend(std::move(made));
-    return raw;
-  }();
-  return *guarded;
-}
+GuardedBackend& installed() { return in_front_of_cpu<GuardedBackend>(); }
 
 }  // namespace
 

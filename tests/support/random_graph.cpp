@@ -7,6 +7,18 @@
 #include <sash/sash.h>
 
 namespace sash::testing {
+namespace {
+
+// Whether the shapes broadcast together.
+bool broadcast(const Shape& a, const Shape& b) {
+  for (int axis = 1; axis <= std::min(a.rank(), b.rank()); ++axis) {
+    const int64_t m = a[a.rank() - axis], n = b[b.rank() - axis];
+    if (m != n && m != 1 && n != 1) return false;
+  }
+  return true;
+}
+
+}  // namespace
 RandomGraph::RandomGraph(uint64_t seed, DType dtype, Device device)
     : random_(seed), dtype_(dtype), device_(device) {
   const uint64_t count = 1 + random_.below(3);
@@ -60,13 +72,9 @@ size_t RandomGraph::pick_fitting(size_t i) {
   const Shape& shape = values[i].expected.shape;
   for (size_t j = 0; j < values.size(); ++j) {
     const Shape& other = values[j].expected.shape;
-    bool fits = true;
-    for (int axis = 1; axis <= std::min(shape.rank(), other.rank()); ++axis) {
-      const int64_t a = shape[shape.rank() - axis], b = other[other.rank() - axis];
-      fits = fits && (a == b || a == 1 || b == 1);
+    if (broadcast(shape, other) && testing::count(broadcast_shape(shape, other)) <= 200) {
+      found.push_back(j);
     }
-    const Shape joined = fits ? broadcast_shape(shape, other) : Shape{};
-    if (fits && testing::count(joined) <= 200) found.push_back(j);
   }
   if (random_.below(4) > 0) return found[random_.below(found.size())];
   const bool requires_grad = random_.below(2) == 0;
@@ -283,12 +291,7 @@ void RandomGraph::add_write() {
   std::vector<size_t> found;
   for (size_t j = 0; j < values.size(); ++j) {
     const Shape& other = values[j].expected.shape;
-    bool fits = other.rank() <= a.shape.rank();
-    for (int axis = 1; fits && axis <= other.rank(); ++axis) {
-      const int64_t extent = other[other.rank() - axis];
-      fits = extent == 1 || extent == a.shape[a.shape.rank() - axis];
-    }
-    if (fits) found.push_back(j);
+    if (broadcast(a.shape, other) && broadcast_shape(a.shape, other) == a.shape) found.push_back(j);
   }
   size_t j = found[random_.below(found.size())];  // may be x itself, or share its memory
   if (random_.below(2) == 0) {
