@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""Makes docs/attention_speed.md of figures that were timed in one run.
+"""Generates docs/attention_speed.md from the figures of one run.
 
 usage: attention_table.py figures.jsonl... > docs/attention_speed.md
 
-The lines are those of bench_attention, and of the peers in the same run, as compare_peers.py saves
-them. A case that was timed several times counts by its median.
+The input is what compare_peers.py --save writes: the JSON lines of bench_attention and of the peers.
+If a case was timed several times, the median is used.
 """
 
 import json
 import statistics
 import sys
 
-OPERATIONS = 790e12  # a second, of products of large bfloat16 matrices; measured on an H200
-BYTES = 4.3e12  # a second, read and written by a copy; measured there too
+OPERATIONS = 790e12  # per second, large bfloat16 matrix products; measured on an H200
+BYTES = 4.3e12  # per second, read plus written by a copy; measured on an H200
 HALVES = ("bfloat16", "float16")
 GROUPS = {
     "peers": "Windows and causal masks",
@@ -20,28 +20,30 @@ GROUPS = {
     "widths": "One window, heads of every width",
 }
 PEERS = {"flex": "flex", "flex 64": "flex, blocks of 64", "flash2": "FA2", "sdpa": "SDPA"}
-PASSES = {"fwd_ms": (2, 4), "bwd_ms": (5, 8)}  # products, and tensors read or written
+PASSES = {"fwd_ms": (2, 4), "bwd_ms": (5, 8)}  # matrix products, tensors read or written
 
-PAGE = """# How fast attention is
+PAGE = """# Speed of attention
 
-Times of one run on {device}, with PyTorch {torch} timed on the same cases. What sash computes was
-checked against plain sums in float64 before it was timed. Without another word, all is bfloat16.
+Times of one run on {device}. PyTorch {torch} was timed on the same cases in the same
+run. Results of sash are checked against a plain float64 implementation before timing. The dtype is
+bfloat16 unless stated otherwise.
 
-- **ms**: the median of at least ten runs of calls in a row, forward and backward apart. Where the
-  host takes longer to make the calls than the card to work them off, that is what was timed: so it
-  may be for the peers of short calls.
-- **limit**: the part that is reached of what the card could do. No kernel can be faster than the
-  larger of two times: that of the products over the visible pairs of queries and keys alone
-  (forward 2 products of 2 D operations a pair, backward 5) at {operations:.0f} TFLOP/s, and that of
-  reading and writing each operand once (forward q, k, v, o; backward also their gradients) at
-  {bytes:.1f} TB/s. Both rates were measured on an H200: of large bfloat16 products, and of a copy.
-- **peer**: PyTorch's time over ours, above 1 where sash is faster; against the fastest for this pass
-  of compiled flex attention ("flex"), FlashAttention-2 ("FA2") and scaled_dot_product_attention
-  ("SDPA"), as far as they can run the case.
-- **MiB**: the most memory that both passes held at once, inputs apart.
+- **ms**: median of at least ten runs. Each run times several calls in a row. Forward and backward
+  are given separately. If the host needs longer to launch the calls than the GPU to execute them,
+  the figure is the host's time. This can affect the peers in short cases.
+- **limit**: the lower bound on the time, divided by the measured time; 100% is the best possible. The
+  lower bound is the larger of two times. The first is that of the matrix products over visible
+  query-key pairs (forward 2 products, backward 5, each of 2 D operations per pair) at
+  {operations:.0f} TFLOP/s. The second is that of reading or writing each operand once (forward q, k, v, o;
+  backward also their gradients) at {bytes:.1f} TB/s. Both rates were measured on an H200, with large
+  bfloat16 products and with a copy.
+- **peer**: PyTorch's time divided by ours; above 1, sash is faster. PyTorch's time is that of its
+  implementation that is fastest for this pass, of those that can run the case: compiled flex
+  attention ("flex"), FlashAttention-2 ("FA2") or scaled_dot_product_attention ("SDPA").
+- **MiB**: peak memory of forward and backward together, without the inputs.
 """
 HOW = """
-## Made by
+## How to reproduce
 
     python3 benchmarks/compare_peers.py --device cuda --build build/cuda \\
         --cases attention sparse widths --seconds 600 --save figures.jsonl
@@ -55,7 +57,7 @@ HEAD = """
 
 
 def read(paths):
-    """Lines of ours by case, in their order; those of peers by case and name; descriptions."""
+    """Our lines by (group, case), in input order; the peers' by case and name; torch and device."""
     ours, peers, about = {}, {}, {"torch": "(not timed)", "device": "an unknown device"}
     for path in paths:
         with open(path, encoding="utf-8") as file:
@@ -76,7 +78,7 @@ def median(lines, key):
 
 
 def limit_ms(line, key):
-    """What a pass takes at least, or None where the rates are not those of the dtype."""
+    """Lower bound on the time of a pass; None for dtypes other than the half types."""
     if line["dtype"] not in HALVES:
         return None
     batch, heads, length, dim = line["shape"]
@@ -86,7 +88,7 @@ def limit_ms(line, key):
 
 
 def cells_of(lines, peers, key):
-    """Milliseconds, share of the limit, and the ratio to the fastest peer."""
+    """Milliseconds, lower bound / time, and time of the fastest peer / time."""
     ms = median(lines, key)
     limit = limit_ms(lines[-1], key)
     share = f"{limit / ms:.0%}" if limit else ""
