@@ -3,8 +3,8 @@
 
 usage: attention_table.py figures.jsonl... > docs/attention_speed.md
 
-The input is what compare_peers.py --save writes: the JSON lines of bench_attention and of the peers.
-If a case was timed several times, the median is used.
+The input is what compare_peers.py --save writes: the JSON lines of bench_attention and of the
+peers. If a case was timed several times, the median is used.
 """
 
 import json
@@ -31,12 +31,12 @@ bfloat16 unless stated otherwise.
 - **ms**: median of at least ten runs. Each run times several calls in a row. Forward and backward
   are given separately. If the host needs longer to launch the calls than the GPU to execute them,
   the figure is the host's time. This can affect the peers in short cases.
-- **limit**: the lower bound on the time, divided by the measured time; 100% is the best possible. The
-  lower bound is the larger of two times. The first is that of the matrix products over visible
+- **limit**: the lower bound on the time, divided by the measured time; 100% is the best possible.
+  The lower bound is the larger of two times. The first is that of the matrix products over visible
   query-key pairs (forward 2 products, backward 5, each of 2 D operations per pair) at
-  {operations:.0f} TFLOP/s. The second is that of reading or writing each operand once (forward q, k, v, o;
-  backward also their gradients) at {bytes:.1f} TB/s. Both rates were measured on an H200, with large
-  bfloat16 products and with a copy.
+  {operations:.0f} TFLOP/s. The second is that of reading or writing each operand once (forward q, k,
+  v, o; backward also their gradients) at {bytes:.1f} TB/s. Both rates were measured on an H200, with
+  large bfloat16 products and with a copy.
 - **peer**: PyTorch's time divided by ours; above 1, sash is faster. PyTorch's time is that of its
   implementation that is fastest for this pass, of those that can run the case: compiled flex
   attention ("flex"), FlashAttention-2 ("FA2") or scaled_dot_product_attention ("SDPA").

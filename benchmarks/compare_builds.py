@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Times two builds against each other, in turn, so that a noisy machine slows both alike.
+"""Compares the benchmark times of two builds. The builds run in turn, so that a noisy machine slows
+both equally.
 
     compare_builds.py <old build> <new build> [--rounds 7] -- bench_train --device cpu [...]
 
-Runs the named benchmark of each build's bin/ that many times, alternating which goes first, and
-prints for each case the medians and the median ratio new/old of the rounds with its spread. A ratio
-above 1 means that the new build is slower; it is marked where it lies above 1.03 and above what the
-old build's own rounds differ by.
+Each round runs the benchmark from each build's bin/ folder once; the first build alternates. Prints
+for each case the median times, the median of the rounds' ratios new/old, and the lowest and highest
+ratio. Above 1, the new build is slower. A case is marked "slower" if its ratio is above 1.03 and
+above 1 + the relative spread of the old build's times.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from pathlib import Path
 
 
 def figures(build, command):
-    """Milliseconds of each case, by its name."""
+    """Runs the benchmark once; returns the milliseconds of each case by name."""
     program = Path(build) / "bin" / command[0]
     run = subprocess.run([program, *command[1:]], capture_output=True, text=True)
     if run.returncode:

@@ -1,20 +1,24 @@
 #!/usr/bin/env python3
-"""Runs the project's benchmarks and the same cases in PyTorch, in turn, and prints the ratios.
+"""Runs the benchmarks of sash and the same cases in PyTorch, and prints the ratios of their times.
 
 usage: compare_peers.py [--device cpu] [--build build/test] [--threads 2] [--rounds N]
                         [--cases gemm op attention sparse widths train] [--seconds 500]
                         [--dtype bfloat16] [--save figures.jsonl]
 
-Each round runs both, one after the other, so that both meet the same machine; a figure is the
-median of the rounds. A ratio is PyTorch's time over ours: above 1, sash is faster. Where PyTorch
-has several ways to run a case, the fastest is marked with a star. Everything is float32, but for
-attention on cuda over windows ("attention", and "widths" for heads of every width) and other
-patterns ("sparse"), which is bfloat16; --dtype sets that of all three. On cuda, both may round the
-products of training steps to TF32, but for those marked "plain", and those of the case with "tf32"
-in its name. `share` is the part that ours reaches of the rate of a plain copy on the device. The
-last line names the three worst cases, each against the best of PyTorch's ways to run it. Each
-pattern takes PyTorch tens of seconds to compile: on cuda, give each kind of attention 200 seconds.
---save keeps the lines that the programs print; attention_table.py makes a page of them.
+Each round runs sash, then PyTorch, so that both run under the same conditions. A figure is the
+median of the rounds. A ratio is PyTorch's time divided by ours; above 1, sash is faster. If PyTorch
+has several implementations of a case, the fastest is marked with a star.
+
+- dtypes: float32, except for attention on cuda over windows ("attention"; "widths" for several head
+  widths) and other patterns ("sparse"), which is bfloat16. --dtype sets that of all three.
+- TF32: on cuda, both may round products to TF32 in training steps not marked "plain", and in
+  products with "tf32" in the case's name.
+- share: our rate divided by that of a plain copy on the device.
+- The last line names the three cases with the lowest ratios, each against PyTorch's fastest
+  implementation.
+- PyTorch takes tens of seconds to compile each attention pattern. On cuda, allow 200 seconds for
+  each kind of attention.
+- --save keeps the JSON lines of all programs. attention_table.py makes a page from them.
 """
 
 import argparse
@@ -35,7 +39,7 @@ HEAD = ("sash ms", "torch ms", "ratio", "share", "sash MB", "torch MB")
 
 
 def lines_of(command, environment, deadline):
-    """The figures that `command` prints until it fails or meets the deadline, and whether it ended."""
+    """Runs `command` until the deadline. Returns the figures printed, and whether it succeeded."""
     left = max(1, deadline - time.monotonic())
     try:
         done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, timeout=left)
@@ -54,7 +58,7 @@ def save(path, lines):
 
 
 def collect(found, lines):
-    """Adds to `found` (time, line) by (kind, case, pass), then by implementation."""
+    """Adds the lines to `found`, as found[kind, case, pass][implementation] = [(ms, line), ...]."""
     for line in lines:
         if line["kind"] == "env":
             print(json.dumps(line), flush=True)
@@ -73,13 +77,13 @@ def median(figures):
 
 
 def same_pairs(ours, theirs):
-    """Whether the masks show about as many pairs: random blocks may differ a little."""
+    """Whether the masks' numbers of visible pairs differ by at most 2%, as random blocks may."""
     mine, other = ours.get("pairs"), theirs.get("pairs")
     return mine is None or other is None or abs(mine - other) <= 0.02 * mine
 
 
 def print_case(key, ours, theirs):
-    """Prints a line per implementation of PyTorch; returns the worst ratio."""
+    """Prints a line per PyTorch implementation; returns the lowest ratio, None without a peer."""
     (mine,) = ours.values()
     ms, last = median(mine), mine[-1][1]
     ratios = []
@@ -99,15 +103,15 @@ def print_case(key, ours, theirs):
 
 
 def groups_of(cases, cuda):
-    """On a card products and ops go together, to start PyTorch once for them: that takes longer
-    than they do."""
+    """The kinds that one process runs. On cuda, gemm and op share one: starting PyTorch takes
+    longer than running them."""
     ops = [kind for kind in cases if kind in ("gemm", "op")]
     groups = [ops] if cuda and ops else [[kind] for kind in ops]
     return groups + [[kind] for kind in PATTERNS + ("train",) if kind in cases]
 
 
 def command_of(kinds, options):
-    """Our program that times `kinds`."""
+    """The command line of our benchmark of `kinds`."""
     attention = ["--dtype", options.dtype] if options.dtype else []
     commands = {
         "train": ["bench_train"],
@@ -123,12 +127,12 @@ def options_of(arguments):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--build", default=str(ROOT / "build/test"))
-    parser.add_argument("--threads", type=int, default=2, help="on the CPU")
-    parser.add_argument("--rounds", type=int, help="3 on the CPU, 1 on cuda")
+    parser.add_argument("--threads", type=int, default=2, help="CPU threads")
+    parser.add_argument("--rounds", type=int, help="default 3 on the CPU, 1 on cuda")
     parser.add_argument("--cases", nargs="+", default=["gemm", "op", "attention", "train"])
-    parser.add_argument("--seconds", type=float, help="end by then: 500 on cuda, else no limit")
+    parser.add_argument("--seconds", type=float, help="limit; default 500 on cuda, none on the CPU")
     parser.add_argument("--dtype", help="of attention: float32, bfloat16, float16")
-    parser.add_argument("--save", help="a file for the lines that are printed")
+    parser.add_argument("--save", help="file for the JSON lines")
     parser.add_argument("--peer", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     cuda = options.device == "cuda"

@@ -1,4 +1,4 @@
-"""The benchmarks' cases in PyTorch: one line of JSON per figure. compare_peers.py runs it."""
+"""The benchmark cases in PyTorch. Prints one JSON line per figure; run by compare_peers.py."""
 
 import json
 import os
@@ -15,7 +15,7 @@ def emit(**figure):
 
 
 def median_ms_of_runs(torch, call):
-    """As the project's benchmarks time a card: calls in a row between events, ten times."""
+    """Median of ten runs of several calls between two events, as in benchmarks/bench.h."""
 
     def run(count):
         start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -44,7 +44,7 @@ def median_ms(torch, device, call, calls=7):
 
 
 class Bench:
-    """PyTorch, a device, and how a call is timed on it."""
+    """Inputs and timing on one device."""
 
     def __init__(self, torch, device, deadline):
         self.torch, self.device, self.deadline = torch, device, deadline
@@ -82,7 +82,7 @@ def peer_gemm(bench):
 
 
 def op_cases(bench):
-    """(name, inputs, call) of each op; no inputs where only the forward pass is timed."""
+    """Yields (name, inputs, call) for each op; without inputs, only the forward pass is timed."""
     functional = bench.torch.nn.functional
     rows, dim, hidden, keys = (32768, 1024, 1024, 1024) if bench.cuda else (2048, 384, 1536, 256)
     tokens, classes, vocab, width = (16384, 4096, 50304, 768) if bench.cuda else (2048, 96, 96, 384)
@@ -122,7 +122,7 @@ def peer_op(bench):
 
 
 def run_peer(kinds, device, deadline, dtype=None):
-    """Times `kinds` of cases; `dtype` is that of attention, if it is not to be each case's own."""
+    """Times the cases of `kinds`; `dtype` overrides that of the attention cases."""
     try:
         import torch
     except ImportError:

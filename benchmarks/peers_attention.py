@@ -1,4 +1,4 @@
-"""The benchmarks' attention in PyTorch: windows and sparse patterns, on the CPU and on a card."""
+"""The attention benchmarks in PyTorch: windows and sparse patterns, on the CPU and on a GPU."""
 
 import contextlib
 import sys
@@ -19,18 +19,18 @@ GPU_WINDOWS = {
     "s64k_d64_w256sym": (1, 12, 65536, 64, 256, 256),
     "s8k_d128_causal_full": (2, 16, 8192, 128, None, 0),
 }
-GPU_FLOAT32 = {  # of small layers, as they are trained without halves
+GPU_FLOAT32 = {  # small layers, trained in float32
     "B8H6S256D64causal": (8, 6, 256, 64, None, 0),
     "B16H12S1024D64causal": (16, 12, 1024, 64, None, 0),
 }
-WIDTHS = (32, 64, 96, 128, 256)  # of heads, under one window
+WIDTHS = (32, 64, 96, 128, 256)  # head dims, all with one window
 CPU_PACKED = (1500, 37, 91, 1024, 300, 1144)
 GPU_PACKED = (4096, 37, 2911, 1024, 512, 300, 3000, 91, 1365, 1048, 2000)
-COMPILE_SECONDS = 25  # what the compilation of one case may take
+COMPILE_SECONDS = 25  # upper bound for compiling one case
 
 
 class Case:
-    """The inputs of a case, and its mask: a function of tensors of queries and keys."""
+    """Inputs and mask of a case. mask(query, key) maps index tensors to a boolean tensor."""
 
     def __init__(self, bench, name, dtype, shape, mask, kv_heads=None):
         self.bench, self.name, self.dtype = bench, name, dtype
@@ -47,8 +47,8 @@ class Case:
         return self.bench.torch.randn(*shape, dtype=self.dtype, **options)
 
     def visible(self, block):
-        """The visible pairs of each block of queries and block of keys. Counted in strips: all
-        pairs of a long case would fill a card several times."""
+        """The number of visible pairs per block of queries and block of keys. Counted in strips of
+        queries: the whole mask of a long case does not fit in GPU memory."""
         torch, device = self.bench.torch, self.bench.device
         places, blocks = torch.arange(self.length, device=device), self.length // block
         strips = [
@@ -58,7 +58,7 @@ class Case:
         return torch.cat(strips)
 
     def pairs(self):
-        """Visible ones, over batches and heads."""
+        """The number of visible pairs, over all batches and heads."""
         return int(self.visible(64).sum()) * self.batch * self.heads
 
     def dense_mask(self):
@@ -80,7 +80,7 @@ def longformer_mask(w, tokens):
 
 
 def bigbird_mask(torch, device, length, block=64, window=3, first=2, random=3):
-    """A table of blocks: a window, global blocks, and some of all blocks at random."""
+    """A table of blocks: a window, global blocks, and random blocks per row."""
     count = length // block
     generator = torch.Generator().manual_seed(0)
     place = torch.arange(count)
@@ -99,7 +99,7 @@ def packed_mask(torch, device, lengths):
 
 
 def time_recorded(bench, emit, case, impl, call, extra):
-    """Times `call`, which records, and both passes; memory is what they hold besides the inputs."""
+    """Times the forward pass `call`, and forward plus backward. Memory is without the inputs."""
     torch, inputs = bench.torch, (case.q, case.k, case.v)
 
     def both():
@@ -132,11 +132,11 @@ def sdpa(bench, emit, case, extra):
 
 
 def block_mask(torch, case, block):
-    """As create_block_mask makes it, without holding all pairs or compiling anything."""
+    """The result of create_block_mask, without storing the whole mask and without compiling."""
     from torch.nn.attention.flex_attention import BlockMask
 
     def in_order(chosen):
-        """How many of each row are chosen, and all of them, the chosen ones first."""
+        """Per row: the number of chosen blocks, and all block indices, chosen ones first."""
         first = chosen.byte().argsort(dim=-1, descending=True, stable=True)
         return chosen.sum(-1, dtype=torch.int32)[None, None], first.int()[None, None]
 
@@ -152,8 +152,8 @@ def block_mask(torch, case, block):
 
 
 def tiles_of(block):
-    """The tiles of flex attention's kernels: PyTorch's choice, but for blocks that these do not
-    divide. For all threads, as backward passes are compiled in another."""
+    """Sets the tiles of flex attention's kernels. Blocks below 128 need tiles that divide them;
+    else PyTorch chooses. Patches the class, as another thread compiles the backward pass."""
     if block >= 128:
         return contextlib.nullcontext()
     from torch._inductor.choices import InductorChoices
@@ -168,7 +168,7 @@ def tiles_of(block):
 
 
 def flex(bench, emit, case, extra, block=128, impl="flex"):
-    """Flex attention, compiled for this case."""
+    """Times flex attention, compiled for this case."""
     from torch.nn.attention.flex_attention import flex_attention
 
     if bench.deadline - time.monotonic() < COMPILE_SECONDS:
@@ -187,8 +187,8 @@ def flex(bench, emit, case, extra, block=128, impl="flex"):
 
 
 def flash2(bench, emit, case, extra, left, right, lengths=None):
-    """FlashAttention-2 with a window, by the operators that PyTorch keeps it behind; over packed
-    sequences of `lengths`, if there are some."""
+    """Times FlashAttention-2 with a window, through PyTorch's internal operators. `lengths` are the
+    lengths of packed sequences, if any."""
     torch, ops = bench.torch, bench.torch.ops.aten
     q, k, v, g = (x.detach().transpose(1, 2).contiguous() for x in (case.q, case.k, case.v, case.g))
     window = {"window_size_left": -1 if left is None else left, "window_size_right": right}
@@ -215,7 +215,7 @@ def flash2(bench, emit, case, extra, left, right, lengths=None):
 
 
 def attempt(name, call, *arguments, **options):
-    """A way that does not work here leaves the others."""
+    """Runs one implementation. If it fails, prints the error and continues with the others."""
     try:
         call(*arguments, **options)
     except Exception as error:
@@ -241,7 +241,7 @@ def peer_attention(bench, emit, dtype=None):
 
 
 def sparse_cases(bench):
-    """(name, [batch, heads, length, dim], key heads, mask, flash2's options or None) of each."""
+    """Yields (name, [batch, heads, length, dim], key heads, mask, options of flash2 or None)."""
     torch, device, cuda = bench.torch, bench.device, bench.cuda
     heads = 12 if cuda else 4
     for length in (16384, 65536) if cuda else (4096,):
@@ -277,7 +277,7 @@ def peer_sparse(bench, emit, dtype=None):
 
 
 def peer_widths(bench, emit, dtype=None):
-    """One window over heads of every width."""
+    """One window, for head dims WIDTHS."""
     dtype = dtype or (bench.torch.bfloat16 if bench.cuda else bench.torch.float32)
     batch, heads, length, prefix = (2, 16, 8192, "s8k") if bench.cuda else (1, 4, 2048, "s2k")
     for dim in WIDTHS:

@@ -1,4 +1,4 @@
-"""The benchmarks' training steps in PyTorch, on the CPU and on a card."""
+"""The training step benchmarks in PyTorch, on the CPU and on a GPU."""
 
 import sys
 import time
@@ -10,11 +10,11 @@ CPU_CASES = {
     "char": (256, 6, 384, 6, 8, 0.1),
 }
 GPU_CASES = {"toy_fp32": (256, 4, 128, 4, 16, 0.1), "char_fp32": (256, 6, 384, 6, 64, 0.2)}
-COMPILE_SECONDS = 40  # what the longest compilation may take
+COMPILE_SECONDS = 40  # upper bound for compiling one case
 
 
 def make_model(torch, gpu, context, layers, dim, heads, dropout):
-    """The model of bench_train.cpp; on a card its head is tied, and attention drops too."""
+    """The model of bench_train.cpp. On a GPU, the head is tied and attention has dropout."""
     nn, functional = torch.nn, torch.nn.functional
 
     class Block(nn.Module):
@@ -75,7 +75,7 @@ def time_step(bench, emit, name, impl, mode=None):
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
 
-    for _ in range(3 if mode else 1):  # a graph is recorded in the second
+    for _ in range(3 if mode else 1):  # the second call records the CUDA graph
         step()
     peak = {}
     if bench.cuda:
@@ -105,5 +105,5 @@ def peer_train(bench, emit):
         try:
             torch._dynamo.reset()
             time_step(bench, emit, name, "reduce-overhead", mode="reduce-overhead")
-        except Exception as error:  # a compiler that does not work leaves the other figures
+        except Exception as error:  # keep the other figures if compilation fails
             print(f"{name}: {str(error)[:300]}", file=sys.stderr)
