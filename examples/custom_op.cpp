@@ -1,9 +1,9 @@
-// A differentiable op of your own: the linear recurrence
+// A custom differentiable op: the linear recurrence of state-space layers,
 //
-//     y_t = a_t y_(t-1) + x_t,   y_(-1) = 0,   for a and x of shape [T, C],
+//     y_t = a_t y_(t-1) + x_t,   y_(-1) = 0,   for a and x of shape [T, C].
 //
-// the heart of state-space layers, which no chain of built-in ops computes in one sweep. The loop
-// is plain C++; the derivative is written in ops, so that it can be differentiated again.
+// Built-in ops cannot compute it in one pass. The forward pass is a plain C++ loop. The backward
+// pass is written in ops, so it can be differentiated again.
 #include <cstdio>
 
 #include <sash/sash.h>
@@ -12,7 +12,7 @@ using namespace sash;
 
 enum class Direction { forward, backward };
 
-// y_t = a_t y_(t-1) + x_t, or y_t = a_t y_(t+1) + x_t from the end.
+// forward: y_t = a_t y_(t-1) + x_t; backward: y_t = a_t y_(t+1) + x_t, from the last t down.
 Tensor recurrence(const Tensor& a, const Tensor& x, Direction direction) {
   if (a.shape() != x.shape() || x.rank() != 2) {
     throw ShapeError("recurrence", "a and x of one shape [T, C]",
@@ -31,8 +31,8 @@ Tensor recurrence(const Tensor& a, const Tensor& x, Direction direction) {
       yt[t * channels + c] = at[t * channels + c] * carried + xt[t * channels + c];
     }
   }
-  // With g the gradient of y: dx_t = g_t + a_(t+1) dx_(t+1), which is a recurrence the other way,
-  // and da_t = dx_t y_(t-1).
+  // With g the gradient of y: dx_t = g_t + a_(t+1) dx_(t+1), the same recurrence in the other
+  // direction, and da_t = dx_t y_(t-1).
   return record("recurrence", {a, x}, y,
                 [a = save(a), y = save_output(y), direction](Backward& pass, const Tensor& g) {
                   const bool ahead = direction == Direction::forward;

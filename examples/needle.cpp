@@ -1,6 +1,6 @@
-// A needle in a haystack: a long sequence starts with a code of a few digits, and the questions at
-// its end ask for them, "what was digit 3?". Attention in a window never carries the code that far;
-// with the first tokens global it does. Both cost what grows with the length, not with its square.
+// Needle in a haystack: a long sequence starts with a code of 8 digits and ends with 64 questions,
+// each asking for one digit of the code. One layer of windowed attention cannot connect the two;
+// with the code's tokens global it can. The cost of both grows linearly with the length.
 #include <chrono>
 #include <cstdio>
 #include <string>
@@ -14,15 +14,15 @@ using namespace sash;
 
 namespace {
 
-constexpr int64_t kDigits = 10, kLetters = 16;  // the code's tokens, and those of the haystack
-constexpr int64_t kCode = 8, kQuestions = 64;   // tokens at the start and at the end
+constexpr int64_t kDigits = 10, kLetters = 16;  // distinct tokens of code and haystack
+constexpr int64_t kCode = 8, kQuestions = 64;   // tokens at the start, at the end
 constexpr int64_t kFirstLetter = kDigits, kFirstQuestion = kDigits + kLetters;
 constexpr int64_t kVocabulary = kFirstQuestion + kCode;  // question n asks for digit n
 constexpr const char* kWindow = "symmetric_window:64";
 constexpr const char* kWindowAndGlobal = "symmetric_window:64 | global:0,1,2,3,4,5,6,7";
 
 struct Settings {
-  std::string attention;  // empty: both of the above
+  std::string attention;  // empty: kWindow, then kWindowAndGlobal
   std::string device = "auto";
   int64_t length = 4096, steps = 200, batch = 4;
   uint64_t seed = 1;
@@ -30,10 +30,10 @@ struct Settings {
 
 struct Batch {
   Tensor tokens;   // [B, T]
-  Tensor answers;  // [B, questions]: digits
+  Tensor answers;  // [B, questions], digits
 };
 
-// Sequences first, first + 1, ... of those that `seed` stands for.
+// Sequences first, first + 1, ..., first + count - 1 of the data set given by `seed`.
 Batch make_batch(const Settings& settings, uint64_t seed, int64_t first, int64_t count) {
   std::vector<int64_t> tokens, answers;
   for (int64_t n = first; n < first + count; ++n) {
@@ -53,7 +53,7 @@ Batch make_batch(const Settings& settings, uint64_t seed, int64_t first, int64_t
   return {tensor(tokens, {count, settings.length}), tensor(answers, {count, kQuestions})};
 }
 
-// One layer of attention, and a digit for each question.
+// One layer of attention, then a linear head that predicts a digit for each question.
 struct Reader : nn::Module {
   static constexpr int64_t kDim = 32;
 
@@ -84,7 +84,7 @@ struct Reader : nn::Module {
   nn::Linear& head;
 };
 
-// Share of right answers about sequences that training never saw.
+// Fraction of correct answers on 8 sequences that are not in the training data.
 double accuracy(Reader& model, const Settings& settings) {
   const NoGradGuard no_grad;
   const Batch test = make_batch(settings, ~settings.seed, 0, 8);
@@ -139,11 +139,12 @@ int run(const Settings& settings) {
 
 int main(int argc, char** argv) {
   Settings settings;
-  CLI::App app{"Attention in a window with and without global tokens: which finds the needle?"};
+  CLI::App app{"Trains windowed attention with and without global tokens to recall early tokens."};
   app.option_defaults()->always_capture_default();
-  const CLI::Range count(int64_t{1}, int64_t{1} << 24);  // PositiveNumber prints a double's limits
-  app.add_option("--attention", settings.attention, "One mask to train with, such as causal")
-      ->default_str("a window, then the same and global tokens");
+  const CLI::Range count(int64_t{1},
+                         int64_t{1} << 24);  // CLI::PositiveNumber prints the limits of a double
+  app.add_option("--attention", settings.attention, "Train with this mask only, for example causal")
+      ->default_str("a window, then the same with global tokens");
   app.add_option("--device", settings.device, "auto, cpu, cuda or cuda:<index>");
   app.add_option("--length", settings.length, "Tokens per sequence")
       ->check(CLI::Range(int64_t{2} * (kCode + kQuestions), int64_t{1} << 20));

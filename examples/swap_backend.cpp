@@ -1,5 +1,5 @@
-// One training script on two backends: the CPU and a card, from the same seed, losses side by side.
-// Without a card, the CPU with all its threads and with one.
+// Runs one training script on the CPU and on a GPU, from the same seed, and compares the losses.
+// Without a GPU, compares two numbers of CPU threads.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -19,7 +19,7 @@ constexpr double kTolerance = 1e-3;  // relative
 const std::string kText =
     "she sells sea shells by the sea shore; the shells she sells are sea shells, she is sure; ";
 
-// The script. It names no device: it runs on the default one.
+// The training script. Runs on the default device.
 std::vector<double> train() {
   manual_seed(1);
   nn::CausalLM model(
@@ -44,14 +44,14 @@ std::vector<double> train() {
   return losses;
 }
 
-// The largest relative difference.
+// Prints both loss curves; returns the largest relative difference.
 double compare(const std::string& one, const std::vector<double>& a, const std::string& other,
                const std::vector<double>& b) {
   std::printf("%4s  %14s  %14s  %10s\n", "step", one.c_str(), other.c_str(), "difference");
   double largest = 0;
   for (size_t step = 0; step < a.size(); ++step) {
     const double difference = std::abs(b[step] - a[step]) / std::abs(a[step]);
-    largest = difference <= largest ? largest : difference;  // NaN stays
+    largest = difference <= largest ? largest : difference;  // keeps NaN
     if (step % 5 == 0 || step + 1 == a.size()) {
       std::printf("%4zu  %14.8f  %14.8f  %10.1e\n", step, a[step], b[step], difference);
     }
@@ -65,12 +65,12 @@ int run() {
   double largest = 0;
   std::string reason;
   if (try_backend(DeviceType::cuda, &reason)) {
-    set_default_device(kCUDA);  // the one word
+    set_default_device(kCUDA);
     std::printf("cpu:    %s\ncuda:0: %s\n", backend(DeviceType::cpu).description(kCPU).c_str(),
                 backend(DeviceType::cuda).description(kCUDA).c_str());
     largest = compare("cpu", cpu, to_string(kCUDA), train());
   } else {
-    std::printf("cuda cannot be used: %s\nthe cpu alone, with another number of threads:\n",
+    std::printf("CUDA is not available: %s\ncomparing two numbers of CPU threads instead:\n",
                 reason.c_str());
     const int threads = num_threads(), others = threads == 1 ? 2 : 1;
     set_num_threads(others);

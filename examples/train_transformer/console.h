@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-/// What is known after a step; the optional parts only now and then.
+/// The figures of one training step. `val_loss` is set only for steps with a validation.
 struct StepReport {
   int64_t step = 0;
   double loss = 0;
@@ -16,15 +16,16 @@ struct StepReport {
   double tokens_per_s = 0;
 };
 
-/// Shows progress: one line that keeps changing on a terminal, a line every second or so elsewhere.
+/// Prints progress: on a terminal one line, updated at most every 0.1 s; elsewhere a new line at
+/// most every 2 s. Steps with a validation, and the last step, are always printed.
 class Console {
  public:
   explicit Console(int64_t steps);
 
   void report(const StepReport& step);
-  /// Ends the changing line, if there is one.
+  /// Ends the line in progress, if there is one.
   void finish();
-  /// A line on stderr.
+  /// Prints a warning on stderr.
   void warn(const std::string& text);
 
  private:

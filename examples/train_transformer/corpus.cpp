@@ -105,7 +105,7 @@ std::pair<sash::Tensor, sash::Tensor> Corpus::valid_windows(int64_t first, int64
 }
 
 double trigram_loss(const Corpus& corpus) {
-  // What followed a context of up to two symbols, and how many different symbols did.
+  // Counts of the symbols that follow a context of up to two symbols.
   struct Followers {
     std::unordered_map<int64_t, int64_t> counts;
     int64_t total = 0;

@@ -13,30 +13,30 @@
 /// Text as a sequence of symbols, split for training and validation.
 class Corpus {
  public:
-  /// Reads both texts. Without a vocabulary, it is every byte of either. Throws `sash::IoError` for
-  /// a file that cannot be read, `sash::ValueError` for a text too short to learn from or with
+  /// Reads both texts. The default vocabulary is every byte that occurs in them. Throws
+  /// `sash::IoError` if a file cannot be read, `sash::ValueError` if a text is too short or has
   /// bytes outside the vocabulary.
   static Corpus from_files(const std::string& train_path, const std::string& valid_path,
                            const std::optional<Vocabulary>& vocabulary);
-  /// Reads one text, and holds out its last tenth.
+  /// Reads one text. Its last tenth is the validation text.
   static Corpus from_file(const std::string& path, const std::optional<Vocabulary>& vocabulary);
 
   const Vocabulary& vocabulary() const { return vocabulary_; }
   const std::vector<int64_t>& train() const { return train_; }
   const std::vector<int64_t>& valid() const { return valid_; }
-  /// The same for equal texts, and hardly ever for others.
+  /// A 64-bit hash of both texts.
   const std::string& fingerprint() const { return fingerprint_; }
 
-  /// `sash::ValueError` unless both texts have a window of `length`, and what follows it.
+  /// Throws `sash::ValueError` unless both texts are longer than `length` characters.
   void check_context(int64_t length) const;
 
-  /// Inputs and targets [count, length] on the CPU (targets are the inputs moved on by one), from
-  /// `count` places of the training text that `seed` and `step` alone determine: a resumed run goes
-  /// on with the data it would have seen.
+  /// Inputs and targets [count, length] on the CPU; targets are the inputs shifted by one. The
+  /// `count` random places in the training text depend on `seed` and `step` alone, so that a
+  /// resumed run sees the same data as an uninterrupted one.
   std::pair<sash::Tensor, sash::Tensor> batch(int64_t count, int64_t length, uint64_t seed,
                                               int64_t step) const;
-  /// Windows `first .. first + count` of the validation text, cut into windows of `length`; on the
-  /// CPU too.
+  /// Windows [first, first + count) of the validation text, which is cut into consecutive windows
+  /// of `length`. Shapes and device as in `batch`.
   std::pair<sash::Tensor, sash::Tensor> valid_windows(int64_t first, int64_t count,
                                                       int64_t length) const;
   int64_t valid_window_count(int64_t length) const {
@@ -53,6 +53,6 @@ class Corpus {
   std::string fingerprint_;
 };
 
-/// Nats per character of an interpolated trigram model (Witten-Bell smoothing), counted on the
-/// training text and scored on the validation text: what counting alone can reach.
+/// Baseline: nats per character on the validation text of an interpolated trigram model
+/// (Witten-Bell smoothing) fitted to the training text.
 double trigram_loss(const Corpus& corpus);

@@ -1,5 +1,4 @@
-// Trains a character-level transformer, by default on the sources of sash itself, and lets it
-// write.
+// Trains a character-level transformer, by default on the sources of sash, and generates text.
 #include <cstdio>
 #include <exception>
 

@@ -10,7 +10,7 @@ namespace {
 
 constexpr const char* kOp = "train_transformer";
 
-// The lines of earlier steps. A last line without an end was cut short, and is left out.
+// The lines of steps up to `first_step`. A last line without a newline is incomplete: dropped.
 std::string kept_lines(const std::string& path, int64_t first_step) {
   std::ifstream file(path, std::ios::binary);
   if (!file) throw sash::IoError(kOp, "cannot read the metrics in " + path);
@@ -23,7 +23,7 @@ std::string kept_lines(const std::string& path, int64_t first_step) {
     }
     if (object["step"].get<int64_t>() <= first_step) kept += line + '\n';
   }
-  // A file of one line without an end is no metrics of ours.
+  // Refuses a file whose only line has no newline, unless that is an incomplete line of metrics.
   if (kept.empty() && !line.empty() && line.front() != '{') {
     throw sash::FormatError(kOp, "metrics in " + path, "something else");
   }

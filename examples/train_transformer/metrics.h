@@ -5,13 +5,13 @@
 
 #include "console.h"
 
-/// One JSON object per line and step in a file; nothing without a path.
+/// Writes one JSON object per step to a file, one per line. Writes nothing if the path is empty.
 class Metrics {
  public:
-  /// What a run from `first_step` on is written to. An older file keeps its lines up to that step,
-  /// so that every step is there once: none for a new run, all that its checkpoint knows for a
-  /// resumed one. `sash::FormatError` for a file that holds something else, which is left as it is;
-  /// `sash::IoError` if the file cannot be written.
+  /// Opens the file for a run that starts after `first_step` (0 for a new run). An existing file
+  /// keeps only its lines up to that step, so that it has each step once. Throws
+  /// `sash::FormatError`, and leaves the file as it is, if it holds anything else;
+  /// `sash::IoError` if it cannot be written.
   Metrics(const std::string& path, int64_t first_step);
 
   void report(const StepReport& step);

@@ -19,7 +19,7 @@ std::string complaint(const std::string& expected, const std::string& got) {
   return "expected " + expected + ", got " + (got.empty() ? "nothing" : got);
 }
 
-// CLI11's own checks print the limits of a double, and let NaN pass.
+// Used instead of CLI11's checks, which print the limits of a double and accept NaN.
 CLI::Validator whole_number(int64_t least, int64_t most) {
   const auto check = [=](const std::string& text) -> std::string {
     int64_t value = 0;
@@ -64,56 +64,60 @@ std::string check_mask(const std::string& attention) {
 
 void add_model_options(CLI::App& app, Options& options) {
   app.add_option("--attention", options.attention,
-                 "What a position sees of those before it: causal (all), causal_window:64, "
-                 "'causal_window:64 | sinks:4', bigbird:16,3,2,3, ...; self: only itself")
+                 "Attention mask, always causal: causal, causal_window:64, "
+                 "'causal_window:64 | sinks:4', bigbird:16,3,2,3, ...; self: each position sees "
+                 "only itself")
       ->check(check_mask);
-  app.add_option("--dtype", options.dtype, "Type of parameters and activations")
+  app.add_option("--dtype", options.dtype, "Dtype of parameters and activations")
       ->check(CLI::IsMember({"float32", "float64"}));
   app.add_option("--context", options.context, "Characters per sequence")->check(kSize);
   app.add_option("--layers", options.layers, "Transformer layers")->check(kSize);
   app.add_option("--heads", options.heads, "Attention heads")->check(kSize);
-  app.add_option("--dim", options.dim, "Width; a multiple of the heads")->check(kSize);
+  app.add_option("--dim", options.dim, "Model width, a multiple of --heads")->check(kSize);
 }
 
 void add_training_options(CLI::App& app, Options& options) {
-  app.add_option("--text", options.text, "File to learn; its last tenth is held out")
+  app.add_option("--text", options.text,
+                 "Text file to train on; its last tenth is held out for validation")
       ->check(CLI::ExistingFile)
       ->default_str("the sources of sash");
-  app.add_option("--steps", options.steps, "Training steps in all")->check(kCount);
+  app.add_option("--steps", options.steps, "Total training steps, including those before --resume")
+      ->check(kCount);
   app.add_option("--batch", options.batch, "Sequences per step")->check(kSize);
   app.add_option("--dropout", options.dropout, "Dropout probability")->check(kProbability);
-  app.add_option("--lr", options.lr, "Highest learning rate")->check(kPositive);
+  app.add_option("--lr", options.lr, "Peak learning rate")->check(kPositive);
   app.add_option("--seed", options.seed, "Seed of weights, dropout, data and sampling")
       ->check(check_seed);
   app.add_option("--save", options.save,
-                 "Checkpoint to write: at the end, now and then, and when a signal (Ctrl-C, "
-                 "SIGTERM, SIGHUP, ...) stops the training; that of --resume by default")
+                 "Checkpoint file, written every --save-every steps, at the end, and when a signal "
+                 "(Ctrl-C, SIGTERM, SIGHUP, ...) stops the training. Default: that of --resume")
       ->check(check_path);
   app.add_option("--save-every", options.save_every,
                  "Steps between checkpoints; 0: only at the end")
       ->check(kCount);
   app.add_option("--resume", options.resume,
-                 "Checkpoint to go on from, with its settings. With --steps or --text it is "
-                 "trained further, without either it only writes")
+                 "Checkpoint to load, with its settings. With --steps or --text, training "
+                 "continues; with neither, the program only generates text")
       ->check(CLI::ExistingFile);
   app.add_option("--metrics", options.metrics,
-                 "File for one JSON object per line and step. A resumed run appends, after "
-                 "dropping lines of steps past its checkpoint")
+                 "File for metrics, one JSON object per line and step. A resumed run first removes "
+                 "the lines after its checkpoint's step, then appends")
       ->check(check_path);
 }
 
 void add_writing_options(CLI::App& app, Options& options) {
-  app.add_option("--generate", options.generate, "Characters to write at the end")->check(kCount);
-  app.add_option("--prompt", options.prompt, "What the written text starts with");
-  app.add_option("--temperature", options.temperature, "Of the sampling; lower is safer")
+  app.add_option("--generate", options.generate, "Characters to generate at the end")
+      ->check(kCount);
+  app.add_option("--prompt", options.prompt, "Start of the generated text");
+  app.add_option("--temperature", options.temperature, "Sampling temperature; lower is less random")
       ->check(kPositive);
 }
 
 }  // namespace
 
 bool parse_options(int argc, char** argv, Options& options, int& exit_code) {
-  CLI::App app{"Trains a character-level transformer on text, then writes some."};
-  app.footer("Ends with 0 when done, 1 after an error, 128 + n when signal n stopped it.");
+  CLI::App app{"Trains a character-level transformer on text, then generates text."};
+  app.footer("Exit code: 0 on success, 1 after an error, 128 + n if stopped by signal n.");
   app.option_defaults()->always_capture_default();
   app.add_option("--device", options.device, "auto, cpu, cuda or cuda:<index>");
   add_model_options(app, options);

@@ -4,7 +4,7 @@
 #include <set>
 #include <string>
 
-/// What the command line chose.
+/// The command line, with defaults.
 struct Options {
   std::string device = "cpu";
   std::string text;                  ///< empty: the project's own sources
@@ -26,11 +26,11 @@ struct Options {
   double lr = 4e-3;
   double temperature = 0.8;
   uint64_t seed = 1;
-  std::set<std::string> given;  ///< names of the flags on the command line, without dashes
+  std::set<std::string> given;  ///< flags present on the command line, without dashes
 
   bool has(const std::string& flag) const { return given.count(flag) > 0; }
 };
 
-/// Reads the command line. Returns false if the program is to end with `exit_code`: after --help,
-/// or after a wrong flag, which has then been reported.
+/// Parses the command line. Returns false if the program must end with `exit_code`: after --help or
+/// after an invalid flag, which is reported here.
 bool parse_options(int argc, char** argv, Options& options, int& exit_code);

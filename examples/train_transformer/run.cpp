@@ -18,10 +18,10 @@ using sash::optim::CheckpointInfo;
 
 constexpr const char* kOp = "train_transformer";
 
-// What is to be done, and with what.
+// What to do, decided from the options and the checkpoint.
 struct Plan {
   Options options;
-  CheckpointInfo start;  // what is resumed; step 0 of nothing otherwise
+  CheckpointInfo start;  // of --resume; step 0 without it
   bool trains = false;
   bool needs_text = false;
   bool writes = false;
@@ -56,7 +56,7 @@ void check_files(const Plan& plan) {
     std::printf("%s of step %lld will be replaced\n", options.save.c_str(),
                 static_cast<long long>(old.step));
   }
-  sash::ReplacementFile(kOp, options.save);  // throws unless there can be one
+  sash::ReplacementFile(kOp, options.save);  // throws if it cannot be created
 }
 
 Plan make_plan(Options options) {
@@ -75,7 +75,7 @@ Plan make_plan(Options options) {
   }
   plan.trains = wanted && (!resumes || plan.start.step < options.steps);
   plan.needs_text = plan.trains || options.has("text");
-  // Self-attention to one position alone is a model of one length; it writes nothing.
+  // With --attention self, the mask has a fixed length, so the model cannot generate.
   plan.writes = options.generate > 0 && options.attention != "self";
   if (!plan.writes && options.generate > 0 && options.has("generate")) {
     throw sash::ValueError(kOp, "--generate 0 with --attention self", "more");
@@ -99,7 +99,7 @@ std::optional<Corpus> load_corpus(const Plan& plan, const std::optional<Vocabula
   return corpus;
 }
 
-// The default prompt is about C++; other texts may lack its characters.
+// If the vocabulary lacks the default prompt, the prompt is the first character it has.
 void check_prompt(Plan& plan, const Vocabulary& vocabulary) {
   Options& options = plan.options;
   if (!plan.writes) return;
@@ -131,7 +131,7 @@ void print_start(const Plan& plan, const Trainer& trainer, sash::Device device,
   std::fflush(stdout);
 }
 
-// Where a run without --save goes when it is stopped: to a name that nothing has.
+// Checkpoint of a run without --save that is stopped by a signal: an unused file name.
 std::string spare_path() {
   std::string path = "train_transformer.safetensors";
   for (int i = 1; fs::exists(path); ++i) {

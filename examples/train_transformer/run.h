@@ -2,7 +2,6 @@
 
 #include "options.h"
 
-/// Checks what can be checked, trains, saves, validates and writes, as far as `options` ask for it.
-/// Returns the exit code. Throws a `sash::Error` for what cannot work, before the first step if
-/// that can be known.
+/// Checks the options, then trains, saves, validates and generates text, as `options` say. Returns
+/// the exit code. Throws a `sash::Error` on failure; invalid options fail before the first step.
 int run(Options options);

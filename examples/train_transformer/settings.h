@@ -5,10 +5,10 @@
 
 #include "options.h"
 
-/// The options that a checkpoint keeps, by the names of their flags.
+/// The options that are stored in a checkpoint, by flag name.
 std::map<std::string, std::string> settings_of(const Options& options);
 
-/// Takes over what a checkpoint kept for every flag that was not given. `sash::ValueError` naming
-/// both values if a given one contradicts what the model is or where its data go on; length of the
-/// training, learning rate, dropout, seed and text may change.
+/// Sets every option that is not on the command line to its value `kept` in the checkpoint. Throws
+/// `sash::ValueError` with both values if a given option differs from the checkpoint's, unless it
+/// may change: steps, learning rate, dropout, seed and text.
 void take_settings(const std::map<std::string, std::string>& kept, Options& options);

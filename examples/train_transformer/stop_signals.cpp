@@ -4,7 +4,8 @@
 
 namespace {
 
-// Every signal that ends a program from outside; those of its own mistakes, SIGSEGV for one, stay.
+// Signals that come from outside and end a program. Signals of its own faults (SIGSEGV) are not
+// caught.
 constexpr struct {
   int signal;
   const char* name;

@@ -4,9 +4,10 @@
 #include <string>
 #include <vector>
 
-/// While it lives, signals that would end the program ask it to stop instead, so that it can save.
-/// A signal that was ignored stays so (nohup, background jobs). A second Ctrl-C ends the program at
-/// once. SIGXFSZ is ignored: a file that may not grow is then an error of writing.
+/// During its lifetime, signals that would end the program set `stop()` instead, so that it can
+/// save a checkpoint first. Signals that were ignored before (nohup, background jobs) stay ignored.
+/// A second Ctrl-C ends the program at once. SIGXFSZ is ignored, so that a file size limit is a
+/// write error.
 class StopSignals {
  public:
   StopSignals();
@@ -14,7 +15,7 @@ class StopSignals {
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
-  /// The last signal that came, 0 before there is one.
+  /// The last signal received, or 0.
   int received() const;
   bool stop() const { return received() != 0; }
 

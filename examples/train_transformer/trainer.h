@@ -15,28 +15,28 @@
 #include "options.h"
 #include "stop_signals.h"
 
-/// A language model, its optimiser and its place in the training run.
+/// A language model, its optimiser and the current step.
 class Trainer {
  public:
-  /// Builds the model on `device`, with the state in `options.resume` if there is one.
+  /// Builds the model on `device`. Loads the checkpoint `options.resume` if it is set.
   Trainer(const Options& options, const Vocabulary& vocabulary, sash::Device device);
 
-  /// Trains until `options.steps`, or until a signal asks to stop; saves to `options.save`, if it
-  /// is set, every `save_every` steps and after the last. Returns the validation loss after the
-  /// last step, if it came to that. `sash::ValueError` naming step and value if loss, gradient or
-  /// parameters are not finite; these are never saved.
+  /// Trains up to step `options.steps`, or until a signal. Saves to `options.save`, if set, every
+  /// `save_every` steps and after the last. Returns the validation loss after the last step, or
+  /// nothing if a signal came first. Throws `sash::ValueError` with step and value if loss,
+  /// gradient or parameters are not finite; these are never saved.
   std::optional<double> run(const Corpus& corpus, Console& console, Metrics& metrics,
                             const StopSignals& signals);
 
-  /// Mean loss over the whole validation text, in nats per character; nothing if a signal came.
+  /// Mean loss over the whole validation text, in nats per character; nothing if a signal comes.
   std::optional<double> validation_loss(const Corpus& corpus, const StopSignals* signals = nullptr);
-  /// `count` characters that follow `prompt`.
+  /// Generates `count` characters that continue `prompt`.
   std::string write(const std::string& prompt, int64_t count);
-  /// Everything that a later run needs to go on bit for bit.
+  /// Writes a checkpoint from which a later run continues bit for bit.
   void save(const std::string& path, const Corpus& corpus);
 
   int64_t step() const { return step_; }
-  /// Whether the last save, or the checkpoint of the start, holds this state.
+  /// Whether the current step is in a checkpoint: the last one saved, or the one loaded.
   bool is_saved() const { return saved_step_ == step_; }
   bool has_checkpoint() const { return saved_step_ >= 0; }
   const sash::nn::CausalLM& model() const { return *model_; }
@@ -44,7 +44,7 @@ class Trainer {
  private:
   StepReport train_step(const Corpus& corpus);
   void save_now_and_then(const Corpus& corpus, Console& console);
-  // Mean loss over a batch of the corpus, which is taken to the model's device.
+  // Mean loss over a batch, which is copied to the model's device.
   sash::Tensor loss_on(const std::pair<sash::Tensor, sash::Tensor>& batch);
 
   const Options& options_;

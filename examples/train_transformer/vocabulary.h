@@ -5,14 +5,14 @@
 #include <string>
 #include <vector>
 
-/// The bytes that a model knows, each a symbol.
+/// The bytes that a model can represent. Symbol i stands for the i-th of them.
 class Vocabulary {
  public:
   /// Every byte that occurs in `texts`, in ascending order.
   static Vocabulary of(const std::vector<const std::string*>& texts);
-  /// From what `hex` gave; `sash::FormatError` for anything else.
+  /// Parses the result of `hex`. Throws `sash::FormatError` for any other text.
   static Vocabulary from_hex(const std::string& text);
-  /// As file metadata, which is UTF-8: any byte may be part of a vocabulary.
+  /// As hexadecimal digits, for file metadata: that is UTF-8, and a vocabulary may have any byte.
   std::string hex() const;
 
   int64_t size() const { return static_cast<int64_t>(bytes_.size()); }
@@ -20,7 +20,7 @@ class Vocabulary {
   const std::string& bytes() const { return bytes_; }
   /// The first byte of `text` that has no symbol, or -1.
   int unknown_in(const std::string& text) const;
-  /// Symbols of `text`; `sash::ValueError` that names `what` for a byte without one.
+  /// The symbols of `text`. Throws `sash::ValueError`, naming `what`, for a byte without a symbol.
   std::vector<int64_t> encode(const std::string& what, const std::string& text) const;
   std::string decode(const std::vector<int64_t>& symbols) const;
 
