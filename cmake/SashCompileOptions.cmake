@@ -1,12 +1,12 @@
-# Within a project that sets no build type, nothing would be optimised. Ours is, by options of our
-# own targets: the build type is that project's.
+# If the parent project sets no build type, optimise our own targets by their compile options. The
+# project's build type stays unset.
 set(sash_optimise "")
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES AND NOT CMAKE_CXX_FLAGS MATCHES "(^| )-O")
   set(sash_optimise -O3 -DNDEBUG)
   message(STATUS "sash: no build type is set; sash itself is compiled with -O3 -DNDEBUG")
 endif()
 
-# sash_compile_options(target): visibility, warnings and the default above, for our targets only.
+# sash_compile_options(target): sets visibility, warnings and the default above on one target.
 function(sash_compile_options target)
   set_target_properties(${target} PROPERTIES
     CXX_EXTENSIONS OFF
@@ -16,7 +16,7 @@ function(sash_compile_options target)
     POSITION_INDEPENDENT_CODE ON)
   set(cxx ${sash_optimise} -Wall -Wextra -Wpedantic -Wshadow -Wconversion)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-    list(APPEND cxx -Wno-restrict)  # warns of "literal" + std::string (GCC bug 105651)
+    list(APPEND cxx -Wno-restrict)  # false warning on "literal" + std::string (GCC bug 105651)
   endif()
   set(cuda ${sash_optimise} -Xcompiler=-Wall,-Wextra,-Wshadow)
   if(SASH_WERROR)
@@ -27,7 +27,7 @@ function(sash_compile_options target)
                          "$<$<COMPILE_LANGUAGE:CUDA>:${cuda}>")
 endfunction()
 
-# sash_sanitize(target): instruments the target and, through it, what links it in this build.
+# sash_sanitize(target): instruments the target and every target of this build that links it.
 function(sash_sanitize target)
   if(NOT SASH_SANITIZE)
     return()

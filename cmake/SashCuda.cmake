@@ -1,9 +1,9 @@
-# Builds the CUDA backend from SASH_CUDA_SOURCES, if it is wanted and there is a toolkit, and says
-# which. Shared builds get libsash_cuda.so, which libsash opens when CUDA is first asked for; static
-# builds get it as part of libsash.
+# Builds the CUDA backend from SASH_CUDA_SOURCES if SASH_CUDA allows it and there is a toolkit, and
+# prints the decision. In shared builds the backend is libsash_cuda.so, which libsash loads on the
+# first use of CUDA. In static builds it is part of libsash.
 include(SashCudaArchitectures)
 
-# Sets `problem` to why there can be no CUDA here, or to nothing. CUDACXX then names the compiler.
+# Sets `problem` to the reason why CUDA cannot be used, or to "". Sets the environment's CUDACXX.
 function(_sash_find_cuda)
   set(problem "" PARENT_SCOPE)
   find_program(SASH_NVCC nvcc HINTS "$ENV{CUDACXX}" ENV CUDA_HOME ENV CUDA_PATH
@@ -17,7 +17,7 @@ function(_sash_find_cuda)
     return()
   endif()
   execute_process(COMMAND "$ENV{CUDACXX}" --version OUTPUT_VARIABLE text ERROR_QUIET)
-  # C++20 and code for sm_90a came with 12.0.
+  # 12.0 is the first with C++20 and sm_90a.
   if(text MATCHES "release ([0-9.]+)" AND CMAKE_MATCH_1 VERSION_LESS 12.0)
     set(problem "$ENV{CUDACXX} is ${CMAKE_MATCH_1}, older than 12.0" PARENT_SCOPE)
     return()
@@ -62,12 +62,12 @@ if(problem)
     message(FATAL_ERROR "sash: SASH_CUDA=ON, but ${problem}")
   endif()
   message(STATUS "sash: CUDA backend left out (${problem})")
-  # One of an earlier configuration would be opened, and need not fit.
+  # libsash would load a stale one of an earlier configuration.
   file(REMOVE "${CMAKE_LIBRARY_OUTPUT_DIRECTORY}/libsash_cuda.so")
   return()
 endif()
 
-# CMake's own `native` makes 90 of a card that needs 90a, so that is read here.
+# Resolved here because CMake's own `native` gives 90 for Hopper, where the kernels need 90a.
 if(CMAKE_CUDA_ARCHITECTURES STREQUAL "native" AND NOT cards)
   message(FATAL_ERROR "sash: CMAKE_CUDA_ARCHITECTURES=native, but ${no_card}")
 elseif(CMAKE_CUDA_ARCHITECTURES STREQUAL "native"
@@ -75,7 +75,7 @@ elseif(CMAKE_CUDA_ARCHITECTURES STREQUAL "native"
   if(cards AND (SASH_NATIVE OR DEFINED CMAKE_CUDA_ARCHITECTURES))
     sash_cuda_architectures(CMAKE_CUDA_ARCHITECTURES "${CMAKE_CUDA_COMPILER}" CARDS ${cards})
   elseif(SASH_NATIVE)
-    set(CMAKE_CUDA_ARCHITECTURES "90a-real;80-virtual")  # compiles every kernel, in the least time
+    set(CMAKE_CUDA_ARCHITECTURES "90a-real;80-virtual")  # compiles every kernel, once
   else()
     sash_cuda_architectures(CMAKE_CUDA_ARCHITECTURES "${CMAKE_CUDA_COMPILER}" ALL)
   endif()
@@ -86,7 +86,7 @@ set(SASH_HAS_CUDA ON)
 message(STATUS "sash: CUDA backend for ${CMAKE_CUDA_ARCHITECTURES}, "
                "toolkit ${CUDAToolkit_VERSION}")
 if(CMAKE_CUDA_ARCHITECTURES MATCHES "(^|;)90(-real|-virtual)?(;|$)")
-  message(STATUS "sash: attention's kernels for Hopper need 90a; 90 has the general ones")
+  message(STATUS "sash: the Hopper attention kernels need 90a; with 90, the general ones are used")
 endif()
 
 target_compile_definitions(sash PRIVATE SASH_BUILT_WITH_CUDA)
@@ -105,13 +105,13 @@ else()
 endif()
 set_target_properties(${sash_cuda_target} PROPERTIES
                       CUDA_ARCHITECTURES "${CMAKE_CUDA_ARCHITECTURES}")
-# Attention for sm_90 counts on asynchronous products. What a user has launch the compiler, such as
-# ccache, still does.
+# The Hopper attention kernels rely on asynchronous products. A launcher that the user sets, such as
+# ccache, is kept.
 set_property(TARGET ${sash_cuda_target} PROPERTY CUDA_COMPILER_LAUNCHER
              "${PROJECT_SOURCE_DIR}/cmake/without_slow_wgmma" ${CMAKE_CUDA_COMPILER_LAUNCHER})
-# As an option, because CMake 3.25.1 does not know that nvcc has CUDA_STANDARD 20.
+# A compile option, because CMake 3.25.1 does not accept CUDA_STANDARD 20 for nvcc.
 target_compile_options(${sash_cuda_target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20>)
-# Machine code and PTX then take less than half the room.
+# Compressed, machine code and PTX are less than half as large.
 if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 13.0)
   target_compile_options(${sash_cuda_target}
                          PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--compress-mode=size>)

@@ -1,15 +1,15 @@
-# Which cards the CUDA backend holds machine code for. A driver refuses PTX of a toolkit newer than
-# itself, so PTX is for cards that no machine code serves. Machine code also runs on cards of the
-# same major and a higher minor capability; only that for 90a does not.
+# Architectures with machine code in the CUDA backend. Machine code runs on GPUs of the same major
+# and the same or a higher minor compute capability; code for 90a runs on 9.0 only. PTX is for all
+# other GPUs. Machine code is preferred because a driver refuses PTX from a newer toolkit.
 set(_sash_served 80 86 89 90a 100 120)
-# From the oldest PTX a driver can make code for every card; on sm_90 it lacks Hopper's own kernels.
+# A driver can compile this PTX for every newer GPU. It does not contain the Hopper kernels.
 set(_sash_ptx 80-virtual)
 
-# sash_find_cards(<out>): the compute capabilities of this machine's cards that sash can use, such
-# as 8.6;9.0.
+# sash_find_cards(<out>): compute capabilities of this machine's GPUs, for example 8.6;9.0. GPUs
+# below 8.0 are left out.
 function(sash_find_cards out)
   find_program(SASH_NVIDIA_SMI nvidia-smi PATHS /usr/lib/wsl/lib
-               DOC "The program that is asked which cards there are")
+               DOC "The program that lists the GPUs")
   mark_as_advanced(SASH_NVIDIA_SMI)
   set(cards "")
   if(SASH_NVIDIA_SMI)
@@ -23,8 +23,9 @@ function(sash_find_cards out)
   set(${out} "${cards}" PARENT_SCOPE)
 endfunction()
 
-# sash_cuda_architectures(<out> <nvcc> CARDS <card>... | ALL): CMAKE_CUDA_ARCHITECTURES for these
-# cards, or for every card; what this compiler does not know is left to older machine code or PTX.
+# sash_cuda_architectures(<out> <nvcc> CARDS <capability>... | ALL): CMAKE_CUDA_ARCHITECTURES for
+# these GPUs, or for all. For a GPU newer than the compiler: machine code of an older GPU with the
+# same major capability, or PTX.
 function(sash_cuda_architectures out nvcc)
   cmake_parse_arguments(PARSE_ARGV 2 arg "ALL" "" "CARDS")
   execute_process(COMMAND "${nvcc}" --list-gpu-code OUTPUT_VARIABLE known ERROR_QUIET)

@@ -1,13 +1,13 @@
-# Header-only libraries come from the system, or at a pinned version where the system lacks them.
-# libsash uses Eigen and JSON inside; neither its headers nor its package need any of them.
+# Header-only dependencies: the system's, or else a pinned version that is downloaded. libsash uses
+# Eigen and nlohmann_json internally; its headers and its package need neither.
 include(FetchContent)
 
 # sash_dependency(<package> <target> URL <url> HASH <sha256> INCLUDE <folder>)
-# Afterwards the imported header-only <target> exists.
+# Makes sure that the header-only target <target> exists.
 function(sash_dependency package target)
   cmake_parse_arguments(arg "" "URL;HASH;INCLUDE" "" ${ARGN})
   if(TARGET ${target})
-    return()  # the project that sash is part of has it
+    return()  # the parent project provides it
   endif()
   string(TOUPPER ${package} upper)
   if(NOT FETCHCONTENT_SOURCE_DIR_${upper})
@@ -17,7 +17,7 @@ function(sash_dependency package target)
     endif()
     message(STATUS "sash: the system has no ${package}; fetching it")
   endif()
-  # SOURCE_SUBDIR names no folder: the library's own build is not wanted.
+  # SOURCE_SUBDIR is a folder that does not exist: the library's own CMakeLists.txt is not used.
   FetchContent_Declare(${package} URL ${arg_URL} URL_HASH SHA256=${arg_HASH}
                        SOURCE_SUBDIR not-built DOWNLOAD_EXTRACT_TIMESTAMP OFF)
   FetchContent_MakeAvailable(${package})

@@ -1,5 +1,6 @@
-# Makes <sash/nn/linear.h> and the umbrella <sash/sash.h> work in the build tree as they do once
-# installed: links to the public folders, and one generated header that includes all of theirs.
+# Makes <sash/nn/layers/linear.h> and <sash/sash.h> work in the build tree as in an installation.
+# Creates symbolic links to the public folders, and generates sash.h, which includes every public
+# header.
 function(sash_headers)
   set(root "${PROJECT_BINARY_DIR}/include/sash")
   file(MAKE_DIRECTORY "${root}")

@@ -1,8 +1,8 @@
-# sash_sources(): the folders are the list. Every source in core/, tensor/, ops/, nn/, optim/ and
-# backends/cpu/ goes to the target `sash`, every one in backends/cuda/ to SASH_CUDA_SOURCES.
+# sash_sources(): adds every source in core/, tensor/, ops/, nn/, optim/ and backends/cpu/ to the
+# target `sash`, and sets SASH_CUDA_SOURCES to every source in backends/cuda/.
 #
-# A kernel source registers what it fills: it defines void sash::<backend>::register_<name>(), which
-# a generated source of each backend calls.
+# A kernel source defines void sash::<backend>::register_<name>(), which fills its kernel slots. A
+# generated source per backend calls all of these functions.
 
 function(sash_sources)
   foreach(folder IN ITEMS core tensor ops nn optim backends/cpu backends/cuda)
@@ -11,18 +11,18 @@ function(sash_sources)
          "${PROJECT_SOURCE_DIR}/${folder}/*.cpp" "${PROJECT_SOURCE_DIR}/${folder}/*.cu")
   endforeach()
 
-  # Kernels never look at errno or at the floating-point flags; this alone lets loops vectorise.
-  # GCC 12 takes the undefined lanes of its own AVX-512 intrinsics for uninitialised variables.
+  # Kernels read neither errno nor the floating-point flags; loops only vectorise without them. The
+  # disabled warnings are false: GCC 12 reports undefined lanes of its own AVX-512 intrinsics.
   set(flags "")
   if(SASH_SANITIZE MATCHES "undefined")
-    # A check at every access of an inlined loop takes kernels minutes to compile; the address
-    # sanitizer sees bad pointers anyway.
+    # With these checks, kernels take minutes to compile. AddressSanitizer reports bad pointers
+    # anyway.
     set(flags ";-fno-sanitize=null,alignment,object-size,pointer-overflow")
   endif()
   set_source_files_properties(${backends_cpu} PROPERTIES
                               COMPILE_OPTIONS
     "-fno-math-errno;-fno-trapping-math;$<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized$<SEMICOLON>-Wno-uninitialized>${flags}")
-  # Integers wrap, as in PyTorch.
+  # Signed integer overflow wraps, as in PyTorch.
   set(integers ${backends_cpu})
   list(FILTER integers INCLUDE REGEX "/(elementwise|reduce)/")
   set_property(SOURCE ${integers} APPEND PROPERTY COMPILE_OPTIONS -fwrapv)
@@ -58,8 +58,8 @@ void register_ops() {
   set(SASH_CUDA_SOURCES ${backends_cuda} PARENT_SCOPE)
 endfunction()
 
-# Writes generated/<backend>_registration.cpp, which calls each register_<name>() that a source
-# outside runtime/ defines.
+# Writes generated/<backend>_registration.cpp, which calls every register_<name>() defined by a
+# source outside runtime/.
 function(_sash_registration backend sources template)
   set(declarations "")
   set(calls "")

@@ -1,6 +1,6 @@
 # cmake -Droot=<folder> -Dfiles=<list> -Dtrain=<out> -Dvalid=<out> -P collect_corpus.cmake
 #
-# Joins source files into two texts; every tenth file is held out for validation.
+# Concatenates source files into two texts. Every tenth file goes to the validation text.
 set(count 0)
 file(WRITE "${train}" "")
 file(WRITE "${valid}" "")

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs what a build needs on Debian 12+ and Ubuntu 24.04+, as root or through sudo. Arguments
-# are further packages. Does nothing where all of them are installed.
+# Installs the build dependencies on Debian 12+ or Ubuntu 24.04+, as root or through sudo. Arguments
+# are additional packages. Does nothing if all are installed.
 set -eu
 
 packages="cmake g++ ninja-build libeigen3-dev nlohmann-json3-dev libcli11-dev doctest-dev $*"

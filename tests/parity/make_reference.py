@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the PyTorch reference files of tests/test_parity.cpp, beside this script.
+"""Writes the PyTorch reference files of tests/nn/test_parity.cpp into this folder.
 
     pip install torch safetensors numpy
     python tests/parity/make_reference.py
