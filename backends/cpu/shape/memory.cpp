@@ -34,7 +34,8 @@ void fill(KernelContext&, const TensorView& y, const Scalar& value) {
 
 constexpr int64_t kTile = 32;
 
-/// An axis along which x is (nearly) contiguous though y is not; -1 where rows serve both.
+/// The axis with the smallest stride in x, if that is not the walk's innermost axis (smallest
+/// stride in y); else -1. Axes shorter than 8 do not count.
 int transposed_axis(const Walk<2>& walk) {
   const auto last = static_cast<size_t>(walk.rank - 1);
   int best = -1;
@@ -48,7 +49,7 @@ int transposed_axis(const Walk<2>& walk) {
   return walk.extent[last] < 8 ? -1 : best;
 }
 
-/// Copies rows x columns elements through a tile that is read along x and written along y.
+/// Copies rows x columns elements through a tile: reads in the order of x, writes in that of y.
 template <class T>
 void copy_tile(const T* x, const int64_t (&x_step)[2], T* y, const int64_t (&y_step)[2],
                int64_t rows, int64_t columns) {
@@ -61,8 +62,8 @@ void copy_tile(const T* x, const int64_t (&x_step)[2], T* y, const int64_t (&y_s
   }
 }
 
-/// The innermost axis and `axis` are copied in square tiles, so that both sides use whole cache
-/// lines; each task takes one strip of tiles.
+/// Copies square tiles of `axis` and the innermost axis, so that reads and writes both use whole
+/// cache lines. A task is one strip of tiles.
 template <class T>
 void copy_transposed(const Walk<2>& walk, int axis, const T* x, T* y) {
   const auto last = static_cast<size_t>(walk.rank - 1);
@@ -91,7 +92,7 @@ void copy_transposed(const Walk<2>& walk, int axis, const T* x, T* y) {
   });
 }
 
-/// Elements of one dtype, as plain words of their size.
+/// Copy without a cast. T is the unsigned integer of the element size.
 template <class T>
 void copy_words(const TensorView& x, const TensorView& y) {
   const auto walk = make_walk<2>({&y, &x}, Order::memory);
@@ -154,7 +155,7 @@ void accumulate(KernelContext&, const TensorView& x, const TensorView& y) {
 
 void arange(KernelContext&, const TensorView& y, const Scalar& start, const Scalar& step) {
   const bool exact = start.is_integer() && step.is_integer();
-  // Unsigned: i step may pass the ends of int64 on the way to a number within them.
+  // Unsigned, because i step may overflow int64 although the sum does not.
   const auto counted = [&](int64_t i) {
     return static_cast<int64_t>(start.to<uint64_t>() +
                                 static_cast<uint64_t>(i) * step.to<uint64_t>());

@@ -24,7 +24,7 @@ struct Fill {
 };
 
 void fill(KernelContext& context, const TensorView& y, const Scalar& value) {
-  // Elements of one size are the same to a kernel that only moves them.
+  // One kernel per element size, not per dtype.
   const auto fill_words = [&]<class Word>(TypeTag<Word>, auto element) {
     elementwise<Word>(context, Fill<Word>{std::bit_cast<Word>(element)}, y);
   };
@@ -66,7 +66,7 @@ void accumulate(KernelContext& context, const TensorView& x, const TensorView& y
                         [&]<class T>(TypeTag<T>) { compute<T, T, T>(context, Add{}, y, y, x); });
 }
 
-/// y[i] = start + i step, in `Number`: int64 where all of it is integral, else double.
+/// y[i] = start + i step, computed in `Number`: int64 if start and step are integers, else double.
 template <class T, class Number>
 __global__ void __launch_bounds__(kThreads)
     arange_kernel(const __grid_constant__ Walk<1> walk, T* y, Number start, Number step) {
@@ -74,11 +74,11 @@ __global__ void __launch_bounds__(kThreads)
   if (i >= walk.count) return;
   int64_t offset[1];
   walk.find(i, 1, offset);
-  // Not contracted into one rounding, so that every backend counts alike.
+  // Not fused to one rounding (fma), so that all backends give the same bits.
   if constexpr (std::is_same_v<Number, double>) {
     y[offset[0]] = cast<T>(__dadd_rn(start, __dmul_rn(static_cast<double>(i), step)));
   } else {
-    // Unsigned: i step may pass the ends of int64 on the way to a number within them.
+    // Unsigned, because i step may overflow int64 although the sum does not.
     const auto number =
         static_cast<uint64_t>(start) + static_cast<uint64_t>(i) * static_cast<uint64_t>(step);
     y[offset[0]] = cast<T>(static_cast<int64_t>(number));
