@@ -22,8 +22,8 @@ void embedding_forward(KernelContext&, const TensorView& weight, const TensorVie
   });
 }
 
-/// Threads own columns, not rows: each adds every g in turn to its part of the table, so no two
-/// meet and the order of additions is that of the tokens.
+/// Adds columns [begin, end) of every g to dweight. Each thread has its own columns and visits all
+/// tokens in order, so there are no races and the order of additions is fixed.
 template <class T>
 void add_columns(const TensorView& g, const TensorView& index, const TensorView& dweight,
                  int64_t begin, int64_t end) {

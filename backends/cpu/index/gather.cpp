@@ -11,8 +11,8 @@ namespace {
 /// Elements of work per task.
 constexpr int64_t kWork = 16384;
 
-/// The elements of an index tensor as lines of its last axis. `offset(line, strides, skip)` is
-/// where a line begins in memory of these strides, leaving out the axis `skip`.
+/// The lines along the last axis of a shape. `offset(line, strides, skip)` is the offset of the
+/// first element of a line in a tensor of these strides, without the axis `skip`.
 class Lines {
  public:
   explicit Lines(const Shape& shape) : shape_(shape), length_(shape.back()) {
@@ -35,7 +35,7 @@ class Lines {
   int64_t count_ = 1;
 };
 
-/// One line of y: element k comes from x at index[k] along the axis.
+/// One line of n elements: y[k] = x[index[k] along the indexed axis, k along the last].
 template <class T>
 void gather_line(const T* x, int64_t x_axis, int64_t x_last, const int64_t* index,
                  int64_t index_last, T* y, int64_t y_last, int64_t n) {
@@ -81,7 +81,8 @@ void gather(KernelContext&, const TensorView& x, const TensorView& index, const 
   }
 }
 
-/// The indexed axis moved to the front: all that shares memory is then one walk along it.
+/// The view with the indexed axis first. Elements that may be added to one y differ in this axis
+/// only, so one task can visit them in order.
 TensorView axis_first(TensorView view, int axis) {
   const int64_t extent = view.shape[axis], stride = view.strides[axis];
   view.shape.erase(axis);
@@ -91,14 +92,14 @@ TensorView axis_first(TensorView view, int axis) {
   return view;
 }
 
-/// Columns [begin, end) of lines that begin at the given pointers: every element of the axis in
-/// its order, so that equal indices add up in one fixed order.
+/// Adds columns [begin, end) of the lines that start at the given pointers, in the order of the
+/// indexed axis: equal indices are added in a fixed order.
 template <class T>
 void scatter_columns(T* y, const TensorView& y_view, const int64_t* index,
                      const TensorView& index_view, const T* src, const TensorView& src_view,
                      int64_t begin, int64_t end) {
   const int last = index_view.rank() - 1;
-  const bool flat = last == 0;  // the axis is all there is
+  const bool flat = last == 0;  // there is no other axis
   const int64_t y_last = flat ? 0 : y_view.strides[last];
   const int64_t index_last = flat ? 0 : index_view.strides[last];
   const int64_t src_last = flat ? 0 : src_view.strides[last];

@@ -7,7 +7,7 @@
 namespace sash::cuda {
 namespace {
 
-/// A warp copies a row of `words` words; zeros for an index out of range.
+/// One warp copies one row of `words` words. Writes zeros for an index out of range.
 template <class Word>
 __global__ void __launch_bounds__(kThreads)
     copy_rows(const Word* table, const int64_t* index, Word* y, int64_t count, int64_t rows,
@@ -40,14 +40,14 @@ void embedding_forward(KernelContext& context, const TensorView& weight, const T
   dispatch_words(weight.dtype, launch);
 }
 
-// The gradient. Tokens are sorted by index, equal ones in their order. The sums of whole pieces of
-// kPiece sorted tokens of one index come first, so that no index is slow however common it is; then
-// a warp walks the tokens of one index, taking such pieces as one.
+// The gradient, without atomics. Tokens are sorted by index; the sort is stable. `sum_pieces` adds
+// aligned pieces of kPiece sorted tokens that have one index, so that a frequent index is not slow.
+// `sum_rows` then adds, per index, these partial sums and the remaining tokens, in order.
 constexpr int64_t kPiece = 32;
-/// Channel blocks are spread over the grid up to this many rows, else each warp goes through all.
+/// Up to this many rows the channels are split over blockIdx.y; beyond, each warp loops over them.
 constexpr int64_t kFewRows = 16384;
 
-/// An index out of range becomes the key `rows`, behind all others.
+/// keys[n] = index[n], or `rows`, the largest key, for an index out of range; places[n] = n.
 __global__ void __launch_bounds__(kThreads)
     make_keys(const int64_t* index, int64_t count, int64_t rows, uint64_t* keys, int64_t* places,
               IndexFlag* flag) {
@@ -58,7 +58,8 @@ __global__ void __launch_bounds__(kThreads)
   places[n] = n;
 }
 
-/// How many of the `count` sorted keys are below `key`; asked by a whole warp.
+/// The first position in [begin, count] of the sorted keys whose key is not below `key`. Called by
+/// a whole warp.
 __device__ int64_t lower_bound(const uint64_t* keys, int64_t begin, int64_t count, uint64_t key) {
   int64_t low = begin, high = count;
   while (low < high) {
@@ -78,7 +79,7 @@ __device__ void add_to(Vector<A, V>& total, const Vector<A, V>& more) {
   for (int i = 0; i < V; ++i) total.element[i] += more.element[i];
 }
 
-/// partial[p] = the sum of the p-th piece of sorted tokens, if all have one index.
+/// partial[p] = sum of g over the p-th piece of sorted tokens, if they all have one index.
 template <int V, class T>
 __global__ void __launch_bounds__(kThreads)
     sum_pieces(const uint64_t* keys, const int64_t* places, int64_t pieces, const T* g,
@@ -98,7 +99,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// dweight[v] = the sum over the sorted tokens whose key is v.
+/// dweight[v] = sum of g over the sorted tokens with key v.
 template <int V, class T>
 __global__ void __launch_bounds__(kThreads)
     sum_rows(const uint64_t* keys, const int64_t* places, int64_t count, const T* g,
@@ -107,7 +108,7 @@ __global__ void __launch_bounds__(kThreads)
   if (row >= rows) return;
   const int64_t begin = lower_bound(keys, 0, count, static_cast<uint64_t>(row));
   const int64_t end = lower_bound(keys, begin, count, static_cast<uint64_t>(row) + 1);
-  // Whole pieces lie in [first, last).
+  // [first, last) consists of whole pieces.
   const int64_t first = min(end, (begin + kPiece - 1) / kPiece * kPiece);
   const int64_t last = max(first, end / kPiece * kPiece);
   for (int64_t at = (int64_t{blockIdx.y} * kWarp + WarpTeam::rank()) * V; at < width;

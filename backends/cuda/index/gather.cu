@@ -7,8 +7,8 @@
 namespace sash::cuda {
 namespace {
 
-/// y[e] = x[e with the axis at index[e]], or 0 for an index out of range. The walk is over y, the
-/// index, and x at index 0, whose elements lie `step` apart along the axis.
+/// y[e] = x[e with index[e] on the indexed axis], or 0 for an index out of range. The walk is over
+/// y, the index, and x at index 0. `step` is x's stride along the indexed axis.
 template <int V, class Word>
 __global__ void __launch_bounds__(kThreads)
     gather_kernel(const __grid_constant__ Walk<3> walk, const Word* x, int64_t step, int64_t extent,
@@ -58,7 +58,7 @@ void gather(KernelContext& context, const TensorView& x, const TensorView& index
   });
 }
 
-/// The indexed axis: how many indices lie on it, how far y reaches, and the steps along it.
+/// The indexed axis: its extent in the index (`length`) and in y (`extent`), and its strides.
 struct IndexedAxis {
   int64_t length;
   int64_t extent;
@@ -72,8 +72,8 @@ __device__ T plus(compute_t<T> a, T b) {
   return narrow<T>(a + widen(b));
 }
 
-/// A thread for each element of the other axes goes along the indexed one in its order. The walk is
-/// over src, the index and y.
+/// One thread per element of the other axes; it visits the indexed axis in order. The walk is over
+/// src, the index and y, without the indexed axis.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     scatter_lines(const __grid_constant__ Walk<3> others, const IndexedAxis axis, const T* src,
@@ -90,12 +90,12 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Else indices are sorted by where they point to. The other axes fall into two groups: those that
-// the index depends on (outer), and those along which it only repeats (inner): one sorted index
-// serves a whole line of inner elements.
+// For few long lines, and for halves, the indices are sorted by target instead. The other axes form
+// two groups: the index varies along `outer` axes and is broadcast (stride 0) along `inner` axes. A
+// sorted index is used for all inner elements.
 
-/// Key of index (o, j): where it points to, o extent + index, or beyond all others if that is out
-/// of range. Its place is o length + j.
+/// For index (o, j): place = o length + j, and key = o extent + index, or outer.count extent, the
+/// largest key, if the index is out of range.
 __global__ void __launch_bounds__(kThreads)
     make_keys(const __grid_constant__ Walk<3> outer, const IndexedAxis axis, const int64_t* index,
               uint64_t* keys, int64_t* places, IndexFlag* flag) {
@@ -110,7 +110,8 @@ __global__ void __launch_bounds__(kThreads)
   places[place] = place;
 }
 
-/// A thread for each sorted index and inner element: the first index of each key adds up all.
+/// One thread per sorted index and inner element. The thread of the first index of each key adds
+/// the elements of all of them, in order.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     scatter_sorted(const __grid_constant__ Walk<3> outer, const __grid_constant__ Walk<3> inner,
@@ -138,7 +139,7 @@ __global__ void __launch_bounds__(kThreads)
   to = narrow<T>(total);
 }
 
-/// A walk over src, the index and y along the axes that are `wanted`.
+/// The walk over src, the index and y along the axes for which `wanted(axis)`.
 template <class Wanted>
 Walk<3> walk_along(const TensorView& src, const TensorView& index, const TensorView& y,
                    Wanted wanted) {
@@ -182,7 +183,7 @@ void scatter_add(KernelContext& context, const TensorView& y, const TensorView& 
   const Walk<3> others = walk_along(src, index, y, [&](int at) { return at != axis; });
   dispatch_any_numeric(y.dtype, "scatter_add", [&]<class S>(TypeTag<S>) {
     using T = device_t<S>;
-    // Halves are rounded once only where the sum is not kept in y.
+    // `scatter_lines` sums in y. For halves that would round each addition, not only the result.
     const bool in_place = along.length == 1 || !kIsHalf<T>;
     if (in_place && (along.length <= kShort || others.count >= kManyLines)) {
       scatter_lines<<<blocks_for(others.count), kThreads, 0,

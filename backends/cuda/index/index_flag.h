@@ -4,10 +4,10 @@
 
 #include <cstdint>
 
-/// How kernels report an index that is out of range without making the host wait.
+/// Reports of indices out of range. Kernels write them; the host does not wait for them.
 namespace sash::cuda {
 
-/// The ops whose kernels look at indices; for attention, the kind of data.
+/// The op that read the index; for attention, the kind of data.
 enum class IndexOp : int {
   embedding,
   embedding_backward,
@@ -19,28 +19,27 @@ enum class IndexOp : int {
   attention_ranges
 };
 
-/// One report: pinned host memory, which kernels of one card write and the host reads when it has
-/// waited for them. The first report stays until it is thrown.
+/// One report, in pinned host memory. Kernels of one card write it; the host reads it after a
+/// synchronisation. The first report is kept until it is thrown; later ones are dropped.
 struct IndexFlag {
   int state;  ///< `kNone`, `kClaimed` while it is being written, or `kReported`
   IndexOp op;
   int64_t value;
   int64_t extent;
-  int64_t position;  ///< of the value, counted in elements of the index (row ranges: in queries)
+  int64_t position;  ///< element of the index; query for attention_ranges
 
   static constexpr int kNone = 0, kClaimed = 1, kReported = 2;
 };
 
-/// The flag of a card; lives for ever. The first call for a card must not be within a capture.
+/// The flag of a card. It is never deleted. The first call for a card must not be in a capture.
 IndexFlag* index_flag(int card);
 
-/// `IndexError` naming op, value and position if a kernel of `card` that the host has waited for
-/// reported one (for attention the `ValueError` that the CPU throws at once); the flag is then free
-/// again.
+/// Call after a synchronisation. If a kernel of `card` reported an index, clears the report and
+/// throws `IndexError` with op, value and position; for attention, `ValueError` as on the CPU.
 void throw_index_error(int card);
 
 #ifdef __CUDACC__
-/// Reports `value`, unless an earlier report waits to be thrown.
+/// Reports `value`, unless there is an earlier report.
 inline __device__ void report(IndexFlag* flag, IndexOp op, int64_t value, int64_t extent,
                               int64_t position) {
   if (atomicCAS(&flag->state, IndexFlag::kNone, IndexFlag::kClaimed) != IndexFlag::kNone) return;
@@ -52,7 +51,7 @@ inline __device__ void report(IndexFlag* flag, IndexOp op, int64_t value, int64_
   *const_cast<volatile int*>(&flag->state) = IndexFlag::kReported;
 }
 
-/// Whether `value` is in [0, extent); reports it if it is not.
+/// Whether `value` is in [0, extent). Reports it if not.
 inline __device__ bool in_range(IndexFlag* flag, IndexOp op, int64_t value, int64_t extent,
                                 int64_t position) {
   if (static_cast<uint64_t>(value) < static_cast<uint64_t>(extent)) return true;

@@ -9,7 +9,7 @@ namespace sash::cuda {
 
 static_assert(sizeof(uint64_t) == sizeof(int64_t));
 
-// Two buffers of keys, then two of places.
+// Radix sort needs two buffers each: the memory is [keys, keys, places, places].
 SortedKeys::SortedKeys(const KernelContext& context, int64_t count)
     : context_(context),
       count_(count),

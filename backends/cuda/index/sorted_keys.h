@@ -6,14 +6,14 @@
 
 namespace sash::cuda {
 
-/// Keys and the places where they stood, for adding up what belongs to one key without atomics.
-/// Memory is that of the context's stream, and is given back with the scope.
+/// Keys, sorted, with the place that each had before: for sums per key without atomics. The memory
+/// is allocated on the context's stream and freed by the destructor.
 class SortedKeys {
  public:
-  /// Room for `count` keys and places, to be filled by a kernel.
+  /// Allocates `count` keys and places. A kernel must fill them before `sort`.
   SortedKeys(const KernelContext& context, int64_t count);
 
-  /// Queues the sort; keys are in [0, largest], and equal ones keep their order.
+  /// Queues a stable sort by key. Keys must be in [0, largest].
   void sort(uint64_t largest);
 
   uint64_t* keys() const { return keys_; }
