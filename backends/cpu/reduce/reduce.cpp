@@ -17,8 +17,8 @@ template <class T>
 using StridedRun = Eigen::Map<const Eigen::Array<T, Eigen::Dynamic, 1>, Eigen::Unaligned,
                               Eigen::InnerStride<Eigen::Dynamic>>;
 
-// Each reduction says what it accumulates in, where it starts, and how it takes in a whole run of
-// elements (into one accumulator) or a row (into one accumulator per column).
+// A reduction has an accumulator type, its identity, `run` (the result of a vector of elements) and
+// `merge` (adds one accumulator to another).
 struct Sum {
   template <class T>
   using Accumulator = std::conditional_t<std::is_integral_v<T>, int64_t, double>;
@@ -30,7 +30,7 @@ struct Sum {
   template <class T, class X>
   static Accumulator<T> run(const X& x) {
     if constexpr (!std::is_same_v<T, float>) return x.template cast<Accumulator<T>>().sum();
-    // Short float32 sums vectorise better than float64 ones, and lose little.
+    // Sums of up to 512 elements in float32, added in float64: faster, with little rounding error.
     constexpr int64_t kShort = 512;
     double total = 0;
     for (int64_t at = 0; at < x.size(); at += kShort) {
@@ -84,7 +84,7 @@ struct Axis {
   int64_t y_stride;
 };
 
-// A group of axes, innermost (smallest step in x) last.
+// A group of axes, in descending order of their stride in x.
 struct Axes {
   Axis axis[kMaxRank];
   int rank = 0;
@@ -100,7 +100,7 @@ struct Axes {
     axis[at] = a;
   }
   Axis pop() { return rank > 0 ? axis[--rank] : Axis{1, 1, 1}; }
-  // Offsets of a row-major index.
+  // Offsets in x and y of the row-major index `index`.
   std::pair<int64_t, int64_t> offsets(int64_t index) const {
     int64_t x = 0, y = 0;
     for (int i = rank - 1; i >= 0; --i) {
@@ -124,8 +124,8 @@ struct Plan {
   }
 };
 
-// Neighbours in x go into one result: each task reduces up to kPiece elements of one result, and
-// the pieces of a result are merged in order.
+// The innermost axis of x is reduced. A task reduces about kPiece elements of one result. The parts
+// of a result are merged in order.
 template <class R, class T, class Out>
 void reduce_runs(KernelContext& context, Plan plan, const T* x, Out* y) {
   using A = typename R::template Accumulator<T>;
@@ -134,7 +134,7 @@ void reduce_runs(KernelContext& context, Plan plan, const T* x, Out* y) {
   const int64_t outer = plan.reduced.count(), results = plan.kept.count();
   const int64_t runs_per_piece = std::max<int64_t>(1, kPiece / run.extent);
   const int64_t pieces = (outer + runs_per_piece - 1) / runs_per_piece;
-  // A single long run is cut as well.
+  // A single run is split too.
   const int64_t cuts = outer == 1 ? (run.extent + kPiece - 1) / kPiece : 1;
   const int64_t parts = pieces * cuts;
   const Workspace workspace(context, results * parts * static_cast<int64_t>(sizeof(A)));
@@ -167,8 +167,8 @@ void reduce_runs(KernelContext& context, Plan plan, const T* x, Out* y) {
   }
 }
 
-// Neighbours in x go into neighbouring results: rows are taken in one by one, in at most kChunks
-// chunks of rows whose partial results are merged in order.
+// The innermost axis of x is kept. Rows are added to a row of accumulators, in at most kChunks
+// chunks of rows. The partial results of the chunks are merged in order.
 template <class R, class T, class Out>
 void reduce_rows(KernelContext& context, Plan plan, const T* x, Out* y) {
   using A = typename R::template Accumulator<T>;
@@ -240,7 +240,7 @@ void extremum(KernelContext& context, const TensorView& x, const TensorView& y) 
                    [&]<class T>(TypeTag<T>) { reduce<Extremum<kSign>, T, T>(context, x, y); });
 }
 
-// Calls body(x, y, step of x, step of y) for each line along `axis`.
+// Calls body(x, y, x stride, y stride) for each line along `axis`, in parallel.
 template <class T, class Out, class F>
 void for_each_line(const TensorView& x, const TensorView& y, int axis, F&& body) {
   Axes lines;

@@ -1,4 +1,4 @@
-// The reductions of reduce.h that go along one axis and care for places on it.
+// argmax, argmin and cumsum: reductions along one axis that depend on positions.
 #include <cstdlib>
 
 #include "../../../ops/kernels/reduce.h"
@@ -7,7 +7,7 @@
 namespace sash::cuda {
 namespace {
 
-/// A thread alone, for lines that are short or lie side by side.
+/// A team of one thread, for short lines and for many lines side by side.
 struct ThreadTeam {
   static constexpr int kSize = 1;
   static constexpr int kRows = kThreads;
@@ -21,7 +21,7 @@ struct ThreadTeam {
   }
 };
 
-/// The lines along one axis: where they begin in x and y, their length and their steps.
+/// The lines along one axis: their first elements in x and y, their length and their strides.
 struct Lines {
   Walk<2> starts;
   int64_t length;
@@ -38,7 +38,7 @@ struct Lines {
     starts = make_walk<2>({&views[0], &views[1]}, Order::memory);
   }
 
-  /// Calls `launch(TypeTag<Team>, blocks)` with the team that suits the lines.
+  /// Chooses the team per line, and calls `launch(TypeTag<Team>, blocks)`.
   template <class F>
   void with_team(F launch) const {
     constexpr int64_t kShort = 16, kManyLines = 16384;
@@ -67,7 +67,7 @@ __device__ Leader<T> shuffle_xor(Leader<T> x, int step) {
   return {__shfl_xor_sync(kAllLanes, x.value, step), __shfl_xor_sync(kAllLanes, x.index, step)};
 }
 
-/// The greater (lesser) of two, NaN before all else; among equals the first.
+/// The greater of two (kSign > 0) or the lesser. NaN wins; ties take the lower index.
 template <int kSign>
 struct Lead {
   template <class T>
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(kThreads)
   int64_t at[2];
   lines.starts.find(line, 1, at);
   const auto element = [&](int64_t i) { return widen(x[at[0] + i * lines.x_step]); };
-  // Those without an element of their own stand with the first.
+  // A thread without elements starts from element 0, as all do.
   Leader<compute_t<T>> best{element(0), 0};
 #pragma unroll 4
   for (int64_t i = Team::rank(); i < lines.length; i += Team::kSize) {
@@ -113,7 +113,7 @@ void arg_extremum(KernelContext& context, const TensorView& x, const TensorView&
   });
 }
 
-/// x of this lane and those before it.
+/// Inclusive prefix sum over the lanes of a warp.
 __device__ double scan_warp(double x) {
 #pragma unroll
   for (int step = 1; step < kWarp; step *= 2) {
@@ -123,7 +123,7 @@ __device__ double scan_warp(double x) {
   return x;
 }
 
-/// `sum` and the x of this thread and those before it; then `sum` has that of the whole team.
+/// Returns `sum` + the inclusive prefix sum of x over the team; adds the team's total to `sum`.
 template <class Team>
 __device__ double scan(double x, double& sum) {
   if constexpr (Team::kSize == 1) {
@@ -136,7 +136,7 @@ __device__ double scan(double x, double& sum) {
     __shared__ double part[kWarps];
     const double within = scan_warp(x);
     const int warp = static_cast<int>(threadIdx.x) / kWarp;
-    __syncthreads();  // the parts of the tile before have been read
+    __syncthreads();  // all threads have read the parts of the previous tile
     if (WarpTeam::rank() == kWarp - 1) part[warp] = within;
     __syncthreads();
     double before = sum;
@@ -148,7 +148,7 @@ __device__ double scan(double x, double& sum) {
   }
 }
 
-/// y[i] = x[0] + ... + x[i], in float64, tile by tile of a team's size.
+/// y[i] = x[0] + ... + x[i], summed in float64. A tile has one element per thread of the team.
 template <class Team, class T>
 __global__ void __launch_bounds__(kThreads)
     cumsum_kernel(const __grid_constant__ Lines lines, const T* x, T* y) {

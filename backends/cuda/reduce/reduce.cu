@@ -5,7 +5,7 @@
 namespace sash::cuda {
 namespace {
 
-/// What every element beats (sign > 0: by being greater).
+/// The identity of a maximum (kSign > 0) or minimum.
 template <class A, int kSign>
 inline constexpr A kWorst = std::numeric_limits<A>::has_infinity
                                 ? static_cast<A>(-kSign) * std::numeric_limits<A>::infinity()
@@ -14,7 +14,7 @@ inline constexpr A kWorst = std::numeric_limits<A>::has_infinity
 
 struct Sum {
   static constexpr const char* name = "sum";
-  /// float32 adds up in float64, as on the CPU: over many elements the bits are worth it.
+  /// float32 is summed in float64, as on the CPU, for accuracy over many elements.
   template <class T>
   using Accumulator =
       std::conditional_t<std::is_integral_v<T>, int64_t,
@@ -30,7 +30,7 @@ struct Sum {
   }
 };
 
-/// The greatest (least) of what is seen, or the first NaN.
+/// Maximum (kSign > 0) or minimum; NaN if there is one.
 template <int kSign>
 struct Extremum {
   static constexpr const char* name = kSign > 0 ? "amax" : "amin";

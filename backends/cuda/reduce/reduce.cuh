@@ -2,17 +2,17 @@
 
 #include "../norm/rows.cuh"
 
-/// Reductions over any axes of strided views. `R` says what they accumulate in
-/// (`R::Accumulator<T>`), where that starts (`R::identity<A>()`) and how two are joined
-/// (`operator()`, commutative and associative but for rounding).
+/// Reductions over any axes of strided views. `R` defines the accumulator type
+/// (`R::Accumulator<T>`), its identity (`R::identity<A>()`) and how two are combined
+/// (`operator()`, commutative and, up to rounding, associative).
 ///
-/// Partitions are fixed by shapes and strides. Where neighbours in x belong to one result, a warp
-/// or a block goes along it (`reduce_runs`); where they belong to neighbouring results, threads
-/// stand side by side (`reduce_columns`). Long reductions are cut into parts, whose results a
-/// second launch joins in order.
+/// If the innermost axis of x is reduced, a warp or a block reduces along it (`reduce_runs`). If it
+/// is kept, each thread reduces results of its own, side by side (`reduce_columns`). Long
+/// reductions are split into parts, and a second launch combines their results in order. The
+/// partition depends on shapes and strides alone.
 namespace sash::cuda {
 
-/// `total` joined with V elements from `x` on.
+/// Combines `total` with V elements, starting at `x`.
 template <class R, int V, class In, class A>
 __device__ void take_in(A (&total)[V], const In* x) {
   const auto values = read<V>(x);
@@ -20,8 +20,8 @@ __device__ void take_in(A (&total)[V], const In* x) {
   for (int i = 0; i < V; ++i) total[i] = R{}(total[i], static_cast<A>(values.element[i]));
 }
 
-/// A team joins vectors [part size, (part + 1) size) of one result. `partial` is [results, parts],
-/// or null if the result goes to y.
+/// Each team reduces vectors [part * size, (part + 1) * size) of one result. `partial` is
+/// [results, parts], or null if the result is written to y.
 template <class R, class Team, int V, class In, class A, class Out>
 __global__ void __launch_bounds__(kThreads)
     reduce_runs(const __grid_constant__ Walk<2> kept, const __grid_constant__ Walk<1> reduced,
@@ -52,8 +52,9 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// `groups` groups of threads take the elements of V neighbouring results per thread in turn,
-/// within chunk blockIdx.y. `partial` is [chunks, results], or null if the results go to y.
+/// Each thread reduces elements of V adjacent results. The elements of chunk blockIdx.y are divided
+/// among `groups` groups of threads, in turn. `partial` is [chunks, results], or null if the
+/// results are written to y.
 template <class R, int V, class In, class A, class Out>
 __global__ void __launch_bounds__(kThreads)
     reduce_columns(const __grid_constant__ Walk<2> kept, const __grid_constant__ Walk<1> reduced,
@@ -97,7 +98,7 @@ __global__ void __launch_bounds__(kThreads)
 
 namespace detail {
 
-/// The axes of x that y keeps (over x and y), and those it does not.
+/// The kept axes (walk over x and y) and the reduced axes (walk over x).
 struct ReductionPlan {
   Walk<2> kept;
   Walk<1> reduced;
@@ -116,7 +117,7 @@ struct ReductionPlan {
     reduced = make_walk<1>({&reduced_x}, Order::memory);
   }
 
-  /// Whether results, not the elements of one, lie side by side.
+  /// Whether to use `reduce_columns`: few elements per result, or the innermost axis of x is kept.
   bool by_columns() const {
     constexpr int64_t kShortest = 16;
     return reduced.count <= kShortest ||
@@ -124,14 +125,15 @@ struct ReductionPlan {
   }
 };
 
-/// Whether a walk of more than one element steps through x by multiples of `width` only.
+/// Whether all strides of x in the walk are multiples of `width`, or it has at most one element.
 template <int N>
 bool steps_by(const Walk<N>& walk, int64_t width) {
   return walk.count <= 1 || std::all_of(walk.stride[0], walk.stride[0] + walk.rank,
                                         [&](int64_t step) { return step % width == 0; });
 }
 
-/// Counts the innermost axis in vectors of `width`, which divides it.
+/// Makes one step along the innermost axis a vector of `width` elements; `width` divides its
+/// extent.
 template <int N>
 void vectorise(Walk<N>& walk, int64_t width) {
   walk.vectors = walk.extent[walk.rank - 1] / width;
@@ -144,7 +146,7 @@ bool takes_whole_vectors(const Walk<N>& along, const Walk<M>& across, const void
          takes_vectors<T>(along, 0, x, width) && steps_by(across, width);
 }
 
-/// A walk over partial results, `step` apart, in place of x.
+/// Replaces x by the partial results, `step` apart.
 inline Walk<2> over_partials(Walk<2> kept, int64_t step) {
   for (int axis = kept.rank - 1; axis >= 0; --axis) {
     kept.stride[0][axis] = step;
@@ -229,7 +231,7 @@ void columns(const KernelContext& context, const ReductionPlan& plan, const In* 
 
 }  // namespace detail
 
-/// y = x reduced over the axes where y has extent 1; `In` and `Out` are device types.
+/// y = x reduced over the axes where y has extent 1. `In` and `Out` are device types.
 template <class R, class In, class Out>
 void reduce(const KernelContext& context, const TensorView& x, const TensorView& y) {
   using A = typename R::template Accumulator<In>;
