@@ -14,20 +14,20 @@ using Eigen::Dynamic;
 using Eigen::RowMajor;
 using Index = int64_t;
 
-// Eigen computes the transpose of a row-major result, so its "rows" are our columns: it walks them
-// in panels of up to 48, and our rows in fours. Cuts on these multiples leave every panel whole.
+// Tile sizes are multiples of these, so that Eigen's register blocks are full. Eigen computes the
+// transpose of a row-major result: it takes our columns in panels of up to 48, our rows in fours.
 constexpr Index kRowStep = 8;
 constexpr Index kColStep = 48;
 
-// Largest tile, and how deep and wide the packed blocks are: about 1.2 MB for the second-level
-// cache, constant so that results do not depend on the machine's cache sizes.
+// The largest tile, and the size of the packed blocks: about 1.2 MB, for the L2 cache. They are
+// constants, so that results do not depend on the machine's cache sizes.
 constexpr Index kMaxRows = 512;
 constexpr Index kMaxCols = 768;
 constexpr Index kBlockRows = 256;
 template <class T>
 constexpr Index kBlockDepth = 1536 / static_cast<Index>(sizeof(T));
 
-// Enough tiles to balance a few threads, unless they would become too small to be worth packing.
+// Tiles are split to get kWantedTiles of them for load balance, but not below kSmallTile.
 constexpr Index kWantedTiles = 8;
 constexpr Index kSmallTile = Index{1} << 23;  // multiply-adds
 constexpr Index kSmallTask = Index{1} << 18;
@@ -35,7 +35,7 @@ constexpr Index kSmallTask = Index{1} << 18;
 Index round_up(Index value, Index step) { return (value + step - 1) / step * step; }
 Index pieces(Index extent, Index piece) { return (extent + piece - 1) / piece; }
 
-// Extent cut evenly into pieces of at most `most`, on multiples of `step`.
+// The size of equal pieces of `extent`, each at most `most`, rounded up to a multiple of `step`.
 Index even_piece(Index extent, Index most, Index step) {
   return round_up(pieces(extent, pieces(extent, most)), step);
 }
@@ -83,7 +83,7 @@ template <class T>
 using RowMajorMap =
     Eigen::Map<Eigen::Array<T, Dynamic, Dynamic, RowMajor>, 0, Eigen::OuterStride<>>;
 
-// What a tile of C holds before the product is added.
+// C = bias, 0 or beta C: the value to which the product is added.
 template <class T>
 void start(const Product<T>& p) {
   RowMajorMap<T> c(p.c.data, p.m, p.n, Eigen::OuterStride<>(p.c.row_stride));

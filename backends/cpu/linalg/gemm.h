@@ -5,12 +5,11 @@
 #include "../../../core/kernel.h"
 #include "../../../core/shape.h"
 
-/// Products of matrices, the same bits for any number of threads: each product is cut into tiles
-/// that depend on its shape alone, and each tile is one single-threaded Eigen product with fixed
-/// cache blocking.
+/// Matrix products, with the same bits for any number of threads. A product is split into tiles by
+/// its shape alone. Each tile is one single-threaded Eigen product with fixed cache blocking.
 namespace sash::cpu {
 
-/// Element (i, j) lies at `data[i * row_stride + j * col_stride]`.
+/// Element (i, j) is `data[i * row_stride + j * col_stride]`.
 template <class T>
 struct Matrix {
   T* data;
@@ -26,8 +25,8 @@ inline bool has_unit_stride(int64_t rows, int64_t cols, int64_t row_stride, int6
   return row_stride == 1 || col_stride == 1 || rows <= 1 || cols <= 1;
 }
 
-/// Products of one shape; the operands of product i lie at the offsets of index i (row-major) of
-/// `shape`.
+/// A batch of products of one shape. `a`, `b` and `c` are the strides of the operands over the
+/// batch axes `shape`.
 struct Batch {
   Shape shape;
   Strides a, b, c;
@@ -35,8 +34,8 @@ struct Batch {
 
 /// C = alpha A B + beta C, or C = bias + alpha A B with the row `bias` [n] added to every row.
 ///
-/// A [m, k], B [k, n], C [m, n]. Each operand has unit stride along one axis, and C, if there is a
-/// bias, along its rows. With beta = 0 the old C is not read. C overlaps neither A nor B.
+/// A [m, k], B [k, n], C [m, n]. Each operand must have unit stride along one axis; with a bias, C
+/// must have it within its rows. With beta = 0, C is not read. C must not overlap A or B.
 template <class T>
 struct Product {
   int64_t m, n, k;

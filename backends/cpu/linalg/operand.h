@@ -7,8 +7,8 @@
 
 namespace sash::cpu {
 
-/// Matrices [..., R, C] as `gemm` can read them: where they lie if one of the last axes has unit
-/// stride, else packed into scratch memory (broadcast batch axes once).
+/// Matrices [..., R, C] for `gemm`. If neither of the last two axes has unit stride, they are
+/// copied to scratch memory; broadcast batch axes are copied once.
 template <class T>
 class MatrixOperand {
  public:

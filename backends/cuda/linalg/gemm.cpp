@@ -14,10 +14,10 @@
 namespace sash::cuda {
 namespace {
 
-constexpr size_t kWorkspace = size_t{32} << 20;  // what NVIDIA advises for Hopper
+constexpr size_t kWorkspace = size_t{32} << 20;  // NVIDIA's recommendation for Hopper
 constexpr size_t kMostPlans = 4096;
 
-/// How to compute products of one shape; plain bytes, free to copy.
+/// The cuBLASLt descriptors and algorithm for products of one shape. Trivially copyable.
 struct Plan {
   cublasLtMatmulDescOpaque_t product;
   cublasLtMatrixLayoutOpaque_t a, b, c;
@@ -34,7 +34,7 @@ struct Plans {
   std::map<Key, Plan> plans;
 };
 
-// Never deleted: products may be asked for after static destruction.
+// Never deleted: products may be computed during static destruction.
 Plans& plans() {
   static auto* all = new Plans();
   return *all;
@@ -77,13 +77,13 @@ cublasComputeType_t compute_type(DType dtype) {
   return rounded ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
 }
 
-/// Bytes that divide the address of the bias; 0 if there is none.
+/// The alignment of the bias in bytes, at most 256; 0 without a bias.
 int64_t bias_alignment(const Product& p) {
   if (!p.bias) return 0;
   return int64_t{1} << std::countr_zero(reinterpret_cast<uintptr_t>(p.bias) | 256);
 }
 
-/// cuBLAS counts columns first, so that a row-major [rows, cols] matrix is its [cols, rows].
+/// cuBLAS is column-major: our row-major [rows, cols] matrix is its [cols, rows] matrix.
 void describe(cublasLtMatrixLayoutOpaque_t& layout, const Product& p, const Matrix& matrix,
               int64_t rows, int64_t cols) {
   if (matrix.transposed) std::swap(rows, cols);
@@ -107,7 +107,7 @@ void set_transposed(Plan& plan, cublasLtMatmulDescAttributes_t attribute, bool t
   set(plan, attribute, transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
 }
 
-/// The row-major C = A B is the column-major C' = B' A': the operands change places.
+/// Row-major C = A B is column-major C' = B' A', so A and B are swapped.
 Plan make_plan(cublasLtHandle_t handle, const Product& p, cublasComputeType_t compute) {
   Plan plan{};
   SASH_CUDA_CHECK(cublasLtMatmulDescInit(&plan.product, compute,
@@ -115,7 +115,7 @@ Plan make_plan(cublasLtHandle_t handle, const Product& p, cublasComputeType_t co
   set_transposed(plan, CUBLASLT_MATMUL_DESC_TRANSA, p.b.transposed);
   set_transposed(plan, CUBLASLT_MATMUL_DESC_TRANSB, p.a.transposed);
   if (p.bias) {
-    // Along the rows of C', which are the columns of C. The heuristic reads the address.
+    // One element per row of C', a column of C. The heuristic reads the alignment of the address.
     set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
     set(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
   }

@@ -3,24 +3,24 @@
 #include "../../../core/dtype.h"
 #include "../../../core/kernel.h"
 
-/// Products of matrices by cuBLASLt, the same bits from run to run: each shape takes the first
-/// algorithm that the heuristic offers for a fixed workspace. The halves are summed in float32;
-/// float32 is rounded to TF32 only where `tf32_allowed()`.
+/// Matrix products by cuBLASLt, with the same bits from run to run: each shape uses the heuristic's
+/// first algorithm for a fixed workspace size. float16 and bfloat16 are accumulated in float32.
+/// float32 uses TF32 only if `tf32_allowed()`.
 namespace sash::cuda {
 
-/// A batch of matrices. Element (i, j) lies at `data[i * ld + j]`, or `data[i + j * ld]` if
-/// `transposed`; the next matrix `batch_stride` elements further on.
+/// A batch of matrices. Element (i, j) of matrix n is `data[n * batch_stride + i * ld + j]`, or
+/// `data[n * batch_stride + i + j * ld]` if `transposed`.
 struct Matrix {
   void* data = nullptr;
   int64_t ld = 1;
   bool transposed = false;
   int64_t batch_stride = 0;
-  int64_t alignment = 1;  ///< bytes that divide the address of every matrix; at most 256
+  int64_t alignment = 1;  ///< of every matrix, in bytes; at most 256
 };
 
-/// C = alpha A B + beta C for each of `batch` matrices: A [m, k], B [k, n], C [m, n], not
-/// transposed. One floating dtype; no extent is 0. With beta = 0 the old C is not read. `bias` [n],
-/// if not null, is added to every row of C.
+/// C = alpha A B + beta C for each of `batch` matrices: A [m, k], B [k, n], C [m, n]; C is not
+/// transposed. All have one floating dtype; no extent is 0. With beta = 0, C is not read. `bias`
+/// [n], if not null, is added to every row of C.
 struct Product {
   DType dtype;
   int64_t m, n, k;
@@ -30,7 +30,7 @@ struct Product {
   const void* bias = nullptr;
 };
 
-/// Whether cuBLASLt has an algorithm for `product`: it need not have one for every bias.
+/// Whether cuBLASLt has an algorithm for `product`. It may have none for a product with bias.
 bool offered(const KernelContext& context, const Product& product);
 
 void gemm(const KernelContext& context, const Product& product);

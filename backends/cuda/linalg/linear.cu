@@ -7,14 +7,14 @@
 namespace sash::cuda {
 namespace {
 
-/// The matrix of `view` [rows, cols].
+/// `view` [rows, cols] as an operand of `gemm`.
 Matrix matrix_of(const TensorView& view) {
   Matrix matrix = *as_matrix(view);
   matrix.alignment = alignment(view);
   return matrix;
 }
 
-/// y = bias in every row, or 0.
+/// Sets every row of y to the bias, or to 0 without one.
 void spread(KernelContext& context, const TensorView* bias, const TensorView& y) {
   if (!bias) return kernels::fill(context, y, 0);
   TensorView rows = *bias;

@@ -7,7 +7,8 @@
 namespace sash::cuda {
 namespace {
 
-/// Batch axes of a product, merged where all operands allow it; strides of a, b and c.
+/// The batch axes of a product, with strides of a, b and c. Adjacent axes are merged where
+/// possible.
 struct Batch {
   int rank = 0;
   int64_t extent[kMaxRank] = {};
@@ -26,7 +27,8 @@ struct Batch {
     }
   }
 
-  /// Takes the longest axis out, for cuBLAS to walk.
+  /// Removes the longest axis, which becomes cuBLAS's batch axis. Returns its extent and, in
+  /// `step`, its strides.
   int64_t take_longest(int64_t (&step)[3]) {
     if (rank == 0) return 1;
     const auto at = static_cast<int>(std::max_element(extent, extent + rank) - extent);
@@ -96,7 +98,7 @@ struct Scale {
   __device__ T operator()(T x) const { return factor * x; }
 };
 
-/// c = beta c, what an empty sum leaves.
+/// c = beta c: the product if k = 0.
 void scale(KernelContext& context, const TensorView& c, double beta) {
   if (beta == 0) return kernels::fill(context, c, 0);
   dispatch_any_floating(c.dtype, "matmul", [&]<class T>(TypeTag<T>) {
@@ -113,7 +115,7 @@ void matmul(KernelContext& context, const TensorView& a, const TensorView& b, co
   const Operand left(context, a), right(context, b);
   const std::optional<Matrix> out = as_matrix(c);
   if (out->transposed) {
-    // c' = b' a'
+    // c' = b' a': `gemm` needs C that is not transposed.
     multiply(context, transposed(right.view()), transposed(left.view()), transposed(c), alpha,
              beta);
   } else {

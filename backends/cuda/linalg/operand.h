@@ -10,10 +10,11 @@
 #include "../../../tensor/kernels/memory.h"
 #include "gemm.h"
 
-/// From views to what cuBLAS multiplies.
+/// Views as operands of cuBLAS.
 namespace sash::cuda {
 
-/// The last two axes as cuBLAS can read them, or nothing where neither has unit stride.
+/// The last two axes as a cuBLAS matrix. Nothing if cuBLAS cannot read them, for example because
+/// neither has unit stride.
 inline std::optional<Matrix> as_matrix(const TensorView& view) {
   const int row = view.rank() - 2, col = view.rank() - 1;
   const int64_t rows = view.shape[row], cols = view.shape[col];
@@ -27,8 +28,8 @@ inline std::optional<Matrix> as_matrix(const TensorView& view) {
   return std::nullopt;
 }
 
-/// An operand that cuBLAS can read: the view itself, or a contiguous copy of it in which broadcast
-/// batch axes stay broadcast.
+/// An operand that cuBLAS can read: the view, or a contiguous copy if `as_matrix` fails. Broadcast
+/// batch axes are copied once and stay broadcast.
 class Operand {
  public:
   Operand(KernelContext& context, TensorView view) : view_(std::move(view)) {
@@ -55,7 +56,7 @@ class Operand {
   std::optional<Workspace> copy_;
 };
 
-/// Bytes that divide the address of every matrix in the view.
+/// The alignment in bytes of every matrix of the view, at most 256.
 inline int64_t alignment(const TensorView& view) {
   auto bits = reinterpret_cast<uintptr_t>(view.data) | 256;
   for (int axis = 0; axis < view.rank() - 2; ++axis) {
