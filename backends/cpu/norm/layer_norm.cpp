@@ -8,7 +8,7 @@
 namespace sash::cpu {
 namespace {
 
-// Partial sums of the parameters' gradients: one per chunk of rows, added in order.
+// The parameters' gradients have one partial sum per chunk of rows; these are added in order.
 constexpr int64_t kChunks = 16;
 
 template <class T>

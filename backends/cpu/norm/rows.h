@@ -8,16 +8,15 @@
 
 #include "../../../core/parallel.h"
 
-/// What the kernels over rows share: a row is walked in vectors of 16 lanes, whatever the
-/// instruction set, and lanes are added pairwise in one fixed order. A row's sum therefore depends
-/// neither on its address nor on the width of a register, and rows are cut for the threads in
-/// fixed pieces.
+/// Helpers for kernels over rows. A row is processed in vectors of 16 lanes on every instruction
+/// set, and lanes are added pairwise in a fixed order. So a row's sum depends neither on its
+/// address nor on the register width nor on the number of threads.
 namespace sash::cpu {
 
 inline constexpr int kLanes = 16;
 
-/// Sixteen elements in registers. Arithmetic is lane by lane; a number stands for itself in every
-/// lane. (An `Eigen::Array` of fixed size would do, but compilers keep it in memory.)
+/// Sixteen elements in registers. Arithmetic is lane by lane; a scalar is broadcast to all lanes.
+/// (Not a fixed-size `Eigen::Array`, because compilers keep that in memory.)
 template <class T>
 class Lanes {
  public:
@@ -44,11 +43,11 @@ class Lanes {
   Lanes& operator+=(const Lanes& b) { return *this = *this + b; }
   Lanes& operator*=(const Lanes& b) { return *this = *this * b; }
 
-  /// The greater of two elements, or either if one is NaN.
+  /// The maximum per lane; either element if one is NaN.
   friend Lanes max(const Lanes& a, const Lanes& b) {
     return zip(a, b, [](auto x, auto y) { return Eigen::internal::pmax(x, y); });
   }
-  /// e^x; exactly 0 where that is no normal number, infinite from e^88.4 (float32) on.
+  /// e^x; 0 where the result would be subnormal, infinity from x = 88.4 on (float32).
   friend Lanes exp(const Lanes& a) {
     return zip(a, a, [](auto x, auto) {
       constexpr T lowest = sizeof(T) == 4 ? T(-87.3) : T(-708.3);
@@ -62,10 +61,10 @@ class Lanes {
   static constexpr int kWidth = Eigen::internal::unpacket_traits<Packet>::size;
   static constexpr int kParts = kLanes / kWidth;
 
-  // e^x = 2^n e^r, where n is x / ln 2 rounded: added to a number whose last bit counts ones, it
-  // leaves n plus the bias in the last bits, and those shifted up are 2^n. |r| <= ln 2 / 2, and the
-  // polynomial is that of Cephes' expf. (Eigen's exp takes half as long again; it does the
-  // doubles.)
+  // e^x = 2^n e^r with n = round(x / ln 2) and |r| <= ln 2 / 2. The polynomial in r is that of
+  // Cephes' expf. The lowest bit of `ones` has the value 1, so adding x / ln 2 rounds it and leaves
+  // n + 127 in the low bits; shifted left by 23 they are the float 2^n. float64 uses Eigen's exp,
+  // which for float32 takes 1.5 times as long.
   template <class Vector>
   static Vector exp_normal(Vector x) {
     using namespace Eigen::internal;
@@ -98,10 +97,10 @@ class Lanes {
   Packet parts_[kParts];
 };
 
-/// The number of lanes in use: all of them, or an `int` in the last vector of a row.
+/// The number of lanes in use: `AllLanes`, or an `int` for the incomplete last vector of a row.
 using AllLanes = std::integral_constant<int, kLanes>;
 
-/// `lanes` elements from `p` on; the lanes beyond hold `rest`.
+/// Loads `lanes` elements from `p`; the other lanes are `rest`.
 template <class T, class N>
 Lanes<T> load(const T* p, N lanes, T rest = 0) {
   if constexpr (std::is_same_v<N, AllLanes>) {
@@ -114,7 +113,7 @@ Lanes<T> load(const T* p, N lanes, T rest = 0) {
   }
 }
 
-/// Writes the first `lanes` lanes to `p`.
+/// Stores the first `lanes` lanes to `p`.
 template <class T, class N>
 void store(T* p, N lanes, const Lanes<T>& x) {
   if constexpr (std::is_same_v<N, AllLanes>) {
@@ -134,7 +133,7 @@ void for_lanes(int64_t n, F&& f) {
   if (i < n) f(i, static_cast<int>(n - i));
 }
 
-/// Sum (largest) of the lanes, halving their number step by step.
+/// Sum or maximum of the lanes, by pairwise halving.
 template <class T>
 T sum_of(const Lanes<T>& x) {
   alignas(64) T lane[kLanes];
@@ -154,8 +153,8 @@ T max_of(const Lanes<T>& x) {
   return lane[0];
 }
 
-/// The largest element, or 0 for a row of nothing but -inf, so that it can be subtracted. A NaN
-/// among the elements may be overlooked: it comes back in what is computed from them.
+/// The largest element, or 0 if all are -inf, so that subtracting it gives no NaN. May ignore a NaN
+/// among the elements: the caller's results from these elements are NaN anyway.
 template <class T>
 T finite_max(const T* x, int64_t n) {
   constexpr T lowest = -std::numeric_limits<T>::infinity();

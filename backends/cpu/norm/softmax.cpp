@@ -56,7 +56,7 @@ void log_softmax_backward_row(const T* y, const T* g, T* dx, int64_t n) {
   });
 }
 
-// Calls `row(x_row..., n)` for the rows of contiguous views of one shape.
+// Calls `row(x_row, more_rows..., n)` for each row of contiguous views of one shape.
 template <class T, class F, class... Views>
 void over_rows(F row, const TensorView& x, const Views&... more) {
   const int64_t n = x.rank() == 0 ? 1 : x.shape.back();

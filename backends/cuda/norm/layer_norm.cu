@@ -7,7 +7,7 @@
 namespace sash::cuda {
 namespace {
 
-/// Vectors of a parameter, or V times `rest` where there is none.
+/// V elements of a parameter, or V times `rest` without one.
 template <int V, class T>
 __device__ Vector<compute_t<T>, V> read_or(const T* parameter, int64_t at, compute_t<T> rest) {
   if (parameter) return read<V>(parameter + at);
@@ -111,11 +111,11 @@ struct InputGradient {
   }
 };
 
-// The parameters' gradients are summed over chunks of rows first; a block takes kWarp V columns of
-// one chunk, and its warps take the chunk's rows in turn.
+// The parameters' gradients are first summed over chunks of rows. A block sums kWarp V columns of
+// one chunk; its warps take the rows in turn.
 constexpr int64_t kChunks = 256, kShortestChunk = 32;
 
-/// partial[chunk] = the sums over the chunk's rows of g z, then those of g: [chunks, 2, n].
+/// partial [chunks, 2, n]: per chunk the sums over its rows of g z, then of g.
 template <int V, class T>
 __global__ void __launch_bounds__(kThreads)
     sum_chunks(const T* x, const compute_t<T>* mean, const compute_t<T>* rstd, const T* g,
@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(kThreads)
     sums[1][warp][i][lane] = bias[i];
   }
   __syncthreads();
-  // Thread by thread one of the 2 kWarp V sums.
+  // Each thread adds the warps' parts of some of the 2 kWarp V sums.
   for (int s = static_cast<int>(threadIdx.x); s < 2 * kWarp * V; s += kThreads) {
     const int which = s / (kWarp * V), column = s % (kWarp * V);
     const int64_t to = static_cast<int64_t>(blockIdx.x) * kWarp * V + column;
@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// out = the sum of the chunks, each warp adding every kWarps-th of them.
+/// dweight (blockIdx.y = 0) or dbias = the sum of the chunks. Each warp adds every kWarps-th chunk.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     add_chunks(const compute_t<T>* partial, int64_t chunks, int64_t n, T* dweight, T* dbias) {

@@ -5,21 +5,21 @@
 
 #include "../elementwise/compute.cuh"
 
-/// What kernels over the rows of contiguous matrices share.
+/// Helpers for kernels over the rows of contiguous matrices.
 ///
-/// A row belongs to a team of threads: up to `kLongestHeld` columns a warp, which reads it once and
-/// holds it in registers; beyond that a block, which reads it again, from cache, in each pass.
-/// Elements go through in vectors of 16 bytes where columns and addresses allow it. The order of
-/// every sum depends on the shape and the alignment alone.
+/// A team of threads processes a row. Up to `kLongestHeld` columns, the team is a warp, which reads
+/// the row once and holds it in registers. Beyond, it is a block, which reads the row again, from
+/// cache, in each pass. Elements are read and written in vectors of 16 bytes if the number of
+/// columns and the addresses allow it. The order of every sum depends on shape and alignment alone.
 namespace sash::cuda {
 
 inline constexpr int kWarp = 32;
-inline constexpr int kWarps = kThreads / kWarp;  ///< of a block
+inline constexpr int kWarps = kThreads / kWarp;  ///< per block
 inline constexpr unsigned kAllLanes = 0xffffffffu;
-inline constexpr int kHeld = 32;  ///< elements of a row that one lane holds
+inline constexpr int kHeld = 32;  ///< elements of a row per lane
 inline constexpr int64_t kLongestHeld = kHeld * kWarp;
 
-// Named here because device code may not call functions of the standard library.
+// Constants, because device code cannot call functions of the standard library.
 template <class T>
 inline constexpr T kInfinity = std::numeric_limits<T>::infinity();
 
@@ -29,7 +29,7 @@ inline constexpr T kNaN = std::numeric_limits<T>::quiet_NaN();
 struct Plus {
   __device__ auto operator()(auto a, auto b) const { return a + b; }
 };
-/// `a` must not be NaN; a NaN in `b` is overlooked.
+/// The larger of a and b. Ignores a NaN in `b`; `a` must not be NaN.
 struct Larger {
   __device__ auto operator()(auto a, auto b) const { return a < b ? b : a; }
 };
@@ -39,7 +39,7 @@ __device__ T shuffle_xor(T x, int step) {
   return __shfl_xor_sync(kAllLanes, x, step);
 }
 
-/// x of all lanes joined by the commutative `f`, the same bits in every lane.
+/// Reduces x over the lanes of a warp by the commutative `f`. All lanes get the same bits.
 template <class T, class F>
 __device__ T reduce_warp(T x, F f) {
 #pragma unroll
@@ -71,7 +71,7 @@ struct BlockTeam {
   static __device__ T reduce(T x, F f) {
     __shared__ T part[kWarps];
     x = reduce_warp(x, f);
-    __syncthreads();  // the parts of an earlier call have been read
+    __syncthreads();  // all threads have read the parts of the previous call
     if (threadIdx.x % kWarp == 0) part[threadIdx.x / kWarp] = x;
     __syncthreads();
     x = part[0];
@@ -81,8 +81,8 @@ struct BlockTeam {
   }
 };
 
-/// Calls `f(k, at)` for the vectors of this thread: the k-th it holds (0 if it holds none) begins
-/// in column `at`. V divides n.
+/// Calls `f(k, at)` for each vector of this thread. `at` is its first column; k is its number among
+/// the held vectors, or 0 if the team holds none. V must divide n.
 template <class Team, int V, class F>
 __device__ void over_row(int64_t n, F&& f) {
   if constexpr (Team::kHolds) {
@@ -97,7 +97,7 @@ __device__ void over_row(int64_t n, F&& f) {
   }
 }
 
-/// V elements, widened.
+/// Loads V elements and converts them to the compute type.
 template <int V, class T>
 __device__ Vector<compute_t<T>, V> read(const T* x) {
   const auto stored = *reinterpret_cast<const Vector<T, V>*>(x);
@@ -107,7 +107,7 @@ __device__ Vector<compute_t<T>, V> read(const T* x) {
   return wide;
 }
 
-/// V elements, narrowed.
+/// Converts V elements to T and stores them.
 template <int V, class T>
 __device__ void write(T* y, const Vector<compute_t<T>, V>& wide) {
   Vector<T, V> stored;
@@ -116,7 +116,7 @@ __device__ void write(T* y, const Vector<compute_t<T>, V>& wide) {
   *reinterpret_cast<Vector<T, V>*>(y) = stored;
 }
 
-/// A row of n elements as its team reads it.
+/// A row of n elements, held in registers (warp) or read from memory at each use (block).
 template <class Team, int V, class T>
 class Row {
  public:
@@ -140,8 +140,8 @@ class Row {
   Values held_[Team::kHolds ? kHeld / V : 1];
 };
 
-/// Something to subtract from a row, its maximum or 0 if that is -inf, and the sum of the
-/// exponentials of what is left. A NaN in the row is one in the sum.
+/// Of a row x: `max` is its maximum, or 0 if that is -inf; `sum` is the sum of exp(x - max). A NaN
+/// in the row makes the sum NaN.
 template <class A>
 struct Partition {
   A max;
@@ -153,7 +153,7 @@ __device__ A finite_max(A max) {
   return max == -kInfinity<A> ? A(0) : max;
 }
 
-/// While it reads a row that it does not hold for its maximum, a team rescales a running sum.
+/// A team that does not hold the row finds maximum and sum in one pass (online softmax).
 template <class Team, int V, class T>
 __device__ auto partition_of(const Row<Team, V, T>& x, int64_t n) {
   using A = compute_t<T>;
@@ -190,8 +190,8 @@ __global__ void __launch_bounds__(kThreads) row_kernel(const F f, int64_t rows, 
   if (row < rows) f.template run<Team, V>(row, n);
 }
 
-/// Whether rows of n elements of the device type `T` at these addresses (or null) are whole vectors
-/// of 16 bytes.
+/// Whether rows of n elements of the device type `T` consist of aligned vectors of 16 bytes. `data`
+/// are the addresses of the matrices; null is allowed.
 template <class T>
 bool rows_take_vectors(int64_t n, std::initializer_list<const void*> data) {
   return n % (16 / static_cast<int64_t>(sizeof(T))) == 0 &&
@@ -199,8 +199,8 @@ bool rows_take_vectors(int64_t n, std::initializer_list<const void*> data) {
                      [](const void* at) { return reinterpret_cast<uintptr_t>(at) % 16 == 0; });
 }
 
-/// Calls `f.run<Team, V>(row, n)` for each of `rows` rows of n elements of the device type `T`;
-/// `data` are all the addresses that `f` reads or writes in vectors.
+/// Calls `f.run<Team, V>(row, n)` for each of `rows` rows of n elements of the device type `T`.
+/// `data` must have every address that `f` reads or writes in vectors.
 template <class T, class F>
 void over_rows(const KernelContext& context, const F& f, int64_t rows, int64_t n,
                std::initializer_list<const void*> data) {

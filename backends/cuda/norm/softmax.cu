@@ -97,7 +97,7 @@ struct LogSoftmaxBackward {
   }
 };
 
-/// Runs `F` over the last axis of contiguous views of one shape, the output last.
+/// Runs `F` over the last axis of contiguous views of one shape. The last view is the output.
 template <template <class> class F, class... Views>
 void over_last_axis(const KernelContext& context, const char* op, const TensorView& first,
                     const Views&... rest) {
