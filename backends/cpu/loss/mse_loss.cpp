@@ -7,7 +7,7 @@
 namespace sash::cpu {
 namespace {
 
-/// Sum of (a - b)^2, in float64 from one short run to the next.
+/// Sum of (a - b)^2: in T over runs of 1024 elements, in float64 over the runs.
 template <class T>
 double sum_of_squares(const T* a, const T* b, int64_t n) {
   constexpr int64_t run = 1024;

@@ -43,7 +43,7 @@ struct Forward {
   }
 
  private:
-  /// NaN for a target that is no class.
+  /// The loss of a row: 0 if it is ignored; NaN, with a report, if its target is not in [0, n).
   __device__ A loss(const T* x, int64_t row, int64_t n, A max, A log_sum, A shifted) const {
     const int64_t target = targets[row];
     if (target == ignore_index) return 0;
@@ -54,7 +54,7 @@ struct Forward {
   }
 };
 
-/// count = the number of targets that are not ignored; one block.
+/// count = the number of targets that are not ignored. Runs as one block.
 template <class A>
 __global__ void __launch_bounds__(kThreads)
     count_targets(const int64_t* targets, int64_t rows, int64_t ignore_index, A* count) {

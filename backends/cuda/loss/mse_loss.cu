@@ -7,7 +7,7 @@ namespace {
 
 constexpr int64_t kMostBlocks = 1024;
 
-/// partial[block] = sum of (a - b)^2 over the block's lanes, in float64.
+/// partial[block] = sum of (a - b)^2 over the block's elements, in float64.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     squares_kernel(const T* a, const T* b, int64_t count, bool aligned, double* partial) {
