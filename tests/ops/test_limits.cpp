@@ -35,67 +35,59 @@ class DefaultDevice {
 TEST_CASE("there is one CPU, whatever an index says") {
   for (const int index : {5, -1}) {
     const Device device{DeviceType::cpu, index};
-    const std::string message = "cpu: expected an index in [0, 1), got " + std::to_string(index);
-    expect_error<DeviceError>(message, [&] { zeros({2}, {.device = device}); });
-    expect_error<DeviceError>(message, [&] { zeros({0}, {.device = device}); });
-    expect_error<DeviceError>(message, [&] { ones({2}).to(device); });
-    expect_error<DeviceError>(message, [&] {
-      float memory[2] = {};
-      from_blob(memory, {2}, DType::float32, device);
+    const std::string error =
+        "DeviceError: cpu: expected an index in [0, 1), got " + std::to_string(index);
+    float memory[2] = {};
+    expect_errors({
+        {error, [&] { zeros({2}, {.device = device}); }},
+        {error, [&] { zeros({0}, {.device = device}); }},
+        {error, [&] { ones({2}).to(device); }},
+        {error, [&] { from_blob(memory, {2}, DType::float32, device); }},
+        {error, [&] { set_default_device(device); }},
+        {error, [&] { memory_stats(device); }},
+        {error, [&] { synchronize(device); }},
+        {error, [&] { empty_cache(device); }},
+        {error, [&] { reset_peak_memory(device); }},
     });
-    expect_error<DeviceError>(message, [&] { set_default_device(device); });
-    expect_error<DeviceError>(message, [&] { memory_stats(device); });
-    expect_error<DeviceError>(message, [&] { synchronize(device); });
-    expect_error<DeviceError>(message, [&] { empty_cache(device); });
-    expect_error<DeviceError>(message, [&] { reset_peak_memory(device); });
   }
   CHECK(default_device() == kCPU);
 }
 
 TEST_CASE("empty functions are refused where they are given") {
-  const Tensor x = ones({2}, {.requires_grad = true});
-  expect_error<ValueError>("register_hook: expected a hook, got an empty function",
-                           [&] { x.clone().register_hook({}); });
-  expect_error<ValueError>("register_hook: expected a hook, got an empty function", [&] {
-    Tensor leaf = x;
-    leaf.register_hook({});
-  });
+  Tensor x = ones({2}, {.requires_grad = true});
   const std::function<Tensor(const Tensor&)> one;
   const std::function<std::vector<Tensor>(const std::vector<Tensor>&)> many;
   const std::function<Tensor(const std::vector<Tensor>&)> single;
   const std::vector<Tensor> inputs{x};
-  expect_error<ValueError>("checkpoint: expected a function, got an empty one",
-                           [&] { checkpoint(one, x); });
-  expect_error<ValueError>("checkpoint: expected a function, got an empty one",
-                           [&] { checkpoint(many, inputs); });
-  expect_error<ValueError>("gradcheck: expected a function, got an empty one",
-                           [&] { gradcheck(many, inputs); });
-  expect_error<ValueError>("gradcheck: expected a function, got an empty one",
-                           [&] { gradcheck(single, inputs); });
-  expect_error<ValueError>("gradgradcheck: expected a function, got an empty one",
-                           [&] { gradgradcheck(many, inputs); });
-  expect_error<ValueError>("gradgradcheck: expected a function, got an empty one",
-                           [&] { gradgradcheck(single, inputs); });
-  expect_error<ValueError>("Linear.apply: expected a function, got an empty one",
-                           [] { nn::Linear(2, 2).apply({}); });
+  const std::string empty = ": expected a function, got an empty one";
+  const std::string no_hook = "ValueError: register_hook: expected a hook, got an empty function";
+  expect_errors({
+      {no_hook, [&] { x.clone().register_hook({}); }},
+      {no_hook, [&] { x.register_hook({}); }},
+      {"ValueError: checkpoint" + empty, [&] { checkpoint(one, x); }},
+      {"ValueError: checkpoint" + empty, [&] { checkpoint(many, inputs); }},
+      {"ValueError: gradcheck" + empty, [&] { gradcheck(many, inputs); }},
+      {"ValueError: gradcheck" + empty, [&] { gradcheck(single, inputs); }},
+      {"ValueError: gradgradcheck" + empty, [&] { gradgradcheck(many, inputs); }},
+      {"ValueError: gradgradcheck" + empty, [&] { gradgradcheck(single, inputs); }},
+      {"ValueError: Linear.apply" + empty, [] { nn::Linear(2, 2).apply({}); }},
+  });
 }
 
 TEST_CASE("heads that do not divide are refused") {
   const Tensor x = ones({2, 3, 8});
   CHECK(nn::split_heads(x, 4).shape() == Shape{2, 4, 3, 2});
-  const auto refuses = [&](int64_t heads) {
+  for (const int64_t heads : {int64_t{0}, int64_t{-2}, int64_t{3}, kHuge, -kHuge - 1}) {
     expect_error<ShapeError>(
         "split_heads: expected a last extent divisible by a positive number of heads, got [2, 3, "
         "8] and " +
             std::to_string(heads) + " heads",
         [&] { nn::split_heads(x, heads); });
-  };
-  for (const int64_t heads : {int64_t{0}, int64_t{-2}, int64_t{3}, kHuge, -kHuge - 1})
-    refuses(heads);
-  expect_error<ShapeError>("split_heads: expected 3 axes, got [2]",
-                           [] { nn::split_heads(ones({2}), 1); });
-  expect_error<ShapeError>("merge_heads: expected 4 axes, got [2]",
-                           [] { nn::merge_heads(ones({2})); });
+  }
+  expect_errors({
+      {"ShapeError: split_heads: expected 3 axes, got [2]", [] { nn::split_heads(ones({2}), 1); }},
+      {"ShapeError: merge_heads: expected 4 axes, got [2]", [] { nn::merge_heads(ones({2})); }},
+  });
   CHECK_THROWS_AS(nn::split_packed_heads(x, kHuge), ShapeError);
   CHECK_THROWS_AS(nn::split_packed_heads(x, 2, kHuge), ShapeError);
   CHECK_THROWS_AS(nn::split_packed_heads(x, 2, kHuge / 2 + 1), ShapeError);
