@@ -9,16 +9,16 @@
 namespace sash::cpu {
 namespace {
 
-// Throws for a dtype without a kernel before anything is written.
+// Throws `DTypeError`, before anything is written, if a dtype has no kernel.
 template <class Tensors>
 void check_dtypes(const char* op, std::span<const Tensors> tensors) {
   for (const Tensors& x : tensors) dispatch_floating(x.dtype, op, [](auto) {});
 }
 
-// Elements of one piece: four arrays of it stay in a core's second-level cache.
+// Elements per chunk: four arrays of this size fit in a core's L2 cache.
 constexpr int64_t kChunk = 16384;
 
-// The chunks of all tensors, numbered through; none spans two tensors.
+// All tensors, split into chunks with consecutive numbers. A chunk belongs to one tensor.
 template <class Tensors>
 class Chunks {
  public:

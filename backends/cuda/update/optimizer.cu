@@ -19,13 +19,13 @@ cudaStream_t stream_of(const KernelContext& context) {
 
 // ---- Adam ---------------------------------------------------------------------------------------
 
-/// What depends on a tensor's step and on the learning rate.
+/// The factors that depend on a tensor's step and on the learning rate.
 template <class C>
 struct AdamFactors {
   C step_size, root_correction, shrink;
 };
 
-/// Counts the step of every tensor and works out its factors, once rather than in each block.
+/// Increments the step of every tensor and computes its factors once, not in every block.
 template <class C>
 __global__ void __launch_bounds__(kThreads)
     adam_factors_kernel(const __grid_constant__ Pack<AdamTensors> pack, const AdamSettings s,
@@ -85,7 +85,7 @@ void adam_step(KernelContext& context, std::span<const AdamTensors> tensors,
   const CardGuard guard(context.device.index);
   const cudaStream_t stream = stream_of(context);
   const bool l2 = !settings.decoupled && settings.weight_decay != 0;
-  // One pack after the other uses it: the stream keeps them in order.
+  // All packs share it: the stream runs them one after the other.
   const Workspace scratch(context,
                           Pack<AdamTensors>::kCapacity * int64_t{sizeof(AdamFactors<double>)});
   for_each_pack("adam_step", tensors, [&]<class S>(TypeTag<S>, const Pack<AdamTensors>& pack) {
@@ -161,7 +161,7 @@ void sgd_step(KernelContext& context, std::span<const SgdTensors> tensors,
 
 // ---- clipping -----------------------------------------------------------------------------------
 
-/// partial[chunk] = sum of the chunk's squares.
+/// partial[chunk] = sum of squares of the chunk.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     squares_kernel(const __grid_constant__ Pack<FlatTensor> pack, double* partial) {
@@ -203,7 +203,7 @@ void global_norm(KernelContext& context, std::span<const FlatTensor> tensors, do
   SASH_CUDA_CHECK(cudaGetLastError());
 }
 
-/// x = f(x) over the block's chunk.
+/// x = f(x) for the elements of the block's chunk.
 template <class T, class F>
 __device__ void update_chunk(const Pack<FlatTensor>& pack, F f) {
   const int i = pack.find(blockIdx.x);

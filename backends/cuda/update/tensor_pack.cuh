@@ -4,23 +4,24 @@
 
 #include "../elementwise/flat.cuh"
 
-/// Many tensors in one launch: their addresses travel with the kernel's parameters, so that nothing
-/// is copied to the card. A block takes one chunk of one tensor.
+/// Processes many tensors in one launch. Their addresses are kernel parameters, so nothing is
+/// copied to the card. A block processes one chunk of one tensor.
 namespace sash::cuda {
 
-/// Elements of one block.
+/// Elements per block.
 inline constexpr int kChunk = 4096;
-/// Bytes of kernel parameters that every version of CUDA takes, and what a pack leaves of them.
+/// The limit for kernel parameters in every CUDA version, and the part not used by a pack, in
+/// bytes.
 inline constexpr int kParameterBytes = 4096, kSpareBytes = 128;
 
-/// As many `Tensors` (pointers, dtype, count) as fit into one launch.
+/// Up to kCapacity `Tensors` (pointers, dtype, count): as many as fit in the kernel parameters.
 template <class Tensors>
 struct Pack {
   static constexpr int kCapacity =
       static_cast<int>((kParameterBytes - kSpareBytes) / (sizeof(Tensors) + sizeof(unsigned))) - 1;
 
   int size = 0;
-  unsigned first[kCapacity + 1] = {};  ///< number of each tensor's first chunk; the end follows
+  unsigned first[kCapacity + 1] = {};  ///< first chunk of each tensor; then the number of chunks
   Tensors tensor[kCapacity] = {};
 
   void add(const Tensors& x) {
@@ -44,8 +45,9 @@ struct Pack {
   }
 };
 
-/// Calls `f(place, left)` for the lanes of T's that this thread takes of chunk `blockIdx.x`, one of
-/// tensor `i`: `place` is the first element's, `left` counts the elements from there on.
+/// Calls `f(at, left)` for each vector (`Lane<T>`) of this thread in chunk `blockIdx.x`, which
+/// belongs to tensor `i`. `at` is the vector's first element in the tensor; `left` elements of the
+/// chunk start there.
 template <class T, class Tensors, class F>
 __device__ void for_each_lane(const Pack<Tensors>& pack, int i, F f) {
   const int64_t count = pack.tensor[i].count;
@@ -56,8 +58,8 @@ __device__ void for_each_lane(const Pack<Tensors>& pack, int i, F f) {
   }
 }
 
-/// Calls `launch(TypeTag<T>, pack)` until every tensor was in a pack; those of one dtype share
-/// packs. `DTypeError` before any call if one is not floating.
+/// Calls `launch(TypeTag<T>, pack)` for packs that together contain every tensor once. A pack has
+/// one dtype. Throws `DTypeError`, before any launch, if a dtype is not floating.
 template <class Tensors, class F>
 void for_each_pack(const char* op, std::span<const Tensors> tensors, F launch) {
   static_assert(sizeof(Pack<Tensors>) <= kParameterBytes - kSpareBytes);
