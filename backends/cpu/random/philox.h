@@ -6,8 +6,8 @@
 
 namespace sash::cpu {
 
-/// lane[l][i] = lane l of `philox(seed, counter[i])`, each round over the whole batch so that the
-/// compiler makes vector code of it.
+/// lane[l][i] = lane l of `philox(seed, counter[i])`. Each round runs over the whole batch, so that
+/// the compiler vectorises it.
 template <int kBatch>
 void philox_batch(uint64_t seed, const uint64_t* counter, uint32_t (*lane)[kBatch]) {
   for (int i = 0; i < kBatch; ++i) {

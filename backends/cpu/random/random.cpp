@@ -9,7 +9,7 @@
 namespace sash::cpu {
 namespace {
 
-/// Calls `f(i, block, lane)` for element i = flat + i of a block of the output.
+/// Calls `f(i, block, lane)` for i in [0, n): the Philox block and the lane of element flat + i.
 template <class F>
 void for_each_draw(const PhiloxState& state, uint64_t base, int64_t flat, int64_t n, F&& f) {
   PhiloxBlock block{};
@@ -21,7 +21,7 @@ void for_each_draw(const PhiloxState& state, uint64_t base, int64_t flat, int64_
   }
 }
 
-/// Halves are drawn in float32 and rounded.
+/// float16 and bfloat16 are drawn in float32 and rounded.
 template <class T>
 using draw_t = std::conditional_t<sizeof(T) == 2, float, T>;
 
@@ -30,7 +30,7 @@ void dispatch_drawn(DType dtype, const char* op, F&& f) {
   sash::detail::dispatch_over<float, double, float16, bfloat16>(dtype, op, f);
 }
 
-/// y[i] = transform(block i / 4, lane i % 4), i the row-major index.
+/// y[i] = transform(block i / 4, lane i % 4), where i is the row-major index.
 template <class T, class F>
 void draw(const TensorView& y, const PhiloxState& state, F transform) {
   const uint64_t base = (state.base ? *state.base : 0) + state.offset;
@@ -44,7 +44,8 @@ void draw(const TensorView& y, const PhiloxState& state, F transform) {
       y);
 }
 
-/// Box and Muller, "A note on the generation of random normal deviates", 1958.
+/// Box-Muller transform (Box and Muller, 1958, "A note on the generation of random normal
+/// deviates").
 template <class T>
 T normal(const PhiloxBlock& block, size_t lane) {
   constexpr T unit = static_cast<T>(0x1p-32);
@@ -77,7 +78,8 @@ void random_normal(KernelContext&, const TensorView& y, PhiloxState state, doubl
   });
 }
 
-/// Of 64 bits each; the range is too wide for int32.
+/// For ranges above 2^32: 64 random bits per element, the low 32 from blocks after those of the
+/// high.
 void wide_integer(const TensorView& y, const PhiloxState& state, int64_t low, uint64_t range) {
   const uint64_t upper = (state.base ? *state.base : 0) + state.offset;
   const uint64_t lower = upper + (static_cast<uint64_t>(y.numel()) + 3) / 4;

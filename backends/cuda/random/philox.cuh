@@ -3,16 +3,17 @@
 #include "../../../core/philox.h"
 #include "../elementwise/compute.cuh"
 
-/// The one mechanism for kernels whose element i (row-major index) depends on lane i % 4 of Philox
-/// block i / 4. A thread draws whole blocks, and moves their elements in vectors of 16 bytes or
-/// more where these lie side by side in every operand.
+/// For kernels whose element i (row-major index) depends on lane i % 4 of Philox block i / 4. A
+/// thread draws whole blocks. It loads and stores vectors of at least 16 bytes if all operands
+/// allow it.
 namespace sash::cuda {
 
-/// Elements of one thread: whole blocks, at least 16 bytes.
+/// Elements per thread: whole blocks, at least 16 bytes.
 template <class T>
 inline constexpr int kDraws = std::max<int>(4, 16 / sizeof(T));
 
-/// `f` turns a block, and its counter if it asks for that, into four numbers in T's compute type.
+/// Elements first ... first + kDraws - 1. `f(block)` or `f(block, counter)` returns four numbers in
+/// the compute type of T.
 template <class T, class F>
 __device__ Vector<compute_t<T>, kDraws<T>> draw(F f, const PhiloxState& state, int64_t first) {
   const uint64_t counter = (state.base ? *state.base : 0) + state.offset;
@@ -33,7 +34,7 @@ __device__ Vector<compute_t<T>, kDraws<T>> draw(F f, const PhiloxState& state, i
   return numbers;
 }
 
-/// `count` elements in all. With `vectors`, a vector of the walk is what one thread takes.
+/// `count` elements in total. With `vectors`, the walk is over vectors, one per thread.
 template <bool vectors, class F, class T, class... In>
 __global__ void __launch_bounds__(kThreads)
     philox_kernel(F f, const __grid_constant__ Walk<1 + sizeof...(In)> walk, int64_t count,
@@ -71,7 +72,7 @@ __global__ void __launch_bounds__(kThreads)
   (std::make_integer_sequence<int, n - 1>{});
 }
 
-/// y[i] = f(block i / 4)[i % 4], times x[i] if there is an `x`; dtypes are `T`.
+/// y[i] = f(block i / 4)[i % 4], times x[i] if `x` is given. All have dtype `T`.
 template <class T, class F, class... Views>
 void philox_map(const KernelContext& context, F f, const PhiloxState& state, const TensorView& y,
                 const Views&... x) {

@@ -20,7 +20,8 @@ struct Uniform {
   }
 };
 
-/// Box and Muller, "A note on the generation of random normal deviates", 1958.
+/// Box-Muller transform (Box and Muller, 1958, "A note on the generation of random normal
+/// deviates").
 template <class T>
 struct Normal {
   T centre, scale;
@@ -49,7 +50,7 @@ struct Integer {
     Vector<T, 4> y;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      // Division in 64 bits is slow, and no range beyond the lane's 32 bits needs one.
+      // A 32-bit remainder, because 64-bit division is slow. For range = 2^32 none is needed.
       const uint32_t bits = block.lane[i];
       const uint32_t rest = range <= UINT32_MAX ? bits % static_cast<uint32_t>(range) : bits;
       y.element[i] = static_cast<T>(low + static_cast<int64_t>(rest));
@@ -58,7 +59,8 @@ struct Integer {
   }
 };
 
-/// Of 64 bits each: those of a block above those of the block `blocks` further on.
+/// For ranges above 2^32: 64 random bits per element. The high 32 come from one block, the low 32
+/// from the block `blocks` after it.
 struct WideInteger {
   int64_t low;
   uint64_t range;
