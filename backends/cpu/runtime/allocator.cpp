@@ -19,7 +19,7 @@ constexpr int64_t kHugeFrom = int64_t{4} << 20;
 constexpr size_t kHugePage = size_t{2} << 20;
 constexpr int64_t kSlack = int64_t{32} << 20;
 constexpr int64_t kLeastTidied = int64_t{1} << 20;
-constexpr int64_t kLargest = int64_t{1} << 40;  // refused without asking the system
+constexpr int64_t kLargest = int64_t{1} << 40;  // more throws without a call to the system
 
 void* system_allocate(int64_t bytes) {
   const bool huge = bytes >= kHugeFrom;
@@ -51,7 +51,7 @@ CachingAllocator::SizeClass CachingAllocator::size_class(int64_t bytes) {
     const int64_t steps = (bytes + kSmallStep - 1) / kSmallStep;
     return {static_cast<size_t>(steps - 1), steps * kSmallStep};
   }
-  // 2^p < bytes <= 2^(p + 1), in eight steps of 2^(p - 3).
+  // 2^p < bytes <= 2^(p + 1): eight classes, 2^(p - 3) bytes apart.
   const int p = static_cast<int>(std::bit_width(static_cast<uint64_t>(bytes - 1))) - 1;
   const int64_t step = int64_t{1} << (p - 3);
   const int64_t steps = (bytes + step - 1) / step;
@@ -66,7 +66,7 @@ CachingAllocator::Block* CachingAllocator::pop(size_t index) {
   return block;
 }
 
-// Into the largest class whose blocks it can be.
+// Adds the block to the largest class that is not larger than the block.
 void CachingAllocator::push(Block* block) {
   const SizeClass size = size_class(block->bytes);
   const size_t index = size.bytes > block->bytes ? size.index - 1 : size.index;
@@ -113,7 +113,7 @@ void CachingAllocator::deallocate(void* memory, int64_t bytes) noexcept {
   if (stats_.cached > next_tidy_) keep_to_limit();
 }
 
-// What may be free before sizes share memory.
+// Free bytes allowed on top of the peak use; see `CachingAllocator`.
 int64_t CachingAllocator::slack() const {
   return limit_ != kNoCacheLimit ? limit_ : most_used_ / 2 + kSlack;
 }
@@ -155,7 +155,7 @@ CachingAllocator::Block* CachingAllocator::from_system(const SizeClass& size, in
   return block;
 }
 
-// A piece of the smallest free block of a larger class.
+// A block of `size`, split off a free block of the smallest class that has one, from `size` up.
 CachingAllocator::Block* CachingAllocator::cut(const SizeClass& size) {
   Block* block = nullptr;
   for (size_t index = size.index; !block && index < kClasses; ++index) block = pop(index);
@@ -177,7 +177,7 @@ CachingAllocator::Block* CachingAllocator::cut(const SizeClass& size) {
   return block;
 }
 
-// Joins the free neighbours behind a free block, none of which is listed.
+// Merges a free block with the free blocks after it. The caller must then rebuild the free lists.
 void CachingAllocator::merge(Block* first) {
   while (first->after && !first->after->used) {
     const Block* const second = first->after;
@@ -187,8 +187,8 @@ void CachingAllocator::merge(Block* first) {
   }
 }
 
-// Merges all free neighbours, and gives segments without a block in use back, the oldest first,
-// until at most `most_cached` bytes are free or none is left.
+// Merges all free neighbours. Then returns segments without a block in use to the system, oldest
+// first, until at most `most_cached` bytes are free.
 void CachingAllocator::tidy(int64_t most_cached) noexcept {
   int64_t free_bytes = 0;
   for (Block* segment = oldest_; segment; segment = segment->newer) {
@@ -220,7 +220,8 @@ void CachingAllocator::give_back(Block* segment) noexcept {
   std::free(segment);
 }
 
-// Where blocks in use hold segments that are free in part, not every call is worth the walk.
+// If segments with blocks in use keep the cache above the limit, the next attempt is made only
+// after kLeastTidied more bytes were freed.
 void CachingAllocator::keep_to_limit() noexcept {
   tidy(limit_);
   next_tidy_ = stats_.cached <= limit_ ? limit_ : stats_.cached + kLeastTidied;

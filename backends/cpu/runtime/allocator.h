@@ -9,41 +9,42 @@
 
 namespace sash::cpu {
 
-/// Memory of the CPU backend: freed blocks are kept by size class and handed out again, so that a
-/// steady training step asks the system for nothing. Thread-safe.
+/// The allocator of the CPU backend. Freed blocks are kept by size class and reused, so that a
+/// steady training step allocates nothing from the system. Thread-safe.
 ///
-/// Sizes are rounded up to a multiple of 64 bytes below 1 KiB, and to one of eight classes per
-/// power of two above, which wastes at most an eighth. Blocks are aligned to 64 bytes; from 4 MiB
-/// on they are asked to be backed by huge pages. Statistics count the rounded sizes.
+/// Sizes up to 1 KiB are rounded up to a multiple of 64 bytes. Larger sizes are rounded up to one
+/// of eight classes per power of two, which wastes at most 1/8. Blocks are aligned to 64 bytes.
+/// From 4 MiB on, huge pages are requested. Statistics count the rounded sizes.
 ///
-/// A block serves its own class alone while all that is held stays below a limit: one and a half
-/// times the peak since the last `empty_cache`, and 32 MiB. Past that, free neighbours are merged
-/// and cut to new sizes, and where that does not do, what is free goes back to the system before
-/// more is asked for. A limit that was set bounds what is free instead. With `SASH_NO_POOL`
-/// (sanitizer builds) nothing is rounded or kept.
+/// The total held, in use or free, has a limit: 1.5 times the peak use since the last
+/// `empty_cache`, plus 32 MiB. Below the limit, a block is only reused for its own size class. At
+/// the limit, free neighbours are merged and split to new sizes; if that is not enough, free memory
+/// is returned to the system before more is allocated. `set_limit` limits the free memory instead.
+/// With `SASH_NO_POOL` (sanitizer builds) sizes are not rounded and nothing is kept.
 class CachingAllocator {
  public:
-  /// Null for zero bytes. `OutOfMemory` if the system refuses after the cache was given back.
+  /// Null for zero bytes. Throws `OutOfMemory` if the system has no memory even after the cache was
+  /// returned to it.
   void* allocate(int64_t bytes);
-  /// `bytes` as asked for.
+  /// `bytes` is the size passed to `allocate`.
   void deallocate(void* memory, int64_t bytes) noexcept;
 
   MemoryStats stats() const;
   void reset_peak();
-  /// Gives back to the system what it lent in one piece and is free.
+  /// Returns to the system all segments without a block in use.
   void empty_cache();
-  /// Holds at most `bytes` for reuse.
+  /// Keeps at most `bytes` of free memory.
   void set_limit(int64_t bytes);
 
  private:
-  /// Stands in front of the memory. Neighbours come from one piece of the system's memory, a
-  /// segment.
+  /// Header before each block's memory. `before` and `after` are its neighbours in the same
+  /// segment, a single allocation from the system.
   struct alignas(64) Block {
-    int64_t bytes;  ///< of the memory behind
+    int64_t bytes;  ///< without the header
     Block* before;
     Block* after;
     Block* next_free;
-    Block* older;  ///< of first blocks: the segments' order
+    Block* older;  ///< first blocks only: list of segments
     Block* newer;
     bool used;
   };
@@ -72,7 +73,7 @@ class CachingAllocator {
   Block* oldest_ = nullptr;
   Block* newest_ = nullptr;
   int64_t limit_ = kNoCacheLimit;
-  int64_t next_tidy_ = kNoCacheLimit;  // bytes of cache from which on tidying is worth a try
+  int64_t next_tidy_ = kNoCacheLimit;  // call `keep_to_limit` above this many cached bytes
   int64_t most_used_ = 0;
   MemoryStats stats_;
 };

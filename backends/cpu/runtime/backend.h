@@ -5,13 +5,13 @@
 
 namespace sash::cpu {
 
-/// The processor: memory from a caching allocator, work done before each call returns. There is one
-/// stream (null), and no capture.
+/// The CPU backend. Memory comes from a caching allocator. Every call returns after its work is
+/// done. There is one stream (null). Graph capture is not supported.
 class CpuBackend final : public Backend {
  public:
   DeviceType type() const override { return DeviceType::cpu; }
   int device_count() const override { return 1; }
-  /// Model name and number of threads.
+  /// The processor's model name and the number of threads.
   std::string description(Device device) const override;
 
   void* allocate(int64_t bytes, Device device, Stream stream) override;

@@ -12,19 +12,19 @@ struct CachingAllocator::Graph {
   cudaStream_t origin = nullptr;
   unsigned long long id = 0;
   Pools pools;
-  std::vector<Block*> reads;  // memory from outside, which stays as it is
+  std::vector<Block*> reads;  // blocks from outside the graph that it uses
 };
 
 namespace {
 
 constexpr int64_t kKiB = 1024, kMiB = 1024 * kKiB;
-constexpr int64_t kStep = 512;         // of block sizes
-constexpr int64_t kSmallLimit = kMiB;  // blocks up to here share small segments
+constexpr int64_t kStep = 512;         // block sizes are multiples of this
+constexpr int64_t kSmallLimit = kMiB;  // up to this size: small segments
 constexpr int64_t kSmallSegment = 2 * kMiB;
-constexpr int64_t kMediumLimit = 10 * kMiB;  // blocks below here share medium segments
+constexpr int64_t kMediumLimit = 10 * kMiB;  // below this size: medium segments
 constexpr int64_t kMediumSegment = 20 * kMiB;
 constexpr int64_t kSegmentStep = 2 * kMiB;
-constexpr int64_t kLargest = int64_t{1} << 48;  // refused without asking the card
+constexpr int64_t kLargest = int64_t{1} << 48;  // more throws without a call to the driver
 
 constexpr int64_t round_up(int64_t bytes, int64_t step) { return (bytes + step - 1) / step * step; }
 
@@ -33,7 +33,7 @@ int64_t segment_size(int64_t bytes) {
   return bytes < kMediumLimit ? kMediumSegment : round_up(bytes, kSegmentStep);
 }
 
-/// Null if the card has no room.
+/// Null if the card has no memory.
 void* card_allocate(int64_t bytes) {
   const RelaxedCapture relaxed;
   void* memory = nullptr;
@@ -83,7 +83,7 @@ void CachingAllocator::deallocate(void* memory, cudaStream_t stream) noexcept {
     for (const Use* use = block->uses; use; use = use->next) rehome(block, use->stream);
     rehome(block, stream);
   } catch (const Error&) {
-    return;  // never handed out again, since nothing tells when it is idle
+    return;  // never reused: it is unknown when the card is done with it
   }
   drop_uses(block, nullptr);
   used_.erase(found);
@@ -94,7 +94,7 @@ void CachingAllocator::deallocate(void* memory, cudaStream_t stream) noexcept {
   if (reserved_ - stats_.current <= limit_ || block->before || block->after) return;
   try {
     trim(limit_);
-  } catch (const Error&) {  // kept then
+  } catch (const Error&) {  // stays cached
   }
 }
 
@@ -118,7 +118,7 @@ void CachingAllocator::record_stream(void* memory, cudaStream_t stream) {
   block->uses = new (pool_allocate(sizeof(Use))) Use{stream, block->uses};
 }
 
-/// All of them, or those of one stream.
+/// Removes all uses of the block, or only those by the stream `*only`.
 void CachingAllocator::drop_uses(Block* block, const cudaStream_t* only) {
   for (Use** at = &block->uses; *at;) {
     Use* const use = *at;
@@ -203,17 +203,17 @@ void CachingAllocator::split(Block* block, int64_t bytes) {
   free_blocks(other).insert(other);
 }
 
-/// Settles whose free block this will be when it is freed on `stream`, and orders later uses after
-/// `stream`'s work.
+/// Called when `block` is freed on `stream`. Chooses the pool it returns to, and makes that pool's
+/// stream wait for the work of `stream`.
 void CachingAllocator::rehome(Block* block, cudaStream_t stream) {
   Pool& here = pool_of(stream);
   if (block->pool == &here) return;
   if (block->pool->graph == here.graph) {
     follow(block->pool->stream, stream, card_);
   } else if (here.graph) {
-    block->pool = &here;  // recorded work may use it at each replay
+    block->pool = &here;  // each replay may use it
   }
-  // Else a graph's result dies: that memory is not handed out before the graph is released.
+  // Else a result of a graph is freed outside: it stays in the graph's pool until `release`.
 }
 
 CachingAllocator::Block* CachingAllocator::put_back(Block* block) {
@@ -284,7 +284,8 @@ void CachingAllocator::set_limit(int64_t bytes) {
   if (reserved_ - stats_.current > limit_) trim(limit_);
 }
 
-/// Gives idle segments back until at most `most_cached` bytes are free or none is left.
+/// Returns segments without a block in use to the driver until at most `most_cached` bytes are
+/// free.
 void CachingAllocator::trim(int64_t most_cached) {
   if (!capturing_.empty()) return;
   const CardGuard guard(card_);
@@ -345,7 +346,7 @@ CachingAllocator::Graph* CachingAllocator::end_capture(cudaStream_t stream) {
 void CachingAllocator::release(Graph* graph, cudaStream_t heir) {
   const std::lock_guard lock(mutex_);
   for (Block* block : graph->reads) {
-    // Freed meanwhile: it was only held for graphs.
+    // Not in `used_`: it was freed meanwhile, and only graphs still used it.
     if (--block->graphs == 0 && used_.count(block->memory) == 0) put_back(block);
   }
   for (auto& [stream, pool] : graph->pools) move_blocks(pool, pool_in(pools_, heir, nullptr));

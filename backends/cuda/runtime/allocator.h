@@ -15,7 +15,7 @@
 
 namespace sash::cuda {
 
-/// Lets the allocator's own books live in the small-object pool, off the system's heap.
+/// Standard allocator on the small-object pool, for the containers of `CachingAllocator`.
 template <class T>
 struct Pooled {
   using value_type = T;
@@ -27,16 +27,19 @@ struct Pooled {
   friend bool operator==(const Pooled&, const Pooled&) { return true; }
 };
 
-/// Memory of one card. Freed blocks are kept and handed out again in the order of the stream they
-/// were allocated on, without waiting for the card. Thread-safe.
+/// The allocator of one card. Freed blocks are kept and reused on the stream they were allocated
+/// on, without waiting for the card. Thread-safe.
 ///
-/// Sizes are rounded up to 512 bytes. Blocks up to 1 MiB are cut from segments of 2 MiB, those
-/// below 10 MiB from segments of 20 MiB, larger ones get segments of their own, in steps of 2 MiB.
-/// The best fit is split, and freed neighbours are merged. What is allocated or freed on a stream
-/// while it is being captured belongs to the graph until that is released, so that a replay always
-/// finds its memory; so does what a capture is said to use. Memory that another stream is said to
-/// use is handed out again after what that stream had queued when it was freed. Nothing is given
-/// back when the process ends. Statistics count the rounded sizes.
+/// - Sizes are rounded up to 512 bytes. Statistics count the rounded sizes.
+/// - Blocks up to 1 MiB are split from segments of 2 MiB, blocks below 10 MiB from segments of
+///   20 MiB. A larger block has its own segment, rounded up to 2 MiB.
+/// - Allocation takes the best fit and splits it. Freed neighbours are merged.
+/// - Streams: a block that another stream uses (`record_stream`) is reused only after the work that
+///   this stream had queued when the block was freed.
+/// - Graphs: memory that is allocated or freed on a stream during its capture, or used by the
+/// capture
+///   (`record_stream`), belongs to the graph until `release`, so that replays can use it.
+/// - Nothing is returned to the driver when the process ends.
 class CachingAllocator {
  public:
   /// The memory of one captured graph.
@@ -45,34 +48,34 @@ class CachingAllocator {
   explicit CachingAllocator(int card);
   ~CachingAllocator();
 
-  /// Null for zero bytes; aligned to 512 bytes. `OutOfMemory` if the card has no room even after
-  /// the cache was given back.
+  /// Null for zero bytes. Aligned to 512 bytes. Throws `OutOfMemory` if the card has no memory even
+  /// after the cache was returned to it.
   void* allocate(int64_t bytes, cudaStream_t stream);
   /// Work already queued on `stream` may still use the memory.
   void deallocate(void* memory, cudaStream_t stream) noexcept;
 
   MemoryStats stats() const;
   void reset_peak();
-  /// Waits for the card and gives every segment without a block in use back to it; does nothing
-  /// while a graph is being captured.
+  /// Waits for the card and returns every segment without a block in use to it. Does nothing while
+  /// a graph is being captured.
   void empty_cache();
-  /// Holds at most `bytes` for reuse, but for pieces of segments with a block in use.
+  /// Keeps at most `bytes` of free memory. Segments with a block in use are kept regardless.
   void set_limit(int64_t bytes);
 
-  /// `stream`, or the graph that is captured on it, uses `memory`.
+  /// Declares that `stream`, or the graph that is captured on it, uses `memory`.
   void record_stream(void* memory, cudaStream_t stream);
 
-  /// Right after the capture of `stream` began.
+  /// Call right after the capture of `stream` began.
   void begin_capture(cudaStream_t stream);
-  /// After it ended; the memory is held until `release`.
+  /// Call after the capture ended. The graph's memory is kept until `release`.
   Graph* end_capture(cudaStream_t stream);
-  /// The graph is gone and done: its memory serves `heir` from now on.
+  /// Call after the graph is destroyed and its work is done. Its memory goes to the stream `heir`.
   void release(Graph* graph, cudaStream_t heir);
-  /// Whether work queued on `stream` is being recorded rather than run.
+  /// Whether `stream` is being captured.
   bool capturing(cudaStream_t stream) const;
-  /// Whether work is being recorded on any stream.
+  /// Whether any stream is being captured.
   bool capturing() const { return captures_.load(std::memory_order_acquire) > 0; }
-  /// Before `stream`, which is idle, is destroyed: its memory serves `heir` from now on.
+  /// Call before `stream`, which must be idle, is destroyed. Its memory goes to the stream `heir`.
   void retire(cudaStream_t stream, cudaStream_t heir);
 
  private:
@@ -82,7 +85,7 @@ class CachingAllocator {
     cudaStream_t stream = nullptr;
     Use* next = nullptr;
   };
-  /// A piece of a segment; `before` and `after` are its neighbours there.
+  /// A part of a segment. `before` and `after` are its neighbours in the segment.
   struct Block {
     char* memory = nullptr;
     int64_t bytes = 0;
@@ -92,7 +95,7 @@ class CachingAllocator {
     bool small = false;
     bool used = false;
     Use* uses = nullptr;
-    int graphs = 0;  ///< that read it and are not released
+    int graphs = 0;  ///< number of unreleased graphs that use it
   };
   struct BySize {
     bool operator()(const Block* a, const Block* b) const;

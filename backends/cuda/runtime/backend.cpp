@@ -14,7 +14,7 @@ thread_local std::array<void*, CudaBackend::kMostCards> current{};
 
 cudaEvent_t native(Event event) { return static_cast<cudaEvent_t>(event.handle); }
 
-/// What `end_capture` hands out.
+/// The graph handle that `end_capture` returns.
 struct CapturedStep {
   cudaGraphExec_t executable = nullptr;
   CachingAllocator::Graph* memory = nullptr;
@@ -24,7 +24,7 @@ struct CapturedStep {
 }  // namespace
 
 CudaBackend::Card::Card(int index) : allocator(index) {
-  index_flag(index);  // now, because it cannot be made within a capture
+  index_flag(index);  // now, because it cannot be allocated during a capture
   const CardGuard guard(index);
   SASH_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   SASH_CUDA_CHECK(cudaMalloc(&zero, sizeof(*zero)));
@@ -123,12 +123,12 @@ void CudaBackend::copy(void* dst, Device to, const void* src, Device from, int64
 
 void CudaBackend::copy_from_host(void* dst, Device to, const void* src, size_t bytes,
                                  cudaStream_t stream) {
-  // From pageable memory, this returns once the source has been read.
+  // From pageable memory, this returns after the source has been read.
   SASH_CUDA_CHECK(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, stream));
   if (host_memory_.queued(src, to.index, stream)) return;
   cudaPointerAttributes source{};
   SASH_CUDA_CHECK(cudaPointerGetAttributes(&source, src));
-  // Page-locked by somebody else, who has no way to know when the copy is done.
+  // Page-locked memory that is not ours: its owner cannot know when the copy is done.
   if (source.type != cudaMemoryTypeUnregistered) SASH_CUDA_CHECK(cudaStreamSynchronize(stream));
 }
 
@@ -257,7 +257,7 @@ void CudaBackend::destroy_graph(void* graph) {
   const std::unique_ptr<CapturedStep> step(static_cast<CapturedStep*>(graph));
   Card& on = card(step->device);
   const CardGuard guard(step->device.index);
-  SASH_CUDA_CHECK(cudaDeviceSynchronize());  // its memory is about to serve other work
+  SASH_CUDA_CHECK(cudaDeviceSynchronize());  // the graph's memory will be reused
   SASH_CUDA_CHECK(cudaGraphExecDestroy(step->executable));
   on.allocator.release(step->memory, on.stream);
 }

@@ -13,10 +13,9 @@
 
 namespace sash::cuda {
 
-/// CUDA cards, each with a caching allocator and a default stream of its own (the one that a null
-/// `Stream` stands for): unlike CUDA's legacy stream it can be captured, and it does not wait for
-/// other streams. The current stream is a setting of each thread. A card is first touched when
-/// something is asked of it.
+/// The CUDA backend. Each card has a caching allocator and its own default stream, which a null
+/// `Stream` means. Unlike CUDA's legacy default stream, it can be captured and does not wait for
+/// other streams. The current stream is set per thread. A card is initialised on first use.
 class CudaBackend final : public Backend {
  public:
   static constexpr int kMostCards = 64;
@@ -38,8 +37,8 @@ class CudaBackend final : public Backend {
   void* allocate_host(int64_t bytes) override { return host_memory_.allocate(bytes); }
   void deallocate_host(void* memory, int64_t) noexcept override { host_memory_.deallocate(memory); }
 
-  /// Between two cards, `stream` is `from`'s, and `to`'s current stream waits for the copy. A copy
-  /// from or to the host cannot be captured: `DeviceError`.
+  /// Between two cards, `stream` belongs to `from`, and the current stream of `to` waits for the
+  /// copy. Throws `DeviceError` for a copy from or to the host during a capture.
   void copy(void* dst, Device to, const void* src, Device from, int64_t bytes,
             Stream stream) override;
 
@@ -52,7 +51,7 @@ class CudaBackend final : public Backend {
   Event create_event(Device device) override;
   void destroy_event(Device device, Event event) override;
   void record(Event event, Device device, Stream stream) override;
-  /// Within a capture, the host waits for an event from outside of it.
+  /// During a capture, the host waits for an event that was recorded outside the capture.
   void wait(Event event, Device device, Stream stream) override;
   double elapsed_ms(Event start, Event stop, Device device) override;
 
@@ -76,7 +75,7 @@ class CudaBackend final : public Backend {
 
     CachingAllocator allocator;
     cudaStream_t stream = nullptr;
-    uint64_t* zero = nullptr;  ///< a word on the card
+    uint64_t* zero = nullptr;  ///< a word of device memory, 0: `random_base`
     std::atomic<int64_t> host_copies{0};
   };
 

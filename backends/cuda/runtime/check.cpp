@@ -18,7 +18,7 @@ std::string failure(const char* statement, const char* file, int line, const cha
 
 void check(cudaError_t status, const char* statement, const char* file, int line) {
   if (status == cudaSuccess) return;
-  cudaGetLastError();  // else the next check of a launch would report this failure again
+  cudaGetLastError();  // clears the error, so that the next launch check does not report it again
   const std::string message =
       failure(statement, file, line, cudaGetErrorName(status), cudaGetErrorString(status));
   if (status == cudaErrorMemoryAllocation) throw OutOfMemory("cuda", message);
@@ -50,7 +50,7 @@ void follow(cudaStream_t follower, cudaStream_t leader, int leading_card) {
   SASH_CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
   const cudaError_t recorded = cudaEventRecord(event, leader);
   const cudaError_t waited = cudaStreamWaitEvent(follower, event, 0);
-  cudaEventDestroy(event);  // in use or not: it goes when the wait is over
+  cudaEventDestroy(event);  // CUDA frees it after the wait
   SASH_CUDA_CHECK(recorded);
   SASH_CUDA_CHECK(waited);
 }

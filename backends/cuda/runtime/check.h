@@ -3,16 +3,16 @@
 #include <cublasLt.h>
 #include <cuda_runtime.h>
 
-/// Every call into the CUDA runtime or cuBLAS, and every launch, goes through one macro that
-/// throws.
+/// `SASH_CUDA_CHECK`: checks every call of the CUDA runtime and cuBLAS, and every launch, and
+/// throws on failure.
 namespace sash::cuda {
 
-/// Throw unless `status` is success: `OutOfMemory` for cudaErrorMemoryAllocation, else
-/// `DeviceError`, with the statement, its place and the error's name and text.
+/// Throws unless `status` is success: `OutOfMemory` if an allocation failed, else `DeviceError`.
+/// The message has the statement, file, line, and the error's name and text.
 void check(cudaError_t status, const char* statement, const char* file, int line);
 void check(cublasStatus_t status, const char* statement, const char* file, int line);
 
-/// Makes `index` the calling thread's card, and puts the former one back at the end of the scope.
+/// Sets the calling thread's card to `index`; the destructor restores the previous one.
 class CardGuard {
  public:
   explicit CardGuard(int index);
@@ -25,7 +25,7 @@ class CardGuard {
   bool changed_ = false;
 };
 
-/// Lets this thread allocate and ask events while one of its streams is being captured.
+/// Allows this thread to allocate memory and query events during a capture.
 class RelaxedCapture {
  public:
   RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
@@ -37,8 +37,8 @@ class RelaxedCapture {
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 
-/// What is queued on `follower` from now on runs after what is queued on `leader`, a stream of
-/// `leading_card`.
+/// Makes work queued on `follower` from now on wait for the work already queued on `leader`, a
+/// stream of `leading_card`.
 void follow(cudaStream_t follower, cudaStream_t leader, int leading_card);
 
 }  // namespace sash::cuda

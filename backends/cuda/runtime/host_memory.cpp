@@ -14,14 +14,14 @@ namespace {
 constexpr int64_t kMiB = 1 << 20;
 constexpr int64_t kLeast = 4096;
 constexpr int64_t kSlack = 64 * kMiB;
-constexpr int64_t kLargest = int64_t{1} << 48;  // refused without asking the system
+constexpr int64_t kLargest = int64_t{1} << 48;  // more throws without a call to the driver
 
 int64_t rounded(int64_t bytes) {
   if (bytes > kMiB) return (bytes + kMiB - 1) / kMiB * kMiB;
   return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max(bytes, kLeast))));
 }
 
-/// Null if the host has no room.
+/// Null if the host has no memory.
 void* host_allocate(int64_t bytes) {
   const RelaxedCapture relaxed;
   void* memory = nullptr;
@@ -83,7 +83,7 @@ void HostMemory::deallocate(void* memory) noexcept {
   if (cached_ <= limit()) return;
   try {
     trim(limit());
-  } catch (const Error&) {  // kept then
+  } catch (const Error&) {  // stays cached
   }
 }
 

@@ -12,31 +12,33 @@
 
 namespace sash::cuda {
 
-/// Page-locked host memory, for copies that the host does not wait for; every card reads it. Freed
-/// blocks are kept by size and handed out again once the copies that were queued from them are
-/// done, as long as they are within a limit: twice what was ever in use and 64 MiB, or the one that
-/// was set. Thread-safe. Sizes are rounded up to a power of two, from 1 MiB on to whole MiB;
-/// statistics count the rounded sizes. Nothing is given back when the process ends.
+/// Page-locked host memory for asynchronous copies; every card can read it. Thread-safe.
+///
+/// - Freed blocks are kept by size. A block is reused after the copies queued from it are done.
+/// - The limit for kept memory is twice the highest use plus 64 MiB, or the one of `set_limit`.
+/// - Sizes are rounded up to a power of two of at least 4096 bytes; above 1 MiB, to whole MiB.
+///   Statistics count the rounded sizes.
+/// - Nothing is returned to the system when the process ends.
 class HostMemory {
  public:
-  /// Null for zero bytes; aligned to 4096 bytes. `OutOfMemory` if the host has no room even after
-  /// idle blocks were given back.
+  /// Null for zero bytes. Aligned to 4096 bytes. Throws `OutOfMemory` if the host has no memory
+  /// even after idle blocks were returned to it.
   void* allocate(int64_t bytes);
   void deallocate(void* memory) noexcept;
 
-  /// A copy from `memory` was queued on `stream`, a stream of `card`. False, and nothing is done,
-  /// if `memory` is in none of the blocks in use.
+  /// Call after a copy from `memory` was queued on `stream` of `card`. Returns false, and does
+  /// nothing, if `memory` is not in a block in use.
   bool queued(const void* memory, int card, cudaStream_t stream);
 
-  /// Adds `pinned`, `pinned_cached` and `system_allocations`.
+  /// Adds its `pinned`, `pinned_cached` and `system_allocations` to `stats`.
   void add_to(MemoryStats& stats) const;
-  /// Gives back the blocks that are neither in use nor being copied from.
+  /// Returns to the system the blocks that are neither in use nor being copied from.
   void empty_cache();
-  /// Holds at most `bytes` for reuse.
+  /// Keeps at most `bytes` of free memory.
   void set_limit(int64_t bytes);
 
  private:
-  /// Passes when a copy is done. One event for each stream with a copy under way.
+  /// A copy in progress; `event` follows it in `stream`. At most one per stream.
   struct Copy {
     int card = 0;
     cudaStream_t stream = nullptr;
@@ -56,8 +58,9 @@ class HostMemory {
   static bool done(const Block& block);
 
   mutable std::mutex mutex_;
-  std::map<const void*, Block*, std::less<>> used_;  // by where they start
-  std::multimap<int64_t, Block*> free_;              // of one size, the longest freed comes first
+  std::map<const void*, Block*, std::less<>> used_;  // by address
+  std::multimap<int64_t, Block*>
+      free_;  // by size; equal sizes in the order in which they were freed
   int64_t pinned_ = 0, most_pinned_ = 0;
   int64_t cached_ = 0;
   int64_t limit_ = kNoCacheLimit;
