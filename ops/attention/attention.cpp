@@ -11,6 +11,7 @@
 #include "../reduce/reduce.h"
 #include "../shape/concat.h"
 #include "attention_call.h"
+#include "block_map.h"
 
 namespace sash {
 
@@ -21,36 +22,49 @@ constinit Kernel<void(KernelContext&, const AttentionInputs&, const AttentionPar
 constinit Kernel<void(KernelContext&, const AttentionInputs&, const AttentionParams&,
                       const AttentionGradients&)>
     attention_backward{"attention_backward"};
+constinit Kernel<void(KernelContext&, const AttentionInputs&, AttentionPass, int64_t&)>
+    attention_block_rows{"attention_block_rows"};
 }  // namespace kernels
 
 namespace {
 
-// Kernels read heads of any strides, but whole rows.
+// Kernels need stride 1 along the last axis; copies if it is not.
 Tensor with_unit_rows(const Tensor& x) {
   const NoGradGuard no_grad;
   return x.size(3) == 1 || x.strides()[3] == 1 ? x : x.contiguous();
 }
 
-// A call's parameters as kernels take them; they borrow from the call and from `inputs`.
+// The block map that the kernel of `pass` reads, which the current stream may read from now on.
+std::shared_ptr<const CompiledBlocks> map_for(const AttentionCall& call, KernelContext& context,
+                                              const kernels::AttentionInputs& inputs,
+                                              kernels::AttentionPass pass) {
+  int64_t query_rows = 0;
+  kernels::attention_block_rows(context, inputs, pass, query_rows);
+  auto blocks = call.map_for_block_rows(query_rows, context.device);
+  blocks->use();
+  return blocks;
+}
+
+// A call's parameters as kernels take them; borrows from its arguments.
 class Params {
  public:
-  Params(const AttentionCall& call, const AttentionTensors& inputs) {
+  Params(const AttentionCall& call, const AttentionTensors& inputs, const CompiledBlocks& blocks) {
     const NoGradGuard no_grad;
-    const DType numbers = call.numbers();
+    const DType accumulator = call.accumulation_dtype();
     params_.scale = call.scale;
     params_.softcap = call.softcap;
     params_.dropout = call.dropout;
     params_.philox = call.philox;
-    params_.maps = call.maps.get();
+    params_.map = blocks.map;
     params_.bounds = view(call.bounds, 0);
     params_.bias =
         view(inputs.bias.defined() ? inputs.bias.expand(call.weights_shape()) : Tensor(), 1);
     if (inputs.relative_bias.defined()) {
       const int64_t distances = inputs.relative_bias.size(1);
       params_.relative_bias =
-          view(inputs.relative_bias.to(numbers).expand({call.shape.heads, distances}), 2);
+          view(inputs.relative_bias.to(accumulator).expand({call.shape.heads, distances}), 2);
     }
-    params_.slopes = view(call.slopes.defined() ? call.slopes.to(numbers) : Tensor(), 3);
+    params_.slopes = view(call.slopes.defined() ? call.slopes.to(accumulator) : Tensor(), 3);
   }
   Params(const Params&) = delete;
   Params& operator=(const Params&) = delete;
@@ -73,7 +87,7 @@ kernels::AttentionInputs views_of(const std::array<Tensor, 3>& x) {
   return {x[0].tensor_view(), x[1].tensor_view(), x[2].tensor_view()};
 }
 
-std::array<Tensor, 3> whole_rows_of(const AttentionTensors& inputs) {
+std::array<Tensor, 3> with_unit_rows(const AttentionTensors& inputs) {
   return {with_unit_rows(inputs.q), with_unit_rows(inputs.k), with_unit_rows(inputs.v)};
 }
 
@@ -92,15 +106,16 @@ struct Cotangents {
 Gradients fused_backward(const Cotangents& g, const AttentionTensors& inputs, const Tensor& out,
                          const Tensor& lse, const AttentionCall& call) {
   const NoGradGuard no_grad;
-  const std::array<Tensor, 3> qkv = whole_rows_of(inputs);
-  const TensorOptions numbers = lse.options();
+  const std::array<Tensor, 3> qkv = with_unit_rows(inputs);
+  const TensorOptions accumulator = lse.options();
   const Tensor g_out = with_unit_rows(g.out.defined() ? g.out : zeros_like(out));
   const Tensor g_lse = g.lse.defined() ? g.lse.contiguous() : Tensor();
   Gradients gradients{empty_like(qkv[0]), empty_like(qkv[1]), empty_like(qkv[2]), {}, {}};
   Tensor dbias, drelative;
-  if (g.bias) dbias = zeros(call.weights_shape(), numbers);
+  if (g.bias) dbias = zeros(call.weights_shape(), accumulator);
   if (g.relative_bias) {
-    drelative = empty({call.shape.batch, call.shape.heads, inputs.relative_bias.size(1)}, numbers);
+    drelative =
+        empty({call.shape.batch, call.shape.heads, inputs.relative_bias.size(1)}, accumulator);
   }
   const auto view = [](const Tensor& x) { return x.defined() ? x.tensor_view() : TensorView(); };
   const TensorView g_lse_view = view(g_lse), dbias_view = view(dbias),
@@ -109,7 +124,9 @@ Gradients fused_backward(const Cotangents& g, const AttentionTensors& inputs, co
     return x.defined() ? &y : nullptr;
   };
   KernelContext context = kernel_context(out.device());
-  kernels::attention_backward(context, views_of(qkv), Params(call, inputs).get(),
+  const kernels::AttentionInputs views = views_of(qkv);
+  const auto blocks = map_for(call, context, views, kernels::AttentionPass::backward);
+  kernels::attention_backward(context, views, Params(call, inputs, *blocks).get(),
                               {.g = g_out.tensor_view(),
                                .g_lse = pointer(g_lse, g_lse_view),
                                .out = out.tensor_view(),
@@ -142,16 +159,18 @@ Gradients composite_backward(const Cotangents& g, const AttentionTensors& inputs
       all, cotangent, pass);
 }
 
-AttentionWithLse fused_attention(const AttentionTensors& x, const AttentionCall& call) {
-  TensorOptions numbers = x.q.options();
-  numbers.dtype = call.numbers();
+AttentionWithLse fused_attention(const AttentionTensors& x, AttentionCall call) {
+  TensorOptions accumulator = x.q.options();
+  accumulator.dtype = call.accumulation_dtype();
   std::array<Tensor, 2> results{
       empty({x.q.size(0), x.q.size(1), x.q.size(2), x.v.size(3)}, x.q.options()),
-      empty({x.q.size(0), x.q.size(1), x.q.size(2)}, numbers)};
+      empty({x.q.size(0), x.q.size(1), x.q.size(2)}, accumulator)};
   {
     KernelContext context = kernel_context(x.q.device());
-    const std::array<Tensor, 3> qkv = whole_rows_of(x);
-    kernels::attention_forward(context, views_of(qkv), Params(call, x).get(),
+    const std::array<Tensor, 3> qkv = with_unit_rows(x);
+    const kernels::AttentionInputs views = views_of(qkv);
+    call.blocks = map_for(call, context, views, kernels::AttentionPass::forward);
+    kernels::attention_forward(context, views, Params(call, x, *call.blocks).get(),
                                results[0].tensor_view(), results[1].tensor_view());
   }
   SmallVector<Saved, 2> data;
@@ -161,7 +180,7 @@ AttentionWithLse fused_attention(const AttentionTensors& x, const AttentionCall&
       [q = save(x.q), k = save(x.k), v = save(x.v), bias = save(x.bias),
        relative_bias = save(x.relative_bias), out = save_output(results[0], 0),
        lse = save_output(results[1], 1), data = std::move(data),
-       call](Backward& pass, std::span<const Tensor> grads) {
+       call = std::move(call)](Backward& pass, std::span<const Tensor> grads) {
         const AttentionTensors inputs{pass(q), pass(k), pass(v), pass(bias), pass(relative_bias)};
         for (const Saved& tensor : data) pass(tensor);  // throws if the mask was overwritten
         const Cotangents g{grads[0], grads[1], inputs.bias.defined() && pass.needs(3),
@@ -183,7 +202,7 @@ AttentionWithLse checked_attention(const AttentionTensors& inputs,
   if (call.dropout > 0) call.philox = next_philox(device, numel(call.weights_shape()));
   if (!has_fused(device)) return attention_from_plain_ops(inputs, call);
   call.prepare_kernels(device);
-  return fused_attention(inputs, call);
+  return fused_attention(inputs, std::move(call));
 }
 
 }  // namespace

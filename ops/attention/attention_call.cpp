@@ -1,7 +1,6 @@
 #include "attention_call.h"
 
 #include <cmath>
-#include <mutex>
 
 #include "../../core/kernel.h"
 #include "../../core/quote.h"
@@ -76,7 +75,7 @@ void check_slopes(const Tensor& q, const Tensor& slopes) {
                    to_string(slopes.shape()));
 }
 
-void check_numbers(const AttentionCall& call) {
+void check_options(const AttentionCall& call) {
   if (!(call.dropout >= 0 && call.dropout <= 1)) {
     throw ValueError(kOp, "a dropout probability in [0, 1]", to_text(call.dropout));
   }
@@ -100,41 +99,13 @@ MaskTermPtr split_data(const MaskTermPtr& term,
   return join(MaskTerm::Kind::both, left, right);
 }
 
-// The maps of one pattern, which live as long as the call.
-class PatternMaps final : public kernels::BlockMaps {
- public:
-  PatternMaps(MaskTermPtr pattern, const MaskShape& shape, Device device)
-      : pattern_(std::move(pattern)), shape_(shape), device_(device) {}
-
-  kernels::BlockMap with_rows(int64_t query_rows) const override {
-    const std::lock_guard lock(mutex_);
-    for (const auto& blocks : used_) {
-      if (blocks->map.query_rows == query_rows) return used(*blocks);
-    }
-    used_.push_back(compile_blocks(*pattern_, shape_, query_rows, device_));
-    return used(*used_.back());
-  }
-
- private:
-  static const kernels::BlockMap& used(const CompiledBlocks& blocks) {
-    blocks.use();
-    return blocks.map;
-  }
-
-  MaskTermPtr pattern_;
-  MaskShape shape_;
-  Device device_;
-  mutable std::mutex mutex_;
-  mutable SmallVector<std::shared_ptr<const CompiledBlocks>, 2> used_;
-};
-
 Tensor make_bounds(const SmallVector<std::shared_ptr<const MaskPart>, 2>& data,
                    const MaskShape& shape, Device device) {
   Shape extents{1, 1, shape.queries, 2};
   for (const auto& part : data) {
-    const Shape own = part->bounds_shape(shape);
+    const Shape ranges = part->bounds_shape(shape);
     for (int axis = 0; axis < 2; ++axis) {
-      if (own[axis] != 1) extents[axis] = own[axis];
+      if (ranges[axis] != 1) extents[axis] = ranges[axis];
     }
   }
   const Tensor bounds = empty(extents, {.dtype = DType::int32, .device = device});
@@ -167,7 +138,7 @@ AttentionCall::AttentionCall(const AttentionTensors& inputs, const AttentionOpti
       dtype(inputs.q.dtype()),
       slopes(options.alibi_slopes) {
   scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(inputs.q.size(3))));
-  check_numbers(*this);
+  check_options(*this);
   check_bias(inputs, weights_shape());
   check_relative_bias(inputs, shape.heads);
   check_slopes(inputs.q, slopes);
@@ -185,11 +156,16 @@ SmallVector<Tensor, 2> AttentionCall::mask_tensors() const {
 void AttentionCall::prepare_kernels(Device device) {
   const NoGradGuard no_grad;
   SmallVector<std::shared_ptr<const MaskPart>, 2> data;
-  auto pattern = split_data(mask.shared_term(), data);
+  pattern = split_data(mask.shared_term(), data);
   if (!pattern) pattern = AttentionMask().shared_term();
-  maps = std::make_shared<PatternMaps>(std::move(pattern), shape, device);
   if (data.empty()) return;
   bounds = naming_mask(mask, kOp, [&] { return make_bounds(data, shape, device); });
+}
+
+std::shared_ptr<const CompiledBlocks> AttentionCall::map_for_block_rows(int64_t query_rows,
+                                                                        Device device) const {
+  if (blocks && blocks->map.query_rows == query_rows) return blocks;
+  return compile_blocks(*pattern, shape, query_rows, device);
 }
 
 }  // namespace sash

@@ -7,11 +7,12 @@
 #include "../../core/error.h"
 #include "../../core/small_vector.h"
 
-#include "../kernels/block_map.h"
 #include "attention.h"
 
 /// One call of attention, checked; what the kernels and the plain ops both start from.
 namespace sash {
+
+struct CompiledBlocks;
 
 /// What gradients flow to; undefined where absent.
 struct AttentionTensors {
@@ -23,12 +24,14 @@ struct AttentionCall {
   AttentionCall(const AttentionTensors& inputs, const AttentionOptions& options);
 
   Shape weights_shape() const { return {shape.batch, shape.heads, shape.queries, shape.keys}; }
-  /// The dtype of log-sum-exps and of sums.
-  DType numbers() const { return dtype == DType::float64 ? dtype : DType::float32; }
+  /// Of sums and log-sum-exps.
+  DType accumulation_dtype() const { return dtype == DType::float64 ? dtype : DType::float32; }
   SmallVector<Tensor, 2> mask_tensors() const;
 
-  /// Makes `maps` and `bounds`: patterns compile when a kernel asks for them, data is read now.
+  /// Splits the mask into `pattern` and `bounds`; the data of the latter is read now.
   void prepare_kernels(Device device);
+  /// The pattern's map: `blocks` if of that height, else compiled or from the cache.
+  std::shared_ptr<const CompiledBlocks> map_for_block_rows(int64_t query_rows, Device device) const;
 
   double scale, softcap, dropout;
   AttentionMask mask;
@@ -36,8 +39,9 @@ struct AttentionCall {
   DType dtype;
   Tensor slopes;
   PhiloxState philox{};
-  std::shared_ptr<const kernels::BlockMaps> maps{};
-  Tensor bounds{};  ///< int32 [B or 1, H or 1, S_q, 2], if part of the mask is data
+  std::shared_ptr<const MaskTerm> pattern{};       ///< the mask without its data
+  Tensor bounds{};                                 ///< of the data, as kernels take them
+  std::shared_ptr<const CompiledBlocks> blocks{};  ///< of the forward pass
 };
 
 /// "the mask is causal & window:256,0", abridged.

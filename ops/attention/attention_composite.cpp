@@ -65,7 +65,7 @@ Tensor weights_of(const Tensor& scores, const AttentionCall& call) {
 
 // log sum exp of each row in the type of sums; +inf where nothing is visible.
 Tensor lse_of(const Tensor& scores, const AttentionCall& call) {
-  const Tensor wide = scores.to(call.numbers());
+  const Tensor wide = scores.to(call.accumulation_dtype());
   if (call.shape.keys == 0) {
     return full({call.shape.batch, call.shape.heads, call.shape.queries}, kInfinity,
                 wide.options());

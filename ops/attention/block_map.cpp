@@ -180,9 +180,9 @@ class LineOrder {
         late += length(line);
       }
     }
-    long_lines_ = static_cast<int64_t>(lines_.size());
+    long_rows_ = static_cast<int64_t>(lines_.size());
     const bool descends = late > early;
-    direction_ = long_lines_ > 0 ? 0 : descends ? -1 : 1;
+    direction_ = long_rows_ > 0 ? 0 : descends ? -1 : 1;
     for (int64_t i = 0; i < lines; ++i) {
       const int64_t line = descends ? lines - 1 - i : i;
       if (!is_long(line)) lines_.push_back(static_cast<int32_t>(line));
@@ -191,12 +191,12 @@ class LineOrder {
 
   const std::vector<int32_t>& lines() const { return lines_; }
   int64_t longest() const { return longest_; }
-  int64_t long_lines() const { return long_lines_; }
+  int64_t long_rows() const { return long_rows_; }
   int direction() const { return direction_; }
 
  private:
   std::vector<int32_t> lines_;
-  int64_t longest_ = 0, long_lines_ = 0;
+  int64_t longest_ = 0, long_rows_ = 0;
   int direction_ = 0;
 };
 
@@ -273,7 +273,7 @@ class Compiler {
   // Offsets of the parts of `lists` for one direction.
   struct List {
     int64_t start, full_start, block, tile, order;
-    int64_t longest, long_lines;
+    int64_t longest, long_rows;
     int direction;
   };
 
@@ -306,7 +306,7 @@ class Compiler {
                                 .order = ints + at.order,
                                 .entries = static_cast<int64_t>(entries_.size()),
                                 .longest = at.longest,
-                                .long_lines = at.long_lines,
+                                .long_rows = at.long_rows,
                                 .direction = at.direction};
     };
     map_.by_query = pointers(by_query);
@@ -356,7 +356,7 @@ class Compiler {
       const LineOrder order(lists.data() + at.start + first, lines_per_head);
       std::copy(order.lines().begin(), order.lines().end(), lists.begin() + at.order + first);
       at.longest = std::max(at.longest, order.longest());
-      at.long_lines = std::max(at.long_lines, order.long_lines());
+      at.long_rows = std::max(at.long_rows, order.long_rows());
       at.direction = head == 0 || at.direction == order.direction() ? order.direction() : 0;
     }
     return at;

@@ -18,11 +18,11 @@ namespace sash::kernels {
 
 struct AttentionParams {
   double scale = 1;
-  double softcap = 0;               ///< 0: none
-  const BlockMaps* maps = nullptr;  ///< what is visible; never null
+  double softcap = 0;  ///< 0: none
+  /// What is visible, in blocks of the height that `attention_block_rows` gave for this call.
+  BlockMap map;
   /// int32 [B or 1, H or 1, S_q, 2], contiguous: query i sees at most the keys [lo, hi), and
-  /// 0 <= lo < hi <= S_k, or lo = S_k and hi = 0 if it sees none. It narrows the map. Null: no
-  /// bounds.
+  /// 0 <= lo < hi <= S_k, or lo = S_k and hi = 0 if it sees none. Narrows the map. Null: no bounds.
   const TensorView* bounds = nullptr;
   const TensorView* bias = nullptr;           ///< [B, H, S_q, S_k] by strides, dtype of q, or null
   const TensorView* relative_bias = nullptr;  ///< C [H, 2 R + 1] by strides, or null
@@ -35,6 +35,14 @@ struct AttentionParams {
 struct AttentionInputs {
   TensorView q, k, v;
 };
+
+enum class AttentionPass { forward, backward };
+
+/// Sets `query_rows`, in [1, 256], to the block height of the map that this backend's
+/// `attention_forward` or `attention_backward` reads for `inputs`.
+extern SASH_API Kernel<void(KernelContext&, const AttentionInputs& inputs, AttentionPass pass,
+                            int64_t& query_rows)>
+    attention_block_rows;
 
 /// out [B, H, S_q, D_v] (dtype of q) and lse [B, H, S_q] (C) = log of the sum of exp(s) over the
 /// visible keys, both contiguous. A query that sees no key gets out = 0 and lse = +inf.

@@ -55,7 +55,7 @@ std::vector<double> listed(const kernels::BlockMap& map, const MaskShape& s, boo
   const kernels::BlockList& list = transposed ? map.by_key : map.by_query;
   for (int64_t head = 0; head < s.batch * s.heads; ++head) {
     for (int64_t line = 0; line < blocks; ++line) {
-      const int64_t at = map.first_line(head / s.heads, head % s.heads, blocks) + line;
+      const int64_t at = map.first_row(head / s.heads, head % s.heads, blocks) + line;
       for (int32_t e = list.start[at]; e < list.start[at + 1]; ++e) {
         CHECK((list.tile[e] < 0) == (e >= list.full_start[at]));
         const bool ascends =
@@ -178,7 +178,7 @@ TEST_CASE("a map's lines are ordered such that those taken last are short") {
   CHECK(causal->map.by_key.direction == 1);
   CHECK(causal->map.by_query.longest == 32);
   CHECK(causal->map.by_query.entries == 32 * 33 / 2);
-  CHECK(causal->map.by_query.long_lines == 0);
+  CHECK(causal->map.by_query.long_rows == 0);
 
   const auto window = compile_blocks(AttentionMask::symmetric_window(100).term(), shape, 64, kCPU);
   CHECK(order_of(window->map.by_query) == up);
@@ -193,7 +193,7 @@ TEST_CASE("a map's lines are ordered such that those taken last are short") {
   seventh[0] = ~7;  // long
   for (const auto& list : {tokens->map.by_query, tokens->map.by_key}) {
     CHECK(order_of(list) == seventh);
-    CHECK(list.long_lines == 1);
+    CHECK(list.long_rows == 1);
     CHECK(list.longest == 32);
     CHECK(list.direction == 0);
   }

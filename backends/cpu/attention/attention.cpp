@@ -174,9 +174,15 @@ void attention_forward(KernelContext& context, const kernels::AttentionInputs& i
   result.write();
 }
 
+void attention_block_rows(KernelContext&, const kernels::AttentionInputs&, kernels::AttentionPass,
+                          int64_t& query_rows) {
+  query_rows = kRows;
+}
+
 }  // namespace
 
 void register_attention() {
+  kernels::attention_block_rows.set(DeviceType::cpu, attention_block_rows);
   kernels::attention_forward.set(DeviceType::cpu, attention_forward);
   kernels::attention_backward.set(DeviceType::cpu, attention_backward);
 }

@@ -23,7 +23,7 @@ Problem::Problem(const kernels::AttentionInputs& inputs, const kernels::Attentio
       keys(inputs.k.shape[2]),
       depth(inputs.q.shape[3]),
       v_depth(inputs.v.shape[3]),
-      map(parameters.maps->with_rows(kRows)) {}
+      map(parameters.map) {}
 
 QueryTile::QueryTile(const Problem& problem, Index b_, Index h_, Index block_)
     : b(b_),
@@ -34,7 +34,7 @@ QueryTile::QueryTile(const Problem& problem, Index b_, Index h_, Index block_)
 
 TileBlocks::TileBlocks(const Problem& problem, const QueryTile& tile)
     : list_(problem.map.by_query), met_{0, problem.keys}, whole_{0, problem.keys} {
-  const Index line = problem.map.first_line(tile.b, tile.h, problem.tiles()) + tile.block;
+  const Index line = problem.map.first_row(tile.b, tile.h, problem.tiles()) + tile.block;
   first_ = list_.start[line];
   past_ = list_.start[line + 1];
   const TensorView* bounds = problem.params.bounds;

@@ -15,7 +15,7 @@ namespace sash::cpu::attn {
 
 using Index = int64_t;
 
-/// Queries of a tile, and the block size asked of masks: four registers of AVX-512.
+/// Queries of a tile, and of a block of the map: four AVX-512 registers.
 inline constexpr Index kRows = 64;
 inline constexpr Index kBlockKeys = kernels::kBlockKeys;
 /// Most keys of a step.
@@ -50,7 +50,7 @@ struct Problem {
 
   const kernels::AttentionParams& params;
   Index batches, heads, groups, queries, keys, depth, v_depth;  ///< groups: heads of k and v
-  kernels::BlockMap map;
+  const kernels::BlockMap& map;                                 ///< of kRows queries a block
 };
 
 /// The queries [first, first + count) of head (b, h): block number `block` of the map.

@@ -72,7 +72,7 @@ struct Problem {
 
   Problem(const kernels::AttentionInputs& x, const kernels::AttentionParams& params,
           const RowBounds& row_bounds)
-      : map(params.maps->with_rows(kernels::kBlockKeys)),
+      : map(params.map),
         batches(static_cast<int>(x.q.shape[0])),
         heads(static_cast<int>(x.q.shape[1])),
         groups(static_cast<int>(x.k.shape[1])),

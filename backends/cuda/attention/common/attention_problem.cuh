@@ -93,7 +93,7 @@ struct Problem {
         queries(static_cast<int>(x.q.shape[2])),
         keys(static_cast<int>(x.k.shape[2])),
         scale(static_cast<T>(params.scale)),
-        map(params.maps->with_rows(kMapRows)),
+        map(params.map),
         ranges(bounds),
         dropout(params),
         terms(params) {}

@@ -278,7 +278,7 @@ class Scheduled {
   Scheduled(const KernelContext& context, const kernels::BlockList& list, int64_t blocks,
             int batches, int heads, int lines, bool share, int map_heads, bool bounded,
             int64_t places) {
-    const int64_t long_lines = share ? list.long_lines : 0;
+    const int64_t long_lines = share ? list.long_rows : 0;
     const int64_t tiles = long_lines + (blocks - long_lines + lines - 1) / lines;
     const int64_t all = int64_t{batches} * heads * tiles;
     if (all > INT_MAX) {
@@ -299,7 +299,7 @@ class Scheduled {
     const int64_t rounds = (all + places - 1) / places;
     const bool uneven = bounded || 2 * list.longest * blocks * map_heads > 3 * list.entries;
     const bool idle = 25 * (rounds * places - all) > all;
-    if (all <= places || !(list.long_lines > 0 || (uneven && idle))) return;
+    if (all <= places || !(list.long_rows > 0 || (uneven && idle))) return;
     counter_.emplace(context, sizeof(int));
     schedule_.taken = counter_->ptr<int>();
     SASH_CUDA_CHECK(cudaMemsetAsync(schedule_.taken, 0, sizeof(int),

@@ -218,9 +218,18 @@ void attention_backward(KernelContext& context, const kernels::AttentionInputs& 
   }
 }
 
+/// All three families take query blocks as high as key blocks are wide, so that no choice between
+/// them can differ from that of the call.
+void attention_block_rows(KernelContext&, const kernels::AttentionInputs&, kernels::AttentionPass,
+                          int64_t& query_rows) {
+  static_assert(kMapRows == kMapKeys);
+  query_rows = kMapRows;
+}
+
 }  // namespace
 
 void register_attention() {
+  kernels::attention_block_rows.set(DeviceType::cuda, attention_block_rows);
   kernels::attention_forward.set(DeviceType::cuda, attention_forward);
   kernels::attention_backward.set(DeviceType::cuda, attention_backward);
 }
