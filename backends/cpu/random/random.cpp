@@ -44,8 +44,7 @@ void draw(const TensorView& y, const PhiloxState& state, F transform) {
       y);
 }
 
-/// Box-Muller transform (Box and Muller, 1958, "A note on the generation of random normal
-/// deviates").
+/// Box and Muller, "A note on the generation of random normal deviates", 1958.
 template <class T>
 T normal(const PhiloxBlock& block, size_t lane) {
   constexpr T unit = static_cast<T>(0x1p-32);
@@ -78,8 +77,8 @@ void random_normal(KernelContext&, const TensorView& y, PhiloxState state, doubl
   });
 }
 
-/// For ranges above 2^32: 64 random bits per element, the low 32 from blocks after those of the
-/// high.
+/// For ranges above 2^32: 64 random bits per element. All high 32 bits are drawn before the low
+/// ones.
 void wide_integer(const TensorView& y, const PhiloxState& state, int64_t low, uint64_t range) {
   const uint64_t upper = (state.base ? *state.base : 0) + state.offset;
   const uint64_t lower = upper + (static_cast<uint64_t>(y.numel()) + 3) / 4;

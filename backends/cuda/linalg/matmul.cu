@@ -7,8 +7,7 @@
 namespace sash::cuda {
 namespace {
 
-/// The batch axes of a product, with strides of a, b and c. Adjacent axes are merged where
-/// possible.
+/// The batch axes of a product, with strides of a, b and c; adjacent axes are merged if possible.
 struct Batch {
   int rank = 0;
   int64_t extent[kMaxRank] = {};

@@ -4,8 +4,7 @@
 #include "../elementwise/compute.cuh"
 
 /// For kernels whose element i (row-major index) depends on lane i % 4 of Philox block i / 4. A
-/// thread draws whole blocks. It loads and stores vectors of at least 16 bytes if all operands
-/// allow it.
+/// thread draws whole blocks, and uses vectors of at least 16 bytes if all operands allow it.
 namespace sash::cuda {
 
 /// Elements per thread: whole blocks, at least 16 bytes.

@@ -20,8 +20,7 @@ struct Uniform {
   }
 };
 
-/// Box-Muller transform (Box and Muller, 1958, "A note on the generation of random normal
-/// deviates").
+/// Box and Muller, "A note on the generation of random normal deviates", 1958.
 template <class T>
 struct Normal {
   T centre, scale;

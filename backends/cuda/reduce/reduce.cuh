@@ -132,7 +132,7 @@ bool steps_by(const Walk<N>& walk, int64_t width) {
                                         [&](int64_t step) { return step % width == 0; });
 }
 
-/// Makes one step along the innermost axis a vector of `width` elements; `width` divides its
+/// Makes one step along the innermost axis a vector of `width` elements. `width` divides the
 /// extent.
 template <int N>
 void vectorise(Walk<N>& walk, int64_t width) {

@@ -284,8 +284,7 @@ void CachingAllocator::set_limit(int64_t bytes) {
   if (reserved_ - stats_.current > limit_) trim(limit_);
 }
 
-/// Returns segments without a block in use to the driver until at most `most_cached` bytes are
-/// free.
+/// Returns idle segments to the driver until at most `most_cached` bytes are free.
 void CachingAllocator::trim(int64_t most_cached) {
   if (!capturing_.empty()) return;
   const CardGuard guard(card_);

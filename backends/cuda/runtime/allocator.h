@@ -36,9 +36,8 @@ struct Pooled {
 /// - Allocation takes the best fit and splits it. Freed neighbours are merged.
 /// - Streams: a block that another stream uses (`record_stream`) is reused only after the work that
 ///   this stream had queued when the block was freed.
-/// - Graphs: memory that is allocated or freed on a stream during its capture, or used by the
-/// capture
-///   (`record_stream`), belongs to the graph until `release`, so that replays can use it.
+/// - Graphs: memory that is allocated or freed on a stream during its capture, or that the capture
+///   uses (`record_stream`), belongs to the graph until `release`, so that replays can use it.
 /// - Nothing is returned to the driver when the process ends.
 class CachingAllocator {
  public:

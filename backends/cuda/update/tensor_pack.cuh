@@ -10,8 +10,7 @@ namespace sash::cuda {
 
 /// Elements per block.
 inline constexpr int kChunk = 4096;
-/// The limit for kernel parameters in every CUDA version, and the part not used by a pack, in
-/// bytes.
+/// Bytes of kernel parameters that every CUDA version allows, and how many of them a pack leaves.
 inline constexpr int kParameterBytes = 4096, kSpareBytes = 128;
 
 /// Up to kCapacity `Tensors` (pointers, dtype, count): as many as fit in the kernel parameters.
