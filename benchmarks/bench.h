@@ -26,7 +26,7 @@ inline double median(std::vector<double> times) {
   return *middle;
 }
 
-/// Two events of a card that time what is queued between them.
+/// Times the work queued between two CUDA events.
 class EventTimer {
  public:
   explicit EventTimer(Device device) : device_(device) {
@@ -57,8 +57,8 @@ class EventTimer {
   Event start_, stop_;
 };
 
-/// Milliseconds of a call on a card: the median of at least ten runs of calls in a row, each long
-/// enough that its start and its end do not count.
+/// Milliseconds per call on a GPU: the median of at least ten runs. A run times several calls in a
+/// row, about 3 ms of them, so that the overhead at its start and end is negligible.
 template <class Call>
 double median_ms_of_runs(Device device, int runs, Call&& call) {
   constexpr double kRunMs = 3;
@@ -72,7 +72,7 @@ double median_ms_of_runs(Device device, int runs, Call&& call) {
   return median(times);
 }
 
-/// Milliseconds of the median call, after two calls to warm up.
+/// Milliseconds of the median call, after two warm-up calls.
 template <class Call>
 double median_ms(Device device, int calls, Call&& call) {
   if (device.is_cuda()) return median_ms_of_runs(device, calls, call);
@@ -87,16 +87,16 @@ double median_ms(Device device, int calls, Call&& call) {
   return median(times);
 }
 
-/// `value` with so many decimals, for people who read the lines.
+/// `value` rounded to `decimals` decimals, for readable output.
 inline double rounded(double value, int decimals) {
   const double unit = std::pow(10, decimals);
   return std::round(value * unit) / unit;
 }
 
-/// One figure as one line of JSON.
+/// Prints one figure as one line of JSON.
 inline void print(const nlohmann::ordered_json& figure) { std::cout << figure.dump() << std::endl; }
 
-/// Calls, and says whether that went well: a failure is told, and leaves the other figures.
+/// Runs `call`. If it throws, prints the error and returns false, so that the others still run.
 template <class Call>
 bool attempt(Call&& call) {
   try {
@@ -108,15 +108,15 @@ bool attempt(Call&& call) {
   }
 }
 
-/// Throws unless |a - b| <= tolerance max(1, |b|) for every element; nothing wrong is ever timed.
-/// Compares on the tensors' own device: large ones would take long to bring to the host.
+/// Throws unless |a - b| <= tolerance max(1, |b|) for every element, so that no wrong result is
+/// timed. Compares on the tensors' device, because copying large ones to the host is slow.
 inline void check_close(const std::string& what, const Tensor& a, const Tensor& b,
                         double tolerance) {
   const NoGradGuard no_grad;
   bool close = a.shape() == b.shape();
   if (close) {
     const Tensor scale = clamp(abs(b), 1);
-    close = amax(abs(a - b) / scale).item<double>() <= tolerance;  // NaN is not close
+    close = amax(abs(a - b) / scale).item<double>() <= tolerance;  // false for NaN
   }
   if (!close) throw std::runtime_error(what + ": the result is wrong, so it is not timed");
 }

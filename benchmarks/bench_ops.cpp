@@ -1,6 +1,6 @@
-// Times ops, after checking what they compute; one line of JSON per figure. Products of matrices
-// have kind "gemm", everything else "op". On a card the tensors are large enough to be bound by
-// memory, and `share` is the part reached of the rate of a plain copy.
+// Times ops, after checking their results. Prints one line of JSON per figure. Matrix products have
+// kind "gemm", all others "op". On a GPU the tensors are so large that ops are bound by memory;
+// `share` is their rate divided by that of a plain copy.
 
 #include <CLI/CLI.hpp>
 
@@ -31,13 +31,13 @@ namespace {
 
 constexpr int kCalls = 7;
 constexpr double kTolerance = 1e-4;
-constexpr double kTf32Tolerance = 1e-2;  // products of factors with 10 bits of mantissa
+constexpr double kTf32Tolerance = 1e-2;  // TF32 has 10 bits of mantissa
 
 sash::Device device;
-double copy_gb_s = 0;  // of this run; 0 if not measured
+double copy_gb_s = 0;  // measured in this run; 0 if not
 bool failed = false;
 
-/// What an op reads and writes at least, in bytes: the forward pass, and both passes.
+/// The least bytes that an op reads and writes, in the forward pass and in both passes.
 struct Traffic {
   double forward, both;
 };
@@ -99,7 +99,7 @@ void print_forward(const char* name, double bytes, Call&& call) {
   print({{"kind", "op"}, {"case", name}, {"pass", "fwd"}}, ms, "gb_s", bytes);
 }
 
-/// Checks `fused` against `plain`, value and gradients, then times it.
+/// Checks value and gradients of `fused` against `plain`, then times it.
 template <class Fused, class Plain>
 void bench_rows(const char* name, const Traffic& bytes, std::vector<Tensor> inputs, Fused&& fused,
                 Plain&& plain) {
@@ -139,7 +139,7 @@ void bench_adamw(int64_t count) {
   Tensor p = variable({count});
   p.set_grad(constant({count}));
   const double lr = 1e-3, decay = 1e-2;
-  // The first step moves every element by lr against the sign of its gradient, after the decay.
+  // The first step is p (1 - lr decay) - lr sign(g), up to eps.
   const Tensor g = p.grad();
   const Tensor wanted = p.detach() * (1 - lr * decay) - g / (abs(g) + 1e-8) * lr;
   sash::optim::AdamW optimizer(std::vector<Tensor>{p}, {.lr = lr, .weight_decay = decay});
@@ -160,17 +160,17 @@ void bench_dropout(const Tensor& x) {
 struct Sizes {
   int64_t rows, dim, hidden, keys;  ///< [rows, dim], GELU's [rows, hidden], softmax's [rows, keys]
   int64_t tokens, classes;          ///< logits [tokens, classes]
-  int64_t vocab, width;             ///< the table of embeddings; `tokens` rows are looked up
+  int64_t vocab, width;             ///< the embedding table; `tokens` rows are looked up
   int64_t parameters;
 };
-// Of a layer of the char case, 8 sequences of 256 tokens; and far beyond a card's cache.
+// CPU: a layer of the char case, 8 sequences of 256 tokens. GPU: much larger than its cache.
 constexpr Sizes kCpuSizes{2048, 384, 1536, 256, 2048, 96, 96, 384, 10'000'000};
 constexpr Sizes kGpuSizes{32768, 1024, 1024, 1024, 16384, 4096, 50304, 768, 100'000'000};
 
 void bench_elementwise(const Sizes& s) {
   const Tensor x = variable({s.rows, s.dim}), z = variable({s.rows, s.dim});
   const double n = bytes_of(x);
-  // The gradients of a sum are the given one: nothing moves.
+  // The gradients of x + z are g itself: the backward pass moves no data.
   bench_rows(
       "add", {3 * n, 3 * n}, {x, z}, [&] { return x + z; }, [&] { return x - (-z); });
   bench_dropout(x);
@@ -209,13 +209,13 @@ void bench_embedding(const Sizes& s) {
       [&] { return embedding(table, tokens); }, [&] { return gather(table, 0, spread); });
 }
 
-// Ops whose backward pass is a view.
+// Only the forward passes: the backward passes are views.
 void bench_layouts(const Sizes& s) {
   const Tensor x = constant({s.rows, s.dim});
   const Tensor wide = x.to(sash::DType::float64);
   for (const int64_t axis : {1, 0}) {
     const char* name = axis == 1 ? "sum_rows" : "sum_columns";
-    // Of n numbers near 1 in size, that cancel: the error grows as the sum of their sizes may.
+    // Tolerance 1e-3: the terms cancel, so the error is relative to the sum of their magnitudes.
     sash::bench::check_close(name, x.sum({axis}).to(sash::DType::float64), wide.sum({axis}), 1e-3);
     print_forward(name, bytes_of(x), [&] { x.sum({axis}); });
   }

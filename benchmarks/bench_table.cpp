@@ -1,5 +1,5 @@
-// Times rows of the tests' table of op cases, after checking them against their plain references;
-// one line of JSON per row and dtype. By default the large rows that are there for this.
+// Times rows of the tests' table of op cases, after checking them against their references. Prints
+// one line of JSON per row and dtype. By default only the rows marked `timed`.
 
 #include <CLI/CLI.hpp>
 

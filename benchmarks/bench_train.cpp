@@ -1,4 +1,4 @@
-// Times whole training steps of causal language models; one line of JSON per case.
+// Times whole training steps of causal language models. Prints one line of JSON per case.
 
 #include <CLI/CLI.hpp>
 
@@ -24,7 +24,7 @@ using sash::Tensor;
 
 namespace {
 
-/// Width of the model, and what differs between the CPU's and the GPU's cases.
+/// The size of the model, and the settings that differ between CPU and GPU cases.
 struct Case {
   const char* name;
   int64_t vocab, context, layers, dim, heads, batch;
@@ -110,7 +110,7 @@ void run(const Case& setup, sash::Device device, const char* impl) {
   const double first = loss.item<double>();
   sash::reset_peak_memory(device);
   const double ms = sash::bench::median_ms(device, setup.calls, step);
-  // The batch never changes, so that a model that does not learn it computes something else.
+  // All steps use the same batch, so the loss of a correct training step falls.
   if (!(loss.item<double>() < first)) throw std::runtime_error("the loss does not fall");
   const auto tokens = static_cast<double>(setup.batch * setup.context);
   const auto peak = static_cast<double>(sash::memory_stats(device).peak);
@@ -122,7 +122,7 @@ void run(const Case& setup, sash::Device device, const char* impl) {
                       {"peak_mb", std::round(peak / (1 << 20))}});
 }
 
-/// On a card twice: with products in TF32, as PyTorch's users run them, and in plain float32.
+/// On a GPU, runs twice: with TF32 products, as is common in PyTorch, and in plain float32.
 void run_all(const Case& setup, sash::Device device) {
   if (!device.is_cuda()) return run(setup, device, "sash");
   sash::set_tf32_allowed(true);
