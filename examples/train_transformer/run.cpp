@@ -53,7 +53,7 @@ void check_files(const Plan& plan) {
   if (fs::is_regular_file(options.save) && options.save != options.resume) {
     const CheckpointInfo old = sash::optim::checkpoint_info(options.save);
     entry(old, "vocabulary", options.save);
-    std::printf("%s of step %lld will be replaced\n", options.save.c_str(),
+    std::printf("%s (step %lld) will be overwritten\n", options.save.c_str(),
                 static_cast<long long>(old.step));
   }
   sash::ReplacementFile(kOp, options.save);  // throws if it cannot be created
@@ -94,7 +94,8 @@ std::optional<Corpus> load_corpus(const Plan& plan, const std::optional<Vocabula
   corpus.check_context(plan.options.context);
   const auto known = plan.start.extra.find("fingerprint");
   if (known != plan.start.extra.end() && known->second != corpus.fingerprint()) {
-    std::printf("the text is not the one that %s was trained on\n", plan.options.resume.c_str());
+    std::printf("note: the text differs from the one %s was trained on\n",
+                plan.options.resume.c_str());
   }
   return corpus;
 }
@@ -118,15 +119,16 @@ void print_start(const Plan& plan, const Trainer& trainer, sash::Device device,
               static_cast<long long>(trainer.model().num_parameters()), to_string(device).c_str(),
               sash::backend(device.type).description(device).c_str());
   if (corpus) {
-    std::printf("%zu characters to learn, %zu held out, %lld different\n", corpus->train().size(),
-                corpus->valid().size(), static_cast<long long>(corpus->vocabulary().size()));
+    std::printf("%zu training characters, %zu validation characters, %lld distinct\n",
+                corpus->train().size(), corpus->valid().size(),
+                static_cast<long long>(corpus->vocabulary().size()));
   }
   if (!options.resume.empty()) {
     std::printf("%s is at step %lld of %lld\n", options.resume.c_str(),
                 static_cast<long long>(trainer.step()), static_cast<long long>(options.steps));
-    if (!plan.trains) std::printf("no training: that takes --text, or more --steps\n");
+    if (!plan.trains) std::printf("no training: that needs --text, or more --steps\n");
   } else if (options.save.empty()) {
-    std::printf("without --save the model is kept only if a signal stops the training\n");
+    std::printf("no --save: a checkpoint is written only if a signal stops the training\n");
   }
   std::fflush(stdout);
 }
