@@ -75,7 +75,7 @@ elseif(CMAKE_CUDA_ARCHITECTURES STREQUAL "native"
   if(cards AND (SASH_NATIVE OR DEFINED CMAKE_CUDA_ARCHITECTURES))
     sash_cuda_architectures(CMAKE_CUDA_ARCHITECTURES "${CMAKE_CUDA_COMPILER}" CARDS ${cards})
   elseif(SASH_NATIVE)
-    set(CMAKE_CUDA_ARCHITECTURES "90a-real;80-virtual")  # compiles every kernel, once
+    set(CMAKE_CUDA_ARCHITECTURES "90a-real;80-virtual")  # the fewest that compile every kernel
   else()
     sash_cuda_architectures(CMAKE_CUDA_ARCHITECTURES "${CMAKE_CUDA_COMPILER}" ALL)
   endif()

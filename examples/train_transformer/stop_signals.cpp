@@ -4,7 +4,7 @@
 
 namespace {
 
-// Signals that come from outside and end a program. Signals of its own faults (SIGSEGV) are not
+// Signals from outside that end a program. Those of its own faults, such as SIGSEGV, are not
 // caught.
 constexpr struct {
   int signal;

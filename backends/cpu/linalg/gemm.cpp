@@ -27,7 +27,7 @@ constexpr Index kBlockRows = 256;
 template <class T>
 constexpr Index kBlockDepth = 1536 / static_cast<Index>(sizeof(T));
 
-// Tiles are split to get kWantedTiles of them for load balance, but not below kSmallTile.
+// Tiles larger than kSmallTile are split until there are kWantedTiles of them, for load balance.
 constexpr Index kWantedTiles = 8;
 constexpr Index kSmallTile = Index{1} << 23;  // multiply-adds
 constexpr Index kSmallTask = Index{1} << 18;

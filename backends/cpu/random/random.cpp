@@ -77,8 +77,7 @@ void random_normal(KernelContext&, const TensorView& y, PhiloxState state, doubl
   });
 }
 
-/// For ranges above 2^32: 64 random bits per element. All high 32 bits are drawn before the low
-/// ones.
+/// For ranges above 2^32: 64 random bits per element; all high words come before the low ones.
 void wide_integer(const TensorView& y, const PhiloxState& state, int64_t low, uint64_t range) {
   const uint64_t upper = (state.base ? *state.base : 0) + state.offset;
   const uint64_t lower = upper + (static_cast<uint64_t>(y.numel()) + 3) / 4;

@@ -38,7 +38,7 @@ struct Lines {
     starts = make_walk<2>({&views[0], &views[1]}, Order::memory);
   }
 
-  /// Chooses the team per line, and calls `launch(TypeTag<Team>, blocks)`.
+  /// Chooses the team for these lines, and calls `launch(TypeTag<Team>, blocks)`.
   template <class F>
   void with_team(F launch) const {
     constexpr int64_t kShort = 16, kManyLines = 16384;

@@ -132,8 +132,7 @@ bool steps_by(const Walk<N>& walk, int64_t width) {
                                         [&](int64_t step) { return step % width == 0; });
 }
 
-/// Makes one step along the innermost axis a vector of `width` elements. `width` divides the
-/// extent.
+/// Makes one step along the innermost axis a vector of `width` elements; `width` divides it.
 template <int N>
 void vectorise(Walk<N>& walk, int64_t width) {
   walk.vectors = walk.extent[walk.rank - 1] / width;

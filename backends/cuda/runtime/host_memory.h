@@ -59,8 +59,7 @@ class HostMemory {
 
   mutable std::mutex mutex_;
   std::map<const void*, Block*, std::less<>> used_;  // by address
-  std::multimap<int64_t, Block*>
-      free_;  // by size; equal sizes in the order in which they were freed
+  std::multimap<int64_t, Block*> free_;              // by size; equal sizes: first freed first
   int64_t pinned_ = 0, most_pinned_ = 0;
   int64_t cached_ = 0;
   int64_t limit_ = kNoCacheLimit;
