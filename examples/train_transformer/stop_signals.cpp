@@ -4,8 +4,7 @@
 
 namespace {
 
-// Signals from outside that end a program. Those of its own faults, such as SIGSEGV, are not
-// caught.
+// Signals from outside that end a program. Signals of faults (SIGSEGV, ...) are not caught.
 constexpr struct {
   int signal;
   const char* name;
