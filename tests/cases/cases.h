@@ -15,6 +15,13 @@ inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 inline const std::vector<DType> kNumbers{DType::float32, DType::float64, DType::int32,
                                          DType::int64};
 
+using enum Layout;
+
+/// Whole numbers in [0, count).
+inline InputSpec indices(const Shape& shape, int64_t count, Layout layout = contiguous) {
+  return {shape, layout, 0, static_cast<double>(count), DType::int64};
+}
+
 inline std::string layout_name(Layout layout) {
   constexpr const char* names[] = {"contiguous", "transposed", "heads",
                                    "sliced",     "padded",     "expanded"};
@@ -22,8 +29,7 @@ inline std::string layout_name(Layout layout) {
 }
 
 inline std::string describe(const InputSpec& spec) {
-  return to_string(spec.shape) +
-         (spec.layout == Layout::contiguous ? "" : " " + layout_name(spec.layout));
+  return to_string(spec.shape) + (spec.layout == contiguous ? "" : " " + layout_name(spec.layout));
 }
 
 void add_attention(OpTable& table);

@@ -82,27 +82,22 @@ void add_pieces(OpTable& table, const std::string& name, const std::string& opti
 }  // namespace
 
 void add_concat(OpTable& table) {
-  add_cat(table, {{.shape = {2, 3}}, {.shape = {1, 3}}, {.shape = {4, 3}}}, 0);
-  add_cat(table, {{.shape = {2, 3}}, {.shape = {2, 1}}}, -1);
-  add_cat(table, {{.shape = {2, 3}}, {.shape = {0, 3}}}, 0);
-  add_cat(table, {{.shape = {5}}}, 0);
-  add_cat(table, {{.shape = {2, 3, 2}, .layout = Layout::heads}, {.shape = {2, 1, 2}}}, 1);
-  add_cat(table,
-          {{.shape = {3, 4}, .layout = Layout::transposed},
-           {.shape = {3, 2}, .layout = Layout::sliced},
-           {.shape = {3, 2}, .layout = Layout::expanded}},
-          1);
-  add_cat(table, {{.shape = {65, 63}}, {.shape = {65, 65}}}, 1);
-  add_cat(table, {{.shape = {2, 3}}, {.shape = {4, 3}, .low = 0, .high = 9, .dtype = DType::uint8}},
-          0);
+  add_cat(table, {{{2, 3}}, {{1, 3}}, {{4, 3}}}, 0);
+  add_cat(table, {{{2, 3}}, {{2, 1}}}, -1);
+  add_cat(table, {{{2, 3}}, {{0, 3}}}, 0);
+  add_cat(table, {{{5}}}, 0);
+  add_cat(table, {{{2, 3, 2}, heads}, {{2, 1, 2}}}, 1);
+  add_cat(table, {{{3, 4}, transposed}, {{3, 2}, sliced}, {{3, 2}, expanded}}, 1);
+  add_cat(table, {{{65, 63}}, {{65, 65}}}, 1);
+  add_cat(table, {{{2, 3}}, {.shape = {4, 3}, .low = 0, .high = 9, .dtype = DType::uint8}}, 0);
   table.back().variant += ", uint8";
 
-  add_stack(table, {.shape = {2, 3}}, 0);
-  add_stack(table, {.shape = {2, 3}, .layout = Layout::transposed}, 1);
-  add_stack(table, {.shape = {3}}, -1);
-  add_stack(table, {.shape = {}}, 0);
+  add_stack(table, {{2, 3}}, 0);
+  add_stack(table, {{2, 3}, transposed}, 1);
+  add_stack(table, {{3}}, -1);
+  add_stack(table, {{}}, 0);
 
-  const InputSpec matrix{.shape = {5, 4}, .layout = Layout::padded};
+  const InputSpec matrix{{5, 4}, padded};
   add_pieces(table, "split", "2, 0, 3", matrix, {2, 0, 3}, 0, [](const Tensor& x) {
     return split(x, std::vector<int64_t>{2, 0, 3}, 0);
   });
@@ -112,7 +107,7 @@ void add_concat(OpTable& table) {
              [](const Tensor& x) { return split(x, 3, -1); });
   add_pieces(table, "chunk", "3", matrix, {2, 2, 1}, 0,
              [](const Tensor& x) { return chunk(x, 3, 0); });
-  add_pieces(table, "chunk", "2", {.shape = {2, 6}}, {3, 3}, 1,
+  add_pieces(table, "chunk", "2", {{2, 6}}, {3, 3}, 1,
              [](const Tensor& x) { return chunk(x, 2, 1); });
 }
 

@@ -12,15 +12,15 @@ const std::vector<DType> kEvery{DType::float32, DType::float64, DType::float16, 
 
 std::vector<InputSpec> layouts() {
   return {
-      {.shape = {}},
-      {.shape = {0, 2}},
-      {.shape = {3, 5}},
-      {.shape = {65, 130}, .layout = Layout::transposed},
-      {.shape = {4, 3}, .layout = Layout::transposed},
-      {.shape = {3, 5}, .layout = Layout::sliced},
-      {.shape = {3, 5}, .layout = Layout::padded},
-      {.shape = {3, 5}, .layout = Layout::expanded},
-      {.shape = {2, 3, 4}, .layout = Layout::heads},
+      {{}},
+      {{0, 2}},
+      {{3, 5}},
+      {{65, 130}, transposed},
+      {{4, 3}, transposed},
+      {{3, 5}, sliced},
+      {{3, 5}, padded},
+      {{3, 5}, expanded},
+      {{2, 3, 4}, heads},
   };
 }
 
@@ -49,7 +49,7 @@ void add_casts(OpTable& table) {
           .op = "to",
           .variant = std::string(name(from)) + " to " + std::string(name(to)),
           .inputs = {{.shape = {2, 3},
-                      .layout = Layout::transposed,
+                      .layout = transposed,
                       .dtype = from,
                       .elements = {0, 1, 2.5, 3.75, 100, 0.5}}},
           .run = [to](const Tensors& x) { return x[0].to(to); },
@@ -69,7 +69,7 @@ void add_copy_elements(OpTable& table) {
   table.push_back({
       .op = "copy_elements",
       .variant = "broadcast and cast",
-      .inputs = {{.shape = {3, 1}}},
+      .inputs = {{{3, 1}}},
       .run =
           [](const Tensors& x) {
             const Tensor y = empty({2, 3, 4}, {.dtype = DType::float64, .device = x[0].device()});

@@ -39,47 +39,38 @@ void add_case(OpTable& table, const std::string& kind, Function f, const std::st
   });
 }
 
-InputSpec classes(Shape shape, int64_t count, Layout layout = Layout::contiguous) {
-  return {.shape = shape,
-          .low = 0,
-          .high = static_cast<double>(count),
-          .layout = layout,
-          .dtype = DType::int64};
-}
-
 void add_cases(OpTable& table, const std::string& kind, Function f) {
   const auto add = [&](const std::string& option, const InputSpec& logits, const InputSpec& targets,
                        const CrossEntropyOptions& options) {
     add_case(table, kind, f, option, logits, targets, options);
   };
-  const InputSpec logits{.shape = {6, 4}};
-  InputSpec some_ignored = classes({6}, 4);
+  const InputSpec logits{{6, 4}};
+  InputSpec some_ignored = indices({6}, 4);
   some_ignored.elements = {2, -100, 0, 3, -100, 1};
-  InputSpec own_index = classes({6}, 4);
+  InputSpec own_index = indices({6}, 4);
   own_index.elements = {2, 1, 0, 3, 1, 1};
   for (const Reduction reduction : {Reduction::none, Reduction::mean, Reduction::sum}) {
     const std::string name = reduction == Reduction::none   ? "none, "
                              : reduction == Reduction::mean ? "mean, "
                                                             : "sum, ";
-    add(name, logits, classes({6}, 4), {.reduction = reduction});
+    add(name, logits, indices({6}, 4), {.reduction = reduction});
     add(name + "some ignored, ", logits, some_ignored, {.reduction = reduction});
     add(name + "smoothed, some ignored, ", logits, some_ignored,
         {.label_smoothing = 0.1, .reduction = reduction});
   }
   add("ignoring 1, ", logits, own_index, {.ignore_index = 1});
-  add("", {.shape = {2, 3, 4}}, classes({2, 3}, 4), {});
-  add("", {.shape = {2, 3, 4}, .layout = Layout::heads}, classes({2, 3}, 4, Layout::transposed),
-      {});
-  add("axis 1, ", {.shape = {2, 4, 3}}, classes({2, 3}, 4), {.class_axis = 1});
-  add("axis 1 of a square, ", {.shape = {2, 3, 3}}, classes({2, 3}, 3),
+  add("", {{2, 3, 4}}, indices({2, 3}, 4), {});
+  add("", {{2, 3, 4}, heads}, indices({2, 3}, 4, transposed), {});
+  add("axis 1, ", {{2, 4, 3}}, indices({2, 3}, 4), {.class_axis = 1});
+  add("axis 1 of a square, ", {{2, 3, 3}}, indices({2, 3}, 3),
       {.label_smoothing = 0.1, .reduction = Reduction::none, .class_axis = -2});
-  add("axis 0, ", {.shape = {4, 6}}, some_ignored, {.class_axis = 0});
-  add("", {.shape = {5, 3}, .layout = Layout::transposed}, classes({5}, 3, Layout::sliced), {});
-  add("", {.shape = {5, 3}, .layout = Layout::expanded}, classes({5}, 3), {});
-  add("", {.shape = {65, 63}}, classes({65}, 63), {.label_smoothing = 0.2});
-  add("", {.shape = {3, 130}}, classes({3}, 130), {});
-  add("large, ", {.shape = {3, 65}, .low = -80, .high = 80}, classes({3}, 65), {});
-  add("sum, ", {.shape = {0, 3}}, classes({0}, 3), {.reduction = Reduction::sum});
+  add("axis 0, ", {{4, 6}}, some_ignored, {.class_axis = 0});
+  add("", {{5, 3}, transposed}, indices({5}, 3, sliced), {});
+  add("", {{5, 3}, expanded}, indices({5}, 3), {});
+  add("", {{65, 63}}, indices({65}, 63), {.label_smoothing = 0.2});
+  add("", {{3, 130}}, indices({3}, 130), {});
+  add("large, ", {.shape = {3, 65}, .low = -80, .high = 80}, indices({3}, 65), {});
+  add("sum, ", {{0, 3}}, indices({0}, 3), {.reduction = Reduction::sum});
 }
 
 }  // namespace

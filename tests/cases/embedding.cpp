@@ -5,14 +5,6 @@
 namespace sash::testing {
 namespace {
 
-InputSpec indices(Shape shape, int64_t below, Layout layout = Layout::contiguous) {
-  return {.shape = shape,
-          .low = 0,
-          .high = static_cast<double>(below),
-          .layout = layout,
-          .dtype = DType::int64};
-}
-
 void add_lookup(OpTable& table, const InputSpec& weight, const InputSpec& index) {
   table.push_back({
       .op = "embedding",
@@ -50,20 +42,17 @@ void add_gradient(OpTable& table, const InputSpec& g, const InputSpec& index, in
 }  // namespace
 
 void add_embedding(OpTable& table) {
-  add_lookup(table, {.shape = {5, 3}}, indices({7}, 5));
-  add_lookup(table, {.shape = {5, 3}}, indices({}, 5));
-  add_lookup(table, {.shape = {4, 1}}, indices({2, 3}, 4));
-  add_lookup(table, {.shape = {4, 3}, .layout = Layout::transposed},
-             indices({3, 2}, 4, Layout::transposed));
-  add_lookup(table, {.shape = {4, 3}, .layout = Layout::padded},
-             indices({2, 2}, 4, Layout::sliced));
-  add_lookup(table, {.shape = {65, 130}}, indices({3, 64}, 65));
-  add_lookup(table, {.shape = {3, 2}}, indices({0}, 3));
+  add_lookup(table, {{5, 3}}, indices({7}, 5));
+  add_lookup(table, {{5, 3}}, indices({}, 5));
+  add_lookup(table, {{4, 1}}, indices({2, 3}, 4));
+  add_lookup(table, {{4, 3}, transposed}, indices({3, 2}, 4, transposed));
+  add_lookup(table, {{4, 3}, padded}, indices({2, 2}, 4, sliced));
+  add_lookup(table, {{65, 130}}, indices({3, 64}, 65));
+  add_lookup(table, {{3, 2}}, indices({0}, 3));
 
-  add_gradient(table, {.shape = {7, 3}}, indices({7}, 4), 5);
-  add_gradient(table, {.shape = {2, 3, 2}, .layout = Layout::heads},
-               indices({2, 3}, 4, Layout::transposed), 4);
-  add_gradient(table, {.shape = {130, 65}}, indices({130}, 9), 9);
+  add_gradient(table, {{7, 3}}, indices({7}, 4), 5);
+  add_gradient(table, {{2, 3, 2}, heads}, indices({2, 3}, 4, transposed), 4);
+  add_gradient(table, {{130, 65}}, indices({130}, 9), 9);
 }
 
 }  // namespace sash::testing

@@ -7,16 +7,18 @@
 namespace sash::testing {
 namespace {
 
+using T = const Tensor&;
+
 constexpr uint64_t kSeed = 77;
 
 // `run` gets a tensor that has the dtype and device to make.
 void add_case(OpTable& table, const std::string& name, const std::string& variant,
-              std::function<Tensor(const Tensor&)> run, std::function<Array()> reference,
+              std::function<Tensor(T)> run, std::function<Array()> reference,
               std::vector<DType> dtypes, std::vector<DType> results = {}) {
   table.push_back({
       .op = name,
       .variant = variant,
-      .inputs = {{.shape = {}}},
+      .inputs = {{{}}},
       .run = [run = std::move(run)](const Tensors& x) { return run(x[0]); },
       .reference = [reference = std::move(reference)](const Arrays&) { return reference(); },
       .dtypes = std::move(dtypes),
@@ -49,37 +51,32 @@ constexpr int64_t kWide = (int64_t{1} << 40) + 12345;
 
 void add_random(OpTable& table) {
   const std::vector<DType> floats{DType::float32, DType::float64};
+  const auto add = [&](const std::string& name, const std::string& variant,
+                       std::function<Tensor(T)> run, std::function<Array()> reference,
+                       const std::vector<DType>& dtypes) {
+    const auto seeded = [run = std::move(run)](T x) {
+      manual_seed(kSeed);
+      return run(x);
+    };
+    add_case(table, name, variant, seeded, std::move(reference), dtypes);
+  };
   for (const Shape& shape : {Shape{3, 7}, Shape{65, 130}, Shape{0}, Shape{}}) {
-    add_case(
-        table, "rand", to_string(shape),
-        [=](const Tensor& x) {
-          manual_seed(kSeed);
-          return rand(shape, x.options());
-        },
+    const std::string text = to_string(shape);
+    add(
+        "rand", text, [=](T x) { return rand(shape, x.options()); },
         [=] { return numbered(shape, uniform); }, floats);
-    add_case(
-        table, "randn", to_string(shape),
-        [=](const Tensor& x) {
-          manual_seed(kSeed);
-          return randn(shape, x.options());
-        },
+    add(
+        "randn", text, [=](T x) { return randn(shape, x.options()); },
         [=] { return numbered(shape, normal); }, floats);
-    add_case(
-        table, "randint", to_string(shape),
-        [=](const Tensor& x) {
-          manual_seed(kSeed);
-          return randint(-3, 8, shape, x.options());
-        },
+    add(
+        "randint", text, [=](T x) { return randint(-3, 8, shape, x.options()); },
         [=] {
           return numbered(shape, [](uint64_t i) { return double(random_word(kSeed, i) % 11) - 3; });
         },
         {DType::int32, DType::int64});
-    add_case(
-        table, "randint", to_string(shape) + " of a range beyond 2^32",
-        [=](const Tensor& x) {
-          manual_seed(kSeed);
-          return randint(-5, kWide - 5, shape, x.options());
-        },
+    add(
+        "randint", text + " of a range beyond 2^32",
+        [=](T x) { return randint(-5, kWide - 5, shape, x.options()); },
         [=] {
           Array y(shape);
           // One 64-bit number of two words, the lower ones in blocks of their own.
@@ -102,7 +99,7 @@ void add_factories(OpTable& table) {
                                  DType::uint8};
   add_case(
       table, "full", "[5, 13]",
-      [](const Tensor& x) {
+      [](T x) {
         return full({5, 13}, 3, x.options());
       },
       [] {
@@ -110,23 +107,21 @@ void add_factories(OpTable& table) {
       },
       every);
   add_case(
-      table, "zeros", "[65]", [](const Tensor& x) { return zeros({65}, x.options()); },
+      table, "zeros", "[65]", [](T x) { return zeros({65}, x.options()); },
       [] { return Array({65}, 0); }, every);
   add_case(
-      table, "ones", "[]", [](const Tensor& x) { return ones({}, x.options()); },
-      [] { return Array({}, 1); }, every);
+      table, "ones", "[]", [](T x) { return ones({}, x.options()); }, [] { return Array({}, 1); },
+      every);
   add_case(
-      table, "arange", "3 to 40 by 2",
-      [](const Tensor& x) { return arange(3, 40, 2, x.options()); },
+      table, "arange", "3 to 40 by 2", [](T x) { return arange(3, 40, 2, x.options()); },
       [] { return generate({19}, [](const Index& i) { return 3.0 + 2.0 * double(i[0]); }); },
       every);
   add_case(
-      table, "arange", "1 to 0 by -0.125",
-      [](const Tensor& x) { return arange(1, 0, -0.125, x.options()); },
+      table, "arange", "1 to 0 by -0.125", [](T x) { return arange(1, 0, -0.125, x.options()); },
       [] { return generate({8}, [](const Index& i) { return 1 - 0.125 * double(i[0]); }); },
       {DType::float32, DType::float64});
   add_case(
-      table, "eye", "5", [](const Tensor& x) { return eye(5, x.options()); },
+      table, "eye", "5", [](T x) { return eye(5, x.options()); },
       [] {
         return generate({5, 5}, [](const Index& i) { return double(i[0] == i[1]); });
       },

@@ -5,14 +5,6 @@
 namespace sash::testing {
 namespace {
 
-InputSpec indices(Shape shape, int64_t below, Layout layout = Layout::contiguous) {
-  return {.shape = shape,
-          .low = 0,
-          .high = static_cast<double>(below),
-          .layout = layout,
-          .dtype = DType::int64};
-}
-
 int64_t at(const Array& index, const Index& position) {
   return static_cast<int64_t>(index[position]);
 }
@@ -91,25 +83,23 @@ void add_one_hot(OpTable& table) {
 }  // namespace
 
 void add_gather(OpTable& table) {
-  add_gather_case(table, {.shape = {6}}, 0, indices({9}, 6));
-  add_gather_case(table, {.shape = {3, 4}}, 1, indices({3, 5}, 4));
-  add_gather_case(table, {.shape = {3, 4}}, 0, indices({2, 4}, 3));
-  add_gather_case(table, {.shape = {3, 4}, .layout = Layout::transposed}, 1,
-                  indices({2, 3}, 4, Layout::transposed));
-  add_gather_case(table, {.shape = {2, 3, 4}, .layout = Layout::heads}, -2, indices({2, 5, 4}, 3));
-  add_gather_case(table, {.shape = {65, 130}}, 1, indices({65, 1}, 130));
-  add_gather_case(table, {.shape = {3, 4}}, 1, indices({3, 0}, 4));
+  add_gather_case(table, {{6}}, 0, indices({9}, 6));
+  add_gather_case(table, {{3, 4}}, 1, indices({3, 5}, 4));
+  add_gather_case(table, {{3, 4}}, 0, indices({2, 4}, 3));
+  add_gather_case(table, {{3, 4}, transposed}, 1, indices({2, 3}, 4, transposed));
+  add_gather_case(table, {{2, 3, 4}, heads}, -2, indices({2, 5, 4}, 3));
+  add_gather_case(table, {{65, 130}}, 1, indices({65, 1}, 130));
+  add_gather_case(table, {{3, 4}}, 1, indices({3, 0}, 4));
 
-  add_scatter_case(table, {.shape = {6}}, 0, indices({9}, 6), {.shape = {9}});
-  add_scatter_case(table, {.shape = {3, 4}}, 1, indices({2, 5}, 4), {.shape = {3, 6}});
-  add_scatter_case(table, {.shape = {3, 4}, .layout = Layout::sliced}, 0, indices({5, 4}, 3),
-                   {.shape = {5, 4}, .layout = Layout::transposed});
-  add_scatter_case(table, {.shape = {65, 63}}, 1, indices({65, 64}, 63), {.shape = {65, 64}});
+  add_scatter_case(table, {{6}}, 0, indices({9}, 6), {{9}});
+  add_scatter_case(table, {{3, 4}}, 1, indices({2, 5}, 4), {{3, 6}});
+  add_scatter_case(table, {{3, 4}, sliced}, 0, indices({5, 4}, 3), {{5, 4}, transposed});
+  add_scatter_case(table, {{65, 63}}, 1, indices({65, 64}, 63), {{65, 64}});
 
-  add_select_case(table, {.shape = {4, 3}}, 0, indices({6}, 4));
-  add_select_case(table, {.shape = {2, 5}, .layout = Layout::transposed}, 1, indices({3}, 5));
-  add_select_case(table, {.shape = {2, 3, 4}, .layout = Layout::heads}, -2, indices({2}, 3));
-  add_select_case(table, {.shape = {3, 2}}, 0, indices({0}, 3));
+  add_select_case(table, {{4, 3}}, 0, indices({6}, 4));
+  add_select_case(table, {{2, 5}, transposed}, 1, indices({3}, 5));
+  add_select_case(table, {{2, 3, 4}, heads}, -2, indices({2}, 3));
+  add_select_case(table, {{3, 2}}, 0, indices({0}, 3));
   add_one_hot(table);
 }
 

@@ -32,17 +32,17 @@ Array layer_norm_of(const Arrays& t, int axes, bool has_weight, bool has_bias) {
 using Function = Tensor (*)(const Tensor&, const Shape&, const Tensor&, const Tensor&, double);
 
 void add_case(OpTable& table, const std::string& kind, Function f, const InputSpec& x, int axes,
-              bool has_weight, bool has_bias, Layout layout = Layout::contiguous) {
+              bool has_weight, bool has_bias, Layout layout = contiguous) {
   Shape normalized;
   for (int i = x.shape.rank() - axes; i < x.shape.rank(); ++i) normalized.push_back(x.shape[i]);
   std::vector<InputSpec> inputs{x};
-  if (has_weight) inputs.push_back({.shape = normalized, .low = 0.5, .high = 2, .layout = layout});
-  if (has_bias) inputs.push_back({.shape = normalized, .layout = layout});
+  if (has_weight) inputs.push_back({normalized, layout, 0.5, 2});
+  if (has_bias) inputs.push_back({normalized, layout});
   table.push_back({
       .op = "layer_norm",
       .variant = kind + describe(x) + " over " + std::to_string(axes) +
                  (has_weight ? ", weight" : "") + (has_bias ? ", bias" : "") +
-                 (layout == Layout::contiguous ? "" : " " + layout_name(layout)),
+                 (layout == contiguous ? "" : " " + layout_name(layout)),
       .inputs = inputs,
       .run =
           [=](const Tensors& t) {
@@ -57,23 +57,22 @@ void add_case(OpTable& table, const std::string& kind, Function f, const InputSp
 }
 
 void add_cases(OpTable& table, const std::string& kind, Function f) {
-  add_case(table, kind, f, {.shape = {3, 5}}, 1, true, true);
-  add_case(table, kind, f, {.shape = {3, 5}}, 1, true, false);
-  add_case(table, kind, f, {.shape = {3, 5}}, 1, false, true);
-  add_case(table, kind, f, {.shape = {3, 5}}, 1, false, false);
-  add_case(table, kind, f, {.shape = {7}}, 1, true, true);
-  add_case(table, kind, f, {.shape = {2, 3, 4}}, 2, true, true);
-  add_case(table, kind, f, {.shape = {2, 3, 4}, .layout = Layout::heads}, 1, true, true);
-  add_case(table, kind, f, {.shape = {4, 3}, .layout = Layout::transposed}, 1, true, true,
-           Layout::sliced);
-  add_case(table, kind, f, {.shape = {3, 4}, .layout = Layout::padded}, 1, true, true);
-  add_case(table, kind, f, {.shape = {3, 4}, .layout = Layout::expanded}, 1, true, true);
+  add_case(table, kind, f, {{3, 5}}, 1, true, true);
+  add_case(table, kind, f, {{3, 5}}, 1, true, false);
+  add_case(table, kind, f, {{3, 5}}, 1, false, true);
+  add_case(table, kind, f, {{3, 5}}, 1, false, false);
+  add_case(table, kind, f, {{7}}, 1, true, true);
+  add_case(table, kind, f, {{2, 3, 4}}, 2, true, true);
+  add_case(table, kind, f, {{2, 3, 4}, heads}, 1, true, true);
+  add_case(table, kind, f, {{4, 3}, transposed}, 1, true, true, sliced);
+  add_case(table, kind, f, {{3, 4}, padded}, 1, true, true);
+  add_case(table, kind, f, {{3, 4}, expanded}, 1, true, true);
   for (const int64_t width : {63, 64, 65, 130}) {
-    add_case(table, kind, f, {.shape = {5, width}}, 1, true, true);
+    add_case(table, kind, f, {{5, width}}, 1, true, true);
   }
-  add_case(table, kind, f, {.shape = {130, 9}}, 1, true, true);
-  add_case(table, kind, f, {.shape = {2, 1030}}, 1, true, true);
-  add_case(table, kind, f, {.shape = {0, 3}}, 1, true, true);
+  add_case(table, kind, f, {{130, 9}}, 1, true, true);
+  add_case(table, kind, f, {{2, 1030}}, 1, true, true);
+  add_case(table, kind, f, {{0, 3}}, 1, true, true);
 }
 
 }  // namespace
@@ -84,7 +83,7 @@ void add_layer_norm(OpTable& table) {
   table.push_back({
       .op = "layer_norm",
       .variant = "timed [1024, 1024]",
-      .inputs = {{.shape = {1024, 1024}}, {.shape = {1024}}, {.shape = {1024}}},
+      .inputs = {{{1024, 1024}}, {{1024}}, {{1024}}},
       .run = [](const Tensors& t) { return layer_norm(t[0], {1024}, t[1], t[2]); },
       .reference = [](const Arrays& t) { return layer_norm_of(t, 1, true, true); },
       .dtypes = {DType::float32},

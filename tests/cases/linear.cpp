@@ -12,7 +12,7 @@ Array linear_of(const Arrays& x) {
 
 void add_case(OpTable& table, const InputSpec& x, const InputSpec& weight, bool bias) {
   std::vector<InputSpec> inputs{x, weight};
-  if (bias) inputs.push_back({.shape = {weight.shape[0]}});
+  if (bias) inputs.push_back({{weight.shape[0]}});
   table.push_back({
       .op = "linear",
       .variant = describe(x) + " and " + describe(weight) + (bias ? " with bias" : ""),
@@ -26,18 +26,16 @@ void add_case(OpTable& table, const InputSpec& x, const InputSpec& weight, bool 
 
 void add_linear(OpTable& table) {
   for (const bool bias : {true, false}) {
-    add_case(table, {.shape = {3, 4}}, {.shape = {2, 4}}, bias);
-    add_case(table, {.shape = {4}}, {.shape = {3, 4}}, bias);
-    add_case(table, {.shape = {2, 3, 4}}, {.shape = {5, 4}}, bias);
-    add_case(table, {.shape = {2, 3, 4}, .layout = Layout::heads}, {.shape = {5, 4}}, bias);
-    add_case(table, {.shape = {3, 4}, .layout = Layout::sliced},
-             {.shape = {2, 4}, .layout = Layout::transposed}, bias);
-    add_case(table, {.shape = {3, 4}, .layout = Layout::expanded},
-             {.shape = {2, 4}, .layout = Layout::padded}, bias);
-    add_case(table, {.shape = {2, 33, 65}}, {.shape = {130, 65}}, bias);
-    add_case(table, {.shape = {64, 63}}, {.shape = {1, 63}}, bias);
-    add_case(table, {.shape = {0, 3}}, {.shape = {2, 3}}, bias);
-    add_case(table, {.shape = {2, 0}}, {.shape = {3, 0}}, bias);
+    add_case(table, {{3, 4}}, {{2, 4}}, bias);
+    add_case(table, {{4}}, {{3, 4}}, bias);
+    add_case(table, {{2, 3, 4}}, {{5, 4}}, bias);
+    add_case(table, {{2, 3, 4}, heads}, {{5, 4}}, bias);
+    add_case(table, {{3, 4}, sliced}, {{2, 4}, transposed}, bias);
+    add_case(table, {{3, 4}, expanded}, {{2, 4}, padded}, bias);
+    add_case(table, {{2, 33, 65}}, {{130, 65}}, bias);
+    add_case(table, {{64, 63}}, {{1, 63}}, bias);
+    add_case(table, {{0, 3}}, {{2, 3}}, bias);
+    add_case(table, {{2, 0}}, {{3, 0}}, bias);
   }
 }
 

@@ -32,14 +32,12 @@ void add_cases(OpTable& table, const std::string& kind, Function f) {
     });
   };
   for (const Reduction reduction : {Reduction::none, Reduction::mean, Reduction::sum}) {
-    add({.shape = {3, 5}}, {.shape = {3, 5}}, reduction);
-    add({.shape = {4, 3}, .layout = Layout::transposed},
-        {.shape = {4, 3}, .layout = Layout::sliced}, reduction);
-    add({.shape = {3, 4}, .layout = Layout::padded}, {.shape = {3, 4}, .layout = Layout::expanded},
-        reduction);
-    add({.shape = {65, 64}}, {.shape = {65, 64}}, reduction);
-    add({.shape = {}}, {.shape = {}}, reduction);
-    add({.shape = {0, 2}}, {.shape = {0, 2}}, reduction);
+    add({{3, 5}}, {{3, 5}}, reduction);
+    add({{4, 3}, transposed}, {{4, 3}, sliced}, reduction);
+    add({{3, 4}, padded}, {{3, 4}, expanded}, reduction);
+    add({{65, 64}}, {{65, 64}}, reduction);
+    add({{}}, {{}}, reduction);
+    add({{0, 2}}, {{0, 2}}, reduction);
   }
 }
 

@@ -19,6 +19,12 @@ double norm_of(const Arrays& x) {
   return std::sqrt(sum);
 }
 
+Arrays map_all(const Arrays& x, const std::function<double(double)>& f) {
+  Arrays y;
+  for (const Array& part : x) y.push_back(map(part, f));
+  return y;
+}
+
 Tensors clones(const Tensors& x) {
   const NoGradGuard no_grad;
   Tensors copies;
@@ -26,8 +32,7 @@ Tensors clones(const Tensors& x) {
   return copies;
 }
 
-const std::vector<InputSpec> kGradients{
-    {.shape = {3, 5}}, {.shape = {65, 130}}, {.shape = {0}}, {.shape = {}}};
+const std::vector<InputSpec> kGradients{{{3, 5}}, {{65, 130}}, {{0}}, {{}}};
 
 void add_row(OpTable& table, const std::string& name, const std::string& variant,
              std::vector<InputSpec> inputs, std::function<Several<Tensor>(const Tensors&)> run,
@@ -58,11 +63,7 @@ void add_norms(OpTable& table) {
         },
         [limit](const Arrays& x) {
           const double factor = std::min(limit / (norm_of(x) + 1e-6), 1.0);
-          Arrays y;
-          for (const Array& part : x) {
-            y.push_back(map(part, [=](double v) { return v * factor; }));
-          }
-          return y;
+          return map_all(x, [=](double v) { return v * factor; });
         });
   }
   add_row(
@@ -73,23 +74,23 @@ void add_norms(OpTable& table) {
         return y;
       },
       [](const Arrays& x) {
-        Arrays y;
-        for (const Array& part : x) {
-          y.push_back(map(part, [](double v) { return std::clamp(v, -0.75, 0.75); }));
-        }
-        return y;
+        return map_all(x, [](double v) { return std::clamp(v, -0.75, 0.75); });
       });
 }
 
 constexpr double kRate = 0.01, kBeta1 = 0.9, kBeta2 = 0.99, kEps = 1e-8, kDecay = 0.1;
-constexpr int64_t kStep = 3;  // taken before
+constexpr int64_t kStep = 3;  // steps taken before
+
+Tensor rate(Device device) { return full({}, kRate, {.dtype = DType::float64, .device = device}); }
+Tensor steps_taken(int64_t count, Device device) {
+  return full({}, count, {.dtype = DType::int64, .device = device});
+}
 
 // inputs: parameter, gradient, first and second moment; results: the same without the gradient.
 Tensors adam(const Tensors& x, bool decoupled) {
   const Tensors y = clones(x);
   const Device device = x[0].device();
-  const Tensor lr = full({}, kRate, {.dtype = DType::float64, .device = device});
-  const Tensor step = full({}, kStep, {.dtype = DType::int64, .device = device});
+  const Tensor lr = rate(device), step = steps_taken(kStep, device);
   const kernels::AdamTensors tensors{x[0].dtype(),
                                      x[0].numel(),
                                      y[0].tensor_view().data,
@@ -126,8 +127,7 @@ Arrays adam_of(const Arrays& x, bool decoupled) {
 Tensors sgd(const Tensors& x, int64_t steps, bool nesterov) {
   const Tensors y = clones(x);
   const Device device = x[0].device();
-  const Tensor lr = full({}, kRate, {.dtype = DType::float64, .device = device});
-  const Tensor step = full({}, steps, {.dtype = DType::int64, .device = device});
+  const Tensor lr = rate(device), step = steps_taken(steps, device);
   const kernels::SgdTensors tensors{x[0].dtype(),
                                     x[0].numel(),
                                     y[0].tensor_view().data,
@@ -150,28 +150,16 @@ Arrays sgd_of(const Arrays& x, int64_t steps, bool nesterov) {
 }
 
 void add_steps(OpTable& table, const Shape& shape) {
-  const InputSpec any{.shape = shape}, positive{.shape = shape, .low = 0.1, .high = 2};
-  const auto add = [&](const std::string& name, const std::string& option,
-                       std::vector<InputSpec> inputs,
-                       std::function<Several<Tensor>(const Tensors&)> run,
-                       std::function<Several<Array>(const Arrays&)> reference) {
-    table.push_back({
-        .op = name,
-        .variant = option + to_string(shape),
-        .inputs = std::move(inputs),
-        .run = std::move(run),
-        .reference = std::move(reference),
-        .differentiable = false,
-    });
-  };
+  const InputSpec any{shape}, positive{.shape = shape, .low = 0.1, .high = 2};
   for (const bool flag : {false, true}) {
-    add(
-        "adam_step", flag ? "decoupled, " : "", {any, any, any, positive},
-        [flag](const Tensors& x) { return adam(x, flag); },
+    add_row(
+        table, "adam_step", (flag ? "decoupled, " : "") + to_string(shape),
+        {any, any, any, positive}, [flag](const Tensors& x) { return adam(x, flag); },
         [flag](const Arrays& x) { return adam_of(x, flag); });
     for (const int64_t steps : {0, 2}) {
-      add(
-          "sgd_step", (flag ? "nesterov, " : "") + std::to_string(steps) + " steps before, ",
+      add_row(
+          table, "sgd_step",
+          (flag ? "nesterov, " : "") + std::to_string(steps) + " steps before, " + to_string(shape),
           {any, any, any}, [=](const Tensors& x) { return sgd(x, steps, flag); },
           [=](const Arrays& x) { return sgd_of(x, steps, flag); });
     }

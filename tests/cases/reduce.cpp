@@ -100,23 +100,23 @@ struct Extent {
 
 std::vector<Extent> extents() {
   return {
-      {{.shape = {6}}, {}},
-      {{.shape = {3, 4}}, {}},
-      {{.shape = {3, 4}}, {0}},
-      {{.shape = {3, 4}}, {-1}, true},
-      {{.shape = {2, 3, 4}}, {1}},
-      {{.shape = {2, 3, 2, 2}}, {1, 3}},
-      {{.shape = {2, 3, 2, 2}}, {-2, 0}, true},
-      {{.shape = {65, 130}}, {0}},
-      {{.shape = {65, 130}}, {1}},
-      {{.shape = {64, 63}}, {}},
-      {{.shape = {1, 4097}}, {1}},
-      {{.shape = {5, 3}, .layout = Layout::transposed}, {1}},
-      {{.shape = {3, 5}, .layout = Layout::sliced}, {0}},
-      {{.shape = {3, 5}, .layout = Layout::padded}, {1}},
-      {{.shape = {3, 5}, .layout = Layout::expanded}, {1}},
-      {{.shape = {2, 3, 4}, .layout = Layout::heads}, {0, 2}},
-      {{.shape = {3, 0}}, {0}},
+      {{{6}}, {}},
+      {{{3, 4}}, {}},
+      {{{3, 4}}, {0}},
+      {{{3, 4}}, {-1}, true},
+      {{{2, 3, 4}}, {1}},
+      {{{2, 3, 2, 2}}, {1, 3}},
+      {{{2, 3, 2, 2}}, {-2, 0}, true},
+      {{{65, 130}}, {0}},
+      {{{65, 130}}, {1}},
+      {{{64, 63}}, {}},
+      {{{1, 4097}}, {1}},
+      {{{5, 3}, transposed}, {1}},
+      {{{3, 5}, sliced}, {0}},
+      {{{3, 5}, padded}, {1}},
+      {{{3, 5}, expanded}, {1}},
+      {{{2, 3, 4}, heads}, {0, 2}},
+      {{{3, 0}}, {0}},
   };
 }
 
@@ -127,7 +127,7 @@ std::string describe(const Extent& extent) {
 
 void add_reduction(OpTable& table, const Reduction& op, Extent extent) {
   const Layout layout = extent.input.layout;
-  if (op.distinct && layout == Layout::expanded) return;  // nothing but ties along the axis
+  if (op.distinct && layout == expanded) return;  // nothing but ties along the axis
   extent.input.distinct = op.distinct;
   table.push_back({
       .op = op.name,
@@ -166,7 +166,7 @@ void add_sums(OpTable& table) {
   table.push_back({
       .op = "sum",
       .variant = "no argument",
-      .inputs = {{.shape = {2, 3}}},
+      .inputs = {{{2, 3}}},
       .run = [](const Tensors& x) { return x[0].sum() + x[0].mean(); },
       .reference =
           [](const Arrays& x) {
@@ -180,7 +180,7 @@ void add_sums(OpTable& table) {
 void add_special_values(OpTable& table) {
   const double low = -kInfinity;
   const InputSpec hard{.shape = {3, 3}, .elements = {1, kNaN, 2, low, low, low, 3, 3, low}};
-  const InputSpec nothing{.shape = {0, 2}};
+  const InputSpec nothing{{0, 2}};
   for (const Reduction& op : reductions()) {
     const bool extremum = op.name == "amax" || op.name == "amin";
     for (const InputSpec& input : {hard, nothing}) {
@@ -236,10 +236,10 @@ void add_positions(OpTable& table, const std::string& name, bool greatest_wanted
         .differentiable = false,
     });
   };
-  add({.shape = {3, 65}}, 1, false, kNumbers);
-  add({.shape = {65, 3}}, 0, true, kNumbers);
-  add({.shape = {4, 3, 5}, .layout = Layout::heads}, -2, false, kNumbers);
-  add({.shape = {3, 7}, .layout = Layout::sliced}, -1, false, kNumbers);
+  add({{3, 65}}, 1, false, kNumbers);
+  add({{65, 3}}, 0, true, kNumbers);
+  add({{4, 3, 5}, heads}, -2, false, kNumbers);
+  add({{3, 7}, sliced}, -1, false, kNumbers);
   add({.shape = {2, 4}, .elements = {1, 5, 5, 1, 2, kNaN, 7, kNaN}}, -1, false,
       {DType::float32, DType::float64});
 }
@@ -262,12 +262,12 @@ void add_cumsum(OpTable& table) {
             },
     });
   };
-  add({.shape = {7}}, 0);
-  add({.shape = {3, 65}}, -1);
-  add({.shape = {4, 3}}, 0);
-  add({.shape = {0, 3}}, 0);
-  add({.shape = {2, 3, 4}, .layout = Layout::heads}, 1);
-  add({.shape = {3, 4}, .layout = Layout::transposed}, 1);
+  add({{7}}, 0);
+  add({{3, 65}}, -1);
+  add({{4, 3}}, 0);
+  add({{0, 3}}, 0);
+  add({{2, 3, 4}, heads}, 1);
+  add({{3, 4}, transposed}, 1);
 }
 
 void add_sum_to(OpTable& table, const InputSpec& input, const Shape& shape) {
@@ -303,10 +303,10 @@ void add_reduce(OpTable& table) {
   add_positions(table, "argmax", true, argmax);
   add_positions(table, "argmin", false, argmin);
   add_cumsum(table);
-  add_sum_to(table, {.shape = {2, 3, 4}}, {3, 1});
-  add_sum_to(table, {.shape = {3, 4}, .layout = Layout::transposed}, {1, 4});
-  add_sum_to(table, {.shape = {65, 3}}, {});
-  add_sum_to(table, {.shape = {3, 4}, .layout = Layout::sliced}, {3, 4});
+  add_sum_to(table, {{2, 3, 4}}, {3, 1});
+  add_sum_to(table, {{3, 4}, transposed}, {1, 4});
+  add_sum_to(table, {{65, 3}}, {});
+  add_sum_to(table, {{3, 4}, sliced}, {3, 4});
 }
 
 }  // namespace sash::testing

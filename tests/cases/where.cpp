@@ -6,7 +6,7 @@ namespace sash::testing {
 namespace {
 
 InputSpec mask_of(Shape shape, Layout layout = Layout::contiguous) {
-  return {.shape = shape, .low = 0, .high = 2, .layout = layout, .dtype = DType::boolean};
+  return {.shape = shape, .layout = layout, .low = 0, .high = 2, .dtype = DType::boolean};
 }
 
 const std::vector<DType> kSome{DType::float32, DType::float64, DType::int64};

@@ -25,9 +25,9 @@ enum class Layout {
 /// Where an input comes from: uniform numbers in [low, high), the same for every dtype.
 struct InputSpec {
   Shape shape;
+  Layout layout = Layout::contiguous;
   double low = -2;
   double high = 2;
-  Layout layout = Layout::contiguous;
   std::optional<DType> dtype{};    ///< default: that of the run
   bool requires_grad = true;       ///< floating inputs only
   std::vector<double> kinks{};     ///< values keep 0.05 away from these
