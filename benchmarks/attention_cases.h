@@ -10,12 +10,14 @@
 #include <sash/ops/attention/attention.h>
 #include <sash/tensor/factories.h>
 
+#include "../tests/support/attention_reference.h"
+
 namespace sash::bench {
 
-/// A mask, and the same once more as a plain comparison, for checking.
+/// A mask and its definition as a plain comparison, for checking.
 struct Pattern {
   AttentionMask mask;
-  std::function<bool(const MaskIndex&)> visible;
+  testing::Sees sees;
 };
 
 inline Pattern dense() {

@@ -54,11 +54,10 @@ class AttentionRun {
     const sash::AttentionOptions options{.mask = pattern_.mask};
     const Tensor out = attention(q_, k_, v_, options);
     const auto gradients = sash::grad({out}, {q_, k_, v_}, {g_});
-    const sash::bench::AttentionProblem problem{q_, k_, v_, g_, pattern_.visible};
-    const sash::bench::AttentionAnswer answer{out.detach(),
-                                              attention_with_lse(q_, k_, v_, options).lse.detach(),
-                                              gradients[0], gradients[1], gradients[2]};
-    sash::bench::AttentionCheck(setup_.name, problem, answer, tolerance(setup_.dtype)).run();
+    const Tensor lse = attention_with_lse(q_, k_, v_, options).lse;
+    const sash::bench::AttentionCall call{
+        q_, k_, v_, g_, out, lse, gradients[0], gradients[1], gradients[2], pattern_.sees};
+    sash::bench::AttentionCheck(setup_.name, call, tolerance(setup_.dtype)).run();
   }
 
   /// Most memory that both passes held at once, the inputs apart, in MiB.

@@ -11,9 +11,10 @@
 #include <sash/core/parallel.h>
 #include <sash/sash.h>
 
-#include "../support/attention_reference.h"
+#include "../support/attention_run.h"
 #include "../support/cuda_device.h"
 #include "../support/expect_error.h"
+#include "../support/mask_kinds.h"
 #include "../support/op_inputs.h"
 
 using namespace sash;
@@ -98,37 +99,8 @@ Trial random_trial(RandomNumbers& random, size_t kind, Device device, int64_t de
   return make_trial(random, s, std::move(mask), scores_only);
 }
 
-struct Result {
-  Tensor out, lse, dq, dk, dv, dbias, drelative;
-  std::vector<Tensor> all() const { return {out, lse, dq, dk, dv, dbias, drelative}; }
-};
-
-Result run(const Trial& trial, DType dtype, Device device) {
-  const AttentionProblem& p = trial.problem;
-  const auto variable = [&](const Array& x) {
-    return to_tensor(x, dtype, device).requires_grad_();
-  };
-  const Tensor q = variable(p.q), k = variable(p.k), v = variable(p.v);
-  AttentionOptions options{
-      .mask = trial.mask.mask, .scale = p.scale, .softcap = p.softcap, .dropout = p.dropout};
-  if (!p.bias.values.empty()) options.bias = variable(p.bias);
-  if (!p.relative_bias.values.empty()) options.relative_bias = variable(p.relative_bias);
-  if (!p.slopes.empty()) {
-    options.alibi_slopes =
-        tensor(p.slopes, {static_cast<int64_t>(p.slopes.size())}).to(DType::float32).to(device);
-  }
-  manual_seed(kSeed);
-  const AttentionWithLse y = attention_with_lse(q, k, v, options);
-  backward({y.out, y.lse},
-           {to_tensor(p.g, dtype, device), to_tensor(p.g_lse, y.lse.dtype(), device)});
-  const auto gradient = [](const Tensor& x) { return x.defined() ? x.grad() : Tensor(); };
-  return {y.out,
-          y.lse,
-          q.grad(),
-          k.grad(),
-          v.grad(),
-          gradient(options.bias),
-          gradient(options.relative_bias)};
+AttentionResults run(const Trial& trial, DType dtype, Device device) {
+  return run_attention(trial.problem, trial.mask.mask, dtype, device);
 }
 
 // max |x - y| / max(1, max |y|); infinite where only one is, or x is NaN.
@@ -147,7 +119,7 @@ std::vector<const Array*> parts(const AttentionAnswer& a) {
   return {&a.out, &a.lse, &a.dq, &a.dk, &a.dv, &a.dbias, &a.drelative};
 }
 
-std::vector<double> distances(const Result& result, const AttentionAnswer& answer) {
+std::vector<double> distances(const AttentionResults& result, const AttentionAnswer& answer) {
   std::vector<double> all;
   const std::vector<Tensor> found = result.all();
   for (size_t i = 0; i < found.size(); ++i) {

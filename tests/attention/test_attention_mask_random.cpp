@@ -9,9 +9,9 @@
 
 #include <sash/sash.h>
 
-#include "../support/attention_reference.h"
+#include "../support/attention_run.h"
 #include "../support/cuda_device.h"
-#include "../support/op_inputs.h"
+#include "../support/mask_kinds.h"
 
 using namespace sash;
 using namespace sash::testing;
@@ -50,15 +50,6 @@ NamedMask random_mask(RandomNumbers& random, const MaskShape& shape, Device devi
     const MaskKind& kind = kinds[random.below(kinds.size())];
     if (!kind.square || shape.queries == shape.keys) return kind.make(random, shape, device);
   }
-}
-
-// [B, H, S_q, S_k] of 0 and 1.
-std::vector<double> defined(const NamedMask& mask, const MaskShape& s) {
-  std::vector<double> seen;
-  for_each_index({s.batch, s.heads, s.queries, s.keys}, [&](const Index& at) {
-    seen.push_back(mask.sees({at[0], at[1], at[2], at[3]}));
-  });
-  return seen;
 }
 
 MaskStatistics counted(const std::vector<double>& seen, const MaskShape& s) {
@@ -107,19 +98,13 @@ void check_attention(RandomNumbers& random, const NamedMask& mask, const MaskSha
   problem.relative_bias = random_array(random, {s.heads, 5});
   problem.sees = mask.sees;
   const AttentionAnswer answer = solve(problem);
-  const auto on_device = [&](const Array& x) { return to_tensor(x, DType::float64, device); };
-  const Tensor q = on_device(problem.q).requires_grad_(), k = on_device(problem.k).requires_grad_();
-  const Tensor v = on_device(problem.v).requires_grad_();
-  const Tensor relative_bias = on_device(problem.relative_bias).requires_grad_();
-  const AttentionWithLse y = attention_with_lse(
-      q, k, v, {.mask = mask.mask, .scale = 1.0, .relative_bias = relative_bias});
-  backward({y.out, y.lse}, {on_device(problem.g), on_device(problem.g_lse)});
-  CHECK(near(y.out, answer.out));
-  CHECK(near(y.lse, answer.lse));
-  CHECK(near(q.grad(), answer.dq));
-  CHECK(near(k.grad(), answer.dk));
-  CHECK(near(v.grad(), answer.dv));
-  CHECK(near(relative_bias.grad(), answer.drelative));
+  const AttentionResults found = run_attention(problem, mask.mask, DType::float64, device);
+  CHECK(near(found.out, answer.out));
+  CHECK(near(found.lse, answer.lse));
+  CHECK(near(found.dq, answer.dq));
+  CHECK(near(found.dk, answer.dk));
+  CHECK(near(found.dv, answer.dv));
+  CHECK(near(found.drelative, answer.drelative));
 }
 
 void check_expressions(Device device) {

@@ -10,8 +10,8 @@
 #include <sash/ops/attention/block_map.h>
 #include <sash/sash.h>
 
-#include "../support/attention_reference.h"
 #include "../support/expect_error.h"
+#include "../support/mask_kinds.h"
 
 using namespace sash;
 using namespace sash::testing;
@@ -80,17 +80,6 @@ std::vector<double> listed(const kernels::BlockMap& map, const MaskShape& s, boo
           }
         }
       }
-    }
-  }
-  return seen;
-}
-
-std::vector<double> defined(const NamedMask& mask, const MaskShape& s) {
-  std::vector<double> seen;
-  for (int64_t row = 0; row < s.batch * s.heads * s.queries; ++row) {
-    const int64_t head = row / s.queries;
-    for (int64_t key = 0; key < s.keys; ++key) {
-      seen.push_back(mask.sees({head / s.heads, head % s.heads, row % s.queries, key}));
     }
   }
   return seen;

@@ -14,17 +14,12 @@
 #include <cmath>
 
 #include "../support/expect_error.h"
+#include "../support/op_inputs.h"
 #include "../support/plain_attention.h"
 
 /// Attention modules against plain loops, in float64.
 using namespace sash;
-using testing::expect_error;
-using testing::keys;
-using testing::largest_difference;
-using testing::plain_heads;
-using testing::plain_linear;
-using testing::PlainRules;
-using testing::Values;
+using namespace sash::testing;
 
 namespace {
 
@@ -40,42 +35,18 @@ M randomised(M module) {
   return module;
 }
 
-// Rows of the packed projection, or of one of the module's own: y = x W' + b.
-Values projected(const Values& x, const Tensor& weight, const Tensor& bias, int64_t first,
-                 int64_t count) {
-  return plain_linear(x, weight.narrow(0, first, count).to_vector<double>(),
-                      bias.narrow(0, first, count).to_vector<double>());
-}
-Values projected(const Values& x, const nn::Linear& linear) {
-  return projected(x, linear.weight, linear.bias, 0, linear.weight.size(0));
+AttentionProblem seeing(Sees sees) {
+  AttentionProblem problem;
+  problem.sees = std::move(sees);
+  return problem;
 }
 
-PlainRules rules_of(const nn::MultiheadAttention& m) {
-  return {size_t(m.heads()), size_t(m.kv_heads()), size_t(m.head_dim())};
-}
-
-// Self-attention of x [1, S, dim] by the module's projections.
-Values plain_rows(const Values& x, const nn::MultiheadAttention& m, const PlainRules& rules) {
-  const int64_t narrow = m.kv_heads() * m.head_dim();
-  const auto part = [&](int64_t first, int64_t count) {
-    return projected(x, m.in_proj_weight, m.in_proj_bias, first, count);
-  };
-  return plain_heads(part(0, m.dim()), part(m.dim(), narrow), part(m.dim() + narrow, narrow),
-                     rules);
-}
-Tensor plain_module(const Tensor& x, const nn::MultiheadAttention& m, const PlainRules& rules) {
-  const Values y = projected(plain_rows(x.to_vector<double>(), m, rules), m.out_proj);
-  return tensor(y, x.shape());
-}
-
-// The same from a dense mask.
-PlainRules visible_in(const nn::MultiheadAttention& m, const AttentionMask& mask, int64_t s) {
-  PlainRules rules = rules_of(m);
+// What a dense mask shows.
+AttentionProblem seeing(const nn::MultiheadAttention& m, const AttentionMask& mask, int64_t s) {
   const Tensor dense = mask.to_dense({1, m.heads(), s, s}).expand({1, m.heads(), s, s});
-  rules.visible = [=, cells = dense.to_vector<bool>()](size_t h, size_t i, size_t j) {
-    return bool(cells[(h * size_t(s) + i) * size_t(s) + j]);
-  };
-  return rules;
+  return seeing([=, cells = dense.to_vector<bool>()](const MaskIndex& at) {
+    return bool(cells[size_t((at.head * s + at.query) * s + at.key)]);
+  });
 }
 
 // Every gradient of a module, and that of its input [1, S, dim].
@@ -123,25 +94,22 @@ TEST_CASE("a window, grouped heads, a softcap, slopes and relative positions aga
                                               .softcap = 2,
                                               .alibi = true,
                                               .relative_positions = 2}));
-  PlainRules rules = rules_of(m);
-  rules.visible = [](size_t, size_t i, size_t j) { return j + 3 >= i && j <= i + 1; };
-  rules.changed = [table = m.relative_bias.to_vector<double>()](double score, size_t h, size_t i,
-                                                                size_t j) {
-    const double distance = double(j) - double(i);
-    const auto at = size_t(std::clamp(distance, -2.0, 2.0) + 2);
-    return 2 * std::tanh(score / 2) + table[h * 5 + at] -
-           std::exp2(-8.0 * double(h + 1) / 6) * std::abs(distance);
-  };
+  AttentionProblem problem =
+      seeing([](const MaskIndex& at) { return at.key + 3 >= at.query && at.key <= at.query + 1; });
+  problem.softcap = 2;
+  problem.relative_bias = to_array(m.relative_bias);
+  for (int h = 1; h <= 6; ++h) problem.slopes.push_back(std::exp2(-8.0 * h / 6));
   const Tensor x = randn({1, s, 12}, kDouble);
   // Slopes are float32.
-  CHECK(largest_difference(m(x), plain_module(x, m, rules)) < 1e-6);
+  CHECK(largest_difference(m(x), plain_module(x, m, problem)) < 1e-6);
   CHECK(check_gradients(m, 5).ok);
   // A mask for the call narrows the module's own.
-  rules.visible = [](size_t, size_t i, size_t j) { return j + 3 >= i && j <= i; };
-  CHECK(largest_difference(m(x, AttentionMask::causal()), plain_module(x, m, rules)) < 1e-6);
+  problem.sees = [](const MaskIndex& at) { return at.key + 3 >= at.query && at.key <= at.query; };
+  const Tensor narrowed = plain_module(x, m, problem);
+  CHECK(largest_difference(m(x, AttentionMask::causal()), narrowed) < 1e-6);
   // Queries of their own go through the same projection, and stand at the last keys.
   const Tensor last = m(x.narrow(1, 6, 3), x, x, AttentionMask::causal());
-  CHECK(largest_difference(last, plain_module(x, m, rules).narrow(1, 6, 3)) < 1e-6);
+  CHECK(largest_difference(last, narrowed.narrow(1, 6, 3)) < 1e-6);
 }
 
 TEST_CASE("slopes are powers of two, and a bias by positions is what attention adds") {
@@ -167,7 +135,7 @@ TEST_CASE("window and BigBird modules are attention under their masks") {
   const Tensor x = randn({1, 11, 8}, kDouble);
   const auto check = [&](nn::MultiheadAttention& m, const AttentionMask& mask) {
     CHECK(m.mask().to_string() == mask.to_string());
-    CHECK(largest_difference(m(x), plain_module(x, m, visible_in(m, mask, 11))) < 1e-12);
+    CHECK(largest_difference(m(x), plain_module(x, m, seeing(m, mask, 11))) < 1e-12);
     const GradcheckReport report = check_gradients(m, 5);
     CHECK_MESSAGE(report.ok, report.message());
   };
@@ -186,9 +154,8 @@ TEST_CASE("window and BigBird modules are attention under their masks") {
   // What the options say comes on top.
   auto both =
       randomised(nn::WindowAttention(8, 2, {.left = 4, .right = 4}, {.attention = "causal"}));
-  CHECK(largest_difference(
-            both(x), plain_module(x, both, visible_in(both, AttentionMask::window(4, 0), 11))) <
-        1e-12);
+  const AttentionProblem problem = seeing(both, AttentionMask::window(4, 0), 11);
+  CHECK(largest_difference(both(x), plain_module(x, both, problem)) < 1e-12);
 }
 
 TEST_CASE("attention modules without keys give the bias of their last projection") {
@@ -221,26 +188,22 @@ TEST_CASE("attention modules without keys give the bias of their last projection
 TEST_CASE("Longformer with global projections against plain loops") {
   manual_seed(4);
   const int64_t s = 10;
-  const std::vector<size_t> dilations{1, 2, 3};
   auto m = randomised(
       nn::LongformerAttention(12, 3, {.window = 1, .global = {0, 6}, .dilations = {1, 2, 3}}));
   const Tensor x = randn({1, s, 12}, kDouble);
   const Values in = x.to_vector<double>();
-  const auto is_global = [](size_t i) { return i == 0 || i == 6; };
-
-  PlainRules rules = rules_of(m);
-  rules.visible = [&](size_t h, size_t i, size_t j) {
-    return is_global(j) || i == j || i == j + dilations[h] || j == i + dilations[h];
-  };
-  Values rows = plain_rows(in, m, rules);
-  const Values global = plain_heads(projected(in, *m.query_global), projected(in, *m.key_global),
-                                    projected(in, *m.value_global), rules_of(m));
-  for (size_t i = 0; i < size_t(s); ++i) {
-    if (is_global(i))
-      std::copy_n(global.begin() + std::ptrdiff_t(12 * i), 12,
-                  rows.begin() + std::ptrdiff_t(12 * i));
+  Values rows = plain_rows(
+      in, m, seeing([](const MaskIndex& at) {
+        const int64_t distance = std::abs(at.key - at.query);  // the dilation of head h is h + 1
+        return at.key == 0 || at.key == 6 || distance == 0 || distance == at.head + 1;
+      }));
+  const Values global =
+      plain_heads(plain_linear(in, *m.query_global), plain_linear(in, *m.key_global),
+                  plain_linear(in, *m.value_global), m);
+  for (const std::ptrdiff_t i : {0, 6}) {
+    std::copy_n(global.begin() + 12 * i, 12, rows.begin() + 12 * i);
   }
-  CHECK(largest_difference(m(x), tensor(projected(rows, m.out_proj), x.shape())) < 1e-12);
+  CHECK(largest_difference(m(x), tensor(plain_linear(rows, m.out_proj), x.shape())) < 1e-12);
   CHECK(largest_difference(m(x, x, x), m(x)) == 0);
   const GradcheckReport report = check_gradients(m, 7);
   CHECK_MESSAGE(report.ok, report.message());
@@ -267,9 +230,8 @@ TEST_CASE("a new Longformer treats global tokens alike, with projections of thei
   shared.load_state_dict(own.state_dict(), false);
   const Tensor x = randn({2, 9, 8});
   CHECK(largest_difference(own(x), shared(x)) < 1e-6);
-  const Tensor expected =
-      plain_module(x.narrow(0, 0, 1).to(DType::float64), shared,
-                   visible_in(shared, AttentionMask::parse("longformer:2,0,3"), 9));
+  const Tensor expected = plain_module(x.narrow(0, 0, 1).to(DType::float64), shared,
+                                       seeing(shared, AttentionMask::parse("longformer:2,0,3"), 9));
   CHECK(largest_difference(shared(x).narrow(0, 0, 1), expected) < 1e-5);
   Tensor(*find(own.state_dict(), "query_global.weight")).mul_(2);
   const Tensor difference = own(x) - shared(x);

@@ -44,16 +44,15 @@ struct Places {
 };
 
 std::vector<InputSpec> inputs_of(const Setting& setting, const Sizes& s, Layout layout) {
-  std::vector<InputSpec> inputs{
-      {.shape = {s.batch, s.heads, s.queries, s.depth}, .layout = layout},
-      {.shape = {s.batch, s.kv_heads, s.keys, s.depth}, .layout = layout},
-      {.shape = {s.batch, s.kv_heads, s.keys, s.v_depth}, .layout = layout}};
+  std::vector<InputSpec> inputs{{{s.batch, s.heads, s.queries, s.depth}, layout},
+                                {{s.batch, s.kv_heads, s.keys, s.depth}, layout},
+                                {{s.batch, s.kv_heads, s.keys, s.v_depth}, layout}};
   if (!setting.mask.empty()) {
     inputs.push_back({.shape = setting.mask, .low = 0, .high = 2, .dtype = DType::boolean});
   }
-  if (setting.bias) inputs.push_back({.shape = {s.heads, s.queries, s.keys}});
+  if (setting.bias) inputs.push_back({{s.heads, s.queries, s.keys}});
   if (setting.relative_reach >= 0) {
-    inputs.push_back({.shape = {s.heads, 2 * setting.relative_reach + 1}});
+    inputs.push_back({{s.heads, 2 * setting.relative_reach + 1}});
   }
   if (setting.slopes) {
     inputs.push_back(
@@ -92,8 +91,6 @@ AttentionProblem problem_of(const Setting& setting, const Arrays& t) {
   if (places.bias) problem.bias = t[places.bias];
   if (places.relative) problem.relative_bias = t[places.relative];
   if (places.slopes) problem.slopes = t[places.slopes].values;
-  problem.g = Array({t[0].shape[0], t[0].shape[1], t[0].shape[2], t[2].shape[3]});
-  problem.g_lse = Array({t[0].shape[0], t[0].shape[1], t[0].shape[2]});
   return problem;
 }
 
@@ -131,8 +128,7 @@ std::string variant_of(const Setting& setting, const std::vector<InputSpec>& inp
          to_string(inputs[2].shape);
 }
 
-void add_case(OpTable& table, const Setting& setting, const Sizes& s,
-              Layout layout = Layout::contiguous) {
+void add_case(OpTable& table, const Setting& setting, const Sizes& s, Layout layout = contiguous) {
   const std::vector<InputSpec> inputs = inputs_of(setting, s, layout);
   for (const bool fused_kernel : {true, false}) {
     table.push_back({
@@ -153,7 +149,7 @@ void add_case(OpTable& table, const Setting& setting, const Sizes& s,
 
 // The log-sum-exp, and the weights.
 void add_others(OpTable& table, const Setting& setting, const Sizes& s) {
-  const std::vector<InputSpec> inputs = inputs_of(setting, s, Layout::contiguous);
+  const std::vector<InputSpec> inputs = inputs_of(setting, s, contiguous);
   table.push_back({
       .op = "attention_with_lse",
       .variant = variant_of(setting, inputs),
@@ -188,7 +184,6 @@ void add_others(OpTable& table, const Setting& setting, const Sizes& s) {
             const int64_t keys = t[1].shape[2];
             problem.v = generate({t[1].shape[0], t[1].shape[1], keys, keys},
                                  [](const Index& at) { return at[2] == at[3] ? 1.0 : 0.0; });
-            problem.g = Array({t[0].shape[0], t[0].shape[1], t[0].shape[2], keys});
             double sum = 0;
             for (const double v : t[2].values) sum += v;
             return map(solve(problem).out, [sum](double w) { return w * sum; });
@@ -208,11 +203,11 @@ void add_attention(OpTable& table) {
     add_case(table, setting, {1, 2, 2, 3, 3, 2, 2});
     add_case(table, setting, {2, 2, 1, 2, 4, 3, 2});
     add_case(table, setting, {1, 1, 1, 4, 2, 2, 3});  // causal: the first two queries see no key
-    add_case(table, setting, {1, 3, 3, 3, 3, 2, 2}, Layout::heads);
-    add_case(table, setting, {1, 2, 2, 3, 3, 4, 4}, Layout::padded);
-    add_case(table, setting, {1, 2, 2, 2, 3, 2, 2}, Layout::transposed);
-    add_case(table, setting, {1, 2, 2, 2, 3, 2, 2}, Layout::sliced);
-    add_case(table, setting, {1, 2, 2, 2, 3, 2, 2}, Layout::expanded);
+    add_case(table, setting, {1, 3, 3, 3, 3, 2, 2}, heads);
+    add_case(table, setting, {1, 2, 2, 3, 3, 4, 4}, padded);
+    add_case(table, setting, {1, 2, 2, 2, 3, 2, 2}, transposed);
+    add_case(table, setting, {1, 2, 2, 2, 3, 2, 2}, sliced);
+    add_case(table, setting, {1, 2, 2, 2, 3, 2, 2}, expanded);
     for (const int64_t length : {63, 64, 65, 130}) {
       add_case(table, setting, {1, 2, 1, length, length, 5, 5});
     }
@@ -233,7 +228,7 @@ void add_attention(OpTable& table) {
   add_case(table, {.option = "dropout, causal, ", .causal = true, .dropout = 0.5},
            {1, 2, 2, 65, 66, 3, 3});
   add_case(table, {.option = "dropout, mask, ", .mask = {3, 4}, .dropout = 0.5},
-           {2, 2, 2, 3, 4, 2, 2}, Layout::heads);
+           {2, 2, 2, 3, 4, 2, 2}, heads);
 
   const Setting window{.option = "window 5, ", .window = 5};
   const Setting softcap{.option = "softcap, causal, ", .causal = true, .softcap = 0.7};

@@ -13,30 +13,12 @@
 #include "../support/plain_attention.h"
 
 using namespace sash;
-using testing::keys;
-using testing::largest_difference;
-using testing::plain_heads;
-using testing::plain_linear;
-using testing::PlainRules;
-using testing::Values;
+using namespace sash::testing;
 
 namespace {
 
 using Names = std::vector<std::string>;
 const TensorOptions kDouble{.dtype = DType::float64};
-
-// Self-attention of one sequence x [S, E], causal or not, in plain loops.
-Values plain_attention(const Values& x, nn::MultiheadAttention& m, bool causal) {
-  const auto part = [&](int64_t n) {
-    const auto rows = [&](const Tensor& p) { return p.narrow(0, n * m.dim(), m.dim()); };
-    return plain_linear(x, rows(m.in_proj_weight).to_vector<double>(),
-                        rows(m.in_proj_bias).to_vector<double>());
-  };
-  PlainRules rules{size_t(m.heads()), size_t(m.heads()), size_t(m.head_dim())};
-  if (causal) rules.visible = [](size_t, size_t i, size_t j) { return j <= i; };
-  return plain_linear(plain_heads(part(0), part(1), part(2), rules),
-                      m.out_proj.weight.to_vector<double>(), m.out_proj.bias.to_vector<double>());
-}
 
 nn::MultiheadAttention attention_with_biases(int64_t dim, int64_t heads) {
   nn::MultiheadAttention attention(dim, heads);
@@ -85,16 +67,16 @@ TEST_CASE("multi-head attention against plain loops") {
   manual_seed(1);
   nn::MultiheadAttention attention = attention_with_biases(6, 3);
   const Tensor x = randn({1, 5, 6}, kDouble);
-  const Values all = plain_attention(x.to_vector<double>(), attention, false);
-  const Values causal = plain_attention(x.to_vector<double>(), attention, true);
-  CHECK(largest_difference(attention(x), tensor(all, {1, 5, 6})) < 1e-12);
-  CHECK(largest_difference(attention(x, AttentionMask::causal()), tensor(causal, {1, 5, 6})) <
-        1e-12);
+  AttentionProblem triangle;
+  triangle.sees = [](const MaskIndex& at) { return at.key <= at.query; };
+  const Tensor all = plain_module(x, attention), causal = plain_module(x, attention, triangle);
+  CHECK(largest_difference(attention(x), all) < 1e-12);
+  CHECK(largest_difference(attention(x, AttentionMask::causal()), causal) < 1e-12);
   // Separate queries, keys and values go through thirds of the same projection.
   const Tensor copy = x.clone();
-  CHECK(largest_difference(attention(x, copy, copy), tensor(all, {1, 5, 6})) < 1e-12);
+  CHECK(largest_difference(attention(x, copy, copy), all) < 1e-12);
   const Tensor last = attention(x.narrow(1, 3, 2), x, x, AttentionMask::causal());
-  CHECK(largest_difference(last, tensor(causal, {1, 5, 6}).narrow(1, 3, 2)) < 1e-12);
+  CHECK(largest_difference(last, causal.narrow(1, 3, 2)) < 1e-12);
 }
 
 TEST_CASE("packed heads are views with a gradient of their own") {

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <functional>
-#include <string>
 #include <vector>
 
 #include <sash/ops/attention/attention.h>
@@ -9,50 +8,31 @@
 #include "random_numbers.h"
 #include "reference.h"
 
-/// Attention over masks in plain float64 loops, and masks by their definitions.
+/// Attention over masks in plain float64 loops.
 namespace sash::testing {
 
 /// Whether a query sees a key.
 using Sees = std::function<bool(const MaskIndex&)>;
 
-/// A mask, and apart from it, what it should show.
-struct NamedMask {
-  std::string name;
-  AttentionMask mask;
-  Sees sees;
-};
-
-/// A way to make masks with random parameters that fit `shape`; tensors go to `device`.
-struct MaskKind {
-  std::string name;
-  std::function<NamedMask(RandomNumbers& random, const MaskShape& shape, Device device)> make;
-  bool square = false;  ///< needs S_q = S_k
-};
-
-/// One entry for each named part of `AttentionMask`.
-const std::vector<MaskKind>& mask_kinds();
-/// Whether they also draw windows without an end and the largest numbers; not so at first.
-void draw_extremes(bool draw);
-NamedMask both(const NamedMask& a, const NamedMask& b);
-NamedMask either(const NamedMask& a, const NamedMask& b);
-
-/// Everything that goes into a call; bias [H, S_q, S_k] and relative_bias [H, 2 R + 1] may be
-/// empty.
+/// Everything that goes into a call: q [B, H, S_q, D], k [B, H_kv, S_k, D], v [B, H_kv, S_k, D_v].
+/// What has no elements is left out.
 struct AttentionProblem {
-  Array q{{}}, k{{}}, v{{}};
-  Sees sees;
+  Array q{{0}}, k{{0}}, v{{0}};
+  Sees sees = [](const MaskIndex&) { return true; };
   double scale = 1, softcap = 0, dropout = 0;
-  uint64_t seed = 0;  ///< of the dropout mask, whose stream starts at 0
-  Array bias{{0}}, relative_bias{{0}};
-  std::vector<double> slopes{};
-  Array g{{}}, g_lse{{}};  ///< cotangents
+  uint64_t seed = 0;                    ///< of the dropout mask, whose stream starts at 0
+  Array bias{{0}}, relative_bias{{0}};  ///< [H, S_q, S_k] and [H, 2 R + 1]
+  std::vector<double> slopes{};         ///< of ALiBi, one a head
+  Array g{{0}}, g_lse{{0}};             ///< cotangents; without `g` there are no gradients
+  /// out and lse of a forward pass over more keys, of whose gradients `k` and `v` get their part.
+  Array saved_out{{0}}, saved_lse{{0}};
   /// What each step's result goes through: rounding makes it the formula in a half type.
   std::function<double(double)> round = [](double x) { return x; };
 };
 
 struct AttentionAnswer {
-  Array out{{}}, lse{{}};
-  Array dq{{}}, dk{{}}, dv{{}}, dbias{{0}}, drelative{{0}};
+  Array out{{0}}, lse{{0}};
+  Array dq{{0}}, dk{{0}}, dv{{0}}, dbias{{0}}, drelative{{0}};
 };
 
 AttentionAnswer solve(const AttentionProblem& problem);

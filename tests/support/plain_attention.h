@@ -3,15 +3,17 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <functional>
 #include <string>
 #include <vector>
 
 #include <doctest/doctest.h>
 
-#include <sash/nn/module.h>
+#include <sash/nn/attention/multihead_attention.h>
+#include <sash/tensor/factories.h>
 
-/// Attention of one sequence in plain loops over float64, to compare modules with, and how.
+#include "attention_reference.h"
+
+/// Attention modules over one sequence, in plain loops over float64, and how to compare with them.
 namespace sash::testing {
 
 using Values = std::vector<double>;
@@ -29,45 +31,50 @@ inline Values plain_linear(const Values& x, const Values& w, const Values& b) {
   return y;
 }
 
-/// What attention of S queries to S keys depends on besides them.
-struct PlainRules {
-  size_t heads = 1, kv_heads = 1, head_dim = 1;
-  std::function<bool(size_t h, size_t i, size_t j)> visible = [](size_t, size_t, size_t) {
-    return true;
-  };
-  /// What becomes of scale q . k.
-  std::function<double(double score, size_t h, size_t i, size_t j)> changed =
-      [](double score, size_t, size_t, size_t) { return score; };
-};
+/// The same by rows [first, first + count) of w and b.
+inline Values plain_linear(const Values& x, const Tensor& w, const Tensor& b, int64_t first,
+                           int64_t count) {
+  return plain_linear(x, w.narrow(0, first, count).to_vector<double>(),
+                      b.narrow(0, first, count).to_vector<double>());
+}
+inline Values plain_linear(const Values& x, const nn::Linear& linear) {
+  return plain_linear(x, linear.weight, linear.bias, 0, linear.weight.size(0));
+}
 
-/// The heads' results side by side, for q [S, heads D] and k, v [S, kv_heads D]. A row that sees
-/// nothing is zero.
+/// Rows [S, H D] as heads [1, H, S, D].
+inline Array split_rows(const Values& x, int64_t heads, int64_t head_dim) {
+  const auto rows = static_cast<int64_t>(x.size()) / (heads * head_dim);
+  return generate({1, heads, rows, head_dim}, [&](const Index& at) {
+    return x[static_cast<size_t>((at[2] * heads + at[1]) * head_dim + at[3])];
+  });
+}
+
+/// The heads' results side by side, for q [S, H D] and k, v [S, H_kv D] of a module; `problem` says
+/// what they see and what is added to the scores.
 inline Values plain_heads(const Values& q, const Values& k, const Values& v,
-                          const PlainRules& rules) {
-  const size_t d = rules.head_dim, wide = rules.heads * d, narrow = rules.kv_heads * d;
-  const size_t s = q.size() / wide;
-  Values out(q.size(), 0.0);
-  for (size_t h = 0; h < rules.heads; ++h) {
-    const size_t group = h * rules.kv_heads / rules.heads;
-    for (size_t i = 0; i < s; ++i) {
-      Values p(s, 0.0);
-      double total = 0;
-      for (size_t j = 0; j < s; ++j) {
-        if (!rules.visible(h, i, j)) continue;
-        double score = 0;
-        for (size_t n = 0; n < d; ++n) {
-          score += q[i * wide + h * d + n] * k[j * narrow + group * d + n];
-        }
-        total += p[j] = std::exp(rules.changed(score / std::sqrt(double(d)), h, i, j));
-      }
-      for (size_t j = 0; total > 0 && j < s; ++j) {
-        for (size_t n = 0; n < d; ++n) {
-          out[i * wide + h * d + n] += p[j] / total * v[j * narrow + group * d + n];
-        }
-      }
-    }
-  }
-  return out;
+                          const nn::MultiheadAttention& m, AttentionProblem problem = {}) {
+  problem.q = split_rows(q, m.heads(), m.head_dim());
+  problem.k = split_rows(k, m.kv_heads(), m.head_dim());
+  problem.v = split_rows(v, m.kv_heads(), m.head_dim());
+  problem.scale = 1 / std::sqrt(static_cast<double>(m.head_dim()));
+  return transpose(solve(problem).out, 1, 2).values;
+}
+
+/// The heads' results for self-attention of x [S, dim] by the module's packed projection.
+inline Values plain_rows(const Values& x, const nn::MultiheadAttention& m,
+                         const AttentionProblem& problem) {
+  const int64_t narrow = m.kv_heads() * m.head_dim();
+  const auto part = [&](int64_t first, int64_t count) {
+    return plain_linear(x, m.in_proj_weight, m.in_proj_bias, first, count);
+  };
+  return plain_heads(part(0, m.dim()), part(m.dim(), narrow), part(m.dim() + narrow, narrow), m,
+                     problem);
+}
+
+/// Self-attention of x [1, S, dim] by the whole module.
+inline Tensor plain_module(const Tensor& x, const nn::MultiheadAttention& m,
+                           const AttentionProblem& problem = {}) {
+  return tensor(plain_linear(plain_rows(x.to_vector<double>(), m, problem), m.out_proj), x.shape());
 }
 
 /// The names of a module's parameters and buffers, in their order.
