@@ -31,7 +31,7 @@ Tensor cube(const Tensor& x, int64_t wrong, double factor) {
 
 }  // namespace
 
-TEST_CASE("gradcheck passes what is right and says where a gradient is wrong") {
+TEST_CASE("gradcheck passes right gradients and says where one is wrong") {
   const Tensor x = variable({0.5, -1, 2, 1.5, -0.7, 0.9}, {2, 3});
   const GradcheckReport good = gradcheck([](const Tensors& t) { return cube(t[0], -1, 1); }, {x});
   CHECK(good);
@@ -53,7 +53,7 @@ TEST_CASE("gradcheck passes what is right and says where a gradient is wrong") {
   CHECK_FALSE(gradcheck(wrong, {x}, {.fast = true}));
 }
 
-TEST_CASE("gradgradcheck sees a wrong second derivative behind a right first one") {
+TEST_CASE("gradgradcheck finds a wrong second derivative of a right first one") {
   const Tensor x = variable({0.5, -1, 2}, {3});
   const auto cut = [](const Tensors& t) {
     return record("cut", {t[0]}, (t[0] * t[0] * t[0]).detach(),
@@ -69,7 +69,7 @@ TEST_CASE("gradgradcheck sees a wrong second derivative behind a right first one
   CHECK(gradgradcheck([](const Tensors& t) { return cube(t[0], -1, 1); }, {x}));
 }
 
-TEST_CASE("gradcheck sees a cut, irreproducible or spontaneous gradient") {
+TEST_CASE("gradcheck finds missing, irreproducible and unexpected gradients") {
   const Tensor x = variable({0.5, -1}, {2});
   CHECK_FALSE(gradcheck([](const Tensors& t) { return t[0].detach() * t[0]; }, {x}));
   CHECK_FALSE(gradcheck([](const Tensors& t) { return t[0].detach() * 2.0; }, {x}));
@@ -106,7 +106,7 @@ TEST_CASE("gradcheck takes any strides, several results, and inputs without grad
   CHECK(base.to_vector<double>() == std::vector<double>{1, 2, 3, 4, 5, 6, 7, 8});
 }
 
-TEST_CASE("gradcheck refuses what it cannot check") {
+TEST_CASE("wrong calls: gradcheck") {
   const auto twice = [](const Tensors& t) { return t[0] * 2.0; };
   const Tensor narrow = tensor<float>({1, 2}, {.requires_grad = true});
   CHECK_THROWS_WITH_AS(gradcheck(twice, {narrow}),

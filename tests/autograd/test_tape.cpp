@@ -23,7 +23,7 @@ Tensor constant(const Values& values) { return tensor(values, {int64_t(values.si
 Tensor variable(const Values& values) { return constant(values).requires_grad_(); }
 Values values(const Tensor& x) { return x.to_vector<double>(); }
 
-// Doubles, and asks for more in its own backward pass.
+// Doubles, and runs a backward pass inside its own.
 Tensor nested(const Tensor& x) {
   return record("nested", {x}, (x * 2.0).detach(), [x = save(x)](Backward& pass, const Tensor& g) {
     const EnableGradGuard recording;
@@ -46,7 +46,7 @@ TEST_CASE("gradients accumulate over paths and passes") {
   CHECK_FALSE(x.grad().defined());
 }
 
-TEST_CASE("what a pass accumulates is the leaf's own memory") {
+TEST_CASE("a leaf's gradient shares no memory with the cotangent") {
   const Tensor x = variable({1, 2}), g = constant({3, 4});
   (x + 0.0).backward(g);
   (x + 0.0).backward(g);
@@ -65,7 +65,7 @@ TEST_CASE("a second backward pass needs retain_graph") {
   CHECK(values(x.grad()) == Values{4});
 }
 
-TEST_CASE("backward checks what it is given") {
+TEST_CASE("wrong calls: backward") {
   const Tensor x = variable({1, 2});
   CHECK_THROWS_WITH_AS((x * 2.0).backward(),
                        "backward: expected a one-element tensor, or a gradient for it, got shape "
@@ -162,7 +162,7 @@ TEST_CASE("an overwritten saved tensor is found") {
                        AutogradError);
 }
 
-TEST_CASE("writes through views and detached aliases count") {
+TEST_CASE("writes through views and detached aliases raise the version") {
   const Tensor x = variable({1, 2});
   for (const bool through_view : {true, false}) {
     const Tensor y = x * 1.0, z = y * y;
@@ -194,7 +194,7 @@ TEST_CASE("rules of in-place writes") {
   CHECK(x.is_leaf());
 
   Tensor buffer = constant({0, 0});
-  // A plain tensor that takes a variable becomes part of the graph.
+  // A tensor without grad becomes part of the graph when a variable is written to it.
   buffer.copy_(x);
   CHECK(buffer.requires_grad());
   buffer.mul_(3);
@@ -295,7 +295,7 @@ TEST_CASE("anomaly mode names the op that made the first NaN") {
                        AutogradError);
 }
 
-TEST_CASE("an input that the backward does not need is not kept alive") {
+TEST_CASE("an input that backward does not need is not kept alive") {
   const Tensor x = variable({1});
   const int64_t before = memory_stats(kCPU).current;
   const Tensor y = [&] {

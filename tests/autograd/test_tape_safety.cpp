@@ -1,4 +1,4 @@
-// No gradient goes to the wrong place, and none is lost without a word.
+// Gradients reach the right tensors; where they cannot, an error says so.
 #include <doctest/doctest.h>
 
 #include <string>
@@ -48,9 +48,9 @@ void check_second_derivatives(const std::function<Tensor(const std::vector<Tenso
 
 }  // namespace
 
-// ---- kept gradients and hooks -------------------------------------------------------------------
+// ---- retained gradients and hooks ---------------------------------------------------------------
 
-TEST_CASE("a kept gradient follows its tensor through in-place writes, and goes with it") {
+TEST_CASE("a retained gradient follows its tensor through in-place writes and is freed with it") {
   const Tensor x = variable({1, 2});
   Tensor y = x * 3.0;
   y.retain_grad();
@@ -60,7 +60,7 @@ TEST_CASE("a kept gradient follows its tensor through in-place writes, and goes 
   CHECK(values(y.grad()) == Values{7, 7});
   CHECK(values(x.grad()) == Values{105, 105});
 
-  // Whoever takes the memory of a tensor that is gone gets no gradient.
+  // A new tensor in the memory of a destroyed one gets no gradient.
   y = Tensor();
   std::vector<Tensor> others;
   for (int i = 0; i < 50; ++i) others.push_back(zeros({2}));
@@ -68,7 +68,7 @@ TEST_CASE("a kept gradient follows its tensor through in-place writes, and goes 
   for (const Tensor& other : others) CHECK_FALSE(other.grad().defined());
 }
 
-TEST_CASE("a kept gradient is summed over passes, taken after hooks, and left alone by grad()") {
+TEST_CASE("a retained gradient is summed over passes, taken after hooks, and unchanged by grad()") {
   const Tensor x = variable({2});
   Tensor y = x * 3.0;
   y.retain_grad();
@@ -81,7 +81,7 @@ TEST_CASE("a kept gradient is summed over passes, taken after hooks, and left al
   CHECK(values(y.grad()) == Values{80});
 }
 
-TEST_CASE("a tensor whose gradient is kept may go on another thread while passes run") {
+TEST_CASE("a tensor with retain_grad may be destroyed on another thread during backward passes") {
   const Tensor x = variable({2});
   for (int i = 0; i < 200; ++i) {
     Tensor y = x * 3.0;
@@ -157,7 +157,7 @@ TEST_CASE("hooks of a fused op's inputs run once in a recorded pass") {
 
 // ---- memory and graphs --------------------------------------------------------------------------
 
-TEST_CASE("an in-place write with an operand that saved the tensor makes no cycle") {
+TEST_CASE("an in-place write with an operand that saved the tensor makes no reference cycle") {
   const Tensor w = variable({0.5, 0.5});
   const auto work = [&](bool through_view) {
     Tensor x = ones({2}, {.dtype = DType::float64});
@@ -178,7 +178,7 @@ TEST_CASE("an in-place write with an operand that saved the tensor makes no cycl
       [&] { work(false).sum().backward(); });
 }
 
-TEST_CASE("a variable that became a constant takes no history of ops that name it as a leaf") {
+TEST_CASE("a leaf that recorded ops use cannot be written in a graph once it needs no gradient") {
   Tensor x = variable({1, 2});
   const Tensor h = x * 3.0;
   x.requires_grad_(false);
@@ -189,7 +189,7 @@ TEST_CASE("a variable that became a constant takes no history of ops that name i
       [&] { x.add_(h); });
 }
 
-TEST_CASE("a failed pass leaves nothing behind") {
+TEST_CASE("a failed backward pass leaves no memory and no gradients behind") {
   const Tensor x = variable({2});
   const int64_t before = memory_stats(kCPU).current;
   for (int i = 0; i < 20; ++i) {
@@ -206,16 +206,16 @@ TEST_CASE("a failed pass leaves nothing behind") {
   CHECK(values(x.grad()) == Values{4});
 }
 
-TEST_CASE("a gradient that was set from an expanded tensor is added to, not over itself") {
+TEST_CASE("a gradient set from an expanded tensor can be accumulated into") {
   Tensor x = variable({1, 2, 3});
   x.set_grad(constant({1}).expand({3}));
   (x * x).backward(constant({1, 1, 1}));
   CHECK(values(x.grad()) == Values{3, 5, 7});
 }
 
-// ---- passes that are asked for the wrong thing --------------------------------------------------
+// ---- wrong calls of backward and record ---------------------------------------------------------
 
-TEST_CASE("a second pass blames the op that saved something") {
+TEST_CASE("a second backward pass names the op whose saved tensors were freed") {
   const Tensor x = variable({1, 2});
   const Tensor y = (exp(x) * 2.0).sum();
   y.backward();
@@ -229,7 +229,7 @@ TEST_CASE("a second pass blames the op that saved something") {
   CHECK(values(x.grad()) == Values{4, 4});
 }
 
-TEST_CASE("a custom op gives as many gradients as it has inputs") {
+TEST_CASE("a custom op must return one gradient per input") {
   const Tensor x = variable({1, 2});
   const auto op = [&](size_t count) {
     return record("custom", {x}, (x * 2.0).detach(), [count](Backward&, const Tensor& g) {
@@ -255,7 +255,7 @@ TEST_CASE("a custom op gives as many gradients as it has inputs") {
   CHECK_FALSE(x.grad().defined());
 }
 
-TEST_CASE("an output that has a history, or is an input, is not recorded over") {
+TEST_CASE("record() refuses an output that has a history or is an input") {
   const Tensor x = variable({1, 2}), plain = constant({1, 2});
   const auto backward = [](Backward&, const Tensor& g) { return Gradients{g}; };
   const std::string message =
@@ -269,7 +269,7 @@ TEST_CASE("an output that has a history, or is an input, is not recorded over") 
 
 // ---- recomputation and composites ---------------------------------------------------------------
 
-TEST_CASE("grad() through a checkpoint finds what the function captures, and writes nothing") {
+TEST_CASE("grad() through a checkpoint reaches captured tensors and accumulates nothing") {
   const Tensor x = random_variable({2, 3}, 1), w = random_variable({3, 3}, 2),
                b = random_variable({3}, 3), unused = variable({1});
   const Tensor h = b * b;  // captured with its history
@@ -297,7 +297,7 @@ TEST_CASE("grad() through a checkpoint finds what the function captures, and wri
   same(x.grad(), expected[3]);
 }
 
-TEST_CASE("a checkpoint without an input that requires grad is recorded for what it captures") {
+TEST_CASE("a checkpoint is recorded if only captured tensors require grad") {
   const Tensor w = variable({3});
   int runs = 0;
   const auto square = [&](const Tensor& a) {
@@ -313,7 +313,7 @@ TEST_CASE("a checkpoint without an input that requires grad is recorded for what
   CHECK_FALSE(checkpoint(square, constant({2})).requires_grad());
 }
 
-TEST_CASE("hooks of what a checkpoint captures see the total gradient, once") {
+TEST_CASE("hooks of tensors that a checkpoint captures see the total gradient, once") {
   Tensor w = variable({3});
   Tensor h = w * 1.0;
   int calls = 0;
@@ -354,7 +354,7 @@ TEST_CASE("a checkpoint whose second run would differ is an error") {
   CHECK_FALSE(other.grad().defined());
 }
 
-TEST_CASE("a checkpoint gives its results no part in what it was given") {
+TEST_CASE("results of a checkpoint share no memory with its inputs and captured tensors") {
   const Tensor x = variable({1, 2}), w = variable({3, 4}), plain = constant({5, 6});
   const std::vector<Tensor> y = checkpoint(
       [&](const std::vector<Tensor>& in) {

@@ -84,7 +84,7 @@ TEST_CASE("evaluating without NoGradGuard does not grow memory") {
   check_same(before, Usage());
 }
 
-TEST_CASE("training steps ask the system for nothing") {
+TEST_CASE("training steps allocate nothing from the system") {
   const Model model;
   const Tensor x = randn({3, 8}), target = randn({3, 4});
   const auto step = [&] {
@@ -105,7 +105,7 @@ TEST_CASE("training steps ask the system for nothing") {
   CHECK(step().item<float>() < first);
 }
 
-TEST_CASE("second derivatives and dropped graphs give everything back") {
+TEST_CASE("second derivatives and dropped graphs free all memory") {
   const Tensor x = randn({5, 3}, {.requires_grad = true});
   const auto work = [&] {
     const Tensor y = tanh(x) * x;

@@ -49,7 +49,7 @@ void check_gradients(const Program& program, bool fast = false) {
 
 }  // namespace
 
-TEST_CASE("a view that is older than a write to its base has the base's new history") {
+TEST_CASE("a view older than a write to its base takes the base's new history") {
   check_gradients([](const Tensor& x, const Tensor& w) {
     Tensor y = x * 1.0;
     const Tensor row = y[1], flat = y.view({12}), turned = y.mT();
@@ -75,7 +75,7 @@ TEST_CASE("a view that is older than a write to its base has the base's new hist
   });
 }
 
-TEST_CASE("the value of an older view is used twice in a product's gradient") {
+TEST_CASE("a product with a view older than a write to its base: gradients of both factors") {
   const Tensor w = tensor<double>({1, 1}, {.requires_grad = true});
   Tensor x = zeros({2}, kDoubles);
   const Tensor v = x.view({2});
@@ -84,7 +84,7 @@ TEST_CASE("the value of an older view is used twice in a product's gradient") {
   CHECK(values(w.grad()) == Values{2, 2});
 }
 
-TEST_CASE("a write through a view reaches its base's history") {
+TEST_CASE("a write through a view is recorded on its base") {
   check_gradients([](const Tensor& x, const Tensor& w) {
     Tensor y = x * x;
     y[0].mul_(3);
@@ -108,7 +108,7 @@ TEST_CASE("a write through a view reaches its base's history") {
   });
 }
 
-TEST_CASE("a write through a view reaches older views, and the view itself goes on") {
+TEST_CASE("a write through a view reaches older views; the view can be written again") {
   check_gradients([](const Tensor& x, const Tensor& w) {
     Tensor y = x * x;
     Tensor row = y[0];
@@ -122,14 +122,14 @@ TEST_CASE("a write through a view reaches older views, and the view itself goes 
   });
 }
 
-TEST_CASE("a plain buffer that is filled through views joins the graph") {
+TEST_CASE("a buffer without grad that is filled through views is recorded") {
   check_gradients([](const Tensor& x, const Tensor& w) {
     const Tensor buffer = zeros({4, 4}, kDoubles);
     for (int64_t i = 0; i < 3; ++i) buffer[i].copy_(x[i] * w);
     CHECK(buffer.requires_grad() == grad_enabled());
     return buffer * buffer;
   });
-  // Its memory is laid out the other way round.
+  // A buffer in column-major order.
   check_gradients([](const Tensor& x, const Tensor& w) {
     Tensor turned = zeros({4, 3}, kDoubles).mT().detach();
     turned[1].copy_(w);
@@ -139,7 +139,7 @@ TEST_CASE("a plain buffer that is filled through views joins the graph") {
   });
 }
 
-TEST_CASE("a view whose base nobody else sees is written alone") {
+TEST_CASE("a write to a view whose base nobody else holds is recorded on the view") {
   check_gradients([](const Tensor& x, const Tensor& w) {
     Tensor y = (x * x).mT().reshape({12});
     y.slice(0, 0, 4).mul_(w);
@@ -193,7 +193,7 @@ TEST_CASE("random programs of views and in-place writes") {
   }
 }
 
-TEST_CASE("stale views as roots and inputs of passes") {
+TEST_CASE("views older than a write to their base, as roots and inputs of backward passes") {
   const Tensor x = tensor<double>({1, 2}, {.requires_grad = true});
   Tensor y = x * 2.0;
   const Tensor v = y[0];
@@ -208,7 +208,7 @@ TEST_CASE("stale views as roots and inputs of passes") {
   CHECK(values(grad({older * 5.0}, {older})[0]) == Values{5});
 }
 
-TEST_CASE("kept gradients and hooks of views that were written") {
+TEST_CASE("retained gradients and hooks of views that were written") {
   const Tensor x = tensor<double>({1, 2}, {.requires_grad = true});
   Tensor y = x * 1.0;
   Tensor v = y[0];
@@ -247,7 +247,7 @@ TEST_CASE("views that cannot be written in a graph") {
       "with others; clone the expanded tensor first",
       [&] { wide.slice(0, 0, 1).slice(1, 0, 1).add_(x[1]); });
 
-  // What was written while nothing was recorded is no part of the history.
+  // Writes under NoGradGuard are no part of the history.
   Tensor v = y[0];
   {
     const NoGradGuard no_grad;

@@ -17,7 +17,7 @@ using namespace sash::testing;
 
 using Floats = std::vector<float>;
 
-TEST_CASE("writes: assigning to a view writes them, to a variable makes it another name") {
+TEST_CASE("writes: assigning to a temporary view writes elements, to a named tensor rebinds it") {
   Tensor x = zeros({3, 2});
   const Tensor y = tensor({1., 2.});
   x[0] = y;
@@ -88,7 +88,7 @@ TEST_CASE("writes: gradients follow what is assigned to a view") {
   CHECK(row.grad().to_vector<float>() == Floats{1, 10});
 }
 
-TEST_CASE("writes: writing through data is noticed, reading is none") {
+TEST_CASE("writes: data<T>() counts as a write, data<const T>() does not") {
   const Tensor w = tensor({2., 3.}, {.requires_grad = true});
   const Tensor x = ones({2});
   {
@@ -109,7 +109,7 @@ TEST_CASE("writes: writing through data is noticed, reading is none") {
   last.backward();
 }
 
-TEST_CASE("writes: a compiled mask notices what data wrote") {
+TEST_CASE("writes: a mask whose tensor data<T>() wrote is compiled again") {
   const Tensor lengths = tensor<int32_t>({70, 3});
   const AttentionMask mask = AttentionMask::window(20, 5) & AttentionMask::key_lengths(lengths);
   const Tensor dense = ones({70, 70}, {.dtype = DType::boolean});

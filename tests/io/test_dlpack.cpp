@@ -15,7 +15,7 @@ static_assert(sizeof(DLManagedTensorVersioned) == 80 &&
 
 namespace {
 
-/// A tensor as another library would lend it; counts its deletions.
+/// A tensor as another library would export it; counts calls of its deleter.
 template <class Managed>
 struct Lender {
   std::vector<float> values{0, 1, 2, 3, 4, 5, 6, 7};
@@ -37,8 +37,8 @@ using Versioned = Lender<DLManagedTensorVersioned>;
 
 }  // namespace
 
-TEST_CASE_TEMPLATE("dlpack: a borrowed tensor shares memory until its last user goes", Managed,
-                   DLManagedTensor, DLManagedTensorVersioned) {
+TEST_CASE_TEMPLATE("dlpack: an imported tensor shares memory until its last user is destroyed",
+                   Managed, DLManagedTensor, DLManagedTensorVersioned) {
   Lender<Managed> lender;
   {
     const Tensor x = from_dlpack(&lender.managed);
@@ -65,7 +65,7 @@ TEST_CASE("dlpack: strides count elements, byte_offset counts bytes") {
   CHECK(x.to_vector<float>() == std::vector<float>{2, 5, 3, 6, 4, 7});
 }
 
-TEST_CASE("dlpack: no strides means row-major, no deleter means nothing to do") {
+TEST_CASE("dlpack: null strides mean row-major, a null deleter is not called") {
   Versioned lender;
   lender.managed.dl_tensor.strides = nullptr;
   lender.managed.deleter = nullptr;
@@ -86,7 +86,7 @@ TEST_CASE("dlpack: scalars and empty tensors") {
   CHECK(nothing.deleted == 1);
 }
 
-TEST_CASE("dlpack: a read-only tensor is copied and given back") {
+TEST_CASE("dlpack: a read-only tensor is copied and deleted") {
   Versioned lender;
   lender.managed.flags = kFlagReadOnly;
   const Tensor x = from_dlpack(&lender.managed);
@@ -95,7 +95,7 @@ TEST_CASE("dlpack: a read-only tensor is copied and given back") {
   CHECK(x.to_vector<float>() == std::vector<float>{0, 1, 2, 3, 4, 5});
 }
 
-TEST_CASE("dlpack: what cannot be taken stays the lender's") {
+TEST_CASE("dlpack: a refused tensor is not deleted") {
   Versioned lender;
   DLManagedTensorVersioned good = lender.managed;
   const auto refuses = [&]<class E>(const E*, auto change, const char* message) {
@@ -165,7 +165,7 @@ TEST_CASE("dlpack: what cannot be taken stays the lender's") {
                        "from_dlpack: expected a managed tensor, got a null pointer", ValueError);
 }
 
-TEST_CASE("dlpack: a lent tensor keeps its memory until the receiver gives it back") {
+TEST_CASE("dlpack: an exported tensor keeps its memory until the receiver deletes it") {
   Tensor x = tensor(std::vector<double>{1, 2, 3, 4, 5, 6}, {2, 3});
   const double* const memory = x.data<const double>();
   DLManagedTensorVersioned* managed = to_dlpack(x.transpose(0, 1)[1]);
@@ -184,7 +184,7 @@ TEST_CASE("dlpack: a lent tensor keeps its memory until the receiver gives it ba
   managed->deleter(managed);
 }
 
-TEST_CASE("dlpack: every dtype, there and back") {
+TEST_CASE("dlpack: round trip of every dtype") {
   constexpr std::pair<int, int> expected[kDTypeCount] = {{2, 32}, {2, 64}, {2, 16}, {4, 16},
                                                          {0, 32}, {0, 64}, {1, 8},  {6, 8}};
   for (int d = 0; d < kDTypeCount; ++d) {

@@ -7,7 +7,7 @@
 
 using namespace sash;
 
-TEST_CASE("print: numbers keep their columns") {
+TEST_CASE("print: numbers are aligned in columns") {
   CHECK(to_string(tensor(std::vector<float>{1.5F, -2, 30, 0}, {2, 2})) ==
         "[[ 1.5000, -2.0000],\n"
         " [30.0000,  0.0000]] float32 [2, 2] cpu");
@@ -21,7 +21,7 @@ TEST_CASE("print: numbers keep their columns") {
   CHECK(to_string(tensor(std::vector<bool>{true, false}, {2})) == "[ true, false] bool [2] cpu");
 }
 
-TEST_CASE("print: an exponent where four decimals would hide the digits") {
+TEST_CASE("print: exponents where four decimals would lose digits") {
   CHECK(to_string(tensor<double>({1e-5, 1})) == "[1.0000e-05, 1.0000e+00] float64 [2] cpu");
   CHECK(to_string(tensor<double>({0.5, 501})) == "[5.0000e-01, 5.0100e+02] float64 [2] cpu");
   CHECK(to_string(tensor<double>({0.5, 499})) == "[  0.5000, 499.0000] float64 [2] cpu");
@@ -51,7 +51,7 @@ TEST_CASE("print: every rank") {
         "  [7, 8]]] int32 [2, 2, 2] cpu");
 }
 
-TEST_CASE("print: long rows are wrapped, big tensors are abridged") {
+TEST_CASE("print: long rows are wrapped, large tensors abridged") {
   std::vector<int64_t> row(26);
   for (size_t i = 0; i < row.size(); ++i) row[i] = static_cast<int64_t>(i) + 100;
   CHECK(to_string(tensor(row, {26})) ==
@@ -79,7 +79,7 @@ TEST_CASE("print: views are read through their strides") {
         " [3, 6]] int32 [3, 2] cpu");
 }
 
-TEST_CASE("print: the place in the graph") {
+TEST_CASE("print: grad_fn and requires_grad") {
   Tensor x = tensor<float>({1, 2});
   x.requires_grad_();
   std::ostringstream out;

@@ -1,4 +1,4 @@
-// A file is replaced whole, where it is and as it was.
+// Replacing a file keeps its permissions and symbolic links.
 
 #include <filesystem>
 #include <fstream>

@@ -128,7 +128,7 @@ TEST_CASE("safetensors: the bytes of a file, widest elements first, then by name
         prefix(header.size() + padding.size()) + header + padding + data);
 }
 
-TEST_CASE("safetensors: what is unusual but valid") {
+TEST_CASE("safetensors: unusual but valid files") {
   const TemporaryFolder folder;
   const auto load = [&](const std::string& bytes) {
     write_bytes(folder.file("x"), bytes);
@@ -151,7 +151,7 @@ TEST_CASE("safetensors: what is unusual but valid") {
   CHECK(read_bytes(folder.file("empty")) == file_of("{}      "));
 }
 
-TEST_CASE("safetensors: malformed files are refused, each with its reason") {
+TEST_CASE("safetensors: errors about malformed files give the reason") {
   const TemporaryFolder folder;
   const auto refuses = [&](const std::string& bytes, const std::string& message) {
     CAPTURE(message);
@@ -243,7 +243,7 @@ TEST_CASE("safetensors: broken JSON and broken UTF-8 are refused") {
   CHECK_THROWS_AS(load_safetensors(folder.file("x")), FormatError);
 }
 
-TEST_CASE("safetensors: no damage to a file goes further than a typed error") {
+TEST_CASE("safetensors: a damaged file is read or gives a typed error") {
   const TemporaryFolder folder;
   const std::string path = folder.file("x");
   save_safetensors(
@@ -272,7 +272,7 @@ TEST_CASE("safetensors: no damage to a file goes further than a typed error") {
   CHECK(refused > 500);
 }
 
-TEST_CASE("safetensors: valid files beyond what sash has") {
+TEST_CASE("safetensors: valid files with dtypes or ranks that sash lacks") {
   const TemporaryFolder folder;
   for (const std::string dtype : {"I8", "I16", "U16", "U32", "U64"}) {
     write_bytes(folder.file("x"), file_of("{" + entry("x", dtype, "[0]", "[0,0]") + "}"));
@@ -301,7 +301,7 @@ TEST_CASE("safetensors: files that cannot be opened or read") {
       ("load_safetensors: cannot read '" + folder.file("") + "': Is a directory").c_str(), IoError);
 }
 
-TEST_CASE("safetensors: arguments that cannot be written leave the old file alone") {
+TEST_CASE("safetensors: wrong arguments leave the old file unchanged") {
   const TemporaryFolder folder;
   const std::string path = folder.file("x");
   write_bytes(path, "old");
@@ -322,7 +322,7 @@ TEST_CASE("safetensors: arguments that cannot be written leave the old file alon
   refuses({{"a", x}}, {{"k", "\xc3"}}, utf8);
 }
 
-TEST_CASE("safetensors: a write that fails half-way leaves the old file alone") {
+TEST_CASE("safetensors: a write that fails half-way leaves the old file unchanged") {
   const TemporaryFolder folder;
   const std::string path = folder.file("x");
   save_safetensors(path, {{"a", tensor<float>({1, 2})}});
@@ -348,7 +348,7 @@ TEST_CASE("safetensors: a write that fails half-way leaves the old file alone") 
   CHECK(folder.count() == 1);
 }
 
-TEST_CASE("safetensors: places that cannot be written") {
+TEST_CASE("safetensors: paths that cannot be written") {
   const TemporaryFolder folder;
   const StateDict dict{{"a", tensor<float>({1})}};
   CHECK_THROWS_WITH_AS(save_safetensors(folder.file("none/x"), dict),

@@ -1,4 +1,4 @@
-// Texts that nobody vouches for: errors about them are typed, and short.
+// Errors about untrusted text are typed and short.
 #include <doctest/doctest.h>
 
 #include <cstdint>
@@ -25,7 +25,7 @@ void write_safetensors(const std::string& path, const std::string& header) {
 
 }  // namespace
 
-TEST_CASE("quotations are short, whole and printable") {
+TEST_CASE("quoted text is short, printable and whole UTF-8") {
   CHECK(in_quotes("abc") == "'abc'");
   CHECK(in_quotes(std::string(60, 'x')) == "'" + std::string(60, 'x') + "'");
   CHECK(in_quotes(std::string(61, 'x')) == "'" + std::string(60, 'x') + "...'");
@@ -37,7 +37,7 @@ TEST_CASE("quotations are short, whole and printable") {
   CHECK(excerpt("\x80\x80\x80", 2) == "...");
 }
 
-TEST_CASE("long texts are refused with a short quotation") {
+TEST_CASE("errors quote the beginning of a long text") {
   const std::string text(100000, 'x'), cut = "'" + text.substr(0, 60) + "...'";
   expect_errors({
       {"DeviceError: Device::parse: expected 'auto', 'cpu', 'cuda' or 'cuda:<index>', got " + cut,
@@ -56,7 +56,7 @@ TEST_CASE("long texts are refused with a short quotation") {
   CHECK(error.ends_with(" and 980 more"));
 }
 
-TEST_CASE("safetensors headers may be deep or long, and errors about them are short") {
+TEST_CASE("errors about deep or long safetensors headers are short") {
   const TemporaryFolder folder;
   const std::string path = folder.file("x");
   const auto refuses = [&](const std::string& header, const std::string& expected) {

@@ -1,4 +1,4 @@
-// Errors say where they arose: in which module, file or mask.
+// Errors name the module, file or mask in which they arose.
 
 #include <fstream>
 #include <sstream>
@@ -58,7 +58,7 @@ const std::string kWrongLinear = "Linear: expected a last extent of 3, got [2, 5
 // It would break a row with braces in its call over four lines.
 // clang-format off
 
-TEST_CASE("errors in modules say their full name") {
+TEST_CASE("errors in modules give the module's full name") {
   Net net(2);
   const Tensor x = zeros({2, 5});
   net.bad_block = 1;
@@ -93,7 +93,7 @@ TEST_CASE("names of modules follow them into their parent") {
   });
 }
 
-TEST_CASE("errors in a transformer say the layer, whatever is called") {
+TEST_CASE("errors in a transformer name the layer, whichever module is called") {
   nn::CausalLM model({.vocab = 5, .context = 4, .dim = 4, .heads = 2, .layers = 2});
   expect_errors({
       {"IndexError: in token_embedding: embedding: expected indices in [0, 5), got 9 at [0]",
@@ -107,7 +107,7 @@ TEST_CASE("errors in a transformer say the layer, whatever is called") {
   });
 }
 
-TEST_CASE("errors of masks say which mask was given, abridged") {
+TEST_CASE("errors of masks show the mask, abridged") {
   const Tensor q = zeros({2, 2, 3, 4});
   const auto attend = [&](const AttentionMask& mask) {
     return [&q, mask] { attention(q, q, q, {.mask = mask}); };
@@ -133,12 +133,12 @@ TEST_CASE("errors of masks say which mask was given, abridged") {
   CHECK(error.size() < 232);
 }
 
-TEST_CASE("a file of another format is called by its name") {
+TEST_CASE("files of other formats are named in the error") {
   const TemporaryFolder folder;
   const std::string path = folder.file("x.pt");
   using namespace std::string_literals;
   const std::string zip = "PK\x03\x04"s + std::string(26, '\1');
-  const std::string gguf = "GGUF\3\0\0\0{\0\0\0"s;  // as if it were a header, but its length
+  const std::string gguf = "GGUF\3\0\0\0{\0\0\0"s;  // where a header's length would be
   const std::vector<std::pair<std::string, std::string>> cases{
       {zip + "archive/data.pkl", "a PyTorch zip archive; save it as safetensors"},
       {zip + "weight.npy", "a NumPy .npz archive; save it as safetensors"},

@@ -70,7 +70,7 @@ TEST_CASE("names of parameters, buffers and modules, in the order of registratio
   CHECK(order == Names{"Linear(4 -> 16, bias)", "Linear(16 -> 1, bias)", "MLP"});
 }
 
-TEST_CASE("names that a module refuses") {
+TEST_CASE("wrong calls: names of parameters, buffers and modules") {
   MLP mlp;
   const Tensor x = zeros({2});
   CHECK_THROWS_WITH_AS(mlp.register_parameter("", x),
@@ -101,7 +101,7 @@ TEST_CASE("tensors that cannot be parameters") {
   CHECK(mlp.register_parameter("a", ones({2})).requires_grad());
 }
 
-TEST_CASE("a module without a forward says which") {
+TEST_CASE("calling a module without forward names its class") {
   struct Empty : nn::Module {};
   Empty empty;
   CHECK_THROWS_WITH_AS(empty(zeros({1})), "Empty: it has no forward(const Tensor&)",
@@ -174,7 +174,7 @@ TEST_CASE("a state dictionary copies one module's elements into another") {
   CHECK(into.fc1.weight.to_vector<float>()[0] == 7);
 }
 
-TEST_CASE("a dictionary that does not fit changes nothing and lists everything") {
+TEST_CASE("a state dictionary that does not fit changes nothing; the error lists all differences") {
   MLP mlp;
   const StateDict before = mlp.state_dict();
   const std::vector<double> elements = mlp.fc1.weight.to_vector<double>();
@@ -200,7 +200,7 @@ TEST_CASE("a dictionary that does not fit changes nothing and lists everything")
                        ValueError);
 }
 
-TEST_CASE("printing shows the tree with its numbers of parameters") {
+TEST_CASE("printing shows the tree and the numbers of parameters") {
   nn::Sequential net(nn::Embedding(1000, 8), nn::LayerNorm(8), nn::Linear(8, 2), nn::GELU(),
                      nn::Dropout(0.1));
   std::ostringstream out;
@@ -237,7 +237,7 @@ TEST_CASE("Sequential and ModuleList") {
   CHECK_THROWS_WITH_AS(list[-1], "ModuleList: expected an index below 2, got -1", IndexError);
 }
 
-TEST_CASE("layers start as PyTorch's do") {
+TEST_CASE("layers are initialised as in PyTorch") {
   manual_seed(5);
   const nn::Linear linear(400, 100);
   double largest = 0, sum = 0;
@@ -257,7 +257,7 @@ TEST_CASE("layers start as PyTorch's do") {
   CHECK(norm.bias.to_vector<float>() == std::vector<float>{0, 0, 0});
 }
 
-TEST_CASE("initialisers have the moments they promise") {
+TEST_CASE("initialisers have the documented mean and variance") {
   manual_seed(6);
   const auto moments = [](const Tensor& x) {
     double mean = 0, square = 0;
@@ -297,7 +297,7 @@ TEST_CASE("initialisers have the moments they promise") {
                        "trunc_normal_: expected low < high, got 2 and 1", ValueError);
 }
 
-TEST_CASE("layers refuse what they cannot be") {
+TEST_CASE("wrong calls: constructors of layers") {
   CHECK_THROWS_WITH_AS(nn::Linear(0, 3), "Linear: expected a positive in_features, got 0",
                        ValueError);
   CHECK_THROWS_WITH_AS(nn::Embedding(3, -1), "Embedding: expected a positive dim, got -1",
@@ -313,7 +313,7 @@ TEST_CASE("layers refuse what they cannot be") {
                        ShapeError);
 }
 
-TEST_CASE("layers refuse what does not fit them") {
+TEST_CASE("wrong calls: inputs of layers") {
   nn::Linear linear(4, 2);
   CHECK_THROWS_WITH_AS(linear(zeros({3, 5})), "Linear: expected a last extent of 4, got [3, 5]",
                        ShapeError);

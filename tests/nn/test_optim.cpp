@@ -103,7 +103,7 @@ TEST_CASE("SGD follows its formula") {
   }
 }
 
-TEST_CASE("a step over many tensors gives each what it would get alone, for any threads") {
+TEST_CASE("a step over many tensors equals steps over each, for any number of threads") {
   manual_seed(3);
   const std::vector<Shape> shapes{{70000}, {0}, {1}, {127, 129}, {16384}, {16385}};
   std::vector<Tensor> together, threaded;
@@ -192,7 +192,7 @@ TEST_CASE("an optimizer follows a model that is cast") {
   CHECK(find(adamw.state_dict(), "state.0.exp_avg")->dtype() == DType::float64);
 }
 
-TEST_CASE("a step is a write that a stale graph notices") {
+TEST_CASE("a step counts as a write: an older graph's backward pass throws") {
   Tensor w = ones({2}, kDouble).requires_grad_();
   const Tensor loss = (w * w).sum();
   w.set_grad(ones({2}, kDouble));
@@ -200,7 +200,7 @@ TEST_CASE("a step is a write that a stale graph notices") {
   CHECK_THROWS_AS(loss.backward(), AutogradError);
 }
 
-TEST_CASE("optimizers refuse what they cannot train") {
+TEST_CASE("wrong calls: parameters and options of optimizers") {
   const Tensor p = parameter({4, 4});
   const auto adamw = [](std::vector<Tensor> parameters, optim::AdamWOptions options = {}) {
     optim::AdamW optimizer(std::move(parameters), options);
@@ -295,7 +295,7 @@ TEST_CASE("SGD takes momentum over with a saved state, as PyTorch does") {
   CHECK(q.to_vector<double>() == p.to_vector<double>());
 }
 
-TEST_CASE("a saved state with hyperparameters that cannot train is refused") {
+TEST_CASE("a saved state with invalid hyperparameters is refused") {
   Tensor p = ones({3}, kDouble).requires_grad_();
   const auto changed = [](const optim::Optimizer& optimizer, const std::string& key, double value) {
     StateDict dict = optimizer.state_dict();
@@ -349,7 +349,7 @@ TEST_CASE("clipping by norm") {
                        "clip_grad_norm_: expected a max_norm of at least 0, got -1", ValueError);
 }
 
-TEST_CASE("clipping meets NaN, limits and strided gradients") {
+TEST_CASE("clipping with NaN, extreme limits and strided gradients") {
   Tensor p = zeros({2, 3}).requires_grad_();
   p.set_grad(tensor<float>({1, -5, 3, 0.5F, 2, -0.25F}).view({3, 2}).mT());
   optim::clip_grad_value_({p}, 1);

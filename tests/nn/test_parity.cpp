@@ -20,7 +20,7 @@ using namespace sash;
 
 namespace {
 
-/// Where and in what to compute, and how far from PyTorch that may lead.
+/// Device and dtype of a comparison, and its tolerances.
 struct Setting {
   Device device;
   DType dtype;
@@ -139,7 +139,7 @@ void check_training(const Reference& reference, nn::Module& model,
   }
 }
 
-// The drift in float32 is that of ten steps of lr 1e-3, whichever way.
+// The drift in float32 is that of ten steps of lr 1e-3, all in one direction.
 constexpr Setting kDouble{kCPU, DType::float64, 1e-12, 1e-15, 1e-9};
 constexpr Setting kSingle{kCPU, DType::float32, 1e-5, 1e-7, 1e-2};
 constexpr Setting kCudaDouble{kCUDA, DType::float64, 1e-10, 1e-13, 1e-7};

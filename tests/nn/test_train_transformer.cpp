@@ -1,5 +1,5 @@
-// The bundled program from end to end: what it refuses before the first step, that no training is
-// lost, what a resumed run takes over, and writing from a checkpoint alone.
+// The example train_transformer from end to end: wrong arguments, saving and resuming, metrics, and
+// generating text from a checkpoint.
 
 #include <algorithm>
 #include <filesystem>
@@ -21,7 +21,7 @@ namespace {
 
 using Arguments = std::vector<std::string>;
 
-// Flags with their values: those of `b`, and those of `a` that `b` lacks.
+// Flags and their values: all of `b`, and those of `a` that `b` lacks.
 Arguments operator+(const Arguments& a, const Arguments& b) {
   Arguments all = b;
   for (size_t i = 0; i + 1 < a.size(); i += 2) {
@@ -154,7 +154,7 @@ TEST_CASE("train_transformer: wrong arguments are refused before the first step"
   CHECK(runs.files() == files);
 }
 
-TEST_CASE("train_transformer: what is resumed is saved, with its settings") {
+TEST_CASE("train_transformer: a resumed run is saved with its settings") {
   if (!is_built()) return;
   const Runs runs;
   REQUIRE(runs.run(runs.fresh(4) + Arguments{"--save", runs.saved}).code == 0);
@@ -201,7 +201,7 @@ TEST_CASE("train_transformer: training is saved when nobody reads its output") {
   CHECK(step_of(runs.saved) == static_cast<int64_t>(lines_of(runs.metrics).size()));
 }
 
-TEST_CASE("train_transformer: a signal that was ignored stays so") {
+TEST_CASE("train_transformer: an ignored signal stays ignored") {
   if (!is_built()) return;
   const Runs runs;
   ChildProcess child(runs.command(runs.fresh(300) + Arguments{"--metrics", runs.metrics}),
@@ -212,7 +212,7 @@ TEST_CASE("train_transformer: a signal that was ignored stays so") {
   CHECK(lines_of(runs.metrics).size() == 300);
 }
 
-TEST_CASE("train_transformer: a stopped run and its continuation give the bits of one run") {
+TEST_CASE("train_transformer: a stopped and resumed run gives the bits of one run") {
   if (!is_built()) return;
   const Runs runs;
   const std::string whole = runs.path("whole");
@@ -229,7 +229,7 @@ TEST_CASE("train_transformer: a stopped run and its continuation give the bits o
   CHECK(file_text(runs.saved) == file_text(whole));
 }
 
-TEST_CASE("train_transformer: --save-every leaves something to a run that is killed") {
+TEST_CASE("train_transformer: a killed run can be resumed from what --save-every saved") {
   if (!is_built()) return;
   const Runs runs;
   ChildProcess child(
@@ -257,7 +257,7 @@ TEST_CASE("train_transformer: NaN and infinity stop the training and are never s
   CHECK(file_text(runs.saved) == before);
 }
 
-TEST_CASE("train_transformer: a full disk leaves the last checkpoint") {
+TEST_CASE("train_transformer: the last checkpoint survives a full disk") {
   if (!is_built()) return;
   const Runs runs;
   REQUIRE(runs.run(runs.fresh(3) + Arguments{"--save", runs.saved}).code == 0);
@@ -299,7 +299,7 @@ TEST_CASE("train_transformer: metrics hold every step once, and the last validat
   CHECK(file_text(runs.path("diary")) == "Dear diary,\nit rains.\n");
 }
 
-TEST_CASE("train_transformer: a checkpoint alone writes") {
+TEST_CASE("train_transformer: text is generated from a checkpoint alone") {
   if (!is_built()) return;
   const Runs runs;
   REQUIRE(runs.run(runs.fresh(3) + Arguments{"--save", runs.saved}).code == 0);

@@ -55,7 +55,7 @@ TEST_CASE("training lowers the loss") {
   CHECK(late < 0.5 * early);
 }
 
-TEST_CASE("a run resumed from a checkpoint goes on bit for bit") {
+TEST_CASE("a run resumed from a checkpoint has equal bits") {
   const TemporaryFolder folder;
   const std::string path = folder.file("run.safetensors");
   manual_seed(2);
@@ -88,7 +88,7 @@ TEST_CASE("a run resumed from a checkpoint goes on bit for bit") {
   CHECK(all_elements(again) == all_elements(alone));
 }
 
-TEST_CASE("what a checkpoint says of its run is read without its tensors") {
+TEST_CASE("checkpoint_info reads the metadata alone") {
   const TemporaryFolder folder;
   const std::string path = folder.file("run.safetensors");
   nn::Sequential net(nn::Linear(512, 512));
@@ -104,7 +104,7 @@ TEST_CASE("what a checkpoint says of its run is read without its tensors") {
   CHECK_THROWS_AS(optim::checkpoint_info(folder.file("absent")), IoError);
 }
 
-TEST_CASE("a checkpoint of something else changes nothing") {
+TEST_CASE("loading a checkpoint that does not fit changes nothing") {
   const TemporaryFolder folder;
   const std::string path = folder.file("run.safetensors");
   manual_seed(3);
@@ -141,7 +141,7 @@ TEST_CASE("a checkpoint of something else changes nothing") {
   CHECK(all_elements(net) == before);
 }
 
-TEST_CASE("steady training asks the system for no memory") {
+TEST_CASE("steady training allocates nothing from the system") {
   manual_seed(5);
   nn::Sequential net = make_net();
   optim::AdamW adamw(net.parameters());

@@ -141,7 +141,7 @@ TEST_CASE("gradients through encoder layers of both kinds") {
   }
 }
 
-TEST_CASE("a layer is its branches, in either order") {
+TEST_CASE("an encoder layer equals its formula, norm first or last") {
   manual_seed(4);
   const Tensor x = randn({2, 5, 8});
   for (const bool norm_first : {false, true}) {
@@ -172,7 +172,7 @@ TEST_CASE("a causal model sees no later token") {
   CHECK(x.shape() == Shape{1, 5, 11});
   CHECK(largest_difference(x.narrow(1, 0, 3), y.narrow(1, 0, 3)) == 0);
   CHECK(largest_difference(x.narrow(1, 4, 1), y.narrow(1, 4, 1)) > 0);
-  // The position counts: equal tokens give different logits.
+  // Positions matter: equal tokens give different logits.
   const Tensor same = lm(full({1, 2}, 3, {.dtype = DType::int64}));
   CHECK(largest_difference(same.narrow(1, 0, 1), same.narrow(1, 1, 1)) > 0);
   cross_entropy(x, b).backward();
@@ -232,7 +232,7 @@ TEST_CASE("samples follow the model's distribution") {
   for (size_t i = 0; i < 3; ++i) CHECK(std::abs(seen[i] / 2000 - expected[i] / total) < 0.04);
 }
 
-TEST_CASE("transformers refuse what they cannot be") {
+TEST_CASE("wrong calls: options of transformers") {
   CHECK_THROWS_WITH_AS(nn::MultiheadAttention(10, 4),
                        "MultiheadAttention: expected dim divisible by heads, got 10 and 4",
                        ValueError);
@@ -248,7 +248,7 @@ TEST_CASE("transformers refuse what they cannot be") {
                        ValueError);
 }
 
-TEST_CASE("transformers refuse what does not fit them") {
+TEST_CASE("wrong calls: inputs of transformers") {
   nn::MultiheadAttention attention(8, 2);
   CHECK_THROWS_WITH_AS(attention(zeros({2, 3, 6})),
                        "MultiheadAttention: expected x of shape [B, S, 8], got [2, 3, 6]",

@@ -70,7 +70,7 @@ TEST_CASE("randint draws from ranges beyond 2^32") {
     mean += static_cast<double>(x) / 4000;
   }
   CHECK(std::abs(mean / static_cast<double>(high) - 0.5) < 0.03);
-  // A narrow range keeps its numbers; what comes after a wide one is new.
+  // A wide range takes two blocks of the generator per four elements, a narrow one takes one.
   manual_seed(7);
   const auto first = randint(0, high, {5}).to_vector<int64_t>();
   CHECK(random_state().offset == 4);

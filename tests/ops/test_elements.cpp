@@ -77,7 +77,7 @@ TEST_CASE("elements: C++ types by size and sign, and no others") {
   CHECK_FALSE(FillsTensor<int*>);
 }
 
-TEST_CASE("elements: a vector's integers arrive whatever their type") {
+TEST_CASE("elements: vectors of every integer type") {
   check_vector<char>(DType::int32);
   check_vector<int8_t>(DType::int32);
   check_vector<int16_t>(DType::int32);

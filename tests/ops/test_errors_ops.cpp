@@ -1,4 +1,4 @@
-// Wrong calls of ops: each is refused before any work, by name.
+// Wrong calls of ops. Errors name the op and are thrown before any work.
 
 #include <limits>
 

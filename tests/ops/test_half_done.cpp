@@ -1,4 +1,4 @@
-// Calls that change several things and run out of memory half way: nothing has changed then.
+// Calls that run out of memory half way change nothing.
 #include <doctest/doctest.h>
 
 #include <functional>
@@ -25,7 +25,7 @@ using testing::expect_error;
 
 namespace {
 
-// The CPU's backend, out of memory after so many allocations.
+// The CPU's backend; out of memory after `left` allocations.
 class ScarceMemory final : public testing::ForwardingBackend {
  public:
   using ForwardingBackend::ForwardingBackend;
@@ -35,12 +35,12 @@ class ScarceMemory final : public testing::ForwardingBackend {
     return inner_.allocate(bytes, device, stream);
   }
 
-  int left = -1;  // allocations; -1: no end of them
+  int left = -1;  // -1: no limit
 };
 
 ScarceMemory& installed() { return testing::in_front_of_cpu<ScarceMemory>(); }
 
-// Whether `f` came to its end with so many allocations.
+// Whether `f` completes with at most that many allocations.
 bool succeeds(int allocations, const std::function<void()>& f) {
   ScarceMemory& memory = installed();
   memory.left = allocations;
@@ -55,7 +55,7 @@ bool succeeds(int allocations, const std::function<void()>& f) {
 }
 
 // Lets `f` fail at its first allocation, then at its second, and so on until it succeeds; `check`
-// looks after each failure.
+// runs after each failure.
 void fail_everywhere(const std::function<void()>& f, const std::function<void()>& check) {
   int allocations = 0;
   for (; !succeeds(allocations, f); ++allocations) {
@@ -83,7 +83,7 @@ void take_step(nn::Sequential& net, optim::Optimizer& optimizer) {
 
 }  // namespace
 
-TEST_CASE("out of memory: a cache of keys and values stays as it was") {
+TEST_CASE("out of memory: a key-value cache stays unchanged") {
   const NoGradGuard no_grad;
   const Tensor first = randn({1, 2, 30, 4}), more = randn({1, 2, 40, 4});
   const Tensor first_v = first + first, more_v = more + more;
@@ -109,7 +109,7 @@ TEST_CASE("out of memory: a cache of keys and values stays as it was") {
   }
 }
 
-TEST_CASE("out of memory: caches that a failed call left unequal are not used") {
+TEST_CASE("out of memory: caches of unequal length after a failed call are refused") {
   manual_seed(1);
   const NoGradGuard no_grad;
   nn::CausalLM lm({.vocab = 7, .context = 50, .dim = 8, .heads = 2, .layers = 2});

@@ -1,4 +1,4 @@
-// The largest numbers, absent devices and empty functions: typed errors, always.
+// Typed errors for the largest numbers, absent devices and empty functions.
 #include <doctest/doctest.h>
 
 #include <cstdint>
@@ -32,7 +32,7 @@ class DefaultDevice {
 
 }  // namespace
 
-TEST_CASE("there is one CPU, whatever an index says") {
+TEST_CASE("a CPU index other than 0 is refused") {
   for (const int index : {5, -1}) {
     const Device device{DeviceType::cpu, index};
     const std::string error =
@@ -53,7 +53,7 @@ TEST_CASE("there is one CPU, whatever an index says") {
   CHECK(default_device() == kCPU);
 }
 
-TEST_CASE("empty functions are refused where they are given") {
+TEST_CASE("wrong calls: empty functions") {
   Tensor x = ones({2}, {.requires_grad = true});
   const std::function<Tensor(const Tensor&)> one;
   const std::function<std::vector<Tensor>(const std::vector<Tensor>&)> many;
@@ -74,7 +74,7 @@ TEST_CASE("empty functions are refused where they are given") {
   });
 }
 
-TEST_CASE("heads that do not divide are refused") {
+TEST_CASE("wrong calls: numbers of heads") {
   const Tensor x = ones({2, 3, 8});
   CHECK(nn::split_heads(x, 4).shape() == Shape{2, 4, 3, 2});
   for (const int64_t heads : {int64_t{0}, int64_t{-2}, int64_t{3}, kHuge, -kHuge - 1}) {
@@ -93,7 +93,7 @@ TEST_CASE("heads that do not divide are refused") {
   CHECK_THROWS_AS(nn::split_packed_heads(x, 2, kHuge / 2 + 1), ShapeError);
 }
 
-TEST_CASE("more slopes than memory holds are refused with a typed error") {
+TEST_CASE("more slopes than memory holds give a typed error") {
   CHECK_THROWS_AS(nn::alibi_slopes(kHuge), Error);
   CHECK_THROWS_AS(nn::alibi_slopes(int64_t{1} << 50), Error);
   CHECK(nn::alibi_slopes(2).to_vector<double>() == std::vector<double>{0.0625, 0.00390625});

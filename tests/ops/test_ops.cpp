@@ -70,7 +70,7 @@ void gradient_checks_once() {
   CHECK(done);
 }
 
-// Names of the functions that the text declares for users, `pattern` being what precedes a name.
+// Names of the public functions that `text` declares; `pattern` matches what precedes a name.
 std::set<std::string> declared(const std::string& text, const std::string& pattern) {
   std::set<std::string> names;
   const std::regex declaration(pattern + R"(\s+(operator\s*\S+|\w+)\()");
@@ -91,7 +91,7 @@ int64_t number_from_environment(const char* name, int64_t otherwise) {
   return text ? std::atoll(text) : otherwise;
 }
 
-// For memory checkers, under which the whole table takes long: every n-th case from the m-th.
+// Every SASH_TABLE_STRIDE-th case from SASH_TABLE_FIRST on; memory checkers are too slow for all.
 Share table_share() {
   const Share share{.stride = number_from_environment("SASH_TABLE_STRIDE", 1),
                     .first = number_from_environment("SASH_TABLE_FIRST", 0)};
@@ -110,7 +110,7 @@ TEST_CASE("case names are unique") {
   }
 }
 
-TEST_CASE("the checks notice what they are for") {
+TEST_CASE("the checks of a case find wrong results, writes and gradients") {
   OpCase op_case{
       .op = "triple",
       .variant = "",
@@ -169,7 +169,7 @@ TEST_CASE("the checks notice what they are for") {
 
 TEST_CASE("ops agree with plain references, inside their memory") { forward_checks_once(); }
 
-TEST_CASE("gradients agree with differences") { gradient_checks_once(); }
+TEST_CASE("gradients agree with finite differences") { gradient_checks_once(); }
 
 TEST_CASE("backends agree with the CPU") {
   const bool required = std::getenv("SASH_REQUIRE_CUDA") != nullptr;
@@ -198,7 +198,7 @@ TEST_CASE("backends agree with the CPU") {
   CHECK_FALSE((required && tally.skipped > 0));
 }
 
-TEST_CASE("halves are within twice the error of rounding float32") {
+TEST_CASE("half types err at most twice as much as rounded float32") {
   const bool required = std::getenv("SASH_REQUIRE_CUDA") != nullptr;
   std::string reason;
   if (!try_backend(DeviceType::cuda, &reason)) {
