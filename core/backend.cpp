@@ -6,8 +6,8 @@
 #include <mutex>
 
 #include "error.h"
+#include "object_pool.h"
 #include "plugin.h"
-#include "pool.h"
 
 namespace sash {
 namespace {
@@ -88,7 +88,7 @@ void synchronize(Device device) { backend(device).synchronize(device); }
 MemoryStats memory_stats(Device device) {
   MemoryStats stats = backend(device).memory_stats(device);
   stats.masks = detail::mask_bytes(device.type).load(std::memory_order_relaxed);
-  stats.objects = static_cast<int64_t>(pool_system_bytes());
+  stats.objects = static_cast<int64_t>(object_pool_bytes());
   return stats;
 }
 

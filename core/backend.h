@@ -50,20 +50,22 @@ class SASH_API Backend {
   /// One line for humans: the processor's or card's name.
   virtual std::string description(Device device) const = 0;
 
-  /// 64-byte aligned memory (256 on CUDA), uninitialised; `OutOfMemory` says asked, used, free.
-  /// Zero bytes give null.
+  /// Uninitialised memory, aligned to 64 bytes (256 on CUDA); null for zero bytes. `OutOfMemory` if
+  /// there is no room.
   virtual void* allocate(int64_t bytes, Device device, Stream stream) = 0;
-  /// `bytes` as asked for. Work already queued on `stream` may still use the memory.
+  /// `bytes` is what `allocate` was asked for. Work already queued on `stream` may still use the
+  /// memory.
   virtual void deallocate(void* memory, int64_t bytes, Device device, Stream stream) noexcept = 0;
   virtual MemoryStats memory_stats(Device device) const = 0;
   virtual void reset_peak(Device device) = 0;
   /// Gives cached memory back to the system.
   virtual void empty_cache(Device device) = 0;
 
-  /// Host memory that copies to these devices read without the host waiting for them, aligned and
-  /// counted as `allocate`'s. Throws `OutOfMemory`, and `NotImplemented` if the backend has none.
+  /// Page-locked host memory: copies from it to these devices run asynchronously. Aligned and
+  /// counted as by `allocate`. Throws `OutOfMemory`, and `NotImplemented` if the backend has none.
   virtual void* allocate_host(int64_t bytes);
-  /// `bytes` as asked for. Copies already queued may still read the memory.
+  /// `bytes` is what `allocate_host` was asked for. Copies already queued may still read the
+  /// memory.
   virtual void deallocate_host(void* memory, int64_t bytes) noexcept;
 
   /// Copies within a device, or between it and the host (`to` or `from` is then the CPU). Copies
@@ -93,14 +95,14 @@ class SASH_API Backend {
   virtual void replay(void* graph, Device device, Stream stream) = 0;
   virtual void destroy_graph(void* graph) = 0;
 
-  /// A word that `device` reads as zero: where random kernels start counting outside a captured
-  /// step. The default lies in host memory.
+  /// A zero that `device` can read: `PhiloxState::base` outside captured steps. The default is in
+  /// host memory.
   virtual const uint64_t* random_base(Device device);
 
-  /// From now on holds at most `bytes` for reuse, and gives what is more back to the system.
+  /// Keeps at most `bytes` for reuse from now on, and frees the rest.
   virtual void set_cache_limit(Device device, int64_t bytes) = 0;
-  /// Work queued on `stream` before `memory` is deallocated may use it; within a capture, the graph
-  /// may. The default does nothing, for backends of one stream.
+  /// `memory` is also used by work on `stream` (in a capture, by the graph): once deallocated, it
+  /// is not reused before that is done. The default does nothing, for backends of one stream.
   virtual void record_stream(void* memory, Device device, Stream stream);
   /// Whether work on some stream of `device` is being captured. The default says no.
   virtual bool capturing(Device device) const;
@@ -119,7 +121,7 @@ SASH_API Backend* try_backend(DeviceType type, std::string* reason = nullptr);
 /// For backends, from their registration function: installs `backend` for its type.
 SASH_API void register_backend(std::unique_ptr<Backend> backend);
 
-/// Rises whenever a plug-in built against older headers could misread what it is given.
+/// Incremented whenever plug-ins built against older headers stop being compatible.
 inline constexpr uint32_t kPluginAbiVersion = 4;
 
 /// Signature of `sash_register_cuda`, the one function that `libsash_cuda` exports. It fills slots
@@ -132,22 +134,21 @@ SASH_API MemoryStats memory_stats(Device device);
 SASH_API void reset_peak_memory(Device device);
 SASH_API void empty_cache(Device device);
 
-/// Most bytes that `device` holds for reuse (`MemoryStats::cached`). What is freed beyond it goes
-/// back to the system, so that a limit below what a training step needs costs time.
-/// `kNoCacheLimit`, the default, leaves it to the backend: the CPU's then holds, in use or free, up
-/// to one and a half times its peak and 32 MiB, CUDA's as much as it ever needed. Free parts of
-/// what was asked for in one piece stay while another part is in use, whatever the limit. On CUDA
-/// the limit also holds for page-locked memory (`pinned_cached`). `ValueError` if `bytes` is
-/// negative.
+/// Most bytes that `device` keeps for reuse (`MemoryStats::cached`). Memory freed beyond it goes
+/// back to the system: a limit below what a training step needs costs time. `kNoCacheLimit`, the
+/// default, leaves it to the backend: the CPU's holds, in use or free, up to one and a half times
+/// its peak and 32 MiB, CUDA's as much as it ever needed. A segment of which a part is in use is
+/// kept whole, whatever the limit. On CUDA the limit also holds for page-locked memory
+/// (`pinned_cached`). `ValueError` if `bytes` is negative.
 SASH_API void set_cache_limit(Device device, int64_t bytes);
 
-/// Lets CUDA round the factors of float32 products to TF32, 10 bits of mantissa, for several times
-/// the speed. Off until asked for; a setting of the process.
+/// Lets CUDA round the factors of float32 matrix products to TF32 (10 bits of mantissa), which is
+/// several times faster. Process-wide, off by default.
 SASH_API void set_tf32_allowed(bool allowed);
 SASH_API bool tf32_allowed();
 
 namespace detail {
-/// `MemoryStats::masks` of a kind of device; whoever keeps compiled masks counts them here.
+/// `MemoryStats::masks` of a kind of device; kept up to date by the cache of compiled masks.
 SASH_API std::atomic<int64_t>& mask_bytes(DeviceType type);
 }  // namespace detail
 

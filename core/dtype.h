@@ -31,15 +31,17 @@ SASH_API DType parse_dtype(std::string_view text);
 
 constexpr bool is_floating(DType dtype) { return dtype <= DType::bfloat16; }
 constexpr bool is_integral(DType dtype) { return dtype >= DType::int32; }
+/// float16 or bfloat16.
+constexpr bool is_half(DType dtype) { return dtype == DType::float16 || dtype == DType::bfloat16; }
 
 namespace detail {
 template <class T, class... Ts>
 inline constexpr bool is_one_of = (std::is_same_v<T, Ts> || ...);
 }
 
-/// A C++ type whose objects are the elements of some dtype. Integers go by size and sign, so `long`
-/// and `long long` are both int64's where they have 64 bits. No dtype has the elements of `short`,
-/// `unsigned`, `size_t`, `char` or `long double`.
+/// A C++ type that stores the elements of some dtype. Integers match by size and sign: `long` and
+/// `long long` are both int64 where they have 64 bits. `short`, `unsigned`, `size_t`, `char` and
+/// `long double` match none.
 template <class T>
 concept Element = detail::is_one_of<T, float, double, float16, bfloat16, int, long, long long,
                                     unsigned char, bool>;

@@ -20,9 +20,9 @@ class SASH_API Error : public std::runtime_error {
 
   const std::string& op() const noexcept { return op_; }
 
-  /// Puts "in <name>: " before the text, unless a module within the named one has done so already.
+  /// Prefixes "in <name>: ", unless a submodule has put its name there already.
   void set_module(std::string_view name);
-  /// Puts "; <note>" after the text: what a caller knows, such as the file.
+  /// Appends "; <note>", such as the file.
   void append(std::string_view note);
 
  private:
@@ -43,7 +43,7 @@ class SASH_API DTypeError : public Error {
   ~DTypeError() override;
 };
 
-/// Tensors on different devices, a device that is absent, or a spelling that names none.
+/// Tensors on different devices, a device that is absent, or text that names none.
 class SASH_API DeviceError : public Error {
  public:
   using Error::Error;
@@ -78,7 +78,7 @@ class SASH_API NotImplemented : public Error {
   ~NotImplemented() override;
 };
 
-/// Memory could not be had; the message says how much was asked, used and free.
+/// An allocation failed; the message gives the bytes asked for, used and free.
 class SASH_API OutOfMemory : public Error {
  public:
   using Error::Error;
@@ -99,7 +99,7 @@ class SASH_API FormatError : public Error {
   ~FormatError() override;
 };
 
-/// A number as people write it in messages: "0.1", "1e-05".
+/// `value` as messages print it: "0.1", "1e-05".
 SASH_API std::string to_text(double value);
 
 }  // namespace sash

@@ -51,7 +51,7 @@ void KernelBase::throw_missing(Device device) const {
 
 uint64_t fallback_calls() { return fallbacks.load(std::memory_order_relaxed); }
 
-bool fused(const KernelBase& slot, Device device) {
+bool use_fused(const KernelBase& slot, Device device) {
   if (slot.has(device.type)) return true;
   fallbacks.fetch_add(1, std::memory_order_relaxed);
   return false;

@@ -10,7 +10,7 @@
 
 namespace sash {
 
-/// What a kernel may use besides its operands: where it runs, and scratch memory.
+/// Where a kernel runs.
 struct KernelContext {
   Device device;
   Stream stream;
@@ -112,6 +112,6 @@ class Kernel<void(KernelContext&, Args...)> : public KernelBase {
 SASH_API uint64_t fallback_calls();
 
 /// Whether `slot` can run on `device`; if not, counts a fallback. The only test for a composite.
-SASH_API bool fused(const KernelBase& slot, Device device);
+SASH_API bool use_fused(const KernelBase& slot, Device device);
 
 }  // namespace sash

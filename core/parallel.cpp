@@ -47,11 +47,11 @@ std::atomic<int>& thread_setting() {
   return setting;
 }
 
-// A fork-join pool for one job at a time. Waiting threads spin for some ten microseconds, the usual
-// gap between two kernels of a step, and then sleep: threads that spin for longer (OpenMP runtimes
-// do, for milliseconds) take the processor from whoever holds up the join, and on a machine with
-// other work a join of microseconds then takes milliseconds.
-class Pool {
+// A fork-join thread pool for one job at a time. Waiting threads spin for about ten microseconds,
+// the usual gap between two kernels of a step, and then sleep. Spinning for longer (OpenMP runtimes
+// do, for milliseconds) takes the processor from the threads that the join waits for: on a busy
+// machine a join of microseconds then takes milliseconds.
+class ThreadPool {
  public:
   // Runs the tasks on up to `threads` threads, the caller's among them. False, without running
   // anything, if the pool is busy with another thread's job.
@@ -122,7 +122,7 @@ class Pool {
 
 thread_local bool inside_a_job = false;
 
-void Pool::work(int number) {
+void ThreadPool::work(int number) {
   inside_a_job = true;
   for (uint32_t seen = 0;;) {
     seen = wait(epoch_, [seen](uint32_t epoch) { return epoch != seen; });
@@ -134,8 +134,8 @@ void Pool::work(int number) {
 }
 
 // Never destroyed: its threads wait in it until the process ends.
-Pool& pool() {
-  static auto* instance = new Pool();
+ThreadPool& thread_pool() {
+  static auto* instance = new ThreadPool();
   return *instance;
 }
 
@@ -157,7 +157,7 @@ void parallel_tasks(int64_t tasks, void (*run)(void*, int64_t), void* body) {
     struct Leave {
       ~Leave() { inside_a_job = false; }
     } leave;
-    if (pool().run(threads, tasks, run, body)) return;
+    if (thread_pool().run(threads, tasks, run, body)) return;
   }
   for (int64_t task = 0; task < tasks; ++task) run(body, task);
 }

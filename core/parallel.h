@@ -18,11 +18,11 @@ namespace detail {
 SASH_API void parallel_tasks(int64_t tasks, void (*run)(void*, int64_t), void* body);
 }
 
-/// Runs `body(begin, end)` over [0, count) in fixed pieces of `grain`, on the pool's threads.
+/// Runs `body(begin, end)` over [0, count) in pieces of `grain`, on the thread pool.
 ///
 /// The pieces depend on `count` and `grain` alone, never on the number of threads: a body that
-/// writes only its own piece gives the same bits on any machine setting. Calls from inside a body
-/// run in place. The first exception thrown by a body reaches the caller.
+/// writes only its own piece gives the same bits with any number. Nested calls run serially. The
+/// first exception thrown by a body reaches the caller.
 template <class F>
 void parallel_for(int64_t count, int64_t grain, F&& body) {
   if (count <= 0) return;

@@ -8,7 +8,7 @@
 
 namespace sash {
 
-/// Text from outside as messages cite it: at most `most` bytes (whole UTF-8 characters) and then
+/// Untrusted text for error messages: at most `most` bytes (whole UTF-8 characters) and then
 /// "..."; control characters become '?'.
 SASH_API std::string excerpt(std::string_view text, size_t most = 60);
 

@@ -5,11 +5,11 @@
 #include <cstdint>
 #include <utility>
 
-#include "pool.h"
+#include "object_pool.h"
 
 namespace sash {
 
-/// Base of objects that `Ref` counts. Objects live in the small-object pool.
+/// Base of objects that `Ref` counts. Objects live in the object pool.
 class RefCounted {
  public:
   RefCounted() = default;
@@ -19,8 +19,8 @@ class RefCounted {
 
   uint32_t use_count() const { return count_.load(std::memory_order_relaxed); }
 
-  static void* operator new(size_t bytes) { return pool_allocate(bytes); }
-  static void operator delete(void* p, size_t bytes) noexcept { pool_deallocate(p, bytes); }
+  static void* operator new(size_t bytes) { return allocate_object(bytes); }
+  static void operator delete(void* p, size_t bytes) noexcept { deallocate_object(p, bytes); }
 
  protected:
   /// Called when the last reference goes; may postpone the destruction.

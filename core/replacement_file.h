@@ -8,10 +8,10 @@
 
 namespace sash {
 
-/// A file beside `path` that takes its place on `commit`, and vanishes otherwise: `path` gets the
-/// whole new file, with the old one's permissions, or keeps the old one. A symbolic link stays, and
-/// what it leads to is replaced; anything but a regular file is refused. Whatever fails is an
-/// `IoError` of `op` that names `path`.
+/// Writes a temporary file beside `path` and renames it to `path` on `commit`, with the old file's
+/// permissions. Without a commit it is deleted and `path` keeps the old file. Of a symbolic link
+/// the target is replaced; anything but a regular file is refused. Every failure is an `IoError` of
+/// `op` that names `path`.
 class SASH_API ReplacementFile {
  public:
   ReplacementFile(std::string_view op, std::string path);

@@ -7,13 +7,13 @@
 
 namespace sash {
 
-/// Whether an element of `dtype` can be `value`, its fraction cut off. Bools (anything but 0 is
-/// true) and floating dtypes (which round) take every number.
+/// Whether `value` without its fraction is within the range of `dtype`. Always true for bool
+/// (nonzero is true) and floating dtypes (which round).
 template <class T>
 constexpr bool holds(DType dtype, T value) {
   if (!is_integral(dtype) || dtype == DType::boolean) return true;
   if constexpr (std::floating_point<T>) {
-    // Both ends are doubles; NaN is between none.
+    // Both bounds are exact doubles; false for NaN.
     return value >= -0x1p63 && value < 0x1p63 && holds(dtype, static_cast<int64_t>(value));
   } else {
     const auto x = static_cast<int64_t>(value);
@@ -22,7 +22,7 @@ constexpr bool holds(DType dtype, T value) {
   }
 }
 
-/// A number on its way into a tensor: keeps integers exact, takes the tensor's dtype on arrival.
+/// A number as an argument: an exact integer or a double, converted to the tensor's dtype in use.
 class Scalar {
  public:
   template <std::floating_point T>
@@ -35,7 +35,7 @@ class Scalar {
 
   bool is_integer() const { return is_integer_; }
   double to_double() const { return floating_; }
-  /// Whether `to` has a value of `dtype` to give.
+  /// Whether `dtype` holds the value.
   bool fits(DType dtype) const {
     return is_integer_ ? holds(dtype, integer_) : holds(dtype, floating_);
   }

@@ -7,11 +7,11 @@
 #include <span>
 #include <utility>
 
-#include "pool.h"
+#include "object_pool.h"
 
 namespace sash {
 
-/// Growable array whose first `N` elements live in place; longer ones come from the pool.
+/// Growable array whose first `N` elements live in place; longer ones come from the object pool.
 template <class T, size_t N>
 class SmallVector {
  public:
@@ -50,7 +50,7 @@ class SmallVector {
 
   void reserve(size_t capacity) {
     if (capacity <= capacity_) return;
-    T* grown = static_cast<T*>(pool_allocate(capacity * sizeof(T)));
+    T* grown = static_cast<T*>(allocate_object(capacity * sizeof(T)));
     std::uninitialized_move(begin(), end(), grown);
     std::destroy(begin(), end());
     deallocate();
@@ -81,7 +81,7 @@ class SmallVector {
 
   T* in_place() { return reinterpret_cast<T*>(storage_); }
   void deallocate() {
-    if (data_ != in_place()) pool_deallocate(data_, capacity_ * sizeof(T));
+    if (data_ != in_place()) deallocate_object(data_, capacity_ * sizeof(T));
   }
   void release() {
     clear();

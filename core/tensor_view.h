@@ -6,8 +6,7 @@
 
 namespace sash {
 
-/// What a kernel sees of a tensor: borrowed memory and how to walk it. It owns nothing, and lives
-/// only as long as the call it is passed to.
+/// A tensor as kernels see it. Owns nothing; valid during the call it is passed to.
 struct TensorView {
   void* data = nullptr;
   DType dtype = DType::float32;

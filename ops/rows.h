@@ -25,8 +25,7 @@ inline TensorView as_row(const Tensor& x) {
 
 /// For what a kernel keeps of each row of `x`, its mean say: on its device, and at least float32.
 inline TensorOptions row_statistics(const Tensor& x) {
-  const bool half = x.dtype() == DType::float16 || x.dtype() == DType::bfloat16;
-  return {.dtype = half ? DType::float32 : x.dtype(), .device = x.device()};
+  return {.dtype = is_half(x.dtype()) ? DType::float32 : x.dtype(), .device = x.device()};
 }
 
 }  // namespace sash

@@ -23,8 +23,8 @@ bool has_gradients(const std::vector<Tensor>& parameters) {
                      [](const Tensor& p) { return p.impl().grad.defined(); });
 }
 
-// `state` where the parameter is, and of its dtype.
-void follow(Tensor& state, DType dtype, Device device) {
+// Moves and casts `state` to the parameter's device and dtype.
+void match_parameter(Tensor& state, DType dtype, Device device) {
   if (state.dtype() != dtype) state = state.to(dtype);
   if (state.device() != device) state = state.to(device);
 }
@@ -136,11 +136,11 @@ void Optimizer::prepare(Group& group) {
     if (g.defined() && !g.is_contiguous()) p.set_grad(g.contiguous());
   }
   if (!group.steps.defined()) make_state(group);
-  follow(group.steps, DType::int64, device);
-  follow(group.lr, DType::float64, device);
+  match_parameter(group.steps, DType::int64, device);
+  match_parameter(group.lr, DType::float64, device);
   for (std::vector<Tensor>& moment : group.moments) {
     for (size_t i = 0; i < moment.size(); ++i) {
-      follow(moment[i], group.parameters[i].dtype(), device);
+      match_parameter(moment[i], group.parameters[i].dtype(), device);
     }
   }
 }

@@ -23,7 +23,7 @@ double Constant::operator()(int64_t step) const {
   return step < warmup ? warming(lr, step, warmup) : lr;
 }
 
-double Linear::operator()(int64_t step) const {
+double LinearDecay::operator()(int64_t step) const {
   if (step < warmup) return warming(lr, step, warmup);
   return lr + (floor - lr) * progress(step, warmup, total);
 }

@@ -22,7 +22,7 @@ struct SASH_API Constant {
 };
 
 /// From lr down to `floor` in a straight line.
-struct SASH_API Linear {
+struct SASH_API LinearDecay {
   double lr = 1e-3;
   int64_t warmup = 0;
   int64_t total = 0;

@@ -192,7 +192,8 @@ AttentionWithLse fused_attention(const AttentionTensors& x, AttentionCall call) 
 }
 
 bool has_fused(Device device) {
-  return fused(kernels::attention_forward, device) && fused(kernels::attention_backward, device);
+  return use_fused(kernels::attention_forward, device) &&
+         use_fused(kernels::attention_backward, device);
 }
 
 AttentionWithLse checked_attention(const AttentionTensors& inputs,

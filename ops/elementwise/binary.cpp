@@ -51,10 +51,9 @@ Tensor combine_floating(const char* op, const kernels::BinaryKernel& kernel, con
   return combine(op, kernel, a, b);
 }
 
-/// Gives g to the elements that `wins` chose from a, the rest to b, and halves of it to both where
-/// they are `tied`.
-Gradients share(Backward& pass, const Tensor& g, const Tensor& wins, const Tensor& tied,
-                const Shape& a_shape, const Shape& b_shape) {
+/// Gradients of maximum and minimum: g goes to the winner, half of it to each where they tie.
+Gradients split_tie_gradient(Backward& pass, const Tensor& g, const Tensor& wins,
+                             const Tensor& tied, const Shape& a_shape, const Shape& b_shape) {
   const Tensor half = where(tied, g * 0.5, g);
   const Tensor zero = zeros({}, g.options());
   Gradients grads(2);
@@ -153,7 +152,7 @@ Tensor maximum(const Tensor& a, const Tensor& b) {
                 [a_shape = a.shape(), b_shape = b.shape(), a = save(a), b = save(b)](
                     Backward& pass, const Tensor& g) {
                   const Tensor p = pass(a), q = pass(b);
-                  return share(pass, g, gt(p, q), eq(p, q), a_shape, b_shape);
+                  return split_tie_gradient(pass, g, gt(p, q), eq(p, q), a_shape, b_shape);
                 });
 }
 
@@ -164,7 +163,7 @@ Tensor minimum(const Tensor& a, const Tensor& b) {
                 [a_shape = a.shape(), b_shape = b.shape(), a = save(a), b = save(b)](
                     Backward& pass, const Tensor& g) {
                   const Tensor p = pass(a), q = pass(b);
-                  return share(pass, g, lt(p, q), eq(p, q), a_shape, b_shape);
+                  return split_tie_gradient(pass, g, lt(p, q), eq(p, q), a_shape, b_shape);
                 });
 }
 

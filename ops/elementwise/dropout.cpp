@@ -43,7 +43,7 @@ Tensor dropout_with(const Tensor& x, double p, PhiloxState state) {
 
 Tensor dropout_with(const Tensor& x, double p, PhiloxState state) {
   check_arguments(x, p);
-  if (!fused(kernels::dropout, x.device())) return composite::dropout_with(x, p, state);
+  if (!use_fused(kernels::dropout, x.device())) return composite::dropout_with(x, p, state);
   const Tensor y = empty_like(x);
   KernelContext context = kernel_context(x.device());
   kernels::dropout(context, x.tensor_view(), y.tensor_view(), p, state);

@@ -34,7 +34,7 @@ Tensor gelu(const Tensor& x, GeluApproximation approximation) {
 Tensor gelu(const Tensor& x, GeluApproximation approximation) {
   check_defined("gelu", x);
   check_floating("gelu", x);
-  if (!fused(kernels::gelu_forward, x.device())) return composite::gelu(x, approximation);
+  if (!use_fused(kernels::gelu_forward, x.device())) return composite::gelu(x, approximation);
   const bool tanh = approximation == GeluApproximation::tanh;
   const Tensor y = empty_like(x);
   KernelContext context = kernel_context(x.device());
@@ -42,7 +42,7 @@ Tensor gelu(const Tensor& x, GeluApproximation approximation) {
   return record(
       "gelu", {x}, y, [x = save(x), approximation, tanh](Backward& pass, const Tensor& g) {
         const Tensor in = pass(x);
-        if (pass.create_graph() || !fused(kernels::gelu_backward, g.device())) {
+        if (pass.create_graph() || !use_fused(kernels::gelu_backward, g.device())) {
           return differentiate(
               [=](std::span<const Tensor> inputs) {
                 return composite::gelu(inputs[0], approximation);

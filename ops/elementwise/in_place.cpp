@@ -65,7 +65,7 @@ void check_scalar(const char* op, const Tensor& self, Scalar value) {
 }
 
 /// `other`, or a clone if writing to `self` could change it.
-Tensor apart(const Tensor& other, const Tensor& self) {
+Tensor clone_if_aliased(const Tensor& other, const Tensor& self) {
   return other.impl().storage == self.impl().storage ? other.clone() : other;
 }
 
@@ -94,7 +94,7 @@ void add_multiple(const char* op, Tensor& self, const Tensor& other, Scalar fact
     self.copy_(add(self.clone(), factor.to_double() == 1 ? other : mul(other, factor)));
     return;
   }
-  const Tensor operand = apart(other.to(self.dtype()), self);
+  const Tensor operand = clone_if_aliased(other.to(self.dtype()), self);
   if (factor.to_double() == 1) {
     combine(kernels::add, self, operand);
   } else if (factor.to_double() == -1) {
@@ -130,7 +130,7 @@ Tensor& Tensor::sub_(const Tensor& other) {
 Tensor& Tensor::mul_(const Tensor& other) {
   check_operands("mul_", *this, other);
   if (computes_wider(*this, other)) return copy_(mul(clone(), other));
-  const Tensor operand = apart(other.to(dtype()), *this);
+  const Tensor operand = clone_if_aliased(other.to(dtype()), *this);
   const Saved old = save_old(operand.requires_grad(), *this);
   combine(kernels::mul, *this, operand);
   record_in_place("mul_", *this, {*this, operand},
@@ -149,7 +149,7 @@ Tensor& Tensor::div_(const Tensor& other) {
   check_floating("div_", *this);
   check_operands("div_", *this, other);
   if (computes_wider(*this, other)) return copy_(div(clone(), other));
-  const Tensor operand = apart(other.to(dtype()), *this);
+  const Tensor operand = clone_if_aliased(other.to(dtype()), *this);
   const Saved old = save_old(operand.requires_grad(), *this);
   combine(kernels::div, *this, operand);
   record_in_place(
@@ -201,7 +201,7 @@ Tensor& Tensor::copy_(const Tensor& source) {
   check_fits("copy_", *this, source);
   check_writable("copy_", *this);
   check_in_place("copy_", *this, {source});
-  const Tensor from = apart(source, *this);
+  const Tensor from = clone_if_aliased(source, *this);
   copy_elements(from, *this);
   // Integers carry no gradient.
   const Tensor origin = is_floating(dtype()) ? from : Tensor();

@@ -121,7 +121,7 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
   const Tensor x = classes_last(logits, axis).contiguous(), t = targets.contiguous();
   const int64_t rows = t.numel(), classes = x.shape().back();
   check_index_values(kOp, t, classes, options.ignore_index);
-  if (!fused(kernels::cross_entropy_forward, x.device())) {
+  if (!use_fused(kernels::cross_entropy_forward, x.device())) {
     return composite::cross_entropy(x, t, options);
   }
   const kernels::CrossEntropyRule rule{options.ignore_index, options.label_smoothing};
@@ -141,7 +141,7 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
       [x = save(x), t = save(t), stats = save(stats), divisor = save(divisor), rule, options](
           Backward& pass, const Tensor& g) {
         const Tensor in = pass(x), classes_of = pass(t);
-        if (!pass.create_graph() && fused(kernels::cross_entropy_backward, g.device())) {
+        if (!pass.create_graph() && use_fused(kernels::cross_entropy_backward, g.device())) {
           return Gradients{fused_backward(in, classes_of, pass(stats), pass(divisor), g, rule)};
         }
         return differentiate(

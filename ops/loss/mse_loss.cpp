@@ -33,7 +33,7 @@ Tensor mse_loss(const Tensor& a, const Tensor& b, Reduction reduction) {
   check_compatible("mse_loss", a, b);
   check_floating("mse_loss", a);
   check_same_shape("mse_loss", a, b);
-  if (reduction == Reduction::none || !fused(kernels::mse_loss_forward, a.device())) {
+  if (reduction == Reduction::none || !use_fused(kernels::mse_loss_forward, a.device())) {
     return composite::mse_loss(a, b, reduction);
   }
   const Tensor x = a.contiguous(), target = b.contiguous();
@@ -45,7 +45,7 @@ Tensor mse_loss(const Tensor& a, const Tensor& b, Reduction reduction) {
                 [x = save(x), target = save(target), scale](Backward& pass, const Tensor& g) {
                   const Tensor from = pass(x), to = pass(target);
                   Tensor da;
-                  if (pass.create_graph() || !fused(kernels::mse_loss_backward, g.device())) {
+                  if (pass.create_graph() || !use_fused(kernels::mse_loss_backward, g.device())) {
                     da = (from - to) * g * (2 * scale);
                   } else {
                     da = empty_like(from);

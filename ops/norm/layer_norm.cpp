@@ -115,7 +115,7 @@ Tensor layer_norm(const Tensor& x, const Shape& normalized_shape, const Tensor& 
 Tensor layer_norm(const Tensor& input, const Shape& normalized_shape, const Tensor& weight,
                   const Tensor& bias, double eps) {
   check_arguments(input, normalized_shape, weight, bias, eps);
-  if (!fused(kernels::layer_norm_forward, input.device())) {
+  if (!use_fused(kernels::layer_norm_forward, input.device())) {
     return composite::layer_norm(input, normalized_shape, weight, bias, eps);
   }
   const Tensor x = input.contiguous();
@@ -132,7 +132,7 @@ Tensor layer_norm(const Tensor& input, const Shape& normalized_shape, const Tens
       kOp, {x, w, b}, y,
       [x = save(x), w = save(w), mean = save(mean), rstd = save(rstd), shape = normalized_shape,
        eps](Backward& pass, const Tensor& g) {
-        if (!pass.create_graph() && fused(kernels::layer_norm_backward, g.device())) {
+        if (!pass.create_graph() && use_fused(kernels::layer_norm_backward, g.device())) {
           return fused_backward({pass(x), pass(w), pass(mean), pass(rstd)}, g, shape, pass);
         }
         return composite_backward(pass(x), pass(w), g, shape, eps, pass);

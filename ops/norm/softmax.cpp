@@ -80,12 +80,12 @@ Tensor log_softmax(const Tensor& x, int64_t axis) {
 Tensor softmax(const Tensor& x, int64_t axis) {
   const int last = checked_axis("softmax", x, axis);
   if (last != x.rank() - 1) return softmax(x.transpose(last, -1)).transpose(last, -1).contiguous();
-  if (!fused(kernels::softmax_forward, x.device())) return composite::softmax(x);
+  if (!use_fused(kernels::softmax_forward, x.device())) return composite::softmax(x);
   const Tensor rows = x.contiguous();
   const Tensor y = run(kernels::softmax_forward, rows);
   return record("softmax", {rows}, y, [y = save_output(y)](Backward& pass, const Tensor& g) {
     const Tensor p = pass(y);
-    if (!pass.create_graph() && fused(kernels::softmax_backward, g.device())) {
+    if (!pass.create_graph() && use_fused(kernels::softmax_backward, g.device())) {
       return Gradients{run(kernels::softmax_backward, p, g)};
     }
     return Gradients{p * (g - sum(g * p, {-1}, true))};
@@ -96,12 +96,12 @@ Tensor log_softmax(const Tensor& x, int64_t axis) {
   const int last = checked_axis("log_softmax", x, axis);
   if (last != x.rank() - 1)
     return log_softmax(x.transpose(last, -1)).transpose(last, -1).contiguous();
-  if (!fused(kernels::log_softmax_forward, x.device())) return composite::log_softmax(x);
+  if (!use_fused(kernels::log_softmax_forward, x.device())) return composite::log_softmax(x);
   const Tensor rows = x.contiguous();
   const Tensor y = run(kernels::log_softmax_forward, rows);
   return record("log_softmax", {rows}, y, [y = save_output(y)](Backward& pass, const Tensor& g) {
     const Tensor logp = pass(y);
-    if (!pass.create_graph() && fused(kernels::log_softmax_backward, g.device())) {
+    if (!pass.create_graph() && use_fused(kernels::log_softmax_backward, g.device())) {
       return Gradients{run(kernels::log_softmax_backward, logp, g)};
     }
     return Gradients{g - exp(logp) * sum(g, {-1}, true)};

@@ -66,12 +66,6 @@ Tensor finished(const Tensor& y, const ReducedShape& shape, bool keepdim) {
   return keepdim ? y : y.view(shape.dropped);
 }
 
-// For functions made of several ops: halves go through them in float32, to be rounded once and not
-// to overflow in a sum.
-bool is_half(const Tensor& x) {
-  return x.dtype() == DType::float16 || x.dtype() == DType::bfloat16;
-}
-
 Tensor extremum(const char* op, const Reduction& kernel, const Tensor& x, const Dims& axes,
                 bool keepdim) {
   const ReducedShape shape = reduced_shape(op, x, axes);
@@ -144,17 +138,19 @@ Tensor sum(const Tensor& x, const Dims& axes, bool keepdim) {
   return finished(y, shape, keepdim);
 }
 
+// Functions made of several ops take halves in float32: rounded once, and no overflow in a sum.
+
 Tensor mean(const Tensor& x, const Dims& axes, bool keepdim) {
   const ReducedShape shape = reduced_shape("mean", x, axes);
   check_floating("mean", x);
-  if (is_half(x)) return mean(x.to(DType::float32), axes, keepdim).to(x.dtype());
+  if (is_half(x.dtype())) return mean(x.to(DType::float32), axes, keepdim).to(x.dtype());
   return sum(x, axes, keepdim) / static_cast<double>(shape.count);
 }
 
 Tensor var(const Tensor& x, const Dims& axes, int64_t correction, bool keepdim) {
   const ReducedShape shape = reduced_shape("var", x, axes);
   check_floating("var", x);
-  if (is_half(x)) return var(x.to(DType::float32), axes, correction, keepdim).to(x.dtype());
+  if (is_half(x.dtype())) return var(x.to(DType::float32), axes, correction, keepdim).to(x.dtype());
   const Tensor centred = x - mean(x, axes, true);
   return sum(square(centred), axes, keepdim) /
          static_cast<double>(std::max<int64_t>(0, shape.count - correction));
@@ -179,7 +175,7 @@ Tensor argmin(const Tensor& x, int64_t axis, bool keepdim) {
 Tensor logsumexp(const Tensor& x, const Dims& axes, bool keepdim) {
   const ReducedShape shape = reduced_shape("logsumexp", x, axes);
   check_floating("logsumexp", x);
-  if (is_half(x)) return logsumexp(x.to(DType::float32), axes, keepdim).to(x.dtype());
+  if (is_half(x.dtype())) return logsumexp(x.to(DType::float32), axes, keepdim).to(x.dtype());
   if (x.numel() == 0) return finished(log(sum(exp(x), axes, true)), shape, keepdim);
   // Any constant shift gives the same value and gradient; an infinite one would give NaN.
   const Tensor shift = [&] {

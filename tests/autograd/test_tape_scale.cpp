@@ -4,7 +4,7 @@
 #include <vector>
 
 #include <sash/core/backend.h>
-#include <sash/core/pool.h>
+#include <sash/core/object_pool.h>
 #include <sash/ops/elementwise/binary.h>
 #include <sash/ops/elementwise/gelu.h>
 #include <sash/ops/elementwise/unary.h>
@@ -36,22 +36,22 @@ struct Model {
 struct Usage {
   int64_t bytes = memory_stats(kCPU).current;
   int64_t system = memory_stats(kCPU).system_allocations;
-  size_t pool = pool_system_allocations();
+  size_t objects = object_pool_system_allocations();
 };
 
-// Builds for sanitizers turn the small-object pool off.
-bool has_pool() {
-  pool_deallocate(pool_allocate(64), 64);
-  const size_t before = pool_system_allocations();
-  pool_deallocate(pool_allocate(64), 64);
-  return pool_system_allocations() == before;
+// Builds for sanitizers turn the object pool off.
+bool has_object_pool() {
+  deallocate_object(allocate_object(64), 64);
+  const size_t before = object_pool_system_allocations();
+  deallocate_object(allocate_object(64), 64);
+  return object_pool_system_allocations() == before;
 }
 
 void check_same(const Usage& before, const Usage& after) {
   CHECK(after.bytes == before.bytes);
-  if (!has_pool()) return;
+  if (!has_object_pool()) return;
   CHECK(after.system == before.system);
-  CHECK(after.pool == before.pool);
+  CHECK(after.objects == before.objects);
 }
 
 }  // namespace

@@ -384,7 +384,7 @@ TEST_CASE("schedules") {
   CHECK(cosine(9) == doctest::Approx(0.55));
   CHECK(cosine(14) == doctest::Approx(0.1));
   CHECK(cosine(1000) == doctest::Approx(0.1));
-  const optim::Linear linear{.lr = 1, .warmup = 0, .total = 10, .floor = 0};
+  const optim::LinearDecay linear{.lr = 1, .warmup = 0, .total = 10, .floor = 0};
   CHECK(linear(0) == 1);
   CHECK(linear(5) == doctest::Approx(0.5));
   CHECK(linear(11) == 0);

@@ -1,4 +1,4 @@
-// Several threads at once, for the thread sanitizer above all: the pool's own, and a user's.
+// Several threads at once, for the thread sanitizer above all: the thread pool's own, and a user's.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -66,7 +66,7 @@ TEST_CASE("threads: the pieces of a job run on several") {
   CHECK(runs == std::vector<int>(64, 1));
 }
 
-TEST_CASE("threads: what a piece throws reaches the caller, and the pool goes on") {
+TEST_CASE("threads: what a piece throws reaches the caller, and the thread pool goes on") {
   const FourThreads four;
   for (int round = 0; round < 50; ++round) {
     CHECK_THROWS_AS(parallel_for(64, 1,

@@ -12,8 +12,6 @@
 namespace sash::testing {
 namespace {
 
-bool is_half(DType dtype) { return dtype == DType::float16 || dtype == DType::bfloat16; }
-
 /// The case's numbers, those in the dtype of the run as `half` holds them.
 Arrays half_values(const OpCase& op_case, DType half) {
   Arrays values = input_values(op_case, half);

@@ -9,8 +9,6 @@
 /// pass as they are.
 namespace sash::cpu::attn {
 
-inline bool is_half(DType dtype) { return dtype == DType::float16 || dtype == DType::bfloat16; }
-
 /// A contiguous float32 tensor in scratch memory.
 class FloatCopy {
  public:

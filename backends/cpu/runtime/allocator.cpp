@@ -31,7 +31,7 @@ void* system_allocate(int64_t bytes) {
   return memory;
 }
 
-#if defined(SASH_NO_POOL)
+#if defined(SASH_NO_MEMORY_REUSE)
 constexpr bool kCaching = false;
 #else
 constexpr bool kCaching = true;

@@ -20,7 +20,7 @@ namespace sash::cpu {
 /// `empty_cache`, plus 32 MiB. Below the limit, a block is only reused for its own size class. At
 /// the limit, free neighbours are merged and split to new sizes; if that is not enough, free memory
 /// is returned to the system before more is allocated. `set_limit` limits the free memory instead.
-/// With `SASH_NO_POOL` (sanitizer builds) sizes are not rounded and nothing is kept.
+/// With `SASH_NO_MEMORY_REUSE` (sanitizer builds) sizes are not rounded and nothing is kept.
 class CachingAllocator {
  public:
   /// Null for zero bytes. Throws `OutOfMemory` if the system has no memory even after the cache was

@@ -11,7 +11,7 @@ namespace sash::cuda {
 struct CachingAllocator::Graph {
   cudaStream_t origin = nullptr;
   unsigned long long id = 0;
-  Pools pools;
+  BlockPools pools;
   std::vector<Block*> reads;  // blocks from outside the graph that it uses
 };
 
@@ -61,7 +61,7 @@ void* CachingAllocator::allocate(int64_t bytes, cudaStream_t stream) {
   if (bytes > kLargest) throw_out_of_memory(bytes);
   const int64_t rounded = round_up(bytes, kStep);
   const bool small = rounded <= kSmallLimit;
-  Pool& pool = pool_of(stream);
+  BlockPool& pool = pool_of(stream);
   Block* block = best_fit(pool, rounded, small);
   if (!block) block = new_segment(pool, rounded, small);
   if (!block) throw_out_of_memory(bytes);
@@ -115,7 +115,7 @@ void CachingAllocator::record_stream(void* memory, cudaStream_t stream) {
   for (const Use* use = block->uses; use; use = use->next) {
     if (use->stream == stream) return;
   }
-  block->uses = new (pool_allocate(sizeof(Use))) Use{stream, block->uses};
+  block->uses = new (allocate_object(sizeof(Use))) Use{stream, block->uses};
 }
 
 /// Removes all uses of the block, or only those by the stream `*only`.
@@ -127,7 +127,7 @@ void CachingAllocator::drop_uses(Block* block, const cudaStream_t* only) {
       continue;
     }
     *at = use->next;
-    pool_deallocate(use, sizeof(Use));
+    deallocate_object(use, sizeof(Use));
   }
 }
 
@@ -143,14 +143,14 @@ CachingAllocator::Graph* CachingAllocator::graph_of(cudaStream_t stream) const {
   return nullptr;
 }
 
-CachingAllocator::Pool& CachingAllocator::pool_of(cudaStream_t stream) {
+CachingAllocator::BlockPool& CachingAllocator::pool_of(cudaStream_t stream) {
   Graph* graph = graph_of(stream);
   return pool_in(graph ? graph->pools : pools_, stream, graph);
 }
 
-CachingAllocator::Pool& CachingAllocator::pool_in(Pools& pools, cudaStream_t stream,
-                                                  const Graph* graph) {
-  Pool& pool = pools[stream];
+CachingAllocator::BlockPool& CachingAllocator::pool_in(BlockPools& pools, cudaStream_t stream,
+                                                       const Graph* graph) {
+  BlockPool& pool = pools[stream];
   pool.stream = stream;
   pool.graph = graph;
   return pool;
@@ -160,7 +160,7 @@ CachingAllocator::FreeBlocks& CachingAllocator::free_blocks(const Block* block) 
   return block->small ? block->pool->small : block->pool->large;
 }
 
-CachingAllocator::Block* CachingAllocator::best_fit(Pool& pool, int64_t bytes, bool small) {
+CachingAllocator::Block* CachingAllocator::best_fit(BlockPool& pool, int64_t bytes, bool small) {
   FreeBlocks& blocks = small ? pool.small : pool.large;
   Block least;
   least.bytes = bytes;
@@ -171,7 +171,7 @@ CachingAllocator::Block* CachingAllocator::best_fit(Pool& pool, int64_t bytes, b
   return block;
 }
 
-CachingAllocator::Block* CachingAllocator::new_segment(Pool& pool, int64_t bytes, bool small) {
+CachingAllocator::Block* CachingAllocator::new_segment(BlockPool& pool, int64_t bytes, bool small) {
   const CardGuard guard(card_);
   const int64_t size = segment_size(bytes);
   ++stats_.system_allocations;
@@ -182,7 +182,7 @@ CachingAllocator::Block* CachingAllocator::new_segment(Pool& pool, int64_t bytes
   }
   if (!memory) return nullptr;
   reserved_ += size;
-  auto* block = static_cast<Block*>(pool_allocate(sizeof(Block)));
+  auto* block = static_cast<Block*>(allocate_object(sizeof(Block)));
   return new (block)
       Block{.memory = static_cast<char*>(memory), .bytes = size, .pool = &pool, .small = small};
 }
@@ -190,7 +190,7 @@ CachingAllocator::Block* CachingAllocator::new_segment(Pool& pool, int64_t bytes
 void CachingAllocator::split(Block* block, int64_t bytes) {
   const int64_t rest = block->bytes - bytes;
   if (block->small ? rest < kStep : rest <= kSmallLimit) return;
-  void* place = pool_allocate(sizeof(Block));
+  void* place = allocate_object(sizeof(Block));
   auto* other = new (place) Block{.memory = block->memory + bytes,
                                   .bytes = rest,
                                   .pool = block->pool,
@@ -206,10 +206,10 @@ void CachingAllocator::split(Block* block, int64_t bytes) {
 /// Called when `block` is freed on `stream`. Chooses the pool it returns to, and makes that pool's
 /// stream wait for the work of `stream`.
 void CachingAllocator::rehome(Block* block, cudaStream_t stream) {
-  Pool& here = pool_of(stream);
+  BlockPool& here = pool_of(stream);
   if (block->pool == &here) return;
   if (block->pool->graph == here.graph) {
-    follow(block->pool->stream, stream, card_);
+    wait_stream(block->pool->stream, stream, card_);
   } else if (here.graph) {
     block->pool = &here;  // each replay may use it
   }
@@ -235,11 +235,11 @@ CachingAllocator::Block* CachingAllocator::merged(Block* first, Block* second) {
   first->bytes += second->bytes;
   first->after = second->after;
   if (second->after) second->after->before = first;
-  pool_deallocate(second, sizeof(Block));
+  deallocate_object(second, sizeof(Block));
   return first;
 }
 
-void CachingAllocator::move_blocks(Pool& from, Pool& to) {
+void CachingAllocator::move_blocks(BlockPool& from, BlockPool& to) {
   for (const auto& [memory, block] : used_) {
     if (block->pool == &from) block->pool = &to;
   }
@@ -305,7 +305,7 @@ void CachingAllocator::free_segments(FreeBlocks& blocks, int64_t most_cached) {
     SASH_CUDA_CHECK(cudaFree(block->memory));
     at = blocks.erase(at);
     reserved_ -= block->bytes;
-    pool_deallocate(block, sizeof(Block));
+    deallocate_object(block, sizeof(Block));
   }
 }
 

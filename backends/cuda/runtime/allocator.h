@@ -11,20 +11,20 @@
 #include <vector>
 
 #include "../../../core/backend.h"
-#include "../../../core/pool.h"
+#include "../../../core/object_pool.h"
 
 namespace sash::cuda {
 
 /// Standard allocator on the small-object pool, for the containers of `CachingAllocator`.
 template <class T>
-struct Pooled {
+struct ObjectPoolAllocator {
   using value_type = T;
-  Pooled() = default;
+  ObjectPoolAllocator() = default;
   template <class U>
-  Pooled(const Pooled<U>&) {}
-  T* allocate(size_t n) { return static_cast<T*>(pool_allocate(n * sizeof(T))); }
-  void deallocate(T* p, size_t n) noexcept { pool_deallocate(p, n * sizeof(T)); }
-  friend bool operator==(const Pooled&, const Pooled&) { return true; }
+  ObjectPoolAllocator(const ObjectPoolAllocator<U>&) {}
+  T* allocate(size_t n) { return static_cast<T*>(allocate_object(n * sizeof(T))); }
+  void deallocate(T* p, size_t n) noexcept { deallocate_object(p, n * sizeof(T)); }
+  friend bool operator==(const ObjectPoolAllocator&, const ObjectPoolAllocator&) { return true; }
 };
 
 /// The allocator of one card. Freed blocks are kept and reused on the stream they were allocated
@@ -78,7 +78,7 @@ class CachingAllocator {
   void retire(cudaStream_t stream, cudaStream_t heir);
 
  private:
-  struct Pool;
+  struct BlockPool;
   /// Another stream that uses a block.
   struct Use {
     cudaStream_t stream = nullptr;
@@ -88,7 +88,7 @@ class CachingAllocator {
   struct Block {
     char* memory = nullptr;
     int64_t bytes = 0;
-    Pool* pool = nullptr;
+    BlockPool* pool = nullptr;
     Block* before = nullptr;
     Block* after = nullptr;
     bool small = false;
@@ -99,36 +99,36 @@ class CachingAllocator {
   struct BySize {
     bool operator()(const Block* a, const Block* b) const;
   };
-  using FreeBlocks = std::set<Block*, BySize, Pooled<Block*>>;
+  using FreeBlocks = std::set<Block*, BySize, ObjectPoolAllocator<Block*>>;
   /// The free blocks of one stream, or of one stream within a graph.
-  struct Pool {
+  struct BlockPool {
     cudaStream_t stream = nullptr;
     const Graph* graph = nullptr;
     FreeBlocks small, large;
   };
-  using Pools = std::map<cudaStream_t, Pool>;
+  using BlockPools = std::map<cudaStream_t, BlockPool>;
 
   Graph* graph_of(cudaStream_t stream) const;
-  Pool& pool_of(cudaStream_t stream);
-  static Pool& pool_in(Pools& pools, cudaStream_t stream, const Graph* graph);
-  Block* best_fit(Pool& pool, int64_t bytes, bool small);
-  Block* new_segment(Pool& pool, int64_t bytes, bool small);
+  BlockPool& pool_of(cudaStream_t stream);
+  static BlockPool& pool_in(BlockPools& pools, cudaStream_t stream, const Graph* graph);
+  Block* best_fit(BlockPool& pool, int64_t bytes, bool small);
+  Block* new_segment(BlockPool& pool, int64_t bytes, bool small);
   void split(Block* block, int64_t bytes);
   void rehome(Block* block, cudaStream_t stream);
   Block* put_back(Block* block);
   static void drop_uses(Block* block, const cudaStream_t* only);
   static Block* merged(Block* first, Block* second);
   static FreeBlocks& free_blocks(const Block* block);
-  void move_blocks(Pool& from, Pool& to);
+  void move_blocks(BlockPool& from, BlockPool& to);
   void free_segments(FreeBlocks& blocks, int64_t most_cached);
   void trim(int64_t most_cached);
   [[noreturn]] void throw_out_of_memory(int64_t asked) const;
 
   const int card_;
   mutable std::mutex mutex_;
-  Pools pools_;
+  BlockPools pools_;
   std::unordered_map<void*, Block*, std::hash<void*>, std::equal_to<void*>,
-                     Pooled<std::pair<void* const, Block*>>>
+                     ObjectPoolAllocator<std::pair<void* const, Block*>>>
       used_;
   std::vector<std::unique_ptr<Graph>> capturing_, captured_;
   std::atomic<int> captures_{0};

@@ -135,9 +135,9 @@ void CudaBackend::copy_from_host(void* dst, Device to, const void* src, size_t b
 void CudaBackend::copy_between_cards(void* dst, Device to, const void* src, Device from,
                                      size_t bytes, cudaStream_t stream) {
   const cudaStream_t receiver = card(to).resolve(current_stream(to));
-  follow(stream, receiver, to.index);
+  wait_stream(stream, receiver, to.index);
   SASH_CUDA_CHECK(cudaMemcpyPeerAsync(dst, to.index, src, from.index, bytes, stream));
-  follow(receiver, stream, from.index);
+  wait_stream(receiver, stream, from.index);
 }
 
 Stream CudaBackend::current_stream(Device device) {

@@ -44,12 +44,12 @@ CardGuard::~CardGuard() {
   if (changed_) cudaSetDevice(former_);
 }
 
-void follow(cudaStream_t follower, cudaStream_t leader, int leading_card) {
-  const CardGuard guard(leading_card);
+void wait_stream(cudaStream_t stream, cudaStream_t other, int other_card) {
+  const CardGuard guard(other_card);
   cudaEvent_t event = nullptr;
   SASH_CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
-  const cudaError_t recorded = cudaEventRecord(event, leader);
-  const cudaError_t waited = cudaStreamWaitEvent(follower, event, 0);
+  const cudaError_t recorded = cudaEventRecord(event, other);
+  const cudaError_t waited = cudaStreamWaitEvent(stream, event, 0);
   cudaEventDestroy(event);  // CUDA frees it after the wait
   SASH_CUDA_CHECK(recorded);
   SASH_CUDA_CHECK(waited);

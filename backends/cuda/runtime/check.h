@@ -37,9 +37,9 @@ class RelaxedCapture {
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 
-/// Makes work queued on `follower` from now on wait for the work already queued on `leader`, a
-/// stream of `leading_card`.
-void follow(cudaStream_t follower, cudaStream_t leader, int leading_card);
+/// Makes work queued on `stream` from now on wait for the work already queued on `other`, a stream
+/// of `other_card`.
+void wait_stream(cudaStream_t stream, cudaStream_t other, int other_card);
 
 }  // namespace sash::cuda
 

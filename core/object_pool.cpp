@@ -1,4 +1,4 @@
-#include "pool.h"
+#include "object_pool.h"
 
 #include <array>
 #include <atomic>
@@ -84,8 +84,8 @@ constinit std::array<SizeClass, kLargest / kStep> classes;
 
 }  // namespace
 
-void* pool_allocate(size_t bytes) {
-#if !defined(SASH_NO_POOL)
+void* allocate_object(size_t bytes) {
+#if !defined(SASH_NO_MEMORY_REUSE)
   if (bytes <= kLargest) {
     const size_t index = (bytes + kStep - 1) / kStep;
     const size_t at = index == 0 ? 0 : index - 1;
@@ -95,9 +95,9 @@ void* pool_allocate(size_t bytes) {
   return from_system(bytes);
 }
 
-void pool_deallocate(void* block, size_t bytes) noexcept {
+void deallocate_object(void* block, size_t bytes) noexcept {
   if (!block) return;
-#if !defined(SASH_NO_POOL)
+#if !defined(SASH_NO_MEMORY_REUSE)
   if (bytes <= kLargest) {
     classes[bytes == 0 ? 0 : (bytes - 1) / kStep].push(block);
     return;
@@ -107,7 +107,9 @@ void pool_deallocate(void* block, size_t bytes) noexcept {
   std::free(block);
 }
 
-size_t pool_system_allocations() { return system_allocations.load(std::memory_order_relaxed); }
-size_t pool_system_bytes() { return slabs.load(std::memory_order_relaxed) * kSlab; }
+size_t object_pool_system_allocations() {
+  return system_allocations.load(std::memory_order_relaxed);
+}
+size_t object_pool_bytes() { return slabs.load(std::memory_order_relaxed) * kSlab; }
 
 }  // namespace sash
