@@ -3,22 +3,14 @@
 #include <cstdint>
 #include <string>
 
-#include "../core/error.h"
-#include "../tensor/tensor.h"
+#include "../ops/checks.h"
 
-/// Argument checks that modules and optimizers share.
+/// Argument checks that modules share, besides those of the ops.
 namespace sash::nn {
-
-using sash::to_text;
 
 /// `ValueError` unless `value` is positive; `what` names the argument.
 inline void check_positive(const std::string& op, const std::string& what, int64_t value) {
   if (value <= 0) throw ValueError(op, "a positive " + what, std::to_string(value));
-}
-
-/// `ValueError` unless `p` lies in [0, 1].
-inline void check_probability(const std::string& op, const std::string& what, double p) {
-  if (!(p >= 0 && p <= 1)) throw ValueError(op, what + " in [0, 1]", to_text(p));
 }
 
 /// `ShapeError` unless `x` has an axis and its last extent is `extent`.

@@ -20,9 +20,7 @@ void check(const char* op, const Tensor& x) {
   check_floating(op, x);
 }
 
-void check_std(const char* op, double std) {
-  if (!(std >= 0)) throw ValueError(op, "a standard deviation of at least 0", to_text(std));
-}
+void check_std(const char* op, double std) { check_not_negative(op, "a standard deviation", std); }
 
 struct Fans {
   double in;

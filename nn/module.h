@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "../core/error.h"
+#include "../tensor/io/state_check.h"
 #include "../tensor/io/state_dict.h"
 #include "../tensor/tensor.h"
-#include "state_check.h"
 
 namespace sash::nn {
 
@@ -55,7 +55,7 @@ class SASH_API Module {
   M& register_module(std::string name, Args&&... args) {
     return adopt(std::move(name), std::make_unique<M>(std::forward<Args>(args)...));
   }
-  /// Takes over a child made elsewhere.
+  /// Adds a child made elsewhere.
   template <class M>
   M& register_module(std::string name, M&& child) {
     static_assert(!std::is_lvalue_reference_v<M>, "a module is moved into its parent");
@@ -64,7 +64,7 @@ class SASH_API Module {
   /// Marks a leaf as trained, and returns it. `AutogradError` on a tensor that an op made,
   /// `DTypeError` unless it is floating.
   Tensor register_parameter(std::string name, const Tensor& value);
-  /// A tensor that is saved with the module but not trained; returned as it came.
+  /// Adds a tensor that is saved with the module but not trained, and returns it.
   Tensor register_buffer(std::string name, const Tensor& value);
 
   /// Every parameter once, in the order of registration, a parent's before its children's. One that
@@ -103,12 +103,12 @@ class SASH_API Module {
   StateDict state_dict() const;
   /// Copies the dictionary's tensors into the module's, casting and moving as needed. Everything is
   /// checked first: `ValueError` listing tensors whose shape or kind of dtype differs and, if
-  /// `strict`, missing and unexpected keys. Nothing is half loaded.
+  /// `strict`, missing and unexpected keys. If it throws, nothing is loaded.
   LoadReport load_state_dict(const StateDict& dict, bool strict = true);
   /// The checks of `load_state_dict`, without loading.
   LoadReport check_state_dict(const StateDict& dict, bool strict = true) const;
-  /// All of `load_state_dict` that can fail. What it returns loads when it is called, into the
-  /// tensors that the module has now.
+  /// Does all of `load_state_dict` that can fail, and returns a function that loads into the
+  /// tensors which the module has now.
   std::function<void()> prepare_load(const StateDict& dict, bool strict = true) const;
 
  protected:

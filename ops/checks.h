@@ -1,11 +1,12 @@
 #pragma once
 
 #include <string>
+#include <type_traits>
 
 #include "../tensor/tensor.h"
 
-/// Argument checks that the ops share: each throws before any work is done, naming the op, what it
-/// expected and what it got.
+/// Argument checks that ops, modules and optimizers share. The errors name op, expectation and what
+/// it got.
 namespace sash {
 
 /// `ValueError` if `x` is undefined; `what` names the argument.
@@ -75,6 +76,22 @@ inline void check_rank(const char* op, const Tensor& x, int rank) {
 inline void check_shape(const char* op, const Tensor& x, const Shape& expected) {
   if (x.shape() == expected) return;
   throw ShapeError(op, "shape " + to_string(expected), to_string(x.shape()));
+}
+
+/// `ValueError` unless `value` is at least 0; `what` names it: "a limit".
+template <class T>
+void check_not_negative(std::string_view op, const std::string& what, T value) {
+  if (value >= 0) return;
+  if constexpr (std::is_integral_v<T>) {
+    throw ValueError(op, what + " of at least 0", std::to_string(value));
+  } else {
+    throw ValueError(op, what + " of at least 0", to_text(value));
+  }
+}
+
+/// `ValueError` unless `p` is in [0, 1]; `what` names it: "a probability".
+inline void check_probability(std::string_view op, const std::string& what, double p) {
+  if (!(p >= 0 && p <= 1)) throw ValueError(op, what + " in [0, 1]", to_text(p));
 }
 
 }  // namespace sash

@@ -1,7 +1,6 @@
 #include "adam.h"
 
 #include "../core/error.h"
-#include "../nn/check.h"
 #include "../tensor/tensor_impl.h"
 
 namespace sash::optim {
@@ -21,7 +20,7 @@ void Adam::check(const std::string& op, const Hyperparameters& values) {
   for (const char* const which : {"beta1", "beta2"}) {
     const double beta = value_of(values, which);
     if (beta >= 0 && beta < 1) continue;
-    throw ValueError(op, std::string(which) + " in [0, 1)", nn::to_text(beta));
+    throw ValueError(op, std::string(which) + " in [0, 1)", to_text(beta));
   }
 }
 

@@ -3,7 +3,7 @@
 #include <span>
 
 #include "../core/small_vector.h"
-#include "../nn/check.h"
+#include "../ops/checks.h"
 #include "../ops/update/optimizer.h"
 #include "../tensor/autograd/grad_mode.h"
 #include "../tensor/factories.h"
@@ -12,12 +12,6 @@ namespace sash::optim {
 namespace {
 
 using Gradients = SmallVector<Tensor, 16>;
-
-void check_limit(const char* op, const char* what, double limit) {
-  if (!(limit >= 0)) {
-    throw ValueError(op, "a " + std::string(what) + " of at least 0", nn::to_text(limit));
-  }
-}
 
 Gradients gradients_of(const std::vector<Tensor>& parameters) {
   const NoGradGuard no_grad;
@@ -34,7 +28,7 @@ Gradients gradients_of(const std::vector<Tensor>& parameters) {
 }  // namespace
 
 Tensor clip_grad_norm_(const std::vector<Tensor>& parameters, double max_norm) {
-  check_limit("clip_grad_norm_", "max_norm", max_norm);
+  check_not_negative("clip_grad_norm_", "a max_norm", max_norm);
   const Gradients gradients = gradients_of(parameters);
   if (gradients.empty() && !parameters.empty()) {
     return zeros({}, {.dtype = DType::float64, .device = parameters[0].device()});
@@ -46,7 +40,7 @@ Tensor clip_grad_norm_(const std::vector<Tensor>& parameters, double max_norm) {
 }
 
 void clip_grad_value_(const std::vector<Tensor>& parameters, double limit) {
-  check_limit("clip_grad_value_", "limit", limit);
+  check_not_negative("clip_grad_value_", "a limit", limit);
   const Gradients gradients = gradients_of(parameters);
   clip_by_value_({gradients.begin(), gradients.size()}, limit);
 }

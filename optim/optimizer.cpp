@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "../nn/check.h"
+#include "../core/error.h"
 #include "../tensor/autograd/grad_mode.h"
 #include "../tensor/factories.h"
 #include "../tensor/tensor_impl.h"
@@ -14,7 +14,7 @@ namespace {
 
 void check_rate(const std::string& op, const char* what, double value) {
   if (!(value >= 0) || std::isinf(value)) {
-    throw ValueError(op, std::string("a finite ") + what + " of at least 0", nn::to_text(value));
+    throw ValueError(op, std::string("a finite ") + what + " of at least 0", to_text(value));
   }
 }
 

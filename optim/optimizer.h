@@ -8,7 +8,7 @@
 #include "../tensor/io/state_dict.h"
 #include "../tensor/tensor.h"
 
-namespace sash::nn {
+namespace sash {
 class StateCheck;
 }
 
@@ -25,8 +25,8 @@ struct ParamGroup {
 /// parameter, and saving.
 ///
 /// The learning rate and the step counts live on the parameters' device, so that a step never waits
-/// for the host. State is made by the first step; where parameters have moved or been cast since
-/// (`Module::to`), it follows them.
+/// for the host. State is made by the first step. If parameters are moved or cast later
+/// (`Module::to`), so is their state.
 class SASH_API Optimizer {
  public:
   virtual ~Optimizer();
@@ -55,15 +55,15 @@ class SASH_API Optimizer {
   /// over all groups, `state.<i>.step` and the moments, such as `state.<i>.exp_avg`; of group g its
   /// hyperparameters, such as `param_groups.<g>.lr`, as float64 scalars.
   StateDict state_dict() const;
-  /// Takes a saved state over, hyperparameters included, as PyTorch does: an SGD made without
-  /// momentum goes on with the momentum that it finds. Everything is checked first: `ValueError`
-  /// listing missing and unexpected keys and shapes that differ, or naming a hyperparameter that
-  /// the constructor would refuse. Nothing is half loaded.
+  /// Loads a saved state, hyperparameters included, as PyTorch does: an SGD made without momentum
+  /// continues with the saved momentum. Everything is checked first: `ValueError` listing missing
+  /// and unexpected keys and shapes that differ, or naming a hyperparameter that the constructor
+  /// would refuse. If it throws, nothing is loaded.
   void load_state_dict(const StateDict& dict);
   /// The checks of `load_state_dict`, without loading.
   void check_state_dict(const StateDict& dict) const;
-  /// All of `load_state_dict` that can fail. What it returns loads when it is called, once, while
-  /// the optimizer stays where it is.
+  /// Does all of `load_state_dict` that can fail, and returns a function that loads. Call it once,
+  /// before the optimizer is moved.
   std::function<void()> prepare_load(const StateDict& dict);
 
  protected:
@@ -74,7 +74,7 @@ class SASH_API Optimizer {
   using Hyperparameters = std::vector<Hyperparameter>;
   static double value_of(const Hyperparameters& hyperparameters, const char* name);
 
-  /// What tells optimizers apart.
+  /// What differs between optimizers.
   struct Kind {
     const char* name;
     /// `ValueError` of `op` for values that it cannot train with, beyond those that are negative or
@@ -111,7 +111,7 @@ class SASH_API Optimizer {
   void check_parameter(const Tensor& parameter) const;
   void prepare(Group& group);
   void make_state(Group& group) const;
-  bool has_state(const nn::StateCheck& given, size_t first, const Group& group) const;
+  bool has_state(const StateCheck& given, size_t first, const Group& group) const;
 
   Kind kind_;
   std::vector<Group> groups_;

@@ -1,9 +1,9 @@
 #include <memory>
 #include <string>
 
-#include "../nn/state_check.h"
 #include "../tensor/autograd/grad_mode.h"
 #include "../tensor/factories.h"
+#include "../tensor/io/state_check.h"
 #include "optimizer.h"
 
 namespace sash::optim {
@@ -17,8 +17,8 @@ std::string group_key(size_t group, const char* name) {
   return "param_groups." + std::to_string(group) + "." + name;
 }
 
-// A hyperparameter as a dictionary has it; `otherwise` if it is not there as a number.
-double saved_value(const nn::StateCheck& given, const std::string& key, double otherwise) {
+// The saved value of a hyperparameter; `otherwise` if there is none or it is not a number.
+double saved_value(const StateCheck& given, const std::string& key, double otherwise) {
   const Tensor* const found = given.find(key);
   const bool number =
       found && found->defined() && found->rank() == 0 && is_floating(found->dtype());
@@ -51,7 +51,7 @@ StateDict Optimizer::state_dict() const {
 }
 
 // A group is saved with its state once it has taken a step, and without before.
-bool Optimizer::has_state(const nn::StateCheck& given, size_t first, const Group& group) const {
+bool Optimizer::has_state(const StateCheck& given, size_t first, const Group& group) const {
   for (size_t i = 0; i < group.parameters.size(); ++i) {
     if (given.find(state_key(first + i, "step"))) return true;
   }
@@ -60,7 +60,7 @@ bool Optimizer::has_state(const nn::StateCheck& given, size_t first, const Group
 
 void Optimizer::check_state_dict(const StateDict& dict) const {
   const std::string op = std::string(kind_.name) + ".load_state_dict";
-  nn::StateCheck check(op, dict);
+  StateCheck check(op, dict);
   std::vector<Hyperparameters> saved;
   size_t first = 0;
   for (size_t g = 0; g < groups_.size(); first += groups_[g].parameters.size(), ++g) {
@@ -85,7 +85,7 @@ void Optimizer::check_state_dict(const StateDict& dict) const {
 std::function<void()> Optimizer::prepare_load(const StateDict& dict) {
   check_state_dict(dict);
   const NoGradGuard no_grad;
-  const nn::StateCheck given(std::string(kind_.name) + ".load_state_dict", dict);
+  const StateCheck given(std::string(kind_.name) + ".load_state_dict", dict);
   const auto loaded = std::make_shared<std::vector<Group>>();
   size_t first = 0;
   for (size_t g = 0; g < groups_.size(); first += groups_[g].parameters.size(), ++g) {

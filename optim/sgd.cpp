@@ -1,7 +1,6 @@
 #include "sgd.h"
 
 #include "../core/error.h"
-#include "../nn/check.h"
 #include "../tensor/tensor_impl.h"
 
 namespace sash::optim {
@@ -10,7 +9,7 @@ void SGD::check(const std::string& op, const Hyperparameters& values) {
   const double momentum = value_of(values, "momentum"), dampening = value_of(values, "dampening");
   if (value_of(values, "nesterov") == 0 || (momentum > 0 && dampening == 0)) return;
   throw ValueError(op, "momentum > 0 and dampening 0 for nesterov",
-                   nn::to_text(momentum) + " and " + nn::to_text(dampening));
+                   to_text(momentum) + " and " + to_text(dampening));
 }
 
 std::vector<const char*> SGD::moments(const Hyperparameters& values) {

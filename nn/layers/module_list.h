@@ -8,8 +8,8 @@
 
 namespace sash::nn {
 
-/// Modules of one type in a row, children "0", "1", ...; what is computed with them is up to their
-/// parent: `for (Block& block : blocks) x = block(x);`
+/// A list of modules of one type, children "0", "1", ..., which the parent calls: `for (Block&
+/// block : blocks) x = block(x);`
 template <std::derived_from<Module> M = Module>
 class ModuleList : public Module {
  public:

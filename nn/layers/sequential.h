@@ -6,7 +6,7 @@
 
 namespace sash::nn {
 
-/// Modules one after the other, each fed what the one before it gave; children "0", "1", ...:
+/// Modules applied one after the other; children "0", "1", ...:
 ///
 ///     nn::Sequential net(nn::Linear(4, 16), nn::ReLU(), nn::Linear(16, 1));
 class SASH_API Sequential : public Module {

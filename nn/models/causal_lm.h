@@ -17,10 +17,10 @@ struct CausalLMOptions {
   int64_t feedforward = 0;  ///< 0 means 4 dim
   double dropout = 0;
   bool tie_weights = false;  ///< the head shares the weight of the token embedding
-  /// What a position may see, besides that it sees none after it.
+  /// Combined with `causal()`.
   AttentionMask mask{};
-  /// False leaves the positions to `alibi`, `relative_positions` or the mask; `context` then has no
-  /// meaning, and no length is too long.
+  /// False: no learnt positions, but `alibi`, `relative_positions` or the mask; `context` is then
+  /// ignored, and any length is allowed.
   bool learned_positions = true;
   /// These are explained in `MultiheadAttentionOptions`.
   int64_t kv_heads = 0;
@@ -33,10 +33,10 @@ struct CausalLMOptions {
 struct SamplingOptions {
   double temperature = 1;  ///< 0 takes the likeliest token
   int64_t top_k = 0;       ///< sample among the k likeliest; 0 means all
-  uint64_t seed = 0;       ///< of its own generator; the training's is left alone
-  /// How many of the oldest tokens are dropped at once when the learnt positions are used up. The
-  /// others then move to new positions, at the cost of a whole forward pass: 1 shows each token all
-  /// `context` tokens and pays for every one, context / 2 shows at least half and pays rarely.
+  uint64_t seed = 0;       ///< of its own generator; that of `manual_seed` is not used
+  /// Tokens dropped at once, oldest first, when the learnt positions are used up. The others move
+  /// to new positions, which costs a whole forward pass: with 1, every token sees `context` tokens
+  /// and costs a pass; with context / 2, it sees at least half and passes are rare.
   int64_t stride = 1;
 };
 
@@ -56,10 +56,10 @@ class SASH_API CausalLM : public Module {
   /// rank or T > context, `DTypeError` unless int64, `IndexError` for a token outside the
   /// vocabulary.
   Tensor forward(const Tensor& tokens) override;
-  /// The same for tokens that follow those in `caches`, which take them in: what `forward` gives
-  /// for the last T of all tokens so far, computed for these alone. Under a `NoGradGuard`.
-  /// `ValueError` unless the caches are `new_caches` and of one length, which a call that ran out
-  /// of memory may leave unequal; `ShapeError` if the context is used up.
+  /// The same for tokens that continue those in `caches`, which then hold them too: the last T rows
+  /// of `forward` of all tokens so far, computed for the new ones only. Needs a `NoGradGuard`.
+  /// `ValueError` unless the caches are from `new_caches` and of one length (`OutOfMemory` may
+  /// leave them unequal); `ShapeError` if the context is used up.
   Tensor forward(const Tensor& tokens, std::vector<KeyValueCache>& caches);
   template <class... Args>
   Tensor operator()(Args&&... args) {
@@ -73,10 +73,10 @@ class SASH_API CausalLM : public Module {
 
   /// `count` tokens after `prompt`, sampled one by one in evaluation mode without recording; each
   /// sees all before it, but at most `context` of them with learnt positions (see
-  /// `SamplingOptions::stride`). Keys and values are kept in caches if `can_cache`, in memory that
-  /// a windowed mask bounds; otherwise every token costs a whole forward pass. The tokens are the
-  /// same. `ValueError` for an empty prompt, a negative count, temperature or top_k, or a stride
-  /// that is not positive; `IndexError` for a token outside the vocabulary.
+  /// `SamplingOptions::stride`). If `can_cache`, keys and values are cached (a windowed mask bounds
+  /// the memory); otherwise every token costs a whole forward pass. The tokens are the same.
+  /// `ValueError` for an empty prompt, a negative count, temperature or top_k, or a stride that is
+  /// not positive; `IndexError` for a token outside the vocabulary.
   std::vector<int64_t> generate(const std::vector<int64_t>& prompt, int64_t count,
                                 const SamplingOptions& options = {});
 

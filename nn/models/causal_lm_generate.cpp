@@ -56,13 +56,9 @@ void check_sampling(const std::vector<int64_t>& prompt, int64_t count,
                     const SamplingOptions& options) {
   const char* op = "CausalLM.generate";
   if (prompt.empty()) throw ValueError(op, "a prompt of at least one token", "none");
-  if (count < 0) throw ValueError(op, "a count of at least 0", std::to_string(count));
-  if (!(options.temperature >= 0)) {
-    throw ValueError(op, "a temperature of at least 0", to_text(options.temperature));
-  }
-  if (options.top_k < 0) {
-    throw ValueError(op, "top_k of at least 0", std::to_string(options.top_k));
-  }
+  check_not_negative(op, "a count", count);
+  check_not_negative(op, "a temperature", options.temperature);
+  check_not_negative(op, "top_k", options.top_k);
   check_positive(op, "stride", options.stride);
 }
 

@@ -9,10 +9,7 @@ namespace sash::nn {
 namespace {
 
 int64_t hidden_width(const TransformerOptions& options) {
-  if (options.feedforward < 0) {
-    throw ValueError("TransformerEncoderLayer", "feedforward of at least 0",
-                     std::to_string(options.feedforward));
-  }
+  check_not_negative("TransformerEncoderLayer", "feedforward", options.feedforward);
   return options.feedforward ? options.feedforward : 4 * options.dim;
 }
 

@@ -18,7 +18,7 @@ struct TransformerOptions {
   int64_t feedforward = 0;  ///< width of the hidden layer; 0 means 4 dim
   double dropout = 0.1;     ///< of attention probabilities, hidden units and both branches
   Activation activation = Activation::relu;
-  bool norm_first = false;  ///< normalise what enters a branch, not the sum that leaves it
+  bool norm_first = false;  ///< normalise the input of a branch, not the sum after it
   bool final_norm = false;  ///< whether an encoder ends with a `LayerNorm`, called `norm`
   double layer_norm_eps = 1e-5;
   bool bias = true;  ///< of the linear layers and norms

@@ -28,8 +28,8 @@ Tensor look_up(const Tensor& weight, const Tensor& index) {
   shape.push_back(width);
   const Tensor y = empty(shape, table.options());
   KernelContext context = kernel_context(table.device());
-  kernels::embedding_forward(context, table.tensor_view(), as_row(index),
-                             as_rows(y, index.numel(), width));
+  kernels::embedding_forward(context, table.tensor_view(), vector_view(index),
+                             matrix_view(y, index.numel(), width));
   return record("embedding", {table}, y,
                 [index = save(index), rows](Backward& pass, const Tensor& g) {
                   return Gradients{add_up(g, pass(index), rows)};
@@ -41,7 +41,7 @@ Tensor add_up(const Tensor& grad, const Tensor& index, int64_t rows) {
   const int64_t width = g.shape().back();
   const Tensor dweight = empty({rows, width}, g.options());
   KernelContext context = kernel_context(g.device());
-  kernels::embedding_backward(context, as_rows(g, index.numel(), width), as_row(index),
+  kernels::embedding_backward(context, matrix_view(g, index.numel(), width), vector_view(index),
                               dweight.tensor_view());
   return record("embedding_backward", {g}, dweight,
                 [index = save(index)](Backward& pass, const Tensor& h) {
@@ -74,7 +74,7 @@ Tensor embedding_backward(const Tensor& g, const Tensor& index, int64_t rows) {
   Shape expected = index.shape();
   if (expected.rank() < kMaxRank) expected.push_back(g.shape().back());
   check_shape(op, g, expected);
-  if (rows < 0) throw ValueError(op, "a number of rows >= 0", std::to_string(rows));
+  check_not_negative(op, "a number of rows", rows);
   const Tensor in = index.contiguous();
   check_index_values(op, in, rows);
   return add_up(g, in, rows);

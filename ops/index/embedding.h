@@ -5,7 +5,7 @@
 namespace sash {
 
 /// y[...] = weight[index[...]]: weight is [V, D], index int64 of any shape [...], y [..., D].
-/// Throws `IndexError` naming the first index outside [0, V) and where it stands, `ShapeError`
+/// Throws `IndexError` naming the first index outside [0, V) and its position, `ShapeError`
 /// unless weight has two axes, `DTypeError` unless the index is int64.
 SASH_API Tensor embedding(const Tensor& weight, const Tensor& index);
 

@@ -120,7 +120,7 @@ Tensor one_hot(const Tensor& index, int64_t classes) {
   const Tensor places = in.unsqueeze(-1);
   Shape shape = in.shape();
   shape.push_back(classes);
-  // Not a comparison, which would take an index out of range on a card for a row of zeros.
+  // Not a comparison: on CUDA that would give zeros for an index out of range, and no error.
   return scatter_into(zeros(shape, in.options()), {}, in.rank(), places,
                       ones(places.shape(), in.options()));
 }

@@ -3,17 +3,18 @@
 #include "../../tensor/tensor.h"
 
 /// Choosing elements by int64 indices, which are never negative. Throws `IndexError` naming the
-/// first index outside its axis and where it stands, `DTypeError` for indices that are not int64,
+/// first index outside its axis and its position, `DTypeError` for indices that are not int64,
 /// `ShapeError` for shapes that do not fit.
 namespace sash {
 
-/// y[i][j][k] = x[i][index[i][j][k]][k] for axis 1, likewise for others. index has x's rank and
-/// fits into x on every other axis; y has its shape.
+/// y[i][j][k] = x[i][index[i][j][k]][k] for axis 1, likewise for others. index has x's rank and is
+/// no longer than x on any other axis; y has its shape.
 SASH_API Tensor gather(const Tensor& x, int64_t axis, const Tensor& index);
 
 /// A copy of x with src[i][j][k] added at [i][index[i][j][k]][k] for axis 1, likewise for others:
-/// the gradient of `gather`. index has the rank of x and src, fits into src, and into x on every
-/// other axis; elements of src beyond it are left out. The order of additions is fixed.
+/// the gradient of `gather`. index has the rank of x and src, and is no longer than src on any axis
+/// and than x on any other axis; elements of src beyond it are left out. The order of additions is
+/// fixed.
 SASH_API Tensor scatter_add(const Tensor& x, int64_t axis, const Tensor& index, const Tensor& src);
 
 /// The slices of x along `axis` that the 1-dimensional `index` names, in its order.

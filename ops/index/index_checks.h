@@ -6,8 +6,8 @@
 
 #include "../checks.h"
 
-/// Checks of tensors of indices. Values are looked at on the CPU only: kernels of other devices
-/// raise a flag that is thrown at the next synchronisation.
+/// Checks of index tensors. Values are checked here on the CPU only; CUDA kernels set a flag, which
+/// is thrown at the next synchronisation.
 namespace sash {
 
 /// "[1, 2]": where element `flat` of a contiguous tensor of shape `shape` is.

@@ -35,7 +35,7 @@ void check_arguments(const Tensor& x, const Tensor& weight, const Tensor& bias) 
 
 Tensor forward(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   const NoGradGuard no_grad;
-  const Tensor rows = detail::as_rows(x);
+  const Tensor rows = detail::flatten_rows(x);
   Shape shape = x.shape();
   shape[x.rank() - 1] = weight.size(0);
   Tensor y = empty(shape, x.options());
@@ -59,10 +59,10 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
       "linear", {x, weight, bias}, forward(x, weight, bias),
       [x = save_if(weight.requires_grad(), x), weight = save_if(x.requires_grad(), weight),
        shape = x.shape()](Backward& pass, const Tensor& g) {
-        const Tensor rows = detail::as_rows(g);
+        const Tensor rows = detail::flatten_rows(g);
         Gradients gradients(3);
         if (pass.needs(0)) gradients[0] = matmul(rows, pass(weight)).view(shape);
-        if (pass.needs(1)) gradients[1] = matmul(rows.mT(), detail::as_rows(pass(x)));
+        if (pass.needs(1)) gradients[1] = matmul(rows.mT(), detail::flatten_rows(pass(x)));
         if (pass.needs(2)) gradients[2] = sum(rows, {0});
         return gradients;
       });

@@ -42,7 +42,8 @@ TensorView broadcast_batch(const Tensor& x, const Shape& batch) {
 
 // The gradient of b in c = a b.
 Tensor right_gradient(const Tensor& a, const Tensor& g, const Shape& shape) {
-  if (shape.rank() == 2 && a.rank() > 2) return matmul(detail::as_rows(a).mT(), detail::as_rows(g));
+  if (shape.rank() == 2 && a.rank() > 2)
+    return matmul(detail::flatten_rows(a).mT(), detail::flatten_rows(g));
   return sum_to(matmul(a.mT(), g), shape);
 }
 
@@ -65,7 +66,7 @@ Tensor batched(const Tensor& a, const Tensor& b) {
 
 }  // namespace
 
-Tensor detail::as_rows(const Tensor& x) {
+Tensor detail::flatten_rows(const Tensor& x) {
   int64_t rows = 1;
   for (int axis = 0; axis < x.rank() - 1; ++axis) rows *= x.shape()[axis];
   return x.reshape({rows, x.shape().back()});
@@ -86,7 +87,8 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
   }
   if (b.rank() == 1) return matmul(a, b.unsqueeze(1)).squeeze(-1);
   if (a.rank() > 2 && b.rank() == 2 && a.is_contiguous()) {
-    return batched(detail::as_rows(a), b).view(with_matrix(batch_of(a), a.size(-2), b.size(-1)));
+    return batched(detail::flatten_rows(a), b)
+        .view(with_matrix(batch_of(a), a.size(-2), b.size(-1)));
   }
   return batched(a, b);
 }

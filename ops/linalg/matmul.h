@@ -14,7 +14,7 @@ SASH_API Tensor matmul(const Tensor& a, const Tensor& b);
 
 namespace detail {
 /// All rows of x [..., N] as one matrix; a view where the strides allow it.
-Tensor as_rows(const Tensor& x);
+Tensor flatten_rows(const Tensor& x);
 }  // namespace detail
 
 }  // namespace sash

@@ -68,9 +68,7 @@ int check_arguments(const Tensor& logits, const Tensor& targets,
   if (targets.shape() != rows) {
     throw ShapeError(kOp, expected_targets(logits, targets, axis), to_string(targets.shape()));
   }
-  if (!(options.label_smoothing >= 0 && options.label_smoothing <= 1)) {
-    throw ValueError(kOp, "label smoothing in [0, 1]", to_text(options.label_smoothing));
-  }
+  check_probability(kOp, "label smoothing", options.label_smoothing);
   return axis;
 }
 
@@ -82,9 +80,9 @@ Tensor fused_backward(const Tensor& logits, const Tensor& targets, const Tensor&
   const Tensor g = grad.contiguous();
   const Tensor dx = empty_like(logits);
   KernelContext context = kernel_context(logits.device());
-  kernels::cross_entropy_backward(context, as_rows(logits, rows, classes), as_row(targets),
-                                  as_rows(stats, rows, 2), as_row(g), as_row(count),
-                                  as_rows(dx, rows, classes), rule);
+  kernels::cross_entropy_backward(context, matrix_view(logits, rows, classes), vector_view(targets),
+                                  matrix_view(stats, rows, 2), vector_view(g), vector_view(count),
+                                  matrix_view(dx, rows, classes), rule);
   return dx;
 }
 
@@ -129,8 +127,9 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
   const Tensor stats = empty({rows, 2}, row_statistics(x));
   const Tensor count = empty({}, row_statistics(x));
   KernelContext context = kernel_context(x.device());
-  kernels::cross_entropy_forward(context, as_rows(x, rows, classes), as_row(t), as_row(losses),
-                                 as_rows(stats, rows, 2), as_row(count), rule);
+  kernels::cross_entropy_forward(context, matrix_view(x, rows, classes), vector_view(t),
+                                 vector_view(losses), matrix_view(stats, rows, 2),
+                                 vector_view(count), rule);
   const Tensor y = [&] {
     const NoGradGuard no_grad;
     return reduced(losses, count, options.reduction).to(x.dtype());

@@ -6,11 +6,11 @@
 namespace sash {
 
 struct CrossEntropyOptions {
-  int64_t ignore_index = -100;  ///< rows with this target count for nothing
+  int64_t ignore_index = -100;  ///< rows with this target are ignored
   double label_smoothing = 0;   ///< s, in [0, 1]
   Reduction reduction = Reduction::mean;
-  /// Where the logits hold the classes; 1 for PyTorch's [N, C, T]. With T = C nothing can tell that
-  /// layout from [B, T, C], so it must be named.
+  /// Axis of the classes, the last by default; 1 for PyTorch's [N, C, T]. Never guessed: with T = C
+  /// that cannot be told from [B, T, C].
   int64_t class_axis = -1;
 };
 

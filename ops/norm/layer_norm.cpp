@@ -30,7 +30,7 @@ void check_arguments(const Tensor& x, const Shape& normalized, const Tensor& wei
   check_defined(kOp, x);
   check_floating(kOp, x);
   if (normalized.empty()) throw ShapeError(kOp, "a normalized shape with an axis", "[]");
-  if (!(eps >= 0)) throw ValueError(kOp, "eps of at least 0", to_text(eps));
+  check_not_negative(kOp, "eps", eps);
   const int first = x.rank() - normalized.rank();
   bool fits = first >= 0;
   for (int i = 0; fits && i < normalized.rank(); ++i) {
@@ -47,7 +47,7 @@ void check_arguments(const Tensor& x, const Shape& normalized, const Tensor& wei
   }
 }
 
-// The matrix [rows, columns] that x is to its kernels.
+// x as the kernels' matrix [rows, columns].
 struct Matrix {
   int64_t rows = 1;
   int64_t columns = 1;
@@ -72,9 +72,10 @@ Gradients fused_backward(const Operands& in, const Tensor& grad, const Shape& no
   if (pass.needs(1)) d[1] = empty(normalized, options);
   if (pass.needs(2)) d[2] = empty(normalized, options);
   KernelContext context = kernel_context(g.device());
-  kernels::layer_norm_backward(context, as_rows(in.x, rows, columns), as_row(in.weight),
-                               as_row(in.mean), as_row(in.rstd), as_rows(g, rows, columns),
-                               as_rows(d[0], rows, columns), as_row(d[1]), as_row(d[2]));
+  kernels::layer_norm_backward(context, matrix_view(in.x, rows, columns), vector_view(in.weight),
+                               vector_view(in.mean), vector_view(in.rstd),
+                               matrix_view(g, rows, columns), matrix_view(d[0], rows, columns),
+                               vector_view(d[1]), vector_view(d[2]));
   return d;
 }
 
@@ -126,8 +127,9 @@ Tensor layer_norm(const Tensor& input, const Shape& normalized_shape, const Tens
   const Tensor mean = empty({rows}, row_statistics(x));
   const Tensor rstd = empty({rows}, row_statistics(x));
   KernelContext context = kernel_context(x.device());
-  kernels::layer_norm_forward(context, as_rows(x, rows, columns), as_row(w), as_row(b),
-                              as_rows(y, rows, columns), as_row(mean), as_row(rstd), eps);
+  kernels::layer_norm_forward(context, matrix_view(x, rows, columns), vector_view(w),
+                              vector_view(b), matrix_view(y, rows, columns), vector_view(mean),
+                              vector_view(rstd), eps);
   return record(
       kOp, {x, w, b}, y,
       [x = save(x), w = save(w), mean = save(mean), rstd = save(rstd), shape = normalized_shape,

@@ -43,10 +43,6 @@ void count_writes(std::span<const Tensor> tensors) {
   for (const Tensor& x : tensors) x.impl().storage->bump_version();
 }
 
-void check_limit(const char* op, const char* what, double limit) {
-  if (!(limit >= 0)) throw ValueError(op, what, to_text(limit));
-}
-
 }  // namespace
 
 Tensor global_norm(std::span<const Tensor> tensors) {
@@ -59,7 +55,7 @@ Tensor global_norm(std::span<const Tensor> tensors) {
 }
 
 void clip_by_norm_(std::span<const Tensor> tensors, const Tensor& norm, double max_norm) {
-  check_limit("clip_by_norm_", "max_norm >= 0", max_norm);
+  check_not_negative("clip_by_norm_", "a max_norm", max_norm);
   const FlatTensors flat = flattened("clip_by_norm_", tensors);
   if (flat.empty()) return;
   check_defined("clip_by_norm_", norm, "a norm");
@@ -73,7 +69,7 @@ void clip_by_norm_(std::span<const Tensor> tensors, const Tensor& norm, double m
 }
 
 void clip_by_value_(std::span<const Tensor> tensors, double limit) {
-  check_limit("clip_by_value_", "limit >= 0", limit);
+  check_not_negative("clip_by_value_", "a limit", limit);
   const FlatTensors flat = flattened("clip_by_value_", tensors);
   if (flat.empty()) return;
   KernelContext context = kernel_context(tensors[0].device());

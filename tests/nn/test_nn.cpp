@@ -163,7 +163,7 @@ TEST_CASE("a state dictionary copies one module's elements into another") {
   const Tensor x = randn({3, 4});
   CHECK_FALSE(same(from(x), into(x)));
   const Tensor handle = into.fc1.weight;
-  const nn::LoadReport report = into.load_state_dict(from.state_dict());
+  const LoadReport report = into.load_state_dict(from.state_dict());
   CHECK(report.missing.empty());
   CHECK(same(from(x), into(x)));
   CHECK(handle.is_same(into.fc1.weight));
@@ -190,7 +190,7 @@ TEST_CASE("a state dictionary that does not fit changes nothing; the error lists
   CHECK_THROWS_AS(mlp.load_state_dict(dict, false), ValueError);
   CHECK(mlp.fc1.weight.to_vector<double>() == elements);
   dict.erase(dict.begin() + 1, dict.begin() + 3);
-  const nn::LoadReport report = mlp.load_state_dict(dict, false);
+  const LoadReport report = mlp.load_state_dict(dict, false);
   CHECK(report.missing == Names{"fc1.bias", "fc2.weight", "fc2.bias"});
   CHECK(report.unexpected == Names{"head.weight"});
   CHECK(mlp.fc1.weight.to_vector<double>() == std::vector<double>(64, 0.0));

@@ -236,9 +236,9 @@ TEST_CASE_FIXTURE(Inputs, "wrong calls: all gradients at once") {
   expect_errors({
       {"ValueError: global_norm: expected contiguous tensors, got strides [1, 3]",
        [&] { global_norm(tensors); }},
-      {"ValueError: clip_by_norm_: expected max_norm >= 0, got -1",
+      {"ValueError: clip_by_norm_: expected a max_norm of at least 0, got -1",
        [&] { clip_by_norm_(good, scalar_tensor(1, kDoubles), -1); }},
-      {"ValueError: clip_by_value_: expected limit >= 0, got -1",
+      {"ValueError: clip_by_value_: expected a limit of at least 0, got -1",
        [&] { clip_by_value_(good, -1); }},
   });
 }

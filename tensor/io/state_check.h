@@ -5,17 +5,17 @@
 #include <unordered_map>
 #include <vector>
 
-#include "../tensor/io/state_dict.h"
+#include "state_dict.h"
 
-namespace sash::nn {
+namespace sash {
 
-/// Keys on which a module or optimizer and a dictionary disagreed.
+/// Keys on which a module or optimizer and a dictionary differ.
 struct LoadReport {
   std::vector<std::string> missing;     ///< expected, but not in the dictionary
   std::vector<std::string> unexpected;  ///< in the dictionary, but not expected
 };
 
-/// Compares a dictionary with what its reader expects, before anything is loaded from it.
+/// Checks a state dictionary against what a module or optimizer expects, before anything is loaded.
 class SASH_API StateCheck {
  public:
   /// `ValueError` if a key occurs twice. `dict` must outlive the check.
@@ -37,4 +37,4 @@ class SASH_API StateCheck {
   std::vector<std::string> mismatched_;
 };
 
-}  // namespace sash::nn
+}  // namespace sash

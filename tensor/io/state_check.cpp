@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
-#include "../core/error.h"
-#include "../core/quote.h"
+#include "../../core/error.h"
+#include "../../core/quote.h"
 
-namespace sash::nn {
+namespace sash {
 namespace {
 
 void append_list(std::string& text, const char* title, const std::vector<std::string>& items) {
@@ -70,4 +70,4 @@ LoadReport StateCheck::finish(bool strict) {
   return report;
 }
 
-}  // namespace sash::nn
+}  // namespace sash
