@@ -38,8 +38,8 @@ class SpinLock {
   std::atomic_flag flag_;
 };
 
-// One free list per multiple of 32 bytes. Slabs are never given back: they are few, and tensors
-// may be released after static destruction has begun.
+// One free list per multiple of 32 bytes. Slabs are never freed: they are few, and tensors may be
+// released after static destruction has begun.
 class SizeClass {
  public:
   void* pop(size_t bytes) {

@@ -67,7 +67,7 @@ class ThreadPool {
     epoch_.fetch_add(1);
     epoch_.notify_all();
     take_tasks(job);
-    // Workers that saw the job are counted in `active_`; the others will find none.
+    // Workers that saw the job are counted in `active_`; the others will find null.
     job_.store(nullptr);
     wait(active_, [](uint32_t active) { return active == 0; });
     if (job.failure) std::rethrow_exception(job.failure);

@@ -16,7 +16,7 @@
 namespace sash {
 namespace {
 
-// Where a symbolic link leads, so that the link stays; any other path as it is.
+// Resolves a symbolic link, so that the link stays; any other path as it is.
 std::string target_of(const std::string& path) {
   char* const resolved = ::realpath(path.c_str(), nullptr);
   if (!resolved) return path;

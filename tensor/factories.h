@@ -61,7 +61,7 @@ template <Number T>
 using LiteralElement =
     std::conditional_t<std::integral<T> && !std::same_as<T, bool> && !std::same_as<T, uint8_t>,
                        int64_t, T>;
-/// As it lies in memory: a bool is a byte, and `std::vector<bool>` has none.
+/// The type in memory: a bool is a byte, since `std::vector<bool>` has no elements to point to.
 template <class To>
 using Stored = std::conditional_t<std::same_as<To, bool>, uint8_t, To>;
 
@@ -180,11 +180,11 @@ Tensor tensor(
   return detail::from_list<T>(values, options);
 }
 
-/// The elements of `host`, a CPU tensor, in page-locked memory of the CUDA backend: a contiguous
-/// CPU tensor whose copies to CUDA (`to`), like those of its contiguous views, run on the current
-/// stream while the host goes on. It may go before they are done; to write to it, wait for them
-/// first (`synchronize`). Not differentiable. Throws `DeviceError` if `host` is elsewhere or CUDA
-/// cannot be used, and `AutogradError` if `host` requires grad while ops are recorded.
+/// A contiguous copy of `host`, a CPU tensor, in page-locked memory of the CUDA backend: copies of
+/// it and of its contiguous views to CUDA (`to`) run asynchronously on the current stream. It may
+/// be released before they are done; to write to it, wait for them first (`synchronize`). Not
+/// differentiable. Throws `DeviceError` if `host` is elsewhere or CUDA cannot be used, and
+/// `AutogradError` if `host` requires grad while ops are recorded.
 SASH_API Tensor pin_memory(const Tensor& host);
 
 /// Wraps memory of the caller's on `device` without copying; `release` runs when the last tensor

@@ -11,20 +11,20 @@
 
 namespace sash {
 
-/// A block of device memory that tensors share. The version counts in-place writes, so that the
-/// backward pass can tell whether a saved tensor is still what it was.
+/// A block of device memory that tensors share. The version counts in-place writes: the backward
+/// pass refuses a saved tensor that was written to since.
 class SASH_API Storage : public RefCounted {
  public:
   /// Uninitialised memory from the device's caching allocator.
   Storage(int64_t bytes, Device device);
-  /// Memory of somebody else; `release` runs when the last tensor lets go.
+  /// Memory owned elsewhere; `release` runs when the last tensor is gone.
   Storage(void* data, int64_t bytes, Device device, std::function<void()> release);
   ~Storage() override;
 
   void* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
   Device device() const { return device_; }
-  /// Whether the memory is somebody else's.
+  /// Whether the memory is owned elsewhere.
   bool is_foreign() const { return release_ != nullptr; }
   uint32_t version() const { return version_.load(std::memory_order_acquire); }
   void bump_version() { version_.fetch_add(1, std::memory_order_acq_rel); }

@@ -5,14 +5,13 @@
 
 namespace sash {
 
-/// Says that work queued on `stream` uses x's memory, so that, once the last tensor lets go, it is
-/// not handed out again before what `stream` has queued by then is done.
+/// Marks x's memory as used by `stream` (`torch.Tensor.record_stream`): once the last tensor is
+/// gone, it is not reused before the work that `stream` has queued by then is done.
 ///
 /// Needed for a tensor that was made on one stream, is used on another, and may be released while
-/// that work is under way (as `torch.Tensor.record_stream`). The streams on which a tensor was made
-/// and on which it is released need no mention. That `stream` waits until x is computed is the
-/// caller's part (`Backend::wait`). Does nothing for memory of somebody else (`from_dlpack`) and
-/// for devices of one stream, the CPU's. `ValueError` for an undefined tensor.
+/// that work runs; not for the streams on which it is made and released. Making `stream` wait until
+/// x is computed is up to the caller (`Backend::wait`). Does nothing for memory owned elsewhere
+/// (`from_dlpack`) and on the CPU. `ValueError` for an undefined tensor.
 SASH_API void record_stream(const Tensor& x, Stream stream);
 
 }  // namespace sash

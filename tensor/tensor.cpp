@@ -16,8 +16,6 @@ namespace sash {
 namespace kernels {
 constinit Kernel<void(KernelContext&, const TensorView&, const Scalar&)> fill{"fill"};
 constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&)> copy{"copy"};
-constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&)> accumulate{
-    "accumulate"};
 constinit Kernel<void(KernelContext&, const TensorView&, const Scalar&, const Scalar&)> arange{
     "arange"};
 }  // namespace kernels
@@ -25,7 +23,7 @@ constinit Kernel<void(KernelContext&, const TensorView&, const Scalar&, const Sc
 namespace {
 constinit std::atomic<DType> default_dtype_setting{DType::float32};
 constinit thread_local bool grad_is_enabled = true;
-constinit std::mutex keeper_mutex;
+constinit std::mutex retained_mutex;
 }  // namespace
 
 DType default_dtype() { return default_dtype_setting.load(std::memory_order_relaxed); }
@@ -49,38 +47,38 @@ TensorImpl::TensorImpl(Ref<Storage> storage_, const Shape& shape_, const Strides
       dtype(dtype_) {}
 
 TensorImpl::~TensorImpl() {
-  if (keeper) keeper->forget();
+  if (retained_grad) retained_grad->forget();
 }
 
 void TensorImpl::set_history(Ref<Node> node, uint32_t output) {
   grad_fn_ = std::move(node);
   output_index_ = output;
-  if (keeper) grad_fn_->watch({output, nullptr, keeper});
+  if (retained_grad) grad_fn_->add_hook({output, nullptr, retained_grad});
 }
 
 void TensorImpl::refresh() {
-  static constinit std::mutex mutex;  // threads may read one view at once
-  Ref<Node> before = nullptr;         // goes after the lock
+  static constinit std::mutex mutex;  // threads may read the same view
+  Ref<Node> before = nullptr;         // destroyed after the lock
   const std::lock_guard lock(mutex);
   if (!is_stale()) return;
   const EnableGradGuard recording;
-  const Tensor again = viewed_again(Tensor(base), *this);
+  const Tensor again = replay_view(Tensor(base), *this);
   before = grad_fn_;
   again.impl().grad_fn_->set_sequence(sequence_of(*base) + 1);
   set_history(again.impl().grad_fn_, 0);
-  follow_base();
+  sync_with_base();
 }
 
-void GradKeeper::keep(const Node& node, const Tensor& g) {
-  Tensor before;  // goes after the lock
-  const std::lock_guard lock(keeper_mutex);
+void RetainedGrad::add(const Node& node, const Tensor& g) {
+  Tensor before;  // destroyed after the lock
+  const std::lock_guard lock(retained_mutex);
   if (!tensor_ || tensor_->grad_fn_.get() != &node || tensor_->is_stale()) return;
   before = tensor_->grad;
-  tensor_->grad = before.defined() ? before + g : g;
+  tensor_->grad = before.defined() ? add_gradients(before, g) : g;
 }
 
-void GradKeeper::forget() {
-  const std::lock_guard lock(keeper_mutex);
+void RetainedGrad::forget() {
+  const std::lock_guard lock(retained_mutex);
   tensor_ = nullptr;
 }
 
@@ -110,25 +108,12 @@ Tensor make_view(const Tensor& base, const Shape& shape, const Strides& strides,
   if (!grad_enabled() || from.ignores_base()) {
     impl->ignore_base();
   } else {
-    impl->follow_base();
+    impl->sync_with_base();
   }
   return Tensor(std::move(impl));
 }
 
 // ---- Tensor -------------------------------------------------------------------------------------
-
-namespace {
-
-// Whether anything can see what is written to a temporary.
-void check_shared(const Tensor& temporary) {
-  const TensorImpl& impl = temporary.impl();
-  if (impl.use_count() > 1 || (impl.base && impl.base->use_count() > 1)) return;
-  if (impl.storage->use_count() > (impl.base ? 2 : 1)) return;
-  throw ValueError("operator=", "a view, to write the elements it shares",
-                   "a temporary of its own elements, which the write would not outlive");
-}
-
-}  // namespace
 
 Tensor::Tensor(Ref<TensorImpl> impl) : impl_(std::move(impl)) {}
 Tensor::Tensor() noexcept = default;
@@ -137,16 +122,6 @@ Tensor::Tensor(const Tensor&) = default;
 Tensor::Tensor(Tensor&&) noexcept = default;
 Tensor& Tensor::operator=(const Tensor&) & = default;
 Tensor& Tensor::operator=(Tensor&&) & noexcept = default;
-
-Tensor& Tensor::operator=(const Tensor& source) && {
-  check_shared(*this);
-  return copy_(source);
-}
-
-Tensor& Tensor::operator=(Scalar value) && {
-  check_shared(*this);
-  return fill_(value);
-}
 
 TensorImpl& Tensor::impl() const {
   if (!impl_) throw ValueError("tensor", "a defined tensor", "an undefined one");
@@ -244,7 +219,7 @@ Tensor& Tensor::requires_grad_(bool value) {
   }
   impl().was_variable |= impl().is_variable && !value;
   impl().is_variable = value;
-  if (value) impl().base = nullptr;  // a leaf is nobody's view
+  if (value) impl().base = nullptr;  // a leaf is no view
   return *this;
 }
 
@@ -274,9 +249,9 @@ void Tensor::retain_grad() {
   if (!requires_grad()) {
     throw AutogradError("retain_grad", "a tensor that requires grad", "one that does not");
   }
-  if (is_leaf() || impl().keeper) return;
-  impl().keeper = make_ref<GradKeeper>(impl());
-  impl().grad_fn()->watch({impl().output_index(), nullptr, impl().keeper});
+  if (is_leaf() || impl().retained_grad) return;
+  impl().retained_grad = make_ref<RetainedGrad>(impl());
+  impl().grad_fn()->add_hook({impl().output_index(), nullptr, impl().retained_grad});
 }
 
 void Tensor::register_hook(TensorHook hook) {
@@ -290,7 +265,7 @@ void Tensor::register_hook(TensorHook hook) {
     hooks->push_back(std::move(hook));
     return;
   }
-  impl().grad_fn()->watch({impl().output_index(), std::move(hook), nullptr});
+  impl().grad_fn()->add_hook({impl().output_index(), std::move(hook), nullptr});
 }
 
 Tensor Tensor::detach() const {

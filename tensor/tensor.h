@@ -42,7 +42,7 @@ using TensorHook = std::function<Tensor(const Tensor& grad)>;
 ///
 /// A `Tensor` is a handle: copies share elements, gradient and history. A default-constructed one
 /// is undefined, and asking it for anything but `defined()` throws `ValueError`. Members marked
-/// (recorded) are differentiable; they are defined with the other ops, in `ops/`.
+/// (recorded) are differentiable; all but the copies are defined in `ops/`.
 class SASH_API Tensor {
  public:
   Tensor() noexcept;

@@ -20,20 +20,19 @@ class SASH_API TensorImpl : public RefCounted {
   bool requires_grad() const { return is_variable || grad_fn_ || is_stale(); }
   TensorView tensor_view() const;
 
-  /// The recorded op that made it; null for leaves. The history of a view follows its base: if an
-  /// in-place write was recorded on the base since, this is an op that views the base's new
-  /// elements.
+  /// The recorded op that made it; null for leaves. A view whose base has been written to since is
+  /// replayed first: its op is then a view of the base's new elements.
   const Ref<Node>& grad_fn() {
     if (is_stale()) refresh();
     return grad_fn_;
   }
   /// Which output of `grad_fn()`.
   uint32_t output_index() const { return output_index_; }
-  /// Makes it an output of `node`; its kept gradient follows.
+  /// Makes it an output of `node`. A retained gradient is then that of the new elements.
   void set_history(Ref<Node> node, uint32_t output);
-  /// Makes its history, as it is, that of its base's present elements.
-  void follow_base() { base_sequence_.store(sequence_of(*base), std::memory_order_release); }
-  /// It was made while nothing was recorded, so it has no part in the history of its base.
+  /// Marks its history as up to date with its base's.
+  void sync_with_base() { base_sequence_.store(sequence_of(*base), std::memory_order_release); }
+  /// Made while nothing was recorded: not part of the history of its base.
   void ignore_base() { base_sequence_.store(kIgnored, std::memory_order_release); }
   bool ignores_base() const {
     return base && base_sequence_.load(std::memory_order_acquire) == kIgnored;
@@ -46,21 +45,21 @@ class SASH_API TensorImpl : public RefCounted {
   DType dtype;
 
   // What `requires_grad_`, `record` and the backward pass keep.
-  bool is_variable = false;   ///< a leaf that wants a gradient
-  bool was_variable = false;  ///< it was one, and recorded ops may still name it as such
-  Ref<TensorImpl> base;       ///< of a view: the tensor that is no view
-  Ref<GradKeeper> keeper;     ///< after `retain_grad` on a non-leaf
+  bool is_variable = false;         ///< a leaf that wants a gradient
+  bool was_variable = false;        ///< it was one, and recorded ops may still name it as such
+  Ref<TensorImpl> base;             ///< of a view: the tensor that is no view
+  Ref<RetainedGrad> retained_grad;  ///< after `retain_grad` on a non-leaf
   Tensor grad;
   std::unique_ptr<std::vector<TensorHook>> hooks;
 
  private:
-  friend class GradKeeper;
+  friend class RetainedGrad;
   static constexpr uint64_t kIgnored = std::numeric_limits<uint64_t>::max();
 
   static uint64_t sequence_of(const TensorImpl& root) {
     return root.grad_fn_ ? root.grad_fn_->sequence() : 0;
   }
-  // Ops recorded on the base later than the one this view knows replaced its elements.
+  // Whether a write was recorded on the base since this history was made.
   bool is_stale() const {
     if (!base || !base->grad_fn_) return false;
     const uint64_t known = base_sequence_.load(std::memory_order_acquire);
@@ -70,7 +69,7 @@ class SASH_API TensorImpl : public RefCounted {
 
   uint32_t output_index_ = 0;
   Ref<Node> grad_fn_;
-  std::atomic<uint64_t> base_sequence_{0};  // the base's op that the history was made from
+  std::atomic<uint64_t> base_sequence_{0};  // the base's op when the history was made
 };
 
 /// `ShapeError`, `DTypeError` or `DeviceError` unless `grad` can be a gradient of `x`.
@@ -86,11 +85,12 @@ SASH_API bool is_expanded(const TensorImpl& impl);
 SASH_API Tensor make_view(const Tensor& base, const Shape& shape, const Strides& strides,
                           int64_t offset);
 
-// Defined with the views, in ops/.
+/// a + b, recorded as "add": two gradients of one tensor.
+Tensor add_gradients(const Tensor& a, const Tensor& b);
 
-/// The view of `base` that `view` is, recorded as an op of its own.
-SASH_API Tensor viewed_again(const Tensor& base, const TensorImpl& view);
+/// A view of `base` like `view`, recorded as an op.
+Tensor replay_view(const Tensor& base, const TensorImpl& view);
 /// Records on `base` that the elements of `view`, one of its views, were replaced.
-SASH_API void record_written_view(Tensor base, const Tensor& view);
+void record_view_write(Tensor base, const Tensor& view);
 
 }  // namespace sash

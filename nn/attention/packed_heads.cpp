@@ -2,8 +2,8 @@
 
 #include "../../ops/checks.h"
 #include "../../ops/shape/concat.h"
-#include "../../ops/shape/copy.h"
 #include "../../tensor/autograd/node.h"
+#include "../../tensor/copy.h"
 #include "../../tensor/factories.h"
 #include "../../tensor/tensor_impl.h"
 

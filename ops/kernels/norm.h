@@ -29,7 +29,7 @@ extern SASH_API
 /// Softmax over the last axis. All views are contiguous, of one shape and floating dtype.
 namespace sash::kernels {
 
-/// y = exp(x - max) / sum exp(x - max); a row of nothing but -inf gives zeros.
+/// y = exp(x - max) / sum exp(x - max); a row of only -inf gives zeros.
 extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorView& y)>
     softmax_forward;
 
@@ -38,7 +38,7 @@ extern SASH_API
     Kernel<void(KernelContext&, const TensorView& y, const TensorView& g, const TensorView& dx)>
         softmax_backward;
 
-/// y = x - max - log sum exp(x - max); a row of nothing but -inf stays as it is.
+/// y = x - max - log sum exp(x - max); a row of only -inf stays as it is.
 extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorView& y)>
     log_softmax_forward;
 

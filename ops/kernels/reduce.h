@@ -3,12 +3,9 @@
 #include "../../core/kernel.h"
 #include "../../core/tensor_view.h"
 
-/// Reductions: x has the full shape, y the same rank with extent 1 on the reduced axes.
+/// Reductions besides `sum` (tensor/kernels/gradients.h): x has the full shape, y the same rank
+/// with extent 1 on the reduced axes.
 namespace sash::kernels {
-
-/// y = sum of x over the axes where y has extent 1. Floating inputs accumulate in at least float32,
-/// in an order that depends on the shape alone; y has x's dtype, or int64 for integers and bool.
-extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorView& y)> sum;
 
 /// y = max (min) of x over the axes where y has extent 1; NaN wins. The axes are not empty.
 extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorView& y)> amax;

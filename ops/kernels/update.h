@@ -7,8 +7,8 @@
 #include "../../core/kernel.h"
 
 /// Multi-tensor kernels of a training step: one call covers all parameters. Memory is contiguous
-/// and floating; pointers are the device's, numbers that change from step to step too, so
-/// that nothing waits for the host.
+/// and floating; pointers are device memory, those to numbers that change each step too, so that
+/// nothing waits for the host.
 namespace sash::kernels {
 
 /// Contiguous elements to read or overwrite.

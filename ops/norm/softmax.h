@@ -11,12 +11,12 @@ namespace sash {
 /// makes its whole row NaN. Throws `DTypeError` unless floating, `IndexError` for a bad axis.
 SASH_API Tensor softmax(const Tensor& x, int64_t axis = -1);
 
-/// y_i = x_i - log sum_j exp(x_j) along `axis`; otherwise like `softmax`. A row of nothing but -inf
+/// y_i = x_i - log sum_j exp(x_j) along `axis`; otherwise like `softmax`. A row of only -inf
 /// stays -inf.
 SASH_API Tensor log_softmax(const Tensor& x, int64_t axis = -1);
 
-/// The fused ops as the same functions of plain ops: what runs on a backend without the fused
-/// kernel, what is differentiated for second derivatives, and what tests compare with.
+/// The same from plain ops: used where a backend has no fused kernel, for second derivatives, and
+/// by tests.
 namespace composite {
 SASH_API Tensor softmax(const Tensor& x, int64_t axis = -1);
 SASH_API Tensor log_softmax(const Tensor& x, int64_t axis = -1);

@@ -5,6 +5,7 @@
 
 #include "../../tensor/autograd/node.h"
 #include "../../tensor/factories.h"
+#include "../../tensor/kernels/gradients.h"
 #include "../checks.h"
 #include "../elementwise/binary.h"
 #include "../elementwise/compare.h"
@@ -15,7 +16,6 @@
 namespace sash {
 
 namespace kernels {
-constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&)> sum{"sum"};
 constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&)> amax{"amax"};
 constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&)> amin{"amin"};
 constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, int)> argmax{"argmax"};
@@ -61,7 +61,7 @@ Tensor run(const Reduction& kernel, const Tensor& x, const Shape& kept, DType dt
   return y;
 }
 
-// The result without the axes that were reduced, unless they are to stay.
+// Drops the reduced axes unless `keepdim`.
 Tensor finished(const Tensor& y, const ReducedShape& shape, bool keepdim) {
   return keepdim ? y : y.view(shape.dropped);
 }
@@ -103,7 +103,7 @@ Tensor arg_extremum(
   return keepdim ? y : y.squeeze(at);
 }
 
-/// `view` with its last element of `axis` first.
+/// `view` in reverse order along `axis`.
 TensorView reversed(TensorView view, int axis) {
   const int64_t last = std::max<int64_t>(0, view.shape[axis] - 1) * view.strides[axis];
   view.data = view.ptr<char>() + last * size_of(view.dtype);

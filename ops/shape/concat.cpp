@@ -11,7 +11,7 @@
 namespace sash {
 namespace {
 
-// The extent of the result along `axis`, once the tensors are known to fit.
+// Checks the tensors; returns the extent of the result along `axis`.
 int64_t checked_extent(const char* op, const std::vector<Tensor>& tensors, int axis) {
   const Tensor& first = tensors.front();
   int64_t extent = 0;

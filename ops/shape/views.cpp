@@ -6,17 +6,14 @@
 #include "../../tensor/factories.h"
 #include "../../tensor/kernels/memory.h"
 #include "../../tensor/tensor_impl.h"
-#include "../checks.h"
-#include "../elementwise/where.h"
 #include "../reduce/reduce.h"
-#include "copy.h"
 
 namespace sash {
 namespace {
 
 int64_t offset_of(const Tensor& x) { return x.impl().offset; }
 
-// Replaces an extent of -1 by what the others leave.
+// Replaces an extent of -1 by its value.
 Shape resolved(const char* op, const Tensor& x, const Shape& shape) {
   const auto fail = [&]() -> ShapeError {
     return {op, "a shape of " + std::to_string(x.numel()) + " elements for " + to_string(x.shape()),
@@ -81,95 +78,6 @@ Tensor viewed(const char* op, const Tensor& x, const Shape& shape, const Strides
 }
 
 }  // namespace
-
-namespace {
-
-// Where the elements of a view lie among those of its base.
-struct Part {
-  Shape base_shape, shape;
-  Strides base_strides, strides;
-  int64_t offset;
-
-  Part(const TensorImpl& base, const TensorImpl& view)
-      : base_shape(base.shape),
-        shape(view.shape),
-        base_strides(base.strides),
-        strides(view.strides),
-        offset(view.offset - base.offset) {}
-
-  /// Zeros laid out as the base is.
-  Tensor memory(const TensorOptions& options) const {
-    int64_t span = 1;
-    for (int axis = 0; axis < base_shape.rank(); ++axis) {
-      span += std::max<int64_t>(base_shape[axis] - 1, 0) * base_strides[axis];
-    }
-    return zeros({span}, options);
-  }
-  Tensor base_of(const Tensor& memory) const {
-    return make_view(memory, base_shape, base_strides, 0);
-  }
-  Tensor view_of(const Tensor& memory) const { return make_view(memory, shape, strides, offset); }
-};
-
-Tensor spread(const Tensor& g, const Part& part);
-
-// The elements of x, which has the base's shape, that the view sees.
-Tensor taken(const Tensor& x, const Part& part) {
-  const Tensor y = [&] {
-    const NoGradGuard no_grad;
-    const Tensor memory = part.memory(x.options());
-    copy_elements(x, part.base_of(memory));
-    return part.view_of(memory);
-  }();
-  return record("take_view", {x}, y,
-                [part](Backward&, const Tensor& g) { return Gradients{spread(g, part)}; });
-}
-
-// The gradient of `taken`: of the base's shape, zeros but for what the view sees; elements that the
-// view shows more than once get the sum.
-Tensor spread(const Tensor& g, const Part& part) {
-  const Tensor y = [&] {
-    const NoGradGuard no_grad;
-    const Tensor memory = part.memory(g.options());
-    Part once = part;
-    for (int axis = 0; axis < part.shape.rank(); ++axis) {
-      if (part.strides[axis] == 0 && part.shape[axis] > 1) once.shape[axis] = 1;
-    }
-    copy_elements(sum_to(g, once.shape), once.view_of(memory));
-    return part.base_of(memory);
-  }();
-  return record("spread_view", {g}, y,
-                [part](Backward&, const Tensor& gg) { return Gradients{taken(gg, part)}; });
-}
-
-}  // namespace
-
-Tensor viewed_again(const Tensor& base, const TensorImpl& view) {
-  return record("view", {base}, make_view(base, view.shape, view.strides, view.offset),
-                [part = Part(base.impl(), view)](Backward&, const Tensor& g) {
-                  return Gradients{spread(g, part)};
-                });
-}
-
-void record_written_view(Tensor base, const Tensor& view) {
-  auto backward = [part = Part(base.impl(), view.impl())](Backward& pass, const Tensor& g) {
-    Gradients grads(2);
-    if (pass.needs(0)) {
-      const Tensor written = [&] {
-        const NoGradGuard no_grad;
-        const Tensor memory = part.memory({.dtype = DType::boolean, .device = g.device()});
-        part.view_of(memory).fill_(true);
-        return part.base_of(memory);
-      }();
-      grads[0] = masked_fill(g, written, 0);
-    }
-    if (pass.needs(1)) grads[1] = taken(g, part);
-    return grads;
-  };
-  const std::initializer_list<TensorRef> inputs{base, view};
-  detail::attach_in_place(detail::make_node("write_view", std::move(backward)),
-                          detail::as_inputs(inputs), base);
-}
 
 Tensor Tensor::view(const Shape& to) const {
   const Shape target = resolved("view", *this, to);
@@ -297,7 +205,7 @@ Tensor Tensor::slice(int64_t axis, int64_t start, std::optional<int64_t> stop, i
   const int64_t last = std::max(first, clamped(stop.value_or(extent)));
   Shape to = shape();
   Strides to_strides = strides();
-  // A longer step takes one element just as well, and could overflow.
+  // Longer steps take one element as well, but could overflow.
   step = std::min(step, std::max<int64_t>(extent, 1));
   to[at] = (last - first + step - 1) / step;
   to_strides[at] *= step;

@@ -4,11 +4,17 @@
 
 #include "../../core/kernel.h"
 #include "../factories.h"
-#include "../kernels/memory.h"
+#include "../kernels/gradients.h"
 #include "../tensor_impl.h"
 #include "anomaly.h"
 
 namespace sash {
+
+namespace kernels {
+constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&)>
+    accumulate{"accumulate"};
+constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&)> sum{"sum"};
+}  // namespace kernels
 
 using detail::edge_of;
 
@@ -31,10 +37,12 @@ void check_gradient(const Node& node, size_t input, const Tensor& g, const Shape
                                        describe(g));
 }
 
-void add_into(const Tensor& sum, const Tensor& term) {
-  KernelContext context = kernel_context(sum.device());
-  kernels::accumulate(context, term.tensor_view(), sum.tensor_view());
+void accumulate(const Tensor& a, const Tensor& b, const Tensor& y) {
+  KernelContext context = kernel_context(y.device());
+  kernels::accumulate(context, a.tensor_view(), b.tensor_view(), y.tensor_view());
 }
+
+void add_into(const Tensor& sum, const Tensor& term) { accumulate(sum, term, sum); }
 
 // A copy of the hook runs: it may register another one.
 void run_hook(const TensorHook hook, Tensor& g) {
@@ -60,7 +68,7 @@ void add_to_leaf(TensorImpl& leaf, Tensor g) {
     const bool ours = g.impl().use_count() == 1 && g.impl().storage->use_count() == 1;
     leaf.grad = ours && g.is_contiguous() ? std::move(g) : g.clone();
   } else if (grad_enabled()) {
-    leaf.grad = leaf.grad + g;
+    leaf.grad = add_gradients(leaf.grad, g);
   } else {
     add_into(leaf.grad, g);
     leaf.grad.impl().storage->bump_version();
@@ -91,14 +99,14 @@ class Pass {
     } else if (slot.owned[edge.output] && !grad_enabled()) {
       add_into(sum, g);
     } else {
-      sum = sum + g;
+      sum = add_gradients(sum, g);
       slot.owned[edge.output] = true;
     }
   }
 
   bool empty() const { return heap_.empty(); }
 
-  // The slot of the latest node that is left; leaves come last, in the order they were reached.
+  // The slot of the latest unvisited node; leaves come last, in the order they were reached.
   Slot pop() {
     std::pop_heap(heap_.begin(), heap_.end());
     const size_t at = heap_.back().slot;
@@ -159,8 +167,8 @@ class Pass {
   std::vector<uint32_t> table_;
 };
 
-// One idle pass for each level of passes inside passes. The first word outlives the thread's
-// objects: a pass may run in the destructor of one of them.
+// One idle pass per nesting level. `current` outlives the thread's objects: a pass may run in the
+// destructor of one of them.
 struct IdlePasses {
   std::vector<std::unique_ptr<Pass>> passes;
   IdlePasses() { current = this; }
@@ -231,7 +239,7 @@ class Selection {
   }
   bool leads(const Node& node) const { return leading_.count(&node) > 0; }
   // Whether hooks run on what arrives at the slot.
-  bool watches(const Slot& slot) const { return whole_ || (slot.node && leads(*slot.node)); }
+  bool runs_hooks(const Slot& slot) const { return whole_ || (slot.node && leads(*slot.node)); }
 
   void collect(const Slot& slot, std::vector<Tensor>& found) const {
     for (size_t i = 0; i < inputs_.size(); ++i) {
@@ -251,19 +259,19 @@ class Selection {
 };
 
 // Hooks in the order of registration; then the result is kept, if at all.
-void run_watches(Slot& slot, bool keep) {
+void run_hooks(Slot& slot, bool keep) {
   if (slot.leaf) return run_leaf_hooks(*slot.leaf, slot.grads[0]);
   Node& node = *slot.node;
-  const size_t count = node.watches ? node.watches->size() : 0;
+  const size_t count = node.output_hooks ? node.output_hooks->size() : 0;
   for (size_t i = 0; i < count; ++i) {
-    const Node::OutputWatch& watch = (*node.watches)[i];
-    Tensor& g = slot.grads[watch.output];
-    if (watch.hook && g.defined()) run_hook(watch.hook, g);
+    const Node::OutputHook& added = (*node.output_hooks)[i];
+    Tensor& g = slot.grads[added.output];
+    if (added.hook && g.defined()) run_hook(added.hook, g);
   }
   for (size_t i = 0; i < count && keep; ++i) {
-    const Node::OutputWatch& watch = (*node.watches)[i];
-    const Tensor& g = slot.grads[watch.output];
-    if (watch.keeper && g.defined()) watch.keeper->keep(node, g);
+    const Node::OutputHook& added = (*node.output_hooks)[i];
+    const Tensor& g = slot.grads[added.output];
+    if (added.retained_grad && g.defined()) added.retained_grad->add(node, g);
   }
 }
 
@@ -327,7 +335,7 @@ void run(std::span<const Tensor> roots, std::span<const Tensor> grads, BackwardO
   }
   while (!pass.empty()) {
     Slot slot = pass.pop();
-    if (!selection || selection->watches(slot)) run_watches(slot, !selection);
+    if (!selection || selection->runs_hooks(slot)) run_hooks(slot, !selection);
     if (selection) selection->collect(slot, *found);
     if (slot.node) {
       if (!selection || selection->leads(*slot.node)) visit(pass, slot, selection, retain);
@@ -366,6 +374,12 @@ std::vector<Tensor> root_gradients(const char* op, const std::vector<Tensor>& ou
 }
 
 }  // namespace
+
+Tensor add_gradients(const Tensor& a, const Tensor& b) {
+  const Tensor y = empty(a.shape(), a.options());
+  accumulate(a, b, y);
+  return record("add", {a, b}, y, [](Backward&, const Tensor& g) { return Gradients{g, g}; });
+}
 
 void Tensor::backward(BackwardOptions options) const { backward(Tensor(), options); }
 

@@ -24,7 +24,7 @@ class Draw {
 
   double uniform() { return uniform_from_bits<double>(philox(seed_, counter_++).lane[0]); }
 
-  // Away from zero, of either sign, so that no entry goes unseen.
+  // Of either sign and away from zero, so that every entry counts.
   Values signs_and_sizes(int64_t count) {
     Values values(static_cast<size_t>(count));
     for (double& v : values) v = (uniform() < 0.5 ? -1.0 : 1.0) * (0.5 + uniform());

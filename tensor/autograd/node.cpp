@@ -10,8 +10,8 @@ namespace {
 
 constinit std::atomic<uint64_t> next_number{2};
 
-// Nodes whose last reference went while another node was being destroyed on this thread. Plain
-// data, for graphs may go after the thread's objects did.
+// Nodes to be deleted after the one that this thread is deleting. Plain data: graphs may outlive
+// the thread's objects.
 constinit thread_local Node* dead = nullptr;
 constinit thread_local bool burying = false;
 
@@ -30,9 +30,9 @@ Node::Node(const char* name) : name_(name) {}
 
 Node::~Node() = default;
 
-void Node::watch(OutputWatch watch) {
-  if (!watches) watches = std::make_unique<std::vector<OutputWatch>>();
-  watches->push_back(std::move(watch));
+void Node::add_hook(OutputHook hook) {
+  if (!output_hooks) output_hooks = std::make_unique<std::vector<OutputHook>>();
+  output_hooks->push_back(std::move(hook));
 }
 
 void Node::dispose() {
@@ -95,7 +95,7 @@ Tensor Backward::operator()(const Saved& saved) const {
 namespace detail {
 namespace {
 
-// Numbered last: a view among the inputs may get its history anew on the way.
+// Numbered last: `edge_of` may replay a view, which takes a number.
 void connect(Node& node, Inputs inputs) {
   for (const TensorRef& ref : inputs) {
     const Tensor& input = ref.get();
@@ -157,8 +157,8 @@ void attach_in_place(Ref<Node> node, Inputs inputs, Tensor& self) {
   impl.set_history(node, 0);
   if (impl.base && impl.base->use_count() == 1) impl.base = nullptr;  // nobody else sees it
   if (impl.base) {
-    record_written_view(Tensor(impl.base), self);
-    impl.follow_base();
+    record_view_write(Tensor(impl.base), self);
+    impl.sync_with_base();
   }
   if (anomaly_mode()) note_recording(*node, {&self, 1});
 }

@@ -20,13 +20,14 @@
 ///     }
 namespace sash {
 
-/// What `retain_grad` leaves with the recorded op: it finds the tensor as long as that lives.
-class SASH_API GradKeeper : public RefCounted {
+/// Adds gradients to a non-leaf after `retain_grad`. Shared by the tensor and the op that made it.
+class SASH_API RetainedGrad : public RefCounted {
  public:
-  explicit GradKeeper(TensorImpl& tensor) : tensor_(&tensor) {}
-  /// Adds `g`, the gradient of an output of `node`, unless the tensor is gone or was rewritten.
-  void keep(const Node& node, const Tensor& g);
-  /// The tensor goes.
+  explicit RetainedGrad(TensorImpl& tensor) : tensor_(&tensor) {}
+  /// Adds `g`, the gradient of an output of `node`, unless the tensor is gone or `node` no longer
+  /// made it.
+  void add(const Node& node, const Tensor& g);
+  /// Called when the tensor is destroyed.
   void forget();
 
  private:
@@ -36,8 +37,8 @@ class SASH_API GradKeeper : public RefCounted {
 /// One gradient per input; undefined where the input needs none.
 using Gradients = SmallVector<Tensor, 3>;
 
-/// A tensor kept for the backward pass, with the version its memory had. It keeps the history that
-/// the tensor has now: one that an in-place write gives it later could end in the saving op, a
+/// A tensor kept for the backward pass, with the version of its memory. It keeps the history that
+/// the tensor has now: a later in-place write could give it one that leads back to the saving op, a
 /// cycle.
 class SASH_API Saved {
  public:
@@ -103,9 +104,8 @@ class SASH_API Node : public RefCounted {
   ~Node() override;
 
   const char* name() const { return name_; }
-  /// Later ops have higher numbers, and an op a higher one than those of its inputs; one counter
-  /// for the process. It counts by two: a view that gets its history anew follows its base
-  /// directly.
+  /// Later ops have higher numbers, from one counter for the process. It counts by two: a replayed
+  /// view gets the number after its base's.
   uint64_t sequence() const { return sequence_; }
   void set_sequence(uint64_t sequence) { sequence_ = sequence; }
   /// Whether a pass dropped what the closure had saved.
@@ -118,14 +118,15 @@ class SASH_API Node : public RefCounted {
 
   SmallVector<Edge, 3> edges;
   SmallVector<OutputMeta, 1> outputs;
-  /// What happens to an output's total gradient: a hook runs on it, or a tensor keeps it.
-  struct OutputWatch {
+  /// Runs on the total gradient of an output: a hook of the user's, or what `retain_grad` asked
+  /// for.
+  struct OutputHook {
     uint32_t output;
     TensorHook hook;
-    Ref<GradKeeper> keeper;
+    Ref<RetainedGrad> retained_grad;
   };
-  void watch(OutputWatch watch);
-  std::unique_ptr<std::vector<OutputWatch>> watches;
+  void add_hook(OutputHook hook);
+  std::unique_ptr<std::vector<OutputHook>> output_hooks;
   /// Where the op was recorded; filled in anomaly mode only.
   std::unique_ptr<std::string> recorded_at;
 
@@ -140,7 +141,7 @@ class SASH_API Node : public RefCounted {
   Node* next_dead_ = nullptr;
 };
 
-/// A borrowed input; only for argument lists.
+/// A reference to an input, for argument lists.
 class TensorRef {
  public:
   TensorRef(const Tensor& tensor) : tensor_(&tensor) {}

@@ -26,7 +26,7 @@ constexpr TypeRow kTypes[kDTypeCount] = {
 
 // ---- export -------------------------------------------------------------------------------------
 
-/// What a lent tensor's deleter deletes.
+/// What the deleter of an exported tensor deletes.
 template <class Managed>
 struct Lease {
   Managed managed{};

@@ -7,9 +7,8 @@
 
 namespace sash {
 
-/// What a file is that begins with `start` (its first 512 bytes are enough), and what to do about
-/// it: "a PyTorch zip archive; save it as safetensors". Empty for an unknown kind. First bytes
-/// prove little: ask only about a file that cannot be safetensors.
+/// Guesses from `start`, the first 512 bytes of a file that is not safetensors, what it is and what
+/// to do: "a PyTorch zip archive; save it as safetensors". Empty if unknown.
 SASH_API std::string foreign_kind(std::string_view start);
 
 /// Appends the file to the text of an error of reading it, unless the text names it already.

@@ -89,7 +89,7 @@ struct Entry {
   uint64_t end;
 };
 
-/// What is no safetensors file, but known, is called by its name.
+/// Names the kind of a known file that is not safetensors.
 void check_kind(const InputFile& file) {
   std::string start(std::min<uint64_t>(file.size(), 512), '\0');
   file.read(start.data(), start.size(), 0);
@@ -245,7 +245,7 @@ void check_layout(std::vector<Entry>& entries, uint64_t data_bytes) {
   }
 }
 
-/// A byte other than 0 or 1 is no C++ bool.
+/// Bytes other than 0 and 1 are no C++ bools.
 void check_booleans(const Entry& entry, const uint8_t* bytes, uint64_t count) {
   for (uint64_t i = 0; i < count; ++i) {
     if (bytes[i] > 1)

@@ -10,12 +10,10 @@ namespace sash::kernels {
 /// y[i] = value.
 extern SASH_API Kernel<void(KernelContext&, const TensorView& y, const Scalar& value)> fill;
 
-/// y[i] = cast(x[i]): shapes equal, dtypes free. x may be broadcast (stride 0), y may not.
+/// y[i] = cast(x[i]): x broadcasts to y's shape, dtypes are free. No two elements of y may share
+/// memory.
 /// Floating to integer truncates; to bool is x != 0.
 extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorView& y)> copy;
-
-/// y[i] += x[i]: shapes and floating dtypes equal.
-extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorView& y)> accumulate;
 
 /// y[i] = start + i step, i the row-major index.
 extern SASH_API

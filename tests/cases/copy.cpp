@@ -1,4 +1,4 @@
-#include <sash/ops/shape/copy.h>
+#include <sash/tensor/copy.h>
 
 #include <sash/tensor/factories.h>
 

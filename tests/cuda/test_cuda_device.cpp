@@ -12,6 +12,7 @@
 #include <sash/core/error.h>
 #include <sash/ops/kernels/linalg.h>
 #include <sash/sash.h>
+#include <sash/tensor/kernels/gradients.h>
 #include <sash/tensor/kernels/memory.h>
 
 #include "../support/cuda_device.h"
@@ -142,8 +143,9 @@ TEST_CASE("cuda device: accumulate") {
     const Tensor y = randn({33, 65}, {.device = kCPU}).to(dtype);
     const Tensor y_there = y.to(kCUDA);
     KernelContext cpu = kernel_context(kCPU), cuda = kernel_context(kCUDA);
-    kernels::accumulate(cpu, x.tensor_view(), y.mT().tensor_view());
-    kernels::accumulate(cuda, x.to(kCUDA).tensor_view(), y_there.mT().tensor_view());
+    const TensorView sum = y.mT().tensor_view(), sum_there = y_there.mT().tensor_view();
+    kernels::accumulate(cpu, sum, x.tensor_view(), sum);
+    kernels::accumulate(cuda, sum_there, x.to(kCUDA).tensor_view(), sum_there);
     CHECK_MESSAGE(same(y_there, y), name(dtype));
   }
 }

@@ -13,6 +13,7 @@
 #include <sash/core/plugin.h>
 #include <sash/ops/kernels/elementwise.h>
 #include <sash/ops/kernels/linalg.h>
+#include <sash/tensor/kernels/gradients.h>
 #include <sash/tensor/kernels/memory.h>
 
 #include "../support/temporary_folder.h"

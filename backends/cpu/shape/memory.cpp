@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "../../../core/dispatch.h"
+#include "../../../tensor/kernels/gradients.h"
 #include "../elementwise/elementwise.h"
 
 namespace sash::cpu {
@@ -135,21 +136,21 @@ void copy(KernelContext&, const TensorView& x, const TensorView& y) {
   dispatch_words(x.dtype, [&]<class Word>(TypeTag<Word>) { copy_words<Word>(x, y); });
 }
 
-void accumulate(KernelContext&, const TensorView& x, const TensorView& y) {
+void accumulate(KernelContext&, const TensorView& a, const TensorView& b, const TensorView& y) {
   sash::detail::dispatch_over<float, double, float16, bfloat16>(
       y.dtype, "accumulate", [&]<class T>(TypeTag<T>) {
         for_each_block<T, T, T>(
             Order::memory,
-            [](int64_t, int64_t n, T* out, const T* old, const T* more) {
+            [](int64_t, int64_t n, T* out, const T* p, const T* q) {
               if constexpr (kIsHalf<T>) {
                 for (int64_t i = 0; i < n; ++i) {
-                  out[i] = T(static_cast<float>(old[i]) + static_cast<float>(more[i]));
+                  out[i] = T(static_cast<float>(p[i]) + static_cast<float>(q[i]));
                 }
               } else {
-                BlockOut<T>(out, n) = BlockIn<T>(old, n) + BlockIn<T>(more, n);
+                BlockOut<T>(out, n) = BlockIn<T>(p, n) + BlockIn<T>(q, n);
               }
             },
-            y, y, x);
+            y, a, b);
       });
 }
 

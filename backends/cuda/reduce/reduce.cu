@@ -1,4 +1,5 @@
 #include "../../../ops/kernels/reduce.h"
+#include "../../../tensor/kernels/gradients.h"
 
 #include "reduce.cuh"
 

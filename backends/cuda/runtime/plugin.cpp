@@ -8,6 +8,7 @@
 #include "../../../core/backend.h"
 #include "../../../ops/kernels/elementwise.h"
 #include "../../../ops/kernels/linalg.h"
+#include "../../../tensor/kernels/gradients.h"
 #include "../../../tensor/kernels/memory.h"
 #include "backend.h"
 

@@ -1,10 +1,9 @@
 #include "copy.h"
 
-#include "../../core/backend.h"
-#include "../../tensor/autograd/node.h"
-#include "../../tensor/factories.h"
-#include "../../tensor/kernels/memory.h"
-#include "../checks.h"
+#include "../core/backend.h"
+#include "autograd/node.h"
+#include "factories.h"
+#include "kernels/memory.h"
 
 namespace sash {
 namespace {
@@ -60,7 +59,7 @@ void copy_elements(const Tensor& source, const Tensor& target) {
   if (bytes_alone && source.device() != target.device()) return transfer(source, target);
   const Tensor local = source.to(target.device());
   KernelContext context = kernel_context(target.device());
-  kernels::copy(context, local.expand(target.shape()).tensor_view(), target.tensor_view());
+  kernels::copy(context, local.tensor_view(), target.tensor_view());
 }
 
 }  // namespace sash
