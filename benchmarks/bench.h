@@ -9,9 +9,11 @@
 #include <string>
 #include <vector>
 
+#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include <sash/core/backend.h>
+#include <sash/core/parallel.h>
 #include <sash/ops/elementwise/unary.h>
 #include <sash/ops/reduce/reduce.h>
 #include <sash/tensor/autograd/grad_mode.h>
@@ -105,6 +107,32 @@ bool attempt(Call&& call) {
   } catch (const std::exception& error) {
     std::cerr << error.what() << '\n';
     return false;
+  }
+}
+
+/// The line about the machine.
+inline void print_environment(Device device) {
+  print({{"kind", "env"},
+         {"device", backend(device.type).description(device)},
+         {"threads", num_threads()}});
+}
+
+inline bool contains(const std::vector<std::string>& list, const std::string& word) {
+  return std::find(list.begin(), list.end(), word) != list.end();
+}
+
+/// The rest of a program: parses its options, and --device, for `body(device)`, which returns
+/// whether all went well. Returns the exit status.
+template <class Body>
+int run_program(CLI::App& app, int argc, char** argv, Body&& body) {
+  std::string device = "cpu";
+  app.add_option("--device", device, "cpu, cuda or auto");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    return body(Device::parse(device)) ? 0 : 1;
+  } catch (const std::exception& error) {
+    std::cerr << error.what() << '\n';
+    return 1;
   }
 }
 

@@ -1,9 +1,6 @@
 // Times attention over windows and sparse patterns, after checking what it computes; one line of
 // JSON per case. TFLOP/s count visible pairs alone: two products forward, five backward.
 
-#include <CLI/CLI.hpp>
-
-#include <sash/core/parallel.h>
 #include <sash/ops/attention/attention.h>
 #include <sash/tensor/random.h>
 
@@ -147,35 +144,25 @@ class Bench {
 
 int main(int argc, char** argv) {
   CLI::App app("Times attention");
-  std::string device_name = "cpu", dtype;
+  std::string dtype;
   std::vector<std::string> groups, names;
-  app.add_option("--device", device_name, "cpu, cuda or auto");
   app.add_option("--group", groups,
                  "peers (the default), scaling, dense, sparse, widths, options, memory");
   app.add_option("--case", names, "only these cases, of any group");
   app.add_option("--dtype", dtype, "of all cases: float32, bfloat16, ...");
-  CLI11_PARSE(app, argc, argv);
-  const auto among = [](const std::vector<std::string>& list, const std::string& word) {
-    return std::find(list.begin(), list.end(), word) != list.end();
-  };
-  if (groups.empty() && names.empty()) groups = {"peers"};
-  bool good = true;
-  try {
-    const sash::Device device = sash::Device::parse(device_name);
-    sash::bench::print({{"kind", "env"},
-                        {"device", sash::backend(device.type).description(device)},
-                        {"threads", sash::num_threads()}});
+  return sash::bench::run_program(app, argc, argv, [&](sash::Device device) {
+    using sash::bench::contains;
+    if (groups.empty() && names.empty()) groups = {"peers"};
+    sash::bench::print_environment(device);
     Bench bench(device);
+    bool good = true;
     for (AttentionCase& setup : sash::bench::attention_cases(device)) {
-      const bool wanted = (groups.empty() || among(groups, setup.group)) &&
-                          (names.empty() || among(names, setup.name));
+      const bool wanted = (groups.empty() || contains(groups, setup.group)) &&
+                          (names.empty() || contains(names, setup.name));
       if (!wanted) continue;
       if (!dtype.empty()) setup.dtype = sash::parse_dtype(dtype);
       good = sash::bench::attempt([&] { bench.run(setup); }) && good;
     }
-  } catch (const std::exception& error) {
-    std::cerr << error.what() << '\n';
-    return 1;
-  }
-  return good ? 0 : 1;
+    return good;
+  });
 }

@@ -2,9 +2,6 @@
 // kind "gemm", all others "op". On a GPU the tensors are so large that ops are bound by memory;
 // `share` is their rate divided by that of a plain copy.
 
-#include <CLI/CLI.hpp>
-
-#include <sash/core/parallel.h>
 #include <sash/ops/elementwise/binary.h>
 #include <sash/ops/elementwise/compare.h>
 #include <sash/ops/elementwise/dropout.h>
@@ -249,24 +246,13 @@ void bench_all_gemms() {
 
 int main(int argc, char** argv) {
   CLI::App app("Times ops");
-  std::string device_name = "cpu";
   std::vector<std::string> kinds{"gemm", "op"};
-  app.add_option("--device", device_name, "cpu, cuda or auto");
   app.add_option("--kind", kinds, "only these kinds: gemm, op");
-  CLI11_PARSE(app, argc, argv);
-  try {
-    device = sash::Device::parse(device_name);
-    sash::bench::print({{"kind", "env"},
-                        {"device", sash::backend(device.type).description(device)},
-                        {"threads", sash::num_threads()}});
-    const auto wanted = [&](const char* kind) {
-      return std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
-    };
-    if (wanted("gemm")) bench_all_gemms();
-    if (wanted("op")) bench_all_ops();
-  } catch (const std::exception& error) {
-    std::cerr << error.what() << '\n';
-    return 1;
-  }
-  return failed ? 1 : 0;
+  return sash::bench::run_program(app, argc, argv, [&](sash::Device chosen) {
+    device = chosen;
+    sash::bench::print_environment(device);
+    if (sash::bench::contains(kinds, "gemm")) bench_all_gemms();
+    if (sash::bench::contains(kinds, "op")) bench_all_ops();
+    return !failed;
+  });
 }

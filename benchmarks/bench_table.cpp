@@ -1,8 +1,6 @@
 // Times rows of the tests' table of op cases, after checking them against their references. Prints
 // one line of JSON per row and dtype. By default only the rows marked `timed`.
 
-#include <CLI/CLI.hpp>
-
 #include <sash/tensor/autograd/grad_mode.h>
 #include <sash/tensor/factories.h>
 
@@ -53,20 +51,15 @@ void time_row(const OpCase& op_case, DType dtype, Device device) {
 
 int main(int argc, char** argv) {
   CLI::App app("Times rows of the table of op cases");
-  std::string device_name = "cpu", filter;
-  app.add_option("--device", device_name, "cpu, cuda or auto");
+  std::string filter;
   app.add_option("--filter", filter, "time every row whose name contains this text");
-  CLI11_PARSE(app, argc, argv);
-  try {
-    const Device device = Device::parse(device_name);
+  return bench::run_program(app, argc, argv, [&](Device device) {
     for (const OpCase& op_case : testing::op_table()) {
       const bool chosen =
           filter.empty() ? op_case.timed : op_case.name().find(filter) != std::string::npos;
       if (!chosen) continue;
       for (const DType dtype : op_case.dtypes) time_row(op_case, dtype, device);
     }
-  } catch (const std::exception& error) {
-    std::cerr << error.what() << "\n";
-    return 1;
-  }
+    return true;
+  });
 }

@@ -1,7 +1,5 @@
 // Times whole training steps of causal language models. Prints one line of JSON per case.
 
-#include <CLI/CLI.hpp>
-
 #include <sash/nn/attention/packed_heads.h>
 #include <sash/nn/init.h>
 #include <sash/nn/layers/embedding.h>
@@ -135,19 +133,14 @@ void run_all(const Case& setup, sash::Device device) {
 
 int main(int argc, char** argv) {
   CLI::App app("Times training steps");
-  std::string device_name = "cpu";
   std::vector<std::string> wanted;
-  app.add_option("--device", device_name, "cpu, cuda or auto");
   app.add_option("--case", wanted, "only these cases");
-  CLI11_PARSE(app, argc, argv);
-  try {
-    const sash::Device device = sash::Device::parse(device_name);
+  return sash::bench::run_program(app, argc, argv, [&](sash::Device device) {
     for (const Case& setup : kCases) {
-      const bool chosen = std::find(wanted.begin(), wanted.end(), setup.name) != wanted.end();
-      if (wanted.empty() ? setup.gpu == device.is_cuda() : chosen) run_all(setup, device);
+      const bool chosen = wanted.empty() ? setup.gpu == device.is_cuda()
+                                         : sash::bench::contains(wanted, setup.name);
+      if (chosen) run_all(setup, device);
     }
-  } catch (const std::exception& error) {
-    std::cerr << error.what() << '\n';
-    return 1;
-  }
+    return true;
+  });
 }

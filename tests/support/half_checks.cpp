@@ -27,29 +27,12 @@ Tensors results_of(const OpCase& op_case, const Arrays& values, DType dtype, Dev
   return op_case.run(tensors(make_inputs(op_case, values, dtype, device)));
 }
 
-/// Gradients, for random cotangents that `half` holds, of the inputs that require grad; zero where
-/// none arrived.
-Arrays gradients_of(const OpCase& op_case, const Arrays& values, DType half, DType dtype,
-                    Device device) {
-  const std::vector<GuardedInput> inputs = make_inputs(op_case, values, dtype, device);
-  const Tensors given = tensors(inputs);
+/// For cotangents that `half` holds.
+Arrays half_gradients(const OpCase& op_case, const Arrays& values, DType half, DType dtype,
+                      Device device) {
   RandomNumbers random(11);
-  Tensors roots, cotangents, wanted;
-  for (const Tensor& y : op_case.run(given)) {
-    if (!is_floating(y.dtype()) || !y.requires_grad()) continue;
-    Array v(y.shape());
-    for (double& value : v.values) value = rounded(2 * random.uniform() - 1, half);
-    roots.push_back(y);
-    cotangents.push_back(to_tensor(v, y.dtype(), device));
-  }
-  for (const Tensor& x : given) {
-    if (x.requires_grad()) wanted.push_back(x);
-  }
-  Arrays found;
-  for (const Tensor& g : grad(roots, wanted, cotangents, {}, true)) {
-    found.push_back(g.defined() ? to_array(g) : Array(wanted[found.size()].shape()));
-  }
-  return found;
+  return gradients_of(op_case, values, dtype, device,
+                      [&] { return rounded(2 * random.uniform() - 1, half); });
 }
 
 /// Half a unit in the last place of `value`.
@@ -135,9 +118,9 @@ std::string check_half_results(const OpCase& op_case, DType half, Device device)
 
 std::string check_half_gradients(const OpCase& op_case, DType half, Device device) {
   const Arrays values = half_values(op_case, half);
-  const Arrays exact = gradients_of(op_case, values, half, DType::float64, kCPU);
-  const Arrays single = gradients_of(op_case, values, half, DType::float32, kCPU);
-  const Arrays found = gradients_of(op_case, values, half, half, device);
+  const Arrays exact = half_gradients(op_case, values, half, DType::float64, kCPU);
+  const Arrays single = half_gradients(op_case, values, half, DType::float32, kCPU);
+  const Arrays found = half_gradients(op_case, values, half, half, device);
   for (size_t i = 0; i < exact.size(); ++i) {
     std::string problem = compare("gradient of differentiable input " + std::to_string(i), found[i],
                                   {exact[i], single[i], half, op_case.half_gradient_rounds,

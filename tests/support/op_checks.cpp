@@ -57,28 +57,10 @@ double tolerance_of(const OpCase& op_case, DType dtype) {
 
 std::string numbered(const char* what, size_t i) { return std::string(what) + std::to_string(i); }
 
-// Gradients, for a random cotangent, of the inputs that require grad; zero where none arrived.
-Arrays gradients_of(const OpCase& op_case, DType dtype, Device device) {
-  const std::vector<GuardedInput> inputs = make_inputs(op_case, dtype, device);
-  const Tensors given = tensors(inputs);
-  const Several<Tensor> results = op_case.run(given);
+Arrays random_gradients(const OpCase& op_case, DType dtype, Device device) {
   RandomNumbers random(7);
-  Tensors roots, cotangents, wanted;
-  for (const Tensor& y : results) {
-    if (!is_floating(y.dtype()) || !y.requires_grad()) continue;
-    Array v(y.shape());
-    for (double& value : v.values) value = static_cast<float>(2 * random.uniform() - 1);
-    roots.push_back(y);
-    cotangents.push_back(to_tensor(v, dtype, device));
-  }
-  for (const Tensor& x : given) {
-    if (x.requires_grad()) wanted.push_back(x);
-  }
-  Arrays found;
-  for (const Tensor& g : grad(roots, wanted, cotangents, {}, true)) {
-    found.push_back(g.defined() ? to_array(g) : Array(wanted[found.size()].shape()));
-  }
-  return found;
+  return gradients_of(op_case, input_values(op_case, dtype), dtype, device,
+                      [&] { return static_cast<float>(2 * random.uniform() - 1); });
 }
 
 std::string compare_gradients(const Arrays& actual, const Arrays& expected, double tolerance) {
@@ -138,8 +120,8 @@ std::string check_gradients(const OpCase& op_case, Device device) {
 
 std::string check_float32_gradients(const OpCase& op_case, Device device) {
   if (!has_gradients(op_case)) return {};
-  return compare_gradients(gradients_of(op_case, DType::float32, device),
-                           gradients_of(op_case, DType::float64, device), op_case.gradient32);
+  return compare_gradients(random_gradients(op_case, DType::float32, device),
+                           random_gradients(op_case, DType::float64, device), op_case.gradient32);
 }
 
 std::string check_results_against_cpu(const OpCase& op_case, DType dtype, Device device) {
@@ -157,8 +139,8 @@ std::string check_results_against_cpu(const OpCase& op_case, DType dtype, Device
 std::string check_gradients_against_cpu(const OpCase& op_case, DType dtype, Device device) {
   if (!has_gradients(op_case)) return {};
   const double tolerance = dtype == DType::float32 ? op_case.gradient32 : 10 * op_case.tolerance64;
-  return compare_gradients(gradients_of(op_case, dtype, device), gradients_of(op_case, dtype, kCPU),
-                           tolerance);
+  return compare_gradients(random_gradients(op_case, dtype, device),
+                           random_gradients(op_case, dtype, kCPU), tolerance);
 }
 
 UnsupportedList::UnsupportedList(const std::string& path) {

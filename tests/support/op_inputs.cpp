@@ -208,4 +208,25 @@ Tensor to_tensor(const Array& array, DType dtype, Device device) {
   return from_host(image.data() + kGuard * size_of(dtype), array.shape, dtype, {.device = device});
 }
 
+Arrays gradients_of(const OpCase& op_case, const Arrays& values, DType dtype, Device device,
+                    const std::function<double()>& draw) {
+  const std::vector<GuardedInput> inputs = make_inputs(op_case, values, dtype, device);
+  const Tensors given = tensors(inputs);
+  Tensors roots, cotangents, wanted;
+  for (const Tensor& y : op_case.run(given)) {
+    if (!is_floating(y.dtype()) || !y.requires_grad()) continue;
+    roots.push_back(y);
+    cotangents.push_back(
+        to_tensor(generate(y.shape(), [&](const Index&) { return draw(); }), y.dtype(), device));
+  }
+  for (const Tensor& x : given) {
+    if (x.requires_grad()) wanted.push_back(x);
+  }
+  Arrays found;
+  for (const Tensor& g : grad(roots, wanted, cotangents, {}, true)) {
+    found.push_back(g.defined() ? to_array(g) : Array(wanted[found.size()].shape()));
+  }
+  return found;
+}
+
 }  // namespace sash::testing

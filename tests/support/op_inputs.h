@@ -35,6 +35,11 @@ std::vector<GuardedInput> make_inputs(const OpCase& op_case, const Arrays& value
                                       Device device);
 Tensors tensors(const std::vector<GuardedInput>& inputs);
 
+/// Gradients of the inputs that require grad, zero where none arrived, for cotangents whose elements
+/// `draw` gives.
+Arrays gradients_of(const OpCase& op_case, const Arrays& values, DType dtype, Device device,
+                    const std::function<double()>& draw);
+
 /// The elements, read by this code's own loop.
 Array to_array(const Tensor& tensor);
 /// A contiguous tensor of those elements.
