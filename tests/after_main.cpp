@@ -1,4 +1,4 @@
-// Graphs that go when their thread's own objects are gone: after main, and at the end of a thread.
+// Graphs destroyed after main, and after the thread_local objects of their thread.
 #include <cstdio>
 #include <cstdlib>
 #include <thread>
@@ -23,7 +23,7 @@ struct Late {
     x = tensor<double>({2}, {.requires_grad = true});
     visited = chain(x);
     dropped = chain(x);
-    chain(x);  // goes now
+    chain(x);  // destroyed here
   }
   ~Late() {
     visited.backward();

@@ -1,5 +1,5 @@
-// First use of the CPU backend. It is not visible before all of its kernels are in their slots, so
-// that several threads may come at once: none misses a kernel, or takes a composite instead.
+// First use of the CPU backend by several threads at once. The backend is visible only when all of
+// its kernels are registered, so no thread misses a kernel or takes a composite instead.
 #include <dlfcn.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -25,7 +25,7 @@ using namespace sash;
 constexpr int kProcesses = 20;
 constexpr int kThreads = 4;
 
-// Of the first family that a backend fills, of the last, and of some between.
+// The CPU kernels that are missing, of those registered first, last and in between.
 int missing() {
   int count = 0;
   for (const KernelBase* slot : std::initializer_list<const KernelBase*>{
@@ -38,7 +38,7 @@ int missing() {
 
 int missing_when_visible = -1;
 
-// In a process of its own: every thread's first call, at the same time.
+// Runs in its own process: the first calls of all threads at the same time.
 int child() {
   std::atomic<int> ready{0}, wrong{0};
   std::vector<std::thread> threads;
@@ -56,7 +56,7 @@ int child() {
 }  // namespace
 
 #if !defined(SASH_STATIC)
-// Stands before the library's function of this name, and looks at the moment before it.
+// Interposes the library's function of this name, to look just before the backend is visible.
 void sash::register_backend(std::unique_ptr<Backend> backend) {
   missing_when_visible = missing();
   using Register = void (*)(std::unique_ptr<Backend>);

@@ -14,8 +14,8 @@ namespace sash::testing {
 /// Whether a query sees a key.
 using Sees = std::function<bool(const MaskIndex&)>;
 
-/// Everything that goes into a call: q [B, H, S_q, D], k [B, H_kv, S_k, D], v [B, H_kv, S_k, D_v].
-/// What has no elements is left out.
+/// Inputs of a call: q [B, H, S_q, D], k [B, H_kv, S_k, D], v [B, H_kv, S_k, D_v]. Arrays without
+/// elements are absent.
 struct AttentionProblem {
   Array q{{0}}, k{{0}}, v{{0}};
   Sees sees = [](const MaskIndex&) { return true; };
@@ -24,9 +24,9 @@ struct AttentionProblem {
   Array bias{{0}}, relative_bias{{0}};  ///< [H, S_q, S_k] and [H, 2 R + 1]
   std::vector<double> slopes{};         ///< of ALiBi, one a head
   Array g{{0}}, g_lse{{0}};             ///< cotangents; without `g` there are no gradients
-  /// out and lse of a forward pass over more keys, of whose gradients `k` and `v` get their part.
+  /// out and lse of a forward pass over all keys, if `k` and `v` are only some of them.
   Array saved_out{{0}}, saved_lse{{0}};
-  /// What each step's result goes through: rounding makes it the formula in a half type.
+  /// Applied to the result of each step; rounding makes this the formula in a half type.
   std::function<double(double)> round = [](double x) { return x; };
 };
 

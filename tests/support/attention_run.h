@@ -12,7 +12,7 @@ struct AttentionResults {
   std::vector<Tensor> all() const { return {out, lse, dq, dk, dv, dbias, drelative}; }
 };
 
-/// What the library computes for `problem` in `dtype`; `mask` stands for its `sees`.
+/// What the library computes for `problem` in `dtype`; `mask` must show what `sees` says.
 AttentionResults run_attention(const AttentionProblem& problem, const AttentionMask& mask,
                                DType dtype, Device device);
 

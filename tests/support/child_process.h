@@ -26,7 +26,7 @@ struct ChildOptions {
   int ignored_signal = 0;  ///< ignored when the program starts, as nohup does
 };
 
-/// A program that runs beside the test, its output in files. Killed if the test leaves it.
+/// A child process with its output in files; the destructor kills it.
 class ChildProcess {
  public:
   /// `arguments` start with the program; `log` is where its output goes, to `log`.out and .err.

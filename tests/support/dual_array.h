@@ -7,12 +7,11 @@
 #include "hyper_dual.h"
 #include "reference.h"
 
-/// Plain float64 arrays that carry derivatives forwards: what random graphs are compared with.
-/// Views share memory with what they are views of, so that a write in place reaches both,
-/// derivatives included.
+/// Plain float64 arrays with forward-mode derivatives, which random graphs are compared with. Views
+/// share memory, so an in-place write reaches both, derivatives included.
 namespace sash::testing {
 
-/// A strided array: `elements` may be shared with others, `at` says where each of this one's lies.
+/// A strided array: element i is (*elements)[at[i]]; views share `elements`.
 struct DualArray {
   Shape shape;
   std::shared_ptr<std::vector<HyperDual>> elements;
@@ -36,7 +35,7 @@ struct DualArray {
 
   HyperDual& operator[](size_t i) const { return (*elements)[at[i]]; }
   HyperDual& operator[](const Index& index) const { return (*this)[position(index)]; }
-  /// Where `index`, that of an array this one is broadcast to, stands in `at`.
+  /// The place in `at` of the element at `index` of an array that this one is broadcast to.
   size_t position(const Index& index) const {
     size_t flat = 0;
     const int skipped = index.rank() - shape.rank();
@@ -61,7 +60,7 @@ inline DualArray zip(const DualArray& a, const DualArray& b,
                              [&](const Index& index) { return f(a[index], b[index]); });
 }
 
-/// Elements of `x` along `axis` at `index`, whose entry at `axis` does not matter.
+/// Elements of `x` along `axis` at `index`; index[axis] is ignored.
 inline Duals line(const DualArray& x, const Index& index, int axis) {
   Duals elements;
   for (int64_t i = 0; i < x.shape[axis]; ++i) elements.push_back(x[replaced(index, axis, i)]);

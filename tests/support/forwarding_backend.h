@@ -8,7 +8,7 @@
 
 namespace sash::testing {
 
-/// Hands everything on to another backend; tests override what they look at.
+/// Forwards every call to another backend; tests override some.
 class ForwardingBackend : public Backend {
  public:
   explicit ForwardingBackend(Backend& inner) : inner_(inner) {}
@@ -71,8 +71,8 @@ class ForwardingBackend : public Backend {
   Backend& inner_;
 };
 
-/// The one `B`, made when first asked for; it takes the CPU backend's place for the rest of the
-/// process, since memory that it handed out may outlive any test.
+/// The only `B`, made by the first call. It replaces the CPU backend for the rest of the process,
+/// because its memory may outlive a test.
 template <class B>
 B& in_front_of_cpu() {
   static B* const installed = [] {

@@ -15,7 +15,7 @@ constexpr int64_t kZone = 128;
 constexpr unsigned char kZoneByte = 0xA5;
 constexpr int kFillByte = 0xFF;  // NaN in every floating dtype
 
-/// Hands everything on to another backend; adds zones to memory while `guarding`.
+/// Adds guard zones to memory while `guarding`.
 class GuardedBackend final : public ForwardingBackend {
  public:
   using ForwardingBackend::ForwardingBackend;

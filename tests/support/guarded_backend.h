@@ -5,9 +5,9 @@
 
 namespace sash::testing {
 
-/// While one lives, every block that the CPU backend hands out (results, workspaces) stands between
-/// guard zones and is filled with NaN: a kernel that writes outside its output is found when the
-/// block is freed, or by `problems`, and elements that it forgets to write show up as NaN.
+/// During its lifetime, every block that the CPU backend allocates (results, workspaces) lies
+/// between guard zones and is filled with NaN. Writes outside a block are found when it is freed,
+/// or by `problems`; elements that a kernel forgets to write stay NaN.
 class GuardedMemory {
  public:
   GuardedMemory();
@@ -15,7 +15,7 @@ class GuardedMemory {
   GuardedMemory(const GuardedMemory&) = delete;
   GuardedMemory& operator=(const GuardedMemory&) = delete;
 
-  /// What was found so far, and forgets it.
+  /// The problems found since the last call.
   std::vector<std::string> problems();
 };
 

@@ -22,14 +22,14 @@ int64_t below(RandomNumbers& random, int64_t count) {
   return static_cast<int64_t>(random.below(static_cast<uint64_t>(std::max<int64_t>(count, 1))));
 }
 
-// A reach from 0 to beyond the sequence, tile edges among them.
+// A window size from 0 to beyond the sequence, edges of tiles included.
 int64_t reach(RandomNumbers& random, const MaskShape& shape) {
   const std::vector<int64_t> some{
       0, 1, 2, 5, 31, 47, 48, 63, 64, 65, shape.keys - 1, shape.keys, shape.keys + 7, kHuge};
   return std::max<int64_t>(some[static_cast<size_t>(below(random, extremes ? 14 : 13))], 0);
 }
 
-// `value`, or now and then the largest number there is.
+// `value`, or sometimes the largest int64.
 int64_t or_huge(RandomNumbers& random, int64_t value) {
   return extremes && random.below(12) == 0 ? kHuge : value;
 }
@@ -115,8 +115,7 @@ NamedMask block_sparse(RandomNumbers& random, const MaskShape& shape, Device dev
       }};
 }
 
-// Random choices have no definition but themselves: what they show is looked up, and tested
-// elsewhere.
+// A random pattern has no other definition: its pairs are read from `to_dense`, tested elsewhere.
 NamedMask looked_up(const std::string& name, const AttentionMask& mask, const MaskShape& shape) {
   const std::vector<double> cells = mask.to_dense(shape).to_vector<double>();
   return {name, mask, [=](const MaskIndex& at) {

@@ -12,7 +12,7 @@
 /// Masks, each with its definition as a plain comparison.
 namespace sash::testing {
 
-/// A mask and what it shows, which knows nothing of masks.
+/// A mask and its definition.
 struct NamedMask {
   std::string name;
   AttentionMask mask;
@@ -28,7 +28,7 @@ struct MaskKind {
 
 /// One entry for each named part of `AttentionMask`.
 const std::vector<MaskKind>& mask_kinds();
-/// Whether they also draw windows without an end and the largest numbers; at first they do not.
+/// Whether they also draw unbounded windows and the largest int64; off at first.
 void draw_extremes(bool draw);
 NamedMask both(const NamedMask& a, const NamedMask& b);
 NamedMask either(const NamedMask& a, const NamedMask& b);

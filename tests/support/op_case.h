@@ -22,7 +22,7 @@ enum class Layout {
   expanded,    ///< the first axis of extent above 1 has stride 0
 };
 
-/// Where an input comes from: uniform numbers in [low, high), the same for every dtype.
+/// An input: uniform numbers in [low, high), the same for every dtype.
 struct InputSpec {
   Shape shape;
   Layout layout = Layout::contiguous;
@@ -64,7 +64,7 @@ struct OpCase {
   /// where several ops round one after the other.
   double half_rounds = 1;
   double half_gradient_rounds = 1;
-  /// What is rounded on the way to a gradient may be as large as this and cancel.
+  /// Magnitude of intermediate values that are rounded and may cancel in a gradient.
   double half_gradient_scale = 0;
   bool differentiable = true;
   bool twice_differentiable = true;

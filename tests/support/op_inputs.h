@@ -30,17 +30,17 @@ class GuardedInput {
 };
 
 std::vector<GuardedInput> make_inputs(const OpCase& op_case, DType dtype, Device device);
-/// With other numbers than `input_values`.
+/// With `values` instead of `input_values`.
 std::vector<GuardedInput> make_inputs(const OpCase& op_case, const Arrays& values, DType dtype,
                                       Device device);
 Tensors tensors(const std::vector<GuardedInput>& inputs);
 
-/// Gradients of the inputs that require grad, zero where none arrived, for cotangents whose elements
-/// `draw` gives.
+/// Gradients of the inputs that require grad, zero where none arrived, for cotangents whose
+/// elements `draw` gives.
 Arrays gradients_of(const OpCase& op_case, const Arrays& values, DType dtype, Device device,
                     const std::function<double()>& draw);
 
-/// The elements, read by this code's own loop.
+/// The elements, read without the library's kernels.
 Array to_array(const Tensor& tensor);
 /// A contiguous tensor of those elements.
 Tensor to_tensor(const Array& array, DType dtype, Device device);

@@ -53,12 +53,12 @@ class UnsupportedList {
   std::vector<std::string> lines_;
 };
 
-/// What running all cases on one backend came to.
+/// The outcome of running all cases on one backend.
 struct BackendTally {
   int64_t run = 0;
   int64_t skipped = 0;
   std::vector<std::string> problems;
-  /// Lines for the list of what is unsupported: each pair that wants a kernel that is not there.
+  /// Lines to add to the list of what is unsupported: pairs whose kernel is missing.
   std::vector<std::string> missing;
 };
 

@@ -17,10 +17,10 @@ class RandomGraph {
  public:
   RandomGraph(uint64_t seed, DType dtype, Device device);
 
-  /// Adds `count` random ops: elementwise, reductions, products, views, indices and, now and then,
-  /// writes in place.
+  /// Adds `count` random ops: elementwise, reductions, products, views, indices and,
+  /// sometimes, in-place writes.
   void grow(int count);
-  /// What was done, one op a line.
+  /// The ops, one a line.
   const std::string& text() const { return text_; }
   bool has_writes() const { return writes_ > 0; }
   /// Whether the numbers stay small and away from kinks, so that rounding cannot change much.
@@ -48,15 +48,15 @@ class RandomGraph {
   void add_indexed();
   void add_joined();
   void add_write();
-  /// A new result; `of`, if any, is what it is a view of.
+  /// Adds a result; `of` is its base if it is a view.
   void add(const std::string& what, Tensor tensor, DualArray expected, const Value* of = nullptr);
 
   Shape random_shape();
   /// Broadcasts with `shape`.
   Shape fitting_shape(const Shape& shape);
-  /// Some value, mostly a late one.
+  /// A random value, mostly a recent one.
   size_t pick();
-  /// A value that broadcasts with value `i`: one there is, or a new leaf.
+  /// A value that broadcasts with value `i`: an existing one or a new leaf.
   size_t pick_fitting(size_t i);
   double random_number() { return 4 * random_.uniform() - 2; }
 

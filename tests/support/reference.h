@@ -19,9 +19,9 @@ struct Array {
 
   double& operator[](const Index& index);
   double operator[](const Index& index) const;
-  /// The element that stands at `index` of a larger array this one is broadcast to.
+  /// The element at `index` of an array that this one is broadcast to.
   double broadcast(const Index& index) const { return values[position(index)]; }
-  /// Where that element stands in `values`.
+  /// Its place in `values`.
   size_t position(const Index& index) const;
 };
 
@@ -45,7 +45,7 @@ Index with(const Index& index, int axis, int64_t value);
 /// `index` with its entry at `axis` replaced.
 Index replaced(const Index& index, int axis, int64_t value);
 
-/// Elements of `x` along `axis` at `index`, whose entry at `axis` does not matter.
+/// Elements of `x` along `axis` at `index`; index[axis] is ignored.
 std::vector<double> line(const Array& x, const Index& index, int axis);
 
 /// Each line along `axis` replaced by `f` of it.

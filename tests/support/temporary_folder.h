@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <string>
 
-/// A fresh folder that vanishes with the scope.
+/// A new folder, removed at the end of the scope.
 class TemporaryFolder {
  public:
   TemporaryFolder() {
