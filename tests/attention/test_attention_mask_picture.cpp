@@ -45,8 +45,8 @@ TEST_CASE("a picture with a character for each pair") {
         "     ##\n");
 }
 
-TEST_CASE("cells of a picture tell how much of them is visible") {
-  // Cells of 2 x 2 pairs; those at the ends are smaller, and whole when all they have is visible.
+TEST_CASE("a picture's cells show the visible share of their pairs") {
+  // Cells of 2 x 2 pairs. Those at the edges are smaller, and whole if all their pairs are visible.
   CHECK(AttentionMask::causal().picture(7, 7, 4) ==
         "+   \n"
         "#+  \n"
@@ -74,7 +74,7 @@ TEST_CASE("a picture's lengths are limited") {
 
 // A block "```mask" holds a line "QUERIES x KEYS: MASK" and the picture, without spaces at line
 // ends.
-TEST_CASE("the pictures of docs/attention.md are what the masks look like") {
+TEST_CASE("the pictures in docs/attention.md are those of their masks") {
   std::ifstream page(SASH_SOURCE_DIR "/docs/attention.md");
   int pictures = 0;
   for (std::string line; std::getline(page, line);) {

@@ -1,4 +1,4 @@
-// Masks: what they show, what is listed of them, and what is refused.
+// Masks: visible pairs, block maps, wrong calls.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -227,7 +227,7 @@ TEST_CASE("global tokens past the last key do nothing") {
   CHECK(dense(AttentionMask::global({2, 8, 90})) == dense(AttentionMask::global({2})));
 }
 
-TEST_CASE("masks from text are the masks") {
+TEST_CASE("masks parsed from text equal masks from calls") {
   const std::vector<std::pair<std::string, AttentionMask>> specs{
       {"dense", AttentionMask()},
       {"causal", AttentionMask::causal()},
@@ -257,7 +257,7 @@ TEST_CASE("masks from text are the masks") {
   }
 }
 
-TEST_CASE("wrong masks are refused by name") {
+TEST_CASE("wrong calls: masks") {
   using Mask = AttentionMask;
   const std::string op = "attention_mask: ";
   expect_error<ValueError>(op + "expected a left side of at least 0 keys, or none, got -1",

@@ -112,7 +112,7 @@ TEST_CASE("a window, grouped heads, a softcap, slopes and relative positions aga
   CHECK(largest_difference(last, narrowed.narrow(1, 6, 3)) < 1e-6);
 }
 
-TEST_CASE("slopes are powers of two, and a bias by positions is what attention adds") {
+TEST_CASE("alibi_slopes are powers of two, position_bias is what attention adds") {
   CHECK(nn::alibi_slopes(4).to_vector<float>() ==
         std::vector<float>{0.25f, 0.0625f, 0.015625f, 0.00390625f});
   manual_seed(2);
@@ -151,7 +151,7 @@ TEST_CASE("window and BigBird modules are attention under their masks") {
   const BigBirdOptions blocks{.block = 2, .window = 1, .global = 1, .random = 1, .seed = 3};
   auto bigbird = randomised(nn::BigBirdAttention(8, 2, blocks));
   check(bigbird, AttentionMask::bigbird(blocks));
-  // What the options say comes on top.
+  // The mask of the options narrows the module's.
   auto both =
       randomised(nn::WindowAttention(8, 2, {.left = 4, .right = 4}, {.attention = "causal"}));
   const AttentionProblem problem = seeing(both, AttentionMask::window(4, 0), 11);
@@ -209,7 +209,7 @@ TEST_CASE("Longformer with global projections against plain loops") {
   CHECK_MESSAGE(report.ok, report.message());
 }
 
-TEST_CASE("masks of a call reach the global rows of a Longformer") {
+TEST_CASE("a call's mask applies to the global rows of a Longformer") {
   manual_seed(5);
   auto m = randomised(nn::LongformerAttention(8, 2, {.window = 2, .global = {1}}));
   const Tensor x = randn({2, 9, 8}, kDouble);
@@ -222,7 +222,7 @@ TEST_CASE("masks of a call reach the global rows of a Longformer") {
   CHECK_MESSAGE(report.ok, report.message());
 }
 
-TEST_CASE("a new Longformer treats global tokens alike, with projections of their own or without") {
+TEST_CASE("a new Longformer computes the same with and without global projections") {
   manual_seed(6);
   nn::LongformerAttention own(8, 2, {.window = 2, .global = {0, 3}});
   nn::LongformerAttention shared(8, 2,
@@ -239,7 +239,7 @@ TEST_CASE("a new Longformer treats global tokens alike, with projections of thei
   CHECK(largest_difference(difference.narrow(1, 3, 1), zeros({2, 1, 8})) > 1e-3);
 }
 
-TEST_CASE("layers take attention by name") {
+TEST_CASE("layers take their mask as text") {
   manual_seed(7);
   nn::TransformerOptions options{.dim = 8, .heads = 4, .dropout = 0, .kv_heads = 2, .alibi = true};
   nn::TransformerEncoderLayer dense(options);
@@ -253,7 +253,7 @@ TEST_CASE("layers take attention by name") {
   CHECK(windowed.self_attn.mask().to_string() == mask.to_string());
 }
 
-TEST_CASE("slopes follow their module's dtype and leave its state alone") {
+TEST_CASE("slopes are cast with their module and are not in its state") {
   manual_seed(8);
   nn::MultiheadAttention attention(8, 2, {.alibi = true});
   const Tensor x = randn({1, 6, 8});

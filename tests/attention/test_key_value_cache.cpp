@@ -94,7 +94,7 @@ const char* const kCachedMasks[] = {"dense",
 
 }  // namespace
 
-TEST_CASE("what causal masks show of the past") {
+TEST_CASE("causal_reach: the recent and the first tokens that a mask shows") {
   CHECK(reach("causal") == "all 0");
   CHECK(reach("window:4,0") == "5 0");
   CHECK(reach("causal_window:4") == "4 0");
@@ -121,7 +121,7 @@ TEST_CASE("what causal masks show of the past") {
           .causal_reach());
 }
 
-TEST_CASE("attention by cached keys is attention to all of them") {
+TEST_CASE("attention with a cache equals attention to all keys") {
   const std::vector<nn::MultiheadAttentionOptions> variants{
       {},
       {.kv_heads = 2, .softcap = 3},
@@ -188,7 +188,7 @@ TEST_CASE("a cleared cache starts anew") {
   CHECK(largest_difference(in_pieces(attention, x, cache, {3, 1, 1}), first) == 0);
 }
 
-TEST_CASE("logits by caches are those of the whole text") {
+TEST_CASE("logits with caches equal those of the whole text") {
   for (const char* spec : kCachedMasks) {
     for (const bool learned : {true, false}) {
       CAPTURE(spec);
@@ -212,7 +212,7 @@ TEST_CASE("logits by caches are those of the whole text") {
   }
 }
 
-TEST_CASE("generated tokens are those of recomputation, within the context and past it") {
+TEST_CASE("generation with caches equals recomputation, within the context and beyond it") {
   constexpr int64_t kContext = 12;
   const Tokens prompt{3, 1, 4};
   std::vector<std::string> specs(std::begin(kCachedMasks), std::end(kCachedMasks));
@@ -236,7 +236,7 @@ TEST_CASE("generated tokens are those of recomputation, within the context and p
   }
 }
 
-TEST_CASE("without learnt positions a text may grow without end") {
+TEST_CASE("without learnt positions a text may exceed the context") {
   for (const char* spec : {"causal_window:3 | sinks:1", "causal"}) {
     CAPTURE(spec);
     manual_seed(5);
@@ -247,7 +247,7 @@ TEST_CASE("without learnt positions a text may grow without end") {
   }
 }
 
-TEST_CASE("generating leaves every module in its mode, also when it fails") {
+TEST_CASE("generate restores the mode of every module, also after an error") {
   manual_seed(6);
   nn::CausalLM lm = sharp_lm({.context = 8});
   lm.train();
