@@ -1,52 +1,9 @@
 #include "attention_hopper_backward_keys.cuh"
 
 namespace sash::cuda::hopper {
-namespace {
 
-template <class T, int width>
-struct Shapes;
-template <class T>
-struct Shapes<T, 32> {
-  using type = BackwardShape<T, 32, 3, 6, 2, 1, false>;
-};
-template <class T>
-struct Shapes<T, 64> {
-  using type = BackwardShape<T, 64, 3, 6, 2, 1, false>;
-};
-template <class T>
-struct Shapes<T, 96> {
-  using type = BackwardShape<T, 96, 2, 4, 2, 1, false>;
-};
-template <class T>
-struct Shapes<T, 128> {
-  using type = BackwardShape<T, 128, 2, 3, 2, 1, true>;
-};
-template <class T>
-struct Shapes<T, 256> {
-  using type = BackwardShape<T, 256, 1, 2, 1, 1, false, 2>;
-};
-
-}  // namespace
-
-template <class T, int width>
-void backward_keys(const KernelContext& context, const Backward<T>& call) {
-  launch_keys<typename Shapes<T, width>::type>(context, call);
-}
-
-template void backward_keys<__nv_bfloat16, 32>(const KernelContext&,
-                                               const Backward<__nv_bfloat16>&);
-template void backward_keys<__nv_bfloat16, 64>(const KernelContext&,
-                                               const Backward<__nv_bfloat16>&);
-template void backward_keys<__nv_bfloat16, 96>(const KernelContext&,
-                                               const Backward<__nv_bfloat16>&);
-template void backward_keys<__nv_bfloat16, 128>(const KernelContext&,
-                                                const Backward<__nv_bfloat16>&);
-template void backward_keys<__nv_bfloat16, 256>(const KernelContext&,
-                                                const Backward<__nv_bfloat16>&);
-template void backward_keys<__half, 32>(const KernelContext&, const Backward<__half>&);
-template void backward_keys<__half, 64>(const KernelContext&, const Backward<__half>&);
-template void backward_keys<__half, 96>(const KernelContext&, const Backward<__half>&);
-template void backward_keys<__half, 128>(const KernelContext&, const Backward<__half>&);
-template void backward_keys<__half, 256>(const KernelContext&, const Backward<__half>&);
+template void backward_keys<__nv_bfloat16, false>(const KernelContext&,
+                                                  const Backward<__nv_bfloat16>&, int);
+template void backward_keys<__half, false>(const KernelContext&, const Backward<__half>&, int);
 
 }  // namespace sash::cuda::hopper

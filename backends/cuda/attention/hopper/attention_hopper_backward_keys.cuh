@@ -12,134 +12,87 @@
 namespace sash::cuda::hopper {
 
 template <class S>
-struct KeyShared : BackwardShared<S> {
+struct KeyShared : SharedStorage<S> {
   Terms terms[S::kStages];  ///< with the queries of a stage
 };
 
-/// The warp that copies keys and values, then queries and their terms.
-template <class S, class T>
-__device__ void copy_queries(const Backward<T>& x, KeyShared<S>& shared) {
-  const Problem<T>& p = x.problem;
-  const int heads = p.heads / p.groups;
-  RingPlace<S::kResident> at_own;
-  RingPlace<S::kStages> at;
-  RingPlace<S::kWorks> at_work;
-  Items items(x.schedule);
-  for (int item; (item = items.next()) >= 0; at_work.advance()) {
-    const WorkAhead work(x.schedule, p, S::kLines, item);
-    work.note(shared.work[at_work.stage()], shared.work_full[at_work.stage()]);
-    copy_own<S>(shared, at_own, work, x.k, x.v);
-    const int end_head = (work.h + 1) * heads;
-    for (int h = work.h * heads; h < end_head; ++h) {
-      Walk<T, S::kLines, false> walk(p, work, h);
-      bool more;
-      do {
-        const int s = at.stage();
-        const int found = walk.next(), block = found == kNone ? 0 : found;
-        more = walk.more();
-        shared.a_empty[s].wait(at.parity() ^ 1);
-        if (is_chosen()) {
-          shared.a_full[s].arrive_and_expect(S::Rows::kBytes + sizeof(Terms));
-          copy_rows(shared.a[s], 0, x.q, block * kBlock, h, work.b, shared.a_full[s]);
-          copy_row(&shared.terms[s], x.terms_map, static_cast<int>(p.block_of(work.b, h)) + block,
-                   shared.a_full[s]);
-        }
-        shared.step[s].note({found}, {walk.tile()}, h, !more && h + 1 == end_head,
-                            shared.a_full[s]);
-        at.advance();
-      } while (more);
-    }
-  }
-  end_work(shared.work[at_work.stage()], shared.work_full[at_work.stage()]);
-}
+/// Shapes by the width of tiles.
+template <class T, int width, bool general>
+struct KeyShapes;
+template <class T>
+struct KeyShapes<T, 32, false> : BackwardShape<T, 32, 3, 6, 2, 1, false> {};
+template <class T>
+struct KeyShapes<T, 64, false> : BackwardShape<T, 64, 3, 6, 2, 1, false> {};
+template <class T>
+struct KeyShapes<T, 96, false> : BackwardShape<T, 96, 2, 4, 2, 1, false> {};
+template <class T>
+struct KeyShapes<T, 128, false> : BackwardShape<T, 128, 2, 3, 2, 1, true> {};
+template <class T>
+struct KeyShapes<T, 256, false> : BackwardShape<T, 256, 1, 2, 1, 1, false, 2> {};
+template <class T>
+struct KeyShapes<T, 64, true> : General<BackwardShape<T, 64, 2, 2, 2, 1, false>> {};
+template <class T>
+struct KeyShapes<T, 128, true> : General<BackwardShape<T, 128, 2, 2, 1, 1, false>> {};
+template <class T>
+struct KeyShapes<T, 256, true> : General<BackwardShape<T, 256, 1, 2, 1, 1, false, 2>> {};
 
-/// The warp that copies cotangents.
-template <class S, class T>
-__device__ void copy_cotangents(const Backward<T>& x, KeyShared<S>& shared) {
-  const Problem<T>& p = x.problem;
-  const int heads = p.heads / p.groups;
-  RingPlace<S::kStages> at;
-  for (RingPlace<S::kWorks> at_work;; at_work.advance()) {
-    shared.work_full[at_work.stage()].wait(at_work.parity());
-    const Work<S::kLines>& noted = shared.work[at_work.stage()];
-    if (noted.ended()) return;
-    const WorkAhead work(noted);
-    const int end_head = (work.h + 1) * heads;
-    for (int h = work.h * heads; h < end_head; ++h) {
-      Walk<T, S::kLines, false> walk(p, work, h);
-      do {
-        const int s = at.stage();
-        const int row = min(walk.next(), static_cast<int>(p.map.query_blocks)) * kBlock;
-        shared.b_empty[s].wait(at.parity() ^ 1);
-        if (is_chosen()) {
-          shared.b_full[s].arrive_and_expect(S::Rows::kBytes);
-          copy_rows(shared.b[s], 0, x.g, row, h, work.b, shared.b_full[s]);
-        }
-        at.advance();
-      } while (walk.more());
-    }
-  }
-}
-
-/// A group that multiplies, and forms dk, dv or both of its line.
+/// A group that multiplies, and forms dk, dv or both of a row of the map.
 template <class S, class T, bool forms_dk, bool forms_dv>
-class KeyGroup {
+class KeyGroup
+    : public Consumer<KeyGroup<S, T, forms_dk, forms_dv>, S, Backward<T>, KeyShared<S>, false> {
+  using Base = Consumer<KeyGroup, S, Backward<T>, KeyShared<S>, false>;
+
  public:
   __device__ KeyGroup(const Backward<T>& x, KeyShared<S>& shared)
-      : x_(x),
-        shared_(shared),
-        line_(group() / S::kSplit),
-        k_(shared.own[0][0][line_]),
-        q_(shared.a[0]) {}
+      : Base(x, shared, group() / S::kSplit), k_(shared.resident[0][0][line_]), q_(shared.a[0]) {}
 
-  __device__ void run() {
-    while (true) {
-      const int own = at_own_.stage();
-      shared_.work_full[at_work_.stage()].wait(at_work_.parity());
-      const Work<S::kLines>& work = shared_.work[at_work_.stage()];
-      if (work.ended()) return;
+  __device__ void compute(const Work<S::kLines>&) {
 #pragma unroll
-      for (float& x : dk_) x = 0;
+    for (float& x : dk_) x = 0;
 #pragma unroll
-      for (float& x : dv_) x = 0;
-      shared_.own_full[own].wait(at_own_.parity());
-      const Operand k = k_.at(own, sizeof(shared_.own[0]));
-      do {
-        step(k, k + sizeof(shared_.own[0][0]));
-        at_.advance();
-      } while (!last_);
-      const int key = work.line[line_] * kBlock;
-      const int64_t head = static_cast<int64_t>(work.b) * x_.problem.groups + work.h;
-      const bool shared = work.shared;
-      if constexpr (S::kLines > 1) {
-        if (shared) {
-          add_up<S::kGroups>(dk_, reinterpret_cast<float*>(&shared_.own[own]));
-          add_up<S::kGroups>(dv_, reinterpret_cast<float*>(&shared_.own[own]));
-        }
-      }
-      shared_.own_empty[own].arrive_as_one();
-      at_own_.advance();
-      at_work_.advance();
-      write(head * x_.problem.keys + key, shared && line_ > 0 ? 0 : x_.problem.keys - key);
+    for (float& x : dv_) x = 0;
+    shared_.resident_ring.wait(at_resident_);
+    const Operand k = k_.at(at_resident_.stage(), sizeof(shared_.resident[0]));
+    do {
+      take_step(k, k + sizeof(shared_.resident[0][0]));
+      at_.advance();
+    } while (!last_);
+  }
+
+  __device__ void reduce(float* room) {
+    if constexpr (S::kLines > 1) {
+      add_up<S::kGroups>(dk_, room);
+      add_up<S::kGroups>(dv_, room);
+    }
+  }
+
+  /// To row `first` of dk and dv and on, of which `rows` exist.
+  __device__ void store(int64_t first, int rows) {
+    const float scale[2] = {x_.problem.scale, x_.problem.scale}, one[2] = {1.f, 1.f};
+    if constexpr (forms_dk) {
+      store_rows(x_.dk + first * x_.qk_width, rows, x_.qk_width, dk_, scale);
+    }
+    if constexpr (forms_dv) {
+      store_rows(x_.dv + first * x_.v_width, rows, x_.v_width, dv_, one);
     }
   }
 
  private:
-  __device__ void step(Operand k, Operand v) {
+  __device__ void take_step(Operand k, Operand v) {
     const int s = at_.stage();
-    shared_.a_full[s].wait(at_.parity());
+    shared_.a_ring.wait(at_);
     const int tile = shared_.step[s].tile[line_][0];
     last_ = shared_.step[s].last;
     if (tile == kAbsent) {
-      shared_.b_full[s].wait(at_.parity());
-      shared_.a_empty[s].arrive_as_one();
-      shared_.b_empty[s].arrive_as_one();
+      shared_.b_ring.wait(at_);
+      shared_.a_ring.release(at_);
+      shared_.b_ring.release(at_);
       return;
     }
     Mask<1, false> mask;
     const bool masked = tile >= 0;
     if (masked || S::kGeneral) {
-      mask.load(x_.problem, shared_.work[at_work_.stage()], shared_.step[s], line_);
+      mask.load(x_.problem, this->work(), shared_.step[s], line_);
     }
     const Operand q = q_.at(s, sizeof(shared_.a[0])), g = q + sizeof(shared_.a);
     const Terms& terms = shared_.terms[s];
@@ -150,7 +103,7 @@ class KeyGroup {
     begin_products();
     multiply_rows<typename S::Rows, typename S::Rows, add>(score_, k, q);
     end_products();
-    shared_.b_full[s].wait(at_.parity());
+    shared_.b_ring.wait(at_);
     if constexpr (forms_dk) {
       begin_products();
       multiply_rows<typename S::Rows, typename S::Rows, add>(slope_, v, g);
@@ -167,7 +120,7 @@ class KeyGroup {
     };
     if constexpr (S::kGeneral) {
       wait_for_products<0>();
-      form_general(terms, mask, ScoresAt(shared_.work[at_work_.stage()], shared_.step[s], line_));
+      form_general(terms, mask, ScoresAt(this->work(), shared_.step[s], line_));
     } else {
       wait_for_products<forms_dk ? 1 : 0>();
       settle(score_);
@@ -178,11 +131,11 @@ class KeyGroup {
       settle(score_);
     }
     if constexpr (!forms_dk) {
-      shared_.a_empty[s].arrive_as_one();
+      shared_.a_ring.release(at_);
       start_dv();
       wait_for_products<0>();
       settle(dv_);
-      shared_.b_empty[s].arrive_as_one();
+      shared_.b_ring.release(at_);
       return;
     }
     if constexpr (!S::kGeneral) {
@@ -196,7 +149,7 @@ class KeyGroup {
     uint32_t slope_words[16];
     pack<T>(slope_words, slope_);
     if constexpr (!S::kChains && forms_dv) start_dv();
-    if constexpr (!forms_dv) shared_.b_empty[s].arrive_as_one();
+    if constexpr (!forms_dv) shared_.b_ring.release(at_);
     // dK += dS' Q
     settle(dk_);
     begin_products();
@@ -205,11 +158,11 @@ class KeyGroup {
     if constexpr (forms_dv) {
       wait_for_products<1>();
       settle(dv_);
-      shared_.b_empty[s].arrive_as_one();
+      shared_.b_ring.release(at_);
     }
     wait_for_products<0>();
     settle(dk_);
-    shared_.a_empty[s].arrive_as_one();
+    shared_.a_ring.release(at_);
   }
 
   /// Lets sums [64][64] start from a value for each column.
@@ -245,26 +198,11 @@ class KeyGroup {
     }
   }
 
-  /// To row `first` of dk and dv and on, of which `rows` exist.
-  __device__ void write(int64_t first, int rows) {
-    const float scale[2] = {x_.problem.scale, x_.problem.scale}, one[2] = {1.f, 1.f};
-    if constexpr (forms_dk) {
-      store_rows(x_.dk + first * x_.qk_width, rows, x_.qk_width, dk_, scale);
-    }
-    if constexpr (forms_dv) {
-      store_rows(x_.dv + first * x_.v_width, rows, x_.v_width, dv_, one);
-    }
-  }
-
   static constexpr int kSums = S::kWidth / 2;
 
-  const Backward<T>& x_;
-  KeyShared<S>& shared_;
-  const int line_;
+  using Base::at_, Base::at_resident_, Base::line_, Base::shared_, Base::x_;
+
   const Operand k_, q_;
-  RingPlace<S::kWorks> at_work_;
-  RingPlace<S::kResident> at_own_;
-  RingPlace<S::kStages> at_;
   bool last_;
   float score_[32], slope_[32], dk_[kSums], dv_[kSums];
 };
@@ -275,9 +213,8 @@ __global__ void __launch_bounds__(S::kThreads, S::kPerSm)
 #ifdef SASH_HOPPER
   extern __shared__ __align__(1024) unsigned char raw[];
   auto& shared = *reinterpret_cast<KeyShared<S>*>(raw);
-  shared.init();
-  if (group() < S::kGroups) {
-    take_registers<S::kRegisters>();
+  const auto begin = [](const WorkAhead&) {};
+  const auto consume = [&] {
     if constexpr (S::kSplit == 1) {
       KeyGroup<S, T, true, true>(x, shared).run();
     } else if (group() % S::kSplit == 0) {
@@ -285,11 +222,24 @@ __global__ void __launch_bounds__(S::kThreads, S::kPerSm)
     } else {
       KeyGroup<S, T, false, true>(x, shared).run();
     }
-  } else {
-    release_registers<S::kCopyRegisters>();
-    if (warp() == 4 * S::kGroups) copy_queries<S>(x, shared);
-    if (warp() == 4 * S::kGroups + 1) copy_cotangents<S>(x, shared);
-  }
+  };
+  const auto produce_queries = [&] {
+    const auto copy = [&](int stage, int, int found, int b, int h, Barrier& full) {
+      const int block = found == kNone ? 0 : found;
+      copy_rows(shared.a[stage], 0, x.q, block * kBlock, h, b, full);
+      copy_row(&shared.terms[stage], x.terms_map,
+               static_cast<int>(x.problem.block_of(b, h)) + block, full);
+    };
+    produce<S, false>(x, shared, shared.a_ring, sizeof(Terms), begin, copy, x.k, x.v);
+  };
+  const auto produce_cotangents = [&] {
+    const auto copy = [&](int stage, int, int block, int b, int h, Barrier& full) {
+      const int row = min(block, static_cast<int>(x.problem.map.query_blocks)) * kBlock;
+      copy_rows(shared.b[stage], 0, x.g, row, h, b, full);
+    };
+    produce<S, false>(x, shared, shared.b_ring, 0, begin, copy);
+  };
+  specialize_warps<S>(shared, consume, produce_queries, produce_cotangents);
 #endif
 }
 
@@ -299,6 +249,12 @@ void launch_keys(const KernelContext& context, const Backward<T>& call) {
   static constinit std::atomic<uint64_t> allowed{0};
   launch_walk<S, KeyShared<S>>(context, key_kernel<S>, allowed, call, call.problem.map.by_key,
                                call.problem.map.key_blocks, call.problem.groups);
+}
+
+template <class T, bool general>
+void backward_keys(const KernelContext& context, const Backward<T>& call, int width) {
+  with_width<general>(
+      width, [&]<int kWidth>() { launch_keys<KeyShapes<T, kWidth, general>>(context, call); });
 }
 
 }  // namespace sash::cuda::hopper

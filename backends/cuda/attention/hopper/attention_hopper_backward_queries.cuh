@@ -10,11 +10,31 @@
 namespace sash::cuda::hopper {
 
 template <class S>
-struct GeneralQueryShared : BackwardShared<S> {
+struct GeneralQueryShared : SharedStorage<S> {
   DiagonalSquare<kBlock, kBlock> square[S::kLines];
 };
 template <class S>
-using QueryShared = std::conditional_t<S::kGeneral, GeneralQueryShared<S>, BackwardShared<S>>;
+using QueryShared = std::conditional_t<S::kGeneral, GeneralQueryShared<S>, SharedStorage<S>>;
+
+/// Shapes by the width of tiles.
+template <class T, int width, bool general>
+struct QueryShapes;
+template <class T>
+struct QueryShapes<T, 32, false> : BackwardShape<T, 32, 4, 4, 2, 1, false> {};
+template <class T>
+struct QueryShapes<T, 64, false> : BackwardShape<T, 64, 3, 6, 2, 1, false> {};
+template <class T>
+struct QueryShapes<T, 96, false> : BackwardShape<T, 96, 3, 3, 2, 1, false> {};
+template <class T>
+struct QueryShapes<T, 128, false> : BackwardShape<T, 128, 3, 4, 1, 1, false> {};
+template <class T>
+struct QueryShapes<T, 256, false> : BackwardShape<T, 256, 2, 2, 1, 1, false, 1, 1> {};
+template <class T>
+struct QueryShapes<T, 64, true> : General<BackwardShape<T, 64, 3, 2, 1, 1, false>> {};
+template <class T>
+struct QueryShapes<T, 128, true> : General<BackwardShape<T, 128, 2, 2, 1, 1, false>> {};
+template <class T>
+struct QueryShapes<T, 256, true> : General<BackwardShape<T, 256, 1, 2, 1, 1, false>> {};
 
 /// Brings the rows of `out` that the groups will read closer.
 template <class T>
@@ -26,101 +46,39 @@ __device__ void prefetch_out(const Backward<T>& x, const WorkAhead& work) {
            static_cast<uint32_t>(rows * x.v_width) * static_cast<uint32_t>(sizeof(T)));
 }
 
-/// The warp that copies queries and cotangents, then keys.
+/// A group that multiplies, with the queries of a row.
 template <class S, class T>
-__device__ void copy_keys(const Backward<T>& x, QueryShared<S>& shared) {
-  const Problem<T>& p = x.problem;
-  RingPlace<S::kResident> at_own;
-  RingPlace<S::kStages> at;
-  RingPlace<S::kWorks> at_work;
-  Items items(x.schedule);
-  for (int item; (item = items.next()) >= 0; at_work.advance()) {
-    const WorkAhead work(x.schedule, p, S::kLines, item);
-    work.note(shared.work[at_work.stage()], shared.work_full[at_work.stage()]);
-    prefetch_out(x, work);
-    Walk<T, S::kLines, true> walk(p, work, work.h);
-    const int head = p.group_of(work.h);
-    copy_own<S>(shared, at_own, work, x.q, x.g);
-    bool more;
-    do {
-      const int s = at.stage();
-      const int block = walk.next();
-      more = walk.more();
-      shared.a_empty[s].wait(at.parity() ^ 1);
-      const int row = block == kNone ? 0 : block * kBlock;
-      if (is_chosen()) {
-        shared.a_full[s].arrive_and_expect(S::Rows::kBytes);
-        copy_rows(shared.a[s], 0, x.k, row, head, work.b, shared.a_full[s]);
-      }
-      shared.step[s].note({block}, {walk.tile()}, work.h, !more, shared.a_full[s]);
-      at.advance();
-    } while (more);
-  }
-  end_work(shared.work[at_work.stage()], shared.work_full[at_work.stage()]);
-}
+class QueryGroup : public Consumer<QueryGroup<S, T>, S, Backward<T>, QueryShared<S>, true> {
+  using Base = Consumer<QueryGroup, S, Backward<T>, QueryShared<S>, true>;
 
-/// The warp that copies values.
-template <class S, class T>
-__device__ void copy_values(const Backward<T>& x, QueryShared<S>& shared) {
-  const Problem<T>& p = x.problem;
-  RingPlace<S::kStagesOfB> at;
-  for (RingPlace<S::kWorks> at_work;; at_work.advance()) {
-    shared.work_full[at_work.stage()].wait(at_work.parity());
-    const Work<S::kLines>& noted = shared.work[at_work.stage()];
-    if (noted.ended()) return;
-    const WorkAhead work(noted);
-    Walk<T, S::kLines, true> walk(p, work, work.h);
-    const int head = p.group_of(work.h);
-    do {
-      const int s = at.stage();
-      const int row = min(walk.next(), static_cast<int>(p.map.key_blocks)) * kBlock;
-      shared.b_empty[s].wait(at.parity() ^ 1);
-      if (is_chosen()) {
-        shared.b_full[s].arrive_and_expect(S::Rows::kBytes);
-        copy_rows(shared.b[s], 0, x.v, row, head, work.b, shared.b_full[s]);
-      }
-      at.advance();
-    } while (walk.more());
-  }
-}
-
-/// A group that multiplies.
-template <class S, class T>
-class QueryGroup {
  public:
   __device__ QueryGroup(const Backward<T>& x, QueryShared<S>& shared)
-      : x_(x), shared_(shared), line_(group()), q_(shared.own[0][0][line_]), k_(shared.a[0]) {}
+      : Base(x, shared, group()), q_(shared.resident[0][0][line_]), k_(shared.a[0]) {}
 
-  __device__ void run() {
-    while (true) {
-      const int own = at_own_.stage();
-      shared_.work_full[at_work_.stage()].wait(at_work_.parity());
-      const Work<S::kLines>& work = shared_.work[at_work_.stage()];
-      if (work.ended()) return;
-      form_terms(work, own);
-      if constexpr (S::kGeneral) {
-        if (x_.diagonals && work.line[line_] < x_.problem.map.query_blocks) {
-          diagonals(work.b, work.h, work.line[line_]).clear();
-        }
+  __device__ void compute(const Work<S::kLines>& work) {
+    form_terms(work);
+    if constexpr (S::kGeneral) {
+      if (x_.diagonals && work.line[line_] < x_.problem.map.query_blocks) {
+        diagonals(work.b, work.h, work.line[line_]).clear();
       }
-#pragma unroll
-      for (float& dq : dq_) dq = 0;
-      const Operand q = q_.at(own, sizeof(shared_.own[0]));
-      walk(q, q + sizeof(shared_.own[0][0]));
-      const int query = work.line[line_] * kBlock;
-      const int64_t row = x_.problem.row_of(work.b, work.h) + query;
-      const bool shared = work.shared;
-      if (shared) add_up<S::kGroups>(dq_, reinterpret_cast<float*>(&shared_.own[own]));
-      shared_.own_empty[own].arrive_as_one();
-      at_own_.advance();
-      at_work_.advance();
-      write(row, shared && line_ > 0 ? 0 : x_.problem.queries - query);
     }
+#pragma unroll
+    for (float& dq : dq_) dq = 0;
+    const Operand q = q_.at(at_resident_.stage(), sizeof(shared_.resident[0]));
+    walk(q, q + sizeof(shared_.resident[0][0]));
+  }
+
+  __device__ void reduce(float* room) { add_up<S::kGroups>(dq_, room); }
+
+  /// To row `first` of dq and on, of which `rows` exist.
+  __device__ void store(int64_t first, int rows) {
+    const float factor[2] = {x_.problem.scale, x_.problem.scale};
+    store_rows(x_.dq + first * x_.qk_width, rows, x_.qk_width, dq_, factor);
   }
 
  private:
   /// D of this warp's 16 rows, their log-sum-exps, and both to memory for the kernel of dk and dv.
-  __device__ void form_terms(const Work<S::kLines>& work, int own) {
+  __device__ void form_terms(const Work<S::kLines>& work) {
     // Lanes across a row, each with `parts` chunks of it; rows at a time.
     constexpr int across = S::kWidth % 64 == 0 ? S::kWidth / 8 : 4, parts = S::kWidth / 8 / across;
     constexpr int down = 32 / across, turns = 16 / down;
@@ -148,8 +106,8 @@ class QueryGroup {
       lse[half] = row < p.queries ? x_.lse[head + row] * kLog2E : kInfinity;
       if (x_.g_lse && row < p.queries) dot[half] = -x_.g_lse[head + row];
     }
-    shared_.own_full[own].wait(at_own_.parity());
-    const auto& g = shared_.own[own][1][line_];
+    shared_.resident_ring.wait(at_resident_);
+    const auto& g = shared_.resident[at_resident_.stage()][1][line_];
 #pragma unroll
     for (int i = 0; i < turns; ++i) {
       const int row = top + i * down;
@@ -193,13 +151,13 @@ class QueryGroup {
 
   /// Whether the step at hand shows this group something; once its keys are there.
   __device__ bool look() {
-    wait(shared_.a_full);
-    const auto& step = shared_.step[at_.stage()];
+    shared_.a_ring.wait(at_);
+    const auto& step = this->step();
     last_ = step.last;
     const int tile = step.tile[line_][0];
     masked_ = tile >= 0;
-    if (masked_ || S::kGeneral) mask_.load(x_.problem, shared_.work[at_work_.stage()], step, line_);
-    if constexpr (S::kGeneral) at_scores_ = {shared_.work[at_work_.stage()], step, line_};
+    if (masked_ || S::kGeneral) mask_.load(x_.problem, this->work(), step, line_);
+    if constexpr (S::kGeneral) at_scores_ = {this->work(), step, line_};
     return tile != kAbsent;
   }
 
@@ -208,25 +166,14 @@ class QueryGroup {
     at_.advance();
   }
 
-  template <int stages>
-  __device__ void wait(Barrier (&full)[stages]) {
-    const auto at = at_.template in<stages>();
-    full[at.stage()].wait(at.parity());
-  }
-
-  template <int stages>
-  __device__ void release(Barrier (&empty)[stages], const RingPlace<S::kStages>& at) {
-    empty[at.template in<stages>().stage()].arrive_as_one();
-  }
-
   /// dQ, not yet scaled.
   __device__ void walk(Operand q, Operand g) {
     ended_ = false;
     while (!ended_) {
       if (!look()) {
-        wait(shared_.b_full);
-        release(shared_.a_empty, at_);
-        release(shared_.b_empty, at_);
+        shared_.b_ring.wait(at_);
+        shared_.a_ring.release(at_);
+        shared_.b_ring.release(at_);
         advance();
         continue;
       }
@@ -241,8 +188,8 @@ class QueryGroup {
         wait_for_products<0>();
         form_slopes();
       }
-      release(shared_.b_empty, at_);
-      RingPlace<S::kStages> before = at_;
+      shared_.b_ring.release(at_);
+      PipelineState<S::kStages> before = at_;
       advance();
       // The last product of a step runs while the weights of the next are formed. A step that shows
       // nothing ends the chain, so that no buffer waits for what comes after it.
@@ -254,16 +201,16 @@ class QueryGroup {
         form_weights();
         wait_for_products<0>();
         settle(dq_);
-        release(shared_.a_empty, before);
+        shared_.a_ring.release(before);
         form_slopes();
-        release(shared_.b_empty, at_);
+        shared_.b_ring.release(at_);
         before = at_;
         advance();
       }
       start_sums(before);
       wait_for_products<0>();
       settle(dq_);
-      release(shared_.a_empty, before);
+      shared_.a_ring.release(before);
     }
   }
 
@@ -277,7 +224,7 @@ class QueryGroup {
 
   /// dP = g V'
   __device__ void start_slopes(Operand g) {
-    wait(shared_.b_full);
+    shared_.b_ring.wait(at_);
     begin_products();
     multiply_rows<typename S::Rows, typename S::Rows>(
         slope_, g,
@@ -344,26 +291,16 @@ class QueryGroup {
   }
 
   /// dQ += dS K
-  __device__ void start_sums(const RingPlace<S::kStages>& at) {
+  __device__ void start_sums(const PipelineState<S::kStages>& at) {
     settle(dq_);
     begin_products();
     multiply_add<typename S::Rows>(dq_, slope_words_, k_.at(at.stage(), sizeof(shared_.a[0])));
     end_products();
   }
 
-  /// To row `first` of dq and on, of which `rows` exist.
-  __device__ void write(int64_t first, int rows) {
-    const float factor[2] = {x_.problem.scale, x_.problem.scale};
-    store_rows(x_.dq + first * x_.qk_width, rows, x_.qk_width, dq_, factor);
-  }
+  using Base::at_, Base::at_resident_, Base::line_, Base::shared_, Base::x_;
 
-  const Backward<T>& x_;
-  QueryShared<S>& shared_;
-  const int line_;
   const Operand q_, k_;
-  RingPlace<S::kWorks> at_work_;
-  RingPlace<S::kResident> at_own_;
-  RingPlace<S::kStages> at_;
   bool last_, ended_, masked_;
   Mask<1, true> mask_;
   ScoresAt at_scores_;
@@ -378,15 +315,24 @@ __global__ void __launch_bounds__(S::kThreads, S::kPerSm)
 #ifdef SASH_HOPPER
   extern __shared__ __align__(1024) unsigned char raw[];
   auto& shared = *reinterpret_cast<QueryShared<S>*>(raw);
-  shared.init();
-  if (group() < S::kGroups) {
-    take_registers<S::kRegisters>();
-    QueryGroup<S, T>(x, shared).run();
-  } else {
-    release_registers<S::kCopyRegisters>();
-    if (warp() == 4 * S::kGroups) copy_keys<S>(x, shared);
-    if (warp() == 4 * S::kGroups + 1) copy_values<S>(x, shared);
-  }
+  const Problem<T>& p = x.problem;
+  const auto begin = [&](const WorkAhead& work) { prefetch_out(x, work); };
+  const auto produce_keys = [&] {
+    const auto copy = [&](int stage, int, int block, int b, int h, Barrier& full) {
+      const int row = block == kNone ? 0 : block * kBlock;
+      copy_rows(shared.a[stage], 0, x.k, row, h, b, full);
+    };
+    produce<S, true>(x, shared, shared.a_ring, 0, begin, copy, x.q, x.g);
+  };
+  const auto produce_values = [&] {
+    const auto copy = [&](int stage, int, int block, int b, int h, Barrier& full) {
+      const int row = min(block, static_cast<int>(p.map.key_blocks)) * kBlock;
+      copy_rows(shared.b[stage], 0, x.v, row, h, b, full);
+    };
+    produce<S, true>(x, shared, shared.b_ring, 0, begin, copy);
+  };
+  specialize_warps<S>(
+      shared, [&] { QueryGroup<S, T>(x, shared).run(); }, produce_keys, produce_values);
 #endif
 }
 
@@ -397,6 +343,12 @@ void launch_queries(const KernelContext& context, const Backward<T>& call) {
   launch_walk<S, QueryShared<S>>(context, query_kernel<S>, allowed, call, call.problem.map.by_query,
                                  call.problem.map.query_blocks, call.problem.heads,
                                  !call.diagonals);
+}
+
+template <class T, bool general>
+void backward_queries(const KernelContext& context, const Backward<T>& call, int width) {
+  with_width<general>(
+      width, [&]<int kWidth>() { launch_queries<QueryShapes<T, kWidth, general>>(context, call); });
 }
 
 }  // namespace sash::cuda::hopper

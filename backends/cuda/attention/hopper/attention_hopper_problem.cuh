@@ -83,8 +83,25 @@ struct General : S {
   static_assert(!S::kChains);
 };
 
-/// The tiles of general kernels, which have fewer shapes, for heads that fit tiles of `width`.
-constexpr int general_width(int width) { return width <= 64 ? 64 : width <= 128 ? 128 : 256; }
+/// The width of the narrowest tiles that hold `features`; general kernels have fewer.
+constexpr int tile_width(int64_t features, bool general) {
+  if (!general && features <= 32) return 32;
+  if (features <= 64) return 64;
+  if (!general && features <= 96) return 96;
+  return features <= 128 ? 128 : 256;
+}
+
+/// f<width>() for one of those widths.
+template <bool general, class F>
+void with_width(int width, F&& f) {
+  if constexpr (!general) {
+    if (width == 32) return f.template operator()<32>();
+    if (width == 96) return f.template operator()<96>();
+  }
+  if (width == 64) return f.template operator()<64>();
+  if (width == 128) return f.template operator()<128>();
+  f.template operator()<256>();
+}
 
 /// How blocks of threads share the tiles of work: a tile is kLines lines of one head, one after the
 /// other in the map's order, or a long line, whose blocks its groups share. Long lines come first,
@@ -145,6 +162,8 @@ struct Work {
 struct WorkAhead {
   int b, h, line;
   bool shared;
+
+  WorkAhead() = default;
 
   /// What the other copying warp noted.
   template <int kLines>
@@ -252,20 +271,6 @@ inline int64_t places(const KernelContext& context, int per_sm) {
   SASH_CUDA_CHECK(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount,
                                          context.device.index));
   return int64_t{multiprocessors} * per_sm;
-}
-
-/// f<T, width>() for the type of elements and the narrowest tiles that hold the features.
-template <class F>
-void with_tiles(DType dtype, int64_t features, F&& f) {
-  const auto with = [&]<class T>(std::type_identity<T>) {
-    if (features <= 32) return f.template operator()<T, 32>();
-    if (features <= 64) return f.template operator()<T, 64>();
-    if (features <= 96) return f.template operator()<T, 96>();
-    if (features <= 128) return f.template operator()<T, 128>();
-    return f.template operator()<T, 256>();
-  };
-  dtype == DType::bfloat16 ? with(std::type_identity<__nv_bfloat16>{})
-                           : with(std::type_identity<__half>{});
 }
 
 /// What a block of threads may have of shared memory.

@@ -103,40 +103,6 @@ __device__ inline void publish_barriers() {
   let_copies_see();
 }
 
-/// A place in a ring of kStages buffers, each with a barrier that says it is full and one that says
-/// it is empty. Turn n of the ring uses phase n of both: who reads a buffer waits for
-/// `full.wait(parity())`, who fills it for `empty.wait(parity() ^ 1)`.
-template <int kStages>
-class RingPlace {
- public:
-  RingPlace() = default;
-  __device__ RingPlace(int stage, uint32_t parity) : stage_(stage), parity_(parity) {}
-
-  __device__ int stage() const { return stage_; }
-  __device__ uint32_t parity() const { return parity_; }
-  __device__ void advance() {
-    if (++stage_ == kStages) {
-      stage_ = 0;
-      parity_ ^= 1;
-    }
-  }
-
-  /// The place, after as many steps, in a ring of as many buffers or half as many.
-  template <int stages>
-  __device__ RingPlace<stages> in() const {
-    static_assert(stages == kStages || 2 * stages == kStages);
-    if constexpr (stages == kStages) {
-      return *this;
-    } else {
-      return {stage_ % stages, static_cast<uint32_t>(stage_ / stages)};
-    }
-  }
-
- private:
-  int stage_ = 0;
-  uint32_t parity_ = 0;
-};
-
 /// Registers per thread from here on, by all four warps of a group. A kernel that uses them has a
 /// bound on its registers; the sum over all groups stays within it.
 template <int n>

@@ -4,7 +4,7 @@
 #include "../common/attention_diagonals.cuh"
 #include "../common/attention_limits.h"
 #include "attention_hopper.h"
-#include "attention_hopper_backward.cuh"
+#include "attention_hopper_call.cuh"
 
 namespace sash::cuda {
 namespace {
@@ -26,6 +26,12 @@ class Readable {
   std::optional<Workspace> copy_;
 };
 
+template <class F>
+void with_half(DType dtype, F&& f) {
+  dtype == DType::bfloat16 ? f(std::type_identity<__nv_bfloat16>{})
+                           : f(std::type_identity<__half>{});
+}
+
 }  // namespace
 
 bool attention_hopper_runs(Device device) {
@@ -41,6 +47,29 @@ bool attention_hopper_takes(const kernels::AttentionInputs& inputs) {
   return fits(q) && fits(k) && fits(v);
 }
 
+void attention_hopper_forward(KernelContext& context, const kernels::AttentionInputs& inputs,
+                              const kernels::AttentionParams& params, const TensorView& out,
+                              const TensorView& lse) {
+  using namespace hopper;
+  const auto& [q, k, v] = inputs;
+  const BoundsSummary summary(context, inputs, params);
+  with_half(q.dtype, [&]<class T>(std::type_identity<T>) {
+    const Problem<T> problem(inputs, params, summary.bounds());
+    const int width = tile_width(std::max(q.shape[3], v.shape[3]), !problem.plain);
+    const int slab = slab_of(width);
+    const Forward<T> call{.problem = problem,
+                          .q = tensor_map(q, slab),
+                          .k = tensor_map(k, slab),
+                          .v = tensor_map(v, slab),
+                          .out = out.ptr<T>(),
+                          .lse = lse.ptr<float>(),
+                          .width = static_cast<int>(v.shape[3]),
+                          .schedule = {}};
+    problem.plain ? forward<T, false>(context, call, width)
+                  : forward<T, true>(context, call, width);
+  });
+}
+
 void attention_hopper_backward(KernelContext& context, const kernels::AttentionInputs& inputs,
                                const kernels::AttentionParams& params,
                                const kernels::AttentionGradients& gradients) {
@@ -48,9 +77,10 @@ void attention_hopper_backward(KernelContext& context, const kernels::AttentionI
   const auto& [q, k, v] = inputs;
   const Readable g(context, gradients.g);
   const BoundsSummary summary(context, inputs, params, true);
-  with_tiles(q.dtype, std::max(q.shape[3], v.shape[3]), [&]<class T, int width>() {
+  with_half(q.dtype, [&]<class T>(std::type_identity<T>) {
     const Problem<T> p(inputs, params, summary.bounds());
-    const int slab = slab_of(p.plain ? width : general_width(width));
+    const int width = tile_width(std::max(q.shape[3], v.shape[3]), !p.plain);
+    const int slab = slab_of(width);
     Backward<T> call{
         .problem = p,
         .q = tensor_map(q, slab),
@@ -76,8 +106,8 @@ void attention_hopper_backward(KernelContext& context, const kernels::AttentionI
     call.terms = terms.ptr<Terms>();
     call.terms_map = tensor_map(terms.ptr<float>(), blocks, sizeof(Terms) / sizeof(float));
     if (p.plain) {
-      backward_queries<T, width>(context, call);
-      backward_keys<T, width>(context, call);
+      backward_queries<T, false>(context, call, width);
+      backward_keys<T, false>(context, call, width);
       return;
     }
     std::optional<Workspace> diagonals;
@@ -86,10 +116,10 @@ void attention_hopper_backward(KernelContext& context, const kernels::AttentionI
       diagonals.emplace(context, blocks * columns * static_cast<int64_t>(sizeof(float)));
       call.diagonals = diagonals->ptr<float>();
     }
-    backward_queries_general<T, general_width(width)>(context, call);
+    backward_queries<T, true>(context, call, width);
     if (diagonals) sum_diagonals(context, call.diagonals, p.map.query_blocks, *gradients.drelative);
     diagonals.reset();
-    backward_keys_general<T, general_width(width)>(context, call);
+    backward_keys<T, true>(context, call, width);
   });
 }
 
