@@ -8,12 +8,12 @@
 #include "attention_launch.cuh"
 #include "lanes.cuh"
 
-/// What the kernels of attention on tensor cores share, those by mma and those by wgmma: one call's
-/// parameters, and where a thread's sums lie.
+/// What the attention kernels on tensor cores share, by mma and by wgmma: a call's parameters, and
+/// the layout of accumulators.
 ///
-/// Both instructions leave to a thread the same part of a product [64][n]: in groups of four,
-/// sum[j][e] in row 16 w + g + 8 (e / 2) and column 8 j + 2 t + e % 2, where w is the warp, g =
-/// lane / 4 and t = lane % 4. Rows are queries (`by_query`) or keys.
+/// Of a product [64][n] a thread holds sum[j][e], 0 <= e < 4: row 16 w + g + 8 (e / 2), column
+/// 8 j + 2 t + e % 2, where w is the warp, g = lane / 4 and t = lane % 4. Rows are queries
+/// (`by_query`) or keys.
 namespace sash::cuda::fragments {
 
 inline constexpr float kLog2E = 1.4426950408889634f;
@@ -23,7 +23,7 @@ inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
 /// The column of sum[j][e] on this lane.
 __device__ inline int column_of(int j, int e) { return 8 * j + lane() % 4 * 2 + e % 2; }
 
-/// sum[j] of sums that stand in one row.
+/// sum[j] of accumulators in one array.
 template <int n>
 __device__ float (&four(float (&sum)[n], int j))[4] {
   return reinterpret_cast<float(&)[4]>(sum[4 * j]);
@@ -40,18 +40,18 @@ __device__ inline float tanh_approx(float x) {
   return 1 - __fdividef(2.f, exp2_approx(2 * kLog2E * x) + 1);
 }
 
-/// Of a query: its log-sum-exp to the base 2, and D = rowsum(g . out) - g_lse. Past the end of the
-/// queries, +infinity and 0, from which follows P = 0.
-struct alignas(8) RowTerms {
+/// The statistics of a query that the backward pass needs: its log-sum-exp to the base 2, and
+/// D = rowsum(g . out) - g_lse. Past the end +infinity and 0, so that P = 0.
+struct alignas(8) RowStats {
   float lse, dot;
 };
 
-/// One call, apart from its operands; the blocks of its map have 64 rows on both axes. What stands
-/// below `bounds` is read by general kernels only.
+/// The extents and options of a call. Blocks of its map are 64 x 64. What follows `bounds` is for
+/// general kernels only.
 template <class T>
-struct Problem {
+struct AttentionDims {
   kernels::BlockMap map;
-  int batches, heads, groups, queries, keys;
+  int batches, heads, key_heads, queries, keys;
   float exponent;  ///< scale log2(e)
   float scale;
   bool plain;  ///< scores are products times a positive scale, under map and bounds alone
@@ -67,15 +67,15 @@ struct Problem {
   int64_t slope_step;
   bool dropout;
   uint32_t threshold;
-  float kept;  ///< what a weight that stays is multiplied by
+  float kept;  ///< 1 / (1 - p): the factor of weights that dropout keeps
   PhiloxState random;
 
-  Problem(const kernels::AttentionInputs& x, const kernels::AttentionParams& params,
-          const RowBounds& row_bounds)
+  AttentionDims(const kernels::AttentionInputs& x, const kernels::AttentionParams& params,
+                const RowBounds& row_bounds)
       : map(params.map),
         batches(static_cast<int>(x.q.shape[0])),
         heads(static_cast<int>(x.q.shape[1])),
-        groups(static_cast<int>(x.k.shape[1])),
+        key_heads(static_cast<int>(x.k.shape[1])),
         queries(static_cast<int>(x.q.shape[2])),
         keys(static_cast<int>(x.k.shape[2])),
         exponent(static_cast<float>(params.scale * 1.4426950408889634)),
@@ -102,10 +102,10 @@ struct Problem {
     }
   }
 
-  /// The group of heads of keys that query head h reads.
-  __device__ int group_of(int h) const { return h / (heads / groups); }
-  /// The map's line of block 0 of head (b, h), where a head has `blocks` lines.
-  __device__ int64_t first_line(int b, int h, int64_t blocks) const {
+  /// The key head that query head h reads.
+  __device__ int key_head_of(int h) const { return h / (heads / key_heads); }
+  /// The block row of block 0 of head (b, h), where a head has `blocks` rows.
+  __device__ int64_t first_row(int b, int h, int64_t blocks) const {
     return ((map.batches == 1 ? 0 : b) * map.heads + (map.heads == 1 ? 0 : h)) * blocks;
   }
   /// Of query block 0, in [B, H, query blocks].

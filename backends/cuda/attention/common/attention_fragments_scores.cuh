@@ -2,44 +2,46 @@
 
 #include "attention_fragments.cuh"
 
-/// From products of queries and keys to scores, weights and slopes in general kernels: what options
-/// add, and what dropout keeps. Four neighbouring sums at a time.
+/// General kernels: from products to scores, weights and their gradients. What options add, and
+/// what dropout keeps. Four neighbouring accumulators at a time.
 namespace sash::cuda::fragments {
 
-/// The scores of one head in general kernels. Rows of sums are queries (`by_query`) or keys.
+/// The scores of one head. Rows are queries (`by_query`) or keys.
 template <class T, bool by_query>
 class Scores {
  public:
-  __device__ Scores(const Problem<T>& p, int b, int h)
+  __device__ Scores(const AttentionDims<T>& p, int b, int h)
       : p_(p),
         bias_(p.bias ? p.bias + b * p.bias_step[0] + h * p.bias_step[1] : nullptr),
         relative_(p.relative ? p.relative + h * p.relative_step[0] : nullptr),
-        rare_(p.softcap > 0 || p.bias || p.relative),
+        has_options_(p.softcap > 0 || p.bias || p.relative),
         alibi_(p.slopes ? p.slopes[h * p.slope_step] : 0.f) {}
 
-  /// From the products sum[j] of this lane to scores to the base 2. `bend` becomes the derivatives
-  /// of scores by scaled products. Element 0 is that of `row` and `column`.
-  __device__ void operator()(float (&score)[4], float (&bend)[4], int row, int column) const {
+  /// From the products sum[j] of this lane to scores to the base 2. `cap_grad` becomes the
+  /// derivatives of scores by scaled products. Element 0 is that of `row` and `column`.
+  __device__ void operator()(float (&score)[4], float (&cap_grad)[4], int row, int column) const {
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       score[e] *= p_.scale;
-      bend[e] = 1;
+      cap_grad[e] = 1;
     }
     const int distance = key(row, column, 0) - query(row, column, 0) - (p_.keys - p_.queries);
-    if (rare_) {
+    if (has_options_) {
       const Quad quad =
-          add_rare(p_, bias_, relative_, {{score[0], score[1], score[2], score[3]}, {}}, row,
-                   column, distance);
+          add_options(p_, bias_, relative_, {{score[0], score[1], score[2], score[3]}, {}}, row,
+                      column, distance);
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         score[e] = quad.score[e];
-        bend[e] = quad.bend[e];
+        cap_grad[e] = quad.cap_grad[e];
       }
     }
-    const float apart = static_cast<float>(distance);
+    const float distance_of_first = static_cast<float>(distance);
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      score[e] = fmaf(-alibi_, fabsf(apart + static_cast<float>(further(e))), score[e]) * kLog2E;
+      score[e] = fmaf(-alibi_, fabsf(distance_of_first + static_cast<float>(relative_distance(e))),
+                      score[e]) *
+                 kLog2E;
     }
   }
 
@@ -52,21 +54,21 @@ class Scores {
 
  private:
   struct Quad {
-    float score[4], bend[4];
+    float score[4], cap_grad[4];
   };
 
-  /// Softcap, bias and relative bias. Called, so that what is between calls stays short.
-  static __device__ __noinline__ Quad add_rare(const Problem<T>& p, const T* bias,
-                                               const float* relative, Quad x, int row, int column,
-                                               int distance) {
+  /// Softcap, bias and relative bias. Not inlined, so that kernels stay short.
+  static __device__ __noinline__ Quad add_options(const AttentionDims<T>& p, const T* bias,
+                                                  const float* relative, Quad x, int row,
+                                                  int column, int distance) {
 #pragma unroll
-    for (float& bend : x.bend) bend = 1;
+    for (float& cap_grad : x.cap_grad) cap_grad = 1;
     if (p.softcap > 0) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const float bent = tanh_approx(__fdividef(x.score[e], p.softcap));
-        x.bend[e] = 1 - bent * bent;
-        x.score[e] = p.softcap * bent;
+        const float tanh = tanh_approx(__fdividef(x.score[e], p.softcap));
+        x.cap_grad[e] = 1 - tanh * tanh;
+        x.score[e] = p.softcap * tanh;
       }
     }
     if (bias) {
@@ -81,22 +83,22 @@ class Scores {
     if (relative) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const int nearest = max(-p.radius, min(p.radius, distance + further(e)));
+        const int nearest = max(-p.radius, min(p.radius, distance + relative_distance(e)));
         x.score[e] += relative[(nearest + p.radius) * p.relative_step[1]];
       }
     }
     return x;
   }
 
-  /// How much further its key is from its query than that of element 0.
-  static constexpr __device__ int further(int e) {
+  /// The distance of its key from its query, minus that of element 0.
+  static constexpr __device__ int relative_distance(int e) {
     return by_query ? e % 2 - 8 * (e / 2) : 8 * (e / 2) - e % 2;
   }
 
-  const Problem<T>& p_;
+  const AttentionDims<T>& p_;
   const T* bias_;
   const float* relative_;
-  bool rare_;
+  bool has_options_;
   float alibi_;
 };
 
@@ -104,7 +106,7 @@ class Scores {
 class Dropout {
  public:
   template <class T>
-  __device__ Dropout(const Problem<T>& p, int b, int h)
+  __device__ Dropout(const AttentionDims<T>& p, int b, int h)
       : seed_(p.random.seed),
         base_((p.random.base ? *p.random.base : 0) + p.random.offset),
         first_(static_cast<uint64_t>(p.row_of(b, h)) * static_cast<uint64_t>(p.keys)),
@@ -112,7 +114,7 @@ class Dropout {
         keys_(p.keys) {}
 
   /// Bit 4 j + e: whether sum[j][e] is kept, for a warp's rows from `row` on and kStep columns from
-  /// `column` on. Drawn in a loop of its own, as Philox is long.
+  /// `column` on.
   template <bool by_query, int kStep>
   __device__ uint32_t kept(int row, int column) const {
     uint32_t bits = 0;
@@ -124,9 +126,9 @@ class Dropout {
   }
 
  private:
-  /// Bit e for one j, where rows i + g and i + g + 8 are queries and columns [j, j + 8) keys. A
-  /// Philox block is four keys of a query, two lanes' share: one draws that of row g, the other
-  /// that of row g + 8.
+  /// Bits e of one j, where rows i + g and i + g + 8 are queries, columns [j, j + 8) keys. A Philox
+  /// block is four keys of a query, which belong to two lanes: one draws row g, the other row g
+  /// + 8.
   __device__ uint32_t of_queries(int i, int j) const {
     const int t = lane() % 4;
     i += lane() / 4;
@@ -138,8 +140,8 @@ class Dropout {
     return odd ? got | high << 2 : low | got << 2;
   }
 
-  /// The same where rows are keys and columns queries: the blocks of four lanes' shares are those
-  /// of two keys' quarters times two queries, one for each lane.
+  /// The same where rows are keys and columns queries. Four lanes need four blocks: two runs of
+  /// four keys of two queries. Each draws one.
   __device__ uint32_t of_keys(int j, int i) const {
     const int g = lane() / 4, t = lane() % 4;
     i += 2 * t;
@@ -186,30 +188,29 @@ class Dropout {
 };
 
 /// From products q . k and g . v to M P, with dropout's factors M, and to E = dS times the
-/// softcap's derivative, dS = P (M slope - D). Bit e of `seen` and `kept` says whether element e is
-/// visible, and kept; term(e) are those of its query. see(dS) gets what lies between, 0 for hidden
-/// pairs.
-template <class T, bool by_query, class Term, class See>
-__device__ void form_slopes(float (&score)[4], float (&slope)[4], const Scores<T, by_query>& scores,
-                            float factor, uint32_t seen, uint32_t kept, Term term, int row,
-                            int column, See see) {
-  float bend[4];
-  scores(score, bend, row, column);
+/// softcap's derivative, dS = P (M dP - D). Bit e of `seen` and `kept`: element e is visible, is
+/// kept by dropout. stats(e) are those of its query. visit(dS) gets dS, 0 for hidden pairs.
+template <class T, bool by_query, class Stats, class Visit>
+__device__ void form_dscores(float (&score)[4], float (&dscore)[4],
+                             const Scores<T, by_query>& scores, float factor, uint32_t seen,
+                             uint32_t kept, Stats stats, int row, int column, Visit visit) {
+  float cap_grad[4];
+  scores(score, cap_grad, row, column);
 #pragma unroll
   for (int e = 0; e < 4; ++e) {
-    const RowTerms of_row = term(e);
+    const RowStats of_row = stats(e);
     const float weight = seen >> e & 1 ? exp2_approx(score[e] - of_row.lse) : 0.f;
     const float mine = kept >> e & 1 ? factor : 0.f;
-    slope[e] = weight * (slope[e] * mine - of_row.dot);
+    dscore[e] = weight * (dscore[e] * mine - of_row.dot);
     score[e] = weight * mine;
   }
-  see(slope);
+  visit(dscore);
 #pragma unroll
-  for (int e = 0; e < 4; ++e) slope[e] *= bend[e];
+  for (int e = 0; e < 4; ++e) dscore[e] *= cap_grad[e];
 }
 
-/// Of four neighbours those that are not 0, to rows of `keys` elements: the rest are 0 before. The
-/// first is at `query` and `key`, rows are queries.
+/// Stores those of four neighbours that are not 0 to dbias, which was cleared, with rows of `keys`
+/// elements. The first is at `query` and `key`; rows are queries.
 __device__ inline void put_dbias(float* dbias, int64_t keys, const float (&ds)[4], int64_t query,
                                  int key) {
 #pragma unroll

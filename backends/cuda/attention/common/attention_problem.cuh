@@ -76,7 +76,7 @@ struct Dropout {
 
 /// One call, apart from its operands.
 template <class T>
-struct Problem {
+struct AttentionDims {
   int64_t batches, heads, groups;
   int queries, keys;
   T scale;
@@ -85,8 +85,8 @@ struct Problem {
   Dropout<T> dropout;
   Terms<T> terms;
 
-  Problem(const kernels::AttentionInputs& x, const kernels::AttentionParams& params,
-          const Ranges& bounds)
+  AttentionDims(const kernels::AttentionInputs& x, const kernels::AttentionParams& params,
+                const Ranges& bounds)
       : batches(x.q.shape[0]),
         heads(x.q.shape[1]),
         groups(x.k.shape[1]),
@@ -138,11 +138,11 @@ struct Place {
 /// Which scores of one head count.
 template <class T>
 struct Visible {
-  const Problem<T>& p;
+  const AttentionDims<T>& p;
   int64_t map_head, range_head;  ///< among those that differ
 
-  __device__ Visible(const Problem<T>& problem, int64_t b, int64_t h)
-      : p(problem),
+  __device__ Visible(const AttentionDims<T>& dims, int64_t b, int64_t h)
+      : p(dims),
         map_head((p.map.batches == 1 ? 0 : b) * p.map.heads + (p.map.heads == 1 ? 0 : h)),
         range_head((p.ranges.batches == 1 ? 0 : b) * p.ranges.heads +
                    (p.ranges.heads == 1 ? 0 : h)) {}
@@ -251,7 +251,7 @@ struct Flags {
  private:
   /// Sixteen weights a turn; those past the last key of a tile are of no account.
   template <class T>
-  __device__ void draw(const Problem<T>& p, int64_t head, int query, int key) {
+  __device__ void draw(const AttentionDims<T>& p, int64_t head, int query, int key) {
     constexpr int turns = (keys + 15) / 16;
     const PhiloxState& random = p.dropout.random;
     const uint64_t base = (random.base ? *random.base : 0) + random.offset;
@@ -280,7 +280,7 @@ class Scores {
  public:
   using Tile = typename S::Scores;
 
-  __device__ Scores(const Problem<T>& p, int64_t b, int64_t h)
+  __device__ Scores(const AttentionDims<T>& p, int64_t b, int64_t h)
       : p_(p), factor_(p.scale * (general ? T(1) : static_cast<T>(kLog2E))) {
     if constexpr (general) {
       const Terms<T>& terms = p.terms;
@@ -336,7 +336,7 @@ class Scores {
     });
   }
 
-  const Problem<T>& p_;
+  const AttentionDims<T>& p_;
   T factor_;
   const T* bias_ = nullptr;
   const T* relative_ = nullptr;
@@ -372,7 +372,7 @@ inline int64_t features_of(const kernels::AttentionInputs& x) {
 /// Calls `f` with the narrowest width of tiles that holds heads of `features`, and whether there
 /// are more terms to a score than its product. For float64 the answer to that is always yes.
 template <class T, class F>
-void dispatch_tile(int64_t features, const Problem<T>& p, F&& f) {
+void dispatch_tile(int64_t features, const AttentionDims<T>& p, F&& f) {
   const auto with_terms = [&]<int width>(std::integral_constant<int, width> n) {
     if constexpr (sizeof(T) == 4) {
       if (!p.terms.any()) return f(n, std::false_type{});

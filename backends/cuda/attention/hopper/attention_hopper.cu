@@ -9,7 +9,7 @@
 namespace sash::cuda {
 namespace {
 
-/// A view whose rows the copy engine can read: itself, or a contiguous copy.
+/// A view that fits a tensor map: `x` itself, or a contiguous copy.
 class Readable {
  public:
   Readable(KernelContext& context, const TensorView& x) : view_(x) {
@@ -54,10 +54,10 @@ void attention_hopper_forward(KernelContext& context, const kernels::AttentionIn
   const auto& [q, k, v] = inputs;
   const BoundsSummary summary(context, inputs, params);
   with_half(q.dtype, [&]<class T>(std::type_identity<T>) {
-    const Problem<T> problem(inputs, params, summary.bounds());
-    const int width = tile_width(std::max(q.shape[3], v.shape[3]), !problem.plain);
+    const AttentionDims<T> dims(inputs, params, summary.bounds());
+    const int width = tile_width(std::max(q.shape[3], v.shape[3]), !dims.plain);
     const int slab = slab_of(width);
-    const Forward<T> call{.problem = problem,
+    const Forward<T> call{.dims = dims,
                           .q = tensor_map(q, slab),
                           .k = tensor_map(k, slab),
                           .v = tensor_map(v, slab),
@@ -65,8 +65,7 @@ void attention_hopper_forward(KernelContext& context, const kernels::AttentionIn
                           .lse = lse.ptr<float>(),
                           .width = static_cast<int>(v.shape[3]),
                           .schedule = {}};
-    problem.plain ? forward<T, false>(context, call, width)
-                  : forward<T, true>(context, call, width);
+    dims.plain ? forward<T, false>(context, call, width) : forward<T, true>(context, call, width);
   });
 }
 
@@ -78,11 +77,11 @@ void attention_hopper_backward(KernelContext& context, const kernels::AttentionI
   const Readable g(context, gradients.g);
   const BoundsSummary summary(context, inputs, params, true);
   with_half(q.dtype, [&]<class T>(std::type_identity<T>) {
-    const Problem<T> p(inputs, params, summary.bounds());
+    const AttentionDims<T> p(inputs, params, summary.bounds());
     const int width = tile_width(std::max(q.shape[3], v.shape[3]), !p.plain);
     const int slab = slab_of(width);
     Backward<T> call{
-        .problem = p,
+        .dims = p,
         .q = tensor_map(q, slab),
         .k = tensor_map(k, slab),
         .v = tensor_map(v, slab),
@@ -94,17 +93,17 @@ void attention_hopper_backward(KernelContext& context, const kernels::AttentionI
         .dk = gradients.dk.ptr<T>(),
         .dv = gradients.dv.ptr<T>(),
         .dbias = gradients.dbias ? gradients.dbias->ptr<float>() : nullptr,
-        .terms = nullptr,
-        .terms_map = {},
+        .stats = nullptr,
+        .stats_map = {},
         .diagonals = nullptr,
         .qk_width = static_cast<int>(q.shape[3]),
         .v_width = static_cast<int>(v.shape[3]),
         .schedule = {},
     };
     const int64_t blocks = int64_t{p.batches} * p.heads * p.map.query_blocks;
-    const Workspace terms(context, blocks * static_cast<int64_t>(sizeof(Terms)));
-    call.terms = terms.ptr<Terms>();
-    call.terms_map = tensor_map(terms.ptr<float>(), blocks, sizeof(Terms) / sizeof(float));
+    const Workspace stats(context, blocks * static_cast<int64_t>(sizeof(BlockStats)));
+    call.stats = stats.ptr<BlockStats>();
+    call.stats_map = tensor_map(stats.ptr<float>(), blocks, sizeof(BlockStats) / sizeof(float));
     if (p.plain) {
       backward_queries<T, false>(context, call, width);
       backward_keys<T, false>(context, call, width);

@@ -2,25 +2,23 @@
 
 #include "../common/attention_fragments_scores.cuh"
 #include "attention_hopper_call.cuh"
-#include "attention_hopper_producer.cuh"
+#include "attention_hopper_mainloop.cuh"
 
-/// What the two backward kernels share: from the saved log-sum-exp both form, each for itself, the
-/// probabilities P and the slopes dS of their scores. So every sum has one owner and one order, and
-/// neither P nor dS leaves the registers.
+/// What the two backward kernels share. Each recomputes P from the saved log-sum-exp, and dS, in
+/// registers. So every sum has one owner and one order.
 namespace sash::cuda::hopper {
 
-/// Heads of `width` features; `lines` blocks of 64 queries or keys, which meet one block of the
-/// other axis a step; `per_sm` blocks of threads share a multiprocessor. A line has `split` groups.
-/// Rings of `stages` buffers, but for the second of each pair of tiles, which may have half as
-/// many.
-template <class T, int width, int lines, int stages, int resident, int per_sm, bool chains,
-          int split = 1, int b_stages = stages>
-struct BackwardShape : Groups<lines * split, per_sm> {
+/// Tiles of `width` features; `rows` blocks of 64 queries or keys a work tile, each with `split`
+/// groups; one block of the other axis a step. Ring `b` may have half as many stages as ring `a`.
+/// `overlap` and `resident`: see ForwardShape.
+template <class T, int width, int rows, int stages, int resident, bool overlap, int split = 1,
+          int b_stages = stages>
+struct BackwardShape : Groups<rows * split> {
   using Element = T;
-  static constexpr int kWidth = width, kLines = lines, kSplit = split, kBlocks = 1;
-  static constexpr int kResident = resident, kOperands = 2, kWorks = resident + 1;
+  static constexpr int kWidth = width, kBlockRows = rows, kSplit = split, kBlocks = 1;
+  static constexpr int kResident = resident, kOperands = 2, kWorkTiles = resident + 1;
   static constexpr int kStages = stages, kStagesOfB = b_stages;
-  static constexpr bool kChains = chains;
+  static constexpr bool kOverlap = overlap;
   using Rows = Tile<T, width, kBlock>;
   using Resident = Rows;
   using Streamed = Rows;

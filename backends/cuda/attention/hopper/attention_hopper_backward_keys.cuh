@@ -2,41 +2,40 @@
 
 #include "attention_hopper_backward.cuh"
 
-/// dK = scale dS' Q and dV = P' g, by blocks of threads that own keys and meet the queries of all
-/// heads of their group that see these. Rows of their scores are keys: they form S' = K Q' and
-/// dP' = V g'. Where the sums of a line do not fit the registers of one group, two share it: one
-/// forms dK, the other S' once more and dV, so that neither waits for the other.
+/// dK = scale dS' Q and dV = P' g, with resident keys and values; the queries of all heads that
+/// read them stream past. Rows of scores are keys: S' = K Q', dP' = V g'. Where dK and dV do not
+/// fit the registers of one group (`split`), one group forms dK, another S' once more and dV.
 ///
-/// Memory: a block reads its rows of k and v once and each block of q, g and their terms that one
-/// of its lines lists once a head; it writes its rows of dk and dv once.
+/// Memory: for a work tile, a block of threads reads k and v once and each listed block of q, g and
+/// their statistics once a head; it writes dk and dv once.
 namespace sash::cuda::hopper {
 
 template <class S>
 struct KeyShared : SharedStorage<S> {
-  Terms terms[S::kStages];  ///< with the queries of a stage
+  BlockStats stats[S::kStages];  ///< of the queries in ring `a`
 };
 
 /// Shapes by the width of tiles.
 template <class T, int width, bool general>
 struct KeyShapes;
 template <class T>
-struct KeyShapes<T, 32, false> : BackwardShape<T, 32, 3, 6, 2, 1, false> {};
+struct KeyShapes<T, 32, false> : BackwardShape<T, 32, 3, 6, 2, false> {};
 template <class T>
-struct KeyShapes<T, 64, false> : BackwardShape<T, 64, 3, 6, 2, 1, false> {};
+struct KeyShapes<T, 64, false> : BackwardShape<T, 64, 3, 6, 2, false> {};
 template <class T>
-struct KeyShapes<T, 96, false> : BackwardShape<T, 96, 2, 4, 2, 1, false> {};
+struct KeyShapes<T, 96, false> : BackwardShape<T, 96, 2, 4, 2, false> {};
 template <class T>
-struct KeyShapes<T, 128, false> : BackwardShape<T, 128, 2, 3, 2, 1, true> {};
+struct KeyShapes<T, 128, false> : BackwardShape<T, 128, 2, 3, 2, true> {};
 template <class T>
-struct KeyShapes<T, 256, false> : BackwardShape<T, 256, 1, 2, 1, 1, false, 2> {};
+struct KeyShapes<T, 256, false> : BackwardShape<T, 256, 1, 2, 1, false, 2> {};
 template <class T>
-struct KeyShapes<T, 64, true> : General<BackwardShape<T, 64, 2, 2, 2, 1, false>> {};
+struct KeyShapes<T, 64, true> : General<BackwardShape<T, 64, 2, 2, 2, false>> {};
 template <class T>
-struct KeyShapes<T, 128, true> : General<BackwardShape<T, 128, 2, 2, 1, 1, false>> {};
+struct KeyShapes<T, 128, true> : General<BackwardShape<T, 128, 2, 2, 1, false>> {};
 template <class T>
-struct KeyShapes<T, 256, true> : General<BackwardShape<T, 256, 1, 2, 1, 1, false, 2>> {};
+struct KeyShapes<T, 256, true> : General<BackwardShape<T, 256, 1, 2, 1, false, 2>> {};
 
-/// A group that multiplies, and forms dk, dv or both of a row of the map.
+/// A consumer group, which forms dk, dv or both of a block row.
 template <class S, class T, bool forms_dk, bool forms_dv>
 class KeyGroup
     : public Consumer<KeyGroup<S, T, forms_dk, forms_dv>, S, Backward<T>, KeyShared<S>, false> {
@@ -44,9 +43,9 @@ class KeyGroup
 
  public:
   __device__ KeyGroup(const Backward<T>& x, KeyShared<S>& shared)
-      : Base(x, shared, group() / S::kSplit), k_(shared.resident[0][0][line_]), q_(shared.a[0]) {}
+      : Base(x, shared, group() / S::kSplit), k_(shared.resident[0][0][row_]), q_(shared.a[0]) {}
 
-  __device__ void compute(const Work<S::kLines>&) {
+  __device__ void compute(const SharedWorkTile<S::kBlockRows>&) {
 #pragma unroll
     for (float& x : dk_) x = 0;
 #pragma unroll
@@ -59,16 +58,16 @@ class KeyGroup
     } while (!last_);
   }
 
-  __device__ void reduce(float* room) {
-    if constexpr (S::kLines > 1) {
-      add_up<S::kGroups>(dk_, room);
-      add_up<S::kGroups>(dv_, room);
+  __device__ void reduce(float* buffer) {
+    if constexpr (S::kBlockRows > 1) {
+      reduce_groups<S::kGroups>(dk_, buffer);
+      reduce_groups<S::kGroups>(dv_, buffer);
     }
   }
 
-  /// To row `first` of dk and dv and on, of which `rows` exist.
+  /// Rows [first, first + rows) of dk and dv.
   __device__ void store(int64_t first, int rows) {
-    const float scale[2] = {x_.problem.scale, x_.problem.scale}, one[2] = {1.f, 1.f};
+    const float scale[2] = {x_.dims.scale, x_.dims.scale}, one[2] = {1.f, 1.f};
     if constexpr (forms_dk) {
       store_rows(x_.dk + first * x_.qk_width, rows, x_.qk_width, dk_, scale);
     }
@@ -81,9 +80,9 @@ class KeyGroup
   __device__ void take_step(Operand k, Operand v) {
     const int s = at_.stage();
     shared_.a_ring.wait(at_);
-    const int tile = shared_.step[s].tile[line_][0];
+    const int tile = shared_.step[s].tile[row_][0];
     last_ = shared_.step[s].last;
-    if (tile == kAbsent) {
+    if (tile == kEmpty) {
       shared_.b_ring.wait(at_);
       shared_.a_ring.release(at_);
       shared_.b_ring.release(at_);
@@ -92,80 +91,80 @@ class KeyGroup
     Mask<1, false> mask;
     const bool masked = tile >= 0;
     if (masked || S::kGeneral) {
-      mask.load(x_.problem, this->work(), shared_.step[s], line_);
+      mask.load(x_.dims, this->work(), shared_.step[s], row_);
     }
     const Operand q = q_.at(s, sizeof(shared_.a[0])), g = q + sizeof(shared_.a);
-    const Terms& terms = shared_.terms[s];
-    // S' = K Q' - lse / scale and dP' = V g' - D; general kernels subtract later.
+    const BlockStats& stats = shared_.stats[s];
+    // S' = K Q' - lse / scale, dP' = V g' - D. General kernels subtract later.
     constexpr bool add = !S::kGeneral;
-    if constexpr (add) start_from(score_, terms.score);
-    if constexpr (add && forms_dk) start_from(slope_, terms.slope);
-    begin_products();
+    if constexpr (add) start_from(score_, stats.neg_lse);
+    if constexpr (add && forms_dk) start_from(dscore_, stats.neg_dot);
+    warpgroup_arrive();
     multiply_rows<typename S::Rows, typename S::Rows, add>(score_, k, q);
-    end_products();
+    warpgroup_commit();
     shared_.b_ring.wait(at_);
     if constexpr (forms_dk) {
-      begin_products();
-      multiply_rows<typename S::Rows, typename S::Rows, add>(slope_, v, g);
-      end_products();
+      warpgroup_arrive();
+      multiply_rows<typename S::Rows, typename S::Rows, add>(dscore_, v, g);
+      warpgroup_commit();
     }
     uint32_t words[16];
     // dV += P' g
     const auto start_dv = [&] {
       pack<T>(words, score_);
-      settle(dv_);
-      begin_products();
+      fence_operand(dv_);
+      warpgroup_arrive();
       multiply_add<typename S::Rows>(dv_, words, g);
-      end_products();
+      warpgroup_commit();
     };
     if constexpr (S::kGeneral) {
-      wait_for_products<0>();
-      form_general(terms, mask, ScoresAt(this->work(), shared_.step[s], line_));
+      warpgroup_wait<0>();
+      form_general(stats, mask, StepPosition(this->work(), shared_.step[s], row_));
     } else {
-      wait_for_products<forms_dk ? 1 : 0>();
-      settle(score_);
+      warpgroup_wait<forms_dk ? 1 : 0>();
+      fence_operand(score_);
       // P = 2^(exponent S')
-      if (masked) mask.hide(score_);
+      if (masked) mask.apply(score_);
 #pragma unroll
-      for (float& score : score_) score = exp2_approx(score * x_.problem.exponent);
-      settle(score_);
+      for (float& score : score_) score = exp2_approx(score * x_.dims.exponent);
+      fence_operand(score_);
     }
     if constexpr (!forms_dk) {
       shared_.a_ring.release(at_);
       start_dv();
-      wait_for_products<0>();
-      settle(dv_);
+      warpgroup_wait<0>();
+      fence_operand(dv_);
       shared_.b_ring.release(at_);
       return;
     }
     if constexpr (!S::kGeneral) {
-      if constexpr (S::kChains && forms_dv) start_dv();
-      wait_for_products<S::kChains && forms_dv ? 1 : 0>();
+      if constexpr (S::kOverlap && forms_dv) start_dv();
+      warpgroup_wait<S::kOverlap && forms_dv ? 1 : 0>();
       // dS' = P dP'
-      settle(slope_);
+      fence_operand(dscore_);
 #pragma unroll
-      for (int i = 0; i < 32; ++i) slope_[i] *= score_[i];
+      for (int i = 0; i < 32; ++i) dscore_[i] *= score_[i];
     }
-    uint32_t slope_words[16];
-    pack<T>(slope_words, slope_);
-    if constexpr (!S::kChains && forms_dv) start_dv();
+    uint32_t dscore_words[16];
+    pack<T>(dscore_words, dscore_);
+    if constexpr (!S::kOverlap && forms_dv) start_dv();
     if constexpr (!forms_dv) shared_.b_ring.release(at_);
     // dK += dS' Q
-    settle(dk_);
-    begin_products();
-    multiply_add<typename S::Rows>(dk_, slope_words, q);
-    end_products();
+    fence_operand(dk_);
+    warpgroup_arrive();
+    multiply_add<typename S::Rows>(dk_, dscore_words, q);
+    warpgroup_commit();
     if constexpr (forms_dv) {
-      wait_for_products<1>();
-      settle(dv_);
+      warpgroup_wait<1>();
+      fence_operand(dv_);
       shared_.b_ring.release(at_);
     }
-    wait_for_products<0>();
-    settle(dk_);
+    warpgroup_wait<0>();
+    fence_operand(dk_);
     shared_.a_ring.release(at_);
   }
 
-  /// Lets sums [64][64] start from a value for each column.
+  /// Initial accumulators [64][64]: a value for each column.
   static __device__ void start_from(float (&sum)[32], const float (&value)[kBlock]) {
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
@@ -173,14 +172,15 @@ class KeyGroup
       sum[4 * j] = sum[4 * j + 2] = pair.x;
       sum[4 * j + 1] = sum[4 * j + 3] = pair.y;
     }
-    settle(sum);
+    fence_operand(sum);
   }
 
-  /// P with dropout's factors, and E, of general kernels.
-  __device__ void form_general(const Terms& terms, const Mask<1, false>& mask, const ScoresAt& at) {
-    settle(score_);
-    settle(slope_);
-    const Problem<T>& p = x_.problem;
+  /// General kernels: M P and E (docs/block_maps.md).
+  __device__ void form_general(const BlockStats& stats, const Mask<1, false>& mask,
+                               const StepPosition& at) {
+    fence_operand(score_);
+    fence_operand(dscore_);
+    const AttentionDims<T>& p = x_.dims;
     const Scores<T, false> scores(p, at.b, at.h);
     const uint32_t kept =
         p.dropout
@@ -189,10 +189,10 @@ class KeyGroup
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       const int column = column_of(j, 0);
-      fragments::form_slopes(
-          four(score_, j), four(slope_, j), scores, p.kept, mask.seen(j), kept >> 4 * j,
+      fragments::form_dscores(
+          four(score_, j), four(dscore_, j), scores, p.kept, mask.bits(j), kept >> 4 * j,
           [&](int e) {
-            return RowTerms{-terms.score[column + e % 2], -terms.slope[column + e % 2]};
+            return RowStats{-stats.neg_lse[column + e % 2], -stats.neg_dot[column + e % 2]};
           },
           at.row + row_of(0), at.column + column, [](const float(&)[4]) {});
     }
@@ -200,20 +200,20 @@ class KeyGroup
 
   static constexpr int kSums = S::kWidth / 2;
 
-  using Base::at_, Base::at_resident_, Base::line_, Base::shared_, Base::x_;
+  using Base::at_, Base::at_resident_, Base::row_, Base::shared_, Base::x_;
 
   const Operand k_, q_;
   bool last_;
-  float score_[32], slope_[32], dk_[kSums], dv_[kSums];
+  float score_[32], dscore_[32], dk_[kSums], dv_[kSums];
 };
 
 template <class S, class T = typename S::Element>
-__global__ void __launch_bounds__(S::kThreads, S::kPerSm)
+__global__ void __launch_bounds__(S::kThreads, 1)
     key_kernel(const __grid_constant__ Backward<T> x) {
 #ifdef SASH_HOPPER
   extern __shared__ __align__(1024) unsigned char raw[];
   auto& shared = *reinterpret_cast<KeyShared<S>*>(raw);
-  const auto begin = [](const WorkAhead&) {};
+  const auto begin = [](const WorkTile&) {};
   const auto consume = [&] {
     if constexpr (S::kSplit == 1) {
       KeyGroup<S, T, true, true>(x, shared).run();
@@ -225,16 +225,16 @@ __global__ void __launch_bounds__(S::kThreads, S::kPerSm)
   };
   const auto produce_queries = [&] {
     const auto copy = [&](int stage, int, int found, int b, int h, Barrier& full) {
-      const int block = found == kNone ? 0 : found;
+      const int block = found == kNoBlock ? 0 : found;
       copy_rows(shared.a[stage], 0, x.q, block * kBlock, h, b, full);
-      copy_row(&shared.terms[stage], x.terms_map,
-               static_cast<int>(x.problem.block_of(b, h)) + block, full);
+      copy_row(&shared.stats[stage], x.stats_map, static_cast<int>(x.dims.block_of(b, h)) + block,
+               full);
     };
-    produce<S, false>(x, shared, shared.a_ring, sizeof(Terms), begin, copy, x.k, x.v);
+    produce<S, false>(x, shared, shared.a_ring, sizeof(BlockStats), begin, copy, x.k, x.v);
   };
   const auto produce_cotangents = [&] {
     const auto copy = [&](int stage, int, int block, int b, int h, Barrier& full) {
-      const int row = min(block, static_cast<int>(x.problem.map.query_blocks)) * kBlock;
+      const int row = min(block, static_cast<int>(x.dims.map.query_blocks)) * kBlock;
       copy_rows(shared.b[stage], 0, x.g, row, h, b, full);
     };
     produce<S, false>(x, shared, shared.b_ring, 0, begin, copy);
@@ -247,8 +247,8 @@ template <class S, class T = typename S::Element>
 void launch_keys(const KernelContext& context, const Backward<T>& call) {
   static_assert(S::kStagesOfB == S::kStages);
   static constinit std::atomic<uint64_t> allowed{0};
-  launch_walk<S, KeyShared<S>>(context, key_kernel<S>, allowed, call, call.problem.map.by_key,
-                               call.problem.map.key_blocks, call.problem.groups);
+  launch_persistent<S, KeyShared<S>>(context, key_kernel<S>, allowed, call, call.dims.map.by_key,
+                                     call.dims.map.key_blocks, call.dims.key_heads);
 }
 
 template <class T, bool general>

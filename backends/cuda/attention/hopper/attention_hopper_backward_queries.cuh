@@ -3,15 +3,15 @@
 #include "../common/attention_diagonals.cuh"
 #include "attention_hopper_backward.cuh"
 
-/// dQ = scale dS K by blocks of threads that own queries and meet the keys that these see.
+/// dQ = scale dS K, with resident queries and cotangents; keys and values stream past.
 ///
-/// Memory: a block reads its rows of q, g, out and lse once and each block of keys and values that
-/// one of its lines lists once; it writes its rows of dq and their terms once.
+/// Memory: for a work tile, a block of threads reads q, g, out and lse once and each listed block
+/// of keys and values once; it writes dq and the statistics once.
 namespace sash::cuda::hopper {
 
 template <class S>
 struct GeneralQueryShared : SharedStorage<S> {
-  DiagonalSquare<kBlock, kBlock> square[S::kLines];
+  DiagonalSquare<kBlock, kBlock> square[S::kBlockRows];
 };
 template <class S>
 using QueryShared = std::conditional_t<S::kGeneral, GeneralQueryShared<S>, SharedStorage<S>>;
@@ -20,70 +20,70 @@ using QueryShared = std::conditional_t<S::kGeneral, GeneralQueryShared<S>, Share
 template <class T, int width, bool general>
 struct QueryShapes;
 template <class T>
-struct QueryShapes<T, 32, false> : BackwardShape<T, 32, 4, 4, 2, 1, false> {};
+struct QueryShapes<T, 32, false> : BackwardShape<T, 32, 4, 4, 2, false> {};
 template <class T>
-struct QueryShapes<T, 64, false> : BackwardShape<T, 64, 3, 6, 2, 1, false> {};
+struct QueryShapes<T, 64, false> : BackwardShape<T, 64, 3, 6, 2, false> {};
 template <class T>
-struct QueryShapes<T, 96, false> : BackwardShape<T, 96, 3, 3, 2, 1, false> {};
+struct QueryShapes<T, 96, false> : BackwardShape<T, 96, 3, 3, 2, false> {};
 template <class T>
-struct QueryShapes<T, 128, false> : BackwardShape<T, 128, 3, 4, 1, 1, false> {};
+struct QueryShapes<T, 128, false> : BackwardShape<T, 128, 3, 4, 1, false> {};
 template <class T>
-struct QueryShapes<T, 256, false> : BackwardShape<T, 256, 2, 2, 1, 1, false, 1, 1> {};
+struct QueryShapes<T, 256, false> : BackwardShape<T, 256, 2, 2, 1, false, 1, 1> {};
 template <class T>
-struct QueryShapes<T, 64, true> : General<BackwardShape<T, 64, 3, 2, 1, 1, false>> {};
+struct QueryShapes<T, 64, true> : General<BackwardShape<T, 64, 3, 2, 1, false>> {};
 template <class T>
-struct QueryShapes<T, 128, true> : General<BackwardShape<T, 128, 2, 2, 1, 1, false>> {};
+struct QueryShapes<T, 128, true> : General<BackwardShape<T, 128, 2, 2, 1, false>> {};
 template <class T>
-struct QueryShapes<T, 256, true> : General<BackwardShape<T, 256, 1, 2, 1, 1, false>> {};
+struct QueryShapes<T, 256, true> : General<BackwardShape<T, 256, 1, 2, 1, false>> {};
 
-/// Brings the rows of `out` that the groups will read closer.
+/// Prefetches the rows of `out` that the groups will read to L2.
 template <class T>
-__device__ void prefetch_out(const Backward<T>& x, const WorkAhead& work) {
-  const Problem<T>& p = x.problem;
-  const int row = work.line * kBlock, rows = min(kBlock, p.queries - row);
+__device__ void prefetch_out(const Backward<T>& x, const WorkTile& work) {
+  const AttentionDims<T>& p = x.dims;
+  const int row = work.block_row * kBlock, rows = min(kBlock, p.queries - row);
   if (rows <= 0) return;
   prefetch(x.out + (p.row_of(work.b, work.h) + row) * x.v_width,
            static_cast<uint32_t>(rows * x.v_width) * static_cast<uint32_t>(sizeof(T)));
 }
 
-/// A group that multiplies, with the queries of a row.
+/// A consumer group, which has the queries of a block row.
 template <class S, class T>
 class QueryGroup : public Consumer<QueryGroup<S, T>, S, Backward<T>, QueryShared<S>, true> {
   using Base = Consumer<QueryGroup, S, Backward<T>, QueryShared<S>, true>;
 
  public:
   __device__ QueryGroup(const Backward<T>& x, QueryShared<S>& shared)
-      : Base(x, shared, group()), q_(shared.resident[0][0][line_]), k_(shared.a[0]) {}
+      : Base(x, shared, group()), q_(shared.resident[0][0][row_]), k_(shared.a[0]) {}
 
-  __device__ void compute(const Work<S::kLines>& work) {
-    form_terms(work);
+  __device__ void compute(const SharedWorkTile<S::kBlockRows>& work) {
+    form_stats(work);
     if constexpr (S::kGeneral) {
-      if (x_.diagonals && work.line[line_] < x_.problem.map.query_blocks) {
-        diagonals(work.b, work.h, work.line[line_]).clear();
+      if (x_.diagonals && work.block_row[row_] < x_.dims.map.query_blocks) {
+        diagonals(work.b, work.h, work.block_row[row_]).clear();
       }
     }
 #pragma unroll
     for (float& dq : dq_) dq = 0;
     const Operand q = q_.at(at_resident_.stage(), sizeof(shared_.resident[0]));
-    walk(q, q + sizeof(shared_.resident[0][0]));
+    take_steps(q, q + sizeof(shared_.resident[0][0]));
   }
 
-  __device__ void reduce(float* room) { add_up<S::kGroups>(dq_, room); }
+  __device__ void reduce(float* buffer) { reduce_groups<S::kGroups>(dq_, buffer); }
 
-  /// To row `first` of dq and on, of which `rows` exist.
+  /// Rows [first, first + rows) of dq.
   __device__ void store(int64_t first, int rows) {
-    const float factor[2] = {x_.problem.scale, x_.problem.scale};
+    const float factor[2] = {x_.dims.scale, x_.dims.scale};
     store_rows(x_.dq + first * x_.qk_width, rows, x_.qk_width, dq_, factor);
   }
 
  private:
-  /// D of this warp's 16 rows, their log-sum-exps, and both to memory for the kernel of dk and dv.
-  __device__ void form_terms(const Work<S::kLines>& work) {
-    // Lanes across a row, each with `parts` chunks of it; rows at a time.
+  /// lse and D of this warp's 16 rows, and both to memory for the kernel of dk and dv.
+  __device__ void form_stats(const SharedWorkTile<S::kBlockRows>& work) {
+    // `across` lanes a row, each with `parts` chunks of it; `down` rows at a time.
     constexpr int across = S::kWidth % 64 == 0 ? S::kWidth / 8 : 4, parts = S::kWidth / 8 / across;
     constexpr int down = 32 / across, turns = 16 / down;
-    const Problem<T>& p = x_.problem;
-    const int line = work.line[line_], query = line * kBlock;
+    const AttentionDims<T>& p = x_.dims;
+    const int block = work.block_row[row_], query = block * kBlock;
     const int64_t head = p.row_of(work.b, work.h);
     const int chunk = lane() % across, top = warp() % 4 * 16 + lane() / across;
     uint4 out[turns][parts];
@@ -107,7 +107,7 @@ class QueryGroup : public Consumer<QueryGroup<S, T>, S, Backward<T>, QueryShared
       if (x_.g_lse && row < p.queries) dot[half] = -x_.g_lse[head + row];
     }
     shared_.resident_ring.wait(at_resident_);
-    const auto& g = shared_.resident[at_resident_.stage()][1][line_];
+    const auto& g = shared_.resident[at_resident_.stage()][1][row_];
 #pragma unroll
     for (int i = 0; i < turns; ++i) {
       const int row = top + i * down;
@@ -125,14 +125,14 @@ class QueryGroup : public Consumer<QueryGroup<S, T>, S, Backward<T>, QueryShared
         if (mine / down == i) dot[half] += found;
       }
     }
-    Terms* terms = x_.terms + p.block_of(work.b, work.h) + line;
+    BlockStats* stats = x_.stats + p.block_of(work.b, work.h) + block;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       lse_[half] = lse[half];
       dot_[half] = dot[half];
-      if (line < p.map.query_blocks && lane() % 4 == 0) {
-        terms->score[row_of(half)] = -lse[half] / (S::kGeneral ? 1.f : p.exponent);
-        terms->slope[row_of(half)] = -dot[half];
+      if (block < p.map.query_blocks && lane() % 4 == 0) {
+        stats->neg_lse[row_of(half)] = -lse[half] / (S::kGeneral ? 1.f : p.exponent);
+        stats->neg_dot[row_of(half)] = -dot[half];
       }
     }
   }
@@ -149,16 +149,16 @@ class QueryGroup : public Consumer<QueryGroup<S, T>, S, Backward<T>, QueryShared
     return sum;
   }
 
-  /// Whether the step at hand shows this group something; once its keys are there.
-  __device__ bool look() {
+  /// Waits for the keys of the step at hand; whether it is visible to this group.
+  __device__ bool load_step() {
     shared_.a_ring.wait(at_);
     const auto& step = this->step();
     last_ = step.last;
-    const int tile = step.tile[line_][0];
+    const int tile = step.tile[row_][0];
     masked_ = tile >= 0;
-    if (masked_ || S::kGeneral) mask_.load(x_.problem, this->work(), step, line_);
-    if constexpr (S::kGeneral) at_scores_ = {this->work(), step, line_};
-    return tile != kAbsent;
+    if (masked_ || S::kGeneral) mask_.load(x_.dims, this->work(), step, row_);
+    if constexpr (S::kGeneral) position_ = {this->work(), step, row_};
+    return tile != kEmpty;
   }
 
   __device__ void advance() {
@@ -167,10 +167,10 @@ class QueryGroup : public Consumer<QueryGroup<S, T>, S, Backward<T>, QueryShared
   }
 
   /// dQ, not yet scaled.
-  __device__ void walk(Operand q, Operand g) {
+  __device__ void take_steps(Operand q, Operand g) {
     ended_ = false;
     while (!ended_) {
-      if (!look()) {
+      if (!load_step()) {
         shared_.b_ring.wait(at_);
         shared_.a_ring.release(at_);
         shared_.b_ring.release(at_);
@@ -178,85 +178,85 @@ class QueryGroup : public Consumer<QueryGroup<S, T>, S, Backward<T>, QueryShared
         continue;
       }
       start_scores(q);
-      start_slopes(g);
+      start_dscores(g);
       if constexpr (S::kGeneral) {
-        wait_for_products<0>();
+        warpgroup_wait<0>();
         form_general();
       } else {
-        wait_for_products<1>();
+        warpgroup_wait<1>();
         form_weights();
-        wait_for_products<0>();
-        form_slopes();
+        warpgroup_wait<0>();
+        form_dscores();
       }
       shared_.b_ring.release(at_);
       PipelineState<S::kStages> before = at_;
       advance();
-      // The last product of a step runs while the weights of the next are formed. A step that shows
-      // nothing ends the chain, so that no buffer waits for what comes after it.
-      while (S::kChains && !ended_ && look()) {
+      // dQ += dS K of a step runs while the weights of the next are formed. A hidden step ends this
+      // loop: its stages are released before anything else is awaited.
+      while (S::kOverlap && !ended_ && load_step()) {
         start_scores(q);
         start_sums(before);
-        start_slopes(g);
-        wait_for_products<2>();
+        start_dscores(g);
+        warpgroup_wait<2>();
         form_weights();
-        wait_for_products<0>();
-        settle(dq_);
+        warpgroup_wait<0>();
+        fence_operand(dq_);
         shared_.a_ring.release(before);
-        form_slopes();
+        form_dscores();
         shared_.b_ring.release(at_);
         before = at_;
         advance();
       }
       start_sums(before);
-      wait_for_products<0>();
-      settle(dq_);
+      warpgroup_wait<0>();
+      fence_operand(dq_);
       shared_.a_ring.release(before);
     }
   }
 
   /// S = Q K'
   __device__ void start_scores(Operand q) {
-    begin_products();
+    warpgroup_arrive();
     multiply_rows<typename S::Rows, typename S::Rows>(score_, q,
                                                       k_.at(at_.stage(), sizeof(shared_.a[0])));
-    end_products();
+    warpgroup_commit();
   }
 
   /// dP = g V'
-  __device__ void start_slopes(Operand g) {
+  __device__ void start_dscores(Operand g) {
     shared_.b_ring.wait(at_);
-    begin_products();
+    warpgroup_arrive();
     multiply_rows<typename S::Rows, typename S::Rows>(
-        slope_, g,
+        dscore_, g,
         k_.at(at_.template in<S::kStagesOfB>().stage(), sizeof(shared_.a[0])) + sizeof(shared_.a));
-    end_products();
+    warpgroup_commit();
   }
 
   /// P = 2^(exponent S - lse)
   __device__ void form_weights() {
-    settle(score_);
-    if (masked_) mask_.hide(score_);
+    fence_operand(score_);
+    if (masked_) mask_.apply(score_);
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
-      score_[i] = exp2_approx(fmaf(score_[i], x_.problem.exponent, -lse_[i / 2 % 2]));
+      score_[i] = exp2_approx(fmaf(score_[i], x_.dims.exponent, -lse_[i / 2 % 2]));
     }
-    settle(score_);
+    fence_operand(score_);
   }
 
   /// dS = P (dP - D)
-  __device__ void form_slopes() {
-    settle(slope_);
+  __device__ void form_dscores() {
+    fence_operand(dscore_);
 #pragma unroll
-    for (int i = 0; i < 32; ++i) slope_[i] = score_[i] * (slope_[i] - dot_[i / 2 % 2]);
-    pack<T>(slope_words_, slope_);
+    for (int i = 0; i < 32; ++i) dscore_[i] = score_[i] * (dscore_[i] - dot_[i / 2 % 2]);
+    pack<T>(dscore_words_, dscore_);
   }
 
-  /// P and dS of general kernels, the slopes of bias and relative bias, and E instead of dS.
+  /// General kernels: M P and E (docs/block_maps.md), and the gradients of bias and relative bias.
   __device__ void form_general() {
-    settle(score_);
-    settle(slope_);
-    const Problem<T>& p = x_.problem;
-    const auto [b, h, query, key] = at_scores_;
+    fence_operand(score_);
+    fence_operand(dscore_);
+    const AttentionDims<T>& p = x_.dims;
+    const auto [b, h, query, key] = position_;
     const Scores<T, true> scores(p, b, h);
     const auto sums = diagonals(b, h, query / kBlock);
     const uint32_t kept =
@@ -265,10 +265,10 @@ class QueryGroup : public Consumer<QueryGroup<S, T>, S, Backward<T>, QueryShared
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       const int column = key + column_of(j, 0);
-      fragments::form_slopes(
-          four(score_, j), four(slope_, j), scores, p.kept, mask_.seen(j), kept >> 4 * j,
+      fragments::form_dscores(
+          four(score_, j), four(dscore_, j), scores, p.kept, mask_.bits(j), kept >> 4 * j,
           [&](int e) {
-            return RowTerms{lse_[e / 2], dot_[e / 2]};
+            return RowStats{lse_[e / 2], dot_[e / 2]};
           },
           row, column,
           [&](const float(&ds)[4]) {
@@ -277,49 +277,49 @@ class QueryGroup : public Consumer<QueryGroup<S, T>, S, Backward<T>, QueryShared
           });
     }
     if (x_.diagonals) {
-      meet_group();
-      sums.add(key - query - (p.keys - p.queries), meet_group);
+      sync_group();
+      sums.add(key - query - (p.keys - p.queries), sync_group);
     }
-    pack<T>(slope_words_, slope_);
+    pack<T>(dscore_words_, dscore_);
   }
 
-  /// Of block `line` of queries.
-  __device__ Diagonals<kBlock, kBlock> diagonals(int b, int h, int line) const {
-    const Problem<T>& p = x_.problem;
-    return {shared_.square[line_], x_.diagonals + (p.block_of(b, h) + line) * (2 * p.radius + 1),
-            p.radius, static_cast<int>(threadIdx.x) % kGroup, kGroup};
+  __device__ Diagonals<kBlock, kBlock> diagonals(int b, int h, int query_block) const {
+    const AttentionDims<T>& p = x_.dims;
+    return {shared_.square[row_],
+            x_.diagonals + (p.block_of(b, h) + query_block) * (2 * p.radius + 1), p.radius,
+            static_cast<int>(threadIdx.x) % kGroup, kGroup};
   }
 
   /// dQ += dS K
   __device__ void start_sums(const PipelineState<S::kStages>& at) {
-    settle(dq_);
-    begin_products();
-    multiply_add<typename S::Rows>(dq_, slope_words_, k_.at(at.stage(), sizeof(shared_.a[0])));
-    end_products();
+    fence_operand(dq_);
+    warpgroup_arrive();
+    multiply_add<typename S::Rows>(dq_, dscore_words_, k_.at(at.stage(), sizeof(shared_.a[0])));
+    warpgroup_commit();
   }
 
-  using Base::at_, Base::at_resident_, Base::line_, Base::shared_, Base::x_;
+  using Base::at_, Base::at_resident_, Base::row_, Base::shared_, Base::x_;
 
   const Operand q_, k_;
   bool last_, ended_, masked_;
   Mask<1, true> mask_;
-  ScoresAt at_scores_;
-  float score_[32], slope_[32], dq_[S::kWidth / 2];
-  uint32_t slope_words_[16];
+  StepPosition position_;
+  float score_[32], dscore_[32], dq_[S::kWidth / 2];
+  uint32_t dscore_words_[16];
   float lse_[2], dot_[2];
 };
 
 template <class S, class T = typename S::Element>
-__global__ void __launch_bounds__(S::kThreads, S::kPerSm)
+__global__ void __launch_bounds__(S::kThreads, 1)
     query_kernel(const __grid_constant__ Backward<T> x) {
 #ifdef SASH_HOPPER
   extern __shared__ __align__(1024) unsigned char raw[];
   auto& shared = *reinterpret_cast<QueryShared<S>*>(raw);
-  const Problem<T>& p = x.problem;
-  const auto begin = [&](const WorkAhead& work) { prefetch_out(x, work); };
+  const AttentionDims<T>& p = x.dims;
+  const auto begin = [&](const WorkTile& work) { prefetch_out(x, work); };
   const auto produce_keys = [&] {
     const auto copy = [&](int stage, int, int block, int b, int h, Barrier& full) {
-      const int row = block == kNone ? 0 : block * kBlock;
+      const int row = block == kNoBlock ? 0 : block * kBlock;
       copy_rows(shared.a[stage], 0, x.k, row, h, b, full);
     };
     produce<S, true>(x, shared, shared.a_ring, 0, begin, copy, x.q, x.g);
@@ -340,9 +340,9 @@ template <class S, class T = typename S::Element>
 void launch_queries(const KernelContext& context, const Backward<T>& call) {
   static_assert(S::kSplit == 1);
   static constinit std::atomic<uint64_t> allowed{0};
-  launch_walk<S, QueryShared<S>>(context, query_kernel<S>, allowed, call, call.problem.map.by_query,
-                                 call.problem.map.query_blocks, call.problem.heads,
-                                 !call.diagonals);
+  launch_persistent<S, QueryShared<S>>(context, query_kernel<S>, allowed, call,
+                                       call.dims.map.by_query, call.dims.map.query_blocks,
+                                       call.dims.heads, !call.diagonals);
 }
 
 template <class T, bool general>

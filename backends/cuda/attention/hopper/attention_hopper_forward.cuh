@@ -2,28 +2,26 @@
 
 #include "../common/attention_fragments_scores.cuh"
 #include "attention_hopper_call.cuh"
-#include "attention_hopper_producer.cuh"
+#include "attention_hopper_mainloop.cuh"
 
-/// Attention with a running softmax (M. Milakov and N. Gimelshein, "Online normalizer calculation
-/// for softmax", 2018) whose products run behind the exponentials (J. Shah et al.,
-/// "FlashAttention-3", NeurIPS 2024).
+/// Attention with an online softmax (M. Milakov and N. Gimelshein, "Online normalizer calculation
+/// for softmax", 2018) whose products overlap the exponentials (J. Shah et al., "FlashAttention-3",
+/// NeurIPS 2024).
 ///
-/// Memory: a block of threads reads its queries once and each block of keys and values that one of
-/// its lines lists once; it writes its rows of out and lse once.
+/// Memory: for a work tile, a block of threads reads the queries once and each listed block of keys
+/// and values once; it writes the rows of out and lse once.
 namespace sash::cuda::hopper {
 
-/// Heads of `width` features; `lines` blocks of 64 queries, which meet `blocks` blocks of 64 keys a
-/// step; `per_sm` blocks of threads share a multiprocessor. `chains`: whether products run while
-/// weights are formed, which takes registers. `resident` buffers hold queries: of two, one is
-/// filled while the other is in use.
-template <class T, int width, int lines, int blocks, int stages, int per_sm, bool chains,
-          int resident = 2>
-struct ForwardShape : Groups<lines, per_sm> {
+/// Tiles of `width` features; `rows` blocks of 64 queries a work tile; `blocks` blocks of 64 keys a
+/// step. `overlap`: products run while weights are formed, which takes registers. `resident` stages
+/// of queries: with two, one is filled while the other is in use.
+template <class T, int width, int rows, int blocks, int stages, bool overlap, int resident = 2>
+struct ForwardShape : Groups<rows> {
   using Element = T;
-  static constexpr int kWidth = width, kLines = lines, kBlocks = blocks, kKeys = blocks * kBlock;
-  static constexpr int kResident = resident, kOperands = 1, kWorks = resident + 1;
+  static constexpr int kWidth = width, kBlockRows = rows, kBlocks = blocks, kKeys = blocks * kBlock;
+  static constexpr int kResident = resident, kOperands = 1, kWorkTiles = resident + 1;
   static constexpr int kStages = stages, kStagesOfB = stages;
-  static constexpr bool kChains = chains;
+  static constexpr bool kOverlap = overlap;
   using Resident = Tile<T, width, kBlock>;
   using Streamed = Tile<T, width, kKeys>;
 };
@@ -32,44 +30,44 @@ struct ForwardShape : Groups<lines, per_sm> {
 template <class T, int width, bool general>
 struct ForwardShapes;
 template <class T>
-struct ForwardShapes<T, 32, false> : ForwardShape<T, 32, 4, 1, 4, 1, true> {};
+struct ForwardShapes<T, 32, false> : ForwardShape<T, 32, 4, 1, 4, true> {};
 template <class T>
-struct ForwardShapes<T, 64, false> : ForwardShape<T, 64, 4, 1, 8, 1, true> {};
+struct ForwardShapes<T, 64, false> : ForwardShape<T, 64, 4, 1, 8, true> {};
 template <class T>
-struct ForwardShapes<T, 96, false> : ForwardShape<T, 96, 3, 1, 4, 1, true> {};
+struct ForwardShapes<T, 96, false> : ForwardShape<T, 96, 3, 1, 4, true> {};
 template <class T>
-struct ForwardShapes<T, 128, false> : ForwardShape<T, 128, 3, 1, 4, 1, true> {};
+struct ForwardShapes<T, 128, false> : ForwardShape<T, 128, 3, 1, 4, true> {};
 template <class T>
-struct ForwardShapes<T, 256, false> : ForwardShape<T, 256, 2, 1, 2, 1, true, 1> {};
+struct ForwardShapes<T, 256, false> : ForwardShape<T, 256, 2, 1, 2, true, 1> {};
 template <class T>
-struct ForwardShapes<T, 64, true> : General<ForwardShape<T, 64, 3, 1, 2, 1, false>> {};
+struct ForwardShapes<T, 64, true> : General<ForwardShape<T, 64, 3, 1, 2, false>> {};
 template <class T>
-struct ForwardShapes<T, 128, true> : General<ForwardShape<T, 128, 2, 1, 2, 1, false>> {};
+struct ForwardShapes<T, 128, true> : General<ForwardShape<T, 128, 2, 1, 2, false>> {};
 template <class T>
-struct ForwardShapes<T, 256, true> : General<ForwardShape<T, 256, 1, 1, 2, 1, false, 1>> {};
+struct ForwardShapes<T, 256, true> : General<ForwardShape<T, 256, 1, 1, 2, false, 1>> {};
 
-/// Of causal masks and such, whose lines are long but uneven: two blocks of keys a step make
-/// products of 128 columns, and tiles of two lines end together.
+/// For long but uneven block rows, such as those of causal masks: two key blocks a step make
+/// products of 128 columns, and two block rows a work tile differ less in length than three.
 template <class T>
-using LongShape = ForwardShape<T, 128, 2, 2, 2, 1, true>;
+using LongShape = ForwardShape<T, 128, 2, 2, 2, true>;
 
-/// Lines of at least 16 blocks each in the mean, the longest half as long again.
+/// Whether block rows have at least 16 entries in the mean, and the longest 1.5 times the mean.
 inline bool is_long(const kernels::BlockMap& map) {
   const kernels::BlockList& list = map.by_query;
-  const int64_t lines = map.batches * map.heads * map.query_blocks;
-  return list.entries >= 16 * lines && 2 * list.longest * lines > 3 * list.entries;
+  const int64_t rows = map.batches * map.heads * map.query_blocks;
+  return list.entries >= 16 * rows && 2 * list.longest * rows > 3 * list.entries;
 }
 
-/// A group that multiplies, with the queries of a row.
+/// A consumer group, which has the queries of a block row.
 template <class S, class T>
 class ForwardGroup : public Consumer<ForwardGroup<S, T>, S, Forward<T>, SharedStorage<S>, true> {
   using Base = Consumer<ForwardGroup<S, T>, S, Forward<T>, SharedStorage<S>, true>;
 
  public:
   __device__ ForwardGroup(const Forward<T>& x, SharedStorage<S>& shared)
-      : Base(x, shared, group()), q_(shared.resident[0][0][line_]), k_(shared.a[0]) {}
+      : Base(x, shared, group()), q_(shared.resident[0][0][row_]), k_(shared.a[0]) {}
 
-  __device__ void compute(const Work<S::kLines>&) {
+  __device__ void compute(const SharedWorkTile<S::kBlockRows>&) {
 #pragma unroll
     for (float& o : sum_) o = 0;
     highest_[0] = highest_[1] = -kInfinity;
@@ -78,17 +76,17 @@ class ForwardGroup : public Consumer<ForwardGroup<S, T>, S, Forward<T>, SharedSt
     attend(q_.at(at_resident_.stage(), sizeof(shared_.resident[0])));
   }
 
-  /// The sums of all groups, which share a line, to the first, by way of the tiles of its queries.
-  __device__ void reduce(float* room) {
-    float* const own = room + threadIdx.x % kGroup;
-    const auto place = [own](int of_group, int i) { return own + (4 * of_group + i) * kGroup; };
-    meet_groups<S::kGroups>();
+  /// Merges the accumulators and softmax states of all groups into those of group 0.
+  __device__ void reduce(float* buffer) {
+    float* const mine = buffer + threadIdx.x % kGroup;
+    const auto place = [mine](int of_group, int i) { return mine + (4 * of_group + i) * kGroup; };
+    sync_consumers<S::kGroups>();
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      *place(line_, half) = highest_[half];
-      *place(line_, 2 + half) = total_[half];
+      *place(row_, half) = highest_[half];
+      *place(row_, 2 + half) = total_[half];
     }
-    meet_groups<S::kGroups>();
+    sync_consumers<S::kGroups>();
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float highest = -kInfinity, total = 0;
@@ -105,10 +103,10 @@ class ForwardGroup : public Consumer<ForwardGroup<S, T>, S, Forward<T>, SharedSt
       highest_[half] = highest;
       total_[half] = total;
     }
-    add_up<S::kGroups>(sum_, room);
+    reduce_groups<S::kGroups>(sum_, buffer);
   }
 
-  /// To row `first` of out and on, of which `rows` exist.
+  /// Rows [first, first + rows) of out and lse.
   __device__ void store(int64_t first, int rows) {
     float factor[2];
 #pragma unroll
@@ -126,8 +124,8 @@ class ForwardGroup : public Consumer<ForwardGroup<S, T>, S, Forward<T>, SharedSt
   }
 
  private:
-  /// Whether the step at hand shows this group something; once its keys are there.
-  __device__ bool look() {
+  /// Waits for the keys of the step at hand; whether it is visible to this group.
+  __device__ bool load_step() {
     shared_.a_ring.wait(at_);
     const auto& step = this->step();
     last_ = step.last;
@@ -135,12 +133,12 @@ class ForwardGroup : public Consumer<ForwardGroup<S, T>, S, Forward<T>, SharedSt
     masked_ = false;
 #pragma unroll
     for (int part = 0; part < S::kBlocks; ++part) {
-      const int tile = step.tile[line_][part];
-      any = any || tile != kAbsent;
-      masked_ = masked_ || tile != kWhole;
+      const int tile = step.tile[row_][part];
+      any = any || tile != kEmpty;
+      masked_ = masked_ || tile != kFull;
     }
-    if (any && masked_) mask_.load(x_.problem, this->work(), step, line_);
-    if constexpr (S::kGeneral) at_scores_ = {this->work(), step, line_};
+    if (any && masked_) mask_.load(x_.dims, this->work(), step, row_);
+    if constexpr (S::kGeneral) position_ = {this->work(), step, row_};
     return any;
   }
 
@@ -149,11 +147,11 @@ class ForwardGroup : public Consumer<ForwardGroup<S, T>, S, Forward<T>, SharedSt
     at_.advance();
   }
 
-  /// O, not yet divided by the sums of weights.
+  /// O, not yet divided by the row sums.
   __device__ void attend(Operand q) {
     ended_ = false;
     while (!ended_) {
-      if (!look()) {
+      if (!load_step()) {
         shared_.b_ring.wait(at_);
         shared_.a_ring.release(at_);
         shared_.b_ring.release(at_);
@@ -162,59 +160,59 @@ class ForwardGroup : public Consumer<ForwardGroup<S, T>, S, Forward<T>, SharedSt
       }
       float rescale[2];
       start_scores(q);
-      wait_for_products<0>();
-      settle(score_);
+      warpgroup_wait<0>();
+      fence_operand(score_);
       shared_.a_ring.release(at_);
       form_weights(rescale);
       finish_weights(rescale);
       PipelineState<S::kStages> before = at_;
       advance();
-      // The products of a step run while the weights of the next are formed. A step that shows
-      // nothing ends the chain, so that no buffer waits for what comes after it.
-      while (S::kChains && !ended_ && look()) {
+      // O += P V of a step runs while the weights of the next are formed. A hidden step ends this
+      // loop: its stages are released before anything else is awaited.
+      while (S::kOverlap && !ended_ && load_step()) {
         start_scores(q);
         start_sums(before);
-        wait_for_products<1>();
-        settle(score_);
+        warpgroup_wait<1>();
+        fence_operand(score_);
         shared_.a_ring.release(at_);
         form_weights(rescale);
-        wait_for_products<0>();
-        settle(sum_);
+        warpgroup_wait<0>();
+        fence_operand(sum_);
         shared_.b_ring.release(before);
         finish_weights(rescale);
         before = at_;
         advance();
       }
       start_sums(before);
-      wait_for_products<0>();
-      settle(sum_);
+      warpgroup_wait<0>();
+      fence_operand(sum_);
       shared_.b_ring.release(before);
     }
   }
 
   /// S = Q K'
   __device__ void start_scores(Operand q) {
-    begin_products();
+    warpgroup_arrive();
     multiply_rows<typename S::Resident, typename S::Streamed>(
         score_, q, k_.at(at_.stage(), sizeof(shared_.a[0])));
-    end_products();
+    warpgroup_commit();
   }
 
   /// O += P V
   __device__ void start_sums(const PipelineState<S::kStages>& at) {
     shared_.b_ring.wait(at);
-    settle(sum_);
-    begin_products();
+    fence_operand(sum_);
+    warpgroup_arrive();
     multiply_add<typename S::Streamed>(sum_, weight_,
                                        k_.at(at.stage(), sizeof(shared_.a[0])) + sizeof(shared_.a));
-    end_products();
+    warpgroup_commit();
   }
 
-  /// From products to weights relative to the highest score so far, 2^(exponent (s - highest)), and
-  /// what earlier ones have to be multiplied with.
+  /// The online softmax: from products to weights 2^(exponent (s - highest)), and the factors of
+  /// earlier sums.
   __device__ void form_weights(float (&rescale)[2]) {
-    if constexpr (S::kGeneral) modify();
-    if (masked_) mask_.hide(score_);
+    if constexpr (S::kGeneral) apply_options();
+    if (masked_) mask_.apply(score_);
     const float exponent = this->exponent();
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -235,34 +233,34 @@ class ForwardGroup : public Consumer<ForwardGroup<S, T>, S, Forward<T>, SharedSt
       }
       total_[half] = fmaf(total_[half], rescale[half], added);
     }
-    settle(score_);
-    if constexpr (S::kGeneral) drop();
+    fence_operand(score_);
+    if constexpr (S::kGeneral) apply_dropout();
   }
 
-  /// Of general kernels: from products to scores to the base 2.
-  __device__ void modify() {
-    const Scores<T, true> scores(x_.problem, at_scores_.b, at_scores_.h);
+  /// General kernels: from products to scores to the base 2.
+  __device__ void apply_options() {
+    const Scores<T, true> scores(x_.dims, position_.b, position_.h);
 #pragma unroll
     for (int j = 0; j < kScores / 4; ++j) {
-      float bend[4];
-      scores(four(score_, j), bend, at_scores_.row + row_of(0),
-             at_scores_.column + column_of(j, 0));
+      float cap_grad[4];
+      scores(four(score_, j), cap_grad, position_.row + row_of(0),
+             position_.column + column_of(j, 0));
     }
   }
 
-  /// Of general kernels: weights, of which dropout keeps some.
-  __device__ void drop() {
-    const Problem<T>& p = x_.problem;
+  /// General kernels: dropout.
+  __device__ void apply_dropout() {
+    const AttentionDims<T>& p = x_.dims;
     if (!p.dropout) return;
     const uint32_t kept =
-        Dropout(p, at_scores_.b, at_scores_.h)
-            .template kept<true, S::kKeys>(at_scores_.row + row_of_warp(), at_scores_.column);
+        Dropout(p, position_.b, position_.h)
+            .template kept<true, S::kKeys>(position_.row + row_of_warp(), position_.column);
 #pragma unroll
     for (int i = 0; i < kScores; ++i) score_[i] *= kept >> i & 1 ? p.kept : 0.f;
   }
 
-  /// By what scores are multiplied on their way to the base 2.
-  __device__ float exponent() const { return S::kGeneral ? 1.f : x_.problem.exponent; }
+  /// From what `form_weights` has to scores to the base 2.
+  __device__ float exponent() const { return S::kGeneral ? 1.f : x_.dims.exponent; }
 
   __device__ void finish_weights(const float (&rescale)[2]) {
     pack<T>(weight_, score_);
@@ -272,26 +270,27 @@ class ForwardGroup : public Consumer<ForwardGroup<S, T>, S, Forward<T>, SharedSt
 
   static constexpr int kScores = S::kKeys / 2, kSums = S::kWidth / 2;
 
-  using Base::at_, Base::at_resident_, Base::line_, Base::shared_, Base::x_;
+  using Base::at_, Base::at_resident_, Base::row_, Base::shared_, Base::x_;
 
   const Operand q_, k_;
   bool last_, ended_, masked_;
   Mask<S::kBlocks, true> mask_;
-  ScoresAt at_scores_;
+  StepPosition position_;
   float score_[kScores], sum_[kSums];
   uint32_t weight_[kScores / 2];
-  float highest_[2], total_[2];  ///< a thread's share of a row's total
+  float highest_[2],
+      total_[2];  ///< the softmax state: row maximum, this thread's part of the row sum
 };
 
 template <class S, class T = typename S::Element>
-__global__ void __launch_bounds__(S::kThreads, S::kPerSm)
+__global__ void __launch_bounds__(S::kThreads, 1)
     forward_kernel(const __grid_constant__ Forward<T> x) {
 #ifdef SASH_HOPPER
   extern __shared__ __align__(1024) unsigned char raw[];
   auto& shared = *reinterpret_cast<SharedStorage<S>*>(raw);
   const auto copy = [&](auto& tiles, const CUtensorMap& from) {
     return [&](int stage, int part, int block, int b, int h, Barrier& full) {
-      const int row = min(block, static_cast<int>(x.problem.map.key_blocks)) * kBlock;
+      const int row = min(block, static_cast<int>(x.dims.map.key_blocks)) * kBlock;
       copy_rows(tiles[stage], part, from, row, h, b, full);
     };
   };
@@ -299,11 +298,11 @@ __global__ void __launch_bounds__(S::kThreads, S::kPerSm)
       shared, [&] { ForwardGroup<S, T>(x, shared).run(); },
       [&] {
         produce<S, true>(
-            x, shared, shared.a_ring, 0, [](const WorkAhead&) {}, copy(shared.a, x.k), x.q);
+            x, shared, shared.a_ring, 0, [](const WorkTile&) {}, copy(shared.a, x.k), x.q);
       },
       [&] {
         produce<S, true>(
-            x, shared, shared.b_ring, 0, [](const WorkAhead&) {}, copy(shared.b, x.v));
+            x, shared, shared.b_ring, 0, [](const WorkTile&) {}, copy(shared.b, x.v));
       });
 #endif
 }
@@ -311,16 +310,16 @@ __global__ void __launch_bounds__(S::kThreads, S::kPerSm)
 template <class S, class T = typename S::Element>
 void launch_forward(const KernelContext& context, const Forward<T>& call) {
   static constinit std::atomic<uint64_t> allowed{0};
-  launch_walk<S, SharedStorage<S>>(context, forward_kernel<S>, allowed, call,
-                                   call.problem.map.by_query, call.problem.map.query_blocks,
-                                   call.problem.heads);
+  launch_persistent<S, SharedStorage<S>>(context, forward_kernel<S>, allowed, call,
+                                         call.dims.map.by_query, call.dims.map.query_blocks,
+                                         call.dims.heads);
 }
 
 template <class T, bool general>
 void forward(const KernelContext& context, const Forward<T>& call, int width) {
   with_width<general>(width, [&]<int kWidth>() {
     if constexpr (kWidth == 128 && !general) {
-      if (is_long(call.problem.map)) return launch_forward<LongShape<T>>(context, call);
+      if (is_long(call.dims.map)) return launch_forward<LongShape<T>>(context, call);
     }
     launch_forward<ForwardShapes<T, kWidth, general>>(context, call);
   });

@@ -7,10 +7,10 @@
 #define SASH_HOPPER
 #endif
 
-/// Barriers in shared memory, on which threads and copies meet (PTX: mbarrier).
+/// Barriers in shared memory for threads and copies (PTX: mbarrier).
 ///
-/// Phases of a barrier are numbered from 0. One ends when `count` arrivals have come, and with them
-/// all the bytes that they announced.
+/// Phases of a barrier count from 0. A phase ends after `count` arrivals and all the bytes that
+/// these expect.
 namespace sash::cuda::hopper {
 
 __device__ inline uint32_t shared_address(const void* x) {
@@ -19,40 +19,40 @@ __device__ inline uint32_t shared_address(const void* x) {
 
 class Barrier {
  public:
-  /// By one thread, which calls `publish_barriers` when all are set, before the block meets.
+  /// By one thread, which then calls `fence_barrier_init`; before __syncthreads.
   __device__ void init(uint32_t count) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address()), "r"(count));
   }
 
-  /// What this thread did before is seen by those who wait. Threads that are not `chosen` do
-  /// nothing; they need not branch around the call.
-  __device__ void arrive(bool chosen = true) {
+  /// Releases what this thread did before to those who wait. Predicated: threads with `active`
+  /// false do nothing, without a branch.
+  __device__ void arrive(bool active = true) {
     asm volatile(
         "{\n"
-        ".reg .pred chosen;\n"
-        "setp.ne.b32 chosen, %1, 0;\n"
-        "@chosen mbarrier.arrive.shared::cta.b64 _, [%0];\n"
+        ".reg .pred active;\n"
+        "setp.ne.b32 active, %1, 0;\n"
+        "@active mbarrier.arrive.shared::cta.b64 _, [%0];\n"
         "}" ::"r"(address()),
-        "r"(static_cast<int>(chosen))
+        "r"(static_cast<int>(active))
         : "memory");
   }
 
-  /// By all lanes of a warp, which arrive as one: the same holds of what any of them did. It is the
-  /// last that arrives, as the one that compute-sanitizer remembers of those that read a word.
+  /// One arrival of a whole warp; releases what all its lanes did. The last lane arrives, because
+  /// compute-sanitizer remembers only the last of a word's readers.
   __device__ void arrive_as_one() {
     __syncwarp();
     arrive(threadIdx.x % 32 == 31);
   }
 
-  /// The same, and `bytes` that copies will bring belong to this phase too.
-  __device__ void arrive_and_expect(uint32_t bytes) {
+  /// Arrives, and adds `bytes` of copies to the phase.
+  __device__ void arrive_and_expect_tx(uint32_t bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address()),
                  "r"(bytes)
                  : "memory");
   }
 
-  /// Until the latest phase of this parity has ended; the one before phase 0 has. Between two calls
-  /// the barrier may enter no more than one new phase.
+  /// Until the latest phase of this parity has ended; phase -1 has. At most one phase may end
+  /// between two waits.
   __device__ void wait(uint32_t parity) {
     while (!has_ended(parity)) {
     }
@@ -78,9 +78,9 @@ class Barrier {
   uint64_t state_;
 };
 
-/// Whether this is the one of a warp's lanes that starts copies, always the same one. By all lanes;
-/// behind it, the compiler knows that there is but one thread.
-__device__ inline bool is_chosen() {
+/// True on one lane of a warp, always the same. By all lanes. Unlike a test of the lane's number,
+/// it tells the compiler that one thread follows.
+__device__ inline bool elect_one() {
   uint32_t chosen;
   asm volatile(
       "{\n"
@@ -92,25 +92,25 @@ __device__ inline bool is_chosen() {
   return chosen != 0;
 }
 
-/// Lets copies that start later see what this thread did in shared memory.
-__device__ inline void let_copies_see() {
+/// Makes what this thread did in shared memory visible to copies that start later.
+__device__ inline void fence_proxy_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/// Lets copies see barriers that this thread has set.
-__device__ inline void publish_barriers() {
+/// Makes barriers that this thread has initialised visible to copies.
+__device__ inline void fence_barrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;");
-  let_copies_see();
+  fence_proxy_async();
 }
 
-/// Registers per thread from here on, by all four warps of a group. A kernel that uses them has a
-/// bound on its registers; the sum over all groups stays within it.
+/// Sets the registers of each thread of a group, by all four of its warps. The kernel has launch
+/// bounds; the sum over all groups stays within what it was launched with.
 template <int n>
-__device__ void take_registers() {
+__device__ void warpgroup_reg_alloc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(n));
 }
 template <int n>
-__device__ void release_registers() {
+__device__ void warpgroup_reg_dealloc() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(n));
 }
 

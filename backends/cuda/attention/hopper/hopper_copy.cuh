@@ -4,17 +4,16 @@
 
 #include "hopper_barrier.cuh"
 
-/// Copies from global to shared memory that one thread starts and a barrier awaits (PTX:
-/// cp.async.bulk).
+/// TMA copies from global to shared memory, which complete on a barrier (PTX:
+/// cp.async.bulk.tensor).
 namespace sash::cuda::hopper {
 
-/// Columns of a slab of 2-byte elements: 128 bytes where they divide the width, else 64.
+/// Columns of a slab of 2-byte elements: 64 if they divide the width, else 32.
 constexpr int slab_of(int width) { return width % 64 == 0 ? 64 : 32; }
 
-/// [rows][width] of 2-byte elements in shared memory, 1024-byte aligned, as products read it: slabs
-/// [rows][kSlab], one after the other, whose 16-byte chunks are swapped within each row by an
-/// exclusive or: in slabs of 128 bytes with the row's number modulo 8, in those of 64 bytes with
-/// half that number, modulo 4.
+/// [rows][width] of 2-byte elements in shared memory, in the layout of TMA and wgmma: slabs
+/// [rows][kSlab], one after the other. Within a row, the number of a 16-byte chunk is xored with
+/// row % 8 in slabs of 128 bytes, with row / 2 % 4 in those of 64 bytes.
 template <class T, int width, int rows>
 struct alignas(1024) Tile {
   using Element = T;
@@ -37,8 +36,8 @@ struct alignas(1024) Tile {
   }
 };
 
-/// Rows [row, row + 64) of head (b, h), to rows [64 part, 64 part + 64) of `tile`; zeros for rows
-/// and features past the end. The barrier's phase gets 128 width bytes. By one thread.
+/// Copies rows [row, row + 64) of head (b, h) to rows [64 part, 64 part + 64) of `tile`: 128 width
+/// bytes, zeros for rows and features past the end. By one thread.
 template <class T, int width, int rows>
 __device__ void copy_rows(Tile<T, width, rows>& tile, int part, const CUtensorMap& x, int row,
                           int h, int b, Barrier& barrier) {
@@ -55,8 +54,8 @@ __device__ void copy_rows(Tile<T, width, rows>& tile, int part, const CUtensorMa
   }
 }
 
-/// A row of floats, to 128-byte aligned memory. (Of copies without a tensor map, compute-sanitizer
-/// does not know that a barrier orders them.)
+/// Copies a row of floats to 128-byte aligned memory. With a tensor map, because compute-sanitizer
+/// does not see that a barrier orders copies without one.
 __device__ inline void copy_row(void* to, const CUtensorMap& x, int row, Barrier& barrier) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
@@ -65,12 +64,12 @@ __device__ inline void copy_row(void* to, const CUtensorMap& x, int row, Barrier
       : "memory");
 }
 
-/// Brings `bytes` from `from` on to the second-level cache, both multiples of 16.
+/// Prefetches `bytes` from `from` on to L2; both multiples of 16.
 __device__ inline void prefetch(const void* from, uint32_t bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 }
 
-/// Fetches what describes a tensor, so that the first copy need not wait for it.
+/// Prefetches a tensor map.
 __device__ inline void prefetch(const CUtensorMap& x) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&x) : "memory");
 }

@@ -39,8 +39,8 @@ class PipelineState {
   uint32_t parity_ = 0;
 };
 
-/// The barriers of a ring of `stages` buffers of `tiles` tiles like `Tile`. The buffers lie apart:
-/// their alignment would pad each ring to a multiple of 1024 bytes.
+/// The barriers of a ring of `stages` buffers of `tiles` tiles like `Tile`. The buffers lie
+/// apart: their alignment would pad each ring to a multiple of 1024 bytes.
 template <class Tile, int stages, int tiles = 1>
 struct Ring {
   using State = PipelineState<stages>;
@@ -62,7 +62,7 @@ struct Ring {
   /// Producer, one thread: the stage is full when its tiles and `more` bytes have been copied with
   /// the barrier that this returns.
   __device__ Barrier& commit(const State& at, uint32_t more = 0) {
-    full[at.stage()].arrive_and_expect(tiles * Tile::kBytes + more);
+    full[at.stage()].arrive_and_expect_tx(tiles * Tile::kBytes + more);
     return full[at.stage()];
   }
 

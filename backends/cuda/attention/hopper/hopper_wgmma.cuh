@@ -7,52 +7,52 @@
 
 #include "hopper_copy.cuh"
 
-/// Products of 64 rows by a group of four warps (PTX: wgmma), with sums in registers.
+/// Products of 64 rows by a warpgroup (PTX: wgmma), with accumulators in registers.
 ///
 /// Of a product [64][n] a thread has sum[4 j + e], 0 <= e < 4: row 16 w + g + 8 (e / 2), column
 /// 8 j + 2 t + e % 2, where w is its warp in the group, g = lane / 4, t = lane % 4.
 ///
-/// Products run behind the program. A batch of them starts with `begin_products` and ends with
-/// `end_products`; until `wait_for_products` says that it is done, nobody may touch its sums, its
-/// left operands in registers, or its tiles. `settle` then stands before the first use of the sums,
-/// and after the last of what has to be computed while other products run.
+/// Products are asynchronous. `warpgroup_arrive` starts a batch, `warpgroup_commit` ends it. Until
+/// `warpgroup_wait` returns, its accumulators, left operands in registers and tiles are in use.
+/// `fence_operand` stands before the first use of accumulators, and after what has to be computed
+/// while products run.
 namespace sash::cuda::hopper {
 
-__device__ inline void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ inline void end_products() {
+__device__ inline void warpgroup_arrive() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ inline void warpgroup_commit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-/// Until at most `pending` batches, the latest ones, are under way.
+/// Until at most `pending` batches, the latest ones, are in flight.
 template <int pending>
-__device__ void wait_for_products() {
+__device__ void warpgroup_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
 }
 
-/// Keeps the compiler from moving what makes or uses `sum` across this place.
+/// Keeps the compiler from moving what writes or reads `sum` across the call.
 template <int n>
-__device__ void settle(float (&sum)[n]) {
+__device__ void fence_operand(float (&sum)[n]) {
 #pragma unroll
   for (int i = 0; i < n; ++i) asm volatile("" : "+f"(sum[i])::"memory");
 }
 
-/// The same on all lanes, in a way that the compiler knows of.
+/// Lane 0's x, in a register that the compiler knows to be uniform.
 __device__ inline uint32_t uniform(uint32_t x) { return __shfl_sync(~0u, x, 0); }
 
-/// A tile as an operand: the half of its descriptor that differs between tiles. A product may take
-/// it by columns, [64 or n][depth], and sum over its columns, or as a right operand by rows,
-/// [depth][n]. Rows [64 p, ...) of a left operand begin 64 p kRowBytes bytes after those of the
-/// first.
+/// A tile as an operand: the low half of its matrix descriptor. A product takes it K-major,
+/// [64 or n][depth], or as a right operand MN-major, [depth][n].
 class Operand {
  public:
-  /// By all lanes of a warp. The distance of slabs counts by rows alone.
+  /// By all lanes of a warp. MN-major products alone use the distance of slabs.
   template <class T, int width, int rows>
   __device__ explicit Operand(const Tile<T, width, rows>& tile)
       : low_(uniform(tile.address() >> 4 | Tile<T, width, rows>::kSlabBytes >> 4 << 16)) {}
 
   /// The operand `bytes` further on.
   __device__ Operand operator+(uint32_t bytes) const { return Operand(low_ + (bytes >> 4)); }
-  /// The same operand in the ring's buffer `stage`, where buffers are `bytes` apart.
+  /// The same operand in stage `stage` of a ring whose stages are `bytes` apart.
   __device__ Operand at(int stage, uint32_t bytes) const {
     return Operand(uniform(low_ + static_cast<uint32_t>(stage) * (bytes >> 4)));
   }
@@ -95,7 +95,7 @@ class Operand {
 #define SASH_BIND_128(sum) \
   SASH_BIND_64(sum), SASH_BIND(sum, 64), SASH_BIND(sum, 80), SASH_BIND(sum, 96), SASH_BIND(sum, 112)
 
-/// sum[64][2 n] (+)= a b for 16 of the depth: both operands by columns.
+/// sum[64][2 n] (+)= a b over a depth of 16, both operands K-major.
 #define SASH_MULTIPLY_COLUMNS(T, type, n, columns, a_at, b_at, add_at)                  \
   __device__ inline void multiply_16(std::type_identity<T>, float(&sum)[n], uint64_t a, \
                                      uint64_t b, bool add) {                            \
@@ -107,7 +107,7 @@ class Operand {
                  : "l"(a), "l"(b), "r"(static_cast<int>(add)));                         \
   }
 
-/// The same with `a` from registers and `b` by rows.
+/// The same with `a` in registers and `b` MN-major.
 #define SASH_MULTIPLY_ROWS(T, type, n, columns, a0, a1, a2, a3, b_at, add_at)                   \
   __device__ inline void multiply_16(std::type_identity<T>, float(&sum)[n], const uint32_t* a,  \
                                      uint64_t b, bool add) {                                    \
@@ -149,7 +149,7 @@ SASH_MULTIPLY(__half, "f16")
 #undef SASH_SUMS_128
 #undef SASH_BIND
 
-/// Bytes between columns [16 k, ...) and [16 (k + 1), ...) of a tile, which slabs interrupt.
+/// Bytes from columns [0, ...) to [16 k, ...) of a tile.
 template <class X>
 __device__ constexpr uint32_t column_step(int k) {
   constexpr int steps = X::kSlab / 16;
@@ -157,7 +157,7 @@ __device__ constexpr uint32_t column_step(int k) {
 }
 
 /// sum[i, j] = a[i] . b[j], or += (`add`), for 64 rows of a tile like A and the 2 n rows of a tile
-/// like B, both by columns.
+/// like B.
 template <class A, class B, bool add = false, int n>
 __device__ void multiply_rows(float (&sum)[n], Operand a, Operand b) {
   static_assert(2 * n == B::kRows && A::kWidth == B::kWidth);
@@ -169,8 +169,8 @@ __device__ void multiply_rows(float (&sum)[n], Operand a, Operand b) {
   }
 }
 
-/// sum[i] += sum over j of weights[i, j] b[j] for the rows of a tile like B, by rows; the weights
-/// are those of 64 rows, packed in the order of sums.
+/// sum[i] += sum over j of weights[i, j] b[j] for the rows of a tile like B. The weights of 64 rows
+/// are packed in the order of accumulators.
 template <class B, int words, int n>
 __device__ void multiply_add(float (&sum)[n], const uint32_t (&weights)[words], Operand b) {
   static_assert(4 * words == B::kRows && 2 * n == B::kWidth);
@@ -182,7 +182,7 @@ __device__ void multiply_add(float (&sum)[n], const uint32_t (&weights)[words], 
   }
 }
 
-/// Two sums as one word of `T`, the first in the low half.
+/// Two floats as one word of `T`, the first in the low half.
 __device__ inline uint32_t pack(std::type_identity<__nv_bfloat16>, float low, float high) {
   uint32_t word;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
@@ -201,7 +201,7 @@ __device__ inline float2 unpack(std::type_identity<__half>, uint32_t word) {
   return __half22float2(reinterpret_cast<const __half2&>(word));
 }
 
-/// Sums as left operands of the next product.
+/// Accumulators as the left operand of the next product.
 template <class T, int n>
 __device__ void pack(uint32_t (&words)[n / 2], const float (&sum)[n]) {
 #pragma unroll

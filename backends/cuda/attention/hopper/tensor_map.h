@@ -4,7 +4,7 @@
 
 #include "../../../../core/tensor_view.h"
 
-/// What the copy engine of sm_90 has to know of a tensor.
+/// Tensor maps: what TMA copies have to know of a tensor.
 namespace sash::cuda {
 
 /// Whether `tensor_map` takes `x`: float16 or bfloat16 [B, H, S, D], unit stride along D, the other

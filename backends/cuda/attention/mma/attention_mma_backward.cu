@@ -13,7 +13,7 @@ void backward(const KernelContext& context, const kernels::AttentionInputs& inpu
               const kernels::AttentionGradients& gradients) {
   using namespace mma;
   const BoundsSummary summary(context, inputs, params);
-  Backward<T> call{.problem = Problem<T>(inputs, params, summary.bounds()),
+  Backward<T> call{.dims = AttentionDims<T>(inputs, params, summary.bounds()),
                    .q = rows_of<const T>(inputs.q),
                    .k = rows_of<const T>(inputs.k),
                    .v = rows_of<const T>(inputs.v),
@@ -25,12 +25,12 @@ void backward(const KernelContext& context, const kernels::AttentionInputs& inpu
                    .dk = rows_of<T>(gradients.dk),
                    .dv = rows_of<T>(gradients.dv),
                    .dbias = gradients.dbias ? gradients.dbias->ptr<float>() : nullptr,
-                   .terms = nullptr,
+                   .stats = nullptr,
                    .diagonals = nullptr};
-  const int64_t heads = int64_t{call.problem.batches} * call.problem.heads;
-  const Workspace terms(context,
-                        heads * call.padded_queries() * static_cast<int64_t>(sizeof(RowTerms)));
-  call.terms = terms.ptr<RowTerms>();
+  const int64_t heads = int64_t{call.dims.batches} * call.dims.heads;
+  const Workspace stats(context,
+                        heads * call.padded_queries() * static_cast<int64_t>(sizeof(RowStats)));
+  call.stats = stats.ptr<RowStats>();
 
   const int64_t blocks =
       call.padded_queries() / query_rows<T>(std::max(call.q.width, call.v.width));

@@ -2,24 +2,24 @@
 
 #include "attention_mma_scores.cuh"
 
-/// What the two backward kernels share: from the saved log-sum-exp both form, each for itself, the
-/// probabilities P and the slopes dS of their scores. So every sum has one owner and one order.
+/// What the two backward kernels share. Each recomputes P from the saved log-sum-exp, and dS. So
+/// every sum has one owner and one order.
 namespace sash::cuda::mma {
 
 template <class T>
 struct Backward {
-  Problem<T> problem;
+  AttentionDims<T> dims;
   Rows<const T> q, k, v, g, out;
   const float *lse, *g_lse;
   Rows<T> dq, dk, dv;
   float* dbias;
-  RowTerms* terms;  ///< [B, H, padded_queries()], made by the kernel of dq
+  RowStats* stats;  ///< [B, H, padded_queries()], written by the kernel of dq
   /// [B, H, blocks of dq's kernel, 2 R + 1]: sums along diagonals; null if not wanted.
   float* diagonals;
 
   /// Whole blocks of the map.
   __host__ __device__ int padded_queries() const {
-    return static_cast<int>(problem.map.query_blocks) * kBlockQueries;
+    return static_cast<int>(dims.map.query_blocks) * kBlockQueries;
   }
 };
 
@@ -27,7 +27,7 @@ struct Backward {
 template <class T>
 int query_rows(int64_t features);
 
-/// Writes dq, the terms, dbias and the diagonals.
+/// Writes dq, the statistics, dbias and the diagonals.
 template <class T>
 void backward_queries(const KernelContext& context, const Backward<T>& call);
 
@@ -35,56 +35,56 @@ void backward_queries(const KernelContext& context, const Backward<T>& call);
 template <class T>
 void backward_keys(const KernelContext& context, const Backward<T>& call);
 
-/// The terms of the rows of a lane's sums, where these are queries.
+/// Statistics where rows are queries: those of a lane's rows.
 template <int kTiles>
-struct TermsOfRows {
-  RowTerms row[kTiles][2];
-  __device__ const TermsOfRows& columns(int) const { return *this; }
-  __device__ RowTerms operator()(int tile, int e) const { return row[tile][e / 2]; }
+struct StatsOfRows {
+  RowStats row[kTiles][2];
+  __device__ const StatsOfRows& columns(int) const { return *this; }
+  __device__ RowStats operator()(int tile, int e) const { return row[tile][e / 2]; }
 };
 
-/// The terms of columns, in shared memory.
-struct TermsOfColumns {
+/// Statistics where columns are queries, in shared memory.
+struct StatsOfColumns {
   struct Pair {
-    RowTerms of[2];
-    __device__ RowTerms operator()(int, int e) const { return of[e % 2]; }
+    RowStats of[2];
+    __device__ RowStats operator()(int, int e) const { return of[e % 2]; }
   };
-  const RowTerms* shared;
+  const RowStats* shared;
   __device__ Pair columns(int j) const {
     const float4 x = *reinterpret_cast<const float4*>(shared + column_of(j, 0));
     return {{{x.x, x.y}, {x.z, x.w}}};
   }
 };
 
-/// From products q . k and g . v to P = 2^(exponent score - lse) and dS = P (slope - D).
-template <bool masked, int kTiles, int kStep, class Terms, class M>
-__device__ void form_slopes(Sums<kTiles, kStep>& score, Sums<kTiles, kStep>& slope, float exponent,
-                            const Terms& terms, const M& mask) {
+/// From products q . k and g . v to P = 2^(exponent score - lse) and dS = P (dP - D).
+template <bool masked, int kTiles, int kStep, class Stats, class M>
+__device__ void form_dscores(Sums<kTiles, kStep>& score, Sums<kTiles, kStep>& dscore,
+                             float exponent, const Stats& stats, const M& mask) {
 #pragma unroll
   for (int j = 0; j < kStep / 8; ++j) {
-    const auto& columns = terms.columns(j);
+    const auto& columns = stats.columns(j);
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const RowTerms term = columns(tile, e);
-        float weight = exp2_approx(fmaf(score[tile][j][e], exponent, -term.lse));
+        const RowStats row_stats = columns(tile, e);
+        float weight = exp2_approx(fmaf(score[tile][j][e], exponent, -row_stats.lse));
         if (masked && !mask(tile, j, e)) weight = 0;
         score[tile][j][e] = weight;
-        slope[tile][j][e] = weight * (slope[tile][j][e] - term.dot);
+        dscore[tile][j][e] = weight * (dscore[tile][j][e] - row_stats.dot);
       }
     }
   }
 }
 
-/// The same for general kernels: P with dropout's factors, and E. see(dS, query, key) gets what
-/// lies between, and the place of the first of four.
-template <bool by_query, int kTiles, int kStep, class T, class Terms, class See>
-__device__ void form_general_slopes(Sums<kTiles, kStep>& score, Sums<kTiles, kStep>& slope,
-                                    const Problem<T>& p, int b, int h,
-                                    const Scores<T, by_query>& scores, const Terms& terms,
-                                    const Mask<by_query, kTiles, kStep>& mask, int first_row,
-                                    int first_column, See see) {
+/// The same for general kernels: M P and E. visit(dS, row, column) gets four dS, and the place of
+/// the first.
+template <bool by_query, int kTiles, int kStep, class T, class Stats, class Visit>
+__device__ void form_general_dscores(Sums<kTiles, kStep>& score, Sums<kTiles, kStep>& dscore,
+                                     const AttentionDims<T>& p, int b, int h,
+                                     const Scores<T, by_query>& scores, const Stats& stats,
+                                     const Mask<by_query, kTiles, kStep>& mask, int first_row,
+                                     int first_column, Visit visit) {
   uint32_t kept[kTiles];
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile) {
@@ -94,14 +94,14 @@ __device__ void form_general_slopes(Sums<kTiles, kStep>& score, Sums<kTiles, kSt
   }
 #pragma unroll
   for (int j = 0; j < kStep / 8; ++j) {
-    const auto& columns = terms.columns(j);
+    const auto& columns = stats.columns(j);
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
       const int row = first_row + row_of<kTiles>(tile, 0), column = first_column + column_of(j, 0);
-      fragments::form_slopes(
-          score[tile][j], slope[tile][j], scores, p.kept, mask.seen(tile, j), kept[tile] >> 4 * j,
+      fragments::form_dscores(
+          score[tile][j], dscore[tile][j], scores, p.kept, mask.bits(tile, j), kept[tile] >> 4 * j,
           [&](int e) { return columns(tile, e); }, row, column,
-          [&](const float(&ds)[4]) { see(ds, row, column); });
+          [&](const float(&ds)[4]) { visit(ds, row, column); });
     }
   }
 }

@@ -1,15 +1,15 @@
 #include "../common/attention_limits.h"
 #include "attention_mma_backward.cuh"
 
-/// dK = scale E' Q and dV = (M P)' g, by blocks that own keys and meet the queries of all heads of
-/// their group. Rows of their scores are keys: they form S' = K Q' and dP' = V g'.
+/// dK = scale E' Q and dV = (M P)' g. A block of threads has kRows keys, and takes the queries of
+/// all heads that read them. Rows of scores are keys: S' = K Q', dP' = V g'.
 ///
-/// Memory: a block reads its rows of k and v once and each visible step's rows of q, g and terms
-/// once; it writes its rows of dk and dv once.
+/// Memory: a block reads its k and v once and each visible step's q, g and statistics once; it
+/// writes its dk and dv once.
 namespace sash::cuda::mma {
 namespace {
 
-/// `parts`: blocks that own the same keys, and different features of dk and dv.
+/// `parts`: blocks of threads with the same keys, and different features of dk and dv.
 template <int warps, int tiles, int step, int stages, bool held, int blocks, int parts = 1>
 struct KeyShape : Shape<warps, tiles, step, stages, held, blocks> {
   static constexpr int kParts = parts;
@@ -19,66 +19,52 @@ struct KeyShape : Shape<warps, tiles, step, stages, held, blocks> {
 template <int width>
 struct KeyShapes;
 template <>
-struct KeyShapes<32> {
-  using type = KeyShape<4, 1, 64, 2, false, 4>;
-};
+struct KeyShapes<32> : KeyShape<4, 1, 64, 2, false, 4> {};
 template <>
-struct KeyShapes<64> {
-  using type = KeyShape<2, 2, 32, 2, false, 4>;
-};
+struct KeyShapes<64> : KeyShape<2, 2, 32, 2, false, 4> {};
 template <>
-struct KeyShapes<96> {
-  using type = KeyShape<4, 1, 64, 2, false, 2>;
-};
+struct KeyShapes<96> : KeyShape<4, 1, 64, 2, false, 2> {};
 template <>
-struct KeyShapes<128> {
-  using type = KeyShape<4, 1, 64, 2, false, 2>;
-};
+struct KeyShapes<128> : KeyShape<4, 1, 64, 2, false, 2> {};
 template <>
-struct KeyShapes<192> {
-  using type = KeyShape<4, 1, 32, 1, false, 2>;
-};
+struct KeyShapes<192> : KeyShape<4, 1, 32, 1, false, 2> {};
 template <>
-struct KeyShapes<256> {
-  using type = KeyShape<4, 1, 32, 1, false, 2, 2>;
-};
+struct KeyShapes<256> : KeyShape<4, 1, 32, 1, false, 2, 2> {};
 template <>
-struct KeyShapes<512> {
-  using type = KeyShape<2, 1, 16, 1, false, 2, 2>;
-};
+struct KeyShapes<512> : KeyShape<2, 1, 16, 1, false, 2, 2> {};
 
 template <class T, int kWidth, class S>
 constexpr int shared_bytes() {
   return (2 * S::kRows + 2 * S::kStages * S::kStep) * Tile<T, kWidth>::kRowBytes +
-         S::kStages * S::kStep * static_cast<int>(sizeof(RowTerms));
+         S::kStages * S::kStep * static_cast<int>(sizeof(RowStats));
 }
 
 /// One block computes kRows rows of dk and dv, or a part of their features.
 template <class T, int kWidth, class S, bool plain>
-__global__ void __launch_bounds__(S::kThreads, S::resident(plain))
+__global__ void __launch_bounds__(S::kThreads, S::min_blocks(plain))
     key_kernel(const __grid_constant__ Backward<T> x) {
   using X = Tile<T, kWidth>;
   constexpr int kTiles = S::kTiles, kRows = S::kRows, kStep = S::kStep;
   constexpr int kFeatures = kWidth / S::kParts;
   constexpr uint32_t row_bytes = kRows * X::kRowBytes, step_bytes = kStep * X::kRowBytes;
-  constexpr uint32_t terms_bytes = kStep * sizeof(RowTerms);
+  constexpr uint32_t stats_bytes = kStep * sizeof(RowStats);
   extern __shared__ __align__(128) unsigned char shared[];
   const uint32_t k = shared_address(shared);  // [kRows][kWidth]
   const uint32_t v = k + row_bytes;           // [kRows][kWidth]
   const uint32_t ring = v + row_bytes;        // [kStages]: q, g [kStep][kWidth]
-  const uint32_t ring_terms = ring + S::kStages * 2 * step_bytes;  // [kStages][kStep]
+  const uint32_t ring_stats = ring + S::kStages * 2 * step_bytes;  // [kStages][kStep]
 
-  const Problem<T>& p = x.problem;
+  const AttentionDims<T>& p = x.dims;
   const int blocks = (p.keys + kRows - 1) / kRows;
   const int part = static_cast<int>(blockIdx.x) % S::kParts * kFeatures;
-  const int block = static_cast<int>(blockIdx.x) / S::kParts;
-  const int item = block / blocks, b = item / p.groups, group = item % p.groups;
-  const int first = block % blocks * kRows, heads = p.heads / p.groups;
+  const TilePosition at(static_cast<int>(blockIdx.x) / S::kParts, blocks, p.key_heads);
+  const int b = at.b, key_head = at.h, first = at.tile * kRows, heads = p.heads / p.key_heads;
 
-  X::template read<kRows, S::kThreads>(k, x.k.at(b, group), first, p.keys);
-  X::template read<kRows, S::kThreads>(v, x.v.at(b, group), first, p.keys);
-  Walk<T, false, kStep, plain> walk(p, b, group * heads, (group + 1) * heads, first / kBlockKeys);
-  Step now = walk.next(), next = walk.next();
+  X::template read<kRows, S::kThreads>(k, x.k.at(b, key_head), first, p.keys);
+  X::template read<kRows, S::kThreads>(v, x.v.at(b, key_head), first, p.keys);
+  StepIterator<T, false, kStep, plain> steps(p, b, key_head * heads, (key_head + 1) * heads,
+                                             first / kBlockKeys);
+  Step now = steps.next(), next = steps.next();
   const auto read = [&](const Step& step, uint32_t stage) {
     if (step.first < 0) return;
     const uint32_t to = ring + stage * 2 * step_bytes;
@@ -86,12 +72,12 @@ __global__ void __launch_bounds__(S::kThreads, S::resident(plain))
     X::template read<kStep, S::kThreads>(to + step_bytes, x.g.at(b, step.head), step.first,
                                          p.queries);
     const int mine = static_cast<int>(threadIdx.x);
-    constexpr int per_copy = 16 / sizeof(RowTerms);
+    constexpr int per_copy = 16 / sizeof(RowStats);
     if (mine >= kStep / per_copy) return;
-    const RowTerms* terms =
-        x.terms + (static_cast<int64_t>(b) * p.heads + step.head) * x.padded_queries() + step.first;
-    copy_async(ring_terms + stage * terms_bytes + static_cast<uint32_t>(mine * 16),
-               terms + mine * per_copy, true);
+    const RowStats* stats =
+        x.stats + (static_cast<int64_t>(b) * p.heads + step.head) * x.padded_queries() + step.first;
+    copy_async(ring_stats + stage * stats_bytes + static_cast<uint32_t>(mine * 16),
+               stats + mine * per_copy, true);
   };
   read(now, 0);
   Left<T, kWidth, kTiles, S::kHeld> keys(k), values(v);
@@ -110,28 +96,29 @@ __global__ void __launch_bounds__(S::kThreads, S::resident(plain))
     wait_for_copies();
     __syncthreads();  // this stage is there, the other is free
     if (S::kStages == 2) read(next, stage ^ 1);
-    const Step after = walk.next();
+    const Step after = steps.next();
 
     const uint32_t q = ring + stage * 2 * step_bytes, g = q + step_bytes;
-    const TermsOfColumns terms{reinterpret_cast<const RowTerms*>(
-        shared + 2 * row_bytes + S::kStages * 2 * step_bytes + stage * terms_bytes)};
+    const StatsOfColumns stats{reinterpret_cast<const RowStats*>(
+        shared + 2 * row_bytes + S::kStages * 2 * step_bytes + stage * stats_bytes)};
     // S' = K Q', dP' = V g'
-    Sums<kTiles, kStep> score, slope;
+    Sums<kTiles, kStep> score, dscore;
     multiply_rows<kStep>(score, keys, q);
-    multiply_rows<kStep>(slope, values, g);
+    multiply_rows<kStep>(dscore, values, g);
     if constexpr (plain) {
-      form_slopes<masked>(score, slope, p.exponent, terms, mask);
+      form_dscores<masked>(score, dscore, p.exponent, stats, mask);
     } else {
-      form_general_slopes<false>(score, slope, p, b, now.head, Scores<T, false>(p, b, now.head),
-                                 terms, mask, first, now.first, [](const float(&)[4], int, int) {});
+      form_general_dscores<false>(score, dscore, p, b, now.head, Scores<T, false>(p, b, now.head),
+                                  stats, mask, first, now.first,
+                                  [](const float(&)[4], int, int) {});
     }
     // dV += (M P)' g, dK += E' Q
     multiply_add<T, kWidth>(dv, score, g, part);
-    multiply_add<T, kWidth>(dk, slope, q, part);
+    multiply_add<T, kWidth>(dk, dscore, q, part);
     if constexpr (S::kStages == 2) {
       stage ^= 1;
     } else {
-      __syncthreads();  // q, g and terms are free
+      __syncthreads();  // q, g and stats are free
       read(next, 0);
     }
     now = next;
@@ -150,29 +137,29 @@ __global__ void __launch_bounds__(S::kThreads, S::resident(plain))
   float factor[kTiles][2];
 #pragma unroll
   for (auto& rows : factor) rows[0] = rows[1] = p.scale;
-  write<T, kWidth>(dk, factor, shared, x.dk.at(b, group), first, p.keys, part);
+  write<T, kWidth>(dk, factor, shared, x.dk.at(b, key_head), first, p.keys, part);
 #pragma unroll
   for (auto& rows : factor) rows[0] = rows[1] = 1;
-  write<T, kWidth>(dv, factor, shared + row_bytes, x.dv.at(b, group), first, p.keys, part);
+  write<T, kWidth>(dv, factor, shared + row_bytes, x.dv.at(b, key_head), first, p.keys, part);
 }
 
 template <class T, int kWidth, bool plain>
 void keys(const KernelContext& context, const Backward<T>& call) {
-  using S = typename KeyShapes<kWidth * sizeof(T) / 2>::type;
+  using S = KeyShapes<kWidth * sizeof(T) / 2>;
   static constinit std::atomic<uint64_t> allowed{0};
   constexpr int shared = shared_bytes<T, kWidth, S>();
   static_assert(shared <= kLeastSharedMemory);
-  const Problem<T>& p = call.problem;
+  const AttentionDims<T>& p = call.dims;
   const int64_t blocks = (p.keys + S::kRows - 1) / S::kRows;
   launch(context, key_kernel<T, kWidth, S, plain>, allowed,
-         int64_t{p.batches} * p.groups * blocks * S::kParts, S::kThreads, shared, shared, call);
+         int64_t{p.batches} * p.key_heads * blocks * S::kParts, S::kThreads, shared, shared, call);
 }
 
 }  // namespace
 
 template <class T>
 void backward_keys(const KernelContext& context, const Backward<T>& call) {
-  with_width(std::max(call.q.width, call.v.width), is_plain(call.problem),
+  with_width(std::max(call.q.width, call.v.width), is_plain(call.dims),
              [&]<int kWidth, bool plain>() { keys<T, kWidth, plain>(context, call); });
 }
 

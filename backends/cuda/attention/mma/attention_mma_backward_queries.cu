@@ -2,12 +2,11 @@
 #include "../common/attention_limits.h"
 #include "attention_mma_backward.cuh"
 
-/// dQ = scale E K, by blocks that own queries; they also form the terms of their rows, dbias, and
+/// dQ = scale E K. A block of threads has kRows queries; it also forms their statistics, dbias, and
 /// the sums of dS along diagonals.
 ///
-/// Memory: a block reads its rows of q, g and out once and each visible step's keys and values
-/// once. It writes its rows of dq and of the terms once, and adds to a row of diagonals that is its
-/// own.
+/// Memory: a block reads its q, g and out once and each visible step's keys and values once. It
+/// writes its dq and statistics once, and adds to its own row of diagonals.
 namespace sash::cuda::mma {
 namespace {
 
@@ -15,51 +14,33 @@ namespace {
 template <int width>
 struct QueryShapes;
 template <>
-struct QueryShapes<32> {
-  using type = Shape<4, 1, 64, 2, false, 3>;
-};
+struct QueryShapes<32> : Shape<4, 1, 64, 2, false, 3> {};
 template <>
-struct QueryShapes<64> {
-  using type = Shape<4, 1, 64, 1, false, 4>;
-};
+struct QueryShapes<64> : Shape<4, 1, 64, 1, false, 4> {};
 template <>
-struct QueryShapes<96> {
-  using type = Shape<4, 1, 64, 1, false, 3>;
-};
+struct QueryShapes<96> : Shape<4, 1, 64, 1, false, 3> {};
 template <>
-struct QueryShapes<128> {
-  using type = Shape<4, 1, 64, 2, true, 2>;
-};
+struct QueryShapes<128> : Shape<4, 1, 64, 2, true, 2> {};
 template <>
-struct QueryShapes<192> {
-  using type = Shape<4, 1, 32, 1, false, 2>;
-};
+struct QueryShapes<192> : Shape<4, 1, 32, 1, false, 2> {};
 template <>
-struct QueryShapes<256> {
-  using type = Shape<4, 1, 32, 1, false, 2>;
-};
+struct QueryShapes<256> : Shape<4, 1, 32, 1, false, 2> {};
 template <>
-struct QueryShapes<512> {
-  using type = Shape<2, 1, 16, 1, false, 2>;
-};
+struct QueryShapes<512> : Shape<2, 1, 16, 1, false, 2> {};
 
-/// Those of general kernels where a block of threads has less shared memory: diagonals take some.
+/// For general kernels on cards with less shared memory: diagonals take some.
 template <int width>
 struct SmallQueryShapes : QueryShapes<width> {};
 template <>
-struct SmallQueryShapes<128> {
-  using type = Shape<4, 1, 64, 1, true, 2>;
-};
+struct SmallQueryShapes<128> : Shape<4, 1, 64, 1, true, 2> {};
 template <>
-struct SmallQueryShapes<256> {
-  using type = Shape<4, 1, 16, 1, false, 2>;
-};
+struct SmallQueryShapes<256> : Shape<4, 1, 16, 1, false, 2> {};
 
-/// This warp's rows of the terms, from rows of g and out in global memory: to `shared`, and to all.
+/// The statistics of this warp's rows, from g and out in global memory, to `shared` and to x.stats.
 template <int kTiles, class T>
-__device__ void form_terms(const Backward<T>& x, int b, int h, int first, RowTerms* shared) {
+__device__ void form_stats(const Backward<T>& x, int b, int h, int first, RowStats* shared) {
   constexpr int across = 8, per_vector = 16 / sizeof(T);
-  const Problem<T>& p = x.problem;
+  const AttentionDims<T>& p = x.dims;
   const auto g = x.g.at(b, h), out = x.out.at(b, h);
   const int mine = lane() % across;
 #pragma unroll 4
@@ -81,13 +62,13 @@ __device__ void form_terms(const Backward<T>& x, int b, int h, int first, RowTer
 #pragma unroll
     for (int step = across / 2; step > 0; step /= 2) dot += __shfl_xor_sync(~0u, dot, step);
     if (mine != 0) continue;
-    RowTerms terms{kInfinity, 0.f};
+    RowStats stats{kInfinity, 0.f};
     if (inside) {
       const int64_t at = p.row_of(b, h) + row;
-      terms = {x.lse[at] * kLog2E, dot - (x.g_lse ? x.g_lse[at] : 0.f)};
+      stats = {x.lse[at] * kLog2E, dot - (x.g_lse ? x.g_lse[at] : 0.f)};
     }
-    shared[local] = terms;
-    x.terms[(static_cast<int64_t>(b) * p.heads + h) * x.padded_queries() + row] = terms;
+    shared[local] = stats;
+    x.stats[(static_cast<int64_t>(b) * p.heads + h) * x.padded_queries() + row] = stats;
   }
 }
 
@@ -97,14 +78,14 @@ struct QueryMemory {
   using Shape = S;
   static constexpr int kShared =
       (2 * S::kRows + 2 * S::kStages * S::kStep) * Tile<T, kWidth>::kRowBytes +
-      S::kRows * static_cast<int>(sizeof(RowTerms));
+      S::kRows * static_cast<int>(sizeof(RowStats));
   static constexpr int kMost =
       kShared + (plain ? 0 : static_cast<int>(sizeof(DiagonalSquare<S::kRows, S::kStep>)));
 };
 
 /// One block computes kRows rows of dq.
 template <class T, int kWidth, class S, bool plain>
-__global__ void __launch_bounds__(S::kThreads, S::resident(plain))
+__global__ void __launch_bounds__(S::kThreads, S::min_blocks(plain))
     query_kernel(const __grid_constant__ Backward<T> x) {
   using X = Tile<T, kWidth>;
   constexpr int kTiles = S::kTiles, kRows = S::kRows, kStep = S::kStep;
@@ -114,48 +95,48 @@ __global__ void __launch_bounds__(S::kThreads, S::resident(plain))
   const uint32_t g = q + row_bytes;                // [kRows][kWidth]
   const uint32_t k = g + row_bytes;                // [kStages][kStep][kWidth]
   const uint32_t v = k + S::kStages * step_bytes;  // [kStages][kStep][kWidth]
-  auto* terms_of_block =                           // [kRows]
-      reinterpret_cast<RowTerms*>(shared + 2 * row_bytes + 2 * S::kStages * step_bytes);
+  auto* stats_of_block =                           // [kRows]
+      reinterpret_cast<RowStats*>(shared + 2 * row_bytes + 2 * S::kStages * step_bytes);
 
-  const Problem<T>& p = x.problem;
+  const AttentionDims<T>& p = x.dims;
   const int blocks = x.padded_queries() / kRows;
-  const int item = static_cast<int>(blockIdx.x) / blocks, b = item / p.heads, h = item % p.heads;
-  const int first =  // longest causal rows first
-      (blocks - 1 - static_cast<int>(blockIdx.x) % blocks) * kRows;
-  const auto keys = x.k.at(b, h / (p.heads / p.groups));
-  const auto values = x.v.at(b, h / (p.heads / p.groups));
+  const TilePosition at(static_cast<int>(blockIdx.x), blocks, p.heads);
+  const int b = at.b, h = at.h;
+  const int first = (blocks - 1 - at.tile) * kRows;  // longest causal rows first
+  const auto keys = x.k.at(b, h / (p.heads / p.key_heads));
+  const auto values = x.v.at(b, h / (p.heads / p.key_heads));
   const Diagonals<S::kRows, S::kStep> diagonals{
-      *reinterpret_cast<DiagonalSquare<S::kRows, S::kStep>*>(terms_of_block + kRows),
+      *reinterpret_cast<DiagonalSquare<S::kRows, S::kStep>*>(stats_of_block + kRows),
       x.diagonals + blockIdx.x * int64_t{2 * p.radius + 1}, p.radius, static_cast<int>(threadIdx.x),
       S::kThreads};
   if (!plain && x.diagonals) diagonals.clear();
 
   X::template read<kRows, S::kThreads>(q, x.q.at(b, h), first, p.queries);
   X::template read<kRows, S::kThreads>(g, x.g.at(b, h), first, p.queries);
-  Walk<T, true, kStep, plain> walk(p, b, h, h + 1, first / kBlockQueries);
-  Step now = walk.next(), next = walk.next();
+  StepIterator<T, true, kStep, plain> steps(p, b, h, h + 1, first / kBlockQueries);
+  Step now = steps.next(), next = steps.next();
   const auto read = [&](const Step& step, uint32_t stage) {
     if (step.first < 0) return;
     X::template read<kStep, S::kThreads>(k + stage, keys, step.first, p.keys);
     X::template read<kStep, S::kThreads>(v + stage, values, step.first, p.keys);
   };
   read(now, 0);
-  form_terms<kTiles>(x, b, h, first, terms_of_block);
+  form_stats<kTiles>(x, b, h, first, stats_of_block);
   __syncwarp();
-  TermsOfRows<kTiles> terms;
+  StatsOfRows<kTiles> stats;
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      terms.row[tile][half] = terms_of_block[row_of<kTiles>(tile, half)];
+      stats.row[tile][half] = stats_of_block[row_of<kTiles>(tile, half)];
     }
   }
-  Left<T, kWidth, kTiles, S::kHeld> queries(q), slopes_out(g);
+  Left<T, kWidth, kTiles, S::kHeld> queries(q), cotangents(g);
   if (S::kHeld) {
     wait_for_copies();
     __syncthreads();
     queries.hold();
-    slopes_out.hold();
+    cotangents.hold();
   }
 
   const Scores<T, true> scores(p, b, h);
@@ -167,30 +148,30 @@ __global__ void __launch_bounds__(S::kThreads, S::resident(plain))
     wait_for_copies();
     __syncthreads();  // this stage is there, the other is free
     if (S::kStages == 2) read(next, step_bytes - stage);
-    const Step after = walk.next();
+    const Step after = steps.next();
 
     // S = Q K', dP = g V'
-    Sums<kTiles, kStep> score, slope;
+    Sums<kTiles, kStep> score, dscore;
     multiply_rows<kStep>(score, queries, k + stage);
-    multiply_rows<kStep>(slope, slopes_out, v + stage);
+    multiply_rows<kStep>(dscore, cotangents, v + stage);
     if constexpr (plain) {
-      form_slopes<masked>(score, slope, p.exponent, terms, mask);
+      form_dscores<masked>(score, dscore, p.exponent, stats, mask);
     } else {
-      form_general_slopes<true>(score, slope, p, b, h, scores, terms, mask, first, now.first,
-                                [&](const float(&ds)[4], int query, int key) {
-                                  if (x.diagonals)
-                                    diagonals.put(ds, query - first, key - now.first);
-                                  if (x.dbias) {
-                                    put_dbias(x.dbias, p.keys, ds, p.row_of(b, h) + query, key);
-                                  }
-                                });
+      form_general_dscores<true>(score, dscore, p, b, h, scores, stats, mask, first, now.first,
+                                 [&](const float(&ds)[4], int query, int key) {
+                                   if (x.diagonals)
+                                     diagonals.put(ds, query - first, key - now.first);
+                                   if (x.dbias) {
+                                     put_dbias(x.dbias, p.keys, ds, p.row_of(b, h) + query, key);
+                                   }
+                                 });
       if (x.diagonals) {
         __syncthreads();
         diagonals.add(now.first - first - (p.keys - p.queries), [] { __syncthreads(); });
       }
     }
     // dQ += E K
-    multiply_add<T, kWidth>(sum, slope, k + stage);
+    multiply_add<T, kWidth>(sum, dscore, k + stage);
     if constexpr (S::kStages == 2) {
       stage = step_bytes - stage;
     } else {
@@ -214,15 +195,15 @@ __global__ void __launch_bounds__(S::kThreads, S::resident(plain))
 }
 
 template <class T, int kWidth>
-using QueryShape = typename QueryShapes<kWidth * sizeof(T) / 2>::type;
+using QueryShape = QueryShapes<kWidth * sizeof(T) / 2>;
 template <class T, int kWidth>
-using SmallQueryShape = typename SmallQueryShapes<kWidth * sizeof(T) / 2>::type;
+using SmallQueryShape = SmallQueryShapes<kWidth * sizeof(T) / 2>;
 
 template <class T, int kWidth, class S, bool plain>
 void queries(const KernelContext& context, const Backward<T>& call) {
   using Shared = QueryMemory<T, kWidth, S, plain>;
   static constinit std::atomic<uint64_t> allowed{0};
-  const Problem<T>& p = call.problem;
+  const AttentionDims<T>& p = call.dims;
   const int64_t blocks = call.padded_queries() / S::kRows;
   launch(context, query_kernel<T, kWidth, S, plain>, allowed, int64_t{p.batches} * p.heads * blocks,
          S::kThreads, call.diagonals ? Shared::kMost : Shared::kShared, Shared::kMost, call);
@@ -242,7 +223,7 @@ int query_rows(int64_t features) {
 
 template <class T>
 void backward_queries(const KernelContext& context, const Backward<T>& call) {
-  with_width(std::max(call.q.width, call.v.width), is_plain(call.problem),
+  with_width(std::max(call.q.width, call.v.width), is_plain(call.dims),
              [&]<int kWidth, bool plain>() {
                with_shape_that_fits<QueryMemory<T, kWidth, QueryShape<T, kWidth>, plain>,
                                     QueryMemory<T, kWidth, SmallQueryShape<T, kWidth>, plain>>(

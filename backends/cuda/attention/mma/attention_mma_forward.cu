@@ -2,7 +2,7 @@
 #include "attention_mma.h"
 #include "attention_mma_scores.cuh"
 
-/// Attention with a running softmax (M. Milakov and N. Gimelshein, "Online normalizer calculation
+/// Attention with an online softmax (M. Milakov and N. Gimelshein, "Online normalizer calculation
 /// for softmax", 2018; T. Dao, "FlashAttention-2", ICLR 2024).
 ///
 /// Memory: a block reads its queries once and each visible step's keys and values once; it writes
@@ -15,43 +15,29 @@ namespace {
 template <int width>
 struct ForwardShapes;
 template <>
-struct ForwardShapes<32> {
-  using type = Shape<4, 1, 64, 2, true, 4>;
-};
+struct ForwardShapes<32> : Shape<4, 1, 64, 2, true, 4> {};
 template <>
-struct ForwardShapes<64> {
-  using type = Shape<2, 2, 64, 1, true, 4>;
-};
+struct ForwardShapes<64> : Shape<2, 2, 64, 1, true, 4> {};
 template <>
-struct ForwardShapes<96> {
-  using type = Shape<4, 1, 64, 1, true, 3>;
-};
+struct ForwardShapes<96> : Shape<4, 1, 64, 1, true, 3> {};
 template <>
-struct ForwardShapes<128> {
-  using type = Shape<4, 1, 64, 2, true, 2>;
-};
+struct ForwardShapes<128> : Shape<4, 1, 64, 2, true, 2> {};
 template <>
-struct ForwardShapes<192> {
-  using type = Shape<4, 1, 32, 1, false, 2>;
-};
+struct ForwardShapes<192> : Shape<4, 1, 32, 1, false, 2> {};
 template <>
-struct ForwardShapes<256> {
-  using type = Shape<4, 1, 32, 1, false, 2>;
-};
+struct ForwardShapes<256> : Shape<4, 1, 32, 1, false, 2> {};
 template <>
-struct ForwardShapes<512> {
-  using type = Shape<4, 1, 16, 1, false, 2>;
-};
+struct ForwardShapes<512> : Shape<4, 1, 16, 1, false, 2> {};
 
 template <class T>
 struct Forward {
-  Problem<T> problem;
+  AttentionDims<T> dims;
   Rows<const T> q, k, v;
   Rows<T> out;
   float* lse;
 };
 
-/// The running softmax of this lane's rows. `total` is the lane's share of a row's sum.
+/// The online softmax of this lane's rows. `total` is the lane's part of a row sum.
 template <int kTiles>
 struct Softmax {
   float highest[kTiles][2], total[kTiles][2];
@@ -67,8 +53,8 @@ struct Softmax {
     }
   }
 
-  /// Turns scores into weights, 2^(exponent (score - the highest so far)), and sums of earlier
-  /// weights into the same terms. Rows of masked steps may not have seen a key yet.
+  /// From scores to weights 2^(exponent (score - highest so far)); rescales the sums of earlier
+  /// steps. With `masked`, a row may have no visible key yet.
   template <bool masked, int kStep, int kWidth>
   __device__ void update(Sums<kTiles, kStep>& score, Sums<kTiles, kWidth>& sum, float exponent) {
 #pragma unroll
@@ -103,23 +89,23 @@ struct Softmax {
   }
 };
 
-/// From products to scores.
+/// From products to scores, in general kernels.
 template <class T, int kTiles, int kStep>
-__device__ void modify(Sums<kTiles, kStep>& score, const Scores<T, true>& scores, int query,
-                       int key) {
+__device__ void apply_options(Sums<kTiles, kStep>& score, const Scores<T, true>& scores, int query,
+                              int key) {
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
     for (int j = 0; j < kStep / 8; ++j) {
-      float bend[4];
-      scores(score[tile][j], bend, query + row_of<kTiles>(tile, 0), key + column_of(j, 0));
+      float cap_grad[4];
+      scores(score[tile][j], cap_grad, query + row_of<kTiles>(tile, 0), key + column_of(j, 0));
     }
   }
 }
 
 template <int kTiles, int kStep>
-__device__ void drop(Sums<kTiles, kStep>& weight, const Dropout& dropout, float kept, int query,
-                     int key) {
+__device__ void apply_dropout(Sums<kTiles, kStep>& weight, const Dropout& dropout, float kept,
+                              int query, int key) {
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile) {
     const uint32_t keep = dropout.kept<true, kStep>(query + (warp() * kTiles + tile) * 16, key);
@@ -133,7 +119,7 @@ __device__ void drop(Sums<kTiles, kStep>& weight, const Dropout& dropout, float 
 
 /// One block computes kRows rows of out and lse.
 template <class T, int kWidth, class S, bool plain>
-__global__ void __launch_bounds__(S::kThreads, S::resident(plain))
+__global__ void __launch_bounds__(S::kThreads, S::min_blocks(plain))
     forward_kernel(const __grid_constant__ Forward<T> x) {
   using X = Tile<T, kWidth>;
   constexpr int kTiles = S::kTiles, kRows = S::kRows, kStep = S::kStep;
@@ -143,17 +129,17 @@ __global__ void __launch_bounds__(S::kThreads, S::resident(plain))
   const uint32_t k = q + kRows * X::kRowBytes;     // [kStages][kStep][kWidth]
   const uint32_t v = k + S::kStages * step_bytes;  // [kStages][kStep][kWidth]
 
-  const Problem<T>& p = x.problem;
+  const AttentionDims<T>& p = x.dims;
   const int blocks = (p.queries + kRows - 1) / kRows;
-  const int item = static_cast<int>(blockIdx.x) / blocks, b = item / p.heads, h = item % p.heads;
-  const int first =  // longest causal rows first
-      (blocks - 1 - static_cast<int>(blockIdx.x) % blocks) * kRows;
-  const auto keys = x.k.at(b, h / (p.heads / p.groups));
-  const auto values = x.v.at(b, h / (p.heads / p.groups));
+  const TilePosition at(static_cast<int>(blockIdx.x), blocks, p.heads);
+  const int b = at.b, h = at.h;
+  const int first = (blocks - 1 - at.tile) * kRows;  // longest causal rows first
+  const auto keys = x.k.at(b, h / (p.heads / p.key_heads));
+  const auto values = x.v.at(b, h / (p.heads / p.key_heads));
 
   X::template read<kRows, S::kThreads>(q, x.q.at(b, h), first, p.queries);
-  Walk<T, true, kStep, plain> walk(p, b, h, h + 1, first / kBlockQueries);
-  Step now = walk.next(), next = walk.next();
+  StepIterator<T, true, kStep, plain> steps(p, b, h, h + 1, first / kBlockQueries);
+  Step now = steps.next(), next = steps.next();
   if (now.first >= 0) {
     X::template read<kStep, S::kThreads>(k, keys, now.first, p.keys);
     if (S::kStages == 2) X::template read<kStep, S::kThreads>(v, values, now.first, p.keys);
@@ -183,7 +169,7 @@ __global__ void __launch_bounds__(S::kThreads, S::resident(plain))
     } else {
       X::template read<kStep, S::kThreads>(v, values, now.first, p.keys);
     }
-    const Step after = walk.next();
+    const Step after = steps.next();
 
     // S = Q K'
     Sums<kTiles, kStep> score;
@@ -193,11 +179,11 @@ __global__ void __launch_bounds__(S::kThreads, S::resident(plain))
       __syncthreads();  // v is there, k is free
       if (next.first >= 0) X::template read<kStep, S::kThreads>(k, keys, next.first, p.keys);
     }
-    if constexpr (!plain) modify(score, scores, first, now.first);
-    if constexpr (masked) hide(score, mask);
+    if constexpr (!plain) apply_options(score, scores, first, now.first);
+    if constexpr (masked) apply(score, mask);
     softmax.template update<masked>(score, sum, plain ? p.exponent : 1.f);
     if constexpr (!plain) {
-      if (p.dropout) drop(score, Dropout(p, b, h), p.kept, first, now.first);
+      if (p.dropout) apply_dropout(score, Dropout(p, b, h), p.kept, first, now.first);
     }
     // O += P V
     multiply_add<T, kWidth>(sum, score, v + stage);
@@ -233,11 +219,11 @@ __global__ void __launch_bounds__(S::kThreads, S::resident(plain))
 
 template <class T, int kWidth, bool plain>
 void forward(const KernelContext& context, const Forward<T>& call) {
-  using S = typename ForwardShapes<kWidth * sizeof(T) / 2>::type;
+  using S = ForwardShapes<kWidth * sizeof(T) / 2>;
   static constinit std::atomic<uint64_t> allowed{0};
   constexpr int shared = (S::kRows + 2 * S::kStages * S::kStep) * Tile<T, kWidth>::kRowBytes;
   static_assert(shared <= kLeastSharedMemory);
-  const Problem<T>& p = call.problem;
+  const AttentionDims<T>& p = call.dims;
   const int64_t blocks = (p.queries + S::kRows - 1) / S::kRows;
   launch(context, forward_kernel<T, kWidth, S, plain>, allowed,
          int64_t{p.batches} * p.heads * blocks, S::kThreads, shared, shared, call);
@@ -259,13 +245,13 @@ void attention_mma_forward(KernelContext& context, const kernels::AttentionInput
   using namespace mma;
   const BoundsSummary summary(context, inputs, params);
   with_type(inputs.q.dtype, [&]<class T>() {
-    const Forward<T> call{Problem<T>(inputs, params, summary.bounds()),
+    const Forward<T> call{AttentionDims<T>(inputs, params, summary.bounds()),
                           rows_of<const T>(inputs.q),
                           rows_of<const T>(inputs.k),
                           rows_of<const T>(inputs.v),
                           rows_of<T>(out),
                           lse.ptr<float>()};
-    with_width(std::max(call.q.width, call.v.width), is_plain(call.problem),
+    with_width(std::max(call.q.width, call.v.width), is_plain(call.dims),
                [&]<int kWidth, bool plain>() { forward<T, kWidth, plain>(context, call); });
   });
 }

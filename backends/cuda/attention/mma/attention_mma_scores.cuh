@@ -1,18 +1,18 @@
 #pragma once
 
 #include "../common/attention_fragments_scores.cuh"
-#include "attention_mma_problem.cuh"
+#include "attention_mma_steps.cuh"
 
-/// What of scores is visible. Rows of a lane's sums are queries (`by_query`) or keys.
+/// Masks. Rows of accumulators are queries (`by_query`) or keys.
 namespace sash::cuda::mma {
 
-/// Which scores of one step this lane's rows see.
+/// The visible pairs of one step in this lane's rows.
 template <bool by_query, int kTiles, int kStep>
 class Mask {
  public:
   /// `first_row` is the block's first query or key. Full steps of plain kernels need no mask.
   template <bool plain, class T>
-  __device__ void load(const Problem<T>& p, const Step& step, int b, int first_row) {
+  __device__ void load(const AttentionDims<T>& p, const Step& step, int b, int first_row) {
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
@@ -36,14 +36,14 @@ class Mask {
     return word_[tile][e / 2][j / 4] >> (j % 4 * 8 + e % 2) & 1;
   }
   /// Bit e: of sum[tile][j][e].
-  __device__ uint32_t seen(int tile, int j) const {
+  __device__ uint32_t bits(int tile, int j) const {
     const int at = j % 4 * 8;
     return (word_[tile][0][j / 4] >> at & 3) | (word_[tile][1][j / 4] >> at & 3) << 2;
   }
 
  private:
   template <class T>
-  static __device__ uint64_t general(const Problem<T>& p, const Step& step, int b, int row) {
+  static __device__ uint64_t general(const AttentionDims<T>& p, const Step& step, int b, int row) {
     if (row >= (by_query ? p.queries : p.keys)) return 0;
     const int first = step.block * 64;
     uint64_t word = bit_range(0, (by_query ? p.keys : p.queries) - first);
@@ -65,9 +65,9 @@ class Mask {
   uint32_t word_[kTiles][2][kStep > 32 ? 2 : 1];
 };
 
-/// Hides what the mask hides.
+/// Sets hidden scores to -infinity.
 template <bool by_query, int kTiles, int kStep>
-__device__ void hide(Sums<kTiles, kStep>& score, const Mask<by_query, kTiles, kStep>& mask) {
+__device__ void apply(Sums<kTiles, kStep>& score, const Mask<by_query, kTiles, kStep>& mask) {
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll

@@ -6,13 +6,13 @@
 
 /// Tiles in shared memory, and products of them with sums in registers.
 ///
-/// A warp owns 16 kTiles rows of every product, whole: what it sums it can scale by row, and hand
-/// on as the left operand of the next product, without other warps.
+/// A warp has 16 kTiles whole rows of every product: it scales accumulators by row, and uses them
+/// as the left operand of the next product, without other warps.
 namespace sash::cuda::mma {
 
 using namespace fragments;
 
-/// Sums of the rows of one warp: tile i, columns [8 j, 8 j + 8).
+/// The accumulators of a warp: tile i, columns [8 j, 8 j + 8).
 template <int kTiles, int kColumns>
 struct Sums {
   float of[kTiles][kColumns / 8][4];
@@ -27,24 +27,25 @@ __device__ int row_of(int tile, int half) {
   return (warp() * kTiles + tile) * 16 + lane() / 4 + 8 * half;
 }
 
-/// [rows][kWidth] in shared memory, 128-byte aligned. Chunks of 16 bytes are swapped within a line
-/// of kLine of them by an exclusive or with the row's number, so that 8 neighbouring rows of a
-/// column of chunks lie in different banks.
+/// [rows][kWidth] in shared memory, 128-byte aligned, swizzled: within kSpan 16-byte chunks of a
+/// row, a chunk's number is xored with the row's, so that 8 neighbouring rows of a column of chunks
+/// lie in different banks.
 template <class T, int kWidth>
 struct Tile {
   static constexpr int kRowBytes = kWidth * static_cast<int>(sizeof(T));
   static constexpr int kPerChunk = 16 / static_cast<int>(sizeof(T));
   static constexpr int kChunks = kWidth / kPerChunk;
-  static constexpr int kLine = kRowBytes % 128 == 0 ? 8 : 4;
+  static constexpr int kSpan = kRowBytes % 128 == 0 ? 8 : 4;
   static_assert(kRowBytes % 64 == 0);
 
   static __device__ uint32_t offset(int row, int chunk) {
-    const int swap = kLine == 8 ? row % 8 : row / 2 % 4;
+    const int swap = kSpan == 8 ? row % 8 : row / 2 % 4;
     return static_cast<uint32_t>(row * kRowBytes + (chunk ^ swap) * 16);
   }
 
-  /// Where a lane reads a left operand, a right operand whose columns are rows of the tile, and one
-  /// whose rows are rows of the tile. From there on, `moved` finds those further down and across.
+  /// The address at which a lane reads a left operand, a right operand whose columns are rows of
+  /// the tile, and one whose rows are rows of the tile. `moved` goes on from there, down and
+  /// across.
   static __device__ uint32_t left(uint32_t tile) { return tile + offset(lane() % 16, lane() / 16); }
   static __device__ uint32_t right(uint32_t tile) {
     return tile + offset(lane() % 8 + lane() / 16 * 8, lane() / 8 % 2);
@@ -56,8 +57,8 @@ struct Tile {
   }
   /// `down` is a multiple of 8, `chunks` is even.
   static __device__ uint32_t moved(uint32_t place, int down, int chunks) {
-    return (place ^ static_cast<uint32_t>(chunks % kLine * 16)) +
-           static_cast<uint32_t>(chunks / kLine * kLine * 16 + down * kRowBytes);
+    return (place ^ static_cast<uint32_t>(chunks % kSpan * 16)) +
+           static_cast<uint32_t>(chunks / kSpan * kSpan * 16 + down * kRowBytes);
   }
 
   /// Right operands for 16 columns from the kDepth rows at `place`.
@@ -82,17 +83,17 @@ struct Tile {
       const int rows = max(0, min(kRows, end - first));
       return read_elements<kRows, kThreads>(tile, x.data + first * x.row, x.row, rows, x.width);
     }
-    constexpr int down = kThreads / kLine;
+    constexpr int down = kThreads / kSpan;
     static_assert(down % 8 == 0 && kRows % down == 0);
-    const int column = static_cast<int>(threadIdx.x) % kLine;
-    const int top = static_cast<int>(threadIdx.x) / kLine;
+    const int column = static_cast<int>(threadIdx.x) % kSpan;
+    const int top = static_cast<int>(threadIdx.x) / kSpan;
     const T* from = x.data + (first + top) * x.row + column * kPerChunk;
     const uint32_t to = tile + offset(top, column);
 #pragma unroll
     for (int i = 0; i < kRows; i += down) {
       const bool inside = first + top + i < end;
 #pragma unroll
-      for (int chunk = 0; chunk < kChunks; chunk += kLine) {
+      for (int chunk = 0; chunk < kChunks; chunk += kSpan) {
         copy_async(to + static_cast<uint32_t>(i * kRowBytes + chunk * 16), from + chunk * kPerChunk,
                    inside && (chunk + column) * kPerChunk < x.width);
       }
@@ -101,7 +102,7 @@ struct Tile {
   }
 
  private:
-  /// The first `rows` rows from `from` on. Called, as it need not be fast.
+  /// The first `rows` rows from `from` on. Not inlined, as it need not be fast.
   template <int kRows, int kThreads>
   static __device__ __noinline__ void read_elements(uint32_t tile, const T* from, int64_t step,
                                                     int rows, int width) {
@@ -211,8 +212,8 @@ __device__ void multiply_add(Sums<kTiles, kFeatures>& sum, const Sums<kTiles, kC
   }
 }
 
-/// Rows [first, end) of `y`, features [first_feature, + kFeatures): the sums times a factor a row.
-/// They go through this warp's rows of `tile`, which nobody else may need any more.
+/// The epilogue: rows [first, end) of `y`, features [first_feature, + kFeatures): the accumulators
+/// times a factor a row, by way of this warp's rows of `tile`, which must be free.
 template <class T, int kWidth, int kTiles, int kFeatures>
 __device__ void write(const Sums<kTiles, kFeatures>& sum, const float (&factor)[kTiles][2],
                       unsigned char* tile, const Rows<T>& y, int first, int end,

@@ -7,8 +7,8 @@
 
 #include "../common/lanes.cuh"
 
-/// The tensor cores' instructions of sm_80, one warp each, and what lanes hold of their operands
-/// (PTX ISA, "Matrix fragments for mma"). Below, g = lane / 4 and t = lane % 4.
+/// The tensor core instructions of sm_80, and what lanes hold of their operands (PTX ISA, "Matrix
+/// fragments for mma"). Below, g = lane / 4 and t = lane % 4.
 ///
 /// Sums [16, 8] in float32: c[0], c[1] = (g, 2 t), (g, 2 t + 1), and c[2], c[3] the same of row
 /// g + 8. Left operands [16, kDepth] are four registers, right operands [kDepth, 8] two; a row of
@@ -117,8 +117,8 @@ struct Operand<float> {
     for (uint32_t& word : x) word = round(__uint_as_float(word));
   }
 
-  /// Columns [8 k, 8 k + 8) of a row of sums, the even ones before the odd ones: the order of what
-  /// is summed over is free, and so these columns need not change lanes.
+  /// Columns [8 k, 8 k + 8) of a row of sums, the even ones first: the order of a sum is free, and
+  /// so no column has to change lanes.
   static __device__ void from_sums(uint32_t (&a)[4], const float (*sum)[4], int k) {
     a[0] = round(sum[k][0]);
     a[1] = round(sum[k][2]);

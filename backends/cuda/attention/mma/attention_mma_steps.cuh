@@ -2,9 +2,9 @@
 
 #include "attention_mma_tile.cuh"
 
-/// What the kernels of attention by mma share: their extents, and the walk over the blocks of a
-/// call's map. A block of threads owns kRows queries or keys, whole blocks of the map or
-/// equal parts of one, and meets the other axis in steps of kStep rows, 64 or a part of them.
+/// What the mma kernels share: their shapes, and the order of their steps. A block of threads has
+/// kRows queries or keys, a block of the map or an equal part of one, and takes the other axis in
+/// steps of kStep rows, 64 or an equal part.
 namespace sash::cuda::mma {
 
 inline constexpr int kBlockKeys = static_cast<int>(kernels::kBlockKeys);
@@ -12,40 +12,39 @@ inline constexpr int kBlockKeys = static_cast<int>(kernels::kBlockKeys);
 /// Rows of the map's query blocks.
 inline constexpr int kBlockQueries = 64;
 
-/// The extents of one kernel's work. `held`: the left operands of scores stay in registers.
-/// `blocks` of `warps` warps, at least, share a multiprocessor, fewer of general kernels.
+/// The shape of a kernel. `held`: the left operands of scores stay in registers. At least `blocks`
+/// blocks of `warps` warps share a multiprocessor, fewer of general kernels.
 template <int warps, int tiles, int step, int stages, bool held, int blocks>
 struct Shape {
   static constexpr int kThreads = warps * kWarp, kTiles = tiles, kRows = 16 * warps * tiles;
   static constexpr int kStep = step, kStages = stages;
   static constexpr bool kHeld = held;
-  static constexpr int resident(bool plain) { return plain || blocks <= 3 ? blocks : blocks - 1; }
+  static constexpr int min_blocks(bool plain) { return plain || blocks <= 3 ? blocks : blocks - 1; }
   static_assert(kBlockQueries % kRows == 0 && kBlockKeys % step == 0 && step % 16 == 0);
 };
 
-/// Where a walk is: kStep rows from `first` on, which lie in the map's block `block` after `part`
-/// rows. `first` is -1 past the last step.
+/// A step: kStep rows from `first` on, those of block `block` from row `part` on. `first` is -1
+/// past the last step.
 struct Step {
   int first, head, block, part;
-  int tile;      ///< the block's bit tile, -1 if all is visible
+  int tile;      ///< the block's bit tile, -1 if it is full
   bool bounded;  ///< bounds cut the block
 };
 
-/// The steps of one line of the map for each of the heads [head, end_head). General kernels leave
-/// out what bounds hide: of `across` queries, those that see no key of the block of keys. All lanes
-/// of a warp walk together.
+/// The steps of one block row in each of the heads [head, end_head). General kernels skip blocks
+/// that bounds hide. By all lanes of a warp.
 template <class T, bool by_query, int kStep, bool plain>
-class Walk {
+class StepIterator {
  public:
-  __device__ Walk(const Problem<T>& p, int b, int head, int end_head, int line)
+  __device__ StepIterator(const AttentionDims<T>& p, int b, int head, int end_head, int row)
       : p_(p),
         list_(by_query ? p.map.by_query : p.map.by_key),
         b_(b),
-        line_(line),
+        row_(row),
         end_head_(end_head) {
     at_.head = head;
     at_.part = kBlock - kStep;
-    open();
+    open_row();
   }
 
   __device__ Step next() {
@@ -54,12 +53,12 @@ class Walk {
       at_.first += kStep;
       return at_;
     }
-    while (!find()) {
+    while (!next_block()) {
       if (++at_.head >= end_head_) {
         at_.first = -1;
         return at_;
       }
-      open();
+      open_row();
     }
     at_.part = 0;
     at_.first = at_.block * kBlock;
@@ -71,16 +70,17 @@ class Walk {
   static constexpr int kBlock = kBlockKeys;
   static_assert(kBlockQueries == kBlockKeys);
 
-  __device__ void open() {
+  __device__ void open_row() {
     const int64_t blocks = by_query ? p_.map.query_blocks : p_.map.key_blocks;
-    const int64_t line = p_.first_line(b_, at_.head, blocks) + line_;
-    entry_ = list_.start[line];
-    end_ = list_.start[line + 1];
+    const int64_t row = p_.first_row(b_, at_.head, blocks) + row_;
+    entry_ = list_.start[row];
+    end_ = list_.start[row + 1];
   }
 
-  __device__ bool find() {
+  /// The next block of the row.
+  __device__ bool next_block() {
     if constexpr (!plain) {
-      if (p_.bounds.summary) return find_within_bounds();
+      if (p_.bounds.summary) return next_block_within_bounds();
     }
     if (entry_ >= end_) return false;
     at_.block = list_.block[entry_];
@@ -90,13 +90,13 @@ class Walk {
   }
 
   /// Lanes look at 32 entries at once.
-  __device__ bool find_within_bounds() {
+  __device__ bool next_block_within_bounds() {
     const int4* summary = p_.bounds.summary + p_.bounds.head(b_, at_.head) * p_.map.query_blocks;
     for (; entry_ < end_; entry_ += kWarp) {
       const int mine = entry_ + lane();
       const int block = mine < end_ ? list_.block[mine] : 0;
-      const int4 s = summary[by_query ? line_ : block];
-      const int first_key = (by_query ? block : line_) * kBlockKeys;
+      const int4 s = summary[by_query ? row_ : block];
+      const int first_key = (by_query ? block : row_) * kBlockKeys;
       const unsigned hits =
           __ballot_sync(~0u, mine < end_ && s.x < first_key + kBlockKeys && s.w > first_key);
       const unsigned cut = __ballot_sync(~0u, s.y > first_key || s.z < first_key + kBlockKeys);
@@ -111,16 +111,16 @@ class Walk {
     return false;
   }
 
-  const Problem<T>& p_;
+  const AttentionDims<T>& p_;
   const kernels::BlockList& list_;
-  int b_, line_, end_head_;
+  int b_, row_, end_head_;
   int entry_, end_;
   Step at_;
 };
 
 /// Whether plain kernels take a call.
 template <class T>
-bool is_plain(const Problem<T>& p) {
+bool is_plain(const AttentionDims<T>& p) {
   return p.plain && !p.bounds.ranges;
 }
 
