@@ -5,14 +5,13 @@
 #include "../../../../ops/kernels/attention.h"
 #include "block_bounds.h"
 
-/// The ranges of keys that queries see at most, as the tensor-core kernels of attention read them.
-/// Blocks of queries and of keys have 64 rows.
+/// Bounds, the ranges of keys that queries see at most, as kernels read them. Blocks are 64 x 64.
 namespace sash::cuda {
 
 struct RowBounds {
   const int2* ranges = nullptr;  ///< [B or 1, H or 1, queries]: keys [lo, hi); null: no bounds
-  const int4* summary =
-      nullptr;  ///< [B or 1, H or 1, query blocks]: least and greatest lo, then hi
+  /// [B or 1, H or 1, query blocks]: {min lo, max lo, min hi, max hi}
+  const int4* summary = nullptr;
   const int2* seen_by = nullptr;  ///< [B or 1, H or 1, key blocks]: see `summarise_bounds`
   bool of_batch = false, of_head = false;
   int heads = 1;
@@ -23,7 +22,7 @@ struct RowBounds {
   }
 };
 
-/// The bounds of a call, with the memory of what is made from them; `by_key`: `seen_by` too.
+/// The bounds of a call, with the memory of their summary, and of `seen_by` if `by_key`.
 class BoundsSummary {
  public:
   BoundsSummary(const KernelContext& context, const kernels::AttentionInputs& inputs,

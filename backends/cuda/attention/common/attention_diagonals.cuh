@@ -13,9 +13,8 @@ struct DiagonalSquare {
   float sum[kCount];
 };
 
-/// Adds the sums of steps [kRows][kColumns], rows queries, to a row of sums that is one owner's, by
-/// the distance of the key from the query. The owner is `threads` threads, which call all of this
-/// together.
+/// Adds up dS of steps [kRows][kColumns], rows queries, by the distance of the key from the query,
+/// in a row of sums. `threads` threads own the row, and call all of this together.
 template <int kRows, int kColumns>
 struct Diagonals {
   using Square = DiagonalSquare<kRows, kColumns>;
@@ -34,10 +33,10 @@ struct Diagonals {
     }
   }
 
-  /// `distance` is that of the step's first key from its first query. After the owner met; `meet`
-  /// makes it meet again.
-  template <class Meet>
-  __device__ void add(int distance, Meet meet) const {
+  /// `distance` is that of the step's first key from its first query. The threads have to be in
+  /// sync before; `sync` syncs them again.
+  template <class Sync>
+  __device__ void add(int distance, Sync sync) const {
     for (int d = thread; d < Square::kCount; d += threads) {
       const int shift = d - (kRows - 1);  // column minus row
       float sum = 0;
@@ -48,8 +47,8 @@ struct Diagonals {
       if (at > -radius && at < radius) sums[at + radius] += sum;
       square.sum[d] = sum;
     }
-    meet();
-    // All that is as far away as the radius, or farther, has one place on each side: a warp each.
+    sync();
+    // Distances from the radius on share one sum on each side: a warp each.
     const int side = thread / kWarp;
     if (side > 1) return;
     float sum = 0;
@@ -63,8 +62,13 @@ struct Diagonals {
   }
 };
 
-/// drelative[b, h, d] = sum of diagonals[b, h, block, d], in the order of the blocks.
-void sum_diagonals(const KernelContext& context, const float* diagonals, int64_t blocks,
+}  // namespace sash::cuda::fragments
+
+namespace sash::cuda {
+
+/// drelative[b, h, d] = the sum of diagonals[b, h, block, d] over the blocks, in their order.
+template <class T>
+void sum_diagonals(const KernelContext& context, const T* diagonals, int64_t blocks,
                    const TensorView& drelative);
 
-}  // namespace sash::cuda::fragments
+}  // namespace sash::cuda

@@ -11,8 +11,8 @@
 namespace sash::cuda {
 
 /// Launches `blocks` blocks of `threads` threads with `shared` bytes of shared memory, for
-/// attention. `allowed` is the kernel's own: it holds a bit for each card on which the kernel may
-/// use as much shared memory as it ever needs, `most` bytes.
+/// attention. `allowed` belongs to the kernel: a bit for each card on which it may already use
+/// `most` bytes of shared memory, the most it ever needs.
 template <class... Parameters, class... Arguments>
 void launch(const KernelContext& context, void (*kernel)(Parameters...),
             std::atomic<uint64_t>& allowed, int64_t blocks, int threads, int shared, int most,

@@ -18,8 +18,8 @@ namespace {
 
 constexpr int kProbeBytes = 4096;
 
-/// Has this much shared memory of its own where SASH_HOPPER is set, as the kernels that depend on
-/// it have code. Never launched.
+/// Has this much static shared memory if SASH_HOPPER is set: a sign that the sm_90a kernels have
+/// code. Never launched.
 __global__ void hopper_probe() {
 #ifdef SASH_HOPPER
   __shared__ volatile unsigned char here[kProbeBytes];

@@ -10,9 +10,9 @@ namespace {
 
 constexpr int kWarp = 32, kWarps = 4;
 
-/// Notes of blocks of keys, {first, -past}, that block `m` of queries may see them. The least
-/// numbers stay, whatever the order.
-__device__ void note_seen(int2* seen_by, int first, int past, int m) {
+/// Adds query block `m` to the ranges {first, -past} of key blocks. Minima do not depend on the
+/// order.
+__device__ void add_query_block(int2* seen_by, int first, int past, int m) {
   for (int n = first + static_cast<int>(threadIdx.x) % kWarp; n < past; n += kWarp) {
     const int2 known = seen_by[n];
     if (known.x > m) atomicMin(&seen_by[n].x, m);
@@ -44,8 +44,8 @@ __global__ void __launch_bounds__(kWarp* kWarps)
   if (threadIdx.x % kWarp == 0) summary[block] = all;
   if (!seen_by) return;
   constexpr int keys = static_cast<int>(kernels::kBlockKeys);
-  note_seen(seen_by + head * key_blocks, all.x / keys, (all.w + keys - 1) / keys,
-            static_cast<int>(block - head * blocks_per_head));
+  add_query_block(seen_by + head * key_blocks, all.x / keys, (all.w + keys - 1) / keys,
+                  static_cast<int>(block - head * blocks_per_head));
 }
 
 }  // namespace
@@ -57,7 +57,7 @@ void summarise_bounds(const KernelContext& context, const TensorView& bounds, in
   if (blocks == 0) return;
   const CardGuard guard(context.device.index);
   const auto stream = static_cast<cudaStream_t>(context.stream.handle);
-  if (seen_by) {  // numbers above all others
+  if (seen_by) {  // 0x7F7F7F7F is above all block numbers
     const int64_t count = bounds.shape[0] * bounds.shape[1] * key_blocks;
     SASH_CUDA_CHECK(
         cudaMemsetAsync(seen_by, 0x7F, static_cast<size_t>(count) * sizeof(int2), stream));

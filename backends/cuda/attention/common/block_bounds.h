@@ -9,7 +9,7 @@
 
 namespace sash::cuda {
 
-/// What the queries of a block have in common: summary[b, h, m] = {min lo, max lo, min hi, max hi}
+/// The bounds of query blocks: summary[b, h, m] = {min lo, max lo, min hi, max hi}
 /// over the ranges [lo, hi) of queries [m query_rows, (m + 1) query_rows). `bounds` is int32
 /// [B or 1, H or 1, S_q, 2], contiguous, `summary` [B or 1, H or 1, ceil(S_q / query_rows)].
 ///

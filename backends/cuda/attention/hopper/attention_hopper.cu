@@ -5,6 +5,7 @@
 #include "../common/attention_limits.h"
 #include "attention_hopper.h"
 #include "attention_hopper_call.cuh"
+#include "tensor_map.h"
 
 namespace sash::cuda {
 namespace {

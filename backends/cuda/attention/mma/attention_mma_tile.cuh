@@ -1,7 +1,7 @@
 #pragma once
 
 #include "../common/attention_fragments.cuh"
-#include "../simple/attention_rows.cuh"
+#include "../common/attention_rows.cuh"
 #include "mma.cuh"
 
 /// Tiles in shared memory, and products of them with sums in registers.

@@ -5,9 +5,9 @@
 #include "../common/attention_backward.h"
 #include "../common/attention_choice.h"
 #include "../common/attention_limits.h"
-#include "../common/attention_problem.cuh"
+#include "attention_simple.cuh"
 
-/// Attention in tiles with a running softmax (M. Milakov and N. Gimelshein, "Online normalizer
+/// Attention in tiles with an online softmax (M. Milakov and N. Gimelshein, "Online normalizer
 /// calculation for softmax", 2018; T. Dao et al., "FlashAttention", NeurIPS 2022).
 namespace sash::cuda {
 namespace {
@@ -17,11 +17,11 @@ using namespace attn;
 template <class T, int width_, int rows>
 struct ForwardTile : Tile<T, width_, rows, rows> {
   using Base = Tile<T, width_, rows, rows>;
-  using Flags = attn::Flags<rows, rows>;
-  /// Keys make room for weights.
+  using TileBits = attn::TileBits<rows, rows>;
+  /// Weights reuse the memory of keys.
   static constexpr int kKeySize = std::max(Base::kSize, Base::kSquareSize);
   static constexpr int kMost =
-      static_cast<int>(sizeof(T) * (2 * Base::kSize + kKeySize) + sizeof(Flags));
+      static_cast<int>(sizeof(T) * (2 * Base::kSize + kKeySize) + sizeof(TileBits));
   static constexpr int kRegisters = sizeof(T) == 8 ? 232 : width_ <= 64 ? 128 : 168;
   static constexpr int kBlocks = blocks_per_multiprocessor(kMost, kRegisters);
 };
@@ -33,13 +33,13 @@ inline constexpr int kForwardRows = width * sizeof(T) <= 512    ? 64
 
 template <class T>
 struct Forward {
-  Problem<T> problem;
+  SimpleDims<T> dims;
   Rows<T> q, k, v, out;
   T* lse;
 };
 
-/// The running softmax of the rows of one thread, exponents to the base 2. `total` is the thread's
-/// share of a row's sum.
+/// The online softmax of one thread's rows, exponents to the base 2. `total` is the thread's part
+/// of a row sum.
 template <class S, class T>
 struct Softmax {
   T highest[S::kMyRows], total[S::kMyRows];
@@ -52,8 +52,7 @@ struct Softmax {
     }
   }
 
-  /// Turns scores into weights relative to the highest score so far, and sums of earlier weights
-  /// into the same terms.
+  /// From scores to weights 2^(score - highest so far); rescales the sums of earlier steps.
   __device__ void update(typename S::Scores& score, typename S::Sums& sum) {
 #pragma unroll
     for (int i = 0; i < S::kMyRows; ++i) {
@@ -82,43 +81,43 @@ __global__ void __launch_bounds__(kBlock, S::kBlocks)
     forward_kernel(const __grid_constant__ Forward<T> x) {
   extern __shared__ __align__(16) unsigned char shared[];
   T* q = reinterpret_cast<T*>(shared);  // [kRows][width]
-  T* k = q + S::kSize;                  // [kRows][width], then
+  T* k = q + S::kSize;                  // [kRows][width]; reused:
   T* weights = k;                       // [kRows][kRows]
   T* v = k + S::kKeySize;               // [kRows][width]
-  auto& flags = *reinterpret_cast<typename S::Flags*>(v + S::kSize);
+  auto& bits = *reinterpret_cast<typename S::TileBits*>(v + S::kSize);
 
-  const Problem<T>& p = x.problem;
-  const Place place(p.queries, S::kRows, p.heads);
-  const int64_t b = place.b, h = place.h, head = b * p.heads + h;
-  const int query = (place.tiles - 1 - place.tile) * S::kRows;  // longest causal rows first
+  const SimpleDims<T>& p = x.dims;
+  const RowTile at(p.queries, S::kRows, p.heads);
+  const int64_t b = at.b, h = at.h, head = b * p.heads + h;
+  const int query = (at.tiles - 1 - at.tile) * S::kRows;  // longest causal rows first
   const int query_block = query / kMapRows;
-  const Rows<T> keys = x.k.at(b, p.group_of(h)), values = x.v.at(b, p.group_of(h));
-  const Visible<T> visible(p, b, h);
+  const Rows<T> keys = x.k.at(b, p.key_head_of(h)), values = x.v.at(b, p.key_head_of(h));
+  const Visibility<T> visibility(p, b, h);
   const Scores<T, general, S> score_of(p, b, h);
 
   S::read_rows(x.q.at(b, h), query, p.queries, q);
   typename S::Sums sum = {};
   Softmax<S, T> softmax;
-  BlockWalk walk(p.map.by_query, visible.map_head * p.map.query_blocks + query_block);
-  while (walk.next([&](int n) { return visible.left(query_block, n); })) {
+  BlockIterator blocks(p.map.by_query, visibility.map_head * p.map.query_blocks + query_block);
+  while (blocks.next([&](int n) { return visibility.coverage(query_block, n); })) {
     for (int part = 0; part < kMapKeys; part += S::kRows) {
-      const int key = walk.block * kMapKeys + part;
-      if (!flags.fill(visible, walk, head, query, key)) continue;
+      const int key = blocks.block * kMapKeys + part;
+      if (!bits.fill(visibility, blocks, head, query, key)) continue;
       S::read_columns(keys, key, p.keys, k);
       S::read_columns(values, key, p.keys, v);
       S::template wait<1>();
       typename S::Scores score = {};
       S::multiply_rows(q, k, score);
       score_of(score, query, key);
-      if (walk.masked) {
+      if (blocks.masked) {
         S::for_each([&](int i, int j) {
-          if (!S::column_bit(flags.seen[S::row(i)], j)) score[i][j] = -kInfinity<T>;
+          if (!S::column_bit(bits.visible[S::row(i)], j)) score[i][j] = -kInfinity<T>;
         });
       }
       softmax.update(score, sum);
       if (p.dropout.any) {
         S::for_each([&](int i, int j) {
-          score[i][j] *= S::column_bit(flags.kept[S::row(i)], j) ? p.dropout.kept : T(0);
+          score[i][j] *= S::column_bit(bits.kept[S::row(i)], j) ? p.dropout.kept : T(0);
         });
       }
       S::template wait<0>();  // v is there, k is free
@@ -144,25 +143,25 @@ __global__ void __launch_bounds__(kBlock, S::kBlocks)
 template <class S, bool general, class T>
 void forward(const KernelContext& context, const Forward<T>& call) {
   static constinit std::atomic<uint64_t> allowed{0};
-  const auto& p = call.problem;
+  const auto& p = call.dims;
   launch(context, forward_kernel<S, general>, allowed,
          p.batches * p.heads * tiles_of(p.queries, S::kRows), kBlock, S::kMost, S::kMost, call);
 }
 
-void forward_by_cores(const KernelContext& context, const kernels::AttentionInputs& x,
-                      const kernels::AttentionParams& params, const TensorView& out,
-                      const TensorView& lse) {
+void forward_simple(const KernelContext& context, const kernels::AttentionInputs& x,
+                    const kernels::AttentionParams& params, const TensorView& out,
+                    const TensorView& lse) {
   const int64_t features = features_of(x);
   dispatch_floating(x.q.dtype, "attention", [&]<class T>(TypeTag<T>) {
     const Bounds bounds(context, params);
-    const Forward<T> call{Problem<T>(x, params, bounds.ranges()),
+    const Forward<T> call{SimpleDims<T>(x, params, bounds.ranges()),
                           rows_of<T>(x.q),
                           rows_of<T>(x.k),
                           rows_of<T>(x.v),
                           rows_of<T>(out),
                           lse.ptr<T>()};
     dispatch_tile(
-        features, call.problem,
+        features, call.dims,
         [&]<int width, bool general>(std::integral_constant<int, width>,
                                      std::bool_constant<general>) {
           constexpr int rows = kForwardRows<T, width>;
@@ -195,7 +194,7 @@ void attention_forward(KernelContext& context, const kernels::AttentionInputs& x
     case AttentionKernels::mma:
       return attention_mma_forward(context, x, params, out, lse);
     case AttentionKernels::simple:
-      return forward_by_cores(context, x, params, out, lse);
+      return forward_simple(context, x, params, out, lse);
   }
 }
 
@@ -214,7 +213,7 @@ void attention_backward(KernelContext& context, const kernels::AttentionInputs& 
     case AttentionKernels::mma:
       return attention_mma_backward(context, x, params, gradients);
     case AttentionKernels::simple:
-      return backward_by_cores(context, x, params, gradients);
+      return backward_simple(context, x, params, gradients);
   }
 }
 

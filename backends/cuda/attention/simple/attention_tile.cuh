@@ -5,25 +5,25 @@
 #include <type_traits>
 
 #include "../../elementwise/strided.cuh"
-#include "attention_rows.cuh"
+#include "../common/attention_rows.cuh"
 
 /// The arithmetic of the attention kernels for float32 and float64: products of tiles.
 ///
-/// A block of 128 threads works on tiles of scores, kRows x kColumns: it owns the rows, and meets
-/// the columns step by step. Its threads stand in kDown rows of kAcross: the thread at (ty, tx)
-/// owns rows ty, ty + kDown, ... and columns tx, tx + kAcross, ... of a tile of scores, and the
-/// same rows of what is summed from it. So a row's owners are part of one warp: its maxima and sums
-/// need shuffles, and its weights can go through shared memory, without a block's barrier.
+/// A block of 128 threads takes tiles of kRows x kColumns scores, with the same rows in each step.
+/// Its threads form a grid of kDown x kAcross: thread (ty, tx) has rows ty, ty + kDown, ... and
+/// columns tx, tx + kAcross, ... of the scores, and the same rows of the output. A row belongs to
+/// part of one warp: its maxima and sums need shuffles, and its weights go through shared memory,
+/// without a barrier of the block.
 ///
-/// Tiles lie in shared memory, [row][feature], with 16 bytes after each row so that 16-byte reads
-/// of 8 neighbouring rows meet no bank twice; rows and features past the end are 0. Such a read
-/// takes half the time where either the lanes 2 n and 2 n + 1 or the lanes n and n ^ 2 read the
-/// same: so the lowest bit of a lane is that of ty, and the next ones are tx.
+/// Tiles in shared memory are [row][feature], with 16 bytes of padding a row, so that 16-byte reads
+/// of 8 neighbouring rows have no bank conflicts; rows and features past the end are 0. Such a read
+/// takes half the time if lanes 2 n and 2 n + 1, or n and n ^ 2, read the same address: so the
+/// lowest bit of a lane is that of ty, and the next ones are tx.
 namespace sash::cuda::attn {
 
 inline constexpr int kBlock = 128;
 
-/// Begins to copy to shared memory, or to clear it without a look at `from`.
+/// Starts a copy to shared memory, or clears it without reading `from`.
 template <int bytes>
 __device__ void copy_async(void* to, const void* from, bool copy) {
   const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
@@ -54,7 +54,7 @@ struct Tile {
   /// Of a tile of scores or weights.
   static constexpr int kSquareStride = kColumns + 2 * kVector;
   static constexpr int kSquareSize = kRows * kSquareStride;
-  /// A thread's share of a tile of scores, and the features of a row that it sums.
+  /// A thread's part of a tile of scores, and its features of a row.
   static constexpr int kMyRows = kRows / kDown, kMyColumns = kColumns / kAcross;
   static_assert(kRows % kDown == 0 && kColumns % kAcross == 0);
   static constexpr int kMyFeatures = kWidth / kAcross;
@@ -78,7 +78,7 @@ struct Tile {
     return word >> tx() >> kAcross * j & 1;
   }
 
-  /// Begins to read rows [first, min(first + kRows, end)) of `x` to `to`, by the whole block.
+  /// Starts to read rows [first, min(first + kRows, end)) of `x` to `to`, by the whole block.
   static __device__ void read_rows(const Rows<T>& x, int first, int end, T* to) {
     read<kRows>(x, first, end, to);
   }
@@ -86,10 +86,10 @@ struct Tile {
   static __device__ void read_columns(const Rows<T>& x, int first, int end, T* to) {
     read<kColumns>(x, first, end, to);
   }
-  /// What this block began to read is there, but for the last `open` tiles.
-  template <int open>
+  /// Waits for the reads of this block, but for the last `pending` tiles.
+  template <int pending>
   static __device__ void wait() {
-    __pipeline_wait_prior(open);
+    __pipeline_wait_prior(pending);
     __syncthreads();
   }
 
@@ -114,8 +114,8 @@ struct Tile {
     }
   }
 
-  /// sum[i] += sum over j of weights[row i][j] x[j], features by features. The weights have been
-  /// written by the owners of the row.
+  /// sum[i] += sum over j of weights[row i][j] x[j] for this thread's features. The threads of a
+  /// row have written its weights.
   static __device__ void multiply(const T* weights, const T* x, Sums& sum) {
     weights += ty() * kSquareStride;
 #pragma unroll 2
@@ -152,12 +152,12 @@ struct Tile {
     }
   }
 
-  /// A thread's share of a tile of weights, to shared memory.
+  /// Stores a thread's part of a tile of weights to shared memory.
   static __device__ void put(const Scores& x, T* to) {
     for_each([&](int i, int j) { to[row(i) * kSquareStride + column(j)] = x[i][j]; });
   }
 
-  /// `x` of each of a row's owners, as one.
+  /// f over the x of all threads of a row.
   template <class F>
   static __device__ T reduce_row(T x, F f) {
 #pragma unroll
@@ -208,7 +208,7 @@ struct Tile {
 
   template <int rows, int wide>
   static __device__ void copy_rows(const Rows<T>& x, int first, int end, T* to) {
-    // The block copies `down` rows at a time; a thread stays with its features.
+    // The block copies `down` rows at a time; a thread keeps its columns.
     constexpr int across = kWidth / wide < kBlock ? kWidth / wide : kBlock;
     constexpr int down = kBlock / across;
     static_assert(rows % down == 0);

@@ -7,12 +7,12 @@
 #include "../../../../core/error.h"
 #include "../../../../core/philox.h"
 #include "../../../../ops/kernels/attention.h"
-#include "../simple/attention_tile.cuh"
-#include "attention_launch.cuh"
-#include "block_bounds.h"
+#include "../common/attention_launch.cuh"
+#include "../common/block_bounds.h"
+#include "attention_tile.cuh"
 
-/// What the forward and the backward kernels of attention share besides products: where a block
-/// works, which scores of a tile count, and what becomes of them.
+/// What the forward and the backward kernels without tensor cores share besides products: the blocks
+/// to visit, masks, dropout, and the options of scores.
 namespace sash::cuda::attn {
 
 inline constexpr int kMapRows = 64;  ///< queries of a block of the map
@@ -22,26 +22,27 @@ inline constexpr double kLn2 = 0.6931471805599453;
 template <class T>
 inline constexpr T kInfinity = std::numeric_limits<T>::infinity();
 
-/// Ranges of keys for each query, and what they have in common for each block of queries.
+/// Bounds: a range of keys for each query, and their summary for each query block.
 struct Ranges {
   const int2* row = nullptr;  ///< null: no bounds
   const int4* block = nullptr;
   int64_t batches = 1, heads = 1;
 };
 
-/// The parts of a score that few calls have.
+/// Options that few calls have.
 template <class T>
-struct Terms {
+struct Options {
   T softcap = 0;
   const T* bias = nullptr;
   int64_t bias_step[4] = {};
   const T* relative = nullptr;
   int64_t relative_step[2] = {};
-  int reach = 0;  ///< R
+  int radius = 0;  ///< R
   const T* slopes = nullptr;
   int64_t slopes_step = 0;
 
-  explicit Terms(const kernels::AttentionParams& params) : softcap(static_cast<T>(params.softcap)) {
+  explicit Options(const kernels::AttentionParams& params)
+      : softcap(static_cast<T>(params.softcap)) {
     if (params.bias) {
       bias = params.bias->ptr<const T>();
       for (int axis = 0; axis < 4; ++axis) bias_step[axis] = params.bias->strides[axis];
@@ -50,7 +51,7 @@ struct Terms {
       relative = params.relative_bias->ptr<const T>();
       for (int axis = 0; axis < 2; ++axis)
         relative_step[axis] = params.relative_bias->strides[axis];
-      reach = static_cast<int>(params.relative_bias->shape[1] / 2);
+      radius = static_cast<int>(params.relative_bias->shape[1] / 2);
     }
     if (params.slopes) {
       slopes = params.slopes->ptr<const T>();
@@ -64,7 +65,7 @@ template <class T>
 struct Dropout {
   bool any;
   uint32_t threshold;
-  T kept;  ///< what a weight that stays is multiplied by
+  T kept;  ///< 1 / (1 - p): the factor of weights that dropout keeps
   PhiloxState random;
 
   explicit Dropout(const kernels::AttentionParams& params)
@@ -74,34 +75,34 @@ struct Dropout {
         random(params.philox) {}
 };
 
-/// One call, apart from its operands.
+/// The extents and options of a call.
 template <class T>
-struct AttentionDims {
-  int64_t batches, heads, groups;
+struct SimpleDims {
+  int64_t batches, heads, key_heads;
   int queries, keys;
   T scale;
   kernels::BlockMap map;
   Ranges ranges;
   Dropout<T> dropout;
-  Terms<T> terms;
+  Options<T> options;
 
-  AttentionDims(const kernels::AttentionInputs& x, const kernels::AttentionParams& params,
-                const Ranges& bounds)
+  SimpleDims(const kernels::AttentionInputs& x, const kernels::AttentionParams& params,
+             const Ranges& bounds)
       : batches(x.q.shape[0]),
         heads(x.q.shape[1]),
-        groups(x.k.shape[1]),
+        key_heads(x.k.shape[1]),
         queries(static_cast<int>(x.q.shape[2])),
         keys(static_cast<int>(x.k.shape[2])),
         scale(static_cast<T>(params.scale)),
         map(params.map),
         ranges(bounds),
         dropout(params),
-        terms(params) {}
+        options(params) {}
 
-  __device__ int64_t group_of(int64_t h) const { return h / (heads / groups); }
+  __device__ int64_t key_head_of(int64_t h) const { return h / (heads / key_heads); }
 };
 
-/// The bounds of one call with their summary.
+/// The bounds of a call, with the memory of their summary.
 class Bounds {
  public:
   Bounds(const KernelContext& context, const kernels::AttentionParams& params)
@@ -122,12 +123,12 @@ class Bounds {
   Ranges ranges_;
 };
 
-/// The tile of rows that a block owns, of `extent` rows a head.
-struct Place {
+/// The tile of rows of this block of threads, of `extent` rows a head.
+struct RowTile {
   int64_t b, h;
   int tile, tiles;
 
-  __device__ Place(int extent, int rows, int64_t heads) : tiles((extent + rows - 1) / rows) {
+  __device__ RowTile(int extent, int rows, int64_t heads) : tiles((extent + rows - 1) / rows) {
     const int64_t item = blockIdx.x / tiles;
     b = item / heads;
     h = item - b * heads;
@@ -135,30 +136,30 @@ struct Place {
   }
 };
 
-/// Which scores of one head count.
+/// The visible pairs of one head.
 template <class T>
-struct Visible {
-  const AttentionDims<T>& p;
+struct Visibility {
+  const SimpleDims<T>& p;
   int64_t map_head, range_head;  ///< among those that differ
 
-  __device__ Visible(const AttentionDims<T>& dims, int64_t b, int64_t h)
+  __device__ Visibility(const SimpleDims<T>& dims, int64_t b, int64_t h)
       : p(dims),
         map_head((p.map.batches == 1 ? 0 : b) * p.map.heads + (p.map.heads == 1 ? 0 : h)),
         range_head((p.ranges.batches == 1 ? 0 : b) * p.ranges.heads +
                    (p.ranges.heads == 1 ? 0 : h)) {}
 
-  /// What the bounds leave of a block of the map.
-  struct Left {
+  /// Whether bounds show any pair, and all pairs, of a block.
+  struct Coverage {
     bool any, all;
   };
-  __device__ Left left(int query_block, int key_block) const {
+  __device__ Coverage coverage(int query_block, int key_block) const {
     if (!p.ranges.row) return {true, true};
     const int4 lo_hi = p.ranges.block[range_head * p.map.query_blocks + query_block];
     const int key = key_block * kMapKeys, end = key + kMapKeys;
     return {key < lo_hi.w && end > lo_hi.x, key >= lo_hi.y && end <= lo_hi.z};
   }
-  /// Bit j: whether the query sees key + j. `tile` is that of the block, or -1.
-  __device__ uint64_t word(int tile, int query, int key) const {
+  /// Bit j: whether the query sees key + j. `tile` is the block's bit tile, or -1.
+  __device__ uint64_t row_bits(int tile, int query, int key) const {
     if (query >= p.queries) return 0;
     uint64_t seen = ~uint64_t{0};
     if (tile >= 0) {
@@ -177,22 +178,19 @@ struct Visible {
   }
 };
 
-/// Walks the blocks of a line of the map that bounds leave visible, by the whole block of threads:
-/// every warp looks at 32 entries at a time.
-class BlockWalk {
+/// Visits the blocks of a block row that bounds do not hide. By the whole block of threads: every
+/// warp tests 32 entries at a time.
+class BlockIterator {
  public:
-  int block, tile;  ///< of the current block; the tile is -1 where the map shows it whole
-  bool masked;      ///< whether some of its scores are hidden
+  int block, tile;  ///< the current block and its bit tile, -1 if it is full
+  bool masked;      ///< whether some of its pairs are hidden
 
-  __device__ BlockWalk(const kernels::BlockList& list, int64_t line)
-      : list_(list),
-        at_(list.start[line]),
-        full_(list.full_start[line]),
-        end_(list.start[line + 1]) {}
+  __device__ BlockIterator(const kernels::BlockList& list, int64_t row)
+      : list_(list), at_(list.start[row]), full_(list.full_start[row]), end_(list.start[row + 1]) {}
 
-  /// Goes on to the next block; `left(n)` says what bounds leave of block n.
+  /// Goes on to the next block; coverage(n) is that of block n by bounds.
   template <class F>
-  __device__ bool next(F left) {
+  __device__ bool next(F coverage) {
     while (pending_ == 0) {
       if (at_ >= end_) return false;
       const int entry = at_ + static_cast<int>(threadIdx.x) % 32;
@@ -200,19 +198,19 @@ class BlockWalk {
       if (entry < end_) {
         my_block_ = list_.block[entry];
         my_tile_ = entry < full_ ? list_.tile[entry] : -1;
-        const auto seen = left(my_block_);
+        const auto seen = coverage(my_block_);
         any = seen.any;
         all = seen.all && entry >= full_;
       }
       pending_ = __ballot_sync(~0u, any);
-      whole_ = __ballot_sync(~0u, all);
+      full_bits_ = __ballot_sync(~0u, all);
       at_ += 32;
     }
     const int lane = __ffs(static_cast<int>(pending_)) - 1;
     pending_ &= pending_ - 1;
     block = __shfl_sync(~0u, my_block_, lane);
     tile = __shfl_sync(~0u, my_tile_, lane);
-    masked = !(whole_ >> lane & 1);
+    masked = !(full_bits_ >> lane & 1);
     return true;
   }
 
@@ -220,38 +218,38 @@ class BlockWalk {
   const kernels::BlockList& list_;
   int at_, full_, end_;
   int my_block_ = 0, my_tile_ = -1;
-  uint32_t pending_ = 0, whole_ = 0;
+  uint32_t pending_ = 0, full_bits_ = 0;
 };
 
-/// What is known of a tile's scores beforehand: a word for each query, whose bit j stands for key j
-/// of the tile.
+/// Which pairs of a tile are visible, and which dropout keeps: a word for each query, a bit for
+/// each key.
 template <int queries, int keys>
-struct Flags {
-  uint64_t seen[queries], kept[queries];
+struct TileBits {
+  uint64_t visible[queries], kept[queries];
 
-  /// Fills the words for the tile that starts at (query, key), once every thread is done with the
-  /// tile before; false, with nothing changed, if nothing of it is visible. By the whole block,
-  /// which has to meet before it reads them.
+  /// Fills the words for the tile that starts at (query, key), after a barrier. False, with nothing
+  /// changed, if all of it is hidden. By the whole block, which syncs before it reads them.
   template <class T>
-  __device__ bool fill(const Visible<T>& visible, const BlockWalk& walk, int64_t head, int query,
-                       int key) {
+  __device__ bool fill(const Visibility<T>& visibility, const BlockIterator& blocks, int64_t head,
+                       int query, int key) {
     const int i = static_cast<int>(threadIdx.x);
-    if (walk.masked) {
+    if (blocks.masked) {
       constexpr uint64_t all = ~uint64_t{0} >> (64 - keys);
-      const uint64_t word = i < queries ? visible.word(walk.tile, query + i, key) & all : 0;
+      const uint64_t word =
+          i < queries ? visibility.row_bits(blocks.tile, query + i, key) & all : 0;
       if (!__syncthreads_or(word != 0)) return false;
-      if (i < queries) seen[i] = word;
+      if (i < queries) visible[i] = word;
     } else {
       __syncthreads();
     }
-    if (visible.p.dropout.any) draw(visible.p, head, query, key);
+    if (visibility.p.dropout.any) draw(visibility.p, head, query, key);
     return true;
   }
 
  private:
-  /// Sixteen weights a turn; those past the last key of a tile are of no account.
+  /// 16 keys a task. Bits past the last key of the tile are not read.
   template <class T>
-  __device__ void draw(const AttentionDims<T>& p, int64_t head, int query, int key) {
+  __device__ void draw(const SimpleDims<T>& p, int64_t head, int query, int key) {
     constexpr int turns = (keys + 15) / 16;
     const PhiloxState& random = p.dropout.random;
     const uint64_t base = (random.base ? *random.base : 0) + random.offset;
@@ -280,35 +278,35 @@ class Scores {
  public:
   using Tile = typename S::Scores;
 
-  __device__ Scores(const AttentionDims<T>& p, int64_t b, int64_t h)
+  __device__ Scores(const SimpleDims<T>& p, int64_t b, int64_t h)
       : p_(p), factor_(p.scale * (general ? T(1) : static_cast<T>(kLog2E))) {
     if constexpr (general) {
-      const Terms<T>& terms = p.terms;
-      if (terms.bias) bias_ = terms.bias + b * terms.bias_step[0] + h * terms.bias_step[1];
-      if (terms.relative) relative_ = terms.relative + h * terms.relative_step[0];
-      if (terms.slopes) slope_ = terms.slopes[h * terms.slopes_step];
+      const Options<T>& options = p.options;
+      if (options.bias) bias_ = options.bias + b * options.bias_step[0] + h * options.bias_step[1];
+      if (options.relative) relative_ = options.relative + h * options.relative_step[0];
+      if (options.slopes) slope_ = options.slopes[h * options.slopes_step];
     }
   }
 
-  /// Of the tile that starts at (query, key). Scores past the end come to something finite. `bend`,
-  /// if given, becomes the slope of the softcap; it is left alone if there is none.
-  __device__ void operator()(Tile& score, int query, int key, Tile* bend = nullptr) const {
+  /// Of the tile that starts at (query, key). Scores past the end come to something finite.
+  /// `cap_grad`, if given, becomes the derivative of the softcap; left alone if there is none.
+  __device__ void operator()(Tile& score, int query, int key, Tile* cap_grad = nullptr) const {
     S::for_each([&](int i, int j) { score[i][j] *= factor_; });
     if constexpr (general) {
-      const Terms<T>& terms = p_.terms;
-      if (terms.softcap != 0) cap(score, bend);
-      if (terms.bias) add_bias(score, query, key);
+      const Options<T>& options = p_.options;
+      if (options.softcap != 0) cap(score, cap_grad);
+      if (options.bias) add_bias(score, query, key);
       const int corner = key - query - (p_.keys - p_.queries);
-      if (terms.relative) {
+      if (options.relative) {
         S::for_each([&](int i, int j) {
-          const int distance = corner + beyond(i, j);
-          const int place = max(-terms.reach, min(distance, terms.reach)) + terms.reach;
-          score[i][j] += relative_[place * terms.relative_step[1]];
+          const int distance = corner + relative_distance(i, j);
+          const int place = max(-options.radius, min(distance, options.radius)) + options.radius;
+          score[i][j] += relative_[place * options.relative_step[1]];
         });
       }
-      if (terms.slopes) {
+      if (options.slopes) {
         S::for_each([&](int i, int j) {
-          score[i][j] -= slope_ * static_cast<T>(abs(corner + beyond(i, j)));
+          score[i][j] -= slope_ * static_cast<T>(abs(corner + relative_distance(i, j)));
         });
       }
       S::for_each([&](int i, int j) { score[i][j] *= static_cast<T>(kLog2E); });
@@ -318,25 +316,25 @@ class Scores {
  private:
   static __device__ int query_of(int i, int j) { return keys_down ? S::column(j) : S::row(i); }
   static __device__ int key_of(int i, int j) { return keys_down ? S::row(i) : S::column(j); }
-  static __device__ int beyond(int i, int j) { return key_of(i, j) - query_of(i, j); }
+  static __device__ int relative_distance(int i, int j) { return key_of(i, j) - query_of(i, j); }
 
-  __device__ void cap(Tile& score, Tile* bend) const {
-    const T softcap = p_.terms.softcap;
+  __device__ void cap(Tile& score, Tile* cap_grad) const {
+    const T softcap = p_.options.softcap;
     S::for_each([&](int i, int j) {
-      const T bent = std::tanh(score[i][j] / softcap);
-      score[i][j] = softcap * bent;
-      if (bend) (*bend)[i][j] = 1 - bent * bent;
+      const T tanh = std::tanh(score[i][j] / softcap);
+      score[i][j] = softcap * tanh;
+      if (cap_grad) (*cap_grad)[i][j] = 1 - tanh * tanh;
     });
   }
   __device__ void add_bias(Tile& score, int query, int key) const {
-    const int64_t down = p_.terms.bias_step[2], across = p_.terms.bias_step[3];
+    const int64_t down = p_.options.bias_step[2], across = p_.options.bias_step[3];
     S::for_each([&](int i, int j) {
       const int m = query + query_of(i, j), n = key + key_of(i, j);
       if (m < p_.queries && n < p_.keys) score[i][j] += bias_[m * down + n * across];
     });
   }
 
-  const AttentionDims<T>& p_;
+  const SimpleDims<T>& p_;
   T factor_;
   const T* bias_ = nullptr;
   const T* relative_ = nullptr;
@@ -361,7 +359,7 @@ constexpr int blocks_per_multiprocessor(int shared, int registers) {
   return blocks > 0 ? blocks : 1;
 }
 
-/// What decides the width of tiles: the features of the widest operand. `NotImplemented` above 256.
+/// The features of the widest operand, which decide the width of tiles. `NotImplemented` above 256.
 inline int64_t features_of(const kernels::AttentionInputs& x) {
   const int64_t features = std::max(x.q.shape[3], x.v.shape[3]);
   if (features <= 256) return features;
@@ -369,20 +367,20 @@ inline int64_t features_of(const kernels::AttentionInputs& x) {
                        std::to_string(features));
 }
 
-/// Calls `f` with the narrowest width of tiles that holds heads of `features`, and whether there
-/// are more terms to a score than its product. For float64 the answer to that is always yes.
+/// Calls `f` with the narrowest width of tiles that holds heads of `features`, and whether the
+/// kernel is general: it has options. float64 has general kernels only.
 template <class T, class F>
-void dispatch_tile(int64_t features, const AttentionDims<T>& p, F&& f) {
-  const auto with_terms = [&]<int width>(std::integral_constant<int, width> n) {
+void dispatch_tile(int64_t features, const SimpleDims<T>& p, F&& f) {
+  const auto with_options = [&]<int width>(std::integral_constant<int, width> n) {
     if constexpr (sizeof(T) == 4) {
-      if (!p.terms.any()) return f(n, std::false_type{});
+      if (!p.options.any()) return f(n, std::false_type{});
     }
     f(n, std::true_type{});
   };
-  if (features <= 32) return with_terms(std::integral_constant<int, 32>{});
-  if (features <= 64) return with_terms(std::integral_constant<int, 64>{});
-  if (features <= 128) return with_terms(std::integral_constant<int, 128>{});
-  with_terms(std::integral_constant<int, 256>{});
+  if (features <= 32) return with_options(std::integral_constant<int, 32>{});
+  if (features <= 64) return with_options(std::integral_constant<int, 64>{});
+  if (features <= 128) return with_options(std::integral_constant<int, 128>{});
+  with_options(std::integral_constant<int, 256>{});
 }
 
 }  // namespace sash::cuda::attn
