@@ -35,15 +35,7 @@ int64_t segment_size(int64_t bytes) {
 
 /// Null if the card has no memory.
 void* card_allocate(int64_t bytes) {
-  const RelaxedCapture relaxed;
-  void* memory = nullptr;
-  const cudaError_t status = cudaMalloc(&memory, static_cast<size_t>(bytes));
-  if (status == cudaErrorMemoryAllocation) {
-    cudaGetLastError();
-    return nullptr;
-  }
-  SASH_CUDA_CHECK(status);
-  return memory;
+  return try_allocate([](void** memory, size_t size) { return cudaMalloc(memory, size); }, bytes);
 }
 
 }  // namespace

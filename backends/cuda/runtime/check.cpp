@@ -44,6 +44,18 @@ CardGuard::~CardGuard() {
   if (changed_) cudaSetDevice(former_);
 }
 
+void* try_allocate(cudaError_t (*allocate)(void**, size_t), int64_t bytes) {
+  const RelaxedCapture relaxed;
+  void* memory = nullptr;
+  const cudaError_t status = allocate(&memory, static_cast<size_t>(bytes));
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    return nullptr;
+  }
+  SASH_CUDA_CHECK(status);
+  return memory;
+}
+
 void wait_stream(cudaStream_t stream, cudaStream_t other, int other_card) {
   const CardGuard guard(other_card);
   cudaEvent_t event = nullptr;

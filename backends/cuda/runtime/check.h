@@ -3,6 +3,9 @@
 #include <cublasLt.h>
 #include <cuda_runtime.h>
 
+#include <cstddef>
+#include <cstdint>
+
 /// `SASH_CUDA_CHECK`: checks every call of the CUDA runtime and cuBLAS, and every launch, and
 /// throws on failure.
 namespace sash::cuda {
@@ -36,6 +39,10 @@ class RelaxedCapture {
  private:
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
+
+/// The memory from `allocate(&memory, bytes)`, or null if there is none left. Allowed during a
+/// capture.
+void* try_allocate(cudaError_t (*allocate)(void**, size_t), int64_t bytes);
 
 /// Makes work queued on `stream` from now on wait for the work already queued on `other`, a stream
 /// of `other_card`.

@@ -23,16 +23,10 @@ int64_t rounded(int64_t bytes) {
 
 /// Null if the host has no memory.
 void* host_allocate(int64_t bytes) {
-  const RelaxedCapture relaxed;
-  void* memory = nullptr;
-  const cudaError_t status =
-      cudaHostAlloc(&memory, static_cast<size_t>(bytes), cudaHostAllocPortable);
-  if (status == cudaErrorMemoryAllocation) {
-    cudaGetLastError();
-    return nullptr;
-  }
-  SASH_CUDA_CHECK(status);
-  return memory;
+  const auto portable = [](void** memory, size_t size) {
+    return cudaHostAlloc(memory, size, cudaHostAllocPortable);
+  };
+  return try_allocate(portable, bytes);
 }
 
 }  // namespace
