@@ -1,43 +1,24 @@
 #include "../../../ops/kernels/elementwise.h"
 
 #include "../../../core/dispatch.h"
+#include "../random/philox.h"
 #include "elementwise.h"
 
 namespace sash::cpu {
 namespace {
 
-// Counters handled together, in loops that the compiler turns into vector code.
+// Philox blocks drawn together.
 constexpr int kBatch = 32;
 constexpr int64_t kDraws = 4 * kBatch;
 
-/// The numbers of the blocks `counter`, ..., `counter + kBatch - 1`, in order: the function
-/// `philox` of core/philox.h, each round over the whole batch.
+/// The numbers of blocks `counter`, ..., `counter + kBatch - 1`, in order.
 void draw_batch(uint64_t seed, uint64_t counter, uint32_t* bits) {
-  uint32_t c0[kBatch], c1[kBatch], c2[kBatch], c3[kBatch];
+  uint64_t counters[kBatch];
+  for (int j = 0; j < kBatch; ++j) counters[j] = counter + static_cast<uint64_t>(j);
+  uint32_t lane[4][kBatch];
+  philox_batch<kBatch>(seed, counters, lane);
   for (int j = 0; j < kBatch; ++j) {
-    const uint64_t at = counter + static_cast<uint64_t>(j);
-    c0[j] = static_cast<uint32_t>(at);
-    c1[j] = static_cast<uint32_t>(at >> 32);
-    c2[j] = c3[j] = 0;
-  }
-  uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
-  for (int round = 0; round < 10; ++round) {
-    for (int j = 0; j < kBatch; ++j) {
-      const uint64_t p0 = uint64_t{0xD2511F53u} * c0[j];
-      const uint64_t p1 = uint64_t{0xCD9E8D57u} * c2[j];
-      c0[j] = static_cast<uint32_t>(p1 >> 32) ^ c1[j] ^ k0;
-      c1[j] = static_cast<uint32_t>(p1);
-      c2[j] = static_cast<uint32_t>(p0 >> 32) ^ c3[j] ^ k1;
-      c3[j] = static_cast<uint32_t>(p0);
-    }
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
-  }
-  for (int j = 0; j < kBatch; ++j) {
-    bits[4 * j] = c0[j];
-    bits[4 * j + 1] = c1[j];
-    bits[4 * j + 2] = c2[j];
-    bits[4 * j + 3] = c3[j];
+    for (int l = 0; l < 4; ++l) bits[4 * j + l] = lane[l][j];
   }
 }
 
