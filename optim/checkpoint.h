@@ -15,14 +15,14 @@ struct CheckpointInfo {
   std::map<std::string, std::string> extra{};  ///< the caller's own: data position, settings
 };
 
-/// Writes one safetensors file from which training goes on bit for bit: `model.*` and `optimizer.*`
-/// tensors; seed and offset of the random generator, the step and `extra` as metadata. `path` gets
-/// the whole new file or keeps the old one. `IoError` if it cannot be written.
+/// Writes one safetensors file from which training continues bit for bit: `model.*` and
+/// `optimizer.*` tensors; seed and offset of the random generator, the step and `extra` as
+/// metadata. Atomic: on failure `path` keeps the old file. `IoError` if it cannot be written.
 SASH_API void save_checkpoint(const std::string& path, const nn::Module& model,
                               const Optimizer& optimizer, const CheckpointInfo& info = {});
 
-/// What such a file says of the run, for building the model that it holds; reads the file's header
-/// alone. `IoError` or `FormatError` for a file that is no checkpoint.
+/// The information in such a file, such as settings to build its model with; reads the header only.
+/// `IoError` or `FormatError` for a file that is no checkpoint.
 SASH_API CheckpointInfo checkpoint_info(const std::string& path);
 
 /// Reads such a file back into a model and an optimizer made alike, and restores the random state.

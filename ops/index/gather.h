@@ -2,7 +2,7 @@
 
 #include "../../tensor/tensor.h"
 
-/// Choosing elements by int64 indices, which are never negative. Throws `IndexError` naming the
+/// Indexing by int64 tensors; no negative indices. Throws `IndexError` naming the
 /// first index outside its axis and its position, `DTypeError` for indices that are not int64,
 /// `ShapeError` for shapes that do not fit.
 namespace sash {

@@ -19,7 +19,7 @@ extern SASH_API Kernel<void(KernelContext&, const TensorView& g, const TensorVie
 
 }  // namespace sash::kernels
 
-/// Choosing elements along one axis by an int64 index. All views have one rank (at least 1), any
+/// Indexing along one axis by an int64 tensor. All views have one rank (at least 1), any
 /// strides; those of the index may be 0.
 namespace sash::kernels {
 

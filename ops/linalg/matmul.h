@@ -5,8 +5,8 @@
 namespace sash {
 
 /// The matrix product c = a b, with NumPy's rules: a [..., M, K] times b [..., K, N] is
-/// c [..., M, N], and the batch axes broadcast. A one-dimensional a stands for a row [1, K], a
-/// one-dimensional b for a column [K, 1], and that axis is left out of the result.
+/// c [..., M, N], and the batch axes broadcast. A one-dimensional a is taken as a row [1, K], a
+/// one-dimensional b as a column [K, 1], and that axis is dropped from the result.
 ///
 /// Floating dtypes. Transposed operands are read in place. For K = 0 the result is zero.
 /// `ShapeError` unless the inner extents agree and the batch axes broadcast.

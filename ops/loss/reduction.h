@@ -2,7 +2,7 @@
 
 namespace sash {
 
-/// What a loss does with its terms: keeps them, averages them, or adds them up.
+/// How a loss reduces its terms: not at all, to their mean, or to their sum.
 enum class Reduction { none, mean, sum };
 
 }  // namespace sash

@@ -212,7 +212,7 @@ Tensor Tensor::slice(int64_t axis, int64_t start, std::optional<int64_t> stop, i
   const int64_t offset = offset_of(*this) + (to[at] > 0 ? first * strides()[at] : 0);
   return record("slice", {*this}, make_view(*this, to, to_strides, offset),
                 [from = shape(), at, first, step](Backward&, const Tensor& g) {
-                  return Gradients{unslice(g, from, at, first, step)};
+                  return Gradients{slice_backward(g, from, at, first, step)};
                 });
 }
 
@@ -238,7 +238,7 @@ Tensor Tensor::select(int64_t axis, int64_t index) const {
   return narrow(at, from, 1).squeeze(at);
 }
 
-Tensor unslice(const Tensor& x, const Shape& shape, int axis, int64_t start, int64_t step) {
+Tensor slice_backward(const Tensor& x, const Shape& shape, int axis, int64_t start, int64_t step) {
   Shape fitting = x.shape();
   const bool placed =
       fitting.rank() == shape.rank() && axis >= 0 && axis < shape.rank() && start >= 0 && step >= 1;
@@ -248,7 +248,7 @@ Tensor unslice(const Tensor& x, const Shape& shape, int axis, int64_t start, int
     if (inside) fitting[axis] = extent;
   }
   if (!placed || fitting != shape) {
-    throw ShapeError("unslice",
+    throw ShapeError("slice_backward",
                      "a slice of " + to_string(shape) + " along axis " + std::to_string(axis) +
                          " from " + std::to_string(start) + " by " + std::to_string(step),
                      to_string(x.shape()));
@@ -262,7 +262,8 @@ Tensor unslice(const Tensor& x, const Shape& shape, int axis, int64_t start, int
     return whole;
   }();
   return record(
-      "unslice", {x}, y, [axis, start, step, count = x.shape()[axis]](Backward&, const Tensor& g) {
+      "slice_backward", {x}, y,
+      [axis, start, step, count = x.shape()[axis]](Backward&, const Tensor& g) {
         return Gradients{g.slice(axis, start, g.shape()[axis], step).slice(axis, 0, count)};
       });
 }

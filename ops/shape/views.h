@@ -2,12 +2,12 @@
 
 #include "../../tensor/tensor.h"
 
-/// Views share memory with their input; `Tensor::view`, `reshape`, `permute`, `slice` and the like
-/// are declared in tensor.h and defined here, beside their gradients.
+/// `Tensor::view`, `reshape`, `permute`, `slice` and the like are defined beside this.
 namespace sash {
 
 /// The gradient of `slice`: zeros of `shape`, but for `x` at `start, start + step, ...` of `axis`.
 /// Differentiable; its own gradient is the slice.
-SASH_API Tensor unslice(const Tensor& x, const Shape& shape, int axis, int64_t start, int64_t step);
+SASH_API Tensor slice_backward(const Tensor& x, const Shape& shape, int axis, int64_t start,
+                               int64_t step);
 
 }  // namespace sash

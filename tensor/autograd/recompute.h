@@ -7,9 +7,9 @@
 
 namespace sash {
 
-/// Trades compute for memory: runs `fn(inputs)`, forgets what the run saved for its backward pass,
-/// and runs it again in the backward pass, from the same random state (Chen et al., "Training deep
-/// nets with sublinear memory cost", 2016).
+/// Trades compute for memory: runs `fn(inputs)` without saving anything for the backward pass, and
+/// runs it again in the backward pass, from the same random state (Chen et al., "Training deep nets
+/// with sublinear memory cost", 2016).
 ///
 /// Parameters and other recorded tensors that `fn` captures get their gradients too. `fn` must do
 /// the same both times and write to nothing that it captures. `AutogradError` in the backward pass

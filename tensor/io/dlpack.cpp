@@ -28,7 +28,7 @@ constexpr TypeRow kTypes[kDTypeCount] = {
 
 /// What the deleter of an exported tensor deletes.
 template <class Managed>
-struct Lease {
+struct Export {
   Managed managed{};
   Tensor tensor;
   Shape shape;
@@ -36,28 +36,28 @@ struct Lease {
 };
 
 template <class Managed>
-Managed* lend(const Tensor& tensor) {
+Managed* export_as(const Tensor& tensor) {
   if (tensor.requires_grad()) {
     throw AutogradError("to_dlpack", "a tensor without a gradient (detach it)",
                         "one that requires grad");
   }
-  auto lease = std::make_unique<Lease<Managed>>();
-  lease->tensor = tensor;
-  lease->shape = tensor.shape();
-  lease->strides = tensor.strides();
-  DLTensor& lent = lease->managed.dl_tensor;
-  lent.data = tensor.tensor_view().data;
-  lent.device = {tensor.device().is_cpu() ? kDLCPU : kDLCUDA, tensor.device().index};
-  lent.ndim = tensor.rank();
+  auto holder = std::make_unique<Export<Managed>>();
+  holder->tensor = tensor;
+  holder->shape = tensor.shape();
+  holder->strides = tensor.strides();
+  DLTensor& exported = holder->managed.dl_tensor;
+  exported.data = tensor.tensor_view().data;
+  exported.device = {tensor.device().is_cpu() ? kDLCPU : kDLCUDA, tensor.device().index};
+  exported.ndim = tensor.rank();
   const TypeRow& type = kTypes[static_cast<int>(tensor.dtype())];
-  lent.dtype = {type.code, type.bits, 1};
-  lent.shape = lease->shape.begin();
-  lent.strides = lease->strides.begin();
-  lease->managed.manager_ctx = lease.get();
-  lease->managed.deleter = [](Managed* self) {
-    delete static_cast<Lease<Managed>*>(self->manager_ctx);
+  exported.dtype = {type.code, type.bits, 1};
+  exported.shape = holder->shape.begin();
+  exported.strides = holder->strides.begin();
+  holder->managed.manager_ctx = holder.get();
+  holder->managed.deleter = [](Managed* self) {
+    delete static_cast<Export<Managed>*>(self->manager_ctx);
   };
-  return &lease.release()->managed;
+  return &holder.release()->managed;
 }
 
 // ---- import -------------------------------------------------------------------------------------
@@ -131,15 +131,15 @@ void* memory_from(const DLTensor& tensor, int64_t bytes, DType dtype) {
   return first;
 }
 
-/// The memory of `lent` as a tensor; `release` runs when the last one that shares it goes.
-Tensor wrap(const DLTensor& lent, std::function<void()> release) {
-  const DType dtype = dtype_from(lent.dtype);
-  const Device device = device_from(lent.device);
-  const Shape shape = shape_from(lent);
+/// The memory of `imported` as a tensor; `release` runs when the last one that shares it goes.
+Tensor wrap(const DLTensor& imported, std::function<void()> release) {
+  const DType dtype = dtype_from(imported.dtype);
+  const Device device = device_from(imported.device);
+  const Shape shape = shape_from(imported);
   numel(shape);  // throws for extents out of range, before strides are computed from them
-  const Strides strides = strides_from(lent, shape);
+  const Strides strides = strides_from(imported, shape);
   const int64_t bytes = span_bytes(shape, strides, dtype);
-  void* memory = memory_from(lent, bytes, dtype);
+  void* memory = memory_from(imported, bytes, dtype);
   auto storage = make_ref<Storage>(memory, bytes, device, std::move(release));
   return Tensor(make_ref<TensorImpl>(std::move(storage), shape, strides, 0, dtype));
 }
@@ -157,13 +157,13 @@ void check_pointer(const Managed* managed) {
 }  // namespace
 
 DLManagedTensorVersioned* to_dlpack(const Tensor& tensor) {
-  DLManagedTensorVersioned* managed = lend<DLManagedTensorVersioned>(tensor);
+  DLManagedTensorVersioned* managed = export_as<DLManagedTensorVersioned>(tensor);
   managed->version = {1, 0};
   return managed;
 }
 
 DLManagedTensor* to_dlpack_unversioned(const Tensor& tensor) {
-  return lend<DLManagedTensor>(tensor);
+  return export_as<DLManagedTensor>(tensor);
 }
 
 Tensor from_dlpack(DLManagedTensorVersioned* managed) {

@@ -65,16 +65,16 @@ struct DLManagedTensorVersioned {
 
 namespace sash {
 
-/// Lends `tensor` to another library: same memory, kept until the receiver calls `deleter`. What
-/// is queued on the device's current stream is not waited for, and what the receiver writes is
-/// not seen by version counters: call `data<T>()` for each write if `tensor` is in use here. Throws
-/// `AutogradError` if `tensor` requires grad (`detach` it).
+/// Exports `tensor` to another library: same memory, kept until the receiver calls `deleter`. Does
+/// not wait for the device's current stream. Version counters miss the receiver's writes: call
+/// `data<T>()` for each if `tensor` is in use here. Throws `AutogradError` if `tensor` requires
+/// grad (`detach` it).
 SASH_API dlpack::DLManagedTensorVersioned* to_dlpack(const Tensor& tensor);
 /// The same for receivers that know only the older struct.
 SASH_API dlpack::DLManagedTensor* to_dlpack_unversioned(const Tensor& tensor);
 
-/// Takes over a tensor of another library: same memory (a copy if it is read-only), and `deleter`
-/// is called when the last tensor that shares it goes. If this throws, `managed` stays the
+/// Imports a tensor of another library: same memory (a copy if it is read-only). `deleter` is
+/// called when the last tensor that shares it is gone. If this throws, `managed` stays the
 /// caller's. Throws `ValueError` for another major version, null or misaligned memory or negative
 /// strides; `ShapeError` for more than 8 axes or extents out of range; `DTypeError` for an element
 /// type that sash does not have, or vectors of them; `DeviceError` for a device that is neither

@@ -16,22 +16,21 @@ struct SafetensorsFile {
   std::map<std::string, std::string> metadata;
 };
 
-/// Reads a file into fresh memory on `device`, `default_device()` unless one is named. Nothing in
-/// the file is trusted.
-/// Throws `IoError` if it cannot be opened or read; `FormatError` unless its header is valid JSON
-/// of at most 100,000,000 bytes, nested at most 8 deep, without duplicate keys, and its tensors
-/// fill the data exactly, without holes or overlaps; `NotImplemented` for a dtype or rank that sash
-/// does not have.
+/// Reads a file into new tensors on `device`, by default `default_device()`. Nothing in the file is
+/// trusted. Throws `IoError` if it cannot be opened or read; `FormatError` unless its header is
+/// valid JSON of at most 100,000,000 bytes, nested at most 8 deep, without duplicate keys, and its
+/// tensors fill the data exactly, without holes or overlaps; `NotImplemented` for a dtype or rank
+/// that sash does not have.
 SASH_API SafetensorsFile load_safetensors(const std::string& path,
                                           std::optional<Device> device = std::nullopt);
 
 /// The metadata alone: the header is read and checked as above, and no tensor is.
 SASH_API std::map<std::string, std::string> load_safetensors_metadata(const std::string& path);
 
-/// Writes `tensors`, of any device and strides, widest elements first and then by name. `path`
-/// gets the whole new file or keeps the old one: it is written beside it, synchronised, renamed.
-/// Throws `ValueError` for an undefined tensor, a duplicate or reserved name, or text that is not
-/// UTF-8; `IoError` if the file cannot be written.
+/// Writes `tensors`, of any device and strides, widest elements first and then by name. Atomic: the
+/// file is written beside `path`, synchronised and renamed. Throws `ValueError` for an undefined
+/// tensor, a duplicate or reserved name, or text that is not UTF-8; `IoError` if the file cannot be
+/// written.
 SASH_API void save_safetensors(const std::string& path, const StateDict& tensors,
                                const std::map<std::string, std::string>& metadata = {});
 

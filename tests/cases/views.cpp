@@ -136,11 +136,11 @@ void add_parts(OpTable& table) {
        {"operator[] 3", {7}, [](T x) { return x[3]; }, [](I i) { return at(3, i[0]); }}});
 }
 
-void add_unslice(OpTable& table) {
+void add_slice_backward(OpTable& table) {
   for (const Layout layout : {contiguous, transposed}) {
     add(
-        table, "unslice axis 1 from 1 by 2", {{2, 3}, layout},
-        [](T x) { return unslice(x, at(2, 7), 1, 1, 2); },
+        table, "slice_backward axis 1 from 1 by 2", {{2, 3}, layout},
+        [](T x) { return slice_backward(x, at(2, 7), 1, 1, 2); },
         [](const Array& x) {
           Array y({2, 7});
           for_each_index(x.shape, [&](I i) { y[at(i[0], 1 + 2 * i[1])] = x[i]; });
@@ -156,7 +156,7 @@ void add_views(OpTable& table) {
   add_orders(table);
   add_expansions(table);
   add_parts(table);
-  add_unslice(table);
+  add_slice_backward(table);
 }
 
 }  // namespace sash::testing

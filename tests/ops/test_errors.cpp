@@ -164,8 +164,8 @@ TEST_CASE("wrong calls: views") {
        [&] { x.select(1, 3); }},
       {"IndexError: select: expected an index in [-2, 2) for axis 0, got -3", [&] { x[-3]; }},
       {"IndexError: select: expected an axis in [0, 0) for rank 0, got 0", [&] { zeros({})[0]; }},
-      {"ShapeError: unslice: expected a slice of [2, 2] along axis 1 from 0 by 1, got [2, 3]",
-       [&] { unslice(x, {2, 2}, 1, 0, 1); }},
+      {"ShapeError: slice_backward: expected a slice of [2, 2] along axis 1 from 0 by 1, got [2, 3]",
+       [&] { slice_backward(x, {2, 2}, 1, 0, 1); }},
   });
 }
 

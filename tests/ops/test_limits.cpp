@@ -114,10 +114,11 @@ TEST_CASE("the largest steps, starts and counts of views") {
   CHECK(x.slice(0, 5, -kHuge - 1).numel() == 0);
   CHECK(ones({2, 0}).slice(1, 0, std::nullopt, kHuge).numel() == 0);
   const Tensor one = ones({1}, {.dtype = DType::float64});
-  CHECK(unslice(one, {4}, 0, 3, kHuge).to_vector<double>() == std::vector<double>{0, 0, 0, 1});
-  CHECK_THROWS_AS(unslice(one, {4}, 0, kHuge, kHuge), ShapeError);
-  CHECK_THROWS_AS(unslice(ones({3}), {4}, 0, 1, kHuge), ShapeError);
-  CHECK_THROWS_AS(unslice(ones({3}), {4}, 0, 1, kHuge / 2 + 1), ShapeError);
+  CHECK(slice_backward(one, {4}, 0, 3, kHuge).to_vector<double>() ==
+        std::vector<double>{0, 0, 0, 1});
+  CHECK_THROWS_AS(slice_backward(one, {4}, 0, kHuge, kHuge), ShapeError);
+  CHECK_THROWS_AS(slice_backward(ones({3}), {4}, 0, 1, kHuge), ShapeError);
+  CHECK_THROWS_AS(slice_backward(ones({3}), {4}, 0, 1, kHuge / 2 + 1), ShapeError);
   CHECK_THROWS_AS(x.narrow(0, kHuge, kHuge), IndexError);
   CHECK(split(x, kHuge).size() == 1);
   CHECK(chunk(x, kHuge).size() == 10);
