@@ -8,8 +8,8 @@ void check_shared(const Tensor& temporary) {
   const TensorImpl& impl = temporary.impl();
   if (impl.use_count() > 1 || (impl.base && impl.base->use_count() > 1)) return;
   if (impl.storage->use_count() > (impl.base ? 2 : 1)) return;
-  throw ValueError("operator=", "a view, to write the elements it shares",
-                   "a temporary of its own elements, which the write would not outlive");
+  throw ValueError("operator=", "a view, such as x[0]",
+                   "a temporary that shares its elements with no tensor");
 }
 
 }  // namespace

@@ -51,8 +51,8 @@ TEST_CASE("writes: assigning to a temporary view writes elements, to a named ten
     x[0] = tensor({1, 2, 3});
   });
   const std::string lost =
-      "operator=: expected a view, to write the elements it shares, got a temporary of its own "
-      "elements, which the write would not outlive";
+      "operator=: expected a view, such as x[0], got a temporary that shares its elements with no "
+      "tensor";
   expect_error<ValueError>(lost, [&] { x.mT().reshape({6}) = y[0]; });
   expect_error<ValueError>(lost, [&] { x.clone() = 0; });
   expect_error<ValueError>("tensor: expected a defined tensor, got an undefined one",
