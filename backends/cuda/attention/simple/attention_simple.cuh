@@ -11,8 +11,8 @@
 #include "../common/block_bounds.h"
 #include "attention_tile.cuh"
 
-/// What the forward and the backward kernels without tensor cores share besides products: the blocks
-/// to visit, masks, dropout, and the options of scores.
+/// What the forward and the backward kernels without tensor cores share besides products: the
+/// blocks to visit, masks, dropout, and the options of scores.
 namespace sash::cuda::attn {
 
 inline constexpr int kMapRows = 64;  ///< queries of a block of the map
