@@ -12,7 +12,8 @@
 #include <sash/sash.h>
 
 #include "../support/attention_run.h"
-#include "../support/cuda_device.h"
+#include "../support/compare.h"
+#include "../support/devices.h"
 #include "../support/expect_error.h"
 #include "../support/mask_kinds.h"
 #include "../support/op_inputs.h"
@@ -23,8 +24,6 @@ using namespace sash::testing;
 namespace {
 
 constexpr uint64_t kSeed = 7;
-
-const Device kCard{DeviceType::cuda, 0};
 
 // Rounds of a test with random calls; few under memory checkers.
 size_t rounds(size_t count) { return short_tests() ? (count + 14) / 15 : count; }
@@ -155,11 +154,6 @@ std::string describe(const Trial& t) {
 
 const std::vector<std::string> kNames{"out", "lse", "dq", "dk", "dv", "dbias", "drelative"};
 
-bool same_bits(const Tensor& a, const Tensor& b) {
-  if (!a.defined() || !b.defined()) return a.defined() == b.defined();
-  return a.to_vector<double>() == b.to_vector<double>();
-}
-
 void expect_values(const Trial& trial, Device device) {
   const AttentionAnswer answer = solve(trial.problem);
   for (const DType dtype : {DType::float64, DType::float32}) {
@@ -274,7 +268,7 @@ void check_bits(Device device) {
       set_num_threads(round % 2 == 0 ? 1 : 3);
       const std::vector<Tensor> second = run(trial, dtype, device).all();
       set_num_threads(threads);
-      for (size_t i = 0; i < first.size(); ++i) CHECK(same_bits(first[i], second[i]));
+      for (size_t i = 0; i < first.size(); ++i) CHECK(all_same(first[i], second[i]));
     }
   }
 }
@@ -337,7 +331,7 @@ void check_data(Device device) {
       AttentionMask::window(20, 5) &
       AttentionMask(AttentionMask::key_lengths(tensor<int32_t>({9, 66})).to_dense(70, 70, device));
   const Tensor expected = attention(q, k, v, {.mask = fresh});
-  CHECK_FALSE(same_bits(before, after));
+  CHECK_FALSE(all_same(before, after));
   const std::vector<double> x = after.to_vector<double>(), y = expected.to_vector<double>();
   for (size_t i = 0; i < x.size(); ++i) REQUIRE(std::abs(x[i] - y[i]) < 1e-12);
 }
@@ -362,72 +356,49 @@ void check_memory(Device device) {
 
 }  // namespace
 
-TEST_CASE("attention: values and gradients over masks agree with plain float64 loops") {
-  check_values(kCPU);
+TEST_CASE_TEMPLATE("masks: values and gradients agree with plain float64 loops", On, Cpu, Cuda) {
+  if (!missing(On::device)) check_values(On::device);
 }
 
-TEST_CASE("cuda masks: values and gradients over masks agree with plain float64 loops") {
-  if (!cuda_missing()) check_values(kCard);
+TEST_CASE_TEMPLATE("masks: halves err at most twice as much as the dense formula in halves", On,
+                   Cpu, Cuda) {
+  if (!missing(On::device)) check_halves(On::device);
 }
 
-TEST_CASE("attention: halves err at most twice as much as the dense formula in halves") {
-  check_halves(kCPU);
+TEST_CASE_TEMPLATE("mask widths: heads of up to 256 features", On, Cpu, Cuda) {
+  if (!missing(On::device)) check_widths(On::device);
 }
 
-TEST_CASE("cuda masks: halves err at most twice as much as the dense formula in halves") {
-  if (!cuda_missing()) check_halves(kCard);
+TEST_CASE_TEMPLATE("mask widths: halves, heads of every width of tiles and between", On, Cpu,
+                   Cuda) {
+  if (!missing(On::device)) check_tiles(On::device);
 }
 
-TEST_CASE("attention: heads of up to 256 features") { check_widths(kCPU); }
-
-TEST_CASE("cuda mask widths: heads of up to 256 features") {
-  if (!cuda_missing()) check_widths(kCard);
+TEST_CASE_TEMPLATE("mask blocks: patterns and data over several blocks, with options", On, Cpu,
+                   Cuda) {
+  if (!missing(On::device)) check_blocks(On::device);
 }
 
-TEST_CASE("cuda mask widths: halves, heads of every width of tiles and between") {
-  if (!cuda_missing()) check_tiles(kCard);
+TEST_CASE_TEMPLATE("masks: two runs, and any number of threads, give the same bits", On, Cpu,
+                   Cuda) {
+  if (!missing(On::device)) check_bits(On::device);
 }
 
-TEST_CASE("cuda mask blocks: patterns and data over several blocks, with options") {
-  if (!cuda_missing()) check_blocks(kCard);
+TEST_CASE_TEMPLATE("mask gradients: first and second pass gradcheck", On, Cpu, Cuda) {
+  if (!missing(On::device)) check_gradients(On::device);
 }
 
-TEST_CASE("attention: two runs, and any number of threads, give the same bits") {
-  check_bits(kCPU);
+TEST_CASE_TEMPLATE("masks: queries that see nothing get zeros, and no NaN arises", On, Cpu, Cuda) {
+  if (!missing(On::device)) check_blind_queries(On::device);
 }
 
-TEST_CASE("cuda masks: two runs, and any number of threads, give the same bits") {
-  if (!cuda_missing()) check_bits(kCard);
+TEST_CASE_TEMPLATE("masks: data that narrows a mask may change without compiling anew", On, Cpu,
+                   Cuda) {
+  if (!missing(On::device)) check_data(On::device);
 }
 
-TEST_CASE("attention: gradients and second gradients over masks pass gradcheck") {
-  check_gradients(kCPU);
-}
-
-TEST_CASE("cuda mask gradients: gradients and second gradients over masks pass gradcheck") {
-  if (!cuda_missing()) check_gradients(kCard);
-}
-
-TEST_CASE("attention: queries that see nothing get zeros, and no NaN arises") {
-  check_blind_queries(kCPU);
-}
-
-TEST_CASE("cuda masks: queries that see nothing get zeros, and no NaN arises") {
-  if (!cuda_missing()) check_blind_queries(kCard);
-}
-
-TEST_CASE("attention: data that narrows a mask may change without compiling anew") {
-  check_data(kCPU);
-}
-
-TEST_CASE("cuda masks: data that narrows a mask may change without compiling anew") {
-  if (!cuda_missing()) check_data(kCard);
-}
-
-TEST_CASE("attention: memory is linear in the length") { check_memory(kCPU); }
-
-TEST_CASE("cuda masks: memory is linear in the length") {
-  if (!cuda_missing()) check_memory(kCard);
+TEST_CASE_TEMPLATE("masks: memory is linear in the length", On, Cpu, Cuda) {
+  if (!missing(On::device)) check_memory(On::device);
 }
 
 TEST_CASE("attention: a mask overwritten between the passes is noticed") {
@@ -455,18 +426,4 @@ TEST_CASE("attention: wrong options are refused by name") {
       call({.relative_bias = zeros({4, 6})}));
   expect_error<ShapeError>(op + "expected ALiBi slopes [4], got [2]",
                            call({.alibi_slopes = zeros({2})}));
-  const auto lengths = [](std::vector<int32_t> values) {
-    return AttentionMask::key_lengths(tensor(values, {2}));
-  };
-  CHECK_THROWS_AS(call({.mask = lengths({3, 8})})(), ValueError);
-  CHECK_THROWS_AS(call({.mask = lengths({-1, 7})})(), ValueError);
-  const auto packed = [](std::vector<int32_t> values) {
-    const auto count = static_cast<int64_t>(values.size());
-    const Tensor x = zeros({1, 1, 6, 2});
-    attention(x, x, x, {.mask = AttentionMask::packed(tensor(values, {count}))});
-  };
-  CHECK_NOTHROW(packed({0, 2, 2, 6}));
-  CHECK_THROWS_AS(packed({0, 4, 3, 6}), ValueError);
-  CHECK_THROWS_AS(packed({1, 6}), ValueError);
-  CHECK_THROWS_AS(packed({0, 5}), ValueError);
 }

@@ -1,4 +1,5 @@
-// What lies around the operands of attention, and keys that nobody sees, never reach a result.
+// Attention at its ends: what lies around the operands and keys that nobody sees never reach a
+// result; calls without scores.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -9,9 +10,11 @@
 #include <sash/core/backend.h>
 #include <sash/sash.h>
 
-#include "../support/cuda_device.h"
+#include "../support/compare.h"
+#include "../support/devices.h"
 
 using namespace sash;
+using namespace sash::testing;
 
 namespace {
 
@@ -133,18 +136,46 @@ void check_hidden_blocks(Device device) {
   }
 }
 
+/// No scores at all: results and gradients are zeros of the right shapes.
+void check_empty(Device device) {
+  struct Extents {
+    int64_t batch, queries, keys;
+  };
+  for (const Extents& s : {Extents{2, 3, 0}, {2, 0, 3}, {0, 3, 3}, {2, 0, 0}}) {
+    for (const DType dtype : {DType::float32, DType::float64, DType::bfloat16}) {
+      CAPTURE(s.batch);
+      CAPTURE(s.queries);
+      CAPTURE(s.keys);
+      CAPTURE(name(dtype));
+      const TensorOptions options{.dtype = dtype, .device = device, .requires_grad = true};
+      const Tensor q = ones({s.batch, 2, s.queries, 16}, options),
+                   k = ones({s.batch, 1, s.keys, 16}, options),
+                   v = ones({s.batch, 1, s.keys, 8}, options), relative = ones({2, 5}, options);
+      const AttentionWithLse y =
+          attention_with_lse(q, k, v, {.mask = AttentionMask::causal(), .relative_bias = relative});
+      CHECK(y.out.shape() == Shape{s.batch, 2, s.queries, 8});
+      CHECK(all_equal(y.out, 0));
+      CHECK(all_equal(y.lse, std::numeric_limits<double>::infinity()));
+      backward({y.out, y.lse}, {ones_like(y.out), ones_like(y.lse)});
+      for (const Tensor& x : {q, k, v, relative}) {
+        CHECK(x.grad().shape() == x.shape());
+        CHECK(all_equal(x.grad(), 0));
+      }
+    }
+  }
+}
+
 }  // namespace
 
-TEST_CASE("attention: what lies around its operands never reaches a result") {
-  check_surroundings(kCPU);
+TEST_CASE_TEMPLATE("mask ends: what lies around the operands never reaches a result", On, Cpu,
+                   Cuda) {
+  if (!missing(On::device)) check_surroundings(On::device);
 }
 
-TEST_CASE("cuda mask ends: what lies around the operands never reaches a result") {
-  if (!cuda_missing()) check_surroundings(kCUDA);
+TEST_CASE_TEMPLATE("mask ends: hidden blocks of keys never reach a result", On, Cpu, Cuda) {
+  if (!missing(On::device)) check_hidden_blocks(On::device);
 }
 
-TEST_CASE("attention: hidden blocks of keys never reach a result") { check_hidden_blocks(kCPU); }
-
-TEST_CASE("cuda mask ends: hidden blocks of keys never reach a result") {
-  if (!cuda_missing()) check_hidden_blocks(kCUDA);
+TEST_CASE_TEMPLATE("mask ends: calls without keys, queries or batches", On, Cpu, Cuda) {
+  if (!missing(On::device)) check_empty(On::device);
 }

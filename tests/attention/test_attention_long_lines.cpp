@@ -1,17 +1,18 @@
 // Attention over masks with a few tokens that see all and are seen by all: kernels may share the
-// long lines of blocks that these make among several groups of threads. In halves on a card against
-// float64 on the CPU, with the same inputs.
+// long lines of blocks that these make among several groups of threads. In halves against float64
+// on the CPU, with the same inputs.
 #include <doctest/doctest.h>
 
-#include <cmath>
 #include <string>
 #include <vector>
 
 #include <sash/sash.h>
 
-#include "../support/cuda_device.h"
+#include "../support/compare.h"
+#include "../support/devices.h"
 
 using namespace sash;
+using namespace sash::testing;
 
 namespace {
 
@@ -72,18 +73,7 @@ std::vector<Tensor> results(const Masked& masked, bool options, const std::vecto
   return all;
 }
 
-/// |x - y| / |y|, by the sums of squares.
-double distance(const Tensor& x, const Tensor& y) {
-  const auto a = x.to(kCPU).to(DType::float64).to_vector<double>(), b = y.to_vector<double>();
-  double error = 0, size = 0;
-  for (size_t i = 0; i < b.size(); ++i) {
-    error += (a[i] - b[i]) * (a[i] - b[i]);
-    size += b[i] * b[i];
-  }
-  return std::sqrt(error / size);
-}
-
-void check(int64_t depth, DType dtype, bool options) {
+void check(int64_t depth, DType dtype, bool options, Device device) {
   manual_seed(5);
   std::vector<Tensor> inputs;
   for (const Shape& shape :
@@ -95,9 +85,9 @@ void check(int64_t depth, DType dtype, bool options) {
   const double unit = dtype == DType::bfloat16 ? 0x1p-8 : 0x1p-11;
   for (const Masked& masked : masks()) {
     const std::vector<Tensor> expected = results(masked, options, inputs, DType::float64, kCPU);
-    const std::vector<Tensor> found = results(masked, options, inputs, dtype, kCUDA);
+    const std::vector<Tensor> found = results(masked, options, inputs, dtype, device);
     for (size_t i = 0; i < expected.size(); ++i) {
-      const double error = distance(found[i], expected[i]);
+      const double error = relative_error(found[i], expected[i]);
       CAPTURE(masked.name);
       CAPTURE(depth);
       CAPTURE(options);
@@ -109,11 +99,13 @@ void check(int64_t depth, DType dtype, bool options) {
 
 }  // namespace
 
-TEST_CASE("cuda mask long lines: halves against float64 on the CPU") {
-  if (cuda_missing()) return;
+TEST_CASE_TEMPLATE("mask long lines: halves against float64 on the CPU", On, Cpu, Cuda) {
+  const Device device = On::device;
+  if (missing(device)) return;
+  if (device.is_cpu()) return check(32, DType::bfloat16, true, device);
   for (const int64_t depth : {32, 64, 96, 128, 256}) {
-    check(depth, depth % 64 == 0 ? DType::bfloat16 : DType::float16, false);
+    check(depth, depth % 64 == 0 ? DType::bfloat16 : DType::float16, false, device);
   }
-  check(64, DType::bfloat16, true);
-  check(128, DType::float16, true);
+  check(64, DType::bfloat16, true, device);
+  check(128, DType::float16, true, device);
 }

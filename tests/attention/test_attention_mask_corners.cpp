@@ -9,7 +9,8 @@
 
 #include <sash/sash.h>
 
-#include "../support/cuda_device.h"
+#include "../support/compare.h"
+#include "../support/devices.h"
 #include "../support/expect_error.h"
 
 using namespace sash;
@@ -58,13 +59,6 @@ std::vector<std::pair<Mask, MaskShape>> empty_masks(Device device) {
   };
 }
 
-bool all_are(const Tensor& x, double value) {
-  for (const double element : x.to_vector<double>()) {
-    if (element != value) return false;
-  }
-  return true;
-}
-
 void check_empty(Device device) {
   for (const auto& [mask, shape] : empty_masks(device)) {
     const MaskShape s = shape;
@@ -78,15 +72,15 @@ void check_empty(Device device) {
       const Tensor q = variable(s.queries), k = variable(s.keys), v = variable(s.keys);
       const Tensor bias = zeros({s.heads, 3}, {.device = device, .requires_grad = true});  // R = 1
       const AttentionWithLse y = attention_with_lse(q, k, v, {.mask = one, .relative_bias = bias});
-      CHECK(all_are(y.out, 0));
-      CHECK(all_are(y.lse, HUGE_VAL));
+      CHECK(all_equal(y.out, 0));
+      CHECK(all_equal(y.lse, HUGE_VAL));
       const std::vector<Tensor> first =
           grad({y.out}, {q, k, v, bias}, {ones_like(y.out)}, {.create_graph = true});
-      for (const Tensor& g : first) CHECK(all_are(g, 0));
+      for (const Tensor& g : first) CHECK(all_equal(g, 0));
       (y.out * 2.0).sum().backward();
       for (const Tensor& x : {q, k, v, bias}) {
         CHECK(x.grad().shape() == x.shape());
-        CHECK(all_are(x.grad(), 0));
+        CHECK(all_equal(x.grad(), 0));
       }
     }
   }
@@ -118,10 +112,38 @@ TEST_CASE("a dilated window without an end reaches all keys where there are more
   }
 }
 
-TEST_CASE("masks over nothing show nothing, and attention gives zeros") { check_empty(kCPU); }
+TEST_CASE_TEMPLATE("masks: those over nothing show nothing, and attention gives zeros", On, Cpu,
+                   Cuda) {
+  if (!missing(On::device)) check_empty(On::device);
+}
 
-TEST_CASE("cuda masks: masks over nothing show nothing, and attention gives zeros") {
-  if (!cuda_missing()) check_empty(kCUDA);
+TEST_CASE_TEMPLATE("masks: data that do not fit are refused by value", On, Cpu, Cuda) {
+  const Device device = On::device;
+  if (missing(device)) return;
+  const Tensor x = randn({2, 1, 6, 4}, {.device = device});
+  const auto data = [&](const std::vector<int32_t>& values) {
+    return tensor(values, {static_cast<int64_t>(values.size())}, {.device = device});
+  };
+  const auto thrown = [&](const Mask& mask) {
+    const std::string text =
+        error_of<ValueError>(device, [&] { attention(x, x, x, {.mask = mask}); });
+    return text.substr(0, text.find("; the mask is "));  // which a card does not know any more
+  };
+  const auto lengths = [&](int32_t last) { return thrown(Mask::key_lengths(data({3, last}))); };
+  CHECK(lengths(6) == "nothing");
+  CHECK(lengths(7) == "attention: expected key lengths in [0, 6], got 7 for batch 1");
+  CHECK(lengths(-1) == "attention: expected key lengths in [0, 6], got -1 for batch 1");
+  const auto packed = [&](const std::vector<int32_t>& starts) {
+    return thrown(Mask::packed(data(starts)));
+  };
+  const std::string ascend = "attention: expected cu_seqlens that ascend from 0 to the length, 6, ";
+  CHECK(packed({0, 2, 2, 6}) == "nothing");
+  CHECK(packed({0, 4, 3, 6}) == ascend + "got 3 at 2");
+  CHECK(packed({1, 6}) == ascend + "got 1 at 0");
+  CHECK(packed({0, 5}) == ascend + "got 5 at 1");
+  const Tensor first = data({0, 1, 2, 0, 0, 0}), past = data({1, 2, 9, 6, 6, 6});
+  CHECK(thrown(Mask::row_ranges(first, past)) ==
+        "attention: expected row ranges in [0, 6], got 9 for query 2");
 }
 
 TEST_CASE("a mask's own shape is that of its tensors, empty or not") {

@@ -10,7 +10,7 @@
 #include <sash/sash.h>
 
 #include "../support/attention_run.h"
-#include "../support/cuda_device.h"
+#include "../support/devices.h"
 #include "../support/mask_kinds.h"
 
 using namespace sash;
@@ -153,10 +153,6 @@ TEST_CASE("random masks show and count what their definitions say") {
   draw_extremes(false);
 }
 
-TEST_CASE("random masks: attention agrees with plain loops, for empty tensors too") {
-  check_expressions(kCPU);
-}
-
-TEST_CASE("cuda masks: attention over random masks, for empty tensors too") {
-  if (!cuda_missing()) check_expressions(kCUDA);
+TEST_CASE_TEMPLATE("masks: attention over random ones agrees with plain loops", On, Cpu, Cuda) {
+  if (!missing(On::device)) check_expressions(On::device);
 }

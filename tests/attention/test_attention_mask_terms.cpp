@@ -8,7 +8,7 @@
 
 #include <sash/sash.h>
 
-#include "../support/cuda_device.h"
+#include "../support/devices.h"
 #include "../support/expect_error.h"
 
 using namespace sash;

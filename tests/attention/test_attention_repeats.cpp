@@ -9,9 +9,10 @@
 #include <sash/ops/kernels/elementwise.h>
 #include <sash/sash.h>
 
-#include "../support/cuda_device.h"
+#include "../support/devices.h"
 
 using namespace sash;
+using namespace sash::testing;
 
 namespace {
 
@@ -141,14 +142,14 @@ void check_heads(Device device, DType dtype, const Shape& shape) {
 
 }  // namespace
 
-// Those that are long enough to be cut into strips are cut by how many heads there are.
-TEST_CASE("attention: short heads have the same bits among others and alone") {
-  check_heads(kCPU, DType::float32, {2, 5, 448, 24});
-  check_heads(kCPU, DType::bfloat16, {2, 5, 448, 32});
-}
-
-TEST_CASE("cuda mask repeats: heads have the same bits among others and alone") {
-  if (cuda_missing()) return;
+TEST_CASE_TEMPLATE("mask repeats: heads have the same bits among others and alone", On, Cpu, Cuda) {
+  if (missing(On::device)) return;
+  if (On::device.is_cpu()) {
+    // Longer heads are cut into strips, by how many heads there are.
+    check_heads(kCPU, DType::float32, {2, 5, 448, 24});
+    check_heads(kCPU, DType::bfloat16, {2, 5, 448, 32});
+    return;
+  }
   const int64_t heads = short_tests() ? 2 : 30;
   check_heads(kCUDA, DType::bfloat16, {4, heads, 832, 64});
   check_heads(kCUDA, DType::float16, {4, heads, 832, 128});
@@ -156,13 +157,13 @@ TEST_CASE("cuda mask repeats: heads have the same bits among others and alone") 
 }
 
 TEST_CASE("cuda mask repeats: bfloat16, 64 features") {
-  if (!cuda_missing()) check_repeats(DType::bfloat16, 64);
+  if (!missing(kCUDA)) check_repeats(DType::bfloat16, 64);
 }
 
 TEST_CASE("cuda mask repeats: bfloat16, 128 features") {
-  if (!cuda_missing()) check_repeats(DType::bfloat16, 128);
+  if (!missing(kCUDA)) check_repeats(DType::bfloat16, 128);
 }
 
 TEST_CASE("cuda mask repeats: float32, 64 features") {
-  if (!cuda_missing()) check_repeats(DType::float32, 64);
+  if (!missing(kCUDA)) check_repeats(DType::float32, 64);
 }

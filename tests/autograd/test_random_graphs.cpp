@@ -10,7 +10,7 @@
 
 #include <sash/sash.h>
 
-#include "../support/cuda_device.h"
+#include "../support/devices.h"
 #include "../support/random_graph.h"
 
 using namespace sash;
@@ -145,12 +145,8 @@ void compare_many(DType dtype, Device device) {
 
 }  // namespace
 
-TEST_CASE("random graphs in float64") { compare_many(DType::float64, kCPU); }
-
-TEST_CASE("random graphs in float32") { compare_many(DType::float32, kCPU); }
-
-TEST_CASE("cuda random graphs: float64 and float32") {
-  if (cuda_missing()) return;
-  compare_many(DType::float64, kCUDA);
-  compare_many(DType::float32, kCUDA);
+TEST_CASE_TEMPLATE("random graphs: float64 and float32", On, Cpu, Cuda) {
+  if (missing(On::device)) return;
+  compare_many(DType::float64, On::device);
+  compare_many(DType::float32, On::device);
 }

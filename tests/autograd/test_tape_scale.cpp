@@ -15,9 +15,10 @@
 #include <sash/tensor/autograd/grad_mode.h>
 #include <sash/tensor/factories.h>
 
-#include "../support/cuda_device.h"
+#include "../support/devices.h"
 
 using namespace sash;
+using sash::testing::short_tests;
 
 namespace {
 

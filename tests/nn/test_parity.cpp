@@ -12,11 +12,13 @@
 #include <functional>
 #include <optional>
 
-#include "../support/cuda_device.h"
+#include "../support/compare.h"
+#include "../support/devices.h"
 
 /// The same weights and batches as in PyTorch (parity/make_reference.py made the files): first
 /// output, each gradient, and ten AdamW steps.
 using namespace sash;
+using namespace sash::testing;
 
 namespace {
 
@@ -53,21 +55,11 @@ class Reference {
   StateDict tensors_;
 };
 
-double relative_error(const std::vector<double>& a, const std::vector<double>& b) {
-  double difference = 0;
-  double norm = 0;
-  for (size_t i = 0; i < b.size(); ++i) {
-    difference += (a[i] - b[i]) * (a[i] - b[i]);
-    norm += b[i] * b[i];
-  }
-  return std::sqrt(difference / norm);
-}
-
 void check_close(const std::string& what, const Tensor& got, const Tensor& want, double tolerance) {
   CAPTURE(what);
   REQUIRE(got.defined());
   REQUIRE(got.shape() == want.shape());
-  CHECK(relative_error(got.to_vector<double>(), want.to_vector<double>()) <= tolerance);
+  CHECK(relative_error(got, want) <= tolerance);
 }
 
 /// A key's bias adds the same to all scores of a row, so softmax makes its gradient zero; what is
@@ -100,6 +92,7 @@ struct Pass {
 void check_training(const Reference& reference, nn::Module& model,
                     const std::function<Pass()>& forward, std::optional<double> max_norm,
                     const Setting& setting) {
+  CAPTURE(name(setting.dtype));
   model.to(setting.dtype);
   model.to(setting.device);
   model.load_state_dict(reference.section("weight"));
@@ -140,10 +133,13 @@ void check_training(const Reference& reference, nn::Module& model,
 }
 
 // The drift in float32 is that of ten steps of lr 1e-3, all in one direction.
-constexpr Setting kDouble{kCPU, DType::float64, 1e-12, 1e-15, 1e-9};
-constexpr Setting kSingle{kCPU, DType::float32, 1e-5, 1e-7, 1e-2};
-constexpr Setting kCudaDouble{kCUDA, DType::float64, 1e-10, 1e-13, 1e-7};
-constexpr Setting kCudaSingle{kCUDA, DType::float32, 1e-4, 1e-6, 1e-2};
+std::vector<Setting> settings(Device device) {
+  if (device.is_cpu()) {
+    return {{device, DType::float64, 1e-12, 1e-15, 1e-9},
+            {device, DType::float32, 1e-5, 1e-7, 1e-2}};
+  }
+  return {{device, DType::float64, 1e-10, 1e-13, 1e-7}, {device, DType::float32, 1e-4, 1e-6, 1e-2}};
+}
 
 void check_causal_lm(const Setting& setting) {
   const Reference reference("causal_lm");
@@ -175,20 +171,12 @@ void check_encoder(const Setting& setting) {
 
 }  // namespace
 
-TEST_CASE("parity: a causal language model in float64") { check_causal_lm(kDouble); }
-TEST_CASE("parity: a causal language model in float32") { check_causal_lm(kSingle); }
-TEST_CASE("parity: an encoder with padding in float64") { check_encoder(kDouble); }
-TEST_CASE("parity: an encoder with padding in float32") { check_encoder(kSingle); }
+TEST_CASE_TEMPLATE("parity: a causal language model", On, Cpu, Cuda) {
+  if (missing(On::device)) return;
+  for (const Setting& setting : settings(On::device)) check_causal_lm(setting);
+}
 
-TEST_CASE("cuda parity: a causal language model in float64") {
-  if (!cuda_missing()) check_causal_lm(kCudaDouble);
-}
-TEST_CASE("cuda parity: a causal language model in float32") {
-  if (!cuda_missing()) check_causal_lm(kCudaSingle);
-}
-TEST_CASE("cuda parity: an encoder with padding in float64") {
-  if (!cuda_missing()) check_encoder(kCudaDouble);
-}
-TEST_CASE("cuda parity: an encoder with padding in float32") {
-  if (!cuda_missing()) check_encoder(kCudaSingle);
+TEST_CASE_TEMPLATE("parity: an encoder with padding", On, Cpu, Cuda) {
+  if (missing(On::device)) return;
+  for (const Setting& setting : settings(On::device)) check_encoder(setting);
 }

@@ -8,6 +8,7 @@
 #include <sash/tensor/factories.h>
 
 #include "../support/expect_error.h"
+#include "../support/scopes.h"
 
 using namespace sash;
 using namespace sash::testing;
@@ -41,17 +42,6 @@ void check_vector(DType dtype) {
   CHECK(x.dtype() == dtype);
   CHECK(x.to_vector<int64_t>() == Ints{static_cast<int64_t>(low), 7, static_cast<int64_t>(high)});
 }
-
-class DefaultDType {
- public:
-  explicit DefaultDType(DType dtype) { set_default_dtype(dtype); }
-  ~DefaultDType() { set_default_dtype(before_); }
-  DefaultDType(const DefaultDType&) = delete;
-  DefaultDType& operator=(const DefaultDType&) = delete;
-
- private:
-  DType before_ = default_dtype();
-};
 
 }  // namespace
 

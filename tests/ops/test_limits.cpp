@@ -12,6 +12,7 @@
 #include <sash/sash.h>
 
 #include "../support/expect_error.h"
+#include "../support/scopes.h"
 #include "../support/temporary_folder.h"
 
 using namespace sash;
@@ -20,15 +21,6 @@ using namespace sash::testing;
 namespace {
 
 constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
-
-class DefaultDevice {
- public:
-  explicit DefaultDevice(Device device) : before_(default_device()) { set_default_device(device); }
-  ~DefaultDevice() { set_default_device(before_); }
-
- private:
-  Device before_;
-};
 
 }  // namespace
 

@@ -16,11 +16,12 @@
 #include <sash/tensor/factories.h>
 #include <sash/tensor/random.h>
 
-#include "../support/cuda_device.h"
+#include "../support/compare.h"
+#include "../support/devices.h"
 #include "../support/expect_error.h"
 
 using namespace sash;
-using testing::expect_error;
+using namespace sash::testing;
 
 namespace {
 
@@ -136,6 +137,30 @@ TEST_CASE("memory of the CPU: no two blocks overlap, under any limit") {
   CHECK(fine);
 }
 
+TEST_CASE_TEMPLATE("memory: no two tensors share any, whatever comes and goes", On, Cpu, Cuda) {
+  const Device device = On::device;
+  if (missing(device)) return;
+  const std::vector<float> draws =
+      rand({600, 2}, {.dtype = DType::float32, .device = kCPU}).to_vector<float>();
+  struct Held {
+    Tensor tensor;
+    float value;
+  };
+  std::vector<Held> held;
+  for (size_t i = 0; i < draws.size() / 2; ++i) {
+    const auto value = static_cast<float>(i);
+    // From a few bytes to a few MiB, mostly small.
+    const auto count = static_cast<int64_t>(std::pow(2.0F, 20 * draws[2 * i]));
+    held.push_back({full({count}, value, {.dtype = DType::float32, .device = device}), value});
+    if (held.size() < 40) continue;
+    const auto leaver = static_cast<size_t>(draws[2 * i + 1] * 40);
+    CHECK(all_equal(held[leaver].tensor, held[leaver].value));
+    held.erase(held.begin() + static_cast<int64_t>(leaver));
+    if (i % 100 == 0) empty_cache(device);
+  }
+  for (const Held& h : held) CHECK(all_equal(h.tensor, h.value));
+}
+
 TEST_CASE("memory of the CPU: a limit bounds what is kept for reuse") {
   const Limits restore;
   CHECK(cpu().cache_limit == kNoCacheLimit);
@@ -210,33 +235,4 @@ TEST_CASE("compiled masks: those of tensors go with the mask, or when the tensor
   CHECK(most <= causal + 2 * cpu().masks);
   AttentionMask::forget_compiled();
   CHECK(cpu().masks == 0);
-}
-
-TEST_CASE("cuda memory: limits of what is kept for reuse") {
-  if (cuda_missing()) return;
-  synchronize(kCUDA);
-  const auto bytes = [](int64_t count) {
-    return empty({count}, {.dtype = DType::uint8, .device = kCUDA});
-  };
-  CHECK(memory_stats(kCUDA).cache_limit == kNoCacheLimit);
-  { const Tensor a = bytes(60 * kMiB), b = bytes(40 * kMiB); }
-  CHECK(memory_stats(kCUDA).cached >= 100 * kMiB);
-  // Segments with a small tensor in use stay.
-  const int64_t in_use = memory_stats(kCUDA).current;
-  set_cache_limit(kCUDA, 50 * kMiB);
-  CHECK(memory_stats(kCUDA).cached <= 50 * kMiB + in_use + 64 * kMiB);
-  for (int round = 0; round < 3; ++round) {
-    { const Tensor a = bytes(60 * kMiB), b = bytes(40 * kMiB); }
-    CHECK(memory_stats(kCUDA).cached <= 50 * kMiB + in_use + 64 * kMiB);
-  }
-  set_cache_limit(kCUDA, kNoCacheLimit);
-  const Tensor host = zeros({5000}, {.dtype = DType::uint8, .device = kCPU});
-  { const Tensor pinned = pin_memory(host); }
-  CHECK(memory_stats(kCUDA).pinned_cached >= 8192);
-  synchronize(kCUDA);
-  set_cache_limit(kCUDA, 0);
-  CHECK(memory_stats(kCUDA).pinned_cached == 0);
-  { const Tensor pinned = pin_memory(host); }
-  CHECK(memory_stats(kCUDA).pinned_cached == 0);
-  set_cache_limit(kCUDA, kNoCacheLimit);
 }

@@ -1,0 +1,188 @@
+// Streams, events and captured graphs of a card.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <thread>
+#include <vector>
+
+#include <sash/core/backend.h>
+#include <sash/core/error.h>
+#include <sash/ops/kernels/elementwise.h>
+#include <sash/sash.h>
+#include <sash/tensor/stream.h>
+
+#include "../support/compare.h"
+#include "../support/devices.h"
+#include "../support/scopes.h"
+
+using namespace sash;
+using namespace sash::testing;
+
+namespace {
+
+const TensorOptions kOnCard{.dtype = DType::float32, .device = kCUDA};
+
+Tensor attend(const Tensor& x, const AttentionMask& mask) {
+  return attention(x, x, x, {.mask = mask});
+}
+
+// Keeps the current stream busy for some milliseconds.
+void be_busy(Tensor& work) {
+  for (int i = 0; i < 100; ++i) work.fill_(i);
+}
+
+}  // namespace
+
+TEST_CASE("cuda streams: events order and time them; memory freed on another waits for it") {
+  if (missing(kCUDA)) return;
+  Backend& cuda = backend(DeviceType::cuda);
+  const Event start = cuda.create_event(kCUDA), stop = cuda.create_event(kCUDA);
+  std::vector<Tensor> results;
+  for (int i = 0; i < 50; ++i) {
+    const SideStream side;
+    CHECK(cuda.current_stream(kCUDA) == side.get());
+    cuda.record(start, kCUDA, side.get());
+    Tensor x = full({1 << 20}, i, kOnCard);
+    const Tensor y = x + x;
+    cuda.record(stop, kCUDA, side.get());
+    cuda.set_current_stream(kCUDA, {});
+    cuda.wait(stop, kCUDA, {});
+    results.push_back(y + y);
+    x = Tensor();  // made on the side stream, freed on the default one
+    CHECK(cuda.elapsed_ms(start, stop, kCUDA) >= 0);
+  }
+  for (int i = 0; i < 50; ++i) {
+    CHECK(all_equal(results[static_cast<size_t>(i)], static_cast<float>(4 * i)));
+  }
+  cuda.destroy_event(kCUDA, start);
+  cuda.destroy_event(kCUDA, stop);
+}
+
+TEST_CASE("cuda streams: threads share a card") {
+  if (missing(kCUDA)) return;
+  std::vector<int> wrong(4, 0);
+  std::vector<std::thread> threads;
+  for (size_t t = 0; t < wrong.size(); ++t) {
+    threads.emplace_back([&wrong, t] {
+      const SideStream own;
+      for (int i = 0; i < 50; ++i) {
+        const Tensor x = full({(i + 1) * 1000}, static_cast<int>(t), kOnCard);
+        wrong[t] += all_equal(x + x, static_cast<float>(2 * t)) ? 0 : 1;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(wrong == std::vector<int>(4, 0));
+}
+
+TEST_CASE("cuda streams: a mask that one stream uploads is right on every other") {
+  if (missing(kCUDA)) return;
+  Tensor work = empty({int64_t{64} << 20}, kOnCard);
+  const Tensor x = randn({2, 2, 700, 32}, {.dtype = DType::float32, .device = kCPU});
+  const Tensor there = x.to(kCUDA);
+  synchronize(kCUDA);
+  for (int round = 0; round < 5; ++round) {
+    const AttentionMask mask = AttentionMask::symmetric_window(20 + round);
+    const Tensor expected = attend(x, mask);
+    AttentionMask::forget_compiled();
+    be_busy(work);
+    attend(there, mask);  // compiled and uploaded behind that work
+    SideStream side;
+    const Tensor y = attend(there, mask);
+    const auto got = y.to_vector<double>(), wanted = expected.to_vector<double>();
+    double largest = 0;
+    for (size_t i = 0; i < got.size(); ++i) {
+      const double difference = std::abs(got[i] - wanted[i]);
+      if (!(difference <= largest)) largest = difference;
+    }
+    CHECK(largest < 1e-4);
+    side.leave();
+    synchronize(kCUDA);
+  }
+}
+
+TEST_CASE("cuda streams: memory that another stream still reads is not handed out") {
+  if (missing(kCUDA)) return;
+  constexpr int64_t kCount = int64_t{8} << 20;
+  Tensor work = empty({int64_t{64} << 20}, kOnCard);
+  for (int round = 0; round < 5; ++round) {
+    empty_cache(kCUDA);
+    Tensor x = full({kCount}, 3, kOnCard);
+    synchronize(kCUDA);
+    SideStream side;
+    be_busy(work);
+    const Tensor y = x + x;
+    record_stream(x, side.get());
+    side.leave();
+    const void* const place = x.tensor_view().data;
+    x = Tensor();
+    const Tensor z = full({kCount}, 7, kOnCard);  // the same memory
+    CHECK(z.tensor_view().data == place);
+    synchronize(kCUDA);
+    CHECK(all_equal(y, 6));
+    CHECK(all_equal(z, 7));
+  }
+}
+
+TEST_CASE("cuda streams: a captured step keeps the masks that it reads") {
+  if (missing(kCUDA)) return;
+  Backend& cuda = backend(DeviceType::cuda);
+  const AttentionMask mask = AttentionMask::symmetric_window(33);
+  const Tensor x = randn({2, 2, 700, 32}, kOnCard);
+  const std::vector<float> expected = attend(x, mask).to_vector<float>();
+  const Stream stream = cuda.current_stream(kCUDA);
+  synchronize(kCUDA);
+  cuda.begin_capture(kCUDA, stream);
+  const Tensor y = attend(x, mask);
+  void* const graph = cuda.end_capture(kCUDA, stream);
+  AttentionMask::forget_compiled();
+  const int64_t held = memory_stats(kCUDA).current;
+  std::vector<Tensor> others;  // would land where the map was
+  for (int64_t bytes = 512; bytes <= 1 << 20; bytes += 512) {
+    others.push_back(full({bytes / 4}, 1e9, kOnCard));
+  }
+  cuda.replay(graph, kCUDA, stream);
+  CHECK(y.to_vector<float>() == expected);
+  others.clear();
+  cuda.destroy_graph(graph);
+  CHECK(memory_stats(kCUDA).current == held);
+}
+
+TEST_CASE("cuda capture: a replayed step computes again in the memory that it was captured with") {
+  if (missing(kCUDA)) return;
+  Backend& cuda = backend(DeviceType::cuda);
+  const Stream stream = cuda.current_stream(kCUDA);
+  const Tensor x = full({50000}, 1, kOnCard), w = full({50, 50}, 1, kOnCard);
+  Tensor total = zeros({50000}, kOnCard), product;
+  matmul(w, w);  // handles and algorithms are found outside
+  const auto step = [&] {
+    KernelContext context = kernel_context(kCUDA);
+    const Tensor twice = x + x;
+    kernels::add(context, total.tensor_view(), twice.tensor_view(), total.tensor_view());
+    product = matmul(w + w, w);
+  };
+  cuda.begin_capture(kCUDA, stream);
+  step();
+  CHECK_THROWS_WITH_AS(x.to(kCPU),
+                       "copy: expected work that stays on cuda:0 during a capture, got a copy from "
+                       "cuda:0 to cpu",
+                       DeviceError);
+  void* graph = cuda.end_capture(kCUDA, stream);
+  CHECK(all_equal(total, 0));
+  std::vector<Tensor> others;
+  for (int i = 1; i <= 3; ++i) {
+    cuda.replay(graph, kCUDA, stream);
+    // Eager work between replays must not land in the graph's memory.
+    others.push_back(full({50000}, -i, kOnCard));
+    CHECK(all_equal(total, static_cast<float>(2 * i)));
+    CHECK(all_equal(product, 100));
+  }
+  for (int i = 1; i <= 3; ++i) {
+    CHECK(all_equal(others[static_cast<size_t>(i - 1)], static_cast<float>(-i)));
+  }
+  product = Tensor();
+  cuda.destroy_graph(graph);
+  const int64_t system = memory_stats(kCUDA).system_allocations;
+  CHECK(all_equal(full({50000}, 7, kOnCard), 7));
+  CHECK(memory_stats(kCUDA).system_allocations == system);
+}

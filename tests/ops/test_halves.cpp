@@ -1,0 +1,82 @@
+// float16 and bfloat16: both devices draw and compare them; the CPU refuses their arithmetic.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <vector>
+
+#include <sash/core/error.h>
+#include <sash/sash.h>
+
+#include "../support/compare.h"
+#include "../support/devices.h"
+
+using namespace sash;
+using namespace sash::testing;
+
+namespace {
+
+constexpr DType kHalves[] = {DType::float16, DType::bfloat16};
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("halves: random numbers are float32's, rounded", On, Cpu, Cuda) {
+  if (missing(On::device)) return;
+  for (const DType half : kHalves) {
+    const auto same = [&](Tensor (*draw)(const Shape&, const TensorOptions&), Device single_from) {
+      manual_seed(5);
+      const Tensor y = draw({5, 67}, {.dtype = half, .device = On::device});
+      manual_seed(5);
+      const Tensor x = draw({5, 67}, {.dtype = DType::float32, .device = single_from});
+      CHECK(y.dtype() == half);
+      CHECK(all_same(y, x.to(half)));
+    };
+    same(rand, kCPU);
+    same(randn, On::device);
+  }
+}
+
+TEST_CASE_TEMPLATE("halves: comparisons are float32's", On, Cpu, Cuda) {
+  if (missing(On::device)) return;
+  const std::vector<float> numbers{-2, 0.1F, 0.5F, std::nanf(""), 3, HUGE_VALF};
+  for (const DType half : kHalves) {
+    const Tensor x = tensor(numbers, {6}, {.device = On::device}).to(half);
+    const Tensor y = x.flatten().clone();
+    CHECK(eq(x, y).to_vector<bool>() == std::vector<bool>{true, true, true, false, true, true});
+    CHECK(lt(x, 0.5).to_vector<bool>() ==
+          std::vector<bool>{true, true, false, false, false, false});
+    CHECK(eq(x, 0.1).to_vector<bool>() ==
+          std::vector<bool>{false, true, false, false, false, false});
+    CHECK(isnan(x).to_vector<bool>() == std::vector<bool>{false, false, false, true, false, false});
+  }
+}
+
+TEST_CASE("halves on the CPU: arithmetic is refused by name, and nothing is written") {
+  for (const DType half : kHalves) {
+    const Tensor x = ones({2, 3}, {.dtype = half, .device = kCPU});
+    CHECK_THROWS_WITH_AS(
+        x + x, doctest::Contains("add: expected float32 or float64 or int64 or int32"), DTypeError);
+    CHECK_THROWS_WITH_AS(gelu(x), doctest::Contains("gelu: expected float32 or float64"),
+                         DTypeError);
+    Tensor y = x.clone();
+    CHECK_THROWS_AS(y.mul_(3), DTypeError);
+    CHECK(y.to_vector<float>() == std::vector<float>(6, 1));
+  }
+}
+
+TEST_CASE("halves on the CPU: an optimiser that meets one among its parameters changes none") {
+  Tensor single = ones({3}, {.device = kCPU}), half = single.to(DType::bfloat16);
+  for (Tensor* x : {&single, &half}) {
+    x->requires_grad_();
+    x->set_grad(ones_like(*x));
+  }
+  optim::AdamW adamw({single, half});
+  optim::SGD sgd({single, half}, {.lr = 0.1});
+  CHECK_THROWS_AS(adamw.step(), DTypeError);
+  CHECK_THROWS_AS(sgd.step(), DTypeError);
+  CHECK_THROWS_AS(optim::clip_grad_value_({single, half}, 0.5), DTypeError);
+  CHECK(single.to_vector<float>() == std::vector<float>(3, 1));
+  CHECK(single.grad().to_vector<float>() == std::vector<float>(3, 1));
+  for (const auto& [key, tensor] : adamw.state_dict()) {
+    if (key.ends_with(".step")) CHECK(tensor.item<int64_t>() == 0);
+  }
+}

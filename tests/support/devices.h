@@ -1,0 +1,80 @@
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <string>
+
+#include <sash/core/backend.h>
+#include <sash/core/error.h>
+#include <sash/ops/attention/attention.h>
+#include <sash/tensor/factories.h>
+
+/// Tests of one body for each kind of device:
+///
+///     TEST_CASE_TEMPLATE("softmax: rows of any length", On, Cpu, Cuda) {
+///       if (!missing(On::device)) check_rows(On::device);
+///     }
+///
+/// is the cases "softmax: rows of any length<cpu>" and "softmax: rows of any length<cuda>". What
+/// only a card has is tested by cases whose names begin with "cuda". `.ci/gpu_check` finds both,
+/// and runs them in groups: one for each text before the colon.
+namespace sash::testing {
+
+struct Cpu {
+  static constexpr Device device = kCPU;
+};
+struct Cuda {
+  static constexpr Device device = kCUDA;
+};
+
+/// Whether there is a card, and if SASH_ATTENTION_KERNEL asks for the kernels of sm_90a, whether
+/// they run on it; if not, `reason` says why.
+inline bool has_cuda(std::string& reason) {
+  if (!try_backend(DeviceType::cuda, &reason)) return false;
+  if (!std::getenv("SASH_ATTENTION_KERNEL")) return true;
+  const Tensor x = zeros({1, 1, 1, 8}, {.dtype = DType::bfloat16, .device = kCUDA});
+  try {
+    attention(x, x, x);
+  } catch (const DeviceError& error) {
+    reason = error.what();
+    return false;
+  }
+  return true;
+}
+
+/// Whether `device` is a card and there is none, which skips a test; with SASH_REQUIRE_CUDA, fails
+/// it.
+inline bool missing(Device device) {
+  std::string reason;
+  if (device.is_cpu() || has_cuda(reason)) return false;
+  if (std::getenv("SASH_REQUIRE_CUDA")) FAIL(reason);
+  MESSAGE("skipped: ", reason);
+  return true;
+}
+
+/// The text of the `E` that `call` leads to: thrown by the call on the CPU, on a card by the next
+/// wait and not by the one after. "nothing" if there is none.
+template <class E, class Call>
+std::string error_of(Device device, Call&& call) {
+  std::string message = "nothing";
+  bool queued = false;
+  try {
+    call();
+    queued = true;
+    synchronize(device);
+  } catch (const E& error) {
+    message = error.what();
+    CHECK(queued != device.is_cpu());
+  }
+  CHECK_NOTHROW(synchronize(device));
+  return message;
+}
+
+/// Whether to be short, as memory checkers need: fewer steps, none of what only many steps show.
+inline bool short_tests() { return std::getenv("SASH_SHORT_TESTS") != nullptr; }
+
+}  // namespace sash::testing
+
+TYPE_TO_STRING_AS("cpu", sash::testing::Cpu);
+TYPE_TO_STRING_AS("cuda", sash::testing::Cuda);

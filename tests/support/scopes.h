@@ -1,0 +1,81 @@
+#pragma once
+
+#include <cstdlib>
+#include <optional>
+#include <string>
+
+#include <sash/core/backend.h>
+#include <sash/tensor/tensor.h>
+
+/// Settings of the process that end with a scope.
+namespace sash::testing {
+
+class Scope {
+ public:
+  Scope() = default;
+  Scope(const Scope&) = delete;
+  Scope& operator=(const Scope&) = delete;
+};
+
+class DefaultDevice : Scope {
+ public:
+  explicit DefaultDevice(Device device) { set_default_device(device); }
+  ~DefaultDevice() { set_default_device(before_); }
+
+ private:
+  Device before_ = default_device();
+};
+
+class DefaultDType : Scope {
+ public:
+  explicit DefaultDType(DType dtype) { set_default_dtype(dtype); }
+  ~DefaultDType() { set_default_dtype(before_); }
+
+ private:
+  DType before_ = default_dtype();
+};
+
+class AllowTf32 : Scope {
+ public:
+  explicit AllowTf32(bool allowed) { set_tf32_allowed(allowed); }
+  ~AllowTf32() { set_tf32_allowed(before_); }
+
+ private:
+  bool before_ = tf32_allowed();
+};
+
+/// An environment variable that is set, or with null removed.
+class Environment : Scope {
+ public:
+  Environment(const char* name, const char* value) : name_(name) {
+    if (const char* before = std::getenv(name)) before_ = before;
+    put(value);
+  }
+  ~Environment() { put(before_ ? before_->c_str() : nullptr); }
+
+ private:
+  void put(const char* value) {
+    value ? setenv(name_, value, 1) : unsetenv(name_);  // NOLINT(concurrency-mt-unsafe)
+  }
+  const char* name_;
+  std::optional<std::string> before_;
+};
+
+/// A new stream that is a card's current one.
+class SideStream : Scope {
+ public:
+  SideStream() { enter(); }
+  ~SideStream() {
+    leave();
+    cuda_.destroy_stream(kCUDA, stream_);
+  }
+  void enter() { cuda_.set_current_stream(kCUDA, stream_); }
+  void leave() { cuda_.set_current_stream(kCUDA, {}); }
+  Stream get() const { return stream_; }
+
+ private:
+  Backend& cuda_ = backend(DeviceType::cuda);
+  const Stream stream_ = cuda_.create_stream(kCUDA);
+};
+
+}  // namespace sash::testing
