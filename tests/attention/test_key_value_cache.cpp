@@ -10,28 +10,19 @@
 #include <algorithm>
 #include <cmath>
 
+#include "../support/compare.h"
 #include "../support/expect_error.h"
 
 /// Tokens one by one with cached keys and values, against all tokens at once.
 using namespace sash;
 using testing::expect_error;
+using testing::largest_difference;
 
 namespace {
 
 using Tokens = std::vector<int64_t>;
 
 const TensorOptions kDouble{.dtype = DType::float64};
-
-double largest_difference(const Tensor& a, const Tensor& b) {
-  REQUIRE(a.shape() == b.shape());
-  const auto x = a.to_vector<double>(), y = b.to_vector<double>();
-  double largest = 0;
-  for (size_t i = 0; i < x.size(); ++i) {
-    const double difference = std::abs(x[i] - y[i]);
-    if (!(difference <= largest)) largest = difference;
-  }
-  return largest;
-}
 
 // x [B, S, dim] in pieces of these lengths, each after the cached ones.
 Tensor in_pieces(nn::MultiheadAttention& attention, const Tensor& x, nn::KeyValueCache& cache,

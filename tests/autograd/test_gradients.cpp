@@ -40,7 +40,7 @@ void check_gradients(const std::string& what, const Tensors& inputs, const Funct
 
 }  // namespace
 
-TEST_CASE_TEMPLATE("gradients: of fused ops", On, Cpu, Cuda) {
+TEST_CASE_TEMPLATE("gradients of fused ops: gradcheck in float64", On, Cpu, Cuda) {
   const Variables variable{On::device};
   if (missing(On::device)) return;
   manual_seed(21);
@@ -76,7 +76,7 @@ TEST_CASE_TEMPLATE("gradients: of fused ops", On, Cpu, Cuda) {
   check_gradients("cumsum", {variable({3, 4})}, [](const Tensors& x) { return cumsum(x[0], 0); });
 }
 
-TEST_CASE_TEMPLATE("gradients: of attention", On, Cpu, Cuda) {
+TEST_CASE_TEMPLATE("gradients of attention: gradcheck in float64", On, Cpu, Cuda) {
   const Variables variable{On::device};
   if (missing(On::device)) return;
   manual_seed(23);
@@ -97,7 +97,7 @@ TEST_CASE_TEMPLATE("gradients: of attention", On, Cpu, Cuda) {
                   with({.mask = AttentionMask(visible), .scale = {}, .dropout = 0}));
 }
 
-TEST_CASE_TEMPLATE("gradients: of compositions", On, Cpu, Cuda) {
+TEST_CASE_TEMPLATE("gradients of compositions: gradcheck in float64", On, Cpu, Cuda) {
   const Variables variable{On::device};
   if (missing(On::device)) return;
   manual_seed(25);

@@ -1,7 +1,6 @@
 // Streams, events and captured graphs of a card.
 #include <doctest/doctest.h>
 
-#include <cmath>
 #include <thread>
 #include <vector>
 
@@ -89,13 +88,7 @@ TEST_CASE("cuda streams: a mask that one stream uploads is right on every other"
     attend(there, mask);  // compiled and uploaded behind that work
     SideStream side;
     const Tensor y = attend(there, mask);
-    const auto got = y.to_vector<double>(), wanted = expected.to_vector<double>();
-    double largest = 0;
-    for (size_t i = 0; i < got.size(); ++i) {
-      const double difference = std::abs(got[i] - wanted[i]);
-      if (!(difference <= largest)) largest = difference;
-    }
-    CHECK(largest < 1e-4);
+    CHECK(largest_difference(y, expected) < 1e-4);
     side.leave();
     synchronize(kCUDA);
   }

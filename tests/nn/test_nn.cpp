@@ -16,7 +16,10 @@
 #include <set>
 #include <sstream>
 
+#include "../support/compare.h"
+
 using namespace sash;
+using sash::testing::all_same;
 
 namespace {
 
@@ -34,10 +37,6 @@ std::vector<std::string> keys(const StateDict& dict) {
 
 using Names = std::vector<std::string>;
 
-bool same(const Tensor& a, const Tensor& b) {
-  return a.shape() == b.shape() && a.to_vector<double>() == b.to_vector<double>();
-}
-
 }  // namespace
 
 TEST_CASE("references to children survive a move of their parent") {
@@ -48,7 +47,7 @@ TEST_CASE("references to children survive a move of their parent") {
   nn::Linear* const fc1 = &before.fc1;
   MLP after = std::move(before);
   CHECK(&after.fc1 == fc1);
-  CHECK(same(after(x), expected));
+  CHECK(all_same(after(x), expected));
   CHECK(after.num_parameters() == 4 * 16 + 16 + 16 + 1);
   CHECK(after.parameters()[0].is_same(after.fc1.weight));
 }
@@ -114,7 +113,7 @@ TEST_CASE("training mode reaches every module") {
   CHECK(net.is_training());
   net.eval();
   CHECK_FALSE(net[1].is_training());
-  CHECK(same(net(x), x));
+  CHECK(all_same(net(x), x));
   net.train();
   std::set<double> values;
   for (const double value : net(x).to_vector<double>()) values.insert(value);
@@ -161,11 +160,11 @@ TEST_CASE("a state dictionary copies one module's elements into another") {
   manual_seed(1);
   MLP from, into;
   const Tensor x = randn({3, 4});
-  CHECK_FALSE(same(from(x), into(x)));
+  CHECK_FALSE(all_same(from(x), into(x)));
   const Tensor handle = into.fc1.weight;
   const LoadReport report = into.load_state_dict(from.state_dict());
   CHECK(report.missing.empty());
-  CHECK(same(from(x), into(x)));
+  CHECK(all_same(from(x), into(x)));
   CHECK(handle.is_same(into.fc1.weight));
   // The dictionary shares memory with the module and has no history.
   StateDict dict = into.state_dict();
@@ -223,7 +222,7 @@ TEST_CASE("Sequential and ModuleList") {
   CHECK(keys(net.state_dict()) == Names{"0.weight", "0.bias", "2.weight", "2.bias"});
   nn::Sequential moved(std::move(net));
   const Tensor x = randn({5, 4});
-  CHECK(same(moved(x), tanh(moved[2](relu(moved[0](x))))));
+  CHECK(all_same(moved(x), tanh(moved[2](relu(moved[0](x))))));
   CHECK_THROWS_WITH_AS(moved[4], "Sequential: expected an index below 4, got 4", IndexError);
 
   nn::ModuleList<nn::Linear> list;

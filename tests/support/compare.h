@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -31,6 +32,19 @@ inline double relative_error(const std::vector<double>& found,
 }
 inline double relative_error(const Tensor& found, const Tensor& expected) {
   return relative_error(found.to_vector<double>(), expected.to_vector<double>());
+}
+
+/// The largest |a - b|; NaN if there is one.
+inline double largest_difference(const Tensor& a, const Tensor& b) {
+  REQUIRE(a.shape() == b.shape());
+  const std::vector<double> x = a.to_vector<double>(), y = b.to_vector<double>();
+  double largest = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    const double difference = std::abs(x[i] - y[i]);
+    if (std::isnan(difference)) return difference;
+    largest = std::max(largest, difference);
+  }
+  return largest;
 }
 
 inline bool all_equal(const Tensor& x, double value) {

@@ -105,6 +105,15 @@ T element(double value) {
   }
 }
 
+template <class T>
+double number(T value) {
+  if constexpr (sizeof(T) == 2) {
+    return static_cast<float>(value);
+  } else {
+    return static_cast<double>(value);
+  }
+}
+
 std::vector<std::byte> memory_image(const Array& values, const Strides& strides, DType dtype) {
   int64_t last = 0;
   for_each_index(values.shape,
@@ -140,10 +149,10 @@ Arrays input_values(const OpCase& op_case, DType dtype) {
   return values;
 }
 
-double rounded(double value, DType half) {
-  const auto number = static_cast<float>(value);
-  return static_cast<double>(half == DType::float16 ? static_cast<float>(float16(number))
-                                                    : static_cast<float>(bfloat16(number)));
+double rounded(double value, DType dtype) {
+  double result = 0;
+  dispatch_all(dtype, "rounded", [&]<class T>(TypeTag<T>) { result = number(element<T>(value)); });
+  return result;
 }
 
 GuardedInput::GuardedInput(const InputSpec& spec, const Array& values, DType dtype, Device device) {
@@ -192,12 +201,7 @@ Array to_array(const Tensor& tensor) {
   dispatch_all(view.dtype, "to_array", [&]<class T>(TypeTag<T>) {
     size_t next = 0;
     for_each_index(view.shape, [&](const Index& index) {
-      const T value = view.ptr<T>()[offset_of(index, view.strides)];
-      if constexpr (sizeof(T) == 2) {
-        array.values[next++] = static_cast<double>(static_cast<float>(value));
-      } else {
-        array.values[next++] = static_cast<double>(value);
-      }
+      array.values[next++] = number(view.ptr<T>()[offset_of(index, view.strides)]);
     });
   });
   return array;

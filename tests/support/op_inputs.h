@@ -11,8 +11,8 @@ namespace sash::testing {
 /// input's own dtype is.
 Arrays input_values(const OpCase& op_case, DType dtype);
 
-/// `value` rounded to the half type `half`.
-double rounded(double value, DType half);
+/// `value` as an element of `dtype` holds it.
+double rounded(double value, DType dtype);
 
 /// A tensor of given elements and layout, surrounded and interspersed with sentinels (NaN).
 class GuardedInput {

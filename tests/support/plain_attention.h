@@ -1,17 +1,15 @@
 #pragma once
 
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <string>
 #include <vector>
 
-#include <doctest/doctest.h>
-
 #include <sash/nn/attention/multihead_attention.h>
 #include <sash/tensor/factories.h>
 
 #include "attention_reference.h"
+#include "compare.h"
 
 /// Attention modules over one sequence, in plain loops over float64, and how to compare with them.
 namespace sash::testing {
@@ -82,19 +80,6 @@ inline std::vector<std::string> keys(const nn::Module& module) {
   std::vector<std::string> names;
   for (const auto& [name, tensor] : module.state_dict()) names.push_back(name);
   return names;
-}
-
-/// The largest |a - b|; NaN if there is one.
-inline double largest_difference(const Tensor& a, const Tensor& b) {
-  REQUIRE(a.shape() == b.shape());
-  const Values x = a.to_vector<double>(), y = b.to_vector<double>();
-  double largest = 0;
-  for (size_t i = 0; i < x.size(); ++i) {
-    const double difference = std::abs(x[i] - y[i]);
-    if (std::isnan(difference)) return difference;
-    largest = std::max(largest, difference);
-  }
-  return largest;
 }
 
 }  // namespace sash::testing

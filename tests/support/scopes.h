@@ -17,32 +17,18 @@ class Scope {
   Scope& operator=(const Scope&) = delete;
 };
 
-class DefaultDevice : Scope {
+template <class T, T (*get)(), void (*set)(T)>
+class Scoped : Scope {
  public:
-  explicit DefaultDevice(Device device) { set_default_device(device); }
-  ~DefaultDevice() { set_default_device(before_); }
+  explicit Scoped(T value) { set(value); }
+  ~Scoped() { set(before_); }
 
  private:
-  Device before_ = default_device();
+  const T before_ = get();
 };
-
-class DefaultDType : Scope {
- public:
-  explicit DefaultDType(DType dtype) { set_default_dtype(dtype); }
-  ~DefaultDType() { set_default_dtype(before_); }
-
- private:
-  DType before_ = default_dtype();
-};
-
-class AllowTf32 : Scope {
- public:
-  explicit AllowTf32(bool allowed) { set_tf32_allowed(allowed); }
-  ~AllowTf32() { set_tf32_allowed(before_); }
-
- private:
-  bool before_ = tf32_allowed();
-};
+using DefaultDevice = Scoped<Device, default_device, set_default_device>;
+using DefaultDType = Scoped<DType, default_dtype, set_default_dtype>;
+using AllowTf32 = Scoped<bool, tf32_allowed, set_tf32_allowed>;
 
 /// An environment variable that is set, or with null removed.
 class Environment : Scope {
