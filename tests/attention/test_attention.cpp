@@ -360,7 +360,7 @@ TEST_CASE_TEMPLATE("masks: values and gradients agree with plain float64 loops",
   if (!missing(On::device)) check_values(On::device);
 }
 
-TEST_CASE_TEMPLATE("masks: halves err at most twice as much as the dense formula in halves", On,
+TEST_CASE_TEMPLATE("masks: errors in half types are at most twice those of the dense formula", On,
                    Cpu, Cuda) {
   if (!missing(On::device)) check_halves(On::device);
 }
@@ -369,8 +369,7 @@ TEST_CASE_TEMPLATE("mask widths: heads of up to 256 features", On, Cpu, Cuda) {
   if (!missing(On::device)) check_widths(On::device);
 }
 
-TEST_CASE_TEMPLATE("mask widths: halves, heads of every width of tiles and between", On, Cpu,
-                   Cuda) {
+TEST_CASE_TEMPLATE("mask widths: half types, all widths of tiles and between", On, Cpu, Cuda) {
   if (!missing(On::device)) check_tiles(On::device);
 }
 
@@ -388,12 +387,11 @@ TEST_CASE_TEMPLATE("mask gradients: first and second pass gradcheck", On, Cpu, C
   if (!missing(On::device)) check_gradients(On::device);
 }
 
-TEST_CASE_TEMPLATE("masks: queries that see nothing get zeros, and no NaN arises", On, Cpu, Cuda) {
+TEST_CASE_TEMPLATE("masks: queries that see nothing get zeros, no NaN", On, Cpu, Cuda) {
   if (!missing(On::device)) check_blind_queries(On::device);
 }
 
-TEST_CASE_TEMPLATE("masks: data that narrows a mask may change without compiling anew", On, Cpu,
-                   Cuda) {
+TEST_CASE_TEMPLATE("masks: data of a mask may change without recompiling it", On, Cpu, Cuda) {
   if (!missing(On::device)) check_data(On::device);
 }
 
@@ -401,7 +399,7 @@ TEST_CASE_TEMPLATE("masks: memory is linear in the length", On, Cpu, Cuda) {
   if (!missing(On::device)) check_memory(On::device);
 }
 
-TEST_CASE("attention: a mask overwritten between the passes is noticed") {
+TEST_CASE("attention: overwriting a mask before the backward pass is an error") {
   Tensor lengths = tensor<int32_t>({3});
   const Tensor q = randn({1, 1, 4, 2}, {.requires_grad = true});
   const Tensor y = attention(q, q, q, {.mask = AttentionMask::key_lengths(lengths)});
@@ -409,7 +407,7 @@ TEST_CASE("attention: a mask overwritten between the passes is noticed") {
   CHECK_THROWS_AS(y.backward(ones_like(y)), AutogradError);
 }
 
-TEST_CASE("attention: wrong options are refused by name") {
+TEST_CASE("attention: wrong options are errors") {
   const Tensor q = zeros({2, 4, 5, 8}), k = zeros({2, 2, 7, 8});
   const auto call = [&](AttentionOptions options) {
     return [&q, &k, options = std::move(options)] { attention(q, k, k, options); };

@@ -167,12 +167,11 @@ void check_empty(Device device) {
 
 }  // namespace
 
-TEST_CASE_TEMPLATE("mask ends: what lies around the operands never reaches a result", On, Cpu,
-                   Cuda) {
+TEST_CASE_TEMPLATE("mask ends: memory around the operands does not reach a result", On, Cpu, Cuda) {
   if (!missing(On::device)) check_surroundings(On::device);
 }
 
-TEST_CASE_TEMPLATE("mask ends: hidden blocks of keys never reach a result", On, Cpu, Cuda) {
+TEST_CASE_TEMPLATE("mask ends: hidden key blocks do not reach a result", On, Cpu, Cuda) {
   if (!missing(On::device)) check_hidden_blocks(On::device);
 }
 

@@ -88,7 +88,7 @@ void check_empty(Device device) {
 
 }  // namespace
 
-TEST_CASE("a dilated window without an end reaches all keys where there are more queries") {
+TEST_CASE("an unbounded dilated window reaches all keys when there are more queries than keys") {
   const std::vector<double> seen = dense(Mask::dilated_window(0, std::nullopt, 2), 9, 3);
   for (int64_t i = 0; i < 9; ++i) {
     for (int64_t j = 0; j < 3; ++j) {
@@ -112,12 +112,11 @@ TEST_CASE("a dilated window without an end reaches all keys where there are more
   }
 }
 
-TEST_CASE_TEMPLATE("masks: those over nothing show nothing, and attention gives zeros", On, Cpu,
-                   Cuda) {
+TEST_CASE_TEMPLATE("masks: empty masks show nothing, and attention gives zeros", On, Cpu, Cuda) {
   if (!missing(On::device)) check_empty(On::device);
 }
 
-TEST_CASE_TEMPLATE("masks: data that do not fit are refused by value", On, Cpu, Cuda) {
+TEST_CASE_TEMPLATE("masks: invalid lengths, cu_seqlens and row ranges are errors", On, Cpu, Cuda) {
   const Device device = On::device;
   if (missing(device)) return;
   const Tensor x = randn({2, 1, 6, 4}, {.device = device});
@@ -146,7 +145,7 @@ TEST_CASE_TEMPLATE("masks: data that do not fit are refused by value", On, Cpu, 
         "attention: expected row ranges in [0, 6], got 9 for query 2");
 }
 
-TEST_CASE("a mask's own shape is that of its tensors, empty or not") {
+TEST_CASE("the shape of a mask is that of its tensors, empty or not") {
   const TensorOptions ints{.dtype = DType::int32};
   const Mask ranges = Mask::row_ranges(zeros({0, 3, 5}, ints), zeros({0, 3, 5}, ints));
   CHECK(ranges.to_dense(5, 4).shape() == Shape{0, 3, 5, 4});
@@ -163,7 +162,7 @@ TEST_CASE("a mask's own shape is that of its tensors, empty or not") {
       });
 }
 
-TEST_CASE("a mask that does not fit an empty call is refused all the same") {
+TEST_CASE("a mask that does not fit an empty call is an error") {
   const Tensor q = ones({2, 1, 3, 4}), none = ones({2, 1, 0, 4});
   const Mask three = Mask::key_lengths(zeros({3}, {.dtype = DType::int32}));
   expect_error<ShapeError>(
@@ -177,7 +176,7 @@ TEST_CASE("a mask that does not fit an empty call is refused all the same") {
       [&] { attention(q, none, none, {.mask = longer}); });
 }
 
-TEST_CASE("the largest numbers are numbers like others") {
+TEST_CASE("masks take the largest integers") {
   const int64_t n = 70;
   const auto all = [&](const Mask& mask) { return visible(mask, n, n) == n * n; };
   CHECK(all(Mask::window(kHuge, kHuge)));
@@ -209,7 +208,7 @@ TEST_CASE("the largest numbers are numbers like others") {
   CHECK(cache.held() == 9);
 }
 
-TEST_CASE("lengths of a mask below zero or beyond counting are refused") {
+TEST_CASE("negative and uncountable lengths of a mask are errors") {
   const std::string message =
       "attention_mask: expected batches, heads, queries and keys in [0, 2^40], got ";
   const Mask mask = Mask::causal();
@@ -226,7 +225,7 @@ TEST_CASE("lengths of a mask below zero or beyond counting are refused") {
   });
 }
 
-TEST_CASE("a ragged last block that shows all it has is whole") {
+TEST_CASE("a ragged last block can be full") {
   for (const auto& [queries, keys] : std::vector<std::pair<int64_t, int64_t>>{
            {64, 64}, {64, 70}, {70, 64}, {130, 130}, {1, 1}, {3, 200}}) {
     const MaskStatistics found = Mask().statistics(queries, keys);

@@ -123,7 +123,7 @@ void check_expressions(Device device) {
 
 }  // namespace
 
-TEST_CASE("random masks show and count what their definitions say") {
+TEST_CASE("random masks: to_dense, statistics and picture agree with the definitions") {
   RandomNumbers random(40);
   draw_extremes(true);
   for (int round = 0; round < rounds(400); ++round) {
@@ -153,6 +153,6 @@ TEST_CASE("random masks show and count what their definitions say") {
   draw_extremes(false);
 }
 
-TEST_CASE_TEMPLATE("masks: attention over random ones agrees with plain loops", On, Cpu, Cuda) {
+TEST_CASE_TEMPLATE("masks: attention with random masks agrees with plain loops", On, Cpu, Cuda) {
   if (!missing(On::device)) check_expressions(On::device);
 }

@@ -37,7 +37,7 @@ Mask part(int64_t i) {
 
 }  // namespace
 
-TEST_CASE("a mask that was moved from is what it was") {
+TEST_CASE("a moved-from mask keeps its value") {
   Mask mask = Mask::causal_window(3);
   Mask taken = std::move(mask);
   CHECK(mask.to_string() == taken.to_string());  // NOLINT: this is what is tested
@@ -45,7 +45,7 @@ TEST_CASE("a mask that was moved from is what it was") {
   CHECK(visible(mask & Mask::sinks(1), 4, 4) == 3);
 }
 
-TEST_CASE("ten thousand parts are joined, written, read and compared") {
+TEST_CASE("expressions of ten thousand parts") {
   const int64_t count = short_tests() ? 1000 : 10000;
   Mask left, right;
   left = part(2), right = part(count - 1);

@@ -142,7 +142,7 @@ void check_heads(Device device, DType dtype, const Shape& shape) {
 
 }  // namespace
 
-TEST_CASE_TEMPLATE("mask repeats: heads have the same bits among others and alone", On, Cpu, Cuda) {
+TEST_CASE_TEMPLATE("mask repeats: a head has the same bits in any batch", On, Cpu, Cuda) {
   if (missing(On::device)) return;
   if (On::device.is_cpu()) {
     // Longer heads are cut into strips, by how many heads there are.

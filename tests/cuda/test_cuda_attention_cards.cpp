@@ -110,9 +110,9 @@ void check_widths(const char* limit) {
 
 }  // namespace
 
-TEST_CASE("cuda mask kernels: those that SASH_ATTENTION_KERNEL names run") { missing(kCUDA); }
+TEST_CASE("cuda mask kernels: those that SASH_ATTENTION_KERNEL names can run") { missing(kCUDA); }
 
-TEST_CASE("cuda attention cards: all widths and options where blocks have 99 KiB") {
+TEST_CASE("cuda attention cards: all widths and options with 99 KiB of shared memory") {
   if (!missing(kCUDA)) check_widths("101376");
 }
 
@@ -120,7 +120,7 @@ TEST_CASE("cuda attention cards: all widths and options with the shared memory o
   if (!missing(kCUDA)) check_widths(nullptr);
 }
 
-TEST_CASE("cuda attention cards: a limit below that of all cards, or no number, is refused") {
+TEST_CASE("cuda attention cards: a shared memory limit below 99 KiB, or no number, is an error") {
   if (missing(kCUDA)) return;
   const Tensor x = zeros({1, 1, 4, 64}, {.dtype = DType::float64, .device = kCUDA});
   const Environment kernel(kKernel, nullptr);
@@ -132,7 +132,7 @@ TEST_CASE("cuda attention cards: a limit below that of all cards, or no number, 
   }
 }
 
-TEST_CASE("cuda attention cards: kernels asked for by name that cannot run are an error") {
+TEST_CASE("cuda attention cards: asking for kernels that cannot run is an error") {
   if (missing(kCUDA)) return;
   const Tensor x = zeros({1, 1, 4, 8}, {.dtype = DType::bfloat16, .device = kCUDA});
   const Environment kernel(kKernel, "hopper"), limited(kLimit, "101376");

@@ -16,7 +16,7 @@
 using namespace sash;
 using namespace sash::testing;
 
-TEST_CASE("cuda devices: operands on two are refused by name") {
+TEST_CASE("cuda devices: operands on two devices are an error") {
   if (missing(kCUDA)) return;
   const Tensor here = ones({4, 4}, {.device = kCPU}), there = here.to(kCUDA);
   const Tensor row = ones({4}, {.device = kCPU}), index = row.to(DType::int64);
@@ -48,7 +48,7 @@ TEST_CASE("cuda devices: operands on two are refused by name") {
   }
 }
 
-TEST_CASE("cuda devices: an optimizer refuses a group on two, and takes two groups") {
+TEST_CASE("cuda devices: a parameter group on two devices is an error, two groups are not") {
   if (missing(kCUDA)) return;
   const auto parameter = [](Device device) {
     Tensor p = ones({3}, {.device = device, .requires_grad = true});
@@ -78,7 +78,7 @@ TEST_CASE("cuda devices: an optimizer refuses a group on two, and takes two grou
   }
 }
 
-TEST_CASE("cuda devices: cards have names and indices, and exchange copies") {
+TEST_CASE("cuda devices: names, indices, and copies between cards") {
   if (missing(kCUDA)) return;
   Backend& cuda = backend(DeviceType::cuda);
   const int count = cuda.device_count();

@@ -25,7 +25,7 @@ Tensor bytes(int64_t count) { return empty({count}, {.dtype = DType::uint8, .dev
 
 }  // namespace
 
-TEST_CASE("cuda memory: sizes are rounded, and freed memory is handed out again") {
+TEST_CASE("cuda memory: sizes are rounded, and freed memory is reused") {
   if (missing(kCUDA)) return;
   AttentionMask::forget_compiled();
   synchronize(kCUDA);
@@ -58,7 +58,7 @@ TEST_CASE("cuda memory: sizes are rounded, and freed memory is handed out again"
   CHECK(all_equal(full({1000}, 2, kOnCard), 2));
 }
 
-TEST_CASE("cuda memory: running out is an error that says how much, and work goes on after it") {
+TEST_CASE("cuda memory: running out is an error with the sizes, and work goes on after it") {
   if (missing(kCUDA)) return;
   const Tensor kept = full({1000}, 3, kOnCard);
   std::string message;
@@ -98,7 +98,7 @@ TEST_CASE("cuda memory: copies to and from the host are counted") {
   CHECK(copies() == before + 2);
 }
 
-TEST_CASE("cuda memory: pinned tensors hold the elements of any view, and copies bring them over") {
+TEST_CASE("cuda memory: any view can be pinned, and copied to the card") {
   if (missing(kCUDA)) return;
   const auto check = [](const Tensor& host) {
     CAPTURE(to_string(host.shape()));
@@ -128,7 +128,7 @@ TEST_CASE("cuda memory: pinned tensors hold the elements of any view, and copies
   CHECK(pinned.transpose(0, 1).to(kCUDA).to_vector<double>() == x.mT().to_vector<double>());
 }
 
-TEST_CASE("cuda memory: pinned memory is counted, and handed out again") {
+TEST_CASE("cuda memory: pinned memory is counted and reused") {
   if (missing(kCUDA)) return;
   synchronize(kCUDA);
   empty_cache(kCUDA);
@@ -158,7 +158,7 @@ TEST_CASE("cuda memory: pinned memory is counted, and handed out again") {
                        OutOfMemory);
 }
 
-TEST_CASE("cuda memory: pinned memory serves nobody else before the copies from it are done") {
+TEST_CASE("cuda memory: pinned memory is not reused before the copies from it are done") {
   if (missing(kCUDA)) return;
   Backend& cuda = backend(DeviceType::cuda);
   std::array<Tensor, 2> work = {empty({64 * kMiB}, kOnCard), empty({64 * kMiB}, kOnCard)};
@@ -203,7 +203,7 @@ TEST_CASE("cuda memory: pinned copies do not hold up the host") {
   CHECK(all_equal(there, 1));
 }
 
-TEST_CASE("cuda memory: limits of what is kept for reuse") {
+TEST_CASE("cuda memory: limits of the cache") {
   if (missing(kCUDA)) return;
   synchronize(kCUDA);
   CHECK(memory_stats(kCUDA).cache_limit == kNoCacheLimit);

@@ -108,7 +108,7 @@ TEST_CASE("cuda seam: a plug-in of another ABI is refused") {
                                    std::to_string(kPluginAbiVersion + 2));
 }
 
-TEST_CASE("cuda seam: a library that is absent, or no plug-in, is named") {
+TEST_CASE("cuda seam: errors name a library that is missing or no plug-in") {
   const TemporaryFolder folder;
   const std::string absent = folder.file("absent.so");
   const std::string reason = detail::open_cuda_library(absent);
@@ -117,7 +117,7 @@ TEST_CASE("cuda seam: a library that is absent, or no plug-in, is named") {
         "libm.so.6 is not a sash plug-in: it has no sash_register_cuda");
 }
 
-TEST_CASE("cuda seam: a path that is set and wrong is an error, not a reason to look elsewhere") {
+TEST_CASE("cuda seam: a wrong SASH_CUDA_LIBRARY is an error, and no other place is searched") {
   const TemporaryFolder folder;
   const std::string setting = "SASH_CUDA_LIBRARY='" + folder.file("absent.so") + "'";
   CHECK(contains(ask("cuda", setting), "cuda: the CUDA library could not be opened: "));
@@ -126,7 +126,7 @@ TEST_CASE("cuda seam: a path that is set and wrong is an error, not a reason to 
   CHECK(ask("cpu", setting) == "cpu");
 }
 
-TEST_CASE("cuda seam: without libsash_cuda beside libsash, the answer says so") {
+TEST_CASE("cuda seam: a missing libsash_cuda is named with its folder") {
   const fs::path libsash = libsash_file();
   if (libsash.filename().string().find(".so") == std::string::npos) {
     MESSAGE("skipped: a static build");
@@ -146,7 +146,7 @@ TEST_CASE("cuda seam: without libsash_cuda beside libsash, the answer says so") 
   }
 }
 
-TEST_CASE("cuda seam: what the machine lacks is told apart") {
+TEST_CASE("cuda seam: a missing driver and a missing device have different messages") {
   if (plugin_missing()) return;
   const std::string reason = ask("cuda", "");
   if (reason == "cuda:0") {
@@ -165,7 +165,7 @@ TEST_CASE("cuda seam: what the machine lacks is told apart") {
   CHECK(ask("auto", "") == "cpu");
 }
 
-TEST_CASE("cuda seam: a misspelt device names the right spellings") {
+TEST_CASE("cuda seam: the error for a misspelt device lists the right spellings") {
   for (const char* wrong : {"gpu", "cuda:", "cuda:-1", "cuda:x", "CUDA", ""}) {
     CHECK_THROWS_WITH_AS(Device::parse(wrong),
                          (std::string("Device::parse: expected 'auto', 'cpu', 'cuda' or "

@@ -32,7 +32,7 @@ void be_busy(Tensor& work) {
 
 }  // namespace
 
-TEST_CASE("cuda streams: events order and time them; memory freed on another waits for it") {
+TEST_CASE("cuda streams: events order and time streams; memory freed on another stream is safe") {
   if (missing(kCUDA)) return;
   Backend& cuda = backend(DeviceType::cuda);
   const Event start = cuda.create_event(kCUDA), stop = cuda.create_event(kCUDA);
@@ -74,7 +74,7 @@ TEST_CASE("cuda streams: threads share a card") {
   CHECK(wrong == std::vector<int>(4, 0));
 }
 
-TEST_CASE("cuda streams: a mask that one stream uploads is right on every other") {
+TEST_CASE("cuda streams: a mask uploaded by one stream is right on another") {
   if (missing(kCUDA)) return;
   Tensor work = empty({int64_t{64} << 20}, kOnCard);
   const Tensor x = randn({2, 2, 700, 32}, {.dtype = DType::float32, .device = kCPU});
@@ -94,7 +94,7 @@ TEST_CASE("cuda streams: a mask that one stream uploads is right on every other"
   }
 }
 
-TEST_CASE("cuda streams: memory that another stream still reads is not handed out") {
+TEST_CASE("cuda streams: memory that another stream still reads is not reused") {
   if (missing(kCUDA)) return;
   constexpr int64_t kCount = int64_t{8} << 20;
   Tensor work = empty({int64_t{64} << 20}, kOnCard);
@@ -141,7 +141,7 @@ TEST_CASE("cuda streams: a captured step keeps the masks that it reads") {
   CHECK(memory_stats(kCUDA).current == held);
 }
 
-TEST_CASE("cuda capture: a replayed step computes again in the memory that it was captured with") {
+TEST_CASE("cuda capture: a replayed step computes again, in its own memory") {
   if (missing(kCUDA)) return;
   Backend& cuda = backend(DeviceType::cuda);
   const Stream stream = cuda.current_stream(kCUDA);

@@ -214,12 +214,12 @@ TEST_CASE_TEMPLATE("training: two runs give the same bits", On, Cpu, Cuda) {
   CHECK(one.weights != one.first_weights);
 }
 
-TEST_CASE_TEMPLATE("training: a step needs no new memory, and copies only batch and loss", On, Cpu,
+TEST_CASE_TEMPLATE("training: a step allocates nothing, and copies only batch and loss", On, Cpu,
                    Cuda) {
   if (!missing(On::device)) check_steady(On::device, steps_of(200));
 }
 
-TEST_CASE("cuda training: memory is flat over ten thousand steps") {
+TEST_CASE("cuda training: memory is constant over ten thousand steps") {
   if (missing(kCUDA)) return;
   if (!std::getenv("SASH_LONG_TESTS")) {
     MESSAGE("skipped: SASH_LONG_TESTS is not set");

@@ -22,7 +22,7 @@ bool kept(int64_t element, double p) {
 
 }  // namespace
 
-TEST_CASE_TEMPLATE("dropout: what is kept is the same everywhere, bit for bit", On, Cpu, Cuda) {
+TEST_CASE_TEMPLATE("dropout: masks have the same bits on every device", On, Cpu, Cuda) {
   if (missing(On::device)) return;
   const auto check = [](const Tensor& x, double p) {
     manual_seed(kSeed);
@@ -45,7 +45,7 @@ TEST_CASE_TEMPLATE("dropout: what is kept is the same everywhere, bit for bit", 
   }
 }
 
-TEST_CASE_TEMPLATE("dropout: attention drops the same weights everywhere", On, Cpu, Cuda) {
+TEST_CASE_TEMPLATE("dropout: attention drops the same weights on every device", On, Cpu, Cuda) {
   if (missing(On::device)) return;
   const double p = 0.3;
   for (const DType dtype : {DType::float32, DType::float64}) {

@@ -24,7 +24,7 @@ Tensor indices(const std::vector<int64_t>& values, const Shape& shape, Device de
 
 }  // namespace
 
-TEST_CASE_TEMPLATE("indices: one out of range is an error that names op, range and value", On, Cpu,
+TEST_CASE_TEMPLATE("indices: the error of one out of range names op, range and value", On, Cpu,
                    Cuda) {
   const Device device = On::device;
   if (missing(device)) return;
@@ -84,7 +84,7 @@ TEST_CASE_TEMPLATE("indices: one out of range is an error that names op, range a
   }
 }
 
-TEST_CASE_TEMPLATE("indices: a step goes on after one that met a bad token", On, Cpu, Cuda) {
+TEST_CASE_TEMPLATE("indices: training goes on after a bad token", On, Cpu, Cuda) {
   const Device device = On::device;
   if (missing(device)) return;
   nn::CausalLM model({.vocab = 29, .context = 16, .dim = 32, .heads = 2, .layers = 2});
@@ -104,7 +104,7 @@ TEST_CASE_TEMPLATE("indices: a step goes on after one that met a bad token", On,
   for (const Tensor& p : model.parameters()) CHECK(std::isfinite(p.grad().sum().item<double>()));
 }
 
-TEST_CASE("cuda indices: reading any tensor is a wait that throws what was queued") {
+TEST_CASE("cuda indices: reading any tensor throws the error of a queued call") {
   if (missing(kCUDA)) return;
   const Tensor x = randn({4, 6}, {.device = kCUDA});
   const Tensor fine = embedding(x, indices({0, 4, 1, -1}, {4}, kCUDA));

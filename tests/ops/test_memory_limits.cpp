@@ -137,7 +137,7 @@ TEST_CASE("memory of the CPU: no two blocks overlap, under any limit") {
   CHECK(fine);
 }
 
-TEST_CASE_TEMPLATE("memory: no two tensors share any, whatever comes and goes", On, Cpu, Cuda) {
+TEST_CASE_TEMPLATE("memory: no two tensors share any", On, Cpu, Cuda) {
   const Device device = On::device;
   if (missing(device)) return;
   const std::vector<float> draws =

@@ -44,7 +44,7 @@ double rounding(DType dtype) { return dtype == DType::float16 ? 0x1p-11 : 0x1p-8
 
 }  // namespace
 
-TEST_CASE_TEMPLATE("products: every transpose and batches that are broadcast", On, Cpu, Cuda) {
+TEST_CASE_TEMPLATE("products: all transposes, broadcast batches", On, Cpu, Cuda) {
   if (missing(On::device)) return;
   struct Case {
     Shape a, b;

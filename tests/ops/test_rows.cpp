@@ -87,7 +87,7 @@ Tensor indices(const Shape& shape, int64_t below) {
 
 }  // namespace
 
-TEST_CASE_TEMPLATE("rows: softmax and layer norm, held and read again, in vectors and not", On, Cpu,
+TEST_CASE_TEMPLATE("rows: softmax and layer norm, short and long rows, vectorised and not", On, Cpu,
                    Cuda) {
   const Rows check{On::device};
   if (missing(On::device)) return;
@@ -105,7 +105,7 @@ TEST_CASE_TEMPLATE("rows: softmax and layer norm, held and read again, in vector
         {normal({9001, 40}), normal({40}), normal({40})});
 }
 
-TEST_CASE_TEMPLATE("rows: masked and infinite ones", On, Cpu, Cuda) {
+TEST_CASE_TEMPLATE("rows: softmax of masked and infinite rows", On, Cpu, Cuda) {
   if (missing(On::device)) return;
   const double inf = HUGE_VAL, nan = std::nan("");
   for (const int64_t n : {5, 2000}) {
@@ -142,7 +142,7 @@ TEST_CASE_TEMPLATE("rows: cross entropy", On, Cpu, Cuda) {
   }
 }
 
-TEST_CASE_TEMPLATE("rows: reductions, whole, in parts and by columns", On, Cpu, Cuda) {
+TEST_CASE_TEMPLATE("rows: reductions over all, some and leading axes", On, Cpu, Cuda) {
   const Rows check{On::device};
   if (missing(On::device)) return;
   const auto of = [&](const Shape& shape, const Dims& axes) {

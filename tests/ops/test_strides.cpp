@@ -71,7 +71,7 @@ bool equal(const Tensor& found, const Numbers& expected) {
 
 }  // namespace
 
-TEST_CASE_TEMPLATE("strides: fill and arange write every element of a view, and no other", On, Cpu,
+TEST_CASE_TEMPLATE("strides: fill and arange write the elements of a view, and no others", On, Cpu,
                    Cuda) {
   const Device device = On::device;
   if (missing(device)) return;

@@ -1,5 +1,5 @@
 // Attention over masks with a few tokens that see all and are seen by all: kernels may share the
-// long lines of blocks that these make among several groups of threads. In halves against float64
+// long block rows that these make among several groups of threads. In halves against float64
 // on the CPU, with the same inputs.
 #include <doctest/doctest.h>
 
@@ -99,7 +99,7 @@ void check(int64_t depth, DType dtype, bool options, Device device) {
 
 }  // namespace
 
-TEST_CASE_TEMPLATE("mask long lines: halves against float64 on the CPU", On, Cpu, Cuda) {
+TEST_CASE_TEMPLATE("mask long rows: half types against float64 on the CPU", On, Cpu, Cuda) {
   const Device device = On::device;
   if (missing(device)) return;
   if (device.is_cpu()) return check(32, DType::bfloat16, true, device);
