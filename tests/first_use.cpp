@@ -29,8 +29,8 @@ constexpr int kThreads = 4;
 int missing() {
   int count = 0;
   for (const KernelBase* slot : std::initializer_list<const KernelBase*>{
-           &kernels::fill, &kernels::exp, &kernels::sgd_step, &kernels::attention_forward,
-           &kernels::row_bounds}) {
+           &kernels::fill, &kernels::slot<op::Exp>(), &kernels::sgd_step,
+           &kernels::attention_forward, &kernels::row_bounds}) {
     count += !slot->has(DeviceType::cpu);
   }
   return count;

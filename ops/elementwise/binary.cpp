@@ -7,165 +7,91 @@
 #include "../reduce/reduce.h"
 #include "compare.h"
 #include "promotion.h"
+#include "slots.h"
 #include "unary.h"
 #include "where.h"
 
 namespace sash {
 
 namespace kernels {
-constinit BinaryKernel add{"add"};
-constinit BinaryKernel sub{"sub"};
-constinit BinaryKernel mul{"mul"};
-constinit BinaryKernel div{"div"};
-constinit BinaryKernel pow{"pow"};
-constinit BinaryKernel maximum{"maximum"};
-constinit BinaryKernel minimum{"minimum"};
+constinit Slots<BinaryKernel, op::ArithmeticOps> arithmetic =
+    make_slots<BinaryKernel>(op::ArithmeticOps{});
+constinit Slots<ScalarKernel, op::ScalarOps> arithmetic_scalar =
+    make_slots<ScalarKernel>(op::ScalarOps{});
 }  // namespace kernels
 
 namespace {
 
-/// Whether operands must be cast to one dtype first.
-bool mixed(const char* op, const Tensor& a, const Tensor& b) {
-  check_defined(op, a);
-  check_defined(op, b);
-  check_same_device(op, a, b);
-  return a.dtype() != b.dtype();
-}
+/// What a row's `backward` fills: gradients of the operands that need them, summed to their shapes.
+struct OperandGradients {
+  Backward& pass;
+  const Shape& a_shape;
+  const Shape& b_shape;
+  Gradients grads{2};
 
-Tensor combine(const char* op, const kernels::BinaryKernel& kernel, const Tensor& a,
-               const Tensor& b) {
-  check_compatible(op, a, b);
-  if (a.dtype() == DType::uint8 || a.dtype() == DType::boolean) {
-    throw DTypeError(op, "a floating dtype, int32 or int64", name(a.dtype()));
+  void a(auto&& f) {
+    if (pass.needs(0)) grads[0] = sum_to(f(), a_shape);
   }
-  Tensor y = empty(broadcast_shapes(a.shape(), b.shape(), op), a.options());
+  void b(auto&& f) {
+    if (pass.needs(1)) grads[1] = sum_to(f(), b_shape);
+  }
+  void minus_b(auto&& f) {
+    if (pass.needs(1)) grads[1] = neg(sum_to(f(), b_shape));
+  }
+};
+
+/// Whether the gradients that are wanted read an operand.
+template <class Op>
+bool reads(bool op::Reads::*operand, bool a_wanted, bool b_wanted) {
+  return (a_wanted && Op::row.a_gradient.*operand) || (b_wanted && Op::row.b_gradient.*operand);
+}
+
+/// The op of a row, recorded with the row's derivative.
+template <class Op>
+Tensor binary(const Tensor& a, const Tensor& b) {
+  constexpr op::BinaryRow row = Op::row;
+  check_defined(row.name, a);
+  check_defined(row.name, b);
+  check_same_device(row.name, a, b);
+  DType dtype = result_type(a, b);
+  if (row.dtypes == op::Dtypes::cast_to_floating && is_integral(dtype)) dtype = default_dtype();
+  if (a.dtype() != dtype || b.dtype() != dtype) {
+    static_cast<void>(broadcast_shapes(a.shape(), b.shape(), row.name));  // throws before any work
+    return binary<Op>(a.to(dtype), b.to(dtype));
+  }
+  if constexpr (row.dtypes == op::Dtypes::numbers) {
+    check_numeric(row.name, a);
+  } else {
+    check_floating(row.name, a);
+  }
+  Tensor y = empty(broadcast_shapes(a.shape(), b.shape(), row.name), a.options());
   KernelContext context = kernel_context(a.device());
-  kernel(context, a.tensor_view(), b.tensor_view(), y.tensor_view());
-  return y;
-}
-
-Tensor combine_floating(const char* op, const kernels::BinaryKernel& kernel, const Tensor& a,
-                        const Tensor& b) {
-  check_compatible(op, a, b);
-  check_floating(op, a);
-  return combine(op, kernel, a, b);
-}
-
-/// Gradients of maximum and minimum: g goes to the winner, half of it to each where they tie.
-Gradients split_tie_gradient(Backward& pass, const Tensor& g, const Tensor& wins,
-                             const Tensor& tied, const Shape& a_shape, const Shape& b_shape) {
-  const Tensor half = where(tied, g * 0.5, g);
-  const Tensor zero = zeros({}, g.options());
-  Gradients grads(2);
-  if (pass.needs(0)) grads[0] = sum_to(where(logical_or(wins, tied), half, zero), a_shape);
-  if (pass.needs(1)) grads[1] = sum_to(where(wins, zero, half), b_shape);
-  return grads;
+  kernels::slot<Op>()(context, a.tensor_view(), b.tensor_view(), y.tensor_view());
+  const bool a_wanted = a.requires_grad(), b_wanted = b.requires_grad();
+  return record(row.name, {a, b}, y,
+                [a_shape = a.shape(), b_shape = b.shape(),
+                 a = save_if(reads<Op>(&op::Reads::a, a_wanted, b_wanted), a),
+                 b = save_if(reads<Op>(&op::Reads::b, a_wanted, b_wanted), b)](Backward& pass,
+                                                                               const Tensor& g) {
+                  const auto unpack = [&](bool op::Reads::*operand, const Saved& saved) {
+                    const bool needed = reads<Op>(operand, pass.needs(0), pass.needs(1));
+                    return needed ? pass(saved) : Tensor();
+                  };
+                  OperandGradients to{pass, a_shape, b_shape};
+                  Op::backward(to, g, unpack(&op::Reads::a, a), unpack(&op::Reads::b, b));
+                  return to.grads;
+                });
 }
 
 }  // namespace
 
-Tensor add(const Tensor& a, const Tensor& b) {
-  if (mixed("add", a, b)) return in_dtype(result_type(a, b), "add", add, a, b);
-  Tensor y = combine("add", kernels::add, a, b);
-  return record("add", {a, b}, y,
-                [a_shape = a.shape(), b_shape = b.shape()](Backward& pass, const Tensor& g) {
-                  Gradients grads(2);
-                  if (pass.needs(0)) grads[0] = sum_to(g, a_shape);
-                  if (pass.needs(1)) grads[1] = sum_to(g, b_shape);
-                  return grads;
-                });
-}
-
-Tensor sub(const Tensor& a, const Tensor& b) {
-  if (mixed("sub", a, b)) return in_dtype(result_type(a, b), "sub", sub, a, b);
-  Tensor y = combine("sub", kernels::sub, a, b);
-  return record("sub", {a, b}, y,
-                [a_shape = a.shape(), b_shape = b.shape()](Backward& pass, const Tensor& g) {
-                  Gradients grads(2);
-                  if (pass.needs(0)) grads[0] = sum_to(g, a_shape);
-                  if (pass.needs(1)) grads[1] = neg(sum_to(g, b_shape));
-                  return grads;
-                });
-}
-
-Tensor mul(const Tensor& a, const Tensor& b) {
-  if (mixed("mul", a, b)) return in_dtype(result_type(a, b), "mul", mul, a, b);
-  Tensor y = combine("mul", kernels::mul, a, b);
-  return record("mul", {a, b}, y,
-                [a_shape = a.shape(), b_shape = b.shape(), a = save_if(b.requires_grad(), a),
-                 b = save_if(a.requires_grad(), b)](Backward& pass, const Tensor& g) {
-                  Gradients grads(2);
-                  if (pass.needs(0)) grads[0] = sum_to(g * pass(b), a_shape);
-                  if (pass.needs(1)) grads[1] = sum_to(g * pass(a), b_shape);
-                  return grads;
-                });
-}
-
-Tensor div(const Tensor& a, const Tensor& b) {
-  if (mixed("div", a, b) || is_integral(a.dtype())) {
-    const DType dtype = result_type(a, b);
-    return in_dtype(is_integral(dtype) ? default_dtype() : dtype, "div", div, a, b);
-  }
-  Tensor y = combine_floating("div", kernels::div, a, b);
-  return record("div", {a, b}, y,
-                [a_shape = a.shape(), b_shape = b.shape(), a = save_if(b.requires_grad(), a),
-                 b = save(b)](Backward& pass, const Tensor& g) {
-                  const Tensor divisor = pass(b);
-                  const Tensor quotient = g / divisor;
-                  Gradients grads(2);
-                  if (pass.needs(0)) grads[0] = sum_to(quotient, a_shape);
-                  if (pass.needs(1)) {
-                    grads[1] = neg(sum_to(quotient * (pass(a) / divisor), b_shape));
-                  }
-                  return grads;
-                });
-}
-
-Tensor pow(const Tensor& a, const Tensor& b) {
-  if (mixed("pow", a, b)) return in_dtype(result_type(a, b), "pow", pow, a, b);
-  Tensor y = combine_floating("pow", kernels::pow, a, b);
-  return record("pow", {a, b}, y,
-                [a_shape = a.shape(), b_shape = b.shape(), a = save(a), b = save(b)](
-                    Backward& pass, const Tensor& g) {
-                  const Tensor base = pass(a), exponent = pass(b);
-                  const Tensor zero = zeros({}, g.options());
-                  Gradients grads(2);
-                  if (pass.needs(0)) {
-                    const Tensor slope = exponent * pow(base, exponent - 1);
-                    grads[0] = sum_to(g * where(eq(exponent, 0), zero, slope), a_shape);
-                  }
-                  if (pass.needs(1)) {
-                    // Where 0^b is flat in b, ln 0 never enters: not even into the second
-                    // derivative.
-                    const Tensor flat = logical_and(eq(base, 0), ge(exponent, 0));
-                    const Tensor safe = where(flat, ones({}, g.options()), base);
-                    grads[1] = sum_to(g * (pow(base, exponent) * log(safe)), b_shape);
-                  }
-                  return grads;
-                });
-}
-
-Tensor maximum(const Tensor& a, const Tensor& b) {
-  if (mixed("maximum", a, b)) return in_dtype(result_type(a, b), "maximum", maximum, a, b);
-  Tensor y = combine("maximum", kernels::maximum, a, b);
-  return record("maximum", {a, b}, y,
-                [a_shape = a.shape(), b_shape = b.shape(), a = save(a), b = save(b)](
-                    Backward& pass, const Tensor& g) {
-                  const Tensor p = pass(a), q = pass(b);
-                  return split_tie_gradient(pass, g, gt(p, q), eq(p, q), a_shape, b_shape);
-                });
-}
-
-Tensor minimum(const Tensor& a, const Tensor& b) {
-  if (mixed("minimum", a, b)) return in_dtype(result_type(a, b), "minimum", minimum, a, b);
-  Tensor y = combine("minimum", kernels::minimum, a, b);
-  return record("minimum", {a, b}, y,
-                [a_shape = a.shape(), b_shape = b.shape(), a = save(a), b = save(b)](
-                    Backward& pass, const Tensor& g) {
-                  const Tensor p = pass(a), q = pass(b);
-                  return split_tie_gradient(pass, g, lt(p, q), eq(p, q), a_shape, b_shape);
-                });
-}
+Tensor add(const Tensor& a, const Tensor& b) { return binary<op::Add>(a, b); }
+Tensor sub(const Tensor& a, const Tensor& b) { return binary<op::Sub>(a, b); }
+Tensor mul(const Tensor& a, const Tensor& b) { return binary<op::Mul>(a, b); }
+Tensor div(const Tensor& a, const Tensor& b) { return binary<op::Div>(a, b); }
+Tensor pow(const Tensor& a, const Tensor& b) { return binary<op::Pow>(a, b); }
+Tensor maximum(const Tensor& a, const Tensor& b) { return binary<op::Maximum>(a, b); }
+Tensor minimum(const Tensor& a, const Tensor& b) { return binary<op::Minimum>(a, b); }
 
 Tensor operator+(const Tensor& a, const Tensor& b) { return add(a, b); }
 Tensor operator-(const Tensor& a, const Tensor& b) { return sub(a, b); }

@@ -10,9 +10,8 @@
 #include "promotion.h"
 #include "unary.h"
 
-/// The members of `Tensor` that write over its elements. Where a backward pass needs elements from
-/// before the write (mul_ and div_, for the gradient of the other operand) it keeps a clone of
-/// them.
+/// The members of `Tensor` that write to its elements. mul_ and div_ clone the old elements if the
+/// other operand needs a gradient.
 namespace sash {
 namespace {
 
@@ -31,13 +30,7 @@ void check_fits(const char* op, const Tensor& self, const Tensor& other) {
                    to_string(other.shape()));
 }
 
-void check_numeric(const char* op, const Tensor& x) {
-  if (x.dtype() == DType::uint8 || x.dtype() == DType::boolean) {
-    throw DTypeError(op, "a floating dtype, int32 or int64", name(x.dtype()));
-  }
-}
-
-/// `DTypeError` if the elements of a tensor cannot take a result that is computed in `result`.
+/// `DTypeError` unless `self` may hold a result of dtype `result`.
 void check_result(const char* op, const Tensor& self, DType result) {
   if (can_cast(result, self.dtype())) return;
   throw DTypeError(op, "a result that may be cast to " + std::string(name(self.dtype())),
@@ -64,12 +57,12 @@ void check_scalar(const char* op, const Tensor& self, Scalar value) {
   check_in_place(op, self);
 }
 
-/// `other`, or a clone if writing to `self` could change it.
+/// `other`, or a clone if it shares memory with `self`.
 Tensor clone_if_aliased(const Tensor& other, const Tensor& self) {
   return other.impl().storage == self.impl().storage ? other.clone() : other;
 }
 
-/// Whether the op computes in a wider dtype than that of `self`: then it is done out of place, and
+/// Whether the op computes in a wider dtype than that of `self`. If so, it runs out of place and is
 /// rounded once.
 bool computes_wider(const Tensor& self, const Tensor& other) {
   return result_type(self, other) != self.dtype();
@@ -80,13 +73,22 @@ Saved save_old(bool needed, const Tensor& self) {
   return needed && grad_enabled() ? save(self.clone()) : Saved();
 }
 
-void combine(const kernels::BinaryKernel& kernel, const Tensor& self, const Tensor& other) {
+/// self = Op(self, other).
+template <class Op>
+void write(const Tensor& self, const Tensor& other) {
   KernelContext context = kernel_context(self.device());
   const TensorView y = self.tensor_view();
-  kernel(context, y, other.tensor_view(), y);
+  kernels::slot<Op>()(context, y, other.tensor_view(), y);
 }
 
-/// self += factor other, where 1 and -1 have kernels of their own.
+/// self = Op(self, value).
+template <class Op>
+void write(const Tensor& self, Scalar value) {
+  KernelContext context = kernel_context(self.device());
+  kernels::scalar_slot<Op>()(context, self.tensor_view(), self.tensor_view(), value);
+}
+
+/// self += factor other; a factor of 1 or -1 costs no product.
 void add_multiple(const char* op, Tensor& self, const Tensor& other, Scalar factor) {
   check_operands(op, self, other);
   if (is_integral(self.dtype()) && !factor.is_integer()) check_result(op, self, default_dtype());
@@ -96,12 +98,12 @@ void add_multiple(const char* op, Tensor& self, const Tensor& other, Scalar fact
   }
   const Tensor operand = clone_if_aliased(other.to(self.dtype()), self);
   if (factor.to_double() == 1) {
-    combine(kernels::add, self, operand);
+    write<op::Add>(self, operand);
   } else if (factor.to_double() == -1) {
-    combine(kernels::sub, self, operand);
+    write<op::Sub>(self, operand);
   } else {
     const NoGradGuard no_grad;
-    combine(kernels::add, self, mul(operand, factor));
+    write<op::Add>(self, mul(operand, factor));
   }
   record_in_place(op, self, {self, operand},
                   [factor, shape = other.shape()](Backward& pass, const Tensor& g) {
@@ -132,7 +134,7 @@ Tensor& Tensor::mul_(const Tensor& other) {
   if (computes_wider(*this, other)) return copy_(mul(clone(), other));
   const Tensor operand = clone_if_aliased(other.to(dtype()), *this);
   const Saved old = save_old(operand.requires_grad(), *this);
-  combine(kernels::mul, *this, operand);
+  write<op::Mul>(*this, operand);
   record_in_place("mul_", *this, {*this, operand},
                   [old, factor = save_if(requires_grad(), operand), shape = other.shape()](
                       Backward& pass, const Tensor& g) {
@@ -151,7 +153,7 @@ Tensor& Tensor::div_(const Tensor& other) {
   if (computes_wider(*this, other)) return copy_(div(clone(), other));
   const Tensor operand = clone_if_aliased(other.to(dtype()), *this);
   const Saved old = save_old(operand.requires_grad(), *this);
-  combine(kernels::div, *this, operand);
+  write<op::Div>(*this, operand);
   record_in_place(
       "div_", *this, {*this, operand},
       [old, divisor = save(operand), shape = other.shape()](Backward& pass, const Tensor& g) {
@@ -168,16 +170,14 @@ Tensor& Tensor::div_(const Tensor& other) {
 
 Tensor& Tensor::add_(Scalar value) {
   check_scalar("add_", *this, value);
-  KernelContext context = kernel_context(device());
-  kernels::add_scalar(context, tensor_view(), tensor_view(), value);
+  write<op::Add>(*this, value);
   record_in_place("add_", *this, {*this}, [](Backward&, const Tensor& g) { return Gradients{g}; });
   return *this;
 }
 
 Tensor& Tensor::mul_(Scalar value) {
   check_scalar("mul_", *this, value);
-  KernelContext context = kernel_context(device());
-  kernels::mul_scalar(context, tensor_view(), tensor_view(), value);
+  write<op::Mul>(*this, value);
   record_in_place("mul_", *this, {*this},
                   [value](Backward&, const Tensor& g) { return Gradients{mul(g, value)}; });
   return *this;

@@ -38,11 +38,4 @@ SASH_API bool can_cast(DType from, DType to);
 /// For the ops: `ValueError` unless an element of `dtype` can be `value`, fraction and all.
 void check_holds(const char* op, DType dtype, Scalar value);
 
-/// For the ops: `f(a, b)` with both operands cast to `dtype`. What casting needs is checked before.
-inline Tensor in_dtype(DType dtype, const char* op, Tensor (*f)(const Tensor&, const Tensor&),
-                       const Tensor& a, const Tensor& b) {
-  static_cast<void>(broadcast_shapes(a.shape(), b.shape(), op));
-  return f(a.to(dtype), b.to(dtype));
-}
-
 }  // namespace sash

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numbers>
 
 #include "../../tensor/autograd/node.h"
 #include "../../tensor/factories.h"
@@ -12,62 +11,31 @@
 #include "binary.h"
 #include "compare.h"
 #include "promotion.h"
+#include "slots.h"
 #include "where.h"
 
 namespace sash {
 
 namespace kernels {
-constinit UnaryKernel neg{"neg"};
-constinit UnaryKernel abs{"abs"};
-constinit UnaryKernel sign{"sign"};
-constinit UnaryKernel square{"square"};
-constinit ScalarKernel add_scalar{"add_scalar"};
-constinit ScalarKernel mul_scalar{"mul_scalar"};
-constinit ScalarKernel div_scalar{"div_scalar"};
+constinit Slots<UnaryKernel, op::UnaryOps> unary = make_slots<UnaryKernel>(op::UnaryOps{});
 constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const Scalar&,
                       const Scalar&)>
     clamp{"clamp"};
-constinit UnaryKernel exp{"exp"};
-constinit UnaryKernel log{"log"};
-constinit UnaryKernel log1p{"log1p"};
-constinit UnaryKernel expm1{"expm1"};
-constinit UnaryKernel sqrt{"sqrt"};
-constinit UnaryKernel rsqrt{"rsqrt"};
-constinit UnaryKernel reciprocal{"reciprocal"};
-constinit UnaryKernel sin{"sin"};
-constinit UnaryKernel cos{"cos"};
-constinit UnaryKernel tanh{"tanh"};
-constinit UnaryKernel sigmoid{"sigmoid"};
-constinit UnaryKernel erf{"erf"};
-constinit UnaryKernel relu{"relu"};
-constinit UnaryKernel silu{"silu"};
-constinit UnaryKernel floor{"floor"};
-constinit ScalarKernel pow_scalar{"pow_scalar"};
-constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&)>
-    relu_backward{"relu_backward"};
 }  // namespace kernels
+
+/// g where y > 0, else 0: linear in g, and flat in y.
+Tensor relu_backward(const Tensor& g, const Tensor& y) {
+  Tensor out = empty_like(g);
+  KernelContext context = kernel_context(g.device());
+  kernels::slot<op::ReluBackward>()(context, g.tensor_view(), y.tensor_view(), out.tensor_view());
+  return record("relu_backward", {g}, out, [y = save(y)](Backward& pass, const Tensor& gg) {
+    return Gradients{relu_backward(gg, pass(y))};
+  });
+}
 
 namespace {
 
-void check_numeric(const char* op, const Tensor& x) {
-  check_defined(op, x);
-  if (x.dtype() == DType::uint8 || x.dtype() == DType::boolean) {
-    throw DTypeError(op, "a floating dtype, int32 or int64", name(x.dtype()));
-  }
-}
-
-/// Whether the function needs x in a floating dtype first.
-bool whole(const char* op, const Tensor& x) {
-  check_defined(op, x);
-  return is_integral(x.dtype());
-}
-
-void check_real(const char* op, const Tensor& x) {
-  check_defined(op, x);
-  check_floating(op, x);
-}
-
-/// x in the dtype that it has with `value`, if that is another.
+/// x cast to its `result_type` with `value`, if that differs from its dtype.
 std::optional<Tensor> promoted(const char* op, const Tensor& x, Scalar value) {
   check_defined(op, x);
   const DType dtype = result_type(x, value);
@@ -77,7 +45,7 @@ std::optional<Tensor> promoted(const char* op, const Tensor& x, Scalar value) {
   return std::nullopt;
 }
 
-/// A bound of `clamp` in the dtype of `x`: integers stop at the ends of theirs.
+/// A bound of `clamp` in the dtype of `x`; integers saturate.
 Scalar bound(const Tensor& x, std::optional<Scalar> value, double otherwise) {
   const Scalar end = value.value_or(otherwise);
   if (is_floating(x.dtype())) return end;
@@ -99,176 +67,70 @@ Tensor map(const K& kernel, const Tensor& x, const Parameters&... parameters) {
   return y;
 }
 
-/// g where y > 0, else 0: linear in g, and flat in y.
-Tensor relu_backward(const Tensor& g, const Tensor& y) {
-  Tensor out = empty_like(g);
-  KernelContext context = kernel_context(g.device());
-  kernels::relu_backward(context, g.tensor_view(), y.tensor_view(), out.tensor_view());
-  return record("relu_backward", {g}, out, [y = save(y)](Backward& pass, const Tensor& gg) {
-    return Gradients{relu_backward(gg, pass(y))};
-  });
+/// The op of a row, recorded with the row's derivative.
+template <class Op>
+Tensor unary(const Tensor& x) {
+  constexpr op::UnaryRow row = Op::row;
+  check_defined(row.name, x);
+  if constexpr (row.dtypes == op::Dtypes::numbers) {
+    check_numeric(row.name, x);
+  } else if constexpr (row.dtypes == op::Dtypes::cast_to_floating) {
+    if (is_integral(x.dtype())) return unary<Op>(x.to(default_dtype()));
+  } else {
+    check_floating(row.name, x);
+  }
+  const Tensor y = map(kernels::slot<Op>(), x);
+  if constexpr (row.saves == op::Saves::nothing) {
+    return record(row.name, {x}, y,
+                  [](Backward&, const Tensor& g) { return Gradients{Op::backward(g)}; });
+  } else {
+    return record(
+        row.name, {x}, y,
+        [saved = row.saves == op::Saves::input ? save(x) : save_output(y)](
+            Backward& pass, const Tensor& g) { return Gradients{Op::backward(g, pass(saved))}; });
+  }
 }
 
 }  // namespace
 
-Tensor neg(const Tensor& x) {
-  check_numeric("neg", x);
-  return record("neg", {x}, map(kernels::neg, x),
-                [](Backward&, const Tensor& g) { return Gradients{neg(g)}; });
-}
+Tensor neg(const Tensor& x) { return unary<op::Neg>(x); }
+Tensor abs(const Tensor& x) { return unary<op::Abs>(x); }
+Tensor sign(const Tensor& x) { return unary<op::Sign>(x); }
+Tensor square(const Tensor& x) { return unary<op::Square>(x); }
+Tensor exp(const Tensor& x) { return unary<op::Exp>(x); }
+Tensor log(const Tensor& x) { return unary<op::Log>(x); }
+Tensor log1p(const Tensor& x) { return unary<op::Log1p>(x); }
+Tensor expm1(const Tensor& x) { return unary<op::Expm1>(x); }
+Tensor sqrt(const Tensor& x) { return unary<op::Sqrt>(x); }
+Tensor rsqrt(const Tensor& x) { return unary<op::Rsqrt>(x); }
+Tensor reciprocal(const Tensor& x) { return unary<op::Reciprocal>(x); }
+Tensor sin(const Tensor& x) { return unary<op::Sin>(x); }
+Tensor cos(const Tensor& x) { return unary<op::Cos>(x); }
+Tensor tanh(const Tensor& x) { return unary<op::Tanh>(x); }
+Tensor sigmoid(const Tensor& x) { return unary<op::Sigmoid>(x); }
+Tensor erf(const Tensor& x) { return unary<op::Erf>(x); }
+Tensor relu(const Tensor& x) { return unary<op::Relu>(x); }
+Tensor silu(const Tensor& x) { return unary<op::Silu>(x); }
+Tensor floor(const Tensor& x) { return unary<op::Floor>(x); }
 
 Tensor Tensor::operator-() const { return neg(*this); }
 
-Tensor abs(const Tensor& x) {
-  check_numeric("abs", x);
-  return record("abs", {x}, map(kernels::abs, x), [x = save(x)](Backward& pass, const Tensor& g) {
-    return Gradients{g * sign(pass(x))};
-  });
-}
-
-Tensor sign(const Tensor& x) {
-  check_numeric("sign", x);
-  return record("sign", {x}, map(kernels::sign, x),
-                [](Backward&, const Tensor& g) { return Gradients{zeros_like(g)}; });
-}
-
-Tensor square(const Tensor& x) {
-  check_numeric("square", x);
-  return record(
-      "square", {x}, map(kernels::square, x),
-      [x = save(x)](Backward& pass, const Tensor& g) { return Gradients{g * (pass(x) * 2)}; });
-}
-
-Tensor exp(const Tensor& x) {
-  if (whole("exp", x)) return exp(x.to(default_dtype()));
-  Tensor y = map(kernels::exp, x);
-  return record("exp", {x}, y, [y = save_output(y)](Backward& pass, const Tensor& g) {
-    return Gradients{g * pass(y)};
-  });
-}
-
-Tensor log(const Tensor& x) {
-  if (whole("log", x)) return log(x.to(default_dtype()));
-  return record("log", {x}, map(kernels::log, x),
-                [x = save(x)](Backward& pass, const Tensor& g) { return Gradients{g / pass(x)}; });
-}
-
-Tensor log1p(const Tensor& x) {
-  if (whole("log1p", x)) return log1p(x.to(default_dtype()));
-  return record(
-      "log1p", {x}, map(kernels::log1p, x),
-      [x = save(x)](Backward& pass, const Tensor& g) { return Gradients{g / (pass(x) + 1)}; });
-}
-
-Tensor expm1(const Tensor& x) {
-  if (whole("expm1", x)) return expm1(x.to(default_dtype()));
-  Tensor y = map(kernels::expm1, x);
-  return record("expm1", {x}, y, [y = save_output(y)](Backward& pass, const Tensor& g) {
-    return Gradients{g * (pass(y) + 1)};
-  });
-}
-
-Tensor sqrt(const Tensor& x) {
-  if (whole("sqrt", x)) return sqrt(x.to(default_dtype()));
-  Tensor y = map(kernels::sqrt, x);
-  return record("sqrt", {x}, y, [y = save_output(y)](Backward& pass, const Tensor& g) {
-    return Gradients{g / (pass(y) * 2)};
-  });
-}
-
-Tensor rsqrt(const Tensor& x) {
-  if (whole("rsqrt", x)) return rsqrt(x.to(default_dtype()));
-  Tensor y = map(kernels::rsqrt, x);
-  return record("rsqrt", {x}, y, [y = save_output(y)](Backward& pass, const Tensor& g) {
-    return Gradients{g * (pow(pass(y), 3) * -0.5)};
-  });
-}
-
-Tensor reciprocal(const Tensor& x) {
-  if (whole("reciprocal", x)) return reciprocal(x.to(default_dtype()));
-  Tensor y = map(kernels::reciprocal, x);
-  return record("reciprocal", {x}, y, [y = save_output(y)](Backward& pass, const Tensor& g) {
-    return Gradients{neg(g * square(pass(y)))};
-  });
-}
-
-Tensor sin(const Tensor& x) {
-  if (whole("sin", x)) return sin(x.to(default_dtype()));
-  return record("sin", {x}, map(kernels::sin, x), [x = save(x)](Backward& pass, const Tensor& g) {
-    return Gradients{g * cos(pass(x))};
-  });
-}
-
-Tensor cos(const Tensor& x) {
-  if (whole("cos", x)) return cos(x.to(default_dtype()));
-  return record("cos", {x}, map(kernels::cos, x), [x = save(x)](Backward& pass, const Tensor& g) {
-    return Gradients{neg(g * sin(pass(x)))};
-  });
-}
-
-Tensor tanh(const Tensor& x) {
-  if (whole("tanh", x)) return tanh(x.to(default_dtype()));
-  Tensor y = map(kernels::tanh, x);
-  return record("tanh", {x}, y, [y = save_output(y)](Backward& pass, const Tensor& g) {
-    return Gradients{g * (1 - square(pass(y)))};
-  });
-}
-
-Tensor sigmoid(const Tensor& x) {
-  if (whole("sigmoid", x)) return sigmoid(x.to(default_dtype()));
-  Tensor y = map(kernels::sigmoid, x);
-  return record("sigmoid", {x}, y, [y = save_output(y)](Backward& pass, const Tensor& g) {
-    const Tensor s = pass(y);
-    return Gradients{g * (s * (1 - s))};
-  });
-}
-
-Tensor erf(const Tensor& x) {
-  if (whole("erf", x)) return erf(x.to(default_dtype()));
-  return record("erf", {x}, map(kernels::erf, x), [x = save(x)](Backward& pass, const Tensor& g) {
-    constexpr double slope = 2 * std::numbers::inv_sqrtpi;
-    return Gradients{g * (exp(neg(square(pass(x)))) * slope)};
-  });
-}
-
-Tensor relu(const Tensor& x) {
-  check_real("relu", x);
-  Tensor y = map(kernels::relu, x);
-  return record("relu", {x}, y, [y = save_output(y)](Backward& pass, const Tensor& g) {
-    return Gradients{relu_backward(g, pass(y))};
-  });
-}
-
-Tensor silu(const Tensor& x) {
-  check_real("silu", x);
-  return record("silu", {x}, map(kernels::silu, x), [x = save(x)](Backward& pass, const Tensor& g) {
-    const Tensor in = pass(x);
-    const Tensor s = sigmoid(in);
-    return Gradients{g * (s * (in * (1 - s) + 1))};
-  });
-}
-
-Tensor floor(const Tensor& x) {
-  check_real("floor", x);
-  return record("floor", {x}, map(kernels::floor, x),
-                [](Backward&, const Tensor& g) { return Gradients{zeros_like(g)}; });
-}
-
 Tensor add(const Tensor& x, Scalar value) {
   if (const auto wide = promoted("add", x, value)) return add(*wide, value);
-  return record("add", {x}, map(kernels::add_scalar, x, value),
+  return record("add", {x}, map(kernels::scalar_slot<op::Add>(), x, value),
                 [](Backward&, const Tensor& g) { return Gradients{g}; });
 }
 
 Tensor mul(const Tensor& x, Scalar value) {
   if (const auto wide = promoted("mul", x, value)) return mul(*wide, value);
-  return record("mul", {x}, map(kernels::mul_scalar, x, value),
+  return record("mul", {x}, map(kernels::scalar_slot<op::Mul>(), x, value),
                 [value](Backward&, const Tensor& g) { return Gradients{mul(g, value)}; });
 }
 
 Tensor div(const Tensor& x, Scalar value) {
-  if (whole("div", x)) return div(x.to(default_dtype()), value);
-  return record("div", {x}, map(kernels::div_scalar, x, value),
+  check_defined("div", x);
+  if (is_integral(x.dtype())) return div(x.to(default_dtype()), value);
+  return record("div", {x}, map(kernels::scalar_slot<op::Div>(), x, value),
                 [value](Backward&, const Tensor& g) { return Gradients{div(g, value)}; });
 }
 
@@ -277,7 +139,7 @@ Tensor pow(const Tensor& x, Scalar exponent) {
   if (is_integral(x.dtype()) && !exponent.is_integer()) return pow(x.to(default_dtype()), exponent);
   check_floating("pow", x);
   const double p = exponent.to_double();
-  return record("pow", {x}, map(kernels::pow_scalar, x, exponent),
+  return record("pow", {x}, map(kernels::scalar_slot<op::Pow>(), x, exponent),
                 [x = save(x), p](Backward& pass, const Tensor& g) {
                   if (p == 0) return Gradients{zeros_like(g)};
                   return Gradients{g * (pow(pass(x), p - 1) * p)};

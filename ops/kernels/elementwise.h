@@ -1,57 +1,60 @@
 #pragma once
 
+#include <array>
+
 #include "../../core/kernel.h"
 #include "../../core/philox.h"
 #include "../../core/scalar.h"
 #include "../../core/tensor_view.h"
+#include "elementwise_table.h"
 
-/// y[i] = f(a[i], b[i]): dtypes equal, a and b broadcast to y's shape; y may be the same view as a
-/// or b. Floating dtypes, int32 and int64, unless said otherwise.
+/// One slot for each row of the table. Dtypes are those of the row, results of comparisons, logic
+/// and isnan are bool; operands broadcast to y's shape, views may be strided, and y may be the same
+/// view as an operand.
 namespace sash::kernels {
 
+using UnaryKernel = Kernel<void(KernelContext&, const TensorView& x, const TensorView& y)>;
 using BinaryKernel =
     Kernel<void(KernelContext&, const TensorView& a, const TensorView& b, const TensorView& y)>;
-
-extern SASH_API BinaryKernel add;
-extern SASH_API BinaryKernel sub;
-extern SASH_API BinaryKernel mul;
-extern SASH_API BinaryKernel div;  ///< floating
-extern SASH_API BinaryKernel pow;  ///< floating
-extern SASH_API BinaryKernel maximum;
-extern SASH_API BinaryKernel minimum;
-
-}  // namespace sash::kernels
-
-/// y[i] = relation(a[i], b[i]) as bool: a and b of one dtype, whichever,
-/// broadcast to y's shape. NaN is unequal to everything.
-namespace sash::kernels {
-
-using CompareKernel =
-    Kernel<void(KernelContext&, const TensorView& a, const TensorView& b, const TensorView& y)>;
-using CompareScalarKernel =
+using ScalarKernel =
     Kernel<void(KernelContext&, const TensorView& x, const TensorView& y, const Scalar& value)>;
 
-extern SASH_API CompareKernel eq;
-extern SASH_API CompareKernel ne;
-extern SASH_API CompareKernel lt;
-extern SASH_API CompareKernel le;
-extern SASH_API CompareKernel gt;
-extern SASH_API CompareKernel ge;
+template <class Slot, class List>
+using Slots = std::array<Slot, List::size>;
 
-// The value takes a floating x's dtype; an integer or bool x is compared in int64.
-extern SASH_API CompareScalarKernel eq_scalar;
-extern SASH_API CompareScalarKernel ne_scalar;
-extern SASH_API CompareScalarKernel lt_scalar;
-extern SASH_API CompareScalarKernel le_scalar;
-extern SASH_API CompareScalarKernel gt_scalar;
-extern SASH_API CompareScalarKernel ge_scalar;
+extern SASH_API Slots<UnaryKernel, op::UnaryOps> unary;
+extern SASH_API Slots<BinaryKernel, op::ArithmeticOps> arithmetic;
+extern SASH_API Slots<ScalarKernel, op::ScalarOps> arithmetic_scalar;
+extern SASH_API Slots<BinaryKernel, op::CompareOps> compare;
+extern SASH_API Slots<ScalarKernel, op::CompareOps> compare_scalar;
 
-extern SASH_API CompareKernel logical_and;  ///< bool
-extern SASH_API CompareKernel logical_or;   ///< bool
-extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorView& y)>
-    logical_not;  ///< bool
-extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorView& y)>
-    isnan;  ///< x floating
+/// The slot of a row.
+template <class Op>
+auto& slot() {
+  if constexpr (op::UnaryOps::has<Op>) {
+    return unary[op::UnaryOps::index_of<Op>()];
+  } else if constexpr (op::CompareOps::has<Op>) {
+    return compare[op::CompareOps::index_of<Op>()];
+  } else {
+    return arithmetic[op::ArithmeticOps::index_of<Op>()];
+  }
+}
+
+/// Its slot with a scalar as second operand. In arithmetic that takes x's dtype; in comparisons it
+/// takes a floating x's, and an integer or bool x is compared in int64.
+template <class Op>
+ScalarKernel& scalar_slot() {
+  if constexpr (op::CompareOps::has<Op>) {
+    return compare_scalar[op::CompareOps::index_of<Op>()];
+  } else {
+    return arithmetic_scalar[op::ScalarOps::index_of<Op>()];
+  }
+}
+
+/// y = min(max(x, low), high); NaN stays NaN. Floating dtypes, int32 and int64.
+extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorView& y,
+                            const Scalar& low, const Scalar& high)>
+    clamp;
 
 }  // namespace sash::kernels
 
@@ -77,51 +80,6 @@ extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorVie
 extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorView& g,
                             const TensorView& dx, bool tanh)>
     gelu_backward;
-
-}  // namespace sash::kernels
-
-/// y[i] = f(x[i]): shapes and dtypes equal, views may be strided, y may be the same view as x.
-namespace sash::kernels {
-
-using UnaryKernel = Kernel<void(KernelContext&, const TensorView& x, const TensorView& y)>;
-using ScalarKernel =
-    Kernel<void(KernelContext&, const TensorView& x, const TensorView& y, const Scalar& value)>;
-
-// Floating dtypes, int32 and int64.
-extern SASH_API UnaryKernel neg;
-extern SASH_API UnaryKernel abs;
-extern SASH_API UnaryKernel sign;  ///< NaN stays NaN
-extern SASH_API UnaryKernel square;
-extern SASH_API ScalarKernel add_scalar;
-extern SASH_API ScalarKernel mul_scalar;
-/// y = min(max(x, low), high); NaN stays NaN.
-extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorView& y,
-                            const Scalar& low, const Scalar& high)>
-    clamp;
-
-// Floating dtypes.
-extern SASH_API UnaryKernel exp;
-extern SASH_API UnaryKernel log;
-extern SASH_API UnaryKernel log1p;
-extern SASH_API UnaryKernel expm1;
-extern SASH_API UnaryKernel sqrt;
-extern SASH_API UnaryKernel rsqrt;
-extern SASH_API UnaryKernel reciprocal;
-extern SASH_API UnaryKernel sin;
-extern SASH_API UnaryKernel cos;
-extern SASH_API UnaryKernel tanh;
-extern SASH_API UnaryKernel sigmoid;
-extern SASH_API UnaryKernel erf;
-extern SASH_API UnaryKernel relu;
-extern SASH_API UnaryKernel silu;
-extern SASH_API UnaryKernel floor;
-extern SASH_API ScalarKernel div_scalar;
-extern SASH_API ScalarKernel pow_scalar;
-
-/// out = g where not y <= 0, else 0.
-extern SASH_API
-    Kernel<void(KernelContext&, const TensorView& g, const TensorView& y, const TensorView& out)>
-        relu_backward;
 
 }  // namespace sash::kernels
 

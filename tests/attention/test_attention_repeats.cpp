@@ -51,7 +51,7 @@ Tensor differences(const Tensor& a, const Tensor& b) {
   const TensorView x = words_of(a), y = words_of(b);
   const Tensor differ = empty(x.shape, {.dtype = DType::boolean, .device = a.device()});
   KernelContext context = kernel_context(a.device());
-  kernels::ne(context, x, y, differ.tensor_view());
+  kernels::slot<op::Ne>()(context, x, y, differ.tensor_view());
   return differ.sum();
 }
 

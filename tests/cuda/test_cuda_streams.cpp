@@ -151,7 +151,8 @@ TEST_CASE("cuda capture: a replayed step computes again, in its own memory") {
   const auto step = [&] {
     KernelContext context = kernel_context(kCUDA);
     const Tensor twice = x + x;
-    kernels::add(context, total.tensor_view(), twice.tensor_view(), total.tensor_view());
+    kernels::slot<op::Add>()(context, total.tensor_view(), twice.tensor_view(),
+                             total.tensor_view());
     product = matmul(w + w, w);
   };
   cuda.begin_capture(kCUDA, stream);

@@ -9,7 +9,7 @@
 namespace sash::cpu {
 namespace {
 
-// Both forms of P below are exact limits for large |x|: 0 and 1.
+// For large |x| both forms of P reach their limits, 0 and 1, exactly.
 
 template <class T, class X>
 auto normal_cdf(const X& x) {

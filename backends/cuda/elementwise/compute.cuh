@@ -47,11 +47,6 @@ operand_t<T> operand(const Scalar& value) {
   return value.to<operand_t<T>>();
 }
 
-struct Add {
-  static constexpr const char* name = "add";
-  __device__ auto operator()(auto a, auto b) const { return a + b; }
-};
-
 /// Every floating type, the halves included.
 template <class F>
 void dispatch_any_floating(DType dtype, const char* op, F&& f) {

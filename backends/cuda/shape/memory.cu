@@ -1,5 +1,6 @@
 #include "../../../tensor/kernels/memory.h"
 
+#include "../../../ops/kernels/elementwise_table.h"
 #include "../../../tensor/kernels/gradients.h"
 #include "../elementwise/compute.cuh"
 
@@ -65,8 +66,9 @@ void copy(KernelContext& context, const TensorView& x, const TensorView& y) {
 
 void accumulate(KernelContext& context, const TensorView& a, const TensorView& b,
                 const TensorView& y) {
-  dispatch_any_floating(y.dtype, "accumulate",
-                        [&]<class T>(TypeTag<T>) { compute<T, T, T>(context, Add{}, y, a, b); });
+  dispatch_any_floating(y.dtype, "accumulate", [&]<class T>(TypeTag<T>) {
+    compute<T, T, T>(context, op::Add{}, y, a, b);
+  });
 }
 
 /// y[i] = start + i step, computed in `Number`: int64 if start and step are integers, else double.
