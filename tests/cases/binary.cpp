@@ -11,10 +11,21 @@ struct BinaryOp {
   std::string name;
   Tensor (*run)(const Tensor&, const Tensor&);
   double (*formula)(double, double);
-  double low = -2, high = 2;              // of the left operand
-  double right_low = -2, right_high = 2;  // of the right one
-  std::vector<DType> dtypes{DType::float32, DType::float64};
+  std::vector<DType> dtypes;
+  double low = -9, high = 9;              // of the left operand
+  double right_low = -9, right_high = 9;  // of the right one
 };
+
+/// Name and dtypes are the table's; the formula is not, so that it checks the table's.
+template <class Op>
+BinaryOp row(Tensor (*run)(const Tensor&, const Tensor&), double (*formula)(double, double)) {
+  return {Op::row.name, run, formula, dtypes_of(Op::row.dtypes)};
+}
+template <class Op>
+BinaryOp row(Tensor (*run)(const Tensor&, const Tensor&), double (*formula)(double, double),
+             double low, double high, double right_low, double right_high) {
+  return {Op::row.name, run, formula, dtypes_of(Op::row.dtypes), low, high, right_low, right_high};
+}
 
 double greater(double a, double b) {
   return std::isnan(a) || std::isnan(b) ? kNaN : std::max(a, b);
@@ -28,13 +39,13 @@ std::vector<BinaryOp> binary_ops() {
   const auto over = [](double a, double b) { return a / b; };
   const auto power = [](double a, double b) { return std::pow(a, b); };
   return {
-      {"add", add, plus, -9, 9, -9, 9, kNumbers},
-      {"sub", sub, minus, -9, 9, -9, 9, kNumbers},
-      {"mul", mul, times, -9, 9, -9, 9, kNumbers},
-      {"div", div, over, -2, 2, 0.5, 2},
-      {"pow", pow, power, 0.5, 2, -2, 2},
-      {"maximum", maximum, greater, -9, 9, -9, 9, kNumbers},
-      {"minimum", minimum, lesser, -9, 9, -9, 9, kNumbers},
+      row<op::Add>(add, plus),
+      row<op::Sub>(sub, minus),
+      row<op::Mul>(mul, times),
+      row<op::Div>(div, over, -2, 2, 0.5, 2),
+      row<op::Pow>(pow, power, 0.5, 2, -2, 2),
+      row<op::Maximum>(maximum, greater),
+      row<op::Minimum>(minimum, lesser),
   };
 }
 
@@ -178,8 +189,7 @@ void add_mixed(OpTable& table) {
                 [f = op.formula, swapped](const Arrays& x) {
                   return swapped ? zip(x[1], x[0], f) : zip(x[0], x[1], f);
                 },
-            .dtypes = floating ? std::vector<DType>{DType::float64}
-                               : std::vector<DType>{DType::float32, DType::float64},
+            .dtypes = floating ? std::vector<DType>{DType::float64} : kFloats,
             .half_gradient_rounds = 4,
             .half_gradient_scale = std::max(op.high, 5.0),
         });
@@ -188,8 +198,8 @@ void add_mixed(OpTable& table) {
   }
 }
 
-// Integers whose result is floating: always float32, whatever they are.
-void add_whole(OpTable& table) {
+// Integers, whose result is float32.
+void add_integers(OpTable& table) {
   const auto add = [&](const char* name, const char* variant, auto run,
                        double (*formula)(double, double)) {
     table.push_back({
@@ -256,7 +266,7 @@ void add_binary(OpTable& table) {
   add_operators(table);
   add_special_values(table);
   add_mixed(table);
-  add_whole(table);
+  add_integers(table);
   add_shared_operand(table);
   add_timed(table);
 }

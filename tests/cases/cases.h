@@ -4,6 +4,8 @@
 #include <limits>
 #include <string>
 
+#include <sash/ops/kernels/elementwise_table.h>
+
 #include "../support/op_case.h"
 
 /// Each family of ops adds its rows to the table.
@@ -14,6 +16,12 @@ inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 inline const std::vector<DType> kNumbers{DType::float32, DType::float64, DType::int32,
                                          DType::int64};
+inline const std::vector<DType> kFloats{DType::float32, DType::float64};
+
+/// The dtypes that the elementwise table gives an op.
+inline std::vector<DType> dtypes_of(op::Dtypes dtypes) {
+  return dtypes == op::Dtypes::numbers ? kNumbers : kFloats;
+}
 
 using enum Layout;
 

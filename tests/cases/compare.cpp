@@ -16,12 +16,12 @@ struct Comparison {
 
 std::vector<Comparison> comparisons() {
   return {
-      {"eq", eq, eq, [](double a, double b) { return double(a == b); }},
-      {"ne", ne, ne, [](double a, double b) { return double(a != b); }},
-      {"lt", lt, lt, [](double a, double b) { return double(a < b); }},
-      {"le", le, le, [](double a, double b) { return double(a <= b); }},
-      {"gt", gt, gt, [](double a, double b) { return double(a > b); }},
-      {"ge", ge, ge, [](double a, double b) { return double(a >= b); }},
+      {op::Eq::row.name, eq, eq, [](double a, double b) { return double(a == b); }},
+      {op::Ne::row.name, ne, ne, [](double a, double b) { return double(a != b); }},
+      {op::Lt::row.name, lt, lt, [](double a, double b) { return double(a < b); }},
+      {op::Le::row.name, le, le, [](double a, double b) { return double(a <= b); }},
+      {op::Gt::row.name, gt, gt, [](double a, double b) { return double(a > b); }},
+      {op::Ge::row.name, ge, ge, [](double a, double b) { return double(a >= b); }},
   };
 }
 

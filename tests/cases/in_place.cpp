@@ -19,8 +19,6 @@ struct InPlaceOp {
   std::vector<DType> dtypes = kNumbers;
 };
 
-const std::vector<DType> kFloats{DType::float32, DType::float64};
-
 std::vector<InPlaceOp> ops() {
   using X = const Tensors&;
   return {

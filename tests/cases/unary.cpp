@@ -7,41 +7,58 @@
 namespace sash::testing {
 namespace {
 
+/// An op, and where its derivative is smooth: in [low, high) but for the kinks.
 struct UnaryOp {
   std::string name;
   std::function<Tensor(const Tensor&)> run;
   std::function<double(double)> formula;
   double low = -2, high = 2;
   std::vector<double> kinks{};
-  std::vector<DType> dtypes{DType::float32, DType::float64};
+  std::vector<DType> dtypes = kFloats;
   std::string option{};
+  bool takes_integers = false;  ///< which it casts to float32
 };
+
+struct Domain {
+  double low = -2, high = 2;
+  std::vector<double> kinks{};
+};
+
+/// Name and dtypes are the table's; the formula is not, so that it checks the table's.
+template <class Op>
+UnaryOp row(Tensor (*run)(const Tensor&), const Domain& in, double (*formula)(double)) {
+  UnaryOp op{Op::row.name, run, formula, in.low, in.high, in.kinks, dtypes_of(Op::row.dtypes)};
+  op.takes_integers = Op::row.dtypes == op::Dtypes::cast_to_floating;
+  return op;
+}
 
 double sign_of(double x) { return std::isnan(x) ? x : double(x > 0) - double(x < 0); }
 double sigmoid_of(double x) { return 1 / (1 + std::exp(-x)); }
 
 std::vector<UnaryOp> functions() {
   return {
-      {"neg", neg, [](double x) { return -x; }, -9, 9, {}, kNumbers},
-      {"abs", abs, [](double x) { return std::abs(x); }, -9, 9, {0}, kNumbers},
-      {"sign", sign, sign_of, -9, 9, {0}, kNumbers},
-      {"square", square, [](double x) { return x * x; }, -9, 9, {}, kNumbers},
-      {"exp", exp, [](double x) { return std::exp(x); }},
-      {"log", log, [](double x) { return std::log(x); }, 0.2, 5},
-      {"log1p", log1p, [](double x) { return std::log1p(x); }, -0.7, 3},
-      {"expm1", expm1, [](double x) { return std::expm1(x); }},
-      {"sqrt", sqrt, [](double x) { return std::sqrt(x); }, 0.2, 5},
-      {"rsqrt", rsqrt, [](double x) { return 1 / std::sqrt(x); }, 0.2, 5},
-      {"reciprocal", reciprocal, [](double x) { return 1 / x; }, 0.3, 3},
-      {"sin", sin, [](double x) { return std::sin(x); }, -7, 7},
-      {"cos", cos, [](double x) { return std::cos(x); }, -7, 7},
-      {"tanh", tanh, [](double x) { return std::tanh(x); }, -4, 4},
-      {"sigmoid", sigmoid, sigmoid_of, -6, 6},
-      {"erf", erf, [](double x) { return std::erf(x); }, -3, 3},
-      {"relu", relu, [](double x) { return std::isnan(x) ? x : std::max(x, 0.0); }, -2, 2, {0}},
-      {"silu", silu, [](double x) { return std::isinf(x) && x < 0 ? kNaN : x * sigmoid_of(x); }, -5,
-       5},
-      {"floor", floor, [](double x) { return std::floor(x); }, -5, 5, {-4, -3, -2, -1, 0, 1, 2, 3}},
+      row<op::Neg>(neg, {-9, 9}, [](double x) { return -x; }),
+      row<op::Abs>(abs, {-9, 9, {0}}, [](double x) { return std::abs(x); }),
+      row<op::Sign>(sign, {-9, 9, {0}}, sign_of),
+      row<op::Square>(square, {-9, 9}, [](double x) { return x * x; }),
+      row<op::Exp>(exp, {}, [](double x) { return std::exp(x); }),
+      row<op::Log>(log, {0.2, 5}, [](double x) { return std::log(x); }),
+      row<op::Log1p>(log1p, {-0.7, 3}, [](double x) { return std::log1p(x); }),
+      row<op::Expm1>(expm1, {}, [](double x) { return std::expm1(x); }),
+      row<op::Sqrt>(sqrt, {0.2, 5}, [](double x) { return std::sqrt(x); }),
+      row<op::Rsqrt>(rsqrt, {0.2, 5}, [](double x) { return 1 / std::sqrt(x); }),
+      row<op::Reciprocal>(reciprocal, {0.3, 3}, [](double x) { return 1 / x; }),
+      row<op::Sin>(sin, {-7, 7}, [](double x) { return std::sin(x); }),
+      row<op::Cos>(cos, {-7, 7}, [](double x) { return std::cos(x); }),
+      row<op::Tanh>(tanh, {-4, 4}, [](double x) { return std::tanh(x); }),
+      row<op::Sigmoid>(sigmoid, {-6, 6}, sigmoid_of),
+      row<op::Erf>(erf, {-3, 3}, [](double x) { return std::erf(x); }),
+      row<op::Relu>(relu, {-2, 2, {0}},
+                    [](double x) { return std::isnan(x) ? x : std::max(x, 0.0); }),
+      row<op::Silu>(silu, {-5, 5},
+                    [](double x) { return std::isinf(x) && x < 0 ? kNaN : x * sigmoid_of(x); }),
+      row<op::Floor>(floor, {-5, 5, {-4, -3, -2, -1, 0, 1, 2, 3}},
+                     [](double x) { return std::floor(x); }),
   };
 }
 
@@ -81,7 +98,7 @@ std::vector<UnaryOp> functions_with_options() {
        -2,
        2,
        {},
-       {DType::float32, DType::float64},
+       kFloats,
        "3, "},
       {"pow",
        [](const Tensor& x) { return pow(x, -1.5); },
@@ -89,7 +106,7 @@ std::vector<UnaryOp> functions_with_options() {
        0.3,
        2,
        {},
-       {DType::float32, DType::float64},
+       kFloats,
        "-1.5, "},
       {"div",
        [](const Tensor& x) { return div(x, 49.0); },
@@ -97,7 +114,7 @@ std::vector<UnaryOp> functions_with_options() {
        -9,
        9,
        {},
-       {DType::float32, DType::float64},
+       kFloats,
        "49, "},
       {"clamp",
        [](const Tensor& x) { return clamp(x, -1, 2); },
@@ -156,11 +173,7 @@ void add_function(OpTable& table, const UnaryOp& op, InputSpec spec) {
   });
 }
 
-// Integers, of which these functions make float32.
-void add_whole(OpTable& table, const UnaryOp& op) {
-  const std::vector<std::string> names{"exp",        "log", "log1p", "expm1", "sqrt",    "rsqrt",
-                                       "reciprocal", "sin", "cos",   "tanh",  "sigmoid", "erf"};
-  if (std::find(names.begin(), names.end(), op.name) == names.end()) return;
+void add_integers(OpTable& table, const UnaryOp& op) {
   table.push_back({
       .op = op.name,
       .variant = "integers",
@@ -191,7 +204,7 @@ void add_unary(OpTable& table) {
   for (const UnaryOp& op : functions()) {
     for (const InputSpec& spec : specs()) add_function(table, op, spec);
     add_special_values(table, op);
-    add_whole(table, op);
+    if (op.takes_integers) add_integers(table, op);
   }
   for (const UnaryOp& op : functions_with_options()) {
     for (const InputSpec& spec : specs()) add_function(table, op, spec);
