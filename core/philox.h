@@ -21,24 +21,21 @@ struct PhiloxBlock {
   uint32_t lane[4];
 };
 
-/// One of the ten rounds of Philox4x32-10 on a counter's words, with the key of `round`.
-SASH_HOST_DEVICE inline void philox_round(uint64_t seed, uint32_t round, uint32_t& c0, uint32_t& c1,
-                                          uint32_t& c2, uint32_t& c3) {
-  const uint32_t k0 = static_cast<uint32_t>(seed) + round * 0x9E3779B9u;
-  const uint32_t k1 = static_cast<uint32_t>(seed >> 32) + round * 0xBB67AE85u;
-  const uint64_t p0 = uint64_t{0xD2511F53u} * c0;
-  const uint64_t p1 = uint64_t{0xCD9E8D57u} * c2;
-  c0 = static_cast<uint32_t>(p1 >> 32) ^ c1 ^ k0;
-  c1 = static_cast<uint32_t>(p1);
-  c2 = static_cast<uint32_t>(p0 >> 32) ^ c3 ^ k1;
-  c3 = static_cast<uint32_t>(p0);
-}
-
 /// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
 SASH_HOST_DEVICE inline PhiloxBlock philox(uint64_t seed, uint64_t counter) {
   uint32_t c0 = static_cast<uint32_t>(counter), c1 = static_cast<uint32_t>(counter >> 32);
   uint32_t c2 = 0, c3 = 0;
-  for (uint32_t round = 0; round < 10; ++round) philox_round(seed, round, c0, c1, c2, c3);
+  uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t p0 = uint64_t{0xD2511F53u} * c0;
+    const uint64_t p1 = uint64_t{0xCD9E8D57u} * c2;
+    c0 = static_cast<uint32_t>(p1 >> 32) ^ c1 ^ k0;
+    c1 = static_cast<uint32_t>(p1);
+    c2 = static_cast<uint32_t>(p0 >> 32) ^ c3 ^ k1;
+    c3 = static_cast<uint32_t>(p0);
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
   return {{c0, c1, c2, c3}};
 }
 
