@@ -1,12 +1,12 @@
 // Times whole training steps of causal language models. Prints one line of JSON per case.
 
-#include <sash/nn/attention/packed_heads.h>
 #include <sash/nn/init.h>
 #include <sash/nn/layers/embedding.h>
 #include <sash/nn/layers/layer_norm.h>
 #include <sash/nn/layers/linear.h>
 #include <sash/nn/layers/module_list.h>
 #include <sash/ops/attention/attention.h>
+#include <sash/ops/attention/packed_heads.h>
 #include <sash/ops/elementwise/dropout.h>
 #include <sash/ops/elementwise/gelu.h>
 #include <sash/ops/loss/cross_entropy.h>
@@ -43,10 +43,10 @@ struct Block : nn::Module {
   explicit Block(const Case& c) : setup(c) {}
 
   Tensor forward(const Tensor& x) override {
-    const auto [q, k, v] = nn::split_packed_heads(qkv(n1(x)), setup.heads);
+    const auto [q, k, v] = split_packed_heads(qkv(n1(x)), setup.heads);
     const Tensor y = attention(
         q, k, v, {.mask = sash::AttentionMask::causal(), .dropout = setup.gpu ? setup.dropout : 0});
-    const Tensor h = x + dropout(o(nn::merge_heads(y)), setup.dropout);
+    const Tensor h = x + dropout(o(merge_heads(y)), setup.dropout);
     const Tensor hidden =
         gelu(f1(n2(h)), setup.gpu ? sash::GeluApproximation::tanh : sash::GeluApproximation::none);
     return h + dropout(f2(hidden), setup.dropout);

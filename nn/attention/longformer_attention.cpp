@@ -1,9 +1,9 @@
 #include "longformer_attention.h"
 
+#include "../../ops/attention/packed_heads.h"
 #include "../../ops/elementwise/binary.h"
 #include "../../tensor/autograd/grad_mode.h"
 #include "../../tensor/factories.h"
-#include "packed_heads.h"
 
 namespace sash::nn {
 namespace {
@@ -23,7 +23,7 @@ AttentionMask pattern_mask(const LongformerOptions& pattern, int64_t heads) {
   return pattern.global.empty() ? window : window | AttentionMask::global(pattern.global);
 }
 
-// Rows whose element is set see all keys, the others none.
+// Queries that are true see all keys, the others none.
 AttentionMask only_rows(const std::vector<bool>& chosen, Device device) {
   const auto length = static_cast<int32_t>(chosen.size());
   std::vector<int32_t> past;
@@ -65,7 +65,7 @@ Tensor LongformerAttention::forward(const Tensor& x, const AttentionMask& mask) 
   const Tensor v_global = split_heads((*value_global)(x), kv_heads());
   const AttentionMask visible = this->mask() & mask;
   const Rows& only = rows(x.size(1), x.device());
-  // Each row is zero in one of the two.
+  // Each row is zero in one of the two results.
   return out_proj(attend(q, k, v, visible & only.local) +
                   attend(q_global, k_global, v_global, visible & only.global));
 }

@@ -3,11 +3,11 @@
 #include <cmath>
 #include <numeric>
 
+#include "../../ops/attention/packed_heads.h"
 #include "../../ops/linalg/linear.h"
 #include "../../tensor/factories.h"
 #include "../check.h"
 #include "../init.h"
-#include "packed_heads.h"
 #include "position_bias.h"
 
 namespace sash::nn {

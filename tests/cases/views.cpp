@@ -1,3 +1,4 @@
+#include <sash/ops/attention/packed_heads.h>
 #include <sash/ops/shape/views.h>
 
 #include "cases.h"
@@ -149,6 +150,21 @@ void add_slice_backward(OpTable& table) {
   }
 }
 
+void add_heads(OpTable& table) {
+  for (const Layout layout : {contiguous, sliced}) {
+    add_rows(table, {{2, 4, 6}, layout},
+             {{"split_heads 3",
+               {2, 3, 4, 2},
+               [](T x) { return split_heads(x, 3); },
+               [](I i) { return at(i[0], i[2], 2 * i[1] + i[3]); }}});
+    add_rows(table, {{2, 3, 4, 2}, layout},
+             {{"merge_heads",
+               {2, 4, 6},
+               [](T x) { return merge_heads(x); },
+               [](I i) { return at(i[0], i[2] / 2, i[1], i[2] % 2); }}});
+  }
+}
+
 }  // namespace
 
 void add_views(OpTable& table) {
@@ -157,6 +173,7 @@ void add_views(OpTable& table) {
   add_expansions(table);
   add_parts(table);
   add_slice_backward(table);
+  add_heads(table);
 }
 
 }  // namespace sash::testing

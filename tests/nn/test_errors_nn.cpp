@@ -5,7 +5,6 @@
 #include <doctest/doctest.h>
 
 #include <sash/nn/attention/multihead_attention.h>
-#include <sash/nn/attention/packed_heads.h>
 #include <sash/nn/init.h>
 #include <sash/nn/layers/activation.h>
 #include <sash/nn/layers/dropout.h>
@@ -16,6 +15,7 @@
 #include <sash/nn/layers/sequential.h>
 #include <sash/nn/models/causal_lm.h>
 #include <sash/nn/models/transformer.h>
+#include <sash/ops/attention/packed_heads.h>
 #include <sash/ops/elementwise/binary.h>
 #include <sash/optim/adam.h>
 #include <sash/optim/checkpoint.h>
@@ -63,7 +63,7 @@ TEST_CASE("wrong calls: layers") {
       {"IndexError: ModuleList: expected an index below 0, got -1", [] { nn::ModuleList<>()[-1]; }},
       {"ShapeError: split_packed_heads: expected a last extent divisible by 2 + 2 * 2, got [1, 4, "
        "9]",
-       [] { nn::split_packed_heads(zeros({1, 4, 9}), 2); }},
+       [] { split_packed_heads(zeros({1, 4, 9}), 2); }},
   });
 }
 

@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
-#include <sash/nn/attention/packed_heads.h>
 #include <sash/nn/models/causal_lm.h>
 #include <sash/nn/models/transformer.h>
+#include <sash/ops/attention/packed_heads.h>
 #include <sash/ops/loss/cross_entropy.h>
 #include <sash/tensor/autograd/gradcheck.h>
 #include <sash/tensor/factories.h>
@@ -82,39 +82,39 @@ TEST_CASE("multi-head attention against plain loops") {
 TEST_CASE("packed heads are views with a gradient of their own") {
   manual_seed(2);
   const Tensor packed = randn({2, 3, 12}, kDouble).requires_grad_();
-  const auto parts = nn::split_packed_heads(packed, 2);
+  const auto parts = split_packed_heads(packed, 2);
   for (int64_t i = 0; i < 3; ++i) {
     const Tensor plain = packed.narrow(2, 4 * i, 4).reshape({2, 3, 2, 2}).transpose(1, 2);
     CHECK(largest_difference(parts[size_t(i)], plain) == 0);
-    CHECK(largest_difference(nn::split_heads(packed.narrow(2, 4 * i, 4), 2), plain) == 0);
+    CHECK(largest_difference(split_heads(packed.narrow(2, 4 * i, 4), 2), plain) == 0);
   }
   CHECK(parts[2].data<const double>() == packed.data<const double>() + 8);
   const auto product = [](const std::vector<Tensor>& in) {
-    const auto [q, k, v] = nn::split_packed_heads(in[0], 2);
+    const auto [q, k, v] = split_packed_heads(in[0], 2);
     return q * k * k + v * v;
   };
   CHECK(gradcheck(product, {packed}).ok);
   CHECK(gradgradcheck(product, {packed}).ok);
   const auto second = [](const std::vector<Tensor>& in) {
-    return nn::merge_heads(nn::split_packed_heads(in[0], 2)[1]);
+    return merge_heads(split_packed_heads(in[0], 2)[1]);
   };
   CHECK(gradcheck(second, {packed}).ok);
   CHECK(gradgradcheck(second, {packed}).ok);
   // Four heads of queries share one of keys and one of values.
-  const auto shared = nn::split_packed_heads(packed, 4, 1);
+  const auto shared = split_packed_heads(packed, 4, 1);
   for (int64_t i = 0; i < 3; ++i) {
     const int64_t heads = i == 0 ? 4 : 1, first = i == 0 ? 0 : 2 * (3 + i);
     const Tensor plain = packed.narrow(2, first, 2 * heads);
-    CHECK(largest_difference(shared[size_t(i)], nn::split_heads(plain, heads)) == 0);
+    CHECK(largest_difference(shared[size_t(i)], split_heads(plain, heads)) == 0);
   }
   const auto grouped = [](const std::vector<Tensor>& in) {
-    const auto [q, k, v] = nn::split_packed_heads(in[0], 4, 1);
+    const auto [q, k, v] = split_packed_heads(in[0], 4, 1);
     return q * k * k + v * v;
   };
   CHECK(gradcheck(grouped, {packed}).ok);
   CHECK(gradgradcheck(grouped, {packed}).ok);
   CHECK_THROWS_WITH_AS(
-      nn::split_packed_heads(packed, 5),
+      split_packed_heads(packed, 5),
       "split_packed_heads: expected a last extent divisible by 5 + 2 * 5, got [2, 3, 12]",
       ShapeError);
 }

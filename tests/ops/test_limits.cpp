@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include <sash/nn/attention/packed_heads.h>
 #include <sash/nn/attention/position_bias.h>
+#include <sash/ops/attention/packed_heads.h>
 #include <sash/sash.h>
 
 #include "../support/expect_error.h"
@@ -68,21 +68,21 @@ TEST_CASE("wrong calls: empty functions") {
 
 TEST_CASE("wrong calls: numbers of heads") {
   const Tensor x = ones({2, 3, 8});
-  CHECK(nn::split_heads(x, 4).shape() == Shape{2, 4, 3, 2});
+  CHECK(split_heads(x, 4).shape() == Shape{2, 4, 3, 2});
   for (const int64_t heads : {int64_t{0}, int64_t{-2}, int64_t{3}, kHuge, -kHuge - 1}) {
     expect_error<ShapeError>(
         "split_heads: expected a last extent divisible by a positive number of heads, got [2, 3, "
         "8] and " +
             std::to_string(heads) + " heads",
-        [&] { nn::split_heads(x, heads); });
+        [&] { split_heads(x, heads); });
   }
   expect_errors({
-      {"ShapeError: split_heads: expected 3 axes, got [2]", [] { nn::split_heads(ones({2}), 1); }},
-      {"ShapeError: merge_heads: expected 4 axes, got [2]", [] { nn::merge_heads(ones({2})); }},
+      {"ShapeError: split_heads: expected 3 axes, got [2]", [] { split_heads(ones({2}), 1); }},
+      {"ShapeError: merge_heads: expected 4 axes, got [2]", [] { merge_heads(ones({2})); }},
   });
-  CHECK_THROWS_AS(nn::split_packed_heads(x, kHuge), ShapeError);
-  CHECK_THROWS_AS(nn::split_packed_heads(x, 2, kHuge), ShapeError);
-  CHECK_THROWS_AS(nn::split_packed_heads(x, 2, kHuge / 2 + 1), ShapeError);
+  CHECK_THROWS_AS(split_packed_heads(x, kHuge), ShapeError);
+  CHECK_THROWS_AS(split_packed_heads(x, 2, kHuge), ShapeError);
+  CHECK_THROWS_AS(split_packed_heads(x, 2, kHuge / 2 + 1), ShapeError);
 }
 
 TEST_CASE("more slopes than memory holds give a typed error") {

@@ -4,7 +4,7 @@
 
 #include "../../tensor/tensor.h"
 
-namespace sash::nn {
+namespace sash {
 
 /// Queries [B, heads, S, D], keys and values [B, kv_heads, S, D] as views of their packed
 /// projection [B, S, (heads + 2 kv_heads) D]; kv_heads = 0 means heads. Recorded as one op, whose
@@ -20,4 +20,4 @@ SASH_API Tensor split_heads(const Tensor& x, int64_t heads);
 /// x [B, heads, S, D] as [B, S, heads D]. `ShapeError` unless x has 4 axes.
 SASH_API Tensor merge_heads(const Tensor& x);
 
-}  // namespace sash::nn
+}  // namespace sash

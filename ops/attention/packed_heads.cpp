@@ -1,19 +1,19 @@
 #include "packed_heads.h"
 
-#include "../../ops/checks.h"
-#include "../../ops/shape/concat.h"
 #include "../../tensor/autograd/node.h"
 #include "../../tensor/copy.h"
 #include "../../tensor/factories.h"
 #include "../../tensor/tensor_impl.h"
+#include "../checks.h"
+#include "../shape/concat.h"
 
-namespace sash::nn {
+namespace sash {
 
 namespace {
 
-// How many heads the queries, keys and values have that one projection holds, and their width.
+// The heads of one projection, and their features.
 struct Packing {
-  int64_t heads, kv_heads, width;
+  int64_t heads, kv_heads, head_dim;
 
   int64_t heads_of(size_t part) const { return part == 0 ? heads : kv_heads; }
 };
@@ -23,18 +23,18 @@ struct Packing {
 std::array<Tensor, 3> parts_of(const Tensor& packed, const Packing& packing) {
   const Shape& shape = packed.shape();
   const Strides& step = packed.strides();
-  const int64_t head_step = packing.width * step[2];
+  const int64_t head_step = packing.head_dim * step[2];
   std::array<Tensor, 3> parts;
   int64_t offset = packed.impl().offset;
   for (size_t i = 0; i < parts.size(); ++i) {
-    parts[i] = make_view(packed, {shape[0], packing.heads_of(i), shape[1], packing.width},
+    parts[i] = make_view(packed, {shape[0], packing.heads_of(i), shape[1], packing.head_dim},
                          {step[0], head_step, step[1], step[2]}, offset);
     offset += packing.heads_of(i) * head_step;
   }
   return parts;
 }
 
-// The gradient of the packed tensor, made from those of its parts.
+// The gradient of the packed tensor from those of its parts, in one pass.
 Tensor packed_gradient(std::span<const Tensor> grads, const Shape& shape, const Packing& packing,
                        const TensorOptions& options) {
   Tensor packed = empty(shape, options);
@@ -49,12 +49,12 @@ Tensor packed_gradient(std::span<const Tensor> grads, const Shape& shape, const 
   return packed;
 }
 
-// The same from recorded ops.
+// The same from recorded ops, for second derivatives.
 Tensor recorded_packed_gradient(std::span<const Tensor> grads, const Shape& shape,
                                 const Packing& packing, const TensorOptions& options) {
   std::vector<Tensor> rows;
   for (size_t i = 0; i < grads.size(); ++i) {
-    const Shape part{shape[0], packing.heads_of(i), shape[1], packing.width};
+    const Shape part{shape[0], packing.heads_of(i), shape[1], packing.head_dim};
     rows.push_back((grads[i].defined() ? grads[i] : zeros(part, options)).transpose(1, 2));
   }
   return cat(rows, 2).view(shape);
@@ -104,4 +104,4 @@ Tensor merge_heads(const Tensor& x) {
   return x.transpose(1, 2).reshape({shape[0], shape[2], shape[1] * shape[3]});
 }
 
-}  // namespace sash::nn
+}  // namespace sash
