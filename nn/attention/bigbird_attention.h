@@ -4,8 +4,8 @@
 
 namespace sash::nn {
 
-/// `MultiheadAttention` to blocks of a window, global blocks and random ones (Zaheer et al., "Big
-/// Bird", NeurIPS 2020), at a cost that grows with S:
+/// `MultiheadAttention` to a window of blocks, global blocks and random ones (Zaheer et al., "Big
+/// Bird", NeurIPS 2020), at a cost linear in S:
 ///
 ///     nn::BigBirdAttention attention(256, 8, {.block = 64, .window = 3, .global = 2});
 ///

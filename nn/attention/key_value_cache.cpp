@@ -16,13 +16,13 @@ constexpr int64_t kFewestSlots = 32;
 CausalReach reach_of(const AttentionMask& mask) {
   const std::optional<CausalReach> reach = mask.causal_reach();
   if (reach) return *reach;
-  throw ValueError(kOp, "a mask that hides later keys and goes by positions alone",
+  throw ValueError(kOp, "a mask that hides later keys and depends on positions alone",
                    mask.to_string());
 }
 
 Tensor slots(const Tensor& buffer, int64_t count) { return buffer.narrow(2, 0, count); }
 
-// `buffer` with room for more slots, the first `used` of which it keeps.
+// A larger copy of `buffer` that keeps the first `used` slots.
 Tensor grown(const Tensor& buffer, const Tensor& like, int64_t count, int64_t used) {
   const Tensor larger = empty({like.size(0), like.size(1), count, like.size(3)}, like.options());
   if (used > 0) slots(larger, used).copy_(slots(buffer, used));
@@ -52,11 +52,11 @@ CachedKeys KeyValueCache::append(const Tensor& k, const Tensor& v) {
   if (!overflows(n) || n == 1) {
     const bool gone = overflows(n);
     store(k, v);
-    // A single query sees all that is held, if its reach says exactly what that is.
+    // A single query sees all held keys, if the reach is exact.
     return {slots(k_, held()), slots(v_, held()), n == 1 && reach_.exact ? AttentionMask() : mask_,
             gone ? held_positions() : std::vector<int64_t>()};
   }
-  // The first of these queries see keys that the last of these tokens displace.
+  // The first queries see keys that the last tokens overwrite.
   CachedKeys seen{
       cat({slots(k_, held()), k}, 2), cat({slots(v_, held()), v}, 2), {}, held_positions()};
   for (int64_t i = 0; i < n; ++i) seen.positions.push_back(length_ + i);
@@ -113,7 +113,7 @@ void KeyValueCache::check(const Tensor& k, const Tensor& v) const {
   if (!k_.defined()) return;
   check_compatible(kOp, k_, k);
   if (!same_but_length(k_, k) || !same_but_length(v_, v)) {
-    throw ShapeError(kOp, "keys and values like those before, but for their number",
+    throw ShapeError(kOp, "keys and values shaped like earlier ones, except n",
                      to_string(k.shape()) + " and " + to_string(v.shape()) + " after " +
                          to_string(slots(k_, held()).shape()) + " and " +
                          to_string(slots(v_, held()).shape()));
@@ -127,7 +127,7 @@ void KeyValueCache::reserve(int64_t tokens, const Tensor& k, const Tensor& v) {
   if (wanted <= present) return;
   wanted = std::max({wanted, 2 * present, kFewestSlots});
   if (reach_.recent) wanted = std::min(wanted, limit());
-  // Both are made before either takes effect: running out of memory changes nothing.
+  // Both are allocated before either is assigned, so out of memory changes nothing.
   Tensor keys = grown(k_, k, wanted, held()), values = grown(v_, v, wanted, held());
   k_ = std::move(keys);
   v_ = std::move(values);

@@ -7,7 +7,7 @@
 
 namespace sash::nn {
 
-/// What the queries of the newest tokens attend to.
+/// The keys and values that the newest queries attend to.
 struct CachedKeys {
   Tensor k;              ///< [B, H_kv, m, D]
   Tensor v;              ///< [B, H_kv, m, D_v]
@@ -19,30 +19,30 @@ struct CachedKeys {
 /// The keys and values of one attention layer, kept so that a new token costs the attention of one
 /// query: `MultiheadAttention::forward(x, cache)` reads and extends it.
 ///
-/// Only what later tokens can see is kept. Under `causal_window(w)`, alone or with `sinks(n)`, that
-/// is the first n and the last w tokens, however many have gone by: n + w slots, of which the last
-/// w form a ring. Under any other causal mask it is every token.
+/// Only tokens that later ones can see are kept. Under `causal_window(w)`, alone or with
+/// `sinks(n)`, these are the first n and the last w tokens, in n + w slots, the last w of which
+/// form a ring buffer. Under any other causal mask it is every token.
 class SASH_API KeyValueCache {
  public:
   /// An empty cache for attention under `mask`. `ValueError` if the mask has no `causal_reach`.
   explicit KeyValueCache(const AttentionMask& mask = AttentionMask::causal());
 
-  /// Takes the keys [B, H_kv, n, D] and values [B, H_kv, n, D_v] of the next n tokens, and returns
-  /// the keys and values that their queries attend to. What is returned shares memory with the
-  /// cache, until the next call.
+  /// Appends the keys [B, H_kv, n, D] and values [B, H_kv, n, D_v] of the next n tokens, and
+  /// returns the keys and values that their queries attend to. The results share memory with the
+  /// cache and are valid until the next call.
   ///
-  /// `ShapeError`, `DTypeError` or `DeviceError` unless they fit each other and those before;
-  /// `AutogradError` if they require grad, since the cache would cut it.
+  /// `ShapeError`, `DTypeError` or `DeviceError` unless they fit each other and earlier ones;
+  /// `AutogradError` if they require grad: the cache has no gradient.
   CachedKeys append(const Tensor& k, const Tensor& v);
-  /// Forgets all tokens, and their memory.
+  /// Drops all tokens and their memory.
   void clear();
 
   const AttentionMask& mask() const { return mask_; }
-  /// Tokens taken so far: the position of the next.
+  /// Tokens appended so far: the position of the next.
   int64_t length() const { return length_; }
   /// Tokens still held.
   int64_t held() const { return reach_.recent ? std::min(length_, limit()) : length_; }
-  /// Memory of keys and values. It grows by doubling, up to the limit that the mask sets.
+  /// Memory of keys and values; it doubles as needed, up to the limit set by the mask.
   int64_t bytes() const;
 
  private:

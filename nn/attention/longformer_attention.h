@@ -8,15 +8,14 @@ namespace sash::nn {
 struct LongformerOptions {
   int64_t window = 256;              ///< w: tokens to either side
   std::vector<int64_t> global{0};    ///< tokens that see, and are seen by, all
-  std::vector<int64_t> dilations{};  ///< of the window: one for each head; 1 by default
-  bool global_projections = true;    ///< projections of their own for what global tokens see
+  std::vector<int64_t> dilations{};  ///< of the window, one per head; 1 by default
+  bool global_projections = true;    ///< separate projections for global tokens
 };
 
 /// Attention within a symmetric window and to global tokens (Beltagy et al., "Longformer: the
-/// long-document transformer", 2020). Token p sees j if p - j is one of -w d, ..., -d, 0, d, ..., w
-/// d for the head's dilation d, or if p or j is global. The rows of local tokens come from the
-/// projections of `MultiheadAttention`. So do those of global tokens, unless `global_projections`:
-/// then their queries, and the keys and values that these see, come from three further ones.
+/// long-document transformer", 2020). Token p sees j if p - j is a multiple n d of the head's
+/// dilation d with -w <= n <= w, or if p or j is global. With `global_projections`, the queries of
+/// global tokens, and the keys and values they attend to, come from three further projections.
 ///
 /// Parameters are those of `MultiheadAttention` and, with global projections, `query_global.weight`
 /// [dim, dim], `key_global.weight` and `value_global.weight` [kv_heads head_dim, dim], each with a
@@ -37,7 +36,7 @@ class SASH_API LongformerAttention : public MultiheadAttention {
   Tensor forward(const Tensor& x, KeyValueCache& cache) override;
 
  private:
-  // The rows of local tokens, and those of global ones.
+  // Masks of the queries of local and of global tokens.
   struct Rows {
     int64_t length = -1;
     Device device{};

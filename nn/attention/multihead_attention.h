@@ -13,7 +13,7 @@ namespace sash::nn {
 struct MultiheadAttentionOptions {
   double dropout = 0;  ///< of attention probabilities, while training
   bool bias = true;
-  /// What a query may see, in the words of `AttentionMask::parse`: "window:256,0".
+  /// The mask, in the syntax of `AttentionMask::parse`: "window:256,0".
   std::string attention = "dense";
   int64_t kv_heads = 0;  ///< of keys and values (Ainslie et al., "GQA", 2023); 0 means heads
   double softcap = 0;    ///< c > 0 bounds the scores: c tanh(s / c)
@@ -23,20 +23,20 @@ struct MultiheadAttentionOptions {
 };
 
 /// Multi-head scaled dot-product attention (Vaswani et al., 2017), batch first, with any
-/// `AttentionMask`: the module's own, combined by `&` with the one given to a call.
+/// `AttentionMask`: the module's, combined by `&` with that of a call.
 ///
 /// Parameters, as PyTorch's: `in_proj_weight` [(heads + 2 kv_heads) head_dim, dim] (queries, keys,
 /// values; Xavier uniform at first), `in_proj_bias` (zeros), `out_proj.weight` [dim, dim],
 /// `out_proj.bias` (zeros); and, with relative positions, `relative_bias` [heads, 2 R + 1] (zeros).
 class SASH_API MultiheadAttention : public Module {
  public:
-  /// The module's own mask is that of `options.attention` and `mask`. `ValueError` unless dim is a
+  /// The module's mask is `options.attention` & `mask`. `ValueError` unless dim is a
   /// positive multiple of heads, heads one of kv_heads, dropout in [0, 1], softcap and
   /// relative_positions not negative, and `options.attention` a mask.
   MultiheadAttention(int64_t dim, int64_t heads, const MultiheadAttentionOptions& options = {},
                      const AttentionMask& mask = {});
 
-  /// Self-attention of x [B, S, dim] under the module's own mask.
+  /// Self-attention of x [B, S, dim] under the module's mask.
   Tensor forward(const Tensor& x) override;
   /// Self-attention of x [B, S, dim]. `ShapeError` unless x is that.
   virtual Tensor forward(const Tensor& x, const AttentionMask& mask);
@@ -44,8 +44,8 @@ class SASH_API MultiheadAttention : public Module {
   /// the shapes are those.
   virtual Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v,
                          const AttentionMask& mask = {});
-  /// Self-attention of the tokens that follow those in `cache`, x [B, S, dim], to themselves and to
-  /// these, under the cache's mask; the cache takes them in. For evaluation without recording:
+  /// Self-attention of the tokens x [B, S, dim] that follow those in `cache` to themselves and to
+  /// these, under the cache's mask; appends them to the cache. For evaluation without recording:
   /// `AutogradError` if keys would require grad.
   virtual Tensor forward(const Tensor& x, KeyValueCache& cache);
   template <class... Args>
@@ -54,7 +54,7 @@ class SASH_API MultiheadAttention : public Module {
   }
   std::string describe() const override;
 
-  /// An empty cache for self-attention under `mask` and the module's own. `ValueError` if their
+  /// An empty cache for self-attention under `mask` and the module's mask. `ValueError` if their
   /// combination has no `causal_reach`.
   KeyValueCache new_cache(const AttentionMask& mask = AttentionMask::causal()) const {
     return KeyValueCache(mask_ & mask);
@@ -64,7 +64,7 @@ class SASH_API MultiheadAttention : public Module {
   int64_t heads() const { return heads_; }
   int64_t kv_heads() const { return kv_heads_; }
   int64_t head_dim() const { return dim_ / heads_; }
-  /// The module's own mask.
+  /// The module's mask.
   const AttentionMask& mask() const { return mask_; }
 
  protected:
@@ -73,7 +73,7 @@ class SASH_API MultiheadAttention : public Module {
   /// Queries [B, heads, S, D], keys and values [B, kv_heads, S, D] of x [B, S, dim].
   std::array<Tensor, 3> project(const Tensor& x) const;
   /// q [B, heads, S_q, D], k and v [B, kv_heads, S_k, D] attend under `mask` alone, with the
-  /// module's dropout, softcap and biases; the heads' results side by side [B, S_q, dim].
+  /// module's dropout, softcap and biases; the heads' results concatenated [B, S_q, dim].
   Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionMask& mask);
 
  private:

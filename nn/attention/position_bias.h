@@ -4,21 +4,21 @@
 
 #include "../../tensor/tensor.h"
 
-/// What attention adds to its scores for the distance between query and key.
+/// Biases of attention scores by the distance between query and key.
 namespace sash::nn {
 
 /// float32 [heads]: 2^(-8 h / heads) for h = 1 .. heads (Press et al., "Train short, test long",
 /// ICLR 2022). `ValueError` unless heads is positive.
 SASH_API Tensor alibi_slopes(int64_t heads, Device device = kCPU);
 
-/// The same additions as a bias [1, H, n, m], for queries at `queries` (n positions) and keys at
-/// `keys` (m positions) that follow no order:
+/// Relative bias and ALiBi as a bias [1, H, n, m] for queries and keys at arbitrary positions
+/// `queries` (n) and `keys` (m):
 ///
 ///     bias[0, h, i, j] = relative_bias[h, clamp(keys[j] - queries[i], -R, R) + R]
 ///                      - slopes[h] abs(keys[j] - queries[i])
 ///
-/// relative_bias [H, 2 R + 1] and slopes [H]; either may be undefined, and undefined is what two
-/// such give. Not recorded.
+/// relative_bias [H, 2 R + 1] and slopes [H]; either may be undefined, and the result is undefined
+/// if both are. Not recorded.
 SASH_API Tensor position_bias(const Tensor& relative_bias, const Tensor& slopes,
                               const std::vector<int64_t>& queries,
                               const std::vector<int64_t>& keys);

@@ -4,19 +4,19 @@
 
 namespace sash::nn {
 
-/// What a query at position p sees: the keys from p - left to p + right, both included. A side
-/// without a number has no end.
+/// A query at position p sees the keys from p - left to p + right, both included. A side that is
+/// not set is unbounded.
 struct AttentionWindow {
   std::optional<int64_t> left{};
   std::optional<int64_t> right{};
 
-  /// 2 w + 1 keys, the query's own in the middle.
+  /// 2 w + 1 keys around the query.
   static AttentionWindow symmetric(int64_t w) { return {w, w}; }
-  /// `keys` keys, the query's own the last.
+  /// `keys` keys up to the query.
   static AttentionWindow causal(int64_t keys) { return {keys - 1, 0}; }
 };
 
-/// `MultiheadAttention` within a sliding window, at a cost that grows with S rather than S^2
+/// `MultiheadAttention` within a sliding window, at a cost linear in S
 /// (Beltagy et al., "Longformer", 2020; Jiang et al., "Mistral 7B", 2023):
 ///
 ///     nn::WindowAttention local(256, 8, nn::AttentionWindow::causal(512));

@@ -259,7 +259,7 @@ TEST_CASE("generate restores the mode of every module, also after an error") {
 
 TEST_CASE("wrong calls: caches of keys and values") {
   expect_error<ValueError>(
-      "KeyValueCache: expected a mask that hides later keys and goes by positions alone, got "
+      "KeyValueCache: expected a mask that hides later keys and depends on positions alone, got "
       "window:3,1",
       [] { nn::KeyValueCache(AttentionMask::window(3, 1)); });
   nn::KeyValueCache cache;
@@ -279,8 +279,8 @@ TEST_CASE("wrong calls: caches of keys and values") {
   CHECK(cache.length() == 0);
   cache.append(k, k);
   expect_error<ShapeError>(
-      "KeyValueCache: expected keys and values like those before, but for their number, got [1, 1, "
-      "2, 4] and [1, 1, 2, 4] after [1, 2, 3, 4] and [1, 2, 3, 4]",
+      "KeyValueCache: expected keys and values shaped like earlier ones, except n, got "
+      "[1, 1, 2, 4] and [1, 1, 2, 4] after [1, 2, 3, 4] and [1, 2, 3, 4]",
       [&] {
         cache.append(zeros({1, 1, 2, 4}), zeros({1, 1, 2, 4}));
       });
