@@ -2,6 +2,7 @@
 // JSON per case. TFLOP/s count visible pairs alone: two products forward, five backward.
 
 #include <sash/ops/attention/attention.h>
+#include <sash/ops/attention/mask_statistics.h>
 #include <sash/tensor/random.h>
 
 #include "attention_cases.h"
@@ -68,7 +69,7 @@ class AttentionRun {
 
   Times time() const {
     const auto statistics =
-        pattern_.mask.statistics({setup_.batch, setup_.heads, setup_.length, setup_.length});
+        mask_statistics(pattern_.mask, {setup_.batch, setup_.heads, setup_.length, setup_.length});
     return {sash::bench::median_ms(device_, kCalls, [&] { forward(); }),
             sash::bench::median_ms(device_, kCalls, [&] { both(); }),
             static_cast<double>(statistics.visible_pairs)};

@@ -127,7 +127,7 @@ int run(const Settings& settings) {
               static_cast<long long>(settings.length), 100.0 / kDigits);
   for (size_t i = 0; i < all.size(); ++i) {
     const MaskStatistics cost =
-        AttentionMask::parse(all[i]).statistics(settings.length, settings.length);
+        mask_statistics(AttentionMask::parse(all[i]), settings.length, settings.length);
     std::printf("  %5.1f %%  %s, %.1f %% of dense attention's work\n", 100 * right[i],
                 all[i].c_str(), 100 * cost.share_of_dense());
   }

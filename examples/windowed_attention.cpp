@@ -16,6 +16,6 @@ int main() {
   const Tensor o = attention(q, k, v, {.mask = mask});
   (o * o).mean().backward();  // the 2048 x 2048 scores are never stored
 
-  std::printf("%s%.0f %% of dense attention's work\n", mask.picture(2048, 2048, 32).c_str(),
-              100 * mask.statistics(2048, 2048).share_of_dense());
+  std::printf("%s%.0f %% of dense attention's work\n", mask_picture(mask, 2048, 2048, 32).c_str(),
+              100 * mask_statistics(mask, 2048, 2048).share_of_dense());
 }

@@ -11,7 +11,7 @@
 #include "../reduce/reduce.h"
 #include "../shape/concat.h"
 #include "attention_call.h"
-#include "block_map.h"
+#include "block_map_cache.h"
 
 namespace sash {
 
@@ -35,27 +35,31 @@ Tensor with_unit_rows(const Tensor& x) {
 }
 
 // The block map that the kernel of `pass` reads, which the current stream may read from now on.
-std::shared_ptr<const CompiledBlocks> map_for(const AttentionCall& call, KernelContext& context,
-                                              const kernels::AttentionInputs& inputs,
-                                              kernels::AttentionPass pass) {
+std::shared_ptr<const CompiledBlockMap> block_map_for(const AttentionCall& call,
+                                                      KernelContext& context,
+                                                      const kernels::AttentionInputs& inputs,
+                                                      kernels::AttentionPass pass) {
   int64_t query_rows = 0;
   kernels::attention_block_rows(context, inputs, pass, query_rows);
-  auto blocks = call.map_for_block_rows(query_rows, context.device);
-  blocks->use();
-  return blocks;
+  const bool kept = call.forward_map && call.forward_map->map.query_rows == query_rows;
+  auto compiled = kept ? call.forward_map
+                       : cached_block_map(*call.pattern, call.shape, query_rows, context.device);
+  compiled->use();
+  return compiled;
 }
 
 // A call's parameters as kernels take them; borrows from its arguments.
 class Params {
  public:
-  Params(const AttentionCall& call, const AttentionTensors& inputs, const CompiledBlocks& blocks) {
+  Params(const AttentionCall& call, const AttentionTensors& inputs,
+         const CompiledBlockMap& compiled) {
     const NoGradGuard no_grad;
     const DType accumulator = call.accumulation_dtype();
     params_.scale = call.scale;
     params_.softcap = call.softcap;
     params_.dropout = call.dropout;
     params_.philox = call.philox;
-    params_.map = blocks.map;
+    params_.map = compiled.map;
     params_.bounds = view(call.bounds, 0);
     params_.bias =
         view(inputs.bias.defined() ? inputs.bias.expand(call.weights_shape()) : Tensor(), 1);
@@ -91,7 +95,7 @@ std::array<Tensor, 3> with_unit_rows(const AttentionTensors& inputs) {
   return {with_unit_rows(inputs.q), with_unit_rows(inputs.k), with_unit_rows(inputs.v)};
 }
 
-// The gradient of the relative bias from that of each head of each batch [B, H, 2 R + 1].
+// The gradient of the relative bias from those of each batch and head [B, H, 2 R + 1].
 Tensor relative_gradient(const Tensor& each, const Tensor& relative_bias) {
   return sum_to(each, {1, relative_bias.size(0), each.size(2)})
       .reshape(relative_bias.shape())
@@ -125,8 +129,8 @@ Gradients fused_backward(const Cotangents& g, const AttentionTensors& inputs, co
   };
   KernelContext context = kernel_context(out.device());
   const kernels::AttentionInputs views = views_of(qkv);
-  const auto blocks = map_for(call, context, views, kernels::AttentionPass::backward);
-  kernels::attention_backward(context, views, Params(call, inputs, *blocks).get(),
+  const auto compiled = block_map_for(call, context, views, kernels::AttentionPass::backward);
+  kernels::attention_backward(context, views, Params(call, inputs, *compiled).get(),
                               {.g = g_out.tensor_view(),
                                .g_lse = pointer(g_lse, g_lse_view),
                                .out = out.tensor_view(),
@@ -141,7 +145,7 @@ Gradients fused_backward(const Cotangents& g, const AttentionTensors& inputs, co
   return gradients;
 }
 
-// Out and lse as one vector of the type of lse, so that both can be differentiated at once.
+// out and lse as one vector of the dtype of lse, to differentiate both at once.
 Tensor joined(const Tensor& out, const Tensor& lse) {
   return cat({out.to(lse.dtype()).reshape({-1}), lse.reshape({-1})});
 }
@@ -169,8 +173,8 @@ AttentionWithLse fused_attention(const AttentionTensors& x, AttentionCall call) 
     KernelContext context = kernel_context(x.q.device());
     const std::array<Tensor, 3> qkv = with_unit_rows(x);
     const kernels::AttentionInputs views = views_of(qkv);
-    call.blocks = map_for(call, context, views, kernels::AttentionPass::forward);
-    kernels::attention_forward(context, views, Params(call, x, *call.blocks).get(),
+    call.forward_map = block_map_for(call, context, views, kernels::AttentionPass::forward);
+    kernels::attention_forward(context, views, Params(call, x, *call.forward_map).get(),
                                results[0].tensor_view(), results[1].tensor_view());
   }
   SmallVector<Saved, 2> data;

@@ -15,7 +15,7 @@ struct AttentionOptions {
   Tensor bias{};  ///< added to the scores; dtype of q, broadcasts to [B, H, S_q, S_k]
   Tensor
       relative_bias{};  ///< [H or 1, 2 R + 1], dtype of q: element clamp(j - p, -R, R) + R is added
-  Tensor alibi_slopes{};  ///< float32 [H]: slope abs(p - j) is subtracted; a constant
+  Tensor alibi_slopes{};  ///< float32 [H]: slope abs(p - j) is subtracted; not differentiated
   double dropout = 0;     ///< probability with which an attention weight is dropped
 };
 
@@ -39,7 +39,7 @@ struct AttentionOptions {
 SASH_API Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v,
                           const AttentionOptions& options = {});
 
-/// What attention makes besides its result.
+/// The result of attention and the log-sum-exp.
 struct AttentionWithLse {
   Tensor out;  ///< [B, H, S_q, D_v]
   Tensor lse;  ///< [B, H, S_q]: log of the sum of exp(s) over the visible keys, +inf where none is
@@ -50,15 +50,15 @@ struct AttentionWithLse {
 SASH_API AttentionWithLse attention_with_lse(const Tensor& q, const Tensor& k, const Tensor& v,
                                              const AttentionOptions& options = {});
 
-/// The weights themselves, dropout(softmax(s where visible)) [B, H, S_q, S_k]: to look at small
-/// cases. Differentiable, from plain ops.
+/// The weights dropout(softmax(s where visible)) [B, H, S_q, S_k], for inspecting small cases.
+/// Differentiable, from plain ops.
 SASH_API Tensor attention_probabilities(const Tensor& q, const Tensor& k,
                                         const AttentionOptions& options = {});
 
 namespace composite {
-/// `attention_with_lse` from plain ops, holding the S_q x S_k matrix: what runs on a backend
-/// without the fused kernels, what is differentiated for second derivatives, and what tests compare
-/// with. `philox` says where the dropout mask starts.
+/// `attention_with_lse` from plain ops, with the S_q x S_k matrix: runs on backends without the
+/// fused kernels, gives second derivatives, and is the tests' reference. `philox` is the start of
+/// the dropout mask.
 SASH_API AttentionWithLse attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                     const AttentionOptions& options, PhiloxState philox);
 }  // namespace composite

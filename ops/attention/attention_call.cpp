@@ -7,7 +7,6 @@
 #include "../../tensor/autograd/grad_mode.h"
 #include "../../tensor/factories.h"
 #include "../checks.h"
-#include "block_map.h"
 #include "mask/mask_part.h"
 
 namespace sash {
@@ -85,7 +84,8 @@ void check_options(const AttentionCall& call) {
   }
 }
 
-// Takes the data out of a term: parts that narrow all the rest. What is left is the pattern.
+// Moves the parts that are data and combined by `&` at the top to `data`. Returns the rest, the
+// pattern; null if nothing is left.
 MaskTermPtr split_data(const MaskTermPtr& term,
                        SmallVector<std::shared_ptr<const MaskPart>, 2>& data) {
   if (term->kind == MaskTerm::Kind::part && term->part->is_data()) {
@@ -119,7 +119,7 @@ Tensor make_bounds(const SmallVector<std::shared_ptr<const MaskPart>, 2>& data,
 }  // namespace
 
 std::string mask_note(const AttentionMask& mask) {
-  // Without the numbers that tell tensors apart: "key_lengths", not "key_lengths#7.0".
+  // Without the numbers of tensors: "key_lengths", not "key_lengths#7.0".
   std::string text;
   bool number = false;
   for (const char c : mask.to_string()) {
@@ -160,12 +160,6 @@ void AttentionCall::prepare_kernels(Device device) {
   if (!pattern) pattern = AttentionMask().shared_term();
   if (data.empty()) return;
   bounds = naming_mask(mask, kOp, [&] { return make_bounds(data, shape, device); });
-}
-
-std::shared_ptr<const CompiledBlocks> AttentionCall::map_for_block_rows(int64_t query_rows,
-                                                                        Device device) const {
-  if (blocks && blocks->map.query_rows == query_rows) return blocks;
-  return compile_blocks(*pattern, shape, query_rows, device);
 }
 
 }  // namespace sash

@@ -9,12 +9,12 @@
 
 #include "attention.h"
 
-/// One call of attention, checked; what the kernels and the plain ops both start from.
+/// One checked call of attention: the input of the kernels and of the composite.
 namespace sash {
 
-struct CompiledBlocks;
+struct CompiledBlockMap;
 
-/// What gradients flow to; undefined where absent.
+/// The differentiable inputs; undefined if absent.
 struct AttentionTensors {
   Tensor q, k, v, bias, relative_bias;
 };
@@ -30,8 +30,6 @@ struct AttentionCall {
 
   /// Splits the mask into `pattern` and `bounds`; the data of the latter is read now.
   void prepare_kernels(Device device);
-  /// The pattern's map: `blocks` if of that height, else compiled or from the cache.
-  std::shared_ptr<const CompiledBlocks> map_for_block_rows(int64_t query_rows, Device device) const;
 
   double scale, softcap, dropout;
   AttentionMask mask;
@@ -39,15 +37,15 @@ struct AttentionCall {
   DType dtype;
   Tensor slopes;
   PhiloxState philox{};
-  std::shared_ptr<const MaskTerm> pattern{};       ///< the mask without its data
-  Tensor bounds{};                                 ///< of the data, as kernels take them
-  std::shared_ptr<const CompiledBlocks> blocks{};  ///< of the forward pass
+  std::shared_ptr<const MaskTerm> pattern{};              ///< the mask without its data
+  Tensor bounds{};                                        ///< of the data, as kernels take them
+  std::shared_ptr<const CompiledBlockMap> forward_map{};  ///< that the forward kernel read
 };
 
-/// "the mask is causal & window:256,0", abridged.
+/// "the mask is causal & window:256,0", at most 100 characters of the mask.
 std::string mask_note(const AttentionMask& mask);
 
-/// What `call` returns; an `Error` of `op` that leaves it says which mask the caller gave.
+/// Returns call(). Appends the mask to an `Error` of `op` that it throws.
 template <class Call>
 auto naming_mask(const AttentionMask& mask, std::string_view op, Call&& call) {
   try {
@@ -58,7 +56,7 @@ auto naming_mask(const AttentionMask& mask, std::string_view op, Call&& call) {
   }
 }
 
-/// The call from plain ops.
+/// The composite.
 AttentionWithLse attention_from_plain_ops(const AttentionTensors& inputs,
                                           const AttentionCall& call);
 

@@ -14,7 +14,7 @@
 #include "../reduce/reduce.h"
 #include "attention_call.h"
 
-/// Attention as plain ops on the whole matrix of scores.
+/// Attention from plain ops, with the full matrix of scores.
 namespace sash {
 namespace {
 
@@ -63,17 +63,17 @@ Tensor weights_of(const Tensor& scores, const AttentionCall& call) {
   return call.dropout > 0 ? dropout_with(weights, call.dropout, call.philox) : weights;
 }
 
-// log sum exp of each row in the type of sums; +inf where nothing is visible.
+// The log-sum-exp of each row; +inf where nothing is visible.
 Tensor lse_of(const Tensor& scores, const AttentionCall& call) {
   const Tensor wide = scores.to(call.accumulation_dtype());
   if (call.shape.keys == 0) {
     return full({call.shape.batch, call.shape.heads, call.shape.queries}, kInfinity,
                 wide.options());
   }
-  // Blind rows take part as zeros, so that no gradient is NaN.
-  const Tensor blind = eq(amax(wide.detach(), {-1}, true), -kInfinity);
-  const Tensor lse = logsumexp(masked_fill(wide, blind, 0), {-1});
-  return masked_fill(lse, blind.squeeze(-1), kInfinity);
+  // Rows without a visible key count as zeros, so that no gradient is NaN.
+  const Tensor hidden = eq(amax(wide.detach(), {-1}, true), -kInfinity);
+  const Tensor lse = logsumexp(masked_fill(wide, hidden, 0), {-1});
+  return masked_fill(lse, hidden.squeeze(-1), kInfinity);
 }
 
 }  // namespace

@@ -2,84 +2,52 @@
 
 #include <memory>
 #include <mutex>
-#include <string>
-#include <vector>
 
 #include "../../core/backend.h"
 #include "../kernels/block_map.h"
-#include "mask/attention_mask.h"
 #include "mask/mask_part.h"
+#include "mask_statistics.h"
 
-/// From a mask's expression to the lists that kernels walk.
+/// Compiles a mask's expression to the block map that kernels read (docs/block_maps.md).
 namespace sash {
 
-/// An expression whose parts are bound to lengths.
-class BoundMask {
- public:
-  BoundMask(const MaskTerm& term, const MaskShape& shape);
-
-  /// Ascending ranges of keys that hold all that `queries` see, with little besides.
-  TokenRanges find(MaskHead head, TokenRange queries) const;
-  Coverage covers(MaskHead head, TokenRange queries, TokenRange keys) const;
-  uint64_t word(MaskHead head, int64_t query, int64_t key) const;
-
- private:
-  // Leaves and joints in the order of evaluation; a joint takes the last two results.
-  struct Step {
-    MaskTerm::Kind kind;
-    std::unique_ptr<MaskRule> rule;
-  };
-  void add(const MaskTerm& term, const MaskShape& shape);
-
-  std::vector<Step> steps_;
-};
-
-/// Lets streams read memory that was written once, on one of them.
+/// Orders readers on any stream after the one write of some memory.
 class WrittenOnce {
  public:
-  /// What the current stream of `device` has queued writes the memory.
+  /// The write is what the current stream of `device` has queued.
   explicit WrittenOnce(Device device);
   ~WrittenOnce();
   WrittenOnce(const WrittenOnce&) = delete;
   WrittenOnce& operator=(const WrittenOnce&) = delete;
 
-  /// Whether `stream` is another one. The first time it is told to wait until the memory is
-  /// written.
-  bool reach(Stream stream);
+  /// Makes `stream` wait for the write, once. Whether it is another stream than the writer's.
+  bool order_after_write(Stream stream);
 
  private:
   Device device_;
   Stream writer_;
   Event written_;
   std::mutex mutex_;
-  SmallVector<Stream, 4> waited_;
+  SmallVector<Stream, 4> ordered_;
 };
 
-/// A block map, the memory it points to, and what it says about the work.
-struct CompiledBlocks {
+/// A block map with its memory.
+struct CompiledBlockMap {
   kernels::BlockMap map;
-  Tensor lists;               ///< int32
+  Tensor lists;               ///< int32: the block rows
   Tensor words;               ///< int64: the bit tiles
-  MaskStatistics statistics;  ///< of the batches and heads in the map
+  MaskStatistics statistics;  ///< of the map's batches and heads
   std::unique_ptr<WrittenOnce> written{};
 
-  /// Bytes of the lists and tiles.
+  /// Of `lists` and `words`.
   int64_t bytes() const;
-  /// Before the current stream of the map's device, or a graph that it captures, reads the map.
+  /// Call before the current stream of the map's device, or a graph it captures, reads the map.
   void use() const;
 };
 
-/// The block map of an expression, on `device`. Kept for the next call with an equal one, within
-/// `set_mask_cache_limit`. Call `use` before kernels get it.
-SASH_API std::shared_ptr<const CompiledBlocks> compile_blocks(const MaskTerm& term,
-                                                              const MaskShape& shape,
-                                                              int64_t query_rows, Device device);
-
-/// The same, whatever is kept.
-std::shared_ptr<CompiledBlocks> compile_anew(const MaskTerm& term, const MaskShape& shape,
-                                             int64_t query_rows, Device device);
-
-/// Drops what is kept.
-void forget_blocks();
+/// Compiles `term` for blocks of `query_rows` queries, into memory of `device`. `ShapeError` or
+/// `ValueError` if the mask does not fit.
+std::shared_ptr<CompiledBlockMap> compile_block_map(const MaskTerm& term, const MaskShape& shape,
+                                                    int64_t query_rows, Device device);
 
 }  // namespace sash

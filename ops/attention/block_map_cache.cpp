@@ -4,55 +4,13 @@
 #include <unordered_map>
 
 #include "../../core/error.h"
-#include "../../tensor/stream.h"
-#include "block_map.h"
+#include "block_map_cache.h"
 
-/// The compiled maps that are kept, and the streams that read them.
 namespace sash {
-
-// ---- streams ------------------------------------------------------------------------------------
-
-WrittenOnce::WrittenOnce(Device device)
-    : device_(device), writer_(backend(device.type).current_stream(device)) {
-  Backend& owner = backend(device.type);
-  written_ = owner.create_event(device);
-  owner.record(written_, device, writer_);
-}
-
-WrittenOnce::~WrittenOnce() {
-  try {
-    backend(device_.type).destroy_event(device_, written_);
-  } catch (const Error&) {  // the device is gone, and the event with it
-  }
-}
-
-bool WrittenOnce::reach(Stream stream) {
-  if (stream == writer_) return false;
-  const std::lock_guard lock(mutex_);
-  if (std::find(waited_.begin(), waited_.end(), stream) == waited_.end()) {
-    backend(device_.type).wait(written_, device_, stream);
-    waited_.push_back(stream);
-  }
-  return true;
-}
-
-int64_t CompiledBlocks::bytes() const {
-  return lists.numel() * size_of(lists.dtype()) + words.numel() * size_of(words.dtype());
-}
-
-void CompiledBlocks::use() const {
-  const Device device = lists.device();
-  Backend& owner = backend(device.type);
-  const Stream stream = owner.current_stream(device);
-  if (!written->reach(stream) && !owner.capturing(device)) return;
-  for (const Tensor* memory : {&lists, &words}) record_stream(*memory, stream);
-}
 
 namespace {
 
-// ---- the cache ----------------------------------------------------------------------------------
-
-// A part that no equal text can stand for: the entry is of use while it lives, unwritten.
+// A part with a tensor or function. The entry is stale once the part is gone or written to.
 struct UniquePart {
   std::weak_ptr<const MaskPart> part;
   std::string text;
@@ -75,30 +33,31 @@ void add_unique_parts(const MaskTerm& term, std::vector<UniquePart>& parts) {
 
 struct Entry {
   std::string key;
-  std::shared_ptr<const CompiledBlocks> blocks;
+  std::shared_ptr<const CompiledBlockMap> compiled;
   std::vector<UniquePart> unique_parts;
 
-  // With what the books take.
-  int64_t bytes() const { return blocks->bytes() + static_cast<int64_t>(2 * key.size()) + 512; }
+  // Including the bookkeeping.
+  int64_t bytes() const { return compiled->bytes() + static_cast<int64_t>(2 * key.size()) + 512; }
   bool is_stale() const {
     return std::any_of(unique_parts.begin(), unique_parts.end(),
                        [](const UniquePart& part) { return part.is_stale(); });
   }
 };
 
-// The most recently used maps. Never destroyed: their memory may be a device's.
+// Least recently used maps go first. Never destroyed: a device may be gone before static
+// destructors run.
 class Cache {
  public:
-  std::shared_ptr<const CompiledBlocks> find(const std::string& key) {
+  std::shared_ptr<const CompiledBlockMap> find(const std::string& key) {
     const std::lock_guard lock(mutex_);
     const auto found = places_.find(key);
     if (found == places_.end()) return nullptr;
     recent_.splice(recent_.begin(), recent_, found->second);
-    return recent_.front().blocks;
+    return recent_.front().compiled;
   }
 
   void keep(Entry entry) {
-    Entries dropped;  // released without the lock
+    Entries dropped;  // destroyed without the lock
     const std::lock_guard lock(mutex_);
     for (auto at = unique_.begin(); at != unique_.end();) {
       const auto place = places_.find(*at);
@@ -137,8 +96,8 @@ class Cache {
 
   void count(const Entry& entry, int sign) {
     bytes_ += sign * entry.bytes();
-    detail::mask_bytes(entry.blocks->lists.device().type)
-        .fetch_add(sign * entry.blocks->bytes(), std::memory_order_relaxed);
+    detail::mask_bytes(entry.compiled->lists.device().type)
+        .fetch_add(sign * entry.compiled->bytes(), std::memory_order_relaxed);
   }
   void drop(Entries::iterator entry, Entries& dropped) {
     count(*entry, -1);
@@ -162,7 +121,7 @@ Cache& cache() {
   return *one;
 }
 
-// Batches and heads matter only where they look different.
+// Batches and heads count only where they differ.
 std::string key_of(const MaskTerm& term, const MaskShape& shape, int64_t query_rows,
                    Device device) {
   const MaskExtents extents = extents_of(term);
@@ -176,15 +135,16 @@ std::string key_of(const MaskTerm& term, const MaskShape& shape, int64_t query_r
 
 }  // namespace
 
-std::shared_ptr<const CompiledBlocks> compile_blocks(const MaskTerm& term, const MaskShape& shape,
-                                                     int64_t query_rows, Device device) {
-  Entry entry{.key = key_of(term, shape, query_rows, device), .blocks = {}, .unique_parts = {}};
-  if (auto known = cache().find(entry.key)) return known;
+std::shared_ptr<const CompiledBlockMap> cached_block_map(const MaskTerm& term,
+                                                         const MaskShape& shape, int64_t query_rows,
+                                                         Device device) {
+  Entry entry{.key = key_of(term, shape, query_rows, device), .compiled = {}, .unique_parts = {}};
+  if (auto kept = cache().find(entry.key)) return kept;
   add_unique_parts(term, entry.unique_parts);
-  const auto fresh = compile_anew(term, shape, query_rows, device);
-  entry.blocks = fresh;
+  auto compiled = compile_block_map(term, shape, query_rows, device);
+  entry.compiled = compiled;
   cache().keep(std::move(entry));
-  return fresh;
+  return compiled;
 }
 
 void set_mask_cache_limit(int64_t bytes) {
@@ -194,6 +154,6 @@ void set_mask_cache_limit(int64_t bytes) {
   cache().set_limit(bytes);
 }
 
-void forget_blocks() { cache().clear(); }
+void clear_mask_cache() { cache().clear(); }
 
 }  // namespace sash

@@ -16,13 +16,18 @@
 /// C below is the type of the arithmetic: float64 for float64, else float32.
 namespace sash::kernels {
 
+/// An element of `AttentionParams::bounds`: the keys [first, past).
+struct KeyRange {
+  int32_t first, past;
+};
+
 struct AttentionParams {
   double scale = 1;
   double softcap = 0;  ///< 0: none
   /// What is visible, in blocks of the height that `attention_block_rows` gave for this call.
   BlockMap map;
-  /// int32 [B or 1, H or 1, S_q, 2], contiguous: query i sees at most the keys [lo, hi), and
-  /// 0 <= lo < hi <= S_k, or lo = S_k and hi = 0 if it sees none. Narrows the map. Null: no bounds.
+  /// A `KeyRange` per query, int32 [B or 1, H or 1, S_q, 2], contiguous, with 0 <= first < past <=
+  /// S_k, or {S_k, 0} if the query sees no key. Narrows the map. Null: no bounds.
   const TensorView* bounds = nullptr;
   const TensorView* bias = nullptr;           ///< [B, H, S_q, S_k] by strides, dtype of q, or null
   const TensorView* relative_bias = nullptr;  ///< C [H, 2 R + 1] by strides, or null
@@ -71,7 +76,7 @@ extern SASH_API Kernel<void(KernelContext&, const AttentionInputs&, const Attent
 
 }  // namespace sash::kernels
 
-/// Masks that are data: the range of keys that each query may see, made on the device.
+/// Masks that are data: bounds made on the device.
 namespace sash::kernels {
 
 struct RowBoundsParams {
@@ -82,13 +87,12 @@ struct RowBoundsParams {
   const TensorView* past = nullptr;        ///< int32, the same: ..., past)
 };
 
-/// bounds int32 [B or 1, H or 1, S_q, 2], contiguous: the intersection of all ranges given, as
-/// `AttentionParams::bounds` wants it. Several of one kind are intersected call by call: with
-/// `narrow`, `bounds` holds ranges to start from.
+/// Writes `AttentionParams::bounds`: the intersection of the ranges given and, with `narrow`, of
+/// what `bounds` holds.
 ///
-/// Refused, with the place: a length outside [0, keys]; cu_seqlens that do not start at 0,
-/// decrease, or do not end at queries (= keys); a range outside [0, keys]. On CUDA they are
-/// clamped, and reported at the next synchronisation.
+/// `ValueError` for a length outside [0, keys], cu_seqlens that do not start at 0, decrease, or do
+/// not end at queries (= keys), or a range outside [0, keys]. CUDA clamps them, and throws at the
+/// next synchronisation.
 extern SASH_API
     Kernel<void(KernelContext&, const RowBoundsParams&, bool narrow, const TensorView& bounds)>
         row_bounds;

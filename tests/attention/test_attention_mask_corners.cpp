@@ -27,7 +27,7 @@ std::vector<double> dense(const Mask& mask, int64_t queries, int64_t keys) {
 }
 
 int64_t visible(const Mask& mask, int64_t queries, int64_t keys) {
-  return mask.statistics(queries, keys).visible_pairs;
+  return mask_statistics(mask, queries, keys).visible_pairs;
 }
 
 // Masks whose tensors have no batches, heads, queries or keys.
@@ -65,7 +65,7 @@ void check_empty(Device device) {
     for (const Mask& one : {mask, mask & Mask::sinks(2), mask | Mask::sinks(2)}) {
       CAPTURE(one.to_string());
       CHECK(one.to_dense(s).expand({s.batch, s.heads, s.queries, s.keys}).numel() == 0);
-      CHECK(one.statistics(s).visible_pairs == 0);
+      CHECK(mask_statistics(one, s).visible_pairs == 0);
       const auto variable = [&](int64_t rows) {
         return ones({s.batch, s.heads, rows, 2}, {.device = device, .requires_grad = true});
       };
@@ -149,13 +149,13 @@ TEST_CASE("the shape of a mask is that of its tensors, empty or not") {
   const TensorOptions ints{.dtype = DType::int32};
   const Mask ranges = Mask::row_ranges(zeros({0, 3, 5}, ints), zeros({0, 3, 5}, ints));
   CHECK(ranges.to_dense(5, 4).shape() == Shape{0, 3, 5, 4});
-  CHECK(ranges.statistics(5, 4).all_blocks == 0);
+  CHECK(mask_statistics(ranges, 5, 4).all_blocks == 0);
   CHECK(Mask::key_lengths(zeros({0}, ints)).to_dense(5, 4).shape() == Shape{0, 1, 5, 4});
   const Mask tensor(zeros({2, 0, 5, 4}, {.dtype = DType::boolean}));
   CHECK(tensor.to_dense(5, 4).shape() == Shape{2, 0, 5, 4});
   expect_error<ShapeError>(
-      "picture: expected a mask of at least one batch and head, got [2, 0, 5, 4]",
-      [&] { tensor.picture(5, 4); });
+      "mask_picture: expected a mask of at least one batch and head, got [2, 0, 5, 4]",
+      [&] { mask_picture(tensor, 5, 4); });
   expect_error<ShapeError>(
       "attention_mask: expected shapes that broadcast together, got [2, 1, 5] and [3, 1, 5]", [&] {
         Mask::row_ranges(zeros({2, 1, 5}, ints), zeros({3, 1, 5}, ints));
@@ -180,7 +180,7 @@ TEST_CASE("masks take the largest integers") {
   const int64_t n = 70;
   const auto all = [&](const Mask& mask) { return visible(mask, n, n) == n * n; };
   CHECK(all(Mask::window(kHuge, kHuge)));
-  CHECK(Mask().picture(1, 2, kHuge) == "##\n");
+  CHECK(mask_picture(Mask(), 1, 2, kHuge) == "##\n");
   CHECK(all(Mask::symmetric_window(kHuge)));
   CHECK(all(Mask::dilated_window(kHuge, kHuge, 1)));
   CHECK(all(Mask::sinks(kHuge)));
@@ -212,26 +212,28 @@ TEST_CASE("negative and uncountable lengths of a mask are errors") {
   const std::string message =
       "attention_mask: expected batches, heads, queries and keys in [0, 2^40], got ";
   const Mask mask = Mask::causal();
-  expect_error<ValueError>(message + "[1, 1, -1, 4]", [&] { mask.statistics(-1, 4); });
+  expect_error<ValueError>(message + "[1, 1, -1, 4]", [&] { mask_statistics(mask, -1, 4); });
   expect_error<ValueError>(message + "[1, 1, 4, -1]", [&] { mask.to_dense(4, -1); });
-  expect_error<ValueError>(message + "[-2, 1, 4, 4]", [&] { mask.statistics({-2, 1, 4, 4}); });
+  expect_error<ValueError>(message + "[-2, 1, 4, 4]", [&] {
+    mask_statistics(mask, {-2, 1, 4, 4});
+  });
   expect_error<ValueError>(message + "[1, -2, 4, 4]", [&] { mask.to_dense({1, -2, 4, 4}); });
   expect_error<ValueError>(message + "[1, 1, 1, 9223372036854775807]",
-                           [&] { mask.statistics(1, kHuge); });
-  CHECK_THROWS_AS(mask.statistics(int64_t{1} << 40, 4), ValueError);
+                           [&] { mask_statistics(mask, 1, kHuge); });
+  CHECK_THROWS_AS(mask_statistics(mask, int64_t{1} << 40, 4), ValueError);
   CHECK_THROWS_AS(mask.to_dense(int64_t{1} << 40, int64_t{1} << 40), Error);
   expect_error<ValueError>("attention_mask: expected counts below 2^63, got more", [&] {
-    mask.statistics({int64_t{1} << 40, int64_t{1} << 22, 4, 4});
+    mask_statistics(mask, {int64_t{1} << 40, int64_t{1} << 22, 4, 4});
   });
 }
 
 TEST_CASE("a ragged last block can be full") {
   for (const auto& [queries, keys] : std::vector<std::pair<int64_t, int64_t>>{
            {64, 64}, {64, 70}, {70, 64}, {130, 130}, {1, 1}, {3, 200}}) {
-    const MaskStatistics found = Mask().statistics(queries, keys);
-    CHECK(found.whole_blocks == found.all_blocks);
+    const MaskStatistics found = mask_statistics(Mask(), queries, keys);
+    CHECK(found.full_blocks == found.all_blocks);
     CHECK(found.listed_blocks == found.all_blocks);
     CHECK(found.visible_pairs == queries * keys);
   }
-  CHECK(Mask::causal().statistics(130, 130).whole_blocks == 3);  // below the diagonal
+  CHECK(mask_statistics(Mask::causal(), 130, 130).full_blocks == 3);  // below the diagonal
 }

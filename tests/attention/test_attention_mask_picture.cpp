@@ -5,7 +5,7 @@
 
 #include <doctest/doctest.h>
 
-#include <sash/ops/attention/mask/attention_mask.h>
+#include <sash/ops/attention/mask/mask_picture.h>
 #include <sash/tensor/factories.h>
 
 #include "../support/expect_error.h"
@@ -28,9 +28,9 @@ size_t count(const std::string& text, const std::string& part) {
 
 }  // namespace
 
-TEST_CASE("a picture with a character for each pair") {
+TEST_CASE("a picture has a character for each pair") {
   const AttentionMask mask = AttentionMask::causal_window(3) | AttentionMask::sinks(1);
-  CHECK(mask.picture(8, 8) ==
+  CHECK(mask_picture(mask, 8, 8) ==
         "#       \n"
         "##      \n"
         "###     \n"
@@ -40,14 +40,14 @@ TEST_CASE("a picture with a character for each pair") {
         "#   ### \n"
         "#    ###\n");
   // Two queries that stand at the last two of seven keys.
-  CHECK(AttentionMask::window(1, 0).picture(2, 7) ==
+  CHECK(mask_picture(AttentionMask::window(1, 0), 2, 7) ==
         "    ## \n"
         "     ##\n");
 }
 
 TEST_CASE("a picture's cells show the visible share of their pairs") {
   // Cells of 2 x 2 pairs. Those at the edges are smaller, and whole if all their pairs are visible.
-  CHECK(AttentionMask::causal().picture(7, 7, 4) ==
+  CHECK(mask_picture(AttentionMask::causal(), 7, 7, 4) ==
         "+   \n"
         "#+  \n"
         "##+ \n"
@@ -58,18 +58,20 @@ TEST_CASE("a picture's cells show the visible share of their pairs") {
     for (int i = 0; i < 9; ++i) pairs.push_back(i < shown);
   }
   const sash::Tensor cells = sash::tensor(pairs, {7, 3, 3}).transpose(0, 1).contiguous();
-  CHECK(AttentionMask(cells.view({3, 21})).picture(3, 21, 7) == " ..:++#\n");
+  CHECK(mask_picture(AttentionMask(cells.view({3, 21})), 3, 21, 7) == " ..:++#\n");
 }
 
 TEST_CASE("a picture's lengths are limited") {
   const AttentionMask mask = AttentionMask::causal();
-  CHECK(mask.picture(4096, 4096).size() == 64 * 65);
-  sash::testing::expect_error<sash::ValueError>("picture: expected lengths in [1, 4096], got 4097",
-                                                [&] { mask.picture(1, 4097); });
-  sash::testing::expect_error<sash::ValueError>("save_svg: expected lengths in [1, 4096], got 0",
-                                                [&] { mask.save_svg("never.svg", 0, 4); });
-  sash::testing::expect_error<sash::ValueError>("picture: expected a width of at least 1, got 0",
-                                                [&] { mask.picture(4, 4, 0); });
+  CHECK(mask_picture(mask, 4096, 4096).size() == 64 * 65);
+  sash::testing::expect_error<sash::ValueError>(
+      "mask_picture: expected lengths in [1, 4096], got 4097",
+      [&] { mask_picture(mask, 1, 4097); });
+  sash::testing::expect_error<sash::ValueError>(
+      "save_mask_svg: expected lengths in [1, 4096], got 0",
+      [&] { save_mask_svg("never.svg", mask, 0, 4); });
+  sash::testing::expect_error<sash::ValueError>(
+      "mask_picture: expected a width of at least 1, got 0", [&] { mask_picture(mask, 4, 4, 0); });
 }
 
 // A block "```mask" holds a line "QUERIES x KEYS: MASK" and the picture, without spaces at line
@@ -86,7 +88,7 @@ TEST_CASE("the pictures in docs/attention.md are those of their masks") {
     std::getline(page, spec);
     while (std::getline(page, line) && line != "```") shown += line + '\n';
     std::string wanted;
-    std::istringstream rows(AttentionMask::parse(spec).picture(queries, keys));
+    std::istringstream rows(mask_picture(AttentionMask::parse(spec), queries, keys));
     while (std::getline(rows, line))
       wanted += line.substr(0, line.find_last_not_of(' ') + 1) + '\n';
     CAPTURE(spec);
@@ -100,7 +102,7 @@ TEST_CASE("an SVG picture holds a rectangle for each run of equal cells") {
   const TemporaryFolder folder;
   const std::string path = folder.file("mask.svg");
   const AttentionMask mask = AttentionMask::window(1, 0) & AttentionMask::sinks(2);
-  mask.save_svg(path, 4, 4);
+  save_mask_svg(path, mask, 4, 4);
   CHECK(folder.count() == 1);
   const std::string text = content(path);
   CHECK(text.find("viewBox=\"0 0 4 4\"") != std::string::npos);
@@ -113,15 +115,15 @@ TEST_CASE("an SVG picture holds a rectangle for each run of equal cells") {
     CHECK_MESSAGE(count(text, rect) == 1, rect);
   }
   // Cells of 2 x 2 pairs on the diagonal are three quarters visible.
-  AttentionMask::causal().save_svg(path, 256, 256);
+  save_mask_svg(path, AttentionMask::causal(), 256, 256);
   CHECK(count(content(path), "fill=\"rgb(64,64,64)\"") == 128);
 }
 
-TEST_CASE("an SVG picture that cannot be written leaves nothing behind") {
+TEST_CASE("a failed SVG write leaves no file") {
   const TemporaryFolder folder;
   const std::string path = folder.file("missing/mask.svg");
   sash::testing::expect_error<sash::IoError>(
-      "save_svg: cannot create '" + path + "': No such file or directory",
-      [&] { AttentionMask::causal().save_svg(path, 4, 4); });
+      "save_mask_svg: cannot create '" + path + "': No such file or directory",
+      [&] { save_mask_svg(path, AttentionMask::causal(), 4, 4); });
   CHECK(folder.count() == 0);
 }

@@ -66,7 +66,7 @@ MaskStatistics counted(const std::vector<double>& seen, const MaskShape& s) {
         }
         all.visible_pairs += visible;
         all.listed_blocks += visible > 0;
-        all.whole_blocks += visible == pairs;
+        all.full_blocks += visible == pairs;
         ++all.all_blocks;
       }
     }
@@ -135,10 +135,10 @@ TEST_CASE("random masks: to_dense, statistics and picture agree with the definit
     CAPTURE(to_string(Shape{s.batch, s.heads, s.queries, s.keys}));
     const Tensor dense = mask.mask.to_dense(s).expand({s.batch, s.heads, s.queries, s.keys});
     CHECK(dense.to_vector<double>() == seen);
-    const MaskStatistics found = mask.mask.statistics(s), expected = counted(seen, s);
+    const MaskStatistics found = mask_statistics(mask.mask, s), expected = counted(seen, s);
     CHECK(found.visible_pairs == expected.visible_pairs);
     CHECK(found.listed_blocks == expected.listed_blocks);
-    CHECK(found.whole_blocks == expected.whole_blocks);
+    CHECK(found.full_blocks == expected.full_blocks);
     CHECK(found.all_blocks == expected.all_blocks);
     if (s.batch * s.heads * s.queries * s.keys == 0) continue;
     std::string picture;
@@ -148,7 +148,7 @@ TEST_CASE("random masks: to_dense, statistics and picture agree with the definit
       }
       picture += '\n';
     }
-    CHECK(mask.mask.picture(s.queries, s.keys, 200) == picture);
+    CHECK(mask_picture(mask.mask, s.queries, s.keys, 200) == picture);
   }
   draw_extremes(false);
 }

@@ -19,7 +19,7 @@ namespace {
 using Mask = AttentionMask;
 
 int64_t visible(const Mask& mask, int64_t queries, int64_t keys) {
-  return mask.statistics(queries, keys).visible_pairs;
+  return mask_statistics(mask, queries, keys).visible_pairs;
 }
 
 Mask part(int64_t i) {

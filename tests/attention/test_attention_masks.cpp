@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include <sash/ops/attention/block_map.h>
+#include <sash/ops/attention/block_map_cache.h>
 #include <sash/sash.h>
 
 #include "../support/expect_error.h"
@@ -54,14 +54,14 @@ std::vector<double> listed(const kernels::BlockMap& map, const MaskShape& s, boo
   const int64_t blocks = transposed ? map.key_blocks : map.query_blocks;
   const kernels::BlockList& list = transposed ? map.by_key : map.by_query;
   for (int64_t head = 0; head < s.batch * s.heads; ++head) {
-    for (int64_t line = 0; line < blocks; ++line) {
-      const int64_t at = map.first_row(head / s.heads, head % s.heads, blocks) + line;
+    for (int64_t row = 0; row < blocks; ++row) {
+      const int64_t at = map.first_row(head / s.heads, head % s.heads, blocks) + row;
       for (int32_t e = list.start[at]; e < list.start[at + 1]; ++e) {
         CHECK((list.tile[e] < 0) == (e >= list.full_start[at]));
         const bool ascends =
             e == list.start[at] || e == list.full_start[at] || list.block[e - 1] < list.block[e];
         CHECK(ascends);
-        const int64_t m = transposed ? list.block[e] : line, n = transposed ? line : list.block[e];
+        const int64_t m = transposed ? list.block[e] : row, n = transposed ? row : list.block[e];
         for (int64_t i = 0; i < map.query_rows; ++i) {
           for (int64_t j = 0; j < kernels::kBlockKeys; ++j) {
             const int64_t query = m * map.query_rows + i, key = n * kernels::kBlockKeys + j;
@@ -91,7 +91,7 @@ Tensor int32s(const std::vector<int32_t>& values) {
 
 }  // namespace
 
-TEST_CASE("masks show what their definitions say, alone and in pairs") {
+TEST_CASE("masks match their definitions, alone and combined") {
   int compared = 0;
   for_each_mask(2, kCPU, [&](const NamedMask& mask, const MaskShape& s) {
     CAPTURE(mask.name);
@@ -110,12 +110,12 @@ TEST_CASE("block maps list each visible pair once, in both directions") {
     const int64_t rows = sizes[random.below(sizes.size())];
     CAPTURE(mask.mask.to_string());
     CAPTURE(rows);
-    const auto blocks = compile_blocks(mask.mask.term(), s, rows, kCPU);
+    const auto blocks = cached_block_map(mask.mask.term(), s, rows, kCPU);
     const std::vector<double> expected = defined(mask, s);
     CHECK(listed(blocks->map, s, false) == expected);
     CHECK(listed(blocks->map, s, true) == expected);
     const double pairs = std::accumulate(expected.begin(), expected.end(), 0.0);
-    CHECK(static_cast<double>(mask.mask.statistics(s).visible_pairs) == pairs);
+    CHECK(static_cast<double>(mask_statistics(mask.mask, s).visible_pairs) == pairs);
   });
 }
 
@@ -134,24 +134,25 @@ TEST_CASE("a window lists as many blocks as the formula says") {
         whole += 64 * n >= 64 * m + 63 - left && 64 * n + 63 <= 64 * m + right;
       }
     }
-    const MaskStatistics found = AttentionMask::window(left, right).statistics(length, length);
+    const MaskStatistics found =
+        mask_statistics(AttentionMask::window(left, right), length, length);
     INFO(left, ", ", right);
     CHECK(found.listed_blocks == expected);
-    CHECK(found.whole_blocks == whole);
+    CHECK(found.full_blocks == whole);
     CHECK(found.all_blocks == blocks * blocks);
   }
 }
 
 TEST_CASE("a long window compiles to a handful of bit tiles, and equal masks to one map") {
   const MaskShape shape{1, 1, 1 << 17, 1 << 17};
-  const auto blocks = compile_blocks(AttentionMask::window(256, 256).term(), shape, 64, kCPU);
+  const auto blocks = cached_block_map(AttentionMask::window(256, 256).term(), shape, 64, kCPU);
   CHECK(blocks->words.numel() <= 4 * 2 * 64);
-  CHECK(compile_blocks(AttentionMask::symmetric_window(256).term(), shape, 64, kCPU) == blocks);
-  CHECK(compile_blocks(AttentionMask::symmetric_window(255).term(), shape, 64, kCPU) != blocks);
+  CHECK(cached_block_map(AttentionMask::symmetric_window(256).term(), shape, 64, kCPU) == blocks);
+  CHECK(cached_block_map(AttentionMask::symmetric_window(255).term(), shape, 64, kCPU) != blocks);
   CHECK(blocks->statistics.visible_pairs == (int64_t{1} << 17) * 513 - 256 * 257);
 }
 
-TEST_CASE("a map's lines are ordered such that those taken last are short") {
+TEST_CASE("block rows are scheduled so that the last ones are short") {
   const MaskShape shape{.batch = 1, .heads = 2, .queries = 2048, .keys = 2048};
   const auto order_of = [&](const kernels::BlockList& list) {
     return std::vector<int32_t>(list.order, list.order + 32);
@@ -160,7 +161,7 @@ TEST_CASE("a map's lines are ordered such that those taken last are short") {
   std::iota(up.begin(), up.end(), 0);
   const std::vector<int32_t> down(up.rbegin(), up.rend());
 
-  const auto causal = compile_blocks(AttentionMask::causal().term(), shape, 64, kCPU);
+  const auto causal = cached_block_map(AttentionMask::causal().term(), shape, 64, kCPU);
   CHECK(order_of(causal->map.by_query) == down);
   CHECK(order_of(causal->map.by_key) == up);
   CHECK(causal->map.by_query.direction == -1);
@@ -169,13 +170,14 @@ TEST_CASE("a map's lines are ordered such that those taken last are short") {
   CHECK(causal->map.by_query.entries == 32 * 33 / 2);
   CHECK(causal->map.by_query.long_rows == 0);
 
-  const auto window = compile_blocks(AttentionMask::symmetric_window(100).term(), shape, 64, kCPU);
+  const auto window =
+      cached_block_map(AttentionMask::symmetric_window(100).term(), shape, 64, kCPU);
   CHECK(order_of(window->map.by_query) == up);
 
   // Queries of block 7 see all keys, and all queries see its keys.
   const AttentionMask global =
       AttentionMask::symmetric_window(100) | AttentionMask::global({7 * 64 + 5});
-  const auto tokens = compile_blocks(global.term(), shape, 64, kCPU);
+  const auto tokens = cached_block_map(global.term(), shape, 64, kCPU);
   std::vector<int32_t> seventh = down;  // first 7, then the rest, of which more come after it
   std::rotate(seventh.begin(), std::find(seventh.begin(), seventh.end(), 7),
               std::find(seventh.begin(), seventh.end(), 7) + 1);
@@ -188,7 +190,7 @@ TEST_CASE("a map's lines are ordered such that those taken last are short") {
   }
 }
 
-TEST_CASE("bigbird shows its window and global blocks, and so many random ones") {
+TEST_CASE("bigbird shows its window, global and random blocks") {
   const BigBirdOptions options{.block = 16, .window = 3, .global = 2, .random = 3, .seed = 5};
   const int64_t length = 320, blocks = length / 16;
   const std::vector<double> seen =
@@ -220,7 +222,7 @@ TEST_CASE("bigbird shows its window and global blocks, and so many random ones")
   CHECK(std::accumulate(three.begin(), three.end(), 0.0) == 3 * 16 * length);
 }
 
-TEST_CASE("global tokens past the last key do nothing") {
+TEST_CASE("global tokens past the last key have no effect") {
   const auto dense = [](const AttentionMask& mask) {
     return mask.to_dense(8, 8).to_vector<double>();
   };

@@ -27,7 +27,7 @@ Tensor bytes(int64_t count) { return empty({count}, {.dtype = DType::uint8, .dev
 
 TEST_CASE("cuda memory: sizes are rounded, and freed memory is reused") {
   if (missing(kCUDA)) return;
-  AttentionMask::forget_compiled();
+  clear_mask_cache();
   synchronize(kCUDA);
   empty_cache(kCUDA);
   reset_peak_memory(kCUDA);

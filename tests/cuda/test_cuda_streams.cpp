@@ -83,7 +83,7 @@ TEST_CASE("cuda streams: a mask uploaded by one stream is right on another") {
   for (int round = 0; round < 5; ++round) {
     const AttentionMask mask = AttentionMask::symmetric_window(20 + round);
     const Tensor expected = attend(x, mask);
-    AttentionMask::forget_compiled();
+    clear_mask_cache();
     be_busy(work);
     attend(there, mask);  // compiled and uploaded behind that work
     SideStream side;
@@ -128,7 +128,7 @@ TEST_CASE("cuda streams: a captured step keeps the masks that it reads") {
   cuda.begin_capture(kCUDA, stream);
   const Tensor y = attend(x, mask);
   void* const graph = cuda.end_capture(kCUDA, stream);
-  AttentionMask::forget_compiled();
+  clear_mask_cache();
   const int64_t held = memory_stats(kCUDA).current;
   std::vector<Tensor> others;  // would land where the map was
   for (int64_t bytes = 512; bytes <= 1 << 20; bytes += 512) {

@@ -11,7 +11,7 @@
 #include <sash/core/backend.h>
 #include <sash/core/error.h>
 #include <sash/ops/attention/attention.h>
-#include <sash/ops/attention/block_map.h>
+#include <sash/ops/attention/block_map_cache.h>
 #include <sash/ops/elementwise/compare.h>
 #include <sash/tensor/factories.h>
 #include <sash/tensor/random.h>
@@ -65,8 +65,8 @@ struct Limits {
 };
 
 int64_t causal_bytes(int64_t length) {
-  const auto blocks =
-      compile_blocks(AttentionMask::causal().term(), {.queries = length, .keys = length}, 64, kCPU);
+  const auto blocks = cached_block_map(AttentionMask::causal().term(),
+                                       {.queries = length, .keys = length}, 64, kCPU);
   return 4 * blocks->lists.numel() + 8 * blocks->words.numel();
 }
 
@@ -187,7 +187,7 @@ TEST_CASE("memory of the CPU: a limit bounds what is kept for reuse") {
 
 TEST_CASE("compiled masks: fresh ones hold no more than the limit") {
   const Limits restore;
-  AttentionMask::forget_compiled();
+  clear_mask_cache();
   CHECK(cpu().masks == 0);
   const int64_t one = causal_bytes(2048);
   CHECK(cpu().masks == one);
@@ -197,7 +197,7 @@ TEST_CASE("compiled masks: fresh ones hold no more than the limit") {
   for (int step = 0; step < 30; ++step) {
     const Tensor layout = lt(rand({32, 32}, {.device = kCPU}), 0.5);
     alive.push_back(AttentionMask::block_sparse(layout, 64) & AttentionMask::causal());
-    alive.back().statistics(2048, 2048);
+    mask_statistics(alive.back(), 2048, 2048);
     most = std::max(most, cpu().masks);
   }
   CHECK(most > 3 * one);
@@ -214,25 +214,25 @@ TEST_CASE("compiled masks: fresh ones hold no more than the limit") {
 }
 
 TEST_CASE("compiled masks: those of tensors go with the mask, or when the tensor is written") {
-  AttentionMask::forget_compiled();
+  clear_mask_cache();
   causal_bytes(512);
   const int64_t causal = cpu().masks;
   const auto random = [] { return lt(rand({512, 512}, {.device = kCPU}), 0.5); };
   int64_t most = 0;
   for (int step = 0; step < 20; ++step) {
-    AttentionMask(random()).statistics(512, 512);
+    mask_statistics(AttentionMask(random()), 512, 512);
     most = std::max(most, cpu().masks);
   }
   Tensor visible = random();
   const AttentionMask mask(visible);
   for (int step = 0; step < 20; ++step) {
     visible.copy_(random());
-    mask.statistics(512, 512);
+    mask_statistics(mask, 512, 512);
     most = std::max(most, cpu().masks);
   }
-  AttentionMask::forget_compiled();
-  mask.statistics(512, 512);
+  clear_mask_cache();
+  mask_statistics(mask, 512, 512);
   CHECK(most <= causal + 2 * cpu().masks);
-  AttentionMask::forget_compiled();
+  clear_mask_cache();
   CHECK(cpu().masks == 0);
 }

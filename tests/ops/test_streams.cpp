@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <sash/ops/attention/attention.h>
+#include <sash/ops/attention/block_map_cache.h>
 #include <sash/ops/elementwise/binary.h>
 #include <sash/tensor/factories.h>
 #include <sash/tensor/random.h>
@@ -57,7 +58,7 @@ TEST_CASE("streams: a compiled mask is waited for once by each stream but the on
   StreamLog& log = installed();
   int a = 0, b = 0;
   const Stream side{&a}, other{&b};
-  AttentionMask::forget_compiled();
+  clear_mask_cache();
   const Tensor x = randn({1, 1, 70, 8}, {.device = kCPU});
   const AttentionMask mask = AttentionMask::symmetric_window(5);
   log.forget();
@@ -77,7 +78,7 @@ TEST_CASE("streams: a compiled mask is waited for once by each stream but the on
   CHECK(log.waited == std::vector<Stream>{side, other});
 
   // What is compiled while another stream is current is still written on the device's own.
-  AttentionMask::forget_compiled();
+  clear_mask_cache();
   log.forget();
   attend(x, mask);
   CHECK(log.recorded == std::vector<Stream>{{}});
@@ -98,7 +99,7 @@ TEST_CASE("streams: the backward pass waits as the forward pass does") {
   StreamLog& log = installed();
   int a = 0;
   const Stream side{&a};
-  AttentionMask::forget_compiled();
+  clear_mask_cache();
   const Tensor x = randn({1, 1, 70, 8}, {.device = kCPU, .requires_grad = true});
   const Tensor y = attend(x, AttentionMask::symmetric_window(5));
   log.forget();

@@ -6,19 +6,12 @@
 #include "../../../tensor/autograd/grad_mode.h"
 #include "../../../tensor/factories.h"
 #include "../../../tensor/tensor_impl.h"
-#include "../block_map.h"
-#include "mask_part.h"
+#include "bound_mask.h"
 
 namespace sash {
 namespace {
 
 using Kind = MaskTerm::Kind;
-
-MaskShape own_shape(const MaskTerm& term, int64_t queries, int64_t keys) {
-  MaskShape shape{1, 1, queries, keys};
-  for_each_part(term, [&](const MaskPart& part) { part.fit(shape); });
-  return shape;
-}
 
 }  // namespace
 
@@ -113,7 +106,7 @@ Tensor AttentionMask::to_dense(const MaskShape& shape, Device device) const {
     for (int64_t row = first; row < past; ++row) {
       const int64_t head = row / shape.queries;
       for (int64_t key = 0; key < shape.keys; key += 64) {
-        const uint64_t word = mask.word({head / heads, head % heads}, row % shape.queries, key);
+        const uint64_t word = mask.row_bits({head / heads, head % heads}, row % shape.queries, key);
         const int64_t keys = std::min<int64_t>(64, shape.keys - key);
         for (int64_t n = 0; n < keys; ++n) to[row * shape.keys + key + n] = word >> n & 1;
       }
@@ -124,27 +117,7 @@ Tensor AttentionMask::to_dense(const MaskShape& shape, Device device) const {
 }
 
 Tensor AttentionMask::to_dense(int64_t queries, int64_t keys, Device device) const {
-  return to_dense(own_shape(*term_, queries, keys), device);
+  return to_dense(shape_of(*term_, queries, keys), device);
 }
-
-MaskStatistics AttentionMask::statistics(const MaskShape& shape) const {
-  check_mask_shape(shape);
-  const auto blocks = compile_blocks(*term_, shape, kernels::kBlockKeys, kCPU);
-  const int64_t own = blocks->map.batches * blocks->map.heads;
-  const int64_t alike = own == 0 ? 0 : numel({shape.batch, shape.heads}) / own;
-  MaskStatistics all = blocks->statistics;
-  for (int64_t* count :
-       {&all.visible_pairs, &all.listed_blocks, &all.whole_blocks, &all.all_blocks}) {
-    if (!__builtin_mul_overflow(*count, alike, count)) continue;
-    throw ValueError("attention_mask", "counts below 2^63", "more");
-  }
-  return all;
-}
-
-MaskStatistics AttentionMask::statistics(int64_t queries, int64_t keys) const {
-  return statistics(own_shape(*term_, queries, keys));
-}
-
-void AttentionMask::forget_compiled() { forget_blocks(); }
 
 }  // namespace sash

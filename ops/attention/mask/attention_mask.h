@@ -43,24 +43,11 @@ struct BigBirdOptions {
   uint64_t seed = 0;   ///< of the choice
 };
 
-/// How much of the scores a mask shows.
-struct MaskStatistics {
-  int64_t visible_pairs = 0;  ///< over all batches and heads
-  int64_t listed_blocks = 0;  ///< blocks of 64 x 64 that hold a visible pair: the work
-  int64_t whole_blocks = 0;   ///< of them, those visible whole, up to the last query and key
-  int64_t all_blocks = 0;     ///< of dense attention
-
-  double share_of_dense() const {
-    return all_blocks == 0 ? 0
-                           : static_cast<double>(listed_blocks) / static_cast<double>(all_blocks);
-  }
-};
-
-/// What a query at position p sees of the keys up to its own.
+/// Which keys up to its own a query at position p sees.
 struct CausalReach {
-  std::optional<int64_t> recent{};  ///< the keys with p - j < recent; without a number, all
-  int64_t first = 0;                ///< and the keys j < first
-  bool exact = true;                ///< all of these; otherwise some of them
+  std::optional<int64_t> recent{};  ///< keys with p - j < recent; all if not set
+  int64_t first = 0;                ///< and keys j < first
+  bool exact = true;                ///< all of these; if false, some
 };
 
 /// Which keys each query may see: a value built from named parts with `&` (visible in both) and `|`
@@ -70,19 +57,19 @@ struct CausalReach {
 ///
 ///     auto mask = AttentionMask::causal_window(256) | AttentionMask::sinks(4);
 ///
-/// Patterns (everything but the parts named below) are compiled once per mask value and lengths,
-/// in time proportional to the blocks they show. Data (`key_lengths`, `packed`, `row_ranges`) may
-/// change from step to step: while it only narrows the rest (`&` at the top), the device reads it
-/// and nothing is compiled anew. Below `|`, data is compiled like a pattern, anew when it changes.
+/// Attention compiles patterns (all parts but those named next) once per mask value and lengths, in
+/// time proportional to the visible blocks. Data (`key_lengths`, `packed`, `row_ranges`) may change
+/// from step to step: combined by `&` at the top, it is read on the device and nothing is compiled.
+/// Below `|` it is compiled like a pattern, again after each change.
 class SASH_API AttentionMask {
  public:
   /// Everything is visible.
   AttentionMask();
   /// Key j is visible to query i where `visible` [B, H, S_q, S_k] is true; any shape that
-  /// broadcasts to that one. Compiling reads all of it on the host, anew when its memory was
-  /// written. `DTypeError` unless bool.
+  /// broadcasts to that one. Compiling reads all of it on the host, again after each write to its
+  /// memory. `DTypeError` unless bool.
   AttentionMask(const Tensor& visible);
-  /// There is no move: a mask that was moved from is what it was.
+  /// Moves copy, so a moved-from mask stays valid.
   AttentionMask(const AttentionMask&) = default;
   AttentionMask& operator=(const AttentionMask&) = default;
 
@@ -114,8 +101,8 @@ class SASH_API AttentionMask {
   static AttentionMask random_blocks(int64_t n, uint64_t seed, int64_t block = 64);
   /// Window, global and random blocks.
   static AttentionMask bigbird(const BigBirdOptions& options = {});
-  /// The pairs for which `visible` says so. It is called once for each pair of each head (and
-  /// batch) that `extents` asks for, on the host, when the mask is compiled.
+  /// The pairs for which `visible` returns true. Called on the host when the mask is compiled, once
+  /// per pair, for each head and batch if `extents` says so.
   static AttentionMask predicate(std::function<bool(const MaskIndex&)> visible,
                                  MaskExtents extents = {});
 
@@ -145,35 +132,22 @@ class SASH_API AttentionMask {
 
   /// "causal & window:256,0": the value as text, the same for equal values.
   std::string to_string() const;
-  /// Whether nothing is hidden, whatever the lengths.
+  /// Whether every pair is visible for any lengths.
   bool shows_all() const;
-  /// Whether batches or heads may look different.
+  /// Whether batches or heads may differ.
   MaskExtents extents() const;
 
-  /// What of the past a query sees, for caches of keys: set if no query sees a key after its own
-  /// and if the two positions alone decide, not lengths or tensors.
+  /// Which past keys a query sees, for key-value caches. Set only if no query sees a later key and
+  /// visibility depends on the two positions alone, not on lengths or tensors.
   std::optional<CausalReach> causal_reach() const;
 
-  /// The mask as a bool tensor [B or 1, H or 1, S_q, S_k] on `device`, from the definitions alone.
-  /// Throws what `attention` throws for a mask that does not fit. Without a shape, batches and
-  /// heads are those of the mask's own tensors.
+  /// The mask as a bool tensor [B or 1, H or 1, S_q, S_k] on `device`. Throws what `attention`
+  /// throws for a mask that does not fit. Without a shape, batches and heads are those of the
+  /// mask's tensors.
   Tensor to_dense(const MaskShape& shape, Device device = kCPU) const;
   Tensor to_dense(int64_t queries, int64_t keys, Device device = kCPU) const;
-  /// What attention costs with this mask. `ValueError` for a negative length.
-  MaskStatistics statistics(const MaskShape& shape) const;
-  MaskStatistics statistics(int64_t queries, int64_t keys) const;
 
-  /// A picture of one head: a character for each cell of at most `width` x `width`, from ' ' (none
-  /// visible) over '.', ':' and '+' to '#' (all).
-  std::string picture(int64_t queries, int64_t keys, int64_t width = 64) const;
-  /// The same as an SVG file; cells are as grey as they are visible.
-  void save_svg(const std::string& path, int64_t queries, int64_t keys) const;
-
-  /// Drops the maps that were compiled for masks of earlier calls and are kept for later ones
-  /// (`set_mask_cache_limit`), with their memory on every device.
-  static void forget_compiled();
-
-  /// The expression, for those that compile masks.
+  /// The expression, for compilers of masks.
   const MaskTerm& term() const { return *term_; }
   const std::shared_ptr<const MaskTerm>& shared_term() const { return term_; }
 
@@ -183,13 +157,5 @@ class SASH_API AttentionMask {
 
   std::shared_ptr<const MaskTerm> term_;
 };
-
-inline constexpr int64_t kDefaultMaskCacheLimit = int64_t{128} << 20;
-
-/// Most bytes of compiled maps that are kept for later calls, those used last, on all devices
-/// together (`MemoryStats::masks`). A map that is larger is compiled in every call: a causal mask
-/// over S tokens takes about S^2 / 512 bytes. Those of masks that hold tensors go with the mask.
-/// `ValueError` if `bytes` is negative.
-SASH_API void set_mask_cache_limit(int64_t bytes);
 
 }  // namespace sash

@@ -2,7 +2,7 @@
 #include "../../checks.h"
 #include "mask_part.h"
 
-/// Parts that show whole blocks of keys to whole blocks of queries.
+/// Parts of blocks: block-sparse layouts, BigBird and random blocks.
 namespace sash::mask_parts {
 namespace {
 
@@ -10,33 +10,33 @@ constexpr const char* kOp = "attention_mask";
 
 int64_t blocks_of(int64_t tokens, int64_t block) { return tokens / block + (tokens % block != 0); }
 
-// For each block of queries the blocks of keys that it sees.
+// The key blocks that each query block sees.
 class BlockRule final : public MaskRule {
  public:
   /// Query i belongs to block (i + shift) / block.
   BlockRule(const MaskShape& shape, int64_t block, int64_t shift)
       : keys_(shape.keys),
-        // A block longer than both shows the same, and could overflow.
+        // A longer block shows the same keys and could overflow.
         block_(std::min(block, std::max<int64_t>({shape.queries, shape.keys, 1}))),
         shift_(shift) {
     start_.push_back(0);
   }
-  /// Lines of blocks come by batches, then heads, then blocks of queries.
-  void extents(int64_t batches, int64_t heads, int64_t lines) {
+  /// Block rows come by batch, then head, then query block.
+  void extents(int64_t batches, int64_t heads, int64_t rows) {
     batches_ = batches;
     heads_ = heads;
-    lines_ = lines;
+    rows_ = rows;
   }
-  /// Adds the next line; `blocks` ascend.
-  void add_line(const std::vector<int64_t>& blocks) {
+  /// Adds the next block row; `blocks` ascend.
+  void add_row(const std::vector<int64_t>& blocks) {
     seen_.insert(seen_.end(), blocks.begin(), blocks.end());
     start_.push_back(seen_.size());
   }
 
-  void find(MaskHead head, TokenRange queries, TokenRanges& keys) const override {
-    for (int64_t line = line_of(queries.first); line <= line_of(queries.past - 1); ++line) {
-      for (const int64_t block : seen(head, line)) {
-        const TokenRange next{block * block_, std::min((block + 1) * block_, keys_)};
+  void key_ranges(MaskHead head, IndexRange queries, KeyRanges& keys) const override {
+    for (int64_t row = row_of(queries.first); row <= row_of(queries.past - 1); ++row) {
+      for (const int64_t block : seen(head, row)) {
+        const IndexRange next{block * block_, std::min((block + 1) * block_, keys_)};
         if (!keys.empty() && keys.back().past == next.first) {
           keys.back().past = next.past;
         } else {
@@ -45,20 +45,20 @@ class BlockRule final : public MaskRule {
       }
     }
   }
-  Coverage covers(MaskHead head, TokenRange queries, TokenRange keys) const override {
+  Coverage coverage(MaskHead head, IndexRange queries, IndexRange keys) const override {
     bool any = false, all = true;
-    for (int64_t line = line_of(queries.first); line <= line_of(queries.past - 1); ++line) {
-      const std::span<const int64_t> blocks = seen(head, line);
+    for (int64_t row = row_of(queries.first); row <= row_of(queries.past - 1); ++row) {
+      const std::span<const int64_t> blocks = seen(head, row);
       const int64_t first = keys.first / block_, last = (keys.past - 1) / block_;
       const auto from = std::lower_bound(blocks.begin(), blocks.end(), first);
       const auto to = std::upper_bound(from, blocks.end(), last);
       any = any || from != to;
       all = all && to - from == last - first + 1;
     }
-    return all ? Coverage::all : any ? Coverage::some : Coverage::none;
+    return all ? Coverage::full : any ? Coverage::partial : Coverage::empty;
   }
-  uint64_t word(MaskHead head, int64_t query, int64_t key) const override {
-    const std::span<const int64_t> blocks = seen(head, line_of(query));
+  uint64_t row_bits(MaskHead head, int64_t query, int64_t key) const override {
+    const std::span<const int64_t> blocks = seen(head, row_of(query));
     uint64_t bits = 0;
     for (auto block = std::lower_bound(blocks.begin(), blocks.end(), key / block_);
          block != blocks.end() && *block * block_ < key + 64; ++block) {
@@ -68,16 +68,16 @@ class BlockRule final : public MaskRule {
   }
 
  private:
-  // Queries before the first key belong to its block.
-  int64_t line_of(int64_t query) const { return std::max<int64_t>(query + shift_, 0) / block_; }
-  std::span<const int64_t> seen(MaskHead head, int64_t line) const {
+  // Queries before the first key belong to block 0.
+  int64_t row_of(int64_t query) const { return std::max<int64_t>(query + shift_, 0) / block_; }
+  std::span<const int64_t> seen(MaskHead head, int64_t row) const {
     const int64_t b = batches_ == 1 ? 0 : head.batch, h = heads_ == 1 ? 0 : head.head;
-    const auto at = static_cast<size_t>((b * heads_ + h) * lines_ + line);
+    const auto at = static_cast<size_t>((b * heads_ + h) * rows_ + row);
     return {seen_.data() + start_[at], start_[at + 1] - start_[at]};
   }
 
   int64_t keys_, block_, shift_;
-  int64_t batches_ = 1, heads_ = 1, lines_ = 0;
+  int64_t batches_ = 1, heads_ = 1, rows_ = 0;
   std::vector<size_t> start_;
   std::vector<int64_t> seen_;
 };
@@ -87,9 +87,9 @@ void check_block(int64_t block) {
   throw ValueError(kOp, "blocks of at least one token", std::to_string(block));
 }
 
-// `count` distinct numbers below `limit` (R. Floyd's method), ascending; draw n of the stream
-// `line` decides about number n.
-std::vector<int64_t> choose(int64_t count, int64_t limit, uint64_t seed, int64_t line) {
+// `count` distinct numbers below `limit`, ascending (R. Floyd's method). Number n is draw n of the
+// random stream `row`.
+std::vector<int64_t> choose(int64_t count, int64_t limit, uint64_t seed, int64_t row) {
   std::vector<int64_t> chosen;
   if (count >= limit) {
     for (int64_t n = 0; n < limit; ++n) chosen.push_back(n);
@@ -97,7 +97,7 @@ std::vector<int64_t> choose(int64_t count, int64_t limit, uint64_t seed, int64_t
   }
   for (int64_t n = 0; n < count; ++n) {
     const auto top = static_cast<uint64_t>(limit - count + n + 1);
-    const auto counter = (static_cast<uint64_t>(line) << 24) + static_cast<uint64_t>(n);
+    const auto counter = (static_cast<uint64_t>(row) << 24) + static_cast<uint64_t>(n);
     const PhiloxBlock draw = philox(seed, counter);
     const uint64_t wide = (uint64_t{draw.lane[0]} << 32) | draw.lane[1];
     auto pick = static_cast<int64_t>(wide % top);
@@ -147,18 +147,18 @@ class BlockSparse final : public MaskPart {
     rule->extents(extent(0), extent(1), rows);
     const std::vector<bool> cells = layout_.to_vector<bool>();
     std::vector<int64_t> blocks;
-    for (int64_t line = 0; line < extent(0) * extent(1) * rows; ++line) {
+    for (int64_t row = 0; row < extent(0) * extent(1) * rows; ++row) {
       blocks.clear();
       for (int64_t n = 0; n < columns; ++n) {
-        if (cells[static_cast<size_t>(line * columns + n)]) blocks.push_back(n);
+        if (cells[static_cast<size_t>(row * columns + n)]) blocks.push_back(n);
       }
-      rule->add_line(blocks);
+      rule->add_row(blocks);
     }
     return rule;
   }
 
  private:
-  // Of the layout as [B, H, n, m].
+  // An extent of the layout as [B, H, n, m].
   int64_t extent(int axis) const {
     const int at = axis - 4 + layout_.rank();
     return at < 0 ? 1 : layout_.shape()[at];
@@ -198,23 +198,23 @@ class BigBird final : public MaskPart {
     const int64_t columns = blocks_of(shape.keys, options_.block);
     auto rule = std::make_unique<BlockRule>(shape, options_.block, shape.offset());
     rule->extents(1, 1, columns);
-    for (int64_t line = 0; line < columns; ++line) rule->add_line(line_of(line, columns));
+    for (int64_t row = 0; row < columns; ++row) rule->add_row(key_blocks_of(row, columns));
     return rule;
   }
 
  private:
-  std::vector<int64_t> line_of(int64_t line, int64_t columns) const {
-    std::vector<int64_t> blocks = choose(options_.random, columns, options_.seed, line);
+  std::vector<int64_t> key_blocks_of(int64_t row, int64_t columns) const {
+    std::vector<int64_t> blocks = choose(options_.random, columns, options_.seed, row);
     const auto add = [&](int64_t first, int64_t past) {
       for (int64_t n = std::max<int64_t>(first, 0); n < std::min(past, columns); ++n) {
         blocks.push_back(n);
       }
     };
-    if (line < options_.global) {
+    if (row < options_.global) {
       add(0, columns);
     } else {
       add(0, options_.global);
-      if (options_.window > 0) add(line - options_.window / 2, line + options_.window / 2 + 1);
+      if (options_.window > 0) add(row - options_.window / 2, row + options_.window / 2 + 1);
     }
     std::sort(blocks.begin(), blocks.end());
     blocks.erase(std::unique(blocks.begin(), blocks.end()), blocks.end());

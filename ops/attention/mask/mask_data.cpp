@@ -4,7 +4,7 @@
 #include "../../kernels/attention.h"
 #include "mask_part.h"
 
-/// Parts that are data: tensors that say which range of keys each query sees.
+/// Parts that are data: tensors that give each query a range of keys.
 namespace sash {
 
 namespace kernels {
@@ -23,7 +23,7 @@ void check_data(const Tensor& data, const char* what, int rank) {
   if (rank > 0) check_rank(kOp, data, rank);
 }
 
-// Ranges, int32 [B or 1, H or 1, S_q, 2], on the host.
+// Bounds [B or 1, H or 1, S_q, 2] in host memory.
 class RangeRule final : public MaskRule {
  public:
   RangeRule(const MaskShape& shape, Tensor bounds)
@@ -32,42 +32,42 @@ class RangeRule final : public MaskRule {
         bounds_(std::move(bounds)),
         ends_(bounds_.tensor_view().ptr<const int32_t>()) {}
 
-  void find(MaskHead head, TokenRange queries, TokenRanges& keys) const override {
-    TokenRange all{keys_.past, 0};
+  void key_ranges(MaskHead head, IndexRange queries, KeyRanges& keys) const override {
+    IndexRange all{keys_.past, 0};
     for (int64_t i = queries.first; i < queries.past; ++i) {
-      const TokenRange range = of(head, i);
+      const IndexRange range = of(head, i);
       if (range.empty()) continue;
       all = {std::min(all.first, range.first), std::max(all.past, range.past)};
     }
     if (!all.empty()) keys.push_back(all);
   }
-  Coverage covers(MaskHead head, TokenRange queries, TokenRange keys) const override {
+  Coverage coverage(MaskHead head, IndexRange queries, IndexRange keys) const override {
     bool any = false, all = true;
     for (int64_t i = queries.first; i < queries.past; ++i) {
-      const TokenRange seen = intersect(of(head, i), keys);
+      const IndexRange seen = intersect(of(head, i), keys);
       any = any || !seen.empty();
       all = all && seen.size() == keys.size();
     }
-    return all ? Coverage::all : any ? Coverage::some : Coverage::none;
+    return all ? Coverage::full : any ? Coverage::partial : Coverage::empty;
   }
-  uint64_t word(MaskHead head, int64_t query, int64_t key) const override {
+  uint64_t row_bits(MaskHead head, int64_t query, int64_t key) const override {
     return bits_of(of(head, query), key);
   }
 
  private:
-  TokenRange of(MaskHead head, int64_t query) const {
+  IndexRange of(MaskHead head, int64_t query) const {
     const int64_t b = extents_[0] == 1 ? 0 : head.batch, h = extents_[1] == 1 ? 0 : head.head;
     const int64_t at = ((b * extents_[1] + h) * extents_[2] + query) * 2;
     return {ends_[at], ends_[at + 1]};
   }
 
-  TokenRange keys_;
+  IndexRange keys_;
   Shape extents_;
   Tensor bounds_;
   const int32_t* ends_;
 };
 
-// What the parts share: the host's rule comes from the kernel that serves the device.
+// What the parts share. The rule runs the CPU's `row_bounds` on host copies of the tensors.
 class Data : public MaskPart {
  public:
   explicit Data(const char* name) : name_(name), number_(next_part_number()) {}
@@ -205,7 +205,7 @@ class RowRanges final : public Data {
   }
 
  private:
-  // Of both, broadcast, as [B, H, S_q].
+  // An extent of both tensors, broadcast to [B, H, S_q].
   int64_t extent(int axis) const {
     int64_t extent = 1;
     for (const Tensor* tensor : {&first_, &past_}) {

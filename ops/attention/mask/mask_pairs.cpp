@@ -2,7 +2,7 @@
 #include "../../checks.h"
 #include "mask_part.h"
 
-/// Parts that say of each pair by itself whether it is visible.
+/// Parts that decide each pair separately: predicates and bool tensors.
 namespace sash::mask_parts {
 namespace {
 
@@ -12,13 +12,13 @@ class PairsRule : public MaskRule {
  public:
   explicit PairsRule(const MaskShape& shape) : shape_(shape) {}
 
-  void find(MaskHead, TokenRange, TokenRanges& keys) const override {
+  void key_ranges(MaskHead, IndexRange, KeyRanges& keys) const override {
     if (shape_.keys > 0) keys.push_back({0, shape_.keys});
   }
-  Coverage covers(MaskHead, TokenRange, TokenRange) const override { return Coverage::some; }
+  Coverage coverage(MaskHead, IndexRange, IndexRange) const override { return Coverage::partial; }
 
  protected:
-  // The word of `visible(n)` for those of the 64 keys from `key` on that there are.
+  // Bit n is visible(n), for key `key` + n within the keys.
   template <class F>
   uint64_t collect(int64_t key, F visible) const {
     const int64_t keys = std::min<int64_t>(64, shape_.keys - key);
@@ -35,7 +35,7 @@ class PredicateRule final : public PairsRule {
  public:
   PredicateRule(const MaskShape& shape, const std::function<bool(const MaskIndex&)>& visible)
       : PairsRule(shape), visible_(visible) {}
-  uint64_t word(MaskHead head, int64_t query, int64_t key) const override {
+  uint64_t row_bits(MaskHead head, int64_t query, int64_t key) const override {
     return collect(key, [&](int64_t n) {
       return visible_({head.batch, head.head, query, key + n});
     });
@@ -68,7 +68,7 @@ class TensorRule final : public PairsRule {
   /// `visible` is a bool tensor on the host, expanded to [B or 1, H or 1, S_q, S_k].
   TensorRule(const MaskShape& shape, Tensor visible)
       : PairsRule(shape), visible_(std::move(visible)), view_(visible_.tensor_view()) {}
-  uint64_t word(MaskHead head, int64_t query, int64_t key) const override {
+  uint64_t row_bits(MaskHead head, int64_t query, int64_t key) const override {
     const Strides& step = view_.strides;
     const int64_t b = view_.shape[0] == 1 ? 0 : head.batch, h = view_.shape[1] == 1 ? 0 : head.head;
     const uint8_t* from =
@@ -110,7 +110,7 @@ class Visible final : public MaskPart {
   }
 
  private:
-  // Of the tensor as [B, H, S_q, S_k].
+  // An extent of the tensor as [B, H, S_q, S_k].
   int64_t extent(int axis) const {
     const int at = axis - 4 + visible_.rank();
     return at < 0 ? 1 : visible_.shape()[at];

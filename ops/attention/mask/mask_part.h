@@ -6,75 +6,65 @@
 #include <optional>
 #include <string>
 
+#include "../../../core/range.h"
 #include "../../../core/small_vector.h"
 #include "../../kernels/attention.h"
 #include "attention_mask.h"
 
-/// What masks are made of: parts, the rules that they become for given lengths, and expressions.
+/// What masks are made of: parts, the rules they become for given lengths, and expressions.
 namespace sash {
 
-/// Keys or queries [first, past).
-struct TokenRange {
-  int64_t first = 0, past = 0;
-
-  int64_t size() const { return past - first; }
-  bool empty() const { return first >= past; }
-};
-
 /// Ascending, without overlaps.
-using TokenRanges = SmallVector<TokenRange, 4>;
+using KeyRanges = SmallVector<IndexRange, 4>;
 
-inline TokenRange intersect(TokenRange a, TokenRange b) {
-  return {std::max(a.first, b.first), std::min(a.past, b.past)};
-}
+/// How much of a rectangle of scores is visible. `partial` may be conservative; row_bits() is
+/// exact.
+enum class Coverage { empty, partial, full };
 
-/// How much of a rectangle of scores is visible; `some` wherever that is not plain.
-enum class Coverage { none, some, all };
-
-/// Which head is asked about.
 struct MaskHead {
   int64_t batch = 0, head = 0;
 };
 
-/// A part of a mask, bound to lengths: the questions that compiling asks, of queries and keys that
-/// there are.
+/// A part of a mask, bound to lengths: what the compiler of block maps asks. Arguments lie within
+/// the lengths.
 class MaskRule {
  public:
   virtual ~MaskRule() = default;
-  /// Appends ranges of keys that hold all that `queries` see, with little besides, in any order.
-  virtual void find(MaskHead head, TokenRange queries, TokenRanges& keys) const = 0;
-  virtual Coverage covers(MaskHead head, TokenRange queries, TokenRange keys) const = 0;
-  /// Bit n: whether `query` sees key `key` + n. Bits past the last key mean nothing.
-  virtual uint64_t word(MaskHead head, int64_t query, int64_t key) const = 0;
+  /// Appends ranges that hold every key the queries see, in any order; may be conservative.
+  virtual void key_ranges(MaskHead head, IndexRange queries, KeyRanges& keys) const = 0;
+  virtual Coverage coverage(MaskHead head, IndexRange queries, IndexRange keys) const = 0;
+  /// Bit n: whether `query` sees key `key` + n. Bits past the last key are undefined.
+  virtual uint64_t row_bits(MaskHead head, int64_t query, int64_t key) const = 0;
 };
 
-/// What a mask shows, if the positions of query and key alone decide.
+/// Visibility that depends on the positions of query and key alone.
 struct PositionReach {
   CausalReach past{};        ///< of the keys up to the query's own
-  bool hides_later = false;  ///< whether none after it is visible
+  bool hides_later = false;  ///< no key after it is visible
 };
 
 /// A named part of a mask.
 class MaskPart {
  public:
   virtual ~MaskPart() = default;
-  /// Equal texts mean equal masks; parts with data add a number of their own and its version.
+  /// Equal texts mean equal masks. Parts with tensors or functions add "#", a number unique to the
+  /// part, and the versions of its tensors.
   virtual std::string text() const = 0;
   virtual MaskExtents extents() const { return {}; }
   /// Sets the extents of `shape` to those of the part's tensors, where they are not 1.
   virtual void fit(MaskShape&) const {}
   /// Reads the part's tensors, if any. `ShapeError` or `ValueError` if it does not fit `shape`.
   virtual std::unique_ptr<MaskRule> bind(const MaskShape& shape) const = 0;
-  /// Set if positions alone decide.
+  /// Set if visibility depends on positions alone.
   virtual std::optional<PositionReach> reach() const { return std::nullopt; }
-  /// The tensors it reads.
+  /// The tensors the part reads.
   virtual SmallVector<Tensor, 2> tensors() const { return {}; }
 
-  /// Whether the part is data: a range of keys for each query, made on the device.
+  /// Whether the part is data: a range of keys per query, made on the device in each call.
   virtual bool is_data() const { return false; }
-  /// For data: checks the tensors' shapes and says where the device finds the ranges, with extents
-  /// [B or 1, H or 1, S_q].
+  /// For data: checks the tensors' shapes; the shape of the bounds, [B or 1, H or 1, S_q].
   virtual Shape bounds_shape(const MaskShape&) const { return {}; }
+  /// For data: runs `row_bounds`.
   virtual void narrow(KernelContext&, const MaskShape&, bool, const TensorView&) const {}
 };
 
@@ -86,11 +76,11 @@ struct MaskTerm {
   std::shared_ptr<const MaskPart> part{};
   std::shared_ptr<const MaskTerm> left{}, right{};
 
-  int height = 0;          ///< joints above the deepest part
-  int run_height = 0;      ///< the same, counting joints of this kind only
-  uint64_t hash = 0;       ///< of the text: of a run of one kind, however it is nested
-  uint64_t base = 1;       ///< power of the hash's base by the operands of the run
-  bool shows_all = false;  ///< whether it is the part "dense"
+  int height = 0;          ///< operators above the deepest part
+  int run_height = 0;      ///< counting only operators of this kind without another between
+  uint64_t hash = 0;       ///< of the text; independent of how a run of one kind is nested
+  uint64_t base = 1;       ///< the hash's base to the power of the run's operands
+  bool shows_all = false;  ///< is the part "dense"
 };
 
 using MaskTermPtr = std::shared_ptr<const MaskTerm>;
@@ -115,6 +105,8 @@ void for_each_part(const MaskTerm& term, F&& f) {
 
 std::string to_string(const MaskTerm& term);
 MaskExtents extents_of(const MaskTerm& term);
+/// The lengths given, with the batches and heads of the expression's tensors (1 without any).
+MaskShape shape_of(const MaskTerm& term, int64_t queries, int64_t keys);
 
 /// The parts, made by the functions of `AttentionMask` of the same names.
 namespace mask_parts {
@@ -144,18 +136,10 @@ inline void fit_to(MaskShape& shape, int64_t batch, int64_t heads) {
   if (heads != 1) shape.heads = heads;
 }
 
-/// A number that no other part of this process has.
+/// Unique within the process.
 uint64_t next_part_number();
 
-/// Counts the writes to a tensor's memory.
+/// The version of the tensor's memory: the number of writes.
 uint32_t version_of(const Tensor& x);
-
-/// Bits [first, past) of a word whose bit 0 stands for `origin`.
-inline uint64_t bits_of(TokenRange range, int64_t origin) {
-  const int64_t first = std::clamp<int64_t>(range.first - origin, 0, 64);
-  const int64_t past = std::clamp<int64_t>(range.past - origin, 0, 64);
-  if (first >= past) return 0;
-  return (~uint64_t{0} >> (64 - (past - first))) << first;
-}
 
 }  // namespace sash

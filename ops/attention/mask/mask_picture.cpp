@@ -1,13 +1,14 @@
+#include "mask_picture.h"
+
 #include <algorithm>
 #include <vector>
 
 #include "../../../core/replacement_file.h"
-#include "attention_mask.h"
 
 namespace sash {
 namespace {
 
-constexpr int64_t kMaxLength = 4096;  // a picture looks at every pair
+constexpr int64_t kMaxLength = 4096;  // a picture reads every pair
 constexpr int64_t kSvgCells = 128;    // along the longer side
 constexpr int64_t kSvgPixels = 4;     // of a cell
 
@@ -70,7 +71,7 @@ std::string escaped(const std::string& text) {
   return xml;
 }
 
-/// The cells of a row that are equally grey, one after the other, make one rectangle.
+/// Neighbouring cells of one grey share a rectangle.
 std::string svg_row(const Grid& grid, int64_t row) {
   const auto grey_of = [&](int64_t column) {
     const int64_t pairs = grid.pairs(row, column);
@@ -91,8 +92,8 @@ std::string svg_row(const Grid& grid, int64_t row) {
 
 }  // namespace
 
-std::string AttentionMask::picture(int64_t queries, int64_t keys, int64_t width) const {
-  const Grid grid("picture", *this, queries, keys, width);
+std::string mask_picture(const AttentionMask& mask, int64_t queries, int64_t keys, int64_t width) {
+  const Grid grid("mask_picture", mask, queries, keys, width);
   std::string text;
   for (int64_t row = 0; row < grid.rows(); ++row) {
     for (int64_t column = 0; column < grid.columns(); ++column) {
@@ -103,17 +104,19 @@ std::string AttentionMask::picture(int64_t queries, int64_t keys, int64_t width)
   return text;
 }
 
-void AttentionMask::save_svg(const std::string& path, int64_t queries, int64_t keys) const {
-  constexpr const char* op = "save_svg";
-  const Grid grid(op, *this, queries, keys, kSvgCells);
+void save_mask_svg(const std::string& path, const AttentionMask& mask, int64_t queries,
+                   int64_t keys) {
+  constexpr const char* op = "save_mask_svg";
+  const Grid grid(op, mask, queries, keys, kSvgCells);
   const std::string columns = std::to_string(grid.columns()), rows = std::to_string(grid.rows());
   std::string text = "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" +
                      std::to_string(kSvgPixels * grid.columns()) + "\" height=\"" +
                      std::to_string(kSvgPixels * grid.rows()) + "\" viewBox=\"0 0 " + columns +
                      " " + rows + "\" shape-rendering=\"crispEdges\">\n<title>" +
-                     escaped(to_string()) + ": " + std::to_string(queries) + " queries down, " +
-                     std::to_string(keys) + " keys across</title>\n<rect width=\"" + columns +
-                     "\" height=\"" + rows + "\" fill=\"white\"/>\n";
+                     escaped(mask.to_string()) + ": " + std::to_string(queries) +
+                     " queries down, " + std::to_string(keys) +
+                     " keys across</title>\n<rect width=\"" + columns + "\" height=\"" + rows +
+                     "\" fill=\"white\"/>\n";
   for (int64_t row = 0; row < grid.rows(); ++row) text += svg_row(grid, row);
   text += "</svg>\n";
   ReplacementFile file(op, path);

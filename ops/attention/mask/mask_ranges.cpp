@@ -3,24 +3,24 @@
 #include "../../checks.h"
 #include "mask_part.h"
 
-/// Parts that show each query one range of keys, or regular ones around it.
+/// Parts of ranges: windows, dilated windows, sinks and global tokens.
 namespace sash::mask_parts {
 namespace {
 
 constexpr const char* kOp = "attention_mask";
-constexpr int64_t kLongest = int64_t{1} << 60;  // longer than any sequence
+constexpr int64_t kUnbounded = int64_t{1} << 60;  // longer than any sequence
 
 using Side = std::optional<int64_t>;
 
 PositionReach reach_of(Side left, Side right) {
   PositionReach reach{.hides_later = right == 0};
-  if (left && *left < kLongest) reach.past.recent = *left + 1;
+  if (left && *left < kUnbounded) reach.past.recent = *left + 1;
   return reach;
 }
 
-// Of the first n keys.
+// The first n keys.
 PositionReach reach_of(int64_t n) {
-  if (n >= kLongest) return {};
+  if (n >= kUnbounded) return {};
   return {.past = {.recent = 0, .first = n}};
 }
 
@@ -35,34 +35,34 @@ void check_side(const char* what, Side side) {
   throw ValueError(kOp, std::string(what) + " of at least 0 keys, or none", std::to_string(*side));
 }
 
-// Queries whose ranges move forward only.
+// The range of a query moves forward with the query.
 class WindowRule final : public MaskRule {
  public:
   WindowRule(const MaskShape& shape, Side left, Side right)
       : keys_{0, shape.keys}, offset_(shape.offset()), left_(left), right_(right) {
-    // Longer sides show no more, and could overflow.
+    // Longer sides show the same keys and could overflow.
     for (Side* side : {&left_, &right_}) {
       if (*side) *side = std::min(**side, shape.queries + shape.keys);
     }
   }
 
-  void find(MaskHead, TokenRange queries, TokenRanges& keys) const override {
+  void key_ranges(MaskHead, IndexRange queries, KeyRanges& keys) const override {
     keys.push_back({of(queries.first).first, of(queries.past - 1).past});
   }
-  Coverage covers(MaskHead, TokenRange queries, TokenRange keys) const override {
-    const TokenRange first = of(queries.first), last = of(queries.past - 1);
-    if (keys.first >= last.past || keys.past <= first.first) return Coverage::none;
-    const TokenRange always = intersect(first, last);
+  Coverage coverage(MaskHead, IndexRange queries, IndexRange keys) const override {
+    const IndexRange first = of(queries.first), last = of(queries.past - 1);
+    if (keys.first >= last.past || keys.past <= first.first) return Coverage::empty;
+    const IndexRange always = intersect(first, last);
     const bool all = always.first <= keys.first && keys.past <= always.past;
-    return all ? Coverage::all : Coverage::some;
+    return all ? Coverage::full : Coverage::partial;
   }
-  uint64_t word(MaskHead, int64_t query, int64_t key) const override {
+  uint64_t row_bits(MaskHead, int64_t query, int64_t key) const override {
     return bits_of(of(query), key);
   }
 
  private:
-  TokenRange of(int64_t query) const {
-    TokenRange range = keys_;
+  IndexRange of(int64_t query) const {
+    IndexRange range = keys_;
     const int64_t position = query + offset_;
     if (left_) range.first = std::max(keys_.first, position - *left_);
     if (right_) range.past = std::min(keys_.past, position + *right_ + 1);
@@ -70,7 +70,7 @@ class WindowRule final : public MaskRule {
     return range;
   }
 
-  TokenRange keys_;
+  IndexRange keys_;
   int64_t offset_;
   Side left_, right_;
 };
@@ -99,21 +99,21 @@ class DilatedRule final : public MaskRule {
  public:
   DilatedRule(const MaskShape& shape, Side left, Side right, const std::vector<int64_t>& dilations)
       : shape_(shape), left_(left), right_(right), dilations_(dilations) {
-    // A longer step leads out of the sequence just as well, and could overflow. Words reach 64
-    // keys beyond it.
+    // A longer step leaves the sequence too and could overflow. row_bits() reads up to 64 keys
+    // past the end.
     for (int64_t& step : dilations_) step = std::min(step, shape.queries + shape.keys + 64);
   }
 
-  void find(MaskHead head, TokenRange queries, TokenRanges& keys) const override {
+  void key_ranges(MaskHead head, IndexRange queries, KeyRanges& keys) const override {
     const int64_t step = dilation(head);
-    const TokenRange at{queries.first + shape_.offset(), queries.past + shape_.offset()};
-    // Where the last of these queries reaches key 0, and the first of them the last key.
+    const IndexRange at{queries.first + shape_.offset(), queries.past + shape_.offset()};
+    // The steps by which the last query reaches key 0, and the first query the last key.
     int64_t lowest = ceil_div(1 - at.past, step);
     int64_t highest = floor_div(shape_.keys - 1 - at.first, step);
     if (left_) lowest = std::max(lowest, -*left_);
     if (right_) highest = std::min(highest, *right_);
     for (int64_t n = lowest; n <= highest; ++n) {
-      const TokenRange next =
+      const IndexRange next =
           intersect({at.first + n * step, at.past + n * step}, {0, shape_.keys});
       if (next.empty()) continue;
       if (!keys.empty() && keys.back().past >= next.first) {
@@ -123,8 +123,8 @@ class DilatedRule final : public MaskRule {
       }
     }
   }
-  Coverage covers(MaskHead, TokenRange, TokenRange) const override { return Coverage::some; }
-  uint64_t word(MaskHead head, int64_t query, int64_t key) const override {
+  Coverage coverage(MaskHead, IndexRange, IndexRange) const override { return Coverage::partial; }
+  uint64_t row_bits(MaskHead head, int64_t query, int64_t key) const override {
     const int64_t step = dilation(head), distance = key - query - shape_.offset();
     uint64_t bits = 0;
     for (int64_t n = ((-distance) % step + step) % step; n < 64; n += step) {
@@ -188,15 +188,15 @@ class SinkRule final : public MaskRule {
  public:
   explicit SinkRule(int64_t n) : seen_{0, n} {}
 
-  void find(MaskHead, TokenRange, TokenRanges& keys) const override { keys.push_back(seen_); }
-  Coverage covers(MaskHead, TokenRange, TokenRange keys) const override {
-    if (keys.past <= seen_.past) return Coverage::all;
-    return keys.first >= seen_.past ? Coverage::none : Coverage::some;
+  void key_ranges(MaskHead, IndexRange, KeyRanges& keys) const override { keys.push_back(seen_); }
+  Coverage coverage(MaskHead, IndexRange, IndexRange keys) const override {
+    if (keys.past <= seen_.past) return Coverage::full;
+    return keys.first >= seen_.past ? Coverage::empty : Coverage::partial;
   }
-  uint64_t word(MaskHead, int64_t, int64_t key) const override { return bits_of(seen_, key); }
+  uint64_t row_bits(MaskHead, int64_t, int64_t key) const override { return bits_of(seen_, key); }
 
  private:
-  TokenRange seen_;
+  IndexRange seen_;
 };
 
 class Sinks final : public MaskPart {
@@ -214,13 +214,13 @@ class Sinks final : public MaskPart {
   int64_t n_;
 };
 
-// Every key for the queries at some positions, and the keys there for every query.
+// Queries at the tokens see all keys, and all queries see the keys at the tokens.
 class GlobalRule final : public MaskRule {
  public:
   GlobalRule(const MaskShape& shape, const std::vector<int64_t>& tokens)
       : shape_(shape), tokens_(tokens) {}
 
-  void find(MaskHead, TokenRange queries, TokenRanges& keys) const override {
+  void key_ranges(MaskHead, IndexRange queries, KeyRanges& keys) const override {
     if (count(positions(queries)) > 0) return keys.push_back({0, shape_.keys});
     for (const int64_t token : tokens_) {
       if (!keys.empty() && keys.back().past == token) {
@@ -230,12 +230,12 @@ class GlobalRule final : public MaskRule {
       }
     }
   }
-  Coverage covers(MaskHead, TokenRange queries, TokenRange keys) const override {
+  Coverage coverage(MaskHead, IndexRange queries, IndexRange keys) const override {
     const int64_t rows = count(positions(queries)), columns = count(keys);
-    if (rows == queries.size() || columns == keys.size()) return Coverage::all;
-    return rows + columns == 0 ? Coverage::none : Coverage::some;
+    if (rows == queries.size() || columns == keys.size()) return Coverage::full;
+    return rows + columns == 0 ? Coverage::empty : Coverage::partial;
   }
-  uint64_t word(MaskHead, int64_t query, int64_t key) const override {
+  uint64_t row_bits(MaskHead, int64_t query, int64_t key) const override {
     if (count(positions({query, query + 1})) > 0) return ~uint64_t{0};
     uint64_t bits = 0;
     for (auto token = at(key); token != tokens_.end() && *token < key + 64; ++token) {
@@ -245,13 +245,13 @@ class GlobalRule final : public MaskRule {
   }
 
  private:
-  TokenRange positions(TokenRange queries) const {
+  IndexRange positions(IndexRange queries) const {
     return {queries.first + shape_.offset(), queries.past + shape_.offset()};
   }
   std::vector<int64_t>::const_iterator at(int64_t token) const {
     return std::lower_bound(tokens_.begin(), tokens_.end(), token);
   }
-  int64_t count(TokenRange range) const { return at(range.past) - at(range.first); }
+  int64_t count(IndexRange range) const { return at(range.past) - at(range.first); }
 
   MaskShape shape_;
   std::vector<int64_t> tokens_;
@@ -277,7 +277,7 @@ class Global final : public MaskPart {
     return std::make_unique<GlobalRule>(shape, std::vector<int64_t>(tokens_.begin(), past));
   }
   std::optional<PositionReach> reach() const override {
-    // A query among the first tokens sees no further back than to these.
+    // The tokens are the first n: a query among them sees only these of its past.
     const auto n = static_cast<int64_t>(tokens_.size());
     if (tokens_.empty() || tokens_.back() == n - 1) return reach_of(n);
     return PositionReach{.past = {.exact = false}};

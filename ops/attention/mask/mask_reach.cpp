@@ -1,6 +1,6 @@
 #include "mask_part.h"
 
-/// What expressions of parts show of the past.
+/// The causal reach of expressions.
 namespace sash {
 namespace {
 
@@ -44,7 +44,7 @@ Reach reach_of(const MaskTerm& term) {
 std::optional<CausalReach> AttentionMask::causal_reach() const {
   const Reach reach = reach_of(term());
   if (!reach || !reach->hides_later) return std::nullopt;
-  // Where a token does not see itself, what later ones see is all that is known.
+  // Tokens do not see themselves: only later ones are described.
   if (reach->past.recent == 0) return CausalReach{.exact = false};
   return reach->past;
 }

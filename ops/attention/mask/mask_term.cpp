@@ -9,19 +9,19 @@ namespace {
 
 using Kind = MaskTerm::Kind;
 
-constexpr int kMaxHeight = 1000;  // what recursion over an expression may take of the stack
+constexpr int kMaxHeight = 1000;  // bounds the recursion over an expression
 constexpr uint64_t kBase = 0x9e3779b97f4a7c15;
 constexpr int64_t kMaxExtent = int64_t{1} << 40;
 
-// The bits of x stirred (the last step of S. Vigna's splitmix64).
+// The finaliser of S. Vigna's splitmix64.
 uint64_t mixed(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
   x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
   return x ^ (x >> 31);
 }
 
-// Of a run of operands joined by `kind`, of which `term` is a part: the hash is a polynomial over
-// the operands, so that it does not depend on how the run is nested.
+// A run of operands joined by `kind`. The hash is a polynomial over the operands, so it does not
+// depend on how the run is nested.
 struct Run {
   int height;
   uint64_t hash, base;
@@ -51,7 +51,7 @@ MaskTermPtr pair_of(Kind kind, const MaskTermPtr& left, const MaskTermPtr& right
                                                    .base = a.base * b.base});
 }
 
-// The same for runs whose heights differ by up to 2, by an AVL tree's rotations.
+// The same, balanced: AVL rotations for heights that differ by up to 2.
 MaskTermPtr rotated(Kind kind, const MaskTermPtr& left, const MaskTermPtr& right) {
   const int a = run_height(left, kind), b = run_height(right, kind);
   const auto pair = [kind](const MaskTermPtr& x, const MaskTermPtr& y) {
@@ -118,6 +118,12 @@ MaskExtents extents_of(const MaskTerm& term) {
     all.per_head = all.per_head || one.per_head;
   });
   return all;
+}
+
+MaskShape shape_of(const MaskTerm& term, int64_t queries, int64_t keys) {
+  MaskShape shape{1, 1, queries, keys};
+  for_each_part(term, [&](const MaskPart& part) { part.fit(shape); });
+  return shape;
 }
 
 void check_mask_shape(const MaskShape& shape) {
