@@ -13,75 +13,75 @@ namespace {
 
 using namespace attn;
 
-// Query tiles of a task at most: keys and values are gathered once for all of them.
-constexpr Index kMostTiles = 32;
+// Keys and values are gathered once per task.
+constexpr Index kMaxTilesPerTask = 32;
 
 struct Operands {
   kernels::AttentionInputs inputs;
   TensorView out, lse;
 };
 
-/// Some query tiles of one head, whose keys and values are gathered once.
+/// Consecutive query tiles of one head.
 template <class T>
 class ForwardTask {
  public:
-  ForwardTask(const KernelContext& context, const Problem& problem, const Operands& x, Index b,
-              Index h, Range tiles)
-      : problem_(problem),
+  ForwardTask(const KernelContext& context, const AttentionDims& dims, const Operands& x, Index b,
+              Index h, IndexRange tiles)
+      : dims_(dims),
         x_(x),
         b_(b),
         h_(h),
         tiles_(tiles),
-        width_(padded_width<T>(problem.v_depth)),
-        blocks_(problem, b, {h, h + 1}, tiles),
-        k_from_(head<const T>(x.inputs.k, b, problem.group_of(h))),
-        v_from_(head<const T>(x.inputs.v, b, problem.group_of(h))),
-        scratch_(context, {KeyRows<T>::size(k_from_, blocks_, problem.keys, problem.depth),
-                           KeyRows<T>::size(v_from_, blocks_, problem.keys, problem.v_depth),
-                           kRows * problem.depth, kRows * width_, kStepKeys * kRows,
-                           problem.params.dropout > 0 ? kStepKeys * kRows : 0}),
-        k_(k_from_, blocks_, problem.keys, problem.depth, scratch_[0]),
-        v_(v_from_, blocks_, problem.keys, problem.v_depth, scratch_[1]),
+        width_(padded_width<T>(dims.v_depth)),
+        blocks_(dims, b, {h, h + 1}, tiles),
+        k_from_(head<const T>(x.inputs.k, b, dims.group_of(h))),
+        v_from_(head<const T>(x.inputs.v, b, dims.group_of(h))),
+        scratch_(context, {KeyRows<T>::size(k_from_, blocks_, dims.keys, dims.depth),
+                           KeyRows<T>::size(v_from_, blocks_, dims.keys, dims.v_depth),
+                           kRows * dims.depth, kRows * width_, kStepKeys * kRows,
+                           dims.params.dropout > 0 ? kStepKeys * kRows : 0}),
+        k_(k_from_, blocks_, dims.keys, dims.depth, scratch_[0]),
+        v_(v_from_, blocks_, dims.keys, dims.v_depth, scratch_[1]),
         q_(scratch_[2]),
         out_(scratch_[3]),
         weights_(scratch_[4]),
         factors_(scratch_[5]) {}
 
   void run() {
-    const FlushTiny flush;
+    const FlushDenormals flush;
     for (Index block = tiles_.first; block < tiles_.past; ++block) {
-      run_tile(QueryTile(problem_, b_, h_, block));
+      run_tile(QueryTile(dims_, b_, h_, block));
     }
   }
 
  private:
   void run_tile(const QueryTile& tile) {
     const auto q = head<const T>(x_.inputs.q, b_, h_);
-    transpose_rows<T>({q.row(tile.first), q.stride}, tile.count, problem_.depth, q_);
+    transpose_rows<T>({q.row(tile.first), q.stride}, tile.count, dims_.depth, q_);
     std::fill_n(out_, kRows * width_, T(0));
     std::fill_n(highest_, kRows, kHidden<T>);
     std::fill_n(total_, kRows, T(0));
-    const Diagonals<T> diagonals(problem_, h_);
-    Steps steps(problem_, tile);
+    const Diagonals<T> diagonals(dims_, h_);
+    Steps steps(dims_, tile);
     for (bool first = true; steps.next(); first = false) {
       for (const Segment& segment : steps.segments()) {
         T* const scores = weights_ + segment.column * kRows;
-        form_scores(problem_, tile, segment, diagonals, q_, k_.from(segment.key), scores);
+        form_scores(dims_, tile, segment, diagonals, q_, k_.from(segment.key), scores);
         hide(segment, kHidden<T>, scores);
       }
       weigh(steps.keys());
       if (!first) rescale();
       for (const Segment& segment : steps.segments()) {
         T* const weights = weights_ + segment.column * kRows;
-        if (problem_.params.dropout > 0) drop(tile, segment, weights);
-        add_to_queries(segment, weights, v_.from(segment.key), problem_.v_depth, out_);
+        if (dims_.params.dropout > 0) drop(tile, segment, weights);
+        add_to_queries(segment, weights, v_.from(segment.key), dims_.v_depth, out_);
       }
     }
     finish(tile);
   }
 
-  // Turns a step's scores into weights relative to the highest score so far, exp(s - highest), and
-  // adds them to the total. `rescale_` is what sums of earlier steps have to be multiplied with.
+  // Replaces a step's scores by the weights exp(s - running maximum) and adds them to the total.
+  // Sums of earlier steps have to be multiplied by `rescale_`.
   void weigh(Index keys) {
     constexpr int kParts = kRows / kLanes;
     Lanes<T> highest[kParts], shift[kParts], sum[kParts];
@@ -91,7 +91,7 @@ class ForwardTask {
       for (int i = 0; i < kParts; ++i) highest[i] = max(highest[i], Lanes<T>(column + i * kLanes));
     }
     for (int i = 0; i < kParts; ++i) {
-      // Where nothing is visible yet, any finite number will do.
+      // Finite also while nothing is visible.
       shift[i] = max(highest[i], Lanes<T>(std::numeric_limits<T>::lowest()));
       exp(Lanes<T>(highest_ + i * kLanes) - shift[i]).store(rescale_ + i * kLanes);
       highest[i].store(highest_ + i * kLanes);
@@ -118,26 +118,26 @@ class ForwardTask {
   }
 
   void drop(const QueryTile& tile, const Segment& segment, T* weights) {
-    draw_dropout(problem_, tile, segment.key, segment.keys, factors_);
+    draw_dropout(dims_, tile, segment.key, segment.keys, factors_);
     for (Index n = 0; n < segment.keys * kRows; ++n) weights[n] *= factors_[n];
   }
 
   void finish(const QueryTile& tile) {
     const auto out = head<T>(x_.out, b_, h_);
-    T* const lse = x_.lse.ptr<T>() + (b_ * problem_.heads + h_) * problem_.queries;
+    T* const lse = x_.lse.ptr<T>() + (b_ * dims_.heads + h_) * dims_.queries;
     for (Index i = 0; i < tile.count; ++i) {
       const bool empty = total_[i] == 0;
       const T factor = empty ? T(0) : 1 / total_[i];
       T* const y = out.row(tile.first + i);
-      for (Index e = 0; e < problem_.v_depth; ++e) y[e] = out_[i * width_ + e] * factor;
+      for (Index e = 0; e < dims_.v_depth; ++e) y[e] = out_[i * width_ + e] * factor;
       lse[tile.first + i] = empty ? -kHidden<T> : highest_[i] + std::log(total_[i]);
     }
   }
 
-  const Problem& problem_;
+  const AttentionDims& dims_;
   const Operands& x_;
   Index b_, h_;
-  Range tiles_;
+  IndexRange tiles_;
   Index width_;
   BlockSet blocks_;
   Rows<const T> k_from_, v_from_;
@@ -152,14 +152,15 @@ class ForwardTask {
 template <class T>
 void forward(const KernelContext& context, const Operands& x,
              const kernels::AttentionParams& params) {
-  const Problem problem(x.inputs, params);
-  const Index items = problem.batches * problem.heads;
-  const Index tiles = std::clamp(items * problem.tiles() / kWantedTasks, kLeastTiles, kMostTiles);
-  const Index tasks = (problem.tiles() + tiles - 1) / tiles;
-  parallel_for(items * tasks, 1, [&](Index task, Index) {
-    const Index item = task / tasks, first = task % tasks * tiles;
-    ForwardTask<T>(context, problem, x, item / problem.heads, item % problem.heads,
-                   {first, std::min(first + tiles, problem.tiles())})
+  const AttentionDims dims(x.inputs, params);
+  const Index heads = dims.batches * dims.heads;
+  const Index tiles =
+      std::clamp(heads * dims.tiles() / kTargetTasks, kMinTilesPerTask, kMaxTilesPerTask);
+  const Index tasks = (dims.tiles() + tiles - 1) / tiles;
+  parallel_for(heads * tasks, 1, [&](Index task, Index) {
+    const Index head = task / tasks, first = task % tasks * tiles;
+    ForwardTask<T>(context, dims, x, head / dims.heads, head % dims.heads,
+                   {first, std::min(first + tiles, dims.tiles())})
         .run();
   });
 }

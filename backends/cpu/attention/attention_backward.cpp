@@ -2,12 +2,11 @@
 #include "attention.h"
 #include "attention_halves.h"
 #include "attention_scores.h"
-#include "attention_strip.h"
+#include "query_chunk.h"
 
-/// The gradient of attention, from the saved log-sum-exp. A task owns a strip: some query blocks of
-/// the heads that read one key head. It writes their rows of dq and sums its part of dk and dv over
-/// the keys that they see; the parts are then added in the order of the strips. How the work is cut
-/// depends on sizes alone.
+/// The gradient of attention, from the saved log-sum-exp. A task computes a chunk: it writes the
+/// chunk's rows of dq and sums its part of dk and dv; the parts are then added in the order of the
+/// chunks. The split depends on sizes alone.
 namespace sash::cpu {
 namespace {
 
@@ -18,26 +17,26 @@ struct Operands {
   kernels::AttentionGradients gradients;
 };
 
-/// Walks the tiles of a strip.
+/// Computes the tiles of a chunk.
 template <class T>
-class StripPass {
+class ChunkPass {
  public:
-  StripPass(const KernelContext& context, const Problem& problem, const Operands& x,
-            Strip<T>& strip)
-      : problem_(problem),
+  ChunkPass(const KernelContext& context, const AttentionDims& dims, const Operands& x,
+            QueryChunk<T>& chunk)
+      : dims_(dims),
         x_(x),
-        strip_(strip),
-        width_(padded_width<T>(problem.depth)),
-        v_width_(padded_width<T>(problem.v_depth)),
-        k_from_(head<const T>(x.inputs.k, strip.b(), strip.group())),
-        v_from_(head<const T>(x.inputs.v, strip.b(), strip.group())),
-        scratch_(context, {KeyRows<T>::size(k_from_, strip.blocks(), problem.keys, problem.depth),
-                           KeyRows<T>::size(v_from_, strip.blocks(), problem.keys, problem.v_depth),
+        chunk_(chunk),
+        width_(padded_width<T>(dims.depth)),
+        v_width_(padded_width<T>(dims.v_depth)),
+        k_from_(head<const T>(x.inputs.k, chunk.b(), chunk.group())),
+        v_from_(head<const T>(x.inputs.v, chunk.b(), chunk.group())),
+        scratch_(context, {KeyRows<T>::size(k_from_, chunk.blocks(), dims.keys, dims.depth),
+                           KeyRows<T>::size(v_from_, chunk.blocks(), dims.keys, dims.v_depth),
                            kRows * width_, kRows * v_width_, kRows * width_, kRows * v_width_,
-                           kRows * width_, kTile, kTile, problem.params.softcap > 0 ? kTile : 0,
-                           problem.params.dropout > 0 ? kTile : 0}),
-        k_(k_from_, strip.blocks(), problem.keys, problem.depth, scratch_[0]),
-        v_(v_from_, strip.blocks(), problem.keys, problem.v_depth, scratch_[1]),
+                           kRows * width_, kTile, kTile, dims.params.softcap > 0 ? kTile : 0,
+                           dims.params.dropout > 0 ? kTile : 0}),
+        k_(k_from_, chunk.blocks(), dims.keys, dims.depth, scratch_[0]),
+        v_(v_from_, chunk.blocks(), dims.keys, dims.v_depth, scratch_[1]),
         q_(scratch_[2]),
         g_(scratch_[3]),
         q_by_feature_(scratch_[4]),
@@ -45,14 +44,14 @@ class StripPass {
         dq_(scratch_[6]),
         weights_(scratch_[7]),
         gradients_(scratch_[8]),
-        slopes_(problem.params.softcap > 0 ? scratch_[9] : nullptr),
+        slopes_(dims.params.softcap > 0 ? scratch_[9] : nullptr),
         factors_(scratch_[10]) {}
 
   void run() {
-    const FlushTiny flush;
-    for (Index h = strip_.heads().first; h < strip_.heads().past; ++h) {
-      for (Index block = strip_.tiles().first; block < strip_.tiles().past; ++block) {
-        run_tile(QueryTile(problem_, strip_.b(), h, block));
+    const FlushDenormals flush;
+    for (Index h = chunk_.heads().first; h < chunk_.heads().past; ++h) {
+      for (Index block = chunk_.tiles().first; block < chunk_.tiles().past; ++block) {
+        run_tile(QueryTile(dims_, chunk_.b(), h, block));
       }
     }
   }
@@ -63,27 +62,27 @@ class StripPass {
   void run_tile(const QueryTile& tile) {
     load_tile(tile);
     std::fill_n(dq_, kRows * width_, T(0));
-    const Diagonals<T> diagonals(problem_, tile.h);
-    for (Steps steps(problem_, tile); steps.next();) {
+    const Diagonals<T> diagonals(dims_, tile.h);
+    for (Steps steps(dims_, tile); steps.next();) {
       for (const Segment& segment : steps.segments()) {
         form_gradients(tile, segment, diagonals);
         // dq += E k
-        add_to_queries(segment, gradients_, k_.from(segment.key), problem_.depth, dq_);
+        add_to_queries(segment, gradients_, k_.from(segment.key), dims_.depth, dq_);
         for (Index j = 0; j < segment.keys;) {
           const Segment part = segment.block_from(j);
-          const auto& sums = strip_.start(part.key / kBlockKeys);
+          const auto& sums = chunk_.sums_of(part.key / kBlockKeys);
           const Index row = part.key % kBlockKeys;
           // dv += (M P)' g, dk += E' (scale q)
-          add_to_keys(part, weights_ + j * kRows, g_, problem_.v_depth, sums.dv + row * v_width_);
-          add_to_keys(part, gradients_ + j * kRows, q_, problem_.depth, sums.dk + row * width_);
+          add_to_keys(part, weights_ + j * kRows, g_, dims_.v_depth, sums.dv + row * v_width_);
+          add_to_keys(part, gradients_ + j * kRows, q_, dims_.depth, sums.dk + row * width_);
           j += part.keys;
         }
       }
     }
     const auto dq = head<T>(x_.gradients.dq, tile.b, tile.h);
-    const auto scale = static_cast<T>(problem_.params.scale);
+    const auto scale = static_cast<T>(dims_.params.scale);
     for (Index i = 0; i < tile.count; ++i) {
-      for (Index d = 0; d < problem_.depth; ++d) {
+      for (Index d = 0; d < dims_.depth; ++d) {
         dq.row(tile.first + i)[d] = scale * dq_[i * width_ + d];
       }
     }
@@ -96,15 +95,15 @@ class StripPass {
     auto g = head<const T>(x_.gradients.g, tile.b, tile.h);
     q.data = q.row(tile.first);
     g.data = g.row(tile.first);
-    copy_rows(q, tile.count, kRows, problem_.depth, q_);
-    const auto scale = static_cast<T>(problem_.params.scale);
+    copy_rows(q, tile.count, kRows, dims_.depth, q_);
+    const auto scale = static_cast<T>(dims_.params.scale);
     for (Index n = 0; n < tile.count * width_; ++n) q_[n] *= scale;
-    copy_rows(g, tile.count, kRows, problem_.v_depth, g_);
-    transpose_rows(q, tile.count, problem_.depth, q_by_feature_);
-    transpose_rows(g, tile.count, problem_.v_depth, g_by_feature_);
+    copy_rows(g, tile.count, kRows, dims_.v_depth, g_);
+    transpose_rows(q, tile.count, dims_.depth, q_by_feature_);
+    transpose_rows(g, tile.count, dims_.v_depth, g_by_feature_);
     using Row = Eigen::Map<const Eigen::Array<T, Eigen::Dynamic, 1>>;
     const auto out = head<const T>(x_.gradients.out, tile.b, tile.h);
-    const Index first = (tile.b * problem_.heads + tile.h) * problem_.queries + tile.first;
+    const Index first = (tile.b * dims_.heads + tile.h) * dims_.queries + tile.first;
     const T* const lse = x_.gradients.lse.template ptr<const T>() + first;
     const T* const g_lse =
         x_.gradients.g_lse ? x_.gradients.g_lse->template ptr<const T>() + first : nullptr;
@@ -112,8 +111,7 @@ class StripPass {
       lse_[i] = i < tile.count ? lse[i] : -kHidden<T>;
       dot_[i] = 0;
       if (lse_[i] == -kHidden<T>) continue;
-      dot_[i] =
-          (Row(g.row(i), problem_.v_depth) * Row(out.row(tile.first + i), problem_.v_depth)).sum();
+      dot_[i] = (Row(g.row(i), dims_.v_depth) * Row(out.row(tile.first + i), dims_.v_depth)).sum();
       if (g_lse) dot_[i] -= g_lse[i];
     }
   }
@@ -122,12 +120,11 @@ class StripPass {
   // of the softcap.
   void form_gradients(const QueryTile& tile, const Segment& segment,
                       const Diagonals<T>& diagonals) {
-    form_scores(problem_, tile, segment, diagonals, q_by_feature_, k_.from(segment.key), weights_,
+    form_scores(dims_, tile, segment, diagonals, q_by_feature_, k_.from(segment.key), weights_,
                 slopes_);
-    multiply_visible(segment, g_by_feature_, v_.from(segment.key), problem_.v_depth, T(1),
-                     gradients_);
-    if (problem_.params.dropout > 0) {
-      draw_dropout(problem_, tile, segment.key, segment.keys, factors_);
+    multiply_visible(segment, g_by_feature_, v_.from(segment.key), dims_.v_depth, T(1), gradients_);
+    if (dims_.params.dropout > 0) {
+      draw_dropout(dims_, tile, segment.key, segment.keys, factors_);
       differentiate<true>(segment.keys);
     } else {
       differentiate<false>(segment.keys);
@@ -135,10 +132,10 @@ class StripPass {
     hide(segment, T(0), weights_);
     hide(segment, T(0), gradients_);
     if (const TensorView* dbias = x_.gradients.dbias) {
-      BiasPart<T>(*dbias, problem_, tile, segment).take_from(gradients_);
+      BiasPart<T>(*dbias, dims_, tile, segment).take_from(gradients_);
     }
     if (x_.gradients.drelative) {
-      diagonals.sum(tile, segment, gradients_, strip_.drelative(tile.h));
+      diagonals.sum(tile, segment, gradients_, chunk_.drelative(tile.h));
     }
     if (slopes_) {
       hide(segment, T(0), slopes_);
@@ -164,9 +161,9 @@ class StripPass {
     }
   }
 
-  const Problem& problem_;
+  const AttentionDims& dims_;
   const Operands& x_;
-  Strip<T>& strip_;
+  QueryChunk<T>& chunk_;
   Index width_, v_width_;
   Rows<const T> k_from_, v_from_;
   Scratch<T, 11> scratch_;
@@ -181,63 +178,63 @@ template <class T>
 class Backward {
  public:
   Backward(const KernelContext& context, const Operands& x, const kernels::AttentionParams& params)
-      : context_(context), x_(x), problem_(x.inputs, params) {}
+      : context_(context), x_(x), dims_(x.inputs, params) {}
 
   void run() {
-    const Index groups = problem_.batches * problem_.groups, tiles = problem_.tiles();
+    const Index groups = dims_.batches * dims_.groups, tiles = dims_.tiles();
     if (groups == 0) return;
-    const Index wanted = (kWantedTasks + groups - 1) / groups;
-    const Index strips = std::clamp<Index>(tiles / kLeastTiles, 1, wanted);
-    std::vector<std::optional<Strip<T>>> all(static_cast<size_t>(groups * strips));
-    const auto strips_of = [&](Index group) {
-      return std::span(all).subspan(static_cast<size_t>(group * strips),
-                                    static_cast<size_t>(strips));
+    const Index wanted = (kTargetTasks + groups - 1) / groups;
+    const Index chunks = std::clamp<Index>(tiles / kMinTilesPerTask, 1, wanted);
+    std::vector<std::optional<QueryChunk<T>>> all(static_cast<size_t>(groups * chunks));
+    const auto chunks_of = [&](Index group) {
+      return std::span(all).subspan(static_cast<size_t>(group * chunks),
+                                    static_cast<size_t>(chunks));
     };
-    parallel_for(groups * strips, 1, [&](Index task, Index) {
-      const Index group = task / strips, strip = task % strips;
+    parallel_for(groups * chunks, 1, [&](Index task, Index) {
+      const Index group = task / chunks, chunk = task % chunks;
       all[static_cast<size_t>(task)].emplace(
-          problem_, group / problem_.groups, group % problem_.groups,
-          Range{tiles * strip / strips, tiles * (strip + 1) / strips});
+          dims_, group / dims_.groups, group % dims_.groups,
+          IndexRange{tiles * chunk / chunks, tiles * (chunk + 1) / chunks});
     });
-    // The last strips first: where a mask is causal, they are the longest.
-    parallel_for(groups * strips, 1, [&](Index task, Index) {
-      const auto strip = static_cast<size_t>(strips - 1 - task / groups);
-      const auto group = strips_of(task % groups);
-      group[strip]->place(context_, group.first(strip), x_.gradients);
-      StripPass<T>(context_, problem_, x_, *group[strip]).run();
+    // Last chunks first: under a causal mask they have the most work.
+    parallel_for(groups * chunks, 1, [&](Index task, Index) {
+      const auto chunk = static_cast<size_t>(chunks - 1 - task / groups);
+      const auto group = chunks_of(task % groups);
+      group[chunk]->allocate(context_, group.first(chunk), x_.gradients);
+      ChunkPass<T>(context_, dims_, x_, *group[chunk]).run();
     });
     constexpr Index kBlocksPerTask = 16;
-    const Index blocks = problem_.map.key_blocks;
-    const Index pieces = (blocks + kBlocksPerTask - 1) / kBlocksPerTask;
-    parallel_for(groups * pieces, 1, [&](Index task, Index) {
-      const Index first = task % pieces * kBlocksPerTask;
-      finish(strips_of(task / pieces), {first, std::min(first + kBlocksPerTask, blocks)});
+    const Index blocks = dims_.map.key_blocks;
+    const Index tasks = (blocks + kBlocksPerTask - 1) / kBlocksPerTask;
+    parallel_for(groups * tasks, 1, [&](Index task, Index) {
+      const Index first = task % tasks * kBlocksPerTask;
+      reduce(chunks_of(task / tasks), {first, std::min(first + kBlocksPerTask, blocks)});
     });
     if (!x_.gradients.drelative) return;
-    for (Index group = 0; group < groups; ++group) finish_relative(strips_of(group));
+    for (Index group = 0; group < groups; ++group) reduce_relative(chunks_of(group));
   }
 
  private:
-  void finish(Strips<T> strips, Range blocks) {
-    const Strip<T>& any = *strips[0];
+  void reduce(QueryChunks<T> chunks, IndexRange blocks) {
+    const QueryChunk<T>& any = *chunks[0];
     const auto dk = head<T>(x_.gradients.dk, any.b(), any.group());
     const auto dv = head<T>(x_.gradients.dv, any.b(), any.group());
     for (Index block = blocks.first; block < blocks.past; ++block) {
-      const Index count = problem_.keys_of(block);
-      finish_rows(strips, block, dk, count, problem_.depth, &Strip<T>::Sums::dk);
-      finish_rows(strips, block, dv, count, problem_.v_depth, &Strip<T>::Sums::dv);
+      const Index count = dims_.keys_of(block);
+      reduce_rows(chunks, block, dk, count, dims_.depth, &QueryChunk<T>::Sums::dk);
+      reduce_rows(chunks, block, dv, count, dims_.v_depth, &QueryChunk<T>::Sums::dv);
     }
   }
 
-  void finish_relative(Strips<T> strips) {
-    const Strip<T>& any = *strips[0];
+  void reduce_relative(QueryChunks<T> chunks) {
+    const QueryChunk<T>& any = *chunks[0];
     const TensorView* const drelative = x_.gradients.drelative;
     const Index distances = drelative->shape[2];
     for (Index h = any.heads().first; h < any.heads().past; ++h) {
-      T* const to = drelative->template ptr<T>() + (any.b() * problem_.heads + h) * distances;
+      T* const to = drelative->template ptr<T>() + (any.b() * dims_.heads + h) * distances;
       std::fill_n(to, distances, T(0));
-      for (const auto& strip : strips) {
-        const T* const part = strip->drelative(h);
+      for (const auto& chunk : chunks) {
+        const T* const part = chunk->drelative(h);
         for (Index n = 0; n < distances; ++n) to[n] += part[n];
       }
     }
@@ -245,7 +242,7 @@ class Backward {
 
   const KernelContext& context_;
   const Operands& x_;
-  const Problem problem_;
+  const AttentionDims dims_;
 };
 
 }  // namespace

@@ -3,18 +3,9 @@
 #include <algorithm>
 
 namespace sash::cpu::attn {
-namespace {
 
-// Bits [first, past) of a word.
-uint64_t ones(Range range) {
-  if (range.empty()) return 0;
-  const uint64_t low = ~uint64_t{0} >> (64 - range.size());
-  return low << range.first;
-}
-
-}  // namespace
-
-Problem::Problem(const kernels::AttentionInputs& inputs, const kernels::AttentionParams& parameters)
+AttentionDims::AttentionDims(const kernels::AttentionInputs& inputs,
+                             const kernels::AttentionParams& parameters)
     : params(parameters),
       batches(inputs.q.shape[0]),
       heads(inputs.q.shape[1]),
@@ -25,23 +16,24 @@ Problem::Problem(const kernels::AttentionInputs& inputs, const kernels::Attentio
       v_depth(inputs.v.shape[3]),
       map(parameters.map) {}
 
-QueryTile::QueryTile(const Problem& problem, Index b_, Index h_, Index block_)
+QueryTile::QueryTile(const AttentionDims& dims, Index b_, Index h_, Index block_)
     : b(b_),
       h(h_),
       block(block_),
       first(block_ * kRows),
-      count(std::min(kRows, problem.queries - first)) {}
+      count(std::min(kRows, dims.queries - first)) {}
 
-TileBlocks::TileBlocks(const Problem& problem, const QueryTile& tile)
-    : list_(problem.map.by_query), met_{0, problem.keys}, whole_{0, problem.keys} {
-  const Index line = problem.map.first_row(tile.b, tile.h, problem.tiles()) + tile.block;
-  first_ = list_.start[line];
-  past_ = list_.start[line + 1];
-  const TensorView* bounds = problem.params.bounds;
+TileBlocks::TileBlocks(const AttentionDims& dims, const QueryTile& tile)
+    : list_(dims.map.by_query), met_{0, dims.keys}, whole_{0, dims.keys} {
+  const Index row = dims.map.first_row(tile.b, tile.h, dims.tiles()) + tile.block;
+  first_ = list_.start[row];
+  past_ = list_.start[row + 1];
+  const TensorView* bounds = dims.params.bounds;
   if (!bounds) return;
   const Index b = bounds->shape[0] == 1 ? 0 : tile.b, h = bounds->shape[1] == 1 ? 0 : tile.h;
-  bounds_ = bounds->ptr<const Bounds>() + (b * bounds->shape[1] + h) * problem.queries + tile.first;
-  met_ = {problem.keys, 0};
+  bounds_ = bounds->ptr<const kernels::KeyRange>() + (b * bounds->shape[1] + h) * dims.queries +
+            tile.first;
+  met_ = {dims.keys, 0};
   for (Index i = 0; i < tile.count; ++i) {
     met_ = {std::min<Index>(met_.first, bounds_[i].first),
             std::max<Index>(met_.past, bounds_[i].past)};
@@ -58,18 +50,18 @@ bool TileBlocks::cuts(Index block) const {
   return bounds_ && (block * kBlockKeys < whole_.first || (block + 1) * kBlockKeys > whole_.past);
 }
 
-Range TileBlocks::within(Index block, Index i) const {
-  const auto place = [block](Index key) {
+IndexRange TileBlocks::within(Index block, Index i) const {
+  const auto clamped = [block](Index key) {
     return std::clamp<Index>(key - block * kBlockKeys, 0, kBlockKeys);
   };
-  return {place(bounds_[i].first), place(bounds_[i].past)};
+  return {clamped(bounds_[i].first), clamped(bounds_[i].past)};
 }
 
-BlockSet::BlockSet(const Problem& problem, Index b, Range heads, Range tiles)
-    : words_(static_cast<size_t>((problem.map.key_blocks + 63) / 64)) {
+BlockSet::BlockSet(const AttentionDims& dims, Index b, IndexRange heads, IndexRange tiles)
+    : words_(static_cast<size_t>((dims.map.key_blocks + 63) / 64)) {
   for (Index h = heads.first; h < heads.past; ++h) {
     for (Index tile = tiles.first; tile < tiles.past; ++tile) {
-      const TileBlocks seen(problem, QueryTile(problem, b, h, tile));
+      const TileBlocks seen(dims, QueryTile(dims, b, h, tile));
       for (Index i = 0; i < seen.size(); ++i) {
         const Index block = seen[i].block;
         if (!seen.meets(block)) continue;
@@ -86,14 +78,14 @@ BlockSet::BlockSet(const Problem& problem, Index b, Range heads, Range tiles)
 bool Steps::next() {
   count_ = 0;
   keys_ = 0;
-  for (; next_ < blocks_.size() && count_ < kMost; ++next_) {
+  for (; next_ < blocks_.size() && count_ < kMaxSegments; ++next_) {
     const TileBlocks::Entry entry = blocks_[next_];
     if (blocks_.meets(entry.block) && !append(segment(entry))) break;
   }
   return count_ > 0;
 }
 
-// Adds a segment to the step, or to the step's last one if that ends where it begins. False if
+// Adds a segment to the step, joined with the last one if they are adjacent and full. False if
 // there is no room.
 bool Steps::append(const Segment& segment) {
   if (segment.keys == 0) return true;
@@ -110,21 +102,22 @@ bool Steps::append(const Segment& segment) {
   return true;
 }
 
-// The part of an entry that is seen; its words may lie in the step's next free place.
+// The visible part of an entry. If bounds cut it, its bits are stored in the next slot of words_.
 Segment Steps::segment(TileBlocks::Entry entry) {
   const bool cut = blocks_.cuts(entry.block);
   Segment part{entry.block * kBlockKeys, kBlockKeys, 0, nullptr, {}};
   if (entry.bits < 0 && !cut) return part;
-  const uint64_t* const rows = entry.bits < 0 ? nullptr : problem_.map.bits + entry.bits * kRows;
-  if (rows) part.visible = problem_.map.key_bits + entry.bits * kBlockKeys;
+  const uint64_t* const rows = entry.bits < 0 ? nullptr : dims_.map.bits + entry.bits * kRows;
+  if (rows) part.visible = dims_.map.key_bits + entry.bits * kBlockKeys;
 
-  // The keys that each query sees, and where bounds begin to hide or to show them.
+  // The keys that any query of a group sees, and per key the queries whose bounds start or end
+  // there.
   uint64_t seen[kRowGroups] = {}, toggles[kBlockKeys + 1] = {};
   for (Index i = 0; i < tile_.count; ++i) {
     uint64_t row = rows ? rows[i] : ~uint64_t{0};
     if (cut) {
-      const Range keys = blocks_.within(entry.block, i);
-      row &= ones(keys);
+      const IndexRange keys = blocks_.within(entry.block, i);
+      row &= bits_of(keys);
       if (!keys.empty()) {
         toggles[keys.first] ^= uint64_t{1} << i;
         toggles[keys.past] ^= uint64_t{1} << i;
@@ -144,10 +137,10 @@ Segment Steps::segment(TileBlocks::Entry entry) {
 
   uint64_t any = 0;
   for (const uint64_t keys : seen) any |= keys;
-  const Range hull = Range::of_bits(any);
+  const IndexRange hull = range_of_bits(any);
   const Index first = hull.first / kGroup * kGroup;
   for (size_t group = 0; group < kRowGroups; ++group) {
-    const Range keys = Range::of_bits(seen[group]);
+    const IndexRange keys = range_of_bits(seen[group]);
     if (!keys.empty()) part.seen[group] = {keys.first - first, keys.past - first};
   }
   part.key += first;

@@ -5,8 +5,7 @@
 #include "../../../ops/kernels/attention.h"
 #include "../../../tensor/kernels/memory.h"
 
-/// Half types on the way into and out of kernels that calculate in float32. Tensors of other types
-/// pass as they are.
+/// Converts half types for kernels that compute in float32; other dtypes pass through.
 namespace sash::cpu::attn {
 
 /// A contiguous float32 tensor in scratch memory.
@@ -22,7 +21,7 @@ class FloatCopy {
   TensorView view_;
 };
 
-/// An operand; what is broadcast is converted once.
+/// An operand; broadcast elements are converted once.
 class FloatOperand {
  public:
   FloatOperand(KernelContext& context, const TensorView& x) : view_(x) {
@@ -48,7 +47,7 @@ class FloatOperand {
   TensorView view_;
 };
 
-/// A result on its way to where it belongs.
+/// A result; `write` converts it back.
 class FloatResult {
  public:
   FloatResult(KernelContext& context, const TensorView& y) : context_(context), to_(y), view_(y) {
@@ -70,7 +69,7 @@ class FloatResult {
   TensorView view_;
 };
 
-/// What both passes read.
+/// The inputs of both passes.
 class FloatInputs {
  public:
   FloatInputs(KernelContext& context, const kernels::AttentionInputs& inputs,

@@ -7,22 +7,22 @@
 /// Scores: products of queries and keys with everything that is added to them.
 namespace sash::cpu::attn {
 
-/// What depends on the distance j - p of key and query alone: the relative bias and ALiBi. The
-/// scores of a segment lie on keys + kRows - 1 diagonals; number x holds key j, query i with
-/// x = keys - 1 - j + i, so that the lanes of a column meet neighbouring diagonals.
+/// Biases that depend on the distance j - p alone: relative bias and ALiBi. A segment has
+/// keys + kRows - 1 diagonals; diagonal x holds the pairs with x = keys - 1 - j + i, so the lanes
+/// of a column read consecutive diagonals.
 template <class T>
 class Diagonals {
  public:
   static constexpr Index kSize = kStepKeys + kRows;
 
-  Diagonals(const Problem& problem, Index h) {
-    if (const TensorView* x = problem.params.relative_bias) {
+  Diagonals(const AttentionDims& dims, Index h) {
+    if (const TensorView* x = dims.params.relative_bias) {
       relative_ = {x->ptr<const T>() + h * x->strides[0], x->strides[1]};
       reach_ = (x->shape[1] - 1) / 2;
     }
-    if (const TensorView* x = problem.params.slopes) slope_ = x->ptr<const T>()[h * x->strides[0]];
-    any_ = problem.params.relative_bias || problem.params.slopes;
-    offset_ = problem.offset();
+    if (const TensorView* x = dims.params.slopes) slope_ = x->ptr<const T>()[h * x->strides[0]];
+    any_ = dims.params.relative_bias || dims.params.slopes;
+    offset_ = dims.offset();
   }
 
   /// Adds the diagonals' values to the scores of a segment.
@@ -64,19 +64,19 @@ class Diagonals {
   bool any_ = false;
 };
 
-/// The part of a bias [B, H, S_q, S_k], or of its gradient, that belongs to a tile and a segment.
-/// Its rows are queries where a tile's columns are, so that squares of registers are transposed.
+/// The part of a bias [B, H, S_q, S_k], or of its gradient, for a tile and a segment. Its rows are
+/// queries and a tile's columns are, so squares of registers are transposed.
 template <class T>
 class BiasPart {
  public:
-  BiasPart(const TensorView& x, const Problem& problem, const QueryTile& tile,
+  BiasPart(const TensorView& x, const AttentionDims& dims, const QueryTile& tile,
            const Segment& segment)
       : data_(x.ptr<T>() + tile.b * x.strides[0] + tile.h * x.strides[1] +
               tile.first * x.strides[2] + segment.key * x.strides[3]),
         query_step_(x.strides[2]),
         key_step_(x.strides[3]),
         queries_(tile.count),
-        keys_(std::min(segment.keys, problem.keys - segment.key)) {}
+        keys_(std::min(segment.keys, dims.keys - segment.key)) {}
 
   void add_to(T* scores) const {
     for_each_square(
@@ -103,7 +103,7 @@ class BiasPart {
 
   T* at(Index i, Index j) const { return data_ + i * query_step_ + j * key_step_; }
 
-  // `square` for kSide queries from i and as many keys from j on, `single` for what is left over.
+  // `square` for kSide queries from i and kSide keys from j on, `single` for the remainder.
   template <class Square, class Single>
   void for_each_square(Square&& square, Single&& single) const {
     const bool contiguous = key_step_ == 1;
@@ -134,15 +134,15 @@ void cap(T softcap, Index count, T* scores, T* slopes) {
 /// The scores of a segment's keys, before anything is hidden. `q` is [depth][kRows], `keys` are the
 /// rows of the segment's keys, and `slopes`, if not null, gets those of the softcap.
 template <class T>
-void form_scores(const Problem& problem, const QueryTile& tile, const Segment& segment,
+void form_scores(const AttentionDims& dims, const QueryTile& tile, const Segment& segment,
                  const Diagonals<T>& diagonals, const T* q, Rows<const T> keys, T* scores,
                  T* slopes = nullptr) {
-  const kernels::AttentionParams& params = problem.params;
-  multiply_visible(segment, q, keys, problem.depth, static_cast<T>(params.scale), scores);
+  const kernels::AttentionParams& params = dims.params;
+  multiply_visible(segment, q, keys, dims.depth, static_cast<T>(params.scale), scores);
   if (params.softcap > 0) {
     cap(static_cast<T>(params.softcap), segment.keys * kRows, scores, slopes);
   }
-  if (params.bias) BiasPart<T>(*params.bias, problem, tile, segment).add_to(scores);
+  if (params.bias) BiasPart<T>(*params.bias, dims, tile, segment).add_to(scores);
   diagonals.add(tile, segment, scores);
 }
 

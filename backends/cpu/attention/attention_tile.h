@@ -12,51 +12,51 @@
 #include <xmmintrin.h>
 #endif
 
-/// What the forward and the backward kernel share: rows gathered for a task, products that leave
-/// out what is not visible, and work on tiles of scores.
+/// What the forward and the backward kernel share: gathered rows, products that skip hidden scores,
+/// and operations on tiles of scores.
 ///
-/// A tile of scores is held as [keys][kRows]: a vector's lanes are different queries, so that row
+/// A tile of scores is stored as [keys][kRows]: the lanes of a vector are different queries, so row
 /// maxima and sums need no shuffles.
 namespace sash::cpu::attn {
 
-/// How finely kernels cut their work: tasks to aim at, and the query tiles of one at least.
-inline constexpr Index kWantedTasks = 16;
-inline constexpr Index kLeastTiles = 4;
+/// How many tasks kernels aim at, and the fewest query tiles of a task.
+inline constexpr Index kTargetTasks = 16;
+inline constexpr Index kMinTilesPerTask = 4;
 
-/// Pieces of one workspace, each on a cache line of its own.
-template <class T, size_t kPieces>
+/// Parts of one workspace, each aligned to a cache line.
+template <class T, size_t kParts>
 class Scratch {
  public:
-  Scratch(const KernelContext& context, const std::array<Index, kPieces>& sizes)
+  Scratch(const KernelContext& context, const std::array<Index, kParts>& sizes)
       : memory_(context, total(sizes) * static_cast<Index>(sizeof(T))) {
     T* next = memory_.ptr<T>();
-    for (size_t i = 0; i < kPieces; ++i) {
-      pieces_[i] = next;
+    for (size_t i = 0; i < kParts; ++i) {
+      parts_[i] = next;
       next += padded(sizes[i]);
     }
   }
-  T* operator[](size_t i) const { return pieces_[i]; }
+  T* operator[](size_t i) const { return parts_[i]; }
 
  private:
   static Index padded(Index n) { return round_up(n, 64 / static_cast<Index>(sizeof(T))); }
-  static Index total(const std::array<Index, kPieces>& sizes) {
+  static Index total(const std::array<Index, kParts>& sizes) {
     Index sum = 0;
     for (const Index n : sizes) sum += padded(n);
     return sum;
   }
 
   Workspace memory_;
-  std::array<T*, kPieces> pieces_;
+  std::array<T*, kParts> parts_;
 };
 
-/// While it lives, its thread takes numbers too small to be normal for zeros: sums of weights that
-/// shrink towards nothing pass through them, and x86 is a hundred times slower at them.
-class FlushTiny {
+/// Flush-to-zero mode of the current thread for a scope: vanishing weights pass through denormal
+/// numbers, at which x86 is a hundred times slower.
+class FlushDenormals {
  public:
-  FlushTiny() : before_(mode()) { set_mode(before_ | kFlush); }
-  ~FlushTiny() { set_mode(before_); }
-  FlushTiny(const FlushTiny&) = delete;
-  FlushTiny& operator=(const FlushTiny&) = delete;
+  FlushDenormals() : before_(mode()) { set_mode(before_ | kFlush); }
+  ~FlushDenormals() { set_mode(before_); }
+  FlushDenormals(const FlushDenormals&) = delete;
+  FlushDenormals& operator=(const FlushDenormals&) = delete;
 
  private:
 #if defined(__SSE2__)
@@ -71,7 +71,7 @@ class FlushTiny {
   unsigned before_;
 };
 
-/// Elements between rows of `width` features that are filled up to whole vectors.
+/// `width` rounded up to whole vectors.
 template <class T>
 Index padded_width(Index width) {
   return round_up(width, Panel<T>::kPacket);
@@ -97,7 +97,7 @@ void copy_rows(Rows<const T> from, Index count, Index rows, Index width, T* to) 
   const Index padded = padded_width<T>(width);
   constexpr Index kAhead = 8, kLine = 64 / static_cast<Index>(sizeof(T));
   for (Index i = 0; i < count; ++i) {
-    // No processor guesses by itself that rows far apart come next.
+    // Hardware prefetchers miss rows that lie far apart.
     if (i + kAhead < count) {
       for (Index e = 0; e < width; e += kLine) __builtin_prefetch(from.row(i + kAhead) + e);
     }
@@ -107,9 +107,9 @@ void copy_rows(Rows<const T> from, Index count, Index rows, Index width, T* to) 
   std::fill(to + count * padded, to + rows * padded, T(0));
 }
 
-/// The rows of the keys that a task works on: where they lie if they are contiguous and made of
-/// whole vectors, else gathered block by block and filled up with zeros. (Rows far apart would push
-/// each other out of the cache.)
+/// The rows of the keys of a task: used in place if they are contiguous and made of whole vectors,
+/// else gathered block by block and zero-padded. (Rows far apart would evict each other from the
+/// cache.)
 template <class T>
 class KeyRows {
  public:
@@ -136,7 +136,7 @@ class KeyRows {
   }
   /// The rows from key `key` on, to the end of its run of listed blocks.
   Rows<const T> from(Index key) const {
-    return {rows_.row(blocks_ ? blocks_->place(key) : key), rows_.stride};
+    return {rows_.row(blocks_ ? blocks_->packed_row(key) : key), rows_.stride};
   }
 
  private:
@@ -173,11 +173,11 @@ void multiply_visible(const Segment& segment, const T* x, Rows<const T> y, Index
   }
   // Groups whose queries lie in the same vectors go together.
   const auto vectors_of = [&](Index j) {
-    const Range queries = segment.queries_of(j);
-    return Range{queries.first / P::kPacket * P::kPacket, round_up(queries.past, P::kPacket)};
+    const IndexRange queries = segment.queries_of(j);
+    return IndexRange{queries.first / P::kPacket * P::kPacket, round_up(queries.past, P::kPacket)};
   };
   for (Index j = 0; j < segment.keys;) {
-    const Range rows = vectors_of(j);
+    const IndexRange rows = vectors_of(j);
     Index past = j + kGroup;
     while (past < segment.keys && vectors_of(past) == rows) past += kGroup;
     if (!rows.empty()) {
@@ -200,7 +200,7 @@ void add_to_queries(const Segment& segment, const T* weights, Rows<const T> y, I
     return;
   }
   for (Index group = 0; group < kRowGroups; ++group) {
-    const Range keys = segment.keys_of(group);
+    const IndexRange keys = segment.keys_of(group);
     if (keys.empty()) continue;
     const Index i = group * kGroup;
     P::add({rows + i * step, step}, {y.row(keys.first), y.stride},
@@ -219,7 +219,7 @@ void add_to_keys(const Segment& segment, const T* weights, const T* x, Index wid
     return;
   }
   for (Index j = 0; j < segment.keys; j += kGroup) {
-    const Range queries = segment.queries_of(j);
+    const IndexRange queries = segment.queries_of(j);
     if (queries.empty()) continue;
     P::add({rows + j * step, step}, {x + queries.first * step, step},
            typename P::ByColumn{weights + j * kRows + queries.first, kRows}, step, kGroup,
@@ -227,11 +227,11 @@ void add_to_keys(const Segment& segment, const T* weights, const T* x, Index wid
   }
 }
 
-/// A score that counts for nothing.
+/// The score of a hidden pair.
 template <class T>
 inline constexpr T kHidden = -std::numeric_limits<T>::infinity();
 
-/// Overwrites what is hidden in the segment's part of a tile.
+/// Sets hidden scores of the segment to `value`.
 template <class T>
 void hide(const Segment& segment, T value, T* tile) {
   if (!segment.visible) return;
@@ -250,24 +250,24 @@ void hide(const Segment& segment, T value, T* tile) {
 
 /// The factors 0 or 1 / (1 - p) of the weights of `keys` keys from `key` on.
 template <class T>
-void draw_dropout(const Problem& problem, const QueryTile& tile, Index key, Index keys,
+void draw_dropout(const AttentionDims& dims, const QueryTile& tile, Index key, Index keys,
                   T* factors) {
-  const kernels::AttentionParams& params = problem.params;
+  const kernels::AttentionParams& params = dims.params;
   const uint32_t threshold = dropout_threshold(params.dropout);
   const T kept = params.dropout == 1 ? T(0) : static_cast<T>(1 / (1 - params.dropout));
   const PhiloxState& state = params.philox;
   const uint64_t base = (state.base ? *state.base : 0) + state.offset;
-  const Index row = (tile.b * problem.heads + tile.h) * problem.queries + tile.first;
+  const Index row = (tile.b * dims.heads + tile.h) * dims.queries + tile.first;
   uint64_t counter[kRows];
   uint32_t lane[4][kRows];
   Index phase[kRows];
   for (Index i = 0; i < kRows; ++i) {
-    const Index element = (row + i) * problem.keys + key;
+    const Index element = (row + i) * dims.keys + key;
     counter[i] = base + static_cast<uint64_t>(element / 4);
     phase[i] = element % 4;
   }
   const auto factor = [&](uint32_t bits) { return bits >= threshold ? kept : T(0); };
-  const bool aligned = problem.keys % 4 == 0;  // then lane l is key j + l in every row
+  const bool aligned = dims.keys % 4 == 0;  // then lane l is key j + l in every row
   for (Index j = 0; j < keys + (aligned ? 0 : 3); j += 4) {
     philox_batch<kRows>(state.seed, counter, lane);
     for (Index l = 0; l < 4; ++l) {

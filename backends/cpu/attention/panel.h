@@ -6,9 +6,9 @@
 
 namespace sash::cpu {
 
-/// Products of small matrices where they lie, in cache: the left operand and the result have
-/// contiguous columns, the right operand is read element by element, so that nothing is packed and
-/// the result of one product can be either operand of the next.
+/// Products of small matrices in cache, without packing: the left operand and the result have
+/// contiguous columns, the right operand is read element by element. So a result can be either
+/// operand of the next product.
 ///
 /// A result is computed in panels of registers: up to four of its rows' vectors times up to eight
 /// columns, enough of them to keep two multiply-add units busy. Each element is summed in order of

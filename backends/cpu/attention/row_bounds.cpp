@@ -10,9 +10,7 @@ namespace {
 
 constexpr const char* kOp = "attention";
 
-struct Range {
-  int32_t first, past;
-};
+using kernels::KeyRange;
 
 void check_lengths(const TensorView& lengths, int64_t keys) {
   const auto* const length = lengths.ptr<const int32_t>();
@@ -37,7 +35,7 @@ void check_cu_seqlens(const TensorView& cu_seqlens, int64_t queries) {
   if (start[last] != queries) fail(last);
 }
 
-Range checked(Range range, int64_t query, int64_t keys) {
+KeyRange checked(KeyRange range, int64_t query, int64_t keys) {
   for (const int32_t end : {range.first, range.past}) {
     if (end >= 0 && end <= keys) continue;
     throw ValueError(kOp, "row ranges in [0, " + std::to_string(keys) + "]",
@@ -46,8 +44,8 @@ Range checked(Range range, int64_t query, int64_t keys) {
   return range;
 }
 
-// What the parameters say of one query.
-Range range_of(const kernels::RowBoundsParams& params, int64_t b, int64_t h, int64_t query) {
+// The range of one query.
+KeyRange range_of(const kernels::RowBoundsParams& params, int64_t b, int64_t h, int64_t query) {
   if (params.lengths) return {0, params.lengths->ptr<const int32_t>()[b]};
   if (params.cu_seqlens) {
     const auto* const begin = params.cu_seqlens->ptr<const int32_t>();
@@ -64,16 +62,16 @@ void row_bounds(KernelContext&, const kernels::RowBoundsParams& params, bool nar
                 const TensorView& bounds) {
   if (params.lengths) check_lengths(*params.lengths, params.keys);
   if (params.cu_seqlens) check_cu_seqlens(*params.cu_seqlens, params.queries);
-  auto* to = bounds.ptr<Range>();
+  auto* to = bounds.ptr<KeyRange>();
   for (int64_t b = 0; b < bounds.shape[0]; ++b) {
     for (int64_t h = 0; h < bounds.shape[1]; ++h) {
       for (int64_t query = 0; query < params.queries; ++query, ++to) {
-        Range range = range_of(params, b, h, query);
+        KeyRange range = range_of(params, b, h, query);
         if (narrow) {
           range = {std::max(range.first, to->first), std::min(range.past, to->past)};
         }
         const bool none = range.first >= range.past;
-        *to = none ? Range{static_cast<int32_t>(params.keys), 0} : range;
+        *to = none ? KeyRange{static_cast<int32_t>(params.keys), 0} : range;
       }
     }
   }
