@@ -77,9 +77,9 @@ SASH_PLUGIN_API const char* sash_register_cuda(uint32_t abi_version) {
 SASH_PLUGIN_API const void* sash_cuda_slot_address(const char* name) {
   using namespace sash::kernels;
   const std::string_view asked(name);
-  for (const sash::KernelBase* slot : std::initializer_list<const sash::KernelBase*>{
-           &fill, &copy, &accumulate, &arange, &add, &matmul}) {
-    if (asked == slot->name()) return slot;
+  for (const sash::KernelBase* known : std::initializer_list<const sash::KernelBase*>{
+           &fill, &copy, &accumulate, &arange, &slot<sash::op::Add>(), &matmul}) {
+    if (asked == known->name()) return known;
   }
   return nullptr;
 }
