@@ -15,8 +15,8 @@
 /// blocks to visit, masks, dropout, and the options of scores.
 namespace sash::cuda::attn {
 
-inline constexpr int kMapRows = 64;  ///< queries of a block of the map
 inline constexpr int kMapKeys = static_cast<int>(kernels::kBlockKeys);
+inline constexpr int kMapRows = kMapKeys;  ///< queries of a block of the map
 inline constexpr double kLog2E = 1.4426950408889634;
 inline constexpr double kLn2 = 0.6931471805599453;
 template <class T>

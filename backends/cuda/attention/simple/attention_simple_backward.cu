@@ -1,4 +1,4 @@
-#include "../common/attention_backward.h"
+#include "attention_simple.h"
 
 #include "../../../../core/dispatch.h"
 #include "../common/attention_diagonals.cuh"
@@ -333,8 +333,9 @@ void backward(const KernelContext& context, Backward<T> call, const TensorView* 
 
 }  // namespace
 
-void backward_simple(const KernelContext& context, const kernels::AttentionInputs& x,
-                     const kernels::AttentionParams& params, const kernels::AttentionGradients& y) {
+void attention_simple_backward(KernelContext& context, const kernels::AttentionInputs& x,
+                               const kernels::AttentionParams& params,
+                               const kernels::AttentionGradients& y) {
   const int64_t features = features_of(x);
   dispatch_floating(x.q.dtype, "attention", [&]<class T>(TypeTag<T>) {
     const Bounds bounds(context, params);

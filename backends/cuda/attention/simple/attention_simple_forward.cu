@@ -1,9 +1,6 @@
-#include "../../../../ops/kernels/attention.h"
+#include "attention_simple.h"
 
 #include "../../../../core/dispatch.h"
-#include "../../../../tensor/kernels/memory.h"
-#include "../common/attention_backward.h"
-#include "../common/attention_choice.h"
 #include "../common/attention_limits.h"
 #include "attention_simple.cuh"
 
@@ -148,9 +145,11 @@ void forward(const KernelContext& context, const Forward<T>& call) {
          p.batches * p.heads * tiles_of(p.queries, S::kRows), kBlock, S::kMost, S::kMost, call);
 }
 
-void forward_simple(const KernelContext& context, const kernels::AttentionInputs& x,
-                    const kernels::AttentionParams& params, const TensorView& out,
-                    const TensorView& lse) {
+}  // namespace
+
+void attention_simple_forward(KernelContext& context, const kernels::AttentionInputs& x,
+                              const kernels::AttentionParams& params, const TensorView& out,
+                              const TensorView& lse) {
   const int64_t features = features_of(x);
   dispatch_floating(x.q.dtype, "attention", [&]<class T>(TypeTag<T>) {
     const Bounds bounds(context, params);
@@ -169,68 +168,6 @@ void forward_simple(const KernelContext& context, const kernels::AttentionInputs
               context.device, [&]<class S>() { forward<S, general>(context, call); });
         });
   });
-}
-
-/// Whether a call has no scores: no batch, no head, no query or no key. Kernels take no such call.
-bool has_no_scores(const kernels::AttentionInputs& x) {
-  return x.q.numel() == 0 || x.k.shape[2] == 0;
-}
-
-void fill(KernelContext& context, const TensorView& y, double value) {
-  if (y.numel() > 0) kernels::fill(context, y, value);
-}
-
-void attention_forward(KernelContext& context, const kernels::AttentionInputs& x,
-                       const kernels::AttentionParams& params, const TensorView& out,
-                       const TensorView& lse) {
-  if (has_no_scores(x)) {
-    fill(context, out, 0);
-    fill(context, lse, std::numeric_limits<double>::infinity());
-    return;
-  }
-  switch (choose_attention(context, x)) {
-    case AttentionKernels::hopper:
-      return attention_hopper_forward(context, x, params, out, lse);
-    case AttentionKernels::mma:
-      return attention_mma_forward(context, x, params, out, lse);
-    case AttentionKernels::simple:
-      return forward_simple(context, x, params, out, lse);
-  }
-}
-
-void attention_backward(KernelContext& context, const kernels::AttentionInputs& x,
-                        const kernels::AttentionParams& params,
-                        const kernels::AttentionGradients& gradients) {
-  if (has_no_scores(x)) {
-    for (const TensorView* y : {&gradients.dq, &gradients.dk, &gradients.dv, gradients.drelative}) {
-      if (y) fill(context, *y, 0);
-    }
-    return;
-  }
-  switch (choose_attention(context, x)) {
-    case AttentionKernels::hopper:
-      return attention_hopper_backward(context, x, params, gradients);
-    case AttentionKernels::mma:
-      return attention_mma_backward(context, x, params, gradients);
-    case AttentionKernels::simple:
-      return backward_simple(context, x, params, gradients);
-  }
-}
-
-/// All three families take query blocks as high as key blocks are wide, so that no choice between
-/// them can differ from that of the call.
-void attention_block_rows(KernelContext&, const kernels::AttentionInputs&, kernels::AttentionPass,
-                          int64_t& query_rows) {
-  static_assert(kMapRows == kMapKeys);
-  query_rows = kMapRows;
-}
-
-}  // namespace
-
-void register_attention() {
-  kernels::attention_block_rows.set(DeviceType::cuda, attention_block_rows);
-  kernels::attention_forward.set(DeviceType::cuda, attention_forward);
-  kernels::attention_backward.set(DeviceType::cuda, attention_backward);
 }
 
 }  // namespace sash::cuda
