@@ -10,7 +10,7 @@
 #include <sash/ops/attention/attention.h>
 #include <sash/tensor/factories.h>
 
-#include "../tests/support/attention_reference.h"
+#include "../tests/support/attention/attention_reference.h"
 
 namespace sash::bench {
 

@@ -12,7 +12,7 @@
 #include <sash/tensor/autograd/grad_mode.h>
 #include <sash/tensor/factories.h>
 
-#include "../tests/support/attention_reference.h"
+#include "../tests/support/attention/attention_reference.h"
 
 namespace sash::bench {
 

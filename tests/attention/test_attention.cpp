@@ -11,11 +11,11 @@
 #include <sash/core/parallel.h>
 #include <sash/sash.h>
 
-#include "../support/attention_run.h"
+#include "../support/attention/attention_run.h"
+#include "../support/attention/mask_kinds.h"
 #include "../support/compare.h"
 #include "../support/devices.h"
 #include "../support/expect_error.h"
-#include "../support/mask_kinds.h"
 #include "../support/op_inputs.h"
 
 using namespace sash;

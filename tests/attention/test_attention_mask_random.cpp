@@ -9,9 +9,9 @@
 
 #include <sash/sash.h>
 
-#include "../support/attention_run.h"
+#include "../support/attention/attention_run.h"
+#include "../support/attention/mask_kinds.h"
 #include "../support/devices.h"
-#include "../support/mask_kinds.h"
 
 using namespace sash;
 using namespace sash::testing;

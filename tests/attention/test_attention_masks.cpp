@@ -10,8 +10,8 @@
 #include <sash/ops/attention/block_map_cache.h>
 #include <sash/sash.h>
 
+#include "../support/attention/mask_kinds.h"
 #include "../support/expect_error.h"
-#include "../support/mask_kinds.h"
 
 using namespace sash;
 using namespace sash::testing;

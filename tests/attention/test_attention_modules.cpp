@@ -13,9 +13,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "../support/attention/plain_attention.h"
 #include "../support/expect_error.h"
 #include "../support/op_inputs.h"
-#include "../support/plain_attention.h"
 
 /// Attention modules against plain loops, in float64.
 using namespace sash;

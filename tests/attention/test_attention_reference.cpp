@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "../support/attention_reference.h"
+#include "../support/attention/attention_reference.h"
 #include "../support/random_numbers.h"
 
 using namespace sash::testing;

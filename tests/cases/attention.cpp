@@ -2,7 +2,7 @@
 
 #include <sash/tensor/random.h>
 
-#include "../support/attention_reference.h"
+#include "../support/attention/attention_reference.h"
 #include "cases.h"
 
 namespace sash::testing {

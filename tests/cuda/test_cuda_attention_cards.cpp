@@ -7,7 +7,7 @@
 
 #include <sash/sash.h>
 
-#include "../support/attention_run.h"
+#include "../support/attention/attention_run.h"
 #include "../support/compare.h"
 #include "../support/devices.h"
 #include "../support/expect_error.h"

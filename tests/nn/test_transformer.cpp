@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "../support/plain_attention.h"
+#include "../support/attention/plain_attention.h"
 
 using namespace sash;
 using namespace sash::testing;

@@ -6,8 +6,8 @@
 
 #include <sash/core/device.h>
 
+#include "../random_numbers.h"
 #include "attention_reference.h"
-#include "random_numbers.h"
 
 /// Masks, each with its definition as a plain comparison.
 namespace sash::testing {

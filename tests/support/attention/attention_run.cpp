@@ -3,7 +3,7 @@
 #include <sash/tensor/factories.h>
 #include <sash/tensor/random.h>
 
-#include "op_inputs.h"
+#include "../op_inputs.h"
 
 namespace sash::testing {
 

@@ -5,8 +5,8 @@
 
 #include <sash/ops/attention/attention.h>
 
-#include "random_numbers.h"
-#include "reference.h"
+#include "../random_numbers.h"
+#include "../reference.h"
 
 /// Attention over masks in plain float64 loops.
 namespace sash::testing {

@@ -5,7 +5,7 @@
 
 #include <sash/tensor/factories.h>
 
-#include "reference.h"
+#include "../reference.h"
 
 namespace sash::testing {
 namespace {

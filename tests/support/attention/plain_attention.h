@@ -8,8 +8,8 @@
 #include <sash/nn/attention/multihead_attention.h>
 #include <sash/tensor/factories.h>
 
+#include "../compare.h"
 #include "attention_reference.h"
-#include "compare.h"
 
 /// Attention modules over one sequence, in plain loops over float64, and how to compare with them.
 namespace sash::testing {
