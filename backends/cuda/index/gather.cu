@@ -1,7 +1,7 @@
 #include "../../../ops/kernels/index.h"
 
 #include "../elementwise/compute.cuh"
-#include "index_flag.h"
+#include "../runtime/index_flag.h"
 #include "sorted_keys.h"
 
 namespace sash::cuda {

@@ -2,8 +2,8 @@
 
 #include <cmath>
 
-#include "../index/index_flag.h"
 #include "../norm/rows.cuh"
+#include "../runtime/index_flag.h"
 
 namespace sash::cuda {
 namespace {

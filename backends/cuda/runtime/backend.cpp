@@ -4,8 +4,8 @@
 #include <cstdio>
 
 #include "../../../core/error.h"
-#include "../index/index_flag.h"
 #include "check.h"
+#include "index_flag.h"
 
 namespace sash::cuda {
 namespace {

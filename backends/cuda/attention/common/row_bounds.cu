@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "../../index/index_flag.h"
 #include "../../runtime/check.h"
+#include "../../runtime/index_flag.h"
 
 namespace sash::cuda {
 namespace {

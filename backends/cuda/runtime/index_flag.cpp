@@ -6,8 +6,8 @@
 #include <string>
 
 #include "../../../core/error.h"
-#include "../runtime/backend.h"
-#include "../runtime/check.h"
+#include "backend.h"
+#include "check.h"
 
 namespace sash::cuda {
 namespace {

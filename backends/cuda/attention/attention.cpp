@@ -1,14 +1,14 @@
-#include "../../../../ops/kernels/attention.h"
+#include "../../../ops/kernels/attention.h"
 
 #include <cstdlib>
 #include <limits>
 #include <string_view>
 
-#include "../../../../core/error.h"
-#include "../../../../tensor/kernels/memory.h"
-#include "../hopper/attention_hopper.h"
-#include "../mma/attention_mma.h"
-#include "../simple/attention_simple.h"
+#include "../../../core/error.h"
+#include "../../../tensor/kernels/memory.h"
+#include "hopper/attention_hopper.h"
+#include "mma/attention_mma.h"
+#include "simple/attention_simple.h"
 
 /// Attention: the family of kernels that runs a call.
 namespace sash::cuda {
