@@ -12,7 +12,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
-#include <sash/core/backend.h>
+#include <sash/core/backend/backend.h>
 #include <sash/core/parallel.h>
 #include <sash/ops/elementwise/unary.h>
 #include <sash/ops/reduce/reduce.h>

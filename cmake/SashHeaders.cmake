@@ -9,7 +9,7 @@ function(sash_headers)
     file(CREATE_LINK "${PROJECT_SOURCE_DIR}/${folder}" "${root}/${folder}" SYMBOLIC)
     file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}"
          "${PROJECT_SOURCE_DIR}/${folder}/*.h")
-    list(REMOVE_ITEM headers core/plugin.h)
+    list(REMOVE_ITEM headers core/backend/plugin.h)
     list(FILTER headers EXCLUDE REGEX "/kernels/")
     foreach(header IN LISTS headers)
       string(APPEND includes "#include \"${header}\"\n")

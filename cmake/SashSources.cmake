@@ -30,7 +30,7 @@ function(sash_sources)
   _sash_registration(cpu "${backends_cpu}" [[
 #include <string>
 
-#include <sash/core/plugin.h>
+#include <sash/core/backend/plugin.h>
 
 namespace sash::cpu {
 @declarations@void register_cpu_backend();

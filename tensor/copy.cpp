@@ -1,6 +1,6 @@
 #include "copy.h"
 
-#include "../core/backend.h"
+#include "../core/backend/backend.h"
 #include "autograd/node.h"
 #include "factories.h"
 #include "kernels/memory.h"

@@ -3,8 +3,8 @@
 #include <cmath>
 #include <limits>
 
-#include "../core/backend.h"
-#include "../core/dispatch.h"
+#include "../core/backend/backend.h"
+#include "../core/backend/dispatch.h"
 #include "../core/error.h"
 #include "autograd/grad_mode.h"
 #include "kernels/memory.h"

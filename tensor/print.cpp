@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <ostream>
 
-#include "../core/dispatch.h"
+#include "../core/backend/dispatch.h"
 #include "autograd/node.h"
 #include "tensor.h"
 #include "tensor_impl.h"

@@ -3,7 +3,7 @@
 #include <limits>
 #include <mutex>
 
-#include "../core/backend.h"
+#include "../core/backend/backend.h"
 #include "factories.h"
 #include "kernels/random.h"
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "../core/device.h"
+#include "../core/backend/device.h"
 #include "../core/philox.h"
 
 namespace sash {

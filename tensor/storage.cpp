@@ -1,6 +1,6 @@
 #include "storage.h"
 
-#include "../core/backend.h"
+#include "../core/backend/backend.h"
 
 namespace sash {
 

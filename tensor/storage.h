@@ -5,7 +5,7 @@
 #include <functional>
 #include <memory>
 
-#include "../core/device.h"
+#include "../core/backend/device.h"
 #include "../core/export.h"
 #include "../core/ref.h"
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "../core/backend.h"
+#include "../core/backend/backend.h"
 #include "tensor.h"
 
 namespace sash {

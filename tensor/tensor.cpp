@@ -5,7 +5,7 @@
 #include <cstring>
 #include <mutex>
 
-#include "../core/dispatch.h"
+#include "../core/backend/dispatch.h"
 #include "autograd/grad_mode.h"
 #include "factories.h"
 #include "kernels/memory.h"

@@ -5,10 +5,10 @@
 #include <optional>
 #include <vector>
 
+#include "../core/backend/tensor_view.h"
 #include "../core/error.h"
 #include "../core/ref.h"
 #include "../core/scalar.h"
-#include "../core/tensor_view.h"
 #include "storage.h"
 
 namespace sash {

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include <sash/core/kernel.h>
+#include <sash/core/backend/kernel.h>
 #include <sash/ops/kernels/attention.h>
 #include <sash/ops/kernels/elementwise.h>
 #include <sash/ops/kernels/update.h>

@@ -3,7 +3,7 @@
 #include <filesystem>
 
 #include <sash/core/error.h>
-#include <sash/core/replacement_file.h>
+#include <sash/tensor/io/replacement_file.h>
 #include <nlohmann/json.hpp>
 
 namespace {

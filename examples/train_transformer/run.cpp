@@ -4,9 +4,9 @@
 #include <filesystem>
 #include <optional>
 
-#include <sash/core/replacement_file.h>
 #include <sash/optim/checkpoint.h>
 #include <sash/sash.h>
+#include <sash/tensor/io/replacement_file.h>
 
 #include "settings.h"
 #include "trainer.h"

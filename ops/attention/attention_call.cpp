@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "../../core/kernel.h"
+#include "../../core/backend/kernel.h"
 #include "../../core/quote.h"
 #include "../../tensor/autograd/grad_mode.h"
 #include "../../tensor/factories.h"

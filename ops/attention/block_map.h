@@ -3,7 +3,7 @@
 #include <memory>
 #include <mutex>
 
-#include "../../core/backend.h"
+#include "../../core/backend/backend.h"
 #include "../kernels/block_map.h"
 #include "mask/mask_part.h"
 #include "mask_statistics.h"

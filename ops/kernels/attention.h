@@ -1,8 +1,8 @@
 #pragma once
 
-#include "../../core/kernel.h"
+#include "../../core/backend/kernel.h"
+#include "../../core/backend/tensor_view.h"
 #include "../../core/philox.h"
-#include "../../core/tensor_view.h"
 #include "block_map.h"
 
 /// Attention o = dropout(softmax(s where visible)) v with the scores

@@ -2,10 +2,10 @@
 
 #include <array>
 
-#include "../../core/kernel.h"
+#include "../../core/backend/kernel.h"
+#include "../../core/backend/tensor_view.h"
 #include "../../core/philox.h"
 #include "../../core/scalar.h"
-#include "../../core/tensor_view.h"
 #include "elementwise_table.h"
 
 /// One slot for each row of the table. Dtypes are those of the row, results of comparisons, logic

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "../../core/kernel.h"
-#include "../../core/tensor_view.h"
+#include "../../core/backend/kernel.h"
+#include "../../core/backend/tensor_view.h"
 
 /// Rows of a table by int64 index [N]. All views are contiguous.
 namespace sash::kernels {

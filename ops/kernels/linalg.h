@@ -1,7 +1,7 @@
 #pragma once
 
-#include "../../core/kernel.h"
-#include "../../core/tensor_view.h"
+#include "../../core/backend/kernel.h"
+#include "../../core/backend/tensor_view.h"
 
 namespace sash::kernels {
 

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "../../core/kernel.h"
-#include "../../core/tensor_view.h"
+#include "../../core/backend/kernel.h"
+#include "../../core/backend/tensor_view.h"
 
 /// Cross entropy of the rows of logits [N, C] with class indices targets [N] (int64). All views are
 /// contiguous and, but for the targets, of one floating dtype; losses, stats and count are float32

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "../../core/kernel.h"
-#include "../../core/tensor_view.h"
+#include "../../core/backend/kernel.h"
+#include "../../core/backend/tensor_view.h"
 
 /// Layer normalisation of the rows of a matrix. All views are contiguous and of one floating dtype;
 /// x, y, g and dx are [R, D], weight, bias and their gradients [D], mean and rstd [R]. Beside

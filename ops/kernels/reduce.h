@@ -1,7 +1,7 @@
 #pragma once
 
-#include "../../core/kernel.h"
-#include "../../core/tensor_view.h"
+#include "../../core/backend/kernel.h"
+#include "../../core/backend/tensor_view.h"
 
 /// Reductions besides `sum` (tensor/kernels/gradients.h): x has the full shape, y the same rank
 /// with extent 1 on the reduced axes.

@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <span>
 
+#include "../../core/backend/kernel.h"
 #include "../../core/dtype.h"
-#include "../../core/kernel.h"
 
 /// Multi-tensor kernels of a training step: one call covers all parameters. Memory is contiguous
 /// and floating; pointers are device memory, those to numbers that change each step too, so that

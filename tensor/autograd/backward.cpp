@@ -2,7 +2,7 @@
 #include <mutex>
 #include <unordered_set>
 
-#include "../../core/kernel.h"
+#include "../../core/backend/kernel.h"
 #include "../factories.h"
 #include "../kernels/gradients.h"
 #include "../tensor_impl.h"

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "../../core/kernel.h"
+#include "../../core/backend/kernel.h"
 #include "../copy.h"
 #include "../factories.h"
 #include "../kernels/gradients.h"

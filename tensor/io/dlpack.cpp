@@ -3,7 +3,7 @@
 #include <functional>
 #include <memory>
 
-#include "../../core/backend.h"
+#include "../../core/backend/backend.h"
 #include "../autograd/grad_mode.h"
 #include "../tensor_impl.h"
 

@@ -11,7 +11,7 @@
 #include <set>
 #include <system_error>
 
-#include "../../core/backend.h"
+#include "../../core/backend/backend.h"
 #include "../../core/quote.h"
 #include "../factories.h"
 #include "file_kind.h"

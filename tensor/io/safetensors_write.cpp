@@ -2,10 +2,10 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "../../core/backend.h"
+#include "../../core/backend/backend.h"
 #include "../../core/quote.h"
-#include "../../core/replacement_file.h"
 #include "../autograd/grad_mode.h"
+#include "replacement_file.h"
 #include "safetensors.h"
 
 namespace sash {

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "../../core/kernel.h"
+#include "../../core/backend/kernel.h"
+#include "../../core/backend/tensor_view.h"
 #include "../../core/scalar.h"
-#include "../../core/tensor_view.h"
 
 /// What the tensor itself asks of a backend. Views may be strided; dtypes are any unless said.
 namespace sash::kernels {

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "../../core/kernel.h"
+#include "../../core/backend/kernel.h"
+#include "../../core/backend/tensor_view.h"
 #include "../../core/philox.h"
-#include "../../core/tensor_view.h"
 
 namespace sash::kernels {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include <sash/core/backend.h>
+#include <sash/core/backend/backend.h>
 #include <sash/core/parallel.h>
 #include <sash/sash.h>
 

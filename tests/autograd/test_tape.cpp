@@ -4,7 +4,7 @@
 #include <limits>
 #include <string>
 
-#include <sash/core/backend.h>
+#include <sash/core/backend/backend.h>
 #include <sash/ops/elementwise/binary.h>
 #include <sash/ops/elementwise/unary.h>
 #include <sash/ops/reduce/reduce.h>

@@ -5,7 +5,7 @@
 #include <thread>
 #include <vector>
 
-#include <sash/core/backend.h>
+#include <sash/core/backend/backend.h>
 #include <sash/ops/attention/attention.h>
 #include <sash/ops/elementwise/binary.h>
 #include <sash/ops/elementwise/unary.h>

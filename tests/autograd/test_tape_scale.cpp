@@ -3,7 +3,7 @@
 #include <thread>
 #include <vector>
 
-#include <sash/core/backend.h>
+#include <sash/core/backend/backend.h>
 #include <sash/core/object_pool.h>
 #include <sash/ops/elementwise/binary.h>
 #include <sash/ops/elementwise/gelu.h>

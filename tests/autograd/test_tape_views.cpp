@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include <sash/core/backend.h>
+#include <sash/core/backend/backend.h>
 #include <sash/ops/elementwise/binary.h>
 #include <sash/ops/elementwise/unary.h>
 #include <sash/ops/reduce/reduce.h>

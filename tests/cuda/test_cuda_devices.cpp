@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include <sash/core/backend.h>
+#include <sash/core/backend/backend.h>
 #include <sash/core/error.h>
 #include <sash/sash.h>
 

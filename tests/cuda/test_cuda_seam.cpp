@@ -8,9 +8,9 @@
 #include <filesystem>
 #include <string>
 
-#include <sash/core/backend.h>
+#include <sash/core/backend/backend.h>
+#include <sash/core/backend/plugin.h>
 #include <sash/core/error.h>
-#include <sash/core/plugin.h>
 #include <sash/ops/kernels/elementwise.h>
 #include <sash/ops/kernels/linalg.h>
 #include <sash/tensor/kernels/gradients.h>

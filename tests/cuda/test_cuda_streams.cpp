@@ -4,7 +4,7 @@
 #include <thread>
 #include <vector>
 
-#include <sash/core/backend.h>
+#include <sash/core/backend/backend.h>
 #include <sash/core/error.h>
 #include <sash/ops/kernels/elementwise.h>
 #include <sash/sash.h>

@@ -7,7 +7,7 @@
 #include <doctest/doctest.h>
 
 #include <sash/core/error.h>
-#include <sash/core/replacement_file.h>
+#include <sash/tensor/io/replacement_file.h>
 
 #include "../support/expect_error.h"
 #include "../support/temporary_folder.h"

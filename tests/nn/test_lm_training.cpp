@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include <sash/core/backend.h>
+#include <sash/core/backend/backend.h>
+#include <sash/core/backend/kernel.h>
 #include <sash/core/error.h>
-#include <sash/core/kernel.h>
 #include <sash/nn/models/causal_lm.h>
 #include <sash/ops/loss/cross_entropy.h>
 #include <sash/optim/adam.h>

@@ -1,5 +1,5 @@
 #include <doctest/doctest.h>
-#include <sash/core/backend.h>
+#include <sash/core/backend/backend.h>
 #include <sash/nn/layers/activation.h>
 #include <sash/nn/layers/dropout.h>
 #include <sash/nn/layers/linear.h>

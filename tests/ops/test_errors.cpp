@@ -5,7 +5,7 @@
 
 #include <doctest/doctest.h>
 
-#include <sash/core/backend.h>
+#include <sash/core/backend/backend.h>
 #include <sash/core/parallel.h>
 #include <sash/ops/elementwise/binary.h>
 #include <sash/ops/shape/views.h>

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include <sash/core/backend.h>
+#include <sash/core/backend/backend.h>
 #include <sash/core/error.h>
 #include <sash/ops/attention/attention.h>
 #include <sash/ops/attention/block_map_cache.h>

@@ -8,7 +8,7 @@
 #include <regex>
 #include <set>
 
-#include <sash/core/kernel.h>
+#include <sash/core/backend/kernel.h>
 #include <sash/ops/elementwise/binary.h>
 #include <sash/tensor/factories.h>
 

@@ -4,8 +4,8 @@
 
 #include <vector>
 
-#include <sash/core/backend.h>
-#include <sash/core/kernel.h>
+#include <sash/core/backend/backend.h>
+#include <sash/core/backend/kernel.h>
 #include <sash/ops/kernels/linalg.h>
 #include <sash/sash.h>
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include <sash/core/kernel.h>
+#include <sash/core/backend/kernel.h>
 #include <sash/sash.h>
 #include <sash/tensor/kernels/gradients.h>
 #include <sash/tensor/kernels/memory.h>

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <string>
 
-#include <sash/core/backend.h>
+#include <sash/core/backend/backend.h>
 #include <sash/core/error.h>
 #include <sash/ops/attention/attention.h>
 #include <sash/tensor/factories.h>

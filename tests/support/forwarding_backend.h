@@ -1,6 +1,6 @@
 #pragma once
 
-#include <sash/core/backend.h>
+#include <sash/core/backend/backend.h>
 
 #include <memory>
 #include <string>

@@ -5,9 +5,9 @@
 #include <cstring>
 #include <limits>
 
-#include <sash/core/backend.h>
-#include <sash/core/dispatch.h>
-#include <sash/core/kernel.h>
+#include <sash/core/backend/backend.h>
+#include <sash/core/backend/dispatch.h>
+#include <sash/core/backend/kernel.h>
 #include <sash/tensor/factories.h>
 #include <sash/tensor/tensor_impl.h>
 

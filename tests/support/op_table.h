@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include <sash/core/backend.h>
+#include <sash/core/backend/backend.h>
 
 #include "op_case.h"
 

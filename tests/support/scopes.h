@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include <sash/core/backend.h>
+#include <sash/core/backend/backend.h>
 #include <sash/tensor/tensor.h>
 
 /// Settings of the process that end with a scope.

@@ -1,6 +1,6 @@
 #include "../../../ops/kernels/elementwise.h"
 
-#include "../../../core/dispatch.h"
+#include "../../../core/backend/dispatch.h"
 #include "../random/philox.h"
 #include "elementwise.h"
 

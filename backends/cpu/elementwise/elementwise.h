@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <utility>
 
-#include "../../../core/dispatch.h"
+#include "../../../core/backend/dispatch.h"
+#include "../../../core/backend/tensor_view.h"
 #include "../../../core/parallel.h"
-#include "../../../core/tensor_view.h"
 
 /// The one mechanism for elementwise kernels over strided and broadcast operands.
 ///

@@ -3,7 +3,7 @@
 #include <numbers>
 #include <unsupported/Eigen/SpecialFunctions>
 
-#include "../../../core/dispatch.h"
+#include "../../../core/backend/dispatch.h"
 #include "elementwise.h"
 
 namespace sash::cpu {

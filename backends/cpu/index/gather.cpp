@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "../../../core/dispatch.h"
+#include "../../../core/backend/dispatch.h"
 #include "../../../core/parallel.h"
 
 namespace sash::cpu {

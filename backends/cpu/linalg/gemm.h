@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "../../../core/kernel.h"
+#include "../../../core/backend/kernel.h"
 #include "../../../core/shape.h"
 
 /// Matrix products, with the same bits for any number of threads. A product is split into tiles by

@@ -1,6 +1,6 @@
 #include "../../../ops/kernels/linalg.h"
 
-#include "../../../core/dispatch.h"
+#include "../../../core/backend/dispatch.h"
 #include "gemm.h"
 #include "operand.h"
 

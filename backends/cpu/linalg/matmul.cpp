@@ -2,7 +2,7 @@
 
 #include <optional>
 
-#include "../../../core/dispatch.h"
+#include "../../../core/backend/dispatch.h"
 #include "gemm.h"
 #include "operand.h"
 

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "../../../core/dispatch.h"
+#include "../../../core/backend/dispatch.h"
 #include "../norm/rows.h"
 
 namespace sash::cpu {

@@ -1,6 +1,6 @@
 #include "../../../ops/kernels/loss.h"
 
-#include "../../../core/dispatch.h"
+#include "../../../core/backend/dispatch.h"
 #include "../elementwise/elementwise.h"
 #include "../norm/rows.h"
 

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "../../../core/dispatch.h"
+#include "../../../core/backend/dispatch.h"
 #include "rows.h"
 
 namespace sash::cpu {

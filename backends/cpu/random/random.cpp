@@ -3,7 +3,7 @@
 #include <cmath>
 #include <type_traits>
 
-#include "../../../core/dispatch.h"
+#include "../../../core/backend/dispatch.h"
 #include "../elementwise/elementwise.h"
 
 namespace sash::cpu {

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "../../../core/dispatch.h"
+#include "../../../core/backend/dispatch.h"
 #include "../../../core/parallel.h"
 
 namespace sash::cpu {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <mutex>
 
-#include "../../../core/backend.h"
+#include "../../../core/backend/backend.h"
 
 namespace sash::cpu {
 

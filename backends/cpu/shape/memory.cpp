@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "../../../core/dispatch.h"
+#include "../../../core/backend/dispatch.h"
 #include "../../../tensor/kernels/gradients.h"
 #include "../elementwise/elementwise.h"
 

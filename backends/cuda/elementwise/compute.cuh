@@ -2,7 +2,7 @@
 
 #include <type_traits>
 
-#include "../../../core/dispatch.h"
+#include "../../../core/backend/dispatch.h"
 #include "../../../core/scalar.h"
 #include "strided.cuh"
 

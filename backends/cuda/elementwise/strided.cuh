@@ -7,9 +7,9 @@
 #include <array>
 #include <cstdint>
 
+#include "../../../core/backend/kernel.h"
+#include "../../../core/backend/tensor_view.h"
 #include "../../../core/half.h"
-#include "../../../core/kernel.h"
-#include "../../../core/tensor_view.h"
 #include "../runtime/check.h"
 
 /// The one mechanism for elementwise kernels over strided and broadcast operands.

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "../../../core/kernel.h"
+#include "../../../core/backend/kernel.h"
 
 namespace sash::cuda {
 

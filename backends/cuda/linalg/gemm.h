@@ -1,7 +1,7 @@
 #pragma once
 
+#include "../../../core/backend/kernel.h"
 #include "../../../core/dtype.h"
-#include "../../../core/kernel.h"
 
 /// Matrix products by cuBLASLt, with the same bits from run to run: each shape uses the heuristic's
 /// first algorithm for a fixed workspace size. float16 and bfloat16 are accumulated in float32.

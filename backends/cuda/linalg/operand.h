@@ -5,8 +5,8 @@
 #include <optional>
 #include <utility>
 
-#include "../../../core/kernel.h"
-#include "../../../core/tensor_view.h"
+#include "../../../core/backend/kernel.h"
+#include "../../../core/backend/tensor_view.h"
 #include "../../../tensor/kernels/memory.h"
 #include "gemm.h"
 

@@ -10,7 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "../../../core/backend.h"
+#include "../../../core/backend/backend.h"
 #include "../../../core/object_pool.h"
 
 namespace sash::cuda {

@@ -7,7 +7,7 @@
 #include <memory>
 #include <mutex>
 
-#include "../../../core/backend.h"
+#include "../../../core/backend/backend.h"
 #include "allocator.h"
 #include "host_memory.h"
 

@@ -8,7 +8,7 @@
 #include <mutex>
 #include <vector>
 
-#include "../../../core/backend.h"
+#include "../../../core/backend/backend.h"
 
 namespace sash::cuda {
 

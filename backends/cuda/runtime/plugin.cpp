@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "../../../core/backend.h"
+#include "../../../core/backend/backend.h"
 #include "../../../ops/kernels/elementwise.h"
 #include "../../../ops/kernels/linalg.h"
 #include "../../../tensor/kernels/gradients.h"

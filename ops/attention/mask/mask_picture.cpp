@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "../../../core/replacement_file.h"
+#include "../../../tensor/io/replacement_file.h"
 
 namespace sash {
 namespace {

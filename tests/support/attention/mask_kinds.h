@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include <sash/core/device.h>
+#include <sash/core/backend/device.h>
 
 #include "../random_numbers.h"
 #include "attention_reference.h"

@@ -4,8 +4,8 @@
 #include <limits>
 #include <string>
 
+#include "../../../../core/backend/kernel.h"
 #include "../../../../core/error.h"
-#include "../../../../core/kernel.h"
 #include "../../runtime/check.h"
 
 namespace sash::cuda {

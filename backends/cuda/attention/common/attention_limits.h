@@ -1,6 +1,6 @@
 #pragma once
 
-#include "../../../../core/device.h"
+#include "../../../../core/backend/device.h"
 
 /// What a card, and the code that was loaded for it, allow the kernels of attention.
 namespace sash::cuda {

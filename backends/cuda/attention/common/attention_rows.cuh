@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "../../../../core/tensor_view.h"
+#include "../../../../core/backend/tensor_view.h"
 
 namespace sash::cuda {
 

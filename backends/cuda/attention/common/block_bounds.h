@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-#include "../../../../core/kernel.h"
-#include "../../../../core/tensor_view.h"
+#include "../../../../core/backend/kernel.h"
+#include "../../../../core/backend/tensor_view.h"
 
 namespace sash::cuda {
 

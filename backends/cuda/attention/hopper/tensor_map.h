@@ -2,7 +2,7 @@
 
 #include <cuda.h>
 
-#include "../../../../core/tensor_view.h"
+#include "../../../../core/backend/tensor_view.h"
 
 /// Tensor maps: what TMA copies have to know of a tensor.
 namespace sash::cuda {

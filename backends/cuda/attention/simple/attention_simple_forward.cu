@@ -1,6 +1,6 @@
 #include "attention_simple.h"
 
-#include "../../../../core/dispatch.h"
+#include "../../../../core/backend/dispatch.h"
 #include "../common/attention_limits.h"
 #include "attention_simple.cuh"
 

@@ -3,7 +3,7 @@
 #include <mutex>
 #include <string>
 
-#include "error.h"
+#include "../error.h"
 
 namespace sash {
 namespace {

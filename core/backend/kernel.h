@@ -4,9 +4,9 @@
 #include <atomic>
 #include <cstdint>
 
+#include "../export.h"
 #include "backend.h"
 #include "device.h"
-#include "export.h"
 
 namespace sash {
 

@@ -1,8 +1,8 @@
 #pragma once
 
+#include "../dtype.h"
+#include "../shape.h"
 #include "device.h"
-#include "dtype.h"
-#include "shape.h"
 
 namespace sash {
 

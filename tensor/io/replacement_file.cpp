@@ -11,7 +11,7 @@
 #include <system_error>
 #include <utility>
 
-#include "error.h"
+#include "../../core/error.h"
 
 namespace sash {
 namespace {

@@ -4,8 +4,8 @@
 #include <string>
 #include <string_view>
 
-#include "dtype.h"
-#include "error.h"
+#include "../dtype.h"
+#include "../error.h"
 
 namespace sash {
 

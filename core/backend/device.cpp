@@ -5,9 +5,9 @@
 #include <optional>
 #include <ostream>
 
+#include "../error.h"
+#include "../quote.h"
 #include "backend.h"
-#include "error.h"
-#include "quote.h"
 
 namespace sash {
 namespace {

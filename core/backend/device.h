@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "export.h"
+#include "../export.h"
 
 namespace sash {
 

@@ -6,8 +6,8 @@
 #include <memory>
 #include <string>
 
+#include "../export.h"
 #include "device.h"
-#include "export.h"
 
 namespace sash {
 

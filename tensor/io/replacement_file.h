@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "export.h"
+#include "../../core/export.h"
 
 namespace sash {
 

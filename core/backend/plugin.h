@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "export.h"
+#include "../export.h"
 
 /// How the registry reaches each backend. Every function returns an empty string once the backend
 /// is installed, else why it cannot be.

@@ -5,8 +5,8 @@
 #include <exception>
 #include <mutex>
 
-#include "error.h"
-#include "object_pool.h"
+#include "../error.h"
+#include "../object_pool.h"
 #include "plugin.h"
 
 namespace sash {
