@@ -1,0 +1,163 @@
+#include "linear_attention.h"
+
+#include <array>
+
+#include "../../tensor/autograd/node.h"
+#include "../../tensor/factories.h"
+#include "../checks.h"
+#include "../kernels/attention.h"
+#include "../kernels/linear_attention.h"
+#include "linear_attention_call.h"
+
+namespace sash {
+
+namespace kernels {
+constinit Kernel<void(KernelContext&, const LinearAttentionInputs&, const LinearAttentionParams&,
+                      const TensorView&, const TensorView&)>
+    linear_attention_forward{"linear_attention_forward"};
+constinit Kernel<void(KernelContext&, const LinearAttentionInputs&, const LinearAttentionParams&,
+                      const LinearAttentionGradients&)>
+    linear_attention_backward{"linear_attention_backward"};
+}  // namespace kernels
+
+namespace {
+
+constexpr const char* kOp = "linear_attention";
+
+// Kernels need stride 1 along the last axis; copies if it is not.
+Tensor with_unit_rows(const Tensor& x) {
+  const NoGradGuard no_grad;
+  return x.size(3) == 1 || x.strides()[3] == 1 ? x : x.contiguous();
+}
+
+// Checked on the CPU at once, on a card by the kernel, which reports at the next synchronisation.
+Tensor checked_lengths(const Tensor& q, const Tensor& k, const Tensor& lengths) {
+  const NoGradGuard no_grad;
+  check_same_device(kOp, q, lengths);
+  check_dtype(kOp, lengths, DType::int32);
+  check_shape(kOp, lengths, {q.size(0)});
+  const Tensor all = lengths.contiguous();
+  const Tensor bounds = empty({q.size(0), 1, 1, 2}, lengths.options());
+  const TensorView lengths_view = all.tensor_view();
+  KernelContext context = kernel_context(q.device());
+  kernels::row_bounds(context, {.queries = 1, .keys = k.size(2), .lengths = &lengths_view}, false,
+                      bounds.tensor_view());
+  return bounds.view({q.size(0), 2}).select(1, 1);
+}
+
+struct Views {
+  Views(const Tensor& q_, const Tensor& k_, const Tensor& v_, const LinearAttentionCall& call)
+      : q(with_unit_rows(q_)), k(with_unit_rows(k_)), v(with_unit_rows(v_)) {
+    params.causal = call.causal;
+    params.eps = call.eps;
+    if (!call.lengths.defined()) return;
+    lengths = call.lengths.tensor_view();
+    params.lengths = &lengths;
+  }
+  Views(const Views&) = delete;
+  Views& operator=(const Views&) = delete;
+
+  kernels::LinearAttentionInputs inputs() const {
+    return {q.tensor_view(), k.tensor_view(), v.tensor_view()};
+  }
+
+  Tensor q, k, v;
+  TensorView lengths{};
+  kernels::LinearAttentionParams params{};
+};
+
+Gradients fused_backward(const Tensor& g, const Tensor& q, const Tensor& k, const Tensor& v,
+                         const Tensor& out, const Tensor& den, const LinearAttentionCall& call) {
+  const NoGradGuard no_grad;
+  const Views x(q, k, v, call);
+  const Tensor g_rows = with_unit_rows(g);
+  Gradients gradients{empty(q.shape(), q.options()), empty(k.shape(), k.options()),
+                      empty(v.shape(), v.options())};
+  KernelContext context = kernel_context(q.device());
+  kernels::linear_attention_backward(context, x.inputs(), x.params,
+                                     {.g = g_rows.tensor_view(),
+                                      .out = out.tensor_view(),
+                                      .den = den.tensor_view(),
+                                      .dq = gradients[0].tensor_view(),
+                                      .dk = gradients[1].tensor_view(),
+                                      .dv = gradients[2].tensor_view()});
+  return gradients;
+}
+
+Tensor fused(const Tensor& q, const Tensor& k, const Tensor& v, LinearAttentionCall call) {
+  const Tensor out = empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
+  TensorOptions wide = q.options();
+  wide.dtype = q.dtype() == DType::float64 ? DType::float64 : DType::float32;
+  const Tensor den = empty({q.size(0), q.size(1), q.size(2)}, wide);
+  {
+    const Views x(q, k, v, call);
+    KernelContext context = kernel_context(q.device());
+    kernels::linear_attention_forward(context, x.inputs(), x.params, out.tensor_view(),
+                                      den.tensor_view());
+  }
+  return record(kOp, {q, k, v}, out,
+                [q = save(q), k = save(k), v = save(v), out = save_output(out), den,
+                 call = std::move(call)](Backward& pass, const Tensor& g) {
+                  const std::array<Tensor, 3> inputs{pass(q), pass(k), pass(v)};
+                  if (!pass.create_graph()) {
+                    return fused_backward(g, inputs[0], inputs[1], inputs[2], pass(out), den, call);
+                  }
+                  return differentiate(
+                      [&call](std::span<const Tensor> x) {
+                        return linear_attention_from_plain_ops(x[0], x[1], x[2], call);
+                      },
+                      inputs, g, pass);
+                });
+}
+
+}  // namespace
+
+void check_linear_attention(const char* op, const Tensor& q, const Tensor& k, const Tensor& v,
+                            double eps) {
+  check_compatible(op, q, k);
+  check_compatible(op, q, v);
+  check_floating(op, q);
+  for (const Tensor* x : {&q, &k, &v}) check_rank(op, *x, 4);
+  const bool heads = k.size(1) == 0 ? q.size(1) == 0 : q.size(1) % k.size(1) == 0;
+  const bool fits = q.size(0) == k.size(0) && q.size(0) == v.size(0) && k.size(1) == v.size(1) &&
+                    heads && k.size(2) == v.size(2) && q.size(3) == k.size(3);
+  if (!fits) {
+    throw ShapeError(
+        op,
+        "q [B, H, S_q, D], k [B, H_kv, S_k, D], v [B, H_kv, S_k, D_v], H a multiple "
+        "of H_kv",
+        to_string(q.shape()) + ", " + to_string(k.shape()) + " and " + to_string(v.shape()));
+  }
+  for (const Tensor* x : {&q, &v}) {
+    if (x->size(3) == 0) {
+      throw ShapeError(op, "heads of at least one feature", to_string(x->shape()));
+    }
+  }
+  if (!(eps > 0)) throw ValueError(op, "an eps above 0", to_text(eps));
+}
+
+LinearAttentionCall::LinearAttentionCall(const Tensor& q, const Tensor& k, const Tensor& v,
+                                         const LinearAttentionOptions& options)
+    : causal(options.causal), eps(options.eps) {
+  check_linear_attention(kOp, q, k, v, eps);
+  if (causal && q.size(2) != k.size(2)) {
+    throw ShapeError(kOp, "as many queries as keys if causal",
+                     to_string(q.shape()) + " and " + to_string(k.shape()));
+  }
+  if (options.key_lengths.defined()) lengths = checked_lengths(q, k, options.key_lengths);
+}
+
+Tensor linear_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                        const LinearAttentionOptions& options) {
+  LinearAttentionCall call(q, k, v, options);
+  const bool kernels = use_fused(kernels::linear_attention_forward, q.device()) &&
+                       use_fused(kernels::linear_attention_backward, q.device());
+  return kernels ? fused(q, k, v, std::move(call)) : linear_attention_from_plain_ops(q, k, v, call);
+}
+
+Tensor composite::linear_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                                   const LinearAttentionOptions& options) {
+  return linear_attention_from_plain_ops(q, k, v, LinearAttentionCall(q, k, v, options));
+}
+
+}  // namespace sash

@@ -1,0 +1,50 @@
+#pragma once
+
+#include "../../core/backend/kernel.h"
+#include "../../core/backend/tensor_view.h"
+
+/// Linear attention. With phi(x) = x + 1 for x > 0, else exp(x), a = phi(q[i]) . phi(k[j]) and sums
+/// over the visible keys j:
+///
+///     out[i] = sum a v[j] / den[i],    den[i] = sum a + eps
+///
+/// q [B, H, S_q, D], k [B, H_kv, S_k, D], v [B, H_kv, S_k, D_v], one floating dtype, unit stride
+/// along the last axis, other strides free; query head h reads key head h H_kv / H. C below is the
+/// type of the arithmetic: float64 for float64, else float32. No S_q x S_k matrix is held.
+namespace sash::kernels {
+
+struct LinearAttentionInputs {
+  TensorView q, k, v;
+};
+
+struct LinearAttentionParams {
+  bool causal = false;  ///< key j is visible to query i if j <= i; S_q = S_k
+  double eps = 0;
+  /// int32 [B] by its stride: only keys before lengths[b] are visible; in [0, S_k]. The others may
+  /// hold anything. Null: all keys.
+  const TensorView* lengths = nullptr;
+};
+
+/// out [B, H, S_q, D_v] and den [B, H, S_q] (C), both contiguous.
+extern SASH_API
+    Kernel<void(KernelContext&, const LinearAttentionInputs&, const LinearAttentionParams&,
+                const TensorView& out, const TensorView& den)>
+        linear_attention_forward;
+
+struct LinearAttentionGradients {
+  TensorView g;           ///< [B, H, S_q, D_v], unit stride along the last axis
+  TensorView out, den;    ///< as the forward kernel left them
+  TensorView dq, dk, dv;  ///< contiguous, written whole
+};
+
+/// The gradients of sum(g . out). With h[i] = g[i] / den[i], c[i] = -(g[i] . out[i]) / den[i] and
+/// b = h[i] . v[j] + c[i]:
+///
+///     dq[i] = phi'(q[i]) sum b phi(k[j]),  dk[j] = phi'(k[j]) sum b phi(q[i]),  dv[j] = sum a h[i]
+///
+/// No float atomics: the same bits every time.
+extern SASH_API Kernel<void(KernelContext&, const LinearAttentionInputs&,
+                            const LinearAttentionParams&, const LinearAttentionGradients&)>
+    linear_attention_backward;
+
+}  // namespace sash::kernels
