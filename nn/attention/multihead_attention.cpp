@@ -68,6 +68,7 @@ MultiheadAttention::MultiheadAttention(int64_t dim, int64_t heads,
     relative_bias =
         register_parameter("relative_bias", zeros({heads, 2 * *options.relative_positions + 1}));
   }
+  if (options.sink_logits) sink_logits = register_parameter("sink_logits", zeros({heads}));
   if (options.alibi) alibi_slopes_ = alibi_slopes(heads, in_proj_weight.device());
 }
 
@@ -140,7 +141,8 @@ AttentionOptions MultiheadAttention::attention_options(const AttentionMask& mask
           .softcap = softcap_,
           .relative_bias = relative_bias,
           .alibi_slopes = alibi_slopes_,
-          .dropout = is_training() ? dropout_ : 0.0};
+          .dropout = is_training() ? dropout_ : 0.0,
+          .sink_logits = sink_logits};
 }
 
 std::string MultiheadAttention::describe() const {
@@ -152,6 +154,7 @@ std::string MultiheadAttention::describe() const {
   if (relative_bias.defined()) {
     text += ", relative positions " + std::to_string(relative_bias.size(1) / 2);
   }
+  if (sink_logits.defined()) text += ", sink logits";
   return text + (dropout_ > 0 ? ", dropout " + to_text(dropout_) : "") + ")";
 }
 

@@ -20,6 +20,9 @@ struct MultiheadAttentionOptions {
   bool alibi = false;    ///< subtracts 2^(-8 h / heads) abs(p - j) from the scores of head h >= 1
   /// R >= 0 adds a learnt bias for each head and distance j - p, which is clamped to [-R, R].
   std::optional<int64_t> relative_positions{};
+  /// Adds a learnt logit per head to the softmax's denominator (`AttentionOptions::sink_logits`);
+  /// not the mask "sinks:N".
+  bool sink_logits = false;
 };
 
 /// Multi-head scaled dot-product attention (Vaswani et al., 2017), batch first, with any
@@ -27,7 +30,8 @@ struct MultiheadAttentionOptions {
 ///
 /// Parameters, as PyTorch's: `in_proj_weight` [(heads + 2 kv_heads) head_dim, dim] (queries, keys,
 /// values; Xavier uniform at first), `in_proj_bias` (zeros), `out_proj.weight` [dim, dim],
-/// `out_proj.bias` (zeros); and, with relative positions, `relative_bias` [heads, 2 R + 1] (zeros).
+/// `out_proj.bias` (zeros); with relative positions, `relative_bias` [heads, 2 R + 1] (zeros); with
+/// sink logits, `sink_logits` [heads] (zeros).
 class SASH_API MultiheadAttention : public Module {
  public:
   /// The module's mask is `options.attention` & `mask`. `ValueError` unless dim is a
@@ -93,6 +97,7 @@ class SASH_API MultiheadAttention : public Module {
   Tensor in_proj_weight;
   Tensor in_proj_bias;   ///< undefined without one
   Tensor relative_bias;  ///< undefined without one
+  Tensor sink_logits;    ///< undefined without them
   Linear& out_proj;
 };
 

@@ -28,7 +28,8 @@ TransformerOptions layer_options(const CausalLMOptions& options) {
           .kv_heads = options.kv_heads,
           .softcap = options.softcap,
           .alibi = options.alibi,
-          .relative_positions = options.relative_positions};
+          .relative_positions = options.relative_positions,
+          .sink_logits = options.sink_logits};
 }
 
 }  // namespace

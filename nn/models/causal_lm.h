@@ -27,6 +27,7 @@ struct CausalLMOptions {
   double softcap = 0;
   bool alibi = false;
   std::optional<int64_t> relative_positions{};
+  bool sink_logits = false;
 };
 
 /// How `generate` chooses among the logits.

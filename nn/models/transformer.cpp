@@ -20,7 +20,8 @@ MultiheadAttentionOptions attention_options(const TransformerOptions& options) {
           .kv_heads = options.kv_heads,
           .softcap = options.softcap,
           .alibi = options.alibi,
-          .relative_positions = options.relative_positions};
+          .relative_positions = options.relative_positions,
+          .sink_logits = options.sink_logits};
 }
 
 LayerNormOptions norm_options(const TransformerOptions& options) {

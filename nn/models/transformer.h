@@ -28,6 +28,7 @@ struct TransformerOptions {
   double softcap = 0;
   bool alibi = false;
   std::optional<int64_t> relative_positions{};
+  bool sink_logits = false;
 };
 
 /// Self-attention and a feed-forward net, each in a residual branch (Vaswani et al., 2017):

@@ -12,6 +12,7 @@
 #include "../shape/concat.h"
 #include "attention_call.h"
 #include "block_map_cache.h"
+#include "sink_logits.h"
 
 namespace sash {
 
@@ -203,6 +204,7 @@ bool has_fused(Device device) {
 AttentionWithLse checked_attention(const AttentionTensors& inputs,
                                    const AttentionOptions& options) {
   AttentionCall call(inputs, options);
+  check_sink_logits(inputs.q, options.sink_logits);
   const Device device = inputs.q.device();
   if (call.dropout > 0) call.philox = next_philox(device, numel(call.weights_shape()));
   if (!has_fused(device)) return attention_from_plain_ops(inputs, call);
@@ -210,18 +212,28 @@ AttentionWithLse checked_attention(const AttentionTensors& inputs,
   return fused_attention(inputs, std::move(call));
 }
 
-}  // namespace
-
-AttentionWithLse attention_with_lse(const Tensor& q, const Tensor& k, const Tensor& v,
-                                    const AttentionOptions& options) {
+// Without the sink logits.
+AttentionWithLse attention_over_keys(const Tensor& q, const Tensor& k, const Tensor& v,
+                                     const AttentionOptions& options) {
   return naming_mask(options.mask, "attention_mask", [&] {
     return checked_attention({q, k, v, options.bias, options.relative_bias}, options);
   });
 }
 
+}  // namespace
+
+AttentionWithLse attention_with_lse(const Tensor& q, const Tensor& k, const Tensor& v,
+                                    const AttentionOptions& options) {
+  const AttentionWithLse plain = attention_over_keys(q, k, v, options);
+  const Tensor& sinks = options.sink_logits;
+  if (!sinks.defined()) return plain;
+  return {out_with_sinks(plain, sinks), lse_with_sinks(plain.lse, sinks)};
+}
+
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v,
                  const AttentionOptions& options) {
-  return attention_with_lse(q, k, v, options).out;
+  const AttentionWithLse plain = attention_over_keys(q, k, v, options);
+  return options.sink_logits.defined() ? out_with_sinks(plain, options.sink_logits) : plain.out;
 }
 
 }  // namespace sash

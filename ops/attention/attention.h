@@ -17,6 +17,9 @@ struct AttentionOptions {
       relative_bias{};  ///< [H or 1, 2 R + 1], dtype of q: element clamp(j - p, -R, R) + R is added
   Tensor alibi_slopes{};  ///< float32 [H]: slope abs(p - j) is subtracted; not differentiated
   double dropout = 0;     ///< probability with which an attention weight is dropped
+  /// Learnable attention sinks, floating [H]: exp(sink_logits[h]) joins the denominator of the
+  /// softmax. `AttentionMask::sinks(n)` is something else: it shows the first n keys to all.
+  Tensor sink_logits{};
 };
 
 /// Scaled dot-product attention (Vaswani et al., "Attention is all you need", 2017):
@@ -32,7 +35,9 @@ struct AttentionOptions {
 /// [b, h, i, j] is dropped or kept by its row-major index in [B, H, S_q, S_k] alone. Gradients
 /// reach q, k, v, `bias` (its gradient takes S_q x S_k memory) and `relative_bias` (Shaw et al.,
 /// "Self-attention with relative position representations", 2018; linear memory). ALiBi: Press et
-/// al., "Train short, test long", ICLR 2022.
+/// al., "Train short, test long", ICLR 2022. They reach `sink_logits` (OpenAI, "gpt-oss model
+/// card", 2025) too, with which o = dropout(exp(s) / (exp(sink) + sum exp(s))) v = sigmoid(lse -
+/// sink) times o without them.
 ///
 /// Throws `ShapeError` if the tensors or the mask do not fit, `DTypeError`, `DeviceError`, and
 /// `ValueError` unless 0 <= dropout <= 1, softcap >= 0 and the scale is finite.
@@ -42,7 +47,9 @@ SASH_API Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v,
 /// The result of attention and the log-sum-exp.
 struct AttentionWithLse {
   Tensor out;  ///< [B, H, S_q, D_v]
-  Tensor lse;  ///< [B, H, S_q]: log of the sum of exp(s) over the visible keys, +inf where none is
+  /// [B, H, S_q]: log of the sum of exp(s) over the visible keys, +inf where none is; with sink
+  /// logits, log(exp(lse) + exp(sink)).
+  Tensor lse;
 };
 
 /// The same with the log-sum-exp of the scores (float64 for float64, else float32), which is

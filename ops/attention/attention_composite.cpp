@@ -13,6 +13,7 @@
 #include "../norm/softmax.h"
 #include "../reduce/reduce.h"
 #include "attention_call.h"
+#include "sink_logits.h"
 
 /// Attention from plain ops, with the full matrix of scores.
 namespace sash {
@@ -90,15 +91,22 @@ AttentionWithLse composite::attention(const Tensor& q, const Tensor& k, const Te
                                       const AttentionOptions& options, PhiloxState philox) {
   const AttentionTensors inputs{q, k, v, options.bias, options.relative_bias};
   AttentionCall call(inputs, options);
+  check_sink_logits(q, options.sink_logits);
   call.philox = philox;
-  return attention_from_plain_ops(inputs, call);
+  const AttentionWithLse plain = attention_from_plain_ops(inputs, call);
+  if (!options.sink_logits.defined()) return plain;
+  return {out_with_sinks(plain, options.sink_logits),
+          lse_with_sinks(plain.lse, options.sink_logits)};
 }
 
 Tensor attention_probabilities(const Tensor& q, const Tensor& k, const AttentionOptions& options) {
   const AttentionTensors inputs{q, k, k, options.bias, options.relative_bias};
   AttentionCall call(inputs, options);
+  check_sink_logits(q, options.sink_logits);
   if (call.dropout > 0) call.philox = next_philox(q.device(), numel(call.weights_shape()));
-  return weights_of(scores_of(inputs, call), call);
+  const Tensor scores = scores_of(inputs, call), weights = weights_of(scores, call);
+  if (!options.sink_logits.defined()) return weights;
+  return out_with_sinks({weights, lse_of(scores, call)}, options.sink_logits);
 }
 
 }  // namespace sash

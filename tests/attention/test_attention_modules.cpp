@@ -112,6 +112,30 @@ TEST_CASE("a window, grouped heads, a softcap, slopes and relative positions aga
   CHECK(largest_difference(last, narrowed.narrow(1, 6, 3)) < 1e-6);
 }
 
+TEST_CASE("sink logits: a parameter of the module") {
+  manual_seed(3);
+  auto m = randomised(
+      nn::MultiheadAttention(8, 4, {.attention = "causal", .kv_heads = 2, .sink_logits = true}));
+  CHECK(keys(m).size() == 5);
+  CHECK(nn::MultiheadAttention(8, 4, {.sink_logits = true}).sink_logits.to_vector<float>() ==
+        std::vector<float>(4, 0.0f));
+  AttentionProblem problem = seeing([](const MaskIndex& at) { return at.key <= at.query; });
+  problem.sink_logits = m.sink_logits.to_vector<double>();
+  const Tensor x = randn({1, 6, 8}, kDouble);
+  CHECK(largest_difference(m(x), plain_module(x, m, problem)) < 1e-12);
+  CHECK(check_gradients(m, 5).ok);
+  const nn::TransformerEncoder encoder({.dim = 8, .heads = 2, .layers = 1, .sink_logits = true});
+  CHECK(keys(encoder)[2] == "layers.0.self_attn.sink_logits");
+  expect_error<ShapeError>("attention: expected sink logits [2], one per head, got [3]", [] {
+    const Tensor q = zeros({1, 2, 3, 4});
+    attention(q, q, q, {.sink_logits = zeros({3})});
+  });
+  expect_error<DTypeError>("attention: expected a floating dtype, got int64", [] {
+    const Tensor q = zeros({1, 1, 3, 4});
+    attention(q, q, q, {.sink_logits = zeros({1}, {.dtype = DType::int64})});
+  });
+}
+
 TEST_CASE("alibi_slopes are powers of two, position_bias is what attention adds") {
   CHECK(nn::alibi_slopes(4).to_vector<float>() ==
         std::vector<float>{0.25f, 0.0625f, 0.015625f, 0.00390625f});

@@ -118,6 +118,7 @@ TEST_CASE("attention with a cache equals attention to all keys") {
       {.kv_heads = 2, .softcap = 3},
       {.alibi = true},
       {.relative_positions = 2},
+      {.sink_logits = true},
       {.kv_heads = 1, .alibi = true, .relative_positions = 30}};
   for (const char* spec : kCachedMasks) {
     for (size_t variant = 0; variant < variants.size(); ++variant) {

@@ -22,6 +22,7 @@ struct Setting {
   int64_t relative_reach = -1;  // of the relative bias, if not negative
   bool slopes = false;
   bool lengths = false;
+  bool sinks = false;  // sink logits
 };
 
 struct Sizes {
@@ -30,7 +31,7 @@ struct Sizes {
 
 // Where the inputs after q, k and v stand.
 struct Places {
-  size_t mask, bias, relative, slopes, lengths;
+  size_t mask, bias, relative, slopes, lengths, sinks;
 
   explicit Places(const Setting& setting) {
     size_t next = 3;
@@ -40,6 +41,7 @@ struct Places {
     relative = take(setting.relative_reach >= 0);
     slopes = take(setting.slopes);
     lengths = take(setting.lengths);
+    sinks = take(setting.sinks);
   }
 };
 
@@ -64,6 +66,7 @@ std::vector<InputSpec> inputs_of(const Setting& setting, const Sizes& s, Layout 
                       .high = static_cast<double>(s.keys) + 1,
                       .dtype = DType::int32});
   }
+  if (setting.sinks) inputs.push_back({{s.heads}});
   return inputs;
 }
 
@@ -91,6 +94,7 @@ AttentionProblem problem_of(const Setting& setting, const Arrays& t) {
   if (places.bias) problem.bias = t[places.bias];
   if (places.relative) problem.relative_bias = t[places.relative];
   if (places.slopes) problem.slopes = t[places.slopes].values;
+  if (places.sinks) problem.sink_logits = t[places.sinks].values;
   return problem;
 }
 
@@ -109,6 +113,7 @@ AttentionOptions options_of(const Setting& setting, const Tensors& t) {
   if (places.bias) options.bias = t[places.bias];
   if (places.relative) options.relative_bias = t[places.relative];
   if (places.slopes) options.alibi_slopes = t[places.slopes];
+  if (places.sinks) options.sink_logits = t[places.sinks];
   return options;
 }
 
@@ -140,8 +145,10 @@ void add_case(OpTable& table, const Setting& setting, const Sizes& s, Layout lay
               return (fused_kernel ? fused : composed)(t, options_of(setting, t)).out;
             },
         .reference = [=](const Arrays& t) { return solve(problem_of(setting, t)).out; },
-        .half_rounds = fused_kernel ? 2.0 : 8,           // of the weights, and of the result
-        .half_gradient_rounds = fused_kernel ? 4.0 : 8,  // of the result that was kept, and its own
+        // of the weights, of the result, and with sinks of their share and the product
+        .half_rounds = fused_kernel ? (setting.sinks ? 4.0 : 2) : 8,
+        // of the result that was kept, and its own
+        .half_gradient_rounds = fused_kernel && !setting.sinks ? 4.0 : 8,
         .half_gradient_scale = 1,
     });
   }
@@ -164,8 +171,8 @@ void add_others(OpTable& table, const Setting& setting, const Sizes& s) {
             const AttentionAnswer answer = solve(problem_of(setting, t));
             return Arrays{answer.out, answer.lse};
           },
-      .half_rounds = 2,
-      .half_gradient_rounds = 4,
+      .half_rounds = setting.sinks ? 4.0 : 2,
+      .half_gradient_rounds = setting.sinks ? 8.0 : 4,
       .half_gradient_scale = 1,
   });
   table.push_back({
@@ -247,7 +254,13 @@ void add_attention(OpTable& table) {
                     .relative_reach = 2,
                     .slopes = true,
                     .lengths = true};
-  for (const Setting& setting : {window, softcap, bias, relative, slopes, lengths}) {
+  const Setting sinks{.option = "sink logits, causal, ", .causal = true, .sinks = true};
+  // The first two queries see no key: the log-sum-exp is the sink.
+  add_case(table, sinks, {1, 2, 2, 4, 2, 2, 3});
+  add_case(table, {.option = "sink logits, dropout, ", .dropout = 0.3, .sinks = true},
+           {2, 2, 1, 3, 3, 2, 2});
+  add_others(table, sinks, {1, 2, 2, 4, 2, 2, 3});
+  for (const Setting& setting : {sinks, window, softcap, bias, relative, slopes, lengths}) {
     add_case(table, setting, {2, 2, 1, 4, 7, 3, 2});
     add_case(table, setting, {1, 2, 2, 66, 65, 4, 5});
     add_others(table, setting, {2, 2, 1, 4, 7, 3, 2});

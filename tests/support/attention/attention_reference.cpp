@@ -110,6 +110,8 @@ class Solver {
       score = p_.round(score + biases(h, i, j));
       scores.push_back(p_.sees({b, h, i, j}) ? score : -kInfinity);
     }
+    const bool sink = !p_.sink_logits.empty();
+    if (sink) scores.push_back(p_.sink_logits[index(h)]);
     if (saved()) {
       for (const double s : scores) row.weight.push_back(std::exp(s - p_.saved_lse[{b, h, i}]));
     } else {
@@ -118,6 +120,10 @@ class Solver {
     for (double& weight : row.weight) weight = p_.round(weight);
     if (std::any_of(scores.begin(), scores.end(), [](double s) { return s > -kInfinity; })) {
       row.lse = log_sum_exp(scores);
+    }
+    if (sink) {  // it takes part in the softmax alone
+      scores.pop_back();
+      row.weight.pop_back();
     }
     row.dropped.assign(scores.size(), 1);
     const auto first = static_cast<uint64_t>(((b * heads_ + h) * queries_ + i) * keys_);

@@ -23,6 +23,7 @@ struct AttentionProblem {
   uint64_t seed = 0;                    ///< of the dropout mask, whose stream starts at 0
   Array bias{{0}}, relative_bias{{0}};  ///< [H, S_q, S_k] and [H, 2 R + 1]
   std::vector<double> slopes{};         ///< of ALiBi, one a head
+  std::vector<double> sink_logits{};    ///< one a head; forward only
   Array g{{0}}, g_lse{{0}};             ///< cotangents; without `g` there are no gradients
   /// out and lse of a forward pass over all keys, if `k` and `v` are only some of them.
   Array saved_out{{0}}, saved_lse{{0}};

@@ -1,0 +1,17 @@
+#pragma once
+
+#include "attention.h"
+
+/// `AttentionOptions::sink_logits`, from the result and log-sum-exp of attention without it.
+namespace sash {
+
+/// Throws as `attention` does, unless `sink_logits` is undefined or floating [H].
+void check_sink_logits(const Tensor& q, const Tensor& sink_logits);
+
+/// out sigmoid(lse - sink): the softmax has exp(sink) more in its denominator.
+Tensor out_with_sinks(const AttentionWithLse& plain, const Tensor& sink_logits);
+
+/// log(exp(lse) + exp(sink)); sink where no key is visible.
+Tensor lse_with_sinks(const Tensor& lse, const Tensor& sink_logits);
+
+}  // namespace sash
