@@ -24,3 +24,30 @@ extern SASH_API Kernel<void(KernelContext&, const TensorView& a, const TensorVie
     matmul;
 
 }  // namespace sash::kernels
+
+/// Products within a window (ops/linalg/window_matmul.h). q, k, v [B, H, M, N] have any strides, a
+/// [B, H, M, left + 1 + right] and o [B, H, M, N] are contiguous; one floating dtype, halves summed
+/// in float32.
+namespace sash::kernels {
+
+/// Slot s of row i is key i + s - left. A slot is hidden if its key is outside [0, M), or at or
+/// past lengths[b].
+struct WindowParams {
+  int64_t left = 0, right = 0;
+  const TensorView* lengths = nullptr;  ///< int32 [B], contiguous; or null
+
+  int64_t slots() const { return left + 1 + right; }
+};
+
+/// a[i, s] = q[i] . k[i + s - left]; `fill` in hidden slots.
+extern SASH_API Kernel<void(KernelContext&, const TensorView& q, const TensorView& k,
+                            const WindowParams& window, double fill, const TensorView& a)>
+    window_matmul;
+
+/// o[i] = sum over s of a[i, s] v[i + s - left]; `transposed`: o[j] = sum over i of
+/// a[i, j - i + left] v[i]. Hidden slots are not read, whatever they hold.
+extern SASH_API Kernel<void(KernelContext&, const TensorView& a, const TensorView& v,
+                            const WindowParams& window, bool transposed, const TensorView& o)>
+    unwindow_matmul;
+
+}  // namespace sash::kernels

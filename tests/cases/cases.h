@@ -63,5 +63,6 @@ void add_softmax(OpTable& table);
 void add_unary(OpTable& table);
 void add_views(OpTable& table);
 void add_where(OpTable& table);
+void add_window_matmul(OpTable& table);
 
 }  // namespace sash::testing

@@ -1,0 +1,195 @@
+#include <algorithm>
+
+#include "../../../core/backend/dispatch.h"
+#include "../../../core/parallel.h"
+#include "../../../ops/kernels/linalg.h"
+#include "../shape/halves.h"
+#include "gemm.h"
+#include "operand.h"
+
+/// Windowed products by blocks of rows: each block is a dense product of its rows with the keys
+/// that any of them sees, which a band is copied out of, or into.
+namespace sash::cpu {
+namespace {
+
+using kernels::WindowParams;
+
+constexpr int64_t kFewestRows = 16, kMostRows = 128;
+
+struct Range {
+  int64_t first, past;
+
+  int64_t count() const { return std::max<int64_t>(past - first, 0); }
+};
+
+/// The shape of a call [B, H, M, .] with its window.
+class Band {
+ public:
+  Band(const TensorView& rows, const WindowParams& window)
+      : heads_(rows.shape[1]),
+        rows_(rows.shape[2]),
+        window_(window),
+        // As many rows as slots: a block then computes about two products for each slot.
+        block_(std::clamp((window.slots() + 7) / 8 * 8, kFewestRows, kMostRows)) {}
+
+  int64_t slots() const { return window_.slots(); }
+  int64_t block() const { return block_; }
+  /// Keys below this are visible in batch b.
+  int64_t keys(int64_t b) const {
+    if (!window_.lengths) return rows_;
+    return std::clamp<int64_t>(window_.lengths->ptr<const int32_t>()[b], 0, rows_);
+  }
+  /// The keys that some row of [first, past) sees, and those rows that see some key of it.
+  Range seen_by(Range rows, int64_t keys) const {
+    return {std::max<int64_t>(rows.first - window_.left, 0),
+            std::min(keys, rows.past + window_.right)};
+  }
+  Range seeing(Range keys) const {
+    return {std::max<int64_t>(keys.first - window_.right, 0),
+            std::min(rows_, keys.past + window_.left)};
+  }
+  /// The key of slot 0 of row i, which may be below 0.
+  int64_t first_key(int64_t i) const { return i - window_.left; }
+
+  /// `body(b, h, rows)` for each block of rows of each head, in parallel.
+  template <class Body>
+  void for_each_block(int64_t batches, Body&& body) const {
+    const int64_t blocks = (rows_ + block_ - 1) / block_;
+    parallel_for(batches * heads_ * blocks, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t task = begin; task < end; ++task) {
+        const int64_t head = task / blocks, first = task % blocks * block_;
+        body(head / heads_, head % heads_, Range{first, std::min(rows_, first + block_)});
+      }
+    });
+  }
+
+ private:
+  int64_t heads_, rows_;
+  const WindowParams& window_;
+  int64_t block_;
+};
+
+/// The matrix of rows [first, ...) of head (b, h).
+template <class T>
+Matrix<const T> rows_of(const MatrixOperand<T>& x, int64_t b, int64_t h, int64_t first) {
+  const Matrix<const T> all = x.matrix();
+  return {all.data + b * x.strides()[0] + h * x.strides()[1] + first * all.row_stride,
+          all.row_stride, all.col_stride};
+}
+
+/// The part of row i's slots whose keys are in `keys`: their range, and where they begin in a row
+/// that starts with keys.first.
+struct Overlap {
+  int64_t slot, key, count;
+
+  Overlap(const Band& band, int64_t i, Range keys) {
+    const int64_t first = band.first_key(i);
+    const Range both{std::max(first, keys.first), std::min(first + band.slots(), keys.past)};
+    slot = both.count() ? both.first - first : 0;
+    key = both.count() ? both.first - keys.first : 0;
+    count = both.count();
+  }
+};
+
+template <class T>
+void scores(KernelContext& context, const TensorView& q, const TensorView& k,
+            const WindowParams& window, T fill, const TensorView& a) {
+  const MatrixOperand<T> queries(context, q), keys(context, k);
+  const Band band(q, window);
+  const int64_t heads = q.shape[1], m = q.shape[2], n = q.shape[3], slots = band.slots();
+  band.for_each_block(q.shape[0], [&](int64_t b, int64_t h, Range rows) {
+    const Range seen = band.seen_by(rows, band.keys(b));
+    const int64_t width = seen.count();
+    const Workspace scratch(context, rows.count() * width * static_cast<int64_t>(sizeof(T)));
+    T* const products = scratch.ptr<T>();
+    if (width > 0) {
+      gemm<T>(context, {.m = rows.count(),
+                        .n = width,
+                        .k = n,
+                        .a = rows_of(queries, b, h, rows.first),
+                        .b = rows_of(keys, b, h, seen.first).transposed(),
+                        .c = {products, width, 1}});
+    }
+    T* to = a.ptr<T>() + ((b * heads + h) * m + rows.first) * slots;
+    for (int64_t i = rows.first; i < rows.past; ++i, to += slots) {
+      const Overlap part(band, i, seen);
+      const T* const from = products + (i - rows.first) * width + part.key;
+      std::fill_n(to, part.slot, fill);
+      std::copy_n(from, part.count, to + part.slot);
+      std::fill(to + part.slot + part.count, to + slots, fill);
+    }
+  });
+}
+
+/// Rows [first, past) of a band as a matrix over `keys`, 0 where a slot is hidden.
+template <class T>
+void unfold(const Band& band, const T* a, Range rows, Range keys, T* matrix) {
+  const int64_t width = keys.count();
+  std::fill_n(matrix, rows.count() * width, T(0));
+  for (int64_t i = rows.first; i < rows.past; ++i) {
+    const Overlap part(band, i, keys);
+    std::copy_n(a + i * band.slots() + part.slot, part.count,
+                matrix + (i - rows.first) * width + part.key);
+  }
+}
+
+template <class T>
+void sums(KernelContext& context, const TensorView& a, const TensorView& v,
+          const WindowParams& window, bool transposed, const TensorView& o) {
+  const MatrixOperand<T> values(context, v);
+  const Band band(v, window);
+  const int64_t heads = v.shape[1], m = v.shape[2], n = v.shape[3];
+  band.for_each_block(v.shape[0], [&](int64_t b, int64_t h, Range block) {
+    // The block's rows of o are keys if the band is transposed.
+    const int64_t limit = band.keys(b);
+    const Range keys =
+        transposed ? Range{block.first, std::min(block.past, limit)} : band.seen_by(block, limit);
+    const Range rows = transposed ? band.seeing(keys) : block;
+    const int64_t width = keys.count(), depth = transposed ? rows.count() : width;
+    T* const to = o.ptr<T>() + ((b * heads + h) * m + block.first) * n;
+    if (width == 0 || rows.count() == 0) return void(std::fill_n(to, block.count() * n, T(0)));
+    const Workspace scratch(context, rows.count() * width * static_cast<int64_t>(sizeof(T)));
+    T* const matrix = scratch.ptr<T>();
+    unfold(band, a.ptr<const T>() + (b * heads + h) * m * band.slots(), rows, keys, matrix);
+    const Matrix<const T> weights{matrix, width, 1};
+    const int64_t made = transposed ? width : block.count();
+    gemm<T>(context, {.m = made,
+                      .n = n,
+                      .k = depth,
+                      .a = transposed ? weights.transposed() : weights,
+                      .b = rows_of(values, b, h, transposed ? rows.first : keys.first),
+                      .c = {to, n, 1}});
+    std::fill_n(to + made * n, (block.count() - made) * n, T(0));
+  });
+}
+
+void window_matmul(KernelContext& context, const TensorView& q, const TensorView& k,
+                   const WindowParams& window, double fill, const TensorView& a) {
+  if (a.numel() == 0) return;
+  const FloatOperand queries(context, q), keys(context, k);
+  FloatResult result(context, a);
+  dispatch_floating(result.view().dtype, "window_matmul", [&]<class T>(TypeTag<T>) {
+    scores<T>(context, queries.view(), keys.view(), window, static_cast<T>(fill), result.view());
+  });
+  result.write();
+}
+
+void unwindow_matmul(KernelContext& context, const TensorView& a, const TensorView& v,
+                     const WindowParams& window, bool transposed, const TensorView& o) {
+  if (o.numel() == 0) return;
+  const FloatOperand weights(context, a), values(context, v);
+  FloatResult result(context, o);
+  dispatch_floating(result.view().dtype, "unwindow_matmul", [&]<class T>(TypeTag<T>) {
+    sums<T>(context, weights.view(), values.view(), window, transposed, result.view());
+  });
+  result.write();
+}
+
+}  // namespace
+
+void register_window_matmul() {
+  kernels::window_matmul.set(DeviceType::cpu, window_matmul);
+  kernels::unwindow_matmul.set(DeviceType::cpu, unwindow_matmul);
+}
+
+}  // namespace sash::cpu

@@ -1,0 +1,68 @@
+#include "window_matmul.h"
+
+#include <optional>
+
+#include "../../../core/error.h"
+#include "../../../tensor/kernels/memory.h"
+
+namespace sash::cuda {
+namespace {
+
+using kernels::WindowParams;
+
+/// An operand with unit stride along the last axis: the view, or a copy.
+class UnitRows {
+ public:
+  UnitRows(KernelContext& context, const TensorView& x) : view_(x) {
+    if (x.shape[3] == 1 || x.strides[3] == 1) return;
+    copy_.emplace(context, x.numel() * size_of(x.dtype));
+    view_.data = copy_->ptr<void>();
+    view_.strides = contiguous_strides(x.shape);
+    kernels::copy(context, x, view_);
+  }
+  const TensorView& view() const { return view_; }
+
+ private:
+  TensorView view_;
+  std::optional<Workspace> copy_;
+};
+
+bool is_half(const TensorView& x) {
+  return x.dtype == DType::float16 || x.dtype == DType::bfloat16;
+}
+
+/// Kernels count rows and slots in 32 bits.
+void check_rows(const char* op, const TensorView& rows) {
+  constexpr int64_t most = int64_t{1} << 30;
+  if (rows.shape[2] <= most) return;
+  throw ValueError(op, "at most 2^30 rows", std::to_string(rows.shape[2]));
+}
+
+void window_matmul(KernelContext& context, const TensorView& q, const TensorView& k,
+                   const WindowParams& window, double fill, const TensorView& a) {
+  if (a.numel() == 0) return;
+  check_rows("window_matmul", q);
+  if (!is_half(q) || q.shape[3] > kWindowMostFeatures || q.shape[3] == 0) {
+    return window_scores_simple(context, q, k, window, fill, a);
+  }
+  const UnitRows queries(context, q), keys(context, k);
+  window_scores_mma(context, queries.view(), keys.view(), window, fill, a);
+}
+
+void unwindow_matmul(KernelContext& context, const TensorView& a, const TensorView& v,
+                     const WindowParams& window, bool transposed, const TensorView& o) {
+  if (o.numel() == 0) return;
+  check_rows("unwindow_matmul", v);
+  if (!is_half(v)) return window_sums_simple(context, a, v, window, transposed, o);
+  const UnitRows values(context, v);
+  window_sums_mma(context, a, values.view(), window, transposed, o);
+}
+
+}  // namespace
+
+void register_window_matmul() {
+  kernels::window_matmul.set(DeviceType::cuda, window_matmul);
+  kernels::unwindow_matmul.set(DeviceType::cuda, unwindow_matmul);
+}
+
+}  // namespace sash::cuda

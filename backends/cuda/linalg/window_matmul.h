@@ -1,0 +1,46 @@
+#pragma once
+
+#include "../../../ops/kernels/linalg.h"
+
+/// The families of windowed products; `window_matmul.cu` chooses.
+///
+/// Tiles are 64 x 64. For queries from i0 on, tile t of the keys begins at key i0 - left + 64 t, so
+/// that element (r, c) of the tile is slot 64 t + c - r of row i0 + r. For keys from j0 on, tile t
+/// of the rows begins at row j0 - right + 64 t, and element (r, c), key j0 + r of row j0 - right +
+/// 64 t
+/// + c, is its slot slots - 1 - 64 t + r - c.
+namespace sash::cuda {
+
+/// Extents and window of a call.
+struct WindowDims {
+  int heads, m, n, left, slots;
+  const int32_t* lengths;  ///< one per batch, or null
+
+  WindowDims(const TensorView& rows, const kernels::WindowParams& window)
+      : heads(static_cast<int>(rows.shape[1])),
+        m(static_cast<int>(rows.shape[2])),
+        n(static_cast<int>(rows.shape[3])),
+        left(static_cast<int>(window.left)),
+        slots(static_cast<int>(window.slots())),
+        lengths(window.lengths ? window.lengths->ptr<const int32_t>() : nullptr) {}
+
+  int right() const { return slots - 1 - left; }
+  int64_t row_tiles() const { return (m + 63) / 64; }
+  int64_t key_tiles() const { return (int64_t{slots} + 126) / 64; }
+};
+
+/// No tensor cores: any floating dtype, any strides.
+void window_scores_simple(KernelContext& context, const TensorView& q, const TensorView& k,
+                          const kernels::WindowParams& window, double fill, const TensorView& a);
+void window_sums_simple(KernelContext& context, const TensorView& a, const TensorView& v,
+                        const kernels::WindowParams& window, bool transposed, const TensorView& o);
+
+/// mma.sync: halves; q, k and v have unit stride along the last axis. Scores of at most
+/// `kWindowMostFeatures`.
+inline constexpr int64_t kWindowMostFeatures = 512;
+void window_scores_mma(KernelContext& context, const TensorView& q, const TensorView& k,
+                       const kernels::WindowParams& window, double fill, const TensorView& a);
+void window_sums_mma(KernelContext& context, const TensorView& a, const TensorView& v,
+                     const kernels::WindowParams& window, bool transposed, const TensorView& o);
+
+}  // namespace sash::cuda

@@ -1,0 +1,84 @@
+#include "local.h"
+
+#include "../../tensor/factories.h"
+#include "../checks.h"
+#include "../elementwise/binary.h"
+#include "../elementwise/compare.h"
+#include "../elementwise/unary.h"
+#include "../elementwise/where.h"
+#include "../index/gather.h"
+#include "../linalg/window_matmul.h"
+
+namespace sash {
+namespace {
+
+detail::Window window_of(int64_t context, const Tensor& key_lengths = {}) {
+  return {context / 2, (context - 1) / 2, key_lengths};
+}
+
+void check_context(const char* op, int64_t context) {
+  detail::check_window(op, "a context", context);
+  if (context == 0) throw ValueError(op, "a context of at least 1", "0");
+}
+
+void check_mask(const char* op, const Tensor& q, const Tensor& mask) {
+  if (!mask.defined()) return;
+  check_compatible(op, q, mask);
+  check_shape(op, mask, {q.size(2), q.size(2)});
+}
+
+void check_lengths(const char* op, const Tensor& q, const Tensor& lengths) {
+  if (!lengths.defined()) return;
+  check_same_device(op, q, lengths);
+  check_dtype(op, lengths, DType::int32);
+  check_shape(op, lengths, {q.size(0)});
+}
+
+// mask[l, j] for the key j of each slot, 0 where there is none: [L, c].
+Tensor mask_of_slots(const Tensor& mask, int64_t context) {
+  const int64_t length = mask.size(0);
+  const TensorOptions options{.device = mask.device()};
+  const int64_t first = -(context / 2);
+  const Tensor key = arange(0, length, 1, options).unsqueeze(1) +
+                     arange(first, first + context, 1, options).unsqueeze(0);
+  const Tensor outside = logical_or(lt(key, 0), ge(key, length));
+  return masked_fill(gather(mask, 1, clamp(key, 0, length - 1)), outside, 0);
+}
+
+}  // namespace
+
+Tensor local_dot_product(const Tensor& q, const Tensor& k, int64_t context,
+                         const LocalDotProductOptions& options) {
+  constexpr const char* op = "local_dot_product";
+  check_compatible(op, q, k);
+  check_floating(op, q);
+  check_rank(op, q, 4);
+  check_same_shape(op, q, k);
+  check_context(op, context);
+  check_mask(op, q, options.attn_mask);
+  check_lengths(op, q, options.key_lengths);
+  const Tensor lengths =
+      options.key_lengths.defined() ? options.key_lengths.contiguous() : Tensor();
+  const Tensor a = detail::window_scores(op, q, k, window_of(context, lengths), options.fill);
+  if (!options.attn_mask.defined() || q.size(2) == 0) return a;
+  const Tensor added = mask_of_slots(options.attn_mask, context);
+  if (!q.device().is_cpu() || !is_half(q.dtype())) return a + added;
+  return (a.to(DType::float32) + added.to(DType::float32)).to(q.dtype());
+}
+
+Tensor local_weighted_average(const Tensor& a, const Tensor& v) {
+  constexpr const char* op = "local_weighted_average";
+  check_compatible(op, a, v);
+  check_floating(op, a);
+  check_rank(op, a, 4);
+  check_rank(op, v, 4);
+  for (int axis = 0; axis < 3; ++axis) {
+    if (a.shape()[axis] == v.shape()[axis]) continue;
+    throw ShapeError(op, "a [N, H, L, c] and v [N, H, L, E]",
+                     to_string(a.shape()) + " and " + to_string(v.shape()));
+  }
+  check_context(op, a.size(3));
+  return detail::window_sums(op, a, v, window_of(a.size(3)));
+}
+
+}  // namespace sash

@@ -1,0 +1,187 @@
+#include "window_matmul.h"
+
+#include "../../tensor/autograd/node.h"
+#include "../../tensor/factories.h"
+#include "../checks.h"
+#include "../elementwise/binary.h"
+#include "../elementwise/compare.h"
+#include "../elementwise/where.h"
+#include "../kernels/linalg.h"
+
+namespace sash {
+
+namespace kernels {
+constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const WindowParams&,
+                      double, const TensorView&)>
+    window_matmul{"window_matmul"};
+constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const WindowParams&,
+                      bool, const TensorView&)>
+    unwindow_matmul{"unwindow_matmul"};
+}  // namespace kernels
+
+namespace {
+
+using detail::Window;
+
+constexpr int64_t kWidestWindow = int64_t{1} << 29;
+
+// x [..., R, C] as kernels take it, [B, H, R, C]; copied if more than two leading axes cannot be
+// merged.
+Tensor four_axes(const Tensor& x) {
+  switch (x.rank()) {
+    case 2:
+      return x.unsqueeze(0).unsqueeze(0);
+    case 3:
+      return x.unsqueeze(1);
+    case 4:
+      return x;
+    default: {
+      int64_t batch = 1;
+      for (int axis = 0; axis < x.rank() - 3; ++axis) batch *= x.shape()[axis];
+      return x.reshape({batch, x.size(-3), x.size(-2), x.size(-1)});
+    }
+  }
+}
+
+Shape with_last(Shape shape, int64_t extent) {
+  shape[shape.rank() - 1] = extent;
+  return shape;
+}
+
+// Parameters of a kernel call; borrows from `window`.
+class Params {
+ public:
+  explicit Params(const Window& window) : params_{window.left, window.right} {
+    if (!window.lengths.defined()) return;
+    lengths_ = window.lengths.tensor_view();
+    params_.lengths = &lengths_;
+  }
+  Params(const Params&) = delete;
+  Params& operator=(const Params&) = delete;
+  const kernels::WindowParams& get() const { return params_; }
+
+ private:
+  TensorView lengths_;
+  kernels::WindowParams params_;
+};
+
+// The window that a backward pass reads; throws if the lengths were written since.
+struct SavedWindow {
+  explicit SavedWindow(const Window& window)
+      : left(window.left), right(window.right), lengths(save(window.lengths)) {}
+  Window get(const Backward& pass) const { return {left, right, pass(lengths)}; }
+
+  int64_t left, right;
+  Saved lengths;
+};
+
+void check_operands(const char* op, const Tensor& a, const Tensor& b) {
+  check_compatible(op, a, b);
+  check_floating(op, a);
+  check_min_rank(op, a, 2);
+  check_min_rank(op, b, 2);
+}
+
+[[noreturn]] void throw_shapes(const char* op, const char* expected, const Tensor& a,
+                               const Tensor& b) {
+  throw ShapeError(op, expected, to_string(a.shape()) + " and " + to_string(b.shape()));
+}
+
+void check_mask(const Tensor& mask, const Tensor& q) {
+  if (!mask.defined()) return;
+  check_same_device("window_matmul", q, mask);
+  check_dtype("window_matmul", mask, DType::boolean);
+}
+
+}  // namespace
+
+void detail::check_window(const char* op, const char* what, int64_t size) {
+  if (size >= 0 && size <= kWidestWindow) return;
+  throw ValueError(op, std::string(what) + " in [0, 2^29]", std::to_string(size));
+}
+
+Tensor detail::window_scores(const char* op, const Tensor& q, const Tensor& k, const Window& window,
+                             double fill) {
+  const Tensor a = empty(with_last(q.shape(), window.left + 1 + window.right), q.options());
+  {
+    const NoGradGuard no_grad;
+    const Tensor rows = four_axes(q), keys = four_axes(k);
+    KernelContext context = kernel_context(q.device());
+    kernels::window_matmul(context, rows.tensor_view(), keys.tensor_view(), Params(window).get(),
+                           fill, four_axes(a).tensor_view());
+  }
+  return record(op, {q, k}, a,
+                [op, q = save_if(k.requires_grad(), q), k = save_if(q.requires_grad(), k),
+                 window = SavedWindow(window)](Backward& pass, const Tensor& g) {
+                  Gradients gradients(2);
+                  if (pass.needs(0))
+                    gradients[0] = window_sums(op, g, pass(k), window.get(pass), false);
+                  if (pass.needs(1))
+                    gradients[1] = window_sums(op, g, pass(q), window.get(pass), true);
+                  return gradients;
+                });
+}
+
+Tensor detail::window_sums(const char* op, const Tensor& a, const Tensor& v, const Window& window,
+                           bool transposed) {
+  const Tensor band = a.contiguous();
+  const Tensor o = empty(v.shape(), v.options());
+  {
+    const NoGradGuard no_grad;
+    const Tensor weights = four_axes(band), rows = four_axes(v);
+    KernelContext context = kernel_context(v.device());
+    kernels::unwindow_matmul(context, weights.tensor_view(), rows.tensor_view(),
+                             Params(window).get(), transposed, four_axes(o).tensor_view());
+  }
+  return record(
+      op, {band, v}, o,
+      [op, transposed, band = save_if(v.requires_grad(), band), v = save_if(a.requires_grad(), v),
+       window = SavedWindow(window)](Backward& pass, const Tensor& g) {
+        Gradients gradients(2);
+        const Window w = window.get(pass);
+        if (pass.needs(0)) {
+          const Tensor x = pass(v);
+          gradients[0] = window_scores(op, transposed ? x : g, transposed ? g : x, w, 0);
+        }
+        if (pass.needs(1)) gradients[1] = window_sums(op, pass(band), g, w, !transposed);
+        return gradients;
+      });
+}
+
+Tensor window_matmul(const Tensor& q, const Tensor& k, int64_t w,
+                     const WindowMatmulOptions& options) {
+  constexpr const char* op = "window_matmul";
+  check_operands(op, q, k);
+  detail::check_window(op, "a window size", w);
+  check_mask(options.mask, q);
+  const Tensor rows = options.keys_as_rows ? k : k.mT();
+  if (q.shape() != rows.shape()) {
+    throw_shapes(op,
+                 options.keys_as_rows ? "q [..., M, N] and k [..., M, N]"
+                                      : "q [..., M, N] and k [..., N, M]",
+                 q, k);
+  }
+  const Tensor a = detail::window_scores(op, q, rows, {w, w}, options.fill);
+  return options.mask.defined() ? masked_fill(a, logical_not(options.mask), options.fill) : a;
+}
+
+Tensor unwindow_matmul(const Tensor& a, const Tensor& v, int64_t w) {
+  constexpr const char* op = "unwindow_matmul";
+  check_operands(op, a, v);
+  detail::check_window(op, "a window size", w);
+  if (a.shape() != with_last(v.shape(), 2 * w + 1)) {
+    throw_shapes(op, "a [..., M, 2 w + 1] and v [..., M, N]", a, v);
+  }
+  return detail::window_sums(op, a, v, {w, w});
+}
+
+Tensor window_mask(int64_t m, int64_t w, Device device) {
+  check_not_negative("window_mask", "a number of rows", m);
+  detail::check_window("window_mask", "a window size", w);
+  const TensorOptions options{.device = device};
+  const Tensor key =
+      arange(0, m, 1, options).unsqueeze(1) + arange(-w, w + 1, 1, options).unsqueeze(0);
+  return logical_and(ge(key, 0), lt(key, m));
+}
+
+}  // namespace sash
