@@ -1,0 +1,126 @@
+#pragma once
+
+#include "../attention/common/attention_limits.h"
+#include "../attention/mma/attention_mma_tile.cuh"
+#include "window_matmul.h"
+
+/// What the windowed products on tensor cores share. A block has four warps, each of which computes
+/// a quarter of a tile of 64 x 64, 32 rows of 32 columns.
+namespace sash::cuda::window {
+
+using mma::copy_async;
+using mma::shared_address;
+
+inline constexpr int kTile = 64, kBlock = 128, kPart = 32;
+inline constexpr int kStages = 3;  ///< of tiles that are read ahead
+
+template <class T>
+using Square = mma::Tile<T, kTile>;
+inline constexpr int kSquareBytes = kTile * kTile * 2;
+
+/// This warp's first row and column of a tile.
+__device__ inline int part_row() { return warp() / 2 * kPart; }
+__device__ inline int part_column() { return warp() % 2 * kPart; }
+
+/// Groups of copies: a step's copies are a group, of which the last `kStages - 2` may be under way.
+__device__ inline void end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+__device__ inline void wait_for_group() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kStages - 2) : "memory");
+}
+
+/// A copy of the first `bytes` of 16, and zeros.
+__device__ inline void copy_async_part(uint32_t to, const void* from, int bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to),
+               "l"(__cvta_generic_to_global(from)), "r"(bytes)
+               : "memory");
+}
+
+__device__ inline int visible_keys(const WindowDims& p, int b) {
+  return p.lengths ? max(0, min(p.lengths[b], p.m)) : p.m;
+}
+
+/// Starts to read features [feature, feature + 64) of rows [first, first + 64) of `x`; rows outside
+/// [0, end) and features past the last are 0.
+template <class T>
+__device__ void read_square(uint32_t tile, const Rows<const T>& x, int first, int end,
+                            int feature) {
+  using X = Square<T>;
+  if (x.vectors) {
+    const int column = static_cast<int>(threadIdx.x) % 8, top = static_cast<int>(threadIdx.x) / 8;
+    const bool wanted = feature + column * 8 < x.width;
+#pragma unroll
+    for (int i = 0; i < kTile; i += kBlock / 8) {
+      const int row = first + top + i;
+      copy_async(tile + X::offset(top + i, column), x.data + row * x.row + feature + column * 8,
+                 wanted && row >= 0 && row < end);
+    }
+    return;
+  }
+  auto* const to = static_cast<unsigned char*>(__cvta_shared_to_generic(tile));
+#pragma unroll 1
+  for (int i = static_cast<int>(threadIdx.x); i < kTile * kTile; i += kBlock) {
+    const int row = first + i / kTile, d = i % kTile;
+    const bool inside = row >= 0 && row < end && feature + d < x.width;
+    *reinterpret_cast<T*>(to + X::offset(i / kTile, d / 8) + d % 8 * 2) =
+        inside ? x.data[row * x.row + feature + d] : T(0.f);
+  }
+}
+
+/// The sums of a warp: element e of of[i][j] is row 16 i + g + 8 (e / 2), column 8 j + 2 t + e % 2
+/// of its part.
+struct PartSums {
+  float of[2][4][4];
+};
+
+template <class T>
+__device__ void multiply(PartSums& sum, const uint32_t (&a)[2][4], const uint32_t (&b)[4], int j) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    mma::Operand<T>::multiply(sum.of[i][j], a[i], b[0], b[1]);
+    mma::Operand<T>::multiply(sum.of[i][j + 1], a[i], b[2], b[3]);
+  }
+}
+
+/// A part [32][32] in shared memory, on its way from registers to rows in global memory.
+template <class T>
+struct Staged {
+  static constexpr int kPitch = kPart + 8;  // rows of a column lie in different banks
+  static constexpr int kBytes = kPart * kPitch * 2;
+
+  /// `part` belongs to this warp alone.
+  static __device__ void put(T* part, const PartSums& sum) {
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int row = 16 * i + lane() / 4 + 8 * half, column = 8 * j + lane() % 4 * 2;
+          *reinterpret_cast<uint32_t*>(part + row * kPitch + column) =
+              mma::Operand<T>::pack(sum.of[i][j][2 * half], sum.of[i][j][2 * half + 1]);
+        }
+      }
+    }
+    __syncwarp();
+  }
+
+  /// f(row, column, vector) for each vector of kWidth elements: a warp visits whole rows, in turn.
+  template <int kWidth, class F>
+  static __device__ void for_each(const T* part, const F& f) {
+    constexpr int across = kPart / kWidth;
+#pragma unroll 4
+    for (int i = lane(); i < kPart * across; i += kWarp) {
+      const int row = i / across, column = i % across * kWidth;
+      f(row, column, *reinterpret_cast<const Vector<T, kWidth>*>(part + row * kPitch + column));
+    }
+  }
+};
+
+template <class F>
+void with_half(DType dtype, F&& f) {
+  if (dtype == DType::float16) return f.template operator()<__half>();
+  f.template operator()<__nv_bfloat16>();
+}
+
+}  // namespace sash::cuda::window

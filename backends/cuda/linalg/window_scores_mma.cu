@@ -1,0 +1,179 @@
+#include "window_matmul_mma.cuh"
+
+/// Memory: a block reads its 64 rows of q once, and the keys of its tiles once; it writes each slot
+/// once.
+namespace sash::cuda {
+namespace window {
+namespace {
+
+template <class T>
+struct Scores {
+  WindowDims dims;
+  Rows<const T> q, k;
+  T* a;
+  float fill;
+  int row_tiles, tiles, groups;  ///< tiles of keys, in groups of one block each
+  int chunks;                    ///< of 64 features
+};
+
+/// Stores a part of tile `tile`, whose rows begin at row `row`: 8 slots at a time if kWidth is 8,
+/// when all of a row's vectors are aligned.
+template <int kWidth, class T>
+__device__ void store(const T* part, T* a, const WindowDims& p, int head, int row, int tile) {
+  Staged<T>::template for_each<kWidth>(part, [&](int r, int c, const Vector<T, kWidth>& vector) {
+    const int i = row + part_row() + r;
+    const int slot = tile * kTile + part_column() + c - part_row() - r;
+    if (i >= p.m || slot + kWidth <= 0 || slot >= p.slots) return;
+    T* const to = a + (static_cast<int64_t>(head) * p.m + i) * p.slots + slot;
+    if (slot >= 0 && slot + kWidth <= p.slots) {
+      *reinterpret_cast<Vector<T, kWidth>*>(to) = vector;
+      return;
+    }
+#pragma unroll
+    for (int e = 0; e < kWidth; ++e) {
+      if (slot + e >= 0 && slot + e < p.slots) to[e] = vector.element[e];
+    }
+  });
+}
+
+/// `held`: all features of the queries stay in registers, which 64 features allow.
+template <class T, bool held, int kWidth>
+__global__ void __launch_bounds__(kBlock, 4) scores_kernel(const __grid_constant__ Scores<T> x) {
+  using X = Square<T>;
+  extern __shared__ __align__(128) unsigned char shared[];
+  T* const part = reinterpret_cast<T*>(shared + warp() * Staged<T>::kBytes);
+  const uint32_t keys = shared_address(shared) + 4 * Staged<T>::kBytes;  // [kStages] squares
+  const uint32_t queries = keys + kStages * kSquareBytes;                // [chunks] squares
+
+  const WindowDims& p = x.dims;
+  const int group = static_cast<int>(blockIdx.x) % x.groups;
+  const int rest = static_cast<int>(blockIdx.x) / x.groups;
+  const int head = rest / x.row_tiles, b = head / p.heads, h = head % p.heads;
+  const int row = rest % x.row_tiles * kTile;
+  const int tile_end = static_cast<int>(int64_t{x.tiles} * (group + 1) / x.groups);
+  int tile = static_cast<int>(int64_t{x.tiles} * group / x.groups);
+  const int key_end = visible_keys(p, b);
+  const Rows<const T> q = x.q.at(b, h), k = x.k.at(b, h);
+
+  const int chunks = held ? 1 : x.chunks;
+  const int steps = (tile_end - tile) * chunks;
+  const auto read_step = [&](int step) {
+    if (step < steps) {
+      const int first = row - p.left + (tile + step / chunks) * kTile;
+      if (first < key_end && first + kTile > 0) {
+        read_square(keys + static_cast<uint32_t>(step % kStages * kSquareBytes), k, first, key_end,
+                    step % chunks * kTile);
+      }
+    }
+    end_group();
+  };
+  // `tile` stays the first one while steps are read.
+  for (int c = 0; c < chunks; ++c) {
+    read_square(queries + static_cast<uint32_t>(c * kSquareBytes), q, row, p.m, c * kTile);
+  }
+#pragma unroll
+  for (int step = 0; step < kStages - 1; ++step) read_step(step);
+
+  const auto left = [&](uint32_t(&a)[2][4], int chunk, int depth) {
+    const uint32_t place = X::left(queries + static_cast<uint32_t>(chunk * kSquareBytes));
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      mma::load_matrices(a[i], X::moved(place, part_row() + 16 * i, 2 * depth));
+    }
+  };
+  uint32_t kept[held ? 4 : 1][2][4];
+  PartSums sum;
+  for (int step = 0; step < steps; ++step) {
+    const int chunk = step % chunks, now = tile + step / chunks;
+    wait_for_group();
+    __syncthreads();  // the step's square is there, and that of the last step is free
+    read_step(step + kStages - 1);
+    if constexpr (held) {
+      if (step == 0) {
+#pragma unroll
+        for (int depth = 0; depth < 4; ++depth) left(kept[depth], 0, depth);
+      }
+    }
+    if (chunk == 0) sum = {};
+    const int key = row - p.left + now * kTile;
+    if (key < key_end && key + kTile > 0) {
+      const uint32_t place = X::right(keys + static_cast<uint32_t>(step % kStages * kSquareBytes));
+#pragma unroll
+      for (int depth = 0; depth < 4; ++depth) {
+        uint32_t a[2][4];
+        if constexpr (!held) left(a, chunk, depth);
+#pragma unroll
+        for (int j = 0; j < kPart; j += 16) {
+          uint32_t right[4];
+          mma::load_matrices(right, X::moved(place, part_column() + j, 2 * depth));
+          if constexpr (held) {
+            multiply<T>(sum, kept[depth], right, j / 8);
+          } else {
+            multiply<T>(sum, a, right, j / 8);
+          }
+        }
+      }
+    }
+    if (chunk + 1 < chunks) continue;
+    if (key < 0 || key + kTile > key_end) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const int at = key + part_column() + 8 * j + lane() % 4 * 2 + e % 2;
+          if (at >= 0 && at < key_end) continue;
+          sum.of[0][j][e] = sum.of[1][j][e] = x.fill;
+        }
+      }
+    }
+    Staged<T>::put(part, sum);
+    store<kWidth>(part, x.a, p, head, row, now);
+  }
+}
+
+template <class T>
+void scores(KernelContext& context, const TensorView& q, const TensorView& k,
+            const kernels::WindowParams& window, double fill, const TensorView& a) {
+  constexpr int64_t kWantedBlocks = 1024;
+  const WindowDims dims(q, window);
+  const int64_t rows = q.shape[0] * q.shape[1] * dims.row_tiles(), tiles = dims.key_tiles();
+  const int64_t groups = std::clamp<int64_t>(kWantedBlocks / std::max<int64_t>(rows, 1), 1, tiles);
+  const int chunks = (dims.n + kTile - 1) / kTile;
+  const Scores<T> call{dims,
+                       rows_of<const T>(q),
+                       rows_of<const T>(k),
+                       a.ptr<T>(),
+                       static_cast<float>(fill),
+                       static_cast<int>(dims.row_tiles()),
+                       static_cast<int>(tiles),
+                       static_cast<int>(groups),
+                       chunks};
+  // Element (r, c) of a tile is number r (slots - 1) + c after a multiple of 64, of each head.
+  const int64_t odd =
+      (dims.slots - 1) | (rows > dims.row_tiles() ? int64_t{dims.m} * dims.slots : 0);
+  const auto run = [&]<bool held, int kWidth>() {
+    static constinit std::atomic<uint64_t> allowed{0};
+    constexpr int most_chunks = held ? 1 : static_cast<int>(kWindowMostFeatures) / kTile;
+    constexpr int fixed = 4 * Staged<T>::kBytes + kStages * kSquareBytes;
+    static_assert(fixed + most_chunks * kSquareBytes <= kLeastSharedMemory);
+    launch(context, scores_kernel<T, held, kWidth>, allowed, rows * groups, kBlock,
+           fixed + chunks * kSquareBytes, fixed + most_chunks * kSquareBytes, call);
+  };
+  const auto with_width = [&]<bool held>() {
+    if (odd % 8 == 0) return run.template operator()<held, 8>();
+    if (odd % 2 == 0) return run.template operator()<held, 2>();
+    run.template operator()<held, 1>();
+  };
+  if (chunks == 1) return with_width.template operator()<true>();
+  with_width.template operator()<false>();
+}
+
+}  // namespace
+}  // namespace window
+
+void window_scores_mma(KernelContext& context, const TensorView& q, const TensorView& k,
+                       const kernels::WindowParams& window, double fill, const TensorView& a) {
+  window::with_half(a.dtype, [&]<class T>() { window::scores<T>(context, q, k, window, fill, a); });
+}
+
+}  // namespace sash::cuda

@@ -1,0 +1,235 @@
+#include "window_matmul_mma.cuh"
+
+/// Memory: a block reads the weights of its 64 results once, and the rows of v that they weigh
+/// once; it writes its results once. Weights beside a tile's slots, and hidden ones, are made 0 in
+/// registers, whatever memory holds.
+namespace sash::cuda {
+namespace window {
+namespace {
+
+template <class T>
+struct Weighted {
+  WindowDims dims;
+  const T* a;
+  int64_t count;  ///< elements of a
+  Rows<const T> v;
+  Rows<T> o;
+  int right, row_tiles, feature_tiles;
+};
+
+/// A tile of weights in shared memory: 64 segments of 64 weights that are neighbours in memory,
+/// each the slots of one row. The segments begin at any element, so 16-byte vectors around them are
+/// read, and `shift` is where a segment begins in its first vector; 0 for all of them if `aligned`.
+template <class T, bool transposed, bool aligned>
+struct WeightTile {
+  static constexpr int kPitch = kTile + 8;
+  static constexpr int kBytes = kTile * kPitch * 2;
+
+  const T* base;  ///< where segment 0 begins
+  int step;       ///< from one segment to the next
+  uint32_t tile;
+
+  __device__ int shift(int segment) const {
+    if constexpr (aligned) return 0;
+    const auto at =
+        reinterpret_cast<uintptr_t>(base) / 2 + static_cast<uint64_t>(int64_t{segment} * step);
+    return static_cast<int>(at % 8);
+  }
+
+  /// Segments outside [low, high) become 0; nothing outside [begin, end) is needed, and no vector
+  /// wholly outside is read.
+  __device__ void read(int low, int high, const T* begin, const T* end) const {
+    constexpr int vectors = aligned ? kTile / 8 : kPitch / 8;
+#pragma unroll
+    for (int i = static_cast<int>(threadIdx.x); i < kTile * vectors; i += kBlock) {
+      const int segment = i / vectors, vector = i % vectors;
+      const T* const from = base + int64_t{segment} * step - shift(segment) + vector * 8;
+      const int64_t left = (end - from) * 2;
+      const bool inside = segment >= low && segment < high && from + 8 > begin && left > 0;
+      copy_async_part(tile + static_cast<uint32_t>((segment * kPitch + vector * 8) * 2), from,
+                      inside ? static_cast<int>(min(left, int64_t{16})) : 0);
+    }
+  }
+
+  /// Rows [row, row + 16) and columns [column, column + 16), as a left operand.
+  __device__ void load(uint32_t (&w)[4], int row, int column) const {
+    if constexpr (aligned && !transposed) {
+      mma::load_matrices(w, place(row + lane() % 16, column + lane() / 16 * 8));
+    } else if constexpr (aligned) {
+      mma::load_transposed(w,
+                           place(column + lane() % 8 + lane() / 16 * 8, row + lane() / 8 % 2 * 8));
+    } else {
+#pragma unroll
+      for (int part = 0; part < 4; ++part) {
+        const int r = row + lane() / 4 + part % 2 * 8, c = column + lane() % 4 * 2 + part / 2 * 8;
+        w[part] = element(r, c) | element(r, c + 1) << 16;
+      }
+    }
+  }
+
+ private:
+  __device__ uint32_t place(int segment, int at) const {
+    return tile + static_cast<uint32_t>((segment * kPitch + at) * 2);
+  }
+  __device__ uint32_t element(int r, int c) const {
+    const int segment = transposed ? c : r, at = transposed ? r : c;
+    uint16_t x;
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(x) : "r"(place(segment, at + shift(segment))));
+    return x;
+  }
+};
+
+/// What is visible of the tile that begins at slot `slot`, as element (0, 0), and key `key`.
+template <bool transposed>
+struct Visible {
+  int slot, slots, key, keys;
+
+  /// Element (r, c).
+  __device__ bool operator()(int r, int c) const {
+    const int s = transposed ? slot + r - c : slot + c - r, j = key + (transposed ? r : c);
+    return s >= 0 && s < slots && j >= 0 && j < keys;
+  }
+  __device__ bool all() const {
+    return slot >= kTile - 1 && slot + kTile <= slots && key >= 0 && key + kTile <= keys;
+  }
+  __device__ void apply(uint32_t (&w)[4], int row, int column) const {
+#pragma unroll
+    for (int part = 0; part < 4; ++part) {
+      const int r = row + lane() / 4 + part % 2 * 8, c = column + lane() % 4 * 2 + part / 2 * 8;
+      w[part] &= ((*this)(r, c) ? 0xffffu : 0u) | ((*this)(r, c + 1) ? 0xffff0000u : 0u);
+    }
+  }
+};
+
+template <class T, bool transposed, bool aligned>
+__global__ void __launch_bounds__(kBlock, 4) sums_kernel(const __grid_constant__ Weighted<T> x) {
+  using Weights = WeightTile<T, transposed, aligned>;
+  constexpr int stage_bytes = kSquareBytes + Weights::kBytes;
+  extern __shared__ __align__(128) unsigned char shared[];
+  const uint32_t values = shared_address(shared);            // [kStages] squares
+  const uint32_t weights = values + kStages * kSquareBytes;  // [kStages] tiles of weights
+  static_assert(kStages * stage_bytes >= 4 * Staged<T>::kBytes);
+
+  const WindowDims& p = x.dims;
+  const int feature = static_cast<int>(blockIdx.x) % x.feature_tiles * kTile;
+  const int rest = static_cast<int>(blockIdx.x) / x.feature_tiles;
+  const int head = rest / x.row_tiles, b = head / p.heads, h = head % p.heads;
+  const int first = rest % x.row_tiles * kTile;
+  const int keys = visible_keys(p, b);
+  const Rows<const T> v = x.v.at(b, h);
+
+  // Tile t weighs the rows of v from `start` + 64 t on; those of [0, end) exist.
+  const int start = first - (transposed ? x.right : p.left), end = transposed ? p.m : keys;
+  const int begin_tile = start < 0 ? -start / kTile : 0;
+  int end_tile = (p.slots + 2 * kTile - 2) / kTile;
+  end_tile = end > start ? min(end_tile, (end - start + kTile - 1) / kTile) : begin_tile;
+  if (transposed && first >= keys) end_tile = begin_tile;
+
+  const auto weights_at = [&](int tile) {
+    const int64_t row = int64_t{head} * p.m + (transposed ? start + tile * kTile : first);
+    const int slot = transposed ? p.slots - 1 - tile * kTile : tile * kTile;
+    return Weights{x.a + row * p.slots + slot, p.slots - 1,
+                   weights + static_cast<uint32_t>(tile % kStages * Weights::kBytes)};
+  };
+  const auto read_tile = [&](int tile) {
+    if (tile < end_tile) {
+      const int row = start + tile * kTile;
+      read_square(values + static_cast<uint32_t>(tile % kStages * kSquareBytes), v, row, end,
+                  feature);
+      const int low = transposed ? -row : 0, high = p.m - (transposed ? row : first);
+      weights_at(tile).read(low, high, x.a, x.a + x.count);
+    }
+    end_group();
+  };
+#pragma unroll
+  for (int i = 0; i < kStages - 1; ++i) read_tile(begin_tile + i);
+
+  using X = Square<T>;
+  PartSums sum = {};
+  for (int tile = begin_tile; tile < end_tile; ++tile) {
+    wait_for_group();
+    __syncthreads();  // the tile is there, and that of the last step is free
+    read_tile(tile + kStages - 1);
+    const Weights tile_weights = weights_at(tile);
+    const Visible<transposed> visible{transposed ? p.slots - 1 - tile * kTile : tile * kTile,
+                                      p.slots, transposed ? first : start + tile * kTile, keys};
+    const bool all = visible.all();
+    const uint32_t place =
+        X::right_rows(values + static_cast<uint32_t>(tile % kStages * kSquareBytes));
+#pragma unroll
+    for (int depth = 0; depth < kTile; depth += 16) {
+      uint32_t w[2][4];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        tile_weights.load(w[i], part_row() + 16 * i, depth);
+        if (!all) visible.apply(w[i], part_row() + 16 * i, depth);
+      }
+#pragma unroll
+      for (int j = 0; j < kPart; j += 16) {
+        uint32_t right[4];
+        mma::load_transposed(right, X::moved(place, depth, (part_column() + j) / 8));
+        multiply<T>(sum, w, right, j / 8);
+      }
+    }
+  }
+  asm volatile("cp.async.wait_all;" ::: "memory");
+  __syncthreads();  // all squares are free
+
+  T* const part = reinterpret_cast<T*>(shared + warp() * Staged<T>::kBytes);
+  Staged<T>::put(part, sum);
+  const Rows<T> o = x.o.at(b, h);
+  Staged<T>::template for_each<8>(part, [&](int r, int c, const Vector<T, 8>& vector) {
+    const int row = first + part_row() + r, d = feature + part_column() + c;
+    if (row >= p.m || d >= p.n) return;
+    T* const to = o.data + row * o.row + d;
+    if (o.vectors) {
+      *reinterpret_cast<Vector<T, 8>*>(to) = vector;
+      return;
+    }
+#pragma unroll
+    for (int e = 0; e < 8; ++e) {
+      if (d + e < p.n) to[e] = vector.element[e];
+    }
+  });
+}
+
+template <class T>
+void sums(KernelContext& context, const TensorView& a, const TensorView& v,
+          const kernels::WindowParams& window, bool transposed, const TensorView& o) {
+  const WindowDims dims(v, window);
+  const int64_t heads = v.shape[0] * v.shape[1], feature_tiles = (dims.n + kTile - 1) / kTile;
+  const Weighted<T> call{dims,
+                         a.ptr<const T>(),
+                         a.numel(),
+                         rows_of<const T>(v),
+                         rows_of<T>(o),
+                         dims.right(),
+                         static_cast<int>(dims.row_tiles()),
+                         static_cast<int>(feature_tiles)};
+  // Where segments begin, but for multiples of 64.
+  int64_t odd = static_cast<int64_t>(reinterpret_cast<uintptr_t>(call.a) / 2) | (dims.slots - 1);
+  if (heads > 1) odd |= int64_t{dims.m} * dims.slots;
+  if (transposed) odd |= int64_t{dims.right()} * dims.slots;
+  const auto run = [&]<bool turned, bool aligned>() {
+    static constinit std::atomic<uint64_t> allowed{0};
+    constexpr int shared = kStages * (kSquareBytes + WeightTile<T, turned, aligned>::kBytes);
+    static_assert(shared <= kLeastSharedMemory);
+    launch(context, sums_kernel<T, turned, aligned>, allowed,
+           heads * dims.row_tiles() * feature_tiles, kBlock, shared, shared, call);
+  };
+  if (transposed && odd % 8 == 0) return run.template operator()<true, true>();
+  if (transposed) return run.template operator()<true, false>();
+  if (odd % 8 == 0) return run.template operator()<false, true>();
+  run.template operator()<false, false>();
+}
+
+}  // namespace
+}  // namespace window
+
+void window_sums_mma(KernelContext& context, const TensorView& a, const TensorView& v,
+                     const kernels::WindowParams& window, bool transposed, const TensorView& o) {
+  window::with_half(a.dtype,
+                    [&]<class T>() { window::sums<T>(context, a, v, window, transposed, o); });
+}
+
+}  // namespace sash::cuda
