@@ -7,6 +7,9 @@
 
 namespace sash::cpu::attn {
 
+using cpu::FloatOperand;
+using cpu::FloatResult;
+
 /// The inputs of both passes.
 class FloatInputs {
  public:
