@@ -24,15 +24,18 @@ struct Case {
   int64_t w;
 };
 
-// Results and gradients of both products, for given operands.
+// Results and gradients of both products, for given operands; keys as rows and as columns.
 std::vector<Tensor> all_of(const Tensor& q, const Tensor& k, const Tensor& band, const Tensor& g,
                            int64_t w) {
   const auto leaf = [](const Tensor& x) { return x.detach().clone().requires_grad_(); };
-  const Tensor x = leaf(q), y = leaf(k), a = leaf(band), v = leaf(k);
-  const Tensor scores = window_matmul(x, y, w, {.keys_as_rows = true});
+  const Tensor x = leaf(q), y = leaf(k), z = leaf(k.mT()), a = leaf(band), v = leaf(k);
+  const Tensor by_rows = window_matmul(x, y, w, {.keys_as_rows = true});
+  const Tensor by_columns = window_matmul(x, z, w);
   const Tensor sums = unwindow_matmul(a, v, w);
-  const std::vector<Tensor> gradients = grad({scores, sums}, {x, y, a, v}, {band, g});
-  return {scores, sums, gradients[0], gradients[1], gradients[2], gradients[3]};
+  std::vector<Tensor> all = grad({by_rows, sums}, {x, y, a, v}, {band, g});
+  for (const Tensor& gradient : grad({by_columns}, {x, z}, {band})) all.push_back(gradient);
+  for (const Tensor& result : {by_rows, by_columns, sums}) all.push_back(result);
+  return all;
 }
 
 }  // namespace

@@ -1,31 +1,11 @@
 #include "window_matmul.h"
 
-#include <optional>
-
 #include "../../../core/error.h"
-#include "../../../tensor/kernels/memory.h"
 
 namespace sash::cuda {
 namespace {
 
 using kernels::WindowParams;
-
-/// An operand with unit stride along the last axis: the view, or a copy.
-class UnitRows {
- public:
-  UnitRows(KernelContext& context, const TensorView& x) : view_(x) {
-    if (x.shape[3] == 1 || x.strides[3] == 1) return;
-    copy_.emplace(context, x.numel() * size_of(x.dtype));
-    view_.data = copy_->ptr<void>();
-    view_.strides = contiguous_strides(x.shape);
-    kernels::copy(context, x, view_);
-  }
-  const TensorView& view() const { return view_; }
-
- private:
-  TensorView view_;
-  std::optional<Workspace> copy_;
-};
 
 bool is_half(const TensorView& x) {
   return x.dtype == DType::float16 || x.dtype == DType::bfloat16;
@@ -45,8 +25,7 @@ void window_matmul(KernelContext& context, const TensorView& q, const TensorView
   if (!is_half(q) || q.shape[3] > kWindowMostFeatures || q.shape[3] == 0) {
     return window_scores_simple(context, q, k, window, fill, a);
   }
-  const UnitRows queries(context, q), keys(context, k);
-  window_scores_mma(context, queries.view(), keys.view(), window, fill, a);
+  window_scores_mma(context, q, k, window, fill, a);
 }
 
 void unwindow_matmul(KernelContext& context, const TensorView& a, const TensorView& v,
@@ -54,8 +33,7 @@ void unwindow_matmul(KernelContext& context, const TensorView& a, const TensorVi
   if (o.numel() == 0) return;
   check_rows("unwindow_matmul", v);
   if (!is_half(v)) return window_sums_simple(context, a, v, window, transposed, o);
-  const UnitRows values(context, v);
-  window_sums_mma(context, a, values.view(), window, transposed, o);
+  window_sums_mma(context, a, v, window, transposed, o);
 }
 
 }  // namespace

@@ -35,8 +35,7 @@ void window_scores_simple(KernelContext& context, const TensorView& q, const Ten
 void window_sums_simple(KernelContext& context, const TensorView& a, const TensorView& v,
                         const kernels::WindowParams& window, bool transposed, const TensorView& o);
 
-/// mma.sync: halves; q, k and v have unit stride along the last axis. Scores of at most
-/// `kWindowMostFeatures`.
+/// mma.sync: halves, any strides. Scores of at most `kWindowMostFeatures`.
 inline constexpr int64_t kWindowMostFeatures = 512;
 void window_scores_mma(KernelContext& context, const TensorView& q, const TensorView& k,
                        const kernels::WindowParams& window, double fill, const TensorView& a);

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <optional>
+
+#include "../../../tensor/kernels/memory.h"
 #include "../attention/common/attention_limits.h"
 #include "../attention/mma/attention_mma_tile.cuh"
 #include "window_matmul.h"
@@ -39,19 +42,19 @@ __device__ inline int visible_keys(const WindowDims& p, int b) {
   return p.lengths ? max(0, min(p.lengths[b], p.m)) : p.m;
 }
 
-/// Starts to read features [feature, feature + 64) of rows [first, first + 64) of `x`; rows outside
-/// [0, end) and features past the last are 0.
+/// Starts to read columns [column, column + 64) of rows [first, first + 64) of `x`; what is outside
+/// [0, end) or [0, width) is 0.
 template <class T>
-__device__ void read_square(uint32_t tile, const Rows<const T>& x, int first, int end,
-                            int feature) {
+__device__ void read_square(uint32_t tile, const Rows<const T>& x, int first, int end, int column) {
   using X = Square<T>;
   if (x.vectors) {
-    const int column = static_cast<int>(threadIdx.x) % 8, top = static_cast<int>(threadIdx.x) / 8;
-    const bool wanted = feature + column * 8 < x.width;
+    const int chunk = static_cast<int>(threadIdx.x) % 8, top = static_cast<int>(threadIdx.x) / 8;
+    const int d = column + chunk * 8;
+    const bool wanted = d >= 0 && d < x.width;
 #pragma unroll
     for (int i = 0; i < kTile; i += kBlock / 8) {
       const int row = first + top + i;
-      copy_async(tile + X::offset(top + i, column), x.data + row * x.row + feature + column * 8,
+      copy_async(tile + X::offset(top + i, chunk), x.data + row * x.row + d,
                  wanted && row >= 0 && row < end);
     }
     return;
@@ -59,10 +62,10 @@ __device__ void read_square(uint32_t tile, const Rows<const T>& x, int first, in
   auto* const to = static_cast<unsigned char*>(__cvta_shared_to_generic(tile));
 #pragma unroll 1
   for (int i = static_cast<int>(threadIdx.x); i < kTile * kTile; i += kBlock) {
-    const int row = first + i / kTile, d = i % kTile;
-    const bool inside = row >= 0 && row < end && feature + d < x.width;
-    *reinterpret_cast<T*>(to + X::offset(i / kTile, d / 8) + d % 8 * 2) =
-        inside ? x.data[row * x.row + feature + d] : T(0.f);
+    const int row = first + i / kTile, d = column + i % kTile;
+    const bool inside = row >= 0 && row < end && d < x.width;
+    *reinterpret_cast<T*>(to + X::offset(i / kTile, i % kTile / 8) + i % 8 * 2) =
+        inside ? x.data[row * x.row + d] : T(0.f);
   }
 }
 
@@ -116,6 +119,42 @@ struct Staged {
     }
   }
 };
+
+/// An operand with unit stride along the last axis: the view, or a copy.
+class UnitRows {
+ public:
+  UnitRows(KernelContext& context, const TensorView& x) : view_(x) {
+    if (x.shape[3] == 1 || x.strides[3] == 1) return;
+    copy_.emplace(context, x.numel() * size_of(x.dtype));
+    view_.data = copy_->ptr<void>();
+    view_.strides = contiguous_strides(x.shape);
+    kernels::copy(context, x, view_);
+  }
+  const TensorView& view() const { return view_; }
+
+ private:
+  TensorView view_;
+  std::optional<Workspace> copy_;
+};
+
+/// Whether x [B, H, M, N] is stored as [B, H, N, M], with keys that can be read 16 bytes at a time
+/// from key -left on.
+inline bool has_key_columns(const TensorView& x, const kernels::WindowParams& window) {
+  return x.shape[3] > 1 && x.strides[2] == 1 && x.strides[3] > 1 && !window.lengths &&
+         (window.left | x.shape[2] | x.strides[0] | x.strides[1] | x.strides[3]) % 8 == 0 &&
+         reinterpret_cast<uintptr_t>(x.data) % 16 == 0;
+}
+
+/// Such an operand as rows [B, H, N, M].
+template <class T>
+Rows<const T> key_columns(const TensorView& x) {
+  return {x.ptr<const T>(),
+          x.strides[0],
+          x.strides[1],
+          x.strides[3],
+          static_cast<int>(x.shape[2]),
+          true};
+}
 
 template <class F>
 void with_half(DType dtype, F&& f) {

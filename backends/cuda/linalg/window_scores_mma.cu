@@ -36,8 +36,9 @@ __device__ void store(const T* part, T* a, const WindowDims& p, int head, int ro
   });
 }
 
-/// `held`: all features of the queries stay in registers, which 64 features allow.
-template <class T, bool held, int kWidth>
+/// `held`: all features of the queries stay in registers, which 64 features allow. `columns`: the
+/// keys are stored as [N, M].
+template <class T, bool held, bool columns, int kWidth>
 __global__ void __launch_bounds__(kBlock, 4) scores_kernel(const __grid_constant__ Scores<T> x) {
   using X = Square<T>;
   extern __shared__ __align__(128) unsigned char shared[];
@@ -61,8 +62,13 @@ __global__ void __launch_bounds__(kBlock, 4) scores_kernel(const __grid_constant
     if (step < steps) {
       const int first = row - p.left + (tile + step / chunks) * kTile;
       if (first < key_end && first + kTile > 0) {
-        read_square(keys + static_cast<uint32_t>(step % kStages * kSquareBytes), k, first, key_end,
-                    step % chunks * kTile);
+        const uint32_t to = keys + static_cast<uint32_t>(step % kStages * kSquareBytes);
+        const int feature = step % chunks * kTile;
+        if constexpr (columns) {
+          read_square(to, k, feature, p.n, first);
+        } else {
+          read_square(to, k, first, key_end, feature);
+        }
       }
     }
     end_group();
@@ -97,7 +103,8 @@ __global__ void __launch_bounds__(kBlock, 4) scores_kernel(const __grid_constant
     if (chunk == 0) sum = {};
     const int key = row - p.left + now * kTile;
     if (key < key_end && key + kTile > 0) {
-      const uint32_t place = X::right(keys + static_cast<uint32_t>(step % kStages * kSquareBytes));
+      const uint32_t square = keys + static_cast<uint32_t>(step % kStages * kSquareBytes);
+      const uint32_t place = columns ? X::right_rows(square) : X::right(square);
 #pragma unroll
       for (int depth = 0; depth < 4; ++depth) {
         uint32_t a[2][4];
@@ -105,7 +112,11 @@ __global__ void __launch_bounds__(kBlock, 4) scores_kernel(const __grid_constant
 #pragma unroll
         for (int j = 0; j < kPart; j += 16) {
           uint32_t right[4];
-          mma::load_matrices(right, X::moved(place, part_column() + j, 2 * depth));
+          if constexpr (columns) {
+            mma::load_transposed(right, X::moved(place, 16 * depth, (part_column() + j) / 8));
+          } else {
+            mma::load_matrices(right, X::moved(place, part_column() + j, 2 * depth));
+          }
           if constexpr (held) {
             multiply<T>(sum, kept[depth], right, j / 8);
           } else {
@@ -139,30 +150,35 @@ void scores(KernelContext& context, const TensorView& q, const TensorView& k,
   const int64_t rows = q.shape[0] * q.shape[1] * dims.row_tiles(), tiles = dims.key_tiles();
   const int64_t groups = std::clamp<int64_t>(kWantedBlocks / std::max<int64_t>(rows, 1), 1, tiles);
   const int chunks = (dims.n + kTile - 1) / kTile;
+  // Element (r, c) of a tile is number r (slots - 1) + c after a multiple of 64, of each head.
+  const int64_t odd =
+      (dims.slots - 1) | (rows > dims.row_tiles() ? int64_t{dims.m} * dims.slots : 0);
+  const bool by_columns = odd % 8 == 0 && has_key_columns(k, window);
+  const UnitRows queries(context, q);
+  std::optional<UnitRows> keys;
+  if (!by_columns) keys.emplace(context, k);
   const Scores<T> call{dims,
-                       rows_of<const T>(q),
-                       rows_of<const T>(k),
+                       rows_of<const T>(queries.view()),
+                       by_columns ? key_columns<T>(k) : rows_of<const T>(keys->view()),
                        a.ptr<T>(),
                        static_cast<float>(fill),
                        static_cast<int>(dims.row_tiles()),
                        static_cast<int>(tiles),
                        static_cast<int>(groups),
                        chunks};
-  // Element (r, c) of a tile is number r (slots - 1) + c after a multiple of 64, of each head.
-  const int64_t odd =
-      (dims.slots - 1) | (rows > dims.row_tiles() ? int64_t{dims.m} * dims.slots : 0);
-  const auto run = [&]<bool held, int kWidth>() {
+  const auto run = [&]<bool held, bool columns, int kWidth>() {
     static constinit std::atomic<uint64_t> allowed{0};
     constexpr int most_chunks = held ? 1 : static_cast<int>(kWindowMostFeatures) / kTile;
     constexpr int fixed = 4 * Staged<T>::kBytes + kStages * kSquareBytes;
     static_assert(fixed + most_chunks * kSquareBytes <= kLeastSharedMemory);
-    launch(context, scores_kernel<T, held, kWidth>, allowed, rows * groups, kBlock,
+    launch(context, scores_kernel<T, held, columns, kWidth>, allowed, rows * groups, kBlock,
            fixed + chunks * kSquareBytes, fixed + most_chunks * kSquareBytes, call);
   };
   const auto with_width = [&]<bool held>() {
-    if (odd % 8 == 0) return run.template operator()<held, 8>();
-    if (odd % 2 == 0) return run.template operator()<held, 2>();
-    run.template operator()<held, 1>();
+    if (by_columns) return run.template operator()<held, true, 8>();
+    if (odd % 8 == 0) return run.template operator()<held, false, 8>();
+    if (odd % 2 == 0) return run.template operator()<held, false, 2>();
+    run.template operator()<held, false, 1>();
   };
   if (chunks == 1) return with_width.template operator()<true>();
   with_width.template operator()<false>();

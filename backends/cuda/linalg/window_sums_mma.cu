@@ -101,7 +101,8 @@ struct Visible {
   }
 };
 
-template <class T, bool transposed, bool aligned>
+/// `columns`: v is stored as [N, M].
+template <class T, bool transposed, bool aligned, bool columns>
 __global__ void __launch_bounds__(kBlock, 4) sums_kernel(const __grid_constant__ Weighted<T> x) {
   using Weights = WeightTile<T, transposed, aligned>;
   constexpr int stage_bytes = kSquareBytes + Weights::kBytes;
@@ -134,8 +135,12 @@ __global__ void __launch_bounds__(kBlock, 4) sums_kernel(const __grid_constant__
   const auto read_tile = [&](int tile) {
     if (tile < end_tile) {
       const int row = start + tile * kTile;
-      read_square(values + static_cast<uint32_t>(tile % kStages * kSquareBytes), v, row, end,
-                  feature);
+      const uint32_t to = values + static_cast<uint32_t>(tile % kStages * kSquareBytes);
+      if constexpr (columns) {
+        read_square(to, v, feature, p.n, row);
+      } else {
+        read_square(to, v, row, end, feature);
+      }
       const int low = transposed ? -row : 0, high = p.m - (transposed ? row : first);
       weights_at(tile).read(low, high, x.a, x.a + x.count);
     }
@@ -154,8 +159,8 @@ __global__ void __launch_bounds__(kBlock, 4) sums_kernel(const __grid_constant__
     const Visible<transposed> visible{transposed ? p.slots - 1 - tile * kTile : tile * kTile,
                                       p.slots, transposed ? first : start + tile * kTile, keys};
     const bool all = visible.all();
-    const uint32_t place =
-        X::right_rows(values + static_cast<uint32_t>(tile % kStages * kSquareBytes));
+    const uint32_t square = values + static_cast<uint32_t>(tile % kStages * kSquareBytes);
+    const uint32_t place = columns ? X::right(square) : X::right_rows(square);
 #pragma unroll
     for (int depth = 0; depth < kTile; depth += 16) {
       uint32_t w[2][4];
@@ -167,7 +172,11 @@ __global__ void __launch_bounds__(kBlock, 4) sums_kernel(const __grid_constant__
 #pragma unroll
       for (int j = 0; j < kPart; j += 16) {
         uint32_t right[4];
-        mma::load_transposed(right, X::moved(place, depth, (part_column() + j) / 8));
+        if constexpr (columns) {
+          mma::load_matrices(right, X::moved(place, part_column() + j, depth / 8));
+        } else {
+          mma::load_transposed(right, X::moved(place, depth, (part_column() + j) / 8));
+        }
         multiply<T>(sum, w, right, j / 8);
       }
     }
@@ -198,29 +207,33 @@ void sums(KernelContext& context, const TensorView& a, const TensorView& v,
           const kernels::WindowParams& window, bool transposed, const TensorView& o) {
   const WindowDims dims(v, window);
   const int64_t heads = v.shape[0] * v.shape[1], feature_tiles = (dims.n + kTile - 1) / kTile;
+  // Where segments begin, but for multiples of 64.
+  int64_t odd = static_cast<int64_t>(reinterpret_cast<uintptr_t>(a.data) / 2) | (dims.slots - 1);
+  if (heads > 1) odd |= int64_t{dims.m} * dims.slots;
+  if (transposed) odd |= int64_t{dims.right()} * dims.slots;
+  const bool by_columns = odd % 8 == 0 && !transposed && has_key_columns(v, window);
+  std::optional<UnitRows> values;
+  if (!by_columns) values.emplace(context, v);
   const Weighted<T> call{dims,
                          a.ptr<const T>(),
                          a.numel(),
-                         rows_of<const T>(v),
+                         by_columns ? key_columns<T>(v) : rows_of<const T>(values->view()),
                          rows_of<T>(o),
                          dims.right(),
                          static_cast<int>(dims.row_tiles()),
                          static_cast<int>(feature_tiles)};
-  // Where segments begin, but for multiples of 64.
-  int64_t odd = static_cast<int64_t>(reinterpret_cast<uintptr_t>(call.a) / 2) | (dims.slots - 1);
-  if (heads > 1) odd |= int64_t{dims.m} * dims.slots;
-  if (transposed) odd |= int64_t{dims.right()} * dims.slots;
-  const auto run = [&]<bool turned, bool aligned>() {
+  const auto run = [&]<bool turned, bool aligned, bool columns>() {
     static constinit std::atomic<uint64_t> allowed{0};
     constexpr int shared = kStages * (kSquareBytes + WeightTile<T, turned, aligned>::kBytes);
     static_assert(shared <= kLeastSharedMemory);
-    launch(context, sums_kernel<T, turned, aligned>, allowed,
+    launch(context, sums_kernel<T, turned, aligned, columns>, allowed,
            heads * dims.row_tiles() * feature_tiles, kBlock, shared, shared, call);
   };
-  if (transposed && odd % 8 == 0) return run.template operator()<true, true>();
-  if (transposed) return run.template operator()<true, false>();
-  if (odd % 8 == 0) return run.template operator()<false, true>();
-  run.template operator()<false, false>();
+  if (by_columns) return run.template operator()<false, true, true>();
+  if (transposed && odd % 8 == 0) return run.template operator()<true, true, false>();
+  if (transposed) return run.template operator()<true, false, false>();
+  if (odd % 8 == 0) return run.template operator()<false, true, false>();
+  run.template operator()<false, false, false>();
 }
 
 }  // namespace
