@@ -39,6 +39,7 @@ __global__ void __launch_bounds__(2 * kWidth, 256 / kWidth)
     Reader<T, U, kWidth, kThreads> a, b;
     a.load(features, begin, end);
     b.load(wide, begin, end);
+#pragma unroll 1
     for (int first = begin; first < end; first += kStep) {
       a.store_features(left, [&](int row, const Eight& values) {
         const float factor = !kQueries ? 1.f : first + row < end ? dots[first + row] : 0.f;

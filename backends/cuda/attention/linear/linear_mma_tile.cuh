@@ -67,10 +67,10 @@ class Reader {
     width_ = x.width;
 #pragma unroll
     for (int i = 0; i < S::kRows; ++i) {
-      raw_[i] = Vector<T, 8>{};
+      raw_[i] = uint4{};
       if (inside(i)) {
-        raw_[i] = *reinterpret_cast<const Vector<T, 8>*>(x.data + (first + S::row(i)) * x.row +
-                                                         S::column());
+        raw_[i] =
+            *reinterpret_cast<const uint4*>(x.data + (first + S::row(i)) * x.row + S::column());
       }
     }
   }
@@ -81,8 +81,7 @@ class Reader {
 #pragma unroll
     for (int i = 0; i < S::kRows; ++i) {
       Eight values;
-#pragma unroll
-      for (int e = 0; e < 8; ++e) values[e] = widen(raw_[i].element[e]);
+      widen_row(i, values);
       f(S::row(i), values);
       store_eight<U, kWidth>(tile, S::row(i), S::column(), values);
     }
@@ -94,17 +93,13 @@ class Reader {
   /// Stores features, and calls f(row, features) with what the tile holds; 0 outside.
   template <class F>
   __device__ void store_features(unsigned char* tile, const F& f) const {
+    store(tile, [&](int row, Eight& values) {
+      const bool here = row < rows_ && S::column() < width_;
 #pragma unroll
-    for (int i = 0; i < S::kRows; ++i) {
-      Eight values;
-#pragma unroll
-      for (int e = 0; e < 8; ++e) {
-        values[e] = inside(i) ? phi_approx(widen(raw_[i].element[e])) : 0.f;
-      }
+      for (float& e : values) e = here ? phi_approx(e) : 0.f;
       round_to<U>(values);
-      f(S::row(i), values);
-      store_eight<U, kWidth>(tile, S::row(i), S::column(), values);
-    }
+      f(row, values);
+    });
   }
   __device__ void store_features(unsigned char* tile) const {
     store_features(tile, [](int, const Eight&) {});
@@ -113,7 +108,16 @@ class Reader {
  private:
   __device__ bool inside(int i) const { return S::row(i) < rows_ && S::column() < width_; }
 
-  Vector<T, 8> raw_[S::kRows];
+  __device__ void widen_row(int i, Eight& values) const {
+    uint4 x = raw_[i];
+    // The compiler would widen them, to twice the registers, when they are loaded.
+    asm volatile("" : "+r"(x.x), "+r"(x.y), "+r"(x.z), "+r"(x.w));
+    const auto& elements = reinterpret_cast<const Vector<T, 8>&>(x);
+#pragma unroll
+    for (int e = 0; e < 8; ++e) values[e] = widen(elements.element[e]);
+  }
+
+  uint4 raw_[S::kRows];
   int rows_ = 0, width_ = 0;
 };
 
