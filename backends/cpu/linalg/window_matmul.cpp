@@ -29,8 +29,8 @@ class Band {
       : heads_(rows.shape[1]),
         rows_(rows.shape[2]),
         window_(window),
-        // As many rows as slots: a block then computes about two products for each slot.
-        block_(std::clamp((window.slots() + 7) / 8 * 8, kFewestRows, kMostRows)) {}
+        // Half as many rows as slots: a block then computes about 1.5 products for each slot.
+        block_(std::clamp((window.slots() + 15) / 16 * 8, kFewestRows, kMostRows)) {}
 
   int64_t slots() const { return window_.slots(); }
   int64_t block() const { return block_; }
