@@ -31,9 +31,10 @@ __device__ inline void wait_for_group() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kStages - 2) : "memory");
 }
 
-/// A copy of the first `bytes` of 16, and zeros.
+/// A copy of the first `bytes` of 16, and zeros. The 256 bytes around go to the L2 cache, since the
+/// next tile goes on there.
 __device__ inline void copy_async_part(uint32_t to, const void* from, int bytes) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to),
+  asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(to),
                "l"(__cvta_generic_to_global(from)), "r"(bytes)
                : "memory");
 }
