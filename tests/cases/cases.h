@@ -42,6 +42,7 @@ inline std::string describe(const InputSpec& spec) {
 
 void add_attention(OpTable& table);
 void add_binary(OpTable& table);
+void add_block_sparse(OpTable& table);
 void add_compare(OpTable& table);
 void add_concat(OpTable& table);
 void add_copy(OpTable& table);
