@@ -1,0 +1,158 @@
+#include "../attention/hopper/tensor_map.h"
+#include "../elementwise/compute.cuh"
+#include "block_sparse.h"
+#include "block_wgmma.cuh"
+
+/// y = a W' + bias and y = a W for blocks of 64 and 128, by wgmma. A block of threads computes
+/// 64 columns of y for 256 tokens, as y' = W a': the blocks of a line are left operands, slices of
+/// a right ones. Both come by TMA, one block after the other.
+namespace sash::cuda::sparse {
+namespace {
+
+constexpr int kTokens = 256;
+
+template <class T>
+struct Params {
+  CUtensorMap a, data;
+  const T* bias;
+  T* y;
+  kernels::BlockLines lines;
+  int64_t rows, y_width;
+};
+
+template <class T>
+using Shared = RingShared<hopper::Tile<T, 64, 64>, hopper::Tile<T, 64, kTokens>>;
+
+/// Bytes of a token on its way out: 16 more than it has, against conflicts.
+constexpr int kOutBytes = 64 * 2 + 16;
+
+/// The 16 x 16 sums of 16 columns of y and 16 tokens, transposed: rows of tokens.
+__device__ inline void store_transposed(uint32_t to, uint32_t x0, uint32_t x1, uint32_t x2,
+                                        uint32_t x3) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),
+               "r"(x0), "r"(x1), "r"(x2), "r"(x3)
+               : "memory");
+}
+
+/// Writes the sums: a warp has 16 columns of y, of which a lane has two, and all tokens.
+template <class T>
+__device__ void write(const float (&sum)[128], unsigned char* shared, const T* bias, T* y,
+                      int64_t y_width, int64_t left) {
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
+  const float low = bias ? static_cast<float>(bias[16 * warp + lane / 4]) : 0;
+  const float high = bias ? static_cast<float>(bias[16 * warp + lane / 4 + 8]) : 0;
+  const auto pack = [](float x, float y2) { return hopper::pack(std::type_identity<T>{}, x, y2); };
+  const uint32_t to =
+      hopper::shared_address(shared) +
+      static_cast<uint32_t>((lane % 8 + lane / 16 * 8) * kOutBytes + 32 * warp + lane / 8 % 2 * 16);
+  sync_multipliers();  // all products are done with the ring, whose memory this is
+#pragma unroll
+  for (int j = 0; j < 32; j += 2) {
+    const float* const c = sum + 4 * j;
+    store_transposed(to + static_cast<uint32_t>(8 * j * kOutBytes), pack(c[0] + low, c[1] + low),
+                     pack(c[2] + high, c[3] + high), pack(c[4] + low, c[5] + low),
+                     pack(c[6] + high, c[7] + high));
+  }
+  sync_multipliers();
+  const int chunk = thread % 8;
+#pragma unroll 4
+  for (int token = thread / 8; token < kTokens; token += 16) {
+    if (token >= left) break;
+    *reinterpret_cast<uint4*>(y + token * y_width + 8 * chunk) =
+        *reinterpret_cast<const uint4*>(shared + token * kOutBytes + 16 * chunk);
+  }
+}
+
+template <class T, int kBlock, bool kTransposed>
+__global__ void __launch_bounds__(kRingThreads, 2)
+    product_kernel(const __grid_constant__ Params<T> p) {
+#ifdef SASH_HOPPER
+  constexpr int parts = kBlock / 64;  // of a block, along either side
+  extern __shared__ __align__(1024) unsigned char memory[];
+  auto& shared = *reinterpret_cast<Shared<T>*>(memory);
+  shared.init();
+  const int part = static_cast<int>(blockIdx.x) % parts;
+  const int64_t rest = blockIdx.x / parts, lines = p.lines.count;
+  const int line = p.lines.order[rest % lines];
+  const int64_t first_row = rest / lines * kTokens;
+  const int begin = p.lines.starts[line], end = p.lines.starts[line + 1];
+  RingState at;
+  if (threadIdx.x >= 128) {
+    if (!hopper::elect_one()) return;
+    for (int e = begin; e < end; ++e) {
+      const int other = p.lines.other[e], position = p.lines.positions[e];
+#pragma unroll
+      for (int k = 0; k < parts; ++k) {
+        hopper::Barrier& full = shared.full[at.stage()];
+        shared.empty[at.stage()].wait(at.parity() ^ 1);
+        full.arrive_and_expect_tx(5 * kSquareBytes);
+        copy_square(shared.left[at.stage()].address(), p.data,
+                    position * kBlock + 64 * (kTransposed ? part : k),
+                    64 * (kTransposed ? k : part), full);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          copy_square(shared.right[at.stage()].address() + static_cast<uint32_t>(i) * kSquareBytes,
+                      p.a, static_cast<int>(first_row) + 64 * i, other * kBlock + 64 * k, full);
+        }
+        at.advance();
+      }
+    }
+    return;
+  }
+  float sum[128];
+#pragma unroll
+  for (float& x : sum) x = 0;
+  multiply_stages<!kTransposed, false>(shared, at, (end - begin) * parts, sum);
+  const int64_t out = static_cast<int64_t>(line) * kBlock + 64 * part;
+  write<T>(sum, memory, p.bias ? p.bias + out : nullptr, p.y + first_row * p.y_width + out,
+           p.y_width, p.rows - first_row);
+#endif
+}
+
+/// A matrix as TMA's [1, 1, rows, columns].
+TensorView four_axes(const TensorView& x, int64_t columns) {
+  TensorView view = x;
+  view.shape = {1, 1, x.numel() / columns, columns};
+  view.strides = contiguous_strides(view.shape);
+  return view;
+}
+
+template <class T, int kBlock, bool kTransposed>
+void launch(const KernelContext& context, const ProductCall& call) {
+  const Params<T> params{.a = tensor_map(four_axes(call.a, call.a.shape[1]), 64),
+                         .data = tensor_map(four_axes(call.data, kBlock), 64),
+                         .bias = static_cast<const T*>(call.bias),
+                         .y = call.y.ptr<T>(),
+                         .lines = call.lines,
+                         .rows = call.y.shape[0],
+                         .y_width = call.y.shape[1]};
+  const auto kernel = product_kernel<T, kBlock, kTransposed>;
+  const CardGuard guard(context.device.index);
+  SASH_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                       static_cast<int>(sizeof(Shared<T>))));
+  const int64_t tiles = (params.rows + kTokens - 1) / kTokens;
+  kernel<<<static_cast<unsigned>(tiles * params.lines.count * (kBlock / 64)), kRingThreads,
+           sizeof(Shared<T>), static_cast<cudaStream_t>(context.stream.handle)>>>(params);
+  SASH_CUDA_CHECK(cudaGetLastError());
+}
+
+}  // namespace
+
+bool multiply_hopper(const KernelContext& context, const ProductCall& call) {
+  if (call.block < 64 || call.data.numel() == 0 || call.a.shape[0] >= int64_t{1} << 30 ||
+      call.data.shape[0] * call.block >= int64_t{1} << 30) {
+    return false;
+  }
+  sash::detail::dispatch_over<float16, bfloat16>(
+      call.y.dtype, "block_sparse_matmul", [&]<class S>(TypeTag<S>) {
+        const auto run = [&](auto block) {
+          if (call.transposed) return launch<device_t<S>, block(), true>(context, call);
+          launch<device_t<S>, block(), false>(context, call);
+        };
+        if (call.block == 64) return run(std::integral_constant<int, 64>{});
+        run(std::integral_constant<int, 128>{});
+      });
+  return true;
+}
+
+}  // namespace sash::cuda::sparse

@@ -1,0 +1,73 @@
+#include "block_sparse.h"
+
+#include <cstdint>
+#include <cstdlib>
+#include <optional>
+#include <string_view>
+
+#include "../../../tensor/kernels/memory.h"
+#include "../attention/common/attention_limits.h"
+
+namespace sash::cuda {
+namespace {
+
+/// A contiguous operand, copied if its memory does not begin at a multiple of 16 bytes.
+class Aligned {
+ public:
+  Aligned(KernelContext& context, const TensorView& x) : view_(x) {
+    if (reinterpret_cast<uintptr_t>(x.data) % 16 == 0) return;
+    copy_.emplace(context, x.numel() * size_of(x.dtype));
+    view_.data = copy_->ptr<void>();
+    kernels::copy(context, x, view_);
+  }
+  const TensorView& view() const { return view_; }
+
+ private:
+  TensorView view_;
+  std::optional<Workspace> copy_;
+};
+
+/// Whether to try the kernels of sm_90a; SASH_SPARSE_KERNEL=mma keeps to those of sm_80.
+bool takes_hopper(const KernelContext& context, DType dtype) {
+  const char* const forced = std::getenv("SASH_SPARSE_KERNEL");
+  return is_half(dtype) && !(forced && std::string_view(forced) == "mma") &&
+         has_hopper_code(context.device);
+}
+
+void block_sparse_matmul(KernelContext& context, const TensorView& a, const TensorView& data,
+                         const TensorView* bias, const kernels::BlockPatternView& pattern,
+                         bool transposed, const TensorView& y) {
+  if (y.numel() == 0) return;
+  const Aligned left(context, a), blocks(context, data);
+  const sparse::ProductCall call{.a = left.view(),
+                                 .data = blocks.view(),
+                                 .y = y,
+                                 .bias = bias ? bias->data : nullptr,
+                                 .lines = transposed ? pattern.rows : pattern.columns,
+                                 .block = pattern.block,
+                                 .transposed = transposed};
+  if (takes_hopper(context, y.dtype) && sparse::multiply_hopper(context, call)) return;
+  (is_half(y.dtype) ? sparse::multiply_halves : sparse::multiply_simple)(context, call);
+}
+
+void sampled_matmul(KernelContext& context, const TensorView& a, const TensorView& b,
+                    const kernels::BlockPatternView& pattern, const TensorView& data) {
+  if (data.numel() == 0) return;
+  if (a.shape[0] == 0) return kernels::fill(context, data, 0);
+  const Aligned left(context, a), right(context, b);
+  if (takes_hopper(context, data.dtype) &&
+      sparse::sample_hopper(context, left.view(), right.view(), pattern, data)) {
+    return;
+  }
+  (is_half(data.dtype) ? sparse::sample_halves : sparse::sample_simple)(
+      context, left.view(), right.view(), pattern, data);
+}
+
+}  // namespace
+
+void register_block_sparse() {
+  kernels::block_sparse_matmul.set(DeviceType::cuda, block_sparse_matmul);
+  kernels::sampled_matmul.set(DeviceType::cuda, sampled_matmul);
+}
+
+}  // namespace sash::cuda

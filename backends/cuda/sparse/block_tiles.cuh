@@ -1,0 +1,80 @@
+#pragma once
+
+#include "../../../ops/kernels/sparse.h"
+#include "../attention/mma/mma.cuh"
+#include "../elementwise/compute.cuh"
+
+/// What the tensor-core kernels of block-sparse products share: tiles in shared memory, their ring
+/// of stages, and fragments read from them.
+namespace sash::cuda::sparse {
+
+inline constexpr int kWarps = 8, kBlockThreads = 32 * kWarps;
+/// Depth of a stage, and how many there are.
+inline constexpr int kDepth = 32, kStages = 4;
+
+/// Address of a 16-byte chunk of a tile whose rows have kChunks of them, xored so that the eight
+/// rows that ldmatrix reads at a time are in different banks.
+template <int kChunks>
+__device__ uint32_t chunk_at(uint32_t tile, int row, int chunk) {
+  constexpr int spread = kChunks < 8 ? kChunks : 8, rows_per_line = 8 / spread;
+  const int place = chunk ^ (row / rows_per_line % spread);
+  return tile + static_cast<uint32_t>((row * kChunks + place) * 16);
+}
+
+__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+/// Until at most `pending` of this thread's groups of copies are in flight.
+template <int pending>
+__device__ void wait_for_groups() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
+}
+
+/// The ring: `load(step, stage)` starts the copies of a step, `multiply(stage)` uses them.
+template <class Load, class Multiply>
+__device__ void run_stages(int steps, Load&& load, Multiply&& multiply) {
+#pragma unroll
+  for (int s = 0; s < kStages - 1; ++s) {
+    if (s < steps) load(s, s);
+    commit_copies();
+  }
+  for (int s = 0; s < steps; ++s) {
+    wait_for_groups<kStages - 2>();
+    __syncthreads();  // the step has arrived, and no warp reads the stage that is filled next
+    const int ahead = s + kStages - 1;
+    if (ahead < steps) load(ahead, ahead % kStages);
+    commit_copies();
+    multiply(s % kStages);
+  }
+  wait_for_groups<0>();
+  __syncthreads();
+}
+
+/// 16 rows and 16 columns from (row, 8 chunk) of a tile [rows][depth] as a left operand.
+template <int kChunks>
+__device__ void load_left(uint32_t (&a)[4], uint32_t tile, int row, int chunk, int lane) {
+  mma::load_matrices(a, chunk_at<kChunks>(tile, row + lane % 16, chunk + lane / 16));
+}
+
+/// The same of a tile [depth][rows]: depth from `depth`, rows from 8 chunk on.
+template <int kChunks>
+__device__ void load_left_transposed(uint32_t (&a)[4], uint32_t tile, int depth, int chunk,
+                                     int lane) {
+  mma::load_transposed(
+      a, chunk_at<kChunks>(tile, depth + lane % 8 + lane / 16 * 8, chunk + lane / 8 % 2));
+}
+
+/// Two right operands, columns [0, 8) and [8, 16) from `column` on, of a tile [columns][depth].
+template <int kChunks>
+__device__ void load_right(uint32_t (&b)[4], uint32_t tile, int column, int chunk, int lane) {
+  mma::load_matrices(
+      b, chunk_at<kChunks>(tile, column + lane % 8 + lane / 16 * 8, chunk + lane / 8 % 2));
+}
+
+/// The same of a tile [depth][columns]: depth from `depth`, columns from 8 chunk on.
+template <int kChunks>
+__device__ void load_right_transposed(uint32_t (&b)[4], uint32_t tile, int depth, int chunk,
+                                      int lane) {
+  mma::load_transposed(b, chunk_at<kChunks>(tile, depth + lane % 16, chunk + lane / 16));
+}
+
+}  // namespace sash::cuda::sparse
