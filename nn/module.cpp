@@ -103,18 +103,20 @@ void Module::add_child(std::string name, std::unique_ptr<Module> child) {
   children_.emplace_back(std::move(name), std::move(child));
 }
 
-Tensor Module::register_parameter(std::string name, const Tensor& value) {
-  check_name("register_parameter", name);
-  const std::string where = type_name() + ".register_parameter";
-  if (!value.defined()) {
-    throw ValueError(where, "a tensor for '" + name + "'", "an undefined one");
-  }
+void Module::check_parameter(const char* op, std::string_view name, const Tensor& value) const {
+  const std::string where = type_name() + "." + op, quoted = "'" + std::string(name) + "'";
+  if (!value.defined()) throw ValueError(where, "a tensor for " + quoted, "an undefined one");
   if (!value.is_leaf()) {
-    throw AutogradError(where, "a leaf for '" + name + "'", "the output of a recorded op");
+    throw AutogradError(where, "a leaf for " + quoted, "the output of a recorded op");
   }
   if (!is_floating(value.dtype())) {
-    throw DTypeError(where, "a floating dtype for '" + name + "'", sash::name(value.dtype()));
+    throw DTypeError(where, "a floating dtype for " + quoted, sash::name(value.dtype()));
   }
+}
+
+Tensor Module::register_parameter(std::string name, const Tensor& value) {
+  check_name("register_parameter", name);
+  check_parameter("register_parameter", name, value);
   Tensor parameter = value;
   parameter.requires_grad_();
   parameters_.emplace_back(std::move(name), parameter);
@@ -130,6 +132,22 @@ Tensor Module::register_buffer(std::string name, const Tensor& value) {
   buffers_.emplace_back(std::move(name), value);
   return value;
 }
+
+Tensor Module::replace(std::string_view name, const Tensor& value) {
+  const auto named = [name](const auto& entry) { return entry.first == name; };
+  const auto buffer = std::find_if(buffers_.begin(), buffers_.end(), named);
+  if (buffer != buffers_.end() && value.defined()) return buffer->second = value;
+  check_parameter("replace", name, value);
+  const auto parameter = std::find_if(parameters_.begin(), parameters_.end(), named);
+  if (parameter == parameters_.end()) {
+    throw ValueError(type_name() + ".replace", "the name of a parameter or buffer",
+                     "'" + std::string(name) + "'");
+  }
+  parameter->second = value;
+  return parameter->second.requires_grad_();
+}
+
+void Module::check_load(const StateCheck&, const std::string&) const {}
 
 void Module::visit(const std::string& prefix, const Visitor& visitor) const {
   visitor(prefix, *this);

@@ -125,6 +125,13 @@ class SASH_API Module {
   }
   /// The name of the most derived type, without namespaces: "CausalLM".
   std::string type_name() const;
+  /// Puts another tensor, of any shape, in the place of a parameter or buffer, and returns it. The
+  /// errors of `register_parameter`; `ValueError` if nothing has that name. Optimizers that know
+  /// the former parameter do not learn of it.
+  Tensor replace(std::string_view name, const Tensor& value);
+  /// What `check_state_dict` has to know beyond shapes: throws if this module, whose tensors have
+  /// keys that begin with `prefix`, cannot use what the dictionary has.
+  virtual void check_load(const StateCheck& given, const std::string& prefix) const;
 
  private:
   using Visitor = std::function<void(const std::string& prefix, const Module& module)>;
@@ -141,6 +148,7 @@ class SASH_API Module {
   void claim_children();
   void add_child(std::string name, std::unique_ptr<Module> child);
   void check_name(const char* op, std::string_view name) const;
+  void check_parameter(const char* op, std::string_view name, const Tensor& value) const;
   void visit(const std::string& prefix, const Visitor& visitor) const;
   StateDict collect(StateDict Module::*part, bool once) const;
   void convert(const std::function<Tensor(const Tensor&)>& conversion);

@@ -20,7 +20,11 @@ LoadReport Module::check_state_dict(const StateDict& dict, bool strict) const {
   for (const auto& [key, tensor] : state_dict()) {
     check.expect(key, tensor.shape(), is_floating(tensor.dtype()));
   }
-  return check.finish(strict);
+  LoadReport report = check.finish(strict);
+  visit("", [&](const std::string& prefix, const Module& module) {
+    module.named_errors([&] { module.check_load(check, prefix.empty() ? "" : prefix + "."); });
+  });
+  return report;
 }
 
 std::function<void()> Module::prepare_load(const StateDict& dict, bool strict) const {

@@ -51,6 +51,11 @@ class SASH_API Optimizer {
   void set_lr(double lr);
   void set_lr(double lr, size_t group);
 
+  /// Sets the moments of some rows of a parameter to zero, as at the start: its indices `rows`
+  /// along the first axis. Nothing to do before the first step. `ValueError` if the parameter is
+  /// not this optimizer's, `IndexError` for a row that it does not have.
+  void reset_moments(const Tensor& parameter, const std::vector<int64_t>& rows);
+
   /// What a resumed run needs, detached, sharing memory with the optimizer: of parameter i, counted
   /// over all groups, `state.<i>.step` and the moments, such as `state.<i>.exp_avg`; of group g its
   /// hyperparameters, such as `param_groups.<g>.lr`, as float64 scalars.

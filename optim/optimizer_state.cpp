@@ -1,6 +1,7 @@
 #include <memory>
 #include <string>
 
+#include "../ops/elementwise/where.h"
 #include "../tensor/autograd/grad_mode.h"
 #include "../tensor/factories.h"
 #include "../tensor/io/state_check.h"
@@ -107,6 +108,34 @@ std::function<void()> Optimizer::prepare_load(const StateDict& dict) {
     }
   }
   return [this, loaded] { groups_ = std::move(*loaded); };
+}
+
+void Optimizer::reset_moments(const Tensor& parameter, const std::vector<int64_t>& rows) {
+  const std::string op = std::string(kind_.name) + ".reset_moments";
+  const NoGradGuard no_grad;
+  for (Group& group : groups_) {
+    for (size_t i = 0; i < group.parameters.size(); ++i) {
+      if (!group.parameters[i].is_same(parameter)) continue;
+      if (rows.empty()) return;
+      Shape shape = parameter.shape();
+      const int64_t count = shape.rank() > 0 ? shape[0] : 0;
+      std::vector<uint8_t> marks(static_cast<size_t>(count));
+      for (const int64_t row : rows) {
+        if (row < 0 || row >= count) {
+          throw IndexError(op, "a row below " + std::to_string(count), std::to_string(row));
+        }
+        marks[static_cast<size_t>(row)] = 1;
+      }
+      for (int axis = 1; axis < shape.rank(); ++axis) shape[axis] = 1;
+      for (std::vector<Tensor>& moments : group.moments) {
+        const Tensor mask = from_host(marks.data(), shape, DType::uint8,
+                                      {.dtype = DType::boolean, .device = moments[i].device()});
+        moments[i].copy_(masked_fill(moments[i], mask, 0));
+      }
+      return;
+    }
+  }
+  throw ValueError(op, "a parameter of this optimizer", "another tensor");
 }
 
 void Optimizer::load_state_dict(const StateDict& dict) { prepare_load(dict)(); }

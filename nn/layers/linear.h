@@ -1,6 +1,13 @@
 #pragma once
 
+#include <memory>
+
 #include "../module.h"
+
+namespace sash {
+class BlockPattern;
+class BlockSparseMatrix;
+}  // namespace sash
 
 namespace sash::nn {
 
@@ -11,6 +18,12 @@ struct LinearOptions {
 /// y = x weight^T + bias, for x of shape [..., in].
 ///
 /// Parameters: `weight` [out, in] and `bias` [out], both U(-1/sqrt(in), 1/sqrt(in)) at first.
+///
+/// The weight may be block-sparse, from the start (`BlockSparseLinear`) or from some moment on
+/// (`set_block_sparse_weight`, `sparsify`): the layer stays the same object, so that members which
+/// refer to it see it. `weight` is then [blocks, block, block], and a buffer `weight_blocks`, int32
+/// [blocks, 2], has the row and column of each block. It is saved and loaded with the weight; a
+/// pattern that was written to takes effect in the next call.
 class SASH_API Linear : public Module {
  public:
   /// `ValueError` unless both extents are positive.
@@ -18,13 +31,34 @@ class SASH_API Linear : public Module {
   /// Shares parameters made elsewhere, for tied weights: `Linear(embedding.weight)`. `ShapeError`
   /// unless weight is [out, in] and bias, if defined, [out].
   explicit Linear(const Tensor& weight, const Tensor& bias = {});
+  /// A block-sparse layer that shares the data of `weight`, which is a leaf.
+  explicit Linear(const BlockSparseMatrix& weight, const Tensor& bias = {});
 
   /// `ShapeError` unless the last extent of x is `in`.
   Tensor forward(const Tensor& x) override;
   std::string describe() const override;
 
+  int64_t in_features() const;
+  int64_t out_features() const;
+
+  bool is_block_sparse() const { return weight_blocks.defined(); }
+  /// Weight and pattern of a block-sparse layer; `ValueError` of others, or if `weight_blocks` was
+  /// written to and holds no pattern.
+  BlockSparseMatrix block_sparse_weight() const;
+  /// Replaces the weight, dense or not, by the data of `matrix`, a leaf. An optimizer made before
+  /// does not know the new parameter. `ShapeError` unless the matrix is [out, in].
+  void set_block_sparse_weight(const BlockSparseMatrix& matrix);
+
   Tensor weight;
-  Tensor bias;  ///< undefined without one
+  Tensor bias;           ///< undefined without one
+  Tensor weight_blocks;  ///< undefined unless the weight is block-sparse
+
+ protected:
+  void check_load(const StateCheck& given, const std::string& prefix) const override;
+
+ private:
+  class Pattern;
+  std::shared_ptr<Pattern> pattern_;  ///< what `weight_blocks` holds
 };
 
 }  // namespace sash::nn
