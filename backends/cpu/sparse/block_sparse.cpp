@@ -5,8 +5,8 @@
 
 #include "../../../core/backend/dispatch.h"
 #include "../../../core/parallel.h"
-#include "../../../tensor/kernels/memory.h"
 #include "../linalg/gemm.h"
+#include "../shape/halves.h"
 
 /// Products with block-sparse matrices: a gemm per block. Each task owns a tile of the result, so
 /// the sums do not depend on the number of threads. Halves are computed in float32.
@@ -18,26 +18,6 @@ using kernels::BlockPatternView;
 
 // Rows of a task's tile: a slice of `a` [kRows, block] stays in the L2 cache.
 constexpr int64_t kRows = 256;
-
-/// A contiguous operand or result as float32, if it is of a half type; else itself.
-class Wide {
- public:
-  Wide(KernelContext& context, const TensorView& x, bool read) : view_(x) {
-    if (!is_half(x.dtype)) return;
-    memory_.emplace(context, x.numel() * static_cast<int64_t>(sizeof(float)));
-    view_.data = memory_->ptr<void>();
-    view_.dtype = DType::float32;
-    if (read) kernels::copy(context, x, view_);
-  }
-  const TensorView& view() const { return view_; }
-  void write(KernelContext& context, const TensorView& to) const {
-    if (memory_) kernels::copy(context, view_, to);
-  }
-
- private:
-  TensorView view_;
-  std::optional<Workspace> memory_;
-};
 
 template <class T>
 Matrix<T> matrix(const TensorView& x) {
@@ -72,9 +52,10 @@ void add_line(const KernelContext& context, const BlockLines& lines, int64_t lin
 void block_sparse_matmul(KernelContext& context, const TensorView& a, const TensorView& data,
                          const TensorView* bias, const BlockPatternView& pattern, bool transposed,
                          const TensorView& y) {
-  const Wide left(context, a, true), blocks(context, data, true), out(context, y, false);
-  std::optional<Wide> row;
-  if (bias) row.emplace(context, *bias, true);
+  const FloatOperand left(context, a), blocks(context, data);
+  FloatResult out(context, y);
+  std::optional<FloatOperand> row;
+  if (bias) row.emplace(context, *bias);
   dispatch_floating(out.view().dtype, "block_sparse_matmul", [&]<class T>(TypeTag<T>) {
     const BlockLines& lines = transposed ? pattern.rows : pattern.columns;
     const int64_t chunks = (y.shape[0] + kRows - 1) / kRows;
@@ -88,12 +69,13 @@ void block_sparse_matmul(KernelContext& context, const TensorView& a, const Tens
       }
     });
   });
-  out.write(context, y);
+  out.write();
 }
 
 void sampled_matmul(KernelContext& context, const TensorView& a, const TensorView& b,
                     const BlockPatternView& pattern, const TensorView& data) {
-  const Wide left(context, a, true), right(context, b, true), out(context, data, false);
+  const FloatOperand left(context, a), right(context, b);
+  FloatResult out(context, data);
   dispatch_floating(out.view().dtype, "sampled_matmul", [&]<class T>(TypeTag<T>) {
     const int64_t block = pattern.block, area = block * block;
     const auto of_a = matrix<const T>(left.view()), of_b = matrix<const T>(right.view());
@@ -113,7 +95,7 @@ void sampled_matmul(KernelContext& context, const TensorView& a, const TensorVie
       }
     });
   });
-  out.write(context, data);
+  out.write();
 }
 
 }  // namespace
