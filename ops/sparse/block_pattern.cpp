@@ -298,14 +298,17 @@ kernels::BlockPatternView BlockPattern::view(Device device) const {
     return part;
   };
   const auto lines = [&](int64_t count) {
-    kernels::BlockLines result{.count = count};
+    kernels::BlockLines result;
+    result.count = count;
     result.starts = take(count + 1);
     result.other = take(blocks());
     result.positions = take(blocks());
     result.order = take(count);
     return result;
   };
-  kernels::BlockPatternView view{.block = block(), .blocks = blocks()};
+  kernels::BlockPatternView view;
+  view.block = block();
+  view.blocks = blocks();
   view.rows = lines(block_rows());
   view.columns = lines(block_columns());
   view.groups = reinterpret_cast<const kernels::BlockGroup*>(at);

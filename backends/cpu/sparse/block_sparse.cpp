@@ -29,14 +29,16 @@ template <class T>
 void add_line(const KernelContext& context, const BlockLines& lines, int64_t line, int64_t row,
               int64_t count, int64_t block, Matrix<const T> a, const T* data, const T* bias,
               bool transposed, Matrix<T> y) {
-  Product<T> product{.m = count, .n = block, .k = block};
-  product.c = {y.at(row, line * block), y.row_stride, 1};
+  Product<T> product{.m = count,
+                     .n = block,
+                     .k = block,
+                     .a = a,
+                     .b = {data, block, 1},
+                     .c = {y.at(row, line * block), y.row_stride, 1}};
   if (bias) product.bias = bias + line * block;
   const int32_t begin = lines.starts[line], end = lines.starts[line + 1];
   if (begin == end) {
     product.k = 0;
-    product.a = a;
-    product.b = {data, block, 1};
     gemm(context, product);
   }
   for (int32_t e = begin; e < end; ++e) {
