@@ -148,6 +148,37 @@ TEST_CASE_TEMPLATE("block-sparse products: every dtype and block size", On, Cpu,
   }
 }
 
+TEST_CASE_TEMPLATE("block-sparse products: first and second derivatives", On, Cpu, Cuda) {
+  if (missing(On::device)) return;
+  manual_seed(9);
+  const TensorOptions variable{
+      .dtype = DType::float64, .device = On::device, .requires_grad = true};
+  const BlockPattern p(32, 48, 16, {{1, 2}, {0, 0}, {1, 0}});
+  const auto check = [](const GradcheckFunction& f, const std::vector<Tensor>& inputs) {
+    const GradcheckReport first = gradcheck(f, inputs, {.fast = true});
+    CHECK_MESSAGE(first.ok, first.message());
+    const GradcheckReport second = gradgradcheck(f, inputs, {.fast = true});
+    CHECK_MESSAGE(second.ok, second.message());
+  };
+  const Tensor data = randn({3, 16, 16}, variable);
+  const Tensor left = randn({5, 32}, variable), right = randn({5, 48}, variable);
+  using Tensors = std::vector<Tensor>;
+  check(
+      [&](const Tensors& t) {
+        return Tensors{block_sparse_linear(t[0], {p, t[1]}, t[2])};
+      },
+      {right, data, randn({32}, variable)});
+  check(
+      [&](const Tensors& t) {
+        return Tensors{block_sparse_matmul(t[0], {p, t[1]})};
+      },
+      {left, data});
+  check([&](const Tensors& t) { return Tensors{sampled_matmul(t[0], t[1], p).data()}; },
+        {left, right});
+  check([&](const Tensors& t) { return Tensors{BlockSparseMatrix(p, t[0]).to_dense()}; }, {data});
+  check([&](const Tensors& t) { return Tensors{block_norm({p, t[0]})}; }, {data});
+}
+
 TEST_CASE_TEMPLATE("block-sparse products: views, odd addresses, no tokens, no blocks", On, Cpu,
                    Cuda) {
   if (missing(On::device)) return;
