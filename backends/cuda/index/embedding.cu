@@ -1,8 +1,7 @@
 #include "../../../ops/kernels/index.h"
 
-#include "../norm/rows.cuh"
 #include "../runtime/index_flag.h"
-#include "sorted_keys.h"
+#include "sorted_sums.cuh"
 
 namespace sash::cuda {
 namespace {
@@ -40,12 +39,7 @@ void embedding_forward(KernelContext& context, const TensorView& weight, const T
   dispatch_words(weight.dtype, launch);
 }
 
-// The gradient, without atomics. Tokens are sorted by index; the sort is stable. `sum_pieces` adds
-// aligned pieces of kPiece sorted tokens that have one index, so that a frequent index is not slow.
-// `sum_rows` then adds, per index, these partial sums and the remaining tokens, in order.
-constexpr int64_t kPiece = 32;
-/// Up to this many rows the channels are split over blockIdx.y; beyond, each warp loops over them.
-constexpr int64_t kFewRows = 16384;
+// The gradient: tokens are sorted by index, and their rows summed.
 
 /// keys[n] = index[n], or `rows`, the largest key, for an index out of range; places[n] = n.
 __global__ void __launch_bounds__(kThreads)
@@ -58,99 +52,17 @@ __global__ void __launch_bounds__(kThreads)
   places[n] = n;
 }
 
-/// The first position in [begin, count] of the sorted keys whose key is not below `key`. Called by
-/// a whole warp.
-__device__ int64_t lower_bound(const uint64_t* keys, int64_t begin, int64_t count, uint64_t key) {
-  int64_t low = begin, high = count;
-  while (low < high) {
-    const int64_t step = (high - low + kWarp - 1) / kWarp;
-    const int64_t probe = low + WarpTeam::rank() * step;
-    const bool below = probe < high && keys[probe] < key;
-    const int64_t found = __popc(__ballot_sync(kAllLanes, below));
-    high = min(high, low + found * step);
-    if (found > 0) low += (found - 1) * step + 1;
-  }
-  return low;
-}
+/// Row `place` of g.
+template <class T>
+struct GradientRow {
+  const T* g;
+  int64_t width;
 
-template <int V, class A>
-__device__ void add_to(Vector<A, V>& total, const Vector<A, V>& more) {
-#pragma unroll
-  for (int i = 0; i < V; ++i) total.element[i] += more.element[i];
-}
-
-/// partial[p] = sum of g over the p-th piece of sorted tokens, if they all have one index.
-template <int V, class T>
-__global__ void __launch_bounds__(kThreads)
-    sum_pieces(const uint64_t* keys, const int64_t* places, int64_t pieces, const T* g,
-               compute_t<T>* partial, int64_t width) {
-  const int64_t piece = WarpTeam::row();
-  if (piece >= pieces) return;
-  const int64_t begin = piece * kPiece;
-  if (keys[begin] != keys[begin + kPiece - 1]) return;
-  for (int64_t at = (int64_t{blockIdx.y} * kWarp + WarpTeam::rank()) * V; at < width;
-       at += int64_t{gridDim.y} * kWarp * V) {
-    Vector<compute_t<T>, V> total{};
-#pragma unroll 8
-    for (int64_t i = begin; i < begin + kPiece; ++i) {
-      add_to(total, read<V>(g + places[i] * width + at));
-    }
-    write<V>(partial + piece * width + at, total);
+  template <int V>
+  __device__ Vector<compute_t<T>, V> at(int64_t place, int64_t column) const {
+    return read<V>(g + place * width + column);
   }
-}
-
-/// dweight[v] = sum of g over the sorted tokens with key v.
-template <int V, class T>
-__global__ void __launch_bounds__(kThreads)
-    sum_rows(const uint64_t* keys, const int64_t* places, int64_t count, const T* g,
-             const compute_t<T>* partial, T* dweight, int64_t rows, int64_t width) {
-  const int64_t row = WarpTeam::row();
-  if (row >= rows) return;
-  const int64_t begin = lower_bound(keys, 0, count, static_cast<uint64_t>(row));
-  const int64_t end = lower_bound(keys, begin, count, static_cast<uint64_t>(row) + 1);
-  // [first, last) consists of whole pieces.
-  const int64_t first = min(end, (begin + kPiece - 1) / kPiece * kPiece);
-  const int64_t last = max(first, end / kPiece * kPiece);
-  for (int64_t at = (int64_t{blockIdx.y} * kWarp + WarpTeam::rank()) * V; at < width;
-       at += int64_t{gridDim.y} * kWarp * V) {
-    Vector<compute_t<T>, V> total{};
-    const auto walk = [&](int64_t from, int64_t to) {
-#pragma unroll 4
-      for (int64_t i = from; i < to; ++i) add_to(total, read<V>(g + places[i] * width + at));
-    };
-    walk(begin, first);
-#pragma unroll 8
-    for (int64_t i = first; i < last; i += kPiece) {
-      add_to(total, read<V>(partial + i / kPiece * width + at));
-    }
-    walk(last, end);
-    write<V>(dweight + row * width + at, total);
-  }
-}
-
-template <int V, class T>
-void add_up(const KernelContext& context, const SortedKeys& tokens, const TensorView& g,
-            const TensorView& dweight) {
-  using A = compute_t<T>;
-  const int64_t rows = dweight.shape[0], width = dweight.shape[1];
-  const int64_t pieces = tokens.count() / kPiece;
-  const Workspace partial(context, pieces * width * static_cast<int64_t>(sizeof(A)));
-  const auto stream = static_cast<cudaStream_t>(context.stream.handle);
-  const int64_t channels = std::min<int64_t>((width + kWarp * V - 1) / (kWarp * V), 65535);
-  const auto grid = [&](int64_t warps, bool spread) {
-    return dim3(static_cast<unsigned>((warps + kWarps - 1) / kWarps),
-                spread ? static_cast<unsigned>(channels) : 1);
-  };
-  if (pieces > 0) {
-    sum_pieces<V><<<grid(pieces, true), kThreads, 0, stream>>>(
-        tokens.keys(), tokens.places(), pieces, g.ptr<T>(), partial.ptr<A>(), width);
-    SASH_CUDA_CHECK(cudaGetLastError());
-  }
-  sum_rows<V><<<grid(rows, rows <= kFewRows), kThreads, 0, stream>>>(
-      tokens.keys(), tokens.places(), tokens.count(), g.ptr<T>(), partial.ptr<A>(),
-      dweight.ptr<T>(), rows, width);
-  SASH_CUDA_CHECK(cudaGetLastError());
-}
+};
 
 void embedding_backward(KernelContext& context, const TensorView& g, const TensorView& index,
                         const TensorView& dweight) {
@@ -167,11 +79,8 @@ void embedding_backward(KernelContext& context, const TensorView& g, const Tenso
   tokens.sort(static_cast<uint64_t>(rows));
   dispatch_any_floating(g.dtype, "embedding_backward", [&]<class S>(TypeTag<S>) {
     using T = device_t<S>;
-    if (rows_take_vectors<T>(g.shape[1], {g.data, dweight.data})) {
-      add_up<16 / sizeof(T), T>(context, tokens, g, dweight);
-    } else {
-      add_up<1, T>(context, tokens, g, dweight);
-    }
+    sum_by_key(context, tokens, GradientRow<T>{g.ptr<T>(), g.shape[1]}, {g.data}, dweight.ptr<T>(),
+               rows, g.shape[1]);
   });
 }
 

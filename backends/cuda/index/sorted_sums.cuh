@@ -1,0 +1,126 @@
+#pragma once
+
+#include "../norm/rows.cuh"
+#include "sorted_keys.h"
+
+/// Sums of rows by key, without atomics, in a fixed order. The keys are sorted, the sort is stable.
+/// `sum_pieces` adds aligned pieces of kPiece sorted rows that have one key, so that a frequent key
+/// is not slow. `sum_rows` then adds, per key, these partial sums and the remaining rows, in order.
+namespace sash::cuda {
+namespace sums {
+
+inline constexpr int64_t kPiece = 32;
+/// Up to this many keys the channels are split over blockIdx.y; beyond, each warp loops over them.
+inline constexpr int64_t kFewRows = 16384;
+
+/// The first position in [begin, count] of the sorted keys whose key is not below `key`. Called by
+/// a whole warp.
+inline __device__ int64_t lower_bound(const uint64_t* keys, int64_t begin, int64_t count,
+                                      uint64_t key) {
+  int64_t low = begin, high = count;
+  while (low < high) {
+    const int64_t step = (high - low + kWarp - 1) / kWarp;
+    const int64_t probe = low + WarpTeam::rank() * step;
+    const bool below = probe < high && keys[probe] < key;
+    const int64_t found = __popc(__ballot_sync(kAllLanes, below));
+    high = min(high, low + found * step);
+    if (found > 0) low += (found - 1) * step + 1;
+  }
+  return low;
+}
+
+template <int V, class A>
+__device__ void add_to(Vector<A, V>& total, const Vector<A, V>& more) {
+#pragma unroll
+  for (int i = 0; i < V; ++i) total.element[i] += more.element[i];
+}
+
+/// partial[p] = sum over the p-th piece of sorted rows, if they all have one key.
+template <int V, class A, class Source>
+__global__ void __launch_bounds__(kThreads)
+    sum_pieces(const uint64_t* keys, const int64_t* places, int64_t pieces, const Source source,
+               A* partial, int64_t width) {
+  const int64_t piece = WarpTeam::row();
+  if (piece >= pieces) return;
+  const int64_t begin = piece * kPiece;
+  if (keys[begin] != keys[begin + kPiece - 1]) return;
+  for (int64_t at = (int64_t{blockIdx.y} * kWarp + WarpTeam::rank()) * V; at < width;
+       at += int64_t{gridDim.y} * kWarp * V) {
+    Vector<A, V> total{};
+#pragma unroll 8
+    for (int64_t i = begin; i < begin + kPiece; ++i) {
+      add_to(total, source.template at<V>(places[i], at));
+    }
+    write<V>(partial + piece * width + at, total);
+  }
+}
+
+/// y[v] = sum over the sorted rows with key v.
+template <int V, class A, class T, class Source>
+__global__ void __launch_bounds__(kThreads)
+    sum_rows(const uint64_t* keys, const int64_t* places, int64_t count, const Source source,
+             const A* partial, T* y, int64_t rows, int64_t width) {
+  const int64_t row = WarpTeam::row();
+  if (row >= rows) return;
+  const int64_t begin = lower_bound(keys, 0, count, static_cast<uint64_t>(row));
+  const int64_t end = lower_bound(keys, begin, count, static_cast<uint64_t>(row) + 1);
+  // [first, last) consists of whole pieces.
+  const int64_t first = min(end, (begin + kPiece - 1) / kPiece * kPiece);
+  const int64_t last = max(first, end / kPiece * kPiece);
+  for (int64_t at = (int64_t{blockIdx.y} * kWarp + WarpTeam::rank()) * V; at < width;
+       at += int64_t{gridDim.y} * kWarp * V) {
+    Vector<A, V> total{};
+    const auto walk = [&](int64_t from, int64_t to) {
+#pragma unroll 4
+      for (int64_t i = from; i < to; ++i) add_to(total, source.template at<V>(places[i], at));
+    };
+    walk(begin, first);
+#pragma unroll 8
+    for (int64_t i = first; i < last; i += kPiece) {
+      add_to(total, read<V>(partial + i / kPiece * width + at));
+    }
+    walk(last, end);
+    write<V>(y + row * width + at, total);
+  }
+}
+
+template <int V, class T, class Source>
+void launch(const KernelContext& context, const SortedKeys& sorted, const Source& source, T* y,
+            int64_t rows, int64_t width) {
+  using A = compute_t<T>;
+  const int64_t pieces = sorted.count() / kPiece;
+  const Workspace partial(context, pieces * width * static_cast<int64_t>(sizeof(A)));
+  const auto stream = static_cast<cudaStream_t>(context.stream.handle);
+  const int64_t channels = std::min<int64_t>((width + kWarp * V - 1) / (kWarp * V), 65535);
+  const auto grid = [&](int64_t warps, bool spread) {
+    return dim3(static_cast<unsigned>((warps + kWarps - 1) / kWarps),
+                spread ? static_cast<unsigned>(channels) : 1);
+  };
+  if (pieces > 0) {
+    sum_pieces<V><<<grid(pieces, true), kThreads, 0, stream>>>(
+        sorted.keys(), sorted.places(), pieces, source, partial.ptr<A>(), width);
+    SASH_CUDA_CHECK(cudaGetLastError());
+  }
+  sum_rows<V><<<grid(rows, rows <= kFewRows), kThreads, 0, stream>>>(
+      sorted.keys(), sorted.places(), sorted.count(), source, partial.ptr<A>(), y, rows, width);
+  SASH_CUDA_CHECK(cudaGetLastError());
+}
+
+}  // namespace sums
+
+/// y[v] = sum of the rows source.at<V>(place, column) over the sorted keys v, in their order:
+/// [rows, width], contiguous, of the device type `T`; other keys are left out. `data` are the
+/// addresses that the source reads in vectors, in rows of `width`.
+template <class T, class Source>
+void sum_by_key(const KernelContext& context, const SortedKeys& sorted, const Source& source,
+                std::initializer_list<const void*> data, T* y, int64_t rows, int64_t width) {
+  if (rows == 0 || width == 0) return;
+  const CardGuard guard(context.device.index);
+  if (rows_take_vectors<T>(width, data) && rows_take_vectors<T>(width, {y})) {
+    sums::launch<16 / sizeof(T)>(context, sorted, source, y, rows, width);
+  } else {
+    sums::launch<1>(context, sorted, source, y, rows, width);
+  }
+}
+
+}  // namespace sash::cuda
