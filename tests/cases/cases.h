@@ -43,6 +43,8 @@ inline std::string describe(const InputSpec& spec) {
 void add_attention(OpTable& table);
 void add_binary(OpTable& table);
 void add_block_sparse(OpTable& table);
+void add_clustered_attention(OpTable& table);
+void add_clusters(OpTable& table);
 void add_compare(OpTable& table);
 void add_concat(OpTable& table);
 void add_copy(OpTable& table);
@@ -61,6 +63,8 @@ void add_mse_loss(OpTable& table);
 void add_optimizer(OpTable& table);
 void add_reduce(OpTable& table);
 void add_softmax(OpTable& table);
+void add_sparse_products(OpTable& table);
+void add_topk(OpTable& table);
 void add_unary(OpTable& table);
 void add_views(OpTable& table);
 void add_where(OpTable& table);

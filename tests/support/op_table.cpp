@@ -7,15 +7,35 @@ namespace sash::testing {
 const OpTable& op_table() {
   static const OpTable table = [] {
     OpTable rows;
-    for (const auto add : {add_unary,         add_binary,        add_compare,
-                           add_where,         add_in_place,      add_reduce,
-                           add_copy,          add_views,         add_concat,
-                           add_gather,        add_embedding,     add_matmul,
-                           add_linear,        add_window_matmul, add_block_sparse,
-                           add_softmax,       add_layer_norm,    add_gelu,
-                           add_dropout,       add_attention,     add_linear_attention,
-                           add_cross_entropy, add_mse_loss,      add_factories,
-                           add_optimizer}) {
+    for (const auto add : {add_unary,
+                           add_binary,
+                           add_compare,
+                           add_where,
+                           add_in_place,
+                           add_reduce,
+                           add_copy,
+                           add_views,
+                           add_concat,
+                           add_gather,
+                           add_embedding,
+                           add_matmul,
+                           add_linear,
+                           add_window_matmul,
+                           add_block_sparse,
+                           add_softmax,
+                           add_layer_norm,
+                           add_gelu,
+                           add_dropout,
+                           add_attention,
+                           add_linear_attention,
+                           add_cross_entropy,
+                           add_mse_loss,
+                           add_factories,
+                           add_optimizer,
+                           add_topk,
+                           add_clusters,
+                           add_sparse_products,
+                           add_clustered_attention}) {
       add(rows);
     }
     return rows;

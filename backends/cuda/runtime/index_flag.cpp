@@ -27,6 +27,8 @@ const char* name_of(IndexOp op) {
       return "scatter_add";
     case IndexOp::cross_entropy:
       return "cross_entropy";
+    case IndexOp::sparse_products:
+      return "sparse_products";
     default:
       return "index";
   }

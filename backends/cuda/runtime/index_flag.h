@@ -14,6 +14,7 @@ enum class IndexOp : int {
   gather,
   scatter_add,
   cross_entropy,
+  sparse_products,
   attention_lengths,
   attention_cu_seqlens,
   attention_ranges

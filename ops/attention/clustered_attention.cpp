@@ -1,0 +1,260 @@
+#include "clustered_attention.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "../../tensor/autograd/grad_mode.h"
+#include "../../tensor/autograd/node.h"
+#include "../../tensor/factories.h"
+#include "../checks.h"
+#include "../elementwise/binary.h"
+#include "../elementwise/compare.h"
+#include "../elementwise/unary.h"
+#include "../elementwise/where.h"
+#include "../index/embedding.h"
+#include "../index/gather.h"
+#include "../linalg/matmul.h"
+#include "../reduce/reduce.h"
+#include "../reduce/topk.h"
+#include "attention_call.h"
+
+namespace sash {
+namespace {
+
+constexpr const char* kOp = "clustered_attention";
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+using Options = ClusteredAttentionOptions;
+
+AttentionOptions attention_options(const Options& options) {
+  AttentionOptions all{.scale = options.scale, .dropout = options.dropout};
+  if (options.key_lengths.defined()) all.mask = AttentionMask::key_lengths(options.key_lengths);
+  return all;
+}
+
+// Checks the arguments; the factor of the scores.
+double checked_scale(const Tensor& q, const Tensor& k, const Tensor& v, const Options& options) {
+  for (const Tensor* lengths : {&options.key_lengths, &options.query_lengths}) {
+    if (!lengths->defined()) continue;
+    check_same_device(kOp, q, *lengths);
+    check_dtype(kOp, *lengths, DType::int32);
+    check_shape(kOp, *lengths, {q.size(0)});
+  }
+  return AttentionCall({q, k, v, {}, {}}, attention_options(options)).scale;
+}
+
+void check_clusters(const Tensor& q, const QueryClusters& clusters) {
+  const Shape expected{q.size(0), q.size(1), q.size(2)};
+  for (const Tensor* x : {&clusters.index, &clusters.order, &clusters.rank}) {
+    check_defined(kOp, *x, "clusters");
+    check_dtype(kOp, *x, DType::int64);
+    check_same_device(kOp, q, *x);
+    check_shape(kOp, *x, expected);
+  }
+  check_defined(kOp, clusters.counts, "clusters");
+  check_same_device(kOp, q, clusters.counts);
+  check_dtype(kOp, clusters.counts, DType::int64);
+  check_rank(kOp, clusters.counts, 3);
+  check_shape(kOp, clusters.counts, {q.size(0), q.size(1), clusters.counts.size(2)});
+}
+
+// index [B, H, ...] into tables of `rows` rows as one into all tables together, which are those of
+// B x (H / shared) heads.
+Tensor into_tables(const Tensor& index, int64_t rows, int64_t shared = 1) {
+  const int64_t batch = index.size(0), tables = index.size(1) / shared;
+  Shape shape = Shape::filled(index.rank(), 1);
+  shape[0] = batch, shape[1] = index.size(1);
+  const Tensor starts = arange(0, batch * tables, 1, {.device = index.device()}) * rows;
+  return index + starts.view({batch, tables, 1}).expand({batch, tables, shared}).reshape(shape);
+}
+
+// x [B, H, N, D] as [B H N, D].
+Tensor all_rows(const Tensor& x) {
+  return x.reshape({x.size(0) * x.size(1) * x.size(2), x.size(3)});
+}
+
+// lengths [B] beside [B, H, N] or [B, H, N, K].
+Tensor beside(const Tensor& lengths, int rank) {
+  Shape shape = Shape::filled(rank, 1);
+  shape[0] = lengths.numel();
+  return lengths.view(shape);
+}
+
+Tensor hidden_keys(const Tensor& lengths, int64_t keys) {
+  return ge(arange(0, keys, 1, {.device = lengths.device()}), beside(lengths, 4));
+}
+
+// The mean of each cluster's queries [B, H, C, D], 0 without any. Halves are summed in float32, and
+// their sum might be beyond float16.
+Tensor mean_queries(const Tensor& q, const QueryClusters& clusters, const Options& options) {
+  const int64_t count = clusters.counts.size(2), queries = q.size(2);
+  Tensor x = is_half(q.dtype()) ? q.to(DType::float32) : q;
+  if (options.query_lengths.defined()) {
+    const Tensor place = arange(0, queries, 1, {.device = q.device()}).unsqueeze(1);
+    x = masked_fill(x, ge(place, beside(options.query_lengths, 4)), 0);
+  }
+  const Tensor index = into_tables(clusters.index, count).reshape({-1});
+  const Tensor sums = embedding_backward(all_rows(x), index, clusters.counts.numel())
+                          .view({q.size(0), q.size(1), count, q.size(3)});
+  return (sums / clamp(clusters.counts, 1).to(x.dtype()).unsqueeze(3)).to(q.dtype());
+}
+
+// What each query [B, H, N] gets of its cluster: x is [B, H, C, D].
+Tensor broadcast(const Tensor& x, const QueryClusters& clusters) {
+  return embedding(all_rows(x), into_tables(clusters.index, x.size(2)));
+}
+
+// Rows of x [B, H, N, D] in the order `to` [B, H, N] of all rows; `back` is its inverse.
+Tensor permute_rows(const Tensor& x, const Tensor& to, const Tensor& back) {
+  const Tensor y = [&] {
+    const NoGradGuard no_grad;
+    return embedding(all_rows(x), to);
+  }();
+  return record("permute_rows", {x}, y,
+                [to = save(to), back = save(back)](Backward& pass, const Tensor& g) {
+                  return Gradients{permute_rows(g, pass(back), pass(to))};
+                });
+}
+
+// The top keys of each cluster, as rows of their own.
+struct TopRows {
+  Tensor k, v;     ///< [B, H, C, T, D], [B, H, C, T, D_v]
+  Tensor hidden;   ///< bool [B, H, C, T]: past the lengths; undefined without lengths
+  Tensor visible;  ///< int64 [B, H, C]: how many are not; undefined without lengths
+};
+
+TopRows top_rows(const Tensor& k, const Tensor& v, const Tensor& keys, const Options& options) {
+  const int64_t heads = k.size(1);
+  const Tensor index = into_tables(keys, k.size(2), heads == 0 ? 1 : keys.size(1) / heads);
+  TopRows rows{embedding(all_rows(k), index), embedding(all_rows(v), index), {}, {}};
+  if (!options.key_lengths.defined()) return rows;
+  rows.hidden = ge(keys, beside(options.key_lengths, 4));
+  rows.visible = sum(logical_not(rows.hidden), {3});
+  return rows;
+}
+
+// The weight that the top keys have for the mean query [B, H, C]: exp(t) / (exp(t) + exp(rest)) of
+// the log-sum-exps t and `rest`.
+Tensor top_weight(const Tensor& mean, const TopRows& top, const Tensor& rest, double scale) {
+  const DType wide = rest.dtype();
+  Tensor scores = matmul((mean.to(wide) * scale).unsqueeze(3), top.k.to(wide).mT()).squeeze(3);
+  if (top.hidden.defined()) {
+    // Without any visible key the first one stays: log(0) has no gradient.
+    const Tensor first = eq(arange(0, scores.size(3), 1, {.device = mean.device()}), 0);
+    scores = masked_fill(scores, logical_and(top.hidden, logical_not(first)), -kInfinity);
+  }
+  const Tensor none = eq(rest, kInfinity);
+  const Tensor weight =
+      masked_fill(sigmoid(logsumexp(scores, {3}) - masked_fill(rest, none, 0)), none, 1);
+  return top.visible.defined() ? masked_fill(weight, eq(top.visible, 0), 0) : weight;
+}
+
+// Each query's attention to the top keys of its cluster [B, H, N, D_v]. Queries are sorted by
+// cluster, so that neighbours see the same range of keys.
+Tensor top_attention(const Tensor& q, const QueryClusters& clusters, const TopRows& top,
+                     const Options& options) {
+  const int64_t batch = q.size(0), heads = q.size(1), queries = q.size(2), count = top.k.size(3);
+  const Tensor order = into_tables(clusters.order, queries);
+  const Tensor rank = into_tables(clusters.rank, queries);
+  const Tensor cluster = gather(clusters.index, 2, clusters.order);
+  const Tensor first = cluster * count;
+  const Tensor past = first + (top.visible.defined() ? gather(top.visible, 2, cluster)
+                                                     : full({1}, count, first.options()));
+  const auto flat = [&](const Tensor& x) {
+    return x.reshape({batch, heads, x.size(2) * count, x.size(4)});
+  };
+  const Tensor seen =
+      attention(permute_rows(q, order, rank), flat(top.k), flat(top.v),
+                {.mask = AttentionMask::row_ranges(first.to(DType::int32), past.to(DType::int32)),
+                 .scale = options.scale,
+                 .dropout = options.dropout});
+  return permute_rows(seen, rank, order);
+}
+
+}  // namespace
+
+QueryClusters cluster_queries(const Tensor& q, const ClusterOptions& options,
+                              const Tensor& lengths) {
+  check_defined(kOp, q);
+  check_rank(kOp, q, 4);
+  const NoGradGuard no_grad;
+  const Tensor planes = random_planes(options.bits, q.size(3), options.hash_bias, q.device());
+  return hamming_kmeans(sign_hash(q, planes), options.clusters, options.iterations, options.bits,
+                        lengths);
+}
+
+Tensor clustered_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                           const ClusterOptions& clusters, const Options& options) {
+  checked_scale(q, k, v, options);
+  return clustered_attention(q, k, v, cluster_queries(q, clusters, options.query_lengths), options);
+}
+
+Tensor clustered_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                           const QueryClusters& clusters, const Options& options) {
+  checked_scale(q, k, v, options);
+  check_clusters(q, clusters);
+  const Tensor mean = mean_queries(q, clusters, options);
+  return broadcast(attention(mean, k, v, attention_options(options)), clusters);
+}
+
+Tensor top_keys_of_clusters(const Tensor& q, const Tensor& k, const QueryClusters& clusters,
+                            int64_t count, const Options& options) {
+  const NoGradGuard no_grad;
+  const double scale = checked_scale(q, k, k, options);
+  check_clusters(q, clusters);
+  if (count < 1) throw ValueError(kOp, "a top_k of at least 1", std::to_string(count));
+  const int64_t batch = q.size(0), heads = q.size(1), groups = k.size(1), keys = k.size(2);
+  const int64_t rows = clusters.counts.size(2);
+  const Tensor mean = mean_queries(q, clusters, options) * scale;
+  Tensor scores =
+      matmul(mean.reshape({batch, groups, groups == 0 ? 0 : heads / groups, rows, q.size(3)}),
+             k.unsqueeze(2).mT())
+          .view({batch, heads, rows, keys});
+  if (options.key_lengths.defined()) {
+    scores = masked_fill(scores, hidden_keys(options.key_lengths, keys), -kInfinity);
+  }
+  return topk(scores, std::min(count, keys)).indices;
+}
+
+Tensor improved_clustered_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                                    const ClusterOptions& clusters, int64_t top_k,
+                                    const Options& options) {
+  checked_scale(q, k, v, options);
+  if (top_k < 1) throw ValueError(kOp, "a top_k of at least 1", std::to_string(top_k));
+  if (top_k >= k.size(2)) return attention(q, k, v, attention_options(options));
+  const QueryClusters found = cluster_queries(q, clusters, options.query_lengths);
+  return improved_clustered_attention(q, k, v, found,
+                                      top_keys_of_clusters(q, k, found, top_k, options), options);
+}
+
+Tensor improved_clustered_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                                    const QueryClusters& clusters, const Tensor& keys,
+                                    const Options& options) {
+  const double scale = checked_scale(q, k, v, options);
+  check_clusters(q, clusters);
+  check_defined(kOp, keys, "keys");
+  check_dtype(kOp, keys, DType::int64);
+  check_same_device(kOp, q, keys);
+  check_rank(kOp, keys, 4);
+  const int64_t rows = clusters.counts.size(2), count = keys.size(3);
+  check_shape(kOp, keys, {q.size(0), q.size(1), rows, count});
+  if (count == k.size(2)) return attention(q, k, v, attention_options(options));
+  const TopRows top = top_rows(k, v, keys, options);
+  const Tensor mean = mean_queries(q, clusters, options);
+  // The other keys: a bias of -inf hides the top ones.
+  AttentionOptions others = attention_options(options);
+  {
+    const NoGradGuard no_grad;
+    const DType dtype = is_half(q.dtype()) ? DType::float32 : q.dtype();
+    const TensorOptions plain{.dtype = dtype, .device = q.device()};
+    others.bias = scatter_add(zeros({q.size(0), q.size(1), rows, k.size(2)}, plain), 3, keys,
+                              full(keys.shape(), -kInfinity, plain))
+                      .to(q.dtype());
+  }
+  const AttentionWithLse rest = attention_with_lse(mean, k, v, others);
+  const Tensor weight = top_weight(mean, top, rest.lse, scale).to(q.dtype()).unsqueeze(3);
+  return top_attention(q, clusters, top, options) * broadcast(weight, clusters) +
+         broadcast(rest.out * (1 - weight), clusters);
+}
+
+}  // namespace sash
