@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include <sash/ops/attention/mask/attention_mask.h>
+#include <sash/nn/attention/attention_kind.h>
 #include <CLI/CLI.hpp>
 
 namespace {
@@ -53,9 +53,9 @@ std::string check_path(const std::string& text) {
   return text.empty() ? complaint("the path of a file", text) : "";
 }
 
-std::string check_mask(const std::string& attention) {
+std::string check_attention(const std::string& attention) {
   try {
-    if (attention != "self") sash::AttentionMask::parse(attention);
+    if (attention != "self") sash::nn::AttentionKind::parse(attention);
     return "";
   } catch (const sash::Error& error) {
     return error.what();
@@ -64,10 +64,10 @@ std::string check_mask(const std::string& attention) {
 
 void add_model_options(CLI::App& app, Options& options) {
   app.add_option("--attention", options.attention,
-                 "Attention mask, always causal: causal, causal_window:64, "
-                 "'causal_window:64 | sinks:4', bigbird:16,3,2,3, ...; self: each position sees "
-                 "only itself")
-      ->check(check_mask);
+                 "Attention, always causal: causal, local:64, causal_window:64, "
+                 "'causal_window:64 | sinks:4', bigbird:16,3,2,3, ...; causal_linear; top_k:32; "
+                 "self: each position sees only itself")
+      ->check(check_attention);
   app.add_option("--dtype", options.dtype, "Dtype of parameters and activations")
       ->check(CLI::IsMember({"float32", "float64"}));
   app.add_option("--context", options.context, "Characters per sequence")->check(kSize);

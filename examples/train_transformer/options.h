@@ -8,7 +8,7 @@
 struct Options {
   std::string device = "cpu";
   std::string text;                  ///< empty: the project's own sources
-  std::string attention = "causal";  ///< for `AttentionMask::parse`, or "self"
+  std::string attention = "causal";  ///< for `nn::AttentionKind::parse`, or "self"
   std::string dtype = "float32";
   std::string save;
   std::string resume;

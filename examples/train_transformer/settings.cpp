@@ -4,7 +4,7 @@
 #include <variant>
 
 #include <sash/core/error.h>
-#include <sash/ops/attention/mask/attention_mask.h>
+#include <sash/nn/attention/attention_kind.h>
 
 namespace {
 
@@ -51,7 +51,8 @@ void read(const std::string& name, const std::string& text, T& value) {
 
 bool same(const std::string& name, const std::string& a, const std::string& b) {
   if (a == b || name != "attention" || a == "self" || b == "self") return a == b;
-  return sash::AttentionMask::parse(a).to_string() == sash::AttentionMask::parse(b).to_string();
+  using sash::nn::AttentionKind;
+  return AttentionKind::parse(a).to_string() == AttentionKind::parse(b).to_string();
 }
 
 }  // namespace

@@ -35,9 +35,11 @@ sash::nn::CausalLMOptions model_options(const Options& options, int64_t vocabula
                                   .heads = options.heads,
                                   .layers = options.layers,
                                   .dropout = options.dropout};
-  model.mask = options.attention == "self"
-                   ? sash::eye(options.context, {.dtype = sash::DType::boolean, .device = device})
-                   : sash::AttentionMask::parse(options.attention);
+  if (options.attention == "self") {
+    model.mask = sash::eye(options.context, {.dtype = sash::DType::boolean, .device = device});
+  } else {
+    model.attention = options.attention;
+  }
   return model;
 }
 

@@ -55,7 +55,8 @@ MultiheadAttention::MultiheadAttention(int64_t dim, int64_t heads,
       kv_heads_(options.kv_heads > 0 ? options.kv_heads : heads),
       dropout_(options.dropout),
       softcap_(options.softcap),
-      mask_(AttentionMask::parse(options.attention) & mask),
+      kind_(AttentionKind::parse(options.attention)),
+      mask_(kind_.mask() & mask),
       in_proj_weight(
           register_parameter("in_proj_weight", empty({projected_heads() * head_dim(), dim}))),
       out_proj(register_module<Linear>("out_proj", dim, dim, LinearOptions{.bias = options.bias})) {
@@ -70,6 +71,7 @@ MultiheadAttention::MultiheadAttention(int64_t dim, int64_t heads,
   }
   if (options.sink_logits) sink_logits = register_parameter("sink_logits", zeros({heads}));
   if (options.alibi) alibi_slopes_ = alibi_slopes(heads, in_proj_weight.device());
+  kind_.check(attention_options(mask_, in_proj_weight.device()));
 }
 
 Tensor MultiheadAttention::forward(const Tensor& x) { return forward(x, AttentionMask()); }
@@ -97,6 +99,7 @@ Tensor MultiheadAttention::forward(const Tensor& q, const Tensor& k, const Tenso
 
 Tensor MultiheadAttention::forward(const Tensor& x, KeyValueCache& cache) {
   check_input("x", x);
+  kind_.check_caches();
   const auto [q, k, v] = project(x);
   const int64_t first = cache.length();
   const CachedKeys seen = cache.append(k, v);
@@ -119,7 +122,7 @@ void MultiheadAttention::check_input(const char* what, const Tensor& x) const {
 
 Tensor MultiheadAttention::attend(const Tensor& q, const Tensor& k, const Tensor& v,
                                   const AttentionMask& mask) {
-  return merge_heads(attention(q, k, v, attention_options(mask, q.device())));
+  return merge_heads(kind_(q, k, v, attention_options(mask, q.device())));
 }
 
 std::array<Tensor, 3> MultiheadAttention::project(const Tensor& x) const {
@@ -148,6 +151,7 @@ AttentionOptions MultiheadAttention::attention_options(const AttentionMask& mask
 std::string MultiheadAttention::describe() const {
   std::string text = type_name() + "(" + std::to_string(dim_) + ", heads " + std::to_string(heads_);
   if (kv_heads_ != heads_) text += ", kv_heads " + std::to_string(kv_heads_);
+  if (!kind_.is_mask()) text += ", " + kind_.to_string();
   if (!mask_.shows_all()) text += ", " + mask_.to_string();
   if (softcap_ > 0) text += ", softcap " + to_text(softcap_);
   if (alibi_slopes_.defined()) text += ", alibi";

@@ -6,6 +6,7 @@
 
 #include "../../ops/attention/attention.h"
 #include "../layers/linear.h"
+#include "attention_kind.h"
 #include "key_value_cache.h"
 
 namespace sash::nn {
@@ -13,7 +14,8 @@ namespace sash::nn {
 struct MultiheadAttentionOptions {
   double dropout = 0;  ///< of attention probabilities, while training
   bool bias = true;
-  /// The mask, in the syntax of `AttentionMask::parse`: "window:256,0".
+  /// How the heads attend, in the syntax of `AttentionKind::parse`: a mask, "window:256,0", or
+  /// another kind, "linear".
   std::string attention = "dense";
   int64_t kv_heads = 0;  ///< of keys and values (Ainslie et al., "GQA", 2023); 0 means heads
   double softcap = 0;    ///< c > 0 bounds the scores: c tanh(s / c)
@@ -26,7 +28,8 @@ struct MultiheadAttentionOptions {
 };
 
 /// Multi-head scaled dot-product attention (Vaswani et al., 2017), batch first, with any
-/// `AttentionMask`: the module's, combined by `&` with that of a call.
+/// `AttentionMask`: the module's, combined by `&` with that of a call, or any other
+/// `AttentionKind`.
 ///
 /// Parameters, as PyTorch's: `in_proj_weight` [(heads + 2 kv_heads) head_dim, dim] (queries, keys,
 /// values; Xavier uniform at first), `in_proj_bias` (zeros), `out_proj.weight` [dim, dim],
@@ -36,7 +39,8 @@ class SASH_API MultiheadAttention : public Module {
  public:
   /// The module's mask is `options.attention` & `mask`. `ValueError` unless dim is a
   /// positive multiple of heads, heads one of kv_heads, dropout in [0, 1], softcap and
-  /// relative_positions not negative, and `options.attention` a mask.
+  /// relative_positions not negative, and `options.attention` an `AttentionKind` that can do what
+  /// the other options and `mask` ask.
   MultiheadAttention(int64_t dim, int64_t heads, const MultiheadAttentionOptions& options = {},
                      const AttentionMask& mask = {});
 
@@ -59,8 +63,9 @@ class SASH_API MultiheadAttention : public Module {
   std::string describe() const override;
 
   /// An empty cache for self-attention under `mask` and the module's mask. `ValueError` if their
-  /// combination has no `causal_reach`.
+  /// combination has no `causal_reach`, or the module's kind of attention is no mask.
   KeyValueCache new_cache(const AttentionMask& mask = AttentionMask::causal()) const {
+    kind_.check_caches();
     return KeyValueCache(mask_ & mask);
   }
 
@@ -68,6 +73,8 @@ class SASH_API MultiheadAttention : public Module {
   int64_t heads() const { return heads_; }
   int64_t kv_heads() const { return kv_heads_; }
   int64_t head_dim() const { return dim_ / heads_; }
+  /// How the heads attend; if that is a mask, it is part of `mask()`.
+  const AttentionKind& kind() const { return kind_; }
   /// The module's mask.
   const AttentionMask& mask() const { return mask_; }
 
@@ -90,6 +97,7 @@ class SASH_API MultiheadAttention : public Module {
   int64_t kv_heads_;
   double dropout_;
   double softcap_;
+  AttentionKind kind_;
   AttentionMask mask_;
   Tensor alibi_slopes_;  // constants, hence no buffer
 

@@ -18,13 +18,23 @@ const CausalLMOptions& checked(const CausalLMOptions& options) {
   return options;
 }
 
-TransformerOptions layer_options(const CausalLMOptions& options) {
+AttentionKind checked_kind(const CausalLMOptions& options) {
+  const AttentionKind kind = AttentionKind::parse(options.attention);
+  if (kind.can_be_causal()) return kind;
+  throw ValueError("CausalLM",
+                   "causal attention: a mask, causal_linear or top_k, since in other kinds tokens "
+                   "learn of later ones",
+                   "'" + kind.to_string() + "'");
+}
+
+TransformerOptions layer_options(const CausalLMOptions& options, const AttentionKind& kind) {
   return {.dim = options.dim,
           .heads = options.heads,
           .feedforward = options.feedforward,
           .dropout = options.dropout,
           .activation = Activation::gelu,
           .norm_first = true,
+          .attention = kind.is_mask() ? "dense" : options.attention,
           .kv_heads = options.kv_heads,
           .softcap = options.softcap,
           .alibi = options.alibi,
@@ -36,7 +46,8 @@ TransformerOptions layer_options(const CausalLMOptions& options) {
 
 CausalLM::CausalLM(const CausalLMOptions& options)
     : options_(checked(options)),
-      mask_(AttentionMask::causal() & options.mask),
+      kind_(checked_kind(options)),
+      mask_(AttentionMask::causal() & options.mask & kind_.mask()),
       token_embedding(register_module<Embedding>("token_embedding", options.vocab, options.dim)),
       position_embedding(
           options.learned_positions
@@ -48,7 +59,7 @@ CausalLM::CausalLM(const CausalLMOptions& options)
       head(options.tie_weights ? register_module<Linear>("head", token_embedding.weight)
                                : register_module<Linear>("head", options.dim, options.vocab,
                                                          LinearOptions{.bias = false})) {
-  for (int64_t i = 0; i < options.layers; ++i) layers.emplace(layer_options(options));
+  for (int64_t i = 0; i < options.layers; ++i) layers.emplace(layer_options(options, kind_));
   initialise();
 }
 
@@ -110,7 +121,7 @@ Tensor CausalLM::embed(const Tensor& tokens, int64_t first_position) {
   return dropout(token_embedding(tokens) + positions);
 }
 
-bool CausalLM::can_cache() const { return mask_.causal_reach().has_value(); }
+bool CausalLM::can_cache() const { return kind_.is_mask() && mask_.causal_reach().has_value(); }
 
 std::vector<KeyValueCache> CausalLM::new_caches() const {
   std::vector<KeyValueCache> caches;

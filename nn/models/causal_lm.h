@@ -17,7 +17,10 @@ struct CausalLMOptions {
   int64_t feedforward = 0;  ///< 0 means 4 dim
   double dropout = 0;
   bool tie_weights = false;  ///< the head shares the weight of the token embedding
-  /// Combined with `causal()`.
+  /// How the heads attend, in the syntax of `AttentionKind::parse`: a mask, or a kind that can be
+  /// causal: causal_linear or top_k.
+  std::string attention = "dense";
+  /// Combined with `causal()` and with `attention`, if that is a mask.
   AttentionMask mask{};
   /// False: no learnt positions, but `alibi`, `relative_positions` or the mask; `context` is then
   /// ignored, and any length is allowed.
@@ -49,8 +52,8 @@ struct SamplingOptions {
 /// N(0, 0.02^2 / (2 layers)); biases are 0.
 class SASH_API CausalLM : public Module {
  public:
-  /// `ValueError` unless the extents are positive, heads divides dim, and dropout lies in [0, 1];
-  /// for the rest as `MultiheadAttention`.
+  /// `ValueError` unless the extents are positive, heads divides dim, dropout lies in [0, 1], and
+  /// the kind of attention can be causal; for the rest as `MultiheadAttention`.
   explicit CausalLM(const CausalLMOptions& options);
 
   /// Logits [B, T, vocab] of the token after each of tokens [B, T] int64. `ShapeError` for another
@@ -67,7 +70,7 @@ class SASH_API CausalLM : public Module {
     return named_errors([&] { return forward(std::forward<Args>(args)...); });
   }
 
-  /// Whether the mask allows caches: whether it has a `causal_reach`.
+  /// Whether attention allows caches: whether it is a mask with a `causal_reach`.
   bool can_cache() const;
   /// An empty cache for each layer. `ValueError` unless `can_cache`.
   std::vector<KeyValueCache> new_caches() const;
@@ -89,6 +92,7 @@ class SASH_API CausalLM : public Module {
   Tensor embed(const Tensor& tokens, int64_t first_position);
 
   CausalLMOptions options_;
+  AttentionKind kind_;
   AttentionMask mask_;  // with causal()
 
  public:

@@ -240,6 +240,11 @@ TEST_CASE("masks parsed from text equal masks from calls") {
       {"dilated_window:2,1,3", AttentionMask::dilated_window(2, 1, 3)},
       {"dilated_window:2,1,3,4", AttentionMask::dilated_window(2, 1, std::vector<int64_t>{3, 4})},
       {"global:3,0", AttentionMask::global({0, 3})},
+      {"full", AttentionMask()},
+      {"local:1", AttentionMask::window(0, 0)},
+      {"local:2", AttentionMask::window(1, 0)},
+      {"local:3", AttentionMask::window(1, 1)},
+      {"local:256", AttentionMask::window(128, 127)},
       {"sinks:4", AttentionMask::sinks(4)},
       {"random_blocks:2,9", AttentionMask::random_blocks(2, 9)},
       {"random_blocks:2,9,16", AttentionMask::random_blocks(2, 9, 16)},
@@ -268,6 +273,8 @@ TEST_CASE("wrong calls: masks") {
                            [] { Mask::window(std::nullopt, -3); });
   expect_error<ValueError>(op + "expected a causal window of at least 1 key, got 0",
                            [] { Mask::causal_window(0); });
+  expect_error<ValueError>(op + "expected a local context of at least 1 key, got 0",
+                           [] { Mask::local(0); });
   expect_error<ValueError>(op + "expected dilations of at least 1, got 0",
                            [] { Mask::dilated_window(1, 1, 0); });
   expect_error<ValueError>(op + "expected global tokens of at least 0, got -2", [] {

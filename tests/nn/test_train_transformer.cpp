@@ -117,6 +117,8 @@ TEST_CASE("train_transformer: wrong arguments are refused before the first step"
       {{"--steps", "1e3"}, "--steps: expected a whole number from 0 to 1099511627776, got 1e3"},
       {{"--seed", "-1"}, "--seed: expected a whole number from 0 to 2^64 - 1, got -1"},
       {{"--attention", "windows:1"}, "attention_mask: expected"},
+      {{"--attention", "clustered:0"}, "expected a number of at least 1 as clusters"},
+      {fresh + Arguments{"--attention", "linear"}, "expected causal attention"},
       {fresh + Arguments{"--text", runs.path("absent")}, "absent"},
       {fresh + Arguments{"--device", "gpu"}, "Device::parse: expected"},
       {fresh + Arguments{"--heads", "3"}, "dim divisible by heads, got 8 and 3"},
@@ -152,6 +154,17 @@ TEST_CASE("train_transformer: wrong arguments are refused before the first step"
   }
   CHECK(file_text(runs.saved) == before);
   CHECK(runs.files() == files);
+}
+
+TEST_CASE("train_transformer: every causal kind of attention trains, and generates text") {
+  if (!is_built()) return;
+  const Runs runs;
+  for (const char* kind : {"full", "local:4", "causal_linear", "top_k:4"}) {
+    CAPTURE(kind);
+    const Ended ended = runs.run(runs.fresh(2) + Arguments{"--attention", kind, "--generate", "4"});
+    CHECK(ended.code == 0);
+    CHECK(ended.err == "");
+  }
 }
 
 TEST_CASE("train_transformer: a resumed run is saved with its settings") {

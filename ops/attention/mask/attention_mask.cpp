@@ -34,6 +34,12 @@ AttentionMask AttentionMask::window(std::optional<int64_t> left, std::optional<i
   return AttentionMask(mask_parts::window(left, right));
 }
 AttentionMask AttentionMask::symmetric_window(int64_t w) { return window(w, w); }
+AttentionMask AttentionMask::local(int64_t c) {
+  if (c < 1)
+    throw ValueError("attention_mask", "a local context of at least 1 key", std::to_string(c));
+  return window(c / 2, c - c / 2 - 1);
+}
+
 AttentionMask AttentionMask::causal_window(int64_t keys) {
   if (keys >= 1) return window(keys - 1, 0);
   throw ValueError("attention_mask", "a causal window of at least 1 key", std::to_string(keys));

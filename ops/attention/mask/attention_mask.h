@@ -78,6 +78,9 @@ class SASH_API AttentionMask {
   /// p - left <= j <= p + right, both ends included; a side without a number has no end.
   /// `ValueError` if negative.
   static AttentionMask window(std::optional<int64_t> left, std::optional<int64_t> right);
+  /// `window(c / 2, c - c / 2 - 1)`: c keys around the query, one more before it than after it
+  /// for even c (`local_context` of fast-transformers). `ValueError` unless c >= 1.
+  static AttentionMask local(int64_t c);
   /// `window(w, w)`: 2 w + 1 keys (Longformer).
   static AttentionMask symmetric_window(int64_t w);
   /// `window(keys - 1, 0)`: `keys` keys, the query's own among them (Mistral).
@@ -117,7 +120,8 @@ class SASH_API AttentionMask {
 
   /// From text: parts joined by `|` and `&` (which binds closer), with parentheses.
   ///
-  ///     dense                     causal                 window:LEFT,RIGHT (inf: no end)
+  ///     dense, full               causal                 window:LEFT,RIGHT (inf: no end)
+  ///     local:C
   ///     symmetric_window:W        causal_window:KEYS     dilated_window:LEFT,RIGHT,DILATION
   ///     global:TOKEN,TOKEN,...    sinks:N                random_blocks:N,SEED[,BLOCK]
   ///     bigbird[:BLOCK,WINDOW,GLOBAL,RANDOM[,SEED]]      longformer:W,TOKEN,...

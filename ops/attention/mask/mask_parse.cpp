@@ -98,12 +98,13 @@ class Parser {
       return values;
     };
     constexpr size_t kAny = 1 << 20;
-    if (name == "dense") return wants(0, 0), AttentionMask();
+    if (name == "dense" || name == "full") return wants(0, 0), AttentionMask();
     if (name == "causal") return wants(0, 0), AttentionMask::causal();
     if (name == "window") {
       wants(2, 2, true);
       return AttentionMask::window(numbers[0], numbers[1]);
     }
+    if (name == "local") return wants(1, 1), AttentionMask::local(number(0));
     if (name == "symmetric_window") return wants(1, 1), AttentionMask::symmetric_window(number(0));
     if (name == "causal_window") return wants(1, 1), AttentionMask::causal_window(number(0));
     if (name == "dilated_window") {
@@ -133,7 +134,8 @@ class Parser {
     }
     at_ = start;
     fail(
-        "dense, causal, window:L,R, symmetric_window:W, causal_window:N, dilated_window:L,R,D, "
+        "dense, full, causal, local:C, window:L,R, symmetric_window:W, causal_window:N, "
+        "dilated_window:L,R,D, "
         "global:T,..., sinks:N, random_blocks:N,SEED, bigbird or longformer:W,T,...");
   }
 

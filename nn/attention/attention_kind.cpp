@@ -1,0 +1,248 @@
+#include "attention_kind.h"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <vector>
+
+#include "../../core/quote.h"
+#include "../../ops/attention/clustered_attention.h"
+#include "../../ops/attention/linear_attention.h"
+#include "../../ops/attention/mask/simple_mask.h"
+#include "../../ops/attention/top_k_attention.h"
+
+namespace sash::nn {
+namespace {
+
+constexpr const char* kOp = "attention_kind";
+
+}  // namespace
+
+class AttentionKind::Method {
+ public:
+  virtual ~Method() = default;
+  virtual std::string text() const = 0;
+  virtual bool can_be_causal() const { return false; }
+  /// Which masks it takes, and whether `mask` is one.
+  virtual const char* masks() const { return "key_lengths or no mask"; }
+  virtual bool takes(const AttentionMask& mask) const {
+    const std::optional<SimpleMask> simple = simple_mask(mask);
+    return simple && (!simple->causal || can_be_causal());
+  }
+  virtual Tensor run(const Tensor& q, const Tensor& k, const Tensor& v,
+                     const AttentionOptions& options) const = 0;
+};
+
+namespace {
+
+using Method = AttentionKind::Method;
+
+class LinearKind final : public Method {
+ public:
+  explicit LinearKind(bool causal) : causal_(causal) {}
+
+  std::string text() const override { return causal_ ? "causal_linear" : "linear"; }
+  bool can_be_causal() const override { return causal_; }
+  const char* masks() const override {
+    return causal_ ? "causal, key_lengths or no mask" : "key_lengths or no mask";
+  }
+  Tensor run(const Tensor& q, const Tensor& k, const Tensor& v,
+             const AttentionOptions& options) const override {
+    const SimpleMask mask = *simple_mask(options.mask);
+    return linear_attention(q, k, v, {.causal = causal_, .key_lengths = mask.key_lengths});
+  }
+
+ private:
+  bool causal_;
+};
+
+class ClusteredKind final : public Method {
+ public:
+  ClusteredKind(const ClusterOptions& clusters, int64_t top_k)
+      : clusters_(clusters), top_k_(top_k) {}
+
+  std::string text() const override {
+    return (top_k_ > 0 ? "improved_clustered:" : "clustered:") +
+           std::to_string(clusters_.clusters) +
+           (top_k_ > 0 ? ",top_k=" + std::to_string(top_k_) : "") +
+           ",bits=" + std::to_string(clusters_.bits) +
+           ",iterations=" + std::to_string(clusters_.iterations) +
+           (clusters_.hash_bias ? "" : ",hash_bias=0");
+  }
+  Tensor run(const Tensor& q, const Tensor& k, const Tensor& v,
+             const AttentionOptions& options) const override {
+    const SimpleMask mask = *simple_mask(options.mask);
+    ClusteredAttentionOptions own{.scale = options.scale, .dropout = options.dropout};
+    own.key_lengths = mask.key_lengths;
+    if (q.size(2) == k.size(2)) own.query_lengths = mask.key_lengths;
+    if (top_k_ > 0) return improved_clustered_attention(q, k, v, clusters_, top_k_, own);
+    return clustered_attention(q, k, v, clusters_, own);
+  }
+
+ private:
+  ClusterOptions clusters_;
+  int64_t top_k_;  // 0: clustered
+};
+
+class TopKKind final : public Method {
+ public:
+  explicit TopKKind(int64_t top_k) : top_k_(top_k) {}
+
+  std::string text() const override { return "top_k:" + std::to_string(top_k_); }
+  bool can_be_causal() const override { return true; }
+  bool takes(const AttentionMask&) const override { return true; }
+  Tensor run(const Tensor& q, const Tensor& k, const Tensor& v,
+             const AttentionOptions& options) const override {
+    return top_k_attention(
+        q, k, v, top_k_,
+        {.mask = options.mask, .scale = options.scale, .dropout = options.dropout});
+  }
+
+ private:
+  int64_t top_k_;
+};
+
+/// "name:number,key=number,...".
+class Text {
+ public:
+  explicit Text(const std::string& text) : text_(text) {
+    const size_t colon = text.find(':');
+    name_ = plain(text.substr(0, colon));
+    if (name_ == "exact_topk") name_ = "top_k";
+    if (colon == std::string::npos) return;
+    for (size_t at = colon + 1; at <= text.size();) {
+      const size_t end = std::min(text.find(',', at), text.size());
+      entries_.push_back(text.substr(at, end - at));
+      at = end + 1;
+    }
+  }
+  const std::string& name() const { return name_; }
+
+  /// The numbers by key; that without a key, the first, is called `first`. Each key must be one of
+  /// `known`, which has its default and least value.
+  struct Number {
+    int64_t value, least;
+  };
+  std::map<std::string, int64_t> numbers(const std::string& first,
+                                         std::map<std::string, Number> known) const {
+    std::map<std::string, int64_t> found;
+    for (size_t i = 0; i < entries_.size(); ++i) {
+      const size_t equals = entries_[i].find('=');
+      std::string key = equals == std::string::npos ? (i == 0 ? first : std::string())
+                                                    : plain(entries_[i].substr(0, equals));
+      if (key == "topk") key = "top_k";
+      const auto rule = known.find(key);
+      if (rule == known.end() || found.count(key)) fail(expected(first, known));
+      const std::string digits =
+          plain(entries_[i].substr(equals == std::string::npos ? 0 : equals + 1));
+      int64_t& value = found[key];
+      const auto [end, error] =
+          std::from_chars(digits.data(), digits.data() + digits.size(), value);
+      if (error != std::errc() || end != digits.data() + digits.size() ||
+          value < rule->second.least) {
+        fail("a number of at least " + std::to_string(rule->second.least) + " as " + key);
+      }
+    }
+    for (const auto& [key, number] : known) found.emplace(key, number.value);
+    return found;
+  }
+
+ private:
+  // Without spaces, and with the underscores of sash.
+  static std::string plain(std::string text) {
+    text.erase(std::remove(text.begin(), text.end(), ' '), text.end());
+    std::replace(text.begin(), text.end(), '-', '_');
+    return text;
+  }
+  std::string expected(const std::string& first, const std::map<std::string, Number>& known) const {
+    if (known.empty()) return "nothing after " + in_quotes(name_);
+    std::string keys;
+    for (const auto& [key, number] : known) keys += (keys.empty() ? "" : ", ") + key;
+    return name_ + ":" + first + ",key=number,... with the keys " + keys + ", each once";
+  }
+  [[noreturn]] void fail(const std::string& expected) const {
+    throw ValueError(kOp, expected, in_quotes(text_));
+  }
+
+  const std::string& text_;
+  std::string name_;
+  std::vector<std::string> entries_;
+};
+
+std::shared_ptr<const Method> clustered(const Text& text) {
+  const bool improved = text.name() == "improved_clustered";
+  auto numbers = text.numbers("clusters", {{"clusters", {100, 1}},
+                                           {"bits", {32, 1}},
+                                           {"iterations", {10, 1}},
+                                           {"hash_bias", {1, 0}},
+                                           {"top_k", {improved ? 32 : 0, 1}}});
+  if (numbers["bits"] > 64) {
+    throw ValueError(kOp, "at most 64 bits", std::to_string(numbers["bits"]));
+  }
+  const ClusterOptions options{.clusters = numbers["clusters"],
+                               .bits = numbers["bits"],
+                               .iterations = numbers["iterations"],
+                               .hash_bias = numbers["hash_bias"] != 0};
+  return std::make_shared<ClusteredKind>(options, numbers["top_k"]);
+}
+
+// Null if the name is none of these.
+std::shared_ptr<const Method> method_of(const Text& text) {
+  const std::string& name = text.name();
+  if (name == "linear" || name == "causal_linear") {
+    text.numbers("", {});
+    return std::make_shared<LinearKind>(name == "causal_linear");
+  }
+  if (name == "clustered" || name == "improved_clustered") return clustered(text);
+  if (name != "top_k") return nullptr;
+  return std::make_shared<TopKKind>(text.numbers("top_k", {{"top_k", {32, 1}}}).at("top_k"));
+}
+
+}  // namespace
+
+AttentionKind AttentionKind::parse(const std::string& text) {
+  AttentionKind kind;
+  kind.method_ = method_of(Text(text));
+  if (kind.method_) return kind;
+  try {
+    return AttentionMask::parse(text);
+  } catch (Error& error) {
+    error.append(
+        "other kinds are linear, causal_linear, clustered:C, improved_clustered:C,top_k=K and "
+        "top_k:K");
+    throw;
+  }
+}
+
+bool AttentionKind::can_be_causal() const { return is_mask() || method_->can_be_causal(); }
+
+std::string AttentionKind::to_string() const {
+  return is_mask() ? mask_.to_string() : method_->text();
+}
+
+void AttentionKind::check(const AttentionOptions& options) const {
+  if (is_mask()) return;
+  const auto refuse = [&](const std::string& expected, const std::string& got) {
+    throw ValueError(kOp, expected + " for '" + to_string() + "'", got);
+  };
+  if (options.softcap != 0) refuse("no softcap", to_text(options.softcap));
+  if (options.bias.defined()) refuse("no bias", "a bias");
+  if (options.relative_bias.defined()) refuse("no relative positions", "relative positions");
+  if (options.alibi_slopes.defined()) refuse("no ALiBi", "ALiBi slopes");
+  if (options.sink_logits.defined()) refuse("no sink logits", "sink logits");
+  if (!method_->takes(options.mask)) refuse(method_->masks(), in_quotes(options.mask.to_string()));
+}
+
+void AttentionKind::check_caches() const {
+  if (is_mask()) return;
+  throw ValueError(kOp, "a mask for key-value caches", "'" + to_string() + "'");
+}
+
+Tensor AttentionKind::operator()(const Tensor& q, const Tensor& k, const Tensor& v,
+                                 const AttentionOptions& options) const {
+  if (is_mask()) return attention(q, k, v, options);
+  check(options);
+  return method_->run(q, k, v, options);
+}
+
+}  // namespace sash::nn
