@@ -57,8 +57,8 @@ class SASH_API BlockPattern {
 
   /// Row and column of each block: int32 [blocks, 2], on the CPU.
   Tensor to_tensor() const;
-  /// bool [block_rows, block_columns], on the CPU; `AttentionMask::block_sparse(mask(), block())`
-  /// is the same pattern over queries and keys.
+  /// bool [block_rows, block_columns], on the CPU. On the device of the queries it is the same
+  /// pattern for attention: `AttentionMask::block_sparse(mask().to(device), block())`.
   Tensor mask() const;
   /// The position of each place of the grid, row by row, or `blocks()` where there is no block:
   /// int64 [block_rows block_columns], on the CPU.
