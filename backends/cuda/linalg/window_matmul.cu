@@ -22,7 +22,7 @@ void window_matmul(KernelContext& context, const TensorView& q, const TensorView
                    const WindowParams& window, double fill, const TensorView& a) {
   if (a.numel() == 0) return;
   check_rows("window_matmul", q);
-  if (!is_half(q) || q.shape[3] > kWindowMostFeatures || q.shape[3] == 0) {
+  if (!is_half(q) || !window_scores_mma_takes(q)) {
     return window_scores_simple(context, q, k, window, fill, a);
   }
   window_scores_mma(context, q, k, window, fill, a);

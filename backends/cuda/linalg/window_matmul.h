@@ -4,10 +4,10 @@
 
 /// The families of windowed products; `window_matmul.cu` chooses.
 ///
-/// Tiles are 64 x 64. For queries from i0 on, tile t of the keys begins at key i0 - left + 64 t, so
-/// that element (r, c) of the tile is slot 64 t + c - r of row i0 + r. For keys from j0 on, tile t
-/// of the rows begins at row j0 - right + 64 t, and element (r, c), key j0 + r of row j0 - right +
-/// 64 t
+/// Tiles have 64 columns. For queries from i0 on, tile t of the keys begins at key i0 - left + 64
+/// t, so that element (r, c) of the tile is slot 64 t + c - r of row i0 + r. For keys from j0 on,
+/// tile t of the rows begins at row j0 - right + 64 t, and element (r, c), key j0 + r of row j0 -
+/// right + 64 t
 /// + c, is its slot slots - 1 - 64 t + r - c.
 namespace sash::cuda {
 
@@ -25,8 +25,9 @@ struct WindowDims {
         lengths(window.lengths ? window.lengths->ptr<const int32_t>() : nullptr) {}
 
   int right() const { return slots - 1 - left; }
-  int64_t row_tiles() const { return (m + 63) / 64; }
-  int64_t key_tiles() const { return (int64_t{slots} + 126) / 64; }
+  /// Blocks of `rows` rows, and the tiles that they meet.
+  int64_t blocks(int64_t rows) const { return (m + rows - 1) / rows; }
+  int64_t tiles(int64_t rows) const { return (slots + rows + 62) / 64; }
 };
 
 /// No tensor cores: any floating dtype, any strides.
@@ -35,8 +36,9 @@ void window_scores_simple(KernelContext& context, const TensorView& q, const Ten
 void window_sums_simple(KernelContext& context, const TensorView& a, const TensorView& v,
                         const kernels::WindowParams& window, bool transposed, const TensorView& o);
 
-/// mma.sync: halves, any strides. Scores of at most `kWindowMostFeatures`.
-inline constexpr int64_t kWindowMostFeatures = 512;
+/// mma.sync: halves, any strides. All features of the queries of a block are in shared memory,
+/// which limits how many they can be.
+bool window_scores_mma_takes(const TensorView& q);
 void window_scores_mma(KernelContext& context, const TensorView& q, const TensorView& k,
                        const kernels::WindowParams& window, double fill, const TensorView& a);
 void window_sums_mma(KernelContext& context, const TensorView& a, const TensorView& v,

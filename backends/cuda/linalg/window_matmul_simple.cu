@@ -168,9 +168,9 @@ void window_scores_simple(KernelContext& context, const TensorView& q, const Ten
   dispatch_any_floating(a.dtype, "window_matmul", [&]<class S>(TypeTag<S>) {
     using T = device_t<S>;
     launch(context, scores_kernel<T>, allowed,
-           q.shape[0] * q.shape[1] * dims.row_tiles() * dims.key_tiles(), kBlock, 0, 0, dims,
+           q.shape[0] * q.shape[1] * dims.blocks(kTile) * dims.tiles(kTile), kBlock, 0, 0, dims,
            Elements<T>(q), Elements<T>(k), a.ptr<T>(), static_cast<compute_t<T>>(fill),
-           static_cast<int>(dims.row_tiles()), static_cast<int>(dims.key_tiles()));
+           static_cast<int>(dims.blocks(kTile)), static_cast<int>(dims.tiles(kTile)));
   });
 }
 
@@ -182,9 +182,9 @@ void window_sums_simple(KernelContext& context, const TensorView& a, const Tenso
   dispatch_any_floating(o.dtype, "unwindow_matmul", [&]<class S>(TypeTag<S>) {
     using T = device_t<S>;
     const auto kernel = transposed ? sums_kernel<T, true> : sums_kernel<T, false>;
-    launch(context, kernel, allowed, v.shape[0] * v.shape[1] * dims.row_tiles() * feature_tiles,
+    launch(context, kernel, allowed, v.shape[0] * v.shape[1] * dims.blocks(kTile) * feature_tiles,
            kBlock, 0, 0, dims, a.ptr<const T>(), Elements<T>(v), o.ptr<T>(), dims.right(),
-           static_cast<int>(dims.row_tiles()), static_cast<int>(feature_tiles));
+           static_cast<int>(dims.blocks(kTile)), static_cast<int>(feature_tiles));
   });
 }
 

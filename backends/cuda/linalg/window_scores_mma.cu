@@ -1,10 +1,20 @@
 #include "window_matmul_mma.cuh"
 
-/// Memory: a block reads its 64 rows of q once, and the keys of its tiles once; it writes each slot
-/// once.
+/// Memory: a block reads its 128 rows of q once, and the keys of its tiles once; it writes each
+/// slot once.
 namespace sash::cuda {
 namespace window {
 namespace {
+
+constexpr int kQueryBytes = kRows * kTile * 2;
+constexpr int kMostChunks = 8;
+template <class T>
+constexpr int kStagedBytes = Staged<T>::kBytes* kBlock / kWarp;
+
+template <class T>
+int shared_bytes(int64_t chunks) {
+  return kStagedBytes<T> + kStages * kSquareBytes + static_cast<int>(chunks) * kQueryBytes;
+}
 
 template <class T>
 struct Scores {
@@ -12,8 +22,8 @@ struct Scores {
   Rows<const T> q, k;
   T* a;
   float fill;
-  int row_tiles, tiles, groups;  ///< tiles of keys, in groups of one block each
-  int chunks;                    ///< of 64 features
+  int row_blocks, tiles, groups;  ///< tiles of keys, in groups of one block each
+  int chunks;                     ///< of 64 features
 };
 
 /// Stores a part of tile `tile`, whose rows begin at row `row`: 8 slots at a time if kWidth is 8,
@@ -39,18 +49,18 @@ __device__ void store(const T* part, T* a, const WindowDims& p, int head, int ro
 /// `held`: all features of the queries stay in registers, which 64 features allow. `columns`: the
 /// keys are stored as [N, M].
 template <class T, bool held, bool columns, int kWidth>
-__global__ void __launch_bounds__(kBlock, 4) scores_kernel(const __grid_constant__ Scores<T> x) {
+__global__ void __launch_bounds__(kBlock, 2) scores_kernel(const __grid_constant__ Scores<T> x) {
   using X = Square<T>;
   extern __shared__ __align__(128) unsigned char shared[];
   T* const part = reinterpret_cast<T*>(shared + warp() * Staged<T>::kBytes);
-  const uint32_t keys = shared_address(shared) + 4 * Staged<T>::kBytes;  // [kStages] squares
-  const uint32_t queries = keys + kStages * kSquareBytes;                // [chunks] squares
+  const uint32_t keys = shared_address(shared) + kStagedBytes<T>;  // [kStages] squares
+  const uint32_t queries = keys + kStages * kSquareBytes;          // [chunks] [kRows] rows
 
   const WindowDims& p = x.dims;
   const int group = static_cast<int>(blockIdx.x) % x.groups;
   const int rest = static_cast<int>(blockIdx.x) / x.groups;
-  const int head = rest / x.row_tiles, b = head / p.heads, h = head % p.heads;
-  const int row = rest % x.row_tiles * kTile;
+  const int head = rest / x.row_blocks, b = head / p.heads, h = head % p.heads;
+  const int row = rest % x.row_blocks * kRows;
   const int tile_end = static_cast<int>(int64_t{x.tiles} * (group + 1) / x.groups);
   int tile = static_cast<int>(int64_t{x.tiles} * group / x.groups);
   const int key_end = visible_keys(p, b);
@@ -75,13 +85,16 @@ __global__ void __launch_bounds__(kBlock, 4) scores_kernel(const __grid_constant
   };
   // `tile` stays the first one while steps are read.
   for (int c = 0; c < chunks; ++c) {
-    read_square(queries + static_cast<uint32_t>(c * kSquareBytes), q, row, p.m, c * kTile);
+    for (int r = 0; r < kRows; r += kTile) {
+      read_square(queries + static_cast<uint32_t>(c * kQueryBytes + r * X::kRowBytes), q, row + r,
+                  p.m, c * kTile);
+    }
   }
 #pragma unroll
   for (int step = 0; step < kStages - 1; ++step) read_step(step);
 
   const auto left = [&](uint32_t(&a)[2][4], int chunk, int depth) {
-    const uint32_t place = X::left(queries + static_cast<uint32_t>(chunk * kSquareBytes));
+    const uint32_t place = X::left(queries + static_cast<uint32_t>(chunk * kQueryBytes));
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       mma::load_matrices(a[i], X::moved(place, part_row() + 16 * i, 2 * depth));
@@ -102,6 +115,9 @@ __global__ void __launch_bounds__(kBlock, 4) scores_kernel(const __grid_constant
     }
     if (chunk == 0) sum = {};
     const int key = row - p.left + now * kTile;
+    // The slots of this warp's part begin with those of its last row.
+    const int slot = now * kTile + part_column() - part_row() - (kPart - 1);
+    if (slot >= p.slots || slot + 2 * kPart - 1 <= 0) continue;
     if (key < key_end && key + kTile > 0) {
       const uint32_t square = keys + static_cast<uint32_t>(step % kStages * kSquareBytes);
       const uint32_t place = columns ? X::right_rows(square) : X::right(square);
@@ -147,12 +163,12 @@ void scores(KernelContext& context, const TensorView& q, const TensorView& k,
             const kernels::WindowParams& window, double fill, const TensorView& a) {
   constexpr int64_t kWantedBlocks = 1024;
   const WindowDims dims(q, window);
-  const int64_t rows = q.shape[0] * q.shape[1] * dims.row_tiles(), tiles = dims.key_tiles();
-  const int64_t groups = std::clamp<int64_t>(kWantedBlocks / std::max<int64_t>(rows, 1), 1, tiles);
+  const int64_t heads = q.shape[0] * q.shape[1], blocks = heads * dims.blocks(kRows);
+  const int64_t tiles = dims.tiles(kRows);
+  const int64_t groups = std::clamp<int64_t>(kWantedBlocks / blocks, 1, tiles);
   const int chunks = (dims.n + kTile - 1) / kTile;
   // Element (r, c) of a tile is number r (slots - 1) + c after a multiple of 64, of each head.
-  const int64_t odd =
-      (dims.slots - 1) | (rows > dims.row_tiles() ? int64_t{dims.m} * dims.slots : 0);
+  const int64_t odd = (dims.slots - 1) | (heads > 1 ? int64_t{dims.m} * dims.slots : 0);
   const bool by_columns = odd % 8 == 0 && has_key_columns(k, window);
   const UnitRows queries(context, q);
   std::optional<UnitRows> keys;
@@ -162,17 +178,17 @@ void scores(KernelContext& context, const TensorView& q, const TensorView& k,
                        by_columns ? key_columns<T>(k) : rows_of<const T>(keys->view()),
                        a.ptr<T>(),
                        static_cast<float>(fill),
-                       static_cast<int>(dims.row_tiles()),
+                       static_cast<int>(dims.blocks(kRows)),
                        static_cast<int>(tiles),
                        static_cast<int>(groups),
                        chunks};
   const auto run = [&]<bool held, bool columns, int kWidth>() {
     static constinit std::atomic<uint64_t> allowed{0};
-    constexpr int most_chunks = held ? 1 : static_cast<int>(kWindowMostFeatures) / kTile;
-    constexpr int fixed = 4 * Staged<T>::kBytes + kStages * kSquareBytes;
-    static_assert(fixed + most_chunks * kSquareBytes <= kLeastSharedMemory);
-    launch(context, scores_kernel<T, held, columns, kWidth>, allowed, rows * groups, kBlock,
-           fixed + chunks * kSquareBytes, fixed + most_chunks * kSquareBytes, call);
+    const int most =
+        held ? shared_bytes<T>(1)
+             : std::min(shared_bytes<T>(kMostChunks), shared_memory_limit(context.device));
+    launch(context, scores_kernel<T, held, columns, kWidth>, allowed, blocks * groups, kBlock,
+           shared_bytes<T>(chunks), most, call);
   };
   const auto with_width = [&]<bool held>() {
     if (by_columns) return run.template operator()<held, true, 8>();
@@ -186,6 +202,12 @@ void scores(KernelContext& context, const TensorView& q, const TensorView& k,
 
 }  // namespace
 }  // namespace window
+
+bool window_scores_mma_takes(const TensorView& q) {
+  const int64_t chunks = (q.shape[3] + window::kTile - 1) / window::kTile;
+  return chunks > 0 && chunks <= window::kMostChunks &&
+         window::shared_bytes<__half>(chunks) <= shared_memory_limit(q.device);
+}
 
 void window_scores_mma(KernelContext& context, const TensorView& q, const TensorView& k,
                        const kernels::WindowParams& window, double fill, const TensorView& a) {

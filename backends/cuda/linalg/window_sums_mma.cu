@@ -1,6 +1,6 @@
 #include "window_matmul_mma.cuh"
 
-/// Memory: a block reads the weights of its 64 results once, and the rows of v that they weigh
+/// Memory: a block reads the weights of its 128 results once, and the rows of v that they weigh
 /// once; it writes its results once. Weights beside a tile's slots, and hidden ones, are made 0 in
 /// registers, whatever memory holds.
 namespace sash::cuda {
@@ -14,38 +14,42 @@ struct Weighted {
   int64_t count;  ///< elements of a
   Rows<const T> v;
   Rows<T> o;
-  int right, row_tiles, feature_tiles;
+  int right, row_blocks, feature_tiles;
 };
 
-/// A tile of weights in shared memory: 64 segments of 64 weights that are neighbours in memory,
-/// each the slots of one row. The segments begin at any element, so 16-byte vectors around them are
-/// read, and `shift` is where a segment begins in its first vector; 0 for all of them if `aligned`.
+/// A tile of weights in shared memory: 128 segments of 64 weights that are neighbours in memory, or
+/// 64 of 128 if `transposed`, each the slots of one row. Segment n begins at slot `slot` - n. The
+/// segments begin at any element, so 16-byte vectors around them are read, and `shift` is where a
+/// segment begins in its first vector; 0 for all of them if `aligned`.
 template <class T, bool transposed, bool aligned>
 struct WeightTile {
-  static constexpr int kPitch = kTile + 8;
-  static constexpr int kBytes = kTile * kPitch * 2;
+  static constexpr int kSegments = transposed ? kTile : kRows;
+  static constexpr int kLength = transposed ? kRows : kTile;
+  static constexpr int kPitch = kLength + 8;
+  static constexpr int kBytes = kSegments * kPitch * 2;
 
   const T* base;  ///< where segment 0 begins
-  int step;       ///< from one segment to the next
+  int slot, slots;
   uint32_t tile;
 
   __device__ int shift(int segment) const {
     if constexpr (aligned) return 0;
-    const auto at =
-        reinterpret_cast<uintptr_t>(base) / 2 + static_cast<uint64_t>(int64_t{segment} * step);
+    const auto at = reinterpret_cast<uintptr_t>(base) / 2 +
+                    static_cast<uint64_t>(int64_t{segment} * (slots - 1));
     return static_cast<int>(at % 8);
   }
 
-  /// Segments outside [low, high) become 0; nothing outside [begin, end) is needed, and no vector
-  /// wholly outside is read.
-  __device__ void read(int low, int high, const T* begin, const T* end) const {
-    constexpr int vectors = aligned ? kTile / 8 : kPitch / 8;
+  /// Segments outside [low, high) become 0, and vectors without a slot of their row. `end` is that
+  /// of the memory.
+  __device__ void read(int low, int high, const T* end) const {
+    constexpr int vectors = (aligned ? kLength : kPitch) / 8;
 #pragma unroll
-    for (int i = static_cast<int>(threadIdx.x); i < kTile * vectors; i += kBlock) {
+    for (int i = static_cast<int>(threadIdx.x); i < kSegments * vectors; i += kBlock) {
       const int segment = i / vectors, vector = i % vectors;
-      const T* const from = base + int64_t{segment} * step - shift(segment) + vector * 8;
+      const int at = vector * 8 - shift(segment), first = slot - segment + at;
+      const bool inside = segment >= low && segment < high && first + 8 > 0 && first < slots;
+      const T* const from = base + int64_t{segment} * (slots - 1) + at;
       const int64_t left = (end - from) * 2;
-      const bool inside = segment >= low && segment < high && from + 8 > begin && left > 0;
       copy_async_part(tile + static_cast<uint32_t>((segment * kPitch + vector * 8) * 2), from,
                       inside ? static_cast<int>(min(left, int64_t{16})) : 0);
     }
@@ -90,7 +94,8 @@ struct Visible {
     return s >= 0 && s < slots && j >= 0 && j < keys;
   }
   __device__ bool all() const {
-    return slot >= kTile - 1 && slot + kTile <= slots && key >= 0 && key + kTile <= keys;
+    constexpr int rows = transposed ? kTile : kRows, columns = transposed ? kRows : kTile;
+    return slot >= rows - 1 && slot + columns <= slots && key >= 0 && key + columns <= keys;
   }
   __device__ void apply(uint32_t (&w)[4], int row, int column) const {
 #pragma unroll
@@ -103,33 +108,33 @@ struct Visible {
 
 /// `columns`: v is stored as [N, M].
 template <class T, bool transposed, bool aligned, bool columns>
-__global__ void __launch_bounds__(kBlock, 4) sums_kernel(const __grid_constant__ Weighted<T> x) {
+__global__ void __launch_bounds__(kBlock, 2) sums_kernel(const __grid_constant__ Weighted<T> x) {
   using Weights = WeightTile<T, transposed, aligned>;
   constexpr int stage_bytes = kSquareBytes + Weights::kBytes;
   extern __shared__ __align__(128) unsigned char shared[];
   const uint32_t values = shared_address(shared);            // [kStages] squares
   const uint32_t weights = values + kStages * kSquareBytes;  // [kStages] tiles of weights
-  static_assert(kStages * stage_bytes >= 4 * Staged<T>::kBytes);
+  static_assert(kStages * stage_bytes >= kBlock / kWarp * Staged<T>::kBytes);
 
   const WindowDims& p = x.dims;
   const int feature = static_cast<int>(blockIdx.x) % x.feature_tiles * kTile;
   const int rest = static_cast<int>(blockIdx.x) / x.feature_tiles;
-  const int head = rest / x.row_tiles, b = head / p.heads, h = head % p.heads;
-  const int first = rest % x.row_tiles * kTile;
+  const int head = rest / x.row_blocks, b = head / p.heads, h = head % p.heads;
+  const int first = rest % x.row_blocks * kRows;
   const int keys = visible_keys(p, b);
   const Rows<const T> v = x.v.at(b, h);
 
   // Tile t weighs the rows of v from `start` + 64 t on; those of [0, end) exist.
   const int start = first - (transposed ? x.right : p.left), end = transposed ? p.m : keys;
   const int begin_tile = start < 0 ? -start / kTile : 0;
-  int end_tile = (p.slots + 2 * kTile - 2) / kTile;
+  int end_tile = (p.slots + kRows + kTile - 2) / kTile;
   end_tile = end > start ? min(end_tile, (end - start + kTile - 1) / kTile) : begin_tile;
   if (transposed && first >= keys) end_tile = begin_tile;
 
   const auto weights_at = [&](int tile) {
     const int64_t row = int64_t{head} * p.m + (transposed ? start + tile * kTile : first);
     const int slot = transposed ? p.slots - 1 - tile * kTile : tile * kTile;
-    return Weights{x.a + row * p.slots + slot, p.slots - 1,
+    return Weights{x.a + row * p.slots + slot, slot, p.slots,
                    weights + static_cast<uint32_t>(tile % kStages * Weights::kBytes)};
   };
   const auto read_tile = [&](int tile) {
@@ -142,7 +147,7 @@ __global__ void __launch_bounds__(kBlock, 4) sums_kernel(const __grid_constant__
         read_square(to, v, row, end, feature);
       }
       const int low = transposed ? -row : 0, high = p.m - (transposed ? row : first);
-      weights_at(tile).read(low, high, x.a, x.a + x.count);
+      weights_at(tile).read(low, high, x.a + x.count);
     }
     end_group();
   };
@@ -159,6 +164,9 @@ __global__ void __launch_bounds__(kBlock, 4) sums_kernel(const __grid_constant__
     const Visible<transposed> visible{transposed ? p.slots - 1 - tile * kTile : tile * kTile,
                                       p.slots, transposed ? first : start + tile * kTile, keys};
     const bool all = visible.all();
+    // This warp's part of the tile, of 32 rows and all columns.
+    const int low = visible.slot + (transposed ? part_row() - kTile : -part_row() - kPart) + 1;
+    if (low >= p.slots || low + kTile + kPart - 1 <= 0) continue;
     const uint32_t square = values + static_cast<uint32_t>(tile % kStages * kSquareBytes);
     const uint32_t place = columns ? X::right(square) : X::right_rows(square);
 #pragma unroll
@@ -220,14 +228,14 @@ void sums(KernelContext& context, const TensorView& a, const TensorView& v,
                          by_columns ? key_columns<T>(v) : rows_of<const T>(values->view()),
                          rows_of<T>(o),
                          dims.right(),
-                         static_cast<int>(dims.row_tiles()),
+                         static_cast<int>(dims.blocks(kRows)),
                          static_cast<int>(feature_tiles)};
   const auto run = [&]<bool turned, bool aligned, bool columns>() {
     static constinit std::atomic<uint64_t> allowed{0};
     constexpr int shared = kStages * (kSquareBytes + WeightTile<T, turned, aligned>::kBytes);
     static_assert(shared <= kLeastSharedMemory);
     launch(context, sums_kernel<T, turned, aligned, columns>, allowed,
-           heads * dims.row_tiles() * feature_tiles, kBlock, shared, shared, call);
+           heads * dims.blocks(kRows) * feature_tiles, kBlock, shared, shared, call);
   };
   if (by_columns) return run.template operator()<false, true, true>();
   if (transposed && odd % 8 == 0) return run.template operator()<true, true, false>();
