@@ -224,7 +224,8 @@ TEST_CASE_TEMPLATE("block-sparse attention: a pattern of queries and keys is its
   const TensorOptions options{.device = On::device};
   const Tensor q = randn({1, 2, 192, 16}, options), k = randn({1, 2, 256, 16}, options);
   const Tensor v = randn({1, 2, 256, 16}, options);
-  const AttentionMask mask = AttentionMask::block_sparse(pattern.mask().to(On::device), pattern.block());
+  const AttentionMask mask =
+      AttentionMask::block_sparse(pattern.mask().to(On::device), pattern.block());
   const Tensor out = attention(q, k, v, {.mask = mask});
   const Tensor visible =
       gt(BlockSparseMatrix::ones(pattern, options).to_dense(), 0).unsqueeze(0).unsqueeze(0);

@@ -21,7 +21,7 @@ struct Params {
 };
 
 template <class T>
-using Shared = RingShared<hopper::Tile<T, 64, 64>, hopper::Tile<T, 64, kTokens>>;
+using Shared = Ring<Tile<T, 64, 64>, Tile<T, 64, kTokens>, 2>;
 
 /// Bytes of a token on its way out: 16 more than it has, against conflicts.
 constexpr int kOutBytes = 64 * 2 + 16;
@@ -69,58 +69,44 @@ __global__ void __launch_bounds__(kRingThreads, 2)
 #ifdef SASH_HOPPER
   constexpr int parts = kBlock / 64;  // of a block, along either side
   extern __shared__ __align__(1024) unsigned char memory[];
-  auto& shared = *reinterpret_cast<Shared<T>*>(memory);
-  shared.init();
+  auto& ring = *reinterpret_cast<Shared<T>*>(memory);
+  ring.init();
   const int part = static_cast<int>(blockIdx.x) % parts;
   const int64_t rest = blockIdx.x / parts, lines = p.lines.count;
   const int line = p.lines.order[rest % lines];
   const int64_t first_row = rest / lines * kTokens;
   const int begin = p.lines.starts[line], end = p.lines.starts[line + 1];
-  RingState at;
+  typename Shared<T>::State at;
   if (threadIdx.x >= 128) {
     if (!hopper::elect_one()) return;
     for (int e = begin; e < end; ++e) {
       const int other = p.lines.other[e], position = p.lines.positions[e];
 #pragma unroll
       for (int k = 0; k < parts; ++k) {
-        hopper::Barrier& full = shared.full[at.stage()];
-        shared.empty[at.stage()].wait(at.parity() ^ 1);
-        full.arrive_and_expect_tx(5 * kSquareBytes);
-        copy_square(shared.left[at.stage()].address(), p.data,
-                    position * kBlock + 64 * (kTransposed ? part : k),
-                    64 * (kTransposed ? k : part), full);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          copy_square(shared.right[at.stage()].address() + static_cast<uint32_t>(i) * kSquareBytes,
-                      p.a, static_cast<int>(first_row) + 64 * i, other * kBlock + 64 * k, full);
-        }
+        hopper::Barrier& full = ring.acquire(at);
+        copy_box(ring.left[at.stage()], 0, p.data,
+                 position * kBlock + 64 * (kTransposed ? part : k), 64 * (kTransposed ? k : part),
+                 full);
+        copy_box(ring.right[at.stage()], 0, p.a, static_cast<int>(first_row),
+                 other * kBlock + 64 * k, full);
         at.advance();
       }
     }
     return;
   }
-  float sum[128];
-#pragma unroll
-  for (float& x : sum) x = 0;
-  multiply_stages<!kTransposed, false>(shared, at, (end - begin) * parts, sum);
+  float sum[1][128];
+  clear(sum);
+  multiply_stages<64, !kTransposed, false>(ring, at, (end - begin) * parts, sum);
   const int64_t out = static_cast<int64_t>(line) * kBlock + 64 * part;
-  write<T>(sum, memory, p.bias ? p.bias + out : nullptr, p.y + first_row * p.y_width + out,
+  write<T>(sum[0], memory, p.bias ? p.bias + out : nullptr, p.y + first_row * p.y_width + out,
            p.y_width, p.rows - first_row);
 #endif
 }
 
-/// A matrix as TMA's [1, 1, rows, columns].
-TensorView four_axes(const TensorView& x, int64_t columns) {
-  TensorView view = x;
-  view.shape = {1, 1, x.numel() / columns, columns};
-  view.strides = contiguous_strides(view.shape);
-  return view;
-}
-
 template <class T, int kBlock, bool kTransposed>
 void launch(const KernelContext& context, const ProductCall& call) {
-  const Params<T> params{.a = tensor_map(four_axes(call.a, call.a.shape[1]), 64),
-                         .data = tensor_map(four_axes(call.data, kBlock), 64),
+  const Params<T> params{.a = matrix_map(call.a, call.a.shape[1], kTokens, 64),
+                         .data = matrix_map(call.data, kBlock, 64, 64),
                          .bias = static_cast<const T*>(call.bias),
                          .y = call.y.ptr<T>(),
                          .lines = call.lines,
@@ -138,11 +124,7 @@ void launch(const KernelContext& context, const ProductCall& call) {
 
 }  // namespace
 
-bool multiply_hopper(const KernelContext& context, const ProductCall& call) {
-  if (call.block < 64 || call.data.numel() == 0 || call.a.shape[0] >= int64_t{1} << 30 ||
-      call.data.shape[0] * call.block >= int64_t{1} << 30) {
-    return false;
-  }
+void multiply_wide_hopper(const KernelContext& context, const ProductCall& call) {
   sash::detail::dispatch_over<float16, bfloat16>(
       call.y.dtype, "block_sparse_matmul", [&]<class S>(TypeTag<S>) {
         const auto run = [&](auto block) {
@@ -152,7 +134,6 @@ bool multiply_hopper(const KernelContext& context, const ProductCall& call) {
         if (call.block == 64) return run(std::integral_constant<int, 64>{});
         run(std::integral_constant<int, 128>{});
       });
-  return true;
 }
 
 }  // namespace sash::cuda::sparse

@@ -27,10 +27,13 @@ class Aligned {
   std::optional<Workspace> copy_;
 };
 
-/// Whether to try the kernels of sm_90a; SASH_SPARSE_KERNEL=mma keeps to those of sm_80.
-bool takes_hopper(const KernelContext& context, DType dtype) {
+/// Whether the kernels of sm_90a take a call: `rows` is the most that a matrix has.
+/// SASH_SPARSE_KERNEL=mma keeps to the kernels of sm_80.
+bool takes_hopper(const KernelContext& context, const TensorView& data, int64_t rows) {
+  constexpr int64_t most = int64_t{1} << 30;
   const char* const forced = std::getenv("SASH_SPARSE_KERNEL");
-  return is_half(dtype) && !(forced && std::string_view(forced) == "mma") &&
+  return is_half(data.dtype) && data.numel() > 0 && rows < most &&
+         data.shape[0] * data.shape[1] < most && !(forced && std::string_view(forced) == "mma") &&
          has_hopper_code(context.device);
 }
 
@@ -46,7 +49,10 @@ void block_sparse_matmul(KernelContext& context, const TensorView& a, const Tens
                                  .lines = transposed ? pattern.rows : pattern.columns,
                                  .block = pattern.block,
                                  .transposed = transposed};
-  if (takes_hopper(context, y.dtype) && sparse::multiply_hopper(context, call)) return;
+  if (takes_hopper(context, data, y.shape[0])) {
+    return (pattern.block < 64 ? sparse::multiply_narrow_hopper : sparse::multiply_wide_hopper)(
+        context, call);
+  }
   (is_half(y.dtype) ? sparse::multiply_halves : sparse::multiply_simple)(context, call);
 }
 
@@ -55,9 +61,8 @@ void sampled_matmul(KernelContext& context, const TensorView& a, const TensorVie
   if (data.numel() == 0) return;
   if (a.shape[0] == 0) return kernels::fill(context, data, 0);
   const Aligned left(context, a), right(context, b);
-  if (takes_hopper(context, data.dtype) &&
-      sparse::sample_hopper(context, left.view(), right.view(), pattern, data)) {
-    return;
+  if (pattern.block >= 64 && takes_hopper(context, data, a.shape[0])) {
+    return sparse::sample_hopper(context, left.view(), right.view(), pattern, data);
   }
   (is_half(data.dtype) ? sparse::sample_halves : sparse::sample_simple)(
       context, left.view(), right.view(), pattern, data);

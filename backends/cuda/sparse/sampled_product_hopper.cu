@@ -4,123 +4,128 @@
 #include "block_wgmma.cuh"
 #include "sampled_shares.cuh"
 
-/// Blocks of 64 of a' b by wgmma: a group of up to four neighbours in a block row is a product
-/// [64][tokens] [tokens][256].
+/// Blocks of 64 and 128 of a' b by wgmma: a group of neighbours in a block row is a product
+/// [block][tokens] [tokens][256 or 128]. A step is 64 tokens.
 namespace sash::cuda::sparse {
 namespace {
 
-constexpr int kBlock = 64, kStep = 64, kGroup = 4;
-constexpr int kColumns = kBlock * kGroup, kElements = kBlock * kColumns;
-static_assert(kernels::blocks_per_group(kBlock) == kGroup);
+constexpr int kStep = 64;
 
-template <class T>
-using Shared = RingShared<hopper::Tile<T, 64, kStep>, hopper::Tile<T, kColumns, kStep>>;
+/// Sums [64 kParts][kColumns], and the slabs of 64 columns of a block and of a group.
+template <class T, int kBlock>
+struct Shape {
+  static constexpr int kColumns = kGroupColumns<kBlock>, kElements = kBlock * kColumns;
+  static constexpr int kParts = kBlock / 64, kSlabs = kColumns / 64;
+  using Shared = Ring<Tile<T, kBlock, kStep>, Tile<T, kColumns, kStep>, kBlock == 64 ? 2 : 3>;
+};
 
-template <class T>
-__device__ void copy_steps(Shared<T>& shared, RingState& at, const CUtensorMap& a,
+template <class T, int kBlock>
+__device__ void copy_steps(typename Shape<T, kBlock>::Shared& ring,
+                           typename Shape<T, kBlock>::Shared::State& at, const CUtensorMap& a,
                            const CUtensorMap& b, const SampledShares<T>& p,
                            const Segment& segment) {
+  using X = Shape<T, kBlock>;
   const kernels::BlockGroup group = p.groups[segment.group];
-  int column[kGroup];
+  const int slabs = group.count * X::kParts;  // the others are not copied, nor are their sums used
+  int column[X::kSlabs];
 #pragma unroll
-  for (int i = 0; i < kGroup; ++i) column[i] = i < group.count ? p.columns[group.first + i] : 0;
+  for (int i = 0; i < X::kSlabs; ++i) {
+    column[i] =
+        i < slabs ? p.columns[group.first + i / X::kParts] * kBlock + i % X::kParts * 64 : 0;
+  }
   for (int step = 0; step < segment.steps; ++step) {
     const auto token = static_cast<int>((segment.first + step) * kStep);
-    hopper::Barrier& full = shared.full[at.stage()];
-    shared.empty[at.stage()].wait(at.parity() ^ 1);
-    full.arrive_and_expect_tx(static_cast<uint32_t>(1 + group.count) * kSquareBytes);
-    copy_square(shared.left[at.stage()].address(), a, token, group.row * kBlock, full);
+    hopper::Barrier& full =
+        ring.acquire(at, static_cast<uint32_t>(X::kParts + slabs) * (kStep * 128));
 #pragma unroll
-    for (int i = 0; i < kGroup; ++i) {
-      if (i >= group.count) break;
-      copy_square(shared.right[at.stage()].address() + static_cast<uint32_t>(i) * kSquareBytes, b,
-                  token, column[i] * kBlock, full);
+    for (int i = 0; i < X::kParts; ++i) {
+      copy_box(ring.left[at.stage()], i, a, token, group.row * kBlock + 64 * i, full);
+    }
+#pragma unroll
+    for (int i = 0; i < X::kSlabs; ++i) {
+      if (i < slabs) copy_box(ring.right[at.stage()], i, b, token, column[i], full);
     }
     at.advance();
   }
 }
 
-template <class T>
+template <class T, int kBlock>
 __global__ void __launch_bounds__(kRingThreads, 2)
     sampled_kernel(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
                    const __grid_constant__ SampledShares<T> p) {
 #ifdef SASH_HOPPER
+  using X = Shape<T, kBlock>;
   extern __shared__ __align__(1024) unsigned char memory[];
-  auto& shared = *reinterpret_cast<Shared<T>*>(memory);
-  shared.init();
-  RingState at;
+  auto& ring = *reinterpret_cast<typename X::Shared*>(memory);
+  ring.init();
+  typename X::Shared::State at;
   if (threadIdx.x >= 128) {
     if (!hopper::elect_one()) return;
     for (Segment s = p.first_segment(); s.steps > 0; s = p.next(s)) {
-      copy_steps(shared, at, a, b, p, s);
+      copy_steps<T, kBlock>(ring, at, a, b, p, s);
     }
     return;
   }
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int row = 16 * warp + lane / 4, column = lane % 4 * 2;
   for (Segment s = p.first_segment(); s.steps > 0; s = p.next(s)) {
-    float sum[128];
-#pragma unroll
-    for (float& x : sum) x = 0;
-    multiply_stages<true, true>(shared, at, s.steps, sum);
+    float sum[X::kParts][X::kColumns / 2];
+    clear(sum);
+    multiply_stages<kStep, true, true>(ring, at, s.steps, sum);
     const kernels::BlockGroup group = p.groups[s.group];
-    if (s.steps < p.steps) {
-      float* const part = p.part(s, kElements) + row * kColumns + column;
+    float* const part = p.part(s, X::kElements);
+    const bool whole = s.steps == p.steps;
 #pragma unroll
-      for (int i = 0; i < 64; ++i) {
-        *reinterpret_cast<float2*>(part + i % 2 * 8 * kColumns + i / 2 * 8) =
-            make_float2(sum[2 * i], sum[2 * i + 1]);
-      }
-      continue;
-    }
-#pragma unroll
-    for (int block = 0; block < kGroup; ++block) {
+    for (int block = 0; block < X::kColumns / kBlock; ++block) {
       if (block >= group.count) break;
-      T* const to = p.data + int64_t{p.positions[group.first + block]} * kBlock * kBlock +
-                    row * kBlock + column;
+      T* const data = p.data + int64_t{p.positions[group.first + block]} * kBlock * kBlock;
 #pragma unroll
-      for (int i = 0; i < 16; ++i) {
-        const float* const c = sum + 32 * block + 2 * i;
-        *reinterpret_cast<uint32_t*>(to + i % 2 * 8 * kBlock + i / 2 * 8) =
-            hopper::pack(std::type_identity<T>{}, c[0], c[1]);
+      for (int i = 0; i < kBlock / 8 * 2 * X::kParts; ++i) {
+        // The sums of part i / .., columns 8 j .. of the block, rows of the upper or lower half.
+        const int of_part = i / (kBlock / 4), j = i % (kBlock / 4) / 2, half = i % 2;
+        const float* const c = &sum[of_part][block * kBlock / 2 + 4 * j + 2 * half];
+        const int to_row = 64 * of_part + row + 8 * half, to_column = 8 * j + column;
+        if (whole) {
+          *reinterpret_cast<uint32_t*>(data + to_row * kBlock + to_column) =
+              hopper::pack(std::type_identity<T>{}, c[0], c[1]);
+        } else {
+          *reinterpret_cast<float2*>(part + to_row * X::kColumns + block * kBlock + to_column) =
+              make_float2(c[0], c[1]);
+        }
       }
     }
   }
 #endif
 }
 
-template <class T>
+template <class T, int kBlock>
 void launch(const KernelContext& context, const TensorView& a, const TensorView& b,
             SampledShares<T> shares) {
-  const Workspace parts(context,
-                        shares.deal(kStep) * kElements * static_cast<int64_t>(sizeof(float)));
+  using X = Shape<T, kBlock>;
+  constexpr auto element = static_cast<int64_t>(sizeof(float));
+  const Workspace parts(context, shares.deal(kStep) * X::kElements * element);
   shares.parts = parts.ptr<float>();
-  const auto map = [](const TensorView& x) {
-    TensorView view = x;
-    view.shape = {1, 1, x.shape[0], x.shape[1]};
-    view.strides = contiguous_strides(view.shape);
-    return tensor_map(view, 64);
-  };
+  const auto kernel = sampled_kernel<T, kBlock>;
+  constexpr int bytes = sizeof(typename X::Shared);
   const CardGuard guard(context.device.index);
-  SASH_CUDA_CHECK(cudaFuncSetAttribute(sampled_kernel<T>,
-                                       cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                       static_cast<int>(sizeof(Shared<T>))));
-  sampled_kernel<T><<<shares.count(), kRingThreads, sizeof(Shared<T>),
-                      static_cast<cudaStream_t>(context.stream.handle)>>>(map(a), map(b), shares);
+  SASH_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  kernel<<<shares.count(), kRingThreads, bytes, static_cast<cudaStream_t>(context.stream.handle)>>>(
+      matrix_map(a, a.shape[1], kStep, 64), matrix_map(b, b.shape[1], kStep, 64), shares);
   SASH_CUDA_CHECK(cudaGetLastError());
   add_parts<T, kBlock>(context, shares);
 }
 
 }  // namespace
 
-bool sample_hopper(const KernelContext& context, const TensorView& a, const TensorView& b,
+void sample_hopper(const KernelContext& context, const TensorView& a, const TensorView& b,
                    const kernels::BlockPatternView& pattern, const TensorView& data) {
-  if (pattern.block != kBlock || a.shape[0] >= int64_t{1} << 30) return false;
   sash::detail::dispatch_over<float16, bfloat16>(
       data.dtype, "sampled_matmul", [&]<class S>(TypeTag<S>) {
-        launch<device_t<S>>(context, a, b, SampledShares<device_t<S>>(pattern, a.shape[0], data));
+        using T = device_t<S>;
+        const SampledShares<T> shares(pattern, a.shape[0], data);
+        if (pattern.block == 64) return launch<T, 64>(context, a, b, shares);
+        launch<T, 128>(context, a, b, shares);
       });
-  return true;
 }
 
 }  // namespace sash::cuda::sparse

@@ -43,6 +43,11 @@ CUtensorMap encode(CUtensorMapDataType type, int rank, const void* data, const c
   return map;
 }
 
+CUtensorMapDataType half_type(DType dtype) {
+  return dtype == DType::bfloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                  : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+}
+
 }  // namespace
 
 bool fits_tensor_map(const TensorView& x) {
@@ -69,9 +74,19 @@ CUtensorMap tensor_map(const TensorView& x, int features) {
   }
   const cuuint32_t box[4] = {static_cast<cuuint32_t>(features), 64, 1, 1};
   const auto swizzle = features == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B;
-  const auto type = x.dtype == DType::bfloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
-                                               : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-  return encode(type, 4, x.data, extent, step, box, swizzle);
+  return encode(half_type(x.dtype), 4, x.data, extent, step, box, swizzle);
+}
+
+CUtensorMap matrix_map(const TensorView& x, int64_t columns, int box_rows, int box_columns) {
+  const auto width = static_cast<cuuint64_t>(columns);
+  const cuuint64_t extent[2] = {width, static_cast<cuuint64_t>(x.numel() / columns)};
+  const cuuint64_t step[1] = {width * 2};
+  const cuuint32_t box[2] = {static_cast<cuuint32_t>(box_columns),
+                             static_cast<cuuint32_t>(box_rows)};
+  const auto swizzle = box_columns == 64   ? CU_TENSOR_MAP_SWIZZLE_128B
+                       : box_columns == 32 ? CU_TENSOR_MAP_SWIZZLE_64B
+                                           : CU_TENSOR_MAP_SWIZZLE_32B;
+  return encode(half_type(x.dtype), 2, x.data, extent, step, box, swizzle);
 }
 
 CUtensorMap tensor_map(const float* x, int64_t rows, int columns) {

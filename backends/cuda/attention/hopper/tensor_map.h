@@ -16,8 +16,13 @@ bool fits_tensor_map(const TensorView& x);
 /// as a __grid_constant__.
 CUtensorMap tensor_map(const TensorView& x, int features);
 
-/// The same for copies of single rows of `x` [rows][columns], floats without gaps; columns <= 256
-/// and a multiple of 4, rows < 2^31.
+/// `x` [rows][columns] of float16 or bfloat16, without gaps and aligned to 16 bytes, for copies of
+/// [`box_rows`][`box_columns`]: at most 256 rows, and 64, 32 or 16 columns, swizzled over the bytes
+/// of a row of the box. Rows < 2^31.
+CUtensorMap matrix_map(const TensorView& x, int64_t columns, int box_rows, int box_columns);
+
+/// The same as `tensor_map` for copies of single rows of `x` [rows][columns], floats without gaps;
+/// columns <= 256 and a multiple of 4, rows < 2^31.
 CUtensorMap tensor_map(const float* x, int64_t rows, int columns);
 
 }  // namespace sash::cuda

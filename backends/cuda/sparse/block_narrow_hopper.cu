@@ -1,0 +1,124 @@
+#include "../attention/hopper/tensor_map.h"
+#include "../elementwise/compute.cuh"
+#include "block_sparse.h"
+#include "block_wgmma.cuh"
+
+/// y = a W' + bias and y = a W for blocks of 16 and 32, by wgmma. A block of threads computes a
+/// block line of y for 256 tokens: slices [256][block] of a are left operands, blocks of W right
+/// ones. A stage of the ring is one block.
+namespace sash::cuda::sparse {
+namespace {
+
+constexpr int kTokens = 256;
+
+template <class T>
+struct Params {
+  CUtensorMap a, data;
+  const T* bias;
+  T* y;
+  kernels::BlockLines lines;
+  int64_t rows, y_width;
+};
+
+template <class T, int kBlock>
+using Shared = Ring<Tile<T, kBlock, kTokens>, Tile<T, kBlock, kBlock>, kBlock == 32 ? 6 : 11>;
+
+/// Writes the sums of four times 16 tokens, through the warp's part of shared memory, so that rows
+/// leave in 16-byte words.
+template <class T, int kBlock>
+__device__ void write(const float (&sum)[4][kBlock / 2], unsigned char* shared, const T* bias, T* y,
+                      int64_t y_width, int64_t left) {
+  constexpr int out_bytes = 2 * kBlock + 16, chunks = kBlock / 8, rows = 32 / chunks;
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  unsigned char* const mine = shared + warp * 64 * out_bytes;
+  sync_multipliers();  // all products are done with the ring, whose memory this is
+#pragma unroll
+  for (int j = 0; j < kBlock / 8; ++j) {
+    const int column = 8 * j + lane % 4 * 2;
+    const float low = bias ? static_cast<float>(bias[column]) : 0;
+    const float high = bias ? static_cast<float>(bias[column + 1]) : 0;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const float* const c = &sum[i / 2][4 * j + i % 2 * 2];
+      *reinterpret_cast<uint32_t*>(mine + (8 * i + lane / 4) * out_bytes + 2 * column) =
+          hopper::pack(std::type_identity<T>{}, c[0] + low, c[1] + high);
+    }
+  }
+  __syncwarp();
+#pragma unroll
+  for (int first = 0; first < 64; first += rows) {
+    const int row = first + lane / chunks, chunk = lane % chunks;
+    const int token = row / 16 * 64 + 16 * warp + row % 16;
+    if (token < left) {
+      *reinterpret_cast<uint4*>(y + token * y_width + 8 * chunk) =
+          *reinterpret_cast<const uint4*>(mine + row * out_bytes + 16 * chunk);
+    }
+  }
+}
+
+template <class T, int kBlock, bool kTransposed>
+__global__ void __launch_bounds__(kRingThreads, 2)
+    narrow_kernel(const __grid_constant__ Params<T> p) {
+#ifdef SASH_HOPPER
+  extern __shared__ __align__(1024) unsigned char memory[];
+  auto& ring = *reinterpret_cast<Shared<T, kBlock>*>(memory);
+  ring.init();
+  const int64_t lines = p.lines.count;
+  const int line = p.lines.order[blockIdx.x % lines];
+  const int64_t first_row = blockIdx.x / lines * kTokens;
+  const int begin = p.lines.starts[line], end = p.lines.starts[line + 1];
+  typename Shared<T, kBlock>::State at;
+  if (threadIdx.x >= 128) {
+    if (!hopper::elect_one()) return;
+    for (int e = begin; e < end; ++e) {
+      const int other = p.lines.other[e], position = p.lines.positions[e];
+      hopper::Barrier& full = ring.acquire(at);
+      copy_box(ring.left[at.stage()], 0, p.a, static_cast<int>(first_row), other * kBlock, full);
+      copy_box(ring.right[at.stage()], 0, p.data, position * kBlock, 0, full);
+      at.advance();
+    }
+    return;
+  }
+  float sum[4][kBlock / 2];
+  clear(sum);
+  multiply_stages<kBlock, false, !kTransposed>(ring, at, end - begin, sum);
+  const int64_t out = static_cast<int64_t>(line) * kBlock;
+  write<T, kBlock>(sum, memory, p.bias ? p.bias + out : nullptr, p.y + first_row * p.y_width + out,
+                   p.y_width, p.rows - first_row);
+#endif
+}
+
+template <class T, int kBlock, bool kTransposed>
+void launch(const KernelContext& context, const ProductCall& call) {
+  const Params<T> params{.a = matrix_map(call.a, call.a.shape[1], kTokens, kBlock),
+                         .data = matrix_map(call.data, kBlock, kBlock, kBlock),
+                         .bias = static_cast<const T*>(call.bias),
+                         .y = call.y.ptr<T>(),
+                         .lines = call.lines,
+                         .rows = call.y.shape[0],
+                         .y_width = call.y.shape[1]};
+  const auto kernel = narrow_kernel<T, kBlock, kTransposed>;
+  constexpr int bytes = sizeof(Shared<T, kBlock>);
+  const CardGuard guard(context.device.index);
+  SASH_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  const int64_t tiles = (params.rows + kTokens - 1) / kTokens;
+  kernel<<<static_cast<unsigned>(tiles * params.lines.count), kRingThreads, bytes,
+           static_cast<cudaStream_t>(context.stream.handle)>>>(params);
+  SASH_CUDA_CHECK(cudaGetLastError());
+}
+
+}  // namespace
+
+void multiply_narrow_hopper(const KernelContext& context, const ProductCall& call) {
+  sash::detail::dispatch_over<float16, bfloat16>(
+      call.y.dtype, "block_sparse_matmul", [&]<class S>(TypeTag<S>) {
+        const auto run = [&](auto block) {
+          if (call.transposed) return launch<device_t<S>, block(), true>(context, call);
+          launch<device_t<S>, block(), false>(context, call);
+        };
+        if (call.block == 16) return run(std::integral_constant<int, 16>{});
+        run(std::integral_constant<int, 32>{});
+      });
+}
+
+}  // namespace sash::cuda::sparse
