@@ -61,8 +61,9 @@ void sampled_matmul(KernelContext& context, const TensorView& a, const TensorVie
   if (data.numel() == 0) return;
   if (a.shape[0] == 0) return kernels::fill(context, data, 0);
   const Aligned left(context, a), right(context, b);
-  if (pattern.block >= 64 && takes_hopper(context, data, a.shape[0])) {
-    return sparse::sample_hopper(context, left.view(), right.view(), pattern, data);
+  if (takes_hopper(context, data, a.shape[0])) {
+    return (pattern.block < 64 ? sparse::sample_narrow_hopper : sparse::sample_wide_hopper)(
+        context, left.view(), right.view(), pattern, data);
   }
   (is_half(data.dtype) ? sparse::sample_halves : sparse::sample_simple)(
       context, left.view(), right.view(), pattern, data);

@@ -22,12 +22,14 @@ void multiply_halves(const KernelContext& context, const ProductCall& call);
 void sample_halves(const KernelContext& context, const TensorView& a, const TensorView& b,
                    const kernels::BlockPatternView& pattern, const TensorView& data);
 
-/// The same on sm_90a: products with blocks of 16 and 32, products and sampled products with blocks
-/// of 64 and 128. Matrices have blocks, and fewer than 2^30 rows of elements.
+/// The same on sm_90a: narrow blocks of 16 and 32, wide ones of 64 and 128. Matrices have blocks,
+/// and fewer than 2^30 rows of elements.
 void multiply_narrow_hopper(const KernelContext& context, const ProductCall& call);
 void multiply_wide_hopper(const KernelContext& context, const ProductCall& call);
-void sample_hopper(const KernelContext& context, const TensorView& a, const TensorView& b,
-                   const kernels::BlockPatternView& pattern, const TensorView& data);
+void sample_narrow_hopper(const KernelContext& context, const TensorView& a, const TensorView& b,
+                          const kernels::BlockPatternView& pattern, const TensorView& data);
+void sample_wide_hopper(const KernelContext& context, const TensorView& a, const TensorView& b,
+                        const kernels::BlockPatternView& pattern, const TensorView& data);
 
 /// float32 and float64.
 void multiply_simple(const KernelContext& context, const ProductCall& call);

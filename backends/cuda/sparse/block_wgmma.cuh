@@ -65,12 +65,12 @@ SASH_MULTIPLY_ALL(__half, "f16")
 #undef SASH_10
 #undef SASH_8
 
-/// [rows][width] of 2-byte elements as TMA writes them: slabs [rows][64], or [rows][width] of 32 or
-/// 16, one after the other, swizzled over the bytes of a slab's row.
-template <class T, int width, int rows>
-struct alignas(1024) Tile {
+/// [rows][width] of 2-byte elements as TMA writes them: slabs [rows][slab], one after the other,
+/// swizzled over the bytes of a slab's row. Slabs have 64, 32 or 16 columns.
+template <class T, int width, int rows,
+          int slab = width<64 ? width : 64> struct alignas(1024) Tile {
   using Element = T;
-  static constexpr int kRowBytes = 2 * (width < 64 ? width : 64);
+  static constexpr int kSlab = slab, kRowBytes = 2 * slab;
   static constexpr uint32_t kSlabBytes = rows * kRowBytes, kBytes = 2 * width * rows;
   T element[width * rows];
 };
@@ -141,7 +141,7 @@ __device__ void multiply_stages(X& ring, typename X::State& at, int steps, float
   using Right = typename X::Right;
   constexpr uint32_t a_step = a_across ? 16 * Left::kRowBytes : 32;
   constexpr uint32_t b_step = b_across ? 16 * Right::kRowBytes : 32;
-  constexpr uint32_t a_part = a_across ? Left::kSlabBytes : 64 * Left::kRowBytes;
+  constexpr uint32_t a_part = a_across ? 64 / Left::kSlab * Left::kSlabBytes : 64 * Left::kRowBytes;
   for (int step = 0; step < steps; ++step) {
     const Operand<Left> a(ring.left[at.stage()]);
     const Operand<Right> b(ring.right[at.stage()]);

@@ -117,8 +117,8 @@ void launch(const KernelContext& context, const TensorView& a, const TensorView&
 
 }  // namespace
 
-void sample_hopper(const KernelContext& context, const TensorView& a, const TensorView& b,
-                   const kernels::BlockPatternView& pattern, const TensorView& data) {
+void sample_wide_hopper(const KernelContext& context, const TensorView& a, const TensorView& b,
+                        const kernels::BlockPatternView& pattern, const TensorView& data) {
   sash::detail::dispatch_over<float16, bfloat16>(
       data.dtype, "sampled_matmul", [&]<class S>(TypeTag<S>) {
         using T = device_t<S>;
