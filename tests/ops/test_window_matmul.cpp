@@ -45,9 +45,10 @@ TEST_CASE_TEMPLATE("window products: halves are float64's, rounded once", On, Cp
   manual_seed(4);
   // Windows whose rows are aligned, aligned in pairs, and not; ragged ends; several features'
   // tiles.
-  const std::vector<Case> cases{{{2, 64, 64}, 8},   {{3, 130, 64}, 16}, {{2, 3, 72, 40}, 5},
-                                {{1, 200, 24}, 64}, {{2, 150, 72}, 17}, {{65, 130}, 4},
-                                {{2, 96, 7}, 12},   {{3, 33, 16}, 40},  {{1, 128, 600}, 8}};
+  const std::vector<Case> cases{{{2, 64, 64}, 8},    {{3, 130, 64}, 16}, {{2, 3, 72, 40}, 5},
+                                {{1, 200, 24}, 64},  {{2, 150, 72}, 17}, {{65, 130}, 4},
+                                {{2, 96, 7}, 12},    {{3, 33, 16}, 40},  {{1, 128, 600}, 8},
+                                {{2, 200, 128}, 16}, {{136, 200}, 72}};
   for (const DType half : {DType::float16, DType::bfloat16}) {
     for (const Case& c : cases) {
       const Shape& shape = c.shape;
