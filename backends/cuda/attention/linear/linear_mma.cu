@@ -50,7 +50,7 @@ void with_types(const kernels::LinearAttentionInputs& x, const F& f) {
 bool mma_takes(const KernelContext& context, const kernels::LinearAttentionInputs& x) {
   if (size_of(x.q.dtype) != 2 || std::max(x.q.shape[3], x.v.shape[3]) > 128) return false;
   if (!in_vectors(x.q) || !in_vectors(x.k) || !in_vectors(x.v)) return false;
-  constexpr int most = shared_bytes<float, 128>(4);
+  constexpr int most = shared_bytes<float, 128>(6);
   return width_of(x) == 64 || x.q.dtype == DType::bfloat16 ||
          shared_memory_limit(context.device) >= most;
 }

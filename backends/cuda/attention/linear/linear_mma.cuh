@@ -111,11 +111,11 @@ void run_key_gradients(const KernelContext& context, const Call<T, kWidth>& call
 template <class U, int kWidth>
 inline constexpr int kTileBytes = kStep* kWidth* static_cast<int>(sizeof(U));
 
-/// Memory of a block that holds `tiles` tiles, and kWidth and 64 floats.
+/// Memory of a block that holds `tiles` tiles, and two pairs of floats for each of 64 rows.
 template <class U, int kWidth>
 constexpr int shared_bytes(int tiles) {
   static_assert(kWidth <= 2 * kStep);
-  return tiles * kTileBytes<U, kWidth> + (kWidth + kStep) * 4;
+  return tiles * kTileBytes<U, kWidth> + 2 * kStep * 8;
 }
 
 }  // namespace sash::cuda::linear

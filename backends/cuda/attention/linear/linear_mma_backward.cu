@@ -42,17 +42,27 @@ __device__ void apply_slope(Sums<1, kWidth>& sum, const Rows<const T>& x, int fi
   }
 }
 
+/// score = score factor + term, by row.
+template <int kColumns>
+__device__ void scale_rows(Sums<1, kColumns>& score, const float (&factor)[2],
+                           const float (&term)[2]) {
+#pragma unroll
+  for (int j = 0; j < kColumns / 8; ++j) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      score[0][j][e] = score[0][j][e] * factor[e / 2] + term[e / 2];
+    }
+  }
+}
+
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kRowThreads, kWidth == 64 ? 4 : 2)
     query_gradient_kernel(const __grid_constant__ Call<T, kWidth> x) {
   using U = operand_type<T>;
   constexpr int tile_bytes = kTileBytes<U, kWidth>;
-  using R = Reader<T, U, kWidth, kRowThreads>;
   extern __shared__ __align__(128) unsigned char shared[];
-  unsigned char* const h_tile = shared;
-  unsigned char* const k_tile = shared + tile_bytes;  // first the state, then keys and values
-  unsigned char* const v_tile = k_tile + tile_bytes;
-  auto* const z = reinterpret_cast<float*>(v_tile + tile_bytes);  // [kWidth]
+  unsigned char* const g_tile = shared;
+  unsigned char* const ring = shared + tile_bytes;  // two stages of keys and values
 
   const Sizes& p = x.p;
   const int blocks = (p.queries + kStep - 1) / kStep;
@@ -60,76 +70,87 @@ __global__ void __launch_bounds__(kRowThreads, kWidth == 64 ? 4 : 2)
   const int first = at.tile * kStep, key_head = at.h / p.group();
   const int chunk = p.causal ? at.tile / x.kSteps : 0;
   const int64_t state = x.key_head(at.b, key_head), row0 = x.row_of(at.b, at.h) + first;
+  const Rows<const T> keys = x.k.at(at.b, key_head), values = x.v.at(at.b, key_head);
+  const int end = x.key_end(at.b);
 
-  read_state<U, kWidth, kRowThreads>(shared_address(k_tile), x.states.matrix(state, chunk));
-  R g;
-  g.load(x.g.at(at.b, at.h), first, p.queries);
-  if (static_cast<int>(threadIdx.x) < kWidth) {
-    z[threadIdx.x] = x.states.vector(state, chunk)[threadIdx.x];
+  Reader<T, U, kWidth, kRowThreads> g, k, v;
+  g.start(g_tile, x.g.at(at.b, at.h), first, p.queries);
+  unsigned char* const state_tile = ring + 2 * tile_bytes;  // the second stage, at first
+  read_state<U, kWidth, kRowThreads>(shared_address(state_tile), x.states.matrix(state, chunk));
+  int step = chunk * x.kSteps;
+  if (p.causal) {
+    k.start(ring, keys, step * kStep, end);
+    v.start(ring + tile_bytes, values, step * kStep, end);
   }
-  g.store(h_tile, [&](int row, Eight& values) {
-    const float factor = first + row < p.queries ? 1 / x.den[row0 + row] : 0.f;
-#pragma unroll
-    for (float& e : values) e *= factor;
-  });
-  float c[2];
+  float r[2], c[2];  // 1 / den and c of this lane's rows
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int row = row_of<1>(0, half);
-    c[half] = first + row < p.queries ? x.dots[row0 + row] : 0.f;
+    const bool inside = first + row < p.queries;
+    r[half] = inside ? 1 / x.den[row0 + row] : 0.f;
+    c[half] = inside ? x.dots[row0 + row] : 0.f;
   }
   wait_for_copies();
+  g.finish(g_tile);
+  if (p.causal) {
+    k.finish_features(ring);
+    v.finish(ring + tile_bytes);
+  }
   __syncthreads();
 
-  const Left<U, kWidth, 1, false> h(shared_address(h_tile));
+  const Left<U, kWidth, 1, false> cotangents(shared_address(g_tile));
+  const float* const z = x.states.vector(state, chunk);
   Sums<1, kWidth> sum;
-  multiply_rows<kWidth>(sum, h, shared_address(k_tile));
+  multiply_rows<kWidth>(sum, cotangents, shared_address(state_tile));
 #pragma unroll
   for (int j = 0; j < kWidth / 8; ++j) {
+    const float2 pair = *reinterpret_cast<const float2*>(z + column_of(j, 0));
 #pragma unroll
-    for (int e = 0; e < 4; ++e) sum[0][j][e] += c[e / 2] * z[column_of(j, e)];
-  }
-  if (p.causal) {
-    const Rows<const T> keys = x.k.at(at.b, key_head), values = x.v.at(at.b, key_head);
-    const int end = x.key_end(at.b);
-    for (int step = chunk * x.kSteps; step <= at.tile; ++step) {
-      R k, v;
-      k.load(keys, step * kStep, end);
-      v.load(values, step * kStep, end);
-      __syncthreads();
-      k.store_features(k_tile);
-      v.store(v_tile);
-      __syncthreads();
-      Sums<1, kStep> score;
-      multiply_rows<kStep>(score, h, shared_address(v_tile));
-#pragma unroll
-      for (int j = 0; j < kStep / 8; ++j) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) score[0][j][e] += c[e / 2];
-      }
-      if (step == at.tile) hide_later<true>(score);
-      multiply_add<U, kWidth>(sum, score, shared_address(k_tile));
+    for (int e = 0; e < 4; ++e) {
+      sum[0][j][e] = sum[0][j][e] * r[e / 2] + c[e / 2] * (e % 2 == 0 ? pair.x : pair.y);
     }
+  }
+#pragma unroll 1
+  for (int n = 0; p.causal; ++n, ++step) {
+    unsigned char* const k_tile = ring + n % 2 * 2 * tile_bytes;
+    unsigned char* const next = ring + (n + 1) % 2 * 2 * tile_bytes;
+    if (step < at.tile) {
+      __syncthreads();  // the other stage is free
+      k.start(next, keys, (step + 1) * kStep, end);
+      v.start(next + tile_bytes, values, (step + 1) * kStep, end);
+    }
+    Sums<1, kStep> score;
+    multiply_rows<kStep>(score, cotangents, shared_address(k_tile + tile_bytes));
+    scale_rows(score, r, c);
+    if (step == at.tile) hide_later<true>(score);
+    multiply_add<U, kWidth>(sum, score, shared_address(k_tile));
+    if (step == at.tile) break;
+    wait_for_copies();
+    k.finish_features(next);
+    v.finish(next + tile_bytes);
+    __syncthreads();
   }
   apply_slope<T, kWidth>(sum, x.q.at(at.b, at.h), first, p.queries);
   const float one[1][2] = {{1, 1}};
   __syncthreads();
-  write<T, kWidth>(sum, one, h_tile, x.dq.at(at.b, at.h), first, p.queries);
+  write<T, kWidth>(sum, one, g_tile, x.dq.at(at.b, at.h), first, p.queries);
 }
+
+/// What a query multiplies its column of scores with.
+struct Column {
+  float r, c;  // 1 / den, and c
+};
 
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kRowThreads, kWidth == 64 ? 3 : 2)
     key_gradient_kernel(const __grid_constant__ Call<T, kWidth> x) {
   using U = operand_type<T>;
   constexpr int tile_bytes = kTileBytes<U, kWidth>;
-  using R = Reader<T, U, kWidth, kRowThreads>;
   extern __shared__ __align__(128) unsigned char shared[];
   unsigned char* const k_tile = shared;
   unsigned char* const v_tile = shared + tile_bytes;
-  unsigned char* const q_tile = v_tile + tile_bytes;  // first the state, then queries and h
-  unsigned char* const h_tile = q_tile + tile_bytes;
-  auto* const rho = reinterpret_cast<float*>(h_tile + tile_bytes);  // [kWidth]
-  float* const dots = rho + kWidth;                                 // [64]
+  unsigned char* const ring = v_tile + tile_bytes;  // two stages of queries and cotangents
+  auto* const columns = reinterpret_cast<Column*>(ring + 4 * tile_bytes);  // [2][64]
 
   const Sizes& p = x.p;
   const int blocks = (p.keys + kStep - 1) / kStep;
@@ -138,65 +159,86 @@ __global__ void __launch_bounds__(kRowThreads, kWidth == 64 ? 3 : 2)
   const int chunk = p.causal ? at.tile / x.kSteps : 0;
   const int64_t state = x.key_head(at.b, at.h);
 
-  read_state<U, kWidth, kRowThreads>(shared_address(q_tile), x.states.matrix(state, chunk));
+  // Steps of the chunk from this block's rows on, of each head that reads them.
+  const int steps = min((chunk + 1) * x.kSteps, (p.queries + kStep - 1) / kStep) - at.tile;
+  const int count = p.causal ? steps * p.group() : 0;
+  Reader<T, U, kWidth, kRowThreads> q, g;
+  const auto stage = [&](int n) { return ring + n % 2 * 2 * tile_bytes; };
+  const auto start = [&](int n) {
+    const int head = at.h * p.group() + n / steps, i = first + n % steps * kStep;
+    q.start(stage(n), x.q.at(at.b, head), i, p.queries);
+    g.start(stage(n) + tile_bytes, x.g.at(at.b, head), i, p.queries);
+    const int row = static_cast<int>(threadIdx.x);
+    if (row >= kStep) return;
+    const int64_t place = x.row_of(at.b, head) + i + row;
+    const bool inside = i + row < p.queries;
+    columns[n % 2 * kStep + row] =
+        inside ? Column{1 / x.den[place], x.dots[place]} : Column{0.f, 0.f};
+  };
+  unsigned char* const state_tile = ring + 2 * tile_bytes;  // the second stage, at first
+  read_state<U, kWidth, kRowThreads>(shared_address(state_tile), x.states.matrix(state, chunk));
   {
-    R k, v;
-    k.load(x.k.at(at.b, at.h), first, end);
-    v.load(x.v.at(at.b, at.h), first, end);
-    if (static_cast<int>(threadIdx.x) < kWidth) {
-      rho[threadIdx.x] = x.states.vector(state, chunk)[threadIdx.x];
-    }
-    k.store_features(k_tile);
-    v.store(v_tile);
+    Reader<T, U, kWidth, kRowThreads> k, v;
+    k.start(k_tile, x.k.at(at.b, at.h), first, end);
+    v.start(v_tile, x.v.at(at.b, at.h), first, end);
+    if (Reader<T, U, kWidth, kRowThreads>::kDirect && count > 0) start(0);
+    wait_for_copies();
+    k.finish_features(k_tile);
+    v.finish(v_tile);
   }
-  wait_for_copies();
+  if (count > 0) {
+    if (!Reader<T, U, kWidth, kRowThreads>::kDirect) start(0);
+    q.finish_features(stage(0));
+    g.finish(stage(0) + tile_bytes);
+  }
   __syncthreads();
 
   const Left<U, kWidth, 1, false> keys(shared_address(k_tile)), values(shared_address(v_tile));
+  const float* const rho = x.states.vector(state, chunk);
   Sums<1, kWidth> dk, dv = {};
-  multiply_rows<kWidth>(dk, values, shared_address(q_tile));
+  multiply_rows<kWidth>(dk, values, shared_address(state_tile));
 #pragma unroll
   for (int j = 0; j < kWidth / 8; ++j) {
+    const float2 pair = *reinterpret_cast<const float2*>(rho + column_of(j, 0));
 #pragma unroll
-    for (int e = 0; e < 4; ++e) dk[0][j][e] += rho[column_of(j, e)];
+    for (int e = 0; e < 4; ++e) dk[0][j][e] += e % 2 == 0 ? pair.x : pair.y;
   }
-  multiply_state(dv, keys, shared_address(q_tile));
-  const int last = min((chunk + 1) * x.kSteps, (p.queries + kStep - 1) / kStep);
-  for (int n = 0; p.causal && n < p.group(); ++n) {
-    const int head = at.h * p.group() + n;
-    const Rows<const T> queries = x.q.at(at.b, head), gradients = x.g.at(at.b, head);
-    for (int step = at.tile; step < last; ++step) {
-      const int i = step * kStep;
-      const int64_t row0 = x.row_of(at.b, head) + i;
-      R q, g;
-      q.load(queries, i, p.queries);
-      if (kWidth == 64) g.load(gradients, i, p.queries);
-      __syncthreads();
-      q.store_features(q_tile);
-      if (kWidth != 64) g.load(gradients, i, p.queries);
-      g.store(h_tile, [&](int row, Eight& elements) {
-        const float factor = i + row < p.queries ? 1 / x.den[row0 + row] : 0.f;
-#pragma unroll
-        for (float& e : elements) e *= factor;
-      });
-      if (static_cast<int>(threadIdx.x) < kStep) {
-        const int row = static_cast<int>(threadIdx.x);
-        dots[row] = i + row < p.queries ? x.dots[row0 + row] : 0.f;
-      }
-      __syncthreads();
-      Sums<1, kStep> score;
-      multiply_rows<kStep>(score, keys, shared_address(q_tile));
-      if (step == at.tile) hide_later<false>(score);
-      multiply_add<U, kWidth>(dv, score, shared_address(h_tile));
-      multiply_rows<kStep>(score, values, shared_address(h_tile));
-#pragma unroll
-      for (int j = 0; j < kStep / 8; ++j) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) score[0][j][e] += dots[column_of(j, e)];
-      }
-      if (step == at.tile) hide_later<false>(score);
-      multiply_add<U, kWidth>(dk, score, shared_address(q_tile));
+  multiply_state(dv, keys, shared_address(state_tile));
+#pragma unroll 1
+  for (int n = 0; n < count; ++n) {
+    if (n + 1 < count) {
+      __syncthreads();  // the other stage is free
+      start(n + 1);
     }
+    unsigned char* const q_tile = stage(n);
+    unsigned char* const g_tile = q_tile + tile_bytes;
+    const Column* const column = columns + n % 2 * kStep;
+    const bool diagonal = n % steps == 0;
+    Sums<1, kStep> score;
+    multiply_rows<kStep>(score, keys, shared_address(q_tile));
+#pragma unroll
+    for (int j = 0; j < kStep / 8; ++j) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) score[0][j][e] *= column[column_of(j, e)].r;
+    }
+    if (diagonal) hide_later<false>(score);
+    multiply_add<U, kWidth>(dv, score, shared_address(g_tile));
+    multiply_rows<kStep>(score, values, shared_address(g_tile));
+#pragma unroll
+    for (int j = 0; j < kStep / 8; ++j) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const Column& by = column[column_of(j, e)];
+        score[0][j][e] = score[0][j][e] * by.r + by.c;
+      }
+    }
+    if (diagonal) hide_later<false>(score);
+    multiply_add<U, kWidth>(dk, score, shared_address(q_tile));
+    if (n + 1 == count) break;
+    wait_for_copies();
+    q.finish_features(stage(n + 1));
+    g.finish(stage(n + 1) + tile_bytes);
+    __syncthreads();
   }
   apply_slope<T, kWidth>(dk, x.k.at(at.b, at.h), first, end);
   float seen[1][2];
@@ -212,7 +254,7 @@ __global__ void __launch_bounds__(kRowThreads, kWidth == 64 ? 3 : 2)
 template <class T, int kWidth>
 void run_query_gradient(const KernelContext& context, const Call<T, kWidth>& call) {
   static constinit std::atomic<uint64_t> allowed{0};
-  constexpr int shared = shared_bytes<operand_type<T>, kWidth>(3);
+  constexpr int shared = shared_bytes<operand_type<T>, kWidth>(5);
   const int64_t blocks = (call.p.queries + kStep - 1) / kStep;
   launch(context, query_gradient_kernel<T, kWidth>, allowed,
          int64_t{call.p.batches} * call.p.heads * blocks, kRowThreads, shared, shared, call);
@@ -221,7 +263,7 @@ void run_query_gradient(const KernelContext& context, const Call<T, kWidth>& cal
 template <class T, int kWidth>
 void run_key_gradients(const KernelContext& context, const Call<T, kWidth>& call) {
   static constinit std::atomic<uint64_t> allowed{0};
-  constexpr int shared = shared_bytes<operand_type<T>, kWidth>(4);
+  constexpr int shared = shared_bytes<operand_type<T>, kWidth>(6);
   const int64_t blocks = (call.p.keys + kStep - 1) / kStep;
   launch(context, key_gradient_kernel<T, kWidth>, allowed,
          int64_t{call.p.batches} * call.p.key_heads * blocks, kRowThreads, shared, shared, call);

@@ -11,15 +11,12 @@ template <class T, int kWidth>
 __global__ void __launch_bounds__(kRowThreads, kWidth == 64 ? 4 : 2)
     out_kernel(const __grid_constant__ Call<T, kWidth> x) {
   using U = operand_type<T>;
-  using R = Reader<T, U, kWidth, kRowThreads>;
   using S = Share<kWidth, kRowThreads>;
   constexpr int tile_bytes = kTileBytes<U, kWidth>;
   extern __shared__ __align__(128) unsigned char shared[];
   unsigned char* const q_tile = shared;
-  unsigned char* const k_tile = shared + tile_bytes;  // first the state, then keys and values
-  unsigned char* const v_tile = k_tile + tile_bytes;
-  auto* const z = reinterpret_cast<float*>(v_tile + tile_bytes);  // [kWidth]
-  float* const dens = z + kWidth;                                 // [64]
+  unsigned char* const ring = shared + tile_bytes;  // two stages of keys and values
+  auto* const dens = reinterpret_cast<float*>(ring + 4 * tile_bytes);  // [64]
 
   const Sizes& p = x.p;
   const int blocks = (p.queries + kStep - 1) / kStep;
@@ -27,53 +24,69 @@ __global__ void __launch_bounds__(kRowThreads, kWidth == 64 ? 4 : 2)
   const int first = at.tile * kStep, key_head = at.h / p.group();
   const int chunk = p.causal ? at.tile / x.kSteps : 0;
   const int64_t state = x.key_head(at.b, key_head);
+  const Rows<const T> keys = x.k.at(at.b, key_head), values = x.v.at(at.b, key_head);
+  const int end = x.key_end(at.b);
 
-  read_state<U, kWidth, kRowThreads>(shared_address(k_tile), x.states.matrix(state, chunk));
-  R q;
-  q.load(x.q.at(at.b, at.h), first, p.queries);
-  if (static_cast<int>(threadIdx.x) < kWidth) {
-    z[threadIdx.x] = x.states.vector(state, chunk)[threadIdx.x];
+  Reader<T, U, kWidth, kRowThreads> q, k, v;
+  q.start(q_tile, x.q.at(at.b, at.h), first, p.queries);
+  unsigned char* const state_tile = ring + 2 * tile_bytes;  // the second stage, at first
+  read_state<U, kWidth, kRowThreads>(shared_address(state_tile), x.states.matrix(state, chunk));
+  int step = chunk * x.kSteps;
+  if (p.causal) {
+    k.start(ring, keys, step * kStep, end);
+    v.start(ring + tile_bytes, values, step * kStep, end);
   }
-  __syncthreads();
-  q.store_features(q_tile, [&](int row, const Eight& values) {
+  Eight z;
+#pragma unroll
+  for (int e = 0; e < 8; ++e) z[e] = x.states.vector(state, chunk)[S::column() + e];
+  wait_for_copies();
+  q.finish_features(q_tile, [&](int row, Eight& elements) {
+    round_to<U>(elements);
     float dot = 0;
 #pragma unroll
-    for (int e = 0; e < 8; ++e) dot += values[e] * z[S::column() + e];
+    for (int e = 0; e < 8; ++e) dot += elements[e] * z[e];
 #pragma unroll
-    for (int step = S::kAcross / 2; step > 0; step /= 2) dot += __shfl_xor_sync(~0u, dot, step);
+    for (int lanes = S::kAcross / 2; lanes > 0; lanes /= 2) {
+      dot += __shfl_xor_sync(~0u, dot, lanes);
+    }
     if (S::column() == 0) dens[row] = dot;
   });
-  wait_for_copies();
+  if (p.causal) {
+    k.finish_features(ring);
+    v.finish(ring + tile_bytes);
+  }
   __syncthreads();
 
   const Left<U, kWidth, 1, false> queries(shared_address(q_tile));
   Sums<1, kWidth> sum = {};
-  multiply_state(sum, queries, shared_address(k_tile));
+  multiply_state(sum, queries, shared_address(state_tile));
   float total[2] = {};
-  if (p.causal) {
-    const Rows<const T> keys = x.k.at(at.b, key_head), values = x.v.at(at.b, key_head);
-    const int end = x.key_end(at.b);
-    for (int step = chunk * x.kSteps; step <= at.tile; ++step) {
-      R k, v;
-      k.load(keys, step * kStep, end);
-      v.load(values, step * kStep, end);
-      __syncthreads();
-      k.store_features(k_tile);
-      v.store(v_tile);
-      __syncthreads();
-      Sums<1, kStep> score;
-      multiply_rows<kStep>(score, queries, shared_address(k_tile));
-#pragma unroll
-      for (int j = 0; j < kStep / 8; ++j) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          float& a = score[0][j][e];
-          if (step == at.tile && column_of(j, e) > row_of<1>(0, e / 2)) a = 0;
-          total[e / 2] += a;
-        }
-      }
-      multiply_add<U, kWidth>(sum, score, shared_address(v_tile));
+#pragma unroll 1
+  for (int n = 0; p.causal; ++n, ++step) {
+    unsigned char* const k_tile = ring + n % 2 * 2 * tile_bytes;
+    unsigned char* const next = ring + (n + 1) % 2 * 2 * tile_bytes;
+    if (step < at.tile) {
+      __syncthreads();  // the other stage is free
+      k.start(next, keys, (step + 1) * kStep, end);
+      v.start(next + tile_bytes, values, (step + 1) * kStep, end);
     }
+    Sums<1, kStep> score;
+    multiply_rows<kStep>(score, queries, shared_address(k_tile));
+#pragma unroll
+    for (int j = 0; j < kStep / 8; ++j) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        float& a = score[0][j][e];
+        if (step == at.tile && column_of(j, e) > row_of<1>(0, e / 2)) a = 0;
+        total[e / 2] += a;
+      }
+    }
+    multiply_add<U, kWidth>(sum, score, shared_address(k_tile + tile_bytes));
+    if (step == at.tile) break;
+    wait_for_copies();
+    k.finish_features(next);
+    v.finish(next + tile_bytes);
+    __syncthreads();
   }
 
   float factor[1][2];
@@ -95,7 +108,7 @@ __global__ void __launch_bounds__(kRowThreads, kWidth == 64 ? 4 : 2)
 template <class T, int kWidth>
 void run_out(const KernelContext& context, const Call<T, kWidth>& call) {
   static constinit std::atomic<uint64_t> allowed{0};
-  constexpr int shared = shared_bytes<operand_type<T>, kWidth>(3);
+  constexpr int shared = shared_bytes<operand_type<T>, kWidth>(5);
   const int64_t blocks = (call.p.queries + kStep - 1) / kStep;
   launch(context, out_kernel<T, kWidth>, allowed, int64_t{call.p.batches} * call.p.heads * blocks,
          kRowThreads, shared, shared, call);

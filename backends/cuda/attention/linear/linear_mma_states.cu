@@ -12,53 +12,61 @@ template <int kWidth>
 constexpr int kOwn = kWidth* kWidth + kWidth;  // floats of a chunk's own state
 
 /// A block has one chunk of one head of keys, and of every head of queries that reads it. A warp
-/// has 16 rows of the state.
+/// has 16 rows of the state. Of queries the features are divided by den, instead of the cotangents.
 template <class T, int kWidth, bool kQueries>
 __global__ void __launch_bounds__(2 * kWidth, 256 / kWidth)
     own_kernel(const __grid_constant__ Call<T, kWidth> x, int chunks, float* own) {
   using U = operand_type<T>;
   constexpr int kThreads = 2 * kWidth;
+  constexpr int tile_bytes = kTileBytes<U, kWidth>;
+  // Two stages of: features [64][kWidth], wide rows [64][kWidth]
   extern __shared__ __align__(128) unsigned char shared[];
-  unsigned char* const left = shared;                           // features [64][kWidth]
-  unsigned char* const right = shared + kTileBytes<U, kWidth>;  // wide rows [64][kWidth]
   using S = Share<kWidth, kThreads>;
 
   const TilePosition at(static_cast<int>(blockIdx.x), chunks, x.p.key_heads);
   const int group = kQueries ? x.p.group() : 1;
-  const int steps = chunk_steps<kWidth>(x.p.causal);
-  const int begin = at.tile * steps * kStep;
-  const int end = min(begin + steps * kStep, kQueries ? x.p.queries : x.key_end(at.b));
+  const int begin = at.tile * chunk_steps<kWidth>(x.p.causal) * kStep;
+  const int end = min(begin + chunk_steps<kWidth>(x.p.causal) * kStep,
+                      kQueries ? x.p.queries : x.key_end(at.b));
+  const int steps = (max(end - begin, 0) + kStep - 1) / kStep;  // of each head
   Sums<1, kWidth> sum = {};
   Eight vector = {};
-  for (int n = 0; n < group; ++n) {
-    const int h = at.h * group + n;
-    const Rows<const T> features = (kQueries ? x.q : x.k).at(at.b, h);
-    const Rows<const T> wide = (kQueries ? x.g : x.v).at(at.b, h);
-    const float* const den = x.den + (kQueries ? x.row_of(at.b, h) : 0);
-    const float* const dots = x.dots + (kQueries ? x.row_of(at.b, h) : 0);
-    Reader<T, U, kWidth, kThreads> a, b;
-    a.load(features, begin, end);
-    b.load(wide, begin, end);
+  Reader<T, U, kWidth, kThreads> features, wide;
+  const auto stage = [&](int n) { return shared + n % 2 * 2 * tile_bytes; };
+  const auto start = [&](int n) {
+    const int h = at.h * group + n / steps, first = begin + n % steps * kStep;
+    features.start(stage(n), (kQueries ? x.q : x.k).at(at.b, h), first, end);
+    wide.start(stage(n) + tile_bytes, (kQueries ? x.g : x.v).at(at.b, h), first, end);
+  };
+  const int count = group * steps;
+  if (count > 0) start(0);
 #pragma unroll 1
-    for (int first = begin; first < end; first += kStep) {
-      a.store_features(left, [&](int row, const Eight& values) {
-        const float factor = !kQueries ? 1.f : first + row < end ? dots[first + row] : 0.f;
+  for (int n = 0; n < count; ++n) {
+    wait_for_copies();
+    const int first = begin + n % steps * kStep;
+    const int64_t row0 = kQueries ? x.row_of(at.b, at.h * group + n / steps) + first : 0;
+    features.finish_features(stage(n), [&](int row, Eight& values) {
+      if constexpr (kQueries) {
+        if (first + row >= end) return;
+        const float dot = x.dots[row0 + row], factor = 1 / x.den[row0 + row];
 #pragma unroll
-        for (int e = 0; e < 8; ++e) vector[e] += values[e] * factor;
-      });
-      b.store(right, [&](int row, Eight& values) {
-        if (!kQueries || first + row >= end) return;
-        const float factor = 1 / den[first + row];
+        for (int e = 0; e < 8; ++e) {
+          vector[e] += values[e] * dot;
+          values[e] *= factor;
+        }
+      } else {
+        round_to<U>(values);
 #pragma unroll
-        for (float& e : values) e *= factor;
-      });
-      a.load(features, first + kStep, end);
-      b.load(wide, first + kStep, end);
-      __syncthreads();
-      multiply_columns<U, kWidth>(sum, shared_address(left), shared_address(right));
-      __syncthreads();
-    }
+        for (int e = 0; e < 8; ++e) vector[e] += values[e];
+      }
+    });
+    wide.finish(stage(n) + tile_bytes);
+    __syncthreads();  // this stage is there, the other is free
+    if (n + 1 < count) start(n + 1);
+    multiply_columns<U, kWidth>(sum, shared_address(stage(n)),
+                                shared_address(stage(n) + tile_bytes));
   }
+  __syncthreads();
 
   float* const to =
       own + (x.key_head(at.b, at.h) * chunks + at.tile) * static_cast<int64_t>(kOwn<kWidth>);
@@ -138,7 +146,7 @@ void make_states(const KernelContext& context, const Call<T, kWidth>& call,
   const Workspace own(context, memory.heads() * memory.chunks() * kOwn<kWidth> *
                                    static_cast<int64_t>(sizeof(float)));
   static constinit std::atomic<uint64_t> allowed{0}, sum_allowed{0};
-  constexpr int shared = 2 * kTileBytes<U, kWidth>;
+  constexpr int shared = 4 * kTileBytes<U, kWidth>;
   launch(context, own_kernel<T, kWidth, kQueries>, allowed, memory.heads() * memory.chunks(),
          2 * kWidth, shared, shared, call, memory.chunks(), own.ptr<float>());
   const int64_t threads = memory.heads() * (kOwn<kWidth> / 4);

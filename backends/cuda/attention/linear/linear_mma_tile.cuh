@@ -55,69 +55,77 @@ struct Share {
   static __device__ int row(int i) { return static_cast<int>(threadIdx.x) / kAcross + i * kDown; }
 };
 
-/// 64 rows on their way to a tile: `load` reads them to registers, `store` writes them.
+/// Brings 64 rows to a tile, in two calls between which other work goes on. `start` begins to read
+/// them, straight to the tile if it holds their type, else to registers. `finish`, after
+/// `wait_for_copies`, makes of them what the tile is to hold. A thread finishes what it started.
 template <class T, class U, int kWidth, int kThreads>
 class Reader {
  public:
   using S = Share<kWidth, kThreads>;
+  using X = Tile<U, kWidth>;
+  static constexpr bool kDirect = std::is_same_v<T, U>;
 
   /// Rows [first, first + 64) of x, zeros from `end` on.
-  __device__ void load(const Rows<const T>& x, int first, int end) {
+  __device__ void start(unsigned char* tile, const Rows<const T>& x, int first, int end) {
     rows_ = end - first;
     width_ = x.width;
 #pragma unroll
     for (int i = 0; i < S::kRows; ++i) {
-      raw_[i] = uint4{};
-      if (inside(i)) {
-        raw_[i] =
-            *reinterpret_cast<const uint4*>(x.data + (first + S::row(i)) * x.row + S::column());
+      const T* const from = x.data + (first + S::row(i)) * x.row + S::column();
+      if constexpr (kDirect) {
+        copy_async(shared_address(tile) + X::offset(S::row(i), S::column() / 8), from, inside(i));
+      } else {
+        raw_[i] = inside(i) ? *reinterpret_cast<const uint4*>(from) : uint4{};
       }
     }
   }
 
-  /// Calls f(row, elements) with each eight, and stores what it leaves.
-  template <class F>
-  __device__ void store(unsigned char* tile, const F& f) const {
-#pragma unroll
-    for (int i = 0; i < S::kRows; ++i) {
-      Eight values;
-      widen_row(i, values);
-      f(S::row(i), values);
-      store_eight<U, kWidth>(tile, S::row(i), S::column(), values);
+  /// The rows as they are.
+  __device__ void finish(unsigned char* tile) const {
+    if constexpr (!kDirect) {
+      finish(tile, [](int, const Eight&) {});
     }
   }
-  __device__ void store(unsigned char* tile) const {
-    store(tile, [](int, const Eight&) {});
-  }
 
-  /// Stores features, and calls f(row, features) with what the tile holds; 0 outside.
+  /// Calls f(row, features) with each eight of a row, 0 outside, and stores what it leaves.
   template <class F>
-  __device__ void store_features(unsigned char* tile, const F& f) const {
-    store(tile, [&](int row, Eight& values) {
+  __device__ void finish_features(unsigned char* tile, const F& f) const {
+    finish(tile, [&](int row, Eight& values) {
       const bool here = row < rows_ && S::column() < width_;
 #pragma unroll
       for (float& e : values) e = here ? phi_approx(e) : 0.f;
-      round_to<U>(values);
       f(row, values);
     });
   }
-  __device__ void store_features(unsigned char* tile) const {
-    store_features(tile, [](int, const Eight&) {});
+  __device__ void finish_features(unsigned char* tile) const {
+    finish_features(tile, [](int, const Eight&) {});
   }
 
  private:
   __device__ bool inside(int i) const { return S::row(i) < rows_ && S::column() < width_; }
 
-  __device__ void widen_row(int i, Eight& values) const {
-    uint4 x = raw_[i];
-    // The compiler would widen them, to twice the registers, when they are loaded.
-    asm volatile("" : "+r"(x.x), "+r"(x.y), "+r"(x.z), "+r"(x.w));
-    const auto& elements = reinterpret_cast<const Vector<T, 8>&>(x);
+  template <class F>
+  __device__ void finish(unsigned char* tile, const F& f) const {
 #pragma unroll
-    for (int e = 0; e < 8; ++e) values[e] = widen(elements.element[e]);
+    for (int i = 0; i < S::kRows; ++i) {
+      uint4 x;
+      if constexpr (kDirect) {
+        x = *reinterpret_cast<const uint4*>(tile + X::offset(S::row(i), S::column() / 8));
+      } else {
+        x = raw_[i];
+        // The compiler would widen them, to twice the registers, when they are loaded.
+        asm volatile("" : "+r"(x.x), "+r"(x.y), "+r"(x.z), "+r"(x.w));
+      }
+      const auto& elements = reinterpret_cast<const Vector<T, 8>&>(x);
+      Eight values;
+#pragma unroll
+      for (int e = 0; e < 8; ++e) values[e] = widen(elements.element[e]);
+      f(S::row(i), values);
+      store_eight<U, kWidth>(tile, S::row(i), S::column(), values);
+    }
   }
 
-  uint4 raw_[S::kRows];
+  uint4 raw_[kDirect ? 1 : S::kRows];
   int rows_ = 0, width_ = 0;
 };
 
