@@ -16,6 +16,9 @@ constinit Kernel<void(KernelContext&, const LinearAttentionInputs&, const Linear
                       const TensorView&, const TensorView&)>
     linear_attention_forward{"linear_attention_forward"};
 constinit Kernel<void(KernelContext&, const LinearAttentionInputs&, const LinearAttentionParams&,
+                      int64_t&)>
+    linear_attention_kept_bytes{"linear_attention_kept_bytes"};
+constinit Kernel<void(KernelContext&, const LinearAttentionInputs&, const LinearAttentionParams&,
                       const LinearAttentionGradients&)>
     linear_attention_backward{"linear_attention_backward"};
 }  // namespace kernels
@@ -57,19 +60,32 @@ struct Views {
   Views(const Views&) = delete;
   Views& operator=(const Views&) = delete;
 
+  /// Hands `memory` to the kernels; nothing if it is undefined.
+  void keep(const Tensor& memory) {
+    if (!memory.defined()) return;
+    kept = memory.tensor_view();
+    params.kept = &kept;
+  }
   kernels::LinearAttentionInputs inputs() const {
     return {q.tensor_view(), k.tensor_view(), v.tensor_view()};
   }
 
   Tensor q, k, v;
-  TensorView lengths{};
+  TensorView lengths{}, kept{};
   kernels::LinearAttentionParams params{};
 };
 
+/// What the forward pass leaves for the backward pass.
+struct Forward {
+  Tensor den, kept;
+};
+
 Gradients fused_backward(const Tensor& g, const Tensor& q, const Tensor& k, const Tensor& v,
-                         const Tensor& out, const Tensor& den, const LinearAttentionCall& call) {
+                         const Tensor& out, const Forward& forward,
+                         const LinearAttentionCall& call) {
   const NoGradGuard no_grad;
-  const Views x(q, k, v, call);
+  Views x(q, k, v, call);
+  x.keep(forward.kept);
   const Tensor g_rows = with_unit_rows(g);
   Gradients gradients{empty(q.shape(), q.options()), empty(k.shape(), k.options()),
                       empty(v.shape(), v.options())};
@@ -77,7 +93,7 @@ Gradients fused_backward(const Tensor& g, const Tensor& q, const Tensor& k, cons
   kernels::linear_attention_backward(context, x.inputs(), x.params,
                                      {.g = g_rows.tensor_view(),
                                       .out = out.tensor_view(),
-                                      .den = den.tensor_view(),
+                                      .den = forward.den.tensor_view(),
                                       .dq = gradients[0].tensor_view(),
                                       .dk = gradients[1].tensor_view(),
                                       .dv = gradients[2].tensor_view()});
@@ -88,19 +104,26 @@ Tensor fused(const Tensor& q, const Tensor& k, const Tensor& v, LinearAttentionC
   const Tensor out = empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
   TensorOptions wide = q.options();
   wide.dtype = q.dtype() == DType::float64 ? DType::float64 : DType::float32;
-  const Tensor den = empty({q.size(0), q.size(1), q.size(2)}, wide);
+  Forward forward{.den = empty({q.size(0), q.size(1), q.size(2)}, wide), .kept = {}};
   {
-    const Views x(q, k, v, call);
+    Views x(q, k, v, call);
     KernelContext context = kernel_context(q.device());
+    if (grad_enabled() && (q.requires_grad() || k.requires_grad() || v.requires_grad())) {
+      int64_t bytes = 0;
+      kernels::linear_attention_kept_bytes(context, x.inputs(), x.params, bytes);
+      if (bytes > 0) forward.kept = empty({bytes}, {.dtype = DType::uint8, .device = q.device()});
+      x.keep(forward.kept);
+    }
     kernels::linear_attention_forward(context, x.inputs(), x.params, out.tensor_view(),
-                                      den.tensor_view());
+                                      forward.den.tensor_view());
   }
   return record(kOp, {q, k, v}, out,
-                [q = save(q), k = save(k), v = save(v), out = save_output(out), den,
+                [q = save(q), k = save(k), v = save(v), out = save_output(out), forward,
                  call = std::move(call)](Backward& pass, const Tensor& g) {
                   const std::array<Tensor, 3> inputs{pass(q), pass(k), pass(v)};
                   if (!pass.create_graph()) {
-                    return fused_backward(g, inputs[0], inputs[1], inputs[2], pass(out), den, call);
+                    return fused_backward(g, inputs[0], inputs[1], inputs[2], pass(out), forward,
+                                          call);
                   }
                   return differentiate(
                       [&call](std::span<const Tensor> x) {

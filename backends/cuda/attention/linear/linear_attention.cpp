@@ -39,9 +39,15 @@ void backward(KernelContext& context, const kernels::LinearAttentionInputs& x,
   linear::simple_backward(context, x, params, grads);
 }
 
+void kept_bytes(KernelContext& context, const kernels::LinearAttentionInputs& x,
+                const kernels::LinearAttentionParams& params, int64_t& bytes) {
+  bytes = on_tensor_cores(context, x) ? linear::mma_kept_bytes(x, params) : 0;
+}
+
 }  // namespace
 
 void register_linear_attention() {
+  kernels::linear_attention_kept_bytes.set(DeviceType::cuda, kept_bytes);
   kernels::linear_attention_forward.set(DeviceType::cuda, forward);
   kernels::linear_attention_backward.set(DeviceType::cuda, backward);
 }

@@ -60,13 +60,22 @@ bool mma_takes(const KernelContext& context, const kernels::LinearAttentionInput
   return mma_takes(context, x) && in_vectors(grads.g);
 }
 
+int64_t mma_kept_bytes(const kernels::LinearAttentionInputs& x,
+                       const kernels::LinearAttentionParams& params) {
+  const Sizes p(x, params);
+  int64_t bytes = 0;
+  with_types(x,
+             [&]<class T, int kWidth>() { bytes = StateMemory<T, kWidth>::bytes_of(p, p.keys); });
+  return bytes;
+}
+
 void mma_forward(const KernelContext& context, const kernels::LinearAttentionInputs& x,
                  const kernels::LinearAttentionParams& params, const TensorView& out,
                  const TensorView& den) {
   with_types(x, [&]<class T, int kWidth>() {
     Call<T, kWidth> call = make_call<T, kWidth>(x, params, den);
     call.out = rows_of<T>(out);
-    const StateMemory<T, kWidth> states(context, call.p, call.p.keys);
+    const StateMemory<T, kWidth> states(context, call.p, call.p.keys, params.kept);
     make_key_states(context, call, states);
     call.states = states.states();
     run_out(context, call);
@@ -86,12 +95,12 @@ void mma_backward(const KernelContext& context, const kernels::LinearAttentionIn
     call.dk = rows_of<T>(grads.dk);
     call.dv = rows_of<T>(grads.dv);
     {
-      const StateMemory<T, kWidth> states(context, call.p, call.p.keys);
-      make_key_states(context, call, states);
+      const StateMemory<T, kWidth> states(context, call.p, call.p.keys, params.kept);
+      if (!params.kept) make_key_states(context, call, states);
       call.states = states.states();
       run_query_gradient(context, call);
     }
-    const StateMemory<T, kWidth> states(context, call.p, call.p.queries);
+    const StateMemory<T, kWidth> states(context, call.p, call.p.queries, nullptr);
     make_query_states(context, call, states);
     call.states = states.states();
     run_key_gradients(context, call);

@@ -65,11 +65,17 @@ class StateMemory {
  public:
   using U = operand_type<T>;
 
-  StateMemory(const KernelContext& context, const Sizes& p, int length)
+  /// In `kept`, or in memory of its own if that is null.
+  StateMemory(const KernelContext& context, const Sizes& p, int length, const TensorView* kept)
       : heads_(int64_t{p.batches} * p.key_heads),
         chunks_(chunks_of(p, length)),
-        slots_(p.causal ? std::max(chunks_, 1) : 1),
-        memory_(context, heads_ * slots_ * (matrix_bytes + vector_bytes)) {}
+        slots_(slots_of(p, length)),
+        memory_(context, kept ? 0 : bytes_of(p, length)),
+        data_(kept ? kept->ptr<char>() : memory_.template ptr<char>()) {}
+
+  static int64_t bytes_of(const Sizes& p, int length) {
+    return int64_t{p.batches} * p.key_heads * slots_of(p, length) * (matrix_bytes + vector_bytes);
+  }
 
   static int chunks_of(const Sizes& p, int length) {
     const int tokens = chunk_steps<kWidth>(p.causal) * kStep;
@@ -78,18 +84,22 @@ class StateMemory {
   int chunks() const { return chunks_; }
   int64_t heads() const { return heads_; }
   States<U, kWidth> states() const {
-    return {memory_.template ptr<U>(),
-            reinterpret_cast<float*>(memory_.template ptr<char>() + heads_ * slots_ * matrix_bytes),
-            slots_};
+    return {reinterpret_cast<U*>(data_),
+            reinterpret_cast<float*>(data_ + heads_ * slots_ * matrix_bytes), slots_};
   }
 
  private:
+  static int slots_of(const Sizes& p, int length) {
+    return p.causal ? std::max(chunks_of(p, length), 1) : 1;
+  }
+
   static constexpr int64_t matrix_bytes = kWidth * kWidth * static_cast<int>(sizeof(U));
   static constexpr int64_t vector_bytes = kWidth * 4;
 
   int64_t heads_;
   int chunks_, slots_;
   Workspace memory_;
+  char* data_;
 };
 
 /// Fills `memory` with the states of the keys, or with those of the queries.

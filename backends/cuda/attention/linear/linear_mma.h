@@ -11,6 +11,10 @@ bool mma_takes(const KernelContext& context, const kernels::LinearAttentionInput
 bool mma_takes(const KernelContext& context, const kernels::LinearAttentionInputs& x,
                const kernels::LinearAttentionGradients& grads);
 
+/// Of the states of the keys, which the forward pass keeps for the backward pass.
+int64_t mma_kept_bytes(const kernels::LinearAttentionInputs& x,
+                       const kernels::LinearAttentionParams& params);
+
 void mma_forward(const KernelContext& context, const kernels::LinearAttentionInputs& x,
                  const kernels::LinearAttentionParams& params, const TensorView& out,
                  const TensorView& den);
