@@ -92,7 +92,7 @@ class Bench {
                         {"pass", pass},
                         {"ms", bench::rounded(ms, 4)},
                         {"gb_s", bench::rounded(work.bytes / ms / 1e6, 1)},
-                        {"tflops", bench::rounded(work.operations / ms / 1e9, 2)}};
+                        {"gflops", bench::rounded(work.operations / ms / 1e6, 1)}};
     if (theirs > 0) {
       figure["theirs_ms"] = theirs;
       figure["times_faster"] = bench::rounded(theirs / ms, 1);
