@@ -6,6 +6,7 @@
 #include "../checks.h"
 #include "../kernels/elementwise.h"
 #include "../reduce/reduce.h"
+#include "../row_blocks.h"
 #include "binary.h"
 #include "promotion.h"
 #include "unary.h"
@@ -14,15 +15,6 @@
 /// other operand needs a gradient.
 namespace sash {
 namespace {
-
-void check_writable(const char* op, const Tensor& self) {
-  for (int axis = 0; axis < self.rank(); ++axis) {
-    if (self.strides()[axis] == 0 && self.shape()[axis] > 1) {
-      throw ValueError(op, "an element of memory for each element of the tensor",
-                       "an expanded tensor of shape " + to_string(self.shape()));
-    }
-  }
-}
 
 void check_fits(const char* op, const Tensor& self, const Tensor& other) {
   if (broadcast_shapes(self.shape(), other.shape(), op) == self.shape()) return;

@@ -9,7 +9,7 @@
 namespace sash::kernels {
 
 /// y = (x - mean) rstd weight + bias with the mean and rstd = 1 / sqrt(var + eps) of each row.
-/// weight and bias may be null views (1 and 0).
+/// weight and bias may be null views (1 and 0), and y may be x.
 extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorView& weight,
                             const TensorView& bias, const TensorView& y, const TensorView& mean,
                             const TensorView& rstd, double eps)>
@@ -29,11 +29,17 @@ extern SASH_API
 /// Softmax over the last axis. All views are contiguous, of one shape and floating dtype.
 namespace sash::kernels {
 
-/// y = exp(x - max) / sum exp(x - max); a row of only -inf gives zeros.
+/// y = exp(x - max) / sum exp(x - max); a row of only -inf gives zeros. y may be x.
 extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorView& y)>
     softmax_forward;
 
-/// dx = y (g - sum g y).
+/// Softmax of columns [begin, end) of each row of x [R, N], and 0 in the others, whatever x has
+/// there; begin and end are int32 [R].
+extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorView& begin,
+                            const TensorView& end, const TensorView& y)>
+    masked_softmax_forward;
+
+/// dx = y (g - sum g y). dx may be y.
 extern SASH_API
     Kernel<void(KernelContext&, const TensorView& y, const TensorView& g, const TensorView& dx)>
         softmax_backward;

@@ -1,0 +1,173 @@
+#include "layer_norm_in_place.h"
+
+#include "../../tensor/autograd/node.h"
+#include "../../tensor/factories.h"
+#include "../../tensor/tensor_impl.h"
+#include "../checks.h"
+#include "../elementwise/binary.h"
+#include "../elementwise/promotion.h"
+#include "../kernels/norm.h"
+#include "../row_blocks.h"
+#include "../rows.h"
+#include "layer_norm.h"
+
+namespace sash {
+namespace {
+
+constexpr const char* kOp = "layer_norm_";
+
+void check_arguments(const Tensor& x, const Shape& normalized, const Tensor& weight,
+                     const Tensor& bias, double eps) {
+  check_defined(kOp, x);
+  check_floating(kOp, x);
+  if (normalized.empty()) throw ShapeError(kOp, "a normalized shape with an axis", "[]");
+  check_not_negative(kOp, "eps", eps);
+  const int first = x.rank() - normalized.rank();
+  bool fits = first >= 0;
+  for (int i = 0; fits && i < normalized.rank(); ++i) {
+    fits = x.shape()[first + i] == normalized[i];
+  }
+  if (!fits) {
+    throw ShapeError(kOp, "an input whose last axes are " + to_string(normalized),
+                     to_string(x.shape()));
+  }
+  for (const Tensor* parameter : {&weight, &bias}) {
+    if (!parameter->defined()) continue;
+    check_same_device(kOp, x, *parameter);
+    check_floating(kOp, *parameter);
+    check_shape(kOp, *parameter, normalized);
+  }
+  check_writable(kOp, x);
+  check_in_place(kOp, x, {weight, bias});
+}
+
+/// x [..., normalized_shape] as [..., n].
+TensorView with_one_axis(const Tensor& x, int axes) {
+  TensorView view = x.tensor_view();
+  const int kept = x.rank() - axes;
+  int64_t n = 1, step = 1;
+  for (int axis = x.rank() - 1; axis >= kept; --axis) {
+    const int64_t extent = view.shape[axis], stride = view.strides[axis];
+    view.shape.erase(axis);
+    view.strides.erase(axis);
+    if (extent == 1) continue;
+    if (n == 1) step = stride;
+    if (stride != n * step) {
+      throw ValueError(kOp, "normalized axes that lie in memory as one does",
+                       "strides " + to_string(x.strides()) + " of shape " + to_string(x.shape()));
+    }
+    n *= extent;
+  }
+  view.shape.push_back(n);
+  view.strides.push_back(step);
+  return view;
+}
+
+struct Statistics {
+  Tensor mean, rstd;  // [rows]
+};
+
+Statistics normalize(const Tensor& self, const TensorView& x, const Tensor& weight,
+                     const Tensor& bias, double eps, const TensorOptions& statistics) {
+  const NoGradGuard no_grad;
+  const int64_t rows = x.numel() / std::max<int64_t>(1, x.shape.back());
+  const DType dtype = row_dtype(x.device, *statistics.dtype);
+  const TensorOptions options{.dtype = is_half(dtype) ? DType::float32 : dtype, .device = x.device};
+  const Statistics s{empty({rows}, options), empty({rows}, options)};
+  const auto in_dtype = [&](const Tensor& parameter) {
+    if (!parameter.defined()) return parameter;
+    const bool shared = parameter.impl().storage == self.impl().storage;
+    return (shared ? parameter.clone() : parameter).to(dtype).contiguous();
+  };
+  const Tensor w = in_dtype(weight), b = in_dtype(bias);
+  KernelContext context = kernel_context(x.device);
+  int64_t row = 0;
+  over_row_blocks(context, x, dtype, [&](const TensorView& block) {
+    const int64_t count = block.shape[0];
+    kernels::layer_norm_forward(context, block, vector_view(w), vector_view(b), block,
+                                narrow_first(vector_view(s.mean), row, count),
+                                narrow_first(vector_view(s.rstd), row, count), eps);
+    row += count;
+  });
+  return s;
+}
+
+// dx = rstd (g - mean(g) - z mean(g z)) from the normalized rows z, as those of mean 0 and rstd 1.
+Tensor gradient(const Tensor& z, const Tensor& rstd, const Tensor& g, int64_t n) {
+  const DType dtype = row_dtype(z.device(), z.dtype());
+  const Tensor rows = z.to(dtype).contiguous(), grad = g.to(dtype).contiguous();
+  const Tensor dx = empty(z.shape(), rows.options());
+  const int64_t count = rstd.numel();
+  KernelContext context = kernel_context(z.device());
+  kernels::layer_norm_backward(context, matrix_view(rows, count, n), {},
+                               vector_view(zeros_like(rstd)), vector_view(ones_like(rstd)),
+                               matrix_view(grad, count, n), matrix_view(dx, count, n), {}, {});
+  dx.view({count, n}).mul_(rstd.view({count, 1}).to(dtype));
+  return dx.to(g.dtype());
+}
+
+/// layer_norm of x, weight and bias, in `dtype`.
+Tensor affine_norm(std::span<const Tensor> in, const Shape& shape, double eps, DType dtype) {
+  const auto cast = [dtype](const Tensor& t) { return t.defined() ? t.to(dtype) : t; };
+  return layer_norm(cast(in[0]), shape, cast(in[1]), cast(in[2]), eps);
+}
+
+}  // namespace
+
+Tensor layer_norm_(Tensor x, const Shape& normalized_shape, const Tensor& weight,
+                   const Tensor& bias, double eps) {
+  check_arguments(x, normalized_shape, weight, bias, eps);
+  const TensorView view = with_one_axis(x, normalized_shape.rank());
+  DType dtype = x.dtype();
+  for (const Tensor* parameter : {&weight, &bias}) {
+    if (parameter->defined()) dtype = promote_types(dtype, parameter->dtype());
+  }
+  const TensorRef all[] = {x, weight, bias};
+  const bool recorded = detail::should_record(all);
+  const int64_t n = view.shape.back();
+  const bool affine = weight.defined() || bias.defined();
+  const Saved before = recorded && affine ? save(x.clone()) : Saved();
+  // The op that made the old rows: what a second derivative goes on to.
+  const Ref<Node> source = recorded ? x.impl().grad_fn() : nullptr;
+  const uint32_t output = x.impl().output_index();
+  const Statistics s = normalize(x, view, weight, bias, eps, {.dtype = dtype});
+  if (affine) {
+    const DType wide = row_dtype(x.device(), dtype);
+    record_in_place(kOp, x, {x, weight, bias},
+                    [before, w = save(weight), b = save(bias), wide, shape = normalized_shape, eps](
+                        Backward& pass, const Tensor& g) {
+                      const Tensor inputs[] = {pass(before), pass(w), pass(b)};
+                      return differentiate(
+                          [&](std::span<const Tensor> in) {
+                            return affine_norm(in, shape, eps, wide).to(g.dtype());
+                          },
+                          inputs, g, pass);
+                    });
+    return x;
+  }
+  detail::count_write(x);
+  if (!recorded) return x;
+  auto backward = [source, output, shape = normalized_shape, n, eps, y = save_output(x),
+                   mean = s.mean, rstd = s.rstd](Backward& pass, const Tensor& g) {
+    const Tensor z = pass(y);
+    if (!pass.create_graph()) return Gradients{gradient(z, rstd, g, n)};
+    const Tensor old = [&] {
+      const NoGradGuard no_grad;
+      const int64_t rows = rstd.numel();
+      const Tensor wide = z.detach().to(rstd.dtype()).contiguous().view({rows, n});
+      return (wide / rstd.view({rows, 1}) + mean.view({rows, 1})).view(z.shape()).to(z.dtype());
+    }();
+    old.impl().set_history(source, output);
+    const Tensor inputs[] = {old};
+    return differentiate(
+        [&](std::span<const Tensor> in) {
+          return composite::layer_norm(in[0], shape, {}, {}, eps);
+        },
+        inputs, g, pass);
+  };
+  const TensorRef inputs[] = {x};
+  detail::attach_in_place(detail::make_node(kOp, std::move(backward)), inputs, x);
+  return x;
+}
+
+}  // namespace sash
