@@ -5,6 +5,7 @@
 #include "../checks.h"
 #include "../kernels/linalg.h"
 #include "../reduce/reduce.h"
+#include "batch.h"
 
 namespace sash {
 
@@ -16,29 +17,9 @@ constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, cons
 
 namespace {
 
-Shape batch_of(const Tensor& x) {
-  return Shape(std::span<const int64_t>(x.shape().begin(), x.shape().end() - 2));
-}
-
-Shape with_matrix(Shape batch, int64_t rows, int64_t cols) {
-  batch.push_back(rows);
-  batch.push_back(cols);
-  return batch;
-}
-
-// x with the batch axes `batch`, broadcast by stride 0.
-TensorView broadcast_batch(const Tensor& x, const Shape& batch) {
-  TensorView view = x.tensor_view();
-  while (view.rank() < batch.rank() + 2) {
-    view.shape.insert(0, 1);
-    view.strides.insert(0, 0);
-  }
-  for (int axis = 0; axis < batch.rank(); ++axis) {
-    if (view.shape[axis] == 1) view.strides[axis] = 0;
-    view.shape[axis] = batch[axis];
-  }
-  return view;
-}
+using detail::batch_of;
+using detail::broadcast_batch;
+using detail::with_matrix;
 
 // The gradient of b in c = a b.
 Tensor right_gradient(const Tensor& a, const Tensor& g, const Shape& shape) {

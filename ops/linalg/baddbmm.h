@@ -1,0 +1,34 @@
+#pragma once
+
+#include "../../tensor/tensor.h"
+
+namespace sash {
+
+struct BaddbmmOptions {
+  double alpha = 1;  ///< factor of the product
+  double beta = 1;   ///< factor of c, which is not read if it is 0
+  bool transpose_a = false;
+  bool transpose_b = false;
+  bool transpose_product = false;
+};
+
+/// beta c + alpha op_c(op_a(a) op_b(b)) for batches of matrices, where each op transposes the last
+/// two axes or does nothing: BLAS's strided batched gemm, PyTorch's `baddbmm` with transposes.
+///
+/// op_a(a) is [..., M, K], op_b(b) [..., K, N], the result [..., M, N], or [..., N, M] with
+/// `transpose_product`. The batch axes of a and b broadcast, and c broadcasts to the result; with
+/// beta = 0 it may be undefined. Transposed operands are read as they lie; a transposed product is
+/// computed as op_b(b)' op_a(a)'. All eight combinations run at the speed of `matmul`.
+///
+/// Floating, one dtype; halves are summed in float32. `ShapeError` unless the shapes fit.
+/// Differentiable twice in a, b and c.
+SASH_API Tensor baddbmm(const Tensor& c, const Tensor& a, const Tensor& b,
+                        const BaddbmmOptions& options = {});
+
+/// The same in the place of c, which has the result's shape; returns c. If recorded, a and b are
+/// kept; they may not share memory with c (`ValueError`). `AutogradError` for a leaf that requires
+/// grad, unless under `NoGradGuard`.
+SASH_API Tensor baddbmm_(Tensor c, const Tensor& a, const Tensor& b,
+                         const BaddbmmOptions& options = {});
+
+}  // namespace sash
