@@ -70,6 +70,21 @@ void softmax_forward(KernelContext&, const TensorView& x, const TensorView& y) {
                     [&]<class T>(TypeTag<T>) { over_rows<T>(softmax_row<T>, x, y); });
 }
 
+void masked_softmax_forward(KernelContext&, const TensorView& x, const TensorView& begin,
+                            const TensorView& end, const TensorView& y) {
+  dispatch_floating(x.dtype, "masked_softmax", [&]<class T>(TypeTag<T>) {
+    const int64_t n = x.shape[1];
+    for_each_row_of(x.shape[0], n, [&](int64_t row) {
+      const int64_t first = std::clamp<int64_t>(begin.ptr<int32_t>()[row], 0, n);
+      const int64_t past = std::clamp<int64_t>(end.ptr<int32_t>()[row], first, n);
+      T* const out = y.ptr<T>() + row * n;
+      std::fill_n(out, first, T(0));
+      softmax_row(x.ptr<T>() + row * n + first, out + first, past - first);
+      std::fill(out + past, out + n, T(0));
+    });
+  });
+}
+
 void log_softmax_forward(KernelContext&, const TensorView& x, const TensorView& y) {
   dispatch_floating(x.dtype, "log_softmax",
                     [&]<class T>(TypeTag<T>) { over_rows<T>(log_softmax_row<T>, x, y); });
@@ -92,6 +107,7 @@ void log_softmax_backward(KernelContext&, const TensorView& y, const TensorView&
 
 void register_softmax() {
   kernels::softmax_forward.set(DeviceType::cpu, softmax_forward);
+  kernels::masked_softmax_forward.set(DeviceType::cpu, masked_softmax_forward);
   kernels::softmax_backward.set(DeviceType::cpu, softmax_backward);
   kernels::log_softmax_forward.set(DeviceType::cpu, log_softmax_forward);
   kernels::log_softmax_backward.set(DeviceType::cpu, log_softmax_backward);

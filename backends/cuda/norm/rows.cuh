@@ -153,10 +153,10 @@ __device__ A finite_max(A max) {
   return max == -kInfinity<A> ? A(0) : max;
 }
 
-/// A team that does not hold the row finds maximum and sum in one pass (online softmax).
-template <class Team, int V, class T>
-__device__ auto partition_of(const Row<Team, V, T>& x, int64_t n) {
-  using A = compute_t<T>;
+/// Of the values `x(k, at)` of a row (see `over_row`). A team that does not hold the row finds
+/// maximum and sum in one pass (online softmax).
+template <class Team, int V, class A, class Values>
+__device__ Partition<A> partition_of_values(const Values& x, int64_t n) {
   A max = -kInfinity<A>, sum = 0;
   over_row<Team, V>(n, [&](int k, int64_t at) {
     const auto values = x(k, at);
@@ -182,6 +182,11 @@ __device__ auto partition_of(const Row<Team, V, T>& x, int64_t n) {
     sum *= std::exp(max - shift);
   }
   return Partition<A>{shift, Team::reduce(sum, Plus{})};
+}
+
+template <class Team, int V, class T>
+__device__ auto partition_of(const Row<Team, V, T>& x, int64_t n) {
+  return partition_of_values<Team, V, compute_t<T>>(x, n);
 }
 
 template <class Team, int V, class F>

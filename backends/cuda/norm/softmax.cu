@@ -26,6 +26,40 @@ struct SoftmaxForward {
   }
 };
 
+/// Softmax of columns [begin, end) of each row, and 0 in the others.
+template <class T>
+struct MaskedSoftmaxForward {
+  const T* x;
+  const int32_t* begin;
+  const int32_t* end;
+  T* y;
+
+  template <class Team, int V>
+  __device__ void run(int64_t row, int64_t n) const {
+    const Row<Team, V, T> values(x + row * n, n);
+    const int64_t first = begin[row], past = end[row];
+    const auto visible = [&](int k, int64_t at) {
+      auto v = values(k, at);
+#pragma unroll
+      for (int i = 0; i < V; ++i) {
+        if (at + i < first || at + i >= past) v.element[i] = -kInfinity<compute_t<T>>;
+      }
+      return v;
+    };
+    const auto whole = partition_of_values<Team, V, compute_t<T>>(visible, n);
+    const auto scale = whole.sum == 0 ? whole.sum : 1 / whole.sum;
+    over_row<Team, V>(n, [&](int k, int64_t at) {
+      auto out = visible(k, at);
+#pragma unroll
+      for (int i = 0; i < V; ++i) {
+        const bool inside = at + i >= first && at + i < past;
+        out.element[i] = inside ? std::exp(out.element[i] - whole.max) * scale : 0;
+      }
+      write<V>(y + row * n + at, out);
+    });
+  }
+};
+
 template <class T>
 struct LogSoftmaxForward {
   const T* x;
@@ -114,6 +148,19 @@ void softmax_forward(KernelContext& context, const TensorView& x, const TensorVi
   over_last_axis<SoftmaxForward>(context, "softmax", x, y);
 }
 
+void masked_softmax_forward(KernelContext& context, const TensorView& x, const TensorView& begin,
+                            const TensorView& end, const TensorView& y) {
+  const int64_t n = x.shape[1];
+  if (n == 0) return;
+  dispatch_any_floating(x.dtype, "masked_softmax", [&]<class T>(TypeTag<T>) {
+    using D = device_t<T>;
+    over_rows<D>(
+        context,
+        MaskedSoftmaxForward<D>{x.ptr<D>(), begin.ptr<int32_t>(), end.ptr<int32_t>(), y.ptr<D>()},
+        x.shape[0], n, {x.data, y.data});
+  });
+}
+
 void log_softmax_forward(KernelContext& context, const TensorView& x, const TensorView& y) {
   over_last_axis<LogSoftmaxForward>(context, "log_softmax", x, y);
 }
@@ -132,6 +179,7 @@ void log_softmax_backward(KernelContext& context, const TensorView& y, const Ten
 
 void register_softmax() {
   kernels::softmax_forward.set(DeviceType::cuda, softmax_forward);
+  kernels::masked_softmax_forward.set(DeviceType::cuda, masked_softmax_forward);
   kernels::softmax_backward.set(DeviceType::cuda, softmax_backward);
   kernels::log_softmax_forward.set(DeviceType::cuda, log_softmax_forward);
   kernels::log_softmax_backward.set(DeviceType::cuda, log_softmax_backward);
