@@ -41,6 +41,7 @@ inline std::string describe(const InputSpec& spec) {
 }
 
 void add_attention(OpTable& table);
+void add_baddbmm(OpTable& table);
 void add_binary(OpTable& table);
 void add_block_sparse(OpTable& table);
 void add_clustered_attention(OpTable& table);
@@ -55,6 +56,7 @@ void add_factories(OpTable& table);
 void add_gather(OpTable& table);
 void add_gelu(OpTable& table);
 void add_in_place(OpTable& table);
+void add_in_place_rows(OpTable& table);
 void add_layer_norm(OpTable& table);
 void add_linear(OpTable& table);
 void add_linear_attention(OpTable& table);
@@ -65,6 +67,7 @@ void add_reduce(OpTable& table);
 void add_softmax(OpTable& table);
 void add_sparse_products(OpTable& table);
 void add_topk(OpTable& table);
+void add_softmax_modes(OpTable& table);
 void add_unary(OpTable& table);
 void add_views(OpTable& table);
 void add_where(OpTable& table);

@@ -1,4 +1,4 @@
-#include <sash/ops/elementwise/dropout.h>
+#include <sash/ops/elementwise/dropout_state.h>
 
 #include <sash/tensor/random.h>
 
@@ -32,6 +32,30 @@ void add_case(OpTable& table, const InputSpec& input, double p) {
           },
       .reference = reference,
   });
+  table.push_back({
+      .op = "seeded_dropout",
+      .variant = variant,
+      .inputs = {input},
+      .run =
+          [p](const Tensors& x) {
+            RandomState state{.seed = kSeed};
+            return seeded_dropout(x[0], p, state);
+          },
+      .reference = reference,
+  });
+  table.push_back({
+      .op = "dropout_with_mask",
+      .variant = variant,
+      .inputs = {input},
+      .run = [p](const Tensors& x) -> Tensors {
+        RandomState state{.seed = kSeed};
+        const DropoutResult result = dropout_with_mask(x[0], p, state);
+        return {result.out, apply_dropout_mask(x[0], result.mask, p)};
+      },
+      .reference = [p](const Arrays& x) -> Arrays { return Arrays(2, dropout_of(x[0], p)); },
+      .half_gradient_rounds = 3,
+      .half_gradient_scale = 4,
+  });
   if (p == 0 || p == 1) return;
   using Function = Tensor (*)(const Tensor&, double, PhiloxState);
   for (const auto& [kind, f] : {std::pair<const char*, Function>{"", dropout_with},
@@ -61,6 +85,17 @@ void add_dropout(OpTable& table) {
   add_case(table, {.shape = {2, 3, 3}, .layout = Layout::heads}, 0.5);
   add_case(table, {.shape = {3, 5}, .layout = Layout::sliced}, 0.5);
   add_case(table, {.shape = {3, 5}, .layout = Layout::expanded}, 0.5);
+  table.push_back({
+      .op = "apply_dropout_mask",
+      .variant = "of a given mask",
+      .inputs = {{.shape = {2, 2}},
+                 {.shape = {2, 2}, .dtype = DType::boolean, .elements = {1, 0, 0, 1}}},
+      .run = [](const Tensors& x) { return apply_dropout_mask(x[0], x[1], 0.75); },
+      .reference =
+          [](const Arrays& x) {
+            return zip(x[0], x[1], [](double a, double m) { return 4 * m * a; });
+          },
+  });
   table.push_back({
       .op = "dropout",
       .variant = "not training",

@@ -35,7 +35,10 @@ const OpTable& op_table() {
                            add_topk,
                            add_clusters,
                            add_sparse_products,
-                           add_clustered_attention}) {
+                           add_clustered_attention,
+                           add_in_place_rows,
+                           add_baddbmm,
+                           add_softmax_modes}) {
       add(rows);
     }
     return rows;

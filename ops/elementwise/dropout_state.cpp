@@ -1,0 +1,55 @@
+#include "dropout_state.h"
+
+#include "../../core/backend/backend.h"
+#include "../../tensor/autograd/grad_mode.h"
+#include "../../tensor/factories.h"
+#include "../checks.h"
+#include "binary.h"
+#include "compare.h"
+#include "where.h"
+
+namespace sash {
+namespace {
+
+void check_arguments(const char* op, const Tensor& x, double p) {
+  check_defined(op, x);
+  check_floating(op, x);
+  check_probability(op, "a probability", p);
+}
+
+/// The start of the numbers of `count` elements; `state` moves on past them.
+PhiloxState take(RandomState& state, const Tensor& x) {
+  const PhiloxState start{state.seed, backend(x.device().type).random_base(x.device()),
+                          state.offset};
+  state.offset += (static_cast<uint64_t>(x.numel()) + 3) / 4;
+  return start;
+}
+
+}  // namespace
+
+Tensor seeded_dropout(const Tensor& x, double p, RandomState& state) {
+  check_arguments("seeded_dropout", x, p);
+  return dropout_with(x, p, take(state, x));
+}
+
+DropoutResult dropout_with_mask(const Tensor& x, double p, RandomState& state) {
+  check_arguments("dropout_with_mask", x, p);
+  const PhiloxState start = take(state, x);
+  const Tensor mask = [&] {
+    const NoGradGuard no_grad;
+    return ne(dropout_with(ones(x.shape(), x.options()), p, start), 0);
+  }();
+  return {dropout_with(x, p, start), mask};
+}
+
+Tensor apply_dropout_mask(const Tensor& x, const Tensor& mask, double p) {
+  const char* op = "apply_dropout_mask";
+  check_arguments(op, x, p);
+  check_defined(op, mask, "a mask");
+  check_same_device(op, x, mask);
+  check_dtype(op, mask, DType::boolean);
+  check_same_shape(op, x, mask);
+  return masked_fill(mul(x, p < 1 ? 1 / (1 - p) : 0), logical_not(mask), 0);
+}
+
+}  // namespace sash
