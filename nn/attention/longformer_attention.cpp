@@ -40,6 +40,9 @@ LongformerAttention::LongformerAttention(int64_t dim, int64_t heads,
     : MultiheadAttention(dim, heads, options, pattern_mask(pattern, heads)),
       global_tokens_(pattern.global) {
   if (!pattern.global_projections) return;
+  if (!in_proj_weight.defined()) {
+    throw ValueError(kOp, "packed projections, with global ones", "separate or missing ones");
+  }
   query_global = &global_projection("query_global", 0, heads);
   key_global = &global_projection("key_global", heads, kv_heads());
   value_global = &global_projection("value_global", heads + kv_heads(), kv_heads());
@@ -76,6 +79,16 @@ Tensor LongformerAttention::forward(const Tensor& q, const Tensor& k, const Tens
   if (q.is_same(k) && q.is_same(v)) return forward(q, mask);
   throw ValueError(kOp, "self-attention, with global projections",
                    "other keys or values than queries");
+}
+
+AttentionWithWeights LongformerAttention::forward_with_weights(const Tensor& q, const Tensor& k,
+                                                               const Tensor& v,
+                                                               const AttentionMask& mask,
+                                                               bool average_heads) {
+  if (!query_global) {
+    return MultiheadAttention::forward_with_weights(q, k, v, mask, average_heads);
+  }
+  throw NotImplemented(kOp, "with global projections it returns no weights");
 }
 
 Tensor LongformerAttention::forward(const Tensor& x, KeyValueCache& cache) {

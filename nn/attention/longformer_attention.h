@@ -32,6 +32,10 @@ class SASH_API LongformerAttention : public MultiheadAttention {
   /// Self-attention alone: `ValueError` unless q, k and v are one tensor.
   Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v,
                  const AttentionMask& mask = {}) override;
+  /// `NotImplemented` with global projections: each row has two sets of weights.
+  AttentionWithWeights forward_with_weights(const Tensor& q, const Tensor& k, const Tensor& v,
+                                            const AttentionMask& mask = {},
+                                            bool average_heads = true) override;
   /// `NotImplemented` with global projections, whose rows see later tokens.
   Tensor forward(const Tensor& x, KeyValueCache& cache) override;
 

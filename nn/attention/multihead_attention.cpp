@@ -5,6 +5,7 @@
 
 #include "../../ops/attention/packed_heads.h"
 #include "../../ops/linalg/linear.h"
+#include "../../ops/linalg/matmul.h"
 #include "../../tensor/factories.h"
 #include "../check.h"
 #include "../init.h"
@@ -20,10 +21,19 @@ void check_divisible(const char* what, int64_t a, int64_t b) {
   throw ValueError(kOp, what, std::to_string(a) + " and " + std::to_string(b));
 }
 
+void check_widths(const MultiheadAttentionOptions& options) {
+  const std::pair<const char*, int64_t> widths[] = {{"kdim", options.kdim},
+                                                    {"vdim", options.vdim},
+                                                    {"head_dim", options.head_dim},
+                                                    {"v_head_dim", options.v_head_dim}};
+  for (const auto& [what, width] : widths) check_not_negative(kOp, what, width);
+}
+
 int64_t checked_dim(int64_t dim, int64_t heads, const MultiheadAttentionOptions& options) {
   check_positive(kOp, "dim", dim);
   check_positive(kOp, "number of heads", heads);
-  check_divisible("dim divisible by heads", dim, heads);
+  check_widths(options);
+  if (options.head_dim == 0) check_divisible("dim divisible by heads", dim, heads);
   if (options.kv_heads < 0) {
     throw ValueError(kOp, "kv_heads of at least 0", std::to_string(options.kv_heads));
   }
@@ -53,52 +63,98 @@ MultiheadAttention::MultiheadAttention(int64_t dim, int64_t heads,
     : dim_(checked_dim(dim, heads, options)),
       heads_(heads),
       kv_heads_(options.kv_heads > 0 ? options.kv_heads : heads),
+      head_dim_(options.head_dim > 0 ? options.head_dim : dim / heads),
+      v_head_dim_(options.v_head_dim > 0 ? options.v_head_dim : head_dim_),
+      kdim_(options.kdim > 0 ? options.kdim : dim),
+      vdim_(options.vdim > 0 ? options.vdim : dim),
+      present_{options.q_proj, options.k_proj, options.v_proj},
       dropout_(options.dropout),
       softcap_(options.softcap),
       kind_(AttentionKind::parse(options.attention)),
       mask_(kind_.mask() & mask),
-      in_proj_weight(
-          register_parameter("in_proj_weight", empty({projected_heads() * head_dim(), dim}))),
-      out_proj(register_module<Linear>("out_proj", dim, dim, LinearOptions{.bias = options.bias})) {
-  init::xavier_uniform_(in_proj_weight);
-  if (options.bias) {
-    in_proj_bias = register_parameter("in_proj_bias", zeros({in_proj_weight.size(0)}));
-    init::zeros_(out_proj.bias);
-  }
+      out_proj(options.out_proj ? register_module<Linear>("out_proj", heads * v_head_dim_, dim,
+                                                          LinearOptions{.bias = options.bias})
+                                : register_module<Linear>("out_proj")) {
+  make_input_projections(options.bias);
+  if (out_proj.bias.defined()) init::zeros_(out_proj.bias);
   if (options.relative_positions) {
     relative_bias =
         register_parameter("relative_bias", zeros({heads, 2 * *options.relative_positions + 1}));
   }
   if (options.sink_logits) sink_logits = register_parameter("sink_logits", zeros({heads}));
-  if (options.alibi) alibi_slopes_ = alibi_slopes(heads, in_proj_weight.device());
-  kind_.check(attention_options(mask_, in_proj_weight.device()));
+  if (options.alibi) alibi_slopes_ = alibi_slopes(heads, default_device());
+  kind_.check(attention_options(mask_, default_device()));
+}
+
+MultiheadAttention::Projection MultiheadAttention::projection(Part part) const {
+  const int64_t heads = part == kQueries ? heads_ : kv_heads_;
+  const int64_t out = heads * (part == kValues ? v_head_dim_ : head_dim_);
+  const bool present = present_[part];
+  const int64_t in = part == kQueries ? dim_ : part == kKeys ? kdim_ : vdim_;
+  return {present ? in : out, out, present};
+}
+
+bool MultiheadAttention::packed() const {
+  const bool all = present_[kQueries] && present_[kKeys] && present_[kValues];
+  return all && kdim_ == dim_ && vdim_ == dim_ && head_dim_ == v_head_dim_;
+}
+
+void MultiheadAttention::make_input_projections(bool bias) {
+  const auto make = [this](const char* name, int64_t out, int64_t in) {
+    return init::xavier_uniform_(register_parameter(name, empty({out, in})));
+  };
+  const std::array<Projection, 3> parts{projection(kQueries), projection(kKeys),
+                                        projection(kValues)};
+  int64_t rows = 0;
+  for (const Projection& part : parts) rows += part.present ? part.out : 0;
+  if (packed()) {
+    in_proj_weight = make("in_proj_weight", rows, dim_);
+  } else {
+    if (parts[0].present) q_proj_weight = make("q_proj_weight", parts[0].out, parts[0].in);
+    if (parts[1].present) k_proj_weight = make("k_proj_weight", parts[1].out, parts[1].in);
+    if (parts[2].present) v_proj_weight = make("v_proj_weight", parts[2].out, parts[2].in);
+  }
+  if (bias && rows > 0) in_proj_bias = register_parameter("in_proj_bias", zeros({rows}));
 }
 
 Tensor MultiheadAttention::forward(const Tensor& x) { return forward(x, AttentionMask()); }
 
 Tensor MultiheadAttention::forward(const Tensor& x, const AttentionMask& mask) {
-  check_input("x", x);
+  check_input("x", x, projection(kQueries).in);
   const auto [q, k, v] = project(x);
   return out_proj(attend(q, k, v, mask_ & mask));
 }
 
 Tensor MultiheadAttention::forward(const Tensor& q, const Tensor& k, const Tensor& v,
                                    const AttentionMask& mask) {
-  check_input("q", q);
-  check_input("k", k);
-  check_input("v", v);
-  if (k.shape() != v.shape() || k.shape()[0] != q.shape()[0]) {
-    throw ShapeError(
-        type_name(), "k and v of one shape and q of their batch size",
-        to_string(q.shape()) + ", " + to_string(k.shape()) + " and " + to_string(v.shape()));
-  }
+  check_inputs(q, k, v);
   if (q.is_same(k) && q.is_same(v)) return forward(q, mask);
-  return out_proj(attend(project_heads(q, 0, heads_), project_heads(k, heads_, kv_heads_),
-                         project_heads(v, heads_ + kv_heads_, kv_heads_), mask_ & mask));
+  return out_proj(attend(project_heads(q, kQueries), project_heads(k, kKeys),
+                         project_heads(v, kValues), mask_ & mask));
+}
+
+AttentionWithWeights MultiheadAttention::forward_with_weights(const Tensor& q, const Tensor& k,
+                                                              const Tensor& v,
+                                                              const AttentionMask& mask,
+                                                              bool average_heads) {
+  return named_errors([&]() -> AttentionWithWeights {
+    check_inputs(q, k, v);
+    const Tensor values = project_heads(v, kValues);
+    const Tensor weights =
+        attention_probabilities(project_heads(q, kQueries), project_heads(k, kKeys),
+                                attention_options(mask_ & mask, q.device()));
+    const Shape& shape = weights.shape();
+    // The heads that read one head of values.
+    const Tensor grouped =
+        weights.view({shape[0], kv_heads_, heads_ / kv_heads_, shape[2], shape[3]});
+    const Tensor heads =
+        matmul(grouped, values.unsqueeze(2)).reshape({shape[0], heads_, shape[2], v_head_dim_});
+    return {out_proj(merge_heads(heads)), average_heads ? weights.mean({1}) : weights};
+  });
 }
 
 Tensor MultiheadAttention::forward(const Tensor& x, KeyValueCache& cache) {
-  check_input("x", x);
+  check_input("x", x, projection(kQueries).in);
   kind_.check_caches();
   const auto [q, k, v] = project(x);
   const int64_t first = cache.length();
@@ -113,11 +169,25 @@ Tensor MultiheadAttention::forward(const Tensor& x, KeyValueCache& cache) {
   return out_proj(merge_heads(attention(q, seen.k, seen.v, options)));
 }
 
-void MultiheadAttention::check_input(const char* what, const Tensor& x) const {
-  if (x.defined() && x.rank() == 3 && x.shape()[2] == dim_) return;
-  const std::string expected = std::string(what) + " of shape [B, S, " + std::to_string(dim_) + "]";
+void MultiheadAttention::check_input(const char* what, const Tensor& x, int64_t width) const {
+  if (x.defined() && x.rank() == 3 && x.shape()[2] == width) return;
+  const std::string expected =
+      std::string(what) + " of shape [B, S, " + std::to_string(width) + "]";
   if (!x.defined()) throw ValueError(type_name(), expected, "an undefined tensor");
   throw ShapeError(type_name(), expected, to_string(x.shape()));
+}
+
+void MultiheadAttention::check_inputs(const Tensor& q, const Tensor& k, const Tensor& v) const {
+  const int64_t k_width = projection(kKeys).in, v_width = projection(kValues).in;
+  check_input("q", q, projection(kQueries).in);
+  check_input("k", k, k_width);
+  check_input("v", v, v_width);
+  if (k.shape()[0] == v.shape()[0] && k.shape()[1] == v.shape()[1] && k.shape()[0] == q.shape()[0])
+    return;
+  const std::string fit = k_width == v_width ? "of one shape" : "of one length";
+  throw ShapeError(
+      type_name(), "k and v " + fit + " and q of their batch size",
+      to_string(q.shape()) + ", " + to_string(k.shape()) + " and " + to_string(v.shape()));
 }
 
 Tensor MultiheadAttention::attend(const Tensor& q, const Tensor& k, const Tensor& v,
@@ -126,14 +196,27 @@ Tensor MultiheadAttention::attend(const Tensor& q, const Tensor& k, const Tensor
 }
 
 std::array<Tensor, 3> MultiheadAttention::project(const Tensor& x) const {
-  return split_packed_heads(linear(x, in_proj_weight, in_proj_bias), heads_, kv_heads_);
+  if (packed())
+    return split_packed_heads(linear(x, in_proj_weight, in_proj_bias), heads_, kv_heads_);
+  check_inputs(x, x, x);
+  return {project_heads(x, kQueries), project_heads(x, kKeys), project_heads(x, kValues)};
 }
 
-Tensor MultiheadAttention::project_heads(const Tensor& x, int64_t first, int64_t count) const {
-  const int64_t row = first * head_dim(), rows = count * head_dim();
-  const Tensor weight = in_proj_weight.narrow(0, row, rows);
-  const Tensor bias = in_proj_bias.defined() ? in_proj_bias.narrow(0, row, rows) : Tensor();
-  return split_heads(linear(x, weight, bias), count);
+Tensor MultiheadAttention::project_heads(const Tensor& x, Part part) const {
+  const int64_t heads = part == kQueries ? heads_ : kv_heads_;
+  const Projection shape = projection(part);
+  if (!shape.present) return split_heads(x, heads);
+  int64_t row = 0;
+  for (int before = 0; before < part; ++before) {
+    const Projection other = projection(static_cast<Part>(before));
+    row += other.present ? other.out : 0;
+  }
+  const Tensor own = part == kQueries ? q_proj_weight
+                     : part == kKeys  ? k_proj_weight
+                                      : v_proj_weight;
+  const Tensor weight = packed() ? in_proj_weight.narrow(0, row, shape.out) : own;
+  const Tensor bias = in_proj_bias.defined() ? in_proj_bias.narrow(0, row, shape.out) : Tensor();
+  return split_heads(linear(x, weight, bias), heads);
 }
 
 AttentionOptions MultiheadAttention::attention_options(const AttentionMask& mask, Device device) {
@@ -151,6 +234,10 @@ AttentionOptions MultiheadAttention::attention_options(const AttentionMask& mask
 std::string MultiheadAttention::describe() const {
   std::string text = type_name() + "(" + std::to_string(dim_) + ", heads " + std::to_string(heads_);
   if (kv_heads_ != heads_) text += ", kv_heads " + std::to_string(kv_heads_);
+  if (head_dim_ * heads_ != dim_) text += ", head_dim " + std::to_string(head_dim_);
+  if (v_head_dim_ != head_dim_) text += ", v_head_dim " + std::to_string(v_head_dim_);
+  if (kdim_ != dim_) text += ", kdim " + std::to_string(kdim_);
+  if (vdim_ != dim_) text += ", vdim " + std::to_string(vdim_);
   if (!kind_.is_mask()) text += ", " + kind_.to_string();
   if (!mask_.shows_all()) text += ", " + mask_.to_string();
   if (softcap_ > 0) text += ", softcap " + to_text(softcap_);

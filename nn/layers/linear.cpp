@@ -79,12 +79,14 @@ int64_t Linear::in_features() const { return pattern_ ? pattern_->columns() : we
 int64_t Linear::out_features() const { return pattern_ ? pattern_->rows() : weight.size(0); }
 
 Tensor Linear::forward(const Tensor& x) {
+  if (!weight.defined()) return x;
   check_last_extent("Linear", x, in_features());
   if (is_block_sparse()) return block_sparse_linear(x, block_sparse_weight(), bias);
   return linear(x, weight, bias);
 }
 
 std::string Linear::describe() const {
+  if (!weight.defined()) return "Linear(identity)";
   std::string blocks;
   if (is_block_sparse()) {
     blocks = ", " + std::to_string(weight.size(0)) + " blocks of " + std::to_string(weight.size(1));

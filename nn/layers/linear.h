@@ -33,6 +33,8 @@ class SASH_API Linear : public Module {
   explicit Linear(const Tensor& weight, const Tensor& bias = {});
   /// A block-sparse layer that shares the data of `weight`, which is a leaf.
   explicit Linear(const BlockSparseMatrix& weight, const Tensor& bias = {});
+  /// No parameters, y = x: stands where a projection is left out.
+  Linear() = default;
 
   /// `ShapeError` unless the last extent of x is `in`.
   Tensor forward(const Tensor& x) override;
@@ -49,7 +51,7 @@ class SASH_API Linear : public Module {
   /// does not know the new parameter. `ShapeError` unless the matrix is [out, in].
   void set_block_sparse_weight(const BlockSparseMatrix& matrix);
 
-  Tensor weight;
+  Tensor weight;         ///< undefined in the identity
   Tensor bias;           ///< undefined without one
   Tensor weight_blocks;  ///< undefined unless the weight is block-sparse
 
