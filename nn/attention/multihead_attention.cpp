@@ -139,6 +139,9 @@ AttentionWithWeights MultiheadAttention::forward_with_weights(const Tensor& q, c
                                                               bool average_heads) {
   return named_errors([&]() -> AttentionWithWeights {
     check_inputs(q, k, v);
+    if (!kind_.is_mask()) {
+      throw NotImplemented(type_name(), kind_.to_string() + " attention returns no weights");
+    }
     const Tensor values = project_heads(v, kValues);
     const Tensor weights =
         attention_probabilities(project_heads(q, kQueries), project_heads(k, kKeys),

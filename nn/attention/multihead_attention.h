@@ -60,14 +60,9 @@ struct AttentionWithWeights {
 class SASH_API MultiheadAttention : public Module {
  public:
   /// The module's mask is `options.attention` & `mask`. `ValueError` unless dim is a
-<<<<<<< HEAD
-  /// positive multiple of heads, heads one of kv_heads, dropout in [0, 1], softcap and
-  /// relative_positions not negative, and `options.attention` an `AttentionKind` that can do what
-  /// the other options and `mask` ask.
-=======
   /// positive multiple of heads (or there is a head_dim), heads one of kv_heads, dropout in [0, 1],
-  /// softcap, relative_positions and widths not negative, and `options.attention` a mask.
->>>>>>> cec4897 (MultiheadAttention: optional projections, widths of inputs and heads that differ, weights on request)
+  /// softcap, relative_positions and widths not negative, and `options.attention` an
+  /// `AttentionKind` that can do what the other options and `mask` ask.
   MultiheadAttention(int64_t dim, int64_t heads, const MultiheadAttentionOptions& options = {},
                      const AttentionMask& mask = {});
 
@@ -81,7 +76,7 @@ class SASH_API MultiheadAttention : public Module {
                          const AttentionMask& mask = {});
   /// The same, with the weights, after dropout, as PyTorch's `need_weights`: from plain ops, with
   /// S_q x S_k memory. Padding is a mask: `AttentionMask::key_lengths(lengths)`, or a bool tensor
-  /// [B, 1, 1, S_k] of what may be seen.
+  /// [B, 1, 1, S_k] of what may be seen. `NotImplemented` for kinds of attention other than masks.
   virtual AttentionWithWeights forward_with_weights(const Tensor& q, const Tensor& k,
                                                     const Tensor& v, const AttentionMask& mask = {},
                                                     bool average_heads = true);
@@ -105,14 +100,10 @@ class SASH_API MultiheadAttention : public Module {
   int64_t dim() const { return dim_; }
   int64_t heads() const { return heads_; }
   int64_t kv_heads() const { return kv_heads_; }
-<<<<<<< HEAD
-  int64_t head_dim() const { return dim_ / heads_; }
-  /// How the heads attend; if that is a mask, it is part of `mask()`.
-  const AttentionKind& kind() const { return kind_; }
-=======
   int64_t head_dim() const { return head_dim_; }
   int64_t v_head_dim() const { return v_head_dim_; }
->>>>>>> cec4897 (MultiheadAttention: optional projections, widths of inputs and heads that differ, weights on request)
+  /// How the heads attend; if that is a mask, it is part of `mask()`.
+  const AttentionKind& kind() const { return kind_; }
   /// The module's mask.
   const AttentionMask& mask() const { return mask_; }
 
