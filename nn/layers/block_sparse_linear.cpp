@@ -66,7 +66,8 @@ struct Target {
 std::vector<Target> linear_layers(Module& model) {
   std::vector<Target> layers;
   for (const auto& [name, module] : model.named_modules()) {
-    if (auto* const layer = dynamic_cast<Linear*>(module)) layers.push_back({name, layer});
+    auto* const layer = dynamic_cast<Linear*>(module);
+    if (layer && layer->weight.defined()) layers.push_back({name, layer});
   }
   return layers;
 }
