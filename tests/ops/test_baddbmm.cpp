@@ -48,9 +48,9 @@ TEST_CASE("baddbmm: errors") {
       {"ShapeError: baddbmm: expected op_a(a) [..., M, K] and op_b(b) [..., K, N] with one K, got "
        "[2, 3, 4] transposed and [2, 4, 5]",
        [&] { baddbmm(c, a, b, {.transpose_a = true}); }},
-      {"ShapeError: baddbmm: expected c that broadcasts to [2, 5, 3], got [2, 1, 3, 1]",
+      {"ShapeError: baddbmm: expected c that broadcasts to [2, 5, 3], got [4, 2, 5, 3]",
        [&] {
-         baddbmm(zeros({2, 1, 3, 1}, options), a, b, {.transpose_product = true});
+         baddbmm(zeros({4, 2, 5, 3}, options), a, b, {.transpose_product = true});
        }},
       {"ShapeError: baddbmm_: expected shape [2, 5, 3], got [2, 3, 5]",
        [&] { baddbmm_(c, a, b, {.transpose_product = true}); }},
