@@ -9,11 +9,12 @@
 namespace sash::testing {
 namespace {
 
-void add_hash(OpTable& table, const InputSpec& x, int64_t bits) {
+void add_hash(OpTable& table, const InputSpec& x, int64_t bits, bool timed = false) {
   const InputSpec planes{.shape = {bits, x.shape.back() + 1}, .dtype = DType::float32};
   table.push_back({
       .op = "sign_hash",
-      .variant = describe(x) + ", " + std::to_string(bits) + " bits",
+      .variant =
+          std::string(timed ? "timed " : "") + describe(x) + ", " + std::to_string(bits) + " bits",
       .inputs = {x, planes},
       .run = [](const Tensors& t) { return sign_hash(t[0], t[1]); },
       .reference =
@@ -33,6 +34,7 @@ void add_hash(OpTable& table, const InputSpec& x, int64_t bits) {
           },
       .results = {DType::int64},
       .differentiable = false,
+      .timed = timed,
   });
 }
 
@@ -62,15 +64,17 @@ Answer solve(const std::vector<uint64_t>& hashes, size_t n, const Problem& probl
     answer.counts.assign(count, 0);
     for (size_t l = 0; l < n; ++l) ++answer.counts[size_t(answer.cluster[l])];
     if (i + 1 == problem.iterations) break;
+    const auto bits = size_t(problem.bits);
+    std::vector<double> ones(count * bits);
+    for (size_t l = 0; l < n; ++l) {
+      double* const of = ones.data() + size_t(answer.cluster[l]) * bits;
+      for (size_t b = 0; b < bits; ++b) of[b] += double(hashes[l] >> b & 1);
+    }
     for (size_t c = 0; c < count; ++c) {
       if (answer.counts[c] == 0) continue;
       centroids[c] = 0;
-      for (int64_t b = 0; b < problem.bits; ++b) {
-        double ones = 0;
-        for (size_t l = 0; l < n; ++l) {
-          if (size_t(answer.cluster[l]) == c) ones += double(hashes[l] >> b & 1);
-        }
-        if (2 * ones > answer.counts[c]) centroids[c] |= uint64_t{1} << b;
+      for (size_t b = 0; b < bits; ++b) {
+        if (2 * ones[c * bits + b] > answer.counts[c]) centroids[c] |= uint64_t{1} << b;
       }
     }
   }
@@ -84,7 +88,8 @@ Answer solve(const std::vector<uint64_t>& hashes, size_t n, const Problem& probl
   return answer;
 }
 
-void add_kmeans(OpTable& table, const Shape& shape, const Problem& problem, bool lengths) {
+void add_kmeans(OpTable& table, const Shape& shape, const Problem& problem, bool lengths,
+                bool timed = false) {
   // More bits than count: those above must be ignored.
   std::vector<InputSpec> inputs{
       indices(shape, int64_t{1} << std::min<int64_t>(problem.bits + 2, 40))};
@@ -96,7 +101,8 @@ void add_kmeans(OpTable& table, const Shape& shape, const Problem& problem, bool
   }
   table.push_back({
       .op = "hamming_kmeans",
-      .variant = to_string(shape) + ", " + std::to_string(problem.clusters) + " clusters, " +
+      .variant = std::string(timed ? "timed " : "") + to_string(shape) + ", " +
+                 std::to_string(problem.clusters) + " clusters, " +
                  std::to_string(problem.iterations) + " iterations, " +
                  std::to_string(problem.bits) + " bits" + (lengths ? ", lengths" : ""),
       .inputs = inputs,
@@ -129,6 +135,7 @@ void add_kmeans(OpTable& table, const Shape& shape, const Problem& problem, bool
       .dtypes = {DType::float32},
       .results = {DType::int64, DType::int64, DType::int64, DType::int64},
       .differentiable = false,
+      .timed = timed,
   });
 }
 
@@ -149,6 +156,8 @@ void add_clusters(OpTable& table) {
     add_kmeans(table, {1, 1, 50}, {4, 1, 1}, lengths);
   }
   add_kmeans(table, {2, 2, 0}, {4, 3, 8}, false);
+  add_hash(table, {{8192, 64}}, 32, true);
+  add_kmeans(table, {1, 8, 8192}, {100, 10, 32}, false, true);
 }
 
 }  // namespace sash::testing

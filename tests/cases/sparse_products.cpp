@@ -20,7 +20,7 @@ struct Chosen {
   }
 };
 
-void add_cases(OpTable& table, const Sizes& s, Layout layout = contiguous) {
+void add_cases(OpTable& table, const Sizes& s, Layout layout = contiguous, bool timed = false) {
   const InputSpec index{.shape = {s.batch, s.heads, s.rows, s.entries},
                         .layout = layout == heads ? contiguous : layout,
                         .low = -1,
@@ -31,7 +31,8 @@ void add_cases(OpTable& table, const Sizes& s, Layout layout = contiguous) {
   const InputSpec weights{{s.batch, s.heads, s.rows, s.entries}, layout};
   table.push_back({
       .op = "sparse_dot_product",
-      .variant = describe(rows) + " with " + describe(keys) + " at " + describe(index),
+      .variant = (timed ? "timed " : "") + describe(rows) + " with " + describe(keys) + " at " +
+                 describe(index),
       .inputs = {rows, keys, index},
       .run = [](const Tensors& t) { return sparse_dot_product(t[0], t[1], t[2]); },
       .reference =
@@ -44,10 +45,12 @@ void add_cases(OpTable& table, const Sizes& s, Layout layout = contiguous) {
               return sum;
             });
           },
+      .timed = timed,
   });
   table.push_back({
       .op = "sparse_weighted_average",
-      .variant = describe(weights) + " of " + describe(keys) + " at " + describe(index),
+      .variant = (timed ? "timed " : "") + describe(weights) + " of " + describe(keys) + " at " +
+                 describe(index),
       .inputs = {weights, keys, index},
       .run = [](const Tensors& t) { return sparse_weighted_average(t[0], t[1], t[2]); },
       .reference =
@@ -61,6 +64,7 @@ void add_cases(OpTable& table, const Sizes& s, Layout layout = contiguous) {
               return sum;
             });
           },
+      .timed = timed,
   });
 }
 
@@ -74,6 +78,7 @@ void add_sparse_products(OpTable& table) {
   add_cases(table, {1, 2, 2, 70, 3, 2, 64}, padded);
   add_cases(table, {1, 2, 1, 4, 0, 3, 5});
   add_cases(table, {1, 2, 1, 0, 2, 3, 5});
+  add_cases(table, {1, 8, 8, 1024, 32, 8192, 64}, contiguous, true);
 }
 
 }  // namespace sash::testing

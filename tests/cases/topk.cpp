@@ -20,7 +20,7 @@ std::vector<int64_t> order_of(const std::vector<double>& x) {
 }
 
 void add_case(OpTable& table, const InputSpec& x, int64_t k, int64_t axis, bool indices,
-              std::vector<DType> dtypes = kNumbers) {
+              std::vector<DType> dtypes = kNumbers, bool timed = false) {
   const auto pick = [=](const Array& in) {
     const int at = positive(axis, in.shape.rank());
     const Array sorted = map_lines(in, at, [=](const std::vector<double>& all) {
@@ -35,8 +35,8 @@ void add_case(OpTable& table, const InputSpec& x, int64_t k, int64_t axis, bool 
   const bool ties = !x.elements.empty();
   table.push_back({
       .op = "topk",
-      .variant = std::string(indices ? "indices" : "values") + ", " + std::to_string(k) +
-                 " on axis " + std::to_string(axis) + " of " + describe(x) +
+      .variant = std::string(timed ? "timed " : "") + (indices ? "indices" : "values") + ", " +
+                 std::to_string(k) + " on axis " + std::to_string(axis) + " of " + describe(x) +
                  (ties ? ", NaN and ties" : ""),
       .inputs = {x},
       .run =
@@ -48,6 +48,7 @@ void add_case(OpTable& table, const InputSpec& x, int64_t k, int64_t axis, bool 
       .dtypes = std::move(dtypes),
       .results = indices ? std::vector<DType>{DType::int64} : std::vector<DType>{},
       .differentiable = !indices && !ties,
+      .timed = timed,
   });
 }
 
@@ -58,6 +59,7 @@ InputSpec distinct(const Shape& shape, Layout layout = contiguous) {
 }  // namespace
 
 void add_topk(OpTable& table) {
+  add_case(table, distinct({2048, 8192}), 32, 1, false, {DType::float32}, true);
   for (const bool indices : {false, true}) {
     add_case(table, distinct({7}), 3, 0, indices, kFloats);
     add_case(table, distinct({3, 65}), 65, 1, indices, kFloats);
