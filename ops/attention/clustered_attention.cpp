@@ -13,9 +13,13 @@
 #include "../elementwise/where.h"
 #include "../index/embedding.h"
 #include "../index/gather.h"
+#include "../index/index_checks.h"
+#include "../kernels/clusters.h"
+#include "../kernels/index.h"
 #include "../linalg/matmul.h"
 #include "../reduce/reduce.h"
 #include "../reduce/topk.h"
+#include "../rows.h"
 #include "attention_call.h"
 
 namespace sash {
@@ -43,6 +47,7 @@ double checked_scale(const Tensor& q, const Tensor& k, const Tensor& v, const Op
   return AttentionCall({q, k, v, {}, {}}, attention_options(options)).scale;
 }
 
+// Also of the values, on the CPU; CUDA kernels report them.
 void check_clusters(const Tensor& q, const QueryClusters& clusters) {
   const Shape expected{q.size(0), q.size(1), q.size(2)};
   for (const Tensor* x : {&clusters.index, &clusters.order, &clusters.rank}) {
@@ -56,11 +61,14 @@ void check_clusters(const Tensor& q, const QueryClusters& clusters) {
   check_dtype(kOp, clusters.counts, DType::int64);
   check_rank(kOp, clusters.counts, 3);
   check_shape(kOp, clusters.counts, {q.size(0), q.size(1), clusters.counts.size(2)});
+  check_index_values(kOp, clusters.index.contiguous(), clusters.counts.size(2));
+  check_index_values(kOp, clusters.order.contiguous(), q.size(2));
+  check_index_values(kOp, clusters.rank.contiguous(), q.size(2));
 }
 
 // index [B, H, ...] into tables of `rows` rows as one into all tables together, which are those of
 // B x (H / shared) heads.
-Tensor into_tables(const Tensor& index, int64_t rows, int64_t shared = 1) {
+Tensor into_tables(const Tensor& index, int64_t rows, int64_t shared) {
   const int64_t batch = index.size(0), tables = index.size(1) / shared;
   Shape shape = Shape::filled(index.rank(), 1);
   shape[0] = batch, shape[1] = index.size(1);
@@ -84,31 +92,82 @@ Tensor hidden_keys(const Tensor& lengths, int64_t keys) {
   return ge(arange(0, keys, 1, {.device = lengths.device()}), beside(lengths, 4));
 }
 
-// The mean of each cluster's queries [B, H, C, D], 0 without any. Halves are summed in float32, and
-// their sum might be beyond float16.
-Tensor mean_queries(const Tensor& q, const QueryClusters& clusters, const Options& options) {
-  const int64_t count = clusters.counts.size(2), queries = q.size(2);
-  Tensor x = is_half(q.dtype()) ? q.to(DType::float32) : q;
-  if (options.query_lengths.defined()) {
-    const Tensor place = arange(0, queries, 1, {.device = q.device()}).unsqueeze(1);
-    x = masked_fill(x, ge(place, beside(options.query_lengths, 4)), 0);
-  }
-  const Tensor index = into_tables(clusters.index, count).reshape({-1});
-  const Tensor sums = embedding_backward(all_rows(x), index, clusters.counts.numel())
-                          .view({q.size(0), q.size(1), count, q.size(3)});
-  return (sums / clamp(clusters.counts, 1).to(x.dtype()).unsqueeze(3)).to(q.dtype());
+// The rows of x [B, H, ...] that index [B, H, N] names.
+Tensor gathered(const Tensor& x, const Tensor& index) {
+  const Tensor y = empty({x.size(0), x.size(1), index.size(2), x.size(3)}, x.options());
+  KernelContext context = kernel_context(x.device());
+  kernels::gather(context, x.tensor_view(), index.unsqueeze(3).expand(y.shape()).tensor_view(),
+                  y.tensor_view(), 2);
+  return y;
 }
+
+// Clusters kept for a backward pass, which throws if they were written since.
+struct SavedClusters {
+  Saved index, counts, order, rank;
+
+  explicit SavedClusters(const QueryClusters& x)
+      : index(save(x.index)), counts(save(x.counts)), order(save(x.order)), rank(save(x.rank)) {}
+  QueryClusters operator()(const Backward& pass) const {
+    return {pass(index), pass(counts), pass(order), pass(rank)};
+  }
+};
+
+Tensor sum_of_clusters(const Tensor& x, const QueryClusters& clusters);
 
 // What each query [B, H, N] gets of its cluster: x is [B, H, C, D].
 Tensor broadcast(const Tensor& x, const QueryClusters& clusters) {
-  return embedding(all_rows(x), into_tables(clusters.index, x.size(2)));
+  const Tensor y = [&] {
+    const NoGradGuard no_grad;
+    return gathered(x, clusters.index);
+  }();
+  return record("broadcast_clusters", {x}, y,
+                [saved = SavedClusters(clusters)](Backward& pass, const Tensor& g) {
+                  return Gradients{sum_of_clusters(g, saved(pass))};
+                });
 }
 
-// Rows of x [B, H, N, D] in the order `to` [B, H, N] of all rows; `back` is its inverse.
+// The sum over each cluster [B, H, C, D] of x [B, H, N, D].
+Tensor sum_of_clusters(const Tensor& x, const QueryClusters& clusters) {
+  const int64_t groups = x.size(0) * x.size(1), count = clusters.counts.size(2);
+  const Tensor y = empty({x.size(0), x.size(1), count, x.size(3)}, x.options());
+  {
+    const NoGradGuard no_grad;
+    const auto flat = [groups](const Tensor& t, int64_t rows, int64_t width) {
+      TensorView view = matrix_view(t, groups, rows);
+      if (width < 0) return view;
+      view.shape.push_back(width);
+      view.strides = contiguous_strides(view.shape);
+      return view;
+    };
+    const Tensor in = x.contiguous(), index = clusters.index.contiguous(),
+                 order = clusters.order.contiguous();
+    KernelContext context = kernel_context(x.device());
+    kernels::cluster_sums(context, flat(in, x.size(2), x.size(3)), flat(index, x.size(2), -1),
+                          flat(order, x.size(2), -1), flat(y, count, x.size(3)));
+  }
+  return record("sum_of_clusters", {x}, y,
+                [saved = SavedClusters(clusters)](Backward& pass, const Tensor& g) {
+                  return Gradients{broadcast(g, saved(pass))};
+                });
+}
+
+// The mean of each cluster's queries [B, H, C, D], 0 without any. Halves are summed in float32, and
+// their sum might be beyond float16.
+Tensor mean_queries(const Tensor& q, const QueryClusters& clusters, const Options& options) {
+  Tensor x = is_half(q.dtype()) ? q.to(DType::float32) : q;
+  if (options.query_lengths.defined()) {
+    const Tensor place = arange(0, q.size(2), 1, {.device = q.device()}).unsqueeze(1);
+    x = masked_fill(x, ge(place, beside(options.query_lengths, 4)), 0);
+  }
+  const Tensor members = clamp(clusters.counts, 1).to(x.dtype()).unsqueeze(3);
+  return (sum_of_clusters(x, clusters) / members).to(q.dtype());
+}
+
+// Rows of x [B, H, N, D] in the order `to` [B, H, N] of each head; `back` is its inverse.
 Tensor permute_rows(const Tensor& x, const Tensor& to, const Tensor& back) {
   const Tensor y = [&] {
     const NoGradGuard no_grad;
-    return embedding(all_rows(x), to);
+    return gathered(x, to);
   }();
   return record("permute_rows", {x}, y,
                 [to = save(to), back = save(back)](Backward& pass, const Tensor& g) {
@@ -153,9 +212,7 @@ Tensor top_weight(const Tensor& mean, const TopRows& top, const Tensor& rest, do
 // cluster, so that neighbours see the same range of keys.
 Tensor top_attention(const Tensor& q, const QueryClusters& clusters, const TopRows& top,
                      const Options& options) {
-  const int64_t batch = q.size(0), heads = q.size(1), queries = q.size(2), count = top.k.size(3);
-  const Tensor order = into_tables(clusters.order, queries);
-  const Tensor rank = into_tables(clusters.rank, queries);
+  const int64_t batch = q.size(0), heads = q.size(1), count = top.k.size(3);
   const Tensor cluster = gather(clusters.index, 2, clusters.order);
   const Tensor first = cluster * count;
   const Tensor past = first + (top.visible.defined() ? gather(top.visible, 2, cluster)
@@ -164,11 +221,11 @@ Tensor top_attention(const Tensor& q, const QueryClusters& clusters, const TopRo
     return x.reshape({batch, heads, x.size(2) * count, x.size(4)});
   };
   const Tensor seen =
-      attention(permute_rows(q, order, rank), flat(top.k), flat(top.v),
+      attention(permute_rows(q, clusters.order, clusters.rank), flat(top.k), flat(top.v),
                 {.mask = AttentionMask::row_ranges(first.to(DType::int32), past.to(DType::int32)),
                  .scale = options.scale,
                  .dropout = options.dropout});
-  return permute_rows(seen, rank, order);
+  return permute_rows(seen, clusters.rank, clusters.order);
 }
 
 }  // namespace

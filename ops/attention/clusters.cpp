@@ -18,6 +18,9 @@ constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, cons
 constinit Kernel<void(KernelContext&, const HammingKmeansParams&, const TensorView&,
                       const TensorView&, const TensorView&, const TensorView&, const TensorView&)>
     hamming_kmeans{"hamming_kmeans"};
+constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&,
+                      const TensorView&)>
+    cluster_sums{"cluster_sums"};
 }  // namespace kernels
 
 namespace {

@@ -33,4 +33,11 @@ extern SASH_API Kernel<void(KernelContext&, const HammingKmeansParams&, const Te
                             const TensorView& order, const TensorView& rank)>
     hamming_kmeans;
 
+/// sums[g, c] = sum of the rows x[g, l] with clusters[g, l] == c, in the order of l. x is [G, L, D]
+/// and sums [G, C, D], of one floating dtype, halves summed in float32; clusters and `order` are
+/// those of `hamming_kmeans`.
+extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorView& clusters,
+                            const TensorView& order, const TensorView& sums)>
+    cluster_sums;
+
 }  // namespace sash::kernels

@@ -151,11 +151,36 @@ void hamming_kmeans(KernelContext&, const kernels::HammingKmeansParams& params,
   }
 }
 
+// A task has a range of columns of one group and visits all its rows in order.
+void cluster_sums(KernelContext&, const TensorView& x, const TensorView& clusters,
+                  const TensorView&, const TensorView& sums) {
+  constexpr int64_t kColumns = 32;
+  const int64_t length = x.shape[1], width = x.shape[2], count = sums.shape[1];
+  const int64_t parts = (width + kColumns - 1) / kColumns;
+  dispatch_floating(x.dtype, "cluster_sums", [&]<class T>(TypeTag<T>) {
+    parallel_for(x.shape[0] * parts, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t task = begin; task < end; ++task) {
+        const int64_t group = task / parts, first = task % parts * kColumns;
+        const int64_t columns = std::min(kColumns, width - first);
+        T* const to = sums.ptr<T>() + group * count * width + first;
+        const T* const from = x.ptr<T>() + group * length * width + first;
+        const int64_t* const cluster = clusters.ptr<int64_t>() + group * length;
+        for (int64_t c = 0; c < count; ++c) std::fill_n(to + c * width, columns, T(0));
+        for (int64_t l = 0; l < length; ++l) {
+          T* const sum = to + cluster[l] * width;
+          for (int64_t d = 0; d < columns; ++d) sum[d] += from[l * width + d];
+        }
+      }
+    });
+  });
+}
+
 }  // namespace
 
 void register_clusters() {
   kernels::sign_hash.set(DeviceType::cpu, sign_hash);
   kernels::hamming_kmeans.set(DeviceType::cpu, hamming_kmeans);
+  kernels::cluster_sums.set(DeviceType::cpu, cluster_sums);
 }
 
 }  // namespace sash::cpu

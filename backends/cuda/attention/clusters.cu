@@ -1,7 +1,7 @@
 #include "../../../ops/kernels/clusters.h"
 
-#include "../index/sorted_keys.h"
-#include "../norm/rows.cuh"
+#include "../index/sorted_sums.cuh"
+#include "../runtime/index_flag.h"
 
 namespace sash::cuda {
 namespace {
@@ -290,11 +290,58 @@ void hamming_kmeans(KernelContext& context, const kernels::HammingKmeansParams& 
   SASH_CUDA_CHECK(cudaGetLastError());
 }
 
+/// The keys and places of all rows in the order of their clusters. A row that is not in [0, length)
+/// or whose cluster is not in [0, centroids) is reported and gets the largest key.
+__global__ void __launch_bounds__(kThreads)
+    make_sum_keys(int64_t count, int64_t length, int64_t centroids, const int64_t* clusters,
+                  const int64_t* order, uint64_t* keys, int64_t* places, IndexFlag* flag) {
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (at >= count) return;
+  const int64_t group = at / length, start = group * length;
+  const bool inside = in_range(flag, IndexOp::gather, order[at], length, at);
+  const int64_t place = inside ? start + order[at] : at;
+  const bool valid = in_range(flag, IndexOp::gather, clusters[place], centroids, place) && inside;
+  keys[at] = valid ? static_cast<uint64_t>(group * centroids + clusters[place]) : ~uint64_t{0};
+  places[at] = place;
+}
+
+template <class T>
+struct ClusterRow {
+  const T* x;
+  int64_t width;
+
+  template <int V>
+  __device__ Vector<compute_t<T>, V> at(int64_t place, int64_t column) const {
+    return read<V>(x + place * width + column);
+  }
+};
+
+void cluster_sums(KernelContext& context, const TensorView& x, const TensorView& clusters,
+                  const TensorView& order, const TensorView& sums) {
+  const int64_t length = x.shape[1], width = x.shape[2], count = x.shape[0] * length;
+  if (sums.numel() == 0) return;
+  const CardGuard guard(context.device.index);
+  const SortedKeys rows(context, count);  // in order already
+  if (count > 0) {
+    make_sum_keys<<<blocks_for(count), kThreads, 0,
+                    static_cast<cudaStream_t>(context.stream.handle)>>>(
+        count, length, sums.shape[1], clusters.ptr<int64_t>(), order.ptr<int64_t>(), rows.keys(),
+        rows.places(), index_flag(context.device.index));
+    SASH_CUDA_CHECK(cudaGetLastError());
+  }
+  dispatch_any_floating(x.dtype, "cluster_sums", [&]<class S>(TypeTag<S>) {
+    using T = device_t<S>;
+    sum_by_key(context, rows, ClusterRow<T>{x.ptr<T>(), width}, {x.data}, sums.ptr<T>(),
+               sums.shape[0] * sums.shape[1], width);
+  });
+}
+
 }  // namespace
 
 void register_clusters() {
   kernels::sign_hash.set(DeviceType::cuda, sign_hash);
   kernels::hamming_kmeans.set(DeviceType::cuda, hamming_kmeans);
+  kernels::cluster_sums.set(DeviceType::cuda, cluster_sums);
 }
 
 }  // namespace sash::cuda
