@@ -172,18 +172,21 @@ void add_conversions(OpTable& table, const BlockPattern& p) {
 }  // namespace
 
 void add_block_sparse(OpTable& table) {
-  for (const int64_t block : {16, 32, 64, 128}) add_products(table, scattered(block), {5});
+  for (const int64_t block : {16, 32}) add_products(table, scattered(block), {5});
+  for (const int64_t block : {64, 128}) {
+    add_products(table, {2 * block, block, block, {{1, 0}}}, {5});
+  }
   add_products(table, scattered(16), {2, 3}, heads);
   add_products(table, scattered(16), {7}, sliced, transposed);
   add_products(table, scattered(32), {3}, expanded);
   add_products(table, scattered(16), {0});
   add_products(table, BlockPattern(32, 48, 16, {}), {3});
   add_products(table, BlockPattern::full(16, 16, 16), {});
-  add_products(table, BlockPattern::full(64, 576, 64), {70});
-  add_products(table, BlockPattern::random(320, 272, 16, 0.3, 1), {257});
-  add_products(table, BlockPattern::random(256, 192, 32, 0.5, 2), {300});
+  add_products(table, BlockPattern::full(64, 320, 64), {70});
+  add_products(table, BlockPattern::random(160, 112, 16, 0.3, 1), {257});
+  add_products(table, BlockPattern::random(128, 96, 32, 0.5, 2), {130});
   add_conversions(table, scattered(16));
-  add_conversions(table, scattered(64));
+  add_conversions(table, scattered(32));
 }
 
 }  // namespace sash::testing
