@@ -194,6 +194,35 @@ TEST_CASE_TEMPLATE("top-k attention: the keys of any mask", On, Cpu, Cuda) {
   }
 }
 
+TEST_CASE_TEMPLATE("top-k attention: a key out of range is reported, -1 is no key", On, Cpu, Cuda) {
+  if (missing(On::device)) return;
+  const Problem p = make_problem(On::device, DType::float32, 3, 6, false);
+  const auto keys = [](int64_t key) {
+    return full({2, 4, 3, 2}, key, {.dtype = DType::int64, .device = On::device});
+  };
+  for (const int64_t wrong : {6, -2}) {
+    const std::string error =
+        error_of<IndexError>(On::device, [&] { top_k_attention(p.q, p.k, p.v, keys(wrong)); });
+    CHECK(error.find("indices in [0, 6)") != std::string::npos);
+    CHECK(error.find("got " + std::to_string(wrong)) != std::string::npos);
+  }
+  CHECK(all_equal(top_k_attention(p.q, p.k, p.v, keys(-1)), 0));
+}
+
+TEST_CASE_TEMPLATE(
+    "clustered attention: a cluster out of range is reported, an old one is not used", On, Cpu,
+    Cuda) {
+  if (missing(On::device)) return;
+  const Problem p = make_problem(On::device, DType::float32, 9, 9, false);
+  QueryClusters clusters = clusters_of(p, 3);
+  const Tensor y = clustered_attention(p.q, p.k, p.v, clusters);
+  clusters.index.fill_(3);
+  CHECK_THROWS_AS(sum(y).backward(), AutogradError);
+  const std::string error =
+      error_of<IndexError>(On::device, [&] { clustered_attention(p.q, p.k, p.v, clusters); });
+  CHECK(error.find("indices in [0, 3)") != std::string::npos);
+}
+
 TEST_CASE("hashes of 64 bits, and k-means that separates what is far apart") {
   const Tensor x = tensor({{1.0, 0.0}, {0.0, -1.0}});
   const Tensor planes = zeros({64, 3}, {.dtype = DType::float32});
