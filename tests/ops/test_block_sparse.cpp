@@ -148,6 +148,29 @@ TEST_CASE_TEMPLATE("block-sparse products: every dtype and block size", On, Cpu,
   }
 }
 
+TEST_CASE_TEMPLATE("block-sparse products: more block rows than shares of the work", On, Cpu,
+                   Cuda) {
+  if (missing(On::device)) return;
+  manual_seed(10);
+  for (const int64_t block : kBlocks) {
+    if (On::device.is_cpu() && block > 16) break;  // there it is one code
+    CAPTURE(block);
+    const BlockPattern pattern = BlockPattern::random(300 * block, 3 * block, block, 0.7, 5);
+    const TensorOptions options{.dtype = DType::bfloat16, .device = On::device};
+    const Tensor a = randn({600, 300 * block}, options), b = randn({600, 3 * block}, options);
+    const Tensor wide_a = a.to(DType::float32), wide_b = b.to(DType::float32);
+    const Tensor dense = matmul(wide_a.mT(), wide_b);
+    const Tensor sampled = sampled_matmul(a, b, pattern).data().to(DType::float32);
+    CHECK(relative_error(sampled, BlockSparseMatrix::from_dense(dense, pattern).data()) < 4e-3);
+    const auto w = BlockSparseMatrix::randn(pattern, options);
+    const Tensor wide_w = BlockSparseMatrix(pattern, w.data().to(DType::float32)).to_dense();
+    CHECK(relative_error(block_sparse_linear(b, w).to(DType::float32),
+                         matmul(wide_b, wide_w.mT())) < 4e-3);
+    CHECK(relative_error(block_sparse_matmul(a, w).to(DType::float32), matmul(wide_a, wide_w)) <
+          4e-3);
+  }
+}
+
 TEST_CASE_TEMPLATE("block-sparse products: first and second derivatives", On, Cpu, Cuda) {
   if (missing(On::device)) return;
   manual_seed(9);

@@ -5,15 +5,16 @@
 #include "../../../ops/kernels/sparse.h"
 #include "../elementwise/compute.cuh"
 
-/// How the work of a sampled product is dealt out. A step is a few tokens of one group of blocks;
-/// all steps, group after group, are cut into at most kShares equal shares, whatever the card. A
-/// share is one block of threads and goes through segments, each in one group. A group that is cut
-/// leaves partial sums, which a second kernel adds in the order of the tokens: the bits of the
-/// result depend on shapes alone.
+/// How the work of a sampled product is dealt out to kShares blocks of threads, whatever the card.
+/// A step is a few tokens of one group of blocks. As many groups as go into whole rounds are dealt
+/// whole: all shares then go through the tokens together, which keeps these in the L2 cache. The
+/// groups of the last round are cut into equal numbers of steps. A group that is cut leaves partial
+/// sums, which a second kernel adds in the order of the tokens: the bits of the result depend on
+/// shapes alone.
 namespace sash::cuda::sparse {
 
 inline constexpr int64_t kShares = 264;  // two for each multiprocessor of an H200
-inline constexpr int64_t kLeastTokens = 512;
+inline constexpr int64_t kLeastTokens = 256;
 
 template <int kBlock>
 inline constexpr int kGroupColumns = kBlock* static_cast<int>(kernels::blocks_per_group(kBlock));
@@ -33,7 +34,7 @@ struct SampledShares {
   const int32_t* positions;
   int64_t tokens, group_count;
   int64_t steps = 0;  ///< of a group
-  int64_t share = 0;  ///< steps of a share
+  int64_t share = 0;  ///< steps that a share has of the cut groups
 
   SampledShares(const kernels::BlockPatternView& pattern, int64_t token_count,
                 const TensorView& result)
@@ -44,20 +45,30 @@ struct SampledShares {
         tokens(token_count),
         group_count(pattern.group_count) {}
 
-  /// Cuts the work for steps of `depth` tokens. Returns how many tiles of partial sums there are.
+  /// Deals the work out in steps of `depth` tokens. Returns how many tiles of partial sums there
+  /// are.
   int64_t deal(int64_t depth) {
     steps = (tokens + depth - 1) / depth;
-    const int64_t all = steps * group_count;
-    share = std::max((all + kShares - 1) / kShares, kLeastTokens / depth);
-    return 2 * static_cast<int64_t>(count());
+    if (cut() == 0) return 0;
+    const int64_t equal =
+        kShares / cut();  // a group in so many equal pieces, if that wastes little
+    share = 20 * equal * cut() >= 17 * kShares ? (steps + equal - 1) / equal
+                                               : (cut() * steps + kShares - 1) / kShares;
+    share = std::max(share, std::min(steps, kLeastTokens / depth));
+    return 2 * cut_shares();
   }
-  unsigned count() const {
-    return static_cast<unsigned>((steps * group_count + share - 1) / share);
-  }
+  unsigned count() const { return static_cast<unsigned>(whole() > 0 ? kShares : cut_shares()); }
+  /// Groups that are dealt whole; the others, behind them, are cut.
+  __host__ __device__ int64_t whole() const { return group_count / kShares * kShares; }
+  __host__ __device__ int64_t cut() const { return group_count - whole(); }
 
-  __device__ Segment first_segment() const { return segment_at(blockIdx.x * share); }
+  __device__ Segment first_segment() const {
+    return whole() > 0 ? Segment{blockIdx.x, 0, static_cast<int>(steps)} : cut_at(first_cut());
+  }
   __device__ Segment next(const Segment& s) const {
-    return segment_at(s.group * steps + s.first + s.steps);
+    if (s.group >= whole()) return cut_at((s.group - whole()) * steps + s.first + s.steps);
+    if (s.group + kShares >= whole()) return cut_at(first_cut());
+    return {s.group + kShares, 0, s.steps};
   }
 
   /// Where the sums of an incomplete segment go. One at the beginning of its group is the last of
@@ -67,11 +78,15 @@ struct SampledShares {
   }
 
  private:
-  __device__ Segment segment_at(int64_t at) const {
-    const int64_t end = min((blockIdx.x + int64_t{1}) * share, group_count * steps);
+  int64_t cut_shares() const { return (cut() * steps + share - 1) / share; }
+  __device__ int64_t first_cut() const { return blockIdx.x * share; }
+
+  /// The segment that begins with step `at` of the cut groups.
+  __device__ Segment cut_at(int64_t at) const {
+    const int64_t end = min(first_cut() + share, cut() * steps);
     if (at >= end) return {0, 0, 0};
     const int64_t group = at / steps, first = at % steps;
-    return {group, first, static_cast<int>(min(steps - first, end - at))};
+    return {whole() + group, first, static_cast<int>(min(steps - first, end - at))};
   }
 };
 
@@ -83,7 +98,7 @@ __global__ void __launch_bounds__(256)
   const int64_t begin = blockIdx.x * p.steps;
   const int64_t first = begin / p.share, last = (begin + p.steps - 1) / p.share;
   if (first == last) return;
-  const kernels::BlockGroup group = p.groups[blockIdx.x];
+  const kernels::BlockGroup group = p.groups[p.whole() + blockIdx.x];
   const int element = 4 * static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x);
   const int i = element / columns, j = element % columns;
   if (element >= elements || j / kBlock >= group.count) return;
@@ -109,7 +124,8 @@ __global__ void __launch_bounds__(256)
 template <class T, int kBlock>
 void add_parts(const KernelContext& context, const SampledShares<T>& shares) {
   constexpr int elements = kBlock * kGroupColumns<kBlock>;
-  const dim3 grid(static_cast<unsigned>(shares.group_count), (elements / 4 + 255) / 256);
+  if (shares.cut() == 0) return;
+  const dim3 grid(static_cast<unsigned>(shares.cut()), (elements / 4 + 255) / 256);
   add_parts_kernel<T, kBlock>
       <<<grid, 256, 0, static_cast<cudaStream_t>(context.stream.handle)>>>(shares);
   SASH_CUDA_CHECK(cudaGetLastError());
