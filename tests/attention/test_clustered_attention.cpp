@@ -123,11 +123,11 @@ TEST_CASE_TEMPLATE("clustered attention: dropout keeps the expectation, and all 
   p.options.dropout = 0.3;
   const NoGradGuard no_grad;
   Tensor sum = zeros_like(exact);
-  const int rounds = 300;
+  const int rounds = short_tests() ? 3 : 300;
   for (int i = 0; i < rounds; ++i) {
     sum.add_(improved_clustered_attention(p.q, p.k, p.v, clusters, keys, p.options));
   }
-  CHECK(relative_error(sum / double(rounds), exact) < 0.1);
+  if (!short_tests()) CHECK(relative_error(sum / double(rounds), exact) < 0.1);
   p.options.dropout = 1;
   CHECK(all_equal(improved_clustered_attention(p.q, p.k, p.v, clusters, keys, p.options), 0));
   CHECK(all_equal(clustered_attention(p.q, p.k, p.v, clusters, p.options), 0));
