@@ -15,6 +15,12 @@ namespace {
 
 constexpr const char* kOp = "matmul_";
 
+/// Elements of a block: on the CPU more than for other ops, as a product of few rows spends its
+/// time on packing w.
+int64_t product_elements(Device device) {
+  return device.is_cpu() ? int64_t{1} << 21 : block_elements(device);
+}
+
 void check_arguments(const Tensor& a, const Tensor& w) {
   check_defined(kOp, a);
   check_defined(kOp, w);
@@ -38,7 +44,7 @@ class RowProduct {
 
   void operator()(const TensorView& matrix) const {
     const int64_t rows = matrix.shape[0], n = matrix.shape[1];
-    const int64_t height = std::clamp<int64_t>(block_elements(w_.device) / n, 1, rows);
+    const int64_t height = std::clamp<int64_t>(product_elements(w_.device) / n, 1, rows);
     const int64_t bytes = height * n * size_of(w_.dtype);
     // The product is written to the rows themselves if the kernels can.
     const bool direct =

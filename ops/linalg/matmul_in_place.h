@@ -7,9 +7,9 @@ namespace sash {
 /// a <- a w in place, for a [..., K] and a square w [K, K]; `w.mT()` gives a <- a w', and is read
 /// as it lies. Returns a.
 ///
-/// Blocks of rows go through scratch memory of at most 8 Mi elements, 1/2 Mi on the CPU (or one
-/// row): there is no second buffer of a's size. Floating dtypes; those of a and w may differ, then
-/// the product is computed in their `promote_types`, and rounded once to a's. Halves are summed in
+/// Blocks of rows go through scratch memory of at most 8 Mi elements, 2 Mi on the CPU (or one row):
+/// there is no second buffer of a's size. Floating dtypes; those of a and w may differ, then the
+/// product is computed in their `promote_types`, and rounded once to a's. Halves are summed in
 /// float32.
 ///
 /// Recorded: the gradient of a needs w alone; that of w needs the old a, of which a clone is kept

@@ -18,8 +18,9 @@ SASH_API Tensor softmax_(Tensor x, int64_t axis = -1);
 ///     p <- (dp - sum(p dp, -1)) p  with  dp = d_out v'
 ///
 /// p [..., L, S], d_out [..., L, D], v [..., S, D], whose leading axes broadcast to p's. Returns p.
-/// dp is made in blocks of at most 8 Mi elements, 1/2 Mi on the CPU (or one row). Floating dtypes,
-/// which may differ: then it is computed in the widest of them, and rounded once to p's.
+/// dp, rounded to the dtype that it is computed in, is made in blocks of at most 8 Mi elements, 1/2
+/// Mi on the CPU (or one row). Floating dtypes, which may differ: then it is computed in the widest
+/// of them, and rounded once to p's.
 ///
 /// If recorded, the old p is kept: a clone. `ShapeError` unless the shapes fit, and for the rest as
 /// `softmax_`.

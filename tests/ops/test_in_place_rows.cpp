@@ -143,7 +143,7 @@ TEST_CASE_TEMPLATE("in-place rows: no second buffer", On, Cpu, Cuda) {
   const Device device = On::device;
   const NoGradGuard no_grad;
   // Four blocks of scratch memory; on a card a product may take 32 MiB for itself.
-  const int64_t k = 64, rows = (device.is_cpu() ? 1 << 21 : 1 << 25) / k;
+  const int64_t k = 64, rows = (device.is_cpu() ? 1 << 23 : 1 << 25) / k;
   const TensorOptions options{.dtype = DType::float32, .device = device};
   const Tensor x = zeros({rows, k}, options), w = zeros({k, k}, options);
   const int64_t size = x.numel() * 4;
