@@ -294,6 +294,20 @@ TEST_CASE_TEMPLATE("multi-head attention: the weights are those of the result", 
   CHECK(largest_difference(m(q, k, v, AttentionMask(visible)), mean.out) < 1e-12);
 }
 
+TEST_CASE("multi-head attention: a cache of keys and values, with heads of different widths") {
+  manual_seed(34);
+  const NoGradGuard no_grad;
+  nn::MultiheadAttention m(10, 4, {.kv_heads = 2, .head_dim = 3, .v_head_dim = 5});
+  m.to(DType::float64);
+  const Tensor x = randn({2, 6, 10}, {.dtype = DType::float64});
+  const Tensor all = m(x, AttentionMask::causal());
+  CHECK(largest_difference(m(x, x, x, AttentionMask::causal()), all) == 0);
+  nn::KeyValueCache cache = m.new_cache();
+  for (int64_t i = 0; i < 6; ++i) {
+    CHECK(largest_difference(m(x.narrow(1, i, 1), cache), all.narrow(1, i, 1)) < 1e-12);
+  }
+}
+
 TEST_CASE("multi-head attention: keys of the state dictionary") {
   using Names = std::vector<std::string>;
   CHECK(keys(nn::MultiheadAttention(8, 2, {.kdim = 3})) ==
@@ -328,6 +342,11 @@ TEST_CASE("multi-head attention: errors of widths") {
       {"ShapeError: MultiheadAttention: expected k and v of one length and q of their batch size, "
        "got [1, 2, 8], [1, 4, 3] and [1, 2, 8]",
        [&] { m(q, k, q); }},
+      {"NotImplemented: MultiheadAttention: linear attention returns no weights",
+       [] {
+         const Tensor x = zeros({1, 2, 8});
+         nn::MultiheadAttention(8, 2, {.attention = "linear"}).forward_with_weights(x, x, x);
+       }},
       {"ValueError: LongformerAttention: expected packed projections, with global ones, got "
        "separate or missing ones",
        [] { nn::LongformerAttention(8, 2, {}, {.kdim = 3}); }},
