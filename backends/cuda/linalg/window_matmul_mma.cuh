@@ -7,23 +7,23 @@
 #include "../attention/mma/attention_mma_tile.cuh"
 #include "window_matmul.h"
 
-/// What the windowed products on tensor cores share. A block has eight warps, each of which
-/// computes an eighth of a tile of 128 x 64, 32 rows of 32 columns. Fewer rows would read the other
-/// operand more often: from the L2 cache, whose bandwidth then is the limit.
+/// What the windowed products on tensor cores share. A block has four warps, each of which computes
+/// a quarter of a tile of 64 x 64, 32 rows of 32 columns. Blocks of 128 rows read the other operand
+/// half as often and are slower: fewer blocks wait at fewer barriers.
 namespace sash::cuda::window {
 
 using mma::copy_async;
 using mma::shared_address;
 
-inline constexpr int kRows = 128, kTile = 64, kPart = 32;
-inline constexpr int kBlock = kRows / kPart * (kTile / kPart) * kWarp;
+inline constexpr int kTile = 64, kPart = 32;
+inline constexpr int kBlock = (kTile / kPart) * (kTile / kPart) * kWarp;
 inline constexpr int kStages = 3;  ///< of tiles that are read ahead
 
 template <class T>
 using Square = mma::Tile<T, kTile>;
 inline constexpr int kSquareBytes = kTile * kTile * 2;
 
-/// This warp's first row and column of a tile, or of 128 rows of 64 results.
+/// This warp's first row and column of a tile.
 __device__ inline int part_row() { return warp() / 2 * kPart; }
 __device__ inline int part_column() { return warp() % 2 * kPart; }
 

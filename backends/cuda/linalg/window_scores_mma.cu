@@ -1,19 +1,18 @@
 #include "window_matmul_mma.cuh"
 
-/// Memory: a block reads its 128 rows of q once, and the keys of its tiles once; it writes each
+/// Memory: a block reads its 64 rows of q once, and the keys of its tiles once; it writes each
 /// slot once.
 namespace sash::cuda {
 namespace window {
 namespace {
 
-constexpr int kQueryBytes = kRows * kTile * 2;
 constexpr int kMostChunks = 8;
 template <class T>
 constexpr int kStagedBytes = Staged<T>::kBytes* kBlock / kWarp;
 
 template <class T>
 int shared_bytes(int64_t chunks) {
-  return kStagedBytes<T> + kStages * kSquareBytes + static_cast<int>(chunks) * kQueryBytes;
+  return kStagedBytes<T> + kStages * kSquareBytes + static_cast<int>(chunks) * kSquareBytes;
 }
 
 template <class T>
@@ -49,18 +48,18 @@ __device__ void store(const T* part, T* a, const WindowDims& p, int head, int ro
 /// `held`: all features of the queries stay in registers, which 64 features allow. `columns`: the
 /// keys are stored as [N, M].
 template <class T, bool held, bool columns, int kWidth>
-__global__ void __launch_bounds__(kBlock, 2) scores_kernel(const __grid_constant__ Scores<T> x) {
+__global__ void __launch_bounds__(kBlock, 4) scores_kernel(const __grid_constant__ Scores<T> x) {
   using X = Square<T>;
   extern __shared__ __align__(128) unsigned char shared[];
   T* const part = reinterpret_cast<T*>(shared + warp() * Staged<T>::kBytes);
   const uint32_t keys = shared_address(shared) + kStagedBytes<T>;  // [kStages] squares
-  const uint32_t queries = keys + kStages * kSquareBytes;          // [chunks] [kRows] rows
+  const uint32_t queries = keys + kStages * kSquareBytes;          // [chunks] squares
 
   const WindowDims& p = x.dims;
   const int group = static_cast<int>(blockIdx.x) % x.groups;
   const int rest = static_cast<int>(blockIdx.x) / x.groups;
   const int head = rest / x.row_blocks, b = head / p.heads, h = head % p.heads;
-  const int row = rest % x.row_blocks * kRows;
+  const int row = rest % x.row_blocks * kTile;
   const int tile_end = static_cast<int>(int64_t{x.tiles} * (group + 1) / x.groups);
   int tile = static_cast<int>(int64_t{x.tiles} * group / x.groups);
   const int key_end = visible_keys(p, b);
@@ -85,16 +84,13 @@ __global__ void __launch_bounds__(kBlock, 2) scores_kernel(const __grid_constant
   };
   // `tile` stays the first one while steps are read.
   for (int c = 0; c < chunks; ++c) {
-    for (int r = 0; r < kRows; r += kTile) {
-      read_square(queries + static_cast<uint32_t>(c * kQueryBytes + r * X::kRowBytes), q, row + r,
-                  p.m, c * kTile);
-    }
+    read_square(queries + static_cast<uint32_t>(c * kSquareBytes), q, row, p.m, c * kTile);
   }
 #pragma unroll
   for (int step = 0; step < kStages - 1; ++step) read_step(step);
 
   const auto left = [&](uint32_t(&a)[2][4], int chunk, int depth) {
-    const uint32_t place = X::left(queries + static_cast<uint32_t>(chunk * kQueryBytes));
+    const uint32_t place = X::left(queries + static_cast<uint32_t>(chunk * kSquareBytes));
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       mma::load_matrices(a[i], X::moved(place, part_row() + 16 * i, 2 * depth));
@@ -163,8 +159,8 @@ void scores(KernelContext& context, const TensorView& q, const TensorView& k,
             const kernels::WindowParams& window, double fill, const TensorView& a) {
   constexpr int64_t kWantedBlocks = 1024;
   const WindowDims dims(q, window);
-  const int64_t heads = q.shape[0] * q.shape[1], blocks = heads * dims.blocks(kRows);
-  const int64_t tiles = dims.tiles(kRows);
+  const int64_t heads = q.shape[0] * q.shape[1], blocks = heads * dims.blocks(kTile);
+  const int64_t tiles = dims.tiles(kTile);
   const int64_t groups = std::clamp<int64_t>(kWantedBlocks / blocks, 1, tiles);
   const int chunks = (dims.n + kTile - 1) / kTile;
   // Element (r, c) of a tile is number r (slots - 1) + c after a multiple of 64, of each head.
@@ -178,7 +174,7 @@ void scores(KernelContext& context, const TensorView& q, const TensorView& k,
                        by_columns ? key_columns<T>(k) : rows_of<const T>(keys->view()),
                        a.ptr<T>(),
                        static_cast<float>(fill),
-                       static_cast<int>(dims.blocks(kRows)),
+                       static_cast<int>(dims.blocks(kTile)),
                        static_cast<int>(tiles),
                        static_cast<int>(groups),
                        chunks};

@@ -1,6 +1,6 @@
 #include "window_matmul_mma.cuh"
 
-/// Memory: a block reads the weights of its 128 results once, and the rows of v that they weigh
+/// Memory: a block reads the weights of its 64 results once, and the rows of v that they weigh
 /// once; it writes its results once. Weights beside a tile's slots, and hidden ones, are made 0 in
 /// registers, whatever memory holds.
 namespace sash::cuda {
@@ -17,16 +17,14 @@ struct Weighted {
   int right, row_blocks, feature_tiles;
 };
 
-/// A tile of weights in shared memory: 128 segments of 64 weights that are neighbours in memory, or
-/// 64 of 128 if `transposed`, each the slots of one row. Segment n begins at slot `slot` - n. The
-/// segments begin at any element, so 16-byte vectors around them are read, and `shift` is where a
-/// segment begins in its first vector; 0 for all of them if `aligned`.
+/// A tile of weights in shared memory: 64 segments of 64 weights that are neighbours in memory,
+/// each the slots of one row. Segment n begins at slot `slot` - n. The segments begin at any
+/// element, so 16-byte vectors around them are read, and `shift` is where a segment begins in its
+/// first vector; 0 for all of them if `aligned`.
 template <class T, bool transposed, bool aligned>
 struct WeightTile {
-  static constexpr int kSegments = transposed ? kTile : kRows;
-  static constexpr int kLength = transposed ? kRows : kTile;
-  static constexpr int kPitch = kLength + 8;
-  static constexpr int kBytes = kSegments * kPitch * 2;
+  static constexpr int kPitch = kTile + 8;
+  static constexpr int kBytes = kTile * kPitch * 2;
 
   const T* base;  ///< where segment 0 begins
   int slot, slots;
@@ -42,9 +40,9 @@ struct WeightTile {
   /// Segments outside [low, high) become 0, and vectors without a slot of their row. `end` is that
   /// of the memory.
   __device__ void read(int low, int high, const T* end) const {
-    constexpr int vectors = (aligned ? kLength : kPitch) / 8;
+    constexpr int vectors = (aligned ? kTile : kPitch) / 8;
 #pragma unroll
-    for (int i = static_cast<int>(threadIdx.x); i < kSegments * vectors; i += kBlock) {
+    for (int i = static_cast<int>(threadIdx.x); i < kTile * vectors; i += kBlock) {
       const int segment = i / vectors, vector = i % vectors;
       const int at = vector * 8 - shift(segment), first = slot - segment + at;
       const bool inside = segment >= low && segment < high && first + 8 > 0 && first < slots;
@@ -94,8 +92,7 @@ struct Visible {
     return s >= 0 && s < slots && j >= 0 && j < keys;
   }
   __device__ bool all() const {
-    constexpr int rows = transposed ? kTile : kRows, columns = transposed ? kRows : kTile;
-    return slot >= rows - 1 && slot + columns <= slots && key >= 0 && key + columns <= keys;
+    return slot >= kTile - 1 && slot + kTile <= slots && key >= 0 && key + kTile <= keys;
   }
   __device__ void apply(uint32_t (&w)[4], int row, int column) const {
 #pragma unroll
@@ -106,28 +103,28 @@ struct Visible {
   }
 };
 
-/// A block computes 64 kSquares features. `columns`: v is stored as [N, M].
-template <class T, bool transposed, bool aligned, bool columns, int kSquares>
-__global__ void __launch_bounds__(kBlock, 2) sums_kernel(const __grid_constant__ Weighted<T> x) {
+/// `columns`: v is stored as [N, M].
+template <class T, bool transposed, bool aligned, bool columns>
+__global__ void __launch_bounds__(kBlock, 4) sums_kernel(const __grid_constant__ Weighted<T> x) {
   using Weights = WeightTile<T, transposed, aligned>;
-  constexpr int value_bytes = kSquares * kSquareBytes, stage_bytes = value_bytes + Weights::kBytes;
+  constexpr int stage_bytes = kSquareBytes + Weights::kBytes;
   extern __shared__ __align__(128) unsigned char shared[];
-  const uint32_t values = shared_address(shared);           // [kStages] [kSquares] squares
-  const uint32_t weights = values + kStages * value_bytes;  // [kStages] tiles of weights
+  const uint32_t values = shared_address(shared);            // [kStages] squares
+  const uint32_t weights = values + kStages * kSquareBytes;  // [kStages] tiles of weights
   static_assert(kStages * stage_bytes >= kBlock / kWarp * Staged<T>::kBytes);
 
   const WindowDims& p = x.dims;
-  const int feature = static_cast<int>(blockIdx.x) % x.feature_tiles * (kSquares * kTile);
+  const int feature = static_cast<int>(blockIdx.x) % x.feature_tiles * kTile;
   const int rest = static_cast<int>(blockIdx.x) / x.feature_tiles;
   const int head = rest / x.row_blocks, b = head / p.heads, h = head % p.heads;
-  const int first = rest % x.row_blocks * kRows;
+  const int first = rest % x.row_blocks * kTile;
   const int keys = visible_keys(p, b);
   const Rows<const T> v = x.v.at(b, h);
 
   // Tile t weighs the rows of v from `start` + 64 t on; those of [0, end) exist.
   const int start = first - (transposed ? x.right : p.left), end = transposed ? p.m : keys;
   const int begin_tile = start < 0 ? -start / kTile : 0;
-  int end_tile = (p.slots + kRows + kTile - 2) / kTile;
+  int end_tile = (p.slots + 2 * kTile - 2) / kTile;
   end_tile = end > start ? min(end_tile, (end - start + kTile - 1) / kTile) : begin_tile;
   if (transposed && first >= keys) end_tile = begin_tile;
 
@@ -140,15 +137,11 @@ __global__ void __launch_bounds__(kBlock, 2) sums_kernel(const __grid_constant__
   const auto read_tile = [&](int tile) {
     if (tile < end_tile) {
       const int row = start + tile * kTile;
-#pragma unroll
-      for (int n = 0; n < kSquares; ++n) {
-        const uint32_t to =
-            values + static_cast<uint32_t>(tile % kStages * value_bytes + n * kSquareBytes);
-        if constexpr (columns) {
-          read_square(to, v, feature + n * kTile, p.n, row);
-        } else {
-          read_square(to, v, row, end, feature + n * kTile);
-        }
+      const uint32_t to = values + static_cast<uint32_t>(tile % kStages * kSquareBytes);
+      if constexpr (columns) {
+        read_square(to, v, feature, p.n, row);
+      } else {
+        read_square(to, v, row, end, feature);
       }
       const int low = transposed ? -row : 0, high = p.m - (transposed ? row : first);
       weights_at(tile).read(low, high, x.a + x.count);
@@ -159,7 +152,7 @@ __global__ void __launch_bounds__(kBlock, 2) sums_kernel(const __grid_constant__
   for (int i = 0; i < kStages - 1; ++i) read_tile(begin_tile + i);
 
   using X = Square<T>;
-  PartSums sum[kSquares] = {};
+  PartSums sum = {};
   for (int tile = begin_tile; tile < end_tile; ++tile) {
     wait_for_group();
     __syncthreads();  // the tile is there, and that of the last step is free
@@ -171,7 +164,7 @@ __global__ void __launch_bounds__(kBlock, 2) sums_kernel(const __grid_constant__
     // This warp's part of the tile, of 32 rows and all columns.
     const int low = visible.slot + (transposed ? part_row() - kTile : -part_row() - kPart) + 1;
     if (low >= p.slots || low + kTile + kPart - 1 <= 0) continue;
-    const uint32_t square = values + static_cast<uint32_t>(tile % kStages * value_bytes);
+    const uint32_t square = values + static_cast<uint32_t>(tile % kStages * kSquareBytes);
     const uint32_t place = columns ? X::right(square) : X::right_rows(square);
 #pragma unroll
     for (int depth = 0; depth < kTile; depth += 16) {
@@ -182,18 +175,14 @@ __global__ void __launch_bounds__(kBlock, 2) sums_kernel(const __grid_constant__
         if (!all) visible.apply(w[i], part_row() + 16 * i, depth);
       }
 #pragma unroll
-      for (int n = 0; n < kSquares; ++n) {
-        const uint32_t from = place + static_cast<uint32_t>(n * kSquareBytes);
-#pragma unroll
-        for (int j = 0; j < kPart; j += 16) {
-          uint32_t right[4];
-          if constexpr (columns) {
-            mma::load_matrices(right, X::moved(from, part_column() + j, depth / 8));
-          } else {
-            mma::load_transposed(right, X::moved(from, depth, (part_column() + j) / 8));
-          }
-          multiply<T>(sum[n], w, right, j / 8);
+      for (int j = 0; j < kPart; j += 16) {
+        uint32_t right[4];
+        if constexpr (columns) {
+          mma::load_matrices(right, X::moved(place, part_column() + j, depth / 8));
+        } else {
+          mma::load_transposed(right, X::moved(place, depth, (part_column() + j) / 8));
         }
+        multiply<T>(sum, w, right, j / 8);
       }
     }
   }
@@ -201,36 +190,28 @@ __global__ void __launch_bounds__(kBlock, 2) sums_kernel(const __grid_constant__
   __syncthreads();  // all squares are free
 
   T* const part = reinterpret_cast<T*>(shared + warp() * Staged<T>::kBytes);
+  Staged<T>::put(part, sum);
   const Rows<T> o = x.o.at(b, h);
+  Staged<T>::template for_each<8>(part, [&](int r, int c, const Vector<T, 8>& vector) {
+    const int row = first + part_row() + r, d = feature + part_column() + c;
+    if (row >= p.m || d >= p.n) return;
+    T* const to = o.data + row * o.row + d;
+    if (o.vectors) {
+      *reinterpret_cast<Vector<T, 8>*>(to) = vector;
+      return;
+    }
 #pragma unroll
-  for (int n = 0; n < kSquares; ++n) {
-    Staged<T>::put(part, sum[n]);
-    Staged<T>::template for_each<8>(part, [&](int r, int c, const Vector<T, 8>& vector) {
-      const int row = first + part_row() + r, d = feature + n * kTile + part_column() + c;
-      if (row >= p.m || d >= p.n) return;
-      T* const to = o.data + row * o.row + d;
-      if (o.vectors) {
-        *reinterpret_cast<Vector<T, 8>*>(to) = vector;
-        return;
-      }
-#pragma unroll
-      for (int e = 0; e < 8; ++e) {
-        if (d + e < p.n) to[e] = vector.element[e];
-      }
-    });
-  }
-}
-
-template <class T, bool transposed, bool aligned>
-constexpr int shared_bytes(int squares) {
-  return kStages * (squares * kSquareBytes + WeightTile<T, transposed, aligned>::kBytes);
+    for (int e = 0; e < 8; ++e) {
+      if (d + e < p.n) to[e] = vector.element[e];
+    }
+  });
 }
 
 template <class T>
 void sums(KernelContext& context, const TensorView& a, const TensorView& v,
           const kernels::WindowParams& window, bool transposed, const TensorView& o) {
   const WindowDims dims(v, window);
-  const int64_t heads = v.shape[0] * v.shape[1];
+  const int64_t heads = v.shape[0] * v.shape[1], feature_tiles = (dims.n + kTile - 1) / kTile;
   // Where segments begin, but for multiples of 64.
   int64_t odd = static_cast<int64_t>(reinterpret_cast<uintptr_t>(a.data) / 2) | (dims.slots - 1);
   if (heads > 1) odd |= int64_t{dims.m} * dims.slots;
@@ -238,34 +219,26 @@ void sums(KernelContext& context, const TensorView& a, const TensorView& v,
   const bool by_columns = odd % 8 == 0 && !transposed && has_key_columns(v, window);
   std::optional<UnitRows> values;
   if (!by_columns) values.emplace(context, v);
-  const auto run = [&]<bool turned, bool aligned, bool columns, int kSquares>() {
+  const Weighted<T> call{dims,
+                         a.ptr<const T>(),
+                         a.numel(),
+                         by_columns ? key_columns<T>(v) : rows_of<const T>(values->view()),
+                         rows_of<T>(o),
+                         dims.right(),
+                         static_cast<int>(dims.blocks(kTile)),
+                         static_cast<int>(feature_tiles)};
+  const auto run = [&]<bool turned, bool aligned, bool columns>() {
     static constinit std::atomic<uint64_t> allowed{0};
-    const int64_t feature_tiles = (dims.n + kSquares * kTile - 1) / (kSquares * kTile);
-    const Weighted<T> call{dims,
-                           a.ptr<const T>(),
-                           a.numel(),
-                           by_columns ? key_columns<T>(v) : rows_of<const T>(values->view()),
-                           rows_of<T>(o),
-                           dims.right(),
-                           static_cast<int>(dims.blocks(kRows)),
-                           static_cast<int>(feature_tiles)};
-    constexpr int shared = shared_bytes<T, turned, aligned>(kSquares);
-    static_assert(kSquares > 1 || shared <= kLeastSharedMemory);
-    launch(context, sums_kernel<T, turned, aligned, columns, kSquares>, allowed,
-           heads * dims.blocks(kRows) * feature_tiles, kBlock, shared, shared, call);
+    constexpr int shared = kStages * (kSquareBytes + WeightTile<T, turned, aligned>::kBytes);
+    static_assert(shared <= kLeastSharedMemory);
+    launch(context, sums_kernel<T, turned, aligned, columns>, allowed,
+           heads * dims.blocks(kTile) * feature_tiles, kBlock, shared, shared, call);
   };
-  const auto with_squares = [&]<bool turned, bool columns>() {
-    constexpr int wide = shared_bytes<T, turned, true>(2);
-    if (dims.n > kTile && wide <= shared_memory_limit(context.device)) {
-      return run.template operator()<turned, true, columns, 2>();
-    }
-    run.template operator()<turned, true, columns, 1>();
-  };
-  if (by_columns) return with_squares.template operator()<false, true>();
-  if (odd % 8 == 0 && transposed) return with_squares.template operator()<true, false>();
-  if (odd % 8 == 0) return with_squares.template operator()<false, false>();
-  if (transposed) return run.template operator()<true, false, false, 1>();
-  run.template operator()<false, false, false, 1>();
+  if (by_columns) return run.template operator()<false, true, true>();
+  if (transposed && odd % 8 == 0) return run.template operator()<true, true, false>();
+  if (transposed) return run.template operator()<true, false, false>();
+  if (odd % 8 == 0) return run.template operator()<false, true, false>();
+  run.template operator()<false, false, false>();
 }
 
 }  // namespace
