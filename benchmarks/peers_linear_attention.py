@@ -2,12 +2,12 @@
 
 All compute elu + 1 features and the normaliser. Causal: the chunk kernels of flash-linear-attention
 (`fla`, if it can be imported) and compiled PyTorch in chunks. Not causal: compiled PyTorch.
-`fla_kernels` is the former without features and normaliser, for information.
 
-    python3 peers_linear_attention.py [--lengths 4096,16384] [--dims 64,128] [--quick]
+    python3 peers_linear_attention.py [--lengths 4096,16384] [--dims 64,128] [--only fla] [--quick]
 
 `fla` tries some two hundred settings of its kernels for each dim, which takes minutes. With --quick
-it tries those with tiles of at least 64, 2 or 4 warps, and 2 or 3 stages.
+it tries those with tiles of at least 64, 2 or 4 warps, and 2 or 3 stages, and its features are not
+compiled (`fla_chunk_eager`). `fla_kernels` has neither features nor a normaliser: a lower bound.
 """
 
 import argparse
@@ -63,14 +63,19 @@ def tune_quickly():
     Autotuner.__init__ = init_with_fewer
 
 
-def fla_peers():
+def fla_peers(quick):
     """Functions of q, k, v [B, S, H, D]."""
     try:
         from fla.ops.linear_attn import chunk_linear_attn, fused_chunk_linear_attn
     except ImportError as error:
         print(json.dumps({"kind": "note", "text": f"no flash-linear-attention: {error}"}))
         return {}
-    features = torch.compile(lambda q, k: (feature(q), feature(k)))
+
+    def features(q, k):
+        return feature(q), feature(k)
+
+    if not quick:
+        features = torch.compile(features)
 
     def normalized(kernel):
         def run(q, k, v):
@@ -79,10 +84,15 @@ def fla_peers():
 
         return run
 
+    def kernels(q, k, v):
+        return chunk_linear_attn(q, k, v, scale=1.0, normalize=False)[0]
+
+    if quick:
+        return {"fla_kernels": kernels, "fla_chunk_eager": normalized(chunk_linear_attn)}
     return {
+        "fla_kernels": kernels,
         "fla_chunk": normalized(chunk_linear_attn),
         "fla_fused_chunk": normalized(fused_chunk_linear_attn),
-        "fla_kernels": lambda q, k, v: chunk_linear_attn(q, k, v, scale=1.0, normalize=False)[0],
     }
 
 
@@ -109,17 +119,20 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--lengths", default="4096,16384")
     parser.add_argument("--dims", default="64,128")
+    parser.add_argument("--only", choices=("fla", "torch"))
     parser.add_argument("--quick", action="store_true")
     arguments = parser.parse_args()
     if arguments.quick:
         tune_quickly()
-    fla = fla_peers()
+    fla = {} if arguments.only == "torch" else fla_peers(arguments.quick)
     compiled_full, compiled_chunks = torch.compile(full), torch.compile(causal_chunks)
     for dim in map(int, arguments.dims.split(",")):
         for length in map(int, arguments.lengths.split(",")):
             name = f"B4H16S{length}D{dim}"
             for impl, call in fla.items():
                 time_one(name + "causal", impl, call, (4, length, 16, dim))
+            if arguments.only == "fla":
+                continue
             time_one(name + "causal", "torch_compiled", compiled_chunks, (4, 16, length, dim))
             time_one(name, "torch_compiled", compiled_full, (4, 16, length, dim))
 
