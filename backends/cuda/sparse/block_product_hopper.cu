@@ -23,21 +23,11 @@ struct Params {
 template <class T>
 using Shared = Ring<Tile<T, 64, 64>, Tile<T, 64, kTokens>, 2>;
 
-/// Bytes of a token on its way out: 16 more than it has, against conflicts.
-constexpr int kOutBytes = 64 * 2 + 16;
-
-/// The 16 x 16 sums of 16 columns of y and 16 tokens, transposed: rows of tokens.
-__device__ inline void store_transposed(uint32_t to, uint32_t x0, uint32_t x1, uint32_t x2,
-                                        uint32_t x3) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),
-               "r"(x0), "r"(x1), "r"(x2), "r"(x3)
-               : "memory");
-}
-
 /// Writes the sums: a warp has 16 columns of y, of which a lane has two, and all tokens.
 template <class T>
 __device__ void write(const float (&sum)[128], unsigned char* shared, const T* bias, T* y,
                       int64_t y_width, int64_t left) {
+  constexpr int kOutBytes = 64 * 2 + 16;  // of a token: 16 more than it has, against conflicts
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   const float low = bias ? static_cast<float>(bias[16 * warp + lane / 4]) : 0;
   const float high = bias ? static_cast<float>(bias[16 * warp + lane / 4 + 8]) : 0;

@@ -65,6 +65,14 @@ SASH_MULTIPLY_ALL(__half, "f16")
 #undef SASH_10
 #undef SASH_8
 
+/// Stores a 16 x 16 tile of 2-byte elements transposed; `to` is this lane's row of it.
+__device__ inline void store_transposed(uint32_t to, uint32_t x0, uint32_t x1, uint32_t x2,
+                                        uint32_t x3) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),
+               "r"(x0), "r"(x1), "r"(x2), "r"(x3)
+               : "memory");
+}
+
 /// [rows][width] of 2-byte elements as TMA writes them: slabs [rows][slab], one after the other,
 /// swizzled over the bytes of a slab's row. Slabs have 64, 32 or 16 columns.
 template <class T, int width, int rows,
