@@ -9,6 +9,7 @@
 #include "../checks.h"
 #include "../elementwise/binary.h"
 #include "../elementwise/compare.h"
+#include "../elementwise/dropout.h"
 #include "../elementwise/unary.h"
 #include "../elementwise/where.h"
 #include "../index/embedding.h"
@@ -17,6 +18,7 @@
 #include "../kernels/clusters.h"
 #include "../kernels/index.h"
 #include "../linalg/matmul.h"
+#include "../norm/softmax.h"
 #include "../reduce/reduce.h"
 #include "../reduce/topk.h"
 #include "../rows.h"
@@ -81,6 +83,12 @@ Tensor all_rows(const Tensor& x) {
   return x.reshape({x.size(0) * x.size(1) * x.size(2), x.size(3)});
 }
 
+// x [B, H, N, D] as [B, groups, H / groups, N, D].
+Tensor grouped_heads(const Tensor& x, int64_t groups) {
+  const int64_t shared = groups == 0 ? 0 : x.size(1) / groups;
+  return x.reshape({x.size(0), groups, shared, x.size(2), x.size(3)});
+}
+
 // lengths [B] beside [B, H, N] or [B, H, N, K].
 Tensor beside(const Tensor& lengths, int rank) {
   Shape shape = Shape::filled(rank, 1);
@@ -88,8 +96,11 @@ Tensor beside(const Tensor& lengths, int rank) {
   return lengths.view(shape);
 }
 
-Tensor hidden_keys(const Tensor& lengths, int64_t keys) {
-  return ge(arange(0, keys, 1, {.device = lengths.device()}), beside(lengths, 4));
+// x [B, H, N, D], where rows past the lengths may hold anything, with these as 0.
+Tensor within(const Tensor& lengths, const Tensor& x) {
+  if (!lengths.defined()) return x;
+  const Tensor place = arange(0, x.size(2), 1, {.device = x.device()}).unsqueeze(1);
+  return masked_fill(x, ge(place, beside(lengths, 4)), 0);
 }
 
 // The rows of x [B, H, ...] that index [B, H, N] names.
@@ -154,11 +165,7 @@ Tensor sum_of_clusters(const Tensor& x, const QueryClusters& clusters) {
 // The mean of each cluster's queries [B, H, C, D], 0 without any. Halves are summed in float32, and
 // their sum might be beyond float16.
 Tensor mean_queries(const Tensor& q, const QueryClusters& clusters, const Options& options) {
-  Tensor x = is_half(q.dtype()) ? q.to(DType::float32) : q;
-  if (options.query_lengths.defined()) {
-    const Tensor place = arange(0, q.size(2), 1, {.device = q.device()}).unsqueeze(1);
-    x = masked_fill(x, ge(place, beside(options.query_lengths, 4)), 0);
-  }
+  const Tensor x = within(options.query_lengths, is_half(q.dtype()) ? q.to(DType::float32) : q);
   const Tensor members = clamp(clusters.counts, 1).to(x.dtype()).unsqueeze(3);
   return (sum_of_clusters(x, clusters) / members).to(q.dtype());
 }
@@ -175,37 +182,34 @@ Tensor permute_rows(const Tensor& x, const Tensor& to, const Tensor& back) {
                 });
 }
 
+// The scores of the mean queries [B, H, C, S_k], -inf past the lengths; for halves in float32.
+Tensor cluster_scores(const Tensor& q, const Tensor& k, const QueryClusters& clusters, double scale,
+                      const Options& options) {
+  const int64_t batch = q.size(0), groups = k.size(1), rows = clusters.counts.size(2);
+  const DType wide = is_half(q.dtype()) ? DType::float32 : q.dtype();
+  const Tensor mean = mean_queries(q, clusters, options).to(wide) * scale;
+  const Tensor scores =
+      matmul(grouped_heads(mean, groups), within(options.key_lengths, k).to(wide).unsqueeze(2).mT())
+          .view({batch, q.size(1), rows, k.size(2)});
+  if (!options.key_lengths.defined()) return scores;
+  const Tensor place = arange(0, k.size(2), 1, {.device = k.device()});
+  return masked_fill(scores, ge(place, beside(options.key_lengths, 4)), -kInfinity);
+}
+
 // The top keys of each cluster, as rows of their own.
 struct TopRows {
   Tensor k, v;     ///< [B, H, C, T, D], [B, H, C, T, D_v]
-  Tensor hidden;   ///< bool [B, H, C, T]: past the lengths; undefined without lengths
-  Tensor visible;  ///< int64 [B, H, C]: how many are not; undefined without lengths
+  Tensor visible;  ///< int64 [B, H, C]: how many are within the lengths; undefined without lengths
 };
 
 TopRows top_rows(const Tensor& k, const Tensor& v, const Tensor& keys, const Options& options) {
   const int64_t heads = k.size(1);
   const Tensor index = into_tables(keys, k.size(2), heads == 0 ? 1 : keys.size(1) / heads);
-  TopRows rows{embedding(all_rows(k), index), embedding(all_rows(v), index), {}, {}};
-  if (!options.key_lengths.defined()) return rows;
-  rows.hidden = ge(keys, beside(options.key_lengths, 4));
-  rows.visible = sum(logical_not(rows.hidden), {3});
-  return rows;
-}
-
-// The weight that the top keys have for the mean query [B, H, C]: exp(t) / (exp(t) + exp(rest)) of
-// the log-sum-exps t and `rest`.
-Tensor top_weight(const Tensor& mean, const TopRows& top, const Tensor& rest, double scale) {
-  const DType wide = rest.dtype();
-  Tensor scores = matmul((mean.to(wide) * scale).unsqueeze(3), top.k.to(wide).mT()).squeeze(3);
-  if (top.hidden.defined()) {
-    // Without any visible key the first one stays: log(0) has no gradient.
-    const Tensor first = eq(arange(0, scores.size(3), 1, {.device = mean.device()}), 0);
-    scores = masked_fill(scores, logical_and(top.hidden, logical_not(first)), -kInfinity);
+  TopRows rows{embedding(all_rows(k), index), embedding(all_rows(v), index), {}};
+  if (options.key_lengths.defined()) {
+    rows.visible = sum(lt(keys, beside(options.key_lengths, 4)), {3});
   }
-  const Tensor none = eq(rest, kInfinity);
-  const Tensor weight =
-      masked_fill(sigmoid(logsumexp(scores, {3}) - masked_fill(rest, none, 0)), none, 1);
-  return top.visible.defined() ? masked_fill(weight, eq(top.visible, 0), 0) : weight;
+  return rows;
 }
 
 // Each query's attention to the top keys of its cluster [B, H, N, D_v]. Queries are sorted by
@@ -260,17 +264,8 @@ Tensor top_keys_of_clusters(const Tensor& q, const Tensor& k, const QueryCluster
   const double scale = checked_scale(q, k, k, options);
   check_clusters(q, clusters);
   if (count < 1) throw ValueError(kOp, "a top_k of at least 1", std::to_string(count));
-  const int64_t batch = q.size(0), heads = q.size(1), groups = k.size(1), keys = k.size(2);
-  const int64_t rows = clusters.counts.size(2);
-  const Tensor mean = mean_queries(q, clusters, options) * scale;
-  Tensor scores =
-      matmul(mean.reshape({batch, groups, groups == 0 ? 0 : heads / groups, rows, q.size(3)}),
-             k.unsqueeze(2).mT())
-          .view({batch, heads, rows, keys});
-  if (options.key_lengths.defined()) {
-    scores = masked_fill(scores, hidden_keys(options.key_lengths, keys), -kInfinity);
-  }
-  return topk(scores, std::min(count, keys)).indices;
+  const Tensor scores = cluster_scores(q, k, clusters, scale, options);
+  return topk(scores, std::min(count, k.size(2))).indices;
 }
 
 Tensor improved_clustered_attention(const Tensor& q, const Tensor& k, const Tensor& v,
@@ -296,22 +291,15 @@ Tensor improved_clustered_attention(const Tensor& q, const Tensor& k, const Tens
   const int64_t rows = clusters.counts.size(2), count = keys.size(3);
   check_shape(kOp, keys, {q.size(0), q.size(1), rows, count});
   if (count == k.size(2)) return attention(q, k, v, attention_options(options));
-  const TopRows top = top_rows(k, v, keys, options);
-  const Tensor mean = mean_queries(q, clusters, options);
-  // The other keys: a bias of -inf hides the top ones.
-  AttentionOptions others = attention_options(options);
-  {
-    const NoGradGuard no_grad;
-    const DType dtype = is_half(q.dtype()) ? DType::float32 : q.dtype();
-    const TensorOptions plain{.dtype = dtype, .device = q.device()};
-    others.bias = scatter_add(zeros({q.size(0), q.size(1), rows, k.size(2)}, plain), 3, keys,
-                              full(keys.shape(), -kInfinity, plain))
-                      .to(q.dtype());
-  }
-  const AttentionWithLse rest = attention_with_lse(mean, k, v, others);
-  const Tensor weight = top_weight(mean, top, rest.lse, scale).to(q.dtype()).unsqueeze(3);
-  return top_attention(q, clusters, top, options) * broadcast(weight, clusters) +
-         broadcast(rest.out * (1 - weight), clusters);
+  const Tensor weights = softmax(cluster_scores(q, k, clusters, scale, options));
+  const Tensor of_top = gather(weights, 3, keys);
+  const Tensor others = scatter_add(weights, 3, keys, neg(of_top));  // x - x is 0
+  const Tensor rest = matmul(grouped_heads(dropout(others, options.dropout), v.size(1)),
+                             within(options.key_lengths, v).to(weights.dtype()).unsqueeze(2))
+                          .view({q.size(0), q.size(1), rows, v.size(3)});
+  const Tensor top = top_attention(q, clusters, top_rows(k, v, keys, options), options);
+  return top * broadcast(sum(of_top, {3}, true).to(q.dtype()), clusters) +
+         broadcast(rest.to(q.dtype()), clusters);
 }
 
 }  // namespace sash

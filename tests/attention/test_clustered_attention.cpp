@@ -162,6 +162,32 @@ TEST_CASE_TEMPLATE("clustered attention: no queries, no keys, no key within a le
   run(7, 9, 0);
 }
 
+TEST_CASE_TEMPLATE("clustered attention: keys past the lengths may hold anything", On, Cpu, Cuda) {
+  if (missing(On::device)) return;
+  Problem p = make_problem(On::device, DType::float64, 12, 9, true);
+  const QueryClusters clusters = clusters_of(p, 4);
+  const auto run = [&](bool improved) {
+    const Tensor y = improved
+                         ? improved_clustered_attention(
+                               p.q, p.k, p.v, clusters,
+                               top_keys_of_clusters(p.q, p.k, clusters, 3, p.options), p.options)
+                         : clustered_attention(p.q, p.k, p.v, clusters, p.options);
+    std::vector<double> numbers = y.to_vector<double>();
+    for (const Tensor& g : grad({sum(y * y)}, p.inputs())) {
+      for (const double x : g.to_vector<double>()) numbers.push_back(x);
+    }
+    return numbers;
+  };
+  const std::vector<double> plain = run(false), improved = run(true);
+  {
+    const NoGradGuard no_grad;
+    p.k.select(0, 1).slice(1, 6, 9).fill_(NAN);
+    p.v.select(0, 1).slice(1, 6, 9).fill_(NAN);
+  }
+  CHECK(run(false) == plain);
+  CHECK(run(true) == improved);
+}
+
 TEST_CASE_TEMPLATE("top-k attention: the keys of any mask", On, Cpu, Cuda) {
   if (missing(On::device)) return;
   const Problem p = make_problem(On::device, DType::float64, 7, 9, false, 3);
