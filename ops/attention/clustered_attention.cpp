@@ -15,12 +15,12 @@
 #include "../index/embedding.h"
 #include "../index/gather.h"
 #include "../index/index_checks.h"
+#include "../index/topk.h"
 #include "../kernels/clusters.h"
 #include "../kernels/index.h"
 #include "../linalg/matmul.h"
 #include "../norm/softmax.h"
 #include "../reduce/reduce.h"
-#include "../reduce/topk.h"
 #include "../rows.h"
 #include "attention_call.h"
 

@@ -22,11 +22,4 @@ extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorVie
 extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorView& y, int axis)>
     cumsum;
 
-/// values[i], indices[i] (int64) = the i-th largest element along one axis and its place, for as
-/// many as that axis has in `values`. NaN is the largest, ties take the lowest place first; any
-/// strides.
-extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorView& values,
-                            const TensorView& indices, int axis)>
-    topk;
-
 }  // namespace sash::kernels

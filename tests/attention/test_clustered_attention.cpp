@@ -9,8 +9,8 @@
 #include <sash/ops/attention/top_k_attention.h>
 #include <sash/ops/elementwise/binary.h>
 #include <sash/ops/elementwise/compare.h>
+#include <sash/ops/index/topk.h>
 #include <sash/ops/reduce/reduce.h>
-#include <sash/ops/reduce/topk.h>
 #include <sash/tensor/autograd/grad_mode.h>
 #include <sash/tensor/random.h>
 

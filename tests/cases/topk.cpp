@@ -1,4 +1,4 @@
-#include <sash/ops/reduce/topk.h>
+#include <sash/ops/index/topk.h>
 
 #include <algorithm>
 #include <numeric>

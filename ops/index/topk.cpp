@@ -3,8 +3,8 @@
 #include "../../tensor/autograd/node.h"
 #include "../../tensor/factories.h"
 #include "../checks.h"
-#include "../index/gather.h"
-#include "../kernels/reduce.h"
+#include "../kernels/index.h"
+#include "gather.h"
 
 namespace sash {
 

@@ -1,7 +1,7 @@
 // The largest elements along one axis.
-#include "../../../ops/kernels/reduce.h"
-#include "../index/sorted_keys.h"
+#include "../../../ops/kernels/index.h"
 #include "../norm/rows.cuh"
+#include "sorted_keys.h"
 
 namespace sash::cuda {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "../../../core/backend/dispatch.h"
 #include "../../../core/parallel.h"
-#include "../../../ops/kernels/reduce.h"
+#include "../../../ops/kernels/index.h"
 
 namespace sash::cpu {
 namespace {
