@@ -1,7 +1,9 @@
 #include "parallel.h"
 
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
+#include <deque>
 #include <exception>
 #include <mutex>
 #include <string>
@@ -47,10 +49,16 @@ std::atomic<int>& thread_setting() {
   return setting;
 }
 
-// A fork-join thread pool for one job at a time. Waiting threads spin for about ten microseconds,
-// the usual gap between two kernels of a step, and then sleep. Spinning for longer (OpenMP runtimes
-// do, for milliseconds) takes the processor from the threads that the join waits for: on a busy
-// machine a join of microseconds then takes milliseconds.
+// How long a thread spins before it sleeps. A sleeping thread gets its processor back late: after
+// tens of microseconds on an idle machine, and after the time slice of whatever runs there on a
+// busy one, milliseconds during which the others wait for it. The gaps between the kernels of a
+// step are shorter than this. Spinning for much longer, or with more threads than processors, takes
+// the processor from the thread that is waited for.
+constexpr std::chrono::microseconds kSpin{400};
+constexpr std::chrono::microseconds kSpinIfCrowded{5};
+
+// A fork-join thread pool for one job at a time. Each worker has a mailbox. At the join, the caller
+// takes the job back from workers that have not begun, and waits for the others.
 class ThreadPool {
  public:
   // Runs the tasks on up to `threads` threads, the caller's among them. False, without running
@@ -58,18 +66,16 @@ class ThreadPool {
   bool run(int threads, int64_t tasks, void (*body)(void*, int64_t), void* context) {
     const std::unique_lock busy(busy_, std::try_to_lock);
     if (!busy) return false;
-    while (workers_ < threads - 1) {
-      std::thread([this, number = workers_] { work(number); }).detach();
-      ++workers_;
+    const auto helpers = static_cast<size_t>(threads - 1);
+    while (workers_.size() < helpers) {
+      Worker& worker = workers_.emplace_back();
+      std::thread([this, &worker] { work(worker); }).detach();
     }
-    Job job{body, context, tasks, threads - 1};
-    job_.store(&job);
-    epoch_.fetch_add(1);
-    epoch_.notify_all();
+    crowded_.store(threads > processors_, std::memory_order_relaxed);
+    Job job{.body = body, .context = context, .tasks = tasks};
+    for (size_t i = 0; i < helpers; ++i) post(workers_[i], job);
     take_tasks(job);
-    // Workers that saw the job are counted in `active_`; the others will find null.
-    job_.store(nullptr);
-    wait(active_, [](uint32_t active) { return active == 0; });
+    for (size_t i = 0; i < helpers; ++i) take_back(workers_[i]);
     if (job.failure) std::rethrow_exception(job.failure);
     return true;
   }
@@ -79,11 +85,30 @@ class ThreadPool {
     void (*body)(void*, int64_t);
     void* context;
     int64_t tasks;
-    int helpers;
-    std::atomic<int64_t> next{0};
+    alignas(64) std::atomic<int64_t> next{0};
     std::atomic_flag failed{};
     std::exception_ptr failure{};
   };
+
+  enum State : uint32_t { idle, posted, working };
+  struct alignas(64) Worker {
+    std::atomic<uint32_t> state{idle};
+    Job* job = nullptr;
+  };
+
+  static void post(Worker& worker, Job& job) {
+    worker.job = &job;
+    worker.state.store(posted);
+    worker.state.notify_one();
+  }
+
+  void take_back(Worker& worker) const {
+    uint32_t expected = posted;
+    if (worker.state.compare_exchange_strong(expected, idle)) return;
+    wait(worker.state, [](uint32_t state) { return state == idle; });
+  }
+
+  void work(Worker& worker) const;
 
   static void take_tasks(Job& job) {
     for (int64_t task; (task = job.next.fetch_add(1, std::memory_order_relaxed)) < job.tasks;) {
@@ -97,39 +122,41 @@ class ThreadPool {
   }
 
   template <class F>
-  static uint32_t wait(const std::atomic<uint32_t>& value, F done) {
-    constexpr int kSpins = 500;
-    for (int i = 0; i < kSpins; ++i) {
-      const uint32_t now = value.load();
-      if (done(now)) return now;
+  void wait(const std::atomic<uint32_t>& value, F done) const {
+    using Clock = std::chrono::steady_clock;
+    constexpr int kPauses = 16;  // between looks at the clock
+    const bool crowded = crowded_.load(std::memory_order_relaxed);
+    for (int i = 0; i < kPauses; ++i) {
+      if (done(value.load())) return;
       pause();
     }
-    for (;;) {
-      const uint32_t now = value.load();
-      if (done(now)) return now;
-      value.wait(now);
-    }
+    const auto end = Clock::now() + (crowded ? kSpinIfCrowded : kSpin);
+    do {
+      for (int i = 0; i < kPauses; ++i) {
+        if (done(value.load())) return;
+        pause();
+      }
+    } while (Clock::now() < end);
+    for (uint32_t now; !done(now = value.load());) value.wait(now);
   }
 
-  void work(int number);
-
   std::mutex busy_;
-  int workers_ = 0;
-  std::atomic<Job*> job_{nullptr};
-  std::atomic<uint32_t> epoch_{0};
-  std::atomic<uint32_t> active_{0};
+  std::deque<Worker> workers_;
+  const int processors_ = static_cast<int>(std::thread::hardware_concurrency());
+  std::atomic<bool> crowded_{false};
 };
 
 thread_local bool inside_a_job = false;
 
-void ThreadPool::work(int number) {
+void ThreadPool::work(Worker& worker) const {
   inside_a_job = true;
-  for (uint32_t seen = 0;;) {
-    seen = wait(epoch_, [seen](uint32_t epoch) { return epoch != seen; });
-    active_.fetch_add(1);
-    Job* job = job_.load();
-    if (job && number < job->helpers) take_tasks(*job);
-    if (active_.fetch_sub(1) == 1) active_.notify_all();
+  for (;;) {
+    wait(worker.state, [](uint32_t state) { return state == posted; });
+    uint32_t expected = posted;
+    if (!worker.state.compare_exchange_strong(expected, working)) continue;
+    take_tasks(*worker.job);
+    worker.state.store(idle);
+    worker.state.notify_one();
   }
 }
 

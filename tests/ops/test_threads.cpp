@@ -66,6 +66,21 @@ TEST_CASE("threads: the pieces of a job run on several") {
   CHECK(runs == std::vector<int>(64, 1));
 }
 
+TEST_CASE("threads: jobs after gaps, on changing numbers of threads") {
+  const FourThreads four;
+  // From no gap at all to one in which the workers fall asleep.
+  for (const int gap_us : {0, 50, 500, 2000}) {
+    for (int round = 0; round < 60; ++round) {
+      set_num_threads(1 + round % 6);
+      std::vector<int> runs(static_cast<size_t>(1 + round % 17));
+      parallel_for(static_cast<int64_t>(runs.size()), 1,
+                   [&](int64_t begin, int64_t) { ++runs[static_cast<size_t>(begin)]; });
+      REQUIRE(runs == std::vector<int>(runs.size(), 1));
+      if (gap_us > 0) std::this_thread::sleep_for(std::chrono::microseconds(gap_us));
+    }
+  }
+}
+
 TEST_CASE("threads: what a piece throws reaches the caller, and the thread pool goes on") {
   const FourThreads four;
   for (int round = 0; round < 50; ++round) {
