@@ -3,7 +3,7 @@
 
 usage: compare_peers.py [--device cpu] [--build build/test] [--threads 2] [--rounds N]
                         [--cases gemm op attention sparse widths train] [--seconds 500]
-                        [--dtype bfloat16] [--save figures.jsonl]
+                        [--dtype bfloat16] [--save figures.jsonl] [--busy]
 
 Each round runs sash, then PyTorch, so that both run under the same conditions. A figure is the
 median of the rounds. A ratio is PyTorch's time divided by ours; above 1, sash is faster. If PyTorch
@@ -18,10 +18,14 @@ has several implementations of a case, the fastest is marked with a star.
   implementation.
 - PyTorch takes tens of seconds to compile each attention pattern. On cuda, allow 200 seconds for
   each kind of attention.
+- --busy: each round runs both again beside a process on each processor that never waits. A second
+  table has the times and the ratio under this load, what it costs each ("x": time under load
+  divided by time without), and the ratio under load divided by that without ("kept").
 - --save keeps the JSON lines of all programs. attention_table.py makes a page from them.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import pathlib
@@ -35,6 +39,8 @@ from peers import run_peer
 PATTERNS = ("attention", "sparse", "widths")
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LINE = "{:10} {:26} {:8} {:16} {:>10} {:>10} {:>7} {:>7} {:>8} {:>8}"
+BUSY_LINE = "{:10} {:26} {:8} {:16} {:>10} {:>10} {:>7} {:>8} {:>8} {:>7}"
+BUSY_HEAD = ("sash ms", "torch ms", "ratio", "sash x", "torch x", "kept")
 HEAD = ("sash ms", "torch ms", "ratio", "share", "sash MB", "torch MB")
 
 
@@ -50,6 +56,21 @@ def lines_of(command, environment, deadline):
         print(f"compare_peers.py: failed or late: {' '.join(command)}", file=sys.stderr)
     whole = output.decode().rpartition("\n")[0]
     return [json.loads(line) for line in whole.splitlines()], good
+
+
+@contextlib.contextmanager
+def busy_processors():
+    """A process on each processor that never waits, and leaves with the context."""
+    spinners = []
+    try:
+        for processor in sorted(os.sched_getaffinity(0)):
+            spinners.append(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+            os.sched_setaffinity(spinners[-1].pid, {processor})
+        yield
+    finally:
+        for spinner in spinners:
+            spinner.kill()
+            spinner.wait()
 
 
 def save(path, lines):
@@ -102,6 +123,20 @@ def print_case(key, ours, theirs):
     return min(ratios, default=None)
 
 
+def print_busy(quiet, busy):
+    """Prints what the load costs each case of `ours` and `theirs`."""
+    print(BUSY_LINE.format("kind", "case", "pass", "peer", *BUSY_HEAD), flush=True)
+    for key, figures in busy[0].items():
+        (ours,) = figures.values()
+        (before,) = quiet[0][key].values()
+        for impl, theirs in busy[1].get(key, {}).items():
+            mine, other = median(ours), median(theirs)
+            slower = mine / median(before), other / median(quiet[1][key][impl])
+            cells = f"{mine:.3f}", f"{other:.3f}", f"{other / mine:.2f}"
+            losses = (f"{loss:.2f}" for loss in (*slower, slower[1] / slower[0]))
+            print(BUSY_LINE.format(*key, impl or "torch", *cells, *losses), flush=True)
+
+
 def groups_of(cases, cuda):
     """The kinds that one process runs. On cuda, gemm and op share one: starting PyTorch takes
     longer than running them."""
@@ -132,6 +167,7 @@ def options_of(arguments):
     parser.add_argument("--cases", nargs="+", default=["gemm", "op", "attention", "train"])
     parser.add_argument("--seconds", type=float, help="limit; default 500 on cuda, none on the CPU")
     parser.add_argument("--dtype", help="of attention: float32, bfloat16, float16")
+    parser.add_argument("--busy", action="store_true", help="compare beside busy processes too")
     parser.add_argument("--save", help="file for the JSON lines")
     parser.add_argument("--peer", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -158,21 +194,26 @@ def main():
         command = command_of(kinds, options)
         peer = [sys.executable, __file__, "--device", options.device, "--peer", *kinds]
         peer += ["--dtype", options.dtype] if options.dtype else []
-        ours, theirs = {}, {}
+        quiet, busy = ({}, {}), ({}, {})
         for _ in range(options.rounds):
-            for found, run in ((ours, command), (theirs, peer)):
-                if run is peer:
-                    run = [*peer, "--seconds", str(max(1, deadline - time.monotonic()))]
-                lines, good = lines_of(run, environment, deadline)
-                collect(found, lines)
-                if options.save:
-                    save(options.save, lines)
-                all_good = all_good and good
+            for results in (quiet, busy) if options.busy else (quiet,):
+                with busy_processors() if results is busy else contextlib.nullcontext():
+                    for found, run in zip(results, (command, peer)):
+                        if run is peer:
+                            run = [*peer, "--seconds", str(max(1, deadline - time.monotonic()))]
+                        lines, good = lines_of(run, environment, deadline)
+                        collect(found, lines)
+                        if options.save:
+                            save(options.save, lines)
+                        all_good = all_good and good
+        ours, theirs = quiet
         print(LINE.format("kind", "case", "pass", "peer", *HEAD), flush=True)
         for key, figures in ours.items():
             ratio = print_case(key, figures, theirs.get(key, {}))
             if ratio is not None and key[0] != "copy":
                 worst.append((ratio, " ".join(filter(None, key))))
+        if options.busy:
+            print_busy(quiet, busy)
     named = ", ".join(f"{name} {ratio:.2f}" for ratio, name in sorted(worst)[:3])
     print(f"worst three: {named}")
     return 0 if all_good else 1
