@@ -8,6 +8,7 @@
 #include "../kernels/norm.h"
 #include "../reduce/reduce.h"
 #include "../rows.h"
+#include "normalized_shape.h"
 
 namespace sash {
 
@@ -27,19 +28,7 @@ constexpr const char* kOp = "layer_norm";
 
 void check_arguments(const Tensor& x, const Shape& normalized, const Tensor& weight,
                      const Tensor& bias, double eps) {
-  check_defined(kOp, x);
-  check_floating(kOp, x);
-  if (normalized.empty()) throw ShapeError(kOp, "a normalized shape with an axis", "[]");
-  check_not_negative(kOp, "eps", eps);
-  const int first = x.rank() - normalized.rank();
-  bool fits = first >= 0;
-  for (int i = 0; fits && i < normalized.rank(); ++i) {
-    fits = x.shape()[first + i] == normalized[i];
-  }
-  if (!fits) {
-    throw ShapeError(kOp, "an input whose last axes are " + to_string(normalized),
-                     to_string(x.shape()));
-  }
+  check_normalized(kOp, x, normalized, eps);
   for (const Tensor* parameter : {&weight, &bias}) {
     if (!parameter->defined()) continue;
     check_compatible(kOp, x, *parameter);
