@@ -6,6 +6,7 @@
 
 #include <sash/core/backend/backend.h>
 #include <sash/core/backend/kernel.h>
+#include <sash/core/parallel.h>
 #include <sash/ops/kernels/linalg.h>
 #include <sash/sash.h>
 
@@ -103,6 +104,45 @@ TEST_CASE_TEMPLATE("products: views that BLAS cannot read, into any view, with a
       }
     }
   }
+}
+
+TEST_CASE("cpu products: many tiles, deep products, the same bits on any number of threads") {
+  struct Case {
+    int64_t m, n, k;
+  };
+  // Panels that tiles share; chunks of depth; both edges of a tile; deep blocks.
+  const std::vector<Case> cases = {{1100, 70, 33}, {45, 33, 2100}, {15, 401, 390},
+                                   {513, 97, 385}, {260, 130, 40}, {9, 2100, 11}};
+  const int before = num_threads();
+  for (const DType dtype : {DType::float32, DType::float64}) {
+    for (const Case& c : cases) {
+      for (int swap = 0; swap < 4; ++swap) {
+        CAPTURE(c.m);
+        CAPTURE(swap);
+        const auto stored = [&](int64_t rows, int64_t cols, bool transposed) {
+          const TensorOptions options{.dtype = dtype};
+          return transposed ? randn({cols, rows}, options).mT() : randn({rows, cols}, options);
+        };
+        const Tensor a = stored(c.m, c.k, swap & 1), b = stored(c.k, c.n, swap & 2);
+        const Tensor start = stored(c.m, c.n, false), bias = randn({c.n}, {.dtype = dtype});
+        std::vector<Tensor> first;
+        for (const int threads : {1, 2, 3, 8}) {
+          set_num_threads(threads);
+          std::vector<Tensor> results{matmul(a, b), linear(a, b.mT(), bias)};
+          for (const double beta : {1.0, 0.5}) {
+            results.push_back(baddbmm_(start.clone(), a, b, {.alpha = -2, .beta = beta}));
+          }
+          if (first.empty()) first = results;
+          for (size_t i = 0; i < results.size(); ++i) CHECK(all_same(results[i], first[i]));
+        }
+        CHECK(error_of(first[0], a, b) < limit(dtype));
+        CHECK(relative_error(first[1], first[0] + bias) < limit(dtype));
+        CHECK(relative_error(first[2], start - 2 * first[0]) < limit(dtype));
+        CHECK(relative_error(first[3], 0.5 * start - 2 * first[0]) < limit(dtype));
+      }
+    }
+  }
+  set_num_threads(before);
 }
 
 TEST_CASE("cuda products: halves are multiplied in float32 and rounded once") {

@@ -1,162 +1,34 @@
 #include "gemm.h"
 
-#include <Eigen/Core>
-
 #include <algorithm>
 
 #include "../../../core/parallel.h"
+#include "eigen_product.h"
+#include "micro_kernel.h"
+#include "packed_product.h"
 
 namespace sash::cpu {
 namespace {
 
-using Eigen::ColMajor;
-using Eigen::Dynamic;
-using Eigen::RowMajor;
 using Index = int64_t;
 
-// Tile sizes are multiples of these, so that Eigen's register blocks are full. Eigen computes the
-// transpose of a row-major result: it takes our columns in panels of up to 48, our rows in fours.
-constexpr Index kRowStep = 8;
-constexpr Index kColStep = 48;
-
-// The largest tile, and the size of the packed blocks: about 1.2 MB, for the L2 cache. They are
-// constants, so that results do not depend on the machine's cache sizes.
-constexpr Index kMaxRows = 512;
-constexpr Index kMaxCols = 768;
-constexpr Index kBlockRows = 256;
-template <class T>
-constexpr Index kBlockDepth = 1536 / static_cast<Index>(sizeof(T));
-
-// Tiles larger than kSmallTile are split until there are kWantedTiles of them, for load balance.
-constexpr Index kWantedTiles = 8;
-constexpr Index kSmallTile = Index{1} << 23;  // multiply-adds
-constexpr Index kSmallTask = Index{1} << 18;
-
-Index round_up(Index value, Index step) { return (value + step - 1) / step * step; }
-Index pieces(Index extent, Index piece) { return (extent + piece - 1) / piece; }
-
-// The size of equal pieces of `extent`, each at most `most`, rounded up to a multiple of `step`.
-Index even_piece(Index extent, Index most, Index step) {
-  return round_up(pieces(extent, pieces(extent, most)), step);
-}
-
-struct Grid {
-  Index rows, cols;            // of a tile
-  Index row_tiles, col_tiles;  // of a product
-
-  Grid(Index batch, Index m, Index n, Index k)
-      : rows(even_piece(m, kMaxRows, kRowStep)), cols(even_piece(n, kMaxCols, kColStep)) {
-    count(m, n);
-    while (batch * tiles() < kWantedTiles && rows * cols * k > kSmallTile) {
-      const bool even = cols % (2 * kColStep) == 0;
-      if (rows >= cols || (!even && rows > kColStep)) {
-        rows = even_piece(rows, pieces(rows, 2), kRowStep);
-      } else {
-        cols = even_piece(cols, pieces(cols, 2), kColStep);
-      }
-      const Index before = tiles();
-      count(m, n);
-      if (tiles() == before) break;
-    }
-  }
-  Index tiles() const { return row_tiles * col_tiles; }
-
- private:
-  void count(Index m, Index n) {
-    row_tiles = pieces(m, rows);
-    col_tiles = pieces(n, cols);
-  }
-};
+constexpr Index kSmallTask = Index{1} << 18;  // multiply-adds
 
 template <class T>
-struct Blocking : Eigen::internal::level3_blocking<T, T> {
-  Blocking(Index left, Index right, Index depth, T* left_block, T* right_block) {
-    this->m_mc = left;
-    this->m_nc = right;
-    this->m_kc = depth;
-    this->m_blockA = left_block;
-    this->m_blockB = right_block;
-  }
-};
-
-template <class T>
-using RowMajorMap =
-    Eigen::Map<Eigen::Array<T, Dynamic, Dynamic, RowMajor>, 0, Eigen::OuterStride<>>;
+using RowMajorMap = Eigen::Map<Eigen::Array<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>, 0,
+                               Eigen::OuterStride<>>;
 
 // C = bias, 0 or beta C: the value to which the product is added.
 template <class T>
 void start(const Product<T>& p) {
   RowMajorMap<T> c(p.c.data, p.m, p.n, Eigen::OuterStride<>(p.c.row_stride));
   if (p.bias) {
-    c.rowwise() = Eigen::Map<const Eigen::Array<T, 1, Dynamic>>(p.bias, p.n);
+    c.rowwise() = Eigen::Map<const Eigen::Array<T, 1, Eigen::Dynamic>>(p.bias, p.n);
   } else if (p.beta == T(0)) {
     c.setZero();
   } else if (p.beta != T(1)) {
     c *= p.beta;
   }
-}
-
-// C += alpha A B for a row-major C.
-template <class T, int kOrderA, int kOrderB>
-void add_product(const KernelContext& context, const Product<T>& p, Index lda, Index ldb) {
-  constexpr int kLeft = kOrderB == RowMajor ? ColMajor : RowMajor;
-  constexpr int kRight = kOrderA == RowMajor ? ColMajor : RowMajor;
-  const Index depth = even_piece(p.k, kBlockDepth<T>, kRowStep);
-  const Index left = std::min(p.n, kMaxCols), right = std::min(p.m, kBlockRows);
-  const Index left_size = round_up(left * depth, 16);
-  const Workspace packed(context, (left_size + right * depth) * static_cast<Index>(sizeof(T)));
-  Blocking<T> blocking(left, right, depth, packed.ptr<T>(), packed.ptr<T>() + left_size);
-  Eigen::internal::general_matrix_matrix_product<Index, T, kLeft, false, T, kRight, false, ColMajor,
-                                                 1>::run(p.n, p.m, p.k, p.b.data, ldb, p.a.data,
-                                                         lda, p.c.data, 1, p.c.row_stride, p.alpha,
-                                                         blocking);
-}
-
-// y += alpha M x, where M [rows, cols] is row-major or column-major.
-template <class T, int kOrder>
-void add_matrix_vector(Index rows, Index cols, const T* m, Index ld, const T* x, Index x_step, T* y,
-                       Index y_step, T alpha) {
-  using Vector = Eigen::Matrix<T, Dynamic, 1>;
-  using Step = Eigen::InnerStride<>;
-  const Eigen::Map<const Eigen::Matrix<T, Dynamic, Dynamic, kOrder>, 0, Eigen::OuterStride<>>
-      matrix(m, rows, cols, Eigen::OuterStride<>(ld));
-  const Eigen::Map<const Vector, 0, Step> from(x, cols, Step(x_step));
-  Eigen::Map<Vector, 0, Step> to(y, rows, Step(y_step));
-  to.noalias() += alpha * (matrix * from);
-}
-
-template <class T>
-void add_vector_product(const Product<T>& p) {
-  if (p.n == 1) {
-    if (p.a.col_stride == 1 || p.k == 1) {
-      add_matrix_vector<T, RowMajor>(p.m, p.k, p.a.data, p.a.row_stride, p.b.data, p.b.row_stride,
-                                     p.c.data, p.c.row_stride, p.alpha);
-    } else {
-      add_matrix_vector<T, ColMajor>(p.m, p.k, p.a.data, p.a.col_stride, p.b.data, p.b.row_stride,
-                                     p.c.data, p.c.row_stride, p.alpha);
-    }
-  } else if (p.b.row_stride == 1 || p.k == 1) {
-    add_matrix_vector<T, RowMajor>(p.n, p.k, p.b.data, p.b.col_stride, p.a.data, p.a.col_stride,
-                                   p.c.data, 1, p.alpha);
-  } else {
-    add_matrix_vector<T, ColMajor>(p.n, p.k, p.b.data, p.b.row_stride, p.a.data, p.a.col_stride,
-                                   p.c.data, 1, p.alpha);
-  }
-}
-
-template <class T>
-void run_tile(const KernelContext& context, const Product<T>& p) {
-  start(p);
-  if (p.k == 0 || p.alpha == T(0)) return;
-  if (p.m == 1 || p.n == 1) return add_vector_product(p);
-  const bool a_rows = p.a.col_stride == 1 || p.k == 1;
-  const bool b_rows = p.b.col_stride == 1;
-  const Index lda = a_rows ? p.a.row_stride : p.a.col_stride;
-  const Index ldb = b_rows ? p.b.row_stride : p.b.col_stride;
-  if (a_rows && b_rows) return add_product<T, RowMajor, RowMajor>(context, p, lda, ldb);
-  if (a_rows) return add_product<T, RowMajor, ColMajor>(context, p, lda, ldb);
-  if (b_rows) return add_product<T, ColMajor, RowMajor>(context, p, lda, ldb);
-  add_product<T, ColMajor, ColMajor>(context, p, lda, ldb);
 }
 
 Index offset_of(Index index, const Shape& shape, const Strides& strides) {
@@ -167,6 +39,155 @@ Index offset_of(Index index, const Shape& shape, const Strides& strides) {
   }
   return offset;
 }
+
+// The rows and columns from (i, j) on of one product.
+template <class T>
+Product<T> part(const Product<T>& product, Index i, Index j, Index rows, Index cols) {
+  Product<T> tile = product;
+  tile.m = std::min(rows, product.m - i);
+  tile.n = std::min(cols, product.n - j);
+  tile.a.data = product.a.at(i, 0);
+  tile.b.data = product.b.at(0, j);
+  tile.c.data = product.c.at(i, j);
+  if (product.bias) tile.bias = product.bias + j;
+  return tile;
+}
+
+template <class T>
+Product<T> item(const Product<T>& product, const Batch& batch, Index index) {
+  Product<T> p = product;
+  p.a.data += offset_of(index, batch.shape, batch.a);
+  p.b.data += offset_of(index, batch.shape, batch.b);
+  p.c.data += offset_of(index, batch.shape, batch.c);
+  return p;
+}
+
+// The depth from k0 on; bias and beta belong to the first part.
+template <class T>
+Product<T> deep_part(const Product<T>& product, Index k0, Index depth) {
+  Product<T> p = product;
+  p.k = std::min(depth, product.k - k0);
+  p.a.data = product.a.at(0, k0);
+  p.b.data = product.b.at(k0, 0);
+  if (k0 > 0) {
+    p.beta = 1;
+    p.bias = nullptr;
+  }
+  return p;
+}
+
+// Runs tasks of `work` multiply-adds each; small ones go together.
+template <class Body>
+void for_each_task(Index tasks, Index work, Body&& body) {
+  parallel_for(tasks, kSmallTask / std::max<Index>(work, 1), [&](Index begin, Index end) {
+    for (Index task = begin; task < end; ++task) body(task);
+  });
+}
+
+template <class T>
+void multiply_by_eigen(const KernelContext& context, const Product<T>& product,
+                       const Batch& batch) {
+  const Index count = numel(batch.shape);
+  const Grid grid(eigen::kLimits, count, product.m, product.n, product.k);
+  for_each_task(count * grid.tiles(), grid.rows * grid.cols * product.k, [&](Index task) {
+    const Index i = task % grid.tiles() / grid.col_tiles * grid.rows;
+    const Index j = task % grid.col_tiles * grid.cols;
+    const Product<T> tile =
+        part(item(product, batch, task / grid.tiles()), i, j, grid.rows, grid.cols);
+    start(tile);
+    if (tile.k > 0 && tile.alpha != T(0)) eigen::add_product(context, tile);
+  });
+}
+
+#if SASH_MICRO_KERNEL
+
+// Panels that tiles share are packed at first, about this many elements and columns at a time.
+constexpr Index kSharedPanels = Index{1} << 20, kSharedCols = 2048;
+// An element is packed in the time of so many multiply-adds.
+constexpr Index kPackingWork = 16;
+
+template <class T>
+void multiply_shared(const KernelContext& context, const Product<T>& p, Index rows, Index cols,
+                     Index block) {
+  using Packed = PackedProduct<T>;
+  constexpr Index kCols = MicroKernel<T>::kCols, kPart = 8 * kCols;
+  const Index width = round_up(p.n, kCols);
+  const Workspace memory(context, p.k * width * static_cast<Index>(sizeof(T)));
+  T* const packed = memory.ptr<T>();
+  const Index parts = pieces(p.n, kPart), blocks = pieces(p.k, block);
+  for_each_task(parts * blocks, block * kPart * kPackingWork, [&](Index task) {
+    const Index k0 = task / parts * block, j = task % parts * kPart;
+    const Index depth = std::min(block, p.k - k0);
+    const Matrix<const T> from{p.b.at(0, j), p.b.row_stride, p.b.col_stride};
+    Packed::pack_panels(from, std::min(kPart, p.n - j), k0, depth, packed + k0 * width + j * depth);
+  });
+  const Index col_tiles = pieces(p.n, cols);
+  for_each_task(pieces(p.m, rows) * col_tiles, rows * cols * p.k, [&](Index task) {
+    const Index i = task / col_tiles * rows, j = task % col_tiles * cols;
+    Packed::run(context, part(p, i, j, rows, cols), block, p.m - i,
+                [&](Index k0, Index depth) { return packed + k0 * width + j * depth; });
+  });
+}
+
+template <class T>
+void add_chunks(const Product<T>& p, const T* partial, Index chunks) {
+  using Row = Eigen::Array<T, Eigen::Dynamic, 1>;
+  for_each_task(p.m, p.n * chunks * 8, [&](Index i) {
+    Eigen::Map<Row> to(p.c.at(i, 0), p.n);
+    for (Index chunk = 0; chunk < chunks; ++chunk) {
+      to += Eigen::Map<const Row>(partial + (chunk * p.m + i) * p.n, p.n);
+    }
+  });
+}
+
+template <class T>
+void multiply(const KernelContext& context, const Product<T>& product, const Batch& batch) {
+  using Kernel = MicroKernel<T>;
+  using Packed = PackedProduct<T>;
+  const Index count = numel(batch.shape);
+  const DeepGrid grid(Kernel::kRows, Kernel::kCols, count, product.m, product.n, product.k);
+  const Index block = Packed::block_depth(grid.depth);
+  if (count == 1 && grid.chunks == 1 && grid.row_tiles > 2) {
+    const Index cols = std::min(product.n, even_piece(product.n, kSharedCols, grid.cols));
+    const Index depth = std::max<Index>(1, kSharedPanels / (cols * block)) * block;
+    for (Index j = 0; j < product.n; j += cols) {
+      for (Index k0 = 0; k0 < product.k; k0 += depth) {
+        Product<T> p = part(item(product, batch, 0), 0, j, product.m, cols);
+        multiply_shared(context, deep_part(p, k0, depth), grid.rows, grid.cols, block);
+      }
+    }
+    return;
+  }
+  const Index size = product.m * product.n, tiles = grid.row_tiles * grid.col_tiles;
+  const Workspace partial(context, (grid.chunks - 1) * size * static_cast<Index>(sizeof(T)));
+  const Index work = grid.rows * grid.cols * grid.depth;
+  for_each_task(count * grid.tiles(), work, [&](Index task) {
+    const Index chunk = task / tiles % grid.chunks;
+    const Index i = task % tiles / grid.col_tiles * grid.rows;
+    const Index j = task % grid.col_tiles * grid.cols;
+    Product<T> p = item(product, batch, task / grid.tiles());
+    if (chunk > 0) p.c = {partial.ptr<T>() + (chunk - 1) * size, p.n, 1};
+    p = deep_part(part(p, i, j, grid.rows, grid.cols), chunk * grid.depth, grid.depth);
+    if (chunk > 0) p.beta = 0;
+    const Workspace packed(context,
+                           block * round_up(p.n, Kernel::kCols) * static_cast<Index>(sizeof(T)));
+    Packed::run(context, p, block, product.m - i, [&](Index k0, Index depth) {
+      Packed::pack_panels(p.b, p.n, k0, depth, packed.ptr<T>());
+      return packed.ptr<const T>();
+    });
+  });
+  if (grid.chunks == 1) return;
+  add_chunks(item(product, batch, 0), partial.ptr<const T>(), grid.chunks - 1);
+}
+
+#else
+
+template <class T>
+void multiply(const KernelContext& context, const Product<T>& product, const Batch& batch) {
+  multiply_by_eigen(context, product, batch);
+}
+
+#endif
 
 }  // namespace
 
@@ -182,24 +203,9 @@ void gemm(const KernelContext& context, const Product<T>& product, const Batch& 
     swapped.c = product.c.transposed();
     return gemm(context, swapped, {batch.shape, batch.b, batch.a, batch.c});
   }
-  const Grid grid(count, product.m, product.n, product.k);
-  const Index work = std::max<Index>(1, grid.rows * grid.cols * product.k);
-  const Index per_task = std::max<Index>(1, kSmallTask / work);
-  parallel_for(count * grid.tiles(), per_task, [&](Index begin, Index end) {
-    for (Index task = begin; task < end; ++task) {
-      const Index item = task / grid.tiles();
-      const Index i = task % grid.tiles() / grid.col_tiles * grid.rows;
-      const Index j = task % grid.col_tiles * grid.cols;
-      Product<T> tile = product;
-      tile.m = std::min(grid.rows, product.m - i);
-      tile.n = std::min(grid.cols, product.n - j);
-      tile.a.data = product.a.at(i, 0) + offset_of(item, batch.shape, batch.a);
-      tile.b.data = product.b.at(0, j) + offset_of(item, batch.shape, batch.b);
-      tile.c.data = product.c.at(i, j) + offset_of(item, batch.shape, batch.c);
-      if (product.bias) tile.bias = product.bias + j;
-      run_tile(context, tile);
-    }
-  });
+  const bool empty = product.k == 0 || product.alpha == T(0);
+  if (empty || product.m == 1 || product.n == 1) return multiply_by_eigen(context, product, batch);
+  multiply(context, product, batch);
 }
 
 template void gemm(const KernelContext&, const Product<float>&, const Batch&);

@@ -1,0 +1,141 @@
+#pragma once
+
+#include "gemm.h"
+#include "micro_kernel.h"
+#include "tiles.h"
+
+namespace sash::cpu {
+
+/// Tiles of products on MicroKernel.
+template <class T>
+class PackedProduct {
+  using Index = int64_t;
+  using Kernel = MicroKernel<T>;
+  static constexpr Index kPacket = Kernel::kPacket, kCols = Kernel::kCols;
+
+ public:
+  /// The depth of each block but the last: it depends on `k` alone, as bits depend on it.
+  static Index block_depth(Index k) {
+    return even_piece(std::max<Index>(k, 1), Kernel::kDepth, kPacket);
+  }
+
+  /// Packs rows [k0, k0 + depth) of B [k, n] as panels.
+  static void pack_panels(const Matrix<const T>& b, Index n, Index k0, Index depth, T* to) {
+    if (b.col_stride == 1) {
+      copy_panels(b.at(k0, 0), b.row_stride, depth, n, to);
+    } else {
+      for (Index j = 0; j < n; j += kCols) {
+        transpose_panel(b.at(k0, j), b.row_stride, b.col_stride, depth, std::min(kCols, n - j),
+                        to + j * depth);
+      }
+    }
+  }
+
+  /// The product `p`, block by block. `panels(k0, depth)` returns the panels of a block of B's
+  /// rows. Rows of A may be read up to `a_rows`.
+  template <class Panels>
+  static void run(const KernelContext& context, const Product<T>& p, Index block, Index a_rows,
+                  Panels&& panels) {
+    static constexpr T kZeros[kCols] = {};
+    const bool by_row = p.a.col_stride == 1;
+    const auto order = by_row ? Kernel::Strip::by_row : Kernel::Strip::by_line;
+    const Index rows = even_piece(p.m, Kernel::kRows, 1), group = by_row ? rows : 8 * rows;
+    const Workspace memory(context,
+                           group / rows * Kernel::kStripSize * static_cast<Index>(sizeof(T)));
+    T* const strips = memory.template ptr<T>();
+    const bool adds = !p.bias && p.beta != T(0);
+    for (Index i = 0; adds && p.beta != T(1) && i < p.m; ++i) {
+      for (Index j = 0; j < p.n; ++j) *p.c.at(i, j) *= p.beta;
+    }
+    for (Index k0 = 0; k0 < p.k; k0 += block) {
+      const Index depth = std::min(block, p.k - k0);
+      const T* const b = panels(k0, depth);
+      for (Index i0 = 0; i0 < p.m; i0 += group) {
+        const Index past = std::min(i0 + group, p.m);
+        if (by_row) {
+          copy_rows(p.a.at(i0, k0), p.a.row_stride, past - i0, depth, strips);
+        } else {
+          copy_lines(p.a.at(i0, k0), p.a, depth, past - i0, rows, a_rows - i0, strips);
+        }
+        const T* strip = strips;
+        for (Index i = i0; i < past; i += rows, strip += Kernel::kStripSize) {
+          for (Index j = 0; j < p.n; j += kCols) {
+            const T* const first = p.bias ? p.bias + j : kZeros;
+            const Index ahead = i + rows + j / kCols * 4;
+            const bool more = by_row && ahead + 4 <= std::min(i + 2 * rows, p.m);
+            Kernel::run(order, std::min(rows, past - i), std::min(kCols, p.n - j), depth, strip,
+                        b + j * depth, p.alpha, k0 > 0 || adds ? nullptr : first, p.c.at(i, j),
+                        p.c.row_stride, more ? p.a.at(ahead, k0) : nullptr, p.a.row_stride);
+          }
+        }
+      }
+    }
+  }
+
+ private:
+  static void copy_packet(const T* from, T* to) {
+    using Packet = typename Eigen::internal::packet_traits<T>::type;
+    Eigen::internal::pstoreu(to, Eigen::internal::ploadu<Packet>(from));
+  }
+
+  static void copy_panels(const T* from, Index step, Index depth, Index n, T* to) {
+    const Index whole = n / kCols * kCols;
+    for (Index k = 0; k < depth; ++k, from += step, to += kCols) {
+      T* line = to;
+      for (Index j = 0; j < whole; j += kCols, line += depth * kCols) {
+        __builtin_prefetch(from + 8 * step + j);
+        __builtin_prefetch(from + 8 * step + j + kPacket);
+        copy_packet(from + j, line);
+        copy_packet(from + j + kPacket, line + kPacket);
+      }
+      if (whole < n) {
+        std::copy(from + whole, from + n, line);
+        std::fill(line + n - whole, line + kCols, T(0));
+      }
+    }
+  }
+
+  static void transpose_panel(const T* from, Index row_step, Index col_step, Index depth,
+                              Index cols, T* to) {
+    for (Index j = 0; j < kCols; j += kPacket) {
+      const Index count = std::clamp<Index>(cols - j, 0, kPacket);
+      Index k = 0;
+      if (count == kPacket && row_step == 1) {
+        for (; k + kPacket <= depth; k += kPacket) {
+          Kernel::transpose(from + j * col_step + k, col_step, to + k * kCols + j, kCols);
+        }
+      }
+      for (; k < depth; ++k) {
+        for (Index l = 0; l < kPacket; ++l) {
+          to[k * kCols + j + l] = l < count ? from[(j + l) * col_step + k * row_step] : T(0);
+        }
+      }
+    }
+  }
+
+  static void copy_rows(const T* from, Index step, Index rows, Index depth, T* to) {
+    for (Index i = 0; i < rows; ++i) {
+      std::copy_n(from + i * step, depth, to + i * Kernel::kRowStep);
+    }
+  }
+
+  // Lines of A to strips of `rows` rows; `readable` elements of a line may be read.
+  static void copy_lines(const T* from, const Matrix<const T>& a, Index depth, Index m, Index rows,
+                         Index readable, T* to) {
+    for (Index k = 0; k < depth; ++k, from += a.col_stride, to += Kernel::kLineStep) {
+      T* line = to;
+      for (Index i = 0; i < m; i += rows, line += Kernel::kStripSize) {
+        __builtin_prefetch(from + 8 * a.col_stride + i);
+        if (a.row_stride == 1 && i + Kernel::kLineStep <= readable) {
+          for (Index l = 0; l < Kernel::kLineStep; l += kPacket) {
+            copy_packet(from + i + l, line + l);
+          }
+        } else {
+          for (Index l = 0; l < std::min(rows, m - i); ++l) line[l] = from[(i + l) * a.row_stride];
+        }
+      }
+    }
+  }
+};
+
+}  // namespace sash::cpu
