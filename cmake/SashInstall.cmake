@@ -5,6 +5,11 @@ set(sash_package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/sash")
 install(TARGETS sash EXPORT sashTargets
         LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT core
         ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT core)
+foreach(target IN LISTS SASH_LEVEL_TARGETS)
+  get_target_property(folder ${target} SASH_FOLDER)
+  install(TARGETS ${target} LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}/${folder}"
+          COMPONENT core NAMELINK_SKIP)
+endforeach()
 install(EXPORT sashTargets NAMESPACE sash:: DESTINATION "${sash_package_dir}" COMPONENT core)
 configure_package_config_file(
   "${PROJECT_SOURCE_DIR}/cmake/sashConfig.cmake.in" "${PROJECT_BINARY_DIR}/sashConfig.cmake"

@@ -37,7 +37,11 @@ std::string open_cuda() {
   if (!dladdr(reinterpret_cast<const void*>(&open_cuda_library), &info) || !info.dli_fname) {
     return "the folder of libsash could not be found";
   }
-  const auto beside = std::filesystem::absolute(info.dli_fname).parent_path() / "libsash_cuda.so";
+  auto folder = std::filesystem::absolute(info.dli_fname).parent_path();
+  // lib/glibc-hwcaps/<level>/libsash.so shares the plug-in of lib/.
+  if (folder.parent_path().filename() == "glibc-hwcaps")
+    folder = folder.parent_path().parent_path();
+  const auto beside = folder / "libsash_cuda.so";
   std::error_code ignored;
   if (std::filesystem::exists(beside, ignored)) return open_cuda_library(beside.string());
 #if defined(SASH_BUILT_WITH_CUDA)

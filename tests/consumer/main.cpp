@@ -14,6 +14,7 @@ int main() {
       return 1;
     }
   }
-  std::printf("gradient of %zu elements as expected\n", gradient.size());
+  std::printf("gradient of %zu elements as expected, on %s\n", gradient.size(),
+              sash::backend(sash::kCPU.type).description(sash::kCPU).c_str());
   return 0;
 }

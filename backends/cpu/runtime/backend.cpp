@@ -23,6 +23,22 @@ std::string processor_name() {
   return "unknown processor";
 }
 
+// The instruction set that this library was compiled for.
+constexpr const char* kLevel =
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+    "x86-64-v4";
+#elif defined(__AVX2__) && defined(__FMA__) && defined(__BMI2__)
+    "x86-64-v3";
+#elif defined(__SSE4_2__)
+    "x86-64-v2";
+#elif defined(__x86_64__)
+    "x86-64";
+#elif defined(__aarch64__)
+    "aarch64";
+#else
+    "generic";
+#endif
+
 [[noreturn]] void throw_no_capture(const char* op) {
   throw NotImplemented(op, "the cpu backend runs work at once and cannot capture it");
 }
@@ -31,7 +47,7 @@ std::string processor_name() {
 
 std::string CpuBackend::description(Device) const {
   const int threads = num_threads();
-  return processor_name() + ", " + std::to_string(threads) +
+  return processor_name() + ", " + kLevel + " code, " + std::to_string(threads) +
          (threads == 1 ? " thread" : " threads");
 }
 
