@@ -10,7 +10,7 @@
 namespace sash::cuda::sparse {
 namespace {
 
-constexpr int kStep = 64, kColumns = 256, kParts = kColumns / 64;
+constexpr int kStep = 64, kColumns = 256;
 
 template <class T, int kBlock>
 using Shared = Ring<Tile<T, kColumns, kStep, kBlock>, Tile<T, kBlock, kStep>, 3>;
@@ -58,6 +58,7 @@ __global__ void __launch_bounds__(kRingThreads, 2)
   }
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   for (Segment s = p.first_segment(); s.steps > 0; s = p.next(s)) {
+    constexpr int kParts = kColumns / 64;
     float sum[kParts][kBlock / 2];
     clear(sum);
     multiply_stages<kStep, true, true>(ring, at, s.steps, sum);

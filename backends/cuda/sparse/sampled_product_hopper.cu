@@ -14,8 +14,9 @@ constexpr int kStep = 64;
 /// Sums [64 kParts][kColumns], and the slabs of 64 columns of a block and of a group.
 template <class T, int kBlock>
 struct Shape {
-  static constexpr int kColumns = kGroupColumns<kBlock>, kElements = kBlock * kColumns;
+  static constexpr int kColumns = kGroupColumns<kBlock>;
   static constexpr int kParts = kBlock / 64, kSlabs = kColumns / 64;
+  static constexpr int kElements = 64 * kParts * 64 * kSlabs;
   using Shared = Ring<Tile<T, kBlock, kStep>, Tile<T, kColumns, kStep>, kBlock == 64 ? 2 : 3>;
 };
 
