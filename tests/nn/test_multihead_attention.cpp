@@ -247,12 +247,15 @@ TEST_CASE_TEMPLATE("multi-head attention: against plain loops, all gradients", O
     check("dropout", {.dropout = 0.4, .kdim = 9});
   }
   // Heads whose features do not make up dim.
-  check_problem("head_dim", {kSmall, 11, {.head_dim = 6}}, On::device);
-  check_problem("head_dim and v_head_dim", {kSmall, 11, {.head_dim = 6, .v_head_dim = 2}},
-                On::device);
-  check_problem("padding", {kSmall, 18, {}, {2, 5}}, On::device);
-  check_problem("padding, one item of nothing else", {kSmall, 18, {.dropout = 0.5}, {5, 0}},
-                On::device);
+  const auto check = [&](const std::string& what, int64_t dim,
+                         const nn::MultiheadAttentionOptions& options,
+                         const std::vector<int32_t>& lengths) {
+    check_problem(what, {kSmall, dim, options, lengths}, On::device);
+  };
+  check("head_dim", 11, {.head_dim = 6}, {});
+  check("head_dim and v_head_dim", 11, {.head_dim = 6, .v_head_dim = 2}, {});
+  check("padding", 18, {}, {2, 5});
+  check("padding, one item of nothing else", 18, {.dropout = 0.5}, {5, 0});
 }
 
 TEST_CASE_TEMPLATE("multi-head attention: 8 x 4 heads of 64, 128 queries and keys, against float64",
