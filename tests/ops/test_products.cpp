@@ -110,9 +110,9 @@ TEST_CASE("cpu products: many tiles, deep products, the same bits on any number 
   struct Case {
     int64_t m, n, k;
   };
-  // Panels that tiles share; chunks of depth; both edges of a tile; deep blocks.
-  const std::vector<Case> cases = {{1100, 70, 33}, {45, 33, 2100}, {15, 401, 390},
-                                   {513, 97, 385}, {260, 130, 40}, {9, 2100, 11}};
+  // Panels that tiles share; chunks of depth; both edges of a tile; few rows.
+  const std::vector<Case> cases = {{1100, 70, 33}, {45, 33, 2100}, {15, 401, 390}, {513, 97, 385},
+                                   {260, 130, 40}, {9, 2100, 11},  {3, 133, 515},  {8, 70, 300}};
   const int before = num_threads();
   for (const DType dtype : {DType::float32, DType::float64}) {
     for (const Case& c : cases) {

@@ -4,6 +4,7 @@
 
 #include "../../../core/parallel.h"
 #include "eigen_product.h"
+#include "few_rows.h"
 #include "micro_kernel.h"
 #include "packed_product.h"
 
@@ -124,7 +125,7 @@ void multiply_shared(const KernelContext& context, const Product<T>& p, Index ro
   const Index col_tiles = pieces(p.n, cols);
   for_each_task(pieces(p.m, rows) * col_tiles, rows * cols * p.k, [&](Index task) {
     const Index i = task / col_tiles * rows, j = task % col_tiles * cols;
-    Packed::run(context, part(p, i, j, rows, cols), block, p.m - i,
+    Packed::run(context, part(p, i, j, rows, cols), block, i, p.m,
                 [&](Index k0, Index depth) { return packed + k0 * width + j * depth; });
   });
 }
@@ -141,8 +142,24 @@ void add_chunks(const Product<T>& p, const T* partial, Index chunks) {
 }
 
 template <class T>
+void multiply_few_rows(const Product<T>& product, const Batch& batch) {
+  const Index count = numel(batch.shape);
+  constexpr Index kCols = 64;
+  const Index tiles = pieces(product.n, kCols);
+  // They wait for memory.
+  for_each_task(count * tiles, kCols * product.k * kPackingWork, [&](Index task) {
+    const Product<T> p = item(product, batch, task / tiles);
+    FewRows<T>::run(part(p, 0, task % tiles * kCols, p.m, kCols));
+  });
+}
+
+template <class T>
 void multiply(const KernelContext& context, const Product<T>& product, const Batch& batch) {
   using Kernel = MicroKernel<T>;
+  if (FewRows<T>::fits(product)) return multiply_few_rows(product, batch);
+  // Most of a panel would be padding.
+  const bool small = product.m * product.n <= Kernel::kPacket * Kernel::kPacket;
+  if (small || product.n < Kernel::kPacket) return multiply_by_eigen(context, product, batch);
   using Packed = PackedProduct<T>;
   const Index count = numel(batch.shape);
   const DeepGrid grid(Kernel::kRows, Kernel::kCols, count, product.m, product.n, product.k);
@@ -171,7 +188,7 @@ void multiply(const KernelContext& context, const Product<T>& product, const Bat
     if (chunk > 0) p.beta = 0;
     const Workspace packed(context,
                            block * round_up(p.n, Kernel::kCols) * static_cast<Index>(sizeof(T)));
-    Packed::run(context, p, block, product.m - i, [&](Index k0, Index depth) {
+    Packed::run(context, p, block, i, product.m, [&](Index k0, Index depth) {
       Packed::pack_panels(p.b, p.n, k0, depth, packed.ptr<T>());
       return packed.ptr<const T>();
     });

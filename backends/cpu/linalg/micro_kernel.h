@@ -97,6 +97,12 @@ class MicroKernel {
     Packet sum[kBlockRows][2];
 #pragma GCC unroll 14
     for (int i = 0; i < kBlockRows; ++i) sum[i][0] = sum[i][1] = pset1<Packet>(T(0));
+    if (!result.start) {
+      for (int i = 0; i < kBlockRows; ++i) {
+        __builtin_prefetch(result.c + i * result.ldc, 1);
+        __builtin_prefetch(result.c + i * result.ldc + kPacket, 1);
+      }
+    }
     const T* ahead = result.ahead;
     const auto add = [&] {
       const Packet left = ploadu<Packet>(b), right = ploadu<Packet>(b + kPacket);
@@ -122,23 +128,23 @@ class MicroKernel {
     }
     for (; k < depth; ++k) add();
     const Packet alpha = pset1<Packet>(result.alpha);
-    const auto write = [&](int i, const T* from, T* to) {
-      pstoreu(to, pmadd(alpha, sum[i][0], ploadu<Packet>(from)));
-      pstoreu(to + kPacket, pmadd(alpha, sum[i][1], ploadu<Packet>(from + kPacket)));
-    };
-    T* row = result.c;
-    if (result.cols == kCols) {
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; ++half) {
+      const Index cols = result.cols - half * kPacket;
+      T* row = result.c + half * kPacket;
+      const T* const start = result.start ? result.start + half * kPacket : nullptr;
 #pragma GCC unroll 14
       for (int i = 0; i < kBlockRows; ++i, row += result.ldc) {
-        write(i, result.start ? result.start : row, row);
+        const T* const from = start ? start : row;
+        if (cols >= kPacket) {
+          pstoreu(row, pmadd(alpha, sum[i][half], ploadu<Packet>(from)));
+        } else if (cols > 0) {
+          T edge[kPacket] = {};
+          std::copy_n(from, cols, edge);
+          pstoreu(edge, pmadd(alpha, sum[i][half], ploadu<Packet>(edge)));
+          std::copy_n(edge, cols, row);
+        }
       }
-      return;
-    }
-    for (int i = 0; i < kBlockRows; ++i, row += result.ldc) {
-      T edge[kCols] = {};
-      std::copy_n(result.start ? result.start : row, result.cols, edge);
-      write(i, edge, edge);
-      std::copy_n(edge, result.cols, row);
     }
   }
 };

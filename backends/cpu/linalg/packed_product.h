@@ -32,10 +32,10 @@ class PackedProduct {
   }
 
   /// The product `p`, block by block. `panels(k0, depth)` returns the panels of a block of B's
-  /// rows. Rows of A may be read up to `a_rows`.
+  /// rows. The product is the part from row `above` on of one of `all_rows`.
   template <class Panels>
-  static void run(const KernelContext& context, const Product<T>& p, Index block, Index a_rows,
-                  Panels&& panels) {
+  static void run(const KernelContext& context, const Product<T>& p, Index block, Index above,
+                  Index all_rows, Panels&& panels) {
     static constexpr T kZeros[kCols] = {};
     const bool by_row = p.a.col_stride == 1;
     const auto order = by_row ? Kernel::Strip::by_row : Kernel::Strip::by_line;
@@ -47,6 +47,12 @@ class PackedProduct {
     for (Index i = 0; adds && p.beta != T(1) && i < p.m; ++i) {
       for (Index j = 0; j < p.n; ++j) *p.c.at(i, j) *= p.beta;
     }
+    // Lines are copied in whole vectors: near the last row, some elements too early.
+    const auto early = [&](Index i) {
+      return by_row || all_rows < Kernel::kLineStep
+                 ? Index{0}
+                 : std::max<Index>(0, above + i + Kernel::kLineStep - all_rows);
+    };
     for (Index k0 = 0; k0 < p.k; k0 += block) {
       const Index depth = std::min(block, p.k - k0);
       const T* const b = panels(k0, depth);
@@ -55,7 +61,8 @@ class PackedProduct {
         if (by_row) {
           copy_rows(p.a.at(i0, k0), p.a.row_stride, past - i0, depth, strips);
         } else {
-          copy_lines(p.a.at(i0, k0), p.a, depth, past - i0, rows, a_rows - i0, strips);
+          const bool vectors = p.a.row_stride == 1 && all_rows >= Kernel::kLineStep;
+          copy_lines(p.a, k0, depth, i0, past, rows, vectors, early, strips);
         }
         const T* strip = strips;
         for (Index i = i0; i < past; i += rows, strip += Kernel::kStripSize) {
@@ -63,9 +70,10 @@ class PackedProduct {
             const T* const first = p.bias ? p.bias + j : kZeros;
             const Index ahead = i + rows + j / kCols * 4;
             const bool more = by_row && ahead + 4 <= std::min(i + 2 * rows, p.m);
-            Kernel::run(order, std::min(rows, past - i), std::min(kCols, p.n - j), depth, strip,
-                        b + j * depth, p.alpha, k0 > 0 || adds ? nullptr : first, p.c.at(i, j),
-                        p.c.row_stride, more ? p.a.at(ahead, k0) : nullptr, p.a.row_stride);
+            Kernel::run(order, std::min(rows, past - i), std::min(kCols, p.n - j), depth,
+                        strip + early(i), b + j * depth, p.alpha, k0 > 0 || adds ? nullptr : first,
+                        p.c.at(i, j), p.c.row_stride, more ? p.a.at(ahead, k0) : nullptr,
+                        p.a.row_stride);
           }
         }
       }
@@ -119,19 +127,23 @@ class PackedProduct {
     }
   }
 
-  // Lines of A to strips of `rows` rows; `readable` elements of a line may be read.
-  static void copy_lines(const T* from, const Matrix<const T>& a, Index depth, Index m, Index rows,
-                         Index readable, T* to) {
+  // Rows [first, past) to strips of `rows` rows.
+  template <class Early>
+  static void copy_lines(const Matrix<const T>& a, Index k0, Index depth, Index first, Index past,
+                         Index rows, bool vectors, Early&& early, T* to) {
+    const T* from = a.at(0, k0);
     for (Index k = 0; k < depth; ++k, from += a.col_stride, to += Kernel::kLineStep) {
       T* line = to;
-      for (Index i = 0; i < m; i += rows, line += Kernel::kStripSize) {
+      for (Index i = first; i < past; i += rows, line += Kernel::kStripSize) {
         __builtin_prefetch(from + 8 * a.col_stride + i);
-        if (a.row_stride == 1 && i + Kernel::kLineStep <= readable) {
+        if (vectors) {
+          const T* const elements = from + i - early(i);
           for (Index l = 0; l < Kernel::kLineStep; l += kPacket) {
-            copy_packet(from + i + l, line + l);
+            copy_packet(elements + l, line + l);
           }
         } else {
-          for (Index l = 0; l < std::min(rows, m - i); ++l) line[l] = from[(i + l) * a.row_stride];
+          const Index count = std::min(rows, past - i);
+          for (Index l = 0; l < count; ++l) line[l] = from[(i + l) * a.row_stride];
         }
       }
     }
