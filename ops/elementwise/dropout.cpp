@@ -1,5 +1,6 @@
 #include "dropout.h"
 
+#include "../../tensor/autograd/gradient_memory.h"
 #include "../../tensor/autograd/node.h"
 #include "../../tensor/factories.h"
 #include "../../tensor/kernels/random.h"
@@ -26,6 +27,11 @@ void check_arguments(const Tensor& x, double p) {
   }
 }
 
+void run(const Tensor& x, const Tensor& y, double p, PhiloxState state) {
+  KernelContext context = kernel_context(x.device());
+  kernels::dropout(context, x.tensor_view(), y.tensor_view(), p, state);
+}
+
 }  // namespace
 
 namespace composite {
@@ -45,10 +51,12 @@ Tensor dropout_with(const Tensor& x, double p, PhiloxState state) {
   check_arguments(x, p);
   if (!use_fused(kernels::dropout, x.device())) return composite::dropout_with(x, p, state);
   const Tensor y = empty_like(x);
-  KernelContext context = kernel_context(x.device());
-  kernels::dropout(context, x.tensor_view(), y.tensor_view(), p, state);
-  return record("dropout", {x}, y, [p, state](Backward&, const Tensor& g) {
-    return Gradients{dropout_with(g, p, state)};
+  run(x, y, p, state);
+  return record("dropout", {x}, y, [p, state](Backward& pass, const Tensor& g) {
+    if (pass.create_graph()) return Gradients{dropout_with(g, p, state)};
+    const Tensor dx = overwritable(g);
+    run(g, dx, p, state);
+    return Gradients{dx};
   });
 }
 

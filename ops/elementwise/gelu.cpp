@@ -2,6 +2,7 @@
 
 #include <numbers>
 
+#include "../../tensor/autograd/gradient_memory.h"
 #include "../../tensor/autograd/node.h"
 #include "../../tensor/factories.h"
 #include "../checks.h"
@@ -49,7 +50,7 @@ Tensor gelu(const Tensor& x, GeluApproximation approximation) {
               },
               {&in, 1}, g, pass);
         }
-        const Tensor dx = empty_like(in);
+        const Tensor dx = overwritable(g);
         KernelContext here = kernel_context(g.device());
         kernels::gelu_backward(here, in.tensor_view(), g.tensor_view(), dx.tensor_view(), tanh);
         return Gradients{dx};

@@ -7,6 +7,7 @@
 #include "../kernels/gradients.h"
 #include "../tensor_impl.h"
 #include "anomaly.h"
+#include "gradient_memory.h"
 
 namespace sash {
 
@@ -65,8 +66,7 @@ void run_leaf_hooks(const TensorImpl& leaf, Tensor& g) {
 void add_to_leaf(TensorImpl& leaf, Tensor g) {
   const std::lock_guard lock(leaf_mutex);
   if (!leaf.grad.defined()) {
-    const bool ours = g.impl().use_count() == 1 && g.impl().storage->use_count() == 1;
-    leaf.grad = ours && g.is_contiguous() ? std::move(g) : g.clone();
+    leaf.grad = owns_alone(g) ? std::move(g) : g.clone();
   } else if (grad_enabled()) {
     leaf.grad = add_gradients(leaf.grad, g);
   } else {
@@ -81,7 +81,6 @@ struct Slot {
   Ref<Node> node;
   Ref<TensorImpl> leaf;
   SmallVector<Tensor, 1> grads;
-  SmallVector<bool, 1> owned;  // made by this pass, so it may be added into
 };
 
 // One backward pass. Consumers of a tensor were recorded after it, so visiting nodes from the
@@ -96,11 +95,15 @@ class Pass {
     Tensor& sum = slot.grads[edge.output];
     if (!sum.defined()) {
       sum = std::move(g);
-    } else if (slot.owned[edge.output] && !grad_enabled()) {
+    } else if (grad_enabled()) {
+      sum = add_gradients(sum, g);
+    } else if (owns_alone(sum)) {
       add_into(sum, g);
+    } else if (owns_alone(g)) {
+      add_into(g, sum);
+      sum = std::move(g);
     } else {
       sum = add_gradients(sum, g);
-      slot.owned[edge.output] = true;
     }
   }
 
@@ -138,9 +141,8 @@ class Pass {
       at = (at + 1) & (table_.size() - 1);
     }
     const size_t outputs = edge.node ? edge.node->outputs.size() : 1;
-    Slot slot{key, edge.node, edge.leaf, {}, {}};
+    Slot slot{key, edge.node, edge.leaf, {}};
     slot.grads.resize(outputs);
-    slot.owned.resize(outputs);
     slots_.push_back(std::move(slot));
     table_[at] = static_cast<uint32_t>(slots_.size());
     heap_.push_back({edge.node ? edge.node->sequence() : 0, table_[at] - 1});
