@@ -13,6 +13,7 @@ has several implementations of a case, the fastest is marked with a star.
   widths) and other patterns ("sparse"), which is bfloat16. --dtype sets that of all three.
 - TF32: on cuda, both may round products to TF32 in training steps not marked "plain", and in
   products with "tf32" in the case's name.
+- MB: the most memory that tensors take in a training step.
 - share: our rate divided by that of a plain copy on the device.
 - The last line names the three cases with the lowest ratios, each against PyTorch's fastest
   implementation.

@@ -13,6 +13,21 @@ GPU_CASES = {"toy_fp32": (256, 4, 128, 4, 16, 0.1), "char_fp32": (256, 6, 384, 6
 COMPILE_SECONDS = 40  # upper bound for compiling one case
 
 
+def peak_mb_on_cpu(torch, model, step):
+    """The peak of a step: parameters, gradients and two moments, and what the step allocates."""
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True, acc_events=True
+    ) as profile:
+        step()
+    events = profile.profiler.kineto_results.events()
+    changes = sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]")
+    now = peak = 4 * sum(p.numel() * p.element_size() for p in model.parameters())
+    for _, change in changes:
+        now += change
+        peak = max(peak, now)
+    return round(peak / 2**20)
+
+
 def make_model(torch, gpu, context, layers, dim, heads, dropout):
     """The model of bench_train.cpp. On a GPU, the head is tied and attention has dropout."""
     nn, functional = torch.nn, torch.nn.functional
@@ -84,6 +99,8 @@ def time_step(bench, emit, name, impl, mode=None):
     ms = bench.ms(step, 5)
     if bench.cuda:
         peak["peak_mb"] = round(torch.cuda.max_memory_allocated() / 2**20)
+    else:
+        peak["peak_mb"] = peak_mb_on_cpu(torch, model, step)
     tok_s = batch * context / ms * 1e3
     emit(kind="train", case=name, impl=impl, ms=ms, tok_s=tok_s, **peak)
 
