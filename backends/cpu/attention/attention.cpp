@@ -69,7 +69,7 @@ class ForwardTask {
         form_scores(dims_, tile, segment, diagonals, q_, k_.from(segment.key), scores);
         hide(segment, kHidden<T>, scores);
       }
-      weigh(steps.keys());
+      weigh(steps);
       if (!first) rescale();
       for (const Segment& segment : steps.segments()) {
         T* const weights = weights_ + segment.column * kRows;
@@ -82,33 +82,46 @@ class ForwardTask {
 
   // Replaces a step's scores by the weights exp(s - running maximum) and adds them to the total.
   // Sums of earlier steps have to be multiplied by `rescale_`.
-  void weigh(Index keys) {
-    constexpr int kParts = kRows / kLanes;
-    Lanes<T> highest[kParts], shift[kParts], sum[kParts];
-    for (int i = 0; i < kParts; ++i) highest[i] = Lanes<T>(highest_ + i * kLanes);
-    for (Index j = 0; j < keys; ++j) {
-      const T* const column = weights_ + j * kRows;
-      for (int i = 0; i < kParts; ++i) highest[i] = max(highest[i], Lanes<T>(column + i * kLanes));
-    }
-    for (int i = 0; i < kParts; ++i) {
+  void weigh(const Steps& steps) {
+    for (Index i = 0; i < kRows; i += kLanes) {
+      const Lanes<T> before(highest_ + i);
+      Lanes<T> highest = before;
+      for_each_group(steps, i, [&](T* column, bool seen) {
+        if (seen) highest = max(highest, highest_of(column));
+      });
       // Finite also while nothing is visible.
-      shift[i] = max(highest[i], Lanes<T>(std::numeric_limits<T>::lowest()));
-      exp(Lanes<T>(highest_ + i * kLanes) - shift[i]).store(rescale_ + i * kLanes);
-      highest[i].store(highest_ + i * kLanes);
-      sum[i] = T(0);
+      const Lanes<T> shift = max(highest, Lanes<T>(std::numeric_limits<T>::lowest()));
+      const Lanes<T> rescale = exp_of_negative(before - shift);
+      Lanes<T> sum = T(0);
+      for_each_group(steps, i, [&](T* column, bool seen) {
+        for (Index j = 0; j < kGroup; ++j, column += kRows) {
+          const Lanes<T> weight = seen ? exp_of_negative(Lanes<T>(column) - shift) : Lanes<T>(T(0));
+          weight.store(column);
+          sum += weight;
+        }
+      });
+      highest.store(highest_ + i);
+      rescale.store(rescale_ + i);
+      (Lanes<T>(total_ + i) * rescale + sum).store(total_ + i);
     }
-    for (Index j = 0; j < keys; ++j) {
-      T* const column = weights_ + j * kRows;
-      for (int i = 0; i < kParts; ++i) {
-        const Lanes<T> weight = exp(Lanes<T>(column + i * kLanes) - shift[i]);
-        weight.store(column + i * kLanes);
-        sum[i] += weight;
+  }
+
+  // Calls `f` with the scores of queries [i, i + kLanes) for each kGroup keys of a step, and
+  // whether any of them is visible.
+  template <class F>
+  void for_each_group(const Steps& steps, Index i, F&& f) {
+    for (const Segment& segment : steps.segments()) {
+      for (Index j = 0; j < segment.keys; j += kGroup) {
+        f(weights_ + (segment.column + j) * kRows + i, segment.any_of(i, kLanes, j));
       }
     }
-    for (int i = 0; i < kParts; ++i) {
-      const Lanes<T> before = Lanes<T>(total_ + i * kLanes) * Lanes<T>(rescale_ + i * kLanes);
-      (before + sum[i]).store(total_ + i * kLanes);
-    }
+  }
+
+  static Lanes<T> highest_of(const T* column) {
+    const auto at = [column](Index j) { return Lanes<T>(column + j * kRows); };
+    static_assert(kGroup == 8);
+    return max(max(max(at(0), at(1)), max(at(2), at(3))),
+               max(max(at(4), at(5)), max(at(6), at(7))));
   }
 
   void rescale() {
@@ -123,14 +136,17 @@ class ForwardTask {
   }
 
   void finish(const QueryTile& tile) {
+    using Array = Eigen::Map<Eigen::Array<T, kRows, 1>>;
     const auto out = head<T>(x_.out, b_, h_);
     T* const lse = x_.lse.ptr<T>() + (b_ * dims_.heads + h_) * dims_.queries;
+    T logs[kRows];
+    Array(logs, kRows) = Array(highest_, kRows) + Array(total_, kRows).log();
     for (Index i = 0; i < tile.count; ++i) {
       const bool empty = total_[i] == 0;
       const T factor = empty ? T(0) : 1 / total_[i];
       T* const y = out.row(tile.first + i);
       for (Index e = 0; e < dims_.v_depth; ++e) y[e] = out_[i * width_ + e] * factor;
-      lse[tile.first + i] = empty ? -kHidden<T> : highest_[i] + std::log(total_[i]);
+      lse[tile.first + i] = empty ? -kHidden<T> : logs[i];
     }
   }
 

@@ -125,9 +125,9 @@ class ChunkPass {
     multiply_visible(segment, g_by_feature_, v_.from(segment.key), dims_.v_depth, T(1), gradients_);
     if (dims_.params.dropout > 0) {
       draw_dropout(dims_, tile, segment.key, segment.keys, factors_);
-      differentiate<true>(segment.keys);
+      differentiate<true>(segment);
     } else {
-      differentiate<false>(segment.keys);
+      differentiate<false>(segment);
     }
     hide(segment, T(0), weights_);
     hide(segment, T(0), gradients_);
@@ -144,20 +144,35 @@ class ChunkPass {
   }
 
   template <bool kDropout>
-  void differentiate(Index keys) {
-    for (Index j = 0; j < keys; ++j) {
+  void differentiate(const Segment& segment) {
+    for (Index j = 0; j < segment.keys; j += kGroup) {
       for (Index i = 0; i < kRows; i += kLanes) {
-        const Index at = j * kRows + i;
-        const Lanes<T> p = exp(Lanes<T>(weights_ + at) - Lanes<T>(lse_ + i));
-        Lanes<T> dp(gradients_ + at), weight = p;
-        if constexpr (kDropout) {
-          const Lanes<T> factor(factors_ + at);
-          dp *= factor;
-          weight *= factor;
+        if (segment.any_of(i, kLanes, j)) {
+          differentiate<kDropout>(j, i);
+        } else {
+          for (Index k = j; k < j + kGroup; ++k) {
+            std::fill_n(weights_ + k * kRows + i, kLanes, T(0));
+            std::fill_n(gradients_ + k * kRows + i, kLanes, T(0));
+          }
         }
-        weight.store(weights_ + at);
-        (p * (dp - Lanes<T>(dot_ + i))).store(gradients_ + at);
       }
+    }
+  }
+
+  // For kGroup keys from `key` and kLanes queries from `query` on.
+  template <bool kDropout>
+  void differentiate(Index key, Index query) {
+    const Lanes<T> lse(lse_ + query), dot(dot_ + query);
+    for (Index at = key * kRows + query; at < (key + kGroup) * kRows; at += kRows) {
+      const Lanes<T> p = exp_of_negative(Lanes<T>(weights_ + at) - lse);
+      Lanes<T> dp(gradients_ + at), weight = p;
+      if constexpr (kDropout) {
+        const Lanes<T> factor(factors_ + at);
+        dp *= factor;
+        weight *= factor;
+      }
+      weight.store(weights_ + at);
+      (p * (dp - dot)).store(gradients_ + at);
     }
   }
 

@@ -128,6 +128,12 @@ struct Segment {
     for (Index j = 0; j < kGroup; ++j) any |= visible[first + j];
     return range_of_bits(any);
   }
+  /// Whether any of the queries [query, query + count) sees a key of that group.
+  bool any_of(Index query, Index count, Index first) const {
+    if (!visible) return true;
+    const IndexRange queries = queries_of(first);
+    return queries.first < query + count && queries.past > query;
+  }
   IndexRange keys_of(Index group) const {
     return visible ? seen[static_cast<size_t>(group)] : IndexRange{0, keys};
   }

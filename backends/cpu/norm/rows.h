@@ -55,6 +55,10 @@ class Lanes {
       return Eigen::internal::pandnot(exp_normal(x), small);
     });
   }
+  /// The same for x <= 0 (or NaN), faster.
+  friend Lanes exp_of_negative(const Lanes& a) {
+    return zip(a, a, [](auto x, auto) { return exp_negative(x); });
+  }
 
  private:
   using Packet = typename Eigen::internal::packet_traits<T>::type;
@@ -84,6 +88,30 @@ class Lanes {
       return pmul(p, preinterpret<Vector>(plogical_shift_left<23>(preinterpret<Bits>(shifted))));
     } else {
       return pexp(x);
+    }
+  }
+
+  // As above, with r accurate enough from one product, and a minimax polynomial of degree 6. From
+  // -127 ln 2 on down the exponent's bits are 0.
+  template <class Vector>
+  static Vector exp_negative(Vector x) {
+    using namespace Eigen::internal;
+    if constexpr (std::is_same_v<T, float> && kWidth > 1) {
+      using Bits = typename unpacket_traits<Vector>::integer_packet;
+      const auto number = [](float value) { return pset1<Vector>(value); };
+      constexpr float ones = 0x1.8p23F + 127;
+      x = pmax(x, number(-88.0297F));
+      const Vector shifted = pmadd(x, number(0x1.715476p0F), number(ones));
+      const Vector r = pmadd(psub(shifted, number(ones)), number(-0.693147181F), x);
+      Vector p = pmadd(r, number(1.38144672e-3F), number(8.36878084e-3F));
+      for (const float next : {4.16683927e-2F, 1.66665196e-1F, 4.9999994e-1F, 1.F, 1.F}) {
+        p = pmadd(p, r, number(next));
+      }
+      return pmul(p, preinterpret<Vector>(plogical_shift_left<23>(preinterpret<Bits>(shifted))));
+    } else {
+      constexpr T lowest = sizeof(T) == 4 ? T(-87.3) : T(-708.3);
+      const auto small = pcmp_lt(x, pset1<Vector>(lowest));
+      return pandnot(pexp(x), small);
     }
   }
 
