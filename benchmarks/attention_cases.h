@@ -150,6 +150,27 @@ inline AttentionCases scaling_cases(Device device) {
   return cases;
 }
 
+/// Lengths of both kinds of attention that language models train with. The peers have the same.
+inline AttentionCases length_cases(Device device) {
+  const Usual usual(device);
+  AttentionCases cases;
+  for (int64_t length = 256; length <= 16384; length *= 2) {
+    AttentionCase setup{.group = "lengths",
+                        .name = "s" + std::to_string(length) + "_causal",
+                        .pattern = causal,
+                        .batch = 1,
+                        .heads = usual.heads,
+                        .length = length,
+                        .dim = 64,
+                        .dtype = usual.dtype};
+    cases.push_back(setup);
+    setup.name = "s" + std::to_string(length) + "_w256causal";
+    setup.pattern = windowed(256, 0);
+    cases.push_back(setup);
+  }
+  return cases;
+}
+
 /// A window, and how many times longer all pairs of the same length take.
 inline AttentionCases dense_cases(Device device) {
   const Usual usual(device);
@@ -259,8 +280,8 @@ inline AttentionCases memory_cases(Device device) {
 
 inline AttentionCases attention_cases(Device device) {
   AttentionCases cases;
-  for (const auto group : {peer_cases, scaling_cases, dense_cases, sparse_cases, width_cases,
-                           option_cases, memory_cases}) {
+  for (const auto group : {peer_cases, scaling_cases, length_cases, dense_cases, sparse_cases,
+                           width_cases, option_cases, memory_cases}) {
     for (AttentionCase& setup : group(device)) cases.push_back(std::move(setup));
   }
   return cases;

@@ -2,7 +2,7 @@
 """Runs the benchmarks of sash and the same cases in PyTorch, and prints the ratios of their times.
 
 usage: compare_peers.py [--device cpu] [--build build/test] [--threads 2] [--rounds N]
-                        [--cases gemm op attention sparse widths train] [--seconds 500]
+                        [--cases gemm op attention sparse widths lengths train] [--seconds 500]
                         [--dtype bfloat16] [--save figures.jsonl] [--busy]
 
 Each round runs sash, then PyTorch, so that both run under the same conditions. A figure is the
@@ -10,7 +10,8 @@ median of the rounds. A ratio is PyTorch's time divided by ours; above 1, sash i
 has several implementations of a case, the fastest is marked with a star.
 
 - dtypes: float32, except for attention on cuda over windows ("attention"; "widths" for several head
-  widths) and other patterns ("sparse"), which is bfloat16. --dtype sets that of all three.
+  widths, "lengths" for lengths from 256 to 16384) and other patterns ("sparse"), which is bfloat16.
+  --dtype sets that of all four.
 - TF32: on cuda, both may round products to TF32 in training steps not marked "plain", and in
   products with "tf32" in the case's name.
 - MB: the most memory that tensors take in a training step.
@@ -37,7 +38,7 @@ import time
 
 from peers import run_peer
 
-PATTERNS = ("attention", "sparse", "widths")
+PATTERNS = ("attention", "sparse", "widths", "lengths")
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LINE = "{:10} {:26} {:8} {:16} {:>10} {:>10} {:>7} {:>7} {:>8} {:>8}"
 BUSY_LINE = "{:10} {:26} {:8} {:16} {:>10} {:>10} {:>7} {:>8} {:>8} {:>7}"
@@ -154,6 +155,7 @@ def command_of(kinds, options):
         "attention": ["bench_attention", "--group", "peers", *attention],
         "sparse": ["bench_attention", "--group", "sparse", *attention],
         "widths": ["bench_attention", "--group", "widths", *attention],
+        "lengths": ["bench_attention", "--group", "lengths", *attention],
     }
     program, *flags = commands.get(kinds[0], ["bench_ops", "--kind", *kinds])
     return [f"{options.build}/bin/{program}", *flags, "--device", options.device]

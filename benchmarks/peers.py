@@ -138,6 +138,7 @@ def run_peer(kinds, device, deadline, dtype=None):
         "op": lambda: peer_op(bench),
         "attention": lambda: peers_attention.peer_attention(bench, emit, dtype),
         "sparse": lambda: peers_attention.peer_sparse(bench, emit, dtype),
+        "lengths": lambda: peers_attention.peer_lengths(bench, emit, dtype),
         "widths": lambda: peers_attention.peer_widths(bench, emit, dtype),
         "train": lambda: peers_train.peer_train(bench, emit),
     }

@@ -179,9 +179,14 @@ def flex(bench, emit, case, extra, block=128, impl="flex"):
     compiled = torch.compile(flex_attention, dynamic=False)
     grouped = case.kv_heads != case.heads
 
-    def call():
-        return compiled(case.q, case.k, case.v, block_mask=blocks, enable_gqa=grouped)
+    # On the CPU it has no backward pass.
+    q, k, v = (x if bench.cuda else x.detach() for x in (case.q, case.k, case.v))
 
+    def call():
+        return compiled(q, k, v, block_mask=blocks, enable_gqa=grouped)
+
+    if not bench.cuda:
+        return emit(kind="attention", case=case.name, impl=impl, fwd_ms=bench.ms(call), **extra)
     with tiles_of(block):
         time_recorded(bench, emit, case, impl, call, extra)
 
@@ -236,7 +241,7 @@ def peer_attention(bench, emit, dtype=None):
                 attempt(name, sdpa, bench, emit, case, {})
             if bench.cuda and kind in (torch.float16, torch.bfloat16):
                 attempt(name, flash2, bench, emit, case, {}, left, right)
-            if bench.cuda and cases is GPU_WINDOWS:
+            if cases is GPU_WINDOWS or not (bench.cuda or left is None):
                 attempt(name, flex, bench, emit, case, {})
 
 
@@ -289,3 +294,17 @@ def peer_widths(bench, emit, dtype=None):
             continue
         attempt(name, flash2, bench, emit, case, extra, 256, 256)
         attempt(name, flex, bench, emit, case, extra)
+
+
+def peer_lengths(bench, emit, dtype=None):
+    """Dense causal attention and a causal window of 256, from short sequences to long ones. On the
+    CPU the longest windows run in flex attention alone: a dense mask takes seconds a call."""
+    dtype = dtype or (bench.torch.bfloat16 if bench.cuda else bench.torch.float32)
+    for length in (256, 512, 1024, 2048, 4096, 8192, 16384):
+        shape = (1, 12 if bench.cuda else 4, length, 64)
+        case = Case(bench, f"s{length}_causal", dtype, shape, causal_mask)
+        attempt(case.name, sdpa, bench, emit, case, {})
+        case = Case(bench, f"s{length}_w256causal", dtype, shape, window_mask(256, 0))
+        if length <= 4096:
+            attempt(case.name, sdpa, bench, emit, case, {})
+        attempt(case.name, flex, bench, emit, case, {})
