@@ -18,6 +18,9 @@ template <class T>
 using StridedRun = Eigen::Map<const Eigen::Array<T, Eigen::Dynamic, 1>, Eigen::Unaligned,
                               Eigen::InnerStride<Eigen::Dynamic>>;
 
+// Columns that a task of `reduce_rows` has at most.
+constexpr int64_t kColumns = 512;
+
 // A reduction has an accumulator type, its identity, `run` (the result of a vector of elements) and
 // `merge` (adds one accumulator to another).
 struct Sum {
@@ -42,6 +45,28 @@ struct Sum {
   template <class A>
   static void merge(A& into, A from) {
     into += from;
+  }
+  // into[i] += the sum of column i of `rows` rows of x, at most 512 of them at a time in float32.
+  static void add_rows(const float* x, int64_t rows, int64_t stride, int64_t columns,
+                       double* into) {
+    constexpr int64_t kTogether = 8;
+    float sum[kColumns];
+    for (int64_t done = 0; done < rows;) {
+      std::fill_n(sum, columns, 0.0F);
+      const int64_t end = std::min(rows, done + 512);
+      for (; done + kTogether <= end; done += kTogether) {
+        const float* const r = x + done * stride;
+        for (int64_t i = 0; i < columns; ++i) {
+          const float* const c = r + i;
+          sum[i] += ((c[0] + c[stride]) + (c[2 * stride] + c[3 * stride])) +
+                    ((c[4 * stride] + c[5 * stride]) + (c[6 * stride] + c[7 * stride]));
+        }
+      }
+      for (; done < end; ++done) {
+        for (int64_t i = 0; i < columns; ++i) sum[i] += x[done * stride + i];
+      }
+      for (int64_t i = 0; i < columns; ++i) into[i] += static_cast<double>(sum[i]);
+    }
   }
 };
 
@@ -101,13 +126,32 @@ struct Axes {
     axis[at] = a;
   }
   Axis pop() { return rank > 0 ? axis[--rank] : Axis{1, 1, 1}; }
+  // Merges neighbours that are one axis in x and in y.
+  void merge() {
+    int last = 0;
+    for (int i = 1; i < rank; ++i) {
+      const Axis inner = axis[i];
+      Axis& outer = axis[last];
+      if (outer.x_stride == inner.x_stride * inner.extent &&
+          outer.y_stride == inner.y_stride * inner.extent) {
+        outer = {outer.extent * inner.extent, inner.x_stride, inner.y_stride};
+      } else {
+        axis[++last] = inner;
+      }
+    }
+    if (rank > 0) rank = last + 1;
+  }
   // Offsets in x and y of the row-major index `index`.
   std::pair<int64_t, int64_t> offsets(int64_t index) const {
     int64_t x = 0, y = 0;
-    for (int i = rank - 1; i >= 0; --i) {
+    for (int i = rank - 1; i > 0; --i) {
       x += index % axis[i].extent * axis[i].x_stride;
       y += index % axis[i].extent * axis[i].y_stride;
       index /= axis[i].extent;
+    }
+    if (rank > 0) {
+      x += index * axis[0].x_stride;
+      y += index * axis[0].y_stride;
     }
     return {x, y};
   }
@@ -120,8 +164,11 @@ struct Plan {
     for (int i = 0; i < x.rank(); ++i) {
       if (x.shape[i] == 1) continue;
       const bool is_reduced = y.shape[i] == 1;
-      (is_reduced ? reduced : kept).add({x.shape[i], x.strides[i], y.strides[i]});
+      // The strides of y along reduced axes have no meaning.
+      (is_reduced ? reduced : kept).add({x.shape[i], x.strides[i], is_reduced ? 0 : y.strides[i]});
     }
+    reduced.merge();
+    kept.merge();
   }
 };
 
@@ -138,14 +185,16 @@ void reduce_runs(KernelContext& context, Plan plan, const T* x, Out* y) {
   // A single run is split too.
   const int64_t cuts = outer == 1 ? (run.extent + kPiece - 1) / kPiece : 1;
   const int64_t parts = pieces * cuts;
-  const Workspace workspace(context, results * parts * static_cast<int64_t>(sizeof(A)));
+  const bool whole = parts == 1;  // no result has partial sums
+  const Workspace workspace(context, whole ? 0 : results * parts * int64_t{sizeof(A)});
   A* partial = workspace.ptr<A>();
   const int64_t work = std::max<int64_t>(1, run.extent * outer / parts);
   parallel_for(
       results * parts, std::max<int64_t>(1, kPiece / work), [&](int64_t begin, int64_t end) {
         for (int64_t task = begin; task < end; ++task) {
-          const int64_t part = task % parts;
-          const T* from = x + plan.kept.offsets(task / parts).first;
+          const int64_t part = whole ? 0 : task % parts;
+          const auto [at_x, at_y] = plan.kept.offsets(whole ? task : task / parts);
+          const T* from = x + at_x;
           A total = R::template identity<T>();
           if (cuts > 1) {
             const int64_t at = part * kPiece;
@@ -158,9 +207,14 @@ void reduce_runs(KernelContext& context, Plan plan, const T* x, Out* y) {
                                                           run.extent, run.x_stride)));
             }
           }
-          partial[task] = total;
+          if (whole) {
+            y[at_y] = static_cast<Out>(total);
+          } else {
+            partial[task] = total;
+          }
         }
       });
+  if (whole) return;
   for (int64_t i = 0; i < results; ++i) {
     A total = partial[i * parts];
     for (int64_t part = 1; part < parts; ++part) R::merge(total, partial[i * parts + part]);
@@ -173,7 +227,8 @@ void reduce_runs(KernelContext& context, Plan plan, const T* x, Out* y) {
 template <class R, class T, class Out>
 void reduce_rows(KernelContext& context, Plan plan, const T* x, Out* y) {
   using A = typename R::template Accumulator<T>;
-  constexpr int64_t kChunks = 16, kShortest = 64, kColumns = 512;
+  constexpr int64_t kChunks = 16, kShortest = 64;
+  constexpr bool kFast = std::is_same_v<R, Sum> && std::is_same_v<T, float>;
   const Axis columns = plan.kept.pop();
   const int64_t rows = plan.reduced.count(), outer = plan.kept.count(), width = columns.extent;
   const int64_t chunk = std::max(kShortest, (rows + kChunks - 1) / kChunks);
@@ -190,6 +245,13 @@ void reduce_rows(KernelContext& context, Plan plan, const T* x, Out* y) {
           A* into = partial + part * width + column;
           std::fill_n(into, count, R::template identity<T>());
           const int64_t last = std::min(rows, (part % chunks + 1) * chunk);
+          if constexpr (kFast) {
+            if (columns.x_stride == 1 && plan.reduced.rank == 1) {
+              const int64_t first = part % chunks * chunk, stride = plan.reduced.axis[0].x_stride;
+              R::add_rows(from + first * stride, last - first, stride, count, into);
+              continue;
+            }
+          }
           for (int64_t r = part % chunks * chunk; r < last; ++r) {
             const T* line = from + plan.reduced.offsets(r).first;
             for (int64_t i = 0; i < count; ++i)
@@ -197,14 +259,22 @@ void reduce_rows(KernelContext& context, Plan plan, const T* x, Out* y) {
           }
         }
       });
-  for (int64_t o = 0; o < outer; ++o) {
-    Out* to = y + plan.kept.offsets(o).second;
-    A* first = partial + o * chunks * width;
-    for (int64_t part = 1; part < chunks; ++part) {
-      for (int64_t i = 0; i < width; ++i) R::merge(first[i], first[part * width + i]);
-    }
-    for (int64_t i = 0; i < width; ++i) to[i * columns.y_stride] = static_cast<Out>(first[i]);
-  }
+  const int64_t merges = std::min(width, kColumns) * chunks;
+  parallel_for(outer * blocks, std::max<int64_t>(1, 32768 / merges),
+               [&](int64_t begin, int64_t end) {
+                 for (int64_t task = begin; task < end; ++task) {
+                   const int64_t o = task / blocks, column = task % blocks * kColumns;
+                   const int64_t count = std::min(kColumns, width - column);
+                   Out* to = y + plan.kept.offsets(o).second + column * columns.y_stride;
+                   A* first = partial + o * chunks * width + column;
+                   for (int64_t part = 1; part < chunks; ++part) {
+                     for (int64_t i = 0; i < count; ++i)
+                       R::merge(first[i], first[part * width + i]);
+                   }
+                   for (int64_t i = 0; i < count; ++i)
+                     to[i * columns.y_stride] = static_cast<Out>(first[i]);
+                 }
+               });
 }
 
 template <class R, class T, class Out>
