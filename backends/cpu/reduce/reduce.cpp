@@ -8,6 +8,7 @@
 
 #include "../../../core/backend/dispatch.h"
 #include "../../../core/parallel.h"
+#include "../norm/rows.h"
 
 namespace sash::cpu {
 namespace {
@@ -45,6 +46,21 @@ struct Sum {
   template <class A>
   static void merge(A& into, A from) {
     into += from;
+  }
+  // The same of elements side by side, four vectors at a time.
+  static double run(const float* x, int64_t count) {
+    double total = 0;
+    for (const float* const end = x + count; x < end;) {
+      const float* const stop = x + std::min<int64_t>(512, end - x);
+      Lanes<float> sum[4] = {0.F, 0.F, 0.F, 0.F};
+      for (; stop - x >= 4 * kLanes; x += 4 * kLanes) {
+        for (int k = 0; k < 4; ++k) sum[k] += Lanes<float>(x + k * kLanes);
+      }
+      for_lanes(stop - x, [&](int64_t i, auto lanes) { sum[0] += load(x + i, lanes); });
+      x = stop;
+      total += static_cast<double>(sum_of((sum[0] + sum[1]) + (sum[2] + sum[3])));
+    }
+    return total;
   }
   // into[i] += the sum of column i of `rows` rows of x, at most 512 of them at a time in float32.
   static void add_rows(const float* x, int64_t rows, int64_t stride, int64_t columns,
@@ -100,6 +116,9 @@ struct Extremum {
 
 template <class R, class T>
 auto run_of(const T* x, int64_t count, int64_t stride) {
+  if constexpr (std::is_same_v<R, Sum> && std::is_same_v<T, float>) {
+    if (stride == 1) return R::run(x, count);
+  }
   if (stride == 1) return R::template run<T>(Run<T>(x, count));
   return R::template run<T>(StridedRun<T>(x, count, Eigen::InnerStride<Eigen::Dynamic>(stride)));
 }
@@ -192,6 +211,11 @@ void reduce_runs(KernelContext& context, Plan plan, const T* x, Out* y) {
   parallel_for(
       results * parts, std::max<int64_t>(1, kPiece / work), [&](int64_t begin, int64_t end) {
         for (int64_t task = begin; task < end; ++task) {
+          if (parts == 1 && outer == 1) {
+            const auto [at_x, at_y] = plan.kept.offsets(task);
+            y[at_y] = static_cast<Out>(run_of<R, T>(x + at_x, run.extent, run.x_stride));
+            continue;
+          }
           const int64_t part = whole ? 0 : task % parts;
           const auto [at_x, at_y] = plan.kept.offsets(whole ? task : task / parts);
           const T* from = x + at_x;
