@@ -10,6 +10,7 @@
 #include <sash/ops/elementwise/dropout.h>
 #include <sash/ops/elementwise/gelu.h>
 #include <sash/ops/loss/cross_entropy.h>
+#include <sash/ops/norm/dropout_add_layer_norm.h>
 #include <sash/optim/adam.h>
 #include <sash/optim/clip.h>
 #include <sash/tensor/factories.h>
@@ -46,9 +47,10 @@ struct Block : nn::Module {
     const auto [q, k, v] = split_packed_heads(qkv(n1(x)), setup.heads);
     const Tensor y = attention(
         q, k, v, {.mask = sash::AttentionMask::causal(), .dropout = setup.gpu ? setup.dropout : 0});
-    const Tensor h = x + dropout(o(merge_heads(y)), setup.dropout);
+    const auto [h, normed] =
+        dropout_add_layer_norm(o(merge_heads(y)), x, n2.weight, n2.bias, setup.dropout, n2.eps());
     const Tensor hidden =
-        gelu(f1(n2(h)), setup.gpu ? sash::GeluApproximation::tanh : sash::GeluApproximation::none);
+        gelu(f1(normed), setup.gpu ? sash::GeluApproximation::tanh : sash::GeluApproximation::none);
     return h + dropout(f2(hidden), setup.dropout);
   }
 

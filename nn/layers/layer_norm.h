@@ -23,6 +23,7 @@ class SASH_API LayerNorm : public Module {
   /// `ShapeError` unless the last extents of x are the normalised shape.
   Tensor forward(const Tensor& x) override;
   std::string describe() const override;
+  double eps() const { return eps_; }
 
   Tensor weight;  ///< undefined without one
   Tensor bias;    ///< undefined without one

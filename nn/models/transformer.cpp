@@ -3,6 +3,7 @@
 #include "../../ops/elementwise/binary.h"
 #include "../../ops/elementwise/gelu.h"
 #include "../../ops/elementwise/unary.h"
+#include "../../ops/norm/dropout_add_layer_norm.h"
 #include "../check.h"
 
 namespace sash::nn {
@@ -28,6 +29,12 @@ LayerNormOptions norm_options(const TransformerOptions& options) {
   return {.eps = options.layer_norm_eps, .bias = options.bias};
 }
 
+SumAndNorm add_and_normalise(const Tensor& branch, const Tensor& residual, const Dropout& dropout,
+                             const LayerNorm& norm) {
+  return dropout_add_layer_norm(branch, residual, norm.weight, norm.bias,
+                                dropout.is_training() ? dropout.p() : 0, norm.eps());
+}
+
 }  // namespace
 
 TransformerEncoderLayer::TransformerEncoderLayer(const TransformerOptions& options)
@@ -48,7 +55,7 @@ TransformerEncoderLayer::TransformerEncoderLayer(const TransformerOptions& optio
 Tensor TransformerEncoderLayer::feed_forward(const Tensor& x) {
   const Tensor hidden = linear1(x);
   const Tensor active = activation_ == Activation::relu ? relu(hidden) : gelu(hidden);
-  return dropout2(linear2(dropout(active)));
+  return linear2(dropout(active));
 }
 
 Tensor TransformerEncoderLayer::forward(const Tensor& x) { return forward(x, AttentionMask()); }
@@ -64,11 +71,11 @@ Tensor TransformerEncoderLayer::forward(const Tensor& x, KeyValueCache& cache) {
 template <class MaskOrCache>
 Tensor TransformerEncoderLayer::run(const Tensor& x, MaskOrCache& seen) {
   if (norm_first_) {
-    const Tensor y = x + dropout1(self_attn(norm1(x), seen));
-    return y + feed_forward(norm2(y));
+    const auto [y, normed] = add_and_normalise(self_attn(norm1(x), seen), x, dropout1, norm2);
+    return y + dropout2(feed_forward(normed));
   }
-  const Tensor y = norm1(x + dropout1(self_attn(x, seen)));
-  return norm2(y + feed_forward(y));
+  const Tensor y = add_and_normalise(self_attn(x, seen), x, dropout1, norm1).norm;
+  return add_and_normalise(feed_forward(y), y, dropout2, norm2).norm;
 }
 
 std::string TransformerEncoderLayer::describe() const {

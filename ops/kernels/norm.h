@@ -2,6 +2,7 @@
 
 #include "../../core/backend/kernel.h"
 #include "../../core/backend/tensor_view.h"
+#include "../../core/philox.h"
 
 /// Layer normalisation of the rows of a matrix. All views are contiguous and of one floating dtype;
 /// x, y, g and dx are [R, D], weight, bias and their gradients [D], mean and rstd [R]. Beside
@@ -23,6 +24,28 @@ extern SASH_API
                 const TensorView& mean, const TensorView& rstd, const TensorView& g,
                 const TensorView& dx, const TensorView& dweight, const TensorView& dbias)>
         layer_norm_backward;
+
+/// Dropout as the slot `dropout` has it; nothing is dropped, and no number drawn, if p = 0.
+struct BranchDropout {
+  double p = 0;
+  PhiloxState state;
+};
+
+/// sum = residual + dropout(branch), then y, mean and rstd as above of x = sum.
+extern SASH_API Kernel<void(KernelContext&, const TensorView& branch, const TensorView& residual,
+                            const TensorView& weight, const TensorView& bias, const BranchDropout&,
+                            const TensorView& sum, const TensorView& y, const TensorView& mean,
+                            const TensorView& rstd, double eps)>
+    dropout_add_layer_norm_forward;
+
+/// dresidual = dsum + the dx above of x = sum, dbranch = dropout(dresidual). dsum may be a null
+/// view (0), and so may dbranch, dweight and dbias.
+extern SASH_API
+    Kernel<void(KernelContext&, const TensorView& sum, const TensorView& weight,
+                const TensorView& mean, const TensorView& rstd, const TensorView& g,
+                const TensorView& dsum, const BranchDropout&, const TensorView& dresidual,
+                const TensorView& dbranch, const TensorView& dweight, const TensorView& dbias)>
+        dropout_add_layer_norm_backward;
 
 }  // namespace sash::kernels
 

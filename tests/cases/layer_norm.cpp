@@ -1,4 +1,6 @@
+#include <sash/ops/norm/dropout_add_layer_norm.h>
 #include <sash/ops/norm/layer_norm.h>
+#include <sash/tensor/random.h>
 
 #include "cases.h"
 
@@ -75,11 +77,63 @@ void add_cases(OpTable& table, const std::string& kind, Function f) {
   add_case(table, kind, f, {{0, 3}}, 1, true, true);
 }
 
+// inputs: branch, residual, weight and bias if wanted.
+void add_sum_case(OpTable& table, const InputSpec& x, double p, bool affine) {
+  constexpr uint64_t kSeed = 77;
+  std::vector<InputSpec> inputs{x, {x.shape}};
+  const Shape row{x.shape.back()};
+  if (affine) inputs.insert(inputs.end(), {{row, contiguous, 0.5, 2}, {row}});
+  const auto reference = [=](const Arrays& t) -> Arrays {
+    Array sum = t[1];
+    for (size_t i = 0; i < sum.values.size(); ++i) {
+      const bool kept = p < 1 && random_word(kSeed, i) >= p * 4294967296.0;
+      if (kept) sum.values[i] += t[0].values[i] / (1 - p);
+    }
+    Arrays norm{sum};
+    norm.insert(norm.end(), t.begin() + 2, t.end());
+    return {sum, layer_norm_of(norm, 1, affine, affine)};
+  };
+  const std::string variant =
+      "p " + std::to_string(p).substr(0, 4) + ", " + describe(x) + (affine ? ", weight, bias" : "");
+  for (const bool fused : {true, false}) {
+    table.push_back({
+        .op = "dropout_add_layer_norm",
+        .variant = (fused ? "" : "composite, ") + variant,
+        .inputs = inputs,
+        .run = [=](const Tensors& t) -> Tensors {
+          manual_seed(kSeed);
+          const Tensor weight = affine ? t[2] : Tensor(), bias = affine ? t[3] : Tensor();
+          const SumAndNorm y = fused ? dropout_add_layer_norm(t[0], t[1], weight, bias, p, kEps)
+                                     : composite::dropout_add_layer_norm(
+                                           t[0], t[1], weight, bias, p, kEps,
+                                           next_philox(t[0].device(), p == 0 ? 0 : t[0].numel()));
+          return {y.sum, y.norm};
+        },
+        .reference = reference,
+        .tolerance32 = 3e-5,
+        .half_rounds = 8,
+        .half_gradient_rounds = 8,
+    });
+  }
+}
+
+void add_sum_cases(OpTable& table) {
+  for (const double p : {0.0, 0.25, 1.0}) add_sum_case(table, {{3, 5}}, p, true);
+  add_sum_case(table, {{2, 3, 4}}, 0.25, false);
+  add_sum_case(table, {{4, 3}, transposed}, 0.25, true);
+  add_sum_case(table, {{3, 4}, expanded}, 0.25, true);
+  add_sum_case(table, {{130, 9}}, 0.25, true);
+  add_sum_case(table, {{5, 130}}, 0.25, true);
+  add_sum_case(table, {{2, 1030}}, 0.25, true);
+  add_sum_case(table, {{0, 3}}, 0.25, true);
+}
+
 }  // namespace
 
 void add_layer_norm(OpTable& table) {
   add_cases(table, "", layer_norm);
   add_cases(table, "composite, ", composite::layer_norm);
+  add_sum_cases(table);
   table.push_back({
       .op = "layer_norm",
       .variant = "timed [1024, 1024]",

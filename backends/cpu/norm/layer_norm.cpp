@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "../../../core/backend/dispatch.h"
+#include "../elementwise/dropout.h"
 #include "rows.h"
 
 namespace sash::cpu {
@@ -11,12 +12,38 @@ namespace {
 // The parameters' gradients have one partial sum per chunk of rows; these are added in order.
 constexpr int64_t kChunks = 16;
 
+/// Calls f(first, last) for the rows [begin, end) of n elements, in groups of about 512 elements:
+/// enough for dropout to draw at a time, and still in the first cache when they are used.
+template <class F>
+void for_each_group(int64_t begin, int64_t end, int64_t n, F&& f) {
+  const int64_t group = std::max<int64_t>(1, 512 / std::max<int64_t>(1, n));
+  for (int64_t row = begin; row < end; row += group) f(row, std::min(end, row + group));
+}
+
 template <class T>
-void forward_row(const T* x, const T* weight, const T* bias, T* y, T* mean, T* rstd, int64_t n,
-                 double eps) {
+T sum_of_row(const T* x, int64_t n) {
   Lanes<T> sum = T(0);
   for_lanes(n, [&](int64_t i, auto lanes) { sum += load(x + i, lanes); });
-  const T m = sum_of(sum) / static_cast<T>(n);
+  return sum_of(sum);
+}
+
+/// y = a + b; returns the sum of y. y may be a.
+template <class T>
+T add_rows(const T* a, const T* b, T* y, int64_t n) {
+  Lanes<T> sum = T(0);
+  for_lanes(n, [&](int64_t i, auto lanes) {
+    const Lanes<T> total = load(a + i, lanes) + load(b + i, lanes);
+    sum += total;
+    store(y + i, lanes, total);
+  });
+  return sum_of(sum);
+}
+
+/// `sum` is that of x; y may be x.
+template <class T>
+void normalise_row(const T* x, T sum, const T* weight, const T* bias, T* y, T* mean, T* rstd,
+                   int64_t n, double eps) {
+  const T m = sum / static_cast<T>(n);
   Lanes<T> squares = T(0);
   for_lanes(n, [&](int64_t i, auto lanes) {
     const Lanes<T> centred = load(x + i, lanes, m) - m;
@@ -33,32 +60,30 @@ void forward_row(const T* x, const T* weight, const T* bias, T* y, T* mean, T* r
   *rstd = r;
 }
 
+/// Adds to dweight and dbias, [n], if they are wanted. dx = dsum + the gradient, if wanted; dsum
+/// may be null (0).
 template <class T>
-void dx_row(const T* x, const T* weight, T mean, T rstd, const T* g, T* dx, int64_t n) {
-  const auto scaled = [&](int64_t i, auto lanes) -> Lanes<T> {
-    return weight ? load(g + i, lanes) * load(weight + i, lanes) : load(g + i, lanes);
-  };
+void backward_row(const T* x, const T* weight, T mean, T rstd, const T* g, const T* dsum, T* dx,
+                  T* dweight, T* dbias, int64_t n) {
   Lanes<T> sum_h = T(0), sum_hz = T(0);
   for_lanes(n, [&](int64_t i, auto lanes) {
-    const Lanes<T> h = scaled(i, lanes);
+    const Lanes<T> gi = load(g + i, lanes), z = (load(x + i, lanes) - mean) * rstd;
+    if (dweight) {
+      store<T>(dweight + i, lanes, load(dweight + i, lanes) + gi * z);
+      store<T>(dbias + i, lanes, load(dbias + i, lanes) + gi);
+    }
+    const Lanes<T> h = weight ? gi * load(weight + i, lanes) : gi;
     sum_h += h;
-    sum_hz += h * ((load(x + i, lanes) - mean) * rstd);
+    sum_hz += h * z;
   });
+  if (!dx) return;
   const T mean_h = sum_of(sum_h) / static_cast<T>(n);
   const T mean_hz = sum_of(sum_hz) / static_cast<T>(n);
   for_lanes(n, [&](int64_t i, auto lanes) {
-    const Lanes<T> z = (load(x + i, lanes) - mean) * rstd;
-    store<T>(dx + i, lanes, (scaled(i, lanes) - mean_h - z * mean_hz) * rstd);
-  });
-}
-
-template <class T>
-void add_parameters_row(const T* x, T mean, T rstd, const T* g, T* dweight, T* dbias, int64_t n) {
-  for_lanes(n, [&](int64_t i, auto lanes) {
-    const Lanes<T> gi = load(g + i, lanes);
-    store<T>(dweight + i, lanes,
-             load(dweight + i, lanes) + gi * ((load(x + i, lanes) - mean) * rstd));
-    store<T>(dbias + i, lanes, load(dbias + i, lanes) + gi);
+    const Lanes<T> gi = load(g + i, lanes), z = (load(x + i, lanes) - mean) * rstd;
+    const Lanes<T> h = weight ? gi * load(weight + i, lanes) : gi;
+    const Lanes<T> d = (h - mean_h - z * mean_hz) * rstd;
+    store<T>(dx + i, lanes, dsum ? load(dsum + i, lanes) + d : d);
   });
 }
 
@@ -72,26 +97,40 @@ void add_chunks(const T* partial, int64_t chunks, int64_t n, T* out) {
   });
 }
 
+/// What a sum's gradient gets and gives beside the norm's.
+struct SumGradient {
+  TensorView dsum{}, dbranch{};
+  kernels::BranchDropout dropout{};
+};
+
 template <class T>
 void backward(KernelContext& context, const TensorView& x, const TensorView& weight,
               const TensorView& mean, const TensorView& rstd, const TensorView& g,
-              const TensorView& dx, const TensorView& dweight, const TensorView& dbias) {
+              const SumGradient& sum, const TensorView& dx, const TensorView& dweight,
+              const TensorView& dbias) {
   const int64_t rows = x.shape[0], n = x.shape[1];
   const bool parameters = dweight.data || dbias.data;
   const int64_t grain = std::max<int64_t>(1, (rows + kChunks - 1) / kChunks);
   const int64_t chunks = (rows + grain - 1) / grain;
   const Workspace scratch(context, parameters ? chunks * 2 * n * int64_t{sizeof(T)} : 0);
   T* const partial = scratch.ptr<T>();
+  const DropoutRule rule(sum.dropout.p, sum.dropout.state);
+  const auto row_of = [n](const TensorView& view, int64_t row) {
+    return view.data ? view.ptr<T>() + row * n : nullptr;
+  };
   parallel_for(rows, grain, [&](int64_t begin, int64_t end) {
     T* const dw = parameters ? partial + begin / grain * 2 * n : nullptr;
+    T* const db = parameters ? dw + n : nullptr;
     if (parameters) std::fill_n(dw, 2 * n, T(0));
-    for (int64_t row = begin; row < end; ++row) {
-      const T* xr = x.ptr<T>() + row * n;
-      const T* gr = g.ptr<T>() + row * n;
-      const T m = mean.ptr<T>()[row], r = rstd.ptr<T>()[row];
-      if (parameters) add_parameters_row(xr, m, r, gr, dw, dw + n, n);
-      if (dx.data) dx_row(xr, weight.ptr<T>(), m, r, gr, dx.ptr<T>() + row * n, n);
-    }
+    for_each_group(begin, end, n, [&](int64_t first, int64_t last) {
+      for (int64_t row = first; row < last; ++row) {
+        backward_row(row_of(x, row), weight.ptr<const T>(), mean.ptr<T>()[row], rstd.ptr<T>()[row],
+                     row_of(g, row), row_of(sum.dsum, row), row_of(dx, row), dw, db, n);
+      }
+      if (sum.dbranch.data) {
+        drop(rule, first * n, (last - first) * n, row_of(sum.dbranch, first), row_of(dx, first));
+      }
+    });
   });
   if (!parameters) return;
   add_chunks(partial, chunks, n, dweight.ptr<T>());
@@ -104,8 +143,9 @@ void layer_norm_forward(KernelContext&, const TensorView& x, const TensorView& w
   dispatch_floating(x.dtype, "layer_norm", [&]<class T>(TypeTag<T>) {
     const int64_t n = x.shape[1];
     for_each_row_of(x.shape[0], n, [&](int64_t row) {
-      forward_row(x.ptr<T>() + row * n, weight.ptr<T>(), bias.ptr<T>(), y.ptr<T>() + row * n,
-                  mean.ptr<T>() + row, rstd.ptr<T>() + row, n, eps);
+      const T* const from = x.ptr<T>() + row * n;
+      normalise_row(from, sum_of_row(from, n), weight.ptr<const T>(), bias.ptr<const T>(),
+                    y.ptr<T>() + row * n, mean.ptr<T>() + row, rstd.ptr<T>() + row, n, eps);
     });
   });
 }
@@ -114,7 +154,48 @@ void layer_norm_backward(KernelContext& context, const TensorView& x, const Tens
                          const TensorView& mean, const TensorView& rstd, const TensorView& g,
                          const TensorView& dx, const TensorView& dweight, const TensorView& dbias) {
   dispatch_floating(x.dtype, "layer_norm", [&]<class T>(TypeTag<T>) {
-    backward<T>(context, x, weight, mean, rstd, g, dx, dweight, dbias);
+    backward<T>(context, x, weight, mean, rstd, g, {}, dx, dweight, dbias);
+  });
+}
+
+void dropout_add_layer_norm_forward(KernelContext&, const TensorView& branch,
+                                    const TensorView& residual, const TensorView& weight,
+                                    const TensorView& bias, const kernels::BranchDropout& dropout,
+                                    const TensorView& sum, const TensorView& y,
+                                    const TensorView& mean, const TensorView& rstd, double eps) {
+  dispatch_floating(sum.dtype, "dropout_add_layer_norm", [&]<class T>(TypeTag<T>) {
+    const int64_t rows = sum.shape[0], n = sum.shape[1];
+    const DropoutRule rule(dropout.p, dropout.state);
+    parallel_for(rows, std::max<int64_t>(1, 16384 / std::max<int64_t>(1, n)),
+                 [&](int64_t begin, int64_t end) {
+                   for_each_group(begin, end, n, [&](int64_t first, int64_t last) {
+                     const TensorView& kept = dropout.p == 0 ? branch : sum;
+                     if (dropout.p != 0) {
+                       drop(rule, first * n, (last - first) * n, sum.ptr<T>() + first * n,
+                            branch.ptr<const T>() + first * n);
+                     }
+                     for (int64_t row = first; row < last; ++row) {
+                       T* const to = sum.ptr<T>() + row * n;
+                       const T total = add_rows(kept.ptr<const T>() + row * n,
+                                                residual.ptr<const T>() + row * n, to, n);
+                       normalise_row<T>(to, total, weight.ptr<const T>(), bias.ptr<const T>(),
+                                        y.ptr<T>() + row * n, mean.ptr<T>() + row,
+                                        rstd.ptr<T>() + row, n, eps);
+                     }
+                   });
+                 });
+  });
+}
+
+void dropout_add_layer_norm_backward(KernelContext& context, const TensorView& sum,
+                                     const TensorView& weight, const TensorView& mean,
+                                     const TensorView& rstd, const TensorView& g,
+                                     const TensorView& dsum, const kernels::BranchDropout& dropout,
+                                     const TensorView& dresidual, const TensorView& dbranch,
+                                     const TensorView& dweight, const TensorView& dbias) {
+  dispatch_floating(sum.dtype, "dropout_add_layer_norm", [&]<class T>(TypeTag<T>) {
+    backward<T>(context, sum, weight, mean, rstd, g, {dsum, dbranch, dropout}, dresidual, dweight,
+                dbias);
   });
 }
 
@@ -123,6 +204,8 @@ void layer_norm_backward(KernelContext& context, const TensorView& x, const Tens
 void register_layer_norm() {
   kernels::layer_norm_forward.set(DeviceType::cpu, layer_norm_forward);
   kernels::layer_norm_backward.set(DeviceType::cpu, layer_norm_backward);
+  kernels::dropout_add_layer_norm_forward.set(DeviceType::cpu, dropout_add_layer_norm_forward);
+  kernels::dropout_add_layer_norm_backward.set(DeviceType::cpu, dropout_add_layer_norm_backward);
 }
 
 }  // namespace sash::cpu
