@@ -106,6 +106,7 @@ void multiply_by_eigen(const KernelContext& context, const Product<T>& product,
 constexpr Index kSharedPanels = Index{1} << 20, kSharedCols = 2048;
 // An element is packed in the time of so many multiply-adds.
 constexpr Index kPackingWork = 16;
+constexpr Index kSmallProduct = 3 << 13;  // multiply-adds
 
 template <class T>
 void multiply_shared(const KernelContext& context, const Product<T>& p, Index rows, Index cols,
@@ -157,8 +158,10 @@ template <class T>
 void multiply(const KernelContext& context, const Product<T>& product, const Batch& batch) {
   using Kernel = MicroKernel<T>;
   if (FewRows<T>::fits(product)) return multiply_few_rows(product, batch);
-  // Most of a panel would be padding.
-  const bool small = product.m * product.n <= Kernel::kPacket * Kernel::kPacket;
+  // Packing would cost more than it saves, or most of a panel would be padding.
+  const Index size_of_c = product.m * product.n;
+  const bool small =
+      size_of_c <= Kernel::kPacket * Kernel::kPacket || size_of_c * product.k <= kSmallProduct;
   if (small || product.n < Kernel::kPacket) return multiply_by_eigen(context, product, batch);
   using Packed = PackedProduct<T>;
   const Index count = numel(batch.shape);

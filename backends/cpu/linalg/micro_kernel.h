@@ -54,18 +54,20 @@ class MicroKernel {
     }
   }
 
-  /// Transposes kPacket x kPacket elements; the lines start `from_step` and `to_step` apart.
-  static void transpose(const T* from, Index from_step, T* to, Index to_step) {
-    transpose_square(from, from_step, to, to_step, Eigen::internal::pset1<Packet>(T(0)));
+  /// Transposes kPacket x kPacket elements; the lines start `from_step` and `to_step` apart. Lines
+  /// after `last` are read as that one.
+  static void transpose(const T* from, Index from_step, Index last, T* to, Index to_step) {
+    transpose_square(from, from_step, last, to, to_step, Eigen::internal::pset1<Packet>(T(0)));
   }
 
  private:
   // A template, as GCC warns about vector types that are named as template arguments.
   template <class Vector>
-  static void transpose_square(const T* from, Index from_step, T* to, Index to_step, Vector) {
+  static void transpose_square(const T* from, Index from_step, Index last, T* to, Index to_step,
+                               Vector) {
     Eigen::internal::PacketBlock<Vector, kPacket> square;
     for (Index i = 0; i < kPacket; ++i) {
-      square.packet[i] = Eigen::internal::ploadu<Vector>(from + i * from_step);
+      square.packet[i] = Eigen::internal::ploadu<Vector>(from + std::min(i, last) * from_step);
     }
     Eigen::internal::ptranspose(square);
     for (Index i = 0; i < kPacket; ++i) {

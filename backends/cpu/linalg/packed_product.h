@@ -108,9 +108,10 @@ class PackedProduct {
     for (Index j = 0; j < kCols; j += kPacket) {
       const Index count = std::clamp<Index>(cols - j, 0, kPacket);
       Index k = 0;
-      if (count == kPacket && row_step == 1) {
+      if (row_step == 1) {
         for (; k + kPacket <= depth; k += kPacket) {
-          Kernel::transpose(from + j * col_step + k, col_step, to + k * kCols + j, kCols);
+          Kernel::transpose(from + j * col_step + k, col_step, cols - 1 - j, to + k * kCols + j,
+                            kCols);
         }
       }
       for (; k < depth; ++k) {
