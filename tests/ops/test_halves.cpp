@@ -1,6 +1,7 @@
 // float16 and bfloat16: both devices draw and compare them; the CPU refuses their arithmetic.
 #include <doctest/doctest.h>
 
+#include <bit>
 #include <cmath>
 #include <vector>
 
@@ -47,6 +48,45 @@ TEST_CASE_TEMPLATE("halves: comparisons are float32's", On, Cpu, Cuda) {
     CHECK(eq(x, 0.1).to_vector<bool>() ==
           std::vector<bool>{false, true, false, false, false, false});
     CHECK(isnan(x).to_vector<bool>() == std::vector<bool>{false, false, false, true, false, false});
+  }
+}
+
+TEST_CASE("halves on the CPU: every half and back, and every rounding, at every length") {
+  for (const DType half : kHalves) {
+    std::vector<float> every;
+    for (uint32_t bits = 0; bits < 65536; ++bits) {
+      const auto word = static_cast<uint16_t>(bits);
+      every.push_back(half == DType::float16 ? float16::to_float(word)
+                                             : std::bit_cast<float>(bits << 16));
+    }
+    // Between two halves, and a little to either side of the middle.
+    std::vector<float> numbers;
+    for (size_t i = 0; i + 1 < every.size(); i += 7) {
+      const float middle = every[i] / 2 + every[i + 1] / 2;
+      for (const float x : {every[i], middle, std::nextafter(middle, HUGE_VALF)}) {
+        numbers.push_back(x);
+        numbers.push_back(-x);
+      }
+    }
+    numbers.resize(numbers.size() / 16 * 16 + 5);
+    const auto rounded = [half](float x) {
+      return half == DType::float16 ? static_cast<float>(float16(x))
+                                    : static_cast<float>(bfloat16(x));
+    };
+    const auto n = static_cast<int64_t>(numbers.size());
+    const Tensor x = tensor(numbers, {n}), y = x.to(half);
+    const auto found = y.to(DType::float32).to_vector<float>();
+    int64_t wrong = 0;
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      const float expected = rounded(numbers[i]);
+      wrong += std::isnan(expected)
+                   ? !std::isnan(found[i])
+                   : std::bit_cast<uint32_t>(expected) != std::bit_cast<uint32_t>(found[i]);
+    }
+    CHECK(wrong == 0);
+    for (const int64_t length : {1, 2, 15, 16, 17, 33}) {
+      CHECK(all_same(x.narrow(0, 3, length).to(half), y.narrow(0, 3, length)));
+    }
   }
 }
 

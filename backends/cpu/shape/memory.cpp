@@ -5,12 +5,10 @@
 #include "../../../core/backend/dispatch.h"
 #include "../../../tensor/kernels/gradients.h"
 #include "../elementwise/elementwise.h"
+#include "convert.h"
 
 namespace sash::cpu {
 namespace {
-
-template <class T>
-inline constexpr bool kIsHalf = std::is_same_v<T, float16> || std::is_same_v<T, bfloat16>;
 
 template <class To, class From>
 To cast(From value) {
@@ -126,8 +124,26 @@ void copy_cast(const TensorView& x, const TensorView& y) {
       y, x);
 }
 
+// Between halves and float32, by vector instructions.
+template <class Half>
+void copy_half(const TensorView& x, const TensorView& y) {
+  if (y.dtype == DType::float32) {
+    for_each_block<float, Half>(
+        Order::memory, [](int64_t, int64_t n, float* out, const Half* in) { widen(in, n, out); }, y,
+        x);
+  } else {
+    for_each_block<Half, float>(
+        Order::memory, [](int64_t, int64_t n, Half* out, const float* in) { narrow(in, n, out); },
+        y, x);
+  }
+}
+
 void copy(KernelContext&, const TensorView& x, const TensorView& y) {
   if (x.dtype != y.dtype) {
+    const DType half = is_half(x.dtype) ? x.dtype : y.dtype;
+    const DType other = is_half(x.dtype) ? y.dtype : x.dtype;
+    if (other == DType::float32 && half == DType::float16) return copy_half<float16>(x, y);
+    if (other == DType::float32 && half == DType::bfloat16) return copy_half<bfloat16>(x, y);
     dispatch_all(x.dtype, "copy", [&]<class From>(TypeTag<From>) {
       dispatch_all(y.dtype, "copy", [&]<class To>(TypeTag<To>) { copy_cast<From, To>(x, y); });
     });

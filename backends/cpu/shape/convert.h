@@ -1,0 +1,88 @@
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <type_traits>
+
+#include "../../../core/half.h"
+
+#if defined(__AVX512F__) || defined(__F16C__)
+#include <immintrin.h>
+#endif
+
+/// Contiguous halves to float32 and back, rounded to nearest even.
+namespace sash::cpu {
+
+template <class T>
+inline constexpr bool kIsHalf = std::is_same_v<T, float16> || std::is_same_v<T, bfloat16>;
+
+namespace detail {
+
+inline void widen_16(const float16* x, float* y) {
+#if defined(__AVX512F__)
+  _mm512_storeu_ps(y, _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x))));
+#elif defined(__F16C__)
+  for (int i = 0; i < 16; i += 8) {
+    const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(x + i));
+    _mm256_storeu_ps(y + i, _mm256_cvtph_ps(half));
+  }
+#else
+  for (int i = 0; i < 16; ++i) y[i] = static_cast<float>(x[i]);
+#endif
+}
+
+inline void narrow_16(const float* x, float16* y) {
+#if defined(__AVX512F__)
+  const __m256i half = _mm512_cvtps_ph(_mm512_loadu_ps(x), _MM_FROUND_TO_NEAREST_INT);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(y), half);
+#elif defined(__F16C__)
+  for (int i = 0; i < 16; i += 8) {
+    const __m128i half = _mm256_cvtps_ph(_mm256_loadu_ps(x + i), _MM_FROUND_TO_NEAREST_INT);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(y + i), half);
+  }
+#else
+  for (int i = 0; i < 16; ++i) y[i] = float16(x[i]);
+#endif
+}
+
+}  // namespace detail
+
+inline void widen(const float16* x, int64_t n, float* y) {
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16) detail::widen_16(x + i, y + i);
+  if (i == n) return;
+  float16 from[16] = {};
+  float to[16];
+  std::copy_n(x + i, n - i, from);
+  detail::widen_16(from, to);
+  std::copy_n(to, n - i, y + i);
+}
+
+inline void narrow(const float* x, int64_t n, float16* y) {
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16) detail::narrow_16(x + i, y + i);
+  if (i == n) return;
+  float from[16] = {};
+  float16 to[16];
+  std::copy_n(x + i, n - i, from);
+  detail::narrow_16(from, to);
+  std::copy_n(to, n - i, y + i);
+}
+
+// Compilers make vectors of these, as they have no branch.
+
+inline void widen(const bfloat16* x, int64_t n, float* y) {
+  for (int64_t i = 0; i < n; ++i) y[i] = static_cast<float>(x[i]);
+}
+
+inline void narrow(const float* x, int64_t n, bfloat16* y) {
+  for (int64_t i = 0; i < n; ++i) {
+    const auto bits = std::bit_cast<uint32_t>(x[i]);
+    const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+    const uint32_t quiet = (bits >> 16) | 0x40u;
+    y[i].bits = static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
+  }
+}
+
+}  // namespace sash::cpu
