@@ -188,9 +188,8 @@ Tensor cluster_scores(const Tensor& q, const Tensor& k, const QueryClusters& clu
   const int64_t batch = q.size(0), groups = k.size(1), rows = clusters.counts.size(2);
   const DType wide = is_half(q.dtype()) ? DType::float32 : q.dtype();
   const Tensor mean = mean_queries(q, clusters, options).to(wide) * scale;
-  const Tensor scores =
-      matmul(grouped_heads(mean, groups), within(options.key_lengths, k).to(wide).unsqueeze(2).mT())
-          .view({batch, q.size(1), rows, k.size(2)});
+  const Tensor scores = matmul(grouped_heads(mean, groups), k.to(wide).unsqueeze(2).mT())
+                            .view({batch, q.size(1), rows, k.size(2)});
   if (!options.key_lengths.defined()) return scores;
   const Tensor place = arange(0, k.size(2), 1, {.device = k.device()});
   return masked_fill(scores, ge(place, beside(options.key_lengths, 4)), -kInfinity);
@@ -255,7 +254,9 @@ Tensor clustered_attention(const Tensor& q, const Tensor& k, const Tensor& v,
   checked_scale(q, k, v, options);
   check_clusters(q, clusters);
   const Tensor mean = mean_queries(q, clusters, options);
-  return broadcast(attention(mean, k, v, attention_options(options)), clusters);
+  return broadcast(attention(mean, within(options.key_lengths, k), within(options.key_lengths, v),
+                             attention_options(options)),
+                   clusters);
 }
 
 Tensor top_keys_of_clusters(const Tensor& q, const Tensor& k, const QueryClusters& clusters,
@@ -264,7 +265,7 @@ Tensor top_keys_of_clusters(const Tensor& q, const Tensor& k, const QueryCluster
   const double scale = checked_scale(q, k, k, options);
   check_clusters(q, clusters);
   if (count < 1) throw ValueError(kOp, "a top_k of at least 1", std::to_string(count));
-  const Tensor scores = cluster_scores(q, k, clusters, scale, options);
+  const Tensor scores = cluster_scores(q, within(options.key_lengths, k), clusters, scale, options);
   return topk(scores, std::min(count, k.size(2))).indices;
 }
 
@@ -291,13 +292,16 @@ Tensor improved_clustered_attention(const Tensor& q, const Tensor& k, const Tens
   const int64_t rows = clusters.counts.size(2), count = keys.size(3);
   check_shape(kOp, keys, {q.size(0), q.size(1), rows, count});
   if (count == k.size(2)) return attention(q, k, v, attention_options(options));
-  const Tensor weights = softmax(cluster_scores(q, k, clusters, scale, options));
+  const Tensor visible_k = within(options.key_lengths, k),
+               visible_v = within(options.key_lengths, v);
+  const Tensor weights = softmax(cluster_scores(q, visible_k, clusters, scale, options));
   const Tensor of_top = gather(weights, 3, keys);
   const Tensor others = scatter_add(weights, 3, keys, neg(of_top));  // x - x is 0
   const Tensor rest = matmul(grouped_heads(dropout(others, options.dropout), v.size(1)),
-                             within(options.key_lengths, v).to(weights.dtype()).unsqueeze(2))
+                             visible_v.to(weights.dtype()).unsqueeze(2))
                           .view({q.size(0), q.size(1), rows, v.size(3)});
-  const Tensor top = top_attention(q, clusters, top_rows(k, v, keys, options), options);
+  const Tensor top =
+      top_attention(q, clusters, top_rows(visible_k, visible_v, keys, options), options);
   return top * broadcast(sum(of_top, {3}, true).to(q.dtype()), clusters) +
          broadcast(rest.to(q.dtype()), clusters);
 }
