@@ -16,10 +16,6 @@ function(sash_configure_library target)
     target_compile_definitions(${target} PUBLIC SASH_STATIC)
   elseif(NOT SASH_SANITIZE)
     target_link_options(${target} PRIVATE LINKER:--no-undefined)
-    if(NOT APPLE AND NOT WIN32)
-      # Calls within the library go straight to the function, not through the linkage table.
-      target_link_options(${target} PRIVATE LINKER:-Bsymbolic-functions)
-    endif()
   endif()
   if(SASH_SANITIZE)
     # The sanitizers cannot see errors inside memory that is kept for reuse.
