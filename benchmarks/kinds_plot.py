@@ -82,7 +82,7 @@ def panel(title, kinds, left, span, out):
         text(at_x(tokens), HEIGHT - BOTTOM + 18, str(tokens), f'text-anchor="middle" fill="{MUTED}"')
         tokens *= 2
     text((at_x(x0) + at_x(x1)) / 2, HEIGHT - 10, "tokens", f'text-anchor="middle" fill="{MUTED}"')
-    text(left + LEFT - 8, TOP - 4, "ms", f'text-anchor="end" fill="{MUTED}"')
+    text(left + LEFT - 8, TOP - 9, "ms", f'text-anchor="end" fill="{MUTED}"')
     ends = [at_y(points[-1][1]) for points in kinds.values()]
     for (kind, points), y in zip(kinds.items(), spread(ends, TOP, HEIGHT - BOTTOM)):
         colour = colour_of(kind)
