@@ -42,10 +42,9 @@ int64_t* Optimizer::Group::step_of(size_t parameter) const {
   return steps.tensor_view().ptr<int64_t>() + parameter;
 }
 
-Optimizer::Optimizer(const Kind& kind, std::vector<ParamGroup> groups,
-                     const Hyperparameters& defaults)
-    : kind_(kind) {
-  for (ParamGroup& group : groups) add_group(std::move(group), defaults);
+Optimizer::Optimizer(const Kind& kind, std::vector<ParamGroup> groups, Hyperparameters defaults)
+    : kind_(kind), defaults_(std::move(defaults)) {
+  for (const ParamGroup& group : groups) add_group(group);
   if (parameters().empty()) throw ValueError(kind_.name, "parameters", "none");
 }
 
@@ -73,27 +72,51 @@ void Optimizer::check_values(const std::string& op, const Hyperparameters& value
   for (const Hyperparameter& h : values) check_rate(op, h.name, h.value);
 }
 
-void Optimizer::add_group(ParamGroup group, const Hyperparameters& defaults) {
-  Group& added = groups_.emplace_back();
+Optimizer::Hyperparameters Optimizer::values_of(const ParamGroup& group) const {
+  const std::pair<const char*, std::optional<double>> given[] = {
+      {"lr", group.lr},
+      {"weight_decay", group.weight_decay},
+      {"momentum", group.momentum},
+      {"beta1", group.beta1},
+      {"beta2", group.beta2},
+      {"eps", group.eps}};
+  Hyperparameters values = defaults_;
+  for (const auto& [name, value] : given) {
+    if (!value) continue;
+    const auto own = std::find_if(values.begin(), values.end(), [name = name](const auto& h) {
+      return std::strcmp(h.name, name) == 0;
+    });
+    if (own == values.end()) {
+      throw ValueError(kind_.name, "no " + std::string(name) + " in a group", to_text(*value));
+    }
+    own->value = *value;
+  }
+  check_values(kind_.name, values);
+  return values;
+}
+
+void Optimizer::add_group(const ParamGroup& group) {
+  std::vector<Tensor> known = parameters();
   for (const Tensor& parameter : group.parameters) {
     check_parameter(parameter);
-    for (const Group& other : groups_) {
-      for (const Tensor& known : other.parameters) {
-        if (known.is_same(parameter)) {
-          throw ValueError(kind_.name, "each parameter once", "one twice");
-        }
+    for (const Tensor& other : known) {
+      if (other.is_same(parameter)) {
+        throw ValueError(kind_.name, "each parameter once", "one twice");
       }
     }
-    added.parameters.push_back(parameter);
+    known.push_back(parameter);
   }
-  added.hyperparameters = defaults;
-  for (Hyperparameter& h : added.hyperparameters) {
-    if (group.lr && std::strcmp(h.name, "lr") == 0) h.value = *group.lr;
-    if (group.weight_decay && std::strcmp(h.name, "weight_decay") == 0) {
-      h.value = *group.weight_decay;
-    }
+  const Hyperparameters values = values_of(group);
+  Group& added = groups_.emplace_back();
+  added.parameters = group.parameters;
+  added.hyperparameters = values;
+}
+
+void Optimizer::add_param_group(ParamGroup group) {
+  if (group.parameters.empty()) {
+    throw ValueError(std::string(kind_.name) + ".add_param_group", "parameters", "none");
   }
-  check_values(kind_.name, added.hyperparameters);
+  add_group(group);
 }
 
 std::vector<Tensor> Optimizer::parameters() const {
@@ -114,11 +137,8 @@ void Optimizer::zero_grad() {
 
 void Optimizer::make_state(Group& group) const {
   const Device device = group.parameters[0].device();
-  std::vector<std::vector<Tensor>> moments(kind_.moments(group.hyperparameters).size());
-  for (std::vector<Tensor>& moment : moments) {
-    for (const Tensor& p : group.parameters) moment.push_back(zeros(p.shape(), p.options()));
-  }
-  group.moments = std::move(moments);
+  group.moments.assign(kind_.moments(group.hyperparameters).size(),
+                       std::vector<Tensor>(group.parameters.size()));
   group.lr = full({}, group.value("lr"), {.dtype = DType::float64, .device = device});
   group.steps = zeros({static_cast<int64_t>(group.parameters.size())},
                       {.dtype = DType::int64, .device = device});
@@ -140,7 +160,12 @@ void Optimizer::prepare(Group& group) {
   match_parameter(group.lr, DType::float64, device);
   for (std::vector<Tensor>& moment : group.moments) {
     for (size_t i = 0; i < moment.size(); ++i) {
-      match_parameter(moment[i], group.parameters[i].dtype(), device);
+      const Tensor& p = group.parameters[i];
+      if (moment[i].defined()) {
+        match_parameter(moment[i], p.dtype(), device);
+      } else if (p.impl().grad.defined()) {
+        moment[i] = zeros(p.shape(), p.options());
+      }
     }
   }
 }

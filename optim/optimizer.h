@@ -14,19 +14,25 @@ class StateCheck;
 
 namespace sash::optim {
 
-/// Parameters that are trained alike; what is set here overrides the optimizer's options.
+/// Parameters that are trained alike. What is set here overrides the optimizer's option of that
+/// name; `ValueError` if it has none.
 struct ParamGroup {
-  std::vector<Tensor> parameters;
+  std::vector<Tensor> parameters{};
+  std::string pattern{};  ///< of parameters' names, for `param_groups`
   std::optional<double> lr{};
   std::optional<double> weight_decay{};
+  std::optional<double> momentum{};
+  std::optional<double> beta1{};
+  std::optional<double> beta2{};
+  std::optional<double> eps{};
 };
 
 /// What all optimizers share: groups of parameters, their hyperparameters, the state kept for each
 /// parameter, and saving.
 ///
 /// The learning rate and the step counts live on the parameters' device, so that a step never waits
-/// for the host. State is made by the first step. If parameters are moved or cast later
-/// (`Module::to`), so is their state.
+/// for the host. The moments of a parameter are made by the first step in which it has a gradient:
+/// frozen ones have none. If parameters are moved or cast later (`Module::to`), so is their state.
 class SASH_API Optimizer {
  public:
   virtual ~Optimizer();
@@ -41,6 +47,9 @@ class SASH_API Optimizer {
   /// Drops the gradient of every parameter.
   void zero_grad();
 
+  /// Adds parameters, such as those that are trained from now on. `ValueError` for none, one that
+  /// is known, or one that is not a contiguous leaf; nothing is added then.
+  void add_param_group(ParamGroup group);
   size_t num_groups() const { return groups_.size(); }
   /// Every parameter, group after group.
   std::vector<Tensor> parameters() const;
@@ -89,8 +98,8 @@ class SASH_API Optimizer {
     std::vector<const char*> (*moments)(const Hyperparameters& values);
   };
 
-  /// A group at work. `moments[k][i]` is the k-th moment of parameter i; `steps[i]` counts its
-  /// steps.
+  /// A group at work. `moments[k][i]` is the k-th moment of parameter i, undefined before its first
+  /// step; `steps[i]` counts its steps.
   struct Group {
     std::vector<Tensor> parameters;
     Hyperparameters hyperparameters;
@@ -104,14 +113,15 @@ class SASH_API Optimizer {
 
   /// `defaults` begin with "lr". `ValueError` for no parameters, one given twice, or one that is
   /// not a contiguous leaf.
-  Optimizer(const Kind& kind, std::vector<ParamGroup> groups, const Hyperparameters& defaults);
+  Optimizer(const Kind& kind, std::vector<ParamGroup> groups, Hyperparameters defaults);
 
   /// One step of a group: parameters without a gradient are to be skipped, gradients are
   /// contiguous.
   virtual void update(Group& group) = 0;
 
  private:
-  void add_group(ParamGroup group, const Hyperparameters& defaults);
+  void add_group(const ParamGroup& group);
+  Hyperparameters values_of(const ParamGroup& group) const;
   void check_values(const std::string& op, const Hyperparameters& values) const;
   void check_parameter(const Tensor& parameter) const;
   void prepare(Group& group);
@@ -119,6 +129,7 @@ class SASH_API Optimizer {
   bool has_state(const StateCheck& given, size_t first, const Group& group) const;
 
   Kind kind_;
+  Hyperparameters defaults_;
   std::vector<Group> groups_;
 };
 

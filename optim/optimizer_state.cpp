@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <memory>
 #include <string>
 
@@ -26,6 +27,16 @@ double saved_value(const StateCheck& given, const std::string& key, double other
   return number ? found->to(DType::float64).item<double>() : otherwise;
 }
 
+// Whether a parameter was saved after its first step: before it has a count of 0 and no moments.
+bool has_moments(const StateCheck& given, size_t parameter, const std::vector<const char*>& names) {
+  const Tensor* const step = given.find(state_key(parameter, "step"));
+  const bool number = step && step->defined() && step->rank() == 0 && !is_floating(step->dtype());
+  if (number && step->to(DType::int64).item<int64_t>() > 0) return true;
+  return std::any_of(names.begin(), names.end(), [&](const char* name) {
+    return given.find(state_key(parameter, name)) != nullptr;
+  });
+}
+
 }  // namespace
 
 StateDict Optimizer::state_dict() const {
@@ -38,7 +49,8 @@ StateDict Optimizer::state_dict() const {
       if (!group.steps.defined()) continue;
       dict.emplace_back(state_key(number, "step"), group.steps.select(0, static_cast<int64_t>(i)));
       for (size_t k = 0; k < moments.size(); ++k) {
-        dict.emplace_back(state_key(number, moments[k]), group.moments[k][i].detach());
+        const Tensor& moment = group.moments[k][i];
+        if (moment.defined()) dict.emplace_back(state_key(number, moments[k]), moment.detach());
       }
     }
   }
@@ -74,6 +86,7 @@ void Optimizer::check_state_dict(const StateDict& dict) const {
     if (!has_state(check, first, group)) continue;
     for (size_t i = 0; i < group.parameters.size(); ++i) {
       check.expect(state_key(first + i, "step"), {}, false);
+      if (!has_moments(check, first + i, kind_.moments(values))) continue;
       for (const char* moment : kind_.moments(values)) {
         check.expect(state_key(first + i, moment), group.parameters[i].shape(), true);
       }
@@ -102,7 +115,10 @@ std::function<void()> Optimizer::prepare_load(const StateDict& dict) {
     for (size_t i = 0; i < group.parameters.size(); ++i) {
       group.steps.select(0, static_cast<int64_t>(i))
           .copy_(*given.find(state_key(first + i, "step")));
+      if (!has_moments(given, first + i, moments)) continue;
       for (size_t k = 0; k < moments.size(); ++k) {
+        const Tensor& p = group.parameters[i];
+        group.moments[k][i] = empty(p.shape(), p.options());
         group.moments[k][i].copy_(*given.find(state_key(first + i, moments[k])));
       }
     }
@@ -128,6 +144,7 @@ void Optimizer::reset_moments(const Tensor& parameter, const std::vector<int64_t
       }
       for (int axis = 1; axis < shape.rank(); ++axis) shape[axis] = 1;
       for (std::vector<Tensor>& moments : group.moments) {
+        if (!moments[i].defined()) continue;
         const Tensor mask = from_host(marks.data(), shape, DType::uint8,
                                       {.dtype = DType::boolean, .device = moments[i].device()});
         moments[i].copy_(masked_fill(moments[i], mask, 0));

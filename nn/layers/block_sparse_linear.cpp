@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <regex>
 
 #include "../../ops/checks.h"
 #include "../../ops/linalg/linear.h"
@@ -12,6 +11,7 @@
 #include "../../tensor/tensor_impl.h"
 #include "../check.h"
 #include "../init.h"
+#include "../name_pattern.h"
 
 namespace sash::nn {
 namespace {
@@ -81,16 +81,11 @@ bool is_tied(const Module& model, const Linear& layer) {
 }
 
 std::vector<Target> matching(Module& model, const std::string& pattern) {
-  std::regex expression;
-  try {
-    expression = std::regex(pattern);
-  } catch (const std::regex_error& error) {
-    throw ValueError("sparsify", "a regular expression", "'" + pattern + "': " + error.what());
-  }
+  const NamePattern wanted("sparsify", pattern);
   std::vector<Target> targets;
   std::string others;
   for (const Target& target : linear_layers(model)) {
-    if (!std::regex_match(target.name, expression)) {
+    if (!wanted.matches(target.name)) {
       others += (others.empty() ? "" : ", ") + target.name;
     } else if (target.layer->is_block_sparse()) {
       throw ValueError("sparsify", "dense layers", target.name + ", which is block-sparse");
