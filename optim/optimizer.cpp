@@ -7,6 +7,7 @@
 #include "../core/error.h"
 #include "../tensor/autograd/grad_mode.h"
 #include "../tensor/factories.h"
+#include "../tensor/graph.h"
 #include "../tensor/tensor_impl.h"
 
 namespace sash::optim {
@@ -23,8 +24,15 @@ bool has_gradients(const std::vector<Tensor>& parameters) {
                      [](const Tensor& p) { return p.impl().grad.defined(); });
 }
 
+// A graph would make it anew in each replay.
+void refuse_new_state() {
+  detail::refuse_in_graph("Optimizer.step", "state from an earlier step", "none");
+}
+
 // Moves and casts `state` to the parameter's device and dtype.
 void match_parameter(Tensor& state, DType dtype, Device device) {
+  if (state.dtype() == dtype && state.device() == device) return;
+  detail::refuse_in_graph("Optimizer.step", "state that matches its parameter", "one to be moved");
   if (state.dtype() != dtype) state = state.to(dtype);
   if (state.device() != device) state = state.to(device);
 }
@@ -117,6 +125,7 @@ void Optimizer::add_param_group(ParamGroup group) {
     throw ValueError(std::string(kind_.name) + ".add_param_group", "parameters", "none");
   }
   add_group(group);
+  detail::outdate_graphs();
 }
 
 std::vector<Tensor> Optimizer::parameters() const {
@@ -136,6 +145,7 @@ void Optimizer::zero_grad() {
 // ---- the step -----------------------------------------------------------------------------------
 
 void Optimizer::make_state(Group& group) const {
+  refuse_new_state();
   const Device device = group.parameters[0].device();
   group.moments.assign(kind_.moments(group.hyperparameters).size(),
                        std::vector<Tensor>(group.parameters.size()));
@@ -164,6 +174,7 @@ void Optimizer::prepare(Group& group) {
       if (moment[i].defined()) {
         match_parameter(moment[i], p.dtype(), device);
       } else if (p.impl().grad.defined()) {
+        refuse_new_state();
         moment[i] = zeros(p.shape(), p.options());
       }
     }
@@ -172,6 +183,9 @@ void Optimizer::prepare(Group& group) {
 
 void Optimizer::step() {
   const NoGradGuard no_grad;
+  for (const Tensor& p : Graph::recording() ? parameters() : std::vector<Tensor>()) {
+    detail::note_gradient(p.impl(), true);
+  }
   for (Group& group : groups_) {
     if (has_gradients(group.parameters)) prepare(group);
   }
@@ -199,6 +213,7 @@ void Optimizer::set_lr(double lr) {
 void Optimizer::set_lr(double lr, size_t group) {
   const std::string op = std::string(kind_.name) + ".set_lr";
   check_rate(op, "lr", lr);
+  detail::refuse_in_graph(op, "rates set before the step", "one set in it");
   if (group >= groups_.size()) {
     throw IndexError(op, "a group below " + std::to_string(groups_.size()), std::to_string(group));
   }

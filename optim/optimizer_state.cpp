@@ -5,6 +5,7 @@
 #include "../ops/elementwise/where.h"
 #include "../tensor/autograd/grad_mode.h"
 #include "../tensor/factories.h"
+#include "../tensor/graph.h"
 #include "../tensor/io/state_check.h"
 #include "optimizer.h"
 
@@ -123,7 +124,10 @@ std::function<void()> Optimizer::prepare_load(const StateDict& dict) {
       }
     }
   }
-  return [this, loaded] { groups_ = std::move(*loaded); };
+  return [this, loaded] {
+    groups_ = std::move(*loaded);
+    detail::outdate_graphs();
+  };
 }
 
 void Optimizer::reset_moments(const Tensor& parameter, const std::vector<int64_t>& rows) {

@@ -5,6 +5,7 @@
 
 #include "../core/backend/backend.h"
 #include "factories.h"
+#include "graph.h"
 #include "kernels/random.h"
 
 namespace sash {
@@ -32,7 +33,10 @@ Tensor empty_real(const char* op, const Shape& shape, const TensorOptions& optio
 
 }  // namespace
 
-void manual_seed(uint64_t seed) { set_random_state({seed, 0}); }
+void manual_seed(uint64_t seed) {
+  detail::refuse_in_graph("manual_seed", "no new seed", "one");
+  set_random_state({seed, 0});
+}
 
 RandomState random_state() {
   const std::lock_guard lock(generator_mutex);
@@ -45,13 +49,16 @@ void set_random_state(RandomState state) {
 }
 
 PhiloxState next_philox(Device device, int64_t count) {
-  // Eager calls pass their whole offset by value, and the word they point to stays zero. A captured
-  // step points to a word of its own instead.
+  // Eager calls pass their whole offset by value, and the word they point to stays zero. A graph
+  // has a word of its own.
   const uint64_t* const base = backend(device.type).random_base(device);
-  const std::lock_guard lock(generator_mutex);
-  const uint64_t offset = generator.offset;
-  generator.offset += (static_cast<uint64_t>(count) + 3) / 4;
-  return {generator.seed, base, offset};
+  const RandomState next = [count] {
+    const std::lock_guard lock(generator_mutex);
+    const RandomState before = generator;
+    generator.offset += (static_cast<uint64_t>(count) + 3) / 4;
+    return before;
+  }();
+  return detail::place_in_graph(device, {next.seed, base, next.offset});
 }
 
 Tensor rand(const Shape& shape, const TensorOptions& options) {

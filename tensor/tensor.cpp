@@ -8,6 +8,7 @@
 #include "../core/backend/dispatch.h"
 #include "autograd/grad_mode.h"
 #include "factories.h"
+#include "graph.h"
 #include "kernels/memory.h"
 #include "tensor_impl.h"
 
@@ -223,7 +224,10 @@ Tensor& Tensor::requires_grad_(bool value) {
   return *this;
 }
 
-Tensor Tensor::grad() const { return impl().grad; }
+Tensor Tensor::grad() const {
+  detail::note_gradient(impl(), true);
+  return impl().grad;
+}
 
 void check_gradient_of(const char* op, const Tensor& x, const Tensor& grad) {
   if (grad.shape() != x.shape()) {
@@ -239,11 +243,15 @@ void check_gradient_of(const char* op, const Tensor& x, const Tensor& grad) {
 
 void Tensor::set_grad(const Tensor& grad) {
   if (grad.defined()) check_gradient_of("set_grad", *this, grad);
+  detail::note_gradient(impl(), false);
   // Backward passes add into it.
   impl().grad = grad.defined() && is_expanded(grad.impl()) ? grad.clone() : grad;
 }
 
-void Tensor::zero_grad() { impl().grad = Tensor(); }
+void Tensor::zero_grad() {
+  detail::note_gradient(impl(), false);
+  impl().grad = Tensor();
+}
 
 void Tensor::retain_grad() {
   if (!requires_grad()) {

@@ -24,6 +24,7 @@ struct Options {
   int64_t save_every = 500;
   double dropout = 0.0;
   double lr = 4e-3;
+  bool capture = true;
   double temperature = 0.8;
   uint64_t seed = 1;
   std::set<std::string> given;  ///< flags present on the command line, without dashes

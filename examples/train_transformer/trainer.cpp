@@ -63,7 +63,11 @@ void check_finite(const char* what, int64_t step, const sash::StateDict& tensors
 }  // namespace
 
 Trainer::Trainer(const Options& options, const Vocabulary& vocabulary, sash::Device device)
-    : options_(options), vocabulary_(vocabulary), device_(device) {
+    : options_(options),
+      vocabulary_(vocabulary),
+      device_(device),
+      update_([this](const std::vector<Tensor>& batch) { return update(batch); },
+              {.device = device, .capture = options.capture}) {
   model_ = std::make_unique<sash::nn::CausalLM>(model_options(options, vocabulary.size(), device));
   model_->to(device);
   optimizer_ = std::make_unique<sash::optim::AdamW>(model_->parameters(),
@@ -77,6 +81,7 @@ std::optional<double> Trainer::run(const Corpus& corpus, Console& console, Metri
                                    const StopSignals& signals) {
   std::optional<double> last_loss;
   bool metrics_failed = false;
+  int steps = 0;
   while (step_ < options_.steps && !signals.stop()) {
     StepReport report = train_step(corpus);
     const bool last = step_ == options_.steps;
@@ -88,6 +93,10 @@ std::optional<double> Trainer::run(const Corpus& corpus, Console& console, Metri
     if (last || step_ % kValidateEvery == 0) report.val_loss = validation_loss(corpus, &signals);
     if (last) last_loss = report.val_loss;
     console.report(report);
+    // The first step always runs eagerly, and recording is tried twice.
+    if (++steps == 3 && options_.capture && device_.is_cuda() && !update_.reason().empty()) {
+      console.warn("steps are not recorded as a CUDA graph: " + update_.reason());
+    }
     metrics.report(report);
     if (metrics.failed() && !metrics_failed) console.warn("cannot write the metrics");
     metrics_failed = metrics.failed();
@@ -105,11 +114,10 @@ StepReport Trainer::train_step(const Corpus& corpus) {
   StepReport report;
   report.lr = schedule(step_);
   optimizer_->set_lr(report.lr);
-  const Tensor loss = loss_on(corpus.batch(options_.batch, options_.context, options_.seed, step_));
-  optimizer_->zero_grad();
-  loss.backward();
-  const Tensor norm = sash::optim::clip_grad_norm_(model_->parameters(), kClipNorm);
-  optimizer_->step();
+  const auto [tokens, targets] =
+      corpus.batch(options_.batch, options_.context, options_.seed, step_);
+  const Tensor loss = update_({tokens, targets});
+  const Tensor norm = update_.results()[1];
   report.step = ++step_;
   report.loss = loss.item<double>();
   report.grad_norm = norm.item<double>();
@@ -119,6 +127,15 @@ StepReport Trainer::train_step(const Corpus& corpus) {
   check_finite("loss", step_, report.loss);
   check_finite("gradient norm", step_, report.grad_norm);
   return report;
+}
+
+std::vector<Tensor> Trainer::update(const std::vector<Tensor>& batch) {
+  optimizer_->zero_grad();
+  const Tensor loss = loss_on({batch[0], batch[1]});
+  loss.backward();
+  const Tensor norm = sash::optim::clip_grad_norm_(model_->parameters(), kClipNorm);
+  optimizer_->step();
+  return {loss, norm};
 }
 
 Tensor Trainer::loss_on(const std::pair<Tensor, Tensor>& batch) {

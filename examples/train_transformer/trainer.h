@@ -7,6 +7,7 @@
 
 #include <sash/nn/models/causal_lm.h>
 #include <sash/optim/adam.h>
+#include <sash/optim/captured_step.h>
 #include <sash/optim/schedule.h>
 
 #include "console.h"
@@ -43,6 +44,8 @@ class Trainer {
 
  private:
   StepReport train_step(const Corpus& corpus);
+  // Loss and gradient norm of a training step on tokens and targets.
+  std::vector<sash::Tensor> update(const std::vector<sash::Tensor>& batch);
   void save_now_and_then(const Corpus& corpus, Console& console);
   // Mean loss over a batch, which is copied to the model's device.
   sash::Tensor loss_on(const std::pair<sash::Tensor, sash::Tensor>& batch);
@@ -52,6 +55,7 @@ class Trainer {
   sash::Device device_;
   std::unique_ptr<sash::nn::CausalLM> model_;
   std::unique_ptr<sash::optim::AdamW> optimizer_;
+  sash::optim::CapturedStep update_;
   int64_t step_ = 0;
   int64_t saved_step_ = -1;
 };

@@ -3,6 +3,7 @@
 #include "../../core/backend/backend.h"
 #include "../../tensor/autograd/grad_mode.h"
 #include "../../tensor/factories.h"
+#include "../../tensor/graph.h"
 #include "../checks.h"
 #include "binary.h"
 #include "compare.h"
@@ -18,7 +19,9 @@ void check_arguments(const char* op, const Tensor& x, double p) {
 }
 
 /// The start of the numbers of `count` elements; `state` moves on past them.
-PhiloxState take(RandomState& state, const Tensor& x) {
+PhiloxState take(const char* op, RandomState& state, const Tensor& x) {
+  detail::refuse_in_graph(op, "dropout with the generator of manual_seed",
+                          "a state of the caller's");
   const PhiloxState start{state.seed, backend(x.device().type).random_base(x.device()),
                           state.offset};
   state.offset += (static_cast<uint64_t>(x.numel()) + 3) / 4;
@@ -29,12 +32,12 @@ PhiloxState take(RandomState& state, const Tensor& x) {
 
 Tensor seeded_dropout(const Tensor& x, double p, RandomState& state) {
   check_arguments("seeded_dropout", x, p);
-  return dropout_with(x, p, take(state, x));
+  return dropout_with(x, p, take("seeded_dropout", state, x));
 }
 
 DropoutResult dropout_with_mask(const Tensor& x, double p, RandomState& state) {
   check_arguments("dropout_with_mask", x, p);
-  const PhiloxState start = take(state, x);
+  const PhiloxState start = take("dropout_with_mask", state, x);
   const Tensor mask = [&] {
     const NoGradGuard no_grad;
     return ne(dropout_with(ones(x.shape(), x.options()), p, start), 0);

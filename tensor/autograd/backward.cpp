@@ -4,6 +4,7 @@
 
 #include "../../core/backend/kernel.h"
 #include "../factories.h"
+#include "../graph.h"
 #include "../kernels/gradients.h"
 #include "../tensor_impl.h"
 #include "anomaly.h"
@@ -65,6 +66,7 @@ void run_leaf_hooks(const TensorImpl& leaf, Tensor& g) {
 
 void add_to_leaf(TensorImpl& leaf, Tensor g) {
   const std::lock_guard lock(leaf_mutex);
+  detail::note_gradient(leaf, true);
   if (!leaf.grad.defined()) {
     leaf.grad = owns_alone(g) ? std::move(g) : g.clone();
   } else if (grad_enabled()) {

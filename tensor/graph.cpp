@@ -1,0 +1,159 @@
+#include "graph.h"
+
+#include <algorithm>
+#include <atomic>
+#include <string>
+#include <vector>
+
+#include "../core/backend/backend.h"
+#include "../core/backend/kernel.h"
+#include "factories.h"
+#include "kernels/memory.h"
+#include "random.h"
+#include "tensor_impl.h"
+
+namespace sash {
+namespace {
+
+constinit thread_local detail::GraphState* current = nullptr;
+constinit std::atomic<uint64_t> epoch{0};  // moves on when tensors are replaced
+
+// A leaf whose gradient the recorded call used.
+struct Leaf {
+  Ref<TensorImpl> leaf;
+  Ref<Storage> memory;
+  bool reads;            // its gradient, before replacing it
+  Tensor before, after;  // its gradient when recording began and ended
+
+  bool moved() const { return !(leaf->storage == memory); }
+  bool fits() const {
+    if (!reads) return true;
+    if (!before.defined() || !leaf->grad.defined()) return leaf->grad.defined() == before.defined();
+    const TensorImpl &now = leaf->grad.impl(), &then = before.impl();
+    return now.storage == then.storage && now.offset == then.offset;
+  }
+};
+
+}  // namespace
+
+struct detail::GraphState {
+  Device device;
+  Stream stream{};
+  void* handle = nullptr;
+  RandomState start{};
+  uint64_t drawn = 0;  // blocks of random numbers in a replay
+  Tensor word{};       // int64, `PhiloxState::base` of the recorded kernels
+  std::vector<Leaf> leaves{};
+  uint64_t known_epoch = epoch.load();
+
+  Backend& owner() const { return backend(device.type); }
+};
+
+Graph::Graph(Device device)
+    : state_(std::make_unique<detail::GraphState>(detail::GraphState{.device = device})) {
+  if (current) throw ValueError("Graph", "no other graph that is being recorded", "one");
+  state_->word = zeros({}, {.dtype = DType::int64, .device = device});
+  state_->stream = kernel_context(device).stream;
+  state_->start = random_state();
+  state_->owner().begin_capture(device, state_->stream);
+  current = state_.get();
+}
+
+Graph::~Graph() {
+  detail::GraphState& s = *state_;
+  try {
+    if (current == &s) {
+      undo();
+      s.handle = s.owner().end_capture(s.device, s.stream);
+    }
+    if (s.handle) s.owner().destroy_graph(s.handle);
+  } catch (const Error&) {  // nothing was recorded, or the device is gone
+  }
+}
+
+void Graph::undo() noexcept {
+  current = nullptr;
+  set_random_state(state_->start);
+  for (Leaf& leaf : state_->leaves) leaf.leaf->grad = leaf.before;
+}
+
+void Graph::end() {
+  detail::GraphState& s = *state_;
+  if (current != &s) throw ValueError("Graph.end", "the graph that is being recorded", "another");
+  const RandomState last = random_state();
+  for (Leaf& leaf : s.leaves) leaf.after = leaf.leaf->grad;
+  undo();
+  s.handle = s.owner().end_capture(s.device, s.stream);
+  if (last.seed != s.start.seed || last.offset < s.start.offset) {
+    throw ValueError("Graph.end", "a generator that only moved on", "one that was set");
+  }
+  s.drawn = last.offset - s.start.offset;
+  for (Leaf& leaf : s.leaves) {
+    if (!leaf.reads) leaf.before = Tensor();
+  }
+}
+
+bool Graph::outdated() const {
+  const std::vector<Leaf>& leaves = state_->leaves;
+  return state_->known_epoch != epoch.load() ||
+         std::any_of(leaves.begin(), leaves.end(), [](const Leaf& leaf) { return leaf.moved(); });
+}
+
+bool Graph::fits() const {
+  const detail::GraphState& s = *state_;
+  if (!s.handle || outdated()) return false;
+  if (s.drawn > 0 && random_state().seed != s.start.seed) return false;
+  return std::all_of(s.leaves.begin(), s.leaves.end(),
+                     [](const Leaf& leaf) { return leaf.fits(); });
+}
+
+void Graph::replay() {
+  if (!fits()) {
+    throw ValueError("Graph.replay", "leaves, gradients and seed as they were recorded", "others");
+  }
+  detail::GraphState& s = *state_;
+  KernelContext context = kernel_context(s.device);
+  if (s.drawn > 0) {
+    RandomState next = random_state();
+    kernels::fill(context, s.word.tensor_view(), static_cast<int64_t>(next.offset));
+    next.offset += s.drawn;
+    set_random_state(next);
+  }
+  s.owner().replay(s.handle, s.device, context.stream);
+  for (Leaf& leaf : s.leaves) {
+    leaf.leaf->grad = leaf.after;
+    leaf.memory->bump_version();
+    if (leaf.after.defined()) leaf.after.impl().storage->bump_version();
+  }
+}
+
+bool Graph::recording() { return current != nullptr; }
+
+namespace detail {
+
+void note_gradient(TensorImpl& leaf, bool reads) {
+  if (!current || leaf.grad_fn()) return;
+  const auto known = [&](const Leaf& noted) { return noted.leaf.get() == &leaf; };
+  std::vector<Leaf>& leaves = current->leaves;
+  if (std::any_of(leaves.begin(), leaves.end(), known)) return;
+  leaves.push_back({Ref<TensorImpl>(&leaf), leaf.storage, reads, leaf.grad, {}});
+}
+
+PhiloxState place_in_graph(Device device, PhiloxState state) {
+  if (!current || current->device != device) return state;
+  const RandomState& start = current->start;
+  if (state.seed != start.seed || state.offset < start.offset) {
+    refuse_in_graph("random numbers", "those that come next", "others");
+  }
+  return {state.seed, current->word.tensor_view().ptr<uint64_t>(), state.offset - start.offset};
+}
+
+void refuse_in_graph(std::string_view op, const char* expected, const char* got) {
+  if (!current) return;
+  throw ValueError(op, std::string(expected) + " while a graph is recorded", got);
+}
+
+void outdate_graphs() { epoch.fetch_add(1); }
+
+}  // namespace detail
+}  // namespace sash

@@ -1,0 +1,74 @@
+#pragma once
+
+#include <memory>
+
+#include "../core/backend/device.h"
+#include "../core/philox.h"
+#include "tensor.h"
+
+namespace sash {
+
+namespace detail {
+struct GraphState;
+}
+
+/// What this thread queues on a device's current stream, recorded once and run any number of times
+/// (a CUDA graph: one launch for a whole training step). `optim::CapturedStep` is built on it.
+///
+///     Graph graph(device);  // from here on work is recorded, and does not run
+///     ...                   // forward, backward, optimizer.step()
+///     graph.end();
+///     graph.replay();       // runs all of it
+///
+/// - Memory that was allocated while recording belongs to the graph. Tensors made then hold the
+///   results of the last replay, and stay valid when the graph is gone.
+/// - Each replay draws the numbers that the generator of `manual_seed` has next, as the call that
+///   was recorded would have.
+/// - A replay leaves the gradients of leaves as that call would have: defined or not, added to or
+///   new.
+/// - Code on the host is not repeated. What would need it throws while recording: copies from and
+///   to the host (`item`), `manual_seed`, `Optimizer::set_lr`, `seeded_dropout`.
+class SASH_API Graph {
+ public:
+  /// Starts recording. `NotImplemented` on the CPU; `ValueError` if this thread is recording
+  /// already.
+  explicit Graph(Device device);
+  /// An unfinished recording is undone: random numbers and gradients are as before it.
+  ~Graph();
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
+  /// Ends the recording; random numbers and gradients are then as before it. Throws what made the
+  /// backend give up, and for a generator that was moved back.
+  void end();
+
+  /// Whether leaves have moved since (`Module::to`), or an optimizer has loaded another state.
+  bool outdated() const;
+  /// Whether a replay would do what a call would: not outdated, the seed is the same, and so are
+  /// the gradients that the graph reads or adds to: undefined, or where they were.
+  bool fits() const;
+  /// Queues the recorded work on the current stream. `ValueError` unless it `fits`.
+  void replay();
+
+  /// Whether this thread is recording a graph.
+  static bool recording();
+
+ private:
+  void undo() noexcept;
+  std::unique_ptr<detail::GraphState> state_;
+};
+
+/// For what the library keeps track of while a graph is recorded. Each does nothing otherwise.
+namespace detail {
+
+/// Call before the gradient of a leaf is replaced, or if `reads`, read or added to.
+SASH_API void note_gradient(TensorImpl& leaf, bool reads);
+/// The place of random numbers in a replay.
+SASH_API PhiloxState place_in_graph(Device device, PhiloxState state);
+/// `ValueError` of `op`: "expected `expected` while a graph is recorded, got `got`".
+SASH_API void refuse_in_graph(std::string_view op, const char* expected, const char* got);
+/// Call when tensors are replaced that graphs may use: none that exists now will fit.
+SASH_API void outdate_graphs();
+
+}  // namespace detail
+}  // namespace sash
