@@ -34,10 +34,10 @@ struct Recorded {
 
 struct Recordings {
   Signature signature;
-  Tensors inputs;  // that the graphs read
-  std::vector<Recorded> graphs;
+  Tensors inputs{};  // that the graphs read
+  std::vector<Recorded> graphs{};
   int failures = 0;
-  std::string failure;
+  std::string failure{};
 };
 
 Tensors detached(const Tensors& tensors) {
