@@ -2,6 +2,8 @@
 
 #include "../../tensor/autograd/node.h"
 #include "../../tensor/factories.h"
+#include "../elementwise/compare.h"
+#include "../elementwise/where.h"
 #include "../kernels/index.h"
 #include "../rows.h"
 #include "index_checks.h"
@@ -21,7 +23,7 @@ namespace {
 
 Tensor add_up(const Tensor& grad, const Tensor& index, int64_t rows);
 
-Tensor look_up(const Tensor& weight, const Tensor& index) {
+Tensor look_up(const Tensor& weight, const Tensor& index, std::optional<int64_t> padding_idx = {}) {
   const Tensor table = weight.contiguous();
   const int64_t rows = table.shape()[0], width = table.shape()[1];
   Shape shape = index.shape();
@@ -31,8 +33,11 @@ Tensor look_up(const Tensor& weight, const Tensor& index) {
   kernels::embedding_forward(context, table.tensor_view(), vector_view(index),
                              matrix_view(y, index.numel(), width));
   return record("embedding", {table}, y,
-                [index = save(index), rows](Backward& pass, const Tensor& g) {
-                  return Gradients{add_up(g, pass(index), rows)};
+                [index = save(index), rows, padding_idx](Backward& pass, const Tensor& g) {
+                  const Tensor in = pass(index);
+                  if (!padding_idx) return Gradients{add_up(g, in, rows)};
+                  const Tensor hidden = eq(in, *padding_idx).unsqueeze(-1);
+                  return Gradients{add_up(masked_fill(g, hidden, 0), in, rows)};
                 });
 }
 
@@ -51,7 +56,7 @@ Tensor add_up(const Tensor& grad, const Tensor& index, int64_t rows) {
 
 }  // namespace
 
-Tensor embedding(const Tensor& weight, const Tensor& index) {
+Tensor embedding(const Tensor& weight, const Tensor& index, std::optional<int64_t> padding_idx) {
   constexpr const char* op = "embedding";
   check_defined(op, weight);
   check_rank(op, weight, 2);
@@ -62,7 +67,11 @@ Tensor embedding(const Tensor& weight, const Tensor& index) {
   }
   const Tensor in = index.contiguous();
   check_index_values(op, in, weight.shape()[0]);
-  return look_up(weight, in);
+  if (padding_idx && (*padding_idx < 0 || *padding_idx >= weight.shape()[0])) {
+    throw IndexError(op, "a padding_idx in [0, " + std::to_string(weight.shape()[0]) + ")",
+                     std::to_string(*padding_idx));
+  }
+  return look_up(weight, in, padding_idx);
 }
 
 Tensor embedding_backward(const Tensor& g, const Tensor& index, int64_t rows) {

@@ -1,13 +1,17 @@
 #pragma once
 
+#include <optional>
+
 #include "../../tensor/tensor.h"
 
 namespace sash {
 
 /// y[...] = weight[index[...]]: weight is [V, D], index int64 of any shape [...], y [..., D].
 /// Throws `IndexError` naming the first index outside [0, V) and its position, `ShapeError`
-/// unless weight has two axes, `DTypeError` unless the index is int64.
-SASH_API Tensor embedding(const Tensor& weight, const Tensor& index);
+/// unless weight has two axes, `DTypeError` unless the index is int64. Row `padding_idx`, if given,
+/// gets no gradient; `IndexError` for one outside [0, V).
+SASH_API Tensor embedding(const Tensor& weight, const Tensor& index,
+                          std::optional<int64_t> padding_idx = {});
 
 /// The gradient of `embedding` to its weight: [rows, D], where row v is the sum of those g [..., D]
 /// whose index [...] is v, added in a fixed order. Differentiable in g.

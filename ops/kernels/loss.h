@@ -3,31 +3,34 @@
 #include "../../core/backend/kernel.h"
 #include "../../core/backend/tensor_view.h"
 
-/// Cross entropy of the rows of logits [N, C] with class indices targets [N] (int64). All views are
-/// contiguous and, but for the targets, of one floating dtype; losses, stats and count are float32
-/// beside halves.
+/// Cross entropy of the rows of logits [N, C] with class indices targets [N] (int64) and class
+/// weights w [C], ones for the null view. All views are contiguous and, but for the targets, of one
+/// floating dtype; weight, losses, stats and totals are float32 beside halves.
 namespace sash::kernels {
 
 /// What the rows of a call have in common.
 struct CrossEntropyRule {
   int64_t ignore_index;
   double smoothing;  ///< s
+  bool mean;         ///< gradients are divided by totals[0]
 };
 
 /// stats [N, 2] = the row's max and log sum exp(x - max), whose sum L is the log of the partition
-/// function; losses [N] = (1 - s) (L - x_target) + s (L - mean x), or 0 for an ignored row; count
-/// (a single element) = the number of rows that are not ignored.
-extern SASH_API Kernel<void(KernelContext&, const TensorView& logits, const TensorView& targets,
-                            const TensorView& losses, const TensorView& stats,
-                            const TensorView& count, const CrossEntropyRule&)>
-    cross_entropy_forward;
+/// function; losses [N] = (1 - s) w_target (L - x_target) + s / C sum_c w_c (L - x_c), or 0 for an
+/// ignored row; totals [2] = sum of w_target over the rows that are not ignored, and sum of w.
+extern SASH_API
+    Kernel<void(KernelContext&, const TensorView& logits, const TensorView& targets,
+                const TensorView& weight, const TensorView& losses, const TensorView& stats,
+                const TensorView& totals, const CrossEntropyRule&)>
+        cross_entropy_forward;
 
-/// dlogits = g / count (exp(x - L) - (1 - s) [c == target] - s / C), zeros for an ignored row. g is
-/// a single element or [N]; count is a single element or the null view (1).
-extern SASH_API Kernel<void(KernelContext&, const TensorView& logits, const TensorView& targets,
-                            const TensorView& stats, const TensorView& g, const TensorView& count,
-                            const TensorView& dlogits, const CrossEntropyRule&)>
-    cross_entropy_backward;
+/// dlogits = g ((a + b) exp(x - L) - a [c == target] - w_c s / C) with a = (1 - s) w_target and
+/// b = s / C sum w, zeros for an ignored row. g is a single element or [N].
+extern SASH_API
+    Kernel<void(KernelContext&, const TensorView& logits, const TensorView& targets,
+                const TensorView& weight, const TensorView& stats, const TensorView& g,
+                const TensorView& totals, const TensorView& dlogits, const CrossEntropyRule&)>
+        cross_entropy_backward;
 
 }  // namespace sash::kernels
 

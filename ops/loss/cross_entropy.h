@@ -12,18 +12,21 @@ struct CrossEntropyOptions {
   /// Axis of the classes, the last by default; 1 for PyTorch's [N, C, T]. Never guessed: with T = C
   /// that cannot be told from [B, T, C].
   int64_t class_axis = -1;
+  Tensor weight{};  ///< w, factor of each class [C]; undefined for 1. Gets no gradient
 };
 
-/// Loss of each row: (1 - s) (-log p_target) + s / C sum_c (-log p_c) with p = softmax(logits),
-/// and 0 for an ignored row. The mean is over the rows that are not ignored, and NaN if there are
-/// none, as in PyTorch.
+/// Loss of each row: (1 - s) w_target (-log p_target) + s / C sum_c w_c (-log p_c) with
+/// p = softmax(logits), and 0 for an ignored row. The mean is the sum divided by the number of rows
+/// that are not ignored (with weights, by the sum of their w_target), and NaN if there are none, as
+/// in PyTorch.
 ///
 /// logits are [N, C] with targets [N], or [B, T, C] with [B, T]: the classes are the last axis
 /// unless `class_axis` says otherwise, and targets have the shape of the others. PyTorch reads
 /// logits of rank 3 as [N, C, T]: that is `{.class_axis = 1}` here. targets are int64 class
-/// indices. Reduction::none gives the shape of the targets. Floating dtypes; losses of halves are
-/// averaged in float32. Throws `ShapeError`, `DTypeError`, `DeviceError`, `ValueError` for s
-/// outside [0, 1], and `IndexError` for a target that is neither in [0, C) nor ignored.
+/// indices. Reduction::none gives the shape of the targets. Floating dtypes, the weight's any;
+/// losses of halves are averaged in float32. Throws `ShapeError`, `DTypeError`, `DeviceError`,
+/// `ValueError` for s outside [0, 1], and `IndexError` for a target that is neither in [0, C) nor
+/// ignored.
 SASH_API Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
                               const CrossEntropyOptions& options = {});
 

@@ -6,7 +6,6 @@
 #include "../elementwise/binary.h"
 #include "../elementwise/unary.h"
 #include "../kernels/loss.h"
-#include "../reduce/reduce.h"
 
 namespace sash {
 
@@ -22,9 +21,7 @@ constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, cons
 namespace composite {
 
 Tensor mse_loss(const Tensor& a, const Tensor& b, Reduction reduction) {
-  const Tensor terms = square(a - b);
-  if (reduction == Reduction::none) return terms;
-  return reduction == Reduction::mean ? mean(terms) : sum(terms);
+  return reduced(square(a - b), reduction);
 }
 
 }  // namespace composite

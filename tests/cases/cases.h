@@ -60,6 +60,7 @@ void add_in_place_rows(OpTable& table);
 void add_layer_norm(OpTable& table);
 void add_linear(OpTable& table);
 void add_linear_attention(OpTable& table);
+void add_losses(OpTable& table);
 void add_matmul(OpTable& table);
 void add_mse_loss(OpTable& table);
 void add_optimizer(OpTable& table);

@@ -7,6 +7,7 @@ namespace {
 
 Array cross_entropy_of(const Arrays& t, const CrossEntropyOptions& options) {
   const Array &logits = t[0], &targets = t[1];
+  const auto weight = [&](int64_t c) { return t.size() > 2 ? t[2][{c}] : 1.0; };
   const int axis = positive(options.class_axis, logits.shape.rank());
   const int64_t classes = logits.shape[axis];
   double total = 0, counted = 0;
@@ -15,10 +16,13 @@ Array cross_entropy_of(const Arrays& t, const CrossEntropyOptions& options) {
     if (target == options.ignore_index) return 0.0;
     const std::vector<double> row = line(logits, with(index, axis, 0), axis);
     const double scale = log_sum_exp(row), s = options.label_smoothing;
-    double loss = (1 - s) * (scale - row.at(static_cast<size_t>(target)));
-    for (const double logit : row) loss += s / static_cast<double>(classes) * (scale - logit);
+    double loss = (1 - s) * weight(target) * (scale - row.at(static_cast<size_t>(target)));
+    for (int64_t c = 0; c < classes; ++c) {
+      const double share = s / static_cast<double>(classes) * weight(c);
+      loss += share * (scale - row[static_cast<size_t>(c)]);
+    }
     total += loss;
-    counted += 1;
+    counted += weight(target);
     return loss;
   });
   if (options.reduction == Reduction::none) return losses;
@@ -28,13 +32,24 @@ Array cross_entropy_of(const Arrays& t, const CrossEntropyOptions& options) {
 using Function = Tensor (*)(const Tensor&, const Tensor&, const CrossEntropyOptions&);
 
 void add_case(OpTable& table, const std::string& kind, Function f, const std::string& option,
-              const InputSpec& logits, const InputSpec& targets,
-              const CrossEntropyOptions& options) {
+              const InputSpec& logits, const InputSpec& targets, const CrossEntropyOptions& options,
+              bool weighted = false) {
+  std::vector<InputSpec> inputs{logits, targets};
+  const int64_t classes = logits.shape[positive(options.class_axis, logits.shape.rank())];
+  if (weighted) {
+    inputs.push_back({.shape = {classes}, .low = 0.25, .high = 2, .requires_grad = false});
+  }
   table.push_back({
       .op = "cross_entropy",
-      .variant = kind + option + describe(logits) + " with " + describe(targets),
-      .inputs = {logits, targets},
-      .run = [=](const Tensors& t) { return f(t[0], t[1], options); },
+      .variant = kind + option + (weighted ? "weighted, " : "") + describe(logits) + " with " +
+                 describe(targets),
+      .inputs = inputs,
+      .run =
+          [=](const Tensors& t) {
+            CrossEntropyOptions with = options;
+            if (weighted) with.weight = t[2];
+            return f(t[0], t[1], with);
+          },
       .reference = [=](const Arrays& t) { return cross_entropy_of(t, options); },
   });
 }
@@ -43,6 +58,10 @@ void add_cases(OpTable& table, const std::string& kind, Function f) {
   const auto add = [&](const std::string& option, const InputSpec& logits, const InputSpec& targets,
                        const CrossEntropyOptions& options) {
     add_case(table, kind, f, option, logits, targets, options);
+  };
+  const auto add_weighted = [&](const std::string& option, const InputSpec& scores,
+                                const InputSpec& targets, const CrossEntropyOptions& options) {
+    add_case(table, kind, f, option, scores, targets, options, true);
   };
   const InputSpec logits{{6, 4}};
   InputSpec some_ignored = indices({6}, 4);
@@ -57,7 +76,14 @@ void add_cases(OpTable& table, const std::string& kind, Function f) {
     add(name + "some ignored, ", logits, some_ignored, {.reduction = reduction});
     add(name + "smoothed, some ignored, ", logits, some_ignored,
         {.label_smoothing = 0.1, .reduction = reduction});
+    add_weighted(name, logits, some_ignored, {.reduction = reduction});
+    add_weighted(name + "smoothed, ", logits, some_ignored,
+                 {.label_smoothing = 0.3, .reduction = reduction});
   }
+  add_weighted("smoothed, ", {{65, 63}}, indices({65}, 63), {.label_smoothing = 0.2});
+  add_weighted("", {{3, 1040}}, indices({3}, 1040), {});
+  add_weighted("axis 1, smoothed, ", {{2, 4, 3}}, indices({2, 3}, 4),
+               {.label_smoothing = 0.1, .class_axis = 1});
   add("ignoring 1, ", logits, own_index, {.ignore_index = 1});
   add("", {{2, 3, 4}}, indices({2, 3}, 4), {});
   add("", {{2, 3, 4}, heads}, indices({2, 3}, 4, transposed), {});

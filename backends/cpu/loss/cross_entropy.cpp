@@ -4,6 +4,7 @@
 
 #include "../../../core/backend/dispatch.h"
 #include "../norm/rows.h"
+#include "../shape/halves.h"
 
 namespace sash::cpu {
 namespace {
@@ -11,7 +12,8 @@ namespace {
 using Rule = kernels::CrossEntropyRule;
 
 template <class T>
-T loss_of_row(const T* x, int64_t n, int64_t target, T* stats, const Rule& rule) {
+T loss_of_row(const T* x, int64_t n, int64_t target, const T* weight, T weight_sum, T* stats,
+              const Rule& rule) {
   constexpr T lowest = -std::numeric_limits<T>::infinity();
   const T max = finite_max(x, n);
   Lanes<T> sum = T(0);
@@ -20,59 +22,95 @@ T loss_of_row(const T* x, int64_t n, int64_t target, T* stats, const Rule& rule)
   stats[0] = max;
   stats[1] = log_sum;
   if (target == rule.ignore_index) return 0;
-  const T nll = log_sum - (x[target] - max);
+  const T nll = (weight ? weight[target] : T(1)) * (log_sum - (x[target] - max));
   if (rule.smoothing == 0) return nll;
   Lanes<T> shifted = T(0);
-  for_lanes(n, [&](int64_t i, auto lanes) { shifted += load(x + i, lanes, max) - max; });
-  const T smooth = log_sum - sum_of(shifted) / static_cast<T>(n);
+  for_lanes(n, [&](int64_t i, auto lanes) {
+    const Lanes<T> d = load(x + i, lanes, max) - max;
+    shifted += weight ? d * load(weight + i, lanes) : d;
+  });
+  const T smooth = (weight_sum * log_sum - sum_of(shifted)) / static_cast<T>(n);
   const T s = static_cast<T>(rule.smoothing);
   return (1 - s) * nll + s * smooth;
 }
 
 template <class T>
-void gradient_of_row(const T* x, int64_t n, int64_t target, const T* stats, T g, T* dx,
-                     const Rule& rule) {
+void gradient_of_row(const T* x, int64_t n, int64_t target, const T* weight, T weight_sum,
+                     const T* stats, T g, T* dx, const Rule& rule) {
   if (target == rule.ignore_index) {
     std::fill_n(dx, n, T(0));
     return;
   }
-  const T max = stats[0], log_sum = stats[1], s = static_cast<T>(rule.smoothing);
-  const T everywhere = s / static_cast<T>(n);
+  const T max = stats[0], log_sum = stats[1];
+  const T share = static_cast<T>(rule.smoothing) / static_cast<T>(n);
+  const T there = static_cast<T>(1 - rule.smoothing) * (weight ? weight[target] : T(1));
+  const T everywhere = weight ? there + share * weight_sum : T(1);
   for_lanes(n, [&](int64_t i, auto lanes) {
-    const Lanes<T> p = exp((load(x + i, lanes) - max) - log_sum);
-    store<T>(dx + i, lanes, (p - everywhere) * g);
+    const Lanes<T> p = exp((load(x + i, lanes) - max) - log_sum) * everywhere;
+    const Lanes<T> smooth = weight ? load(weight + i, lanes) * share : Lanes<T>(share);
+    store<T>(dx + i, lanes, (p - smooth) * g);
   });
-  dx[target] -= (1 - s) * g;
+  dx[target] -= there * g;
 }
 
-void cross_entropy_forward(KernelContext&, const TensorView& logits, const TensorView& targets,
+/// Of targets that are not ignored, and of all classes.
+template <class T>
+void sum_weights(const TensorView& targets, const TensorView& weight, int64_t classes, T* totals,
+                 const Rule& rule) {
+  const int64_t* const target = targets.ptr<int64_t>();
+  const int64_t rows = targets.numel();
+  if (!weight.data) {
+    totals[0] = static_cast<T>(rows - std::count(target, target + rows, rule.ignore_index));
+    totals[1] = static_cast<T>(classes);
+    return;
+  }
+  const T* const w = weight.ptr<T>();
+  double counted = 0, all = 0;
+  for (int64_t row = 0; row < rows; ++row) {
+    if (target[row] != rule.ignore_index) counted += static_cast<double>(w[target[row]]);
+  }
+  for (int64_t c = 0; c < classes; ++c) all += static_cast<double>(w[c]);
+  totals[0] = static_cast<T>(counted);
+  totals[1] = static_cast<T>(all);
+}
+
+void cross_entropy_forward(KernelContext& context, const TensorView& half_or_wide,
+                           const TensorView& targets, const TensorView& weight,
                            const TensorView& losses, const TensorView& stats,
-                           const TensorView& count, const Rule& rule) {
+                           const TensorView& totals, const Rule& rule) {
+  const FloatOperand wide(context, half_or_wide);
+  const TensorView& logits = wide.view();
   dispatch_floating(logits.dtype, "cross_entropy", [&]<class T>(TypeTag<T>) {
     const int64_t rows = logits.shape[0], n = logits.shape[1];
-    const int64_t* const target = targets.ptr<int64_t>();
+    sum_weights(targets, weight, n, totals.ptr<T>(), rule);
+    const T* const w = weight.data ? weight.ptr<T>() : nullptr;
     for_each_row_of(rows, n, [&](int64_t row) {
-      losses.ptr<T>()[row] =
-          loss_of_row(logits.ptr<T>() + row * n, n, target[row], stats.ptr<T>() + 2 * row, rule);
+      losses.ptr<T>()[row] = loss_of_row(logits.ptr<T>() + row * n, n, targets.ptr<int64_t>()[row],
+                                         w, totals.ptr<T>()[1], stats.ptr<T>() + 2 * row, rule);
     });
-    const int64_t ignored = std::count(target, target + rows, rule.ignore_index);
-    *count.ptr<T>() = static_cast<T>(rows - ignored);
   });
 }
 
-void cross_entropy_backward(KernelContext&, const TensorView& logits, const TensorView& targets,
-                            const TensorView& stats, const TensorView& g, const TensorView& count,
-                            const TensorView& dlogits, const Rule& rule) {
+void cross_entropy_backward(KernelContext& context, const TensorView& half_or_wide,
+                            const TensorView& targets, const TensorView& weight,
+                            const TensorView& stats, const TensorView& half_or_wide_g,
+                            const TensorView& totals, const TensorView& dlogits, const Rule& rule) {
+  const FloatOperand wide(context, half_or_wide), wide_g(context, half_or_wide_g);
+  FloatResult result(context, dlogits);
+  const TensorView &logits = wide.view(), &g = wide_g.view();
   dispatch_floating(logits.dtype, "cross_entropy", [&]<class T>(TypeTag<T>) {
     const int64_t n = logits.shape[1];
-    const T divisor = count.data ? *count.ptr<T>() : T(1);
+    const T* const w = weight.data ? weight.ptr<T>() : nullptr;
+    const T divisor = rule.mean ? *totals.ptr<T>() : T(1);
     const int64_t step = g.numel() == 1 ? 0 : 1;
     for_each_row_of(logits.shape[0], n, [&](int64_t row) {
-      gradient_of_row(logits.ptr<T>() + row * n, n, targets.ptr<int64_t>()[row],
-                      stats.ptr<T>() + 2 * row, g.ptr<T>()[row * step] / divisor,
-                      dlogits.ptr<T>() + row * n, rule);
+      gradient_of_row(logits.ptr<T>() + row * n, n, targets.ptr<int64_t>()[row], w,
+                      totals.ptr<T>()[1], stats.ptr<T>() + 2 * row,
+                      g.ptr<T>()[row * step] / divisor, result.view().template ptr<T>() + row * n,
+                      rule);
     });
   });
+  result.write();
 }
 
 }  // namespace

@@ -1,0 +1,74 @@
+#include "class_targets.h"
+
+#include "../elementwise/binary.h"
+#include "../elementwise/compare.h"
+#include "../elementwise/where.h"
+#include "../index/gather.h"
+#include "../index/index_checks.h"
+#include "../reduce/reduce.h"
+
+namespace sash {
+namespace {
+
+std::string expected_targets(const Tensor& scores, const Tensor& targets, int axis) {
+  const auto shape_for = [&](int classes) {
+    Shape shape = scores.shape();
+    shape.erase(classes);
+    return shape;
+  };
+  const std::string text = "targets " + to_string(shape_for(axis));
+  const bool as_in_pytorch = scores.rank() == 3 && axis == 2 && targets.shape() == shape_for(1);
+  if (!as_in_pytorch) return text;
+  return text + ", or class_axis = 1 for logits [N, C, T]";
+}
+
+}  // namespace
+
+int check_class_targets(const char* op, const Tensor& scores, const Tensor& targets,
+                        const Tensor& weight, int64_t class_axis) {
+  check_defined(op, scores);
+  check_floating(op, scores);
+  check_index_tensor(op, scores, targets);
+  if (scores.rank() != 2 && scores.rank() != 3) {
+    throw ShapeError(op, "logits [N, C] or [B, T, C]", to_string(scores.shape()));
+  }
+  const int axis = normalize_axis(class_axis, scores.rank(), op);
+  Shape rows = scores.shape();
+  rows.erase(axis);
+  if (targets.shape() != rows) {
+    throw ShapeError(op, expected_targets(scores, targets, axis), to_string(targets.shape()));
+  }
+  if (weight.defined()) {
+    check_floating(op, weight);
+    check_same_device(op, scores, weight);
+    if (weight.shape() != Shape{scores.size(axis)}) {
+      throw ShapeError(op, "a weight " + to_string(Shape{scores.size(axis)}),
+                       to_string(weight.shape()));
+    }
+  }
+  return axis;
+}
+
+Tensor classes_last(const Tensor& scores, int axis) {
+  if (axis == scores.rank() - 1) return scores;
+  Dims axes;
+  for (int i = 0; i < scores.rank(); ++i) {
+    if (i != axis) axes.push_back(i);
+  }
+  axes.push_back(axis);
+  return scores.permute(axes);
+}
+
+ClassTerms class_terms(const Tensor& scores, const Tensor& targets, const Tensor& weight,
+                       int64_t ignore_index) {
+  const Tensor ignored = eq(targets, ignore_index);
+  const Tensor safe = masked_fill(targets, ignored, 0);
+  const Tensor losses = -gather(scores, -1, safe.unsqueeze(-1)).squeeze(-1);
+  if (!weight.defined()) {
+    return {masked_fill(losses, ignored, 0), sum(logical_not(ignored)).to(scores.dtype())};
+  }
+  const Tensor weights = index_select(weight, 0, safe.flatten()).view(targets.shape());
+  return {masked_fill(losses * weights, ignored, 0), sum(masked_fill(weights, ignored, 0))};
+}
+
+}  // namespace sash

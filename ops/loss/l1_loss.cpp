@@ -1,0 +1,15 @@
+#include "l1_loss.h"
+
+#include "../checks.h"
+#include "../elementwise/unary.h"
+
+namespace sash {
+
+Tensor l1_loss(const Tensor& a, const Tensor& b, Reduction reduction) {
+  check_compatible("l1_loss", a, b);
+  check_floating("l1_loss", a);
+  check_same_shape("l1_loss", a, b);
+  return reduced(abs(a - b), reduction);
+}
+
+}  // namespace sash

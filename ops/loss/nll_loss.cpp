@@ -1,0 +1,23 @@
+#include "nll_loss.h"
+
+#include "../index/index_checks.h"
+#include "../reduce/reduce.h"
+#include "../rows.h"
+#include "class_targets.h"
+
+namespace sash {
+
+Tensor nll_loss(const Tensor& logp, const Tensor& targets, const NLLLossOptions& options) {
+  constexpr const char* op = "nll_loss";
+  const int axis = check_class_targets(op, logp, targets, options.weight, options.class_axis);
+  check_index_values(op, targets.contiguous(), logp.size(axis), options.ignore_index);
+  const DType dtype = *row_statistics(logp).dtype;
+  const Tensor weight = options.weight.defined() ? options.weight.detach().to(dtype) : Tensor();
+  const auto [losses, total] =
+      class_terms(classes_last(logp, axis).to(dtype), targets, weight, options.ignore_index);
+  if (options.reduction == Reduction::none) return losses.to(logp.dtype());
+  const Tensor all = sum(losses);
+  return (options.reduction == Reduction::sum ? all : all / total).to(logp.dtype());
+}
+
+}  // namespace sash
