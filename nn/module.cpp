@@ -10,6 +10,7 @@
 #include "../core/error.h"
 #include "../tensor/autograd/grad_mode.h"
 #include "../tensor/tensor_impl.h"
+#include "name_pattern.h"
 
 namespace sash::nn {
 namespace {
@@ -20,8 +21,10 @@ std::string joined(const std::string& prefix, const std::string& name) {
   return prefix.empty() ? name : prefix + "." + name;
 }
 
+}  // namespace
+
 // Gives `target` the elements of `source`, so that every handle to it sees them.
-void replace_elements(TensorImpl& target, const Tensor& source) {
+void Module::replace_elements(TensorImpl& target, const Tensor& source) {
   const TensorImpl& from = source.impl();
   target.storage = from.storage;
   target.strides = from.strides;
@@ -29,15 +32,15 @@ void replace_elements(TensorImpl& target, const Tensor& source) {
   target.dtype = from.dtype;
 }
 
-}  // namespace
-
 Module::Module() = default;
 Module::~Module() = default;
 
 Module::Module(Module&& other) noexcept
     : parameters_(std::move(other.parameters_)),
       buffers_(std::move(other.buffers_)),
+      transient_buffers_(std::move(other.transient_buffers_)),
       children_(std::move(other.children_)),
+      hooks_(std::move(other.hooks_)),
       training_(other.training_) {
   claim_children();
 }
@@ -46,6 +49,8 @@ Module::Module(Module&& other) noexcept
 Module& Module::operator=(Module&& other) noexcept {
   parameters_ = std::move(other.parameters_);
   buffers_ = std::move(other.buffers_);
+  transient_buffers_ = std::move(other.transient_buffers_);
+  hooks_ = std::move(other.hooks_);
   children_ = std::move(other.children_);
   training_ = other.training_;
   claim_children();
@@ -92,7 +97,8 @@ void Module::check_name(const char* op, std::string_view name) const {
   }
   const bool is_child = std::any_of(children_.begin(), children_.end(),
                                     [&](const auto& child) { return child.first == name; });
-  if (is_child || has_key(parameters_, name) || has_key(buffers_, name)) {
+  if (is_child || has_key(parameters_, name) || has_key(buffers_, name) ||
+      has_key(transient_buffers_, name)) {
     throw ValueError(where, "a new name", quoted + ", which is taken");
   }
 }
@@ -123,20 +129,22 @@ Tensor Module::register_parameter(std::string name, const Tensor& value) {
   return parameter;
 }
 
-Tensor Module::register_buffer(std::string name, const Tensor& value) {
+Tensor Module::register_buffer(std::string name, const Tensor& value, bool persistent) {
   check_name("register_buffer", name);
   if (!value.defined()) {
     throw ValueError(type_name() + ".register_buffer", "a tensor for '" + name + "'",
                      "an undefined one");
   }
-  buffers_.emplace_back(std::move(name), value);
+  (persistent ? buffers_ : transient_buffers_).emplace_back(std::move(name), value);
   return value;
 }
 
 Tensor Module::replace(std::string_view name, const Tensor& value) {
   const auto named = [name](const auto& entry) { return entry.first == name; };
-  const auto buffer = std::find_if(buffers_.begin(), buffers_.end(), named);
-  if (buffer != buffers_.end() && value.defined()) return buffer->second = value;
+  for (StateDict* const buffers : {&buffers_, &transient_buffers_}) {
+    const auto buffer = std::find_if(buffers->begin(), buffers->end(), named);
+    if (buffer != buffers->end() && value.defined()) return buffer->second = value;
+  }
   check_parameter("replace", name, value);
   const auto parameter = std::find_if(parameters_.begin(), parameters_.end(), named);
   if (parameter == parameters_.end()) {
@@ -154,21 +162,23 @@ void Module::visit(const std::string& prefix, const Visitor& visitor) const {
   for (const auto& [name, child] : children_) child->visit(joined(prefix, name), visitor);
 }
 
-StateDict Module::collect(StateDict Module::*part, bool once) const {
+StateDict Module::collect(std::initializer_list<StateDict Module::*> parts) const {
   StateDict all;
   std::unordered_set<const TensorImpl*> seen;
   visit("", [&](const std::string& prefix, const Module& module) {
-    for (const auto& [name, tensor] : module.*part) {
-      if (!once || seen.insert(&tensor.impl()).second) {
-        all.emplace_back(joined(prefix, name), tensor);
+    for (const auto part : parts) {
+      for (const auto& [name, tensor] : module.*part) {
+        if (seen.insert(&tensor.impl()).second) all.emplace_back(joined(prefix, name), tensor);
       }
     }
   });
   return all;
 }
 
-StateDict Module::named_parameters() const { return collect(&Module::parameters_, true); }
-StateDict Module::named_buffers() const { return collect(&Module::buffers_, true); }
+StateDict Module::named_parameters() const { return collect({&Module::parameters_}); }
+StateDict Module::named_buffers() const {
+  return collect({&Module::buffers_, &Module::transient_buffers_});
+}
 
 std::vector<Tensor> Module::parameters() const {
   std::vector<Tensor> all;
@@ -241,6 +251,38 @@ Module& Module::to(DType dtype) {
   convert([dtype](const Tensor& tensor) {
     return is_floating(tensor.dtype()) ? tensor.to(dtype) : tensor;
   });
+  return *this;
+}
+
+Module& Module::to(Device device, DType dtype) {
+  if (!is_floating(dtype)) {
+    throw DTypeError(type_name() + ".to", "a floating dtype", name(dtype));
+  }
+  convert([device, dtype](const Tensor& tensor) {
+    return (is_floating(tensor.dtype()) ? tensor.to(dtype) : tensor).to(device);
+  });
+  return *this;
+}
+
+Module& Module::requires_grad_(bool value, const std::string& pattern) {
+  const std::string op = type_name() + ".requires_grad_";
+  const NamePattern wanted(op, pattern);
+  std::vector<Tensor> matching;
+  for (const auto& [name, parameter] : named_parameters()) {
+    if (wanted.matches(name)) matching.push_back(parameter);
+  }
+  if (matching.empty() && pattern != ".*") {
+    throw ValueError(op, "a pattern that matches a parameter", "'" + pattern + "'");
+  }
+  for (Tensor& parameter : matching) parameter.requires_grad_(value);
+  return *this;
+}
+
+Module& Module::freeze(const std::string& pattern) {
+  requires_grad_(false, pattern);
+  for (Tensor& parameter : parameters()) {
+    if (!parameter.requires_grad()) parameter.zero_grad();
+  }
   return *this;
 }
 

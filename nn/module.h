@@ -1,8 +1,10 @@
 #pragma once
 
+#include <concepts>
 #include <functional>
 #include <iosfwd>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -12,9 +14,33 @@
 #include "../core/error.h"
 #include "../tensor/io/state_check.h"
 #include "../tensor/io/state_dict.h"
+#include "../tensor/random.h"
 #include "../tensor/tensor.h"
 
 namespace sash::nn {
+
+class Module;
+
+/// Runs after a module: gets its inputs and its output; a defined result replaces the output.
+using ForwardHook = std::function<Tensor(const Module& module, std::span<const Tensor> inputs,
+                                         const Tensor& output)>;
+
+/// Removes a forward hook. The hook stays if the handle is dropped.
+class SASH_API HookHandle {
+ public:
+  HookHandle() = default;
+  /// Nothing happens the second time, or after the module is gone.
+  void remove();
+
+ private:
+  friend class Module;
+  using Hooks = std::vector<std::shared_ptr<ForwardHook>>;
+  HookHandle(const std::shared_ptr<Hooks>& hooks, const std::shared_ptr<ForwardHook>& hook)
+      : hooks_(hooks), hook_(hook) {}
+
+  std::weak_ptr<Hooks> hooks_;
+  std::weak_ptr<ForwardHook> hook_;
+};
 
 /// A part of a model: parameters, buffers and child modules, each under a name.
 ///
@@ -26,6 +52,9 @@ namespace sash::nn {
 ///       nn::Linear& fc2 = register_module<nn::Linear>("fc2", 16, 1);
 ///       Tensor forward(const Tensor& x) override { return fc2(relu(fc1(x))); }
 ///     };
+///
+/// A module of several inputs has a call operator of its own: `Tensor operator()(const Tensor& a,
+/// const Tensor& b) { return call([&] { return fc1(a) + fc2(b); }, a, b); }`.
 ///
 /// Names are never empty, hold no dot, and are unique within a module: anything else is a
 /// `ValueError`. Full names join them with dots, "layers.0.norm1.weight", as PyTorch's do. An error
@@ -42,7 +71,7 @@ class SASH_API Module {
   /// What the module computes. `NotImplemented` naming the type unless a derived class has one.
   virtual Tensor forward(const Tensor& x);
   Tensor operator()(const Tensor& x) {
-    return named_errors([&] { return forward(x); });
+    return call([&] { return forward(x); }, x);
   }
 
   /// One line for printing, such as "Linear(4 -> 16, bias)"; the name of the type by default.
@@ -55,6 +84,25 @@ class SASH_API Module {
   M& register_module(std::string name, Args&&... args) {
     return adopt(std::move(name), std::make_unique<M>(std::forward<Args>(args)...));
   }
+  /// The same with options in braces: `register_module<nn::Linear>("fc", 4, 16, {.bias = false})`.
+  template <class M>
+  M& register_module(std::string name, const typename M::Options& options) {
+    return adopt(std::move(name), std::make_unique<M>(options));
+  }
+  template <class M, class A>
+  M& register_module(std::string name, A&& a, const typename M::Options& options) {
+    return adopt(std::move(name), std::make_unique<M>(std::forward<A>(a), options));
+  }
+  template <class M, class A, class B>
+  M& register_module(std::string name, A&& a, B&& b, const typename M::Options& options) {
+    return adopt(std::move(name),
+                 std::make_unique<M>(std::forward<A>(a), std::forward<B>(b), options));
+  }
+  template <class M, class A, class B, class C>
+  M& register_module(std::string name, A&& a, B&& b, C&& c, const typename M::Options& options) {
+    return adopt(std::move(name), std::make_unique<M>(std::forward<A>(a), std::forward<B>(b),
+                                                      std::forward<C>(c), options));
+  }
   /// Adds a child made elsewhere.
   template <class M>
   M& register_module(std::string name, M&& child) {
@@ -64,8 +112,10 @@ class SASH_API Module {
   /// Marks a leaf as trained, and returns it. `AutogradError` on a tensor that an op made,
   /// `DTypeError` unless it is floating.
   Tensor register_parameter(std::string name, const Tensor& value);
-  /// Adds a tensor that is saved with the module but not trained, and returns it.
-  Tensor register_buffer(std::string name, const Tensor& value);
+  /// Adds a tensor that is moved with the module but not trained, and returns it. State
+  /// dictionaries have it unless it is not persistent, such as a table that the constructor
+  /// computes.
+  Tensor register_buffer(std::string name, const Tensor& value, bool persistent = true);
 
   /// Every parameter once, in the order of registration, a parent's before its children's. One that
   /// has two names (tied weights) appears under the first.
@@ -82,6 +132,10 @@ class SASH_API Module {
   /// Calls `f` on every module, children before their parent.
   Module& apply(const std::function<void(Module&)>& f);
 
+  /// Runs `hook` after each call of this module that results in a tensor, hooks in the order of
+  /// their registration. `ValueError` for an empty function.
+  HookHandle register_forward_hook(ForwardHook hook);
+
   // ---- modes ----------------------------------------------------------------------------------
 
   /// Switches this module and all below it, dropout for one, between training and evaluation.
@@ -91,10 +145,27 @@ class SASH_API Module {
   /// Drops the gradient of every parameter.
   void zero_grad();
 
+  /// Whether parameters are trained: all of them, or those whose whole names match `pattern`, an
+  /// ECMAScript regular expression. `ValueError` if it is none or matches no parameter.
+  Module& requires_grad_(bool value = true, const std::string& pattern = ".*");
+  /// `requires_grad_(false)`, and drops their gradients: frozen parameters cost no gradient, and an
+  /// optimizer keeps no moments of those that never had one.
+  Module& freeze(const std::string& pattern = ".*");
+
   /// Moves (casts) parameters, floating buffers and gradients in place: handles held elsewhere, by
   /// members or optimizers, see the new elements. Buffers of integers are moved but never cast.
   Module& to(Device device);
   Module& to(DType dtype);
+  Module& to(Device device, DType dtype);
+  Module& half() { return to(DType::float16); }
+  Module& bfloat16() { return to(DType::bfloat16); }
+  Module& float32() { return to(DType::float32); }
+  Module& float64() { return to(DType::float64); }
+
+  /// Takes clones of the other's parameters and buffers, in their dtypes and on their devices, and
+  /// its modes; what `deep_copy` does with a module made alike. `ValueError` listing the names of
+  /// which one module has none, or tensors whose shapes differ; nothing is changed then.
+  void copy_from(const Module& other);
 
   // ---- saving ---------------------------------------------------------------------------------
 
@@ -112,8 +183,22 @@ class SASH_API Module {
   std::function<void()> prepare_load(const StateDict& dict, bool strict = true) const;
 
  protected:
-  /// What `call` returns; an `Error` that leaves it gets this module's full name. For call
-  /// operators of other arguments: `return named_errors([&] { return forward(x, mask); });`.
+  /// What `f` returns, after this module's hooks if that is a tensor; an `Error` that leaves it
+  /// gets this module's full name. Hooks see those of `inputs` that are tensors.
+  template <class F, class... Inputs>
+  std::invoke_result_t<F> call(F&& f, const Inputs&... inputs) const {
+    return named_errors([&]() -> std::invoke_result_t<F> {
+      if constexpr (std::is_same_v<std::invoke_result_t<F>, Tensor>) {
+        if (hooks_ && !hooks_->empty()) {
+          std::vector<Tensor> tensors;
+          (add_tensor(tensors, inputs), ...);
+          return run_hooks(tensors, f());
+        }
+      }
+      return f();
+    });
+  }
+  /// What `call` returns; an `Error` that leaves it gets this module's full name.
   template <class Call>
   std::invoke_result_t<Call> named_errors(Call&& call) const {
     try {
@@ -150,15 +235,39 @@ class SASH_API Module {
   void check_name(const char* op, std::string_view name) const;
   void check_parameter(const char* op, std::string_view name, const Tensor& value) const;
   void visit(const std::string& prefix, const Visitor& visitor) const;
-  StateDict collect(StateDict Module::*part, bool once) const;
+  StateDict collect(std::initializer_list<StateDict Module::*> parts) const;
+  static void replace_elements(TensorImpl& target, const Tensor& source);
   void convert(const std::function<Tensor(const Tensor&)>& conversion);
+  template <class T>
+  static void add_tensor(std::vector<Tensor>& tensors, const T& input) {
+    if constexpr (std::is_same_v<T, Tensor>) tensors.push_back(input);
+  }
+  Tensor run_hooks(std::span<const Tensor> inputs, Tensor output) const;
 
   StateDict parameters_;
   StateDict buffers_;
+  StateDict transient_buffers_;  // not in state dictionaries
   std::vector<std::pair<std::string, std::unique_ptr<Module>>> children_;
   const Module* parent_ = nullptr;
+  std::shared_ptr<HookHandle::Hooks> hooks_;  // null before the first
   bool training_ = true;
 };
+
+/// A module that `make` returns, of the same parts as `module`, with clones of its parameters and
+/// buffers, its modes and none of its hooks. The random generator is left as it was.
+template <class M, std::invocable Make>
+M deep_copy(const M& module, Make&& make) {
+  const RandomState before = random_state();
+  M copy = make();
+  set_random_state(before);
+  copy.copy_from(module);
+  return copy;
+}
+/// The same of a module whose constructor takes no arguments.
+template <std::default_initializable M>
+M deep_copy(const M& module) {
+  return deep_copy(module, [] { return M(); });
+}
 
 /// The module and all below it as a tree, each line with its number of parameters.
 SASH_API std::string to_string(const Module& module);

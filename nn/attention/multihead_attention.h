@@ -59,6 +59,8 @@ struct AttentionWithWeights {
 /// v_head_dim].
 class SASH_API MultiheadAttention : public Module {
  public:
+  using Options = MultiheadAttentionOptions;
+
   /// The module's mask is `options.attention` & `mask`. `ValueError` unless dim is a
   /// positive multiple of heads (or there is a head_dim), heads one of kv_heads, dropout in [0, 1],
   /// softcap, relative_positions and widths not negative, and `options.attention` an
@@ -86,7 +88,7 @@ class SASH_API MultiheadAttention : public Module {
   virtual Tensor forward(const Tensor& x, KeyValueCache& cache);
   template <class... Args>
   Tensor operator()(Args&&... args) {
-    return named_errors([&] { return forward(std::forward<Args>(args)...); });
+    return call([&] { return forward(std::forward<Args>(args)...); }, args...);
   }
   std::string describe() const override;
 

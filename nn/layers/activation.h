@@ -26,6 +26,28 @@ class SASH_API SiLU : public Module {
   Tensor forward(const Tensor& x) override;
 };
 
+class SASH_API Softmax : public Module {
+ public:
+  explicit Softmax(int64_t axis = -1) : axis_(axis) {}
+
+  Tensor forward(const Tensor& x) override;
+  std::string describe() const override;
+
+ private:
+  int64_t axis_;
+};
+
+class SASH_API LogSoftmax : public Module {
+ public:
+  explicit LogSoftmax(int64_t axis = -1) : axis_(axis) {}
+
+  Tensor forward(const Tensor& x) override;
+  std::string describe() const override;
+
+ private:
+  int64_t axis_;
+};
+
 /// x Phi(x) (Hendrycks and Gimpel, 2016), exact by default.
 class SASH_API GELU : public Module {
  public:

@@ -23,6 +23,8 @@ struct BlockSparseLinearOptions {
 /// with n = density in, the inputs that an output has on average. Buffer: `weight_blocks`.
 class SASH_API BlockSparseLinear : public Linear {
  public:
+  using Options = BlockSparseLinearOptions;
+
   /// With a random pattern.
   BlockSparseLinear(int64_t in_features, int64_t out_features,
                     const BlockSparseLinearOptions& options = {});

@@ -1,22 +1,35 @@
 #pragma once
 
+#include <optional>
+
 #include "../module.h"
 
 namespace sash::nn {
+
+struct EmbeddingOptions {
+  /// A row that is zeros at first and gets no gradient, negative from the end: that of padding.
+  std::optional<int64_t> padding_idx{};
+};
 
 /// y = weight[index]: int64 indices of any shape [...] give [..., dim].
 ///
 /// Parameter: `weight` [count, dim], N(0, 1) at first.
 class SASH_API Embedding : public Module {
  public:
-  /// `ValueError` unless both extents are positive.
-  Embedding(int64_t count, int64_t dim);
+  using Options = EmbeddingOptions;
+
+  /// `ValueError` unless both extents are positive, `IndexError` for a `padding_idx` outside
+  /// [-count, count).
+  Embedding(int64_t count, int64_t dim, const EmbeddingOptions& options = {});
 
   /// `DTypeError` unless index is int64; `IndexError` for one outside [0, count).
   Tensor forward(const Tensor& index) override;
   std::string describe() const override;
 
   Tensor weight;
+
+ private:
+  std::optional<int64_t> padding_idx_;
 };
 
 }  // namespace sash::nn

@@ -16,6 +16,8 @@ struct LayerNormOptions {
 /// Parameters, of the normalised shape: `weight`, ones at first, and `bias`, zeros.
 class SASH_API LayerNorm : public Module {
  public:
+  using Options = LayerNormOptions;
+
   explicit LayerNorm(int64_t dim, LayerNormOptions options = {});
   /// `ValueError` for an empty shape, or eps not above 0.
   explicit LayerNorm(const Shape& shape, LayerNormOptions options = {});

@@ -26,6 +26,8 @@ struct LinearOptions {
 /// pattern that was written to takes effect in the next call.
 class SASH_API Linear : public Module {
  public:
+  using Options = LinearOptions;
+
   /// `ValueError` unless both extents are positive.
   Linear(int64_t in_features, int64_t out_features, LinearOptions options = {});
   /// Shares parameters made elsewhere, for tied weights: `Linear(embedding.weight)`. `ShapeError`

@@ -1,33 +1,64 @@
 #pragma once
 
+#include "../../ops/loss/binary_cross_entropy.h"
 #include "../../ops/loss/cross_entropy.h"
+#include "../../ops/loss/huber_loss.h"
+#include "../../ops/loss/kl_div.h"
+#include "../../ops/loss/l1_loss.h"
 #include "../../ops/loss/mse_loss.h"
+#include "../../ops/loss/nll_loss.h"
 #include "../module.h"
 
-/// Losses as objects that keep their options; see the ops `cross_entropy` and `mse_loss`. Classes
-/// are the last axis of logits; for PyTorch's [N, C, T] say `{.class_axis = 1}`.
+/// Losses as objects that keep their options: `nn::HuberLoss loss({.delta = 2}); loss(y, target)`.
+/// Each is the op named beside it; classes are the last axis of logits, for PyTorch's [N, C, T] say
+/// `{.class_axis = 1}`. Weights among the options are kept as they are: `Module::to` leaves them.
 namespace sash::nn {
 
-class SASH_API CrossEntropyLoss : public Module {
+/// A loss of two tensors, computed by `function(a, b, options)`.
+template <class LossOptions, auto function>
+class Loss : public Module {
  public:
-  explicit CrossEntropyLoss(const CrossEntropyOptions& options = {}) : options_(options) {}
+  using Options = LossOptions;
 
-  Tensor operator()(const Tensor& logits, const Tensor& targets) const {
-    return cross_entropy(logits, targets, options_);
+  explicit Loss(const LossOptions& options = {}) : options_(options) {}
+
+  Tensor operator()(const Tensor& a, const Tensor& b) const {
+    return call([&] { return function(a, b, options_); }, a, b);
   }
 
  private:
-  CrossEntropyOptions options_;
+  LossOptions options_;
 };
 
-class SASH_API MSELoss : public Module {
+class SASH_API MSELoss : public Loss<Reduction, mse_loss> {
  public:
-  explicit MSELoss(Reduction reduction = Reduction::mean) : reduction_(reduction) {}
+  explicit MSELoss(Reduction reduction = Reduction::mean) : Loss(reduction) {}
+};
 
-  Tensor operator()(const Tensor& a, const Tensor& b) const { return mse_loss(a, b, reduction_); }
+class SASH_API L1Loss : public Loss<Reduction, l1_loss> {
+ public:
+  explicit L1Loss(Reduction reduction = Reduction::mean) : Loss(reduction) {}
+};
 
- private:
-  Reduction reduction_;
+class SASH_API HuberLoss : public Loss<HuberLossOptions, huber_loss> {
+  using Loss::Loss;
+};
+
+class SASH_API BCEWithLogitsLoss
+    : public Loss<BinaryCrossEntropyOptions, binary_cross_entropy_with_logits> {
+  using Loss::Loss;
+};
+
+class SASH_API NLLLoss : public Loss<NLLLossOptions, nll_loss> {
+  using Loss::Loss;
+};
+
+class SASH_API KLDivLoss : public Loss<KLDivOptions, kl_div> {
+  using Loss::Loss;
+};
+
+class SASH_API CrossEntropyLoss : public Loss<CrossEntropyOptions, cross_entropy> {
+  using Loss::Loss;
 };
 
 }  // namespace sash::nn

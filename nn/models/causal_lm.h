@@ -52,6 +52,8 @@ struct SamplingOptions {
 /// N(0, 0.02^2 / (2 layers)); biases are 0.
 class SASH_API CausalLM : public Module {
  public:
+  using Options = CausalLMOptions;
+
   /// `ValueError` unless the extents are positive, heads divides dim, dropout lies in [0, 1], and
   /// the kind of attention can be causal; for the rest as `MultiheadAttention`.
   explicit CausalLM(const CausalLMOptions& options);
@@ -67,7 +69,7 @@ class SASH_API CausalLM : public Module {
   Tensor forward(const Tensor& tokens, std::vector<KeyValueCache>& caches);
   template <class... Args>
   Tensor operator()(Args&&... args) {
-    return named_errors([&] { return forward(std::forward<Args>(args)...); });
+    return call([&] { return forward(std::forward<Args>(args)...); }, args...);
   }
 
   /// Whether attention allows caches: whether it is a mask with a `causal_reach`.

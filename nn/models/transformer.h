@@ -41,6 +41,8 @@ struct TransformerOptions {
 /// `dropout1`, `dropout2`.
 class SASH_API TransformerEncoderLayer : public Module {
  public:
+  using Options = TransformerOptions;
+
   /// `ValueError` for a negative feedforward, and as `MultiheadAttention`.
   explicit TransformerEncoderLayer(const TransformerOptions& options);
 
@@ -52,7 +54,7 @@ class SASH_API TransformerEncoderLayer : public Module {
   Tensor forward(const Tensor& x, KeyValueCache& cache);
   template <class... Args>
   Tensor operator()(Args&&... args) {
-    return named_errors([&] { return forward(std::forward<Args>(args)...); });
+    return call([&] { return forward(std::forward<Args>(args)...); }, args...);
   }
   std::string describe() const override;
 
@@ -78,6 +80,8 @@ class SASH_API TransformerEncoderLayer : public Module {
 /// A stack of layers, `layers.0`, `layers.1`, ..., and a `norm` if `final_norm` is set.
 class SASH_API TransformerEncoder : public Module {
  public:
+  using Options = TransformerOptions;
+
   /// `ValueError` as `TransformerEncoderLayer`, and unless there is a layer.
   explicit TransformerEncoder(const TransformerOptions& options);
 
@@ -86,7 +90,7 @@ class SASH_API TransformerEncoder : public Module {
   Tensor forward(const Tensor& x, const AttentionMask& mask);
   template <class... Args>
   Tensor operator()(const Args&... args) {
-    return named_errors([&] { return forward(args...); });
+    return call([&] { return forward(args...); }, args...);
   }
 
   ModuleList<TransformerEncoderLayer>& layers;
