@@ -89,7 +89,7 @@ Tensor top_keys(const Tensor& q, const Tensor& k, int64_t count,
     const Tensor some =
         (q.narrow(2, first, n) * call.scale).reshape({batch, groups, heads / groups, n, q.size(3)});
     const Tensor scores = mask.hide(matmul(some, columns).view({batch, heads, n, keys}), first);
-    const TopK found = topk(scores, kept);
+    const Chosen found = topk(scores, kept);
     chosen.push_back(masked_fill(found.indices, eq(found.values, kLowest), -1));
   }
   if (!chosen.empty()) return cat(chosen, 2);

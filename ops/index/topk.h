@@ -4,18 +4,18 @@
 
 namespace sash {
 
-/// The largest elements and where they are.
-struct TopK {
-  Tensor values;   ///< descending, dtype of x
+/// Elements chosen along an axis, and where they were.
+struct Chosen {
+  Tensor values;   ///< dtype of x
   Tensor indices;  ///< int64, the same shape
 };
 
-/// The k largest elements along `axis`, which then has extent k, in descending order. NaN counts as
-/// the largest number; equal elements come in the order of their indices, so the result is the same
-/// on every backend. Floating dtypes (the halves on CUDA), int32 and int64. The gradient of
-/// `values` goes to the elements chosen.
+/// The k largest elements along `axis` in descending order, or the k smallest in ascending order;
+/// the axis then has extent k. NaN counts as the largest number; equal elements come in the order
+/// of their indices, so the result is the same on every backend. Floating dtypes, int32 and int64.
+/// The gradient of `values` goes to the elements chosen.
 ///
 /// `ValueError` unless 0 <= k <= the extent, `ShapeError` for a tensor without axes, `DTypeError`.
-SASH_API TopK topk(const Tensor& x, int64_t k, int64_t axis = -1);
+SASH_API Chosen topk(const Tensor& x, int64_t k, int64_t axis = -1, bool largest = true);
 
 }  // namespace sash

@@ -36,11 +36,11 @@ extern SASH_API Kernel<void(KernelContext&, const TensorView& y, const TensorVie
                             const TensorView& src, int axis)>
     scatter_add;
 
-/// values[i], indices[i] (int64) = the i-th largest element along one axis and its place, for as
-/// many as that axis has in `values`. NaN is the largest, ties take the lowest place first; any
-/// strides.
+/// values[i], indices[i] (int64) = the i-th largest (smallest, unless `largest`) element along one
+/// axis and its place, for as many as that axis has in `values`. NaN is the largest, ties take the
+/// lowest place first; any strides.
 extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorView& values,
-                            const TensorView& indices, int axis)>
+                            const TensorView& indices, int axis, bool largest)>
     topk;
 
 }  // namespace sash::kernels

@@ -1,10 +1,13 @@
 #include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "../../../core/backend/dispatch.h"
 #include "../../../core/parallel.h"
 #include "../../../ops/kernels/index.h"
+#include "../shape/halves.h"
+#include "sort_line.h"
 
 namespace sash::cpu {
 namespace {
@@ -15,31 +18,64 @@ struct Entry {
   int64_t index;
 };
 
-// Whether a stands before b in the result: NaN, then larger values, then lower indices.
-template <class T>
+// Whether a stands before b in the result: NaN and larger values (or smaller ones, then NaN), then
+// lower indices.
+template <bool kLargest, class T>
 bool before(const Entry<T>& a, const Entry<T>& b) {
   if constexpr (std::is_floating_point_v<T>) {
     const bool a_nan = std::isnan(a.value), b_nan = std::isnan(b.value);
-    if (a_nan || b_nan) return a_nan != b_nan ? a_nan : a.index < b.index;
+    if (a_nan != b_nan) return a_nan == kLargest;
+    if (a_nan) return a.index < b.index;
   }
-  return a.value != b.value ? a.value > b.value : a.index < b.index;
+  return a.value != b.value ? (a.value > b.value) == kLargest : a.index < b.index;
 }
 
-// The k entries that come first, in order. `chosen` is a heap whose top comes last.
+// The elements of a line along the axis.
 template <class T>
-void choose(const T* x, int64_t step, int64_t n, int64_t k, std::vector<Entry<T>>& chosen) {
+struct Line {
+  const T* x;
+  int64_t step;
+  int64_t size;
+
+  T operator[](int64_t i) const { return x[i * step]; }
+};
+
+// The k entries that come first, in order. `chosen` is a heap whose top comes last.
+template <bool kLargest, class T>
+void choose(const Line<T>& x, int64_t k, std::vector<Entry<T>>& chosen) {
+  constexpr auto first = before<kLargest, T>;
   chosen.clear();
-  for (int64_t i = 0; i < k; ++i) chosen.push_back({x[i * step], i});
-  if (k == 0) return;
-  std::make_heap(chosen.begin(), chosen.end(), before<T>);
-  for (int64_t i = k; i < n; ++i) {
-    const Entry<T> next{x[i * step], i};
-    if (next.value <= chosen.front().value || !before(next, chosen.front())) continue;
-    std::pop_heap(chosen.begin(), chosen.end(), before<T>);
+  for (int64_t i = 0; i < k; ++i) chosen.push_back({x[i], i});
+  std::make_heap(chosen.begin(), chosen.end(), first);
+  for (int64_t i = k; i < x.size; ++i) {
+    const Entry<T> next{x[i], i};
+    const T last = chosen.front().value;
+    if (kLargest ? next.value <= last : next.value >= last) continue;
+    if (!first(next, chosen.front())) continue;
+    std::pop_heap(chosen.begin(), chosen.end(), first);
     chosen.back() = next;
-    std::push_heap(chosen.begin(), chosen.end(), before<T>);
+    std::push_heap(chosen.begin(), chosen.end(), first);
   }
-  std::sort_heap(chosen.begin(), chosen.end(), before<T>);
+  std::sort_heap(chosen.begin(), chosen.end(), first);
+}
+
+// The same by sorting the whole line.
+template <bool kLargest, class T>
+void sort_all(const Line<T>& x, int64_t k, LineSort<key_t<T>>& sort,
+              std::vector<Entry<T>>& chosen) {
+  using Key = key_t<T>;
+  sort.entries.resize(static_cast<size_t>(x.size));
+  for (int64_t i = 0; i < x.size; ++i) {
+    const Key key = ascending_key(x[i]);
+    sort.entries[static_cast<size_t>(i)] = {kLargest ? static_cast<Key>(~key) : key,
+                                            static_cast<Key>(i)};
+  }
+  sort.run();
+  chosen.clear();
+  for (int64_t i = 0; i < k; ++i) {
+    const auto place = static_cast<int64_t>(sort.entries[static_cast<size_t>(i)].place);
+    chosen.push_back({x[place], place});
+  }
 }
 
 // Offset of line number `line`, counted over all axes but `axis`.
@@ -53,25 +89,37 @@ int64_t offset_of(int64_t line, const TensorView& view, int axis) {
   return at;
 }
 
-void topk(KernelContext&, const TensorView& x, const TensorView& values, const TensorView& indices,
-          int axis) {
+template <bool kLargest, class T>
+void choose_lines(const TensorView& x, const TensorView& values, const TensorView& indices,
+                  int axis) {
   const int64_t n = x.shape[axis], k = values.shape[axis];
-  if (values.numel() == 0) return;
-  dispatch_numeric(x.dtype, "topk", [&]<class T>(TypeTag<T>) {
-    const int64_t step = x.strides[axis];
-    parallel_for(x.numel() / n, std::max<int64_t>(1, 16384 / n), [&](int64_t begin, int64_t end) {
-      std::vector<Entry<T>> chosen;
-      for (int64_t line = begin; line < end; ++line) {
-        choose(x.ptr<T>() + offset_of(line, x, axis), step, n, k, chosen);
-        T* const value = values.ptr<T>() + offset_of(line, values, axis);
-        int64_t* const index = indices.ptr<int64_t>() + offset_of(line, indices, axis);
-        for (int64_t i = 0; i < k; ++i) {
-          value[i * values.strides[axis]] = chosen[static_cast<size_t>(i)].value;
-          index[i * indices.strides[axis]] = chosen[static_cast<size_t>(i)].index;
-        }
+  const bool few = k <= n / 8 || n > std::numeric_limits<uint32_t>::max();
+  parallel_for(x.numel() / n, std::max<int64_t>(1, 16384 / n), [&](int64_t begin, int64_t end) {
+    std::vector<Entry<T>> chosen;
+    LineSort<key_t<T>> sort;
+    for (int64_t line = begin; line < end; ++line) {
+      const Line<T> from{x.ptr<T>() + offset_of(line, x, axis), x.strides[axis], n};
+      few ? choose<kLargest>(from, k, chosen) : sort_all<kLargest>(from, k, sort, chosen);
+      T* const value = values.ptr<T>() + offset_of(line, values, axis);
+      int64_t* const index = indices.ptr<int64_t>() + offset_of(line, indices, axis);
+      for (int64_t i = 0; i < k; ++i) {
+        value[i * values.strides[axis]] = chosen[static_cast<size_t>(i)].value;
+        index[i * indices.strides[axis]] = chosen[static_cast<size_t>(i)].index;
       }
-    });
+    }
   });
+}
+
+void topk(KernelContext& context, const TensorView& x, const TensorView& values,
+          const TensorView& indices, int axis, bool largest) {
+  if (values.numel() == 0) return;
+  const FloatOperand from(context, x);
+  FloatResult to(context, values);
+  dispatch_numeric(from.view().dtype, "topk", [&]<class T>(TypeTag<T>) {
+    const auto run = largest ? choose_lines<true, T> : choose_lines<false, T>;
+    run(from.view(), to.view(), indices, axis);
+  });
+  to.write();
 }
 
 }  // namespace

@@ -12,14 +12,14 @@ constexpr int64_t kLongestInBlock = int64_t{kHeld} * kThreads;
 constexpr int64_t kMostChosen = 1024;
 constexpr int kDigitBits = 11, kDigits = 1 << kDigitBits;
 
-// Keys: unsigned numbers in the order of the result. Equal numbers have one key, NaN has the
-// largest.
+// Keys: unsigned numbers, the largest first in the result. Equal numbers have one key, NaN has the
+// largest. For the smallest elements all bits are flipped.
 
 template <class A>
 using ordered_t = std::conditional_t<sizeof(A) == 8, uint64_t, uint32_t>;
 
 template <class A>
-__device__ ordered_t<A> key_of(A x) {
+__device__ ordered_t<A> ascending_key(A x) {
   using Key = ordered_t<A>;
   constexpr Key sign = Key{1} << (8 * sizeof(Key) - 1);
   if constexpr (std::is_integral_v<A>) {
@@ -37,18 +37,27 @@ __device__ ordered_t<A> key_of(A x) {
   }
 }
 
+template <class A>
+__device__ ordered_t<A> key_of(A x, bool largest) {
+  const ordered_t<A> key = ascending_key(x);
+  return largest ? key : static_cast<ordered_t<A>>(~key);
+}
+
 /// The lines along the axis: the walk is over x, values and indices without it.
 struct Lines {
   Walk<3> starts;
   int64_t length, chosen;
   int64_t x_step, value_step, index_step;
+  bool largest;
 
-  Lines(const TensorView& x, const TensorView& values, const TensorView& indices, int axis)
+  Lines(const TensorView& x, const TensorView& values, const TensorView& indices, int axis,
+        bool largest_first)
       : length(x.shape[axis]),
         chosen(values.shape[axis]),
         x_step(x.strides[axis]),
         value_step(values.strides[axis]),
-        index_step(indices.strides[axis]) {
+        index_step(indices.strides[axis]),
+        largest(largest_first) {
     TensorView views[3] = {x, values, indices};
     for (TensorView& view : views) {
       view.shape.erase(axis);
@@ -64,7 +73,8 @@ class Keys {
  public:
   using Key = ordered_t<compute_t<T>>;
 
-  __device__ Keys(const T* x, int64_t step, int64_t n) : x_(x), step_(step), n_(n) {
+  __device__ Keys(const T* x, const Lines& lines)
+      : x_(x), step_(lines.x_step), n_(lines.length), largest_(lines.largest) {
     if constexpr (kInRegisters) {
       each_tile([&](int k, int64_t at) {
         if (at < n_) held_[k] = read_key(at);
@@ -100,10 +110,11 @@ class Keys {
   }
 
  private:
-  __device__ Key read_key(int64_t at) const { return key_of(widen(x_[at * step_])); }
+  __device__ Key read_key(int64_t at) const { return key_of(widen(x_[at * step_]), largest_); }
 
   const T* x_;
   int64_t step_, n_;
+  bool largest_;
   Key held_[kInRegisters ? kHeld : 1];
 };
 
@@ -224,7 +235,7 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ int of_warp[kWarps];
   int64_t at[3];
   lines.starts.find(blockIdx.x, 1, at);
-  const K keys(x + at[0], lines.x_step, lines.length);
+  const K keys(x + at[0], lines);
   const int count = static_cast<int>(lines.chosen);
   const auto limit = find_threshold(keys, count);
   if (threadIdx.x == 0) taken = 0;
@@ -256,7 +267,11 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// For many elements of a line, all lines are sorted: by key, then, stably, by line.
+// For many elements of a line, all lines are sorted: by line and key at once where both fit 64
+// bits, else by key, then, stably, by line.
+
+template <class T>
+inline constexpr bool kWithLine = sizeof(ordered_t<compute_t<T>>) == 4;
 
 template <class T>
 __global__ void __launch_bounds__(kThreads)
@@ -266,8 +281,13 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t line = place / lines.length;
   int64_t at[3];
   lines.starts.find(line, 1, at);
-  const auto key = key_of(widen(x[at[0] + (place - line * lines.length) * lines.x_step]));
-  keys[place] = static_cast<decltype(key)>(~key);
+  const T element = x[at[0] + (place - line * lines.length) * lines.x_step];
+  const auto key = key_of(widen(element), !lines.largest);  // sorted upwards
+  if constexpr (kWithLine<T>) {
+    keys[place] = static_cast<uint64_t>(line) << 32 | key;
+  } else {
+    keys[place] = key;
+  }
   places[place] = place;
 }
 
@@ -302,21 +322,29 @@ void choose_by_sorting(const KernelContext& context, const Lines& lines, const T
   SortedKeys by_key(context, count);
   make_keys<<<blocks_for(count), kThreads, 0, stream>>>(lines, x, by_key.keys(), by_key.places());
   SASH_CUDA_CHECK(cudaGetLastError());
-  by_key.sort(ordered_t<compute_t<T>>(-1));
-  SortedKeys by_line(context, count);
-  make_line_keys<<<blocks_for(count), kThreads, 0, stream>>>(count, lines.length, by_key.places(),
-                                                             by_line.keys(), by_line.places());
-  SASH_CUDA_CHECK(cudaGetLastError());
-  by_line.sort(static_cast<uint64_t>(lines.starts.count));
-  write_chosen<<<blocks_for(lines.starts.count * lines.chosen), kThreads, 0, stream>>>(
-      lines, by_line.places(), x, values, indices);
-  SASH_CUDA_CHECK(cudaGetLastError());
+  const auto write = [&](const int64_t* places) {
+    write_chosen<<<blocks_for(lines.starts.count * lines.chosen), kThreads, 0, stream>>>(
+        lines, places, x, values, indices);
+    SASH_CUDA_CHECK(cudaGetLastError());
+  };
+  if constexpr (kWithLine<T>) {
+    by_key.sort(static_cast<uint64_t>(lines.starts.count) << 32 | 0xffffffffU);
+    write(by_key.places());
+  } else {
+    by_key.sort(~uint64_t{0});
+    SortedKeys by_line(context, count);
+    make_line_keys<<<blocks_for(count), kThreads, 0, stream>>>(count, lines.length, by_key.places(),
+                                                               by_line.keys(), by_line.places());
+    SASH_CUDA_CHECK(cudaGetLastError());
+    by_line.sort(static_cast<uint64_t>(lines.starts.count));
+    write(by_line.places());
+  }
 }
 
 void topk(KernelContext& context, const TensorView& x, const TensorView& values,
-          const TensorView& indices, int axis) {
+          const TensorView& indices, int axis, bool largest) {
   if (values.numel() == 0) return;
-  const Lines lines(x, values, indices, axis);
+  const Lines lines(x, values, indices, axis, largest);
   const CardGuard guard(context.device.index);
   dispatch_any_numeric(x.dtype, "topk", [&]<class S>(TypeTag<S>) {
     using T = device_t<S>;

@@ -1,0 +1,79 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+#include <vector>
+
+/// Stable sorting of one line by unsigned keys.
+namespace sash::cpu {
+
+/// Unsigned numbers in the order of T: NaN is the largest, and -0 equals 0.
+template <class T>
+using key_t = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
+
+template <class T>
+key_t<T> ascending_key(T x) {
+  using Key = key_t<T>;
+  constexpr Key sign = Key{1} << (8 * sizeof(Key) - 1);
+  if constexpr (std::is_integral_v<T>) {
+    return static_cast<Key>(x) ^ sign;
+  } else {
+    const Key bits = std::bit_cast<Key>(x + T(0));  // -0 becomes 0
+    const Key key = bits & sign ? ~bits : bits | sign;
+    return x != x ? std::numeric_limits<Key>::max() : key;
+  }
+}
+
+template <class Key>
+struct Keyed {
+  Key key;
+  Key place;
+};
+
+/// Sorts by key; `entries` are in the order of their places.
+template <class Key>
+class LineSort {
+ public:
+  using Entry = Keyed<Key>;
+
+  std::vector<Entry> entries;
+
+  void run() {
+    constexpr size_t kShort = 384;  // shorter lines are sorted by comparing
+    if (entries.size() <= kShort) {
+      std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+        return a.key != b.key ? a.key < b.key : a.place < b.place;
+      });
+      return;
+    }
+    other_.resize(entries.size());
+    std::array<std::array<uint32_t, kDigits>, kPasses> count{};
+    for (const Entry& entry : entries) {
+      for (size_t pass = 0; pass < kPasses; ++pass) ++count[pass][digit(entry.key, pass)];
+    }
+    for (size_t pass = 0; pass < kPasses; ++pass) {
+      if (count[pass][digit(entries[0].key, pass)] == entries.size()) continue;  // all are equal
+      uint32_t next = 0;
+      for (uint32_t& at : count[pass]) next += std::exchange(at, next);
+      for (const Entry& entry : entries) other_[count[pass][digit(entry.key, pass)]++] = entry;
+      entries.swap(other_);
+    }
+  }
+
+ private:
+  static constexpr int kBits = 8;
+  static constexpr size_t kDigits = size_t{1} << kBits, kPasses = sizeof(Key);
+
+  static size_t digit(Key key, size_t pass) {
+    return static_cast<size_t>(key >> (kBits * pass)) & (kDigits - 1);
+  }
+
+  std::vector<Entry> other_;
+};
+
+}  // namespace sash::cpu
