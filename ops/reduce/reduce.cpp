@@ -12,6 +12,7 @@
 #include "../elementwise/unary.h"
 #include "../elementwise/where.h"
 #include "../kernels/reduce.h"
+#include "reduced_shape.h"
 
 namespace sash {
 
@@ -25,45 +26,17 @@ constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, int)
 
 namespace {
 
+using detail::finished;
+using detail::reduced_shape;
+using detail::ReducedShape;
+
 using Reduction = Kernel<void(KernelContext&, const TensorView&, const TensorView&)>;
-
-// The shape of x with extent 1 on the reduced axes, and without them.
-struct ReducedShape {
-  Shape kept;
-  Shape dropped;
-  int64_t count = 1;  // elements per result
-};
-
-ReducedShape reduced_shape(const char* op, const Tensor& x, const Dims& axes) {
-  check_defined(op, x);
-  std::array<bool, kMaxRank> reduced{};
-  for (const int64_t axis : axes) {
-    bool& seen = reduced[static_cast<size_t>(normalize_axis(axis, x.rank(), op))];
-    if (seen) throw ValueError(op, "each axis once", to_string(axes));
-    seen = true;
-  }
-  ReducedShape result{x.shape(), {}, 1};
-  for (int i = 0; i < x.rank(); ++i) {
-    if (axes.empty() || reduced[static_cast<size_t>(i)]) {
-      result.count *= x.shape()[i];
-      result.kept[i] = 1;
-    } else {
-      result.dropped.push_back(x.shape()[i]);
-    }
-  }
-  return result;
-}
 
 Tensor run(const Reduction& kernel, const Tensor& x, const Shape& kept, DType dtype) {
   Tensor y = empty(kept, {.dtype = dtype, .device = x.device()});
   KernelContext context = kernel_context(x.device());
   kernel(context, x.tensor_view(), y.tensor_view());
   return y;
-}
-
-// Drops the reduced axes unless `keepdim`.
-Tensor finished(const Tensor& y, const ReducedShape& shape, bool keepdim) {
-  return keepdim ? y : y.view(shape.dropped);
 }
 
 Tensor extremum(const char* op, const Reduction& kernel, const Tensor& x, const Dims& axes,
@@ -125,6 +98,20 @@ Tensor cumulated(const Tensor& x, int axis, bool from_end) {
   return record("cumsum", {x}, y, [axis, from_end](Backward&, const Tensor& g) {
     return Gradients{cumulated(g, axis, !from_end)};
   });
+}
+
+/// The products along an axis that is not empty, which stays with extent 1: halves are multiplied
+/// with each other, so gradients are right beside zeros too.
+Tensor product_along(Tensor y, int axis) {
+  Tensor rest;  // the product of elements without a partner
+  for (int64_t n = y.shape()[axis]; n > 1; n /= 2) {
+    if (n % 2 == 1) {
+      const Tensor last = y.narrow(axis, n - 1, 1);
+      rest = rest.defined() ? rest * last : last;
+    }
+    y = y.narrow(axis, 0, n / 2) * y.narrow(axis, n / 2, n / 2);
+  }
+  return rest.defined() ? y * rest : y;
 }
 
 }  // namespace
@@ -190,6 +177,29 @@ Tensor cumsum(const Tensor& x, int64_t axis) {
   check_defined("cumsum", x);
   check_floating("cumsum", x);
   return cumulated(x, normalize_axis(axis, x.rank(), "cumsum"), false);
+}
+
+Tensor any(const Tensor& x, const Dims& axes, bool keepdim) {
+  reduced_shape("any", x, axes);
+  const NoGradGuard no_grad;
+  return gt(sum(x.dtype() == DType::boolean ? x : ne(x, 0), axes, keepdim), 0);
+}
+
+Tensor all(const Tensor& x, const Dims& axes, bool keepdim) {
+  reduced_shape("all", x, axes);
+  const NoGradGuard no_grad;
+  return eq(sum(x.dtype() == DType::boolean ? logical_not(x) : eq(x, 0), axes, keepdim), 0);
+}
+
+Tensor prod(const Tensor& x, const Dims& axes, bool keepdim) {
+  const ReducedShape shape = reduced_shape("prod", x, axes);
+  if (is_half(x.dtype())) return prod(x.to(DType::float32), axes, keepdim).to(x.dtype());
+  Tensor y = is_floating(x.dtype()) ? x : x.to(DType::int64);
+  if (shape.count == 0) return finished(ones(shape.kept, y.options()), shape, keepdim);
+  for (int axis = 0; axis < x.rank(); ++axis) {
+    if (shape.kept[axis] != x.shape()[axis]) y = product_along(y, axis);
+  }
+  return finished(y.is_same(x) ? x.clone() : y, shape, keepdim);
 }
 
 Tensor sum_to(const Tensor& x, const Shape& shape) {

@@ -1,3 +1,4 @@
+#include <sash/ops/reduce/norm.h>
 #include <sash/ops/reduce/reduce.h>
 
 #include <algorithm>
@@ -65,6 +66,21 @@ double least(const Line& x) {
   return -greatest(negated);
 }
 
+double product(const Line& x) {
+  return std::accumulate(x.begin(), x.end(), 1.0, std::multiplies<>());
+}
+
+Line magnitudes(Line x) {
+  for (double& value : x) value = std::abs(value);
+  return x;
+}
+
+double length(const Line& x, double p) {
+  double sum = 0;
+  for (const double value : x) sum += std::pow(std::abs(value), p);
+  return std::pow(sum, 1 / p);
+}
+
 struct Reduction {
   std::string name;
   std::string option;
@@ -87,6 +103,23 @@ std::vector<Reduction> reductions() {
        [](const Line& x) { return variance(x, 0); }},
       {"amax", "", [](T x, D axes, bool keep) { return amax(x, axes, keep); }, greatest, true},
       {"amin", "", [](T x, D axes, bool keep) { return amin(x, axes, keep); }, least, true},
+      {"std", "", [](T x, D axes, bool keep) { return sash::std(x, axes, 1, keep); },
+       [](const Line& x) { return std::sqrt(variance(x, 1)); }},
+      {"prod", "", [](T x, D axes, bool keep) { return prod(x, axes, keep); }, product},
+      {"norm", "", [](T x, D axes, bool keep) { return norm(x, 2, axes, keep); },
+       [](const Line& x) { return length(x, 2); }},
+      {"norm", "p 1, ", [](T x, D axes, bool keep) { return norm(x, 1, axes, keep); },
+       [](const Line& x) { return length(x, 1); }},
+      {"norm", "p 3.5, ", [](T x, D axes, bool keep) { return norm(x, 3.5, axes, keep); },
+       [](const Line& x) { return length(x, 3.5); }},
+      {"norm", "p 0, ", [](T x, D axes, bool keep) { return norm(x, 0, axes, keep); },
+       [](const Line& x) {
+         return double(x.size()) - double(std::count(x.begin(), x.end(), 0.0));
+       }},
+      {"norm", "largest, ", [](T x, D axes, bool keep) { return norm(x, kInfinity, axes, keep); },
+       [](const Line& x) { return greatest(magnitudes(x)); }, true},
+      {"norm", "smallest, ", [](T x, D axes, bool keep) { return norm(x, -kInfinity, axes, keep); },
+       [](const Line& x) { return least(magnitudes(x)); }, true},
       {"logsumexp", "", [](T x, D axes, bool keep) { return logsumexp(x, axes, keep); },
        log_sum_exp},
   };
@@ -129,6 +162,7 @@ void add_reduction(OpTable& table, const Reduction& op, Extent extent) {
   const Layout layout = extent.input.layout;
   if (op.distinct && layout == expanded) return;  // nothing but ties along the axis
   extent.input.distinct = op.distinct;
+  if (op.name == "norm") extent.input.low = -1, extent.input.high = 2.03;  // magnitudes differ too
   table.push_back({
       .op = op.name,
       .variant = op.option + describe(extent),
@@ -182,9 +216,10 @@ void add_special_values(OpTable& table) {
   const InputSpec hard{.shape = {3, 3}, .elements = {1, kNaN, 2, low, low, low, 3, 3, low}};
   const InputSpec nothing{{0, 2}};
   for (const Reduction& op : reductions()) {
-    const bool extremum = op.name == "amax" || op.name == "amin";
+    const bool extremum = op.distinct;
     for (const InputSpec& input : {hard, nothing}) {
       if (input.elements.empty() && extremum) continue;
+      if (!input.elements.empty() && op.option == "p 0, ") continue;  // counts NaN
       const Dims axes{input.elements.empty() ? 0 : 1};
       table.push_back({
           .op = op.name,
@@ -270,6 +305,65 @@ void add_cumsum(OpTable& table) {
   add({{3, 4}, transposed}, 1);
 }
 
+void add_any_all(OpTable& table) {
+  const auto add = [&](const InputSpec& input, const Dims& axes, bool keepdim,
+                       std::vector<DType> dtypes) {
+    for (const bool every : {false, true}) {
+      table.push_back({
+          .op = every ? "all" : "any",
+          .variant = "axes " + to_string(axes) + " of " + describe(input) +
+                     (keepdim ? ", kept" : "") + (input.dtype == DType::boolean ? ", bool" : "") +
+                     (input.elements.empty() ? "" : ", NaN"),
+          .inputs = {input},
+          .run =
+              [=](const Tensors& x) {
+                return every ? all(x[0], axes, keepdim) : any(x[0], axes, keepdim);
+              },
+          .reference =
+              [=](const Arrays& x) {
+                return reduce(x[0], axes, keepdim, [=](const Line& line) {
+                  const auto zeros = std::count(line.begin(), line.end(), 0.0);
+                  return double(every ? zeros == 0 : zeros < static_cast<int64_t>(line.size()));
+                });
+              },
+          .dtypes = dtypes,
+          .results = {DType::boolean},
+          .differentiable = false,
+      });
+    }
+  };
+  const std::vector<DType> integers{DType::int32, DType::int64, DType::uint8};
+  add({{40, 3}, contiguous, 0, 3}, {1}, false, integers);
+  add({{3, 2, 2}, heads, 0, 2}, {-1, 0}, true, integers);
+  add({{9, 4}, transposed, 0, 2, DType::boolean}, {1}, false, {DType::float32});
+  add({{}, contiguous, 0, 2, DType::boolean}, {}, false, {DType::float32});
+  add({.shape = {3, 2}, .elements = {0, kNaN, 0, -0.0, 1, 1e-30}}, {1}, false, kFloats);
+  add({{2, 0}}, {1}, false, kFloats);
+  add({{5, 7}, sliced}, {}, false, kFloats);
+}
+
+// Beside zeros and where a result is 0, derivatives are 0 or finite.
+void add_zeros(OpTable& table) {
+  const InputSpec zeros{.shape = {3, 4}, .elements = {0, 0, 0, 0, 2, 0, -1, 3, 0, 5, 0, 1}};
+  table.push_back({
+      .op = "prod",
+      .variant = "of zeros",
+      .inputs = {zeros},
+      .run = [](const Tensors& x) { return prod(x[0], {1}); },
+      .reference = [](const Arrays& x) { return reduce(x[0], {1}, false, product); },
+  });
+  table.push_back({
+      .op = "prod",
+      .variant = "integers",
+      .inputs = {{.shape = {3, 13}, .low = 1, .high = 4}},
+      .run = [](const Tensors& x) { return prod(x[0], {-1}, true); },
+      .reference = [](const Arrays& x) { return reduce(x[0], {-1}, true, product); },
+      .dtypes = {DType::int32, DType::int64, DType::uint8},
+      .results = {DType::int64},
+      .differentiable = false,
+  });
+}
+
 void add_sum_to(OpTable& table, const InputSpec& input, const Shape& shape) {
   table.push_back({
       .op = "sum_to",
@@ -303,6 +397,8 @@ void add_reduce(OpTable& table) {
   add_positions(table, "argmax", true, argmax);
   add_positions(table, "argmin", false, argmin);
   add_cumsum(table);
+  add_any_all(table);
+  add_zeros(table);
   add_sum_to(table, {{2, 3, 4}}, {3, 1});
   add_sum_to(table, {{3, 4}, transposed}, {1, 4});
   add_sum_to(table, {{65, 3}}, {});
