@@ -74,4 +74,15 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
   return batched(a, b);
 }
 
+Tensor bmm(const Tensor& a, const Tensor& b) {
+  check_compatible("bmm", a, b);
+  check_floating("bmm", a);
+  if (a.rank() != 3 || b.rank() != 3 || a.size(0) != b.size(0) || a.size(2) != b.size(1)) {
+    throw ShapeError("bmm", "a [B, M, K] and b [B, K, N]",
+                     to_string(a.shape()) + " and " + to_string(b.shape()));
+  }
+  if (!a.device().is_cpu() || !is_half(a.dtype())) return matmul(a, b);
+  return matmul(a.to(DType::float32), b.to(DType::float32)).to(a.dtype());
+}
+
 }  // namespace sash

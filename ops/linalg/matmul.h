@@ -12,6 +12,10 @@ namespace sash {
 /// `ShapeError` unless the inner extents agree and the batch axes broadcast.
 SASH_API Tensor matmul(const Tensor& a, const Tensor& b);
 
+/// `matmul` of a [B, M, K] and b [B, K, N], and of nothing else: `ShapeError` for other ranks or
+/// batches.
+SASH_API Tensor bmm(const Tensor& a, const Tensor& b);
+
 namespace detail {
 /// All rows of x [..., N] as one matrix; a view where the strides allow it.
 Tensor flatten_rows(const Tensor& x);

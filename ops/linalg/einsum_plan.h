@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "../../core/shape.h"
+
+/// How an equation of `einsum` is computed for operands of given shapes.
+namespace sash::detail {
+
+struct EinsumPlan {
+  /// What is done to an operand at first.
+  struct Start {
+    struct Diagonal {
+      int first, second;  ///< axes that become one, in the place of the first
+    };
+    std::vector<Diagonal> diagonals;
+    Dims sums;  ///< axes that no other operand and no result has
+  };
+  /// The operands at two places become one, at the end of the list. Permuted, the left one has the
+  /// axes [both, left, inner] and the right one [both, inner, right]; inner axes are summed over.
+  struct Step {
+    size_t left, right;
+    Dims left_order, right_order;
+    int both, left_only, right_only;
+  };
+
+  std::vector<Start> starts;
+  std::vector<Step> steps;
+  Dims result_order;
+};
+
+/// The plan, made at the first call and kept. Throws what `einsum` does.
+std::shared_ptr<const EinsumPlan> einsum_plan(const std::string& equation,
+                                              const std::vector<Shape>& shapes);
+
+}  // namespace sash::detail
