@@ -1,0 +1,187 @@
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "../../../core/backend/dispatch.h"
+#include "../../../core/parallel.h"
+#include "../../../ops/kernels/conv.h"
+#include "../shape/halves.h"
+
+namespace sash::cpu {
+namespace {
+
+using kernels::SlidingWindows;
+
+/// One axis of the windows over an axis of x.
+struct Axis {
+  int64_t extent, count, stride, padding, dilation;
+
+  Axis(const SlidingWindows& windows, int axis, int64_t x_extent)
+      : extent(x_extent),
+        count(windows.count(axis, x_extent)),
+        stride(windows.stride[axis]),
+        padding(windows.padding[axis]),
+        dilation(windows.dilation[axis]) {}
+
+  /// Where element `i` of window `u` lies; possibly outside [0, extent).
+  int64_t at(int64_t u, int64_t i) const { return u * stride + i * dilation - padding; }
+  /// The windows [first, past) whose element `i` is inside.
+  struct Range {
+    int64_t first, past;
+  };
+  Range inside(int64_t i) const {
+    const int64_t start = i * dilation - padding;  // of window 0
+    const int64_t first = start >= 0 ? 0 : (-start + stride - 1) / stride;
+    const int64_t past = start >= extent ? 0 : (extent - start + stride - 1) / stride;
+    return {std::min(first, count), std::clamp(past, std::min(first, count), count)};
+  }
+};
+
+constexpr int64_t kWork = 16384;
+
+/// Calls body(n, c) for each plane of a view [N, C, ...].
+template <class F>
+void for_each_plane(const TensorView& planes, int64_t work, F&& body) {
+  const int64_t channels = planes.shape[1];
+  parallel_for(planes.shape[0] * channels, std::max<int64_t>(1, kWork / std::max<int64_t>(1, work)),
+               [&](int64_t begin, int64_t end) {
+                 for (int64_t plane = begin; plane < end; ++plane) {
+                   body(plane / channels, plane % channels);
+                 }
+               });
+}
+
+template <class T>
+void unfold_row(const T* x, int64_t step, const Axis& columns, int64_t j, T* y) {
+  const auto [first, past] = columns.inside(j);
+  std::fill(y, y + first, T(0));
+  const T* const from = x + columns.at(0, j) * step;
+  if (step == 1 && columns.stride == 1) {
+    std::copy(from + first, from + past, y + first);
+  } else {
+    for (int64_t v = first; v < past; ++v) y[v] = from[v * columns.stride * step];
+  }
+  std::fill(y + past, y + columns.count, T(0));
+}
+
+/// The first element of the windows' elements (i, j) over one plane.
+template <class T>
+T* at(const TensorView& windows, int64_t n, int64_t c, int64_t i, int64_t j) {
+  const Strides& s = windows.strides;
+  return windows.ptr<T>() + n * s[0] + c * s[1] + i * s[2] + j * s[3];
+}
+
+template <class T>
+void unfold_as(const TensorView& x, const SlidingWindows& windows, const TensorView& y) {
+  const Axis rows(windows, 0, x.shape[2]), columns(windows, 1, x.shape[3]);
+  const int64_t height = windows.kernel[0], width = windows.kernel[1];
+  for_each_plane(x, height * width * rows.count * columns.count, [&](int64_t n, int64_t c) {
+    const T* const plane = x.ptr<const T>() + n * x.strides[0] + c * x.strides[1];
+    for (int64_t i = 0; i < height; ++i) {
+      for (int64_t j = 0; j < width; ++j) {
+        T* to = at<T>(y, n, c, i, j);
+        for (int64_t u = 0; u < rows.count; ++u, to += columns.count) {
+          const int64_t row = rows.at(u, i);
+          if (row < 0 || row >= rows.extent) {
+            std::fill(to, to + columns.count, T(0));
+          } else {
+            unfold_row(plane + row * x.strides[2], x.strides[3], columns, j, to);
+          }
+        }
+      }
+    }
+  });
+}
+
+void unfold_windows(KernelContext&, const TensorView& x, const SlidingWindows& windows,
+                    const TensorView& y) {
+  if (y.numel() == 0) return;
+  dispatch_words(x.dtype, [&]<class T>(TypeTag<T>) { unfold_as<T>(x, windows, y); });
+}
+
+template <class T>
+void fold_as(const TensorView& y, const SlidingWindows& windows, const TensorView& x) {
+  const Axis rows(windows, 0, x.shape[2]), columns(windows, 1, x.shape[3]);
+  const int64_t height = windows.kernel[0], width = windows.kernel[1];
+  const int64_t plane_size = x.shape[2] * x.shape[3];
+  for_each_plane(x, height * width * rows.count * columns.count, [&](int64_t n, int64_t c) {
+    T* const plane = x.ptr<T>() + (n * x.shape[1] + c) * plane_size;
+    std::fill_n(plane, plane_size, T(0));
+    for (int64_t i = 0; i < height; ++i) {
+      for (int64_t j = 0; j < width; ++j) {
+        const T* from = at<const T>(y, n, c, i, j);
+        const auto [first, past] = columns.inside(j);
+        for (int64_t u = 0; u < rows.count; ++u, from += columns.count) {
+          const int64_t row = rows.at(u, i);
+          if (row < 0 || row >= rows.extent) continue;
+          T* const to = plane + row * x.shape[3] + columns.at(0, j);
+          if (columns.stride == 1) {
+            for (int64_t v = first; v < past; ++v) to[v] += from[v];
+          } else {
+            for (int64_t v = first; v < past; ++v) to[v * columns.stride] += from[v];
+          }
+        }
+      }
+    }
+  });
+}
+
+void fold_windows(KernelContext& context, const TensorView& y, const SlidingWindows& windows,
+                  const TensorView& x) {
+  if (x.numel() == 0) return;
+  const FloatOperand from(context, y);
+  FloatResult to(context, x);
+  dispatch_floating(from.view().dtype, "fold_windows",
+                    [&]<class T>(TypeTag<T>) { fold_as<T>(from.view(), windows, to.view()); });
+  to.write();
+}
+
+template <class T>
+void argmax_as(const TensorView& x, const SlidingWindows& windows, const TensorView& index) {
+  const Axis rows(windows, 0, x.shape[2]), columns(windows, 1, x.shape[3]);
+  const int64_t height = windows.kernel[0], width = windows.kernel[1];
+  const int64_t size = rows.count * columns.count;
+  for_each_plane(x, size * height * width, [&](int64_t n, int64_t c) {
+    const T* const plane = x.ptr<const T>() + n * x.strides[0] + c * x.strides[1];
+    int64_t* to = index.ptr<int64_t>() + (n * x.shape[1] + c) * size;
+    for (int64_t u = 0; u < rows.count; ++u) {
+      for (int64_t v = 0; v < columns.count; ++v) {
+        int64_t best = -1;
+        T leader = 0;
+        for (int64_t i = 0; i < height; ++i) {
+          const int64_t row = rows.at(u, i);
+          if (row < 0 || row >= rows.extent) continue;
+          for (int64_t j = 0; j < width; ++j) {
+            const int64_t column = columns.at(v, j);
+            if (column < 0 || column >= columns.extent) continue;
+            const T value = plane[row * x.strides[2] + column * x.strides[3]];
+            // A leader that is NaN stays.
+            const bool wins = value > leader || (value != value && leader == leader);
+            if (best >= 0 && !wins) continue;
+            best = row * columns.extent + column;
+            leader = value;
+          }
+        }
+        *to++ = best;
+      }
+    }
+  });
+}
+
+void argmax_windows(KernelContext& context, const TensorView& x, const SlidingWindows& windows,
+                    const TensorView& index) {
+  if (index.numel() == 0) return;
+  const FloatOperand from(context, x);
+  dispatch_floating(from.view().dtype, "argmax_windows",
+                    [&]<class T>(TypeTag<T>) { argmax_as<T>(from.view(), windows, index); });
+}
+
+}  // namespace
+
+void register_windows() {
+  kernels::unfold_windows.set(DeviceType::cpu, unfold_windows);
+  kernels::fold_windows.set(DeviceType::cpu, fold_windows);
+  kernels::argmax_windows.set(DeviceType::cpu, argmax_windows);
+}
+
+}  // namespace sash::cpu

@@ -1,0 +1,188 @@
+// Windows over planes: a thread per element of the result, so that sums have a fixed order.
+#include "../../../ops/kernels/conv.h"
+#include "../elementwise/compute.cuh"
+
+namespace sash::cuda {
+namespace {
+
+using kernels::SlidingWindows;
+
+/// x [N, C, H, W] with its strides, and the windows over it.
+struct Planes {
+  SlidingWindows windows;
+  int64_t channels, height, width;  ///< C, H, W
+  int64_t rows, columns;            ///< windows along each axis
+  int64_t strides[4];
+
+  Planes(const TensorView& x, const SlidingWindows& over)
+      : windows(over),
+        channels(x.shape[1]),
+        height(x.shape[2]),
+        width(x.shape[3]),
+        rows(over.count(0, x.shape[2])),
+        columns(over.count(1, x.shape[3])) {
+    for (int axis = 0; axis < 4; ++axis) strides[axis] = x.strides[axis];
+  }
+  __device__ int64_t row_of(int64_t u, int64_t i) const {
+    return u * windows.stride[0] + i * windows.dilation[0] - windows.padding[0];
+  }
+  __device__ int64_t column_of(int64_t v, int64_t j) const {
+    return v * windows.stride[1] + j * windows.dilation[1] - windows.padding[1];
+  }
+  __device__ bool inside(int64_t row, int64_t column) const {
+    return row >= 0 && row < height && column >= 0 && column < width;
+  }
+  __device__ int64_t offset(int64_t plane, int64_t row, int64_t column) const {
+    return plane / channels * strides[0] + plane % channels * strides[1] + row * strides[2] +
+           column * strides[3];
+  }
+};
+
+/// The strides of windows [N, C, KH, KW, U, V] over all but the last two axes, which are
+/// contiguous.
+struct WindowStrides {
+  int64_t item, channel, row, column;
+
+  explicit WindowStrides(const TensorView& y)
+      : item(y.strides[0]), channel(y.strides[1]), row(y.strides[2]), column(y.strides[3]) {}
+
+  __device__ int64_t offset(const Planes& planes, int64_t plane, int64_t i, int64_t j) const {
+    return plane / planes.channels * item + plane % planes.channels * channel + i * row +
+           j * column;
+  }
+};
+
+__device__ int64_t thread_index() {
+  return static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+}
+
+/// Splits off the last digit of a number in mixed radix.
+__device__ int64_t take_digit(int64_t& number, int64_t radix) {
+  const int64_t quotient = number / radix, digit = number - quotient * radix;
+  number = quotient;
+  return digit;
+}
+
+template <class Word>
+__global__ void __launch_bounds__(kThreads)
+    unfold_kernel(const __grid_constant__ Planes planes,
+                  const __grid_constant__ WindowStrides strides, int64_t count, const Word* x,
+                  Word* y) {
+  const int64_t flat = thread_index();
+  if (flat >= count) return;
+  int64_t rest = flat;
+  const int64_t v = take_digit(rest, planes.columns), u = take_digit(rest, planes.rows);
+  const int64_t j = take_digit(rest, planes.windows.kernel[1]);
+  const int64_t i = take_digit(rest, planes.windows.kernel[0]);
+  const int64_t row = planes.row_of(u, i), column = planes.column_of(v, j);
+  y[strides.offset(planes, rest, i, j) + u * planes.columns + v] =
+      planes.inside(row, column) ? x[planes.offset(rest, row, column)] : Word(0);
+}
+
+void unfold_windows(KernelContext& context, const TensorView& x, const SlidingWindows& windows,
+                    const TensorView& y) {
+  const int64_t count = y.numel();
+  if (count == 0) return;
+  const CardGuard guard(context.device.index);
+  dispatch_words(x.dtype, [&]<class Word>(TypeTag<Word>) {
+    unfold_kernel<<<blocks_for(count), kThreads, 0,
+                    static_cast<cudaStream_t>(context.stream.handle)>>>(
+        Planes(x, windows), WindowStrides(y), count, x.ptr<Word>(), y.ptr<Word>());
+    SASH_CUDA_CHECK(cudaGetLastError());
+  });
+}
+
+/// The window along one axis whose element `i` is at `at`, or -1.
+__device__ int64_t window_at(int64_t at, int64_t i, int64_t stride, int64_t padding,
+                             int64_t dilation, int64_t count) {
+  const int64_t start = at + padding - i * dilation;
+  if (start < 0 || start % stride != 0) return -1;
+  const int64_t window = start / stride;
+  return window < count ? window : -1;
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    fold_kernel(const __grid_constant__ Planes planes,
+                const __grid_constant__ WindowStrides strides, int64_t count, const T* y, T* x) {
+  const int64_t flat = thread_index();
+  if (flat >= count) return;
+  int64_t plane = flat;
+  const int64_t column = take_digit(plane, planes.width), row = take_digit(plane, planes.height);
+  const SlidingWindows& w = planes.windows;
+  compute_t<T> sum = 0;
+  for (int64_t i = 0; i < w.kernel[0]; ++i) {
+    const int64_t u = window_at(row, i, w.stride[0], w.padding[0], w.dilation[0], planes.rows);
+    if (u < 0) continue;
+    for (int64_t j = 0; j < w.kernel[1]; ++j) {
+      const int64_t v =
+          window_at(column, j, w.stride[1], w.padding[1], w.dilation[1], planes.columns);
+      if (v < 0) continue;
+      sum += widen(y[strides.offset(planes, plane, i, j) + u * planes.columns + v]);
+    }
+  }
+  x[flat] = narrow<T>(sum);
+}
+
+void fold_windows(KernelContext& context, const TensorView& y, const SlidingWindows& windows,
+                  const TensorView& x) {
+  const int64_t count = x.numel();
+  if (count == 0) return;
+  const CardGuard guard(context.device.index);
+  dispatch_any_floating(x.dtype, "fold_windows", [&]<class S>(TypeTag<S>) {
+    using T = device_t<S>;
+    fold_kernel<<<blocks_for(count), kThreads, 0,
+                  static_cast<cudaStream_t>(context.stream.handle)>>>(
+        Planes(x, windows), WindowStrides(y), count, static_cast<const T*>(y.data), x.ptr<T>());
+    SASH_CUDA_CHECK(cudaGetLastError());
+  });
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    argmax_kernel(const __grid_constant__ Planes planes, int64_t count, const T* x,
+                  int64_t* index) {
+  const int64_t flat = thread_index();
+  if (flat >= count) return;
+  int64_t plane = flat;
+  const int64_t v = take_digit(plane, planes.columns), u = take_digit(plane, planes.rows);
+  int64_t best = -1;
+  compute_t<T> leader = 0;
+  for (int64_t i = 0; i < planes.windows.kernel[0]; ++i) {
+    for (int64_t j = 0; j < planes.windows.kernel[1]; ++j) {
+      const int64_t row = planes.row_of(u, i), column = planes.column_of(v, j);
+      if (!planes.inside(row, column)) continue;
+      const compute_t<T> value = widen(x[planes.offset(plane, row, column)]);
+      // A leader that is NaN stays.
+      const bool wins = value > leader || (value != value && leader == leader);
+      if (best >= 0 && !wins) continue;
+      best = row * planes.width + column;
+      leader = value;
+    }
+  }
+  index[flat] = best;
+}
+
+void argmax_windows(KernelContext& context, const TensorView& x, const SlidingWindows& windows,
+                    const TensorView& index) {
+  const int64_t count = index.numel();
+  if (count == 0) return;
+  const CardGuard guard(context.device.index);
+  dispatch_any_floating(x.dtype, "argmax_windows", [&]<class S>(TypeTag<S>) {
+    using T = device_t<S>;
+    argmax_kernel<<<blocks_for(count), kThreads, 0,
+                    static_cast<cudaStream_t>(context.stream.handle)>>>(
+        Planes(x, windows), count, static_cast<const T*>(x.data), index.ptr<int64_t>());
+    SASH_CUDA_CHECK(cudaGetLastError());
+  });
+}
+
+}  // namespace
+
+void register_windows() {
+  kernels::unfold_windows.set(DeviceType::cuda, unfold_windows);
+  kernels::fold_windows.set(DeviceType::cuda, fold_windows);
+  kernels::argmax_windows.set(DeviceType::cuda, argmax_windows);
+}
+
+}  // namespace sash::cuda

@@ -1,0 +1,54 @@
+#include "batch_norm.h"
+
+#include "../../ops/norm/batch_norm.h"
+#include "../../tensor/factories.h"
+#include "../check.h"
+
+namespace sash::nn {
+
+BatchNorm::BatchNorm(const char* name, int64_t channels, BatchNormOptions options, int least_rank,
+                     int greatest_rank)
+    : name_(name),
+      channels_(channels),
+      options_(options),
+      least_rank_(least_rank),
+      greatest_rank_(greatest_rank) {
+  check_positive(name, "number of channels", channels);
+  if (!(options.eps > 0)) throw ValueError(name, "eps > 0", to_text(options.eps));
+  check_probability(name, "a momentum", options.momentum);
+  if (options.affine) {
+    weight = register_parameter("weight", ones({channels}));
+    bias = register_parameter("bias", zeros({channels}));
+  }
+  if (options.running_stats) {
+    running_mean = register_buffer("running_mean", zeros({channels}));
+    running_var = register_buffer("running_var", ones({channels}));
+    num_batches_tracked =
+        register_buffer("num_batches_tracked", zeros({}, {.dtype = DType::int64}));
+  }
+}
+
+Tensor BatchNorm::forward(const Tensor& x) {
+  check_defined(name_, x);
+  const int rank = x.rank();
+  if (rank < least_rank_ || rank > greatest_rank_ || x.size(1) != channels_) {
+    throw ShapeError(
+        name_,
+        "x [N, " + std::to_string(channels_) +
+            (least_rank_ == 2 ? "] or [N, " + std::to_string(channels_) + ", L]" : ", H, W]"),
+        to_string(x.shape()));
+  }
+  const bool by_batch = is_training() || !running_mean.defined();
+  const Tensor y =
+      batch_norm(x, running_mean, running_var, weight, bias,
+                 {.training = by_batch, .momentum = options_.momentum, .eps = options_.eps});
+  if (is_training() && num_batches_tracked.defined()) num_batches_tracked.add_(1);
+  return y;
+}
+
+std::string BatchNorm::describe() const {
+  return std::string(name_) + "(" + std::to_string(channels_) +
+         (weight.defined() ? ", affine)" : ")");
+}
+
+}  // namespace sash::nn

@@ -1,0 +1,56 @@
+#pragma once
+
+#include "../module.h"
+
+namespace sash::nn {
+
+struct BatchNormOptions {
+  double eps = 1e-5;
+  double momentum = 0.1;      ///< share of the batch in new running statistics
+  bool affine = true;         ///< whether there are a weight and a bias
+  bool running_stats = true;  ///< if not, evaluation is by the batch too
+};
+
+/// `batch_norm` over the channels of x [N, C, ...]: by the batch in training, by running statistics
+/// in evaluation.
+///
+/// Parameters, [C]: `weight`, ones at first, and `bias`, zeros. Buffers: `running_mean` [C], zeros
+/// at first, `running_var` [C], ones, and `num_batches_tracked`, int64 [], the batches so far.
+class SASH_API BatchNorm : public Module {
+ public:
+  Tensor forward(const Tensor& x) override;
+  std::string describe() const override;
+
+  Tensor weight;        ///< undefined without one
+  Tensor bias;          ///< undefined without one
+  Tensor running_mean;  ///< undefined without running statistics, as are those below
+  Tensor running_var;
+  Tensor num_batches_tracked;
+
+ protected:
+  /// `ValueError` unless channels are positive and eps is above 0.
+  BatchNorm(const char* name, int64_t channels, BatchNormOptions options, int least_rank,
+            int greatest_rank);
+
+ private:
+  const char* name_;
+  int64_t channels_;
+  BatchNormOptions options_;
+  int least_rank_, greatest_rank_;
+};
+
+/// x [N, C] or [N, C, L].
+class SASH_API BatchNorm1d : public BatchNorm {
+ public:
+  explicit BatchNorm1d(int64_t channels, BatchNormOptions options = {})
+      : BatchNorm("BatchNorm1d", channels, options, 2, 3) {}
+};
+
+/// x [N, C, H, W].
+class SASH_API BatchNorm2d : public BatchNorm {
+ public:
+  explicit BatchNorm2d(int64_t channels, BatchNormOptions options = {})
+      : BatchNorm("BatchNorm2d", channels, options, 4, 4) {}
+};
+
+}  // namespace sash::nn

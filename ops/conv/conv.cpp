@@ -1,0 +1,235 @@
+#include "conv.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "../../tensor/autograd/node.h"
+#include "../../tensor/factories.h"
+#include "../checks.h"
+#include "../kernels/linalg.h"
+#include "../reduce/reduce.h"
+#include "../row_blocks.h"
+#include "windows.h"
+
+namespace sash {
+namespace {
+
+using kernels::SlidingWindows;
+
+/// The shapes of a convolution: x [N, C, H, W], weight [O, C / groups, KH, KW], y [N, O, U, V].
+struct Geometry {
+  const char* op;
+  SlidingWindows windows;
+  int64_t groups;
+  Shape x, weight, y;
+
+  int64_t positions() const { return y[2] * y[3]; }
+  int64_t depth() const { return weight[1] * weight[2] * weight[3]; }
+};
+
+/// Some items of the batch as matrices per group: their windows as columns [C / groups kernel,
+/// count positions], and results or their gradients as rows [O / groups, count positions].
+class Block {
+ public:
+  Block(const Geometry& geometry, const TensorOptions& options, int64_t count)
+      : geometry_(geometry),
+        count_(count),
+        columns_(empty({geometry.groups, geometry.depth(), count * geometry.positions()}, options)),
+        rows_(
+            empty({geometry.groups, geometry.y[1] / geometry.groups, count * geometry.positions()},
+                  options)) {}
+
+  TensorView columns() const { return columns_.tensor_view(); }
+  TensorView rows() const { return rows_.tensor_view(); }
+  /// The columns as windows [count, C, KH, KW, U, V].
+  TensorView windows() const {
+    const Shape &w = geometry_.weight, &y = geometry_.y;
+    const int64_t line = count_ * geometry_.positions();
+    TensorView view = columns();
+    view.shape = {count_, geometry_.x[1], w[2], w[3], y[2], y[3]};
+    view.strides = {geometry_.positions(), w[2] * w[3] * line, w[3] * line, line, y[3], 1};
+    return view;
+  }
+  /// The rows as planes [count, O, U, V].
+  TensorView planes() const {
+    const Shape& y = geometry_.y;
+    TensorView view = rows();
+    view.shape = {count_, y[1], y[2], y[3]};
+    view.strides = {geometry_.positions(), count_ * geometry_.positions(), y[3], 1};
+    return view;
+  }
+
+ private:
+  const Geometry& geometry_;
+  int64_t count_;
+  Tensor columns_, rows_;
+};
+
+/// Calls body(block, first, count) for all items, a block at a time: one that stays in the cache on
+/// the CPU, one that bounds the memory on a card.
+template <class F>
+void for_each_block(const Geometry& geometry, const TensorOptions& options, F&& body) {
+  const int64_t most = int64_t{1} << (options.device->is_cpu() ? 19 : 26);
+  const int64_t item = geometry.groups * geometry.depth() * geometry.positions();
+  const int64_t items = geometry.y[0],
+                height = std::max<int64_t>(1, most / std::max<int64_t>(1, item));
+  for (int64_t first = 0; first < items; first += height) {
+    const int64_t count = std::min(height, items - first);
+    body(Block(geometry, options, count), first, count);
+  }
+}
+
+TensorView transposed(TensorView matrix) {
+  std::swap(matrix.shape[1], matrix.shape[2]);
+  std::swap(matrix.strides[1], matrix.strides[2]);
+  return matrix;
+}
+
+/// The contiguous weight as a matrix per group, [groups, O / groups, C / groups kernel].
+TensorView weight_matrix(const Tensor& weight, const Geometry& geometry) {
+  TensorView view = weight.tensor_view();
+  view.shape = {geometry.groups, geometry.y[1] / geometry.groups, geometry.depth()};
+  view.strides = contiguous_strides(view.shape);
+  return view;
+}
+
+// The three below are linear in each operand, and each other's gradients.
+
+Tensor forward(const Tensor& x, const Tensor& weight, const Tensor& bias, const Geometry& geometry);
+Tensor input_gradient(const Tensor& g, const Tensor& weight, const Geometry& geometry);
+Tensor weight_gradient(const Tensor& x, const Tensor& g, const Geometry& geometry);
+
+Tensor forward(const Tensor& x, const Tensor& weight, const Tensor& bias,
+               const Geometry& geometry) {
+  const Tensor filters = weight.contiguous();
+  const Tensor y = empty(geometry.y, x.options());
+  KernelContext context = kernel_context(x.device());
+  for_each_block(geometry, x.options(), [&](const Block& block, int64_t first, int64_t count) {
+    kernels::unfold_windows(context, narrow_first(x.tensor_view(), first, count), geometry.windows,
+                            block.windows());
+    if (bias.defined()) {
+      TensorView start = bias.tensor_view();
+      start.shape = {1, start.shape[0], 1, 1};
+      start.strides = {0, start.strides[0], 0, 0};
+      kernels::copy(context, start, block.planes());
+    }
+    kernels::matmul(context, weight_matrix(filters, geometry), block.columns(), block.rows(), 1,
+                    bias.defined() ? 1 : 0);
+    kernels::copy(context, block.planes(), narrow_first(y.tensor_view(), first, count));
+  });
+  return record(
+      geometry.op, {x, weight, bias}, y,
+      [x = save_if(weight.requires_grad(), x), weight = save_if(x.requires_grad(), weight),
+       geometry](Backward& pass, const Tensor& g) {
+        Gradients gradients(3);
+        if (pass.needs(0)) gradients[0] = input_gradient(g, pass(weight), geometry);
+        if (pass.needs(1)) gradients[1] = weight_gradient(pass(x), g, geometry);
+        if (pass.needs(2)) gradients[2] = sum(g, {0, 2, 3});
+        return gradients;
+      });
+}
+
+Tensor input_gradient(const Tensor& g, const Tensor& weight, const Geometry& geometry) {
+  const Tensor filters = weight.contiguous();
+  const Tensor dx = empty(geometry.x, g.options());
+  KernelContext context = kernel_context(g.device());
+  for_each_block(geometry, g.options(), [&](const Block& block, int64_t first, int64_t count) {
+    kernels::copy(context, narrow_first(g.tensor_view(), first, count), block.planes());
+    kernels::matmul(context, transposed(weight_matrix(filters, geometry)), block.rows(),
+                    block.columns(), 1, 0);
+    kernels::fold_windows(context, block.windows(), geometry.windows,
+                          narrow_first(dx.tensor_view(), first, count));
+  });
+  return record(
+      "conv_input_gradient", {g, weight}, dx,
+      [g = save_if(weight.requires_grad(), g), weight = save_if(g.requires_grad(), weight),
+       geometry](Backward& pass, const Tensor& h) {
+        Gradients gradients(2);
+        if (pass.needs(0)) gradients[0] = forward(h, pass(weight), {}, geometry);
+        if (pass.needs(1)) gradients[1] = weight_gradient(h, pass(g), geometry);
+        return gradients;
+      });
+}
+
+Tensor weight_gradient(const Tensor& x, const Tensor& g, const Geometry& geometry) {
+  const Tensor dw =
+      geometry.y[0] > 0 ? empty(geometry.weight, g.options()) : zeros(geometry.weight, g.options());
+  KernelContext context = kernel_context(g.device());
+  for_each_block(geometry, g.options(), [&](const Block& block, int64_t first, int64_t count) {
+    kernels::unfold_windows(context, narrow_first(x.tensor_view(), first, count), geometry.windows,
+                            block.windows());
+    kernels::copy(context, narrow_first(g.tensor_view(), first, count), block.planes());
+    kernels::matmul(context, block.rows(), transposed(block.columns()), weight_matrix(dw, geometry),
+                    1, first > 0 ? 1 : 0);
+  });
+  return record("conv_weight_gradient", {x, g}, dw,
+                [x = save_if(g.requires_grad(), x), g = save_if(x.requires_grad(), g), geometry](
+                    Backward& pass, const Tensor& h) {
+                  Gradients gradients(2);
+                  if (pass.needs(0)) gradients[0] = input_gradient(pass(g), h, geometry);
+                  if (pass.needs(1)) gradients[1] = forward(pass(x), h, {}, geometry);
+                  return gradients;
+                });
+}
+
+void check_arguments(const char* op, int axes, const Tensor& x, const Tensor& weight,
+                     const Tensor& bias, int64_t groups) {
+  check_compatible(op, x, weight);
+  check_floating(op, x);
+  if (weight.rank() != axes + 2) {
+    throw ShapeError(op, axes == 1 ? "weight [O, C / groups, K]" : "weight [O, C / groups, KH, KW]",
+                     to_string(weight.shape()));
+  }
+  if (groups < 1) throw ValueError(op, "at least 1 group", std::to_string(groups));
+  if (x.rank() == axes + 1 || x.rank() == axes + 2) {
+    const int64_t channels = x.size(-axes - 1), out = weight.size(0);
+    if (channels != groups * weight.size(1) || out % groups != 0) {
+      throw ShapeError(op,
+                       "channels C of x and O of weight that are split into " +
+                           std::to_string(groups) + (groups == 1 ? " group" : " groups"),
+                       to_string(x.shape()) + " and " + to_string(weight.shape()));
+    }
+  }
+  if (!bias.defined()) return;
+  check_compatible(op, x, bias);
+  check_shape(op, bias, {weight.size(0)});
+}
+
+Tensor run(const char* op, int axes, const Tensor& x, const Tensor& weight, const Tensor& bias,
+           const Conv2dOptions& options) {
+  check_arguments(op, axes, x, weight, bias, options.groups);
+  if (x.device().is_cpu() && is_half(x.dtype())) {
+    constexpr DType wide = DType::float32;
+    return run(op, axes, x.to(wide), weight.to(wide), bias.defined() ? bias.to(wide) : bias,
+               options)
+        .to(x.dtype());
+  }
+  const HeightWidth kernel(axes == 1 ? 1 : weight.size(-2), weight.size(-1));
+  const SlidingWindows windows =
+      detail::checked_windows(op, axes, kernel, options.stride, options.padding, options.dilation);
+  const Tensor planes = detail::as_planes(op, axes, x, windows);
+  const Tensor filters = axes == 1 ? weight.unsqueeze(2) : weight;
+  const Shape shape{planes.size(0), weight.size(0), windows.count(0, planes.size(2)),
+                    windows.count(1, planes.size(3))};
+  const Tensor y = forward(planes, filters, bias,
+                           {op, windows, options.groups, planes.shape(), filters.shape(), shape});
+  return detail::from_planes(axes, y, x);
+}
+
+}  // namespace
+
+Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias,
+              const Conv1dOptions& options) {
+  return run("conv1d", 1, x, weight, bias,
+             {.stride = options.stride,
+              .padding = options.padding,
+              .dilation = options.dilation,
+              .groups = options.groups});
+}
+
+Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias,
+              const Conv2dOptions& options) {
+  return run("conv2d", 2, x, weight, bias, options);
+}
+
+}  // namespace sash

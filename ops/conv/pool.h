@@ -1,0 +1,33 @@
+#pragma once
+
+#include <optional>
+
+#include "../../tensor/tensor.h"
+#include "height_width.h"
+
+/// Pools: one number for each window of x [N, C, H, W] or [C, H, W] (for one axis, [N, C, L] or
+/// [C, L]). y is [N, C, (H + 2 padding - kernel) / stride + 1, ...]. Floating dtypes. `ShapeError`
+/// for shapes that do not fit, `ValueError` for options below their least, or a padding above half
+/// the kernel.
+namespace sash {
+
+struct Pool1dOptions {
+  std::optional<int64_t> stride{};  ///< default: the kernel
+  int64_t padding = 0;
+};
+
+struct Pool2dOptions {
+  std::optional<HeightWidth> stride{};  ///< default: the kernel
+  HeightWidth padding = 0;
+};
+
+/// The largest element; past the edges there is none. NaN wins; the gradient goes to the first of
+/// those that are equal.
+SASH_API Tensor max_pool1d(const Tensor& x, int64_t kernel, const Pool1dOptions& options = {});
+SASH_API Tensor max_pool2d(const Tensor& x, HeightWidth kernel, const Pool2dOptions& options = {});
+
+/// The mean, with zeros past the edges.
+SASH_API Tensor avg_pool1d(const Tensor& x, int64_t kernel, const Pool1dOptions& options = {});
+SASH_API Tensor avg_pool2d(const Tensor& x, HeightWidth kernel, const Pool2dOptions& options = {});
+
+}  // namespace sash

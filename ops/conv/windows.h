@@ -1,0 +1,27 @@
+#pragma once
+
+#include "../../tensor/tensor.h"
+#include "../kernels/conv.h"
+#include "height_width.h"
+
+/// What convolutions and pools share.
+namespace sash::detail {
+
+/// The windows, after checks of their numbers; `axes` is 1 or 2, the first of 1 is a stub.
+kernels::SlidingWindows checked_windows(const char* op, int axes, HeightWidth kernel,
+                                        HeightWidth stride, HeightWidth padding,
+                                        HeightWidth dilation);
+
+/// x as [N, C, H, W]: from [N, C, H, W] or [C, H, W], for one axis from [N, C, L] or [C, L].
+/// `ShapeError` for other ranks, or if not even one window fits.
+Tensor as_planes(const char* op, int axes, const Tensor& x, const kernels::SlidingWindows& windows);
+/// y [N, C, H, W] in the form that `like` had.
+Tensor from_planes(int axes, const Tensor& y, const Tensor& like);
+
+/// All windows of x [N, C, H, W] as columns, [N, C kernel, positions]; recorded.
+Tensor unfold_windows(const Tensor& x, const kernels::SlidingWindows& windows);
+/// The adjoint, for x of shape [.., H, W].
+Tensor fold_windows(const Tensor& columns, const kernels::SlidingWindows& windows,
+                    const Shape& shape);
+
+}  // namespace sash::detail

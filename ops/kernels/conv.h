@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+
+#include "../../core/backend/kernel.h"
+#include "../../core/backend/tensor_view.h"
+
+/// Windows that slide over the planes of x [N, C, H, W]. Element (i, j) of the window at (u, v) is
+/// x at row u stride + i dilation - padding, and likewise for columns; past the edges there is
+/// nothing.
+namespace sash::kernels {
+
+struct SlidingWindows {
+  int64_t kernel[2];  ///< height and width, and so on
+  int64_t stride[2];
+  int64_t padding[2];
+  int64_t dilation[2];
+
+  /// Windows along an axis of `extent`; 0 or less if not even one fits.
+  int64_t count(int axis, int64_t extent) const {
+    const int64_t room = extent + 2 * padding[axis] - dilation[axis] * (kernel[axis] - 1) - 1;
+    return room < 0 ? 0 : room / stride[axis] + 1;
+  }
+};
+
+/// y[n, c, i, j, u, v] = element (i, j) of the window at (u, v), 0 past the edges. x has any
+/// strides, y too but for its last two axes, which are contiguous; any floating dtype.
+extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const SlidingWindows& windows,
+                            const TensorView& y)>
+    unfold_windows;
+
+/// The adjoint: x[n, c, h, w] = the sum of y over the windows' elements that lie there, in
+/// row-major order of (i, j). Both are contiguous; floating.
+extern SASH_API Kernel<void(KernelContext&, const TensorView& y, const SlidingWindows& windows,
+                            const TensorView& x)>
+    fold_windows;
+
+/// index[n, c, u, v] (int64) = h W + w of the largest element of a window: the first in row-major
+/// order, NaN wins. Every window has an element. x has any strides, index is contiguous; floating.
+extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const SlidingWindows& windows,
+                            const TensorView& index)>
+    argmax_windows;
+
+}  // namespace sash::kernels
