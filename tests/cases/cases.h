@@ -42,15 +42,18 @@ inline std::string describe(const InputSpec& spec) {
 
 void add_attention(OpTable& table);
 void add_baddbmm(OpTable& table);
+void add_batch_norm(OpTable& table);
 void add_binary(OpTable& table);
 void add_block_sparse(OpTable& table);
 void add_clustered_attention(OpTable& table);
 void add_clusters(OpTable& table);
 void add_compare(OpTable& table);
 void add_concat(OpTable& table);
+void add_conv(OpTable& table);
 void add_copy(OpTable& table);
 void add_cross_entropy(OpTable& table);
 void add_dropout(OpTable& table);
+void add_einsum(OpTable& table);
 void add_embedding(OpTable& table);
 void add_factories(OpTable& table);
 void add_gather(OpTable& table);
@@ -65,6 +68,7 @@ void add_matmul(OpTable& table);
 void add_mse_loss(OpTable& table);
 void add_optimizer(OpTable& table);
 void add_reduce(OpTable& table);
+void add_sampling(OpTable& table);
 void add_softmax(OpTable& table);
 void add_sparse_products(OpTable& table);
 void add_topk(OpTable& table);

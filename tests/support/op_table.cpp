@@ -17,7 +17,9 @@ const OpTable& op_table() {
                            add_cross_entropy, add_mse_loss,        add_losses,
                            add_factories,     add_optimizer,       add_topk,
                            add_clusters,      add_sparse_products, add_clustered_attention,
-                           add_in_place_rows, add_baddbmm,         add_softmax_modes}) {
+                           add_in_place_rows, add_baddbmm,         add_softmax_modes,
+                           add_sampling,      add_einsum,          add_conv,
+                           add_batch_norm}) {
       add(rows);
     }
     return rows;
