@@ -39,18 +39,18 @@ Samples load(const std::string& path, Device device, bool held_out) {
           index_select(labels.to(DType::int64), 0, index).to(device)};
 }
 
+// The size of the images stays.
+const nn::Conv2dOptions kSame{.padding = 1, .bias = false};
+
 struct Net : nn::Module {
-  nn::Conv2d& conv1 = register_module<nn::Conv2d>("conv1", 1, 16, 3, same());
+  nn::Conv2d& conv1 = register_module<nn::Conv2d>("conv1", 1, 16, 3, kSame);
   nn::BatchNorm2d& norm1 = register_module<nn::BatchNorm2d>("norm1", 16);
-  nn::Conv2d& conv2 = register_module<nn::Conv2d>("conv2", 16, 32, 3, same());
+  nn::Conv2d& conv2 = register_module<nn::Conv2d>("conv2", 16, 32, 3, kSame);
   nn::BatchNorm2d& norm2 = register_module<nn::BatchNorm2d>("norm2", 32);
-  nn::Conv2d& conv3 = register_module<nn::Conv2d>("conv3", 32, 64, 3, same());
+  nn::Conv2d& conv3 = register_module<nn::Conv2d>("conv3", 32, 64, 3, kSame);
   nn::BatchNorm2d& norm3 = register_module<nn::BatchNorm2d>("norm3", 64);
   nn::Dropout& dropout = register_module<nn::Dropout>("dropout", 0.25);
   nn::Linear& head = register_module<nn::Linear>("head", 64 * 2 * 2, 10);
-
-  // The size of the images stays.
-  static nn::Conv2dOptions same() { return {.padding = 1, .bias = false}; }
 
   Tensor forward(const Tensor& x) override {
     Tensor h = relu(norm1(conv1(x)));

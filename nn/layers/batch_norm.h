@@ -18,6 +18,8 @@ struct BatchNormOptions {
 /// at first, `running_var` [C], ones, and `num_batches_tracked`, int64 [], the batches so far.
 class SASH_API BatchNorm : public Module {
  public:
+  using Options = BatchNormOptions;
+
   Tensor forward(const Tensor& x) override;
   std::string describe() const override;
 

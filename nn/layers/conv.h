@@ -28,6 +28,8 @@ struct Conv2dOptions {
 /// Parameters: `weight` and `bias` [O], both U(-a, a) at first with a = 1 / sqrt(C / groups K).
 class SASH_API Conv1d : public Module {
  public:
+  using Options = Conv1dOptions;
+
   /// `ValueError` unless channels and kernel are positive, and groups divide the channels.
   Conv1d(int64_t in_channels, int64_t out_channels, int64_t kernel, Conv1dOptions options = {});
 
@@ -45,6 +47,8 @@ class SASH_API Conv1d : public Module {
 /// Conv1d.
 class SASH_API Conv2d : public Module {
  public:
+  using Options = Conv2dOptions;
+
   Conv2d(int64_t in_channels, int64_t out_channels, HeightWidth kernel, Conv2dOptions options = {});
 
   Tensor forward(const Tensor& x) override;

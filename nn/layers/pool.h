@@ -8,6 +8,8 @@ namespace sash::nn {
 
 class SASH_API MaxPool1d : public Module {
  public:
+  using Options = Pool1dOptions;
+
   explicit MaxPool1d(int64_t kernel, Pool1dOptions options = {})
       : kernel_(kernel), options_(options) {}
   Tensor forward(const Tensor& x) override;
@@ -19,6 +21,8 @@ class SASH_API MaxPool1d : public Module {
 
 class SASH_API MaxPool2d : public Module {
  public:
+  using Options = Pool2dOptions;
+
   explicit MaxPool2d(HeightWidth kernel, Pool2dOptions options = {})
       : kernel_(kernel), options_(options) {}
   Tensor forward(const Tensor& x) override;
@@ -30,6 +34,8 @@ class SASH_API MaxPool2d : public Module {
 
 class SASH_API AvgPool1d : public Module {
  public:
+  using Options = Pool1dOptions;
+
   explicit AvgPool1d(int64_t kernel, Pool1dOptions options = {})
       : kernel_(kernel), options_(options) {}
   Tensor forward(const Tensor& x) override;
@@ -41,6 +47,8 @@ class SASH_API AvgPool1d : public Module {
 
 class SASH_API AvgPool2d : public Module {
  public:
+  using Options = Pool2dOptions;
+
   explicit AvgPool2d(HeightWidth kernel, Pool2dOptions options = {})
       : kernel_(kernel), options_(options) {}
   Tensor forward(const Tensor& x) override;

@@ -1,0 +1,134 @@
+// Times ops that choose, reduce, contract and slide windows; benchmarks/compare_words.py sets the
+// figures beside PyTorch's. Prints one line of JSON per figure. The table's tests check the
+// results.
+#include <functional>
+#include <string>
+
+#include <sash/sash.h>
+
+#include "bench.h"
+
+using namespace sash;
+
+namespace {
+
+class Words {
+ public:
+  Words(Device device, const std::string& filter)
+      : device_(device), filter_(filter), many_(device.is_cuda() ? 8 : 1) {}
+
+  void run() {
+    convolutions();
+    windows();
+    choosing();
+    reductions();
+    products();
+  }
+
+ private:
+  Tensor make(const Shape& shape) const {
+    return randn(shape, {.device = device_, .requires_grad = true});
+  }
+  void time(const std::string& name, const std::function<void()>& call) const {
+    if (name.find(filter_) == std::string::npos) return;
+    const double ms = bench::median_ms(device_, 15, call);
+    bench::print({{"kind", "op"}, {"case", name}, {"ms", bench::rounded(ms, 4)}});
+  }
+  // Forward alone, and forward and backward.
+  void both(const std::string& name, const std::vector<Tensor>& inputs,
+            const std::function<Tensor()>& call) const {
+    time(name, [&] {
+      const NoGradGuard no_grad;
+      call();
+    });
+    const Tensor g = ones_like(call().detach());
+    time(name + " + backward", [&] { grad({call()}, inputs, {g}); });
+  }
+
+  void convolutions() const {
+    struct Size {
+      int64_t items, in, extent, out, kernel, stride;
+    };
+    for (const Size& s :
+         {Size{64, 1, 8, 16, 3, 1}, Size{64, 16, 8, 32, 3, 1}, Size{64, 32, 4, 64, 3, 1},
+          Size{32, 3, 32, 32, 3, 1}, Size{32, 64, 16, 64, 3, 1}, Size{16, 64, 28, 128, 1, 1},
+          Size{8, 32, 56, 64, 3, 2}}) {
+      const Tensor x = make({s.items * many_, s.in, s.extent, s.extent});
+      const Tensor w = make({s.out, s.in, s.kernel, s.kernel}), b = make({s.out});
+      const Conv2dOptions options{.stride = s.stride, .padding = s.kernel / 2};
+      both("conv2d " + to_string(x.shape()) + " " + to_string(w.shape()), {x, w, b},
+           [=] { return conv2d(x, w, b, options); });
+    }
+    const Tensor x = make({16 * many_, 64, 512}), w = make({64, 64, 5});
+    both("conv1d", {x, w}, [=] { return conv1d(x, w, {}, {.padding = 2}); });
+  }
+
+  void windows() const {
+    const Tensor x = make({64 * many_, 32, 16, 16}), w = make({32}), b = make({32});
+    both("max_pool2d", {x}, [=] { return max_pool2d(x, 2); });
+    both("max_pool2d overlapping", {x},
+         [=] { return max_pool2d(x, 3, {.stride = 2, .padding = 1}); });
+    both("avg_pool2d", {x}, [=] { return avg_pool2d(x, 2); });
+    both("avg_pool2d overlapping", {x},
+         [=] { return avg_pool2d(x, 3, {.stride = 2, .padding = 1}); });
+    const Tensor mean = zeros({32}, {.device = device_}), var = ones({32}, {.device = device_});
+    both("batch_norm training", {x, w, b},
+         [=] { return batch_norm(x, mean, var, w, b, {.training = true}); });
+    both("batch_norm evaluation", {x, w, b}, [=] { return batch_norm(x, mean, var, w, b); });
+  }
+
+  void choosing() const {
+    const Tensor line = make({1000000}).detach(), rows = make({256 * many_, 4096}).detach();
+    const Tensor short_rows = make({8192 * many_, 64}).detach();
+    const Tensor numbers = randint(0, 1000, {1000000}, {.device = device_});
+    time("sort [1M]", [=] { sort(line); });
+    time("sort rows of 4096", [=] { sort(rows); });
+    time("sort rows of 64", [=] { sort(short_rows); });
+    time("sort int64 [1M]", [=] { sort(numbers); });
+    time("topk 50", [=] { topk(rows, 50); });
+    time("max rows", [=] { max(rows, 1); });
+    time("max columns", [=] { max(rows, 0); });
+    const Tensor none = gt(rows, 100);
+    time("any bool", [=] { any(none); });
+    time("any rows", [=] { any(rows, {1}); });
+    time("all bool rows", [=] { all(none, {1}); });
+    const Tensor weights = rand({64, 50257}, {.device = device_});
+    time("multinomial 1", [=] { multinomial(weights, 1); });
+    time("multinomial 50", [=] { multinomial(weights, 50); });
+    time("multinomial replacement", [=] { multinomial(weights, 50, true); });
+    const Tensor p = rand({1000000}, {.device = device_});
+    time("bernoulli", [=] { bernoulli(p); });
+  }
+
+  void reductions() const {
+    const Tensor x = make({256 * many_, 4096});
+    both("norm rows", {x}, [=] { return norm(x, 2, {1}); });
+    both("norm all", {x}, [=] { return norm(x); });
+    both("std rows", {x}, [=] { return sash::std(x, {1}); });
+    both("prod rows", {x}, [=] { return prod(x, {1}); });
+  }
+
+  void products() const {
+    const Tensor q = make({8 * many_, 128, 8, 64}), k = make({8 * many_, 128, 8, 64});
+    both("einsum bqhd,bkhd->bhqk", {q, k}, [=] { return einsum("bqhd,bkhd->bhqk", {q, k}); });
+    const Tensor a = make({32 * many_, 128, 64}), b = make({32 * many_, 64, 128});
+    both("bmm", {a, b}, [=] { return bmm(a, b); });
+  }
+
+  Device device_;
+  std::string filter_;
+  int64_t many_;  // a card has more to do
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Times ops beside PyTorch's of the same name");
+  std::string filter;
+  app.add_option("--filter", filter, "only cases whose names contain this text");
+  return bench::run_program(app, argc, argv, [&](Device device) {
+    bench::print_environment(device);
+    Words(device, filter).run();
+    return true;
+  });
+}
