@@ -14,7 +14,7 @@ std::vector<int64_t> order_of(const std::vector<double>& x, bool descending = tr
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
     const double p = x[static_cast<size_t>(a)], q = x[static_cast<size_t>(b)];
-    if (std::isnan(p) || std::isnan(q)) return std::isnan(descending ? p : q) && p == p != (q == q);
+    if (std::isnan(p) != std::isnan(q)) return std::isnan(descending ? p : q);
     return descending ? p > q : p < q;
   });
   return order;
