@@ -11,7 +11,8 @@ std::vector<ParamGroup> one_group(std::vector<Tensor> parameters) {
 }
 
 AdamOptions as_adam(const AdamWOptions& options) {
-  return {options.lr, options.beta1, options.beta2, options.eps, options.weight_decay};
+  return {options.lr,           options.beta1,          options.beta2,        options.eps,
+          options.weight_decay, options.master_weights, options.max_grad_norm};
 }
 
 }  // namespace
@@ -33,7 +34,8 @@ Adam::Adam(const char* name, bool decoupled, std::vector<ParamGroup> groups,
                  {"beta1", options.beta1},
                  {"beta2", options.beta2},
                  {"eps", options.eps},
-                 {"weight_decay", options.weight_decay}}),
+                 {"weight_decay", options.weight_decay}},
+                {options.master_weights, options.max_grad_norm}),
       decoupled_(decoupled) {}
 
 Adam::Adam(std::vector<Tensor> parameters, const AdamOptions& options)
@@ -48,7 +50,7 @@ AdamW::AdamW(std::vector<Tensor> parameters, const AdamWOptions& options)
 AdamW::AdamW(std::vector<ParamGroup> groups, const AdamWOptions& options)
     : Adam("AdamW", true, std::move(groups), as_adam(options)) {}
 
-void Adam::update(Group& group) {
+void Adam::update(Group& group, const kernels::GradientScale& scale) {
   tensors_.clear();
   for (size_t i = 0; i < group.parameters.size(); ++i) {
     const Tensor& p = group.parameters[i];
@@ -56,14 +58,16 @@ void Adam::update(Group& group) {
     if (!g.defined()) continue;
     tensors_.push_back({p.dtype(), p.numel(), p.tensor_view().data, g.tensor_view().data,
                         group.moments[0][i].tensor_view().data,
-                        group.moments[1][i].tensor_view().data, group.step_of(i)});
+                        group.moments[1][i].tensor_view().data, group.step_of(i),
+                        group.master_of(i)});
   }
   const kernels::AdamSettings settings{.lr = group.lr.data<const double>(),
                                        .beta1 = group.value("beta1"),
                                        .beta2 = group.value("beta2"),
                                        .eps = group.value("eps"),
                                        .weight_decay = group.value("weight_decay"),
-                                       .decoupled = decoupled_};
+                                       .decoupled = decoupled_,
+                                       .gradient = scale};
   KernelContext context = kernel_context(group.lr.device());
   kernels::adam_step(context, tensors_, settings);
 }

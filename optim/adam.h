@@ -1,6 +1,5 @@
 #pragma once
 
-#include "../ops/kernels/update.h"
 #include "optimizer.h"
 
 namespace sash::optim {
@@ -11,6 +10,8 @@ struct AdamOptions {
   double beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 0;
+  bool master_weights = false;  ///< see `Optimizer`, also for the next
+  double max_grad_norm = 0;
 };
 
 /// Adam (Kingma and Ba, 2015). With g the gradient plus weight_decay p, and t counted from 1:
@@ -21,8 +22,9 @@ struct AdamOptions {
 /// State: `exp_avg` (m), `exp_avg_sq` (v). Each parameter counts the steps in which it had a
 /// gradient.
 ///
-/// State has the parameters' dtype. In float16 a gradient below 5e-3 makes v vanish (its least
-/// number is 6e-8) and the step explode: keep such parameters in bfloat16 or float32.
+/// State has the parameters' dtype unless `master_weights` makes it float32, which halves need to
+/// train well: in bfloat16, steps below 1/256 of a weight are lost, and in float16 a gradient below
+/// 5e-3 makes v vanish (its least number is 6e-8) and the step explode.
 class SASH_API Adam : public Optimizer {
  public:
   /// `ValueError` for a negative option, or a beta not in [0, 1).
@@ -32,7 +34,7 @@ class SASH_API Adam : public Optimizer {
  protected:
   Adam(const char* name, bool decoupled, std::vector<ParamGroup> groups,
        const AdamOptions& options);
-  void update(Group& group) override;
+  void update(Group& group, const kernels::GradientScale& scale) override;
 
  private:
   static void check(const std::string& op, const Hyperparameters& values);
@@ -48,6 +50,8 @@ struct AdamWOptions {
   double beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 1e-2;
+  bool master_weights = false;  ///< see `Optimizer`, also for the next
+  double max_grad_norm = 0;
 };
 
 /// Adam with decoupled weight decay (Loshchilov and Hutter, 2019): p *= 1 - lr weight_decay, then

@@ -5,6 +5,10 @@
 #include <cstring>
 
 #include "../core/error.h"
+#include "../ops/elementwise/binary.h"
+#include "../ops/elementwise/compare.h"
+#include "../ops/elementwise/where.h"
+#include "../ops/update/optimizer.h"
 #include "../tensor/autograd/grad_mode.h"
 #include "../tensor/factories.h"
 #include "../tensor/graph.h"
@@ -50,8 +54,15 @@ int64_t* Optimizer::Group::step_of(size_t parameter) const {
   return steps.tensor_view().ptr<int64_t>() + parameter;
 }
 
-Optimizer::Optimizer(const Kind& kind, std::vector<ParamGroup> groups, Hyperparameters defaults)
-    : kind_(kind), defaults_(std::move(defaults)) {
+float* Optimizer::Group::master_of(size_t parameter) const {
+  const Tensor& master = masters[parameter];
+  return master.defined() ? master.tensor_view().ptr<float>() : nullptr;
+}
+
+Optimizer::Optimizer(const Kind& kind, std::vector<ParamGroup> groups, Hyperparameters defaults,
+                     const StepOptions& step_options)
+    : kind_(kind), defaults_(std::move(defaults)), step_options_(step_options) {
+  check_rate(kind_.name, "max_grad_norm", step_options.max_grad_norm);
   for (const ParamGroup& group : groups) add_group(group);
   if (parameters().empty()) throw ValueError(kind_.name, "parameters", "none");
 }
@@ -144,14 +155,43 @@ void Optimizer::zero_grad() {
 
 // ---- the step -----------------------------------------------------------------------------------
 
+bool Optimizer::wants_master(const Tensor& parameter) const {
+  return step_options_.master_weights && is_half(parameter.dtype());
+}
+
+TensorOptions Optimizer::state_options(const Tensor& parameter) const {
+  return {.dtype = wants_master(parameter) ? DType::float32 : parameter.dtype(),
+          .device = parameter.device()};
+}
+
 void Optimizer::make_state(Group& group) const {
   refuse_new_state();
   const Device device = group.parameters[0].device();
   group.moments.assign(kind_.moments(group.hyperparameters).size(),
                        std::vector<Tensor>(group.parameters.size()));
+  group.masters.assign(group.parameters.size(), Tensor());
+  group.versions.assign(group.parameters.size(), -1);
   group.lr = full({}, group.value("lr"), {.dtype = DType::float64, .device = device});
   group.steps = zeros({static_cast<int64_t>(group.parameters.size())},
                       {.dtype = DType::int64, .device = device});
+}
+
+void Optimizer::prepare_master(Group& group, size_t parameter) const {
+  const Tensor p = group.parameters[parameter].detach();
+  Tensor& master = group.masters[parameter];
+  const int64_t version = p.impl().storage->version();
+  if (!wants_master(p)) {
+    master = Tensor();
+  } else if (!master.defined()) {
+    refuse_new_state();
+    master = p.to(DType::float32);
+  } else {
+    match_parameter(master, DType::float32, p.device());
+    if (group.versions[parameter] == version) return;
+    detail::refuse_in_graph("Optimizer.step", "parameters that nothing else has written", "others");
+    master.copy_(where(eq(master.to(p.dtype()), p), master, p.to(DType::float32)));
+  }
+  group.versions[parameter] = version;
 }
 
 void Optimizer::prepare(Group& group) {
@@ -168,20 +208,46 @@ void Optimizer::prepare(Group& group) {
   if (!group.steps.defined()) make_state(group);
   match_parameter(group.steps, DType::int64, device);
   match_parameter(group.lr, DType::float64, device);
-  for (std::vector<Tensor>& moment : group.moments) {
-    for (size_t i = 0; i < moment.size(); ++i) {
-      const Tensor& p = group.parameters[i];
+  for (size_t i = 0; i < group.parameters.size(); ++i) {
+    const Tensor& p = group.parameters[i];
+    const TensorOptions options = state_options(p);
+    for (std::vector<Tensor>& moment : group.moments) {
       if (moment[i].defined()) {
-        match_parameter(moment[i], p.dtype(), device);
+        match_parameter(moment[i], *options.dtype, device);
       } else if (p.impl().grad.defined()) {
         refuse_new_state();
-        moment[i] = zeros(p.shape(), p.options());
+        moment[i] = zeros(p.shape(), options);
       }
     }
+    if (group.masters[i].defined() || p.impl().grad.defined()) prepare_master(group, i);
   }
 }
 
-void Optimizer::step() {
+kernels::GradientScale Optimizer::gradient_scale(const Tensor& loss_scale) {
+  const double max_norm = step_options_.max_grad_norm;
+  if (max_norm == 0 && !loss_scale.defined()) return {};
+  std::vector<Tensor> gradients;
+  for (const Group& group : groups_) {
+    for (const Tensor& p : group.parameters) {
+      if (p.impl().grad.defined()) gradients.push_back(p.impl().grad);
+    }
+  }
+  if (gradients.empty()) {
+    const Device device = parameters()[0].device();
+    raw_grad_norm_ = grad_norm_ = zeros({}, {.dtype = DType::float64, .device = device});
+    return {};
+  }
+  raw_grad_norm_ = global_norm(gradients);
+  grad_norm_ = loss_scale.defined() ? raw_grad_norm_ / loss_scale : raw_grad_norm_;
+  kernels::GradientScale scale{.norm = raw_grad_norm_.data<const double>()};
+  if (max_norm > 0) scale.max_norm = max_norm;
+  if (loss_scale.defined()) scale.loss_scale = loss_scale.data<const double>();
+  return scale;
+}
+
+void Optimizer::step() { scaled_step(Tensor()); }
+
+Tensor Optimizer::scaled_step(const Tensor& loss_scale) {
   const NoGradGuard no_grad;
   for (const Tensor& p : Graph::recording() ? parameters() : std::vector<Tensor>()) {
     detail::note_gradient(p.impl(), true);
@@ -189,13 +255,18 @@ void Optimizer::step() {
   for (Group& group : groups_) {
     if (has_gradients(group.parameters)) prepare(group);
   }
+  const kernels::GradientScale scale = gradient_scale(loss_scale);
   for (Group& group : groups_) {
     if (!has_gradients(group.parameters)) continue;
-    update(group);
-    for (const Tensor& p : group.parameters) {
-      if (p.impl().grad.defined()) p.impl().storage->bump_version();
+    update(group, scale);
+    for (size_t i = 0; i < group.parameters.size(); ++i) {
+      const TensorImpl& p = group.parameters[i].impl();
+      if (!p.grad.defined()) continue;
+      p.storage->bump_version();
+      if (group.masters[i].defined()) group.versions[i] = p.storage->version();
     }
   }
+  return raw_grad_norm_;
 }
 
 // ---- the learning rate --------------------------------------------------------------------------

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "../ops/kernels/update.h"
 #include "../tensor/io/state_dict.h"
 #include "../tensor/tensor.h"
 
@@ -33,6 +34,16 @@ struct ParamGroup {
 /// The learning rate and the step counts live on the parameters' device, so that a step never waits
 /// for the host. The moments of a parameter are made by the first step in which it has a gradient:
 /// frozen ones have none. If parameters are moved or cast later (`Module::to`), so is their state.
+///
+/// Two options of every optimizer say how it steps; they are not part of its state:
+///
+/// - `master_weights`: for each float16 and bfloat16 parameter, keep a float32 copy, its master,
+///   and float32 moments. Steps are made on the master; the parameter is the master rounded. If
+///   someone else writes to the parameter, the next step first takes over the elements that the
+///   master no longer rounds to.
+/// - `max_grad_norm`, if above 0: scale all gradients by min(max_grad_norm / (norm + 1e-6), 1),
+///   where norm is the Euclidean norm of all of them together, as `clip_grad_norm_` does, but
+///   while the step reads them, without a pass of its own. `grad()` stays as it is.
 class SASH_API Optimizer {
  public:
   virtual ~Optimizer();
@@ -41,9 +52,12 @@ class SASH_API Optimizer {
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
-  /// Updates every parameter that has a gradient. `DeviceError` if the parameters of a group are
-  /// on different devices; nothing is updated then.
+  /// Updates every parameter that has a gradient. `DeviceError` if the parameters of a group, or
+  /// with `max_grad_norm` any two, are on different devices; nothing is updated then.
   void step();
+  /// The norm of all gradients in the last step, before clipping: a 0-dimensional float64 tensor on
+  /// their device. Undefined before the first step, and without `max_grad_norm` and `GradScaler`.
+  const Tensor& grad_norm() const { return grad_norm_; }
   /// Drops the gradient of every parameter.
   void zero_grad();
 
@@ -66,8 +80,9 @@ class SASH_API Optimizer {
   void reset_moments(const Tensor& parameter, const std::vector<int64_t>& rows);
 
   /// What a resumed run needs, detached, sharing memory with the optimizer: of parameter i, counted
-  /// over all groups, `state.<i>.step` and the moments, such as `state.<i>.exp_avg`; of group g its
-  /// hyperparameters, such as `param_groups.<g>.lr`, as float64 scalars.
+  /// over all groups, `state.<i>.step`, the moments, such as `state.<i>.exp_avg`, and
+  /// `state.<i>.master` if it has one; of group g its hyperparameters, such as
+  /// `param_groups.<g>.lr`, as float64 scalars.
   StateDict state_dict() const;
   /// Loads a saved state, hyperparameters included, as PyTorch does: an SGD made without momentum
   /// continues with the saved momentum. Everything is checked first: `ValueError` listing missing
@@ -88,6 +103,11 @@ class SASH_API Optimizer {
   using Hyperparameters = std::vector<Hyperparameter>;
   static double value_of(const Hyperparameters& hyperparameters, const char* name);
 
+  struct StepOptions {
+    bool master_weights = false;
+    double max_grad_norm = 0;
+  };
+
   /// What differs between optimizers.
   struct Kind {
     const char* name;
@@ -99,38 +119,53 @@ class SASH_API Optimizer {
   };
 
   /// A group at work. `moments[k][i]` is the k-th moment of parameter i, undefined before its first
-  /// step; `steps[i]` counts its steps.
+  /// step; `steps[i]` counts its steps. A master is undefined where there is none; `versions[i]` is
+  /// that of parameter i when its master last agreed with it, or -1.
   struct Group {
     std::vector<Tensor> parameters;
     Hyperparameters hyperparameters;
     std::vector<std::vector<Tensor>> moments;
+    std::vector<Tensor> masters;
+    std::vector<int64_t> versions;
     Tensor steps;  ///< [parameters] int64, on their device; undefined before the first step
     Tensor lr;     ///< float64 scalar, on their device; undefined before the first step
 
     double value(const char* name) const { return value_of(hyperparameters, name); }
     int64_t* step_of(size_t parameter) const;
+    float* master_of(size_t parameter) const;
   };
 
   /// `defaults` begin with "lr". `ValueError` for no parameters, one given twice, or one that is
   /// not a contiguous leaf.
-  Optimizer(const Kind& kind, std::vector<ParamGroup> groups, Hyperparameters defaults);
+  Optimizer(const Kind& kind, std::vector<ParamGroup> groups, Hyperparameters defaults,
+            const StepOptions& step_options);
 
   /// One step of a group: parameters without a gradient are to be skipped, gradients are
-  /// contiguous.
-  virtual void update(Group& group) = 0;
+  /// contiguous and multiplied with `scale` first.
+  virtual void update(Group& group, const kernels::GradientScale& scale) = 0;
 
  private:
   void add_group(const ParamGroup& group);
   Hyperparameters values_of(const ParamGroup& group) const;
   void check_values(const std::string& op, const Hyperparameters& values) const;
   void check_parameter(const Tensor& parameter) const;
+  friend class GradScaler;
+  /// A step on gradients of a loss that was multiplied with `loss_scale`, or not if it is
+  /// undefined. Returns their norm, undefined if nobody asked for it.
+  Tensor scaled_step(const Tensor& loss_scale);
+  kernels::GradientScale gradient_scale(const Tensor& loss_scale);
   void prepare(Group& group);
   void make_state(Group& group) const;
+  bool wants_master(const Tensor& parameter) const;
+  TensorOptions state_options(const Tensor& parameter) const;
+  void prepare_master(Group& group, size_t parameter) const;
   bool has_state(const StateCheck& given, size_t first, const Group& group) const;
 
   Kind kind_;
   Hyperparameters defaults_;
+  StepOptions step_options_;
   std::vector<Group> groups_;
+  Tensor raw_grad_norm_, grad_norm_;  // with and without the loss scale
 };
 
 }  // namespace sash::optim

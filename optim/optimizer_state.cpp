@@ -53,6 +53,8 @@ StateDict Optimizer::state_dict() const {
         const Tensor& moment = group.moments[k][i];
         if (moment.defined()) dict.emplace_back(state_key(number, moments[k]), moment.detach());
       }
+      const Tensor& master = group.masters[i];
+      if (master.defined()) dict.emplace_back(state_key(number, "master"), master.detach());
     }
   }
   for (size_t g = 0; g < groups_.size(); ++g) {
@@ -87,9 +89,11 @@ void Optimizer::check_state_dict(const StateDict& dict) const {
     if (!has_state(check, first, group)) continue;
     for (size_t i = 0; i < group.parameters.size(); ++i) {
       check.expect(state_key(first + i, "step"), {}, false);
-      if (!has_moments(check, first + i, kind_.moments(values))) continue;
-      for (const char* moment : kind_.moments(values)) {
-        check.expect(state_key(first + i, moment), group.parameters[i].shape(), true);
+      std::vector<const char*> kept = kind_.moments(values);
+      if (wants_master(group.parameters[i])) kept.push_back("master");
+      if (!has_moments(check, first + i, kept)) continue;
+      for (const char* name : kept) {
+        check.expect(state_key(first + i, name), group.parameters[i].shape(), true);
       }
     }
   }
@@ -116,12 +120,13 @@ std::function<void()> Optimizer::prepare_load(const StateDict& dict) {
     for (size_t i = 0; i < group.parameters.size(); ++i) {
       group.steps.select(0, static_cast<int64_t>(i))
           .copy_(*given.find(state_key(first + i, "step")));
-      if (!has_moments(given, first + i, moments)) continue;
-      for (size_t k = 0; k < moments.size(); ++k) {
-        const Tensor& p = group.parameters[i];
-        group.moments[k][i] = empty(p.shape(), p.options());
-        group.moments[k][i].copy_(*given.find(state_key(first + i, moments[k])));
-      }
+      const Tensor& p = group.parameters[i];
+      const auto read = [&](const char* name, Tensor& into) {
+        const Tensor* const saved = given.find(state_key(first + i, name));
+        if (saved) into = empty(p.shape(), state_options(p)).copy_(*saved);
+      };
+      for (size_t k = 0; k < moments.size(); ++k) read(moments[k], group.moments[k][i]);
+      if (wants_master(p)) read("master", group.masters[i]);
     }
   }
   return [this, loaded] {

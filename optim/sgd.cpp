@@ -26,9 +26,10 @@ SGD::SGD(std::vector<ParamGroup> groups, const SGDOptions& options)
                  {"momentum", options.momentum},
                  {"dampening", options.dampening},
                  {"weight_decay", options.weight_decay},
-                 {"nesterov", options.nesterov ? 1.0 : 0.0}}) {}
+                 {"nesterov", options.nesterov ? 1.0 : 0.0}},
+                {options.master_weights, options.max_grad_norm}) {}
 
-void SGD::update(Group& group) {
+void SGD::update(Group& group, const kernels::GradientScale& scale) {
   tensors_.clear();
   for (size_t i = 0; i < group.parameters.size(); ++i) {
     const Tensor& p = group.parameters[i];
@@ -36,13 +37,14 @@ void SGD::update(Group& group) {
     if (!g.defined()) continue;
     void* buffer = group.moments.empty() ? nullptr : group.moments[0][i].tensor_view().data;
     tensors_.push_back({p.dtype(), p.numel(), p.tensor_view().data, g.tensor_view().data, buffer,
-                        group.step_of(i)});
+                        group.step_of(i), group.master_of(i)});
   }
   const kernels::SgdSettings settings{.lr = group.lr.data<const double>(),
                                       .momentum = group.value("momentum"),
                                       .dampening = group.value("dampening"),
                                       .weight_decay = group.value("weight_decay"),
-                                      .nesterov = group.value("nesterov") != 0};
+                                      .nesterov = group.value("nesterov") != 0,
+                                      .gradient = scale};
   KernelContext context = kernel_context(group.lr.device());
   kernels::sgd_step(context, tensors_, settings);
 }

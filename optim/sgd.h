@@ -1,6 +1,5 @@
 #pragma once
 
-#include "../ops/kernels/update.h"
 #include "optimizer.h"
 
 namespace sash::optim {
@@ -11,6 +10,8 @@ struct SGDOptions {
   double dampening = 0;
   double weight_decay = 0;
   bool nesterov = false;
+  bool master_weights = false;  ///< see `Optimizer`, also for the next
+  double max_grad_norm = 0;
 };
 
 /// Gradient descent with momentum (Sutskever et al., 2013), in PyTorch's form: with g the gradient
@@ -24,7 +25,7 @@ class SASH_API SGD : public Optimizer {
   explicit SGD(std::vector<ParamGroup> groups, const SGDOptions& options = {});
 
  protected:
-  void update(Group& group) override;
+  void update(Group& group, const kernels::GradientScale& scale) override;
 
  private:
   static void check(const std::string& op, const Hyperparameters& values);

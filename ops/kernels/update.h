@@ -1,10 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 
 #include "../../core/backend/kernel.h"
 #include "../../core/dtype.h"
+#include "../../core/export.h"
 
 /// Multi-tensor kernels of a training step: one call covers all parameters. Memory is contiguous
 /// and floating; pointers are device memory, those to numbers that change each step too, so that
@@ -18,15 +20,38 @@ struct FlatTensor {
   void* data = nullptr;
 };
 
-/// One parameter p, its gradient g, and what Adam keeps of it; all of one dtype.
+/// What a step multiplies every gradient with before it uses it:
+///
+///     min(max_norm / (norm / loss_scale + 1e-6), 1) / loss_scale
+///
+/// With a loss scale, a step whose norm is NaN or infinite changes nothing and is not counted.
+struct GradientScale {
+  const double* norm = nullptr;  ///< of all gradients, on the device; null: the factor is 1
+  double max_norm = std::numeric_limits<double>::infinity();
+  const double* loss_scale = nullptr;  ///< what the loss was multiplied with, on the device
+
+  SASH_HOST_DEVICE bool skips() const { return loss_scale && !(*norm - *norm == 0); }
+  /// A NaN norm makes NaN.
+  SASH_HOST_DEVICE double factor() const {
+    if (!norm) return 1;
+    const double scale = loss_scale ? *loss_scale : 1;
+    const double clip = max_norm / (*norm / scale + 1e-6);
+    return (clip >= 1 ? 1 : clip) / scale;
+  }
+};
+
+/// One parameter p, its gradient g, and what Adam keeps of it. Without a master, all have one
+/// dtype. With one, p and g are halves, the others float32: the step is made on the master, and p
+/// is the master rounded. In a call, all tensors of a dtype have masters, or none.
 struct AdamTensors {
-  DType dtype = DType::float32;
+  DType dtype = DType::float32;  ///< of p and g
   int64_t count = 0;
   void* parameter = nullptr;
   const void* gradient = nullptr;
   void* exp_avg = nullptr;
   void* exp_avg_sq = nullptr;
   int64_t* step = nullptr;  ///< steps taken before this one; the kernel adds 1
+  float* master = nullptr;
 };
 
 struct AdamSettings {
@@ -36,6 +61,7 @@ struct AdamSettings {
   double eps = 0;
   double weight_decay = 0;
   bool decoupled = false;  ///< AdamW: p *= 1 - lr wd first; else g += wd p
+  GradientScale gradient{};
 };
 
 /// With t the step counted from 1:
@@ -44,7 +70,8 @@ struct AdamSettings {
 extern SASH_API Kernel<void(KernelContext&, std::span<const AdamTensors>, const AdamSettings&)>
     adam_step;
 
-/// One parameter and its momentum buffer, null where the momentum is 0.
+/// One parameter and its momentum buffer, null where the momentum is 0. Dtypes and masters as in
+/// `AdamTensors`.
 struct SgdTensors {
   DType dtype = DType::float32;
   int64_t count = 0;
@@ -52,6 +79,7 @@ struct SgdTensors {
   const void* gradient = nullptr;
   void* buffer = nullptr;
   int64_t* step = nullptr;  ///< steps taken before this one; the kernel adds 1
+  float* master = nullptr;
 };
 
 struct SgdSettings {
@@ -60,6 +88,7 @@ struct SgdSettings {
   double dampening = 0;
   double weight_decay = 0;
   bool nesterov = false;
+  GradientScale gradient{};
 };
 
 /// g += wd p;  b = g in the first step, then momentum b + (1 - dampening) g;

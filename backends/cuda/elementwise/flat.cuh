@@ -39,10 +39,10 @@ __device__ void store_lane(T* y, const Lane<T>& lane, int64_t left, bool aligned
   }
 }
 
-/// The sum over the block's `kThreads` threads, in a fixed order; thread 0 gets it. Once per
-/// kernel.
-__device__ inline double block_sum(double value) {
-  constexpr int warps = kThreads / 32;
+/// The sum over the block's threads, in a fixed order; thread 0 gets it. Once per kernel.
+template <int threads = kThreads>
+__device__ double block_sum(double value) {
+  constexpr int warps = threads / 32;
   __shared__ double of_warp[warps];
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) value += __shfl_down_sync(0xffffffffu, value, step);
@@ -54,13 +54,22 @@ __device__ inline double block_sum(double value) {
   return value;
 }
 
-/// finish(sum of `partial`), the second stage of a sum: one block.
+inline constexpr int kFinishThreads = 1024;
+
+/// finish(sum of `partial`), the second stage of a sum: one block. Each thread has four sums, so
+/// that four loads are under way.
 template <class Finish>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kFinishThreads)
     finish_sum_kernel(const double* partial, int64_t count, Finish finish) {
-  double sum = 0;
-  for (int64_t i = threadIdx.x; i < count; i += kThreads) sum += partial[i];
-  sum = block_sum(sum);
+  double sums[4] = {};
+  for (int64_t i = threadIdx.x; i < count; i += 4 * kFinishThreads) {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const int64_t at = i + k * kFinishThreads;
+      sums[k] += at < count ? partial[at] : 0;
+    }
+  }
+  const double sum = block_sum<kFinishThreads>((sums[0] + sums[1]) + (sums[2] + sums[3]));
   if (threadIdx.x == 0) finish(sum);
 }
 

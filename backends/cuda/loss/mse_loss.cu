@@ -53,7 +53,8 @@ void mse_loss_forward(KernelContext& context, const TensorView& a, const TensorV
           a.ptr<T>(), b.ptr<T>(), count, is_aligned(a.data) && is_aligned(b.data), partial);
       SASH_CUDA_CHECK(cudaGetLastError());
     }
-    finish_sum_kernel<<<1, kThreads, 0, stream>>>(partial, blocks, Scaled<T>{y.ptr<T>(), scale});
+    finish_sum_kernel<<<1, kFinishThreads, 0, stream>>>(partial, blocks,
+                                                        Scaled<T>{y.ptr<T>(), scale});
     SASH_CUDA_CHECK(cudaGetLastError());
   });
 }

@@ -9,7 +9,6 @@ namespace {
 
 using kernels::AdamSettings;
 using kernels::AdamTensors;
-using kernels::FlatTensor;
 using kernels::SgdSettings;
 using kernels::SgdTensors;
 
@@ -19,10 +18,11 @@ cudaStream_t stream_of(const KernelContext& context) {
 
 // ---- Adam ---------------------------------------------------------------------------------------
 
-/// The factors that depend on a tensor's step and on the learning rate.
+/// The factors that depend on a tensor's step, the learning rate and the gradients' norm.
 template <class C>
 struct AdamFactors {
-  C step_size, root_correction, shrink;
+  C scale, step_size, inverse_root, shrink;
+  bool skip;
 };
 
 /// Increments the step of every tensor and computes its factors once, not in every block.
@@ -33,116 +33,141 @@ __global__ void __launch_bounds__(kThreads)
   static_assert(Pack<AdamTensors>::kCapacity <= kThreads, "one block");
   const int i = static_cast<int>(threadIdx.x);
   if (i >= pack.size) return;
+  if (s.gradient.skips()) {
+    factors[i].skip = true;
+    return;
+  }
   const double lr = *s.lr, t = static_cast<double>(++*pack.tensor[i].step);
-  factors[i] = {static_cast<C>(lr / (1 - std::pow(s.beta1, t))),
-                static_cast<C>(std::sqrt(1 - std::pow(s.beta2, t))),
-                static_cast<C>(s.decoupled ? 1 - lr * s.weight_decay : 1.0)};
+  factors[i] = {static_cast<C>(s.gradient.factor()),
+                static_cast<C>(lr / (1 - std::pow(s.beta1, t))),
+                static_cast<C>(1 / std::sqrt(1 - std::pow(s.beta2, t))),
+                static_cast<C>(s.decoupled ? 1 - lr * s.weight_decay : 1.0), false};
 }
 
-template <bool kL2, class T>
+/// T: dtype of parameter and gradient. S: of the rest; float beside halves means masters.
+template <bool kL2, class T, class S>
 __global__ void __launch_bounds__(kThreads)
     adam_kernel(const __grid_constant__ Pack<AdamTensors> pack, const AdamSettings s,
                 const AdamFactors<compute_t<T>>* factors) {
   using C = compute_t<T>;
+  constexpr bool master = !std::is_same_v<T, S>;
+  constexpr int width = kWidth<T>;
   const int i = pack.find(blockIdx.x);
-  const AdamTensors& x = pack.tensor[i];
-  T* const p = static_cast<T*>(x.parameter);
-  const T* const grad = static_cast<const T*>(x.gradient);
-  T* const exp_avg = static_cast<T*>(x.exp_avg);
-  T* const exp_avg_sq = static_cast<T*>(x.exp_avg_sq);
-  const bool aligned =
-      is_aligned(p) && is_aligned(grad) && is_aligned(exp_avg) && is_aligned(exp_avg_sq);
   const AdamFactors<C> factor = factors[i];
+  if (factor.skip) return;
+  const AdamTensors& x = pack.tensor[i];
+  T* const parameter = static_cast<T*>(x.parameter);
+  S* const p = static_cast<S*>(master ? x.master : x.parameter);
+  const T* const grad = static_cast<const T*>(x.gradient);
+  S* const exp_avg = static_cast<S*>(x.exp_avg);
+  S* const exp_avg_sq = static_cast<S*>(x.exp_avg_sq);
+  const bool aligned = is_aligned(parameter) && is_aligned(p) && is_aligned(grad) &&
+                       is_aligned(exp_avg) && is_aligned(exp_avg_sq);
   const C new1 = static_cast<C>(1 - s.beta1), beta2 = static_cast<C>(s.beta2);
   const C new2 = static_cast<C>(1 - s.beta2), eps = static_cast<C>(s.eps);
   const C weight_decay = static_cast<C>(s.weight_decay);
   for_each_lane<T>(pack, i, [&](int64_t at, int64_t left) {
-    Lane<T> values = load_lane(p + at, left, aligned);
-    const Lane<T> gradients = load_lane(grad + at, left, aligned);
-    Lane<T> firsts = load_lane(exp_avg + at, left, aligned);
-    Lane<T> seconds = load_lane(exp_avg_sq + at, left, aligned);
+    Wide<S, width> values = load_wide<width>(p + at, left, aligned);
+    const Wide<T, width> gradients = load_wide<width>(grad + at, left, aligned);
+    Wide<S, width> firsts = load_wide<width>(exp_avg + at, left, aligned);
+    Wide<S, width> seconds = load_wide<width>(exp_avg_sq + at, left, aligned);
 #pragma unroll
-    for (int k = 0; k < kWidth<T>; ++k) {
-      const C value = widen(values.element[k]);
-      C g = widen(gradients.element[k]);
+    for (int k = 0; k < width; ++k) {
+      C &value = values.element[k], &m = firsts.element[k], &v = seconds.element[k];
+      C g = gradients.element[k] * factor.scale;
       if constexpr (kL2) g += weight_decay * value;
-      C m = widen(firsts.element[k]), v = widen(seconds.element[k]);
       m += new1 * (g - m);
       v = beta2 * v + new2 * (g * g);
-      const C direction = m / (std::sqrt(v) / factor.root_correction + eps);
-      values.element[k] = narrow<T>(value * factor.shrink - factor.step_size * direction);
-      firsts.element[k] = narrow<T>(m);
-      seconds.element[k] = narrow<T>(v);
+      value = value * factor.shrink -
+              factor.step_size * (m / (std::sqrt(v) * factor.inverse_root + eps));
     }
-    store_lane(p + at, values, left, aligned);
-    store_lane(exp_avg + at, firsts, left, aligned);
-    store_lane(exp_avg_sq + at, seconds, left, aligned);
+    store_wide(p + at, values.element, left, aligned);
+    store_wide(exp_avg + at, firsts.element, left, aligned);
+    store_wide(exp_avg_sq + at, seconds.element, left, aligned);
+    if constexpr (master) store_wide(parameter + at, values.element, left, aligned);
   });
+}
+
+template <class T, class S>
+void launch_adam(cudaStream_t stream, const Pack<AdamTensors>& pack, const AdamSettings& settings,
+                 const AdamFactors<compute_t<T>>* factors) {
+  const bool l2 = !settings.decoupled && settings.weight_decay != 0;
+  const auto kernel = l2 ? adam_kernel<true, T, S> : adam_kernel<false, T, S>;
+  kernel<<<pack.chunks(), kThreads, 0, stream>>>(pack, settings, factors);
+  SASH_CUDA_CHECK(cudaGetLastError());
 }
 
 void adam_step(KernelContext& context, std::span<const AdamTensors> tensors,
                const AdamSettings& settings) {
   const CardGuard guard(context.device.index);
   const cudaStream_t stream = stream_of(context);
-  const bool l2 = !settings.decoupled && settings.weight_decay != 0;
   // All packs share it: the stream runs them one after the other.
   const Workspace scratch(context,
                           Pack<AdamTensors>::kCapacity * int64_t{sizeof(AdamFactors<double>)});
-  for_each_pack("adam_step", tensors, [&]<class S>(TypeTag<S>, const Pack<AdamTensors>& pack) {
-    using T = device_t<S>;
+  for_each_pack("adam_step", tensors, [&]<class D>(TypeTag<D>, const Pack<AdamTensors>& pack) {
+    using T = device_t<D>;
     auto* const factors = scratch.ptr<AdamFactors<compute_t<T>>>();
     adam_factors_kernel<<<1, kThreads, 0, stream>>>(pack, settings, factors);
     SASH_CUDA_CHECK(cudaGetLastError());
     if (pack.chunks() == 0) return;
-    const auto kernel = l2 ? adam_kernel<true, T> : adam_kernel<false, T>;
-    kernel<<<pack.chunks(), kThreads, 0, stream>>>(pack, settings, factors);
-    SASH_CUDA_CHECK(cudaGetLastError());
+    if constexpr (kIsHalf<T>) {
+      if (pack.tensor[0].master) return launch_adam<T, float>(stream, pack, settings, factors);
+    }
+    launch_adam<T, T>(stream, pack, settings, factors);
   });
 }
 
 // ---- SGD ----------------------------------------------------------------------------------------
 
 __global__ void __launch_bounds__(kThreads)
-    count_steps_kernel(const __grid_constant__ Pack<SgdTensors> pack) {
+    count_steps_kernel(const __grid_constant__ Pack<SgdTensors> pack,
+                       const kernels::GradientScale gradient) {
   static_assert(Pack<SgdTensors>::kCapacity <= kThreads, "one block");
   const int i = static_cast<int>(threadIdx.x);
-  if (i < pack.size) ++*pack.tensor[i].step;
+  if (i < pack.size && !gradient.skips()) ++*pack.tensor[i].step;
 }
 
-template <class T>
+/// T and S as in `adam_kernel`.
+template <class T, class S>
 __global__ void __launch_bounds__(kThreads)
     sgd_kernel(const __grid_constant__ Pack<SgdTensors> pack, const SgdSettings s) {
   using C = compute_t<T>;
+  constexpr bool master = !std::is_same_v<T, S>;
+  constexpr int width = kWidth<T>;
+  if (s.gradient.skips()) return;
   const int i = pack.find(blockIdx.x);
   const SgdTensors& x = pack.tensor[i];
-  T* const p = static_cast<T*>(x.parameter);
+  T* const parameter = static_cast<T*>(x.parameter);
+  S* const p = static_cast<S*>(master ? x.master : x.parameter);
   const T* const grad = static_cast<const T*>(x.gradient);
-  T* const buffer = static_cast<T*>(x.buffer);
-  const bool aligned = is_aligned(p) && is_aligned(grad) && is_aligned(buffer);
+  S* const buffer = static_cast<S*>(x.buffer);
+  const bool aligned =
+      is_aligned(parameter) && is_aligned(p) && is_aligned(grad) && is_aligned(buffer);
   const bool first = *x.step == 1;
   const C lr = static_cast<C>(*s.lr), momentum = static_cast<C>(s.momentum);
   const C fresh = static_cast<C>(1 - s.dampening), weight_decay = static_cast<C>(s.weight_decay);
+  const C scale = static_cast<C>(s.gradient.factor());
   const bool decays = s.weight_decay != 0, nesterov = s.nesterov;
   for_each_lane<T>(pack, i, [&](int64_t at, int64_t left) {
-    Lane<T> values = load_lane(p + at, left, aligned);
-    const Lane<T> gradients = load_lane(grad + at, left, aligned);
-    Lane<T> buffers{};
-    if (buffer && !first) buffers = load_lane(buffer + at, left, aligned);
+    Wide<S, width> values = load_wide<width>(p + at, left, aligned);
+    const Wide<T, width> gradients = load_wide<width>(grad + at, left, aligned);
+    Wide<S, width> buffers{};
+    if (buffer && !first) buffers = load_wide<width>(buffer + at, left, aligned);
 #pragma unroll
-    for (int k = 0; k < kWidth<T>; ++k) {
-      const C value = widen(values.element[k]);
-      C g = widen(gradients.element[k]);
-      if (decays) g += weight_decay * value;
+    for (int k = 0; k < width; ++k) {
+      C g = gradients.element[k] * scale;
+      if (decays) g += weight_decay * values.element[k];
       C direction = g;
       if (buffer) {
-        const C b = first ? g : momentum * widen(buffers.element[k]) + fresh * g;
-        buffers.element[k] = narrow<T>(b);
+        const C b = first ? g : momentum * buffers.element[k] + fresh * g;
+        buffers.element[k] = b;
         direction = nesterov ? g + momentum * b : b;
       }
-      values.element[k] = narrow<T>(value - lr * direction);
+      values.element[k] -= lr * direction;
     }
-    store_lane(p + at, values, left, aligned);
-    if (buffer) store_lane(buffer + at, buffers, left, aligned);
+    store_wide(p + at, values.element, left, aligned);
+    if (buffer) store_wide(buffer + at, buffers.element, left, aligned);
+    if constexpr (master) store_wide(parameter + at, values.element, left, aligned);
   });
 }
 
@@ -150,112 +175,16 @@ void sgd_step(KernelContext& context, std::span<const SgdTensors> tensors,
               const SgdSettings& settings) {
   const CardGuard guard(context.device.index);
   const cudaStream_t stream = stream_of(context);
-  for_each_pack("sgd_step", tensors, [&]<class S>(TypeTag<S>, const Pack<SgdTensors>& pack) {
-    count_steps_kernel<<<1, kThreads, 0, stream>>>(pack);
+  for_each_pack("sgd_step", tensors, [&]<class D>(TypeTag<D>, const Pack<SgdTensors>& pack) {
+    using T = device_t<D>;
+    count_steps_kernel<<<1, kThreads, 0, stream>>>(pack, settings.gradient);
     SASH_CUDA_CHECK(cudaGetLastError());
     if (pack.chunks() == 0) return;
-    sgd_kernel<device_t<S>><<<pack.chunks(), kThreads, 0, stream>>>(pack, settings);
-    SASH_CUDA_CHECK(cudaGetLastError());
-  });
-}
-
-// ---- clipping -----------------------------------------------------------------------------------
-
-/// partial[chunk] = sum of squares of the chunk.
-template <class T>
-__global__ void __launch_bounds__(kThreads)
-    squares_kernel(const __grid_constant__ Pack<FlatTensor> pack, double* partial) {
-  const int i = pack.find(blockIdx.x);
-  const T* const x = static_cast<const T*>(pack.tensor[i].data);
-  const bool aligned = is_aligned(x);
-  double sum = 0;
-  for_each_lane<T>(pack, i, [&](int64_t at, int64_t left) {
-    const Lane<T> values = load_lane(x + at, left, aligned);
-#pragma unroll
-    for (int k = 0; k < kWidth<T>; ++k) {
-      const auto value = static_cast<double>(widen(values.element[k]));
-      sum += value * value;
+    auto kernel = sgd_kernel<T, T>;
+    if constexpr (kIsHalf<T>) {
+      if (pack.tensor[0].master) kernel = sgd_kernel<T, float>;
     }
-  });
-  sum = block_sum(sum);
-  if (threadIdx.x == 0) partial[blockIdx.x] = sum;
-}
-
-struct Root {
-  double* norm;
-  __device__ void operator()(double sum) const { *norm = std::sqrt(sum); }
-};
-
-void global_norm(KernelContext& context, std::span<const FlatTensor> tensors, double* norm) {
-  const CardGuard guard(context.device.index);
-  const cudaStream_t stream = stream_of(context);
-  int64_t chunks = 0;
-  for (const FlatTensor& x : tensors) chunks += Pack<FlatTensor>::chunks_of(x);
-  const Workspace scratch(context, chunks * int64_t{sizeof(double)});
-  double* partial = scratch.ptr<double>();
-  for_each_pack("global_norm", tensors, [&]<class S>(TypeTag<S>, const Pack<FlatTensor>& pack) {
-    if (pack.chunks() == 0) return;
-    squares_kernel<device_t<S>><<<pack.chunks(), kThreads, 0, stream>>>(pack, partial);
-    SASH_CUDA_CHECK(cudaGetLastError());
-    partial += pack.chunks();
-  });
-  finish_sum_kernel<<<1, kThreads, 0, stream>>>(scratch.ptr<double>(), chunks, Root{norm});
-  SASH_CUDA_CHECK(cudaGetLastError());
-}
-
-/// x = f(x) for the elements of the block's chunk.
-template <class T, class F>
-__device__ void update_chunk(const Pack<FlatTensor>& pack, F f) {
-  const int i = pack.find(blockIdx.x);
-  T* const x = static_cast<T*>(pack.tensor[i].data);
-  const bool aligned = is_aligned(x);
-  for_each_lane<T>(pack, i, [&](int64_t at, int64_t left) {
-    Lane<T> values = load_lane(x + at, left, aligned);
-#pragma unroll
-    for (int k = 0; k < kWidth<T>; ++k) {
-      values.element[k] = narrow<T>(f(widen(values.element[k])));
-    }
-    store_lane(x + at, values, left, aligned);
-  });
-}
-
-template <class T>
-__global__ void __launch_bounds__(kThreads)
-    clip_by_norm_kernel(const __grid_constant__ Pack<FlatTensor> pack, const double* norm,
-                        double max_norm) {
-  const double factor = max_norm / (*norm + 1e-6);
-  if (factor >= 1) return;
-  using C = compute_t<T>;
-  update_chunk<T>(pack, [by = static_cast<C>(factor)](C x) { return x * by; });
-}
-
-void clip_by_norm(KernelContext& context, std::span<const FlatTensor> tensors, const double* norm,
-                  double max_norm) {
-  const CardGuard guard(context.device.index);
-  const cudaStream_t stream = stream_of(context);
-  for_each_pack("clip_by_norm", tensors, [&]<class S>(TypeTag<S>, const Pack<FlatTensor>& pack) {
-    if (pack.chunks() == 0) return;
-    clip_by_norm_kernel<device_t<S>><<<pack.chunks(), kThreads, 0, stream>>>(pack, norm, max_norm);
-    SASH_CUDA_CHECK(cudaGetLastError());
-  });
-}
-
-template <class T>
-__global__ void __launch_bounds__(kThreads)
-    clip_by_value_kernel(const __grid_constant__ Pack<FlatTensor> pack, double limit) {
-  using C = compute_t<T>;
-  update_chunk<T>(pack, [high = static_cast<C>(limit)](C x) {
-    const C above = x < -high ? -high : x;
-    return above > high ? high : above;
-  });
-}
-
-void clip_by_value(KernelContext& context, std::span<const FlatTensor> tensors, double limit) {
-  const CardGuard guard(context.device.index);
-  const cudaStream_t stream = stream_of(context);
-  for_each_pack("clip_by_value", tensors, [&]<class S>(TypeTag<S>, const Pack<FlatTensor>& pack) {
-    if (pack.chunks() == 0) return;
-    clip_by_value_kernel<device_t<S>><<<pack.chunks(), kThreads, 0, stream>>>(pack, limit);
+    kernel<<<pack.chunks(), kThreads, 0, stream>>>(pack, settings);
     SASH_CUDA_CHECK(cudaGetLastError());
   });
 }
@@ -265,9 +194,6 @@ void clip_by_value(KernelContext& context, std::span<const FlatTensor> tensors, 
 void register_optimizer() {
   kernels::adam_step.set(DeviceType::cuda, adam_step);
   kernels::sgd_step.set(DeviceType::cuda, sgd_step);
-  kernels::global_norm.set(DeviceType::cuda, global_norm);
-  kernels::clip_by_norm.set(DeviceType::cuda, clip_by_norm);
-  kernels::clip_by_value.set(DeviceType::cuda, clip_by_value);
 }
 
 }  // namespace sash::cuda

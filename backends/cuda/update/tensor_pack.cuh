@@ -9,7 +9,7 @@
 namespace sash::cuda {
 
 /// Elements per block.
-inline constexpr int kChunk = 4096;
+inline constexpr int kChunk = 8192;
 /// Bytes of kernel parameters that every CUDA version allows, and how many of them a pack leaves.
 inline constexpr int kParameterBytes = 4096, kSpareBytes = 128;
 
@@ -44,9 +44,9 @@ struct Pack {
   }
 };
 
-/// Calls `f(at, left)` for each vector (`Lane<T>`) of this thread in chunk `blockIdx.x`, which
-/// belongs to tensor `i`. `at` is the vector's first element in the tensor; `left` elements of the
-/// chunk start there.
+/// Calls `f(at, left)` for each run of kWidth<T> elements of this thread in chunk `blockIdx.x`,
+/// which belongs to tensor `i`. `at` is the run's first element in the tensor; `left` elements of
+/// the chunk start there.
 template <class T, class Tensors, class F>
 __device__ void for_each_lane(const Pack<Tensors>& pack, int i, F f) {
   const int64_t count = pack.tensor[i].count;
@@ -54,6 +54,36 @@ __device__ void for_each_lane(const Pack<Tensors>& pack, int i, F f) {
   const int64_t end = begin + kChunk < count ? begin + kChunk : count;
   for (int64_t at = begin + threadIdx.x * kWidth<T>; at < end; at += kThreads * kWidth<T>) {
     f(at, end - at);
+  }
+}
+
+/// N elements in what a kernel computes with, from and to vectors of 16 bytes.
+template <class T, int N>
+struct Wide {
+  compute_t<T> element[N];
+};
+
+template <int N, class T>
+__device__ Wide<T, N> load_wide(const T* x, int64_t left, bool aligned) {
+  static_assert(N % kWidth<T> == 0);
+  Wide<T, N> wide;
+#pragma unroll
+  for (int i = 0; i < N; i += kWidth<T>) {
+    const Lane<T> lane = load_lane(x + i, left - i, aligned);
+#pragma unroll
+    for (int k = 0; k < kWidth<T>; ++k) wide.element[i + k] = widen(lane.element[k]);
+  }
+  return wide;
+}
+
+template <int N, class T>
+__device__ void store_wide(T* y, const compute_t<T> (&element)[N], int64_t left, bool aligned) {
+#pragma unroll
+  for (int i = 0; i < N; i += kWidth<T>) {
+    Lane<T> lane;
+#pragma unroll
+    for (int k = 0; k < kWidth<T>; ++k) lane.element[k] = narrow<T>(element[i + k]);
+    store_lane(y + i, lane, left - i, aligned);
   }
 }
 
