@@ -1,5 +1,6 @@
 #include "causal_lm.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "../../ops/checks.h"
@@ -15,6 +16,12 @@ const CausalLMOptions& checked(const CausalLMOptions& options) {
   if (options.learned_positions) check_positive("CausalLM", "context", options.context);
   check_positive("CausalLM", "dim", options.dim);
   check_positive("CausalLM", "number of layers", options.layers);
+  const auto masks = static_cast<int64_t>(options.layer_masks.size());
+  if (masks != 0 && masks != options.layers) {
+    throw ValueError("CausalLM",
+                     "a layer_mask for each of " + std::to_string(options.layers) + " layers",
+                     std::to_string(masks));
+  }
   return options;
 }
 
@@ -25,6 +32,13 @@ AttentionKind checked_kind(const CausalLMOptions& options) {
                    "causal attention: a mask, causal_linear or top_k, since in other kinds tokens "
                    "learn of later ones",
                    "'" + kind.to_string() + "'");
+}
+
+std::vector<AttentionMask> masks_of(const CausalLMOptions& options, const AttentionKind& kind) {
+  const AttentionMask all = AttentionMask::causal() & options.mask & kind.mask();
+  std::vector<AttentionMask> masks(static_cast<size_t>(options.layers), all);
+  for (size_t i = 0; i < options.layer_masks.size(); ++i) masks[i] = all & options.layer_masks[i];
+  return masks;
 }
 
 TransformerOptions layer_options(const CausalLMOptions& options, const AttentionKind& kind) {
@@ -47,7 +61,7 @@ TransformerOptions layer_options(const CausalLMOptions& options, const Attention
 CausalLM::CausalLM(const CausalLMOptions& options)
     : options_(checked(options)),
       kind_(checked_kind(options)),
-      mask_(AttentionMask::causal() & options.mask & kind_.mask()),
+      masks_(masks_of(options, kind_)),
       token_embedding(register_module<Embedding>("token_embedding", options.vocab, options.dim)),
       position_embedding(
           options.learned_positions
@@ -81,7 +95,8 @@ void CausalLM::initialise() {
 
 Tensor CausalLM::forward(const Tensor& tokens) {
   Tensor x = embed(tokens, 0);
-  for (TransformerEncoderLayer& layer : layers) x = layer(x, mask_);
+  auto mask = masks_.begin();
+  for (TransformerEncoderLayer& layer : layers) x = layer(x, *mask++);
   return head(norm(x));
 }
 
@@ -121,12 +136,18 @@ Tensor CausalLM::embed(const Tensor& tokens, int64_t first_position) {
   return dropout(token_embedding(tokens) + positions);
 }
 
-bool CausalLM::can_cache() const { return kind_.is_mask() && mask_.causal_reach().has_value(); }
+bool CausalLM::can_cache() const {
+  return kind_.is_mask() &&
+         std::all_of(masks_.begin(), masks_.end(),
+                     [](const AttentionMask& mask) { return mask.causal_reach().has_value(); });
+}
 
 std::vector<KeyValueCache> CausalLM::new_caches() const {
   std::vector<KeyValueCache> caches;
-  for (const TransformerEncoderLayer& layer : layers)
-    caches.push_back(layer.self_attn.new_cache(mask_));
+  auto mask = masks_.begin();
+  for (const TransformerEncoderLayer& layer : layers) {
+    caches.push_back(layer.self_attn.new_cache(*mask++));
+  }
   return caches;
 }
 

@@ -22,6 +22,8 @@ struct CausalLMOptions {
   std::string attention = "dense";
   /// Combined with `causal()` and with `attention`, if that is a mask.
   AttentionMask mask{};
+  /// Combined with these too: one mask for each layer. Empty: none.
+  std::vector<AttentionMask> layer_masks{};
   /// False: no learnt positions, but `alibi`, `relative_positions` or the mask; `context` is then
   /// ignored, and any length is allowed.
   bool learned_positions = true;
@@ -54,8 +56,9 @@ class SASH_API CausalLM : public Module {
  public:
   using Options = CausalLMOptions;
 
-  /// `ValueError` unless the extents are positive, heads divides dim, dropout lies in [0, 1], and
-  /// the kind of attention can be causal; for the rest as `MultiheadAttention`.
+  /// `ValueError` unless the extents are positive, heads divides dim, dropout lies in [0, 1],
+  /// `layer_masks` is empty or one per layer, and the kind of attention can be causal; for the rest
+  /// as `MultiheadAttention`.
   explicit CausalLM(const CausalLMOptions& options);
 
   /// Logits [B, T, vocab] of the token after each of tokens [B, T] int64. `ShapeError` for another
@@ -72,7 +75,7 @@ class SASH_API CausalLM : public Module {
     return call([&] { return forward(std::forward<Args>(args)...); }, args...);
   }
 
-  /// Whether attention allows caches: whether it is a mask with a `causal_reach`.
+  /// Whether attention allows caches: whether it is masks with a `causal_reach`.
   bool can_cache() const;
   /// An empty cache for each layer. `ValueError` unless `can_cache`.
   std::vector<KeyValueCache> new_caches() const;
@@ -95,7 +98,7 @@ class SASH_API CausalLM : public Module {
 
   CausalLMOptions options_;
   AttentionKind kind_;
-  AttentionMask mask_;  // with causal()
+  std::vector<AttentionMask> masks_;  // of each layer, with causal()
 
  public:
   Embedding& token_embedding;

@@ -239,6 +239,28 @@ TEST_CASE("without learnt positions a text may exceed the context") {
   }
 }
 
+TEST_CASE("every layer has its own mask, and its own cache") {
+  manual_seed(6);
+  const AttentionMask window = AttentionMask::causal_window(3), all;
+  const auto model = [&](const AttentionMask& mask, std::vector<AttentionMask> masks) {
+    manual_seed(7);
+    return sharp_lm({.context = 12, .mask = mask, .layer_masks = std::move(masks)});
+  };
+  const NoGradGuard no_grad;
+  const Tensor tokens = randint(0, 11, {2, 12});
+  nn::CausalLM mixed = model(all, {window, all});
+  nn::CausalLM windows = model(all, {window, window}), same = model(window, {});
+  CHECK(sash::testing::all_same(windows(tokens), same(tokens)));
+  CHECK(largest_difference(mixed(tokens), windows(tokens)) > 1e-3);
+  CHECK(largest_difference(mixed(tokens), model(all, {all, window})(tokens)) > 1e-3);
+  CHECK(mixed.can_cache());
+  CHECK(mixed.generate({3, 1, 4}, 30, {.temperature = 0}) ==
+        recomputed(mixed, {3, 1, 4}, 30, 12, 1));
+  CHECK_FALSE(model(all, {window, AttentionMask::bigbird()}).can_cache());
+  expect_error<ValueError>("CausalLM: expected a layer_mask for each of 2 layers, got 1",
+                           [&] { model(all, {window}); });
+}
+
 TEST_CASE("generate restores the mode of every module, also after an error") {
   manual_seed(6);
   nn::CausalLM lm = sharp_lm({.context = 8});
