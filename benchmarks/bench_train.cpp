@@ -9,10 +9,11 @@
 #include <sash/ops/attention/packed_heads.h>
 #include <sash/ops/elementwise/dropout.h>
 #include <sash/ops/elementwise/gelu.h>
+#include <sash/ops/linalg/linear.h>
+#include <sash/ops/linalg/matmul.h>
 #include <sash/ops/loss/cross_entropy.h>
 #include <sash/ops/norm/dropout_add_layer_norm.h>
 #include <sash/optim/adam.h>
-#include <sash/optim/clip.h>
 #include <sash/tensor/factories.h>
 #include <sash/tensor/random.h>
 
@@ -29,24 +30,36 @@ struct Case {
   int64_t vocab, context, layers, dim, heads, batch;
   double dropout = 0.1;
   bool gpu = false;  ///< tied head, dropout of embeddings and attention, tanh GELU, clipping
-  int calls = 5;
+  sash::DType dtype = sash::DType::float32;  ///< bfloat16: with float32 masters
+  int64_t window = 0;                        ///< keys before a query that it sees; 0: all
+  int64_t full_every = 0;  ///< of so many layers, the last sees all keys; 0: none does
 };
+
+constexpr auto kBf16 = sash::DType::bfloat16;
 
 constexpr Case kCases[] = {
     {"tiny", 96, 64, 2, 64, 4, 8},
     {"toy", 96, 128, 4, 128, 4, 16},
     {"char", 96, 256, 6, 384, 6, 8},
-    {"toy_fp32", 96, 256, 4, 128, 4, 16, 0.1, true, 20},
-    {"char_fp32", 96, 256, 6, 384, 6, 64, 0.2, true, 20},
+    {"toy_fp32", 96, 256, 4, 128, 4, 16, 0.1, true},
+    {"char_fp32", 96, 256, 6, 384, 6, 64, 0.2, true},
+    {"char_bf16", 96, 256, 6, 384, 6, 64, 0.2, true, kBf16},
+    {"gpt2_124m", 50304, 1024, 12, 768, 12, 16, 0, true, kBf16},
+    {"long16k", 96, 16384, 6, 512, 8, 4, 0, true, kBf16, 256},
+    {"gpt2_sssl_4k", 50304, 4096, 12, 768, 12, 4, 0, true, kBf16, 1024, 4},
 };
 
+sash::AttentionMask mask_of(const Case& c, int64_t layer) {
+  const bool full = c.window == 0 || (c.full_every > 0 && (layer + 1) % c.full_every == 0);
+  return full ? sash::AttentionMask::causal() : sash::AttentionMask::window(c.window, 0);
+}
+
 struct Block : nn::Module {
-  explicit Block(const Case& c) : setup(c) {}
+  Block(const Case& c, int64_t layer) : setup(c), mask(mask_of(c, layer)) {}
 
   Tensor forward(const Tensor& x) override {
     const auto [q, k, v] = split_packed_heads(qkv(n1(x)), setup.heads);
-    const Tensor y = attention(
-        q, k, v, {.mask = sash::AttentionMask::causal(), .dropout = setup.gpu ? setup.dropout : 0});
+    const Tensor y = attention(q, k, v, {.mask = mask, .dropout = setup.gpu ? setup.dropout : 0});
     const auto [h, normed] =
         dropout_add_layer_norm(o(merge_heads(y)), x, n2.weight, n2.bias, setup.dropout, n2.eps());
     const Tensor hidden =
@@ -55,6 +68,7 @@ struct Block : nn::Module {
   }
 
   Case setup;
+  sash::AttentionMask mask;
   nn::LayerNorm& n1 = register_module<nn::LayerNorm>("n1", setup.dim);
   nn::LayerNorm& n2 = register_module<nn::LayerNorm>("n2", setup.dim);
   nn::Linear& qkv = register_module<nn::Linear>("qkv", setup.dim, 3 * setup.dim);
@@ -65,7 +79,7 @@ struct Block : nn::Module {
 
 struct Model : nn::Module {
   explicit Model(const Case& c) : setup(c) {
-    for (int64_t i = 0; i < setup.layers; ++i) blocks.emplace(setup);
+    for (int64_t i = 0; i < setup.layers; ++i) blocks.emplace(setup, i);
   }
 
   Tensor loss(const Tensor& x, const Tensor& y) {
@@ -85,8 +99,33 @@ struct Model : nn::Module {
                                                              nn::LinearOptions{.bias = false});
 };
 
+constexpr int kCalls = 5;
+
+/// Milliseconds of the products of a step with weights, forward and backward, each timed alone.
+double products_ms(const Case& c, sash::Device device) {
+  struct Product {
+    int64_t in, out, count;
+  };
+  const sash::NoGradGuard no_grad;
+  const sash::TensorOptions options{.dtype = c.dtype, .device = device};
+  const int64_t tokens = c.batch * c.context;
+  double total = 0;
+  for (const Product& p : {Product{c.dim, 3 * c.dim, c.layers}, Product{c.dim, c.dim, c.layers},
+                           Product{c.dim, 4 * c.dim, c.layers}, Product{4 * c.dim, c.dim, c.layers},
+                           Product{c.dim, c.vocab, 1}}) {
+    const Tensor x = sash::randn({tokens, p.in}, options), w = sash::randn({p.out, p.in}, options);
+    const Tensor g = sash::randn({tokens, p.out}, options);
+    const double ms = sash::bench::median_ms(device, kCalls, [&] { linear(x, w); }) +
+                      sash::bench::median_ms(device, kCalls, [&] { matmul(g, w); }) +
+                      sash::bench::median_ms(device, kCalls, [&] { matmul(g.mT(), x); });
+    total += ms * static_cast<double>(p.count);
+  }
+  return total;
+}
+
 void run(const Case& setup, sash::Device device, const char* impl) {
   sash::manual_seed(0);
+  const auto start = std::chrono::steady_clock::now();
   Model model(setup);
   if (setup.gpu) {
     for (const auto& [name, parameter] : model.named_parameters()) {
@@ -94,7 +133,10 @@ void run(const Case& setup, sash::Device device, const char* impl) {
     }
   }
   model.to(device);
-  sash::optim::AdamW optimizer(model.parameters(), {.lr = 1e-3});
+  model.to(setup.dtype);
+  sash::optim::AdamW optimizer(
+      model.parameters(),
+      {.lr = 3e-4, .master_weights = true, .max_grad_norm = setup.gpu ? 1.0 : 0.0});
   const sash::Shape shape{setup.batch, setup.context};
   const Tensor x = sash::randint(0, setup.vocab, shape, {.device = device});
   const Tensor y = sash::randint(0, setup.vocab, shape, {.device = device});
@@ -103,28 +145,32 @@ void run(const Case& setup, sash::Device device, const char* impl) {
     optimizer.zero_grad();
     loss = model.loss(x, y);
     loss.backward();
-    if (setup.gpu) sash::optim::clip_grad_norm_(model.parameters(), 1.0);
     optimizer.step();
   };
   step();
   const double first = loss.item<double>();
+  const std::chrono::duration<double> until_first = std::chrono::steady_clock::now() - start;
   sash::reset_peak_memory(device);
-  const double ms = sash::bench::median_ms(device, setup.calls, step);
+  const double ms = sash::bench::median_ms(device, kCalls, step);
   // All steps use the same batch, so the loss of a correct training step falls.
   if (!(loss.item<double>() < first)) throw std::runtime_error("the loss does not fall");
   const auto tokens = static_cast<double>(setup.batch * setup.context);
   const auto peak = static_cast<double>(sash::memory_stats(device).peak);
+  const double products = products_ms(setup, device);
   sash::bench::print({{"kind", "train"},
                       {"case", setup.name},
                       {"impl", impl},
                       {"ms", sash::bench::rounded(ms, 3)},
                       {"tok_s", std::round(tokens / ms * 1e3)},
-                      {"peak_mb", std::round(peak / (1 << 20))}});
+                      {"peak_mb", std::round(peak / (1 << 20))},
+                      {"first_step_s", sash::bench::rounded(until_first.count(), 2)},
+                      {"products_ms", sash::bench::rounded(products, 3)},
+                      {"share", sash::bench::rounded(products / ms, 2)}});
 }
 
-/// On a GPU, runs twice: with TF32 products, as is common in PyTorch, and in plain float32.
+/// On a GPU, float32 runs twice: with TF32 products, as is common in PyTorch, and without.
 void run_all(const Case& setup, sash::Device device) {
-  if (!device.is_cuda()) return run(setup, device, "sash");
+  if (!device.is_cuda() || setup.dtype != sash::DType::float32) return run(setup, device, "sash");
   sash::set_tf32_allowed(true);
   run(setup, device, "sash");
   sash::set_tf32_allowed(false);

@@ -11,11 +11,13 @@ has several implementations of a case, the fastest is marked with a star.
 
 - dtypes: float32, except for attention on cuda over windows ("attention"; "widths" for several head
   widths, "lengths" for lengths from 256 to 16384) and other patterns ("sparse"), which is bfloat16.
-  --dtype sets that of all four.
+  --dtype sets that of all four. Training steps on cuda not named fp32 are bfloat16 with float32
+  masters; in PyTorch, float32 weights under autocast.
 - TF32: on cuda, both may round products to TF32 in training steps not marked "plain", and in
   products with "tf32" in the case's name.
 - MB: the most memory that tensors take in a training step.
-- share: our rate divided by that of a plain copy on the device.
+- share: our rate divided by that of a plain copy on the device; of a training step: the time that
+  its products with weights take alone, divided by ours.
 - The last line names the three cases with the lowest ratios, each against PyTorch's fastest
   implementation.
 - PyTorch takes tens of seconds to compile each attention pattern. On cuda, allow 200 seconds for

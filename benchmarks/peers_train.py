@@ -1,15 +1,42 @@
 """The training step benchmarks in PyTorch, on the CPU and on a GPU."""
 
+import dataclasses
 import sys
 import time
 
-# vocab 96; context, layers, dim, heads, batch, dropout
+
+@dataclasses.dataclass
+class Case:
+    """As in bench_train.cpp."""
+
+    context: int
+    layers: int
+    dim: int
+    heads: int
+    batch: int
+    dropout: float
+    vocab: int = 96
+    bf16: bool = False  # float32 weights under autocast
+    window: int = 0
+    full_every: int = 0
+
+    def is_full(self, layer):
+        return not self.window or bool(self.full_every and (layer + 1) % self.full_every == 0)
+
+
 CPU_CASES = {
-    "tiny": (64, 2, 64, 4, 8, 0.1),
-    "toy": (128, 4, 128, 4, 16, 0.1),
-    "char": (256, 6, 384, 6, 8, 0.1),
+    "tiny": Case(64, 2, 64, 4, 8, 0.1),
+    "toy": Case(128, 4, 128, 4, 16, 0.1),
+    "char": Case(256, 6, 384, 6, 8, 0.1),
 }
-GPU_CASES = {"toy_fp32": (256, 4, 128, 4, 16, 0.1), "char_fp32": (256, 6, 384, 6, 64, 0.2)}
+GPU_CASES = {
+    "toy_fp32": Case(256, 4, 128, 4, 16, 0.1),
+    "char_fp32": Case(256, 6, 384, 6, 64, 0.2),
+    "char_bf16": Case(256, 6, 384, 6, 64, 0.2, bf16=True),
+    "gpt2_124m": Case(1024, 12, 768, 12, 16, 0.0, 50304, True),
+    "long16k": Case(16384, 6, 512, 8, 4, 0.0, bf16=True, window=256),
+    "gpt2_sssl_4k": Case(4096, 12, 768, 12, 4, 0.0, 50304, True, 1024, 4),
+}
 COMPILE_SECONDS = 40  # upper bound for compiling one case
 
 
@@ -28,13 +55,29 @@ def peak_mb_on_cpu(torch, model, step):
     return round(peak / 2**20)
 
 
-def make_model(torch, gpu, context, layers, dim, heads, dropout):
+def make_model(torch, gpu, case):
     """The model of bench_train.cpp. On a GPU, the head is tied and attention has dropout."""
     nn, functional = torch.nn, torch.nn.functional
+    dim, heads, dropout = case.dim, case.heads, case.dropout
+    if case.window:
+        from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+        def is_visible(b, h, q, k):
+            return (q >= k) & (q - k <= case.window)
+
+        window = create_block_mask(is_visible, None, None, case.context, case.context)
+
+    def attention(q, k, v, full):
+        if not full:
+            return flex_attention(q, k, v, block_mask=window)
+        return functional.scaled_dot_product_attention(
+            q, k, v, is_causal=True, dropout_p=dropout if gpu else 0.0
+        )
 
     class Block(nn.Module):
-        def __init__(self):
+        def __init__(self, full):
             super().__init__()
+            self.full = full
             self.n1, self.n2 = nn.LayerNorm(dim), nn.LayerNorm(dim)
             self.qkv, self.o = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
             self.f1, self.f2 = nn.Linear(dim, 4 * dim), nn.Linear(4 * dim, dim)
@@ -43,9 +86,7 @@ def make_model(torch, gpu, context, layers, dim, heads, dropout):
             batch, length, _ = x.shape
             packed = self.qkv(self.n1(x)).view(batch, length, 3, heads, dim // heads)
             q, k, v = packed.permute(2, 0, 3, 1, 4)
-            y = functional.scaled_dot_product_attention(
-                q, k, v, is_causal=True, dropout_p=dropout if gpu else 0.0
-            )
+            y = attention(q, k, v, self.full)
             y = self.o(y.transpose(1, 2).reshape(batch, length, dim))
             x = x + functional.dropout(y, dropout)
             hidden = functional.gelu(self.f1(self.n2(x)), approximate="tanh" if gpu else "none")
@@ -54,9 +95,9 @@ def make_model(torch, gpu, context, layers, dim, heads, dropout):
     class Model(nn.Module):
         def __init__(self):
             super().__init__()
-            self.e, self.p = nn.Embedding(96, dim), nn.Embedding(context, dim)
-            self.b = nn.ModuleList(Block() for _ in range(layers))
-            self.n, self.hd = nn.LayerNorm(dim), nn.Linear(dim, 96, bias=False)
+            self.e, self.p = nn.Embedding(case.vocab, dim), nn.Embedding(case.context, dim)
+            self.b = nn.ModuleList(Block(case.is_full(i)) for i in range(case.layers))
+            self.n, self.hd = nn.LayerNorm(dim), nn.Linear(dim, case.vocab, bias=False)
             if gpu:
                 self.hd.weight = self.e.weight
                 for parameter in self.parameters():
@@ -76,16 +117,19 @@ def make_model(torch, gpu, context, layers, dim, heads, dropout):
 
 def time_step(bench, emit, name, impl, mode=None):
     torch = bench.torch
-    context, layers, dim, heads, batch, dropout = (GPU_CASES if bench.cuda else CPU_CASES)[name]
+    case = (GPU_CASES if bench.cuda else CPU_CASES)[name]
     torch.manual_seed(0)
-    model = make_model(torch, bench.cuda, context, layers, dim, heads, dropout).to(bench.device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True if bench.cuda else None)
-    x, y = bench.indices(96, batch, context), bench.indices(96, batch, context)
+    with torch.device(bench.device):
+        model = make_model(torch, bench.cuda, case)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True if bench.cuda else None)
+    x, y = (bench.indices(case.vocab, case.batch, case.context) for _ in range(2))
     run = torch.compile(model, mode=mode) if mode else model
 
     def step():
         optimizer.zero_grad()
-        run(x, y).backward()
+        with torch.autocast(bench.device, torch.bfloat16, enabled=case.bf16):
+            loss = run(x, y)
+        loss.backward()
         if bench.cuda:
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -101,7 +145,7 @@ def time_step(bench, emit, name, impl, mode=None):
         peak["peak_mb"] = round(torch.cuda.max_memory_allocated() / 2**20)
     else:
         peak["peak_mb"] = peak_mb_on_cpu(torch, model, step)
-    tok_s = batch * context / ms * 1e3
+    tok_s = case.batch * case.context / ms * 1e3
     emit(kind="train", case=name, impl=impl, ms=ms, tok_s=tok_s, **peak)
 
 
@@ -113,7 +157,9 @@ def peer_train(bench, emit):
         return
     for precision, impl in (("highest", "eager_no_tf32"), ("high", "eager")):
         torch.set_float32_matmul_precision(precision)
-        for name in GPU_CASES:
+        for name, case in GPU_CASES.items():
+            if case.window or (case.bf16 and precision == "highest"):
+                continue  # flex attention that is not compiled stores all scores
             time_step(bench, emit, name, impl)
     for name in GPU_CASES:
         if bench.deadline - time.monotonic() < COMPILE_SECONDS:
@@ -121,6 +167,7 @@ def peer_train(bench, emit):
             continue
         try:
             torch._dynamo.reset()
+            torch.cuda.empty_cache()
             time_step(bench, emit, name, "reduce-overhead", mode="reduce-overhead")
         except Exception as error:  # keep the other figures if compilation fails
             print(f"{name}: {str(error)[:300]}", file=sys.stderr)
