@@ -15,6 +15,7 @@ using Metadata = std::map<std::string, std::string>;
 
 constexpr std::string_view kModel = "model.";
 constexpr std::string_view kOptimizer = "optimizer.";
+constexpr std::string_view kScaler = "scaler.";
 constexpr std::string_view kExtra = "extra.";
 
 void append(StateDict& all, std::string_view prefix, const StateDict& part) {
@@ -55,10 +56,11 @@ CheckpointInfo info_of(const Metadata& metadata) {
 }  // namespace
 
 void save_checkpoint(const std::string& path, const nn::Module& model, const Optimizer& optimizer,
-                     const CheckpointInfo& info) {
+                     const CheckpointInfo& info, const GradScaler* scaler) {
   StateDict tensors;
   append(tensors, kModel, model.state_dict());
   append(tensors, kOptimizer, optimizer.state_dict());
+  if (scaler) append(tensors, kScaler, scaler->state_dict());
   const RandomState random = random_state();
   std::map<std::string, std::string> metadata{{"step", std::to_string(info.step)},
                                               {"random.seed", std::to_string(random.seed)},
@@ -74,16 +76,22 @@ CheckpointInfo checkpoint_info(const std::string& path) try {
   throw;
 }
 
-CheckpointInfo load_checkpoint(const std::string& path, nn::Module& model,
-                               Optimizer& optimizer) try {
+CheckpointInfo load_checkpoint(const std::string& path, nn::Module& model, Optimizer& optimizer,
+                               GradScaler* scaler) try {
   const SafetensorsFile file = load_safetensors(path, kCPU);
   CheckpointInfo info = info_of(file.metadata);
   const RandomState random{number<uint64_t>(file.metadata, "random.seed"),
                            number<uint64_t>(file.metadata, "random.offset")};
   const auto load_weights = model.prepare_load(part_of(file.tensors, kModel));
   const auto load_state = optimizer.prepare_load(part_of(file.tensors, kOptimizer));
+  const StateDict scaler_state = part_of(file.tensors, kScaler);
+  if (scaler) scaler->check_state_dict(scaler_state);
+  if (!scaler && !scaler_state.empty()) {
+    throw ValueError("load_checkpoint", "a GradScaler, as when it was saved", "none");
+  }
   load_weights();
   load_state();
+  if (scaler) scaler->load_state_dict(scaler_state);
   set_random_state(random);
   return info;
 } catch (Error& error) {

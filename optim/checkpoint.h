@@ -5,6 +5,7 @@
 #include <string>
 
 #include "../nn/module.h"
+#include "grad_scaler.h"
 #include "optimizer.h"
 
 namespace sash::optim {
@@ -15,11 +16,13 @@ struct CheckpointInfo {
   std::map<std::string, std::string> extra{};  ///< the caller's own: data position, settings
 };
 
-/// Writes one safetensors file from which training continues bit for bit: `model.*` and
-/// `optimizer.*` tensors; seed and offset of the random generator, the step and `extra` as
-/// metadata. Atomic: on failure `path` keeps the old file. `IoError` if it cannot be written.
+/// Writes one safetensors file from which training continues bit for bit: `model.*`, `optimizer.*`
+/// and, with a scaler, `scaler.*` tensors; seed and offset of the random generator, the step and
+/// `extra` as metadata. Atomic: on failure `path` keeps the old file. `IoError` if it cannot be
+/// written.
 SASH_API void save_checkpoint(const std::string& path, const nn::Module& model,
-                              const Optimizer& optimizer, const CheckpointInfo& info = {});
+                              const Optimizer& optimizer, const CheckpointInfo& info = {},
+                              const GradScaler* scaler = nullptr);
 
 /// The information in such a file, such as settings to build its model with; reads the header only.
 /// `IoError` or `FormatError` for a file that is no checkpoint.
@@ -27,9 +30,10 @@ SASH_API CheckpointInfo checkpoint_info(const std::string& path);
 
 /// Reads such a file back into a model and an optimizer made alike, and restores the random state.
 /// `IoError` or `FormatError` for a file that is no checkpoint, `ValueError` if it is one of
-/// another model or optimizer; nothing is changed then.
+/// another model or optimizer, or with a scaler where there is none here, or the reverse; nothing
+/// is changed then.
 SASH_API CheckpointInfo load_checkpoint(const std::string& path, nn::Module& model,
-                                        Optimizer& optimizer);
+                                        Optimizer& optimizer, GradScaler* scaler = nullptr);
 
 /// The model alone, from a file of `save_checkpoint` or one whose keys are the model's own.
 SASH_API void load_model(const std::string& path, nn::Module& model);

@@ -1,0 +1,92 @@
+#include "grad_scaler.h"
+
+#include <cmath>
+
+#include "../core/error.h"
+#include "../nn/check.h"
+#include "../ops/checks.h"
+#include "../ops/elementwise/binary.h"
+#include "../ops/elementwise/compare.h"
+#include "../ops/elementwise/where.h"
+#include "../tensor/autograd/grad_mode.h"
+#include "../tensor/factories.h"
+#include "../tensor/io/state_check.h"
+
+namespace sash::optim {
+namespace {
+
+constexpr const char* kOp = "GradScaler";
+
+Tensor number(double value) {
+  return scalar_tensor(value, {.dtype = DType::float64, .device = kCPU});
+}
+
+void check(bool good, const char* expected, double got) {
+  if (!good) throw ValueError(kOp, expected, to_text(got));
+}
+
+}  // namespace
+
+GradScaler::GradScaler(const GradScalerOptions& options)
+    : options_(options),
+      scale_(number(options.init_scale)),
+      growth_tracker_(number(0)),
+      bad_steps_(number(0)) {
+  check(options.init_scale > 0 && std::isfinite(options.init_scale), "a positive init_scale",
+        options.init_scale);
+  check(options.growth_factor > 1 && std::isfinite(options.growth_factor),
+        "a growth_factor above 1", options.growth_factor);
+  check(options.backoff_factor > 0 && options.backoff_factor < 1, "a backoff_factor in (0, 1)",
+        options.backoff_factor);
+  nn::check_positive(kOp, "growth_interval", options.growth_interval);
+}
+
+void GradScaler::move_to(Device device) {
+  if (scale_.device() == device) return;
+  const NoGradGuard no_grad;
+  for (Tensor* x : {&scale_, &growth_tracker_, &bad_steps_}) *x = x->to(device);
+}
+
+Tensor GradScaler::scale(const Tensor& loss) {
+  check_defined("GradScaler.scale", loss);
+  move_to(loss.device());
+  return loss * scale_;
+}
+
+void GradScaler::step(Optimizer& optimizer) {
+  const NoGradGuard no_grad;
+  const Tensor norm = optimizer.scaled_step(scale_);
+  bad_steps_.add_(ne(norm - norm, 0).to(DType::float64));  // NaN unless finite
+}
+
+void GradScaler::update() {
+  const NoGradGuard no_grad;
+  const Tensor bad = gt(bad_steps_, 0);
+  const Tensor good_steps = growth_tracker_ + 1;
+  const Tensor grows = ge(good_steps, static_cast<double>(options_.growth_interval));
+  const Tensor grown = where(grows, scale_ * options_.growth_factor, scale_);
+  scale_.copy_(where(bad, scale_ * options_.backoff_factor, grown));
+  growth_tracker_.copy_(masked_fill(masked_fill(good_steps, grows, 0), bad, 0));
+  bad_steps_.zero_();
+}
+
+StateDict GradScaler::state_dict() const {
+  return {{"scale", scale_.detach()}, {"growth_tracker", growth_tracker_.detach()}};
+}
+
+void GradScaler::check_state_dict(const StateDict& dict) const {
+  StateCheck given("GradScaler.load_state_dict", dict);
+  given.expect("scale", {}, true);
+  given.expect("growth_tracker", {}, true);
+  given.finish(true);
+}
+
+void GradScaler::load_state_dict(const StateDict& dict) {
+  check_state_dict(dict);
+  const NoGradGuard no_grad;
+  scale_.copy_(*find(dict, "scale"));
+  growth_tracker_.copy_(*find(dict, "growth_tracker"));
+  bad_steps_.zero_();
+}
+
+}  // namespace sash::optim
