@@ -45,10 +45,16 @@ void gelu_backward(KernelContext&, const TensorView& x, const TensorView& g, con
     if (tanh) {
       elementwise<T, T, T>(
           [](auto out, auto in, auto grad) {
-            // P' = P (1 - P) 2 u'; out holds P until the last line.
-            out = tanh_cdf<T>(in);
-            out = grad * out *
-                  (T(1) + in * (T(1) - out) * kTwoK<T> * (T(1) + 3 * kCubic<T> * in.square()));
+            // P' = P (1 - P) 2 u'. P has memory of its own, as out may be grad.
+            constexpr Eigen::Index kPart = 256;
+            for (Eigen::Index i = 0; i < in.size(); i += kPart) {
+              const Eigen::Index n = std::min(kPart, in.size() - i);
+              const auto part = in.segment(i, n);
+              const Eigen::Array<T, Eigen::Dynamic, 1, 0, kPart, 1> p = tanh_cdf<T>(part);
+              out.segment(i, n) =
+                  grad.segment(i, n) * p *
+                  (T(1) + part * (T(1) - p) * kTwoK<T> * (T(1) + 3 * kCubic<T> * part.square()));
+            }
           },
           dx, x, g);
     } else {
