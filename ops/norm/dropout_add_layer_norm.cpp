@@ -119,8 +119,7 @@ SumAndNorm dropout_add_layer_norm(const Tensor& branch_, const Tensor& residual_
   check_arguments(branch_, residual_, weight_, bias_, p, eps);
   const Device device = branch_.device();
   const PhiloxState state = p == 0 ? PhiloxState() : next_philox(device, branch_.numel());
-  // Not `use_fused`: the plain ops have fast kernels of their own.
-  if (!kernels::dropout_add_layer_norm_forward.has(device.type) || is_half(branch_.dtype())) {
+  if (!use_fused(kernels::dropout_add_layer_norm_forward, device)) {
     return sash::composite::dropout_add_layer_norm(branch_, residual_, weight_, bias_, p, eps,
                                                    state);
   }

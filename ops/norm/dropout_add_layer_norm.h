@@ -11,8 +11,7 @@ struct SumAndNorm {
 };
 
 /// sum = residual + dropout(branch, p) and norm = layer_norm(sum, [D], weight, bias, eps): what a
-/// transformer does between two branches. One pass over the memory on the CPU; elsewhere, and for
-/// dtypes without such a kernel, it is these ops.
+/// transformer does between two branches, in one pass over the memory.
 ///
 /// branch and residual are [..., D] of one shape and dtype; weight and bias are [D], and either may
 /// be undefined (1 and 0). Nothing is dropped if p = 0. `ShapeError`, `DTypeError`, `DeviceError`

@@ -97,14 +97,29 @@ __device__ void over_row(int64_t n, F&& f) {
   }
 }
 
-/// Loads V elements and converts them to the compute type.
-template <int V, class T>
-__device__ Vector<compute_t<T>, V> read(const T* x) {
-  const auto stored = *reinterpret_cast<const Vector<T, V>*>(x);
+/// V elements in the compute type.
+template <class T, int V>
+__device__ Vector<compute_t<T>, V> widened(const Vector<T, V>& stored) {
   Vector<compute_t<T>, V> wide;
 #pragma unroll
   for (int i = 0; i < V; ++i) wide.element[i] = widen(stored.element[i]);
   return wide;
+}
+
+/// Loads V elements and converts them to the compute type.
+template <int V, class T>
+__device__ Vector<compute_t<T>, V> read(const T* x) {
+  return widened(*reinterpret_cast<const Vector<T, V>*>(x));
+}
+
+/// The same, or V times `rest` if x is null.
+template <int V, class T>
+__device__ Vector<compute_t<T>, V> read_or(const T* x, int64_t at, compute_t<T> rest) {
+  if (x) return read<V>(x + at);
+  Vector<compute_t<T>, V> all;
+#pragma unroll
+  for (auto& e : all.element) e = rest;
+  return all;
 }
 
 /// Converts V elements to T and stores them.
@@ -122,7 +137,12 @@ class Row {
  public:
   using Values = Vector<compute_t<T>, V>;
 
-  __device__ Row(const T* from, int64_t n) : from_(from) {
+  /// A row that its threads are still to write, each its own vectors; they `hold` them then.
+  __device__ explicit Row(const T* from) : from_(from) {}
+  __device__ void hold(int k, const Values& values) {
+    if constexpr (Team::kHolds) held_[k] = values;
+  }
+  __device__ Row(const T* from, int64_t n) : Row(from) {
     if constexpr (Team::kHolds) {
       over_row<Team, V>(n, [&](int k, int64_t at) { held_[k] = read<V>(from_ + at); });
     }
