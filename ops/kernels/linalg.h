@@ -11,14 +11,34 @@ extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorVie
                             const TensorView* bias, const TensorView& y)>
     linear_forward;
 
+/// y = gelu(z) of z = x w' + bias, as above. z [rows, out] (contiguous) is a null view if it is not
+/// wanted; `tanh` as in `gelu_forward`.
+extern SASH_API
+    Kernel<void(KernelContext&, const TensorView& x, const TensorView& w, const TensorView* bias,
+                const TensorView& z, const TensorView& y, bool tanh)>
+        linear_gelu_forward;
+
+/// dz = (g w) gelu'(z) and dbias [n] = the sums of its columns: g [rows, out] and w [out, n] have
+/// any strides, z and dz [rows, n] are contiguous; dbias may be a null view.
+extern SASH_API
+    Kernel<void(KernelContext&, const TensorView& g, const TensorView& w, const TensorView& z,
+                const TensorView& dz, const TensorView& dbias, bool tanh)>
+        linear_gelu_gradient;
+
+/// dw = g' x and dbias [out] = the sums of g's columns: g [rows, out] and x [rows, in] have any
+/// strides, dw [out, in] is contiguous; dbias may be a null view.
+extern SASH_API Kernel<void(KernelContext&, const TensorView& g, const TensorView& x,
+                            const TensorView& dw, const TensorView& dbias)>
+    linear_parameter_gradients;
+
 }  // namespace sash::kernels
 
 namespace sash::kernels {
 
-/// c = alpha a b + beta c: a [..., M, K], b [..., K, N], c [..., M, N], one floating dtype. The
-/// batch axes agree (stride 0 where an operand is broadcast); any strides are taken, transposed
-/// operands without a copy. c has unit stride along one of its last two axes, and is not read if
-/// beta = 0.
+/// c = alpha a b + beta c: a [..., M, K], b [..., K, N], c [..., M, N], one floating dtype, but c
+/// may be float32 beside halves. The batch axes agree (stride 0 where an operand is broadcast); any
+/// strides are taken, transposed operands without a copy. c has unit stride along one of its last
+/// two axes, and is not read if beta = 0.
 extern SASH_API Kernel<void(KernelContext&, const TensorView& a, const TensorView& b,
                             const TensorView& c, double alpha, double beta)>
     matmul;

@@ -5,6 +5,7 @@
 #include "../checks.h"
 #include "../kernels/linalg.h"
 #include "../reduce/reduce.h"
+#include "linear_parts.h"
 #include "matmul.h"
 
 namespace sash {
@@ -13,25 +14,12 @@ namespace kernels {
 constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView*,
                       const TensorView&)>
     linear_forward{"linear_forward"};
+constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&,
+                      const TensorView&)>
+    linear_parameter_gradients{"linear_parameter_gradients"};
 }  // namespace kernels
 
 namespace {
-
-void check_arguments(const Tensor& x, const Tensor& weight, const Tensor& bias) {
-  check_compatible("linear", x, weight);
-  check_floating("linear", x);
-  check_min_rank("linear", x, 1);
-  check_rank("linear", weight, 2);
-  if (x.size(-1) != weight.size(1)) {
-    throw ShapeError("linear", "x [..., in] and weight [out, in] with one in",
-                     to_string(x.shape()) + " and " + to_string(weight.shape()));
-  }
-  if (!bias.defined()) return;
-  check_compatible("linear", x, bias);
-  if (bias.shape() != Shape{weight.size(0)}) {
-    throw ShapeError("linear", "bias " + to_string({weight.size(0)}), to_string(bias.shape()));
-  }
-}
 
 Tensor forward(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   const NoGradGuard no_grad;
@@ -53,8 +41,43 @@ Tensor forward(const Tensor& x, const Tensor& weight, const Tensor& bias) {
 
 }  // namespace
 
+namespace detail {
+
+void check_linear(const char* op, const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  check_compatible(op, x, weight);
+  check_floating(op, x);
+  check_min_rank(op, x, 1);
+  check_rank(op, weight, 2);
+  if (x.size(-1) != weight.size(1)) {
+    throw ShapeError(op, "x [..., in] and weight [out, in] with one in",
+                     to_string(x.shape()) + " and " + to_string(weight.shape()));
+  }
+  if (!bias.defined()) return;
+  check_compatible(op, x, bias);
+  if (bias.shape() != Shape{weight.size(0)}) {
+    throw ShapeError(op, "bias " + to_string({weight.size(0)}), to_string(bias.shape()));
+  }
+}
+
+ParameterGradients parameter_gradients(const Tensor& g, const Tensor& x, bool weight, bool bias) {
+  ParameterGradients d;
+  if (weight) {
+    d.weight = empty({g.size(1), x.size(1)}, g.options());
+    if (bias) d.bias = empty({g.size(1)}, g.options());
+    KernelContext context = kernel_context(g.device());
+    kernels::linear_parameter_gradients(context, g.tensor_view(), x.tensor_view(),
+                                        d.weight.tensor_view(),
+                                        bias ? d.bias.tensor_view() : TensorView());
+  } else if (bias) {
+    d.bias = sum(g, {0});
+  }
+  return d;
+}
+
+}  // namespace detail
+
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
-  check_arguments(x, weight, bias);
+  detail::check_linear("linear", x, weight, bias);
   return record(
       "linear", {x, weight, bias}, forward(x, weight, bias),
       [x = save_if(weight.requires_grad(), x), weight = save_if(x.requires_grad(), weight),
@@ -62,6 +85,13 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
         const Tensor rows = detail::flatten_rows(g);
         Gradients gradients(3);
         if (pass.needs(0)) gradients[0] = matmul(rows, pass(weight)).view(shape);
+        if (!pass.create_graph()) {
+          const Tensor in = pass.needs(1) ? detail::flatten_rows(pass(x)) : Tensor();
+          const auto [dw, db] = detail::parameter_gradients(rows, in, pass.needs(1), pass.needs(2));
+          gradients[1] = dw;
+          gradients[2] = db;
+          return gradients;
+        }
         if (pass.needs(1)) gradients[1] = matmul(rows.mT(), detail::flatten_rows(pass(x)));
         if (pass.needs(2)) gradients[2] = sum(rows, {0});
         return gradients;

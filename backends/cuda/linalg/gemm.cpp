@@ -26,7 +26,7 @@ struct Plan {
   bool found;
 };
 
-using Key = std::array<int64_t, 18>;
+using Key = std::array<int64_t, 21>;
 
 struct Plans {
   std::mutex mutex;
@@ -77,17 +77,33 @@ cublasComputeType_t compute_type(DType dtype) {
   return rounded ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
 }
 
-/// The alignment of the bias in bytes, at most 256; 0 without a bias.
-int64_t bias_alignment(const Product& p) {
-  if (!p.bias) return 0;
-  return int64_t{1} << std::countr_zero(reinterpret_cast<uintptr_t>(p.bias) | 256);
+/// The alignment in bytes, at most 256; 0 of a null pointer.
+int64_t alignment_of(const void* data) {
+  if (!data) return 0;
+  return int64_t{1} << std::countr_zero(reinterpret_cast<uintptr_t>(data) | 256);
+}
+
+cublasLtEpilogue_t epilogue_of(const Product& p) {
+  switch (p.gelu) {
+    case Gelu::forward:
+      if (p.gelu_input) {
+        return p.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+      }
+      return p.bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
+    case Gelu::gradient:
+      return p.sums ? CUBLASLT_EPILOGUE_DGELU_BGRAD : CUBLASLT_EPILOGUE_DGELU;
+    case Gelu::none:
+      // C' = B' A', so A is cuBLAS's B.
+      if (p.sums) return CUBLASLT_EPILOGUE_BGRADB;
+  }
+  return p.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
 /// cuBLAS is column-major: our row-major [rows, cols] matrix is its [cols, rows] matrix.
-void describe(cublasLtMatrixLayoutOpaque_t& layout, const Product& p, const Matrix& matrix,
-              int64_t rows, int64_t cols) {
+void describe(cublasLtMatrixLayoutOpaque_t& layout, const Product& p, DType dtype,
+              const Matrix& matrix, int64_t rows, int64_t cols) {
   if (matrix.transposed) std::swap(rows, cols);
-  const auto type = data_type(p.dtype);
+  const auto type = data_type(dtype);
   const auto batch = static_cast<int32_t>(p.batch);
   SASH_CUDA_CHECK(cublasLtMatrixLayoutInit(&layout, type, static_cast<uint64_t>(cols),
                                            static_cast<uint64_t>(rows), matrix.ld));
@@ -107,6 +123,16 @@ void set_transposed(Plan& plan, cublasLtMatmulDescAttributes_t attribute, bool t
   set(plan, attribute, transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
 }
 
+/// The addresses beside A, B and C. The heuristic reads their alignment.
+void set_pointers(Plan& plan, const Product& p) {
+  // One element of a bias, or a sum of C's columns, per row of C'.
+  const void* const vector = p.sums ? p.sums : p.bias;
+  if (vector) set(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, vector);
+  if (!p.gelu_input) return;
+  set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, p.gelu_input);
+  set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.c.ld);
+}
+
 /// Row-major C = A B is column-major C' = B' A', so A and B are swapped.
 Plan make_plan(cublasLtHandle_t handle, const Product& p, cublasComputeType_t compute) {
   Plan plan{};
@@ -114,14 +140,12 @@ Plan make_plan(cublasLtHandle_t handle, const Product& p, cublasComputeType_t co
                                          p.dtype == DType::float64 ? CUDA_R_64F : CUDA_R_32F));
   set_transposed(plan, CUBLASLT_MATMUL_DESC_TRANSA, p.b.transposed);
   set_transposed(plan, CUBLASLT_MATMUL_DESC_TRANSB, p.a.transposed);
-  if (p.bias) {
-    // One element per row of C', a column of C. The heuristic reads the alignment of the address.
-    set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-    set(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
-  }
-  describe(plan.a, p, p.b, p.k, p.n);
-  describe(plan.b, p, p.a, p.m, p.k);
-  describe(plan.c, p, p.c, p.m, p.n);
+  const cublasLtEpilogue_t epilogue = epilogue_of(p);
+  set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
+  set_pointers(plan, p);
+  describe(plan.a, p, p.dtype, p.b, p.k, p.n);
+  describe(plan.b, p, p.dtype, p.a, p.m, p.k);
+  describe(plan.c, p, p.wide ? DType::float32 : p.dtype, p.c, p.m, p.n);
   Preference preference;
   preference.set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspace);
   preference.set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
@@ -135,7 +159,7 @@ Plan make_plan(cublasLtHandle_t handle, const Product& p, cublasComputeType_t co
   const cublasStatus_t status =
       cublasLtMatmulAlgoGetHeuristic(handle, &plan.product, &plan.a, &plan.b, &plan.c, &plan.c,
                                      preference.handle(), 1, &best, &found);
-  if (!p.bias) SASH_CUDA_CHECK(status);
+  if (epilogue == CUBLASLT_EPILOGUE_DEFAULT) SASH_CUDA_CHECK(status);
   plan.found = found > 0 && best.state == CUBLAS_STATUS_SUCCESS;
   plan.algorithm = best.algo;
   plan.workspace = best.workspaceSize;
@@ -153,14 +177,17 @@ Key key_of(int card, const Product& p, cublasComputeType_t compute) {
           p.a.ld,
           p.b.ld,
           p.c.ld,
-          p.a.transposed + 2 * p.b.transposed,
+          p.a.transposed + 2 * p.b.transposed + 4 * p.wide,
           p.a.batch_stride,
           p.b.batch_stride,
           p.c.batch_stride,
           p.a.alignment,
           p.b.alignment,
           p.c.alignment,
-          bias_alignment(p)};
+          static_cast<int64_t>(epilogue_of(p)),
+          alignment_of(p.bias),
+          alignment_of(p.gelu_input),
+          alignment_of(p.sums)};
 }
 
 Plan plan_for(int card, const Product& product, cublasLtHandle_t& handle) {
@@ -183,7 +210,7 @@ void run(const KernelContext& context, const Product& p) {
   cublasLtHandle_t handle = nullptr;
   Plan plan = plan_for(context.device.index, p, handle);
   SASH_CUDA_CHECK(plan.found ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED);
-  if (p.bias) set(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
+  set_pointers(plan, p);
   const Workspace scratch(context, static_cast<int64_t>(plan.workspace));
   const T alpha = static_cast<T>(p.alpha), beta = static_cast<T>(p.beta);
   SASH_CUDA_CHECK(cublasLtMatmul(handle, &plan.product, &alpha, p.b.data, &plan.a, p.a.data,

@@ -18,19 +18,30 @@ struct Matrix {
   int64_t alignment = 1;  ///< of every matrix, in bytes; at most 256
 };
 
+/// What becomes of the elements of a product of halves: GELU by its tanh formula, or a
+/// multiplication with its derivative.
+enum class Gelu { none, forward, gradient };
+
 /// C = alpha A B + beta C for each of `batch` matrices: A [m, k], B [k, n], C [m, n]; C is not
-/// transposed. All have one floating dtype; no extent is 0. With beta = 0, C is not read. `bias`
-/// [n], if not null, is added to every row of C.
+/// transposed. All have one floating dtype, but C may be float32 beside halves; no extent is 0.
+/// With beta = 0, C is not read. `bias` [n], if not null, is added to every row of C.
 struct Product {
-  DType dtype;
+  DType dtype;  ///< of A and B
   int64_t m, n, k;
   Matrix a, b, c;
   int64_t batch = 1;
   double alpha = 1, beta = 0;
+  bool wide = false;  ///< C is float32, whatever A and B are
   const void* bias = nullptr;
+  Gelu gelu = Gelu::none;
+  /// GELU's argument, laid out as C: `forward` writes it if it is not null, `gradient` reads it.
+  void* gelu_input = nullptr;
+  /// If not null: gets the sums of A's rows [m], or, with `Gelu::gradient`, of C's columns [n].
+  void* sums = nullptr;
 };
 
-/// Whether cuBLASLt has an algorithm for `product`. It may have none for a product with bias.
+/// Whether cuBLASLt has an algorithm for `product`. It may have none for one with bias, GELU or
+/// sums.
 bool offered(const KernelContext& context, const Product& product);
 
 void gemm(const KernelContext& context, const Product& product);

@@ -1,6 +1,8 @@
 #include "../../../ops/kernels/linalg.h"
 
 #include "../../../core/error.h"
+#include "../../../ops/kernels/elementwise.h"
+#include "../../../tensor/kernels/gradients.h"
 #include "../../../tensor/kernels/memory.h"
 #include "operand.h"
 
@@ -23,21 +25,32 @@ void spread(KernelContext& context, const TensorView* bias, const TensorView& y)
   kernels::copy(context, rows, y);
 }
 
-void linear_forward(KernelContext& context, const TensorView& x, const TensorView& w,
-                    const TensorView* bias, const TensorView& y) {
-  if (!is_floating(y.dtype)) throw DTypeError("linear", "a floating dtype", name(y.dtype));
-  if (y.numel() == 0) return;
-  if (x.shape[1] == 0) return spread(context, bias, y);
-  const Operand rows(context, x), weight(context, w);
+/// y = x w' + bias. x and w are operands of `gemm`, and have elements.
+Product linear_product(const TensorView& x, const TensorView& w, const TensorView* bias,
+                       const TensorView& y) {
   Product product{.dtype = y.dtype,
                   .m = y.shape[0],
                   .n = y.shape[1],
                   .k = x.shape[1],
-                  .a = matrix_of(rows.view()),
-                  .b = matrix_of(weight.view()),
+                  .a = matrix_of(x),
+                  .b = matrix_of(w),
                   .c = matrix_of(y),
                   .bias = bias ? bias->data : nullptr};
   product.b.transposed = !product.b.transposed;
+  return product;
+}
+
+void check_dtype(const TensorView& y) {
+  if (!is_floating(y.dtype)) throw DTypeError("linear", "a floating dtype", name(y.dtype));
+}
+
+void linear_forward(KernelContext& context, const TensorView& x, const TensorView& w,
+                    const TensorView* bias, const TensorView& y) {
+  check_dtype(y);
+  if (y.numel() == 0) return;
+  if (x.shape[1] == 0) return spread(context, bias, y);
+  const Operand rows(context, x), weight(context, w);
+  Product product = linear_product(rows.view(), weight.view(), bias, y);
   if (bias && !offered(context, product)) {
     spread(context, bias, y);
     product.bias = nullptr;
@@ -46,8 +59,84 @@ void linear_forward(KernelContext& context, const TensorView& x, const TensorVie
   gemm(context, product);
 }
 
+/// cuBLASLt's GELU is that by tanh.
+bool in_epilogue(const TensorView& y, bool tanh) { return tanh && size_of(y.dtype) == 2; }
+
+void linear_gelu_forward(KernelContext& context, const TensorView& x, const TensorView& w,
+                         const TensorView* bias, const TensorView& z, const TensorView& y,
+                         bool tanh) {
+  check_dtype(y);
+  if (y.numel() == 0) return;
+  if (in_epilogue(y, tanh) && x.shape[1] > 0) {
+    const Operand rows(context, x), weight(context, w);
+    Product product = linear_product(rows.view(), weight.view(), bias, y);
+    product.gelu = Gelu::forward;
+    product.gelu_input = z.data;
+    if (offered(context, product)) return gemm(context, product);
+  }
+  const TensorView& argument = z.data ? z : y;
+  linear_forward(context, x, w, bias, argument);
+  kernels::gelu_forward(context, argument, y, tanh);
+}
+
+/// The sums of x's columns.
+void sum_rows(KernelContext& context, const TensorView& x, const TensorView& sums) {
+  TensorView row = sums;
+  row.shape = {1, sums.shape[0]};
+  row.strides = {sums.shape[0], 1};
+  kernels::sum(context, x, row);
+}
+
+void linear_gelu_gradient(KernelContext& context, const TensorView& g, const TensorView& w,
+                          const TensorView& z, const TensorView& dz, const TensorView& dbias,
+                          bool tanh) {
+  check_dtype(dz);
+  if (in_epilogue(dz, tanh) && dz.numel() > 0 && g.shape[1] > 0) {
+    const Operand rows(context, g), weight(context, w);
+    Product product{.dtype = dz.dtype,
+                    .m = dz.shape[0],
+                    .n = dz.shape[1],
+                    .k = g.shape[1],
+                    .a = matrix_of(rows.view()),
+                    .b = matrix_of(weight.view()),
+                    .c = matrix_of(dz),
+                    .gelu = Gelu::gradient,
+                    .gelu_input = z.data,
+                    .sums = dbias.data};
+    if (offered(context, product)) return gemm(context, product);
+  }
+  kernels::matmul(context, g, w, dz, 1, 0);
+  kernels::gelu_backward(context, z, dz, dz, tanh);
+  if (dbias.data) sum_rows(context, dz, dbias);
+}
+
+void linear_parameter_gradients(KernelContext& context, const TensorView& g, const TensorView& x,
+                                const TensorView& dw, const TensorView& dbias) {
+  check_dtype(dw);
+  const TensorView columns = transposed(g);
+  if (size_of(dw.dtype) == 2 && dbias.data && dw.numel() > 0 && g.shape[0] > 0) {
+    const Operand left(context, columns), right(context, x);
+    const Product product{.dtype = dw.dtype,
+                          .m = dw.shape[0],
+                          .n = dw.shape[1],
+                          .k = g.shape[0],
+                          .a = matrix_of(left.view()),
+                          .b = matrix_of(right.view()),
+                          .c = matrix_of(dw),
+                          .sums = dbias.data};
+    if (offered(context, product)) return gemm(context, product);
+  }
+  kernels::matmul(context, columns, x, dw, 1, 0);
+  if (dbias.data) sum_rows(context, g, dbias);
+}
+
 }  // namespace
 
-void register_linear() { kernels::linear_forward.set(DeviceType::cuda, linear_forward); }
+void register_linear() {
+  kernels::linear_forward.set(DeviceType::cuda, linear_forward);
+  kernels::linear_gelu_forward.set(DeviceType::cuda, linear_gelu_forward);
+  kernels::linear_gelu_gradient.set(DeviceType::cuda, linear_gelu_gradient);
+  kernels::linear_parameter_gradients.set(DeviceType::cuda, linear_parameter_gradients);
+}
 
 }  // namespace sash::cuda

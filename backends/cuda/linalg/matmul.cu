@@ -56,16 +56,9 @@ struct Batch {
   }
 };
 
-TensorView transposed(TensorView view) {
-  const int last = view.rank() - 1;
-  std::swap(view.shape[last], view.shape[last - 1]);
-  std::swap(view.strides[last], view.strides[last - 1]);
-  return view;
-}
-
 void multiply(const KernelContext& context, const TensorView& a, const TensorView& b,
               const TensorView& c, double alpha, double beta) {
-  Product product{.dtype = c.dtype,
+  Product product{.dtype = a.dtype,
                   .m = c.shape[c.rank() - 2],
                   .n = c.shape[c.rank() - 1],
                   .k = a.shape[a.rank() - 1],
@@ -73,7 +66,8 @@ void multiply(const KernelContext& context, const TensorView& a, const TensorVie
                   .b = *as_matrix(b),
                   .c = *as_matrix(c),
                   .alpha = alpha,
-                  .beta = beta};
+                  .beta = beta,
+                  .wide = c.dtype == DType::float32};
   Batch batch(a, b, c);
   int64_t step[3] = {};
   product.batch = batch.take_longest(step);

@@ -28,6 +28,14 @@ inline std::optional<Matrix> as_matrix(const TensorView& view) {
   return std::nullopt;
 }
 
+/// The view with its last two axes exchanged.
+inline TensorView transposed(TensorView view) {
+  const int last = view.rank() - 1;
+  std::swap(view.shape[last], view.shape[last - 1]);
+  std::swap(view.strides[last], view.strides[last - 1]);
+  return view;
+}
+
 /// An operand that cuBLAS can read: the view, or a contiguous copy if `as_matrix` fails. Broadcast
 /// batch axes are copied once and stay broadcast.
 class Operand {
