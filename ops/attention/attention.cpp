@@ -12,6 +12,7 @@
 #include "../shape/concat.h"
 #include "attention_call.h"
 #include "block_map_cache.h"
+#include "head_layout.h"
 #include "sink_logits.h"
 
 namespace sash {
@@ -115,7 +116,8 @@ Gradients fused_backward(const Cotangents& g, const AttentionTensors& inputs, co
   const TensorOptions accumulator = lse.options();
   const Tensor g_out = with_unit_rows(g.out.defined() ? g.out : zeros_like(out));
   const Tensor g_lse = g.lse.defined() ? g.lse.contiguous() : Tensor();
-  Gradients gradients{empty_like(qkv[0]), empty_like(qkv[1]), empty_like(qkv[2]), {}, {}};
+  const auto [dq, dk, dv] = detail::empty_gradients(qkv);
+  Gradients gradients{dq, dk, dv, {}, {}};
   Tensor dbias, drelative;
   if (g.bias) dbias = zeros(call.weights_shape(), accumulator);
   if (g.relative_bias) {
@@ -167,9 +169,8 @@ Gradients composite_backward(const Cotangents& g, const AttentionTensors& inputs
 AttentionWithLse fused_attention(const AttentionTensors& x, AttentionCall call) {
   TensorOptions accumulator = x.q.options();
   accumulator.dtype = call.accumulation_dtype();
-  std::array<Tensor, 2> results{
-      empty({x.q.size(0), x.q.size(1), x.q.size(2), x.v.size(3)}, x.q.options()),
-      empty({x.q.size(0), x.q.size(1), x.q.size(2)}, accumulator)};
+  std::array<Tensor, 2> results{detail::empty_in_layout_of(x.q, x.v.size(3)),
+                                empty({x.q.size(0), x.q.size(1), x.q.size(2)}, accumulator)};
   {
     KernelContext context = kernel_context(x.q.device());
     const std::array<Tensor, 3> qkv = with_unit_rows(x);

@@ -3,42 +3,22 @@
 #include "../../tensor/autograd/node.h"
 #include "../../tensor/copy.h"
 #include "../../tensor/factories.h"
-#include "../../tensor/tensor_impl.h"
 #include "../checks.h"
 #include "../shape/concat.h"
+#include "head_layout.h"
 
 namespace sash {
 
 namespace {
 
-// The heads of one projection, and their features.
-struct Packing {
-  int64_t heads, kv_heads, head_dim;
+using detail::Packing;
 
-  int64_t heads_of(size_t part) const { return part == 0 ? heads : kv_heads; }
-};
-
-// Queries [B, heads, S, D], keys and values [B, kv_heads, S, D] of packed
-// [B, S, (heads + 2 kv_heads) D].
-std::array<Tensor, 3> parts_of(const Tensor& packed, const Packing& packing) {
-  const Shape& shape = packed.shape();
-  const Strides& step = packed.strides();
-  const int64_t head_step = packing.head_dim * step[2];
-  std::array<Tensor, 3> parts;
-  int64_t offset = packed.impl().offset;
-  for (size_t i = 0; i < parts.size(); ++i) {
-    parts[i] = make_view(packed, {shape[0], packing.heads_of(i), shape[1], packing.head_dim},
-                         {step[0], head_step, step[1], step[2]}, offset);
-    offset += packing.heads_of(i) * head_step;
-  }
-  return parts;
-}
-
-// The gradient of the packed tensor from those of its parts, in one pass.
+// The gradient of the packed tensor from those of its parts: attention writes them into one.
 Tensor packed_gradient(std::span<const Tensor> grads, const Shape& shape, const Packing& packing,
                        const TensorOptions& options) {
+  if (Tensor whole = detail::whole_of(grads, packing); whole.defined()) return whole;
   Tensor packed = empty(shape, options);
-  std::array<Tensor, 3> parts = parts_of(packed, packing);
+  std::array<Tensor, 3> parts = detail::parts_of(packed, packing);
   for (size_t i = 0; i < parts.size(); ++i) {
     if (grads[i].defined()) {
       copy_elements(grads[i], parts[i]);
@@ -78,7 +58,7 @@ std::array<Tensor, 3> split_packed_heads(const Tensor& packed, int64_t heads, in
                      to_string(shape));
   }
   const Packing packing{heads, kv_heads, shape[2] / (heads + 2 * kv_heads)};
-  std::array<Tensor, 3> parts = parts_of(packed, packing);
+  std::array<Tensor, 3> parts = detail::parts_of(packed, packing);
   record(
       op, {packed}, parts,
       [shape, packing, options = packed.options()](Backward& pass, std::span<const Tensor> grads) {

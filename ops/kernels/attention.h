@@ -49,14 +49,15 @@ extern SASH_API Kernel<void(KernelContext&, const AttentionInputs& inputs, Atten
                             int64_t& query_rows)>
     attention_block_rows;
 
-/// out [B, H, S_q, D_v] (dtype of q) and lse [B, H, S_q] (C) = log of the sum of exp(s) over the
-/// visible keys, both contiguous. A query that sees no key gets out = 0 and lse = +inf.
+/// out [B, H, S_q, D_v] (dtype of q, unit stride along the last axis; the other strides are
+/// multiples of D_v) and lse [B, H, S_q] (C, contiguous) = log of the sum of exp(s) over the
+/// visible keys. A query that sees no key gets out = 0 and lse = +inf.
 extern SASH_API Kernel<void(KernelContext&, const AttentionInputs&, const AttentionParams&,
                             const TensorView& out, const TensorView& lse)>
     attention_forward;
 
-/// What the backward kernel reads besides the inputs, and what it writes (contiguous, written
-/// whole).
+/// What the backward kernel reads besides the inputs, and what it writes (whole). dq, dk and dv
+/// have strides as `out` has; the others are contiguous.
 struct AttentionGradients {
   TensorView g;             ///< [B, H, S_q, D_v], unit stride along the last axis
   const TensorView* g_lse;  ///< C [B, H, S_q], contiguous, or null: the cotangent of lse

@@ -12,8 +12,8 @@ namespace sash::cpu::attn {
 
 /// Consecutive query blocks of the heads that share a key head, with partial sums of dk, dv and the
 /// relative bias's gradient. The first chunk that lists a key block sums into the gradient itself
-/// if its rows are whole vectors. The others have private sums, which are added in order
-/// afterwards.
+/// if its rows are whole vectors side by side. The others have private sums, which are added in
+/// order afterwards.
 template <class T>
 class QueryChunk {
  public:
@@ -41,8 +41,10 @@ class QueryChunk {
   void allocate(const KernelContext& context, std::span<const std::optional<QueryChunk>> earlier,
                 const kernels::AttentionGradients& to) {
     const Index width = padded_width<T>(dims_.depth), v_width = padded_width<T>(dims_.v_depth);
-    const bool whole = width == dims_.depth && v_width == dims_.v_depth && dims_.keys % kGroup == 0;
     const Rows<T> dk = head<T>(to.dk, b_, group_), dv = head<T>(to.dv, b_, group_);
+    const bool dense = dk.stride == width && dv.stride == v_width;
+    const bool whole =
+        dense && width == dims_.depth && v_width == dims_.v_depth && dims_.keys % kGroup == 0;
     Index private_blocks = 0;
     blocks_.for_each([&](Index block) {
       const bool listed = std::any_of(earlier.begin(), earlier.end(), [block](const auto& chunk) {

@@ -62,9 +62,8 @@ void attention_hopper_forward(KernelContext& context, const kernels::AttentionIn
                           .q = tensor_map(q, slab),
                           .k = tensor_map(k, slab),
                           .v = tensor_map(v, slab),
-                          .out = out.ptr<T>(),
+                          .out = rows_of<T>(out),
                           .lse = lse.ptr<float>(),
-                          .width = static_cast<int>(v.shape[3]),
                           .schedule = {}};
     dims.plain ? forward<T, false>(context, call, width) : forward<T, true>(context, call, width);
   });
@@ -87,18 +86,16 @@ void attention_hopper_backward(KernelContext& context, const kernels::AttentionI
         .k = tensor_map(k, slab),
         .v = tensor_map(v, slab),
         .g = tensor_map(g.view(), slab),
-        .out = gradients.out.ptr<const T>(),
+        .out = rows_of<const T>(gradients.out),
         .lse = gradients.lse.ptr<const float>(),
         .g_lse = gradients.g_lse ? gradients.g_lse->ptr<const float>() : nullptr,
-        .dq = gradients.dq.ptr<T>(),
-        .dk = gradients.dk.ptr<T>(),
-        .dv = gradients.dv.ptr<T>(),
+        .dq = rows_of<T>(gradients.dq),
+        .dk = rows_of<T>(gradients.dk),
+        .dv = rows_of<T>(gradients.dv),
         .dbias = gradients.dbias ? gradients.dbias->ptr<float>() : nullptr,
         .stats = nullptr,
         .stats_map = {},
         .diagonals = nullptr,
-        .qk_width = static_cast<int>(q.shape[3]),
-        .v_width = static_cast<int>(v.shape[3]),
         .schedule = {},
     };
     const int64_t blocks = int64_t{p.batches} * p.heads * p.map.query_blocks;

@@ -65,14 +65,14 @@ class KeyGroup
     }
   }
 
-  /// Rows [first, first + rows) of dk and dv.
-  __device__ void store(int64_t first, int rows) {
+  /// Rows [first, first + rows) of dk and dv of key head (b, h).
+  __device__ void store(int b, int h, int first, int rows) {
     const float scale[2] = {x_.dims.scale, x_.dims.scale}, one[2] = {1.f, 1.f};
     if constexpr (forms_dk) {
-      store_rows(x_.dk + first * x_.qk_width, rows, x_.qk_width, dk_, scale);
+      store_rows(x_.dk.at(b, h), first, rows, dk_, scale);
     }
     if constexpr (forms_dv) {
-      store_rows(x_.dv + first * x_.v_width, rows, x_.v_width, dv_, one);
+      store_rows(x_.dv.at(b, h), first, rows, dv_, one);
     }
   }
 

@@ -37,13 +37,17 @@ template <class T>
 struct QueryShapes<T, 256, true> : General<BackwardShape<T, 256, 1, 2, 1, false>> {};
 
 /// Prefetches the rows of `out` that the groups will read to L2.
-template <class T>
+template <int kBlockRows, class T>
 __device__ void prefetch_out(const Backward<T>& x, const WorkTile& work) {
-  const AttentionDims<T>& p = x.dims;
-  const int row = work.block_row * kBlock, rows = min(kBlock, p.queries - row);
-  if (rows <= 0) return;
-  prefetch(x.out + (p.row_of(work.b, work.h) + row) * x.v_width,
-           static_cast<uint32_t>(rows * x.v_width) * static_cast<uint32_t>(sizeof(T)));
+  const Rows<const T> out = x.out.at(work.b, work.h);
+  const uint32_t bytes = static_cast<uint32_t>(out.width) * static_cast<uint32_t>(sizeof(T));
+#pragma unroll
+  for (int i = 0; i < kBlockRows; ++i) {
+    const int first = __shfl_sync(~0u, work.block_row, i) * kBlock;
+    for (int row = first + lane(); row < min(first + kBlock, x.dims.queries); row += 32) {
+      prefetch(out.data + row * out.row, bytes);
+    }
+  }
 }
 
 /// A consumer group, which has the queries of a block row.
@@ -70,10 +74,10 @@ class QueryGroup : public Consumer<QueryGroup<S, T>, S, Backward<T>, QueryShared
 
   __device__ void reduce(float* buffer) { reduce_groups<S::kGroups>(dq_, buffer); }
 
-  /// Rows [first, first + rows) of dq.
-  __device__ void store(int64_t first, int rows) {
+  /// Rows [first, first + rows) of dq of head (b, h).
+  __device__ void store(int b, int h, int first, int rows) {
     const float factor[2] = {x_.dims.scale, x_.dims.scale};
-    store_rows(x_.dq + first * x_.qk_width, rows, x_.qk_width, dq_, factor);
+    store_rows(x_.dq.at(b, h), first, rows, dq_, factor);
   }
 
  private:
@@ -86,6 +90,7 @@ class QueryGroup : public Consumer<QueryGroup<S, T>, S, Backward<T>, QueryShared
     const int block = work.block_row[row_], query = block * kBlock;
     const int64_t head = p.row_of(work.b, work.h);
     const int chunk = lane() % across, top = warp() % 4 * 16 + lane() / across;
+    const Rows<const T> rows = x_.out.at(work.b, work.h);
     uint4 out[turns][parts];
 #pragma unroll
     for (int i = 0; i < turns; ++i) {
@@ -93,10 +98,9 @@ class QueryGroup : public Consumer<QueryGroup<S, T>, S, Backward<T>, QueryShared
 #pragma unroll
       for (int part = 0; part < parts; ++part) {
         const int d = 8 * (chunk + part * across);
-        const bool inside = row < p.queries && d < x_.v_width;
-        out[i][part] = inside
-                           ? *reinterpret_cast<const uint4*>(x_.out + (head + row) * x_.v_width + d)
-                           : uint4{};
+        const bool inside = row < p.queries && d < rows.width;
+        out[i][part] =
+            inside ? *reinterpret_cast<const uint4*>(rows.data + row * rows.row + d) : uint4{};
       }
     }
     float lse[2], dot[2] = {};
@@ -316,7 +320,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   extern __shared__ __align__(1024) unsigned char raw[];
   auto& shared = *reinterpret_cast<QueryShared<S>*>(raw);
   const AttentionDims<T>& p = x.dims;
-  const auto begin = [&](const WorkTile& work) { prefetch_out(x, work); };
+  const auto begin = [&](const WorkTile& work) { prefetch_out<S::kBlockRows>(x, work); };
   const auto produce_keys = [&] {
     const auto copy = [&](int stage, int, int block, int b, int h, Barrier& full) {
       const int row = block == kNoBlock ? 0 : block * kBlock;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "../../../../ops/kernels/attention.h"
+#include "../common/attention_rows.cuh"
 #include "attention_hopper_scheduler.cuh"
 
 /// The parameters of the sm_90 kernels, and their launchers. Each is instantiated in two files, as
@@ -11,9 +12,8 @@ template <class T>
 struct Forward {
   AttentionDims<T> dims;
   CUtensorMap q, k, v;
-  T* out;
+  Rows<T> out;
   float* lse;
-  int width;  ///< features of out
   Schedule schedule;
 };
 
@@ -33,14 +33,13 @@ template <class T>
 struct Backward {
   AttentionDims<T> dims;
   CUtensorMap q, k, v, g;
-  const T* out;
+  Rows<const T> out;
   const float *lse, *g_lse;
-  T *dq, *dk, *dv;
+  Rows<T> dq, dk, dv;
   float* dbias;           ///< null if not wanted
   BlockStats* stats;      ///< [B, H, query blocks], written by the kernel of dq
   CUtensorMap stats_map;  ///< of `stats`
   float* diagonals;       ///< [B, H, query blocks, 2 R + 1]: dS along diagonals; null if not wanted
-  int qk_width, v_width;
   Schedule schedule;
 };
 

@@ -106,8 +106,9 @@ class ForwardGroup : public Consumer<ForwardGroup<S, T>, S, Forward<T>, SharedSt
     reduce_groups<S::kGroups>(sum_, buffer);
   }
 
-  /// Rows [first, first + rows) of out and lse.
-  __device__ void store(int64_t first, int rows) {
+  /// Rows [first, first + rows) of out and lse of head (b, h).
+  __device__ void store(int b, int h, int first, int rows) {
+    float* const lse = x_.lse + x_.dims.row_of(b, h) + first;
     float factor[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -116,11 +117,11 @@ class ForwardGroup : public Consumer<ForwardGroup<S, T>, S, Forward<T>, SharedSt
       total += __shfl_xor_sync(~0u, total, 2);
       factor[half] = total == 0 ? 0.f : 1 / total;
       if (lane() % 4 == 0 && row_of(half) < rows) {
-        x_.lse[first + row_of(half)] =
+        lse[row_of(half)] =
             total == 0 ? kInfinity : (highest_[half] * exponent() + log2f(total)) * kLn2;
       }
     }
-    store_rows(x_.out + first * x_.width, rows, x_.width, sum_, factor);
+    store_rows(x_.out.at(b, h), first, rows, sum_, factor);
   }
 
  private:

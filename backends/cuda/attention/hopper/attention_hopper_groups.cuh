@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "../common/attention_fragments.cuh"
+#include "../common/attention_rows.cuh"
 #include "hopper_wgmma.cuh"
 
 /// The warpgroups of the sm_90 kernels: a block of threads has kGroups consumer groups of four
@@ -124,14 +125,15 @@ __device__ void store_row(T* to, int width, const float (&sum)[n], int half, flo
   }
 }
 
-/// Both rows of each thread's accumulators to rows of [rows][width] at `to`, those below `rows`.
+/// Both rows of each thread's accumulators to the rows of a head from `first` on, of which `rows`
+/// are there.
 template <class T, int n>
-__device__ void store_rows(T* to, int rows, int width, const float (&sum)[n],
+__device__ void store_rows(const Rows<T>& to, int first, int rows, const float (&sum)[n],
                            const float (&factor)[2]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int row = row_of(half);
-    store_row(to + static_cast<int64_t>(row) * width, width, sum, half, factor[half], row < rows);
+    store_row(to.data + (first + row) * to.row, to.width, sum, half, factor[half], row < rows);
   }
 }
 

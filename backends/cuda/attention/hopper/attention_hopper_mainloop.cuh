@@ -119,8 +119,8 @@ __device__ void produce(const X& x, Shared& shared, R& ring, uint32_t more, Begi
 
 /// A consumer group: the loop over its work tiles. `Derived` has compute(work), which waits for the
 /// resident tiles and takes all steps; reduce(buffer), which adds up the accumulators of groups
-/// that share a block row, in a resident stage; and store(first, rows), the epilogue: `rows` rows
-/// from row `first` on.
+/// that share a block row, in a resident stage; and store(b, h, first, rows), the epilogue: `rows`
+/// rows of head (b, h) from row `first` on.
 template <class Derived, class S, class X, class Shared, bool by_query>
 class Consumer {
  public:
@@ -133,16 +133,13 @@ class Consumer {
       if (work().is_end()) return;
       self.compute(work());
       const auto& p = x_.dims;
-      const int row = work().block_row[row_] * kBlock;
-      const int64_t first =
-          by_query ? p.row_of(work().b, work().h)
-                   : (static_cast<int64_t>(work().b) * p.key_heads + work().h) * p.keys;
+      const int b = work().b, h = work().h, row = work().block_row[row_] * kBlock;
       const bool shares = work().shared;
       if (shares) self.reduce(reinterpret_cast<float*>(&shared_.resident[at_resident_.stage()]));
       shared_.resident_ring.release(at_resident_);
       at_resident_.advance();
       at_work_.advance();
-      self.store(first + row, shares && row_ > 0 ? 0 : (by_query ? p.queries : p.keys) - row);
+      self.store(b, h, row, shares && row_ > 0 ? 0 : (by_query ? p.queries : p.keys) - row);
     }
   }
 
