@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "../../ops/loss/linear_cross_entropy.h"
 #include "../layers/embedding.h"
 #include "transformer.h"
 
@@ -70,6 +71,11 @@ class SASH_API CausalLM : public Module {
   /// `ValueError` unless the caches are from `new_caches` and of one length (`OutOfMemory` may
   /// leave them unequal); `ShapeError` if the context is used up.
   Tensor forward(const Tensor& tokens, std::vector<KeyValueCache>& caches);
+  /// `cross_entropy` of the logits of tokens [B, T] with targets [B, T] int64, a single element,
+  /// float32 for halves. The logits are not held whole: see `linear_cross_entropy`. Errors as
+  /// `forward` and `cross_entropy`.
+  Tensor loss(const Tensor& tokens, const Tensor& targets,
+              const LinearCrossEntropyOptions& options = {});
   template <class... Args>
   Tensor operator()(Args&&... args) {
     return call([&] { return forward(std::forward<Args>(args)...); }, args...);
@@ -95,6 +101,7 @@ class SASH_API CausalLM : public Module {
  private:
   void initialise();
   Tensor embed(const Tensor& tokens, int64_t first_position);
+  Tensor hidden(const Tensor& tokens);  // what the head gets
 
   CausalLMOptions options_;
   AttentionKind kind_;

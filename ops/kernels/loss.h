@@ -32,6 +32,12 @@ extern SASH_API
                 const TensorView& totals, const TensorView& dlogits, const CrossEntropyRule&)>
         cross_entropy_backward;
 
+/// Losses as above without class weights, and over the logits the gradients of their sum, whatever
+/// `mean` says. `first` is the number of the first row, for errors.
+extern SASH_API Kernel<void(KernelContext&, const TensorView& logits, const TensorView& targets,
+                            const TensorView& losses, const CrossEntropyRule&, int64_t first)>
+    cross_entropy_in_place;
+
 }  // namespace sash::kernels
 
 /// Squared differences; a and b have one shape and floating dtype.

@@ -1,4 +1,5 @@
 #include <sash/ops/loss/cross_entropy.h>
+#include <sash/ops/loss/linear_cross_entropy.h>
 
 #include "cases.h"
 
@@ -99,9 +100,55 @@ void add_cases(OpTable& table, const std::string& kind, Function f) {
   add("sum, ", {{0, 3}}, indices({0}, 3), {.reduction = Reduction::sum});
 }
 
+// inputs: x, weight, targets; the loss in the dtype of x, also of halves.
+void add_linear_case(OpTable& table, const InputSpec& x, const InputSpec& weight,
+                     const InputSpec& targets, const LinearCrossEntropyOptions& options) {
+  const auto reference = [=](const Arrays& t) -> Array {
+    const CrossEntropyOptions plain{.ignore_index = options.ignore_index,
+                                    .label_smoothing = options.label_smoothing,
+                                    .reduction = options.reduction};
+    return cross_entropy_of({matmul(t[0], transpose(t[1], 0, 1)), t[2]}, plain);
+  };
+  for (const bool fused : {true, false}) {
+    const auto f = fused ? linear_cross_entropy : composite::linear_cross_entropy;
+    table.push_back({
+        .op = "linear_cross_entropy",
+        .variant = std::string(fused ? "" : "composite, ") +
+                   (options.reduction == Reduction::sum ? "sum, " : "mean, ") + "chunk " +
+                   std::to_string(options.chunk) +
+                   (options.label_smoothing > 0 ? ", smoothed, " : ", ") + describe(x) + " and " +
+                   describe(weight) + " with " + describe(targets),
+        .inputs = {x, weight, targets},
+        .run = [=](const Tensors& t) { return f(t[0], t[1], t[2], options).to(t[0].dtype()); },
+        .reference = reference,
+        .half_rounds = 8,  // of the logits
+        .half_gradient_rounds = 16,
+        .half_gradient_scale = 4,
+    });
+  }
+}
+
+void add_linear_cases(OpTable& table) {
+  InputSpec some_ignored = indices({6}, 5);
+  some_ignored.elements = {2, -100, 0, 4, -100, 1};
+  for (const Reduction reduction : {Reduction::mean, Reduction::sum}) {
+    for (const int64_t chunk : {0, 1, 4}) {
+      add_linear_case(table, {{6, 3}}, {{5, 3}}, some_ignored,
+                      {.reduction = reduction, .chunk = chunk});
+    }
+  }
+  add_linear_case(table, {{6, 3}}, {{5, 3}}, some_ignored, {.label_smoothing = 0.1, .chunk = 4});
+  add_linear_case(table, {{2, 3, 4}, heads}, {{7, 4}, transposed}, indices({2, 3}, 7, transposed),
+                  {.chunk = 5});
+  add_linear_case(table, {{9, 4}, sliced}, {{33, 4}, padded}, indices({9}, 33), {.chunk = 4});
+  add_linear_case(table, {{40, 16}}, {{64, 16}}, indices({40}, 64), {.chunk = 16});
+  add_linear_case(table, {{0, 3}}, {{5, 3}}, indices({0}, 5), {.reduction = Reduction::sum});
+}
+
 }  // namespace
 
 void add_cross_entropy(OpTable& table) {
+  add_linear_cases(table);
   add_cases(table, "", cross_entropy);
   add_cases(table, "composite, ", composite::cross_entropy);
 }
