@@ -16,6 +16,7 @@ std::vector<InputSpec> layouts() {
       {{0, 2}},
       {{3, 5}},
       {{65, 130}, transposed},
+      {{2, 33, 70}, transposed},
       {{4, 3}, transposed},
       {{3, 5}, sliced},
       {{3, 5}, padded},

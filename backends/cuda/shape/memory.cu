@@ -3,6 +3,7 @@
 #include "../../../ops/kernels/elementwise_table.h"
 #include "../../../tensor/kernels/gradients.h"
 #include "../elementwise/compute.cuh"
+#include "transposed_copy.cuh"
 
 namespace sash::cuda {
 namespace {
@@ -60,6 +61,7 @@ void copy(KernelContext& context, const TensorView& x, const TensorView& y) {
     return;
   }
   dispatch_words(x.dtype, [&]<class Word>(TypeTag<Word>) {
+    if (copy_transposed<Word>(context, x, y)) return;
     elementwise<Word, Word>(context, Same<Word>{}, y, x);
   });
 }
