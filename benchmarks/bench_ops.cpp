@@ -8,8 +8,10 @@
 #include <sash/ops/elementwise/gelu.h>
 #include <sash/ops/index/embedding.h>
 #include <sash/ops/index/gather.h>
+#include <sash/ops/linalg/linear_gelu.h>
 #include <sash/ops/linalg/matmul.h>
 #include <sash/ops/loss/cross_entropy.h>
+#include <sash/ops/norm/dropout_add_layer_norm.h>
 #include <sash/ops/norm/layer_norm.h>
 #include <sash/ops/norm/softmax.h>
 #include <sash/ops/reduce/reduce.h>
@@ -185,6 +187,19 @@ void bench_along_rows(const Sizes& s) {
       "layer_norm", {2 * n, 5 * n}, {x, weight, bias},
       [&] { return layer_norm(x, {s.dim}, weight, bias); },
       [&] { return sash::composite::layer_norm(x, {s.dim}, weight, bias); });
+  const Tensor branch = variable({s.rows, s.dim});
+  const double p = 0.1;
+  const auto state = sash::random_state();
+  bench_rows(
+      "dropout_add_layer_norm", {4 * n, 8 * n}, {branch, x, weight, bias},
+      [&] {
+        sash::set_random_state(state);
+        return dropout_add_layer_norm(branch, x, weight, bias, p).norm;
+      },
+      [&] {
+        sash::set_random_state(state);
+        return sash::layer_norm(x + dropout(branch, p), {s.dim}, weight, bias);
+      });
   const Tensor scores = variable({s.rows, s.keys});
   const double keys = bytes_of(scores);
   bench_rows(
@@ -221,6 +236,39 @@ void bench_layouts(const Sizes& s) {
   print_forward("transpose_copy", 2 * bytes_of(x), [&] { x.mT().contiguous(); });
 }
 
+/// A layer of GPT-2 in bfloat16, on a GPU: rows at the rate of memory, and products with their
+/// edges.
+void bench_halves() {
+  const int64_t rows = 16384, dim = 768, hidden = 3072;
+  const sash::TensorOptions options{
+      .dtype = sash::DType::bfloat16, .device = device, .requires_grad = true};
+  const auto half = [&](const Shape& shape) { return randn(shape, options); };
+  const auto timed = [&](const char* name, std::vector<Tensor> inputs, const char* per,
+                         double amount, auto&& call) {
+    const Tensor y = call(), g = sash::randn(y.shape(), {.dtype = y.dtype(), .device = device});
+    const double ms = time([&] { sash::grad({call()}, inputs, {g}); });
+    print({{"kind", "op"}, {"case", name}, {"pass", "fwdbwd"}}, ms, per, amount);
+  };
+  const Tensor x = half({rows, dim}), branch = half({rows, dim});
+  const Tensor weight = half({dim}), bias = half({dim});
+  const double n = bytes_of(x);
+  timed("layer_norm bf16", {x, weight, bias}, "gb_s", 5 * n,
+        [&] { return layer_norm(x, {dim}, weight, bias); });
+  timed("dropout_add_layer_norm bf16", {branch, x, weight, bias}, "gb_s", 8 * n,
+        [&] { return dropout_add_layer_norm(branch, x, weight, bias, 0.1).norm; });
+  timed("add_layer_norm bf16", {branch, x, weight, bias}, "gb_s", 7 * n,
+        [&] { return dropout_add_layer_norm(branch, x, weight, bias).norm; });
+  print_forward("sum_columns bf16", n, [&] { x.sum({0}); });
+  const std::vector<Tensor> mlp{x, half({hidden, dim}), half({hidden}), half({dim, hidden}), bias};
+  const double flops = 12.0 * static_cast<double>(rows * dim * hidden);
+  for (const bool fused : {true, false}) {
+    timed(fused ? "gelu_mlp bf16" : "gelu_mlp bf16 composite", mlp, "gflops", flops, [&] {
+      const auto f = fused ? sash::gelu_mlp : sash::composite::gelu_mlp;
+      return f(mlp[0], mlp[1], mlp[2], mlp[3], mlp[4], sash::GeluApproximation::tanh);
+    });
+  }
+}
+
 void bench_all_ops() {
   if (device.is_cuda()) attempt(bench_copy);
   const Sizes& sizes = device.is_cuda() ? kGpuSizes : kCpuSizes;
@@ -228,6 +276,7 @@ void bench_all_ops() {
     attempt([&] { part(sizes); });
   }
   attempt([&] { bench_adamw(sizes.parameters); });
+  if (device.is_cuda()) attempt(bench_halves);
 }
 
 void bench_all_gemms() {

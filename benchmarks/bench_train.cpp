@@ -8,10 +8,10 @@
 #include <sash/ops/attention/attention.h>
 #include <sash/ops/attention/packed_heads.h>
 #include <sash/ops/elementwise/dropout.h>
-#include <sash/ops/elementwise/gelu.h>
 #include <sash/ops/linalg/linear.h>
+#include <sash/ops/linalg/linear_gelu.h>
 #include <sash/ops/linalg/matmul.h>
-#include <sash/ops/loss/cross_entropy.h>
+#include <sash/ops/loss/linear_cross_entropy.h>
 #include <sash/ops/norm/dropout_add_layer_norm.h>
 #include <sash/optim/adam.h>
 #include <sash/tensor/factories.h>
@@ -57,14 +57,17 @@ sash::AttentionMask mask_of(const Case& c, int64_t layer) {
 struct Block : nn::Module {
   Block(const Case& c, int64_t layer) : setup(c), mask(mask_of(c, layer)) {}
 
-  Tensor forward(const Tensor& x) override {
-    const auto [q, k, v] = split_packed_heads(qkv(n1(x)), setup.heads);
+  /// From the residual stream and its n1, the stream after this block and its norm by `next`.
+  sash::SumAndNorm operator()(const sash::SumAndNorm& x, const nn::LayerNorm& next) {
+    const auto [q, k, v] = split_packed_heads(qkv(x.norm), setup.heads);
     const Tensor y = attention(q, k, v, {.mask = mask, .dropout = setup.gpu ? setup.dropout : 0});
-    const auto [h, normed] =
-        dropout_add_layer_norm(o(merge_heads(y)), x, n2.weight, n2.bias, setup.dropout, n2.eps());
-    const Tensor hidden =
-        gelu(f1(normed), setup.gpu ? sash::GeluApproximation::tanh : sash::GeluApproximation::none);
-    return h + dropout(f2(hidden), setup.dropout);
+    const auto [h, normed] = add(o(merge_heads(y)), x.sum, n2);
+    const auto formula = setup.gpu ? sash::GeluApproximation::tanh : sash::GeluApproximation::none;
+    return add(gelu_mlp(normed, f1.weight, f1.bias, f2.weight, f2.bias, formula), h, next);
+  }
+
+  sash::SumAndNorm add(const Tensor& branch, const Tensor& x, const nn::LayerNorm& norm) const {
+    return dropout_add_layer_norm(branch, x, norm.weight, norm.bias, setup.dropout, norm.eps());
   }
 
   Case setup;
@@ -85,8 +88,11 @@ struct Model : nn::Module {
   Tensor loss(const Tensor& x, const Tensor& y) {
     Tensor h = tokens(x) + positions.weight;
     if (setup.gpu) h = dropout(h, setup.dropout);
-    for (Block& block : blocks) h = block(h);
-    return cross_entropy(head(norm(h)), y);
+    sash::SumAndNorm state{h, blocks[0].n1(h)};
+    for (int64_t i = 0; i < setup.layers; ++i) {
+      state = blocks[i](state, i + 1 < setup.layers ? blocks[i + 1].n1 : norm);
+    }
+    return linear_cross_entropy(state.norm, head.weight, y);
   }
 
   Case setup;

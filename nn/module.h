@@ -135,6 +135,8 @@ class SASH_API Module {
   /// Runs `hook` after each call of this module that results in a tensor, hooks in the order of
   /// their registration. `ValueError` for an empty function.
   HookHandle register_forward_hook(ForwardHook hook);
+  /// Whether there is any: then its parent must call it, not an op that does its work too.
+  bool has_forward_hooks() const { return hooks_ && !hooks_->empty(); }
 
   // ---- modes ----------------------------------------------------------------------------------
 
@@ -189,7 +191,7 @@ class SASH_API Module {
   std::invoke_result_t<F> call(F&& f, const Inputs&... inputs) const {
     return named_errors([&]() -> std::invoke_result_t<F> {
       if constexpr (std::is_same_v<std::invoke_result_t<F>, Tensor>) {
-        if (hooks_ && !hooks_->empty()) {
+        if (has_forward_hooks()) {
           std::vector<Tensor> tensors;
           (add_tensor(tensors, inputs), ...);
           return run_hooks(tensors, f());

@@ -5,6 +5,7 @@
 
 #include "../../ops/checks.h"
 #include "../../ops/elementwise/binary.h"
+#include "../../ops/loss/cross_entropy.h"
 #include "../check.h"
 #include "../init.h"
 
@@ -93,11 +94,36 @@ void CausalLM::initialise() {
   if (!options_.tie_weights) init::normal_(head.weight, 0, kStd);
 }
 
-Tensor CausalLM::forward(const Tensor& tokens) {
-  Tensor x = embed(tokens, 0);
-  auto mask = masks_.begin();
-  for (TransformerEncoderLayer& layer : layers) x = layer(x, *mask++);
-  return head(norm(x));
+Tensor CausalLM::hidden(const Tensor& tokens) {
+  const Tensor embedded = embed(tokens, 0);
+  SumAndNorm x{embedded, layers[0].norm1(embedded)};
+  for (int64_t i = 0; i < options_.layers; ++i) {
+    const AttentionMask& mask = masks_[static_cast<size_t>(i)];
+    LayerNorm& next = i + 1 < options_.layers ? layers[i + 1].norm1 : norm;
+    if (layers[i].has_forward_hooks()) {
+      const Tensor y = layers[i](x.sum, mask);
+      x = {y, next(y)};
+    } else {
+      x = layers[i](x, mask, next);
+    }
+  }
+  return x.norm;
+}
+
+Tensor CausalLM::forward(const Tensor& tokens) { return head(hidden(tokens)); }
+
+Tensor CausalLM::loss(const Tensor& tokens, const Tensor& targets,
+                      const LinearCrossEntropyOptions& options) {
+  return named_errors([&] {
+    const Tensor x = hidden(tokens);
+    if (!head.is_block_sparse() && !head.has_forward_hooks()) {
+      return linear_cross_entropy(x, head.weight, targets, options);
+    }
+    return cross_entropy(head(x), targets,
+                         {.ignore_index = options.ignore_index,
+                          .label_smoothing = options.label_smoothing,
+                          .reduction = options.reduction});
+  });
 }
 
 Tensor CausalLM::forward(const Tensor& tokens, std::vector<KeyValueCache>& caches) {

@@ -1,9 +1,8 @@
 #include "transformer.h"
 
 #include "../../ops/elementwise/binary.h"
-#include "../../ops/elementwise/gelu.h"
 #include "../../ops/elementwise/unary.h"
-#include "../../ops/norm/dropout_add_layer_norm.h"
+#include "../../ops/linalg/linear_gelu.h"
 #include "../check.h"
 
 namespace sash::nn {
@@ -29,8 +28,12 @@ LayerNormOptions norm_options(const TransformerOptions& options) {
   return {.eps = options.layer_norm_eps, .bias = options.bias};
 }
 
-SumAndNorm add_and_normalise(const Tensor& branch, const Tensor& residual, const Dropout& dropout,
-                             const LayerNorm& norm) {
+SumAndNorm add_and_normalise(const Tensor& branch, const Tensor& residual, Dropout& dropout,
+                             LayerNorm& norm) {
+  if (dropout.has_forward_hooks() || norm.has_forward_hooks()) {
+    const Tensor sum = residual + dropout(branch);
+    return {sum, norm(sum)};
+  }
   return dropout_add_layer_norm(branch, residual, norm.weight, norm.bias,
                                 dropout.is_training() ? dropout.p() : 0, norm.eps());
 }
@@ -53,9 +56,17 @@ TransformerEncoderLayer::TransformerEncoderLayer(const TransformerOptions& optio
       dropout2(register_module<Dropout>("dropout2", options.dropout)) {}
 
 Tensor TransformerEncoderLayer::feed_forward(const Tensor& x) {
+  const auto plain = [](const Linear& linear) {
+    return !linear.is_block_sparse() && !linear.has_forward_hooks();
+  };
+  const bool drops = dropout.has_forward_hooks() || (dropout.is_training() && dropout.p() > 0);
+  const bool fuses = activation_ == Activation::gelu && plain(linear1);
+  if (fuses && !drops && plain(linear2)) {
+    return gelu_mlp(x, linear1.weight, linear1.bias, linear2.weight, linear2.bias);
+  }
+  if (fuses) return linear2(dropout(linear_gelu(x, linear1.weight, linear1.bias)));
   const Tensor hidden = linear1(x);
-  const Tensor active = activation_ == Activation::relu ? relu(hidden) : gelu(hidden);
-  return linear2(dropout(active));
+  return linear2(dropout(activation_ == Activation::relu ? relu(hidden) : gelu(hidden)));
 }
 
 Tensor TransformerEncoderLayer::forward(const Tensor& x) { return forward(x, AttentionMask()); }
@@ -66,6 +77,15 @@ Tensor TransformerEncoderLayer::forward(const Tensor& x, const AttentionMask& ma
 
 Tensor TransformerEncoderLayer::forward(const Tensor& x, KeyValueCache& cache) {
   return run(x, cache);
+}
+
+SumAndNorm TransformerEncoderLayer::forward(const SumAndNorm& x, const AttentionMask& mask,
+                                            LayerNorm& next) {
+  if (!norm_first_) {
+    throw ValueError(type_name(), "norm_first for the norm of the next layer", "norms after sums");
+  }
+  const auto [y, normed] = add_and_normalise(self_attn(x.norm, mask), x.sum, dropout1, norm2);
+  return add_and_normalise(feed_forward(normed), y, dropout2, next);
 }
 
 template <class MaskOrCache>

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "../../ops/norm/dropout_add_layer_norm.h"
 #include "../attention/multihead_attention.h"
 #include "../layers/activation.h"
 #include "../layers/dropout.h"
@@ -52,8 +53,12 @@ class SASH_API TransformerEncoderLayer : public Module {
   /// x [B, S, dim] of the tokens that follow those in `cache`, a `self_attn.new_cache`: see
   /// `MultiheadAttention`.
   Tensor forward(const Tensor& x, KeyValueCache& cache);
+  /// For a stack of layers with norm_first: from x and its `norm1`, the sum after this layer and
+  /// that sum's norm by `next`, the `norm1` of the next layer. A pass over memory less than
+  /// `forward` and `next` take. `ValueError` without norm_first.
+  SumAndNorm forward(const SumAndNorm& x, const AttentionMask& mask, LayerNorm& next);
   template <class... Args>
-  Tensor operator()(Args&&... args) {
+  auto operator()(Args&&... args) {
     return call([&] { return forward(std::forward<Args>(args)...); }, args...);
   }
   std::string describe() const override;
