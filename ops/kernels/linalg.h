@@ -25,12 +25,6 @@ extern SASH_API
                 const TensorView& dz, const TensorView& dbias, bool tanh)>
         linear_gelu_gradient;
 
-/// dw = g' x and dbias [out] = the sums of g's columns: g [rows, out] and x [rows, in] have any
-/// strides, dw [out, in] is contiguous; dbias may be a null view.
-extern SASH_API Kernel<void(KernelContext&, const TensorView& g, const TensorView& x,
-                            const TensorView& dw, const TensorView& dbias)>
-    linear_parameter_gradients;
-
 }  // namespace sash::kernels
 
 namespace sash::kernels {

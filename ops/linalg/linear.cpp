@@ -14,9 +14,6 @@ namespace kernels {
 constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView*,
                       const TensorView&)>
     linear_forward{"linear_forward"};
-constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&,
-                      const TensorView&)>
-    linear_parameter_gradients{"linear_parameter_gradients"};
 }  // namespace kernels
 
 namespace {
@@ -59,21 +56,6 @@ void check_linear(const char* op, const Tensor& x, const Tensor& weight, const T
   }
 }
 
-ParameterGradients parameter_gradients(const Tensor& g, const Tensor& x, bool weight, bool bias) {
-  ParameterGradients d;
-  if (weight) {
-    d.weight = empty({g.size(1), x.size(1)}, g.options());
-    if (bias) d.bias = empty({g.size(1)}, g.options());
-    KernelContext context = kernel_context(g.device());
-    kernels::linear_parameter_gradients(context, g.tensor_view(), x.tensor_view(),
-                                        d.weight.tensor_view(),
-                                        bias ? d.bias.tensor_view() : TensorView());
-  } else if (bias) {
-    d.bias = sum(g, {0});
-  }
-  return d;
-}
-
 }  // namespace detail
 
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
@@ -85,13 +67,6 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
         const Tensor rows = detail::flatten_rows(g);
         Gradients gradients(3);
         if (pass.needs(0)) gradients[0] = matmul(rows, pass(weight)).view(shape);
-        if (!pass.create_graph()) {
-          const Tensor in = pass.needs(1) ? detail::flatten_rows(pass(x)) : Tensor();
-          const auto [dw, db] = detail::parameter_gradients(rows, in, pass.needs(1), pass.needs(2));
-          gradients[1] = dw;
-          gradients[2] = db;
-          return gradients;
-        }
         if (pass.needs(1)) gradients[1] = matmul(rows.mT(), detail::flatten_rows(pass(x)));
         if (pass.needs(2)) gradients[2] = sum(rows, {0});
         return gradients;

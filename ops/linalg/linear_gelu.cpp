@@ -7,6 +7,7 @@
 #include "../checks.h"
 #include "../kernels/elementwise.h"
 #include "../kernels/linalg.h"
+#include "../reduce/reduce.h"
 #include "batch.h"
 #include "linear.h"
 #include "linear_parts.h"
@@ -106,10 +107,8 @@ Tensor linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias,
                   Gradients d(3);
                   const Tensor dz = gelu_gradient(flatten_rows(g), {}, pass(z), tanh, false, d[2]);
                   if (pass.needs(0)) d[0] = matmul(dz, in[1]).view(in[0].shape());
-                  const auto [dw, db] = detail::parameter_gradients(dz, flatten_rows(in[0]),
-                                                                    pass.needs(1), pass.needs(2));
-                  d[1] = dw;
-                  d[2] = db;
+                  if (pass.needs(1)) d[1] = matmul(dz.mT(), flatten_rows(in[0]));
+                  if (pass.needs(2)) d[2] = sum(dz, {0});
                   return d;
                 });
 }
@@ -138,32 +137,29 @@ Tensor gelu_mlp(const Tensor& x, const Tensor& weight1, const Tensor& bias1, con
     const NoGradGuard no_grad;
     return linear(hidden.y, weight2, bias2);
   }();
-  return record(
-      op, {x, weight1, bias1, weight2, bias2}, y,
-      [x = save(x), weight1 = save(weight1), bias1 = save(bias1), weight2 = save(weight2),
-       bias2 = save(bias2), z = save(hidden.z), h = save(hidden.y), tanh,
-       approximation](Backward& pass, const Tensor& g) {
-        const std::array<Tensor, 5> in{pass(x), pass(weight1), pass(bias1), pass(weight2),
-                                       pass(bias2)};
-        if (pass.create_graph()) {
-          return differentiate(
-              [=](std::span<const Tensor> t) {
-                return composite::gelu_mlp(t[0], t[1], t[2], t[3], t[4], approximation);
-              },
-              in, g, pass);
-        }
-        Gradients d(5);
-        const Tensor rows = flatten_rows(g);
-        const auto [dw2, db2] =
-            detail::parameter_gradients(rows, flatten_rows(pass(h)), pass.needs(3), pass.needs(4));
-        d[3] = dw2;
-        d[4] = db2;
-        if (!pass.needs(0) && !pass.needs(1) && !pass.needs(2)) return d;
-        const Tensor dz = gelu_gradient(rows, in[3], pass(z), tanh, pass.needs(2), d[2]);
-        if (pass.needs(0)) d[0] = matmul(dz, in[1]).view(in[0].shape());
-        d[1] = detail::parameter_gradients(dz, flatten_rows(in[0]), pass.needs(1), false).weight;
-        return d;
-      });
+  return record(op, {x, weight1, bias1, weight2, bias2}, y,
+                [x = save(x), weight1 = save(weight1), bias1 = save(bias1), weight2 = save(weight2),
+                 bias2 = save(bias2), z = save(hidden.z), h = save(hidden.y), tanh,
+                 approximation](Backward& pass, const Tensor& g) {
+                  const std::array<Tensor, 5> in{pass(x), pass(weight1), pass(bias1), pass(weight2),
+                                                 pass(bias2)};
+                  if (pass.create_graph()) {
+                    return differentiate(
+                        [=](std::span<const Tensor> t) {
+                          return composite::gelu_mlp(t[0], t[1], t[2], t[3], t[4], approximation);
+                        },
+                        in, g, pass);
+                  }
+                  Gradients d(5);
+                  const Tensor rows = flatten_rows(g);
+                  if (pass.needs(3)) d[3] = matmul(rows.mT(), flatten_rows(pass(h)));
+                  if (pass.needs(4)) d[4] = sum(rows, {0});
+                  if (!pass.needs(0) && !pass.needs(1) && !pass.needs(2)) return d;
+                  const Tensor dz = gelu_gradient(rows, in[3], pass(z), tanh, pass.needs(2), d[2]);
+                  if (pass.needs(0)) d[0] = matmul(dz, in[1]).view(in[0].shape());
+                  if (pass.needs(1)) d[1] = matmul(dz.mT(), flatten_rows(in[0]));
+                  return d;
+                });
 }
 
 }  // namespace sash

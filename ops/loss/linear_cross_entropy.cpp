@@ -28,7 +28,7 @@ constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, cons
 namespace {
 
 constexpr const char* kOp = "linear_cross_entropy";
-constexpr int64_t kMostLogits = int64_t{1} << 28;
+constexpr int64_t kMostLogits = int64_t{1} << 29;
 
 void check_arguments(const Tensor& x, const Tensor& weight, const Tensor& targets,
                      const LinearCrossEntropyOptions& options) {

@@ -9,7 +9,7 @@ struct LinearCrossEntropyOptions {
   int64_t ignore_index = -100;  ///< rows with this target are ignored
   double label_smoothing = 0;   ///< in [0, 1]
   Reduction reduction = Reduction::mean;
-  /// Rows whose logits are held at a time; 0: about 512 MiB of halves. The bits depend on it.
+  /// Rows whose logits are held at a time; 0: about 1 GiB of halves. The bits depend on it.
   int64_t chunk = 0;
 };
 

@@ -1,70 +1,16 @@
 #include "../../../ops/kernels/elementwise.h"
 
-#include <cmath>
-#include <numbers>
-
-#include "compute.cuh"
+#include "gelu.cuh"
 
 namespace sash::cuda {
 namespace {
 
-template <class T>
-inline constexpr T kInvSqrt2 = static_cast<T>(1 / std::numbers::sqrt2);
-template <class T>
-inline constexpr T kTwoK = static_cast<T>(2 * std::numbers::sqrt2 * std::numbers::inv_sqrtpi);
-template <class T>
-inline constexpr T kDensity = static_cast<T>(std::numbers::inv_sqrtpi / std::numbers::sqrt2);
-template <class T>
-inline constexpr T kCubic = static_cast<T>(0.044715);
-
-/// The normal distribution function and its density.
-struct Exact {
-  template <class T>
-  static __device__ T cdf(T x) {
-    return T(0.5) * (T(1) + std::erf(x * kInvSqrt2<T>));
-  }
-  template <class T>
-  static __device__ T density(T x, T) {
-    return kDensity<T> * std::exp(T(-0.5) * x * x);
-  }
-};
-
-/// (1 + tanh u) / 2 = 1 / (1 + e^(-2u)): one exponential, and no cancellation for u < 0.
-struct Approximate {
-  template <class T>
-  static __device__ T cdf(T x) {
-    return T(1) / (T(1) + std::exp(x * (T(1) + kCubic<T> * x * x) * -kTwoK<T>));
-  }
-  /// P' = P (1 - P) 2 u'.
-  template <class T>
-  static __device__ T density(T x, T p) {
-    return p * ((T(1) - p) * kTwoK<T> * (T(1) + 3 * kCubic<T> * x * x));
-  }
-};
-
-template <class P>
-struct Forward {
-  template <class T>
-  __device__ T operator()(T x) const {
-    return x * P::cdf(x);
-  }
-};
-
-template <class P>
-struct Backward {
-  template <class T>
-  __device__ T operator()(T x, T g) const {
-    const T p = P::cdf(x);
-    return g * (p + x * P::density(x, p));
-  }
-};
-
 void gelu_forward(KernelContext& context, const TensorView& x, const TensorView& y, bool tanh) {
   dispatch_any_floating(x.dtype, "gelu", [&]<class T>(TypeTag<T>) {
     if (tanh) {
-      compute<T, T>(context, Forward<Approximate>{}, y, x);
+      compute<T, T>(context, Gelu<GeluByTanh>{}, y, x);
     } else {
-      compute<T, T>(context, Forward<Exact>{}, y, x);
+      compute<T, T>(context, Gelu<ExactGelu>{}, y, x);
     }
   });
 }
@@ -73,9 +19,9 @@ void gelu_backward(KernelContext& context, const TensorView& x, const TensorView
                    const TensorView& dx, bool tanh) {
   dispatch_any_floating(x.dtype, "gelu", [&]<class T>(TypeTag<T>) {
     if (tanh) {
-      compute<T, T, T>(context, Backward<Approximate>{}, dx, x, g);
+      compute<T, T, T>(context, GeluGradient<GeluByTanh>{}, dx, x, g);
     } else {
-      compute<T, T, T>(context, Backward<Exact>{}, dx, x, g);
+      compute<T, T, T>(context, GeluGradient<ExactGelu>{}, dx, x, g);
     }
   });
 }

@@ -26,7 +26,7 @@ struct Plan {
   bool found;
 };
 
-using Key = std::array<int64_t, 21>;
+using Key = std::array<int64_t, 20>;
 
 struct Plans {
   std::mutex mutex;
@@ -84,19 +84,9 @@ int64_t alignment_of(const void* data) {
 }
 
 cublasLtEpilogue_t epilogue_of(const Product& p) {
-  switch (p.gelu) {
-    case Gelu::forward:
-      if (p.gelu_input) {
-        return p.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
-      }
-      return p.bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
-    case Gelu::gradient:
-      return p.sums ? CUBLASLT_EPILOGUE_DGELU_BGRAD : CUBLASLT_EPILOGUE_DGELU;
-    case Gelu::none:
-      // C' = B' A', so A is cuBLAS's B.
-      if (p.sums) return CUBLASLT_EPILOGUE_BGRADB;
-  }
-  return p.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+  if (!p.gelu) return p.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+  if (p.gelu_input) return p.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+  return p.bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
 }
 
 /// cuBLAS is column-major: our row-major [rows, cols] matrix is its [cols, rows] matrix.
@@ -125,9 +115,8 @@ void set_transposed(Plan& plan, cublasLtMatmulDescAttributes_t attribute, bool t
 
 /// The addresses beside A, B and C. The heuristic reads their alignment.
 void set_pointers(Plan& plan, const Product& p) {
-  // One element of a bias, or a sum of C's columns, per row of C'.
-  const void* const vector = p.sums ? p.sums : p.bias;
-  if (vector) set(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, vector);
+  // One element per row of C', a column of C.
+  if (p.bias) set(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
   if (!p.gelu_input) return;
   set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, p.gelu_input);
   set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.c.ld);
@@ -186,8 +175,7 @@ Key key_of(int card, const Product& p, cublasComputeType_t compute) {
           p.c.alignment,
           static_cast<int64_t>(epilogue_of(p)),
           alignment_of(p.bias),
-          alignment_of(p.gelu_input),
-          alignment_of(p.sums)};
+          alignment_of(p.gelu_input)};
 }
 
 Plan plan_for(int card, const Product& product, cublasLtHandle_t& handle) {

@@ -18,10 +18,6 @@ struct Matrix {
   int64_t alignment = 1;  ///< of every matrix, in bytes; at most 256
 };
 
-/// What becomes of the elements of a product of halves: GELU by its tanh formula, or a
-/// multiplication with its derivative.
-enum class Gelu { none, forward, gradient };
-
 /// C = alpha A B + beta C for each of `batch` matrices: A [m, k], B [k, n], C [m, n]; C is not
 /// transposed. All have one floating dtype, but C may be float32 beside halves; no extent is 0.
 /// With beta = 0, C is not read. `bias` [n], if not null, is added to every row of C.
@@ -33,15 +29,13 @@ struct Product {
   double alpha = 1, beta = 0;
   bool wide = false;  ///< C is float32, whatever A and B are
   const void* bias = nullptr;
-  Gelu gelu = Gelu::none;
-  /// GELU's argument, laid out as C: `forward` writes it if it is not null, `gradient` reads it.
+  /// Of halves: C = gelu(A B + bias) by the tanh formula; `gelu_input`, laid out as C, gets its
+  /// argument if it is not null.
+  bool gelu = false;
   void* gelu_input = nullptr;
-  /// If not null: gets the sums of A's rows [m], or, with `Gelu::gradient`, of C's columns [n].
-  void* sums = nullptr;
 };
 
-/// Whether cuBLASLt has an algorithm for `product`. It may have none for one with bias, GELU or
-/// sums.
+/// Whether cuBLASLt has an algorithm for `product`. It may have none for one with bias or GELU.
 bool offered(const KernelContext& context, const Product& product);
 
 void gemm(const KernelContext& context, const Product& product);

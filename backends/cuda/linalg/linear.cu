@@ -2,8 +2,8 @@
 
 #include "../../../core/error.h"
 #include "../../../ops/kernels/elementwise.h"
-#include "../../../tensor/kernels/gradients.h"
 #include "../../../tensor/kernels/memory.h"
+#include "gelu_sums.h"
 #include "operand.h"
 
 namespace sash::cuda {
@@ -70,7 +70,7 @@ void linear_gelu_forward(KernelContext& context, const TensorView& x, const Tens
   if (in_epilogue(y, tanh) && x.shape[1] > 0) {
     const Operand rows(context, x), weight(context, w);
     Product product = linear_product(rows.view(), weight.view(), bias, y);
-    product.gelu = Gelu::forward;
+    product.gelu = true;
     product.gelu_input = z.data;
     if (offered(context, product)) return gemm(context, product);
   }
@@ -79,55 +79,18 @@ void linear_gelu_forward(KernelContext& context, const TensorView& x, const Tens
   kernels::gelu_forward(context, argument, y, tanh);
 }
 
-/// The sums of x's columns.
-void sum_rows(KernelContext& context, const TensorView& x, const TensorView& sums) {
-  TensorView row = sums;
-  row.shape = {1, sums.shape[0]};
-  row.strides = {sums.shape[0], 1};
-  kernels::sum(context, x, row);
-}
-
+// cuBLASLt's epilogues for GELU's derivative and for sums cost more than this pass (H200,
+// cuBLAS 13.1).
 void linear_gelu_gradient(KernelContext& context, const TensorView& g, const TensorView& w,
                           const TensorView& z, const TensorView& dz, const TensorView& dbias,
                           bool tanh) {
   check_dtype(dz);
-  if (in_epilogue(dz, tanh) && dz.numel() > 0 && g.shape[1] > 0) {
-    const Operand rows(context, g), weight(context, w);
-    Product product{.dtype = dz.dtype,
-                    .m = dz.shape[0],
-                    .n = dz.shape[1],
-                    .k = g.shape[1],
-                    .a = matrix_of(rows.view()),
-                    .b = matrix_of(weight.view()),
-                    .c = matrix_of(dz),
-                    .gelu = Gelu::gradient,
-                    .gelu_input = z.data,
-                    .sums = dbias.data};
-    if (offered(context, product)) return gemm(context, product);
-  }
   kernels::matmul(context, g, w, dz, 1, 0);
-  kernels::gelu_backward(context, z, dz, dz, tanh);
-  if (dbias.data) sum_rows(context, dz, dbias);
-}
-
-void linear_parameter_gradients(KernelContext& context, const TensorView& g, const TensorView& x,
-                                const TensorView& dw, const TensorView& dbias) {
-  check_dtype(dw);
-  const TensorView columns = transposed(g);
-  if (size_of(dw.dtype) == 2 && dbias.data && dw.numel() > 0 && g.shape[0] > 0) {
-    const Operand left(context, columns), right(context, x);
-    const Product product{.dtype = dw.dtype,
-                          .m = dw.shape[0],
-                          .n = dw.shape[1],
-                          .k = g.shape[0],
-                          .a = matrix_of(left.view()),
-                          .b = matrix_of(right.view()),
-                          .c = matrix_of(dw),
-                          .sums = dbias.data};
-    if (offered(context, product)) return gemm(context, product);
+  if (dbias.data) {
+    gelu_gradient_and_sums(context, z, dz, dbias, tanh);
+  } else {
+    kernels::gelu_backward(context, z, dz, dz, tanh);
   }
-  kernels::matmul(context, columns, x, dw, 1, 0);
-  if (dbias.data) sum_rows(context, g, dbias);
 }
 
 }  // namespace
@@ -136,7 +99,6 @@ void register_linear() {
   kernels::linear_forward.set(DeviceType::cuda, linear_forward);
   kernels::linear_gelu_forward.set(DeviceType::cuda, linear_gelu_forward);
   kernels::linear_gelu_gradient.set(DeviceType::cuda, linear_gelu_gradient);
-  kernels::linear_parameter_gradients.set(DeviceType::cuda, linear_parameter_gradients);
 }
 
 }  // namespace sash::cuda

@@ -72,11 +72,19 @@ __global__ void __launch_bounds__(kThreads)
   if (inside) {
     kept.find(result, V, at);
     const int64_t begin = blockIdx.y * chunk, end = min(reduced.count, begin + chunk);
+    if (reduced.rank == 1) {
+      const int64_t step = reduced.stride[0][0];
+#pragma unroll 8
+      for (int64_t i = begin + group; i < end; i += groups) {
+        take_in<R>(total, x + at[0] + i * step);
+      }
+    } else {
 #pragma unroll 4
-    for (int64_t i = begin + group; i < end; i += groups) {
-      int64_t from[1];
-      reduced.find(i, 1, from);
-      take_in<R>(total, x + at[0] + from[0]);
+      for (int64_t i = begin + group; i < end; i += groups) {
+        int64_t from[1];
+        reduced.find(i, 1, from);
+        take_in<R>(total, x + at[0] + from[0]);
+      }
     }
   }
   if (groups > 1) {
@@ -207,7 +215,7 @@ void launch_columns(cudaStream_t stream, Walk<2> kept, const Walk<1>& reduced, c
 
 template <class R, int V, class In, class A, class Out>
 void columns(const KernelContext& context, const ReductionPlan& plan, const In* x, Out* y) {
-  constexpr int64_t kShort = 16, kShortestChunk = 64, kBlocks = 1024;
+  constexpr int64_t kShort = 16, kShortestChunk = 128, kBlocks = 512;
   const auto stream = static_cast<cudaStream_t>(context.stream.handle);
   const int64_t count = plan.reduced.count, results = plan.kept.count;
   A* const none = nullptr;
