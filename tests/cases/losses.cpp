@@ -60,15 +60,15 @@ void add_pairwise(OpTable& table, const std::string& op, const std::string& vari
 
 void add_distances(OpTable& table) {
   // Whole parts apart, so that no difference is near a kink.
-  const InputSpec a{.low = 1, .high = 2}, b{.low = -2, .high = 0.9};
+  const InputSpec a{.shape = {}, .low = 1, .high = 2}, b{.shape = {}, .low = -2, .high = 0.9};
   add_pairwise(
       table, "l1_loss", "", a, b,
       [](const Tensors& t, Reduction r) { return l1_loss(t[0], t[1], r); },
       [](double x, double y) { return std::abs(x - y); });
   for (const double delta : {0.5, 8.0}) {
     add_pairwise(
-        table, "huber_loss", "delta " + std::to_string(delta) + ", ", {.low = -1, .high = -0.6},
-        {.low = 0.2, .high = 3},
+        table, "huber_loss", "delta " + std::to_string(delta) + ", ",
+        {.shape = {}, .low = -1, .high = -0.6}, {.shape = {}, .low = 0.2, .high = 3},
         [=](const Tensors& t, Reduction r) {
           return huber_loss(t[0], t[1], {.delta = delta, .reduction = r});
         },
@@ -81,9 +81,9 @@ void add_distances(OpTable& table) {
 }
 
 void add_distributions(OpTable& table) {
-  const InputSpec target{.low = 0, .high = 1};
+  const InputSpec target{.shape = {}, .low = 0, .high = 1};
   add_pairwise(
-      table, "binary_cross_entropy_with_logits", "", {.low = -4, .high = 4}, target,
+      table, "binary_cross_entropy_with_logits", "", {.shape = {}, .low = -4, .high = 4}, target,
       [](const Tensors& t, Reduction r) {
         return binary_cross_entropy_with_logits(t[0], t[1], {.reduction = r});
       },
@@ -92,7 +92,8 @@ void add_distributions(OpTable& table) {
         return -z * std::log(p) - (1 - z) * std::log(1 - p);
       },
       4);
-  const InputSpec probabilities{.low = 0.05, .high = 1}, logarithms{.low = -3, .high = 0};
+  const InputSpec probabilities{.shape = {}, .low = 0.05, .high = 1},
+      logarithms{.shape = {}, .low = -3, .high = 0};
   add_pairwise(
       table, "kl_div", "", logarithms, probabilities,
       [](const Tensors& t, Reduction r) { return kl_div(t[0], t[1], {.reduction = r}); },
