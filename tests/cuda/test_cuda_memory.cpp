@@ -58,6 +58,30 @@ TEST_CASE("cuda memory: sizes are rounded, and freed memory is reused") {
   CHECK(all_equal(full({1000}, 2, kOnCard), 2));
 }
 
+TEST_CASE("cuda memory: freed blocks serve their size again, and merge for another") {
+  if (missing(kCUDA)) return;
+  synchronize(kCUDA);
+  empty_cache(kCUDA);
+  const auto system = [] { return memory_stats(kCUDA).system_allocations; };
+  const int64_t current = memory_stats(kCUDA).current;
+  const void* place = nullptr;
+  {
+    const Tensor a = bytes(12 * kMiB), b = bytes(12 * kMiB);
+    place = b.tensor_view().data;
+    CHECK(memory_stats(kCUDA).current == current + 24 * kMiB);
+  }
+  CHECK(memory_stats(kCUDA).current == current);
+  const int64_t before = system();
+  {
+    const Tensor first = bytes(12 * kMiB), second = bytes(12 * kMiB);
+    CHECK((first.tensor_view().data == place || second.tensor_view().data == place));
+    CHECK(memory_stats(kCUDA).current == current + 24 * kMiB);
+  }
+  const Tensor smaller = bytes(11 * kMiB), other = bytes(11 * kMiB);
+  CHECK(system() == before);
+  CHECK(all_equal(full({1000}, 2, kOnCard), 2));
+}
+
 TEST_CASE("cuda memory: running out is an error with the sizes, and work goes on after it") {
   if (missing(kCUDA)) return;
   const Tensor kept = full({1000}, 3, kOnCard);

@@ -40,6 +40,14 @@ Plans& plans() {
   return *all;
 }
 
+/// Plans that a thread used lately, by a hash of the key: most products take no lock.
+struct PlanInUse {
+  Key key;
+  cublasLtHandle_t handle;
+  Plan plan;
+};
+constinit thread_local std::array<PlanInUse, 256> in_use{};
+
 class Preference {
  public:
   Preference() { SASH_CUDA_CHECK(cublasLtMatmulPreferenceCreate(&handle_)); }
@@ -178,25 +186,39 @@ Key key_of(int card, const Product& p, cublasComputeType_t compute) {
           alignment_of(p.gelu_input)};
 }
 
-Plan plan_for(int card, const Product& product, cublasLtHandle_t& handle) {
+/// Puts the plan for `key` into `use`.
+void find_plan(int card, const Product& product, cublasComputeType_t compute, const Key& key,
+               PlanInUse& use) {
   Plans& all = plans();
   const std::lock_guard lock(all.mutex);
-  cublasLtHandle_t& known = all.handles[card];
-  if (!known) SASH_CUDA_CHECK(cublasLtCreate(&known));
-  handle = known;
+  cublasLtHandle_t& handle = all.handles[card];
+  if (!handle) SASH_CUDA_CHECK(cublasLtCreate(&handle));
+  auto found = all.plans.find(key);
+  if (found == all.plans.end()) {
+    const Plan plan = make_plan(handle, product, compute);
+    if (all.plans.size() >= kMostPlans) all.plans.clear();
+    found = all.plans.emplace(key, plan).first;
+  }
+  use = {key, handle, found->second};
+}
+
+const PlanInUse& plan_for(int card, const Product& product) {
   const cublasComputeType_t compute = compute_type(product.dtype);
   const Key key = key_of(card, product, compute);
-  if (const auto found = all.plans.find(key); found != all.plans.end()) return found->second;
-  const Plan plan = make_plan(handle, product, compute);
-  if (all.plans.size() >= kMostPlans) all.plans.clear();
-  all.plans.emplace(key, plan);
-  return plan;
+  uint64_t mixed = 0;
+  for (const int64_t word : key) {
+    mixed = (std::rotl(mixed, 5) ^ static_cast<uint64_t>(word)) * uint64_t{0x9E3779B97F4A7C15};
+  }
+  PlanInUse& use = in_use[mixed >> 56];
+  if (!use.handle || use.key != key) find_plan(card, product, compute, key, use);
+  return use;
 }
 
 template <class T>
 void run(const KernelContext& context, const Product& p) {
-  cublasLtHandle_t handle = nullptr;
-  Plan plan = plan_for(context.device.index, p, handle);
+  const PlanInUse& use = plan_for(context.device.index, p);
+  const cublasLtHandle_t handle = use.handle;
+  Plan plan = use.plan;
   SASH_CUDA_CHECK(plan.found ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED);
   set_pointers(plan, p);
   const Workspace scratch(context, static_cast<int64_t>(plan.workspace));
@@ -211,8 +233,7 @@ void run(const KernelContext& context, const Product& p) {
 
 bool offered(const KernelContext& context, const Product& product) {
   const CardGuard guard(context.device.index);
-  cublasLtHandle_t handle = nullptr;
-  return plan_for(context.device.index, product, handle).found;
+  return plan_for(context.device.index, product).plan.found;
 }
 
 void gemm(const KernelContext& context, const Product& product) {

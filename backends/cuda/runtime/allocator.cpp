@@ -54,12 +54,17 @@ void* CachingAllocator::allocate(int64_t bytes, cudaStream_t stream) {
   const int64_t rounded = round_up(bytes, kStep);
   const bool small = rounded <= kSmallLimit;
   BlockPool& pool = pool_of(stream);
-  Block* block = best_fit(pool, rounded, small);
-  if (!block) block = new_segment(pool, rounded, small);
-  if (!block) throw_out_of_memory(bytes);
-  split(block, rounded);
-  block->used = true;
-  used_.emplace(block->memory, block);
+  Block* block = take_waiting(pool, rounded);
+  if (!block) {
+    block = best_fit(pool, rounded, small);
+    if (!block && merge_waiting(pool)) block = best_fit(pool, rounded, small);
+    if (!block) block = new_segment(pool, rounded, small);
+    if (!block) throw_out_of_memory(bytes);
+    split(block, rounded);
+    block->used = true;
+    block->asked = rounded;
+    used_.emplace(block->memory, block);
+  }
   stats_.current += block->bytes;
   stats_.peak = std::max(stats_.peak, stats_.current);
   return block->memory;
@@ -69,8 +74,9 @@ void CachingAllocator::deallocate(void* memory, cudaStream_t stream) noexcept {
   if (!memory) return;
   const std::lock_guard lock(mutex_);
   const auto found = used_.find(memory);
-  if (found == used_.end()) return;
+  if (found == used_.end() || found->second->waiting) return;
   Block* block = found->second;
+  if (let_wait(block, stream)) return;
   try {
     for (const Use* use = block->uses; use; use = use->next) rehome(block, use->stream);
     rehome(block, stream);
@@ -93,7 +99,7 @@ void CachingAllocator::deallocate(void* memory, cudaStream_t stream) noexcept {
 void CachingAllocator::record_stream(void* memory, cudaStream_t stream) {
   const std::lock_guard lock(mutex_);
   const auto found = used_.find(memory);
-  if (found == used_.end()) return;
+  if (found == used_.end() || found->second->waiting) return;
   Block* block = found->second;
   if (Graph* graph = graph_of(stream)) {
     std::vector<Block*>& reads = graph->reads;
@@ -108,6 +114,50 @@ void CachingAllocator::record_stream(void* memory, cudaStream_t stream) {
     if (use->stream == stream) return;
   }
   block->uses = new (allocate_object(sizeof(Use))) Use{stream, block->uses};
+}
+
+CachingAllocator::Block* CachingAllocator::take_waiting(BlockPool& pool, int64_t asked) {
+  Bin& bin = pool.bin(asked);
+  Block* block = bin.asked == asked ? bin.first : nullptr;
+  if (!block) return nullptr;
+  bin.first = block->next;
+  block->waiting = false;
+  return block;
+}
+
+/// Puts a freed block into its bin, unless streams, graphs or the limit make it less simple.
+bool CachingAllocator::let_wait(Block* block, cudaStream_t stream) {
+  BlockPool& pool = *block->pool;
+  if (!capturing_.empty() || pool.graph || pool.stream != stream || block->uses ||
+      block->graphs > 0 || reserved_ - stats_.current + block->bytes > limit_) {
+    return false;
+  }
+  Bin& bin = pool.bin(block->asked);
+  if (bin.asked != block->asked) merge_waiting(bin);
+  bin.asked = block->asked;
+  block->next = bin.first;
+  bin.first = block;
+  block->waiting = true;
+  stats_.current -= block->bytes;
+  return true;
+}
+
+/// Whether there were any.
+bool CachingAllocator::merge_waiting(Bin& bin) {
+  const bool any = bin.first != nullptr;
+  while (Block* block = bin.first) {
+    bin.first = block->next;
+    block->waiting = false;
+    used_.erase(block->memory);
+    put_back(block);
+  }
+  return any;
+}
+
+bool CachingAllocator::merge_waiting(BlockPool& pool) {
+  bool any = false;
+  for (Bin& bin : pool.bins) any = merge_waiting(bin) || any;
+  return any;
 }
 
 /// Removes all uses of the block, or only those by the stream `*only`.
@@ -282,6 +332,7 @@ void CachingAllocator::trim(int64_t most_cached) {
   const CardGuard guard(card_);
   SASH_CUDA_CHECK(cudaDeviceSynchronize());
   for (auto& [stream, pool] : pools_) {
+    merge_waiting(pool);
     free_segments(pool.small, most_cached);
     free_segments(pool.large, most_cached);
   }
@@ -354,6 +405,7 @@ void CachingAllocator::retire(cudaStream_t stream, cudaStream_t heir) {
   for (const auto& [memory, block] : used_) drop_uses(block, &stream);
   const auto found = pools_.find(stream);
   if (found == pools_.end()) return;
+  merge_waiting(found->second);
   move_blocks(found->second, pool_in(pools_, heir, nullptr));
   pools_.erase(found);
 }

@@ -2,6 +2,7 @@
 
 #include <cuda_runtime.h>
 
+#include <array>
 #include <atomic>
 #include <map>
 #include <memory>
@@ -34,6 +35,8 @@ struct ObjectPoolAllocator {
 /// - Blocks up to 1 MiB are split from segments of 2 MiB, blocks below 10 MiB from segments of
 ///   20 MiB. A larger block has its own segment, rounded up to 2 MiB.
 /// - Allocation takes the best fit and splits it. Freed neighbours are merged.
+/// - Before that, a freed block waits for a request of the same size, which a training step makes
+///   again and again. All that wait are merged before a new segment is made.
 /// - Streams: a block that another stream uses (`record_stream`) is reused only after the work that
 ///   this stream had queued when the block was freed.
 /// - Graphs: memory that is allocated or freed on a stream during its capture, or that the capture
@@ -93,6 +96,9 @@ class CachingAllocator {
     Block* after = nullptr;
     bool small = false;
     bool used = false;
+    int64_t asked = 0;      ///< rounded size that it was allocated for
+    bool waiting = false;   ///< in a bin: freed, but still `used`
+    Block* next = nullptr;  ///< in the bin
     Use* uses = nullptr;
     int graphs = 0;  ///< number of unreleased graphs that use it
   };
@@ -100,8 +106,20 @@ class CachingAllocator {
     bool operator()(const Block* a, const Block* b) const;
   };
   using FreeBlocks = std::set<Block*, BySize, ObjectPoolAllocator<Block*>>;
+  /// Waiting blocks of one size.
+  struct Bin {
+    int64_t asked = 0;
+    Block* first = nullptr;
+  };
   /// The free blocks of one stream, or of one stream within a graph.
   struct BlockPool {
+    static constexpr size_t kBins = 256;
+    Bin& bin(int64_t asked) {
+      const uint64_t mixed = static_cast<uint64_t>(asked) * uint64_t{0x9E3779B97F4A7C15};
+      return bins[mixed >> 56];
+    }
+
+    std::array<Bin, kBins> bins{};
     cudaStream_t stream = nullptr;
     const Graph* graph = nullptr;
     FreeBlocks small, large;
@@ -110,6 +128,10 @@ class CachingAllocator {
 
   Graph* graph_of(cudaStream_t stream) const;
   BlockPool& pool_of(cudaStream_t stream);
+  Block* take_waiting(BlockPool& pool, int64_t asked);
+  bool let_wait(Block* block, cudaStream_t stream);
+  bool merge_waiting(BlockPool& pool);
+  bool merge_waiting(Bin& bin);
   static BlockPool& pool_in(BlockPools& pools, cudaStream_t stream, const Graph* graph);
   Block* best_fit(BlockPool& pool, int64_t bytes, bool small);
   Block* new_segment(BlockPool& pool, int64_t bytes, bool small);
