@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <concepts>
 #include <cstdint>
 #include <initializer_list>
 #include <iosfwd>
@@ -19,6 +20,9 @@ inline constexpr int kMaxRank = 8;
 class SASH_API Dims {
  public:
   Dims() = default;
+  /// One extent, or axis: `zeros(3)`, `x.sum(1)`.
+  template <std::integral T>
+  requires(!std::same_as<T, bool>) Dims(T value) : Dims({static_cast<int64_t>(value)}) {}
   Dims(std::initializer_list<int64_t> values);
   explicit Dims(std::span<const int64_t> values);
 

@@ -4,6 +4,7 @@
 
 #include "../tensor/kernels/memory.h"
 #include "../tensor/tensor.h"
+#include "../tensor/tensor_impl.h"
 
 /// Ops that replace the rows of a tensor in place, a block of rows at a time.
 namespace sash {
@@ -88,12 +89,12 @@ void over_row_blocks(KernelContext& context, const TensorView& x, DType compute,
 
 /// `ValueError` if elements of `self` share memory, so that they cannot be written one by one.
 inline void check_writable(const char* op, const Tensor& self) {
-  for (int axis = 0; axis < self.rank(); ++axis) {
-    if (self.strides()[axis] == 0 && self.shape()[axis] > 1) {
-      throw ValueError(op, "an element of memory for each element of the tensor",
-                       "an expanded tensor of shape " + to_string(self.shape()));
-    }
-  }
+  if (!overlaps_itself(self.shape(), self.strides())) return;
+  bool expanded = false;
+  for (int i = 0; i < self.rank(); ++i) expanded |= self.strides()[i] == 0 && self.shape()[i] > 1;
+  throw ValueError(op, "an element of memory for each element of the tensor",
+                   (expanded ? "an expanded tensor" : "overlapping windows") +
+                       std::string(" of shape ") + to_string(self.shape()));
 }
 
 }  // namespace sash

@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "../core/backend/dispatch.h"
+#include "../core/small_vector.h"
 #include "autograd/grad_mode.h"
 #include "factories.h"
 #include "graph.h"
@@ -95,9 +96,17 @@ void throw_not_held(std::string_view op, DType dtype, Scalar value) {
       value.is_integer() ? std::to_string(value.to<int64_t>()) : to_text(value.to_double()));
 }
 
-bool is_expanded(const TensorImpl& impl) {
-  for (int axis = 0; axis < impl.shape.rank(); ++axis) {
-    if (impl.strides[axis] == 0 && impl.shape[axis] > 1) return true;
+bool overlaps_itself(const Shape& shape, const Strides& strides) {
+  SmallVector<std::pair<int64_t, int64_t>, kMaxRank> axes;  // stride, last index
+  for (int axis = 0; axis < shape.rank(); ++axis) {
+    if (shape[axis] == 0) return false;
+    if (shape[axis] > 1) axes.push_back({std::abs(strides[axis]), shape[axis] - 1});
+  }
+  std::sort(axes.begin(), axes.end());
+  int64_t reach = 0;  // of the axes with smaller strides
+  for (const auto& [stride, last] : axes) {
+    if (stride <= reach) return true;
+    reach += stride * last;
   }
   return false;
 }
@@ -245,7 +254,8 @@ void Tensor::set_grad(const Tensor& grad) {
   if (grad.defined()) check_gradient_of("set_grad", *this, grad);
   detail::note_gradient(impl(), false);
   // Backward passes add into it.
-  impl().grad = grad.defined() && is_expanded(grad.impl()) ? grad.clone() : grad;
+  impl().grad =
+      grad.defined() && overlaps_itself(grad.shape(), grad.strides()) ? grad.clone() : grad;
 }
 
 void Tensor::zero_grad() {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <initializer_list>
 #include <iosfwd>
 #include <optional>
 #include <vector>
@@ -16,6 +17,8 @@ namespace sash {
 class Node;
 class Tensor;
 class TensorImpl;
+class TensorIndex;
+struct Chosen;
 
 /// How a new tensor is made: `zeros({2, 3}, {.dtype = DType::float64, .requires_grad = true})`.
 struct TensorOptions {
@@ -130,14 +133,101 @@ class SASH_API Tensor {
   Tensor select(int64_t axis, int64_t index) const;
   /// `select(0, index)`.
   Tensor operator[](int64_t index) const { return select(0, index); }
+  Tensor movedim(int64_t from, int64_t to) const;  ///< axis `from` becomes axis `to`
+  /// Windows of `size` elements along an axis, `step` apart: a new last axis.
+  Tensor unfold(int64_t axis, int64_t size, int64_t step) const;
+  std::vector<Tensor> split(int64_t length, int64_t axis = 0) const;
+  std::vector<Tensor> split(const std::vector<int64_t>& lengths, int64_t axis = 0) const;
+  std::vector<Tensor> chunk(int64_t count, int64_t axis = 0) const;
+  std::vector<Tensor> unbind(int64_t axis = 0) const;
 
-  // ---- arithmetic and reductions (recorded); more in ops/ ------------------------------------
+  // ---- parts of several axes (recorded; ops/index/indexing.h) ---------------------------------
+
+  /// `x[{Slice(0, 3), kEllipsis, kNewAxis, -1}]`: a view, unless a tensor is among the indices.
+  Tensor operator[](std::initializer_list<TensorIndex> indices) const;
+  /// The slices that an int64 tensor names, or the elements where a bool tensor is true; a copy.
+  Tensor operator[](const Tensor& index) const;
+  /// Replaces the elements `x[indices]` by `values`, which broadcast, or adds these to them.
+  Tensor& index_put_(std::initializer_list<TensorIndex> indices, const Tensor& values,
+                     bool accumulate = false);
+  Tensor& index_put_(std::initializer_list<TensorIndex> indices, Scalar value);
+
+  // ---- ops of one main operand (recorded): each is the function of its name in ops/ -----------
 
   Tensor operator-() const;
+  Tensor operator~() const { return logical_not(); }
+
+  Tensor abs() const;
+  Tensor ceil() const;
+  Tensor clamp(std::optional<Scalar> low, std::optional<Scalar> high = {}) const;
+  Tensor cos() const;
+  Tensor erf() const;
+  Tensor exp() const;
+  Tensor expm1() const;
+  Tensor floor() const;
+  Tensor gelu() const;
+  Tensor isfinite() const;
+  Tensor isnan() const;
+  Tensor log() const;
+  Tensor log1p() const;
+  Tensor logical_not() const;
+  Tensor masked_fill(const Tensor& mask, Scalar value) const;
+  Tensor neg() const;
+  Tensor pow(Scalar exponent) const;
+  Tensor reciprocal() const;
+  Tensor relu() const;
+  Tensor round() const;
+  Tensor rsqrt() const;
+  Tensor sigmoid() const;
+  Tensor sign() const;
+  Tensor silu() const;
+  Tensor sin() const;
+  Tensor softplus() const;
+  Tensor sqrt() const;
+  Tensor square() const;
+  Tensor tanh() const;
+
   Tensor sum() const;
   Tensor sum(const Dims& axes, bool keepdim = false) const;
   Tensor mean() const;
   Tensor mean(const Dims& axes, bool keepdim = false) const;
+  Tensor var(const Dims& axes = {}, int64_t correction = 1, bool keepdim = false) const;
+  Tensor amax(const Dims& axes = {}, bool keepdim = false) const;
+  Tensor amin(const Dims& axes = {}, bool keepdim = false) const;
+  Tensor max() const;
+  Tensor min() const;
+  Tensor prod(const Dims& axes = {}, bool keepdim = false) const;
+  Tensor any(const Dims& axes = {}, bool keepdim = false) const;
+  Tensor all(const Dims& axes = {}, bool keepdim = false) const;
+  Tensor norm(double p = 2, const Dims& axes = {}, bool keepdim = false) const;
+  Tensor std(const Dims& axes = {}, int64_t correction = 1, bool keepdim = false) const;
+  Tensor argmax(int64_t axis = -1, bool keepdim = false) const;
+  Tensor argmin(int64_t axis = -1, bool keepdim = false) const;
+  Tensor logsumexp(const Dims& axes = {}, bool keepdim = false) const;
+  Tensor cumsum(int64_t axis) const;
+  Tensor softmax(int64_t axis = -1) const;
+  Tensor log_softmax(int64_t axis = -1) const;
+  Tensor matmul(const Tensor& other) const;
+
+  Tensor flip(const Dims& axes) const;
+  Tensor roll(const Dims& shifts, const Dims& axes) const;
+  Tensor repeat(const Dims& counts) const;
+  Tensor repeat_interleave(int64_t count, int64_t axis) const;
+  Tensor repeat_interleave(const Tensor& counts, int64_t axis) const;
+  Tensor tril(int64_t diagonal = 0) const;
+  Tensor triu(int64_t diagonal = 0) const;
+
+  Tensor gather(int64_t axis, const Tensor& index) const;
+  Tensor scatter(int64_t axis, const Tensor& index, const Tensor& src) const;
+  Tensor scatter_add(int64_t axis, const Tensor& index, const Tensor& src) const;
+  Tensor index_select(int64_t axis, const Tensor& index) const;
+  Tensor index_add(int64_t axis, const Tensor& index, const Tensor& src) const;
+  Tensor nonzero() const;
+  Tensor argsort(int64_t axis = -1, bool descending = false) const;
+  Chosen max(int64_t axis, bool keepdim = false) const;
+  Chosen min(int64_t axis, bool keepdim = false) const;
+  Chosen sort(int64_t axis = -1, bool descending = false) const;
+  Chosen topk(int64_t k, int64_t axis = -1, bool largest = true) const;
 
   // ---- in place (recorded): the result replaces this tensor's elements ------------------------
   // A write through a view is recorded on the tensor it views and on all views of that, and a write
@@ -149,9 +239,20 @@ class SASH_API Tensor {
   Tensor& mul_(const Tensor& other);
   Tensor& div_(const Tensor& other);
   Tensor& add_(Scalar value);
+  Tensor& sub_(Scalar value);
   Tensor& mul_(Scalar value);
+  Tensor& div_(Scalar value);
+  Tensor& operator+=(const Tensor& other) { return add_(other); }
+  Tensor& operator-=(const Tensor& other) { return sub_(other); }
+  Tensor& operator*=(const Tensor& other) { return mul_(other); }
+  Tensor& operator/=(const Tensor& other) { return div_(other); }
+  Tensor& operator+=(Scalar value) { return add_(value); }
+  Tensor& operator-=(Scalar value) { return sub_(value); }
+  Tensor& operator*=(Scalar value) { return mul_(value); }
+  Tensor& operator/=(Scalar value) { return div_(value); }
   Tensor& fill_(Scalar value);
   Tensor& zero_() { return fill_(0); }
+  Tensor& masked_fill_(const Tensor& mask, Scalar value);
   /// Takes the elements of `source`, broadcast and cast, from any device.
   Tensor& copy_(const Tensor& source);
 
@@ -193,11 +294,49 @@ class SASH_API Tensor {
   Ref<TensorImpl> impl_;
 };
 
-/// Elementwise arithmetic with broadcasting (recorded); more in ops/elementwise/binary.h.
+// ---- operators, element by element with broadcasting: the functions of ops/elementwise/
+// -----------
+
+/// Arithmetic (recorded): `add`, `sub`, `mul`, `div` and `remainder`.
 SASH_API Tensor operator+(const Tensor& a, const Tensor& b);
+SASH_API Tensor operator+(const Tensor& a, Scalar b);
+SASH_API Tensor operator+(Scalar a, const Tensor& b);
 SASH_API Tensor operator-(const Tensor& a, const Tensor& b);
+SASH_API Tensor operator-(const Tensor& a, Scalar b);
+SASH_API Tensor operator-(Scalar a, const Tensor& b);
 SASH_API Tensor operator*(const Tensor& a, const Tensor& b);
+SASH_API Tensor operator*(const Tensor& a, Scalar b);
+SASH_API Tensor operator*(Scalar a, const Tensor& b);
 SASH_API Tensor operator/(const Tensor& a, const Tensor& b);
+SASH_API Tensor operator/(const Tensor& a, Scalar b);
+SASH_API Tensor operator/(Scalar a, const Tensor& b);
+SASH_API Tensor operator%(const Tensor& a, const Tensor& b);
+SASH_API Tensor operator%(const Tensor& a, Scalar b);
+SASH_API Tensor operator%(Scalar a, const Tensor& b);
+
+/// Comparisons: bool tensors. `is_same` tells whether two handles name one tensor.
+SASH_API Tensor operator==(const Tensor& a, const Tensor& b);
+SASH_API Tensor operator==(const Tensor& a, Scalar b);
+SASH_API Tensor operator==(Scalar a, const Tensor& b);
+SASH_API Tensor operator!=(const Tensor& a, const Tensor& b);
+SASH_API Tensor operator!=(const Tensor& a, Scalar b);
+SASH_API Tensor operator!=(Scalar a, const Tensor& b);
+SASH_API Tensor operator<(const Tensor& a, const Tensor& b);
+SASH_API Tensor operator<(const Tensor& a, Scalar b);
+SASH_API Tensor operator<(Scalar a, const Tensor& b);
+SASH_API Tensor operator<=(const Tensor& a, const Tensor& b);
+SASH_API Tensor operator<=(const Tensor& a, Scalar b);
+SASH_API Tensor operator<=(Scalar a, const Tensor& b);
+SASH_API Tensor operator>(const Tensor& a, const Tensor& b);
+SASH_API Tensor operator>(const Tensor& a, Scalar b);
+SASH_API Tensor operator>(Scalar a, const Tensor& b);
+SASH_API Tensor operator>=(const Tensor& a, const Tensor& b);
+SASH_API Tensor operator>=(const Tensor& a, Scalar b);
+SASH_API Tensor operator>=(Scalar a, const Tensor& b);
+
+/// `logical_and` and `logical_or` of bool tensors.
+SASH_API Tensor operator&(const Tensor& a, const Tensor& b);
+SASH_API Tensor operator|(const Tensor& a, const Tensor& b);
 
 /// `Tensor::backward` from several outputs at once. `grad_outputs` may be empty for one-element
 /// outputs.

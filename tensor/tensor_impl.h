@@ -78,8 +78,8 @@ SASH_API void check_gradient_of(const char* op, const Tensor& x, const Tensor& g
 /// `ValueError`: `value` is none of `dtype`'s.
 [[noreturn]] SASH_API void throw_not_held(std::string_view op, DType dtype, Scalar value);
 
-/// Whether elements share memory because an axis is expanded.
-SASH_API bool is_expanded(const TensorImpl& impl);
+/// Whether elements may share memory: axes are expanded, or windows overlap.
+SASH_API bool overlaps_itself(const Shape& shape, const Strides& strides);
 
 /// A tensor over `base`'s storage; `offset` is absolute. Not recorded.
 SASH_API Tensor make_view(const Tensor& base, const Shape& shape, const Strides& strides,

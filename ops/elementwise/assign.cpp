@@ -8,7 +8,7 @@ void check_shared(const Tensor& temporary) {
   const TensorImpl& impl = temporary.impl();
   if (impl.use_count() > 1 || (impl.base && impl.base->use_count() > 1)) return;
   if (impl.storage->use_count() > (impl.base ? 2 : 1)) return;
-  throw ValueError("operator=", "a view, such as x[0]",
+  throw ValueError("operator=", "a view, such as x[0] (index_put_ writes where tensors index)",
                    "a temporary that shares its elements with no tensor");
 }
 

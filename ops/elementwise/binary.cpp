@@ -83,6 +83,34 @@ Tensor binary(const Tensor& a, const Tensor& b) {
                 });
 }
 
+/// The scalar as a 0-dimensional tensor of the dtype that it has beside x.
+Tensor beside(const char* op, Scalar value, const Tensor& x) {
+  check_defined(op, x);
+  const DType dtype = result_type(x, value);
+  check_holds(op, dtype, value);
+  return scalar_tensor(value, {.dtype = dtype, .device = x.device()});
+}
+
+/// A row that divides, with a scalar as divisor.
+template <class Op>
+Tensor with_divisor(const Tensor& x, Scalar value) {
+  const char* op = Op::row.name;
+  check_defined(op, x);
+  const DType dtype = result_type(x, value);
+  if (dtype != x.dtype()) return with_divisor<Op>(x.to(dtype), value);
+  check_numeric(op, x);
+  check_holds(op, dtype, value);
+  if (is_integral(dtype) && value.to_double() == 0) {
+    throw ValueError(op, "a divisor other than 0", "0");
+  }
+  const Tensor y = empty_like(x);
+  KernelContext context = kernel_context(x.device());
+  kernels::scalar_slot<Op>()(context, x.tensor_view(), y.tensor_view(), value);
+  constexpr bool flat = std::is_same_v<Op, op::FloorDivide>;
+  return record(op, {x}, y,
+                [](Backward&, const Tensor& g) { return Gradients{flat ? zeros_like(g) : g}; });
+}
+
 }  // namespace
 
 Tensor add(const Tensor& a, const Tensor& b) { return binary<op::Add>(a, b); }
@@ -92,31 +120,35 @@ Tensor div(const Tensor& a, const Tensor& b) { return binary<op::Div>(a, b); }
 Tensor pow(const Tensor& a, const Tensor& b) { return binary<op::Pow>(a, b); }
 Tensor maximum(const Tensor& a, const Tensor& b) { return binary<op::Maximum>(a, b); }
 Tensor minimum(const Tensor& a, const Tensor& b) { return binary<op::Minimum>(a, b); }
+Tensor remainder(const Tensor& a, const Tensor& b) { return binary<op::Remainder>(a, b); }
+Tensor floor_divide(const Tensor& a, const Tensor& b) { return binary<op::FloorDivide>(a, b); }
 
-Tensor operator+(const Tensor& a, const Tensor& b) { return add(a, b); }
-Tensor operator-(const Tensor& a, const Tensor& b) { return sub(a, b); }
-Tensor operator*(const Tensor& a, const Tensor& b) { return mul(a, b); }
-Tensor operator/(const Tensor& a, const Tensor& b) { return div(a, b); }
-
-Tensor operator+(const Tensor& a, Scalar b) { return add(a, b); }
-Tensor operator-(const Tensor& a, Scalar b) {
+Tensor sub(const Tensor& a, Scalar b) {
   check_defined("sub", a);
   if (is_floating(a.dtype()) || !b.is_integer()) return add(a, -b.to_double());
   check_holds("sub", result_type(a, b), b);
   return add(a, static_cast<int64_t>(-b.to<uint64_t>()));
 }
-Tensor operator*(const Tensor& a, Scalar b) { return mul(a, b); }
-Tensor operator/(const Tensor& a, Scalar b) { return div(a, b); }
-Tensor operator+(Scalar a, const Tensor& b) { return add(b, a); }
-Tensor operator-(Scalar a, const Tensor& b) {
+Tensor sub(Scalar a, const Tensor& b) {
   check_defined("sub", b);
   return add(neg(b.to(result_type(b, a))), a);
 }
-Tensor operator*(Scalar a, const Tensor& b) { return mul(b, a); }
-Tensor operator/(Scalar a, const Tensor& b) {
+Tensor div(Scalar a, const Tensor& b) {
   check_defined("div", b);
   const DType dtype = is_integral(b.dtype()) ? default_dtype() : b.dtype();
   return div(scalar_tensor(a, {.dtype = dtype, .device = b.device()}), b.to(dtype));
 }
+Tensor pow(Scalar a, const Tensor& b) { return binary<op::Pow>(beside("pow", a, b), b); }
+Tensor maximum(const Tensor& a, Scalar b) {
+  return binary<op::Maximum>(a, beside("maximum", b, a));
+}
+Tensor minimum(const Tensor& a, Scalar b) {
+  return binary<op::Minimum>(a, beside("minimum", b, a));
+}
+Tensor remainder(const Tensor& a, Scalar b) { return with_divisor<op::Remainder>(a, b); }
+Tensor remainder(Scalar a, const Tensor& b) {
+  return binary<op::Remainder>(beside("remainder", a, b), b);
+}
+Tensor floor_divide(const Tensor& a, Scalar b) { return with_divisor<op::FloorDivide>(a, b); }
 
 }  // namespace sash

@@ -24,15 +24,22 @@ SASH_API Tensor pow(const Tensor& a, const Tensor& b);
 SASH_API Tensor maximum(const Tensor& a, const Tensor& b);
 /// The lesser of two elements (integers); otherwise like `maximum`.
 SASH_API Tensor minimum(const Tensor& a, const Tensor& b);
+/// a - b floor(a / b) (integers): it has the sign of b. 0 for an integer b of 0.
+SASH_API Tensor remainder(const Tensor& a, const Tensor& b);
+/// floor(a / b) (integers), with derivative 0. 0 for an integer b of 0.
+SASH_API Tensor floor_divide(const Tensor& a, const Tensor& b);
 
-// The operators of two tensors are declared in tensor.h.
-SASH_API Tensor operator+(const Tensor& a, Scalar b);
-SASH_API Tensor operator-(const Tensor& a, Scalar b);
-SASH_API Tensor operator*(const Tensor& a, Scalar b);
-SASH_API Tensor operator/(const Tensor& a, Scalar b);
-SASH_API Tensor operator+(Scalar a, const Tensor& b);
-SASH_API Tensor operator-(Scalar a, const Tensor& b);
-SASH_API Tensor operator*(Scalar a, const Tensor& b);
-SASH_API Tensor operator/(Scalar a, const Tensor& b);
+// A scalar as one operand. `ValueError` if the result's dtype cannot hold it, or if integers are
+// divided by 0. Those with derivatives in the tensor alone are in unary.h.
+
+SASH_API Tensor sub(const Tensor& a, Scalar b);
+SASH_API Tensor sub(Scalar a, const Tensor& b);
+SASH_API Tensor div(Scalar a, const Tensor& b);
+SASH_API Tensor pow(Scalar a, const Tensor& b);
+SASH_API Tensor maximum(const Tensor& a, Scalar b);
+SASH_API Tensor minimum(const Tensor& a, Scalar b);
+SASH_API Tensor remainder(const Tensor& a, Scalar b);
+SASH_API Tensor remainder(Scalar a, const Tensor& b);
+SASH_API Tensor floor_divide(const Tensor& a, Scalar b);
 
 }  // namespace sash

@@ -58,6 +58,13 @@ Tensor logical(const Tensor& a, const Tensor& b) {
   return test<Op>(broadcast_shapes(a.shape(), b.shape(), Op::row.name), a, b);
 }
 
+template <class Op>
+Tensor test_floating(const Tensor& x) {
+  check_defined(Op::row.name, x);
+  check_floating(Op::row.name, x);
+  return test<Op>(x.shape(), x);
+}
+
 }  // namespace
 
 Tensor eq(const Tensor& a, const Tensor& b) { return compare<op::Eq>(a, b); }
@@ -83,10 +90,7 @@ Tensor logical_not(const Tensor& x) {
   return test<op::LogicalNot>(x.shape(), x);
 }
 
-Tensor isnan(const Tensor& x) {
-  check_defined("isnan", x);
-  check_floating("isnan", x);
-  return test<op::IsNan>(x.shape(), x);
-}
+Tensor isnan(const Tensor& x) { return test_floating<op::IsNan>(x); }
+Tensor isfinite(const Tensor& x) { return test_floating<op::IsFinite>(x); }
 
 }  // namespace sash

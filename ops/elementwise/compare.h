@@ -31,5 +31,7 @@ SASH_API Tensor logical_not(const Tensor& x);
 
 /// Whether an element is NaN; floating dtypes.
 SASH_API Tensor isnan(const Tensor& x);
+/// Whether an element is neither NaN nor infinite; floating dtypes.
+SASH_API Tensor isfinite(const Tensor& x);
 
 }  // namespace sash

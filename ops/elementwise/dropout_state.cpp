@@ -1,9 +1,7 @@
 #include "dropout_state.h"
 
-#include "../../core/backend/backend.h"
 #include "../../tensor/autograd/grad_mode.h"
 #include "../../tensor/factories.h"
-#include "../../tensor/graph.h"
 #include "../checks.h"
 #include "binary.h"
 #include "compare.h"
@@ -18,26 +16,16 @@ void check_arguments(const char* op, const Tensor& x, double p) {
   check_probability(op, "a probability", p);
 }
 
-/// The start of the numbers of `count` elements; `state` moves on past them.
-PhiloxState take(const char* op, RandomState& state, const Tensor& x) {
-  detail::refuse_in_graph(op, "dropout with the generator of manual_seed",
-                          "a state of the caller's");
-  const PhiloxState start{state.seed, backend(x.device().type).random_base(x.device()),
-                          state.offset};
-  state.offset += (static_cast<uint64_t>(x.numel()) + 3) / 4;
-  return start;
-}
-
 }  // namespace
 
-Tensor seeded_dropout(const Tensor& x, double p, RandomState& state) {
+Tensor seeded_dropout(const Tensor& x, double p, Generator& generator) {
   check_arguments("seeded_dropout", x, p);
-  return dropout_with(x, p, take("seeded_dropout", state, x));
+  return dropout_with(x, p, generator.next(x.device(), x.numel()));
 }
 
-DropoutResult dropout_with_mask(const Tensor& x, double p, RandomState& state) {
+DropoutResult dropout_with_mask(const Tensor& x, double p, Generator& generator) {
   check_arguments("dropout_with_mask", x, p);
-  const PhiloxState start = take("dropout_with_mask", state, x);
+  const PhiloxState start = generator.next(x.device(), x.numel());
   const Tensor mask = [&] {
     const NoGradGuard no_grad;
     return ne(dropout_with(ones(x.shape(), x.options()), p, start), 0);

@@ -12,13 +12,12 @@ struct DropoutResult {
   Tensor mask;  ///< bool of x's shape: whether an element was kept
 };
 
-/// `dropout` with the numbers that follow `state`, which moves on past them. `RandomState{.seed =
-/// 7}` is a fresh generator; a copy of `state`, kept or written to a file as two integers, brings
-/// the same masks again. The numbers are those of `manual_seed(state.seed)`.
-SASH_API Tensor seeded_dropout(const Tensor& x, double p, RandomState& state);
+/// `dropout` with the next numbers of `generator`. A copy of it, or its state kept, brings the same
+/// masks again: those of `manual_seed(generator.seed())`.
+SASH_API Tensor seeded_dropout(const Tensor& x, double p, Generator& generator);
 
 /// The same, with the mask: out = x mask / (1 - p). Its gradient flows through `out`.
-SASH_API DropoutResult dropout_with_mask(const Tensor& x, double p, RandomState& state);
+SASH_API DropoutResult dropout_with_mask(const Tensor& x, double p, Generator& generator);
 
 /// y = x mask / (1 - p) with a mask from before; zeros if p is 1. `DTypeError` unless the mask is
 /// bool, `ShapeError` unless it has x's shape, `ValueError` unless 0 <= p <= 1.

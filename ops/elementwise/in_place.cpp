@@ -153,7 +153,7 @@ Tensor& Tensor::div_(const Tensor& other) {
         Gradients grads(2);
         if (pass.needs(0)) grads[0] = quotient;
         if (pass.needs(1)) {
-          grads[1] = neg(sum_to(quotient * (pass(old) / pass(divisor)), shape));
+          grads[1] = sash::neg(sum_to(quotient * (pass(old) / pass(divisor)), shape));
         }
         return grads;
       });
@@ -172,6 +172,22 @@ Tensor& Tensor::mul_(Scalar value) {
   write<op::Mul>(*this, value);
   record_in_place("mul_", *this, {*this},
                   [value](Backward&, const Tensor& g) { return Gradients{mul(g, value)}; });
+  return *this;
+}
+
+Tensor& Tensor::sub_(Scalar value) {
+  check_scalar("sub_", *this, value);
+  if (!value.is_integer()) return add_(-value.to_double());
+  return add_(static_cast<int64_t>(-value.to<uint64_t>()));
+}
+
+Tensor& Tensor::div_(Scalar value) {
+  check_defined("div_", *this);
+  check_floating("div_", *this);
+  check_scalar("div_", *this, value);
+  write<op::Div>(*this, value);
+  record_in_place("div_", *this, {*this},
+                  [value](Backward&, const Tensor& g) { return Gradients{div(g, value)}; });
   return *this;
 }
 

@@ -111,9 +111,10 @@ Tensor sigmoid(const Tensor& x) { return unary<op::Sigmoid>(x); }
 Tensor erf(const Tensor& x) { return unary<op::Erf>(x); }
 Tensor relu(const Tensor& x) { return unary<op::Relu>(x); }
 Tensor silu(const Tensor& x) { return unary<op::Silu>(x); }
+Tensor softplus(const Tensor& x) { return unary<op::Softplus>(x); }
 Tensor floor(const Tensor& x) { return unary<op::Floor>(x); }
-
-Tensor Tensor::operator-() const { return neg(*this); }
+Tensor ceil(const Tensor& x) { return unary<op::Ceil>(x); }
+Tensor round(const Tensor& x) { return unary<op::Round>(x); }
 
 Tensor add(const Tensor& x, Scalar value) {
   if (const auto wide = promoted("add", x, value)) return add(*wide, value);

@@ -45,8 +45,14 @@ SASH_API Tensor erf(const Tensor& x);
 SASH_API Tensor relu(const Tensor& x);
 /// x sigmoid(x) (Elfwing, Uchibe and Doya, 2018).
 SASH_API Tensor silu(const Tensor& x);
+/// ln(1 + e^x), for large |x| too.
+SASH_API Tensor softplus(const Tensor& x);
 /// The greatest integer not above x, with derivative 0 everywhere.
 SASH_API Tensor floor(const Tensor& x);
+/// The least integer not below x, with derivative 0 everywhere.
+SASH_API Tensor ceil(const Tensor& x);
+/// The nearest integer, the even one of two, with derivative 0 everywhere.
+SASH_API Tensor round(const Tensor& x);
 
 /// x + value; int32 and int64 too. `ValueError` if the result's dtype cannot hold the value.
 SASH_API Tensor add(const Tensor& x, Scalar value);

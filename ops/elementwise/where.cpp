@@ -2,9 +2,11 @@
 
 #include "../../tensor/autograd/node.h"
 #include "../../tensor/factories.h"
+#include "../../tensor/tensor_impl.h"
 #include "../checks.h"
 #include "../kernels/elementwise.h"
 #include "../reduce/reduce.h"
+#include "../row_blocks.h"
 #include "promotion.h"
 
 namespace sash {
@@ -17,6 +19,34 @@ constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, cons
                       const Scalar&)>
     masked_fill{"masked_fill"};
 }  // namespace kernels
+
+namespace {
+
+/// The scalar as a 0-dimensional tensor.
+Tensor held(Scalar value, DType dtype, Device device) {
+  check_holds("where", dtype, value);
+  return scalar_tensor(value, {.dtype = dtype, .device = device});
+}
+
+/// Checks the arguments of `masked_fill`.
+void check_masked_fill(const char* op, const Tensor& x, const Tensor& mask, Scalar value) {
+  check_defined(op, x);
+  check_defined(op, mask);
+  check_dtype(op, mask, DType::boolean);
+  check_same_device(op, x, mask);
+  if (broadcast_shapes(x.shape(), mask.shape(), op) != x.shape()) {
+    throw ShapeError(op, "a mask that broadcasts to " + to_string(x.shape()),
+                     to_string(mask.shape()));
+  }
+  check_holds(op, x.dtype(), value);
+}
+
+void run_masked_fill(const Tensor& x, const Tensor& mask, const Tensor& y, Scalar value) {
+  KernelContext context = kernel_context(x.device());
+  kernels::masked_fill(context, x.tensor_view(), mask.tensor_view(), y.tensor_view(), value);
+}
+
+}  // namespace
 
 Tensor where(const Tensor& cond, const Tensor& a, const Tensor& b) {
   check_defined("where", cond);
@@ -46,22 +76,44 @@ Tensor where(const Tensor& cond, const Tensor& a, const Tensor& b) {
                 });
 }
 
+Tensor where(const Tensor& cond, const Tensor& a, Scalar b) {
+  check_defined("where", a);
+  const DType dtype = result_type(a, b);
+  return where(cond, a.to(dtype), held(b, dtype, a.device()));
+}
+
+Tensor where(const Tensor& cond, Scalar a, const Tensor& b) {
+  check_defined("where", b);
+  const DType dtype = result_type(b, a);
+  return where(cond, held(a, dtype, b.device()), b.to(dtype));
+}
+
+Tensor where(const Tensor& cond, Scalar a, Scalar b) {
+  check_defined("where", cond);
+  const DType dtype = a.is_integer() && b.is_integer() ? DType::int64 : default_dtype();
+  return where(cond, held(a, dtype, cond.device()), held(b, dtype, cond.device()));
+}
+
 Tensor masked_fill(const Tensor& x, const Tensor& mask, Scalar value) {
-  check_defined("masked_fill", x);
-  check_defined("masked_fill", mask);
-  check_dtype("masked_fill", mask, DType::boolean);
-  check_same_device("masked_fill", x, mask);
-  if (broadcast_shapes(x.shape(), mask.shape(), "masked_fill") != x.shape()) {
-    throw ShapeError("masked_fill", "a mask that broadcasts to " + to_string(x.shape()),
-                     to_string(mask.shape()));
-  }
-  check_holds("masked_fill", x.dtype(), value);
-  Tensor y = empty(x.shape(), x.options());
-  KernelContext context = kernel_context(x.device());
-  kernels::masked_fill(context, x.tensor_view(), mask.tensor_view(), y.tensor_view(), value);
+  check_masked_fill("masked_fill", x, mask, value);
+  const Tensor y = empty(x.shape(), x.options());
+  run_masked_fill(x, mask, y, value);
   return record("masked_fill", {x}, y, [mask = save(mask)](Backward& pass, const Tensor& g) {
     return Gradients{masked_fill(g, pass(mask), 0)};
   });
+}
+
+Tensor& Tensor::masked_fill_(const Tensor& mask, Scalar value) {
+  constexpr const char* op = "masked_fill_";
+  check_masked_fill(op, *this, mask, value);
+  check_writable(op, *this);
+  check_in_place(op, *this);
+  const Tensor chosen = mask.impl().storage == impl().storage ? mask.clone() : mask;
+  run_masked_fill(*this, chosen, *this, value);
+  record_in_place(op, *this, {*this}, [chosen = save(chosen)](Backward& pass, const Tensor& g) {
+    return Gradients{sash::masked_fill(g, pass(chosen), 0)};
+  });
+  return *this;
 }
 
 }  // namespace sash

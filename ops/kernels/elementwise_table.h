@@ -18,8 +18,8 @@
 /// namespace, so this header needs neither tensors nor a backend.
 namespace sash::op {
 
-using std::abs, std::cos, std::erf, std::exp, std::expm1, std::floor, std::log, std::log1p,
-    std::pow, std::sin, std::sqrt, std::tanh;
+using std::abs, std::ceil, std::copysign, std::cos, std::erf, std::exp, std::expm1, std::floor,
+    std::fmod, std::log, std::log1p, std::pow, std::rint, std::sin, std::sqrt, std::tanh;
 
 enum class Dtypes {
   numbers,           ///< floating, int32 and int64
@@ -184,6 +184,25 @@ struct Floor {
   static auto backward(const auto& g) { return zeros_like(g); }
 };
 
+struct Ceil {
+  static constexpr UnaryRow row{"ceil", Dtypes::floating};
+  SASH_HOST_DEVICE auto operator()(const auto& x) const { return ceil(x); }
+  static auto backward(const auto& g) { return zeros_like(g); }
+};
+struct Round {
+  static constexpr UnaryRow row{"round", Dtypes::floating};
+  SASH_HOST_DEVICE auto operator()(const auto& x) const { return rint(x); }
+  static auto backward(const auto& g) { return zeros_like(g); }
+};
+struct Softplus {
+  static constexpr UnaryRow row{"softplus", Dtypes::floating, Saves::input};
+  template <class T>
+  SASH_HOST_DEVICE T operator()(const T& x) const {
+    return log1p(exp(-abs(x))) + (x <= T(0) ? T(0) : x);
+  }
+  static auto backward(const auto& g, const auto& x) { return g * sigmoid(x); }
+};
+
 struct LogicalNot {
   static constexpr UnaryRow row{"logical_not", Dtypes::boolean};
   SASH_HOST_DEVICE auto operator()(const auto& x) const { return !x; }
@@ -191,6 +210,10 @@ struct LogicalNot {
 struct IsNan {
   static constexpr UnaryRow row{"isnan", Dtypes::floating};
   SASH_HOST_DEVICE bool operator()(const auto& x) const { return x != x; }
+};
+struct IsFinite {
+  static constexpr UnaryRow row{"isfinite", Dtypes::floating};
+  SASH_HOST_DEVICE bool operator()(const auto& x) const { return x - x == 0; }
 };
 
 // ---- two tensors: backward(to, g, a, b) gives to.a() and to.b() what makes their gradients before
@@ -273,6 +296,47 @@ struct Minimum {
     split_tie_gradient(to, g, lt(a, b), eq(a, b));
   }
 };
+// Of integers divided by 0 both are 0.
+struct Remainder {
+  static constexpr BinaryRow row{"remainder", Dtypes::numbers, {}, kBoth};
+  template <class T>
+  SASH_HOST_DEVICE T operator()(const T& a, const T& b) const {
+    T rest;
+    if constexpr (std::is_integral_v<T>) {
+      rest = b == 0 || b == -1 ? T(0) : a % b;  // the least integer % -1 overflows
+    } else {
+      rest = fmod(a, b);
+    }
+    return rest != T(0) && (rest < T(0)) != (b < T(0)) ? rest + b : rest;
+  }
+  static void backward(auto& to, const auto& g, const auto& a, const auto& b) {
+    to.a([&] { return g; });
+    to.minus_b([&] { return g * floor_divide(a, b); });
+  }
+};
+struct FloorDivide {
+  static constexpr BinaryRow row{"floor_divide", Dtypes::numbers};
+  template <class T>
+  SASH_HOST_DEVICE T operator()(const T& a, const T& b) const {
+    if constexpr (std::is_integral_v<T>) {
+      if (b == 0) return 0;
+      if (b == -1) return -a;
+      return a / b - static_cast<T>(a % b != 0 && (a < 0) != (b < 0));
+    } else {
+      if (b == T(0)) return a / b;
+      const T rest = fmod(a, b);
+      T quotient = (a - rest) / b;
+      if (rest != T(0) && (rest < T(0)) != (b < T(0))) quotient -= T(1);
+      if (quotient == T(0)) return copysign(T(0), a / b);
+      const T whole = floor(quotient);
+      return quotient - whole > T(0.5) ? whole + T(1) : whole;
+    }
+  }
+  static void backward(auto& to, const auto& g, const auto&, const auto&) {
+    to.a([&] { return zeros_like(g); });
+    to.b([&] { return zeros_like(g); });
+  }
+};
 /// The gradient of relu from g and y = relu(x).
 struct ReluBackward {
   static constexpr BinaryRow row{"relu_backward", Dtypes::floating};
@@ -351,13 +415,14 @@ struct List {
   static void for_each(auto f) { (f(Ops{}), ...); }
 };
 
-using UnaryOps = List<Neg, Abs, Sign, Square, Exp, Log, Log1p, Expm1, Sqrt, Rsqrt, Reciprocal, Sin,
-                      Cos, Tanh, Sigmoid, Erf, Relu, Silu, Floor, LogicalNot, IsNan>;
-using ArithmeticOps =
-    List<Add, Sub, Mul, Div, Pow, Maximum, Minimum, ReluBackward, LogicalAnd, LogicalOr>;
+using UnaryOps =
+    List<Neg, Abs, Sign, Square, Exp, Log, Log1p, Expm1, Sqrt, Rsqrt, Reciprocal, Sin, Cos, Tanh,
+         Sigmoid, Erf, Relu, Silu, Softplus, Floor, Ceil, Round, LogicalNot, IsNan, IsFinite>;
+using ArithmeticOps = List<Add, Sub, Mul, Div, Pow, Remainder, FloorDivide, Maximum, Minimum,
+                           ReluBackward, LogicalAnd, LogicalOr>;
 using CompareOps = List<Eq, Ne, Lt, Le, Gt, Ge>;
 /// Also with a scalar in place of the second tensor.
-using ScalarOps = List<Add, Mul, Div, Pow>;
+using ScalarOps = List<Add, Mul, Div, Pow, Remainder, FloorDivide>;
 
 /// Whether the result is bool, whatever the operands.
 template <class Op>

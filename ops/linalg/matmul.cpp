@@ -85,4 +85,6 @@ Tensor bmm(const Tensor& a, const Tensor& b) {
   return matmul(a.to(DType::float32), b.to(DType::float32)).to(a.dtype());
 }
 
+Tensor Tensor::matmul(const Tensor& other) const { return sash::matmul(*this, other); }
+
 }  // namespace sash

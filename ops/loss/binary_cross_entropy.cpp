@@ -1,24 +1,10 @@
 #include "binary_cross_entropy.h"
 
-#include "../../tensor/autograd/node.h"
 #include "../checks.h"
 #include "../elementwise/binary.h"
+#include "../elementwise/unary.h"
 
 namespace sash {
-namespace {
-
-/// ln(1 + e^x).
-Tensor softplus(const Tensor& x) {
-  const Tensor y = [&] {
-    const NoGradGuard no_grad;
-    return log1p(exp(-abs(x))) + relu(x);
-  }();
-  return record("softplus", {x}, y, [x = save(x)](Backward& pass, const Tensor& g) {
-    return Gradients{g * sigmoid(pass(x))};
-  });
-}
-
-}  // namespace
 
 Tensor binary_cross_entropy_with_logits(const Tensor& x, const Tensor& target,
                                         const BinaryCrossEntropyOptions& options) {

@@ -108,4 +108,7 @@ Tensor log_softmax(const Tensor& x, int64_t axis) {
   });
 }
 
+Tensor Tensor::softmax(int64_t axis) const { return sash::softmax(*this, axis); }
+Tensor Tensor::log_softmax(int64_t axis) const { return sash::log_softmax(*this, axis); }
+
 }  // namespace sash

@@ -98,4 +98,11 @@ Tensor std(const Tensor& x, const Dims& axes, int64_t correction, bool keepdim) 
   return detail::finished(recorded, shape, keepdim);
 }
 
+Tensor Tensor::norm(double p, const Dims& axes, bool keepdim) const {
+  return sash::norm(*this, p, axes, keepdim);
+}
+Tensor Tensor::std(const Dims& axes, int64_t correction, bool keepdim) const {
+  return sash::std(*this, axes, correction, keepdim);
+}
+
 }  // namespace sash

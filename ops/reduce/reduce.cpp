@@ -225,5 +225,30 @@ Tensor Tensor::mean() const { return sash::mean(*this); }
 Tensor Tensor::mean(const Dims& axes, bool keepdim) const {
   return sash::mean(*this, axes, keepdim);
 }
+Tensor Tensor::var(const Dims& axes, int64_t correction, bool keepdim) const {
+  return sash::var(*this, axes, correction, keepdim);
+}
+Tensor Tensor::amax(const Dims& axes, bool keepdim) const {
+  return sash::amax(*this, axes, keepdim);
+}
+Tensor Tensor::amin(const Dims& axes, bool keepdim) const {
+  return sash::amin(*this, axes, keepdim);
+}
+Tensor Tensor::argmax(int64_t axis, bool keepdim) const {
+  return sash::argmax(*this, axis, keepdim);
+}
+Tensor Tensor::argmin(int64_t axis, bool keepdim) const {
+  return sash::argmin(*this, axis, keepdim);
+}
+Tensor Tensor::logsumexp(const Dims& axes, bool keepdim) const {
+  return sash::logsumexp(*this, axes, keepdim);
+}
+Tensor Tensor::cumsum(int64_t axis) const { return sash::cumsum(*this, axis); }
+
+Tensor Tensor::prod(const Dims& axes, bool keepdim) const {
+  return sash::prod(*this, axes, keepdim);
+}
+Tensor Tensor::any(const Dims& axes, bool keepdim) const { return sash::any(*this, axes, keepdim); }
+Tensor Tensor::all(const Dims& axes, bool keepdim) const { return sash::all(*this, axes, keepdim); }
 
 }  // namespace sash

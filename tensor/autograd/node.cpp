@@ -187,7 +187,7 @@ void check_in_place(const char* op, const Tensor& self, std::initializer_list<Te
                         "graph: its base would miss the gradient; make the view again, or clone "
                         "it");
   }
-  if (base && is_expanded(*base)) {
+  if (base && overlaps_itself(base->shape, base->strides)) {
     throw AutogradError(op,
                         "a view of an expanded tensor cannot be written in a graph: its elements "
                         "share memory with others; clone the expanded tensor first");

@@ -31,6 +31,14 @@ struct ViewLayout {
     }
     return {count};
   }
+  /// The shape without repeats along expanded axes.
+  Shape once() const {
+    Shape found = shape;
+    for (int axis = 0; axis < shape.rank(); ++axis) {
+      if (strides[axis] == 0 && shape[axis] > 1) found[axis] = 1;
+    }
+    return found;
+  }
   Tensor base_of(const Tensor& memory) const {
     return make_view(memory, base_shape, base_strides, 0);
   }
@@ -72,9 +80,7 @@ Tensor scatter_view(const Tensor& g, const ViewLayout& layout) {
     const NoGradGuard no_grad;
     const Tensor memory = zeros(layout.span(), g.options());
     ViewLayout once = layout;
-    for (int axis = 0; axis < layout.shape.rank(); ++axis) {
-      if (layout.strides[axis] == 0 && layout.shape[axis] > 1) once.shape[axis] = 1;
-    }
+    once.shape = layout.once();
     copy_elements(sum_expanded(g, once.shape), once.view_of(memory));
     return layout.base_of(memory);
   }();
@@ -100,10 +106,15 @@ Tensor clear_view(const Tensor& g, const ViewLayout& layout) {
 }  // namespace
 
 Tensor replay_view(const Tensor& base, const TensorImpl& view) {
-  return record("view", {base}, make_view(base, view.shape, view.strides, view.offset),
-                [layout = ViewLayout(base.impl(), view)](Backward&, const Tensor& g) {
-                  return Gradients{scatter_view(g, layout)};
-                });
+  const ViewLayout layout(base.impl(), view);
+  if (overlaps_itself(layout.once(), view.strides)) {
+    throw AutogradError("view",
+                        "windows that overlap cannot be used after a write to the tensor that they "
+                        "view; make them again");
+  }
+  return record(
+      "view", {base}, make_view(base, view.shape, view.strides, view.offset),
+      [layout](Backward&, const Tensor& g) { return Gradients{scatter_view(g, layout)}; });
 }
 
 void record_view_write(Tensor base, const Tensor& view) {

@@ -51,7 +51,8 @@ TEST_CASE("writes: assigning to a temporary view writes elements, to a named ten
     x[0] = tensor({1, 2, 3});
   });
   const std::string lost =
-      "operator=: expected a view, such as x[0], got a temporary that shares its elements with no "
+      "operator=: expected a view, such as x[0] (index_put_ writes where tensors index), got a "
+      "temporary that shares its elements with no "
       "tensor";
   expect_error<ValueError>(lost, [&] { x.mT().reshape({6}) = y[0]; });
   expect_error<ValueError>(lost, [&] { x.clone() = 0; });

@@ -32,6 +32,16 @@ double greater(double a, double b) {
 }
 double lesser(double a, double b) { return std::isnan(a) || std::isnan(b) ? kNaN : std::min(a, b); }
 
+double rest(double a, double b) {
+  const double r = std::fmod(a, b);
+  return r != 0 && std::signbit(r) != std::signbit(b) ? r + b : r;
+}
+
+double floor_quotient(double a, double b) {
+  if (std::isinf(a)) return kNaN;
+  return std::isinf(b) ? 0 : std::floor(a / b);
+}
+
 std::vector<BinaryOp> binary_ops() {
   const auto plus = [](double a, double b) { return a + b; };
   const auto minus = [](double a, double b) { return a - b; };
@@ -44,6 +54,8 @@ std::vector<BinaryOp> binary_ops() {
       row<op::Mul>(mul, times),
       row<op::Div>(div, over, -2, 2, 0.5, 2),
       row<op::Pow>(pow, power, 0.5, 2, -2, 2),
+      row<op::Remainder>(remainder, rest, -9, 9, 1.2, 5),
+      row<op::FloorDivide>(floor_divide, floor_quotient, -9, 9, 1.2, 5),
       row<op::Maximum>(maximum, greater),
       row<op::Minimum>(minimum, lesser),
   };
@@ -126,6 +138,15 @@ void add_operators(OpTable& table) {
   with_tensor(
       "operator/", [](const T& x) { return x[0] / x[1]; },
       [](double a, double b) { return a / b; });
+  with_tensor(
+      "operator%", [](const T& x) { return x[0] % x[1]; },
+      [](double a, double b) { return std::fmod(a, b); });
+  with_scalar(
+      "operator%", "x and 0.75", [](const T& x) { return x[0] % 0.75; },
+      [](double a, double) { return std::fmod(a, 0.75); });
+  with_scalar(
+      "operator%", "7.5 and x", [](const T& x) { return 7.5 % x[0]; },
+      [](double a, double) { return std::fmod(7.5, a); });
   with_scalar(
       "operator+", "x and 1.5", [](const T& x) { return x[0] + 1.5; },
       [](double a, double) { return a + 1.5; });
@@ -172,7 +193,7 @@ void add_mixed(OpTable& table) {
   for (const BinaryOp& op : binary_ops()) {
     for (const DType other : {DType::int64, DType::uint8, DType::boolean, DType::float32}) {
       InputSpec left{.shape = {3, 4}, .low = op.low, .high = op.high};
-      const bool divides = op.name == "div" || op.name == "pow";
+      const bool divides = op.right_low > 0 || op.name == "pow";
       InputSpec right{.shape = {4}, .low = 0, .high = 5, .dtype = other, .requires_grad = false};
       if (divides) right.low = 1;
       if (divides && other == DType::boolean) right.elements = {1, 1, 1, 1};

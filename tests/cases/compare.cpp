@@ -95,10 +95,58 @@ void add_comparison(OpTable& table, const Comparison& op) {
   with_scalar("uint8 and 100.5", 100.5);
 }
 
+struct Operator {
+  std::string name;
+  Tensor (*tensors)(const Tensor&, const Tensor&);
+  Tensor (*right)(const Tensor&);
+  Tensor (*left)(const Tensor&);
+  Formula formula;
+};
+
+std::vector<Operator> operators() {
+  using T = const Tensor&;
+  return {
+      {"operator==", [](T a, T b) { return a == b; }, [](T x) { return x == 1; },
+       [](T x) { return 2 == x; }, [](double a, double b) { return double(a == b); }},
+      {"operator!=", [](T a, T b) { return a != b; }, [](T x) { return x != 1; },
+       [](T x) { return 2 != x; }, [](double a, double b) { return double(a != b); }},
+      {"operator<", [](T a, T b) { return a < b; }, [](T x) { return x < 1; },
+       [](T x) { return 2 < x; }, [](double a, double b) { return double(a < b); }},
+      {"operator<=", [](T a, T b) { return a <= b; }, [](T x) { return x <= 1; },
+       [](T x) { return 2 <= x; }, [](double a, double b) { return double(a <= b); }},
+      {"operator>", [](T a, T b) { return a > b; }, [](T x) { return x > 1; },
+       [](T x) { return 2 > x; }, [](double a, double b) { return double(a > b); }},
+      {"operator>=", [](T a, T b) { return a >= b; }, [](T x) { return x >= 1; },
+       [](T x) { return 2 >= x; }, [](double a, double b) { return double(a >= b); }},
+  };
+}
+
+void add_operator(OpTable& table, const Operator& op) {
+  const InputSpec whole{.shape = {3, 7}, .low = 0, .high = 4, .dtype = DType::int64};
+  const InputSpec row{.shape = {7}, .low = 0, .high = 4, .dtype = DType::int64};
+  const std::vector<DType> once{DType::float32};
+  const auto add = [&](const char* variant, std::vector<InputSpec> inputs, auto run,
+                       const std::function<Array(const Arrays&)>& reference) {
+    add_row(table, op.name, std::move(inputs), run, op.formula, once);
+    table.back().variant = variant;
+    table.back().reference = reference;
+  };
+  add(
+      "tensors", {whole, row}, [f = op.tensors](const Tensors& x) { return f(x[0], x[1]); },
+      [f = op.formula](const Arrays& x) { return zip(x[0], x[1], f); });
+  add(
+      "x and 1", {whole}, [f = op.right](const Tensors& x) { return f(x[0]); },
+      [f = op.formula](const Arrays& x) { return map(x[0], [f](double a) { return f(a, 1); }); });
+  add(
+      "2 and x", {whole}, [f = op.left](const Tensors& x) { return f(x[0]); },
+      [f = op.formula](const Arrays& x) { return map(x[0], [f](double a) { return f(2, a); }); });
+}
+
 }  // namespace
 
 void add_compare(OpTable& table) {
   for (const Comparison& op : comparisons()) add_comparison(table, op);
+  for (const Operator& op : operators()) add_operator(table, op);
 
   const InputSpec bits{.shape = {5, 7}, .low = 0, .high = 2, .dtype = DType::boolean};
   const InputSpec row{.shape = {7}, .low = 0, .high = 2, .dtype = DType::boolean};
@@ -112,6 +160,19 @@ void add_compare(OpTable& table) {
   add_row(
       table, "logical_not", {bits}, [](const Tensors& x) { return logical_not(x[0]); },
       [](double a, double) { return double(a == 0); }, once);
+  add_row(
+      table, "operator&", {bits, row}, [](const Tensors& x) { return x[0] & x[1]; },
+      [](double a, double b) { return double(a != 0 && b != 0); }, once);
+  add_row(
+      table, "operator|", {bits, row}, [](const Tensors& x) { return x[0] | x[1]; },
+      [](double a, double b) { return double(a != 0 || b != 0); }, once);
+  add_row(
+      table, "operator~", {bits}, [](const Tensors& x) { return ~x[0]; },
+      [](double a, double) { return double(a == 0); }, once);
+  add_row(
+      table, "isfinite", {{.shape = {4}, .elements = {kNaN, 1, kInfinity, -kInfinity}}},
+      [](const Tensors& x) { return isfinite(x[0]); },
+      [](double a, double) { return double(std::isfinite(a)); }, {DType::float32, DType::float64});
   add_row(
       table, "isnan", {{.shape = {3}, .elements = {kNaN, 1, kInfinity}}},
       [](const Tensors& x) { return isnan(x[0]); },

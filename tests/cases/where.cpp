@@ -37,6 +37,34 @@ void add_mixed(OpTable& table) {
   table.back().dtypes = {DType::float32, DType::float64};
 }
 
+void add_scalars(OpTable& table) {
+  const auto add = [&](const char* variant, auto run, double yes, double no,
+                       std::vector<DType> results) {
+    table.push_back({
+        .op = "where",
+        .variant = variant,
+        .inputs = {mask_of({3, 1}), {.shape = {4}}},
+        .run = run,
+        .reference =
+            [yes, no](const Arrays& x) {
+              const bool plain = !std::isnan(yes) && !std::isnan(no);
+              return generate(plain ? Shape{3, 1} : Shape{3, 4}, [&](const Index& index) {
+                const double chosen = x[0].broadcast(index) != 0 ? yes : no;
+                return std::isnan(chosen) ? x[1].broadcast(index) : chosen;
+              });
+            },
+        .dtypes = kSome,
+        .results = std::move(results),
+        .differentiable = !std::isnan(yes) != !std::isnan(no),
+    });
+  };
+  using T = const Tensors&;
+  add("x or 3", [](T x) { return where(x[0], x[1], 3); }, kNaN, 3, {});
+  add("3 or x", [](T x) { return where(x[0], 3, x[1]); }, 3, kNaN, {});
+  add("3 or 4", [](T x) { return where(x[0], 3, 4); }, 3, 4, {DType::int64});
+  add("0.5 or 4", [](T x) { return where(x[0], 0.5, 4); }, 0.5, 4, {DType::float32});
+}
+
 void add_fill(OpTable& table, const InputSpec& x, const InputSpec& mask, double value) {
   table.push_back({
       .op = "masked_fill",
@@ -66,6 +94,7 @@ void add_where(OpTable& table) {
   add_choice(table, mask_of({0, 2}), {.shape = {0, 2}}, {.shape = {2}});
 
   add_mixed(table);
+  add_scalars(table);
 
   add_fill(table, {.shape = {3, 4}}, mask_of({3, 4}), -1);
   add_fill(table, {.shape = {2, 3, 4}}, mask_of({3, 1}), 7);

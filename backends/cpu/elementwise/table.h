@@ -12,7 +12,8 @@ namespace sash::cpu {
 
 /// Rows whose formula is for single elements, or whose function in Eigen is not exact: its square
 /// root makes NaN of infinity.
-using ByElement = op::List<op::Sign, op::Sqrt, op::Rsqrt, op::IsNan, op::Pow, op::ReluBackward>;
+using ByElement = op::List<op::Sign, op::Sqrt, op::Rsqrt, op::IsNan, op::IsFinite, op::Pow,
+                           op::Remainder, op::FloorDivide, op::ReluBackward>;
 
 template <class Op>
 inline constexpr bool kByElement = ByElement::has<Op> || op::CompareOps::has<Op>;
@@ -42,6 +43,14 @@ void evaluate(op::Relu, auto& out, const X& x) {
   using T = typename X::Scalar;
   const auto zero = Eigen::Array<T, Eigen::Dynamic, 1>::Constant(x.size(), T(0));
   out = x.binaryExpr(zero, Eigen::internal::scalar_max_op<T, T, Eigen::PropagateNaN>());
+}
+
+template <class X>
+void evaluate(op::Softplus, auto& out, const X& x) {
+  using T = typename X::Scalar;
+  const auto zero = Eigen::Array<T, Eigen::Dynamic, 1>::Constant(x.size(), T(0));
+  out = log1p(exp(-abs(x))) +
+        x.binaryExpr(zero, Eigen::internal::scalar_max_op<T, T, Eigen::PropagateNaN>());
 }
 
 template <class X>
