@@ -107,6 +107,9 @@ Tensor ones(const Shape& shape, const TensorOptions& options) { return full(shap
 Tensor empty_like(const Tensor& like) { return empty(like.shape(), like.options()); }
 Tensor zeros_like(const Tensor& like) { return zeros(like.shape(), like.options()); }
 Tensor ones_like(const Tensor& like) { return ones(like.shape(), like.options()); }
+Tensor full_like(const Tensor& like, Scalar value) {
+  return full(like.shape(), value, like.options());
+}
 Tensor scalar_tensor(Scalar value, const TensorOptions& options) {
   return full({}, value, options);
 }
@@ -125,6 +128,21 @@ Tensor arange(Scalar start, Scalar stop, Scalar step, const TensorOptions& optio
   Tensor y = empty({count}, typed);
   KernelContext context = kernel_context(y.device());
   kernels::arange(context, y.tensor_view(), start, step);
+  return y;
+}
+
+Tensor arange(Scalar stop, const TensorOptions& options) { return arange(0, stop, 1, options); }
+
+Tensor linspace(double start, double stop, int64_t steps, const TensorOptions& options) {
+  const DType dtype = options.dtype.value_or(default_dtype());
+  if (!is_floating(dtype)) throw DTypeError("linspace", "a floating dtype", name(dtype));
+  if (steps < 0) throw ValueError("linspace", "at least 0 steps", std::to_string(steps));
+  Tensor y = empty({steps}, options);
+  if (steps == 0) return y;
+  KernelContext context = kernel_context(y.device());
+  const double step = steps > 1 ? (stop - start) / static_cast<double>(steps - 1) : 0;
+  kernels::arange(context, y.tensor_view(), start, step);
+  if (steps > 1) kernels::fill(context, make_view(y, {}, {}, steps - 1).tensor_view(), stop);
   return y;
 }
 

@@ -12,6 +12,8 @@
 
 namespace sash {
 
+class Generator;
+
 /// Uninitialised elements.
 SASH_API Tensor empty(const Shape& shape, const TensorOptions& options = {});
 SASH_API Tensor zeros(const Shape& shape, const TensorOptions& options = {});
@@ -21,6 +23,7 @@ SASH_API Tensor full(const Shape& shape, Scalar value, const TensorOptions& opti
 SASH_API Tensor empty_like(const Tensor& like);
 SASH_API Tensor zeros_like(const Tensor& like);
 SASH_API Tensor ones_like(const Tensor& like);
+SASH_API Tensor full_like(const Tensor& like, Scalar value);
 /// A 0-dimensional tensor.
 SASH_API Tensor scalar_tensor(Scalar value, const TensorOptions& options = {});
 /// start, start + step, ... below (above, for a negative step) stop. int64 if all three are
@@ -28,6 +31,12 @@ SASH_API Tensor scalar_tensor(Scalar value, const TensorOptions& options = {});
 /// more elements than int64 counts.
 SASH_API Tensor arange(Scalar start, Scalar stop, Scalar step = 1,
                        const TensorOptions& options = {});
+/// From 0.
+SASH_API Tensor arange(Scalar stop, const TensorOptions& options = {});
+/// `steps` numbers from start to stop, both included, evenly spaced; floating. `ValueError` for
+/// fewer than 0 steps.
+SASH_API Tensor linspace(double start, double stop, int64_t steps,
+                         const TensorOptions& options = {});
 /// The n x n identity matrix.
 SASH_API Tensor eye(int64_t n, const TensorOptions& options = {});
 
@@ -35,9 +44,16 @@ SASH_API Tensor eye(int64_t n, const TensorOptions& options = {});
 SASH_API Tensor rand(const Shape& shape, const TensorOptions& options = {});
 /// Standard normal.
 SASH_API Tensor randn(const Shape& shape, const TensorOptions& options = {});
+SASH_API Tensor rand_like(const Tensor& like);
+SASH_API Tensor randn_like(const Tensor& like);
 /// Uniform integers in [low, high), any of int64; int64 if no dtype is named, or int32 where that
 /// holds the bounds (else `ValueError`).
 SASH_API Tensor randint(int64_t low, int64_t high, const Shape& shape,
+                        const TensorOptions& options = {});
+// The same from a generator of one's own (random.h).
+SASH_API Tensor rand(const Shape& shape, Generator& generator, const TensorOptions& options = {});
+SASH_API Tensor randn(const Shape& shape, Generator& generator, const TensorOptions& options = {});
+SASH_API Tensor randint(int64_t low, int64_t high, const Shape& shape, Generator& generator,
                         const TensorOptions& options = {});
 
 /// A tensor of dtype `dtype` whose elements are copied from host memory, then cast if

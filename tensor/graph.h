@@ -27,7 +27,7 @@ struct GraphState;
 /// - A replay leaves the gradients of leaves as that call would have: defined or not, added to or
 ///   new.
 /// - Code on the host is not repeated. What would need it throws while recording: copies from and
-///   to the host (`item`), `manual_seed`, `Optimizer::set_lr`, `seeded_dropout`.
+///   to the host (`item`), `manual_seed`, `Optimizer::set_lr`, a `Generator`.
 class SASH_API Graph {
  public:
   /// Starts recording. `NotImplemented` on the CPU; `ValueError` if this thread is recording

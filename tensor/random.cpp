@@ -22,60 +22,35 @@ constinit Kernel<void(KernelContext&, const TensorView&, PhiloxState, int64_t, i
 namespace {
 
 constinit std::mutex generator_mutex;
-constinit RandomState generator{};
+constinit RandomState process_state{};
 
-// An empty tensor that a kernel will fill; a wrong dtype must not use up random numbers.
-Tensor empty_real(const char* op, const Shape& shape, const TensorOptions& options) {
+// The state before `count` numbers are drawn from it.
+RandomState take(RandomState& state, int64_t count) {
+  const RandomState before = state;
+  state.offset += (static_cast<uint64_t>(count) + 3) / 4;
+  return before;
+}
+
+// Where the numbers of `y` start.
+PhiloxState draw(Generator* own, const Tensor& y, int64_t count) {
+  return own ? own->next(y.device(), count) : next_philox(y.device(), count);
+}
+
+using RealKernel = Kernel<void(KernelContext&, const TensorView&, PhiloxState, double, double)>;
+
+// A wrong dtype must not use up random numbers.
+Tensor real(const char* op, const RealKernel& kernel, const Shape& shape, Generator* own,
+            const TensorOptions& options) {
   const DType dtype = options.dtype.value_or(default_dtype());
   if (!is_floating(dtype)) throw DTypeError(op, "a floating dtype", name(dtype));
-  return empty(shape, options);
-}
-
-}  // namespace
-
-void manual_seed(uint64_t seed) {
-  detail::refuse_in_graph("manual_seed", "no new seed", "one");
-  set_random_state({seed, 0});
-}
-
-RandomState random_state() {
-  const std::lock_guard lock(generator_mutex);
-  return generator;
-}
-
-void set_random_state(RandomState state) {
-  const std::lock_guard lock(generator_mutex);
-  generator = state;
-}
-
-PhiloxState next_philox(Device device, int64_t count) {
-  // Eager calls pass their whole offset by value, and the word they point to stays zero. A graph
-  // has a word of its own.
-  const uint64_t* const base = backend(device.type).random_base(device);
-  const RandomState next = [count] {
-    const std::lock_guard lock(generator_mutex);
-    const RandomState before = generator;
-    generator.offset += (static_cast<uint64_t>(count) + 3) / 4;
-    return before;
-  }();
-  return detail::place_in_graph(device, {next.seed, base, next.offset});
-}
-
-Tensor rand(const Shape& shape, const TensorOptions& options) {
-  Tensor y = empty_real("rand", shape, options);
+  Tensor y = empty(shape, options);
   KernelContext context = kernel_context(y.device());
-  kernels::random_uniform(context, y.tensor_view(), next_philox(y.device(), y.numel()), 0, 1);
+  kernel(context, y.tensor_view(), draw(own, y, y.numel()), 0, 1);
   return y;
 }
 
-Tensor randn(const Shape& shape, const TensorOptions& options) {
-  Tensor y = empty_real("randn", shape, options);
-  KernelContext context = kernel_context(y.device());
-  kernels::random_normal(context, y.tensor_view(), next_philox(y.device(), y.numel()), 0, 1);
-  return y;
-}
-
-Tensor randint(int64_t low, int64_t high, const Shape& shape, const TensorOptions& options) {
+Tensor integers(int64_t low, int64_t high, const Shape& shape, Generator* own,
+                const TensorOptions& options) {
   if (low >= high) {
     throw ValueError("randint", "low < high", std::to_string(low) + " and " + std::to_string(high));
   }
@@ -94,8 +69,65 @@ Tensor randint(int64_t low, int64_t high, const Shape& shape, const TensorOption
   const bool wide = static_cast<uint64_t>(high) - static_cast<uint64_t>(low) > uint64_t{1} << 32;
   const int64_t words = wide ? (y.numel() + 3) / 4 * 8 : y.numel();
   KernelContext context = kernel_context(y.device());
-  kernels::random_integer(context, y.tensor_view(), next_philox(y.device(), words), low, high);
+  kernels::random_integer(context, y.tensor_view(), draw(own, y, words), low, high);
   return y;
+}
+
+}  // namespace
+
+void manual_seed(uint64_t seed) {
+  detail::refuse_in_graph("manual_seed", "no new seed", "one");
+  set_random_state({seed, 0});
+}
+
+RandomState random_state() {
+  const std::lock_guard lock(generator_mutex);
+  return process_state;
+}
+
+void set_random_state(RandomState state) {
+  const std::lock_guard lock(generator_mutex);
+  process_state = state;
+}
+
+PhiloxState next_philox(Device device, int64_t count) {
+  // Eager calls pass their whole offset by value, and the word they point to stays zero. A graph
+  // has a word of its own.
+  const uint64_t* const base = backend(device.type).random_base(device);
+  const RandomState next = [count] {
+    const std::lock_guard lock(generator_mutex);
+    return take(process_state, count);
+  }();
+  return detail::place_in_graph(device, {next.seed, base, next.offset});
+}
+
+PhiloxState Generator::next(Device device, int64_t count) {
+  detail::refuse_in_graph("Generator", "the generator of manual_seed", "one of the caller's");
+  const RandomState next = take(state_, count);
+  return {next.seed, backend(device.type).random_base(device), next.offset};
+}
+
+Tensor rand(const Shape& shape, const TensorOptions& options) {
+  return real("rand", kernels::random_uniform, shape, nullptr, options);
+}
+Tensor rand(const Shape& shape, Generator& generator, const TensorOptions& options) {
+  return real("rand", kernels::random_uniform, shape, &generator, options);
+}
+Tensor randn(const Shape& shape, const TensorOptions& options) {
+  return real("randn", kernels::random_normal, shape, nullptr, options);
+}
+Tensor randn(const Shape& shape, Generator& generator, const TensorOptions& options) {
+  return real("randn", kernels::random_normal, shape, &generator, options);
+}
+Tensor rand_like(const Tensor& like) { return rand(like.shape(), like.options()); }
+Tensor randn_like(const Tensor& like) { return randn(like.shape(), like.options()); }
+
+Tensor randint(int64_t low, int64_t high, const Shape& shape, const TensorOptions& options) {
+  return integers(low, high, shape, nullptr, options);
+}
+Tensor randint(int64_t low, int64_t high, const Shape& shape, Generator& generator,
+               const TensorOptions& options) {
+  return integers(low, high, shape, &generator, options);
 }
 
 }  // namespace sash

@@ -38,7 +38,7 @@ void add_case(OpTable& table, const InputSpec& input, double p) {
       .inputs = {input},
       .run =
           [p](const Tensors& x) {
-            RandomState state{.seed = kSeed};
+            Generator state(kSeed);
             return seeded_dropout(x[0], p, state);
           },
       .reference = reference,
@@ -48,7 +48,7 @@ void add_case(OpTable& table, const InputSpec& input, double p) {
       .variant = variant,
       .inputs = {input},
       .run = [p](const Tensors& x) -> Tensors {
-        RandomState state{.seed = kSeed};
+        Generator state(kSeed);
         const DropoutResult result = dropout_with_mask(x[0], p, state);
         return {result.out, apply_dropout_mask(x[0], result.mask, p)};
       },

@@ -1,6 +1,8 @@
+#include <sash/ops/random/randperm.h>
 #include <sash/tensor/factories.h>
-
 #include <sash/tensor/random.h>
+
+#include <algorithm>
 
 #include "cases.h"
 
@@ -48,6 +50,20 @@ Array numbered(const Shape& shape, double (*f)(uint64_t)) {
 
 // A range that float64 holds exactly.
 constexpr int64_t kWide = (int64_t{1} << 40) + 12345;
+
+// 0 to n - 1 in the order of random numbers of 64 bits, the largest first.
+Array shuffled(int64_t n) {
+  const auto key = [n](double i) {
+    const auto element = static_cast<uint64_t>(i), words = static_cast<uint64_t>((n + 3) / 4 * 4);
+    const uint64_t bits =
+        uint64_t{random_word(kSeed, element)} << 32 | random_word(kSeed, words + element);
+    return bits % ~uint64_t{0};
+  };
+  Array order = generate({n}, [](const Index& i) { return double(i[0]); });
+  std::stable_sort(order.values.begin(), order.values.end(),
+                   [&](double a, double b) { return key(a) > key(b); });
+  return order;
+}
 
 void add_random(OpTable& table) {
   const std::vector<DType> floats{DType::float32, DType::float64};
@@ -126,7 +142,66 @@ void add_factories(OpTable& table) {
         return generate({5, 5}, [](const Index& i) { return double(i[0] == i[1]); });
       },
       every);
+  add_case(
+      table, "arange", "5", [](T x) { return arange(5, x.options()); },
+      [] { return generate({5}, [](const Index& i) { return double(i[0]); }); }, every);
+  add_case(
+      table, "full_like", "-> 3", [](T x) { return full_like(x, 3); }, [] { return Array({}, 3); },
+      every);
+  const std::vector<DType> floats{DType::float32, DType::float64};
+  for (const int64_t steps : {0, 1, 2, 7}) {
+    add_case(
+        table, "linspace", std::to_string(steps) + " from -1 to 0.7",
+        [steps](T x) { return linspace(-1, 0.7, steps, x.options()); },
+        [steps] {
+          return generate({steps}, [&](const Index& i) {
+            return steps == 1 ? -1 : -1 + 1.7 / double(steps - 1) * double(i[0]);
+          });
+        },
+        floats);
+  }
   add_random(table);
+  for (const int64_t n : {0, 7, 65}) {
+    add_case(
+        table, "randperm", std::to_string(n),
+        [n](T x) {
+          Generator generator(kSeed);
+          return randperm(n, generator, {.device = x.device()});
+        },
+        [n] { return shuffled(n); }, {DType::float32}, {DType::int64});
+  }
+  const auto own = [&](const std::string& name, std::function<Tensor(T, Generator&)> run,
+                       double (*f)(uint64_t), const std::vector<DType>& dtypes) {
+    add_case(
+        table, name, "of a generator",
+        [run](T x) {
+          Generator generator(kSeed);
+          return run(x, generator);
+        },
+        [f] {
+          return numbered({3, 7}, f);
+        },
+        dtypes);
+  };
+  own(
+      "rand",
+      [](T x, Generator& g) {
+        return rand({3, 7}, g, x.options());
+      },
+      uniform, floats);
+  own(
+      "randn",
+      [](T x, Generator& g) {
+        return randn({3, 7}, g, x.options());
+      },
+      normal, floats);
+  own(
+      "randint",
+      [](T x, Generator& g) {
+        return randint(-3, 8, {3, 7}, g, x.options());
+      },
+      [](uint64_t i) { return double(random_word(kSeed, i) % 11) - 3; },
+      {DType::int32, DType::int64});
 }
 
 }  // namespace sash::testing

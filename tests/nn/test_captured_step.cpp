@@ -301,7 +301,7 @@ TEST_CASE_TEMPLATE("captured step: what cannot be recorded runs eagerly, and say
     seen = results[0].item<double>();
     return results;
   };
-  RandomState own{.seed = 3};
+  Generator own(3);
   const auto drop = [&](const Tensors& in) { return seeded_dropout(in[0], 0.5, own); };
   const auto schedule = [&](const Tensors& in) {
     training.optimizer.set_lr(1e-3);
@@ -330,8 +330,8 @@ TEST_CASE_TEMPLATE("captured step: what cannot be recorded runs eagerly, and say
   for (int i = 0; i < 3; ++i) scheduling(batch(i, device));
   if (device.is_cuda()) {
     CHECK(dropping.reason() ==
-          "seeded_dropout: expected dropout with the generator of manual_seed while a graph is "
-          "recorded, got a state of the caller's");
+          "Generator: expected the generator of manual_seed while a graph is recorded, got one of "
+          "the caller's");
     CHECK(scheduling.reason() ==
           "AdamW.set_lr: expected rates set before the step while a graph is recorded, got one set "
           "in it");

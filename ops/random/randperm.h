@@ -1,0 +1,14 @@
+#pragma once
+
+#include "../../tensor/tensor.h"
+
+namespace sash {
+
+class Generator;
+
+/// The numbers 0 to n - 1 in random order, int64 on `options.device`: those of a generator are the
+/// same on every device. `ValueError` for a negative n, `DTypeError` for another dtype.
+SASH_API Tensor randperm(int64_t n, const TensorOptions& options = {});
+SASH_API Tensor randperm(int64_t n, Generator& generator, const TensorOptions& options = {});
+
+}  // namespace sash
