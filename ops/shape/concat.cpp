@@ -126,4 +126,24 @@ std::vector<Tensor> chunk(const Tensor& x, int64_t count, int64_t axis) {
   return split(x, std::max<int64_t>(1, extent / count + (extent % count != 0)), axis);
 }
 
+std::vector<Tensor> unbind(const Tensor& x, int64_t axis) {
+  check_defined("unbind", x);
+  const int at = normalize_axis(axis, x.rank(), "unbind");
+  std::vector<Tensor> slices;
+  slices.reserve(static_cast<size_t>(x.shape()[at]));
+  for (int64_t i = 0; i < x.shape()[at]; ++i) slices.push_back(x.select(at, i));
+  return slices;
+}
+
+std::vector<Tensor> Tensor::split(int64_t length, int64_t axis) const {
+  return sash::split(*this, length, axis);
+}
+std::vector<Tensor> Tensor::split(const std::vector<int64_t>& lengths, int64_t axis) const {
+  return sash::split(*this, lengths, axis);
+}
+std::vector<Tensor> Tensor::chunk(int64_t count, int64_t axis) const {
+  return sash::chunk(*this, count, axis);
+}
+std::vector<Tensor> Tensor::unbind(int64_t axis) const { return sash::unbind(*this, axis); }
+
 }  // namespace sash

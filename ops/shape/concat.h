@@ -27,4 +27,7 @@ SASH_API std::vector<Tensor> split(const Tensor& x, int64_t length, int64_t axis
 /// `ValueError` unless count >= 1.
 SASH_API std::vector<Tensor> chunk(const Tensor& x, int64_t count, int64_t axis = 0);
 
+/// The slices of x along `axis`, as views without it.
+SASH_API std::vector<Tensor> unbind(const Tensor& x, int64_t axis = 0);
+
 }  // namespace sash

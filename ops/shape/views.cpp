@@ -4,6 +4,7 @@
 
 #include "../../tensor/autograd/node.h"
 #include "../../tensor/factories.h"
+#include "../../tensor/kernels/gradients.h"
 #include "../../tensor/kernels/memory.h"
 #include "../../tensor/tensor_impl.h"
 #include "../reduce/reduce.h"
@@ -236,6 +237,71 @@ Tensor Tensor::select(int64_t axis, int64_t index) const {
   }
   const int64_t from = index < 0 ? index + extent : index;
   return narrow(at, from, 1).squeeze(at);
+}
+
+Tensor Tensor::movedim(int64_t from, int64_t to) const {
+  const int source = normalize_axis(from, rank(), "movedim");
+  const int target = normalize_axis(to, rank(), "movedim");
+  Dims axes;
+  for (int i = 0; i < rank(); ++i) axes.push_back(i);
+  axes.erase(source);
+  axes.insert(target, source);
+  return permute(axes);
+}
+
+Tensor Tensor::unfold(int64_t axis, int64_t size, int64_t step) const {
+  const int at = normalize_axis(axis, rank(), "unfold");
+  const int64_t extent = shape()[at];
+  if (size < 1 || size > extent) {
+    throw ValueError("unfold", "windows of 1 to " + std::to_string(extent) + " elements",
+                     std::to_string(size));
+  }
+  if (step < 1) throw ValueError("unfold", "a step of at least 1", std::to_string(step));
+  if (rank() == kMaxRank) {
+    throw ShapeError("unfold", "at most " + std::to_string(kMaxRank - 1) + " axes",
+                     to_string(shape()));
+  }
+  Shape to = shape();
+  Strides to_strides = strides();
+  to[at] = (extent - size) / step + 1;
+  to.push_back(size);
+  to_strides.push_back(to_strides[at]);
+  to_strides[at] *= to[at] > 1 ? step : 1;  // a long step could overflow
+  return record("unfold", {*this}, make_view(*this, to, to_strides, offset_of(*this)),
+                [from = shape(), at, step](Backward&, const Tensor& g) {
+                  return Gradients{unfold_backward(g, from, at, step)};
+                });
+}
+
+Tensor unfold_backward(const Tensor& x, const Shape& shape, int axis, int64_t step) {
+  const bool half = is_half(x.dtype());
+  const Tensor y = [&] {
+    const NoGradGuard no_grad;
+    const int last = x.rank() - 1;
+    const int64_t count = x.shape()[axis], size = x.shape()[last];
+    const Tensor whole =
+        zeros(shape, {.dtype = half ? DType::float32 : x.dtype(), .device = x.device()});
+    const Tensor windows = x.to(whole.dtype());
+    KernelContext context = kernel_context(x.device());
+    const auto add = [&](const Tensor& part, const Tensor& to) {
+      kernels::accumulate(context, to.tensor_view(), part.tensor_view(), to.tensor_view());
+    };
+    // As few passes as there are places in a window, or windows.
+    if (size <= count) {
+      for (int64_t i = 0; i < size; ++i) {
+        add(windows.select(last, i), whole.slice(axis, i, i + (count - 1) * step + 1, step));
+      }
+    } else {
+      for (int64_t i = 0; i < count; ++i) {
+        add(windows.select(axis, i).movedim(-1, axis), whole.narrow(axis, i * step, size));
+      }
+    }
+    return whole.to(x.dtype());
+  }();
+  return record("unfold_backward", {x}, y,
+                [axis, step, size = x.shape().back()](Backward&, const Tensor& g) {
+                  return Gradients{g.unfold(axis, size, step)};
+                });
 }
 
 Tensor slice_backward(const Tensor& x, const Shape& shape, int axis, int64_t start, int64_t step) {

@@ -107,6 +107,25 @@ void add_concat(OpTable& table) {
              [](const Tensor& x) { return split(x, 3, -1); });
   add_pieces(table, "chunk", "3", matrix, {2, 2, 1}, 0,
              [](const Tensor& x) { return chunk(x, 3, 0); });
+  for (const int64_t axis : {0, -1}) {
+    table.push_back({
+        .op = "unbind",
+        .variant = "axis " + std::to_string(axis),
+        .inputs = {matrix},
+        .run = [axis](const Tensors& x) { return unbind(x[0], axis); },
+        .reference =
+            [axis](const Arrays& x) {
+              const int along = positive(axis, 2);
+              Arrays slices;
+              for (int64_t i = 0; i < x[0].shape[along]; ++i) {
+                slices.push_back(generate(without(x[0].shape, along), [&](const Index& index) {
+                  return x[0][with(index, along, i)];
+                }));
+              }
+              return slices;
+            },
+    });
+  }
   add_pieces(table, "chunk", "2", {{2, 6}}, {3, 3}, 1,
              [](const Tensor& x) { return chunk(x, 2, 1); });
 }

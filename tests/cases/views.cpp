@@ -87,6 +87,14 @@ void add_orders(OpTable& table) {
           {4, 2, 3},
           [](T x) { return x.permute(at(2, 0, 1)); },
           [](I i) { return at(i[1], i[2], i[0]); }},
+         {"movedim 0, -1",
+          {3, 4, 2},
+          [](T x) { return x.movedim(0, -1); },
+          [](I i) { return at(i[2], i[0], i[1]); }},
+         {"movedim 2, 1",
+          {2, 4, 3},
+          [](T x) { return x.movedim(2, 1); },
+          [](I i) { return at(i[0], i[2], i[1]); }},
          {"transpose 0, 2",
           {4, 3, 2},
           [](T x) { return x.transpose(0, 2); },
@@ -150,6 +158,39 @@ void add_slice_backward(OpTable& table) {
   }
 }
 
+void add_windows(OpTable& table) {
+  for (const Layout layout : {contiguous, transposed, sliced}) {
+    add_rows(table, {{3, 7}, layout},
+             {{"unfold 1, 3, 2",
+               {3, 3, 3},
+               [](T x) { return x.unfold(1, 3, 2); },
+               [](I i) { return at(i[0], 2 * i[1] + i[2]); }},
+              {"unfold 0, 2, 1",
+               {2, 7, 2},
+               [](T x) { return x.unfold(0, 2, 1); },
+               [](I i) { return at(i[0] + i[2], i[1]); }},
+              {"unfold -1, 2, 5",
+               {3, 2, 2},
+               [](T x) { return x.unfold(-1, 2, 5); },
+               [](I i) { return at(i[0], 5 * i[1] + i[2]); }},
+              {"unfold 1, 6, 1",
+               {3, 2, 6},
+               [](T x) { return x.unfold(1, 6, 1); },
+               [](I i) { return at(i[0], i[1] + i[2]); }}});
+  }
+  for (const auto& [count, size] : {std::pair<int64_t, int64_t>{3, 3}, {2, 5}}) {
+    add(
+        table, "unfold_backward axis 0 by 2", {{count, 2, size}},
+        [](T x) { return unfold_backward(x, at(7, 2), 0, 2); },
+        [](const Array& x) {
+          Array y({7, 2});
+          for_each_index(x.shape, [&](I i) { y[at(2 * i[0] + i[2], i[1])] += x[i]; });
+          return y;
+        });
+    table.back().dtypes = {DType::float32, DType::float64};
+  }
+}
+
 void add_heads(OpTable& table) {
   for (const Layout layout : {contiguous, sliced}) {
     add_rows(table, {{2, 4, 6}, layout},
@@ -173,6 +214,7 @@ void add_views(OpTable& table) {
   add_expansions(table);
   add_parts(table);
   add_slice_backward(table);
+  add_windows(table);
   add_heads(table);
 }
 

@@ -1,5 +1,6 @@
 #include "../../../tensor/kernels/memory.h"
 
+#include <cstdlib>
 #include <cstring>
 
 #include "../../../core/backend/dispatch.h"
@@ -34,13 +35,13 @@ void fill(KernelContext&, const TensorView& y, const Scalar& value) {
 constexpr int64_t kTile = 32;
 
 /// The axis with the smallest stride in x, if that is not the walk's innermost axis (smallest
-/// stride in y); else -1. Axes shorter than 8 do not count.
+/// stride in y); else -1. Axes shorter than 8 do not count. Strides of x may be negative (`flip`).
 int transposed_axis(const Walk<2>& walk) {
   const auto last = static_cast<size_t>(walk.rank - 1);
   int best = -1;
-  int64_t least = walk.stride[1][last];
+  int64_t least = std::abs(walk.stride[1][last]);
   for (size_t axis = 0; axis < last; ++axis) {
-    const int64_t step = walk.stride[1][axis];
+    const int64_t step = std::abs(walk.stride[1][axis]);
     if (step == 0 || step >= least || walk.extent[axis] < 8) continue;
     best = static_cast<int>(axis);
     least = step;
