@@ -2,8 +2,12 @@
 
 #include "../../tensor/autograd/node.h"
 #include "../../tensor/factories.h"
+#include "../elementwise/compare.h"
+#include "../elementwise/where.h"
 #include "../kernels/index.h"
+#include "embedding.h"
 #include "index_checks.h"
+#include "slices.h"
 
 namespace sash {
 
@@ -12,6 +16,8 @@ constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, cons
     gather{"gather"};
 constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&, int)>
     scatter_add{"scatter_add"};
+constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&, int)>
+    scatter{"scatter"};
 }  // namespace kernels
 
 namespace {
@@ -35,11 +41,37 @@ int check_arguments(const char* op, const Tensor& x, int64_t axis, const Tensor&
   check_index_tensor(op, x, index);
   const int at = normalize_axis(axis, x.rank(), op);
   check_fits(op, index.shape(), x.shape(), at);
-  check_index_values(op, index, x.shape()[at]);
+  check_signed_index_values(op, index, x.shape()[at]);
   return at;
 }
 
-// Both below take an index that has been checked.
+// src cut to the shape of the index.
+Tensor fitted(const Tensor& src, const Shape& shape) {
+  Tensor used = src;
+  for (int i = 0; i < src.rank(); ++i) {
+    if (shape[i] != src.shape()[i]) used = used.narrow(i, 0, shape[i]);
+  }
+  return used;
+}
+
+// A fresh copy of x without history.
+Tensor copy_of(const Tensor& x) {
+  const NoGradGuard no_grad;
+  return x.clone();
+}
+
+// The axis, after the checks of a 1-dimensional index into x.
+int check_slices(const char* op, const Tensor& x, int64_t axis, const Tensor& index) {
+  check_defined(op, x);
+  check_min_rank(op, x, 1);
+  const int at = normalize_axis(axis, x.rank(), op);
+  check_index_tensor(op, x, index);
+  check_rank(op, index, 1);
+  check_signed_index_values(op, index.contiguous(), x.shape()[at]);
+  return at;
+}
+
+// The functions below take an index that has been checked.
 
 // y += src at `index`, where y is a fresh copy of x, or fresh zeros if x is undefined.
 Tensor scatter_into(const Tensor& y, const Tensor& x, int axis, const Tensor& index,
@@ -66,7 +98,43 @@ Tensor scatter_into(const Tensor& y, const Tensor& x, int axis, const Tensor& in
                 });
 }
 
+// y with src at `index`, where y is a fresh copy of x.
+Tensor replace_in(const Tensor& y, const Tensor& x, int axis, const Tensor& index,
+                  const Tensor& src) {
+  KernelContext context = kernel_context(y.device());
+  kernels::scatter(context, y.tensor_view(), index.tensor_view(), src.tensor_view(), axis);
+  return record(
+      "scatter", {x, src}, y, [axis, index = save(index)](Backward& pass, const Tensor& g) {
+        const Tensor at = pass(index);
+        Gradients grads(2);
+        if (pass.needs(0)) {
+          const Tensor zero = zeros({}, g.options()).expand(at.shape());
+          grads[0] = replace_in(copy_of(g), g, axis, at, zero);
+        }
+        if (pass.needs(1)) {
+          grads[1] = masked_fill(take(g, axis, at), detail::overwritten(g.shape(), axis, at), 0);
+        }
+        return grads;
+      });
+}
+
 }  // namespace
+
+Tensor detail::spread(const Tensor& index, const Shape& shape, int axis) {
+  Shape along = Shape::filled(shape.rank(), 1), full = shape;
+  along[axis] = full[axis] = index.numel();
+  return index.view(along).expand(full);
+}
+
+Tensor detail::overwritten(const Shape& shape, int axis, const Tensor& index) {
+  const NoGradGuard no_grad;
+  const Tensor order =
+      spread(arange(index.size(axis), {.device = index.device()}), index.shape(), axis);
+  const Tensor last = zeros(shape, order.options());
+  KernelContext context = kernel_context(index.device());
+  kernels::scatter(context, last.tensor_view(), index.tensor_view(), order.tensor_view(), axis);
+  return ne(take(last, axis, index), order);
+}
 
 Tensor gather(const Tensor& x, int64_t axis, const Tensor& index) {
   check_defined("gather", index, "indices");
@@ -82,29 +150,33 @@ Tensor scatter_add(const Tensor& x, int64_t axis, const Tensor& index, const Ten
   const Tensor in = index.contiguous();
   const int at = check_arguments(op, x, axis, in);
   check_fits(op, in.shape(), src.shape(), -1);
-  Tensor used = src;
-  for (int i = 0; i < src.rank(); ++i) {
-    if (in.shape()[i] != src.shape()[i]) used = used.narrow(i, 0, in.shape()[i]);
-  }
-  const Tensor y = [&] {
-    const NoGradGuard no_grad;
-    return x.clone();
-  }();
-  return scatter_into(y, x, at, in, used);
+  return scatter_into(copy_of(x), x, at, in, fitted(src, in.shape()));
+}
+
+Tensor scatter(const Tensor& x, int64_t axis, const Tensor& index, const Tensor& src) {
+  constexpr const char* op = "scatter";
+  check_compatible(op, x, src);
+  check_defined(op, index, "indices");
+  const Tensor in = index.contiguous();
+  const int at = check_arguments(op, x, axis, in);
+  check_fits(op, in.shape(), src.shape(), -1);
+  return replace_in(copy_of(x), x, at, in, fitted(src, in.shape()));
+}
+
+Tensor index_add(const Tensor& x, int64_t axis, const Tensor& index, const Tensor& src) {
+  constexpr const char* op = "index_add";
+  const int at = check_slices(op, x, axis, index);
+  check_compatible(op, x, src);
+  check_not_bool(op, x);
+  Shape expected = x.shape();
+  expected[at] = index.numel();
+  check_shape(op, src, expected);
+  return scatter_into(copy_of(x), x, at, detail::spread(index.contiguous(), x.shape(), at), src);
 }
 
 Tensor index_select(const Tensor& x, int64_t axis, const Tensor& index) {
-  constexpr const char* op = "index_select";
-  check_defined(op, x);
-  check_min_rank(op, x, 1);
-  const int at = normalize_axis(axis, x.rank(), op);
-  check_index_tensor(op, x, index);
-  check_rank(op, index, 1);
-  const Tensor in = index.contiguous();
-  check_index_values(op, in, x.shape()[at]);
-  Shape along = Shape::filled(x.rank(), 1), full = x.shape();
-  along[at] = full[at] = in.numel();
-  return take(x, at, in.view(along).expand(full));
+  const int at = check_slices("index_select", x, axis, index);
+  return take(x, at, detail::spread(index.contiguous(), x.shape(), at));
 }
 
 Tensor one_hot(const Tensor& index, int64_t classes) {
@@ -117,12 +189,29 @@ Tensor one_hot(const Tensor& index, int64_t classes) {
   }
   const Tensor in = index.contiguous();
   check_index_values("one_hot", in, classes);
-  const Tensor places = in.unsqueeze(-1);
+  // The scatter takes negative indices; an embedding reports those on a card.
+  const Tensor places = embedding(arange(classes, in.options()).unsqueeze(1), in);
   Shape shape = in.shape();
   shape.push_back(classes);
   // Not a comparison: on CUDA that would give zeros for an index out of range, and no error.
   return scatter_into(zeros(shape, in.options()), {}, in.rank(), places,
                       ones(places.shape(), in.options()));
+}
+
+Tensor Tensor::gather(int64_t axis, const Tensor& index) const {
+  return sash::gather(*this, axis, index);
+}
+Tensor Tensor::scatter(int64_t axis, const Tensor& index, const Tensor& src) const {
+  return sash::scatter(*this, axis, index, src);
+}
+Tensor Tensor::scatter_add(int64_t axis, const Tensor& index, const Tensor& src) const {
+  return sash::scatter_add(*this, axis, index, src);
+}
+Tensor Tensor::index_select(int64_t axis, const Tensor& index) const {
+  return sash::index_select(*this, axis, index);
+}
+Tensor Tensor::index_add(int64_t axis, const Tensor& index, const Tensor& src) const {
+  return sash::index_add(*this, axis, index, src);
 }
 
 }  // namespace sash

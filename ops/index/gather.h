@@ -2,9 +2,9 @@
 
 #include "../../tensor/tensor.h"
 
-/// Indexing by int64 tensors; no negative indices. Throws `IndexError` naming the
-/// first index outside its axis and its position, `DTypeError` for indices that are not int64,
-/// `ShapeError` for shapes that do not fit.
+/// Indexing by int64 tensors; negative indices count from the end, but for `one_hot`. Throws
+/// `IndexError` naming the first index outside its axis and its position, `DTypeError` for indices
+/// that are not int64, `ShapeError` for shapes that do not fit.
 namespace sash {
 
 /// y[i][j][k] = x[i][index[i][j][k]][k] for axis 1, likewise for others. index has x's rank and is
@@ -16,6 +16,15 @@ SASH_API Tensor gather(const Tensor& x, int64_t axis, const Tensor& index);
 /// and than x on any other axis; elements of src beyond it are left out. The order of additions is
 /// fixed.
 SASH_API Tensor scatter_add(const Tensor& x, int64_t axis, const Tensor& index, const Tensor& src);
+
+/// A copy of x with src[i][j][k] in the place of [i][index[i][j][k]][k] for axis 1, likewise for
+/// others; shapes as for `scatter_add`. Of several elements for one place the last along the axis
+/// stays, and it alone receives a gradient. x and src have one dtype, any.
+SASH_API Tensor scatter(const Tensor& x, int64_t axis, const Tensor& index, const Tensor& src);
+
+/// A copy of x to whose slices along `axis` that the 1-dimensional `index` names the slices of src
+/// are added, in order.
+SASH_API Tensor index_add(const Tensor& x, int64_t axis, const Tensor& index, const Tensor& src);
 
 /// The slices of x along `axis` that the 1-dimensional `index` names, in its order.
 SASH_API Tensor index_select(const Tensor& x, int64_t axis, const Tensor& index);

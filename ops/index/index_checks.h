@@ -27,6 +27,20 @@ inline void check_index_tensor(const char* op, const Tensor& x, const Tensor& in
   check_dtype(op, index, DType::int64);
 }
 
+/// `IndexError` naming the first value of the contiguous `index` outside [-extent, extent) and its
+/// place.
+inline void check_signed_index_values(const char* op, const Tensor& index, int64_t extent) {
+  if (!index.device().is_cpu()) return;
+  const int64_t* const begin = index.data<const int64_t>();
+  const int64_t* const end = begin + index.numel();
+  const int64_t* const bad = std::find_if(
+      begin, end, [extent](int64_t value) { return value < -extent || value >= extent; });
+  if (bad == end) return;
+  throw IndexError(op,
+                   "indices in [" + std::to_string(-extent) + ", " + std::to_string(extent) + ")",
+                   std::to_string(*bad) + " at " + position_of(bad - begin, index.shape()));
+}
+
 /// `IndexError` naming the first value of the contiguous `index` outside [0, extent) and its
 /// place; `ignored`, if given, is allowed too.
 inline void check_index_values(const char* op, const Tensor& index, int64_t extent,

@@ -47,4 +47,15 @@ Chosen min(const Tensor& x, int64_t axis, bool keepdim) {
 Tensor max(const Tensor& x) { return amax(x); }
 Tensor min(const Tensor& x) { return amin(x); }
 
+Chosen Tensor::sort(int64_t axis, bool descending) const {
+  return sash::sort(*this, axis, descending);
+}
+Tensor Tensor::argsort(int64_t axis, bool descending) const {
+  return sash::argsort(*this, axis, descending);
+}
+Chosen Tensor::max(int64_t axis, bool keepdim) const { return sash::max(*this, axis, keepdim); }
+Chosen Tensor::min(int64_t axis, bool keepdim) const { return sash::min(*this, axis, keepdim); }
+Tensor Tensor::max() const { return sash::max(*this); }
+Tensor Tensor::min() const { return sash::min(*this); }
+
 }  // namespace sash

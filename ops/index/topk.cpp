@@ -46,4 +46,8 @@ Chosen topk(const Tensor& x, int64_t k, int64_t axis, bool largest) {
   return detail::first_in_order("topk", x, k, at, largest);
 }
 
+Chosen Tensor::topk(int64_t k, int64_t axis, bool largest) const {
+  return sash::topk(*this, k, axis, largest);
+}
+
 }  // namespace sash

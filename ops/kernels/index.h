@@ -19,8 +19,8 @@ extern SASH_API Kernel<void(KernelContext&, const TensorView& g, const TensorVie
 
 }  // namespace sash::kernels
 
-/// Indexing along one axis by an int64 tensor. All views have one rank (at least 1), any
-/// strides; those of the index may be 0.
+/// Indexing along one axis by an int64 tensor, where negative indices count from the end. All views
+/// have one rank (at least 1), any strides; those of the index may be 0.
 namespace sash::kernels {
 
 /// y[i][j][k] = x[i][index[i][j][k]][k] for axis 1, likewise for others. y has the index's shape,
@@ -35,6 +35,17 @@ extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorVie
 extern SASH_API Kernel<void(KernelContext&, const TensorView& y, const TensorView& index,
                             const TensorView& src, int axis)>
     scatter_add;
+
+/// y[i][index[i][j][k]][k] = src[i][j][k], of which the last j stays; otherwise like `scatter_add`,
+/// but for any dtype.
+extern SASH_API Kernel<void(KernelContext&, const TensorView& y, const TensorView& index,
+                            const TensorView& src, int axis)>
+    scatter;
+
+/// places = the i for which mask[i], ascending: mask is bool [N], places int64 and as long as there
+/// are such i; contiguous.
+extern SASH_API Kernel<void(KernelContext&, const TensorView& mask, const TensorView& places)>
+    true_places;
 
 /// values[i], indices[i] (int64) = the i-th largest (smallest, unless `largest`) element along one
 /// axis and its place, for as many as that axis has in `values`. NaN is the largest, ties take the

@@ -203,7 +203,7 @@ TEST_CASE_FIXTURE(Inputs, "wrong calls: indices") {
       {"ShapeError: embedding: expected 2 axes, got [2]", [&] { embedding(pair, index); }},
       {"IndexError: embedding: expected indices in [0, 2), got -1 at [1]",
        [&] { embedding(x, tensor<int64_t>({0, -1})); }},
-      {"IndexError: gather: expected indices in [0, 3), got 3 at [0, 1]",
+      {"IndexError: gather: expected indices in [-3, 3), got 3 at [0, 1]",
        [&] { gather(x, 1, tensor(std::vector<int64_t>{0, 3}, {1, 2})); }},
       {"ShapeError: gather: expected an index that fits into [2, 3] on every axis but 0, got [2]",
        [&] { gather(x, 0, index); }},

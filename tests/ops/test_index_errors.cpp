@@ -39,45 +39,53 @@ TEST_CASE_TEMPLATE("indices: the error of one out of range names op, range and v
     std::function<void()> call;
   };
   for (const auto& [op, kernel, text, element, call] : std::vector<Call>{
-           {"embedding", "embedding", "5), got 5", "1",
+           {"embedding", "embedding", "[0, 5), got 5", "1",
             [&] {
               embedding(x, at({0, 5, 4}, {3}));
             }},
-           {"embedding", "embedding", "5), got -1", "0", [&] { embedding(x, at({-1}, {1})); }},
-           {"embedding", "embedding", "5), got ", "",
+           {"embedding", "embedding", "[0, 5), got -1", "0", [&] { embedding(x, at({-1}, {1})); }},
+           {"embedding", "embedding", "[0, 5), got ", "",
             [&] {
               embedding(x, at({0, 5, 1, -1}, {4}));
             }},
-           {"embedding_backward", "embedding_backward", "5), got 7", "",
+           {"embedding_backward", "embedding_backward", "[0, 5), got 7", "",
             [&] {
               embedding_backward(x, at({7, 1, 0, 2, 3}, {5}), 5);
             }},
-           {"cross_entropy", "cross_entropy", device.is_cpu() ? "6) or -100, got 6" : "6), got 6",
-            "2",
+           {"cross_entropy", "cross_entropy",
+            device.is_cpu() ? "[0, 6) or -100, got 6" : "[0, 6), got 6", "2",
             [&] {
               cross_entropy(x, at({0, 5, 6, -100, 1}, {5}));
             }},
-           {"gather", "gather", "5), got 9", "",
+           {"gather", "gather", "[-5, 5), got 9", "",
             [&] {
               gather(x, 0, at({0, 1, 9}, {1, 3}));
             }},
-           {"index_select", "gather", "5), got 5", "",
+           {"index_select", "gather", "[-5, 5), got 5", "",
             [&] {
               index_select(x, 0, at({0, 5}, {2}));
             }},
-           {"scatter_add", "scatter_add", "6), got -1", "0",
+           {"scatter_add", "scatter_add", "[-6, 6), got -7", "0",
             [&] {
-              scatter_add(x, 1, at({-1}, {1, 1}), x);
+              scatter_add(x, 1, at({-7}, {1, 1}), x);
             }},
-           {"scatter_add", "scatter_add", "6), got -2", "",
+           {"scatter_add", "scatter_add", "[-6, 6), got -8", "",
             [&] {
-              scatter_add(x, 1, at({0, -2}, {2, 1}), x);
+              scatter_add(x, 1, at({0, -8}, {2, 1}), x);
             }},
-           {"one_hot", "scatter_add", "2), got 2", "", [&] {
+           {"scatter", "scatter", "[-6, 6), got 6", "0",
+            [&] {
+              scatter(x, 1, at({6}, {1, 1}), x);
+            }},
+           {"one_hot", "embedding", "[0, 2), got -1", "0",
+            [&] {
+              one_hot(at({-1, 1}, {2}), 2);
+            }},
+           {"one_hot", "embedding", "[0, 2), got 2", "", [&] {
               one_hot(at({0, 2}, {2}), 2);
             }}}) {
     const std::string found = error_of<IndexError>(device, call);
-    const std::string start = (device.is_cpu() ? op : kernel) + ": expected indices in [0, " + text;
+    const std::string start = (device.is_cpu() ? op : kernel) + ": expected indices in " + text;
     CHECK_MESSAGE(found.starts_with(start), found);
     const std::string place = device.is_cpu() ? " at [" : " at element " + element;
     CHECK_MESSAGE(found.find(place) != std::string::npos, found);

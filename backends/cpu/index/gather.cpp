@@ -1,6 +1,8 @@
 #include "../../../ops/kernels/index.h"
 
 #include <algorithm>
+#include <numeric>
+#include <vector>
 
 #include "../../../core/backend/dispatch.h"
 #include "../../../core/parallel.h"
@@ -35,12 +37,15 @@ class Lines {
   int64_t count_ = 1;
 };
 
+/// A negative index counts from the end.
+int64_t from_start(int64_t index, int64_t extent) { return index + (extent & (index >> 63)); }
+
 /// One line of n elements: y[k] = x[index[k] along the indexed axis, k along the last].
 template <class T>
-void gather_line(const T* x, int64_t x_axis, int64_t x_last, const int64_t* index,
+void gather_line(const T* x, int64_t extent, int64_t x_axis, int64_t x_last, const int64_t* index,
                  int64_t index_last, T* y, int64_t y_last, int64_t n) {
   if (index_last == 0) {
-    x += *index * x_axis;
+    x += from_start(*index, extent) * x_axis;
     if (x_last == 1 && y_last == 1) {
       std::copy_n(x, n, y);
     } else {
@@ -48,7 +53,9 @@ void gather_line(const T* x, int64_t x_axis, int64_t x_last, const int64_t* inde
     }
     return;
   }
-  for (int64_t k = 0; k < n; ++k) y[k * y_last] = x[index[k * index_last] * x_axis + k * x_last];
+  for (int64_t k = 0; k < n; ++k) {
+    y[k * y_last] = x[from_start(index[k * index_last], extent) * x_axis + k * x_last];
+  }
 }
 
 template <class T>
@@ -60,29 +67,29 @@ void gather_as(const TensorView& x, const TensorView& index, const TensorView& y
   const int64_t grain = std::max<int64_t>(1, kWork / lines.length());
   parallel_for(lines.count(), grain, [&](int64_t begin, int64_t end) {
     for (int64_t line = begin; line < end; ++line) {
-      gather_line(x.ptr<T>() + lines.offset(line, x.strides, axis), x.strides[axis], x_last,
-                  index.ptr<int64_t>() + lines.offset(line, index.strides, -1), index.strides[last],
-                  y.ptr<T>() + lines.offset(line, y.strides, -1), y.strides[last], lines.length());
+      gather_line(x.ptr<T>() + lines.offset(line, x.strides, axis), x.shape[axis], x.strides[axis],
+                  x_last, index.ptr<int64_t>() + lines.offset(line, index.strides, -1),
+                  index.strides[last], y.ptr<T>() + lines.offset(line, y.strides, -1),
+                  y.strides[last], lines.length());
     }
   });
 }
 
 void gather(KernelContext&, const TensorView& x, const TensorView& index, const TensorView& y,
             int axis) {
-  switch (size_of(x.dtype)) {
-    case 1:
-      return gather_as<uint8_t>(x, index, y, axis);
-    case 2:
-      return gather_as<uint16_t>(x, index, y, axis);
-    case 4:
-      return gather_as<uint32_t>(x, index, y, axis);
-    default:
-      return gather_as<uint64_t>(x, index, y, axis);
-  }
+  dispatch_words(x.dtype, [&]<class Word>(TypeTag<Word>) { gather_as<Word>(x, index, y, axis); });
 }
 
-/// The view with the indexed axis first. Elements that may be added to one y differ in this axis
-/// only, so one task can visit them in order.
+/// What `scatter_add` and `scatter` do with an element of y.
+struct AddTo {
+  void operator()(auto& y, auto x) const { y += x; }
+};
+struct Replace {
+  void operator()(auto& y, auto x) const { y = x; }
+};
+
+/// The view with the indexed axis first. Elements that may go to one y differ in this axis only,
+/// so one task can visit them in order.
 TensorView axis_first(TensorView view, int axis) {
   const int64_t extent = view.shape[axis], stride = view.strides[axis];
   view.shape.erase(axis);
@@ -92,9 +99,9 @@ TensorView axis_first(TensorView view, int axis) {
   return view;
 }
 
-/// Adds columns [begin, end) of the lines that start at the given pointers, in the order of the
-/// indexed axis: equal indices are added in a fixed order.
-template <class T>
+/// Visits columns [begin, end) of the lines that start at the given pointers, in the order of the
+/// indexed axis.
+template <class Write, class T>
 void scatter_columns(T* y, const TensorView& y_view, const int64_t* index,
                      const TensorView& index_view, const T* src, const TensorView& src_view,
                      int64_t begin, int64_t end) {
@@ -107,12 +114,13 @@ void scatter_columns(T* y, const TensorView& y_view, const int64_t* index,
     const int64_t* const i = index + j * index_view.strides[0];
     const T* const from = src + j * src_view.strides[0];
     for (int64_t k = begin; k < end; ++k) {
-      y[i[k * index_last] * y_view.strides[0] + k * y_last] += from[k * src_last];
+      const int64_t at = from_start(i[k * index_last], y_view.shape[0]);
+      Write{}(y[at * y_view.strides[0] + k * y_last], from[k * src_last]);
     }
   }
 }
 
-template <class T>
+template <class Write, class T>
 void scatter_as(const TensorView& y, const TensorView& index, const TensorView& src) {
   constexpr int64_t width = 64;
   Shape others = index.shape;
@@ -121,23 +129,53 @@ void scatter_as(const TensorView& y, const TensorView& index, const TensorView& 
   const Lines lines(others);
   const int64_t blocks = (lines.length() + width - 1) / width;
   const int64_t work = index.shape[0] * std::min(width, lines.length());
-  parallel_for(lines.count() * blocks, std::max<int64_t>(1, kWork / work),
-               [&](int64_t begin, int64_t end) {
-                 for (int64_t task = begin; task < end; ++task) {
-                   const int64_t line = task / blocks, first = task % blocks * width;
-                   scatter_columns(y.ptr<T>() + lines.offset(line, y.strides, 0), y,
-                                   index.ptr<int64_t>() + lines.offset(line, index.strides, 0),
-                                   index, src.ptr<T>() + lines.offset(line, src.strides, 0), src,
-                                   first, std::min(first + width, lines.length()));
-                 }
-               });
+  parallel_for(
+      lines.count() * blocks, std::max<int64_t>(1, kWork / work), [&](int64_t begin, int64_t end) {
+        for (int64_t task = begin; task < end; ++task) {
+          const int64_t line = task / blocks, first = task % blocks * width;
+          scatter_columns<Write>(y.ptr<T>() + lines.offset(line, y.strides, 0), y,
+                                 index.ptr<int64_t>() + lines.offset(line, index.strides, 0), index,
+                                 src.ptr<T>() + lines.offset(line, src.strides, 0), src, first,
+                                 std::min(first + width, lines.length()));
+        }
+      });
 }
 
 void scatter_add(KernelContext&, const TensorView& y, const TensorView& index,
                  const TensorView& src, int axis) {
   if (index.numel() == 0) return;
   dispatch_numeric(y.dtype, "scatter_add", [&]<class T>(TypeTag<T>) {
-    scatter_as<T>(axis_first(y, axis), axis_first(index, axis), axis_first(src, axis));
+    scatter_as<AddTo, T>(axis_first(y, axis), axis_first(index, axis), axis_first(src, axis));
+  });
+}
+
+void scatter(KernelContext&, const TensorView& y, const TensorView& index, const TensorView& src,
+             int axis) {
+  if (index.numel() == 0) return;
+  dispatch_words(y.dtype, [&]<class Word>(TypeTag<Word>) {
+    scatter_as<Replace, Word>(axis_first(y, axis), axis_first(index, axis), axis_first(src, axis));
+  });
+}
+
+void true_places(KernelContext&, const TensorView& mask, const TensorView& places) {
+  constexpr int64_t piece = kWork;
+  const int64_t count = mask.numel(), pieces = (count + piece - 1) / piece;
+  const bool* const from = mask.ptr<bool>();
+  std::vector<int64_t> starts(static_cast<size_t>(pieces) + 1);
+  const auto end_of = [&](int64_t p) { return from + std::min(count, (p + 1) * piece); };
+  parallel_for(pieces, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t p = begin; p < end; ++p) {
+      starts[static_cast<size_t>(p) + 1] = std::count(from + p * piece, end_of(p), true);
+    }
+  });
+  std::partial_sum(starts.begin(), starts.end(), starts.begin());
+  parallel_for(pieces, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t p = begin; p < end; ++p) {
+      int64_t* to = places.ptr<int64_t>() + starts[static_cast<size_t>(p)];
+      for (const bool* at = from + p * piece; at < end_of(p); ++at) {
+        if (*at) *to++ = at - from;
+      }
+    }
   });
 }
 
@@ -146,6 +184,8 @@ void scatter_add(KernelContext&, const TensorView& y, const TensorView& index,
 void register_gather() {
   kernels::gather.set(DeviceType::cpu, gather);
   kernels::scatter_add.set(DeviceType::cpu, scatter_add);
+  kernels::scatter.set(DeviceType::cpu, scatter);
+  kernels::true_places.set(DeviceType::cpu, true_places);
 }
 
 }  // namespace sash::cpu

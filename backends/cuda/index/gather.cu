@@ -19,9 +19,9 @@ __global__ void __launch_bounds__(kThreads)
   const int last = walk.rank - 1;
   const int64_t left = walk.extent[last] - walk.find(flat, V, offset);
   const int count = left < V ? static_cast<int>(left) : V;
-  const int64_t at = index[offset[1]];
+  const int64_t at = from_start(flag, IndexOp::gather, index[offset[1]], extent, offset[1]);
   Vector<Word, V> values{};
-  if (in_range(flag, IndexOp::gather, at, extent, offset[1])) {
+  if (at >= 0) {
     values = load<V>(x + offset[2] + at * step, walk.stride[2][last], count);
   }
   store<V>(y + offset[0], values, walk.stride[0][last], count);
@@ -67,14 +67,25 @@ struct IndexedAxis {
   int64_t y_step;
 };
 
+/// `scatter_add`, and with `Replace` `scatter`.
 template <class T>
-__device__ T plus(compute_t<T> a, T b) {
-  return narrow<T>(a + widen(b));
-}
+struct AddTo {
+  static constexpr IndexOp op = IndexOp::scatter_add;
+  using Total = compute_t<T>;
+  __device__ static Total start(T y) { return widen(y); }
+  __device__ static Total next(Total total, T x) { return total + widen(x); }
+};
+template <class T>
+struct Replace {
+  static constexpr IndexOp op = IndexOp::scatter;
+  using Total = compute_t<T>;
+  __device__ static Total start(T y) { return widen(y); }
+  __device__ static Total next(Total, T x) { return widen(x); }
+};
 
 /// One thread per element of the other axes; it visits the indexed axis in order. The walk is over
 /// src, the index and y, without the indexed axis.
-template <class T>
+template <template <class> class Write, class T>
 __global__ void __launch_bounds__(kThreads)
     scatter_lines(const __grid_constant__ Walk<3> others, const IndexedAxis axis, const T* src,
                   const int64_t* index, T* y, IndexFlag* flag) {
@@ -83,10 +94,11 @@ __global__ void __launch_bounds__(kThreads)
   int64_t offset[3];
   others.find(flat, 1, offset);
   for (int64_t j = 0; j < axis.length; ++j) {
-    const int64_t from = offset[1] + j * axis.index_step, at = index[from];
-    if (!in_range(flag, IndexOp::scatter_add, at, axis.extent, from)) continue;
+    const int64_t from = offset[1] + j * axis.index_step;
+    const int64_t at = from_start(flag, Write<T>::op, index[from], axis.extent, from);
+    if (at < 0) continue;
     T& to = y[offset[2] + at * axis.y_step];
-    to = plus(widen(to), src[offset[0] + j * axis.src_step]);
+    to = narrow<T>(Write<T>::next(Write<T>::start(to), src[offset[0] + j * axis.src_step]));
   }
 }
 
@@ -98,21 +110,22 @@ __global__ void __launch_bounds__(kThreads)
 /// largest key, if the index is out of range.
 __global__ void __launch_bounds__(kThreads)
     make_keys(const __grid_constant__ Walk<3> outer, const IndexedAxis axis, const int64_t* index,
-              uint64_t* keys, int64_t* places, IndexFlag* flag) {
+              uint64_t* keys, int64_t* places, IndexFlag* flag, IndexOp op) {
   const int64_t place = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (place >= outer.count * axis.length) return;
   const int64_t o = place / axis.length, j = place - o * axis.length;
   int64_t offset[3];
   outer.find(o, 1, offset);
-  const int64_t from = offset[1] + j * axis.index_step, at = index[from];
-  const bool valid = in_range(flag, IndexOp::scatter_add, at, axis.extent, from);
-  keys[place] = static_cast<uint64_t>(valid ? o * axis.extent + at : outer.count * axis.extent);
+  const int64_t from = offset[1] + j * axis.index_step;
+  const int64_t at = from_start(flag, op, index[from], axis.extent, from);
+  keys[place] =
+      static_cast<uint64_t>((at < 0 ? outer.count : o) * axis.extent + max(at, int64_t{0}));
   places[place] = place;
 }
 
-/// One thread per sorted index and inner element. The thread of the first index of each key adds
+/// One thread per sorted index and inner element. The thread of the first index of each key visits
 /// the elements of all of them, in order.
-template <class T>
+template <template <class> class Write, class T>
 __global__ void __launch_bounds__(kThreads)
     scatter_sorted(const __grid_constant__ Walk<3> outer, const __grid_constant__ Walk<3> inner,
                    const IndexedAxis axis, const uint64_t* keys, const int64_t* places,
@@ -130,11 +143,11 @@ __global__ void __launch_bounds__(kThreads)
   outer.find(o, 1, line);
   inner.find(flat - begin * inner.count, 1, element);
   T& to = y[line[2] + element[2] + at * axis.y_step];
-  compute_t<T> total = widen(to);
+  typename Write<T>::Total total = Write<T>::start(to);
 #pragma unroll 4
   for (int64_t i = begin; i < count && keys[i] == key; ++i) {
     const int64_t j = places[i] - o * axis.length;
-    total += widen(src[line[0] + element[0] + j * axis.src_step]);
+    total = Write<T>::next(total, src[line[0] + element[0] + j * axis.src_step]);
   }
   to = narrow<T>(total);
 }
@@ -155,25 +168,27 @@ Walk<3> walk_along(const TensorView& src, const TensorView& index, const TensorV
   return make_walk<3>({&views[0], &views[1], &views[2]}, Order::memory);
 }
 
-template <class T>
+template <template <class> class Write, class T>
 void scatter_by_key(const KernelContext& context, const Walk<3>& outer, const Walk<3>& inner,
                     const IndexedAxis& axis, const TensorView& src, const TensorView& index,
                     const TensorView& y) {
   const int64_t count = outer.count * axis.length;
   const auto stream = static_cast<cudaStream_t>(context.stream.handle);
   SortedKeys sorted(context, count);
-  make_keys<<<blocks_for(count), kThreads, 0, stream>>>(outer, axis, index.ptr<int64_t>(),
-                                                        sorted.keys(), sorted.places(),
-                                                        index_flag(context.device.index));
+  make_keys<<<blocks_for(count), kThreads, 0, stream>>>(
+      outer, axis, index.ptr<int64_t>(), sorted.keys(), sorted.places(),
+      index_flag(context.device.index), Write<T>::op);
   SASH_CUDA_CHECK(cudaGetLastError());
   sorted.sort(static_cast<uint64_t>(outer.count * axis.extent));
-  scatter_sorted<<<blocks_for(count * inner.count), kThreads, 0, stream>>>(
+  scatter_sorted<Write><<<blocks_for(count * inner.count), kThreads, 0, stream>>>(
       outer, inner, axis, sorted.keys(), sorted.places(), src.ptr<T>(), y.ptr<T>());
   SASH_CUDA_CHECK(cudaGetLastError());
 }
 
-void scatter_add(KernelContext& context, const TensorView& y, const TensorView& index,
-                 const TensorView& src, int axis) {
+/// y, of the device type `T`, at `index` with src.
+template <template <class> class Write, class T>
+void scatter_as(const KernelContext& context, const TensorView& y, const TensorView& index,
+                const TensorView& src, int axis) {
   constexpr int64_t kShort = 64, kManyLines = 65536;
   if (index.numel() == 0) return;
   const IndexedAxis along{index.shape[axis], y.shape[axis], src.strides[axis], index.strides[axis],
@@ -181,23 +196,34 @@ void scatter_add(KernelContext& context, const TensorView& y, const TensorView& 
   const CardGuard guard(context.device.index);
   const auto repeats = [&](int at) { return index.strides[at] == 0; };
   const Walk<3> others = walk_along(src, index, y, [&](int at) { return at != axis; });
-  dispatch_any_numeric(y.dtype, "scatter_add", [&]<class S>(TypeTag<S>) {
-    using T = device_t<S>;
-    // `scatter_lines` sums in y. For halves that would round each addition, not only the result.
-    const bool in_place = along.length == 1 || !kIsHalf<T>;
-    if (in_place && (along.length <= kShort || others.count >= kManyLines)) {
-      scatter_lines<<<blocks_for(others.count), kThreads, 0,
-                      static_cast<cudaStream_t>(context.stream.handle)>>>(
-          others, along, src.ptr<T>(), index.ptr<int64_t>(), y.ptr<T>(),
-          index_flag(context.device.index));
-      SASH_CUDA_CHECK(cudaGetLastError());
-      return;
-    }
-    const Walk<3> outer =
-        walk_along(src, index, y, [&](int at) { return at != axis && !repeats(at); });
-    const Walk<3> inner =
-        walk_along(src, index, y, [&](int at) { return at != axis && repeats(at); });
-    scatter_by_key<T>(context, outer, inner, along, src, index, y);
+  // `scatter_lines` sums in y. For halves that would round each addition, not only the result.
+  const bool in_place = along.length == 1 || !kIsHalf<T>;
+  if (in_place && (along.length <= kShort || others.count >= kManyLines)) {
+    scatter_lines<Write><<<blocks_for(others.count), kThreads, 0,
+                           static_cast<cudaStream_t>(context.stream.handle)>>>(
+        others, along, src.ptr<T>(), index.ptr<int64_t>(), y.ptr<T>(),
+        index_flag(context.device.index));
+    SASH_CUDA_CHECK(cudaGetLastError());
+    return;
+  }
+  const Walk<3> outer =
+      walk_along(src, index, y, [&](int at) { return at != axis && !repeats(at); });
+  const Walk<3> inner =
+      walk_along(src, index, y, [&](int at) { return at != axis && repeats(at); });
+  scatter_by_key<Write, T>(context, outer, inner, along, src, index, y);
+}
+
+void scatter_add(KernelContext& context, const TensorView& y, const TensorView& index,
+                 const TensorView& src, int axis) {
+  dispatch_any_numeric(y.dtype, "scatter_add", [&]<class T>(TypeTag<T>) {
+    scatter_as<AddTo, device_t<T>>(context, y, index, src, axis);
+  });
+}
+
+void scatter(KernelContext& context, const TensorView& y, const TensorView& index,
+             const TensorView& src, int axis) {
+  dispatch_words(y.dtype, [&]<class Word>(TypeTag<Word>) {
+    scatter_as<Replace, Word>(context, y, index, src, axis);
   });
 }
 
@@ -206,6 +232,7 @@ void scatter_add(KernelContext& context, const TensorView& y, const TensorView& 
 void register_gather() {
   kernels::gather.set(DeviceType::cuda, gather);
   kernels::scatter_add.set(DeviceType::cuda, scatter_add);
+  kernels::scatter.set(DeviceType::cuda, scatter);
 }
 
 }  // namespace sash::cuda

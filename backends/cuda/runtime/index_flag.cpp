@@ -25,6 +25,8 @@ const char* name_of(IndexOp op) {
       return "gather";
     case IndexOp::scatter_add:
       return "scatter_add";
+    case IndexOp::scatter:
+      return "scatter";
     case IndexOp::cross_entropy:
       return "cross_entropy";
     case IndexOp::sparse_products:
@@ -47,6 +49,11 @@ const char* name_of(IndexOp op) {
     case IndexOp::attention_ranges:
       throw ValueError("attention", "row ranges in [0, " + extent + "]",
                        value + " for query " + place);
+    case IndexOp::gather:
+    case IndexOp::scatter_add:
+    case IndexOp::scatter:
+      throw IndexError(name_of(found.op), "indices in [-" + extent + ", " + extent + ")",
+                       value + " at element " + place);
     default:
       throw IndexError(name_of(found.op), "indices in [0, " + extent + ")",
                        value + " at element " + place);

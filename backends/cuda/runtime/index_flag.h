@@ -13,6 +13,7 @@ enum class IndexOp : int {
   embedding_backward,
   gather,
   scatter_add,
+  scatter,
   cross_entropy,
   sparse_products,
   attention_lengths,
@@ -50,6 +51,16 @@ inline __device__ void report(IndexFlag* flag, IndexOp op, int64_t value, int64_
   flag->position = position;
   __threadfence_system();
   *const_cast<volatile int*>(&flag->state) = IndexFlag::kReported;
+}
+
+/// `value` counted from the start, where it is in [-extent, extent). Else reports it and returns
+/// -1.
+inline __device__ int64_t from_start(IndexFlag* flag, IndexOp op, int64_t value, int64_t extent,
+                                     int64_t position) {
+  const int64_t at = value < 0 ? value + extent : value;
+  if (static_cast<uint64_t>(at) < static_cast<uint64_t>(extent)) return at;
+  report(flag, op, value, extent, position);
+  return -1;
 }
 
 /// Whether `value` is in [0, extent). Reports it if not.
