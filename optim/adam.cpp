@@ -1,5 +1,8 @@
 #include "adam.h"
 
+#include <algorithm>
+#include <cstring>
+
 #include "../core/error.h"
 #include "../tensor/tensor_impl.h"
 
@@ -11,32 +14,39 @@ std::vector<ParamGroup> one_group(std::vector<Tensor> parameters) {
 }
 
 AdamOptions as_adam(const AdamWOptions& options) {
-  return {options.lr,           options.beta1,          options.beta2,        options.eps,
-          options.weight_decay, options.master_weights, options.max_grad_norm};
+  return {options.lr,           options.beta1,   options.beta2,          options.eps,
+          options.weight_decay, options.amsgrad, options.master_weights, options.max_grad_norm};
 }
 
 }  // namespace
 
-void Adam::check(const std::string& op, const Hyperparameters& values) {
-  for (const char* const which : {"beta1", "beta2"}) {
-    const double beta = value_of(values, which);
-    if (beta >= 0 && beta < 1) continue;
-    throw ValueError(op, std::string(which) + " in [0, 1)", to_text(beta));
-  }
+std::vector<const char*> Adam::moments(const Hyperparameters& values) {
+  const bool amsgrad = std::any_of(values.begin(), values.end(), [](const Hyperparameter& h) {
+    return std::strcmp(h.name, "amsgrad") == 0;
+  });
+  if (amsgrad) return {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"};
+  return {"exp_avg", "exp_avg_sq"};
 }
 
-std::vector<const char*> Adam::moments(const Hyperparameters&) { return {"exp_avg", "exp_avg_sq"}; }
+Adam::Adam(const Kind& kind, bool decoupled, std::vector<ParamGroup> groups,
+           Hyperparameters defaults, const StepOptions& step_options)
+    : Optimizer(kind, std::move(groups), std::move(defaults), step_options),
+      decoupled_(decoupled) {}
 
+// The state names amsgrad only where it is used.
 Adam::Adam(const char* name, bool decoupled, std::vector<ParamGroup> groups,
            const AdamOptions& options)
-    : Optimizer({.name = name, .check = check, .moments = moments}, std::move(groups),
-                {{"lr", options.lr},
-                 {"beta1", options.beta1},
-                 {"beta2", options.beta2},
-                 {"eps", options.eps},
-                 {"weight_decay", options.weight_decay}},
-                {options.master_weights, options.max_grad_norm}),
-      decoupled_(decoupled) {}
+    : Adam({.name = name, .check = check_betas, .moments = moments}, decoupled, std::move(groups),
+           [&] {
+             Hyperparameters values{{"lr", options.lr},
+                                    {"beta1", options.beta1},
+                                    {"beta2", options.beta2},
+                                    {"eps", options.eps},
+                                    {"weight_decay", options.weight_decay}};
+             if (options.amsgrad) values.push_back({"amsgrad", 1});
+             return values;
+           }(),
+           {options.master_weights, options.max_grad_norm}) {}
 
 Adam::Adam(std::vector<Tensor> parameters, const AdamOptions& options)
     : Adam("Adam", false, one_group(std::move(parameters)), options) {}
@@ -56,10 +66,11 @@ void Adam::update(Group& group, const kernels::GradientScale& scale) {
     const Tensor& p = group.parameters[i];
     const Tensor& g = p.impl().grad;
     if (!g.defined()) continue;
-    tensors_.push_back({p.dtype(), p.numel(), p.tensor_view().data, g.tensor_view().data,
-                        group.moments[0][i].tensor_view().data,
-                        group.moments[1][i].tensor_view().data, group.step_of(i),
-                        group.master_of(i)});
+    tensors_.push_back(
+        {p.dtype(), p.numel(), p.tensor_view().data, g.tensor_view().data,
+         group.moments[0][i].tensor_view().data, group.moments[1][i].tensor_view().data,
+         group.step_of(i), group.master_of(i),
+         group.moments.size() > 2 ? group.moments[2][i].tensor_view().data : nullptr});
   }
   const kernels::AdamSettings settings{.lr = group.lr.data<const double>(),
                                        .beta1 = group.value("beta1"),

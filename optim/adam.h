@@ -10,6 +10,7 @@ struct AdamOptions {
   double beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 0;
+  bool amsgrad = false;
   bool master_weights = false;  ///< see `Optimizer`, also for the next
   double max_grad_norm = 0;
 };
@@ -19,8 +20,10 @@ struct AdamOptions {
 ///     m += (1 - beta1) (g - m),  v = beta2 v + (1 - beta2) g^2
 ///     p -= lr / (1 - beta1^t) m / (sqrt(v / (1 - beta2^t)) + eps)
 ///
-/// State: `exp_avg` (m), `exp_avg_sq` (v). Each parameter counts the steps in which it had a
-/// gradient.
+/// With `amsgrad` (Reddi, Kale and Kumar, 2018) the root is of the largest v so far.
+///
+/// State: `exp_avg` (m), `exp_avg_sq` (v), with amsgrad `max_exp_avg_sq`. Each parameter counts the
+/// steps in which it had a gradient.
 ///
 /// State has the parameters' dtype unless `master_weights` makes it float32, which halves need to
 /// train well: in bfloat16, steps below 1/256 of a weight are lost, and in float16 a gradient below
@@ -34,12 +37,13 @@ class SASH_API Adam : public Optimizer {
  protected:
   Adam(const char* name, bool decoupled, std::vector<ParamGroup> groups,
        const AdamOptions& options);
+  /// For optimizers that train some groups so: `defaults` have lr, betas, eps and weight_decay.
+  Adam(const Kind& kind, bool decoupled, std::vector<ParamGroup> groups, Hyperparameters defaults,
+       const StepOptions& step_options);
+  static std::vector<const char*> moments(const Hyperparameters& values);
   void update(Group& group, const kernels::GradientScale& scale) override;
 
  private:
-  static void check(const std::string& op, const Hyperparameters& values);
-  static std::vector<const char*> moments(const Hyperparameters& values);
-
   bool decoupled_;
   std::vector<kernels::AdamTensors> tensors_;  // kept for its memory
 };
@@ -50,6 +54,7 @@ struct AdamWOptions {
   double beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 1e-2;
+  bool amsgrad = false;
   bool master_weights = false;  ///< see `Optimizer`, also for the next
   double max_grad_norm = 0;
 };

@@ -50,6 +50,14 @@ double Optimizer::value_of(const Hyperparameters& hyperparameters, const char* n
   throw ValueError("Optimizer", "a hyperparameter", name);
 }
 
+void Optimizer::check_betas(const std::string& op, const Hyperparameters& values) {
+  for (const char* const which : {"beta1", "beta2"}) {
+    const double beta = value_of(values, which);
+    if (!(beta >= 0 && beta < 1))
+      throw ValueError(op, std::string(which) + " in [0, 1)", to_text(beta));
+  }
+}
+
 int64_t* Optimizer::Group::step_of(size_t parameter) const {
   return steps.tensor_view().ptr<int64_t>() + parameter;
 }
@@ -98,7 +106,9 @@ Optimizer::Hyperparameters Optimizer::values_of(const ParamGroup& group) const {
       {"momentum", group.momentum},
       {"beta1", group.beta1},
       {"beta2", group.beta2},
-      {"eps", group.eps}};
+      {"eps", group.eps},
+      {"ns_steps", group.ns_steps ? std::optional(static_cast<double>(*group.ns_steps))
+                                  : std::optional<double>()}};
   Hyperparameters values = defaults_;
   for (const auto& [name, value] : given) {
     if (!value) continue;
@@ -126,6 +136,9 @@ void Optimizer::add_group(const ParamGroup& group) {
     known.push_back(parameter);
   }
   const Hyperparameters values = values_of(group);
+  for (const Tensor& parameter : group.parameters) {
+    if (kind_.check_parameter) kind_.check_parameter(kind_.name, values, parameter);
+  }
   Group& added = groups_.emplace_back();
   added.parameters = group.parameters;
   added.hyperparameters = values;

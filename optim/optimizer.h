@@ -26,6 +26,7 @@ struct ParamGroup {
   std::optional<double> beta1{};
   std::optional<double> beta2{};
   std::optional<double> eps{};
+  std::optional<int64_t> ns_steps{};  ///< of `Muon`; 0 trains the group by AdamW
 };
 
 /// What all optimizers share: groups of parameters, their hyperparameters, the state kept for each
@@ -102,6 +103,8 @@ class SASH_API Optimizer {
   };
   using Hyperparameters = std::vector<Hyperparameter>;
   static double value_of(const Hyperparameters& hyperparameters, const char* name);
+  /// `ValueError` of `op` unless "beta1" and "beta2" are in [0, 1).
+  static void check_betas(const std::string& op, const Hyperparameters& values);
 
   struct StepOptions {
     bool master_weights = false;
@@ -116,6 +119,10 @@ class SASH_API Optimizer {
     void (*check)(const std::string& op, const Hyperparameters& values);
     /// The names of the tensors kept for each parameter.
     std::vector<const char*> (*moments)(const Hyperparameters& values);
+    /// `ValueError` of `op` for a parameter that it cannot train in a group of these values; null:
+    /// any will do.
+    void (*check_parameter)(const std::string& op, const Hyperparameters& values,
+                            const Tensor& parameter) = nullptr;
   };
 
   /// A group at work. `moments[k][i]` is the k-th moment of parameter i, undefined before its first

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "../core/error.h"
+
 namespace sash::optim {
 namespace {
 
@@ -37,6 +39,65 @@ double WarmupCosine::operator()(int64_t step) const {
 double WarmupStableDecay::operator()(int64_t step) const {
   if (step < warmup) return warming(lr, step, warmup);
   return lr + (floor - lr) * progress(step, std::max(warmup, total - decay), total);
+}
+
+double StepDecay::operator()(int64_t step) const {
+  if (step < warmup) return warming(lr, step, warmup);
+  return lr * std::pow(factor, static_cast<double>((step - warmup) / std::max<int64_t>(every, 1)));
+}
+
+double ExponentialDecay::operator()(int64_t step) const {
+  if (step < warmup) return warming(lr, step, warmup);
+  return lr * std::pow(factor, static_cast<double>(step - warmup));
+}
+
+double OneCycle::operator()(int64_t step) const {
+  const auto along = [](double from, double to, double part) {
+    return to + (from - to) / 2 * (1 + std::cos(std::numbers::pi * part));
+  };
+  const double at = static_cast<double>(std::min(step, total - 1)), start = lr / start_factor;
+  const double last = static_cast<double>(total - 1), top = rise * static_cast<double>(total) - 1;
+  if (at <= top) return along(start, lr, top > 0 ? at / top : 1);
+  return along(lr, start / end_factor, last > top ? (at - top) / (last - top) : 1);
+}
+
+double Chained::operator()(int64_t step) const {
+  if (parts.empty()) throw ValueError("Chained", "a schedule", "none");
+  size_t part = 0;
+  for (; part + 1 < parts.size() && step >= parts[part].second; ++part) step -= parts[part].second;
+  return parts[part].first(step);
+}
+
+double Plateau::operator()(double metric) {
+  const double margin = maximize ? best * (1 + threshold) : best * (1 - threshold);
+  const bool first = std::isnan(best) && !std::isnan(metric);
+  if (first || (maximize ? metric > margin : metric < margin)) {
+    best = metric;
+    bad_calls = 0;
+  } else {
+    ++bad_calls;
+  }
+  if (cooling > 0) {
+    --cooling;
+    bad_calls = 0;
+  }
+  if (bad_calls > patience) {
+    lr = std::max(lr * factor, floor);
+    cooling = cooldown;
+    bad_calls = 0;
+  }
+  return lr;
+}
+
+LambdaLR::LambdaLR(Optimizer& optimizer, std::function<double(int64_t)> factor)
+    : optimizer_(optimizer), factor_(std::move(factor)) {
+  if (!factor_) throw ValueError("LambdaLR", "a function", "an empty one");
+  for (size_t g = 0; g < optimizer.num_groups(); ++g) base_.push_back(optimizer.lr(g));
+}
+
+void LambdaLR::set(int64_t step) {
+  const double factor = factor_(step);
+  for (size_t g = 0; g < base_.size(); ++g) optimizer_.set_lr(base_[g] * factor, g);
 }
 
 }  // namespace sash::optim

@@ -1,14 +1,19 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <limits>
+#include <utility>
+#include <vector>
 
-#include "../core/export.h"
+#include "optimizer.h"
 
 /// Learning rates as pure functions of the step, counted from 0:
 ///
 ///     const optim::WarmupCosine schedule{.lr = 3e-4, .warmup = 100, .total = 2000};
 ///     optimizer.set_lr(schedule(step));
 ///
+/// Any other function of the step is one too: `[](int64_t step) { return 1e-3 / (1 + step); }`.
 /// During the first `warmup` steps each gives lr (step + 1) / warmup. From `total` on each stays at
 /// its last value.
 namespace sash::optim {
@@ -51,6 +56,87 @@ struct SASH_API WarmupStableDecay {
   double floor = 0;
 
   double operator()(int64_t step) const;
+};
+
+/// lr factor^n after n times `every` steps.
+struct SASH_API StepDecay {
+  double lr = 1e-3;
+  int64_t warmup = 0;
+  int64_t every = 1;
+  double factor = 0.1;
+
+  double operator()(int64_t step) const;
+};
+
+/// lr factor^step, counted from the end of the warm-up.
+struct SASH_API ExponentialDecay {
+  double lr = 1e-3;
+  int64_t warmup = 0;
+  double factor = 0.99;
+
+  double operator()(int64_t step) const;
+};
+
+/// One cycle (Smith and Topin, 2018): along half a cosine from lr / start_factor up to lr, during
+/// the share `rise` of `total` steps, then along another down to lr / start_factor / end_factor.
+struct SASH_API OneCycle {
+  double lr = 1e-3;  ///< the highest
+  int64_t total = 0;
+  double rise = 0.3;
+  double start_factor = 25;
+  double end_factor = 1e4;
+
+  double operator()(int64_t step) const;
+};
+
+/// A learning rate for each step.
+using Schedule = std::function<double(int64_t step)>;
+
+/// Schedules one after the other, each with steps from 0:
+///
+///     const optim::Chained schedule{{{warm, 100}, {decay, 900}}};
+///
+/// The last goes on beyond its steps.
+struct SASH_API Chained {
+  std::vector<std::pair<Schedule, int64_t>> parts;  ///< with their numbers of steps
+
+  /// `ValueError` if there are no parts.
+  double operator()(int64_t step) const;
+};
+
+/// Multiplies the learning rate with `factor` when a metric, such as the validation loss, has not
+/// improved for more than `patience` calls: `optimizer.set_lr(plateau(loss))`. The state is public,
+/// so that it can be saved.
+struct SASH_API Plateau {
+  double lr = 1e-3;
+  double factor = 0.1;
+  int64_t patience = 10;
+  double threshold = 1e-4;  ///< better means below (1 - threshold) best; NaN never is
+  int64_t cooldown = 0;     ///< calls after a decrease that count as good
+  double floor = 0;         ///< of the learning rate
+  bool maximize = false;    ///< better means above (1 + threshold) best
+
+  double best = std::numeric_limits<double>::quiet_NaN();  ///< state, like the next two
+  int64_t bad_calls = 0;
+  int64_t cooling = 0;
+
+  double operator()(double metric);
+};
+
+/// Sets the learning rate of every group to what it was at first, times `factor(step)`: keeps the
+/// ratios of groups that differ.
+class SASH_API LambdaLR {
+ public:
+  /// `ValueError` for an empty function. The optimizer must outlive this.
+  LambdaLR(Optimizer& optimizer, std::function<double(int64_t)> factor);
+
+  /// For the step to come.
+  void set(int64_t step);
+
+ private:
+  Optimizer& optimizer_;
+  std::function<double(int64_t)> factor_;
+  std::vector<double> base_;
 };
 
 }  // namespace sash::optim

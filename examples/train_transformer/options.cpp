@@ -87,6 +87,9 @@ void add_training_options(CLI::App& app, Options& options) {
   app.add_option("--dropout", options.dropout, "Dropout probability")->check(kProbability);
   app.add_flag("--capture,!--no-capture", options.capture,
                "Record the training step as a CUDA graph; on a CPU it runs eagerly");
+  app.add_option("--optimizer", options.optimizer,
+                 "adamw, or muon for the layers' matrices and adamw for all else")
+      ->check(CLI::IsMember({"adamw", "muon"}));
   app.add_option("--lr", options.lr, "Peak learning rate")->check(kPositive);
   app.add_option("--seed", options.seed, "Seed of weights, dropout, data and sampling")
       ->check(check_seed);

@@ -10,6 +10,7 @@ struct Options {
   std::string text;                  ///< empty: the project's own sources
   std::string attention = "causal";  ///< for `nn::AttentionKind::parse`, or "self"
   std::string dtype = "float32";
+  std::string optimizer = "adamw";  ///< or "muon"
   std::string save;
   std::string resume;
   std::string metrics;

@@ -21,6 +21,7 @@ struct Setting {
 
 const Setting kSettings[] = {{"attention", &Options::attention, false},
                              {"dtype", &Options::dtype, false},
+                             {"optimizer", &Options::optimizer, false},
                              {"context", &Options::context, false},
                              {"layers", &Options::layers, false},
                              {"heads", &Options::heads, false},

@@ -10,6 +10,8 @@
 #include <sash/ops/reduce/reduce.h>
 #include <sash/optim/checkpoint.h>
 #include <sash/optim/clip.h>
+#include <sash/optim/muon.h>
+#include <sash/optim/param_groups.h>
 #include <sash/tensor/autograd/grad_mode.h>
 #include <sash/tensor/factories.h>
 
@@ -43,6 +45,20 @@ sash::nn::CausalLMOptions model_options(const Options& options, int64_t vocabula
   return model;
 }
 
+std::unique_ptr<sash::optim::Optimizer> make_optimizer(const Options& options,
+                                                       const sash::nn::CausalLM& model) {
+  namespace optim = sash::optim;
+  if (options.optimizer == "adamw") {
+    return std::make_unique<optim::AdamW>(model.parameters(),
+                                          optim::AdamWOptions{.lr = options.lr});
+  }
+  // Hidden matrices; AdamW trains the rest.
+  const auto groups =
+      optim::param_groups(model, {{.pattern = ".*(embedding|head|norm|bias).*", .ns_steps = 0}});
+  return std::make_unique<optim::Muon>(groups,
+                                       optim::MuonOptions{.lr = options.lr, .weight_decay = 1e-2});
+}
+
 void check_finite(const std::string& what, int64_t step, double value) {
   if (std::isfinite(value)) return;
   throw sash::ValueError(kOp, "a finite " + what + " at step " + std::to_string(step),
@@ -70,8 +86,7 @@ Trainer::Trainer(const Options& options, const Vocabulary& vocabulary, sash::Dev
               {.device = device, .capture = options.capture}) {
   model_ = std::make_unique<sash::nn::CausalLM>(model_options(options, vocabulary.size(), device));
   model_->to(device);
-  optimizer_ = std::make_unique<sash::optim::AdamW>(model_->parameters(),
-                                                    sash::optim::AdamWOptions{.lr = options.lr});
+  optimizer_ = make_optimizer(options, *model_);
   if (options.resume.empty()) return;
   step_ = sash::optim::load_checkpoint(options.resume, *model_, *optimizer_).step;
   saved_step_ = step_;

@@ -54,7 +54,7 @@ class Trainer {
   const Vocabulary& vocabulary_;
   sash::Device device_;
   std::unique_ptr<sash::nn::CausalLM> model_;
-  std::unique_ptr<sash::optim::AdamW> optimizer_;
+  std::unique_ptr<sash::optim::Optimizer> optimizer_;
   sash::optim::CapturedStep update_;
   int64_t step_ = 0;
   int64_t saved_step_ = -1;

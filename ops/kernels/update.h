@@ -52,6 +52,7 @@ struct AdamTensors {
   void* exp_avg_sq = nullptr;
   int64_t* step = nullptr;  ///< steps taken before this one; the kernel adds 1
   float* master = nullptr;
+  void* max_exp_avg_sq = nullptr;  ///< of AMSGrad, else null
 };
 
 struct AdamSettings {
@@ -67,6 +68,7 @@ struct AdamSettings {
 /// With t the step counted from 1:
 ///   m += (1 - beta1) (g - m);  v = beta2 v + (1 - beta2) g^2
 ///   p -= lr / (1 - beta1^t) m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
+/// where AMSGrad takes the largest v so far.
 extern SASH_API Kernel<void(KernelContext&, std::span<const AdamTensors>, const AdamSettings&)>
     adam_step;
 

@@ -76,6 +76,7 @@ void add_sparse_products(OpTable& table);
 void add_topk(OpTable& table);
 void add_softmax_modes(OpTable& table);
 void add_unary(OpTable& table);
+void add_update_rules(OpTable& table);
 void add_views(OpTable& table);
 void add_where(OpTable& table);
 void add_window_matmul(OpTable& table);

@@ -45,7 +45,8 @@ const OpTable& op_table() {
                            add_sampling,
                            add_einsum,
                            add_conv,
-                           add_batch_norm}) {
+                           add_batch_norm,
+                           add_update_rules}) {
       add(rows);
     }
     return rows;

@@ -31,23 +31,28 @@ struct AdamFactors {
   }
 };
 
-template <bool kL2, class T>
+template <bool kL2, bool kMax, class T>
 void adam_loop(const AdamFactors<T>& factors, int64_t n, T* __restrict p, const T* __restrict grad,
-               T* __restrict m, T* __restrict v) {
+               T* __restrict m, T* __restrict v, T* __restrict most) {
   const AdamFactors<T> f = factors;  // a copy, which stays in registers
   for (int64_t i = 0; i < n; ++i) {
     T g = grad[i] * f.scale;
     if (kL2) g += f.weight_decay * p[i];
-    const T mean = m[i] + f.new1 * (g - m[i]), square = f.beta2 * v[i] + f.new2 * (g * g);
+    const T mean = m[i] + f.new1 * (g - m[i]);
+    T square = f.beta2 * v[i] + f.new2 * (g * g);
     m[i] = mean;
     v[i] = square;
+    if (kMax) most[i] = square = most[i] > square ? most[i] : square;
     p[i] = p[i] * f.shrink - f.step_size * (mean / (std::sqrt(square) * f.inverse_root + f.eps));
   }
 }
 
 template <class T>
-void adam(const AdamFactors<T>& f, int64_t n, T* p, const T* grad, T* m, T* v) {
-  (f.weight_decay != 0 ? adam_loop<true, T> : adam_loop<false, T>)(f, n, p, grad, m, v);
+void adam(const AdamFactors<T>& f, int64_t n, T* p, const T* grad, T* m, T* v, T* most) {
+  const bool l2 = f.weight_decay != 0;
+  const auto loop = most ? (l2 ? adam_loop<true, true, T> : adam_loop<false, true, T>)
+                         : (l2 ? adam_loop<true, false, T> : adam_loop<false, false, T>);
+  loop(f, n, p, grad, m, v, most);
 }
 
 template <class T>
@@ -56,25 +61,30 @@ void adam_chunk(const AdamSettings& settings, const AdamTensors& x, int64_t begi
   const T* const grad = static_cast<const T*>(x.gradient);
   if constexpr (!kIsHalf<T>) {
     adam(AdamFactors<T>(settings, *x.step), end - begin, p + begin, grad + begin,
-         static_cast<T*>(x.exp_avg) + begin, static_cast<T*>(x.exp_avg_sq) + begin);
+         static_cast<T*>(x.exp_avg) + begin, static_cast<T*>(x.exp_avg_sq) + begin,
+         x.max_exp_avg_sq ? static_cast<T*>(x.max_exp_avg_sq) + begin : nullptr);
   } else {
     const AdamFactors<float> factors(settings, *x.step);
-    float g[kBlock], wide[kBlock], m[kBlock], v[kBlock];
+    float g[kBlock], wide[kBlock], m[kBlock], v[kBlock], most[kBlock];
     for (int64_t at = begin; at < end; at += kBlock) {
       const int64_t n = std::min(kBlock, end - at);
       widen(grad + at, n, g);
       if (x.master) {
         adam(factors, n, x.master + at, g, static_cast<float*>(x.exp_avg) + at,
-             static_cast<float*>(x.exp_avg_sq) + at);
+             static_cast<float*>(x.exp_avg_sq) + at,
+             x.max_exp_avg_sq ? static_cast<float*>(x.max_exp_avg_sq) + at : nullptr);
         narrow(x.master + at, n, p + at);
         continue;
       }
       T* const first = static_cast<T*>(x.exp_avg) + at;
       T* const second = static_cast<T*>(x.exp_avg_sq) + at;
+      T* const third = x.max_exp_avg_sq ? static_cast<T*>(x.max_exp_avg_sq) + at : nullptr;
       widen(p + at, n, wide);
       widen(first, n, m);
       widen(second, n, v);
-      adam(factors, n, wide, g, m, v);
+      if (third) widen(third, n, most);
+      adam(factors, n, wide, g, m, v, third ? most : nullptr);
+      if (third) narrow(most, n, third);
       narrow(wide, n, p + at);
       narrow(m, n, first);
       narrow(v, n, second);

@@ -61,8 +61,9 @@ __global__ void __launch_bounds__(kThreads)
   const T* const grad = static_cast<const T*>(x.gradient);
   S* const exp_avg = static_cast<S*>(x.exp_avg);
   S* const exp_avg_sq = static_cast<S*>(x.exp_avg_sq);
+  S* const most = static_cast<S*>(x.max_exp_avg_sq);
   const bool aligned = is_aligned(parameter) && is_aligned(p) && is_aligned(grad) &&
-                       is_aligned(exp_avg) && is_aligned(exp_avg_sq);
+                       is_aligned(exp_avg) && is_aligned(exp_avg_sq) && is_aligned(most);
   const C new1 = static_cast<C>(1 - s.beta1), beta2 = static_cast<C>(s.beta2);
   const C new2 = static_cast<C>(1 - s.beta2), eps = static_cast<C>(s.eps);
   const C weight_decay = static_cast<C>(s.weight_decay);
@@ -70,7 +71,8 @@ __global__ void __launch_bounds__(kThreads)
     Wide<S, width> values = load_wide<width>(p + at, left, aligned);
     const Wide<T, width> gradients = load_wide<width>(grad + at, left, aligned);
     Wide<S, width> firsts = load_wide<width>(exp_avg + at, left, aligned);
-    Wide<S, width> seconds = load_wide<width>(exp_avg_sq + at, left, aligned);
+    Wide<S, width> seconds = load_wide<width>(exp_avg_sq + at, left, aligned), largest{};
+    if (most) largest = load_wide<width>(most + at, left, aligned);
 #pragma unroll
     for (int k = 0; k < width; ++k) {
       C &value = values.element[k], &m = firsts.element[k], &v = seconds.element[k];
@@ -78,12 +80,15 @@ __global__ void __launch_bounds__(kThreads)
       if constexpr (kL2) g += weight_decay * value;
       m += new1 * (g - m);
       v = beta2 * v + new2 * (g * g);
+      C square = v;
+      if (most) square = largest.element[k] = largest.element[k] > v ? largest.element[k] : v;
       value = value * factor.shrink -
-              factor.step_size * (m / (std::sqrt(v) * factor.inverse_root + eps));
+              factor.step_size * (m / (std::sqrt(square) * factor.inverse_root + eps));
     }
     store_wide(p + at, values.element, left, aligned);
     store_wide(exp_avg + at, firsts.element, left, aligned);
     store_wide(exp_avg_sq + at, seconds.element, left, aligned);
+    if (most) store_wide(most + at, largest.element, left, aligned);
     if constexpr (master) store_wide(parameter + at, values.element, left, aligned);
   });
 }

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <vector>
+
+#include "../tensor/io/state_dict.h"
+#include "../tensor/tensor.h"
+
+namespace sash::optim {
+
+/// Exponential moving averages of parameters, which often generalise better than the parameters:
+///
+///     optim::EMA ema(model.parameters(), 0.999);
+///     optimizer.step(), ema.update();                       // every step
+///     ema.apply(); evaluate(model); ema.restore();
+///
+/// Averages of halves are float32. They follow parameters that are moved or cast.
+class SASH_API EMA {
+ public:
+  /// Starts with the parameters as they are. `ValueError` for no parameters, an undefined one, or a
+  /// decay not in [0, 1]; `DTypeError` for one that is not floating.
+  explicit EMA(std::vector<Tensor> parameters, double decay = 0.999);
+
+  /// average = decay average + (1 - decay) parameter. `ValueError` between `apply` and `restore`.
+  void update();
+  /// Puts the averages in the parameters' place; `ValueError` the second time.
+  void apply();
+  /// Puts the parameters back; `ValueError` unless averages were applied.
+  void restore();
+
+  const std::vector<Tensor>& averages() const { return averages_; }
+  /// The averages as "0", "1", ..., sharing memory.
+  StateDict state_dict() const;
+  /// `ValueError` listing keys that are missing or unexpected and shapes that differ; nothing is
+  /// loaded then.
+  void load_state_dict(const StateDict& dict);
+
+ private:
+  void follow();
+
+  std::vector<Tensor> parameters_, averages_, kept_;
+  double decay_;
+};
+
+}  // namespace sash::optim

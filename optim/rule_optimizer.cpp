@@ -1,0 +1,27 @@
+#include "rule_optimizer.h"
+
+#include "../tensor/tensor_impl.h"
+
+namespace sash::optim {
+
+std::span<const kernels::RuleTensors> RuleOptimizer::tensors_of(const Group& group) {
+  tensors_.clear();
+  for (size_t i = 0; i < group.parameters.size(); ++i) {
+    const Tensor& p = group.parameters[i];
+    const Tensor& g = p.impl().grad;
+    if (!g.defined()) continue;
+    kernels::RuleTensors& x = tensors_.emplace_back();
+    x = {.dtype = p.dtype(),
+         .count = p.numel(),
+         .parameter = p.tensor_view().data,
+         .gradient = g.tensor_view().data,
+         .step = group.step_of(i),
+         .master = group.master_of(i)};
+    for (size_t k = 0; k < group.moments.size(); ++k) {
+      x.state[k] = group.moments[k][i].tensor_view().data;
+    }
+  }
+  return tensors_;
+}
+
+}  // namespace sash::optim
