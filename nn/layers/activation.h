@@ -26,6 +26,12 @@ class SASH_API SiLU : public Module {
   Tensor forward(const Tensor& x) override;
 };
 
+/// ln(1 + e^x).
+class SASH_API Softplus : public Module {
+ public:
+  Tensor forward(const Tensor& x) override;
+};
+
 class SASH_API Softmax : public Module {
  public:
   explicit Softmax(int64_t axis = -1) : axis_(axis) {}

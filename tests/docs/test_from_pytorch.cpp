@@ -104,7 +104,8 @@ std::vector<std::string> right_column(const std::string& page) {
 /// The names in `code` that are not declared: what is called or made must be a function or a type,
 /// a word alone too; members and options must be some name. Other words are variables.
 std::vector<std::string> unknown(const std::string& code, const Names& names) {
-  const std::set<std::string> foreign{"cout", "Net", "Block", "ema", "fc", "train_transformer"};
+  const std::set<std::string> foreign{
+      "a", "b", "x", "cout", "Net", "Block", "ema", "fc", "train_transformer"};
   if (code.find('/') != std::string::npos) return {};  // a file
   std::vector<std::string> missing;
   const std::vector<Word> words = words_of(code);

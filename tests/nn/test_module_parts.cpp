@@ -308,6 +308,7 @@ TEST_CASE("modules: losses and activations are their ops") {
   CHECK(all_same(nn::CrossEntropyLoss({.label_smoothing = 0.1, .weight = weight})(x, t),
                  cross_entropy(x, t, {.label_smoothing = 0.1, .weight = weight})));
   CHECK(all_same(nn::Softmax()(x), softmax(x)));
+  CHECK(all_same(nn::Softplus()(x), softplus(x)));
   CHECK(all_same(nn::LogSoftmax(0)(x), log_softmax(x, 0)));
   CHECK(nn::Softmax(1).describe() == "Softmax(1)");
 }
