@@ -93,7 +93,7 @@ TEST_CASE("methods: members with arguments are the functions of their names") {
            {mask.all(), all(mask)},
            {x.norm(), norm(x)},
            {x.norm(1, 0, true), norm(x, 1, 0, true)},
-           {x.std(2), std(x, 2)},
+           {x.std(2), sash::std(x, 2)},
            {x.max(), max(x)},
            {x.min(), min(x)},
            {x.max(1).values, max(x, 1).values},
