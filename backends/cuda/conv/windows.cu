@@ -32,9 +32,8 @@ struct Planes {
   __device__ bool inside(int64_t row, int64_t column) const {
     return row >= 0 && row < height && column >= 0 && column < width;
   }
-  __device__ int64_t offset(int64_t plane, int64_t row, int64_t column) const {
-    return plane / channels * strides[0] + plane % channels * strides[1] + row * strides[2] +
-           column * strides[3];
+  __device__ int64_t offset(int64_t item, int64_t channel, int64_t row, int64_t column) const {
+    return item * strides[0] + channel * strides[1] + row * strides[2] + column * strides[3];
   }
 };
 
@@ -46,9 +45,8 @@ struct WindowStrides {
   explicit WindowStrides(const TensorView& y)
       : item(y.strides[0]), channel(y.strides[1]), row(y.strides[2]), column(y.strides[3]) {}
 
-  __device__ int64_t offset(const Planes& planes, int64_t plane, int64_t i, int64_t j) const {
-    return plane / planes.channels * item + plane % planes.channels * channel + i * row +
-           j * column;
+  __device__ int64_t offset(int64_t n, int64_t c, int64_t i, int64_t j) const {
+    return n * item + c * channel + i * row + j * column;
   }
 };
 
@@ -57,26 +55,33 @@ __device__ int64_t thread_index() {
 }
 
 /// Splits off the last digit of a number in mixed radix.
-__device__ int64_t take_digit(int64_t& number, int64_t radix) {
-  const int64_t quotient = number / radix, digit = number - quotient * radix;
+template <class I>
+__device__ I take_digit(I& number, int64_t radix) {
+  const I base = static_cast<I>(radix), quotient = number / base, digit = number - quotient * base;
   number = quotient;
   return digit;
 }
 
-template <class Word>
+/// Calls f with the type of a thread's number: divisions of 32 bits are several times as fast.
+template <class F>
+void with_index(int64_t count, F&& f) {
+  count <= INT32_MAX ? f(TypeTag<uint32_t>{}) : f(TypeTag<int64_t>{});
+}
+
+template <class I, class Word>
 __global__ void __launch_bounds__(kThreads)
     unfold_kernel(const __grid_constant__ Planes planes,
                   const __grid_constant__ WindowStrides strides, int64_t count, const Word* x,
                   Word* y) {
   const int64_t flat = thread_index();
   if (flat >= count) return;
-  int64_t rest = flat;
-  const int64_t v = take_digit(rest, planes.columns), u = take_digit(rest, planes.rows);
-  const int64_t j = take_digit(rest, planes.windows.kernel[1]);
-  const int64_t i = take_digit(rest, planes.windows.kernel[0]);
+  I n = static_cast<I>(flat);
+  const I v = take_digit(n, planes.columns), u = take_digit(n, planes.rows);
+  const I j = take_digit(n, planes.windows.kernel[1]), i = take_digit(n, planes.windows.kernel[0]);
+  const I c = take_digit(n, planes.channels);
   const int64_t row = planes.row_of(u, i), column = planes.column_of(v, j);
-  y[strides.offset(planes, rest, i, j) + u * planes.columns + v] =
-      planes.inside(row, column) ? x[planes.offset(rest, row, column)] : Word(0);
+  y[strides.offset(n, c, i, j) + u * planes.columns + v] =
+      planes.inside(row, column) ? x[planes.offset(n, c, row, column)] : Word(0);
 }
 
 void unfold_windows(KernelContext& context, const TensorView& x, const SlidingWindows& windows,
@@ -85,40 +90,41 @@ void unfold_windows(KernelContext& context, const TensorView& x, const SlidingWi
   if (count == 0) return;
   const CardGuard guard(context.device.index);
   dispatch_words(x.dtype, [&]<class Word>(TypeTag<Word>) {
-    unfold_kernel<<<blocks_for(count), kThreads, 0,
-                    static_cast<cudaStream_t>(context.stream.handle)>>>(
-        Planes(x, windows), WindowStrides(y), count, x.ptr<Word>(), y.ptr<Word>());
+    with_index(count, [&]<class I>(TypeTag<I>) {
+      unfold_kernel<I>
+          <<<blocks_for(count), kThreads, 0, static_cast<cudaStream_t>(context.stream.handle)>>>(
+              Planes(x, windows), WindowStrides(y), count, x.ptr<Word>(), y.ptr<Word>());
+    });
     SASH_CUDA_CHECK(cudaGetLastError());
   });
 }
 
 /// The window along one axis whose element `i` is at `at`, or -1.
-__device__ int64_t window_at(int64_t at, int64_t i, int64_t stride, int64_t padding,
-                             int64_t dilation, int64_t count) {
-  const int64_t start = at + padding - i * dilation;
-  if (start < 0 || start % stride != 0) return -1;
-  const int64_t window = start / stride;
-  return window < count ? window : -1;
+__device__ int window_at(int64_t at, int64_t i, int64_t stride, int64_t padding, int64_t dilation,
+                         int64_t count) {
+  const int start = static_cast<int>(at + padding - i * dilation), step = static_cast<int>(stride);
+  const int window = start / step;
+  return start >= 0 && window * step == start && window < count ? window : -1;
 }
 
-template <class T>
+template <class I, class T>
 __global__ void __launch_bounds__(kThreads)
     fold_kernel(const __grid_constant__ Planes planes,
                 const __grid_constant__ WindowStrides strides, int64_t count, const T* y, T* x) {
   const int64_t flat = thread_index();
   if (flat >= count) return;
-  int64_t plane = flat;
-  const int64_t column = take_digit(plane, planes.width), row = take_digit(plane, planes.height);
+  I n = static_cast<I>(flat);
+  const I column = take_digit(n, planes.width), row = take_digit(n, planes.height);
+  const I c = take_digit(n, planes.channels);
   const SlidingWindows& w = planes.windows;
   compute_t<T> sum = 0;
   for (int64_t i = 0; i < w.kernel[0]; ++i) {
-    const int64_t u = window_at(row, i, w.stride[0], w.padding[0], w.dilation[0], planes.rows);
+    const int u = window_at(row, i, w.stride[0], w.padding[0], w.dilation[0], planes.rows);
     if (u < 0) continue;
     for (int64_t j = 0; j < w.kernel[1]; ++j) {
-      const int64_t v =
-          window_at(column, j, w.stride[1], w.padding[1], w.dilation[1], planes.columns);
+      const int v = window_at(column, j, w.stride[1], w.padding[1], w.dilation[1], planes.columns);
       if (v < 0) continue;
-      sum += widen(y[strides.offset(planes, plane, i, j) + u * planes.columns + v]);
+      sum += widen(y[strides.offset(n, c, i, j) + u * planes.columns + v]);
     }
   }
   x[flat] = narrow<T>(sum);
@@ -131,28 +137,32 @@ void fold_windows(KernelContext& context, const TensorView& y, const SlidingWind
   const CardGuard guard(context.device.index);
   dispatch_any_floating(x.dtype, "fold_windows", [&]<class S>(TypeTag<S>) {
     using T = device_t<S>;
-    fold_kernel<<<blocks_for(count), kThreads, 0,
-                  static_cast<cudaStream_t>(context.stream.handle)>>>(
-        Planes(x, windows), WindowStrides(y), count, static_cast<const T*>(y.data), x.ptr<T>());
+    with_index(count, [&]<class I>(TypeTag<I>) {
+      fold_kernel<I>
+          <<<blocks_for(count), kThreads, 0, static_cast<cudaStream_t>(context.stream.handle)>>>(
+              Planes(x, windows), WindowStrides(y), count, static_cast<const T*>(y.data),
+              x.ptr<T>());
+    });
     SASH_CUDA_CHECK(cudaGetLastError());
   });
 }
 
-template <class T>
+template <class I, class T>
 __global__ void __launch_bounds__(kThreads)
     argmax_kernel(const __grid_constant__ Planes planes, int64_t count, const T* x,
                   int64_t* index) {
   const int64_t flat = thread_index();
   if (flat >= count) return;
-  int64_t plane = flat;
-  const int64_t v = take_digit(plane, planes.columns), u = take_digit(plane, planes.rows);
+  I n = static_cast<I>(flat);
+  const I v = take_digit(n, planes.columns), u = take_digit(n, planes.rows);
+  const I c = take_digit(n, planes.channels);
   int64_t best = -1;
   compute_t<T> leader = 0;
   for (int64_t i = 0; i < planes.windows.kernel[0]; ++i) {
     for (int64_t j = 0; j < planes.windows.kernel[1]; ++j) {
       const int64_t row = planes.row_of(u, i), column = planes.column_of(v, j);
       if (!planes.inside(row, column)) continue;
-      const compute_t<T> value = widen(x[planes.offset(plane, row, column)]);
+      const compute_t<T> value = widen(x[planes.offset(n, c, row, column)]);
       // A leader that is NaN stays.
       const bool wins = value > leader || (value != value && leader == leader);
       if (best >= 0 && !wins) continue;
@@ -170,9 +180,11 @@ void argmax_windows(KernelContext& context, const TensorView& x, const SlidingWi
   const CardGuard guard(context.device.index);
   dispatch_any_floating(x.dtype, "argmax_windows", [&]<class S>(TypeTag<S>) {
     using T = device_t<S>;
-    argmax_kernel<<<blocks_for(count), kThreads, 0,
-                    static_cast<cudaStream_t>(context.stream.handle)>>>(
-        Planes(x, windows), count, static_cast<const T*>(x.data), index.ptr<int64_t>());
+    with_index(count, [&]<class I>(TypeTag<I>) {
+      argmax_kernel<I>
+          <<<blocks_for(count), kThreads, 0, static_cast<cudaStream_t>(context.stream.handle)>>>(
+              Planes(x, windows), count, static_cast<const T*>(x.data), index.ptr<int64_t>());
+    });
     SASH_CUDA_CHECK(cudaGetLastError());
   });
 }
