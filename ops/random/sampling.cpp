@@ -1,6 +1,6 @@
 #include "sampling.h"
 
-#include <limits>
+#include <cmath>
 
 #include "../../tensor/autograd/grad_mode.h"
 #include "../../tensor/factories.h"
@@ -19,19 +19,18 @@ namespace {
 /// float64 numbers inside (0, 1).
 Tensor open_uniform(const Shape& shape, Device device) {
   constexpr double kHalfStep = 0x1p-33;  // rand has 32 random bits
-  return rand(shape, {.dtype = DType::float64, .device = device}) + kHalfStep;
+  return rand(shape, {.dtype = DType::float64, .device = device}).add_(kHalfStep);
 }
 
 void check_weights(const Tensor& rows, int64_t count, bool replacement) {
   constexpr const char* op = "multinomial";
-  constexpr double infinity = std::numeric_limits<double>::infinity();
-  const Tensor good = logical_and(ge(rows, 0), lt(rows, infinity));
-  if (!all(good).item<bool>()) {
-    throw ValueError(op, "finite weights of at least 0", "another");
-  }
   if (rows.size(0) == 0 || count == 0) return;
-  const auto least = amin(sum(gt(rows, 0), {1})).item<int64_t>();
+  const Tensor totals = sum(rows, {1});
+  const bool good = amin(rows).item<double>() >= 0 && std::isfinite(amax(totals).item<double>());
+  if (!good) throw ValueError(op, "finite weights of at least 0", "another");
   const int64_t needed = replacement ? 1 : count;
+  const int64_t least =
+      needed == 1 ? amin(totals).item<double>() > 0 : amin(sum(gt(rows, 0), {1})).item<int64_t>();
   if (least < needed) {
     throw ValueError(op, "rows with at least " + std::to_string(needed) + " weights above 0",
                      "a row with " + std::to_string(least));
@@ -64,12 +63,12 @@ Tensor bernoulli(const Tensor& p) {
   check_defined(op, p);
   check_floating(op, p);
   const NoGradGuard no_grad;
-  if (p.device().is_cpu() && !all(logical_and(ge(p, 0), le(p, 1))).item<bool>()) {
-    throw ValueError(op, "probabilities in [0, 1]", "another");
+  const Tensor wide = is_half(p.dtype()) ? p.to(DType::float32) : p;
+  if (p.device().is_cpu() && p.numel() > 0) {
+    const bool good = amin(wide).item<double>() >= 0 && amax(wide).item<double>() <= 1;
+    if (!good) throw ValueError(op, "probabilities in [0, 1]", "another");
   }
-  const DType dtype = is_half(p.dtype()) ? DType::float32 : p.dtype();
-  const Tensor u = rand(p.shape(), {.dtype = dtype, .device = p.device()});
-  return lt(u, p.to(dtype)).to(p.dtype());
+  return lt(rand(p.shape(), wide.options()), wide).to(p.dtype());
 }
 
 Tensor multinomial(const Tensor& weights, int64_t count, bool replacement) {
@@ -92,9 +91,8 @@ Tensor multinomial(const Tensor& weights, int64_t count, bool replacement) {
   check_weights(rows, count, replacement);
   const Tensor found = [&] {
     if (replacement) return draw(rows, count);
-    // An index waits for an exponential time of rate `weight`; those that come first are taken.
-    const Tensor rate = rows / -log(open_uniform(rows.shape(), rows.device()));
-    return topk(rate, count, 1).indices;
+    // An index waits for an exponential time, -log(u) / weight; those that come first are taken.
+    return topk(log(open_uniform(rows.shape(), rows.device())) / rows, count, 1).indices;
   }();
   return weights.rank() == 1 ? found.squeeze(0) : found;
 }
