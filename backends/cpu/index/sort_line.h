@@ -6,8 +6,11 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <type_traits>
-#include <vector>
+#include <utility>
+
+#include "../../../core/backend/kernel.h"
 
 /// Stable sorting of one line by unsigned keys.
 namespace sash::cpu {
@@ -35,33 +38,39 @@ struct Keyed {
   Key place;
 };
 
-/// Sorts by key; `entries` are in the order of their places.
+/// Sorts by key, in memory for `count` entries.
 template <class Key>
 class LineSort {
  public:
   using Entry = Keyed<Key>;
 
-  std::vector<Entry> entries;
+  LineSort(const KernelContext& context, int64_t count)
+      : count_(static_cast<size_t>(count)),
+        memory_(context, 2 * count * static_cast<int64_t>(sizeof(Entry))),
+        entries_(memory_.ptr<Entry>()),
+        other_(entries_ + count) {}
+
+  /// To be filled in the order of places before each `run`.
+  std::span<Entry> entries() const { return {entries_, count_}; }
 
   void run() {
     constexpr size_t kShort = 384;  // shorter lines are sorted by comparing
-    if (entries.size() <= kShort) {
-      std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+    if (count_ <= kShort) {
+      std::sort(entries_, entries_ + count_, [](const Entry& a, const Entry& b) {
         return a.key != b.key ? a.key < b.key : a.place < b.place;
       });
       return;
     }
-    other_.resize(entries.size());
     std::array<std::array<uint32_t, kDigits>, kPasses> count{};
-    for (const Entry& entry : entries) {
+    for (const Entry& entry : entries()) {
       for (size_t pass = 0; pass < kPasses; ++pass) ++count[pass][digit(entry.key, pass)];
     }
     for (size_t pass = 0; pass < kPasses; ++pass) {
-      if (count[pass][digit(entries[0].key, pass)] == entries.size()) continue;  // all are equal
+      if (count[pass][digit(entries_[0].key, pass)] == count_) continue;  // all are equal
       uint32_t next = 0;
       for (uint32_t& at : count[pass]) next += std::exchange(at, next);
-      for (const Entry& entry : entries) other_[count[pass][digit(entry.key, pass)]++] = entry;
-      entries.swap(other_);
+      for (const Entry& entry : entries()) other_[count[pass][digit(entry.key, pass)]++] = entry;
+      std::swap(entries_, other_);
     }
   }
 
@@ -73,7 +82,9 @@ class LineSort {
     return static_cast<size_t>(key >> (kBits * pass)) & (kDigits - 1);
   }
 
-  std::vector<Entry> other_;
+  size_t count_;
+  Workspace memory_;
+  Entry *entries_, *other_;
 };
 
 }  // namespace sash::cpu

@@ -59,23 +59,16 @@ void choose(const Line<T>& x, int64_t k, std::vector<Entry<T>>& chosen) {
   std::sort_heap(chosen.begin(), chosen.end(), first);
 }
 
-// The same by sorting the whole line.
+// Sorts the places of the whole line.
 template <bool kLargest, class T>
-void sort_all(const Line<T>& x, int64_t k, LineSort<key_t<T>>& sort,
-              std::vector<Entry<T>>& chosen) {
+void sort_all(const Line<T>& x, LineSort<key_t<T>>& sort) {
   using Key = key_t<T>;
-  sort.entries.resize(static_cast<size_t>(x.size));
-  for (int64_t i = 0; i < x.size; ++i) {
+  int64_t i = 0;
+  for (auto& entry : sort.entries()) {
     const Key key = ascending_key(x[i]);
-    sort.entries[static_cast<size_t>(i)] = {kLargest ? static_cast<Key>(~key) : key,
-                                            static_cast<Key>(i)};
+    entry = {kLargest ? static_cast<Key>(~key) : key, static_cast<Key>(i++)};
   }
   sort.run();
-  chosen.clear();
-  for (int64_t i = 0; i < k; ++i) {
-    const auto place = static_cast<int64_t>(sort.entries[static_cast<size_t>(i)].place);
-    chosen.push_back({x[place], place});
-  }
 }
 
 // Offset of line number `line`, counted over all axes but `axis`.
@@ -90,21 +83,24 @@ int64_t offset_of(int64_t line, const TensorView& view, int axis) {
 }
 
 template <bool kLargest, class T>
-void choose_lines(const TensorView& x, const TensorView& values, const TensorView& indices,
-                  int axis) {
+void choose_lines(const KernelContext& context, const TensorView& x, const TensorView& values,
+                  const TensorView& indices, int axis) {
   const int64_t n = x.shape[axis], k = values.shape[axis];
   const bool few = k <= n / 8 || n > std::numeric_limits<uint32_t>::max();
   parallel_for(x.numel() / n, std::max<int64_t>(1, 16384 / n), [&](int64_t begin, int64_t end) {
     std::vector<Entry<T>> chosen;
-    LineSort<key_t<T>> sort;
+    LineSort<key_t<T>> sort(context, few ? 0 : n);
     for (int64_t line = begin; line < end; ++line) {
       const Line<T> from{x.ptr<T>() + offset_of(line, x, axis), x.strides[axis], n};
-      few ? choose<kLargest>(from, k, chosen) : sort_all<kLargest>(from, k, sort, chosen);
+      few ? choose<kLargest>(from, k, chosen) : sort_all<kLargest>(from, sort);
       T* const value = values.ptr<T>() + offset_of(line, values, axis);
       int64_t* const index = indices.ptr<int64_t>() + offset_of(line, indices, axis);
       for (int64_t i = 0; i < k; ++i) {
-        value[i * values.strides[axis]] = chosen[static_cast<size_t>(i)].value;
-        index[i * indices.strides[axis]] = chosen[static_cast<size_t>(i)].index;
+        const auto at = static_cast<size_t>(i);
+        const int64_t place =
+            few ? chosen[at].index : static_cast<int64_t>(sort.entries()[at].place);
+        value[i * values.strides[axis]] = from[place];
+        index[i * indices.strides[axis]] = place;
       }
     }
   });
@@ -117,7 +113,7 @@ void topk(KernelContext& context, const TensorView& x, const TensorView& values,
   FloatResult to(context, values);
   dispatch_numeric(from.view().dtype, "topk", [&]<class T>(TypeTag<T>) {
     const auto run = largest ? choose_lines<true, T> : choose_lines<false, T>;
-    run(from.view(), to.view(), indices, axis);
+    run(context, from.view(), to.view(), indices, axis);
   });
   to.write();
 }
