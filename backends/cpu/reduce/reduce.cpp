@@ -355,19 +355,15 @@ template <int kSign>
 void arg_extremum(KernelContext&, const TensorView& x, const TensorView& y, int axis) {
   const int64_t count = x.shape[axis];
   dispatch_numeric(x.dtype, kSign > 0 ? "argmax" : "argmin", [&]<class T>(TypeTag<T>) {
-    for_each_line<T, int64_t>(x, y, axis,
-                              [count](const T* from, int64_t* to, int64_t step, int64_t) {
-                                int64_t best = 0;
-                                for (int64_t i = 0; i < count; ++i) {
-                                  const T value = from[i * step], leader = from[best * step];
-                                  if constexpr (std::is_floating_point_v<T>) {
-                                    if (std::isnan(leader)) break;
-                                    if (std::isnan(value)) best = i;
-                                  }
-                                  if (kSign > 0 ? value > leader : value < leader) best = i;
-                                }
-                                *to = best;
-                              });
+    for_each_line<T, int64_t>(
+        x, y, axis, [count](const T* from, int64_t* to, int64_t step, int64_t) {
+          const T best = run_of<Extremum<kSign>>(from, count, step);
+          int64_t at = 0;  // of the first that is equal, or NaN too
+          while (from[at * step] != best && (best == best || from[at * step] == from[at * step])) {
+            ++at;
+          }
+          *to = at;
+        });
   });
 }
 
