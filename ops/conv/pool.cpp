@@ -58,16 +58,8 @@ Tensor avg_pool(const char* op, int axes, const Tensor& x, HeightWidth kernel,
                 width = windows.kernel[1];
   const Shape shape{items, channels, windows.count(0, planes.size(2)),
                     windows.count(1, planes.size(3))};
-  const bool tiles = windows.padding[0] == 0 && windows.padding[1] == 0 &&
-                     windows.stride[0] == height && windows.stride[1] == width;
-  const Tensor y = [&] {
-    if (tiles) {  // windows side by side are axes of a view
-      const Tensor whole = planes.narrow(2, 0, shape[2] * height).narrow(3, 0, shape[3] * width);
-      return mean(whole.reshape({items, channels, shape[2], height, shape[3], width}), {3, 5});
-    }
-    const Tensor columns = detail::unfold_windows(planes, windows);
-    return mean(columns.view({items, channels, height * width, shape[2], shape[3]}), {2});
-  }();
+  const Tensor columns = detail::unfold_windows(planes, windows);
+  const Tensor y = mean(columns.view({items, channels, height * width, shape[2], shape[3]}), {2});
   return detail::from_planes(axes, y, x);
 }
 

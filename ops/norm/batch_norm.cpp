@@ -29,8 +29,10 @@ Dims all_but_channels(const Tensor& x) {
 }
 
 Tensor scaled(const Tensor& x, const Tensor& weight, const Tensor& bias) {
-  const Tensor y = weight.defined() ? x * per_channel(weight, x) : x;
-  return bias.defined() ? y + per_channel(bias, x) : y;
+  if (!weight.defined()) return bias.defined() ? x + per_channel(bias, x) : x;
+  Tensor y = x * per_channel(weight, x);
+  if (bias.defined()) y.add_(per_channel(bias, x));
+  return y;
 }
 
 /// y = (x - mean) / sqrt(var + eps) by the batch, as one op. Its gradient is
@@ -105,9 +107,10 @@ Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& run
         .to(x.dtype());
   }
   if (!options.training) {
-    const Tensor centre = per_channel(running_mean.detach().to(x.dtype()), x);
-    const Tensor scale = rsqrt(running_var.detach().to(x.dtype()) + options.eps);
-    return scaled((x - centre) * per_channel(scale, x), weight, bias);
+    const Tensor rate = rsqrt(running_var.detach().to(x.dtype()) + options.eps);
+    const Tensor scale = weight.defined() ? weight * rate : rate;
+    const Tensor shift = running_mean.detach().to(x.dtype()) * scale;
+    return scaled(x, scale, bias.defined() ? bias - shift : -shift);
   }
   const Dims axes = all_but_channels(x);
   const auto [centred, variance] = [&]() -> std::pair<Tensor, Tensor> {

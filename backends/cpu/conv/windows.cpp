@@ -51,17 +51,38 @@ void for_each_plane(const TensorView& planes, int64_t work, F&& body) {
                });
 }
 
+/// Element `j` of every window along a line of x, 0 outside `inside`.
 template <class T>
-void unfold_row(const T* x, int64_t step, const Axis& columns, int64_t j, T* y) {
-  const auto [first, past] = columns.inside(j);
-  std::fill(y, y + first, T(0));
+void unfold_row(const T* x, int64_t step, const Axis& columns, Axis::Range inside, int64_t j,
+                T* y) {
+  for (int64_t v = 0; v < inside.first; ++v) y[v] = T(0);
   const T* const from = x + columns.at(0, j) * step;
-  if (step == 1 && columns.stride == 1) {
-    std::copy(from + first, from + past, y + first);
-  } else {
-    for (int64_t v = first; v < past; ++v) y[v] = from[v * columns.stride * step];
+  const int64_t stride = columns.stride * step;
+  for (int64_t v = inside.first; v < inside.past; ++v) y[v] = from[v * stride];
+  for (int64_t v = inside.past; v < columns.count; ++v) y[v] = T(0);
+}
+
+/// Elements (i, j) of every window over a contiguous plane, where windows are as many as elements
+/// along a line and one apart: the plane itself, moved by a constant, but for its edges.
+template <class T>
+void unfold_moved(const T* plane, const Axis& rows, const Axis& columns, int64_t i, int64_t j,
+                  T* y) {
+  const auto [top, bottom] = rows.inside(i);
+  const auto [first, past] = columns.inside(j);
+  const int64_t width = columns.count;
+  std::fill(y, y + top * width, T(0));
+  std::fill(y + bottom * width, y + rows.count * width, T(0));
+  if (top >= bottom || first >= past) {
+    std::fill(y + top * width, y + bottom * width, T(0));
+    return;
   }
-  std::fill(y + past, y + columns.count, T(0));
+  const int64_t move = rows.at(0, i) * width + columns.at(0, j);
+  const int64_t begin = top * width + first, end = (bottom - 1) * width + past;
+  std::copy(plane + begin + move, plane + end + move, y + begin);
+  for (int64_t u = top; u < bottom; ++u) {
+    for (int64_t v = 0; v < first; ++v) y[u * width + v] = T(0);
+    for (int64_t v = past; v < width; ++v) y[u * width + v] = T(0);
+  }
 }
 
 /// The first element of the windows' elements (i, j) over one plane.
@@ -75,17 +96,24 @@ template <class T>
 void unfold_as(const TensorView& x, const SlidingWindows& windows, const TensorView& y) {
   const Axis rows(windows, 0, x.shape[2]), columns(windows, 1, x.shape[3]);
   const int64_t height = windows.kernel[0], width = windows.kernel[1];
+  const bool moved = rows.stride == 1 && columns.stride == 1 && columns.count == columns.extent &&
+                     x.strides[3] == 1 && x.strides[2] == columns.extent;
   for_each_plane(x, height * width * rows.count * columns.count, [&](int64_t n, int64_t c) {
     const T* const plane = x.ptr<const T>() + n * x.strides[0] + c * x.strides[1];
     for (int64_t i = 0; i < height; ++i) {
       for (int64_t j = 0; j < width; ++j) {
         T* to = at<T>(y, n, c, i, j);
+        if (moved) {
+          unfold_moved(plane, rows, columns, i, j, to);
+          continue;
+        }
+        const auto inside = columns.inside(j);
         for (int64_t u = 0; u < rows.count; ++u, to += columns.count) {
           const int64_t row = rows.at(u, i);
           if (row < 0 || row >= rows.extent) {
             std::fill(to, to + columns.count, T(0));
           } else {
-            unfold_row(plane + row * x.strides[2], x.strides[3], columns, j, to);
+            unfold_row(plane + row * x.strides[2], x.strides[3], columns, inside, j, to);
           }
         }
       }
