@@ -10,6 +10,7 @@
 
 #include "../../../core/error.h"
 #include "../runtime/check.h"
+#include "gemm_choices.h"
 
 namespace sash::cuda {
 namespace {
@@ -121,6 +122,19 @@ void set_transposed(Plan& plan, cublasLtMatmulDescAttributes_t attribute, bool t
   set(plan, attribute, transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
 }
 
+/// The place of the algorithm to take in the heuristic's list.
+int choice_of(const Product& p) {
+  const bool listed = p.dtype == DType::bfloat16 && !p.wide && p.batch == 1;
+  if (!listed || cublasLtGetVersion() != kListVersion) return 0;
+  for (const AlgorithmChoice& c : kAlgorithmChoices) {
+    if (c.m == p.m && c.n == p.n && c.k == p.k && c.a == p.a.transposed && c.b == p.b.transposed &&
+        c.epilogue == epilogue_of(p)) {
+      return c.number;
+    }
+  }
+  return 0;
+}
+
 /// The addresses beside A, B and C. The heuristic reads their alignment.
 void set_pointers(Plan& plan, const Product& p) {
   // One element per row of C', a column of C.
@@ -151,12 +165,14 @@ Plan make_plan(cublasLtHandle_t handle, const Product& p, cublasComputeType_t co
   preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<uint32_t>(p.a.alignment));
   preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<uint32_t>(p.c.alignment));
   preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<uint32_t>(p.c.alignment));
-  cublasLtMatmulHeuristicResult_t best{};
-  int found = 0;
-  const cublasStatus_t status =
-      cublasLtMatmulAlgoGetHeuristic(handle, &plan.product, &plan.a, &plan.b, &plan.c, &plan.c,
-                                     preference.handle(), 1, &best, &found);
+  std::array<cublasLtMatmulHeuristicResult_t, kListed> list{};
+  int wanted = choice_of(p), found = 0;
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+      handle, &plan.product, &plan.a, &plan.b, &plan.c, &plan.c, preference.handle(),
+      wanted == 0 ? 1 : kListed, list.data(), &found);
   if (epilogue == CUBLASLT_EPILOGUE_DEFAULT) SASH_CUDA_CHECK(status);
+  if (wanted >= found) wanted = 0;
+  const cublasLtMatmulHeuristicResult_t& best = list[static_cast<size_t>(wanted)];
   plan.found = found > 0 && best.state == CUBLAS_STATUS_SUCCESS;
   plan.algorithm = best.algo;
   plan.workspace = best.workspaceSize;
