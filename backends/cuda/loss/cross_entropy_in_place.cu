@@ -48,6 +48,16 @@ __device__ void over_vectors(const T* row, int64_t n, F&& f) {
   for (int64_t i = int64_t{threadIdx.x} * V; i < n; i += kRowThreads * V) f(i, read<V>(row + i));
 }
 
+/// Of halves, by the fast instruction: its error is far below their rounding.
+template <class T>
+__device__ compute_t<T> exp_of(compute_t<T> x) {
+  if constexpr (kIsHalf<T>) {
+    return __expf(x);
+  } else {
+    return std::exp(x);
+  }
+}
+
 template <bool kept, int V, class T>
 __global__ void __launch_bounds__(kRowThreads) replace_rows(const InPlace<T> x) {
   using A = compute_t<T>;
@@ -82,7 +92,7 @@ __global__ void __launch_bounds__(kRowThreads) replace_rows(const InPlace<T> x) 
   max = finite_max(reduce_block(max, Larger{}));
   over_vectors<V>(held, x.n, [&](int64_t, const auto& v) {
 #pragma unroll
-    for (int k = 0; k < V; ++k) sum += std::exp(v.element[k] - max);
+    for (int k = 0; k < V; ++k) sum += exp_of<T>(v.element[k] - max);
   });
   sum = reduce_block(sum, Plus{});
   if (x.smoothing != 0) total = reduce_block(total, Plus{});
@@ -96,7 +106,7 @@ __global__ void __launch_bounds__(kRowThreads) replace_rows(const InPlace<T> x) 
   over_vectors<V>(held, x.n, [&](int64_t i, auto v) {
 #pragma unroll
     for (int k = 0; k < V; ++k) {
-      v.element[k] = std::exp(v.element[k] - max) * scale - everywhere;
+      v.element[k] = exp_of<T>(v.element[k] - max) * scale - everywhere;
       if (i + k == target) v.element[k] -= 1 - x.smoothing;
     }
     write<V>(row + i, v);
