@@ -99,8 +99,9 @@ if __name__ == "__main__":
     parser.add_argument("--lr", type=float, nargs="+", default=[1e-3, 3e-3])
     parser.add_argument("--draw", action="store_true")
     parser.add_argument("--table", action="store_true")
-    parser.add_argument("flags", nargs="*")
-    given = parser.parse_args()
+    own = sys.argv[1:]
+    split = own.index("--") if "--" in own else len(own)  # argparse refuses them after an option
+    given = parser.parse_args(own[:split], argparse.Namespace(flags=own[split + 1:]))
     if given.draw or given.table:
         print((draw if given.draw else table)(json.loads(Path(given.program).read_text())))
     else:
