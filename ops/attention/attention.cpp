@@ -45,7 +45,7 @@ std::shared_ptr<const CompiledBlockMap> block_map_for(const AttentionCall& call,
   kernels::attention_block_rows(context, inputs, pass, query_rows);
   const bool kept = call.forward_map && call.forward_map->map.query_rows == query_rows;
   auto compiled = kept ? call.forward_map
-                       : cached_block_map(*call.pattern, call.shape, query_rows, context.device);
+                       : cached_block_map(call.pattern, call.shape, query_rows, context.device);
   compiled->use();
   return compiled;
 }

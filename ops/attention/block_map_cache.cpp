@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <atomic>
+#include <deque>
 #include <list>
 #include <unordered_map>
 
@@ -44,16 +45,37 @@ struct Entry {
   }
 };
 
+// What decides about a map, by address. Keeps the expression, so that the address stays its own.
+struct Call {
+  MaskTermPtr term;
+  MaskShape shape;
+  int64_t query_rows;
+  Device device;
+
+  friend bool operator==(const Call& a, const Call& b) {
+    return a.term == b.term && a.shape.batch == b.shape.batch && a.shape.heads == b.shape.heads &&
+           a.shape.queries == b.shape.queries && a.shape.keys == b.shape.keys &&
+           a.query_rows == b.query_rows && a.device == b.device;
+  }
+};
+
 // Least recently used maps go first. Never destroyed: a device may be gone before static
 // destructors run.
 class Cache {
  public:
-  std::shared_ptr<const CompiledBlockMap> find(const std::string& key) {
+  // By the expression itself: without its text, which takes longer to make than a kernel to launch.
+  std::shared_ptr<const CompiledBlockMap> find(const Call& call) {
+    const std::lock_guard lock(mutex_);
+    const auto found = std::find_if(calls_.begin(), calls_.end(),
+                                    [&](const Known& known) { return known.call == call; });
+    return found == calls_.end() ? nullptr : used(found->entry);
+  }
+  std::shared_ptr<const CompiledBlockMap> find(const std::string& key, const Call& call) {
     const std::lock_guard lock(mutex_);
     const auto found = places_.find(key);
     if (found == places_.end()) return nullptr;
-    recent_.splice(recent_.begin(), recent_, found->second);
-    return recent_.front().compiled;
+    remember(call, found->second);
+    return used(found->second);
   }
 
   void keep(Entry entry) {
@@ -93,7 +115,21 @@ class Cache {
 
  private:
   using Entries = std::list<Entry>;
+  struct Known {
+    Call call;
+    Entries::iterator entry;
+  };
+  static constexpr size_t kMostCalls = 16;
 
+  std::shared_ptr<const CompiledBlockMap> used(Entries::iterator entry) {
+    recent_.splice(recent_.begin(), recent_, entry);
+    return entry->compiled;
+  }
+  void remember(const Call& call, Entries::iterator entry) {
+    if (!entry->unique_parts.empty()) return;  // the text of these changes
+    if (calls_.size() == kMostCalls) calls_.pop_front();
+    calls_.push_back({call, entry});
+  }
   void count(const Entry& entry, int sign) {
     bytes_ += sign * entry.bytes();
     detail::mask_bytes(entry.compiled->lists.device().type)
@@ -101,6 +137,7 @@ class Cache {
   }
   void drop(Entries::iterator entry, Entries& dropped) {
     count(*entry, -1);
+    std::erase_if(calls_, [&](const Known& known) { return known.entry == entry; });
     places_.erase(entry->key);
     dropped.splice(dropped.end(), recent_, entry);
   }
@@ -111,6 +148,7 @@ class Cache {
   std::mutex mutex_;
   Entries recent_;
   std::unordered_map<std::string, Entries::iterator> places_;
+  std::deque<Known> calls_;        // the latest
   std::list<std::string> unique_;  // keys of entries with such parts
   int64_t bytes_ = 0;
   int64_t limit_ = kDefaultMaskCacheLimit;
@@ -135,13 +173,15 @@ std::string key_of(const MaskTerm& term, const MaskShape& shape, int64_t query_r
 
 }  // namespace
 
-std::shared_ptr<const CompiledBlockMap> cached_block_map(const MaskTerm& term,
+std::shared_ptr<const CompiledBlockMap> cached_block_map(const MaskTermPtr& term,
                                                          const MaskShape& shape, int64_t query_rows,
                                                          Device device) {
-  Entry entry{.key = key_of(term, shape, query_rows, device), .compiled = {}, .unique_parts = {}};
-  if (auto kept = cache().find(entry.key)) return kept;
-  add_unique_parts(term, entry.unique_parts);
-  auto compiled = compile_block_map(term, shape, query_rows, device);
+  const Call call{term, shape, query_rows, device};
+  if (auto kept = cache().find(call)) return kept;
+  Entry entry{.key = key_of(*term, shape, query_rows, device), .compiled = {}, .unique_parts = {}};
+  if (auto kept = cache().find(entry.key, call)) return kept;
+  add_unique_parts(*term, entry.unique_parts);
+  auto compiled = compile_block_map(*term, shape, query_rows, device);
   entry.compiled = compiled;
   cache().keep(std::move(entry));
   return compiled;

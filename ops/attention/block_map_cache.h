@@ -18,7 +18,7 @@ SASH_API void clear_mask_cache();
 
 /// The map of an equal mask if one is kept, else a new one, which is then kept. Call `use` before a
 /// kernel reads it.
-SASH_API std::shared_ptr<const CompiledBlockMap> cached_block_map(const MaskTerm& term,
+SASH_API std::shared_ptr<const CompiledBlockMap> cached_block_map(const MaskTermPtr& term,
                                                                   const MaskShape& shape,
                                                                   int64_t query_rows,
                                                                   Device device);

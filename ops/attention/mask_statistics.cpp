@@ -6,7 +6,7 @@ namespace sash {
 
 MaskStatistics mask_statistics(const AttentionMask& mask, const MaskShape& shape) {
   check_mask_shape(shape);
-  const auto compiled = cached_block_map(mask.term(), shape, kernels::kBlockKeys, kCPU);
+  const auto compiled = cached_block_map(mask.shared_term(), shape, kernels::kBlockKeys, kCPU);
   const int64_t compiled_heads = compiled->map.batches * compiled->map.heads;
   const int64_t copies =
       compiled_heads == 0 ? 0 : numel({shape.batch, shape.heads}) / compiled_heads;

@@ -110,7 +110,7 @@ TEST_CASE("block maps list each visible pair once, in both directions") {
     const int64_t rows = sizes[random.below(sizes.size())];
     CAPTURE(mask.mask.to_string());
     CAPTURE(rows);
-    const auto blocks = cached_block_map(mask.mask.term(), s, rows, kCPU);
+    const auto blocks = cached_block_map(mask.mask.shared_term(), s, rows, kCPU);
     const std::vector<double> expected = defined(mask, s);
     CHECK(listed(blocks->map, s, false) == expected);
     CHECK(listed(blocks->map, s, true) == expected);
@@ -145,10 +145,13 @@ TEST_CASE("a window lists as many blocks as the formula says") {
 
 TEST_CASE("a long window compiles to a handful of bit tiles, and equal masks to one map") {
   const MaskShape shape{1, 1, 1 << 17, 1 << 17};
-  const auto blocks = cached_block_map(AttentionMask::window(256, 256).term(), shape, 64, kCPU);
+  const auto blocks =
+      cached_block_map(AttentionMask::window(256, 256).shared_term(), shape, 64, kCPU);
   CHECK(blocks->words.numel() <= 4 * 2 * 64);
-  CHECK(cached_block_map(AttentionMask::symmetric_window(256).term(), shape, 64, kCPU) == blocks);
-  CHECK(cached_block_map(AttentionMask::symmetric_window(255).term(), shape, 64, kCPU) != blocks);
+  CHECK(cached_block_map(AttentionMask::symmetric_window(256).shared_term(), shape, 64, kCPU) ==
+        blocks);
+  CHECK(cached_block_map(AttentionMask::symmetric_window(255).shared_term(), shape, 64, kCPU) !=
+        blocks);
   CHECK(blocks->statistics.visible_pairs == (int64_t{1} << 17) * 513 - 256 * 257);
 }
 
@@ -161,7 +164,7 @@ TEST_CASE("block rows are scheduled so that the last ones are short") {
   std::iota(up.begin(), up.end(), 0);
   const std::vector<int32_t> down(up.rbegin(), up.rend());
 
-  const auto causal = cached_block_map(AttentionMask::causal().term(), shape, 64, kCPU);
+  const auto causal = cached_block_map(AttentionMask::causal().shared_term(), shape, 64, kCPU);
   CHECK(order_of(causal->map.by_query) == down);
   CHECK(order_of(causal->map.by_key) == up);
   CHECK(causal->map.by_query.direction == -1);
@@ -171,13 +174,13 @@ TEST_CASE("block rows are scheduled so that the last ones are short") {
   CHECK(causal->map.by_query.long_rows == 0);
 
   const auto window =
-      cached_block_map(AttentionMask::symmetric_window(100).term(), shape, 64, kCPU);
+      cached_block_map(AttentionMask::symmetric_window(100).shared_term(), shape, 64, kCPU);
   CHECK(order_of(window->map.by_query) == up);
 
   // Queries of block 7 see all keys, and all queries see its keys.
   const AttentionMask global =
       AttentionMask::symmetric_window(100) | AttentionMask::global({7 * 64 + 5});
-  const auto tokens = cached_block_map(global.term(), shape, 64, kCPU);
+  const auto tokens = cached_block_map(global.shared_term(), shape, 64, kCPU);
   std::vector<int32_t> seventh = down;  // first 7, then the rest, of which more come after it
   std::rotate(seventh.begin(), std::find(seventh.begin(), seventh.end(), 7),
               std::find(seventh.begin(), seventh.end(), 7) + 1);

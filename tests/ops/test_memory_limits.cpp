@@ -65,7 +65,7 @@ struct Limits {
 };
 
 int64_t causal_bytes(int64_t length) {
-  const auto blocks = cached_block_map(AttentionMask::causal().term(),
+  const auto blocks = cached_block_map(AttentionMask::causal().shared_term(),
                                        {.queries = length, .keys = length}, 64, kCPU);
   return 4 * blocks->lists.numel() + 8 * blocks->words.numel();
 }

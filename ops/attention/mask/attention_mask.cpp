@@ -29,7 +29,10 @@ AttentionMask::AttentionMask() {
 AttentionMask::AttentionMask(std::shared_ptr<const MaskPart> part) : term_(leaf(std::move(part))) {}
 AttentionMask::AttentionMask(const Tensor& visible) : AttentionMask(mask_parts::visible(visible)) {}
 
-AttentionMask AttentionMask::causal() { return window(std::nullopt, 0); }
+AttentionMask AttentionMask::causal() {
+  static const AttentionMask mask = window(std::nullopt, 0);
+  return mask;
+}
 AttentionMask AttentionMask::window(std::optional<int64_t> left, std::optional<int64_t> right) {
   return AttentionMask(mask_parts::window(left, right));
 }
