@@ -14,6 +14,7 @@
 #include <sash/ops/loss/linear_cross_entropy.h>
 #include <sash/ops/norm/dropout_add_layer_norm.h>
 #include <sash/optim/adam.h>
+#include <sash/optim/captured_step.h>
 #include <sash/tensor/factories.h>
 #include <sash/tensor/random.h>
 
@@ -129,7 +130,7 @@ double products_ms(const Case& c, sash::Device device) {
   return total;
 }
 
-void run(const Case& setup, sash::Device device, const char* impl) {
+void run(const Case& setup, sash::Device device, const std::string& impl, bool captured) {
   sash::manual_seed(0);
   const auto start = std::chrono::steady_clock::now();
   Model model(setup);
@@ -147,16 +148,22 @@ void run(const Case& setup, sash::Device device, const char* impl) {
   const Tensor x = sash::randint(0, setup.vocab, shape, {.device = device});
   const Tensor y = sash::randint(0, setup.vocab, shape, {.device = device});
   Tensor loss;
-  const auto step = [&] {
-    optimizer.zero_grad();
-    loss = model.loss(x, y);
-    loss.backward();
-    optimizer.step();
-  };
+  sash::optim::CapturedStep train(
+      [&](const std::vector<Tensor>& batch) {
+        optimizer.zero_grad();
+        const Tensor mean = model.loss(batch[0], batch[1]);
+        mean.backward();
+        optimizer.step();
+        return mean;
+      },
+      {.device = device, .capture = captured});
+  const auto step = [&] { loss = train({x, y}); };
   step();
   const double first = loss.item<double>();
   const std::chrono::duration<double> until_first = std::chrono::steady_clock::now() - start;
   sash::reset_peak_memory(device);
+  step();
+  if (captured && !train.reason().empty()) throw std::runtime_error(train.reason());
   const double ms = sash::bench::median_ms(device, kCalls, step);
   // All steps use the same batch, so the loss of a correct training step falls.
   if (!(loss.item<double>() < first)) throw std::runtime_error("the loss does not fall");
@@ -174,13 +181,17 @@ void run(const Case& setup, sash::Device device, const char* impl) {
                       {"share", sash::bench::rounded(products / ms, 2)}});
 }
 
-/// On a GPU, float32 runs twice: with TF32 products, as is common in PyTorch, and without.
+/// On a GPU each step runs eagerly and captured, in float32 with TF32 products, as is common in
+/// PyTorch, and without.
 void run_all(const Case& setup, sash::Device device) {
-  if (!device.is_cuda() || setup.dtype != sash::DType::float32) return run(setup, device, "sash");
-  sash::set_tf32_allowed(true);
-  run(setup, device, "sash");
-  sash::set_tf32_allowed(false);
-  run(setup, device, "sash_no_tf32");
+  if (!device.is_cuda()) return run(setup, device, "sash", false);
+  const bool twice = setup.dtype == sash::DType::float32;
+  for (const bool tf32 : twice ? std::vector<bool>{true, false} : std::vector<bool>{false}) {
+    sash::set_tf32_allowed(tf32);
+    const std::string impl = twice && !tf32 ? "sash_no_tf32" : "sash";
+    run(setup, device, impl, false);
+    run(setup, device, impl + "_captured", true);
+  }
 }
 
 }  // namespace

@@ -202,9 +202,32 @@ void Optimizer::prepare_master(Group& group, size_t parameter) const {
     match_parameter(master, DType::float32, p.device());
     if (group.versions[parameter] == version) return;
     detail::refuse_in_graph("Optimizer.step", "parameters that nothing else has written", "others");
-    master.copy_(where(eq(master.to(p.dtype()), p), master, p.to(DType::float32)));
+    refresh_master(group, parameter);
   }
   group.versions[parameter] = version;
+}
+
+// Where the parameter is not what its master rounds to, it was written since: takes that value.
+void Optimizer::refresh_master(Group& group, size_t parameter) {
+  const Tensor p = group.parameters[parameter].detach();
+  Tensor& master = group.masters[parameter];
+  master.copy_(where(eq(master.to(p.dtype()), p), master, p.to(DType::float32)));
+}
+
+// A replay must notice writes to parameters, and count its own.
+void Optimizer::follow_replays(Group& group) {
+  const auto for_each_master = [&group](auto f) {
+    const NoGradGuard no_grad;
+    for (size_t i = 0; i < group.masters.size(); ++i) {
+      const int64_t version = group.parameters[i].impl().storage->version();
+      if (group.masters[i].defined() && group.versions[i] != version) f(i, version);
+    }
+  };
+  detail::on_replay(
+      [=, &group] { for_each_master([&](size_t i, int64_t) { refresh_master(group, i); }); },
+      [=, &group] {
+        for_each_master([&](size_t i, int64_t version) { group.versions[i] = version; });
+      });
 }
 
 void Optimizer::prepare(Group& group) {
@@ -266,7 +289,9 @@ Tensor Optimizer::scaled_step(const Tensor& loss_scale) {
     detail::note_gradient(p.impl(), true);
   }
   for (Group& group : groups_) {
-    if (has_gradients(group.parameters)) prepare(group);
+    if (!has_gradients(group.parameters)) continue;
+    prepare(group);
+    if (Graph::recording()) follow_replays(group);
   }
   const kernels::GradientScale scale = gradient_scale(loss_scale);
   for (Group& group : groups_) {

@@ -166,6 +166,8 @@ class SASH_API Optimizer {
   bool wants_master(const Tensor& parameter) const;
   TensorOptions state_options(const Tensor& parameter) const;
   void prepare_master(Group& group, size_t parameter) const;
+  static void refresh_master(Group& group, size_t parameter);
+  static void follow_replays(Group& group);
   bool has_state(const StateCheck& given, size_t first, const Group& group) const;
 
   Kind kind_;

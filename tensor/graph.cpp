@@ -44,6 +44,7 @@ struct detail::GraphState {
   uint64_t drawn = 0;  // blocks of random numbers in a replay
   Tensor word{};       // int64, `PhiloxState::base` of the recorded kernels
   std::vector<Leaf> leaves{};
+  std::vector<std::function<void()>> before{}, after{};
   uint64_t known_epoch = epoch.load();
 
   Backend& owner() const { return backend(device.type); }
@@ -112,6 +113,7 @@ void Graph::replay() {
     throw ValueError("Graph.replay", "leaves, gradients and seed as they were recorded", "others");
   }
   detail::GraphState& s = *state_;
+  for (const auto& call : s.before) call();
   KernelContext context = kernel_context(s.device);
   if (s.drawn > 0) {
     RandomState next = random_state();
@@ -125,6 +127,7 @@ void Graph::replay() {
     leaf.memory->bump_version();
     if (leaf.after.defined()) leaf.after.impl().storage->bump_version();
   }
+  for (const auto& call : s.after) call();
 }
 
 bool Graph::recording() { return current != nullptr; }
@@ -151,6 +154,12 @@ PhiloxState place_in_graph(Device device, PhiloxState state) {
 void refuse_in_graph(std::string_view op, const char* expected, const char* got) {
   if (!current) return;
   throw ValueError(op, std::string(expected) + " while a graph is recorded", got);
+}
+
+void on_replay(std::function<void()> before, std::function<void()> after) {
+  if (!current) return;
+  current->before.push_back(std::move(before));
+  current->after.push_back(std::move(after));
 }
 
 void outdate_graphs() { epoch.fetch_add(1); }

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <string_view>
 
 #include "../core/backend/device.h"
 #include "../core/philox.h"
@@ -67,6 +69,9 @@ SASH_API void note_gradient(TensorImpl& leaf, bool reads);
 SASH_API PhiloxState place_in_graph(Device device, PhiloxState state);
 /// `ValueError` of `op`: "expected `expected` while a graph is recorded, got `got`".
 SASH_API void refuse_in_graph(std::string_view op, const char* expected, const char* got);
+/// Has each replay of the graph call `before` and `after`, for what an eager call would also do on
+/// the host.
+SASH_API void on_replay(std::function<void()> before, std::function<void()> after);
 /// Call when tensors are replaced that graphs may use: none that exists now will fit.
 SASH_API void outdate_graphs();
 

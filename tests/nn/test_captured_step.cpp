@@ -17,8 +17,10 @@
 #include <sash/optim/adam.h>
 #include <sash/optim/captured_step.h>
 #include <sash/optim/clip.h>
+#include <sash/optim/grad_scaler.h>
 #include <sash/optim/schedule.h>
 #include <sash/optim/sgd.h>
+#include <sash/tensor/autograd/grad_mode.h>
 #include <sash/tensor/autograd/recompute.h>
 #include <sash/tensor/factories.h>
 #include <sash/tensor/random.h>
@@ -416,6 +418,48 @@ TEST_CASE_TEMPLATE("captured step: moved parameters and loaded states are notice
   CHECK(losses[0] == losses[1]);
   CHECK(training.numbers() == eager.numbers());
   CHECK(step.captures() == records(device, 3));
+}
+
+TEST_CASE_TEMPLATE("captured step: half parameters with masters, loss scaling, loaded weights", On,
+                   Cpu, Cuda) {
+  const Device device = On::device;
+  if (missing(device)) return;
+  // The CPU's elementwise ops take no halves.
+  const DType dtype = device.is_cuda() ? DType::float16 : DType::float32;
+  std::vector<std::vector<double>> found(2);
+  for (const bool captured : {false, true}) {
+    manual_seed(1);
+    Tensor w = randn({16, 16}, {.device = device}).to(dtype);
+    w.requires_grad_();
+    const Tensor other = w.detach() * 0.5;
+    optim::AdamW optimizer({w}, {.lr = 1e-2, .master_weights = true, .max_grad_norm = 1.0});
+    optim::GradScaler scaler({.init_scale = 1024, .growth_interval = 3});
+    CapturedStep step(
+        [&](const Tensors& in) {
+          optimizer.zero_grad();
+          const Tensor loss = mse_loss(dropout(matmul(in[0], w), 0.1), in[0]);
+          scaler.scale(loss).backward();
+          scaler.step(optimizer);
+          scaler.update();
+          return loss;
+        },
+        {.device = device, .capture = captured});
+    for (int i = 0; i < 16; ++i) {
+      Tensor x = randn({i % 3 == 2 ? 5 : 8, 16}, {.device = device});
+      if (i == 9) x = x * 200;  // the loss and its gradients overflow
+      found[captured].push_back(step({x.to(dtype)}).item<double>());
+      if (i == 11) {  // eager steps would take the new weights into the masters
+        const NoGradGuard no_grad;
+        w.copy_(other);
+      }
+    }
+    found[captured].push_back(scaler.get_scale());
+    for (const float value : elements(w.detach().to(DType::float32))) {
+      found[captured].push_back(static_cast<double>(value));
+    }
+    CHECK(step.captures() == records(device, captured ? 2 : 0));
+  }
+  CHECK(found[0] == found[1]);
 }
 
 TEST_CASE("captured step: an empty function is refused") {
