@@ -4,6 +4,7 @@
 #include <exception>
 
 #include "../core/backend/backend.h"
+#include "../core/backend/kernel.h"
 #include "../core/error.h"
 #include "../tensor/autograd/grad_mode.h"
 #include "../tensor/copy.h"
@@ -97,6 +98,7 @@ Tensors CapturedStep::State::on_device(const Tensors& given) const {
 const char* CapturedStep::State::obstacle(const Tensors& inputs) const {
   if (!capture) return "capturing is switched off";
   if (Graph::recording()) return "it is part of another graph";
+  if (KernelObserver::installed()) return "kernels are being profiled";
   const bool grad =
       std::any_of(inputs.begin(), inputs.end(), [](const Tensor& x) { return x.requires_grad(); });
   return grad ? "an input requires grad" : nullptr;

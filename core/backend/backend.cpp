@@ -43,6 +43,9 @@ void Backend::record_stream(void*, Device, Stream) {}
 
 bool Backend::capturing(Device) const { return false; }
 
+void Backend::begin_range(const char*) {}
+void Backend::end_range() {}
+
 const uint64_t* Backend::random_base(Device) {
   static constinit const uint64_t zero = 0;
   return &zero;

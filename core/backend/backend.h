@@ -106,6 +106,10 @@ class SASH_API Backend {
   virtual void record_stream(void* memory, Device device, Stream stream);
   /// Whether work on some stream of `device` is being captured. The default says no.
   virtual bool capturing(Device device) const;
+  /// A range of this thread's time line, for the vendor's tools (NVTX); ranges nest. The default
+  /// does nothing.
+  virtual void begin_range(const char* name);
+  virtual void end_range();
 };
 
 /// The backend of `type`. CUDA is opened on first use: a plug-in library beside libsash, or at
@@ -122,7 +126,7 @@ SASH_API Backend* try_backend(DeviceType type, std::string* reason = nullptr);
 SASH_API void register_backend(std::unique_ptr<Backend> backend);
 
 /// Incremented whenever plug-ins built against older headers stop being compatible.
-inline constexpr uint32_t kPluginAbiVersion = 5;
+inline constexpr uint32_t kPluginAbiVersion = 6;
 
 /// Signature of `sash_register_cuda`, the one function that `libsash_cuda` exports. It fills slots
 /// and registers the backend. Returns null, or the reason why the device cannot be used.

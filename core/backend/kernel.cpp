@@ -28,6 +28,22 @@ Workspace::~Workspace() {
   backend(context_.device.type).deallocate(data_, bytes_, context_.device, context_.stream);
 }
 
+constinit std::atomic<KernelObserver*> KernelObserver::installed_{nullptr};
+
+KernelObserver::~KernelObserver() = default;
+
+void add_operands(KernelCall& call, const TensorView& x) {
+  int64_t count = 1;
+  for (int axis = 0; axis < x.rank(); ++axis) {
+    if (x.strides[axis] != 0 || x.shape[axis] == 0) count *= x.shape[axis];
+  }
+  call.operands.push_back({x.dtype, x.shape, count * size_of(x.dtype)});
+}
+
+void add_operands(KernelCall& call, const TensorView* x) {
+  if (x) add_operands(call, *x);
+}
+
 const KernelBase* KernelBase::first() { return first_slot.load(std::memory_order_acquire); }
 
 void KernelBase::fill(DeviceType type, Function function) {

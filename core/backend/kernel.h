@@ -3,10 +3,13 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <span>
 
 #include "../export.h"
+#include "../small_vector.h"
 #include "backend.h"
 #include "device.h"
+#include "tensor_view.h"
 
 namespace sash {
 
@@ -36,6 +39,47 @@ class SASH_API Workspace {
   KernelContext context_;
   int64_t bytes_;
   void* data_;
+};
+
+/// A call of a kernel, as `KernelObserver` sees it.
+struct KernelCall {
+  struct Operand {
+    DType dtype;
+    Shape shape;
+    int64_t bytes;  ///< of the elements; those that an expanded axis repeats count once
+  };
+
+  const char* name = "";
+  KernelContext context;
+  SmallVector<Operand, 8> operands;  ///< in the order of the arguments, results too
+  double part = 1;                   ///< of the products that are computed: less under a mask
+};
+
+/// Adds an argument's operands to `call`. Declared for further types beside these.
+SASH_API void add_operands(KernelCall& call, const TensorView& x);
+SASH_API void add_operands(KernelCall& call, const TensorView* x);
+template <class T>
+void add_operands(KernelCall&, const T&) {}
+template <class T>
+void add_operands(KernelCall& call, std::span<const T> list) {
+  for (const T& x : list) add_operands(call, x);
+}
+
+/// Is told of every call of a kernel, on the thread that makes it; calls within a call too.
+class SASH_API KernelObserver {
+ public:
+  virtual ~KernelObserver();
+  virtual void before(const KernelCall& call) = 0;
+  /// Also after a kernel that threw.
+  virtual void after(const KernelCall& call) noexcept = 0;
+
+  /// The one observer of the process; null if there is none.
+  static KernelObserver* installed() { return installed_.load(std::memory_order_relaxed); }
+  /// Installs `observer`, or none, and returns the one before. No kernel may be running.
+  static KernelObserver* install(KernelObserver* observer) { return installed_.exchange(observer); }
+
+ private:
+  static std::atomic<KernelObserver*> installed_;
 };
 
 /// The part of a slot that does not depend on its signature.
@@ -104,7 +148,25 @@ class Kernel<void(KernelContext&, Args...)> : public KernelBase {
   void set(DeviceType type, Pointer kernel) { fill(type, reinterpret_cast<Function>(kernel)); }
 
   void operator()(KernelContext& context, Args... args) const {
-    reinterpret_cast<Pointer>(resolve(context.device))(context, static_cast<Args>(args)...);
+    const auto kernel = reinterpret_cast<Pointer>(resolve(context.device));
+    if (KernelObserver* const observer = KernelObserver::installed()) [[unlikely]] {
+      return observed(*observer, kernel, context, static_cast<Args>(args)...);
+    }
+    kernel(context, static_cast<Args>(args)...);
+  }
+
+ private:
+  __attribute__((noinline)) void observed(KernelObserver& observer, Pointer kernel,
+                                          KernelContext& context, Args... args) const {
+    KernelCall call{name(), context, {}};
+    (add_operands(call, args), ...);
+    observer.before(call);
+    struct After {
+      ~After() { observer.after(call); }
+      KernelObserver& observer;
+      const KernelCall& call;
+    } const after{observer, call};
+    kernel(context, static_cast<Args>(args)...);
   }
 };
 

@@ -104,6 +104,10 @@ void add_training_options(CLI::App& app, Options& options) {
                  "Checkpoint to load, with its settings. With --steps or --text, training "
                  "continues; with neither, the program only generates text")
       ->check(CLI::ExistingFile);
+  app.add_option("--profile", options.profile,
+                 "File for a Chrome trace of the kernels of ten steps, which run eagerly; also "
+                 "prints a table")
+      ->check(check_path);
   app.add_option("--metrics", options.metrics,
                  "File for metrics, one JSON object per line and step. A resumed run first removes "
                  "the lines after its checkpoint's step, then appends")

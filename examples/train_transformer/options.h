@@ -14,6 +14,7 @@ struct Options {
   std::string save;
   std::string resume;
   std::string metrics;
+  std::string profile;
   std::string prompt = "Tensor ";
   int64_t steps = 2000;
   int64_t batch = 8;

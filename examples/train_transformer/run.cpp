@@ -47,7 +47,10 @@ void check_files(const Plan& plan) {
                                    {"--resume", options.resume},
                                    {"--save", options.save}}) {
     check_distinct("--metrics", options.metrics, flag, path);
+    check_distinct("--profile", options.profile, flag, path);
   }
+  check_distinct("--profile", options.profile, "--metrics", options.metrics);
+  if (!options.profile.empty()) sash::ReplacementFile(kOp, options.profile);
   check_distinct("--save", options.save, "--text", options.text);
   if (options.save.empty() || !plan.trains) return;
   if (fs::is_regular_file(options.save) && options.save != options.resume) {
@@ -68,7 +71,7 @@ Plan make_plan(Options options) {
   }
   const bool resumes = !options.resume.empty();
   const bool wanted = !resumes || options.has("steps") || options.has("text");
-  for (const char* flag : {"save", "metrics"}) {
+  for (const char* flag : {"save", "metrics", "profile"}) {
     if (wanted || !options.has(flag)) continue;
     throw sash::ValueError(kOp, std::string("--steps or --text with --resume and --") + flag,
                            "neither, which trains nothing");

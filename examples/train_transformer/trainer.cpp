@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdio>
+#include <optional>
 
 #include <sash/ops/elementwise/binary.h>
 #include <sash/ops/elementwise/unary.h>
@@ -12,6 +14,7 @@
 #include <sash/optim/clip.h>
 #include <sash/optim/muon.h>
 #include <sash/optim/param_groups.h>
+#include <sash/optim/profiler.h>
 #include <sash/tensor/autograd/grad_mode.h>
 #include <sash/tensor/factories.h>
 
@@ -76,6 +79,31 @@ void check_finite(const char* what, int64_t step, const sash::StateDict& tensors
   }
 }
 
+// --profile: ten steps, from the fourth on if there are so many.
+class StepProfile {
+ public:
+  StepProfile(const std::string& path, int64_t steps)
+      : path_(path), first_(std::clamp<int64_t>(steps - kSteps, 0, 3)) {}
+
+  void before(int64_t step) {
+    if (!path_.empty() && step == first_) profiler_.emplace();
+  }
+  void after(int64_t step, bool last, Console& console) {
+    if (!profiler_ || (step + 1 < first_ + kSteps && !last)) return;
+    profiler_->write_trace(path_);
+    console.finish();
+    std::printf("%s%s has the trace of %lld steps\n", profiler_->table().c_str(), path_.c_str(),
+                static_cast<long long>(step + 1 - first_));
+    profiler_.reset();
+  }
+
+ private:
+  static constexpr int64_t kSteps = 10;
+  std::string path_;
+  int64_t first_;
+  std::optional<sash::Profiler> profiler_;
+};
+
 }  // namespace
 
 Trainer::Trainer(const Options& options, const Vocabulary& vocabulary, sash::Device device)
@@ -96,10 +124,13 @@ std::optional<double> Trainer::run(const Corpus& corpus, Console& console, Metri
                                    const StopSignals& signals) {
   std::optional<double> last_loss;
   bool metrics_failed = false;
-  int steps = 0;
+  StepProfile profile(options_.profile, options_.steps - step_);
+  int64_t steps = 0;
   while (step_ < options_.steps && !signals.stop()) {
+    profile.before(steps);
     StepReport report = train_step(corpus);
     const bool last = step_ == options_.steps;
+    profile.after(steps, last, console);
     if (last && !options_.save.empty()) {
       save(options_.save, corpus);
     } else if (options_.save_every > 0 && step_ % options_.save_every == 0) {

@@ -41,6 +41,17 @@ struct AttentionInputs {
   TensorView q, k, v;
 };
 
+inline void add_operands(KernelCall& call, const AttentionInputs& x) {
+  for (const TensorView* operand : {&x.q, &x.k, &x.v}) add_operands(call, *operand);
+}
+/// The part of all scores that lies in blocks of the map.
+inline void add_operands(KernelCall& call, const AttentionParams& x) {
+  const auto all =
+      static_cast<double>(x.map.query_blocks * x.map.key_blocks * x.map.batches * x.map.heads);
+  if (all > 0) call.part = static_cast<double>(x.map.by_query.entries) / all;
+  add_operands(call, x.bias);
+}
+
 enum class AttentionPass { forward, backward };
 
 /// Sets `query_rows`, in [1, 256], to the block height of the map that this backend's
@@ -66,6 +77,13 @@ struct AttentionGradients {
   const TensorView* dbias;      ///< C [B, H, S_q, S_k], zeros before the call; null if not wanted
   const TensorView* drelative;  ///< C [B, H, 2 R + 1]; null if not wanted
 };
+
+inline void add_operands(KernelCall& call, const AttentionGradients& x) {
+  for (const TensorView* operand : {&x.g, &x.out, &x.lse, &x.dq, &x.dk, &x.dv}) {
+    add_operands(call, *operand);
+  }
+  add_operands(call, x.dbias);
+}
 
 /// The gradients of sum(g . out) + sum(g_lse . lse). With P = exp(s - lse), dropout factors M and
 /// D = rowsum(g . out) - g_lse: dv = (M P)' g; dS = P (M (g v') - D), which is dbias, and whose

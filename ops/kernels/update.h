@@ -110,4 +110,15 @@ extern SASH_API
 extern SASH_API Kernel<void(KernelContext&, std::span<const FlatTensor>, double limit)>
     clip_by_value;
 
+/// Bytes as each kernel reads and writes them.
+inline void add_operands(KernelCall& call, const FlatTensor& x) {
+  call.operands.push_back({x.dtype, {x.count}, x.count * size_of(x.dtype)});
+}
+inline void add_operands(KernelCall& call, const AdamTensors& x) {
+  call.operands.push_back({x.dtype, {x.count}, 7 * x.count * size_of(x.dtype)});
+}
+inline void add_operands(KernelCall& call, const SgdTensors& x) {
+  call.operands.push_back({x.dtype, {x.count}, (x.buffer ? 5 : 3) * x.count * size_of(x.dtype)});
+}
+
 }  // namespace sash::kernels

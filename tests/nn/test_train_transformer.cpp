@@ -327,3 +327,22 @@ TEST_CASE("train_transformer: text is generated from a checkpoint alone") {
   CHECK(runs.run(write + Arguments{"--seed", "8"}).out != ended.out);
   CHECK(file_text(runs.saved) == before);
 }
+
+TEST_CASE("train_transformer: --profile writes a trace of some steps, and prints a table") {
+  if (!is_built()) return;
+  const Runs runs;
+  const std::string trace = runs.path("trace");
+  const Ended ended = runs.run(runs.fresh(5) + Arguments{"--profile", trace});
+  REQUIRE(ended.code == 0);
+  contains(ended.out, "linear_forward");
+  contains(ended.out, trace + " has the trace of 5 steps");
+  std::ifstream file(trace);
+  int64_t updates = 0;
+  const nlohmann::json all = nlohmann::json::parse(file);
+  for (const nlohmann::json& event : all["traceEvents"]) {
+    updates += event["name"] == "adam_step" ? 1 : 0;
+  }
+  CHECK(updates == 5);
+  contains(runs.run(runs.fresh(5) + Arguments{"--profile", runs.text}).err,
+           "expected --profile and --text to be different files");
+}

@@ -1,5 +1,7 @@
 #include "backend.h"
 
+#include <nvtx3/nvToolsExt.h>
+
 #include <algorithm>
 #include <cstdio>
 
@@ -251,6 +253,9 @@ void CudaBackend::replay(void* graph, Device device, Stream stream) {
   const CardGuard guard(device.index);
   SASH_CUDA_CHECK(cudaGraphLaunch(static_cast<CapturedStep*>(graph)->executable, queue));
 }
+
+void CudaBackend::begin_range(const char* name) { nvtxRangePushA(name); }
+void CudaBackend::end_range() { nvtxRangePop(); }
 
 void CudaBackend::destroy_graph(void* graph) {
   if (!graph) return;

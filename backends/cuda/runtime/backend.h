@@ -65,6 +65,8 @@ class CudaBackend final : public Backend {
   void set_cache_limit(Device device, int64_t bytes) override;
   void record_stream(void* memory, Device device, Stream stream) override;
   bool capturing(Device device) const override { return card(device).allocator.capturing(); }
+  void begin_range(const char* name) override;
+  void end_range() override;
 
  private:
   struct Card {

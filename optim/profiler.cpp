@@ -1,0 +1,295 @@
+#include "profiler.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <map>
+#include <mutex>
+#include <string_view>
+#include <utility>
+
+#include "../core/backend/backend.h"
+#include "../core/backend/kernel.h"
+#include "../core/error.h"
+#include "../ops/linalg/matmul.h"
+#include "../tensor/autograd/grad_mode.h"
+#include "../tensor/factories.h"
+#include "../tensor/graph.h"
+
+namespace sash {
+namespace {
+
+constexpr size_t kMostCalls = 200'000, kMostShapes = 8;
+
+// Times are microseconds from the start; on a card, from the first call there.
+struct Call {
+  const char* name;
+  Device device;
+  Stream stream;
+  std::string shapes;
+  DType dtype;
+  int64_t bytes;
+  double operations;
+  bool within;  // another call
+  double begin = 0, end = 0;
+  Event first{}, last{};
+};
+
+// Numbers of the calls that this thread is in; `kNone` for one that is not kept.
+thread_local std::vector<size_t> open;
+constexpr size_t kNone = kMostCalls;
+
+std::string shapes_of(const KernelCall& call) {
+  std::string text;
+  for (size_t i = 0; i < call.operands.size(); ++i) {
+    if (i == kMostShapes) return text + " ...";
+    const KernelCall::Operand& x = call.operands[i];
+    text += (i == 0 ? "" : " ") + std::string(name(x.dtype)) + to_string(x.shape);
+  }
+  return text;
+}
+
+// Products take a multiplication and an addition for each element of the result and of the inner
+// axis; attention makes two products forward, and five backward.
+double operations_of(const KernelCall& call) {
+  const std::string_view op = call.name;
+  const auto& x = call.operands;
+  if (x.size() < 3 || x[0].shape.rank() < 2) return 0;
+  const auto count = [&](size_t i) { return static_cast<double>(numel(x[i].shape)); };
+  const auto extent = [&](size_t i, int axis) { return static_cast<double>(x[i].shape[axis]); };
+  if (op == "attention_forward" || op == "attention_backward") {
+    return 2 * (op == "attention_forward" ? 2 : 5) * count(0) * extent(1, 2) * call.part;
+  }
+  if (op != "matmul" && op != "linear_forward" && op != "linear_gelu_forward") return 0;
+  return 2 * count(x.size() - 1) * extent(0, x[0].shape.rank() - 1);
+}
+
+// Microseconds of the fastest of some calls.
+template <class F>
+double least_us(Device device, F&& call) {
+  double least = 1e30;
+  for (int i = 0; i < 4; ++i) {
+    synchronize(device);
+    const auto start = std::chrono::steady_clock::now();
+    call();
+    synchronize(device);
+    const std::chrono::duration<double, std::micro> spent =
+        std::chrono::steady_clock::now() - start;
+    least = std::min(least, spent.count());
+  }
+  return least;
+}
+
+// What a device does at best, per microsecond.
+class Limits {
+ public:
+  double least_us(const Call& call) {
+    const double copying = static_cast<double>(call.bytes) / bytes(call.device);
+    if (call.operations == 0) return copying;
+    return std::max(copying, call.operations / operations(call.device, call.dtype));
+  }
+
+ private:
+  double bytes(Device device) {
+    double& rate = bytes_[device.index + (device.is_cuda() ? 1 : 0)];
+    if (rate > 0) return rate;
+    const int64_t count = int64_t{device.is_cuda() ? 64 : 16} << 20;
+    const Tensor x = zeros({count}, {.dtype = DType::float32, .device = device});
+    return rate = 8 * static_cast<double>(count) / sash::least_us(device, [&] { x.clone(); });
+  }
+  double operations(Device device, DType dtype) {
+    double& rate = operations_[{device.index + (device.is_cuda() ? 1 : 0), dtype}];
+    if (rate > 0) return rate;
+    const int64_t n = device.is_cuda() ? 4096 : 768;
+    const Tensor x = zeros({n, n}, {.dtype = dtype, .device = device});
+    const auto side = static_cast<double>(n);
+    return rate = 2 * side * side * side / sash::least_us(device, [&] { matmul(x, x); });
+  }
+
+  std::map<int, double> bytes_;
+  std::map<std::pair<int, DType>, double> operations_;
+};
+
+}  // namespace
+
+struct Profiler::State final : KernelObserver {
+  void before(const KernelCall& call) override;
+  void after(const KernelCall& call) noexcept override;
+  void finish();
+
+  double now() const {
+    return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start)
+        .count();
+  }
+
+  const std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
+  bool running = true;
+  std::mutex mutex;
+  std::vector<Call> calls;
+  Limits limits;
+};
+
+void Profiler::State::before(const KernelCall& call) {
+  Call made{.name = call.name,
+            .device = call.context.device,
+            .stream = call.context.stream,
+            .shapes = shapes_of(call),
+            .dtype = call.operands.empty() ? DType::float32 : call.operands[0].dtype,
+            .bytes = 0,
+            .operations = operations_of(call),
+            .within = !open.empty()};
+  for (const KernelCall::Operand& x : call.operands) made.bytes += x.bytes;
+  Backend& owner = backend(made.device.type);
+  owner.begin_range(call.name);
+  const std::lock_guard lock(mutex);
+  // A question about the kernel, which reads no elements, is not kept either.
+  if (calls.size() == kMostCalls || Graph::recording() ||
+      std::string_view(call.name) == "attention_block_rows") {
+    return open.push_back(kNone);
+  }
+  if (made.device.is_cuda()) {
+    made.first = owner.create_event(made.device);
+    made.last = owner.create_event(made.device);
+    owner.record(made.first, made.device, made.stream);
+  }
+  open.push_back(calls.size());
+  made.begin = now();
+  calls.push_back(std::move(made));
+}
+
+void Profiler::State::after(const KernelCall& call) noexcept {
+  const double end = now();
+  const std::lock_guard lock(mutex);
+  const size_t number = open.back();
+  open.pop_back();
+  try {
+    Backend& owner = backend(call.context.device.type);
+    owner.end_range();
+    if (number == kNone) return;
+    Call& made = calls[number];
+    made.end = end;
+    if (made.last.handle) owner.record(made.last, made.device, made.stream);
+  } catch (const Error&) {  // the kernel's own is on its way
+  }
+}
+
+// The times of a card's calls, from its events.
+void Profiler::State::finish() {
+  std::map<int, std::pair<Event, double>> origins;  // the first call on each card
+  for (Call& call : calls) {
+    if (!call.first.handle) continue;
+    Backend& owner = backend(call.device.type);
+    const auto [event, time] =
+        origins.emplace(call.device.index, std::pair(call.first, call.begin)).first->second;
+    call.begin = time + 1000 * owner.elapsed_ms(event, call.first, call.device);
+    call.end = call.begin + 1000 * owner.elapsed_ms(call.first, call.last, call.device);
+  }
+  for (Call& call : calls) {
+    for (Event* event : {&call.first, &call.last}) {
+      if (event->handle) backend(call.device.type).destroy_event(call.device, *event);
+      *event = {};
+    }
+  }
+}
+
+Profiler::Profiler() : state_(std::make_unique<State>()) {
+  KernelObserver* const other = KernelObserver::install(state_.get());
+  if (!other) return;
+  KernelObserver::install(other);
+  throw ValueError("Profiler", "no other profiler that runs", "one");
+}
+
+Profiler::~Profiler() {
+  try {
+    stop();
+  } catch (const Error&) {  // what a device reported too late
+  }
+}
+
+void Profiler::stop() {
+  if (!std::exchange(state_->running, false)) return;
+  KernelObserver::install(nullptr);
+  state_->finish();
+}
+
+std::vector<ProfileRow> Profiler::rows() {
+  stop();
+  const NoGradGuard no_grad;
+  std::map<std::string_view, ProfileRow> by_name;
+  for (const Call& call : state_->calls) {
+    if (call.within) continue;
+    ProfileRow& row = by_name[call.name];
+    row.op = call.name;
+    ++row.calls;
+    row.ms += (call.end - call.begin) / 1000;
+    row.bytes += call.bytes;
+    row.operations += call.operations;
+    row.share += state_->limits.least_us(call) / 1000;
+  }
+  std::vector<ProfileRow> rows;
+  for (auto& [name, row] : by_name) {
+    row.share = row.ms > 0 ? row.share / row.ms : 0;
+    rows.push_back(std::move(row));
+  }
+  std::sort(rows.begin(), rows.end(),
+            [](const ProfileRow& a, const ProfileRow& b) { return a.ms > b.ms; });
+  return rows;
+}
+
+std::string Profiler::table() {
+  std::string text;
+  char line[160];
+  const auto add = [&](const char* op, auto... numbers) {
+    std::snprintf(line, sizeof(line), "%-32.32s %8lld %12.3f %6.1f %12.3f %12.3f %6.1f\n", op,
+                  numbers...);
+    text += line;
+  };
+  std::snprintf(line, sizeof(line), "%-32s %8s %12s %6s %12s %12s %6s\n", "op", "calls", "ms", "%",
+                "GB", "GFLOP", "limit%");
+  text += line;
+  const std::vector<ProfileRow> all = rows();
+  ProfileRow sum;
+  for (const ProfileRow& row : all) {
+    sum.calls += row.calls;
+    sum.ms += row.ms;
+    sum.bytes += row.bytes;
+    sum.operations += row.operations;
+    sum.share += row.share * row.ms;
+  }
+  const double ms = std::max(sum.ms, 1e-9);
+  sum.share /= ms;
+  sum.op = "all";
+  for (size_t i = 0; i <= all.size(); ++i) {
+    const ProfileRow& row = i < all.size() ? all[i] : sum;
+    add(row.op.c_str(), static_cast<long long>(row.calls), row.ms, 100 * row.ms / ms,
+        static_cast<double>(row.bytes) * 1e-9, row.operations * 1e-9, 100 * row.share);
+  }
+  return text;
+}
+
+void Profiler::write_trace(const std::string& path) {
+  stop();
+  std::ofstream file(path);
+  std::map<void*, int> streams;
+  file << "{\"traceEvents\":[";
+  const char* separator = "\n";
+  for (const Call& call : state_->calls) {
+    const int stream =
+        streams.emplace(call.stream.handle, static_cast<int>(streams.size())).first->second;
+    char numbers[160];
+    std::snprintf(numbers, sizeof(numbers),
+                  "\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"args\":{\"bytes\":%lld,"
+                  "\"operations\":%.0f",
+                  stream, call.begin, call.end - call.begin, static_cast<long long>(call.bytes),
+                  call.operations);
+    file << separator << "{\"name\":\"" << call.name << "\",\"ph\":\"X\",\"pid\":\""
+         << to_string(call.device) << "\"," << numbers << ",\"shape\":\"" << call.shapes << "\"}}";
+    separator = ",\n";
+  }
+  file << "\n]}\n";
+  file.close();
+  if (!file) throw IoError("Profiler.write_trace", "cannot write " + path);
+}
+
+}  // namespace sash

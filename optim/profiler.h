@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "../core/export.h"
+
+namespace sash {
+
+/// The calls of one kernel.
+struct ProfileRow {
+  std::string op;  ///< the kernel's slot, such as "linear_forward"
+  int64_t calls = 0;
+  double ms = 0;          ///< in all
+  int64_t bytes = 0;      ///< of operands and results, each taken once a call
+  double operations = 0;  ///< additions and multiplications of products; 0 for other kernels
+  /// The time that a large copy of the bytes would take here, or a large product of the operations
+  /// if that is longer, over `ms`.
+  double share = 0;
+};
+
+/// Measures every kernel from construction to `stop`:
+///
+///     Profiler profiler;
+///     for (int i = 0; i < 10; ++i) step(...);
+///     profiler.stop();
+///     std::cout << profiler.table();
+///     profiler.write_trace("trace.json");  // for chrome://tracing or ui.perfetto.dev
+///
+/// The time is that of the host's clock on the CPU, and between two events on CUDA: where the card
+/// waits for the host, that is part of it. On CUDA each call is also an NVTX range. A
+/// `CapturedStep` runs eagerly meanwhile. The first 200,000 calls are kept.
+class SASH_API Profiler {
+ public:
+  /// Starts. `ValueError` if another profiler runs.
+  Profiler();
+  ~Profiler();
+  Profiler(const Profiler&) = delete;
+  Profiler& operator=(const Profiler&) = delete;
+
+  /// Waits for the devices, and ends the measurement. The other members do so too.
+  void stop();
+
+  /// One row a kernel, the longest time first. Calls within a call are part of that one.
+  std::vector<ProfileRow> rows();
+  /// The rows as text.
+  std::string table();
+  /// Writes all calls as Chrome trace events: op, device, stream, shapes, bytes. `IoError` if it
+  /// cannot.
+  void write_trace(const std::string& path);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace sash

@@ -1,0 +1,122 @@
+#include <doctest/doctest.h>
+
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include <sash/ops/attention/attention.h>
+#include <sash/ops/elementwise/binary.h>
+#include <sash/ops/index/gather.h>
+#include <sash/ops/linalg/linear.h>
+#include <sash/ops/linalg/matmul.h>
+#include <sash/optim/captured_step.h>
+#include <sash/optim/profiler.h>
+#include <sash/optim/sgd.h>
+#include <sash/tensor/factories.h>
+
+#include "../support/devices.h"
+#include "../support/expect_error.h"
+#include "../support/temporary_folder.h"
+
+using namespace sash;
+using namespace sash::testing;
+
+namespace {
+
+const ProfileRow* row_of(const std::vector<ProfileRow>& rows, const std::string& op) {
+  for (const ProfileRow& row : rows) {
+    if (row.op == op) return &row;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("profiler: calls, bytes and operations of each kernel", On, Cpu, Cuda) {
+  const Device device = On::device;
+  if (missing(device)) return;
+  const Tensor x = ones({3, 5}, {.device = device}), w = ones({7, 5}, {.device = device});
+  const Tensor q = ones({2, 2, 256, 8}, {.device = device});
+  Profiler profiler;
+  for (int i = 0; i < 4; ++i) linear(x, w, ones({7}, {.device = device}));
+  attention(q, q, q, {.mask = AttentionMask::causal_window(64)});
+  Tensor p = ones({100}, {.device = device, .requires_grad = true});
+  p.set_grad(p.detach());
+  optim::SGD({p}).step();
+  profiler.stop();
+  linear(x, w);
+  const std::vector<ProfileRow> rows = profiler.rows();
+  const ProfileRow* const product = row_of(rows, "linear_forward");
+  REQUIRE(product);
+  CHECK(product->calls == 4);
+  CHECK(product->bytes == 4 * 4 * (15 + 35 + 7 + 21));
+  CHECK(product->operations == 4 * 2 * 3 * 5 * 7);
+  CHECK(product->ms > 0);
+  CHECK(product->share > 0);
+  const ProfileRow* const attended = row_of(rows, "attention_forward");
+  REQUIRE(attended);
+  const double all = 4 * 256 * 256 * 8 * 4;  // two products of all queries and keys
+  CHECK(attended->operations > 0.2 * all);
+  CHECK(attended->operations < 0.6 * all);
+  REQUIRE(row_of(rows, "sgd_step"));
+  CHECK(row_of(rows, "sgd_step")->bytes == 3 * 4 * 100);
+  for (size_t i = 1; i < rows.size(); ++i) CHECK(rows[i].ms <= rows[i - 1].ms);
+  CHECK(profiler.table().find("linear_forward") != std::string::npos);
+}
+
+TEST_CASE_TEMPLATE("profiler: the trace has times in order, shapes and bytes", On, Cpu, Cuda) {
+  const Device device = On::device;
+  if (missing(device)) return;
+  const TemporaryFolder folder;
+  const Tensor x = ones({3, 5}, {.device = device});
+  {
+    Profiler profiler;
+    for (int i = 0; i < 3; ++i) add(x, x);
+    profiler.write_trace(folder.file("trace"));
+    CHECK_THROWS_AS(profiler.write_trace(folder.file("absent/trace")), IoError);
+  }
+  std::ifstream file(folder.file("trace"));
+  const nlohmann::json all = nlohmann::json::parse(file), trace = all["traceEvents"];
+  REQUIRE(trace.size() == 3);
+  double end = 0;
+  for (const nlohmann::json& event : trace) {
+    CHECK(event["name"] == "add");
+    CHECK(event["ph"] == "X");
+    CHECK(event["pid"] == to_string(device));
+    CHECK(event["args"]["bytes"] == 3 * 60);
+    CHECK(event["args"]["shape"] == "float32[3, 5] float32[3, 5] float32[3, 5]");
+    CHECK(event["ts"].get<double>() >= end);
+    end = event["ts"].get<double>();
+  }
+}
+
+TEST_CASE_TEMPLATE("profiler: captured steps run eagerly while it runs", On, Cpu, Cuda) {
+  const Device device = On::device;
+  if (missing(device)) return;
+  const Tensor x = ones({3}, {.device = device});
+  optim::CapturedStep step([](const std::vector<Tensor>& in) { return in[0] + in[0]; },
+                           {.device = device});
+  for (int i = 0; i < 3; ++i) step({x});
+  Profiler profiler;
+  expect_error<ValueError>("Profiler: expected no other profiler that runs, got one",
+                           [] { Profiler second; });
+  step({x});
+  CHECK(step.reason() == "kernels are being profiled");
+  const std::vector<ProfileRow> rows = profiler.rows();
+  REQUIRE(row_of(rows, "add"));
+  CHECK(row_of(rows, "add")->calls == 1);
+  step({x});
+  CHECK(step.reason().empty() == device.is_cuda());
+}
+
+TEST_CASE("profiler: a kernel that throws ends its call") {
+  const Tensor x = ones({3}, {.device = kCPU});
+  Profiler profiler;
+  const Tensor wrong = full({3}, 7, {.dtype = DType::int64, .device = kCPU});
+  CHECK_THROWS_AS(gather(x, 0, wrong), IndexError);
+  add(x, x);
+  const std::vector<ProfileRow> rows = profiler.rows();
+  REQUIRE(row_of(rows, "add"));  // not within the other
+}
