@@ -18,8 +18,8 @@ std::vector<bool> reduced_axes(const Dims& axes, int rank) {
 }
 
 // The elements that each result is made of, in row-major order, go through `f`.
-Array reduce(const Array& x, const Dims& axes, bool keepdim,
-             const std::function<double(const Line&)>& f) {
+Array reduced(const Array& x, const Dims& axes, bool keepdim,
+              const std::function<double(const Line&)>& f) {
   const std::vector<bool> reduced = reduced_axes(axes, x.shape.rank());
   Shape kept_shape = x.shape, final_shape, inner_shape = x.shape;
   for (int axis = 0; axis < x.shape.rank(); ++axis) {
@@ -170,7 +170,7 @@ void add_reduction(OpTable& table, const Reduction& op, Extent extent) {
       .run = [run = op.run,
               extent](const Tensors& x) { return run(x[0], extent.axes, extent.keepdim); },
       .reference = [f = op.formula, extent](
-                       const Arrays& x) { return reduce(x[0], extent.axes, extent.keepdim, f); },
+                       const Arrays& x) { return reduced(x[0], extent.axes, extent.keepdim, f); },
   });
 }
 
@@ -181,7 +181,7 @@ void add_sums(OpTable& table) {
         .variant = "integers " + to_string(shape),
         .inputs = {{.shape = shape, .low = 0, .high = 9}},
         .run = [](const Tensors& x) { return sum(x[0]); },
-        .reference = [](const Arrays& x) { return reduce(x[0], {}, false, total); },
+        .reference = [](const Arrays& x) { return reduced(x[0], {}, false, total); },
         .dtypes = {DType::int32, DType::int64, DType::uint8},
         .results = {DType::int64},
         .differentiable = false,
@@ -192,7 +192,7 @@ void add_sums(OpTable& table) {
       .variant = "bool",
       .inputs = {{.shape = {7, 9}, .low = 0, .high = 2, .dtype = DType::boolean}},
       .run = [](const Tensors& x) { return sum(x[0], {1}); },
-      .reference = [](const Arrays& x) { return reduce(x[0], {1}, false, total); },
+      .reference = [](const Arrays& x) { return reduced(x[0], {1}, false, total); },
       .dtypes = {DType::float32},
       .results = {DType::int64},
       .differentiable = false,
@@ -204,7 +204,7 @@ void add_sums(OpTable& table) {
       .run = [](const Tensors& x) { return x[0].sum() + x[0].mean(); },
       .reference =
           [](const Arrays& x) {
-            return zip(reduce(x[0], {}, false, total), reduce(x[0], {}, false, average),
+            return zip(reduced(x[0], {}, false, total), reduced(x[0], {}, false, average),
                        [](double a, double b) { return a + b; });
           },
   });
@@ -228,7 +228,7 @@ void add_special_values(OpTable& table) {
           .run = [run = op.run, axes](const Tensors& x) { return run(x[0], axes, false); },
           .reference =
               [f = op.formula, axes, name = op.name](const Arrays& x) {
-                return reduce(x[0], axes, false, [&](const Line& elements) {
+                return reduced(x[0], axes, false, [&](const Line& elements) {
                   for (const double value : elements) {
                     if (std::isnan(value)) return value;
                   }
@@ -262,7 +262,7 @@ void add_positions(OpTable& table, const std::string& name, bool greatest_wanted
         .run = [=](const Tensors& x) { return run(x[0], axis, keepdim); },
         .reference =
             [=](const Arrays& x) {
-              return reduce(x[0], {axis}, keepdim, [=](const Line& line) {
+              return reduced(x[0], {axis}, keepdim, [=](const Line& line) {
                 return static_cast<double>(position(line, greatest_wanted));
               });
             },
@@ -321,7 +321,7 @@ void add_any_all(OpTable& table) {
               },
           .reference =
               [=](const Arrays& x) {
-                return reduce(x[0], axes, keepdim, [=](const Line& line) {
+                return reduced(x[0], axes, keepdim, [=](const Line& line) {
                   const auto zeros = std::count(line.begin(), line.end(), 0.0);
                   return double(every ? zeros == 0 : zeros < static_cast<int64_t>(line.size()));
                 });
@@ -350,14 +350,14 @@ void add_zeros(OpTable& table) {
       .variant = "of zeros",
       .inputs = {zeros},
       .run = [](const Tensors& x) { return prod(x[0], {1}); },
-      .reference = [](const Arrays& x) { return reduce(x[0], {1}, false, product); },
+      .reference = [](const Arrays& x) { return reduced(x[0], {1}, false, product); },
   });
   table.push_back({
       .op = "prod",
       .variant = "integers",
       .inputs = {{.shape = {3, 13}, .low = 1, .high = 4}},
       .run = [](const Tensors& x) { return prod(x[0], {-1}, true); },
-      .reference = [](const Arrays& x) { return reduce(x[0], {-1}, true, product); },
+      .reference = [](const Arrays& x) { return reduced(x[0], {-1}, true, product); },
       .dtypes = {DType::int32, DType::int64, DType::uint8},
       .results = {DType::int64},
       .differentiable = false,
