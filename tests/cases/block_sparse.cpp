@@ -8,7 +8,7 @@ namespace {
 // The matrix of the blocks `data`, by plain loops.
 Array dense(const Array& data, const BlockPattern& pattern) {
   const int64_t block = pattern.block();
-  Array w({pattern.rows(), pattern.columns()});
+  Array w(Shape{pattern.rows(), pattern.columns()});
   for (int64_t k = 0; k < pattern.blocks(); ++k) {
     const BlockCoordinate at = pattern.coordinates()[static_cast<size_t>(k)];
     for (int64_t i = 0; i < block; ++i) {
@@ -29,7 +29,7 @@ Array blocks_of(const Array& w, const BlockPattern& pattern) {
 }
 
 Array flat(const Array& x) {
-  Array rows({count(x.shape) / std::max<int64_t>(x.shape.back(), 1), x.shape.back()});
+  Array rows(Shape{count(x.shape) / std::max<int64_t>(x.shape.back(), 1), x.shape.back()});
   rows.values = x.values;
   return rows;
 }

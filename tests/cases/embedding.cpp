@@ -30,7 +30,7 @@ void add_gradient(OpTable& table, const InputSpec& g, const InputSpec& index, in
       .reference =
           [rows](const Arrays& t) {
             const int last = t[1].shape.rank();
-            Array y({rows, t[0].shape[last]});
+            Array y(Shape{rows, t[0].shape[last]});
             for_each_index(t[0].shape, [&](const Index& i) {
               y[{static_cast<int64_t>(t[1][without(i, last)]), i[last]}] += t[0][i];
             });

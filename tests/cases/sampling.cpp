@@ -27,7 +27,7 @@ void add_sampling(OpTable& table) {
           .run = [=](const Tensors& x) { return multinomial(x[0], 1, replacement); },
           .reference =
               [](const Arrays&) {
-                Array y({3, 1});
+                Array y(Shape{3, 1});
                 y.values = {1, 0, 3};
                 return y;
               },

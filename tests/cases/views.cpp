@@ -151,7 +151,7 @@ void add_slice_backward(OpTable& table) {
         table, "slice_backward axis 1 from 1 by 2", {{2, 3}, layout},
         [](T x) { return slice_backward(x, at(2, 7), 1, 1, 2); },
         [](const Array& x) {
-          Array y({2, 7});
+          Array y(Shape{2, 7});
           for_each_index(x.shape, [&](I i) { y[at(i[0], 1 + 2 * i[1])] = x[i]; });
           return y;
         });
@@ -183,7 +183,7 @@ void add_windows(OpTable& table) {
         table, "unfold_backward axis 0 by 2", {{count, 2, size}},
         [](T x) { return unfold_backward(x, at(7, 2), 0, 2); },
         [](const Array& x) {
-          Array y({7, 2});
+          Array y(Shape{7, 2});
           for_each_index(x.shape, [&](I i) { y[at(2 * i[0] + i[2], i[1])] += x[i]; });
           return y;
         });
