@@ -6,6 +6,7 @@
 
 #include "../../../core/backend/dispatch.h"
 #include "../../../core/parallel.h"
+#include "../shape/in_float.h"
 
 namespace sash::cpu {
 namespace {
@@ -178,9 +179,9 @@ void cluster_sums(KernelContext&, const TensorView& x, const TensorView& cluster
 }  // namespace
 
 void register_clusters() {
-  kernels::sign_hash.set(DeviceType::cpu, sign_hash);
+  kernels::sign_hash.set(DeviceType::cpu, in_float<sign_hash>);
   kernels::hamming_kmeans.set(DeviceType::cpu, hamming_kmeans);
-  kernels::cluster_sums.set(DeviceType::cpu, cluster_sums);
+  kernels::cluster_sums.set(DeviceType::cpu, in_float<cluster_sums, 3>);
 }
 
 }  // namespace sash::cpu

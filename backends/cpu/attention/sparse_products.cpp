@@ -4,6 +4,7 @@
 
 #include "../../../core/backend/dispatch.h"
 #include "../../../core/parallel.h"
+#include "../shape/in_float.h"
 
 namespace sash::cpu {
 namespace {
@@ -115,9 +116,9 @@ void sparse_table(KernelContext&, const TensorView& w, const TensorView& x, cons
 }  // namespace
 
 void register_sparse_products() {
-  kernels::sparse_dot.set(DeviceType::cpu, sparse_dot);
-  kernels::sparse_rows.set(DeviceType::cpu, sparse_rows);
-  kernels::sparse_table.set(DeviceType::cpu, sparse_table);
+  kernels::sparse_dot.set(DeviceType::cpu, in_float<sparse_dot, 3>);
+  kernels::sparse_rows.set(DeviceType::cpu, in_float<sparse_rows, 3>);
+  kernels::sparse_table.set(DeviceType::cpu, in_float<sparse_table, 3>);
 }
 
 }  // namespace sash::cpu

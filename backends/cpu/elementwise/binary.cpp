@@ -1,10 +1,11 @@
+#include "../shape/in_float.h"
 #include "table.h"
 
 namespace sash::cpu {
 
 void register_binary() {
   op::ArithmeticOps::for_each(
-      []<class Op>(Op) { kernels::slot<Op>().set(DeviceType::cpu, binary<Op>); });
+      []<class Op>(Op) { kernels::slot<Op>().set(DeviceType::cpu, in_float<binary<Op>, 2>); });
 }
 
 }  // namespace sash::cpu

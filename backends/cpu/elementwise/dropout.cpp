@@ -3,6 +3,7 @@
 #include "dropout.h"
 
 #include "../../../core/backend/dispatch.h"
+#include "../shape/in_float.h"
 #include "elementwise.h"
 
 namespace sash::cpu {
@@ -21,6 +22,6 @@ void dropout(KernelContext&, const TensorView& x, const TensorView& y, double p,
 
 }  // namespace
 
-void register_dropout() { kernels::dropout.set(DeviceType::cpu, dropout); }
+void register_dropout() { kernels::dropout.set(DeviceType::cpu, in_float<dropout, 1>); }
 
 }  // namespace sash::cpu

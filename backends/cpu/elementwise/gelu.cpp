@@ -4,6 +4,7 @@
 #include <unsupported/Eigen/SpecialFunctions>
 
 #include "../../../core/backend/dispatch.h"
+#include "../shape/in_float.h"
 #include "elementwise.h"
 
 namespace sash::cpu {
@@ -70,8 +71,8 @@ void gelu_backward(KernelContext&, const TensorView& x, const TensorView& g, con
 }  // namespace
 
 void register_gelu() {
-  kernels::gelu_forward.set(DeviceType::cpu, gelu_forward);
-  kernels::gelu_backward.set(DeviceType::cpu, gelu_backward);
+  kernels::gelu_forward.set(DeviceType::cpu, in_float<gelu_forward, 1>);
+  kernels::gelu_backward.set(DeviceType::cpu, in_float<gelu_backward, 2>);
 }
 
 }  // namespace sash::cpu

@@ -1,3 +1,4 @@
+#include "../shape/in_float.h"
 #include "table.h"
 
 namespace sash::cpu {
@@ -28,11 +29,13 @@ void clamp(KernelContext&, const TensorView& x, const TensorView& y, const Scala
 }  // namespace
 
 void register_unary() {
-  constexpr auto cpu = DeviceType::cpu;
-  op::UnaryOps::for_each([]<class Op>(Op) { kernels::slot<Op>().set(cpu, unary<Op>); });
-  op::ScalarOps::for_each([]<class Op>(Op) { kernels::scalar_slot<Op>().set(cpu, scalar<Op>); });
-  kernels::scalar_slot<op::Pow>().set(cpu, pow_scalar);
-  kernels::clamp.set(cpu, clamp);
+  op::UnaryOps::for_each(
+      []<class Op>(Op) { kernels::slot<Op>().set(DeviceType::cpu, in_float<unary<Op>, 1>); });
+  op::ScalarOps::for_each([]<class Op>(Op) {
+    kernels::scalar_slot<Op>().set(DeviceType::cpu, in_float<scalar<Op>, 1>);
+  });
+  kernels::scalar_slot<op::Pow>().set(DeviceType::cpu, in_float<pow_scalar, 1>);
+  kernels::clamp.set(DeviceType::cpu, in_float<clamp, 1>);
 }
 
 }  // namespace sash::cpu

@@ -5,6 +5,7 @@
 
 #include "../../../core/backend/dispatch.h"
 #include "../../../core/parallel.h"
+#include "../shape/in_float.h"
 
 namespace sash::cpu {
 namespace {
@@ -68,7 +69,7 @@ void embedding_backward(KernelContext&, const TensorView& g, const TensorView& i
 
 void register_embedding() {
   kernels::embedding_forward.set(DeviceType::cpu, embedding_forward);
-  kernels::embedding_backward.set(DeviceType::cpu, embedding_backward);
+  kernels::embedding_backward.set(DeviceType::cpu, in_float<embedding_backward, 2>);
 }
 
 }  // namespace sash::cpu

@@ -6,6 +6,7 @@
 
 #include "../../../core/backend/dispatch.h"
 #include "../../../core/parallel.h"
+#include "../shape/halves.h"
 
 namespace sash::cpu {
 namespace {
@@ -141,12 +142,17 @@ void scatter_as(const TensorView& y, const TensorView& index, const TensorView& 
       });
 }
 
-void scatter_add(KernelContext&, const TensorView& y, const TensorView& index,
+void scatter_add(KernelContext& context, const TensorView& y, const TensorView& index,
                  const TensorView& src, int axis) {
   if (index.numel() == 0) return;
-  dispatch_numeric(y.dtype, "scatter_add", [&]<class T>(TypeTag<T>) {
-    scatter_as<AddTo, T>(axis_first(y, axis), axis_first(index, axis), axis_first(src, axis));
+  FloatOperand from(context, src);
+  FloatResult to(context, y);
+  if (is_half(y.dtype)) kernels::copy(context, y, to.view());
+  dispatch_numeric(to.view().dtype, "scatter_add", [&]<class T>(TypeTag<T>) {
+    scatter_as<AddTo, T>(axis_first(to.view(), axis), axis_first(index, axis),
+                         axis_first(from.view(), axis));
   });
+  to.write();
 }
 
 void scatter(KernelContext&, const TensorView& y, const TensorView& index, const TensorView& src,

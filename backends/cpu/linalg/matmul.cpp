@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "../../../core/backend/dispatch.h"
+#include "../shape/halves.h"
 #include "gemm.h"
 #include "operand.h"
 
@@ -32,8 +33,13 @@ void product(KernelContext& context, const TensorView& a, const TensorView& b, c
 
 void matmul(KernelContext& context, const TensorView& a, const TensorView& b, const TensorView& c,
             double alpha, double beta) {
-  dispatch_floating(c.dtype, "matmul",
-                    [&]<class T>(TypeTag<T>) { product<T>(context, a, b, c, alpha, beta); });
+  const FloatOperand left(context, a), right(context, b);
+  FloatResult out(context, c);
+  if (is_half(c.dtype) && beta != 0) kernels::copy(context, c, out.view());
+  dispatch_floating(out.view().dtype, "matmul", [&]<class T>(TypeTag<T>) {
+    product<T>(context, left.view(), right.view(), out.view(), alpha, beta);
+  });
+  out.write();
 }
 
 }  // namespace

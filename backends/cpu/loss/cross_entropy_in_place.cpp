@@ -3,6 +3,7 @@
 #include "../../../core/backend/dispatch.h"
 #include "../../../ops/kernels/loss.h"
 #include "../norm/rows.h"
+#include "../shape/halves.h"
 
 namespace sash::cpu {
 namespace {
@@ -37,8 +38,12 @@ T replace_row(T* x, int64_t n, int64_t target, const Rule& rule) {
   return (1 - s) * loss + s * (log_sum - sum_of(shifted) / static_cast<T>(n));
 }
 
-void cross_entropy_in_place(KernelContext&, const TensorView& logits, const TensorView& targets,
-                            const TensorView& losses, const Rule& rule, int64_t) {
+void cross_entropy_in_place(KernelContext& context, const TensorView& given,
+                            const TensorView& targets, const TensorView& losses, const Rule& rule,
+                            int64_t) {
+  FloatResult wide(context, given);
+  if (is_half(given.dtype)) kernels::copy(context, given, wide.view());
+  const TensorView& logits = wide.view();
   dispatch_floating(logits.dtype, "linear_cross_entropy", [&]<class T>(TypeTag<T>) {
     const int64_t n = logits.shape[1];
     for_each_row_of(logits.shape[0], n, [&](int64_t row) {
@@ -46,6 +51,7 @@ void cross_entropy_in_place(KernelContext&, const TensorView& logits, const Tens
           replace_row(logits.ptr<T>() + row * n, n, targets.ptr<int64_t>()[row], rule);
     });
   });
+  wide.write();
 }
 
 }  // namespace

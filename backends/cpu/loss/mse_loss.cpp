@@ -3,6 +3,7 @@
 #include "../../../core/backend/dispatch.h"
 #include "../elementwise/elementwise.h"
 #include "../norm/rows.h"
+#include "../shape/in_float.h"
 
 namespace sash::cpu {
 namespace {
@@ -52,8 +53,8 @@ void mse_loss_backward(KernelContext&, const TensorView& a, const TensorView& b,
 }  // namespace
 
 void register_mse_loss() {
-  kernels::mse_loss_forward.set(DeviceType::cpu, mse_loss_forward);
-  kernels::mse_loss_backward.set(DeviceType::cpu, mse_loss_backward);
+  kernels::mse_loss_forward.set(DeviceType::cpu, in_float<mse_loss_forward, 2>);
+  kernels::mse_loss_backward.set(DeviceType::cpu, in_float<mse_loss_backward, 3>);
 }
 
 }  // namespace sash::cpu

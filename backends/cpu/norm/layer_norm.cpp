@@ -4,6 +4,7 @@
 
 #include "../../../core/backend/dispatch.h"
 #include "../elementwise/dropout.h"
+#include "../shape/in_float.h"
 #include "rows.h"
 
 namespace sash::cpu {
@@ -202,10 +203,12 @@ void dropout_add_layer_norm_backward(KernelContext& context, const TensorView& s
 }  // namespace
 
 void register_layer_norm() {
-  kernels::layer_norm_forward.set(DeviceType::cpu, layer_norm_forward);
-  kernels::layer_norm_backward.set(DeviceType::cpu, layer_norm_backward);
-  kernels::dropout_add_layer_norm_forward.set(DeviceType::cpu, dropout_add_layer_norm_forward);
-  kernels::dropout_add_layer_norm_backward.set(DeviceType::cpu, dropout_add_layer_norm_backward);
+  kernels::layer_norm_forward.set(DeviceType::cpu, in_float<layer_norm_forward, 3>);
+  kernels::layer_norm_backward.set(DeviceType::cpu, in_float<layer_norm_backward, 5, 6, 7>);
+  kernels::dropout_add_layer_norm_forward.set(DeviceType::cpu,
+                                              in_float<dropout_add_layer_norm_forward, 5, 6>);
+  kernels::dropout_add_layer_norm_backward.set(
+      DeviceType::cpu, in_float<dropout_add_layer_norm_backward, 7, 8, 9, 10>);
 }
 
 }  // namespace sash::cpu

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "../../../core/backend/dispatch.h"
+#include "../shape/in_float.h"
 #include "rows.h"
 
 namespace sash::cpu {
@@ -106,11 +107,11 @@ void log_softmax_backward(KernelContext&, const TensorView& y, const TensorView&
 }  // namespace
 
 void register_softmax() {
-  kernels::softmax_forward.set(DeviceType::cpu, softmax_forward);
-  kernels::masked_softmax_forward.set(DeviceType::cpu, masked_softmax_forward);
-  kernels::softmax_backward.set(DeviceType::cpu, softmax_backward);
-  kernels::log_softmax_forward.set(DeviceType::cpu, log_softmax_forward);
-  kernels::log_softmax_backward.set(DeviceType::cpu, log_softmax_backward);
+  kernels::softmax_forward.set(DeviceType::cpu, in_float<softmax_forward, 1>);
+  kernels::masked_softmax_forward.set(DeviceType::cpu, in_float<masked_softmax_forward, 3>);
+  kernels::softmax_backward.set(DeviceType::cpu, in_float<softmax_backward, 2>);
+  kernels::log_softmax_forward.set(DeviceType::cpu, in_float<log_softmax_forward, 1>);
+  kernels::log_softmax_backward.set(DeviceType::cpu, in_float<log_softmax_backward, 2>);
 }
 
 }  // namespace sash::cpu

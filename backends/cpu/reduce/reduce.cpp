@@ -9,6 +9,7 @@
 #include "../../../core/backend/dispatch.h"
 #include "../../../core/parallel.h"
 #include "../norm/rows.h"
+#include "../shape/in_float.h"
 
 namespace sash::cpu {
 namespace {
@@ -322,7 +323,7 @@ void reduce(KernelContext& context, const TensorView& x, const TensorView& y) {
 }
 
 void sum(KernelContext& context, const TensorView& x, const TensorView& y) {
-  detail::dispatch_over<float, double, int64_t, int32_t, uint8_t, bool>(
+  sash::detail::dispatch_over<float, double, int64_t, int32_t, uint8_t, bool>(
       x.dtype, "sum", [&]<class T>(TypeTag<T>) {
         using Out = std::conditional_t<std::is_integral_v<T>, int64_t, T>;
         reduce<Sum, T, Out>(context, x, y);
@@ -384,12 +385,12 @@ void cumsum(KernelContext&, const TensorView& x, const TensorView& y, int axis) 
 }  // namespace
 
 void register_reduce() {
-  kernels::sum.set(DeviceType::cpu, sum);
-  kernels::amax.set(DeviceType::cpu, extremum<1>);
-  kernels::amin.set(DeviceType::cpu, extremum<-1>);
-  kernels::argmax.set(DeviceType::cpu, arg_extremum<1>);
-  kernels::argmin.set(DeviceType::cpu, arg_extremum<-1>);
-  kernels::cumsum.set(DeviceType::cpu, cumsum);
+  kernels::sum.set(DeviceType::cpu, in_float<sum, 1>);
+  kernels::amax.set(DeviceType::cpu, in_float<extremum<1>, 1>);
+  kernels::amin.set(DeviceType::cpu, in_float<extremum<-1>, 1>);
+  kernels::argmax.set(DeviceType::cpu, in_float<arg_extremum<1>>);
+  kernels::argmin.set(DeviceType::cpu, in_float<arg_extremum<-1>>);
+  kernels::cumsum.set(DeviceType::cpu, in_float<cumsum, 1>);
 }
 
 }  // namespace sash::cpu

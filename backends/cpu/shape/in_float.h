@@ -1,0 +1,83 @@
+#pragma once
+
+#include <cstddef>
+#include <utility>
+
+#include "../../../core/dtype.h"
+#include "halves.h"
+
+/// Kernels for float32 and float64, run on halves through float32 copies.
+namespace sash::cpu {
+namespace detail {
+
+/// An argument of a kernel: views of halves are copied, everything else passes through.
+template <class A, bool kResult>
+class FloatArgument {
+ public:
+  FloatArgument(KernelContext&, A value) : value_(value) {}
+  A get() { return static_cast<A>(value_); }
+  void write() {}
+
+ private:
+  A value_;
+};
+
+template <>
+class FloatArgument<const TensorView&, false> {
+ public:
+  FloatArgument(KernelContext& context, const TensorView& x) : copy_(context, x) {}
+  const TensorView& get() { return copy_.view(); }
+  void write() {}
+
+ private:
+  FloatOperand copy_;
+};
+
+template <>
+class FloatArgument<const TensorView&, true> {
+ public:
+  FloatArgument(KernelContext& context, const TensorView& y) : copy_(context, y) {}
+  const TensorView& get() { return copy_.view(); }
+  void write() { copy_.write(); }
+
+ private:
+  FloatResult copy_;
+};
+
+inline bool is_half_view(const TensorView& x) { return is_half(x.dtype); }
+template <class A>
+bool is_half_view(const A&) {
+  return false;
+}
+
+template <auto kernel, size_t... results>
+struct InFloat;
+
+template <class... Args, void (*kernel)(KernelContext&, Args...), size_t... results>
+struct InFloat<kernel, results...> {
+  static void run(KernelContext& context, Args... args) {
+    if (!(is_half_view(args) || ...)) return kernel(context, args...);
+    run_copied(context, std::index_sequence_for<Args...>{}, args...);
+  }
+
+ private:
+  static constexpr bool is_result(size_t i) { return ((i == results) || ...); }
+
+  template <size_t... i>
+  static void run_copied(KernelContext& context, std::index_sequence<i...>, Args... args) {
+    const auto call = [&](FloatArgument<Args, is_result(i)>... copies) {
+      kernel(context, copies.get()...);
+      (copies.write(), ...);
+    };
+    call({context, args}...);
+  }
+};
+
+}  // namespace detail
+
+/// `kernel`, which takes float32 and float64, for halves too: it works on float32 copies. The
+/// arguments at `results`, counted from the first after the context, are rounded back.
+template <auto kernel, size_t... results>
+constexpr auto in_float = &detail::InFloat<kernel, results...>::run;
+
+}  // namespace sash::cpu
