@@ -297,11 +297,15 @@ Tensor Optimizer::scaled_step(const Tensor& loss_scale) {
   for (Group& group : groups_) {
     if (!has_gradients(group.parameters)) continue;
     update(group, scale);
-    for (size_t i = 0; i < group.parameters.size(); ++i) {
+    for (const Tensor& p : group.parameters) {
+      if (p.impl().grad.defined()) p.impl().storage->bump_version();
+    }
+  }
+  // After all writes, since parameters may share memory.
+  for (Group& group : groups_) {
+    for (size_t i = 0; i < group.masters.size(); ++i) {
       const TensorImpl& p = group.parameters[i].impl();
-      if (!p.grad.defined()) continue;
-      p.storage->bump_version();
-      if (group.masters[i].defined()) group.versions[i] = p.storage->version();
+      if (p.grad.defined()) group.versions[i] = p.storage->version();
     }
   }
   return raw_grad_norm_;
