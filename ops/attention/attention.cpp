@@ -7,6 +7,7 @@
 #include "../../tensor/autograd/node.h"
 #include "../../tensor/factories.h"
 #include "../../tensor/random.h"
+#include "../autocast.h"
 #include "../kernels/attention.h"
 #include "../reduce/reduce.h"
 #include "../shape/concat.h"
@@ -216,6 +217,12 @@ AttentionWithLse checked_attention(const AttentionTensors& inputs,
 // Without the sink logits.
 AttentionWithLse attention_over_keys(const Tensor& q, const Tensor& k, const Tensor& v,
                                      const AttentionOptions& options) {
+  if (Autocast cast("attention"); cast) {
+    AttentionOptions own = options;
+    own.bias = cast(options.bias);
+    own.relative_bias = cast(options.relative_bias);
+    return attention_over_keys(cast(q), cast(k), cast(v), own);
+  }
   return naming_mask(options.mask, "attention_mask", [&] {
     return checked_attention({q, k, v, options.bias, options.relative_bias}, options);
   });

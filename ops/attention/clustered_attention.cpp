@@ -6,6 +6,7 @@
 #include "../../tensor/autograd/grad_mode.h"
 #include "../../tensor/autograd/node.h"
 #include "../../tensor/factories.h"
+#include "../autocast.h"
 #include "../checks.h"
 #include "../elementwise/binary.h"
 #include "../elementwise/compare.h"
@@ -245,12 +246,18 @@ QueryClusters cluster_queries(const Tensor& q, const ClusterOptions& options,
 
 Tensor clustered_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                            const ClusterOptions& clusters, const Options& options) {
+  if (Autocast cast(kOp); cast) {
+    return clustered_attention(cast(q), cast(k), cast(v), clusters, options);
+  }
   checked_scale(q, k, v, options);
   return clustered_attention(q, k, v, cluster_queries(q, clusters, options.query_lengths), options);
 }
 
 Tensor clustered_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                            const QueryClusters& clusters, const Options& options) {
+  if (Autocast cast(kOp); cast) {
+    return clustered_attention(cast(q), cast(k), cast(v), clusters, options);
+  }
   checked_scale(q, k, v, options);
   check_clusters(q, clusters);
   const Tensor mean = mean_queries(q, clusters, options);
@@ -272,6 +279,9 @@ Tensor top_keys_of_clusters(const Tensor& q, const Tensor& k, const QueryCluster
 Tensor improved_clustered_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                     const ClusterOptions& clusters, int64_t top_k,
                                     const Options& options) {
+  if (Autocast cast(kOp); cast) {
+    return improved_clustered_attention(cast(q), cast(k), cast(v), clusters, top_k, options);
+  }
   checked_scale(q, k, v, options);
   if (top_k < 1) throw ValueError(kOp, "a top_k of at least 1", std::to_string(top_k));
   if (top_k >= k.size(2)) return attention(q, k, v, attention_options(options));
@@ -283,6 +293,9 @@ Tensor improved_clustered_attention(const Tensor& q, const Tensor& k, const Tens
 Tensor improved_clustered_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                     const QueryClusters& clusters, const Tensor& keys,
                                     const Options& options) {
+  if (Autocast cast(kOp); cast) {
+    return improved_clustered_attention(cast(q), cast(k), cast(v), clusters, keys, options);
+  }
   const double scale = checked_scale(q, k, v, options);
   check_clusters(q, clusters);
   check_defined(kOp, keys, "keys");

@@ -4,6 +4,7 @@
 
 #include "../../tensor/autograd/node.h"
 #include "../../tensor/factories.h"
+#include "../autocast.h"
 #include "../checks.h"
 #include "../kernels/attention.h"
 #include "../kernels/linear_attention.h"
@@ -172,6 +173,9 @@ LinearAttentionCall::LinearAttentionCall(const Tensor& q, const Tensor& k, const
 
 Tensor linear_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                         const LinearAttentionOptions& options) {
+  if (Autocast cast("linear_attention"); cast) {
+    return linear_attention(cast(q), cast(k), cast(v), options);
+  }
   LinearAttentionCall call(q, k, v, options);
   const bool kernels = use_fused(kernels::linear_attention_forward, q.device()) &&
                        use_fused(kernels::linear_attention_backward, q.device());

@@ -5,6 +5,7 @@
 
 #include "../../tensor/autograd/grad_mode.h"
 #include "../../tensor/factories.h"
+#include "../autocast.h"
 #include "../checks.h"
 #include "../elementwise/binary.h"
 #include "../elementwise/compare.h"
@@ -98,6 +99,9 @@ Tensor top_keys(const Tensor& q, const Tensor& k, int64_t count,
 
 Tensor top_k_attention(const Tensor& q, const Tensor& k, const Tensor& v, int64_t top_k,
                        const TopKAttentionOptions& options) {
+  if (Autocast cast("top_k_attention"); cast) {
+    return top_k_attention(cast(q), cast(k), cast(v), top_k, options);
+  }
   check_count(top_k);
   checked_call(q, k, v, options);
   if (top_k >= k.size(2)) {
@@ -109,6 +113,9 @@ Tensor top_k_attention(const Tensor& q, const Tensor& k, const Tensor& v, int64_
 
 Tensor top_k_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& keys,
                        const TopKAttentionOptions& options) {
+  if (Autocast cast("top_k_attention"); cast) {
+    return top_k_attention(cast(q), cast(k), cast(v), keys, options);
+  }
   const AttentionCall call = checked_call(q, k, v, options);
   const Tensor scores = sparse_dot_product(q * call.scale, k, keys);
   const Tensor weights = softmax(masked_fill(scores, lt(keys, 0), kLowest));

@@ -5,6 +5,7 @@
 
 #include "../../tensor/autograd/node.h"
 #include "../../tensor/factories.h"
+#include "../autocast.h"
 #include "../checks.h"
 #include "../kernels/linalg.h"
 #include "../reduce/reduce.h"
@@ -197,6 +198,7 @@ void check_arguments(const char* op, int axes, const Tensor& x, const Tensor& we
 
 Tensor run(const char* op, int axes, const Tensor& x, const Tensor& weight, const Tensor& bias,
            const Conv2dOptions& options) {
+  if (Autocast cast(op); cast) return run(op, axes, cast(x), cast(weight), cast(bias), options);
   check_arguments(op, axes, x, weight, bias, options.groups);
   if (x.device().is_cpu() && is_half(x.dtype())) {
     constexpr DType wide = DType::float32;

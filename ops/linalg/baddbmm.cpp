@@ -4,6 +4,7 @@
 #include "../../tensor/copy.h"
 #include "../../tensor/factories.h"
 #include "../../tensor/tensor_impl.h"
+#include "../autocast.h"
 #include "../checks.h"
 #include "../elementwise/binary.h"
 #include "../kernels/linalg.h"
@@ -115,6 +116,7 @@ Gradient gradient(const Tensor& c, const Tensor& a, const Tensor& b,
 
 Tensor baddbmm(const Tensor& c, const Tensor& a, const Tensor& b, const BaddbmmOptions& options) {
   const char* op = "baddbmm";
+  if (Autocast cast(op); cast) return baddbmm(cast(c), cast(a), cast(b), options);
   const Factors factors = checked_factors(op, a, b, options);
   const Shape shape = factors.shape(op);
   if (c.defined() || options.beta != 0) check_addend(op, c, a, shape);

@@ -2,6 +2,7 @@
 
 #include "../../tensor/autograd/node.h"
 #include "../../tensor/factories.h"
+#include "../autocast.h"
 #include "../checks.h"
 #include "../kernels/linalg.h"
 #include "../reduce/reduce.h"
@@ -59,6 +60,7 @@ void check_linear(const char* op, const Tensor& x, const Tensor& weight, const T
 }  // namespace detail
 
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  if (Autocast cast("linear"); cast) return linear(cast(x), cast(weight), cast(bias));
   detail::check_linear("linear", x, weight, bias);
   return record(
       "linear", {x, weight, bias}, forward(x, weight, bias),

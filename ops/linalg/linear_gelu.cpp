@@ -4,6 +4,7 @@
 
 #include "../../tensor/autograd/node.h"
 #include "../../tensor/factories.h"
+#include "../autocast.h"
 #include "../checks.h"
 #include "../kernels/elementwise.h"
 #include "../kernels/linalg.h"
@@ -86,6 +87,9 @@ Tensor gelu_mlp(const Tensor& x, const Tensor& weight1, const Tensor& bias1, con
 
 Tensor linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias,
                    GeluApproximation approximation) {
+  if (Autocast cast("linear_gelu"); cast) {
+    return linear_gelu(cast(x), cast(weight), cast(bias), approximation);
+  }
   detail::check_linear("linear_gelu", x, weight, bias);
   if (!use_fused(kernels::linear_gelu_forward, x.device())) {
     return composite::linear_gelu(x, weight, bias, approximation);
@@ -116,6 +120,9 @@ Tensor linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias,
 Tensor gelu_mlp(const Tensor& x, const Tensor& weight1, const Tensor& bias1, const Tensor& weight2,
                 const Tensor& bias2, GeluApproximation approximation) {
   const char* op = "gelu_mlp";
+  if (Autocast cast(op); cast) {
+    return gelu_mlp(cast(x), cast(weight1), cast(bias1), cast(weight2), cast(bias2), approximation);
+  }
   detail::check_linear(op, x, weight1, bias1);
   check_compatible(op, x, weight2);
   check_rank(op, weight2, 2);

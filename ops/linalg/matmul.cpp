@@ -2,6 +2,7 @@
 
 #include "../../tensor/autograd/node.h"
 #include "../../tensor/factories.h"
+#include "../autocast.h"
 #include "../checks.h"
 #include "../kernels/linalg.h"
 #include "../reduce/reduce.h"
@@ -54,6 +55,7 @@ Tensor detail::flatten_rows(const Tensor& x) {
 }
 
 Tensor matmul(const Tensor& a, const Tensor& b) {
+  if (Autocast cast("matmul"); cast) return matmul(cast(a), cast(b));
   check_compatible("matmul", a, b);
   check_floating("matmul", a);
   check_min_rank("matmul", a, 1);
@@ -75,14 +77,14 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
 }
 
 Tensor bmm(const Tensor& a, const Tensor& b) {
+  if (Autocast cast("bmm"); cast) return bmm(cast(a), cast(b));
   check_compatible("bmm", a, b);
   check_floating("bmm", a);
   if (a.rank() != 3 || b.rank() != 3 || a.size(0) != b.size(0) || a.size(2) != b.size(1)) {
     throw ShapeError("bmm", "a [B, M, K] and b [B, K, N]",
                      to_string(a.shape()) + " and " + to_string(b.shape()));
   }
-  if (!a.device().is_cpu() || !is_half(a.dtype())) return matmul(a, b);
-  return matmul(a.to(DType::float32), b.to(DType::float32)).to(a.dtype());
+  return matmul(a, b);
 }
 
 Tensor Tensor::matmul(const Tensor& other) const { return sash::matmul(*this, other); }

@@ -2,6 +2,7 @@
 
 #include "../../tensor/autograd/node.h"
 #include "../../tensor/factories.h"
+#include "../autocast.h"
 #include "../checks.h"
 #include "../elementwise/binary.h"
 #include "../elementwise/compare.h"
@@ -151,6 +152,7 @@ Tensor detail::window_sums(const char* op, const Tensor& a, const Tensor& v, con
 Tensor window_matmul(const Tensor& q, const Tensor& k, int64_t w,
                      const WindowMatmulOptions& options) {
   constexpr const char* op = "window_matmul";
+  if (Autocast cast(op); cast) return window_matmul(cast(q), cast(k), w, options);
   check_operands(op, q, k);
   detail::check_window(op, "a window size", w);
   check_mask(options.mask, q);
@@ -167,6 +169,7 @@ Tensor window_matmul(const Tensor& q, const Tensor& k, int64_t w,
 
 Tensor unwindow_matmul(const Tensor& a, const Tensor& v, int64_t w) {
   constexpr const char* op = "unwindow_matmul";
+  if (Autocast cast(op); cast) return unwindow_matmul(cast(a), cast(v), w);
   check_operands(op, a, v);
   detail::check_window(op, "a window size", w);
   if (a.shape() != with_last(v.shape(), 2 * w + 1)) {

@@ -1,5 +1,6 @@
 #include "binary_cross_entropy.h"
 
+#include "../autocast.h"
 #include "../checks.h"
 #include "../elementwise/binary.h"
 #include "../elementwise/unary.h"
@@ -9,6 +10,9 @@ namespace sash {
 Tensor binary_cross_entropy_with_logits(const Tensor& x, const Tensor& target,
                                         const BinaryCrossEntropyOptions& options) {
   constexpr const char* op = "binary_cross_entropy_with_logits";
+  if (Autocast cast(op); cast) {
+    return binary_cross_entropy_with_logits(cast(x), cast(target), options);
+  }
   check_compatible(op, x, target);
   check_floating(op, x);
   check_same_shape(op, x, target);

@@ -2,6 +2,7 @@
 
 #include "../../tensor/autograd/node.h"
 #include "../../tensor/factories.h"
+#include "../autocast.h"
 #include "../checks.h"
 #include "../elementwise/binary.h"
 #include "../elementwise/compare.h"
@@ -80,6 +81,7 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
 
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
                      const CrossEntropyOptions& given) {
+  if (Autocast cast(kOp); cast) return cross_entropy(cast(logits), targets, given);
   const int axis = check_class_targets(kOp, logits, targets, given.weight, given.class_axis);
   check_probability(kOp, "label smoothing", given.label_smoothing);
   const Tensor x = classes_last(logits, axis).contiguous(), t = targets.contiguous();

@@ -2,12 +2,14 @@
 
 #include <cmath>
 
+#include "../autocast.h"
 #include "../checks.h"
 #include "../elementwise/binary.h"
 
 namespace sash {
 
 Tensor huber_loss(const Tensor& a, const Tensor& b, const HuberLossOptions& options) {
+  if (Autocast cast("huber_loss"); cast) return huber_loss(cast(a), cast(b), options);
   check_compatible("huber_loss", a, b);
   check_floating("huber_loss", a);
   check_same_shape("huber_loss", a, b);

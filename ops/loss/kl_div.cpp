@@ -1,5 +1,6 @@
 #include "kl_div.h"
 
+#include "../autocast.h"
 #include "../checks.h"
 #include "../elementwise/binary.h"
 #include "../elementwise/compare.h"
@@ -17,6 +18,7 @@ Tensor times_log(const Tensor& t) {
 }  // namespace
 
 Tensor kl_div(const Tensor& x, const Tensor& target, const KLDivOptions& options) {
+  if (Autocast cast("kl_div"); cast) return kl_div(cast(x), cast(target), options);
   check_compatible("kl_div", x, target);
   check_floating("kl_div", x);
   check_same_shape("kl_div", x, target);

@@ -5,6 +5,7 @@
 
 #include "../../tensor/autograd/node.h"
 #include "../../tensor/factories.h"
+#include "../autocast.h"
 #include "../checks.h"
 #include "../elementwise/binary.h"
 #include "../elementwise/compare.h"
@@ -120,6 +121,9 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
 
 Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& targets,
                             const LinearCrossEntropyOptions& options) {
+  if (Autocast cast(kOp); cast) {
+    return linear_cross_entropy(cast(x), cast(weight), targets, options);
+  }
   check_arguments(x, weight, targets, options);
   const Tensor t = targets.reshape({-1}).contiguous();
   check_index_values(kOp, t, weight.size(0), options.ignore_index);

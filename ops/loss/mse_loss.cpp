@@ -2,6 +2,7 @@
 
 #include "../../tensor/autograd/node.h"
 #include "../../tensor/factories.h"
+#include "../autocast.h"
 #include "../checks.h"
 #include "../elementwise/binary.h"
 #include "../elementwise/unary.h"
@@ -27,6 +28,7 @@ Tensor mse_loss(const Tensor& a, const Tensor& b, Reduction reduction) {
 }  // namespace composite
 
 Tensor mse_loss(const Tensor& a, const Tensor& b, Reduction reduction) {
+  if (Autocast cast("mse_loss"); cast) return mse_loss(cast(a), cast(b), reduction);
   check_compatible("mse_loss", a, b);
   check_floating("mse_loss", a);
   check_same_shape("mse_loss", a, b);

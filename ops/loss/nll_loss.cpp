@@ -1,5 +1,6 @@
 #include "nll_loss.h"
 
+#include "../autocast.h"
 #include "../index/index_checks.h"
 #include "../reduce/reduce.h"
 #include "../rows.h"
@@ -9,6 +10,7 @@ namespace sash {
 
 Tensor nll_loss(const Tensor& logp, const Tensor& targets, const NLLLossOptions& options) {
   constexpr const char* op = "nll_loss";
+  if (Autocast cast(op); cast) return nll_loss(cast(logp), targets, options);
   const int axis = check_class_targets(op, logp, targets, options.weight, options.class_axis);
   check_index_values(op, targets.contiguous(), logp.size(axis), options.ignore_index);
   const DType dtype = *row_statistics(logp).dtype;

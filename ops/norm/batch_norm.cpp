@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "../../tensor/autograd/node.h"
+#include "../autocast.h"
 #include "../checks.h"
 #include "../elementwise/binary.h"
 #include "../elementwise/unary.h"
@@ -100,6 +101,9 @@ void move_towards(Tensor running, const Tensor& value, double momentum) {
 
 Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& running_var,
                   const Tensor& weight, const Tensor& bias, const BatchNormOptions& options) {
+  if (Autocast cast(kOp); cast) {
+    return batch_norm(cast(x), running_mean, running_var, cast(weight), cast(bias), options);
+  }
   check_arguments(x, running_mean, running_var, weight, bias, options);
   if (is_half(x.dtype())) {
     const auto wide = [](const Tensor& t) { return t.defined() ? t.to(DType::float32) : t; };

@@ -5,6 +5,7 @@
 #include "../../tensor/autograd/node.h"
 #include "../../tensor/factories.h"
 #include "../../tensor/random.h"
+#include "../autocast.h"
 #include "../checks.h"
 #include "../elementwise/binary.h"
 #include "../elementwise/dropout.h"
@@ -116,6 +117,10 @@ SumAndNorm dropout_add_layer_norm(const Tensor& branch, const Tensor& residual,
 SumAndNorm dropout_add_layer_norm(const Tensor& branch_, const Tensor& residual_,
                                   const Tensor& weight_, const Tensor& bias_, double p,
                                   double eps) {
+  if (Autocast cast(kOp); cast) {
+    return dropout_add_layer_norm(cast(branch_), cast(residual_), cast(weight_), cast(bias_), p,
+                                  eps);
+  }
   check_arguments(branch_, residual_, weight_, bias_, p, eps);
   const Device device = branch_.device();
   const PhiloxState state = p == 0 ? PhiloxState() : next_philox(device, branch_.numel());

@@ -2,6 +2,7 @@
 
 #include "../../tensor/autograd/node.h"
 #include "../../tensor/factories.h"
+#include "../autocast.h"
 #include "../checks.h"
 #include "../elementwise/binary.h"
 #include "../elementwise/unary.h"
@@ -104,6 +105,9 @@ Tensor layer_norm(const Tensor& x, const Shape& normalized_shape, const Tensor& 
 
 Tensor layer_norm(const Tensor& input, const Shape& normalized_shape, const Tensor& weight,
                   const Tensor& bias, double eps) {
+  if (Autocast cast(kOp); cast) {
+    return layer_norm(cast(input), normalized_shape, cast(weight), cast(bias), eps);
+  }
   check_arguments(input, normalized_shape, weight, bias, eps);
   if (!use_fused(kernels::layer_norm_forward, input.device())) {
     return composite::layer_norm(input, normalized_shape, weight, bias, eps);

@@ -4,6 +4,7 @@
 
 #include "../../tensor/autograd/node.h"
 #include "../../tensor/factories.h"
+#include "../autocast.h"
 #include "../checks.h"
 #include "../elementwise/binary.h"
 #include "../elementwise/compare.h"
@@ -78,6 +79,7 @@ Tensor log_softmax(const Tensor& x, int64_t axis) {
 }  // namespace composite
 
 Tensor softmax(const Tensor& x, int64_t axis) {
+  if (Autocast cast("softmax"); cast) return softmax(cast(x), axis);
   const int last = checked_axis("softmax", x, axis);
   if (last != x.rank() - 1) return softmax(x.transpose(last, -1)).transpose(last, -1).contiguous();
   if (!use_fused(kernels::softmax_forward, x.device())) return composite::softmax(x);
@@ -93,6 +95,7 @@ Tensor softmax(const Tensor& x, int64_t axis) {
 }
 
 Tensor log_softmax(const Tensor& x, int64_t axis) {
+  if (Autocast cast("log_softmax"); cast) return log_softmax(cast(x), axis);
   const int last = checked_axis("log_softmax", x, axis);
   if (last != x.rank() - 1)
     return log_softmax(x.transpose(last, -1)).transpose(last, -1).contiguous();

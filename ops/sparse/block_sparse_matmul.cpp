@@ -2,6 +2,7 @@
 
 #include "../../tensor/autograd/node.h"
 #include "../../tensor/factories.h"
+#include "../autocast.h"
 #include "../checks.h"
 #include "../kernels/sparse.h"
 #include "../linalg/matmul.h"
@@ -87,6 +88,9 @@ Tensor with_last(const Tensor& rows, Shape shape, int64_t extent) {
 
 Tensor block_sparse_linear(const Tensor& x, const BlockSparseMatrix& weight, const Tensor& bias) {
   constexpr const char* op = "block_sparse_linear";
+  if (Autocast cast(op); cast) {
+    return block_sparse_linear(cast(x), {weight.pattern(), cast(weight.data())}, cast(bias));
+  }
   check_compatible(op, x, weight.data());
   check_last(op, "x", x, weight.columns());
   if (bias.defined()) {
@@ -99,6 +103,9 @@ Tensor block_sparse_linear(const Tensor& x, const BlockSparseMatrix& weight, con
 
 Tensor block_sparse_matmul(const Tensor& a, const BlockSparseMatrix& w) {
   constexpr const char* op = "block_sparse_matmul";
+  if (Autocast cast(op); cast) {
+    return block_sparse_matmul(cast(a), {w.pattern(), cast(w.data())});
+  }
   check_compatible(op, a, w.data());
   check_last(op, "a", a, w.rows());
   return with_last(product(detail::flatten_rows(a), w.data(), {}, w.pattern(), false), a.shape(),

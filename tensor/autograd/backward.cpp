@@ -8,6 +8,7 @@
 #include "../kernels/gradients.h"
 #include "../tensor_impl.h"
 #include "anomaly.h"
+#include "autocast.h"
 #include "gradient_memory.h"
 
 namespace sash {
@@ -331,6 +332,9 @@ void run(std::span<const Tensor> roots, std::span<const Tensor> grads, BackwardO
          const Selection* selection, std::vector<Tensor>* found) {
   const GradModeGuard mode(options.create_graph);
   const bool retain = options.retain_graph || options.create_graph;
+  if (AutocastGuard* const guard = detail::autocast_guard(); guard && !retain)
+    guard->forget_casts();
+  const NoAutocastGuard no_autocast;
   const PassLease lease;
   Pass& pass = *lease;
   for (size_t i = 0; i < roots.size(); ++i) {

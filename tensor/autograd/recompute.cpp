@@ -1,10 +1,12 @@
 #include "recompute.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "../factories.h"
 #include "../random.h"
 #include "../tensor_impl.h"
+#include "autocast.h"
 #include "node.h"
 
 namespace sash {
@@ -43,13 +45,16 @@ bool contains(const std::vector<Edge>& edges, const Edge& edge) {
 }
 
 template <class Needs>
-Run run_recorded(const Function& fn, const std::vector<Tensor>& inputs, const Needs& needs) {
+Run run_recorded(const Function& fn, const std::vector<Tensor>& inputs,
+                 std::optional<DType> autocast, const Needs& needs) {
   Run run;
   std::vector<Edge> own;
   for (size_t i = 0; i < inputs.size(); ++i) {
     run.inputs.push_back(needs(i) ? inputs[i].detach().requires_grad_() : inputs[i]);
     own.push_back(detail::edge_of(run.inputs[i]));
   }
+  std::optional<AutocastGuard> own_casts;  // both runs cast the tensors that they capture
+  if (autocast) own_casts.emplace(*autocast);
   run.outputs = fn(run.inputs);
   for (const Edge& edge : detail::boundary(run.outputs, run.first)) {
     if (!contains(own, edge)) run.captured.push_back(edge);
@@ -66,6 +71,7 @@ Tensor zeros_at(const Edge& edge) {
 struct Checkpoint {
   Function fn;
   RandomState state;
+  std::optional<DType> autocast;
   std::vector<Saved> inputs;
   std::vector<Edge> captured;
   std::vector<Saved> captured_leaves;  // for their versions
@@ -81,7 +87,7 @@ struct Checkpoint {
     const Run run = [&] {
       const RandomStateGuard rewound(state);
       const EnableGradGuard recording;
-      return run_recorded(fn, given, [&](size_t i) { return pass.needs(i); });
+      return run_recorded(fn, given, autocast, [&](size_t i) { return pass.needs(i); });
     }();
     for (const Edge& edge : run.captured) {
       if (!contains(captured, edge)) {
@@ -120,7 +126,9 @@ std::vector<Tensor> checkpoint(Function fn, const std::vector<Tensor>& inputs) {
   check_callable(fn);
   if (!grad_enabled()) return fn(inputs);
   const RandomState state = random_state();
-  Run run = run_recorded(fn, inputs, [&](size_t i) { return inputs[i].requires_grad(); });
+  const AutocastGuard* const guard = detail::autocast_guard();
+  const std::optional<DType> autocast = guard ? std::optional(guard->dtype()) : std::nullopt;
+  Run run = run_recorded(fn, inputs, autocast, [&](size_t i) { return inputs[i].requires_grad(); });
   const std::vector<TensorRef> in(inputs.begin(), inputs.end());
   if (!detail::should_record(in) && run.captured.empty()) return run.outputs;
   for (Tensor& output : run.outputs) {
@@ -130,7 +138,7 @@ std::vector<Tensor> checkpoint(Function fn, const std::vector<Tensor>& inputs) {
     const NoGradGuard no_grad;
     output = made || !is_floating(output.dtype()) ? output.detach() : output.clone();
   }
-  Checkpoint again{std::move(fn), state, {}, run.captured, {}};
+  Checkpoint again{std::move(fn), state, autocast, {}, run.captured, {}};
   for (const Tensor& input : inputs) again.inputs.push_back(save(input));
   for (const Edge& edge : run.captured) {
     if (edge.leaf) again.captured_leaves.push_back(save(Tensor(edge.leaf)));

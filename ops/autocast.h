@@ -1,0 +1,80 @@
+#pragma once
+
+#include <optional>
+#include <string_view>
+
+#include "../core/error.h"
+#include "../tensor/autograd/autocast.h"
+
+/// Which ops cast under an `AutocastGuard`, and to what: the list, and what ops on it call.
+namespace sash {
+
+enum class AutocastTo { half, float32 };
+
+struct AutocastRule {
+  std::string_view op;
+  AutocastTo to;
+};
+
+inline constexpr AutocastRule kAutocastRules[] = {
+    {"linear", AutocastTo::half},
+    {"linear_gelu", AutocastTo::half},
+    {"gelu_mlp", AutocastTo::half},
+    {"linear_cross_entropy", AutocastTo::half},
+    {"matmul", AutocastTo::half},
+    {"bmm", AutocastTo::half},
+    {"conv1d", AutocastTo::half},
+    {"conv2d", AutocastTo::half},
+    {"baddbmm", AutocastTo::half},
+    {"window_matmul", AutocastTo::half},
+    {"unwindow_matmul", AutocastTo::half},
+    {"block_sparse_linear", AutocastTo::half},
+    {"block_sparse_matmul", AutocastTo::half},
+    {"attention", AutocastTo::half},
+    {"linear_attention", AutocastTo::half},
+    {"top_k_attention", AutocastTo::half},
+    {"clustered_attention", AutocastTo::half},
+    {"softmax", AutocastTo::float32},
+    {"log_softmax", AutocastTo::float32},
+    {"layer_norm", AutocastTo::float32},
+    {"batch_norm", AutocastTo::float32},
+    {"dropout_add_layer_norm", AutocastTo::float32},
+    {"cross_entropy", AutocastTo::float32},
+    {"nll_loss", AutocastTo::float32},
+    {"binary_cross_entropy_with_logits", AutocastTo::float32},
+    {"mse_loss", AutocastTo::float32},
+    {"l1_loss", AutocastTo::float32},
+    {"huber_loss", AutocastTo::float32},
+    {"kl_div", AutocastTo::float32},
+};
+
+/// An op on the list begins with
+///
+///     if (Autocast cast("linear"); cast) return linear(cast(x), cast(weight), cast(bias));
+///
+/// There is no autocast inside: the second call is a plain one.
+class Autocast {
+ public:
+  explicit Autocast(std::string_view op) : guard_(detail::autocast_guard()) {
+    if (guard_) start(op);
+  }
+  explicit operator bool() const { return guard_ != nullptr; }
+  Tensor operator()(const Tensor& x) const { return guard_->cast(x, to_); }
+
+ private:
+  void start(std::string_view op) {
+    for (const AutocastRule& rule : kAutocastRules) {
+      if (rule.op != op) continue;
+      to_ = rule.to == AutocastTo::half ? guard_->dtype() : DType::float32;
+      plain_.emplace();
+      return;
+    }
+    throw ValueError("Autocast", "an op on the list", std::string(op));
+  }
+
+  AutocastGuard* guard_;
+  DType to_ = DType::float32;
+  std::optional<NoAutocastGuard> plain_;
+};
+
+}  // namespace sash
