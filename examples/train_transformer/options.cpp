@@ -68,8 +68,11 @@ void add_model_options(CLI::App& app, Options& options) {
                  "'causal_window:64 | sinks:4', bigbird:16,3,2,3, ...; causal_linear; top_k:32; "
                  "self: each position sees only itself")
       ->check(check_attention);
-  app.add_option("--dtype", options.dtype, "Dtype of parameters and activations")
-      ->check(CLI::IsMember({"float32", "float64"}));
+  app.add_option("--precision", options.precision,
+                 "float32, or with products in tf32; bf16 or f16 (with a scaled loss): parameters "
+                 "and activations, with float32 masters in the optimiser; float64")
+      ->check(CLI::IsMember({"float32", "tf32", "bf16", "f16", "float64"}))
+      ->default_str("bf16 on CUDA, float32 on the CPU");
   app.add_option("--context", options.context, "Characters per sequence")->check(kSize);
   app.add_option("--layers", options.layers, "Transformer layers")->check(kSize);
   app.add_option("--heads", options.heads, "Attention heads")->check(kSize);

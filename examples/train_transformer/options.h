@@ -9,8 +9,8 @@ struct Options {
   std::string device = "cpu";
   std::string text;                  ///< empty: the project's own sources
   std::string attention = "causal";  ///< for `nn::AttentionKind::parse`, or "self"
-  std::string dtype = "float32";
-  std::string optimizer = "adamw";  ///< or "muon"
+  std::string precision;             ///< empty: bf16 on CUDA, float32 on the CPU
+  std::string optimizer = "adamw";   ///< or "muon"
   std::string save;
   std::string resume;
   std::string metrics;

@@ -84,6 +84,9 @@ Plan make_plan(Options options) {
     throw sash::ValueError(kOp, "--generate 0 with --attention self", "more");
   }
   if (!options.text.empty()) options.text = fs::absolute(options.text).string();
+  if (options.precision.empty()) {
+    options.precision = sash::Device::parse(options.device).is_cuda() ? "bf16" : "float32";
+  }
   plan.options = std::move(options);
   check_files(plan);
   return plan;
@@ -118,7 +121,7 @@ void check_prompt(Plan& plan, const Vocabulary& vocabulary) {
 void print_start(const Plan& plan, const Trainer& trainer, sash::Device device,
                  const std::optional<Corpus>& corpus) {
   const Options& options = plan.options;
-  std::printf("%s, %lld parameters, on %s (%s)\n", options.dtype.c_str(),
+  std::printf("%s, %lld parameters, on %s (%s)\n", options.precision.c_str(),
               static_cast<long long>(trainer.model().num_parameters()), to_string(device).c_str(),
               sash::backend(device.type).description(device).c_str());
   if (corpus) {
@@ -188,7 +191,9 @@ int run(Options chosen) {
 
   const sash::Device device = sash::Device::parse(options.device);
   sash::set_default_device(device);
-  sash::set_default_dtype(sash::parse_dtype(options.dtype));
+  sash::set_default_dtype(options.precision == "float64" ? sash::DType::float64
+                                                         : sash::DType::float32);
+  sash::set_tf32_allowed(options.precision == "tf32");
   sash::manual_seed(options.seed);
   Trainer trainer(options, *vocabulary, device);
   print_start(plan, trainer, device, corpus);

@@ -20,7 +20,7 @@ struct Setting {
 };
 
 const Setting kSettings[] = {{"attention", &Options::attention, false},
-                             {"dtype", &Options::dtype, false},
+                             {"precision", &Options::precision, false},
                              {"optimizer", &Options::optimizer, false},
                              {"context", &Options::context, false},
                              {"layers", &Options::layers, false},

@@ -11,7 +11,6 @@
 #include <sash/ops/loss/cross_entropy.h>
 #include <sash/ops/reduce/reduce.h>
 #include <sash/optim/checkpoint.h>
-#include <sash/optim/clip.h>
 #include <sash/optim/muon.h>
 #include <sash/optim/param_groups.h>
 #include <sash/optim/profiler.h>
@@ -52,14 +51,17 @@ std::unique_ptr<sash::optim::Optimizer> make_optimizer(const Options& options,
                                                        const sash::nn::CausalLM& model) {
   namespace optim = sash::optim;
   if (options.optimizer == "adamw") {
-    return std::make_unique<optim::AdamW>(model.parameters(),
-                                          optim::AdamWOptions{.lr = options.lr});
+    return std::make_unique<optim::AdamW>(
+        model.parameters(),
+        optim::AdamWOptions{.lr = options.lr, .master_weights = true, .max_grad_norm = kClipNorm});
   }
   // Hidden matrices; AdamW trains the rest.
   const auto groups =
       optim::param_groups(model, {{.pattern = ".*(embedding|head|norm|bias).*", .ns_steps = 0}});
-  return std::make_unique<optim::Muon>(groups,
-                                       optim::MuonOptions{.lr = options.lr, .weight_decay = 1e-2});
+  return std::make_unique<optim::Muon>(groups, optim::MuonOptions{.lr = options.lr,
+                                                                  .weight_decay = 1e-2,
+                                                                  .master_weights = true,
+                                                                  .max_grad_norm = kClipNorm});
 }
 
 void check_finite(const std::string& what, int64_t step, double value) {
@@ -114,9 +116,12 @@ Trainer::Trainer(const Options& options, const Vocabulary& vocabulary, sash::Dev
               {.device = device, .capture = options.capture}) {
   model_ = std::make_unique<sash::nn::CausalLM>(model_options(options, vocabulary.size(), device));
   model_->to(device);
+  if (options.precision == "bf16") model_->to(sash::DType::bfloat16);
+  if (options.precision == "f16") model_->to(sash::DType::float16);
+  if (options.precision == "f16") scaler_.emplace();
   optimizer_ = make_optimizer(options, *model_);
   if (options.resume.empty()) return;
-  step_ = sash::optim::load_checkpoint(options.resume, *model_, *optimizer_).step;
+  step_ = sash::optim::load_checkpoint(options.resume, *model_, *optimizer_, scaler()).step;
   saved_step_ = step_;
 }
 
@@ -171,21 +176,28 @@ StepReport Trainer::train_step(const Corpus& corpus) {
   report.ms = seconds * 1000;
   report.tokens_per_s = static_cast<double>(options_.batch * options_.context) / seconds;
   check_finite("loss", step_, report.loss);
-  check_finite("gradient norm", step_, report.grad_norm);
+  if (!scaler_) check_finite("gradient norm", step_, report.grad_norm);  // it skips such steps
   return report;
 }
 
 std::vector<Tensor> Trainer::update(const std::vector<Tensor>& batch) {
   optimizer_->zero_grad();
   const Tensor loss = loss_on({batch[0], batch[1]});
-  loss.backward();
-  const Tensor norm = sash::optim::clip_grad_norm_(model_->parameters(), kClipNorm);
-  optimizer_->step();
-  return {loss, norm};
+  if (scaler_) {
+    scaler_->scale(loss).backward();
+    scaler_->step(*optimizer_);
+    scaler_->update();
+  } else {
+    loss.backward();
+    optimizer_->step();
+  }
+  return {loss, optimizer_->grad_norm()};
 }
 
 Tensor Trainer::loss_on(const std::pair<Tensor, Tensor>& batch) {
-  return cross_entropy((*model_)(batch.first.to(device_)), batch.second.to(device_));
+  Tensor logits = (*model_)(batch.first.to(device_));
+  if (is_half(logits.dtype())) logits = logits.to(sash::DType::float32);  // halves have 3 digits
+  return cross_entropy(logits, batch.second.to(device_));
 }
 
 std::optional<double> Trainer::validation_loss(const Corpus& corpus, const StopSignals* signals) {
@@ -229,6 +241,6 @@ void Trainer::save(const std::string& path, const Corpus& corpus) {
   sash::optim::CheckpointInfo info{.step = step_, .extra = settings_of(options_)};
   info.extra["vocabulary"] = vocabulary_.hex();
   info.extra["fingerprint"] = corpus.fingerprint();
-  sash::optim::save_checkpoint(path, *model_, *optimizer_, info);
+  sash::optim::save_checkpoint(path, *model_, *optimizer_, info, scaler());
   saved_step_ = step_;
 }

@@ -8,6 +8,7 @@
 #include <sash/nn/models/causal_lm.h>
 #include <sash/optim/adam.h>
 #include <sash/optim/captured_step.h>
+#include <sash/optim/grad_scaler.h>
 #include <sash/optim/schedule.h>
 
 #include "console.h"
@@ -47,6 +48,7 @@ class Trainer {
   // Loss and gradient norm of a training step on tokens and targets.
   std::vector<sash::Tensor> update(const std::vector<sash::Tensor>& batch);
   void save_now_and_then(const Corpus& corpus, Console& console);
+  sash::optim::GradScaler* scaler() { return scaler_ ? &*scaler_ : nullptr; }
   // Mean loss over a batch, which is copied to the model's device.
   sash::Tensor loss_on(const std::pair<sash::Tensor, sash::Tensor>& batch);
 
@@ -55,6 +57,7 @@ class Trainer {
   sash::Device device_;
   std::unique_ptr<sash::nn::CausalLM> model_;
   std::unique_ptr<sash::optim::Optimizer> optimizer_;
+  std::optional<sash::optim::GradScaler> scaler_;  // with --precision f16
   sash::optim::CapturedStep update_;
   int64_t step_ = 0;
   int64_t saved_step_ = -1;

@@ -139,7 +139,8 @@ TEST_CASE("train_transformer: wrong arguments are refused before the first step"
       {resume + Arguments{"--layers", "2"}, "expected --layers 1, as in"},
       {resume + Arguments{"--attention", "causal_window:4"},
        "expected --attention causal, as in " + runs.saved + ", or none, got causal_window:4"},
-      {resume + Arguments{"--dtype", "float64"}, "expected --dtype float32, as in"},
+      {resume + Arguments{"--precision", "bf16"}, "expected --precision float32, as in"},
+      {{"--precision", "half"}, "--precision: half not in"},
       {{"--resume", runs.saved, "--save", runs.path("copy")},
        "expected --steps or --text with --resume and --save, got neither"},
       {{"--resume", runs.text}, "in '" + runs.text + "'"}};
@@ -240,6 +241,32 @@ TEST_CASE("train_transformer: a stopped and resumed run gives the bits of one ru
   REQUIRE(runs.run({"--resume", runs.saved, "--text", runs.text, "--generate", "0"}).code == 0);
   CHECK(step_of(runs.saved) == 400);
   CHECK(file_text(runs.saved) == file_text(whole));
+}
+
+TEST_CASE("train_transformer: every precision trains, is saved, and resumes to the same bits") {
+  if (!is_built()) return;
+  for (const char* precision : {"float32", "tf32", "bf16", "f16", "float64"}) {
+    CAPTURE(precision);
+    const Runs runs;
+    const Arguments with{"--precision", precision};
+    const std::string whole = runs.path("whole");
+    const Arguments long_run = runs.fresh(150) + with + Arguments{"--lr", "1e-3"};
+    REQUIRE(runs.run(long_run + Arguments{"--save", whole}).code == 0);
+    ChildProcess child(
+        runs.command(long_run + Arguments{"--save", runs.saved, "--metrics", runs.metrics}),
+        runs.path("log"));
+    REQUIRE(ChildProcess::soon([&] { return lines_of(runs.metrics).size() >= 10; }));
+    child.send(SIGTERM);
+    const int code = child.wait();
+    CHECK((code == 128 + SIGTERM || code == 0));
+    const Arguments on{"--resume", runs.saved, "--text", runs.text, "--generate", "0"};
+    REQUIRE(runs.run(on).code == 0);
+    CHECK(file_text(runs.saved) == file_text(whole));
+    CHECK(sash::optim::checkpoint_info(whole).extra.at("precision") == precision);
+    const Ended ended = runs.run({"--resume", whole, "--generate", "10", "--prompt", "line 4"});
+    CHECK(ended.code == 0);
+    contains(ended.out, std::string(precision) + ", ");
+  }
 }
 
 TEST_CASE("train_transformer: a killed run can be resumed from what --save-every saved") {
