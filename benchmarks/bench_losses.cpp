@@ -39,7 +39,7 @@ std::vector<double> losses_of(const SafetensorsFile& file, Device device) {
     const Tensor x = batch.narrow(1, 0, context).contiguous();
     const Tensor y = batch.narrow(1, 1, context).contiguous();
     optimizer.zero_grad();
-    const Tensor loss = cross_entropy(model(x).to(DType::float32), y);
+    const Tensor loss = model.loss(x, y);
     loss.backward();
     optimizer.step();
     losses.push_back(loss.detach());
