@@ -7,7 +7,7 @@
 /// What convolutions and pools share.
 namespace sash::detail {
 
-/// The windows, after checks of their numbers; `axes` is 1 or 2, the first of 1 is a stub.
+/// The windows, after checks of their numbers; `axes` is 1 or 2; of 1, the height is 1.
 kernels::SlidingWindows checked_windows(const char* op, int axes, HeightWidth kernel,
                                         HeightWidth stride, HeightWidth padding,
                                         HeightWidth dilation);
