@@ -1,5 +1,8 @@
 // Times whole training steps of causal language models. Prints one line of JSON per case.
 
+#include <cstdio>
+#include <functional>
+
 #include <sash/nn/init.h>
 #include <sash/nn/layers/embedding.h>
 #include <sash/nn/layers/layer_norm.h>
@@ -15,6 +18,7 @@
 #include <sash/ops/norm/dropout_add_layer_norm.h>
 #include <sash/optim/adam.h>
 #include <sash/optim/captured_step.h>
+#include <sash/optim/profiler.h>
 #include <sash/tensor/factories.h>
 #include <sash/tensor/random.h>
 
@@ -130,7 +134,15 @@ double products_ms(const Case& c, sash::Device device) {
   return total;
 }
 
-void run(const Case& setup, sash::Device device, const std::string& impl, bool captured) {
+/// The kernels of five steps, each with its share of the limit, to the error stream.
+void print_profile(const char* name, const std::function<void()>& step) {
+  sash::Profiler profiler;
+  for (int i = 0; i < 5; ++i) step();
+  std::fprintf(stderr, "%s, five steps\n%s\n", name, profiler.table().c_str());
+}
+
+void run(const Case& setup, sash::Device device, const std::string& impl, bool captured,
+         bool profile) {
   sash::manual_seed(0);
   const auto start = std::chrono::steady_clock::now();
   Model model(setup);
@@ -170,6 +182,7 @@ void run(const Case& setup, sash::Device device, const std::string& impl, bool c
   const auto tokens = static_cast<double>(setup.batch * setup.context);
   const auto peak = static_cast<double>(sash::memory_stats(device).peak);
   const double products = products_ms(setup, device);
+  if (profile) print_profile(setup.name, step);
   sash::bench::print({{"kind", "train"},
                       {"case", setup.name},
                       {"impl", impl},
@@ -183,14 +196,14 @@ void run(const Case& setup, sash::Device device, const std::string& impl, bool c
 
 /// On a GPU each step runs eagerly and captured, in float32 with TF32 products, as is common in
 /// PyTorch, and without.
-void run_all(const Case& setup, sash::Device device) {
-  if (!device.is_cuda()) return run(setup, device, "sash", false);
+void run_all(const Case& setup, sash::Device device, bool profile) {
+  if (!device.is_cuda()) return run(setup, device, "sash", false, profile);
   const bool twice = setup.dtype == sash::DType::float32;
   for (const bool tf32 : twice ? std::vector<bool>{true, false} : std::vector<bool>{false}) {
     sash::set_tf32_allowed(tf32);
     const std::string impl = twice && !tf32 ? "sash_no_tf32" : "sash";
-    run(setup, device, impl, false);
-    run(setup, device, impl + "_captured", true);
+    run(setup, device, impl, false, profile);
+    run(setup, device, impl + "_captured", true, false);
   }
 }
 
@@ -200,11 +213,13 @@ int main(int argc, char** argv) {
   CLI::App app("Times training steps");
   std::vector<std::string> wanted;
   app.add_option("--case", wanted, "only these cases");
+  bool profile = false;
+  app.add_flag("--profile", profile, "also print a table of the kernels of each case");
   return sash::bench::run_program(app, argc, argv, [&](sash::Device device) {
     for (const Case& setup : kCases) {
       const bool chosen = wanted.empty() ? setup.gpu == device.is_cuda()
                                          : sash::bench::contains(wanted, setup.name);
-      if (chosen) run_all(setup, device);
+      if (chosen) run_all(setup, device, profile);
     }
     return true;
   });
