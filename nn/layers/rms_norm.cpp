@@ -1,0 +1,22 @@
+#include "rms_norm.h"
+
+#include "../../tensor/factories.h"
+#include "../check.h"
+
+namespace sash::nn {
+
+RMSNorm::RMSNorm(int64_t dim, const RMSNormOptions& options)
+    : dim_(dim), eps_(options.eps), unit_offset_(options.affine && options.unit_offset) {
+  check_positive("RMSNorm", "dim", dim);
+  if (!(eps_ > 0)) throw ValueError("RMSNorm", "eps > 0", to_text(eps_));
+  if (!options.affine) return;
+  weight = register_parameter("weight", unit_offset_ ? zeros({dim}) : ones({dim}));
+}
+
+Tensor RMSNorm::forward(const Tensor& x) { return rms_norm(x, {dim_}, weight, options()); }
+
+std::string RMSNorm::describe() const {
+  return "RMSNorm(" + std::to_string(dim_) + (unit_offset_ ? ", 1 + weight)" : ")");
+}
+
+}  // namespace sash::nn

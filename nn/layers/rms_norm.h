@@ -1,0 +1,39 @@
+#pragma once
+
+#include "../../ops/norm/rms_norm.h"
+#include "../module.h"
+
+namespace sash::nn {
+
+struct RMSNormOptions {
+  double eps = 1e-6;
+  bool affine = true;        ///< whether there is a weight
+  bool unit_offset = false;  ///< multiply by 1 + weight, which is zeros at first (Gemma)
+};
+
+/// y = x / sqrt(mean(x^2) + eps) * weight over the last axis: see `rms_norm`.
+///
+/// Parameter: `weight` [dim], ones at first.
+class SASH_API RMSNorm : public Module {
+ public:
+  using Options = RMSNormOptions;
+
+  /// `ValueError` unless dim is positive and eps above 0.
+  explicit RMSNorm(int64_t dim, const RMSNormOptions& options = {});
+
+  /// `ShapeError` unless the last extent of x is dim.
+  Tensor forward(const Tensor& x) override;
+  std::string describe() const override;
+
+  /// As `rms_norm` takes them.
+  RmsNormOptions options() const { return {.eps = eps_, .unit_offset = unit_offset_}; }
+
+  Tensor weight;  ///< undefined without one
+
+ private:
+  int64_t dim_;
+  double eps_;
+  bool unit_offset_;
+};
+
+}  // namespace sash::nn

@@ -1,0 +1,99 @@
+#pragma once
+
+#include <vector>
+
+#include "../../ops/loss/linear_cross_entropy.h"
+#include "../layers/embedding.h"
+#include "../layers/module_list.h"
+#include "decoder_layer.h"
+
+namespace sash::nn {
+
+/// What `Decoder` and `Encoder` share: embeddings, layers, the norm after them and the head. Its
+/// parameters are named in `DecoderConfig`.
+class SASH_API TransformerStack : public Module {
+ public:
+  const DecoderConfig& config() const { return config_; }
+  /// The mask of layer i, of all layers in turn.
+  const AttentionMask& layer_mask(int64_t i) const { return attention_of(i).mask; }
+
+ protected:
+  /// `ValueError` unless the configuration fits itself.
+  explicit TransformerStack(const DecoderConfig& config);
+
+  void make_head();
+  void initialise();
+  const LayerAttention& attention_of(int64_t layer) const;
+  size_t entry_of(int64_t layer) const;
+  Tensor embed(const Tensor& tokens, const Tensor& types, int64_t first_position);
+  // The last hidden states; caches and cross are empty or have one for each layer.
+  Tensor run(const Tensor& embedded, const AttentionMask& mask, int64_t first_position,
+             std::vector<KeyValueCache>* caches, const std::vector<CrossKeys>* cross);
+  // What the head makes of hidden states: themselves without one.
+  Tensor head_of(const Tensor& states);
+
+  DecoderConfig config_;
+  std::vector<std::optional<RotaryTable>> tables_;  // for each entry of config.attention
+
+ public:
+  Embedding& token_embedding;
+  Embedding* position_embedding = nullptr;  ///< these are null if the configuration has none
+  Embedding* type_embedding = nullptr;
+  DecoderNorm* embedding_norm = nullptr;
+  ModuleList<DecoderLayer>& layers;
+  DecoderNorm* norm = nullptr;
+  Linear* head_dense = nullptr;
+  DecoderNorm* head_norm = nullptr;
+  Linear* head = nullptr;
+};
+
+/// A causal language model of any of the families in `DecoderConfig`.
+class SASH_API Decoder : public TransformerStack {
+ public:
+  /// Masks are combined with `AttentionMask::causal()`. `ValueError` unless the extents are
+  /// positive and fit each other.
+  explicit Decoder(const DecoderConfig& config);
+
+  /// Logits [B, T, vocab] of the token after each of tokens [B, T] int64. `ShapeError`,
+  /// `DTypeError`, and `IndexError` for a token outside the vocabulary.
+  Tensor forward(const Tensor& tokens) override;
+  /// The same for tokens that continue those in `caches`, which then hold them too. Needs a
+  /// `NoGradGuard`. `ValueError` unless the caches are from `new_caches` and of one length.
+  Tensor forward(const Tensor& tokens, std::vector<KeyValueCache>& caches);
+  /// `cross_entropy` of the logits of tokens [B, T] with targets [B, T] int64: see
+  /// `linear_cross_entropy`. With a logit_softcap, or a block-sparse head, the logits are held.
+  Tensor loss(const Tensor& tokens, const Tensor& targets,
+              const LinearCrossEntropyOptions& options = {});
+  template <class... Args>
+  Tensor operator()(Args&&... args) {
+    return call([&] { return forward(std::forward<Args>(args)...); }, args...);
+  }
+
+  /// What the head gets, [B, T, dim].
+  Tensor hidden(const Tensor& tokens);
+
+  /// Whether every layer's mask has a `causal_reach`.
+  bool can_cache() const;
+  /// An empty cache for each layer: a ring where its mask is a window. `ValueError` unless
+  /// `can_cache`.
+  std::vector<KeyValueCache> new_caches() const;
+};
+
+/// A bidirectional encoder: ModernBERT, BERT.
+class SASH_API Encoder : public TransformerStack {
+ public:
+  explicit Encoder(const DecoderConfig& config);
+
+  /// What the head makes of `hidden`: logits [B, S, vocab], or these states without a head.
+  Tensor forward(const Tensor& tokens) override { return forward(tokens, {}, {}); }
+  Tensor forward(const Tensor& tokens, const AttentionMask& mask, const Tensor& types = {});
+  /// The last states [B, S, dim] of tokens [B, S] int64 under the layers' masks & `mask`, such as
+  /// `AttentionMask::key_lengths`. types [B, S] int64 are zeros if undefined.
+  Tensor hidden(const Tensor& tokens, const AttentionMask& mask = {}, const Tensor& types = {});
+  template <class... Args>
+  Tensor operator()(Args&&... args) {
+    return call([&] { return forward(std::forward<Args>(args)...); }, args...);
+  }
+};
+
+}  // namespace sash::nn

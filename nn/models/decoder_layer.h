@@ -1,0 +1,150 @@
+#pragma once
+
+#include <array>
+
+#include "../../ops/norm/rms_norm.h"
+#include "../attention/key_value_cache.h"
+#include "../layers/linear.h"
+#include "decoder_config.h"
+
+/// The parts of a `Decoder` or `Encoder`, made from a `DecoderConfig`, which names their
+/// parameters.
+namespace sash::nn {
+
+/// A LayerNorm or RMSNorm.
+class SASH_API DecoderNorm : public Module {
+ public:
+  explicit DecoderNorm(const DecoderConfig& config);
+
+  Tensor forward(const Tensor& x) override;
+  /// The sum of residual and dropout(branch), and its norm, in one pass over memory where a kernel
+  /// does both.
+  SumAndNorm add(const Tensor& branch, const Tensor& residual, double dropout);
+  std::string describe() const override;
+
+ private:
+  NormKind kind_;
+  double eps_;
+
+ public:
+  Tensor weight;
+  Tensor bias;  ///< undefined without one
+};
+
+/// What the tokens of one call of a layer attend to.
+struct AttentionContext {
+  AttentionMask mask{};   ///< ignored with a cache, which has its own
+  RotaryAngles angles{};  ///< of the tokens' positions; undefined: no rotation
+  RotaryLayout layout = RotaryLayout::half_split;
+  KeyValueCache* cache = nullptr;  ///< of the tokens before these; the call extends it
+};
+
+/// What a layer's cross attention reads of an encoder's states, and which of it.
+struct CrossKeys {
+  Tensor k, v;  ///< [B, kv_heads, S, head_dim]
+  AttentionMask mask{};
+};
+
+/// Attention with projections, norms of q and k, and rotation.
+///
+/// The fused kernels take scale, softcap and mask. Sink logits are a factor of their result, from
+/// its log-sum-exp; norms of q and k are ops before them.
+class SASH_API DecoderAttention : public Module {
+ public:
+  /// `cross`: keys and values are an encoder's, and nothing is rotated.
+  explicit DecoderAttention(const DecoderConfig& config, bool cross = false);
+
+  /// Self-attention of x [B, S, dim], giving [B, S, dim].
+  Tensor forward(const Tensor& x, const AttentionContext& context);
+  /// Cross attention of x [B, S, dim].
+  Tensor forward(const Tensor& x, const CrossKeys& keys);
+  using Module::forward;
+  template <class Context>
+  Tensor operator()(const Tensor& x, const Context& context) {
+    return call([&] { return forward(x, context); }, x);
+  }
+  /// Of an encoder's states [B, S, dim], for cross attention.
+  CrossKeys cross_keys(const Tensor& states, const AttentionMask& mask = {});
+  std::string describe() const override;
+
+ private:
+  std::array<Tensor, 3> project(const Tensor& x, const AttentionContext& context);
+  Tensor normed(const Tensor& heads, Module* norm) const;
+  Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionMask& mask) const;
+
+  int64_t dim_, heads_, kv_heads_, head_dim_;
+  double scale_, softcap_, dropout_;
+  QKNorm qk_norm_;
+
+ public:
+  Linear* qkv_proj = nullptr;  ///< of packed self-attention; the others are null where unused
+  Linear* q_proj = nullptr;
+  Linear* kv_proj = nullptr;  ///< of packed cross attention
+  Linear* k_proj = nullptr;
+  Linear* v_proj = nullptr;
+  Linear* o_proj = nullptr;
+  Module* q_norm = nullptr;
+  Module* k_norm = nullptr;
+  Tensor sink_logits;
+};
+
+/// down_proj(activation(up_proj(x))), or down_proj(glu(gate_up_proj(x))).
+class SASH_API DecoderMlp : public Module {
+ public:
+  explicit DecoderMlp(const DecoderConfig& config);
+
+  Tensor forward(const Tensor& x) override;
+  std::string describe() const override;
+
+ private:
+  MlpKind kind_;
+
+ public:
+  Linear* gate_up_proj = nullptr;  ///< gated and packed; the others are null where unused
+  Linear* gate_proj = nullptr;
+  Linear* up_proj = nullptr;
+  Linear* down_proj = nullptr;
+};
+
+/// Attention and MLP in residual branches, with cross attention between them if there is one.
+class SASH_API DecoderLayer : public Module {
+ public:
+  /// Layer `index` of the model.
+  DecoderLayer(const DecoderConfig& config, int64_t index);
+
+  /// The residual stream x [B, S, dim] after this layer. `cross` is read if there is cross
+  /// attention.
+  Tensor forward(const Tensor& x, const AttentionContext& context, const CrossKeys& cross = {});
+  /// The same from the stream and its `attn_norm` (itself without one), with the result's norm by
+  /// `next`, the next layer's `attn_norm` or the model's `norm` (itself if null).
+  SumAndNorm forward(const SumAndNorm& x, const AttentionContext& context, const CrossKeys& cross,
+                     DecoderNorm* next);
+  using Module::forward;
+  template <class... Args>
+  auto operator()(Args&&... args) {
+    return call([&] { return forward(std::forward<Args>(args)...); }, args...);
+  }
+
+ private:
+  DecoderNorm* norm_before(const char* name, const DecoderConfig& config, bool wanted);
+  DecoderNorm* norm_after(const char* name, const DecoderConfig& config);
+  SumAndNorm add(const Tensor& branch, const Tensor& residual, DecoderNorm* post,
+                 DecoderNorm* next) const;
+
+  NormPlacement placement_;
+  Branches branches_;
+  double dropout_;
+
+ public:
+  DecoderNorm* attn_norm = nullptr;  ///< norms are null where the placement has none
+  DecoderAttention& self_attn;
+  DecoderNorm* attn_post_norm = nullptr;
+  DecoderNorm* cross_attn_norm = nullptr;
+  DecoderAttention* cross_attn = nullptr;
+  DecoderNorm* cross_attn_post_norm = nullptr;
+  DecoderNorm* mlp_norm = nullptr;
+  DecoderMlp& mlp;
+  DecoderNorm* mlp_post_norm = nullptr;
+};
+
+}  // namespace sash::nn

@@ -1,0 +1,27 @@
+#pragma once
+
+#include "../../tensor/tensor.h"
+
+namespace sash {
+
+/// Gated linear units (Shazeer, "GLU variants improve transformer", 2020): what `glu` makes of a
+/// gate a and a value b.
+enum class GluKind {
+  swiglu,      ///< a sigmoid(a) b
+  geglu,       ///< gelu(a) b
+  geglu_tanh,  ///< the same by the tanh formula of `GeluApproximation`
+  /// c sigmoid(1.702 c) (d + 1) with c = min(a, 7) and d = b clamped to [-7, 7] (OpenAI, "gpt-oss
+  /// model card", 2025). The gradient is 0 where it clamps.
+  clamped_swiglu,
+};
+
+/// y [..., F] from x [..., 2 F], whose rows hold the F gates and then the F values. Floating
+/// dtypes. `ShapeError` unless the last extent is even, `DTypeError`.
+SASH_API Tensor glu(const Tensor& x, GluKind kind = GluKind::swiglu);
+
+namespace composite {
+/// The same from plain ops.
+SASH_API Tensor glu(const Tensor& x, GluKind kind = GluKind::swiglu);
+}  // namespace composite
+
+}  // namespace sash
