@@ -13,7 +13,7 @@ struct Kind {
 };
 
 constexpr Kind kKinds[] = {
-    {"GGUF"sv, "a GGUF file; convert it to safetensors"sv},
+    {"GGUF"sv, "a GGUF file; read it by GgufFile"sv},
     {"\x1f\x8b"sv, "compressed by gzip; decompress it first"sv},
     {"BZh"sv, "compressed by bzip2; decompress it first"sv},
     {"\xfd"

@@ -144,7 +144,7 @@ TEST_CASE("files of other formats are named in the error") {
       {zip + "weight.npy", "a NumPy .npz archive; save it as safetensors"},
       {zip + "else", "a zip archive; if it is PyTorch's or NumPy's, save it as safetensors"},
       {"\x80\2}q\0."s, "a Python pickle, PyTorch's older format for one; save it as safetensors"},
-      {gguf, "a GGUF file; convert it to safetensors"},
+      {gguf, "a GGUF file; read it by GgufFile"},
       {"\x1f\x8b\x08\0\0\0\0\0\0\0"s, "compressed by gzip; decompress it first"},
       {"\x93NUMPY\1\0v\0{'descr'"s, "a NumPy array; save it as safetensors"},
       {"{}", "JSON text, not the weights themselves"},

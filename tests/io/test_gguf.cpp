@@ -1,0 +1,199 @@
+#include <doctest/doctest.h>
+#include <sash/tensor/io/gguf.h>
+#include <sash/tensor/io/safetensors.h>
+
+#include <cstring>
+#include <fstream>
+#include <iterator>
+
+#include "../support/expect_error.h"
+#include "../support/temporary_folder.h"
+
+using namespace sash;
+using namespace sash::testing;
+
+namespace {
+
+const std::string kBlocks = SASH_TEST_PARITY "/blocks.gguf";
+
+std::string read_bytes(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+/// A file built field by field.
+struct Bytes {
+  std::string text;
+
+  template <class T>
+  Bytes& add(T value) {
+    text.append(reinterpret_cast<const char*>(&value), sizeof value);
+    return *this;
+  }
+  Bytes& name(const std::string& value) {
+    add(uint64_t{value.size()});
+    text += value;
+    return *this;
+  }
+  Bytes& start(uint64_t tensors, uint64_t keys, uint32_t version = 3) {
+    text += "GGUF";
+    return add(version).add(tensors).add(keys);
+  }
+  Bytes& entry(const std::string& key, const std::vector<uint64_t>& extents, uint32_t format,
+               uint64_t offset) {
+    name(key).add(static_cast<uint32_t>(extents.size()));
+    for (const uint64_t extent : extents) add(extent);
+    return add(format).add(offset);
+  }
+  Bytes& pad(size_t bytes = 0) {
+    text.resize((text.size() + 31) / 32 * 32 + bytes);
+    return *this;
+  }
+};
+
+std::string error_of(const std::string& bytes) {
+  static const TemporaryFolder folder;
+  const std::string path = folder.file("x.gguf");
+  std::filesystem::remove(path);
+  std::ofstream(path, std::ios::binary) << bytes;
+  const std::string error = thrown_by([&] { GgufFile(path).tensors({.device = kCPU}); });
+  const std::string place = "; in '" + path + "'";
+  const size_t at = error.find(place);
+  return at == std::string::npos ? error : error.substr(0, at);
+}
+
+}  // namespace
+
+TEST_CASE("gguf: every format is what the package gguf dequantises") {
+  const GgufFile file(kBlocks);
+  const StateDict expected = load_safetensors(SASH_TEST_PARITY "/blocks.safetensors", kCPU).tensors;
+  REQUIRE(file.entries().size() == expected.size());
+  for (const auto& [key, want] : expected) {
+    const std::string name = key;
+    CAPTURE(name);
+    const Tensor got = file.tensor(name, {.device = kCPU});
+    CHECK(got.shape() == want.shape());
+    CHECK(got.to_vector<double>() == want.to_vector<double>());
+  }
+  CHECK(file.tensor("f16", {.device = kCPU}).dtype() == DType::float16);
+  CHECK(file.tensor("bf16", {.device = kCPU}).dtype() == DType::bfloat16);
+  CHECK(file.tensor("q4_k", {.device = kCPU}).dtype() == DType::float32);
+  CHECK(file.tensor("q4_k", {.dtype = DType::bfloat16, .device = kCPU}).dtype() == DType::bfloat16);
+  CHECK(file.tensors({.dtype = DType::float64, .device = kCPU})[0].second.dtype() ==
+        DType::float64);
+}
+
+TEST_CASE("gguf: metadata of every type") {
+  const GgufFile file(kBlocks);
+  CHECK(file.get<std::string>("general.architecture") == "test");
+  CHECK(file.get<int64_t>("a.uint8") == 200);
+  CHECK(file.get<int64_t>("a.int8") == -100);
+  CHECK(file.get<int64_t>("a.uint16") == 60000);
+  CHECK(file.get<int64_t>("a.int16") == -30000);
+  CHECK(file.get<int64_t>("a.uint32") == 4000000000);
+  CHECK(file.get<int64_t>("a.int32") == -2000000000);
+  CHECK(file.get<double>("a.float32") == 0.25);
+  CHECK(file.get<bool>("a.bool"));
+  CHECK(file.get<std::string>("a.string") == "caf\xc3\xa9");
+  CHECK(file.get<uint64_t>("a.uint64") == (uint64_t{1} << 63) + 5);
+  CHECK(file.get<int64_t>("a.int64") == -(int64_t{1} << 62));
+  CHECK(file.get<double>("a.float64") == 0.1);
+  CHECK(file.get<double>("a.int8") == -100.0);
+  CHECK(file.get<int64_t>("absent", 7) == 7);
+  const auto words = file.get<std::vector<GgufValue>>("a.array");
+  REQUIRE(words.size() == 3);
+  CHECK(std::get<std::string>(words[2]) == "yz");
+  CHECK(std::get<int64_t>(file.get<std::vector<GgufValue>>("a.numbers")[2]) == -3);
+  const std::string place = "; in '" + kBlocks + "'";
+  expect_errors({
+      {"ValueError: GgufFile: expected a metadatum 'absent', got none" + place,
+       [&] { file.get<int64_t>("absent"); }},
+      {"ValueError: GgufFile: expected an integer for 'a.string', got a string" + place,
+       [&] { file.get<int64_t>("a.string"); }},
+      {"ValueError: GgufFile: expected an integer for 'a.uint64', got an integer" + place,
+       [&] { file.get<int64_t>("a.uint64"); }},
+      {"ValueError: GgufFile: expected a tensor 'absent', got none in '" + kBlocks + "'",
+       [&] { file.tensor("absent"); }},
+  });
+}
+
+TEST_CASE("gguf: a file cut off anywhere is a FormatError") {
+  const std::string whole = read_bytes(kBlocks);
+  REQUIRE(whole.size() > 4000);
+  const size_t end = 4592;  // padding follows
+  for (size_t length = 0; length < end; length += length < 1200 ? 1 : 97) {
+    CAPTURE(length);
+    CHECK(error_of(whole.substr(0, length)).starts_with("FormatError: GgufFile: "));
+  }
+  CHECK(error_of(whole.substr(0, 3)) ==
+        "FormatError: GgufFile: expected a file that begins with 'GGUF', got another");
+  CHECK(error_of(whole.substr(0, 4000)).find("bytes of 'q6_k', got only ") != std::string::npos);
+}
+
+TEST_CASE("gguf: damaged bytes are an error or other values, never worse") {
+  const std::string whole = read_bytes(kBlocks);
+  for (size_t at = 0; at < 1600; ++at) {
+    std::string damaged = whole;
+    damaged[at] = static_cast<char>(damaged[at] ^ (1 << (at % 8)));
+    const std::string error = error_of(damaged);
+    CHECK((error == "nothing was thrown" || error.starts_with("FormatError: GgufFile: ") ||
+           error.starts_with("NotImplemented: GgufFile: ")));
+  }
+}
+
+TEST_CASE("gguf: what is wrong is named") {
+  const auto one = [](const std::vector<uint64_t>& extents, uint32_t format, uint64_t offset,
+                      size_t bytes) {
+    return error_of(Bytes().start(1, 0).entry("w", extents, format, offset).pad(bytes).text);
+  };
+  CHECK(one({2}, 0, 0, 8) == "nothing was thrown");
+  CHECK(one({2}, 0, 0, 7) ==
+        "FormatError: GgufFile: expected 8 bytes of 'w', got only 7 before the end of the file");
+  CHECK(one({2}, 0, 32, 40) ==
+        "FormatError: GgufFile: expected elements of 'w' at offset 0, got 32");
+  CHECK(one({16, 2}, 2, 0, 40) ==
+        "FormatError: GgufFile: expected rows of whole blocks of 32 for 'w', got shape [2, 16]");
+  CHECK(one({32}, 20, 0, 40) ==
+        "NotImplemented: GgufFile: 'w' has format IQ4_NL, which sash does not read");
+  CHECK(one({uint64_t{1} << 40, uint64_t{1} << 40}, 0, 0, 8) ==
+        "FormatError: GgufFile: expected fewer than 2^60 elements of 'w', got more");
+  CHECK(one({1, 1, 1, 1, 1, 1, 1, 1, 1}, 0, 0, 8) ==
+        "NotImplemented: GgufFile: 'w' has 9 axes, and sash has at most 8");
+  CHECK(error_of(Bytes().start(0, 0).text) == "nothing was thrown");
+  CHECK(error_of(Bytes().start(0, 0, 1).text) ==
+        "NotImplemented: GgufFile: the file is of version 1; sash reads 2 and 3");
+  CHECK(error_of(Bytes().start(0, 0, 4).text) ==
+        "FormatError: GgufFile: expected version 2 or 3, got 4");
+  CHECK(error_of(Bytes().start(0, 0, 3u << 24).text) ==
+        "NotImplemented: GgufFile: the file is big-endian");
+  CHECK(error_of(Bytes().start(uint64_t{1} << 60, 0).text) ==
+        "FormatError: GgufFile: expected a file that holds 1152921504606846976 tensors and 0 keys, "
+        "got 24 bytes");
+  CHECK(error_of(Bytes().start(0, 1).name("k").add(uint32_t{13}).pad(9).text) ==
+        "FormatError: GgufFile: expected a type from 0 to 12 for metadatum 'k', got 13");
+  CHECK(error_of(Bytes().start(0, 1).name("k").add(uint32_t{7}).add(uint8_t{2}).pad(9).text) ==
+        "FormatError: GgufFile: expected a bool of 0 or 1 for metadatum 'k', got 2");
+  CHECK(error_of(Bytes().start(0, 1).name("k").add(uint32_t{8}).add(uint64_t{99}).text) ==
+        "FormatError: GgufFile: expected 99 bytes of metadatum 'k', got only 0 before the end of "
+        "the file");
+  CHECK(error_of(Bytes()
+                     .start(0, 2)
+                     .name("k")
+                     .add(uint32_t{0})
+                     .add('a')
+                     .name("k")
+                     .add(uint32_t{0})
+                     .add('b')
+                     .text) == "FormatError: GgufFile: expected distinct keys, got 'k' twice");
+  CHECK(error_of(Bytes().start(2, 0).entry("w", {2}, 0, 0).entry("w", {2}, 0, 32).pad(40).text) ==
+        "FormatError: GgufFile: expected distinct tensors, got 'w' twice");
+  CHECK(
+      error_of(
+          Bytes().start(0, 1).name("general.alignment").add(uint32_t{4}).add(uint32_t{24}).text) ==
+      "FormatError: GgufFile: expected general.alignment of a power of 2 up to 2^20, got 24");
+  CHECK(error_of("PK\3\4") ==
+        "FormatError: GgufFile: expected a file that begins with 'GGUF', got a zip archive; if it "
+        "is PyTorch's or NumPy's, save it as safetensors");
+  expect_error<IoError>("GgufFile: cannot open '/no/file': No such file or directory",
+                        [] { GgufFile("/no/file"); });
+}

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "../core/export.h"
+
+namespace sash::text {
+
+/// A regular expression over code points, as tokenizers write them: alternatives, groups `(...)`,
+/// `(?:...)` and `(?i:...)`, sets `[^\s\p{L}]`, `.`, `\s \S \d \D \w \W \p{Lu} \P{N} \r \n \t`,
+/// `\uXXXX`, `\x{...}`, `^`, `$`, look-ahead `(?=...)` and `(?!...)`, and `* + ? {m,n}`, also lazy
+/// (`+?`) and possessive (`++`). The leftmost match is taken, of its alternatives the first, by
+/// backtracking. Copies share the expression.
+class SASH_API Pattern {
+ public:
+  /// `NotImplemented` for syntax that sash does not have, `FormatError` for none.
+  explicit Pattern(std::string_view expression);
+  /// This text itself.
+  static Pattern literal(std::string_view text);
+
+  /// Where the first match from `start` on begins and ends; both are the text's size if there is
+  /// none. A match may be empty.
+  std::pair<size_t, size_t> find(std::u32string_view text, size_t start) const;
+  /// The text with `content` in the place of every match.
+  std::u32string replace(std::u32string_view text, std::u32string_view content) const;
+
+  struct Node;
+
+ private:
+  explicit Pattern(std::shared_ptr<const Node> root) : root_(std::move(root)) {}
+
+  std::shared_ptr<const Node> root_;
+};
+
+}  // namespace sash::text
