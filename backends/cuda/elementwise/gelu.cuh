@@ -3,7 +3,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "compute.cuh"
+#include "fast_math.cuh"
 
 namespace sash::cuda {
 
@@ -24,7 +24,7 @@ struct ExactGelu {
   }
   template <class T>
   static __device__ T density(T x, T) {
-    return kDensity<T> * std::exp(T(-0.5) * x * x);
+    return kDensity<T> * power_of_2(T(-0.5) * kLog2E<T> * x * x);
   }
 };
 
@@ -32,12 +32,13 @@ struct ExactGelu {
 struct GeluByTanh {
   template <class T>
   static __device__ T cdf(T x) {
-    return T(1) / (T(1) + std::exp(x * (T(1) + kCubic<T> * x * x) * -kTwoK<T>));
+    constexpr T scale = -kTwoK<T> * kLog2E<T>;
+    return reciprocal(T(1) + power_of_2(x * (scale + scale * kCubic<T> * x * x)));
   }
   /// P' = P (1 - P) 2 u'.
   template <class T>
   static __device__ T density(T x, T p) {
-    return p * ((T(1) - p) * kTwoK<T> * (T(1) + 3 * kCubic<T> * x * x));
+    return p * ((T(1) - p) * (kTwoK<T> + 3 * kCubic<T> * kTwoK<T> * x * x));
   }
 };
 

@@ -1,6 +1,11 @@
 #include "../../../ops/kernels/reduce.h"
+
+#include <array>
+#include <optional>
+
 #include "../../../tensor/kernels/gradients.h"
 
+#include "column_sums.cuh"
 #include "reduce.cuh"
 
 namespace sash::cuda {
@@ -31,6 +36,35 @@ struct Sum {
   }
 };
 
+/// The elements of a matrix, for `sum_columns`.
+template <class T>
+struct Elements {
+  using A = Sum::Accumulator<T>;
+  static constexpr int kAhead = 4;
+  const T* x;
+
+  template <int V>
+  __device__ Vector<T, V> load(int64_t at) const {
+    return *reinterpret_cast<const Vector<T, V>*>(x + at);
+  }
+  template <int V>
+  __device__ auto use(const Vector<T, V>& loaded, int64_t) const {
+    return widened(loaded);
+  }
+};
+
+/// The rows and columns of x if it is a contiguous matrix, once axes are merged, whose rows y sums.
+std::optional<std::array<int64_t, 2>> summed_rows(const TensorView& x, const TensorView& y) {
+  const detail::ReductionPlan plan(x, y);
+  const Walk<2>& kept = plan.kept;
+  const Walk<1>& reduced = plan.reduced;
+  const int64_t n = kept.count;
+  const bool rows = plan.by_columns() && kept.rank == 1 && kept.stride[0][0] == 1 &&
+                    kept.stride[1][0] == 1 && reduced.rank == 1 && reduced.stride[0][0] == n;
+  if (!rows) return std::nullopt;
+  return {{reduced.count, n}};
+}
+
 /// Maximum (kSign > 0) or minimum; NaN if there is one.
 template <int kSign>
 struct Extremum {
@@ -53,6 +87,14 @@ void sum(KernelContext& context, const TensorView& x, const TensorView& y) {
       x.dtype, Sum::name, [&]<class S>(TypeTag<S>) {
         using T = device_t<S>;
         using Out = std::conditional_t<std::is_integral_v<T>, int64_t, T>;
+        if constexpr (!std::is_integral_v<T>) {
+          if (y.numel() > 0) {
+            if (const auto shape = summed_rows(x, y)) {
+              const auto [rows, n] = *shape;
+              return sum_columns(context, Elements<T>{x.ptr<T>()}, rows, n, y.ptr<T>(), {x.data});
+            }
+          }
+        }
         reduce<Sum, T, Out>(context, x, y);
       });
 }

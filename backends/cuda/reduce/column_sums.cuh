@@ -1,0 +1,125 @@
+#pragma once
+
+#include "../norm/rows.cuh"
+
+/// Sums of the columns of matrices, in two launches: a block sums a chunk of rows, then
+/// `add_chunks` adds the chunks in order. The chunks depend on the shape alone.
+namespace sash::cuda {
+
+/// Up to three rows of n sums; null where one is not wanted.
+template <class T>
+struct ColumnSums {
+  T* of[3] = {};
+};
+
+inline constexpr int kAddingWarps = 16;
+
+/// y.of[k][n] = the sums of partial [chunks, outputs, n] over the chunks, for k = blockIdx.y.
+/// The warps take the chunks in turn.
+template <class A, class T>
+__global__ void __launch_bounds__(kAddingWarps* kWarp)
+    add_chunks(const A* partial, int64_t chunks, int64_t outputs, int64_t n, ColumnSums<T> y) {
+  __shared__ A parts[kAddingWarps][kWarp];
+  T* const out = y.of[blockIdx.y];
+  if (!out) return;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int64_t at = int64_t{blockIdx.x} * kWarp + lane;
+  A total = 0;
+  if (at < n) {
+#pragma unroll 16
+    for (int64_t c = warp; c < chunks; c += kAddingWarps) {
+      total += partial[(c * outputs + blockIdx.y) * n + at];
+    }
+  }
+  parts[warp][lane] = total;
+  __syncthreads();
+  if (warp != 0 || at >= n) return;
+  for (int w = 1; w < kAddingWarps; ++w) total += parts[w][lane];
+  out[at] = static_cast<T>(total);
+}
+
+template <class A, class T>
+void launch_add_chunks(cudaStream_t stream, const A* partial, int64_t chunks, int outputs,
+                       int64_t n, const ColumnSums<T>& y) {
+  const dim3 grid(static_cast<unsigned>((n + kWarp - 1) / kWarp), static_cast<unsigned>(outputs));
+  add_chunks<<<grid, kAddingWarps * kWarp, 0, stream>>>(partial, chunks, outputs, n, y);
+  SASH_CUDA_CHECK(cudaGetLastError());
+}
+
+/// Blocks per multiprocessor that leave the registers which two rows ahead need.
+template <class A>
+inline constexpr int kSumBlocks = sizeof(A) > 4 ? 2 : 3;
+
+/// A block takes kWarp V columns of one chunk of rows, its warps the rows in turn.
+/// partial [chunks, n]: the chunk's sums.
+template <int V, class F>
+__global__ void __launch_bounds__(kThreads, kSumBlocks<typename F::A>)
+    sum_chunks_of_rows(const F f, typename F::A* partial, int64_t rows, int64_t n, int64_t chunk) {
+  using A = typename F::A;
+  __shared__ A sums[kWarps][V][kWarp];
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int64_t first = int64_t{blockIdx.x} * kWarp * V, at = first + lane * V;
+  const int64_t begin = blockIdx.y * chunk, end = min(rows, begin + chunk);
+  A sum[V] = {};
+  if (at < n) {
+    constexpr int kAhead = F::kAhead;  // rows that are read before the first is used
+    for (int64_t row = begin + warp; row < end; row += kAhead * kWarps) {
+      decltype(f.template load<V>(0)) loaded[kAhead];
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        if (row + i * kWarps >= end) break;
+        loaded[i] = f.template load<V>((row + i * kWarps) * n + at);
+      }
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        if (row + i * kWarps >= end) break;
+        const auto x = f.template use<V>(loaded[i], (row + i * kWarps) * n + at);
+#pragma unroll
+        for (int k = 0; k < V; ++k) sum[k] += static_cast<A>(x.element[k]);
+      }
+    }
+  }
+#pragma unroll
+  for (int k = 0; k < V; ++k) sums[warp][k][lane] = sum[k];
+  __syncthreads();
+  for (int column = static_cast<int>(threadIdx.x); column < kWarp * V; column += kThreads) {
+    A total = 0;
+    for (int w = 0; w < kWarps; ++w) total += sums[w][column % V][column / V];
+    if (first + column < n) partial[blockIdx.y * n + first + column] = total;
+  }
+}
+
+/// y [n] = the sums over the rows of a matrix [rows, n] of the device type `T`: of
+/// `f.use<V>(f.load<V>(i), i)`, V elements from the i-th on. `F::A` is what they are added in, and
+/// `F::kAhead` how many rows a warp reads ahead. `data` are the addresses that f reads or writes.
+template <class T, class F>
+void sum_columns(const KernelContext& context, const F& f, int64_t rows, int64_t n, T* y,
+                 std::initializer_list<const void*> data) {
+  using A = typename F::A;
+  constexpr int64_t kShortest = 32, kLongest = 128, kWanted = 512, kMostChunks = 65535;
+  if (n == 0) return;
+  const auto stream = static_cast<cudaStream_t>(context.stream.handle);
+  const CardGuard guard(context.device.index);
+  const auto launch = [&]<int V>(std::integral_constant<int, V>) {
+    const int64_t groups = (n + kWarp * V - 1) / (kWarp * V);
+    const int64_t chunk = std::max(std::clamp(rows * groups / kWanted, kShortest, kLongest),
+                                   (rows + kMostChunks - 1) / kMostChunks);
+    const int64_t chunks = (rows + chunk - 1) / chunk;
+    const Workspace partial(context, chunks * n * static_cast<int64_t>(sizeof(A)));
+    if (chunks > 0) {
+      const dim3 grid(static_cast<unsigned>(groups), static_cast<unsigned>(chunks));
+      sum_chunks_of_rows<V><<<grid, kThreads, 0, stream>>>(f, partial.ptr<A>(), rows, n, chunk);
+      SASH_CUDA_CHECK(cudaGetLastError());
+    }
+    launch_add_chunks(stream, partial.ptr<A>(), chunks, 1, n, ColumnSums<T>{{y}});
+  };
+  if (rows_take_vectors<T>(n, data)) {
+    launch(std::integral_constant<int, 16 / sizeof(T)>{});
+  } else {
+    launch(std::integral_constant<int, 1>{});
+  }
+}
+
+}  // namespace sash::cuda
