@@ -124,7 +124,9 @@ void add_sum_cases(OpTable& table) {
   add_sum_case(table, {{3, 4}, expanded}, 0.25, true);
   add_sum_case(table, {{130, 9}}, 0.25, true);
   add_sum_case(table, {{5, 130}}, 0.25, true);
-  add_sum_case(table, {{2, 1030}}, 0.25, true);
+  for (const InputSpec& x : {InputSpec{{2, 1030}}, InputSpec{{11, 264}}, InputSpec{{3, 2304}}}) {
+    add_sum_case(table, x, 0.25, true);
+  }
   add_sum_case(table, {{0, 3}}, 0.25, true);
 }
 
@@ -133,6 +135,8 @@ void add_sum_cases(OpTable& table) {
 void add_layer_norm(OpTable& table) {
   add_cases(table, "", layer_norm);
   add_cases(table, "composite, ", composite::layer_norm);
+  add_case(table, "", layer_norm, {{11, 264}}, 1, true, true);
+  add_case(table, "", layer_norm, {{3, 2304}}, 1, true, true);
   add_sum_cases(table);
   table.push_back({
       .op = "layer_norm",

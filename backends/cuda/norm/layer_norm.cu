@@ -11,6 +11,9 @@ namespace {
 template <class T>
 struct Forward {
   using A = compute_t<T>;
+  template <int V>
+  static constexpr int kLeastBlocks = V < 4 ? 0 : 2;  // a row, the weights and biases are held
+
   const T* x;
   const T* weight;
   const T* bias;
@@ -26,11 +29,12 @@ struct Forward {
 
   template <class Team, int V>
   __device__ void normalise(const Row<Team, V, T>& values, int64_t row, int64_t n) const {
+    const RowOr<Team, V, T> weights(weight, n, A(1)), biases(bias, n, A(0));
     const A m = mean_of<Team, V>(values, n);
     const A r = rstd_of<Team, V>(values, m, n);
     over_row<Team, V>(n, [&](int k, int64_t at) {
       auto out = values(k, at);
-      const auto w = read_or<V>(weight, at, A(1)), b = read_or<V>(bias, at, A(0));
+      const auto w = weights(k, at), b = biases(k, at);
 #pragma unroll
       for (int i = 0; i < V; ++i) {
         out.element[i] = (out.element[i] - m) * r * w.element[i] + b.element[i];
@@ -70,6 +74,9 @@ struct Forward {
 template <class T>
 struct SumForward {
   using A = compute_t<T>;
+  template <int V>
+  static constexpr int kLeastBlocks = Forward<T>::template kLeastBlocks<V>;
+
   const T* branch;
   const T* residual;
   T* sum;
@@ -78,21 +85,23 @@ struct SumForward {
 
   template <class Team, int V>
   __device__ void run(int64_t row, int64_t n) const {
+    // Read as a whole before anything is written: a warp then waits for memory once.
+    const Row<Team, V, T> branches(branch + row * n, n), residuals(residual + row * n, n);
     Row<Team, V, T> values(sum + row * n);
     over_row<Team, V>(n, [&](int k, int64_t at) {
       const int64_t first = row * n + at;
-      auto total = read<V>(residual + first);
-      const auto added = read<V>(branch + first);
+      const auto total = residuals(k, at), added = branches(k, at);
       Vector<A, V> factor;
       if (dropout.drops()) factor = dropout.template at<V>(first);
+      Vector<T, V> stored;
 #pragma unroll
       for (int i = 0; i < V; ++i) {
-        total.element[i] +=
-            dropout.drops() ? added.element[i] * factor.element[i] : added.element[i];
-        total.element[i] = widen(narrow<T>(total.element[i]));  // what backward will read
+        stored.element[i] =
+            narrow<T>(total.element[i] +
+                      (dropout.drops() ? added.element[i] * factor.element[i] : added.element[i]));
       }
-      write<V>(sum + first, total);
-      values.hold(k, total);
+      *reinterpret_cast<Vector<T, V>*>(sum + first) = stored;
+      values.hold(k, stored);
     });
     norm.normalise(values, row, n);
   }

@@ -1,7 +1,9 @@
+#include <cuda_pipeline_primitives.h>
+
 #include "../../../ops/kernels/norm.h"
 
 #include "../elementwise/dropout.cuh"
-#include "rows.cuh"
+#include "../reduce/column_sums.cuh"
 
 namespace sash::cuda {
 namespace {
@@ -27,21 +29,27 @@ struct InputGradient {
     const A m = mean[row], r = rstd[row];
     A sum_h = 0, sum_hz = 0;
     over_row<Team, V>(n, [&](int, int64_t at) {
-      add_up(read<V>(x + row * n + at), read<V>(g + row * n + at), at, m, r, sum_h, sum_hz);
+      add_up(read<V>(x + row * n + at), read<V>(g + row * n + at), weights<V>(at), m, r, sum_h,
+             sum_hz);
     });
     const A mean_h = Team::reduce(sum_h, Plus{}) / static_cast<A>(n);
     const A mean_hz = Team::reduce(sum_hz, Plus{}) / static_cast<A>(n);
     over_row<Team, V>(n, [&](int, int64_t at) {
-      finish(read<V>(x + row * n + at), read<V>(g + row * n + at), row * n + at, at, m, r, mean_h,
-             mean_hz);
+      const int64_t first = row * n + at;
+      finish(read<V>(x + first), read<V>(g + first), weights<V>(at), read_or<V>(dsum, first, A(0)),
+             first, m, r, mean_h, mean_hz);
     });
+  }
+
+  template <int V>
+  __device__ Vector<A, V> weights(int64_t at) const {
+    return read_or<V>(weight, at, A(1));
   }
 
   /// Adds the vector's part of the sums of h and h z.
   template <int V>
-  __device__ void add_up(const Vector<A, V>& v, const Vector<A, V>& gv, int64_t at, A m, A r,
-                         A& sum_h, A& sum_hz) const {
-    const auto w = read_or<V>(weight, at, A(1));
+  __device__ void add_up(const Vector<A, V>& v, const Vector<A, V>& gv, const Vector<A, V>& w, A m,
+                         A r, A& sum_h, A& sum_hz) const {
 #pragma unroll
     for (int i = 0; i < V; ++i) {
       const A h = gv.element[i] * w.element[i];
@@ -50,12 +58,10 @@ struct InputGradient {
     }
   }
 
-  /// Writes the gradients of the elements from `first` on, which are in the columns from `at` on.
+  /// Writes the gradients of the elements from `first` on. `out` has those of dsum.
   template <int V>
-  __device__ void finish(const Vector<A, V>& v, const Vector<A, V>& gv, int64_t first, int64_t at,
-                         A m, A r, A mean_h, A mean_hz) const {
-    const auto w = read_or<V>(weight, at, A(1));
-    auto out = read_or<V>(dsum, first, A(0));
+  __device__ void finish(const Vector<A, V>& v, const Vector<A, V>& gv, const Vector<A, V>& w,
+                         Vector<A, V> out, int64_t first, A m, A r, A mean_h, A mean_hz) const {
 #pragma unroll
     for (int i = 0; i < V; ++i) {
       const A z = (v.element[i] - m) * r;
@@ -74,6 +80,9 @@ struct InputGradient {
 
 // The parameters' gradients are first summed over chunks of rows.
 constexpr int64_t kChunks = 256, kShortestChunk = 32;
+// A block of up to kMostWarps warps has a chunk; it reads its rows kAhead ahead.
+constexpr int64_t kHeldChunks = 1024, kShortestHeldChunk = 8;
+constexpr int kMostWarps = 8, kAhead = 3;
 
 /// partial [chunks, 2, n] of one chunk: the warps' sums `weight` and `bias` of kWarp V columns,
 /// which start at `begin`.
@@ -98,53 +107,94 @@ __device__ void add_warps(const A (&weight)[V], const A (&bias)[V], A* partial, 
   }
 }
 
-/// All gradients of a chunk of rows of at most K kWarp V elements in one pass: a warp holds a row
-/// of x and of g, and its part of the parameters' gradients.
-template <int V, int K, class T>
-__global__ void __launch_bounds__(kThreads)
+/// Rows of x, g and dsum on their way to a thread's part of shared memory.
+template <int V, class T>
+struct RowsAhead {
+  using Stored = Vector<T, V>;
+  Stored* const slots;  ///< [kAhead][3][threads]
+
+  __device__ Stored& slot(int64_t row, int which) const {
+    return slots[(row % kAhead * 3 + which) * blockDim.x + threadIdx.x];
+  }
+  /// Begins to read a vector of each, from element `first` on.
+  __device__ void begin(const InputGradient<T>& f, int64_t row, int64_t first) const {
+    __pipeline_memcpy_async(&slot(row, 0), f.x + first, sizeof(Stored));
+    __pipeline_memcpy_async(&slot(row, 1), f.g + first, sizeof(Stored));
+    if (f.dsum) __pipeline_memcpy_async(&slot(row, 2), f.dsum + first, sizeof(Stored));
+  }
+};
+
+/// All gradients of a chunk of rows in one pass: a thread has a vector of each row, and its
+/// columns' part of the parameters' gradients, partial [chunks, 2, n].
+template <int V, class T>
+__global__ void __launch_bounds__(kMostWarps* kWarp, sizeof(T) > 4 ? 2 : 3)
     backward_rows(const __grid_constant__ InputGradient<T> f, compute_t<T>* partial, int64_t rows,
                   int64_t n, int64_t chunk) {
   using A = compute_t<T>;
+  extern __shared__ __align__(16) unsigned char memory[];
+  __shared__ A parts[2][2][kMostWarps];
+  const RowsAhead<V, T> ahead{reinterpret_cast<Vector<T, V>*>(memory)};
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int warps = static_cast<int>(blockDim.x) / kWarp;
+  const int at = static_cast<int>(threadIdx.x) * V;
+  const bool inside = at < n;
   const int64_t begin = blockIdx.x * chunk, end = min(rows, begin + chunk);
-  A weight[K][V] = {}, bias[K][V] = {};
-  const auto over_vectors = [&](auto&& body) {
-#pragma unroll
-    for (int k = 0; k < K; ++k) {
-      const int at = (k * kWarp + lane) * V;
-      if (at < n) body(k, at);
-    }
+  const auto start = [&](int64_t row) {
+    if (inside && row < end) ahead.begin(f, row, row * n + at);
+    __pipeline_commit();
   };
-  for (int64_t row = begin + warp; row < end; row += kWarps) {
-    Vector<T, V> x[K], g[K];
-    over_vectors([&](int k, int at) {
-      x[k] = *reinterpret_cast<const Vector<T, V>*>(f.x + row * n + at);
-      g[k] = *reinterpret_cast<const Vector<T, V>*>(f.g + row * n + at);
-    });
-    const A m = f.mean[row], r = f.rstd[row];
+  for (int i = 0; i < kAhead - 1; ++i) start(begin + i);
+  Vector<A, V> w{}, dweight{}, dbias{};
+  if (inside) w = f.template weights<V>(at);
+  A m = f.mean[begin], r = f.rstd[begin];
+  for (int64_t row = begin; row < end; ++row) {
+    start(row + kAhead - 1);
+    const int64_t next = min(row + 1, end - 1);
+    const A next_m = f.mean[next], next_r = f.rstd[next];
+    __pipeline_wait_prior(kAhead - 1);
+    Vector<A, V> v{}, gv{}, out{};
     A sum_h = 0, sum_hz = 0;
-    over_vectors([&](int k, int at) {
-      const auto v = widened(x[k]), gv = widened(g[k]);
+    if (inside) {
+      v = widened(ahead.slot(row, 0));
+      gv = widened(ahead.slot(row, 1));
+      if (f.dsum) out = widened(ahead.slot(row, 2));
 #pragma unroll
       for (int i = 0; i < V; ++i) {
-        weight[k][i] += gv.element[i] * ((v.element[i] - m) * r);
-        bias[k][i] += gv.element[i];
+        dweight.element[i] += gv.element[i] * ((v.element[i] - m) * r);
+        dbias.element[i] += gv.element[i];
       }
-      f.add_up(v, gv, at, m, r, sum_h, sum_hz);
-    });
-    if (!f.dx) continue;
-    const A mean_h = reduce_warp(sum_h, Plus{}) / static_cast<A>(n);
-    const A mean_hz = reduce_warp(sum_hz, Plus{}) / static_cast<A>(n);
-    over_vectors([&](int k, int at) {
-      f.finish(widened(x[k]), widened(g[k]), row * n + at, at, m, r, mean_h, mean_hz);
-    });
+      f.add_up(v, gv, w, m, r, sum_h, sum_hz);
+    }
+    if (f.dx) {
+      sum_h = reduce_warp(sum_h, Plus{});
+      sum_hz = reduce_warp(sum_hz, Plus{});
+      if (warps > 1) {
+        A(&part)[2][kMostWarps] = parts[(row - begin) % 2];
+        if (lane == 0) {
+          part[0][warp] = sum_h;
+          part[1][warp] = sum_hz;
+        }
+        __syncthreads();
+        sum_h = part[0][0];
+        sum_hz = part[1][0];
+        for (int k = 1; k < warps; ++k) {
+          sum_h += part[0][k];
+          sum_hz += part[1][k];
+        }
+      }
+      if (inside) {
+        f.finish(v, gv, w, out, row * n + at, m, r, sum_h / static_cast<A>(n),
+                 sum_hz / static_cast<A>(n));
+      }
+    }
+    m = next_m;
+    r = next_r;
   }
-  if (!partial) return;
-#pragma unroll
-  for (int k = 0; k < K; ++k) {
-    add_warps<V>(weight[k], bias[k], partial + blockIdx.x * 2 * n, int64_t{k} * kWarp * V, n);
-  }
+  if (!partial || !inside) return;
+  partial += blockIdx.x * 2 * n + at;
+  *reinterpret_cast<Vector<A, V>*>(partial) = dweight;
+  *reinterpret_cast<Vector<A, V>*>(partial + n) = dbias;
 }
 
 /// The parameters' gradients alone. A block sums kWarp V columns of one chunk; its warps take the
@@ -174,29 +224,6 @@ __global__ void __launch_bounds__(kThreads)
   add_warps<V>(weight, bias, partial + blockIdx.y * 2 * n, first, n);
 }
 
-/// dweight (blockIdx.y = 0) or dbias = the sum of the chunks. Each warp adds every kWarps-th chunk.
-template <class T>
-__global__ void __launch_bounds__(kThreads)
-    add_chunks(const compute_t<T>* partial, int64_t chunks, int64_t n, T* dweight, T* dbias) {
-  using A = compute_t<T>;
-  __shared__ A sums[kWarps][kWarp];
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  const int64_t at = static_cast<int64_t>(blockIdx.x) * kWarp + lane;
-  T* const out = blockIdx.y == 0 ? dweight : dbias;
-  if (!out) return;
-  A total = 0;
-  if (at < n) {
-#pragma unroll 16
-    for (int64_t c = warp; c < chunks; c += kWarps) total += partial[(2 * c + blockIdx.y) * n + at];
-  }
-  sums[warp][lane] = total;
-  __syncthreads();
-  if (warp != 0 || at >= n) return;
-  for (int w = 1; w < kWarps; ++w) total += sums[w][lane];
-  out[at] = narrow<T>(total);
-}
-
 /// Launches of one call's kernels. `f.weight` and so on have `rows` rows of n elements.
 template <class T>
 class BackwardCall {
@@ -210,7 +237,10 @@ class BackwardCall {
         f_(f),
         rows_(rows),
         n_(n),
-        chunk_(std::max(kShortestChunk, (rows + kChunks - 1) / kChunks)),
+        vectors_(rows_take_vectors<T>(n, {f.x, f.weight, f.g, f.dsum, f.dx, f.dbranch})),
+        held_(vectors_ && n <= kMostWarps * kWarp * kVector),
+        chunk_(held_ ? std::max(kShortestHeldChunk, (rows + kHeldChunks - 1) / kHeldChunks)
+                     : std::max(kShortestChunk, (rows + kChunks - 1) / kChunks)),
         chunks_((rows + chunk_ - 1) / chunk_) {}
 
   void run(T* dweight, T* dbias) const {
@@ -219,19 +249,10 @@ class BackwardCall {
                             parameters ? chunks_ * 2 * n_ * static_cast<int64_t>(sizeof(A)) : 0);
     A* const partial = parameters ? scratch.template ptr<A>() : nullptr;
     const CardGuard guard(context_.device.index);
-    if (rows_ > 0 && n_ > 0) {
-      const bool vectors =
-          rows_take_vectors<T>(n_, {f_.x, f_.weight, f_.g, f_.dsum, f_.dx, f_.dbranch});
-      if (vectors && n_ <= kLongestHeld) {
-        held(partial);
-      } else {
-        twice(vectors, partial);
-      }
+    if (rows_ > 0 && n_ > 0) held_ ? held(partial) : twice(partial);
+    if (parameters) {
+      launch_add_chunks(stream_, partial, chunks_, 2, n_, ColumnSums<T>{{dweight, dbias}});
     }
-    if (!parameters) return;
-    add_chunks<<<dim3(blocks(kWarp), 2), kThreads, 0, stream_>>>(partial, chunks_, n_, dweight,
-                                                                 dbias);
-    SASH_CUDA_CHECK(cudaGetLastError());
   }
 
  private:
@@ -240,22 +261,16 @@ class BackwardCall {
   }
 
   void held(A* partial) const {
-    const auto launch = [&]<int K>(std::integral_constant<int, K>) {
-      backward_rows<kVector, K><<<static_cast<unsigned>(chunks_), kThreads, 0, stream_>>>(
-          f_, partial, rows_, n_, chunk_);
-      SASH_CUDA_CHECK(cudaGetLastError());
-    };
-    constexpr int most = kHeld / kVector;
-    if constexpr (sizeof(T) < 8) {
-      if (n_ <= kLongestHeld / 4) return launch(std::integral_constant<int, most / 4>{});
-      if (n_ <= kLongestHeld / 2) return launch(std::integral_constant<int, most / 2>{});
-      if (n_ <= kLongestHeld / 4 * 3) return launch(std::integral_constant<int, most * 3 / 4>{});
-    }
-    launch(std::integral_constant<int, most>{});
+    const int64_t vectors = n_ / kVector, threads = (vectors + kWarp - 1) / kWarp * kWarp;
+    const auto bytes = static_cast<size_t>(threads * kAhead * 3 * 16);
+    backward_rows<kVector>
+        <<<static_cast<unsigned>(chunks_), static_cast<unsigned>(threads), bytes, stream_>>>(
+            f_, partial, rows_, n_, chunk_);
+    SASH_CUDA_CHECK(cudaGetLastError());
   }
 
   /// Long rows, and rows that allow no vectors: x and g are read twice.
-  void twice(bool vectors, A* partial) const {
+  void twice(A* partial) const {
     if (f_.dx) {
       over_rows<T>(context_, f_, rows_, n_, {f_.x, f_.weight, f_.g, f_.dsum, f_.dx, f_.dbranch});
     }
@@ -266,14 +281,16 @@ class BackwardCall {
                                                     n_, chunk_);
       SASH_CUDA_CHECK(cudaGetLastError());
     };
-    vectors ? launch(std::integral_constant<int, kVector>{})
-            : launch(std::integral_constant<int, 1>{});
+    vectors_ ? launch(std::integral_constant<int, kVector>{})
+             : launch(std::integral_constant<int, 1>{});
   }
 
   const KernelContext& context_;
   cudaStream_t stream_;
   InputGradient<T> f_;
-  int64_t rows_, n_, chunk_, chunks_;
+  int64_t rows_, n_;
+  bool vectors_, held_;
+  int64_t chunk_, chunks_;
 };
 
 void dropout_add_layer_norm_backward(KernelContext& context, const TensorView& sum,

@@ -3,14 +3,15 @@
 #include <initializer_list>
 #include <limits>
 
-#include "../elementwise/compute.cuh"
+#include "../elementwise/fast_math.cuh"
 
 /// Helpers for kernels over the rows of contiguous matrices.
 ///
-/// A team of threads processes a row. Up to `kLongestHeld` columns, the team is a warp, which reads
-/// the row once and holds it in registers. Beyond, it is a block, which reads the row again, from
-/// cache, in each pass. Elements are read and written in vectors of 16 bytes if the number of
-/// columns and the addresses allow it. The order of every sum depends on shape and alignment alone.
+/// A team of threads processes a row. Up to `kLongestHeld` columns, the team is a warp, or a few
+/// lanes of it for short rows, which reads the row once and holds it in registers. Beyond, it is a
+/// block, which reads the row again, from cache, in each pass. Elements are read and written in
+/// vectors of 16 bytes if the number of columns and the addresses allow it. The order of every sum
+/// depends on shape and alignment alone.
 namespace sash::cuda {
 
 inline constexpr int kWarp = 32;
@@ -18,6 +19,7 @@ inline constexpr int kWarps = kThreads / kWarp;  ///< per block
 inline constexpr unsigned kAllLanes = 0xffffffffu;
 inline constexpr int kHeld = 32;  ///< elements of a row per lane
 inline constexpr int64_t kLongestHeld = kHeld * kWarp;
+inline constexpr int kFewLanes = 4;  ///< for rows of at most kHeld kFewLanes columns
 
 // Constants, because device code cannot call functions of the standard library.
 template <class T>
@@ -35,51 +37,71 @@ struct Larger {
 };
 
 template <class T>
-__device__ T shuffle_xor(T x, int step) {
-  return __shfl_xor_sync(kAllLanes, x, step);
+__device__ T shuffle_xor(T x, int step, unsigned lanes = kAllLanes) {
+  return __shfl_xor_sync(lanes, x, step);
 }
 
-/// Reduces x over the lanes of a warp by the commutative `f`. All lanes get the same bits.
-template <class T, class F>
+/// Reduces x over each aligned group of `lanes` lanes of a warp by the commutative `f`. All lanes
+/// of a group get the same bits.
+template <int lanes = kWarp, class T, class F>
 __device__ T reduce_warp(T x, F f) {
 #pragma unroll
-  for (int step = kWarp / 2; step > 0; step /= 2) x = f(x, shuffle_xor(x, step));
+  for (int step = lanes / 2; step > 0; step /= 2) {
+    if constexpr (lanes == kWarp) {
+      x = f(x, shuffle_xor(x, step));
+    } else {
+      const unsigned first = threadIdx.x % kWarp / lanes * lanes;
+      x = f(x, shuffle_xor(x, step, ((1u << lanes) - 1) << first));
+    }
+  }
   return x;
 }
 
-struct WarpTeam {
+/// The same over the block. Called by all its threads.
+template <int threads, class T, class F>
+__device__ T reduce_block(T x, F f) {
+  constexpr int warps = threads / kWarp;
+  __shared__ T part[warps];
+  x = reduce_warp(x, f);
+  __syncthreads();  // all threads have read the parts of the previous call
+  if (threadIdx.x % kWarp == 0) part[threadIdx.x / kWarp] = x;
+  __syncthreads();
+  x = part[0];
+#pragma unroll
+  for (int w = 1; w < warps; ++w) x = f(x, part[w]);
+  return x;
+}
+
+/// `lanes` lanes of a warp.
+template <int lanes>
+struct LaneTeam {
   static constexpr bool kHolds = true;
-  static constexpr int kSize = kWarp;
-  static constexpr int kRows = kWarps;  ///< per block
-  static __device__ int rank() { return static_cast<int>(threadIdx.x) % kWarp; }
+  static constexpr int kSize = lanes;
+  static constexpr int kRows = kThreads / lanes;  ///< per block
+  static __device__ int rank() { return static_cast<int>(threadIdx.x) % lanes; }
   static __device__ int64_t row() {
-    return static_cast<int64_t>(blockIdx.x) * kRows + threadIdx.x / kWarp;
+    return static_cast<int64_t>(blockIdx.x) * kRows + threadIdx.x / lanes;
   }
   template <class T, class F>
   static __device__ T reduce(T x, F f) {
-    return reduce_warp(x, f);
+    return reduce_warp<lanes>(x, f);
   }
 };
+using WarpTeam = LaneTeam<kWarp>;
 
-struct BlockTeam {
+template <int threads>
+struct WholeBlock {
   static constexpr bool kHolds = false;
-  static constexpr int kSize = kThreads;
+  static constexpr int kSize = threads;
   static constexpr int kRows = 1;
   static __device__ int rank() { return static_cast<int>(threadIdx.x); }
   static __device__ int64_t row() { return blockIdx.x; }
   template <class T, class F>
   static __device__ T reduce(T x, F f) {
-    __shared__ T part[kWarps];
-    x = reduce_warp(x, f);
-    __syncthreads();  // all threads have read the parts of the previous call
-    if (threadIdx.x % kWarp == 0) part[threadIdx.x / kWarp] = x;
-    __syncthreads();
-    x = part[0];
-#pragma unroll
-    for (int w = 1; w < kWarps; ++w) x = f(x, part[w]);
-    return x;
+    return reduce_block<threads>(x, f);
   }
 };
+using BlockTeam = WholeBlock<kThreads>;
 
 /// Calls `f(k, at)` for each vector of this thread. `at` is its first column; k is its number among
 /// the held vectors, or 0 if the team holds none. V must divide n.
@@ -88,12 +110,12 @@ __device__ void over_row(int64_t n, F&& f) {
   if constexpr (Team::kHolds) {
 #pragma unroll
     for (int k = 0; k < kHeld / V; ++k) {
-      const int at = (k * kWarp + Team::rank()) * V;
+      const int at = (k * Team::kSize + Team::rank()) * V;
       if (at < n) f(k, at);
     }
   } else {
 #pragma unroll 4
-    for (int64_t at = int64_t{Team::rank()} * V; at < n; at += kThreads * V) f(0, at);
+    for (int64_t at = int64_t{Team::rank()} * V; at < n; at += Team::kSize * V) f(0, at);
   }
 }
 
@@ -131,7 +153,7 @@ __device__ void write(T* y, const Vector<compute_t<T>, V>& wide) {
   *reinterpret_cast<Vector<T, V>*>(y) = stored;
 }
 
-/// A row of n elements, held in registers (warp) or read from memory at each use (block).
+/// A row of n elements, held in registers (lanes) or read from memory at each use (block).
 template <class Team, int V, class T>
 class Row {
  public:
@@ -139,17 +161,19 @@ class Row {
 
   /// A row that its threads are still to write, each its own vectors; they `hold` them then.
   __device__ explicit Row(const T* from) : from_(from) {}
-  __device__ void hold(int k, const Values& values) {
-    if constexpr (Team::kHolds) held_[k] = values;
+  __device__ void hold(int k, const Vector<T, V>& stored) {
+    if constexpr (Team::kHolds) held_[k] = stored;
   }
   __device__ Row(const T* from, int64_t n) : Row(from) {
     if constexpr (Team::kHolds) {
-      over_row<Team, V>(n, [&](int k, int64_t at) { held_[k] = read<V>(from_ + at); });
+      over_row<Team, V>(n, [&](int k, int64_t at) {
+        held_[k] = *reinterpret_cast<const Vector<T, V>*>(from_ + at);
+      });
     }
   }
   __device__ Values operator()(int k, int64_t at) const {
     if constexpr (Team::kHolds) {
-      return held_[k];
+      return widened(held_[k]);
     } else {
       return read<V>(from_ + at);
     }
@@ -157,7 +181,26 @@ class Row {
 
  private:
   const T* from_;
-  Values held_[Team::kHolds ? kHeld / V : 1];
+  Vector<T, V> held_[Team::kHolds ? kHeld / V : 1];
+};
+
+/// The same, or `rest` in each column if `from` is null. Held only as vectors: single elements
+/// would take too many registers.
+template <class Team, int V, class T>
+class RowOr {
+ public:
+  __device__ RowOr(const T* from, int64_t n, compute_t<T> rest)
+      : from_(from), rest_(rest), row_(from) {
+    if (V > 1 && from) row_ = Row<Team, V, T>(from, n);
+  }
+  __device__ auto operator()(int k, int64_t at) const {
+    return V > 1 && from_ ? row_(k, at) : read_or<V>(from_, at, rest_);
+  }
+
+ private:
+  const T* from_;
+  compute_t<T> rest_;
+  Row<Team, V, T> row_;
 };
 
 /// Of a row x: `max` is its maximum, or 0 if that is -inf; `sum` is the sum of exp(x - max). A NaN
@@ -173,10 +216,11 @@ __device__ A finite_max(A max) {
   return max == -kInfinity<A> ? A(0) : max;
 }
 
-/// Of the values `x(k, at)` of a row (see `over_row`). A team that does not hold the row finds
-/// maximum and sum in one pass (online softmax).
-template <class Team, int V, class A, class Values>
-__device__ Partition<A> partition_of_values(const Values& x, int64_t n) {
+/// Of the values `x(k, at)` of a row (see `over_row`), which was stored as T. A team that does not
+/// hold the row finds maximum and sum in one pass (online softmax).
+template <class Team, int V, class T, class Values>
+__device__ auto partition_of_values(const Values& x, int64_t n) {
+  using A = compute_t<T>;
   A max = -kInfinity<A>, sum = 0;
   over_row<Team, V>(n, [&](int k, int64_t at) {
     const auto values = x(k, at);
@@ -185,9 +229,9 @@ __device__ Partition<A> partition_of_values(const Values& x, int64_t n) {
     for (int i = 0; i < V; ++i) highest = Larger{}(highest, values.element[i]);
     if constexpr (!Team::kHolds) {
       const A shift = finite_max(highest);
-      sum *= std::exp(max - shift);
+      if (highest != max) sum *= exp_of_difference<T>(max, shift);
 #pragma unroll
-      for (int i = 0; i < V; ++i) sum += std::exp(values.element[i] - shift);
+      for (int i = 0; i < V; ++i) sum += exp_of_difference<T>(values.element[i], shift);
     }
     max = highest;
   });
@@ -196,21 +240,29 @@ __device__ Partition<A> partition_of_values(const Values& x, int64_t n) {
     over_row<Team, V>(n, [&](int k, int64_t at) {
       const auto values = x(k, at);
 #pragma unroll
-      for (int i = 0; i < V; ++i) sum += std::exp(values.element[i] - shift);
+      for (int i = 0; i < V; ++i) sum += exp_of_difference<T>(values.element[i], shift);
     });
   } else {
-    sum *= std::exp(max - shift);
+    sum *= exp_of_difference<T>(max, shift);
   }
   return Partition<A>{shift, Team::reduce(sum, Plus{})};
 }
 
 template <class Team, int V, class T>
 __device__ auto partition_of(const Row<Team, V, T>& x, int64_t n) {
-  return partition_of_values<Team, V, compute_t<T>>(x, n);
+  return partition_of_values<Team, V, T>(x, n);
+}
+
+/// How many blocks of F a multiprocessor should have at least, if it says; 0 leaves it open.
+template <class F, int V>
+constexpr int least_blocks() {
+  if constexpr (requires { F::template kLeastBlocks<V>; }) return F::template kLeastBlocks<V>;
+  return 0;
 }
 
 template <class Team, int V, class F>
-__global__ void __launch_bounds__(kThreads) row_kernel(const F f, int64_t rows, int64_t n) {
+__global__ void __launch_bounds__(kThreads, (least_blocks<F, V>()))
+    row_kernel(const F f, int64_t rows, int64_t n) {
   const int64_t row = Team::row();
   if (row < rows) f.template run<Team, V>(row, n);
 }
@@ -237,6 +289,9 @@ void over_rows(const KernelContext& context, const F& f, int64_t rows, int64_t n
     row_kernel<Team, V><<<blocks, kThreads, 0, stream>>>(f, rows, n);
   };
   const auto choose = [&](auto width) {
+    if constexpr (width > 1) {
+      if (n <= kHeld * kFewLanes) return launch(TypeTag<LaneTeam<kFewLanes>>{}, width);
+    }
     if (n <= kLongestHeld) return launch(TypeTag<WarpTeam>{}, width);
     launch(TypeTag<BlockTeam>{}, width);
   };

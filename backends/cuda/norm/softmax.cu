@@ -46,7 +46,7 @@ struct MaskedSoftmaxForward {
       }
       return v;
     };
-    const auto whole = partition_of_values<Team, V, compute_t<T>>(visible, n);
+    const auto whole = partition_of_values<Team, V, T>(visible, n);
     const auto scale = whole.sum == 0 ? whole.sum : 1 / whole.sum;
     over_row<Team, V>(n, [&](int k, int64_t at) {
       auto out = visible(k, at);
