@@ -142,6 +142,10 @@ void add_linear_cases(OpTable& table) {
                   {.chunk = 5});
   add_linear_case(table, {{9, 4}, sliced}, {{33, 4}, padded}, indices({9}, 33), {.chunk = 4});
   add_linear_case(table, {{40, 16}}, {{64, 16}}, indices({40}, 64), {.chunk = 16});
+  for (const int64_t classes : {264, 1030, 1040}) {
+    add_linear_case(table, {{3, 4}}, {{classes, 4}}, indices({3}, classes), {});
+  }
+  add_linear_case(table, {{3, 4}}, {{1040, 4}}, indices({3}, 1040), {.label_smoothing = 0.1});
   add_linear_case(table, {{0, 3}}, {{5, 3}}, indices({0}, 5), {.reduction = Reduction::sum});
 }
 

@@ -1,32 +1,15 @@
-#include <cmath>
+#include <cuda_pipeline_primitives.h>
 
 #include "../../../ops/kernels/loss.h"
-#include "../elementwise/flat.cuh"
 #include "../norm/rows.cuh"
 #include "../runtime/index_flag.h"
 
-/// Losses and gradients in one pass: a block has a row, which it keeps in shared memory if that is
-/// large enough, and else reads three times.
+/// Losses and gradients in one pass. A few lanes, or a warp, hold a short row in registers. A block
+/// holds a long one in shared memory if that is large enough, and else reads it twice.
 namespace sash::cuda {
 namespace {
 
 using Rule = kernels::CrossEntropyRule;
-
-constexpr int kRowThreads = 512, kRowWarps = kRowThreads / kWarp;
-
-/// Over the block, in a fixed order; all threads get it.
-template <class A, class F>
-__device__ A reduce_block(A x, F f) {
-  __shared__ A part[kRowWarps];
-  x = reduce_warp(x, f);
-  __syncthreads();  // all threads have read the parts of the previous call
-  if (threadIdx.x % kWarp == 0) part[threadIdx.x / kWarp] = x;
-  __syncthreads();
-  x = part[0];
-#pragma unroll
-  for (int w = 1; w < kRowWarps; ++w) x = f(x, part[w]);
-  return x;
-}
 
 template <class T>
 struct InPlace {
@@ -34,101 +17,119 @@ struct InPlace {
   T* logits;
   const int64_t* targets;
   A* losses;
-  int64_t n;
   int64_t ignore_index;
   A smoothing;
   int64_t first;
   IndexFlag* flag;
-};
 
-/// Calls f(i, V elements from column i on) for this thread's parts of the row.
-template <int V, class T, class F>
-__device__ void over_vectors(const T* row, int64_t n, F&& f) {
-#pragma unroll 4
-  for (int64_t i = int64_t{threadIdx.x} * V; i < n; i += kRowThreads * V) f(i, read<V>(row + i));
-}
-
-/// Of halves, by the fast instruction: its error is far below their rounding.
-template <class T>
-__device__ compute_t<T> exp_of(compute_t<T> x) {
-  if constexpr (kIsHalf<T>) {
-    return __expf(x);
-  } else {
-    return std::exp(x);
+  template <class Team, int V>
+  __device__ void run(int64_t row, int64_t n) const {
+    replace<Team, V>(Row<Team, V, T>(logits + row * n, n), row, n);
   }
-}
 
-template <bool kept, int V, class T>
-__global__ void __launch_bounds__(kRowThreads) replace_rows(const InPlace<T> x) {
-  using A = compute_t<T>;
-  extern __shared__ __align__(16) unsigned char memory[];
-  T* const row = x.logits + blockIdx.x * x.n;
-  T* const held = kept ? reinterpret_cast<T*>(memory) : row;
-  const int64_t target = x.targets[blockIdx.x];
-  A& loss = x.losses[blockIdx.x];
-  const bool ignored = target == x.ignore_index;
-  const bool valid = static_cast<uint64_t>(target) < static_cast<uint64_t>(x.n);
-  if (ignored || !valid) {
+  /// Of a row with the given values, which other threads of the team may hold.
+  template <class Team, int V, class Values>
+  __device__ void replace(const Values& values, int64_t row, int64_t n) const {
+    T* const y = logits + row * n;
+    const int64_t target = targets[row];
+    if (target == ignore_index || static_cast<uint64_t>(target) >= static_cast<uint64_t>(n)) {
+      return replace_without_target<Team, V>(target, row, n);
+    }
+    const A chosen = widen(y[target]);  // read before anything is written
+    const Partition<A> whole = partition_of_values<Team, V, T>(values, n);
+    const A max = whole.max, log_sum = std::log(whole.sum), scale = 1 / whole.sum;
+    const A everywhere = smoothing / static_cast<A>(n);
+    A loss = log_sum - (chosen - max);
+    if (smoothing != 0) {
+      A total = 0;
+      over_row<Team, V>(n, [&](int k, int64_t at) {
+        const auto v = values(k, at);
+#pragma unroll
+        for (int i = 0; i < V; ++i) total += v.element[i];
+      });
+      total = Team::reduce(total, Plus{});
+      loss = (1 - smoothing) * loss + smoothing * (log_sum + max - total / static_cast<A>(n));
+    }
+    if (Team::rank() == 0) losses[row] = loss;
+    over_row<Team, V>(n, [&](int k, int64_t at) {
+      auto v = values(k, at);
+#pragma unroll
+      for (auto& e : v.element) e = exp_of_difference<T>(e, max) * scale - everywhere;
+      if (static_cast<uint64_t>(target - at) < V) {
+#pragma unroll
+        for (int i = 0; i < V; ++i) v.element[i] -= at + i == target ? 1 - smoothing : A(0);
+      }
+      write<V>(y + at, v);
+    });
+  }
+
+ private:
+  /// Zeros of an ignored row; NaN and a report where the target is no class.
+  template <class Team, int V>
+  __device__ void replace_without_target(int64_t target, int64_t row, int64_t n) const {
+    const bool ignored = target == ignore_index;
     Vector<A, V> all;
 #pragma unroll
     for (auto& e : all.element) e = ignored ? A(0) : kNaN<A>;
-    for (int64_t i = int64_t{threadIdx.x} * V; i < x.n; i += kRowThreads * V)
-      write<V>(row + i, all);
-    if (threadIdx.x != 0) return;
-    loss = all.element[0];
-    if (!ignored) report(x.flag, IndexOp::cross_entropy, target, x.n, x.first + blockIdx.x);
-    return;
+    over_row<Team, V>(n, [&](int, int64_t at) { write<V>(logits + row * n + at, all); });
+    if (Team::rank() != 0) return;
+    losses[row] = all.element[0];
+    if (!ignored) report(flag, IndexOp::cross_entropy, target, n, first + row);
   }
-  const A chosen = widen(row[target]);  // read before anything is written
-  A max = -kInfinity<A>, total = 0, sum = 0;
-  over_vectors<V>(row, x.n, [&](int64_t i, const auto& v) {
-#pragma unroll
-    for (int k = 0; k < V; ++k) {
-      max = Larger{}(max, v.element[k]);
-      total += v.element[k];
-    }
-    if constexpr (kept) write<V>(held + i, v);
-  });
-  max = finite_max(reduce_block(max, Larger{}));
-  over_vectors<V>(held, x.n, [&](int64_t, const auto& v) {
-#pragma unroll
-    for (int k = 0; k < V; ++k) sum += exp_of<T>(v.element[k] - max);
-  });
-  sum = reduce_block(sum, Plus{});
-  if (x.smoothing != 0) total = reduce_block(total, Plus{});
-  const A log_sum = std::log(sum), scale = 1 / sum, n = static_cast<A>(x.n);
-  const A everywhere = x.smoothing / n;
-  if (threadIdx.x == 0) {
-    const A nll = log_sum - (chosen - max);
-    loss = x.smoothing == 0 ? nll
-                            : (1 - x.smoothing) * nll + x.smoothing * (log_sum + max - total / n);
+};
+
+constexpr int kRowThreads = 512;
+using RowBlock = WholeBlock<kRowThreads>;
+
+/// A row in shared memory: each thread copies the vectors that it will read.
+template <int V, class T>
+class SharedRow {
+ public:
+  __device__ SharedRow(const T* from, T* to, int64_t n) : row_(to) {
+    over_row<RowBlock, V>(n, [&](int, int64_t at) {
+      if constexpr (V > 1) {
+        __pipeline_memcpy_async(to + at, from + at, sizeof(Vector<T, V>));
+      } else {
+        to[at] = from[at];
+      }
+    });
+    __pipeline_commit();
+    __pipeline_wait_prior(0);
   }
-  over_vectors<V>(held, x.n, [&](int64_t i, auto v) {
-#pragma unroll
-    for (int k = 0; k < V; ++k) {
-      v.element[k] = exp_of<T>(v.element[k] - max) * scale - everywhere;
-      if (i + k == target) v.element[k] -= 1 - x.smoothing;
-    }
-    write<V>(row + i, v);
-  });
+  __device__ auto operator()(int, int64_t at) const { return read<V>(row_ + at); }
+
+ private:
+  const T* row_;
+};
+
+template <bool kept, int V, class T>
+__global__ void __launch_bounds__(kRowThreads, 2) replace_long_rows(const InPlace<T> x, int64_t n) {
+  const int64_t row = blockIdx.x;
+  if constexpr (kept) {
+    extern __shared__ __align__(16) unsigned char memory[];
+    const SharedRow<V, T> values(x.logits + row * n, reinterpret_cast<T*>(memory), n);
+    x.template replace<RowBlock, V>(values, row, n);
+  } else {
+    x.template run<RowBlock, V>(row, n);
+  }
 }
 
 template <int V, class T>
-void launch(const KernelContext& context, const InPlace<T>& x, int64_t rows) {
+void launch_long(const KernelContext& context, const InPlace<T>& x, int64_t rows, int64_t n) {
   const auto stream = static_cast<cudaStream_t>(context.stream.handle);
   const auto blocks = static_cast<unsigned>(rows);
-  const int64_t bytes = x.n * static_cast<int64_t>(sizeof(T));
+  const int64_t bytes = n * static_cast<int64_t>(sizeof(T));
   constexpr int64_t kStatic = 1024;  // for reductions
   int most = 0;
   SASH_CUDA_CHECK(
       cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, context.device.index));
   if (bytes + kStatic <= most) {
-    const auto kernel = replace_rows<true, V, T>;
+    const auto kernel = replace_long_rows<true, V, T>;
     SASH_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                          static_cast<int>(most - kStatic)));
-    kernel<<<blocks, kRowThreads, static_cast<size_t>(bytes), stream>>>(x);
+    kernel<<<blocks, kRowThreads, static_cast<size_t>(bytes), stream>>>(x, n);
   } else {
-    replace_rows<false, V><<<blocks, kRowThreads, 0, stream>>>(x);
+    replace_long_rows<false, V><<<blocks, kRowThreads, 0, stream>>>(x, n);
   }
   SASH_CUDA_CHECK(cudaGetLastError());
 }
@@ -145,15 +146,15 @@ void cross_entropy_in_place(KernelContext& context, const TensorView& logits,
     const InPlace<T> x{logits.ptr<T>(),
                        targets.ptr<int64_t>(),
                        losses.ptr<A>(),
-                       n,
                        rule.ignore_index,
                        static_cast<A>(rule.smoothing),
                        first,
                        index_flag(context.device.index)};
+    if (n <= kLongestHeld) return over_rows<T>(context, x, rows, n, {logits.data});
     if (rows_take_vectors<T>(n, {logits.data})) {
-      launch<16 / sizeof(T)>(context, x, rows);
+      launch_long<16 / sizeof(T)>(context, x, rows, n);
     } else {
-      launch<1>(context, x, rows);
+      launch_long<1>(context, x, rows, n);
     }
   });
 }
