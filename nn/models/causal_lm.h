@@ -5,6 +5,7 @@
 
 #include "../../ops/loss/linear_cross_entropy.h"
 #include "../layers/embedding.h"
+#include "generation.h"
 #include "transformer.h"
 
 namespace sash::nn {
@@ -34,17 +35,6 @@ struct CausalLMOptions {
   bool alibi = false;
   std::optional<int64_t> relative_positions{};
   bool sink_logits = false;
-};
-
-/// How `generate` chooses among the logits.
-struct SamplingOptions {
-  double temperature = 1;  ///< 0 takes the likeliest token
-  int64_t top_k = 0;       ///< sample among the k likeliest; 0 means all
-  uint64_t seed = 0;       ///< of its own generator; that of `manual_seed` is not used
-  /// Tokens dropped at once, oldest first, when the learnt positions are used up. The others move
-  /// to new positions, which costs a whole forward pass: with 1, every token sees `context` tokens
-  /// and costs a pass; with context / 2, it sees at least half and passes are rare.
-  int64_t stride = 1;
 };
 
 /// A decoder-only language model with learnt positions and pre-norm GELU layers (Radford et al.,
@@ -88,12 +78,12 @@ class SASH_API CausalLM : public Module {
 
   /// `count` tokens after `prompt`, sampled one by one in evaluation mode without recording; each
   /// sees all before it, but at most `context` of them with learnt positions (see
-  /// `SamplingOptions::stride`). If `can_cache`, keys and values are cached (a windowed mask bounds
+  /// `GenerateOptions::stride`). If `can_cache`, keys and values are cached (a windowed mask bounds
   /// the memory); otherwise every token costs a whole forward pass. The tokens are the same.
-  /// `ValueError` for an empty prompt, a negative count, temperature or top_k, or a stride that is
-  /// not positive; `IndexError` for a token outside the vocabulary.
+  /// `ValueError` for options out of range, see `TokenSampler`; `IndexError` for a token outside
+  /// the vocabulary.
   std::vector<int64_t> generate(const std::vector<int64_t>& prompt, int64_t count,
-                                const SamplingOptions& options = {});
+                                const GenerateOptions& options = {});
 
   int64_t vocab() const { return options_.vocab; }
   int64_t context() const { return options_.context; }

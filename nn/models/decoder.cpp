@@ -9,6 +9,9 @@
 #include "../../ops/elementwise/gelu.h"
 #include "../../ops/elementwise/unary.h"
 #include "../../ops/loss/cross_entropy.h"
+#include "../../ops/shape/concat.h"
+#include "../../tensor/autograd/grad_mode.h"
+#include "../../tensor/autograd/recompute.h"
 #include "../../tensor/factories.h"
 #include "../check.h"
 #include "../init.h"
@@ -62,6 +65,15 @@ DecoderConfig causal(DecoderConfig config) {
         layer.mask.shows_all() ? AttentionMask::causal() : AttentionMask::causal() & layer.mask;
   }
   return config;
+}
+
+// What `part` gives for the position, or of several the batch of these.
+template <class Part>
+Tensor by_row(const std::vector<int64_t>& positions, const Part& part) {
+  if (positions.size() == 1) return part(positions[0]);
+  std::vector<Tensor> rows;
+  for (const int64_t position : positions) rows.push_back(part(position));
+  return stack(rows, 0);
 }
 
 Tensor softcapped(const Tensor& x, double c) { return c > 0 ? tanh(x * (1 / c)) * c : x; }
@@ -130,7 +142,31 @@ size_t TransformerStack::entry_of(int64_t layer) const {
   return static_cast<size_t>(layer) % config_.attention.size();
 }
 
-Tensor TransformerStack::embed(const Tensor& tokens, const Tensor& types, int64_t first_position) {
+TransformerStack::Past::Past(const std::string& op, int64_t layers,
+                             std::vector<std::vector<KeyValueCache>*> given, int64_t rows)
+    : texts(std::move(given)) {
+  if (texts.size() != 1 && static_cast<int64_t>(texts.size()) != rows) {
+    throw ValueError(op, "caches of one text, or of each of " + std::to_string(rows),
+                     std::to_string(texts.size()));
+  }
+  lengths.clear();
+  for (const std::vector<KeyValueCache>* const caches : texts) {
+    if (static_cast<int64_t>(caches->size()) != layers) {
+      throw ValueError(op, "a cache for each of " + std::to_string(layers) + " layers",
+                       std::to_string(caches->size()));
+    }
+    lengths.push_back((*caches)[0].length());
+    for (const KeyValueCache& cache : *caches) {
+      if (cache.length() == lengths.back()) continue;
+      throw ValueError(
+          op, "caches of one length, or new ones after a call that failed",
+          std::to_string(lengths.back()) + " and " + std::to_string(cache.length()) + " tokens");
+    }
+  }
+}
+
+Tensor TransformerStack::embed(const Tensor& tokens, const Tensor& types,
+                               const std::vector<int64_t>& positions) {
   const char* op = "TransformerStack";
   check_defined(op, tokens, "tokens");
   check_dtype(op, tokens, DType::int64);
@@ -144,25 +180,43 @@ Tensor TransformerStack::embed(const Tensor& tokens, const Tensor& types, int64_
     x = x + (types.defined() ? (*type_embedding)(types) : type_embedding->weight.select(0, 0));
   }
   if (position_embedding) {
-    const int64_t room = config_.max_positions - first_position;
+    const int64_t room =
+        config_.max_positions - *std::max_element(positions.begin(), positions.end());
     if (tokens.size(1) > room) {
       throw ShapeError(op, "tokens [B, T] with T at most " + std::to_string(room),
                        to_string(tokens.shape()));
     }
-    x = x + position_embedding->weight.narrow(0, first_position, tokens.size(1));
+    x = x + by_row(positions, [&](int64_t first) {
+          return position_embedding->weight.narrow(0, first, tokens.size(1));
+        });
   }
   if (embedding_norm) x = (*embedding_norm)(x);
   return dropout(x, is_training() ? config_.dropout : 0);
 }
 
-Tensor TransformerStack::run(const Tensor& embedded, const AttentionMask& mask,
-                             int64_t first_position, std::vector<KeyValueCache>* caches,
+RotaryAngles TransformerStack::angles_of(RotaryTable& table, const std::vector<int64_t>& positions,
+                                         const Tensor& x) const {
+  const auto at = [&](int64_t first) {
+    return table.angles(first, x.size(1), x.dtype(), x.device());
+  };
+  if (positions.size() == 1) return at(positions[0]);
+  return {by_row(positions, [&](int64_t first) { return at(first).cos; }),
+          by_row(positions, [&](int64_t first) { return at(first).sin; })};
+}
+
+SumAndNorm TransformerStack::run_layer(int64_t i, const SumAndNorm& x,
+                                       const AttentionContext& context, const CrossKeys& keys) {
+  DecoderNorm* const next = i + 1 < config_.layers ? layers[i + 1].attn_norm : norm;
+  if (!layers[i].has_forward_hooks()) return layers[i](x, context, keys, next);
+  const Tensor y = layers[i](x.sum, context, keys);
+  return {y, next ? (*next)(y) : y};
+}
+
+Tensor TransformerStack::run(const Tensor& embedded, const AttentionMask& mask, const Past& past,
                              const std::vector<CrossKeys>* cross) {
   std::vector<RotaryAngles> angles;
   for (std::optional<RotaryTable>& table : tables_) {
-    angles.push_back(
-        table ? table->angles(first_position, embedded.size(1), embedded.dtype(), embedded.device())
-              : RotaryAngles());
+    angles.push_back(table ? angles_of(*table, past.lengths, embedded) : RotaryAngles());
   }
   SumAndNorm x{embedded, layers[0].attn_norm ? (*layers[0].attn_norm)(embedded) : embedded};
   for (int64_t i = 0; i < config_.layers; ++i) {
@@ -171,15 +225,21 @@ Tensor TransformerStack::run(const Tensor& embedded, const AttentionMask& mask,
     AttentionContext context{.mask = mask.shows_all() ? attention.mask : attention.mask & mask,
                              .angles = angles[entry_of(i)]};
     if (attention.rotary) context.layout = attention.rotary->layout;
-    if (caches) context.cache = &(*caches)[at];
-    const CrossKeys keys = cross ? (*cross)[at] : CrossKeys();
-    DecoderNorm* const next = i + 1 < config_.layers ? layers[i + 1].attn_norm : norm;
-    if (layers[i].has_forward_hooks()) {
-      const Tensor y = layers[i](x.sum, context, keys);
-      x = {y, next ? (*next)(y) : y};
-    } else {
-      x = layers[i](x, context, keys, next);
+    for (std::vector<KeyValueCache>* const text : past.texts) {
+      context.caches.push_back(&(*text)[at]);
     }
+    const CrossKeys keys = cross ? (*cross)[at] : CrossKeys();
+    if (!recompute_ || !grad_enabled()) {
+      x = run_layer(i, x, context, keys);
+      continue;
+    }
+    const std::vector<Tensor> y = checkpoint(
+        [this, i, context, keys](const std::vector<Tensor>& inputs) -> std::vector<Tensor> {
+          const SumAndNorm result = run_layer(i, {inputs[0], inputs[1]}, context, keys);
+          return {result.sum, result.norm};
+        },
+        {x.sum, x.norm});
+    x = {y[0], y[1]};
   }
   return x.norm;
 }
@@ -193,23 +253,23 @@ Tensor TransformerStack::head_of(const Tensor& states) {
 Decoder::Decoder(const DecoderConfig& config) : TransformerStack(causal(config)) {}
 
 Tensor Decoder::hidden(const Tensor& tokens) {
-  return run(embed(tokens, {}, 0), {}, 0, nullptr, nullptr);
+  return run(embed(tokens, {}, {0}), {}, {}, nullptr);
 }
 
 Tensor Decoder::forward(const Tensor& tokens) { return head_of(hidden(tokens)); }
 
 Tensor Decoder::forward(const Tensor& tokens, std::vector<KeyValueCache>& caches) {
-  if (static_cast<int64_t>(caches.size()) != config_.layers) {
-    throw ValueError("Decoder", "a cache for each of " + std::to_string(config_.layers) + " layers",
-                     std::to_string(caches.size()));
-  }
-  const int64_t first = caches[0].length();
-  for (const KeyValueCache& cache : caches) {
-    if (cache.length() == first) continue;
-    throw ValueError("Decoder", "caches of one length, or new ones after a call that failed",
-                     std::to_string(first) + " and " + std::to_string(cache.length()) + " tokens");
-  }
-  return head_of(run(embed(tokens, {}, first), {}, first, &caches, nullptr));
+  const Past past("Decoder", config_.layers, {&caches}, tokens.size(0));
+  return head_of(run(embed(tokens, {}, past.lengths), {}, past, nullptr));
+}
+
+Tensor Decoder::next_logits(const Tensor& tokens,
+                            const std::vector<std::vector<KeyValueCache>*>& caches) {
+  return named_errors([&] {
+    const Past past("Decoder", config_.layers, caches, tokens.size(0));
+    const Tensor states = run(embed(tokens, {}, past.lengths), {}, past, nullptr);
+    return head_of(states.select(1, -1));
+  });
 }
 
 Tensor Decoder::loss(const Tensor& tokens, const Tensor& targets,
@@ -241,7 +301,7 @@ std::vector<KeyValueCache> Decoder::new_caches() const {
 Encoder::Encoder(const DecoderConfig& config) : TransformerStack(config) {}
 
 Tensor Encoder::hidden(const Tensor& tokens, const AttentionMask& mask, const Tensor& types) {
-  return run(embed(tokens, types, 0), mask, 0, nullptr, nullptr);
+  return run(embed(tokens, types, {0}), mask, {}, nullptr);
 }
 
 Tensor Encoder::forward(const Tensor& tokens, const AttentionMask& mask, const Tensor& types) {

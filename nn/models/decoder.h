@@ -6,6 +6,7 @@
 #include "../layers/embedding.h"
 #include "../layers/module_list.h"
 #include "decoder_layer.h"
+#include "generation.h"
 
 namespace sash::nn {
 
@@ -16,6 +17,9 @@ class SASH_API TransformerStack : public Module {
   const DecoderConfig& config() const { return config_; }
   /// The mask of layer i, of all layers in turn.
   const AttentionMask& layer_mask(int64_t i) const { return attention_of(i).mask; }
+  /// Whether backward passes compute each layer again rather than keep what it saves: memory for
+  /// time, see `checkpoint`. Not at first.
+  void recompute_layers(bool value = true) { recompute_ = value; }
 
  protected:
   /// `ValueError` unless the configuration fits itself.
@@ -25,15 +29,31 @@ class SASH_API TransformerStack : public Module {
   void initialise();
   const LayerAttention& attention_of(int64_t layer) const;
   size_t entry_of(int64_t layer) const;
-  Tensor embed(const Tensor& tokens, const Tensor& types, int64_t first_position);
-  // The last hidden states; caches and cross are empty or have one for each layer.
-  Tensor run(const Tensor& embedded, const AttentionMask& mask, int64_t first_position,
-             std::vector<KeyValueCache>* caches, const std::vector<CrossKeys>* cross);
+  // The tokens that those of a call follow: of all rows one text, or one for each row.
+  struct Past {
+    Past() = default;
+    // `ValueError` of `op` unless each text has a cache per layer, all of one length, and there is
+    // one text or one for each of `rows`.
+    Past(const std::string& op, int64_t layers, std::vector<std::vector<KeyValueCache>*> texts,
+         int64_t rows);
+
+    std::vector<std::vector<KeyValueCache>*> texts{};  // caches of each layer; none: no past
+    std::vector<int64_t> lengths{0};
+  };
+  RotaryAngles angles_of(RotaryTable& table, const std::vector<int64_t>& positions,
+                         const Tensor& x) const;
+  Tensor embed(const Tensor& tokens, const Tensor& types, const std::vector<int64_t>& positions);
+  SumAndNorm run_layer(int64_t i, const SumAndNorm& x, const AttentionContext& context,
+                       const CrossKeys& keys);
+  // The last hidden states; cross is null or has one for each layer.
+  Tensor run(const Tensor& embedded, const AttentionMask& mask, const Past& past,
+             const std::vector<CrossKeys>* cross);
   // What the head makes of hidden states: themselves without one.
   Tensor head_of(const Tensor& states);
 
   DecoderConfig config_;
   std::vector<std::optional<RotaryTable>> tables_;  // for each entry of config.attention
+  bool recompute_ = false;
 
  public:
   Embedding& token_embedding;
@@ -60,6 +80,10 @@ class SASH_API Decoder : public TransformerStack {
   /// The same for tokens that continue those in `caches`, which then hold them too. Needs a
   /// `NoGradGuard`. `ValueError` unless the caches are from `new_caches` and of one length.
   Tensor forward(const Tensor& tokens, std::vector<KeyValueCache>& caches);
+  /// Logits [B, vocab] of the token after each row of tokens [B, T], which continue the text whose
+  /// caches are `caches[0]`, or row i that of `caches[i]`: so texts of different lengths are
+  /// written together. The head runs for the last tokens alone. Errors as `forward`.
+  Tensor next_logits(const Tensor& tokens, const std::vector<std::vector<KeyValueCache>*>& caches);
   /// `cross_entropy` of the logits of tokens [B, T] with targets [B, T] int64: see
   /// `linear_cross_entropy`. With a logit_softcap, or a block-sparse head, the logits are held.
   Tensor loss(const Tensor& tokens, const Tensor& targets,
@@ -77,6 +101,17 @@ class SASH_API Decoder : public TransformerStack {
   /// An empty cache for each layer: a ring where its mask is a window. `ValueError` unless
   /// `can_cache`.
   std::vector<KeyValueCache> new_caches() const;
+
+  /// At most `count` tokens after `prompt`, chosen one by one in evaluation mode without recording.
+  /// Keys and values are cached: a window bounds the memory. A stop token ends the result.
+  /// `ValueError` for options out of range, see `TokenSampler`, or unless `can_cache`; `IndexError`
+  /// for a token outside the vocabulary; `ShapeError` when learnt positions are used up.
+  std::vector<int64_t> generate(const std::vector<int64_t>& prompt, int64_t count,
+                                const GenerateOptions& options = {});
+  /// The same for several prompts of any lengths. Each is read by itself; then all texts get their
+  /// next tokens together. The first is what it is alone.
+  std::vector<std::vector<int64_t>> generate(const std::vector<std::vector<int64_t>>& prompts,
+                                             int64_t count, const GenerateOptions& options = {});
 };
 
 /// A bidirectional encoder: ModernBERT, BERT.

@@ -167,20 +167,34 @@ Tensor DecoderAttention::attend(const Tensor& q, const Tensor& k, const Tensor& 
   AttentionOptions options{.mask = mask, .scale = scale_, .softcap = softcap_};
   options.dropout = is_training() ? dropout_ : 0.0;
   options.sink_logits = sink_logits;
-  return (*o_proj)(merge_heads(attention(q, k, v, options)));
+  return merge_heads(attention(q, k, v, options));
+}
+
+// Rows whose texts differ attend one by one.
+Tensor DecoderAttention::attend_cached(const std::array<Tensor, 3>& qkv,
+                                       const std::vector<KeyValueCache*>& caches) const {
+  const auto& [q, k, v] = qkv;
+  std::vector<Tensor> rows;
+  const int64_t batch = caches.size() == 1 ? q.size(0) : 1;
+  for (size_t i = 0; i < caches.size(); ++i) {
+    const auto row = [&](const Tensor& x) { return x.narrow(0, static_cast<int64_t>(i), batch); };
+    const CachedKeys seen = caches[i]->append(row(k), row(v));
+    rows.push_back(attend(row(q), seen.k, seen.v, seen.mask));
+  }
+  return rows.size() == 1 ? rows[0] : cat(rows, 0);
 }
 
 Tensor DecoderAttention::forward(const Tensor& x, const AttentionContext& context) {
   check_rank("DecoderAttention", x, 3);
-  const auto [q, k, v] = project(x, context);
-  if (!context.cache) return attend(q, k, v, context.mask);
-  const CachedKeys seen = context.cache->append(k, v);
-  return attend(q, seen.k, seen.v, seen.mask);
+  const std::array<Tensor, 3> qkv = project(x, context);
+  return (*o_proj)(context.caches.empty() ? attend(qkv[0], qkv[1], qkv[2], context.mask)
+                                          : attend_cached(qkv, context.caches));
 }
 
 Tensor DecoderAttention::forward(const Tensor& x, const CrossKeys& keys) {
   check_rank("DecoderAttention", x, 3);
-  return attend(normed(split_heads((*q_proj)(x), heads_), q_norm), keys.k, keys.v, keys.mask);
+  return (*o_proj)(
+      attend(normed(split_heads((*q_proj)(x), heads_), q_norm), keys.k, keys.v, keys.mask));
 }
 
 CrossKeys DecoderAttention::cross_keys(const Tensor& states, const AttentionMask& mask) {

@@ -33,10 +33,11 @@ class SASH_API DecoderNorm : public Module {
 
 /// What the tokens of one call of a layer attend to.
 struct AttentionContext {
-  AttentionMask mask{};   ///< ignored with a cache, which has its own
+  AttentionMask mask{};   ///< ignored with caches, which have their own
   RotaryAngles angles{};  ///< of the tokens' positions; undefined: no rotation
   RotaryLayout layout = RotaryLayout::half_split;
-  KeyValueCache* cache = nullptr;  ///< of the tokens before these; the call extends it
+  /// Of the tokens before these, which the call extends: none, one of all rows, or one for each.
+  std::vector<KeyValueCache*> caches{};
 };
 
 /// What a layer's cross attention reads of an encoder's states, and which of it.
@@ -71,6 +72,8 @@ class SASH_API DecoderAttention : public Module {
   std::array<Tensor, 3> project(const Tensor& x, const AttentionContext& context);
   Tensor normed(const Tensor& heads, Module* norm) const;
   Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionMask& mask) const;
+  Tensor attend_cached(const std::array<Tensor, 3>& qkv,
+                       const std::vector<KeyValueCache*>& caches) const;
 
   int64_t dim_, heads_, kv_heads_, head_dim_;
   double scale_, softcap_, dropout_;

@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "../module.h"
+
+namespace sash::nn {
+
+/// How `generate` chooses among the logits, and when it stops. The parts apply in this order, each
+/// to what the ones before left.
+struct GenerateOptions {
+  /// p != 1: logits of tokens that the text has are divided by p if positive, else multiplied
+  /// (Keskar et al., "CTRL", 2019).
+  double repetition_penalty = 1;
+  double temperature = 1;  ///< divides the logits; 0 takes the likeliest token
+  int64_t top_k = 0;       ///< keep the k likeliest; 0 means all
+  double top_p = 1;        ///< keep the likeliest that together have at least this probability
+  double min_p = 0;        ///< keep those at least this times as likely as the likeliest
+  uint64_t seed = 0;       ///< of its own generator; that of `manual_seed` is not used
+  /// A text ends with the first of these.
+  std::vector<int64_t> stop_tokens{};
+  /// Called with each new token and the number of its prompt, as soon as it is known; false ends
+  /// that text.
+  std::function<bool(int64_t token, int64_t prompt)> on_token{};
+  /// `CausalLM` with learnt positions: tokens dropped at once, oldest first, when these are used
+  /// up. The others move to new positions, which costs a whole forward pass: with 1, every token
+  /// sees `context` tokens and costs a pass; with context / 2, it sees at least half and passes are
+  /// rare.
+  int64_t stride = 1;
+};
+
+/// Chooses the tokens of one text.
+class SASH_API TokenSampler {
+ public:
+  /// `prompt` is the text so far, the `number`-th of a batch. `ValueError` of `op` for an empty
+  /// prompt, a count, temperature, top_k or repetition_penalty below 0, a top_p or min_p outside
+  /// [0, 1], or a stride that is not positive.
+  TokenSampler(const char* op, const std::vector<int64_t>& prompt, int64_t number, int64_t count,
+               const GenerateOptions& options);
+
+  /// Whether the text is complete.
+  bool done() const { return done_; }
+  /// Prompt and new tokens.
+  const std::vector<int64_t>& text() const { return text_; }
+  std::vector<int64_t> new_tokens() const;
+  /// Appends the token chosen by logits [vocab]: of equal ones, the first. `ValueError` if one is
+  /// NaN.
+  void append(std::vector<double> logits);
+
+ private:
+  int64_t choose(std::vector<double>& logits) const;
+
+  const GenerateOptions& options_;
+  std::vector<int64_t> text_;
+  int64_t prompt_length_, number_, count_;
+  bool done_;
+};
+
+/// Evaluation mode for a scope; every module then has its own mode again.
+class SASH_API EvalGuard {
+ public:
+  explicit EvalGuard(Module& module);
+  ~EvalGuard();
+  EvalGuard(const EvalGuard&) = delete;
+  EvalGuard& operator=(const EvalGuard&) = delete;
+
+ private:
+  std::vector<std::pair<Module*, bool>> before_;
+};
+
+}  // namespace sash::nn

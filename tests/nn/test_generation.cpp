@@ -1,0 +1,189 @@
+#include <doctest/doctest.h>
+#include <sash/nn/models/decoder.h>
+#include <sash/tensor/autograd/grad_mode.h>
+#include <sash/tensor/factories.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <set>
+
+#include "../support/expect_error.h"
+
+using namespace sash;
+using namespace sash::testing;
+using nn::GenerateOptions;
+
+namespace {
+
+using Tokens = std::vector<int64_t>;
+
+/// The tokens that these options draw from the logits, over many seeds.
+std::set<int64_t> drawn(const std::vector<double>& logits, GenerateOptions options,
+                        const Tokens& prompt = {0}) {
+  std::set<int64_t> tokens;
+  for (options.seed = 0; options.seed < 400; ++options.seed) {
+    nn::TokenSampler sampler("test", prompt, 0, 1, options);
+    sampler.append(logits);
+    tokens.insert(sampler.new_tokens().at(0));
+  }
+  return tokens;
+}
+
+nn::DecoderConfig windowed() {
+  return {.vocab = 13,
+          .dim = 16,
+          .layers = 3,
+          .heads = 4,
+          .kv_heads = 2,
+          .mlp_dim = 24,
+          .attention = {{.mask = AttentionMask::causal_window(4), .rotary = nn::RotaryOptions{}},
+                        {.mask = AttentionMask::causal_window(3) | AttentionMask::sinks(2),
+                         .rotary = nn::RotaryOptions{}},
+                        {.rotary = nn::RotaryOptions{}}},
+          .init_std = 0.5};
+}
+
+/// The likeliest tokens, each from a whole forward pass.
+Tokens greedy_by_passes(nn::Decoder& model, Tokens text, int64_t count) {
+  const NoGradGuard no_grad;
+  Tokens result;
+  for (int64_t i = 0; i < count; ++i) {
+    const Tensor logits = model(tensor(text, {1, int64_t(text.size())})).select(1, -1);
+    result.push_back(logits.argmax().item<int64_t>());
+    text.push_back(result.back());
+  }
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("generation: each option keeps the tokens that it says") {
+  // Probabilities 0.5, 0.25, 0.125, 0.0625 twice.
+  const std::vector<double> logits{std::log(0.25), std::log(0.5), std::log(0.0625), std::log(0.125),
+                                   std::log(0.0625)};
+  using Set = std::set<int64_t>;
+  CHECK(drawn(logits, {}) == Set{0, 1, 2, 3, 4});
+  CHECK(drawn(logits, {.temperature = 0}) == Set{1});
+  CHECK(drawn(logits, {.top_k = 1}) == Set{1});
+  CHECK(drawn(logits, {.top_k = 3}) == Set{0, 1, 3});
+  CHECK(drawn(logits, {.top_k = 4}) == Set{0, 1, 2, 3});  // of equal ones the first
+  CHECK(drawn(logits, {.top_k = 9}) == Set{0, 1, 2, 3, 4});
+  CHECK(drawn(logits, {.top_p = 0}) == Set{1});
+  CHECK(drawn(logits, {.top_p = 0.49}) == Set{1});
+  CHECK(drawn(logits, {.top_p = 0.51}) == Set{0, 1});
+  CHECK(drawn(logits, {.top_p = 0.76}) == Set{0, 1, 3});
+  CHECK(drawn(logits, {.min_p = 0.3}) == Set{0, 1});
+  CHECK(drawn(logits, {.min_p = 0.2}) == Set{0, 1, 3});
+  // After top_k, the two have 2/3 and 1/3.
+  CHECK(drawn(logits, {.top_k = 2, .top_p = 0.6}) == Set{1});
+  // Half the temperature squares probabilities: 0.735 for the first, 0.92 for two.
+  CHECK(drawn(logits, {.temperature = 0.5, .top_p = 0.7}) == Set{1});
+  CHECK(drawn(logits, {.temperature = 0.5, .top_p = 0.9}) == Set{0, 1});
+  // Logits log(1/2) and log(1/4) are negative, hence multiplied by 3: 1/8 is likelier than 1/64.
+  CHECK(drawn(logits, {.repetition_penalty = 3, .temperature = 0}, {1, 0, 1}) == Set{1});
+  CHECK(drawn({1, 3, 2}, {.repetition_penalty = 2, .temperature = 0}, {1}) == Set{2});
+  CHECK(drawn({1, 3, 2}, {.repetition_penalty = 1.1, .temperature = 0}, {1}) == Set{1});
+  const double inf = std::numeric_limits<double>::infinity();
+  CHECK(drawn({-inf, 0, -inf}, {}) == Set{1});
+}
+
+TEST_CASE("generation: draws have the options' probabilities") {
+  const std::vector<double> logits{1, 3, 2, 0};
+  GenerateOptions options{.temperature = 2, .top_k = 3};
+  std::vector<double> seen(4);
+  for (options.seed = 0; options.seed < 4000; ++options.seed) {
+    nn::TokenSampler sampler("test", {0}, 0, 1, options);
+    sampler.append(logits);
+    ++seen[size_t(sampler.new_tokens()[0])];
+  }
+  const double total = std::exp(0.5) + std::exp(1.5) + std::exp(1.0);
+  CHECK(std::abs(seen[0] / 4000 - std::exp(0.5) / total) < 0.03);
+  CHECK(std::abs(seen[1] / 4000 - std::exp(1.5) / total) < 0.03);
+  CHECK(std::abs(seen[2] / 4000 - std::exp(1.0) / total) < 0.03);
+  CHECK(seen[3] == 0);
+}
+
+TEST_CASE("generation: windows, sinks and full layers through caches, past the window") {
+  manual_seed(1);
+  nn::Decoder model(windowed());
+  model.eval();
+  const Tokens prompt{3, 1, 4, 1, 5, 9, 2, 6};
+  const Tokens greedy = greedy_by_passes(model, prompt, 20);
+  CHECK(std::set<int64_t>(greedy.begin(), greedy.end()).size() > 2);
+  model.train();
+  CHECK(model.generate(prompt, 20, {.temperature = 0}) == greedy);
+  CHECK(model.is_training());
+  CHECK(model.generate(prompt, 20, {.seed = 3}) == model.generate(prompt, 20, {.seed = 3}));
+  CHECK(model.generate(prompt, 20, {.seed = 3}) != model.generate(prompt, 20, {.seed = 4}));
+  CHECK(model.generate(prompt, 0).empty());
+}
+
+TEST_CASE("generation: prompts of different lengths together are each what they are alone") {
+  for (const bool learnt : {false, true}) {
+    manual_seed(2);
+    nn::DecoderConfig config = windowed();
+    if (learnt) {
+      config.max_positions = 40;
+      for (nn::LayerAttention& layer : config.attention) layer.rotary.reset();
+    }
+    nn::Decoder model(config);
+    const std::vector<Tokens> prompts{{3, 1, 4}, {7}, {2, 7, 1, 8, 2, 8, 1, 8, 2, 8}, {3, 1, 4}};
+    const auto together = model.generate(prompts, 12, {.temperature = 0});
+    REQUIRE(together.size() == 4);
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      CHECK(together[i] == model.generate(prompts[i], 12, {.temperature = 0}));
+      CHECK(together[i].size() == 12);
+    }
+    const auto sampled = model.generate(prompts, 12, {.seed = 5});
+    CHECK(sampled[0] == model.generate(prompts[0], 12, {.seed = 5}));
+    CHECK(sampled[0] != sampled[3]);  // its own numbers
+  }
+}
+
+TEST_CASE("generation: stop tokens and callbacks end a text, and only that") {
+  manual_seed(3);
+  nn::Decoder model(windowed());
+  const std::vector<Tokens> prompts{{3, 1, 4}, {7}};
+  const auto all = model.generate(prompts, 10, {.seed = 1});
+  const int64_t stop = all[0][4];
+  const auto stopped = model.generate(prompts, 10, {.seed = 1, .stop_tokens = {stop}});
+  const auto cut = [stop](const Tokens& tokens) {
+    const auto at = std::find(tokens.begin(), tokens.end(), stop);
+    return Tokens(tokens.begin(), at == tokens.end() ? at : at + 1);
+  };
+  CHECK(stopped[0] == cut(all[0]));
+  CHECK(stopped[0].size() <= 5);
+  CHECK(stopped[1] == cut(all[1]));
+  std::vector<Tokens> heard(2);
+  const auto called =
+      model.generate(prompts, 10, {.seed = 1, .on_token = [&](int64_t token, int64_t prompt) {
+                                     heard[size_t(prompt)].push_back(token);
+                                     return prompt == 0 || heard[1].size() < 3;
+                                   }});
+  CHECK(called == heard);
+  CHECK(called[0] == all[0]);
+  CHECK(called[1] == Tokens(all[1].begin(), all[1].begin() + 3));
+}
+
+TEST_CASE("generation: wrong calls") {
+  nn::Decoder model(windowed());
+  const auto call = [&model](const GenerateOptions& options) {
+    return [&model, options] { model.generate(Tokens{1}, 2, options); };
+  };
+  const std::string op = "ValueError: Decoder.generate: expected ";
+  expect_errors({
+      {op + "a prompt of at least one token, got none", [&] { model.generate(Tokens(), 2); }},
+      {op + "a count of at least 0, got -1", [&] { model.generate(Tokens{1}, -1); }},
+      {op + "a temperature of at least 0, got -1", call({.temperature = -1})},
+      {op + "top_k of at least 0, got -1", call({.top_k = -1})},
+      {op + "top_p in [0, 1], got 2", call({.top_p = 2})},
+      {op + "min_p in [0, 1], got -0.5", call({.min_p = -0.5})},
+      {op + "a repetition_penalty above 0, got 0", call({.repetition_penalty = 0})},
+      {"ValueError: TokenSampler: expected logits that are numbers, got NaN",
+       [] {
+         const GenerateOptions options;
+         nn::TokenSampler("test", {0}, 0, 1, options).append({0, NAN});
+       }},
+  });
+}
