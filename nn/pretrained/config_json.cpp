@@ -1,0 +1,443 @@
+#include "config_json.h"
+
+#include <cmath>
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "../../core/error.h"
+#include "../../core/quote.h"
+
+namespace sash::nn {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr const char* kWindow = "sliding_attention";
+constexpr const char* kFull = "full_attention";
+
+class Reader {
+ public:
+  Reader(const char* op, const Json& json) : op_(op), json_(json) {}
+
+  PretrainedConfig read() {
+    const auto family = json_.at("model_type").get<std::string>();
+    using Read = DecoderConfig (Reader::*)() const;
+    static const std::map<std::string, Read> readers{{"gpt2", &Reader::gpt2},
+                                                     {"gpt_neo", &Reader::gpt_neo},
+                                                     {"llama", &Reader::llama},
+                                                     {"mistral", &Reader::mistral},
+                                                     {"qwen3", &Reader::qwen3},
+                                                     {"phi3", &Reader::phi3},
+                                                     {"gemma2", &Reader::gemma2},
+                                                     {"gemma3_text", &Reader::gemma3},
+                                                     {"olmo3", &Reader::olmo3},
+                                                     {"gpt_oss", &Reader::gpt_oss},
+                                                     {"modernbert", &Reader::modernbert},
+                                                     {"bert", &Reader::bert}};
+    const auto reader = readers.find(family);
+    if (reader == readers.end()) unsupported("model_type " + in_quotes(family));
+    return {family, (this->*reader->second)(), stop_tokens()};
+  }
+
+ private:
+  [[noreturn]] void unsupported(const std::string& what) const {
+    throw NotImplemented(op_, "sash has no " + what);
+  }
+  bool has(const char* key) const { return json_.contains(key) && !json_[key].is_null(); }
+  template <class T>
+  T get(const char* key) const {
+    return json_.at(key).get<T>();
+  }
+  template <class T>
+  T get(const char* key, const T& otherwise) const {
+    return has(key) ? json_[key].get<T>() : otherwise;
+  }
+  // `NotImplemented` unless the option has this value or is not there.
+  template <class T>
+  void only(const char* key, const T& value) const {
+    if (has(key) && get<T>(key) != value) unsupported(std::string(key) + " " + json_[key].dump());
+  }
+  MlpKind activation(const char* key, const std::map<std::string, MlpKind>& known) const {
+    const auto name = get<std::string>(key);
+    const auto found = known.find(name);
+    if (found == known.end()) unsupported(std::string(key) + " " + in_quotes(name));
+    return found->second;
+  }
+
+  // A number, or a list of them.
+  std::vector<int64_t> stop_tokens() const {
+    if (!has("eos_token_id")) return {};
+    const Json& value = json_["eos_token_id"];
+    return value.is_array() ? value.get<std::vector<int64_t>>()
+                            : std::vector<int64_t>{value.get<int64_t>()};
+  }
+
+  // ---- rotary positions -------------------------------------------------------------------------
+
+  RotaryOptions rotary(const Json& parameters, double theta, int64_t head_dim) const {
+    RotaryOptions options{.theta = parameters.value("rope_theta", theta)};
+    const double part =
+        parameters.value("partial_rotary_factor", get("partial_rotary_factor", 1.0));
+    if (part != 1) options.dim = static_cast<int64_t>(static_cast<double>(head_dim) * part);
+    options.scaling = scaling(parameters);
+    return options;
+  }
+
+  RotaryScaling scaling(const Json& parameters) const {
+    static const std::map<std::string, RotaryScalingKind> known{
+        {"default", RotaryScalingKind::none},        {"linear", RotaryScalingKind::linear},
+        {"dynamic", RotaryScalingKind::dynamic_ntk}, {"yarn", RotaryScalingKind::yarn},
+        {"llama3", RotaryScalingKind::llama3},       {"longrope", RotaryScalingKind::longrope},
+        {"su", RotaryScalingKind::longrope}};
+    const std::string type =
+        parameters.value("rope_type", parameters.value("type", std::string("default")));
+    const auto kind = known.find(type);
+    if (kind == known.end()) unsupported("rope_type " + in_quotes(type));
+    RotaryScaling result{.kind = kind->second};
+    if (result.kind == RotaryScalingKind::none) return result;
+    const auto context = get<int64_t>("max_position_embeddings", 0);
+    result.original_context = parameters.value("original_max_position_embeddings",
+                                               get("original_max_position_embeddings", context));
+    const double longer =
+        static_cast<double>(context) / static_cast<double>(result.original_context);
+    result.factor = parameters.value("factor", longer);
+    result.low_freq_factor = parameters.value("low_freq_factor", 1.0);
+    result.high_freq_factor = parameters.value("high_freq_factor", 4.0);
+    result.beta_fast = parameters.value("beta_fast", 32.0);
+    result.beta_slow = parameters.value("beta_slow", 1.0);
+    result.truncate = parameters.value("truncate", true);
+    if (parameters.contains("mscale") || parameters.contains("mscale_all_dim")) {
+      unsupported("rope parameter mscale");
+    }
+    if (parameters.contains("attention_factor") && !parameters["attention_factor"].is_null()) {
+      result.attention_factor = parameters["attention_factor"].get<double>();
+    }
+    result.short_factor = parameters.value("short_factor", std::vector<double>());
+    result.long_factor = parameters.value("long_factor", std::vector<double>());
+    return result;
+  }
+
+  // Rotary options of layers of a type. Newer files have rope_parameters, for each type if these
+  // differ; older ones rope_theta and rope_scaling, and `theta` under other keys for some layers.
+  RotaryOptions rotary_of(const char* type, double theta, bool scaled, int64_t head_dim) const {
+    if (has("rope_parameters")) {
+      const Json& all = json_["rope_parameters"];
+      return rotary(all.contains(type) ? all[type] : all, theta, head_dim);
+    }
+    const bool scale = scaled && has("rope_scaling");
+    return rotary(scale ? json_["rope_scaling"] : Json::object(), theta, head_dim);
+  }
+
+  // ---- layers -----------------------------------------------------------------------------------
+
+  // Whether each layer has a window: by layer_types, or else by its number.
+  std::vector<bool> windowed(int64_t layers, const std::function<bool(int64_t)>& by_number) const {
+    std::vector<bool> result;
+    if (!has("layer_types")) {
+      for (int64_t i = 0; i < layers; ++i) result.push_back(by_number(i));
+      return result;
+    }
+    for (const auto& type : get<std::vector<std::string>>("layer_types")) {
+      if (type != kWindow && type != kFull) unsupported("layer type " + in_quotes(type));
+      result.push_back(type == kWindow);
+    }
+    if (static_cast<int64_t>(result.size()) != layers) {
+      throw FormatError(op_, std::to_string(layers) + " layer_types",
+                        std::to_string(result.size()));
+    }
+    return result;
+  }
+
+  AttentionMask window() const {
+    return AttentionMask::causal_window(get<int64_t>("sliding_window"));
+  }
+
+  // The fields that Llama and those after it share; layers that all see everything.
+  DecoderConfig common(double eps, bool tied) const {
+    DecoderConfig config;
+    config.vocab = get<int64_t>("vocab_size");
+    config.dim = get<int64_t>("hidden_size");
+    config.layers = get<int64_t>("num_hidden_layers");
+    config.heads = get<int64_t>("num_attention_heads");
+    config.kv_heads = get<int64_t>("num_key_value_heads", 0);
+    config.head_dim = get<int64_t>("head_dim", 0);
+    config.mlp_dim = get<int64_t>("intermediate_size");
+    config.norm_eps = get("rms_norm_eps", eps);
+    config.tie_weights = get("tie_word_embeddings", tied);
+    return config;
+  }
+  static int64_t head_dim(const DecoderConfig& config) {
+    return config.head_dim > 0 ? config.head_dim : config.dim / config.heads;
+  }
+  void set_attention_bias(DecoderConfig& config) const {
+    config.qkv_bias = config.out_bias = get("attention_bias", false);
+  }
+  MlpKind silu(const char* key = "hidden_act") const {
+    return has(key) ? activation(key, {{"silu", MlpKind::swiglu}, {"swish", MlpKind::swiglu}})
+                    : MlpKind::swiglu;
+  }
+
+  // Layers with and without a window, all with the same rotary options.
+  void set_attention(DecoderConfig& config, const std::function<bool(int64_t)>& by_number,
+                     double theta = 10000) const {
+    const RotaryOptions turn = rotary_of(kFull, get("rope_theta", theta), true, head_dim(config));
+    const std::vector<bool> windows = windowed(config.layers, by_number);
+    const bool any = std::find(windows.begin(), windows.end(), true) != windows.end();
+    LayerAttention narrow{.rotary = turn};
+    if (any) {
+      narrow.mask = window();
+      // One that differs is rare, and then it is listed by type.
+      narrow.rotary = rotary_of(kWindow, get("rope_theta", theta), true, head_dim(config));
+    }
+    config.attention =
+        shortest_period(windows, narrow, {.mask = AttentionMask::causal(), .rotary = turn});
+  }
+
+  // ---- families ---------------------------------------------------------------------------------
+
+  DecoderConfig llama() const {
+    DecoderConfig config = common(1e-6, false);
+    set_attention_bias(config);
+    config.mlp_bias = get("mlp_bias", false);
+    config.mlp = silu();
+    set_attention(config, [](int64_t) { return false; });
+    return config;
+  }
+
+  DecoderConfig mistral() const {
+    DecoderConfig config = common(1e-6, false);
+    config.mlp = silu();
+    const bool windows = has("sliding_window");
+    set_attention(config, [windows](int64_t) { return windows; });
+    return config;
+  }
+
+  DecoderConfig qwen3() const {
+    DecoderConfig config = common(1e-6, false);
+    if (config.head_dim == 0) config.head_dim = 128;
+    config.qk_norm = QKNorm::per_head;
+    set_attention_bias(config);
+    config.mlp = silu();
+    const bool windows = get("use_sliding_window", false) && has("sliding_window");
+    const auto first = get<int64_t>("max_window_layers", 28);
+    set_attention(config, [=](int64_t i) { return windows && i >= first; });
+    return config;
+  }
+
+  DecoderConfig phi3() const {
+    DecoderConfig config = common(1e-5, false);
+    config.mlp = silu();
+    const bool windows = has("sliding_window");
+    set_attention(config, [windows](int64_t) { return windows; });
+    return config;
+  }
+
+  DecoderConfig gemma(double scale_by) const {
+    DecoderConfig config = common(1e-6, true);
+    if (config.head_dim == 0) config.head_dim = 256;
+    config.norm = NormKind::rms_norm_unit_offset;
+    config.norm_placement = NormPlacement::around;
+    config.mlp = activation("hidden_activation", {{"gelu_pytorch_tanh", MlpKind::geglu_tanh}});
+    config.scale = 1 / std::sqrt(get("query_pre_attn_scalar", scale_by));
+    config.embedding_scale = std::sqrt(static_cast<double>(config.dim));
+    set_attention_bias(config);
+    config.attn_softcap = get("attn_logit_softcapping", 0.0);
+    config.logit_softcap = get("final_logit_softcapping", 0.0);
+    return config;
+  }
+
+  DecoderConfig gemma2() const {
+    DecoderConfig config = gemma(256);
+    set_attention(config, [](int64_t i) { return i % 2 == 0; });
+    return config;
+  }
+
+  DecoderConfig gemma3() const {
+    DecoderConfig config = gemma(256);
+    only("use_bidirectional_attention", false);
+    config.qk_norm = QKNorm::per_head;
+    const auto period = get<int64_t>("sliding_window_pattern", 6);
+    const int64_t size = head_dim(config);
+    const LayerAttention narrow{
+        .mask = window(),
+        .rotary = rotary_of(kWindow, get("rope_local_base_freq", 10000.0), false, size)};
+    const LayerAttention full{.mask = AttentionMask::causal(),
+                              .rotary = rotary_of(kFull, get("rope_theta", 1e6), true, size)};
+    config.attention = shortest_period(
+        windowed(config.layers, [=](int64_t i) { return (i + 1) % period != 0; }), narrow, full);
+    return config;
+  }
+
+  DecoderConfig olmo3() const {
+    DecoderConfig config = common(1e-5, false);
+    config.norm_placement = NormPlacement::after;
+    config.qk_norm = QKNorm::all_heads;
+    set_attention_bias(config);
+    config.mlp = silu();
+    const double theta = get("rope_theta", 500000.0);
+    const int64_t size = head_dim(config);
+    const LayerAttention narrow{.mask = window(), .rotary = rotary_of(kWindow, theta, false, size)};
+    const LayerAttention full{.mask = AttentionMask::causal(),
+                              .rotary = rotary_of(kFull, theta, true, size)};
+    config.attention = shortest_period(
+        windowed(config.layers, [](int64_t i) { return (i + 1) % 4 != 0; }), narrow, full);
+    return config;
+  }
+
+  DecoderConfig gpt_oss() const {
+    DecoderConfig config = common(1e-5, false);
+    if (get<int64_t>("num_local_experts", 128) != 1) unsupported("gpt_oss of several experts");
+    only("swiglu_limit", 7.0);
+    if (config.head_dim == 0) config.head_dim = 64;
+    config.mlp = MlpKind::clamped_swiglu;
+    config.sink_logits = true;
+    config.qkv_bias = config.out_bias = get("attention_bias", true);
+    config.mlp_bias = true;
+    set_attention(
+        config, [](int64_t i) { return i % 2 == 0; }, 150000);
+    return config;
+  }
+
+  void set_layer_norm(DecoderConfig& config, const char* key, double eps) const {
+    config.norm = NormKind::layer_norm;
+    config.norm_eps = get(key, eps);
+    config.norm_bias = config.qkv_bias = config.out_bias = config.mlp_bias = true;
+  }
+
+  DecoderConfig gpt2() const {
+    DecoderConfig config;
+    config.vocab = get<int64_t>("vocab_size");
+    config.dim = get<int64_t>("n_embd");
+    config.layers = get<int64_t>("n_layer");
+    config.heads = get<int64_t>("n_head");
+    config.mlp_dim = get<int64_t>("n_inner", 0);
+    config.max_positions = get<int64_t>("n_positions");
+    only("scale_attn_weights", true);
+    only("scale_attn_by_inverse_layer_idx", false);
+    only("add_cross_attention", false);
+    config.mlp = activation("activation_function", kGptActivations);
+    set_layer_norm(config, "layer_norm_epsilon", 1e-5);
+    config.tie_weights = get("tie_word_embeddings", true);
+    return config;
+  }
+
+  // [[["global", "local"], 12]] is twelve times these two.
+  std::vector<bool> local_layers() const {
+    std::vector<bool> result;
+    for (const Json& part : json_.at("attention_types")) {
+      for (int64_t i = 0; i < part.at(1).get<int64_t>(); ++i) {
+        for (const Json& type : part.at(0)) result.push_back(type.get<std::string>() == "local");
+      }
+    }
+    return result;
+  }
+
+  DecoderConfig gpt_neo() const {
+    DecoderConfig config;
+    config.vocab = get<int64_t>("vocab_size");
+    config.dim = get<int64_t>("hidden_size");
+    config.layers = get<int64_t>("num_layers");
+    config.heads = get<int64_t>("num_heads");
+    config.mlp_dim = get<int64_t>("intermediate_size", 0);
+    config.max_positions = get<int64_t>("max_position_embeddings");
+    config.mlp = activation("activation_function", kGptActivations);
+    set_layer_norm(config, "layer_norm_epsilon", 1e-5);
+    config.qkv_bias = false;
+    config.scale = 1;
+    config.tie_weights = get("tie_word_embeddings", true);
+    const LayerAttention narrow{.mask =
+                                    AttentionMask::causal_window(get<int64_t>("window_size", 256))};
+    config.attention = shortest_period(local_layers(), narrow, {.mask = AttentionMask::causal()});
+    return config;
+  }
+
+  // Of masked language models; others have none here.
+  void set_head(DecoderConfig& config, const char* architecture) const {
+    const auto names = get("architectures", std::vector<std::string>());
+    const bool masked_lm = std::find(names.begin(), names.end(), architecture) != names.end();
+    config.head = masked_lm ? HeadKind::transform : HeadKind::none;
+    config.head_bias = masked_lm;
+    config.tie_weights = masked_lm && get("tie_word_embeddings", true);
+  }
+
+  DecoderConfig modernbert() const {
+    DecoderConfig config = common(1e-5, true);
+    set_layer_norm(config, "norm_eps", 1e-5);
+    config.norm_bias = get("norm_bias", false);
+    config.qkv_bias = config.out_bias = get("attention_bias", false);
+    config.mlp_bias = get("mlp_bias", false);
+    config.mlp = activation("hidden_activation", {{"gelu", MlpKind::geglu}});
+    config.embedding_norm = true;
+    config.first_attn_norm = false;
+    set_head(config, "ModernBertForMaskedLM");
+    only("classifier_activation", std::string("gelu"));
+    config.head_bias = config.head_bias && get("decoder_bias", true);
+    config.head_dense_bias = get("classifier_bias", false);
+    const auto period = get<int64_t>("global_attn_every_n_layers", 3);
+    const int64_t size = head_dim(config);
+    const auto radius = get<int64_t>("local_attention", 128) / 2;
+    const LayerAttention narrow{
+        .mask = AttentionMask::symmetric_window(radius),
+        .rotary = rotary_of(kWindow, get("local_rope_theta", 10000.0), false, size)};
+    const LayerAttention full{
+        .rotary = rotary_of(kFull, get("global_rope_theta", 160000.0), false, size)};
+    config.attention = shortest_period(
+        windowed(config.layers, [=](int64_t i) { return i % period != 0; }), narrow, full);
+    return config;
+  }
+
+  DecoderConfig bert() const {
+    DecoderConfig config = common(1e-12, true);
+    set_layer_norm(config, "layer_norm_eps", 1e-12);
+    only("position_embedding_type", std::string("absolute"));
+    only("is_decoder", false);
+    config.norm_placement = NormPlacement::after_sum;
+    config.mlp = activation(
+        "hidden_act",
+        {{"gelu", MlpKind::gelu}, {"gelu_new", MlpKind::gelu_tanh}, {"relu", MlpKind::relu}});
+    config.max_positions = get<int64_t>("max_position_embeddings");
+    config.token_types = get<int64_t>("type_vocab_size");
+    config.embedding_norm = true;
+    config.final_norm = false;
+    set_head(config, "BertForMaskedLM");
+    return config;
+  }
+
+  inline static const std::map<std::string, MlpKind> kGptActivations{
+      {"gelu_new", MlpKind::gelu_tanh},
+      {"gelu_pytorch_tanh", MlpKind::gelu_tanh},
+      {"gelu", MlpKind::gelu},
+      {"relu", MlpKind::relu}};
+
+  const char* op_;
+  const Json& json_;
+};
+
+}  // namespace
+
+std::vector<LayerAttention> shortest_period(const std::vector<bool>& windowed,
+                                            const LayerAttention& window,
+                                            const LayerAttention& full) {
+  size_t period = 1;
+  const auto repeats = [&] {
+    for (size_t i = period; i < windowed.size(); ++i) {
+      if (windowed[i] != windowed[i - period]) return false;
+    }
+    return true;
+  };
+  while (period < windowed.size() && !repeats()) ++period;
+  std::vector<LayerAttention> layers;
+  for (size_t i = 0; i < std::min(period, windowed.size()); ++i) {
+    layers.push_back(windowed[i] ? window : full);
+  }
+  return layers;
+}
+
+PretrainedConfig read_config_json(const char* op, const std::string& text) try {
+  return Reader(op, Json::parse(text)).read();
+} catch (const Json::exception& error) {
+  throw FormatError(op, "a config.json of its family", excerpt(error.what(), 200));
+}
+
+}  // namespace sash::nn

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <string>
+
+#include "../models/decoder_config.h"
+
+namespace sash {
+class GgufFile;
+}
+
+namespace sash::nn {
+
+/// What a file says of a model.
+struct PretrainedConfig {
+  std::string family;
+  DecoderConfig model{};
+  std::vector<int64_t> stop_tokens{};  ///< that end a text
+};
+
+/// Reads a config.json. `FormatError` of `op` if it cannot be read, `NotImplemented` for what sash
+/// does not have.
+SASH_API PretrainedConfig read_config_json(const char* op, const std::string& text);
+/// The same of a GGUF file's metadata.
+PretrainedConfig read_config_gguf(const char* op, const GgufFile& file);
+
+/// The shortest list that, repeated, begins with these layers.
+std::vector<LayerAttention> shortest_period(const std::vector<bool>& windowed,
+                                            const LayerAttention& window,
+                                            const LayerAttention& full);
+
+}  // namespace sash::nn

@@ -1,0 +1,179 @@
+#include "../../core/error.h"
+#include "../../core/quote.h"
+#include "name_table.h"
+
+namespace sash::nn {
+namespace {
+
+using Rows = std::vector<NameTable::Row>;
+
+Rows operator+(Rows rows, const Rows& more) {
+  rows.insert(rows.end(), more.begin(), more.end());
+  return rows;
+}
+
+// Every layer's modules: ours, and theirs below `their_layer`.
+Rows layered(const std::string& their_layer, const Rows& modules) {
+  Rows rows;
+  for (const NameTable::Row& row : modules) {
+    rows.push_back({"layers.*." + row.ours, their_layer + "*." + row.theirs, row.layout});
+  }
+  return rows;
+}
+
+// The tables follow the modules of transformers.
+
+const Rows kSeparateAttention{{"self_attn.q_proj", "self_attn.q_proj"},
+                              {"self_attn.k_proj", "self_attn.k_proj"},
+                              {"self_attn.v_proj", "self_attn.v_proj"},
+                              {"self_attn.o_proj", "self_attn.o_proj"}};
+const Rows kQKNorms{{"self_attn.q_norm", "self_attn.q_norm"},
+                    {"self_attn.k_norm", "self_attn.k_norm"}};
+const Rows kGatedMlp{{"mlp.gate_proj", "mlp.gate_proj"},
+                     {"mlp.up_proj", "mlp.up_proj"},
+                     {"mlp.down_proj", "mlp.down_proj"}};
+const Rows kPreNorms{{"attn_norm", "input_layernorm"}, {"mlp_norm", "post_attention_layernorm"}};
+const Rows kSandwichNorms{{"attn_norm", "input_layernorm"},
+                          {"attn_post_norm", "post_attention_layernorm"},
+                          {"mlp_norm", "pre_feedforward_layernorm"},
+                          {"mlp_post_norm", "post_feedforward_layernorm"}};
+const Rows kPostNorms{{"attn_post_norm", "post_attention_layernorm"},
+                      {"mlp_post_norm", "post_feedforward_layernorm"}};
+
+// Llama and those that took over its names.
+NameTable llama_like(const Rows& modules) {
+  return {.rows = Rows{{"token_embedding", "model.embed_tokens"},
+                       {"norm", "model.norm"},
+                       {"head", "lm_head"}} +
+                  layered("model.layers.", modules),
+          .prefix = "model.",
+          .ignored = {"lm_head\\.weight", ".*\\.rotary_emb\\.inv_freq", ".*\\.router\\..*"}};
+}
+
+NameTable gpt_like(const Rows& attention, Layout layout) {
+  const Rows modules = attention + Rows{{"attn_norm", "ln_1"},
+                                        {"mlp_norm", "ln_2"},
+                                        {"mlp.up_proj", "mlp.c_fc", layout},
+                                        {"mlp.down_proj", "mlp.c_proj", layout}};
+  return {.rows = Rows{{"token_embedding", "transformer.wte"},
+                       {"position_embedding", "transformer.wpe"},
+                       {"norm", "transformer.ln_f"}} +
+                  layered("transformer.h.", modules),
+          .prefix = "transformer.",
+          .ignored = {"lm_head\\.weight", ".*\\.attn\\.(attention\\.)?(masked_)?bias"}};
+}
+
+NameTable gpt_oss() {
+  return llama_like(
+      kSeparateAttention + kPreNorms +
+      Rows{{"self_attn.sink_logits", "self_attn.sinks"},
+           {"mlp.gate_up_proj.weight", "mlp.experts.gate_up_proj", Layout::expert_pairs},
+           {"mlp.gate_up_proj.bias", "mlp.experts.gate_up_proj_bias", Layout::expert_pairs},
+           {"mlp.down_proj.weight", "mlp.experts.down_proj", Layout::expert},
+           {"mlp.down_proj.bias", "mlp.experts.down_proj_bias", Layout::expert}});
+}
+
+NameTable modernbert() {
+  return {.rows = Rows{{"token_embedding", "model.embeddings.tok_embeddings"},
+                       {"embedding_norm", "model.embeddings.norm"},
+                       {"norm", "model.final_norm"},
+                       {"head_dense", "head.dense"},
+                       {"head_norm", "head.norm"},
+                       {"head", "decoder"}} +
+                  layered("model.layers.", {{"attn_norm", "attn_norm"},
+                                            {"self_attn.qkv_proj", "attn.Wqkv"},
+                                            {"self_attn.o_proj", "attn.Wo"},
+                                            {"mlp_norm", "mlp_norm"},
+                                            {"mlp.gate_up_proj", "mlp.Wi"},
+                                            {"mlp.down_proj", "mlp.Wo"}}),
+          .prefix = "model.",
+          .ignored = {"decoder\\.(weight|bias)", "head\\..*"}};
+}
+
+NameTable bert() {
+  const std::string transform = "cls.predictions.transform.";
+  return {.rows = Rows{{"token_embedding", "bert.embeddings.word_embeddings"},
+                       {"position_embedding", "bert.embeddings.position_embeddings"},
+                       {"type_embedding", "bert.embeddings.token_type_embeddings"},
+                       {"embedding_norm", "bert.embeddings.LayerNorm"},
+                       {"head_dense", transform + "dense"},
+                       {"head_norm", transform + "LayerNorm"},
+                       {"head.weight", "cls.predictions.decoder.weight"},
+                       {"head.bias", "cls.predictions.bias"}} +
+                  layered("bert.encoder.layer.", {{"self_attn.q_proj", "attention.self.query"},
+                                                  {"self_attn.k_proj", "attention.self.key"},
+                                                  {"self_attn.v_proj", "attention.self.value"},
+                                                  {"self_attn.o_proj", "attention.output.dense"},
+                                                  {"attn_post_norm", "attention.output.LayerNorm"},
+                                                  {"mlp.up_proj", "intermediate.dense"},
+                                                  {"mlp.down_proj", "output.dense"},
+                                                  {"mlp_post_norm", "output.LayerNorm"}}),
+          .prefix = "bert.",
+          .ignored = {"(bert\\.)?pooler\\..*", "cls\\..*", "(bert\\.)?embeddings\\.position_ids"}};
+}
+
+}  // namespace
+
+NameTable names_of_family(const char* op, const std::string& family) {
+  if (family == "llama" || family == "mistral") {
+    return llama_like(kSeparateAttention + kPreNorms + kGatedMlp);
+  }
+  if (family == "qwen3") return llama_like(kSeparateAttention + kQKNorms + kPreNorms + kGatedMlp);
+  if (family == "phi3") {
+    return llama_like(kPreNorms + Rows{{"self_attn.qkv_proj", "self_attn.qkv_proj"},
+                                       {"self_attn.o_proj", "self_attn.o_proj"},
+                                       {"mlp.gate_up_proj", "mlp.gate_up_proj"},
+                                       {"mlp.down_proj", "mlp.down_proj"}});
+  }
+  if (family == "gemma2") return llama_like(kSeparateAttention + kSandwichNorms + kGatedMlp);
+  if (family == "gemma3_text") {
+    return llama_like(kSeparateAttention + kQKNorms + kSandwichNorms + kGatedMlp);
+  }
+  if (family == "olmo3") return llama_like(kSeparateAttention + kQKNorms + kPostNorms + kGatedMlp);
+  if (family == "gpt_oss") return gpt_oss();
+  if (family == "gpt2") {
+    return gpt_like({{"self_attn.qkv_proj", "attn.c_attn", Layout::transposed},
+                     {"self_attn.o_proj", "attn.c_proj", Layout::transposed}},
+                    Layout::transposed);
+  }
+  if (family == "gpt_neo") {
+    return gpt_like({{"self_attn.q_proj", "attn.attention.q_proj"},
+                     {"self_attn.k_proj", "attn.attention.k_proj"},
+                     {"self_attn.v_proj", "attn.attention.v_proj"},
+                     {"self_attn.o_proj", "attn.attention.out_proj"}},
+                    Layout::same);
+  }
+  if (family == "modernbert") return modernbert();
+  if (family == "bert") return bert();
+  throw NotImplemented(op, "sash has no model_type " + in_quotes(family));
+}
+
+NameTable names_of_gguf(const char* op, const std::string& architecture) {
+  const bool gemma = architecture == "gemma2" || architecture == "gemma3";
+  if (!gemma && architecture != "llama" && architecture != "qwen3" && architecture != "gpt2") {
+    throw NotImplemented(op, "sash has no GGUF architecture " + in_quotes(architecture));
+  }
+  const Layout heads = architecture == "llama" ? Layout::rotary_pairs : Layout::same;
+  const Layout norms = gemma ? Layout::plus_one : Layout::same;
+  return {.rows = Rows{{"token_embedding", "token_embd"},
+                       {"position_embedding", "position_embd"},
+                       {"norm", "output_norm", norms},
+                       {"head", "output"}} +
+                  layered("blk.", {{"attn_norm", "attn_norm", norms},
+                                   {"attn_post_norm", "post_attention_norm", norms},
+                                   {"mlp_norm", "ffn_norm", norms},
+                                   {"mlp_post_norm", "post_ffw_norm", norms},
+                                   {"self_attn.q_norm", "attn_q_norm", norms},
+                                   {"self_attn.k_norm", "attn_k_norm", norms},
+                                   {"self_attn.o_proj", "attn_output"},
+                                   {"mlp.down_proj", "ffn_down"},
+                                   {"mlp.up_proj", "ffn_up"},
+                                   {"mlp.gate_proj", "ffn_gate"}}) +
+                  (architecture == "gpt2" ? layered("blk.", {{"self_attn.qkv_proj", "attn_qkv"}})
+                                          : layered("blk.", {{"self_attn.q_proj", "attn_q", heads},
+                                                             {"self_attn.k_proj", "attn_k", heads},
+                                                             {"self_attn.v_proj", "attn_v"}})),
+          .ignored = {"rope_freqs\\.weight", "output\\.weight"}};
+}
+
+}  // namespace sash::nn

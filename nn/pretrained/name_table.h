@@ -1,0 +1,48 @@
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "../../tensor/io/state_dict.h"
+#include "../models/decoder_config.h"
+
+namespace sash::nn {
+
+/// How a tensor of another library lies, compared with ours.
+enum class Layout {
+  same,
+  transposed,    ///< [in, out]: GPT-2's
+  expert,        ///< [1, in, out], or [1, out] of biases: gpt-oss with one expert
+  expert_pairs,  ///< the same, row 2 i of the gate and row 2 i + 1 of up: gpt-oss
+  rotary_pairs,  ///< the rows of a head as features 0, D/2, 1, D/2 + 1, ...: llama.cpp's llama
+  plus_one,      ///< 1 is added: llama.cpp's Gemma norms
+};
+
+/// The names of a family. A row is a module, of which `.weight` and `.bias` are meant, or a whole
+/// name. `*` is the number of a layer. "qkv_proj" and "gate_up_proj" are their parts in order.
+struct NameTable {
+  struct Row {
+    std::string ours, theirs;
+    Layout layout = Layout::same;
+  };
+  std::vector<Row> rows;
+  /// Files of the model without its head lack this before their names.
+  std::string prefix{};
+  /// Regular expressions for whole names that files may have beside.
+  std::vector<std::string> ignored{};
+};
+
+/// `NotImplemented` of `op` for another family.
+NameTable names_of_family(const char* op, const std::string& family);
+NameTable names_of_gguf(const char* op, const std::string& architecture);
+
+/// Our tensors `ours`, which share memory with a model, under their names and in their layouts;
+/// copies where the layout differs. `config` is that of the model.
+StateDict to_their_names(const NameTable& table, const StateDict& ours,
+                         const DecoderConfig& config);
+/// Copies `theirs` into `ours`. `ValueError` of `op` with all that does not fit.
+void load_their_names(const char* op, const NameTable& table, const StateDict& theirs,
+                      const StateDict& ours, const DecoderConfig& config);
+
+}  // namespace sash::nn

@@ -1,0 +1,88 @@
+#include "pretrained.h"
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "../../core/error.h"
+#include "../../tensor/factories.h"
+#include "../../tensor/io/file_kind.h"
+#include "../../tensor/io/replacement_file.h"
+#include "../layers/lora.h"
+#include "config_json.h"
+#include "name_table.h"
+
+namespace sash::nn {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kOp = "Pretrained";
+
+std::string read_text(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  if (!in) throw IoError(kOp, "cannot read '" + path + "'");
+  return text;
+}
+
+}  // namespace
+
+Pretrained Pretrained::open(const std::string& path) try {
+  Pretrained file;
+  file.path_ = path;
+  PretrainedConfig config;
+  if (path.ends_with(".gguf")) {
+    file.gguf_ = std::make_shared<const GgufFile>(path);
+    config = read_config_gguf(kOp, *file.gguf_);
+  } else {
+    if (!fs::is_directory(path)) file.path_ = fs::path(path).parent_path().string();
+    file.config_text_ = read_text((fs::path(file.path_) / "config.json").string());
+    config = read_config_json(kOp, file.config_text_);
+  }
+  file.family_ = config.family;
+  file.config_ = config.model;
+  file.stop_tokens_ = config.stop_tokens;
+  return file;
+} catch (Error& error) {
+  name_file(error, path);
+  throw;
+}
+
+void Pretrained::load(TransformerStack& model) const try {
+  const StateDict ours = model.state_dict();
+  if (gguf_) {
+    load_their_names(kOp, names_of_gguf(kOp, family_), gguf_->tensors({.device = kCPU}), ours,
+                     model.config());
+  } else {
+    load_their_names(kOp, names_of_family(kOp, family_), load_shards(path_), ours, model.config());
+  }
+} catch (Error& error) {
+  name_file(error, path_);
+  throw;
+}
+
+StateDict Pretrained::state_dict(const TransformerStack& model) const {
+  const NameTable table = gguf_ ? names_of_gguf(kOp, family_) : names_of_family(kOp, family_);
+  StateDict theirs = to_their_names(table, merged_state_dict(model), model.config());
+  if (family_ == "gpt_oss") {
+    for (int64_t i = 0; i < model.config().layers; ++i) {
+      const std::string router = "model.layers." + std::to_string(i) + ".mlp.router.";
+      theirs.emplace_back(router + "weight", zeros({1, model.config().dim}));
+      theirs.emplace_back(router + "bias", zeros({1}));
+    }
+  }
+  return theirs;
+}
+
+void Pretrained::save(const TransformerStack& model, const std::string& folder,
+                      int64_t max_shard_bytes) const {
+  if (gguf_) throw NotImplemented(kOp, "sash does not write GGUF files");
+  fs::create_directories(folder);
+  ReplacementFile config(kOp, (fs::path(folder) / "config.json").string());
+  config.write(config_text_.data(), config_text_.size());
+  config.commit();
+  save_shards(folder, state_dict(model), max_shard_bytes);
+}
+
+}  // namespace sash::nn

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "../../tensor/io/gguf.h"
+#include "../models/decoder.h"
+
+namespace sash::nn {
+
+/// A checkpoint of another library: a folder with `config.json` and safetensors as transformers
+/// (Hugging Face) writes it, or a GGUF file.
+///
+///     const auto file = nn::Pretrained::open("SmolLM2-135M-Instruct.gguf");
+///     nn::Decoder model(file.config());
+///     file.load(model);
+///
+/// The configuration may be changed in between: other masks, `packed`, dropout.
+///
+/// Folders: model_type gpt2, gpt_neo, llama, mistral, qwen3, phi3, gemma2, gemma3_text, olmo3,
+/// gpt_oss (of one expert), modernbert and bert. GGUF: architecture gpt2, llama, qwen3, gemma2 and
+/// gemma3.
+class SASH_API Pretrained {
+ public:
+  /// Reads the configuration of a folder, or of a file in it, or a GGUF file's. `IoError`;
+  /// `FormatError` for what cannot be read; `NotImplemented` for a family, or an option of one,
+  /// that sash does not have.
+  static Pretrained open(const std::string& path);
+
+  /// "llama", as config.json or the GGUF file has it.
+  const std::string& family() const { return family_; }
+  const DecoderConfig& config() const { return config_; }
+  /// Whether the model is an `Encoder`; else it is a `Decoder`.
+  bool is_encoder() const { return family_ == "bert" || family_ == "modernbert"; }
+  /// Tokens that end a text, as the configuration names them.
+  const std::vector<int64_t>& stop_tokens() const { return stop_tokens_; }
+  /// The GGUF file, or null of a folder.
+  const GgufFile* gguf() const { return gguf_.get(); }
+
+  /// Copies the weights into the model, made from this `config()` or one with the same parameters
+  /// in other packing. `ValueError` listing all keys that are missing, unexpected or of another
+  /// shape, by the names of the file; nothing is loaded then. Keys of parts that sash does not have
+  /// (poolers, masks, a head that the configuration leaves out) are passed over.
+  void load(TransformerStack& model) const;
+  /// The model's tensors by the names, and in the layouts, of the file that was opened; adapters
+  /// (`add_lora`) are merged.
+  StateDict state_dict(const TransformerStack& model) const;
+  /// Writes `config.json` as it was, and the model's weights under the names of its family: to
+  /// `model.safetensors` or, above `max_shard_bytes`, to several files and
+  /// `model.safetensors.index.json`. `NotImplemented` of a GGUF file. A router of gpt-oss is
+  /// written as zeros.
+  void save(const TransformerStack& model, const std::string& folder,
+            int64_t max_shard_bytes = 5'000'000'000) const;
+
+ private:
+  Pretrained() = default;
+
+  std::string path_, family_;
+  std::string config_text_;  // config.json
+  DecoderConfig config_;
+  std::vector<int64_t> stop_tokens_;
+  std::shared_ptr<const GgufFile> gguf_;
+};
+
+/// The tensors of `folder`: of `model.safetensors`, or of the files that
+/// `model.safetensors.index.json` names. `IoError`; `FormatError` if a file lacks what the index
+/// says.
+SASH_API StateDict load_shards(const std::string& folder);
+/// Writes these files: one, or as many as it takes with at most `max_shard_bytes` each, but for
+/// larger tensors.
+SASH_API void save_shards(const std::string& folder, const StateDict& tensors,
+                          int64_t max_shard_bytes);
+
+}  // namespace sash::nn

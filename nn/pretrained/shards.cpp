@@ -1,0 +1,107 @@
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "../../core/error.h"
+#include "../../core/quote.h"
+#include "../../tensor/io/replacement_file.h"
+#include "../../tensor/io/safetensors.h"
+#include "pretrained.h"
+
+namespace sash::nn {
+namespace {
+
+using Json = nlohmann::json;
+namespace fs = std::filesystem;
+
+constexpr const char* kOp = "Pretrained";
+constexpr const char* kFile = "model.safetensors";
+constexpr const char* kIndex = "model.safetensors.index.json";
+
+// {name: file}, as the index says.
+std::map<std::string, std::string> read_index(const fs::path& path) try {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) throw IoError(kOp, "cannot read '" + path.string() + "'");
+  const auto map = Json::parse(in).at("weight_map").get<std::map<std::string, std::string>>();
+  for (const auto& [name, file] : map) {
+    if (fs::path(file).filename() != file) {
+      throw FormatError(kOp, "names of files in the index", in_quotes(file));
+    }
+  }
+  return map;
+} catch (const Json::exception& error) {
+  throw FormatError(kOp, "an index with a weight_map",
+                    excerpt(error.what(), 200) + "; in '" + path.string() + "'");
+}
+
+std::string shard_name(size_t number, size_t count) {
+  const auto digits = [](size_t n) {
+    const std::string text = std::to_string(n);
+    return std::string(5 - std::min<size_t>(5, text.size()), '0') + text;
+  };
+  return "model-" + digits(number) + "-of-" + digits(count) + ".safetensors";
+}
+
+void write_text(const std::string& path, const std::string& text) {
+  ReplacementFile file(kOp, path);
+  file.write(text.data(), text.size());
+  file.commit();
+}
+
+}  // namespace
+
+StateDict load_shards(const std::string& folder) {
+  const fs::path root(folder);
+  if (!fs::exists(root / kIndex)) return load_safetensors((root / kFile).string(), kCPU).tensors;
+  const std::map<std::string, std::string> files = read_index(root / kIndex);
+  std::map<std::string, std::vector<std::string>> names;  // of each file
+  for (const auto& [name, file] : files) names[file].push_back(name);
+  StateDict all;
+  for (const auto& [file, wanted] : names) {
+    StateDict part = load_safetensors((root / file).string(), kCPU).tensors;
+    for (const std::string& name : wanted) {
+      if (!find(part, name)) {
+        throw FormatError(kOp, in_quotes(name) + " in " + in_quotes(file) + ", as the index says",
+                          "none; in '" + (root / kIndex).string() + "'");
+      }
+    }
+    std::move(part.begin(), part.end(), std::back_inserter(all));
+  }
+  return all;
+}
+
+void save_shards(const std::string& folder, const StateDict& tensors, int64_t max_shard_bytes) {
+  if (max_shard_bytes <= 0) {
+    throw ValueError(kOp, "max_shard_bytes above 0", std::to_string(max_shard_bytes));
+  }
+  std::vector<StateDict> shards(1);
+  int64_t total = 0, bytes = 0;
+  for (const auto& item : tensors) {
+    const int64_t size = item.second.numel() * size_of(item.second.dtype());
+    if (bytes > 0 && bytes + size > max_shard_bytes) {
+      shards.emplace_back();
+      bytes = 0;
+    }
+    shards.back().push_back(item);
+    bytes += size;
+    total += size;
+  }
+  const fs::path root(folder);
+  const std::map<std::string, std::string> metadata{
+      {"format", "pt"}};  // which transformers asks for
+  if (shards.size() == 1) {
+    save_safetensors((root / kFile).string(), tensors, metadata);
+    fs::remove(root / kIndex);  // of an earlier checkpoint, which would be read instead
+    return;
+  }
+  Json index{{"metadata", {{"total_size", total}}}, {"weight_map", Json::object()}};
+  for (size_t i = 0; i < shards.size(); ++i) {
+    const std::string file = shard_name(i + 1, shards.size());
+    for (const auto& [name, tensor] : shards[i]) index["weight_map"][name] = file;
+    save_safetensors((root / file).string(), shards[i], metadata);
+  }
+  write_text((root / kIndex).string(), index.dump(2) + "\n");
+}
+
+}  // namespace sash::nn

@@ -1,0 +1,244 @@
+#include <doctest/doctest.h>
+#include <sash/nn/pretrained/config_json.h>
+#include <sash/nn/pretrained/pretrained.h>
+#include <sash/tensor/autograd/grad_mode.h>
+#include <sash/tensor/factories.h>
+#include <sash/tensor/io/safetensors.h>
+
+#include <fstream>
+#include <iterator>
+
+#include "../support/expect_error.h"
+#include "../support/temporary_folder.h"
+
+/// Checkpoints as transformers and llama.cpp write them (parity/make_checkpoints.py).
+using namespace sash;
+using namespace sash::testing;
+using nn::Pretrained;
+
+namespace {
+
+const std::string kFolder = SASH_TEST_PARITY "/checkpoints/";
+
+const std::vector<std::string> kFolders{"gpt2",       "gpt_neo", "llama",     "mistral", "qwen3",
+                                        "phi3",       "gemma2",  "gemma3",    "olmo3",   "gpt_oss",
+                                        "modernbert", "bert",    "bert_model"};
+
+std::string read_text(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+/// What the model of `file` makes of `tokens`; `change` has its configuration first.
+template <class Change>
+Tensor result_of(const Pretrained& file, const Tensor& tokens, Change&& change) {
+  const NoGradGuard no_grad;
+  nn::DecoderConfig config = file.config();
+  change(config);
+  if (file.is_encoder()) {
+    nn::Encoder model(config);
+    file.load(model);
+    return model.eval(), model(tokens);
+  }
+  nn::Decoder model(config);
+  file.load(model);
+  return model.eval(), model(tokens);
+}
+
+double largest_error(const Tensor& a, const Tensor& b) {
+  REQUIRE(a.shape() == b.shape());
+  return (a - b).abs().max().item<double>() / b.abs().max().item<double>();
+}
+
+struct Expected {
+  Tensor tokens, logits;
+
+  explicit Expected(const std::string& name) {
+    const StateDict file = load_safetensors(kFolder + name + ".safetensors", kCPU).tensors;
+    tokens = *find(file, "tokens");
+    logits = *find(file, "logits");
+  }
+};
+
+void expect_same(const StateDict& got, StateDict want) {
+  REQUIRE(got.size() == want.size());
+  for (const auto& item : want) {
+    const std::string& name = item.first;
+    const Tensor& tensor = item.second;
+    CAPTURE(name);
+    const Tensor* const own = find(got, name);
+    REQUIRE(own);
+    REQUIRE(own->shape() == tensor.shape());
+    CHECK(own->to_vector<double>() == tensor.to_vector<double>());
+  }
+}
+
+}  // namespace
+
+TEST_CASE("pretrained: a folder's model computes what transformers computes") {
+  for (const std::string& name : kFolders) {
+    CAPTURE(name);
+    const Expected expected(name);
+    const Pretrained file = Pretrained::open(kFolder + name);
+    CHECK(largest_error(result_of(file, expected.tokens, [](auto&) {}), expected.logits) < 2e-5);
+    const Tensor unpacked = result_of(
+        file, expected.tokens, [](nn::DecoderConfig& config) { config.packed = !config.packed; });
+    CHECK(largest_error(unpacked, expected.logits) < 2e-5);
+  }
+}
+
+TEST_CASE("pretrained: a GGUF file's model computes what transformers computes") {
+  for (const std::string name : {"gguf_llama", "gguf_gemma3"}) {
+    CAPTURE(name);
+    const Expected expected(name);
+    const Pretrained file = Pretrained::open(kFolder + name + ".gguf");
+    CHECK(file.gguf());
+    CHECK(largest_error(result_of(file, expected.tokens, [](auto&) {}), expected.logits) < 2e-5);
+    nn::Decoder model(file.config());
+    file.load(model);
+    const StateDict back = file.state_dict(model);
+    if (name == "gguf_llama") expect_same(back, file.gguf()->tensors({.device = kCPU}));
+  }
+}
+
+TEST_CASE("pretrained: what is saved is what was loaded, under the same names") {
+  for (const std::string& name : kFolders) {
+    CAPTURE(name);
+    const Pretrained file = Pretrained::open(kFolder + name);
+    StateDict want = nn::load_shards(kFolder + name);
+    // The router of one expert has no influence, and BERT's pooler no counterpart.
+    std::erase_if(want, [](const auto& item) {
+      return item.first.starts_with("pooler.") || item.first.find(".router.") != std::string::npos;
+    });
+    for (const bool packed : {true, false}) {
+      nn::DecoderConfig config = file.config();
+      config.packed = packed;
+      const TemporaryFolder folder;
+      StateDict got;
+      const auto round_trip = [&](nn::TransformerStack& model) {
+        file.load(model);
+        file.save(model, folder.file("x"), packed ? 1'000'000 : 5000);
+        got = nn::load_shards(folder.file("x"));
+      };
+      if (file.is_encoder()) {
+        nn::Encoder model(config);
+        round_trip(model);
+      } else {
+        nn::Decoder model(config);
+        round_trip(model);
+      }
+      CHECK(std::filesystem::exists(folder.file("x/model.safetensors")) == packed);
+      CHECK(read_text(folder.file("x/config.json")) == read_text(kFolder + name + "/config.json"));
+      std::erase_if(
+          got, [](const auto& item) { return item.first.find(".router.") != std::string::npos; });
+      if (name == "bert_model") {  // saved with the names of a model that has a head
+        for (auto& item : want) {
+          if (!item.first.starts_with("bert.")) item.first = "bert." + item.first;
+        }
+      }
+      expect_same(got, want);
+    }
+  }
+}
+
+TEST_CASE("pretrained: all keys that do not fit are listed at once") {
+  const TemporaryFolder folder;
+  std::filesystem::copy(kFolder + "llama", folder.file("x"));
+  StateDict tensors = nn::load_shards(folder.file("x"));
+  std::erase_if(tensors, [](const auto& item) {
+    return item.first == "model.norm.weight" ||
+           item.first == "model.layers.1.self_attn.k_proj.weight";
+  });
+  tensors.emplace_back("model.layers.2.input_layernorm.weight", ones({16}));
+  tensors.emplace_back("model.layers.0.self_attn.rotary_emb.inv_freq", ones({2}));
+  for (auto& [name, tensor] : tensors) {
+    if (name == "model.layers.0.mlp.up_proj.weight") tensor = ones({16, 20});
+  }
+  nn::save_shards(folder.file("x"), tensors, 1 << 20);
+  const Pretrained file = Pretrained::open(folder.file("x"));
+  nn::Decoder model(file.config());
+  const StateDict before = [&] {
+    StateDict copy;
+    for (const auto& [name, tensor] : model.state_dict()) copy.emplace_back(name, tensor.clone());
+    return copy;
+  }();
+  expect_error<ValueError>(
+      "Pretrained: missing model.norm.weight, model.layers.1.self_attn.k_proj.weight; unexpected "
+      "model.layers.2.input_layernorm.weight; mismatched model.layers.0.mlp.up_proj.weight "
+      "(expected shape [20, 16], got [16, 20]); in '" +
+          folder.file("x") + "'",
+      [&] { file.load(model); });
+  expect_same(model.state_dict(), before);
+}
+
+TEST_CASE("pretrained: shards that lack what the index says, and configurations unknown to sash") {
+  const TemporaryFolder folder;
+  std::filesystem::copy(kFolder + "mistral", folder.file("x"));
+  const auto config = [&](const std::string& text) {
+    std::ofstream(folder.file("x/config.json"), std::ios::binary) << text;
+    return thrown_by([&] { Pretrained::open(folder.file("x")); });
+  };
+  const std::string place = "; in '" + folder.file("x") + "'";
+  std::filesystem::remove(folder.file("x/model-00002-of-00003.safetensors"));
+  CHECK(thrown_by([&] { nn::load_shards(folder.file("x")); }).starts_with("IoError: "));
+  const std::string index = folder.file("x/model.safetensors.index.json");
+  std::ofstream(index) << R"({"weight_map":{"w":"../y.safetensors"}})";
+  expect_error<FormatError>(
+      "Pretrained: expected names of files in the index, got '../y.safetensors'",
+      [&] { nn::load_shards(folder.file("x")); });
+  std::ofstream(index) << R"({"weight_map":{"w":"model-00001-of-00003.safetensors"}})";
+  expect_error<FormatError>(
+      "Pretrained: expected 'w' in 'model-00001-of-00003.safetensors', as the "
+      "index says, got none; in '" +
+          index + "'",
+      [&] { nn::load_shards(folder.file("x")); });
+  CHECK(config(R"({"model_type":"mamba"})") ==
+        "NotImplemented: Pretrained: sash has no model_type 'mamba'" + place);
+  CHECK(config("{").starts_with("FormatError: Pretrained: expected a config.json of its family"));
+  CHECK(config("{}").starts_with("FormatError: Pretrained: expected a config.json of its family"));
+  std::string text = read_text(kFolder + "llama/config.json");
+  text.replace(text.find("llama3"), 6, "spiral");
+  CHECK(config(text) == "NotImplemented: Pretrained: sash has no rope_type 'spiral'" + place);
+  CHECK(thrown_by([] { Pretrained::open("/no/folder"); }).starts_with("IoError: "));
+}
+
+TEST_CASE("pretrained: configurations of older versions of transformers") {
+  const auto read = [](const std::string& text) {
+    return nn::read_config_json("test", text).model;
+  };
+  const std::string sizes =
+      R"("vocab_size":9,"hidden_size":8,"num_hidden_layers":12,"num_attention_heads":2,)"
+      R"("intermediate_size":8,"max_position_embeddings":64,)";
+  const nn::DecoderConfig llama =
+      read(R"({"model_type":"llama",)" + sizes +
+           R"("rope_theta":500000.0,"rope_scaling":{"rope_type":"linear","factor":2.0}})");
+  REQUIRE(llama.attention.size() == 1);
+  CHECK(llama.attention[0].rotary->theta == 500000);
+  CHECK(llama.attention[0].rotary->scaling.kind == nn::RotaryScalingKind::linear);
+  CHECK(llama.attention[0].rotary->scaling.factor == 2);
+  const nn::DecoderConfig gemma = read(
+      R"({"model_type":"gemma3_text",)" + sizes +
+      R"("rope_theta":1000000.0,"rope_local_base_freq":10000.0,"sliding_window":4,)"
+      R"("hidden_activation":"gelu_pytorch_tanh","rope_scaling":{"type":"linear","factor":8.0}})");
+  REQUIRE(gemma.attention.size() == 6);
+  CHECK(gemma.attention[4].rotary->theta == 10000);
+  CHECK(gemma.attention[4].rotary->scaling.kind == nn::RotaryScalingKind::none);
+  CHECK(gemma.attention[4].mask.to_string() == AttentionMask::causal_window(4).to_string());
+  CHECK(gemma.attention[5].rotary->theta == 1e6);
+  CHECK(gemma.attention[5].rotary->scaling.factor == 8);
+  CHECK(gemma.attention[5].mask.to_string() == "causal");
+  const nn::DecoderConfig modernbert = read(
+      R"({"model_type":"modernbert",)" + sizes +
+      R"("hidden_activation":"gelu","global_rope_theta":160000.0,"local_rope_theta":10000.0})");
+  REQUIRE(modernbert.attention.size() == 3);
+  CHECK(modernbert.attention[0].rotary->theta == 160000);
+  CHECK(modernbert.attention[0].mask.shows_all());
+  CHECK(modernbert.attention[1].rotary->theta == 10000);
+  CHECK(modernbert.attention[1].mask.to_string() ==
+        AttentionMask::symmetric_window(64).to_string());
+  const nn::DecoderConfig qwen =
+      read(R"({"model_type":"qwen3",)" + sizes +
+           R"("rope_theta":1000000.0,"use_sliding_window":false,"sliding_window":4})");
+  CHECK(qwen.attention.size() == 1);
+  CHECK(qwen.head_dim == 128);
+}
