@@ -1,0 +1,143 @@
+/// Writes text with a pretrained model: `generate SmolLM2-135M-Instruct.gguf --prompt "..."`, or
+/// with a folder that has config.json, safetensors and tokenizer.json. A window and sinks may take
+/// the place of full attention, which bounds the memory of keys and values.
+
+#include <sash/core/parallel.h>
+#include <sash/nn/pretrained/pretrained.h>
+#include <sash/text/tokenizer.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdio>
+#include <iostream>
+
+using namespace sash;
+
+namespace {
+
+struct Settings {
+  std::string path, prompt = "What is gravity?", device = "cpu", dtype = "float32";
+  int64_t count = 200, window = 0, sinks = 4;
+  int threads = 0;
+  bool raw = false, ids = false, prompt_ids = false, no_stop = false;
+  nn::GenerateOptions options{.repetition_penalty = 1.1, .temperature = 0.2, .top_p = 0.9};
+};
+
+void add_options(CLI::App& app, Settings& s) {
+  app.add_option("path", s.path, "A GGUF file, or a folder with config.json")->required();
+  app.add_option("--prompt", s.prompt, "What the text begins with, or the user says");
+  app.add_flag("--raw", s.raw, "Take the prompt as it is, without the turns of a chat");
+  app.add_option("--count", s.count, "Most new tokens");
+  app.add_option("--temperature", s.options.temperature, "0 takes the likeliest token");
+  app.add_option("--top-k", s.options.top_k);
+  app.add_option("--top-p", s.options.top_p);
+  app.add_option("--min-p", s.options.min_p);
+  app.add_option("--repetition-penalty", s.options.repetition_penalty);
+  app.add_option("--seed", s.options.seed);
+  app.add_option("--window", s.window, "Keys that a token sees beside the sinks; 0: all");
+  app.add_option("--sinks", s.sinks, "First tokens that all see, with --window");
+  app.add_option("--device", s.device);
+  app.add_option("--dtype", s.dtype);
+  app.add_option("--threads", s.threads);
+  app.add_flag("--ids", s.ids, "Print the numbers of the new tokens, one a line, and no text");
+  app.add_flag("--prompt-ids", s.prompt_ids, "Print those of the prompt, and nothing else");
+  app.add_flag("--no-stop", s.no_stop, "Go on after the token that ends a text");
+}
+
+text::Tokenizer tokenizer_of(const nn::Pretrained& file, const std::string& path) {
+  return file.gguf() ? text::Tokenizer::from_gguf(*file.gguf())
+                     : text::Tokenizer::load(path + "/tokenizer.json");
+}
+
+nn::DecoderConfig config_of(const nn::Pretrained& file, const Settings& s) {
+  nn::DecoderConfig config = file.config();
+  if (s.window > 0) {
+    for (nn::LayerAttention& layer : config.attention) {
+      layer.mask = AttentionMask::causal_window(s.window) | AttentionMask::sinks(s.sinks);
+    }
+  }
+  return config;
+}
+
+// The user's turn and the start of the answer, in the form that models with these tokens know.
+std::string chat(const text::Tokenizer& tokenizer, const std::string& prompt) {
+  if (!tokenizer.id("<|im_start|>")) return prompt;
+  return "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging "
+         "Face<|im_end|>\n<|im_start|>user\n" +
+         prompt + "<|im_end|>\n<|im_start|>assistant\n";
+}
+
+// Prints the text of tokens as they come, each character once it is complete.
+class Printer {
+ public:
+  explicit Printer(const text::Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+
+  void add(int64_t token) {
+    tokens_.push_back(token);
+    const std::string text = tokenizer_.decode(tokens_);
+    if (text.ends_with("\xef\xbf\xbd")) return;
+    std::cout << text.substr(std::min(printed_, text.size())) << std::flush;
+    printed_ = text.size();
+  }
+
+ private:
+  const text::Tokenizer& tokenizer_;
+  std::vector<int64_t> tokens_;
+  size_t printed_ = 0;
+};
+
+using Clock = std::chrono::steady_clock;
+
+double seconds(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+void run(Settings& s) {
+  if (s.threads > 0) set_num_threads(s.threads);
+  const nn::Pretrained file = nn::Pretrained::open(s.path);
+  const text::Tokenizer tokenizer = tokenizer_of(file, s.path);
+  const std::vector<int64_t> prompt =
+      tokenizer.encode(s.raw ? s.prompt : chat(tokenizer, s.prompt));
+  if (s.prompt_ids) {
+    for (const int64_t token : prompt) std::cout << token << "\n";
+    return;
+  }
+  nn::Decoder model(config_of(file, s));
+  file.load(model);
+  model.to(Device::parse(s.device), parse_dtype(s.dtype));
+
+  Printer printer(tokenizer);
+  Clock::time_point first;
+  if (!s.no_stop) s.options.stop_tokens = file.stop_tokens();
+  s.options.on_token = [&](int64_t token, int64_t) {
+    if (first == Clock::time_point()) first = Clock::now();
+    if (s.ids) {
+      std::cout << token << "\n";
+    } else {
+      printer.add(token);
+    }
+    return true;
+  };
+  const Clock::time_point start = Clock::now();
+  const size_t written = model.generate(prompt, s.count, s.options).size();
+  const double reading = seconds(start, first), writing = seconds(first, Clock::now());
+  std::cerr << (s.ids ? "" : "\n");
+  std::fprintf(stderr, "prompt: %zu tokens, %.1f tokens/s; new: %zu tokens, %.1f tokens/s\n",
+               prompt.size(), static_cast<double>(prompt.size()) / reading, written,
+               static_cast<double>(written - 1) / writing);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Settings settings;
+  CLI::App app("Writes text with a pretrained model");
+  add_options(app, settings);
+  CLI11_PARSE(app, argc, argv);
+  try {
+    run(settings);
+  } catch (const Error& error) {
+    std::cerr << error.what() << "\n";
+    return 1;
+  }
+}
