@@ -150,7 +150,8 @@ void multiply_few_rows(const Product<T>& product, const Batch& batch) {
   // They wait for memory.
   for_each_task(count * tiles, kCols * product.k * kPackingWork, [&](Index task) {
     const Product<T> p = item(product, batch, task / tiles);
-    FewRows<T>::run(part(p, 0, task % tiles * kCols, p.m, kCols));
+    const Product<T> tile = part(p, 0, task % tiles * kCols, p.m, kCols);
+    FewRows<T>::run(tile, tile.b.data);
   });
 }
 

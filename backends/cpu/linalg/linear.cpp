@@ -2,7 +2,6 @@
 
 #include "../../../core/backend/dispatch.h"
 #include "../../../core/parallel.h"
-#include "../shape/convert.h"
 #include "../shape/halves.h"
 #include "few_rows.h"
 #include "gemm.h"
@@ -13,33 +12,22 @@ namespace {
 
 #if SASH_MICRO_KERNEL
 
-// Few rows with a matrix of halves, at the rate at which that is read: some of its rows at a time
-// become float32, in memory that stays in the cache.
+// Few rows with a matrix of halves, which are not converted in memory.
 template <class Half>
-void multiply_few_rows(const KernelContext& context, const Product<float>& product,
-                       const TensorView& w) {
-  constexpr int64_t kWeights = 4;
-  const int64_t k = product.k, bytes = kWeights * k * static_cast<int64_t>(sizeof(float));
-  parallel_for(product.n, 16 * kWeights, [&](int64_t begin, int64_t end) {
-    const Workspace memory(context, bytes);
-    float* const rows = memory.ptr<float>();
-    for (int64_t j = begin; j < end; j += kWeights) {
-      Product<float> part = product;
-      part.n = std::min(kWeights, end - j);
-      for (int64_t i = 0; i < part.n; ++i) {
-        widen(w.ptr<const Half>() + (j + i) * w.strides[0], k, rows + i * k);
-      }
-      part.b = {rows, 1, k};
-      part.c.data = product.c.at(0, j);
-      if (product.bias) part.bias = product.bias + j;
-      FewRows<float>::run(part);
-    }
+void multiply_few_rows(const Product<float>& product, const Half* weight) {
+  constexpr int64_t kColumns = 64;
+  parallel_for(product.n, kColumns, [&](int64_t begin, int64_t end) {
+    Product<float> part = product;
+    part.n = end - begin;
+    part.c.data = product.c.at(0, begin);
+    if (product.bias) part.bias = product.bias + begin;
+    FewRows<float, Half>::run(part, weight + begin * product.b.col_stride);
   });
 }
 
 // Whether it did the product, of x [m, k] in float32.
-bool multiply_halves(const KernelContext& context, const TensorView& x, const TensorView& w,
-                     const TensorView& bias, const TensorView& y) {
+bool multiply_halves(const TensorView& x, const TensorView& w, const TensorView& bias,
+                     const TensorView& y) {
   const bool rows = w.strides[1] == 1 || w.shape[1] == 1;
   if (!is_half(w.dtype) || !rows || y.numel() == 0) return false;
   const int64_t k = x.shape[1];
@@ -47,22 +35,21 @@ bool multiply_halves(const KernelContext& context, const TensorView& x, const Te
                                .n = y.shape[1],
                                .k = k,
                                .a = {x.ptr<const float>(), x.strides[0], x.strides[1]},
-                               .b = {nullptr, 1, k},
+                               .b = {nullptr, 1, w.strides[0]},
                                .c = {y.ptr<float>(), y.shape[1], 1},
                                .bias = bias.data ? bias.ptr<const float>() : nullptr};
   if (!FewRows<float>::fits(product)) return false;
   if (w.dtype == DType::float16) {
-    multiply_few_rows<float16>(context, product, w);
+    multiply_few_rows(product, w.ptr<const float16>());
   } else {
-    multiply_few_rows<bfloat16>(context, product, w);
+    multiply_few_rows(product, w.ptr<const bfloat16>());
   }
   return true;
 }
 
 #else
 
-bool multiply_halves(const KernelContext&, const TensorView&, const TensorView&, const TensorView&,
-                     const TensorView&) {
+bool multiply_halves(const TensorView&, const TensorView&, const TensorView&, const TensorView&) {
   return false;
 }
 
@@ -72,7 +59,7 @@ void linear_forward(KernelContext& context, const TensorView& x_, const TensorVi
                     const TensorView* bias_, const TensorView& y_) {
   const FloatOperand in(context, x_), row(context, bias_ ? *bias_ : TensorView());
   FloatResult out(context, y_);
-  if (multiply_halves(context, in.view(), w_, row.view(), out.view())) return out.write();
+  if (multiply_halves(in.view(), w_, row.view(), out.view())) return out.write();
   const FloatOperand matrix(context, w_);
   const TensorView &x = in.view(), &w = matrix.view(), &y = out.view();
   dispatch_floating(y.dtype, "linear", [&]<class T>(TypeTag<T>) {
