@@ -39,6 +39,8 @@ inline constexpr AutocastRule kAutocastRules[] = {
     {"layer_norm", AutocastTo::float32},
     {"batch_norm", AutocastTo::float32},
     {"dropout_add_layer_norm", AutocastTo::float32},
+    {"rms_norm", AutocastTo::float32},
+    {"add_rms_norm", AutocastTo::float32},
     {"cross_entropy", AutocastTo::float32},
     {"nll_loss", AutocastTo::float32},
     {"binary_cross_entropy_with_logits", AutocastTo::float32},

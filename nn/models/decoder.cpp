@@ -218,7 +218,12 @@ SumAndNorm TransformerStack::run_layer(int64_t i, const SumAndNorm& x,
 }
 
 Tensor TransformerStack::run(const Tensor& embedded, const AttentionMask& mask, const Past& past,
-                             const std::vector<CrossKeys>* cross) {
+                             const std::vector<CrossKeys>& cross) {
+  const int64_t crossed = config_.cross_attention ? config_.layers : 0;
+  if (static_cast<int64_t>(cross.size()) != crossed) {
+    throw ValueError(type_name(), "cross keys of " + std::to_string(crossed) + " layers",
+                     std::to_string(cross.size()));
+  }
   std::vector<RotaryAngles> angles;
   for (std::optional<RotaryTable>& table : tables_) {
     angles.push_back(table ? angles_of(*table, past.lengths, embedded) : RotaryAngles());
@@ -233,7 +238,7 @@ Tensor TransformerStack::run(const Tensor& embedded, const AttentionMask& mask, 
     for (std::vector<KeyValueCache>* const text : past.texts) {
       context.caches.push_back(&(*text)[at]);
     }
-    const CrossKeys keys = cross ? (*cross)[at] : CrossKeys();
+    const CrossKeys keys = cross.empty() ? CrossKeys() : cross[at];
     if (!recompute_ || !grad_enabled()) {
       x = run_layer(i, x, context, keys);
       continue;
@@ -257,31 +262,54 @@ Tensor TransformerStack::head_of(const Tensor& states) {
 
 Decoder::Decoder(const DecoderConfig& config) : TransformerStack(causal(config)) {}
 
-Tensor Decoder::hidden(const Tensor& tokens) {
-  return run(embed(tokens, {}, {0}), {}, {}, nullptr);
+Tensor Decoder::hidden(const Tensor& tokens, const std::vector<CrossKeys>& cross) {
+  return run(embed(tokens, {}, {0}), {}, {}, cross);
 }
 
 Tensor Decoder::forward(const Tensor& tokens) { return head_of(hidden(tokens)); }
 
 Tensor Decoder::forward(const Tensor& tokens, std::vector<KeyValueCache>& caches) {
+  return forward(tokens, caches, {});
+}
+
+Tensor Decoder::forward(const Tensor& tokens, const std::vector<CrossKeys>& cross) {
+  return head_of(hidden(tokens, cross));
+}
+
+Tensor Decoder::forward(const Tensor& tokens, std::vector<KeyValueCache>& caches,
+                        const std::vector<CrossKeys>& cross) {
   const Past past("Decoder", config_.layers, {&caches}, tokens.size(0));
-  return head_of(run(embed(tokens, {}, past.lengths), {}, past, nullptr));
+  return head_of(run(embed(tokens, {}, past.lengths), {}, past, cross));
+}
+
+std::vector<CrossKeys> Decoder::cross_keys(const Tensor& states, const AttentionMask& mask) {
+  if (!config_.cross_attention) {
+    throw ValueError("Decoder.cross_keys", "a decoder with cross_attention", "one without");
+  }
+  std::vector<CrossKeys> keys;
+  for (DecoderLayer& layer : layers) keys.push_back(layer.cross_attn->cross_keys(states, mask));
+  return keys;
 }
 
 Tensor Decoder::next_logits(const Tensor& tokens,
                             const std::vector<std::vector<KeyValueCache>*>& caches) {
   return named_errors([&] {
     const Past past("Decoder", config_.layers, caches, tokens.size(0));
-    const Tensor states = run(embed(tokens, {}, past.lengths), {}, past, nullptr);
+    const Tensor states = run(embed(tokens, {}, past.lengths), {}, past, {});
     return head_of(states.select(1, -1));
   });
 }
 
 Tensor Decoder::loss(const Tensor& tokens, const Tensor& targets,
                      const LinearCrossEntropyOptions& options) {
+  return loss(tokens, {}, targets, options);
+}
+
+Tensor Decoder::loss(const Tensor& tokens, const std::vector<CrossKeys>& cross,
+                     const Tensor& targets, const LinearCrossEntropyOptions& options) {
   return named_errors([&] {
     if (!head) throw ValueError("Decoder", "a head for a loss", "none");
-    const Tensor x = hidden(tokens);
+    const Tensor x = hidden(tokens, cross);
     const bool fuses = !head_dense && !head->bias.defined() && config_.logit_softcap == 0 &&
                        !head->is_block_sparse() && !head->has_forward_hooks();
     if (fuses) return linear_cross_entropy(x, head->weight, targets, options);
@@ -306,7 +334,7 @@ std::vector<KeyValueCache> Decoder::new_caches() const {
 Encoder::Encoder(const DecoderConfig& config) : TransformerStack(config) {}
 
 Tensor Encoder::hidden(const Tensor& tokens, const AttentionMask& mask, const Tensor& types) {
-  return run(embed(tokens, types, {0}), mask, {}, nullptr);
+  return run(embed(tokens, types, {0}), mask, {}, {});
 }
 
 Tensor Encoder::forward(const Tensor& tokens, const AttentionMask& mask, const Tensor& types) {

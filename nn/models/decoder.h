@@ -46,9 +46,9 @@ class SASH_API TransformerStack : public Module {
   DecoderNorm* norm_before(int64_t layer) const;
   SumAndNorm run_layer(int64_t i, const SumAndNorm& x, const AttentionContext& context,
                        const CrossKeys& keys);
-  // The last hidden states; cross is null or has one for each layer.
+  // The last hidden states; `cross` has one for each layer that attends to an encoder.
   Tensor run(const Tensor& embedded, const AttentionMask& mask, const Past& past,
-             const std::vector<CrossKeys>* cross);
+             const std::vector<CrossKeys>& cross);
   // What the head makes of hidden states: themselves without one.
   Tensor head_of(const Tensor& states);
 
@@ -81,6 +81,14 @@ class SASH_API Decoder : public TransformerStack {
   /// The same for tokens that continue those in `caches`, which then hold them too. Needs a
   /// `NoGradGuard`. `ValueError` unless the caches are from `new_caches` and of one length.
   Tensor forward(const Tensor& tokens, std::vector<KeyValueCache>& caches);
+  /// The same two with `cross_attention`, for which there is a `CrossKeys` in each layer:
+  /// `cross_keys`.
+  Tensor forward(const Tensor& tokens, const std::vector<CrossKeys>& cross);
+  Tensor forward(const Tensor& tokens, std::vector<KeyValueCache>& caches,
+                 const std::vector<CrossKeys>& cross);
+  /// What the layers' cross attention reads of an encoder's states [B, S, dim], under `mask`.
+  /// `ValueError` without `cross_attention`.
+  std::vector<CrossKeys> cross_keys(const Tensor& states, const AttentionMask& mask = {});
   /// Logits [B, vocab] of the token after each row of tokens [B, T], which continue the text whose
   /// caches are `caches[0]`, or row i that of `caches[i]`: so texts of different lengths are
   /// written together. The head runs for the last tokens alone. Errors as `forward`.
@@ -89,13 +97,15 @@ class SASH_API Decoder : public TransformerStack {
   /// `linear_cross_entropy`. With a logit_softcap, or a block-sparse head, the logits are held.
   Tensor loss(const Tensor& tokens, const Tensor& targets,
               const LinearCrossEntropyOptions& options = {});
+  Tensor loss(const Tensor& tokens, const std::vector<CrossKeys>& cross, const Tensor& targets,
+              const LinearCrossEntropyOptions& options = {});
   template <class... Args>
   Tensor operator()(Args&&... args) {
     return call([&] { return forward(std::forward<Args>(args)...); }, args...);
   }
 
   /// What the head gets, [B, T, dim].
-  Tensor hidden(const Tensor& tokens);
+  Tensor hidden(const Tensor& tokens, const std::vector<CrossKeys>& cross = {});
 
   /// Whether every layer's mask has a `causal_reach`.
   bool can_cache() const;

@@ -1,12 +1,25 @@
 #include "rotary.h"
 
+#include "../../tensor/autograd/node.h"
+#include "../../tensor/factories.h"
 #include "../checks.h"
 #include "../elementwise/binary.h"
+#include "../kernels/rotary.h"
 #include "../shape/concat.h"
+#include "head_layout.h"
 #include "packed_heads.h"
 
 namespace sash {
+
+namespace kernels {
+constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&,
+                      const TensorView&, const RotaryParams&)>
+    rotary{"rotary"};
+}  // namespace kernels
+
 namespace {
+
+using kernels::RotaryParams;
 
 void check_arguments(const char* op, const Tensor& x, const RotaryAngles& angles) {
   check_defined(op, x);
@@ -26,6 +39,49 @@ void check_arguments(const char* op, const Tensor& x, const RotaryAngles& angles
   if (fits) return;
   throw ShapeError(op, "angles [S, n] or [B, S, n] with 2 n <= D for x [B, H, S, D]",
                    to_string(shape) + " and " + to_string(x.shape()));
+}
+
+// y = x turned, both [B, S, H, D]; nothing is recorded.
+void turn(const Tensor& x, const Tensor& y, const RotaryAngles& angles,
+          const RotaryParams& params) {
+  const NoGradGuard no_grad;
+  const auto of_batch = [](const Tensor& t) {
+    const Tensor rows = t.contiguous();
+    return rows.rank() == 3 ? rows : rows.unsqueeze(0);
+  };
+  const Tensor cos = of_batch(angles.cos), sin = of_batch(angles.sin);
+  const Tensor in = x.size(3) == 1 || x.strides()[3] == 1 ? x : x.contiguous();
+  KernelContext context = kernel_context(x.device());
+  kernels::rotary(context, in.tensor_view(), cos.tensor_view(), sin.tensor_view(), y.tensor_view(),
+                  params);
+}
+
+struct SavedAngles {
+  Saved cos, sin;
+  RotaryAngles operator()(Backward& pass) const { return {pass(cos), pass(sin)}; }
+};
+
+// The gradient of a turn is the turn back.
+Tensor turned(const Tensor& x, const RotaryAngles& angles, RotaryParams params) {
+  const Tensor y = detail::empty_in_layout_of(x, x.size(3));
+  turn(x.transpose(1, 2), y.transpose(1, 2), angles, params);
+  params.back = !params.back;
+  return record(
+      "rotary", {x}, y,
+      [saved = SavedAngles{save(angles.cos), save(angles.sin)}, params](
+          Backward& pass, const Tensor& g) { return Gradients{turned(g, saved(pass), params)}; });
+}
+
+// The same of packed heads [B, S, N, D].
+Tensor turned_packed(const Tensor& packed, const RotaryAngles& angles, RotaryParams params) {
+  const Tensor y = empty(packed.shape(), packed.options());
+  turn(packed, y, angles, params);
+  params.back = !params.back;
+  return record("split_rotary_heads", {packed}, y,
+                [saved = SavedAngles{save(angles.cos), save(angles.sin)}, params](Backward& pass,
+                                                                                  const Tensor& g) {
+                  return Gradients{turned_packed(g, saved(pass), params)};
+                });
 }
 
 }  // namespace
@@ -53,13 +109,26 @@ Tensor rotary(const Tensor& x, const RotaryAngles& angles, RotaryLayout layout) 
 
 Tensor rotary(const Tensor& x, const RotaryAngles& angles, RotaryLayout layout) {
   check_arguments("rotary", x, angles);
-  return composite::rotary(x, angles, layout);
+  if (!use_fused(kernels::rotary, x.device())) return composite::rotary(x, angles, layout);
+  return turned(x, angles,
+                {.heads = x.size(1), .interleaved = layout == RotaryLayout::interleaved});
 }
 
 std::array<Tensor, 3> split_rotary_heads(const Tensor& packed, const RotaryAngles& angles,
                                          int64_t heads, int64_t kv_heads, RotaryLayout layout) {
-  const auto [q, k, v] = split_packed_heads(packed, heads, kv_heads);
-  return {rotary(q, angles, layout), rotary(k, angles, layout), v};
+  const char* op = "split_rotary_heads";
+  const std::array<Tensor, 3> plain = split_packed_heads(packed, heads, kv_heads);
+  const Tensor& q = plain[0];
+  check_arguments(op, q, angles);
+  if (!use_fused(kernels::rotary, packed.device())) {
+    return {composite::rotary(q, angles, layout), composite::rotary(plain[1], angles, layout),
+            plain[2]};
+  }
+  const int64_t keys = plain[1].size(1);
+  const Tensor by_head = packed.reshape({q.size(0), q.size(2), heads + 2 * keys, q.size(3)});
+  const Tensor turned = turned_packed(
+      by_head, angles, {.heads = heads + keys, .interleaved = layout == RotaryLayout::interleaved});
+  return split_packed_heads(turned.view({q.size(0), q.size(2), packed.size(2)}), heads, keys);
 }
 
 }  // namespace sash

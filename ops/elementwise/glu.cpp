@@ -1,12 +1,41 @@
 #include "glu.h"
 
+#include "../../tensor/autograd/node.h"
+#include "../../tensor/factories.h"
 #include "../checks.h"
+#include "../kernels/glu.h"
+#include "../rows.h"
 #include "binary.h"
 #include "gelu.h"
 #include "unary.h"
 
 namespace sash {
+
+namespace kernels {
+constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, Gate)> glu_forward{
+    "glu_forward"};
+constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&,
+                      Gate)>
+    glu_backward{"glu_backward"};
+}  // namespace kernels
+
 namespace {
+
+using kernels::Gate;
+
+Gate gate_of(GluKind kind) {
+  switch (kind) {
+    case GluKind::swiglu:
+      return Gate::silu;
+    case GluKind::geglu:
+      return Gate::gelu;
+    case GluKind::geglu_tanh:
+      return Gate::gelu_tanh;
+    case GluKind::clamped_swiglu:
+      return Gate::clamped_silu;
+  }
+  throw ValueError("glu", "a GluKind", std::to_string(static_cast<int>(kind)));
+}
 
 void check_arguments(const Tensor& x) {
   check_defined("glu", x);
@@ -16,6 +45,8 @@ void check_arguments(const Tensor& x) {
   throw ShapeError("glu", "an even last extent, gates and values", to_string(x.shape()));
 }
 
+int64_t rows_of(const Tensor& x) { return x.size(-1) == 0 ? 0 : x.numel() / x.size(-1); }
+
 }  // namespace
 
 namespace composite {
@@ -23,25 +54,47 @@ namespace composite {
 Tensor glu(const Tensor& x, GluKind kind) {
   const int64_t width = x.size(-1) / 2;
   const Tensor a = x.narrow(-1, 0, width), b = x.narrow(-1, width, width);
-  switch (kind) {
-    case GluKind::swiglu:
+  switch (gate_of(kind)) {
+    case Gate::silu:
       return silu(a) * b;
-    case GluKind::geglu:
+    case Gate::gelu:
       return sash::gelu(a) * b;
-    case GluKind::geglu_tanh:
+    case Gate::gelu_tanh:
       return sash::gelu(a, GeluApproximation::tanh) * b;
-    case GluKind::clamped_swiglu:
+    case Gate::clamped_silu:
       break;
   }
-  const Tensor gate = clamp(a, std::nullopt, 7.0);
-  return gate * sigmoid(gate * 1.702) * (clamp(b, -7.0, 7.0) + 1.0);
+  constexpr double limit = kernels::kGateLimit;
+  const Tensor gate = clamp(a, std::nullopt, limit);
+  return gate * sigmoid(gate * kernels::kGateSlope) * (clamp(b, -limit, limit) + 1.0);
 }
 
 }  // namespace composite
 
-Tensor glu(const Tensor& x, GluKind kind) {
-  check_arguments(x);
-  return composite::glu(x, kind);
+Tensor glu(const Tensor& input, GluKind kind) {
+  check_arguments(input);
+  if (!use_fused(kernels::glu_forward, input.device())) return composite::glu(input, kind);
+  const Gate gate = gate_of(kind);
+  const Tensor x = input.contiguous();
+  const int64_t rows = rows_of(x), width = x.size(-1) / 2;
+  Shape shape = x.shape();
+  shape[x.rank() - 1] = width;
+  const Tensor y = empty(shape, x.options());
+  KernelContext context = kernel_context(x.device());
+  kernels::glu_forward(context, matrix_view(x, rows, 2 * width), matrix_view(y, rows, width), gate);
+  return record("glu", {x}, y, [x = save(x), kind, gate](Backward& pass, const Tensor& g) {
+    const Tensor in = pass(x);
+    if (pass.create_graph()) {
+      return differentiate([kind](std::span<const Tensor> t) { return composite::glu(t[0], kind); },
+                           {&in, 1}, g, pass);
+    }
+    const int64_t count = rows_of(in), half = in.size(-1) / 2;
+    const Tensor dy = g.contiguous(), dx = empty(in.shape(), g.options());
+    KernelContext here = kernel_context(g.device());
+    kernels::glu_backward(here, matrix_view(in, count, 2 * half), matrix_view(dy, count, half),
+                          matrix_view(dx, count, 2 * half), gate);
+    return Gradients{dx};
+  });
 }
 
 }  // namespace sash

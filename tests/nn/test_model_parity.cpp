@@ -1,5 +1,5 @@
 #include <doctest/doctest.h>
-#include <sash/nn/models/decoder.h>
+#include <sash/nn/models/encoder_decoder.h>
 #include <sash/ops/loss/cross_entropy.h>
 #include <sash/optim/adam.h>
 #include <sash/tensor/autograd/grad_mode.h>
@@ -39,7 +39,7 @@ class Reference {
     for (const auto& [name, tensor] : tensors_) {
       if (name.starts_with("weight.")) part.emplace_back(name.substr(7), tensor);
     }
-    if (!find(part, "head.weight")) {
+    if (!find(part, "head.weight") && find(tensors_, "weight.token_embedding.weight")) {
       part.emplace_back("head.weight", (*this)("weight.token_embedding.weight"));
     }
     return part;
@@ -314,6 +314,42 @@ void check_encoder(const std::string& family, const nn::DecoderConfig& config, D
   check_training(reference, model, forward, loss, lengths.to(kCPU).to_vector<int32_t>());
 }
 
+// Layers of 2017.
+nn::DecoderConfig translator() {
+  nn::DecoderConfig config = bert();
+  config.norm_eps = 1e-5;
+  config.final_norm = true;
+  config.mlp = nn::MlpKind::relu;
+  config.max_positions = config.token_types = 0;
+  config.embedding_norm = false;
+  config.head = nn::HeadKind::linear;
+  config.tie_weights = config.head_bias = false;
+  return config;
+}
+
+void check_translator(Device device) {
+  const Reference reference("translator", device);
+  nn::Transformer model(translator(), translator());
+  model.to(device);
+  model.load_state_dict(reference.weights());
+  const Tensor source = reference("source"), target = reference("target");
+  const AttentionMask mask = AttentionMask::key_lengths(reference("lengths"));
+  check_close("logits", model(source, target, mask), reference("logits"));
+  const Tensor loss = model.loss(source, target, reference("targets"), mask);
+  const double want = reference("loss").item<double>();
+  CHECK(std::abs(loss.item<double>() - want) <= kTolerance * want);
+  loss.backward();
+  for (const auto& [name, parameter] : model.named_parameters()) {
+    check_close("grad." + name, parameter.grad(), reference("grad." + name));
+  }
+  const NoGradGuard no_grad;
+  nn::TransformerCache cache = model.new_cache(source, mask);
+  for (int64_t i = 0; i < target.size(1); ++i) {
+    check_close("logits by cache", model(target.narrow(1, i, 1), cache).select(1, 0),
+                reference("logits").select(1, i));
+  }
+}
+
 }  // namespace
 
 TEST_CASE_TEMPLATE("model parity: GPT-2 and GPT-Neo", On, Cpu, Cuda) {
@@ -346,4 +382,8 @@ TEST_CASE_TEMPLATE("model parity: ModernBERT and BERT", On, Cpu, Cuda) {
   if (missing(On::device)) return;
   check_encoder("modernbert", modernbert(), On::device);
   check_encoder("bert", bert(), On::device);
+}
+
+TEST_CASE_TEMPLATE("model parity: an encoder and a decoder", On, Cpu, Cuda) {
+  if (!missing(On::device)) check_translator(On::device);
 }

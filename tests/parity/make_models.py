@@ -8,7 +8,8 @@ Each file holds a tiny model of `transformers` with random weights, in float32: 
 `tokens` and `targets` [2, 18], the `logits` and `grad.<key>` of the first pass, the `losses` of ten
 AdamW steps, and for decoders a `greedy` continuation of the first six tokens of row 0 by the weights
 at the start. Keys are those of nn::DecoderConfig. Windows are four or five tokens wide. Encoders
-have key `lengths`, and targets of -100 beyond them.
+have key `lengths`, and targets of -100 beyond them. The translator is PyTorch's encoder-decoder, one
+pass of it.
 """
 
 import re
@@ -87,6 +88,38 @@ CONFIGS = {
 }
 ENCODERS = ("modernbert", "bert")
 
+
+class Translator(torch.nn.Module):
+    """PyTorch's encoder-decoder of 2017, with embeddings and a head."""
+
+    def __init__(self):
+        super().__init__()
+        self.source = torch.nn.Embedding(VOCAB, DIM)
+        self.target = torch.nn.Embedding(VOCAB, DIM)
+        self.both = torch.nn.Transformer(DIM, HEADS, 2, 2, 24, dropout=0, batch_first=True)
+        self.head = torch.nn.Linear(DIM, VOCAB, bias=False)
+
+    def forward(self, source, target, seen):
+        later = torch.nn.Transformer.generate_square_subsequent_mask(target.shape[1])
+        states = self.both(self.source(source), self.target(target), tgt_mask=later,
+                           src_key_padding_mask=~seen, memory_key_padding_mask=~seen)
+        return self.head(states)
+
+TRANSLATOR_NAMES = [
+    (r"^source\b", "encoder.token_embedding"),
+    (r"^target\b", "decoder.token_embedding"),
+    (r"^head\b", "decoder.head"),
+    (r"^both\.", ""),
+    (r"\.in_proj_", ".qkv_proj."),
+    (r"\.out_proj\b", ".o_proj"),
+    (r"\.multihead_attn\b", ".cross_attn"),
+    (r"\.linear1\b", ".mlp.up_proj"),
+    (r"\.linear2\b", ".mlp.down_proj"),
+    (r"\.norm1\b", ".attn_post_norm"),
+    (r"(?<=decoder)(\.layers\.\d)\.norm2\b", r"\1.cross_attn_post_norm"),
+    (r"\.norm[23]\b", ".mlp_post_norm"),
+]
+
 # Names of transformers, as regular expressions, and what they are in sash.
 NAMES = [
     (r"^(model|transformer|bert)\.", ""),
@@ -128,7 +161,7 @@ SANDWICH = ("gemma2", "gemma3", "olmo3")
 
 
 def renamed(family, name):
-    for pattern, text in NAMES:
+    for pattern, text in TRANSLATOR_NAMES if family == "translator" else NAMES:
         name = re.sub(pattern, text, name)
     after = "attn_post_norm" if family in SANDWICH else "mlp_norm"
     return name.replace("post_attention_layernorm", after)
@@ -147,10 +180,13 @@ def converted(family, tensors):
             tensor = tensor[0].T if tensor.dim() == 3 else tensor[0]
             if "gate_up" in key:
                 tensor = torch.cat([tensor[::2], tensor[1::2]])
+        if ".cross_attn.qkv_proj." in key:
+            out[key.replace("qkv_proj", "q_proj")] = tensor[:DIM]
+            key, tensor = key.replace("qkv_proj", "kv_proj"), tensor[DIM:]
         out[key] = tensor
     for first, rest, to in (("q_proj", ("k_proj", "v_proj"), "qkv_proj"),
                             ("gate_proj", ("up_proj",), "gate_up_proj")):
-        for key in [k for k in out if f".{first}." in k]:
+        for key in [k for k in out if f".{first}." in k and "cross" not in k]:
             parts = [out.pop(key.replace(first, other)) for other in (first, *rest)]
             out[key.replace(first, to)] = torch.cat(parts)
     return {key: tensor.contiguous() for key, tensor in out.items()}
@@ -228,5 +264,27 @@ def write(family, seed=7):
     print("   ", " ".join(w for w in weights if ".1." not in w and ".2." not in w))
 
 
-for name in sys.argv[1:] or CONFIGS:
-    write(name)
+def write_translator():
+    """The encoder-decoder: logits, loss and gradients."""
+    torch.manual_seed(7)
+    model = Translator()
+    randomize("translator", model)
+    source, target = torch.randint(VOCAB, (2, 11)), torch.randint(VOCAB, (2, 7))
+    targets, lengths = torch.randint(VOCAB, (2, 7)), torch.tensor([11, 8])
+    seen = torch.arange(11) < lengths[:, None]
+    logits = model(source, target, seen)
+    loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+    loss.backward()
+    parameters = dict(model.named_parameters())
+    file = dict(source=source, target=target, targets=targets, lengths=lengths.int(),
+                logits=logits.detach().contiguous(), loss=loss.detach())
+    file |= {f"weight.{k}": v for k, v in converted("translator", parameters.items()).items()}
+    grads = ((k, p.grad) for k, p in parameters.items())
+    file |= {f"grad.{k}": v for k, v in converted("translator", grads).items()}
+    path = Path(__file__).parent / "models" / "translator.safetensors"
+    save_file(file, path)
+    print("translator", path.stat().st_size, " ".join(k for k in file if "grad" in k))
+
+
+for name in sys.argv[1:] or [*CONFIGS, "translator"]:
+    write_translator() if name == "translator" else write(name)

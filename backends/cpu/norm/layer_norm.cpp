@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "../../../core/backend/dispatch.h"
+#include "../../../ops/kernels/rms_norm.h"
 #include "../elementwise/dropout.h"
 #include "../shape/in_float.h"
 #include "rows.h"
@@ -40,7 +41,7 @@ T add_rows(const T* a, const T* b, T* y, int64_t n) {
   return sum_of(sum);
 }
 
-/// `sum` is that of x; y may be x.
+/// `sum` is that of x, or 0 for root mean squares; y may be x. mean may be null.
 template <class T>
 void normalise_row(const T* x, T sum, const T* weight, const T* bias, T* y, T* mean, T* rstd,
                    int64_t n, double eps) {
@@ -57,18 +58,19 @@ void normalise_row(const T* x, T sum, const T* weight, const T* bias, T* y, T* m
     if (bias) z += load(bias + i, lanes);
     store(y + i, lanes, z);
   });
-  *mean = m;
+  if (mean) *mean = m;
   *rstd = r;
 }
 
 /// Adds to dweight and dbias, [n], if they are wanted. dx = dsum + the gradient, if wanted; dsum
-/// may be null (0).
+/// may be null (0). `mean` is null for root mean squares.
 template <class T>
-void backward_row(const T* x, const T* weight, T mean, T rstd, const T* g, const T* dsum, T* dx,
-                  T* dweight, T* dbias, int64_t n) {
+void backward_row(const T* x, const T* weight, const T* mean, T rstd, const T* g, const T* dsum,
+                  T* dx, T* dweight, T* dbias, int64_t n) {
+  const T m = mean ? *mean : T(0);
   Lanes<T> sum_h = T(0), sum_hz = T(0);
   for_lanes(n, [&](int64_t i, auto lanes) {
-    const Lanes<T> gi = load(g + i, lanes), z = (load(x + i, lanes) - mean) * rstd;
+    const Lanes<T> gi = load(g + i, lanes), z = (load(x + i, lanes) - m) * rstd;
     if (dweight) {
       store<T>(dweight + i, lanes, load(dweight + i, lanes) + gi * z);
       store<T>(dbias + i, lanes, load(dbias + i, lanes) + gi);
@@ -78,10 +80,10 @@ void backward_row(const T* x, const T* weight, T mean, T rstd, const T* g, const
     sum_hz += h * z;
   });
   if (!dx) return;
-  const T mean_h = sum_of(sum_h) / static_cast<T>(n);
+  const T mean_h = mean ? sum_of(sum_h) / static_cast<T>(n) : T(0);
   const T mean_hz = sum_of(sum_hz) / static_cast<T>(n);
   for_lanes(n, [&](int64_t i, auto lanes) {
-    const Lanes<T> gi = load(g + i, lanes), z = (load(x + i, lanes) - mean) * rstd;
+    const Lanes<T> gi = load(g + i, lanes), z = (load(x + i, lanes) - m) * rstd;
     const Lanes<T> h = weight ? gi * load(weight + i, lanes) : gi;
     const Lanes<T> d = (h - mean_h - z * mean_hz) * rstd;
     store<T>(dx + i, lanes, dsum ? load(dsum + i, lanes) + d : d);
@@ -125,7 +127,8 @@ void backward(KernelContext& context, const TensorView& x, const TensorView& wei
     if (parameters) std::fill_n(dw, 2 * n, T(0));
     for_each_group(begin, end, n, [&](int64_t first, int64_t last) {
       for (int64_t row = first; row < last; ++row) {
-        backward_row(row_of(x, row), weight.ptr<const T>(), mean.ptr<T>()[row], rstd.ptr<T>()[row],
+        backward_row(row_of(x, row), weight.ptr<const T>(),
+                     mean.data ? mean.ptr<const T>() + row : nullptr, rstd.ptr<T>()[row],
                      row_of(g, row), row_of(sum.dsum, row), row_of(dx, row), dw, db, n);
       }
       if (sum.dbranch.data) {
@@ -200,6 +203,52 @@ void dropout_add_layer_norm_backward(KernelContext& context, const TensorView& s
   });
 }
 
+/// 1 + weight, or weight itself.
+template <class T>
+class OffsetWeight {
+ public:
+  OffsetWeight(KernelContext& context, const TensorView& weight, bool offset)
+      : memory_(context, offset ? weight.shape[0] * int64_t{sizeof(T)} : 0), view_(weight) {
+    if (!offset) return;
+    T* const sum = memory_.template ptr<T>();
+    for (int64_t i = 0; i < weight.shape[0]; ++i) sum[i] = 1 + weight.ptr<const T>()[i];
+    view_.data = sum;
+  }
+  const TensorView& view() const { return view_; }
+
+ private:
+  Workspace memory_;
+  TensorView view_;
+};
+
+void rms_norm_forward(KernelContext& context, const TensorView& x, const TensorView& residual,
+                      const TensorView& weight, const TensorView& sum, const TensorView& y,
+                      const TensorView& rstd, double eps, bool unit_offset) {
+  dispatch_floating(x.dtype, "rms_norm", [&]<class T>(TypeTag<T>) {
+    const OffsetWeight<T> w(context, weight, unit_offset);
+    const int64_t n = x.shape[1];
+    for_each_row_of(x.shape[0], n, [&](int64_t row) {
+      const T* from = x.ptr<const T>() + row * n;
+      if (residual.data) {
+        T* const to = sum.ptr<T>() + row * n;
+        add_rows(from, residual.ptr<const T>() + row * n, to, n);
+        from = to;
+      }
+      normalise_row<T>(from, 0, w.view().template ptr<const T>(), nullptr, y.ptr<T>() + row * n,
+                       nullptr, rstd.ptr<T>() + row, n, eps);
+    });
+  });
+}
+
+void rms_norm_backward(KernelContext& context, const TensorView& x, const TensorView& weight,
+                       const TensorView& rstd, const TensorView& g, const TensorView& dsum,
+                       const TensorView& dx, const TensorView& dweight, bool unit_offset) {
+  dispatch_floating(x.dtype, "rms_norm", [&]<class T>(TypeTag<T>) {
+    const OffsetWeight<T> w(context, weight, unit_offset);
+    backward<T>(context, x, w.view(), {}, rstd, g, {dsum, {}, {}}, dx, dweight, {});
+  });
+}
+
 }  // namespace
 
 void register_layer_norm() {
@@ -209,6 +258,8 @@ void register_layer_norm() {
                                               in_float<dropout_add_layer_norm_forward, 5, 6>);
   kernels::dropout_add_layer_norm_backward.set(
       DeviceType::cpu, in_float<dropout_add_layer_norm_backward, 7, 8, 9, 10>);
+  kernels::rms_norm_forward.set(DeviceType::cpu, in_float<rms_norm_forward, 3, 4>);
+  kernels::rms_norm_backward.set(DeviceType::cpu, in_float<rms_norm_backward, 5, 6>);
 }
 
 }  // namespace sash::cpu

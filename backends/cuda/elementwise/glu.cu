@@ -1,0 +1,195 @@
+#include "../../../ops/kernels/glu.h"
+
+#include "flat.cuh"
+#include "gelu.cuh"
+
+namespace sash::cuda {
+namespace {
+
+using kernels::Gate;
+
+/// The gate c times P(c): the factor P, and its derivative times c.
+struct SiluGate {
+  static constexpr bool kClamps = false;
+  template <class A>
+  static __device__ A cdf(A c) {
+    return A(1) / (A(1) + std::exp(-c));
+  }
+  template <class A>
+  static __device__ A slope(A c, A p) {
+    return c * p * (A(1) - p);
+  }
+};
+
+template <class P>
+struct GeluGate {
+  static constexpr bool kClamps = false;
+  template <class A>
+  static __device__ A cdf(A c) {
+    return P::cdf(c);
+  }
+  template <class A>
+  static __device__ A slope(A c, A p) {
+    return c * P::density(c, p);
+  }
+};
+
+struct ClampedGate {
+  static constexpr bool kClamps = true;
+  template <class A>
+  static __device__ A cdf(A c) {
+    return A(1) / (A(1) + std::exp(c * A(-kernels::kGateSlope)));
+  }
+  template <class A>
+  static __device__ A slope(A c, A p) {
+    return c * A(kernels::kGateSlope) * p * (A(1) - p);
+  }
+};
+
+/// What of a gate or value takes part; a NaN stays one.
+template <class G, class A>
+__device__ A gate_of(A a) {
+  if constexpr (G::kClamps) return a > A(kernels::kGateLimit) ? A(kernels::kGateLimit) : a;
+  return a;
+}
+template <class G, class A>
+__device__ A factor_of(A b) {
+  constexpr A limit = A(kernels::kGateLimit);
+  if constexpr (G::kClamps) return (b > limit ? limit : b < -limit ? -limit : b) + A(1);
+  return b;
+}
+
+template <class G, class A>
+__device__ A forward_of(A a, A b) {
+  const A c = gate_of<G>(a);
+  return c * G::cdf(c) * factor_of<G>(b);
+}
+
+/// Replaces gate and value by their gradients.
+template <class G, class A>
+__device__ void backward_of(A g, A& a, A& b) {
+  constexpr A limit = A(kernels::kGateLimit);
+  const A c = gate_of<G>(a), p = G::cdf(c);
+  const bool gate_passes = !G::kClamps || !(a > limit);
+  const bool value_passes = !G::kClamps || !(b > limit || b < -limit);
+  a = gate_passes ? g * factor_of<G>(b) * (p + G::slope(c, p)) : A(0);
+  b = value_passes ? g * c * p : A(0);
+}
+
+/// Calls f(first element in x, first element in y) for each vector of V elements of y [rows,
+/// width].
+template <int V, class F>
+__global__ void __launch_bounds__(kThreads) glu_kernel(F f, int64_t vectors, int64_t per_row) {
+  const int64_t flat = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (flat >= vectors) return;
+  const int64_t row = vectors <= UINT32_MAX
+                          ? static_cast<uint32_t>(flat) / static_cast<uint32_t>(per_row)
+                          : flat / per_row;
+  const int64_t column = (flat - row * per_row) * V, width = per_row * V;
+  f(row * 2 * width + column, row * width + column, width);
+}
+
+template <class G, int V, class T>
+struct Forward {
+  const T* x;
+  T* y;
+  __device__ void operator()(int64_t gate, int64_t at, int64_t width) const {
+    using A = compute_t<T>;
+    const auto a = *reinterpret_cast<const Vector<T, V>*>(x + gate);
+    const auto b = *reinterpret_cast<const Vector<T, V>*>(x + gate + width);
+    Vector<T, V> out;
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      out.element[i] = narrow<T>(forward_of<G, A>(widen(a.element[i]), widen(b.element[i])));
+    }
+    *reinterpret_cast<Vector<T, V>*>(y + at) = out;
+  }
+};
+
+template <class G, int V, class T>
+struct Backward {
+  const T* x;
+  const T* g;
+  T* dx;
+  __device__ void operator()(int64_t gate, int64_t at, int64_t width) const {
+    using A = compute_t<T>;
+    auto a = *reinterpret_cast<const Vector<T, V>*>(x + gate);
+    auto b = *reinterpret_cast<const Vector<T, V>*>(x + gate + width);
+    const auto dy = *reinterpret_cast<const Vector<T, V>*>(g + at);
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      A da = widen(a.element[i]), db = widen(b.element[i]);
+      backward_of<G, A>(widen(dy.element[i]), da, db);
+      a.element[i] = narrow<T>(da);
+      b.element[i] = narrow<T>(db);
+    }
+    *reinterpret_cast<Vector<T, V>*>(dx + gate) = a;
+    *reinterpret_cast<Vector<T, V>*>(dx + gate + width) = b;
+  }
+};
+
+template <int V, class F>
+void launch(const KernelContext& context, const F& f, int64_t rows, int64_t width) {
+  const int64_t vectors = rows * (width / V);
+  if (vectors == 0) return;
+  const CardGuard guard(context.device.index);
+  glu_kernel<V>
+      <<<blocks_for(vectors), kThreads, 0, static_cast<cudaStream_t>(context.stream.handle)>>>(
+          f, vectors, width / V);
+  SASH_CUDA_CHECK(cudaGetLastError());
+}
+
+template <class F>
+void with_gate(Gate gate, F&& f) {
+  switch (gate) {
+    case Gate::silu:
+      return f(SiluGate{});
+    case Gate::gelu:
+      return f(GeluGate<ExactGelu>{});
+    case Gate::gelu_tanh:
+      return f(GeluGate<GeluByTanh>{});
+    case Gate::clamped_silu:
+      return f(ClampedGate{});
+  }
+}
+
+void glu_forward(KernelContext& context, const TensorView& x, const TensorView& y, Gate gate) {
+  dispatch_any_floating(x.dtype, "glu", [&]<class S>(TypeTag<S>) {
+    using T = device_t<S>;
+    const int64_t rows = y.shape[0], width = y.shape[1];
+    const bool vectors = width % kWidth<T> == 0 && is_aligned(x.data) && is_aligned(y.data);
+    with_gate(gate, [&]<class G>(G) {
+      const auto with = [&]<int V>(std::integral_constant<int, V>) {
+        launch<V>(context, Forward<G, V, T>{x.ptr<T>(), y.ptr<T>()}, rows, width);
+      };
+      vectors ? with(std::integral_constant<int, kWidth<T>>{})
+              : with(std::integral_constant<int, 1>{});
+    });
+  });
+}
+
+void glu_backward(KernelContext& context, const TensorView& x, const TensorView& g,
+                  const TensorView& dx, Gate gate) {
+  dispatch_any_floating(x.dtype, "glu", [&]<class S>(TypeTag<S>) {
+    using T = device_t<S>;
+    const int64_t rows = g.shape[0], width = g.shape[1];
+    const bool vectors =
+        width % kWidth<T> == 0 && is_aligned(x.data) && is_aligned(g.data) && is_aligned(dx.data);
+    with_gate(gate, [&]<class G>(G) {
+      const auto with = [&]<int V>(std::integral_constant<int, V>) {
+        launch<V>(context, Backward<G, V, T>{x.ptr<T>(), g.ptr<T>(), dx.ptr<T>()}, rows, width);
+      };
+      vectors ? with(std::integral_constant<int, kWidth<T>>{})
+              : with(std::integral_constant<int, 1>{});
+    });
+  });
+}
+
+}  // namespace
+
+void register_glu() {
+  kernels::glu_forward.set(DeviceType::cuda, glu_forward);
+  kernels::glu_backward.set(DeviceType::cuda, glu_backward);
+}
+
+}  // namespace sash::cuda

@@ -1,0 +1,167 @@
+#include <doctest/doctest.h>
+#include <sash/ops/attention/packed_heads.h>
+#include <sash/ops/attention/rotary.h>
+#include <sash/ops/elementwise/glu.h>
+#include <sash/ops/norm/rms_norm.h>
+#include <sash/tensor/factories.h>
+#include <sash/tensor/random.h>
+
+#include <functional>
+
+#include "../support/compare.h"
+#include "../support/devices.h"
+
+/// rms_norm, glu and rotary at sizes of models, on each device and in each dtype, against plain ops
+/// in float64 on the CPU: results and gradients for random cotangents. The table of cases has small
+/// sizes, layouts and second derivatives.
+using namespace sash;
+using namespace sash::testing;
+
+namespace {
+
+using Op = std::function<std::vector<Tensor>(const std::vector<Tensor>&)>;
+
+struct Run {
+  std::vector<Tensor> results, grads;
+};
+
+Run run(const Op& op, const std::vector<Tensor>& inputs, const std::vector<Tensor>& cotangents) {
+  std::vector<Tensor> leaves;
+  for (const Tensor& input : inputs) leaves.push_back(input.detach().requires_grad_());
+  const std::vector<Tensor> results = op(leaves);
+  Tensor total;
+  for (size_t i = 0; i < results.size(); ++i) {
+    const Tensor part = (results[i].to(DType::float64) * cotangents[i]).sum();
+    total = total.defined() ? total + part : part;
+  }
+  total.backward();
+  Run done{results, {}};
+  for (const Tensor& leaf : leaves) done.grads.push_back(leaf.grad());
+  return done;
+}
+
+void check(const std::string& what, Device device, const Op& op, const Op& plain,
+           const std::vector<Shape>& shapes) {
+  for (const DType dtype : {DType::float32, DType::float64, DType::bfloat16, DType::float16}) {
+    CAPTURE(what);
+    CAPTURE(name(dtype));
+    manual_seed(11);
+    std::vector<Tensor> exact, inputs, there;
+    for (const Shape& shape : shapes) {
+      const Tensor x = randn(shape, {.dtype = DType::float64}).to(dtype);
+      exact.push_back(x.to(DType::float64));
+      inputs.push_back(x.to(device));
+    }
+    std::vector<Tensor> cotangents;
+    for (const Tensor& y : plain(exact)) {
+      const Tensor g = randn(y.shape(), {.dtype = DType::float64}).to(dtype).to(DType::float64);
+      cotangents.push_back(g);
+      there.push_back(g.to(device));
+    }
+    const double tolerance = dtype == DType::float64    ? 1e-12
+                             : dtype == DType::float32  ? 3e-6
+                             : dtype == DType::bfloat16 ? 4e-3
+                                                        : 5e-4;
+    const Run want = run(plain, exact, cotangents), got = run(op, inputs, there);
+    for (size_t i = 0; i < want.results.size(); ++i) {
+      CHECK(relative_error(got.results[i], want.results[i]) <= tolerance);
+    }
+    for (size_t i = 0; i < want.grads.size(); ++i) {
+      CHECK(relative_error(got.grads[i], want.grads[i]) <= tolerance);
+    }
+  }
+}
+
+void check_rms_norm(Device device) {
+  for (const int64_t width : {64, 257, 256, 512, 768, 1024, 1536, 2047}) {
+    const RmsNormOptions options{.unit_offset = width % 256 == 0};
+    const Op op = [=](const std::vector<Tensor>& t) -> std::vector<Tensor> {
+      return {rms_norm(t[0], {width}, t[1], options)};
+    };
+    const Op plain = [=](const std::vector<Tensor>& t) -> std::vector<Tensor> {
+      return {composite::rms_norm(t[0], {width}, t[1], options)};
+    };
+    check("rms_norm of " + std::to_string(width), device, op, plain, {{67, width}, {width}});
+    if (width % 512 != 0) continue;
+    const Op sum = [=](const std::vector<Tensor>& t) -> std::vector<Tensor> {
+      const SumAndNorm y = add_rms_norm(t[0], t[1], t[2], options);
+      return {y.sum, y.norm};
+    };
+    const Op plain_sum = [=](const std::vector<Tensor>& t) -> std::vector<Tensor> {
+      const Tensor total = t[0] + t[1];
+      return {total, composite::rms_norm(total, {width}, t[2], options)};
+    };
+    check("add_rms_norm of " + std::to_string(width), device, sum, plain_sum,
+          {{67, width}, {67, width}, {width}});
+  }
+}
+
+void check_glu(Device device) {
+  for (const GluKind kind :
+       {GluKind::swiglu, GluKind::geglu, GluKind::geglu_tanh, GluKind::clamped_swiglu}) {
+    for (const int64_t width : {64, 333, 2048}) {
+      const auto scaled = [](const Tensor& x) { return x * 4.0; };  // reaches the clamps
+      check(
+          "glu of " + std::to_string(width), device,
+          [=](const std::vector<Tensor>& t) -> std::vector<Tensor> {
+            return {glu(scaled(t[0]), kind)};
+          },
+          [=](const std::vector<Tensor>& t) -> std::vector<Tensor> {
+            return {composite::glu(scaled(t[0]), kind)};
+          },
+          {{19, 2 * width}});
+    }
+  }
+}
+
+RotaryAngles angles(const Tensor& like, int64_t length, int64_t pairs) {
+  const DType dtype = like.dtype() == DType::float64 ? DType::float64 : DType::float32;
+  const Tensor angle = arange(0, static_cast<double>(length * pairs), 1, {.dtype = DType::float32});
+  const auto part = [&](const Tensor& x) {
+    return x.to(dtype).to(like.device()).view({length, pairs});
+  };
+  return {part((angle * 0.37).cos()), part((angle * 0.37).sin())};
+}
+
+void check_rotary(Device device) {
+  for (const RotaryLayout layout : {RotaryLayout::half_split, RotaryLayout::interleaved}) {
+    for (const auto& [depth, pairs] : {std::pair{64, 32}, {80, 16}, {128, 64}, {12, 3}, {64, 20}}) {
+      const int64_t n = pairs, width = depth;
+      check(
+          "rotary of " + std::to_string(depth), device,
+          [=](const std::vector<Tensor>& t) -> std::vector<Tensor> {
+            return {rotary(t[0], angles(t[0], 33, n), layout)};
+          },
+          [=](const std::vector<Tensor>& t) -> std::vector<Tensor> {
+            return {composite::rotary(t[0], angles(t[0], 33, n), layout)};
+          },
+          {{2, 3, 33, width}});
+      check(
+          "split_rotary_heads of " + std::to_string(depth), device,
+          [=](const std::vector<Tensor>& t) -> std::vector<Tensor> {
+            const auto [q, k, v] = split_rotary_heads(t[0], angles(t[0], 33, n), 4, 2, layout);
+            return {q, k, v};
+          },
+          [=](const std::vector<Tensor>& t) -> std::vector<Tensor> {
+            const auto [q, k, v] = split_packed_heads(t[0], 4, 2);
+            const RotaryAngles turn = angles(t[0], 33, n);
+            return {composite::rotary(q, turn, layout), composite::rotary(k, turn, layout), v};
+          },
+          {{2, 33, 8 * width}});
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("model ops: rms_norm", On, Cpu, Cuda) {
+  if (!missing(On::device)) check_rms_norm(On::device);
+}
+
+TEST_CASE_TEMPLATE("model ops: glu", On, Cpu, Cuda) {
+  if (!missing(On::device)) check_glu(On::device);
+}
+
+TEST_CASE_TEMPLATE("model ops: rotary", On, Cpu, Cuda) {
+  if (!missing(On::device)) check_rotary(On::device);
+}
