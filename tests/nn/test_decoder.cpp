@@ -2,6 +2,7 @@
 #include <sash/nn/models/decoder.h>
 #include <sash/ops/elementwise/binary.h>
 #include <sash/ops/shape/concat.h>
+#include <sash/tensor/autograd/autocast.h>
 #include <sash/tensor/autograd/grad_mode.h>
 #include <sash/tensor/factories.h>
 #include <sash/tensor/random.h>
@@ -119,6 +120,22 @@ TEST_CASE("Decoder: caches of tokens in pieces, a window, halves") {
       parts.push_back(model(tokens.narrow(1, first, count), caches));
     }
     CHECK(relative_error(cat(parts, 1), want) <= (dtype == DType::float32 ? 1e-5 : 3e-2));
+  }
+}
+
+TEST_CASE("Decoder: norms of q and k, and caches, under autocast") {
+  manual_seed(6);
+  for (const nn::QKNorm norm : {nn::QKNorm::per_head, nn::QKNorm::all_heads}) {
+    nn::DecoderConfig config = small();
+    config.qk_norm = norm;
+    nn::Decoder model(config);
+    const NoGradGuard no_grad;
+    const Tensor tokens = some_tokens(), want = model(tokens);
+    const AutocastGuard autocast(DType::bfloat16);
+    auto caches = model.new_caches();
+    model(tokens.narrow(1, 0, 3), caches);
+    const Tensor got = model(tokens.narrow(1, 3, 2), caches);
+    CHECK(relative_error(got, want.narrow(1, 3, 2)) <= 5e-2);
   }
 }
 
