@@ -3,7 +3,7 @@
 #include "../../../ops/kernels/norm.h"
 
 #include "../elementwise/dropout.cuh"
-#include "../reduce/column_sums.cuh"
+#include "column_sums.cuh"
 
 namespace sash::cuda {
 namespace {

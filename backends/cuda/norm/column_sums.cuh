@@ -1,7 +1,7 @@
 #pragma once
 
-#include "../norm/rows.cuh"
 #include "../runtime/dependent_launch.cuh"
+#include "rows.cuh"
 
 /// Sums of the columns of matrices, in two launches: a block sums a chunk of rows, then
 /// `add_chunks` adds the chunks in order. The chunks depend on the shape alone.
