@@ -12,7 +12,8 @@ has several implementations of a case, the fastest is marked with a star.
 - dtypes: float32, except for attention on cuda over windows ("attention"; "widths" for several head
   widths, "lengths" for lengths from 256 to 16384) and other patterns ("sparse"), which is bfloat16.
   --dtype sets that of all four. Training steps on cuda not named fp32 are bfloat16 with float32
-  masters; in PyTorch, float32 weights under autocast.
+  masters; in PyTorch, float32 weights under autocast. "captured": replays of a recorded step, as
+  "reduce-overhead" makes in PyTorch.
 - TF32: on cuda, both may round products to TF32 in training steps not marked "plain", and in
   products with "tf32" in the case's name.
 - MB: the most memory that tensors take in a training step.
@@ -108,23 +109,25 @@ def same_pairs(ours, theirs):
 
 
 def print_case(key, ours, theirs):
-    """Prints a line per PyTorch implementation; returns the lowest ratio, None without a peer."""
-    (mine,) = ours.values()
-    ms, last = median(mine), mine[-1][1]
-    ratios = []
+    """Prints a line for each pair of implementations; returns the ratio of the fastest ones, None
+    without a peer."""
     best = min(map(median, theirs.values()), default=None)
-    for impl, figures in theirs.items():
-        other, line = median(figures), figures[-1][1]
-        if not same_pairs(last, line):
-            sys.exit(f"compare_peers.py: the masks of {key[1]} differ: {last}, {line}")
-        ratios.append(other / ms)
-        impl += " *" * (len(theirs) > 1 and other == best)
-        cells = (f"{ms:.3f}", f"{other:.3f}", f"{other / ms:.2f}", last.get("share", ""))
-        peaks = (last.get("peak_mb", ""), line.get("peak_mb", ""))
-        print(LINE.format(*key, impl or "torch", *cells, *peaks), flush=True)
-    if not theirs:
-        print(LINE.format(*key, "", f"{ms:.3f}", "", "", last.get("share", ""), "", ""), flush=True)
-    return min(ratios, default=None)
+    for mine, figures in ours.items():
+        ms, last = median(figures), figures[-1][1]
+        case = f"{key[1]} {mine.removeprefix('sash').strip('_')}".rstrip()
+        for impl, other_figures in theirs.items():
+            other, line = median(other_figures), other_figures[-1][1]
+            if not same_pairs(last, line):
+                sys.exit(f"compare_peers.py: the masks of {key[1]} differ: {last}, {line}")
+            impl += " *" * (len(theirs) > 1 and other == best)
+            cells = (f"{ms:.3f}", f"{other:.3f}", f"{other / ms:.2f}", last.get("share", ""))
+            peaks = (last.get("peak_mb", ""), line.get("peak_mb", ""))
+            cells = (key[0], case, key[2], impl or "torch", *cells, *peaks)
+            print(LINE.format(*cells), flush=True)
+        if not theirs:
+            cells = (key[0], case, key[2], "", f"{ms:.3f}", "", "", last.get("share", ""), "", "")
+            print(LINE.format(*cells), flush=True)
+    return best / min(map(median, ours.values())) if theirs else None
 
 
 def print_busy(quiet, busy):
