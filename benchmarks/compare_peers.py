@@ -90,12 +90,12 @@ def collect(found, lines):
             print(json.dumps(line), flush=True)
             continue
         impl = line.get("impl", "")
-        plain = "plain" if impl.endswith("_no_tf32") else ""
+        plain = "plain" if "_no_tf32" in impl else ""
         for key in ("ms", "fwd_ms", "bwd_ms", "fwdbwd_ms"):
             if key in line:
                 name = line.get("pass", key.removesuffix("ms").strip("_") or plain)
                 case = found.setdefault((line["kind"], line["case"], name), {})
-                case.setdefault(impl.removesuffix("_no_tf32"), []).append((line[key], line))
+                case.setdefault(impl.replace("_no_tf32", ""), []).append((line[key], line))
 
 
 def median(figures):
