@@ -219,6 +219,7 @@ class Compiler {
     int64_t start, full_start, block, tile, order;
     int64_t longest, long_rows;
     int direction;
+    bool contiguous;
   };
 
   std::shared_ptr<CompiledBlockMap> upload(Device device) {
@@ -251,7 +252,8 @@ class Compiler {
                                 .entries = static_cast<int64_t>(entries_.size()),
                                 .longest = at.longest,
                                 .long_rows = at.long_rows,
-                                .direction = at.direction};
+                                .direction = at.direction,
+                                .contiguous = at.contiguous};
     };
     map_.by_query = pointers(by_query);
     map_.by_key = pointers(by_key);
@@ -279,8 +281,13 @@ class Compiler {
     int32_t* const start = lists.data() + at.start;
     int32_t* const full = lists.data() + at.full_start;
     std::vector<int32_t> partial(static_cast<size_t>(rows));
-    for (const Entry& entry : entries_) {
-      const int32_t row = place_of(entry).first;
+    std::vector<int32_t> last(static_cast<size_t>(rows), -1);
+    at.contiguous = true;
+    for (const Entry& entry : entries_) {  // the blocks of a row ascend
+      const auto [row, block] = place_of(entry);
+      int32_t& before = last[static_cast<size_t>(row)];
+      at.contiguous = at.contiguous && (before < 0 || block == before + 1);
+      before = block;
       ++start[row + 1];
       partial[static_cast<size_t>(row)] += entry.tile >= 0;
     }

@@ -23,9 +23,10 @@ struct BlockList {
   const int32_t* order = nullptr;       ///< [rows]: rows count from 0 in each head
 
   int64_t entries = 0;
-  int64_t longest = 0;    ///< most entries of a row
-  int64_t long_rows = 0;  ///< most long rows of a head
-  int direction = 0;      ///< of `order` in every head: 1 ascending, -1 descending, 0 neither
+  int64_t longest = 0;     ///< most entries of a row
+  int64_t long_rows = 0;   ///< most long rows of a head
+  int direction = 0;       ///< of `order` in every head: 1 ascending, -1 descending, 0 neither
+  bool contiguous = true;  ///< each row's blocks are neighbours, with none missing between
 };
 
 /// Scores [queries, keys] in blocks of query_rows x kBlockKeys. Query block m holds the queries

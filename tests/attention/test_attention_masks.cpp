@@ -103,6 +103,21 @@ TEST_CASE("masks match their definitions, alone and combined") {
   CHECK(compared == 2 * (15 + 2 * 120));
 }
 
+namespace {
+
+/// Whether the blocks of each row have no gaps between them.
+bool without_gaps(const kernels::BlockList& list, int64_t rows) {
+  for (int64_t row = 0; row < rows; ++row) {
+    const int32_t *first = list.block + list.start[row], *past = list.block + list.start[row + 1];
+    if (first == past) continue;
+    const auto [low, high] = std::minmax_element(first, past);
+    if (*high - *low + 1 != past - first) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
 TEST_CASE("block maps list each visible pair once, in both directions") {
   RandomNumbers random(3);
   for_each_mask(1, kCPU, [&](const NamedMask& mask, const MaskShape& s) {
@@ -114,6 +129,10 @@ TEST_CASE("block maps list each visible pair once, in both directions") {
     const std::vector<double> expected = defined(mask, s);
     CHECK(listed(blocks->map, s, false) == expected);
     CHECK(listed(blocks->map, s, true) == expected);
+    const kernels::BlockMap& map = blocks->map;
+    const int64_t heads = map.batches * map.heads;
+    CHECK(map.by_query.contiguous == without_gaps(map.by_query, heads * map.query_blocks));
+    CHECK(map.by_key.contiguous == without_gaps(map.by_key, heads * map.key_blocks));
     const double pairs = std::accumulate(expected.begin(), expected.end(), 0.0);
     CHECK(static_cast<double>(mask_statistics(mask.mask, s).visible_pairs) == pairs);
   });
@@ -254,8 +273,6 @@ TEST_CASE("masks parsed from text equal masks from calls") {
       {"bigbird", AttentionMask::bigbird()},
       {"bigbird:32,3,1,2",
        AttentionMask::bigbird({.block = 32, .window = 3, .global = 1, .random = 2})},
-      {"neighborhood:1,9,3", AttentionMask::neighborhood({9}, {3})},
-      {"neighborhood:2,9,8,3,5,3,1", AttentionMask::neighborhood({9, 8}, {3, 5}, {3, 1})},
       {"longformer:5,0,1", AttentionMask::window(5, 5) | AttentionMask::global({0, 1})},
       {"causal & (window:3,3 | sinks:1)",
        AttentionMask::causal() & (AttentionMask::window(3, 3) | AttentionMask::sinks(1))},
@@ -314,18 +331,6 @@ TEST_CASE("wrong calls: masks") {
   expect_error<ValueError>(op + "expected one dilation, or one for each of 2 heads, got 3", [] {
     Mask::dilated_window(1, 1, std::vector<int64_t>{1, 2, 3}).to_dense({1, 2, 4, 4});
   });
-  expect_error<ShapeError>(op + "expected queries and keys for the grid's 12 points, got 12 and 11",
-                           [] {
-                             Mask::neighborhood({3, 4}, {3, 3}).to_dense(12, 11);
-                           });
-  expect_error<ValueError>(op + "expected 1 <= kernel, 1 <= dilation and kernel dilation <= extent "
-                                "<= 2^20, got 3, 2 and 5",
-                           [] { Mask::neighborhood({5}, {3}, {2}); });
-  expect_error<ValueError>(
-      op + "expected a grid of 1 to 3 axes, with a kernel and a dilation for each, got 2, 1 and 0",
-      [] {
-        Mask::neighborhood({5, 5}, {3});
-      });
   const auto parse = [](const char* text) { return [text] { Mask::parse(text); }; };
   expect_error<ValueError>(op + "expected after 'window' 2 numbers at position 0, got 'window:3'",
                            parse("window:3"));
@@ -334,8 +339,6 @@ TEST_CASE("wrong calls: masks") {
   expect_error<ValueError>(op + "expected ')' at position 8, got '(causal '", parse("(causal "));
   expect_error<ValueError>(op + "expected '|', '&' or the end at position 7, got 'causal causal'",
                            parse("causal causal"));
-  CHECK_THROWS_AS(Mask::parse("neighborhood:2,9,8,3"), ValueError);
-  CHECK_THROWS_AS(Mask::parse("neighborhood:4,9,8,3,5"), ValueError);
   CHECK_THROWS_AS(Mask::parse("windows:3,1"), ValueError);
   CHECK_THROWS_AS(Mask::parse(""), ValueError);
 }
