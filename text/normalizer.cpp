@@ -20,8 +20,7 @@ bool is_chinese(char32_t c) {
 }
 
 std::u32string cleaned(const std::u32string& text) {
-  // Numbers without a character stay.
-  const uint32_t other = category_set("Cc") | category_set("Cf") | category_set("Co");
+  const uint32_t other = category_set("C");
   std::u32string result;
   for (const char32_t c : text) {
     const bool control = c != '\t' && c != '\n' && c != '\r' && is_in(c, other);

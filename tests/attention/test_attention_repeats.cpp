@@ -33,6 +33,8 @@ std::vector<Setup> setups() {
           {"causal", {.mask = causal}, 4, short_tests() ? 2 : 32, 1024},
           {"blocks", {.mask = blocks}, 1, 4, 768},
           {"packed", {.mask = causal & AttentionMask::packed(starts)}, 1, 4, 512},
+          {"short", {.mask = causal}, 8, short_tests() ? 2 : 32, 320},
+          {"short dropout", {.mask = causal, .dropout = 0.2}, 8, short_tests() ? 2 : 32, 320},
           {"dropout", {.mask = window, .dropout = 0.2}, 1, 4, 512}};
 }
 

@@ -1,4 +1,6 @@
+#include <limits>
 #include <optional>
+#include <string>
 
 #include "../../../../tensor/kernels/memory.h"
 #include "../common/attention_diagonals.cuh"
@@ -33,6 +35,78 @@ void with_half(DType dtype, F&& f) {
                            : f(std::type_identity<__half>{});
 }
 
+/// Whether a call is short: tiles of a head then take few turns, and memory for each pair is small.
+/// Whatever chooses a kernel may not depend on how many heads there are, so that a head has the
+/// same bits in any batch.
+bool is_short(const kernels::BlockMap& map) {
+  return map.query_blocks <= 16 && map.key_blocks <= 16;
+}
+
+/// Of the bit tiles that say what dropout keeps.
+template <class T>
+int64_t kept_bytes(const AttentionDims<T>& p) {
+  return int64_t{p.batches} * p.heads * p.map.query_blocks * p.map.key_blocks * 64 *
+         static_cast<int64_t>(sizeof(uint64_t));
+}
+
+/// Whether dropout is a call's only option, and what it keeps is formed once a pass. Tiles of
+/// `width` features.
+template <class T>
+bool keeps_tiles(const AttentionDims<T>& p, int width) {
+  return p.dropout && p.kept > 0 && !p.options && p.exponent > 0 && p.keys % 4 == 0 &&
+         width <= 128 && is_short(p.map);
+}
+
+/// Whether all gradients are formed in one pass: where that is faster than two (tiles of a dense
+/// call wait too long for each other), and where two do not know what dropout keeps.
+template <class T>
+bool runs_fused(const AttentionDims<T>& p, int width) {
+  const kernels::BlockMap& map = p.map;
+  const int64_t blocks = map.batches * map.heads * map.query_blocks * map.key_blocks;
+  const bool sparse = 4 * map.by_query.entries <= 3 * blocks;
+  const bool takes = p.plain ? width == 64 && is_short(map) && sparse : keeps_tiles(p, width);
+  return takes && p.map.by_query.contiguous && !p.bounds.ranges;
+}
+
+/// dq, dk and dv in one pass, for a call that has all but its turns.
+template <class T>
+void run_fused(const KernelContext& context, hopper::Fused<T> call, int width) {
+  using namespace hopper;
+  const AttentionDims<T>& p = call.dims;
+  const int64_t heads = int64_t{p.batches} * p.heads, blocks = heads * p.map.query_blocks;
+  const int64_t head_tiles = (p.map.key_blocks + 1) / 2;
+  const int64_t tiles = int64_t{p.batches} * p.key_heads * head_tiles;
+  if (tiles > std::numeric_limits<int>::max()) {
+    throw ValueError("attention", "at most 2^31 - 1 tiles", std::to_string(tiles));
+  }
+  const int64_t map_rows = p.map.batches * p.map.heads * p.map.query_blocks;
+  const Workspace counts(context, (1 + blocks) * static_cast<int64_t>(sizeof(int)));
+  const Workspace tiles_of_rows(context, map_rows * static_cast<int64_t>(sizeof(int2)));
+  const Workspace sums(context, blocks * 64 * width * static_cast<int64_t>(sizeof(float)));
+  call.turns = {.done = counts.ptr<int>() + 1,
+                .tiles = tiles_of_rows.ptr<int2>(),
+                .sums = sums.ptr<float4>()};
+  // The first tiles of all heads, which have the most blocks under a causal mask, then the second
+  // ones, and so on.
+  call.schedule = {.heads = p.batches * p.key_heads,
+                   .heads_per_batch = p.key_heads,
+                   .rows = static_cast<int>(p.map.key_blocks),
+                   .long_rows = 0,
+                   .head_tiles = static_cast<int>(head_tiles),
+                   .alternating = static_cast<int>(head_tiles),
+                   .tiles = static_cast<int>(tiles),
+                   .direction = 1,
+                   .order = nullptr,
+                   .counter = counts.ptr<int>(),
+                   .ordered = true};
+  row_stats(context, call, width);
+  if (p.plain) return backward_fused(context, call);
+  const Workspace kept(context, kept_bytes(p));
+  call.kept = kept.ptr<const uint64_t>();
+  kept_tiles(context, p, {.tiles = kept.ptr<uint64_t>(), .by_query = false});
+  backward_fused_dropout(context, call, width);
+}
+
 }  // namespace
 
 bool attention_hopper_runs(Device device) {
@@ -58,13 +132,20 @@ void attention_hopper_forward(KernelContext& context, const kernels::AttentionIn
     const AttentionDims<T> dims(inputs, params, summary.bounds());
     const int width = tile_width(std::max(q.shape[3], v.shape[3]), !dims.plain);
     const int slab = slab_of(width);
-    const Forward<T> call{.dims = dims,
-                          .q = tensor_map(q, slab),
-                          .k = tensor_map(k, slab),
-                          .v = tensor_map(v, slab),
-                          .out = rows_of<T>(out),
-                          .lse = lse.ptr<float>(),
-                          .schedule = {}};
+    Forward<T> call{.dims = dims,
+                    .q = tensor_map(q, slab),
+                    .k = tensor_map(k, slab),
+                    .v = tensor_map(v, slab),
+                    .out = rows_of<T>(out),
+                    .lse = lse.ptr<float>(),
+                    .kept = nullptr,
+                    .schedule = {}};
+    if (keeps_tiles(dims, width)) {
+      const Workspace kept(context, kept_bytes(dims));
+      call.kept = kept.ptr<const uint64_t>();
+      kept_tiles(context, dims, {.tiles = kept.ptr<uint64_t>(), .by_query = true});
+      return forward_dropout(context, call, width);
+    }
     dims.plain ? forward<T, false>(context, call, width) : forward<T, true>(context, call, width);
   });
 }
@@ -102,6 +183,9 @@ void attention_hopper_backward(KernelContext& context, const kernels::AttentionI
     const Workspace stats(context, blocks * static_cast<int64_t>(sizeof(BlockStats)));
     call.stats = stats.ptr<BlockStats>();
     call.stats_map = tensor_map(stats.ptr<float>(), blocks, sizeof(BlockStats) / sizeof(float));
+    if (runs_fused(p, width)) {
+      return run_fused<T>(context, {call, rows_of<const T>(g.view()), {}, nullptr}, width);
+    }
     if (p.plain) {
       backward_queries<T, false>(context, call, width);
       backward_keys<T, false>(context, call, width);

@@ -14,6 +14,7 @@ struct Forward {
   CUtensorMap q, k, v;
   Rows<T> out;
   float* lse;
+  const uint64_t* kept;  ///< see KeptCall, `by_query`; null if not a call of `forward_dropout`
   Schedule schedule;
 };
 
@@ -50,5 +51,45 @@ void backward_queries(const KernelContext& context, const Backward<T>& call, int
 /// Then dk and dv.
 template <class T, bool general>
 void backward_keys(const KernelContext& context, const Backward<T>& call, int width);
+
+/// What dropout keeps of a call whose only option it is: a bit tile [64] for each block of scores
+/// that lies between the first and the last that a query block lists. Rows are queries
+/// (`by_query`), or keys.
+struct KeptCall {
+  uint64_t* tiles;  ///< [B, H, query blocks, key blocks][64]
+  bool by_query;
+};
+template <class T>
+void kept_tiles(const KernelContext& context, const AttentionDims<T>& dims, const KeptCall& call);
+
+/// As `forward`, for such a call; 64 or 128 features.
+template <class T>
+void forward_dropout(const KernelContext& context, const Forward<T>& call, int width);
+
+/// In global memory: sums of dq, to which work tiles add in turn (attention_hopper_turns.cuh).
+struct TurnMemory {
+  int* done;     ///< [B, H, query blocks]: how many work tiles have had their turn; 0 at first
+  int2* tiles;   ///< [map rows of query blocks]: the first and the last work tile in it
+  float4* sums;  ///< [B, H, query blocks][width / 64][8][kGroup]: not yet scaled
+};
+
+/// The parameters of the kernels that form all gradients in one pass, for maps whose query blocks
+/// list neighbours.
+template <class T>
+struct Fused : Backward<T> {
+  Rows<const T> g_rows;
+  TurnMemory turns;
+  const uint64_t* kept;  ///< see KeptCall, not `by_query`; null: no dropout
+};
+
+/// First: the statistics, the turns, zeros for queries that see no key.
+template <class T>
+void row_stats(const KernelContext& context, const Fused<T>& call, int width);
+
+/// Then dq, dk and dv. 64 features, with dropout also 128.
+template <class T>
+void backward_fused(const KernelContext& context, const Fused<T>& call);
+template <class T>
+void backward_fused_dropout(const KernelContext& context, const Fused<T>& call, int width);
 
 }  // namespace sash::cuda::hopper

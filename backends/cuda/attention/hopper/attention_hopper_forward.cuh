@@ -115,7 +115,7 @@ class ForwardGroup : public Consumer<ForwardGroup<S, T>, S, Forward<T>, SharedSt
       float total = total_[half];
       total += __shfl_xor_sync(~0u, total, 1);
       total += __shfl_xor_sync(~0u, total, 2);
-      factor[half] = total == 0 ? 0.f : 1 / total;
+      factor[half] = total == 0 ? 0.f : (S::kDropout ? x_.dims.kept : 1.f) / total;
       if (lane() % 4 == 0 && row_of(half) < rows) {
         lse[row_of(half)] =
             total == 0 ? kInfinity : (highest_[half] * exponent() + log2f(total)) * kLn2;
@@ -139,8 +139,22 @@ class ForwardGroup : public Consumer<ForwardGroup<S, T>, S, Forward<T>, SharedSt
       masked_ = masked_ || tile != kFull;
     }
     if (any && masked_) mask_.load(x_.dims, this->work(), step, row_);
+    if constexpr (S::kDropout) {
+      if (any) load_kept(step);
+    }
     if constexpr (S::kGeneral) position_ = {this->work(), step, row_};
     return any;
+  }
+
+  /// Starts to load what dropout keeps of a step that is visible.
+  __device__ void load_kept(const Step<S::kBlockRows, S::kBlocks>& step) {
+    const AttentionDims<T>& p = x_.dims;
+    const int64_t row = p.block_of(this->work().b, step.h) + this->work().block_row[row_];
+#pragma unroll
+    for (int part = 0; part < S::kBlocks; ++part) {
+      if (step.tile[row_][part] == kEmpty) continue;
+      kept_.load_tile(part, x_.kept + (row * p.map.key_blocks + step.block[part]) * kBlock);
+    }
   }
 
   __device__ void advance() {
@@ -236,6 +250,7 @@ class ForwardGroup : public Consumer<ForwardGroup<S, T>, S, Forward<T>, SharedSt
     }
     fence_operand(score_);
     if constexpr (S::kGeneral) apply_dropout();
+    if constexpr (S::kDropout) kept_.apply(score_, 0.f);
   }
 
   /// General kernels: from products to scores to the base 2.
@@ -275,7 +290,7 @@ class ForwardGroup : public Consumer<ForwardGroup<S, T>, S, Forward<T>, SharedSt
 
   const Operand q_, k_;
   bool last_, ended_, masked_;
-  Mask<S::kBlocks, true> mask_;
+  Mask<S::kBlocks, true> mask_, kept_;
   StepPosition position_;
   float score_[kScores], sum_[kSums];
   uint32_t weight_[kScores / 2];

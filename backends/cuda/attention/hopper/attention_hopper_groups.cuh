@@ -63,7 +63,8 @@ struct Groups {
                        kProducerRegisters = groups > 2 ? 32 : 40;
   static constexpr int kConsumerRegisters =
       std::min(240, ((groups + 1) * kLaunchRegisters - kProducerRegisters) / groups / 8 * 8);
-  static constexpr bool kGeneral = false;
+  static constexpr bool kGeneral = false, kDropout = false;
+  static constexpr int kListeners = 0;  ///< warps besides the consumers that read the steps
 };
 
 /// The shape of a general kernel. Its scores take more than a product, so it does not overlap
@@ -72,6 +73,13 @@ template <class S>
 struct General : S {
   static constexpr bool kGeneral = true;
   static_assert(!S::kOverlap);
+};
+
+/// The shape of a kernel for calls whose only option is dropout; it reads what dropout keeps as bit
+/// tiles (attention_hopper_kept.cu).
+template <class S>
+struct WithDropout : S {
+  static constexpr bool kDropout = true;
 };
 
 /// The width of the narrowest tiles that hold `features`; general kernels have fewer.

@@ -26,7 +26,7 @@ struct SharedStorage {
     if (threadIdx.x == 0) {
       for (Barrier& full : work_full) full.init(S::kBlockRows);
       resident_ring.init(0, consumers);
-      a_ring.init(S::kBlockRows, consumers);  // lanes that publish the step
+      a_ring.init(S::kBlockRows, consumers + S::kListeners);  // lanes that publish the step
       b_ring.init(0, consumers);
       fence_barrier_init();
     }
@@ -50,7 +50,14 @@ __device__ void produce(const X& x, Shared& shared, R& ring, uint32_t more, Begi
   PipelineState<S::kResident> at_resident;
   typename R::State at;
   PipelineState<S::kWorkTiles> at_work;
-  TileScheduler scheduler(x.schedule);
+  // A tile that is taken has to be published.
+  [[maybe_unused]] auto scheduler = [&] {
+    if constexpr (leads) {
+      return TileScheduler(x.schedule);
+    } else {
+      return 0;
+    }
+  }();
   for (;; at_work.advance()) {
     SharedWorkTile<S::kBlockRows>& published = shared.work[at_work.stage()];
     Barrier& work_full = shared.work_full[at_work.stage()];
@@ -160,18 +167,23 @@ class Consumer {
   PipelineState<S::kStages> at_;
 };
 
-/// Warp specialization: the consumer groups and the two producer warps, with registers to match.
-template <class S, class Shared, class Consume, class ProduceA, class ProduceB>
-__device__ void specialize_warps(Shared& shared, Consume consume, ProduceA produce_a,
-                                 ProduceB produce_b) {
+/// Warp specialization: the consumer groups and up to four warps of the producer group, with
+/// registers to match.
+template <class S, class Shared, class Consume, class... Produce>
+__device__ void specialize_warps(Shared& shared, Consume consume, Produce... produce) {
+  static_assert(sizeof...(produce) <= 4);
   shared.init();
   if (group() < S::kGroups) {
     warpgroup_reg_alloc<S::kConsumerRegisters>();
     consume();
   } else {
     warpgroup_reg_dealloc<S::kProducerRegisters>();
-    if (warp() == 4 * S::kGroups) produce_a();
-    if (warp() == 4 * S::kGroups + 1) produce_b();
+    int number = 4 * S::kGroups;
+    (
+        [&] {
+          if (warp() == number++) produce();
+        }(),
+        ...);
   }
 }
 

@@ -9,15 +9,15 @@ namespace sash::cuda::hopper {
 template <int kBlocks, bool by_query>
 class Mask {
  public:
-  /// Starts to load those of the block row `number` of `work`.
-  template <class T, int kBlockRows>
+  /// Starts to load those of the block row `number` of `work`; `bounded`: a call may have bounds.
+  template <bool bounded = true, class T, int kBlockRows>
   __device__ void load(const AttentionDims<T>& p, const SharedWorkTile<kBlockRows>& work,
                        const Step<kBlockRows, kBlocks>& step, int number) {
     const uint64_t* tiles = by_query ? p.map.bits : p.map.key_bits;
 #pragma unroll
     for (int part = 0; part < kBlocks; ++part) {
       int tile = step.tile[number][part];
-      const bool cut = tile >= kBounded;
+      const bool cut = bounded && tile >= kBounded;
       if (cut) tile -= kBounded + 1;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
@@ -32,6 +32,12 @@ class Mask {
     }
   }
 
+  /// Starts to load those of block `part` from a bit tile of its own.
+  __device__ void load_tile(int part, const uint64_t* tile) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) word_[part][half] = __ldg(tile + row_of(half));
+  }
+
   /// Bit e: whether sum[4 j + e] is visible.
   __device__ uint32_t bits(int j) const {
     const int at = j % 8 * 8 + lane() % 4 * 2;
@@ -39,8 +45,8 @@ class Mask {
     return static_cast<uint32_t>((word[0] >> at & 3) | (word[1] >> at & 3) << 2);
   }
 
-  /// Sets hidden scores to -infinity.
-  __device__ void apply(float (&score)[32 * kBlocks]) const {
+  /// Sets hidden scores to `value`.
+  __device__ void apply(float (&score)[32 * kBlocks], float value = -kInfinity) const {
 #pragma unroll
     for (int part = 0; part < kBlocks; ++part) {
       // The thread's bits of both rows: 2 in each byte of a word, gathered to 8 in a row.
@@ -57,8 +63,8 @@ class Mask {
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
           float* pair = score + 4 * (8 * part + j) + 2 * half;
-          if (!(bits >> (16 * half + 2 * j) & 1)) pair[0] = -kInfinity;
-          if (!(bits >> (16 * half + 2 * j + 1) & 1)) pair[1] = -kInfinity;
+          if (!(bits >> (16 * half + 2 * j) & 1)) pair[0] = value;
+          if (!(bits >> (16 * half + 2 * j + 1) & 1)) pair[1] = value;
         }
       }
     }

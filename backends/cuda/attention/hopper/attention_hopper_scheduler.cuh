@@ -26,13 +26,18 @@ struct Schedule {
   /// How many tiles have been taken besides the first of each block of threads. Null: tiles are
   /// assigned in rounds, every other one backwards.
   int* counter;
+  /// Whether the first tiles are taken from the counter too, so that whoever takes a tile knows
+  /// that those before it are taken.
+  bool ordered;
 };
 
 /// Gives a block of threads its work tiles. By all lanes of its leading producer warp.
 class TileScheduler {
  public:
   __device__ explicit TileScheduler(const Schedule& schedule)
-      : schedule_(schedule), next_(static_cast<int>(blockIdx.x)) {}
+      : schedule_(schedule), next_(static_cast<int>(blockIdx.x)) {
+    if (schedule.ordered && lane() == 0) next_ = atomicAdd(schedule.counter, 1);
+  }
 
   /// The next, or -1.
   __device__ int next() {
@@ -42,7 +47,7 @@ class TileScheduler {
       const int block = static_cast<int>(blockIdx.x);
       next_ = ++round_ * blocks + (round_ % 2 == 0 ? block : blocks - 1 - block);
     } else if (lane() == 0) {
-      next_ = blocks + atomicAdd(schedule_.counter, 1);
+      next_ = (schedule_.ordered ? 0 : blocks) + atomicAdd(schedule_.counter, 1);
     }
     return tile;
   }
@@ -157,7 +162,8 @@ class CallSchedule {
                  .tiles = static_cast<int>(tiles),
                  .direction = list.direction,
                  .order = list.order,
-                 .counter = nullptr};
+                 .counter = nullptr,
+                 .ordered = false};
     // Rounds keep blocks of threads that read the same keys together. But they leave some idle in
     // the last round, and all that have no long row while others have.
     const int64_t rounds = (tiles + active_blocks - 1) / active_blocks;
@@ -179,6 +185,14 @@ class CallSchedule {
 /// What a block of threads may have of shared memory.
 inline constexpr size_t kSharedBytes = 227 * 1024;
 
+/// Of the card.
+inline int multiprocessors(const KernelContext& context) {
+  int count = 0;
+  SASH_CUDA_CHECK(
+      cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, context.device.index));
+  return count;
+}
+
 /// Launches a kernel of shape S with one block of threads a multiprocessor, or fewer if there are
 /// fewer work tiles. These are made of the rows of `list`, `blocks` for each of `heads` heads a
 /// batch; the groups of a block of threads share long rows if `share`. `allowed`: see `launch`.
@@ -189,15 +203,13 @@ void launch_persistent(const KernelContext& context, void (*kernel)(Call),
   static_assert(sizeof(Shared) <= kSharedBytes);
   constexpr auto shared = static_cast<int>(sizeof(Shared));
   const auto& p = call.dims;
-  int multiprocessors = 0;
-  SASH_CUDA_CHECK(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount,
-                                         context.device.index));
+  const int active = multiprocessors(context);
   const CallSchedule schedule(context, list, blocks, p.batches, heads, S::kBlockRows, share,
                               static_cast<int>(p.map.batches * p.map.heads),
-                              p.bounds.ranges != nullptr, multiprocessors);
+                              p.bounds.ranges != nullptr, active);
   call.schedule = schedule.schedule();
-  launch(context, kernel, allowed, std::min(multiprocessors, call.schedule.tiles), S::kThreads,
-         shared, shared, call);
+  launch(context, kernel, allowed, std::min(active, call.schedule.tiles), S::kThreads, shared,
+         shared, call);
 }
 
 }  // namespace sash::cuda::hopper

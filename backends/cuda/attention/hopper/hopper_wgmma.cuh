@@ -120,14 +120,25 @@ class Operand {
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)));      \
   }
 
-#define SASH_MULTIPLY(T, type)                                               \
-  SASH_MULTIPLY_COLUMNS(T, type, 32, "64", "32", "33", "34")                 \
-  SASH_MULTIPLY_COLUMNS(T, type, 64, "128", "64", "65", "66")                \
-  SASH_MULTIPLY_ROWS(T, type, 16, "32", "16", "17", "18", "19", "20", "21")  \
-  SASH_MULTIPLY_ROWS(T, type, 32, "64", "32", "33", "34", "35", "36", "37")  \
-  SASH_MULTIPLY_ROWS(T, type, 48, "96", "48", "49", "50", "51", "52", "53")  \
-  SASH_MULTIPLY_ROWS(T, type, 64, "128", "64", "65", "66", "67", "68", "69") \
-  SASH_MULTIPLY_ROWS(T, type, 128, "256", "128", "129", "130", "131", "132", "133")
+/// The same with both operands MN-major tiles.
+#define SASH_MULTIPLY_TRANSPOSED(T, type)                                                      \
+  __device__ inline void multiply_16_transposed(std::type_identity<T>, float(&sum)[32],        \
+                                                uint64_t a, uint64_t b) {                      \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " {" SASH_SUMS_32 \
+                 "}, %32, %33, 1, 1, 1, 1, 1;"                                                 \
+                 : SASH_BIND_32(sum)                                                           \
+                 : "l"(a), "l"(b));                                                            \
+  }
+
+#define SASH_MULTIPLY(T, type)                                                      \
+  SASH_MULTIPLY_COLUMNS(T, type, 32, "64", "32", "33", "34")                        \
+  SASH_MULTIPLY_COLUMNS(T, type, 64, "128", "64", "65", "66")                       \
+  SASH_MULTIPLY_ROWS(T, type, 16, "32", "16", "17", "18", "19", "20", "21")         \
+  SASH_MULTIPLY_ROWS(T, type, 32, "64", "32", "33", "34", "35", "36", "37")         \
+  SASH_MULTIPLY_ROWS(T, type, 48, "96", "48", "49", "50", "51", "52", "53")         \
+  SASH_MULTIPLY_ROWS(T, type, 64, "128", "64", "65", "66", "67", "68", "69")        \
+  SASH_MULTIPLY_ROWS(T, type, 128, "256", "128", "129", "130", "131", "132", "133") \
+  SASH_MULTIPLY_TRANSPOSED(T, type)
 
 namespace detail {
 SASH_MULTIPLY(__nv_bfloat16, "bf16")
@@ -136,6 +147,7 @@ SASH_MULTIPLY(__half, "f16")
 
 #undef SASH_MULTIPLY
 #undef SASH_MULTIPLY_ROWS
+#undef SASH_MULTIPLY_TRANSPOSED
 #undef SASH_MULTIPLY_COLUMNS
 #undef SASH_BIND_16
 #undef SASH_SUMS_16
@@ -179,6 +191,20 @@ __device__ void multiply_add(float (&sum)[n], const uint32_t (&weights)[words], 
     detail::multiply_16(std::type_identity<typename B::Element>{}, sum, weights + 4 * k,
                         (b + static_cast<uint32_t>(k * 16 * B::kRowBytes)).template descriptor<B>(),
                         true);
+  }
+}
+
+/// sum[i, j] += sum over k of a[k, i] b[k, j] for the rows k of tiles like A and B: 64 columns of
+/// each, which start where the operands do.
+template <class A, class B>
+__device__ void multiply_transposed(float (&sum)[32], Operand a, Operand b) {
+  static_assert(A::kRows == B::kRows && A::kSlab == 64 && B::kSlab == 64);
+#pragma unroll
+  for (int k = 0; k < A::kRows / 16; ++k) {
+    detail::multiply_16_transposed(
+        std::type_identity<typename A::Element>{}, sum,
+        (a + static_cast<uint32_t>(k * 16 * A::kRowBytes)).template descriptor<A>(),
+        (b + static_cast<uint32_t>(k * 16 * B::kRowBytes)).template descriptor<B>());
   }
 }
 
