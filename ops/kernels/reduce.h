@@ -11,6 +11,22 @@ namespace sash::kernels {
 extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorView& y)> amax;
 extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorView& y)> amin;
 
+/// y = the product of x; float32 (multiplied in float64) and float64.
+extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorView& y)> prod;
+
+/// y = sqrt(sum of x^2); float32 (summed in float64) and float64.
+extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorView& y)> length;
+
+/// y (bool) = whether any (every) x is not 0; any dtype.
+extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorView& y)> any;
+extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorView& y)> all;
+
+/// var = sum of (x - mean)^2 / divisor; mean may be a null view, else it has the shape and strides
+/// of var. float32 and float64.
+extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorView& var,
+                            const TensorView& mean, double divisor)>
+    var_mean;
+
 /// y (int64) = index of the first max (min) along one axis, where y has extent 1; NaN wins.
 extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorView& y, int axis)>
     argmax;

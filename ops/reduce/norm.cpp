@@ -1,5 +1,6 @@
 #include "norm.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "../../tensor/autograd/node.h"
@@ -8,10 +9,38 @@
 #include "../elementwise/compare.h"
 #include "../elementwise/unary.h"
 #include "../elementwise/where.h"
+#include "../kernels/reduce.h"
+#include "moments.h"
 #include "reduce.h"
 #include "reduced_shape.h"
 
 namespace sash {
+
+namespace kernels {
+constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&)> length{"length"};
+constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&,
+                      double)>
+    var_mean{"var_mean"};
+}  // namespace kernels
+
+namespace detail {
+
+Moments moments(const Tensor& x, const Dims& axes, const Shape& kept, double divisor,
+                bool with_mean) {
+  const NoGradGuard no_grad;
+  if (!use_fused(kernels::var_mean, x.device())) {
+    const Tensor centre = mean(x, axes, true);
+    return {sum(square(x - centre), axes, true) / divisor, centre};
+  }
+  const Moments result{empty(kept, x.options()), with_mean ? empty(kept, x.options()) : Tensor()};
+  KernelContext context = kernel_context(x.device());
+  kernels::var_mean(context, x.tensor_view(), result.var.tensor_view(),
+                    with_mean ? result.mean.tensor_view() : TensorView{}, divisor);
+  return result;
+}
+
+}  // namespace detail
+
 namespace {
 
 /// a / b, and 0 where b is 0, in derivatives too.
@@ -26,11 +55,10 @@ Tensor power_or_zero(const Tensor& x, double exponent) {
   return masked_fill(pow(masked_fill(abs(x), zero, 1), exponent), zero, 0);
 }
 
-Tensor euclidean(const Tensor& x, const Dims& axes) {
-  const Tensor y = [&] {
-    const NoGradGuard no_grad;
-    return sqrt(sum(square(x), axes, true));
-  }();
+Tensor euclidean(const Tensor& x, const Shape& kept) {
+  const Tensor y = empty(kept, x.options());
+  KernelContext context = kernel_context(x.device());
+  kernels::length(context, x.tensor_view(), y.tensor_view());
   return record("norm", {x}, y, [x = save(x), y = save_output(y)](Backward& pass, const Tensor& g) {
     return Gradients{pass(x) * quotient_or_zero(g, pass(y))};
   });
@@ -59,6 +87,11 @@ Tensor count_nonzero(const Tensor& x, const Dims& axes) {
   });
 }
 
+/// n - correction, at least 0.
+double freedom(const detail::ReducedShape& shape, int64_t correction) {
+  return static_cast<double>(std::max<int64_t>(0, shape.count - correction));
+}
+
 }  // namespace
 
 Tensor norm(const Tensor& x, double p, const Dims& axes, bool keepdim) {
@@ -70,7 +103,7 @@ Tensor norm(const Tensor& x, double p, const Dims& axes, bool keepdim) {
   }
   if (is_half(x.dtype())) return norm(x.to(DType::float32), p, axes, keepdim).to(x.dtype());
   const Tensor y = [&] {
-    if (p == 2) return euclidean(x, axes);
+    if (p == 2) return euclidean(x, shape.kept);
     if (p == 1) return sum(abs(x), axes, true);
     if (p == 0) return count_nonzero(x, axes);
     if (std::isinf(p)) return p > 0 ? amax(abs(x), axes, true) : amin(abs(x), axes, true);
@@ -79,15 +112,29 @@ Tensor norm(const Tensor& x, double p, const Dims& axes, bool keepdim) {
   return detail::finished(y, shape, keepdim);
 }
 
+Tensor var(const Tensor& x, const Dims& axes, int64_t correction, bool keepdim) {
+  const detail::ReducedShape shape = detail::reduced_shape("var", x, axes);
+  check_floating("var", x);
+  if (is_half(x.dtype())) return var(x.to(DType::float32), axes, correction, keepdim).to(x.dtype());
+  const double divisor = freedom(shape, correction);
+  const Tensor y = detail::moments(x, axes, shape.kept, divisor, false).var;
+  const Tensor recorded =
+      record("var", {x}, y, [x = save(x), axes, divisor](Backward& pass, const Tensor& g) {
+        const Tensor value = pass(x);
+        return Gradients{(value - mean(value, axes, true)) * (g * (2 / divisor))};
+      });
+  return detail::finished(recorded, shape, keepdim);
+}
+
 Tensor std(const Tensor& x, const Dims& axes, int64_t correction, bool keepdim) {
   const detail::ReducedShape shape = detail::reduced_shape("std", x, axes);
   check_floating("std", x);
   if (is_half(x.dtype())) return std(x.to(DType::float32), axes, correction, keepdim).to(x.dtype());
+  const double divisor = freedom(shape, correction);
   const Tensor y = [&] {
     const NoGradGuard no_grad;
-    return sqrt(var(x, axes, correction, true));
+    return sqrt(detail::moments(x, axes, shape.kept, divisor, false).var);
   }();
-  const double divisor = static_cast<double>(std::max<int64_t>(0, shape.count - correction));
   const Tensor recorded =
       record("std", {x}, y,
              [x = save(x), y = save_output(y), axes, divisor](Backward& pass, const Tensor& g) {
@@ -100,6 +147,9 @@ Tensor std(const Tensor& x, const Dims& axes, int64_t correction, bool keepdim) 
 
 Tensor Tensor::norm(double p, const Dims& axes, bool keepdim) const {
   return sash::norm(*this, p, axes, keepdim);
+}
+Tensor Tensor::var(const Dims& axes, int64_t correction, bool keepdim) const {
+  return sash::var(*this, axes, correction, keepdim);
 }
 Tensor Tensor::std(const Dims& axes, int64_t correction, bool keepdim) const {
   return sash::std(*this, axes, correction, keepdim);

@@ -1,7 +1,9 @@
 #include "reduce.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
+#include <span>
 
 #include "../../tensor/autograd/node.h"
 #include "../../tensor/factories.h"
@@ -19,6 +21,9 @@ namespace sash {
 namespace kernels {
 constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&)> amax{"amax"};
 constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&)> amin{"amin"};
+constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&)> prod{"prod"};
+constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&)> any{"any"};
+constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&)> all{"all"};
 constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, int)> argmax{"argmax"};
 constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, int)> argmin{"argmin"};
 constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, int)> cumsum{"cumsum"};
@@ -100,18 +105,35 @@ Tensor cumulated(const Tensor& x, int axis, bool from_end) {
   });
 }
 
-/// The products along an axis that is not empty, which stays with extent 1: halves are multiplied
-/// with each other, so gradients are right beside zeros too.
-Tensor product_along(Tensor y, int axis) {
-  Tensor rest;  // the product of elements without a partner
-  for (int64_t n = y.shape()[axis]; n > 1; n /= 2) {
-    if (n % 2 == 1) {
-      const Tensor last = y.narrow(axis, n - 1, 1);
-      rest = rest.defined() ? rest * last : last;
+/// The product over the axes where `kept` has extent 1, none of which is empty, from plain ops:
+/// halves of an axis are multiplied with each other, so gradients are right beside zeros too.
+Tensor product(Tensor y, const Shape& kept) {
+  for (int axis = 0; axis < y.rank(); ++axis) {
+    if (kept[axis] == y.shape()[axis]) continue;
+    Tensor rest;  // the product of elements without a partner
+    for (int64_t n = y.shape()[axis]; n > 1; n /= 2) {
+      if (n % 2 == 1) {
+        const Tensor last = y.narrow(axis, n - 1, 1);
+        rest = rest.defined() ? rest * last : last;
+      }
+      y = y.narrow(axis, 0, n / 2) * y.narrow(axis, n / 2, n / 2);
     }
-    y = y.narrow(axis, 0, n / 2) * y.narrow(axis, n / 2, n / 2);
+    if (rest.defined()) y = y * rest;
   }
-  return rest.defined() ? y * rest : y;
+  return y;
+}
+
+/// Whether any x is not 0, or whether every x is.
+Tensor truth(const char* op, const Reduction& kernel, bool every, const Tensor& x, const Dims& axes,
+             bool keepdim) {
+  const ReducedShape shape = reduced_shape(op, x, axes);
+  const NoGradGuard no_grad;
+  if (use_fused(kernel, x.device())) {
+    return finished(run(kernel, x, shape.kept, DType::boolean), shape, keepdim);
+  }
+  const Tensor wanted = every ? eq(x, 0) : x.dtype() == DType::boolean ? x : ne(x, 0);
+  const Tensor count = sum(wanted, axes, keepdim);
+  return every ? eq(count, 0) : gt(count, 0);
 }
 
 }  // namespace
@@ -132,15 +154,6 @@ Tensor mean(const Tensor& x, const Dims& axes, bool keepdim) {
   check_floating("mean", x);
   if (is_half(x.dtype())) return mean(x.to(DType::float32), axes, keepdim).to(x.dtype());
   return sum(x, axes, keepdim) / static_cast<double>(shape.count);
-}
-
-Tensor var(const Tensor& x, const Dims& axes, int64_t correction, bool keepdim) {
-  const ReducedShape shape = reduced_shape("var", x, axes);
-  check_floating("var", x);
-  if (is_half(x.dtype())) return var(x.to(DType::float32), axes, correction, keepdim).to(x.dtype());
-  const Tensor centred = x - mean(x, axes, true);
-  return sum(square(centred), axes, keepdim) /
-         static_cast<double>(std::max<int64_t>(0, shape.count - correction));
 }
 
 Tensor amax(const Tensor& x, const Dims& axes, bool keepdim) {
@@ -180,26 +193,29 @@ Tensor cumsum(const Tensor& x, int64_t axis) {
 }
 
 Tensor any(const Tensor& x, const Dims& axes, bool keepdim) {
-  reduced_shape("any", x, axes);
-  const NoGradGuard no_grad;
-  return gt(sum(x.dtype() == DType::boolean ? x : ne(x, 0), axes, keepdim), 0);
+  return truth("any", kernels::any, false, x, axes, keepdim);
 }
 
 Tensor all(const Tensor& x, const Dims& axes, bool keepdim) {
-  reduced_shape("all", x, axes);
-  const NoGradGuard no_grad;
-  return eq(sum(x.dtype() == DType::boolean ? logical_not(x) : eq(x, 0), axes, keepdim), 0);
+  return truth("all", kernels::all, true, x, axes, keepdim);
 }
 
 Tensor prod(const Tensor& x, const Dims& axes, bool keepdim) {
   const ReducedShape shape = reduced_shape("prod", x, axes);
   if (is_half(x.dtype())) return prod(x.to(DType::float32), axes, keepdim).to(x.dtype());
-  Tensor y = is_floating(x.dtype()) ? x : x.to(DType::int64);
-  if (shape.count == 0) return finished(ones(shape.kept, y.options()), shape, keepdim);
-  for (int axis = 0; axis < x.rank(); ++axis) {
-    if (shape.kept[axis] != x.shape()[axis]) y = product_along(y, axis);
+  const Tensor in = is_floating(x.dtype()) ? x : x.to(DType::int64);
+  if (shape.count == 0) return finished(ones(shape.kept, in.options()), shape, keepdim);
+  if (!is_floating(x.dtype()) || !use_fused(kernels::prod, x.device())) {
+    const Tensor y = product(in, shape.kept);
+    return finished(y.is_same(x) ? x.clone() : y, shape, keepdim);
   }
-  return finished(y.is_same(x) ? x.clone() : y, shape, keepdim);
+  const Tensor y = record("prod", {x}, run(kernels::prod, x, shape.kept, x.dtype()),
+                          [x = save(x), kept = shape.kept](Backward& pass, const Tensor& g) {
+                            return differentiate(
+                                [&](std::span<const Tensor> own) { return product(own[0], kept); },
+                                std::array{pass(x)}, g, pass);
+                          });
+  return finished(y, shape, keepdim);
 }
 
 Tensor sum_to(const Tensor& x, const Shape& shape) {
@@ -224,9 +240,6 @@ Tensor Tensor::sum(const Dims& axes, bool keepdim) const { return sash::sum(*thi
 Tensor Tensor::mean() const { return sash::mean(*this); }
 Tensor Tensor::mean(const Dims& axes, bool keepdim) const {
   return sash::mean(*this, axes, keepdim);
-}
-Tensor Tensor::var(const Dims& axes, int64_t correction, bool keepdim) const {
-  return sash::var(*this, axes, correction, keepdim);
 }
 Tensor Tensor::amax(const Dims& axes, bool keepdim) const {
   return sash::amax(*this, axes, keepdim);

@@ -23,9 +23,20 @@ using StridedRun = Eigen::Map<const Eigen::Array<T, Eigen::Dynamic, 1>, Eigen::U
 // Columns that a task of `reduce_rows` has at most.
 constexpr int64_t kColumns = 512;
 
-// A reduction has an accumulator type, its identity, `run` (the result of a vector of elements) and
-// `merge` (adds one accumulator to another).
-struct Sum {
+// A reduction has an accumulator type, its identity, `run` (of a vector of elements), `of` (of one
+// element), `merge` (adds one accumulator to another) and `finish` (makes the result).
+struct Reduction {
+  template <class A, class T>
+  static A of(T x) {
+    return static_cast<A>(x);
+  }
+  template <class Out, class A>
+  static Out finish(A a) {
+    return static_cast<Out>(a);
+  }
+};
+
+struct Sum : Reduction {
   template <class T>
   using Accumulator = std::conditional_t<std::is_integral_v<T>, int64_t, double>;
 
@@ -87,8 +98,39 @@ struct Sum {
   }
 };
 
+struct Product : Reduction {
+  template <class T>
+  using Accumulator = double;
+
+  template <class T>
+  static double identity() {
+    return 1;
+  }
+  template <class T, class X>
+  static double run(const X& x) {
+    return x.template cast<double>().prod();
+  }
+  static void merge(double& into, double from) { into *= from; }
+};
+
+// sqrt(sum x^2).
+struct Length : Sum {
+  template <class T, class X>
+  static double run(const X& x) {
+    return x.template cast<double>().square().sum();
+  }
+  template <class A, class T>
+  static A of(T x) {
+    return static_cast<A>(x) * static_cast<A>(x);
+  }
+  template <class Out>
+  static Out finish(double a) {
+    return static_cast<Out>(std::sqrt(a));
+  }
+};
+
 template <int kSign>
-struct Extremum {
+struct Extremum : Reduction {
   template <class T>
   using Accumulator = T;
 
@@ -214,7 +256,7 @@ void reduce_runs(KernelContext& context, Plan plan, const T* x, Out* y) {
         for (int64_t task = begin; task < end; ++task) {
           if (parts == 1 && outer == 1) {
             const auto [at_x, at_y] = plan.kept.offsets(task);
-            y[at_y] = static_cast<Out>(run_of<R, T>(x + at_x, run.extent, run.x_stride));
+            y[at_y] = R::template finish<Out>(run_of<R, T>(x + at_x, run.extent, run.x_stride));
             continue;
           }
           const int64_t part = whole ? 0 : task % parts;
@@ -233,7 +275,7 @@ void reduce_runs(KernelContext& context, Plan plan, const T* x, Out* y) {
             }
           }
           if (whole) {
-            y[at_y] = static_cast<Out>(total);
+            y[at_y] = R::template finish<Out>(total);
           } else {
             partial[task] = total;
           }
@@ -243,7 +285,7 @@ void reduce_runs(KernelContext& context, Plan plan, const T* x, Out* y) {
   for (int64_t i = 0; i < results; ++i) {
     A total = partial[i * parts];
     for (int64_t part = 1; part < parts; ++part) R::merge(total, partial[i * parts + part]);
-    y[plan.kept.offsets(i).second] = static_cast<Out>(total);
+    y[plan.kept.offsets(i).second] = R::template finish<Out>(total);
   }
 }
 
@@ -280,7 +322,7 @@ void reduce_rows(KernelContext& context, Plan plan, const T* x, Out* y) {
           for (int64_t r = part % chunks * chunk; r < last; ++r) {
             const T* line = from + plan.reduced.offsets(r).first;
             for (int64_t i = 0; i < count; ++i)
-              R::merge(into[i], static_cast<A>(line[i * columns.x_stride]));
+              R::merge(into[i], R::template of<A>(line[i * columns.x_stride]));
           }
         }
       });
@@ -297,7 +339,7 @@ void reduce_rows(KernelContext& context, Plan plan, const T* x, Out* y) {
                        R::merge(first[i], first[part * width + i]);
                    }
                    for (int64_t i = 0; i < count; ++i)
-                     to[i * columns.y_stride] = static_cast<Out>(first[i]);
+                     to[i * columns.y_stride] = R::template finish<Out>(first[i]);
                  }
                });
 }
@@ -308,7 +350,8 @@ void reduce(KernelContext& context, const TensorView& x, const TensorView& y) {
   const Plan plan(x, y);
   if (x.numel() == 0) {
     for (int64_t i = 0, n = plan.kept.count(); i < n; ++i) {
-      y.ptr<Out>()[plan.kept.offsets(i).second] = static_cast<Out>(R::template identity<T>());
+      y.ptr<Out>()[plan.kept.offsets(i).second] =
+          R::template finish<Out>(R::template identity<T>());
     }
     return;
   }
@@ -334,6 +377,12 @@ template <int kSign>
 void extremum(KernelContext& context, const TensorView& x, const TensorView& y) {
   dispatch_numeric(x.dtype, kSign > 0 ? "amax" : "amin",
                    [&]<class T>(TypeTag<T>) { reduce<Extremum<kSign>, T, T>(context, x, y); });
+}
+
+template <class R>
+void real(KernelContext& context, const TensorView& x, const TensorView& y) {
+  dispatch_floating(x.dtype, "reduce",
+                    [&]<class T>(TypeTag<T>) { reduce<R, T, T>(context, x, y); });
 }
 
 // Calls body(x, y, x stride, y stride) for each line along `axis`, in parallel.
@@ -386,6 +435,8 @@ void cumsum(KernelContext&, const TensorView& x, const TensorView& y, int axis) 
 
 void register_reduce() {
   kernels::sum.set(DeviceType::cpu, in_float<sum, 1>);
+  kernels::prod.set(DeviceType::cpu, real<Product>);
+  kernels::length.set(DeviceType::cpu, real<Length>);
   kernels::amax.set(DeviceType::cpu, in_float<extremum<1>, 1>);
   kernels::amin.set(DeviceType::cpu, in_float<extremum<-1>, 1>);
   kernels::argmax.set(DeviceType::cpu, in_float<arg_extremum<1>>);

@@ -11,35 +11,44 @@
 namespace sash::cuda {
 namespace {
 
-/// The identity of a maximum (kSign > 0) or minimum.
-template <class A, int kSign>
-inline constexpr A kWorst = std::numeric_limits<A>::has_infinity
-                                ? static_cast<A>(-kSign) * std::numeric_limits<A>::infinity()
-                            : kSign > 0 ? std::numeric_limits<A>::lowest()
-                                        : std::numeric_limits<A>::max();
+/// float32 is summed and multiplied in float64, as on the CPU, for accuracy over many elements.
+template <class T>
+using wide_t =
+    std::conditional_t<std::is_integral_v<T>, int64_t,
+                       std::conditional_t<std::is_same_v<T, float>, double, compute_t<T>>>;
+template <class T>
+using sum_t = std::conditional_t<std::is_integral_v<T>, int64_t, T>;
 
+template <class T>
 struct Sum {
-  static constexpr const char* name = "sum";
-  /// float32 is summed in float64, as on the CPU, for accuracy over many elements.
-  template <class T>
-  using Accumulator =
-      std::conditional_t<std::is_integral_v<T>, int64_t,
-                         std::conditional_t<std::is_same_v<T, float>, double, compute_t<T>>>;
+  using Accumulator = wide_t<T>;
+  sum_t<T>* y;
 
-  template <class A>
-  static __device__ A identity() {
-    return A(0);
-  }
-  template <class A>
-  __device__ A operator()(A a, A b) const {
-    return a + b;
-  }
+  __device__ Accumulator identity() const { return 0; }
+  __device__ Accumulator of(compute_t<T> x, int64_t) const { return static_cast<Accumulator>(x); }
+  __device__ Accumulator operator()(Accumulator a, Accumulator b) const { return a + b; }
+  __device__ void write(int64_t at, Accumulator a) const { y[at] = static_cast<sum_t<T>>(a); }
+};
+
+template <class T>
+struct Product : Sum<T> {
+  using A = wide_t<T>;
+  __device__ A identity() const { return 1; }
+  __device__ A operator()(A a, A b) const { return a * b; }
+};
+
+/// sqrt(sum x^2).
+template <class T>
+struct Length : Sum<T> {
+  using A = wide_t<T>;
+  __device__ A of(compute_t<T> x, int64_t) const { return static_cast<A>(x) * static_cast<A>(x); }
+  __device__ void write(int64_t at, A a) const { this->y[at] = static_cast<T>(std::sqrt(a)); }
 };
 
 /// The elements of a matrix, for `sum_columns`.
 template <class T>
 struct Elements {
-  using A = Sum::Accumulator<T>;
+  using A = wide_t<T>;
   static constexpr int kAhead = 4;
   const T* x;
 
@@ -65,28 +74,10 @@ std::optional<std::array<int64_t, 2>> summed_rows(const TensorView& x, const Ten
   return {{reduced.count, n}};
 }
 
-/// Maximum (kSign > 0) or minimum; NaN if there is one.
-template <int kSign>
-struct Extremum {
-  static constexpr const char* name = kSign > 0 ? "amax" : "amin";
-  template <class T>
-  using Accumulator = compute_t<T>;
-
-  template <class A>
-  static __device__ A identity() {
-    return kWorst<A, kSign>;
-  }
-  template <class A>
-  __device__ A operator()(A a, A b) const {
-    return a != a || (b == b && !(kSign > 0 ? b > a : b < a)) ? a : b;
-  }
-};
-
 void sum(KernelContext& context, const TensorView& x, const TensorView& y) {
   sash::detail::dispatch_over<float, double, float16, bfloat16, int64_t, int32_t, uint8_t, bool>(
-      x.dtype, Sum::name, [&]<class S>(TypeTag<S>) {
+      x.dtype, "sum", [&]<class S>(TypeTag<S>) {
         using T = device_t<S>;
-        using Out = std::conditional_t<std::is_integral_v<T>, int64_t, T>;
         if constexpr (!std::is_integral_v<T>) {
           if (y.numel() > 0) {
             if (const auto shape = summed_rows(x, y)) {
@@ -95,24 +86,22 @@ void sum(KernelContext& context, const TensorView& x, const TensorView& y) {
             }
           }
         }
-        reduce<Sum, T, Out>(context, x, y);
+        reduce<T>(context, Sum<T>{y.ptr<sum_t<T>>()}, x, y);
       });
 }
 
-template <int kSign>
-void extremum(KernelContext& context, const TensorView& x, const TensorView& y) {
-  using R = Extremum<kSign>;
-  dispatch_any_numeric(x.dtype, R::name, [&]<class S>(TypeTag<S>) {
-    reduce<R, device_t<S>, device_t<S>>(context, x, y);
-  });
+template <template <class> class R>
+void real(KernelContext& context, const TensorView& x, const TensorView& y) {
+  dispatch_floating(x.dtype, "reduce",
+                    [&]<class T>(TypeTag<T>) { reduce<T>(context, R<T>{{y.ptr<T>()}}, x, y); });
 }
 
 }  // namespace
 
 void register_reduce() {
   kernels::sum.set(DeviceType::cuda, sum);
-  kernels::amax.set(DeviceType::cuda, extremum<1>);
-  kernels::amin.set(DeviceType::cuda, extremum<-1>);
+  kernels::prod.set(DeviceType::cuda, real<Product>);
+  kernels::length.set(DeviceType::cuda, real<Length>);
 }
 
 }  // namespace sash::cuda

@@ -2,9 +2,14 @@
 
 #include "../norm/rows.cuh"
 
-/// Reductions over any axes of strided views. `R` defines the accumulator type
-/// (`R::Accumulator<T>`), its identity (`R::identity<A>()`) and how two are combined
-/// (`operator()`, commutative and, up to rounding, associative).
+/// Reductions over any axes of strided views, by a functor `R` of one's own:
+///
+///   Accumulator                  the type A that it collects in
+///   A identity()                 of no element
+///   A of(x, place)               of one element, widened; `place` counts along the reduced axes
+///   A operator()(a, b)           of both; commutative and, up to rounding, associative
+///   void add(a, x, place)        optional: a = (a, of(x, place)), after elements of lower places
+///   void write(offset, a)        writes the result
 ///
 /// If the innermost axis of x is reduced, a warp or a block reduces along it (`reduce_runs`). If it
 /// is kept, each thread reduces results of its own, side by side (`reduce_columns`). Long
@@ -12,20 +17,50 @@
 /// partition depends on shapes and strides alone.
 namespace sash::cuda {
 
-/// Combines `total` with V elements, starting at `x`.
-template <class R, int V, class In, class A>
-__device__ void take_in(A (&total)[V], const In* x) {
-  const auto values = read<V>(x);
+/// The identities of a maximum and of a minimum. (Constants, because device code cannot call
+/// functions of the standard library.)
+template <class A>
+inline constexpr A kLeast = std::numeric_limits<A>::has_infinity ? -kInfinity<A>
+                                                                 : std::numeric_limits<A>::lowest();
+template <class A>
+inline constexpr A kMost = std::numeric_limits<A>::has_infinity ? kInfinity<A>
+                                                                : std::numeric_limits<A>::max();
+
+/// The reduction of partial results.
+template <class R>
+struct Parts : R {
+  using A = typename R::Accumulator;
+  __device__ A of(A part, int64_t) const { return part; }
+};
+
+template <class R, class A>
+__device__ void add_one(const R& r, A& total, const auto& x, int64_t place) {
+  if constexpr (requires { r.add(total, x, place); }) {
+    r.add(total, x, place);
+  } else {
+    total = r(total, r.of(x, place));
+  }
+}
+
+/// Adds V elements, starting at `x`, to `total`; their places are `step` apart.
+template <int V, class R, class In, class A>
+__device__ void take_in(const R& r, A (&total)[V], const In* x, int64_t place, int step) {
+  if constexpr (V == 1) {
+    add_one(r, total[0], widen(*x), place);
+  } else {
+    const auto values = read<V>(x);
 #pragma unroll
-  for (int i = 0; i < V; ++i) total[i] = R{}(total[i], static_cast<A>(values.element[i]));
+    for (int i = 0; i < V; ++i) add_one(r, total[i], values.element[i], place + i * step);
+  }
 }
 
 /// Each team reduces vectors [part * size, (part + 1) * size) of one result. `partial` is
-/// [results, parts], or null if the result is written to y.
-template <class R, class Team, int V, class In, class A, class Out>
+/// [results, parts], or null if the result is written.
+template <class Team, int V, class R, class In, class A>
 __global__ void __launch_bounds__(kThreads)
-    reduce_runs(const __grid_constant__ Walk<2> kept, const __grid_constant__ Walk<1> reduced,
-                const In* x, Out* y, A* partial, int64_t parts, int64_t size) {
+    reduce_runs(const R r, const __grid_constant__ Walk<2> kept,
+                const __grid_constant__ Walk<1> reduced, const In* x, A* partial, int64_t parts,
+                int64_t size) {
   const int64_t task = Team::row();
   if (task >= kept.count * parts) return;
   const int64_t result = task / parts, begin = (task - result * parts) * size;
@@ -34,31 +69,32 @@ __global__ void __launch_bounds__(kThreads)
   kept.find(result, 1, at);
   A total[V];
 #pragma unroll
-  for (A& t : total) t = R::template identity<A>();
+  for (A& t : total) t = r.identity();
 #pragma unroll 4
   for (int64_t i = begin + Team::rank(); i < end; i += Team::kSize) {
-    int64_t from[1];
-    reduced.find(i, V, from);
-    take_in<R>(total, x + at[0] + from[0]);
+    int64_t from[1]{i * V * reduced.stride[0][0]};
+    if (reduced.rank > 1) reduced.find(i, V, from);
+    take_in(r, total, x + at[0] + from[0], i * V, 1);
   }
 #pragma unroll
-  for (int i = 1; i < V; ++i) total[0] = R{}(total[0], total[i]);
-  const A all = Team::reduce(total[0], R{});
+  for (int i = 1; i < V; ++i) total[0] = r(total[0], total[i]);
+  const A all = Team::reduce(total[0], r);
   if (Team::rank() != 0) return;
   if (partial) {
     partial[task] = all;
   } else {
-    y[at[1]] = static_cast<Out>(all);
+    r.write(at[1], all);
   }
 }
 
 /// Each thread reduces elements of V adjacent results. The elements of chunk blockIdx.y are divided
 /// among `groups` groups of threads, in turn. `partial` is [chunks, results], or null if the
-/// results are written to y.
-template <class R, int V, class In, class A, class Out>
+/// results are written.
+template <int V, class R, class In, class A>
 __global__ void __launch_bounds__(kThreads)
-    reduce_columns(const __grid_constant__ Walk<2> kept, const __grid_constant__ Walk<1> reduced,
-                   const In* x, Out* y, A* partial, int64_t chunk, int groups) {
+    reduce_columns(const R r, const __grid_constant__ Walk<2> kept,
+                   const __grid_constant__ Walk<1> reduced, const In* x, A* partial, int64_t chunk,
+                   int groups) {
   __shared__ A others[V][kThreads];
   const int columns = kThreads / groups;
   const int group = static_cast<int>(threadIdx.x) / columns;
@@ -68,7 +104,7 @@ __global__ void __launch_bounds__(kThreads)
   int64_t at[2] = {};
   A total[V];
 #pragma unroll
-  for (A& t : total) t = R::template identity<A>();
+  for (A& t : total) t = r.identity();
   if (inside) {
     kept.find(result, V, at);
     const int64_t begin = blockIdx.y * chunk, end = min(reduced.count, begin + chunk);
@@ -76,14 +112,14 @@ __global__ void __launch_bounds__(kThreads)
       const int64_t step = reduced.stride[0][0];
 #pragma unroll 8
       for (int64_t i = begin + group; i < end; i += groups) {
-        take_in<R>(total, x + at[0] + i * step);
+        take_in(r, total, x + at[0] + i * step, i, 0);
       }
     } else {
 #pragma unroll 4
       for (int64_t i = begin + group; i < end; i += groups) {
         int64_t from[1];
         reduced.find(i, 1, from);
-        take_in<R>(total, x + at[0] + from[0]);
+        take_in(r, total, x + at[0] + from[0], i, 0);
       }
     }
   }
@@ -95,11 +131,11 @@ __global__ void __launch_bounds__(kThreads)
   if (group != 0 || !inside) return;
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    for (int g = 1; g < groups; ++g) total[i] = R{}(total[i], others[i][g * columns + column]);
+    for (int g = 1; g < groups; ++g) total[i] = r(total[i], others[i][g * columns + column]);
     if (partial) {
       partial[(blockIdx.y * kept.count + result) * V + i] = total[i];
     } else {
-      y[at[1] + i * kept.stride[1][kept.rank - 1]] = static_cast<Out>(total[i]);
+      r.write(at[1] + i * kept.stride[1][kept.rank - 1], total[i]);
     }
   }
 }
@@ -169,19 +205,20 @@ inline Walk<1> over_parts(int64_t parts, int64_t step) {
   return walk;
 }
 
-template <class R, class Team, int V, class In, class A, class Out>
-void launch_runs(cudaStream_t stream, const Walk<2>& kept, Walk<1> reduced, const In* x, Out* y,
+template <class Team, int V, class R, class In, class A>
+void launch_runs(cudaStream_t stream, const R& r, const Walk<2>& kept, Walk<1> reduced, const In* x,
                  A* partial, int64_t parts, int64_t size) {
   if constexpr (V > 1) vectorise(reduced, V);
   const int64_t tasks = kept.count * parts;
   const auto blocks = static_cast<unsigned>((tasks + Team::kRows - 1) / Team::kRows);
-  reduce_runs<R, Team, V, In, A, Out>
-      <<<blocks, kThreads, 0, stream>>>(kept, reduced, x, y, partial, parts, size / V);
+  reduce_runs<Team, V>
+      <<<blocks, kThreads, 0, stream>>>(r, kept, reduced, x, partial, parts, size / V);
   SASH_CUDA_CHECK(cudaGetLastError());
 }
 
-template <class R, int V, class In, class A, class Out>
-void runs(const KernelContext& context, const ReductionPlan& plan, const In* x, Out* y) {
+template <int V, class R, class In>
+void runs(const KernelContext& context, const R& r, const ReductionPlan& plan, const In* x) {
+  using A = typename R::Accumulator;
   constexpr int64_t kPiece = 16384, kManyResults = 2048;
   const auto stream = static_cast<cudaStream_t>(context.stream.handle);
   const Walk<2>& kept = plan.kept;
@@ -189,75 +226,72 @@ void runs(const KernelContext& context, const ReductionPlan& plan, const In* x, 
   A* const none = nullptr;
   if (count <= kLongestHeld) {
     const int64_t whole = kLongestHeld;
-    return launch_runs<R, WarpTeam, V>(stream, kept, plan.reduced, x, y, none, 1, whole);
+    return launch_runs<WarpTeam, V>(stream, r, kept, plan.reduced, x, none, 1, whole);
   }
   const int64_t pieces = (count + kPiece - 1) / kPiece;
   if (pieces == 1 || results >= kManyResults) {
-    return launch_runs<R, BlockTeam, V>(stream, kept, plan.reduced, x, y, none, 1, pieces * kPiece);
+    return launch_runs<BlockTeam, V>(stream, r, kept, plan.reduced, x, none, 1, pieces * kPiece);
   }
   const Workspace partial(context, results * pieces * static_cast<int64_t>(sizeof(A)));
-  launch_runs<R, BlockTeam, V>(stream, kept, plan.reduced, x, y, partial.ptr<A>(), pieces, kPiece);
-  launch_runs<R, BlockTeam, 1>(stream, over_partials(kept, pieces), over_parts(pieces, 1),
-                               static_cast<const A*>(partial.ptr<A>()), y, none, 1, pieces);
+  launch_runs<BlockTeam, V>(stream, r, kept, plan.reduced, x, partial.ptr<A>(), pieces, kPiece);
+  launch_runs<BlockTeam, 1>(stream, Parts<R>{r}, over_partials(kept, pieces), over_parts(pieces, 1),
+                            static_cast<const A*>(partial.ptr<A>()), none, 1, pieces);
 }
 
-template <class R, int V, class In, class A, class Out>
-void launch_columns(cudaStream_t stream, Walk<2> kept, const Walk<1>& reduced, const In* x, Out* y,
-                    A* partial, int64_t chunks, int64_t chunk, int groups) {
+template <int V, class R, class In, class A>
+void launch_columns(cudaStream_t stream, const R& r, Walk<2> kept, const Walk<1>& reduced,
+                    const In* x, A* partial, int64_t chunks, int64_t chunk, int groups) {
   if constexpr (V > 1) vectorise(kept, V);
   const int64_t columns = kThreads / groups;
   const dim3 grid(static_cast<unsigned>((kept.count + columns - 1) / columns),
                   static_cast<unsigned>(chunks));
-  reduce_columns<R, V, In, A, Out>
-      <<<grid, kThreads, 0, stream>>>(kept, reduced, x, y, partial, chunk, groups);
+  reduce_columns<V><<<grid, kThreads, 0, stream>>>(r, kept, reduced, x, partial, chunk, groups);
   SASH_CUDA_CHECK(cudaGetLastError());
 }
 
-template <class R, int V, class In, class A, class Out>
-void columns(const KernelContext& context, const ReductionPlan& plan, const In* x, Out* y) {
+template <int V, class R, class In>
+void columns(const KernelContext& context, const R& r, const ReductionPlan& plan, const In* x) {
+  using A = typename R::Accumulator;
   constexpr int64_t kShort = 16, kShortestChunk = 128, kBlocks = 512;
   const auto stream = static_cast<cudaStream_t>(context.stream.handle);
   const int64_t count = plan.reduced.count, results = plan.kept.count;
   A* const none = nullptr;
   if (count <= kShort) {
-    return launch_columns<R, V>(stream, plan.kept, plan.reduced, x, y, none, 1, kShort, 1);
+    return launch_columns<V>(stream, r, plan.kept, plan.reduced, x, none, 1, kShort, 1);
   }
   const int64_t blocks = (results + kWarp * V - 1) / (kWarp * V);
   const int64_t wanted = std::min(kBlocks / blocks, count / kShortestChunk);
   const int64_t chunk = wanted > 1 ? (count + wanted - 1) / wanted : count;
   const int64_t chunks = (count + chunk - 1) / chunk;
   if (chunks == 1) {
-    return launch_columns<R, V>(stream, plan.kept, plan.reduced, x, y, none, 1, chunk, kWarps);
+    return launch_columns<V>(stream, r, plan.kept, plan.reduced, x, none, 1, chunk, kWarps);
   }
   const Workspace partial(context, results * chunks * static_cast<int64_t>(sizeof(A)));
-  launch_columns<R, V>(stream, plan.kept, plan.reduced, x, y, partial.ptr<A>(), chunks, chunk,
-                       kWarps);
-  launch_columns<R, 1>(stream, over_partials(plan.kept, 1), over_parts(chunks, results),
-                       static_cast<const A*>(partial.ptr<A>()), y, none, 1, chunks, kWarps);
+  launch_columns<V>(stream, r, plan.kept, plan.reduced, x, partial.ptr<A>(), chunks, chunk, kWarps);
+  launch_columns<1>(stream, Parts<R>{r}, over_partials(plan.kept, 1), over_parts(chunks, results),
+                    static_cast<const A*>(partial.ptr<A>()), none, 1, chunks, kWarps);
 }
 
 }  // namespace detail
 
-/// y = x reduced over the axes where y has extent 1. `In` and `Out` are device types.
-template <class R, class In, class Out>
-void reduce(const KernelContext& context, const TensorView& x, const TensorView& y) {
-  using A = typename R::template Accumulator<In>;
-  constexpr int width = std::is_integral_v<In> ? 1 : static_cast<int>(16 / sizeof(In));
+/// Reduces x, of the device type `In`, over the axes where y has extent 1; `r` writes to y's memory
+/// by its strides.
+template <class In, int width = std::is_integral_v<In> ? 1 : 16 / sizeof(In), class R>
+void reduce(const KernelContext& context, const R& r, const TensorView& x, const TensorView& y) {
   if (y.numel() == 0) return;
   const detail::ReductionPlan plan(x, y);
   const CardGuard guard(context.device.index);
   const In* const from = x.ptr<In>();
-  Out* const to = y.ptr<Out>();
   if (plan.by_columns()) {
     if (detail::takes_whole_vectors<In>(plan.kept, plan.reduced, from, width)) {
-      return detail::columns<R, width, In, A>(context, plan, from, to);
+      return detail::columns<width>(context, r, plan, from);
     }
-    return detail::columns<R, 1, In, A>(context, plan, from, to);
+    return detail::columns<1>(context, r, plan, from);
   }
   if (detail::takes_whole_vectors<In>(plan.reduced, plan.kept, from, width)) {
-    return detail::runs<R, width, In, A>(context, plan, from, to);
+    return detail::runs<width>(context, r, plan, from);
   }
-  detail::runs<R, 1, In, A>(context, plan, from, to);
+  detail::runs<1>(context, r, plan, from);
 }
 
 }  // namespace sash::cuda
