@@ -1,6 +1,7 @@
 // The largest elements along one axis.
 #include "../../../ops/kernels/index.h"
 #include "../norm/rows.cuh"
+#include "lines.cuh"
 #include "sorted_keys.h"
 
 namespace sash::cuda {
@@ -11,61 +12,6 @@ constexpr int64_t kLongestInBlock = int64_t{kHeld} * kThreads;
 /// Up to this many elements of a line are chosen by a block; for more, all lines are sorted.
 constexpr int64_t kMostChosen = 1024;
 constexpr int kDigitBits = 11, kDigits = 1 << kDigitBits;
-
-// Keys: unsigned numbers, the largest first in the result. Equal numbers have one key, NaN has the
-// largest. For the smallest elements all bits are flipped.
-
-template <class A>
-using ordered_t = std::conditional_t<sizeof(A) == 8, uint64_t, uint32_t>;
-
-template <class A>
-__device__ ordered_t<A> ascending_key(A x) {
-  using Key = ordered_t<A>;
-  constexpr Key sign = Key{1} << (8 * sizeof(Key) - 1);
-  if constexpr (std::is_integral_v<A>) {
-    return static_cast<Key>(x) ^ sign;
-  } else {
-    if (x != x) return ~Key{0};
-    if (x == 0) return sign;  // -0 too
-    Key bits;
-    if constexpr (sizeof(A) == 8) {
-      bits = static_cast<Key>(__double_as_longlong(x));
-    } else {
-      bits = __float_as_uint(x);
-    }
-    return bits & sign ? ~bits : bits | sign;
-  }
-}
-
-template <class A>
-__device__ ordered_t<A> key_of(A x, bool largest) {
-  const ordered_t<A> key = ascending_key(x);
-  return largest ? key : static_cast<ordered_t<A>>(~key);
-}
-
-/// The lines along the axis: the walk is over x, values and indices without it.
-struct Lines {
-  Walk<3> starts;
-  int64_t length, chosen;
-  int64_t x_step, value_step, index_step;
-  bool largest;
-
-  Lines(const TensorView& x, const TensorView& values, const TensorView& indices, int axis,
-        bool largest_first)
-      : length(x.shape[axis]),
-        chosen(values.shape[axis]),
-        x_step(x.strides[axis]),
-        value_step(values.strides[axis]),
-        index_step(indices.strides[axis]),
-        largest(largest_first) {
-    TensorView views[3] = {x, values, indices};
-    for (TensorView& view : views) {
-      view.shape.erase(axis);
-      view.strides.erase(axis);
-    }
-    starts = make_walk<3>({&views[0], &views[1], &views[2]}, Order::memory);
-  }
-};
 
 /// The keys of a block's line: in registers, or read at each use.
 template <bool kInRegisters, class T>
@@ -346,6 +292,11 @@ void topk(KernelContext& context, const TensorView& x, const TensorView& values,
   if (values.numel() == 0) return;
   const Lines lines(x, values, indices, axis, largest);
   const CardGuard guard(context.device.index);
+  constexpr int64_t kShort = 128;
+  const bool most = lines.length <= kLongestSorted && 4 * lines.chosen > lines.length;
+  if (lines.length <= kShort || most) {
+    return sort_lines(context, lines, x.dtype, x.data, values.data, indices.ptr<int64_t>());
+  }
   dispatch_any_numeric(x.dtype, "topk", [&]<class S>(TypeTag<S>) {
     using T = device_t<S>;
     const auto* const from = static_cast<const T*>(x.data);

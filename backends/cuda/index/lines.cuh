@@ -1,0 +1,69 @@
+#pragma once
+
+#include "../elementwise/compute.cuh"
+
+/// Lines along one axis, whose elements are ordered by keys: unsigned numbers, the largest first in
+/// the result. Equal elements have one key, NaN has the largest. For the smallest elements all bits
+/// are flipped.
+namespace sash::cuda {
+
+template <class A>
+using ordered_t = std::conditional_t<sizeof(A) == 8, uint64_t, uint32_t>;
+
+template <class A>
+__device__ ordered_t<A> ascending_key(A x) {
+  using Key = ordered_t<A>;
+  constexpr Key sign = Key{1} << (8 * sizeof(Key) - 1);
+  if constexpr (std::is_integral_v<A>) {
+    return static_cast<Key>(x) ^ sign;
+  } else {
+    if (x != x) return ~Key{0};
+    if (x == 0) return sign;  // -0 too
+    Key bits;
+    if constexpr (sizeof(A) == 8) {
+      bits = static_cast<Key>(__double_as_longlong(x));
+    } else {
+      bits = __float_as_uint(x);
+    }
+    return bits & sign ? ~bits : bits | sign;
+  }
+}
+
+template <class A>
+__device__ ordered_t<A> key_of(A x, bool largest) {
+  const ordered_t<A> key = ascending_key(x);
+  return largest ? key : static_cast<ordered_t<A>>(~key);
+}
+
+/// The lines along the axis: the walk is over x, values and indices without it.
+struct Lines {
+  Walk<3> starts;
+  int64_t length, chosen;
+  int64_t x_step, value_step, index_step;
+  bool largest;
+
+  Lines(const TensorView& x, const TensorView& values, const TensorView& indices, int axis,
+        bool largest_first)
+      : length(x.shape[axis]),
+        chosen(values.shape[axis]),
+        x_step(x.strides[axis]),
+        value_step(values.strides[axis]),
+        index_step(indices.strides[axis]),
+        largest(largest_first) {
+    TensorView views[3] = {x, values, indices};
+    for (TensorView& view : views) {
+      view.shape.erase(axis);
+      view.strides.erase(axis);
+    }
+    starts = make_walk<3>({&views[0], &views[1], &views[2]}, Order::memory);
+  }
+};
+
+/// Lines of up to this many elements are sorted by a block at a time.
+inline constexpr int64_t kLongestSorted = 4096;
+
+/// Sorts such lines of x, and writes the first of each to values and indices.
+void sort_lines(const KernelContext& context, const Lines& lines, DType dtype, const void* x,
+                void* values, int64_t* indices);
+
+}  // namespace sash::cuda
