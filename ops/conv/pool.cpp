@@ -1,17 +1,19 @@
 #include "pool.h"
 
-#include "../../tensor/autograd/grad_mode.h"
+#include "../../tensor/autograd/node.h"
 #include "../../tensor/factories.h"
 #include "../checks.h"
 #include "../index/gather.h"
-#include "../reduce/reduce.h"
 #include "windows.h"
 
 namespace sash {
 
 namespace kernels {
+constinit Kernel<void(KernelContext&, const TensorView&, const SlidingWindows&, const TensorView&,
+                      const TensorView&)>
+    max_windows{"max_windows"};
 constinit Kernel<void(KernelContext&, const TensorView&, const SlidingWindows&, const TensorView&)>
-    argmax_windows{"argmax_windows"};
+    mean_windows{"mean_windows"};
 }  // namespace kernels
 
 namespace {
@@ -33,18 +35,61 @@ SlidingWindows checked(const char* op, int axes, const Tensor& x, HeightWidth ke
   return windows;
 }
 
+/// The shape of one number for each window.
+Shape pooled(const Shape& planes, const SlidingWindows& windows) {
+  return {planes[0], planes[1], windows.count(0, planes[2]), windows.count(1, planes[3])};
+}
+
 Tensor max_pool(const char* op, int axes, const Tensor& x, HeightWidth kernel,
                 const Pool2dOptions& options) {
   const SlidingWindows windows = checked(op, axes, x, kernel, options);
   const Tensor planes = detail::as_planes(op, axes, x, windows);
-  const Shape shape{planes.size(0), planes.size(1), windows.count(0, planes.size(2)),
-                    windows.count(1, planes.size(3))};
-  const Tensor index = empty(shape, {.dtype = DType::int64, .device = x.device()});
+  const Tensor y = empty(pooled(planes.shape(), windows), x.options());
+  const Tensor index = empty(y.shape(), {.dtype = DType::int64, .device = x.device()});
   KernelContext context = kernel_context(x.device());
-  kernels::argmax_windows(context, planes.tensor_view(), windows, index.tensor_view());
-  const Tensor flat = planes.reshape({shape[0], shape[1], planes.size(2) * planes.size(3)});
-  const Tensor y = gather(flat, 2, index.view({shape[0], shape[1], shape[2] * shape[3]}));
-  return detail::from_planes(axes, y.view(shape), x);
+  kernels::max_windows(context, planes.tensor_view(), windows, y.tensor_view(),
+                       index.tensor_view());
+  record(op, {planes}, y,
+         [from = planes.shape(), index = save(index)](Backward& pass, const Tensor& g) {
+           const Shape lines{from[0], from[1], from[2] * from[3]};
+           const Shape chosen{from[0], from[1], g.size(2) * g.size(3)};
+           const Tensor flat = scatter_add(zeros(lines, g.options()), 2, pass(index).view(chosen),
+                                           g.reshape(chosen));
+           return Gradients{flat.view(from)};
+         });
+  return detail::from_planes(axes, y, x);
+}
+
+// The two below are each other's gradients.
+
+Tensor window_means(const Tensor& x, const SlidingWindows& windows);
+
+/// x of `shape` that gets from each window an equal share of its g.
+Tensor shared_out(const Tensor& g, const SlidingWindows& windows, const Shape& shape) {
+  const Tensor x = empty(shape, g.options());
+  const Tensor share = [&] {
+    const NoGradGuard no_grad;
+    return (g / static_cast<double>(windows.kernel[0] * windows.kernel[1])).contiguous();
+  }();
+  TensorView view = share.tensor_view();
+  view.shape.insert(2, windows.kernel[0]);
+  view.shape.insert(3, windows.kernel[1]);
+  view.strides.insert(2, 0);
+  view.strides.insert(3, 0);
+  KernelContext context = kernel_context(g.device());
+  kernels::fold_windows(context, view, windows, x.tensor_view());
+  return record("avg_pool_gradient", {g}, x, [windows](Backward&, const Tensor& h) {
+    return Gradients{window_means(h, windows)};
+  });
+}
+
+Tensor window_means(const Tensor& x, const SlidingWindows& windows) {
+  const Tensor y = empty(pooled(x.shape(), windows), x.options());
+  KernelContext context = kernel_context(x.device());
+  kernels::mean_windows(context, x.tensor_view(), windows, y.tensor_view());
+  return record("avg_pool", {x}, y, [windows, shape = x.shape()](Backward&, const Tensor& g) {
+    return Gradients{shared_out(g, windows, shape)};
+  });
 }
 
 Tensor avg_pool(const char* op, int axes, const Tensor& x, HeightWidth kernel,
@@ -53,14 +98,8 @@ Tensor avg_pool(const char* op, int axes, const Tensor& x, HeightWidth kernel,
   if (is_half(x.dtype())) {
     return avg_pool(op, axes, x.to(DType::float32), kernel, options).to(x.dtype());
   }
-  const Tensor planes = detail::as_planes(op, axes, x, windows);
-  const int64_t items = planes.size(0), channels = planes.size(1), height = windows.kernel[0],
-                width = windows.kernel[1];
-  const Shape shape{items, channels, windows.count(0, planes.size(2)),
-                    windows.count(1, planes.size(3))};
-  const Tensor columns = detail::unfold_windows(planes, windows);
-  const Tensor y = mean(columns.view({items, channels, height * width, shape[2], shape[3]}), {2});
-  return detail::from_planes(axes, y, x);
+  return detail::from_planes(axes, window_means(detail::as_planes(op, axes, x, windows), windows),
+                             x);
 }
 
 Pool2dOptions for_one_axis(const Pool1dOptions& options) {

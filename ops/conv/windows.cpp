@@ -1,7 +1,5 @@
 #include "windows.h"
 
-#include "../../tensor/autograd/node.h"
-#include "../../tensor/factories.h"
 #include "../checks.h"
 
 namespace sash {
@@ -62,40 +60,6 @@ Tensor as_planes(const char* op, int axes, const Tensor& x,
 Tensor from_planes(int axes, const Tensor& y, const Tensor& like) {
   const Tensor batch = axes == 1 ? y.squeeze(2) : y;
   return like.rank() == axes + 1 ? batch.squeeze(0) : batch;
-}
-
-Tensor unfold_windows(const Tensor& x, const kernels::SlidingWindows& windows) {
-  const int64_t items = x.size(0), channels = x.size(1);
-  const int64_t rows = windows.count(0, x.size(2)), columns = windows.count(1, x.size(3));
-  const Tensor y =
-      empty({items, channels * windows.kernel[0] * windows.kernel[1], rows * columns}, x.options());
-  TensorView view = y.tensor_view();
-  view.shape = {items, channels, windows.kernel[0], windows.kernel[1], rows, columns};
-  view.strides = contiguous_strides(view.shape);
-  KernelContext context = kernel_context(x.device());
-  kernels::unfold_windows(context, x.tensor_view(), windows, view);
-  return record("unfold_windows", {x}, y, [windows, shape = x.shape()](Backward&, const Tensor& g) {
-    return Gradients{fold_windows(g, windows, shape)};
-  });
-}
-
-Tensor fold_windows(const Tensor& columns, const kernels::SlidingWindows& windows,
-                    const Shape& shape) {
-  const Tensor from = columns.contiguous();
-  const Tensor x = empty(shape, columns.options());
-  TensorView view = from.tensor_view();
-  view.shape = {shape[0],
-                shape[1],
-                windows.kernel[0],
-                windows.kernel[1],
-                windows.count(0, shape[2]),
-                windows.count(1, shape[3])};
-  view.strides = contiguous_strides(view.shape);
-  KernelContext context = kernel_context(columns.device());
-  kernels::fold_windows(context, view, windows, x.tensor_view());
-  return record("fold_windows", {from}, x, [windows](Backward&, const Tensor& g) {
-    return Gradients{unfold_windows(g, windows)};
-  });
 }
 
 }  // namespace detail

@@ -18,10 +18,4 @@ Tensor as_planes(const char* op, int axes, const Tensor& x, const kernels::Slidi
 /// y [N, C, H, W] in the form that `like` had.
 Tensor from_planes(int axes, const Tensor& y, const Tensor& like);
 
-/// All windows of x [N, C, H, W] as columns, [N, C kernel, positions]; recorded.
-Tensor unfold_windows(const Tensor& x, const kernels::SlidingWindows& windows);
-/// The adjoint, for x of shape [.., H, W].
-Tensor fold_windows(const Tensor& columns, const kernels::SlidingWindows& windows,
-                    const Shape& shape);
-
 }  // namespace sash::detail

@@ -30,15 +30,22 @@ extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const SlidingWi
     unfold_windows;
 
 /// The adjoint: x[n, c, h, w] = the sum of y over the windows' elements that lie there, in
-/// row-major order of (i, j). Both are contiguous; floating.
+/// row-major order of (i, j). x is contiguous, and y along its last two axes; floating.
 extern SASH_API Kernel<void(KernelContext&, const TensorView& y, const SlidingWindows& windows,
                             const TensorView& x)>
     fold_windows;
 
-/// index[n, c, u, v] (int64) = h W + w of the largest element of a window: the first in row-major
-/// order, NaN wins. Every window has an element. x has any strides, index is contiguous; floating.
+/// y[n, c, u, v] = the largest element of a window, NaN if there is one, and index (int64) = h W +
+/// w of the first such in row-major order. Every window has an element. x has any strides, y and
+/// index are contiguous; floating.
 extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const SlidingWindows& windows,
-                            const TensorView& index)>
-    argmax_windows;
+                            const TensorView& y, const TensorView& index)>
+    max_windows;
+
+/// y[n, c, u, v] = the sum of a window's elements / (kernel height kernel width). x has any
+/// strides, y is contiguous; floating.
+extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const SlidingWindows& windows,
+                            const TensorView& y)>
+    mean_windows;
 
 }  // namespace sash::kernels

@@ -164,44 +164,90 @@ void fold_windows(KernelContext& context, const TensorView& y, const SlidingWind
   to.write();
 }
 
-template <class T>
-void argmax_as(const TensorView& x, const SlidingWindows& windows, const TensorView& index) {
+/// For each row of windows, whose results begin at `to` and are `count`: calls start(to, count),
+/// then add(from, place, to, first, past) for each element (i, j), which the windows in [first,
+/// past) have inside x: for window v at from[v step], place + v stride in its plane. At last
+/// end(to, count).
+template <class T, class Start, class Add, class End>
+void over_rows(const TensorView& x, const SlidingWindows& windows, Start start, Add add, End end) {
   const Axis rows(windows, 0, x.shape[2]), columns(windows, 1, x.shape[3]);
   const int64_t height = windows.kernel[0], width = windows.kernel[1];
-  const int64_t size = rows.count * columns.count;
-  for_each_plane(x, size * height * width, [&](int64_t n, int64_t c) {
+  for_each_plane(x, rows.count * columns.count * height * width, [&](int64_t n, int64_t c) {
     const T* const plane = x.ptr<const T>() + n * x.strides[0] + c * x.strides[1];
-    int64_t* to = index.ptr<int64_t>() + (n * x.shape[1] + c) * size;
     for (int64_t u = 0; u < rows.count; ++u) {
-      for (int64_t v = 0; v < columns.count; ++v) {
-        int64_t best = -1;
-        T leader = 0;
-        for (int64_t i = 0; i < height; ++i) {
-          const int64_t row = rows.at(u, i);
-          if (row < 0 || row >= rows.extent) continue;
-          for (int64_t j = 0; j < width; ++j) {
-            const int64_t column = columns.at(v, j);
-            if (column < 0 || column >= columns.extent) continue;
-            const T value = plane[row * x.strides[2] + column * x.strides[3]];
-            // A leader that is NaN stays.
-            const bool wins = value > leader || (value != value && leader == leader);
-            if (best >= 0 && !wins) continue;
-            best = row * columns.extent + column;
-            leader = value;
-          }
+      const int64_t to = ((n * x.shape[1] + c) * rows.count + u) * columns.count;
+      start(to, columns.count);
+      for (int64_t i = 0; i < height; ++i) {
+        const int64_t row = rows.at(u, i);
+        if (row < 0 || row >= rows.extent) continue;
+        for (int64_t j = 0; j < width; ++j) {
+          const auto [first, past] = columns.inside(j);
+          const int64_t at = columns.at(0, j);
+          add(plane + row * x.strides[2] + at * x.strides[3], row * columns.extent + at, to, first,
+              past);
         }
-        *to++ = best;
       }
+      end(to, columns.count);
     }
   });
 }
 
-void argmax_windows(KernelContext& context, const TensorView& x, const SlidingWindows& windows,
-                    const TensorView& index) {
+template <class T>
+void max_as(const TensorView& x, const SlidingWindows& windows, const TensorView& y,
+            const TensorView& index) {
+  T* const top = y.ptr<T>();
+  int64_t* const place = index.ptr<int64_t>();
+  const int64_t stride = windows.stride[1], step = stride * x.strides[3];
+  over_rows<T>(
+      x, windows, [&](int64_t to, int64_t count) { std::fill_n(place + to, count, -1); },
+      [&](const T* from, int64_t at, int64_t to, int64_t first, int64_t past) {
+        for (int64_t v = first; v < past; ++v) {
+          T& leader = top[to + v];
+          int64_t& best = place[to + v];
+          const T value = from[v * step];
+          // A leader that is NaN stays. No branches: nobody can predict them.
+          const bool wins = (best < 0) | (value > leader) | ((value != value) & (leader == leader));
+          leader = wins ? value : leader;
+          best = wins ? at + v * stride : best;
+        }
+      },
+      [](int64_t, int64_t) {});
+}
+
+template <class T>
+void mean_as(const TensorView& x, const SlidingWindows& windows, const TensorView& y) {
+  T* const sum = y.ptr<T>();
+  const int64_t step = windows.stride[1] * x.strides[3];
+  const auto size = static_cast<T>(windows.kernel[0] * windows.kernel[1]);
+  over_rows<T>(
+      x, windows, [&](int64_t to, int64_t count) { std::fill_n(sum + to, count, T(0)); },
+      [&](const T* from, int64_t, int64_t to, int64_t first, int64_t past) {
+        for (int64_t v = first; v < past; ++v) sum[to + v] += from[v * step];
+      },
+      [&](int64_t to, int64_t count) {
+        for (int64_t v = 0; v < count; ++v) sum[to + v] /= size;
+      });
+}
+
+void max_windows(KernelContext& context, const TensorView& x, const SlidingWindows& windows,
+                 const TensorView& y, const TensorView& index) {
   if (index.numel() == 0) return;
   const FloatOperand from(context, x);
-  dispatch_floating(from.view().dtype, "argmax_windows",
-                    [&]<class T>(TypeTag<T>) { argmax_as<T>(from.view(), windows, index); });
+  FloatResult to(context, y);
+  dispatch_floating(from.view().dtype, "max_windows", [&]<class T>(TypeTag<T>) {
+    max_as<T>(from.view(), windows, to.view(), index);
+  });
+  to.write();
+}
+
+void mean_windows(KernelContext& context, const TensorView& x, const SlidingWindows& windows,
+                  const TensorView& y) {
+  if (y.numel() == 0) return;
+  const FloatOperand from(context, x);
+  FloatResult to(context, y);
+  dispatch_floating(from.view().dtype, "mean_windows",
+                    [&]<class T>(TypeTag<T>) { mean_as<T>(from.view(), windows, to.view()); });
+  to.write();
 }
 
 }  // namespace
@@ -209,7 +255,8 @@ void argmax_windows(KernelContext& context, const TensorView& x, const SlidingWi
 void register_windows() {
   kernels::unfold_windows.set(DeviceType::cpu, unfold_windows);
   kernels::fold_windows.set(DeviceType::cpu, fold_windows);
-  kernels::argmax_windows.set(DeviceType::cpu, argmax_windows);
+  kernels::max_windows.set(DeviceType::cpu, max_windows);
+  kernels::mean_windows.set(DeviceType::cpu, mean_windows);
 }
 
 }  // namespace sash::cpu

@@ -147,43 +147,87 @@ void fold_windows(KernelContext& context, const TensorView& y, const SlidingWind
   });
 }
 
-template <class I, class T>
-__global__ void __launch_bounds__(kThreads)
-    argmax_kernel(const __grid_constant__ Planes planes, int64_t count, const T* x,
-                  int64_t* index) {
-  const int64_t flat = thread_index();
-  if (flat >= count) return;
+/// Calls body(x, place) for the elements of window `flat`, in row-major order: of its x and of
+/// their places h W + w in the plane.
+template <class I, class T, class F>
+__device__ void over_window(const Planes& planes, int64_t flat, const T* x, F&& body) {
   I n = static_cast<I>(flat);
+  const SlidingWindows& w = planes.windows;
   const I v = take_digit(n, planes.columns), u = take_digit(n, planes.rows);
   const I c = take_digit(n, planes.channels);
-  int64_t best = -1;
-  compute_t<T> leader = 0;
-  for (int64_t i = 0; i < planes.windows.kernel[0]; ++i) {
-    for (int64_t j = 0; j < planes.windows.kernel[1]; ++j) {
-      const int64_t row = planes.row_of(u, i), column = planes.column_of(v, j);
-      if (!planes.inside(row, column)) continue;
-      const compute_t<T> value = widen(x[planes.offset(n, c, row, column)]);
-      // A leader that is NaN stays.
-      const bool wins = value > leader || (value != value && leader == leader);
-      if (best >= 0 && !wins) continue;
-      best = row * planes.width + column;
-      leader = value;
+  const T* const plane = x + planes.offset(n, c, 0, 0);
+  const int height = static_cast<int>(planes.height), width = static_cast<int>(planes.width);
+  int row = static_cast<int>(planes.row_of(u, 0));
+  const int first = static_cast<int>(planes.column_of(v, 0));
+  for (int i = 0; i < w.kernel[0]; ++i, row += static_cast<int>(w.dilation[0])) {
+    if (row < 0 || row >= height) continue;
+    const T* const line = plane + row * planes.strides[2];
+    int column = first;
+    for (int j = 0; j < w.kernel[1]; ++j, column += static_cast<int>(w.dilation[1])) {
+      if (column < 0 || column >= width) continue;
+      body(widen(line[column * planes.strides[3]]), int64_t{row} * width + column);
     }
   }
+}
+
+template <class I, class T>
+__global__ void __launch_bounds__(kThreads)
+    max_kernel(const __grid_constant__ Planes planes, int64_t count, const T* x, T* y,
+               int64_t* index) {
+  const int64_t flat = thread_index();
+  if (flat >= count) return;
+  int64_t best = -1;
+  compute_t<T> leader = 0;
+  over_window<I>(planes, flat, x, [&](compute_t<T> value, int64_t place) {
+    // A leader that is NaN stays.
+    const bool wins = value > leader || (value != value && leader == leader);
+    if (best >= 0 && !wins) return;
+    best = place;
+    leader = value;
+  });
+  y[flat] = narrow<T>(leader);
   index[flat] = best;
 }
 
-void argmax_windows(KernelContext& context, const TensorView& x, const SlidingWindows& windows,
-                    const TensorView& index) {
+template <class I, class T>
+__global__ void __launch_bounds__(kThreads)
+    mean_kernel(const __grid_constant__ Planes planes, int64_t count, const T* x, T* y) {
+  const int64_t flat = thread_index();
+  if (flat >= count) return;
+  compute_t<T> sum = 0;
+  over_window<I>(planes, flat, x, [&](compute_t<T> value, int64_t) { sum += value; });
+  const auto size = static_cast<compute_t<T>>(planes.windows.kernel[0] * planes.windows.kernel[1]);
+  y[flat] = narrow<T>(sum / size);
+}
+
+void max_windows(KernelContext& context, const TensorView& x, const SlidingWindows& windows,
+                 const TensorView& y, const TensorView& index) {
   const int64_t count = index.numel();
   if (count == 0) return;
   const CardGuard guard(context.device.index);
-  dispatch_any_floating(x.dtype, "argmax_windows", [&]<class S>(TypeTag<S>) {
+  dispatch_any_floating(x.dtype, "max_windows", [&]<class S>(TypeTag<S>) {
     using T = device_t<S>;
     with_index(count, [&]<class I>(TypeTag<I>) {
-      argmax_kernel<I>
+      max_kernel<I>
           <<<blocks_for(count), kThreads, 0, static_cast<cudaStream_t>(context.stream.handle)>>>(
-              Planes(x, windows), count, static_cast<const T*>(x.data), index.ptr<int64_t>());
+              Planes(x, windows), count, static_cast<const T*>(x.data), y.ptr<T>(),
+              index.ptr<int64_t>());
+    });
+    SASH_CUDA_CHECK(cudaGetLastError());
+  });
+}
+
+void mean_windows(KernelContext& context, const TensorView& x, const SlidingWindows& windows,
+                  const TensorView& y) {
+  const int64_t count = y.numel();
+  if (count == 0) return;
+  const CardGuard guard(context.device.index);
+  dispatch_any_floating(x.dtype, "mean_windows", [&]<class S>(TypeTag<S>) {
+    using T = device_t<S>;
+    with_index(count, [&]<class I>(TypeTag<I>) {
+      mean_kernel<I>
+          <<<blocks_for(count), kThreads, 0, static_cast<cudaStream_t>(context.stream.handle)>>>(
+              Planes(x, windows), count, static_cast<const T*>(x.data), y.ptr<T>());
     });
     SASH_CUDA_CHECK(cudaGetLastError());
   });
@@ -194,7 +238,8 @@ void argmax_windows(KernelContext& context, const TensorView& x, const SlidingWi
 void register_windows() {
   kernels::unfold_windows.set(DeviceType::cuda, unfold_windows);
   kernels::fold_windows.set(DeviceType::cuda, fold_windows);
-  kernels::argmax_windows.set(DeviceType::cuda, argmax_windows);
+  kernels::max_windows.set(DeviceType::cuda, max_windows);
+  kernels::mean_windows.set(DeviceType::cuda, mean_windows);
 }
 
 }  // namespace sash::cuda
