@@ -1,17 +1,27 @@
 #include "batch_norm.h"
 
 #include <array>
+#include <optional>
 #include <span>
-#include <utility>
 
 #include "../../tensor/autograd/node.h"
+#include "../../tensor/factories.h"
 #include "../autocast.h"
 #include "../checks.h"
 #include "../elementwise/binary.h"
 #include "../elementwise/unary.h"
+#include "../kernels/batch_norm.h"
+#include "../reduce/moments.h"
 #include "../reduce/reduce.h"
 
 namespace sash {
+
+namespace kernels {
+constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&,
+                      const TensorView&, const TensorView&)>
+    scale_channels{"scale_channels"};
+}  // namespace kernels
+
 namespace {
 
 constexpr const char* kOp = "batch_norm";
@@ -29,42 +39,64 @@ Dims all_but_channels(const Tensor& x) {
   return axes;
 }
 
-Tensor scaled(const Tensor& x, const Tensor& weight, const Tensor& bias) {
-  if (!weight.defined()) return bias.defined() ? x + per_channel(bias, x) : x;
-  Tensor y = x * per_channel(weight, x);
-  if (bias.defined()) y.add_(per_channel(bias, x));
+/// (x - mean) scale + shift, each [C]; not recorded.
+Tensor scaled(const Tensor& x, const Tensor& mean, const Tensor& scale, const Tensor& shift) {
+  const Tensor from = x.contiguous(), y = empty(x.shape(), x.options());
+  const int64_t items = x.size(0), channels = x.size(1);
+  TensorView in = from.tensor_view(), out = y.tensor_view();
+  in.shape = {items, channels, x.numel() == 0 ? 0 : x.numel() / (items * channels)};
+  in.strides = contiguous_strides(in.shape);
+  out.shape = in.shape;
+  out.strides = in.strides;
+  KernelContext context = kernel_context(x.device());
+  kernels::scale_channels(context, in, mean.contiguous().tensor_view(),
+                          scale.contiguous().tensor_view(), shift.contiguous().tensor_view(), out);
   return y;
 }
 
-/// y = (x - mean) / sqrt(var + eps) by the batch, as one op. Its gradient is
-/// s (g - mean(g) - y mean(g y)) with s = 1 / sqrt(var + eps), a second result, so that the
-/// gradient can be differentiated: ds/dx = -s^2 y / n.
-Tensor normalized(const Tensor& x, const Tensor& centred, const Tensor& variance, double eps) {
-  std::array<Tensor, 2> results;
-  {
-    const NoGradGuard no_grad;
-    results[1] = rsqrt(variance + eps);
-    results[0] = centred * results[1];
+/// What the elements are normalised by, each [C].
+struct Statistics {
+  Tensor mean;
+  Tensor rstd;
+};
+
+/// From plain ops: by the statistics of x if there are none.
+Tensor composite(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                 const std::optional<Statistics>& statistics, double eps) {
+  Tensor y;
+  if (statistics) {
+    y = (x - per_channel(statistics->mean, x)) * per_channel(statistics->rstd, x);
+  } else {
+    const Dims axes = all_but_channels(x);
+    const Tensor centred = x - mean(x, axes, true);
+    y = centred * rsqrt(mean(square(centred), axes, true) + eps);
   }
-  record(kOp, {x}, results,
-         [y = save_output(results[0], 0), s = save_output(results[1], 1)](
-             Backward& pass, std::span<const Tensor> grads) {
-           const Tensor value = pass(y), scale = pass(s);
-           const Dims axes = all_but_channels(value);
-           Tensor gradient;
-           if (grads[0].defined()) {
-             const Tensor& g = grads[0];
-             const Tensor along = value * mean(g * value, axes, true);
-             gradient = (g - mean(g, axes, true) - along) * scale;
-           }
-           if (grads[1].defined()) {
-             const auto count = static_cast<double>(value.numel() / value.size(1));
-             const Tensor part = value * (grads[1] * square(scale) * (-1 / count));
-             gradient = gradient.defined() ? gradient + part : part;
-           }
-           return Gradients{gradient};
-         });
-  return results[0];
+  if (weight.defined()) y = y * per_channel(weight, x);
+  return bias.defined() ? y + per_channel(bias, x) : y;
+}
+
+/// Of y = z weight + bias with z = (x - mean) rstd: dweight = sum g z, dbias = sum g and, where
+/// mean and rstd are those of the n elements of x, dx = weight rstd (g - dbias / n - z dweight /
+/// n).
+Gradients gradients(const Tensor& x, const Tensor& weight, const Statistics& by, bool of_x,
+                    const Tensor& g, const Backward& pass) {
+  const Dims axes = all_but_channels(x);
+  const Tensor scale = weight.defined() ? weight * by.rstd : by.rstd, none = zeros_like(by.mean);
+  Tensor dweight, dbias;
+  if (of_x || pass.needs(1)) dweight = sum(scaled(x, by.mean, by.rstd, none).mul_(g), axes);
+  if (of_x || pass.needs(2)) dbias = sum(g, axes);
+  Gradients found(3);
+  if (pass.needs(1)) found[1] = dweight;
+  if (pass.needs(2)) found[2] = dbias;
+  if (!pass.needs(0)) return found;
+  if (!of_x) {
+    found[0] = scaled(g, none, scale, none);
+    return found;
+  }
+  const auto count = static_cast<double>(x.numel() == 0 ? 1 : x.numel() / x.size(1));
+  found[0] = scaled(g, dbias / count, scale, none);
+  found[0].sub_(scaled(x, by.mean, scale * by.rstd * dweight / count, none));
+  return found;
 }
 
 void check_arguments(const Tensor& x, const Tensor& running_mean, const Tensor& running_var,
@@ -110,24 +142,38 @@ Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& run
     return batch_norm(wide(x), running_mean, running_var, wide(weight), wide(bias), options)
         .to(x.dtype());
   }
-  if (!options.training) {
-    const Tensor rate = rsqrt(running_var.detach().to(x.dtype()) + options.eps);
-    const Tensor scale = weight.defined() ? weight * rate : rate;
-    const Tensor shift = running_mean.detach().to(x.dtype()) * scale;
-    return scaled(x, scale, bias.defined() ? bias - shift : -shift);
-  }
-  const Dims axes = all_but_channels(x);
-  const auto [centred, variance] = [&]() -> std::pair<Tensor, Tensor> {
+  const auto fixed = [&] {
     const NoGradGuard no_grad;
-    const Tensor centre = mean(x, axes, true);
-    const Tensor difference = x - centre;
-    const Tensor spread = mean(square(difference), axes, true);
-    const auto count = static_cast<double>(x.numel() == 0 ? 2 : x.numel() / x.size(1));
-    move_towards(running_mean, centre, options.momentum);
-    move_towards(running_var, spread * (count / (count - 1)), options.momentum);
-    return {difference, spread};
+    if (!options.training) {
+      return Statistics{running_mean.to(x.dtype()).clone(),
+                        rsqrt(running_var.to(x.dtype()) + options.eps)};
+    }
+    const double count = x.numel() == 0 ? 2 : static_cast<double>(x.numel() / x.size(1));
+    Shape kept = Shape::filled(x.rank(), 1);
+    kept[1] = x.size(1);
+    const auto [var, mean] = detail::moments(x, all_but_channels(x), kept, count, true);
+    move_towards(running_mean, mean, options.momentum);
+    move_towards(running_var, var * (count / (count - 1)), options.momentum);
+    return Statistics{mean.view(x.size(1)), rsqrt(var.view(x.size(1)) + options.eps)};
   }();
-  return scaled(normalized(x, centred, variance, options.eps), weight, bias);
+  const Tensor y = [&] {
+    const NoGradGuard no_grad;
+    return scaled(x, fixed.mean, weight.defined() ? weight * fixed.rstd : fixed.rstd,
+                  bias.defined() ? bias : zeros_like(fixed.mean));
+  }();
+  return record(kOp, {x, weight, bias}, y,
+                [x = save(x), weight = save(weight), bias = save(bias), fixed, options](
+                    Backward& pass, const Tensor& g) {
+                  if (!pass.create_graph()) {
+                    return gradients(pass(x), pass(weight), fixed, options.training, g, pass);
+                  }
+                  const auto given = options.training ? std::nullopt : std::optional(fixed);
+                  return differentiate(
+                      [&](std::span<const Tensor> in) {
+                        return composite(in[0], in[1], in[2], given, options.eps);
+                      },
+                      std::array{pass(x), pass(weight), pass(bias)}, g, pass);
+                });
 }
 
 }  // namespace sash
