@@ -1,64 +1,57 @@
 #include "sampling.h"
 
 #include <cmath>
+#include <vector>
 
 #include "../../tensor/autograd/grad_mode.h"
 #include "../../tensor/factories.h"
+#include "../../tensor/random.h"
 #include "../checks.h"
 #include "../elementwise/binary.h"
 #include "../elementwise/compare.h"
 #include "../elementwise/unary.h"
-#include "../elementwise/where.h"
-#include "../index/gather.h"
 #include "../index/topk.h"
+#include "../kernels/random.h"
 #include "../reduce/reduce.h"
+#include "../shape/concat.h"
 
 namespace sash {
+
+namespace kernels {
+constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&)>
+    first_above{"first_above"};
+}  // namespace kernels
+
 namespace {
 
 /// float64 numbers inside (0, 1).
-Tensor open_uniform(const Shape& shape, Device device) {
+Tensor open_uniform(const Shape& shape, Device device, auto&... generator) {
   constexpr double kHalfStep = 0x1p-33;  // rand has 32 random bits
-  return rand(shape, {.dtype = DType::float64, .device = device}).add_(kHalfStep);
+  return rand(shape, generator..., {.dtype = DType::float64, .device = device}).add_(kHalfStep);
 }
 
-void check_weights(const Tensor& rows, int64_t count, bool replacement) {
+/// Each row has a total, a least weight and, for several draws without replacement, a number of
+/// weights above 0: all are copied to the host at once.
+void check_weights(const Tensor& rows, const Tensor& totals, int64_t needed) {
   constexpr const char* op = "multinomial";
-  if (rows.size(0) == 0 || count == 0) return;
-  const Tensor totals = sum(rows, {1});
-  const bool good = amin(rows).item<double>() >= 0 && std::isfinite(amax(totals).item<double>());
-  if (!good) throw ValueError(op, "finite weights of at least 0", "another");
-  const int64_t needed = replacement ? 1 : count;
-  const int64_t least =
-      needed == 1 ? amin(totals).item<double>() > 0 : amin(sum(gt(rows, 0), {1})).item<int64_t>();
-  if (least < needed) {
+  std::vector<Tensor> facts{totals, amin(rows, {1})};
+  if (needed > 1) facts.push_back(sum(gt(rows, 0), {1}).to(DType::float64));
+  const std::vector<double> all = cat(facts).to_vector<double>();
+  const auto count = static_cast<size_t>(rows.size(0));
+  for (size_t i = 0; i < count; ++i) {
+    if (!std::isfinite(all[i]) || !(all[count + i] >= 0)) {
+      throw ValueError(op, "finite weights of at least 0", "another");
+    }
+  }
+  for (size_t i = 0; i < count; ++i) {
+    const auto found = static_cast<int64_t>(needed > 1 ? all[2 * count + i] : all[i] > 0);
+    if (found >= needed) continue;
     throw ValueError(op, "rows with at least " + std::to_string(needed) + " weights above 0",
-                     "a row with " + std::to_string(least));
+                     "a row with " + std::to_string(found));
   }
 }
 
-/// The first index whose cumulated weight is above u times the total, by halving.
-Tensor draw(const Tensor& rows, int64_t count) {
-  const int64_t classes = rows.size(1);
-  const Tensor ends = cumsum(rows, 1);
-  const Tensor aim =
-      open_uniform({rows.size(0), count}, rows.device()) * ends.narrow(1, classes - 1, 1);
-  Tensor at = zeros(aim.shape(), {.dtype = DType::int64, .device = rows.device()});
-  int64_t step = 1;
-  while (step < classes) step *= 2;
-  for (; step > 0; step /= 2) {
-    // `at` elements are known to be at or below the aim; are those up to `further`?
-    const Tensor further = at + step;
-    const Tensor last = clamp(further - 1, {}, classes - 1);
-    const Tensor below = logical_and(le(further, classes - 1), le(gather(ends, 1, last), aim));
-    at = where(below, further, at);
-  }
-  return at;
-}
-
-}  // namespace
-
-Tensor bernoulli(const Tensor& p) {
+Tensor bernoulli_by(const Tensor& p, auto&... generator) {
   constexpr const char* op = "bernoulli";
   check_defined(op, p);
   check_floating(op, p);
@@ -68,33 +61,54 @@ Tensor bernoulli(const Tensor& p) {
     const bool good = amin(wide).item<double>() >= 0 && amax(wide).item<double>() <= 1;
     if (!good) throw ValueError(op, "probabilities in [0, 1]", "another");
   }
-  return lt(rand(p.shape(), wide.options()), wide).to(p.dtype());
+  return lt(rand(p.shape(), generator..., wide.options()), wide).to(p.dtype());
 }
 
-Tensor multinomial(const Tensor& weights, int64_t count, bool replacement) {
+Tensor multinomial_by(const Tensor& weights, int64_t count, bool replacement, auto&... generator) {
   constexpr const char* op = "multinomial";
   check_defined(op, weights);
   check_floating(op, weights);
   if (weights.rank() != 1 && weights.rank() != 2) {
     throw ShapeError(op, "weights [C] or [N, C]", to_string(weights.shape()));
   }
-  if (weights.size(-1) == 0)
-    throw ShapeError(op, "at least one weight", to_string(weights.shape()));
+  const int64_t classes = weights.size(-1);
+  if (classes == 0) throw ShapeError(op, "at least one weight", to_string(weights.shape()));
   check_not_negative(op, "a number of draws", count);
-  if (!replacement && count > weights.size(-1)) {
-    throw ValueError(op,
-                     "at most " + std::to_string(weights.size(-1)) + " draws without replacement",
+  if (!replacement && count > classes) {
+    throw ValueError(op, "at most " + std::to_string(classes) + " draws without replacement",
                      std::to_string(count));
   }
   const NoGradGuard no_grad;
-  const Tensor rows = (weights.rank() == 1 ? weights.unsqueeze(0) : weights).to(DType::float64);
-  check_weights(rows, count, replacement);
-  const Tensor found = [&] {
-    if (replacement) return draw(rows, count);
+  const Tensor rows =
+      (weights.rank() == 1 ? weights.unsqueeze(0) : weights).to(DType::float64).contiguous();
+  const Shape shape{rows.size(0), count};
+  Tensor found = empty(shape, {.dtype = DType::int64, .device = weights.device()});
+  if (found.numel() > 0 && (replacement || count == 1)) {
+    // The first place whose cumulated weight is above u times the total.
+    const Tensor ends = cumsum(rows, 1), totals = ends.narrow(1, classes - 1, 1);
+    check_weights(rows, totals.squeeze(1), 1);
+    const Tensor aim = open_uniform(shape, weights.device(), generator...).mul_(totals);
+    KernelContext context = kernel_context(weights.device());
+    kernels::first_above(context, ends.tensor_view(), aim.tensor_view(), found.tensor_view());
+  } else if (found.numel() > 0) {
+    check_weights(rows, sum(rows, {1}), count);
     // An index waits for an exponential time, -log(u) / weight; those that come first are taken.
-    return topk(log(open_uniform(rows.shape(), rows.device())) / rows, count, 1).indices;
-  }();
+    const Tensor u = open_uniform(rows.shape(), weights.device(), generator...);
+    found = topk(log(u).div_(rows), count, 1).indices;
+  }
   return weights.rank() == 1 ? found.squeeze(0) : found;
+}
+
+}  // namespace
+
+Tensor bernoulli(const Tensor& p) { return bernoulli_by(p); }
+Tensor bernoulli(const Tensor& p, Generator& generator) { return bernoulli_by(p, generator); }
+
+Tensor multinomial(const Tensor& weights, int64_t count, bool replacement) {
+  return multinomial_by(weights, count, replacement);
+}
+Tensor multinomial(const Tensor& weights, int64_t count, bool replacement, Generator& generator) {
+  return multinomial_by(weights, count, replacement, generator);
 }
 
 }  // namespace sash

@@ -2,14 +2,17 @@
 
 #include "../../tensor/tensor.h"
 
-/// Draws from distributions given by tensors, with numbers from the generator of `manual_seed`: the
-/// same on every device. Not differentiable.
+/// Draws from distributions given by tensors, with numbers from the generator of `manual_seed` or
+/// from one of the caller's (random.h): the same on every device. Not differentiable.
 namespace sash {
+
+class Generator;
 
 /// 1 with probability p, else 0, for each element p, in its dtype (floating). On the CPU
 /// `ValueError` unless every p is in [0, 1]; on a card one outside counts as the nearer end, and
 /// NaN as 0.
 SASH_API Tensor bernoulli(const Tensor& p);
+SASH_API Tensor bernoulli(const Tensor& p, Generator& generator);
 
 /// `count` int64 indices per row of weights [C] or [N, C], each drawn with probability proportional
 /// to its weight: [count] or [N, count]. Without replacement, a row's indices differ, and come in
@@ -18,5 +21,7 @@ SASH_API Tensor bernoulli(const Tensor& p);
 /// Floating dtypes. Waits for the device: `ValueError` unless weights are finite and not negative,
 /// every row has one above 0 and, without replacement, at least `count` of them.
 SASH_API Tensor multinomial(const Tensor& weights, int64_t count, bool replacement = false);
+SASH_API Tensor multinomial(const Tensor& weights, int64_t count, bool replacement,
+                            Generator& generator);
 
 }  // namespace sash

@@ -14,8 +14,15 @@ TEST_CASE_TEMPLATE("generator: its numbers are those of manual_seed, whatever ot
   if (missing(On::device)) return;
   const TensorOptions on{.device = On::device};
   const auto draw = [&](auto&... own) {
-    return std::vector<Tensor>{rand({5, 3}, own..., on), randn(7, own..., on),
-                               randint(0, 99, 4, own..., on)};
+    const Tensor p = tensor({0.1, 0.5, 0.7, 0.2, 0.9, 0.4, 0.3}).to(On::device);
+    return std::vector<Tensor>{rand({5, 3}, own..., on),
+                               randn(7, own..., on),
+                               randint(0, 99, 4, own..., on),
+                               randperm(9, own..., on),
+                               bernoulli(p.expand({9, 7}), own...),
+                               multinomial(p, 1, false, own...),
+                               multinomial(p, 5, false, own...),
+                               multinomial(p, 9, true, own...)};
   };
   manual_seed(11);
   const auto expected = draw();
