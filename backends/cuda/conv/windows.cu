@@ -68,7 +68,9 @@ void with_index(int64_t count, F&& f) {
   count <= INT32_MAX ? f(TypeTag<uint32_t>{}) : f(TypeTag<int64_t>{});
 }
 
-template <class I, class Word>
+/// A thread writes one element (i, j) of V windows side by side: finding its place takes most of
+/// its time.
+template <int V, class I, class Word>
 __global__ void __launch_bounds__(kThreads)
     unfold_kernel(const __grid_constant__ Planes planes,
                   const __grid_constant__ WindowStrides strides, int64_t count, const Word* x,
@@ -76,25 +78,54 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t flat = thread_index();
   if (flat >= count) return;
   I n = static_cast<I>(flat);
-  const I v = take_digit(n, planes.columns), u = take_digit(n, planes.rows);
-  const I j = take_digit(n, planes.windows.kernel[1]), i = take_digit(n, planes.windows.kernel[0]);
+  const SlidingWindows& w = planes.windows;
+  const I at = V * take_digit(n, planes.rows * planes.columns / V);
+  const I j = take_digit(n, w.kernel[1]), i = take_digit(n, w.kernel[0]);
   const I c = take_digit(n, planes.channels);
-  const int64_t row = planes.row_of(u, i), column = planes.column_of(v, j);
-  y[strides.offset(n, c, i, j) + u * planes.columns + v] =
-      planes.inside(row, column) ? x[planes.offset(n, c, row, column)] : Word(0);
+  I u = at;
+  I v = take_digit(u, planes.columns);
+  const Word* const plane = x + planes.offset(n, c, 0, 0);
+  int64_t row = planes.row_of(u, i), column = planes.column_of(v, j);
+  Vector<Word, V> element;
+#pragma unroll
+  for (int k = 0; k < V; ++k) {
+    element.element[k] = planes.inside(row, column)
+                             ? plane[row * planes.strides[2] + column * planes.strides[3]]
+                             : Word(0);
+    column += w.stride[1];
+    if (++v == planes.columns) {
+      v = 0;
+      row += w.stride[0];
+      column = planes.column_of(0, j);
+    }
+  }
+  *reinterpret_cast<Vector<Word, V>*>(y + strides.offset(n, c, i, j) + at) = element;
 }
 
 void unfold_windows(KernelContext& context, const TensorView& x, const SlidingWindows& windows,
                     const TensorView& y) {
-  const int64_t count = y.numel();
-  if (count == 0) return;
+  const int64_t elements = y.numel();
+  if (elements == 0) return;
   const CardGuard guard(context.device.index);
   dispatch_words(x.dtype, [&]<class Word>(TypeTag<Word>) {
-    with_index(count, [&]<class I>(TypeTag<I>) {
-      unfold_kernel<I>
-          <<<blocks_for(count), kThreads, 0, static_cast<cudaStream_t>(context.stream.handle)>>>(
-              Planes(x, windows), WindowStrides(y), count, x.ptr<Word>(), y.ptr<Word>());
-    });
+    const auto launch = [&]<int V>(std::integral_constant<int, V>) {
+      const int64_t count = elements / V;
+      with_index(count, [&]<class I>(TypeTag<I>) {
+        unfold_kernel<V, I>
+            <<<blocks_for(count), kThreads, 0, static_cast<cudaStream_t>(context.stream.handle)>>>(
+                Planes(x, windows), WindowStrides(y), count, x.ptr<Word>(), y.ptr<Word>());
+      });
+    };
+    constexpr int kSide = 4;
+    const bool whole = y.shape[4] * y.shape[5] % kSide == 0 &&
+                       reinterpret_cast<uintptr_t>(y.data) % (kSide * sizeof(Word)) == 0 &&
+                       std::all_of(y.strides.begin(), y.strides.begin() + 4,
+                                   [](int64_t step) { return step % kSide == 0; });
+    if (whole) {
+      launch(std::integral_constant<int, kSide>{});
+    } else {
+      launch(std::integral_constant<int, 1>{});
+    }
     SASH_CUDA_CHECK(cudaGetLastError());
   });
 }
@@ -103,7 +134,7 @@ void unfold_windows(KernelContext& context, const TensorView& x, const SlidingWi
 __device__ int window_at(int64_t at, int64_t i, int64_t stride, int64_t padding, int64_t dilation,
                          int64_t count) {
   const int start = static_cast<int>(at + padding - i * dilation), step = static_cast<int>(stride);
-  const int window = start / step;
+  const int window = step == 1 ? start : start / step;  // a division takes long
   return start >= 0 && window * step == start && window < count ? window : -1;
 }
 
@@ -117,6 +148,7 @@ __global__ void __launch_bounds__(kThreads)
   const I column = take_digit(n, planes.width), row = take_digit(n, planes.height);
   const I c = take_digit(n, planes.channels);
   const SlidingWindows& w = planes.windows;
+  const T* const plane = y + strides.offset(n, c, 0, 0);
   compute_t<T> sum = 0;
   for (int64_t i = 0; i < w.kernel[0]; ++i) {
     const int u = window_at(row, i, w.stride[0], w.padding[0], w.dilation[0], planes.rows);
@@ -124,27 +156,35 @@ __global__ void __launch_bounds__(kThreads)
     for (int64_t j = 0; j < w.kernel[1]; ++j) {
       const int v = window_at(column, j, w.stride[1], w.padding[1], w.dilation[1], planes.columns);
       if (v < 0) continue;
-      sum += widen(y[strides.offset(n, c, i, j) + u * planes.columns + v]);
+      sum += widen(plane[i * strides.row + j * strides.column + u * planes.columns + v]);
     }
   }
   x[flat] = narrow<T>(sum);
 }
 
-void fold_windows(KernelContext& context, const TensorView& y, const SlidingWindows& windows,
-                  const TensorView& x) {
-  const int64_t count = x.numel();
+/// Calls launch(TypeTag<index>, TypeTag<element>, blocks, stream) for `count` results of `dtype`.
+template <class F>
+void for_elements(const KernelContext& context, DType dtype, const char* op, int64_t count,
+                  F&& launch) {
   if (count == 0) return;
   const CardGuard guard(context.device.index);
-  dispatch_any_floating(x.dtype, "fold_windows", [&]<class S>(TypeTag<S>) {
-    using T = device_t<S>;
-    with_index(count, [&]<class I>(TypeTag<I>) {
-      fold_kernel<I>
-          <<<blocks_for(count), kThreads, 0, static_cast<cudaStream_t>(context.stream.handle)>>>(
-              Planes(x, windows), WindowStrides(y), count, static_cast<const T*>(y.data),
-              x.ptr<T>());
+  const auto stream = static_cast<cudaStream_t>(context.stream.handle);
+  dispatch_any_floating(dtype, op, [&]<class S>(TypeTag<S>) {
+    with_index(count, [&](auto index) {
+      launch(index, TypeTag<device_t<S>>{}, blocks_for(count), stream);
     });
     SASH_CUDA_CHECK(cudaGetLastError());
   });
+}
+
+void fold_windows(KernelContext& context, const TensorView& y, const SlidingWindows& windows,
+                  const TensorView& x) {
+  const int64_t count = x.numel();
+  for_elements(context, x.dtype, "fold_windows", count,
+               [&]<class I, class T>(TypeTag<I>, TypeTag<T>, unsigned blocks, cudaStream_t stream) {
+                 fold_kernel<I><<<blocks, kThreads, 0, stream>>>(
+                     Planes(x, windows), WindowStrides(y), count, y.ptr<const T>(), x.ptr<T>());
+               });
 }
 
 /// Calls body(x, place) for the elements of window `flat`, in row-major order: of its x and of
@@ -202,35 +242,22 @@ __global__ void __launch_bounds__(kThreads)
 
 void max_windows(KernelContext& context, const TensorView& x, const SlidingWindows& windows,
                  const TensorView& y, const TensorView& index) {
-  const int64_t count = index.numel();
-  if (count == 0) return;
-  const CardGuard guard(context.device.index);
-  dispatch_any_floating(x.dtype, "max_windows", [&]<class S>(TypeTag<S>) {
-    using T = device_t<S>;
-    with_index(count, [&]<class I>(TypeTag<I>) {
-      max_kernel<I>
-          <<<blocks_for(count), kThreads, 0, static_cast<cudaStream_t>(context.stream.handle)>>>(
-              Planes(x, windows), count, static_cast<const T*>(x.data), y.ptr<T>(),
-              index.ptr<int64_t>());
-    });
-    SASH_CUDA_CHECK(cudaGetLastError());
-  });
+  const int64_t count = y.numel();
+  for_elements(context, x.dtype, "max_windows", count,
+               [&]<class I, class T>(TypeTag<I>, TypeTag<T>, unsigned blocks, cudaStream_t stream) {
+                 max_kernel<I><<<blocks, kThreads, 0, stream>>>(
+                     Planes(x, windows), count, x.ptr<const T>(), y.ptr<T>(), index.ptr<int64_t>());
+               });
 }
 
 void mean_windows(KernelContext& context, const TensorView& x, const SlidingWindows& windows,
                   const TensorView& y) {
   const int64_t count = y.numel();
-  if (count == 0) return;
-  const CardGuard guard(context.device.index);
-  dispatch_any_floating(x.dtype, "mean_windows", [&]<class S>(TypeTag<S>) {
-    using T = device_t<S>;
-    with_index(count, [&]<class I>(TypeTag<I>) {
-      mean_kernel<I>
-          <<<blocks_for(count), kThreads, 0, static_cast<cudaStream_t>(context.stream.handle)>>>(
-              Planes(x, windows), count, static_cast<const T*>(x.data), y.ptr<T>());
-    });
-    SASH_CUDA_CHECK(cudaGetLastError());
-  });
+  for_elements(context, x.dtype, "mean_windows", count,
+               [&]<class I, class T>(TypeTag<I>, TypeTag<T>, unsigned blocks, cudaStream_t stream) {
+                 mean_kernel<I><<<blocks, kThreads, 0, stream>>>(Planes(x, windows), count,
+                                                                 x.ptr<const T>(), y.ptr<T>());
+               });
 }
 
 }  // namespace
