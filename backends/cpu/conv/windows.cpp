@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "../../../core/backend/dispatch.h"
 #include "../../../core/parallel.h"
@@ -172,6 +173,8 @@ template <class T, class Start, class Add, class End>
 void over_rows(const TensorView& x, const SlidingWindows& windows, Start start, Add add, End end) {
   const Axis rows(windows, 0, x.shape[2]), columns(windows, 1, x.shape[3]);
   const int64_t height = windows.kernel[0], width = windows.kernel[1];
+  std::vector<Axis::Range> inside;
+  for (int64_t j = 0; j < width; ++j) inside.push_back(columns.inside(j));
   for_each_plane(x, rows.count * columns.count * height * width, [&](int64_t n, int64_t c) {
     const T* const plane = x.ptr<const T>() + n * x.strides[0] + c * x.strides[1];
     for (int64_t u = 0; u < rows.count; ++u) {
@@ -181,7 +184,7 @@ void over_rows(const TensorView& x, const SlidingWindows& windows, Start start, 
         const int64_t row = rows.at(u, i);
         if (row < 0 || row >= rows.extent) continue;
         for (int64_t j = 0; j < width; ++j) {
-          const auto [first, past] = columns.inside(j);
+          const auto [first, past] = inside[static_cast<size_t>(j)];
           const int64_t at = columns.at(0, j);
           add(plane + row * x.strides[2] + at * x.strides[3], row * columns.extent + at, to, first,
               past);

@@ -108,7 +108,17 @@ struct Product : Reduction {
   }
   template <class T, class X>
   static double run(const X& x) {
-    return x.template cast<double>().prod();
+    // Side by side, for vectors; Eigen converts one element at a time.
+    constexpr int kSide = 32;
+    double part[kSide], total = 1;
+    std::fill_n(part, kSide, 1.0);
+    int64_t at = 0;
+    for (; at + kSide <= x.size(); at += kSide) {
+      for (int k = 0; k < kSide; ++k) part[k] *= static_cast<double>(x.coeff(at + k));
+    }
+    for (; at < x.size(); ++at) total *= static_cast<double>(x.coeff(at));
+    for (const double p : part) total *= p;
+    return total;
   }
   static void merge(double& into, double from) { into *= from; }
 };
@@ -117,7 +127,7 @@ struct Product : Reduction {
 struct Length : Sum {
   template <class T, class X>
   static double run(const X& x) {
-    return x.template cast<double>().square().sum();
+    return Sum::run<T>(x.square());
   }
   template <class A, class T>
   static A of(T x) {
