@@ -2,7 +2,7 @@
 """Runs the benchmarks of sash and the same cases in PyTorch, and prints the ratios of their times.
 
 usage: compare_peers.py [--device cpu] [--build build/test] [--threads 2] [--rounds N]
-                        [--cases gemm op attention sparse widths lengths train] [--seconds 500]
+                        [--cases gemm op attention sparse widths lengths train models] [--seconds 500]
                         [--dtype bfloat16] [--save figures.jsonl] [--busy]
 
 Each round runs sash, then PyTorch, so that both run under the same conditions. A figure is the
@@ -149,7 +149,7 @@ def groups_of(cases, cuda):
     longer than running them."""
     ops = [kind for kind in cases if kind in ("gemm", "op")]
     groups = [ops] if cuda and ops else [[kind] for kind in ops]
-    return groups + [[kind] for kind in PATTERNS + ("train",) if kind in cases]
+    return groups + [[kind] for kind in PATTERNS + ("train", "models") if kind in cases]
 
 
 def command_of(kinds, options):
@@ -157,6 +157,7 @@ def command_of(kinds, options):
     attention = ["--dtype", options.dtype] if options.dtype else []
     commands = {
         "train": ["bench_train"],
+        "models": ["bench_models"],
         "attention": ["bench_attention", "--group", "peers", *attention],
         "sparse": ["bench_attention", "--group", "sparse", *attention],
         "widths": ["bench_attention", "--group", "widths", *attention],

@@ -7,6 +7,7 @@ import sys
 import time
 
 import peers_attention
+import peers_models
 import peers_train
 
 
@@ -141,6 +142,7 @@ def run_peer(kinds, device, deadline, dtype=None):
         "lengths": lambda: peers_attention.peer_lengths(bench, emit, dtype),
         "widths": lambda: peers_attention.peer_widths(bench, emit, dtype),
         "train": lambda: peers_train.peer_train(bench, emit),
+        "models": lambda: peers_models.peer_models(bench, emit),
     }
     for kind in kinds:
         peers[kind]()

@@ -27,12 +27,18 @@ function(sash_compile_options target)
                          "$<$<COMPILE_LANGUAGE:CUDA>:${cuda}>")
 endfunction()
 
-# sash_sanitize(target): instruments the target and every target of this build that links it.
+# sash_sanitize(target): instruments the target. The thread sanitizer has to see all code, so targets
+# of this build that link it are instrumented, too; otherwise they compile in half the time without.
 function(sash_sanitize target)
   if(NOT SASH_SANITIZE)
     return()
   endif()
   set(flags -fsanitize=${SASH_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
-  target_compile_options(${target} PUBLIC "$<$<COMPILE_LANGUAGE:CXX>:$<BUILD_INTERFACE:${flags}>>")
+  set(scope PRIVATE)
+  if(SASH_SANITIZE MATCHES "thread")
+    set(scope PUBLIC)
+  endif()
+  target_compile_options(${target} ${scope}
+                         "$<$<COMPILE_LANGUAGE:CXX>:$<BUILD_INTERFACE:${flags}>>")
   target_link_options(${target} PUBLIC "$<BUILD_INTERFACE:${flags}>")
 endfunction()

@@ -17,6 +17,7 @@ constexpr std::string_view kModel = "model.";
 constexpr std::string_view kOptimizer = "optimizer.";
 constexpr std::string_view kScaler = "scaler.";
 constexpr std::string_view kExtra = "extra.";
+constexpr const char* kLoader = "loader";
 
 void append(StateDict& all, std::string_view prefix, const StateDict& part) {
   for (const auto& [key, tensor] : part) all.emplace_back(std::string(prefix) + key, tensor);
@@ -53,10 +54,22 @@ CheckpointInfo info_of(const Metadata& metadata) {
   return info;
 }
 
+void load_place(const Metadata& metadata, data::Loader* loader) {
+  const auto place = metadata.find(kLoader);
+  const bool saved = place != metadata.end();
+  if (saved != (loader != nullptr)) {
+    throw ValueError("load_checkpoint",
+                     saved ? "a Loader, as when it was saved" : "no Loader, as when it was saved",
+                     saved ? "none" : "one");
+  }
+  if (loader) loader->load_state(place->second);
+}
+
 }  // namespace
 
 void save_checkpoint(const std::string& path, const nn::Module& model, const Optimizer& optimizer,
-                     const CheckpointInfo& info, const GradScaler* scaler) {
+                     const CheckpointInfo& info, const GradScaler* scaler,
+                     const data::Loader* loader) {
   StateDict tensors;
   append(tensors, kModel, model.state_dict());
   append(tensors, kOptimizer, optimizer.state_dict());
@@ -65,6 +78,7 @@ void save_checkpoint(const std::string& path, const nn::Module& model, const Opt
   std::map<std::string, std::string> metadata{{"step", std::to_string(info.step)},
                                               {"random.seed", std::to_string(random.seed)},
                                               {"random.offset", std::to_string(random.offset)}};
+  if (loader) metadata[kLoader] = loader->state();
   for (const auto& [key, value] : info.extra) metadata[std::string(kExtra) + key] = value;
   save_safetensors(path, tensors, metadata);
 }
@@ -77,7 +91,7 @@ CheckpointInfo checkpoint_info(const std::string& path) try {
 }
 
 CheckpointInfo load_checkpoint(const std::string& path, nn::Module& model, Optimizer& optimizer,
-                               GradScaler* scaler) try {
+                               GradScaler* scaler, data::Loader* loader) try {
   const SafetensorsFile file = load_safetensors(path, kCPU);
   CheckpointInfo info = info_of(file.metadata);
   const RandomState random{number<uint64_t>(file.metadata, "random.seed"),
@@ -89,6 +103,7 @@ CheckpointInfo load_checkpoint(const std::string& path, nn::Module& model, Optim
   if (!scaler && !scaler_state.empty()) {
     throw ValueError("load_checkpoint", "a GradScaler, as when it was saved", "none");
   }
+  load_place(file.metadata, loader);
   load_weights();
   load_state();
   if (scaler) scaler->load_state_dict(scaler_state);

@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 
+#include "../nn/data/loader.h"
 #include "../nn/module.h"
 #include "grad_scaler.h"
 #include "optimizer.h"
@@ -13,16 +14,17 @@ namespace sash::optim {
 /// What a checkpoint holds besides model, optimizer and random state.
 struct CheckpointInfo {
   int64_t step = 0;
-  std::map<std::string, std::string> extra{};  ///< the caller's own: data position, settings
+  std::map<std::string, std::string> extra{};  ///< the caller's own, such as settings
 };
 
 /// Writes one safetensors file from which training continues bit for bit: `model.*`, `optimizer.*`
-/// and, with a scaler, `scaler.*` tensors; seed and offset of the random generator, the step and
-/// `extra` as metadata. Atomic: on failure `path` keeps the old file. `IoError` if it cannot be
-/// written.
+/// and, with a scaler, `scaler.*` tensors; seed and offset of the random generator, the step,
+/// `extra` and, with a loader, its place as metadata. Atomic: on failure `path` keeps the old file.
+/// `IoError` if it cannot be written.
 SASH_API void save_checkpoint(const std::string& path, const nn::Module& model,
                               const Optimizer& optimizer, const CheckpointInfo& info = {},
-                              const GradScaler* scaler = nullptr);
+                              const GradScaler* scaler = nullptr,
+                              const data::Loader* loader = nullptr);
 
 /// The information in such a file, such as settings to build its model with; reads the header only.
 /// `IoError` or `FormatError` for a file that is no checkpoint.
@@ -30,10 +32,11 @@ SASH_API CheckpointInfo checkpoint_info(const std::string& path);
 
 /// Reads such a file back into a model and an optimizer made alike, and restores the random state.
 /// `IoError` or `FormatError` for a file that is no checkpoint, `ValueError` if it is one of
-/// another model or optimizer, or with a scaler where there is none here, or the reverse; nothing
-/// is changed then.
+/// another model, optimizer or dataset, or with a scaler or loader where there is none here, or the
+/// reverse; nothing is changed then.
 SASH_API CheckpointInfo load_checkpoint(const std::string& path, nn::Module& model,
-                                        Optimizer& optimizer, GradScaler* scaler = nullptr);
+                                        Optimizer& optimizer, GradScaler* scaler = nullptr,
+                                        data::Loader* loader = nullptr);
 
 /// The model alone, from a file of `save_checkpoint` or one whose keys are the model's own.
 SASH_API void load_model(const std::string& path, nn::Module& model);

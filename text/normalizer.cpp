@@ -20,7 +20,8 @@ bool is_chinese(char32_t c) {
 }
 
 std::u32string cleaned(const std::u32string& text) {
-  const uint32_t other = category_set("C");
+  // Numbers without a character stay.
+  const uint32_t other = category_set("Cc") | category_set("Cf") | category_set("Co");
   std::u32string result;
   for (const char32_t c : text) {
     const bool control = c != '\t' && c != '\n' && c != '\r' && is_in(c, other);

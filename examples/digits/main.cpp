@@ -74,19 +74,21 @@ double train(uint64_t seed, const Samples& samples, const Samples& held_out,
   Net net;
   net.to(samples.images.device());
   optim::AdamW optimizer(net.parameters(), {.lr = settings.lr});
-  const int64_t count = samples.labels.size(0), steps = count / settings.batch;
+  data::Loader loader(data::TensorDataset({samples.images, samples.labels}),
+                      {.batch = settings.batch,
+                       .shuffle = true,
+                       .drop_last = true,
+                       .seed = seed,
+                       .device = samples.images.device()});
   const optim::WarmupCosine schedule{
-      .lr = settings.lr, .warmup = steps, .total = steps * settings.epochs};
-  for (int64_t step = 0; step < steps * settings.epochs; ++step) {
-    static Tensor order;
-    if (step % steps == 0) order = argsort(rand({count}, {.device = samples.images.device()}));
-    const Tensor chosen = order.narrow(0, step % steps * settings.batch, settings.batch);
-    optimizer.set_lr(schedule(step));
-    optimizer.zero_grad();
-    cross_entropy(net(index_select(samples.images, 0, chosen)),
-                  index_select(samples.labels, 0, chosen))
-        .backward();
-    optimizer.step();
+      .lr = settings.lr, .warmup = loader.size(), .total = loader.size() * settings.epochs};
+  while (loader.epoch() < settings.epochs) {
+    for (const data::Batch& batch : loader) {
+      optimizer.set_lr(schedule(loader.epoch() * loader.size() + loader.position() - 1));
+      optimizer.zero_grad();
+      cross_entropy(net(batch[0]), batch[1]).backward();
+      optimizer.step();
+    }
   }
   return accuracy(net, held_out);
 }

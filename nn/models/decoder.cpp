@@ -204,9 +204,14 @@ RotaryAngles TransformerStack::angles_of(RotaryTable& table, const std::vector<i
           by_row(positions, [&](int64_t first) { return at(first).sin; })};
 }
 
+// Layers with hooks are called as such, and normalise their input themselves.
+DecoderNorm* TransformerStack::norm_before(int64_t layer) const {
+  return layers[layer].has_forward_hooks() ? nullptr : layers[layer].attn_norm;
+}
+
 SumAndNorm TransformerStack::run_layer(int64_t i, const SumAndNorm& x,
                                        const AttentionContext& context, const CrossKeys& keys) {
-  DecoderNorm* const next = i + 1 < config_.layers ? layers[i + 1].attn_norm : norm;
+  DecoderNorm* const next = i + 1 < config_.layers ? norm_before(i + 1) : norm;
   if (!layers[i].has_forward_hooks()) return layers[i](x, context, keys, next);
   const Tensor y = layers[i](x.sum, context, keys);
   return {y, next ? (*next)(y) : y};
@@ -223,7 +228,7 @@ Tensor TransformerStack::run(const Tensor& embedded, const AttentionMask& mask, 
   for (std::optional<RotaryTable>& table : tables_) {
     angles.push_back(table ? angles_of(*table, past.lengths, embedded) : RotaryAngles());
   }
-  SumAndNorm x{embedded, layers[0].attn_norm ? (*layers[0].attn_norm)(embedded) : embedded};
+  SumAndNorm x{embedded, norm_before(0) ? (*norm_before(0))(embedded) : embedded};
   for (int64_t i = 0; i < config_.layers; ++i) {
     const auto at = static_cast<size_t>(i);
     const LayerAttention& attention = attention_of(i);

@@ -43,6 +43,7 @@ class SASH_API TransformerStack : public Module {
   RotaryAngles angles_of(RotaryTable& table, const std::vector<int64_t>& positions,
                          const Tensor& x) const;
   Tensor embed(const Tensor& tokens, const Tensor& types, const std::vector<int64_t>& positions);
+  DecoderNorm* norm_before(int64_t layer) const;
   SumAndNorm run_layer(int64_t i, const SumAndNorm& x, const AttentionContext& context,
                        const CrossKeys& keys);
   // The last hidden states; `cross` has one for each layer that attends to an encoder.

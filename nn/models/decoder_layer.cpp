@@ -135,11 +135,14 @@ DecoderAttention::DecoderAttention(const DecoderConfig& config, bool cross)
   o_proj = linear("o_proj", queries, dim_, config.out_bias);
 }
 
-// heads [B, H, S, D], normalised over D, or over H and D.
+// heads [B, H, S, D], normalised over D, or over H and D; in their dtype, as the values beside
+// them.
 Tensor DecoderAttention::normed(const Tensor& heads, Module* norm) const {
   if (!norm) return heads;
-  if (qk_norm_ == QKNorm::all_heads) return split_heads((*norm)(merge_heads(heads)), heads.size(1));
-  return (*norm)(heads.transpose(1, 2)).transpose(1, 2);
+  const Tensor y = qk_norm_ == QKNorm::all_heads
+                       ? split_heads((*norm)(merge_heads(heads)), heads.size(1))
+                       : (*norm)(heads.transpose(1, 2)).transpose(1, 2);
+  return y.to(heads.dtype());
 }
 
 std::array<Tensor, 3> DecoderAttention::project(const Tensor& x, const AttentionContext& context) {

@@ -53,7 +53,7 @@ class SASH_API TokenSampler {
  private:
   int64_t choose(std::vector<double>& logits) const;
 
-  const GenerateOptions& options_;
+  GenerateOptions options_;
   std::vector<int64_t> text_;
   int64_t prompt_length_, number_, count_;
   bool done_;

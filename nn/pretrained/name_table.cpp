@@ -197,6 +197,7 @@ StateDict to_their_names(const NameTable& table, const StateDict& ours,
 }
 
 void load_their_names(const char* op, const NameTable& table, const StateDict& theirs,
+                      const std::function<Tensor(const std::string& name)>& read,
                       const StateDict& ours, const DecoderConfig& config) {
   const NoGradGuard no_grad;
   const bool prefixed = std::any_of(theirs.begin(), theirs.end(), [&](const auto& item) {
@@ -214,7 +215,7 @@ void load_their_names(const char* op, const NameTable& table, const StateDict& t
   for (const Target& target : targets) check.expect(target.name, their_shape(target, own), true);
   check.finish(true);
   for (const Target& target : targets) {
-    const Tensor whole = to_ours(*check.find(target.name), target.layout, config);
+    const Tensor whole = to_ours(read(target.name), target.layout, config);
     int64_t row = 0;
     for (const Piece& piece : target.pieces) {
       Tensor to = find(own, piece.ours)->narrow(0, piece.row, piece.rows);

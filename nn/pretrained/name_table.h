@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -41,8 +42,10 @@ NameTable names_of_gguf(const char* op, const std::string& architecture);
 /// copies where the layout differs. `config` is that of the model.
 StateDict to_their_names(const NameTable& table, const StateDict& ours,
                          const DecoderConfig& config);
-/// Copies `theirs` into `ours`. `ValueError` of `op` with all that does not fit.
+/// Copies what `read` gives for their names into `ours`. `ValueError` of `op` with all of `theirs`,
+/// of which only names, shapes and dtypes count, that does not fit; nothing is read then.
 void load_their_names(const char* op, const NameTable& table, const StateDict& theirs,
+                      const std::function<Tensor(const std::string& name)>& read,
                       const StateDict& ours, const DecoderConfig& config);
 
 }  // namespace sash::nn

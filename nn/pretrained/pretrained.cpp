@@ -26,6 +26,18 @@ std::string read_text(const std::string& path) {
   return text;
 }
 
+// Tensors of the file's names and shapes that take no memory, since its own are read one by one.
+StateDict outline(const GgufFile& file) {
+  StateDict dict;
+  for (const GgufFile::Entry& entry : file.entries()) {
+    const GgufFormat* const format = gguf_format(entry.format);
+    if (!format) file.tensor(entry.name);  // throws
+    const Tensor element = zeros({}, {.dtype = format->dtype, .device = kCPU});
+    dict.emplace_back(entry.name, element.expand(entry.shape));
+  }
+  return dict;
+}
+
 }  // namespace
 
 Pretrained Pretrained::open(const std::string& path) try {
@@ -52,10 +64,14 @@ Pretrained Pretrained::open(const std::string& path) try {
 void Pretrained::load(TransformerStack& model) const try {
   const StateDict ours = model.state_dict();
   if (gguf_) {
-    load_their_names(kOp, names_of_gguf(kOp, family_), gguf_->tensors({.device = kCPU}), ours,
-                     model.config());
+    const auto read = [&](const std::string& name) {
+      return gguf_->tensor(name, {.device = kCPU});
+    };
+    load_their_names(kOp, names_of_gguf(kOp, family_), outline(*gguf_), read, ours, model.config());
   } else {
-    load_their_names(kOp, names_of_family(kOp, family_), load_shards(path_), ours, model.config());
+    const StateDict theirs = load_shards(path_);
+    const auto read = [&](const std::string& name) { return *find(theirs, name); };
+    load_their_names(kOp, names_of_family(kOp, family_), theirs, read, ours, model.config());
   }
 } catch (Error& error) {
   name_file(error, path_);

@@ -141,10 +141,17 @@ Tensor truth(const char* op, const Reduction& kernel, bool every, const Tensor& 
 Tensor sum(const Tensor& x, const Dims& axes, bool keepdim) {
   const ReducedShape shape = reduced_shape("sum", x, axes);
   const DType dtype = is_floating(x.dtype()) ? x.dtype() : DType::int64;
+  // Not a view of the kernel's result: the gradient of a bias may become its `grad()` as it is.
   const Tensor y =
-      record("sum", {x}, run(kernels::sum, x, shape.kept, dtype),
-             [from = x.shape()](Backward&, const Tensor& g) { return Gradients{g.expand(from)}; });
-  return finished(y, shape, keepdim);
+      empty(keepdim ? shape.kept : shape.dropped, {.dtype = dtype, .device = x.device()});
+  TensorView result = y.tensor_view();
+  result.shape = shape.kept;
+  result.strides = contiguous_strides(shape.kept);
+  KernelContext context = kernel_context(x.device());
+  kernels::sum(context, x.tensor_view(), result);
+  return record("sum", {x}, y, [from = x.shape(), kept = shape.kept](Backward&, const Tensor& g) {
+    return Gradients{g.reshape(kept).expand(from)};
+  });
 }
 
 // Functions made of several ops take halves in float32: rounded once, and no overflow in a sum.

@@ -8,6 +8,7 @@
 #include <limits>
 #include <set>
 
+#include "../support/devices.h"
 #include "../support/expect_error.h"
 
 using namespace sash;
@@ -49,7 +50,9 @@ Tokens greedy_by_passes(nn::Decoder& model, Tokens text, int64_t count) {
   const NoGradGuard no_grad;
   Tokens result;
   for (int64_t i = 0; i < count; ++i) {
-    const Tensor logits = model(tensor(text, {1, int64_t(text.size())})).select(1, -1);
+    const Device device = model.token_embedding.weight.device();
+    const Tensor tokens = tensor(text, {1, int64_t(text.size())}, {.device = device});
+    const Tensor logits = model(tokens).select(1, -1);
     result.push_back(logits.argmax().item<int64_t>());
     text.push_back(result.back());
   }
@@ -104,10 +107,12 @@ TEST_CASE("generation: draws have the options' probabilities") {
   CHECK(seen[3] == 0);
 }
 
-TEST_CASE("generation: windows, sinks and full layers through caches, past the window") {
+TEST_CASE_TEMPLATE("generation: windows, sinks and full layers through caches, past the window", On,
+                   Cpu, Cuda) {
+  if (missing(On::device)) return;
   manual_seed(1);
   nn::Decoder model(windowed());
-  model.eval();
+  model.to(On::device).eval();
   const Tokens prompt{3, 1, 4, 1, 5, 9, 2, 6};
   const Tokens greedy = greedy_by_passes(model, prompt, 20);
   CHECK(std::set<int64_t>(greedy.begin(), greedy.end()).size() > 2);
@@ -119,7 +124,9 @@ TEST_CASE("generation: windows, sinks and full layers through caches, past the w
   CHECK(model.generate(prompt, 0).empty());
 }
 
-TEST_CASE("generation: prompts of different lengths together are each what they are alone") {
+TEST_CASE_TEMPLATE("generation: prompts of different lengths together are each what they are alone",
+                   On, Cpu, Cuda) {
+  if (missing(On::device)) return;
   for (const bool learnt : {false, true}) {
     manual_seed(2);
     nn::DecoderConfig config = windowed();
@@ -128,6 +135,7 @@ TEST_CASE("generation: prompts of different lengths together are each what they 
       for (nn::LayerAttention& layer : config.attention) layer.rotary.reset();
     }
     nn::Decoder model(config);
+    model.to(On::device);
     const std::vector<Tokens> prompts{{3, 1, 4}, {7}, {2, 7, 1, 8, 2, 8, 1, 8, 2, 8}, {3, 1, 4}};
     const auto together = model.generate(prompts, 12, {.temperature = 0});
     REQUIRE(together.size() == 4);

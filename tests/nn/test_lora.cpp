@@ -9,6 +9,7 @@
 
 #include <set>
 
+#include "../support/devices.h"
 #include "../support/expect_error.h"
 #include "../support/temporary_folder.h"
 
@@ -34,7 +35,8 @@ Tensor some_targets() { return tensor({{1, 4, 1, 5, 9, 2, 6, 5}, {7, 1, 8, 2, 8,
 
 double step(nn::Decoder& model, optim::Optimizer& optimizer) {
   optimizer.zero_grad();
-  const Tensor loss = model.loss(some_tokens(), some_targets());
+  const Device device = model.token_embedding.weight.device();
+  const Tensor loss = model.loss(some_tokens().to(device), some_targets().to(device));
   loss.backward();
   optimizer.step();
   return loss.item<double>();
@@ -76,19 +78,25 @@ TEST_CASE("lora: nothing changes at first, and training changes the adapters alo
   }
 }
 
-TEST_CASE("lora: a model without adapters computes the same from merged weights") {
+TEST_CASE_TEMPLATE("lora: a model without adapters computes the same from merged weights", On, Cpu,
+                   Cuda) {
+  if (missing(On::device)) return;
   manual_seed(2);
   nn::Decoder model(tiny());
+  model.to(On::device);
   nn::add_lora(model, ".*_proj", {.rank = 2, .alpha = 5});
   optim::AdamW optimizer(nn::lora_parameters(model), {.lr = 0.05});
   for (int i = 0; i < 5; ++i) step(model, optimizer);
   nn::Decoder plain(tiny());
+  plain.to(On::device);
   plain.load_state_dict(nn::merged_state_dict(model));
-  const Tensor want = model(some_tokens());
-  CHECK(largest_difference(plain(some_tokens()), want) < 1e-5 * want.abs().max().item<double>());
+  const Tensor want = model(some_tokens().to(On::device));
+  CHECK(largest_difference(plain(some_tokens().to(On::device)), want) <
+        1e-5 * want.abs().max().item<double>());
   nn::Decoder other(tiny());
+  other.to(On::device);
   other.load_state_dict(model.state_dict(), false);
-  CHECK(largest_difference(other(some_tokens()), want) > 1e-2);
+  CHECK(largest_difference(other(some_tokens().to(On::device)), want) > 1e-2);
 }
 
 TEST_CASE("lora: files are saved with merged weights under the family's names") {

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "../support/devices.h"
 #include "../support/expect_error.h"
 #include "../support/temporary_folder.h"
 
@@ -31,18 +32,21 @@ std::string read_text(const std::string& path) {
 
 /// What the model of `file` makes of `tokens`; `change` has its configuration first.
 template <class Change>
-Tensor result_of(const Pretrained& file, const Tensor& tokens, Change&& change) {
+Tensor result_of(const Pretrained& file, const Tensor& on_cpu, Device device, Change&& change) {
   const NoGradGuard no_grad;
   nn::DecoderConfig config = file.config();
   change(config);
+  const Tensor tokens = on_cpu.to(device);
   if (file.is_encoder()) {
     nn::Encoder model(config);
     file.load(model);
-    return model.eval(), model(tokens);
+    model.to(device).eval();
+    return model(tokens).to(kCPU);
   }
   nn::Decoder model(config);
+  model.to(device).eval();
   file.load(model);
-  return model.eval(), model(tokens);
+  return model(tokens).to(kCPU);
 }
 
 double largest_error(const Tensor& a, const Tensor& b) {
@@ -75,14 +79,18 @@ void expect_same(const StateDict& got, StateDict want) {
 
 }  // namespace
 
-TEST_CASE("pretrained: a folder's model computes what transformers computes") {
+TEST_CASE_TEMPLATE("pretrained: a folder's model computes what transformers computes", On, Cpu,
+                   Cuda) {
+  if (missing(On::device)) return;
   for (const std::string& name : kFolders) {
     CAPTURE(name);
     const Expected expected(name);
     const Pretrained file = Pretrained::open(kFolder + name);
-    CHECK(largest_error(result_of(file, expected.tokens, [](auto&) {}), expected.logits) < 2e-5);
-    const Tensor unpacked = result_of(
-        file, expected.tokens, [](nn::DecoderConfig& config) { config.packed = !config.packed; });
+    CHECK(largest_error(result_of(file, expected.tokens, On::device, [](auto&) {}),
+                        expected.logits) < 2e-5);
+    const Tensor unpacked =
+        result_of(file, expected.tokens, On::device,
+                  [](nn::DecoderConfig& config) { config.packed = !config.packed; });
     CHECK(largest_error(unpacked, expected.logits) < 2e-5);
   }
 }
@@ -93,7 +101,8 @@ TEST_CASE("pretrained: a GGUF file's model computes what transformers computes")
     const Expected expected(name);
     const Pretrained file = Pretrained::open(kFolder + name + ".gguf");
     CHECK(file.gguf());
-    CHECK(largest_error(result_of(file, expected.tokens, [](auto&) {}), expected.logits) < 2e-5);
+    CHECK(largest_error(result_of(file, expected.tokens, kCPU, [](auto&) {}), expected.logits) <
+          2e-5);
     nn::Decoder model(file.config());
     file.load(model);
     const StateDict back = file.state_dict(model);

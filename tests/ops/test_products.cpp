@@ -111,8 +111,9 @@ TEST_CASE("cpu products: many tiles, deep products, the same bits on any number 
     int64_t m, n, k;
   };
   // Panels that tiles share; chunks of depth; both edges of a tile; few rows.
-  const std::vector<Case> cases = {{1100, 70, 33}, {45, 33, 2100}, {15, 401, 390}, {513, 97, 385},
-                                   {260, 130, 40}, {9, 2100, 11},  {3, 133, 515},  {8, 70, 300}};
+  const std::vector<Case> cases = {{1100, 70, 33}, {45, 33, 2100}, {15, 401, 390},
+                                   {513, 97, 385}, {260, 130, 40}, {9, 2100, 11},
+                                   {3, 133, 515},  {8, 70, 300},   {1, 133, 515}};
   const int before = num_threads();
   for (const DType dtype : {DType::float32, DType::float64}) {
     for (const Case& c : cases) {
@@ -143,6 +144,23 @@ TEST_CASE("cpu products: many tiles, deep products, the same bits on any number 
     }
   }
   set_num_threads(before);
+}
+
+TEST_CASE("cpu products: few rows with halves are the float32 product, rounded once") {
+  for (const DType dtype : kHalves) {
+    for (const int64_t m : {1, 3, 8, 9}) {
+      CAPTURE(name(dtype));
+      CAPTURE(m);
+      const Tensor x = randn({m, 515}).to(dtype), bias = randn({133}).to(dtype);
+      const Tensor wide = randn({133, 600}).to(dtype);
+      for (const Tensor& w : {wide.narrow(1, 0, 515), wide.narrow(1, 3, 515).contiguous(),
+                              wide.mT().contiguous().mT().narrow(1, 0, 515)}) {
+        const DType f = DType::float32;
+        CHECK(all_same(linear(x, w, bias), linear(x.to(f), w.to(f), bias.to(f)).to(dtype)));
+        CHECK(all_same(linear(x, w), linear(x.to(f), w.to(f)).to(dtype)));
+      }
+    }
+  }
 }
 
 TEST_CASE("cuda products: halves are multiplied in float32 and rounded once") {

@@ -217,6 +217,17 @@ def write_expected(name, model, tokens):
     save_file({"tokens": tokens, "logits": value.contiguous()}, FOLDER / f"{name}.safetensors")
 
 
+def write_tokenizer(name, kind, tokens):
+    """A tokenizer.json of these tokens, for the examples."""
+    vocab = {token: i for i, token in enumerate(tokens)}
+    model = {"type": kind, "vocab": vocab, "unk_token": tokens[0]}
+    if kind == "BPE":
+        model["merges"] = []
+    splitter = {"type": "Whitespace"} if kind == "WordPiece" else None
+    data = {"version": "1.0", "pre_tokenizer": splitter, "decoder": {"type": "Fuse"}, "model": model}
+    (FOLDER / name / "tokenizer.json").write_text(json.dumps(data) + "\n")
+
+
 def main():
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir()
@@ -230,6 +241,8 @@ def main():
         model.save_pretrained(FOLDER / name, max_shard_size=shards)
         (FOLDER / name / "generation_config.json").unlink(missing_ok=True)
         write_expected(name, model, tokens)
+    write_tokenizer("llama", "BPE", ["?", *" \netaoinshrdlucmfwypvb"])
+    write_tokenizer("bert_model", "WordPiece", ["[UNK]", *"abcdefghijkl", *(f"##{c}" for c in "abcdefghij")])
     gguf_models = {
         "llama": (hf.LlamaForCausalLM(hf.LlamaConfig(**GROUPED, rope_parameters=rope())), "llama"),
         "gemma3": (

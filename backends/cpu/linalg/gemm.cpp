@@ -150,7 +150,8 @@ void multiply_few_rows(const Product<T>& product, const Batch& batch) {
   // They wait for memory.
   for_each_task(count * tiles, kCols * product.k * kPackingWork, [&](Index task) {
     const Product<T> p = item(product, batch, task / tiles);
-    FewRows<T>::run(part(p, 0, task % tiles * kCols, p.m, kCols));
+    const Product<T> tile = part(p, 0, task % tiles * kCols, p.m, kCols);
+    FewRows<T>::run(tile, tile.b.data);
   });
 }
 
@@ -158,6 +159,7 @@ template <class T>
 void multiply(const KernelContext& context, const Product<T>& product, const Batch& batch) {
   using Kernel = MicroKernel<T>;
   if (FewRows<T>::fits(product)) return multiply_few_rows(product, batch);
+  if (product.m == 1) return multiply_by_eigen(context, product, batch);
   // Packing would cost more than it saves, or most of a panel would be padding.
   const Index size_of_c = product.m * product.n;
   const bool small =
@@ -224,7 +226,7 @@ void gemm(const KernelContext& context, const Product<T>& product, const Batch& 
     return gemm(context, swapped, {batch.shape, batch.b, batch.a, batch.c});
   }
   const bool empty = product.k == 0 || product.alpha == T(0);
-  if (empty || product.m == 1 || product.n == 1) return multiply_by_eigen(context, product, batch);
+  if (empty || product.n == 1) return multiply_by_eigen(context, product, batch);
   multiply(context, product, batch);
 }
 

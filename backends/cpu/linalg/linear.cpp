@@ -1,18 +1,66 @@
 #include "../../../ops/kernels/linalg.h"
 
 #include "../../../core/backend/dispatch.h"
+#include "../../../core/parallel.h"
 #include "../shape/halves.h"
+#include "few_rows.h"
 #include "gemm.h"
 #include "operand.h"
 
 namespace sash::cpu {
 namespace {
 
+#if SASH_MICRO_KERNEL
+
+// Few rows with a matrix of halves, which are not converted in memory.
+template <class Half>
+void multiply_few_rows(const Product<float>& product, const Half* weight) {
+  constexpr int64_t kColumns = 64;
+  parallel_for(product.n, kColumns, [&](int64_t begin, int64_t end) {
+    Product<float> part = product;
+    part.n = end - begin;
+    part.c.data = product.c.at(0, begin);
+    if (product.bias) part.bias = product.bias + begin;
+    FewRows<float, Half>::run(part, weight + begin * product.b.col_stride);
+  });
+}
+
+// Whether it did the product, of x [m, k] in float32.
+bool multiply_halves(const TensorView& x, const TensorView& w, const TensorView& bias,
+                     const TensorView& y) {
+  const bool rows = w.strides[1] == 1 || w.shape[1] == 1;
+  if (!is_half(w.dtype) || !rows || y.numel() == 0) return false;
+  const int64_t k = x.shape[1];
+  const Product<float> product{.m = y.shape[0],
+                               .n = y.shape[1],
+                               .k = k,
+                               .a = {x.ptr<const float>(), x.strides[0], x.strides[1]},
+                               .b = {nullptr, 1, w.strides[0]},
+                               .c = {y.ptr<float>(), y.shape[1], 1},
+                               .bias = bias.data ? bias.ptr<const float>() : nullptr};
+  if (!FewRows<float>::fits(product)) return false;
+  if (w.dtype == DType::float16) {
+    multiply_few_rows(product, w.ptr<const float16>());
+  } else {
+    multiply_few_rows(product, w.ptr<const bfloat16>());
+  }
+  return true;
+}
+
+#else
+
+bool multiply_halves(const TensorView&, const TensorView&, const TensorView&, const TensorView&) {
+  return false;
+}
+
+#endif
+
 void linear_forward(KernelContext& context, const TensorView& x_, const TensorView& w_,
                     const TensorView* bias_, const TensorView& y_) {
-  const FloatOperand in(context, x_), matrix(context, w_),
-      row(context, bias_ ? *bias_ : TensorView());
+  const FloatOperand in(context, x_), row(context, bias_ ? *bias_ : TensorView());
   FloatResult out(context, y_);
+  if (multiply_halves(in.view(), w_, row.view(), out.view())) return out.write();
+  const FloatOperand matrix(context, w_);
   const TensorView &x = in.view(), &w = matrix.view(), &y = out.view();
   dispatch_floating(y.dtype, "linear", [&]<class T>(TypeTag<T>) {
     const MatrixOperand<T> rows(context, x), weight(context, w);

@@ -70,6 +70,30 @@ inline void narrow(const float* x, int64_t n, float16* y) {
   std::copy_n(to, n - i, y + i);
 }
 
+/// A vector of as many halves as `Packet` has floats.
+template <class Packet, class Half>
+Packet widened(const Half* x) {
+  [[maybe_unused]] constexpr bool kFloat16 = std::is_same_v<Half, float16>;
+#if defined(__AVX512F__)
+  if constexpr (sizeof(Packet) == 64) {
+    const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x));
+    if constexpr (kFloat16) return _mm512_cvtph_ps(bits);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+  }
+#endif
+#if defined(__AVX2__) && defined(__F16C__)
+  if constexpr (sizeof(Packet) == 32) {
+    const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(x));
+    if constexpr (kFloat16) return _mm256_cvtph_ps(bits);
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+  }
+#endif
+  constexpr int kCount = sizeof(Packet) / sizeof(float);
+  float values[kCount];
+  for (int i = 0; i < kCount; ++i) values[i] = static_cast<float>(x[i]);
+  return std::bit_cast<Packet>(values);
+}
+
 // Compilers make vectors of these, as they have no branch.
 
 inline void widen(const bfloat16* x, int64_t n, float* y) {

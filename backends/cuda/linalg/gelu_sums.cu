@@ -1,7 +1,7 @@
 #include "gelu_sums.h"
 
 #include "../elementwise/gelu.cuh"
-#include "../reduce/column_sums.cuh"
+#include "../norm/column_sums.cuh"
 
 namespace sash::cuda {
 namespace {

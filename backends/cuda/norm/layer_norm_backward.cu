@@ -3,7 +3,7 @@
 #include "../../../ops/kernels/norm.h"
 
 #include "../elementwise/dropout.cuh"
-#include "../reduce/column_sums.cuh"
+#include "column_sums.cuh"
 
 namespace sash::cuda {
 namespace {
@@ -23,21 +23,26 @@ struct InputGradient {
   T* dbranch;
   DropoutFactors<A> dropout;
 
+  template <int V>
+  struct Terms {
+    Vector<A, V> z, h;
+  };
+
   /// Of a row that is read twice.
   template <class Team, int V>
   __device__ void run(int64_t row, int64_t n) const {
     const A m = mean[row], r = rstd[row];
+    const auto terms_at = [&](int64_t at) {
+      const int64_t first = row * n + at;
+      return terms(read<V>(x + first), read<V>(g + first), weights<V>(at), m, r);
+    };
     A sum_h = 0, sum_hz = 0;
-    over_row<Team, V>(n, [&](int, int64_t at) {
-      add_up(read<V>(x + row * n + at), read<V>(g + row * n + at), weights<V>(at), m, r, sum_h,
-             sum_hz);
-    });
+    over_row<Team, V>(n, [&](int, int64_t at) { add_up(terms_at(at), sum_h, sum_hz); });
     const A mean_h = Team::reduce(sum_h, Plus{}) / static_cast<A>(n);
     const A mean_hz = Team::reduce(sum_hz, Plus{}) / static_cast<A>(n);
     over_row<Team, V>(n, [&](int, int64_t at) {
       const int64_t first = row * n + at;
-      finish(read<V>(x + first), read<V>(g + first), weights<V>(at), read_or<V>(dsum, first, A(0)),
-             first, m, r, mean_h, mean_hz);
+      finish(terms_at(at), read_or<V>(dsum, first, A(0)), first, r, mean_h, mean_hz);
     });
   }
 
@@ -46,26 +51,34 @@ struct InputGradient {
     return read_or<V>(weight, at, A(1));
   }
 
-  /// Adds the vector's part of the sums of h and h z.
   template <int V>
-  __device__ void add_up(const Vector<A, V>& v, const Vector<A, V>& gv, const Vector<A, V>& w, A m,
-                         A r, A& sum_h, A& sum_hz) const {
+  __device__ Terms<V> terms(const Vector<A, V>& v, const Vector<A, V>& gv, const Vector<A, V>& w,
+                            A m, A r) const {
+    Terms<V> t;
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      const A h = gv.element[i] * w.element[i];
-      sum_h += h;
-      sum_hz += h * ((v.element[i] - m) * r);
+      t.z.element[i] = (v.element[i] - m) * r;
+      t.h.element[i] = gv.element[i] * w.element[i];
+    }
+    return t;
+  }
+
+  template <int V>
+  __device__ void add_up(const Terms<V>& t, A& sum_h, A& sum_hz) const {
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      sum_h += t.h.element[i];
+      sum_hz += t.h.element[i] * t.z.element[i];
     }
   }
 
   /// Writes the gradients of the elements from `first` on. `out` has those of dsum.
   template <int V>
-  __device__ void finish(const Vector<A, V>& v, const Vector<A, V>& gv, const Vector<A, V>& w,
-                         Vector<A, V> out, int64_t first, A m, A r, A mean_h, A mean_hz) const {
+  __device__ void finish(const Terms<V>& t, Vector<A, V> out, int64_t first, A r, A mean_h,
+                         A mean_hz) const {
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      const A z = (v.element[i] - m) * r;
-      out.element[i] += (gv.element[i] * w.element[i] - mean_h - z * mean_hz) * r;
+      out.element[i] += (t.h.element[i] - mean_h - t.z.element[i] * mean_hz) * r;
     }
     write<V>(dx + first, out);
     if (!dbranch) return;
@@ -107,23 +120,6 @@ __device__ void add_warps(const A (&weight)[V], const A (&bias)[V], A* partial, 
   }
 }
 
-/// Rows of x, g and dsum on their way to a thread's part of shared memory.
-template <int V, class T>
-struct RowsAhead {
-  using Stored = Vector<T, V>;
-  Stored* const slots;  ///< [kAhead][3][threads]
-
-  __device__ Stored& slot(int64_t row, int which) const {
-    return slots[(row % kAhead * 3 + which) * blockDim.x + threadIdx.x];
-  }
-  /// Begins to read a vector of each, from element `first` on.
-  __device__ void begin(const InputGradient<T>& f, int64_t row, int64_t first) const {
-    __pipeline_memcpy_async(&slot(row, 0), f.x + first, sizeof(Stored));
-    __pipeline_memcpy_async(&slot(row, 1), f.g + first, sizeof(Stored));
-    if (f.dsum) __pipeline_memcpy_async(&slot(row, 2), f.dsum + first, sizeof(Stored));
-  }
-};
-
 /// All gradients of a chunk of rows in one pass: a thread has a vector of each row, and its
 /// columns' part of the parameters' gradients, partial [chunks, 2, n].
 template <int V, class T>
@@ -131,62 +127,75 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, sizeof(T) > 4 ? 2 : 3)
     backward_rows(const __grid_constant__ InputGradient<T> f, compute_t<T>* partial, int64_t rows,
                   int64_t n, int64_t chunk) {
   using A = compute_t<T>;
+  using Stored = Vector<T, V>;
   extern __shared__ __align__(16) unsigned char memory[];
-  __shared__ A parts[2][2][kMostWarps];
-  const RowsAhead<V, T> ahead{reinterpret_cast<Vector<T, V>*>(memory)};
+  __shared__ Vector<A, 2> parts[2][kMostWarps];
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int warps = static_cast<int>(blockDim.x) / kWarp;
   const int at = static_cast<int>(threadIdx.x) * V;
   const bool inside = at < n;
   const int64_t begin = blockIdx.x * chunk, end = min(rows, begin + chunk);
-  const auto start = [&](int64_t row) {
-    if (inside && row < end) ahead.begin(f, row, row * n + at);
+
+  // The thread's vectors of x, g and dsum of the rows ahead: [kAhead][3][threads].
+  Stored* const slots = reinterpret_cast<Stored*>(memory) + threadIdx.x;
+  const int step = static_cast<int>(blockDim.x);
+  int64_t to_read = begin;
+  int written = 0, taken = 0;  // slots
+  const auto next_slot = [](int& slot) { slot = slot == kAhead - 1 ? 0 : slot + 1; };
+  const auto read_ahead = [&] {
+    if (inside && to_read < end) {
+      Stored* const slot = slots + written * 3 * step;
+      const int64_t first = to_read * n + at;
+      __pipeline_memcpy_async(slot, f.x + first, sizeof(Stored));
+      __pipeline_memcpy_async(slot + step, f.g + first, sizeof(Stored));
+      if (f.dsum) __pipeline_memcpy_async(slot + 2 * step, f.dsum + first, sizeof(Stored));
+    }
     __pipeline_commit();
+    ++to_read;
+    next_slot(written);
   };
-  for (int i = 0; i < kAhead - 1; ++i) start(begin + i);
+  for (int i = 0; i < kAhead - 1; ++i) read_ahead();
+
   Vector<A, V> w{}, dweight{}, dbias{};
   if (inside) w = f.template weights<V>(at);
+  const A share = 1 / static_cast<A>(n);
   A m = f.mean[begin], r = f.rstd[begin];
   for (int64_t row = begin; row < end; ++row) {
-    start(row + kAhead - 1);
+    read_ahead();
     const int64_t next = min(row + 1, end - 1);
     const A next_m = f.mean[next], next_r = f.rstd[next];
     __pipeline_wait_prior(kAhead - 1);
-    Vector<A, V> v{}, gv{}, out{};
+    typename InputGradient<T>::template Terms<V> t{};
+    Vector<A, V> out{};
     A sum_h = 0, sum_hz = 0;
     if (inside) {
-      v = widened(ahead.slot(row, 0));
-      gv = widened(ahead.slot(row, 1));
-      if (f.dsum) out = widened(ahead.slot(row, 2));
+      const Stored* const slot = slots + taken * 3 * step;
+      const auto gv = widened(slot[step]);
+      t = f.terms(widened(slot[0]), gv, w, m, r);
+      if (f.dsum) out = widened(slot[2 * step]);
 #pragma unroll
       for (int i = 0; i < V; ++i) {
-        dweight.element[i] += gv.element[i] * ((v.element[i] - m) * r);
+        dweight.element[i] += gv.element[i] * t.z.element[i];
         dbias.element[i] += gv.element[i];
       }
-      f.add_up(v, gv, w, m, r, sum_h, sum_hz);
+      f.add_up(t, sum_h, sum_hz);
     }
+    next_slot(taken);
     if (f.dx) {
       sum_h = reduce_warp(sum_h, Plus{});
       sum_hz = reduce_warp(sum_hz, Plus{});
       if (warps > 1) {
-        A(&part)[2][kMostWarps] = parts[(row - begin) % 2];
-        if (lane == 0) {
-          part[0][warp] = sum_h;
-          part[1][warp] = sum_hz;
-        }
+        Vector<A, 2>* const part = parts[row % 2];
+        if (lane == 0) part[warp] = {sum_h, sum_hz};
         __syncthreads();
-        sum_h = part[0][0];
-        sum_hz = part[1][0];
-        for (int k = 1; k < warps; ++k) {
-          sum_h += part[0][k];
-          sum_hz += part[1][k];
+        sum_h = sum_hz = 0;
+        for (int k = 0; k < warps; ++k) {
+          sum_h += part[k].element[0];
+          sum_hz += part[k].element[1];
         }
       }
-      if (inside) {
-        f.finish(v, gv, w, out, row * n + at, m, r, sum_h / static_cast<A>(n),
-                 sum_hz / static_cast<A>(n));
-      }
+      if (inside) f.finish(t, out, row * n + at, r, sum_h * share, sum_hz * share);
     }
     m = next_m;
     r = next_r;

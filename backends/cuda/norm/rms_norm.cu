@@ -2,7 +2,7 @@
 
 #include "../../../ops/kernels/rms_norm.h"
 
-#include "../reduce/column_sums.cuh"
+#include "column_sums.cuh"
 
 namespace sash::cuda {
 namespace {

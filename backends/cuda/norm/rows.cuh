@@ -119,9 +119,10 @@ __device__ void over_row(int64_t n, F&& f) {
   }
 }
 
-/// V elements in the compute type.
+/// V elements in the compute type. By value: of a reference to memory, the compiler loads halves
+/// one by one.
 template <class T, int V>
-__device__ Vector<compute_t<T>, V> widened(const Vector<T, V>& stored) {
+__device__ Vector<compute_t<T>, V> widened(Vector<T, V> stored) {
   Vector<compute_t<T>, V> wide;
 #pragma unroll
   for (int i = 0; i < V; ++i) wide.element[i] = widen(stored.element[i]);

@@ -5,7 +5,7 @@
 
 #include "../../../tensor/kernels/gradients.h"
 
-#include "column_sums.cuh"
+#include "../norm/column_sums.cuh"
 #include "reduce.cuh"
 
 namespace sash::cuda {

@@ -69,6 +69,11 @@ AttentionMask AttentionMask::random_blocks(int64_t n, uint64_t seed, int64_t blo
 AttentionMask AttentionMask::bigbird(const BigBirdOptions& options) {
   return AttentionMask(mask_parts::bigbird(options));
 }
+AttentionMask AttentionMask::neighborhood(const std::vector<int64_t>& extent,
+                                          const std::vector<int64_t>& kernel,
+                                          const std::vector<int64_t>& dilation) {
+  return AttentionMask(mask_parts::neighborhood(extent, kernel, dilation));
+}
 AttentionMask AttentionMask::predicate(std::function<bool(const MaskIndex&)> visible,
                                        MaskExtents extents) {
   return AttentionMask(mask_parts::predicate(std::move(visible), extents));

@@ -104,6 +104,14 @@ class SASH_API AttentionMask {
   static AttentionMask random_blocks(int64_t n, uint64_t seed, int64_t block = 64);
   /// Window, global and random blocks.
   static AttentionMask bigbird(const BigBirdOptions& options = {});
+  /// Tokens are the points of a grid of 1 to 3 axes, row-major. A point sees, along each axis, the
+  /// `kernel` nearest coordinates that lie whole steps of `dilation` (1 if empty) from its own: at
+  /// borders the window is shifted, not cut; an even one has its extra coordinate before the point
+  /// (Hassani et al., "Neighborhood attention transformer", CVPR 2023; NATTEN). `ValueError`
+  /// unless kernel and dilation are positive, one for each axis, and kernel dilation <= extent.
+  static AttentionMask neighborhood(const std::vector<int64_t>& extent,
+                                    const std::vector<int64_t>& kernel,
+                                    const std::vector<int64_t>& dilation = {});
   /// The pairs for which `visible` returns true. Called on the host when the mask is compiled, once
   /// per pair, for each head and batch if `extents` says so.
   static AttentionMask predicate(std::function<bool(const MaskIndex&)> visible,
@@ -125,6 +133,7 @@ class SASH_API AttentionMask {
   ///     symmetric_window:W        causal_window:KEYS     dilated_window:LEFT,RIGHT,DILATION
   ///     global:TOKEN,TOKEN,...    sinks:N                random_blocks:N,SEED[,BLOCK]
   ///     bigbird[:BLOCK,WINDOW,GLOBAL,RANDOM[,SEED]]      longformer:W,TOKEN,...
+  ///     neighborhood:AXES,EXTENT,...,KERNEL,...[,DILATION,...]
   ///
   /// At most 100 parentheses may be open at a time. `ValueError` naming the text (its first 60
   /// characters) and the place.

@@ -122,6 +122,17 @@ class Parser {
       wants(2, kAny);
       return AttentionMask::symmetric_window(number(0)) | AttentionMask::global(from(1));
     }
+    if (name == "neighborhood") {
+      wants(3, 10);
+      const auto axes = static_cast<size_t>(std::clamp<int64_t>(number(0), 1, 3));
+      if (numbers.size() != 1 + 3 * axes) wants(1 + 2 * axes, 1 + 2 * axes);
+      const auto part = [&](size_t i) {
+        std::vector<int64_t> values = from(1 + i * axes);
+        values.resize(std::min(values.size(), axes));
+        return values;
+      };
+      return AttentionMask::neighborhood(part(0), part(1), part(2));
+    }
     if (name == "bigbird") {
       if (numbers.empty()) return AttentionMask::bigbird();
       wants(4, 5);
@@ -136,7 +147,8 @@ class Parser {
     fail(
         "dense, full, causal, local:C, window:L,R, symmetric_window:W, causal_window:N, "
         "dilated_window:L,R,D, "
-        "global:T,..., sinks:N, random_blocks:N,SEED, bigbird or longformer:W,T,...");
+        "global:T,..., sinks:N, random_blocks:N,SEED, bigbird, longformer:W,T,... or "
+        "neighborhood:AXES,EXTENT,...,KERNEL,...");
   }
 
   bool take(char c) {

@@ -122,6 +122,8 @@ Part sinks(int64_t n);
 Part block_sparse(const Tensor& layout, int64_t block);
 Part random_blocks(int64_t n, uint64_t seed, int64_t block);
 Part bigbird(const BigBirdOptions& options);
+Part neighborhood(const std::vector<int64_t>& extent, const std::vector<int64_t>& kernel,
+                  const std::vector<int64_t>& dilation);
 Part predicate(std::function<bool(const MaskIndex&)> visible, MaskExtents extents);
 Part visible(const Tensor& visible);
 Part key_lengths(const Tensor& lengths);

@@ -1,6 +1,7 @@
 #pragma once
 
-#include "../norm/rows.cuh"
+#include "../runtime/dependent_launch.cuh"
+#include "rows.cuh"
 
 /// Sums of the columns of matrices, in two launches: a block sums a chunk of rows, then
 /// `add_chunks` adds the chunks in order. The chunks depend on the shape alone.
@@ -20,6 +21,7 @@ template <class A, class T>
 __global__ void __launch_bounds__(kAddingWarps* kWarp)
     add_chunks(const A* partial, int64_t chunks, int64_t outputs, int64_t n, ColumnSums<T> y) {
   __shared__ A parts[kAddingWarps][kWarp];
+  wait_for_previous_kernel();
   T* const out = y.of[blockIdx.y];
   if (!out) return;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -43,8 +45,8 @@ template <class A, class T>
 void launch_add_chunks(cudaStream_t stream, const A* partial, int64_t chunks, int outputs,
                        int64_t n, const ColumnSums<T>& y) {
   const dim3 grid(static_cast<unsigned>((n + kWarp - 1) / kWarp), static_cast<unsigned>(outputs));
-  add_chunks<<<grid, kAddingWarps * kWarp, 0, stream>>>(partial, chunks, outputs, n, y);
-  SASH_CUDA_CHECK(cudaGetLastError());
+  launch_dependent(add_chunks<A, T>, grid, kAddingWarps * kWarp, stream, partial, chunks, outputs,
+                   n, y);
 }
 
 /// Blocks per multiprocessor that leave the registers which two rows ahead need.
@@ -63,23 +65,25 @@ __global__ void __launch_bounds__(kThreads, kSumBlocks<typename F::A>)
   const int64_t first = int64_t{blockIdx.x} * kWarp * V, at = first + lane * V;
   const int64_t begin = blockIdx.y * chunk, end = min(rows, begin + chunk);
   A sum[V] = {};
-  if (at < n) {
-    constexpr int kAhead = F::kAhead;  // rows that are read before the first is used
-    for (int64_t row = begin + warp; row < end; row += kAhead * kWarps) {
-      decltype(f.template load<V>(0)) loaded[kAhead];
+  // `count` rows are read before the first is used.
+  const auto take = [&]<int count>(std::integral_constant<int, count>, int64_t row) {
+    decltype(f.template load<V>(0)) loaded[count];
 #pragma unroll
-      for (int i = 0; i < kAhead; ++i) {
-        if (row + i * kWarps >= end) break;
-        loaded[i] = f.template load<V>((row + i * kWarps) * n + at);
-      }
+    for (int i = 0; i < count; ++i) loaded[i] = f.template load<V>((row + i * kWarps) * n + at);
 #pragma unroll
-      for (int i = 0; i < kAhead; ++i) {
-        if (row + i * kWarps >= end) break;
-        const auto x = f.template use<V>(loaded[i], (row + i * kWarps) * n + at);
+    for (int i = 0; i < count; ++i) {
+      const auto x = f.template use<V>(loaded[i], (row + i * kWarps) * n + at);
 #pragma unroll
-        for (int k = 0; k < V; ++k) sum[k] += static_cast<A>(x.element[k]);
-      }
+      for (int k = 0; k < V; ++k) sum[k] += static_cast<A>(x.element[k]);
     }
+  };
+  if (at < n) {
+    constexpr int kAhead = F::kAhead;
+    int64_t row = begin + warp;
+    for (; row + (kAhead - 1) * kWarps < end; row += kAhead * kWarps) {
+      take(std::integral_constant<int, kAhead>(), row);
+    }
+    for (; row < end; row += kWarps) take(std::integral_constant<int, 1>(), row);
   }
 #pragma unroll
   for (int k = 0; k < V; ++k) sums[warp][k][lane] = sum[k];

@@ -1,0 +1,84 @@
+#include "csv.h"
+
+#include <charconv>
+
+#include "../../core/quote.h"
+#include "../../tensor/factories.h"
+#include "../../tensor/io/mapped_file.h"
+
+namespace sash::data {
+namespace {
+
+constexpr const char* kOp = "read_csv";
+
+std::string_view trim(std::string_view text) {
+  const size_t first = text.find_first_not_of(" \t\r");
+  if (first == std::string_view::npos) return {};
+  text = text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
+  const bool quoted = text.size() >= 2 && text.front() == '"' && text.back() == '"';
+  return quoted ? text.substr(1, text.size() - 2) : text;
+}
+
+/// Splits at delimiters that are not between quotes.
+std::vector<std::string_view> fields_of(std::string_view line, char delimiter) {
+  std::vector<std::string_view> fields;
+  bool quoted = false;
+  size_t first = 0;
+  for (size_t i = 0; i < line.size(); ++i) {
+    if (line[i] == '"') quoted = !quoted;
+    if (line[i] != delimiter || quoted) continue;
+    fields.push_back(trim(line.substr(first, i - first)));
+    first = i + 1;
+  }
+  fields.push_back(trim(line.substr(first)));
+  return fields;
+}
+
+}  // namespace
+
+CsvTable read_csv(const std::string& path, const CsvOptions& options) {
+  const MappedFile file(kOp, path);
+  const auto bytes = file.bytes();
+  std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);  // byte order mark
+  CsvTable table;
+  std::vector<double> values;
+  int64_t line_number = 0, rows = 0;
+  size_t columns = 0;
+  const auto fail = [&](const std::string& expected, const std::string& got) {
+    throw FormatError(kOp, expected,
+                      got + " in line " + std::to_string(line_number) + " of '" + path + "'");
+  };
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    const std::string_view line = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    ++line_number;
+    if (trim(line).empty()) continue;
+    const std::vector<std::string_view> fields = fields_of(line, options.delimiter);
+    if (columns == 0) columns = fields.size();
+    if (fields.size() != columns) {
+      fail(std::to_string(columns) + " fields", std::to_string(fields.size()));
+    }
+    if (options.header && table.columns.empty()) {
+      for (const std::string_view name : fields) table.columns.emplace_back(name);
+      continue;
+    }
+    for (std::string_view field : fields) {
+      double value = 0;
+      if (field.starts_with('+')) field.remove_prefix(1);
+      const auto [stop, error] = std::from_chars(field.data(), field.data() + field.size(), value);
+      if (field.empty() || error != std::errc() || stop != field.data() + field.size()) {
+        fail("a number", in_quotes(field));
+      }
+      values.push_back(value);
+    }
+    ++rows;
+  }
+  const Shape shape{rows, static_cast<int64_t>(columns)};
+  table.values = from_host(values.data(), shape, DType::float64,
+                           {.dtype = options.dtype.value_or(default_dtype()), .device = kCPU});
+  return table;
+}
+
+}  // namespace sash::data

@@ -1,0 +1,249 @@
+#include "loader.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstdio>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "../../core/quote.h"
+#include "../../ops/random/randperm.h"
+#include "../../tensor/autograd/grad_mode.h"
+#include "../../tensor/factories.h"
+
+namespace sash::data {
+namespace {
+
+constexpr const char* kOp = "Loader";
+
+void check_option(const char* name, int64_t value, int64_t least) {
+  if (value >= least) return;
+  throw ValueError(kOp, std::string(name) + " of " + std::to_string(least) + " or more",
+                   std::to_string(value));
+}
+
+}  // namespace
+
+/// The samples of each batch of an epoch.
+struct Loader::Plan {
+  std::vector<int64_t> samples{};
+  std::vector<size_t> ends{};  // of each batch in `samples`
+
+  int64_t size() const { return static_cast<int64_t>(ends.size()); }
+  std::span<const int64_t> operator[](int64_t number) const {
+    const auto at = static_cast<size_t>(number);
+    const size_t first = at == 0 ? 0 : ends[at - 1];
+    return std::span(samples).subspan(first, ends[at] - first);
+  }
+  void add(std::span<const int64_t> batch) {
+    samples.insert(samples.end(), batch.begin(), batch.end());
+    ends.push_back(samples.size());
+  }
+
+  static Plan make(const LoaderOptions& options, int64_t size, Generator& generator);
+};
+
+Loader::Plan Loader::Plan::make(const LoaderOptions& options, int64_t size, Generator& generator) {
+  Plan plan;
+  if (options.sampler) {
+    for (const std::vector<int64_t>& batch : options.sampler(generator)) {
+      if (batch.empty()) throw ValueError(kOp, "batches of at least one sample", "an empty one");
+      for (const int64_t index : batch) {
+        if (index >= 0 && index < size) continue;
+        throw IndexError(kOp, "samples in [0, " + std::to_string(size) + ")",
+                         std::to_string(index) + " of the sampler");
+      }
+      plan.add(batch);
+    }
+  } else {
+    const TensorOptions on_host{.dtype = DType::int64, .device = kCPU};
+    const Tensor order =
+        options.shuffle ? randperm(size, generator, on_host) : arange(0, size, 1, on_host);
+    const std::span<const int64_t> all(order.data<const int64_t>(), static_cast<size_t>(size));
+    for (int64_t first = 0; first < size; first += options.batch) {
+      const int64_t count = std::min(options.batch, size - first);
+      if (count < options.batch && options.drop_last) break;
+      plan.add(all.subspan(static_cast<size_t>(first), static_cast<size_t>(count)));
+    }
+  }
+  if (plan.ends.empty()) {
+    throw ValueError(kOp, "at least one batch in an epoch",
+                     "none from " + std::to_string(size) + " samples");
+  }
+  return plan;
+}
+
+/// Threads that make the batches of an epoch ahead of their use.
+class Loader::Workers {
+ public:
+  Workers(std::shared_ptr<const Dataset> dataset, std::shared_ptr<const Plan> plan, int64_t first,
+          const LoaderOptions& options, bool pinned)
+      : dataset_(std::move(dataset)),
+        plan_(std::move(plan)),
+        ahead_(options.workers * options.prefetch),
+        pinned_(pinned),
+        next_(first),
+        taken_(first) {
+    for (int64_t i = 0; i < options.workers; ++i) threads_.emplace_back([this] { work(); });
+  }
+  ~Workers() {
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    room_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+  Workers(const Workers&) = delete;
+  Workers& operator=(const Workers&) = delete;
+
+  /// Waits for batch `number`. Numbers are taken in order.
+  Batch take(int64_t number) {
+    std::unique_lock lock(mutex_);
+    made_.wait(lock, [&] { return results_.contains(number); });
+    const Result result = std::move(results_.extract(number).mapped());
+    taken_ = number + 1;
+    lock.unlock();
+    room_.notify_all();
+    if (result.error) std::rethrow_exception(result.error);
+    return result.batch;
+  }
+
+ private:
+  struct Result {
+    Batch batch{};
+    std::exception_ptr error{};
+  };
+
+  Result make(int64_t number) const try {
+    const NoGradGuard no_grad;
+    Batch batch = dataset_->batch((*plan_)[number]);
+    for (Tensor& tensor : batch) {
+      if (pinned_ && tensor.device().is_cpu()) tensor = pin_memory(tensor);
+    }
+    return {std::move(batch)};
+  } catch (...) {
+    return {{}, std::current_exception()};
+  }
+
+  void work() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      room_.wait(lock,
+                 [this] { return stop_ || next_ < std::min(plan_->size(), taken_ + ahead_); });
+      if (stop_) return;
+      const int64_t number = next_++;
+      lock.unlock();
+      Result result = make(number);
+      lock.lock();
+      results_.emplace(number, std::move(result));
+      made_.notify_one();
+    }
+  }
+
+  const std::shared_ptr<const Dataset> dataset_;
+  const std::shared_ptr<const Plan> plan_;
+  const int64_t ahead_;
+  const bool pinned_;
+  std::mutex mutex_;
+  std::condition_variable room_, made_;
+  std::map<int64_t, Result> results_;
+  int64_t next_, taken_;
+  bool stop_ = false;
+  std::vector<std::thread> threads_;
+};
+
+Loader::Loader(std::shared_ptr<const Dataset> dataset, LoaderOptions options)
+    : dataset_(std::move(dataset)),
+      options_(std::move(options)),
+      device_(options_.device.value_or(default_device())),
+      generator_(options_.seed) {
+  check_option("batch", options_.batch, 1);
+  check_option("workers", options_.workers, 0);
+  check_option("prefetch", options_.prefetch, 1);
+  start_epoch();
+}
+
+Loader::~Loader() = default;
+Loader::Loader(Loader&&) noexcept = default;
+Loader& Loader::operator=(Loader&&) noexcept = default;
+
+void Loader::start_epoch() {
+  workers_.reset();
+  epoch_start_ = generator_.state();
+  plan_ = std::make_shared<const Plan>(Plan::make(options_, dataset_->size(), generator_));
+  position_ = 0;
+}
+
+int64_t Loader::size() const { return plan_->size(); }
+int64_t Loader::epoch() const { return epoch_; }
+int64_t Loader::position() const { return position_; }
+
+std::optional<Batch> Loader::next() {
+  if (position_ == plan_->size()) {
+    start_epoch();
+    ++epoch_;
+    return std::nullopt;
+  }
+  if (options_.workers > 0 && !workers_) {
+    workers_ = std::make_unique<Workers>(dataset_, plan_, position_, options_, device_.is_cuda());
+  }
+  const NoGradGuard no_grad;
+  try {
+    Batch batch = workers_ ? workers_->take(position_) : dataset_->batch((*plan_)[position_]);
+    for (Tensor& tensor : batch) tensor = tensor.to(device_);
+    ++position_;
+    return batch;
+  } catch (...) {
+    workers_.reset();  // so that another call tries the same batch again
+    throw;
+  }
+}
+
+Batch Loader::next_or_restart() {
+  std::optional<Batch> batch = next();
+  return batch ? *batch : *next();
+}
+
+std::string Loader::state() const {
+  return "epoch " + std::to_string(epoch_) + ", batch " + std::to_string(position_) + " of " +
+         std::to_string(plan_->size()) + ", " + std::to_string(dataset_->size()) +
+         " samples, seed " + std::to_string(epoch_start_.seed) + ", offset " +
+         std::to_string(epoch_start_.offset);
+}
+
+void Loader::load_state(const std::string& text) {
+  long long epoch = -1, position = -1, batches = -1, samples = -1;
+  unsigned long long seed = 0, offset = 0;
+  int read = 0;
+  std::sscanf(text.c_str(),
+              "epoch %lld, batch %lld of %lld, %lld samples, seed %llu, offset %llu%n", &epoch,
+              &position, &batches, &samples, &seed, &offset, &read);
+  if (read == 0 || static_cast<size_t>(read) != text.size() || epoch < 0 || position < 0 ||
+      position > batches) {
+    throw FormatError("Loader::load_state", "the state of a loader", in_quotes(text));
+  }
+  if (samples != dataset_->size()) {
+    throw ValueError("Loader::load_state",
+                     std::to_string(samples) + " samples, as when it was saved",
+                     std::to_string(dataset_->size()));
+  }
+  const RandomState start{seed, offset};
+  Generator generator(start);
+  Plan plan = Plan::make(options_, dataset_->size(), generator);
+  if (plan.size() != batches) {
+    throw ValueError("Loader::load_state",
+                     std::to_string(batches) + " batches an epoch, as when it was saved",
+                     std::to_string(plan.size()));
+  }
+  workers_.reset();
+  epoch_start_ = start;
+  generator_ = generator;
+  plan_ = std::make_shared<const Plan>(std::move(plan));
+  epoch_ = epoch;
+  position_ = position;
+}
+
+}  // namespace sash::data

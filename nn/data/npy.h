@@ -1,0 +1,21 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "../../tensor/tensor.h"
+
+namespace sash::data {
+
+/// Reads a file of `numpy.save` into a new tensor on `device`, by default `default_device()`.
+/// Elements are bool, int8 to int64, uint8 to uint32, or floating of 16 to 64 bits, of either byte
+/// order, row-major or column-major. int8, int16 and uint16 become int32, uint32 int64. `IoError`
+/// if the file cannot be read, `FormatError` if it is no such file or has another size than its
+/// header says, `NotImplemented` for other elements or more than 8 axes.
+SASH_API Tensor load_npy(const std::string& path, std::optional<Device> device = std::nullopt);
+
+/// Writes a tensor as `numpy.load` reads it. Atomic. `DTypeError` for bfloat16, which NumPy does
+/// not have, `IoError` if the file cannot be written.
+SASH_API void save_npy(const std::string& path, const Tensor& tensor);
+
+}  // namespace sash::data

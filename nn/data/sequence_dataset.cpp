@@ -1,0 +1,115 @@
+#include "sequence_dataset.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "../../ops/random/randperm.h"
+#include "../../tensor/factories.h"
+
+namespace sash::data {
+namespace {
+
+constexpr TensorOptions kIds{.dtype = DType::int64, .device = kCPU};
+
+std::vector<int64_t> random_order(int64_t n, Generator& generator) {
+  return randperm(n, generator, kIds).to_vector<int64_t>();
+}
+
+}  // namespace
+
+SequenceDataset::SequenceDataset(std::vector<std::vector<int64_t>> sequences,
+                                 SequenceDatasetOptions options)
+    : sequences_(std::move(sequences)), options_(options) {
+  for (size_t i = 0; i < sequences_.size(); ++i) {
+    if (sequences_[i].size() >= 2) continue;
+    throw ValueError("SequenceDataset", "sequences of two tokens or more",
+                     std::to_string(sequences_[i].size()) + " in sequence " + std::to_string(i));
+  }
+}
+
+const std::vector<int64_t>& SequenceDataset::at(int64_t index) const {
+  if (index >= 0 && index < size()) return sequences_[static_cast<size_t>(index)];
+  throw IndexError("SequenceDataset", "an index in [0, " + std::to_string(size()) + ")",
+                   std::to_string(index));
+}
+
+Batch SequenceDataset::get(int64_t index) const {
+  const std::vector<int64_t>& tokens = at(index);
+  const auto n = static_cast<int64_t>(tokens.size()) - 1;
+  return {from_host(tokens.data(), {n}, DType::int64, kIds),
+          from_host(tokens.data() + 1, {n}, DType::int64, kIds)};
+}
+
+std::vector<int64_t> SequenceDataset::lengths() const {
+  std::vector<int64_t> lengths;
+  for (const auto& tokens : sequences_) lengths.push_back(static_cast<int64_t>(tokens.size()) - 1);
+  return lengths;
+}
+
+Batch SequenceDataset::batch(std::span<const int64_t> indices) const {
+  std::vector<int32_t> lengths, ends{0};
+  int64_t longest = 0, total = 0;
+  for (const int64_t index : indices) {
+    const auto n = static_cast<int64_t>(at(index).size()) - 1;
+    longest = std::max(longest, n);
+    total += n;
+    if (total > std::numeric_limits<int32_t>::max()) {
+      throw ValueError("SequenceDataset", "a batch of fewer than 2^31 tokens", "more");
+    }
+    lengths.push_back(static_cast<int32_t>(n));
+    ends.push_back(static_cast<int32_t>(total));
+  }
+  const auto count = static_cast<int64_t>(indices.size());
+  const bool packs = options_.form == SequenceBatch::packed;
+  const Shape shape = packs ? Shape{1, total} : Shape{count, longest};
+  const Tensor inputs = full(shape, options_.padding, kIds);
+  const Tensor targets = full(shape, kIgnoreIndex, kIds);
+  int64_t* input = inputs.data<int64_t>();
+  int64_t* target = targets.data<int64_t>();
+  for (const int64_t index : indices) {
+    const std::vector<int64_t>& tokens = at(index);
+    std::copy(tokens.begin(), tokens.end() - 1, input);
+    std::copy(tokens.begin() + 1, tokens.end(), target);
+    const int64_t step = packs ? static_cast<int64_t>(tokens.size()) - 1 : longest;
+    input += step;
+    target += step;
+  }
+  const std::vector<int32_t>& ranges = packs ? ends : lengths;
+  const Shape extent{static_cast<int64_t>(ranges.size())};
+  return {inputs, targets, from_host(ranges.data(), extent, DType::int32, {.device = kCPU})};
+}
+
+BatchSampler length_groups(std::vector<int64_t> lengths, LengthGroupsOptions options) {
+  for (const auto& [name, value] :
+       {std::pair{"batch", options.batch}, std::pair{"group", options.group}}) {
+    if (value >= 1) continue;
+    throw ValueError("length_groups", std::string(name) + " of 1 or more", std::to_string(value));
+  }
+  return [lengths = std::move(lengths), options](Generator& generator) {
+    const auto size = static_cast<int64_t>(lengths.size());
+    std::vector<int64_t> order(lengths.size());
+    std::iota(order.begin(), order.end(), 0);
+    if (options.shuffle) order = random_order(size, generator);
+    std::vector<std::vector<int64_t>> batches;
+    for (int64_t first = 0; first < size; first += options.batch * options.group) {
+      const int64_t past = std::min(size, first + options.batch * options.group);
+      std::stable_sort(order.begin() + first, order.begin() + past, [&](int64_t a, int64_t b) {
+        return lengths[static_cast<size_t>(a)] < lengths[static_cast<size_t>(b)];
+      });
+      for (int64_t at = first; at < past; at += options.batch) {
+        const int64_t end = std::min(past, at + options.batch);
+        if (end - at < options.batch && options.drop_last) continue;
+        batches.emplace_back(order.begin() + at, order.begin() + end);
+      }
+    }
+    if (!options.shuffle) return batches;
+    std::vector<std::vector<int64_t>> shuffled;
+    for (const int64_t i : random_order(static_cast<int64_t>(batches.size()), generator)) {
+      shuffled.push_back(std::move(batches[static_cast<size_t>(i)]));
+    }
+    return shuffled;
+  };
+}
+
+}  // namespace sash::data

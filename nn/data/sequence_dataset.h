@@ -1,0 +1,59 @@
+#pragma once
+
+#include "loader.h"
+
+namespace sash::data {
+
+/// How sequences of several lengths become one batch.
+enum class SequenceBatch {
+  /// {inputs [B, T], targets [B, T], lengths int32 [B]} with T the longest of the batch. After its
+  /// end, a sequence has the padding id as input and `kIgnoreIndex` as target. For attention with
+  /// `AttentionMask::key_lengths(lengths)`.
+  padded,
+  /// {inputs [1, N], targets [1, N], cu_seqlens int32 [B + 1]}: one after the other, without
+  /// padding. For attention with `AttentionMask::packed(cu_seqlens)`.
+  packed,
+};
+
+struct SequenceDatasetOptions {
+  SequenceBatch form = SequenceBatch::padded;
+  int64_t padding = 0;  ///< the id of padding
+};
+
+/// Sequences of token ids of several lengths, for language models: of a sequence of n + 1 tokens,
+/// the first n are inputs, and the last n targets.
+class SASH_API SequenceDataset : public Dataset {
+ public:
+  /// `cross_entropy` leaves out targets of this value by default.
+  static constexpr int64_t kIgnoreIndex = -100;
+
+  /// `ValueError` for a sequence of fewer than two tokens.
+  explicit SequenceDataset(std::vector<std::vector<int64_t>> sequences,
+                           SequenceDatasetOptions options = {});
+
+  int64_t size() const override { return static_cast<int64_t>(sequences_.size()); }
+  /// {inputs, targets}, int64 [n].
+  Batch get(int64_t index) const override;
+  Batch batch(std::span<const int64_t> indices) const override;
+  /// Inputs of each sequence.
+  std::vector<int64_t> lengths() const;
+
+ private:
+  const std::vector<int64_t>& at(int64_t index) const;
+
+  std::vector<std::vector<int64_t>> sequences_;
+  SequenceDatasetOptions options_;
+};
+
+struct LengthGroupsOptions {
+  int64_t batch = 1;    ///< samples in a batch
+  int64_t group = 100;  ///< batches that are sorted by length together
+  bool shuffle = true;  ///< sequences between groups, then batches
+  bool drop_last = false;
+};
+
+/// A sampler whose batches have sequences of similar lengths, so that little is padded: shuffles,
+/// sorts each `group` batches by length, cuts them into batches, and shuffles these.
+SASH_API BatchSampler length_groups(std::vector<int64_t> lengths, LengthGroupsOptions options);
+
+}  // namespace sash::data

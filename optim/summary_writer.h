@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "../tensor/tensor.h"
+
+namespace sash::optim {
+
+/// Writes event files that TensorBoard shows (`tensorboard --logdir FOLDER`).
+///
+///     optim::SummaryWriter writer("runs/window_256");
+///     writer.add_scalar("loss/train", loss.item<double>(), step);
+///
+/// Each writer makes a file of its own, `events.out.tfevents.<seconds>.<host>.<process>.<number>`,
+/// in which records are appended; TensorBoard joins the files of a folder, so a resumed run goes on
+/// in the same curves. A process that dies leaves all records whole but perhaps the last, which
+/// readers skip.
+class SASH_API SummaryWriter {
+ public:
+  /// Makes the folder if there is none. `IoError` if folder or file cannot be made.
+  explicit SummaryWriter(const std::string& folder);
+  ~SummaryWriter();
+  SummaryWriter(SummaryWriter&&) noexcept;
+  SummaryWriter& operator=(SummaryWriter&&) noexcept;
+
+  // `IoError` if a record cannot be written, at the call or a later one.
+  void add_scalar(std::string_view tag, double value, int64_t step);
+  /// How often which values occur in `values`, a floating tensor on any device, in buckets that
+  /// grow by 10 %. `ValueError` if it is empty or an element is not finite.
+  void add_histogram(std::string_view tag, const Tensor& values, int64_t step);
+  /// `text` is shown as Markdown. `ValueError` if it is not UTF-8.
+  void add_text(std::string_view tag, std::string_view text, int64_t step);
+  /// Hands all records to the system. The destructor does so, too, but cannot report errors.
+  void flush();
+
+  const std::string& path() const { return path_; }
+
+ private:
+  void write_record(std::string_view event);
+  void write_value(std::string value, std::string_view tag, int64_t step);
+  [[noreturn]] void fail(const char* what) const;
+
+  struct Close {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+  std::string path_;
+  std::unique_ptr<std::FILE, Close> file_;
+};
+
+}  // namespace sash::optim
