@@ -59,8 +59,7 @@ void run(const std::string& folder, const std::vector<std::string>& sentences,
   const NoGradGuard no_grad;
   const nn::Pretrained file = nn::Pretrained::open(folder);
   const auto tokenizer = text::Tokenizer::load(folder + "/tokenizer.json");
-  nn::Encoder model(file.config());
-  file.load(model);
+  nn::Encoder model = file.encoder();
   model.eval();
   const auto most = static_cast<size_t>(file.config().max_positions);
   const Tensor embeddings = embed(model, batch_of(tokenizer, sentences, most));

@@ -131,8 +131,7 @@ void run(const Settings& s) {
   const Device device = Device::parse(s.device);
   const std::vector<int64_t> tokens = tokens_of(file, s);
   const Tensor text = tensor(tokens, {static_cast<int64_t>(tokens.size())}).to(device);
-  nn::Decoder model(config);
-  file.load(model);
+  nn::Decoder model = file.decoder(config);
   model.to(device);
   const size_t layers = nn::add_lora(model, s.pattern, s.lora).size();
   model.recompute_layers(s.recompute);

@@ -102,8 +102,7 @@ void run(Settings& s) {
     for (const int64_t token : prompt) std::cout << token << "\n";
     return;
   }
-  nn::Decoder model(config_of(file, s));
-  file.load(model);
+  nn::Decoder model = file.decoder(config_of(file, s));
   model.to(Device::parse(s.device), parse_dtype(s.dtype));
 
   Printer printer(tokenizer);

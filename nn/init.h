@@ -13,6 +13,16 @@
 /// fewer than two axes.
 namespace sash::nn::init {
 
+/// While it lives, the random initialisers of this thread leave elements as they are and draw
+/// nothing: for models whose weights are loaded, since drawing them takes longer.
+class SASH_API SkipRandom {
+ public:
+  SkipRandom();
+  ~SkipRandom();
+  SkipRandom(const SkipRandom&) = delete;
+  SkipRandom& operator=(const SkipRandom&) = delete;
+};
+
 /// U(low, high).
 SASH_API Tensor uniform_(const Tensor& x, double low = 0, double high = 1);
 /// N(mean, std^2). `ValueError` for a negative std, here and below.

@@ -8,6 +8,7 @@
 #include "../../tensor/factories.h"
 #include "../../tensor/io/file_kind.h"
 #include "../../tensor/io/replacement_file.h"
+#include "../init.h"
 #include "../layers/lora.h"
 #include "config_json.h"
 #include "name_table.h"
@@ -59,6 +60,22 @@ Pretrained Pretrained::open(const std::string& path) try {
 } catch (Error& error) {
   name_file(error, path);
   throw;
+}
+
+Decoder Pretrained::decoder(const DecoderConfig& config) const {
+  if (is_encoder()) throw ValueError(kOp, "a decoder", "an encoder, '" + family_ + "'");
+  const init::SkipRandom skip;
+  Decoder model(config);
+  load(model);
+  return model;
+}
+
+Encoder Pretrained::encoder(const DecoderConfig& config) const {
+  if (!is_encoder()) throw ValueError(kOp, "an encoder", "a decoder, '" + family_ + "'");
+  const init::SkipRandom skip;
+  Encoder model(config);
+  load(model);
+  return model;
 }
 
 void Pretrained::load(TransformerStack& model) const try {

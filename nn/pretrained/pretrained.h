@@ -14,10 +14,8 @@ namespace sash::nn {
 /// (Hugging Face) writes it, or a GGUF file.
 ///
 ///     const auto file = nn::Pretrained::open("SmolLM2-135M-Instruct.gguf");
-///     nn::Decoder model(file.config());
-///     file.load(model);
-///
-/// The configuration may be changed in between: other masks, `packed`, dropout.
+///     nn::DecoderConfig config = file.config();  // to change: masks, `packed`, dropout
+///     nn::Decoder model = file.decoder(config);
 ///
 /// Folders: model_type gpt2, gpt_neo, llama, mistral, qwen3, phi3, gemma2, gemma3_text, olmo3,
 /// gpt_oss (of one expert), modernbert and bert. GGUF: architecture gpt2, llama, qwen3, gemma2 and
@@ -39,6 +37,13 @@ class SASH_API Pretrained {
   /// The GGUF file, or null of a folder.
   const GgufFile* gguf() const { return gguf_.get(); }
 
+  /// A model of this configuration with the file's weights, whose random ones were never drawn.
+  /// `ValueError` if the model is an encoder; else as `load`.
+  Decoder decoder(const DecoderConfig& config) const;
+  Decoder decoder() const { return decoder(config_); }
+  /// The same of an encoder.
+  Encoder encoder(const DecoderConfig& config) const;
+  Encoder encoder() const { return encoder(config_); }
   /// Copies the weights into the model, made from this `config()` or one with the same parameters
   /// in other packing. `ValueError` listing all keys that are missing, unexpected or of another
   /// shape, by the names of the file; nothing is loaded then. Keys of parts that sash does not have

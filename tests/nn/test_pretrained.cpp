@@ -4,6 +4,7 @@
 #include <sash/tensor/autograd/grad_mode.h>
 #include <sash/tensor/factories.h>
 #include <sash/tensor/io/safetensors.h>
+#include <sash/tensor/random.h>
 
 #include <fstream>
 #include <iterator>
@@ -108,6 +109,24 @@ TEST_CASE("pretrained: a GGUF file's model computes what transformers computes")
     const StateDict back = file.state_dict(model);
     if (name == "gguf_llama") expect_same(back, file.gguf()->tensors({.device = kCPU}));
   }
+}
+
+TEST_CASE("pretrained: models are made without random weights") {
+  const Expected expected("llama"), states("bert_model");
+  const RandomState random = random_state();
+  const auto llama = Pretrained::open(kFolder + "llama"),
+             bert = Pretrained::open(kFolder + "bert_model");
+  CHECK(largest_error(llama.decoder()(expected.tokens), expected.logits) < 2e-5);
+  CHECK(largest_error(bert.encoder()(states.tokens), states.logits) < 2e-5);
+  CHECK(random_state() == random);
+  expect_errors({
+      {"ValueError: Pretrained: expected an encoder, got a decoder, 'llama'",
+       [&] { llama.encoder(); }},
+      {"ValueError: Pretrained: expected a decoder, got an encoder, 'bert'",
+       [&] { bert.decoder(); }},
+  });
+  const nn::Linear drawn(2, 2);
+  CHECK(random_state() != random);
 }
 
 TEST_CASE("pretrained: what is saved is what was loaded, under the same names") {
