@@ -61,8 +61,11 @@ double operations_of(const KernelCall& call) {
   if (op == "attention_forward" || op == "attention_backward") {
     return 2 * (op == "attention_forward" ? 2 : 5) * count(0) * extent(1, 2) * call.part;
   }
-  if (op != "matmul" && op != "linear_forward" && op != "linear_gelu_forward") return 0;
-  return 2 * count(x.size() - 1) * extent(0, x[0].shape.rank() - 1);
+  constexpr std::string_view kProducts[] = {"matmul", "linear_forward", "linear_gelu_forward",
+                                            "linear_gelu_gradient"};
+  if (std::find(std::begin(kProducts), std::end(kProducts), op) == std::end(kProducts)) return 0;
+  const size_t result = op == "linear_gelu_gradient" ? 2 : x.size() - 1;  // of its shape is z
+  return 2 * count(result) * extent(0, x[0].shape.rank() - 1);
 }
 
 // Microseconds of the fastest of some calls.

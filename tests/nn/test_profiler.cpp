@@ -10,6 +10,7 @@
 #include <sash/ops/elementwise/binary.h>
 #include <sash/ops/index/gather.h>
 #include <sash/ops/linalg/linear.h>
+#include <sash/ops/linalg/linear_gelu.h>
 #include <sash/ops/linalg/matmul.h>
 #include <sash/optim/captured_step.h>
 #include <sash/optim/profiler.h>
@@ -64,6 +65,20 @@ TEST_CASE_TEMPLATE("profiler: calls, bytes and operations of each kernel", On, C
   CHECK(row_of(rows, "sgd_step")->bytes == 3 * 4 * 100);
   for (size_t i = 1; i < rows.size(); ++i) CHECK(rows[i].ms <= rows[i - 1].ms);
   CHECK(profiler.table().find("linear_forward") != std::string::npos);
+}
+
+TEST_CASE_TEMPLATE("profiler: fused products count like plain ones", On, Cpu, Cuda) {
+  const Device device = On::device;
+  if (missing(device)) return;
+  const TensorOptions on{.device = device, .requires_grad = true};
+  const Tensor x = ones({16, 24}, on), w1 = ones({32, 24}, on), w2 = ones({8, 32}, on);
+  const Tensor b1 = ones({32}, on), b2 = ones({8}, on);
+  Profiler profiler;
+  gelu_mlp(x, w1, b1, w2, b2, GeluApproximation::tanh).backward(ones({16, 8}, {.device = device}));
+  profiler.stop();
+  double operations = 0;
+  for (const ProfileRow& row : profiler.rows()) operations += row.operations;
+  CHECK(operations == 3 * 2 * 16 * 32 * (24 + 8));  // forward, and two gradients of each
 }
 
 TEST_CASE_TEMPLATE("profiler: the trace has times in order, shapes and bytes", On, Cpu, Cuda) {
