@@ -273,6 +273,8 @@ TEST_CASE("masks parsed from text equal masks from calls") {
       {"bigbird", AttentionMask::bigbird()},
       {"bigbird:32,3,1,2",
        AttentionMask::bigbird({.block = 32, .window = 3, .global = 1, .random = 2})},
+      {"neighborhood:1,9,3", AttentionMask::neighborhood({9}, {3})},
+      {"neighborhood:2,9,8,3,5,3,1", AttentionMask::neighborhood({9, 8}, {3, 5}, {3, 1})},
       {"longformer:5,0,1", AttentionMask::window(5, 5) | AttentionMask::global({0, 1})},
       {"causal & (window:3,3 | sinks:1)",
        AttentionMask::causal() & (AttentionMask::window(3, 3) | AttentionMask::sinks(1))},
@@ -331,6 +333,18 @@ TEST_CASE("wrong calls: masks") {
   expect_error<ValueError>(op + "expected one dilation, or one for each of 2 heads, got 3", [] {
     Mask::dilated_window(1, 1, std::vector<int64_t>{1, 2, 3}).to_dense({1, 2, 4, 4});
   });
+  expect_error<ShapeError>(op + "expected queries and keys for the grid's 12 points, got 12 and 11",
+                           [] {
+                             Mask::neighborhood({3, 4}, {3, 3}).to_dense(12, 11);
+                           });
+  expect_error<ValueError>(op + "expected 1 <= kernel, 1 <= dilation and kernel dilation <= extent "
+                                "<= 2^20, got 3, 2 and 5",
+                           [] { Mask::neighborhood({5}, {3}, {2}); });
+  expect_error<ValueError>(
+      op + "expected a grid of 1 to 3 axes, with a kernel and a dilation for each, got 2, 1 and 0",
+      [] {
+        Mask::neighborhood({5, 5}, {3});
+      });
   const auto parse = [](const char* text) { return [text] { Mask::parse(text); }; };
   expect_error<ValueError>(op + "expected after 'window' 2 numbers at position 0, got 'window:3'",
                            parse("window:3"));
@@ -339,6 +353,8 @@ TEST_CASE("wrong calls: masks") {
   expect_error<ValueError>(op + "expected ')' at position 8, got '(causal '", parse("(causal "));
   expect_error<ValueError>(op + "expected '|', '&' or the end at position 7, got 'causal causal'",
                            parse("causal causal"));
+  CHECK_THROWS_AS(Mask::parse("neighborhood:2,9,8,3"), ValueError);
+  CHECK_THROWS_AS(Mask::parse("neighborhood:4,9,8,3,5"), ValueError);
   CHECK_THROWS_AS(Mask::parse("windows:3,1"), ValueError);
   CHECK_THROWS_AS(Mask::parse(""), ValueError);
 }
