@@ -5,7 +5,7 @@ function(sash_headers)
   set(root "${PROJECT_BINARY_DIR}/include/sash")
   file(MAKE_DIRECTORY "${root}")
   set(includes "")
-  foreach(folder IN ITEMS core tensor text ops nn optim)
+  foreach(folder IN ITEMS core tensor ops nn optim)
     file(CREATE_LINK "${PROJECT_SOURCE_DIR}/${folder}" "${root}/${folder}" SYMBOLIC)
     file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}"
          "${PROJECT_SOURCE_DIR}/${folder}/*.h")

@@ -1,11 +1,11 @@
-# sash_sources(): sets SASH_SOURCES to every source in core/, tensor/, text/, ops/, nn/, optim/ and
+# sash_sources(): sets SASH_SOURCES to every source in core/, tensor/, ops/, nn/, optim/ and
 # backends/cpu/, and SASH_CUDA_SOURCES to every source in backends/cuda/.
 #
 # A kernel source defines void sash::<backend>::register_<name>(), which fills its kernel slots. A
 # generated source per backend calls all of these functions.
 
 function(sash_sources)
-  foreach(folder IN ITEMS core tensor text ops nn optim backends/cpu backends/cuda)
+  foreach(folder IN ITEMS core tensor ops nn optim backends/cpu backends/cuda)
     string(MAKE_C_IDENTIFIER ${folder} list)
     file(GLOB_RECURSE ${list} CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}"
          "${PROJECT_SOURCE_DIR}/${folder}/*.cpp" "${PROJECT_SOURCE_DIR}/${folder}/*.cu")
@@ -50,7 +50,7 @@ void register_ops() {
 @calls@}
 }  // namespace sash::cuda
 ]])
-  set(SASH_SOURCES ${core} ${tensor} ${text} ${ops} ${nn} ${optim} ${backends_cpu}
+  set(SASH_SOURCES ${core} ${tensor} ${ops} ${nn} ${optim} ${backends_cpu}
       "${PROJECT_BINARY_DIR}/generated/cpu_registration.cpp" PARENT_SCOPE)
   if(backends_cuda)
     list(APPEND backends_cuda "${PROJECT_BINARY_DIR}/generated/cuda_registration.cpp")

@@ -3,11 +3,11 @@
 /// all pairs.
 
 #include <sash/nn/pretrained/pretrained.h>
+#include <sash/nn/text/tokenizer.h>
 #include <sash/ops/linalg/matmul.h>
 #include <sash/tensor/autograd/grad_mode.h>
 #include <sash/tensor/factories.h>
 #include <sash/tensor/io/safetensors.h>
-#include <sash/text/tokenizer.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>

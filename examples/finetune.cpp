@@ -5,13 +5,13 @@
 #include <sash/core/backend/backend.h>
 #include <sash/nn/layers/lora.h>
 #include <sash/nn/pretrained/pretrained.h>
+#include <sash/nn/text/tokenizer.h>
 #include <sash/ops/shape/concat.h>
 #include <sash/optim/adam.h>
 #include <sash/optim/clip.h>
 #include <sash/tensor/autograd/grad_mode.h>
 #include <sash/tensor/factories.h>
 #include <sash/tensor/io/safetensors.h>
-#include <sash/text/tokenizer.h>
 
 #include <CLI/CLI.hpp>
 #include <chrono>

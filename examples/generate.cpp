@@ -4,7 +4,7 @@
 
 #include <sash/core/parallel.h>
 #include <sash/nn/pretrained/pretrained.h>
-#include <sash/text/tokenizer.h>
+#include <sash/nn/text/tokenizer.h>
 
 #include <CLI/CLI.hpp>
 #include <chrono>

@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 #include <sash/core/error.h>
+#include <sash/nn/text/tokenizer.h>
 #include <sash/tensor/io/gguf.h>
-#include <sash/text/tokenizer.h>
 
 #include <algorithm>
 #include <fstream>

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <limits>
 
-#include "../core/error.h"
-#include "../core/quote.h"
+#include "../../core/error.h"
+#include "../../core/quote.h"
 #include "unicode.h"
 
 namespace sash::text {

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "../core/export.h"
+#include "../../core/export.h"
 
 /// What tokenizers ask about characters, by Unicode's tables.
 namespace sash::text {

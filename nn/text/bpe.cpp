@@ -2,7 +2,7 @@
 #include <queue>
 #include <tuple>
 
-#include "../core/error.h"
+#include "../../core/error.h"
 #include "token_model.h"
 #include "unicode.h"
 

@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "../core/export.h"
+#include "../../core/export.h"
 
 namespace sash::text {
 

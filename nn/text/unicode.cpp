@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "../core/error.h"
+#include "../../core/error.h"
 #include "unicode_tables.h"
 
 namespace sash::text {

@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <array>
 
-#include "../core/error.h"
-#include "../core/quote.h"
+#include "../../core/error.h"
+#include "../../core/quote.h"
 #include "token_model.h"
 
 namespace sash::text {

@@ -2,8 +2,8 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
-#include "../core/error.h"
-#include "../core/quote.h"
+#include "../../core/error.h"
+#include "../../core/quote.h"
 #include "tokenizer.h"
 #include "unicode.h"
 

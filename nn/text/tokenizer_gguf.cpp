@@ -1,6 +1,6 @@
-#include "../core/error.h"
-#include "../core/quote.h"
-#include "../tensor/io/gguf.h"
+#include "../../core/error.h"
+#include "../../core/quote.h"
+#include "../../tensor/io/gguf.h"
 #include "tokenizer.h"
 #include "unicode.h"
 

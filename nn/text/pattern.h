@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "../core/export.h"
+#include "../../core/export.h"
 
 namespace sash::text {
 

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "../core/error.h"
+#include "../../core/error.h"
 #include "token_model.h"
 #include "unicode.h"
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "../core/error.h"
+#include "../../core/error.h"
 #include "unicode.h"
 
 namespace sash::text {
