@@ -155,10 +155,15 @@ NameTable names_of_gguf(const char* op, const std::string& architecture) {
   }
   const Layout heads = architecture == "llama" ? Layout::rotary_pairs : Layout::same;
   const Layout norms = gemma ? Layout::plus_one : Layout::same;
+  const Rows attention = architecture == "gpt2" ? Rows{{"self_attn.qkv_proj", "attn_qkv"}}
+                                                : Rows{{"self_attn.q_proj", "attn_q", heads},
+                                                       {"self_attn.k_proj", "attn_k", heads},
+                                                       {"self_attn.v_proj", "attn_v"}};
   return {.rows = Rows{{"token_embedding", "token_embd"},
                        {"position_embedding", "position_embd"},
                        {"norm", "output_norm", norms},
                        {"head", "output"}} +
+                  layered("blk.", attention) +
                   layered("blk.", {{"attn_norm", "attn_norm", norms},
                                    {"attn_post_norm", "post_attention_norm", norms},
                                    {"mlp_norm", "ffn_norm", norms},
@@ -168,11 +173,7 @@ NameTable names_of_gguf(const char* op, const std::string& architecture) {
                                    {"self_attn.o_proj", "attn_output"},
                                    {"mlp.down_proj", "ffn_down"},
                                    {"mlp.up_proj", "ffn_up"},
-                                   {"mlp.gate_proj", "ffn_gate"}}) +
-                  (architecture == "gpt2" ? layered("blk.", {{"self_attn.qkv_proj", "attn_qkv"}})
-                                          : layered("blk.", {{"self_attn.q_proj", "attn_q", heads},
-                                                             {"self_attn.k_proj", "attn_k", heads},
-                                                             {"self_attn.v_proj", "attn_v"}})),
+                                   {"mlp.gate_proj", "ffn_gate"}}),
           .ignored = {"rope_freqs\\.weight", "output\\.weight"}};
 }
 
