@@ -1,0 +1,156 @@
+#include "plot_parts.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+
+namespace sash::plot::detail {
+namespace {
+
+std::string formatted(double value, std::chars_format format, int precision) {
+  std::array<char, 400> text;
+  const auto end =
+      std::to_chars(text.data(), text.data() + text.size(), value, format, precision).ptr;
+  return {text.data(), end};
+}
+
+/// The least 1, 2 or 5 times a power of ten that is not below `step`.
+double round_step(double step) {
+  const double power = std::pow(10, std::floor(std::log10(step)));
+  for (const double factor : {1, 2, 5}) {
+    if (factor * power >= step * (1 - 1e-9)) return factor * power;
+  }
+  return 10 * power;
+}
+
+}  // namespace
+
+std::string pixels(double value, int digits) {
+  std::string text = formatted(value, std::chars_format::fixed, digits);
+  text.erase(text.find_last_not_of('0') + 1);
+  if (text.back() == '.') text.pop_back();
+  return text;
+}
+
+std::string number(double value) {
+  const double size = std::abs(value);
+  if (size != 0 && (size < 1e-3 || size >= 1e15)) {
+    const std::string text = formatted(value, std::chars_format::scientific, 5);
+    const size_t e = text.find('e');
+    std::string digits = text.substr(0, e), exponent = text.substr(e + 2);
+    digits.erase(digits.find_last_not_of('0') + 1);
+    if (digits.back() == '.') digits.pop_back();
+    exponent.erase(0, std::min(exponent.find_first_not_of('0'), exponent.size() - 1));
+    return digits + (text[e + 1] == '-' ? "e-" : "e") + exponent;
+  }
+  for (const auto& [unit, letter] : {std::pair{1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1e3, "k"}}) {
+    if (size >= std::max(unit, 1e4)) {
+      return formatted(value / unit, std::chars_format::general, 6) + letter;
+    }
+  }
+  return formatted(value, std::chars_format::general, 6);
+}
+
+std::string label_of(const Axis& axis) {
+  return axis.unit.empty() ? axis.label : axis.label + " (" + axis.unit + ")";
+}
+
+double width_of(std::string_view text) {
+  constexpr double kLetter = 6.6;
+  return kLetter * static_cast<double>(text.size());
+}
+
+Scale::Scale(double low, double high, bool log) : low_(low), high_(high), log_(log) {
+  if (high_ > low_) return;
+  const double margin = low_ == 0 ? 1 : std::abs(low_) * (log_ ? 0.5 : 0.1);
+  low_ -= margin;
+  high_ += margin;
+}
+
+void Scale::widen(int ticks) {
+  if (log_) {
+    const double margin = std::pow(high_ / low_, 0.04);
+    low_ /= margin;
+    high_ *= margin;
+    return;
+  }
+  if (low_ > 0 && low_ < 0.25 * high_) low_ = 0;
+  const double step = round_step((high_ - low_) / ticks);
+  low_ = step * std::floor(low_ / step + 1e-9);
+  high_ = step * std::ceil(high_ / step - 1e-9);
+}
+
+void Scale::place(double from, double to) {
+  from_ = from;
+  to_ = to;
+}
+
+double Scale::at(double value) const {
+  const double share =
+      log_ ? std::log(value / low_) / std::log(high_ / low_) : (value - low_) / (high_ - low_);
+  return from_ + share * (to_ - from_);
+}
+
+std::vector<double> Scale::ticks(int about, bool integers) const {
+  if (log_ && high_ / low_ > 10) return powers(about);
+  double step = round_step((high_ - low_) / about);
+  if (integers) step = std::max(step, 1.0);
+  std::vector<double> values;
+  for (double i = std::ceil(low_ / step - 1e-9) + 0.0 /* not -0 */; i * step <= high_ + 1e-9 * step;
+       ++i) {
+    values.push_back(i * step);
+  }
+  return values;
+}
+
+std::vector<double> Scale::powers(int about) const {
+  const double decades = std::log10(high_ / low_);
+  const double stride = std::ceil(decades / about);
+  std::vector<double> values;
+  for (double power = stride * std::floor(std::log10(low_) / stride); std::pow(10, power) <= high_;
+       power += stride) {
+    for (const double factor : {1, 2, 5}) {
+      const double value = factor * std::pow(10, power);
+      if (factor > 1 && decades > 3) break;
+      if (value >= low_ && value <= high_) values.push_back(value);
+    }
+  }
+  return values;
+}
+
+Svg::Svg(double width, double height, std::string_view title) {
+  const std::string w = pixels(width), h = pixels(height);
+  text_ = "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" + w + "\" height=\"" + h +
+          "\" viewBox=\"0 0 " + w + ' ' + h +
+          "\" font-family=\"system-ui, sans-serif\" font-size=\"12\" role=\"img\">\n<title>" +
+          escape(title) + "</title>\n<rect width=\"" + w + "\" height=\"" + h +
+          "\" fill=\"#ffffff\"/>\n";
+}
+
+void Svg::text(double x, double y, std::string_view words, const std::string& more) {
+  if (words.empty()) return;
+  text_ += "<text x=\"" + pixels(x) + "\" y=\"" + pixels(y) + "\" fill=\"" + kMuted + "\"" +
+           (more.empty() ? "" : " ") + more + '>' + escape(words) + "</text>\n";
+}
+
+void Svg::title(double x, double y, std::string_view words) {
+  if (words.empty()) return;
+  text_ += "<text x=\"" + pixels(x) + "\" y=\"" + pixels(y) +
+           "\" fill=\"#1c1b19\" font-size=\"14\" font-weight=\"600\">" + escape(words) +
+           "</text>\n";
+}
+
+void Svg::line(double x1, double y1, double x2, double y2, const char* colour, double width) {
+  text_ += "<line x1=\"" + pixels(x1) + "\" y1=\"" + pixels(y1) + "\" x2=\"" + pixels(x2) +
+           "\" y2=\"" + pixels(y2) + "\" stroke=\"" + colour + "\" stroke-width=\"" +
+           pixels(width) + "\"/>\n";
+}
+
+void Svg::frame(double x, double y, double width, double height) {
+  text_ += "<rect x=\"" + pixels(x) + "\" y=\"" + pixels(y) + "\" width=\"" + pixels(width) +
+           "\" height=\"" + pixels(height) + "\" fill=\"none\" stroke=\"" + kMuted +
+           "\" stroke-width=\"0.5\"/>\n";
+}
+
+}  // namespace sash::plot::detail
