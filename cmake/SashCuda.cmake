@@ -97,6 +97,7 @@ if(BUILD_SHARED_LIBS)
   add_library(sash_cuda MODULE ${SASH_CUDA_SOURCES})
   sash_compile_options(sash_cuda)
   target_link_libraries(sash_cuda PRIVATE sash)
+  target_link_options(sash_cuda PRIVATE LINKER:-soname,libsash_cuda.so)
   set_target_properties(sash_cuda PROPERTIES INSTALL_RPATH "$ORIGIN"
                         BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH_USE_LINK_PATH ON)
   install(TARGETS sash_cuda LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT cuda)

@@ -3,7 +3,8 @@
 include(FetchContent)
 
 # sash_dependency(<package> <target> URL <url> HASH <sha256> INCLUDE <folder>)
-# Makes sure that the header-only target <target> exists.
+# Makes sure that the header-only target <target> exists. The global property
+# SASH_VERSION_<package> gets its version, unless a parent project provides the target.
 function(sash_dependency package target)
   cmake_parse_arguments(arg "" "URL;HASH;INCLUDE" "" ${ARGN})
   if(TARGET ${target})
@@ -13,6 +14,7 @@ function(sash_dependency package target)
   if(NOT FETCHCONTENT_SOURCE_DIR_${upper})
     find_package(${package} QUIET)
     if(TARGET ${target})
+      set_property(GLOBAL PROPERTY SASH_VERSION_${package} "${${package}_VERSION}")
       return()
     endif()
     message(STATUS "sash: the system has no ${package}; fetching it")
@@ -22,6 +24,8 @@ function(sash_dependency package target)
                        SOURCE_SUBDIR not-built DOWNLOAD_EXTRACT_TIMESTAMP OFF)
   FetchContent_MakeAvailable(${package})
   FetchContent_GetProperties(${package} SOURCE_DIR source)
+  string(REGEX MATCH "[0-9]+\\.[0-9]+\\.[0-9]+" version "${arg_URL}")
+  set_property(GLOBAL PROPERTY SASH_VERSION_${package} "${version}")
   add_library(${target} INTERFACE IMPORTED GLOBAL)
   target_include_directories(${target} INTERFACE "${source}/${arg_INCLUDE}")
 endfunction()

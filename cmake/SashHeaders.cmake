@@ -15,8 +15,15 @@ function(sash_headers)
       string(APPEND includes "#include \"${header}\"\n")
     endforeach()
     install(DIRECTORY "${PROJECT_SOURCE_DIR}/${folder}" DESTINATION
-            "${CMAKE_INSTALL_INCLUDEDIR}/sash" COMPONENT core FILES_MATCHING PATTERN "*.h")
+            "${CMAKE_INSTALL_INCLUDEDIR}/sash" COMPONENT dev FILES_MATCHING PATTERN "*.h")
   endforeach()
-  file(CONFIGURE OUTPUT "${root}/sash.h" CONTENT "#pragma once\n\n/// All of sash.\n@includes@" @ONLY)
-  install(FILES "${root}/sash.h" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/sash" COMPONENT core)
+  file(CONFIGURE OUTPUT "${root}/sash.h" @ONLY CONTENT [[#pragma once
+
+#if __cplusplus < 202002L
+#error "sash needs C++20: compile with -std=c++20 or later"
+#endif
+
+/// All of sash.
+@includes@]])
+  install(FILES "${root}/sash.h" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/sash" COMPONENT dev)
 endfunction()

@@ -1,31 +1,64 @@
-# The CMake package: sash::sash in the component core, libsash_cuda in the component cuda.
+# What an installation holds, by component: core, the library that programs load; dev, what building
+# against it needs; cuda, the CUDA backend of shared builds.
 include(CMakePackageConfigHelpers)
+include(SashSbom)
 set(sash_package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/sash")
 
 install(TARGETS sash EXPORT sashTargets
-        LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT core
-        ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT core)
+        LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT core NAMELINK_COMPONENT dev
+        ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT dev)
 foreach(target IN LISTS SASH_LEVEL_TARGETS)
   get_target_property(folder ${target} SASH_FOLDER)
   install(TARGETS ${target} LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}/${folder}"
           COMPONENT core NAMELINK_SKIP)
 endforeach()
-install(EXPORT sashTargets NAMESPACE sash:: DESTINATION "${sash_package_dir}" COMPONENT core)
+install(EXPORT sashTargets NAMESPACE sash:: DESTINATION "${sash_package_dir}" COMPONENT dev)
 configure_package_config_file(
   "${PROJECT_SOURCE_DIR}/cmake/sashConfig.cmake.in" "${PROJECT_BINARY_DIR}/sashConfig.cmake"
   INSTALL_DESTINATION "${sash_package_dir}" PATH_VARS CMAKE_INSTALL_LIBDIR)
+# While the major version is 0, each minor version has an ABI of its own (docs/packages.md).
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/sashConfigVersion.cmake"
                                  COMPATIBILITY SameMinorVersion)
 install(FILES "${PROJECT_BINARY_DIR}/sashConfig.cmake"
         "${PROJECT_BINARY_DIR}/sashConfigVersion.cmake"
-        DESTINATION "${sash_package_dir}" COMPONENT core)
-install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DATADIR}/doc/sash"
-        COMPONENT core)
+        DESTINATION "${sash_package_dir}" COMPONENT dev)
+
+# pkg-config. Paths are relative to the file, so that the installation can be moved.
+set(folder "${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig")
+file(RELATIVE_PATH sash_pc_includedir "${folder}" "${CMAKE_INSTALL_FULL_INCLUDEDIR}")
+set(sash_pc_cflags "")
+set(sash_pc_libs "")
+if(NOT BUILD_SHARED_LIBS)
+  set(sash_pc_cflags " -DSASH_STATIC")
+  set(sash_pc_libs " -pthread -ldl")
+  if(SASH_HAS_CUDA)
+    string(PREPEND sash_pc_libs " -L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -lcublasLt -lrt")
+  endif()
+endif()
+configure_file("${PROJECT_SOURCE_DIR}/cmake/sash.pc.in" "${PROJECT_BINARY_DIR}/sash.pc" @ONLY)
+install(FILES "${PROJECT_BINARY_DIR}/sash.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig"
+        COMPONENT dev)
+
+sash_sbom("${PROJECT_BINARY_DIR}/sash.spdx.json")
+install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" "${PROJECT_BINARY_DIR}/sash.spdx.json"
+        DESTINATION "${CMAKE_INSTALL_DATADIR}/doc/sash" COMPONENT core)
 
 if(PROJECT_IS_TOP_LEVEL)
-  set(CPACK_PACKAGE_VENDOR "the sash authors")
-  set(CPACK_RESOURCE_FILE_LICENSE "${PROJECT_SOURCE_DIR}/LICENSE")
-  set(CPACK_STRIP_FILES ON)
-  set(CPACK_PACKAGE_FILE_NAME "sash-${PROJECT_VERSION}-${CMAKE_SYSTEM_NAME}-${CMAKE_SYSTEM_PROCESSOR}")
-  include(CPack)
+  set(components core dev)
+  set(no_cuda "this build has no CUDA backend; SASH_CUDA=ON makes one")
+  if(SASH_HAS_CUDA AND BUILD_SHARED_LIBS)
+    list(APPEND components cuda)
+  elseif(SASH_HAS_CUDA)
+    set(no_cuda "in static builds, the CUDA backend is a part of the component dev")
+  endif()
+  # Without this, CMake installs nothing and reports success.
+  string(JOIN "|" names ${components})
+  install(CODE "
+    if(CMAKE_INSTALL_COMPONENT STREQUAL \"cuda\" AND NOT \"cuda\" MATCHES \"^(${names})$\")
+      message(FATAL_ERROR \"sash: cannot install the component cuda: ${no_cuda}\")
+    elseif(CMAKE_INSTALL_COMPONENT AND NOT CMAKE_INSTALL_COMPONENT MATCHES \"^(core|dev|cuda)$\")
+      message(FATAL_ERROR \"sash has the components core, dev and cuda, but no \"
+                          \"'\${CMAKE_INSTALL_COMPONENT}'\")
+    endif()" ALL_COMPONENTS)
+  include(SashPackages)
 endif()

@@ -1,7 +1,8 @@
 # sash_configure_library(target): sources, options, definitions and links of libsash.
 function(sash_configure_library target)
   target_sources(${target} PRIVATE ${SASH_SOURCES})
-  set_target_properties(${target} PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION 0.1
+  set_target_properties(${target} PROPERTIES VERSION ${PROJECT_VERSION}
+                        SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
                         INSTALL_RPATH "$ORIGIN" BUILD_WITH_INSTALL_RPATH ON)
   sash_compile_options(${target})
   sash_sanitize(${target})

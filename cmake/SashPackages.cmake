@@ -1,0 +1,53 @@
+# CPack: one archive of everything, and Debian packages: libsash<ABI>, libsash-dev, libsash-cuda.
+set(CPACK_PACKAGE_VENDOR "the sash authors")
+if(NOT CPACK_PACKAGE_CONTACT)
+  set(CPACK_PACKAGE_CONTACT "The sash authors <sash@packages.invalid>")
+endif()
+set(CPACK_RESOURCE_FILE_LICENSE "${PROJECT_SOURCE_DIR}/LICENSE")
+set(CPACK_STRIP_FILES ON)
+set(CPACK_PACKAGE_FILE_NAME "sash-${PROJECT_VERSION}-${CMAKE_SYSTEM_NAME}-${CMAKE_SYSTEM_PROCESSOR}")
+set(CPACK_COMPONENTS_ALL ${components})
+set(CPACK_GENERATOR TGZ)
+find_program(SASH_SHLIBDEPS dpkg-shlibdeps DOC "Tells what Debian packages depend on")
+mark_as_advanced(SASH_SHLIBDEPS)
+if(SASH_SHLIBDEPS AND BUILD_SHARED_LIBS)
+  list(APPEND CPACK_GENERATOR DEB)
+endif()
+
+set(runtime libsash${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+set(CPACK_DEB_COMPONENT_INSTALL ON)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_CORE_PACKAGE_NAME ${runtime})
+set(CPACK_DEBIAN_CORE_PACKAGE_SECTION libs)
+set(CPACK_DEBIAN_CORE_PACKAGE_SHLIBDEPS ON)
+set(CPACK_COMPONENT_CORE_DESCRIPTION
+    "The library that programs load. The package libsash-cuda adds the CUDA backend.")
+# Debian asks for this beside the calls of ldconfig that CPack writes.
+file(WRITE "${PROJECT_BINARY_DIR}/triggers" "activate-noawait ldconfig\n")
+set(CPACK_DEBIAN_CORE_PACKAGE_CONTROL_EXTRA "${PROJECT_BINARY_DIR}/triggers")
+set(CPACK_DEBIAN_CUDA_PACKAGE_CONTROL_EXTRA "${PROJECT_BINARY_DIR}/triggers")
+set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
+set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS_POLICY ">=")
+
+set(CPACK_DEBIAN_DEV_PACKAGE_NAME libsash-dev)
+set(CPACK_DEBIAN_DEV_PACKAGE_SECTION libdevel)
+set(CPACK_DEBIAN_DEV_PACKAGE_DEPENDS "${runtime} (= ${PROJECT_VERSION})")
+set(CPACK_COMPONENT_DEV_DESCRIPTION "Headers, and the files for CMake and pkg-config.")
+
+# The CUDA backend fills the kernel slots of one libsash. cuBLAS is only recommended, because it often
+# comes without a Debian package. Without it, the first use of CUDA fails and names the file.
+set(CPACK_DEBIAN_CUDA_PACKAGE_NAME libsash-cuda)
+set(CPACK_DEBIAN_CUDA_PACKAGE_SECTION libs)
+set(CPACK_DEBIAN_CUDA_PACKAGE_DEPENDS
+    "${runtime} (= ${PROJECT_VERSION}), libc6, libgcc-s1, libstdc++6")
+if(SASH_HAS_CUDA)
+  set(toolkit "${CUDAToolkit_VERSION_MAJOR}-${CUDAToolkit_VERSION_MINOR}")
+  set(CPACK_DEBIAN_CUDA_PACKAGE_RECOMMENDS
+      "libcublas-${toolkit} | libcublaslt${CUDAToolkit_VERSION_MAJOR}")
+  set(CPACK_COMPONENT_CUDA_DESCRIPTION
+      "The CUDA backend, which libsash loads on the first use of a CUDA device.
+It needs NVIDIA's driver and cuBLAS of CUDA ${CUDAToolkit_VERSION_MAJOR}.")
+endif()
+
+set(CPACK_PRE_BUILD_SCRIPTS "${PROJECT_SOURCE_DIR}/cmake/packaging/debian.cmake")
+include(CPack)
