@@ -1,7 +1,9 @@
-// A small convolutional net learns scikit-learn's 8 x 8 digits, once for each seed. Every fifth
-// image is held out; the mean accuracy on those is about 99 %.
+// A small convolutional net, or a multilayer perceptron (--model mlp), learns scikit-learn's 8 x 8
+// digits, once for each seed. Every fifth image is held out; the mean accuracy on those is about
+// 99 %, or 98 %.
 #include <chrono>
 #include <cstdio>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -15,6 +17,7 @@ namespace {
 struct Settings {
   std::string data = DIGITS_DATA;
   std::string device = "auto";
+  std::string model = "conv";
   int64_t seeds = 5, epochs = 12, batch = 64;
   double lr = 4e-3;
   double least = 0;  // accuracy to reach
@@ -42,7 +45,7 @@ Samples load(const std::string& path, Device device, bool held_out) {
 // The size of the images stays.
 const nn::Conv2dOptions kSame{.padding = 1, .bias = false};
 
-struct Net : nn::Module {
+struct ConvNet : nn::Module {
   nn::Conv2d& conv1 = register_module<nn::Conv2d>("conv1", 1, 16, 3, kSame);
   nn::BatchNorm2d& norm1 = register_module<nn::BatchNorm2d>("norm1", 16);
   nn::Conv2d& conv2 = register_module<nn::Conv2d>("conv2", 16, 32, 3, kSame);
@@ -60,7 +63,14 @@ struct Net : nn::Module {
   }
 };
 
-double accuracy(Net& net, const Samples& samples) {
+std::unique_ptr<nn::Module> make_net(const std::string& model) {
+  if (model == "conv") return std::make_unique<ConvNet>();
+  return std::make_unique<nn::Sequential>(nn::Flatten(), nn::Linear(64, 256), nn::ReLU(),
+                                          nn::Dropout(0.2), nn::Linear(256, 256), nn::ReLU(),
+                                          nn::Dropout(0.2), nn::Linear(256, 10));
+}
+
+double accuracy(nn::Module& net, const Samples& samples) {
   const NoGradGuard no_grad;
   net.eval();
   const Tensor right = eq(argmax(net(samples.images)), samples.labels);
@@ -71,7 +81,8 @@ double accuracy(Net& net, const Samples& samples) {
 double train(uint64_t seed, const Samples& samples, const Samples& held_out,
              const Settings& settings) {
   manual_seed(seed);
-  Net net;
+  const std::unique_ptr<nn::Module> model = make_net(settings.model);
+  nn::Module& net = *model;
   net.to(samples.images.device());
   optim::AdamW optimizer(net.parameters(), {.lr = settings.lr});
   data::Loader loader(data::TensorDataset({samples.images, samples.labels}),
@@ -115,7 +126,8 @@ int run(const Settings& settings) {
 
 int main(int argc, char** argv) {
   Settings settings;
-  CLI::App app("Trains a small convolutional net on 8 x 8 digits.");
+  CLI::App app("Trains a small net on 8 x 8 digits.");
+  app.add_option("--model", settings.model)->check(CLI::IsMember({"conv", "mlp"}));
   app.add_option("--data", settings.data, "the file of images and labels");
   app.add_option("--device", settings.device, "cpu, cuda or auto");
   app.add_option("--seeds", settings.seeds, "runs, with seeds 1, 2, ...");

@@ -1,6 +1,7 @@
 #include "sequence_dataset.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <numeric>
 
@@ -12,6 +13,14 @@ namespace {
 
 constexpr TensorOptions kIds{.dtype = DType::int64, .device = kCPU};
 
+void check_lengths(const std::vector<std::vector<int64_t>>& sequences, int64_t least) {
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    if (std::ssize(sequences[i]) >= least) continue;
+    throw ValueError("SequenceDataset", "sequences of " + std::to_string(least) + " tokens or more",
+                     std::to_string(sequences[i].size()) + " in sequence " + std::to_string(i));
+  }
+}
+
 std::vector<int64_t> random_order(int64_t n, Generator& generator) {
   return randperm(n, generator, kIds).to_vector<int64_t>();
 }
@@ -21,10 +30,17 @@ std::vector<int64_t> random_order(int64_t n, Generator& generator) {
 SequenceDataset::SequenceDataset(std::vector<std::vector<int64_t>> sequences,
                                  SequenceDatasetOptions options)
     : sequences_(std::move(sequences)), options_(options) {
-  for (size_t i = 0; i < sequences_.size(); ++i) {
-    if (sequences_[i].size() >= 2) continue;
-    throw ValueError("SequenceDataset", "sequences of two tokens or more",
-                     std::to_string(sequences_[i].size()) + " in sequence " + std::to_string(i));
+  check_lengths(sequences_, 2);
+}
+
+SequenceDataset::SequenceDataset(std::vector<std::vector<int64_t>> sequences,
+                                 std::vector<int64_t> labels, SequenceDatasetOptions options)
+    : sequences_(std::move(sequences)), labels_(std::move(labels)), options_(options) {
+  check_lengths(sequences_, 1);
+  if (labels_.size() != sequences_.size() || labels_.empty()) {
+    throw ValueError("SequenceDataset", "a label for each of one or more sequences",
+                     std::to_string(labels_.size()) + " labels for " +
+                         std::to_string(sequences_.size()) + " sequences");
   }
 }
 
@@ -34,16 +50,22 @@ const std::vector<int64_t>& SequenceDataset::at(int64_t index) const {
                    std::to_string(index));
 }
 
+std::span<const int64_t> SequenceDataset::inputs_of(int64_t index) const {
+  const std::span<const int64_t> tokens = at(index);
+  return labels_.empty() ? tokens.first(tokens.size() - 1) : tokens;
+}
+
 Batch SequenceDataset::get(int64_t index) const {
-  const std::vector<int64_t>& tokens = at(index);
-  const auto n = static_cast<int64_t>(tokens.size()) - 1;
-  return {from_host(tokens.data(), {n}, DType::int64, kIds),
-          from_host(tokens.data() + 1, {n}, DType::int64, kIds)};
+  const std::span<const int64_t> inputs = inputs_of(index);
+  const Shape shape{std::ssize(inputs)};
+  const Tensor target = labels_.empty() ? from_host(inputs.data() + 1, shape, DType::int64, kIds)
+                                        : scalar_tensor(labels_[static_cast<size_t>(index)], kIds);
+  return {from_host(inputs.data(), shape, DType::int64, kIds), target};
 }
 
 std::vector<int64_t> SequenceDataset::lengths() const {
   std::vector<int64_t> lengths;
-  for (const auto& tokens : sequences_) lengths.push_back(static_cast<int64_t>(tokens.size()) - 1);
+  for (int64_t i = 0; i < size(); ++i) lengths.push_back(std::ssize(inputs_of(i)));
   return lengths;
 }
 
@@ -51,7 +73,7 @@ Batch SequenceDataset::batch(std::span<const int64_t> indices) const {
   std::vector<int32_t> lengths, ends{0};
   int64_t longest = 0, total = 0;
   for (const int64_t index : indices) {
-    const auto n = static_cast<int64_t>(at(index).size()) - 1;
+    const int64_t n = std::ssize(inputs_of(index));
     longest = std::max(longest, n);
     total += n;
     if (total > std::numeric_limits<int32_t>::max()) {
@@ -60,20 +82,24 @@ Batch SequenceDataset::batch(std::span<const int64_t> indices) const {
     lengths.push_back(static_cast<int32_t>(n));
     ends.push_back(static_cast<int32_t>(total));
   }
-  const auto count = static_cast<int64_t>(indices.size());
+  const int64_t count = std::ssize(indices);
   const bool packs = options_.form == SequenceBatch::packed;
   const Shape shape = packs ? Shape{1, total} : Shape{count, longest};
   const Tensor inputs = full(shape, options_.padding, kIds);
-  const Tensor targets = full(shape, kIgnoreIndex, kIds);
+  const Tensor targets = full(labels_.empty() ? shape : Shape{count}, kIgnoreIndex, kIds);
   int64_t* input = inputs.data<int64_t>();
   int64_t* target = targets.data<int64_t>();
   for (const int64_t index : indices) {
-    const std::vector<int64_t>& tokens = at(index);
-    std::copy(tokens.begin(), tokens.end() - 1, input);
-    std::copy(tokens.begin() + 1, tokens.end(), target);
-    const int64_t step = packs ? static_cast<int64_t>(tokens.size()) - 1 : longest;
+    const std::span<const int64_t> tokens = inputs_of(index);
+    const int64_t step = packs ? std::ssize(tokens) : longest;
+    std::copy(tokens.begin(), tokens.end(), input);
     input += step;
-    target += step;
+    if (labels_.empty()) {
+      std::copy(at(index).begin() + 1, at(index).end(), target);
+      target += step;
+    } else {
+      *target++ = labels_[static_cast<size_t>(index)];
+    }
   }
   const std::vector<int32_t>& ranges = packs ? ends : lengths;
   const Shape extent{static_cast<int64_t>(ranges.size())};

@@ -20,8 +20,9 @@ struct SequenceDatasetOptions {
   int64_t padding = 0;  ///< the id of padding
 };
 
-/// Sequences of token ids of several lengths, for language models: of a sequence of n + 1 tokens,
-/// the first n are inputs, and the last n targets.
+/// Sequences of token ids of several lengths. For language models: of a sequence of n + 1 tokens,
+/// the first n are inputs, and the last n targets. With labels, one for each sequence, all tokens
+/// are inputs, and a batch has the labels, int64 [B], in place of targets.
 class SASH_API SequenceDataset : public Dataset {
  public:
   /// `cross_entropy` leaves out targets of this value by default.
@@ -30,9 +31,12 @@ class SASH_API SequenceDataset : public Dataset {
   /// `ValueError` for a sequence of fewer than two tokens.
   explicit SequenceDataset(std::vector<std::vector<int64_t>> sequences,
                            SequenceDatasetOptions options = {});
+  /// `ValueError` unless there is a label for each sequence, and a token in each.
+  SequenceDataset(std::vector<std::vector<int64_t>> sequences, std::vector<int64_t> labels,
+                  SequenceDatasetOptions options = {});
 
   int64_t size() const override { return static_cast<int64_t>(sequences_.size()); }
-  /// {inputs, targets}, int64 [n].
+  /// {inputs, targets}, int64 [n]; with labels {inputs, label}, a scalar.
   Batch get(int64_t index) const override;
   Batch batch(std::span<const int64_t> indices) const override;
   /// Inputs of each sequence.
@@ -40,8 +44,10 @@ class SASH_API SequenceDataset : public Dataset {
 
  private:
   const std::vector<int64_t>& at(int64_t index) const;
+  std::span<const int64_t> inputs_of(int64_t index) const;
 
   std::vector<std::vector<int64_t>> sequences_;
+  std::vector<int64_t> labels_;  // none: targets are the tokens that follow
   SequenceDatasetOptions options_;
 };
 

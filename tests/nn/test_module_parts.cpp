@@ -7,6 +7,7 @@
 #include <sash/nn/layers/activation.h>
 #include <sash/nn/layers/dropout.h>
 #include <sash/nn/layers/embedding.h>
+#include <sash/nn/layers/flatten.h>
 #include <sash/nn/layers/layer_norm.h>
 #include <sash/nn/layers/linear.h>
 #include <sash/nn/layers/loss.h>
@@ -361,3 +362,9 @@ TEST_CASE("wrong calls: parts of modules") {
   });
 }
 // clang-format on
+
+TEST_CASE("flatten: all axes but the first, or those that are named") {
+  const Tensor x = randn({2, 3, 4, 5});
+  CHECK(all_same(nn::Flatten()(x), x.view({2, 60})));
+  CHECK(nn::Flatten(0, 1)(x).shape() == Shape{6, 4, 5});
+}

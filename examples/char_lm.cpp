@@ -1,0 +1,44 @@
+// The smallest language model: learns the bytes of a text under a causal window, and goes on from a
+// prompt. `train_transformer` has all that this leaves out.
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+
+#include <sash/sash.h>
+#include <CLI/CLI.hpp>
+
+using namespace sash;
+
+int main(int argc, char** argv) {
+  std::string path, prompt = "The ", device = "auto", attention = "causal_window:64";
+  int64_t steps = 500, context = 256;
+  CLI::App app("Trains a language model on the bytes of a text.");
+  app.add_option("text", path, "The file")->required();
+  app.add_option("--steps", steps);
+  app.add_option("--context", context, "Bytes of a sample");
+  app.add_option("--attention", attention, "The mask");
+  app.add_option("--prompt", prompt, "Written on from");
+  app.add_option("--device", device, "cpu, cuda or auto");
+  CLI11_PARSE(app, argc, argv);
+
+  set_default_device(Device::parse(device));
+  std::ifstream file(path, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  data::Loader loader(data::TokenDataset(data::Tokens::from_bytes(text), context, {.stride = 32}),
+                      {.batch = 8, .shuffle = true});
+  nn::CausalLM model({.vocab = 256, .context = context, .layers = 2, .attention = attention});
+  optim::AdamW optimizer(model.parameters(), {.lr = 2e-3, .max_grad_norm = 1});
+  for (int64_t step = 1; step <= steps; ++step) {
+    const data::Batch batch = loader.next_or_restart();
+    const Tensor loss = model.loss(batch[0], batch[1]);
+    optimizer.zero_grad();
+    loss.backward();
+    optimizer.step();
+    if (step % 50 == 0) {
+      std::printf("step %4lld  loss %.3f\n", static_cast<long long>(step), loss.item<double>());
+    }
+  }
+  const std::vector<int64_t> bytes =
+      model.generate({prompt.begin(), prompt.end()}, 200, {.temperature = 0.7});
+  std::printf("%s%s\n", prompt.c_str(), std::string(bytes.begin(), bytes.end()).c_str());
+}

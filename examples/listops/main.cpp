@@ -1,0 +1,188 @@
+// ListOps of the Long Range Arena (Tay et al., 2021): the value, a digit, of a nested list of up to
+// 2,000 tokens. By default the sizes and the training of the paper, and each of its kinds of
+// attention that is a mask. Stops when it is told to and goes on from its checkpoint.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <string>
+
+#include <sash/core/parallel.h>
+#include <sash/sash.h>
+#include <CLI/CLI.hpp>
+
+#include "expression.h"
+
+using namespace sash;
+using listops::Expression, listops::ExpressionOptions;
+
+namespace {
+
+// A token before the expression, whose state at the end gives the answer.
+constexpr int64_t kClass = listops::kTokens, kVocab = kClass + 1;
+
+struct Kind {
+  const char* mask;
+  double paper;  // accuracy in percent
+};
+const std::map<std::string, Kind> kKinds{
+    {"full", {"full", 36.37}},
+    {"local", {"local:50", 15.82}},
+    {"longformer", {"longformer:256,0", 35.63}},
+    {"bigbird", {"bigbird:64,3,2,3", 36.05}},
+};
+
+struct Settings {
+  std::string attention = "longformer", device = "auto", save;
+  int64_t steps = 5000, batch = 32, samples = 96000, tests = 2000, print = 0;
+  int64_t dim = 512, heads = 8, layers = 6, feedforward = 2048, warmup = 1000, save_every = 500;
+  double lr = 0.05;  // times 1 / sqrt(step)
+  bool tf32 = false;
+  ExpressionOptions expressions{};
+};
+
+data::SequenceDataset expressions(uint64_t seed, int64_t count, const ExpressionOptions& options) {
+  std::vector<std::vector<int64_t>> sequences(static_cast<size_t>(count));
+  std::vector<int64_t> values(sequences.size());
+  parallel_for(count, 16, [&](int64_t begin, int64_t end) {
+    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
+      const Expression drawn = listops::random_expression(seed, i, options);
+      sequences[i] = {kClass};
+      sequences[i].insert(sequences[i].end(), drawn.tokens.begin(), drawn.tokens.end());
+      values[i] = drawn.value;
+    }
+  });
+  return data::SequenceDataset(std::move(sequences), std::move(values));
+}
+
+data::Loader loader_of(const data::SequenceDataset& dataset, int64_t batch, bool shuffle) {
+  return data::Loader(dataset, {.workers = 1,
+                                .sampler = data::length_groups(
+                                    dataset.lengths(), {.batch = batch, .shuffle = shuffle})});
+}
+
+// An encoder, and two layers that read the state of the class token.
+struct Classifier : nn::Module {
+  Classifier(const std::string& attention, const Settings& s)
+      : tokens(register_module<nn::Embedding>("tokens", kVocab, s.dim)),
+        positions(register_module<nn::Embedding>("positions", s.expressions.longest, s.dim)),
+        encoder(register_module<nn::TransformerEncoder>(
+            "encoder", nn::TransformerOptions{.dim = s.dim,
+                                              .heads = s.heads,
+                                              .layers = s.layers,
+                                              .feedforward = s.feedforward,
+                                              .activation = nn::Activation::gelu,
+                                              .norm_first = true,
+                                              .final_norm = true,
+                                              .attention = attention})),
+        hidden(register_module<nn::Linear>("hidden", s.dim, s.feedforward)),
+        head(register_module<nn::Linear>("head", s.feedforward, 10)) {
+    nn::init::normal_(tokens.weight, 0, 0.02);
+    nn::init::normal_(positions.weight, 0, 0.02);
+  }
+  // Logits [B, 10] of tokens [B, S], of which each row has its own number.
+  Tensor operator()(const Tensor& x, const Tensor& lengths) {
+    const Tensor embedded = tokens(x) + positions.weight.narrow(0, 0, x.size(1));
+    const Tensor states = encoder(embedded, AttentionMask::key_lengths(lengths));
+    return head(relu(hidden(states.select(1, 0))));
+  }
+
+  nn::Embedding& tokens;
+  nn::Embedding& positions;
+  nn::TransformerEncoder& encoder;
+  nn::Linear& hidden;
+  nn::Linear& head;
+};
+
+// In percent.
+double accuracy(Classifier& model, data::Loader& loader) {
+  const NoGradGuard no_grad;
+  const nn::EvalGuard eval(model);
+  double right = 0, all = 0;
+  for (const data::Batch& b : loader) {
+    right += eq(argmax(model(b[0], b[2])), b[1]).to(DType::float32).sum().item<double>();
+    all += static_cast<double>(b[1].numel());
+  }
+  return 100 * right / all;
+}
+
+void train(const Settings& s) {
+  set_default_device(Device::parse(s.device));
+  set_tf32_allowed(s.tf32);
+  const auto kind = kKinds.find(s.attention);
+  const bool known = kind != kKinds.end();
+  Classifier model(known ? kind->second.mask : s.attention, s);
+  optim::AdamW optimizer(model.parameters(), {.beta2 = 0.98, .eps = 1e-9, .weight_decay = 0.1});
+  data::Loader loader = loader_of(expressions(1, s.samples, s.expressions), s.batch, true);
+  data::Loader test = loader_of(expressions(2, s.tests, s.expressions), s.batch, false);
+  int64_t step = 0;
+  if (std::filesystem::exists(s.save)) {
+    step = optim::load_checkpoint(s.save, model, optimizer, nullptr, &loader).step;
+    std::printf("goes on from step %lld\n", static_cast<long long>(step));
+  }
+  while (step < s.steps) {
+    const auto warmup = static_cast<double>(s.warmup);
+    const auto n = static_cast<double>(++step);
+    optimizer.set_lr(s.lr * std::min(1.0, n / warmup) / std::sqrt(std::max(n, warmup)));
+    const data::Batch batch = loader.next_or_restart();
+    const Tensor loss = cross_entropy(model(batch[0], batch[2]), batch[1]);
+    optimizer.zero_grad();
+    loss.backward();
+    optimizer.step();
+    const bool last = step == s.steps;
+    if (step % 50 == 0 || last) {
+      std::printf("step %5lld  loss %.4f\n", static_cast<long long>(step), loss.item<double>());
+      std::fflush(stdout);
+    }
+    if (!s.save.empty() && (step % s.save_every == 0 || last)) {
+      optim::save_checkpoint(s.save, model, optimizer, {.step = step}, nullptr, &loader);
+    }
+  }
+  std::printf("%s: %.2f %% of %lld new expressions", s.attention.c_str(), accuracy(model, test),
+              static_cast<long long>(s.tests));
+  if (known) std::printf(" (the paper, at its sizes: %.2f %%)", kind->second.paper);
+  std::printf("\n");
+}
+
+void add_options(CLI::App& app, Settings& s) {
+  app.add_option("--attention", s.attention, "full, local, longformer, bigbird, or a mask");
+  app.add_option("--steps", s.steps);
+  app.add_option("--batch", s.batch, "Expressions of a step");
+  app.add_option("--samples", s.samples, "Expressions to train on");
+  app.add_option("--tests", s.tests, "Expressions to test on");
+  app.add_option("--shortest", s.expressions.shortest, "All expressions have more tokens");
+  app.add_option("--longest", s.expressions.longest, "All expressions have fewer tokens");
+  app.add_option("--dim", s.dim);
+  app.add_option("--heads", s.heads);
+  app.add_option("--layers", s.layers);
+  app.add_option("--feedforward", s.feedforward);
+  app.add_option("--lr", s.lr, "Divided by the root of the step");
+  app.add_option("--warmup", s.warmup, "Steps");
+  app.add_option("--save", s.save, "The checkpoint: written, and gone on from if it is there");
+  app.add_option("--save-every", s.save_every);
+  app.add_option("--device", s.device, "cpu, cuda or auto");
+  app.add_flag("--tf32", s.tf32, "Products of rounded float32, on a card");
+  app.add_option("--print", s.print, "Only print this many expressions, each after its value");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Settings settings;
+  CLI::App app("Trains a transformer on ListOps of the Long Range Arena.");
+  app.option_defaults()->always_capture_default();
+  add_options(app, settings);
+  CLI11_PARSE(app, argc, argv);
+  try {
+    for (int64_t i = 0; i < settings.print; ++i) {
+      const Expression drawn =
+          listops::random_expression(1, static_cast<uint64_t>(i), settings.expressions);
+      std::printf("%lld %s\n", static_cast<long long>(drawn.value), to_string(drawn).c_str());
+    }
+    if (settings.print == 0) train(settings);
+  } catch (const Error& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,88 @@
+// Classifies texts of 50 to 1,000 letters that are packed one after the other, without padding: a
+// token sees only its own text. The class is the letter that a text prefers. After 100 steps nearly
+// all new texts are right.
+#include <cstdio>
+
+#include <sash/sash.h>
+#include <CLI/CLI.hpp>
+
+using namespace sash;
+
+namespace {
+
+constexpr int64_t kLetters = 16;
+constexpr int64_t kClass = kLetters;  // the token before each text, whose state gives the answer
+
+// `count` texts, of which every fifth letter or more is the label.
+data::SequenceDataset texts(int64_t count, uint64_t seed) {
+  Generator generator(seed);
+  const auto draw = [&](int64_t low, int64_t high, int64_t n) {
+    return randint(low, high, {n}, generator, {.device = kCPU}).to_vector<int64_t>();
+  };
+  const std::vector<int64_t> labels = draw(0, kLetters, count), lengths = draw(50, 1000, count);
+  std::vector<std::vector<int64_t>> all;
+  for (size_t i = 0; i < labels.size(); ++i) {
+    std::vector<int64_t> text = draw(0, kLetters, lengths[i]);
+    for (size_t j = 0; j < text.size(); j += 5) text[j] = labels[i];
+    text.insert(text.begin(), kClass);
+    all.push_back(text);
+  }
+  return data::SequenceDataset(all, labels, {.form = data::SequenceBatch::packed});
+}
+
+struct Classifier : nn::Module {
+  nn::Encoder& encoder = register_module<nn::Encoder>(
+      "encoder", nn::DecoderConfig{.vocab = kLetters + 1,
+                                   .dim = 32,
+                                   .layers = 2,
+                                   .attention = {{.rotary = nn::RotaryOptions{}}},
+                                   .head = nn::HeadKind::none});
+  nn::Linear& head = register_module<nn::Linear>("head", 32, kLetters);
+
+  // Logits [B, letters] of tokens [1, N] with cu_seqlens [B + 1].
+  Tensor operator()(const Tensor& tokens, const Tensor& cu_seqlens) {
+    const Tensor states = encoder(tokens, AttentionMask::packed(cu_seqlens));
+    return head(index_select(states[0], 0, cu_seqlens.slice(0, 0, -1).to(DType::int64)));
+  }
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  int64_t steps = 100, batch = 16, tests = 200;
+  double least = 0;
+  std::string device = "auto";
+  CLI::App app("Trains a classifier of packed texts.");
+  app.add_option("--steps", steps);
+  app.add_option("--batch", batch, "Texts of a step");
+  app.add_option("--tests", tests, "Texts of the test");
+  app.add_option("--least", least, "Percent to get right, below which the run fails");
+  app.add_option("--device", device, "cpu, cuda or auto");
+  CLI11_PARSE(app, argc, argv);
+
+  set_default_device(Device::parse(device));
+  data::Loader loader(texts(steps * batch, 1), {.batch = batch}),
+      test(texts(tests, 2), {.batch = 20});
+  Classifier model;
+  optim::AdamW optimizer(model.parameters(), {.lr = 2e-3, .max_grad_norm = 1});
+  int64_t step = 0;
+  for (const data::Batch& b : loader) {
+    const Tensor loss = cross_entropy(model(b[0], b[2]), b[1]);
+    optimizer.zero_grad();
+    loss.backward();
+    optimizer.step();
+    if (++step % 10 == 0) {
+      std::printf("step %4lld  loss %.4f\n", static_cast<long long>(step), loss.item<double>());
+      std::fflush(stdout);
+    }
+  }
+
+  const NoGradGuard no_grad;
+  double right = 0;
+  for (const data::Batch& b : test) {
+    right += eq(argmax(model(b[0], b[2])), b[1]).to(DType::float32).sum().item<double>();
+  }
+  const double percent = 100 * right / static_cast<double>(tests);
+  std::printf("%.1f %% of %lld new texts right\n", percent, static_cast<long long>(tests));
+  return percent >= least ? 0 : 1;
+}
