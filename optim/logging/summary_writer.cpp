@@ -17,7 +17,7 @@
 #include <system_error>
 #include <vector>
 
-#include "../core/error.h"
+#include "../../core/error.h"
 
 namespace sash::optim {
 namespace {
@@ -227,6 +227,27 @@ void SummaryWriter::add_text(std::string_view tag, std::string_view text, int64_
   append(message, 9, metadata);
   write_value(std::move(message), std::string(tag) + "/text_summary", step);
 }
+
+void SummaryWriter::on_step(const StepReport& report) {
+  const int64_t step = report.step;
+  add_scalar("loss/train", report.loss, step);
+  add_scalar("lr", report.lr, step);
+  add_scalar("grad_norm", report.grad_norm, step);
+  if (report.seconds > 0) {
+    add_scalar("tokens_per_s", static_cast<double>(report.tokens) / report.seconds, step);
+  }
+  for (const auto& [name, value] : report.metrics) add_scalar(name + "/train", value, step);
+  for (const auto& [name, value] : report.validation) {
+    add_scalar(name + "/validation", value, step);
+  }
+  // Now and then, so that TensorBoard shows a run that goes on.
+  const auto now = std::chrono::steady_clock::now();
+  if (now - flushed_ < std::chrono::seconds(5) && report.validation.empty()) return;
+  flush();
+  flushed_ = now;
+}
+
+void SummaryWriter::on_end(Trainer&) { flush(); }
 
 void SummaryWriter::flush() {
   if (std::fflush(file_.get()) != 0) fail("write");

@@ -6,7 +6,7 @@
 #include <thread>
 
 #include <sash/core/error.h>
-#include <sash/optim/summary_writer.h>
+#include <sash/optim/logging/summary_writer.h>
 #include <sash/tensor/factories.h>
 
 #include "../support/child_process.h"
@@ -126,4 +126,18 @@ TEST_CASE("summary writer: TensorBoard reads scalars, histograms and texts") {
   CHECK(
       std::system(("python3 " + folder.file("read.py") + " " + folder.file("run") + " 2>/dev/null")
                       .c_str()) == 0);
+}
+
+TEST_CASE("summary writer: as a callback it adds a step's figures") {
+  const TemporaryFolder folder;
+  SummaryWriter writer(folder.file("run"));
+  optim::StepReport report{.step = 3, .steps = 9, .loss = 1.5, .seconds = 0.5, .tokens = 64};
+  report.metrics["accuracy"] = 0.5;
+  report.validation["loss"] = 2.5;
+  writer.on_step(report);
+  const std::vector<std::string> events = events_of(read(writer.path()));
+  REQUIRE(events.size() == 7);
+  const char* tags[] = {"loss/train",     "lr", "grad_norm", "tokens_per_s", "accuracy/train",
+                        "loss/validation"};
+  for (size_t i = 0; i < 6; ++i) CHECK(events[i + 1].ends_with(tags[i]));
 }

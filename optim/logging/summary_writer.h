@@ -1,12 +1,14 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
 #include <string>
 #include <string_view>
 
-#include "../tensor/tensor.h"
+#include "../../tensor/tensor.h"
+#include "../trainer/callback.h"
 
 namespace sash::optim {
 
@@ -15,15 +17,18 @@ namespace sash::optim {
 ///     optim::SummaryWriter writer("runs/window_256");
 ///     writer.add_scalar("loss/train", loss.item<double>(), step);
 ///
+/// As a callback it adds a training's loss/train, loss/validation, lr, grad_norm, tokens_per_s and
+/// other metrics and validations (accuracy/train, accuracy/validation).
+///
 /// Each writer makes a file of its own, `events.out.tfevents.<seconds>.<host>.<process>.<number>`,
 /// in which records are appended; TensorBoard joins the files of a folder, so a resumed run goes on
 /// in the same curves. A process that dies leaves all records whole but perhaps the last, which
 /// readers skip.
-class SASH_API SummaryWriter {
+class SASH_API SummaryWriter : public Callback {
  public:
   /// Makes the folder if there is none. `IoError` if folder or file cannot be made.
   explicit SummaryWriter(const std::string& folder);
-  ~SummaryWriter();
+  ~SummaryWriter() override;
   SummaryWriter(SummaryWriter&&) noexcept;
   SummaryWriter& operator=(SummaryWriter&&) noexcept;
 
@@ -37,6 +42,9 @@ class SASH_API SummaryWriter {
   /// Hands all records to the system. The destructor does so, too, but cannot report errors.
   void flush();
 
+  void on_step(const StepReport& report) override;
+  void on_end(Trainer& trainer) override;
+
   const std::string& path() const { return path_; }
 
  private:
@@ -49,6 +57,7 @@ class SASH_API SummaryWriter {
   };
   std::string path_;
   std::unique_ptr<std::FILE, Close> file_;
+  std::chrono::steady_clock::time_point flushed_{};
 };
 
 }  // namespace sash::optim

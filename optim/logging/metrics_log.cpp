@@ -1,0 +1,164 @@
+#include "metrics_log.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "../../core/error.h"
+#include "../../tensor/io/replacement_file.h"
+
+namespace sash::optim {
+namespace {
+
+constexpr const char* kOp = "MetricsLog";
+
+std::vector<std::string> fields_of(const std::string& line) {
+  std::vector<std::string> fields;
+  std::istringstream stream(line);
+  for (std::string field; std::getline(stream, field, ',');) fields.push_back(field);
+  return fields;
+}
+
+std::string joined(const std::vector<std::string>& fields) {
+  std::string line;
+  for (const std::string& field : fields) line += (line.empty() ? "" : ",") + field;
+  return line + '\n';
+}
+
+/// Steps, and what has no fraction, as integers.
+nlohmann::ordered_json number(double value) {
+  if (std::abs(value) < 1e15 && value == std::floor(value)) return static_cast<int64_t>(value);
+  return value;
+}
+
+}  // namespace
+
+MetricsLog::MetricsLog(std::string path) : path_(std::move(path)), csv_(path_.ends_with(".csv")) {
+  if (std::filesystem::is_regular_file(path_)) {
+    std::istringstream lines(read());
+    int64_t count = 0;
+    for (std::string line; std::getline(lines, line) && !lines.eof();) step_of(line, ++count);
+  }
+  file_.open(path_, std::ios::app);
+  if (!file_) throw IoError(kOp, "cannot write the metrics to " + path_);
+}
+
+/// The whole file. A last line that was cut short has no newline.
+std::string MetricsLog::read() const {
+  std::ifstream file(path_, std::ios::binary);
+  if (!file) throw IoError(kOp, "cannot read the metrics in " + path_);
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  const char* start = csv_ ? "step" : "{";
+  if (!text.empty() && !text.starts_with(start) && !std::string(start).starts_with(text)) {
+    throw FormatError(kOp, "metrics in line 1 of " + path_, "something else");
+  }
+  return text;
+}
+
+/// The step of a whole line; -1 for the header of CSV.
+int64_t MetricsLog::step_of(const std::string& line, int64_t count) const {
+  if (csv_ && count == 1 && (line == "step" || line.starts_with("step,"))) return -1;
+  const auto object =
+      nlohmann::json::parse(csv_ ? line.substr(0, line.find(',')) : line, nullptr, false);
+  if (csv_ && count > 1 && object.is_number_integer()) return object.get<int64_t>();
+  if (!csv_ && object.is_object() && object.contains("step") &&
+      object["step"].is_number_integer()) {
+    return object["step"].get<int64_t>();
+  }
+  throw FormatError(kOp, "metrics in line " + std::to_string(count) + " of " + path_,
+                    "something else");
+}
+
+void MetricsLog::begin(int64_t step) {
+  begun_ = true;
+  if (!std::filesystem::is_regular_file(path_)) return;
+  const std::string text = read();
+  std::istringstream lines(text);
+  std::string kept;
+  int64_t count = 0;
+  for (std::string line; std::getline(lines, line) && !lines.eof();) {
+    if (step_of(line, ++count) >= step) continue;
+    if (csv_ && count == 1) columns_ = fields_of(line);
+    kept += line + '\n';
+  }
+  if (kept != text) replace(kept);
+}
+
+void MetricsLog::replace(const std::string& text) {
+  file_.close();
+  ReplacementFile file(kOp, path_);
+  file.write(text.data(), text.size());
+  file.commit();
+  file_.open(path_, std::ios::app);
+}
+
+MetricsLog::Figures MetricsLog::figures_of(const StepReport& report) {
+  Figures figures{{"step", static_cast<double>(report.step)}, {"loss", report.loss}};
+  for (const auto& [name, value] : report.metrics) figures.emplace_back(name, value);
+  for (const auto& [name, value] : report.validation) figures.emplace_back("val_" + name, value);
+  figures.emplace_back("lr", report.lr);
+  figures.emplace_back("grad_norm", report.grad_norm);
+  figures.emplace_back("ms", report.seconds * 1000);
+  const auto tokens = static_cast<double>(report.tokens);
+  figures.emplace_back("tokens_per_s", report.seconds > 0 ? tokens / report.seconds : 0);
+  return figures;
+}
+
+/// Whether there are figures without a column, which get one.
+bool MetricsLog::add_columns(const Figures& figures) {
+  const size_t before = columns_.size();
+  for (const auto& [name, value] : figures) {
+    if (std::find(columns_.begin(), columns_.end(), name) == columns_.end()) {
+      columns_.push_back(name);
+    }
+  }
+  return columns_.size() > before;
+}
+
+std::string MetricsLog::row_of(const Figures& figures) const {
+  std::vector<std::string> row;
+  for (const std::string& column : columns_) {
+    const auto found = std::find_if(figures.begin(), figures.end(),
+                                    [&](const auto& figure) { return figure.first == column; });
+    const bool known = found != figures.end() && std::isfinite(found->second);
+    row.push_back(known ? number(found->second).dump() : "");
+  }
+  return joined(row);
+}
+
+void MetricsLog::on_step(const StepReport& report) {
+  const Figures figures = figures_of(report);
+  try {
+    if (!begun_) begin(report.step);
+    if (csv_ && add_columns(figures)) {
+      // A new header; rows above end early, which readers take for empty fields.
+      const bool regular = std::filesystem::is_regular_file(path_);
+      const std::string text = regular ? read() : "";
+      const size_t first = text.find('\n');
+      const std::string header = joined(columns_);
+      if (regular) {
+        replace(header + (first == text.npos ? "" : text.substr(first + 1)));
+      } else {
+        file_ << header;
+      }
+    }
+    if (csv_) {
+      file_ << row_of(figures) << std::flush;
+    } else {
+      nlohmann::ordered_json line;
+      for (const auto& [name, value] : figures) line[name] = number(value);
+      constexpr auto replaced = nlohmann::ordered_json::error_handler_t::replace;
+      file_ << line.dump(-1, ' ', false, replaced) + '\n' << std::flush;
+    }
+  } catch (const IoError&) {
+    file_.setstate(std::ios::failbit);
+  }
+  if (file_ || failed_) return;
+  failed_ = true;
+  std::fprintf(stderr, "warning: cannot write the metrics to %s\n", path_.c_str());
+}
+
+}  // namespace sash::optim

@@ -1,0 +1,116 @@
+#include "progress_line.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "../../core/backend/backend.h"
+#include "../../tensor/factories.h"
+
+namespace sash::optim {
+namespace {
+
+template <class... Args>
+std::string formatted(const char* format, Args... args) {
+  char text[96];
+  std::snprintf(text, sizeof(text), format, args...);
+  return text;
+}
+
+/// "01:42", "2:01:42".
+std::string clock_text(double seconds) {
+  if (!std::isfinite(seconds)) return "?";
+  const auto all = static_cast<long long>(std::min(seconds, 3.6e8));
+  const std::string text = formatted("%02lld:%02lld", all / 60 % 60, all % 60);
+  return all < 3600 ? text : std::to_string(all / 3600) + ':' + text;
+}
+
+/// "12.1k" of thousands, "210 M" of a `gap`.
+std::string with_letter(double value, double thousand, const char* gap) {
+  constexpr const char* letters[] = {"", "k", "M", "G", "T"};
+  size_t index = 0;
+  for (; value >= thousand && index < 4; ++index) value /= thousand;
+  return formatted(value < 100 && index > 0 ? "%.1f" : "%.0f", value) + gap + letters[index];
+}
+
+int columns_of(std::FILE* terminal) {
+  winsize size{};
+  if (::ioctl(::fileno(terminal), TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return 0;
+  return size.ws_col;
+}
+
+}  // namespace
+
+ProgressLine::ProgressLine(const ProgressOptions& options)
+    : options_(options),
+      terminal_(options.terminal.value_or(::isatty(::fileno(options.out)) != 0)),
+      device_(options.device.value_or(default_device())) {}
+
+ProgressLine::~ProgressLine() { finish(); }
+
+void ProgressLine::on_step(const StepReport& report) {
+  const auto now = Clock::now();
+  if (start_ == Clock::time_point{}) {
+    const auto first = std::chrono::duration<double>(report.seconds);
+    start_ = now - std::chrono::duration_cast<Clock::duration>(first);
+  }
+  loss_.add(report.loss);
+  seconds_.add(report.seconds);
+  tokens_.add(static_cast<double>(report.tokens));
+  const bool own = !report.validation.empty() || report.step == report.steps;
+  if (!own && terminal_ && now - last_ < std::chrono::milliseconds(100)) return;
+  if (!own && !terminal_ && (options_.log_every < 1 || report.step % options_.log_every != 0)) {
+    return;
+  }
+  last_ = now;
+  std::string text = line(report);
+  const int columns = terminal_ && !own ? columns_of(options_.out) : 0;
+  if (columns > 0) text.resize(std::min(text.size(), static_cast<size_t>(columns - 1)));
+  std::fprintf(options_.out, "%s%s%s", terminal_ ? "\r\033[K" : "", text.c_str(),
+               terminal_ && !own ? "" : "\n");
+  std::fflush(options_.out);
+  line_open_ = terminal_ && !own;
+}
+
+std::string ProgressLine::line(const StepReport& report) const {
+  const auto text = [](long long number) { return std::to_string(number); };
+  const double passed = std::chrono::duration<double>(last_ - start_).count();
+  const double left = seconds_() * static_cast<double>(report.steps - report.step);
+  const double rate = 1 / seconds_();
+  std::string line =
+      "step " + text(report.step) + '/' + text(report.steps) + " [" + clock_text(passed) + '<' +
+      clock_text(left) + ", " +
+      (rate >= 1 ? formatted("%.1f steps/s", rate) : formatted("%.1f s/step", seconds_())) +
+      "]  loss " + formatted("%.4g", loss_());
+  for (const auto& [name, value] : report.metrics) line += "  " + name + formatted(" %.4g", value);
+  for (const auto& [name, value] : report.validation) {
+    line += "  val_" + name + formatted(" %.4g", value);
+  }
+  line += formatted("  lr %.1e", report.lr) + formatted("  |g| %.2f", report.grad_norm);
+  if (report.tokens > 0) {
+    line += "  " + with_letter(tokens_() / seconds_(), 1000, "") + " tokens/s";
+  }
+  if (options_.step_flops > 0 && options_.peak_flops > 0) {
+    const double share = options_.step_flops / seconds_() / options_.peak_flops;
+    line += formatted("  %.0f %% of peak", 100 * share);
+  }
+  const auto bytes = static_cast<double>(backend(device_).memory_stats(device_).peak);
+  return line + "  " + with_letter(bytes, 1024, " ") + "B";
+}
+
+void ProgressLine::on_warning(const std::string& text) {
+  finish();
+  std::fprintf(stderr, "warning: %s\n", text.c_str());
+}
+
+void ProgressLine::on_end(Trainer&) { finish(); }
+
+void ProgressLine::finish() {
+  if (line_open_) std::fprintf(options_.out, "\n");
+  std::fflush(options_.out);
+  line_open_ = false;
+}
+
+}  // namespace sash::optim

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <optional>
+#include <string>
+
+#include "../../core/backend/device.h"
+#include "../trainer/callback.h"
+
+namespace sash::optim {
+
+struct ProgressOptions {
+  int64_t log_every = 50;          ///< steps between lines where there is no terminal
+  std::FILE* out = stdout;         ///< warnings go to stderr
+  std::optional<bool> terminal{};  ///< whether `out` is one; asked of the system by default
+  std::optional<Device> device{};  ///< whose memory is shown; `default_device()`
+  /// Additions and multiplications of a training step, and what the device can do of them in a
+  /// second; with both, lines show the share.
+  double step_flops = 0;
+  double peak_flops = 0;
+};
+
+/// Shows how a training goes:
+///
+///     step 1200/2000 [01:42<01:08, 11.8 steps/s]  loss 1.512  val_loss 1.623  lr 3.1e-03
+///     |g| 0.42  12.1k tokens/s  38 % of peak  210 MB
+///
+/// in one line: the time so far, the time left, and of loss and rates averages over some ten steps;
+/// memory is the most that the device held. On a terminal the line is rewritten, at most every
+/// 0.1 s, and cut at its width; elsewhere there is a new one every `log_every` steps. Steps with a
+/// validation, and the last, always have a line of their own.
+class SASH_API ProgressLine : public Callback {
+ public:
+  explicit ProgressLine(const ProgressOptions& options = {});
+  /// Ends the line.
+  ~ProgressLine() override;
+  ProgressLine(const ProgressLine&) = delete;
+  ProgressLine& operator=(const ProgressLine&) = delete;
+
+  void on_step(const StepReport& report) override;
+  void on_warning(const std::string& text) override;
+  void on_end(Trainer& trainer) override;
+
+  /// Ends a line that would be rewritten, so that other output can follow.
+  void finish();
+
+ private:
+  /// An average of the last ten values or so.
+  struct Average {
+    double sum = 0, weight = 0;
+    void add(double value) {
+      sum = 0.9 * sum + 0.1 * value;
+      weight = 0.9 * weight + 0.1;
+    }
+    double operator()() const { return sum / weight; }
+  };
+  using Clock = std::chrono::steady_clock;
+
+  std::string line(const StepReport& report) const;
+
+  ProgressOptions options_;
+  bool terminal_;
+  Device device_;
+  bool line_open_ = false;
+  Average loss_, seconds_, tokens_;
+  Clock::time_point start_{}, last_{};
+};
+
+}  // namespace sash::optim

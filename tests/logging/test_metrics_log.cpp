@@ -1,0 +1,108 @@
+// Metrics of each step as JSON lines and CSV, of a new run and of a resumed one.
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include <doctest/doctest.h>
+
+#include <sash/core/error.h>
+#include <sash/optim/logging/metrics_log.h>
+
+#include "../support/child_process.h"
+#include "../support/expect_error.h"
+#include "../support/temporary_folder.h"
+
+using namespace sash;
+using namespace sash::testing;
+using optim::MetricsLog;
+using optim::StepReport;
+
+namespace {
+
+StepReport report_of(int64_t step) {
+  return {.step = step,
+          .steps = 9,
+          .loss = 1.5,
+          .lr = 0.25,
+          .grad_norm = 3,
+          .seconds = 0.5,
+          .tokens = 64};
+}
+
+}  // namespace
+
+TEST_CASE("metrics log: a line of JSON a step") {
+  const TemporaryFolder folder;
+  MetricsLog log(folder.file("m.jsonl"));
+  StepReport report = report_of(1);
+  report.metrics["accuracy"] = 0.5;
+  report.validation["loss"] = std::nan("");
+  log.on_step(report);
+  log.on_step(report_of(2));
+  CHECK(file_text(folder.file("m.jsonl")) ==
+        "{\"step\":1,\"loss\":1.5,\"accuracy\":0.5,\"val_loss\":null,\"lr\":0.25,\"grad_norm\":3,"
+        "\"ms\":500,\"tokens_per_s\":128}\n"
+        "{\"step\":2,\"loss\":1.5,\"lr\":0.25,\"grad_norm\":3,\"ms\":500,\"tokens_per_s\":128}\n");
+  CHECK(!log.failed());
+}
+
+TEST_CASE("metrics log: a row of CSV a step; a new figure gets a column at the end") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("m.csv");
+  {
+    MetricsLog log(path);
+    log.on_step(report_of(1));
+    StepReport report = report_of(2);
+    report.validation["loss"] = 2.5;
+    log.on_step(report);
+    log.on_step(report_of(3));
+  }
+  const std::string header = "step,loss,lr,grad_norm,ms,tokens_per_s,val_loss\n";
+  const std::string figures = ",1.5,0.25,3,500,128";
+  CHECK(file_text(path) == header + "1" + figures + "\n2" + figures + ",2.5\n3" + figures + ",\n");
+  // Resumed after step 2.
+  MetricsLog(path).on_step(report_of(3));
+  CHECK(file_text(path) == header + "1" + figures + "\n2" + figures + ",2.5\n3" + figures + ",\n");
+}
+
+TEST_CASE("metrics log: a resumed run has each step once") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("m.jsonl");
+  for (const int64_t start : {1, 3, 1, 4}) {
+    if (start == 4) std::ofstream(path, std::ios::app) << "{\"step\": 9, \"lo";  // cut short
+    const std::string before = file_text(path);
+    MetricsLog log(path);
+    CHECK(file_text(path) == before);  // until the first step
+    for (int64_t step = start; step <= 5; ++step) log.on_step(report_of(step));
+    const std::string text = file_text(path);
+    CHECK(std::count(text.begin(), text.end(), '\n') == 5);
+    CHECK(text.find("{\"step\":5,") != std::string::npos);
+  }
+}
+
+TEST_CASE("metrics log: other files stay as they are") {
+  const TemporaryFolder folder;
+  for (const char* name : {"a.jsonl", "a.csv"}) {
+    for (const char* text : {"dear diary", "dear diary\n", "{\"step\":1}\ndear\n", "step\nx,1\n"}) {
+      const bool json = std::string(name) == "a.jsonl", own = text[0] == (json ? '{' : 's');
+      std::ofstream(folder.file(name)) << text;
+      expect_error<FormatError>("MetricsLog: expected metrics in line " +
+                                    std::string(own ? "2" : "1") + " of " + folder.file(name) +
+                                    ", got something else",
+                                [&] { MetricsLog log(folder.file(name)); });
+      CHECK(file_text(folder.file(name)) == text);
+    }
+  }
+  expect_error<IoError>("MetricsLog: cannot write the metrics to " + folder.file("none/a.csv"),
+                        [&] { MetricsLog log(folder.file("none/a.csv")); });
+}
+
+TEST_CASE("metrics log: a full disk is a warning, not an end") {
+  if (!std::filesystem::exists("/dev/full")) return;
+  MetricsLog log("/dev/full");
+  log.on_step(report_of(1));
+  log.on_step(report_of(2));
+  CHECK(log.failed());
+}
