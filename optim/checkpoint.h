@@ -17,10 +17,11 @@ struct CheckpointInfo {
   std::map<std::string, std::string> extra{};  ///< the caller's own, such as settings
 };
 
-/// Writes one safetensors file from which training continues bit for bit: `model.*`, `optimizer.*`
-/// and, with a scaler, `scaler.*` tensors; seed and offset of the random generator, the step,
-/// `extra` and, with a loader, its place as metadata. Atomic: on failure `path` keeps the old file.
-/// `IoError` if it cannot be written.
+/// Writes one safetensors file from which training continues bit for bit.
+///
+/// It has `model.*`, `optimizer.*` and, with a scaler, `scaler.*` tensors; seed and offset of the
+/// random generator, the step, `extra` and, with a loader, its place as metadata. Atomic: on
+/// failure `path` keeps the old file. `IoError` if it cannot be written.
 SASH_API void save_checkpoint(const std::string& path, const nn::Module& model,
                               const Optimizer& optimizer, const CheckpointInfo& info = {},
                               const GradScaler* scaler = nullptr,

@@ -80,10 +80,11 @@ class SASH_API Optimizer {
   /// not this optimizer's, `IndexError` for a row that it does not have.
   void reset_moments(const Tensor& parameter, const std::vector<int64_t>& rows);
 
-  /// What a resumed run needs, detached, sharing memory with the optimizer: of parameter i, counted
-  /// over all groups, `state.<i>.step`, the moments, such as `state.<i>.exp_avg`, and
-  /// `state.<i>.master` if it has one; of group g its hyperparameters, such as
-  /// `param_groups.<g>.lr`, as float64 scalars.
+  /// What a resumed run needs, detached, sharing memory with the optimizer.
+  ///
+  /// Of parameter i, counted over all groups, it has `state.<i>.step`, the moments, such as
+  /// `state.<i>.exp_avg`, and `state.<i>.master` if it has one; of group g its hyperparameters,
+  /// such as `param_groups.<g>.lr`, as float64 scalars.
   StateDict state_dict() const;
   /// Loads a saved state, hyperparameters included, as PyTorch does: an SGD made without momentum
   /// continues with the saved momentum. Everything is checked first: `ValueError` listing missing

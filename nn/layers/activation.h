@@ -6,21 +6,25 @@
 /// Activations as modules, for `Sequential`; each is the op of the same name.
 namespace sash::nn {
 
+/// max(x, 0).
 class SASH_API ReLU : public Module {
  public:
   Tensor forward(const Tensor& x) override;
 };
 
+/// tanh(x).
 class SASH_API Tanh : public Module {
  public:
   Tensor forward(const Tensor& x) override;
 };
 
+/// 1 / (1 + e^-x).
 class SASH_API Sigmoid : public Module {
  public:
   Tensor forward(const Tensor& x) override;
 };
 
+/// x / (1 + e^-x).
 class SASH_API SiLU : public Module {
  public:
   Tensor forward(const Tensor& x) override;
@@ -32,6 +36,7 @@ class SASH_API Softplus : public Module {
   Tensor forward(const Tensor& x) override;
 };
 
+/// e^x / sum of e^x along an axis, the last by default.
 class SASH_API Softmax : public Module {
  public:
   explicit Softmax(int64_t axis = -1) : axis_(axis) {}
@@ -43,6 +48,7 @@ class SASH_API Softmax : public Module {
   int64_t axis_;
 };
 
+/// x - log(sum of e^x) along an axis, the last by default.
 class SASH_API LogSoftmax : public Module {
  public:
   explicit LogSoftmax(int64_t axis = -1) : axis_(axis) {}

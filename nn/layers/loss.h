@@ -30,33 +30,40 @@ class Loss : public Module {
   LossOptions options_;
 };
 
+/// `mse_loss`: mean of (a - b)^2.
 class SASH_API MSELoss : public Loss<Reduction, mse_loss> {
  public:
   explicit MSELoss(Reduction reduction = Reduction::mean) : Loss(reduction) {}
 };
 
+/// `l1_loss`: mean of |a - b|.
 class SASH_API L1Loss : public Loss<Reduction, l1_loss> {
  public:
   explicit L1Loss(Reduction reduction = Reduction::mean) : Loss(reduction) {}
 };
 
+/// `huber_loss`: quadratic near 0, linear beyond `delta`.
 class SASH_API HuberLoss : public Loss<HuberLossOptions, huber_loss> {
   using Loss::Loss;
 };
 
+/// `binary_cross_entropy_with_logits`.
 class SASH_API BCEWithLogitsLoss
     : public Loss<BinaryCrossEntropyOptions, binary_cross_entropy_with_logits> {
   using Loss::Loss;
 };
 
+/// `nll_loss` of log probabilities and classes.
 class SASH_API NLLLoss : public Loss<NLLLossOptions, nll_loss> {
   using Loss::Loss;
 };
 
+/// `kl_div` of log probabilities and probabilities.
 class SASH_API KLDivLoss : public Loss<KLDivOptions, kl_div> {
   using Loss::Loss;
 };
 
+/// `cross_entropy` of logits and classes or probabilities.
 class SASH_API CrossEntropyLoss : public Loss<CrossEntropyOptions, cross_entropy> {
   using Loss::Loss;
 };

@@ -6,6 +6,7 @@
 /// Pools as modules, for `Sequential`; each is the op of the same name.
 namespace sash::nn {
 
+/// `max_pool1d`: the largest element of each window of x [N, C, L] or [C, L].
 class SASH_API MaxPool1d : public Module {
  public:
   using Options = Pool1dOptions;
@@ -19,6 +20,7 @@ class SASH_API MaxPool1d : public Module {
   Pool1dOptions options_;
 };
 
+/// `max_pool2d`: the largest element of each window of x [N, C, H, W] or [C, H, W].
 class SASH_API MaxPool2d : public Module {
  public:
   using Options = Pool2dOptions;
@@ -32,6 +34,7 @@ class SASH_API MaxPool2d : public Module {
   Pool2dOptions options_;
 };
 
+/// `avg_pool1d`: the mean of each window of x [N, C, L] or [C, L].
 class SASH_API AvgPool1d : public Module {
  public:
   using Options = Pool1dOptions;
@@ -45,6 +48,7 @@ class SASH_API AvgPool1d : public Module {
   Pool1dOptions options_;
 };
 
+/// `avg_pool2d`: the mean of each window of x [N, C, H, W] or [C, H, W].
 class SASH_API AvgPool2d : public Module {
  public:
   using Options = Pool2dOptions;

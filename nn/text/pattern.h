@@ -11,8 +11,10 @@
 
 namespace sash::text {
 
-/// A regular expression over code points, as tokenizers write them: alternatives, groups `(...)`,
-/// `(?:...)` and `(?i:...)`, sets `[^\s\p{L}]`, `.`, `\s \S \d \D \w \W \p{Lu} \P{N} \r \n \t`,
+/// A regular expression over code points, as tokenizers write them.
+///
+/// It may have alternatives, groups `(...)`, `(?:...)` and `(?i:...)`, sets `[^\s\p{L}]`, `.`, `\s
+/// \S \d \D \w \W \p{Lu} \P{N} \r \n \t`,
 /// `\uXXXX`, `\x{...}`, `^`, `$`, look-ahead `(?=...)` and `(?!...)`, and `* + ? {m,n}`, also lazy
 /// (`+?`) and possessive (`++`). The leftmost match is taken, of its alternatives the first, by
 /// backtracking. Copies share the expression.
