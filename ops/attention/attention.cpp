@@ -12,6 +12,7 @@
 #include "../reduce/reduce.h"
 #include "../shape/concat.h"
 #include "attention_call.h"
+#include "attention_recorder.h"
 #include "block_map_cache.h"
 #include "head_layout.h"
 #include "sink_logits.h"
@@ -223,9 +224,11 @@ AttentionWithLse attention_over_keys(const Tensor& q, const Tensor& k, const Ten
     own.relative_bias = cast(options.relative_bias);
     return attention_over_keys(cast(q), cast(k), cast(v), own);
   }
-  return naming_mask(options.mask, "attention_mask", [&] {
+  const AttentionWithLse result = naming_mask(options.mask, "attention_mask", [&] {
     return checked_attention({q, k, v, options.bias, options.relative_bias}, options);
   });
+  AttentionRecorder::notify(q, k, options);
+  return result;
 }
 
 }  // namespace

@@ -62,7 +62,8 @@ double width_of(std::string_view text) {
 }
 
 Scale::Scale(double low, double high, bool log) : low_(low), high_(high), log_(log) {
-  if (high_ > low_) return;
+  // Ends that differ by rounding count as equal.
+  if (high_ - low_ > 1e-9 * std::max(std::abs(low_), std::abs(high_))) return;
   const double margin = low_ == 0 ? 1 : std::abs(low_) * (log_ ? 0.5 : 0.1);
   low_ -= margin;
   high_ += margin;

@@ -85,6 +85,7 @@ TEST_CASE("plot: of many points each column of pixels keeps its extrema") {
 
 TEST_CASE("plot: values that are all equal, or large") {
   CHECK(labels(plot::lines({{.x = {1, 2}, .y = {5, 5}}})) == "4.5 5 5.5 1 2");
+  CHECK(labels(plot::lines({{.x = {1, 2}, .y = {5, 5 + 1e-15}}})) == "4.5 5 5.5 1 2");
   CHECK(labels(plot::lines({{.x = {0, 1}, .y = {0, 2.5e6}}})) == "0 500k 1M 1.5M 2M 2.5M 0 1");
 }
 

@@ -1,0 +1,83 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "../../core/backend/device.h"
+#include "../../ops/attention/mask/attention_mask.h"
+#include "../trainer/callback.h"
+
+namespace sash::optim {
+
+struct HtmlReportOptions {
+  std::string title = "Training";
+  std::optional<Device> device{};  ///< whose name and memory are shown; `default_device()`
+};
+
+/// A training as one page of HTML, which opens without a network: loss, validation, learning rate,
+/// gradient norm, speed and memory over the steps that it saw, and what is added.
+///
+///     optim::HtmlReport report("run.html");
+///     trainer.add(report);  // writes the page at the end of the training
+///     trainer.run();
+///     report.add_text("Sample", generated);
+///     report.add_attention("Layer 0", recorder.weights()[0]);
+///     report.write();
+class SASH_API HtmlReport : public Callback {
+ public:
+  using Row = std::vector<std::string>;
+
+  /// `IoError` if the file cannot be written. An old file stays until `write`.
+  explicit HtmlReport(std::string path, const HtmlReportOptions& options = {});
+
+  void on_step(const StepReport& report) override;
+  void on_warning(const std::string& text) override;
+  /// Writes the page.
+  void on_end(Trainer& trainer) override;
+
+  // Each of these adds a section below the curves.
+  void add_text(const std::string& title, const std::string& text);
+  /// `ValueError` if a row has not as many fields as the header.
+  void add_table(const std::string& title, const Row& header, const std::vector<Row>& rows);
+  /// A figure of `plot`.
+  void add_figure(const std::string& title, const std::string& svg);
+  /// One head of a mask; `ValueError` for lengths outside [1, 4096].
+  void add_mask(const AttentionMask& mask, int64_t queries, int64_t keys);
+  /// The weights [H, S_q, S_k], or the first of a batch [B, H, S_q, S_k], a map for each of the
+  /// first 16 heads: what `AttentionRecorder` keeps. `ShapeError` for other shapes.
+  void add_attention(const std::string& title, const Tensor& weights);
+
+  /// Writes the page, whole or not at all. `IoError` if it cannot.
+  void write() const;
+
+ private:
+  /// Values over steps.
+  struct Curve {
+    std::vector<double> steps{}, values{};
+    void add(int64_t step, double value) {
+      steps.push_back(static_cast<double>(step));
+      values.push_back(value);
+    }
+  };
+  using Clock = std::chrono::steady_clock;
+
+  void add_section(const std::string& title, const std::string& body);
+  std::string facts() const;
+  std::string curves() const;
+
+  std::string path_;
+  HtmlReportOptions options_;
+  Device device_;
+  Curve loss_, lr_, grad_norm_, speed_, memory_, peak_;
+  std::map<std::string, Curve> metrics_, validation_;
+  std::string sections_, warnings_;
+  int64_t goal_ = 0, tokens_ = 0;
+  Clock::time_point start_{}, last_{};
+};
+
+}  // namespace sash::optim

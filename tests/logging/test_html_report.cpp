@@ -1,0 +1,93 @@
+// The page about a training: its curves, what is added, and that it needs nothing from outside.
+#include <string>
+
+#include <doctest/doctest.h>
+
+#include <sash/core/error.h>
+#include <sash/optim/logging/html_report.h>
+#include <sash/tensor/factories.h>
+
+#include "../support/child_process.h"
+#include "../support/expect_error.h"
+#include "../support/temporary_folder.h"
+
+using namespace sash;
+using namespace sash::testing;
+using optim::HtmlReport;
+using optim::StepReport;
+
+namespace {
+
+size_t count(const std::string& text, const std::string& part) {
+  size_t times = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++times;
+  return times;
+}
+
+bool has(const std::string& text, const std::string& part) { return count(text, part) > 0; }
+
+}  // namespace
+
+TEST_CASE("report: curves of a training, and what is added") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("run.html");
+  HtmlReport report(path, {.title = "A <run>", .device = kCPU});
+  for (int64_t step = 1; step <= 100; ++step) {
+    StepReport figures{.step = step,
+                       .steps = 100,
+                       .loss = 100.0 / static_cast<double>(step),
+                       .lr = 1e-3,
+                       .grad_norm = 1,
+                       .seconds = 0.1,
+                       .tokens = 64};
+    figures.metrics["accuracy"] = 0.5;
+    if (step % 50 == 0) figures.validation = {{"loss", 3.0 - 0.01 * static_cast<double>(step)}};
+    report.on_step(figures);
+  }
+  report.on_warning("a < b");
+  report.add_text("Sample", "if (a < b) & \xFF");
+  report.add_table("Model", {"name", "parameters"}, {{"fc.weight", "64"}, {"fc.bias", "8"}});
+  report.add_mask(AttentionMask::causal(), 16, 16);
+  report.add_attention("Layer 0", ones({2, 3, 4, 4}, {.device = kCPU}));
+  report.add_attention("Layer 1", ones({20, 4, 4}, {.device = kCPU}));
+  CHECK(folder.count() == 0);  // until it is written
+  report.write();
+  CHECK(folder.count() == 1);
+  const std::string page = file_text(path);
+  for (const char* part :
+       {"<title>A &lt;run&gt;</title>", "</span>100 of 100</div>", "</span>2 at step 100</div>",
+        "<title>loss</title>", "training, averaged", ">validation<", "<title>accuracy</title>",
+        "<title>learning rate</title>", "<title>gradient norm</title>", "<title>speed</title>",
+        "memory (MiB)", "<pre>if (a &lt; b) &amp; \xEF\xBF\xBD</pre>",
+        "<td>fc.weight</td><td class=\"number\">64</td>", "<h2>Mask</h2>", "<h2>Layer 0</h2>",
+        "<h2>Layer 1: 16 of 20 heads</h2>", "<li>after step 100: a &lt; b</li>"}) {
+    CHECK_MESSAGE(has(page, part), part);
+  }
+  CHECK(count(page, "<title>head ") == 3 + 16);
+  // Nothing is loaded from elsewhere.
+  CHECK(count(page, "http") == count(page, "xmlns=\"http://www.w3.org/2000/svg\""));
+  for (const char* part : {"src=", "href=", "@import", "url("}) CHECK(!has(page, part));
+}
+
+TEST_CASE("report: without a step, and wrong calls") {
+  const TemporaryFolder folder;
+  HtmlReport report(folder.file("run.html"), {.device = kCPU});
+  expect_errors({
+      {"IoError: HtmlReport: cannot create '" + folder.file("none/a.html") +
+           "': No such file or directory",
+       [&] { HtmlReport none(folder.file("none/a.html")); }},
+      {"ValueError: HtmlReport: expected rows of 2 fields, got one of 1",
+       [&] {
+         report.add_table("t", {"a", "b"}, {{"1"}});
+       }},
+      {"ShapeError: HtmlReport: expected weights [H, S_q, S_k] or [B, H, S_q, S_k], not empty, got "
+       "[2, 2]",
+       [&] {
+         report.add_attention("t", ones({2, 2}, {.device = kCPU}));
+       }},
+  });
+  report.write();
+  const std::string page = file_text(folder.file("run.html"));
+  CHECK(!has(page, "Curves"));
+  CHECK(page.ends_with("</html>\n"));
+}
