@@ -281,7 +281,22 @@ kernels::GradientScale Optimizer::gradient_scale(const Tensor& loss_scale) {
   return scale;
 }
 
-void Optimizer::step() { scaled_step(Tensor()); }
+// Kernels skip such steps if there is a loss scale.
+void Optimizer::step() {
+  const Device device = parameters()[0].device();
+  if (step_options_.skip_nonfinite && (!one_.defined() || one_.device() != device)) {
+    one_ = ones({}, {.dtype = DType::float64, .device = device});
+  }
+  scaled_step(step_options_.skip_nonfinite ? one_ : Tensor());
+}
+
+void Optimizer::set_max_grad_norm(double max_norm) {
+  if (!(max_norm >= 0)) {
+    throw ValueError(std::string(kind_.name) + ".set_max_grad_norm", "a norm of at least 0",
+                     to_text(max_norm));
+  }
+  step_options_.max_grad_norm = max_norm;
+}
 
 Tensor Optimizer::scaled_step(const Tensor& loss_scale) {
   const NoGradGuard no_grad;

@@ -59,6 +59,14 @@ class SASH_API Optimizer {
   /// The norm of all gradients in the last step, before clipping: a 0-dimensional float64 tensor on
   /// their device. Undefined before the first step, and without `max_grad_norm` and `GradScaler`.
   const Tensor& grad_norm() const { return grad_norm_; }
+  /// The option `max_grad_norm`. Infinity leaves gradients as they are, but measures `grad_norm`.
+  double max_grad_norm() const { return step_options_.max_grad_norm; }
+  /// `ValueError` for a negative norm, or NaN.
+  void set_max_grad_norm(double max_norm);
+  /// Whether a step with a NaN or an infinity in its gradients changes nothing and is not counted,
+  /// as in `GradScaler::step`; by default no. `grad_norm` then says that it was so.
+  void set_skip_nonfinite(bool skip) { step_options_.skip_nonfinite = skip; }
+  bool skip_nonfinite() const { return step_options_.skip_nonfinite; }
   /// Drops the gradient of every parameter.
   void zero_grad();
 
@@ -110,6 +118,7 @@ class SASH_API Optimizer {
   struct StepOptions {
     bool master_weights = false;
     double max_grad_norm = 0;
+    bool skip_nonfinite = false;
   };
 
   /// What differs between optimizers.
@@ -176,6 +185,7 @@ class SASH_API Optimizer {
   StepOptions step_options_;
   std::vector<Group> groups_;
   Tensor raw_grad_norm_, grad_norm_;  // with and without the loss scale
+  Tensor one_;                        // the loss scale of steps without a GradScaler
 };
 
 }  // namespace sash::optim
