@@ -3,15 +3,32 @@
 #include <cxxabi.h>
 #include <execinfo.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstdlib>
 #include <memory>
+#include <mutex>
 
 namespace sash {
 namespace {
 
 constinit std::atomic<bool> enabled_setting{false};
+std::mutex infinity_mutex;
+std::string infinity;  // the op that made the first
+
+bool has_infinity(const Tensor& tensor) {
+  if (!tensor.defined() || !is_floating(tensor.dtype())) return false;
+  for (const double value : tensor.to_vector<double>()) {
+    if (std::isinf(value)) return true;
+  }
+  return false;
+}
+
+void note_infinity(const std::string& op, std::span<const Tensor> results) {
+  const std::lock_guard lock(infinity_mutex);
+  if (infinity.empty() && std::any_of(results.begin(), results.end(), has_infinity)) infinity = op;
+}
 
 // "lib.so(_ZN4sash3expE+0x1f) [0x7f]" -> "sash::exp(...)"; frames without a symbol stay as they
 // are.
@@ -42,7 +59,16 @@ std::string call_stack() {
 }  // namespace
 
 bool anomaly_mode() { return enabled_setting.load(std::memory_order_relaxed); }
-void set_anomaly_mode(bool enabled) { enabled_setting.store(enabled, std::memory_order_relaxed); }
+void set_anomaly_mode(bool enabled) {
+  enabled_setting.store(enabled, std::memory_order_relaxed);
+  const std::lock_guard lock(infinity_mutex);
+  if (enabled) infinity.clear();
+}
+
+std::string first_infinity() {
+  const std::lock_guard lock(infinity_mutex);
+  return infinity;
+}
 
 bool has_nan(const Tensor& tensor) {
   if (!tensor.defined() || !is_floating(tensor.dtype())) return false;
@@ -62,6 +88,7 @@ void note_recording(Node& node, std::span<const Tensor> outputs) {
           node.name(), "made the first NaN, in the forward pass; recorded at" + *node.recorded_at);
     }
   }
+  note_infinity(node.name(), outputs);
 }
 
 void check_gradients(const Node& node, std::span<const Tensor> incoming,
@@ -69,6 +96,7 @@ void check_gradients(const Node& node, std::span<const Tensor> incoming,
   for (const Tensor& g : incoming) {
     if (has_nan(g)) return;
   }
+  note_infinity(std::string("gradient of ") + node.name(), gradients);
   for (size_t i = 0; i < gradients.size(); ++i) {
     if (!has_nan(gradients[i])) continue;
     const std::string where =

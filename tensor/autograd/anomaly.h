@@ -26,6 +26,10 @@ class AnomalyGuard {
   bool before_;
 };
 
+/// The first op since anomaly mode was last switched on that made an infinity, such as "exp", or
+/// "gradient of log". Empty if there was none. Masks have infinities, so these do not throw.
+SASH_API std::string first_infinity();
+
 /// Whether any element is NaN; false for integers. Waits for the device.
 SASH_API bool has_nan(const Tensor& tensor);
 
