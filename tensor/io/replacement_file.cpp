@@ -6,8 +6,10 @@
 
 #include <atomic>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <system_error>
 #include <utility>
 
@@ -15,6 +17,8 @@
 
 namespace sash {
 namespace {
+
+constexpr const char* kTemporary = ".tmp.";
 
 // Resolves a symbolic link, so that the link stays; any other path as it is.
 std::string target_of(const std::string& path) {
@@ -35,8 +39,13 @@ ReplacementFile::ReplacementFile(std::string_view op, std::string path)
   if (exists && !S_ISREG(old.st_mode)) {  // a rename would put a file in the place of a device
     throw IoError(op_, "cannot replace '" + path_ + "': it is no regular file");
   }
-  temporary_ = target_ + ".tmp." + std::to_string(::getpid()) + "." + std::to_string(counter++);
-  descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  // A killed process of the same number may have left a file: containers give numbers again.
+  for (int tries = 0; tries < 100; ++tries) {
+    temporary_ =
+        target_ + kTemporary + std::to_string(::getpid()) + "." + std::to_string(counter++);
+    descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (descriptor_ >= 0 || errno != EEXIST) break;
+  }
   if (descriptor_ < 0) fail("create");
   if (exists) ::fchmod(descriptor_, old.st_mode & 0777);
 }
@@ -79,6 +88,23 @@ void ReplacementFile::synchronize_folder() const {
   if (descriptor < 0) return;
   ::fsync(descriptor);
   ::close(descriptor);
+}
+
+void remove_abandoned(const std::string& folder,
+                      const std::function<bool(std::string_view name)>& is_own) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    const size_t at = name.rfind(kTemporary);
+    int process = 0, number = 0, read = 0;
+    if (at == std::string::npos || !is_own(std::string_view(name).substr(0, at))) continue;
+    std::sscanf(name.c_str() + at, ".tmp.%d.%d%n", &process, &number, &read);
+    if (static_cast<size_t>(read) != name.size() - at || process <= 0) continue;
+    const bool runs = process != ::getpid() && (::kill(process, 0) == 0 || errno != ESRCH);
+    std::error_code ignored;
+    if (!runs) fs::remove(entry.path(), ignored);
+  }
 }
 
 }  // namespace sash

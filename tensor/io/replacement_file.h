@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -31,5 +32,10 @@ class SASH_API ReplacementFile {
   int descriptor_ = -1;
   bool committed_ = false;
 };
+
+/// Deletes the temporary files in a folder that writers left when they were killed, of the files
+/// whose names `is_own` takes. Those of processes that still run stay.
+SASH_API void remove_abandoned(const std::string& folder,
+                               const std::function<bool(std::string_view name)>& is_own);
 
 }  // namespace sash
