@@ -1,0 +1,118 @@
+#include "find_lr.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "../../core/error.h"
+#include "../../tensor/autograd/grad_mode.h"
+#include "../../tensor/random.h"
+
+namespace sash::optim {
+namespace {
+
+constexpr const char* kOp = "find_lr";
+constexpr double kSmoothing = 0.98;  // of an average whose weights fall by this factor
+
+StateDict copies(const StateDict& dict) {
+  const NoGradGuard no_grad;
+  StateDict all;
+  for (const auto& [name, tensor] : dict) all.emplace_back(name, tensor.clone());
+  return all;
+}
+
+// Brings everything back that training changes.
+class Before {
+ public:
+  Before(nn::Module& model, Optimizer& optimizer, data::Loader& loader)
+      : model_(model),
+        optimizer_(optimizer),
+        loader_(loader),
+        weights_(copies(model.state_dict())),
+        state_(copies(optimizer.state_dict())),
+        place_(loader.state()),
+        random_(random_state()),
+        training_(model.is_training()),
+        skips_(optimizer.skip_nonfinite()) {}
+  ~Before() {
+    optimizer_.zero_grad();
+    optimizer_.set_skip_nonfinite(skips_);
+    model_.load_state_dict(weights_);
+    optimizer_.load_state_dict(state_);
+    loader_.load_state(place_);
+    model_.train(training_);
+    set_random_state(random_);
+  }
+  Before(const Before&) = delete;
+  Before& operator=(const Before&) = delete;
+
+ private:
+  nn::Module& model_;
+  Optimizer& optimizer_;
+  data::Loader& loader_;
+  StateDict weights_, state_;
+  std::string place_;
+  RandomState random_;
+  bool training_, skips_;
+};
+
+void check(const FindLrOptions& options) {
+  if (!(options.min_lr > 0 && options.min_lr < options.max_lr && std::isfinite(options.max_lr))) {
+    throw ValueError(kOp, "0 < min_lr < max_lr",
+                     to_text(options.min_lr) + " and " + to_text(options.max_lr));
+  }
+  if (options.steps < 3) {
+    throw ValueError(kOp, "steps of at least 3", std::to_string(options.steps));
+  }
+  if (!(options.stop_factor > 1)) {
+    throw ValueError(kOp, "a stop_factor above 1", to_text(options.stop_factor));
+  }
+}
+
+// Rates are evenly spaced on a logarithmic axis, so differences are slopes. The first averages are
+// of few losses.
+double steepest(const FoundLr& found, size_t first) {
+  double fall = 0, lr = 0;
+  for (size_t i = std::max<size_t>(first, 1); i + 1 < found.loss.size(); ++i) {
+    const double here = found.loss[i - 1] - found.loss[i + 1];
+    if (here <= fall) continue;
+    fall = here;
+    lr = found.lr[i];
+  }
+  return lr;
+}
+
+}  // namespace
+
+FoundLr find_lr(nn::Module& model, Optimizer& optimizer, data::Loader& loader,
+                const StepFunction& step, const FindLrOptions& options) {
+  check(options);
+  const Before before(model, optimizer, loader);
+  model.train();
+  optimizer.set_skip_nonfinite(true);
+  FoundLr found;
+  const double factor =
+      std::pow(options.max_lr / options.min_lr, 1.0 / static_cast<double>(options.steps - 1));
+  double average = 0, least = std::numeric_limits<double>::infinity(), weight = 1;
+  for (int64_t i = 0; i < options.steps; ++i) {
+    const double lr = options.min_lr * std::pow(factor, static_cast<double>(i));
+    optimizer.set_lr(lr);
+    optimizer.zero_grad();
+    const Tensor loss = step(loader.next_or_restart()).loss;
+    const auto value = loss.item<double>();
+    weight *= kSmoothing;
+    average = kSmoothing * average + (1 - kSmoothing) * value;
+    const double smooth = average / (1 - weight);
+    const bool grows = i > options.steps / 10 && smooth > options.stop_factor * least;
+    if (!std::isfinite(smooth) || grows) break;
+    least = std::min(least, smooth);
+    found.lr.push_back(lr);
+    found.loss.push_back(smooth);
+    loss.backward();
+    optimizer.step();
+  }
+  found.suggestion = steepest(found, static_cast<size_t>(options.steps / 10));
+  return found;
+}
+
+}  // namespace sash::optim

@@ -1,0 +1,185 @@
+#include "trainer.h"
+
+#include <cmath>
+
+#include "../../core/error.h"
+#include "../../tensor/autograd/grad_mode.h"
+#include "../../tensor/random.h"
+#include "trainer_state.h"
+
+namespace sash::optim {
+
+using detail::kTrainer;
+using detail::samples_in;
+
+namespace {
+
+// Restores the generator and the mode of training.
+class Evaluation {
+ public:
+  explicit Evaluation(nn::Module& model) : model_(model), training_(model.is_training()) {
+    model_.eval();
+  }
+  ~Evaluation() {
+    model_.train(training_);
+    set_random_state(random_);
+  }
+  Evaluation(const Evaluation&) = delete;
+  Evaluation& operator=(const Evaluation&) = delete;
+
+ private:
+  const NoGradGuard no_grad_;
+  nn::Module& model_;
+  bool training_;
+  RandomState random_ = random_state();
+};
+
+}  // namespace
+
+std::map<std::string, double> Trainer::State::validate() {
+  if (!options.validate) return {};
+  data::Loader& from = *options.validate;
+  from.load_state(validation_start);
+  const Evaluation evaluation(model);
+  const StepFunction& function = options.validation_step ? options.validation_step : step_function;
+  const Device device = optimizer.parameters()[0].device();
+  std::map<std::string, double> sums;
+  int64_t samples = 0;
+  for (data::Batch batch : from) {
+    if (should_stop()) return {};
+    const int64_t count = samples_in(batch);
+    for (Tensor& tensor : batch) tensor = tensor.to(device);
+    const StepOutput output = function(batch);
+    sums["loss"] += output.loss.item<double>() * static_cast<double>(count);
+    for (const auto& [name, value] : output.metrics) {
+      sums[name] += value.item<double>() * static_cast<double>(count);
+    }
+    samples += count;
+    if (options.dry_run) break;
+  }
+  for (auto& [name, sum] : sums) sum /= static_cast<double>(samples);
+  if (!std::isfinite(sums["loss"])) {
+    throw ValueError(kTrainer, "a finite validation loss at step " + std::to_string(step),
+                     to_text(sums["loss"]));
+  }
+  return sums;
+}
+
+bool Trainer::State::validation_due(bool last) const {
+  if (!options.validate || validated_step == step) return false;
+  return last || (options.validate_every > 0 && step % options.validate_every == 0);
+}
+
+// Whether the patience is at an end.
+bool Trainer::State::validate_and_compare(StepReport* report) {
+  validation = validate();
+  const std::map<std::string, double>& found = validation;
+  if (found.empty()) return false;
+  if (report) report->validation = found;
+  validated_step = step;
+  const auto entry = found.find(options.monitor);
+  if (entry == found.end()) {
+    throw ValueError(kTrainer, "a figure of the validation as monitor",
+                     "'" + options.monitor + "'");
+  }
+  const double value = entry->second;
+  const bool better = !best || (options.maximize ? value > *best : value < *best);
+  if (better) best = value;
+  bad_validations = better ? 0 : bad_validations + 1;
+  unsaved_best = better;
+  return options.patience > 0 && bad_validations >= options.patience;
+}
+
+// After the callbacks: who resumes from it has seen its step.
+void Trainer::State::save_best() {
+  if (unsaved_best && options.keep_best && !options.dry_run) {
+    save_or_warn([this] { save(folder.best()); });
+  }
+  unsaved_best = false;
+}
+
+TrainerEnd Trainer::State::run() {
+  stops = false;
+  signal = 0;
+  steps_here = 0;
+  if (options.stop_on_signals) signals.emplace();
+  model.train();
+  // A signal may have come before this step was validated.
+  bool patience_over = options.patience > 0 && bad_validations >= options.patience;
+  if (step > 0 && step < goal() && validation_due(false)) {
+    patience_over = validate_and_compare(nullptr);
+    save_best();
+  }
+  while (step < goal() && !patience_over && !should_stop()) {
+    StepReport report = train_step();
+    const bool last = step == goal();
+    if (validation_due(last)) patience_over = validate_and_compare(&report);
+    for (const auto& callback : callbacks) callback->on_step(report);
+    warn_of_capture();
+    save_best();
+    const bool saves = options.save_every > 0 && step % options.save_every == 0;
+    if (saves && !last && !options.dry_run) save_or_warn([this] { save_regular(); });
+  }
+  if (!options.save.empty() && options.dry_run) {
+    save_dry_run();
+  } else if (!options.save.empty() && regular_step != step) {
+    save_regular();
+  }
+  if (signal != 0) return TrainerEnd::signal;
+  if (patience_over) return TrainerEnd::patience;
+  return step >= goal() ? TrainerEnd::steps : TrainerEnd::stopped;
+}
+
+Trainer::Trainer(nn::Module& model, Optimizer& optimizer, data::Loader& loader, StepFunction step,
+                 TrainerOptions options)
+    : state_(std::make_unique<State>(model, optimizer, &loader, BatchFunction(), std::move(step),
+                                     std::move(options))) {}
+
+Trainer::Trainer(nn::Module& model, Optimizer& optimizer, BatchFunction batches, StepFunction step,
+                 TrainerOptions options)
+    : state_(std::make_unique<State>(model, optimizer, nullptr, std::move(batches), std::move(step),
+                                     std::move(options))) {}
+
+Trainer::~Trainer() = default;
+
+void Trainer::add(std::shared_ptr<Callback> callback) {
+  if (!callback) throw ValueError("Trainer.add", "a callback", "null");
+  state_->callbacks.push_back(std::move(callback));
+}
+
+void Trainer::add(Callback& callback) { add({std::shared_ptr<void>(), &callback}); }
+
+TrainerEnd Trainer::run() {
+  const auto finish = [this] {
+    for (const auto& callback : state_->callbacks) callback->on_end(*this);
+    state_->signals.reset();
+    state_->stops = false;
+  };
+  try {
+    for (const auto& callback : state_->callbacks) callback->on_start(*this);
+    const TrainerEnd end = state_->run();
+    finish();
+    return end;
+  } catch (Error& error) {
+    if (state_->saved_step >= 0) error.append(state_->saved_path + " is the last good checkpoint");
+    finish();
+    throw;
+  } catch (...) {
+    finish();
+    throw;
+  }
+}
+
+void Trainer::stop() { state_->stops = true; }
+std::map<std::string, double> Trainer::validate() { return state_->validate(); }
+void Trainer::save(const std::string& path) { state_->save(path); }
+nn::Module& Trainer::model() const { return state_->model; }
+Optimizer& Trainer::optimizer() const { return state_->optimizer; }
+const TrainerOptions& Trainer::options() const { return state_->options; }
+int64_t Trainer::step() const { return state_->step; }
+int64_t Trainer::saved_step() const { return state_->saved_step; }
+int Trainer::signal() const { return state_->signal; }
+const std::map<std::string, double>& Trainer::validation() const { return state_->validation; }
+std::optional<double> Trainer::best() const { return state_->best; }
+
+}  // namespace sash::optim

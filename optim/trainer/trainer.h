@@ -1,0 +1,135 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "../../nn/data/loader.h"
+#include "../../nn/module.h"
+#include "../grad_scaler.h"
+#include "../optimizer.h"
+#include "../schedule.h"
+#include "callback.h"
+
+namespace sash::optim {
+
+/// What a step function makes of a batch: the loss to minimise, a scalar, and what else to report,
+/// such as the accuracy, as scalars by name. A `Tensor` converts to a loss without metrics.
+struct SASH_API StepOutput {
+  StepOutput(Tensor loss_of_batch) : loss(std::move(loss_of_batch)) {}
+  StepOutput(Tensor loss_of_batch, std::vector<std::pair<std::string, Tensor>> others)
+      : loss(std::move(loss_of_batch)), metrics(std::move(others)) {}
+
+  Tensor loss;
+  std::vector<std::pair<std::string, Tensor>> metrics;
+};
+
+/// Loss and metrics, means over the samples of a batch.
+using StepFunction = std::function<StepOutput(const data::Batch& batch)>;
+/// Batch number `index`, counted from 0: the same at each call, so that nothing needs to be saved.
+using BatchFunction = std::function<data::Batch(int64_t index)>;
+
+/// The names are PyTorch Lightning's, Hugging Face's or Keras', where they have one.
+struct TrainerOptions {
+  int64_t steps = 0;             ///< updates in all, those before a resume included
+  Schedule schedule{};           ///< learning rate of each update; groups keep their ratios to the
+                                 ///< first. Without one, the optimizer's rates stay
+  int64_t accumulate = 1;        ///< batches of an update; their gradients are averaged
+  double max_grad_norm = 0;      ///< clips gradients; 0: as the optimizer was made
+  GradScaler* scaler = nullptr;  ///< for float16
+  bool capture = false;          ///< record the step as a CUDA graph (`CapturedStep`)
+
+  data::Loader* validate = nullptr;
+  StepFunction validation_step{};  ///< without one, the step function
+  int64_t validate_every = 0;      ///< steps between validations; 0: only after the last step
+  std::string monitor = "loss";    ///< the validation's figure that decides what is best
+  bool maximize = false;           ///< whether more of it is better
+  int64_t patience = 0;  ///< validations without a better one after which training ends; 0: never
+
+  std::string save{};      ///< folder of checkpoints; with `keep` 0 a file that each replaces
+  int64_t save_every = 0;  ///< steps between checkpoints; 0: only after the last step
+  int64_t keep = 1;        ///< newest checkpoints that stay in the folder
+  bool keep_best = false;  ///< whether the best by `monitor` stays there too, best.safetensors
+  std::string resume{};    ///< a checkpoint, a folder of them, or "auto": the newest of `save`, if
+                           ///< there is one
+  std::map<std::string, std::string> extra{};  ///< the caller's own, for the checkpoints
+
+  bool stop_on_signals = false;  ///< SIGINT, SIGTERM and their like end the training after a step
+  bool overfit_batch = false;    ///< train on the first batch alone: the loss must go to 0
+  bool dry_run = false;  ///< a step, a batch of validation, and a checkpoint that is removed again
+};
+
+/// Why a training ended.
+enum class TrainerEnd { steps, patience, stopped, signal };
+
+/// A training loop.
+///
+///     optim::Trainer trainer(model, optimizer, loader, [&](const data::Batch& batch) {
+///       return cross_entropy(model(batch[0]), batch[1]);
+///     }, {.steps = 2000, .validate = &valid_loader, .validate_every = 200,
+///         .save = "runs/a", .save_every = 500, .resume = "auto"});
+///     trainer.run();
+///
+/// Losses and parameters have the bits of the same loop written by hand, and those of a resumed run
+/// are those of one that was never interrupted: checkpoints hold model, optimizer, scaler, random
+/// state, the loader's place, and the best validation so far. Validations do not change any of
+/// these. Model, optimizer, loaders and scaler must outlive the trainer.
+///
+/// An update whose gradients are not all finite is not made, and ends the training (with a scaler:
+/// is left out): the model stays as it was. A NaN or infinity is never saved.
+class SASH_API Trainer {
+ public:
+  /// `ValueError` for options that contradict each other, or a folder that has checkpoints already
+  /// if `resume` is not set. `IoError` if nothing can be written to `save`. Loads the checkpoint of
+  /// `resume`, with the errors of `load_checkpoint`.
+  Trainer(nn::Module& model, Optimizer& optimizer, data::Loader& loader, StepFunction step,
+          TrainerOptions options);
+  /// On batches by number.
+  Trainer(nn::Module& model, Optimizer& optimizer, BatchFunction batches, StepFunction step,
+          TrainerOptions options);
+  ~Trainer();
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
+
+  /// Adds a callback, called in the order of adding. If there are none, warnings go to stderr.
+  void add(std::shared_ptr<Callback> callback);
+  /// The same for one that outlives the trainer.
+  void add(Callback& callback);
+
+  /// Trains up to `steps`. `ValueError` that names the step, and the op that made it, for a loss or
+  /// gradient that is not finite. `IoError` if the last checkpoint cannot be written; one before is
+  /// a warning.
+  TrainerEnd run();
+  /// Ends `run` after the current step; for callbacks.
+  void stop();
+  /// Mean loss and metrics over the validation loader, by name. Empty without one, or if a signal
+  /// came meanwhile. `ValueError` if the loss is not finite.
+  std::map<std::string, double> validate();
+  /// Writes a checkpoint to a file. `ValueError` if a parameter or the optimizer's state is not
+  /// finite, `IoError` if it cannot be written; an old file stays then.
+  void save(const std::string& path);
+
+  nn::Module& model() const;
+  Optimizer& optimizer() const;
+  const TrainerOptions& options() const;
+  /// Updates so far.
+  int64_t step() const;
+  /// The step of the last checkpoint that was written or loaded; -1 if there is none.
+  int64_t saved_step() const;
+  /// The signal that ended the training, or 0.
+  int signal() const;
+  /// What the last validation of `run` found; empty if there was none.
+  const std::map<std::string, double>& validation() const;
+  /// The best of the validations' `monitor`, if there was one.
+  std::optional<double> best() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace sash::optim

@@ -1,0 +1,182 @@
+// What a trainer is made of, and its checkpoints.
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <limits>
+
+#include "../checkpoint.h"
+#include "nan_guard.h"
+#include "trainer_state.h"
+
+namespace sash::optim {
+
+using detail::kTrainer;
+
+namespace {
+
+// Of the trainer's own entries in a checkpoint.
+constexpr const char *kBest = "trainer.best", *kBad = "trainer.bad_validations",
+                     *kValidated = "trainer.validated";
+
+void check_least(const char* name, int64_t value, int64_t least) {
+  if (value >= least) return;
+  throw ValueError(kTrainer, std::string(name) + " of at least " + std::to_string(least),
+                   std::to_string(value));
+}
+
+void check(bool good, const char* expected, const char* got) {
+  if (!good) throw ValueError(kTrainer, expected, got);
+}
+
+template <class T>
+std::string exact_text(T value) {
+  char text[40];
+  return {text, std::to_chars(text, text + sizeof text, value).ptr};
+}
+
+}  // namespace
+
+Trainer::State::State(nn::Module& trained, Optimizer& stepped, data::Loader* from,
+                      BatchFunction numbered, StepFunction function, TrainerOptions chosen)
+    : model(trained),
+      optimizer(stepped),
+      loader(from),
+      batches(std::move(numbered)),
+      step_function(std::move(function)),
+      options(std::move(chosen)),
+      folder(options.save, options.keep),
+      old_max_grad_norm(optimizer.max_grad_norm()),
+      old_skip_nonfinite(optimizer.skip_nonfinite()),
+      update([this](const std::vector<Tensor>& tensors) { return run_update(tensors); },
+             {.device = optimizer.parameters()[0].device(), .capture = options.capture}) {
+  check_options();
+  const double first = optimizer.lr();
+  for (size_t group = 0; group < optimizer.num_groups(); ++group) {
+    ratios.push_back(first > 0 ? optimizer.lr(group) / first : 1);
+  }
+  if (options.validate) validation_start = options.validate->state();
+  open_folder();
+  if (options.max_grad_norm > 0) {
+    optimizer.set_max_grad_norm(options.max_grad_norm);
+  } else if (old_max_grad_norm == 0) {
+    optimizer.set_max_grad_norm(std::numeric_limits<double>::infinity());
+  }
+  if (!options.scaler) optimizer.set_skip_nonfinite(true);
+}
+
+Trainer::State::~State() {
+  optimizer.set_max_grad_norm(old_max_grad_norm);
+  optimizer.set_skip_nonfinite(old_skip_nonfinite);
+}
+
+void Trainer::State::check_options() const {
+  check(loader || batches, "a function of the batches", "an empty one");
+  check(static_cast<bool>(step_function), "a step function", "an empty one");
+  check_least("steps", options.steps, 0);
+  check_least("accumulate", options.accumulate, 1);
+  check_least("validate_every", options.validate_every, 0);
+  check_least("patience", options.patience, 0);
+  check_least("save_every", options.save_every, 0);
+  check_least("keep", options.keep, 0);
+  if (!(options.max_grad_norm >= 0)) {
+    throw ValueError(kTrainer, "a max_grad_norm of at least 0", to_text(options.max_grad_norm));
+  }
+  const bool saves = !options.save.empty();
+  check(saves || options.save_every == 0, "save with save_every", "none");
+  check(saves || !options.keep_best, "save with keep_best", "none");
+  check(options.keep > 0 || !options.keep_best, "a keep of 1 or more with keep_best", "0");
+  check(saves || options.resume != "auto", "save with resume = \"auto\"", "none");
+  const bool validates = options.validate != nullptr;
+  check(validates || !options.keep_best, "validate with keep_best", "none");
+  check(validates || options.patience == 0, "validate with patience", "none");
+  check(options.patience == 0 || options.validate_every > 0, "validate_every with patience",
+        "none");
+}
+
+void Trainer::State::open_folder() {
+  const bool automatic = options.resume == "auto";
+  const std::string from = automatic ? options.save : options.resume;
+  const std::optional<std::string> found = from.empty() ? std::nullopt : newest_checkpoint(from);
+  if (!found && !from.empty() && !automatic) {
+    throw IoError(kTrainer, "no checkpoint in '" + from + "'");
+  }
+  if (!options.save.empty()) {
+    folder.prepare();
+    const bool starts_anew = from.empty() && options.keep > 0 && !options.dry_run;
+    if (const auto old = starts_anew ? newest_checkpoint(options.save) : std::nullopt) {
+      throw ValueError(kTrainer, "resume, or a folder without checkpoints", "'" + *old + "'");
+    }
+  }
+  if (found) load(*found);
+}
+
+void Trainer::State::load(const std::string& path) {
+  const CheckpointInfo info = load_checkpoint(path, model, optimizer, options.scaler, loader);
+  step = saved_step = regular_step = info.step;
+  saved_path = path;
+  const auto number = [&](const char* key, auto& value) {
+    const auto entry = info.extra.find(key);
+    if (entry == info.extra.end()) return false;
+    const std::string& text = entry->second;
+    const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (result.ec == std::errc()) return true;
+    throw FormatError(kTrainer, std::string("a number as '") + key + "' in " + path, text);
+  };
+  double value = 0;
+  if (number(kBest, value)) best = value;
+  number(kBad, bad_validations);
+  number(kValidated, validated_step);
+}
+
+void Trainer::State::save(const std::string& path) {
+  for (const auto& [what, tensors] :
+       {std::pair{"parameters", model.state_dict()}, {"optimizer state", optimizer.state_dict()}}) {
+    const std::string bad = first_nonfinite(tensors);
+    if (bad.empty()) continue;
+    throw ValueError(kTrainer,
+                     std::string("finite ") + what + " after step " + std::to_string(step),
+                     "NaN or infinity in " + bad);
+  }
+  CheckpointInfo info{.step = step, .extra = options.extra};
+  if (best) info.extra[kBest] = exact_text(*best);
+  if (options.patience > 0) info.extra[kBad] = std::to_string(bad_validations);
+  if (validated_step >= 0) info.extra[kValidated] = std::to_string(validated_step);
+  save_checkpoint(path, model, optimizer, info, options.scaler, loader);
+  saved_step = step;
+  saved_path = path;
+  for (const auto& callback : callbacks) callback->on_save(path, step);
+}
+
+void Trainer::State::save_or_warn(const std::function<void()>& saves) {
+  try {
+    saves();
+  } catch (const IoError& error) {
+    warn("step " + std::to_string(step) + " is not saved: " + error.what());
+  }
+}
+
+void Trainer::State::save_regular() {
+  save(folder.path_of(step));
+  regular_step = step;
+  folder.remove_old(step);
+}
+
+void Trainer::State::save_dry_run() {
+  const std::string path = folder.path_of(step) + ".dry_run";
+  save(path);
+  checkpoint_info(path);
+  std::filesystem::remove(path);
+}
+
+void Trainer::State::warn(const std::string& text) const {
+  for (const auto& callback : callbacks) callback->on_warning(text);
+  if (callbacks.empty()) std::fprintf(stderr, "warning: %s\n", text.c_str());
+}
+
+bool Trainer::State::should_stop() {
+  if (signals) signal = signals->received();
+  return stops || (signals && signal != 0);
+}
+
+}  // namespace sash::optim

@@ -1,0 +1,80 @@
+#pragma once
+
+#include "../../core/error.h"
+#include "../captured_step.h"
+#include "checkpoint_folder.h"
+#include "stop_signals.h"
+#include "trainer.h"
+
+namespace sash::optim {
+
+namespace detail {
+
+constexpr const char* kTrainer = "Trainer";  // in errors
+
+/// Samples of a batch: the first axis of its first tensor.
+inline int64_t samples_in(const data::Batch& batch) {
+  return batch.empty() || batch[0].rank() == 0 ? 1 : batch[0].size(0);
+}
+
+}  // namespace detail
+
+struct Trainer::State {
+  State(nn::Module& trained, Optimizer& stepped, data::Loader* from, BatchFunction numbered,
+        StepFunction function, TrainerOptions chosen);
+  ~State();
+
+  nn::Module& model;
+  Optimizer& optimizer;
+  data::Loader* loader;   // null if the batches have numbers
+  BatchFunction batches;  // empty if there is a loader
+  StepFunction step_function;
+  TrainerOptions options;
+  CheckpointFolder folder;
+  std::vector<double> ratios;  // of the groups' rates to the first
+  double old_max_grad_norm;
+  bool old_skip_nonfinite;
+  CapturedStep update;
+  std::vector<std::string> metric_names{};
+  std::vector<std::shared_ptr<Callback>> callbacks{};
+  std::string validation_start{};         // of the validation loader
+  std::vector<data::Batch> overfitted{};  // the batches of every step, with overfit_batch
+  int64_t step = 0, validated_step = -1;
+  int64_t saved_step = -1, regular_step = -1;  // the latter in the folder, besides the best
+  std::string saved_path{};
+  int64_t steps_here = 0;                      // of this run
+  std::map<std::string, double> validation{};  // the last
+  std::optional<double> best{};
+  bool unsaved_best = false;
+  int64_t bad_validations = 0;
+  bool stops = false;
+  std::optional<StopSignals> signals{};
+  int signal = 0;
+
+  void check_options() const;
+  void open_folder();
+  void load(const std::string& path);
+  void save(const std::string& path);
+  void save_or_warn(const std::function<void()>& saves);
+  void save_regular();
+  void save_best();
+  void save_dry_run();
+  void warn(const std::string& text) const;
+  bool should_stop();
+  int64_t goal() const { return options.dry_run ? step + 1 - steps_here : options.steps; }
+
+  std::vector<data::Batch> next_batches();
+  void set_rate();
+  std::vector<Tensor> run_update(const std::vector<Tensor>& tensors);
+  Tensor backward(const data::Batch& batch, std::vector<Tensor>& metrics);
+  StepReport train_step();
+  [[noreturn]] void refuse(const std::string& what, double value, const std::vector<Tensor>& batch,
+                           RandomState before);
+  void warn_of_capture();
+  std::map<std::string, double> validate();
+  bool validate_and_compare(StepReport* report);
+  bool validation_due(bool last) const;
+  TrainerEnd run();
+};
+
+}  // namespace sash::optim

@@ -1,0 +1,251 @@
+// optim::Trainer: the bits of a loop written by hand, what it does with what is not finite, and
+// when it ends.
+#include <cmath>
+#include <csignal>
+#include <filesystem>
+
+#include <doctest/doctest.h>
+
+#include <sash/core/error.h>
+#include <sash/ops/elementwise/binary.h>
+#include <sash/ops/elementwise/unary.h>
+#include <sash/optim/lion.h>
+#include <sash/optim/muon.h>
+#include <sash/optim/rmsprop.h>
+#include <sash/optim/sgd.h>
+
+#include "../support/compare.h"
+#include "../support/small_training.h"
+#include "../support/temporary_folder.h"
+
+using namespace sash;
+using namespace sash::testing;
+
+TEST_CASE("Trainer: the bits of a loop written by hand") {
+  for (const bool scaled : {false, true}) {
+    CAPTURE(scaled);
+    Setup by_hand;
+    optim::AdamW optimizer(by_hand.model.parameters(), {.lr = 1e-2, .max_grad_norm = 0.5});
+    optim::GradScaler scaler({.init_scale = 256});
+    std::vector<double> losses, norms;
+    for (int64_t step = 0; step < 20; ++step) {
+      optimizer.set_lr(kSchedule(step));
+      optimizer.zero_grad();
+      double loss_sum = 0;
+      for (int i = 0; i < 2; ++i) {
+        const data::Batch batch = by_hand.loader.next_or_restart();
+        const Tensor loss = cross_entropy(by_hand.model(batch[0]), batch[1]);
+        (scaled ? scaler.scale(loss / 2) : loss / 2).backward();
+        loss_sum += loss.item<double>();
+      }
+      if (scaled) {
+        scaler.step(optimizer);
+        scaler.update();
+      } else {
+        optimizer.step();
+      }
+      losses.push_back(loss_sum / 2);
+      norms.push_back(optimizer.grad_norm().item<double>());
+    }
+
+    Setup setup;
+    optim::GradScaler own({.init_scale = 256});
+    Record record;
+    {
+      optim::Trainer trainer(setup.model, setup.optimizer, setup.loader, setup.step(),
+                             {.steps = 20,
+                              .schedule = kSchedule,
+                              .accumulate = 2,
+                              .max_grad_norm = 0.5,
+                              .scaler = scaled ? &own : nullptr,
+                              .validate = &setup.valid,
+                              .validate_every = 3});
+      trainer.add(record);
+      CHECK(trainer.run() == optim::TrainerEnd::steps);
+    }
+    CHECK(setup.weights() == by_hand.weights());
+    REQUIRE(record.reports.size() == 20);
+    for (size_t i = 0; i < 20; ++i) {
+      const optim::StepReport& report = record.reports[i];
+      CHECK(report.loss == doctest::Approx(losses[i]).epsilon(1e-6));
+      CHECK(report.grad_norm == norms[i]);
+      CHECK(report.lr == kSchedule(static_cast<int64_t>(i)));
+      CHECK(report.step == static_cast<int64_t>(i) + 1);
+      CHECK(report.steps == 20);
+      CHECK(report.tokens >= 4);
+      CHECK(report.tokens <= 8);
+      CHECK(report.metrics.at("accuracy") <= 1);
+      CHECK(report.validation.contains("loss") == ((i + 1) % 3 == 0 || i == 19));
+    }
+    CHECK(record.reports.back().validation.contains("accuracy"));
+    CHECK(record.ends == 1);
+    CHECK(setup.optimizer.max_grad_norm() == 0);
+    CHECK(!setup.optimizer.skip_nonfinite());
+  }
+}
+
+TEST_CASE("Trainer: groups keep their ratios under a schedule") {
+  nn::Sequential model = make_model();
+  const std::vector<Tensor> all = model.parameters();
+  optim::SGD optimizer({optim::ParamGroup{.parameters = {all[0]}, .lr = 0.1},
+                        optim::ParamGroup{.parameters = {all[2]}, .lr = 0.05}});
+  Setup setup;
+  optim::Trainer trainer(
+      model, optimizer, setup.loader,
+      [&](const data::Batch& batch) { return cross_entropy(model(batch[0]), batch[1]); },
+      {.steps = 1, .schedule = optim::Constant{.lr = 0.4}});
+  trainer.run();
+  CHECK(optimizer.lr(0) == 0.4);
+  CHECK(optimizer.lr(1) == doctest::Approx(0.2));
+}
+
+TEST_CASE("Trainer: what is not finite is named, and the model stays as it was") {
+  struct Case {
+    const char* named;
+    std::function<Tensor(const Tensor&)> wrong;
+  };
+  const Case cases[] = {
+      {"log: made the first NaN", [](const Tensor& x) { return log(-abs(x)); }},
+      {"infinity is a result of exp", [](const Tensor& x) { return exp(x + 1e6); }},
+      {"gradient of sqrt", [](const Tensor& x) { return sqrt(x * 0); }}};
+  for (const Case& one : cases) {
+    const char* const named = one.named;
+    CAPTURE(named);
+    Setup setup;
+    std::vector<double> before;
+    int64_t calls = 0;
+    optim::Trainer trainer(setup.model, setup.optimizer, setup.loader,
+                           [&](const data::Batch& batch) {
+                             const Tensor loss = cross_entropy(setup.model(batch[0]), batch[1]);
+                             if (++calls <= 3) return loss;
+                             if (before.empty()) before = setup.weights();
+                             return loss + one.wrong(loss);
+                           },
+                           {.steps = 10});
+    const std::string text = message_of<ValueError>([&] { trainer.run(); });
+    CHECK_MESSAGE(text.find("at step 4, got") != std::string::npos, text);
+    CHECK_MESSAGE(text.find(named) != std::string::npos, text);
+    CHECK(trainer.step() == 3);
+    CHECK(setup.weights() == before);
+  }
+  Setup setup;
+  int64_t number = 0;
+  optim::Trainer trainer(setup.model, setup.optimizer,
+                         [&](int64_t) {
+                           data::Batch batch = setup.loader.next_or_restart();
+                           if (++number == 2) batch[0] = batch[0] / 0.0;
+                           return batch;
+                         },
+                         setup.step(), {.steps = 3});
+  const std::string text = message_of<ValueError>([&] { trainer.run(); });
+  CHECK_MESSAGE(text.find("tensor 0 of the batch is not finite") != std::string::npos, text);
+}
+
+TEST_CASE("Trainer: a step with gradients that are not finite is skipped by every optimizer") {
+  const auto check = [](const char* kind, auto make) {
+    CAPTURE(kind);
+    manual_seed(1);
+    const Tensor x = randn({4, 3}).requires_grad_(), y = x.detach().clone().requires_grad_();
+    auto plain = make(std::vector<Tensor>{x}), skipping = make(std::vector<Tensor>{y});
+    skipping.set_skip_nonfinite(true);
+    for (int step = 0; step < 3; ++step) {
+      const Tensor g = randn({4, 3});
+      Tensor(x).set_grad(g.clone());
+      Tensor(y).set_grad(g.clone());
+      plain.step();
+      skipping.step();
+      CHECK(all_same(x, y));
+      Tensor(y).set_grad(g / 0.0);
+      skipping.step();
+      CHECK(!std::isfinite(skipping.grad_norm().template item<double>()));
+    }
+  };
+  using P = std::vector<Tensor>;
+  check("AdamW", [](const P& p) { return optim::AdamW(p, {.lr = 0.1}); });
+  check("SGD", [](const P& p) { return optim::SGD(p, {.lr = 0.1, .momentum = 0.9}); });
+  check("Lion", [](const P& p) { return optim::Lion(p, {.lr = 0.1}); });
+  check("RMSprop", [](const P& p) { return optim::RMSprop(p, {.lr = 0.1}); });
+  check("Muon", [](const P& p) { return optim::Muon(p, {.lr = 0.1}); });
+}
+
+TEST_CASE("Trainer: overfit_batch trains on one batch, also when resumed") {
+  const TemporaryFolder folder;
+  std::vector<std::vector<double>> seen;
+  const auto train = [&](int64_t steps) {
+    Setup setup;
+    optim::Trainer trainer(
+        setup.model, setup.optimizer, setup.loader,
+        [&](const data::Batch& batch) {
+          seen.push_back(batch[0].to_vector<double>());
+          return cross_entropy(setup.model(batch[0]), batch[1]);
+        },
+        {.steps = steps, .save = folder.file("run"), .resume = "auto", .overfit_batch = true});
+    trainer.run();
+  };
+  train(3);
+  train(6);
+  REQUIRE(seen.size() == 6);
+  for (const auto& batch : seen) CHECK(batch == seen[0]);
+}
+
+TEST_CASE("Trainer: a dry run does all of it once, and leaves no file") {
+  const TemporaryFolder folder;
+  Setup setup;
+  Record record;
+  optim::Trainer trainer(setup.model, setup.optimizer, setup.loader, setup.step(),
+                         {.steps = 100,
+                          .validate = &setup.valid,
+                          .save = folder.file("run"),
+                          .keep_best = true,
+                          .dry_run = true});
+  trainer.add(record);
+  CHECK(trainer.run() == optim::TrainerEnd::steps);
+  REQUIRE(record.reports.size() == 1);
+  CHECK(record.reports[0].validation.contains("loss"));
+  CHECK(record.saved.size() == 1);
+  CHECK(names_in(folder.file("run")).empty());
+}
+
+TEST_CASE("Trainer: a signal ends the training after a checkpoint") {
+  const TemporaryFolder folder;
+  Setup setup;
+  Record record;
+  record.then = [](const optim::StepReport& report) {
+    if (report.step == 5) std::raise(SIGTERM);
+  };
+  optim::Trainer trainer(setup.model, setup.optimizer, setup.loader, setup.step(),
+                         {.steps = 100, .save = folder.file("run"), .stop_on_signals = true});
+  trainer.add(record);
+  CHECK(trainer.run() == optim::TrainerEnd::signal);
+  CHECK(trainer.signal() == SIGTERM);
+  CHECK(names_in(folder.file("run")) == Names{"step-00000005.safetensors"});
+}
+
+TEST_CASE("Trainer: options that contradict each other are refused") {
+  const auto refused = [](const char* expected, auto change) {
+    Setup setup;
+    optim::TrainerOptions options{.steps = 1};
+    change(options, setup);
+    check_error<ValueError>(
+        [&] {
+          optim::Trainer trainer(setup.model, setup.optimizer, setup.loader, setup.step(), options);
+        },
+        expected);
+  };
+  using Options = optim::TrainerOptions;
+  refused("accumulate of at least 1", [](Options& o, Setup&) { o.accumulate = 0; });
+  refused("steps of at least 0", [](Options& o, Setup&) { o.steps = -1; });
+  refused("save with save_every", [](Options& o, Setup&) { o.save_every = 2; });
+  refused("save with resume", [](Options& o, Setup&) { o.resume = "auto"; });
+  refused("validate with patience", [](Options& o, Setup&) { o.patience = 2; });
+  refused("validate_every with patience", [](Options& o, Setup& s) {
+    o.patience = 2;
+    o.validate = &s.valid;
+  });
+  refused("a max_grad_norm of at least 0", [](Options& o, Setup&) { o.max_grad_norm = -1; });
+  refused("keep of 1 or more", [](Options& o, Setup&) {
+    o.save = "run";
+    o.keep = 0;
+    o.keep_best = true;
+  });
+}

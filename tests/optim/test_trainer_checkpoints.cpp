@@ -1,0 +1,212 @@
+// Checkpoints of optim::Trainer: resumed runs, what stays in the folder, folders that cannot be
+// written. And find_lr, which leaves a training as it was.
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include <doctest/doctest.h>
+
+#include <sash/core/error.h>
+#include <sash/optim/checkpoint.h>
+#include <sash/optim/sgd.h>
+#include <sash/optim/trainer/checkpoint_folder.h>
+#include <sash/optim/trainer/find_lr.h>
+
+#include "../support/small_training.h"
+#include "../support/temporary_folder.h"
+
+using namespace sash;
+using namespace sash::testing;
+namespace fs = std::filesystem;
+
+TEST_CASE("Trainer: a resumed run has the bits of one run, and the best of its validations") {
+  const TemporaryFolder folder;
+  const auto options = [&](const std::string& name, int64_t steps) {
+    return optim::TrainerOptions{.steps = steps,
+                                 .schedule = kSchedule,
+                                 .save = folder.file(name),
+                                 .save_every = 2,
+                                 .keep = 2,
+                                 .keep_best = true,
+                                 .resume = "auto"};
+  };
+  const auto train = [&](const std::string& name, int64_t steps, int64_t stop_at, Record& record,
+                         Setup& setup) {
+    optim::TrainerOptions chosen = options(name, steps);
+    chosen.validate = &setup.valid;
+    chosen.validate_every = 4;
+    manual_seed(8);
+    optim::Trainer trainer(setup.model, setup.optimizer, setup.loader, setup.step(), chosen);
+    record.then = [&](const optim::StepReport& report) {
+      if (report.step == stop_at) trainer.stop();
+    };
+    trainer.add(record);
+    CHECK(trainer.run() == (stop_at > 0 ? optim::TrainerEnd::stopped : optim::TrainerEnd::steps));
+    record.then = {};
+    return trainer.best();
+  };
+  Setup whole, first, second;
+  Record all, start, rest;
+  const auto best = train("whole", 15, 0, all, whole);
+  train("parts", 15, 7, start, first);
+  second.model.parameters()[0].detach().zero_();  // the checkpoint has it
+  CHECK(train("parts", 15, 0, rest, second) == best);
+  CHECK(rest.started_at == 7);
+  std::vector<double> losses = start.losses();
+  for (const double loss : rest.losses()) losses.push_back(loss);
+  CHECK(losses == all.losses());
+  CHECK(second.weights() == whole.weights());
+  const auto text = [](const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    return std::string{std::istreambuf_iterator<char>(file), {}};
+  };
+  for (const char* file : {"step-00000015.safetensors", "best.safetensors"}) {
+    const std::string one = text(folder.file("whole/" + std::string(file)));
+    CHECK(one == text(folder.file("parts/" + std::string(file))));
+    CHECK(one.size() > 100);
+  }
+  const Names names{"best.safetensors", "step-00000014.safetensors", "step-00000015.safetensors"};
+  CHECK(names_in(folder.file("parts")) == names);
+  CHECK(optim::newest_checkpoint(folder.file("parts")) ==
+        folder.file("parts/step-00000015.safetensors"));
+
+  Setup third;
+  check_error<ValueError>(
+      [&] {
+        optim::Trainer trainer(third.model, third.optimizer, third.loader, third.step(),
+                               {.steps = 1, .save = folder.file("parts")});
+      },
+      "expected resume, or a folder without checkpoints");
+}
+
+TEST_CASE("Trainer: patience ends a training, and the best stays") {
+  const TemporaryFolder folder;
+  Setup setup;
+  setup.optimizer.set_lr(0);  // nothing gets better
+  Record record;
+  const auto options = [&](Setup& of) {
+    return optim::TrainerOptions{.steps = 100,
+                                 .validate = &of.valid,
+                                 .validate_every = 2,
+                                 .monitor = "accuracy",
+                                 .maximize = true,
+                                 .patience = 3,
+                                 .save = folder.file("run"),
+                                 .keep_best = true,
+                                 .resume = "auto"};
+  };
+  optim::Trainer trainer(setup.model, setup.optimizer, setup.loader, setup.step(), options(setup));
+  trainer.add(record);
+  CHECK(trainer.run() == optim::TrainerEnd::patience);
+  CHECK(trainer.step() == 8);
+  CHECK(optim::checkpoint_info(folder.file("run/best.safetensors")).step == 2);
+  CHECK(trainer.best() == record.reports[1].validation.at("accuracy"));
+
+  Setup again;
+  optim::Trainer resumed(again.model, again.optimizer, again.loader, again.step(), options(again));
+  CHECK(resumed.step() == 8);
+  CHECK(resumed.run() == optim::TrainerEnd::patience);
+  CHECK(resumed.step() == 8);
+}
+
+TEST_CASE("Trainer: a folder that vanishes is a warning, then an error, and nothing else is lost") {
+  const TemporaryFolder folder;
+  Setup setup;
+  Record record;
+  record.then = [&](const optim::StepReport& report) {
+    if (report.step == 3) fs::remove_all(folder.file("run"));
+  };
+  optim::Trainer trainer(setup.model, setup.optimizer, setup.loader, setup.step(),
+                         {.steps = 6, .save = folder.file("run"), .save_every = 2});
+  trainer.add(record);
+  const std::string text = message_of<IoError>([&] { trainer.run(); });
+  CHECK_MESSAGE(text.find("cannot create '" + folder.file("run")) != std::string::npos, text);
+  REQUIRE(record.warnings.size() == 1);
+  CHECK(record.warnings[0].find("step 4 is not saved") == 0);
+  CHECK(trainer.step() == 6);
+  trainer.save(folder.file("elsewhere"));
+  CHECK(optim::checkpoint_info(folder.file("elsewhere")).step == 6);
+}
+
+TEST_CASE("Trainer: what cannot be written to is refused before the first step") {
+  const TemporaryFolder folder;
+  std::ofstream(folder.file("file")) << "text";
+  for (const std::string& path : {folder.file("file/run"), std::string("/proc/run")}) {
+    CAPTURE(path);
+    Setup setup;
+    CHECK_THROWS_AS(optim::Trainer(setup.model, setup.optimizer, setup.loader, setup.step(),
+                                   {.steps = 6, .save = path}),
+                    IoError);
+  }
+  Setup setup;
+  CHECK_THROWS_AS(optim::Trainer(setup.model, setup.optimizer, setup.loader, setup.step(),
+                                 {.steps = 6, .save = "/dev/full", .keep = 0}),
+                  IoError);
+}
+
+TEST_CASE("Trainer: leftovers of killed writers are removed, and never taken for a checkpoint") {
+  const TemporaryFolder folder;
+  const std::string run = folder.file("run");
+  const auto train = [&](int64_t steps) {
+    Setup setup;
+    optim::Trainer trainer(setup.model, setup.optimizer, setup.loader, setup.step(),
+                           {.steps = steps, .save = run, .keep = 9, .resume = "auto"});
+    const int64_t start = trainer.step();
+    trainer.run();
+    return start;
+  };
+  CHECK(train(2) == 0);
+  std::ofstream(run + "/step-00000009.safetensors.tmp.999999999.0") << "half";
+  std::ofstream(run + "/step-00000008.safetensors") << "half";
+  std::ofstream(run + "/notes.tmp.999999999.0") << "the user's own";
+  CHECK(train(3) == 2);
+  const Names names{"notes.tmp.999999999.0", "step-00000002.safetensors",
+                    "step-00000003.safetensors", "step-00000008.safetensors"};
+  CHECK(names_in(run) == names);
+}
+
+TEST_CASE("find_lr: suggests a rate at which the loss falls") {
+  manual_seed(2);
+  nn::Sequential model(nn::Linear(4, 8), nn::ReLU(), nn::Linear(8, 2));
+  optim::SGD optimizer(model.parameters(), {.lr = 0});
+  data::Loader loader(samples(), {.batch = 22});
+  const auto step = [&](const data::Batch& batch) {
+    return cross_entropy(model(batch[0]), batch[1]);
+  };
+  const double lr = optim::find_lr(model, optimizer, loader, step).suggestion;
+  CHECK(lr > 1e-3);
+  CHECK(lr <= 1);
+  Record record;
+  optim::Trainer trainer(model, optimizer, loader, step,
+                         {.steps = 20, .schedule = optim::Constant{.lr = lr}});
+  trainer.add(record);
+  trainer.run();
+  CHECK(record.losses().back() < 0.7 * record.losses().front());
+}
+
+TEST_CASE("find_lr: leaves everything as it was") {
+  Setup setup, other;
+  const auto train = [](Setup& of, int64_t steps) {
+    manual_seed(4);
+    optim::Trainer(of.model, of.optimizer, of.loader, of.step(), {.steps = steps}).run();
+  };
+  const auto find = [](Setup& of) {
+    return optim::find_lr(of.model, of.optimizer, of.loader, of.step(),
+                          {.min_lr = 1e-6, .max_lr = 10, .steps = 40});
+  };
+  const optim::FoundLr found = find(setup);
+  CHECK(found.lr.size() == found.loss.size());
+  CHECK(found.lr.at(0) == 1e-6);
+  train(setup, 5);
+  train(other, 5);
+  CHECK(setup.weights() == other.weights());
+  CHECK(find(setup).lr.size() >= 4);  // also in the midst of a training
+  train(setup, 10);
+  train(other, 10);
+  CHECK(setup.weights() == other.weights());
+  check_error<ValueError>(
+      [&] {
+        optim::find_lr(setup.model, setup.optimizer, setup.loader, setup.step(), {.steps = 2});
+      },
+      "steps of at least 3");
+}
