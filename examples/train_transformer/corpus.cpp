@@ -31,8 +31,8 @@ std::string fingerprint_of(const std::string& text, const std::string& before) {
   return std::to_string(hash);
 }
 
-std::pair<sash::Tensor, sash::Tensor> windows(const std::vector<int64_t>& text,
-                                              const std::vector<int64_t>& starts, int64_t length) {
+sash::data::Batch windows(const std::vector<int64_t>& text, const std::vector<int64_t>& starts,
+                          int64_t length) {
   std::vector<int64_t> inputs, targets;
   for (const int64_t start : starts) {
     const auto from = text.begin() + start;
@@ -84,8 +84,7 @@ void Corpus::check_context(int64_t length) const {
   }
 }
 
-std::pair<sash::Tensor, sash::Tensor> Corpus::batch(int64_t count, int64_t length, uint64_t seed,
-                                                    int64_t step) const {
+sash::data::Batch Corpus::batch(int64_t count, int64_t length, uint64_t seed, int64_t step) const {
   const auto places = static_cast<int64_t>(train_.size()) - length;
   std::vector<int64_t> starts;
   for (int64_t i = 0; i < count; ++i) {
@@ -95,13 +94,6 @@ std::pair<sash::Tensor, sash::Tensor> Corpus::batch(int64_t count, int64_t lengt
     starts.push_back(static_cast<int64_t>(wide % static_cast<uint64_t>(places)));
   }
   return windows(train_, starts, length);
-}
-
-std::pair<sash::Tensor, sash::Tensor> Corpus::valid_windows(int64_t first, int64_t count,
-                                                            int64_t length) const {
-  std::vector<int64_t> starts;
-  for (int64_t i = first; i < first + count; ++i) starts.push_back(i * length);
-  return windows(valid_, starts, length);
 }
 
 double trigram_loss(const Corpus& corpus) {

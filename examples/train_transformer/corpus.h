@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include <sash/tensor/tensor.h>
+#include <sash/nn/data/dataset.h>
 
 #include "vocabulary.h"
 
@@ -33,15 +33,7 @@ class Corpus {
   /// Inputs and targets [count, length] on the CPU; targets are the inputs shifted by one. The
   /// `count` random places in the training text depend on `seed` and `step` alone, so that a
   /// resumed run sees the same data as an uninterrupted one.
-  std::pair<sash::Tensor, sash::Tensor> batch(int64_t count, int64_t length, uint64_t seed,
-                                              int64_t step) const;
-  /// Windows [first, first + count) of the validation text, which is cut into consecutive windows
-  /// of `length`. Shapes and device as in `batch`.
-  std::pair<sash::Tensor, sash::Tensor> valid_windows(int64_t first, int64_t count,
-                                                      int64_t length) const;
-  int64_t valid_window_count(int64_t length) const {
-    return (static_cast<int64_t>(valid_.size()) - 1) / length;
-  }
+  sash::data::Batch batch(int64_t count, int64_t length, uint64_t seed, int64_t step) const;
 
  private:
   Corpus(const std::string& train, const std::string& valid,

@@ -103,16 +103,29 @@ void add_training_options(CLI::App& app, Options& options) {
   app.add_option("--save-every", options.save_every,
                  "Steps between checkpoints; 0: only at the end")
       ->check(kCount);
+  app.add_option("--keep", options.keep,
+                 "Newest checkpoints to keep: --save is a folder then, which has the best by "
+                 "validation, too; 0: --save is one file")
+      ->check(kCount);
+  app.add_option("--log-every", options.log_every,
+                 "Steps between lines of progress where there is no terminal")
+      ->check(kSize);
+  app.add_flag("--overfit-batch", options.overfit_batch,
+               "Train on the first batch alone: a model that can learn brings its loss to 0");
+  app.add_flag("--dry-run", options.dry_run,
+               "Train a step, validate a batch, write a checkpoint and remove it, generate text");
   app.add_option("--resume", options.resume,
-                 "Checkpoint to load, with its settings. With --steps or --text, training "
+                 "Checkpoint to load, or the newest of a folder, with its settings. With --steps "
+                 "or --text, training "
                  "continues; with neither, the program only generates text")
-      ->check(CLI::ExistingFile);
+      ->check(CLI::ExistingPath);
   app.add_option("--profile", options.profile,
                  "File for a Chrome trace of the kernels of ten steps, which run eagerly; also "
                  "prints a table")
       ->check(check_path);
   app.add_option("--metrics", options.metrics,
-                 "File for metrics, one JSON object per line and step. A resumed run first removes "
+                 "File for metrics, one JSON object per line and step, or .csv. A resumed run "
+                 "first removes "
                  "the lines after its checkpoint's step, then appends")
       ->check(check_path);
 }

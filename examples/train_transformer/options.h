@@ -24,9 +24,13 @@ struct Options {
   int64_t dim = 128;
   int64_t generate = 400;
   int64_t save_every = 500;
+  int64_t keep = 0;  ///< 0: --save is a file; else a folder of so many checkpoints, and the best
+  int64_t log_every = 50;
   double dropout = 0.0;
   double lr = 4e-3;
   bool capture = true;
+  bool overfit_batch = false;
+  bool dry_run = false;
   double temperature = 0.8;
   uint64_t seed = 1;
   std::set<std::string> given;  ///< flags present on the command line, without dashes

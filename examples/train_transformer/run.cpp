@@ -1,22 +1,34 @@
 #include "run.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <optional>
 
+#include <sash/nn/data/token_dataset.h>
 #include <sash/optim/checkpoint.h>
+#include <sash/optim/logging/metrics_log.h>
+#include <sash/optim/logging/progress_line.h>
+#include <sash/optim/trainer/checkpoint_folder.h>
+#include <sash/optim/trainer/stop_signals.h>
+#include <sash/optim/trainer/trainer.h>
 #include <sash/sash.h>
 #include <sash/tensor/io/replacement_file.h>
 
+#include "corpus.h"
+#include "model.h"
 #include "settings.h"
-#include "trainer.h"
+#include "step_profile.h"
 
 namespace {
 
 namespace fs = std::filesystem;
-using sash::optim::CheckpointInfo;
+namespace data = sash::data;
+namespace optim = sash::optim;
+using optim::CheckpointInfo;
 
 constexpr const char* kOp = "train_transformer";
+constexpr int64_t kValidateEvery = 500;
 
 // What to do, decided from the options and the checkpoint.
 struct Plan {
@@ -52,26 +64,43 @@ void check_files(const Plan& plan) {
   check_distinct("--profile", options.profile, "--metrics", options.metrics);
   if (!options.profile.empty()) sash::ReplacementFile(kOp, options.profile);
   check_distinct("--save", options.save, "--text", options.text);
-  if (options.save.empty() || !plan.trains) return;
+  if (options.save.empty() || !plan.trains || options.dry_run || options.keep > 0) return;
   if (fs::is_regular_file(options.save) && options.save != options.resume) {
-    const CheckpointInfo old = sash::optim::checkpoint_info(options.save);
+    const CheckpointInfo old = optim::checkpoint_info(options.save);
     entry(old, "vocabulary", options.save);
     std::printf("%s (step %lld) will be overwritten\n", options.save.c_str(),
                 static_cast<long long>(old.step));
   }
-  sash::ReplacementFile(kOp, options.save);  // throws if it cannot be created
+}
+
+// Checkpoint of a run without --save that is stopped by a signal: an unused file name.
+std::string spare_path() {
+  std::string path = "train_transformer.safetensors";
+  for (int i = 1; fs::exists(path); ++i) {
+    path = "train_transformer." + std::to_string(i) + ".safetensors";
+  }
+  return path;
+}
+
+// Of a folder, --resume takes the newest checkpoint, and --save is that folder.
+void open_resumed(Plan& plan, Options& options) {
+  if (options.resume.empty()) return;
+  const std::string given = options.resume;
+  const auto found = optim::newest_checkpoint(given);
+  if (!found) throw sash::IoError(kOp, "no checkpoint in " + given);
+  options.resume = *found;
+  plan.start = optim::checkpoint_info(*found);
+  take_settings(plan.start.extra, options);
+  if (options.save.empty()) options.save = given;
+  if (options.keep == 0 && fs::is_directory(options.save)) options.keep = 1;
 }
 
 Plan make_plan(Options options) {
   Plan plan;
-  if (!options.resume.empty()) {
-    plan.start = sash::optim::checkpoint_info(options.resume);
-    take_settings(plan.start.extra, options);
-    if (options.save.empty()) options.save = options.resume;
-  }
+  open_resumed(plan, options);
   const bool resumes = !options.resume.empty();
   const bool wanted = !resumes || options.has("steps") || options.has("text");
-  for (const char* flag : {"save", "metrics", "profile"}) {
+  for (const char* flag : {"save", "metrics", "profile", "dry-run", "overfit-batch"}) {
     if (wanted || !options.has(flag)) continue;
     throw sash::ValueError(kOp, std::string("--steps or --text with --resume and --") + flag,
                            "neither, which trains nothing");
@@ -118,11 +147,11 @@ void check_prompt(Plan& plan, const Vocabulary& vocabulary) {
   vocabulary.encode("a --prompt", options.prompt);
 }
 
-void print_start(const Plan& plan, const Trainer& trainer, sash::Device device,
-                 const std::optional<Corpus>& corpus) {
+void print_start(const Plan& plan, const sash::nn::CausalLM& model, int64_t step,
+                 sash::Device device, const std::optional<Corpus>& corpus) {
   const Options& options = plan.options;
   std::printf("%s, %lld parameters, on %s (%s)\n", options.precision.c_str(),
-              static_cast<long long>(trainer.model().num_parameters()), to_string(device).c_str(),
+              static_cast<long long>(model.num_parameters()), to_string(device).c_str(),
               sash::backend(device.type).description(device).c_str());
   if (corpus) {
     std::printf("%zu training characters, %zu validation characters, %lld distinct\n",
@@ -131,7 +160,7 @@ void print_start(const Plan& plan, const Trainer& trainer, sash::Device device,
   }
   if (!options.resume.empty()) {
     std::printf("%s is at step %lld of %lld\n", options.resume.c_str(),
-                static_cast<long long>(trainer.step()), static_cast<long long>(options.steps));
+                static_cast<long long>(step), static_cast<long long>(options.steps));
     if (!plan.trains) std::printf("no training: that needs --text, or more --steps\n");
   } else if (options.save.empty()) {
     std::printf("no --save: a checkpoint is written only if a signal stops the training\n");
@@ -139,41 +168,97 @@ void print_start(const Plan& plan, const Trainer& trainer, sash::Device device,
   std::fflush(stdout);
 }
 
-// Checkpoint of a run without --save that is stopped by a signal: an unused file name.
-std::string spare_path() {
-  std::string path = "train_transformer.safetensors";
-  for (int i = 1; fs::exists(path); ++i) {
-    path = "train_transformer." + std::to_string(i) + ".safetensors";
+optim::TrainerOptions trainer_options(const Options& options, const Corpus& corpus,
+                                      data::Loader& valid, optim::GradScaler* scaler) {
+  const bool saves = !options.save.empty();
+  optim::TrainerOptions chosen{
+      .steps = options.steps,
+      .schedule = optim::WarmupCosine{.lr = options.lr,
+                                      .warmup = std::min<int64_t>(50, options.steps / 10),
+                                      .total = options.steps,
+                                      .floor = options.lr / 20},
+      .scaler = scaler,
+      .capture = options.capture,
+      .validate = &valid,
+      .validate_every = kValidateEvery,
+      .save = options.save,
+      .save_every = saves ? options.save_every : 0,
+      .keep = options.keep,
+      .keep_best = saves && options.keep > 0,
+      .resume = options.resume,
+      .extra = settings_of(options),
+      .stop_on_signals = true,
+      .overfit_batch = options.overfit_batch,
+      .dry_run = options.dry_run};
+  chosen.extra["vocabulary"] = corpus.vocabulary().hex();
+  chosen.extra["fingerprint"] = corpus.fingerprint();
+  if (options.dry_run && !saves) {
+    chosen.save = spare_path();
+    chosen.keep = 0;
   }
-  return path;
+  return chosen;
 }
 
-// Returns the exit code if a signal stopped the training.
-int train(const Plan& plan, Trainer& trainer, const Corpus& corpus,
-          std::optional<double>& validation_loss) {
+// Trains if the plan says so. Returns the exit code, and the validation loss if a text is known.
+int train(const Plan& plan, sash::nn::CausalLM& model, const Corpus& corpus, sash::Device device,
+          double& validation_loss) {
   const Options& options = plan.options;
-  Console console(options.steps);
-  Metrics metrics(options.metrics, trainer.step());
-  const StopSignals signals;
-  try {
-    validation_loss = trainer.run(corpus, console, metrics, signals);
-  } catch (sash::Error& error) {
-    console.finish();
-    if (trainer.has_checkpoint()) error.append(options.save + " is the last good checkpoint");
-    throw;
+  const auto optimizer = make_optimizer(options, model);
+  std::optional<optim::GradScaler> scaler;
+  if (options.precision == "f16") scaler.emplace();
+  data::Loader valid(data::TokenDataset(data::Tokens(corpus.valid()), options.context),
+                     {.batch = options.batch, .device = device});
+  StepProfile profile(options.profile);
+  optim::TrainerOptions chosen =
+      trainer_options(options, corpus, valid, scaler ? &*scaler : nullptr);
+  if (!plan.trains) chosen.save.clear(), chosen.save_every = 0, chosen.keep_best = false;
+  chosen.validation_step = [&](const data::Batch& batch) {
+    profile.stop();
+    return loss_on(model, batch[0], batch[1]);
+  };
+  optim::Trainer trainer(
+      model, *optimizer,
+      [&](int64_t step) {
+        return corpus.batch(options.batch, options.context, options.seed, step);
+      },
+      [&](const data::Batch& batch) { return loss_on(model, batch[0], batch[1]); }, chosen);
+  print_start(plan, model, trainer.step(), device, corpus);
+  if (!plan.trains) {
+    validation_loss = trainer.validate().at("loss");
+    return 0;
   }
-  std::string path = options.save;
-  if (path.empty() && signals.stop()) path = spare_path();
-  if (!path.empty()) {
-    if (!trainer.is_saved()) trainer.save(path, corpus);
+  optim::ProgressLine progress({.log_every = options.log_every, .device = device});
+  std::optional<optim::MetricsLog> metrics;
+  if (!options.metrics.empty()) metrics.emplace(options.metrics);
+  trainer.add(progress);
+  if (metrics) trainer.add(*metrics);
+  if (!options.profile.empty()) trainer.add(profile);
+  const optim::StopSignals signals;  // also while it says that it saved
+  const optim::TrainerEnd end = trainer.run();
+  const bool stopped = end == optim::TrainerEnd::signal;
+  const std::string path = options.save.empty() && stopped ? spare_path() : options.save;
+  if (!path.empty() && !options.dry_run) {
+    if (options.save.empty()) trainer.save(path);
     std::printf("saved step %lld to %s\n", static_cast<long long>(trainer.step()), path.c_str());
     std::fflush(stdout);
   }
-  if (signals.stop()) {
-    std::fprintf(stderr, "stopped by %s\n", signal_name(signals.received()).c_str());
-    return 128 + signals.received();
+  if (stopped) {
+    std::fprintf(stderr, "stopped by %s\n", optim::signal_name(trainer.signal()).c_str());
+    return 128 + trainer.signal();
   }
-  return metrics.failed() ? 1 : 0;
+  std::map<std::string, double> validation = trainer.validation();
+  if (validation.empty()) validation = trainer.validate();  // not a step was made
+  validation_loss = validation.at("loss");
+  return metrics && metrics->failed() ? 1 : 0;
+}
+
+std::string write(const Plan& plan, sash::nn::CausalLM& model, const Vocabulary& vocabulary) {
+  const Options& options = plan.options;
+  return vocabulary.decode(model.generate(vocabulary.encode("a --prompt", options.prompt),
+                                          options.generate,
+                                          {.temperature = options.temperature,
+                                           .seed = options.seed,
+                                           .stride = std::max<int64_t>(1, options.context / 4)}));
 }
 
 }  // namespace
@@ -195,22 +280,20 @@ int run(Options chosen) {
                                                          : sash::DType::float32);
   sash::set_tf32_allowed(options.precision == "tf32");
   sash::manual_seed(options.seed);
-  Trainer trainer(options, *vocabulary, device);
-  print_start(plan, trainer, device, corpus);
-
-  std::optional<double> loss;
-  if (plan.trains) {
-    const int exit_code = train(plan, trainer, *corpus, loss);
-    if (exit_code != 0) return exit_code;
-  }
+  const auto model = make_model(options, vocabulary->size(), device);
   if (corpus) {
-    if (!loss) loss = trainer.validation_loss(*corpus);
-    std::printf("validation loss %.3f nats per character; trigram baseline %.3f\n", *loss,
+    double loss = 0;
+    const int exit_code = train(plan, *model, *corpus, device, loss);
+    if (exit_code != 0) return exit_code;
+    std::printf("validation loss %.3f nats per character; trigram baseline %.3f\n", loss,
                 trigram_loss(*corpus));
+  } else {
+    optim::load_model(options.resume, *model);
+    print_start(plan, *model, plan.start.step, device, corpus);
   }
   if (plan.writes) {
     std::printf("----\n%s%s\n----\n", options.prompt.c_str(),
-                trainer.write(options.prompt, options.generate).c_str());
+                write(plan, *model, *vocabulary).c_str());
   }
   return 0;
 }

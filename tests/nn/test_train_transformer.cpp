@@ -290,7 +290,7 @@ TEST_CASE("train_transformer: NaN and infinity stop the training and are never s
   const Ended ended = runs.run({"--resume", runs.saved, "--steps", "200", "--lr", "1e30",
                                 "--generate", "0", "--save-every", "0"});
   CHECK(ended.code == 1);
-  contains(ended.err, "train_transformer: expected a finite ");
+  contains(ended.err, "expected a finite ");
   contains(ended.err, " at step ");
   contains(ended.err, ", got ");
   contains(ended.err, runs.saved + " is the last good checkpoint");
@@ -337,6 +337,42 @@ TEST_CASE("train_transformer: metrics hold every step once, and the last validat
   CHECK(ended.code == 1);
   contains(ended.err, "expected metrics in line 1 of " + runs.path("diary"));
   CHECK(file_text(runs.path("diary")) == "Dear diary,\nit rains.\n");
+}
+
+TEST_CASE("train_transformer: --keep makes a folder of checkpoints, and --resume takes it") {
+  if (!is_built()) return;
+  const Runs runs;
+  const Arguments keep{"--save", runs.saved, "--save-every", "2", "--keep", "2"};
+  REQUIRE(runs.run(runs.fresh(5) + keep).code == 0);
+  for (const char* name : {"best", "step-00000004", "step-00000005"}) {
+    CHECK(fs::exists(runs.saved + "/" + name + ".safetensors"));
+  }
+  CHECK(!fs::exists(runs.saved + "/step-00000002.safetensors"));
+  contains(runs.run(runs.fresh(5) + keep).err, "expected resume, or a folder without checkpoints");
+  REQUIRE(runs.run({"--resume", runs.saved, "--steps", "7", "--generate", "0"}).code == 0);
+  CHECK(step_of(runs.saved + "/step-00000007.safetensors") == 7);
+}
+
+TEST_CASE("train_transformer: --dry-run writes nothing, --overfit-batch learns one batch") {
+  if (!is_built()) return;
+  const Runs runs;
+  const int64_t files = runs.files();
+  std::vector<std::string> dry =
+      runs.command(runs.fresh(1000000) + Arguments{"--save", runs.saved, "--generate", "3"});
+  dry.push_back("--dry-run");
+  ChildProcess child(dry, runs.path("log"));
+  CHECK(child.wait() == 0);
+  contains(child.out(), "step 1/1");
+  contains(child.out(), "validation loss");
+  contains(child.out(), "----");
+  CHECK(runs.files() == files + 2);  // the log
+
+  std::vector<std::string> overfit =
+      runs.command(runs.fresh(200) + Arguments{"--metrics", runs.metrics, "--lr", "1e-2"});
+  overfit.push_back("--overfit-batch");
+  ChildProcess again(overfit, runs.path("log"));
+  CHECK(again.wait() == 0);
+  CHECK(lines_of(runs.metrics).back()["loss"].get<double>() < 1);
 }
 
 TEST_CASE("train_transformer: text is generated from a checkpoint alone") {
