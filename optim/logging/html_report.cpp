@@ -92,6 +92,17 @@ std::string curve(const std::vector<plot::Series>& series, const std::string& ti
                               .y = {.label = label, .unit = unit, .log = wants_log(series)}});
 }
 
+/// A weight that few are above. Those of the first queries, which see few keys, would leave the
+/// others pale.
+double high_weight(const Tensor& weights) {
+  std::vector<double> positive = weights.to_vector<double>();
+  std::erase_if(positive, [](double weight) { return !(weight > 0); });
+  if (positive.empty()) return 1;
+  const auto place = positive.begin() + static_cast<std::ptrdiff_t>(positive.size() * 98 / 100);
+  std::nth_element(positive.begin(), place, positive.end());
+  return *place;
+}
+
 bool is_number(const std::string& text) {
   return !text.empty() && text.find_first_not_of("0123456789.,+-eE kMGT%") == text.npos &&
          text.find_first_of("0123456789") != text.npos;
@@ -178,6 +189,7 @@ void HtmlReport::add_attention(const std::string& title, const Tensor& weights) 
   }
   const Tensor heads = shape.rank() == 4 ? weights.detach().select(0, 0) : weights.detach();
   const int64_t count = std::min(heads.size(0), kMostHeads);
+  const double high = high_weight(heads);
   std::string body = "<div class=\"figures\">\n";
   for (int64_t head = 0; head < count; ++head) {
     body += plot::heat_map(heads.select(0, head), {.title = "head " + std::to_string(head),
@@ -185,6 +197,7 @@ void HtmlReport::add_attention(const std::string& title, const Tensor& weights) 
                                                    .y = {.label = "query"},
                                                    .value = "weight",
                                                    .low = 0,
+                                                   .high = high,
                                                    .size = 200});
   }
   const bool more = count < heads.size(0);

@@ -49,7 +49,8 @@ class SASH_API HtmlReport : public Callback {
   /// One head of a mask; `ValueError` for lengths outside [1, 4096].
   void add_mask(const AttentionMask& mask, int64_t queries, int64_t keys);
   /// The weights [H, S_q, S_k], or the first of a batch [B, H, S_q, S_k], a map for each of the
-  /// first 16 heads: what `AttentionRecorder` keeps. `ShapeError` for other shapes.
+  /// first 16 heads: what `AttentionRecorder` keeps. The darkest colour begins where only 2 % of
+  /// the weights are greater. `ShapeError` for other shapes.
   void add_attention(const std::string& title, const Tensor& weights);
 
   /// Writes the page, whole or not at all. `IoError` if it cannot.

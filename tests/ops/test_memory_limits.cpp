@@ -106,6 +106,19 @@ TEST_CASE("memory of the CPU: a steady loop asks for nothing, even if its sizes 
   empty_cache(kCPU);
 }
 
+TEST_CASE("memory of the CPU: blocks of middle size share a segment, which returns to the system") {
+  if (keeps_nothing()) return;
+  empty_cache(kCPU);
+  const int64_t system = cpu().system_allocations, left = cpu().cached;
+  {
+    std::vector<Memory> held;
+    for (int64_t n = 1; n < 20; ++n) held.emplace_back(16000 * n);
+    CHECK(cpu().system_allocations <= system + 2);  // the end of an older segment may be too short
+  }
+  empty_cache(kCPU);
+  CHECK(cpu().cached <= left);
+}
+
 TEST_CASE("memory of the CPU: no two blocks overlap, under any limit") {
   const Limits restore;
   std::mt19937_64 draw(1);

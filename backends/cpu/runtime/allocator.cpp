@@ -17,6 +17,7 @@ constexpr int64_t kSmallStep = 64;
 constexpr int64_t kSmallLimit = 1024;
 constexpr int64_t kHugeFrom = int64_t{4} << 20;
 constexpr size_t kHugePage = size_t{2} << 20;
+constexpr int64_t kSharedFrom = int64_t{16} << 10, kSharedSegment = int64_t{16} << 20;
 constexpr int64_t kSlack = int64_t{32} << 20;
 constexpr int64_t kLeastTidied = int64_t{1} << 20;
 constexpr int64_t kLargest = int64_t{1} << 40;  // more throws without a call to the system
@@ -127,7 +128,35 @@ CachingAllocator::Block* CachingAllocator::new_block(const SizeClass& size, int6
     if (Block* block = cut(size)) return block;
     tidy(std::max<int64_t>(most - in_use, 0));
   }
+  const bool shares = size.bytes >= kSharedFrom && size.bytes < kHugeFrom;
+  if (shares && limit_ == kNoCacheLimit) {
+    if (Block* block = from_rest(size)) return block;
+  }
   return from_system(size, asked);
+}
+
+// A block of `size` from the unused end of the newest shared segment, or of a new one. Null if the
+// system has no memory for a segment.
+CachingAllocator::Block* CachingAllocator::from_rest(const SizeClass& size) {
+  Block* block = rest_;
+  if (block && block->bytes >= size.bytes) {
+    stats_.cached -= block->bytes;
+  } else {
+    void* const memory = system_allocate(kSharedSegment);
+    if (!memory) return nullptr;
+    ++stats_.system_allocations;
+    if (rest_) {
+      stats_.cached -= rest_->bytes;
+      push(rest_);
+    }
+    block = new_segment(memory, kSharedSegment - static_cast<int64_t>(sizeof(Block)));
+  }
+  rest_ = split(block, size.bytes);
+  if (rest_) {
+    rest_->used = true;  // not in a free list
+    stats_.cached += rest_->bytes;
+  }
+  return block;
 }
 
 CachingAllocator::Block* CachingAllocator::from_system(const SizeClass& size, int64_t asked) {
@@ -143,7 +172,11 @@ CachingAllocator::Block* CachingAllocator::from_system(const SizeClass& size, in
     }
   }
   if (!memory) throw_out_of_memory(asked, before);
-  auto* const block = new (memory) Block{.bytes = size.bytes,
+  return new_segment(memory, size.bytes);
+}
+
+CachingAllocator::Block* CachingAllocator::new_segment(void* memory, int64_t bytes) {
+  auto* const block = new (memory) Block{.bytes = bytes,
                                          .before = nullptr,
                                          .after = nullptr,
                                          .next_free = nullptr,
@@ -160,21 +193,25 @@ CachingAllocator::Block* CachingAllocator::cut(const SizeClass& size) {
   Block* block = nullptr;
   for (size_t index = size.index; !block && index < kClasses; ++index) block = pop(index);
   if (!block) return nullptr;
-  const int64_t rest = block->bytes - size.bytes - static_cast<int64_t>(sizeof(Block));
-  if (rest < kSmallStep) return block;
-  auto* const other =
-      new (reinterpret_cast<char*>(block + 1) + size.bytes) Block{.bytes = rest,
-                                                                  .before = block,
-                                                                  .after = block->after,
-                                                                  .next_free = nullptr,
-                                                                  .older = nullptr,
-                                                                  .newer = nullptr,
-                                                                  .used = false};
+  if (Block* const other = split(block, size.bytes)) push(other);
+  return block;
+}
+
+// Shortens a block to `bytes`. Returns what is left as a block of its own, null if that is little.
+CachingAllocator::Block* CachingAllocator::split(Block* block, int64_t bytes) {
+  const int64_t rest = block->bytes - bytes - static_cast<int64_t>(sizeof(Block));
+  if (rest < kSmallStep) return nullptr;
+  auto* const other = new (reinterpret_cast<char*>(block + 1) + bytes) Block{.bytes = rest,
+                                                                             .before = block,
+                                                                             .after = block->after,
+                                                                             .next_free = nullptr,
+                                                                             .older = nullptr,
+                                                                             .newer = nullptr,
+                                                                             .used = false};
   if (other->after) other->after->before = other;
   block->after = other;
-  block->bytes = size.bytes;
-  push(other);
-  return block;
+  block->bytes = bytes;
+  return other;
 }
 
 // Merges a free block with the free blocks after it. The caller must then rebuild the free lists.
@@ -190,6 +227,8 @@ void CachingAllocator::merge(Block* first) {
 // Merges all free neighbours. Then returns segments without a block in use to the system, oldest
 // first, until at most `most_cached` bytes are free.
 void CachingAllocator::tidy(int64_t most_cached) noexcept {
+  if (rest_) rest_->used = false;
+  rest_ = nullptr;
   int64_t free_bytes = 0;
   for (Block* segment = oldest_; segment; segment = segment->newer) {
     for (Block* block = segment; block; block = block->after) {

@@ -14,12 +14,14 @@ namespace sash::cpu {
 ///
 /// Sizes up to 1 KiB are rounded up to a multiple of 64 bytes. Larger sizes are rounded up to one
 /// of eight classes per power of two, which wastes at most 1/8. Blocks are aligned to 64 bytes.
-/// From 4 MiB on, huge pages are requested. Statistics count the rounded sizes.
+/// From 4 MiB on, huge pages are requested; blocks from 16 KiB on share segments of 16 MiB, which
+/// have huge pages too, unless `set_limit` was called. Statistics count the rounded sizes.
 ///
 /// The total held, in use or free, has a limit: 1.5 times the peak use since the last
 /// `empty_cache`, plus 32 MiB. Below the limit, a block is only reused for its own size class. At
 /// the limit, free neighbours are merged and split to new sizes; if that is not enough, free memory
-/// is returned to the system before more is allocated. `set_limit` limits the free memory instead.
+/// is returned to the system before more is allocated. One shared segment may come on top of it.
+/// `set_limit` limits the free memory instead.
 /// With `SASH_NO_MEMORY_REUSE` (sanitizer builds) sizes are not rounded and nothing is kept.
 class CachingAllocator {
  public:
@@ -59,8 +61,11 @@ class CachingAllocator {
   Block* pop(size_t index);
   void push(Block* block);
   Block* new_block(const SizeClass& size, int64_t asked);
+  Block* from_rest(const SizeClass& size);
   Block* from_system(const SizeClass& size, int64_t asked);
+  Block* new_segment(void* memory, int64_t bytes);
   Block* cut(const SizeClass& size);
+  static Block* split(Block* block, int64_t bytes);
   void merge(Block* first);
   void tidy(int64_t most_cached) noexcept;
   void give_back(Block* segment) noexcept;
@@ -72,6 +77,7 @@ class CachingAllocator {
   std::array<Block*, kClasses> free_{};
   Block* oldest_ = nullptr;
   Block* newest_ = nullptr;
+  Block* rest_ = nullptr;  ///< the unused end of a shared segment
   int64_t limit_ = kNoCacheLimit;
   int64_t next_tidy_ = kNoCacheLimit;  // call `keep_to_limit` above this many cached bytes
   int64_t most_used_ = 0;
