@@ -1,4 +1,5 @@
-// Tokens per second of a training step on batches that lie ready, and on those of a data::Loader.
+// Tokens per second of a training step on batches that lie ready, and on those of a data::Loader;
+// and the time in which a loader makes a batch.
 
 #include <chrono>
 #include <cstdio>
@@ -77,5 +78,10 @@ int main(int argc, char** argv) {
     const double rate = bench::median(kind.rates);
     std::printf("%-18s %9.0f tokens/s  %+.1f %%\n", kind.name, rate, 100 * (rate / ready_rate - 1));
   }
+  constexpr int64_t kBatches = 2000;
+  const auto start = std::chrono::steady_clock::now();
+  for (int64_t i = 0; i < kBatches; ++i) none.next_or_restart();
+  const std::chrono::duration<double, std::micro> us = std::chrono::steady_clock::now() - start;
+  std::printf("%-18s %9.1f us\n", "a batch", us.count() / kBatches);
   return 0;
 }
