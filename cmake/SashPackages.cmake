@@ -10,11 +10,12 @@ set(CPACK_COMPONENTS_ALL ${components})
 set(CPACK_GENERATOR TGZ)
 find_program(SASH_SHLIBDEPS dpkg-shlibdeps DOC "Tells what Debian packages depend on")
 mark_as_advanced(SASH_SHLIBDEPS)
-if(SASH_SHLIBDEPS AND BUILD_SHARED_LIBS)
+if(SASH_SHLIBDEPS AND BUILD_SHARED_LIBS AND NOT CMAKE_CROSSCOMPILING)
   list(APPEND CPACK_GENERATOR DEB)
 endif()
 
-set(runtime libsash${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+set(abi ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+set(runtime libsash${abi})
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_CORE_PACKAGE_NAME ${runtime})
@@ -22,12 +23,12 @@ set(CPACK_DEBIAN_CORE_PACKAGE_SECTION libs)
 set(CPACK_DEBIAN_CORE_PACKAGE_SHLIBDEPS ON)
 set(CPACK_COMPONENT_CORE_DESCRIPTION
     "The library that programs load. The package libsash-cuda adds the CUDA backend.")
-# Debian asks for this beside the calls of ldconfig that CPack writes.
+# Written here, because CPack would list each level's libsash in shlibs.
+file(WRITE "${PROJECT_BINARY_DIR}/shlibs" "libsash ${abi} ${runtime} (>= ${PROJECT_VERSION})\n")
 file(WRITE "${PROJECT_BINARY_DIR}/triggers" "activate-noawait ldconfig\n")
-set(CPACK_DEBIAN_CORE_PACKAGE_CONTROL_EXTRA "${PROJECT_BINARY_DIR}/triggers")
+set(CPACK_DEBIAN_CORE_PACKAGE_CONTROL_EXTRA "${PROJECT_BINARY_DIR}/shlibs"
+    "${PROJECT_BINARY_DIR}/triggers")
 set(CPACK_DEBIAN_CUDA_PACKAGE_CONTROL_EXTRA "${PROJECT_BINARY_DIR}/triggers")
-set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
-set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS_POLICY ">=")
 
 set(CPACK_DEBIAN_DEV_PACKAGE_NAME libsash-dev)
 set(CPACK_DEBIAN_DEV_PACKAGE_SECTION libdevel)
