@@ -1,8 +1,6 @@
 // The smallest language model: learns the bytes of a text under a causal window, and goes on from a
 // prompt. `train_transformer` has all that this leaves out.
 #include <cstdio>
-#include <fstream>
-#include <iterator>
 
 #include <sash/sash.h>
 #include <CLI/CLI.hpp>
@@ -11,7 +9,7 @@ using namespace sash;
 
 int main(int argc, char** argv) {
   std::string path, prompt = "The ", device = "auto", attention = "causal_window:64";
-  int64_t steps = 500, context = 256;
+  int steps = 500, context = 256;
   CLI::App app("Trains a language model on the bytes of a text.");
   app.add_option("text", path, "The file")->required();
   app.add_option("--steps", steps);
@@ -22,23 +20,20 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
 
   set_default_device(Device::parse(device));
-  std::ifstream file(path, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  data::Loader loader(data::TokenDataset(data::Tokens::from_bytes(text), context, {.stride = 32}),
+  const data::Tokens bytes = data::Tokens::from_file(path, 8);
+  data::Loader loader(data::TokenDataset(bytes, context, {.stride = 32}),
                       {.batch = 8, .shuffle = true});
   nn::CausalLM model({.vocab = 256, .context = context, .layers = 2, .attention = attention});
   optim::AdamW optimizer(model.parameters(), {.lr = 2e-3, .max_grad_norm = 1});
-  for (int64_t step = 1; step <= steps; ++step) {
+  for (int step = 1; step <= steps; ++step) {
     const data::Batch batch = loader.next_or_restart();
     const Tensor loss = model.loss(batch[0], batch[1]);
     optimizer.zero_grad();
     loss.backward();
     optimizer.step();
-    if (step % 50 == 0) {
-      std::printf("step %4lld  loss %.3f\n", static_cast<long long>(step), loss.item<double>());
-    }
+    if (step % 50 == 0) std::printf("step %4d  loss %.3f\n", step, loss.item<double>());
   }
-  const std::vector<int64_t> bytes =
+  const std::vector<int64_t> rest =
       model.generate({prompt.begin(), prompt.end()}, 200, {.temperature = 0.7});
-  std::printf("%s%s\n", prompt.c_str(), std::string(bytes.begin(), bytes.end()).c_str());
+  std::printf("%s%s\n", prompt.c_str(), std::string(rest.begin(), rest.end()).c_str());
 }

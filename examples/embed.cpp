@@ -58,7 +58,7 @@ void run(const std::string& folder, const std::vector<std::string>& sentences,
          const std::string& output) {
   const NoGradGuard no_grad;
   const nn::Pretrained file = nn::Pretrained::open(folder);
-  const auto tokenizer = text::Tokenizer::load(folder + "/tokenizer.json");
+  const text::Tokenizer tokenizer = file.tokenizer();
   nn::Encoder model = file.encoder();
   model.eval();
   const auto most = static_cast<size_t>(file.config().max_positions);

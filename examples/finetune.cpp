@@ -2,23 +2,14 @@
 /// bounds the memory of keys and values ever after: `finetune MODEL --text book.txt --window 256`.
 /// Prints the loss on held-out text before and after, tokens per second and memory.
 
-#include <sash/core/backend/backend.h>
-#include <sash/nn/layers/lora.h>
-#include <sash/nn/pretrained/pretrained.h>
-#include <sash/nn/text/tokenizer.h>
-#include <sash/ops/shape/concat.h>
-#include <sash/optim/adam.h>
-#include <sash/optim/clip.h>
-#include <sash/tensor/autograd/grad_mode.h>
-#include <sash/tensor/factories.h>
-#include <sash/tensor/io/safetensors.h>
-
-#include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
 #include <fstream>
-#include <iostream>
 #include <iterator>
+#include <utility>
+
+#include <sash/sash.h>
+#include <CLI/CLI.hpp>
 
 using namespace sash;
 
@@ -35,7 +26,8 @@ struct Settings {
 
 void add_options(CLI::App& app, Settings& s) {
   app.add_option("path", s.path, "A GGUF file, or a folder with config.json")->required();
-  app.add_option("--text", s.text, "A file of UTF-8 text; its last tenth is held out")->required();
+  app.add_option("--text", s.text, "A file of UTF-8 text; its last 8 passages are held out")
+      ->required();
   app.add_option("--steps", s.steps);
   app.add_option("--batch", s.batch, "Passages a step");
   app.add_option("--length", s.length, "Tokens of a passage");
@@ -53,95 +45,74 @@ void add_options(CLI::App& app, Settings& s) {
       "Merged weights: a folder, or of a GGUF model a safetensors file with sash's names");
 }
 
-std::vector<int64_t> tokens_of(const nn::Pretrained& file, const Settings& s) {
+// Passages to train on, and the last 8.
+std::pair<data::Loader, data::Loader> loaders(const nn::Pretrained& file, const Settings& s) {
   std::ifstream in(s.text, std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(in), {}};
   if (!in) throw IoError("finetune", "cannot read '" + s.text + "'");
-  const text::Tokenizer tokenizer = file.gguf() ? text::Tokenizer::from_gguf(*file.gguf())
-                                                : text::Tokenizer::load(s.path + "/tokenizer.json");
-  std::vector<int64_t> tokens = tokenizer.encode(text, false);
-  if (static_cast<int64_t>(tokens.size()) < 20 * (s.length + 1)) {
-    throw ValueError("finetune", "a text of at least 20 passages",
+  const std::vector<int64_t> tokens = file.tokenizer().encode(text, false);
+  const int64_t held_out = 8 * s.length + 1;
+  if (std::ssize(tokens) < 2 * held_out) {
+    throw ValueError("finetune", "a text of at least 16 passages",
                      std::to_string(tokens.size()) + " tokens");
   }
-  return tokens;
+  const auto passages = [&](auto begin, auto end, data::LoaderOptions options) {
+    return data::Loader(data::TokenDataset(data::Tokens({begin, end}), s.length), options);
+  };
+  const auto end = tokens.end() - held_out;
+  return {passages(tokens.begin(), end, {.batch = s.batch, .shuffle = true, .seed = s.seed}),
+          passages(end, tokens.end(), {})};
 }
 
-/// Passages that begin at `starts`, and what follows each token.
-struct Batch {
-  Tensor tokens, targets;
-};
-
-Batch batch_of(const Tensor& text, const std::vector<int64_t>& starts, int64_t length) {
-  std::vector<Tensor> tokens, targets;
-  for (const int64_t start : starts) {
-    tokens.push_back(text.narrow(0, start, length));
-    targets.push_back(text.narrow(0, start + 1, length));
-  }
-  return {stack(tokens, 0), stack(targets, 0)};
-}
-
-double held_out_loss(nn::Decoder& model, const Tensor& text, const Settings& s) {
+double held_out_loss(nn::Decoder& model, data::Loader& held_out) {
   const NoGradGuard no_grad;
-  model.eval();
-  const int64_t first = text.size(0) * 9 / 10;
-  const int64_t count = std::min<int64_t>(8, (text.size(0) - first - 1) / s.length);
+  const nn::EvalGuard eval(model);
   double sum = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    const Batch batch = batch_of(text, {first + i * s.length}, s.length);
-    sum += model.loss(batch.tokens, batch.targets).item<double>();
+  for (const data::Batch& batch : held_out) {
+    sum += model.loss(batch[0], batch[1]).item<double>();
   }
-  model.train();
-  return sum / static_cast<double>(count);
+  return sum / static_cast<double>(held_out.size());
 }
 
-void train(nn::Decoder& model, const Tensor& text, const Settings& s) {
-  optim::AdamW optimizer(nn::lora_parameters(model), {.lr = s.lr, .weight_decay = 0});
-  const int64_t last = text.size(0) * 9 / 10 - s.length - 1;
-  reset_peak_memory(text.device());
+void train(nn::Decoder& model, data::Loader& loader, const Settings& s) {
+  optim::AdamW optimizer(nn::lora_parameters(model),
+                         {.lr = s.lr, .weight_decay = 0, .max_grad_norm = 1});
+  reset_peak_memory(default_device());
   const auto start = std::chrono::steady_clock::now();
-  for (int64_t step = 1; step <= s.steps; ++step) {
-    const auto starts = randint(0, last, {s.batch}).to_vector<int64_t>();
-    const Batch batch = batch_of(text, starts, s.length);
+  for (int step = 1; step <= s.steps; ++step) {
+    const data::Batch batch = loader.next_or_restart();
+    const Tensor loss = model.loss(batch[0], batch[1]);
     optimizer.zero_grad();
-    const Tensor loss = model.loss(batch.tokens, batch.targets);
     loss.backward();
-    optim::clip_grad_norm_(nn::lora_parameters(model), 1);
     optimizer.step();
     if (step % 10 != 0 && step != s.steps) continue;
-    const double seconds =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    std::printf("step %4ld  loss %.4f  %.0f tokens/s  %.2f GB at most\n", static_cast<long>(step),
-                loss.item<double>(), static_cast<double>(step * s.batch * s.length) / seconds,
-                static_cast<double>(memory_stats(text.device()).peak) / 1e9);
-    std::fflush(stdout);
+    const double value = loss.item<double>();
+    const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
+    std::printf("step %4d  loss %.4f  %.0f tokens/s  %.2f GB at most\n", step, value,
+                static_cast<double>(step * s.batch * s.length) / spent.count(),
+                static_cast<double>(memory_stats(default_device()).peak) / 1e9);
   }
 }
 
 void run(const Settings& s) {
   manual_seed(s.seed);
+  set_default_device(Device::parse(s.device));
   const nn::Pretrained file = nn::Pretrained::open(s.path);
   nn::DecoderConfig config = file.config();
   config.packed = false;  // so that each projection has its name
-  for (nn::LayerAttention& layer : config.attention) {
-    if (s.window > 0) {
+  if (s.window > 0) {
+    for (nn::LayerAttention& layer : config.attention) {
       layer.mask = AttentionMask::causal_window(s.window) | AttentionMask::sinks(s.sinks);
     }
   }
-  const Device device = Device::parse(s.device);
-  const std::vector<int64_t> tokens = tokens_of(file, s);
-  const Tensor text = tensor(tokens, {static_cast<int64_t>(tokens.size())}).to(device);
   nn::Decoder model = file.decoder(config);
-  model.to(device);
   const size_t layers = nn::add_lora(model, s.pattern, s.lora).size();
   model.recompute_layers(s.recompute);
-  int64_t trained = 0;
-  for (const Tensor& p : nn::lora_parameters(model)) trained += p.numel();
-  std::printf("%zu layers adapted, %ld of %ld parameters trained, %zu tokens of text\n", layers,
-              static_cast<long>(trained), static_cast<long>(model.num_parameters()), tokens.size());
-  const double before = held_out_loss(model, text, s);
-  train(model, text, s);
-  std::printf("held-out loss: %.4f before, %.4f after\n", before, held_out_loss(model, text, s));
+  auto [loader, held_out] = loaders(file, s);
+  std::printf("%zu layers adapted\n", layers);
+  const double before = held_out_loss(model, held_out);
+  train(model, loader, s);
+  std::printf("held-out loss: %.4f before, %.4f after\n", before, held_out_loss(model, held_out));
   if (s.save.empty()) return;
   if (file.gguf()) {
     save_safetensors(s.save, nn::merged_state_dict(model));
@@ -160,7 +131,7 @@ int main(int argc, char** argv) {
   try {
     run(settings);
   } catch (const Error& error) {
-    std::cerr << error.what() << "\n";
+    std::fprintf(stderr, "error: %s\n", error.what());
     return 1;
   }
 }

@@ -44,11 +44,6 @@ void add_options(CLI::App& app, Settings& s) {
   app.add_flag("--no-stop", s.no_stop, "Go on after the token that ends a text");
 }
 
-text::Tokenizer tokenizer_of(const nn::Pretrained& file, const std::string& path) {
-  return file.gguf() ? text::Tokenizer::from_gguf(*file.gguf())
-                     : text::Tokenizer::load(path + "/tokenizer.json");
-}
-
 nn::DecoderConfig config_of(const nn::Pretrained& file, const Settings& s) {
   nn::DecoderConfig config = file.config();
   if (s.window > 0) {
@@ -95,7 +90,7 @@ double seconds(Clock::time_point from, Clock::time_point to) {
 void run(Settings& s) {
   if (s.threads > 0) set_num_threads(s.threads);
   const nn::Pretrained file = nn::Pretrained::open(s.path);
-  const text::Tokenizer tokenizer = tokenizer_of(file, s.path);
+  const text::Tokenizer tokenizer = file.tokenizer();
   const std::vector<int64_t> prompt =
       tokenizer.encode(s.raw ? s.prompt : chat(tokenizer, s.prompt));
   if (s.prompt_ids) {

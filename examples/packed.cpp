@@ -49,7 +49,7 @@ struct Classifier : nn::Module {
 }  // namespace
 
 int main(int argc, char** argv) {
-  int64_t steps = 100, batch = 16, tests = 200;
+  int steps = 100, batch = 16, tests = 200;
   double least = 0;
   std::string device = "auto";
   CLI::App app("Trains a classifier of packed texts.");
@@ -65,16 +65,13 @@ int main(int argc, char** argv) {
       test(texts(tests, 2), {.batch = 20});
   Classifier model;
   optim::AdamW optimizer(model.parameters(), {.lr = 2e-3, .max_grad_norm = 1});
-  int64_t step = 0;
+  int step = 0;
   for (const data::Batch& b : loader) {
     const Tensor loss = cross_entropy(model(b[0], b[2]), b[1]);
     optimizer.zero_grad();
     loss.backward();
     optimizer.step();
-    if (++step % 10 == 0) {
-      std::printf("step %4lld  loss %.4f\n", static_cast<long long>(step), loss.item<double>());
-      std::fflush(stdout);
-    }
+    if (++step % 10 == 0) std::printf("step %4d  loss %.4f\n", step, loss.item<double>());
   }
 
   const NoGradGuard no_grad;
@@ -82,7 +79,7 @@ int main(int argc, char** argv) {
   for (const data::Batch& b : test) {
     right += eq(argmax(model(b[0], b[2])), b[1]).to(DType::float32).sum().item<double>();
   }
-  const double percent = 100 * right / static_cast<double>(tests);
-  std::printf("%.1f %% of %lld new texts right\n", percent, static_cast<long long>(tests));
+  const double percent = 100 * right / tests;
+  std::printf("%.1f %% of %d new texts right\n", percent, tests);
   return percent >= least ? 0 : 1;
 }

@@ -11,9 +11,8 @@ namespace {
 
 constexpr int64_t kNumbers = 32;      // distinct numbers
 constexpr int64_t kStart = kNumbers;  // what the decoder reads first
-constexpr int64_t kVocab = kStart + 1;
 
-const nn::DecoderConfig kConfig{.vocab = kVocab,
+const nn::DecoderConfig kConfig{.vocab = kStart + 1,
                                 .dim = 64,
                                 .layers = 2,
                                 .heads = 4,
@@ -39,7 +38,7 @@ Tensor write(nn::Transformer& model, const Tensor& numbers) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  int64_t steps = 500, length = 12, batch = 64;
+  int steps = 500, length = 12, batch = 64;
   double least = 0;
   std::string device = "auto";
   CLI::App app("Trains an encoder-decoder to sort numbers.");
@@ -54,7 +53,7 @@ int main(int argc, char** argv) {
   nn::Transformer model(kConfig, kConfig);
   optim::AdamW optimizer(model.parameters(), {.lr = 1e-3, .max_grad_norm = 1});
   const optim::WarmupCosine schedule{.lr = 2e-3, .warmup = 100, .total = steps};
-  for (int64_t step = 1; step <= steps; ++step) {
+  for (int step = 1; step <= steps; ++step) {
     const Tensor numbers = randint(0, kNumbers, {batch, length});
     const Tensor sorted = sort(numbers).values;
     const Tensor loss = model.loss(numbers, shifted(sorted), sorted);
@@ -62,10 +61,7 @@ int main(int argc, char** argv) {
     loss.backward();
     optimizer.set_lr(schedule(step));
     optimizer.step();
-    if (step % 100 == 0) {
-      std::printf("step %5lld  loss %.4f\n", static_cast<long long>(step), loss.item<double>());
-      std::fflush(stdout);
-    }
+    if (step % 100 == 0) std::printf("step %4d  loss %.4f\n", step, loss.item<double>());
   }
 
   const Tensor test = randint(0, kNumbers, {1000, length});

@@ -14,8 +14,8 @@ namespace {
 static_assert(std::endian::native == std::endian::little);
 
 int bytes_of_id(const char* op, int bits) {
-  if (bits == 16 || bits == 32) return bits / 8;
-  throw ValueError(op, "16 or 32 bits", std::to_string(bits));
+  if (bits == 8 || bits == 16 || bits == 32) return bits / 8;
+  throw ValueError(op, "8, 16 or 32 bits", std::to_string(bits));
 }
 
 template <class T>

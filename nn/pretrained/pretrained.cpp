@@ -62,6 +62,11 @@ Pretrained Pretrained::open(const std::string& path) try {
   throw;
 }
 
+text::Tokenizer Pretrained::tokenizer() const {
+  if (gguf_) return text::Tokenizer::from_gguf(*gguf_);
+  return text::Tokenizer::load((fs::path(path_) / "tokenizer.json").string());
+}
+
 Decoder Pretrained::decoder(const DecoderConfig& config) const {
   if (is_encoder()) throw ValueError(kOp, "a decoder", "an encoder, '" + family_ + "'");
   const init::SkipRandom skip;

@@ -7,6 +7,7 @@
 
 #include "../../tensor/io/gguf.h"
 #include "../models/decoder.h"
+#include "../text/tokenizer.h"
 
 namespace sash::nn {
 
@@ -34,6 +35,8 @@ class SASH_API Pretrained {
   bool is_encoder() const { return family_ == "bert" || family_ == "modernbert"; }
   /// Tokens that end a text, as the configuration names them.
   const std::vector<int64_t>& stop_tokens() const { return stop_tokens_; }
+  /// From the GGUF file, or the folder's `tokenizer.json`. Errors as `text::Tokenizer`.
+  text::Tokenizer tokenizer() const;
   /// The GGUF file, or null of a folder.
   const GgufFile* gguf() const { return gguf_.get(); }
 

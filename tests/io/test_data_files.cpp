@@ -179,12 +179,15 @@ TEST_CASE("token files: ids come back, and wrong sizes are errors") {
     CHECK(dataset.get(1)[0].to_vector<int64_t>() == Ids(ids.begin() + 110, ids.begin() + 210));
   }
   write(path, "12345");
+  Ids bytes(5);
+  data::Tokens::from_file(path, 8).read(0, bytes);
+  CHECK(bytes == Ids{'1', '2', '3', '4', '5'});
   expect_errors({
       {"FormatError: Tokens::from_file: expected whole ids of 16 bits in '" + path +
            "', got 5 bytes",
        [&] { data::Tokens::from_file(path, 16); }},
-      {"ValueError: Tokens::from_file: expected 16 or 32 bits, got 8",
-       [&] { data::Tokens::from_file(path, 8); }},
+      {"ValueError: Tokens::from_file: expected 8, 16 or 32 bits, got 12",
+       [&] { data::Tokens::from_file(path, 12); }},
       {"ValueError: Tokens::from_file: expected a skip in [0, 5], got 6",
        [&] { data::Tokens::from_file(path, 16, 6); }},
       {"ValueError: save_tokens: expected ids of 16 bits, got 65536",
