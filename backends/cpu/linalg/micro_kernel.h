@@ -29,10 +29,13 @@ class MicroKernel {
 
  public:
   static constexpr Index kPacket = Eigen::internal::unpacket_traits<Packet>::size;
-  static constexpr Index kRows = kManyRegisters ? 14 : 6, kCols = 2 * kPacket;
+  // Few loads for each multiply-add: processors share load ports among their hardware threads.
+  static constexpr int kVectors = kManyRegisters ? 3 : 2;
+  static constexpr Index kRows = kManyRegisters ? 8 : 6, kCols = kVectors * kPacket;
   static constexpr Index kDepth = 1536 / static_cast<Index>(sizeof(T));
 
-  /// Element (i, k) of a strip lies at `i * kRowStep + k`, or at `k * kLineStep + i`.
+  /// Element (i, k) of a strip lies at `i * kRowStep + k`, or at `k * kLineStep + i`. Short strips
+  /// by line may stand side by side in the same lines.
   enum class Strip { by_row, by_line };
   static constexpr Index kRowStep = kDepth + 16;  // rows of 4 KiB would share cache sets
   static constexpr Index kLineStep = (kRows + kPacket - 1) / kPacket * kPacket;
@@ -45,13 +48,8 @@ class MicroKernel {
   /// not depend on the rows and columns around it.
   static void run(Strip order, Index rows, Index cols, Index depth, const T* a, const T* b, T alpha,
                   const T* start, T* c, Index ldc, const T* ahead = nullptr, Index ahead_step = 0) {
-    constexpr auto all = std::make_integer_sequence<int, static_cast<int>(kRows)>();
     const Result result{alpha, start, c, ldc, cols, ahead ? ahead : a, ahead ? ahead_step : 0};
-    if (order == Strip::by_row) {
-      choose<kRowStep, 1>(rows, depth, a, b, result, all);
-    } else {
-      choose<1, kLineStep>(rows, depth, a, b, result, all);
-    }
+    choose_vectors<kVectors>(order, rows, depth, a, b, result);
   }
 
   /// Transposes kPacket x kPacket elements; the lines start `from_step` and `to_step` apart. Lines
@@ -84,38 +82,61 @@ class MicroKernel {
     Index ahead_step;
   };
 
-  template <Index kStepI, Index kStepK, int... kLess>
+  // The last panel of a product may have fewer vectors of columns.
+  template <int kWidth>
+  static void choose_vectors(Strip order, Index rows, Index depth, const T* a, const T* b,
+                             const Result& result) {
+    constexpr auto all = std::make_integer_sequence<int, static_cast<int>(kRows)>();
+    if constexpr (kWidth > 1) {
+      if (result.cols <= (kWidth - 1) * kPacket) {
+        return choose_vectors<kWidth - 1>(order, rows, depth, a, b, result);
+      }
+    }
+    if (order == Strip::by_row) {
+      choose<kWidth, kRowStep, 1>(rows, depth, a, b, result, all);
+    } else {
+      choose<kWidth, 1, kLineStep>(rows, depth, a, b, result, all);
+    }
+  }
+
+  template <int kWidth, Index kStepI, Index kStepK, int... kLess>
   static void choose(Index rows, Index depth, const T* a, const T* b, const Result& result,
                      std::integer_sequence<int, kLess...>) {
     using Block = void (*)(Index, const T*, const T*, const Result&);
-    static constexpr Block blocks[] = {block<kLess + 1, kStepI, kStepK>...};
+    static constexpr Block blocks[] = {block<kLess + 1, kWidth, kStepI, kStepK>...};
     blocks[rows - 1](depth, a, b, result);
   }
 
   // Compilers keep `sum` in registers only if told to unroll.
-  template <int kBlockRows, Index kStepI, Index kStepK>
+  template <int kBlockRows, int kWidth, Index kStepI, Index kStepK>
   static void block(Index depth, const T* a, const T* b, const Result& result) {
     using namespace Eigen::internal;
-    Packet sum[kBlockRows][2];
-#pragma GCC unroll 14
-    for (int i = 0; i < kBlockRows; ++i) sum[i][0] = sum[i][1] = pset1<Packet>(T(0));
+    Packet sum[kBlockRows][kWidth];
+#pragma GCC unroll 8
+    for (int i = 0; i < kBlockRows; ++i) {
+#pragma GCC unroll 3
+      for (int j = 0; j < kWidth; ++j) sum[i][j] = pset1<Packet>(T(0));
+    }
     if (!result.start) {
       for (int i = 0; i < kBlockRows; ++i) {
-        __builtin_prefetch(result.c + i * result.ldc, 1);
-        __builtin_prefetch(result.c + i * result.ldc + kPacket, 1);
+        for (int j = 0; j < kWidth; ++j) {
+          __builtin_prefetch(result.c + i * result.ldc + j * kPacket, 1);
+        }
       }
     }
     const T* ahead = result.ahead;
     const auto add = [&] {
-      const Packet left = ploadu<Packet>(b), right = ploadu<Packet>(b + kPacket);
-#pragma GCC unroll 14
+      Packet right[kWidth];
+#pragma GCC unroll 3
+      for (int j = 0; j < kWidth; ++j) right[j] = ploadu<Packet>(b + j * kPacket);
+#pragma GCC unroll 8
       for (int i = 0; i < kBlockRows; ++i) {
         const Packet x = pset1<Packet>(a[i * kStepI]);
-        sum[i][0] = pmadd(x, left, sum[i][0]);
-        sum[i][1] = pmadd(x, right, sum[i][1]);
+#pragma GCC unroll 3
+        for (int j = 0; j < kWidth; ++j) sum[i][j] = pmadd(x, right[j], sum[i][j]);
       }
-      __builtin_prefetch(b + 8 * kCols);
-      __builtin_prefetch(b + 8 * kCols + kPacket);
+#pragma GCC unroll 3
+      for (int j = 0; j < kWidth; ++j) __builtin_prefetch(b + 8 * kCols + j * kPacket);
       a += kStepK;
       b += kCols;
     };
@@ -130,20 +151,20 @@ class MicroKernel {
     }
     for (; k < depth; ++k) add();
     const Packet alpha = pset1<Packet>(result.alpha);
-#pragma GCC unroll 2
-    for (int half = 0; half < 2; ++half) {
-      const Index cols = result.cols - half * kPacket;
-      T* row = result.c + half * kPacket;
-      const T* const start = result.start ? result.start + half * kPacket : nullptr;
-#pragma GCC unroll 14
+#pragma GCC unroll 3
+    for (int part = 0; part < kWidth; ++part) {
+      const Index cols = result.cols - part * kPacket;
+      T* row = result.c + part * kPacket;
+      const T* const start = result.start ? result.start + part * kPacket : nullptr;
+#pragma GCC unroll 8
       for (int i = 0; i < kBlockRows; ++i, row += result.ldc) {
         const T* const from = start ? start : row;
         if (cols >= kPacket) {
-          pstoreu(row, pmadd(alpha, sum[i][half], ploadu<Packet>(from)));
-        } else if (cols > 0) {
+          pstoreu(row, pmadd(alpha, sum[i][part], ploadu<Packet>(from)));
+        } else {
           T edge[kPacket] = {};
           std::copy_n(from, cols, edge);
-          pstoreu(edge, pmadd(alpha, sum[i][half], ploadu<Packet>(edge)));
+          pstoreu(edge, pmadd(alpha, sum[i][part], ploadu<Packet>(edge)));
           std::copy_n(edge, cols, row);
         }
       }

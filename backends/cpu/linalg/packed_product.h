@@ -39,9 +39,10 @@ class PackedProduct {
     static constexpr T kZeros[kCols] = {};
     const bool by_row = p.a.col_stride == 1;
     const auto order = by_row ? Kernel::Strip::by_row : Kernel::Strip::by_line;
-    const Index rows = even_piece(p.m, Kernel::kRows, 1), group = by_row ? rows : 8 * rows;
-    const Workspace memory(context,
-                           group / rows * Kernel::kStripSize * static_cast<Index>(sizeof(T)));
+    const Index rows = even_piece(p.m, Kernel::kRows, 1), group = by_row ? rows : 16 * rows;
+    const Index together = by_row ? 1 : Kernel::kLineStep / rows, unit = together * rows;
+    const Workspace memory(
+        context, pieces(group, unit) * Kernel::kStripSize * static_cast<Index>(sizeof(T)));
     T* const strips = memory.template ptr<T>();
     const bool adds = !p.bias && p.beta != T(0);
     for (Index i = 0; adds && p.beta != T(1) && i < p.m; ++i) {
@@ -62,18 +63,19 @@ class PackedProduct {
           copy_rows(p.a.at(i0, k0), p.a.row_stride, past - i0, depth, strips);
         } else {
           const bool vectors = p.a.row_stride == 1 && all_rows >= Kernel::kLineStep;
-          copy_lines(p.a, k0, depth, i0, past, rows, vectors, early, strips);
+          copy_lines(p.a, k0, depth, i0, past, unit, vectors, early, strips);
         }
-        const T* strip = strips;
-        for (Index i = i0; i < past; i += rows, strip += Kernel::kStripSize) {
+        for (Index i = i0; i < past; i += rows) {
+          const Index first_row = i - (i - i0) % unit;  // of the strips in the same lines
+          const T* const strip = strips + (first_row - i0) / unit * Kernel::kStripSize +
+                                 early(first_row) + i - first_row;
           for (Index j = 0; j < p.n; j += kCols) {
             const T* const first = p.bias ? p.bias + j : kZeros;
             const Index ahead = i + rows + j / kCols * 4;
             const bool more = by_row && ahead + 4 <= std::min(i + 2 * rows, p.m);
-            Kernel::run(order, std::min(rows, past - i), std::min(kCols, p.n - j), depth,
-                        strip + early(i), b + j * depth, p.alpha, k0 > 0 || adds ? nullptr : first,
-                        p.c.at(i, j), p.c.row_stride, more ? p.a.at(ahead, k0) : nullptr,
-                        p.a.row_stride);
+            Kernel::run(order, std::min(rows, past - i), std::min(kCols, p.n - j), depth, strip,
+                        b + j * depth, p.alpha, k0 > 0 || adds ? nullptr : first, p.c.at(i, j),
+                        p.c.row_stride, more ? p.a.at(ahead, k0) : nullptr, p.a.row_stride);
           }
         }
       }
@@ -91,10 +93,10 @@ class PackedProduct {
     for (Index k = 0; k < depth; ++k, from += step, to += kCols) {
       T* line = to;
       for (Index j = 0; j < whole; j += kCols, line += depth * kCols) {
-        __builtin_prefetch(from + 8 * step + j);
-        __builtin_prefetch(from + 8 * step + j + kPacket);
-        copy_packet(from + j, line);
-        copy_packet(from + j + kPacket, line + kPacket);
+        for (Index l = 0; l < kCols; l += kPacket) {
+          __builtin_prefetch(from + 8 * step + j + l);
+          copy_packet(from + j + l, line + l);
+        }
       }
       if (whole < n) {
         std::copy(from + whole, from + n, line);
@@ -128,7 +130,7 @@ class PackedProduct {
     }
   }
 
-  // Rows [first, past) to strips of `rows` rows.
+  // Rows [first, past) to lines of `rows` rows each.
   template <class Early>
   static void copy_lines(const Matrix<const T>& a, Index k0, Index depth, Index first, Index past,
                          Index rows, bool vectors, Early&& early, T* to) {

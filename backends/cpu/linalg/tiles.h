@@ -57,7 +57,7 @@ struct DeepGrid {
   int64_t row_tiles, col_tiles, chunks;  // of the product
 
   DeepGrid(int64_t row_step, int64_t col_step, int64_t batch, int64_t m, int64_t n, int64_t k)
-      : rows(even_piece(m, 36 * row_step, row_step)),
+      : rows(even_piece(m, kMostRows, row_step)),
         cols(even_piece(n, kMostCols, col_step)),
         depth(k) {
     constexpr int64_t kWanted = 16, kLeastWork = int64_t{1} << 21, kLeastSide = 128,
@@ -70,7 +70,7 @@ struct DeepGrid {
       const bool deep = batch == 1 && depth >= 2 * kLeastDepth && 2 * chunks * m * n <= kMostSplit;
       const int64_t shallow = deep ? depth : 0;
       const int64_t longest = std::max({rows, cols, shallow});
-      if (longest <= kLeastSide + row_step) break;
+      if (longest <= kLeastSide + col_step) break;
       if (longest == shallow) {
         depth = pieces(depth, 2);
       } else if (longest == rows) {
@@ -83,7 +83,7 @@ struct DeepGrid {
   int64_t tiles() const { return row_tiles * col_tiles * chunks; }
 
  private:
-  static constexpr int64_t kMostCols = 384, kMostSplit = int64_t{1} << 20;
+  static constexpr int64_t kMostRows = 504, kMostCols = 384, kMostSplit = int64_t{1} << 20;
 };
 
 }  // namespace sash::cpu
