@@ -1,5 +1,5 @@
-// killed_training FOLDER STEPS LOG: trains a small model with a checkpoint after every step, from
-// the newest one on, and appends "step loss" to LOG. test_killed_training.cpp kills it.
+// killed_training FOLDER STEPS LOG DEVICE: trains a small model with a checkpoint after every step,
+// from the newest one on, and appends "step loss" to LOG. test_killed_training.cpp kills it.
 #include <unistd.h>
 
 #include <cstdio>
@@ -45,7 +45,8 @@ class LossLog : public optim::Callback {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 4) return 2;
+  if (argc != 5) return 2;
+  set_default_device(Device::parse(argv[4]));
   manual_seed(1);
   const Tensor x = randn({23, 6}), y = randn({23, 2});
   nn::Sequential model(nn::Linear(6, 8), nn::ReLU(), nn::Dropout(0.3), nn::Linear(8, 2));
@@ -63,6 +64,7 @@ int main(int argc, char** argv) {
        .accumulate = 2,
        .max_grad_norm = 1,
        .scaler = &scaler,
+       .capture = true,
        .validate = &valid,
        .validate_every = 7,
        .save = argv[1],

@@ -17,6 +17,7 @@
 #include <sash/tensor/random.h>
 
 #include "../support/child_process.h"
+#include "../support/devices.h"
 #include "../support/temporary_folder.h"
 
 namespace fs = std::filesystem;
@@ -52,11 +53,14 @@ std::vector<std::string> names_in(const std::string& folder) {
 
 }  // namespace
 
-TEST_CASE("a training that is killed at any moment goes on with the same bits") {
+TEST_CASE_TEMPLATE("a training that is killed at any moment goes on with the same bits", On, Cpu,
+                   Cuda) {
+  if (missing(On::device)) return;
+  const std::string device = to_string(On::device);
   const TemporaryFolder folder;
   const auto command = [&](const std::string& run) {
     return std::vector<std::string>{SASH_KILLED_TRAINING, folder.file(run), std::to_string(kSteps),
-                                    folder.file(run + ".losses")};
+                                    folder.file(run + ".losses"), device};
   };
   const std::string last = "step-00000150.safetensors";
   REQUIRE(ChildProcess(command("whole"), folder.file("log")).wait() == 0);
@@ -110,7 +114,7 @@ TEST_CASE("a training whose disk is full says so, and keeps the last checkpoint"
   const TemporaryFolder folder;
   const auto command = [&](const char* steps) {
     return std::vector<std::string>{SASH_KILLED_TRAINING, folder.file("run"), steps,
-                                    folder.file("losses")};
+                                    folder.file("losses"), "cpu"};
   };
   REQUIRE(ChildProcess(command("3"), folder.file("log")).wait() == 0);
   const std::vector<std::string> names = names_in(folder.file("run"));
