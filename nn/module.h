@@ -24,8 +24,10 @@ class Module;
 /// Runs after a module: gets its inputs and its output; a defined result replaces the output.
 using ForwardHook = std::function<Tensor(const Module& module, std::span<const Tensor> inputs,
                                          const Tensor& output)>;
+/// Runs before a module.
+using ForwardPreHook = std::function<void(const Module& module, std::span<const Tensor> inputs)>;
 
-/// Removes a forward hook. The hook stays if the handle is dropped.
+/// Removes a hook. The hook stays if the handle is dropped.
 class SASH_API HookHandle {
  public:
   HookHandle() = default;
@@ -34,12 +36,16 @@ class SASH_API HookHandle {
 
  private:
   friend class Module;
-  using Hooks = std::vector<std::shared_ptr<ForwardHook>>;
-  HookHandle(const std::shared_ptr<Hooks>& hooks, const std::shared_ptr<ForwardHook>& hook)
+  struct Hook {  // one of these is empty
+    ForwardPreHook before;
+    ForwardHook after;
+  };
+  using Hooks = std::vector<std::shared_ptr<Hook>>;
+  HookHandle(const std::shared_ptr<Hooks>& hooks, const std::shared_ptr<Hook>& hook)
       : hooks_(hooks), hook_(hook) {}
 
   std::weak_ptr<Hooks> hooks_;
-  std::weak_ptr<ForwardHook> hook_;
+  std::weak_ptr<Hook> hook_;
 };
 
 /// A part of a model: parameters, buffers and child modules, each under a name.
@@ -135,6 +141,8 @@ class SASH_API Module {
   /// Runs `hook` after each call of this module that results in a tensor, hooks in the order of
   /// their registration. `ValueError` for an empty function.
   HookHandle register_forward_hook(ForwardHook hook);
+  /// The same before each such call.
+  HookHandle register_forward_pre_hook(ForwardPreHook hook);
   /// Whether there is any: then its parent must call it, not an op that does its work too.
   bool has_forward_hooks() const { return hooks_ && !hooks_->empty(); }
 
@@ -194,6 +202,7 @@ class SASH_API Module {
         if (has_forward_hooks()) {
           std::vector<Tensor> tensors;
           (add_tensor(tensors, inputs), ...);
+          run_pre_hooks(tensors);
           return run_hooks(tensors, f());
         }
       }
@@ -244,6 +253,8 @@ class SASH_API Module {
   static void add_tensor(std::vector<Tensor>& tensors, const T& input) {
     if constexpr (std::is_same_v<T, Tensor>) tensors.push_back(input);
   }
+  HookHandle add_hook(HookHandle::Hook hook);
+  void run_pre_hooks(std::span<const Tensor> inputs) const;
   Tensor run_hooks(std::span<const Tensor> inputs, Tensor output) const;
 
   StateDict parameters_;

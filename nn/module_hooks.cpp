@@ -10,17 +10,36 @@ void HookHandle::remove() {
   if (hooks && hook) std::erase(*hooks, hook);
 }
 
-HookHandle Module::register_forward_hook(ForwardHook hook) {
-  if (!hook) throw ValueError(type_name() + ".register_forward_hook", "a function", "an empty one");
+HookHandle Module::add_hook(HookHandle::Hook hook) {
   if (!hooks_) hooks_ = std::make_shared<HookHandle::Hooks>();
-  hooks_->push_back(std::make_shared<ForwardHook>(std::move(hook)));
+  hooks_->push_back(std::make_shared<HookHandle::Hook>(std::move(hook)));
   return {hooks_, hooks_->back()};
 }
 
-Tensor Module::run_hooks(std::span<const Tensor> inputs, Tensor output) const {
+HookHandle Module::register_forward_hook(ForwardHook hook) {
+  if (!hook) throw ValueError(type_name() + ".register_forward_hook", "a function", "an empty one");
+  return add_hook({{}, std::move(hook)});
+}
+
+HookHandle Module::register_forward_pre_hook(ForwardPreHook hook) {
+  if (!hook) {
+    throw ValueError(type_name() + ".register_forward_pre_hook", "a function", "an empty one");
+  }
+  return add_hook({std::move(hook), {}});
+}
+
+void Module::run_pre_hooks(std::span<const Tensor> inputs) const {
   const HookHandle::Hooks hooks = *hooks_;  // which may remove themselves
   for (const auto& hook : hooks) {
-    const Tensor replacement = (*hook)(*this, inputs, output);
+    if (hook->before) hook->before(*this, inputs);
+  }
+}
+
+Tensor Module::run_hooks(std::span<const Tensor> inputs, Tensor output) const {
+  const HookHandle::Hooks hooks = *hooks_;
+  for (const auto& hook : hooks) {
+    if (!hook->after) continue;
+    const Tensor replacement = hook->after(*this, inputs, output);
     if (replacement.defined()) output = replacement;
   }
   return output;

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "../core/readable.h"
 #include "module.h"
 
 namespace sash::nn {
@@ -12,15 +13,6 @@ struct Line {
   std::string text;
   int64_t parameters = -1;  // none to print
 };
-
-// 1234567 as "1,234,567".
-std::string grouped(int64_t value) {
-  std::string digits = std::to_string(value);
-  for (auto at = static_cast<int64_t>(digits.size()) - 3; at > 0; at -= 3) {
-    digits.insert(static_cast<size_t>(at), ",");
-  }
-  return digits;
-}
 
 void add_lines(std::vector<Line>& lines, const std::string& label, const Module& module,
                size_t depth) {

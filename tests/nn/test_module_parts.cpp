@@ -130,6 +130,29 @@ TEST_CASE("modules: forward hooks see inputs and output, may replace it, and can
   dangling.remove();
 }
 
+TEST_CASE("modules: pre-hooks run before the module, and can be removed") {
+  MLP mlp;
+  const Tensor x = ones({3, 4});
+  std::vector<std::string> seen;
+  nn::HookHandle before = mlp.fc2.register_forward_pre_hook(
+      [&](const nn::Module& module, std::span<const Tensor> inputs) {
+        CHECK(inputs.size() == 1);
+        seen.push_back("before " + module.describe());
+      });
+  const auto note = [&](const nn::Module& module, std::span<const Tensor>, const Tensor&) {
+    seen.push_back("after " + module.describe());
+    return Tensor();
+  };
+  mlp.fc1.register_forward_hook(note);
+  mlp.fc2.register_forward_hook(note);
+  mlp(x);
+  CHECK(seen == Names{"after Linear(4 -> 16)", "before Linear(16 -> 2, bias)",
+                      "after Linear(16 -> 2, bias)"});
+  before.remove();
+  mlp(x);
+  CHECK(seen.size() == 5);
+}
+
 TEST_CASE("modules: hooks of modules with several inputs, and errors that leave a hook") {
   Mixed mixed;
   size_t inputs_seen = 0;
@@ -322,6 +345,8 @@ TEST_CASE("wrong calls: parts of modules") {
   expect_errors({
       {"ValueError: MLP.register_forward_hook: expected a function, got an empty one",
        [&] { mlp.register_forward_hook({}); }},
+      {"ValueError: MLP.register_forward_pre_hook: expected a function, got an empty one",
+       [&] { mlp.register_forward_pre_hook({}); }},
       {"ValueError: MLP.requires_grad_: expected a pattern that matches a parameter, got 'fc3.*'",
        [&] { mlp.freeze("fc3.*"); }},
       {"ValueError: MLP.requires_grad_: expected a pattern that matches a parameter, got 'weight'",
