@@ -12,7 +12,9 @@
 #include "../core/backend/backend.h"
 #include "../core/backend/kernel.h"
 #include "../core/error.h"
+#include "../core/readable.h"
 #include "../ops/linalg/matmul.h"
+#include "../ops/operation_count.h"
 #include "../tensor/autograd/grad_mode.h"
 #include "../tensor/factories.h"
 #include "../tensor/graph.h"
@@ -48,24 +50,6 @@ std::string shapes_of(const KernelCall& call) {
     text += (i == 0 ? "" : " ") + std::string(name(x.dtype)) + to_string(x.shape);
   }
   return text;
-}
-
-// Products take a multiplication and an addition for each element of the result and of the inner
-// axis; attention makes two products forward, and five backward.
-double operations_of(const KernelCall& call) {
-  const std::string_view op = call.name;
-  const auto& x = call.operands;
-  if (x.size() < 3 || x[0].shape.rank() < 2) return 0;
-  const auto count = [&](size_t i) { return static_cast<double>(numel(x[i].shape)); };
-  const auto extent = [&](size_t i, int axis) { return static_cast<double>(x[i].shape[axis]); };
-  if (op == "attention_forward" || op == "attention_backward") {
-    return 2 * (op == "attention_forward" ? 2 : 5) * count(0) * extent(1, 2) * call.part;
-  }
-  constexpr std::string_view kProducts[] = {"matmul", "linear_forward", "linear_gelu_forward",
-                                            "linear_gelu_gradient"};
-  if (std::find(std::begin(kProducts), std::end(kProducts), op) == std::end(kProducts)) return 0;
-  const size_t result = op == "linear_gelu_gradient" ? 2 : x.size() - 1;  // of its shape is z
-  return 2 * count(result) * extent(0, x[0].shape.rank() - 1);
 }
 
 // Microseconds of the fastest of some calls.
@@ -130,6 +114,8 @@ struct Profiler::State final : KernelObserver {
   bool running = true;
   std::mutex mutex;
   std::vector<Call> calls;
+  double wall = 0;
+  int64_t peak_bytes = 0;
   Limits limits;
 };
 
@@ -140,7 +126,7 @@ void Profiler::State::before(const KernelCall& call) {
             .shapes = shapes_of(call),
             .dtype = call.operands.empty() ? DType::float32 : call.operands[0].dtype,
             .bytes = 0,
-            .operations = operations_of(call),
+            .operations = operation_count(call),
             .within = !open.empty()};
   for (const KernelCall::Operand& x : call.operands) made.bytes += x.bytes;
   Backend& owner = backend(made.device.type);
@@ -170,6 +156,7 @@ void Profiler::State::after(const KernelCall& call) noexcept {
     Backend& owner = backend(call.context.device.type);
     owner.end_range();
     if (number == kNone) return;
+    peak_bytes = std::max(peak_bytes, owner.memory_stats(call.context.device).current);
     Call& made = calls[number];
     made.end = end;
     if (made.last.handle) owner.record(made.last, made.device, made.stream);
@@ -213,6 +200,7 @@ Profiler::~Profiler() {
 void Profiler::stop() {
   if (!std::exchange(state_->running, false)) return;
   KernelObserver::install(nullptr);
+  state_->wall = state_->now();
   state_->finish();
 }
 
@@ -240,19 +228,19 @@ std::vector<ProfileRow> Profiler::rows() {
   return rows;
 }
 
+double Profiler::wall_ms() {
+  stop();
+  return state_->wall / 1000;
+}
+
+int64_t Profiler::peak_bytes() {
+  stop();
+  return state_->peak_bytes;
+}
+
 std::string Profiler::table() {
-  std::string text;
-  char line[160];
-  const auto add = [&](const char* op, auto... numbers) {
-    std::snprintf(line, sizeof(line), "%-32.32s %8lld %12.3f %6.1f %12.3f %12.3f %6.1f\n", op,
-                  numbers...);
-    text += line;
-  };
-  std::snprintf(line, sizeof(line), "%-32s %8s %12s %6s %12s %12s %6s\n", "op", "calls", "ms", "%",
-                "GB", "GFLOP", "limit%");
-  text += line;
   const std::vector<ProfileRow> all = rows();
-  ProfileRow sum;
+  ProfileRow sum{.op = "all"};
   for (const ProfileRow& row : all) {
     sum.calls += row.calls;
     sum.ms += row.ms;
@@ -260,15 +248,26 @@ std::string Profiler::table() {
     sum.operations += row.operations;
     sum.share += row.share * row.ms;
   }
-  const double ms = std::max(sum.ms, 1e-9);
-  sum.share /= ms;
-  sum.op = "all";
-  for (size_t i = 0; i <= all.size(); ++i) {
-    const ProfileRow& row = i < all.size() ? all[i] : sum;
-    add(row.op.c_str(), static_cast<long long>(row.calls), row.ms, 100 * row.ms / ms,
-        static_cast<double>(row.bytes) * 1e-9, row.operations * 1e-9, 100 * row.share);
-  }
-  return text;
+  sum.share /= std::max(sum.ms, 1e-9);
+  char line[160];
+  std::snprintf(line, sizeof(line), "%-32s %8s %12s %6s %10s %8s %9s %6s\n", "op", "calls", "ms",
+                "%", "bytes", "GB/s", "GFLOP/s", "limit%");
+  std::string text = line;
+  const auto add = [&](const ProfileRow& row) {
+    const double us = std::max(1000 * row.ms, 1e-6);
+    std::snprintf(line, sizeof(line), "%-32.32s %8lld %12.3f %6.1f %10s %8.1f %9.1f %6.1f\n",
+                  row.op.c_str(), static_cast<long long>(row.calls), row.ms,
+                  100 * row.ms / std::max(sum.ms, 1e-9), bytes_text(row.bytes).c_str(),
+                  static_cast<double>(row.bytes) * 1e-3 / us, row.operations * 1e-3 / us,
+                  100 * row.share);
+    text += line;
+  };
+  for (const ProfileRow& row : all) add(row);
+  add(sum);
+  std::snprintf(line, sizeof(line), "wall %.3f ms, %.1f %% of it in kernels; at most %s in use\n",
+                wall_ms(), 100 * sum.ms / std::max(wall_ms(), 1e-9),
+                bytes_text(peak_bytes()).c_str());
+  return text + line;
 }
 
 void Profiler::write_trace(const std::string& path) {

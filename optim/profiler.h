@@ -45,7 +45,12 @@ class SASH_API Profiler {
 
   /// One row a kernel, the longest time first. Calls within a call are part of that one.
   std::vector<ProfileRow> rows();
-  /// The rows as text.
+  /// Milliseconds from construction to `stop`, work of the host between kernels included.
+  double wall_ms();
+  /// The most bytes in use on a kernel's device when one of the kernels ended.
+  int64_t peak_bytes();
+  /// The rows as text, on the CPU as on CUDA: calls, time, its share, bytes, rates, and the share
+  /// of what the device does at best; below them `wall_ms` and `peak_bytes`.
   std::string table();
   /// Writes all calls as Chrome trace events: op, device, stream, shapes, bytes. `IoError` if it
   /// cannot.

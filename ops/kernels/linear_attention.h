@@ -17,6 +17,10 @@ struct LinearAttentionInputs {
   TensorView q, k, v;
 };
 
+inline void add_operands(KernelCall& call, const LinearAttentionInputs& x) {
+  for (const TensorView* operand : {&x.q, &x.k, &x.v}) add_operands(call, *operand);
+}
+
 struct LinearAttentionParams {
   bool causal = false;  ///< key j is visible to query i if j <= i; S_q = S_k
   double eps = 0;
@@ -45,6 +49,12 @@ struct LinearAttentionGradients {
   TensorView out, den;    ///< as the forward kernel left them
   TensorView dq, dk, dv;  ///< contiguous, written whole
 };
+
+inline void add_operands(KernelCall& call, const LinearAttentionGradients& x) {
+  for (const TensorView* operand : {&x.g, &x.out, &x.den, &x.dq, &x.dk, &x.dv}) {
+    add_operands(call, *operand);
+  }
+}
 
 /// The gradients of sum(g . out). With h[i] = g[i] / den[i], c[i] = -(g[i] . out[i]) / den[i] and
 /// b = h[i] . v[j] + c[i]:

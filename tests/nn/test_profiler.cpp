@@ -7,11 +7,13 @@
 #include <nlohmann/json.hpp>
 
 #include <sash/ops/attention/attention.h>
+#include <sash/ops/attention/linear_attention.h>
 #include <sash/ops/elementwise/binary.h>
 #include <sash/ops/index/gather.h>
 #include <sash/ops/linalg/linear.h>
 #include <sash/ops/linalg/linear_gelu.h>
 #include <sash/ops/linalg/matmul.h>
+#include <sash/ops/linalg/window_matmul.h>
 #include <sash/optim/captured_step.h>
 #include <sash/optim/profiler.h>
 #include <sash/optim/sgd.h>
@@ -64,7 +66,15 @@ TEST_CASE_TEMPLATE("profiler: calls, bytes and operations of each kernel", On, C
   REQUIRE(row_of(rows, "sgd_step"));
   CHECK(row_of(rows, "sgd_step")->bytes == 3 * 4 * 100);
   for (size_t i = 1; i < rows.size(); ++i) CHECK(rows[i].ms <= rows[i - 1].ms);
-  CHECK(profiler.table().find("linear_forward") != std::string::npos);
+  // The input, weight, bias and result of a product at least; far less than a megabyte in all.
+  CHECK(profiler.peak_bytes() >= 4 * (15 + 35 + 7 + 21));
+  double ms = 0;
+  for (const ProfileRow& row : rows) ms += row.ms;
+  if (device.is_cpu()) CHECK(profiler.wall_ms() >= ms);
+  const std::string table = profiler.table();
+  for (const char* part : {"linear_forward", "GFLOP/s", "limit%", "all ", "wall ", "in use"}) {
+    CHECK(table.find(part) != std::string::npos);
+  }
 }
 
 TEST_CASE_TEMPLATE("profiler: fused products count like plain ones", On, Cpu, Cuda) {
@@ -79,6 +89,23 @@ TEST_CASE_TEMPLATE("profiler: fused products count like plain ones", On, Cpu, Cu
   double operations = 0;
   for (const ProfileRow& row : profiler.rows()) operations += row.operations;
   CHECK(operations == 3 * 2 * 16 * 32 * (24 + 8));  // forward, and two gradients of each
+}
+
+TEST_CASE_TEMPLATE("profiler: products within windows and linear attention count", On, Cpu, Cuda) {
+  const Device device = On::device;
+  if (missing(device)) return;
+  const Tensor q = ones({2, 3, 8, 4}, {.device = device, .requires_grad = true});
+  const auto operations = [](const auto& call) {
+    Profiler profiler;
+    call();
+    double sum = 0;
+    for (const ProfileRow& row : profiler.rows()) sum += row.operations;
+    return sum;
+  };
+  CHECK(operations([&] { window_matmul(q, q.transpose(2, 3), 2); }) == 2 * 2 * 3 * 8 * 5 * 4);
+  const Tensor out = linear_attention(q, q, q);
+  CHECK(operations([&] { linear_attention(q, q, q); }) == 2 * 2 * 2 * 3 * 8 * 4 * 4);
+  CHECK(operations([&] { out.backward(ones_like(out)); }) == 5 * 2 * 2 * 3 * 8 * 4 * 4);
 }
 
 TEST_CASE_TEMPLATE("profiler: the trace has times in order, shapes and bytes", On, Cpu, Cuda) {

@@ -1,0 +1,68 @@
+#include "operation_count.h"
+
+#include <algorithm>
+#include <string_view>
+
+namespace sash {
+namespace {
+
+double extent(const KernelCall& call, size_t operand, int axis) {
+  return static_cast<double>(call.operands[operand].shape[axis]);
+}
+double count(const KernelCall& call, size_t operand) {
+  return static_cast<double>(numel(call.operands[operand].shape));
+}
+
+// q k' and (weights) v, and of the backward pass: q k' again, dq, dk, g v' and dv.
+double attention(const KernelCall& call, double by_q, double by_v) {
+  const double queries = count(call, 0) / std::max(extent(call, 0, 3), 1.0);  // of all heads
+  const double scores = queries * extent(call, 1, 2) * call.part;
+  return 2 * scores * (by_q * extent(call, 0, 3) + by_v * extent(call, 2, 3));
+}
+
+// A product with the sums of k v' for each query, and one to add to them for each key.
+double linear_attention(const KernelCall& call, double products) {
+  return 2 * products * count(call, 0) * extent(call, 2, 3);
+}
+
+struct Rule {
+  std::string_view kernel;
+  double (*operations)(const KernelCall&);
+};
+
+double last_by_inner(const KernelCall& call) {
+  return 2 * count(call, call.operands.size() - 1) *
+         extent(call, 0, call.operands[0].shape.rank() - 1);
+}
+double rows_by_blocks(const KernelCall& call) { return 2 * extent(call, 0, 0) * count(call, 1); }
+
+constexpr Rule kRules[] = {
+    {"matmul", last_by_inner},
+    {"linear_forward", last_by_inner},
+    {"linear_gelu_forward", last_by_inner},
+    // dz is followed by dbias; of its shape is z.
+    {"linear_gelu_gradient", [](const KernelCall& c) { return 2 * count(c, 2) * extent(c, 0, 1); }},
+    {"attention_forward", [](const KernelCall& c) { return attention(c, 1, 1); }},
+    {"attention_backward", [](const KernelCall& c) { return attention(c, 3, 2); }},
+    {"linear_attention_forward", [](const KernelCall& c) { return linear_attention(c, 2); }},
+    {"linear_attention_backward", [](const KernelCall& c) { return linear_attention(c, 5); }},
+    {"window_matmul", last_by_inner},
+    {"unwindow_matmul", [](const KernelCall& c) { return 2 * count(c, 0) * extent(c, 1, 3); }},
+    {"block_sparse_matmul", rows_by_blocks},
+    {"sampled_matmul",
+     [](const KernelCall& c) { return 2 * extent(c, 0, 0) * count(c, c.operands.size() - 1); }},
+    {"sparse_dot", last_by_inner},
+    {"sparse_rows", [](const KernelCall& c) { return 2 * count(c, 0) * extent(c, 1, 2); }},
+    {"sparse_table", [](const KernelCall& c) { return 2 * count(c, 0) * extent(c, 1, 2); }},
+};
+
+}  // namespace
+
+double operation_count(const KernelCall& call) {
+  for (const Rule& rule : kRules) {
+    if (rule.kernel == call.name) return rule.operations(call);
+  }
+  return 0;
+}
+
+}  // namespace sash

@@ -1,0 +1,13 @@
+#pragma once
+
+#include "../core/backend/kernel.h"
+
+namespace sash {
+
+/// Additions and multiplications of the products in a kernel call, two for each element of the
+/// result and of the inner axis; 0 for kernels that are no product. Attention makes two products
+/// forward and five backward, in the blocks that its mask lists; so does linear attention, with the
+/// sums over keys in place of the scores. What a kernel computes again is not counted.
+SASH_API double operation_count(const KernelCall& call);
+
+}  // namespace sash
