@@ -1,14 +1,13 @@
 #include "anomaly.h"
 
-#include <cxxabi.h>
-#include <execinfo.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <cstdlib>
 #include <memory>
 #include <mutex>
+#include <string_view>
+
+#include "../../core/call_stack.h"
 
 namespace sash {
 namespace {
@@ -30,29 +29,11 @@ void note_infinity(const std::string& op, std::span<const Tensor> results) {
   if (infinity.empty() && std::any_of(results.begin(), results.end(), has_infinity)) infinity = op;
 }
 
-// "lib.so(_ZN4sash3expE+0x1f) [0x7f]" -> "sash::exp(...)"; frames without a symbol stay as they
-// are.
-std::string readable(const std::string& frame) {
-  const size_t open = frame.find('(');
-  const size_t plus = frame.find('+', open);
-  if (open == std::string::npos || plus == std::string::npos || plus == open + 1) return frame;
-  const std::string symbol = frame.substr(open + 1, plus - open - 1);
-  int status = 0;
-  const std::unique_ptr<char, void (*)(void*)> text(
-      abi::__cxa_demangle(symbol.c_str(), nullptr, nullptr, &status), std::free);
-  return status == 0 ? text.get() : symbol;
-}
-
-std::string call_stack() {
-  constexpr int kDepth = 24, kOwnFrames = 3;
-  void* frames[kDepth];
-  const int depth = backtrace(frames, kDepth);
-  const std::unique_ptr<char*, void (*)(void*)> symbols(backtrace_symbols(frames, depth),
-                                                        std::free);
-  std::string text;
-  for (int i = kOwnFrames; symbols && i < depth; ++i) {
-    text += "\n    " + readable(symbols.get()[i]);
-  }
+// Without the innermost functions, which record.
+std::string recording_stack() {
+  constexpr std::string_view kOwn = "\n    sash::detail::";
+  std::string text = call_stack();
+  while (text.starts_with(kOwn)) text.erase(0, text.find('\n', 1));
   return text;
 }
 
@@ -81,7 +62,7 @@ bool has_nan(const Tensor& tensor) {
 namespace detail {
 
 void note_recording(Node& node, std::span<const Tensor> outputs) {
-  node.recorded_at = std::make_unique<std::string>(call_stack());
+  node.recorded_at = std::make_unique<std::string>(recording_stack());
   for (const Tensor& output : outputs) {
     if (has_nan(output)) {
       throw AutogradError(

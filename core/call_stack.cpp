@@ -1,0 +1,137 @@
+#include "call_stack.h"
+
+#include <cxxabi.h>
+#include <dlfcn.h>
+#include <execinfo.h>
+#include <link.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+namespace sash {
+namespace {
+
+// The functions of an ELF file, by address. Empty if it has no symbol table or cannot be read.
+class SymbolTable {
+ public:
+  explicit SymbolTable(const std::string& path) : file_(path, std::ios::binary) {
+    const auto header = read<ElfW(Ehdr)>(0, 1);
+    if (header.empty() || std::memcmp(header[0].e_ident, ELFMAG, SELFMAG) != 0) return;
+    if (header[0].e_shentsize != sizeof(ElfW(Shdr))) return;
+    const auto sections = read<ElfW(Shdr)>(header[0].e_shoff, header[0].e_shnum);
+    for (const ElfW(Shdr) & section : sections) {
+      if (section.sh_type != SHT_SYMTAB || section.sh_link >= sections.size()) continue;
+      const ElfW(Shdr)& strings = sections[section.sh_link];
+      names_ = read<char>(strings.sh_offset, strings.sh_size);
+      symbols_ = read<ElfW(Sym)>(section.sh_offset, section.sh_size / sizeof(ElfW(Sym)));
+    }
+    if (names_.empty() || names_.back() != '\0') symbols_.clear();
+    std::erase_if(symbols_, [this](const ElfW(Sym) & symbol) {
+      return (symbol.st_info & 0xf) != STT_FUNC || symbol.st_size == 0 ||
+             symbol.st_name >= names_.size();
+    });
+    std::sort(symbols_.begin(), symbols_.end(),
+              [](const ElfW(Sym) & a, const ElfW(Sym) & b) { return a.st_value < b.st_value; });
+    file_.close();
+  }
+
+  // The function that holds `address`, or null.
+  const char* find(uintptr_t address) const {
+    auto after = std::upper_bound(
+        symbols_.begin(), symbols_.end(), address,
+        [](uintptr_t value, const ElfW(Sym) & symbol) { return value < symbol.st_value; });
+    if (after == symbols_.begin()) return nullptr;
+    const ElfW(Sym)& symbol = *--after;
+    return address - symbol.st_value < symbol.st_size ? &names_[symbol.st_name] : nullptr;
+  }
+
+ private:
+  template <class T>
+  std::vector<T> read(uint64_t offset, uint64_t count) {
+    constexpr uint64_t kMost = uint64_t{1} << 32;  // bytes: no table is that long
+    if (count >= kMost / sizeof(T)) return {};
+    std::vector<T> items(count);
+    file_.clear();
+    file_.seekg(static_cast<std::streamoff>(offset));
+    file_.read(reinterpret_cast<char*>(items.data()),
+               static_cast<std::streamsize>(count * sizeof(T)));
+    return file_ ? items : std::vector<T>();
+  }
+
+  std::ifstream file_;
+  std::vector<ElfW(Sym)> symbols_;
+  std::vector<char> names_;
+};
+
+std::string demangled(const char* symbol) {
+  int status = 0;
+  const std::unique_ptr<char, void (*)(void*)> text(
+      abi::__cxa_demangle(symbol, nullptr, nullptr, &status), std::free);
+  return status == 0 ? text.get() : symbol;
+}
+
+std::string file_name(const std::string& path) { return path.substr(path.rfind('/') + 1); }
+
+// Finds the text of a return address, and remembers it.
+class Symbols {
+ public:
+  const std::string& at(void* frame) {
+    const auto [found, is_new] = texts_.try_emplace(frame);
+    // The call lies before the address that it returns to.
+    if (is_new) found->second = find(reinterpret_cast<uintptr_t>(frame) - 1);
+    return found->second;
+  }
+
+ private:
+  std::string find(uintptr_t address) {
+    Dl_info info{};
+    void* found = nullptr;
+    if (!dladdr1(reinterpret_cast<void*>(address), &info, &found, RTLD_DL_LINKMAP) || !found) {
+      return "unknown function";
+    }
+    const auto* const map = static_cast<const link_map*>(found);
+    const bool is_program = !map->l_name || !*map->l_name;
+    const std::string path = is_program ? "/proc/self/exe" : map->l_name;
+    auto table = tables_.find(path);
+    if (table == tables_.end()) table = tables_.emplace(path, SymbolTable(path)).first;
+    const uintptr_t offset = address - map->l_addr;
+    const char* symbol = table->second.find(offset);
+    if (!symbol) symbol = info.dli_sname;
+    if (symbol) return demangled(symbol);
+    char place[32];
+    std::snprintf(place, sizeof place, "+0x%zx", static_cast<size_t>(offset));
+    return "unknown function at " + file_name(info.dli_fname ? info.dli_fname : path) + place;
+  }
+
+  std::map<std::string, SymbolTable> tables_;
+  std::unordered_map<void*, std::string> texts_;
+};
+
+}  // namespace
+
+std::string call_stack() {
+  static std::mutex mutex;
+  static Symbols symbols;
+  std::array<void*, 64> frames;
+  const int depth = backtrace(frames.data(), static_cast<int>(frames.size()));
+  const std::lock_guard lock(mutex);
+  std::string text;
+  for (int i = 1 /* not this one */; i < depth; ++i) {
+    const std::string& function = symbols.at(frames[static_cast<size_t>(i)]);
+    text += "\n    " + function;
+    if (function == "main") break;
+  }
+  return text;
+}
+
+}  // namespace sash

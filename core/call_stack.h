@@ -1,0 +1,16 @@
+#pragma once
+
+#include <string>
+
+#include "export.h"
+
+namespace sash {
+
+/// The functions that called this one, the innermost first, up to `main`, each after a line break
+/// and four spaces. Names come from the symbol tables of the program and its libraries, static
+/// functions and those of unnamed namespaces included; of a file that was stripped, or linked with
+/// -s, only exported functions have names (-rdynamic). Functions that the compiler inlined are
+/// missing.
+SASH_API std::string call_stack();
+
+}  // namespace sash

@@ -1,0 +1,59 @@
+#include <doctest/doctest.h>
+
+#include <string>
+
+#include <sash/core/call_stack.h>
+#include <sash/ops/elementwise/unary.h>
+#include <sash/tensor/autograd/anomaly.h>
+#include <sash/tensor/factories.h>
+
+#include "../support/expect_error.h"
+
+using namespace sash;
+using namespace sash::testing;
+
+namespace {
+
+// Something is left to do after each call, which is then no jump.
+__attribute__((noinline)) std::string inner() { return call_stack() + "."; }
+__attribute__((noinline)) std::string outer() { return inner() + "."; }
+
+__attribute__((noinline)) Tensor log_of(const Tensor& x) {
+  const Tensor y = log(x);
+  return y * 2.0;
+}
+__attribute__((noinline)) Tensor root_of(const Tensor& x) {
+  const Tensor y = sqrt(x);
+  return y * 0.0;
+}
+
+size_t place(const std::string& text, const std::string& part) {
+  INFO(text, "\nwithout: ", part);
+  const size_t at = text.find(part);
+  CHECK(at != std::string::npos);
+  return at;
+}
+
+}  // namespace
+
+TEST_CASE("call stack: functions by name, the innermost first, up to main") {
+  const std::string stack = outer();
+  const size_t first = place(stack, "\n    (anonymous namespace)::inner");
+  CHECK(first == 0);
+  CHECK(place(stack, "\n    (anonymous namespace)::outer") > first);
+  CHECK(stack.ends_with("\n    main.."));
+  CHECK(outer() == stack);  // from what is remembered
+}
+
+TEST_CASE("anomaly mode names the user's functions, forward and backward") {
+  const AnomalyGuard guard;
+  const TensorOptions trained{.device = kCPU, .requires_grad = true};
+  const std::string forward = thrown_by([&] { log_of(full({1}, -1.0, trained)); });
+  place(forward, "log: made the first NaN, in the forward pass; recorded at\n    sash::");
+  CHECK(place(forward, "sash::log(") < place(forward, "(anonymous namespace)::log_of("));
+  CHECK(forward.find("sash::detail::") == std::string::npos);
+  const Tensor y = root_of(zeros({1}, trained));
+  const std::string backward = thrown_by([&] { y.backward(); });
+  place(backward, "sqrt: made the first NaN, in the gradient of input 0; recorded at\n    sash::");
+  place(backward, "(anonymous namespace)::root_of(");
+}
