@@ -84,7 +84,7 @@ void save_checkpoint(const std::string& path, const nn::Module& model, const Opt
 }
 
 CheckpointInfo checkpoint_info(const std::string& path) try {
-  return info_of(load_safetensors_metadata(path));
+  return info_of(load_safetensors_header(path).metadata);
 } catch (Error& error) {
   name_file(error, path);
   throw;

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "state_dict.h"
 
@@ -24,8 +26,26 @@ struct SafetensorsFile {
 SASH_API SafetensorsFile load_safetensors(const std::string& path,
                                           std::optional<Device> device = std::nullopt);
 
-/// The metadata alone: the header is read and checked as above, and no tensor is.
-SASH_API std::map<std::string, std::string> load_safetensors_metadata(const std::string& path);
+/// What a safetensors file says of a tensor.
+struct SafetensorsEntry {
+  std::string name{};
+  std::string dtype{};  ///< the file's word, "F32"
+  Shape shape{};
+  uint64_t begin = 0, end = 0;  ///< of its elements, from the end of the header
+
+  uint64_t bytes() const { return end - begin; }
+};
+
+/// A file without its elements.
+struct SafetensorsHeader {
+  std::map<std::string, std::string> metadata{};
+  std::vector<SafetensorsEntry> entries{};  ///< in the order of their data
+  uint64_t data_start = 0;                  ///< in the file
+};
+
+/// Reads and checks the header, as above, and no elements. Dtypes that sash does not have (I8, I16,
+/// U16, U32, U64, F8_E4M3, F8_E5M2) are no error here.
+SASH_API SafetensorsHeader load_safetensors_header(const std::string& path);
 
 /// Writes `tensors`, of any device and strides, widest elements first and then by name. Atomic: the
 /// file is written beside `path`, synchronised and renamed. Throws `ValueError` for an undefined

@@ -3,11 +3,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <system_error>
 
@@ -81,13 +81,8 @@ class InputFile {
   uint64_t size_ = 0;
 };
 
-struct Entry {
-  std::string name;
-  DType dtype;
-  Shape shape;
-  uint64_t begin;
-  uint64_t end;
-};
+using Entry = SafetensorsEntry;
+using Header = SafetensorsHeader;
 
 /// Names the kind of a known file that is not safetensors.
 void check_kind(const InputFile& file) {
@@ -144,31 +139,52 @@ Json parse_header(const std::string& text) {
   }
 }
 
-DType parse_dtype_of(const std::string& name, const Json& value) {
-  static constexpr std::array<std::pair<std::string_view, DType>, kDTypeCount> known{
-      {{"F32", DType::float32},
-       {"F64", DType::float64},
-       {"F16", DType::float16},
-       {"BF16", DType::bfloat16},
-       {"I32", DType::int32},
-       {"I64", DType::int64},
-       {"U8", DType::uint8},
-       {"BOOL", DType::boolean}}};
-  static constexpr std::array<std::string_view, 5> foreign{"I8", "I16", "U16", "U32", "U64"};
+// A dtype of the format; those without one of sash cannot be read.
+struct FileDType {
+  std::string_view name;
+  int64_t bytes;  // of an element
+  std::optional<DType> dtype{};
+};
+
+constexpr FileDType kDTypes[] = {{"F32", 4, DType::float32},
+                                 {"F64", 8, DType::float64},
+                                 {"F16", 2, DType::float16},
+                                 {"BF16", 2, DType::bfloat16},
+                                 {"I32", 4, DType::int32},
+                                 {"I64", 8, DType::int64},
+                                 {"U8", 1, DType::uint8},
+                                 {"BOOL", 1, DType::boolean},
+                                 {"I8", 1},
+                                 {"I16", 2},
+                                 {"U16", 2},
+                                 {"U32", 4},
+                                 {"U64", 8},
+                                 {"F8_E4M3", 1},
+                                 {"F8_E5M2", 1}};
+
+const FileDType* find_dtype(std::string_view name) {
+  for (const FileDType& dtype : kDTypes) {
+    if (dtype.name == name) return &dtype;
+  }
+  return nullptr;
+}
+
+DType sash_dtype(const Entry& entry) {
+  const std::optional<DType> dtype = find_dtype(entry.dtype)->dtype;
+  if (dtype) return *dtype;
+  throw NotImplemented(
+      kOp, "dtype " + entry.dtype + " of " + in_quotes(entry.name) + " has no sash counterpart");
+}
+
+const FileDType& parse_dtype_of(const std::string& name, const Json& value) {
   if (!value.is_string()) fail("a dtype name for " + in_quotes(name), excerpt(value.dump()));
   const auto& text = value.get_ref<const std::string&>();
-  for (const auto& [spelling, dtype] : known) {
-    if (text == spelling) return dtype;
-  }
-  if (std::find(foreign.begin(), foreign.end(), text) != foreign.end()) {
-    throw NotImplemented(kOp,
-                         "dtype " + text + " of " + in_quotes(name) + " has no sash counterpart");
-  }
+  if (const FileDType* const dtype = find_dtype(text)) return *dtype;
   fail("a known dtype for " + in_quotes(name), in_quotes(text));
 }
 
 /// Sets `bytes` to the size of the elements.
-Shape parse_shape(const std::string& name, const Json& value, DType dtype, uint64_t& bytes) {
+Shape parse_shape(const std::string& name, const Json& value, int64_t element, uint64_t& bytes) {
   const bool is_list = value.is_array() &&
                        std::all_of(value.begin(), value.end(),
                                    [](const Json& extent) { return extent.is_number_unsigned(); });
@@ -180,7 +196,7 @@ Shape parse_shape(const std::string& name, const Json& value, DType dtype, uint6
   }
   Shape shape;
   bool overflow = false;
-  int64_t product = size_of(dtype);  // extents of 0 count as 1, so that strides cannot overflow
+  int64_t product = element;  // extents of 0 count as 1, so that strides cannot overflow
   for (const Json& extent : value) {
     const auto wide = extent.get<uint64_t>();
     overflow |= wide > static_cast<uint64_t>(INT64_MAX);
@@ -188,7 +204,7 @@ Shape parse_shape(const std::string& name, const Json& value, DType dtype, uint6
     overflow |= __builtin_mul_overflow(product, std::max<int64_t>(shape.back(), 1), &product);
   }
   if (overflow) fail("a shape below 2^63 bytes for " + in_quotes(name), excerpt(value.dump()));
-  bytes = static_cast<uint64_t>(numel(shape) * size_of(dtype));
+  bytes = static_cast<uint64_t>(numel(shape) * element);
   return shape;
 }
 
@@ -198,9 +214,9 @@ Entry parse_entry(const std::string& name, const Json& value) {
       fail("dtype, shape and data_offsets for " + in_quotes(name), excerpt(value.dump()));
     }
   }
-  const DType dtype = parse_dtype_of(name, value["dtype"]);
+  const FileDType& dtype = parse_dtype_of(name, value["dtype"]);
   uint64_t bytes = 0;
-  const Shape shape = parse_shape(name, value["shape"], dtype, bytes);
+  const Shape shape = parse_shape(name, value["shape"], dtype.bytes, bytes);
   const Json& offsets = value["data_offsets"];
   if (!offsets.is_array() || offsets.size() != 2 || !offsets[0].is_number_unsigned() ||
       !offsets[1].is_number_unsigned()) {
@@ -215,7 +231,7 @@ Entry parse_entry(const std::string& name, const Json& value) {
          "data_offsets " + excerpt(offsets.dump()) + " of " + std::to_string(end - begin) +
              " bytes");
   }
-  return {name, dtype, shape, begin, end};
+  return {name, std::string(dtype.name), shape, begin, end};
 }
 
 std::map<std::string, std::string> parse_metadata(const Json& value) {
@@ -254,22 +270,17 @@ void check_booleans(const Entry& entry, const uint8_t* bytes, uint64_t count) {
 }
 
 Tensor read_tensor(const InputFile& file, const Entry& entry, uint64_t data_start, Device device) {
-  const uint64_t bytes = entry.end - entry.begin;
-  Tensor host = empty(entry.shape, {.dtype = entry.dtype, .device = kCPU});
+  const uint64_t bytes = entry.bytes();
+  const DType dtype = sash_dtype(entry);
+  Tensor host = empty(entry.shape, {.dtype = dtype, .device = kCPU});
   void* elements = host.tensor_view().data;
   file.read(elements, bytes, data_start + entry.begin);
-  if (entry.dtype == DType::boolean) {
+  if (dtype == DType::boolean) {
     check_booleans(entry, static_cast<const uint8_t*>(elements), bytes);
   }
   if (device.is_cpu()) return host;
-  return from_host(elements, entry.shape, entry.dtype, {.dtype = entry.dtype, .device = device});
+  return from_host(elements, entry.shape, dtype, {.dtype = dtype, .device = device});
 }
-
-struct Header {
-  std::map<std::string, std::string> metadata;
-  std::vector<Entry> entries;  ///< in the order of their data
-  uint64_t data_start = 0;
-};
 
 Header checked_header(const InputFile& file) {
   const std::string text = read_header(file);
@@ -292,6 +303,7 @@ SafetensorsFile load_safetensors(const std::string& path, std::optional<Device> 
   const Device device = to ? *to : default_device();
   const InputFile file(path);
   Header header = checked_header(file);
+  for (const Entry& entry : header.entries) sash_dtype(entry);  // throws before anything is read
   SafetensorsFile result;
   result.metadata = std::move(header.metadata);
   for (const Entry& entry : header.entries) {
@@ -303,8 +315,8 @@ SafetensorsFile load_safetensors(const std::string& path, std::optional<Device> 
   throw;
 }
 
-std::map<std::string, std::string> load_safetensors_metadata(const std::string& path) try {
-  return checked_header(InputFile(path)).metadata;
+SafetensorsHeader load_safetensors_header(const std::string& path) try {
+  return checked_header(InputFile(path));
 } catch (Error& error) {
   name_file(error, path);
   throw;

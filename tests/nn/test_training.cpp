@@ -100,7 +100,7 @@ TEST_CASE("checkpoint_info reads the metadata alone") {
   CHECK(memory_stats(kCPU).peak == before);
   CHECK(info.step == 7);
   CHECK(info.extra == std::map<std::string, std::string>{{"corpus", "a.txt"}});
-  CHECK(load_safetensors_metadata(path) == load_safetensors(path).metadata);
+  CHECK(load_safetensors_header(path).metadata == load_safetensors(path).metadata);
   CHECK_THROWS_AS(optim::checkpoint_info(folder.file("absent")), IoError);
 }
 
