@@ -1,0 +1,58 @@
+// The command `sash`: devices, files, masks, a short benchmark and the bundled training.
+#include <cstdio>
+#include <exception>
+#include <string_view>
+
+#include <CLI/CLI.hpp>
+
+#include "commands.h"
+
+namespace {
+
+int parse_and_run(int argc, char** argv) {
+  CLI::App app{"Looks at machines, files and attention masks, and trains the bundled model."};
+  app.require_subcommand(1);
+  app.option_defaults()->always_capture_default();
+  app.set_version_flag("--version", "sash " SASH_VERSION);
+  app.add_subcommand("devices", "Processor, memory and cards, or why there are none")->callback([] {
+    print_devices();
+  });
+
+  std::string file;
+  CLI::App* const inspect = app.add_subcommand(
+      "inspect", "Tensors and metadata of a safetensors or GGUF file or a checkpoint");
+  inspect->add_option("file", file)->required();
+  inspect->callback([&] { print_file(file); });
+
+  MaskChoice mask;
+  CLI::App* const draw = app.add_subcommand("mask", "Picture and cost of an attention mask");
+  draw->add_option("mask", mask.mask, "Such as 'causal_window:256 | sinks:4'")->required();
+  draw->add_option("--tokens", mask.tokens, "Queries and keys")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
+  draw->add_option("--svg", mask.svg, "File to draw the picture to");
+  draw->callback([&] { print_mask(mask); });
+
+  BenchChoice bench;
+  CLI::App* const time = app.add_subcommand("bench", "Times products, attention and training");
+  time->add_option("--device", bench.device, "auto, cpu, cuda or cuda:<index>");
+  time->add_option("--seconds", bench.seconds, "Time to spend on each row, at least")
+      ->check(CLI::Range(0.0, 60.0));
+  time->callback([&] { print_bench(bench); });
+
+  app.add_subcommand("train", "Trains the bundled transformer: see sash train --help");
+  CLI11_PARSE(app, argc, argv);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    if (argc > 1 && std::string_view(argv[1]) == "train") return train(argc - 1, argv + 1);
+    return parse_and_run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fflush(stdout);
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return 1;
+  }
+}

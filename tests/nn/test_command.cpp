@@ -1,0 +1,178 @@
+// The command `sash`, from its arguments to what it prints.
+
+#include <filesystem>
+
+#include <doctest/doctest.h>
+
+#include <sash/nn/models/causal_lm.h>
+#include <sash/optim/adam.h>
+#include <sash/optim/checkpoint.h>
+#include <sash/tensor/factories.h>
+#include <sash/tensor/io/safetensors.h>
+
+#include "../support/child_process.h"
+#include "../support/temporary_folder.h"
+
+namespace fs = std::filesystem;
+using sash::testing::ChildProcess;
+using sash::testing::file_text;
+
+namespace {
+
+const std::string kCommand = fs::path(SASH_TRAIN_TRANSFORMER).replace_filename("sash").string();
+
+// Without the examples there is nothing to test.
+bool is_built() {
+  const bool built = fs::exists(kCommand);
+  if (!built) MESSAGE("skipped: ", kCommand, " is not built");
+  return built;
+}
+
+struct Ended {
+  int code;
+  std::string out, err;
+};
+
+Ended run(std::vector<std::string> arguments) {
+  const TemporaryFolder folder;
+  arguments.insert(arguments.begin(), kCommand);
+  ChildProcess child(arguments, folder.file("log"));
+  const int code = child.wait();
+  return {code, child.out(), child.err()};
+}
+
+void check_has(const std::string& text, const std::vector<std::string>& parts) {
+  for (const std::string& part : parts) {
+    INFO(text, "\nwithout: ", part);
+    const bool found = text.find(part) != std::string::npos;
+    CHECK(found);
+  }
+}
+
+std::string written(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary) << bytes;
+  return path;
+}
+
+}  // namespace
+
+TEST_CASE("command: help, version and wrong calls") {
+  if (!is_built()) return;
+  const Ended help = run({"--help"});
+  CHECK(help.code == 0);
+  check_has(help.out, {"devices", "inspect", "mask", "bench", "train"});
+  check_has(run({"--version"}).out, {"sash 0."});
+  CHECK(run({}).code != 0);
+  CHECK(run({"paint"}).code != 0);
+  CHECK(run({"inspect"}).code != 0);
+}
+
+TEST_CASE("command devices: the processor, and cards or why there are none") {
+  if (!is_built()) return;
+  const Ended ended = run({"devices"});
+  CHECK(ended.code == 0);
+  check_has(ended.out, {"cpu ", " threads", "memory", " available", "cuda", "default"});
+}
+
+TEST_CASE("command inspect: safetensors, with dtypes that sash lacks") {
+  if (!is_built()) return;
+  const TemporaryFolder folder;
+  const sash::TensorOptions on{.device = sash::kCPU};
+  sash::save_safetensors(
+      folder.file("x"),
+      {{"fc.weight", sash::ones({300, 40}, on)}, {"fc.bias", sash::ones({300}, on)}},
+      {{"made by", "a test"}});
+  const Ended ended = run({"inspect", folder.file("x")});
+  CHECK(ended.code == 0);
+  check_has(ended.out, {"safetensors: 2 tensors, 12,300 elements, 48.0 KiB", "fc.weight", "F32",
+                        "[300, 40]", "46.9 KiB", "metadata: 1", "made by", "a test"});
+  const std::string header = R"({"x":{"dtype":"F8_E4M3","shape":[2],"data_offsets":[0,2]}})";
+  std::string bytes(8, '\0');
+  bytes[0] = static_cast<char>(header.size());
+  check_has(run({"inspect", written(folder.file("y"), bytes + header + "ab")}).out,
+            {"1 tensors, 2 elements, 2 B", "F8_E4M3"});
+}
+
+TEST_CASE("command inspect: a checkpoint, by its parts") {
+  if (!is_built()) return;
+  const TemporaryFolder folder;
+  sash::nn::Linear model(3, 5);
+  sash::optim::AdamW optimizer(model.parameters());
+  sash::optim::save_checkpoint(folder.file("x"), model, optimizer,
+                               {.step = 12, .extra = {{"vocabulary", std::string(500, 'v')}}});
+  const Ended ended = run({"inspect", folder.file("x")});
+  CHECK(ended.code == 0);
+  check_has(ended.out, {"checkpoint of sash at step 12", "  model: 2 tensors, 20 elements, 80 B",
+                        "  optimizer: ", "model.weight", "extra.vocabulary  vvv", "vvv..."});
+}
+
+TEST_CASE("command inspect: GGUF") {
+  if (!is_built()) return;
+  const Ended ended = run({"inspect", SASH_TEST_PARITY "/blocks.gguf"});
+  CHECK(ended.code == 0);
+  check_has(ended.out, {"GGUF: ", "Q4_K", "metadata: "});
+}
+
+TEST_CASE("command inspect: broken files are named, and said why") {
+  if (!is_built()) return;
+  const TemporaryFolder folder;
+  const std::string x = folder.file("x");
+  const std::vector<std::pair<std::string, std::string>> cases{
+      {"", "load_safetensors: expected a file of at least 8 bytes, got 0"},
+      {std::string(8, '\0') + "x", "load_safetensors: expected a header that begins with '{'"},
+      {"GGUF", "GgufFile"},
+      {"PK\x03\x04 archive", "is a zip archive"},
+      {"<html></html>", "HTML or XML"}};
+  for (const auto& [bytes, message] : cases) {
+    const Ended ended = run({"inspect", written(x, bytes)});
+    CHECK(ended.code == 1);
+    check_has(ended.err, {"error: ", message, x});
+    CHECK(ended.out.empty());
+  }
+  check_has(run({"inspect", folder.file("absent")}).err, {"cannot open", "No such file"});
+  check_has(run({"inspect", folder.file("")}).err, {"Is a directory"});
+}
+
+TEST_CASE("command mask: picture, counts and SVG") {
+  if (!is_built()) return;
+  const TemporaryFolder folder;
+  const Ended ended = run({"mask", "causal_window:2 | (sinks:1 & causal)", "--tokens", "4", "--svg",
+                           folder.file("x.svg")});
+  CHECK(ended.code == 0);
+  // Rows of 1, 2, 3 and 3 keys.
+  check_has(ended.out, {"4 tokens", "visible  9 of 16 pairs (56.25 %), 2.2 keys a query",
+                        "work     1 of 1 blocks", "can be cached", "#   \n##  \n### \n# ##\n"});
+  check_has(file_text(folder.file("x.svg")), {"<svg", "</svg>"});
+  check_has(run({"mask", "causal", "--tokens", "100000"}).out, {"50.0", "100000 tokens"});
+  const Ended wrong = run({"mask", "windows:3"});
+  CHECK(wrong.code == 1);
+  check_has(wrong.err, {"error: attention_mask: expected", "windows:3"});
+  CHECK(run({"mask", "causal", "--tokens", "0"}).code != 0);
+}
+
+TEST_CASE("command bench: a row for each measurement") {
+  if (!is_built()) return;
+  const Ended ended = run({"bench", "--seconds", "0"});
+  CHECK(ended.code == 0);
+  check_has(ended.out, {"peak in float32", "product 1024", "bfloat16", "attention [1, 4, 1024, 64]",
+                        "training step", "causal_window:128", "tokens/s"});
+  const Ended wrong = run({"bench", "--device", "cuba"});
+  CHECK(wrong.code == 1);
+  check_has(wrong.err, {"cuba"});
+}
+
+TEST_CASE("command train: trains the bundled model") {
+  if (!is_built()) return;
+  const TemporaryFolder folder;
+  std::string text;
+  for (int i = 0; i < 300; ++i) text += "line " + std::to_string(i * i % 97) + "\n";
+  const Ended ended = run({"train", "--text", written(folder.file("text"), text), "--steps", "2",
+                           "--dim", "8", "--heads", "2", "--layers", "1", "--context", "16",
+                           "--batch", "2", "--generate", "0", "--save", folder.file("saved")});
+  INFO(ended.err);
+  CHECK(ended.code == 0);
+  check_has(ended.out, {"validation loss"});
+  check_has(run({"inspect", folder.file("saved")}).out, {"checkpoint of sash at step 2"});
+  check_has(run({"train", "--help"}).out, {"--attention"});
+  CHECK(run({"train", "--lr", "-1"}).code != 0);
+}
