@@ -128,6 +128,12 @@ void add_training_options(CLI::App& app, Options& options) {
                  "first removes "
                  "the lines after its checkpoint's step, then appends")
       ->check(check_path);
+  app.add_option("--tensorboard", options.tensorboard,
+                 "Folder for event files that TensorBoard shows")
+      ->check(check_path);
+  app.add_option("--report", options.report,
+                 "File for a page of HTML: curves, settings, the model, a sample, its attention")
+      ->check(check_path);
 }
 
 void add_writing_options(CLI::App& app, Options& options) {

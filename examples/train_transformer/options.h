@@ -14,6 +14,8 @@ struct Options {
   std::string save;
   std::string resume;
   std::string metrics;
+  std::string tensorboard;
+  std::string report;
   std::string profile;
   std::string prompt = "Tensor ";
   int64_t steps = 2000;

@@ -7,8 +7,10 @@
 
 #include <sash/nn/data/token_dataset.h>
 #include <sash/optim/checkpoint.h>
+#include <sash/optim/logging/html_report.h>
 #include <sash/optim/logging/metrics_log.h>
 #include <sash/optim/logging/progress_line.h>
+#include <sash/optim/logging/summary_writer.h>
 #include <sash/optim/trainer/checkpoint_folder.h>
 #include <sash/optim/trainer/stop_signals.h>
 #include <sash/optim/trainer/trainer.h>
@@ -17,6 +19,7 @@
 
 #include "corpus.h"
 #include "model.h"
+#include "report.h"
 #include "settings.h"
 #include "step_profile.h"
 
@@ -60,7 +63,10 @@ void check_files(const Plan& plan) {
                                    {"--save", options.save}}) {
     check_distinct("--metrics", options.metrics, flag, path);
     check_distinct("--profile", options.profile, flag, path);
+    check_distinct("--report", options.report, flag, path);
   }
+  check_distinct("--report", options.report, "--metrics", options.metrics);
+  check_distinct("--report", options.report, "--profile", options.profile);
   check_distinct("--profile", options.profile, "--metrics", options.metrics);
   if (!options.profile.empty()) sash::ReplacementFile(kOp, options.profile);
   check_distinct("--save", options.save, "--text", options.text);
@@ -100,7 +106,8 @@ Plan make_plan(Options options) {
   open_resumed(plan, options);
   const bool resumes = !options.resume.empty();
   const bool wanted = !resumes || options.has("steps") || options.has("text");
-  for (const char* flag : {"save", "metrics", "profile", "dry-run", "overfit-batch"}) {
+  for (const char* flag :
+       {"save", "metrics", "tensorboard", "report", "profile", "dry-run", "overfit-batch"}) {
     if (wanted || !options.has(flag)) continue;
     throw sash::ValueError(kOp, std::string("--steps or --text with --resume and --") + flag,
                            "neither, which trains nothing");
@@ -201,7 +208,7 @@ optim::TrainerOptions trainer_options(const Options& options, const Corpus& corp
 
 // Trains if the plan says so. Returns the exit code, and the validation loss if a text is known.
 int train(const Plan& plan, sash::nn::CausalLM& model, const Corpus& corpus, sash::Device device,
-          double& validation_loss) {
+          optim::HtmlReport* report, double& validation_loss) {
   const Options& options = plan.options;
   const auto optimizer = make_optimizer(options, model);
   std::optional<optim::GradScaler> scaler;
@@ -230,8 +237,12 @@ int train(const Plan& plan, sash::nn::CausalLM& model, const Corpus& corpus, sas
   optim::ProgressLine progress({.log_every = options.log_every, .device = device});
   std::optional<optim::MetricsLog> metrics;
   if (!options.metrics.empty()) metrics.emplace(options.metrics);
+  std::optional<optim::SummaryWriter> board;
+  if (!options.tensorboard.empty()) board.emplace(options.tensorboard);
   trainer.add(progress);
   if (metrics) trainer.add(*metrics);
+  if (board) trainer.add(*board);
+  if (report) trainer.add(*report);
   if (!options.profile.empty()) trainer.add(profile);
   const optim::StopSignals signals;  // also while it says that it saved
   const optim::TrainerEnd end = trainer.run();
@@ -281,9 +292,14 @@ int run(Options chosen) {
   sash::set_tf32_allowed(options.precision == "tf32");
   sash::manual_seed(options.seed);
   const auto model = make_model(options, vocabulary->size(), device);
+  std::optional<optim::HtmlReport> report;
+  if (plan.trains && !options.report.empty()) {
+    report.emplace(options.report,
+                   optim::HtmlReportOptions{.title = "train_transformer, " + options.attention});
+  }
   if (corpus) {
     double loss = 0;
-    const int exit_code = train(plan, *model, *corpus, device, loss);
+    const int exit_code = train(plan, *model, *corpus, device, report ? &*report : nullptr, loss);
     if (exit_code != 0) return exit_code;
     std::printf("validation loss %.3f nats per character; trigram baseline %.3f\n", loss,
                 trigram_loss(*corpus));
@@ -291,9 +307,11 @@ int run(Options chosen) {
     optim::load_model(options.resume, *model);
     print_start(plan, *model, plan.start.step, device, corpus);
   }
+  std::string written;
   if (plan.writes) {
-    std::printf("----\n%s%s\n----\n", options.prompt.c_str(),
-                write(plan, *model, *vocabulary).c_str());
+    written = options.prompt + write(plan, *model, *vocabulary);
+    std::printf("----\n%s\n----\n", written.c_str());
   }
+  if (report) finish_report(*report, options, *model, written, corpus->valid(), device);
   return 0;
 }

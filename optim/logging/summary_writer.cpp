@@ -228,7 +228,7 @@ void SummaryWriter::add_text(std::string_view tag, std::string_view text, int64_
   write_value(std::move(message), std::string(tag) + "/text_summary", step);
 }
 
-void SummaryWriter::on_step(const StepReport& report) {
+void SummaryWriter::add_report(const StepReport& report) {
   const int64_t step = report.step;
   add_scalar("loss/train", report.loss, step);
   add_scalar("lr", report.lr, step);
@@ -247,7 +247,16 @@ void SummaryWriter::on_step(const StepReport& report) {
   flushed_ = now;
 }
 
-void SummaryWriter::on_end(Trainer&) { flush(); }
+void SummaryWriter::on_step(const StepReport& report) try {
+  if (!failed_) add_report(report);
+} catch (const IoError& error) {
+  failed_ = true;
+  std::fprintf(stderr, "warning: %s\n", error.what());
+}
+
+void SummaryWriter::on_end(Trainer&) {
+  if (!failed_) flush();
+}
 
 void SummaryWriter::flush() {
   if (std::fflush(file_.get()) != 0) fail("write");

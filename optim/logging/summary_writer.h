@@ -18,7 +18,8 @@ namespace sash::optim {
 ///     writer.add_scalar("loss/train", loss.item<double>(), step);
 ///
 /// As a callback it adds a training's loss/train, loss/validation, lr, grad_norm, tokens_per_s and
-/// other metrics and validations (accuracy/train, accuracy/validation).
+/// other metrics and validations (accuracy/train, accuracy/validation). A record that cannot be
+/// written is a warning on stderr then, and the last.
 ///
 /// Each writer makes a file of its own, `events.out.tfevents.<seconds>.<host>.<process>.<number>`,
 /// in which records are appended; TensorBoard joins the files of a folder, so a resumed run goes on
@@ -48,6 +49,7 @@ class SASH_API SummaryWriter : public Callback {
   const std::string& path() const { return path_; }
 
  private:
+  void add_report(const StepReport& report);
   void write_record(std::string_view event);
   void write_value(std::string value, std::string_view tag, int64_t step);
   [[noreturn]] void fail(const char* what) const;
@@ -58,6 +60,7 @@ class SASH_API SummaryWriter : public Callback {
   std::string path_;
   std::unique_ptr<std::FILE, Close> file_;
   std::chrono::steady_clock::time_point flushed_{};
+  bool failed_ = false;
 };
 
 }  // namespace sash::optim
