@@ -18,25 +18,21 @@ void add_settings(HtmlReport& report, const Options& options) {
   report.add_table("Settings", {"flag", "value"}, rows);
 }
 
-void add_model(HtmlReport& report, sash::nn::CausalLM& model) {
-  std::vector<HtmlReport::Row> rows;
-  for (const auto& [name, module] : model.named_modules()) {
-    rows.push_back({name.empty() ? "(model)" : name, module->describe(),
-                    std::to_string(module->num_parameters())});
-  }
-  report.add_table("Model", {"module", "type", "parameters"}, rows);
+/// The beginning of the text [1, T].
+sash::Tensor tokens_of(const sash::nn::CausalLM& model, const std::vector<int64_t>& text,
+                       int64_t most, sash::Device device) {
+  const int64_t count = std::min({most, model.context(), static_cast<int64_t>(text.size())});
+  const std::vector<int64_t> start(text.begin(), text.begin() + count);
+  return sash::tensor(start, {1, count}, {.device = device});
 }
 
 void add_attention(HtmlReport& report, sash::nn::CausalLM& model, const std::vector<int64_t>& text,
                    sash::Device device) {
-  constexpr int64_t kMostTokens = 64;
-  const int64_t count = std::min({kMostTokens, model.context(), static_cast<int64_t>(text.size())});
-  const std::vector<int64_t> start(text.begin(), text.begin() + count);
   const sash::NoGradGuard no_grad;
   const bool training = model.is_training();
   const sash::AttentionRecorder recorder;
   model.eval();
-  model(sash::tensor(start, {1, count}, {.device = device}));
+  model(tokens_of(model, text, 64, device));
   model.train(training);
   for (size_t layer = 0; layer < recorder.weights().size(); ++layer) {
     report.add_attention("Attention of layer " + std::to_string(layer), recorder.weights()[layer]);
@@ -50,7 +46,7 @@ void finish_report(HtmlReport& report, const Options& options, sash::nn::CausalL
                    sash::Device device) {
   if (!written.empty()) report.add_text("Sample", written);
   add_settings(report, options);
-  add_model(report, model);
+  report.add_summary(sash::nn::summary(model, tokens_of(model, text, options.context, device)));
   if (options.attention != "self") {  // whose mask has the training's length
     const auto kind = sash::nn::AttentionKind::parse(options.attention);
     const int64_t length = std::min<int64_t>(options.context, 1024);

@@ -173,6 +173,18 @@ void HtmlReport::add_table(const std::string& title, const Row& header,
   add_section(title, body + "</tr>\n</table>\n");
 }
 
+void HtmlReport::add_summary(const nn::Summary& summary) {
+  std::vector<Row> rows;
+  for (const nn::SummaryRow& row : summary.rows) {
+    rows.push_back({row.name.empty() ? "(model)" : row.name, row.type,
+                    row.output ? to_string(*row.output) : "", std::to_string(row.parameters),
+                    row.flops > 0 ? text_of(row.flops / 1e6) : "",
+                    row.mask_share ? text_of(100 * *row.mask_share, "%.0f %%") : ""});
+  }
+  add_table("Model",
+            {"module", "type", "output", "parameters", "MFLOP, forward", "scores computed"}, rows);
+}
+
 void HtmlReport::add_figure(const std::string& title, const std::string& svg) {
   add_section(title, svg);
 }

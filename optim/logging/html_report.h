@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "../../core/backend/device.h"
+#include "../../nn/inspect/summary.h"
 #include "../../ops/attention/mask/attention_mask.h"
 #include "../trainer/callback.h"
 
@@ -44,6 +45,8 @@ class SASH_API HtmlReport : public Callback {
   void add_text(const std::string& title, const std::string& text);
   /// `ValueError` if a row has not as many fields as the header.
   void add_table(const std::string& title, const Row& header, const std::vector<Row>& rows);
+  /// A model's modules: shapes, parameters, operations, and the share of scores that masks leave.
+  void add_summary(const nn::Summary& summary);
   /// A figure of `plot`.
   void add_figure(const std::string& title, const std::string& svg);
   /// One head of a mask; `ValueError` for lengths outside [1, 4096].
