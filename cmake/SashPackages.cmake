@@ -32,8 +32,10 @@ set(CPACK_DEBIAN_CUDA_PACKAGE_CONTROL_EXTRA "${PROJECT_BINARY_DIR}/triggers")
 
 set(CPACK_DEBIAN_DEV_PACKAGE_NAME libsash-dev)
 set(CPACK_DEBIAN_DEV_PACKAGE_SECTION libdevel)
+# The shell of that name is /usr/bin/sash too.
+set(CPACK_DEBIAN_DEV_PACKAGE_CONFLICTS sash)
 set(CPACK_DEBIAN_DEV_PACKAGE_DEPENDS "${runtime} (= ${PROJECT_VERSION})")
-set(CPACK_COMPONENT_DEV_DESCRIPTION "Headers, and the files for CMake and pkg-config.")
+set(CPACK_COMPONENT_DEV_DESCRIPTION "Headers, files for CMake and pkg-config, and the command sash.")
 
 # The CUDA backend fills the kernel slots of one libsash. cuBLAS is only recommended, because it often
 # comes without a Debian package. Without it, the first use of CUDA fails and names the file.
