@@ -27,7 +27,7 @@ data::SequenceDataset texts(int64_t count, uint64_t seed) {
     text.insert(text.begin(), kClass);
     all.push_back(text);
   }
-  return data::SequenceDataset(all, labels, {.form = data::SequenceBatch::packed});
+  return data::SequenceDataset(all, {.form = data::SequenceBatch::packed, .labels = labels});
 }
 
 struct Classifier : nn::Module {

@@ -53,7 +53,7 @@ data::SequenceDataset expressions(uint64_t seed, int64_t count, const Expression
       values[i] = drawn.value;
     }
   });
-  return data::SequenceDataset(std::move(sequences), std::move(values));
+  return data::SequenceDataset(std::move(sequences), {.labels = std::move(values)});
 }
 
 data::Loader loader_of(const data::SequenceDataset& dataset, int64_t batch, bool shuffle) {

@@ -29,17 +29,11 @@ std::vector<int64_t> random_order(int64_t n, Generator& generator) {
 
 SequenceDataset::SequenceDataset(std::vector<std::vector<int64_t>> sequences,
                                  SequenceDatasetOptions options)
-    : sequences_(std::move(sequences)), options_(options) {
-  check_lengths(sequences_, 2);
-}
-
-SequenceDataset::SequenceDataset(std::vector<std::vector<int64_t>> sequences,
-                                 std::vector<int64_t> labels, SequenceDatasetOptions options)
-    : sequences_(std::move(sequences)), labels_(std::move(labels)), options_(options) {
-  check_lengths(sequences_, 1);
-  if (labels_.size() != sequences_.size() || labels_.empty()) {
-    throw ValueError("SequenceDataset", "a label for each of one or more sequences",
-                     std::to_string(labels_.size()) + " labels for " +
+    : sequences_(std::move(sequences)), options_(std::move(options)) {
+  check_lengths(sequences_, options_.labels ? 1 : 2);
+  if (options_.labels && options_.labels->size() != sequences_.size()) {
+    throw ValueError("SequenceDataset", "a label for each sequence",
+                     std::to_string(options_.labels->size()) + " labels for " +
                          std::to_string(sequences_.size()) + " sequences");
   }
 }
@@ -52,14 +46,15 @@ const std::vector<int64_t>& SequenceDataset::at(int64_t index) const {
 
 std::span<const int64_t> SequenceDataset::inputs_of(int64_t index) const {
   const std::span<const int64_t> tokens = at(index);
-  return labels_.empty() ? tokens.first(tokens.size() - 1) : tokens;
+  return options_.labels ? tokens : tokens.first(tokens.size() - 1);
 }
 
 Batch SequenceDataset::get(int64_t index) const {
   const std::span<const int64_t> inputs = inputs_of(index);
   const Shape shape{std::ssize(inputs)};
-  const Tensor target = labels_.empty() ? from_host(inputs.data() + 1, shape, DType::int64, kIds)
-                                        : scalar_tensor(labels_[static_cast<size_t>(index)], kIds);
+  const Tensor target = options_.labels
+                            ? scalar_tensor((*options_.labels)[static_cast<size_t>(index)], kIds)
+                            : from_host(inputs.data() + 1, shape, DType::int64, kIds);
   return {from_host(inputs.data(), shape, DType::int64, kIds), target};
 }
 
@@ -86,7 +81,7 @@ Batch SequenceDataset::batch(std::span<const int64_t> indices) const {
   const bool packs = options_.form == SequenceBatch::packed;
   const Shape shape = packs ? Shape{1, total} : Shape{count, longest};
   const Tensor inputs = full(shape, options_.padding, kIds);
-  const Tensor targets = full(labels_.empty() ? shape : Shape{count}, kIgnoreIndex, kIds);
+  const Tensor targets = full(options_.labels ? Shape{count} : shape, kIgnoreIndex, kIds);
   int64_t* input = inputs.data<int64_t>();
   int64_t* target = targets.data<int64_t>();
   for (const int64_t index : indices) {
@@ -94,11 +89,11 @@ Batch SequenceDataset::batch(std::span<const int64_t> indices) const {
     const int64_t step = packs ? std::ssize(tokens) : longest;
     std::copy(tokens.begin(), tokens.end(), input);
     input += step;
-    if (labels_.empty()) {
+    if (options_.labels) {
+      *target++ = (*options_.labels)[static_cast<size_t>(index)];
+    } else {
       std::copy(at(index).begin() + 1, at(index).end(), target);
       target += step;
-    } else {
-      *target++ = labels_[static_cast<size_t>(index)];
     }
   }
   const std::vector<int32_t>& ranges = packs ? ends : lengths;

@@ -1,5 +1,10 @@
 #pragma once
 
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
 #include "loader.h"
 
 namespace sash::data {
@@ -17,7 +22,8 @@ enum class SequenceBatch {
 
 struct SequenceDatasetOptions {
   SequenceBatch form = SequenceBatch::padded;
-  int64_t padding = 0;  ///< the id of padding
+  int64_t padding = 0;                           ///< the id of padding
+  std::optional<std::vector<int64_t>> labels{};  ///< the class of each sequence
 };
 
 /// Sequences of token ids of several lengths. For language models: of a sequence of n + 1 tokens,
@@ -28,12 +34,10 @@ class SASH_API SequenceDataset : public Dataset {
   /// `cross_entropy` leaves out targets of this value by default.
   static constexpr int64_t kIgnoreIndex = -100;
 
-  /// `ValueError` for a sequence of fewer than two tokens.
+  /// `ValueError` for a sequence of fewer than two tokens, with labels fewer than one, or unless
+  /// there are as many labels as sequences.
   explicit SequenceDataset(std::vector<std::vector<int64_t>> sequences,
                            SequenceDatasetOptions options = {});
-  /// `ValueError` unless there is a label for each sequence, and a token in each.
-  SequenceDataset(std::vector<std::vector<int64_t>> sequences, std::vector<int64_t> labels,
-                  SequenceDatasetOptions options = {});
 
   int64_t size() const override { return static_cast<int64_t>(sequences_.size()); }
   /// {inputs, targets}, int64 [n]; with labels {inputs, label}, a scalar.
@@ -47,7 +51,6 @@ class SASH_API SequenceDataset : public Dataset {
   std::span<const int64_t> inputs_of(int64_t index) const;
 
   std::vector<std::vector<int64_t>> sequences_;
-  std::vector<int64_t> labels_;  // none: targets are the tokens that follow
   SequenceDatasetOptions options_;
 };
 

@@ -234,14 +234,15 @@ TEST_CASE("sequence dataset: padded and packed batches") {
 TEST_CASE("sequence dataset: labels take the place of targets") {
   const std::vector<Ids> sequences{{1, 2, 3}, {4}, {5, 6}};
   const Ids labels{7, 8, 9}, picks{1, 0};
-  const data::SequenceDataset padded(sequences, labels, {.padding = 99});
+  const data::SequenceDataset padded(sequences, {.padding = 99, .labels = labels});
   CHECK(padded.lengths() == Ids{3, 1, 2});
   const data::Batch rows = padded.batch(picks);
   CHECK(rows[0].to_vector<int64_t>() == Ids{4, 99, 99, 1, 2, 3});
   CHECK(rows[1].shape() == Shape{2});
   CHECK(rows[1].to_vector<int64_t>() == Ids{8, 7});
   CHECK(rows[2].to_vector<int64_t>() == Ids{1, 3});
-  const data::SequenceDataset packed(sequences, labels, {.form = data::SequenceBatch::packed});
+  const data::SequenceDataset packed(sequences,
+                                     {.form = data::SequenceBatch::packed, .labels = labels});
   const data::Batch line = packed.batch(picks);
   CHECK(line[0].to_vector<int64_t>() == Ids{4, 1, 2, 3});
   CHECK(line[1].to_vector<int64_t>() == Ids{8, 7});
@@ -398,12 +399,12 @@ TEST_CASE("data: wrong calls") {
        }},
       {"ValueError: SequenceDataset: expected sequences of 1 tokens or more, got 0 in sequence 1",
        [] {
-         data::SequenceDataset d({{1}, {}}, {0, 1});
+         data::SequenceDataset d({{1}, {}}, {.labels = {{0, 1}}});
        }},
-      {"ValueError: SequenceDataset: expected a label for each of one or more sequences, got 1 "
-       "labels for 2 sequences",
+      {"ValueError: SequenceDataset: expected a label for each sequence, got 1 labels for 2 "
+       "sequences",
        [] {
-         data::SequenceDataset d({{1}, {2}}, {0});
+         data::SequenceDataset d({{1}, {2}}, {.labels = {{0}}});
        }},
       {"ValueError: length_groups: expected batch of 1 or more, got 0",
        [] { data::length_groups({1}, {.batch = 0}); }},
