@@ -124,10 +124,13 @@ std::string call_stack() {
   static Symbols symbols;
   std::array<void*, 64> frames;
   const int depth = backtrace(frames.data(), static_cast<int>(frames.size()));
+  // Neither this function nor, in front of it, a sanitizer's own `backtrace`.
+  const auto end = frames.begin() + depth;
+  const auto caller = std::find(frames.begin(), end, __builtin_return_address(0));
   const std::lock_guard lock(mutex);
   std::string text;
-  for (int i = 1 /* not this one */; i < depth; ++i) {
-    const std::string& function = symbols.at(frames[static_cast<size_t>(i)]);
+  for (auto frame = caller == end ? frames.begin() : caller; frame != end; ++frame) {
+    const std::string& function = symbols.at(*frame);
     text += "\n    " + function;
     if (function == "main") break;
   }
