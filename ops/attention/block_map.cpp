@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 #include <limits>
+#include <mutex>
 #include <string_view>
 #include <unordered_map>
 
@@ -13,6 +14,26 @@
 #include "mask/bound_mask.h"
 
 namespace sash {
+
+/// Orders readers on any stream after the one write of some memory.
+class WrittenOnce {
+ public:
+  /// The write is what the current stream of `device` has queued.
+  explicit WrittenOnce(Device device);
+  ~WrittenOnce();
+  WrittenOnce(const WrittenOnce&) = delete;
+  WrittenOnce& operator=(const WrittenOnce&) = delete;
+
+  /// Makes `stream` wait for the write, once. Whether it is another stream than the writer's.
+  bool order_after_write(Stream stream);
+
+ private:
+  Device device_;
+  Stream writer_;
+  Event written_;
+  std::mutex mutex_;
+  SmallVector<Stream, 4> ordered_;
+};
 
 WrittenOnce::WrittenOnce(Device device)
     : device_(device), writer_(backend(device.type).current_stream(device)) {
@@ -241,7 +262,7 @@ class Compiler {
                               {.device = device});
     result->words = from_host(words.data(), {static_cast<int64_t>(words.size())}, DType::int64,
                               {.device = device});
-    result->written = std::make_unique<WrittenOnce>(device);
+    result->written = std::make_shared<WrittenOnce>(device);
     const auto* const ints = result->lists.tensor_view().ptr<const int32_t>();
     const auto pointers = [&](const ListOffsets& at) {
       return kernels::BlockList{.start = ints + at.start,

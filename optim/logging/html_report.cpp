@@ -9,6 +9,7 @@
 #include "../../ops/attention/mask/mask_picture.h"
 #include "../../tensor/io/plot.h"
 #include "../../tensor/io/replacement_file.h"
+#include "clock.h"
 
 namespace sash::optim {
 namespace {
@@ -118,11 +119,8 @@ HtmlReport::HtmlReport(std::string path, const HtmlReportOptions& options)
 }
 
 void HtmlReport::on_step(const StepReport& report) {
-  last_ = Clock::now();
-  if (loss_.steps.empty()) {
-    const auto first = std::chrono::duration<double>(report.seconds);
-    start_ = last_ - std::chrono::duration_cast<Clock::duration>(first);
-  }
+  last_ = clock_seconds();
+  if (loss_.steps.empty()) start_ = last_ - report.seconds;
   const int64_t step = report.step;
   goal_ = report.steps;
   tokens_ += report.tokens;
@@ -236,7 +234,7 @@ std::string HtmlReport::facts() const {
       add("best validation loss",
           text_of(*best) + " at step " + text_of(found->second.steps[index], "%.0f"));
     }
-    const double seconds = std::chrono::duration<double>(last_ - start_).count();
+    const double seconds = last_ - start_;
     add("time", duration(seconds));
     if (seconds > 0) {
       const double speed = static_cast<double>(tokens_) / seconds;

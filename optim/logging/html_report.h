@@ -1,6 +1,5 @@
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -68,7 +67,6 @@ class SASH_API HtmlReport : public Callback {
       values.push_back(value);
     }
   };
-  using Clock = std::chrono::steady_clock;
 
   void add_section(const std::string& title, const std::string& body);
   std::string facts() const;
@@ -81,7 +79,7 @@ class SASH_API HtmlReport : public Callback {
   std::map<std::string, Curve> metrics_, validation_;
   std::string sections_, warnings_;
   int64_t goal_ = 0, tokens_ = 0;
-  Clock::time_point start_{}, last_{};
+  double start_ = 0, last_ = 0;  // on the clock
 };
 
 }  // namespace sash::optim

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -36,15 +37,20 @@ nlohmann::ordered_json number(double value) {
 
 }  // namespace
 
-MetricsLog::MetricsLog(std::string path) : path_(std::move(path)), csv_(path_.ends_with(".csv")) {
+MetricsLog::MetricsLog(std::string path)
+    : path_(std::move(path)),
+      csv_(path_.ends_with(".csv")),
+      file_(std::make_unique<std::ofstream>()) {
   if (std::filesystem::is_regular_file(path_)) {
     std::istringstream lines(read());
     int64_t count = 0;
     for (std::string line; std::getline(lines, line) && !lines.eof();) step_of(line, ++count);
   }
-  file_.open(path_, std::ios::app);
-  if (!file_) throw IoError(kOp, "cannot write the metrics to " + path_);
+  file_->open(path_, std::ios::app);
+  if (!*file_) throw IoError(kOp, "cannot write the metrics to " + path_);
 }
+
+MetricsLog::~MetricsLog() = default;
 
 /// The whole file. A last line that was cut short has no newline.
 std::string MetricsLog::read() const {
@@ -88,11 +94,11 @@ void MetricsLog::begin(int64_t step) {
 }
 
 void MetricsLog::replace(const std::string& text) {
-  file_.close();
+  file_->close();
   ReplacementFile file(kOp, path_);
   file.write(text.data(), text.size());
   file.commit();
-  file_.open(path_, std::ios::app);
+  file_->open(path_, std::ios::app);
 }
 
 MetricsLog::Figures MetricsLog::figures_of(const StepReport& report) {
@@ -142,21 +148,21 @@ void MetricsLog::on_step(const StepReport& report) {
       if (regular) {
         replace(header + (first == text.npos ? "" : text.substr(first + 1)));
       } else {
-        file_ << header;
+        *file_ << header;
       }
     }
     if (csv_) {
-      file_ << row_of(figures) << std::flush;
+      *file_ << row_of(figures) << std::flush;
     } else {
       nlohmann::ordered_json line;
       for (const auto& [name, value] : figures) line[name] = number(value);
       constexpr auto replaced = nlohmann::ordered_json::error_handler_t::replace;
-      file_ << line.dump(-1, ' ', false, replaced) + '\n' << std::flush;
+      *file_ << line.dump(-1, ' ', false, replaced) + '\n' << std::flush;
     }
   } catch (const IoError&) {
-    file_.setstate(std::ios::failbit);
+    file_->setstate(std::ios::failbit);
   }
-  if (file_ || failed_) return;
+  if (*file_ || failed_) return;
   failed_ = true;
   std::fprintf(stderr, "warning: cannot write the metrics to %s\n", path_.c_str());
 }

@@ -1,7 +1,8 @@
 #pragma once
 
 #include <cstdint>
-#include <fstream>
+#include <iosfwd>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,6 +26,9 @@ class SASH_API MetricsLog : public Callback {
   /// Opens the file, which stays as it is until the first step. `FormatError` if it holds anything
   /// else than metrics, `IoError` if it cannot be written.
   explicit MetricsLog(std::string path);
+  ~MetricsLog() override;
+  MetricsLog(const MetricsLog&) = delete;
+  MetricsLog& operator=(const MetricsLog&) = delete;
 
   void on_step(const StepReport& report) override;
   /// Whether a line could not be written.
@@ -44,7 +48,7 @@ class SASH_API MetricsLog : public Callback {
   std::string path_;
   bool csv_;
   std::vector<std::string> columns_;  // of CSV
-  std::ofstream file_;
+  std::unique_ptr<std::ofstream> file_;
   bool begun_ = false;
   bool failed_ = false;
 };

@@ -8,6 +8,7 @@
 
 #include "../../core/backend/backend.h"
 #include "../../tensor/factories.h"
+#include "clock.h"
 
 namespace sash::optim {
 namespace {
@@ -51,16 +52,13 @@ ProgressLine::ProgressLine(const ProgressOptions& options)
 ProgressLine::~ProgressLine() { finish(); }
 
 void ProgressLine::on_step(const StepReport& report) {
-  const auto now = Clock::now();
-  if (start_ == Clock::time_point{}) {
-    const auto first = std::chrono::duration<double>(report.seconds);
-    start_ = now - std::chrono::duration_cast<Clock::duration>(first);
-  }
+  const double now = clock_seconds();
+  if (start_ == 0) start_ = now - report.seconds;
   loss_.add(report.loss);
   seconds_.add(report.seconds);
   tokens_.add(static_cast<double>(report.tokens));
   const bool own = !report.validation.empty() || report.step == report.steps;
-  if (!own && terminal_ && now - last_ < std::chrono::milliseconds(100)) return;
+  if (!own && terminal_ && now - last_ < 0.1) return;
   if (!own && !terminal_ && (options_.log_every < 1 || report.step % options_.log_every != 0)) {
     return;
   }
@@ -76,7 +74,7 @@ void ProgressLine::on_step(const StepReport& report) {
 
 std::string ProgressLine::line(const StepReport& report) const {
   const auto text = [](long long number) { return std::to_string(number); };
-  const double passed = std::chrono::duration<double>(last_ - start_).count();
+  const double passed = last_ - start_;
   const double left = seconds_() * static_cast<double>(report.steps - report.step);
   const double rate = 1 / seconds_();
   std::string line =

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <optional>
@@ -56,7 +55,6 @@ class SASH_API ProgressLine : public Callback {
     }
     double operator()() const { return sum / weight; }
   };
-  using Clock = std::chrono::steady_clock;
 
   std::string line(const StepReport& report) const;
 
@@ -65,7 +63,7 @@ class SASH_API ProgressLine : public Callback {
   Device device_;
   bool line_open_ = false;
   Average loss_, seconds_, tokens_;
-  Clock::time_point start_{}, last_{};
+  double start_ = 0, last_ = 0;  // on the clock
 };
 
 }  // namespace sash::optim

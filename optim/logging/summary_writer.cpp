@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "../../core/error.h"
+#include "clock.h"
 
 namespace sash::optim {
 namespace {
@@ -241,8 +242,8 @@ void SummaryWriter::add_report(const StepReport& report) {
     add_scalar(name + "/validation", value, step);
   }
   // Now and then, so that TensorBoard shows a run that goes on.
-  const auto now = std::chrono::steady_clock::now();
-  if (now - flushed_ < std::chrono::seconds(5) && report.validation.empty()) return;
+  const double now = clock_seconds();
+  if (now - flushed_ < 5 && report.validation.empty()) return;
   flush();
   flushed_ = now;
 }

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
@@ -59,7 +58,7 @@ class SASH_API SummaryWriter : public Callback {
   };
   std::string path_;
   std::unique_ptr<std::FILE, Close> file_;
-  std::chrono::steady_clock::time_point flushed_{};
+  double flushed_ = 0;  // on the clock
   bool failed_ = false;
 };
 
