@@ -2,9 +2,9 @@
 // 2,000 tokens. By default the sizes and the training of the paper, and each of its kinds of
 // attention that is a mask. Stops when it is told to and goes on from its checkpoint.
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <filesystem>
 #include <map>
 #include <string>
 
@@ -33,13 +33,24 @@ const std::map<std::string, Kind> kKinds{
     {"bigbird", {"bigbird:64,3,2,3", 36.05}},
 };
 
+// Batches are padded to a multiple of this, so that few lengths occur.
+constexpr int64_t kMultiple = 64;
+
 struct Settings {
-  std::string attention = "longformer", device = "auto", save;
+  std::string attention = "longformer", device = "auto", precision, save;
   int64_t steps = 5000, batch = 32, samples = 96000, tests = 2000, print = 0;
-  int64_t dim = 512, heads = 8, layers = 6, feedforward = 2048, warmup = 1000, save_every = 500;
-  double lr = 0.05;  // times 1 / sqrt(step)
-  bool tf32 = false;
+  int64_t dim = 512, heads = 8, layers = 6, feedforward = 2048, warmup = 1000, decay = 0;
+  int64_t save_every = 500, validate_every = 1000;
+  double lr = 0.05, seconds = 0;
   ExpressionOptions expressions{};
+
+  // After the warm-up lr / sqrt(step).
+  double rate(int64_t step) const {
+    const auto n = static_cast<double>(step + 1), first = static_cast<double>(warmup);
+    const double left =
+        decay > 0 ? static_cast<double>(steps - step) / static_cast<double>(decay) : 1;
+    return lr * std::min(1.0, left) * std::min(1.0, n / first) / std::sqrt(std::max(n, first));
+  }
 };
 
 data::SequenceDataset expressions(uint64_t seed, int64_t count, const ExpressionOptions& options) {
@@ -53,7 +64,8 @@ data::SequenceDataset expressions(uint64_t seed, int64_t count, const Expression
       values[i] = drawn.value;
     }
   });
-  return data::SequenceDataset(std::move(sequences), {.labels = std::move(values)});
+  return data::SequenceDataset(std::move(sequences),
+                               {.multiple = kMultiple, .labels = std::move(values)});
 }
 
 data::Loader loader_of(const data::SequenceDataset& dataset, int64_t batch, bool shuffle) {
@@ -66,7 +78,8 @@ data::Loader loader_of(const data::SequenceDataset& dataset, int64_t batch, bool
 struct Classifier : nn::Module {
   Classifier(const std::string& attention, const Settings& s)
       : tokens(register_module<nn::Embedding>("tokens", kVocab, s.dim)),
-        positions(register_module<nn::Embedding>("positions", s.expressions.longest, s.dim)),
+        positions(
+            register_module<nn::Embedding>("positions", s.expressions.longest + kMultiple, s.dim)),
         encoder(register_module<nn::TransformerEncoder>(
             "encoder", nn::TransformerOptions{.dim = s.dim,
                                               .heads = s.heads,
@@ -85,7 +98,7 @@ struct Classifier : nn::Module {
   Tensor operator()(const Tensor& x, const Tensor& lengths) {
     const Tensor embedded = tokens(x) + positions.weight.narrow(0, 0, x.size(1));
     const Tensor states = encoder(embedded, AttentionMask::key_lengths(lengths));
-    return head(relu(hidden(states.select(1, 0))));
+    return head(relu(hidden(states.select(1, 0)))).to(DType::float32);
   }
 
   nn::Embedding& tokens;
@@ -95,51 +108,59 @@ struct Classifier : nn::Module {
   nn::Linear& head;
 };
 
-// In percent.
-double accuracy(Classifier& model, data::Loader& loader) {
-  const NoGradGuard no_grad;
-  const nn::EvalGuard eval(model);
-  double right = 0, all = 0;
-  for (const data::Batch& b : loader) {
-    right += eq(argmax(model(b[0], b[2])), b[1]).to(DType::float32).sum().item<double>();
-    all += static_cast<double>(b[1].numel());
+// Ends a training after some seconds.
+class TimeLimit : public optim::Callback {
+ public:
+  explicit TimeLimit(double seconds) : seconds_(seconds) {}
+  void on_start(optim::Trainer& trainer) override { trainer_ = &trainer; }
+  void on_step(const optim::StepReport&) override {
+    const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start_;
+    if (seconds_ > 0 && passed.count() > seconds_) trainer_->stop();
   }
-  return 100 * right / all;
-}
+
+ private:
+  double seconds_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  optim::Trainer* trainer_ = nullptr;
+};
 
 void train(const Settings& s) {
-  set_default_device(Device::parse(s.device));
-  set_tf32_allowed(s.tf32);
+  const Device device = Device::parse(s.device);
+  set_default_device(device);
+  const std::string precision = !s.precision.empty() ? s.precision
+                                : device.is_cuda()   ? "bf16"
+                                                     : "float32";
+  set_tf32_allowed(precision == "tf32");
   const auto kind = kKinds.find(s.attention);
   const bool known = kind != kKinds.end();
   Classifier model(known ? kind->second.mask : s.attention, s);
-  optim::AdamW optimizer(model.parameters(), {.beta2 = 0.98, .eps = 1e-9, .weight_decay = 0.1});
+  if (precision == "bf16") model.to(DType::bfloat16);
+  optim::AdamW optimizer(model.parameters(),
+                         {.beta2 = 0.98, .eps = 1e-9, .weight_decay = 0.1, .master_weights = true});
   data::Loader loader = loader_of(expressions(1, s.samples, s.expressions), s.batch, true);
   data::Loader test = loader_of(expressions(2, s.tests, s.expressions), s.batch, false);
-  int64_t step = 0;
-  if (std::filesystem::exists(s.save)) {
-    step = optim::load_checkpoint(s.save, model, optimizer, nullptr, &loader).step;
-    std::printf("goes on from step %lld\n", static_cast<long long>(step));
-  }
-  while (step < s.steps) {
-    const auto warmup = static_cast<double>(s.warmup);
-    const auto n = static_cast<double>(++step);
-    optimizer.set_lr(s.lr * std::min(1.0, n / warmup) / std::sqrt(std::max(n, warmup)));
-    const data::Batch batch = loader.next_or_restart();
-    const Tensor loss = cross_entropy(model(batch[0], batch[2]), batch[1]);
-    optimizer.zero_grad();
-    loss.backward();
-    optimizer.step();
-    const bool last = step == s.steps;
-    if (step % 50 == 0 || last) {
-      std::printf("step %5lld  loss %.4f\n", static_cast<long long>(step), loss.item<double>());
-      std::fflush(stdout);
-    }
-    if (!s.save.empty() && (step % s.save_every == 0 || last)) {
-      optim::save_checkpoint(s.save, model, optimizer, {.step = step}, nullptr, &loader);
-    }
-  }
-  std::printf("%s: %.2f %% of %lld new expressions", s.attention.c_str(), accuracy(model, test),
+  optim::Trainer trainer(model, optimizer, loader,
+                         [&](const data::Batch& b) -> optim::StepOutput {
+                           const Tensor logits = model(b[0], b[2]);
+                           const Tensor right = eq(argmax(logits), b[1]).to(DType::float32);
+                           return {cross_entropy(logits, b[1]), {{"accuracy", right.mean()}}};
+                         },
+                         {.steps = s.steps,
+                          .schedule = [&](int64_t step) { return s.rate(step); },
+                          .validate = &test,
+                          .validate_every = s.validate_every,
+                          .save = s.save,
+                          .save_every = s.save.empty() ? 0 : s.save_every,
+                          .keep = 0,
+                          .resume = s.save.empty() ? "" : "auto",
+                          .stop_on_signals = true});
+  optim::ProgressLine progress;
+  TimeLimit limit(s.seconds);
+  trainer.add(progress);
+  trainer.add(limit);
+  trainer.run();
+  std::printf("%s after step %lld: %.2f %% of %lld new expressions", s.attention.c_str(),
+              static_cast<long long>(trainer.step()), 100 * trainer.validate().at("accuracy"),
               static_cast<long long>(s.tests));
   if (known) std::printf(" (the paper, at its sizes: %.2f %%)", kind->second.paper);
   std::printf("\n");
@@ -159,10 +180,14 @@ void add_options(CLI::App& app, Settings& s) {
   app.add_option("--feedforward", s.feedforward);
   app.add_option("--lr", s.lr, "Divided by the root of the step");
   app.add_option("--warmup", s.warmup, "Steps");
+  app.add_option("--decay", s.decay, "Steps at the end in which the rate falls to 0");
+  app.add_option("--seconds", s.seconds, "Stop then; 0: after the last step");
   app.add_option("--save", s.save, "The checkpoint: written, and gone on from if it is there");
-  app.add_option("--save-every", s.save_every);
+  app.add_option("--save-every", s.save_every, "Steps");
+  app.add_option("--validate-every", s.validate_every, "Steps");
   app.add_option("--device", s.device, "cpu, cuda or auto");
-  app.add_flag("--tf32", s.tf32, "Products of rounded float32, on a card");
+  app.add_option("--precision", s.precision, "On a card bf16, with masters; else float32")
+      ->check(CLI::IsMember({"float32", "tf32", "bf16"}));
   app.add_option("--print", s.print, "Only print this many expressions, each after its value");
 }
 

@@ -31,6 +31,10 @@ SequenceDataset::SequenceDataset(std::vector<std::vector<int64_t>> sequences,
                                  SequenceDatasetOptions options)
     : sequences_(std::move(sequences)), options_(std::move(options)) {
   check_lengths(sequences_, options_.labels ? 1 : 2);
+  if (options_.multiple < 1) {
+    throw ValueError("SequenceDataset", "a multiple of 1 or more",
+                     std::to_string(options_.multiple));
+  }
   if (options_.labels && options_.labels->size() != sequences_.size()) {
     throw ValueError("SequenceDataset", "a label for each sequence",
                      std::to_string(options_.labels->size()) + " labels for " +
@@ -78,6 +82,7 @@ Batch SequenceDataset::batch(std::span<const int64_t> indices) const {
     ends.push_back(static_cast<int32_t>(total));
   }
   const int64_t count = std::ssize(indices);
+  longest += (options_.multiple - longest % options_.multiple) % options_.multiple;
   const bool packs = options_.form == SequenceBatch::packed;
   const Shape shape = packs ? Shape{1, total} : Shape{count, longest};
   const Tensor inputs = full(shape, options_.padding, kIds);

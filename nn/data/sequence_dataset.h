@@ -22,7 +22,8 @@ enum class SequenceBatch {
 
 struct SequenceDatasetOptions {
   SequenceBatch form = SequenceBatch::padded;
-  int64_t padding = 0;                           ///< the id of padding
+  int64_t padding = 0;   ///< the id of padding
+  int64_t multiple = 1;  ///< T is padded to a multiple of this: fewer shapes
   std::optional<std::vector<int64_t>> labels{};  ///< the class of each sequence
 };
 
@@ -34,8 +35,8 @@ class SASH_API SequenceDataset : public Dataset {
   /// `cross_entropy` leaves out targets of this value by default.
   static constexpr int64_t kIgnoreIndex = -100;
 
-  /// `ValueError` for a sequence of fewer than two tokens, with labels fewer than one, or unless
-  /// there are as many labels as sequences.
+  /// `ValueError` for a sequence of fewer than two tokens, with labels fewer than one, unless there
+  /// are as many labels as sequences, or for a multiple below 1.
   explicit SequenceDataset(std::vector<std::vector<int64_t>> sequences,
                            SequenceDatasetOptions options = {});
 

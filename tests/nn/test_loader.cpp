@@ -222,6 +222,13 @@ TEST_CASE("sequence dataset: padded and packed batches") {
   CHECK(rows[1].to_vector<int64_t>() == Ids{6, -100, -100, 2, 3, 4});
   CHECK(rows[2].dtype() == DType::int32);
   CHECK(rows[2].to_vector<int64_t>() == Ids{1, 3});
+  const data::Batch wide =
+      data::SequenceDataset(sequences, {.padding = 99, .multiple = 4}).batch(picks);
+  CHECK(wide[0].to_vector<int64_t>() == Ids{5, 99, 99, 99, 1, 2, 3, 99});
+  CHECK(wide[1].to_vector<int64_t>() == Ids{6, -100, -100, -100, 2, 3, 4, -100});
+  CHECK(wide[2].to_vector<int64_t>() == Ids{1, 3});
+  CHECK(data::SequenceDataset(sequences, {.multiple = 3}).batch(picks)[0].size(1) == 3);
+  CHECK_THROWS_AS(data::SequenceDataset(sequences, {.multiple = 0}), ValueError);
   const data::SequenceDataset packed(sequences, {.form = data::SequenceBatch::packed});
   const data::Batch line = packed.batch(picks);
   CHECK(line[0].shape() == Shape{1, 4});

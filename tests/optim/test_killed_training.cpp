@@ -1,6 +1,6 @@
 // A training with a checkpoint after every step is killed at random moments, and resumed each time:
 // the newest file always loads, and every loss has the bits of a training that nobody kills.
-// SASH_LONG_TESTS: 200 times.
+// SASH_LONG_TESTS: 200 times. SASH_KILLS: so many times, at moments by SASH_KILLS_SEED.
 #include <algorithm>
 #include <chrono>
 #include <csignal>
@@ -27,6 +27,11 @@ using namespace sash::testing;
 namespace {
 
 constexpr int64_t kSteps = 150;
+
+int number_of(const char* variable, int otherwise) {
+  const char* text = std::getenv(variable);
+  return text ? std::atoi(text) : otherwise;
+}
 
 // Figures by step; CHECKs that a step that was made twice has the same ones.
 std::map<int64_t, std::string> figures(const std::string& log) {
@@ -67,8 +72,8 @@ TEST_CASE_TEMPLATE("a training that is killed at any moment goes on with the sam
   const auto expected = figures(folder.file("whole.losses"));
   REQUIRE(expected.size() == kSteps);
 
-  const int kills = std::getenv("SASH_LONG_TESTS") ? 200 : 8;
-  Generator random(11);
+  const int kills = number_of("SASH_KILLS", std::getenv("SASH_LONG_TESTS") ? 200 : 8);
+  Generator random(static_cast<uint64_t>(number_of("SASH_KILLS_SEED", 11)));
   int killed = 0, within_a_write = 0;
   for (int run = 0; killed < kills; ++run) {
     const std::string name = "run" + std::to_string(run), path = folder.file(name);
