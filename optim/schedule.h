@@ -1,5 +1,6 @@
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -106,7 +107,7 @@ struct SASH_API Chained {
 
 /// Multiplies the learning rate with `factor` when a metric, such as the validation loss, has not
 /// improved for more than `patience` calls: `optimizer.set_lr(plateau(loss))`. The state is public,
-/// so that it can be saved.
+/// so that it can be saved. It is no `Schedule`; a `Trainer` takes it as `plateau`.
 struct SASH_API Plateau {
   double lr = 1e-3;
   double factor = 0.1;
@@ -121,6 +122,7 @@ struct SASH_API Plateau {
   int64_t cooling = 0;
 
   double operator()(double metric);
+  double operator()(std::same_as<int64_t> auto) = delete;  ///< a step is no metric
 };
 
 /// Sets the learning rate of every group to what it was at first, times `factor(step)`: keeps the

@@ -87,6 +87,7 @@ bool Trainer::State::validate_and_compare(StepReport* report) {
   if (better) best = value;
   bad_validations = better ? 0 : bad_validations + 1;
   unsaved_best = better;
+  if (options.plateau) (*options.plateau)(value);
   return options.patience > 0 && bad_validations >= options.patience;
 }
 

@@ -49,6 +49,8 @@ struct TrainerOptions {
   std::string monitor = "loss";    ///< the validation's figure that decides what is best
   bool maximize = false;           ///< whether more of it is better
   int64_t patience = 0;  ///< validations without a better one after which training ends; 0: never
+  std::optional<Plateau> plateau{};  ///< in place of a schedule, for the rate; judges by `monitor`
+                                     ///< and `maximize`
 
   std::string save{};      ///< folder of checkpoints; with `keep` 0 a file that each replaces
   int64_t save_every = 0;  ///< steps between checkpoints; 0: only after the last step
@@ -76,8 +78,9 @@ enum class TrainerEnd { steps, patience, stopped, signal };
 ///
 /// Losses and parameters have the bits of the same loop written by hand, and those of a resumed run
 /// are those of one that was never interrupted: checkpoints hold model, optimizer, scaler, random
-/// state, the loader's place, and the best validation so far. Validations do not change any of
-/// these. Model, optimizer, loaders and scaler must outlive the trainer.
+/// state, the loader's place, the best validation so far, and the plateau's state. Validations
+/// change none of these but the last two. Model, optimizer, loaders and scaler must outlive the
+/// trainer.
 ///
 /// An update whose gradients are not all finite is not made, and ends the training (with a scaler:
 /// is left out): the model stays as it was. A NaN or infinity is never saved.

@@ -17,7 +17,10 @@ namespace {
 
 // Of the trainer's own entries in a checkpoint.
 constexpr const char *kBest = "trainer.best", *kBad = "trainer.bad_validations",
-                     *kValidated = "trainer.validated";
+                     *kValidated = "trainer.validated", *kPlateauRate = "trainer.plateau.lr",
+                     *kPlateauBest = "trainer.plateau.best",
+                     *kPlateauBad = "trainer.plateau.bad_calls",
+                     *kPlateauCooling = "trainer.plateau.cooling";
 
 void check_least(const char* name, int64_t value, int64_t least) {
   if (value >= least) return;
@@ -51,6 +54,7 @@ Trainer::State::State(nn::Module& trained, Optimizer& stepped, data::Loader* fro
       update([this](const std::vector<Tensor>& tensors) { return run_update(tensors); },
              {.device = optimizer.parameters()[0].device(), .capture = options.capture}) {
   check_options();
+  if (options.plateau) options.plateau->maximize = options.maximize;
   const double first = optimizer.lr();
   for (size_t group = 0; group < optimizer.num_groups(); ++group) {
     ratios.push_back(first > 0 ? optimizer.lr(group) / first : 1);
@@ -92,6 +96,9 @@ void Trainer::State::check_options() const {
   check(validates || options.patience == 0, "validate with patience", "none");
   check(options.patience == 0 || options.validate_every > 0, "validate_every with patience",
         "none");
+  check(!options.plateau || (validates && options.validate_every > 0),
+        "validate and validate_every with plateau", "none");
+  check(!options.plateau || !options.schedule, "a schedule or a plateau", "both");
 }
 
 void Trainer::State::open_folder() {
@@ -127,6 +134,12 @@ void Trainer::State::load(const std::string& path) {
   if (number(kBest, value)) best = value;
   number(kBad, bad_validations);
   number(kValidated, validated_step);
+  if (!options.plateau) return;
+  Plateau& plateau = *options.plateau;
+  number(kPlateauRate, plateau.lr);
+  number(kPlateauBest, plateau.best);
+  number(kPlateauBad, plateau.bad_calls);
+  number(kPlateauCooling, plateau.cooling);
 }
 
 void Trainer::State::save(const std::string& path) {
@@ -142,6 +155,12 @@ void Trainer::State::save(const std::string& path) {
   if (best) info.extra[kBest] = exact_text(*best);
   if (options.patience > 0) info.extra[kBad] = std::to_string(bad_validations);
   if (validated_step >= 0) info.extra[kValidated] = std::to_string(validated_step);
+  if (options.plateau) {
+    info.extra[kPlateauRate] = exact_text(options.plateau->lr);
+    info.extra[kPlateauBest] = exact_text(options.plateau->best);
+    info.extra[kPlateauBad] = std::to_string(options.plateau->bad_calls);
+    info.extra[kPlateauCooling] = std::to_string(options.plateau->cooling);
+  }
   save_checkpoint(path, model, optimizer, info, options.scaler, loader);
   saved_step = step;
   saved_path = path;

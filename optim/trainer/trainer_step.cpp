@@ -44,8 +44,8 @@ std::vector<data::Batch> Trainer::State::next_batches() {
 }
 
 void Trainer::State::set_rate() {
-  if (!options.schedule) return;
-  const double lr = options.schedule(step);
+  if (!options.schedule && !options.plateau) return;
+  const double lr = options.plateau ? options.plateau->lr : options.schedule(step);
   for (size_t group = 0; group < optimizer.num_groups(); ++group) {
     optimizer.set_lr(group < ratios.size() ? lr * ratios[group] : lr, group);
   }

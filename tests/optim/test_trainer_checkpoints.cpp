@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <type_traits>
 
 #include <doctest/doctest.h>
 
@@ -77,6 +78,59 @@ TEST_CASE("Trainer: a resumed run has the bits of one run, and the best of its v
                                {.steps = 1, .save = folder.file("parts")});
       },
       "expected resume, or a folder without checkpoints");
+}
+
+TEST_CASE("Trainer: a plateau lowers the rate, and a resumed run goes on with its state") {
+  static_assert(!std::is_constructible_v<optim::Schedule, optim::Plateau>);
+  const TemporaryFolder folder;
+  const auto rates = [&](const std::string& name, int64_t stop_at) {
+    Setup setup;
+    Record record;
+    optim::Trainer trainer(
+        setup.model, setup.optimizer, setup.loader, setup.step(),
+        {.steps = 20,
+         .validate = &setup.valid,
+         .validate_every = 1,
+         .plateau = optim::Plateau{.lr = 1e-2, .factor = 0.5, .patience = 2, .threshold = 0.3},
+         .save = folder.file(name),
+         .resume = "auto"});
+    record.then = [&](const optim::StepReport& report) {
+      if (report.step == stop_at) trainer.stop();
+    };
+    trainer.add(record);
+    trainer.run();
+    std::vector<double> lr;
+    for (const optim::StepReport& report : record.reports) lr.push_back(report.lr);
+    return lr;
+  };
+  const std::vector<double> whole = rates("whole", 0);
+  CHECK(whole.front() == 1e-2);
+  CHECK(whole.back() < 3e-3);  // lowered twice or more
+  for (const int64_t stop_at : {4, 5, 6, 7}) {
+    CAPTURE(stop_at);
+    const std::string name = "parts" + std::to_string(stop_at);
+    std::vector<double> parts = rates(name, stop_at);
+    const std::vector<double> rest = rates(name, 0);
+    parts.insert(parts.end(), rest.begin(), rest.end());
+    CHECK(parts == whole);
+  }
+  Setup setup;
+  check_error<ValueError>(
+      [&] {
+        optim::Trainer(setup.model, setup.optimizer, setup.loader, setup.step(),
+                       {.steps = 1, .plateau = optim::Plateau{}});
+      },
+      "expected validate and validate_every with plateau, got none");
+  check_error<ValueError>(
+      [&] {
+        optim::Trainer(setup.model, setup.optimizer, setup.loader, setup.step(),
+                       {.steps = 1,
+                        .schedule = kSchedule,
+                        .validate = &setup.valid,
+                        .validate_every = 1,
+                        .plateau = optim::Plateau{}});
+      },
+      "expected a schedule or a plateau, got both");
 }
 
 TEST_CASE("Trainer: patience ends a training, and the best stays") {
