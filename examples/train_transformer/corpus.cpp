@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <unordered_map>
@@ -59,6 +60,17 @@ Corpus::Corpus(const std::string& train, const std::string& valid,
   }
   train_ = vocabulary_.encode("a text", train);
   valid_ = vocabulary_.encode("a text", valid);
+}
+
+Corpus Corpus::bundled(const std::optional<Vocabulary>& vocabulary) {
+  namespace fs = std::filesystem;
+  const fs::path folder =
+      fs::read_symlink("/proc/self/exe").parent_path().parent_path() / "share/sash";
+  const std::string train = folder / "corpus_train.txt";
+  if (!fs::exists(train)) {
+    throw sash::IoError(kOp, "no " + train + ", the text that sash comes with: give one by --text");
+  }
+  return from_files(train, folder / "corpus_valid.txt", vocabulary);
 }
 
 Corpus Corpus::from_files(const std::string& train_path, const std::string& valid_path,

@@ -13,6 +13,8 @@
 /// Text as a sequence of symbols, split for training and validation.
 class Corpus {
  public:
+  /// The sources of sash, from ../share/sash, seen from the program's folder.
+  static Corpus bundled(const std::optional<Vocabulary>& vocabulary);
   /// Reads both texts. The default vocabulary is every byte that occurs in them. Throws
   /// `sash::IoError` if a file cannot be read, `sash::ValueError` if a text is too short or has
   /// bytes outside the vocabulary.

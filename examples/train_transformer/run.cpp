@@ -131,7 +131,7 @@ Plan make_plan(Options options) {
 std::optional<Corpus> load_corpus(const Plan& plan, const std::optional<Vocabulary>& vocabulary) {
   if (!plan.needs_text) return std::nullopt;
   Corpus corpus = plan.options.text.empty()
-                      ? Corpus::from_files(CORPUS_TRAIN, CORPUS_VALID, vocabulary)
+                      ? Corpus::bundled(vocabulary)
                       : Corpus::from_file(plan.options.text, vocabulary);
   corpus.check_context(plan.options.context);
   const auto known = plan.start.extra.find("fingerprint");

@@ -224,7 +224,10 @@ std::string HtmlReport::facts() const {
     body += "<div><span>" + plot::escape(name) + "</span>" + plot::escape(value) + "</div>\n";
   };
   if (!loss_.steps.empty()) {
-    add("steps", text_of(loss_.steps.back(), "%.0f") + " of " + std::to_string(goal_));
+    const std::string last = text_of(loss_.steps.back(), "%.0f") + " of " + std::to_string(goal_);
+    const bool resumed = loss_.steps.front() > 1;
+    add(resumed ? "steps, after a resume" : "steps",
+        resumed ? text_of(loss_.steps.front(), "%.0f to ") + last : last);
     add("loss, averaged", text_of(smoothed("", loss_.steps, loss_.values).back().y.back()));
     const auto found = validation_.find("loss");
     if (found != validation_.end()) {

@@ -20,7 +20,8 @@ struct HtmlReportOptions {
 };
 
 /// A training as one page of HTML, which opens without a network: loss, validation, learning rate,
-/// gradient norm, speed and memory over the steps that it saw, and what is added.
+/// gradient norm, speed and memory over the steps that it saw, and what is added. Of a resumed
+/// training these are the steps since; the page says so.
 ///
 ///     optim::HtmlReport report("run.html");
 ///     trainer.add(report);  // writes the page at the end of the training

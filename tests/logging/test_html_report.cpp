@@ -74,6 +74,15 @@ TEST_CASE("report: curves of a training, and what is added") {
   for (const char* part : {"src=", "href=", "@import", "url("}) CHECK(!has(page, part));
 }
 
+TEST_CASE("report: of a resumed training, the page says which steps it has") {
+  const TemporaryFolder folder;
+  HtmlReport report(folder.file("run.html"), {.device = kCPU});
+  for (int64_t step = 301; step <= 303; ++step) report.on_step({.step = step, .steps = 500});
+  report.write();
+  CHECK(has(file_text(folder.file("run.html")),
+            "<span>steps, after a resume</span>301 to 303 of 500</div>"));
+}
+
 TEST_CASE("report: without a step, and wrong calls") {
   const TemporaryFolder folder;
   HtmlReport report(folder.file("run.html"), {.device = kCPU});

@@ -339,6 +339,41 @@ TEST_CASE("train_transformer: metrics hold every step once, and the last validat
   CHECK(file_text(runs.path("diary")) == "Dear diary,\nit rains.\n");
 }
 
+TEST_CASE("train_transformer: --tensorboard and --report, of a first run and a resumed one") {
+  if (!is_built()) return;
+  const Runs runs;
+  const std::string board = runs.path("board"), page = runs.path("page.html");
+  const Arguments watched{"--tensorboard", board, "--report", page};
+  const auto events = [&] {
+    std::string all;
+    for (const auto& file : fs::directory_iterator(board)) all += file_text(file.path());
+    return all;
+  };
+  REQUIRE(runs.run(runs.fresh(3) + watched + Arguments{"--save", runs.saved}).code == 0);
+  for (const char* tag : {"loss/train", "loss/validation", "lr"}) contains(events(), tag);
+  const std::string first = file_text(page);
+  for (const char* part : {"train_transformer, causal", "</span>3 of 3</div>", "<h2>Settings</h2>",
+                           "<h2>Model</h2>", "<h2>Mask</h2>", "<h2>Attention of layer 0"}) {
+    contains(first, part);
+  }
+  const size_t before = events().size();
+  const Arguments on{"--resume", runs.saved, "--steps", "5", "--generate", "4"};
+  REQUIRE(runs.run(on + watched).code == 0);
+  CHECK(events().size() > before);
+  contains(file_text(page), "</span>4 to 5 of 5</div>");
+  contains(file_text(page), "<h2>Sample</h2>");
+
+  const int64_t files = runs.files();
+  contains(runs.run(runs.fresh(3) + Arguments{"--report", runs.text}).err,
+           "expected --report and --text to be different files");
+  contains(runs.run(runs.fresh(3) + Arguments{"--report", runs.path("none/a.html")}).err,
+           "cannot create '" + runs.path("none/a.html"));
+  contains(runs.run(runs.fresh(3) + Arguments{"--tensorboard", runs.text}).err, runs.text);
+  contains(runs.run({"--resume", runs.saved, "--report", page}).err,
+           "expected --steps or --text with --resume and --report, got neither");
+  CHECK(runs.files() == files);
+}
+
 TEST_CASE("train_transformer: --keep makes a folder of checkpoints, and --resume takes it") {
   if (!is_built()) return;
   const Runs runs;
