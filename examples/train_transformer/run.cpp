@@ -130,9 +130,8 @@ Plan make_plan(Options options) {
 
 std::optional<Corpus> load_corpus(const Plan& plan, const std::optional<Vocabulary>& vocabulary) {
   if (!plan.needs_text) return std::nullopt;
-  Corpus corpus = plan.options.text.empty()
-                      ? Corpus::bundled(vocabulary)
-                      : Corpus::from_file(plan.options.text, vocabulary);
+  Corpus corpus = plan.options.text.empty() ? Corpus::bundled(vocabulary)
+                                            : Corpus::from_file(plan.options.text, vocabulary);
   corpus.check_context(plan.options.context);
   const auto known = plan.start.extra.find("fingerprint");
   if (known != plan.start.extra.end() && known->second != corpus.fingerprint()) {
