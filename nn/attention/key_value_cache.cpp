@@ -65,6 +65,13 @@ CachedKeys KeyValueCache::append(const Tensor& k, const Tensor& v) {
   return seen;
 }
 
+void KeyValueCache::extend() {
+  if (!k_.defined()) throw ValueError("KeyValueCache.extend", "earlier tokens", "none");
+  const NoGradGuard no_grad;
+  reserve(1, k_, v_);
+  ++length_;
+}
+
 void KeyValueCache::clear() {
   length_ = 0;
   k_ = v_ = Tensor();

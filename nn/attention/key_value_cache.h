@@ -34,6 +34,9 @@ class SASH_API KeyValueCache {
   /// `ShapeError`, `DTypeError` or `DeviceError` unless they fit each other and earlier ones;
   /// `AutogradError` if they require grad: the cache has no gradient.
   CachedKeys append(const Tensor& k, const Tensor& v);
+  /// Makes room for one more token and counts it, for `attention_step`, which writes its key and
+  /// value to `keys` and `values`. `ValueError` if the cache is empty.
+  void extend();
   /// Drops all tokens and their memory.
   void clear();
 
@@ -44,6 +47,10 @@ class SASH_API KeyValueCache {
   int64_t held() const { return reach_.recent ? std::min(length_, limit()) : length_; }
   /// Memory of keys and values; it doubles as needed, up to the limit set by the mask.
   int64_t bytes() const;
+  /// The memory itself, [B, H_kv, slots, D]; undefined if empty. It stays in place until it grows.
+  const Tensor& keys() const { return k_; }
+  const Tensor& values() const { return v_; }
+  const CausalReach& reach() const { return reach_; }
 
  private:
   int64_t limit() const { return reach_.first + *reach_.recent; }

@@ -129,13 +129,16 @@ RotaryTable::RotaryTable(const RotaryOptions& options, int64_t head_dim)
                    std::to_string(dim_));
 }
 
+bool RotaryTable::depends_on_length() const {
+  const RotaryScalingKind kind = options_.scaling.kind;
+  return kind == RotaryScalingKind::dynamic_ntk || kind == RotaryScalingKind::longrope;
+}
+
 RotaryAngles RotaryTable::angles(int64_t first, int64_t count, DType dtype, Device device) {
   const DType wanted = dtype == DType::float64 ? dtype : DType::float32;
   const int64_t length = first + count;
-  const RotaryScalingKind kind = options_.scaling.kind;
-  const bool by_length =
-      kind == RotaryScalingKind::dynamic_ntk || kind == RotaryScalingKind::longrope;
-  RotaryFrequencies now = by_length ? rotary_frequencies(options_, dim_, length) : frequencies_;
+  RotaryFrequencies now =
+      depends_on_length() ? rotary_frequencies(options_, dim_, length) : frequencies_;
   const Tensor& made = table_.cos;
   const bool fits = made.defined() && made.size(0) >= length && made.dtype() == wanted &&
                     made.device() == device && now.frequency == frequencies_.frequency;

@@ -66,6 +66,8 @@ class SASH_API RotaryTable {
   RotaryAngles angles(int64_t first, int64_t count, DType dtype, Device device);
 
   RotaryLayout layout() const { return options_.layout; }
+  /// Whether frequencies depend on the length of the text: dynamic_ntk and longrope.
+  bool depends_on_length() const;
 
  private:
   void fill(int64_t positions, DType dtype, Device device);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "../../ops/attention/attention_recorder.h"
+#include "../../ops/attention/attention_step.h"
 #include "../../ops/checks.h"
 #include "../../ops/elementwise/binary.h"
 #include "../../ops/elementwise/dropout.h"
@@ -18,6 +20,14 @@
 
 namespace sash::nn {
 namespace {
+
+constexpr const char* kStack = "TransformerStack";
+
+void check_tokens(const Tensor& tokens) {
+  check_defined(kStack, tokens, "tokens");
+  check_dtype(kStack, tokens, DType::int64);
+  check_rank(kStack, tokens, 2);
+}
 
 void check_heads(const DecoderConfig& config) {
   const char* op = "DecoderConfig";
@@ -165,12 +175,8 @@ TransformerStack::Past::Past(const std::string& op, int64_t layers,
   }
 }
 
-Tensor TransformerStack::embed(const Tensor& tokens, const Tensor& types,
-                               const std::vector<int64_t>& positions) {
-  const char* op = "TransformerStack";
-  check_defined(op, tokens, "tokens");
-  check_dtype(op, tokens, DType::int64);
-  check_rank(op, tokens, 2);
+Tensor TransformerStack::embed(const Tensor& tokens, const Tensor& types, const Past& past) {
+  check_tokens(tokens);
   Tensor x = token_embedding(tokens);
   if (config_.embedding_scale != 1) {
     const Tensor scale = full({}, config_.embedding_scale, x.options());
@@ -181,21 +187,30 @@ Tensor TransformerStack::embed(const Tensor& tokens, const Tensor& types,
   }
   if (position_embedding) {
     const int64_t room =
-        config_.max_positions - *std::max_element(positions.begin(), positions.end());
+        config_.max_positions - *std::max_element(past.lengths.begin(), past.lengths.end());
     if (tokens.size(1) > room) {
-      throw ShapeError(op, "tokens [B, T] with T at most " + std::to_string(room),
+      throw ShapeError(kStack, "tokens [B, T] with T at most " + std::to_string(room),
                        to_string(tokens.shape()));
     }
-    x = x + by_row(positions, [&](int64_t first) {
-          return position_embedding->weight.narrow(0, first, tokens.size(1));
-        });
+    if (past.positions.defined()) {
+      x = x + (*position_embedding)(past.positions.unsqueeze(1));
+    } else {
+      x = x + by_row(past.lengths, [&](int64_t first) {
+            return position_embedding->weight.narrow(0, first, tokens.size(1));
+          });
+    }
   }
   if (embedding_norm) x = (*embedding_norm)(x);
   return dropout(x, is_training() ? config_.dropout : 0);
 }
 
-RotaryAngles TransformerStack::angles_of(RotaryTable& table, const std::vector<int64_t>& positions,
+RotaryAngles TransformerStack::angles_of(RotaryTable& table, const Past& past,
                                          const Tensor& x) const {
+  const std::vector<int64_t>& positions = past.lengths;
+  if (past.positions.defined()) {
+    const int64_t last = *std::max_element(positions.begin(), positions.end());
+    return table.angles(0, last + 1, x.dtype(), x.device());
+  }
   const auto at = [&](int64_t first) {
     return table.angles(first, x.size(1), x.dtype(), x.device());
   };
@@ -226,14 +241,15 @@ Tensor TransformerStack::run(const Tensor& embedded, const AttentionMask& mask, 
   }
   std::vector<RotaryAngles> angles;
   for (std::optional<RotaryTable>& table : tables_) {
-    angles.push_back(table ? angles_of(*table, past.lengths, embedded) : RotaryAngles());
+    angles.push_back(table ? angles_of(*table, past, embedded) : RotaryAngles());
   }
   SumAndNorm x{embedded, norm_before(0) ? (*norm_before(0))(embedded) : embedded};
   for (int64_t i = 0; i < config_.layers; ++i) {
     const auto at = static_cast<size_t>(i);
     const LayerAttention& attention = attention_of(i);
     AttentionContext context{.mask = mask.shows_all() ? attention.mask : attention.mask & mask,
-                             .angles = angles[entry_of(i)]};
+                             .angles = angles[entry_of(i)],
+                             .positions = past.positions};
     if (attention.rotary) context.layout = attention.rotary->layout;
     for (std::vector<KeyValueCache>* const text : past.texts) {
       context.caches.push_back(&(*text)[at]);
@@ -263,7 +279,7 @@ Tensor TransformerStack::head_of(const Tensor& states) {
 Decoder::Decoder(const DecoderConfig& config) : TransformerStack(causal(config)) {}
 
 Tensor Decoder::hidden(const Tensor& tokens, const std::vector<CrossKeys>& cross) {
-  return run(embed(tokens, {}, {0}), {}, {}, cross);
+  return run(embed(tokens, {}, {}), {}, {}, cross);
 }
 
 Tensor Decoder::forward(const Tensor& tokens) { return head_of(hidden(tokens)); }
@@ -279,7 +295,7 @@ Tensor Decoder::forward(const Tensor& tokens, const std::vector<CrossKeys>& cros
 Tensor Decoder::forward(const Tensor& tokens, std::vector<KeyValueCache>& caches,
                         const std::vector<CrossKeys>& cross) {
   const Past past("Decoder", config_.layers, {&caches}, tokens.size(0));
-  return head_of(run(embed(tokens, {}, past.lengths), {}, past, cross));
+  return head_of(run(embed(tokens, {}, past), {}, past, cross));
 }
 
 std::vector<CrossKeys> Decoder::cross_keys(const Tensor& states, const AttentionMask& mask) {
@@ -294,10 +310,43 @@ std::vector<CrossKeys> Decoder::cross_keys(const Tensor& states, const Attention
 Tensor Decoder::next_logits(const Tensor& tokens,
                             const std::vector<std::vector<KeyValueCache>*>& caches) {
   return named_errors([&] {
+    check_tokens(tokens);
     const Past past("Decoder", config_.layers, caches, tokens.size(0));
-    const Tensor states = run(embed(tokens, {}, past.lengths), {}, past, {});
+    if (tokens.size(1) == 1 && !step_obstacle(caches)) {
+      for (std::vector<KeyValueCache>* const text : caches) {
+        for (KeyValueCache& cache : *text) cache.extend();
+      }
+      const auto texts = static_cast<int64_t>(caches.size());
+      return step_logits(tokens, tensor(past.lengths, {texts}, {.device = tokens.device()}),
+                         caches);
+    }
+    const Tensor states = run(embed(tokens, {}, past), {}, past, {});
     return head_of(states.select(1, -1));
   });
+}
+
+const char* Decoder::step_obstacle(const Texts& texts) const {
+  if (grad_enabled()) return "gradients are recorded";
+  if (AttentionRecorder::active()) return "attention's weights are recorded";
+  for (const std::vector<KeyValueCache>* const text : texts) {
+    for (const KeyValueCache& cache : *text) {
+      if (!cache.reach().exact) return "a mask shows only some of the tokens it reaches";
+      if (!cache.keys().defined()) return "a text has no tokens yet";
+      if (has_attention_step_kernel(cache.keys())) continue;
+      return "there is no kernel for attention of one token with such heads on this device";
+    }
+  }
+  const bool by_length = std::any_of(
+      tables_.begin(), tables_.end(),
+      [](const std::optional<RotaryTable>& table) { return table && table->depends_on_length(); });
+  return by_length ? "rotary frequencies depend on the length of the text" : nullptr;
+}
+
+Tensor Decoder::step_logits(const Tensor& tokens, const Tensor& positions, const Texts& texts) {
+  Past past("Decoder", config_.layers, texts, tokens.size(0));
+  for (int64_t& length : past.lengths) --length;
+  past.positions = positions;
+  return head_of(run(embed(tokens, {}, past), {}, past, {}).select(1, -1));
 }
 
 Tensor Decoder::loss(const Tensor& tokens, const Tensor& targets,
@@ -334,7 +383,7 @@ std::vector<KeyValueCache> Decoder::new_caches() const {
 Encoder::Encoder(const DecoderConfig& config) : TransformerStack(config) {}
 
 Tensor Encoder::hidden(const Tensor& tokens, const AttentionMask& mask, const Tensor& types) {
-  return run(embed(tokens, types, {0}), mask, {}, {});
+  return run(embed(tokens, types, {}), mask, {}, {});
 }
 
 Tensor Encoder::forward(const Tensor& tokens, const AttentionMask& mask, const Tensor& types) {

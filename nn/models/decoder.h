@@ -39,10 +39,12 @@ class SASH_API TransformerStack : public Module {
 
     std::vector<std::vector<KeyValueCache>*> texts{};  // caches of each layer; none: no past
     std::vector<int64_t> lengths{0};
+    // Of one token a row by `attention_step`: the lengths as int64 on the device. The caches have
+    // room for the token, and count it.
+    Tensor positions{};
   };
-  RotaryAngles angles_of(RotaryTable& table, const std::vector<int64_t>& positions,
-                         const Tensor& x) const;
-  Tensor embed(const Tensor& tokens, const Tensor& types, const std::vector<int64_t>& positions);
+  RotaryAngles angles_of(RotaryTable& table, const Past& past, const Tensor& x) const;
+  Tensor embed(const Tensor& tokens, const Tensor& types, const Past& past);
   DecoderNorm* norm_before(int64_t layer) const;
   SumAndNorm run_layer(int64_t i, const SumAndNorm& x, const AttentionContext& context,
                        const CrossKeys& keys);
@@ -123,6 +125,16 @@ class SASH_API Decoder : public TransformerStack {
   /// next tokens together. The first is what it is alone.
   std::vector<std::vector<int64_t>> generate(const std::vector<std::vector<int64_t>>& prompts,
                                              int64_t count, const GenerateOptions& options = {});
+
+ private:
+  friend class DecodeStep;
+  using Texts = std::vector<std::vector<KeyValueCache>*>;
+
+  // Why a token of each text is not computed by `attention_step`; null if it is.
+  const char* step_obstacle(const Texts& texts) const;
+  // `next_logits` of tokens [B, 1] whose texts' caches count them already, and whose positions are
+  // read on the device.
+  Tensor step_logits(const Tensor& tokens, const Tensor& positions, const Texts& texts);
 };
 
 /// A bidirectional encoder: ModernBERT, BERT.

@@ -2,7 +2,7 @@
 
 #include "../../tensor/autograd/grad_mode.h"
 #include "../../tensor/factories.h"
-#include "decoder.h"
+#include "decode_step.h"
 
 namespace sash::nn {
 namespace {
@@ -15,6 +15,24 @@ struct Text {
 
 Tensor tensor_of(const std::vector<int64_t>& tokens, const Shape& shape, Device device) {
   return tensor(tokens, shape, {.device = device});
+}
+
+// A token more of each text. The likeliest are found where the logits are.
+void append_next(DecodeStep& step, const std::vector<Text*>& texts) {
+  std::vector<int64_t> newest;
+  for (const Text* const text : texts) newest.push_back(text->sampler.text().back());
+  const Tensor& logits = step(newest);
+  if (texts[0]->sampler.takes_likeliest() && logits.device().is_cuda()) {
+    const std::vector<int64_t> tokens = step.likeliest();
+    for (size_t i = 0; i < texts.size(); ++i) texts[i]->sampler.append_likeliest(tokens[i]);
+    return;
+  }
+  const std::vector<double> all = logits.to_vector<double>();
+  const auto vocab = static_cast<std::ptrdiff_t>(all.size() / texts.size());
+  for (size_t i = 0; i < texts.size(); ++i) {
+    const auto row = all.begin() + static_cast<std::ptrdiff_t>(i) * vocab;
+    texts[i]->sampler.append({row, row + vocab});
+  }
 }
 
 }  // namespace
@@ -39,27 +57,19 @@ std::vector<std::vector<int64_t>> Decoder::generate(
     text.sampler.append(
         next_logits(tensor_of(prompt, shape, device), {&text.caches}).to_vector<double>());
   }
-  // Then a token of all texts at a time.
+  // Then a token of all texts at a time, until one is done.
   while (true) {
     std::vector<Text*> open;
+    std::vector<std::vector<KeyValueCache>*> caches;
     for (Text& text : texts) {
-      if (!text.sampler.done()) open.push_back(&text);
+      if (text.sampler.done()) continue;
+      open.push_back(&text);
+      caches.push_back(&text.caches);
     }
     if (open.empty()) break;
-    std::vector<int64_t> newest;
-    std::vector<std::vector<KeyValueCache>*> caches;
-    for (Text* const text : open) {
-      newest.push_back(text->sampler.text().back());
-      caches.push_back(&text->caches);
-    }
-    const auto rows = static_cast<int64_t>(open.size());
-    const Tensor logits = next_logits(tensor_of(newest, {rows, 1}, device), caches);
-    const std::vector<double> all = logits.to_vector<double>();
-    const auto vocab = static_cast<std::ptrdiff_t>(all.size() / open.size());
-    for (size_t i = 0; i < open.size(); ++i) {
-      const auto row = all.begin() + static_cast<std::ptrdiff_t>(i) * vocab;
-      open[i]->sampler.append({row, row + vocab});
-    }
+    DecodeStep step(*this, caches, options.capture);
+    const auto done = [](const Text* text) { return text->sampler.done(); };
+    while (std::none_of(open.begin(), open.end(), done)) append_next(step, open);
   }
   std::vector<std::vector<int64_t>> result;
   for (const Text& text : texts) result.push_back(text.sampler.new_tokens());

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "../../ops/attention/attention.h"
+#include "../../ops/attention/attention_step.h"
 #include "../../ops/attention/packed_heads.h"
 #include "../../ops/elementwise/binary.h"
 #include "../../ops/elementwise/dropout.h"
@@ -146,7 +147,7 @@ Tensor DecoderAttention::normed(const Tensor& heads, Module* norm) const {
 }
 
 std::array<Tensor, 3> DecoderAttention::project(const Tensor& x, const AttentionContext& context) {
-  const bool rotates = context.angles.cos.defined();
+  const bool rotates = context.angles.cos.defined() && !context.positions.defined();
   std::array<Tensor, 3> qkv;
   if (qkv_proj) {
     const Tensor packed = (*qkv_proj)(x);
@@ -187,9 +188,29 @@ Tensor DecoderAttention::attend_cached(const std::array<Tensor, 3>& qkv,
   return rows.size() == 1 ? rows[0] : cat(rows, 0);
 }
 
+Tensor DecoderAttention::attend_step(const std::array<Tensor, 3>& qkv,
+                                     const AttentionContext& context) const {
+  const auto& [q, k, v] = qkv;
+  AttentionStepOptions options{
+      .scale = scale_, .softcap = softcap_, .angles = context.angles, .layout = context.layout};
+  options.sink_logits = sink_logits;
+  std::vector<Tensor> rows;
+  const int64_t batch = context.caches.size() == 1 ? q.size(0) : 1;
+  for (size_t i = 0; i < context.caches.size(); ++i) {
+    const auto at = static_cast<int64_t>(i);
+    const auto row = [&](const Tensor& x) { return x.narrow(0, at, batch); };
+    const KeyValueCache& cache = *context.caches[i];
+    options.reach = cache.reach();
+    rows.push_back(merge_heads(attention_step(row(q), row(k), row(v), cache.keys(), cache.values(),
+                                              context.positions.narrow(0, at, 1), options)));
+  }
+  return rows.size() == 1 ? rows[0] : cat(rows, 0);
+}
+
 Tensor DecoderAttention::forward(const Tensor& x, const AttentionContext& context) {
   check_rank("DecoderAttention", x, 3);
   const std::array<Tensor, 3> qkv = project(x, context);
+  if (context.positions.defined()) return (*o_proj)(attend_step(qkv, context));
   return (*o_proj)(context.caches.empty() ? attend(qkv[0], qkv[1], qkv[2], context.mask)
                                           : attend_cached(qkv, context.caches));
 }

@@ -38,6 +38,9 @@ struct AttentionContext {
   RotaryLayout layout = RotaryLayout::half_split;
   /// Of the tokens before these, which the call extends: none, one of all rows, or one for each.
   std::vector<KeyValueCache*> caches{};
+  /// One token a row by `attention_step`: int64, the position of each cache's, for which it has
+  /// room already. The angles are then those of the positions from 0 on.
+  Tensor positions{};
 };
 
 /// What a layer's cross attention reads of an encoder's states, and which of it.
@@ -72,6 +75,7 @@ class SASH_API DecoderAttention : public Module {
   std::array<Tensor, 3> project(const Tensor& x, const AttentionContext& context);
   Tensor normed(const Tensor& heads, Module* norm) const;
   Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionMask& mask) const;
+  Tensor attend_step(const std::array<Tensor, 3>& qkv, const AttentionContext& context) const;
   Tensor attend_cached(const std::array<Tensor, 3>& qkv,
                        const std::vector<KeyValueCache*>& caches) const;
 

@@ -21,6 +21,10 @@ void check_options(const char* op, const GenerateOptions& options) {
   check_positive(op, "stride", options.stride);
 }
 
+[[noreturn]] void throw_nan() {
+  throw ValueError("TokenSampler", "logits that are numbers", "NaN");
+}
+
 // Tokens that may be drawn, and their weights, e^(logit - largest).
 struct Candidates {
   std::vector<size_t> tokens;
@@ -88,8 +92,18 @@ std::vector<int64_t> TokenSampler::new_tokens() const {
   return {text_.begin() + prompt_length_, text_.end()};
 }
 
-void TokenSampler::append(std::vector<double> logits) {
-  const int64_t token = choose(logits);
+void TokenSampler::append(std::vector<double> logits) { push(choose(logits)); }
+
+bool TokenSampler::takes_likeliest() const {
+  return options_.temperature == 0 && options_.repetition_penalty == 1;
+}
+
+void TokenSampler::append_likeliest(int64_t token) {
+  if (token < 0) throw_nan();
+  push(token);
+}
+
+void TokenSampler::push(int64_t token) {
   text_.push_back(token);
   const auto& stops = options_.stop_tokens;
   done_ = static_cast<int64_t>(text_.size()) - prompt_length_ == count_ ||
@@ -99,7 +113,7 @@ void TokenSampler::append(std::vector<double> logits) {
 
 int64_t TokenSampler::choose(std::vector<double>& logits) const {
   if (std::any_of(logits.begin(), logits.end(), [](double x) { return std::isnan(x); })) {
-    throw ValueError("TokenSampler", "logits that are numbers", "NaN");
+    throw_nan();
   }
   if (options_.repetition_penalty != 1) {
     std::vector<int64_t> seen = text_;

@@ -30,6 +30,8 @@ struct GenerateOptions {
   /// sees `context` tokens and costs a pass; with context / 2, it sees at least half and passes are
   /// rare.
   int64_t stride = 1;
+  /// `Decoder` on a card: steps are recorded once and replayed, see `DecodeStep`.
+  bool capture = true;
 };
 
 /// Chooses the tokens of one text.
@@ -49,8 +51,13 @@ class SASH_API TokenSampler {
   /// Appends the token chosen by logits [vocab]: of equal ones, the first. `ValueError` if one is
   /// NaN.
   void append(std::vector<double> logits);
+  /// Whether the options ask for the likeliest token, whatever the text.
+  bool takes_likeliest() const;
+  /// Appends the likeliest token, found elsewhere. `ValueError` if it is negative: a logit was NaN.
+  void append_likeliest(int64_t token);
 
  private:
+  void push(int64_t token);
   int64_t choose(std::vector<double>& logits) const;
 
   GenerateOptions options_;

@@ -4,19 +4,21 @@
 
 namespace sash {
 namespace {
-thread_local AttentionRecorder* active = nullptr;
+thread_local AttentionRecorder* newest = nullptr;
 }  // namespace
 
-AttentionRecorder::AttentionRecorder() : outer_(active) { active = this; }
+AttentionRecorder::AttentionRecorder() : outer_(newest) { newest = this; }
 
-AttentionRecorder::~AttentionRecorder() { active = outer_; }
+AttentionRecorder::~AttentionRecorder() { newest = outer_; }
+
+bool AttentionRecorder::active() { return newest != nullptr; }
 
 void AttentionRecorder::notify(const Tensor& q, const Tensor& k, const AttentionOptions& options) {
-  if (!active) return;
+  if (!newest) return;
   const NoGradGuard no_grad;
   AttentionOptions without_dropout = options;
   without_dropout.dropout = 0;
-  active->weights_.push_back(attention_probabilities(q, k, without_dropout));
+  newest->weights_.push_back(attention_probabilities(q, k, without_dropout));
 }
 
 }  // namespace sash

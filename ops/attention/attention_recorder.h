@@ -26,6 +26,8 @@ class SASH_API AttentionRecorder {
   /// meanwhile.
   const std::vector<Tensor>& weights() const { return weights_; }
 
+  /// Whether this thread has one.
+  static bool active();
   /// What `attention` tells its thread's recorder, if there is one.
   static void notify(const Tensor& q, const Tensor& k, const AttentionOptions& options);
 

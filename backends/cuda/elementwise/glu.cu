@@ -1,5 +1,6 @@
 #include "../../../ops/kernels/glu.h"
 
+#include "../runtime/dependent_launch.cuh"
 #include "flat.cuh"
 #include "gelu.cuh"
 
@@ -80,6 +81,8 @@ __device__ void backward_of(A g, A& a, A& b) {
 /// width].
 template <int V, class F>
 __global__ void __launch_bounds__(kThreads) glu_kernel(F f, int64_t vectors, int64_t per_row) {
+  start_next_kernel();
+  wait_for_previous_kernel();
   const int64_t flat = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (flat >= vectors) return;
   const int64_t row = vectors <= UINT32_MAX
@@ -133,10 +136,8 @@ void launch(const KernelContext& context, const F& f, int64_t rows, int64_t widt
   const int64_t vectors = rows * (width / V);
   if (vectors == 0) return;
   const CardGuard guard(context.device.index);
-  glu_kernel<V>
-      <<<blocks_for(vectors), kThreads, 0, static_cast<cudaStream_t>(context.stream.handle)>>>(
-          f, vectors, width / V);
-  SASH_CUDA_CHECK(cudaGetLastError());
+  launch_dependent(glu_kernel<V, F>, blocks_for(vectors), kThreads,
+                   static_cast<cudaStream_t>(context.stream.handle), f, vectors, width / V);
 }
 
 template <class F>

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "../elementwise/fast_math.cuh"
+#include "../runtime/dependent_launch.cuh"
 
 /// Helpers for kernels over the rows of contiguous matrices.
 ///
@@ -19,7 +20,8 @@ inline constexpr int kWarps = kThreads / kWarp;  ///< per block
 inline constexpr unsigned kAllLanes = 0xffffffffu;
 inline constexpr int kHeld = 32;  ///< elements of a row per lane
 inline constexpr int64_t kLongestHeld = kHeld * kWarp;
-inline constexpr int kFewLanes = 4;  ///< for rows of at most kHeld kFewLanes columns
+inline constexpr int kFewLanes = 4;      ///< for rows of at most kHeld kFewLanes columns
+inline constexpr int64_t kFewRows = 16;  ///< whose kernel is shorter than its launch
 
 // Constants, because device code cannot call functions of the standard library.
 template <class T>
@@ -264,6 +266,8 @@ constexpr int least_blocks() {
 template <class Team, int V, class F>
 __global__ void __launch_bounds__(kThreads, (least_blocks<F, V>()))
     row_kernel(const F f, int64_t rows, int64_t n) {
+  start_next_kernel();
+  wait_for_previous_kernel();
   const int64_t row = Team::row();
   if (row < rows) f.template run<Team, V>(row, n);
 }
@@ -287,6 +291,9 @@ void over_rows(const KernelContext& context, const F& f, int64_t rows, int64_t n
   const auto stream = static_cast<cudaStream_t>(context.stream.handle);
   const auto launch = [&]<class Team, int V>(TypeTag<Team>, std::integral_constant<int, V>) {
     const auto blocks = static_cast<unsigned>((rows + Team::kRows - 1) / Team::kRows);
+    if (rows <= kFewRows) {
+      return launch_dependent(row_kernel<Team, V, F>, blocks, kThreads, stream, f, rows, n);
+    }
     row_kernel<Team, V><<<blocks, kThreads, 0, stream>>>(f, rows, n);
   };
   const auto choose = [&](auto width) {

@@ -13,22 +13,45 @@ inline __device__ void wait_for_previous_kernel() {
 #endif
 }
 
-template <class... Parameters, class... Arguments>
-void launch_dependent(void (*kernel)(Parameters...), dim3 grid, int threads, cudaStream_t stream,
-                      const Arguments&... arguments) {
+/// Lets the next kernel start if it is such a one; it still waits for this one's end. Called by all
+/// blocks of kernels that are themselves launched so.
+inline __device__ void start_next_kernel() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  cudaTriggerProgrammaticLaunchCompletion();
+#endif
+}
+
+/// The compute capability's first number.
+inline int card_generation() {
   int card = 0, major = 0;
   SASH_CUDA_CHECK(cudaGetDevice(&card));
   SASH_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, card));
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
+  return major;
+}
+
+/// Clusters of `cluster` blocks along x, from sm_90 on.
+template <class... Parameters, class... Arguments>
+void launch_dependent_clusters(void (*kernel)(Parameters...), dim3 grid, unsigned cluster,
+                               int threads, cudaStream_t stream, const Arguments&... arguments) {
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim.x = cluster;
+  attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = static_cast<unsigned>(threads);
   config.stream = stream;
-  config.attrs = &early;
-  config.numAttrs = major >= 9 ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = card_generation() < 9 ? 0 : cluster > 1 ? 2 : 1;
   SASH_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...));
+}
+
+template <class... Parameters, class... Arguments>
+void launch_dependent(void (*kernel)(Parameters...), dim3 grid, int threads, cudaStream_t stream,
+                      const Arguments&... arguments) {
+  launch_dependent_clusters(kernel, grid, 1, threads, stream, arguments...);
 }
 
 }  // namespace sash::cuda

@@ -1,0 +1,143 @@
+#include "attention_step.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "../../tensor/autograd/grad_mode.h"
+#include "../../tensor/factories.h"
+#include "../checks.h"
+#include "../kernels/attention_step.h"
+#include "sink_logits.h"
+
+namespace sash {
+
+namespace kernels {
+constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&,
+                      const TensorView&, const TensorView&, const TensorView&,
+                      const AttentionStepParams&, const TensorView&)>
+    attention_step{"attention_step"};
+}  // namespace kernels
+
+namespace {
+
+constexpr const char* kOp = "attention_step";
+
+void check_arguments(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& keys,
+                     const Tensor& values, const Tensor& position,
+                     const AttentionStepOptions& options) {
+  for (const Tensor* x : {&k, &v, &keys, &values}) check_compatible(kOp, q, *x);
+  check_floating(kOp, q);
+  for (const Tensor* x : {&q, &k, &v, &keys, &values}) check_rank(kOp, *x, 4);
+  const int64_t batch = q.size(0), heads = q.size(1), kv_heads = keys.size(1), width = q.size(3);
+  check_shape(kOp, q, {batch, heads, 1, width});
+  for (const Tensor* x : {&k, &v}) check_shape(kOp, *x, {batch, kv_heads, 1, width});
+  for (const Tensor* x : {&keys, &values}) {
+    check_shape(kOp, *x, {batch, kv_heads, keys.size(2), width});
+    if (!x->is_contiguous()) throw ValueError(kOp, "contiguous caches", "others");
+  }
+  if (kv_heads == 0 || heads % kv_heads != 0) {
+    throw ShapeError(kOp, "heads divisible by kv_heads",
+                     to_string(q.shape()) + " and " + to_string(keys.shape()));
+  }
+  check_same_device(kOp, q, position);
+  check_dtype(kOp, position, DType::int64);
+  if (position.numel() != 1) throw ShapeError(kOp, "one position", to_string(position.shape()));
+  if (!options.reach.exact) throw ValueError(kOp, "an exact reach", "one that is not");
+  check_sink_logits(q, options.sink_logits);
+  const RotaryAngles& angles = options.angles;
+  if (!angles.cos.defined()) return;
+  check_same_device(kOp, q, angles.cos);
+  check_compatible(kOp, angles.cos, angles.sin);
+  check_same_shape(kOp, angles.cos, angles.sin);
+  check_dtype(kOp, angles.cos, q.dtype() == DType::float64 ? DType::float64 : DType::float32);
+  check_rank(kOp, angles.cos, 2);
+  if (2 * angles.cos.size(1) <= width) return;
+  throw ShapeError(kOp, "angles [P, n] with 2 n <= " + std::to_string(width),
+                   to_string(angles.cos.shape()));
+}
+
+double scale_of(const Tensor& q, const AttentionStepOptions& options) {
+  return options.scale.value_or(1 / std::sqrt(static_cast<double>(q.size(3))));
+}
+
+Tensor with_unit_rows(const Tensor& x) {
+  return x.size(3) == 1 || x.strides()[3] == 1 ? x : x.contiguous();
+}
+
+// The kernel's call; heads of a token lie side by side in the result.
+Tensor fused(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& keys,
+             const Tensor& values, const Tensor& position, const AttentionStepOptions& options) {
+  const Tensor rows[3] = {with_unit_rows(q), with_unit_rows(k), with_unit_rows(v)};
+  const Tensor out = empty(q.shape(), q.options());
+  kernels::AttentionStepParams params{.scale = scale_of(q, options),
+                                      .softcap = options.softcap,
+                                      .interleaved = options.layout == RotaryLayout::interleaved,
+                                      .recent = options.reach.recent.value_or(0),
+                                      .first = options.reach.first};
+  const Tensor tables[3] = {
+      options.angles.cos.defined() ? options.angles.cos.contiguous() : Tensor(),
+      options.angles.sin.defined() ? options.angles.sin.contiguous() : Tensor(),
+      options.sink_logits.defined() ? options.sink_logits.to(q.dtype()).contiguous() : Tensor()};
+  TensorView views[3];
+  const TensorView** const targets[3] = {&params.cos, &params.sin, &params.sink_logits};
+  for (int i = 0; i < 3; ++i) {
+    if (!tables[i].defined()) continue;
+    views[i] = tables[i].tensor_view();
+    *targets[i] = &views[i];
+  }
+  KernelContext context = kernel_context(q.device());
+  kernels::attention_step(context, rows[0].tensor_view(), rows[1].tensor_view(),
+                          rows[2].tensor_view(), keys.tensor_view(), values.tensor_view(),
+                          position.tensor_view(), params, out.tensor_view());
+  return out;
+}
+
+}  // namespace
+
+bool has_attention_step_kernel(const Tensor& keys) {
+  const auto bytes = keys.size(3) * static_cast<int64_t>(size_of(keys.dtype()));
+  return kernels::attention_step.has(keys.device().type) && keys.dtype() != DType::float64 &&
+         bytes > 0 && bytes % 16 == 0 && bytes <= 512;
+}
+
+namespace composite {
+
+Tensor attention_step(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& keys,
+                      const Tensor& values, const Tensor& position,
+                      const AttentionStepOptions& options) {
+  const NoGradGuard no_grad;
+  check_arguments(q, k, v, keys, values, position, options);
+  const auto at = position.item<int64_t>();
+  const auto turned = [&](const Tensor& x) {
+    if (!options.angles.cos.defined()) return x;
+    const RotaryAngles own{options.angles.cos.narrow(0, at, 1),
+                           options.angles.sin.narrow(0, at, 1)};
+    return sash::rotary(x, own, options.layout);
+  };
+  const CausalReach& reach = options.reach;
+  const bool turns = reach.recent && at >= reach.first;
+  const int64_t slot = turns ? reach.first + (at - reach.first) % *reach.recent : at;
+  const int64_t used = reach.recent ? std::min(at + 1, reach.first + *reach.recent) : at + 1;
+  keys.narrow(2, slot, 1).copy_(turned(k));
+  values.narrow(2, slot, 1).copy_(v);
+  AttentionOptions plain{.scale = scale_of(q, options), .softcap = options.softcap};
+  plain.sink_logits = options.sink_logits;
+  return attention(turned(q), keys.narrow(2, 0, used), values.narrow(2, 0, used), plain);
+}
+
+}  // namespace composite
+
+Tensor attention_step(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& keys,
+                      const Tensor& values, const Tensor& position,
+                      const AttentionStepOptions& options) {
+  const NoGradGuard no_grad;
+  check_defined(kOp, keys, "keys");
+  check_rank(kOp, keys, 4);
+  if (!has_attention_step_kernel(keys)) {
+    return composite::attention_step(q, k, v, keys, values, position, options);
+  }
+  check_arguments(q, k, v, keys, values, position, options);
+  return fused(q, k, v, keys, values, position, options);
+}
+
+}  // namespace sash
