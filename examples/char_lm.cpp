@@ -3,37 +3,36 @@
 #include <cstdio>
 
 #include <sash/sash.h>
-#include <CLI/CLI.hpp>
+
+#include "support/flags.h"
 
 using namespace sash;
 
 int main(int argc, char** argv) {
-  std::string path, prompt = "The ", device = "auto", attention = "causal_window:64";
+  std::string path, prompt = "The ", attention = "causal_window:64";
   int steps = 500, context = 256;
-  CLI::App app("Trains a language model on the bytes of a text.");
-  app.add_option("text", path, "The file")->required();
-  app.add_option("--steps", steps);
-  app.add_option("--context", context, "Bytes of a sample");
-  app.add_option("--attention", attention, "The mask");
-  app.add_option("--prompt", prompt, "Written on from");
-  app.add_option("--device", device, "cpu, cuda or auto");
-  CLI11_PARSE(app, argc, argv);
-
-  set_default_device(Device::parse(device));
-  const data::Tokens bytes = data::Tokens::from_file(path, 8);
-  data::Loader loader(data::TokenDataset(bytes, context, {.stride = 32}),
-                      {.batch = 8, .shuffle = true});
-  nn::CausalLM model({.vocab = 256, .context = context, .layers = 2, .attention = attention});
-  optim::AdamW optimizer(model.parameters(), {.lr = 2e-3, .max_grad_norm = 1});
-  for (int step = 1; step <= steps; ++step) {
-    const data::Batch batch = loader.next_or_restart();
-    const Tensor loss = model.loss(batch[0], batch[1]);
-    optimizer.zero_grad();
-    loss.backward();
-    optimizer.step();
-    if (step % 50 == 0) std::printf("step %4d  loss %.3f\n", step, loss.item<double>());
-  }
-  const std::vector<int64_t> rest =
-      model.generate({prompt.begin(), prompt.end()}, 200, {.temperature = 0.7});
-  std::printf("%s%s\n", prompt.c_str(), std::string(rest.begin(), rest.end()).c_str());
+  Flags flags("Trains a language model on the bytes of a text.");
+  flags.add("text", path, "The file");
+  flags.add("--steps", steps);
+  flags.add("--context", context, "Bytes of a sample");
+  flags.add("--attention", attention, "The mask");
+  flags.add("--prompt", prompt, "Written on from");
+  return flags.run(argc, argv, [&] {
+    const data::Tokens bytes = data::Tokens::from_file(path, 8);
+    data::Loader loader(data::TokenDataset(bytes, context, {.stride = 32}),
+                        {.batch = 8, .shuffle = true});
+    nn::CausalLM model({.vocab = 256, .context = context, .layers = 2, .attention = attention});
+    optim::AdamW optimizer(model.parameters(), {.lr = 2e-3, .max_grad_norm = 1});
+    for (int step = 1; step <= steps; ++step) {
+      const data::Batch batch = loader.next_or_restart();
+      const Tensor loss = model.loss(batch[0], batch[1]);
+      optimizer.zero_grad();
+      loss.backward();
+      optimizer.step();
+      if (step % 50 == 0) std::printf("step %4d  loss %.3f\n", step, loss.item<double>());
+    }
+    const std::vector<int64_t> rest =
+        model.generate({prompt.begin(), prompt.end()}, 200, {.temperature = 0.7});
+    std::printf("%s%s\n", prompt.c_str(), std::string(rest.begin(), rest.end()).c_str());
+  });
 }

@@ -8,7 +8,8 @@
 
 #include <sash/core/philox.h>
 #include <sash/sash.h>
-#include <CLI/CLI.hpp>
+
+#include "support/flags.h"
 
 using namespace sash;
 
@@ -87,34 +88,32 @@ double f1(Tagger& model, data::Loader& loader) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::string attention = "symmetric_window:128", device = "auto";
+  std::string attention = "symmetric_window:128";
   int steps = 200, length = 16384;
   double least = 0;
-  CLI::App app("Trains an encoder with windows to mark the genes of long DNA.");
-  app.add_option("--steps", steps, "Each on one sequence");
-  app.add_option("--length", length, "Bases of a sequence");
-  app.add_option("--attention", attention, "The mask of each layer");
-  app.add_option("--least", least, "F1 to reach, below which the run fails");
-  app.add_option("--device", device, "cpu, cuda or auto");
-  CLI11_PARSE(app, argc, argv);
-
-  set_default_device(Device::parse(device));
-  data::Loader loader(Genome(1, steps, length), {.workers = 1});
-  data::Loader test(Genome(2, 4, length));
-  Tagger model(AttentionMask::parse(attention));
-  optim::AdamW optimizer(model.parameters(), {.max_grad_norm = 1});
-  const optim::WarmupCosine schedule{.lr = 5e-3, .warmup = 10, .total = steps};
-  int step = 0;
-  for (const data::Batch& batch : loader) {
-    optimizer.set_lr(schedule(step++));
-    const Tensor loss = cross_entropy(model(batch[0]), batch[1]);
-    optimizer.zero_grad();
-    loss.backward();
-    optimizer.step();
-    if (step % 10 == 0) std::printf("step %4d  loss %.4f\n", step, loss.item<double>());
-  }
-  const double found = f1(model, test);
-  std::printf("F1 %.3f over 4 new sequences of %lld bases\n", found,
-              static_cast<long long>(length));
-  return found >= least ? 0 : 1;
+  Flags flags("Trains an encoder with windows to mark the genes of long DNA.");
+  flags.add("--steps", steps, "Each on one sequence");
+  flags.add("--length", length, "Bases of a sequence");
+  flags.add("--attention", attention, "The mask of each layer");
+  flags.add("--least", least, "F1 to reach, below which the run fails");
+  return flags.run(argc, argv, [&] {
+    data::Loader loader(Genome(1, steps, length), {.workers = 1});
+    data::Loader test(Genome(2, 4, length));
+    Tagger model(AttentionMask::parse(attention));
+    optim::AdamW optimizer(model.parameters(), {.max_grad_norm = 1});
+    const optim::WarmupCosine schedule{.lr = 5e-3, .warmup = 10, .total = steps};
+    int step = 0;
+    for (const data::Batch& batch : loader) {
+      optimizer.set_lr(schedule(step++));
+      const Tensor loss = cross_entropy(model(batch[0]), batch[1]);
+      optimizer.zero_grad();
+      loss.backward();
+      optimizer.step();
+      if (step % 10 == 0) std::printf("step %4d  loss %.4f\n", step, loss.item<double>());
+    }
+    const double found = f1(model, test);
+    std::printf("F1 %.3f over 4 new sequences of %lld bases\n", found,
+                static_cast<long long>(length));
+    return found >= least ? 0 : 1;
+  });
 }

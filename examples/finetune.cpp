@@ -2,48 +2,28 @@
 /// bounds the memory of keys and values ever after: `finetune MODEL --text book.txt --window 256`.
 /// Prints the loss on held-out text before and after, tokens per second and memory.
 
-#include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <utility>
 
 #include <sash/sash.h>
-#include <CLI/CLI.hpp>
+
+#include "support/flags.h"
 
 using namespace sash;
 
 namespace {
 
 struct Settings {
-  std::string path, text, save, device = "cpu", pattern = "q_proj|k_proj|v_proj|o_proj";
+  std::string path, text, save, pattern = "q_proj|k_proj|v_proj|o_proj";
   int64_t steps = 100, batch = 2, length = 512, window = 0, sinks = 4;
   double lr = 1e-3;
   uint64_t seed = 0;
   bool recompute = false;
   nn::LoraOptions lora{};
 };
-
-void add_options(CLI::App& app, Settings& s) {
-  app.add_option("path", s.path, "A GGUF file, or a folder with config.json")->required();
-  app.add_option("--text", s.text, "A file of UTF-8 text; its last 8 passages are held out")
-      ->required();
-  app.add_option("--steps", s.steps);
-  app.add_option("--batch", s.batch, "Passages a step");
-  app.add_option("--length", s.length, "Tokens of a passage");
-  app.add_option("--window", s.window, "Keys that a token sees beside the sinks; 0: all");
-  app.add_option("--sinks", s.sinks, "First tokens that all see, with --window");
-  app.add_option("--pattern", s.pattern, "Names of the layers that get an adapter");
-  app.add_option("--rank", s.lora.rank);
-  app.add_option("--alpha", s.lora.alpha);
-  app.add_option("--lr", s.lr);
-  app.add_option("--seed", s.seed);
-  app.add_option("--device", s.device);
-  app.add_flag("--recompute", s.recompute, "Compute layers again in the backward pass");
-  app.add_option(
-      "--save", s.save,
-      "Merged weights: a folder, or of a GGUF model a safetensors file with sash's names");
-}
 
 // Passages to train on, and the last 8.
 std::pair<data::Loader, data::Loader> loaders(const nn::Pretrained& file, const Settings& s) {
@@ -64,39 +44,8 @@ std::pair<data::Loader, data::Loader> loaders(const nn::Pretrained& file, const 
           passages(end, tokens.end(), {})};
 }
 
-double held_out_loss(nn::Decoder& model, data::Loader& held_out) {
-  const NoGradGuard no_grad;
-  const nn::EvalGuard eval(model);
-  double sum = 0;
-  for (const data::Batch& batch : held_out) {
-    sum += model.loss(batch[0], batch[1]).item<double>();
-  }
-  return sum / static_cast<double>(held_out.size());
-}
-
-void train(nn::Decoder& model, data::Loader& loader, const Settings& s) {
-  optim::AdamW optimizer(nn::lora_parameters(model),
-                         {.lr = s.lr, .weight_decay = 0, .max_grad_norm = 1});
-  reset_peak_memory(default_device());
-  const auto start = std::chrono::steady_clock::now();
-  for (int step = 1; step <= s.steps; ++step) {
-    const data::Batch batch = loader.next_or_restart();
-    const Tensor loss = model.loss(batch[0], batch[1]);
-    optimizer.zero_grad();
-    loss.backward();
-    optimizer.step();
-    if (step % 10 != 0 && step != s.steps) continue;
-    const double value = loss.item<double>();
-    const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
-    std::printf("step %4d  loss %.4f  %.0f tokens/s  %.2f GB at most\n", step, value,
-                static_cast<double>(step * s.batch * s.length) / spent.count(),
-                static_cast<double>(memory_stats(default_device()).peak) / 1e9);
-  }
-}
-
 void run(const Settings& s) {
   manual_seed(s.seed);
-  set_default_device(Device::parse(s.device));
   const nn::Pretrained file = nn::Pretrained::open(s.path);
   nn::DecoderConfig config = file.config();
   config.packed = false;  // so that each projection has its name
@@ -106,13 +55,17 @@ void run(const Settings& s) {
     }
   }
   nn::Decoder model = file.decoder(config);
-  const size_t layers = nn::add_lora(model, s.pattern, s.lora).size();
+  std::printf("%zu layers adapted\n", nn::add_lora(model, s.pattern, s.lora).size());
   model.recompute_layers(s.recompute);
   auto [loader, held_out] = loaders(file, s);
-  std::printf("%zu layers adapted\n", layers);
-  const double before = held_out_loss(model, held_out);
-  train(model, loader, s);
-  std::printf("held-out loss: %.4f before, %.4f after\n", before, held_out_loss(model, held_out));
+  optim::AdamW optimizer(nn::lora_parameters(model), {.lr = s.lr, .weight_decay = 0});
+  optim::Trainer trainer(model, optimizer, loader,
+                         [&](const data::Batch& b) { return model.loss(b[0], b[1]); },
+                         {.steps = s.steps, .max_grad_norm = 1, .validate = &held_out});
+  trainer.add(std::make_shared<optim::ProgressLine>());
+  const double before = trainer.validate().at("loss");
+  trainer.run();
+  std::printf("held-out loss: %.4f before, %.4f after\n", before, trainer.validate().at("loss"));
   if (s.save.empty()) return;
   if (file.gguf()) {
     save_safetensors(s.save, nn::merged_state_dict(model));
@@ -124,14 +77,21 @@ void run(const Settings& s) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  Settings settings;
-  CLI::App app("Fine-tunes a pretrained decoder by LoRA");
-  add_options(app, settings);
-  CLI11_PARSE(app, argc, argv);
-  try {
-    run(settings);
-  } catch (const Error& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
-    return 1;
-  }
+  Settings s;
+  Flags flags("Fine-tunes a pretrained decoder by LoRA", "cpu");
+  flags.add("path", s.path, "A GGUF file, or a folder with config.json");
+  flags.add("--text", s.text, "A file of UTF-8 text; its last 8 passages are held out");
+  flags.add("--steps", s.steps);
+  flags.add("--batch", s.batch, "Passages a step");
+  flags.add("--length", s.length, "Tokens of a passage");
+  flags.add("--window", s.window, "Keys that a token sees beside the sinks; 0: all");
+  flags.add("--sinks", s.sinks, "First tokens that all see, with --window");
+  flags.add("--pattern", s.pattern, "Names of the layers that get an adapter");
+  flags.add("--rank", s.lora.rank);
+  flags.add("--alpha", s.lora.alpha);
+  flags.add("--lr", s.lr);
+  flags.add("--seed", s.seed);
+  flags.add("--recompute", s.recompute, "Compute layers again in the backward pass");
+  flags.add("--save", s.save, "Merged weights: a folder; of a GGUF model a safetensors file");
+  return flags.run(argc, argv, [&] { run(s); });
 }

@@ -4,7 +4,8 @@
 #include <cstdio>
 
 #include <sash/sash.h>
-#include <CLI/CLI.hpp>
+
+#include "support/flags.h"
 
 using namespace sash;
 
@@ -51,35 +52,32 @@ struct Classifier : nn::Module {
 int main(int argc, char** argv) {
   int steps = 100, batch = 16, tests = 200;
   double least = 0;
-  std::string device = "auto";
-  CLI::App app("Trains a classifier of packed texts.");
-  app.add_option("--steps", steps);
-  app.add_option("--batch", batch, "Texts of a step");
-  app.add_option("--tests", tests, "Texts of the test");
-  app.add_option("--least", least, "Percent to get right, below which the run fails");
-  app.add_option("--device", device, "cpu, cuda or auto");
-  CLI11_PARSE(app, argc, argv);
+  Flags flags("Trains a classifier of packed texts.");
+  flags.add("--steps", steps);
+  flags.add("--batch", batch, "Texts of a step");
+  flags.add("--tests", tests, "Texts of the test");
+  flags.add("--least", least, "Percent to get right, below which the run fails");
+  return flags.run(argc, argv, [&] {
+    data::Loader loader(texts(steps * batch, 1), {.batch = batch}),
+        test(texts(tests, 2), {.batch = 20});
+    Classifier model;
+    optim::AdamW optimizer(model.parameters(), {.lr = 2e-3, .max_grad_norm = 1});
+    int step = 0;
+    for (const data::Batch& b : loader) {
+      const Tensor loss = cross_entropy(model(b[0], b[2]), b[1]);
+      optimizer.zero_grad();
+      loss.backward();
+      optimizer.step();
+      if (++step % 10 == 0) std::printf("step %4d  loss %.4f\n", step, loss.item<double>());
+    }
 
-  set_default_device(Device::parse(device));
-  data::Loader loader(texts(steps * batch, 1), {.batch = batch}),
-      test(texts(tests, 2), {.batch = 20});
-  Classifier model;
-  optim::AdamW optimizer(model.parameters(), {.lr = 2e-3, .max_grad_norm = 1});
-  int step = 0;
-  for (const data::Batch& b : loader) {
-    const Tensor loss = cross_entropy(model(b[0], b[2]), b[1]);
-    optimizer.zero_grad();
-    loss.backward();
-    optimizer.step();
-    if (++step % 10 == 0) std::printf("step %4d  loss %.4f\n", step, loss.item<double>());
-  }
-
-  const NoGradGuard no_grad;
-  double right = 0;
-  for (const data::Batch& b : test) {
-    right += eq(argmax(model(b[0], b[2])), b[1]).to(DType::float32).sum().item<double>();
-  }
-  const double percent = 100 * right / tests;
-  std::printf("%.1f %% of %d new texts right\n", percent, tests);
-  return percent >= least ? 0 : 1;
+    const NoGradGuard no_grad;
+    double right = 0;
+    for (const data::Batch& b : test) {
+      right += eq(argmax(model(b[0], b[2])), b[1]).to(DType::float32).sum().item<double>();
+    }
+    const double percent = 100 * right / tests;
+    std::printf("%.1f %% of %d new texts right\n", percent, tests);
+    return percent >= least ? 0 : 1;
+  });
 }

@@ -3,7 +3,8 @@
 #include <cstdio>
 
 #include <sash/sash.h>
-#include <CLI/CLI.hpp>
+
+#include "support/flags.h"
 
 using namespace sash;
 
@@ -40,33 +41,30 @@ Tensor write(nn::Transformer& model, const Tensor& numbers) {
 int main(int argc, char** argv) {
   int steps = 500, length = 12, batch = 64;
   double least = 0;
-  std::string device = "auto";
-  CLI::App app("Trains an encoder-decoder to sort numbers.");
-  app.add_option("--steps", steps);
-  app.add_option("--length", length, "Numbers of a sequence");
-  app.add_option("--batch", batch, "Sequences of a step");
-  app.add_option("--least", least, "Percent of test sequences to sort, below which the run fails");
-  app.add_option("--device", device, "cpu, cuda or auto");
-  CLI11_PARSE(app, argc, argv);
+  Flags flags("Trains an encoder-decoder to sort numbers.");
+  flags.add("--steps", steps);
+  flags.add("--length", length, "Numbers of a sequence");
+  flags.add("--batch", batch, "Sequences of a step");
+  flags.add("--least", least, "Percent of test sequences to sort, below which the run fails");
+  return flags.run(argc, argv, [&] {
+    nn::Transformer model(kConfig, kConfig);
+    optim::AdamW optimizer(model.parameters(), {.lr = 1e-3, .max_grad_norm = 1});
+    const optim::WarmupCosine schedule{.lr = 2e-3, .warmup = 100, .total = steps};
+    for (int step = 1; step <= steps; ++step) {
+      const Tensor numbers = randint(0, kNumbers, {batch, length});
+      const Tensor sorted = sort(numbers).values;
+      const Tensor loss = model.loss(numbers, shifted(sorted), sorted);
+      optimizer.zero_grad();
+      loss.backward();
+      optimizer.set_lr(schedule(step));
+      optimizer.step();
+      if (step % 100 == 0) std::printf("step %4d  loss %.4f\n", step, loss.item<double>());
+    }
 
-  set_default_device(Device::parse(device));
-  nn::Transformer model(kConfig, kConfig);
-  optim::AdamW optimizer(model.parameters(), {.lr = 1e-3, .max_grad_norm = 1});
-  const optim::WarmupCosine schedule{.lr = 2e-3, .warmup = 100, .total = steps};
-  for (int step = 1; step <= steps; ++step) {
-    const Tensor numbers = randint(0, kNumbers, {batch, length});
-    const Tensor sorted = sort(numbers).values;
-    const Tensor loss = model.loss(numbers, shifted(sorted), sorted);
-    optimizer.zero_grad();
-    loss.backward();
-    optimizer.set_lr(schedule(step));
-    optimizer.step();
-    if (step % 100 == 0) std::printf("step %4d  loss %.4f\n", step, loss.item<double>());
-  }
-
-  const Tensor test = randint(0, kNumbers, {1000, length});
-  const Tensor right = all(eq(write(model, test), sort(test).values), {1});
-  const double percent = 100 * right.to(default_dtype()).mean().item<double>();
-  std::printf("%.1f %% of 1000 new sequences sorted\n", percent);
-  return percent >= least ? 0 : 1;
+    const Tensor test = randint(0, kNumbers, {1000, length});
+    const Tensor right = all(eq(write(model, test), sort(test).values), {1});
+    const double percent = 100 * right.to(default_dtype()).mean().item<double>();
+    std::printf("%.1f %% of 1000 new sequences sorted\n", percent);
+    return percent >= least ? 0 : 1;
+  });
 }

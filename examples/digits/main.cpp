@@ -8,14 +8,15 @@
 #include <utility>
 
 #include <sash/sash.h>
-#include <CLI/CLI.hpp>
+
+#include "../support/flags.h"
 
 using namespace sash;
 
 namespace {
 
 struct Settings {
-  std::string data = DIGITS_DATA, device = "auto", model = "conv";
+  std::string data = DIGITS_DATA, model = "conv";
   int seeds = 5, epochs = 12, batch = 64;
   double lr = 4e-3;
   double least = 0;  // accuracy to reach
@@ -92,7 +93,6 @@ double train(uint64_t seed, const Samples& samples, const Samples& held_out,
 }
 
 int run(const Settings& settings) {
-  set_default_device(Device::parse(settings.device));
   const Samples samples = load(settings.data, false), held_out = load(settings.data, true);
   const auto start = std::chrono::steady_clock::now();
   double sum = 0;
@@ -111,15 +111,13 @@ int run(const Settings& settings) {
 
 int main(int argc, char** argv) {
   Settings settings;
-  CLI::App app("Trains a small net on 8 x 8 digits.");
-  app.add_option("--model", settings.model)->check(CLI::IsMember({"conv", "mlp"}));
-  app.add_option("--data", settings.data, "the file of images and labels");
-  app.add_option("--device", settings.device, "cpu, cuda or auto");
-  app.add_option("--seeds", settings.seeds, "runs, with seeds 1, 2, ...");
-  app.add_option("--epochs", settings.epochs, "passes over the images");
-  app.add_option("--batch", settings.batch, "images a step");
-  app.add_option("--lr", settings.lr, "learning rate");
-  app.add_option("--least", settings.least, "mean accuracy in percent, below which the run fails");
-  CLI11_PARSE(app, argc, argv);
-  return run(settings);
+  Flags flags("Trains a small net on 8 x 8 digits.");
+  flags.add("--model", settings.model, "", {"conv", "mlp"});
+  flags.add("--data", settings.data, "the file of images and labels");
+  flags.add("--seeds", settings.seeds, "runs, with seeds 1, 2, ...");
+  flags.add("--epochs", settings.epochs, "passes over the images");
+  flags.add("--batch", settings.batch, "images a step");
+  flags.add("--lr", settings.lr, "learning rate");
+  flags.add("--least", settings.least, "mean accuracy in percent, below which the run fails");
+  return flags.run(argc, argv, [&] { return run(settings); });
 }

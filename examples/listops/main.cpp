@@ -10,8 +10,8 @@
 
 #include <sash/core/parallel.h>
 #include <sash/sash.h>
-#include <CLI/CLI.hpp>
 
+#include "../support/flags.h"
 #include "expression.h"
 
 using namespace sash;
@@ -37,7 +37,7 @@ const std::map<std::string, Kind> kKinds{
 constexpr int64_t kMultiple = 64;
 
 struct Settings {
-  std::string attention = "longformer", device = "auto", precision, save;
+  std::string attention = "longformer", precision = "auto", save;
   int64_t steps = 5000, batch = 32, samples = 96000, tests = 2000, print = 0;
   int64_t dim = 512, heads = 8, layers = 6, feedforward = 2048, warmup = 1000, decay = 0;
   int64_t save_every = 500, validate_every = 1000;
@@ -125,16 +125,12 @@ class TimeLimit : public optim::Callback {
 };
 
 void train(const Settings& s) {
-  const Device device = Device::parse(s.device);
-  set_default_device(device);
-  const std::string precision = !s.precision.empty() ? s.precision
-                                : device.is_cuda()   ? "bf16"
-                                                     : "float32";
-  set_tf32_allowed(precision == "tf32");
+  set_tf32_allowed(s.precision == "tf32");
+  const bool halves = s.precision == "auto" ? default_device().is_cuda() : s.precision == "bf16";
   const auto kind = kKinds.find(s.attention);
   const bool known = kind != kKinds.end();
   Classifier model(known ? kind->second.mask : s.attention, s);
-  if (precision == "bf16") model.to(DType::bfloat16);
+  if (halves) model.bfloat16();
   optim::AdamW optimizer(model.parameters(),
                          {.beta2 = 0.98, .eps = 1e-9, .weight_decay = 0.1, .master_weights = true});
   data::Loader loader = loader_of(expressions(1, s.samples, s.expressions), s.batch, true);
@@ -166,48 +162,38 @@ void train(const Settings& s) {
   std::printf("\n");
 }
 
-void add_options(CLI::App& app, Settings& s) {
-  app.add_option("--attention", s.attention, "full, local, longformer, bigbird, or a mask");
-  app.add_option("--steps", s.steps);
-  app.add_option("--batch", s.batch, "Expressions of a step");
-  app.add_option("--samples", s.samples, "Expressions to train on");
-  app.add_option("--tests", s.tests, "Expressions to test on");
-  app.add_option("--shortest", s.expressions.shortest, "All expressions have more tokens");
-  app.add_option("--longest", s.expressions.longest, "All expressions have fewer tokens");
-  app.add_option("--dim", s.dim);
-  app.add_option("--heads", s.heads);
-  app.add_option("--layers", s.layers);
-  app.add_option("--feedforward", s.feedforward);
-  app.add_option("--lr", s.lr, "Divided by the root of the step");
-  app.add_option("--warmup", s.warmup, "Steps");
-  app.add_option("--decay", s.decay, "Steps at the end in which the rate falls to 0");
-  app.add_option("--seconds", s.seconds, "Stop then; 0: after the last step");
-  app.add_option("--save", s.save, "The checkpoint: written, and gone on from if it is there");
-  app.add_option("--save-every", s.save_every, "Steps");
-  app.add_option("--validate-every", s.validate_every, "Steps");
-  app.add_option("--device", s.device, "cpu, cuda or auto");
-  app.add_option("--precision", s.precision, "On a card bf16, with masters; else float32")
-      ->check(CLI::IsMember({"float32", "tf32", "bf16"}));
-  app.add_option("--print", s.print, "Only print this many expressions, each after its value");
+void print(const Settings& s) {
+  for (int64_t i = 0; i < s.print; ++i) {
+    const Expression drawn = listops::random_expression(1, static_cast<uint64_t>(i), s.expressions);
+    std::printf("%lld %s\n", static_cast<long long>(drawn.value), to_string(drawn).c_str());
+  }
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  Settings settings;
-  CLI::App app("Trains a transformer on ListOps of the Long Range Arena.");
-  app.option_defaults()->always_capture_default();
-  add_options(app, settings);
-  CLI11_PARSE(app, argc, argv);
-  try {
-    for (int64_t i = 0; i < settings.print; ++i) {
-      const Expression drawn =
-          listops::random_expression(1, static_cast<uint64_t>(i), settings.expressions);
-      std::printf("%lld %s\n", static_cast<long long>(drawn.value), to_string(drawn).c_str());
-    }
-    if (settings.print == 0) train(settings);
-  } catch (const Error& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
-    return 1;
-  }
+  Settings s;
+  Flags flags("Trains a transformer on ListOps of the Long Range Arena.");
+  flags.add("--attention", s.attention, "full, local, longformer, bigbird, or a mask");
+  flags.add("--steps", s.steps);
+  flags.add("--batch", s.batch, "Expressions of a step");
+  flags.add("--samples", s.samples, "Expressions to train on");
+  flags.add("--tests", s.tests, "Expressions to test on");
+  flags.add("--shortest", s.expressions.shortest, "All expressions have more tokens");
+  flags.add("--longest", s.expressions.longest, "All expressions have fewer tokens");
+  flags.add("--dim", s.dim);
+  flags.add("--heads", s.heads);
+  flags.add("--layers", s.layers);
+  flags.add("--feedforward", s.feedforward);
+  flags.add("--lr", s.lr, "Divided by the root of the step");
+  flags.add("--warmup", s.warmup, "Steps");
+  flags.add("--decay", s.decay, "Steps at the end in which the rate falls to 0");
+  flags.add("--seconds", s.seconds, "Stop then; 0: after the last step");
+  flags.add("--save", s.save, "The checkpoint: written, and gone on from if it is there");
+  flags.add("--save-every", s.save_every, "Steps");
+  flags.add("--validate-every", s.validate_every, "Steps");
+  flags.add("--precision", s.precision, "auto: on a card bf16, with masters; else float32",
+            {"auto", "float32", "tf32", "bf16"});
+  flags.add("--print", s.print, "Only print this many expressions, each after its value");
+  return flags.run(argc, argv, [&] { s.print > 0 ? print(s) : train(s); });
 }

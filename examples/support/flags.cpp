@@ -1,0 +1,61 @@
+#include "flags.h"
+
+#include <cstdint>
+#include <cstdio>
+
+#include <sash/core/backend/device.h>
+#include <sash/core/error.h>
+#include <CLI/CLI.hpp>
+
+struct Flags::Parser {
+  CLI::App app;
+  std::string device;
+};
+
+Flags::Flags(const std::string& description, const std::string& device)
+    : parser_(new Parser{CLI::App(description), device}) {
+  parser_->app.option_defaults()->always_capture_default();
+  add("--device", parser_->device, "cpu, cuda, cuda:1, ... or auto");
+}
+
+Flags::~Flags() = default;
+
+template <class T>
+void Flags::add(const std::string& name, T& value, const std::string& help,
+                const std::vector<std::string>& choices) {
+  CLI::Option* const option = [&] {
+    if constexpr (std::is_same_v<T, bool>)
+      return parser_->app.add_flag(name, value, help);
+    else
+      return parser_->app.add_option(name, value, help);
+  }();
+  if (!name.starts_with("-")) option->required();
+  if (!choices.empty()) option->check(CLI::IsMember(choices));
+}
+
+template void Flags::add(const std::string&, bool&, const std::string&,
+                         const std::vector<std::string>&);
+template void Flags::add(const std::string&, int&, const std::string&,
+                         const std::vector<std::string>&);
+template void Flags::add(const std::string&, int64_t&, const std::string&,
+                         const std::vector<std::string>&);
+template void Flags::add(const std::string&, uint64_t&, const std::string&,
+                         const std::vector<std::string>&);
+template void Flags::add(const std::string&, double&, const std::string&,
+                         const std::vector<std::string>&);
+template void Flags::add(const std::string&, std::string&, const std::string&,
+                         const std::vector<std::string>&);
+
+int Flags::run_checked(int argc, char** argv, const std::function<int()>& program) {
+  try {
+    parser_->app.parse(argc, argv);
+    sash::set_default_device(sash::Device::parse(parser_->device));
+    return program();
+  } catch (const CLI::ParseError& error) {
+    return parser_->app.exit(error);
+  } catch (const sash::Error& error) {
+    std::fflush(stdout);
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return 1;
+  }
+}
