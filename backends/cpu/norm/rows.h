@@ -43,6 +43,24 @@ class Lanes {
   Lanes& operator+=(const Lanes& b) { return *this = *this + b; }
   Lanes& operator*=(const Lanes& b) { return *this = *this * b; }
 
+  /// The sum, or the maximum, of all lanes, by pairwise halving.
+  friend T sum_of(Lanes x) {
+    for (int half = kParts / 2; half > 0; half /= 2) {
+      for (int k = 0; k < half; ++k) {
+        x.parts_[k] = Eigen::internal::padd(x.parts_[k], x.parts_[k + half]);
+      }
+    }
+    return sum_in(x.parts_[0]);
+  }
+  friend T max_of(Lanes x) {
+    for (int half = kParts / 2; half > 0; half /= 2) {
+      for (int k = 0; k < half; ++k) {
+        x.parts_[k] = Eigen::internal::pmax(x.parts_[k], x.parts_[k + half]);
+      }
+    }
+    return Eigen::internal::predux_max(x.parts_[0]);
+  }
+
   /// The maximum per lane; either element if one is NaN.
   friend Lanes max(const Lanes& a, const Lanes& b) {
     return zip(a, b, [](auto x, auto y) { return Eigen::internal::pmax(x, y); });
@@ -64,6 +82,26 @@ class Lanes {
   using Packet = typename Eigen::internal::packet_traits<T>::type;
   static constexpr int kWidth = Eigen::internal::unpacket_traits<Packet>::size;
   static constexpr int kParts = kLanes / kWidth;
+
+  // The halves of a wide register are added; Eigen's sum of one may take another order.
+  template <class Vector>
+  static T sum_in(const Vector& x) {
+    if constexpr (kWidth == 1) {
+      return x;
+    } else {
+      constexpr int size = Eigen::internal::unpacket_traits<Vector>::size;
+      if constexpr (size > 4) {
+        return sum_in(Eigen::internal::predux_half_dowto4(x));
+      } else {
+        T lane[size];
+        Eigen::internal::pstoreu(lane, x);
+        for (int half = size / 2; half > 0; half /= 2) {
+          for (int j = 0; j < half; ++j) lane[j] += lane[j + half];
+        }
+        return lane[0];
+      }
+    }
+  }
 
   // e^x = 2^n e^r with n = round(x / ln 2) and |r| <= ln 2 / 2. The polynomial in r is that of
   // Cephes' expf. The lowest bit of `ones` has the value 1, so adding x / ln 2 rounds it and leaves
@@ -159,26 +197,6 @@ void for_lanes(int64_t n, F&& f) {
   int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) f(i, AllLanes{});
   if (i < n) f(i, static_cast<int>(n - i));
-}
-
-/// Sum or maximum of the lanes, by pairwise halving.
-template <class T>
-T sum_of(const Lanes<T>& x) {
-  alignas(64) T lane[kLanes];
-  x.store(lane);
-  for (int half = kLanes / 2; half > 0; half /= 2) {
-    for (int j = 0; j < half; ++j) lane[j] += lane[j + half];
-  }
-  return lane[0];
-}
-template <class T>
-T max_of(const Lanes<T>& x) {
-  alignas(64) T lane[kLanes];
-  x.store(lane);
-  for (int half = kLanes / 2; half > 0; half /= 2) {
-    for (int j = 0; j < half; ++j) lane[j] = lane[j] < lane[j + half] ? lane[j + half] : lane[j];
-  }
-  return lane[0];
 }
 
 /// The largest element, or 0 if all are -inf, so that subtracting it gives no NaN. May ignore a NaN
