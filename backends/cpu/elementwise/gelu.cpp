@@ -1,6 +1,7 @@
 #include "../../../ops/kernels/elementwise.h"
 
 #include "../../../core/backend/dispatch.h"
+#include "../norm/rows.h"
 #include "../shape/in_float.h"
 #include "elementwise.h"
 #include "gelu.h"
@@ -39,7 +40,22 @@ void gelu_backward(KernelContext&, const TensorView& x, const TensorView& g, con
     } else {
       elementwise<T, T, T>(
           [](auto out, auto in, auto grad) {
-            out = grad * (normal_cdf<T>(in) + in * (kDensity<T> * (T(-0.5) * in.square()).exp()));
+            // e^(-x^2 / 2) by parts: that of Lanes takes half as long as Eigen's.
+            using Bell = Eigen::Array<T, Eigen::Dynamic, 1>;
+            constexpr Eigen::Index kPart = 256;
+            alignas(64) T bell[kPart];
+            for (Eigen::Index i = 0; i < in.size(); i += kPart) {
+              const Eigen::Index n = std::min(kPart, in.size() - i);
+              const T* const from = in.data() + i;
+              for_lanes(n, [&](int64_t j, auto lanes) {
+                const Lanes<T> z = load(from + j, lanes);
+                store(bell + j, lanes, exp_of_negative(z * z * T(-0.5)));
+              });
+              const auto part = in.segment(i, n);
+              out.segment(i, n) =
+                  grad.segment(i, n) *
+                  (normal_cdf<T>(part) + part * (kDensity<T> * Eigen::Map<const Bell>(bell, n)));
+            }
           },
           dx, x, g);
     }
