@@ -110,7 +110,7 @@ struct Model : nn::Module {
                                                              nn::LinearOptions{.bias = false});
 };
 
-constexpr int kCalls = 5;
+int calls = 5;
 
 /// Milliseconds of the products of a step with weights, forward and backward, each timed alone.
 double products_ms(const Case& c, sash::Device device) {
@@ -126,9 +126,9 @@ double products_ms(const Case& c, sash::Device device) {
                            Product{c.dim, c.vocab, 1}}) {
     const Tensor x = sash::randn({tokens, p.in}, options), w = sash::randn({p.out, p.in}, options);
     const Tensor g = sash::randn({tokens, p.out}, options);
-    const double ms = sash::bench::median_ms(device, kCalls, [&] { linear(x, w); }) +
-                      sash::bench::median_ms(device, kCalls, [&] { matmul(g, w); }) +
-                      sash::bench::median_ms(device, kCalls, [&] { matmul(g.mT(), x); });
+    const double ms = sash::bench::median_ms(device, calls, [&] { linear(x, w); }) +
+                      sash::bench::median_ms(device, calls, [&] { matmul(g, w); }) +
+                      sash::bench::median_ms(device, calls, [&] { matmul(g.mT(), x); });
     total += ms * static_cast<double>(p.count);
   }
   return total;
@@ -176,7 +176,7 @@ void run(const Case& setup, sash::Device device, const std::string& impl, bool c
   sash::reset_peak_memory(device);
   step();
   if (captured && !train.reason().empty()) throw std::runtime_error(train.reason());
-  const double ms = sash::bench::median_ms(device, kCalls, step);
+  const double ms = sash::bench::median_ms(device, calls, step);
   // All steps use the same batch, so the loss of a correct training step falls.
   if (!(loss.item<double>() < first)) throw std::runtime_error("the loss does not fall");
   const auto tokens = static_cast<double>(setup.batch * setup.context);
@@ -214,6 +214,7 @@ int main(int argc, char** argv) {
   std::vector<std::string> wanted;
   app.add_option("--case", wanted, "only these cases");
   bool profile = false;
+  app.add_option("--calls", calls, "steps that are timed");
   app.add_flag("--profile", profile, "also print a table of the kernels of each case");
   return sash::bench::run_program(app, argc, argv, [&](sash::Device device) {
     for (const Case& setup : kCases) {
