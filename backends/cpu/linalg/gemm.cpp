@@ -191,10 +191,10 @@ void multiply(const KernelContext& context, const Product<T>& product, const Bat
     if (chunk > 0) p.c = {partial.ptr<T>() + (chunk - 1) * size, p.n, 1};
     p = deep_part(part(p, i, j, grid.rows, grid.cols), chunk * grid.depth, grid.depth);
     if (chunk > 0) p.beta = 0;
-    const Workspace packed(context,
-                           block * round_up(p.n, Kernel::kCols) * static_cast<Index>(sizeof(T)));
+    const Index width = Packed::panels_in_place(p) ? 0 : round_up(p.n, Kernel::kCols);
+    const Workspace packed(context, block * width * static_cast<Index>(sizeof(T)));
     Packed::run(context, p, block, i, product.m, [&](Index k0, Index depth) {
-      Packed::pack_panels(p.b, p.n, k0, depth, packed.ptr<T>());
+      if (width > 0) Packed::pack_panels(p.b, p.n, k0, depth, packed.ptr<T>());
       return packed.ptr<const T>();
     });
   });

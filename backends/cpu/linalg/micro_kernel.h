@@ -19,8 +19,9 @@ namespace sash::cpu {
 /// registers (Goto and van de Geijn, Anatomy of high-performance matrix multiplication, 2008).
 ///
 /// A *strip* is up to kRows rows of the left operand, read element by element; a *panel* is kCols
-/// columns of the right one, read in vectors. Both are packed, up to kDepth of their depth at a
-/// time: the strip stays in the L1 cache while panels come from the L2 cache.
+/// columns of the right one, read in vectors, both up to kDepth of their depth at a time: the strip
+/// stays in the L1 cache while panels come from the L2 cache. Either is packed, or lies in place
+/// where its lines do not share cache sets.
 template <class T>
 class MicroKernel {
   using Index = int64_t;
@@ -34,22 +35,31 @@ class MicroKernel {
   static constexpr Index kRows = kManyRegisters ? 8 : 6, kCols = kVectors * kPacket;
   static constexpr Index kDepth = 1536 / static_cast<Index>(sizeof(T));
 
-  /// Element (i, k) of a strip lies at `i * kRowStep + k`, or at `k * kLineStep + i`. Short strips
-  /// by line may stand side by side in the same lines.
-  enum class Strip { by_row, by_line };
-  static constexpr Index kRowStep = kDepth + 16;  // rows of 4 KiB would share cache sets
+  /// Element (i, k) lies at `data[i * step + k]` by row, at `data[k * kLineStep + i]` by line.
+  struct Strip {
+    enum Order { by_row, by_line };
+    Order order;
+    const T* data;
+    Index step;
+  };
+  /// Element (k, j) lies at `data[k * step + j]`. Columns are read in whole vectors.
+  struct Panel {
+    const T* data;
+    Index step;
+  };
+  static constexpr Index kRowStep = kDepth + 16;  // of packed rows; 4 KiB would share cache sets
   static constexpr Index kLineStep = (kRows + kPacket - 1) / kPacket * kPacket;
   static constexpr Index kStripSize = std::max(kRows * kRowStep, kDepth* kLineStep);
 
   /// C = start + alpha A B with `start` [cols] added to each row, or C += alpha A B if it is null.
   ///
-  /// A [rows, depth] is a strip, B [depth, kCols] a panel: element (k, j) lies at `k * kCols + j`.
-  /// Only `cols` columns of C are written. An element is summed in order of depth, so its bits do
-  /// not depend on the rows and columns around it.
-  static void run(Strip order, Index rows, Index cols, Index depth, const T* a, const T* b, T alpha,
+  /// A [rows, depth] is a strip, B [depth, kCols] a panel. Only `cols` columns of C are written. An
+  /// element is summed in order of depth, so its bits do not depend on the rows and columns around
+  /// it, nor on where A and B lie.
+  static void run(const Strip& a, const Panel& b, Index rows, Index cols, Index depth, T alpha,
                   const T* start, T* c, Index ldc, const T* ahead = nullptr, Index ahead_step = 0) {
-    const Result result{alpha, start, c, ldc, cols, ahead ? ahead : a, ahead ? ahead_step : 0};
-    choose_vectors<kVectors>(order, rows, depth, a, b, result);
+    const Result result{alpha, start, c, ldc, cols, ahead ? ahead : a.data, ahead ? ahead_step : 0};
+    choose_vectors<kVectors>(a, b, rows, depth, result);
   }
 
   /// Transposes kPacket x kPacket elements; the lines start `from_step` and `to_step` apart. Lines
@@ -84,32 +94,32 @@ class MicroKernel {
 
   // The last panel of a product may have fewer vectors of columns.
   template <int kWidth>
-  static void choose_vectors(Strip order, Index rows, Index depth, const T* a, const T* b,
+  static void choose_vectors(const Strip& a, const Panel& b, Index rows, Index depth,
                              const Result& result) {
     constexpr auto all = std::make_integer_sequence<int, static_cast<int>(kRows)>();
     if constexpr (kWidth > 1) {
       if (result.cols <= (kWidth - 1) * kPacket) {
-        return choose_vectors<kWidth - 1>(order, rows, depth, a, b, result);
+        return choose_vectors<kWidth - 1>(a, b, rows, depth, result);
       }
     }
-    if (order == Strip::by_row) {
-      choose<kWidth, kRowStep, 1>(rows, depth, a, b, result, all);
+    if (a.order == Strip::by_row) {
+      choose<kWidth, Strip::by_row>(a, b, rows, depth, result, all);
     } else {
-      choose<kWidth, 1, kLineStep>(rows, depth, a, b, result, all);
+      choose<kWidth, Strip::by_line>(a, b, rows, depth, result, all);
     }
   }
 
-  template <int kWidth, Index kStepI, Index kStepK, int... kLess>
-  static void choose(Index rows, Index depth, const T* a, const T* b, const Result& result,
+  template <int kWidth, typename Strip::Order kOrder, int... kLess>
+  static void choose(const Strip& a, const Panel& b, Index rows, Index depth, const Result& result,
                      std::integer_sequence<int, kLess...>) {
-    using Block = void (*)(Index, const T*, const T*, const Result&);
-    static constexpr Block blocks[] = {block<kLess + 1, kWidth, kStepI, kStepK>...};
-    blocks[rows - 1](depth, a, b, result);
+    using Block = void (*)(const Strip&, const Panel&, Index, const Result&);
+    static constexpr Block blocks[] = {block<kLess + 1, kWidth, kOrder>...};
+    blocks[rows - 1](a, b, depth, result);
   }
 
   // Compilers keep `sum` in registers only if told to unroll.
-  template <int kBlockRows, int kWidth, Index kStepI, Index kStepK>
-  static void block(Index depth, const T* a, const T* b, const Result& result) {
+  template <int kBlockRows, int kWidth, typename Strip::Order kOrder>
+  static void block(const Strip& strip, const Panel& panel, Index depth, const Result& result) {
     using namespace Eigen::internal;
     Packet sum[kBlockRows][kWidth];
 #pragma GCC unroll 8
@@ -125,20 +135,22 @@ class MicroKernel {
       }
     }
     const T* ahead = result.ahead;
+    const T *a = strip.data, *b = panel.data;
+    const Index row = strip.step, line = panel.step;
     const auto add = [&] {
       Packet right[kWidth];
 #pragma GCC unroll 3
       for (int j = 0; j < kWidth; ++j) right[j] = ploadu<Packet>(b + j * kPacket);
 #pragma GCC unroll 8
       for (int i = 0; i < kBlockRows; ++i) {
-        const Packet x = pset1<Packet>(a[i * kStepI]);
+        const Packet x = pset1<Packet>(a[kOrder == Strip::by_row ? i * row : i]);
 #pragma GCC unroll 3
         for (int j = 0; j < kWidth; ++j) sum[i][j] = pmadd(x, right[j], sum[i][j]);
       }
 #pragma GCC unroll 3
-      for (int j = 0; j < kWidth; ++j) __builtin_prefetch(b + 8 * kCols + j * kPacket);
-      a += kStepK;
-      b += kCols;
+      for (int j = 0; j < kWidth; ++j) __builtin_prefetch(b + 8 * line + j * kPacket);
+      a += kOrder == Strip::by_row ? 1 : kLineStep;
+      b += line;
     };
     Index k = 0;
     for (; k + 4 <= depth; k += 4) {
@@ -154,18 +166,18 @@ class MicroKernel {
 #pragma GCC unroll 3
     for (int part = 0; part < kWidth; ++part) {
       const Index cols = result.cols - part * kPacket;
-      T* row = result.c + part * kPacket;
+      T* c = result.c + part * kPacket;
       const T* const start = result.start ? result.start + part * kPacket : nullptr;
 #pragma GCC unroll 8
-      for (int i = 0; i < kBlockRows; ++i, row += result.ldc) {
-        const T* const from = start ? start : row;
+      for (int i = 0; i < kBlockRows; ++i, c += result.ldc) {
+        const T* const from = start ? start : c;
         if (cols >= kPacket) {
-          pstoreu(row, pmadd(alpha, sum[i][part], ploadu<Packet>(from)));
+          pstoreu(c, pmadd(alpha, sum[i][part], ploadu<Packet>(from)));
         } else {
           T edge[kPacket] = {};
           std::copy_n(from, cols, edge);
           pstoreu(edge, pmadd(alpha, sum[i][part], ploadu<Packet>(edge)));
-          std::copy_n(edge, cols, row);
+          std::copy_n(edge, cols, c);
         }
       }
     }

@@ -12,6 +12,9 @@ class PackedProduct {
   using Index = int64_t;
   using Kernel = MicroKernel<T>;
   static constexpr Index kPacket = Kernel::kPacket, kCols = Kernel::kCols;
+  // Rows a page apart share the sets of the L1 cache; panels whose rows are farther apart than
+  // kNear leave much of the caches unused.
+  static constexpr Index kPage = 4096 / static_cast<Index>(sizeof(T)), kNear = kPage / 2;
 
  public:
   /// The depth of each block but the last: it depends on `k` alone, as bits depend on it.
@@ -31,18 +34,25 @@ class PackedProduct {
     }
   }
 
+  /// Whether panels of B can lie where B does: in rows of whole vectors that are not far apart.
+  static bool panels_in_place(const Product<T>& p) {
+    return p.b.col_stride == 1 && p.n % kPacket == 0 && p.b.row_stride <= kNear;
+  }
+
   /// The product `p`, block by block. `panels(k0, depth)` returns the panels of a block of B's
-  /// rows. The product is the part from row `above` on of one of `all_rows`.
+  /// rows, one after the other, or null if they are in place. The product is the part from row
+  /// `above` on of one of `all_rows`.
   template <class Panels>
   static void run(const KernelContext& context, const Product<T>& p, Index block, Index above,
                   Index all_rows, Panels&& panels) {
     static constexpr T kZeros[kCols] = {};
-    const bool by_row = p.a.col_stride == 1;
-    const auto order = by_row ? Kernel::Strip::by_row : Kernel::Strip::by_line;
+    using Strip = typename Kernel::Strip;
+    const bool by_row = p.a.col_stride == 1, in_place = by_row && p.a.row_stride % kPage != 0;
     const Index rows = even_piece(p.m, Kernel::kRows, 1), group = by_row ? rows : 16 * rows;
     const Index together = by_row ? 1 : Kernel::kLineStep / rows, unit = together * rows;
-    const Workspace memory(
-        context, pieces(group, unit) * Kernel::kStripSize * static_cast<Index>(sizeof(T)));
+    const Index strip_size = in_place ? 0 : Kernel::kStripSize;
+    const Workspace memory(context,
+                           pieces(group, unit) * strip_size * static_cast<Index>(sizeof(T)));
     T* const strips = memory.template ptr<T>();
     const bool adds = !p.bias && p.beta != T(0);
     for (Index i = 0; adds && p.beta != T(1) && i < p.m; ++i) {
@@ -59,23 +69,28 @@ class PackedProduct {
       const T* const b = panels(k0, depth);
       for (Index i0 = 0; i0 < p.m; i0 += group) {
         const Index past = std::min(i0 + group, p.m);
-        if (by_row) {
+        if (by_row && !in_place) {
           copy_rows(p.a.at(i0, k0), p.a.row_stride, past - i0, depth, strips);
-        } else {
+        } else if (!by_row) {
           const bool vectors = p.a.row_stride == 1 && all_rows >= Kernel::kLineStep;
           copy_lines(p.a, k0, depth, i0, past, unit, vectors, early, strips);
         }
         for (Index i = i0; i < past; i += rows) {
           const Index first_row = i - (i - i0) % unit;  // of the strips in the same lines
-          const T* const strip = strips + (first_row - i0) / unit * Kernel::kStripSize +
-                                 early(first_row) + i - first_row;
+          Strip strip{
+              by_row ? Strip::by_row : Strip::by_line,
+              strips + (first_row - i0) / unit * strip_size + early(first_row) + i - first_row,
+              Kernel::kRowStep};
+          if (in_place) strip = {Strip::by_row, p.a.at(i, k0), p.a.row_stride};
           for (Index j = 0; j < p.n; j += kCols) {
             const T* const first = p.bias ? p.bias + j : kZeros;
             const Index ahead = i + rows + j / kCols * 4;
             const bool more = by_row && ahead + 4 <= std::min(i + 2 * rows, p.m);
-            Kernel::run(order, std::min(rows, past - i), std::min(kCols, p.n - j), depth, strip,
-                        b + j * depth, p.alpha, k0 > 0 || adds ? nullptr : first, p.c.at(i, j),
-                        p.c.row_stride, more ? p.a.at(ahead, k0) : nullptr, p.a.row_stride);
+            const typename Kernel::Panel panel{b ? b + j * depth : p.b.at(k0, j),
+                                               b ? kCols : p.b.row_stride};
+            Kernel::run(strip, panel, std::min(rows, past - i), std::min(kCols, p.n - j), depth,
+                        p.alpha, k0 > 0 || adds ? nullptr : first, p.c.at(i, j), p.c.row_stride,
+                        more ? p.a.at(ahead, k0) : nullptr, p.a.row_stride);
           }
         }
       }
