@@ -12,26 +12,13 @@
 
 #include "../support/child_process.h"
 #include "../support/expect_error.h"
+#include "../support/step_report.h"
 #include "../support/temporary_folder.h"
 
 using namespace sash;
 using namespace sash::testing;
 using optim::MetricsLog;
 using optim::StepReport;
-
-namespace {
-
-StepReport report_of(int64_t step) {
-  return {.step = step,
-          .steps = 9,
-          .loss = 1.5,
-          .lr = 0.25,
-          .grad_norm = 3,
-          .seconds = 0.5,
-          .tokens = 64};
-}
-
-}  // namespace
 
 TEST_CASE("metrics log: a line of JSON a step") {
   const TemporaryFolder folder;
@@ -41,10 +28,11 @@ TEST_CASE("metrics log: a line of JSON a step") {
   report.validation["loss"] = std::nan("");
   log.on_step(report);
   log.on_step(report_of(2));
-  CHECK(file_text(folder.file("m.jsonl")) ==
-        "{\"step\":1,\"loss\":1.5,\"accuracy\":0.5,\"val_loss\":null,\"lr\":0.25,\"grad_norm\":3,"
-        "\"ms\":500,\"tokens_per_s\":128}\n"
-        "{\"step\":2,\"loss\":1.5,\"lr\":0.25,\"grad_norm\":3,\"ms\":500,\"tokens_per_s\":128}\n");
+  CHECK(
+      file_text(folder.file("m.jsonl")) ==
+      "{\"step\":1,\"loss\":2,\"accuracy\":0.5,\"val_loss\":null,\"lr\":0.001,\"grad_norm\":0.5,"
+      "\"ms\":500,\"tokens_per_s\":12000}\n"
+      "{\"step\":2,\"loss\":2,\"lr\":0.001,\"grad_norm\":0.5,\"ms\":500,\"tokens_per_s\":12000}\n");
   CHECK(!log.failed());
 }
 
@@ -60,7 +48,7 @@ TEST_CASE("metrics log: a row of CSV a step; a new figure gets a column at the e
     log.on_step(report_of(3));
   }
   const std::string header = "step,loss,lr,grad_norm,ms,tokens_per_s,val_loss\n";
-  const std::string figures = ",1.5,0.25,3,500,128";
+  const std::string figures = ",2,0.001,0.5,500,12000";
   CHECK(file_text(path) == header + "1" + figures + "\n2" + figures + ",2.5\n3" + figures + ",\n");
   // Resumed after step 2.
   MetricsLog(path).on_step(report_of(3));

@@ -10,6 +10,7 @@
 #include <sash/optim/logging/progress_line.h>
 
 #include "../support/child_process.h"
+#include "../support/step_report.h"
 #include "../support/temporary_folder.h"
 
 using namespace sash;
@@ -18,16 +19,6 @@ using optim::ProgressLine;
 using optim::StepReport;
 
 namespace {
-
-StepReport report_of(int64_t step) {
-  return {.step = step,
-          .steps = 200,
-          .loss = 2,
-          .lr = 1e-3,
-          .grad_norm = 0.5,
-          .seconds = 0.5,
-          .tokens = 6000};
-}
 
 /// What a line prints for 200 steps, of which the 120th has a validation.
 std::string shown(const optim::ProgressOptions& given) {

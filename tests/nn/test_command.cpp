@@ -16,17 +16,11 @@
 namespace fs = std::filesystem;
 using sash::testing::ChildProcess;
 using sash::testing::file_text;
+using sash::testing::is_built;
 
 namespace {
 
 const std::string kCommand = fs::path(SASH_TRAIN_TRANSFORMER).replace_filename("sash").string();
-
-// Without the examples there is nothing to test.
-bool is_built() {
-  const bool built = fs::exists(kCommand);
-  if (!built) MESSAGE("skipped: ", kCommand, " is not built");
-  return built;
-}
 
 struct Ended {
   int code;
@@ -57,7 +51,7 @@ std::string written(const std::string& path, const std::string& bytes) {
 }  // namespace
 
 TEST_CASE("command: help, version and wrong calls") {
-  if (!is_built()) return;
+  if (!is_built(kCommand)) return;
   const Ended help = run({"--help"});
   CHECK(help.code == 0);
   check_has(help.out, {"devices", "inspect", "mask", "bench", "train"});
@@ -68,14 +62,14 @@ TEST_CASE("command: help, version and wrong calls") {
 }
 
 TEST_CASE("command devices: the processor, and cards or why there are none") {
-  if (!is_built()) return;
+  if (!is_built(kCommand)) return;
   const Ended ended = run({"devices"});
   CHECK(ended.code == 0);
   check_has(ended.out, {"cpu ", " threads", "memory", " available", "cuda", "default"});
 }
 
 TEST_CASE("command inspect: safetensors, with dtypes that sash lacks") {
-  if (!is_built()) return;
+  if (!is_built(kCommand)) return;
   const TemporaryFolder folder;
   const sash::TensorOptions on{.device = sash::kCPU};
   sash::save_safetensors(
@@ -94,7 +88,7 @@ TEST_CASE("command inspect: safetensors, with dtypes that sash lacks") {
 }
 
 TEST_CASE("command inspect: a checkpoint, by its parts") {
-  if (!is_built()) return;
+  if (!is_built(kCommand)) return;
   const TemporaryFolder folder;
   sash::nn::Linear model(3, 5);
   sash::optim::AdamW optimizer(model.parameters());
@@ -107,14 +101,14 @@ TEST_CASE("command inspect: a checkpoint, by its parts") {
 }
 
 TEST_CASE("command inspect: GGUF") {
-  if (!is_built()) return;
+  if (!is_built(kCommand)) return;
   const Ended ended = run({"inspect", SASH_TEST_PARITY "/blocks.gguf"});
   CHECK(ended.code == 0);
   check_has(ended.out, {"GGUF: ", "Q4_K", "metadata: "});
 }
 
 TEST_CASE("command inspect: broken files are named, and said why") {
-  if (!is_built()) return;
+  if (!is_built(kCommand)) return;
   const TemporaryFolder folder;
   const std::string x = folder.file("x");
   const std::vector<std::pair<std::string, std::string>> cases{
@@ -134,7 +128,7 @@ TEST_CASE("command inspect: broken files are named, and said why") {
 }
 
 TEST_CASE("command mask: picture, counts and SVG") {
-  if (!is_built()) return;
+  if (!is_built(kCommand)) return;
   const TemporaryFolder folder;
   const Ended ended = run({"mask", "causal_window:2 | (sinks:1 & causal)", "--tokens", "4", "--svg",
                            folder.file("x.svg")});
@@ -151,7 +145,7 @@ TEST_CASE("command mask: picture, counts and SVG") {
 }
 
 TEST_CASE("command bench: a row for each measurement") {
-  if (!is_built()) return;
+  if (!is_built(kCommand)) return;
   const Ended ended = run({"bench", "--seconds", "0"});
   CHECK(ended.code == 0);
   check_has(ended.out, {"peak in float32", "product 1024", "bfloat16", "attention [1, 4, 1024, 64]",
@@ -162,7 +156,7 @@ TEST_CASE("command bench: a row for each measurement") {
 }
 
 TEST_CASE("command train: trains the bundled model") {
-  if (!is_built()) return;
+  if (!is_built(kCommand)) return;
   const TemporaryFolder folder;
   std::string text;
   for (int i = 0; i < 300; ++i) text += "line " + std::to_string(i * i % 97) + "\n";

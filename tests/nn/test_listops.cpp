@@ -2,7 +2,6 @@
 // alone, and a run that is broken off goes on as if it had not been.
 #include <algorithm>
 #include <array>
-#include <filesystem>
 #include <map>
 #include <sstream>
 #include <string>
@@ -18,6 +17,7 @@
 
 using sash::testing::ChildProcess;
 using sash::testing::file_text;
+using sash::testing::is_built;
 
 namespace {
 
@@ -80,16 +80,10 @@ Evaluation evaluate(std::istream& words) {
   return found;
 }
 
-bool is_built() {
-  const bool built = std::filesystem::exists(SASH_LISTOPS);
-  if (!built) MESSAGE("skipped: ", SASH_LISTOPS, " is not built");
-  return built;
-}
-
 }  // namespace
 
 TEST_CASE("listops: every expression has the value that is printed") {
-  if (!is_built()) return;
+  if (!is_built(SASH_LISTOPS)) return;
   const TemporaryFolder folder;
   const std::string text = output(folder, {"--print", "100"});
   std::istringstream lines(text);
@@ -122,7 +116,7 @@ TEST_CASE("listops: every expression has the value that is printed") {
 }
 
 TEST_CASE("listops: a resumed run ends as one without a break") {
-  if (!is_built()) return;
+  if (!is_built(SASH_LISTOPS)) return;
   const TemporaryFolder folder;
   const auto run = [&](const std::string& steps, const std::string& name) {
     const std::string text =

@@ -16,6 +16,7 @@ namespace fs = std::filesystem;
 using sash::testing::ChildOptions;
 using sash::testing::ChildProcess;
 using sash::testing::file_text;
+using sash::testing::is_built;
 
 namespace {
 
@@ -28,13 +29,6 @@ Arguments operator+(const Arguments& a, const Arguments& b) {
     if (std::find(b.begin(), b.end(), a[i]) == b.end()) all.insert(all.end(), {a[i], a[i + 1]});
   }
   return all;
-}
-
-// Without the examples there is nothing to test.
-bool is_built() {
-  const bool built = fs::exists(SASH_TRAIN_TRANSFORMER);
-  if (!built) MESSAGE("skipped: ", SASH_TRAIN_TRANSFORMER, " is not built");
-  return built;
 }
 
 struct Ended {
@@ -99,7 +93,7 @@ bool contains(const std::string& text, const std::string& part) {
 }  // namespace
 
 TEST_CASE("train_transformer: wrong arguments are refused before the first step") {
-  if (!is_built()) return;
+  if (!is_built(SASH_TRAIN_TRANSFORMER)) return;
   const Runs runs;
   REQUIRE(runs.run(runs.fresh(3) + Arguments{"--save", runs.saved}).code == 0);
   const std::string before = file_text(runs.saved);
@@ -158,7 +152,7 @@ TEST_CASE("train_transformer: wrong arguments are refused before the first step"
 }
 
 TEST_CASE("train_transformer: every causal kind of attention trains, and generates text") {
-  if (!is_built()) return;
+  if (!is_built(SASH_TRAIN_TRANSFORMER)) return;
   const Runs runs;
   for (const char* kind : {"full", "local:4", "causal_linear", "top_k:4"}) {
     CAPTURE(kind);
@@ -169,7 +163,7 @@ TEST_CASE("train_transformer: every causal kind of attention trains, and generat
 }
 
 TEST_CASE("train_transformer: a resumed run is saved with its settings") {
-  if (!is_built()) return;
+  if (!is_built(SASH_TRAIN_TRANSFORMER)) return;
   const Runs runs;
   REQUIRE(runs.run(runs.fresh(4) + Arguments{"--save", runs.saved}).code == 0);
   CHECK(step_of(runs.saved) == 4);
@@ -189,7 +183,7 @@ TEST_CASE("train_transformer: a resumed run is saved with its settings") {
 
 TEST_CASE(
     "train_transformer: every signal that can be caught saves, and training goes on from it") {
-  if (!is_built()) return;
+  if (!is_built(SASH_TRAIN_TRANSFORMER)) return;
   for (const int signal : {SIGTERM, SIGHUP, SIGINT, SIGUSR1, SIGPIPE}) {
     CAPTURE(signal);
     const Runs runs;
@@ -204,7 +198,7 @@ TEST_CASE(
 }
 
 TEST_CASE("train_transformer: training is saved when nobody reads its output") {
-  if (!is_built()) return;
+  if (!is_built(SASH_TRAIN_TRANSFORMER)) return;
   const Runs runs;
   const Arguments arguments{"--save", runs.saved, "--metrics", runs.metrics};
   ChildProcess child(runs.command(runs.fresh(1000000) + arguments), runs.path("log"),
@@ -216,7 +210,7 @@ TEST_CASE("train_transformer: training is saved when nobody reads its output") {
 }
 
 TEST_CASE("train_transformer: an ignored signal stays ignored") {
-  if (!is_built()) return;
+  if (!is_built(SASH_TRAIN_TRANSFORMER)) return;
   const Runs runs;
   ChildProcess child(runs.command(runs.fresh(300) + Arguments{"--metrics", runs.metrics}),
                      runs.path("log"), {.ignored_signal = SIGHUP});
@@ -227,7 +221,7 @@ TEST_CASE("train_transformer: an ignored signal stays ignored") {
 }
 
 TEST_CASE("train_transformer: a stopped and resumed run gives the bits of one run") {
-  if (!is_built()) return;
+  if (!is_built(SASH_TRAIN_TRANSFORMER)) return;
   const Runs runs;
   const std::string whole = runs.path("whole");
   REQUIRE(runs.run(runs.fresh(400) + Arguments{"--save", whole, "--dropout", "0.1"}).code == 0);
@@ -244,7 +238,7 @@ TEST_CASE("train_transformer: a stopped and resumed run gives the bits of one ru
 }
 
 TEST_CASE("train_transformer: every precision trains, is saved, and resumes to the same bits") {
-  if (!is_built()) return;
+  if (!is_built(SASH_TRAIN_TRANSFORMER)) return;
   for (const char* precision : {"float32", "tf32", "bf16", "f16", "float64"}) {
     CAPTURE(precision);
     const Runs runs;
@@ -270,7 +264,7 @@ TEST_CASE("train_transformer: every precision trains, is saved, and resumes to t
 }
 
 TEST_CASE("train_transformer: a killed run can be resumed from what --save-every saved") {
-  if (!is_built()) return;
+  if (!is_built(SASH_TRAIN_TRANSFORMER)) return;
   const Runs runs;
   ChildProcess child(
       runs.command(runs.fresh(1000000) + Arguments{"--save", runs.saved, "--save-every", "2"}),
@@ -283,7 +277,7 @@ TEST_CASE("train_transformer: a killed run can be resumed from what --save-every
 }
 
 TEST_CASE("train_transformer: NaN and infinity stop the training and are never saved") {
-  if (!is_built()) return;
+  if (!is_built(SASH_TRAIN_TRANSFORMER)) return;
   const Runs runs;
   REQUIRE(runs.run(runs.fresh(3) + Arguments{"--save", runs.saved}).code == 0);
   const std::string before = file_text(runs.saved);
@@ -298,7 +292,7 @@ TEST_CASE("train_transformer: NaN and infinity stop the training and are never s
 }
 
 TEST_CASE("train_transformer: the last checkpoint survives a full disk") {
-  if (!is_built()) return;
+  if (!is_built(SASH_TRAIN_TRANSFORMER)) return;
   const Runs runs;
   REQUIRE(runs.run(runs.fresh(3) + Arguments{"--save", runs.saved}).code == 0);
   const std::string before = file_text(runs.saved);
@@ -314,7 +308,7 @@ TEST_CASE("train_transformer: the last checkpoint survives a full disk") {
 }
 
 TEST_CASE("train_transformer: metrics hold every step once, and the last validation") {
-  if (!is_built()) return;
+  if (!is_built(SASH_TRAIN_TRANSFORMER)) return;
   const Runs runs;
   const Arguments to{"--metrics", runs.metrics};
   const auto check = [&](size_t steps) {
@@ -340,7 +334,7 @@ TEST_CASE("train_transformer: metrics hold every step once, and the last validat
 }
 
 TEST_CASE("train_transformer: --tensorboard and --report, of a first run and a resumed one") {
-  if (!is_built()) return;
+  if (!is_built(SASH_TRAIN_TRANSFORMER)) return;
   const Runs runs;
   const std::string board = runs.path("board"), page = runs.path("page.html");
   const Arguments watched{"--tensorboard", board, "--report", page};
@@ -375,7 +369,7 @@ TEST_CASE("train_transformer: --tensorboard and --report, of a first run and a r
 }
 
 TEST_CASE("train_transformer: --keep makes a folder of checkpoints, and --resume takes it") {
-  if (!is_built()) return;
+  if (!is_built(SASH_TRAIN_TRANSFORMER)) return;
   const Runs runs;
   const Arguments keep{"--save", runs.saved, "--save-every", "2", "--keep", "2"};
   REQUIRE(runs.run(runs.fresh(5) + keep).code == 0);
@@ -389,7 +383,7 @@ TEST_CASE("train_transformer: --keep makes a folder of checkpoints, and --resume
 }
 
 TEST_CASE("train_transformer: --dry-run writes nothing, --overfit-batch learns one batch") {
-  if (!is_built()) return;
+  if (!is_built(SASH_TRAIN_TRANSFORMER)) return;
   const Runs runs;
   const int64_t files = runs.files();
   std::vector<std::string> dry =
@@ -411,7 +405,7 @@ TEST_CASE("train_transformer: --dry-run writes nothing, --overfit-batch learns o
 }
 
 TEST_CASE("train_transformer: text is generated from a checkpoint alone") {
-  if (!is_built()) return;
+  if (!is_built(SASH_TRAIN_TRANSFORMER)) return;
   const Runs runs;
   REQUIRE(runs.run(runs.fresh(3) + Arguments{"--save", runs.saved}).code == 0);
   fs::remove(runs.text);
@@ -427,7 +421,7 @@ TEST_CASE("train_transformer: text is generated from a checkpoint alone") {
 }
 
 TEST_CASE("train_transformer: --profile writes a trace of some steps, and prints a table") {
-  if (!is_built()) return;
+  if (!is_built(SASH_TRAIN_TRANSFORMER)) return;
   const Runs runs;
   const std::string trace = runs.path("trace");
   const Ended ended = runs.run(runs.fresh(5) + Arguments{"--profile", trace});

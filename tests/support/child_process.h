@@ -7,17 +7,27 @@
 
 #include <chrono>
 #include <csignal>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include <doctest/doctest.h>
+
 namespace sash::testing {
 
 inline std::string file_text(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
+}
+
+/// Whether there is such a program; without the examples there is nothing to test.
+inline bool is_built(const std::string& program) {
+  const bool built = std::filesystem::exists(program);
+  if (!built) MESSAGE("skipped: ", program, " is not built");
+  return built;
 }
 
 struct ChildOptions {
