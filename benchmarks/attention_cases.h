@@ -106,6 +106,7 @@ inline AttentionCases peer_cases(Device device) {
   return {small,
           {"peers", "B16H12S1024D64causal", causal, 16, 12, 1024, 64, f32},
           {"peers", "char", windowed(64, 0), 64, 6, 256, 64, bf16},
+          {"peers", "char_causal_full", causal, 64, 6, 256, 64, bf16},
           {"peers", "s4k_d64_w128sym", windowed(128, 128), 4, 16, 4096, 64, bf16},
           {"peers", "s8k_d64_w256sym", windowed(256, 256), 2, 16, 8192, 64, bf16},
           {"peers", "s8k_d128_w512causal", windowed(512, 0), 2, 16, 8192, 128, bf16},

@@ -17,6 +17,7 @@
 #include <sash/ops/elementwise/unary.h>
 #include <sash/ops/reduce/reduce.h>
 #include <sash/tensor/autograd/grad_mode.h>
+#include <sash/tensor/graph.h>
 #include <sash/tensor/tensor.h>
 
 namespace sash::bench {
@@ -87,6 +88,17 @@ double median_ms(Device device, int calls, Call&& call) {
     if (i >= 2) times.push_back(spent.count());
   }
   return median(times);
+}
+
+/// Milliseconds per call of a CUDA graph of 20 calls: without the host's time to launch them.
+template <class Call>
+double graph_ms(Device device, Call&& call) {
+  constexpr int kCalls = 20;
+  call();
+  Graph graph(device);
+  for (int i = 0; i < kCalls; ++i) call();
+  graph.end();
+  return median_ms_of_runs(device, 10, [&] { graph.replay(); }) / kCalls;
 }
 
 /// `value` rounded to `decimals` decimals, for readable output.

@@ -34,6 +34,7 @@ double tolerance(sash::DType dtype) {
 struct Times {
   double forward, both;
   double pairs;
+  double graph_forward = 0, graph_both = 0;  // on a card
 };
 
 class AttentionRun {
@@ -70,9 +71,14 @@ class AttentionRun {
   Times time() const {
     const auto statistics =
         mask_statistics(pattern_.mask, {setup_.batch, setup_.heads, setup_.length, setup_.length});
-    return {sash::bench::median_ms(device_, kCalls, [&] { forward(); }),
-            sash::bench::median_ms(device_, kCalls, [&] { both(); }),
-            static_cast<double>(statistics.visible_pairs)};
+    Times times{sash::bench::median_ms(device_, kCalls, [&] { forward(); }),
+                sash::bench::median_ms(device_, kCalls, [&] { both(); }),
+                static_cast<double>(statistics.visible_pairs)};
+    if (device_.is_cuda()) {
+      times.graph_forward = sash::bench::graph_ms(device_, [&] { forward(); });
+      times.graph_both = sash::bench::graph_ms(device_, [&] { both(); });
+    }
+    return times;
   }
 
  private:
@@ -94,20 +100,25 @@ ordered_json figure_of(const AttentionCase& setup, const Times& times, double pe
   using sash::bench::rounded;
   const double backward = times.both - times.forward;
   const double products = 2 * static_cast<double>(setup.dim) * times.pairs;
-  return {{"kind", "attention"},
-          {"case", setup.name},
-          {"impl", "sash"},
-          {"group", setup.group},
-          {"dtype", sash::name(setup.dtype)},
-          {"shape", {setup.batch, setup.heads, setup.length, setup.dim}},
-          {"kv_heads", setup.kv_heads},
-          {"pairs", static_cast<int64_t>(times.pairs)},
-          {"fwd_ms", rounded(times.forward, 4)},
-          {"fwdbwd_ms", rounded(times.both, 4)},
-          {"bwd_ms", rounded(backward, 4)},
-          {"fwd_tflops", rounded(2 * products / times.forward / 1e9, 3)},
-          {"bwd_tflops", rounded(5 * products / backward / 1e9, 3)},
-          {"peak_mb", rounded(peak_mb, 1)}};
+  ordered_json figure{{"kind", "attention"},
+                      {"case", setup.name},
+                      {"impl", "sash"},
+                      {"group", setup.group},
+                      {"dtype", sash::name(setup.dtype)},
+                      {"shape", {setup.batch, setup.heads, setup.length, setup.dim}},
+                      {"kv_heads", setup.kv_heads},
+                      {"pairs", static_cast<int64_t>(times.pairs)},
+                      {"fwd_ms", rounded(times.forward, 4)},
+                      {"fwdbwd_ms", rounded(times.both, 4)},
+                      {"bwd_ms", rounded(backward, 4)},
+                      {"fwd_tflops", rounded(2 * products / times.forward / 1e9, 3)},
+                      {"bwd_tflops", rounded(5 * products / backward / 1e9, 3)},
+                      {"peak_mb", rounded(peak_mb, 1)}};
+  if (times.graph_forward > 0) {
+    figure["fwd_graph_ms"] = rounded(times.graph_forward, 4);
+    figure["bwd_graph_ms"] = rounded(times.graph_both - times.graph_forward, 4);
+  }
+  return figure;
 }
 
 /// Times each case of a device in turn, and remembers the last for ratios.

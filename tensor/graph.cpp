@@ -34,11 +34,39 @@ struct Leaf {
   }
 };
 
+// A stream of the recording's own, current while it lives. On the one that threads share, work of
+// another thread would be recorded too.
+class RecordingStream {
+ public:
+  explicit RecordingStream(Device device)
+      : device_(device),
+        former_(backend(device.type).current_stream(device)),
+        stream_(backend(device.type).create_stream(device)) {
+    backend(device.type).set_current_stream(device, stream_);
+  }
+  ~RecordingStream() {
+    Backend& owner = backend(device_.type);
+    owner.set_current_stream(device_, former_);
+    try {
+      owner.destroy_stream(device_, stream_);
+    } catch (const Error&) {  // the device is gone
+    }
+  }
+  RecordingStream(const RecordingStream&) = delete;
+  RecordingStream& operator=(const RecordingStream&) = delete;
+
+  Stream get() const { return stream_; }
+
+ private:
+  Device device_;
+  Stream former_, stream_;
+};
+
 }  // namespace
 
 struct detail::GraphState {
   Device device;
-  Stream stream{};
+  std::unique_ptr<RecordingStream> stream{};
   void* handle = nullptr;
   RandomState start{};
   uint64_t drawn = 0;  // blocks of random numbers in a replay
@@ -48,15 +76,19 @@ struct detail::GraphState {
   uint64_t known_epoch = epoch.load();
 
   Backend& owner() const { return backend(device.type); }
+  void end_capture() {
+    const std::unique_ptr<RecordingStream> on = std::move(stream);
+    handle = owner().end_capture(device, on->get());
+  }
 };
 
 Graph::Graph(Device device)
     : state_(std::make_unique<detail::GraphState>(detail::GraphState{.device = device})) {
   if (current) throw ValueError("Graph", "no other graph that is being recorded", "one");
   state_->word = zeros({}, {.dtype = DType::int64, .device = device});
-  state_->stream = kernel_context(device).stream;
   state_->start = random_state();
-  state_->owner().begin_capture(device, state_->stream);
+  state_->stream = std::make_unique<RecordingStream>(device);
+  state_->owner().begin_capture(device, state_->stream->get());
   current = state_.get();
 }
 
@@ -65,7 +97,7 @@ Graph::~Graph() {
   try {
     if (current == &s) {
       undo();
-      s.handle = s.owner().end_capture(s.device, s.stream);
+      s.end_capture();
     }
     if (s.handle) s.owner().destroy_graph(s.handle);
   } catch (const Error&) {  // nothing was recorded, or the device is gone
@@ -84,7 +116,7 @@ void Graph::end() {
   const RandomState last = random_state();
   for (Leaf& leaf : s.leaves) leaf.after = leaf.leaf->grad;
   undo();
-  s.handle = s.owner().end_capture(s.device, s.stream);
+  s.end_capture();
   if (last.seed != s.start.seed || last.offset < s.start.offset) {
     throw ValueError("Graph.end", "a generator that only moved on", "one that was set");
   }

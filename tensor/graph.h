@@ -14,7 +14,7 @@ namespace detail {
 struct GraphState;
 }
 
-/// What this thread queues on a device's current stream, recorded once and run any number of times
+/// What this thread, and no other, queues on a device, recorded once and run any number of times
 /// (a CUDA graph: one launch for a whole training step). `optim::CapturedStep` is built on it.
 ///
 ///     Graph graph(device);  // from here on work is recorded, and does not run

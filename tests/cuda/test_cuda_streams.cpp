@@ -141,6 +141,23 @@ TEST_CASE("cuda streams: a captured step keeps the masks that it reads") {
   CHECK(memory_stats(kCUDA).current == held);
 }
 
+TEST_CASE("cuda capture: what other threads do meanwhile is not recorded") {
+  if (missing(kCUDA)) return;
+  const Tensor x = full({1000}, 2, kOnCard);
+  Tensor other = full({1000}, 5, kOnCard), y, sum;
+  Graph graph(kCUDA);
+  y = x + x;
+  std::thread([&] {
+    sum = other + from_host(std::vector<float>(1000, 3).data(), {1000}, DType::float32, kOnCard);
+  }).join();
+  graph.end();
+  CHECK(all_equal(sum, 8));
+  other.fill_(1);
+  for (int i = 0; i < 2; ++i) graph.replay();
+  CHECK(all_equal(y, 4));
+  CHECK(all_equal(sum, 8));
+}
+
 TEST_CASE("cuda capture: a replayed step computes again, in its own memory") {
   if (missing(kCUDA)) return;
   Backend& cuda = backend(DeviceType::cuda);

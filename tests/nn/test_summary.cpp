@@ -26,7 +26,7 @@ using namespace sash::testing;
 
 namespace {
 
-const nn::SummaryRow& row_of(const nn::Summary& summary, const std::string& name) {
+const nn::SummaryRow& row_of(const nn::Summary& summary, const char* name) {
   for (const nn::SummaryRow& row : summary.rows) {
     if (row.name == name) return row;
   }

@@ -68,7 +68,12 @@ TEST_CASE_TEMPLATE("a training that is killed at any moment goes on with the sam
                                     folder.file(run + ".losses"), device};
   };
   const std::string last = "step-00000150.safetensors";
-  REQUIRE(ChildProcess(command("whole"), folder.file("log")).wait() == 0);
+  const auto complete = [&](const std::string& run) {
+    ChildProcess child(command(run), folder.file("log"));
+    const int code = child.wait();
+    REQUIRE_MESSAGE(code == 0, child.err());
+  };
+  complete("whole");
   const auto expected = figures(folder.file("whole.losses"));
   REQUIRE(expected.size() == kSteps);
 
@@ -107,7 +112,7 @@ TEST_CASE_TEMPLATE("a training that is killed at any moment goes on with the sam
       CHECK(step >= newest);
       newest = step;
     }
-    REQUIRE(ChildProcess(command(name), folder.file("log")).wait() == 0);
+    complete(name);
     CHECK(figures(losses) == expected);
     CHECK(file_text(path + "/" + last) == file_text(folder.file("whole/" + last)));
     CHECK(names_in(path) == names_in(folder.file("whole")));
