@@ -243,7 +243,8 @@ Tensor TransformerStack::run(const Tensor& embedded, const AttentionMask& mask, 
   for (std::optional<RotaryTable>& table : tables_) {
     angles.push_back(table ? angles_of(*table, past, embedded) : RotaryAngles());
   }
-  SumAndNorm x{embedded, norm_before(0) ? (*norm_before(0))(embedded) : embedded};
+  SumAndNorm x{embedded, {}};
+  if (!past.positions.defined()) x.norm = norm_before(0) ? (*norm_before(0))(embedded) : embedded;
   for (int64_t i = 0; i < config_.layers; ++i) {
     const auto at = static_cast<size_t>(i);
     const LayerAttention& attention = attention_of(i);
@@ -267,7 +268,7 @@ Tensor TransformerStack::run(const Tensor& embedded, const AttentionMask& mask, 
         {x.sum, x.norm});
     x = {y[0], y[1]};
   }
-  return x.norm;
+  return x.norm.defined() ? x.norm : norm ? (*norm)(x.sum) : x.sum;
 }
 
 Tensor TransformerStack::head_of(const Tensor& states) {

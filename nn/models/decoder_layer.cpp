@@ -5,11 +5,13 @@
 #include "../../ops/attention/attention.h"
 #include "../../ops/attention/attention_step.h"
 #include "../../ops/attention/packed_heads.h"
+#include "../../ops/autocast.h"
 #include "../../ops/elementwise/binary.h"
 #include "../../ops/elementwise/dropout.h"
 #include "../../ops/elementwise/glu.h"
 #include "../../ops/elementwise/unary.h"
 #include "../../ops/linalg/linear_gelu.h"
+#include "../../ops/linalg/linear_step.h"
 #include "../../ops/norm/layer_norm.h"
 #include "../../ops/shape/concat.h"
 #include "../../tensor/factories.h"
@@ -154,16 +156,20 @@ std::array<Tensor, 3> DecoderAttention::project(const Tensor& x, const Attention
     if (rotates && !q_norm) {
       return split_rotary_heads(packed, context.angles, heads_, kv_heads_, context.layout);
     }
-    qkv = split_packed_heads(packed, heads_, kv_heads_);
+    qkv = split(packed);
   } else {
-    qkv = {split_heads((*q_proj)(x), heads_), split_heads((*k_proj)(x), kv_heads_),
+    qkv = {normed(split_heads((*q_proj)(x), heads_), q_norm),
+           normed(split_heads((*k_proj)(x), kv_heads_), k_norm),
            split_heads((*v_proj)(x), kv_heads_)};
   }
-  qkv[0] = normed(qkv[0], q_norm);
-  qkv[1] = normed(qkv[1], k_norm);
   if (!rotates) return qkv;
   return {rotary(qkv[0], context.angles, context.layout),
           rotary(qkv[1], context.angles, context.layout), qkv[2]};
+}
+
+std::array<Tensor, 3> DecoderAttention::split(const Tensor& packed) const {
+  const auto [q, k, v] = split_packed_heads(packed, heads_, kv_heads_);
+  return {normed(q, q_norm), normed(k, k_norm), v};
 }
 
 Tensor DecoderAttention::attend(const Tensor& q, const Tensor& k, const Tensor& v,
@@ -205,6 +211,19 @@ Tensor DecoderAttention::attend_step(const std::array<Tensor, 3>& qkv,
                                               context.positions.narrow(0, at, 1), options)));
   }
   return rows.size() == 1 ? rows[0] : cat(rows, 0);
+}
+
+Tensor DecoderAttention::step(const Tensor& x, const DecoderNorm& norm,
+                              const AttentionContext& context) const {
+  const Tensor packed =
+      linear_step(x, qkv_proj->weight,
+                  {.norm_weight = norm.weight, .norm = norm.rms_options(), .bias = qkv_proj->bias});
+  return linear_step(attend_step(split(packed), context), o_proj->weight,
+                     {.bias = o_proj->bias, .residual = x});
+}
+
+bool DecoderAttention::can_step() const {
+  return plain(qkv_proj) && plain(o_proj) && !has_forward_hooks();
 }
 
 Tensor DecoderAttention::forward(const Tensor& x, const AttentionContext& context) {
@@ -273,6 +292,19 @@ Tensor DecoderMlp::forward(const Tensor& x) {
   return (*down_proj)(gelu((*up_proj)(x), form));
 }
 
+Tensor DecoderMlp::step(const Tensor& x, const DecoderNorm& norm) const {
+  const Tensor hidden = linear_step(x, gate_up_proj->weight,
+                                    {.norm_weight = norm.weight,
+                                     .norm = norm.rms_options(),
+                                     .bias = gate_up_proj->bias,
+                                     .gate = gate_of(kind_)});
+  return linear_step(hidden, down_proj->weight, {.bias = down_proj->bias, .residual = x});
+}
+
+bool DecoderMlp::can_step() const {
+  return plain(gate_up_proj) && plain(down_proj) && !has_forward_hooks();
+}
+
 std::string DecoderMlp::describe() const {
   return std::string("DecoderMlp(") + name_of(kind_) + ")";
 }
@@ -311,13 +343,29 @@ Tensor DecoderLayer::forward(const Tensor& x, const AttentionContext& context,
 
 SumAndNorm DecoderLayer::forward(const SumAndNorm& x, const AttentionContext& context,
                                  const CrossKeys& cross, DecoderNorm* next) {
-  const Tensor attended = self_attn(x.norm, context);
+  if (can_step(x.sum, context)) {
+    return {mlp.step(self_attn.step(x.sum, *attn_norm, context), *mlp_norm), {}};
+  }
+  const Tensor normed = x.norm.defined() ? x.norm : attn_norm ? (*attn_norm)(x.sum) : x.sum;
+  const Tensor attended = self_attn(normed, context);
   if (branches_ != Branches::sequential) {
-    return add(attended + mlp(mlp_norm ? (*mlp_norm)(x.sum) : x.norm), x.sum, nullptr, next);
+    return add(attended + mlp(mlp_norm ? (*mlp_norm)(x.sum) : normed), x.sum, nullptr, next);
   }
   SumAndNorm y = add(attended, x.sum, attn_post_norm, cross_attn ? cross_attn_norm : mlp_norm);
   if (cross_attn) y = add((*cross_attn)(y.norm, cross), y.sum, cross_attn_post_norm, mlp_norm);
   return add(mlp(y.norm), y.sum, mlp_post_norm, next);
+}
+
+bool DecoderLayer::can_step(const Tensor& x, const AttentionContext& context) const {
+  if (!context.positions.defined() || placement_ != NormPlacement::before || cross_attn ||
+      branches_ != Branches::sequential || Autocast("linear")) {
+    return false;
+  }
+  const auto plain_norm = [](const DecoderNorm* norm) {
+    return norm && norm->is_rms() && !norm->has_forward_hooks();
+  };
+  return plain_norm(attn_norm) && plain_norm(mlp_norm) && self_attn.can_step() && mlp.can_step() &&
+         has_linear_step_kernel(x, self_attn.qkv_proj->weight);
 }
 
 // residual + branch, where `post` normalises the branch or the sum, and that normalised by `next`.

@@ -21,6 +21,10 @@ class SASH_API DecoderNorm : public Module {
   /// does both.
   SumAndNorm add(const Tensor& branch, const Tensor& residual, double dropout);
   std::string describe() const override;
+  bool is_rms() const { return kind_ != NormKind::layer_norm; }
+  RmsNormOptions rms_options() const {
+    return {.eps = eps_, .unit_offset = kind_ == NormKind::rms_norm_unit_offset};
+  }
 
  private:
   NormKind kind_;
@@ -63,6 +67,11 @@ class SASH_API DecoderAttention : public Module {
   /// Cross attention of x [B, S, dim].
   Tensor forward(const Tensor& x, const CrossKeys& keys);
   using Module::forward;
+  /// x + forward(norm(x)) of one token a row, each product with what stands around it in one kernel
+  /// (`linear_step`).
+  Tensor step(const Tensor& x, const DecoderNorm& norm, const AttentionContext& context) const;
+  /// Whether it may take the place of `forward`.
+  bool can_step() const;
   template <class Context>
   Tensor operator()(const Tensor& x, const Context& context) {
     return call([&] { return forward(x, context); }, x);
@@ -73,6 +82,7 @@ class SASH_API DecoderAttention : public Module {
 
  private:
   std::array<Tensor, 3> project(const Tensor& x, const AttentionContext& context);
+  std::array<Tensor, 3> split(const Tensor& packed) const;
   Tensor normed(const Tensor& heads, Module* norm) const;
   Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionMask& mask) const;
   Tensor attend_step(const std::array<Tensor, 3>& qkv, const AttentionContext& context) const;
@@ -101,6 +111,9 @@ class SASH_API DecoderMlp : public Module {
   explicit DecoderMlp(const DecoderConfig& config);
 
   Tensor forward(const Tensor& x) override;
+  /// As those of `DecoderAttention`.
+  Tensor step(const Tensor& x, const DecoderNorm& norm) const;
+  bool can_step() const;
   std::string describe() const override;
 
  private:
@@ -123,7 +136,9 @@ class SASH_API DecoderLayer : public Module {
   /// attention.
   Tensor forward(const Tensor& x, const AttentionContext& context, const CrossKeys& cross = {});
   /// The same from the stream and its `attn_norm` (itself without one), with the result's norm by
-  /// `next`, the next layer's `attn_norm` or the model's `norm` (itself if null).
+  /// `next`, the next layer's `attn_norm` or the model's `norm` (itself if null). The norm of x may
+  /// be undefined: it is then found here. That of the result is, where the next layer can do so in
+  /// its first product.
   SumAndNorm forward(const SumAndNorm& x, const AttentionContext& context, const CrossKeys& cross,
                      DecoderNorm* next);
   using Module::forward;
@@ -137,6 +152,7 @@ class SASH_API DecoderLayer : public Module {
   DecoderNorm* norm_after(const char* name, const DecoderConfig& config);
   SumAndNorm add(const Tensor& branch, const Tensor& residual, DecoderNorm* post,
                  DecoderNorm* next) const;
+  bool can_step(const Tensor& x, const AttentionContext& context) const;
 
   NormPlacement placement_;
   Branches branches_;

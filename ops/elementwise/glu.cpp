@@ -6,6 +6,7 @@
 #include "../kernels/glu.h"
 #include "../rows.h"
 #include "binary.h"
+#include "gate.h"
 #include "gelu.h"
 #include "unary.h"
 
@@ -19,23 +20,24 @@ constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, cons
     glu_backward{"glu_backward"};
 }  // namespace kernels
 
-namespace {
-
-using kernels::Gate;
-
-Gate gate_of(GluKind kind) {
+kernels::Gate detail::gate_of(GluKind kind) {
   switch (kind) {
     case GluKind::swiglu:
-      return Gate::silu;
+      return kernels::Gate::silu;
     case GluKind::geglu:
-      return Gate::gelu;
+      return kernels::Gate::gelu;
     case GluKind::geglu_tanh:
-      return Gate::gelu_tanh;
+      return kernels::Gate::gelu_tanh;
     case GluKind::clamped_swiglu:
-      return Gate::clamped_silu;
+      return kernels::Gate::clamped_silu;
   }
   throw ValueError("glu", "a GluKind", std::to_string(static_cast<int>(kind)));
 }
+
+namespace {
+
+using detail::gate_of;
+using kernels::Gate;
 
 void check_arguments(const Tensor& x) {
   check_defined("glu", x);

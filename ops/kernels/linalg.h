@@ -1,7 +1,10 @@
 #pragma once
 
+#include <optional>
+
 #include "../../core/backend/kernel.h"
 #include "../../core/backend/tensor_view.h"
+#include "glu.h"
 
 namespace sash::kernels {
 
@@ -24,6 +27,23 @@ extern SASH_API
     Kernel<void(KernelContext&, const TensorView& g, const TensorView& w, const TensorView& z,
                 const TensorView& dz, const TensorView& dbias, bool tanh)>
         linear_gelu_gradient;
+
+/// What stands around a product of few rows; null: nothing.
+struct LinearStepParams {
+  const TensorView* norm_weight = nullptr;  ///< [in], contiguous: x is normalised as by `rms_norm`
+  double eps = 0;
+  bool unit_offset = false;
+  const TensorView* bias = nullptr;      ///< [out], contiguous
+  std::optional<Gate> gate{};            ///< of out = 2 F; y has F
+  const TensorView* residual = nullptr;  ///< shape of y, contiguous: added at the end
+};
+
+/// y = residual + gate(norm(x) w' + bias): x [rows, in], of 1 to 4 rows, and w [out, in] have unit
+/// stride along rows of whole vectors of 16 bytes; y is contiguous. float32 or a half; what
+/// separate kernels would store is rounded. A normalised x takes at most 47 KiB.
+extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorView& w,
+                            const LinearStepParams&, const TensorView& y)>
+    linear_step;
 
 }  // namespace sash::kernels
 

@@ -296,8 +296,9 @@ void attention_step(KernelContext& context, const TensorView& q, const TensorVie
         const dim3 grid(parts, static_cast<unsigned>(call.kv_heads) * groups,
                         static_cast<unsigned>(q.shape[0]));
         const auto launch = [&]<int L>(std::integral_constant<int, L>) {
-          launch_dependent_clusters(attention_step_kernel<L, T>, grid, parts, kStepThreads,
-                                    static_cast<cudaStream_t>(context.stream.handle), call);
+          launch_dependent({.grid = grid, .threads = kStepThreads, .cluster = parts},
+                           attention_step_kernel<L, T>,
+                           static_cast<cudaStream_t>(context.stream.handle), call);
         };
         const int vectors = call.width * static_cast<int>(sizeof(T)) / 16;
         if (vectors <= 4) return launch(std::integral_constant<int, 4>{});

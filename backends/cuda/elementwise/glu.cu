@@ -1,70 +1,10 @@
-#include "../../../ops/kernels/glu.h"
+#include "glu.cuh"
 
 #include "../runtime/dependent_launch.cuh"
 #include "flat.cuh"
-#include "gelu.cuh"
 
 namespace sash::cuda {
 namespace {
-
-using kernels::Gate;
-
-/// The gate c times P(c): the factor P, and its derivative times c.
-struct SiluGate {
-  static constexpr bool kClamps = false;
-  template <class A>
-  static __device__ A cdf(A c) {
-    return A(1) / (A(1) + std::exp(-c));
-  }
-  template <class A>
-  static __device__ A slope(A c, A p) {
-    return c * p * (A(1) - p);
-  }
-};
-
-template <class P>
-struct GeluGate {
-  static constexpr bool kClamps = false;
-  template <class A>
-  static __device__ A cdf(A c) {
-    return P::cdf(c);
-  }
-  template <class A>
-  static __device__ A slope(A c, A p) {
-    return c * P::density(c, p);
-  }
-};
-
-struct ClampedGate {
-  static constexpr bool kClamps = true;
-  template <class A>
-  static __device__ A cdf(A c) {
-    return A(1) / (A(1) + std::exp(c * A(-kernels::kGateSlope)));
-  }
-  template <class A>
-  static __device__ A slope(A c, A p) {
-    return c * A(kernels::kGateSlope) * p * (A(1) - p);
-  }
-};
-
-/// What of a gate or value takes part; a NaN stays one.
-template <class G, class A>
-__device__ A gate_of(A a) {
-  if constexpr (G::kClamps) return a > A(kernels::kGateLimit) ? A(kernels::kGateLimit) : a;
-  return a;
-}
-template <class G, class A>
-__device__ A factor_of(A b) {
-  constexpr A limit = A(kernels::kGateLimit);
-  if constexpr (G::kClamps) return (b > limit ? limit : b < -limit ? -limit : b) + A(1);
-  return b;
-}
-
-template <class G, class A>
-__device__ A forward_of(A a, A b) {
-  const A c = gate_of<G>(a);
-  return c * G::cdf(c) * factor_of<G>(b);
-}
 
 /// Replaces gate and value by their gradients.
 template <class G, class A>
@@ -136,7 +76,7 @@ void launch(const KernelContext& context, const F& f, int64_t rows, int64_t widt
   const int64_t vectors = rows * (width / V);
   if (vectors == 0) return;
   const CardGuard guard(context.device.index);
-  launch_dependent(glu_kernel<V, F>, blocks_for(vectors), kThreads,
+  launch_dependent({.grid = blocks_for(vectors), .threads = kThreads}, glu_kernel<V, F>,
                    static_cast<cudaStream_t>(context.stream.handle), f, vectors, width / V);
 }
 

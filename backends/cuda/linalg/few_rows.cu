@@ -1,5 +1,7 @@
 #include "few_rows.h"
 
+#include "../../../core/error.h"
+#include "../elementwise/glu.cuh"
 #include "../norm/rows.cuh"
 #include "../runtime/dependent_launch.cuh"
 
@@ -7,17 +9,21 @@ namespace sash::cuda {
 namespace {
 
 constexpr int kRowThreads = 128;
-constexpr int64_t kMostRows = 4, kManyOutputs = 2048;
+constexpr int64_t kMostRows = 4, kManyOutputs = 4096, kMostBytes = 47 << 10;
 
-/// x [M, k], w [n, k] and y [M, n]; ld is the step from row to row.
+/// x [rows, k], w [n, k] or, with a gate, [2 n, k], and y [rows, n]; ld is the step from row to
+/// row.
 template <class T>
 struct FewRows {
-  const T *x, *w, *bias;
+  const T *x, *w, *norm, *bias, *residual;
   T* y;
   int64_t x_ld, w_ld, n, k;
+  int rows;
+  float eps, offset;
+  Gate gate;
 };
 
-/// 16 bytes that are read once: they do not displace x from the L1 cache.
+/// 16 bytes that are read once.
 template <class T>
 __device__ Vector<T, 16 / sizeof(T)> load_once(const T* from) {
   const int4 bits = __ldcs(reinterpret_cast<const int4*>(from));
@@ -28,106 +34,183 @@ __device__ Vector<T, 16 / sizeof(T)> load_once(const T* from) {
 /// `wait_for_previous_kernel`.
 __device__ void prefetch(const void* line) { asm volatile("prefetch.global.L2 [%0];" ::"l"(line)); }
 
-/// L lanes sum row `output` of w, each `kAhead` vectors at a time.
-template <int M, int L, int kAhead, class T>
+/// Row m of x, normalised, to shared memory. All threads of the block call it.
+template <class T>
+__device__ void normalise(const FewRows<T>& f, int m, T* to) {
+  constexpr int V = 16 / sizeof(T);
+  const T* const from = f.x + m * f.x_ld;
+  const int64_t first = int64_t{threadIdx.x} * V;
+  float squares = 0;
+  for (int64_t at = first; at < f.k; at += kRowThreads * V) {
+    const auto x = read<V>(from + at);
+#pragma unroll
+    for (int i = 0; i < V; ++i) squares += x.element[i] * x.element[i];
+  }
+  squares = reduce_block<kRowThreads>(squares, Plus{});
+  const float r = 1 / std::sqrt(squares / static_cast<float>(f.k) + f.eps);
+  for (int64_t at = first; at < f.k; at += kRowThreads * V) {
+    auto x = read<V>(from + at);
+    const auto w = read<V>(f.norm + at);
+#pragma unroll
+    for (int i = 0; i < V; ++i) x.element[i] = x.element[i] * r * (w.element[i] + f.offset);
+    write<V>(to + at, x);
+  }
+}
+
+/// L lanes sum row `output` of w for each of up to M rows of x, kAhead vectors at a time; with
+/// kGated, also the row of its value.
+template <int M, bool kGated, int L, class T>
 __global__ void __launch_bounds__(kRowThreads)
     few_rows_kernel(const __grid_constant__ FewRows<T> f) {
-  constexpr int V = 16 / sizeof(T), kLine = 128 / sizeof(T);
+  constexpr int V = 16 / sizeof(T), kLine = 128 / sizeof(T), R = kGated ? 2 : 1;
+  constexpr int kAhead = (L < kWarp ? 12 : 8) / R;
+  extern __shared__ __align__(16) unsigned char memory[];
   const int lane = static_cast<int>(threadIdx.x) % L;
   const int64_t output = (static_cast<int64_t>(blockIdx.x) * kRowThreads + threadIdx.x) / L;
   const T* const w = f.w + min(output, f.n - 1) * f.w_ld;
+  const int64_t to_value = f.n * f.w_ld;
   start_next_kernel();
-  for (int64_t at = lane * kLine; at < f.k; at += L * kLine) prefetch(w + at);
+  for (int64_t at = lane * kLine; at < f.k; at += L * kLine) {
+#pragma unroll
+    for (int r = 0; r < R; ++r) prefetch(w + r * to_value + at);
+  }
   wait_for_previous_kernel();
-  float sum[M] = {};
+  const T* x = f.x;
+  int64_t x_ld = f.x_ld;
+  if (f.norm) {
+    T* const rows = reinterpret_cast<T*>(memory);
+    for (int m = 0; m < f.rows; ++m) normalise(f, m, rows + m * f.k);
+    __syncthreads();
+    x = rows;
+    x_ld = f.k;
+  }
+  float sum[R][M] = {};
   for (int64_t first = lane * V; first < f.k; first += L * kAhead * V) {
-    Vector<T, V> held[kAhead];
+    Vector<T, V> held[R][kAhead];
 #pragma unroll
     for (int u = 0; u < kAhead; ++u) {
       const int64_t at = first + u * L * V;
-      if (at < f.k) held[u] = load_once(w + at);
+#pragma unroll
+      for (int r = 0; r < R; ++r) {
+        if (at < f.k) held[r][u] = load_once(w + r * to_value + at);
+      }
     }
 #pragma unroll
     for (int u = 0; u < kAhead; ++u) {
       const int64_t at = first + u * L * V;
       if (at >= f.k) break;
-      const auto wide = widened(held[u]);
 #pragma unroll
       for (int m = 0; m < M; ++m) {
-        const auto x = read<V>(f.x + m * f.x_ld + at);
+        const auto a = read<V>(x + min(m, f.rows - 1) * x_ld + at);
 #pragma unroll
-        for (int i = 0; i < V; ++i) sum[m] = fmaf(x.element[i], wide.element[i], sum[m]);
+        for (int r = 0; r < R; ++r) {
+          const auto b = widened(held[r][u]);
+#pragma unroll
+          for (int i = 0; i < V; ++i) sum[r][m] = fmaf(a.element[i], b.element[i], sum[r][m]);
+        }
       }
     }
   }
 #pragma unroll
-  for (int m = 0; m < M; ++m) sum[m] = reduce_warp<L>(sum[m], Plus{});
-  if (lane != 0 || output >= f.n) return;
-  const float bias = f.bias ? widen(f.bias[output]) : 0.f;
+  for (int m = 0; m < M; ++m) {
 #pragma unroll
-  for (int m = 0; m < M; ++m) f.y[m * f.n + output] = narrow<T>(sum[m] + bias);
+    for (int r = 0; r < R; ++r) sum[r][m] = reduce_warp<L>(sum[r][m], Plus{});
+  }
+  if (lane != 0 || output >= f.n) return;
+  // Rounded where separate kernels would store.
+  const auto product = [&](int r, int m) {
+    return narrow<T>(f.bias ? sum[r][m] + widen(f.bias[output + r * f.n]) : sum[r][m]);
+  };
+#pragma unroll
+  for (int m = 0; m < M; ++m) {
+    if (m >= f.rows) break;
+    T y = product(0, m);
+    if constexpr (kGated) y = narrow<T>(gated(f.gate, widen(y), widen(product(1, m))));
+    const int64_t at = m * f.n + output;
+    f.y[at] = f.residual ? narrow<T>(widen(y) + widen(f.residual[at])) : y;
+  }
 }
 
-template <int M, class T>
+template <int M, bool kGated, class T>
 void launch(const KernelContext& context, const FewRows<T>& f) {
-  constexpr int V = 16 / sizeof(T);
+  constexpr int kFew = 8;
+  constexpr int64_t kVectorsOfFew = kFew * 12;
   const auto stream = static_cast<cudaStream_t>(context.stream.handle);
-  const auto with = [&]<int L, int kAhead>(std::integral_constant<int, L>,
-                                           std::integral_constant<int, kAhead>) {
+  const auto bytes = f.norm ? f.rows * f.k * static_cast<int64_t>(sizeof(T)) : 0;
+  const auto with = [&]<int L>(std::integral_constant<int, L>) {
     const auto blocks = static_cast<unsigned>((f.n * L + kRowThreads - 1) / kRowThreads);
-    launch_dependent(few_rows_kernel<M, L, kAhead, T>, blocks, kRowThreads, stream, f);
+    launch_dependent({.grid = blocks, .threads = kRowThreads, .shared = bytes},
+                     few_rows_kernel<M, kGated, L, T>, stream, f);
   };
   // Few lanes waste none of them on short rows; many fill the card where there are few outputs.
-  constexpr std::integral_constant<int, 8> few{};
-  constexpr std::integral_constant<int, 12> rows_ahead{};
-  if (f.n >= kManyOutputs && f.k <= few * rows_ahead * V) return with(few, rows_ahead);
-  with(std::integral_constant<int, kWarp>{}, std::integral_constant<int, 8>{});
+  if (f.n >= kManyOutputs && f.k * static_cast<int64_t>(sizeof(T)) <= kVectorsOfFew * 16) {
+    return with(std::integral_constant<int, kFew>{});
+  }
+  with(std::integral_constant<int, kWarp>{});
 }
 
 template <class T>
 bool fits(const FewRows<T>& f) {
   constexpr int64_t V = 16 / sizeof(T);
   const auto aligned = [](const void* at) { return reinterpret_cast<uintptr_t>(at) % 16 == 0; };
-  return f.k % V == 0 && f.x_ld % V == 0 && f.w_ld % V == 0 && aligned(f.x) && aligned(f.w);
+  return f.k % V == 0 && f.x_ld % V == 0 && f.w_ld % V == 0 && aligned(f.x) && aligned(f.w) &&
+         (!f.norm || (aligned(f.norm) && f.rows * f.k * int64_t{sizeof(T)} <= kMostBytes));
 }
 
 bool in_rows(const TensorView& x) {
   return x.strides[1] == 1 && (x.shape[0] == 1 || x.strides[0] >= x.shape[1]);
 }
 
+template <class T>
+FewRows<T> rows_of(const TensorView& x, const TensorView& w,
+                   const kernels::LinearStepParams& params, const TensorView& y) {
+  const auto pointer = [](const TensorView* view) -> const T* {
+    return view ? view->ptr<T>() : nullptr;
+  };
+  FewRows<T> f{};
+  f.x = x.ptr<T>();
+  f.w = w.ptr<T>();
+  f.norm = pointer(params.norm_weight);
+  f.bias = pointer(params.bias);
+  f.residual = pointer(params.residual);
+  f.y = y.ptr<T>();
+  f.x_ld = x.shape[0] == 1 ? x.shape[1] : x.strides[0];
+  f.w_ld = w.shape[0] == 1 ? w.shape[1] : w.strides[0];
+  f.n = y.shape[1];
+  f.k = w.shape[1];
+  f.rows = static_cast<int>(y.shape[0]);
+  f.eps = static_cast<float>(params.eps);
+  f.offset = params.unit_offset ? 1.f : 0.f;
+  f.gate = params.gate.value_or(Gate::silu);
+  return f;
+}
+
+void linear_step(KernelContext& context, const TensorView& x, const TensorView& w,
+                 const kernels::LinearStepParams& params, const TensorView& y) {
+  if (few_rows_product(context, x, w, params, y)) return;
+  throw ShapeError("linear_step", "few rows of aligned vectors", to_string(x.shape));
+}
+
 }  // namespace
 
 bool few_rows_product(const KernelContext& context, const TensorView& x, const TensorView& w,
-                      const TensorView* bias, const TensorView& y) {
+                      const kernels::LinearStepParams& params, const TensorView& y) {
   const int64_t rows = y.shape[0];
   if (rows > kMostRows || y.dtype == DType::float64 || !in_rows(x) || !in_rows(w)) return false;
   bool taken = false;
   sash::detail::dispatch_over<float, float16, bfloat16>(
       y.dtype, "linear", [&]<class S>(TypeTag<S>) {
-        using T = device_t<S>;
-        const FewRows<T> f{x.ptr<T>(),
-                           w.ptr<T>(),
-                           bias ? bias->ptr<T>() : nullptr,
-                           y.ptr<T>(),
-                           rows == 1 ? x.shape[1] : x.strides[0],
-                           w.shape[0] == 1 ? w.shape[1] : w.strides[0],
-                           w.shape[0],
-                           w.shape[1]};
+        const auto f = rows_of<device_t<S>>(x, w, params, y);
         taken = fits(f);
-        if (!taken) return;
+        if (!taken || f.n == 0) return;
         const CardGuard guard(context.device.index);
-        switch (rows) {
-          case 1:
-            return launch<1>(context, f);
-          case 2:
-            return launch<2>(context, f);
-          case 3:
-            return launch<3>(context, f);
-          default:
-            return launch<4>(context, f);
-        }
+        if (params.gate)
+          return rows == 1 ? launch<1, true>(context, f) : launch<4, true>(context, f);
+        rows == 1 ? launch<1, false>(context, f) : launch<4, false>(context, f);
       });
   return taken;
 }
+
+void register_linear_step() { kernels::linear_step.set(DeviceType::cuda, linear_step); }
 
 }  // namespace sash::cuda

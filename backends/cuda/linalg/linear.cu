@@ -50,7 +50,7 @@ void linear_forward(KernelContext& context, const TensorView& x, const TensorVie
   check_dtype(y);
   if (y.numel() == 0) return;
   if (x.shape[1] == 0) return spread(context, bias, y);
-  if (few_rows_product(context, x, w, bias, y)) return;
+  if (few_rows_product(context, x, w, {.bias = bias}, y)) return;
   const Operand rows(context, x), weight(context, w);
   Product product = linear_product(rows.view(), weight.view(), bias, y);
   if (bias && !offered(context, product)) {

@@ -45,8 +45,8 @@ template <class A, class T>
 void launch_add_chunks(cudaStream_t stream, const A* partial, int64_t chunks, int outputs,
                        int64_t n, const ColumnSums<T>& y) {
   const dim3 grid(static_cast<unsigned>((n + kWarp - 1) / kWarp), static_cast<unsigned>(outputs));
-  launch_dependent(add_chunks<A, T>, grid, kAddingWarps * kWarp, stream, partial, chunks, outputs,
-                   n, y);
+  launch_dependent({.grid = grid, .threads = kAddingWarps * kWarp}, add_chunks<A, T>, stream,
+                   partial, chunks, outputs, n, y);
 }
 
 /// Blocks per multiprocessor that leave the registers which two rows ahead need.

@@ -292,7 +292,8 @@ void over_rows(const KernelContext& context, const F& f, int64_t rows, int64_t n
   const auto launch = [&]<class Team, int V>(TypeTag<Team>, std::integral_constant<int, V>) {
     const auto blocks = static_cast<unsigned>((rows + Team::kRows - 1) / Team::kRows);
     if (rows <= kFewRows) {
-      return launch_dependent(row_kernel<Team, V, F>, blocks, kThreads, stream, f, rows, n);
+      return launch_dependent({.grid = blocks, .threads = kThreads}, row_kernel<Team, V, F>, stream,
+                              f, rows, n);
     }
     row_kernel<Team, V><<<blocks, kThreads, 0, stream>>>(f, rows, n);
   };

@@ -29,29 +29,30 @@ inline int card_generation() {
   return major;
 }
 
-/// Clusters of `cluster` blocks along x, from sm_90 on.
+struct DependentLaunch {
+  dim3 grid;
+  int threads;
+  int64_t shared = 0;    ///< bytes of dynamic shared memory
+  unsigned cluster = 1;  ///< blocks along x that make a cluster; more than one from sm_90 on
+};
+
 template <class... Parameters, class... Arguments>
-void launch_dependent_clusters(void (*kernel)(Parameters...), dim3 grid, unsigned cluster,
-                               int threads, cudaStream_t stream, const Arguments&... arguments) {
+void launch_dependent(const DependentLaunch& launch, void (*kernel)(Parameters...),
+                      cudaStream_t stream, const Arguments&... arguments) {
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
   attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim.x = cluster;
+  attributes[1].val.clusterDim.x = launch.cluster;
   attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = grid;
-  config.blockDim = static_cast<unsigned>(threads);
+  config.gridDim = launch.grid;
+  config.blockDim = static_cast<unsigned>(launch.threads);
+  config.dynamicSmemBytes = static_cast<size_t>(launch.shared);
   config.stream = stream;
   config.attrs = attributes;
-  config.numAttrs = card_generation() < 9 ? 0 : cluster > 1 ? 2 : 1;
+  config.numAttrs = card_generation() < 9 ? 0 : launch.cluster > 1 ? 2 : 1;
   SASH_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...));
-}
-
-template <class... Parameters, class... Arguments>
-void launch_dependent(void (*kernel)(Parameters...), dim3 grid, int threads, cudaStream_t stream,
-                      const Arguments&... arguments) {
-  launch_dependent_clusters(kernel, grid, 1, threads, stream, arguments...);
 }
 
 }  // namespace sash::cuda

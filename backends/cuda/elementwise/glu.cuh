@@ -1,0 +1,84 @@
+#pragma once
+
+#include "../../../ops/kernels/glu.h"
+
+#include "gelu.cuh"
+
+/// The gates of gated linear units.
+namespace sash::cuda {
+
+using kernels::Gate;
+
+/// The gate c times P(c): the factor P, and its derivative times c.
+struct SiluGate {
+  static constexpr bool kClamps = false;
+  template <class A>
+  static __device__ A cdf(A c) {
+    return A(1) / (A(1) + std::exp(-c));
+  }
+  template <class A>
+  static __device__ A slope(A c, A p) {
+    return c * p * (A(1) - p);
+  }
+};
+
+template <class P>
+struct GeluGate {
+  static constexpr bool kClamps = false;
+  template <class A>
+  static __device__ A cdf(A c) {
+    return P::cdf(c);
+  }
+  template <class A>
+  static __device__ A slope(A c, A p) {
+    return c * P::density(c, p);
+  }
+};
+
+struct ClampedGate {
+  static constexpr bool kClamps = true;
+  template <class A>
+  static __device__ A cdf(A c) {
+    return A(1) / (A(1) + std::exp(c * A(-kernels::kGateSlope)));
+  }
+  template <class A>
+  static __device__ A slope(A c, A p) {
+    return c * A(kernels::kGateSlope) * p * (A(1) - p);
+  }
+};
+
+/// What of a gate or value takes part; a NaN stays one.
+template <class G, class A>
+__device__ A gate_of(A a) {
+  if constexpr (G::kClamps) return a > A(kernels::kGateLimit) ? A(kernels::kGateLimit) : a;
+  return a;
+}
+template <class G, class A>
+__device__ A factor_of(A b) {
+  constexpr A limit = A(kernels::kGateLimit);
+  if constexpr (G::kClamps) return (b > limit ? limit : b < -limit ? -limit : b) + A(1);
+  return b;
+}
+
+template <class G, class A>
+__device__ A forward_of(A a, A b) {
+  const A c = gate_of<G>(a);
+  return c * G::cdf(c) * factor_of<G>(b);
+}
+
+template <class A>
+__device__ A gated(Gate gate, A a, A b) {
+  switch (gate) {
+    case Gate::silu:
+      return forward_of<SiluGate>(a, b);
+    case Gate::gelu:
+      return forward_of<GeluGate<ExactGelu>>(a, b);
+    case Gate::gelu_tanh:
+      return forward_of<GeluGate<GeluByTanh>>(a, b);
+    case Gate::clamped_silu:
+      return forward_of<ClampedGate>(a, b);
+  }
+  return b;
+}
+
+}  // namespace sash::cuda
