@@ -76,6 +76,7 @@ void add_rotary(OpTable& table);
 void add_sampling(OpTable& table);
 void add_softmax(OpTable& table);
 void add_sparse_products(OpTable& table);
+void add_steps(OpTable& table);
 void add_topk(OpTable& table);
 void add_softmax_modes(OpTable& table);
 void add_unary(OpTable& table);

@@ -32,6 +32,7 @@ const OpTable& op_table() {
                            add_dropout,
                            add_attention,
                            add_rotary,
+                           add_steps,
                            add_linear_attention,
                            add_cross_entropy,
                            add_mse_loss,
