@@ -268,7 +268,8 @@ std::string HtmlReport::curves() const {
   for (const auto& [name, values] : validation_) {
     if (name != "loss" && !metrics_.contains(name)) add(name, {});
   }
-  body += curve({{.x = lr_.steps, .y = lr_.values}}, "learning rate", "rate");
+  body += plot::lines({{.x = lr_.steps, .y = lr_.values}},
+                      {.title = "learning rate", .x = {.label = "step"}, .y = {.label = "rate"}});
   body += curve(smoothed("", grad_norm_.steps, grad_norm_.values), "gradient norm", "norm");
   body += curve(smoothed("", speed_.steps, speed_.values), "speed", "tokens or samples", "1/s");
   body += curve({{.name = "after a step", .x = memory_.steps, .y = memory_.values},

@@ -36,7 +36,7 @@ TEST_CASE("report: curves of a training, and what is added") {
     StepReport figures{.step = step,
                        .steps = 100,
                        .loss = 100.0 / static_cast<double>(step),
-                       .lr = 1e-3,
+                       .lr = 1e-3 / static_cast<double>(step),
                        .grad_norm = 1,
                        .seconds = 0.1,
                        .tokens = 64};
@@ -69,6 +69,9 @@ TEST_CASE("report: curves of a training, and what is added") {
     CHECK_MESSAGE(has(page, part), part);
   }
   CHECK(count(page, "<title>head ") == 3 + 16);
+  // Its axis begins at 0, though the rates lie far apart.
+  const size_t rate = page.find("<title>learning rate</title>");
+  CHECK(has(page.substr(rate, page.find("</svg>", rate) - rate), ">0</text>"));
   // Nothing is loaded from elsewhere.
   CHECK(count(page, "http") == count(page, "xmlns=\"http://www.w3.org/2000/svg\""));
   for (const char* part : {"src=", "href=", "@import", "url("}) CHECK(!has(page, part));
