@@ -28,11 +28,17 @@ constexpr int64_t kColumns = 512;
 struct Reduction {
   template <class A, class T>
   static A of(T x) {
-    return static_cast<A>(x);
+    if constexpr (kIsHalf<T>)
+      return static_cast<A>(static_cast<float>(x));
+    else
+      return static_cast<A>(x);
   }
   template <class Out, class A>
   static Out finish(A a) {
-    return static_cast<Out>(a);
+    if constexpr (kIsHalf<Out>)
+      return Out(static_cast<float>(a));
+    else
+      return static_cast<Out>(a);
   }
 };
 
@@ -74,6 +80,23 @@ struct Sum : Reduction {
     }
     return total;
   }
+  // The same of halves, through a buffer.
+  template <class Half>
+  static double run(const Half* x, int64_t count, int64_t stride) {
+    constexpr int64_t kShort = 512;
+    float wide[kShort];
+    double total = 0;
+    for (int64_t at = 0; at < count; at += kShort) {
+      const int64_t n = std::min(kShort, count - at);
+      if (stride == 1) {
+        widen(x + at, n, wide);
+      } else {
+        for (int64_t i = 0; i < n; ++i) wide[i] = static_cast<float>(x[(at + i) * stride]);
+      }
+      total += run(wide, n);
+    }
+    return total;
+  }
   // into[i] += the sum of column i of `rows` rows of x, at most 512 of them at a time in float32.
   static void add_rows(const float* x, int64_t rows, int64_t stride, int64_t columns,
                        double* into) {
@@ -94,6 +117,18 @@ struct Sum : Reduction {
         for (int64_t i = 0; i < columns; ++i) sum[i] += x[done * stride + i];
       }
       for (int64_t i = 0; i < columns; ++i) into[i] += static_cast<double>(sum[i]);
+    }
+  }
+  template <class Half>
+  static void add_rows(const Half* x, int64_t rows, int64_t stride, int64_t columns, double* into) {
+    constexpr int64_t kTogether = 16;
+    float wide[kTogether * kColumns];
+    for (int64_t done = 0; done < rows; done += kTogether) {
+      const int64_t count = std::min(kTogether, rows - done);
+      for (int64_t r = 0; r < count; ++r) {
+        widen(x + (done + r) * stride, columns, wide + r * columns);
+      }
+      add_rows(wide, count, columns, columns, into);
     }
   }
 };
@@ -169,11 +204,15 @@ struct Extremum : Reduction {
 
 template <class R, class T>
 auto run_of(const T* x, int64_t count, int64_t stride) {
-  if constexpr (std::is_same_v<R, Sum> && std::is_same_v<T, float>) {
-    if (stride == 1) return R::run(x, count);
+  if constexpr (kIsHalf<T>) {
+    return R::run(x, count, stride);
+  } else {
+    if constexpr (std::is_same_v<R, Sum> && std::is_same_v<T, float>) {
+      if (stride == 1) return R::run(x, count);
+    }
+    if (stride == 1) return R::template run<T>(Run<T>(x, count));
+    return R::template run<T>(StridedRun<T>(x, count, Eigen::InnerStride<Eigen::Dynamic>(stride)));
   }
-  if (stride == 1) return R::template run<T>(Run<T>(x, count));
-  return R::template run<T>(StridedRun<T>(x, count, Eigen::InnerStride<Eigen::Dynamic>(stride)));
 }
 
 struct Axis {
@@ -305,7 +344,7 @@ template <class R, class T, class Out>
 void reduce_rows(KernelContext& context, Plan plan, const T* x, Out* y) {
   using A = typename R::template Accumulator<T>;
   constexpr int64_t kChunks = 16, kShortest = 64;
-  constexpr bool kFast = std::is_same_v<R, Sum> && std::is_same_v<T, float>;
+  constexpr bool kFast = std::is_same_v<R, Sum> && (std::is_same_v<T, float> || kIsHalf<T>);
   const Axis columns = plan.kept.pop();
   const int64_t rows = plan.reduced.count(), outer = plan.kept.count(), width = columns.extent;
   const int64_t chunk = std::max(kShortest, (rows + kChunks - 1) / kChunks);
@@ -376,7 +415,7 @@ void reduce(KernelContext& context, const TensorView& x, const TensorView& y) {
 }
 
 void sum(KernelContext& context, const TensorView& x, const TensorView& y) {
-  sash::detail::dispatch_over<float, double, int64_t, int32_t, uint8_t, bool>(
+  sash::detail::dispatch_over<float, double, float16, bfloat16, int64_t, int32_t, uint8_t, bool>(
       x.dtype, "sum", [&]<class T>(TypeTag<T>) {
         using Out = std::conditional_t<std::is_integral_v<T>, int64_t, T>;
         reduce<Sum, T, Out>(context, x, y);
@@ -444,7 +483,7 @@ void cumsum(KernelContext&, const TensorView& x, const TensorView& y, int axis) 
 }  // namespace
 
 void register_reduce() {
-  kernels::sum.set(DeviceType::cpu, in_float<sum, 1>);
+  kernels::sum.set(DeviceType::cpu, sum);
   kernels::prod.set(DeviceType::cpu, real<Product>);
   kernels::length.set(DeviceType::cpu, real<Length>);
   kernels::amax.set(DeviceType::cpu, in_float<extremum<1>, 1>);
