@@ -109,6 +109,34 @@ TEST_CASE("halves on the CPU: computed in float32 and rounded once, in place too
   }
 }
 
+TEST_CASE("halves on the CPU: large tensors are converted part by part") {
+  const int threads = num_threads();
+  for (const DType half : kHalves) {
+    manual_seed(7);
+    for (const Shape& shape : {Shape{37, 1801}, Shape{70001}, Shape{3, 40000}, Shape{6000, 9}}) {
+      const Tensor a = randn(shape, {.device = kCPU}).to(half);
+      const Tensor b = randn(shape, {.device = kCPU}).to(half);
+      const Tensor x = a.to(DType::float32), y = b.to(DType::float32), before = a.clone();
+      const Tensor columns = sum(a, {0});
+      CHECK(relative_error(columns, sum(x, {0})) < 1e-2);
+      for (const int count : {1, 3}) {
+        set_num_threads(count);
+        CHECK(all_same(a + b, (x + y).to(half)));
+        CHECK(all_same(isnan(a), isnan(x)));
+        CHECK(all_same(exp(a), exp(x).to(half)));
+        CHECK(all_same(softmax(a), softmax(x).to(half)));
+        CHECK(all_same(sum(a, {-1}), sum(x, {-1}).to(half)));
+        CHECK(all_same(sum(a, {0}), columns));
+        Tensor c = a.clone();
+        c.mul_(b);
+        CHECK(all_same(c, (x * y).to(half)));
+      }
+      CHECK(all_same(a, before));
+    }
+  }
+  set_num_threads(threads);
+}
+
 TEST_CASE("halves on the CPU: optimisers and clipping take them beside float32") {
   Tensor single = ones({3}, {.device = kCPU}), half = single.to(DType::bfloat16);
   for (Tensor* x : {&single, &half}) {

@@ -65,8 +65,8 @@ void gelu_backward(KernelContext&, const TensorView& x, const TensorView& g, con
 }  // namespace
 
 void register_gelu() {
-  kernels::gelu_forward.set(DeviceType::cpu, in_float<gelu_forward, 1>);
-  kernels::gelu_backward.set(DeviceType::cpu, in_float<gelu_backward, 2>);
+  kernels::gelu_forward.set(DeviceType::cpu, in_float_by_elements<gelu_forward, 1>);
+  kernels::gelu_backward.set(DeviceType::cpu, in_float_by_elements<gelu_backward, 2>);
 }
 
 }  // namespace sash::cpu

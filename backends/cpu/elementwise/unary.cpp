@@ -29,13 +29,14 @@ void clamp(KernelContext&, const TensorView& x, const TensorView& y, const Scala
 }  // namespace
 
 void register_unary() {
-  op::UnaryOps::for_each(
-      []<class Op>(Op) { kernels::slot<Op>().set(DeviceType::cpu, in_float<unary<Op>, 1>); });
-  op::ScalarOps::for_each([]<class Op>(Op) {
-    kernels::scalar_slot<Op>().set(DeviceType::cpu, in_float<scalar<Op>, 1>);
+  op::UnaryOps::for_each([]<class Op>(Op) {
+    kernels::slot<Op>().set(DeviceType::cpu, in_float_by_elements<unary<Op>, 1>);
   });
-  kernels::scalar_slot<op::Pow>().set(DeviceType::cpu, in_float<pow_scalar, 1>);
-  kernels::clamp.set(DeviceType::cpu, in_float<clamp, 1>);
+  op::ScalarOps::for_each([]<class Op>(Op) {
+    kernels::scalar_slot<Op>().set(DeviceType::cpu, in_float_by_elements<scalar<Op>, 1>);
+  });
+  kernels::scalar_slot<op::Pow>().set(DeviceType::cpu, in_float_by_elements<pow_scalar, 1>);
+  kernels::clamp.set(DeviceType::cpu, in_float_by_elements<clamp, 1>);
 }
 
 }  // namespace sash::cpu

@@ -107,11 +107,11 @@ void log_softmax_backward(KernelContext&, const TensorView& y, const TensorView&
 }  // namespace
 
 void register_softmax() {
-  kernels::softmax_forward.set(DeviceType::cpu, in_float<softmax_forward, 1>);
+  kernels::softmax_forward.set(DeviceType::cpu, in_float_by_rows<softmax_forward, 1>);
   kernels::masked_softmax_forward.set(DeviceType::cpu, in_float<masked_softmax_forward, 3>);
-  kernels::softmax_backward.set(DeviceType::cpu, in_float<softmax_backward, 2>);
-  kernels::log_softmax_forward.set(DeviceType::cpu, in_float<log_softmax_forward, 1>);
-  kernels::log_softmax_backward.set(DeviceType::cpu, in_float<log_softmax_backward, 2>);
+  kernels::softmax_backward.set(DeviceType::cpu, in_float_by_rows<softmax_backward, 2>);
+  kernels::log_softmax_forward.set(DeviceType::cpu, in_float_by_rows<log_softmax_forward, 1>);
+  kernels::log_softmax_backward.set(DeviceType::cpu, in_float_by_rows<log_softmax_backward, 2>);
 }
 
 }  // namespace sash::cpu
