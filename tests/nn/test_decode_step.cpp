@@ -75,9 +75,9 @@ void check_bits(nn::Decoder& model, const std::vector<Tokens>& prompts, int64_t 
     CHECK(tokens == expected.argmax(-1).to_vector<int64_t>());
     if (i % 5 == 3) tokens[0] = (tokens[0] + 1) % 13;
   }
-  // Once, and again when caches and tables have grown.
+  // Once, and again when a text's caches, of 32 slots at first, have grown; tables grow then too.
   CHECK(step.captures() >= (device.is_cuda() ? 2 : 0));
-  CHECK(step.captures() <= (device.is_cuda() ? 6 : 0));
+  CHECK(step.captures() <= (device.is_cuda() ? 1 + 2 * rows : 0));
 }
 
 }  // namespace

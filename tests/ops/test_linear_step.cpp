@@ -83,6 +83,18 @@ TEST_CASE_TEMPLATE("linear step: norms, gates and sums around products of few ro
            .gate = GluKind::swiglu},
            {.rows = 4, .in = 576, .out = 576, .dtype = DType::bfloat16, .residual = true},
            {.rows = 2, .in = 264, .out = 130, .dtype = DType::float16, .norm = true, .bias = true},
+           // More rows of weights than a card has teams of lanes, and longer ones than these hold.
+           {.rows = 1, .in = 520, .out = 4500, .bias = true},
+           {.rows = 4, .in = 64, .out = 9000, .dtype = DType::bfloat16, .residual = true},
+           {.rows = 3, .in = 2056, .out = 2200, .dtype = DType::bfloat16, .norm = true},
+           {.rows = 1,
+           .in = 1032,
+           .out = 9000,
+           .dtype = DType::bfloat16,
+           .norm = true,
+           .residual = true,
+           .gate = GluKind::swiglu},
+           {.rows = 4, .in = 4096, .out = 40, .residual = true},
            {.rows = 6, .in = 16, .out = 8, .norm = true, .residual = true},
            {.rows = 1, .in = 13, .out = 7, .norm = true},
        }) {

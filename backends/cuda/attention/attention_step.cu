@@ -9,7 +9,7 @@ namespace sash::cuda {
 namespace {
 
 constexpr int kStepThreads = 256;
-constexpr int kStepQueries = 4;  // of one key head, in a block
+constexpr int kMostQueries = 4;  // of one key head, in a block
 constexpr int kStepAhead = 4;    // keys that a team of lanes reads at a time
 constexpr int kWidestBytes = 512;
 constexpr int64_t kSlotsPerBlock = 128;
@@ -49,48 +49,93 @@ struct StepCall {
 /// exp(a - b), and 0 for a = -inf, also beside b = -inf.
 __device__ float factor(float a, float b) { return a == -kInfinity<float> ? 0.f : __expf(a - b); }
 
-/// What the blocks of a cluster found in their slots, for each query.
+/// What the blocks of a cluster found in their slots, for each of Q queries.
+template <int Q>
 struct StepPart {
-  float max[kStepQueries];
-  float sum[kStepQueries];  // of exp(s - max)
-  float out[kStepQueries][kWidestBytes / 2];
+  float max[Q];
+  float sum[Q];  // of exp(s - max)
+  float out[Q][kWidestBytes / 2];
 };
 
-/// Block (part, key head and group of queries, batch) has the queries' scores with a part of the
+/// The slots that hold tokens up to position p, and those of them that are this block's.
+struct StepSlots {
+  int64_t begin, end;
+  template <class T>
+  __device__ StepSlots(const StepCall<T>& call, int64_t p) {
+    int64_t used = call.recent > 0 ? min(p + 1, call.first + call.recent) : p + 1;
+    used = max(min(used, call.slots), int64_t{0});
+    const unsigned share = (static_cast<unsigned>(used) + gridDim.x - 1) / gridDim.x;
+    begin = int64_t{blockIdx.x} * share;
+    end = min(begin + share, used);
+  }
+};
+
+/// Asks for the lines of rows [begin, end) of x on their way to the L2 cache.
+template <class T>
+__device__ void prefetch_rows(const T* x, int64_t begin, int64_t end, int width) {
+  constexpr int kLine = 128 / sizeof(T);
+  for (int64_t at = begin * width + static_cast<int>(threadIdx.x) * kLine; at < end * width;
+       at += kStepThreads * kLine) {
+    prefetch(x + at);
+  }
+}
+
+/// Block (part, key head and Q of its queries, batch) has the queries' scores with a part of the
 /// slots; a team of L lanes has a slot at a time, each lane a vector of it.
-template <int L, class T>
-__global__ void __launch_bounds__(kStepThreads)
+template <int Q, int L, class T>
+__global__ void __launch_bounds__(kStepThreads, Q == 1 ? 2 : 1)
     attention_step_kernel(const __grid_constant__ StepCall<T> call) {
   constexpr int V = 16 / sizeof(T), kTeams = kStepThreads / L;
-  __shared__ __align__(16) T query[kStepQueries][kWidestBytes / sizeof(T)];
+  __shared__ __align__(16) T query[Q][kWidestBytes / sizeof(T)];
   __shared__ __align__(16) T new_key[kWidestBytes / sizeof(T)], new_value[kWidestBytes / sizeof(T)];
-  __shared__ float team_max[kStepQueries][kTeams], team_sum[kStepQueries][kTeams];
-  __shared__ float team_out[kTeams][kStepQueries][L * V];
-  __shared__ StepPart part;
-  start_next_kernel();
-  wait_for_previous_kernel();
+  __shared__ float team_max[Q][kTeams], team_sum[Q][kTeams];
+  __shared__ __align__(16) float team_out[kTeams][Q][L * V];
+  __shared__ StepPart<Q> part;
 
-  const int groups = (call.group + kStepQueries - 1) / kStepQueries;
+  const int groups = (call.group + Q - 1) / Q;
   const int key_head = static_cast<int>(blockIdx.y) / groups;
-  const int before = static_cast<int>(blockIdx.y) % groups * kStepQueries;
-  const int queries = min(kStepQueries, call.group - before);
+  const int before = static_cast<int>(blockIdx.y) % groups * Q;
+  const int queries = min(Q, call.group - before);
   const int head = key_head * call.group + before;
   const auto b = static_cast<int64_t>(blockIdx.z);
   const int width = call.width;
+  T* const keys = call.keys + (b * call.kv_heads + key_head) * call.slots * width;
+  T* const values = call.values + (b * call.kv_heads + key_head) * call.slots * width;
+  start_next_kernel();
+  {
+    // Asks for the earlier tokens' while the previous kernel runs; an old position does no harm.
+    const StepSlots likely(call, *static_cast<const volatile int64_t*>(call.position));
+    prefetch_rows(keys, likely.begin, likely.end, width);
+    prefetch_rows(values, likely.begin, likely.end, width);
+  }
+  wait_for_previous_kernel();
+
   const int64_t p = *call.position;
   const bool turns = call.recent > 0 && p >= call.first;
   const int64_t slot = turns ? call.first + (p - call.first) % call.recent : p;
-  const int64_t used = call.recent > 0 ? min(p + 1, call.first + call.recent) : p + 1;
+  const auto [begin, end] = StepSlots(call, p);
+  const int lane = static_cast<int>(threadIdx.x) % L, team = static_cast<int>(threadIdx.x) / L;
+  const bool holds = lane * V < width;
+  int4 k[kStepAhead], v[kStepAhead];
+  const auto load = [&](int64_t first) {
+#pragma unroll
+    for (int u = 0; u < kStepAhead; ++u) {
+      const int64_t j = first + u * kTeams;
+      k[u] = v[u] = {};
+      if (j >= end || j == slot || !holds) continue;
+      k[u] = *reinterpret_cast<const int4*>(keys + j * width + lane * V);
+      v[u] = *reinterpret_cast<const int4*>(values + j * width + lane * V);
+    }
+  };
+  load(begin + team);
 
   const T* const new_k = call.k + b * call.k_stride[0] + key_head * call.k_stride[1];
   const T* const new_v = call.v + b * call.v_stride[0] + key_head * call.v_stride[1];
-  for (int i = static_cast<int>(threadIdx.x); i < kStepQueries * width; i += kStepThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < Q * width; i += kStepThreads) {
     const int g = i / width, e = i % width;
     const T* const x = call.q + b * call.q_stride[0] + (head + g) * call.q_stride[1];
     query[g][e] = g < queries ? call.turned(x, e, p) : narrow<T>(0.f);
   }
-  T* const keys = call.keys + (b * call.kv_heads + key_head) * call.slots * width;
-  T* const values = call.values + (b * call.kv_heads + key_head) * call.slots * width;
   const bool stores = blockIdx.x == 0 && before == 0 && slot < call.slots;
   for (int e = static_cast<int>(threadIdx.x); e < width; e += kStepThreads) {
     new_key[e] = call.turned(new_k, e, p);
@@ -101,40 +146,32 @@ __global__ void __launch_bounds__(kStepThreads)
   }
   __syncthreads();
 
-  const int64_t share = (min(used, call.slots) + gridDim.x - 1) / gridDim.x;
-  const int64_t begin = blockIdx.x * share, end = min(begin + share, min(used, call.slots));
-  const int lane = static_cast<int>(threadIdx.x) % L, team = static_cast<int>(threadIdx.x) / L;
-  const bool holds = lane * V < width;
-  float q[kStepQueries][V] = {};
+  float q[Q][V] = {};
   if (holds) {
 #pragma unroll
-    for (int g = 0; g < kStepQueries; ++g) {
+    for (int g = 0; g < Q; ++g) {
       const auto wide = read<V>(&query[g][lane * V]);
 #pragma unroll
       for (int i = 0; i < V; ++i) q[g][i] = wide.element[i];
     }
   }
-  float max[kStepQueries], sum[kStepQueries] = {}, out[kStepQueries][V] = {};
+  float max[Q], sum[Q] = {}, out[Q][V] = {};
 #pragma unroll
   for (float& m : max) m = -kInfinity<float>;
   for (int64_t first = begin + team; first < end; first += kTeams * kStepAhead) {
-    Vector<T, V> k[kStepAhead] = {}, v[kStepAhead] = {};
 #pragma unroll
     for (int u = 0; u < kStepAhead; ++u) {
-      const int64_t j = first + u * kTeams;
-      if (j >= end || !holds) continue;
       // The new token's are not read from memory, where another block writes them.
-      const T* const from_k = j == slot ? new_key : keys + j * width;
-      const T* const from_v = j == slot ? new_value : values + j * width;
-      k[u] = *reinterpret_cast<const Vector<T, V>*>(from_k + lane * V);
-      v[u] = *reinterpret_cast<const Vector<T, V>*>(from_v + lane * V);
+      if (first + u * kTeams != slot || slot >= end || !holds) continue;
+      k[u] = *reinterpret_cast<const int4*>(new_key + lane * V);
+      v[u] = *reinterpret_cast<const int4*>(new_value + lane * V);
     }
-    float s[kStepAhead][kStepQueries];
+    float s[kStepAhead][Q];
 #pragma unroll
     for (int u = 0; u < kStepAhead; ++u) {
-      const auto wide = widened(k[u]);
+      const auto wide = widened<T>(k[u]);
 #pragma unroll
-      for (int g = 0; g < kStepQueries; ++g) {
+      for (int g = 0; g < Q; ++g) {
         float dot = 0;
 #pragma unroll
         for (int i = 0; i < V; ++i) dot += q[g][i] * wide.element[i];
@@ -143,7 +180,7 @@ __global__ void __launch_bounds__(kStepThreads)
       }
     }
 #pragma unroll
-    for (int g = 0; g < kStepQueries; ++g) {
+    for (int g = 0; g < Q; ++g) {
       float highest = max[g];
 #pragma unroll
       for (int u = 0; u < kStepAhead; ++u) highest = fmaxf(highest, s[u][g]);
@@ -155,27 +192,31 @@ __global__ void __launch_bounds__(kStepThreads)
 #pragma unroll
       for (int u = 0; u < kStepAhead; ++u) {
         const float weight = factor(s[u][g], highest);
-        const auto wide = widened(v[u]);
+        const auto wide = widened<T>(v[u]);
         sum[g] += weight;
 #pragma unroll
         for (int i = 0; i < V; ++i) out[g][i] += weight * wide.element[i];
       }
     }
+    load(first + kTeams * kStepAhead);
   }
 
   // The teams' parts together.
 #pragma unroll
-  for (int g = 0; g < kStepQueries; ++g) {
+  for (int g = 0; g < Q; ++g) {
     if (lane == 0) {
       team_max[g][team] = max[g];
       team_sum[g][team] = sum[g];
     }
 #pragma unroll
-    for (int i = 0; i < V; ++i) team_out[team][g][lane * V + i] = out[g][i];
+    for (int i = 0; i < V; i += 4) {
+      *reinterpret_cast<float4*>(&team_out[team][g][lane * V + i]) = {out[g][i], out[g][i + 1],
+                                                                      out[g][i + 2], out[g][i + 3]};
+    }
   }
   __syncthreads();
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  if (warp < kStepQueries) {  // a warp per query: the teams' maxima become their factors
+  if (warp < Q) {  // a warp per query: the teams' maxima become their factors
     const int own = static_cast<int>(threadIdx.x) % kWarp;
     float highest = -kInfinity<float>, total = 0;
     for (int t = own; t < kTeams; t += kWarp) highest = fmaxf(highest, team_max[warp][t]);
@@ -192,7 +233,7 @@ __global__ void __launch_bounds__(kStepThreads)
     }
   }
   __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < kStepQueries * width; i += kStepThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < Q * width; i += kStepThreads) {
     const int g = i / width, e = i % width;
     float total = 0;
 #pragma unroll 8
@@ -291,14 +332,18 @@ void attention_step(KernelContext& context, const TensorView& q, const TensorVie
         using T = device_t<S>;
         const StepCall<T> call = call_of<T>(q, k, v, keys, values, position, params, out);
         const CardGuard guard(context.device.index);
-        const auto groups = static_cast<unsigned>((call.group + kStepQueries - 1) / kStepQueries);
         const unsigned parts = parts_for(call.slots);
-        const dim3 grid(parts, static_cast<unsigned>(call.kv_heads) * groups,
-                        static_cast<unsigned>(q.shape[0]));
-        const auto launch = [&]<int L>(std::integral_constant<int, L>) {
+        const auto launch_for = [&]<int Q, int L>(std::integer_sequence<int, Q, L>) {
+          const auto groups = static_cast<unsigned>((call.group + Q - 1) / Q);
+          const dim3 grid(parts, static_cast<unsigned>(call.kv_heads) * groups,
+                          static_cast<unsigned>(q.shape[0]));
           launch_dependent({.grid = grid, .threads = kStepThreads, .cluster = parts},
-                           attention_step_kernel<L, T>,
+                           attention_step_kernel<Q, L, T>,
                            static_cast<cudaStream_t>(context.stream.handle), call);
+        };
+        const auto launch = [&]<int L>(std::integral_constant<int, L>) {
+          if (call.group == 1) return launch_for(std::integer_sequence<int, 1, L>{});
+          launch_for(std::integer_sequence<int, kMostQueries, L>{});
         };
         const int vectors = call.width * static_cast<int>(sizeof(T)) / 16;
         if (vectors <= 4) return launch(std::integral_constant<int, 4>{});

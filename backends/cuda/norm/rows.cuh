@@ -131,6 +131,12 @@ __device__ Vector<compute_t<T>, V> widened(Vector<T, V> stored) {
   return wide;
 }
 
+/// The same of 16 bytes that were kept as words: halves that wait would take a register each.
+template <class T>
+__device__ auto widened(int4 bits) {
+  return widened(*reinterpret_cast<const Vector<T, 16 / sizeof(T)>*>(&bits));
+}
+
 /// Loads V elements and converts them to the compute type.
 template <int V, class T>
 __device__ Vector<compute_t<T>, V> read(const T* x) {

@@ -21,6 +21,12 @@ inline __device__ void start_next_kernel() {
 #endif
 }
 
+/// Asks for the line's way to the L2 cache. Later writes reach it there, so this may come before
+/// `wait_for_previous_kernel`.
+inline __device__ void prefetch(const void* line) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(line));
+}
+
 /// The compute capability's first number.
 inline int card_generation() {
   int card = 0, major = 0;
