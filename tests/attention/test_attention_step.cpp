@@ -114,6 +114,16 @@ TEST_CASE_TEMPLATE("attention step: heads, rings, rotations and halves as from p
            .pairs = 32},
            {.heads = 4, .kv_heads = 1, .width = 256, .slots = 6, .dtype = bfloat16, .pairs = 128},
            {.heads = 8, .kv_heads = 1, .width = 64, .slots = 6, .dtype = float16, .sinks = true},
+           {.heads = 64, .kv_heads = 8, .width = 16, .slots = 5, .pairs = 8, .batch = 3},
+           {.heads = 48,
+           .kv_heads = 16,
+           .width = 64,
+           .slots = 7,
+           .dtype = bfloat16,
+           .reach = {.recent = 5, .first = 2},
+           .pairs = 32,
+           .sinks = true,
+           .batch = 3},
        }) {
     INFO(c.heads, " heads of ", c.width, ", ", c.slots, " slots");
     check(c, On::device);
@@ -127,7 +137,7 @@ TEST_CASE_TEMPLATE("attention step: many slots", On, Cpu, Cuda) {
   manual_seed(4);
   for (const int64_t slots : {130, 300, 1100}) {
     const Tensor keys = randn({1, 2, slots, 64}), values = randn({1, 2, slots, 64});
-    const int64_t heads = slots == 300 ? 2 : 6;
+    const int64_t heads = slots == 130 ? 6 : slots == 300 ? 2 : 34;
     const Tensor q = randn({1, heads, 1, 64}), k = randn({1, 2, 1, 64}), v = randn({1, 2, 1, 64});
     for (const int64_t p : {int64_t{0}, int64_t{3}, int64_t{129}, slots - 1}) {
       const Cache plain{keys.clone(), values.clone()};

@@ -12,7 +12,7 @@ constexpr int kStepThreads = 256;
 constexpr int kMostQueries = 4;  // of one key head, in a block
 constexpr int kStepAhead = 4;    // keys that a team of lanes reads at a time
 constexpr int kWidestBytes = 512;
-constexpr int64_t kSlotsPerBlock = 128;
+constexpr int64_t kSlotsPerBlock = 128, kFewBlocks = 128;
 constexpr unsigned kMostParts = 8;  // blocks that share the slots, a cluster
 
 /// q and out [B, H, D], k and v [B, H_kv, D] by strides of batch and head; keys and values
@@ -333,6 +333,8 @@ void attention_step(KernelContext& context, const TensorView& q, const TensorVie
         const StepCall<T> call = call_of<T>(q, k, v, keys, values, position, params, out);
         const CardGuard guard(context.device.index);
         const unsigned parts = parts_for(call.slots);
+        // Few queries have a block each: it is done earlier.
+        const bool alone = call.group == 1 || q.shape[0] * q.shape[1] * parts <= kFewBlocks;
         const auto launch_for = [&]<int Q, int L>(std::integer_sequence<int, Q, L>) {
           const auto groups = static_cast<unsigned>((call.group + Q - 1) / Q);
           const dim3 grid(parts, static_cast<unsigned>(call.kv_heads) * groups,
@@ -342,7 +344,7 @@ void attention_step(KernelContext& context, const TensorView& q, const TensorVie
                            static_cast<cudaStream_t>(context.stream.handle), call);
         };
         const auto launch = [&]<int L>(std::integral_constant<int, L>) {
-          if (call.group == 1) return launch_for(std::integer_sequence<int, 1, L>{});
+          if (alone) return launch_for(std::integer_sequence<int, 1, L>{});
           launch_for(std::integer_sequence<int, kMostQueries, L>{});
         };
         const int vectors = call.width * static_cast<int>(sizeof(T)) / 16;
