@@ -100,6 +100,50 @@ void multiply_by_eigen(const KernelContext& context, const Product<T>& product,
   });
 }
 
+// One row times a large matrix that is stored by rows: these are read once, in order. Chunks of
+// them are summed apart.
+template <class T>
+bool is_row_by_rows(const Product<T>& p, const Batch& batch) {
+  constexpr Index kLeast = Index{1} << 21;  // elements: more than caches hold
+  return p.m == 1 && p.b.col_stride == 1 && p.n * p.k >= kLeast && numel(batch.shape) == 1;
+}
+
+template <class T>
+void multiply_row(const KernelContext& context, const Product<T>& p) {
+  constexpr Index kTogether = 8, kMostChunks = 16;
+  const Index depth = even_piece(p.k, pieces(p.k, kMostChunks), kTogether);
+  const Index chunks = pieces(p.k, depth);
+  const Workspace partial(context, chunks * p.n * static_cast<Index>(sizeof(T)));
+  for_each_task(chunks, depth * p.n, [&](Index chunk) {
+    T* __restrict const to = partial.ptr<T>() + chunk * p.n;
+    std::fill_n(to, p.n, T(0));
+    const Index past = std::min((chunk + 1) * depth, p.k);
+    Index k = chunk * depth;
+    for (; k + kTogether <= past; k += kTogether) {
+      T a[kTogether];
+      for (Index i = 0; i < kTogether; ++i) a[i] = *p.a.at(0, k + i);
+      const T* const b = p.b.at(k, 0);
+      const Index step = p.b.row_stride;
+      for (Index j = 0; j < p.n; ++j) {
+        T sum = to[j];
+#pragma GCC unroll 8
+        for (Index i = 0; i < kTogether; ++i) sum += a[i] * b[i * step + j];
+        to[j] = sum;
+      }
+    }
+    for (; k < past; ++k) {
+      const T a = *p.a.at(0, k);
+      const T* const b = p.b.at(k, 0);
+      for (Index j = 0; j < p.n; ++j) to[j] += a * b[j];
+    }
+  });
+  start(p);
+  for (Index chunk = 0; chunk < chunks; ++chunk) {
+    const T* const from = partial.ptr<T>() + chunk * p.n;
+    for (Index j = 0; j < p.n; ++j) p.c.data[j] += p.alpha * from[j];
+  }
+}
+
 #if SASH_MICRO_KERNEL
 
 // Panels that tiles share are packed at first, about this many elements and columns at a time.
@@ -227,6 +271,7 @@ void gemm(const KernelContext& context, const Product<T>& product, const Batch& 
   }
   const bool empty = product.k == 0 || product.alpha == T(0);
   if (empty || product.n == 1) return multiply_by_eigen(context, product, batch);
+  if (is_row_by_rows(product, batch)) return multiply_row(context, item(product, batch, 0));
   multiply(context, product, batch);
 }
 
