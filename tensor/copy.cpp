@@ -52,6 +52,11 @@ Tensor Tensor::to(Device target) const {
   });
 }
 
+Tensor Tensor::to(Device target, DType target_dtype) const {
+  const bool narrows = size_of(target_dtype) < size_of(dtype());
+  return narrows ? to(target_dtype).to(target) : to(target).to(target_dtype);
+}
+
 void copy_elements(const Tensor& source, const Tensor& target) {
   const NoGradGuard no_grad;
   const bool bytes_alone = source.dtype() == target.dtype() && source.shape() == target.shape() &&

@@ -101,6 +101,7 @@ class SASH_API Tensor {
   Tensor contiguous() const;  ///< this tensor if it is contiguous, else a clone
   Tensor to(DType dtype) const;
   Tensor to(Device device) const;
+  Tensor to(Device device, DType dtype) const;  ///< cast first if that moves fewer bytes
 
   // ---- views (recorded): share memory with this tensor ---------------------------------------
   // Writing to a view in place writes to this tensor. A view that would change nothing (`reshape`,

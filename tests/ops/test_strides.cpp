@@ -146,6 +146,25 @@ TEST_CASE_TEMPLATE("strides: casts round to even, truncate and keep NaN", On, Cp
   for (const DType to : {DType::int32, DType::int64}) CHECK(equal(finite.to(to), {0, 0, 0, -2}));
 }
 
+TEST_CASE_TEMPLATE("strides: a tensor is moved and cast at once, and its gradient back", On, Cpu,
+                   Cuda) {
+  if (missing(On::device)) return;
+  for (const auto& [from, to] : {std::pair{DType::float32, DType::bfloat16},
+                                 {DType::float16, DType::float64},
+                                 {DType::float32, DType::float32}}) {
+    const Tensor x =
+        tensor({0.5, -1.25, 3.0}, {.dtype = from, .device = kCPU, .requires_grad = true});
+    const Tensor y = x.to(On::device, to);
+    CHECK(y.device() == On::device);
+    CHECK(y.dtype() == to);
+    CHECK(y.to_vector<double>() == std::vector<double>{0.5, -1.25, 3});
+    (y * y).sum().backward();
+    CHECK(x.grad().device() == kCPU);
+    CHECK(x.grad().dtype() == from);
+    CHECK(x.grad().to_vector<double>() == std::vector<double>{1, -2.5, 6});
+  }
+}
+
 TEST_CASE_TEMPLATE("strides: accumulate", On, Cpu, Cuda) {
   if (missing(On::device)) return;
   KernelContext context = kernel_context(On::device);
