@@ -1,7 +1,5 @@
 #include "few_rows.h"
 
-#include <cstdlib>
-
 #include "../../../core/error.h"
 #include "../elementwise/glu.cuh"
 #include "../norm/rows.cuh"
@@ -180,10 +178,7 @@ DependentLaunch spread(int outputs) {
 
 /// Of the weights, that a block asks for while the previous kernel runs: all blocks together for a
 /// part of the L2 cache.
-int64_t bytes_ahead() {
-  static const char* const setting = std::getenv("SASH_STEP_KB");
-  return (setting ? std::atoll(setting) : 128) << 10;
-}
+constexpr int64_t kBytesAhead = 128 << 10;
 
 template <int M, bool kGated, class T>
 void launch(const KernelContext& context, FewRows<T> f) {
@@ -193,7 +188,7 @@ void launch(const KernelContext& context, FewRows<T> f) {
   const auto with = [&]<int L>(std::integral_constant<int, L>) {
     DependentLaunch launch = spread<L>(f.n);
     if (f.rows * f.k * size <= kMostBytes) launch.shared = f.rows * f.k * size;
-    f.ahead = bytes_ahead() / (size * launch.threads / L);
+    f.ahead = kBytesAhead / (size * launch.threads / L);
     launch_dependent(launch, few_rows_kernel<M, kGated, L, T>, stream, f);
   };
   // Few lanes waste none of them on short rows; many fill the card where there are few outputs.
