@@ -4,6 +4,7 @@
 
 #include "../../ops/attention/attention.h"
 #include "../../ops/attention/attention_step.h"
+#include "../../ops/attention/linear_step.h"
 #include "../../ops/attention/packed_heads.h"
 #include "../../ops/autocast.h"
 #include "../../ops/elementwise/binary.h"
@@ -11,7 +12,6 @@
 #include "../../ops/elementwise/glu.h"
 #include "../../ops/elementwise/unary.h"
 #include "../../ops/linalg/linear_gelu.h"
-#include "../../ops/linalg/linear_step.h"
 #include "../../ops/norm/layer_norm.h"
 #include "../../ops/shape/concat.h"
 #include "../../tensor/factories.h"

@@ -1,8 +1,8 @@
 // A product of few rows with what stands around it, against the separate ops in float64.
 #include <doctest/doctest.h>
 
+#include <sash/ops/attention/linear_step.h>
 #include <sash/ops/linalg/linear.h>
-#include <sash/ops/linalg/linear_step.h>
 #include <sash/tensor/factories.h>
 #include <sash/tensor/random.h>
 

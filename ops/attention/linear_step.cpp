@@ -6,8 +6,8 @@
 #include "../elementwise/binary.h"
 #include "../elementwise/gate.h"
 #include "../kernels/linalg.h"
-#include "linear.h"
-#include "linear_parts.h"
+#include "../linalg/linear.h"
+#include "../linalg/linear_parts.h"
 
 namespace sash {
 
