@@ -46,7 +46,9 @@ class FewRows {
 
   template <int kRows>
   static void columns(const Product<T>& p, const BElement* b) {
-    constexpr int kCols = std::min(4, (kManyRegisters ? 28 : 12) / kRows);
+    // Columns one after another are one stream, which processors fetch ahead of time by themselves.
+    // More rows than two need several columns at once, to read those rows less often.
+    constexpr int kCols = kRows <= 2 ? 1 : std::min(4, (kManyRegisters ? 28 : 12) / kRows);
     Index j = 0;
     for (; j + kCols <= p.n; j += kCols) block<kRows, kCols>(p, b, j);
     for (; j < p.n; ++j) block<kRows, 1>(p, b, j);
@@ -65,8 +67,8 @@ class FewRows {
     const BElement* const b = elements + first * p.b.col_stride;
     Index k = 0;
     for (; k + kPacket <= p.k; k += kPacket) {
-      // Processors fetch one stream ahead of time by themselves, and not several short ones.
-      if (sizeof(BElement) < sizeof(T) && k % kLine < kPacket) {
+      // Several short streams are not fetched ahead of time.
+      if (kCols > 1 && sizeof(BElement) < sizeof(T) && k % kLine < kPacket) {
 #pragma GCC unroll 4
         for (int j = 0; j < kCols; ++j) {
           __builtin_prefetch(b + (kCols + j) * p.b.col_stride + k);
