@@ -5,6 +5,7 @@
 #include "../../../core/parallel.h"
 #include "attention_halves.h"
 #include "attention_scores.h"
+#include "few_queries.h"
 
 /// Attention in tiles with a running softmax (M. Milakov and N. Gimelshein, "Online normalizer
 /// calculation for softmax", 2018; T. Dao et al., "FlashAttention", NeurIPS 2022).
@@ -181,9 +182,39 @@ void forward(const KernelContext& context, const Operands& x,
   });
 }
 
+template <class T, class Element>
+void forward_few(const KernelContext& context, const AttentionDims& dims, const Operands& x) {
+  constexpr Index kLeastWork = Index{1} << 18;  // multiply-adds of a task
+  const Index work = std::max<Index>(dims.queries * dims.keys * (dims.depth + dims.v_depth), 1);
+  parallel_for(dims.batches * dims.heads, kLeastWork / work, [&](Index begin, Index end) {
+    for (Index head = begin; head < end; ++head) {
+      FewQueries<T, Element>(context, dims, x.inputs, x.out, x.lse, head / dims.heads,
+                             head % dims.heads)
+          .run();
+    }
+  });
+}
+
+void forward_few(KernelContext& context, const AttentionDims& dims, const Operands& x) {
+  const DType dtype = x.out.dtype;
+  if (dtype == DType::float64) return forward_few<double, double>(context, dims, x);
+  if (dtype == DType::float32) return forward_few<float, float>(context, dims, x);
+  const FloatOperand q(context, x.inputs.q);
+  FloatResult out(context, x.out);
+  const Operands floats{{q.view(), x.inputs.k, x.inputs.v}, out.view(), x.lse};
+  if (dtype == DType::float16) {
+    forward_few<float, float16>(context, dims, floats);
+  } else {
+    forward_few<float, bfloat16>(context, dims, floats);
+  }
+  out.write();
+}
+
 void attention_forward(KernelContext& context, const kernels::AttentionInputs& inputs,
                        const kernels::AttentionParams& params, const TensorView& out,
                        const TensorView& lse) {
+  const AttentionDims dims(inputs, params);
+  if (has_few_queries(dims)) return forward_few(context, dims, {inputs, out, lse});
   if (out.dtype == DType::float64) return forward<double>(context, {inputs, out, lse}, params);
   const FloatInputs floats(context, inputs, params);
   FloatResult result(context, out);

@@ -1,0 +1,173 @@
+#pragma once
+
+#include <cmath>
+
+#include "../shape/convert.h"
+#include "attention_scores.h"
+
+/// Attention of a few queries, as while a text is written token by token. The lanes of a vector are
+/// features of one query, so that no lane is padding, and keys and values are read as they are
+/// stored: once per query head, halves too.
+namespace sash::cpu::attn {
+
+/// Most queries; a tile has kRows, at the cost of about this many.
+inline constexpr Index kFewQueries = 8;
+
+inline bool has_few_queries(const AttentionDims& dims) {
+  const kernels::AttentionParams& params = dims.params;
+  return dims.queries <= kFewQueries && params.dropout == 0 && !params.bias &&
+         !params.relative_bias && !params.slopes;
+}
+
+/// The queries of one head. q, out and lse are of type T, k and v of type `Element`.
+template <class T, class Element>
+class FewQueries {
+  using Packet = typename Eigen::internal::packet_traits<T>::type;
+  static constexpr Index kPacket = Panel<T>::kPacket;
+
+ public:
+  FewQueries(const KernelContext& context, const AttentionDims& dims,
+             const kernels::AttentionInputs& x, const TensorView& out, const TensorView& lse,
+             Index b, Index h)
+      : dims_(dims),
+        tile_(dims, b, h, 0),
+        most_(TileBlocks(dims, tile_).size() * kBlockKeys),
+        q_(head<const T>(x.q, b, h)),
+        k_(head<const Element>(x.k, b, dims.group_of(h))),
+        v_(head<const Element>(x.v, b, dims.group_of(h))),
+        out_(head<T>(out, b, h)),
+        lse_(lse.ptr<T>() + (b * dims.heads + h) * dims.queries),
+        scratch_(context, {tile_.count * most_}) {}
+
+  void run() {
+    const FlushDenormals flush;
+    Index columns = 0;
+    for_each_segment([&](const Segment& segment, Index count, Index column) {
+      for (Index i = 0; i < tile_.count; ++i) form_scores(segment, count, i, row(i) + column);
+      columns = column + round_up(count, kLanes);
+    });
+    T factor[kFewQueries];
+    for (Index i = 0; i < tile_.count; ++i) {
+      const T highest = finite_max(row(i), columns);
+      const T total = weigh(row(i), columns, highest);
+      const bool empty = total == 0;
+      factor[i] = empty ? T(0) : 1 / total;
+      lse_[i] = empty ? -kHidden<T> : highest + std::log(total);
+      std::fill_n(out_.row(i), dims_.v_depth, T(0));
+    }
+    for_each_segment([&](const Segment& segment, Index count, Index column) {
+      for (Index i = 0; i < tile_.count; ++i) {
+        add_values(row(i) + column, v_.row(segment.key), count, out_.row(i));
+      }
+    });
+    for (Index i = 0; i < tile_.count; ++i) {
+      for (Index e = 0; e < dims_.v_depth; ++e) out_.row(i)[e] *= factor[i];
+    }
+  }
+
+ private:
+  // The weights of query i.
+  T* row(Index i) const { return scratch_[0] + i * most_; }
+
+  // Calls `f` with each segment, how many of its keys there are, and their first column.
+  template <class F>
+  void for_each_segment(F&& f) const {
+    Steps steps(dims_, tile_);
+    for (Index column = 0; steps.next();) {
+      for (const Segment& segment : steps.segments()) {
+        const Index count = std::min(segment.keys, dims_.keys - segment.key);
+        f(segment, count, column);
+        column += round_up(count, kLanes);
+      }
+    }
+  }
+
+  static Packet load(const Element* x) {
+    if constexpr (std::is_same_v<T, Element>) {
+      return Eigen::internal::ploadu<Packet>(x);
+    } else {
+      return widened<Packet>(x);
+    }
+  }
+
+  T product(const T* q, const Element* k) const {
+    using namespace Eigen::internal;
+    Packet sum = pset1<Packet>(T(0));
+    Index d = 0;
+    for (; d + kPacket <= dims_.depth; d += kPacket) {
+      sum = pmadd(ploadu<Packet>(q + d), load(k + d), sum);
+    }
+    T total = predux(sum);
+    for (; d < dims_.depth; ++d) total += q[d] * static_cast<T>(k[d]);
+    return total;
+  }
+
+  // Scores of query i, and those of hidden keys to the end of the last vector.
+  void form_scores(const Segment& segment, Index count, Index i, T* scores) const {
+    const auto scale = static_cast<T>(dims_.params.scale);
+    for (Index j = 0; j < count; ++j) {
+      scores[j] = scale * product(q_.row(i), k_.row(segment.key + j));
+    }
+    const Index padded = round_up(count, kLanes);
+    std::fill(scores + count, scores + padded, T(0));
+    if (dims_.params.softcap > 0) {
+      cap(static_cast<T>(dims_.params.softcap), padded, scores, static_cast<T*>(nullptr));
+    }
+    for (Index j = 0; segment.visible && j < count; ++j) {
+      if (!(segment.visible[j] >> i & 1)) scores[j] = kHidden<T>;
+    }
+    std::fill(scores + count, scores + padded, kHidden<T>);
+  }
+
+  // Scores become weights; returns their sum.
+  static T weigh(T* scores, Index columns, T highest) {
+    Lanes<T> sum = T(0);
+    for (Index j = 0; j < columns; j += kLanes) {
+      const Lanes<T> weight = exp_of_negative(Lanes<T>(scores + j) - Lanes<T>(highest));
+      weight.store(scores + j);
+      sum += weight;
+    }
+    return sum_of(sum);
+  }
+
+  // to += sum_j weights[j] v[j].
+  void add_values(const T* weights, const Element* v, Index count, T* to) const {
+    constexpr int kTogether = 4;
+    Index e = 0;
+    for (; e + kTogether * kPacket <= dims_.v_depth; e += kTogether * kPacket) {
+      add_packets<kTogether>(weights, v + e, count, to + e);
+    }
+    for (; e + kPacket <= dims_.v_depth; e += kPacket) {
+      add_packets<1>(weights, v + e, count, to + e);
+    }
+    for (; e < dims_.v_depth; ++e) {
+      for (Index j = 0; j < count; ++j) to[e] += weights[j] * static_cast<T>(v[j * v_.stride + e]);
+    }
+  }
+
+  template <int kPackets>
+  void add_packets(const T* weights, const Element* v, Index count, T* to) const {
+    using namespace Eigen::internal;
+    Packet sum[kPackets];
+#pragma GCC unroll 4
+    for (int p = 0; p < kPackets; ++p) sum[p] = ploadu<Packet>(to + p * kPacket);
+    for (Index j = 0; j < count; ++j, v += v_.stride) {
+      const Packet weight = pset1<Packet>(weights[j]);
+#pragma GCC unroll 4
+      for (int p = 0; p < kPackets; ++p) sum[p] = pmadd(weight, load(v + p * kPacket), sum[p]);
+    }
+#pragma GCC unroll 4
+    for (int p = 0; p < kPackets; ++p) pstoreu(to + p * kPacket, sum[p]);
+  }
+
+  const AttentionDims& dims_;
+  QueryTile tile_;
+  Index most_;  // columns
+  Rows<const T> q_;
+  Rows<const Element> k_, v_;
+  Rows<T> out_;
+  T* lse_;
+  Scratch<T, 1> scratch_;
+};
+
+}  // namespace sash::cpu::attn
