@@ -5,6 +5,7 @@
 #include "../../ops/attention/attention.h"
 #include "../../ops/attention/attention_step.h"
 #include "../../ops/attention/linear_step.h"
+#include "../../ops/attention/normed_heads.h"
 #include "../../ops/attention/packed_heads.h"
 #include "../../ops/autocast.h"
 #include "../../ops/elementwise/binary.h"
@@ -16,7 +17,6 @@
 #include "../../ops/shape/concat.h"
 #include "../../tensor/factories.h"
 #include "../check.h"
-#include "../layers/rms_norm.h"
 
 namespace sash::nn {
 namespace {
@@ -140,7 +140,7 @@ DecoderAttention::DecoderAttention(const DecoderConfig& config, bool cross)
 
 // heads [B, H, S, D], normalised over D, or over H and D; in their dtype, as the values beside
 // them.
-Tensor DecoderAttention::normed(const Tensor& heads, Module* norm) const {
+Tensor DecoderAttention::normed(const Tensor& heads, RMSNorm* norm) const {
   if (!norm) return heads;
   const Tensor y = qk_norm_ == QKNorm::all_heads
                        ? split_heads((*norm)(merge_heads(heads)), heads.size(1))
@@ -149,27 +149,34 @@ Tensor DecoderAttention::normed(const Tensor& heads, Module* norm) const {
 }
 
 std::array<Tensor, 3> DecoderAttention::project(const Tensor& x, const AttentionContext& context) {
-  const bool rotates = context.angles.cos.defined() && !context.positions.defined();
-  std::array<Tensor, 3> qkv;
-  if (qkv_proj) {
-    const Tensor packed = (*qkv_proj)(x);
-    if (rotates && !q_norm) {
-      return split_rotary_heads(packed, context.angles, heads_, kv_heads_, context.layout);
-    }
-    qkv = split(packed);
-  } else {
-    qkv = {normed(split_heads((*q_proj)(x), heads_), q_norm),
-           normed(split_heads((*k_proj)(x), kv_heads_), k_norm),
-           split_heads((*v_proj)(x), kv_heads_)};
-  }
-  if (!rotates) return qkv;
-  return {rotary(qkv[0], context.angles, context.layout),
-          rotary(qkv[1], context.angles, context.layout), qkv[2]};
+  const RotaryAngles angles = context.positions.defined() ? RotaryAngles() : context.angles;
+  if (qkv_proj) return split((*qkv_proj)(x), angles, context.layout);
+  const auto turned = [&](const Tensor& heads) {
+    return angles.cos.defined() ? rotary(heads, angles, context.layout) : heads;
+  };
+  return {turned(normed(split_heads((*q_proj)(x), heads_), q_norm)),
+          turned(normed(split_heads((*k_proj)(x), kv_heads_), k_norm)),
+          split_heads((*v_proj)(x), kv_heads_)};
 }
 
-std::array<Tensor, 3> DecoderAttention::split(const Tensor& packed) const {
+// The heads of packed, normalised, and rotated if there are angles.
+std::array<Tensor, 3> DecoderAttention::split(const Tensor& packed, const RotaryAngles& angles,
+                                              RotaryLayout layout) const {
+  const bool rotates = angles.cos.defined();
+  if (!q_norm && rotates) {
+    return split_rotary_heads(packed, angles, heads_, kv_heads_, layout);
+  }
+  const bool fuses = qk_norm_ == QKNorm::per_head && !q_norm->has_forward_hooks() &&
+                     !k_norm->has_forward_hooks() && !Autocast("rms_norm");
+  if (fuses) {
+    return split_normed_heads(packed, {q_norm->weight, k_norm->weight, q_norm->options()}, heads_,
+                              kv_heads_, angles, layout);
+  }
   const auto [q, k, v] = split_packed_heads(packed, heads_, kv_heads_);
-  return {normed(q, q_norm), normed(k, k_norm), v};
+  const auto turned = [&](const Tensor& heads) {
+    return rotates ? rotary(heads, angles, layout) : heads;
+  };
+  return {turned(normed(q, q_norm)), turned(normed(k, k_norm)), v};
 }
 
 Tensor DecoderAttention::attend(const Tensor& q, const Tensor& k, const Tensor& v,
@@ -218,7 +225,7 @@ Tensor DecoderAttention::step(const Tensor& x, const DecoderNorm& norm,
   const Tensor packed =
       linear_step(x, qkv_proj->weight,
                   {.norm_weight = norm.weight, .norm = norm.rms_options(), .bias = qkv_proj->bias});
-  return linear_step(attend_step(split(packed), context), o_proj->weight,
+  return linear_step(attend_step(split(packed, {}, context.layout), context), o_proj->weight,
                      {.bias = o_proj->bias, .residual = x});
 }
 

@@ -5,6 +5,7 @@
 #include "../../ops/norm/rms_norm.h"
 #include "../attention/key_value_cache.h"
 #include "../layers/linear.h"
+#include "../layers/rms_norm.h"
 #include "decoder_config.h"
 
 /// The parts of a `Decoder` or `Encoder`, made from a `DecoderConfig`, which names their
@@ -82,8 +83,9 @@ class SASH_API DecoderAttention : public Module {
 
  private:
   std::array<Tensor, 3> project(const Tensor& x, const AttentionContext& context);
-  std::array<Tensor, 3> split(const Tensor& packed) const;
-  Tensor normed(const Tensor& heads, Module* norm) const;
+  std::array<Tensor, 3> split(const Tensor& packed, const RotaryAngles& angles,
+                              RotaryLayout layout) const;
+  Tensor normed(const Tensor& heads, RMSNorm* norm) const;
   Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionMask& mask) const;
   Tensor attend_step(const std::array<Tensor, 3>& qkv, const AttentionContext& context) const;
   Tensor attend_cached(const std::array<Tensor, 3>& qkv,
@@ -100,8 +102,8 @@ class SASH_API DecoderAttention : public Module {
   Linear* k_proj = nullptr;
   Linear* v_proj = nullptr;
   Linear* o_proj = nullptr;
-  Module* q_norm = nullptr;
-  Module* k_norm = nullptr;
+  RMSNorm* q_norm = nullptr;
+  RMSNorm* k_norm = nullptr;
   Tensor sink_logits;
 };
 

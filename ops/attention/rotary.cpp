@@ -21,26 +21,6 @@ namespace {
 
 using kernels::RotaryParams;
 
-void check_arguments(const char* op, const Tensor& x, const RotaryAngles& angles) {
-  check_defined(op, x);
-  check_floating(op, x);
-  check_rank(op, x, 4);
-  const DType dtype = x.dtype() == DType::float64 ? DType::float64 : DType::float32;
-  for (const Tensor* part : {&angles.cos, &angles.sin}) {
-    check_defined(op, *part, "angles");
-    check_same_device(op, x, *part);
-    check_dtype(op, *part, dtype);
-  }
-  check_same_shape(op, angles.cos, angles.sin);
-  const Shape& shape = angles.cos.shape();
-  const int rank = shape.rank();
-  const bool fits = (rank == 2 || (rank == 3 && shape[0] == x.size(0))) &&
-                    shape[rank - 2] == x.size(2) && shape[rank - 1] <= x.size(3) / 2;
-  if (fits) return;
-  throw ShapeError(op, "angles [S, n] or [B, S, n] with 2 n <= D for x [B, H, S, D]",
-                   to_string(shape) + " and " + to_string(x.shape()));
-}
-
 // y = x turned, both [B, S, H, D]; nothing is recorded.
 void turn(const Tensor& x, const Tensor& y, const RotaryAngles& angles,
           const RotaryParams& params) {
@@ -86,6 +66,30 @@ Tensor turned_packed(const Tensor& packed, const RotaryAngles& angles, RotaryPar
 
 }  // namespace
 
+namespace detail {
+
+void check_rotary(const char* op, const Tensor& x, const RotaryAngles& angles) {
+  check_defined(op, x);
+  check_floating(op, x);
+  check_rank(op, x, 4);
+  const DType dtype = x.dtype() == DType::float64 ? DType::float64 : DType::float32;
+  for (const Tensor* part : {&angles.cos, &angles.sin}) {
+    check_defined(op, *part, "angles");
+    check_same_device(op, x, *part);
+    check_dtype(op, *part, dtype);
+  }
+  check_same_shape(op, angles.cos, angles.sin);
+  const Shape& shape = angles.cos.shape();
+  const int rank = shape.rank();
+  const bool fits = (rank == 2 || (rank == 3 && shape[0] == x.size(0))) &&
+                    shape[rank - 2] == x.size(2) && shape[rank - 1] <= x.size(3) / 2;
+  if (fits) return;
+  throw ShapeError(op, "angles [S, n] or [B, S, n] with 2 n <= D for x [B, H, S, D]",
+                   to_string(shape) + " and " + to_string(x.shape()));
+}
+
+}  // namespace detail
+
 namespace composite {
 
 Tensor rotary(const Tensor& x, const RotaryAngles& angles, RotaryLayout layout) {
@@ -108,7 +112,7 @@ Tensor rotary(const Tensor& x, const RotaryAngles& angles, RotaryLayout layout) 
 }  // namespace composite
 
 Tensor rotary(const Tensor& x, const RotaryAngles& angles, RotaryLayout layout) {
-  check_arguments("rotary", x, angles);
+  detail::check_rotary("rotary", x, angles);
   if (!use_fused(kernels::rotary, x.device())) return composite::rotary(x, angles, layout);
   return turned(x, angles,
                 {.heads = x.size(1), .interleaved = layout == RotaryLayout::interleaved});
@@ -119,7 +123,7 @@ std::array<Tensor, 3> split_rotary_heads(const Tensor& packed, const RotaryAngle
   const char* op = "split_rotary_heads";
   const std::array<Tensor, 3> plain = split_packed_heads(packed, heads, kv_heads);
   const Tensor& q = plain[0];
-  check_arguments(op, q, angles);
+  detail::check_rotary(op, q, angles);
   if (!use_fused(kernels::rotary, packed.device())) {
     return {composite::rotary(q, angles, layout), composite::rotary(plain[1], angles, layout),
             plain[2]};

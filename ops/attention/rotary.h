@@ -33,6 +33,11 @@ SASH_API std::array<Tensor, 3> split_rotary_heads(const Tensor& packed, const Ro
                                                   int64_t heads, int64_t kv_heads = 0,
                                                   RotaryLayout layout = RotaryLayout::half_split);
 
+namespace detail {
+/// Throws as `rotary`.
+void check_rotary(const char* op, const Tensor& x, const RotaryAngles& angles);
+}  // namespace detail
+
 namespace composite {
 /// The same from plain ops.
 SASH_API Tensor rotary(const Tensor& x, const RotaryAngles& angles,

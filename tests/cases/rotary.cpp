@@ -1,4 +1,4 @@
-#include <sash/ops/attention/rotary.h>
+#include <sash/ops/attention/normed_heads.h>
 
 #include "cases.h"
 
@@ -97,6 +97,56 @@ void add_packed_case(OpTable& table, const InputSpec& x, int64_t heads, int64_t 
   });
 }
 
+// The same normalised by weights [D] of queries and of keys; t: packed, both weights, and angles if
+// `rotates`.
+void add_normed_case(OpTable& table, const InputSpec& x, int64_t heads, int64_t kv_heads,
+                     bool rotates, const Setting& setting = {}) {
+  const int64_t depth = x.shape[2] / (heads + 2 * kv_heads);
+  const RmsNormOptions options{.eps = 1e-5, .unit_offset = kv_heads == 1};
+  std::vector<InputSpec> inputs{x, {{depth}, contiguous, 0.5, 2}, {{depth}, contiguous, 0.5, 2}};
+  if (rotates) {
+    const auto all = inputs_of(x, x.shape[1], setting);
+    inputs.insert(inputs.end(), all.begin() + 1, all.end());
+  }
+  table.push_back({
+      .op = "split_normed_heads",
+      .variant = std::to_string(heads) + " and " + std::to_string(kv_heads) + " heads, " +
+                 (rotates ? name_of(x, setting) : describe(x)),
+      .inputs = inputs,
+      .run = [=](const Tensors& t) -> Tensors {
+        const RotaryAngles angles = rotates ? angles_of({t[0], t[3], t[4]}) : RotaryAngles();
+        const auto [q, k, v] = split_normed_heads(t[0], {t[1], t[2], options}, heads, kv_heads,
+                                                  angles, setting.layout);
+        return {q, k, v};
+      },
+      .reference = [=](const Arrays& t) -> Arrays {
+        Arrays parts;
+        for (int64_t i = 0; i < 3; ++i) {
+          const int64_t first = i == 0 ? 0 : heads + (i - 1) * kv_heads;
+          const int64_t count = i == 0 ? heads : kv_heads;
+          const Shape shape{x.shape[0], count, x.shape[1], depth};
+          const auto of = [&](const Index& at, int64_t e) {
+            return t[0][{at[0], at[2], (first + at[1]) * depth + e}];
+          };
+          const Array part = generate(shape, [&](const Index& at) {
+            if (i == 2) return of(at, at[3]);
+            double squares = 0;
+            for (int64_t e = 0; e < depth; ++e) squares += of(at, e) * of(at, e);
+            const double w = t[static_cast<size_t>(i + 1)][{at[3]}] + (options.unit_offset ? 1 : 0);
+            return of(at, at[3]) * w /
+                   std::sqrt(squares / static_cast<double>(depth) + options.eps);
+          });
+          parts.push_back(generate(shape, [&](const Index& at) {
+            return i < 2 && rotates ? turned(part, t[3], t[4], setting, at) : part[at];
+          }));
+        }
+        return parts;
+      },
+      .half_rounds = setting.layout == RotaryLayout::interleaved ? 4.0 : 1,
+      .half_gradient_rounds = 8,
+  });
+}
+
 }  // namespace
 
 void add_rotary(OpTable& table) {
@@ -117,6 +167,12 @@ void add_rotary(OpTable& table) {
     add_packed_case(table, {{2, 5, 160}}, 3, 1, {layout, 16});
     add_packed_case(table, {{1, 4, 24}, transposed}, 2, 2, {layout, 1});
   }
+  add_normed_case(table, {{2, 3, 64}}, 2, 1, true, {RotaryLayout::half_split, 8});
+  add_normed_case(table, {{2, 3, 64}}, 2, 1, true, {RotaryLayout::half_split, 8, true});
+  add_normed_case(table, {{2, 3, 64}}, 2, 1, true, {RotaryLayout::interleaved, 4});
+  add_normed_case(table, {{1, 5, 288}, padded}, 5, 2, false);
+  add_normed_case(table, {{1, 4, 24}, transposed}, 2, 2, false);
+  add_normed_case(table, {{0, 3, 64}}, 2, 1, false);
   const Setting setting{RotaryLayout::half_split, 32};
   table.push_back({
       .op = "rotary",

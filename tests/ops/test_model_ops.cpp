@@ -1,12 +1,15 @@
 #include <doctest/doctest.h>
+#include <sash/ops/attention/normed_heads.h>
 #include <sash/ops/attention/packed_heads.h>
 #include <sash/ops/attention/rotary.h>
 #include <sash/ops/elementwise/glu.h>
 #include <sash/ops/norm/rms_norm.h>
+#include <sash/tensor/autograd/gradcheck.h>
 #include <sash/tensor/factories.h>
 #include <sash/tensor/random.h>
 
 #include <functional>
+#include <tuple>
 
 #include "../support/compare.h"
 #include "../support/devices.h"
@@ -152,6 +155,49 @@ void check_rotary(Device device) {
   }
 }
 
+void check_normed_heads(Device device) {
+  for (const auto& [width, heads, kv_heads] :
+       {std::tuple{64, 4, 2}, {256, 4, 1}, {128, 3, 3}, {32, 2, 1}, {48, 2, 1}}) {
+    for (const bool rotates : {true, false}) {
+      const int64_t d = width, h = heads, n = kv_heads;
+      const RmsNormOptions options{.eps = 1e-5, .unit_offset = heads == 4};
+      const auto op = [=](const auto& function) {
+        return [=](const std::vector<Tensor>& t) -> std::vector<Tensor> {
+          const RotaryAngles turn = rotates ? angles(t[0], 37, d / 2) : RotaryAngles();
+          const auto [q, k, v] =
+              function(t[0], {t[1], t[2], options}, h, n, turn, RotaryLayout::half_split);
+          return {q, k, v};
+        };
+      };
+      check("split_normed_heads of " + std::to_string(width), device, op(split_normed_heads),
+            op(composite::split_normed_heads), {{2, 37, (h + 2 * n) * d}, {d}, {d}});
+    }
+  }
+}
+
+// Wrong weights, angles and layouts; and second derivatives.
+void check_normed_heads_arguments(Device device) {
+  const TensorOptions options{.dtype = DType::float64, .device = device};
+  manual_seed(3);
+  const Tensor packed = randn({2, 3, 4 * 8}, options).requires_grad_();
+  const Tensor q = rand({8}, options).requires_grad_(), k = rand({8}, options).requires_grad_();
+  const RotaryAngles turn = angles(packed, 3, 4);
+  const auto f = [&](const std::vector<Tensor>& t) {
+    const auto parts = split_normed_heads(t[0], {t[1], t[2]}, 2, 1, turn);
+    return parts[0].square().sum() + (parts[1] * parts[2]).sum();
+  };
+  CHECK(gradcheck(f, {packed, q, k}).ok);
+  CHECK(gradgradcheck(f, {packed, q, k}).ok);
+  CHECK_THROWS_AS(split_normed_heads(packed, {q, {}}, 2, 1, turn), Error);
+  CHECK_THROWS_AS(split_normed_heads(packed, {q, k.narrow(0, 0, 4)}, 2, 1, turn), ShapeError);
+  CHECK_THROWS_AS(split_normed_heads(packed, {q, k}, 3, 1, turn), ShapeError);
+  CHECK_THROWS_AS(split_normed_heads(packed, {q, k}, 2, 1, angles(packed, 4, 4)), ShapeError);
+  const auto part = split_normed_heads(packed, {q, k}, 2, 1, turn, RotaryLayout::interleaved);
+  const auto want =
+      composite::split_normed_heads(packed, {q, k}, 2, 1, turn, RotaryLayout::interleaved);
+  for (size_t i = 0; i < 3; ++i) CHECK(relative_error(part[i], want[i]) <= 1e-12);
+}
+
 }  // namespace
 
 TEST_CASE_TEMPLATE("model ops: rms_norm", On, Cpu, Cuda) {
@@ -164,4 +210,10 @@ TEST_CASE_TEMPLATE("model ops: glu", On, Cpu, Cuda) {
 
 TEST_CASE_TEMPLATE("model ops: rotary", On, Cpu, Cuda) {
   if (!missing(On::device)) check_rotary(On::device);
+}
+
+TEST_CASE_TEMPLATE("model ops: normed heads", On, Cpu, Cuda) {
+  if (missing(On::device)) return;
+  check_normed_heads(On::device);
+  check_normed_heads_arguments(On::device);
 }
