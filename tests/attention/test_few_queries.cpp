@@ -1,6 +1,7 @@
 // A few queries, as while a text is written, get what they get among many.
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -49,5 +50,29 @@ TEST_CASE_TEMPLATE("attention: few queries are rows of many", On, Cpu, Cuda) {
         }
       }
     }
+  }
+}
+
+// docs/attention.md: on the CPU, keys outside those that any of 8 queries sees are not read.
+TEST_CASE("attention: few queries do not read keys behind the ends") {
+  manual_seed(2);
+  const AttentionMask ends = AttentionMask::key_lengths(tensor<int32_t>({70}));
+  const AttentionMask window =
+      AttentionMask::row_ranges(tensor<int32_t>({75, 75, 76}), tensor<int32_t>({120, 121, 122}));
+  for (const DType dtype : {DType::float32, DType::bfloat16}) {
+    const TensorOptions options{.dtype = dtype};
+    const Tensor q = randn({1, 2, 3, 16}, options), k = randn({1, 2, 130, 16}, options),
+                 v = randn({1, 2, 130, 16}, options);
+    const auto same = [&](const AttentionMask& mask, int64_t first, int64_t count) {
+      const Tensor expected = attention(q, k, v, {.mask = mask});
+      const Tensor bad_k = k.clone(), bad_v = v.clone();
+      bad_k.narrow(2, first, count).fill_(std::nan(""));
+      bad_v.narrow(2, first, count).fill_(std::nan(""));
+      const Tensor got = attention(q, bad_k, bad_v, {.mask = mask});
+      CHECK((got - expected).abs().max().item<double>() == 0);
+    };
+    same(ends, 70, 60);
+    same(window, 122, 8);
+    same(window, 64, 11);
   }
 }

@@ -42,9 +42,9 @@ class FewQueries {
   void run() {
     const FlushDenormals flush;
     Index columns = 0;
-    for_each_segment([&](const Segment& segment, Index count, Index column) {
-      for (Index i = 0; i < tile_.count; ++i) form_scores(segment, count, i, row(i) + column);
-      columns = column + round_up(count, kLanes);
+    for_each_segment([&](const Segment& segment, const IndexRange& keys, Index column) {
+      for (Index i = 0; i < tile_.count; ++i) form_scores(segment, keys, i, row(i) + column);
+      columns = column + round_up(keys.size(), kLanes);
     });
     T factor[kFewQueries];
     for (Index i = 0; i < tile_.count; ++i) {
@@ -55,9 +55,9 @@ class FewQueries {
       lse_[i] = empty ? -kHidden<T> : highest + std::log(total);
       std::fill_n(out_.row(i), dims_.v_depth, T(0));
     }
-    for_each_segment([&](const Segment& segment, Index count, Index column) {
+    for_each_segment([&](const Segment& segment, const IndexRange& keys, Index column) {
       for (Index i = 0; i < tile_.count; ++i) {
-        add_values(row(i) + column, v_.row(segment.key), count, out_.row(i));
+        add_values(row(i) + column, v_.row(segment.key + keys.first), keys.size(), out_.row(i));
       }
     });
     for (Index i = 0; i < tile_.count; ++i) {
@@ -69,15 +69,19 @@ class FewQueries {
   // The weights of query i.
   T* row(Index i) const { return scratch_[0] + i * most_; }
 
-  // Calls `f` with each segment, how many of its keys there are, and their first column.
+  // Calls `f` with each segment, the keys from the first to the last that a query sees, and their
+  // first column.
   template <class F>
   void for_each_segment(F&& f) const {
     Steps steps(dims_, tile_);
     for (Index column = 0; steps.next();) {
       for (const Segment& segment : steps.segments()) {
-        const Index count = std::min(segment.keys, dims_.keys - segment.key);
-        f(segment, count, column);
-        column += round_up(count, kLanes);
+        static_assert(kFewQueries == kGroup);
+        IndexRange keys = segment.keys_of(0);
+        keys.past = std::min(keys.past, dims_.keys - segment.key);
+        if (keys.past <= keys.first) continue;
+        f(segment, keys, column);
+        column += round_up(keys.size(), kLanes);
       }
     }
   }
@@ -103,10 +107,11 @@ class FewQueries {
   }
 
   // Scores of query i, and those of hidden keys to the end of the last vector.
-  void form_scores(const Segment& segment, Index count, Index i, T* scores) const {
+  void form_scores(const Segment& segment, const IndexRange& keys, Index i, T* scores) const {
+    const Index count = keys.size(), first = segment.key + keys.first;
     const auto scale = static_cast<T>(dims_.params.scale);
     for (Index j = 0; j < count; ++j) {
-      scores[j] = scale * product(q_.row(i), k_.row(segment.key + j));
+      scores[j] = scale * product(q_.row(i), k_.row(first + j));
     }
     const Index padded = round_up(count, kLanes);
     std::fill(scores + count, scores + padded, T(0));
@@ -114,7 +119,7 @@ class FewQueries {
       cap(static_cast<T>(dims_.params.softcap), padded, scores, static_cast<T*>(nullptr));
     }
     for (Index j = 0; segment.visible && j < count; ++j) {
-      if (!(segment.visible[j] >> i & 1)) scores[j] = kHidden<T>;
+      if (!(segment.visible[keys.first + j] >> i & 1)) scores[j] = kHidden<T>;
     }
     std::fill(scores + count, scores + padded, kHidden<T>);
   }
