@@ -6,6 +6,7 @@
 #include <sash/ops/elementwise/compare.h>
 #include <sash/ops/elementwise/dropout.h>
 #include <sash/ops/elementwise/gelu.h>
+#include <sash/ops/elementwise/unary.h>
 #include <sash/ops/index/embedding.h>
 #include <sash/ops/index/gather.h>
 #include <sash/ops/linalg/linear_gelu.h>
@@ -13,6 +14,7 @@
 #include <sash/ops/loss/cross_entropy.h>
 #include <sash/ops/norm/dropout_add_layer_norm.h>
 #include <sash/ops/norm/layer_norm.h>
+#include <sash/ops/norm/rms_norm.h>
 #include <sash/ops/norm/softmax.h>
 #include <sash/ops/reduce/reduce.h>
 #include <sash/optim/adam.h>
@@ -236,6 +238,47 @@ void bench_layouts(const Sizes& s) {
   print_forward("transpose_copy", 2 * bytes_of(x), [&] { x.mT().contiguous(); });
 }
 
+/// Ops of halves on the CPU, whose tensors are larger than a core's own caches.
+void bench_halves_cpu() {
+  const int64_t rows = 2048, dim = 1536;
+  for (const sash::DType dtype : {sash::DType::bfloat16, sash::DType::float16}) {
+    const sash::TensorOptions options{.dtype = dtype, .device = device, .requires_grad = true};
+    const auto variable = [&](const Shape& shape) { return randn(shape, options); };
+    const Tensor x = variable({rows, dim}), z = variable({rows, dim});
+    const Tensor weight = variable({dim}), bias = variable({dim});
+    const double n = bytes_of(x);
+    const auto timed = [&](const char* op, const Traffic& bytes, std::vector<Tensor> inputs,
+                           auto&& call) {
+      attempt([&] {
+        std::vector<Tensor> wide;
+        for (const Tensor& input : inputs) wide.push_back(input.detach().to(sash::DType::float32));
+        const double rounding = dtype == sash::DType::bfloat16 ? 0x1p-8 : 0x1p-11;
+        sash::bench::check_close(op, call(inputs).to(sash::DType::float32), call(wide), rounding);
+        const std::string name = std::string(op) + " " + std::string(sash::name(dtype));
+        print_forward(name.c_str(), bytes.forward, [&] { call(inputs); });
+        if (bytes.both == 0) return;
+        const Tensor g = variable(call(inputs).shape()).detach();
+        const double both = time([&] { sash::grad({call(inputs)}, inputs, {g}); });
+        print({{"kind", "op"}, {"case", name}, {"pass", "fwdbwd"}}, both, "gb_s", bytes.both);
+      });
+    };
+    using Inputs = const std::vector<Tensor>&;
+    timed("add", {3 * n, 0}, {x, z}, [](Inputs in) { return in[0] + in[1]; });
+    timed("add_bias", {2 * n, 0}, {x, bias}, [](Inputs in) { return in[0] + in[1]; });
+    timed("mul", {3 * n, 8 * n}, {x, z}, [](Inputs in) { return in[0] * in[1]; });
+    timed("exp", {2 * n, 0}, {x}, [](Inputs in) { return exp(in[0]); });
+    timed("silu", {2 * n, 0}, {x}, [](Inputs in) { return silu(in[0]); });
+    timed("gelu", {2 * n, 5 * n}, {x}, [](Inputs in) { return gelu(in[0]); });
+    timed("layer_norm", {2 * n, 5 * n}, {x, weight, bias},
+          [&](Inputs in) { return layer_norm(in[0], {dim}, in[1], in[2]); });
+    timed("rms_norm", {2 * n, 5 * n}, {x, weight},
+          [&](Inputs in) { return rms_norm(in[0], {dim}, in[1]); });
+    timed("softmax", {2 * n, 5 * n}, {x}, [](Inputs in) { return softmax(in[0]); });
+    timed("sum_rows", {n, 0}, {x}, [](Inputs in) { return in[0].sum({1}); });
+    timed("sum_columns", {n, 0}, {x}, [](Inputs in) { return in[0].sum({0}); });
+  }
+}
+
 /// A layer of GPT-2 in bfloat16, on a GPU: rows at the rate of memory, and products with their
 /// edges.
 void bench_halves() {
@@ -296,12 +339,13 @@ void bench_all_gemms() {
 int main(int argc, char** argv) {
   CLI::App app("Times ops");
   std::vector<std::string> kinds{"gemm", "op"};
-  app.add_option("--kind", kinds, "only these kinds: gemm, op");
+  app.add_option("--kind", kinds, "only these kinds: gemm, op; halves, on the CPU");
   return sash::bench::run_program(app, argc, argv, [&](sash::Device chosen) {
     device = chosen;
     sash::bench::print_environment(device);
     if (sash::bench::contains(kinds, "gemm")) bench_all_gemms();
     if (sash::bench::contains(kinds, "op")) bench_all_ops();
+    if (sash::bench::contains(kinds, "halves") && device.is_cpu()) bench_halves_cpu();
     return !failed;
   });
 }

@@ -2,8 +2,8 @@
 """Runs the benchmarks of sash and the same cases in PyTorch, and prints the ratios of their times.
 
 usage: compare_peers.py [--device cpu] [--build build/test] [--threads 2] [--rounds N]
-                        [--cases gemm op attention sparse widths lengths train models] [--seconds 500]
-                        [--dtype bfloat16] [--save figures.jsonl] [--busy]
+                        [--cases gemm op halves attention sparse widths lengths train models]
+                        [--seconds 500] [--dtype bfloat16] [--save figures.jsonl] [--busy]
 
 Each round runs sash, then PyTorch, so that both run under the same conditions. A figure is the
 median of the rounds. A ratio is PyTorch's time divided by ours; above 1, sash is faster. If PyTorch
@@ -11,7 +11,7 @@ has several implementations of a case, the fastest is marked with a star.
 
 - dtypes: float32, except for attention on cuda over windows ("attention"; "widths" for several head
   widths, "lengths" for lengths from 256 to 16384) and other patterns ("sparse"), which is bfloat16.
-  --dtype sets that of all four. Training steps on cuda not named fp32 are bfloat16 with float32
+  --dtype sets that of all four. "halves": ops of bfloat16 and float16 on the CPU. Training steps on cuda not named fp32 are bfloat16 with float32
   masters; in PyTorch, float32 weights under autocast. "captured": replays of a recorded step, as
   "reduce-overhead" makes in PyTorch.
 - TF32: on cuda, both may round products to TF32 in training steps not marked "plain", and in
@@ -147,7 +147,7 @@ def print_busy(quiet, busy):
 def groups_of(cases, cuda):
     """The kinds that one process runs. On cuda, gemm and op share one: starting PyTorch takes
     longer than running them."""
-    ops = [kind for kind in cases if kind in ("gemm", "op")]
+    ops = [kind for kind in cases if kind in ("gemm", "op", "halves")]
     groups = [ops] if cuda and ops else [[kind] for kind in ops]
     return groups + [[kind] for kind in PATTERNS + ("train", "models") if kind in cases]
 

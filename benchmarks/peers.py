@@ -122,6 +122,35 @@ def peer_op(bench):
     emit(kind="op", case="adamw", **{"pass": "step"}, ms=bench.ms(optimizer.step))
 
 
+def peer_halves(bench):
+    """Ops of halves on the CPU."""
+    torch = bench.torch
+    functional = torch.nn.functional
+    for dtype in (torch.bfloat16, torch.float16):
+        rows, dim = 2048, 1536
+        bench.variable(rows, 4 * dim)  # so that malloc keeps memory of such results
+        x, z = (bench.variable(rows, dim).to(dtype).detach().requires_grad_() for _ in range(2))
+        w, b = (bench.variable(dim).to(dtype).detach().requires_grad_() for _ in range(2))
+        cases = [
+            ("add", (), lambda: x + z),
+            ("add_bias", (), lambda: x + b),
+            ("mul", (x, z), lambda: x * z),
+            ("exp", (), lambda: torch.exp(x)),
+            ("silu", (), lambda: functional.silu(x)),
+            ("gelu", (x,), lambda: functional.gelu(x)),
+            ("layer_norm", (x, w, b), lambda: functional.layer_norm(x, (dim,), w, b)),
+            ("rms_norm", (x, w), lambda: functional.rms_norm(x, (dim,), w)),
+            ("softmax", (x,), lambda: torch.softmax(x, -1)),
+            ("sum_rows", (), lambda: x.sum(1)),
+            ("sum_columns", (), lambda: x.sum(0)),
+        ]
+        for op, inputs, call in cases:
+            name = f"{op} {str(dtype).removeprefix('torch.')}"
+            emit(kind="op", case=name, **{"pass": "fwd"}, ms=bench.forward_ms(call))
+            if inputs:
+                emit(kind="op", case=name, **{"pass": "fwdbwd"}, ms=bench.both_ms(call, inputs))
+
+
 def run_peer(kinds, device, deadline, dtype=None):
     """Times the cases of `kinds`; `dtype` overrides that of the attention cases."""
     try:
@@ -137,6 +166,7 @@ def run_peer(kinds, device, deadline, dtype=None):
     peers = {
         "gemm": lambda: peer_gemm(bench),
         "op": lambda: peer_op(bench),
+        "halves": lambda: peer_halves(bench),
         "attention": lambda: peers_attention.peer_attention(bench, emit, dtype),
         "sparse": lambda: peers_attention.peer_sparse(bench, emit, dtype),
         "lengths": lambda: peers_attention.peer_lengths(bench, emit, dtype),

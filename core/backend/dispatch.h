@@ -34,6 +34,12 @@ void dispatch_floating(DType dtype, std::string_view op, F&& f) {
   detail::dispatch_over<float, double>(dtype, op, f);
 }
 
+/// Every floating type, for kernels that read and write halves themselves.
+template <class F>
+void dispatch_with_halves(DType dtype, std::string_view op, F&& f) {
+  detail::dispatch_over<float, double, float16, bfloat16>(dtype, op, f);
+}
+
 /// float32, float64, int32 and int64.
 template <class F>
 void dispatch_numeric(DType dtype, std::string_view op, F&& f) {

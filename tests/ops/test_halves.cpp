@@ -3,6 +3,7 @@
 
 #include <bit>
 #include <cmath>
+#include <functional>
 #include <vector>
 
 #include <sash/core/error.h>
@@ -109,7 +110,7 @@ TEST_CASE("halves on the CPU: computed in float32 and rounded once, in place too
   }
 }
 
-TEST_CASE("halves on the CPU: large tensors are converted part by part") {
+TEST_CASE("halves on the CPU: large tensors, broadcast rows and strided views") {
   const int threads = num_threads();
   for (const DType half : kHalves) {
     manual_seed(7);
@@ -117,11 +118,14 @@ TEST_CASE("halves on the CPU: large tensors are converted part by part") {
       const Tensor a = randn(shape, {.device = kCPU}).to(half);
       const Tensor b = randn(shape, {.device = kCPU}).to(half);
       const Tensor x = a.to(DType::float32), y = b.to(DType::float32), before = a.clone();
-      const Tensor columns = sum(a, {0});
+      const Tensor columns = sum(a, {0}), row = b[0], wide_row = y[0];
       CHECK(relative_error(columns, sum(x, {0})) < 1e-2);
       for (const int count : {1, 3}) {
         set_num_threads(count);
         CHECK(all_same(a + b, (x + y).to(half)));
+        CHECK(all_same(a - row, (x - wide_row).to(half)));
+        CHECK(all_same(maximum(a.flip({0}), b), maximum(x.flip({0}), y).to(half)));
+        CHECK(all_same(a / 3, (x / 3).to(half)));
         CHECK(all_same(isnan(a), isnan(x)));
         CHECK(all_same(exp(a), exp(x).to(half)));
         CHECK(all_same(softmax(a), softmax(x).to(half)));
@@ -132,6 +136,53 @@ TEST_CASE("halves on the CPU: large tensors are converted part by part") {
         CHECK(all_same(c, (x * y).to(half)));
       }
       CHECK(all_same(a, before));
+    }
+  }
+  set_num_threads(threads);
+}
+
+TEST_CASE("halves on the CPU: rows and their gradients are float32's, rounded once") {
+  using Call = std::function<Tensor(const std::vector<Tensor>&)>;
+  const auto dropped = [](const std::vector<Tensor>& in) {
+    manual_seed(9);
+    return dropout(in[0], 0.3);
+  };
+  const std::vector<Call> calls{
+      [](auto& in) { return gelu(in[0]); },
+      [](auto& in) { return gelu(in[0], GeluApproximation::tanh); },
+      [](auto& in) { return glu(in[0], GluKind::swiglu); },
+      [](auto& in) { return glu(in[0], GluKind::geglu); },
+      [](auto& in) { return softmax(in[0]); },
+      [](auto& in) { return log_softmax(in[0]); },
+      [](auto& in) { return layer_norm(in[0], {in[1].size(0)}, in[1], in[2]); },
+      [](auto& in) { return rms_norm(in[0], {in[1].size(0)}, in[1]); },
+      dropped,
+  };
+  const int threads = num_threads();
+  for (const DType half : kHalves) {
+    for (const Shape& shape : {Shape{301, 134}, Shape{9, 2050}}) {
+      for (size_t call = 0; call < calls.size(); ++call) {
+        CAPTURE(call);
+        manual_seed(8);
+        std::vector<Tensor> narrow, wide;
+        for (const Shape& one : {shape, Shape{shape[1]}, Shape{shape[1]}}) {
+          narrow.push_back(randn(one, {.device = kCPU}).to(half).requires_grad_());
+          wide.push_back(narrow.back().detach().to(DType::float32).requires_grad_());
+        }
+        for (const int count : {1, 3}) {
+          set_num_threads(count);
+          const Tensor y = calls[call](narrow), z = calls[call](wide);
+          CHECK(all_same(y, z.to(half)));
+          const Tensor g = randn(y.shape(), {.device = kCPU}).to(half);
+          const Tensor dx = grad({y}, {narrow[0]}, {g})[0];
+          const bool saves_result = call == 4 || call == 5;  // of the forward pass, rounded
+          if (saves_result) {
+            CHECK(relative_error(dx, grad({z}, {wide[0]}, {g.to(DType::float32)})[0]) < 2e-2);
+          } else {
+            CHECK(all_same(dx, grad({z}, {wide[0]}, {g.to(DType::float32)})[0].to(half)));
+          }
+        }
+      }
     }
   }
   set_num_threads(threads);

@@ -3,7 +3,6 @@
 #include "dropout.h"
 
 #include "../../../core/backend/dispatch.h"
-#include "../shape/in_float.h"
 #include "elementwise.h"
 
 namespace sash::cpu {
@@ -12,7 +11,7 @@ namespace {
 void dropout(KernelContext&, const TensorView& x, const TensorView& y, double p,
              PhiloxState state) {
   const DropoutRule rule(p, state);
-  dispatch_floating(x.dtype, "dropout", [&]<class T>(TypeTag<T>) {
+  dispatch_with_halves(x.dtype, "dropout", [&]<class T>(TypeTag<T>) {
     for_each_block<T, T>(
         Order::row_major,
         [&rule](int64_t flat, int64_t n, T* out, const T* in) { drop(rule, flat, n, out, in); }, y,
@@ -22,6 +21,6 @@ void dropout(KernelContext&, const TensorView& x, const TensorView& y, double p,
 
 }  // namespace
 
-void register_dropout() { kernels::dropout.set(DeviceType::cpu, in_float<dropout, 1>); }
+void register_dropout() { kernels::dropout.set(DeviceType::cpu, dropout); }
 
 }  // namespace sash::cpu

@@ -5,6 +5,7 @@
 
 #include "../../../core/philox.h"
 #include "../random/philox_blocks.h"
+#include "../shape/convert.h"
 
 namespace sash::cpu {
 
@@ -22,9 +23,11 @@ struct DropoutRule {
         scale(p == 1 ? 0 : 1 / (1 - p)) {}
 };
 
-/// y[i] = x[i] times the multiplier of element flat + i; y may be x.
-template <class T>
-void drop(const DropoutRule& rule, int64_t flat, int64_t n, T* y, const T* x) {
+/// y[i] = x[i] times the multiplier of element flat + i; y may be x. Halves, to float32 or from it
+/// too, are multiplied in float32.
+template <class Out, class In>
+void drop(const DropoutRule& rule, int64_t flat, int64_t n, Out* y, const In* x) {
+  using T = compute_t<In>;
   constexpr int64_t kDraws = 128;  // a whole number of draws on every processor
   const T scale = static_cast<T>(rule.scale);
   alignas(64) uint32_t bits[kDraws];
@@ -35,14 +38,21 @@ void drop(const DropoutRule& rule, int64_t flat, int64_t n, T* y, const T* x) {
     for (int64_t j = 0; 4 * j < skip + count; j += kPhiloxBlocks) {
       philox_blocks(rule.seed, counter + static_cast<uint64_t>(j), bits + 4 * j);
     }
+    alignas(64) T wide[kDraws];
+    const T* from = wide;
+    T* to = wide;
+    if constexpr (!kIsHalf<In>) from = x + i;
+    if constexpr (kIsHalf<In>) widen(x + i, count, wide);
+    if constexpr (!kIsHalf<Out>) to = y + i;
     const auto apply = [&](int64_t j) {
-      y[i + j] = x[i + j] * (bits[skip + j] >= rule.threshold ? scale : T(0));
+      to[j] = from[j] * (bits[skip + j] >= rule.threshold ? scale : T(0));
     };
     if (count == kDraws) {
       for (int64_t j = 0; j < kDraws; ++j) apply(j);
     } else {
       for (int64_t j = 0; j < count; ++j) apply(j);
     }
+    if constexpr (kIsHalf<Out>) narrow(wide, count, y + i);
     i += count;
   }
 }

@@ -1,63 +1,51 @@
 #include "../../../ops/kernels/elementwise.h"
 
 #include "../../../core/backend/dispatch.h"
-#include "../norm/rows.h"
-#include "../shape/in_float.h"
 #include "elementwise.h"
 #include "gelu.h"
 
 namespace sash::cpu {
 namespace {
 
+/// y = f(x...) on vectors of 16 elements, halves in float32.
+template <class T, class F, class... Views>
+void by_lanes(F f, const TensorView& y, const Views&... x) {
+  const auto block = [f](int64_t, int64_t n, T* out, const auto*... in) {
+    for_lanes(n, [&](int64_t i, auto lanes) { store(out + i, lanes, f(load(in + i, lanes)...)); });
+  };
+  if constexpr (sizeof...(Views) == 1) {
+    for_each_block<T, T>(Order::memory, block, y, x...);
+  } else {
+    for_each_block<T, T, T>(Order::memory, block, y, x...);
+  }
+}
+
 void gelu_forward(KernelContext&, const TensorView& x, const TensorView& y, bool tanh) {
-  dispatch_floating(x.dtype, "gelu", [&]<class T>(TypeTag<T>) {
+  dispatch_with_halves(x.dtype, "gelu", [&]<class T>(TypeTag<T>) {
+    using Vector = Lanes<compute_t<T>>;
     if (tanh) {
-      elementwise<T, T>([](auto out, auto in) { out = in * tanh_cdf<T>(in); }, y, x);
+      by_lanes<T>([](const Vector& z) { return z * tanh_cdf(z); }, y, x);
     } else {
-      elementwise<T, T>([](auto out, auto in) { out = in * normal_cdf<T>(in); }, y, x);
+      by_lanes<T>([](const Vector& z) { return z * normal_cdf(z); }, y, x);
     }
   });
 }
 
 void gelu_backward(KernelContext&, const TensorView& x, const TensorView& g, const TensorView& dx,
                    bool tanh) {
-  dispatch_floating(x.dtype, "gelu", [&]<class T>(TypeTag<T>) {
+  dispatch_with_halves(x.dtype, "gelu", [&]<class T>(TypeTag<T>) {
+    using Vector = Lanes<compute_t<T>>;
     if (tanh) {
-      elementwise<T, T, T>(
-          [](auto out, auto in, auto grad) {
-            // P' = P (1 - P) 2 u'. P has memory of its own, as out may be grad.
-            constexpr Eigen::Index kPart = 256;
-            for (Eigen::Index i = 0; i < in.size(); i += kPart) {
-              const Eigen::Index n = std::min(kPart, in.size() - i);
-              const auto part = in.segment(i, n);
-              const Eigen::Array<T, Eigen::Dynamic, 1, 0, kPart, 1> p = tanh_cdf<T>(part);
-              out.segment(i, n) =
-                  grad.segment(i, n) * p *
-                  (T(1) + part * (T(1) - p) * kTwoK<T> * (T(1) + 3 * kCubic<T> * part.square()));
-            }
+      by_lanes<T>(
+          [](const Vector& z, const Vector& grad) {
+            const Vector p = tanh_cdf(z);
+            return grad * (p + tanh_slope(z, p));
           },
           dx, x, g);
     } else {
-      elementwise<T, T, T>(
-          [](auto out, auto in, auto grad) {
-            // e^(-x^2 / 2) by parts: that of Lanes takes half as long as Eigen's.
-            using Bell = Eigen::Array<T, Eigen::Dynamic, 1>;
-            constexpr Eigen::Index kPart = 256;
-            alignas(64) T bell[kPart];
-            for (Eigen::Index i = 0; i < in.size(); i += kPart) {
-              const Eigen::Index n = std::min(kPart, in.size() - i);
-              const T* const from = in.data() + i;
-              for_lanes(n, [&](int64_t j, auto lanes) {
-                const Lanes<T> z = load(from + j, lanes);
-                store(bell + j, lanes, exp_of_negative(z * z * T(-0.5)));
-              });
-              const auto part = in.segment(i, n);
-              out.segment(i, n) =
-                  grad.segment(i, n) *
-                  (normal_cdf<T>(part) + part * (kDensity<T> * Eigen::Map<const Bell>(bell, n)));
-            }
-          },
-          dx, x, g);
+      by_lanes<T>([](const Vector& z,
+                     const Vector& grad) { return grad * (normal_cdf(z) + normal_slope(z)); },
+                  dx, x, g);
     }
   });
 }
@@ -65,8 +53,8 @@ void gelu_backward(KernelContext&, const TensorView& x, const TensorView& g, con
 }  // namespace
 
 void register_gelu() {
-  kernels::gelu_forward.set(DeviceType::cpu, in_float_by_elements<gelu_forward, 1>);
-  kernels::gelu_backward.set(DeviceType::cpu, in_float_by_elements<gelu_backward, 2>);
+  kernels::gelu_forward.set(DeviceType::cpu, gelu_forward);
+  kernels::gelu_backward.set(DeviceType::cpu, gelu_backward);
 }
 
 }  // namespace sash::cpu

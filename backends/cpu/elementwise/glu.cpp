@@ -4,7 +4,6 @@
 
 #include "../../../core/backend/dispatch.h"
 #include "../../../core/parallel.h"
-#include "../shape/in_float.h"
 #include "gelu.h"
 
 namespace sash::cpu {
@@ -12,21 +11,18 @@ namespace {
 
 using kernels::Gate;
 
-/// Elements that are worked on at a time; intermediate results stay in the first cache.
-constexpr Eigen::Index kPart = 256;
-
-template <class T>
-using Part = Eigen::Array<T, Eigen::Dynamic, 1, 0, kPart, 1>;
+/// Elements of a row that are worked on at a time.
+constexpr int64_t kPart = 256;
 
 /// A gate c times P(c): the cdf P, and c P'(c).
 struct SiluGate {
   static constexpr bool clamps = false;
   template <class T>
-  static Part<T> cdf(const Part<T>& c) {
-    return (T(1) + (-c).exp()).inverse();
+  static Lanes<T> cdf(const Lanes<T>& c) {
+    return T(1) / (exp(-c) + T(1));
   }
   template <class T>
-  static Part<T> slope(const Part<T>& c, const Part<T>& p) {
+  static Lanes<T> slope(const Lanes<T>& c, const Lanes<T>& p) {
     return c * p * (T(1) - p);
   }
 };
@@ -34,77 +30,77 @@ struct SiluGate {
 struct GeluGate {
   static constexpr bool clamps = false;
   template <class T>
-  static Part<T> cdf(const Part<T>& c) {
-    return normal_cdf<T>(c);
+  static Lanes<T> cdf(const Lanes<T>& c) {
+    return normal_cdf(c);
   }
   template <class T>
-  static Part<T> slope(const Part<T>& c, const Part<T>&) {
-    return c * (kDensity<T> * (T(-0.5) * c.square()).exp());
+  static Lanes<T> slope(const Lanes<T>& c, const Lanes<T>&) {
+    return normal_slope(c);
   }
 };
 
 struct TanhGate {
   static constexpr bool clamps = false;
   template <class T>
-  static Part<T> cdf(const Part<T>& c) {
-    return tanh_cdf<T>(c);
+  static Lanes<T> cdf(const Lanes<T>& c) {
+    return tanh_cdf(c);
   }
   template <class T>
-  static Part<T> slope(const Part<T>& c, const Part<T>& p) {
-    return c * p * (T(1) - p) * kTwoK<T> * (T(1) + 3 * kCubic<T> * c.square());
+  static Lanes<T> slope(const Lanes<T>& c, const Lanes<T>& p) {
+    return tanh_slope(c, p);
   }
 };
 
 struct ClampedGate {
   static constexpr bool clamps = true;
   template <class T>
-  static Part<T> cdf(const Part<T>& c) {
-    return (T(1) + (c * T(-kernels::kGateSlope)).exp()).inverse();
+  static Lanes<T> cdf(const Lanes<T>& c) {
+    return T(1) / (exp(c * T(-kernels::kGateSlope)) + T(1));
   }
   template <class T>
-  static Part<T> slope(const Part<T>& c, const Part<T>& p) {
+  static Lanes<T> slope(const Lanes<T>& c, const Lanes<T>& p) {
     return c * T(kernels::kGateSlope) * p * (T(1) - p);
   }
 };
 
 /// What of x takes part: the gate c, and the factor d of it. A NaN stays one.
 template <class G, class T>
-Part<T> gate_of(const T* a, Eigen::Index n) {
-  Part<T> c = Eigen::Map<const Eigen::Array<T, Eigen::Dynamic, 1>>(a, n);
-  if constexpr (G::clamps) c = (c > T(kernels::kGateLimit)).select(T(kernels::kGateLimit), c);
-  return c;
+Lanes<T> gate_of(const Lanes<T>& a) {
+  if constexpr (!G::clamps) return a;
+  return min_or_nan(a, T(kernels::kGateLimit));
 }
 template <class G, class T>
-Part<T> factor_of(const T* b, Eigen::Index n) {
+Lanes<T> factor_of(const Lanes<T>& b) {
   constexpr T limit = T(kernels::kGateLimit);
-  Part<T> d = Eigen::Map<const Eigen::Array<T, Eigen::Dynamic, 1>>(b, n);
-  if constexpr (G::clamps) {
-    d = (d > limit).select(limit, d);
-    d = (d < -limit).select(-limit, d) + T(1);
-  }
-  return d;
+  if constexpr (!G::clamps) return b;
+  return max_or_nan(min_or_nan(b, limit), Lanes<T>(-limit)) + T(1);
 }
 
-template <class G, class T>
-void forward_part(const T* a, const T* b, T* y, Eigen::Index n) {
-  const Part<T> c = gate_of<G>(a, n);
-  Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>>(y, n) = c * G::cdf(c) * factor_of<G>(b, n);
+template <class G, class S>
+void forward_part(const S* a, const S* b, S* y, int64_t n) {
+  using T = compute_t<S>;
+  for_lanes(n, [&](int64_t i, auto lanes) {
+    const Lanes<T> c = gate_of<G, T>(load(a + i, lanes));
+    store(y + i, lanes, c * G::cdf(c) * factor_of<G, T>(load(b + i, lanes)));
+  });
 }
 
-template <class G, class T>
-void backward_part(const T* a, const T* b, const T* g, T* da, T* db, Eigen::Index n) {
-  using Map = Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>>;
-  using ConstMap = Eigen::Map<const Eigen::Array<T, Eigen::Dynamic, 1>>;
-  const Part<T> c = gate_of<G>(a, n), p = G::cdf(c);
-  Part<T> to_gate = ConstMap(g, n) * factor_of<G>(b, n) * (p + G::slope(c, p));
-  Part<T> to_value = ConstMap(g, n) * c * p;
-  if constexpr (G::clamps) {
-    constexpr T limit = T(kernels::kGateLimit);
-    to_gate = (ConstMap(a, n) > limit).select(T(0), to_gate);
-    to_value = (ConstMap(b, n).abs() > limit).select(T(0), to_value);
-  }
-  Map(da, n) = to_gate;
-  Map(db, n) = to_value;
+template <class G, class S>
+void backward_part(const S* a, const S* b, const S* g, S* da, S* db, int64_t n) {
+  using T = compute_t<S>;
+  for_lanes(n, [&](int64_t i, auto lanes) {
+    const Lanes<T> from_a = load(a + i, lanes), from_b = load(b + i, lanes);
+    const Lanes<T> grad = load(g + i, lanes), c = gate_of<G>(from_a), p = G::cdf(c);
+    Lanes<T> to_gate = grad * factor_of<G>(from_b) * (p + G::slope(c, p));
+    Lanes<T> to_value = grad * c * p;
+    if constexpr (G::clamps) {
+      constexpr T limit = T(kernels::kGateLimit);
+      to_gate = zero_above(to_gate, from_a, limit);
+      to_value = zero_above(to_value, abs(from_b), limit);
+    }
+    store(da + i, lanes, to_gate);
+    store(db + i, lanes, to_value);
+  });
 }
 
 /// Calls f(row, first, n) for the parts of rows of `width` elements.
@@ -134,7 +130,7 @@ void with_gate(Gate gate, F&& f) {
 }
 
 void glu_forward(KernelContext&, const TensorView& x, const TensorView& y, Gate gate) {
-  dispatch_floating(x.dtype, "glu", [&]<class T>(TypeTag<T>) {
+  dispatch_with_halves(x.dtype, "glu", [&]<class T>(TypeTag<T>) {
     with_gate(gate, [&]<class G>(G) {
       const int64_t width = y.shape[1];
       for_parts(y.shape[0], width, [&](int64_t row, int64_t first, int64_t n) {
@@ -147,7 +143,7 @@ void glu_forward(KernelContext&, const TensorView& x, const TensorView& y, Gate 
 
 void glu_backward(KernelContext&, const TensorView& x, const TensorView& g, const TensorView& dx,
                   Gate gate) {
-  dispatch_floating(x.dtype, "glu", [&]<class T>(TypeTag<T>) {
+  dispatch_with_halves(x.dtype, "glu", [&]<class T>(TypeTag<T>) {
     with_gate(gate, [&]<class G>(G) {
       const int64_t width = g.shape[1];
       for_parts(g.shape[0], width, [&](int64_t row, int64_t first, int64_t n) {
@@ -163,8 +159,8 @@ void glu_backward(KernelContext&, const TensorView& x, const TensorView& g, cons
 }  // namespace
 
 void register_glu() {
-  kernels::glu_forward.set(DeviceType::cpu, in_float<glu_forward, 1>);
-  kernels::glu_backward.set(DeviceType::cpu, in_float<glu_backward, 2>);
+  kernels::glu_forward.set(DeviceType::cpu, glu_forward);
+  kernels::glu_backward.set(DeviceType::cpu, glu_backward);
 }
 
 }  // namespace sash::cpu

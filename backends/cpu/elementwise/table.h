@@ -3,8 +3,11 @@
 #include <unsupported/Eigen/SpecialFunctions>
 
 #include <limits>
+#include <tuple>
+#include <utility>
 
 #include "../../../ops/kernels/elementwise.h"
+#include "../norm/rows.h"
 #include "elementwise.h"
 
 /// The kernels of the table's rows. A formula runs on Eigen arrays, unless the row is listed here.
@@ -65,33 +68,86 @@ void evaluate(op::Minimum, auto& out, const X& a, const X& b) {
   out = a.binaryExpr(b, Eigen::internal::scalar_min_op<T, T, Eigen::PropagateNaN>());
 }
 
-/// An element as a number: the halves are read as float32.
-template <class T>
-auto widen(T x) {
-  if constexpr (std::is_same_v<T, float16> || std::is_same_v<T, bfloat16>) {
-    return static_cast<float>(x);
+/// Rows that are computed in registers when they are of halves; others in the L1 cache.
+using InRegisters = op::List<op::Neg, op::Abs, op::Square, op::Reciprocal, op::Relu, op::Add,
+                             op::Sub, op::Mul, op::Div, op::Maximum, op::Minimum>;
+
+template <class Op>
+inline constexpr bool kInRegisters = InRegisters::has<Op>;
+template <class Op, class T>
+inline constexpr bool kInRegisters<op::WithScalar<Op, T>> = kInRegisters<Op>;
+
+template <class F>
+Lanes<float> on_lanes(F f, const auto&... x) {
+  return f(x...);
+}
+inline Lanes<float> on_lanes(op::Relu, const Lanes<float>& x) { return max_or_nan(x, 0.0F); }
+inline Lanes<float> on_lanes(op::Maximum, const Lanes<float>& a, const Lanes<float>& b) {
+  return max_or_nan(a, b);
+}
+inline Lanes<float> on_lanes(op::Minimum, const Lanes<float>& a, const Lanes<float>& b) {
+  return min_or_nan(a, b);
+}
+
+/// out = f(in...) for one block.
+template <class F, class Out, class... In>
+void compute(const F& f, int64_t n, Out* out, const In*... in) {
+  if constexpr (kByElement<F>) {
+    const F local = f;  // which no write to `out` can change, so that the loop vectorises
+    for (int64_t i = 0; i < n; ++i) out[i] = local(in[i]...);
   } else {
-    return x;
+    BlockOut<Out> result(out, n);
+    evaluate(f, result, BlockIn<In>(in, n)...);
+  }
+}
+
+/// The same of halves, in float32; the result may be bool.
+template <class F, class Out, class... In>
+void compute_halves(const F& f, int64_t n, Out* out, const In*... in) {
+  if constexpr (kInRegisters<F>) {
+    for_lanes(n, [&](int64_t i, auto lanes) {
+      store(out + i, lanes, on_lanes(f, load(in + i, lanes)...));
+    });
+  } else {
+    float wide[sizeof...(In)][kBlock];
+    for (int64_t i = 0; i < n; i += kBlock) {
+      const int64_t count = std::min(kBlock, n - i);
+      float* next = wide[0];
+      const auto widened_part = [&](const auto* from) {
+        float* const to = std::exchange(next, next + kBlock);
+        widen(from + i, count, to);
+        return to;
+      };
+      const std::tuple parts{widened_part(in)...};
+      const auto run_part = [&](auto* to) {
+        std::apply([&](const auto*... part) { compute(f, count, to, part...); }, parts);
+      };
+      if constexpr (kIsHalf<Out>) {
+        run_part(wide[0]);
+        narrow(wide[0], count, out + i);
+      } else {
+        run_part(out + i);
+      }
+    }
   }
 }
 
 /// y = f(x...), with elements of the types `Out` and `In`.
 template <class Out, class... In, class F, class... Views>
 void run(F f, const TensorView& y, const Views&... x) {
-  if constexpr (kByElement<F>) {
-    for_each_block<Out, In...>(
-        Order::memory,
-        [f](int64_t, int64_t n, Out* out, const In*... in) {
-          const F local = f;  // which no write to `out` can change, so that the loop vectorises
-          for (int64_t i = 0; i < n; ++i) out[i] = local(widen(in[i])...);
-        },
-        y, x...);
-  } else {
-    elementwise<Out, In...>([f](auto out, auto... in) { evaluate(f, out, in...); }, y, x...);
-  }
+  for_each_block<Out, In...>(
+      Order::memory,
+      [f](int64_t, int64_t n, Out* out, const In*... in) {
+        if constexpr ((kIsHalf<In> || ...)) {
+          compute_halves(f, n, out, in...);
+        } else {
+          compute(f, n, out, in...);
+        }
+      },
+      y, x...);
 }
 
-/// Calls `f` with the element type of a row's operands. The halves are only compared and tested.
+/// Calls `f` with the element type of a row's operands.
 template <class Op, class F>
 void dispatch(DType dtype, F&& f) {
   constexpr op::UnaryRow row{Op::row.name, Op::row.dtypes};
@@ -100,11 +156,10 @@ void dispatch(DType dtype, F&& f) {
   } else if constexpr (row.dtypes == op::Dtypes::boolean) {
     f(TypeTag<bool>{});
   } else if constexpr (row.dtypes == op::Dtypes::numbers) {
-    dispatch_numeric(dtype, row.name, f);
-  } else if constexpr (op::is_predicate<Op>()) {
-    sash::detail::dispatch_over<float, double, float16, bfloat16>(dtype, row.name, f);
+    sash::detail::dispatch_over<float, double, float16, bfloat16, int64_t, int32_t>(dtype, row.name,
+                                                                                    f);
   } else {
-    dispatch_floating(dtype, row.name, f);
+    dispatch_with_halves(dtype, row.name, f);
   }
 }
 
@@ -122,9 +177,12 @@ void binary(KernelContext&, const TensorView& a, const TensorView& b, const Tens
 template <class Op>
 void scalar(KernelContext&, const TensorView& x, const TensorView& y, const Scalar& value) {
   dispatch<Op>(x.dtype, [&]<class T>(TypeTag<T>) {
-    using V = std::conditional_t<op::is_predicate<Op>() && std::is_integral_v<T>, int64_t, T>;
-    const auto other = widen(value.to<V>());
-    run<op::result_t<Op, T>, T>(op::WithScalar<Op, std::decay_t<decltype(other)>>{other}, y, x);
+    // Elements are compared with a value of their dtype, integers with the exact one.
+    using Compared = std::conditional_t<std::is_integral_v<T>, int64_t, T>;
+    using Stored = std::conditional_t<op::is_predicate<Op>(), Compared, compute_t<T>>;
+    using V = compute_t<Stored>;
+    const auto other = static_cast<V>(value.to<Stored>());
+    run<op::result_t<Op, T>, T>(op::WithScalar<Op, V>{other}, y, x);
   });
 }
 

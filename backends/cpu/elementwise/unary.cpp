@@ -1,4 +1,3 @@
-#include "../shape/in_float.h"
 #include "table.h"
 
 namespace sash::cpu {
@@ -11,32 +10,30 @@ void pow_scalar(KernelContext& context, const TensorView& x, const TensorView& y
   if (exponent == 2) return unary<op::Square>(context, x, y);
   if (exponent == 0.5) return unary<op::Sqrt>(context, x, y);
   if (exponent == -1) return unary<op::Reciprocal>(context, x, y);
-  dispatch_floating(y.dtype, "pow", [&]<class T>(TypeTag<T>) {
-    const T p = static_cast<T>(exponent);
-    if (p == T(1)) return run<T, T>([](const auto& in) { return in; }, y, x);
-    if (p == T(3)) return run<T, T>([](const auto& in) { return in * in * in; }, y, x);
-    run<T, T>(op::WithScalar<op::Pow, T>{p}, y, x);
+  dispatch<op::Pow>(y.dtype, [&]<class T>(TypeTag<T>) {
+    const auto p = static_cast<compute_t<T>>(exponent);
+    if (p == 1) return run<T, T>([](const auto& in) { return in; }, y, x);
+    if (p == 3) return run<T, T>([](const auto& in) { return in * in * in; }, y, x);
+    run<T, T>(op::WithScalar<op::Pow, compute_t<T>>{p}, y, x);
   });
 }
 
 void clamp(KernelContext&, const TensorView& x, const TensorView& y, const Scalar& low,
            const Scalar& high) {
-  dispatch_numeric(y.dtype, "clamp", [&]<class T>(TypeTag<T>) {
-    run<T, T>(op::Clamp<T>{low.to<T>(), high.to<T>()}, y, x);
+  dispatch<op::Maximum>(y.dtype, [&]<class T>(TypeTag<T>) {
+    using V = compute_t<T>;
+    run<T, T>(op::Clamp<V>{low.to<V>(), high.to<V>()}, y, x);
   });
 }
 
 }  // namespace
 
 void register_unary() {
-  op::UnaryOps::for_each([]<class Op>(Op) {
-    kernels::slot<Op>().set(DeviceType::cpu, in_float_by_elements<unary<Op>, 1>);
-  });
-  op::ScalarOps::for_each([]<class Op>(Op) {
-    kernels::scalar_slot<Op>().set(DeviceType::cpu, in_float_by_elements<scalar<Op>, 1>);
-  });
-  kernels::scalar_slot<op::Pow>().set(DeviceType::cpu, in_float_by_elements<pow_scalar, 1>);
-  kernels::clamp.set(DeviceType::cpu, in_float_by_elements<clamp, 1>);
+  op::UnaryOps::for_each([]<class Op>(Op) { kernels::slot<Op>().set(DeviceType::cpu, unary<Op>); });
+  op::ScalarOps::for_each(
+      []<class Op>(Op) { kernels::scalar_slot<Op>().set(DeviceType::cpu, scalar<Op>); });
+  kernels::scalar_slot<op::Pow>().set(DeviceType::cpu, pow_scalar);
+  kernels::clamp.set(DeviceType::cpu, clamp);
 }
 
 }  // namespace sash::cpu

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "../../../core/parallel.h"
+#include "../shape/convert.h"
 
 /// Helpers for kernels over rows. A row is processed in vectors of 16 lanes on every instruction
 /// set, and lanes are added pairwise in a fixed order. So a row's sum depends neither on its
@@ -20,6 +21,8 @@ inline constexpr int kLanes = 16;
 template <class T>
 class Lanes {
  public:
+  using Scalar = T;
+
   Lanes() = default;
   Lanes(T value) {
     for (Packet& part : parts_) part = Eigen::internal::pset1<Packet>(value);
@@ -30,6 +33,17 @@ class Lanes {
   void store(T* to) const {
     for (int k = 0; k < kParts; ++k) Eigen::internal::pstoreu(to + k * kWidth, parts_[k]);
   }
+  /// Halves are widened and rounded in the registers.
+  template <class Half>
+  requires kIsHalf<Half>
+  explicit Lanes(const Half* from) {
+    for (int k = 0; k < kParts; ++k) parts_[k] = widened<Packet>(from + k * kWidth);
+  }
+  template <class Half>
+  requires kIsHalf<Half>
+  void store(Half* to) const {
+    for (int k = 0; k < kParts; ++k) narrow_to(to + k * kWidth, parts_[k]);
+  }
 
   friend Lanes operator+(const Lanes& a, const Lanes& b) {
     return zip(a, b, [](auto x, auto y) { return Eigen::internal::padd(x, y); });
@@ -39,6 +53,15 @@ class Lanes {
   }
   friend Lanes operator*(const Lanes& a, const Lanes& b) {
     return zip(a, b, [](auto x, auto y) { return Eigen::internal::pmul(x, y); });
+  }
+  friend Lanes operator/(const Lanes& a, const Lanes& b) {
+    return zip(a, b, [](auto x, auto y) { return Eigen::internal::pdiv(x, y); });
+  }
+  friend Lanes operator-(const Lanes& a) {
+    return zip(a, a, [](auto x, auto) { return Eigen::internal::pnegate(x); });
+  }
+  friend Lanes abs(const Lanes& a) {
+    return zip(a, a, [](auto x, auto) { return Eigen::internal::pabs(x); });
   }
   Lanes& operator+=(const Lanes& b) { return *this = *this + b; }
   Lanes& operator*=(const Lanes& b) { return *this = *this * b; }
@@ -61,9 +84,47 @@ class Lanes {
     return Eigen::internal::predux_max(x.parts_[0]);
   }
 
-  /// The maximum per lane; either element if one is NaN.
+  /// a b + c.
+  friend Lanes multiply_add(const Lanes& a, const Lanes& b, const Lanes& c) {
+    Lanes y;
+    for (int k = 0; k < kParts; ++k) {
+      y.parts_[k] = Eigen::internal::pmadd(a.parts_[k], b.parts_[k], c.parts_[k]);
+    }
+    return y;
+  }
+  /// a / b of numbers neither huge nor tiny, with an error of a few units in the last place.
+  friend Lanes quotient(const Lanes& a, const Lanes& b) {
+#if defined(__AVX512F__)
+    if constexpr (sizeof(Packet) == 64 && std::is_same_v<T, float>) {
+      const __m512 near = _mm512_rcp14_ps(b.parts_[0]);
+      const __m512 rest = _mm512_fnmadd_ps(b.parts_[0], near, _mm512_set1_ps(1));
+      return zip(a, a,
+                 [&](auto x, auto) { return _mm512_mul_ps(x, _mm512_fmadd_ps(near, rest, near)); });
+    }
+#endif
+    return a / b;
+  }
+
+  /// The maximum or minimum per lane; either element if one is NaN.
+  friend Lanes min(const Lanes& a, const Lanes& b) {
+    return zip(a, b, [](auto x, auto y) { return Eigen::internal::pmin(x, y); });
+  }
   friend Lanes max(const Lanes& a, const Lanes& b) {
     return zip(a, b, [](auto x, auto y) { return Eigen::internal::pmax(x, y); });
+  }
+  /// The same, NaN if either element is.
+  friend Lanes max_or_nan(const Lanes& a, const Lanes& b) {
+    return zip(a, b, [](auto x, auto y) { return Eigen::internal::pmax<kNan>(x, y); });
+  }
+  friend Lanes min_or_nan(const Lanes& a, const Lanes& b) {
+    return zip(a, b, [](auto x, auto y) { return Eigen::internal::pmin<kNan>(x, y); });
+  }
+  /// 0 where b > limit, else a; a where b is NaN.
+  friend Lanes zero_above(const Lanes& a, const Lanes& b, T limit) {
+    return zip(a, b, [limit](auto x, auto y) {
+      return Eigen::internal::pandnot(
+          x, Eigen::internal::pcmp_lt(Eigen::internal::pset1<Packet>(limit), y));
+    });
   }
   /// e^x; 0 where the result would be subnormal, infinity from x = 88.4 on (float32).
   friend Lanes exp(const Lanes& a) {
@@ -82,6 +143,7 @@ class Lanes {
   using Packet = typename Eigen::internal::packet_traits<T>::type;
   static constexpr int kWidth = Eigen::internal::unpacket_traits<Packet>::size;
   static constexpr int kParts = kLanes / kWidth;
+  static constexpr int kNan = Eigen::PropagateNaN;
 
   // The halves of a wide register are added; Eigen's sum of one may take another order.
   template <class Vector>
@@ -168,20 +230,20 @@ using AllLanes = std::integral_constant<int, kLanes>;
 
 /// Loads `lanes` elements from `p`; the other lanes are `rest`.
 template <class T, class N>
-Lanes<T> load(const T* p, N lanes, T rest = 0) {
+Lanes<compute_t<T>> load(const T* p, N lanes, compute_t<T> rest = 0) {
   if constexpr (std::is_same_v<N, AllLanes>) {
-    return Lanes<T>(p);
+    return Lanes<compute_t<T>>(p);
   } else {
-    alignas(64) T padded[kLanes];
-    for (T& element : padded) element = rest;
-    std::copy_n(p, lanes, padded);
-    return Lanes<T>(padded);
+    alignas(64) compute_t<T> padded[kLanes];
+    for (auto& element : padded) element = rest;
+    for (int i = 0; i < lanes; ++i) padded[i] = static_cast<compute_t<T>>(p[i]);
+    return Lanes<compute_t<T>>(padded);
   }
 }
 
 /// Stores the first `lanes` lanes to `p`.
 template <class T, class N>
-void store(T* p, N lanes, const Lanes<T>& x) {
+void store(T* p, N lanes, const Lanes<compute_t<T>>& x) {
   if constexpr (std::is_same_v<N, AllLanes>) {
     x.store(p);
   } else {
@@ -201,8 +263,9 @@ void for_lanes(int64_t n, F&& f) {
 
 /// The largest element, or 0 if all are -inf, so that subtracting it gives no NaN. May ignore a NaN
 /// among the elements: the caller's results from these elements are NaN anyway.
-template <class T>
-T finite_max(const T* x, int64_t n) {
+template <class S>
+compute_t<S> finite_max(const S* x, int64_t n) {
+  using T = compute_t<S>;
   constexpr T lowest = -std::numeric_limits<T>::infinity();
   Lanes<T> m = lowest;
   for_lanes(n, [&](int64_t i, auto lanes) { m = max(m, load(x + i, lanes, lowest)); });
@@ -210,12 +273,15 @@ T finite_max(const T* x, int64_t n) {
   return highest == lowest ? T(0) : highest;
 }
 
+/// Rows of `columns` elements that one task takes.
+inline int64_t rows_of_piece(int64_t columns) {
+  return std::max<int64_t>(1, 16384 / std::max<int64_t>(1, columns));
+}
+
 /// Calls `f(row)` for each of `rows` rows of `columns` elements.
 template <class F>
 void for_each_row_of(int64_t rows, int64_t columns, F&& f) {
-  constexpr int64_t piece = 16384;
-  const int64_t grain = std::max<int64_t>(1, piece / std::max<int64_t>(1, columns));
-  parallel_for(rows, grain, [&](int64_t begin, int64_t end) {
+  parallel_for(rows, rows_of_piece(columns), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) f(row);
   });
 }

@@ -65,11 +65,12 @@ struct Sum : Reduction {
   static void merge(A& into, A from) {
     into += from;
   }
-  // The same of elements side by side, four vectors at a time.
-  static double run(const float* x, int64_t count) {
+  // The same of elements side by side, four vectors at a time; halves in float32.
+  template <class T>
+  static double run(const T* x, int64_t count) {
     double total = 0;
-    for (const float* const end = x + count; x < end;) {
-      const float* const stop = x + std::min<int64_t>(512, end - x);
+    for (const T* const end = x + count; x < end;) {
+      const T* const stop = x + std::min<int64_t>(512, end - x);
       Lanes<float> sum[4] = {0.F, 0.F, 0.F, 0.F};
       for (; stop - x >= 4 * kLanes; x += 4 * kLanes) {
         for (int k = 0; k < 4; ++k) sum[k] += Lanes<float>(x + k * kLanes);
@@ -80,55 +81,43 @@ struct Sum : Reduction {
     }
     return total;
   }
-  // The same of halves, through a buffer.
+  // The same of halves that do not lie side by side, through a buffer.
   template <class Half>
   static double run(const Half* x, int64_t count, int64_t stride) {
+    if (stride == 1) return run(x, count);
     constexpr int64_t kShort = 512;
     float wide[kShort];
     double total = 0;
     for (int64_t at = 0; at < count; at += kShort) {
       const int64_t n = std::min(kShort, count - at);
-      if (stride == 1) {
-        widen(x + at, n, wide);
-      } else {
-        for (int64_t i = 0; i < n; ++i) wide[i] = static_cast<float>(x[(at + i) * stride]);
-      }
+      for (int64_t i = 0; i < n; ++i) wide[i] = static_cast<float>(x[(at + i) * stride]);
       total += run(wide, n);
     }
     return total;
   }
   // into[i] += the sum of column i of `rows` rows of x, at most 512 of them at a time in float32.
-  static void add_rows(const float* x, int64_t rows, int64_t stride, int64_t columns,
-                       double* into) {
+  template <class T>
+  static void add_rows(const T* x, int64_t rows, int64_t stride, int64_t columns, double* into) {
     constexpr int64_t kTogether = 8;
     float sum[kColumns];
     for (int64_t done = 0; done < rows;) {
       std::fill_n(sum, columns, 0.0F);
       const int64_t end = std::min(rows, done + 512);
       for (; done + kTogether <= end; done += kTogether) {
-        const float* const r = x + done * stride;
-        for (int64_t i = 0; i < columns; ++i) {
-          const float* const c = r + i;
-          sum[i] += ((c[0] + c[stride]) + (c[2 * stride] + c[3 * stride])) +
-                    ((c[4 * stride] + c[5 * stride]) + (c[6 * stride] + c[7 * stride]));
-        }
+        for_lanes(columns, [&](int64_t i, auto lanes) {
+          const T* const c = x + done * stride + i;
+          const auto row = [&](int64_t k) { return load(c + k * stride, lanes); };
+          const Lanes<float> first = (row(0) + row(1)) + (row(2) + row(3));
+          const Lanes<float> second = (row(4) + row(5)) + (row(6) + row(7));
+          store(sum + i, lanes, load(sum + i, lanes) + (first + second));
+        });
       }
       for (; done < end; ++done) {
-        for (int64_t i = 0; i < columns; ++i) sum[i] += x[done * stride + i];
+        for_lanes(columns, [&](int64_t i, auto lanes) {
+          store(sum + i, lanes, load(sum + i, lanes) + load(x + done * stride + i, lanes));
+        });
       }
       for (int64_t i = 0; i < columns; ++i) into[i] += static_cast<double>(sum[i]);
-    }
-  }
-  template <class Half>
-  static void add_rows(const Half* x, int64_t rows, int64_t stride, int64_t columns, double* into) {
-    constexpr int64_t kTogether = 16;
-    float wide[kTogether * kColumns];
-    for (int64_t done = 0; done < rows; done += kTogether) {
-      const int64_t count = std::min(kTogether, rows - done);
-      for (int64_t r = 0; r < count; ++r) {
-        widen(x + (done + r) * stride, columns, wide + r * columns);
-      }
-      add_rows(wide, count, columns, columns, into);
     }
   }
 };

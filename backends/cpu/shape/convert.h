@@ -1,7 +1,9 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
@@ -16,6 +18,10 @@ namespace sash::cpu {
 
 template <class T>
 inline constexpr bool kIsHalf = std::is_same_v<T, float16> || std::is_same_v<T, bfloat16>;
+
+/// What elements of T are computed in: float32 for halves.
+template <class T>
+using compute_t = std::conditional_t<kIsHalf<T>, float, T>;
 
 namespace detail {
 
@@ -92,6 +98,50 @@ Packet widened(const Half* x) {
   float values[kCount];
   for (int i = 0; i < kCount; ++i) values[i] = static_cast<float>(x[i]);
   return std::bit_cast<Packet>(values);
+}
+
+/// Rounds a vector of floats to as many halves.
+template <class Packet, class Half>
+void narrow_to(Half* y, const Packet& x) {
+  [[maybe_unused]] constexpr bool kFloat16 = std::is_same_v<Half, float16>;
+#if defined(__AVX512F__)
+  if constexpr (sizeof(Packet) == 64) {
+    __m256i half;
+    if constexpr (kFloat16) {
+      half = _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT);
+    } else {
+      const __m512i bits = _mm512_castps_si512(x), high = _mm512_srli_epi32(bits, 16);
+      const __m512i odd = _mm512_and_si512(high, _mm512_set1_epi32(1));
+      const __m512i up = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
+      const __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(bits, up), 16);
+      const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+      half =
+          _mm512_cvtepi32_epi16(_mm512_mask_or_epi32(rounded, nan, high, _mm512_set1_epi32(0x40)));
+    }
+    return _mm256_storeu_si256(reinterpret_cast<__m256i*>(y), half);
+  }
+#endif
+#if defined(__AVX2__) && defined(__F16C__)
+  if constexpr (sizeof(Packet) == 32) {
+    __m128i half;
+    if constexpr (kFloat16) {
+      half = _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT);
+    } else {
+      const __m256i bits = _mm256_castps_si256(x), high = _mm256_srli_epi32(bits, 16);
+      const __m256i odd = _mm256_and_si256(high, _mm256_set1_epi32(1));
+      const __m256i up = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
+      const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(bits, up), 16);
+      const __m256i quiet = _mm256_or_si256(high, _mm256_set1_epi32(0x40));
+      const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+      const __m256i all = _mm256_blendv_epi8(rounded, quiet, nan);
+      half = _mm_packus_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1));
+    }
+    return _mm_storeu_si128(reinterpret_cast<__m128i*>(y), half);
+  }
+#endif
+  constexpr int kCount = sizeof(Packet) / sizeof(float);
+  const auto values = std::bit_cast<std::array<float, kCount>>(x);
+  for (int i = 0; i < kCount; ++i) y[i] = Half(values[static_cast<size_t>(i)]);
 }
 
 // Compilers make vectors of these, as they have no branch.

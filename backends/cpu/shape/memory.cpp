@@ -6,6 +6,7 @@
 #include "../../../core/backend/dispatch.h"
 #include "../../../tensor/kernels/gradients.h"
 #include "../elementwise/elementwise.h"
+#include "../norm/rows.h"
 #include "convert.h"
 
 namespace sash::cpu {
@@ -154,21 +155,16 @@ void copy(KernelContext&, const TensorView& x, const TensorView& y) {
 }
 
 void accumulate(KernelContext&, const TensorView& a, const TensorView& b, const TensorView& y) {
-  sash::detail::dispatch_over<float, double, float16, bfloat16>(
-      y.dtype, "accumulate", [&]<class T>(TypeTag<T>) {
-        for_each_block<T, T, T>(
-            Order::memory,
-            [](int64_t, int64_t n, T* out, const T* p, const T* q) {
-              if constexpr (kIsHalf<T>) {
-                for (int64_t i = 0; i < n; ++i) {
-                  out[i] = T(static_cast<float>(p[i]) + static_cast<float>(q[i]));
-                }
-              } else {
-                BlockOut<T>(out, n) = BlockIn<T>(p, n) + BlockIn<T>(q, n);
-              }
-            },
-            y, a, b);
-      });
+  dispatch_with_halves(y.dtype, "accumulate", [&]<class T>(TypeTag<T>) {
+    for_each_block<T, T, T>(
+        Order::memory,
+        [](int64_t, int64_t n, T* out, const T* p, const T* q) {
+          for_lanes(n, [&](int64_t i, auto lanes) {
+            store(out + i, lanes, load(p + i, lanes) + load(q + i, lanes));
+          });
+        },
+        y, a, b);
+  });
 }
 
 void arange(KernelContext&, const TensorView& y, const Scalar& start, const Scalar& step) {
