@@ -136,18 +136,23 @@ void bench_gemm(int64_t m, int64_t k, int64_t n, bool tf32) {
   print({{"kind", "gemm"}, {"case", name}}, ms, "gflops", 2.0 * static_cast<double>(m * k * n));
 }
 
-void bench_adamw(int64_t count) {
+/// With `clipped`, all gradients are scaled to a norm of 1 as the step uses them.
+void bench_adamw(int64_t count, bool clipped) {
   Tensor p = variable({count});
   p.set_grad(constant({count}));
   const double lr = 1e-3, decay = 1e-2;
   // The first step is p (1 - lr decay) - lr sign(g), up to eps.
   const Tensor g = p.grad();
-  const Tensor wanted = p.detach() * (1 - lr * decay) - g / (abs(g) + 1e-8) * lr;
-  sash::optim::AdamW optimizer(std::vector<Tensor>{p}, {.lr = lr, .weight_decay = decay});
+  const Tensor scaled = clipped ? g / sqrt(sum(square(g))) : g;
+  const Tensor wanted = p.detach() * (1 - lr * decay) - scaled / (abs(scaled) + 1e-8) * lr;
+  sash::optim::AdamWOptions options{.lr = lr, .weight_decay = decay};
+  options.max_grad_norm = clipped ? 1 : 0;
+  sash::optim::AdamW optimizer(std::vector<Tensor>{p}, options);
   optimizer.step();
   sash::bench::check_close("adamw", p, wanted, kTolerance);
   const double ms = time([&] { optimizer.step(); });
-  print({{"kind", "op"}, {"case", "adamw"}, {"pass", "step"}}, ms, "gb_s", 7 * bytes_of(p));
+  print({{"kind", "op"}, {"case", clipped ? "adamw clipped" : "adamw"}, {"pass", "step"}}, ms,
+        "gb_s", (clipped ? 8 : 7) * bytes_of(p));
 }
 
 void bench_dropout(const Tensor& x) {
@@ -318,7 +323,9 @@ void bench_all_ops() {
   for (const auto part : {bench_elementwise, bench_along_rows, bench_embedding, bench_layouts}) {
     attempt([&] { part(sizes); });
   }
-  attempt([&] { bench_adamw(sizes.parameters); });
+  for (const bool clipped : {false, true}) {
+    attempt([&] { bench_adamw(sizes.parameters, clipped); });
+  }
   if (device.is_cuda()) attempt(bench_halves);
 }
 

@@ -121,6 +121,12 @@ def peer_op(bench):
     optimizer = bench.torch.optim.AdamW([p], fused=True if bench.cuda else None)
     emit(kind="op", case="adamw", **{"pass": "step"}, ms=bench.ms(optimizer.step))
 
+    def clipped_step():
+        bench.torch.nn.utils.clip_grad_norm_([p], 1)
+        optimizer.step()
+
+    emit(kind="op", case="adamw clipped", **{"pass": "step"}, ms=bench.ms(clipped_step))
+
 
 def peer_halves(bench):
     """Ops of halves on the CPU."""
