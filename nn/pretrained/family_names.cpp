@@ -155,10 +155,12 @@ NameTable names_of_gguf(const char* op, const std::string& architecture) {
   }
   const Layout heads = architecture == "llama" ? Layout::rotary_pairs : Layout::same;
   const Layout norms = gemma ? Layout::plus_one : Layout::same;
-  const Rows attention = architecture == "gpt2" ? Rows{{"self_attn.qkv_proj", "attn_qkv"}}
-                                                : Rows{{"self_attn.q_proj", "attn_q", heads},
-                                                       {"self_attn.k_proj", "attn_k", heads},
-                                                       {"self_attn.v_proj", "attn_v"}};
+  Rows attention{{"self_attn.qkv_proj", "attn_qkv"}};
+  if (architecture != "gpt2") {
+    attention = {{"self_attn.q_proj", "attn_q", heads},
+                 {"self_attn.k_proj", "attn_k", heads},
+                 {"self_attn.v_proj", "attn_v"}};
+  }
   return {.rows = Rows{{"token_embedding", "token_embd"},
                        {"position_embedding", "position_embd"},
                        {"norm", "output_norm", norms},
