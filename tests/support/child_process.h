@@ -7,9 +7,11 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -43,10 +45,12 @@ class ChildProcess {
   ChildProcess(const std::vector<std::string>& arguments, std::string log,
                const ChildOptions& options = {})
       : log_(std::move(log)) {
+    const char* const emulator = std::getenv("SASH_EMULATOR");  // of a cross build
+    std::istringstream command(emulator ? emulator : "");
+    std::vector<std::string> words{std::istream_iterator<std::string>(command), {}};
+    words.insert(words.end(), arguments.begin(), arguments.end());
     std::vector<char*> argv;
-    for (const std::string& argument : arguments) {
-      argv.push_back(const_cast<char*>(argument.c_str()));
-    }
+    for (std::string& word : words) argv.push_back(word.data());
     argv.push_back(nullptr);
     const std::string out = log_ + ".out", err = log_ + ".err";
     int ends[2] = {-1, -1};
