@@ -1,4 +1,6 @@
-// Times what the host does for one op: operands so small that the kernel takes no time.
+// Times what the host does for one op: operands so small that the kernel takes no time. For its
+// instructions: valgrind --tool=callgrind --toggle-collect='*host_us*' bench_host --case add, by
+// 2000.
 #include <algorithm>
 #include <chrono>
 #include <functional>
@@ -34,7 +36,7 @@ double host_us(sash::Device device, const std::function<void()>& call) {
   return least;
 }
 
-bool run(sash::Device device) {
+bool run(sash::Device device, const std::vector<std::string>& wanted) {
   const sash::TensorOptions options{.device = device, .requires_grad = true};
   const Tensor x = sash::rand({8, 32}, options), w = sash::rand({32, 32}, options);
   const Tensor scale = sash::rand({32}, options), bias = sash::rand({32}, options);
@@ -61,6 +63,7 @@ bool run(sash::Device device) {
       {"attention, forward and backward",
        [&] { grads(attention(q, q, q, {.mask = sash::AttentionMask::causal()}), {q}, g_heads); }}};
   for (const auto& [name, call] : cases) {
+    if (!wanted.empty() && !sash::bench::contains(wanted, name)) continue;
     sash::bench::print(
         {{"kind", "host"}, {"case", name}, {"us", sash::bench::rounded(host_us(device, call), 2)}});
   }
@@ -71,5 +74,8 @@ bool run(sash::Device device) {
 
 int main(int argc, char** argv) {
   CLI::App app("Times the host's part of ops");
-  return sash::bench::run_program(app, argc, argv, run);
+  std::vector<std::string> wanted;
+  app.add_option("--case", wanted, "only these cases");
+  return sash::bench::run_program(app, argc, argv,
+                                  [&](sash::Device device) { return run(device, wanted); });
 }

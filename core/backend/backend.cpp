@@ -73,6 +73,7 @@ Backend* try_backend(DeviceType type, std::string* reason) {
 }
 
 Backend& backend(DeviceType type) {
+  if (Backend* found = find(type)) return *found;
   std::string reason;
   if (Backend* found = try_backend(type, &reason)) return *found;
   throw DeviceError(name(type), reason);
