@@ -169,7 +169,7 @@ TEST_CASE("halves on the CPU: rows and their gradients are float32's, rounded on
           narrow.push_back(randn(one, {.device = kCPU}).to(half).requires_grad_());
           wide.push_back(narrow.back().detach().to(DType::float32).requires_grad_());
         }
-        for (const int count : {1, 3}) {
+        for (const int count : {1, 2, 3, 8}) {
           set_num_threads(count);
           const Tensor y = calls[call](narrow), z = calls[call](wide);
           CHECK(all_same(y, z.to(half)));
