@@ -140,7 +140,8 @@ void for_each_row(const Steps& extent, const Steps& stride, int rank, Position a
   }
 }
 
-/// One operand of a walk, as blocks of contiguous elements.
+/// One operand of a walk, as blocks of contiguous elements. What copies is not inlined: all kernels
+/// share it.
 template <class T>
 class Operand {
  public:
@@ -178,7 +179,7 @@ class Operand {
   }
 
   /// Copies `n` elements from `at` on to contiguous memory.
-  void gather(const Position& at, int64_t n, T* to) const {
+  [[gnu::noinline]] void gather(const Position& at, int64_t n, T* to) const {
     for_each_row(extent_, stride_, rank_, at, n, [&](int64_t offset, int64_t step, int64_t length) {
       const T* from = base_ + offset;
       if (step == 1) {
@@ -193,7 +194,7 @@ class Operand {
   }
 
   /// Spreads the buffer over the elements it stands for.
-  void write(const Position& at, int64_t n) const {
+  [[gnu::noinline]] void write(const Position& at, int64_t n) const {
     const T* from = buffer_;
     for_each_row(extent_, stride_, rank_, at, n, [&](int64_t offset, int64_t step, int64_t length) {
       T* to = base_ + offset;

@@ -89,9 +89,9 @@ inline Lanes<float> on_lanes(op::Minimum, const Lanes<float>& a, const Lanes<flo
   return min_or_nan(a, b);
 }
 
-/// out = f(in...) for one block.
+/// out = f(in...) for one block. Not inlined: float32 and both halves share the code.
 template <class F, class Out, class... In>
-void compute(const F& f, int64_t n, Out* out, const In*... in) {
+[[gnu::noinline]] void compute(const F& f, int64_t n, Out* out, const In*... in) {
   if constexpr (kByElement<F>) {
     const F local = f;  // which no write to `out` can change, so that the loop vectorises
     for (int64_t i = 0; i < n; ++i) out[i] = local(in[i]...);
@@ -103,7 +103,7 @@ void compute(const F& f, int64_t n, Out* out, const In*... in) {
 
 /// The same of halves, in float32; the result may be bool.
 template <class F, class Out, class... In>
-void compute_halves(const F& f, int64_t n, Out* out, const In*... in) {
+[[gnu::noinline]] void compute_halves(const F& f, int64_t n, Out* out, const In*... in) {
   if constexpr (kInRegisters<F>) {
     for_lanes(n, [&](int64_t i, auto lanes) {
       store(out + i, lanes, on_lanes(f, load(in + i, lanes)...));

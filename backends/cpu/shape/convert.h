@@ -14,6 +14,7 @@
 #endif
 
 /// Contiguous halves to float32 and back, rounded to nearest even.
+/// Loops are not inlined, for a smaller library.
 namespace sash::cpu {
 
 template <class T>
@@ -54,7 +55,7 @@ inline void narrow_16(const float* x, float16* y) {
 
 }  // namespace detail
 
-inline void widen(const float16* x, int64_t n, float* y) {
+[[gnu::noinline]] inline void widen(const float16* x, int64_t n, float* y) {
   int64_t i = 0;
   for (; i + 16 <= n; i += 16) detail::widen_16(x + i, y + i);
   if (i == n) return;
@@ -65,7 +66,7 @@ inline void widen(const float16* x, int64_t n, float* y) {
   std::copy_n(to, n - i, y + i);
 }
 
-inline void narrow(const float* x, int64_t n, float16* y) {
+[[gnu::noinline]] inline void narrow(const float* x, int64_t n, float16* y) {
   int64_t i = 0;
   for (; i + 16 <= n; i += 16) detail::narrow_16(x + i, y + i);
   if (i == n) return;
@@ -146,11 +147,11 @@ void narrow_to(Half* y, const Packet& x) {
 
 // Compilers make vectors of these, as they have no branch.
 
-inline void widen(const bfloat16* x, int64_t n, float* y) {
+[[gnu::noinline]] inline void widen(const bfloat16* x, int64_t n, float* y) {
   for (int64_t i = 0; i < n; ++i) y[i] = static_cast<float>(x[i]);
 }
 
-inline void narrow(const float* x, int64_t n, bfloat16* y) {
+[[gnu::noinline]] inline void narrow(const float* x, int64_t n, bfloat16* y) {
   for (int64_t i = 0; i < n; ++i) {
     const auto bits = std::bit_cast<uint32_t>(x[i]);
     const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
