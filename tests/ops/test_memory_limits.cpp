@@ -72,6 +72,34 @@ int64_t causal_bytes(int64_t length) {
 
 }  // namespace
 
+TEST_CASE("memory limits: what a tensor counts for does not depend on what was freed before") {
+  const Limits limits;
+  std::mt19937 random(3);
+  const auto draw = [&](int64_t most) {
+    return std::uniform_int_distribution<int64_t>(1, most)(random);
+  };
+  const auto counted = [](int64_t bytes) {
+    const int64_t before = cpu().current;
+    const Memory one(bytes);
+    return cpu().current - before;
+  };
+  std::vector<int64_t> sizes, first;
+  for (int i = 0; i < 200; ++i) sizes.push_back(draw(100'000));
+  for (const int64_t bytes : sizes) first.push_back(counted(bytes));
+  const int64_t start = cpu().current;
+  for (int round = 0; round < 20; ++round) {
+    {
+      std::vector<Memory> held;
+      for (int i = 0; i < 100; ++i) held.emplace_back(draw(100'000));
+      for (int i = 0; i < 60; ++i)
+        held.erase(held.begin() + draw(static_cast<int64_t>(held.size())) - 1);
+      set_cache_limit(kCPU, 2 * kMiB);  // merges free neighbours
+      for (size_t i = 0; i < sizes.size(); ++i) CHECK(counted(sizes[i]) == first[i]);
+    }
+    CHECK(cpu().current == start);
+  }
+}
+
 TEST_CASE("memory of the CPU: what is held follows the peak, whatever sizes come and go") {
   if (keeps_nothing()) return;
   empty_cache(kCPU);

@@ -94,7 +94,7 @@ void* CachingAllocator::allocate(int64_t bytes) {
   Block* block = bytes <= kLargest ? pop(size.index) : nullptr;
   if (!block) block = new_block(size, bytes);
   block->used = true;
-  count(block->bytes);
+  count(size.bytes);
   return block + 1;
 }
 
@@ -107,7 +107,7 @@ void CachingAllocator::deallocate(void* memory, int64_t bytes) noexcept {
     return;
   }
   Block* block = static_cast<Block*>(memory) - 1;
-  stats_.current -= block->bytes;
+  stats_.current -= size_class(bytes).bytes;
   const bool alone = !block->before && !block->after;
   if (alone && block->bytes > limit_ - stats_.cached) return give_back(block);
   push(block);

@@ -15,7 +15,8 @@ namespace sash::cpu {
 /// Sizes up to 1 KiB are rounded up to a multiple of 64 bytes. Larger sizes are rounded up to one
 /// of eight classes per power of two, which wastes at most 1/8. Blocks are aligned to 64 bytes.
 /// From 4 MiB on, huge pages are requested; blocks from 16 KiB on share segments of 16 MiB, which
-/// have huge pages too, unless `set_limit` was called. Statistics count the rounded sizes.
+/// have huge pages too, unless `set_limit` was called. Statistics count the rounded sizes,
+/// also where the block that was free had a few bytes more.
 ///
 /// The total held, in use or free, has a limit: 1.5 times the peak use since the last
 /// `empty_cache`, plus 32 MiB. Below the limit, a block is only reused for its own size class. At
