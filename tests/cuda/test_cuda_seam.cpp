@@ -57,9 +57,10 @@ bool contains(const std::string& text, const std::string& part) {
 /// The registry tries a backend once per process, so each question is asked in a process of its
 /// own: what Device::parse(device) gives, or its error, under `environment`.
 std::string ask(const std::string& device, const std::string& environment) {
+  const char* const emulator = std::getenv("SASH_EMULATOR");  // of a cross build
   const std::string command = "env -u SASH_CUDA_LIBRARY -u SASH_DEVICE " + environment +
-                              " SASH_TEST_DEVICE='" + device + "' '" +
-                              fs::read_symlink("/proc/self/exe").string() +
+                              " SASH_TEST_DEVICE='" + device + "' " + (emulator ? emulator : "") +
+                              " '" + fs::read_symlink("/proc/self/exe").string() +
                               "' --no-skip '--test-case=cuda seam: child' 2>&1";
   FILE* pipe = ::popen(command.c_str(), "r");
   REQUIRE(pipe);
