@@ -66,10 +66,43 @@ void add_case(OpTable& table, const InputSpec& x, const Setting& setting) {
   }
 }
 
+// Queries, keys and values [B, heads, S, D] of packed [B, S, (heads + 2 kv_heads) D].
+Arrays parts_of(const Array& packed, int64_t heads, int64_t kv_heads) {
+  const int64_t depth = packed.shape[2] / (heads + 2 * kv_heads);
+  Arrays parts;
+  for (int64_t i = 0; i < 3; ++i) {
+    const int64_t first = i == 0 ? 0 : heads + (i - 1) * kv_heads;
+    const int64_t count = i == 0 ? heads : kv_heads;
+    parts.push_back(
+        generate({packed.shape[0], count, packed.shape[1], depth}, [&](const Index& at) {
+          return packed[{at[0], at[2], (first + at[1]) * depth + at[3]}];
+        }));
+  }
+  return parts;
+}
+
+// All of x turned by the angles cos and sin.
+Array turned(const Array& x, const Array& cos, const Array& sin, const Setting& setting) {
+  return generate(x.shape, [&](const Index& at) { return turned(x, cos, sin, setting, at); });
+}
+
+// x [B, H, S, D], each head normalised.
+Array normed(const Array& x, const Array& weight, const RmsNormOptions& options) {
+  const int64_t depth = x.shape[3];
+  return generate(x.shape, [&](const Index& at) {
+    double squares = 0;
+    for (int64_t e = 0; e < depth; ++e) {
+      const double value = x[{at[0], at[1], at[2], e}];
+      squares += value * value;
+    }
+    const double w = weight[{at[3]}] + (options.unit_offset ? 1 : 0);
+    return x[at] * w / std::sqrt(squares / static_cast<double>(depth) + options.eps);
+  });
+}
+
 // q [B, heads, S, D] and k, v of one packed tensor.
 void add_packed_case(OpTable& table, const InputSpec& x, int64_t heads, int64_t kv_heads,
                      const Setting& setting) {
-  const int64_t depth = x.shape[2] / (heads + 2 * kv_heads);
   table.push_back({
       .op = "split_rotary_heads",
       .variant = std::to_string(heads) + " and " + std::to_string(kv_heads) + " heads, " +
@@ -81,17 +114,8 @@ void add_packed_case(OpTable& table, const InputSpec& x, int64_t heads, int64_t 
         return {q, k, v};
       },
       .reference = [=](const Arrays& t) -> Arrays {
-        Arrays parts;
-        for (int64_t i = 0; i < 3; ++i) {
-          const int64_t first = i == 0 ? 0 : heads + (i - 1) * kv_heads;
-          const int64_t count = i == 0 ? heads : kv_heads;
-          const Array part = generate({x.shape[0], count, x.shape[1], depth}, [&](const Index& at) {
-            return t[0][{at[0], at[2], (first + at[1]) * depth + at[3]}];
-          });
-          parts.push_back(generate(part.shape, [&](const Index& at) {
-            return i < 2 ? turned(part, t[1], t[2], setting, at) : part[at];
-          }));
-        }
+        Arrays parts = parts_of(t[0], heads, kv_heads);
+        for (size_t i = 0; i < 2; ++i) parts[i] = turned(parts[i], t[1], t[2], setting);
         return parts;
       },
   });
@@ -120,25 +144,10 @@ void add_normed_case(OpTable& table, const InputSpec& x, int64_t heads, int64_t 
         return {q, k, v};
       },
       .reference = [=](const Arrays& t) -> Arrays {
-        Arrays parts;
-        for (int64_t i = 0; i < 3; ++i) {
-          const int64_t first = i == 0 ? 0 : heads + (i - 1) * kv_heads;
-          const int64_t count = i == 0 ? heads : kv_heads;
-          const Shape shape{x.shape[0], count, x.shape[1], depth};
-          const auto of = [&](const Index& at, int64_t e) {
-            return t[0][{at[0], at[2], (first + at[1]) * depth + e}];
-          };
-          const Array part = generate(shape, [&](const Index& at) {
-            if (i == 2) return of(at, at[3]);
-            double squares = 0;
-            for (int64_t e = 0; e < depth; ++e) squares += of(at, e) * of(at, e);
-            const double w = t[static_cast<size_t>(i + 1)][{at[3]}] + (options.unit_offset ? 1 : 0);
-            return of(at, at[3]) * w /
-                   std::sqrt(squares / static_cast<double>(depth) + options.eps);
-          });
-          parts.push_back(generate(shape, [&](const Index& at) {
-            return i < 2 && rotates ? turned(part, t[3], t[4], setting, at) : part[at];
-          }));
+        Arrays parts = parts_of(t[0], heads, kv_heads);
+        for (size_t i = 0; i < 2; ++i) {
+          parts[i] = normed(parts[i], t[i + 1], options);
+          if (rotates) parts[i] = turned(parts[i], t[3], t[4], setting);
         }
         return parts;
       },
