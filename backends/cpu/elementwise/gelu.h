@@ -31,7 +31,7 @@ template <class T>
     for (const float next : {1.9015791e-03F, 2.9786997e-02F, 2.596957e-01F, 1.0F}) {
       q = multiply_add(q, square, Lanes<T>(next));
     }
-    return max(min(quotient(z * p, q), 0.5F), -0.5F) + 0.5F;
+    return max(min(z * p / q, 0.5F), -0.5F) + 0.5F;
   } else {
     alignas(64) T all[kLanes];
     x.store(all);

@@ -92,19 +92,6 @@ class Lanes {
     }
     return y;
   }
-  /// a / b of numbers neither huge nor tiny, with an error of a few units in the last place.
-  friend Lanes quotient(const Lanes& a, const Lanes& b) {
-#if defined(__AVX512F__)
-    if constexpr (sizeof(Packet) == 64 && std::is_same_v<T, float>) {
-      const __m512 near = _mm512_rcp14_ps(b.parts_[0]);
-      const __m512 rest = _mm512_fnmadd_ps(b.parts_[0], near, _mm512_set1_ps(1));
-      return zip(a, a,
-                 [&](auto x, auto) { return _mm512_mul_ps(x, _mm512_fmadd_ps(near, rest, near)); });
-    }
-#endif
-    return a / b;
-  }
-
   /// The maximum or minimum per lane; either element if one is NaN.
   friend Lanes min(const Lanes& a, const Lanes& b) {
     return zip(a, b, [](auto x, auto y) { return Eigen::internal::pmin(x, y); });
