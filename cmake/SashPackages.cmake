@@ -34,7 +34,8 @@ set(CPACK_DEBIAN_DEV_PACKAGE_NAME libsash-dev)
 set(CPACK_DEBIAN_DEV_PACKAGE_SECTION libdevel)
 # The shell of that name is /usr/bin/sash too.
 set(CPACK_DEBIAN_DEV_PACKAGE_CONFLICTS sash)
-set(CPACK_DEBIAN_DEV_PACKAGE_DEPENDS "${runtime} (= ${PROJECT_VERSION})")
+set(CPACK_DEBIAN_DEV_PACKAGE_DEPENDS
+    "${runtime} (= ${PROJECT_VERSION}), libc6, libgcc-s1, libstdc++6")
 set(CPACK_COMPONENT_DEV_DESCRIPTION "Headers, files for CMake and pkg-config, and the command sash.")
 
 # The CUDA backend fills the kernel slots of one libsash. cuBLAS is only recommended, because it often
