@@ -160,11 +160,11 @@ std::array<Tensor, 3> DecoderAttention::project(const Tensor& x, const Attention
 }
 
 // The heads of packed, normalised, and rotated if there are angles.
-std::array<Tensor, 3> DecoderAttention::split(const Tensor& packed, const RotaryAngles& angles,
+std::array<Tensor, 3> DecoderAttention::split(Tensor packed, const RotaryAngles& angles,
                                               RotaryLayout layout) const {
   const bool rotates = angles.cos.defined();
   if (!q_norm && rotates) {
-    return split_rotary_heads(packed, angles, heads_, kv_heads_, layout);
+    return split_rotary_heads(std::move(packed), angles, heads_, kv_heads_, layout);
   }
   const bool fuses = qk_norm_ == QKNorm::per_head && !q_norm->has_forward_hooks() &&
                      !k_norm->has_forward_hooks() && !Autocast("rms_norm");

@@ -83,8 +83,7 @@ class SASH_API DecoderAttention : public Module {
 
  private:
   std::array<Tensor, 3> project(const Tensor& x, const AttentionContext& context);
-  std::array<Tensor, 3> split(const Tensor& packed, const RotaryAngles& angles,
-                              RotaryLayout layout) const;
+  std::array<Tensor, 3> split(Tensor packed, const RotaryAngles& angles, RotaryLayout layout) const;
   Tensor normed(const Tensor& heads, RMSNorm* norm) const;
   Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionMask& mask) const;
   Tensor attend_step(const std::array<Tensor, 3>& qkv, const AttentionContext& context) const;

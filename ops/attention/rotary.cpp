@@ -1,5 +1,6 @@
 #include "rotary.h"
 
+#include "../../tensor/autograd/gradient_memory.h"
 #include "../../tensor/autograd/node.h"
 #include "../../tensor/factories.h"
 #include "../checks.h"
@@ -52,16 +53,21 @@ Tensor turned(const Tensor& x, const RotaryAngles& angles, RotaryParams params) 
           Backward& pass, const Tensor& g) { return Gradients{turned(g, saved(pass), params)}; });
 }
 
-// The same of packed heads [B, S, N, D].
-Tensor turned_packed(const Tensor& packed, const RotaryAngles& angles, RotaryParams params) {
-  const Tensor y = empty(packed.shape(), packed.options());
-  turn(packed, y, angles, params);
+// The same of packed heads [B, S, N D], into y, which may be the same memory.
+Tensor turned_packed(const Tensor& packed, const Tensor& y, const RotaryAngles& angles,
+                     int64_t head_dim, RotaryParams params) {
+  const auto by_head = [&](const Tensor& t) {
+    const NoGradGuard no_grad;
+    return t.reshape({t.size(0), t.size(1), t.size(2) / head_dim, head_dim});
+  };
+  turn(by_head(packed), by_head(y), angles, params);
   params.back = !params.back;
-  return record("split_rotary_heads", {packed}, y,
-                [saved = SavedAngles{save(angles.cos), save(angles.sin)}, params](Backward& pass,
+  return record(
+      "split_rotary_heads", {packed}, y,
+      [saved = SavedAngles{save(angles.cos), save(angles.sin)}, head_dim, params](Backward& pass,
                                                                                   const Tensor& g) {
-                  return Gradients{turned_packed(g, saved(pass), params)};
-                });
+        return Gradients{turned_packed(g, overwritable(g), saved(pass), head_dim, params)};
+      });
 }
 
 }  // namespace
@@ -118,21 +124,23 @@ Tensor rotary(const Tensor& x, const RotaryAngles& angles, RotaryLayout layout) 
                 {.heads = x.size(1), .interleaved = layout == RotaryLayout::interleaved});
 }
 
-std::array<Tensor, 3> split_rotary_heads(const Tensor& packed, const RotaryAngles& angles,
-                                         int64_t heads, int64_t kv_heads, RotaryLayout layout) {
-  const char* op = "split_rotary_heads";
-  const std::array<Tensor, 3> plain = split_packed_heads(packed, heads, kv_heads);
-  const Tensor& q = plain[0];
-  detail::check_rotary(op, q, angles);
-  if (!use_fused(kernels::rotary, packed.device())) {
-    return {composite::rotary(q, angles, layout), composite::rotary(plain[1], angles, layout),
-            plain[2]};
+std::array<Tensor, 3> split_rotary_heads(Tensor packed, const RotaryAngles& angles, int64_t heads,
+                                         int64_t kv_heads, RotaryLayout layout) {
+  RotaryParams params{.interleaved = layout == RotaryLayout::interleaved};
+  int64_t head_dim = 0;
+  {
+    const std::array<Tensor, 3> plain = split_packed_heads(packed, heads, kv_heads);
+    const auto& [q, k, v] = plain;
+    detail::check_rotary("split_rotary_heads", q, angles);
+    if (!use_fused(kernels::rotary, packed.device())) {
+      return {composite::rotary(q, angles, layout), composite::rotary(k, angles, layout), v};
+    }
+    head_dim = q.size(3);
+    params.heads = heads + k.size(1);
   }
-  const int64_t keys = plain[1].size(1);
-  const Tensor by_head = packed.reshape({q.size(0), q.size(2), heads + 2 * keys, q.size(3)});
-  const Tensor turned = turned_packed(
-      by_head, angles, {.heads = heads + keys, .interleaved = layout == RotaryLayout::interleaved});
-  return split_packed_heads(turned.view({q.size(0), q.size(2), packed.size(2)}), heads, keys);
+  const Tensor y = owns_alone(packed) ? packed.detach() : empty(packed.shape(), packed.options());
+  return split_packed_heads(turned_packed(packed, y, angles, head_dim, params), heads,
+                            params.heads - heads);
 }
 
 }  // namespace sash

@@ -28,8 +28,9 @@ SASH_API Tensor rotary(const Tensor& x, const RotaryAngles& angles,
                        RotaryLayout layout = RotaryLayout::half_split);
 
 /// `split_packed_heads` with queries and keys rotated: the same as `rotary` of each, in one pass
-/// over packed [B, S, (heads + 2 kv_heads) D] forward and back.
-SASH_API std::array<Tensor, 3> split_rotary_heads(const Tensor& packed, const RotaryAngles& angles,
+/// over packed [B, S, (heads + 2 kv_heads) D] forward and back. Where nothing else sees the
+/// elements of packed, or of its result's gradient, they are turned in place.
+SASH_API std::array<Tensor, 3> split_rotary_heads(Tensor packed, const RotaryAngles& angles,
                                                   int64_t heads, int64_t kv_heads = 0,
                                                   RotaryLayout layout = RotaryLayout::half_split);
 

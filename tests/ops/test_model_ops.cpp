@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <sash/ops/attention/attention.h>
 #include <sash/ops/attention/normed_heads.h>
 #include <sash/ops/attention/packed_heads.h>
 #include <sash/ops/attention/rotary.h>
@@ -151,6 +152,19 @@ void check_rotary(Device device) {
             return {composite::rotary(q, turn, layout), composite::rotary(k, turn, layout), v};
           },
           {{2, 33, 8 * width}});
+      check(
+          "split_rotary_heads in place, of " + std::to_string(depth), device,
+          [=](const std::vector<Tensor>& t) -> std::vector<Tensor> {
+            const auto [q, k, v] =
+                split_rotary_heads(t[0] * 1.0, angles(t[0], 33, n), 4, 2, layout);
+            return {q, k, v};
+          },
+          [=](const std::vector<Tensor>& t) -> std::vector<Tensor> {
+            const auto [q, k, v] = split_packed_heads(t[0], 4, 2);
+            const RotaryAngles turn = angles(t[0], 33, n);
+            return {composite::rotary(q, turn, layout), composite::rotary(k, turn, layout), v};
+          },
+          {{2, 33, 8 * width}});
     }
   }
 }
@@ -198,6 +212,51 @@ void check_normed_heads_arguments(Device device) {
   for (size_t i = 0; i < 3; ++i) CHECK(relative_error(part[i], want[i]) <= 1e-12);
 }
 
+// Memory that an attention's packed projection, and its gradient, are turned in.
+void check_rotary_memory(Device device) {
+  const TensorOptions options{.device = device};
+  const RotaryAngles turn = angles(zeros({1}, options), 512, 32);
+  Tensor x = randn({2, 512, 512}, options).requires_grad_();
+  const Tensor kept = x * 1.0, before = kept.detach().clone();
+  split_rotary_heads(kept, turn, 4, 2);
+  CHECK(relative_error(kept, before) == 0);  // the caller still sees it
+
+  Tensor projected = x * 1.0;
+  const void* const memory = projected.tensor_view().data;
+  const void *of_queries = nullptr, *of_projected = nullptr;
+  const auto note = [](const void*& place) {
+    return [&place](const Tensor& g) {
+      place = g.tensor_view().data;
+      return Tensor();
+    };
+  };
+  projected.register_hook(note(of_projected));
+  auto [q, k, v] = split_rotary_heads(std::move(projected), turn, 4, 2);
+  CHECK(q.tensor_view().data == memory);
+  q.register_hook(note(of_queries));
+  Tensor loss = attention(q, k, v, {.mask = AttentionMask::causal()}).sum();
+  q = k = v = Tensor();
+  loss.backward();
+  CHECK(of_projected == of_queries);
+  CHECK(of_queries != nullptr);
+  const Tensor fast = x.grad().clone();
+
+  // With gradients that someone else sees, which must stay as they are.
+  x.zero_grad();
+  auto parts = split_rotary_heads(x * 1.0, turn, 4, 2);
+  for (Tensor& part : parts) part.retain_grad();
+  attention(parts[0], parts[1], parts[2], {.mask = AttentionMask::causal()}).sum().backward();
+  CHECK(relative_error(x.grad(), fast) <= 1e-6);
+  const Tensor seen = parts[1].grad().clone();
+  const auto again = split_packed_heads(before, 4, 2);
+  std::vector<Tensor> plain;
+  for (size_t i = 0; i < 3; ++i) {
+    plain.push_back((i < 2 ? rotary(again[i], turn) : again[i]).detach().requires_grad_());
+  }
+  attention(plain[0], plain[1], plain[2], {.mask = AttentionMask::causal()}).sum().backward();
+  CHECK(relative_error(seen, plain[1].grad()) <= 1e-5);
+}
+
 }  // namespace
 
 TEST_CASE_TEMPLATE("model ops: rms_norm", On, Cpu, Cuda) {
@@ -210,6 +269,11 @@ TEST_CASE_TEMPLATE("model ops: glu", On, Cpu, Cuda) {
 
 TEST_CASE_TEMPLATE("model ops: rotary", On, Cpu, Cuda) {
   if (!missing(On::device)) check_rotary(On::device);
+}
+
+TEST_CASE_TEMPLATE("model ops: a projection that nothing else sees is rotated in place", On, Cpu,
+                   Cuda) {
+  if (!missing(On::device)) check_rotary_memory(On::device);
 }
 
 TEST_CASE_TEMPLATE("model ops: normed heads", On, Cpu, Cuda) {

@@ -9,23 +9,23 @@
 namespace sash::cpu {
 namespace {
 
-/// y = x turned by the n angles; pairs are i and i + n. sign is that of the angles.
+/// Turns pairs i and i + n of x by the n angles. sign is that of the angles.
 template <class T>
-void turn_halves(const T* x, const T* cos, const T* sin, T* y, int64_t n, T sign) {
+void turn_halves(T* x, const T* cos, const T* sin, int64_t n, T sign) {
   for (int64_t i = 0; i < n; ++i) {
     const T a = x[i], b = x[i + n], c = cos[i], s = sign * sin[i];
-    y[i] = a * c - b * s;
-    y[i + n] = a * s + b * c;
+    x[i] = a * c - b * s;
+    x[i + n] = a * s + b * c;
   }
 }
 
 /// The same of pairs 2 i and 2 i + 1.
 template <class T>
-void turn_neighbours(const T* x, const T* cos, const T* sin, T* y, int64_t n, T sign) {
+void turn_neighbours(T* x, const T* cos, const T* sin, int64_t n, T sign) {
   for (int64_t i = 0; i < n; ++i) {
     const T a = x[2 * i], b = x[2 * i + 1], c = cos[i], s = sign * sin[i];
-    y[2 * i] = a * c - b * s;
-    y[2 * i + 1] = a * s + b * c;
+    x[2 * i] = a * c - b * s;
+    x[2 * i + 1] = a * s + b * c;
   }
 }
 
@@ -34,16 +34,14 @@ void turn_heads(const TensorView& x, const TensorView& cos, const TensorView& si
                 const TensorView& y, const kernels::RotaryParams& params, int64_t b, int64_t s) {
   const int64_t n = cos.shape[2], width = x.shape[3];
   const int64_t angles = (cos.shape[0] == 1 ? 0 : b) * cos.strides[0] + s * n;
-  const T sign = params.back ? T(-1) : T(1);
+  const auto turn = params.interleaved ? turn_neighbours<T> : turn_halves<T>;
   for (int64_t h = 0; h < x.shape[2]; ++h) {
     const T* const from = x.ptr<const T>() + b * x.strides[0] + s * x.strides[1] + h * x.strides[2];
     T* const to = y.ptr<T>() + b * y.strides[0] + s * y.strides[1] + h * y.strides[2];
-    const int64_t turned = h < params.heads ? 2 * n : 0;
-    if (turned > 0) {
-      const auto turn = params.interleaved ? turn_neighbours<T> : turn_halves<T>;
-      turn(from, cos.ptr<const T>() + angles, sin.ptr<const T>() + angles, to, n, sign);
-    }
-    std::copy(from + turned, from + width, to + turned);
+    if (to != from) std::copy(from, from + width, to);
+    if (h >= params.heads) continue;
+    turn(to, cos.ptr<const T>() + angles, sin.ptr<const T>() + angles, n,
+         params.back ? T(-1) : T(1));
   }
 }
 
