@@ -222,11 +222,13 @@ Tensor DecoderAttention::attend_step(const std::array<Tensor, 3>& qkv,
 
 Tensor DecoderAttention::step(const Tensor& x, const DecoderNorm& norm,
                               const AttentionContext& context) const {
-  const Tensor packed =
-      linear_step(x, qkv_proj->weight,
-                  {.norm_weight = norm.weight, .norm = norm.rms_options(), .bias = qkv_proj->bias});
+  const Tensor packed = linear_step(x, qkv_proj->weight,
+                                    {.norm_weight = norm.weight,
+                                     .norm = norm.rms_options(),
+                                     .bias = qkv_proj->bias,
+                                     .weight_at_rest = true});
   return linear_step(attend_step(split(packed, {}, context.layout), context), o_proj->weight,
-                     {.bias = o_proj->bias, .residual = x});
+                     {.bias = o_proj->bias, .residual = x, .weight_at_rest = true});
 }
 
 bool DecoderAttention::can_step() const {
@@ -304,8 +306,10 @@ Tensor DecoderMlp::step(const Tensor& x, const DecoderNorm& norm) const {
                                     {.norm_weight = norm.weight,
                                      .norm = norm.rms_options(),
                                      .bias = gate_up_proj->bias,
-                                     .gate = gate_of(kind_)});
-  return linear_step(hidden, down_proj->weight, {.bias = down_proj->bias, .residual = x});
+                                     .gate = gate_of(kind_),
+                                     .weight_at_rest = true});
+  return linear_step(hidden, down_proj->weight,
+                     {.bias = down_proj->bias, .residual = x, .weight_at_rest = true});
 }
 
 bool DecoderMlp::can_step() const {

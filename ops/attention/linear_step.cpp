@@ -76,8 +76,11 @@ Tensor linear_step(const Tensor& x, const Tensor& weight, const LinearStepOption
   if (!has_linear_step_kernel(x, weight)) return composite::linear_step(x, weight, options);
   const NoGradGuard no_grad;
   const Tensor y = empty(result_shape(x, weight, options), x.options());
-  kernels::LinearStepParams params{.eps = options.norm.eps,
-                                   .unit_offset = options.norm.unit_offset};
+  kernels::LinearStepParams params{
+      .eps = options.norm.eps,
+      .unit_offset = options.norm.unit_offset,
+      .weight_at_rest = options.weight_at_rest &&
+                        (!options.norm_weight.defined() || options.norm_weight.is_contiguous())};
   if (options.gate) params.gate = detail::gate_of(*options.gate);
   const Tensor parts[3] = {options.norm_weight, options.bias, options.residual};
   const TensorView** const targets[3] = {&params.norm_weight, &params.bias, &params.residual};

@@ -14,6 +14,9 @@ struct LinearStepOptions {
   Tensor bias{};                  ///< [out]
   std::optional<GluKind> gate{};  ///< `glu` of the product, whose out is 2 F
   Tensor residual{};              ///< [..., out or F]: added at the end
+  /// The kernel queued last on the stream, and those that it did not wait for, write neither
+  /// weight: a card then fetches them while that kernel runs.
+  bool weight_at_rest = false;
 };
 
 /// residual + glu(linear(rms_norm(x), weight, bias)) for x [..., in] and weight [out, in]: a branch

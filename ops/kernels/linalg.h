@@ -36,6 +36,7 @@ struct LinearStepParams {
   const TensorView* bias = nullptr;      ///< [out], contiguous
   std::optional<Gate> gate{};            ///< of out = 2 F; y has F
   const TensorView* residual = nullptr;  ///< shape of y, contiguous: added at the end
+  bool weight_at_rest = false;           ///< see `LinearStepOptions`
 };
 
 /// y = residual + gate(norm(x) w' + bias): x [rows, in], of 1 to 4 rows, and w [out, in] have unit

@@ -46,6 +46,10 @@ void check(const Case& c, Device device) {
   const Tensor found = linear_step(x.to(device), weight.to(device), there);
   REQUIRE(found.shape() == Shape{c.rows, 1, width});
   CHECK(relative_error(found, expected) < (c.dtype == DType::float32 ? 2e-6 : 1e-2));
+  const Tensor x_there = x.to(device), weight_there = weight.to(device);
+  synchronize(device);
+  there.weight_at_rest = true;
+  CHECK(all_same(linear_step(x_there, weight_there, there).to(kCPU), found.to(kCPU)));
   // On a card, a row is what it is alone.
   if (c.rows > 4 || device.is_cpu()) return;
   there.residual = c.residual ? there.residual.narrow(0, 0, 1) : Tensor();

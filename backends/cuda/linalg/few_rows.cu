@@ -1,5 +1,7 @@
 #include "few_rows.h"
 
+#include <cuda_pipeline_primitives.h>
+
 #include "../../../core/error.h"
 #include "../elementwise/glu.cuh"
 #include "../norm/rows.cuh"
@@ -10,29 +12,30 @@ namespace {
 
 constexpr int kMostThreads = 512, kMostWarps = kMostThreads / kWarp;
 constexpr int64_t kMostRows = 4, kManyOutputs = 4096, kMostBytes = 47 << 10, kLargest = 1 << 28;
+/// Of a thread's weights: stages of two vectors, all but one of which are on their way.
+constexpr int kStages = 6, kStageBytes = 32;
 
 /// x [rows, k], w [n, k] or, with a gate, [2 n, k], and y [rows, n]; ld is the step from row to
-/// row. A team asks for its first `ahead` elements of w while the previous kernel runs.
+/// row. `early`: no kernel that may still run writes w or the norm's weight.
 template <class T>
 struct FewRows {
   const T *x, *w, *norm, *bias, *residual;
   T* y;
-  int64_t x_ld, w_ld, ahead;
+  int64_t x_ld, w_ld;
   int n, k, rows;
   float eps, offset;
+  bool early;
   Gate gate;
 };
 
-/// The rows of x, normalised if there is a norm, to shared memory. All threads of the block call
-/// it.
+/// The rows of x, normalised if there is a norm, to shared memory; `weight` is the thread's first
+/// vector of that norm. All threads of the block call it.
 template <class T>
-__device__ void stage(const FewRows<T>& f, T* rows) {
+__device__ void stage(const FewRows<T>& f, Vector<T, 16 / sizeof(T)> weight, T* rows) {
   constexpr int V = 16 / sizeof(T);
   __shared__ float parts[kMostRows][kMostWarps];
   const auto threads = static_cast<int>(blockDim.x);
   const int first = static_cast<int>(threadIdx.x) * V, step = threads * V;
-  Vector<T, V> weight{};  // asked for along with x
-  if (f.norm && first < f.k) weight = *reinterpret_cast<const Vector<T, V>*>(f.norm + first);
   for (int m = 0; m < f.rows; ++m) {
     float squares = 0;
     for (int at = first; at < f.k; at += step) {
@@ -64,54 +67,63 @@ __device__ void stage(const FewRows<T>& f, T* rows) {
 }
 
 /// A team of L lanes sums a row of w for each of up to M rows of x, with kGated also the row of its
-/// value, and goes on to the row that lies all teams further. kAhead vectors are always on their
-/// way. Blocks leave room for those of the next kernel, which begin to fetch its weights.
+/// value, and goes on to the row that lies all teams further. Its weights go through a ring in
+/// shared memory, where a thread reads what it copied itself: not through registers, whose loads
+/// are waited for together. The next kernel starts once the last weights are on their way, and then
+/// asks for its own; blocks leave room for those.
 template <int M, bool kGated, int L, class T>
-__global__ void __launch_bounds__(kMostThreads, M == 1 && L == kWarp ? 2 : 1)
+__global__ void __launch_bounds__(kMostThreads, 2)
     few_rows_kernel(const __grid_constant__ FewRows<T> f) {
-  constexpr int V = 16 / sizeof(T), kLine = 128 / sizeof(T), R = kGated ? 2 : 1;
-  constexpr int kAhead = (L < kWarp ? 12 : 8) / R, kStep = kAhead * L * V;
+  constexpr int V = 16 / sizeof(T), R = kGated ? 2 : 1, U = 2 / R, kStep = U * L * V;
+  using Stored = Vector<T, V>;
   extern __shared__ __align__(16) unsigned char memory[];
+  const auto threads = static_cast<int>(blockDim.x);
   const int lane = static_cast<int>(threadIdx.x) % L;
   const auto teams = static_cast<int>(gridDim.x * blockDim.x / L);
   auto output = static_cast<int>((blockIdx.x * blockDim.x + threadIdx.x) / L);
-  const T* w = f.w + output * f.w_ld;
-  const int64_t to_value = f.n * f.w_ld, to_next = teams * f.w_ld;
-  start_next_kernel();
-  int64_t left = f.ahead;
-  for (int o = output; o < f.n && left > 0; o += teams, left -= R * f.k) {
-    const T* const row = f.w + o * f.w_ld;
-    for (int at = lane * kLine; at < min(int64_t{f.k}, left); at += L * kLine) {
-#pragma unroll
-      for (int r = 0; r < R; ++r) prefetch(row + r * to_value + at);
-    }
-  }
-  if (f.norm && blockIdx.x == 0) {
-    const auto step = static_cast<int>(blockDim.x) * kLine;
-    for (int at = static_cast<int>(threadIdx.x) * kLine; at < f.k; at += step) {
-      prefetch(f.norm + at);
-    }
-  }
-  wait_for_previous_kernel();
-
-  int4 held[R][kAhead];  // read once
-  const auto hold = [&](int u, const T* row, int at, int end) {
-#pragma unroll
-    for (int r = 0; r < R; ++r) {
-      if (at < end) held[r][u] = __ldcs(reinterpret_cast<const int4*>(row + r * to_value + at));
-    }
+  const int64_t to_value = f.n * f.w_ld;
+  // [kStages][U R][threads]
+  const auto slot = [&](int stage, int i) {
+    return reinterpret_cast<Stored*>(memory) + (stage * U * R + i) * threads + threadIdx.x;
   };
+  const auto after = [](int stage) { return stage + 1 == kStages ? 0 : stage + 1; };
+
+  int next = output, next_at = 0, next_stage = 0;
+  const auto fetch = [&] {
+    if (next < f.n) {
+      const T* const row = f.w + next * f.w_ld;
 #pragma unroll
-  for (int u = 0; u < kAhead; ++u) hold(u, w, (u * L + lane) * V, output < f.n ? f.k : 0);
-  const T* x = f.x;
-  int64_t x_ld = f.x_ld;
-  if (f.rows * f.k * int64_t{sizeof(T)} <= kMostBytes) {
-    T* const rows = reinterpret_cast<T*>(memory);
-    stage(f, rows);
-    x = rows;
-    x_ld = f.k;
-  }
-  for (; output < f.n; output += teams, w += to_next) {
+      for (int u = 0; u < U; ++u) {
+        const int at = next_at + (u * L + lane) * V;
+        if (at >= f.k) continue;
+#pragma unroll
+        for (int r = 0; r < R; ++r) {
+          __pipeline_memcpy_async(slot(next_stage, u * R + r), row + r * to_value + at, 16);
+        }
+      }
+      next_at += kStep;
+      if (next_at >= f.k) {
+        next_at = 0;
+        next += teams;
+        if (next >= f.n) start_next_kernel();
+      }
+    }
+    next_stage = after(next_stage);
+    __pipeline_commit();
+  };
+  if (output >= f.n) start_next_kernel();
+  if (!f.early) wait_for_previous_kernel();
+  Stored norm{};
+  const int first_of_x = static_cast<int>(threadIdx.x) * V;
+  if (f.norm && first_of_x < f.k) norm = *reinterpret_cast<const Stored*>(f.norm + first_of_x);
+  for (int i = 0; i < kStages - 1; ++i) fetch();
+  if (f.early) wait_for_previous_kernel();
+
+  T* const rows = reinterpret_cast<T*>(memory + kStages * kStageBytes * threads);
+  const bool staged = f.rows * f.k * int64_t{sizeof(T)} <= kMostBytes;
+  if (staged) stage(f, norm, rows);
+  int now = 0;
+  for (; output < f.n; output += teams) {
     // Lane m stores row m.
     const bool stores = lane < M && lane < f.rows;
     const int64_t place = int64_t{lane} * f.n + output;
@@ -123,26 +135,27 @@ __global__ void __launch_bounds__(kMostThreads, M == 1 && L == kWarp ? 2 : 1)
     }
     float sum[R][M] = {};
     for (int first = 0; first < f.k; first += kStep) {
-      const bool last = first + kStep >= f.k;
-      const T* const next = last ? w + to_next : w + first + kStep;
-      const int end = last ? (output + teams < f.n ? f.k : 0) : f.k - first - kStep;
+      fetch();
+      __pipeline_wait_prior(kStages - 1);
 #pragma unroll
-      for (int u = 0; u < kAhead; ++u) {
-        const int vector = (u * L + lane) * V;
-        if (first + vector < f.k) {
+      for (int u = 0; u < U; ++u) {
+        const int at = first + (u * L + lane) * V;
+        if (at >= f.k) continue;
+        Vector<float, V> w[R];
 #pragma unroll
-          for (int m = 0; m < M; ++m) {
-            const auto a = read<V>(x + min(m, f.rows - 1) * x_ld + first + vector);
+        for (int r = 0; r < R; ++r) w[r] = widened(*slot(now, u * R + r));
 #pragma unroll
-            for (int r = 0; r < R; ++r) {
-              const auto b = widened<T>(held[r][u]);
+        for (int m = 0; m < M; ++m) {
+          const int row = min(m, f.rows - 1);
+          const auto x = staged ? read<V>(rows + row * f.k + at) : read<V>(f.x + row * f.x_ld + at);
 #pragma unroll
-              for (int i = 0; i < V; ++i) sum[r][m] = fmaf(a.element[i], b.element[i], sum[r][m]);
-            }
+          for (int r = 0; r < R; ++r) {
+#pragma unroll
+            for (int i = 0; i < V; ++i) sum[r][m] = fmaf(x.element[i], w[r].element[i], sum[r][m]);
           }
         }
-        hold(u, next, vector, end);
       }
+      now = after(now);
     }
     float own[R] = {};
 #pragma unroll
@@ -162,40 +175,55 @@ __global__ void __launch_bounds__(kMostThreads, M == 1 && L == kWarp ? 2 : 1)
   }
 }
 
-/// Teams of L lanes in blocks, at most one for each multiprocessor, and of equal work.
+/// Teams of L lanes in blocks of up to `most` warps, at most one for each multiprocessor, and of
+/// equal work.
 template <int L>
-DependentLaunch spread(int outputs) {
-  int card = 0, processors = 0;
-  SASH_CUDA_CHECK(cudaGetDevice(&card));
-  SASH_CUDA_CHECK(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, card));
+DependentLaunch spread(int outputs, int most, int processors) {
   constexpr int kWarpTeams = kWarp / L;
   const auto ratio = [](int a, int b) { return (a + b - 1) / b; };
-  const int turns = ratio(outputs, processors * kMostWarps * kWarpTeams);
+  const int turns = ratio(outputs, processors * most * kWarpTeams);
   const int warps = ratio(outputs, turns * processors * kWarpTeams);
   return {.grid = static_cast<unsigned>(ratio(outputs, turns * warps * kWarpTeams)),
           .threads = warps * kWarp};
 }
 
-/// Of the weights, that a block asks for while the previous kernel runs: all blocks together for a
-/// part of the L2 cache.
-constexpr int64_t kBytesAhead = 128 << 10;
+/// The largest number of warps for a card: with their rings, x fits in its shared memory.
+int most_warps(int shared) {
+  int warps = kMostWarps;
+  while (warps > 1 && kStages * kStageBytes * warps * kWarp + kMostBytes + 1024 > shared) {
+    warps /= 2;
+  }
+  return warps;
+}
+
+template <int M, bool kGated, int L, class T>
+void launch_lanes(const KernelContext& context, const FewRows<T>& f) {
+  static std::atomic<uint64_t> allowed{0};  // a bit for each card
+  const auto kernel = few_rows_kernel<M, kGated, L, T>;
+  const int card = context.device.index;
+  const auto attribute = [card](cudaDeviceAttr which) {
+    int value = 0;
+    SASH_CUDA_CHECK(cudaDeviceGetAttribute(&value, which, card));
+    return value;
+  };
+  const int most = most_warps(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin));
+  const int64_t ring = int64_t{kStages} * kStageBytes * kWarp,
+                x = f.rows * f.k * int64_t{sizeof(T)};
+  allow_shared_memory(kernel, allowed, card, ring * most + kMostBytes);
+  DependentLaunch launch = spread<L>(f.n, most, attribute(cudaDevAttrMultiProcessorCount));
+  launch.shared = ring * (launch.threads / kWarp) + (x <= kMostBytes ? x : 0);
+  launch_dependent(launch, kernel, static_cast<cudaStream_t>(context.stream.handle), f);
+}
 
 template <int M, bool kGated, class T>
-void launch(const KernelContext& context, FewRows<T> f) {
+void launch(const KernelContext& context, const FewRows<T>& f) {
   constexpr int kFew = 8;
-  constexpr int64_t kVectorsOfFew = kFew * 12, size = sizeof(T);
-  const auto stream = static_cast<cudaStream_t>(context.stream.handle);
-  const auto with = [&]<int L>(std::integral_constant<int, L>) {
-    DependentLaunch launch = spread<L>(f.n);
-    if (f.rows * f.k * size <= kMostBytes) launch.shared = f.rows * f.k * size;
-    f.ahead = kBytesAhead / (size * launch.threads / L);
-    launch_dependent(launch, few_rows_kernel<M, kGated, L, T>, stream, f);
-  };
+  constexpr int64_t kVectorsOfFew = kFew * 12;
   // Few lanes waste none of them on short rows; many fill the card where there are few outputs.
-  if (f.n >= kManyOutputs && f.k * size <= kVectorsOfFew * 16) {
-    return with(std::integral_constant<int, kFew>{});
+  if (f.n >= kManyOutputs && f.k * int64_t{sizeof(T)} <= kVectorsOfFew * 16) {
+    return launch_lanes<M, kGated, kFew>(context, f);
   }
-  with(std::integral_constant<int, kWarp>{});
+  launch_lanes<M, kGated, kWarp>(context, f);
 }
 
 template <class T>
@@ -230,6 +258,7 @@ FewRows<T> rows_of(const TensorView& x, const TensorView& w,
   f.rows = static_cast<int>(y.shape[0]);
   f.eps = static_cast<float>(params.eps);
   f.offset = params.unit_offset ? 1.f : 0.f;
+  f.early = params.weight_at_rest;
   f.gate = params.gate.value_or(Gate::silu);
   return f;
 }

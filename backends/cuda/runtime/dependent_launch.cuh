@@ -1,5 +1,7 @@
 #pragma once
 
+#include <atomic>
+
 #include "check.h"
 
 /// Kernels that start while the one before them on the stream ends ("programmatic dependent
@@ -33,6 +35,21 @@ inline int card_generation() {
   SASH_CUDA_CHECK(cudaGetDevice(&card));
   SASH_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, card));
   return major;
+}
+
+/// Lets `kernel` use `most` bytes of dynamic shared memory, once for each card, of which `done` has
+/// a bit; and divides multiprocessors' memory as for all kernels that call this: one that wants it
+/// divided otherwise would wait until the one before it has left.
+template <class... Parameters>
+void allow_shared_memory(void (*kernel)(Parameters...), std::atomic<uint64_t>& done, int card,
+                         int64_t most) {
+  const uint64_t bit = uint64_t{1} << card;
+  if (done.load(std::memory_order_relaxed) & bit) return;
+  SASH_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                       static_cast<int>(most)));
+  SASH_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                       cudaSharedmemCarveoutMaxShared));
+  done.fetch_or(bit, std::memory_order_relaxed);
 }
 
 struct DependentLaunch {
