@@ -262,14 +262,28 @@ __global__ void __launch_bounds__(kStepThreads, Q == 1 ? 2 : 1)
   for (int i = static_cast<int>(blockIdx.x * kStepThreads + threadIdx.x); i < queries * width;
        i += parts * kStepThreads) {
     const int g = i / width, e = i % width;
-    float highest = call.sinks ? widen(call.sinks[head + g]) : -kInfinity<float>;
-    const float sink = highest;
-    for (int r = 0; r < parts; ++r) highest = fmaxf(highest, part_of(r)->max[g]);
+    // All of the parts are asked for before one is used: they are in other blocks' memory.
+    float of_max[kMostParts], of_sum[kMostParts], of_out[kMostParts];
+#pragma unroll
+    for (int r = 0; r < static_cast<int>(kMostParts); ++r) {
+      of_max[r] = -kInfinity<float>;
+      of_sum[r] = of_out[r] = 0;
+      if (r >= parts) continue;
+      const StepPart<Q>& other = *part_of(r);
+      of_max[r] = other.max[g];
+      of_sum[r] = other.sum[g];
+      of_out[r] = other.out[g][e];
+    }
+    const float sink = call.sinks ? widen(call.sinks[head + g]) : -kInfinity<float>;
+    float highest = sink;
+#pragma unroll
+    for (const float max_of : of_max) highest = fmaxf(highest, max_of);
     float total = factor(sink, highest), y = 0;
-    for (int r = 0; r < parts; ++r) {
-      const float weight = factor(part_of(r)->max[g], highest);
-      total += weight * part_of(r)->sum[g];
-      y += weight * part_of(r)->out[g][e];
+#pragma unroll
+    for (int r = 0; r < static_cast<int>(kMostParts); ++r) {
+      const float weight = factor(of_max[r], highest);
+      total += weight * of_sum[r];
+      y += weight * of_out[r];
     }
     result[(head + g) * call.out_stride[1] + e] = narrow<T>(y / total);
   }
@@ -339,8 +353,10 @@ void attention_step(KernelContext& context, const TensorView& q, const TensorVie
           const auto groups = static_cast<unsigned>((call.group + Q - 1) / Q);
           const dim3 grid(parts, static_cast<unsigned>(call.kv_heads) * groups,
                           static_cast<unsigned>(q.shape[0]));
-          launch_dependent({.grid = grid, .threads = kStepThreads, .cluster = parts},
-                           attention_step_kernel<Q, L, T>,
+          static std::atomic<uint64_t> allowed{0};
+          const auto kernel = attention_step_kernel<Q, L, T>;
+          allow_shared_memory(kernel, allowed, context.device.index, 0);
+          launch_dependent({.grid = grid, .threads = kStepThreads, .cluster = parts}, kernel,
                            static_cast<cudaStream_t>(context.stream.handle), call);
         };
         const auto launch = [&]<int L>(std::integral_constant<int, L>) {
