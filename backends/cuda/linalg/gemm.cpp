@@ -6,9 +6,11 @@
 #include <bit>
 #include <map>
 #include <mutex>
+#include <span>
 #include <string>
 
 #include "../../../core/error.h"
+#include "../attention/common/attention_limits.h"
 #include "../runtime/check.h"
 #include "gemm_choices.h"
 
@@ -123,10 +125,13 @@ void set_transposed(Plan& plan, cublasLtMatmulDescAttributes_t attribute, bool t
 }
 
 /// The place of the algorithm to take in the heuristic's list.
-int choice_of(const Product& p) {
-  const bool listed = p.dtype == DType::bfloat16 && !p.wide && p.batch == 1;
-  if (!listed || cublasLtGetVersion() != kListVersion) return 0;
-  for (const AlgorithmChoice& c : kAlgorithmChoices) {
+int choice_of(int card, const Product& p, cublasComputeType_t compute) {
+  const bool listed = p.batch == 1 && cublasLtGetVersion() == kListVersion;
+  if (!listed || !has_hopper_code(Device(DeviceType::cuda, card))) return 0;
+  std::span<const AlgorithmChoice> choices;
+  if (p.dtype == DType::bfloat16 && !p.wide) choices = kBfloat16Choices;
+  if (compute == CUBLAS_COMPUTE_32F_FAST_TF32) choices = kTf32Choices;
+  for (const AlgorithmChoice& c : choices) {
     if (c.m == p.m && c.n == p.n && c.k == p.k && c.a == p.a.transposed && c.b == p.b.transposed &&
         c.epilogue == epilogue_of(p)) {
       return c.number;
@@ -145,7 +150,7 @@ void set_pointers(Plan& plan, const Product& p) {
 }
 
 /// Row-major C = A B is column-major C' = B' A', so A and B are swapped.
-Plan make_plan(cublasLtHandle_t handle, const Product& p, cublasComputeType_t compute) {
+Plan make_plan(cublasLtHandle_t handle, int card, const Product& p, cublasComputeType_t compute) {
   Plan plan{};
   SASH_CUDA_CHECK(cublasLtMatmulDescInit(&plan.product, compute,
                                          p.dtype == DType::float64 ? CUDA_R_64F : CUDA_R_32F));
@@ -166,7 +171,7 @@ Plan make_plan(cublasLtHandle_t handle, const Product& p, cublasComputeType_t co
   preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<uint32_t>(p.c.alignment));
   preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<uint32_t>(p.c.alignment));
   std::array<cublasLtMatmulHeuristicResult_t, kListed> list{};
-  int wanted = choice_of(p), found = 0;
+  int wanted = choice_of(card, p, compute), found = 0;
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
       handle, &plan.product, &plan.a, &plan.b, &plan.c, &plan.c, preference.handle(),
       wanted == 0 ? 1 : kListed, list.data(), &found);
@@ -211,7 +216,7 @@ void find_plan(int card, const Product& product, cublasComputeType_t compute, co
   if (!handle) SASH_CUDA_CHECK(cublasLtCreate(&handle));
   auto found = all.plans.find(key);
   if (found == all.plans.end()) {
-    const Plan plan = make_plan(handle, product, compute);
+    const Plan plan = make_plan(handle, card, product, compute);
     if (all.plans.size() >= kMostPlans) all.plans.clear();
     found = all.plans.emplace(key, plan).first;
   }
