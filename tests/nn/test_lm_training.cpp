@@ -135,8 +135,10 @@ void check_steady(Device device, int64_t steps) {
   CHECK(after.host_copies == before.host_copies);
   const bool keeps = before.cached > 0;  // builds for sanitizers have no cache
   if (keeps) CHECK(after.system_allocations == before.system_allocations);
-  // How many threads need working memory at once is chance, and a block that is cut takes a header.
-  CHECK(after.cached <= before.cached);
+  // How many threads need working memory at once is chance: a block that is cut takes a header, and
+  // two that are joined give one back.
+  constexpr int64_t kHeaders = 4096;
+  CHECK(after.cached < before.cached + kHeaders);
   // The batch in, the loss out.
   const int64_t read_steps = steps_of(20);
   for (int64_t i = 0; i < read_steps; ++i) CHECK(std::isfinite(read_step(i)));
