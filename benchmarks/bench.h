@@ -75,17 +75,21 @@ double median_ms_of_runs(Device device, int runs, Call&& call) {
   return median(times);
 }
 
-/// Milliseconds of the median call, after two warm-up calls.
+/// Milliseconds of the median call, after two warm-up calls; on a CPU of at least `calls` calls
+/// that take `seconds` together.
 template <class Call>
-double median_ms(Device device, int calls, Call&& call) {
+double median_ms(Device device, int calls, Call&& call, double seconds = 0) {
   if (device.is_cuda()) return median_ms_of_runs(device, calls, call);
   std::vector<double> times;
-  for (int i = 0; i < calls + 2; ++i) {
+  double total = 0;
+  for (int i = 0; i < calls + 2 || total < seconds * 1e3; ++i) {
     const auto start = std::chrono::steady_clock::now();
     call();
     const std::chrono::duration<double, std::milli> spent =
         std::chrono::steady_clock::now() - start;
-    if (i >= 2) times.push_back(spent.count());
+    if (i < 2) continue;
+    times.push_back(spent.count());
+    total += spent.count();
   }
   return median(times);
 }

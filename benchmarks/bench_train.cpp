@@ -111,6 +111,7 @@ struct Model : nn::Module {
 };
 
 int calls = 5;
+constexpr double kSeconds = 0.5;  ///< on a CPU, of the steps that are timed
 
 /// Milliseconds of the products of a step with weights, forward and backward, each timed alone.
 double products_ms(const Case& c, sash::Device device) {
@@ -176,7 +177,7 @@ void run(const Case& setup, sash::Device device, const std::string& impl, bool c
   sash::reset_peak_memory(device);
   step();
   if (captured && !train.reason().empty()) throw std::runtime_error(train.reason());
-  const double ms = sash::bench::median_ms(device, calls, step);
+  const double ms = sash::bench::median_ms(device, calls, step, kSeconds);
   // All steps use the same batch, so the loss of a correct training step falls.
   if (!(loss.item<double>() < first)) throw std::runtime_error("the loss does not fall");
   const auto tokens = static_cast<double>(setup.batch * setup.context);

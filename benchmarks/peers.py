@@ -32,15 +32,17 @@ def median_ms_of_runs(torch, call):
     return statistics.median(run(in_a_row) for _ in range(10))
 
 
-def median_ms(torch, device, call, calls=7):
+def median_ms(torch, device, call, calls=7, seconds=0):
+    """On the CPU of at least `calls` calls that take `seconds` together."""
     if device == "cuda":
         return median_ms_of_runs(torch, call)
     times = []
-    for i in range(calls + 2):
+    for _ in range(2):
+        call()
+    while len(times) < calls or sum(times) < seconds * 1e3:
         start = time.perf_counter()
         call()
-        if i >= 2:
-            times.append((time.perf_counter() - start) * 1e3)
+        times.append((time.perf_counter() - start) * 1e3)
     return statistics.median(times)
 
 
@@ -57,8 +59,8 @@ class Bench:
     def indices(self, below, *shape):
         return self.torch.randint(below, shape, device=self.device)
 
-    def ms(self, call, calls=7):
-        return median_ms(self.torch, self.device, call, calls)
+    def ms(self, call, calls=7, seconds=0):
+        return median_ms(self.torch, self.device, call, calls, seconds)
 
     def forward_ms(self, call):
         with self.torch.no_grad():

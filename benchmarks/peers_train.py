@@ -142,7 +142,7 @@ def time_step(bench, emit, name, impl, mode=None):
         step()  # records the CUDA graph: its memory counts, while replays allocate nothing
         step()
     peak = {}
-    ms = bench.ms(step, 5)
+    ms = bench.ms(step, 5, seconds=0.5)  # as in bench_train.cpp
     if bench.cuda:
         peak["peak_mb"] = round(torch.cuda.max_memory_allocated() / 2**20)
     else:
