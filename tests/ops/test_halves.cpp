@@ -142,10 +142,11 @@ TEST_CASE("halves on the CPU: large tensors, broadcast rows and strided views") 
 }
 
 TEST_CASE("halves on the CPU: rows and their gradients are float32's, rounded once") {
-  // A compiler may contract products and sums otherwise in the kernel for halves than in that for
-  // float32, which turns the rounding of few elements.
-  const auto rounded_once = [](const Tensor& y, const Tensor& wide) {
+  // A compiler may contract layer_norm's products and sums otherwise in the kernel for halves than
+  // in that for float32 (g++ 13), which turns the rounding of few elements.
+  const auto rounded_once = [](const Tensor& y, const Tensor& wide, bool all) {
     const Tensor expected = wide.to(y.dtype());
+    if (all) return all_same(y, expected);
     const double others = ne(y, expected).to(DType::float64).mean().item<double>();
     return others <= 5e-3 && relative_error(y, wide) < 1e-2;
   };
@@ -165,6 +166,7 @@ TEST_CASE("halves on the CPU: rows and their gradients are float32's, rounded on
       [](auto& in) { return rms_norm(in[0], {in[1].size(0)}, in[1]); },
       dropped,
   };
+  constexpr size_t kLayerNorm = 6;
   const int threads = num_threads();
   for (const DType half : kHalves) {
     for (const Shape& shape : {Shape{301, 134}, Shape{9, 2050}}) {
@@ -179,14 +181,15 @@ TEST_CASE("halves on the CPU: rows and their gradients are float32's, rounded on
         for (const int count : {1, 2, 3, 8}) {
           set_num_threads(count);
           const Tensor y = calls[call](narrow), z = calls[call](wide);
-          CHECK(rounded_once(y, z));
+          CHECK(rounded_once(y, z, call != kLayerNorm));
           const Tensor g = randn(y.shape(), {.device = kCPU}).to(half);
           const Tensor dx = grad({y}, {narrow[0]}, {g})[0];
           const bool saves_result = call == 4 || call == 5;  // of the forward pass, rounded
           if (saves_result) {
             CHECK(relative_error(dx, grad({z}, {wide[0]}, {g.to(DType::float32)})[0]) < 2e-2);
           } else {
-            CHECK(rounded_once(dx, grad({z}, {wide[0]}, {g.to(DType::float32)})[0]));
+            CHECK(rounded_once(dx, grad({z}, {wide[0]}, {g.to(DType::float32)})[0],
+                               call != kLayerNorm));
           }
         }
       }

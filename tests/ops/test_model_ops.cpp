@@ -140,31 +140,21 @@ void check_rotary(Device device) {
             return {composite::rotary(t[0], angles(t[0], 33, n), layout)};
           },
           {{2, 3, 33, width}});
-      check(
-          "split_rotary_heads of " + std::to_string(depth), device,
-          [=](const std::vector<Tensor>& t) -> std::vector<Tensor> {
-            const auto [q, k, v] = split_rotary_heads(t[0], angles(t[0], 33, n), 4, 2, layout);
-            return {q, k, v};
-          },
-          [=](const std::vector<Tensor>& t) -> std::vector<Tensor> {
-            const auto [q, k, v] = split_packed_heads(t[0], 4, 2);
-            const RotaryAngles turn = angles(t[0], 33, n);
-            return {composite::rotary(q, turn, layout), composite::rotary(k, turn, layout), v};
-          },
-          {{2, 33, 8 * width}});
-      check(
-          "split_rotary_heads in place, of " + std::to_string(depth), device,
-          [=](const std::vector<Tensor>& t) -> std::vector<Tensor> {
-            const auto [q, k, v] =
-                split_rotary_heads(t[0] * 1.0, angles(t[0], 33, n), 4, 2, layout);
-            return {q, k, v};
-          },
-          [=](const std::vector<Tensor>& t) -> std::vector<Tensor> {
-            const auto [q, k, v] = split_packed_heads(t[0], 4, 2);
-            const RotaryAngles turn = angles(t[0], 33, n);
-            return {composite::rotary(q, turn, layout), composite::rotary(k, turn, layout), v};
-          },
-          {{2, 33, 8 * width}});
+      const auto plain = [=](const std::vector<Tensor>& t) -> std::vector<Tensor> {
+        const auto [q, k, v] = split_packed_heads(t[0], 4, 2);
+        const RotaryAngles turn = angles(t[0], 33, n);
+        return {composite::rotary(q, turn, layout), composite::rotary(k, turn, layout), v};
+      };
+      for (const bool in_place : {false, true}) {
+        check("split_rotary_heads of " + std::to_string(depth) + (in_place ? ", in place" : ""),
+              device,
+              [=](const std::vector<Tensor>& t) -> std::vector<Tensor> {
+                const auto [q, k, v] = split_rotary_heads(in_place ? t[0] * 1.0 : t[0],
+                                                          angles(t[0], 33, n), 4, 2, layout);
+                return {q, k, v};
+              },
+              plain, {{2, 33, 8 * width}});
+      }
     }
   }
 }
