@@ -3,7 +3,10 @@
 #include <sash/ops/attention/normed_heads.h>
 #include <sash/ops/attention/packed_heads.h>
 #include <sash/ops/attention/rotary.h>
+#include <sash/ops/elementwise/dropout.h>
 #include <sash/ops/elementwise/glu.h>
+#include <sash/ops/norm/dropout_add_layer_norm.h>
+#include <sash/ops/norm/layer_norm.h>
 #include <sash/ops/norm/rms_norm.h>
 #include <sash/tensor/autograd/gradcheck.h>
 #include <sash/tensor/factories.h>
@@ -97,6 +100,30 @@ void check_rms_norm(Device device) {
     };
     check("add_rms_norm of " + std::to_string(width), device, sum, plain_sum,
           {{67, width}, {67, width}, {width}});
+  }
+}
+
+// On a card, other kernels than for few rows.
+void check_many_rows(Device device) {
+  for (const auto& [rows, width] :
+       {std::pair<int64_t, int64_t>{4099, 264}, {4200, 768}, {4096, 1152}, {5003, 2048}}) {
+    const RmsNormOptions options{.unit_offset = width == 768};
+    const std::vector<Shape> shapes{{rows, width}, {rows, width}, {width}, {width}};
+    const double p = width == 768 ? 0 : 0.2;
+    const Op norms = [=](const std::vector<Tensor>& t) -> std::vector<Tensor> {
+      manual_seed(5);  // both drop the same
+      const SumAndNorm y = dropout_add_layer_norm(t[0], t[1], t[2], t[3], p);
+      const SumAndNorm z = add_rms_norm(t[0], t[1], t[2], options);
+      return {y.sum, y.norm, z.sum, z.norm, rms_norm(t[1], {width}, t[3], options)};
+    };
+    const Op plain = [=](const std::vector<Tensor>& t) -> std::vector<Tensor> {
+      manual_seed(5);
+      const Tensor y = t[1] + dropout(t[0], p), z = t[0] + t[1];
+      return {y, layer_norm(y, {width}, t[2], t[3]), z,
+              composite::rms_norm(z, {width}, t[2], options),
+              composite::rms_norm(t[1], {width}, t[3], options)};
+    };
+    check("norms of " + std::to_string(rows) + " rows", device, norms, plain, shapes);
   }
 }
 
@@ -251,6 +278,10 @@ void check_rotary_memory(Device device) {
 
 TEST_CASE_TEMPLATE("model ops: rms_norm", On, Cpu, Cuda) {
   if (!missing(On::device)) check_rms_norm(On::device);
+}
+
+TEST_CASE("model ops: norms of many rows<cuda>") {
+  if (!missing(Cuda::device)) check_many_rows(Cuda::device);
 }
 
 TEST_CASE_TEMPLATE("model ops: glu", On, Cpu, Cuda) {
