@@ -120,7 +120,9 @@ void Trainer::State::open_folder() {
 
 void Trainer::State::load(const std::string& path) {
   const CheckpointInfo info = load_checkpoint(path, model, optimizer, options.scaler, loader);
-  step = saved_step = regular_step = info.step;
+  step = saved_step = info.step;
+  // A run that was killed between the two may have saved the best of a step alone.
+  if (path != folder.best()) regular_step = info.step;
   saved_path = path;
   const auto number = [&](const char* key, auto& value) {
     const auto entry = info.extra.find(key);

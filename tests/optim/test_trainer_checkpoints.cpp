@@ -133,6 +133,33 @@ TEST_CASE("Trainer: a plateau lowers the rate, and a resumed run goes on with it
       "expected a schedule or a plateau, got both");
 }
 
+TEST_CASE(
+    "Trainer: a run that ended between the last step's best and its own file saves the file") {
+  const TemporaryFolder folder;
+  const auto train = [&] {
+    Setup setup;
+    optim::Trainer trainer(setup.model, setup.optimizer, setup.loader, setup.step(),
+                           {.steps = 6,
+                            .validate = &setup.valid,
+                            .save = folder.file("run"),
+                            .keep_best = true,
+                            .resume = "auto"});
+    CHECK(trainer.run() == optim::TrainerEnd::steps);
+  };
+  const std::string last = folder.file("run/step-00000006.safetensors");
+  const auto text = [&] {
+    std::ifstream file(last, std::ios::binary);
+    return std::string{std::istreambuf_iterator<char>(file), {}};
+  };
+  train();
+  const std::string before = text();
+  CHECK(optim::checkpoint_info(folder.file("run/best.safetensors")).step == 6);
+  fs::remove(last);
+  train();
+  CHECK(fs::exists(last));
+  CHECK(text() == before);
+}
+
 TEST_CASE("Trainer: patience ends a training, and the best stays") {
   const TemporaryFolder folder;
   Setup setup;
