@@ -39,10 +39,6 @@ template <int V, class T>
 __device__ Vector<T, V> load_vector(const T* x) {
   return *reinterpret_cast<const Vector<T, V>*>(x);
 }
-template <int V, class T>
-__device__ void store_vector(T* y, const Vector<T, V>& x) {
-  *reinterpret_cast<Vector<T, V>*>(y) = x;
-}
 
 /// Elements that wait, as the words of a vector: halves would take a register each.
 template <int V, class T>
@@ -85,8 +81,8 @@ struct HalvesUnit {
     for (int i = 0; i < V; ++i) angles.turn(a.element[i], b.element[i], i);
   }
   __device__ void store(T* y, int64_t pair, int64_t pairs) {
-    store_vector(y + pair, elements_of<V, T>(first));
-    store_vector(y + pairs + pair, elements_of<V, T>(second));
+    store_whole(y + pair, elements_of<V, T>(first));
+    store_whole(y + pairs + pair, elements_of<V, T>(second));
   }
 };
 
@@ -105,7 +101,7 @@ struct InterleavedUnit {
     for (int i = 0; i < kPairs; ++i) angles.turn(x.element[2 * i], x.element[2 * i + 1], i);
   }
   __device__ void store(T* y, int64_t pair, int64_t) {
-    store_vector(y + 2 * pair, elements_of<V, T>(values));
+    store_whole(y + 2 * pair, elements_of<V, T>(values));
   }
 };
 
@@ -165,8 +161,8 @@ __global__ void __launch_bounds__(kThreads)
   }
   const int64_t rest = 2 * call.pairs + (unit - call.pairs / P) * C;
   over_heads([&](int, int64_t head) {
-    store_vector(y + head * call.y_stride[2] + rest,
-                 load_vector<C>(x + head * call.x_stride[2] + rest));
+    store_whole(y + head * call.y_stride[2] + rest,
+                load_vector<C>(x + head * call.x_stride[2] + rest));
   });
 }
 

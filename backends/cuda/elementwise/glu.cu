@@ -45,7 +45,7 @@ struct Forward {
     for (int i = 0; i < V; ++i) {
       out.element[i] = narrow<T>(forward_of<G, A>(widen(a.element[i]), widen(b.element[i])));
     }
-    *reinterpret_cast<Vector<T, V>*>(y + at) = out;
+    store_whole(y + at, out);
   }
 };
 
@@ -66,8 +66,8 @@ struct Backward {
       a.element[i] = narrow<T>(da);
       b.element[i] = narrow<T>(db);
     }
-    *reinterpret_cast<Vector<T, V>*>(dx + gate) = a;
-    *reinterpret_cast<Vector<T, V>*>(dx + gate + width) = b;
+    store_whole(dx + gate, a);
+    store_whole(dx + gate + width, b);
   }
 };
 

@@ -14,7 +14,7 @@ struct SiluGate {
   static constexpr bool kClamps = false;
   template <class A>
   static __device__ A cdf(A c) {
-    return A(1) / (A(1) + std::exp(-c));
+    return reciprocal(A(1) + power_of_2(-kLog2E<A> * c));
   }
   template <class A>
   static __device__ A slope(A c, A p) {
@@ -39,7 +39,7 @@ struct ClampedGate {
   static constexpr bool kClamps = true;
   template <class A>
   static __device__ A cdf(A c) {
-    return A(1) / (A(1) + std::exp(c * A(-kernels::kGateSlope)));
+    return reciprocal(A(1) + power_of_2(A(-kernels::kGateSlope) * kLog2E<A> * c));
   }
   template <class A>
   static __device__ A slope(A c, A p) {

@@ -148,6 +148,17 @@ struct alignas(sizeof(T) * V) Vector {
   T element[V];
 };
 
+/// Writes x in one access. nvcc may make several of an assignment, and memory is then written at a
+/// third of its rate.
+template <class T, int V>
+__device__ void store_whole(T* y, const Vector<T, V>& x) {
+  if constexpr (sizeof(x) == sizeof(int4)) {
+    __stwb(reinterpret_cast<int4*>(y), reinterpret_cast<const int4&>(x));
+  } else {
+    *reinterpret_cast<Vector<T, V>*>(y) = x;
+  }
+}
+
 /// `count` elements from `x` on, or V times the same one.
 template <int V, class T>
 __device__ Vector<T, V> load(const T* x, int64_t stride, int count) {

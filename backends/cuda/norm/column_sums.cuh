@@ -13,38 +13,42 @@ struct ColumnSums {
   T* of[3] = {};
 };
 
-inline constexpr int kAddingWarps = 16;
+inline constexpr int kAddingWarps = 16, kAddedColumns = 8;  // 32 bytes of float32
 
-/// y.of[k][n] = the sums of partial [chunks, outputs, n] over the chunks, for k = blockIdx.y.
-/// The warps take the chunks in turn.
+/// y.of[k][n] = the sums of partial [chunks, outputs, n] over the chunks, for k = blockIdx.y. A
+/// block has kAddedColumns columns; its threads take their chunks in turn.
 template <class A, class T>
 __global__ void __launch_bounds__(kAddingWarps* kWarp)
     add_chunks(const A* partial, int64_t chunks, int64_t outputs, int64_t n, ColumnSums<T> y) {
-  __shared__ A parts[kAddingWarps][kWarp];
+  constexpr int rows = kAddingWarps * kWarp / kAddedColumns;
+  __shared__ A parts[kAddingWarps][kAddedColumns];
   wait_for_previous_kernel();
   T* const out = y.of[blockIdx.y];
   if (!out) return;
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  const int64_t at = int64_t{blockIdx.x} * kWarp + lane;
+  const int column = static_cast<int>(threadIdx.x) % kAddedColumns;
+  const int64_t at = int64_t{blockIdx.x} * kAddedColumns + column;
   A total = 0;
   if (at < n) {
 #pragma unroll 16
-    for (int64_t c = warp; c < chunks; c += kAddingWarps) {
+    for (int64_t c = threadIdx.x / kAddedColumns; c < chunks; c += rows) {
       total += partial[(c * outputs + blockIdx.y) * n + at];
     }
   }
-  parts[warp][lane] = total;
+#pragma unroll
+  for (int step = kAddedColumns; step < kWarp; step *= 2) total += shuffle_xor(total, step);
+  if (threadIdx.x % kWarp < kAddedColumns) parts[threadIdx.x / kWarp][column] = total;
   __syncthreads();
-  if (warp != 0 || at >= n) return;
-  for (int w = 1; w < kAddingWarps; ++w) total += parts[w][lane];
+  if (threadIdx.x >= kAddedColumns || at >= n) return;
+  total = parts[0][column];
+  for (int w = 1; w < kAddingWarps; ++w) total += parts[w][column];
   out[at] = static_cast<T>(total);
 }
 
 template <class A, class T>
 void launch_add_chunks(cudaStream_t stream, const A* partial, int64_t chunks, int outputs,
                        int64_t n, const ColumnSums<T>& y) {
-  const dim3 grid(static_cast<unsigned>((n + kWarp - 1) / kWarp), static_cast<unsigned>(outputs));
+  const dim3 grid(static_cast<unsigned>((n + kAddedColumns - 1) / kAddedColumns),
+                  static_cast<unsigned>(outputs));
   launch_dependent({.grid = grid, .threads = kAddingWarps * kWarp}, add_chunks<A, T>, stream,
                    partial, chunks, outputs, n, y);
 }
@@ -95,6 +99,25 @@ __global__ void __launch_bounds__(kThreads, kSumBlocks<typename F::A>)
   }
 }
 
+/// y [n] = the sums of few rows: a thread adds up V columns.
+template <int V, class F, class T>
+__global__ void __launch_bounds__(kThreads) sum_few_rows(const F f, int64_t rows, int64_t n, T* y) {
+  using A = typename F::A;
+  const int64_t at = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * V;
+  if (at >= n) return;
+  A sum[V] = {};
+#pragma unroll 8
+  for (int64_t row = 0; row < rows; ++row) {
+    const auto x = f.template use<V>(f.template load<V>(row * n + at), row * n + at);
+#pragma unroll
+    for (int k = 0; k < V; ++k) sum[k] += static_cast<A>(x.element[k]);
+  }
+  Vector<T, V> out;
+#pragma unroll
+  for (int k = 0; k < V; ++k) out.element[k] = static_cast<T>(sum[k]);
+  store_whole(y + at, out);
+}
+
 /// y [n] = the sums over the rows of a matrix [rows, n] of the device type `T`: of
 /// `f.use<V>(f.load<V>(i), i)`, V elements from the i-th on. `F::A` is what they are added in, and
 /// `F::kAhead` how many rows a warp reads ahead. `data` are the addresses that f reads or writes.
@@ -103,10 +126,15 @@ void sum_columns(const KernelContext& context, const F& f, int64_t rows, int64_t
                  std::initializer_list<const void*> data) {
   using A = typename F::A;
   constexpr int64_t kShortest = 32, kLongest = 128, kWanted = 512, kMostChunks = 65535;
+  constexpr int64_t kFew = 64, kManyColumns = 4096;
   if (n == 0) return;
   const auto stream = static_cast<cudaStream_t>(context.stream.handle);
   const CardGuard guard(context.device.index);
   const auto launch = [&]<int V>(std::integral_constant<int, V>) {
+    if (rows <= kFew && n >= kManyColumns) {
+      sum_few_rows<V><<<blocks_for(n / V), kThreads, 0, stream>>>(f, rows, n, y);
+      return SASH_CUDA_CHECK(cudaGetLastError());
+    }
     const int64_t groups = (n + kWarp * V - 1) / (kWarp * V);
     const int64_t chunk = std::max(std::clamp(rows * groups / kWanted, kShortest, kLongest),
                                    (rows + kMostChunks - 1) / kMostChunks);
@@ -119,7 +147,7 @@ void sum_columns(const KernelContext& context, const F& f, int64_t rows, int64_t
     }
     launch_add_chunks(stream, partial.ptr<A>(), chunks, 1, n, ColumnSums<T>{{y}});
   };
-  if (rows_take_vectors<T>(n, data)) {
+  if (rows_take_vectors<T>(n, data) && rows_take_vectors<T>(n, {y})) {
     launch(std::integral_constant<int, 16 / sizeof(T)>{});
   } else {
     launch(std::integral_constant<int, 1>{});

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "../elementwise/dropout.cuh"
-#include "rows.cuh"
+#include "rows_ahead.cuh"
 
 namespace sash::cuda {
 namespace {
@@ -89,23 +89,74 @@ struct SumForward {
     const Row<Team, V, T> branches(branch + row * n, n), residuals(residual + row * n, n);
     Row<Team, V, T> values(sum + row * n);
     over_row<Team, V>(n, [&](int k, int64_t at) {
-      const int64_t first = row * n + at;
-      const auto total = residuals(k, at), added = branches(k, at);
-      Vector<A, V> factor;
-      if (dropout.drops()) factor = dropout.template at<V>(first);
-      Vector<T, V> stored;
-#pragma unroll
-      for (int i = 0; i < V; ++i) {
-        stored.element[i] =
-            narrow<T>(total.element[i] +
-                      (dropout.drops() ? added.element[i] * factor.element[i] : added.element[i]));
-      }
-      *reinterpret_cast<Vector<T, V>*>(sum + first) = stored;
-      values.hold(k, stored);
+      values.hold(k, add(residuals(k, at), branches(k, at), row * n + at));
     });
     norm.normalise(values, row, n);
   }
+
+  /// Writes the sum's elements from `first` on.
+  template <int V>
+  __device__ Vector<T, V> add(const Vector<A, V>& total, const Vector<A, V>& added,
+                              int64_t first) const {
+    Vector<A, V> factor;
+    if (dropout.drops()) factor = dropout.template at<V>(first);
+    Vector<T, V> stored;
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      stored.element[i] =
+          narrow<T>(total.element[i] +
+                    (dropout.drops() ? added.element[i] * factor.element[i] : added.element[i]));
+    }
+    *reinterpret_cast<Vector<T, V>*>(sum + first) = stored;
+    return stored;
+  }
 };
+
+/// The same as SumForward, of many rows.
+template <int V, class T>
+__global__ void __launch_bounds__(kMostWarps* kWarp, kRowBlocks<T>)
+    forward_rows(const __grid_constant__ SumForward<T> f, int64_t rows, int64_t n, int64_t chunk) {
+  using A = compute_t<T>;
+  RowsAhead<V, T, 2> ahead({f.branch, f.residual}, rows, n, chunk);
+  const bool inside = ahead.inside();
+  Vector<A, V> w{}, b{};
+  if (inside) {
+    w = read_or<V>(f.norm.weight, ahead.column(), A(1));
+    b = read_or<V>(f.norm.bias, ahead.column(), A(0));
+  }
+  const A share = 1 / static_cast<A>(n);
+  int turn = 0;
+  for (int64_t row = ahead.begin(); row < ahead.end(); ++row) {
+    const int64_t first = row * n + ahead.column();
+    ahead.advance();
+    Vector<A, V> v{};
+    A sum[1] = {}, squares[1] = {};
+    if (inside) {
+      v = widened(f.add(ahead[1], ahead[0], first));
+#pragma unroll
+      for (const A element : v.element) sum[0] += element;
+    }
+    sum_over_block(sum, turn);
+    const A m = sum[0] * share;
+    if (inside) {
+#pragma unroll
+      for (A& element : v.element) {
+        element -= m;
+        squares[0] += element * element;
+      }
+    }
+    sum_over_block(squares, turn);
+    const A r = 1 / std::sqrt(squares[0] * share + f.norm.eps);
+    if (threadIdx.x == 0) {
+      f.norm.mean[row] = m;
+      f.norm.rstd[row] = r;
+    }
+    if (!inside) continue;
+#pragma unroll
+    for (int i = 0; i < V; ++i) v.element[i] = v.element[i] * r * w.element[i] + b.element[i];
+    write<V>(f.norm.y + first, v);
+  }
+}
 
 template <class T>
 Forward<T> forward_of(const TensorView& x, const TensorView& weight, const TensorView& bias,
@@ -136,8 +187,19 @@ void dropout_add_layer_norm_forward(KernelContext& context, const TensorView& br
     const SumForward<T> forward{branch.ptr<T>(), residual.ptr<T>(), sum.ptr<T>(),
                                 DropoutFactors<compute_t<T>>(dropout.p, dropout.state),
                                 forward_of<T>(sum, weight, bias, y, mean, rstd, eps)};
-    over_rows<T>(context, forward, sum.shape[0], sum.shape[1],
-                 {branch.data, residual.data, weight.data, bias.data, sum.data, y.data});
+    const int64_t rows = sum.shape[0], n = sum.shape[1];
+    const std::initializer_list<const void*> data = {branch.data, residual.data, weight.data,
+                                                     bias.data,   sum.data,      y.data};
+    constexpr int V = 16 / sizeof(T);
+    if (!many_rows(rows, n, V) || !rows_take_vectors<T>(n, data)) {
+      return over_rows<T>(context, forward, rows, n, data);
+    }
+    const RowChunks chunks(rows, n, V, 2);
+    const CardGuard guard(context.device.index);
+    forward_rows<V>
+        <<<static_cast<unsigned>(chunks.count), chunks.threads, chunks.shared,
+           static_cast<cudaStream_t>(context.stream.handle)>>>(forward, rows, n, chunks.rows);
+    SASH_CUDA_CHECK(cudaGetLastError());
   });
 }
 

@@ -1,9 +1,8 @@
-#include <cuda_pipeline_primitives.h>
-
 #include "../../../ops/kernels/norm.h"
 
 #include "../elementwise/dropout.cuh"
 #include "column_sums.cuh"
+#include "rows_ahead.cuh"
 
 namespace sash::cuda {
 namespace {
@@ -36,10 +35,10 @@ struct InputGradient {
       const int64_t first = row * n + at;
       return terms(read<V>(x + first), read<V>(g + first), weights<V>(at), m, r);
     };
-    A sum_h = 0, sum_hz = 0;
-    over_row<Team, V>(n, [&](int, int64_t at) { add_up(terms_at(at), sum_h, sum_hz); });
-    const A mean_h = Team::reduce(sum_h, Plus{}) / static_cast<A>(n);
-    const A mean_hz = Team::reduce(sum_hz, Plus{}) / static_cast<A>(n);
+    A sums[2] = {};
+    over_row<Team, V>(n, [&](int, int64_t at) { add_up(terms_at(at), sums); });
+    const A mean_h = Team::reduce(sums[0], Plus{}) / static_cast<A>(n);
+    const A mean_hz = Team::reduce(sums[1], Plus{}) / static_cast<A>(n);
     over_row<Team, V>(n, [&](int, int64_t at) {
       const int64_t first = row * n + at;
       finish(terms_at(at), read_or<V>(dsum, first, A(0)), first, r, mean_h, mean_hz);
@@ -63,12 +62,13 @@ struct InputGradient {
     return t;
   }
 
+  /// Adds the sums of h and of h z.
   template <int V>
-  __device__ void add_up(const Terms<V>& t, A& sum_h, A& sum_hz) const {
+  __device__ void add_up(const Terms<V>& t, A (&sums)[2]) const {
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      sum_h += t.h.element[i];
-      sum_hz += t.h.element[i] * t.z.element[i];
+      sums[0] += t.h.element[i];
+      sums[1] += t.h.element[i] * t.z.element[i];
     }
   }
 
@@ -91,11 +91,8 @@ struct InputGradient {
   }
 };
 
-// The parameters' gradients are first summed over chunks of rows.
+// The parameters' gradients of rows that are read twice are first summed over chunks of them.
 constexpr int64_t kChunks = 256, kShortestChunk = 32;
-// A block of up to kMostWarps warps has a chunk; it reads its rows kAhead ahead.
-constexpr int64_t kHeldChunks = 1024, kShortestHeldChunk = 8;
-constexpr int kMostWarps = 8, kAhead = 3;
 
 /// partial [chunks, 2, n] of one chunk: the warps' sums `weight` and `bias` of kWarp V columns,
 /// which start at `begin`.
@@ -123,85 +120,47 @@ __device__ void add_warps(const A (&weight)[V], const A (&bias)[V], A* partial, 
 /// All gradients of a chunk of rows in one pass: a thread has a vector of each row, and its
 /// columns' part of the parameters' gradients, partial [chunks, 2, n].
 template <int V, class T>
-__global__ void __launch_bounds__(kMostWarps* kWarp, sizeof(T) > 4 ? 2 : 3)
+__global__ void __launch_bounds__(kMostWarps* kWarp, kRowBlocks<T>)
     backward_rows(const __grid_constant__ InputGradient<T> f, compute_t<T>* partial, int64_t rows,
                   int64_t n, int64_t chunk) {
   using A = compute_t<T>;
-  using Stored = Vector<T, V>;
-  extern __shared__ __align__(16) unsigned char memory[];
-  __shared__ Vector<A, 2> parts[2][kMostWarps];
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  const int warps = static_cast<int>(blockDim.x) / kWarp;
-  const int at = static_cast<int>(threadIdx.x) * V;
-  const bool inside = at < n;
-  const int64_t begin = blockIdx.x * chunk, end = min(rows, begin + chunk);
-
-  // The thread's vectors of x, g and dsum of the rows ahead: [kAhead][3][threads].
-  Stored* const slots = reinterpret_cast<Stored*>(memory) + threadIdx.x;
-  const int step = static_cast<int>(blockDim.x);
-  int64_t to_read = begin;
-  int written = 0, taken = 0;  // slots
-  const auto next_slot = [](int& slot) { slot = slot == kAhead - 1 ? 0 : slot + 1; };
-  const auto read_ahead = [&] {
-    if (inside && to_read < end) {
-      Stored* const slot = slots + written * 3 * step;
-      const int64_t first = to_read * n + at;
-      __pipeline_memcpy_async(slot, f.x + first, sizeof(Stored));
-      __pipeline_memcpy_async(slot + step, f.g + first, sizeof(Stored));
-      if (f.dsum) __pipeline_memcpy_async(slot + 2 * step, f.dsum + first, sizeof(Stored));
-    }
-    __pipeline_commit();
-    ++to_read;
-    next_slot(written);
-  };
-  for (int i = 0; i < kAhead - 1; ++i) read_ahead();
-
+  RowsAhead<V, T, 3> ahead({f.x, f.g, f.dsum}, rows, n, chunk);
+  const bool inside = ahead.inside();
+  const int64_t begin = ahead.begin(), end = ahead.end();
   Vector<A, V> w{}, dweight{}, dbias{};
-  if (inside) w = f.template weights<V>(at);
+  if (inside) w = f.template weights<V>(ahead.column());
   const A share = 1 / static_cast<A>(n);
   A m = f.mean[begin], r = f.rstd[begin];
+  int turn = 0;
   for (int64_t row = begin; row < end; ++row) {
-    read_ahead();
     const int64_t next = min(row + 1, end - 1);
     const A next_m = f.mean[next], next_r = f.rstd[next];
-    __pipeline_wait_prior(kAhead - 1);
+    ahead.advance();
     typename InputGradient<T>::template Terms<V> t{};
     Vector<A, V> out{};
-    A sum_h = 0, sum_hz = 0;
+    A sums[2] = {};
     if (inside) {
-      const Stored* const slot = slots + taken * 3 * step;
-      const auto gv = widened(slot[step]);
-      t = f.terms(widened(slot[0]), gv, w, m, r);
-      if (f.dsum) out = widened(slot[2 * step]);
+      const auto gv = ahead[1];
+      t = f.terms(ahead[0], gv, w, m, r);
+      if (f.dsum) out = ahead[2];
 #pragma unroll
       for (int i = 0; i < V; ++i) {
         dweight.element[i] += gv.element[i] * t.z.element[i];
         dbias.element[i] += gv.element[i];
       }
-      f.add_up(t, sum_h, sum_hz);
+      f.add_up(t, sums);
     }
-    next_slot(taken);
     if (f.dx) {
-      sum_h = reduce_warp(sum_h, Plus{});
-      sum_hz = reduce_warp(sum_hz, Plus{});
-      if (warps > 1) {
-        Vector<A, 2>* const part = parts[row % 2];
-        if (lane == 0) part[warp] = {sum_h, sum_hz};
-        __syncthreads();
-        sum_h = sum_hz = 0;
-        for (int k = 0; k < warps; ++k) {
-          sum_h += part[k].element[0];
-          sum_hz += part[k].element[1];
-        }
+      sum_over_block(sums, turn);
+      if (inside) {
+        f.finish(t, out, row * n + ahead.column(), r, sums[0] * share, sums[1] * share);
       }
-      if (inside) f.finish(t, out, row * n + at, r, sum_h * share, sum_hz * share);
     }
     m = next_m;
     r = next_r;
   }
   if (!partial || !inside) return;
-  partial += blockIdx.x * 2 * n + at;
+  partial += blockIdx.x * 2 * n + ahead.column();
   *reinterpret_cast<Vector<A, V>*>(partial) = dweight;
   *reinterpret_cast<Vector<A, V>*>(partial + n) = dbias;
 }
@@ -247,8 +206,9 @@ class BackwardCall {
         rows_(rows),
         n_(n),
         vectors_(rows_take_vectors<T>(n, {f.x, f.weight, f.g, f.dsum, f.dx, f.dbranch})),
-        held_(vectors_ && n <= kMostWarps * kWarp * kVector),
-        chunk_(held_ ? std::max(kShortestHeldChunk, (rows + kHeldChunks - 1) / kHeldChunks)
+        once_(vectors_ && RowChunks::take(n, kVector)),
+        once_chunks_(rows, n, kVector, 3),
+        chunk_(once_ ? once_chunks_.rows
                      : std::max(kShortestChunk, (rows + kChunks - 1) / kChunks)),
         chunks_((rows + chunk_ - 1) / chunk_) {}
 
@@ -258,7 +218,7 @@ class BackwardCall {
                             parameters ? chunks_ * 2 * n_ * static_cast<int64_t>(sizeof(A)) : 0);
     A* const partial = parameters ? scratch.template ptr<A>() : nullptr;
     const CardGuard guard(context_.device.index);
-    if (rows_ > 0 && n_ > 0) held_ ? held(partial) : twice(partial);
+    if (rows_ > 0 && n_ > 0) once_ ? once(partial) : twice(partial);
     if (parameters) {
       launch_add_chunks(stream_, partial, chunks_, 2, n_, ColumnSums<T>{{dweight, dbias}});
     }
@@ -269,11 +229,9 @@ class BackwardCall {
     return static_cast<unsigned>((n_ + columns - 1) / columns);
   }
 
-  void held(A* partial) const {
-    const int64_t vectors = n_ / kVector, threads = (vectors + kWarp - 1) / kWarp * kWarp;
-    const auto bytes = static_cast<size_t>(threads * kAhead * 3 * 16);
+  void once(A* partial) const {
     backward_rows<kVector>
-        <<<static_cast<unsigned>(chunks_), static_cast<unsigned>(threads), bytes, stream_>>>(
+        <<<static_cast<unsigned>(chunks_), once_chunks_.threads, once_chunks_.shared, stream_>>>(
             f_, partial, rows_, n_, chunk_);
     SASH_CUDA_CHECK(cudaGetLastError());
   }
@@ -298,7 +256,8 @@ class BackwardCall {
   cudaStream_t stream_;
   InputGradient<T> f_;
   int64_t rows_, n_;
-  bool vectors_, held_;
+  bool vectors_, once_;
+  RowChunks once_chunks_;
   int64_t chunk_, chunks_;
 };
 

@@ -1,8 +1,7 @@
-#include <cuda_pipeline_primitives.h>
-
 #include "../../../ops/kernels/rms_norm.h"
 
 #include "column_sums.cuh"
+#include "rows_ahead.cuh"
 
 namespace sash::cuda {
 namespace {
@@ -30,14 +29,23 @@ struct RmsForward {
     const Row<Team, V, T> residuals(residual + row * n, n);
     Row<Team, V, T> sums(sum + row * n);
     over_row<Team, V>(n, [&](int k, int64_t at) {
-      const auto a = values(k, at), b = residuals(k, at);
-      Vector<T, V> stored;
-#pragma unroll
-      for (int i = 0; i < V; ++i) stored.element[i] = narrow<T>(a.element[i] + b.element[i]);
-      *reinterpret_cast<Vector<T, V>*>(sum + row * n + at) = stored;
-      sums.hold(k, stored);
+      sums.hold(k, add(values(k, at), residuals(k, at), row * n + at));
     });
     normalise(sums, row, n);
+  }
+
+  /// Writes a + b to `sum`, from element `first` on.
+  template <int V>
+  __device__ Vector<T, V> add(const Vector<A, V>& a, const Vector<A, V>& b, int64_t first) const {
+    Vector<T, V> stored;
+#pragma unroll
+    for (int i = 0; i < V; ++i) stored.element[i] = narrow<T>(a.element[i] + b.element[i]);
+    *reinterpret_cast<Vector<T, V>*>(sum + first) = stored;
+    return stored;
+  }
+
+  __device__ A rstd_of(A squares, int64_t n) const {
+    return 1 / std::sqrt(squares / static_cast<A>(n) + eps);
   }
 
   template <class Team, int V>
@@ -49,7 +57,7 @@ struct RmsForward {
 #pragma unroll
       for (int i = 0; i < V; ++i) squares += v.element[i] * v.element[i];
     });
-    const A r = 1 / std::sqrt(Team::reduce(squares, Plus{}) / static_cast<A>(n) + eps);
+    const A r = rstd_of(Team::reduce(squares, Plus{}), n);
     over_row<Team, V>(n, [&](int k, int64_t at) {
       auto out = values(k, at);
       const auto w = weights(k, at);
@@ -149,79 +157,75 @@ struct WeightGradient {
   }
 };
 
-// A block of up to kMostWarps warps has a chunk of rows; it reads its rows kAhead ahead.
-constexpr int64_t kChunks = 1024, kShortestChunk = 8;
-constexpr int kMostWarps = 8, kAhead = 3;
-
-/// Rows of x, g and dsum on their way to a thread's part of shared memory.
+/// The same as RmsForward, of many rows.
 template <int V, class T>
-struct RowsAhead {
-  using Stored = Vector<T, V>;
-  Stored* const slots;  ///< [kAhead][3][threads]
-
-  __device__ Stored& slot(int64_t row, int which) const {
-    return slots[(row % kAhead * 3 + which) * blockDim.x + threadIdx.x];
+__global__ void __launch_bounds__(kMostWarps* kWarp, kRowBlocks<T>)
+    forward_rows(const __grid_constant__ RmsForward<T> f, int64_t rows, int64_t n, int64_t chunk) {
+  using A = compute_t<T>;
+  RowsAhead<V, T, 2> ahead({f.x, f.residual}, rows, n, chunk);
+  Vector<A, V> w{};
+  if (ahead.inside()) w = read_or<V>(f.weight, ahead.column(), A(1));
+#pragma unroll
+  for (A& element : w.element) element += f.offset;
+  int turn = 0;
+  for (int64_t row = ahead.begin(); row < ahead.end(); ++row) {
+    const int64_t first = row * n + ahead.column();
+    ahead.advance();
+    Vector<A, V> v{};
+    A squares[1] = {};
+    if (ahead.inside()) {
+      v = ahead[0];
+      if (f.residual) v = widened(f.add(v, ahead[1], first));
+#pragma unroll
+      for (const A element : v.element) squares[0] += element * element;
+    }
+    sum_over_block(squares, turn);
+    const A r = f.rstd_of(squares[0], n);
+    if (threadIdx.x == 0) f.rstd[row] = r;
+    if (!ahead.inside()) continue;
+#pragma unroll
+    for (int i = 0; i < V; ++i) v.element[i] = v.element[i] * r * w.element[i];
+    write<V>(f.y + first, v);
   }
-  /// Begins to read a vector of each, from element `first` on.
-  __device__ void begin(const RmsInputGradient<T>& f, int64_t row, int64_t first) const {
-    __pipeline_memcpy_async(&slot(row, 0), f.x + first, sizeof(Stored));
-    __pipeline_memcpy_async(&slot(row, 1), f.g + first, sizeof(Stored));
-    if (f.dsum) __pipeline_memcpy_async(&slot(row, 2), f.dsum + first, sizeof(Stored));
-  }
-};
+}
 
-/// Both gradients of a chunk of rows in one pass: a thread has a vector of each row, and its
-/// columns' part of dweight, partial [chunks, n].
+/// Both gradients of a chunk of rows in one pass: a thread has its columns' part of dweight,
+/// partial [chunks, n].
 template <int V, class T>
-__global__ void __launch_bounds__(kMostWarps* kWarp, sizeof(T) > 4 ? 2 : 3)
+__global__ void __launch_bounds__(kMostWarps* kWarp, kRowBlocks<T>)
     backward_rows(const __grid_constant__ RmsInputGradient<T> f, compute_t<T>* partial,
                   int64_t rows, int64_t n, int64_t chunk) {
   using A = compute_t<T>;
-  extern __shared__ __align__(16) unsigned char memory[];
-  __shared__ A parts[2][kMostWarps];
-  const RowsAhead<V, T> ahead{reinterpret_cast<Vector<T, V>*>(memory)};
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  const int warps = static_cast<int>(blockDim.x) / kWarp;
-  const int at = static_cast<int>(threadIdx.x) * V;
-  const bool inside = at < n;
-  const int64_t begin = blockIdx.x * chunk, end = min(rows, begin + chunk);
-  const auto start = [&](int64_t row) {
-    if (inside && row < end) ahead.begin(f, row, row * n + at);
-    __pipeline_commit();
-  };
-  for (int i = 0; i < kAhead - 1; ++i) start(begin + i);
+  RowsAhead<V, T, 3> ahead({f.x, f.g, f.dsum}, rows, n, chunk);
+  const bool inside = ahead.inside();
+  const int64_t begin = ahead.begin(), end = ahead.end();
   Vector<A, V> w{}, dweight{};
-  if (inside) w = f.template weights<V>(at);
+  if (inside) w = f.template weights<V>(ahead.column());
   A r = f.rstd[begin];
+  int turn = 0;
   for (int64_t row = begin; row < end; ++row) {
-    start(row + kAhead - 1);
     const A next_r = f.rstd[min(row + 1, end - 1)];
-    __pipeline_wait_prior(kAhead - 1);
+    ahead.advance();
     Vector<A, V> v{}, gv{}, out{};
-    A sum = 0;
+    A sum[1] = {};
     if (inside) {
-      v = widened(ahead.slot(row, 0));
-      gv = widened(ahead.slot(row, 1));
-      if (f.dsum) out = widened(ahead.slot(row, 2));
+      v = ahead[0];
+      gv = ahead[1];
+      if (f.dsum) out = ahead[2];
 #pragma unroll
       for (int i = 0; i < V; ++i) dweight.element[i] += gv.element[i] * (v.element[i] * r);
-      sum = f.product(v, gv, w, r);
+      sum[0] = f.product(v, gv, w, r);
     }
     if (f.dx) {
-      sum = reduce_warp(sum, Plus{});
-      if (warps > 1) {
-        A(&part)[kMostWarps] = parts[(row - begin) % 2];
-        if (lane == 0) part[warp] = sum;
-        __syncthreads();
-        sum = part[0];
-        for (int k = 1; k < warps; ++k) sum += part[k];
+      sum_over_block(sum, turn);
+      if (inside) {
+        f.finish(v, gv, w, out, row * n + ahead.column(), r, sum[0] / static_cast<A>(n));
       }
-      if (inside) f.finish(v, gv, w, out, row * n + at, r, sum / static_cast<A>(n));
     }
     r = next_r;
   }
-  if (partial && inside) *reinterpret_cast<Vector<A, V>*>(partial + blockIdx.x * n + at) = dweight;
+  if (!partial || !inside) return;
+  *reinterpret_cast<Vector<A, V>*>(partial + blockIdx.x * n + ahead.column()) = dweight;
 }
 
 template <class T>
@@ -231,25 +235,21 @@ void backward(const KernelContext& context, const RmsInputGradient<T>& f, int64_
   constexpr int V = 16 / sizeof(T);
   if (rows == 0 || n == 0) return;
   const bool vectors = rows_take_vectors<T>(n, {f.x, f.weight, f.g, f.dsum, f.dx});
-  if (!vectors || n > kMostWarps * kWarp * V) {  // x and g are read twice
+  if (!vectors || !RowChunks::take(n, V)) {  // x and g are read twice
     if (f.dx) over_rows<T>(context, f, rows, n, {f.x, f.weight, f.g, f.dsum, f.dx});
     if (!dweight) return;
     const WeightGradient<T> sums{f.x, f.rstd, f.g, n};
     return sum_columns<T>(context, sums, rows, n, dweight, {f.x, f.g});
   }
-  const int64_t chunk = std::max(kShortestChunk, (rows + kChunks - 1) / kChunks);
-  const int64_t chunks = (rows + chunk - 1) / chunk;
-  const Workspace scratch(context, dweight ? chunks * n * static_cast<int64_t>(sizeof(A)) : 0);
+  const RowChunks chunks(rows, n, V, 3);
+  const Workspace scratch(context, dweight ? chunks.count * n * int64_t{sizeof(A)} : 0);
   A* const partial = dweight ? scratch.ptr<A>() : nullptr;
   const CardGuard guard(context.device.index);
   const auto stream = static_cast<cudaStream_t>(context.stream.handle);
-  const int64_t threads = (n / V + kWarp - 1) / kWarp * kWarp;
-  const auto bytes = static_cast<size_t>(threads * kAhead * 3 * 16);
-  backward_rows<V>
-      <<<static_cast<unsigned>(chunks), static_cast<unsigned>(threads), bytes, stream>>>(
-          f, partial, rows, n, chunk);
+  backward_rows<V><<<static_cast<unsigned>(chunks.count), chunks.threads, chunks.shared, stream>>>(
+      f, partial, rows, n, chunks.rows);
   SASH_CUDA_CHECK(cudaGetLastError());
-  if (partial) launch_add_chunks(stream, partial, chunks, 1, n, ColumnSums<T>{{dweight}});
+  if (partial) launch_add_chunks(stream, partial, chunks.count, 1, n, ColumnSums<T>{{dweight}});
 }
 
 void rms_norm_forward(KernelContext& context, const TensorView& x, const TensorView& residual,
@@ -261,8 +261,19 @@ void rms_norm_forward(KernelContext& context, const TensorView& x, const TensorV
     const RmsForward<T> forward{
         x.ptr<T>(), residual.ptr<T>(), weight.ptr<T>(),     sum.ptr<T>(),
         y.ptr<T>(), rstd.ptr<A>(),     static_cast<A>(eps), static_cast<A>(unit_offset ? 1 : 0)};
-    over_rows<T>(context, forward, x.shape[0], x.shape[1],
-                 {x.data, residual.data, weight.data, sum.data, y.data});
+    const int64_t rows = x.shape[0], n = x.shape[1];
+    const std::initializer_list<const void*> data = {x.data, residual.data, weight.data, sum.data,
+                                                     y.data};
+    constexpr int V = 16 / sizeof(T);
+    if (!many_rows(rows, n, V) || !rows_take_vectors<T>(n, data)) {
+      return over_rows<T>(context, forward, rows, n, data);
+    }
+    const RowChunks chunks(rows, n, V, 2);
+    const CardGuard guard(context.device.index);
+    forward_rows<V>
+        <<<static_cast<unsigned>(chunks.count), chunks.threads, chunks.shared,
+           static_cast<cudaStream_t>(context.stream.handle)>>>(forward, rows, n, chunks.rows);
+    SASH_CUDA_CHECK(cudaGetLastError());
   });
 }
 

@@ -1,0 +1,134 @@
+#pragma once
+
+#include <algorithm>
+
+#include <cuda_pipeline_primitives.h>
+
+#include "rows.cuh"
+
+/// Kernels over many rows that are read once. A block has a chunk of rows, and a thread one vector
+/// of each; while a row is worked on, the next ones are copied to shared memory.
+namespace sash::cuda {
+
+inline constexpr int kMostWarps = 8;  ///< of a block
+inline constexpr int kRowsAhead = 3;  ///< with the one that is worked on
+
+/// How rows of n elements in vectors of V are divided. Depends on the shape alone.
+struct RowChunks {
+  int threads;
+  int64_t rows;  ///< of a chunk
+  int64_t count;
+  size_t shared;  ///< bytes of a block
+
+  /// Of rows of `inputs` matrices. There are as many blocks as keep the memory of 132
+  /// multiprocessors busy, so that all run at once.
+  RowChunks(int64_t all_rows, int64_t n, int V, int inputs) {
+    constexpr int64_t kMultiprocessors = 132, kReading = 1920, kMostThreads = 1024, kFewest = 2;
+    constexpr int64_t kShortest = 8;
+    const int64_t warps = std::max<int64_t>(1, (n / V + kWarp - 1) / kWarp);
+    threads = static_cast<int>(warps * kWarp);
+    const int64_t blocks = std::max(kFewest, std::min(kReading / inputs, kMostThreads) / threads);
+    const int64_t wanted = kMultiprocessors * blocks;
+    rows = std::max(kShortest, (all_rows + wanted - 1) / wanted);
+    count = (all_rows + rows - 1) / rows;
+    shared = static_cast<size_t>(threads) * kRowsAhead * static_cast<size_t>(inputs) * 16;
+  }
+
+  /// Whether a block has a row of n elements at once.
+  static bool take(int64_t n, int V) { return n <= int64_t{kMostWarps} * kWarp * V; }
+};
+
+/// A thread's vectors of the rows of its block's chunk, of `inputs` matrices [rows, n]; a null one
+/// is not read.
+template <int V, class T, int inputs>
+class RowsAhead {
+  using Stored = Vector<T, V>;
+
+ public:
+  __device__ RowsAhead(const T* const (&from)[inputs], int64_t rows, int64_t n, int64_t chunk)
+      : column_(static_cast<int>(threadIdx.x) * V),
+        inside_(column_ < n),
+        n_(n),
+        begin_(blockIdx.x * chunk),
+        end_(min(rows, begin_ + chunk)),
+        to_read_(begin_) {
+    extern __shared__ __align__(16) unsigned char memory[];
+    slots_ = reinterpret_cast<Stored*>(memory) + threadIdx.x;
+    for (int i = 0; i < inputs; ++i) from_[i] = from[i];
+    for (int i = 0; i < kRowsAhead - 1; ++i) read();
+  }
+
+  __device__ int64_t begin() const { return begin_; }
+  __device__ int64_t end() const { return end_; }
+  __device__ int column() const { return column_; }
+  /// Whether the thread has elements.
+  __device__ bool inside() const { return inside_; }
+
+  /// Waits for the next row, the first to begin with.
+  __device__ void advance() {
+    read();
+    __pipeline_wait_prior(kRowsAhead - 1);
+    taken_ = written_ == kRowsAhead - 1 ? 0 : written_ + 1;
+  }
+  /// The row's vector of an input.
+  __device__ Vector<compute_t<T>, V> operator[](int input) const {
+    return widened(slots_[(taken_ * inputs + input) * static_cast<int>(blockDim.x)]);
+  }
+
+ private:
+  __device__ void read() {
+    written_ = written_ == kRowsAhead - 1 ? 0 : written_ + 1;
+    if (inside_ && to_read_ < end_) {
+      const int64_t first = to_read_ * n_ + column_;
+#pragma unroll
+      for (int i = 0; i < inputs; ++i) {
+        Stored* const slot = slots_ + (written_ * inputs + i) * static_cast<int>(blockDim.x);
+        if (from_[i]) __pipeline_memcpy_async(slot, from_[i] + first, sizeof(Stored));
+      }
+    }
+    __pipeline_commit();
+    ++to_read_;
+  }
+
+  Stored* slots_;  // [kRowsAhead, inputs, threads]
+  const T* from_[inputs];
+  int column_;
+  bool inside_;
+  int64_t n_, begin_, end_, to_read_;
+  int written_ = kRowsAhead - 1, taken_ = 0;
+};
+
+/// Sums over the threads of a block, `count` at once. Called by all of them, with a `turn` of the
+/// caller's that starts at 0.
+template <class A, int count>
+__device__ void sum_over_block(A (&sums)[count], int& turn) {
+  __shared__ A parts[2][kMostWarps][count];
+  const int warps = static_cast<int>(blockDim.x) / kWarp;
+#pragma unroll
+  for (A& sum : sums) sum = reduce_warp(sum, Plus{});
+  if (warps == 1) return;
+  auto& part = parts[turn];
+  turn ^= 1;  // the next call's parts may be written while these are read
+  if (threadIdx.x % kWarp == 0) {
+#pragma unroll
+    for (int i = 0; i < count; ++i) part[threadIdx.x / kWarp][i] = sums[i];
+  }
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < count; ++i) {
+    sums[i] = part[0][i];
+    for (int warp = 1; warp < warps; ++warp) sums[i] += part[warp][i];
+  }
+}
+
+/// Blocks of kMostWarps warps per multiprocessor that leave a row's registers.
+template <class T>
+inline constexpr int kRowBlocks = sizeof(T) > 4 ? 2 : 3;
+
+/// Whether the forward pass of a norm has enough rows of n elements for its blocks to be busy.
+inline bool many_rows(int64_t rows, int64_t n, int V) {
+  constexpr int64_t kMany = 4096;
+  return rows >= kMany && n >= kWarp * V && RowChunks::take(n, V);
+}
+
+}  // namespace sash::cuda
