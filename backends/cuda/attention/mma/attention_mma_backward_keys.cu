@@ -93,18 +93,20 @@ __global__ void __launch_bounds__(S::kThreads, S::min_blocks(plain))
   const auto take = [&]<bool masked>(std::bool_constant<masked>) {
     Mask<false, kTiles, kStep> mask;
     if constexpr (masked) mask.template load<plain>(p, now, b, first);
+    const uint32_t q = ring + stage * 2 * step_bytes, g = q + step_bytes;
     wait_for_copies();
+    X::template round<kStep, S::kThreads>(q, x.q);
+    X::template round<kStep, S::kThreads>(g, x.g);
     __syncthreads();  // this stage is there, the other is free
     if (S::kStages == 2) read(next, stage ^ 1);
     const Step after = steps.next();
 
-    const uint32_t q = ring + stage * 2 * step_bytes, g = q + step_bytes;
     const StatsOfColumns stats{reinterpret_cast<const RowStats*>(
         shared + 2 * row_bytes + S::kStages * 2 * step_bytes + stage * stats_bytes)};
     // S' = K Q', dP' = V g'
     Sums<kTiles, kStep> score, dscore;
-    multiply_rows<kStep>(score, keys, q);
-    multiply_rows<kStep>(dscore, values, g);
+    multiply_rows<kStep, true>(score, keys, q);
+    multiply_rows<kStep, true>(dscore, values, g);
     if constexpr (plain) {
       form_dscores<masked>(score, dscore, p.exponent, stats, mask);
     } else {
@@ -113,8 +115,8 @@ __global__ void __launch_bounds__(S::kThreads, S::min_blocks(plain))
                                   [](const float(&)[4], int, int) {});
     }
     // dV += (M P)' g, dK += E' Q
-    multiply_add<T, kWidth>(dv, score, g, part);
-    multiply_add<T, kWidth>(dk, dscore, q, part);
+    multiply_add<T, kWidth, true>(dv, score, g, part);
+    multiply_add<T, kWidth, true>(dk, dscore, q, part);
     if constexpr (S::kStages == 2) {
       stage ^= 1;
     } else {

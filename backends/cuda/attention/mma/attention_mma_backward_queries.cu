@@ -146,14 +146,16 @@ __global__ void __launch_bounds__(S::kThreads, S::min_blocks(plain))
     Mask<true, kTiles, kStep> mask;
     if constexpr (masked) mask.template load<plain>(p, now, b, first);
     wait_for_copies();
+    X::template round<kStep, S::kThreads>(k + stage, keys);
+    X::template round<kStep, S::kThreads>(v + stage, values);
     __syncthreads();  // this stage is there, the other is free
     if (S::kStages == 2) read(next, step_bytes - stage);
     const Step after = steps.next();
 
     // S = Q K', dP = g V'
     Sums<kTiles, kStep> score, dscore;
-    multiply_rows<kStep>(score, queries, k + stage);
-    multiply_rows<kStep>(dscore, cotangents, v + stage);
+    multiply_rows<kStep, true>(score, queries, k + stage);
+    multiply_rows<kStep, true>(dscore, cotangents, v + stage);
     if constexpr (plain) {
       form_dscores<masked>(score, dscore, p.exponent, stats, mask);
     } else {
@@ -171,7 +173,7 @@ __global__ void __launch_bounds__(S::kThreads, S::min_blocks(plain))
       }
     }
     // dQ += E K
-    multiply_add<T, kWidth>(sum, dscore, k + stage);
+    multiply_add<T, kWidth, true>(sum, dscore, k + stage);
     if constexpr (S::kStages == 2) {
       stage = step_bytes - stage;
     } else {

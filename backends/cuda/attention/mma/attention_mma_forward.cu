@@ -159,6 +159,8 @@ __global__ void __launch_bounds__(S::kThreads, S::min_blocks(plain))
     Mask<true, kTiles, kStep> mask;
     if constexpr (masked) mask.template load<plain>(p, now, b, first);
     wait_for_copies();
+    X::template round<kStep, S::kThreads>(k + stage, keys);
+    if (S::kStages == 2) X::template round<kStep, S::kThreads>(v + stage, values);
     __syncthreads();  // k is there, and v too with two stages; the other stage, or v, is free
     if constexpr (S::kStages == 2) {
       if (next.first >= 0) {
@@ -173,9 +175,10 @@ __global__ void __launch_bounds__(S::kThreads, S::min_blocks(plain))
 
     // S = Q K'
     Sums<kTiles, kStep> score;
-    multiply_rows<kStep>(score, left, k + stage);
+    multiply_rows<kStep, true>(score, left, k + stage);
     if constexpr (S::kStages == 1) {
       wait_for_copies();
+      X::template round<kStep, S::kThreads>(v, values);
       __syncthreads();  // v is there, k is free
       if (next.first >= 0) X::template read<kStep, S::kThreads>(k, keys, next.first, p.keys);
     }
@@ -186,7 +189,7 @@ __global__ void __launch_bounds__(S::kThreads, S::min_blocks(plain))
       if (p.dropout) apply_dropout(score, Dropout(p, b, h), p.kept, first, now.first);
     }
     // O += P V
-    multiply_add<T, kWidth>(sum, score, v + stage);
+    multiply_add<T, kWidth, true>(sum, score, v + stage);
     if constexpr (S::kStages == 2) stage = step_bytes - stage;
     now = next;
     next = after;

@@ -29,7 +29,8 @@ __device__ int row_of(int tile, int half) {
 
 /// [rows][kWidth] in shared memory, 128-byte aligned, swizzled: within kSpan 16-byte chunks of a
 /// row, a chunk's number is xored with the row's, so that 8 neighbouring rows of a column of chunks
-/// lie in different banks.
+/// lie in different banks. Right operands in float32 are rounded to TF32 as warps load them, or
+/// before that by `round`, once for all warps: then products are told that they are `rounded`.
 template <class T, int kWidth>
 struct Tile {
   static constexpr int kRowBytes = kWidth * static_cast<int>(sizeof(T));
@@ -62,6 +63,7 @@ struct Tile {
   }
 
   /// Right operands for 16 columns from the kDepth rows at `place`.
+  template <bool rounded = false>
   static __device__ void load_right_rows(uint32_t (&b)[4], uint32_t place) {
     if constexpr (sizeof(T) == 2) {
       load_transposed(b, place);
@@ -71,7 +73,7 @@ struct Tile {
       b[1] = load_word((place ^ 16u) + kRowBytes);
       b[2] = load_word(place ^ 32u);
       b[3] = load_word((place ^ 48u) + kRowBytes);
-      Operand<T>::round(b);
+      if constexpr (!rounded) Operand<T>::round(b);
     }
   }
 
@@ -98,6 +100,28 @@ struct Tile {
                    inside && (chunk + column) * kPerChunk < x.width);
       }
       from += down * x.row;
+    }
+  }
+
+  /// Rounds the vectors that this thread has read by `read`, once they are there. By all threads.
+  template <int kRows, int kThreads>
+  static __device__ void round(uint32_t tile, const Rows<const T>& x) {
+    if constexpr (sizeof(T) == 4) {
+      if (!x.vectors) __syncthreads();  // others have read its elements
+      constexpr int down = kThreads / kSpan;
+      const int column = static_cast<int>(threadIdx.x) % kSpan;
+      const uint32_t mine = tile + offset(static_cast<int>(threadIdx.x) / kSpan, column);
+#pragma unroll
+      for (int i = 0; i < kRows; i += down) {
+#pragma unroll
+        for (int chunk = 0; chunk < kChunks; chunk += kSpan) {
+          const uint32_t at = mine + static_cast<uint32_t>(i * kRowBytes + chunk * 16);
+          uint32_t words[4];
+          load_words(words, at);
+          Operand<T>::round(words);
+          store_words(at, words);
+        }
+      }
     }
   }
 
@@ -162,7 +186,7 @@ class Left {
 };
 
 /// sum[i, j] = left[i] . x[j] for the kColumns rows of the tile `x`.
-template <int kColumns, class T, int kWidth, int kTiles, bool kHeld>
+template <int kColumns, bool rounded = false, class T, int kWidth, int kTiles, bool kHeld>
 __device__ void multiply_rows(Sums<kTiles, kColumns>& sum,
                               const Left<T, kWidth, kTiles, kHeld>& left, uint32_t x) {
   using X = Tile<T, kWidth>;
@@ -176,7 +200,7 @@ __device__ void multiply_rows(Sums<kTiles, kColumns>& sum,
     for (int j = 0; j < kColumns; j += 16) {
       uint32_t b[4];
       load_matrices(b, X::moved(place, j, 2 * k));
-      Operand<T>::round(b);
+      if constexpr (!rounded) Operand<T>::round(b);
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
         Operand<T>::multiply(sum[tile][j / 8], a[tile], b[0], b[1]);
@@ -188,7 +212,7 @@ __device__ void multiply_rows(Sums<kTiles, kColumns>& sum,
 
 /// sum[i] += sum over j of weights[i, j] x[j], in features [first, first + kFeatures) of the tile
 /// `x`; `first` is a multiple of 64.
-template <class T, int kWidth, int kTiles, int kColumns, int kFeatures>
+template <class T, int kWidth, bool rounded = false, int kTiles, int kColumns, int kFeatures>
 __device__ void multiply_add(Sums<kTiles, kFeatures>& sum, const Sums<kTiles, kColumns>& weights,
                              uint32_t x, int first = 0) {
   using X = Tile<T, kWidth>;
@@ -202,7 +226,7 @@ __device__ void multiply_add(Sums<kTiles, kFeatures>& sum, const Sums<kTiles, kC
 #pragma unroll
     for (int f = 0; f < kFeatures; f += 16) {
       uint32_t b[4];
-      X::load_right_rows(b, X::moved(place, k * depth, f / X::kPerChunk));
+      X::template load_right_rows<rounded>(b, X::moved(place, k * depth, f / X::kPerChunk));
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
         Operand<T>::multiply(sum[tile][f / 8], a[tile], b[0], b[1]);

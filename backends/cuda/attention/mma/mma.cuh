@@ -40,6 +40,18 @@ __device__ inline uint32_t load_word(uint32_t address) {
   return x;
 }
 
+__device__ inline void load_words(uint32_t (&x)[4], uint32_t address) {
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+               : "r"(address)
+               : "memory");
+}
+__device__ inline void store_words(uint32_t address, const uint32_t (&x)[4]) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x[0]), "r"(x[1]),
+               "r"(x[2]), "r"(x[3])
+               : "memory");
+}
+
 /// Starts a copy of 16 bytes from global to shared memory; zeros instead unless `inside`.
 __device__ inline void copy_async(uint32_t to, const void* from, bool inside) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to),
