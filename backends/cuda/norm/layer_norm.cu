@@ -187,19 +187,9 @@ void dropout_add_layer_norm_forward(KernelContext& context, const TensorView& br
     const SumForward<T> forward{branch.ptr<T>(), residual.ptr<T>(), sum.ptr<T>(),
                                 DropoutFactors<compute_t<T>>(dropout.p, dropout.state),
                                 forward_of<T>(sum, weight, bias, y, mean, rstd, eps)};
-    const int64_t rows = sum.shape[0], n = sum.shape[1];
-    const std::initializer_list<const void*> data = {branch.data, residual.data, weight.data,
-                                                     bias.data,   sum.data,      y.data};
-    constexpr int V = 16 / sizeof(T);
-    if (!many_rows(rows, n, V) || !rows_take_vectors<T>(n, data)) {
-      return over_rows<T>(context, forward, rows, n, data);
-    }
-    const RowChunks chunks(rows, n, V, 2);
-    const CardGuard guard(context.device.index);
-    forward_rows<V>
-        <<<static_cast<unsigned>(chunks.count), chunks.threads, chunks.shared,
-           static_cast<cudaStream_t>(context.stream.handle)>>>(forward, rows, n, chunks.rows);
-    SASH_CUDA_CHECK(cudaGetLastError());
+    over_rows_ahead<T>(context, forward, forward_rows<16 / sizeof(T), T>, sum.shape[0],
+                       sum.shape[1],
+                       {branch.data, residual.data, weight.data, bias.data, sum.data, y.data});
   });
 }
 

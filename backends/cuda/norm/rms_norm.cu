@@ -261,19 +261,8 @@ void rms_norm_forward(KernelContext& context, const TensorView& x, const TensorV
     const RmsForward<T> forward{
         x.ptr<T>(), residual.ptr<T>(), weight.ptr<T>(),     sum.ptr<T>(),
         y.ptr<T>(), rstd.ptr<A>(),     static_cast<A>(eps), static_cast<A>(unit_offset ? 1 : 0)};
-    const int64_t rows = x.shape[0], n = x.shape[1];
-    const std::initializer_list<const void*> data = {x.data, residual.data, weight.data, sum.data,
-                                                     y.data};
-    constexpr int V = 16 / sizeof(T);
-    if (!many_rows(rows, n, V) || !rows_take_vectors<T>(n, data)) {
-      return over_rows<T>(context, forward, rows, n, data);
-    }
-    const RowChunks chunks(rows, n, V, 2);
-    const CardGuard guard(context.device.index);
-    forward_rows<V>
-        <<<static_cast<unsigned>(chunks.count), chunks.threads, chunks.shared,
-           static_cast<cudaStream_t>(context.stream.handle)>>>(forward, rows, n, chunks.rows);
-    SASH_CUDA_CHECK(cudaGetLastError());
+    over_rows_ahead<T>(context, forward, forward_rows<16 / sizeof(T), T>, x.shape[0], x.shape[1],
+                       {x.data, residual.data, weight.data, sum.data, y.data});
   });
 }
 

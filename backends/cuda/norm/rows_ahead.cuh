@@ -125,10 +125,21 @@ __device__ void sum_over_block(A (&sums)[count], int& turn) {
 template <class T>
 inline constexpr int kRowBlocks = sizeof(T) > 4 ? 2 : 3;
 
-/// Whether the forward pass of a norm has enough rows of n elements for its blocks to be busy.
-inline bool many_rows(int64_t rows, int64_t n, int V) {
+/// The forward pass of a norm f: `kernel`, which reads two matrices ahead, where there are rows
+/// enough for its blocks to be busy, else `over_rows`. `data` as there.
+template <class T, class F>
+void over_rows_ahead(const KernelContext& context, const F& f,
+                     void (*kernel)(F, int64_t, int64_t, int64_t), int64_t rows, int64_t n,
+                     std::initializer_list<const void*> data) {
   constexpr int64_t kMany = 4096;
-  return rows >= kMany && n >= kWarp * V && RowChunks::take(n, V);
+  constexpr int V = 16 / sizeof(T);
+  const bool many = rows >= kMany && n >= kWarp * V && RowChunks::take(n, V);
+  if (!many || !rows_take_vectors<T>(n, data)) return over_rows<T>(context, f, rows, n, data);
+  const RowChunks chunks(rows, n, V, 2);
+  const CardGuard guard(context.device.index);
+  kernel<<<static_cast<unsigned>(chunks.count), chunks.threads, chunks.shared,
+           static_cast<cudaStream_t>(context.stream.handle)>>>(f, rows, n, chunks.rows);
+  SASH_CUDA_CHECK(cudaGetLastError());
 }
 
 }  // namespace sash::cuda
