@@ -1,5 +1,6 @@
 #pragma once
 
+#include "../../runtime/dependent_launch.cuh"
 #include "../common/attention_diagonals.cuh"
 #include "attention_hopper_backward.cuh"
 
@@ -40,12 +41,14 @@ struct QueryShapes<T, 256, true> : General<BackwardShape<T, 256, 1, 2, 1, false>
 template <int kBlockRows, class T>
 __device__ void prefetch_out(const Backward<T>& x, const WorkTile& work) {
   const Rows<const T> out = x.out.at(work.b, work.h);
-  const uint32_t bytes = static_cast<uint32_t>(out.width) * static_cast<uint32_t>(sizeof(T));
+  constexpr int line = 128 / sizeof(T);
+  const int lines = (out.width + line - 1) / line;
 #pragma unroll
   for (int i = 0; i < kBlockRows; ++i) {
     const int first = __shfl_sync(~0u, work.block_row, i) * kBlock;
-    for (int row = first + lane(); row < min(first + kBlock, x.dims.queries); row += 32) {
-      prefetch(out.data + row * out.row, bytes);
+    const int rows = min(kBlock, x.dims.queries - first);
+    for (int at = lane(); at < rows * lines; at += 32) {
+      cuda::prefetch(out.data + (first + at / lines) * out.row + at % lines * line);
     }
   }
 }
