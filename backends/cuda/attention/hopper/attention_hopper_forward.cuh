@@ -191,7 +191,11 @@ class ForwardGroup : public Consumer<ForwardGroup<S, T>, S, Forward<T>, SharedSt
         fence_operand(score_);
         shared_.a_ring.release(at_);
         form_weights(rescale);
-        warpgroup_wait<0>();
+        if constexpr (S::kBlocks > 1) {
+          warpgroup_wait_behind<0>(total_);
+        } else {
+          warpgroup_wait<0>();
+        }
         fence_operand(sum_);
         shared_.b_ring.release(before);
         finish_weights(rescale);
@@ -236,8 +240,11 @@ class ForwardGroup : public Consumer<ForwardGroup<S, T>, S, Forward<T>, SharedSt
       for (int j = 2 * half; j < kScores; j += 4) now = max(now, max(score_[j], score_[j + 1]));
       now = max(now, __shfl_xor_sync(~0u, now, 1));
       now = max(now, __shfl_xor_sync(~0u, now, 2));
+      // A row keeps an older maximum while weights stay below 2^8: sums are seldom rescaled then.
+      const bool grows = (now - highest_[half]) * exponent > kGrowth;
+      if (!grows) now = highest_[half];
       const float shift = now == -kInfinity ? 0.f : now * exponent;
-      rescale[half] = exp2_approx(fmaf(highest_[half], exponent, -shift));
+      rescale[half] = grows ? exp2_approx(fmaf(highest_[half], exponent, -shift)) : 1.f;
       highest_[half] = now;
       float added = 0;
 #pragma unroll
@@ -280,10 +287,13 @@ class ForwardGroup : public Consumer<ForwardGroup<S, T>, S, Forward<T>, SharedSt
 
   __device__ void finish_weights(const float (&rescale)[2]) {
     pack<T>(weight_, score_);
+    if (__any_sync(~0u, rescale[0] != 1 || rescale[1] != 1)) {
 #pragma unroll
-    for (int i = 0; i < kSums; ++i) sum_[i] *= rescale[i / 2 % 2];
+      for (int i = 0; i < kSums; ++i) sum_[i] *= rescale[i / 2 % 2];
+    }
   }
 
+  static constexpr float kGrowth = 8;  ///< to the base 2
   static constexpr int kScores = S::kKeys / 2, kSums = S::kWidth / 2;
 
   using Base::at_, Base::at_resident_, Base::row_, Base::shared_, Base::x_;

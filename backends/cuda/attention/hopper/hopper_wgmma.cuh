@@ -31,6 +31,18 @@ __device__ void warpgroup_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
 }
 
+/// The same, once `x`, which is not negative, is there. ptxas moves a wait ahead of arithmetic that
+/// does not depend on it, and then nothing runs beside the products; a branch holds it. With three
+/// groups or more, which run beside each other, this does not pay.
+template <int pending, int n>
+__device__ void warpgroup_wait_behind(const float (&x)[n]) {
+  int bits = 0;
+#pragma unroll
+  for (float value : x) bits |= __float_as_int(value);
+  if (bits < 0) __nanosleep(0);  // never
+  warpgroup_wait<pending>();
+}
+
 /// Keeps the compiler from moving what writes or reads `sum` across the call.
 template <int n>
 __device__ void fence_operand(float (&sum)[n]) {
