@@ -22,6 +22,8 @@ struct FusedShape : Groups<2> {
   static constexpr int kWidth = width, kBlockRows = 2, kBlocks = blocks;
   static constexpr int kResident = resident, kOperands = 2, kWorkTiles = resident + 1;
   static constexpr int kStages = stages, kStagesOfB = stages, kListeners = 1;
+  static constexpr bool kBounded = false;
+  static constexpr int kListed = 1;  // registers do for no more
   static constexpr int kParts = width / 64;  ///< of dQ's features
   static_assert(kParts * blocks == kGroups, "a part of dQ for each group");
   using Rows = Tile<T, width, kBlock>;
@@ -139,7 +141,7 @@ class FusedGroup : public Consumer<FusedGroup<S, T>, S, Fused<T>, FusedShared<S>
 
   /// Starts S' = K Q' - lse / scale of the step at hand.
   __device__ void start_scores(float (&score)[32 * S::kBlocks], Operand k) {
-    const int s = at_.stage();
+    const int s = this->stage_of(at_);
     shared_.a_ring.wait(at_);
     const auto& step = this->step();
     last_ = step.last;
@@ -165,7 +167,7 @@ class FusedGroup : public Consumer<FusedGroup<S, T>, S, Fused<T>, FusedShared<S>
   /// From S' to dV and dK, whose products run on, and dS' in shared memory.
   __device__ void form_dscores(float (&score)[32 * S::kBlocks], float (&dscore)[32 * S::kBlocks],
                                Operand v) {
-    const int s = at_.stage();
+    const int s = this->stage_of(at_);
     const Operand q = q_.at(s, sizeof(shared_.a[0])), g = q + sizeof(shared_.a);
     // dP' = V g' - D; with dropout, D is subtracted later.
 #pragma unroll
@@ -185,7 +187,8 @@ class FusedGroup : public Consumer<FusedGroup<S, T>, S, Fused<T>, FusedShared<S>
     for (float& x : score) x = exp2_approx(x * x_.dims.exponent);
     warpgroup_wait<0>();
     fence_operand(dscore);
-    if constexpr (S::kDropout) drop(dscore, shared_.stats[s]);
+    uint32_t kept[S::kBlocks];
+    if constexpr (S::kDropout) drop(dscore, kept, shared_.stats[s]);
       // dS' = P dP'; hidden keys and values may hold anything.
 #pragma unroll
     for (int block = 0; block < S::kBlocks; ++block) {
@@ -197,7 +200,10 @@ class FusedGroup : public Consumer<FusedGroup<S, T>, S, Fused<T>, FusedShared<S>
     uint32_t dscore_words[kScores / 2], words[kScores / 2];
     pack<T>(dscore_words, dscore);
     // dV += P' g
-    if constexpr (S::kDropout) kept_.apply(score, 0.f);
+#pragma unroll
+    for (int block = 0; S::kDropout && block < S::kBlocks; ++block) {
+      replace_hidden(score + 32 * block, kept[block], 0.f);
+    }
     pack<T>(words, score);
     fence_operand(dv_);
     warpgroup_arrive();
@@ -247,7 +253,7 @@ class FusedGroup : public Consumer<FusedGroup<S, T>, S, Fused<T>, FusedShared<S>
 
   /// After the products of dK and dQ of the step at `at`: adds that part of dQ in turn; the last
   /// part writes dq.
-  __device__ void add_queries(const PipelineState<S::kStages>& at, float (&dq)[32]) {
+  __device__ void add_queries(const typename FusedShared<S>::StepState& at, float (&dq)[32]) {
     fence_operand(dq);
     shared_.a_ring.release(at);
     shared_.dscores_empty.arrive_as_one();
@@ -280,10 +286,14 @@ class FusedGroup : public Consumer<FusedGroup<S, T>, S, Fused<T>, FusedShared<S>
     }
   }
 
-  /// M dP' - D.
-  __device__ void drop(float (&dscore)[32 * S::kBlocks],
+  /// M dP' - D, and what dropout keeps of each block.
+  __device__ void drop(float (&dscore)[32 * S::kBlocks], uint32_t (&kept)[S::kBlocks],
                        const BlockStats (&stats)[S::kBlocks]) const {
-    kept_.apply(dscore, 0.f);
+#pragma unroll
+    for (int block = 0; block < S::kBlocks; ++block) {
+      kept[block] = kept_.of_thread(block);
+      replace_hidden(dscore + 32 * block, kept[block], 0.f);
+    }
 #pragma unroll
     for (int j = 0; j < kScores / 4; ++j) {
       const float2 pair =
@@ -324,26 +334,23 @@ __global__ void __launch_bounds__(S::kThreads, 1) fused_kernel(const __grid_cons
 #ifdef SASH_HOPPER
   extern __shared__ __align__(1024) unsigned char raw[];
   auto& shared = *reinterpret_cast<FusedShared<S>*>(raw);
-  const auto begin = [](const WorkTile&) {};
-  const auto produce_queries = [&] {
-    const auto copy = [&](int stage, int part, int found, int b, int h, Barrier& full) {
-      const int block = found == kNoBlock ? 0 : found;
-      copy_rows(shared.a[stage], part, x.q, block * kBlock, h, b, full);
-      copy_row(&shared.stats[stage][part], x.stats_map,
-               static_cast<int>(x.dims.block_of(b, h)) + block, full);
-    };
-    produce<S, false>(x, shared, shared.a_ring, S::kBlocks * sizeof(BlockStats), begin, copy, x.k,
-                      x.v);
+  const auto copy_queries = [&](int stage, int part, int found, int b, int h, Barrier& full) {
+    const int block = found == kNoBlock ? 0 : found;
+    copy_rows(shared.a[stage], part, x.q, block * kBlock, h, b, full);
+    copy_row(&shared.stats[stage][part], x.stats_map,
+             static_cast<int>(x.dims.block_of(b, h)) + block, full);
   };
-  const auto produce_cotangents = [&] {
-    const auto copy = [&](int stage, int part, int block, int b, int h, Barrier& full) {
-      const int row = min(block, static_cast<int>(x.dims.map.query_blocks)) * kBlock;
-      copy_rows(shared.b[stage], part, x.g, row, h, b, full);
-    };
-    produce<S, false>(x, shared, shared.b_ring, 0, begin, copy);
+  const auto copy_cotangents = [&](int stage, int part, int block, int b, int h, Barrier& full) {
+    const int row = min(block, static_cast<int>(x.dims.map.query_blocks)) * kBlock;
+    copy_rows(shared.b[stage], part, x.g, row, h, b, full);
   };
   specialize_warps<S>(
-      shared, [&] { FusedGroup<S, T>(x, shared).run(); }, produce_queries, produce_cotangents,
+      shared, [&] { FusedGroup<S, T>(x, shared).run(); },
+      [&] { list_steps<S, false>(x, shared, [](const WorkTile&) {}, x.k, x.v); },
+      [&] {
+        copy_steps<S, false>(x, shared, S::kBlocks * sizeof(BlockStats), copy_queries,
+                             copy_cotangents);
+      },
       [&] { await_turns<S>(x, shared); }, [&] { pass_turns<S>(x, shared); });
 #endif
 }

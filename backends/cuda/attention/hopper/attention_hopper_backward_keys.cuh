@@ -78,10 +78,11 @@ class KeyGroup
 
  private:
   __device__ void take_step(Operand k, Operand v) {
-    const int s = at_.stage();
+    const int s = this->stage_of(at_);
     shared_.a_ring.wait(at_);
-    const int tile = shared_.step[s].tile[row_][0];
-    last_ = shared_.step[s].last;
+    const auto& step = this->step();
+    const int tile = step.tile[row_][0];
+    last_ = step.last;
     if (tile == kEmpty) {
       shared_.b_ring.wait(at_);
       shared_.a_ring.release(at_);
@@ -91,7 +92,7 @@ class KeyGroup
     Mask<1, false> mask;
     const bool masked = tile >= 0;
     if (masked || S::kGeneral) {
-      mask.load(x_.dims, this->work(), shared_.step[s], row_);
+      mask.load(x_.dims, this->work(), step, row_);
     }
     const Operand q = q_.at(s, sizeof(shared_.a[0])), g = q + sizeof(shared_.a);
     const BlockStats& stats = shared_.stats[s];
@@ -119,7 +120,7 @@ class KeyGroup
     };
     if constexpr (S::kGeneral) {
       warpgroup_wait<0>();
-      form_general(stats, mask, StepPosition(this->work(), shared_.step[s], row_));
+      form_general(stats, mask, StepPosition(this->work(), step, row_));
     } else {
       warpgroup_wait<forms_dk ? 1 : 0>();
       fence_operand(score_);
@@ -213,7 +214,6 @@ __global__ void __launch_bounds__(S::kThreads, 1)
 #ifdef SASH_HOPPER
   extern __shared__ __align__(1024) unsigned char raw[];
   auto& shared = *reinterpret_cast<KeyShared<S>*>(raw);
-  const auto begin = [](const WorkTile&) {};
   const auto consume = [&] {
     if constexpr (S::kSplit == 1) {
       KeyGroup<S, T, true, true>(x, shared).run();
@@ -223,23 +223,21 @@ __global__ void __launch_bounds__(S::kThreads, 1)
       KeyGroup<S, T, false, true>(x, shared).run();
     }
   };
-  const auto produce_queries = [&] {
-    const auto copy = [&](int stage, int, int found, int b, int h, Barrier& full) {
-      const int block = found == kNoBlock ? 0 : found;
-      copy_rows(shared.a[stage], 0, x.q, block * kBlock, h, b, full);
-      copy_row(&shared.stats[stage], x.stats_map, static_cast<int>(x.dims.block_of(b, h)) + block,
-               full);
-    };
-    produce<S, false>(x, shared, shared.a_ring, sizeof(BlockStats), begin, copy, x.k, x.v);
+  const auto copy_queries = [&](int stage, int, int found, int b, int h, Barrier& full) {
+    const int block = found == kNoBlock ? 0 : found;
+    copy_rows(shared.a[stage], 0, x.q, block * kBlock, h, b, full);
+    copy_row(&shared.stats[stage], x.stats_map, static_cast<int>(x.dims.block_of(b, h)) + block,
+             full);
   };
-  const auto produce_cotangents = [&] {
-    const auto copy = [&](int stage, int, int block, int b, int h, Barrier& full) {
-      const int row = min(block, static_cast<int>(x.dims.map.query_blocks)) * kBlock;
-      copy_rows(shared.b[stage], 0, x.g, row, h, b, full);
-    };
-    produce<S, false>(x, shared, shared.b_ring, 0, begin, copy);
+  const auto copy_cotangents = [&](int stage, int, int block, int b, int h, Barrier& full) {
+    const int row = min(block, static_cast<int>(x.dims.map.query_blocks)) * kBlock;
+    copy_rows(shared.b[stage], 0, x.g, row, h, b, full);
   };
-  specialize_warps<S>(shared, consume, produce_queries, produce_cotangents);
+  specialize_warps<S>(
+      shared, consume, [&] { list_steps<S, false>(x, shared, [](const WorkTile&) {}, x.k, x.v); },
+      [&] {
+        copy_steps<S, false>(x, shared, sizeof(BlockStats), copy_queries, copy_cotangents);
+      });
 #endif
 }
 

@@ -196,7 +196,7 @@ class QueryGroup : public Consumer<QueryGroup<S, T>, S, Backward<T>, QueryShared
         form_dscores();
       }
       shared_.b_ring.release(at_);
-      PipelineState<S::kStages> before = at_;
+      auto before = at_;
       advance();
       // dQ += dS K of a step runs while the weights of the next are formed. A hidden step ends this
       // loop: its stages are released before anything else is awaited.
@@ -225,7 +225,7 @@ class QueryGroup : public Consumer<QueryGroup<S, T>, S, Backward<T>, QueryShared
   __device__ void start_scores(Operand q) {
     warpgroup_arrive();
     multiply_rows<typename S::Rows, typename S::Rows>(score_, q,
-                                                      k_.at(at_.stage(), sizeof(shared_.a[0])));
+                                                      k_.at(this->stage_of(at_), sizeof(shared_.a[0])));
     warpgroup_commit();
   }
 
@@ -298,10 +298,10 @@ class QueryGroup : public Consumer<QueryGroup<S, T>, S, Backward<T>, QueryShared
   }
 
   /// dQ += dS K
-  __device__ void start_sums(const PipelineState<S::kStages>& at) {
+  __device__ void start_sums(const typename SharedStorage<S>::StepState& at) {
     fence_operand(dq_);
     warpgroup_arrive();
-    multiply_add<typename S::Rows>(dq_, dscore_words_, k_.at(at.stage(), sizeof(shared_.a[0])));
+    multiply_add<typename S::Rows>(dq_, dscore_words_, k_.at(this->stage_of(at), sizeof(shared_.a[0])));
     warpgroup_commit();
   }
 
@@ -324,22 +324,18 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   auto& shared = *reinterpret_cast<QueryShared<S>*>(raw);
   const AttentionDims<T>& p = x.dims;
   const auto begin = [&](const WorkTile& work) { prefetch_out<S::kBlockRows>(x, work); };
-  const auto produce_keys = [&] {
-    const auto copy = [&](int stage, int, int block, int b, int h, Barrier& full) {
-      const int row = block == kNoBlock ? 0 : block * kBlock;
-      copy_rows(shared.a[stage], 0, x.k, row, h, b, full);
-    };
-    produce<S, true>(x, shared, shared.a_ring, 0, begin, copy, x.q, x.g);
+  const auto copy_keys = [&](int stage, int, int block, int b, int h, Barrier& full) {
+    const int row = block == kNoBlock ? 0 : block * kBlock;
+    copy_rows(shared.a[stage], 0, x.k, row, h, b, full);
   };
-  const auto produce_values = [&] {
-    const auto copy = [&](int stage, int, int block, int b, int h, Barrier& full) {
-      const int row = min(block, static_cast<int>(p.map.key_blocks)) * kBlock;
-      copy_rows(shared.b[stage], 0, x.v, row, h, b, full);
-    };
-    produce<S, true>(x, shared, shared.b_ring, 0, begin, copy);
+  const auto copy_values = [&](int stage, int, int block, int b, int h, Barrier& full) {
+    const int row = min(block, static_cast<int>(p.map.key_blocks)) * kBlock;
+    copy_rows(shared.b[stage], 0, x.v, row, h, b, full);
   };
   specialize_warps<S>(
-      shared, [&] { QueryGroup<S, T>(x, shared).run(); }, produce_keys, produce_values);
+      shared, [&] { QueryGroup<S, T>(x, shared).run(); },
+      [&] { list_steps<S, true>(x, shared, begin, x.q, x.g); },
+      [&] { copy_steps<S, true>(x, shared, 0, copy_keys, copy_values); });
 #endif
 }
 

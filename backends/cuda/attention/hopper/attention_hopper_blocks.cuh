@@ -16,7 +16,7 @@ inline constexpr int kNoBlock = INT_MAX;
 /// Visits the blocks within bounds that any block row of a work tile lists, ascending, each once.
 /// By all lanes of a warp. Rows are query blocks (`by_query`) or key blocks. Groups that share a
 /// row take turns: kBlocks blocks, a step, each.
-template <class T, int kBlockRows, bool by_query, int kBlocks = 1>
+template <class T, int kBlockRows, bool by_query, int kBlocks, bool bounded>
 class BlockIterator {
  public:
   /// Of query head h.
@@ -34,7 +34,7 @@ class BlockIterator {
       const int full = list_.full_start[at];
       entry = lane() % 2 == 0 ? list_.start[at] : full;
       end = lane() % 2 == 0 ? full : list_.start[at + 1];
-      if (p.bounds.ranges) clip_to_bounds(p.bounds.head(b, h), entry, end);
+      if (bounded && p.bounds.ranges) clip_to_bounds(p.bounds.head(b, h), entry, end);
     }
     end_ = end;
     current_ = apply_bounds(checked(fetch(entry), entry));
@@ -117,6 +117,7 @@ class BlockIterator {
 
   /// Marks what bounds hide of an entry.
   __device__ Entry apply_bounds(const Entry& entry) const {
+    if constexpr (!bounded) return entry;
     const int block = min(by_query ? entry.block : row_, INT_MAX / kBlock - 1);
     const int key = block * kBlock, past = min(key + kBlock, p_.keys);
     int max_lo = max_lo_, min_hi = min_hi_;
@@ -143,10 +144,11 @@ class BlockIterator {
   Entry current_, prefetched_;
 };
 
-/// What the leading producer publishes of the blocks in one stage.
+/// What is published of the blocks of one step.
 template <int kBlockRows, int kBlocks>
 struct alignas(16) Step {
   int block[kBlocks];
+  int b;     ///< < 0: no more steps
   int h;     ///< the query head
   int last;  ///< whether it is the work tile's last
   int tile[kBlockRows][kBlocks];
@@ -154,10 +156,11 @@ struct alignas(16) Step {
   /// By all lanes: the blocks, and on lane 2 w what they are to group w. Readers wait for `full`,
   /// which counts kBlockRows arrivals.
   __device__ void publish(const int (&number)[kBlocks], const int (&tile_of_lane)[kBlocks],
-                          int head, bool is_last, Barrier& full) {
+                          int batch, int head, bool is_last, Barrier& full) {
     if (lane() == 0) {
 #pragma unroll
       for (int part = 0; part < kBlocks; ++part) block[part] = number[part];
+      b = batch;
       h = head;
       last = is_last;
     }
@@ -168,6 +171,12 @@ struct alignas(16) Step {
     }
     full.arrive(writes);
   }
+  /// Publishes that no more steps come.
+  __device__ void publish_end(Barrier& full) {
+    if (lane() == 0) b = -1;
+    full.arrive(lane() < kBlockRows);
+  }
+  __device__ bool is_end() const { return b < 0; }
 };
 
 /// The head of a step's scores, and their first row and column.

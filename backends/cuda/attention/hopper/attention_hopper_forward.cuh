@@ -180,7 +180,7 @@ class ForwardGroup : public Consumer<ForwardGroup<S, T>, S, Forward<T>, SharedSt
       shared_.a_ring.release(at_);
       form_weights(rescale);
       finish_weights(rescale);
-      PipelineState<S::kStages> before = at_;
+      auto before = at_;
       advance();
       // O += P V of a step runs while the weights of the next are formed. A hidden step ends this
       // loop: its stages are released before anything else is awaited.
@@ -213,17 +213,17 @@ class ForwardGroup : public Consumer<ForwardGroup<S, T>, S, Forward<T>, SharedSt
   __device__ void start_scores(Operand q) {
     warpgroup_arrive();
     multiply_rows<typename S::Resident, typename S::Streamed>(
-        score_, q, k_.at(at_.stage(), sizeof(shared_.a[0])));
+        score_, q, k_.at(this->stage_of(at_), sizeof(shared_.a[0])));
     warpgroup_commit();
   }
 
   /// O += P V
-  __device__ void start_sums(const PipelineState<S::kStages>& at) {
+  __device__ void start_sums(const typename SharedStorage<S>::StepState& at) {
     shared_.b_ring.wait(at);
     fence_operand(sum_);
     warpgroup_arrive();
     multiply_add<typename S::Streamed>(sum_, weight_,
-                                       k_.at(at.stage(), sizeof(shared_.a[0])) + sizeof(shared_.a));
+                                       k_.at(this->stage_of(at), sizeof(shared_.a[0])) + sizeof(shared_.a));
     warpgroup_commit();
   }
 
@@ -257,7 +257,12 @@ class ForwardGroup : public Consumer<ForwardGroup<S, T>, S, Forward<T>, SharedSt
     }
     fence_operand(score_);
     if constexpr (S::kGeneral) apply_dropout();
-    if constexpr (S::kDropout) kept_.apply(score_, 0.f);
+    if constexpr (S::kDropout) {
+#pragma unroll
+      for (int part = 0; part < S::kBlocks; ++part) {
+        replace_hidden(score_ + 32 * part, kept_.of_thread(part), 0.f);
+      }
+    }
   }
 
   /// General kernels: from products to scores to the base 2.
@@ -322,14 +327,8 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   };
   specialize_warps<S>(
       shared, [&] { ForwardGroup<S, T>(x, shared).run(); },
-      [&] {
-        produce<S, true>(
-            x, shared, shared.a_ring, 0, [](const WorkTile&) {}, copy(shared.a, x.k), x.q);
-      },
-      [&] {
-        produce<S, true>(
-            x, shared, shared.b_ring, 0, [](const WorkTile&) {}, copy(shared.b, x.v));
-      });
+      [&] { list_steps<S, true>(x, shared, [](const WorkTile&) {}, x.q); },
+      [&] { copy_steps<S, true>(x, shared, 0, copy(shared.a, x.k), copy(shared.b, x.v)); });
 #endif
 }
 

@@ -3,7 +3,7 @@
 #include "attention_hopper_mask.cuh"
 #include "hopper_pipeline.cuh"
 
-/// What the three sm_90 kernels share around their products: shared memory, the producer warps, the
+/// What the sm_90 kernels share around their products: shared memory, the producer warps, the
 /// consumers' loop over work tiles, and the roles of warps.
 namespace sash::cuda::hopper {
 
@@ -11,11 +11,14 @@ namespace sash::cuda::hopper {
 /// stream past them: `a` has keys or queries, `b` values or cotangents.
 template <class S>
 struct SharedStorage {
+  static constexpr int kSteps = S::kListed * S::kStages;
+  using StepState = PipelineState<kSteps>;
+
   typename S::Resident resident[S::kResident][S::kOperands][S::kBlockRows];
   typename S::Streamed a[S::kStages], b[S::kStagesOfB];
   SharedWorkTile<S::kBlockRows> work[S::kWorkTiles];
-  Step<S::kBlockRows, S::kBlocks> step[S::kStages];
-  Barrier work_full[S::kWorkTiles];
+  Step<S::kBlockRows, S::kBlocks> step[kSteps];
+  Barrier work_full[S::kWorkTiles], step_full[kSteps], step_empty[kSteps];
   Ring<typename S::Resident, S::kResident, S::kOperands * S::kBlockRows> resident_ring;
   Ring<typename S::Streamed, S::kStages> a_ring;
   Ring<typename S::Streamed, S::kStagesOfB> b_ring;
@@ -25,102 +28,117 @@ struct SharedStorage {
     constexpr uint32_t consumers = 4 * S::kGroups;
     if (threadIdx.x == 0) {
       for (Barrier& full : work_full) full.init(S::kBlockRows);
-      resident_ring.init(0, consumers);
-      a_ring.init(S::kBlockRows, consumers + S::kListeners);  // lanes that publish the step
-      b_ring.init(0, consumers);
+      for (Barrier& full : step_full) full.init(S::kBlockRows);
+      for (Barrier& empty : step_empty) empty.init(1);
+      resident_ring.init(consumers);
+      a_ring.init(consumers + S::kListeners);
+      b_ring.init(consumers);
       fence_barrier_init();
     }
     __syncthreads();
   }
 };
 
-/// The loop of a producer warp. For each block that a row of a work tile lists, copy(stage, part,
-/// block, b, h, full), by one thread, copies part `part` of a stage of `ring`, and `more` bytes
-/// besides the tiles; h is a key head if `by_query`, else each query head of the work tile's key
-/// head in turn. The warp that is given `resident` tensors leads: it takes work tiles from the
-/// scheduler, publishes them and each step, calls begin(work), and loads the resident tiles. The
-/// other warp follows what it publishes.
-template <class S, bool by_query, class X, class Shared, class R, class Begin, class Copy,
-          class... Resident>
-__device__ void produce(const X& x, Shared& shared, R& ring, uint32_t more, Begin begin, Copy copy,
-                        const Resident&... resident) {
-  constexpr bool leads = sizeof...(Resident) > 0;
+/// The loop of the warp that lists the work: it takes work tiles from the scheduler, publishes
+/// them, calls begin(work), loads the `resident` tiles, and publishes a step for each block that a
+/// row of the work tile lists. The blocks are those of keys if `by_query`, else of queries, of each
+/// query head of the work tile's key head in turn. It runs ahead of the copies, which so never wait
+/// for lists.
+template <class S, bool by_query, class X, class Shared, class Begin, class... Resident>
+__device__ void list_steps(const X& x, Shared& shared, Begin begin, const Resident&... resident) {
   const auto& p = x.dims;
   const int heads = by_query ? 1 : p.heads / p.key_heads;
   PipelineState<S::kResident> at_resident;
-  typename R::State at;
   PipelineState<S::kWorkTiles> at_work;
+  typename Shared::StepState at;
   // A tile that is taken has to be published.
-  [[maybe_unused]] auto scheduler = [&] {
-    if constexpr (leads) {
-      return TileScheduler(x.schedule);
-    } else {
-      return 0;
+  TileScheduler scheduler(x.schedule);
+  for (int tile; (tile = scheduler.next()) >= 0; at_work.advance()) {
+    const WorkTile work(x.schedule, p, S::kBlockRows, tile);
+    work.publish(shared.work[at_work.stage()], shared.work_full[at_work.stage()]);
+    begin(work);
+    const int stage = at_resident.stage();
+    Barrier& full = shared.resident_ring.full[stage];
+    shared.resident_ring.acquire(at_resident);
+    if (elect_one()) shared.resident_ring.commit(at_resident);
+    for (int i = 0; i < S::kBlockRows; ++i) {
+      const int row = __shfl_sync(~0u, work.block_row, i) * kBlock;
+      int operand = 0;
+      if (!elect_one()) continue;
+      (copy_rows(shared.resident[stage][operand++][i], 0, resident, row, work.h, work.b, full),
+       ...);
     }
-  }();
-  for (;; at_work.advance()) {
-    SharedWorkTile<S::kBlockRows>& published = shared.work[at_work.stage()];
-    Barrier& work_full = shared.work_full[at_work.stage()];
-    WorkTile work;
-    if constexpr (leads) {
-      const int tile = scheduler.next();
-      if (tile < 0) break;
-      work = WorkTile(x.schedule, p, S::kBlockRows, tile);
-      work.publish(published, work_full);
-      begin(work);
-    } else {
-      work_full.wait(at_work.parity());
-      if (published.is_end()) break;
-      work = WorkTile(published);
-    }
-    const auto load_resident = [&] {
-      if constexpr (leads) {
-        const int stage = at_resident.stage();
-        Barrier& full = shared.resident_ring.full[stage];
-        shared.resident_ring.acquire(at_resident);
-        if (elect_one()) shared.resident_ring.commit(at_resident);
-        for (int i = 0; i < S::kBlockRows; ++i) {
-          const int row = __shfl_sync(~0u, work.block_row, i) * kBlock;
-          int operand = 0;
-          if (!elect_one()) continue;
-          (copy_rows(shared.resident[stage][operand++][i], 0, resident, row, work.h, work.b, full),
-           ...);
-        }
-        at_resident.advance();
-      }
-    };
-    if (!by_query) load_resident();
+    at_resident.advance();
     const int end_head = (work.h + 1) * heads;
     for (int h = work.h * heads; h < end_head; ++h) {
-      BlockIterator<typename S::Element, S::kBlockRows, by_query, S::kBlocks> blocks(p, work, h);
-      const int head = by_query ? p.key_head_of(h) : h;
-      if (by_query) load_resident();
+      BlockIterator<typename S::Element, S::kBlockRows, by_query, S::kBlocks, S::kBounded> blocks(
+          p, work, h);
       bool last;
       do {
-        int block[S::kBlocks], tile[S::kBlocks];
+        int block[S::kBlocks], tile_of_lane[S::kBlocks];
 #pragma unroll
         for (int part = 0; part < S::kBlocks; ++part) {
           block[part] = blocks.next();
-          tile[part] = blocks.tile();
+          tile_of_lane[part] = blocks.tile();
         }
         last = !blocks.more();
-        ring.acquire(at);
-        if (elect_one()) {
-          Barrier& full = ring.commit(at, more);
-          for (int part = 0; part < S::kBlocks; ++part) {
-            copy(at.stage(), part, block[part], work.b, head, full);
-          }
-        }
-        if constexpr (leads) {
-          shared.step[at.stage()].publish(block, tile, h, last && h + 1 == end_head,
-                                          ring.full[at.stage()]);
-        }
+        shared.step_empty[at.stage()].wait(at.parity() ^ 1);
+        shared.step[at.stage()].publish(block, tile_of_lane, work.b, h, last && h + 1 == end_head,
+                                        shared.step_full[at.stage()]);
         at.advance();
       } while (!last);
     }
   }
-  if constexpr (leads) {
-    publish_end(shared.work[at_work.stage()], shared.work_full[at_work.stage()]);
+  publish_end(shared.work[at_work.stage()], shared.work_full[at_work.stage()]);
+  shared.step_empty[at.stage()].wait(at.parity() ^ 1);
+  shared.step[at.stage()].publish_end(shared.step_full[at.stage()]);
+}
+
+/// The loop of the warp that copies the tiles of listed steps. copy_a(stage, part, block, b, h,
+/// full) and copy_b, by one thread, copy part `part` of a stage of their ring; copy_a also `more`
+/// bytes besides the tiles. h is a key head if `by_query`, else a query head.
+template <class S, bool by_query, class X, class Shared, class CopyA, class CopyB>
+__device__ void copy_steps(const X& x, Shared& shared, uint32_t more, CopyA copy_a, CopyB copy_b) {
+  typename Shared::StepState at, done;
+  int steps = 0;
+  // Once both rings have room for a step, nobody reads that of kStages steps ago any more.
+  const auto release_step = [&] {
+    if (steps++ < S::kStages) return;
+    shared.step_empty[done.stage()].arrive_as_one();
+    done.advance();
+  };
+  for (;; at.advance()) {
+    const auto of_a = at.template in<S::kStages>();
+    const auto of_b = at.template in<S::kStagesOfB>();
+    if constexpr (S::kListed == 1) {
+      shared.a_ring.acquire(of_a);
+      shared.b_ring.acquire(of_b);
+      release_step();
+    }
+    shared.step_full[at.stage()].wait(at.parity());
+    const auto& step = shared.step[at.stage()];
+    if (step.is_end()) return;
+    const int b = step.b, head = by_query ? x.dims.key_head_of(step.h) : step.h;
+    int block[S::kBlocks];
+#pragma unroll
+    for (int part = 0; part < S::kBlocks; ++part) block[part] = step.block[part];
+    shared.a_ring.acquire(of_a);
+    if (elect_one()) {
+      Barrier& full = shared.a_ring.commit(of_a, more);
+#pragma unroll
+      for (int part = 0; part < S::kBlocks; ++part) {
+        copy_a(of_a.stage(), part, block[part], b, head, full);
+      }
+    }
+    shared.b_ring.acquire(of_b);
+    if (elect_one()) {
+      Barrier& full = shared.b_ring.commit(of_b);
+#pragma unroll
+      for (int part = 0; part < S::kBlocks; ++part) {
+        copy_b(of_b.stage(), part, block[part], b, head, full);
+      }
+    }
+    if constexpr (S::kListed > 1) release_step();
   }
 }
 
@@ -154,9 +172,13 @@ class Consumer {
   __device__ const SharedWorkTile<S::kBlockRows>& work() const {
     return shared_.work[at_work_.stage()];
   }
-  /// What the producer published of the step at hand.
+  /// What is listed of the step at hand.
   __device__ const Step<S::kBlockRows, S::kBlocks>& step() const {
     return shared_.step[at_.stage()];
+  }
+  /// The stage of ring `a`.
+  static __device__ int stage_of(const typename Shared::StepState& at) {
+    return at.template in<S::kStages>().stage();
   }
 
   const X& x_;
@@ -164,7 +186,7 @@ class Consumer {
   const int row_;  ///< this group's among the work tile's block rows
   PipelineState<S::kWorkTiles> at_work_;
   PipelineState<S::kResident> at_resident_;
-  PipelineState<S::kStages> at_;
+  typename Shared::StepState at_;
 };
 
 /// Warp specialization: the consumer groups and up to four warps of the producer group, with

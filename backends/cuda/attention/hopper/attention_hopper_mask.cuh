@@ -4,6 +4,19 @@
 
 namespace sash::cuda::hopper {
 
+/// Sets those of a thread's 32 scores of a block to `value` whose bits (Mask::of_thread) are 0.
+__device__ inline void replace_hidden(float* score, uint32_t bits, float value) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      float* pair = score + 4 * j + 2 * half;
+      if (!(bits >> (16 * half + 2 * j) & 1)) pair[0] = value;
+      if (!(bits >> (16 * half + 2 * j + 1) & 1)) pair[1] = value;
+    }
+  }
+}
+
 /// The visible pairs among the scores [64][64 kBlocks] of a group. Rows are queries (`by_query`) or
 /// keys.
 template <int kBlocks, bool by_query>
@@ -45,28 +58,24 @@ class Mask {
     return static_cast<uint32_t>((word[0] >> at & 3) | (word[1] >> at & 3) << 2);
   }
 
-  /// Sets hidden scores to `value`.
-  __device__ void apply(float (&score)[32 * kBlocks], float value = -kInfinity) const {
+  /// Of block `part`, the thread's: bit 16 half + 2 j + e is that of sum[4 j + 2 half + e].
+  __device__ uint32_t of_thread(int part) const {
+    // The thread's bits of both rows: 2 in each byte of a word, gathered to 8 in a row.
+    uint32_t bits = 0;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const uint64_t word = word_[part][half] >> (lane() % 4 * 2);
+      bits |= (gather(static_cast<uint32_t>(word)) | gather(static_cast<uint32_t>(word >> 32)) << 8)
+              << 16 * half;
+    }
+    return bits;
+  }
+
+  /// Sets hidden scores to -infinity.
+  __device__ void apply(float (&score)[32 * kBlocks]) const {
 #pragma unroll
     for (int part = 0; part < kBlocks; ++part) {
-      // The thread's bits of both rows: 2 in each byte of a word, gathered to 8 in a row.
-      uint32_t bits = 0;
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const uint64_t word = word_[part][half] >> (lane() % 4 * 2);
-        bits |=
-            (gather(static_cast<uint32_t>(word)) | gather(static_cast<uint32_t>(word >> 32)) << 8)
-            << 16 * half;
-      }
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-#pragma unroll
-        for (int j = 0; j < 8; ++j) {
-          float* pair = score + 4 * (8 * part + j) + 2 * half;
-          if (!(bits >> (16 * half + 2 * j) & 1)) pair[0] = value;
-          if (!(bits >> (16 * half + 2 * j + 1) & 1)) pair[1] = value;
-        }
-      }
+      replace_hidden(score + 32 * part, of_thread(part), -kInfinity);
     }
   }
 

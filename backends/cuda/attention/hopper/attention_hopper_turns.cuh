@@ -62,7 +62,7 @@ template <class S, class X, class Shared>
 __device__ void await_turns(const X& x, Shared& shared) {
   const auto& p = x.dims;
   auto& turns = shared.turns;
-  typename decltype(shared.a_ring)::State at;
+  typename Shared::StepState at;
   PipelineState<S::kWorkTiles> at_work;
   typename TurnRing<S::kBlocks>::State at_turn;
   const bool mine = lane() < S::kBlocks;

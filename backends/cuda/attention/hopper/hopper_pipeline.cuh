@@ -23,14 +23,16 @@ class PipelineState {
     }
   }
 
-  /// The state after as many steps of a ring of as many stages, or half as many.
+  /// The state after as many steps of a ring of as many stages, half or a quarter as many.
   template <int stages>
   __device__ PipelineState<stages> in() const {
-    static_assert(stages == kStages || 2 * stages == kStages);
     if constexpr (stages == kStages) {
       return *this;
+    } else if constexpr (2 * stages == kStages) {
+      const bool second = stage_ >= stages;
+      return {second ? stage_ - stages : stage_, second};
     } else {
-      return {stage_ % stages, static_cast<uint32_t>(stage_ / stages)};
+      return in<kStages / 2>().template in<stages>();
     }
   }
 
@@ -48,11 +50,10 @@ struct Ring {
 
   Barrier full[stages], empty[stages];
 
-  /// By one thread. `notes`: arrivals at a stage besides the commit; `consumers`: warps that
-  /// release.
-  __device__ void init(uint32_t notes, uint32_t consumers) {
+  /// By one thread. `consumers`: warps that release.
+  __device__ void init(uint32_t consumers) {
     for (int i = 0; i < stages; ++i) {
-      full[i].init(1 + notes);
+      full[i].init(1);
       empty[i].init(consumers);
     }
   }
