@@ -4,7 +4,7 @@
 
 #include "attention_hopper_scheduler.cuh"
 
-/// The blocks of a call's map, as producers visit them and consumers learn of them.
+/// The blocks of a call's map, as one warp lists them and the others learn of them.
 namespace sash::cuda::hopper {
 
 /// What a block is to a block row: the number of its bit tile, or one of these. kBounded + 1 + that

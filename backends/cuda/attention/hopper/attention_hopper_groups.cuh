@@ -7,7 +7,7 @@
 #include "hopper_wgmma.cuh"
 
 /// The warpgroups of the sm_90 kernels: a block of threads has kGroups consumer groups of four
-/// warps, which multiply, and two producer warps, which copy.
+/// warps, which multiply, and producer warps, which list the work and copy.
 namespace sash::cuda::hopper {
 
 using namespace fragments;

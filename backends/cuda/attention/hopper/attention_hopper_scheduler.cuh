@@ -31,7 +31,7 @@ struct Schedule {
   bool ordered;
 };
 
-/// Gives a block of threads its work tiles. By all lanes of its leading producer warp.
+/// Gives a block of threads its work tiles. By all lanes of the warp that lists them.
 class TileScheduler {
  public:
   __device__ explicit TileScheduler(const Schedule& schedule)

@@ -64,11 +64,6 @@ __device__ inline void copy_row(void* to, const CUtensorMap& x, int row, Barrier
       : "memory");
 }
 
-/// Prefetches `bytes` from `from` on to L2; both multiples of 16.
-__device__ inline void prefetch(const void* from, uint32_t bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-}
-
 /// Prefetches a tensor map.
 __device__ inline void prefetch(const CUtensorMap& x) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&x) : "memory");
