@@ -23,7 +23,7 @@ struct FusedShape : Groups<2> {
   static constexpr int kResident = resident, kOperands = 2, kWorkTiles = resident + 1;
   static constexpr int kStages = stages, kStagesOfB = stages, kListeners = 1;
   static constexpr bool kBounded = false;
-  static constexpr int kListed = 1;  // registers do for no more
+  static constexpr int kListed = 1;          // registers do for no more
   static constexpr int kParts = width / 64;  ///< of dQ's features
   static_assert(kParts * blocks == kGroups, "a part of dQ for each group");
   using Rows = Tile<T, width, kBlock>;
@@ -346,7 +346,10 @@ __global__ void __launch_bounds__(S::kThreads, 1) fused_kernel(const __grid_cons
   };
   specialize_warps<S>(
       shared, [&] { FusedGroup<S, T>(x, shared).run(); },
-      [&] { list_steps<S, false>(x, shared, [](const WorkTile&) {}, x.k, x.v); },
+      [&] {
+        list_steps<S, false>(
+            x, shared, [](const WorkTile&) {}, x.k, x.v);
+      },
       [&] {
         copy_steps<S, false>(x, shared, S::kBlocks * sizeof(BlockStats), copy_queries,
                              copy_cotangents);

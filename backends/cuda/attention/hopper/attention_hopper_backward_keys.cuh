@@ -234,10 +234,12 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     copy_rows(shared.b[stage], 0, x.g, row, h, b, full);
   };
   specialize_warps<S>(
-      shared, consume, [&] { list_steps<S, false>(x, shared, [](const WorkTile&) {}, x.k, x.v); },
+      shared, consume,
       [&] {
-        copy_steps<S, false>(x, shared, sizeof(BlockStats), copy_queries, copy_cotangents);
-      });
+        list_steps<S, false>(
+            x, shared, [](const WorkTile&) {}, x.k, x.v);
+      },
+      [&] { copy_steps<S, false>(x, shared, sizeof(BlockStats), copy_queries, copy_cotangents); });
 #endif
 }
 

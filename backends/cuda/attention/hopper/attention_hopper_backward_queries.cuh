@@ -224,8 +224,8 @@ class QueryGroup : public Consumer<QueryGroup<S, T>, S, Backward<T>, QueryShared
   /// S = Q K'
   __device__ void start_scores(Operand q) {
     warpgroup_arrive();
-    multiply_rows<typename S::Rows, typename S::Rows>(score_, q,
-                                                      k_.at(this->stage_of(at_), sizeof(shared_.a[0])));
+    multiply_rows<typename S::Rows, typename S::Rows>(
+        score_, q, k_.at(this->stage_of(at_), sizeof(shared_.a[0])));
     warpgroup_commit();
   }
 
@@ -301,7 +301,8 @@ class QueryGroup : public Consumer<QueryGroup<S, T>, S, Backward<T>, QueryShared
   __device__ void start_sums(const typename SharedStorage<S>::StepState& at) {
     fence_operand(dq_);
     warpgroup_arrive();
-    multiply_add<typename S::Rows>(dq_, dscore_words_, k_.at(this->stage_of(at), sizeof(shared_.a[0])));
+    multiply_add<typename S::Rows>(dq_, dscore_words_,
+                                   k_.at(this->stage_of(at), sizeof(shared_.a[0])));
     warpgroup_commit();
   }
 

@@ -222,8 +222,8 @@ class ForwardGroup : public Consumer<ForwardGroup<S, T>, S, Forward<T>, SharedSt
     shared_.b_ring.wait(at);
     fence_operand(sum_);
     warpgroup_arrive();
-    multiply_add<typename S::Streamed>(sum_, weight_,
-                                       k_.at(this->stage_of(at), sizeof(shared_.a[0])) + sizeof(shared_.a));
+    multiply_add<typename S::Streamed>(
+        sum_, weight_, k_.at(this->stage_of(at), sizeof(shared_.a[0])) + sizeof(shared_.a));
     warpgroup_commit();
   }
 
@@ -327,7 +327,10 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   };
   specialize_warps<S>(
       shared, [&] { ForwardGroup<S, T>(x, shared).run(); },
-      [&] { list_steps<S, true>(x, shared, [](const WorkTile&) {}, x.q); },
+      [&] {
+        list_steps<S, true>(
+            x, shared, [](const WorkTile&) {}, x.q);
+      },
       [&] { copy_steps<S, true>(x, shared, 0, copy(shared.a, x.k), copy(shared.b, x.v)); });
 #endif
 }

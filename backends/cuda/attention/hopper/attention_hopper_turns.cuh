@@ -36,14 +36,18 @@ struct TurnRing {
   }
 };
 
-/// x[lane()], or `other` on lanes past its end. All lanes read all of it: compute-sanitizer
-/// remembers only the last of a word's readers, and the last lane tells that the warp has read.
+/// x[lane()], or `other` on lanes past its end. All lanes read all of it, which the compiler would
+/// not have them do: compute-sanitizer remembers only the last of a word's readers, and the last
+/// lane tells that the warp has read.
 template <int n, class X>
 __device__ X of_lane(const X (&x)[n], X other) {
 #pragma unroll
   for (int i = 0; i < n; ++i) {
-    const X here = x[i];
-    if (lane() == i) other = here;
+    uint32_t words[sizeof(X) / sizeof(uint32_t)];
+    memcpy(words, &x[i], sizeof(X));
+#pragma unroll
+    for (uint32_t& word : words) asm volatile("" : "+r"(word));
+    if (lane() == i) memcpy(&other, words, sizeof(X));
   }
   return other;
 }
