@@ -4,7 +4,6 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
-#include <optional>
 #include <vector>
 
 #include <sash/sash.h>
@@ -71,7 +70,7 @@ TEST_CASE_TEMPLATE("attention: scores that rise or fall along the keys", On, Cpu
       if (device.is_cpu()) continue;
       check(128, slope, dtype, AttentionMask::causal(), device);
       check(128, slope, dtype, AttentionMask::symmetric_window(150), device);
-      check(256, slope, dtype, AttentionMask::window(std::nullopt, std::nullopt), device);
+      check(256, slope, dtype, AttentionMask::causal(), device);
     }
   }
 }
