@@ -28,9 +28,12 @@ Array short_numbers(RandomNumbers& random, const Shape& shape) {
                   [&](const Index&) { return static_cast<double>(random.below(129)) / 64 - 1; });
 }
 
+enum class Options { none, dropout, all };
+
 /// Two heads of queries read one of keys; several blocks of the map.
-AttentionProblem make_problem(int64_t depth, int64_t v_depth, bool options) {
-  constexpr int64_t batch = 2, heads = 2, queries = 100, keys = 131;
+AttentionProblem make_problem(int64_t depth, int64_t v_depth, Options options) {
+  constexpr int64_t batch = 2, heads = 2, queries = 100;
+  const int64_t keys = options == Options::dropout ? 132 : 131;
   RandomNumbers random(static_cast<uint64_t>(depth + v_depth));
   AttentionProblem p;
   p.q = short_numbers(random, {batch, heads, queries, depth});
@@ -40,13 +43,14 @@ AttentionProblem make_problem(int64_t depth, int64_t v_depth, bool options) {
   p.g_lse = short_numbers(random, {batch, heads, queries});
   p.scale = 0.25;
   p.seed = kSeed;
-  p.sees = [options](const MaskIndex& at) {
-    const bool inside = !options || at.key < (at.batch == 0 ? 77 : keys);
+  p.sees = [options, keys](const MaskIndex& at) {
+    const bool inside = options != Options::all || at.key < (at.batch == 0 ? 77 : keys);
     return at.key <= at.query + keys - queries && inside;
   };
-  if (!options) return p;
-  p.softcap = 2;
+  if (options == Options::none) return p;
   p.dropout = 0.25;
+  if (options == Options::dropout) return p;
+  p.softcap = 2;
   p.bias = short_numbers(random, {heads, queries, keys});
   p.relative_bias = short_numbers(random, {heads, 2 * 40 + 1});
   p.slopes = {0.0625, 0.125};
@@ -88,7 +92,8 @@ void check(const AttentionProblem& p, const AttentionAnswer& answer, const Run& 
   }
 }
 
-/// Every width of tiles, plain calls and such with all options, by all kernels that any card has.
+/// Every width of tiles; plain calls, such with dropout alone and such with all options, by all
+/// kernels that any card has.
 void check_widths(const char* limit) {
   const Environment limited(kLimit, limit);
   struct Features {
@@ -97,12 +102,12 @@ void check_widths(const char* limit) {
   const std::vector<Features> all{{24, 24},   {64, 64},   {96, 96},  {128, 128},
                                   {160, 160}, {256, 256}, {72, 136}, {256, 40}};
   for (size_t i = 0; i < all.size(); i += short_tests() ? 3 : 1) {
-    for (const bool options : {false, true}) {
+    for (const Options options : {Options::none, Options::dropout, Options::all}) {
       const AttentionProblem p = make_problem(all[i].depth, all[i].v_depth, options);
       const AttentionAnswer answer = solve(p);
       CAPTURE(all[i].depth);
       CAPTURE(all[i].v_depth);
-      CAPTURE(options);
+      CAPTURE(static_cast<int>(options));
       for (const Run& run : kRuns) check(p, answer, run);
     }
   }

@@ -4,6 +4,7 @@
 
 #include "../../../../tensor/kernels/memory.h"
 #include "../common/attention_diagonals.cuh"
+#include "../common/attention_kept.cuh"
 #include "../common/attention_limits.h"
 #include "attention_hopper.h"
 #include "attention_hopper_call.cuh"
@@ -33,28 +34,6 @@ template <class F>
 void with_half(DType dtype, F&& f) {
   dtype == DType::bfloat16 ? f(std::type_identity<__nv_bfloat16>{})
                            : f(std::type_identity<__half>{});
-}
-
-/// Whether a call is short: tiles of a head then take few turns, and memory for each pair is small.
-/// Whatever chooses a kernel may not depend on how many heads there are, so that a head has the
-/// same bits in any batch.
-bool is_short(const kernels::BlockMap& map) {
-  return map.query_blocks <= 16 && map.key_blocks <= 16;
-}
-
-/// Of the bit tiles that say what dropout keeps.
-template <class T>
-int64_t kept_bytes(const AttentionDims<T>& p) {
-  return int64_t{p.batches} * p.heads * p.map.query_blocks * p.map.key_blocks * 64 *
-         static_cast<int64_t>(sizeof(uint64_t));
-}
-
-/// Whether dropout is a call's only option, and what it keeps is formed once a pass. Tiles of
-/// `width` features.
-template <class T>
-bool keeps_tiles(const AttentionDims<T>& p, int width) {
-  return p.dropout && p.kept > 0 && !p.options && p.exponent > 0 && p.keys % 4 == 0 &&
-         width <= 128 && is_short(p.map);
 }
 
 /// Whether all gradients are formed in one pass: where that is faster than two (tiles of a dense
@@ -103,7 +82,7 @@ void run_fused(const KernelContext& context, hopper::Fused<T> call, int width) {
   if (p.plain) return backward_fused(context, call);
   const Workspace kept(context, kept_bytes(p));
   call.kept = kept.ptr<const uint64_t>();
-  kept_tiles(context, p, {.tiles = kept.ptr<uint64_t>(), .by_query = false});
+  kept_tiles(context, p, {.by_query = nullptr, .by_key = kept.ptr<uint64_t>()});
   backward_fused_dropout(context, call, width);
 }
 
@@ -143,7 +122,7 @@ void attention_hopper_forward(KernelContext& context, const kernels::AttentionIn
     if (keeps_tiles(dims, width)) {
       const Workspace kept(context, kept_bytes(dims));
       call.kept = kept.ptr<const uint64_t>();
-      kept_tiles(context, dims, {.tiles = kept.ptr<uint64_t>(), .by_query = true});
+      kept_tiles(context, dims, {.by_query = kept.ptr<uint64_t>(), .by_key = nullptr});
       return forward_dropout(context, call, width);
     }
     dims.plain ? forward<T, false>(context, call, width) : forward<T, true>(context, call, width);

@@ -52,17 +52,7 @@ void backward_queries(const KernelContext& context, const Backward<T>& call, int
 template <class T, bool general>
 void backward_keys(const KernelContext& context, const Backward<T>& call, int width);
 
-/// What dropout keeps of a call whose only option it is: a bit tile [64] for each block of scores
-/// that lies between the first and the last that a query block lists. Rows are queries
-/// (`by_query`), or keys.
-struct KeptCall {
-  uint64_t* tiles;  ///< [B, H, query blocks, key blocks][64]
-  bool by_query;
-};
-template <class T>
-void kept_tiles(const KernelContext& context, const AttentionDims<T>& dims, const KeptCall& call);
-
-/// As `forward`, for such a call; 64 or 128 features.
+/// As `forward`, for a call that keeps tiles (attention_kept.cuh); 64 or 128 features.
 template <class T>
 void forward_dropout(const KernelContext& context, const Forward<T>& call, int width);
 

@@ -26,14 +26,25 @@ void backward(const KernelContext& context, const kernels::AttentionInputs& inpu
                    .dv = rows_of<T>(gradients.dv),
                    .dbias = gradients.dbias ? gradients.dbias->ptr<float>() : nullptr,
                    .stats = nullptr,
-                   .diagonals = nullptr};
+                   .diagonals = nullptr,
+                   .kept_by_query = nullptr,
+                   .kept_by_key = nullptr};
   const int64_t heads = int64_t{call.dims.batches} * call.dims.heads;
   const Workspace stats(context,
                         heads * call.padded_queries() * static_cast<int64_t>(sizeof(RowStats)));
   call.stats = stats.ptr<RowStats>();
 
-  const int64_t blocks =
-      call.padded_queries() / query_rows<T>(std::max(call.q.width, call.v.width));
+  std::optional<Workspace> by_query, by_key;
+  if (call.kind() == Kind::dropout) {
+    by_query.emplace(context, kept_bytes(call.dims));
+    by_key.emplace(context, kept_bytes(call.dims));
+    const KeptCall kept{by_query->template ptr<uint64_t>(), by_key->template ptr<uint64_t>()};
+    kept_tiles(context, call.dims, kept);
+    call.kept_by_query = kept.by_query;
+    call.kept_by_key = kept.by_key;
+  }
+
+  const int64_t blocks = call.padded_queries() / query_rows<T>(call.features());
   std::optional<Workspace> diagonals;
   if (gradients.drelative) {
     const int64_t columns = gradients.drelative->shape[2];

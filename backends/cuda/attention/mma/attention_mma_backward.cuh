@@ -16,7 +16,11 @@ struct Backward {
   RowStats* stats;  ///< [B, H, padded_queries()], written by the kernel of dq
   /// [B, H, blocks of dq's kernel, 2 R + 1]: sums along diagonals; null if not wanted.
   float* diagonals;
+  const uint64_t *kept_by_query, *kept_by_key;  ///< attention_kept.cuh; null: not of that kind
 
+  /// Which kernels take the call.
+  Kind kind() const { return kind_of(dims, features()); }
+  int64_t features() const { return std::max(q.width, v.width); }
   /// Whole blocks of the map.
   __host__ __device__ int padded_queries() const {
     return static_cast<int>(dims.map.query_blocks) * kBlockQueries;
@@ -56,10 +60,12 @@ struct StatsOfColumns {
   }
 };
 
-/// From products q . k and g . v to P = 2^(exponent score - lse) and dS = P (dP - D).
-template <bool masked, int kTiles, int kStep, class Stats, class M>
+/// From products q . k and g . v to M P, P = 2^(exponent score - lse), and dS = P (M dP - D), with
+/// dropout's factors M.
+template <bool masked, int kTiles, int kStep, class Stats, class Seen, class F>
 __device__ void form_dscores(Sums<kTiles, kStep>& score, Sums<kTiles, kStep>& dscore,
-                             float exponent, const Stats& stats, const M& mask) {
+                             float exponent, const Stats& stats, const Seen& mask,
+                             const F& factors) {
 #pragma unroll
   for (int j = 0; j < kStep / 8; ++j) {
     const auto& columns = stats.columns(j);
@@ -70,8 +76,9 @@ __device__ void form_dscores(Sums<kTiles, kStep>& score, Sums<kTiles, kStep>& ds
         const RowStats row_stats = columns(tile, e);
         float weight = exp2_approx(fmaf(score[tile][j][e], exponent, -row_stats.lse));
         if (masked && !mask(tile, j, e)) weight = 0;
-        score[tile][j][e] = weight;
-        dscore[tile][j][e] = weight * (dscore[tile][j][e] - row_stats.dot);
+        const float factor = factors(tile, j, e);
+        score[tile][j][e] = weight * factor;
+        dscore[tile][j][e] = weight * (dscore[tile][j][e] * factor - row_stats.dot);
       }
     }
   }

@@ -40,9 +40,10 @@ constexpr int shared_bytes() {
 }
 
 /// One block computes kRows rows of dk and dv, or a part of their features.
-template <class T, int kWidth, class S, bool plain>
-__global__ void __launch_bounds__(S::kThreads, S::min_blocks(plain))
+template <class T, int kWidth, class S, Kind kind>
+__global__ void __launch_bounds__(S::kThreads, S::min_blocks(kind == Kind::plain))
     key_kernel(const __grid_constant__ Backward<T> x) {
+  constexpr bool plain = kind != Kind::general;
   using X = Tile<T, kWidth>;
   constexpr int kTiles = S::kTiles, kRows = S::kRows, kStep = S::kStep;
   constexpr int kFeatures = kWidth / S::kParts;
@@ -93,6 +94,8 @@ __global__ void __launch_bounds__(S::kThreads, S::min_blocks(plain))
   const auto take = [&]<bool masked>(std::bool_constant<masked>) {
     Mask<false, kTiles, kStep> mask;
     if constexpr (masked) mask.template load<plain>(p, now, b, first);
+    Factors<kind, false, kTiles, kStep> factors;
+    factors.load(p, x.kept_by_key, now, b, now.head, first);
     const uint32_t q = ring + stage * 2 * step_bytes, g = q + step_bytes;
     wait_for_copies();
     X::template round<kStep, S::kThreads>(q, x.q);
@@ -108,7 +111,7 @@ __global__ void __launch_bounds__(S::kThreads, S::min_blocks(plain))
     multiply_rows<kStep, true>(score, keys, q);
     multiply_rows<kStep, true>(dscore, values, g);
     if constexpr (plain) {
-      form_dscores<masked>(score, dscore, p.exponent, stats, mask);
+      form_dscores<masked>(score, dscore, p.exponent, stats, mask, factors);
     } else {
       form_general_dscores<false>(score, dscore, p, b, now.head, Scores<T, false>(p, b, now.head),
                                   stats, mask, first, now.first,
@@ -145,7 +148,7 @@ __global__ void __launch_bounds__(S::kThreads, S::min_blocks(plain))
   write<T, kWidth>(dv, factor, shared + row_bytes, x.dv.at(b, key_head), first, p.keys, part);
 }
 
-template <class T, int kWidth, bool plain>
+template <class T, int kWidth, Kind kind>
 void keys(const KernelContext& context, const Backward<T>& call) {
   using S = KeyShapes<kWidth * sizeof(T) / 2>;
   static constinit std::atomic<uint64_t> allowed{0};
@@ -153,7 +156,7 @@ void keys(const KernelContext& context, const Backward<T>& call) {
   static_assert(shared <= kLeastSharedMemory);
   const AttentionDims<T>& p = call.dims;
   const int64_t blocks = (p.keys + S::kRows - 1) / S::kRows;
-  launch(context, key_kernel<T, kWidth, S, plain>, allowed,
+  launch(context, key_kernel<T, kWidth, S, kind>, allowed,
          int64_t{p.batches} * p.key_heads * blocks * S::kParts, S::kThreads, shared, shared, call);
 }
 
@@ -161,8 +164,8 @@ void keys(const KernelContext& context, const Backward<T>& call) {
 
 template <class T>
 void backward_keys(const KernelContext& context, const Backward<T>& call) {
-  with_width(std::max(call.q.width, call.v.width), is_plain(call.dims),
-             [&]<int kWidth, bool plain>() { keys<T, kWidth, plain>(context, call); });
+  with_width(call.features(), call.kind(),
+             [&]<int kWidth, Kind kind>() { keys<T, kWidth, kind>(context, call); });
 }
 
 template void backward_keys(const KernelContext&, const Backward<__nv_bfloat16>&);

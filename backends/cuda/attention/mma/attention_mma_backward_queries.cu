@@ -73,20 +73,22 @@ __device__ void form_stats(const Backward<T>& x, int b, int h, int first, RowSta
 }
 
 /// Shared memory of a kernel, in bytes: kMost with diagonals.
-template <class T, int kWidth, class S, bool plain>
+template <class T, int kWidth, class S, Kind kind>
 struct QueryMemory {
   using Shape = S;
   static constexpr int kShared =
       (2 * S::kRows + 2 * S::kStages * S::kStep) * Tile<T, kWidth>::kRowBytes +
       S::kRows * static_cast<int>(sizeof(RowStats));
   static constexpr int kMost =
-      kShared + (plain ? 0 : static_cast<int>(sizeof(DiagonalSquare<S::kRows, S::kStep>)));
+      kShared +
+      (kind != Kind::general ? 0 : static_cast<int>(sizeof(DiagonalSquare<S::kRows, S::kStep>)));
 };
 
 /// One block computes kRows rows of dq.
-template <class T, int kWidth, class S, bool plain>
-__global__ void __launch_bounds__(S::kThreads, S::min_blocks(plain))
+template <class T, int kWidth, class S, Kind kind>
+__global__ void __launch_bounds__(S::kThreads, S::min_blocks(kind == Kind::plain))
     query_kernel(const __grid_constant__ Backward<T> x) {
+  constexpr bool plain = kind != Kind::general;
   using X = Tile<T, kWidth>;
   constexpr int kTiles = S::kTiles, kRows = S::kRows, kStep = S::kStep;
   constexpr uint32_t row_bytes = kRows * X::kRowBytes, step_bytes = kStep * X::kRowBytes;
@@ -145,6 +147,8 @@ __global__ void __launch_bounds__(S::kThreads, S::min_blocks(plain))
   const auto take = [&]<bool masked>(std::bool_constant<masked>) {
     Mask<true, kTiles, kStep> mask;
     if constexpr (masked) mask.template load<plain>(p, now, b, first);
+    Factors<kind, true, kTiles, kStep> factors;
+    factors.load(p, x.kept_by_query, now, b, h, first);
     wait_for_copies();
     X::template round<kStep, S::kThreads>(k + stage, keys);
     X::template round<kStep, S::kThreads>(v + stage, values);
@@ -157,7 +161,7 @@ __global__ void __launch_bounds__(S::kThreads, S::min_blocks(plain))
     multiply_rows<kStep, true>(score, queries, k + stage);
     multiply_rows<kStep, true>(dscore, cotangents, v + stage);
     if constexpr (plain) {
-      form_dscores<masked>(score, dscore, p.exponent, stats, mask);
+      form_dscores<masked>(score, dscore, p.exponent, stats, mask, factors);
     } else {
       form_general_dscores<true>(score, dscore, p, b, h, scores, stats, mask, first, now.first,
                                  [&](const float(&ds)[4], int query, int key) {
@@ -201,13 +205,13 @@ using QueryShape = QueryShapes<kWidth * sizeof(T) / 2>;
 template <class T, int kWidth>
 using SmallQueryShape = SmallQueryShapes<kWidth * sizeof(T) / 2>;
 
-template <class T, int kWidth, class S, bool plain>
+template <class T, int kWidth, class S, Kind kind>
 void queries(const KernelContext& context, const Backward<T>& call) {
-  using Shared = QueryMemory<T, kWidth, S, plain>;
+  using Shared = QueryMemory<T, kWidth, S, kind>;
   static constinit std::atomic<uint64_t> allowed{0};
   const AttentionDims<T>& p = call.dims;
   const int64_t blocks = call.padded_queries() / S::kRows;
-  launch(context, query_kernel<T, kWidth, S, plain>, allowed, int64_t{p.batches} * p.heads * blocks,
+  launch(context, query_kernel<T, kWidth, S, kind>, allowed, int64_t{p.batches} * p.heads * blocks,
          S::kThreads, call.diagonals ? Shared::kMost : Shared::kShared, Shared::kMost, call);
 }
 
@@ -216,7 +220,7 @@ void queries(const KernelContext& context, const Backward<T>& call) {
 template <class T>
 int query_rows(int64_t features) {
   int rows = 0;
-  with_width(features, false, [&]<int kWidth, bool plain>() {
+  with_width(features, Kind::general, [&]<int kWidth, Kind>() {
     rows = QueryShape<T, kWidth>::kRows;
     static_assert(SmallQueryShape<T, kWidth>::kRows == QueryShape<T, kWidth>::kRows);
   });
@@ -225,13 +229,12 @@ int query_rows(int64_t features) {
 
 template <class T>
 void backward_queries(const KernelContext& context, const Backward<T>& call) {
-  with_width(std::max(call.q.width, call.v.width), is_plain(call.dims),
-             [&]<int kWidth, bool plain>() {
-               with_shape_that_fits<QueryMemory<T, kWidth, QueryShape<T, kWidth>, plain>,
-                                    QueryMemory<T, kWidth, SmallQueryShape<T, kWidth>, plain>>(
-                   context.device,
-                   [&]<class S>() { queries<T, kWidth, typename S::Shape, plain>(context, call); });
-             });
+  with_width(call.features(), call.kind(), [&]<int kWidth, Kind kind>() {
+    with_shape_that_fits<QueryMemory<T, kWidth, QueryShape<T, kWidth>, kind>,
+                         QueryMemory<T, kWidth, SmallQueryShape<T, kWidth>, kind>>(
+        context.device,
+        [&]<class S>() { queries<T, kWidth, typename S::Shape, kind>(context, call); });
+  });
 }
 
 template int query_rows<__nv_bfloat16>(int64_t);

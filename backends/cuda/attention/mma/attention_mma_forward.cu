@@ -35,6 +35,7 @@ struct Forward {
   Rows<const T> q, k, v;
   Rows<T> out;
   float* lse;
+  const uint64_t* kept;  ///< what dropout keeps, by query (attention_kept.cuh); else null
 };
 
 /// The online softmax of this lane's rows. `total` is the lane's part of a row sum.
@@ -117,10 +118,23 @@ __device__ void apply_dropout(Sums<kTiles, kStep>& weight, const Dropout& dropou
   }
 }
 
+template <int kTiles, int kStep, class F>
+__device__ void apply(Sums<kTiles, kStep>& weight, const F& factors) {
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+    for (int j = 0; j < kStep / 8; ++j) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) weight[tile][j][e] *= factors(tile, j, e);
+    }
+  }
+}
+
 /// One block computes kRows rows of out and lse.
-template <class T, int kWidth, class S, bool plain>
-__global__ void __launch_bounds__(S::kThreads, S::min_blocks(plain))
+template <class T, int kWidth, class S, Kind kind>
+__global__ void __launch_bounds__(S::kThreads, S::min_blocks(kind == Kind::plain))
     forward_kernel(const __grid_constant__ Forward<T> x) {
+  constexpr bool plain = kind != Kind::general;
   using X = Tile<T, kWidth>;
   constexpr int kTiles = S::kTiles, kRows = S::kRows, kStep = S::kStep;
   constexpr uint32_t step_bytes = kStep * X::kRowBytes;
@@ -158,6 +172,8 @@ __global__ void __launch_bounds__(S::kThreads, S::min_blocks(plain))
   const auto take = [&]<bool masked>(std::bool_constant<masked>) {
     Mask<true, kTiles, kStep> mask;
     if constexpr (masked) mask.template load<plain>(p, now, b, first);
+    Factors<kind, true, kTiles, kStep> factors;
+    factors.load(p, x.kept, now, b, h, first);
     wait_for_copies();
     X::template round<kStep, S::kThreads>(k + stage, keys);
     if (S::kStages == 2) X::template round<kStep, S::kThreads>(v + stage, values);
@@ -185,7 +201,8 @@ __global__ void __launch_bounds__(S::kThreads, S::min_blocks(plain))
     if constexpr (!plain) apply_options(score, scores, first, now.first);
     if constexpr (masked) apply(score, mask);
     softmax.template update<masked>(score, sum, plain ? p.exponent : 1.f);
-    if constexpr (!plain) {
+    if constexpr (kind == Kind::dropout) apply(score, factors);
+    if constexpr (kind == Kind::general) {
       if (p.dropout) apply_dropout(score, Dropout(p, b, h), p.kept, first, now.first);
     }
     // O += P V
@@ -220,7 +237,7 @@ __global__ void __launch_bounds__(S::kThreads, S::min_blocks(plain))
   write<T, kWidth>(sum, factor, shared, x.out.at(b, h), first, p.queries);
 }
 
-template <class T, int kWidth, bool plain>
+template <class T, int kWidth, Kind kind>
 void forward(const KernelContext& context, const Forward<T>& call) {
   using S = ForwardShapes<kWidth * sizeof(T) / 2>;
   static constinit std::atomic<uint64_t> allowed{0};
@@ -228,7 +245,7 @@ void forward(const KernelContext& context, const Forward<T>& call) {
   static_assert(shared <= kLeastSharedMemory);
   const AttentionDims<T>& p = call.dims;
   const int64_t blocks = (p.queries + S::kRows - 1) / S::kRows;
-  launch(context, forward_kernel<T, kWidth, S, plain>, allowed,
+  launch(context, forward_kernel<T, kWidth, S, kind>, allowed,
          int64_t{p.batches} * p.heads * blocks, S::kThreads, shared, shared, call);
 }
 
@@ -248,14 +265,24 @@ void attention_mma_forward(KernelContext& context, const kernels::AttentionInput
   using namespace mma;
   const BoundsSummary summary(context, inputs, params);
   with_type(inputs.q.dtype, [&]<class T>() {
-    const Forward<T> call{AttentionDims<T>(inputs, params, summary.bounds()),
-                          rows_of<const T>(inputs.q),
-                          rows_of<const T>(inputs.k),
-                          rows_of<const T>(inputs.v),
-                          rows_of<T>(out),
-                          lse.ptr<float>()};
-    with_width(std::max(call.q.width, call.v.width), is_plain(call.dims),
-               [&]<int kWidth, bool plain>() { forward<T, kWidth, plain>(context, call); });
+    Forward<T> call{AttentionDims<T>(inputs, params, summary.bounds()),
+                    rows_of<const T>(inputs.q),
+                    rows_of<const T>(inputs.k),
+                    rows_of<const T>(inputs.v),
+                    rows_of<T>(out),
+                    lse.ptr<float>(),
+                    nullptr};
+    const int64_t features = std::max(call.q.width, call.v.width);
+    const Kind kind = kind_of(call.dims, features);
+    std::optional<Workspace> kept;
+    if (kind == Kind::dropout) {
+      kept.emplace(context, kept_bytes(call.dims));
+      call.kept = kept->template ptr<const uint64_t>();
+      kept_tiles(context, call.dims,
+                 {.by_query = kept->template ptr<uint64_t>(), .by_key = nullptr});
+    }
+    with_width(features, kind,
+               [&]<int kWidth, Kind kKind>() { forward<T, kWidth, kKind>(context, call); });
   });
 }
 

@@ -24,9 +24,18 @@ class Mask {
           word = tiles[static_cast<int64_t>(step.tile) * 64 + row % 64];
         }
         if constexpr (!plain) word &= general(p, step, b, row);
-        word >>= step.part + lane() % 4 * 2;
-        word_[tile][half][0] = static_cast<uint32_t>(word);
-        if constexpr (kStep > 32) word_[tile][half][1] = static_cast<uint32_t>(word >> 32);
+        set(tile, half, word >> step.part);
+      }
+    }
+  }
+
+  /// Loads those of a bit tile of its own.
+  __device__ void load_tile(const uint64_t* bits, int part, int first_row) {
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        set(tile, half, bits[(first_row + row_of<kTiles>(tile, half)) % 64] >> part);
       }
     }
   }
@@ -42,6 +51,12 @@ class Mask {
   }
 
  private:
+  __device__ void set(int tile, int half, uint64_t word) {
+    word >>= lane() % 4 * 2;
+    word_[tile][half][0] = static_cast<uint32_t>(word);
+    if constexpr (kStep > 32) word_[tile][half][1] = static_cast<uint32_t>(word >> 32);
+  }
+
   template <class T>
   static __device__ uint64_t general(const AttentionDims<T>& p, const Step& step, int b, int row) {
     if (row >= (by_query ? p.queries : p.keys)) return 0;
@@ -63,6 +78,34 @@ class Mask {
   }
 
   uint32_t word_[kTiles][2][kStep > 32 ? 2 : 1];
+};
+
+/// Dropout's factors of the scores of a step. Kernels of other kinds have 1.
+template <Kind kind, bool by_query, int kTiles, int kStep>
+class Factors {
+ public:
+  /// Starts to load those of a step with block `row` of the axis of rows, which start at
+  /// `first_row`.
+  template <class T>
+  __device__ void load(const AttentionDims<T>& p, const uint64_t* tiles, const Step& step, int b,
+                       int h, int first_row) {
+    if constexpr (kind == Kind::dropout) {
+      const int block = first_row / 64, query = by_query ? block : step.block,
+                key = by_query ? step.block : block;
+      const int64_t tile = (p.block_of(b, h) + query) * p.map.key_blocks + key;
+      kept_.load_tile(tiles + tile * 64, step.part, first_row);
+      factor_ = p.kept;
+    }
+  }
+  /// That of sum[tile][j][e].
+  __device__ float operator()(int tile, int j, int e) const {
+    if constexpr (kind == Kind::dropout) return kept_(tile, j, e) ? factor_ : 0.f;
+    return 1;
+  }
+
+ private:
+  Mask<by_query, kTiles, kStep> kept_;
+  float factor_;
 };
 
 /// Sets hidden scores to -infinity.

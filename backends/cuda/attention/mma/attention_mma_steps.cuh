@@ -1,5 +1,6 @@
 #pragma once
 
+#include "../common/attention_kept.cuh"
 #include "attention_mma_tile.cuh"
 
 /// What the mma kernels share: their shapes, and the order of their steps. A block of threads has
@@ -11,6 +12,10 @@ inline constexpr int kBlockKeys = static_cast<int>(kernels::kBlockKeys);
 
 /// Rows of the map's query blocks.
 inline constexpr int kBlockQueries = 64;
+
+/// What kernels know besides masks: nothing; what dropout keeps, as bits; or all options and
+/// bounds.
+enum class Kind { plain, dropout, general };
 
 /// The shape of a kernel. `held`: the left operands of scores stay in registers. At least `blocks`
 /// blocks of `warps` warps share a multiprocessor, fewer of general kernels.
@@ -118,24 +123,38 @@ class StepIterator {
   Step at_;
 };
 
-/// Whether plain kernels take a call.
+/// Which kernels take a call with heads of `features`.
 template <class T>
-bool is_plain(const AttentionDims<T>& p) {
-  return p.plain && !p.bounds.ranges;
+Kind kind_of(const AttentionDims<T>& p, int64_t features) {
+  if (p.bounds.ranges) return Kind::general;
+  if (p.plain) return Kind::plain;
+  return keeps_tiles(p, features) ? Kind::dropout : Kind::general;
 }
 
-/// f<width, plain>() for the narrowest tiles that hold the features; general kernels, which are
-/// many more instructions, have fewer widths.
+/// f<width, kind>() for the narrowest tiles that hold the features; kernels that are not plain,
+/// which are more instructions, have fewer widths.
 template <class F>
-void with_width(int64_t features, bool plain, F&& f) {
-  if (plain && features <= 32) return f.template operator()<32, true>();
-  if (plain && features <= 64) return f.template operator()<64, true>();
-  if (plain && features <= 96) return f.template operator()<96, true>();
-  if (plain && features <= 128) return f.template operator()<128, true>();
-  if (plain) return f.template operator()<256, true>();
-  if (features <= 64) return f.template operator()<64, false>();
-  if (features <= 128) return f.template operator()<128, false>();
-  return f.template operator()<256, false>();
+void with_width(int64_t features, Kind kind, F&& f) {
+  const auto of = [&]<Kind kKind>(std::integral_constant<Kind, kKind>) {
+    constexpr bool plain = kKind == Kind::plain;
+    if constexpr (plain) {
+      if (features <= 32) return f.template operator()<32, kKind>();
+    }
+    if (features <= 64) return f.template operator()<64, kKind>();
+    if constexpr (plain) {
+      if (features <= 96) return f.template operator()<96, kKind>();
+    }
+    if (kKind == Kind::dropout || features <= 128) return f.template operator()<128, kKind>();
+    if constexpr (kKind != Kind::dropout) f.template operator()<256, kKind>();
+  };
+  switch (kind) {
+    case Kind::plain:
+      return of(std::integral_constant<Kind, Kind::plain>());
+    case Kind::dropout:
+      return of(std::integral_constant<Kind, Kind::dropout>());
+    case Kind::general:
+      return of(std::integral_constant<Kind, Kind::general>());
+  }
 }
 
 /// f<T>() for the type of elements.

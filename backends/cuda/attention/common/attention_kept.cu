@@ -1,10 +1,11 @@
-#include "../common/attention_fragments_scores.cuh"
-#include "attention_hopper_call.cuh"
+#include "attention_kept.cuh"
 
-namespace sash::cuda::hopper {
+#include "attention_fragments_scores.cuh"
+
+namespace sash::cuda {
 namespace {
 
-constexpr int kKeptThreads = 128;
+constexpr int kBlock = static_cast<int>(kernels::kBlockKeys), kKeptThreads = 128;
 
 /// Bits e: whether dropout keeps element e of 32, four for each value of the counter.
 __device__ uint32_t kept_elements(uint64_t seed, uint64_t counter, uint32_t threshold) {
@@ -37,6 +38,13 @@ __device__ void transpose(uint32_t (&rows)[2][2]) {
   }
 #pragma unroll
   for (int i = 0; i < 4; ++i) rows[i / 2][i % 2] = columns[i / 2][i % 2];
+}
+
+__device__ void write(uint64_t* tile, const uint32_t (&rows)[2][2]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    tile[lane() + 32 * half] = rows[half][0] | uint64_t{rows[half][1]} << 32;
+  }
 }
 
 /// A block of threads for each query block, a warp for each of its blocks of scores.
@@ -72,12 +80,11 @@ __global__ void __launch_bounds__(kKeptThreads)
         if (to == i) rows[to / 2][to % 2] = bits;
       }
     }
-    if (!x.by_query) transpose(rows);
-    uint64_t* const tile =
-        x.tiles + (static_cast<int64_t>(blockIdx.x) * p.map.key_blocks + n) * kBlock;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      tile[lane() + 32 * half] = rows[half][0] | uint64_t{rows[half][1]} << 32;
+    const int64_t tile = (static_cast<int64_t>(blockIdx.x) * p.map.key_blocks + n) * kBlock;
+    if (x.by_query) write(x.by_query + tile, rows);
+    if (x.by_key) {
+      transpose(rows);
+      write(x.by_key + tile, rows);
     }
   }
 }
@@ -96,5 +103,6 @@ void kept_tiles(const KernelContext& context, const AttentionDims<T>& dims, cons
 template void kept_tiles(const KernelContext&, const AttentionDims<__nv_bfloat16>&,
                          const KeptCall&);
 template void kept_tiles(const KernelContext&, const AttentionDims<__half>&, const KeptCall&);
+template void kept_tiles(const KernelContext&, const AttentionDims<float>&, const KeptCall&);
 
-}  // namespace sash::cuda::hopper
+}  // namespace sash::cuda
