@@ -12,6 +12,7 @@
 #include "../support/compare.h"
 #include "../support/devices.h"
 #include "../support/expect_error.h"
+#include "../support/scopes.h"
 
 using namespace sash;
 using namespace sash::testing;
@@ -86,6 +87,41 @@ void check_empty(Device device) {
   }
 }
 
+/// out, dq, dk and dv of a causal call with three times as many queries as keys: two thirds of the
+/// queries, whole blocks of them, see nothing. Under dropout.
+std::vector<Tensor> few_keys(const std::vector<Tensor>& inputs, DType dtype, Device device) {
+  std::vector<Tensor> x;
+  for (const Tensor& input : inputs) x.push_back(input.to(dtype).to(device).requires_grad_());
+  manual_seed(4);
+  const Tensor y = attention(x[0], x[1], x[2], {.mask = Mask::causal(), .dropout = 0.25});
+  std::vector<Tensor> all = grad({y}, {x[0], x[1], x[2]}, {x[3].detach()});
+  all.insert(all.begin(), y.detach());
+  return all;
+}
+
+void check_few_keys(Device device) {
+  const AllowTf32 allow(true);
+  constexpr int64_t keys = 64, queries = 3 * keys;
+  for (const int64_t depth : {64, 128}) {
+    for (const DType dtype : {DType::float32, DType::float16, DType::bfloat16}) {
+      manual_seed(9);
+      std::vector<Tensor> inputs;
+      for (const int64_t rows : {queries, keys, keys, queries}) {
+        inputs.push_back(randn({2, 2, rows, depth}).to(dtype).to(DType::float64));
+      }
+      const std::vector<Tensor> expected = few_keys(inputs, DType::float64, kCPU);
+      const std::vector<Tensor> found = few_keys(inputs, dtype, device);
+      CHECK(all_equal(found[0].narrow(2, 0, queries - keys), 0));
+      for (size_t i = 0; i < found.size(); ++i) {
+        CAPTURE(name(dtype));
+        CAPTURE(i);
+        const double error = relative_error(found[i], expected[i]);
+        CHECK_MESSAGE(error <= (dtype == DType::bfloat16 ? 0x1p-7 : 0x1p-9), error);
+      }
+    }
+  }
+}
+
 }  // namespace
 
 TEST_CASE("an unbounded dilated window reaches all keys when there are more queries than keys") {
@@ -114,6 +150,10 @@ TEST_CASE("an unbounded dilated window reaches all keys when there are more quer
 
 TEST_CASE_TEMPLATE("masks: empty masks show nothing, and attention gives zeros", On, Cpu, Cuda) {
   if (!missing(On::device)) check_empty(On::device);
+}
+
+TEST_CASE_TEMPLATE("masks: blocks of queries that see nothing, under dropout", On, Cpu, Cuda) {
+  if (!missing(On::device)) check_few_keys(On::device);
 }
 
 TEST_CASE_TEMPLATE("masks: invalid lengths, cu_seqlens and row ranges are errors", On, Cpu, Cuda) {

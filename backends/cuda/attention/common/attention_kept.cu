@@ -1,6 +1,7 @@
 #include "attention_kept.cuh"
 
 #include "attention_fragments_scores.cuh"
+#include "attention_listed.cuh"
 
 namespace sash::cuda {
 namespace {
@@ -53,21 +54,9 @@ __global__ void __launch_bounds__(kKeptThreads)
     kept_kernel(const __grid_constant__ AttentionDims<T> p, KeptCall x) {
   const auto blocks = static_cast<int>(p.map.query_blocks);
   const TilePosition at(static_cast<int>(blockIdx.x), blocks, p.heads);
-  const kernels::BlockList& list = p.map.by_query;
-  const int64_t map_row = p.first_row(at.b, at.h, blocks) + at.tile;
-  const int start = list.start[map_row], full = list.full_start[map_row],
-            end = list.start[map_row + 1];
-  int first = INT_MAX, last = -1;
-  if (full > start) {
-    first = list.block[start];
-    last = list.block[full - 1];
-  }
-  if (end > full) {
-    first = min(first, list.block[full]);
-    last = max(last, list.block[end - 1]);
-  }
+  const int2 listed = listed_range(p.map.by_query, p.first_row(at.b, at.h, blocks) + at.tile);
   const uint64_t base = (p.random.base ? *p.random.base : 0) + p.random.offset;
-  for (int n = first + warp(); n <= last; n += kKeptThreads / kWarp) {
+  for (int n = listed.x + warp(); n <= listed.y; n += kKeptThreads / kWarp) {
     uint32_t rows[2][2];
 #pragma unroll 1
     for (int i = 0; i < 4; ++i) {

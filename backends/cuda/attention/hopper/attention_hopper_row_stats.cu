@@ -1,3 +1,4 @@
+#include "../common/attention_listed.cuh"
 #include "attention_hopper_call.cuh"
 
 namespace sash::cuda::hopper {
@@ -21,17 +22,8 @@ __device__ float dot_of(const uint4& a, const uint4& b) {
 
 /// The work tiles, of two key blocks, in row `row` of the map: the first and the last, or {0, -1}.
 __device__ int2 tiles_of(const kernels::BlockList& list, int64_t row) {
-  int first = INT_MAX, last = -1;
-  const int start = list.start[row], full = list.full_start[row], end = list.start[row + 1];
-  if (full > start) {
-    first = list.block[start];
-    last = list.block[full - 1];
-  }
-  if (end > full) {
-    first = min(first, list.block[full]);
-    last = max(last, list.block[end - 1]);
-  }
-  return last < 0 ? make_int2(0, -1) : make_int2(first / 2, last / 2);
+  const int2 listed = listed_range(list, row);
+  return listed.y < 0 ? make_int2(0, -1) : make_int2(listed.x / 2, listed.y / 2);
 }
 
 /// A block of threads for each query block; `lanes` lanes for a row.
