@@ -3,8 +3,8 @@
 #include "../../runtime/backend.h"
 #include "attention_dims.cuh"
 
-/// What dropout keeps of a call's probabilities, drawn once a pass: kernels that read it as bits
-/// take a third of the time of those that draw it beside their products.
+/// What dropout keeps of a call's probabilities, drawn once a pass, before the kernels that read it
+/// as bits.
 namespace sash::cuda {
 
 /// Whether a call is short: tiles of a head then take few turns, and memory for each pair is small.

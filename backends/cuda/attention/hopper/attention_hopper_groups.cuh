@@ -78,7 +78,7 @@ struct General : S {
 };
 
 /// The shape of a kernel for calls whose only option is dropout; it reads what dropout keeps as bit
-/// tiles (attention_hopper_kept.cu).
+/// tiles (attention_kept.cuh).
 template <class S>
 struct WithDropout : S {
   static constexpr bool kDropout = true;
