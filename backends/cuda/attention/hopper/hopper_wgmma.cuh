@@ -14,8 +14,8 @@
 ///
 /// Products are asynchronous. `warpgroup_arrive` starts a batch, `warpgroup_commit` ends it. Until
 /// `warpgroup_wait` returns, its accumulators, left operands in registers and tiles are in use.
-/// `fence_operand` stands before the first use of accumulators, and after what has to be computed
-/// while products run.
+/// `fence_operand` stands before the first use of accumulators, and after what may be computed
+/// while products run; `warpgroup_wait_behind` where it has to be.
 namespace sash::cuda::hopper {
 
 __device__ inline void warpgroup_arrive() {
