@@ -74,7 +74,7 @@ void TensorImpl::refresh() {
 void RetainedGrad::add(const Node& node, const Tensor& g) {
   Tensor before;  // destroyed after the lock
   const std::lock_guard lock(retained_mutex);
-  if (!tensor_ || tensor_->grad_fn_.get() != &node || tensor_->is_stale()) return;
+  if (!tensor_ || tensor_->is_stale() || tensor_->grad_fn_.get() != &node) return;
   before = tensor_->grad;
   tensor_->grad = before.defined() ? add_gradients(before, g) : g;
 }

@@ -17,7 +17,8 @@ class SASH_API TensorImpl : public RefCounted {
              DType dtype);
   ~TensorImpl() override;
 
-  bool requires_grad() const { return is_variable || grad_fn_ || is_stale(); }
+  /// Asks first whether the history is stale: another thread may be making it anew.
+  bool requires_grad() const { return is_variable || is_stale() || grad_fn_; }
   TensorView tensor_view() const;
 
   /// The recorded op that made it; null for leaves. A view whose base has been written to since is
