@@ -22,7 +22,7 @@ struct FusedShape : Groups<2> {
   static constexpr int kWidth = width, kBlockRows = 2, kBlocks = blocks;
   static constexpr int kResident = resident, kOperands = 2, kWorkTiles = resident + 1;
   static constexpr int kStages = stages, kStagesOfB = stages, kListeners = 1;
-  static constexpr bool kBounded = false;
+  static constexpr bool kTakesBounds = false;
   static constexpr int kListed = 1;          // registers do for no more
   static constexpr int kParts = width / 64;  ///< of dQ's features
   static_assert(kParts * blocks == kGroups, "a part of dQ for each group");

@@ -64,9 +64,9 @@ struct Groups {
   static constexpr int kConsumerRegisters =
       std::min(240, ((groups + 1) * kLaunchRegisters - kProducerRegisters) / groups / 8 * 8);
   static constexpr bool kGeneral = false, kDropout = false;
-  static constexpr bool kBounded = true;  ///< whether calls may have bounds
-  static constexpr int kListeners = 0;    ///< warps besides the consumers that read the steps
-  static constexpr int kListed = 2;       ///< turns of ring `a` of which the steps are listed
+  static constexpr bool kTakesBounds = true;  ///< whether calls may have bounds
+  static constexpr int kListeners = 0;        ///< warps besides the consumers that read the steps
+  static constexpr int kListed = 2;           ///< turns of ring `a` of which the steps are listed
 };
 
 /// The shape of a general kernel. Its scores take more than a product, so it does not overlap

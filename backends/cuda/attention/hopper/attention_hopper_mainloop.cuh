@@ -71,8 +71,8 @@ __device__ void list_steps(const X& x, Shared& shared, Begin begin, const Reside
     at_resident.advance();
     const int end_head = (work.h + 1) * heads;
     for (int h = work.h * heads; h < end_head; ++h) {
-      BlockIterator<typename S::Element, S::kBlockRows, by_query, S::kBlocks, S::kBounded> blocks(
-          p, work, h);
+      BlockIterator<typename S::Element, S::kBlockRows, by_query, S::kBlocks, S::kTakesBounds>
+          blocks(p, work, h);
       bool last;
       do {
         int block[S::kBlocks], tile_of_lane[S::kBlocks];

@@ -1,3 +1,5 @@
+#include <optional>
+
 #include "../common/attention_limits.h"
 #include "attention_mma.h"
 #include "attention_mma_scores.cuh"
