@@ -65,19 +65,22 @@ void run_fused(const KernelContext& context, hopper::Fused<T> call, int width) {
   call.turns = {.done = counts.ptr<int>() + 1,
                 .tiles = tiles_of_rows.ptr<int2>(),
                 .sums = sums.ptr<float4>()};
-  // The first tiles of all heads, which have the most blocks under a causal mask, then the second
-  // ones, and so on.
+  // Few tiles: the first ones of all heads, which have the most blocks under a causal mask, then
+  // the second ones, and so on. Many: head after head, so that q and g stay in the L2 cache; there
+  // the last tile first, whose turn at its first queries waits for nobody under a causal mask.
+  const bool by_head = head_tiles >= 8;
   call.schedule = {.heads = p.batches * p.key_heads,
                    .heads_per_batch = p.key_heads,
                    .rows = static_cast<int>(p.map.key_blocks),
                    .long_rows = 0,
                    .head_tiles = static_cast<int>(head_tiles),
-                   .alternating = static_cast<int>(head_tiles),
+                   .alternating = by_head ? 0 : static_cast<int>(head_tiles),
                    .tiles = static_cast<int>(tiles),
                    .direction = 1,
                    .order = nullptr,
                    .counter = counts.ptr<int>(),
-                   .ordered = true};
+                   .ordered = true,
+                   .descending = by_head};
   row_stats(context, call, width);
   if (p.plain) return backward_fused(context, call);
   const Workspace kept(context, kept_bytes(p));

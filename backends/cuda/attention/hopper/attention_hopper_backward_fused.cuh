@@ -58,21 +58,37 @@ struct FusedShared : SharedStorage<S> {
   }
 };
 
-/// Stores the accumulators [64][64] of a group, packed, to a tile.
+/// Where a lane stores the first of its parts of the accumulators [64][64] of a group to a tile.
 template <class Square>
-__device__ void store_square(Square& tile, const uint32_t* words) {
+__device__ uint32_t first_of_square(const Square& tile) {
   const int matrix = lane() / 8, row = row_of_warp() + matrix % 2 * 8 + lane() % 8;
+  return tile.address() +
+         static_cast<uint32_t>(row * Square::kRowBytes + (matrix / 2 ^ row % 8) * 16);
+}
+
+/// Stores these accumulators, packed.
+__device__ inline void store_square(uint32_t first, const uint32_t* words) {
 #pragma unroll
-  for (int j = 0; j < 8; j += 2) {
-    const int chunk = j + matrix / 2;
-    const uint32_t to =
-        tile.address() + static_cast<uint32_t>(row * Square::kRowBytes + (chunk ^ row % 8) * 16);
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),
-                 "r"(words[2 * j]), "r"(words[2 * j + 1]), "r"(words[2 * j + 2]),
-                 "r"(words[2 * j + 3])
-                 : "memory");
+  for (uint32_t j = 0; j < 8; j += 2) {
+    asm volatile(
+        "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(first ^ j * 16),
+        "r"(words[2 * j]), "r"(words[2 * j + 1]), "r"(words[2 * j + 2]), "r"(words[2 * j + 3])
+        : "memory");
   }
 }
+
+/// The statistics of a thread's columns [64].
+class ColumnValues {
+ public:
+  __device__ void load(const float (&values)[kBlock]) {
+    for_columns(values, [&](int i, float x) { value_[i / 4][i % 2] = x; });
+  }
+  /// That of accumulator i.
+  __device__ float of(int i) const { return value_[i / 4][i % 2]; }
+
+ private:
+  float value_[8][2];
+};
 
 /// A consumer group, which forms dk and dv of a block row, and a part of dq of each step.
 template <class S, class T>
@@ -84,39 +100,47 @@ class FusedGroup : public Consumer<FusedGroup<S, T>, S, Fused<T>, FusedShared<S>
       : Base(x, shared, group()),
         keys_(shared.resident[0][0][0]),
         q_(shared.a[0]),
-        dscores_(shared.dscores[block_of_part()][0]) {}
+        dscores_(shared.dscores[S::kParts == 1 ? row_ : 0][0]),
+        square_of_(first_of_square(shared.dscores[0][row_])) {}
 
   __device__ void compute(const SharedWorkTile<S::kBlockRows>&) {
 #pragma unroll
     for (float& x : dk_) x = 0;
 #pragma unroll
     for (float& x : dv_) x = 0;
+    read_step(at_);
     shared_.resident_ring.wait(at_resident_);
     const Operand keys = keys_.at(at_resident_.stage(), sizeof(shared_.resident[0]));
     const Operand k = keys.at(row_, sizeof(typename S::Rows));
     const Operand v = k + sizeof(shared_.resident[0][0]);
+    const Operand part_of_k = keys.at(part(), S::Rows::kSlabBytes);
     // dP', then dQ: one array, as registers for both would not do.
     float score[kScores], other[kScores];
     auto& dq = reinterpret_cast<float(&)[32]>(other);
     start_scores(score, k);
+    read_stats();
     warpgroup_wait<0>();
     while (true) {
       form_dscores(score, other, v);
-      if (last_) break;
-      start_queries(dq, keys);
-      warpgroup_wait<1>();
-      fence_operand(dk_);
+      if (is(kLast)) break;
+      start_queries(dq, part_of_k);
       const auto before = at_;
       at_.advance();
-      start_scores(score, k);
+      read_step(at_);
       warpgroup_wait<1>();
-      add_queries(before, dq);
+      fence_operand(dk_);
+      start_scores(score, k);
+      const TurnAt turn = await_turn();
+      warpgroup_wait<1>();
+      add_queries(before, turn, dq);
+      read_stats();
       warpgroup_wait<0>();
     }
-    start_queries(dq, keys);
+    start_queries(dq, part_of_k);
+    const TurnAt turn = await_turn();
     warpgroup_wait<0>();
     fence_operand(dk_);
-    add_queries(at_, dq);
+    add_queries(at_, turn, dq);
     at_.advance();
   }
 
@@ -132,36 +156,62 @@ class FusedGroup : public Consumer<FusedGroup<S, T>, S, Fused<T>, FusedShared<S>
 
  private:
   /// The group's part of dQ: its block of the step, and its part of the features.
-  static __device__ int block_of_part() { return S::kParts == 1 ? group() : 0; }
-  static __device__ int part() { return S::kParts == 1 ? 0 : group(); }
+  __device__ int block_of_part() const { return S::kParts == 1 ? row_ : 0; }
+  __device__ int part() const { return S::kParts == 1 ? 0 : row_; }
 
   /// What the sums of dV, and those of dK and dQ, lack.
   __device__ float factor() const { return S::kDropout ? x_.dims.kept : 1.f; }
   __device__ float dscore_factor() const { return x_.dims.scale * factor(); }
 
-  /// Starts S' = K Q' - lse / scale of the step at hand.
-  __device__ void start_scores(float (&score)[32 * S::kBlocks], Operand k) {
-    const int s = this->stage_of(at_);
-    shared_.a_ring.wait(at_);
-    const auto& step = this->step();
-    last_ = step.last;
-    masked_ = false;
+  /// Reads what is listed of a step, before its tiles are there.
+  __device__ void read_step(const typename FusedShared<S>::StepState& at) {
+    shared_.step_full[at.stage()].wait(at.parity());
+    const auto& step = shared_.step[at.stage()];
+    uint32_t bits = step.last ? kLast : 0;
 #pragma unroll
-    for (int block = 0; block < S::kBlocks; ++block) {
-      empty_[block] = step.tile[row_][block] == kEmpty;
-      masked_ = masked_ || step.tile[row_][block] != kFull;
+    for (int i = 0; i < S::kGroups; ++i) {
+#pragma unroll
+      for (int block = 0; block < S::kBlocks; ++block) {
+        const int tile = step.tile[i][block];
+        if (tile == kEmpty) bits |= hidden_bit(i, block);
+        if (i == row_ && tile != kFull) bits |= kMasked;
+      }
     }
-    if (masked_) mask_.template load<false>(x_.dims, this->work(), step, row_);
-    if constexpr (kKeptEarly) load_kept(step);
+    next_ = __reduce_or_sync(~0u, bits);
+  }
+
+  /// Starts S' = K Q' of the step that was read.
+  __device__ void start_scores(float (&score)[32 * S::kBlocks], Operand k) {
+    listed_ = next_;
+    shared_.a_ring.wait(at_);
+    if (is(kMasked)) mask_.template load<false>(x_.dims, this->work(), this->step(), row_);
+    if constexpr (kKeptEarly) load_kept(this->step());
+    const int s = this->stage_of(at_);
 #pragma unroll
-    for (int block = 0; block < S::kBlocks; ++block) {
+    for (int block = 0; S::kDropout && block < S::kBlocks; ++block) {
       start_from(score + 32 * block, shared_.stats[s][block].neg_lse);
     }
     fence_operand(score);
     warpgroup_arrive();
-    multiply_rows<typename S::Rows, typename S::Streamed, true>(score, k,
-                                                                q_.at(s, sizeof(shared_.a[0])));
+    multiply_rows<typename S::Rows, typename S::Streamed, S::kDropout>(
+        score, k, q_.at(s, sizeof(shared_.a[0])));
     warpgroup_commit();
+  }
+
+  /// What is listed of a step, as bits: whether it is the last, whether the group has a mask, and
+  /// which blocks are hidden from group i.
+  static constexpr uint32_t kLast = 1, kMasked = 2;
+  static __device__ uint32_t hidden_bit(int i, int block) { return 4u << (i * S::kBlocks + block); }
+  __device__ bool is(uint32_t bit) const { return listed_ & bit; }
+  __device__ bool is_hidden(int i, int block) const { return is(hidden_bit(i, block)); }
+
+  /// Reads the statistics of the step whose S' is in flight.
+  __device__ void read_stats() {
+    if constexpr (S::kDropout) return;
+    const auto& stats = shared_.stats[this->stage_of(at_)];
+    lse_.load(stats[0].neg_lse);
+#pragma unroll
+    for (int block = 0; block < S::kBlocks; ++block) dot_[block].load(stats[block].neg_dot);
   }
 
   /// From S' to dV and dK, whose products run on, and dS' in shared memory.
@@ -171,30 +221,53 @@ class FusedGroup : public Consumer<FusedGroup<S, T>, S, Fused<T>, FusedShared<S>
     const Operand q = q_.at(s, sizeof(shared_.a[0])), g = q + sizeof(shared_.a);
     // dP' = V g' - D; with dropout, D is subtracted later.
 #pragma unroll
-    for (int block = 0; block < S::kBlocks; ++block) {
-      if constexpr (!S::kDropout) start_from(dscore + 32 * block, shared_.stats[s][block].neg_dot);
-    }
+    for (int i = 0; !S::kDropout && i < kScores; ++i) set(dscore[i], dot_[i / 32].of(i % 32));
     fence_operand(dscore);
     shared_.b_ring.wait(at_);
     warpgroup_arrive();
     multiply_rows<typename S::Rows, typename S::Streamed, !S::kDropout>(dscore, v, g);
     warpgroup_commit();
     if constexpr (S::kDropout && !kKeptEarly) load_kept(this->step());
-    // P = 2^(exponent S')
+    // P = 2^(exponent S' - lse)
     fence_operand(score);
-    if (masked_) mask_.apply(score);
+    if (is(kMasked)) mask_.apply(score);
+    if constexpr (S::kDropout) {
 #pragma unroll
-    for (float& x : score) x = exp2_approx(x * x_.dims.exponent);
+      for (float& x : score) x = exp2_approx(x * x_.dims.exponent);
+    } else {
+#pragma unroll
+      for (int block = 0; block < S::kBlocks; ++block) {
+#pragma unroll
+        for (int i = 0; i < 32; ++i) {
+          float& x = score[32 * block + i];
+          x = exp2_approx(fmaf(x, x_.dims.exponent, lse_.of(i)));
+        }
+        if (block + 1 < S::kBlocks) lse_.load(shared_.stats[s][block + 1].neg_lse);
+      }
+    }
     warpgroup_wait<0>();
     fence_operand(dscore);
     uint32_t kept[S::kBlocks];
-    if constexpr (S::kDropout) drop(dscore, kept, shared_.stats[s]);
-      // dS' = P dP'; hidden keys and values may hold anything.
 #pragma unroll
-    for (int block = 0; block < S::kBlocks; ++block) {
+    for (int block = 0; S::kDropout && block < S::kBlocks; ++block) {
+      kept[block] = kept_.of_thread(block);
+      replace_hidden(dscore + 32 * block, kept[block], 0.f);
+    }
 #pragma unroll
-      for (int i = 32 * block; i < 32 * (block + 1); ++i) {
-        dscore[i] = empty_[block] ? 0.f : dscore[i] * score[i];
+    for (int block = 0; S::kDropout && block < S::kBlocks; ++block) {
+      for_columns(shared_.stats[s][block].neg_dot,
+                  [&](int i, float x) { dscore[32 * block + i] += x; });
+    }
+    // dS' = P dP'
+#pragma unroll
+    for (int i = 0; i < kScores; ++i) dscore[i] *= score[i];
+    // Hidden keys and values may hold anything.
+    if (is(kMasked)) {
+#pragma unroll
+      for (int block = 0; block < S::kBlocks; ++block) {
+        if (!is_hidden(row_, block)) continue;
+#pragma unroll
+        for (int i = 32 * block; i < 32 * (block + 1); ++i) dscore[i] = 0;
       }
     }
     uint32_t dscore_words[kScores / 2], words[kScores / 2];
@@ -212,7 +285,8 @@ class FusedGroup : public Consumer<FusedGroup<S, T>, S, Fused<T>, FusedShared<S>
     shared_.dscores_empty.wait(parity_ ^ 1);
 #pragma unroll
     for (int block = 0; block < S::kBlocks; ++block) {
-      store_square(shared_.dscores[block][row_], dscore_words + 16 * block);
+      store_square(square_of_ + static_cast<uint32_t>(block * sizeof(shared_.dscores[0])),
+                   dscore_words + 16 * block);
     }
     fence_proxy_async();
     shared_.dscores_full.arrive_as_one();
@@ -226,50 +300,45 @@ class FusedGroup : public Consumer<FusedGroup<S, T>, S, Fused<T>, FusedShared<S>
     shared_.b_ring.release(at_);
   }
 
-  /// Starts this group's part of dQ = dS K. Where a block of keys is hidden, dS is 0, and stands
-  /// for K too, which may hold anything.
-  __device__ void start_queries(float (&dq)[32], Operand keys) {
-#pragma unroll
-    for (float& x : dq) x = 0;
-    fence_operand(dq);
+  /// Starts this group's part of dQ = dS K.
+  __device__ void start_queries(float (&dq)[32], Operand k) {
     shared_.dscores_full.wait(parity_);
-    Operand k[S::kGroups] = {keys, keys};
-#pragma unroll
-    for (int i = 0; i < S::kGroups; ++i) {
-      const Operand zeros = dscores_ + i * sizeof(typename S::Square);
-      const bool hidden = this->step().tile[i][block_of_part()] == kEmpty;
-      k[i] = keys + static_cast<uint32_t>(i * sizeof(typename S::Rows) +
-                                          static_cast<uint32_t>(part()) * S::Rows::kSlabBytes);
-      k[i] = (hidden ? zeros : k[i]).at(0, 0);
-    }
+    fence_operand(dq);
+    // Where a block of keys is hidden, dS is 0, and stands for K too, which may hold anything.
+    using Square = typename S::Square;
+    const Operand other = dscores_ + sizeof(Square);
+    const Operand first = is_hidden(0, block_of_part()) ? dscores_ : k;
+    const Operand second = is_hidden(1, block_of_part()) ? other : k + sizeof(typename S::Rows);
     warpgroup_arrive();
-#pragma unroll
-    for (int i = 0; i < S::kGroups; ++i) {
-      multiply_transposed<typename S::Square, typename S::Rows>(
-          dq, dscores_ + i * sizeof(typename S::Square), k[i]);
-    }
+    multiply_transposed<Square, typename S::Rows, false>(dq, dscores_, first);
+    multiply_transposed<Square, typename S::Rows, true>(dq, other, second);
     warpgroup_commit();
+  }
+
+  __device__ TurnAt await_turn() {
+    const int slot = at_turn_.stage();
+    shared_.turns.announced[slot].wait(at_turn_.parity());
+    return shared_.turns.turn[slot][block_of_part()].at;
   }
 
   /// After the products of dK and dQ of the step at `at`: adds that part of dQ in turn; the last
   /// part writes dq.
-  __device__ void add_queries(const typename FusedShared<S>::StepState& at, float (&dq)[32]) {
+  __device__ void add_queries(const typename FusedShared<S>::StepState& at, const TurnAt& turn,
+                              float (&dq)[32]) {
     fence_operand(dq);
     shared_.a_ring.release(at);
     shared_.dscores_empty.arrive_as_one();
     parity_ ^= 1;
-    const int slot = at_turn_.stage();
-    shared_.turns.announced[slot].wait(at_turn_.parity());
-    const Turn& turn = shared_.turns.turn[slot][block_of_part()];
     if (turn.m >= 0 && take_turn(x_.turns, turn, S::kParts, part(), dq)) {
       const float scale[2] = {dscore_factor(), dscore_factor()};
-      Rows<T> to = x_.dq.at(turn.b, turn.h);
+      const Turn& whole = shared_.turns.turn[at_turn_.stage()][block_of_part()];
+      Rows<T> to = x_.dq.at(whole.b, whole.h);
       to.data += 64 * part();
       to.width -= 64 * part();
       const int first = turn.m * kBlock;
       store_rows(to, first, x_.dims.queries - first, dq, scale);
     }
-    shared_.turns.added[slot].arrive_as_one();
+    shared_.turns.added[at_turn_.stage()].arrive_as_one();
     at_turn_.advance();
   }
 
@@ -286,34 +355,15 @@ class FusedGroup : public Consumer<FusedGroup<S, T>, S, Fused<T>, FusedShared<S>
     }
   }
 
-  /// M dP' - D, and what dropout keeps of each block.
-  __device__ void drop(float (&dscore)[32 * S::kBlocks], uint32_t (&kept)[S::kBlocks],
-                       const BlockStats (&stats)[S::kBlocks]) const {
-#pragma unroll
-    for (int block = 0; block < S::kBlocks; ++block) {
-      kept[block] = kept_.of_thread(block);
-      replace_hidden(dscore + 32 * block, kept[block], 0.f);
-    }
-#pragma unroll
-    for (int j = 0; j < kScores / 4; ++j) {
-      const float2 pair =
-          *reinterpret_cast<const float2*>(stats[j / 8].neg_dot + column_of(j % 8, 0));
-#pragma unroll
-      for (int e = 0; e < 4; ++e) dscore[4 * j + e] += e % 2 == 0 ? pair.x : pair.y;
-    }
+  /// Initial accumulators [64][64]: a value for each column.
+  static __device__ void start_from(float* sum, const float (&values)[kBlock]) {
+    for_columns(values, [&](int i, float x) { set(sum[i], x); });
   }
 
-  /// Initial accumulators [64][64]: a value for each column. In place, because the compiler may not
-  /// move accumulators of products that run from one round of a loop to the next.
-  static __device__ void start_from(float* sum, const float (&value)[kBlock]) {
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      const float2 pair = *reinterpret_cast<const float2*>(value + column_of(j, 0));
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        asm volatile("mov.f32 %0, %1;" : "+f"(sum[4 * j + e]) : "f"(e % 2 == 0 ? pair.x : pair.y));
-      }
-    }
+  /// An accumulator's initial value, in place: the compiler may not move accumulators of products
+  /// that run from one round of a loop to the next.
+  static __device__ void set(float& sum, float value) {
+    asm volatile("mov.f32 %0, %1;" : "+f"(sum) : "f"(value));
   }
 
   static constexpr int kScores = 32 * S::kBlocks, kSums = S::kWidth / 2;
@@ -322,8 +372,10 @@ class FusedGroup : public Consumer<FusedGroup<S, T>, S, Fused<T>, FusedShared<S>
   using Base::at_, Base::at_resident_, Base::row_, Base::shared_, Base::x_;
 
   const Operand keys_, q_, dscores_;
-  bool last_, masked_, empty_[S::kBlocks];
-  uint32_t parity_ = 0;  ///< of the step, for dS'
+  const uint32_t square_of_;
+  ColumnValues lse_, dot_[S::kBlocks];  ///< statistics; without dropout
+  uint32_t listed_, next_;              ///< of the step at hand, and of the one that was read
+  uint32_t parity_ = 0;                 ///< of the step, for dS'
   typename TurnRing<S::kBlocks>::State at_turn_;
   Mask<S::kBlocks, false> mask_, kept_;
   float dk_[kSums], dv_[kSums];

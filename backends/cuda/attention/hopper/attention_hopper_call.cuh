@@ -24,11 +24,38 @@ void forward(const KernelContext& context, const Forward<T>& call, int width);
 
 /// The row statistics of a query block: -lse / scale, which the accumulators of q . k start from,
 /// so that P = 2^(exponent sum); and -D, which those of g . v start from, so that dS = P sum. Here
-/// D = rowsum(g . out) - g_lse. Past the end -infinity and 0, so that P = 0. General kernels have
-/// -lse to the base 2 instead of -lse / scale.
+/// D = rowsum(g . out) - g_lse. Past the end -infinity and 0, so that P = 0. General kernels, and
+/// the one pass without dropout, have -lse to the base 2 instead of -lse / scale. In the one pass
+/// rows are in the order of `place_of_row`.
 struct alignas(128) BlockStats {
   float neg_lse[kBlock], neg_dot[kBlock];
 };
+
+/// Where the value of a row of a block is, if threads are to read those of their columns four at a
+/// time: chunks are for two neighbours in each of two blocks of 8. What four lanes read at once
+/// lies in different banks.
+__device__ inline int place_of_row(int row) {
+  const int of_four = row % 8 / 2, chunk = row / 16;
+  return 4 * (4 * of_four + (chunk ^ of_four / 2)) + row / 8 % 2 * 2 + row % 2;
+}
+
+/// f(i, value) for each accumulator i of [64][64] and the value of its column, from that order.
+template <class F>
+__device__ void for_columns(const float (&values)[kBlock], F&& f) {
+  const int of_four = lane() % 4;
+  const auto* chunks = reinterpret_cast<const float4*>(values) + 4 * of_four;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float4 x = chunks[i ^ of_four / 2];
+#pragma unroll
+    for (int half = 0; half < 4; half += 2) {
+      f(8 * i + half, x.x);
+      f(8 * i + half + 1, x.y);
+      f(8 * i + 4 + half, x.z);
+      f(8 * i + 4 + half + 1, x.w);
+    }
+  }
+}
 
 template <class T>
 struct Backward {

@@ -57,9 +57,9 @@ __global__ void __launch_bounds__(kStatsThreads)
     const int64_t place = p.row_of(at.b, at.h) + query;
     const float lse = inside ? x.lse[place] : kInfinity;
     if (inside && x.g_lse) dot -= x.g_lse[place];
-    stats.neg_lse[row] = -lse * kLog2E / p.exponent;
+    stats.neg_lse[place_of_row(row)] = -lse * kLog2E / (p.dropout ? p.exponent : 1.f);
     // dS = P (M dP - D), where M is 0 or `kept`, which the kernel takes out.
-    stats.neg_dot[row] = -dot / p.kept;
+    stats.neg_dot[place_of_row(row)] = -dot / p.kept;
   }
   const int64_t map_row = p.first_row(at.b, at.h, blocks) + at.tile;
   const int2 tiles = tiles_of(p.map.by_query, map_row);

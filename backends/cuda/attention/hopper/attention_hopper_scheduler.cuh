@@ -26,28 +26,29 @@ struct Schedule {
   /// How many tiles have been taken besides the first of each block of threads. Null: tiles are
   /// assigned in rounds, every other one backwards.
   int* counter;
-  /// Whether the first tiles are taken from the counter too, so that whoever takes a tile knows
-  /// that those before it are taken.
+  /// Whether a tile is taken only when its steps are to be listed, so that those before it have
+  /// been taken, and soon run.
   bool ordered;
+  bool descending;  ///< whether the last tiles of a head come first
 };
 
 /// Gives a block of threads its work tiles. By all lanes of the warp that lists them.
 class TileScheduler {
  public:
   __device__ explicit TileScheduler(const Schedule& schedule)
-      : schedule_(schedule), next_(static_cast<int>(blockIdx.x)) {
-    if (schedule.ordered && lane() == 0) next_ = atomicAdd(schedule.counter, 1);
-  }
+      : schedule_(schedule), next_(static_cast<int>(blockIdx.x)) {}
 
   /// The next, or -1.
   __device__ int next() {
+    if (schedule_.ordered && lane() == 0) next_ = atomicAdd(schedule_.counter, 1);
     const int tile = __shfl_sync(~0u, next_, 0), blocks = static_cast<int>(gridDim.x);
     if (tile >= schedule_.tiles) return -1;
+    if (schedule_.ordered) return tile;
     if (!schedule_.counter) {
       const int block = static_cast<int>(blockIdx.x);
       next_ = ++round_ * blocks + (round_ % 2 == 0 ? block : blocks - 1 - block);
     } else if (lane() == 0) {
-      next_ = (schedule_.ordered ? 0 : blocks) + atomicAdd(schedule_.counter, 1);
+      next_ = blocks + atomicAdd(schedule_.counter, 1);
     }
     return tile;
   }
@@ -95,6 +96,7 @@ struct WorkTile {
       head = (tile - alternating) / rest;
       tile_of_head = s.alternating + (tile - alternating) - head * rest;
     }
+    if (s.descending) tile_of_head = s.head_tiles - 1 - tile_of_head;
     const bool may_be_long = tile_of_head < s.long_rows;
     int at =
         may_be_long ? tile_of_head : s.long_rows + (tile_of_head - s.long_rows) * rows + lane();
@@ -163,7 +165,8 @@ class CallSchedule {
                  .direction = list.direction,
                  .order = list.order,
                  .counter = nullptr,
-                 .ordered = false};
+                 .ordered = false,
+                 .descending = false};
     // Rounds keep blocks of threads that read the same keys together. But they leave some idle in
     // the last round, and all that have no long row while others have.
     const int64_t rounds = (tiles + active_blocks - 1) / active_blocks;

@@ -10,11 +10,19 @@
 /// taken from the schedule before it, so there is always one that runs.
 namespace sash::cuda::hopper {
 
+/// Where a work tile adds: a query block.
+struct alignas(16) TurnAt {
+  static constexpr int kFirst = 1, kLast = 2;
+
+  int64_t block;  ///< in [B, H, query blocks]
+  int m;          ///< the block in its head; < 0: none; kNoBlock: no more turns
+  int ends;       ///< whether the turn is the first or the last of the block
+};
+
 /// The turn of a work tile at a query block.
-struct alignas(16) Turn {
-  int b, h, m;      ///< m < 0: none; kNoBlock: no more turns
-  int place, past;  ///< among the turns of the block
-  int64_t block;    ///< in [B, H, query blocks]
+struct Turn {
+  TurnAt at;
+  int b, h, next;  ///< the number of the next turn of the block
 };
 
 /// In shared memory: the turns of the next steps.
@@ -91,16 +99,18 @@ __device__ void await_turns(const X& x, Shared& shared) {
       at.advance();
       wait_for_room();
       Turn turn{};
-      turn.m = -1;
+      turn.at.m = -1;
       if (m != kNoBlock) {
         const int2 all = x.turns.tiles[p.first_row(b, h, p.map.query_blocks) + m];
         turn.b = b;
         turn.h = h;
-        turn.m = m;
-        turn.place = tile - all.x;
-        turn.past = all.y - all.x + 1;
-        turn.block = p.block_of(b, h) + m;
-        while (turn.place > 0 && load_acquire(x.turns.done + turn.block) != turn.place) {
+        turn.at.m = m;
+        const int place = x.schedule.descending ? all.y - tile : tile - all.x;
+        turn.next = place + 1;
+        turn.at.ends =
+            (place == 0 ? TurnAt::kFirst : 0) | (place == all.y - all.x ? TurnAt::kLast : 0);
+        turn.at.block = p.block_of(b, h) + m;
+        while (place > 0 && load_acquire(x.turns.done + turn.at.block) != place) {
         }
       }
       __syncwarp();
@@ -109,7 +119,7 @@ __device__ void await_turns(const X& x, Shared& shared) {
   }
   wait_for_room();
   Turn end{};
-  end.m = kNoBlock;
+  end.at.m = kNoBlock;
   announce(end);
 }
 
@@ -121,10 +131,10 @@ __device__ void pass_turns(const Call& x, Shared& shared) {
   for (;; at.advance()) {
     turns.announced[at.stage()].wait(at.parity());
     const Turn turn = of_lane<S::kBlocks>(turns.turn[at.stage()], turns.turn[at.stage()][0]);
-    if (turn.m == kNoBlock) return;
+    if (turn.at.m == kNoBlock) return;
     turns.added[at.stage()].wait(at.parity());
-    if (lane() < S::kBlocks && turn.m >= 0 && turn.place + 1 < turn.past) {
-      store_release(x.turns.done + turn.block, turn.place + 1);
+    if (lane() < S::kBlocks && turn.at.m >= 0 && !(turn.at.ends & TurnAt::kLast)) {
+      store_release(x.turns.done + turn.at.block, turn.next);
     }
     turns.passed[at.stage()].arrive_as_one();
   }
@@ -132,9 +142,9 @@ __device__ void pass_turns(const Call& x, Shared& shared) {
 
 /// Adds `sum`, this group's [64][64] of part `part` of the features, to the sums of the turn's
 /// query block. True if the turn is the last; then `sum` has it all.
-__device__ inline bool take_turn(const TurnMemory& memory, const Turn& turn, int parts, int part,
+__device__ inline bool take_turn(const TurnMemory& memory, const TurnAt& turn, int parts, int part,
                                  float (&sum)[32]) {
-  const bool first = turn.place == 0, last = turn.place + 1 == turn.past;
+  const bool first = turn.ends & TurnAt::kFirst, last = turn.ends & TurnAt::kLast;
   if (first && last) return true;
   float4* const to =
       memory.sums + (turn.block * parts + part) * (8 * kGroup) + threadIdx.x % kGroup;

@@ -133,13 +133,15 @@ class Operand {
   }
 
 /// The same with both operands MN-major tiles.
-#define SASH_MULTIPLY_TRANSPOSED(T, type)                                                      \
-  __device__ inline void multiply_16_transposed(std::type_identity<T>, float(&sum)[32],        \
-                                                uint64_t a, uint64_t b) {                      \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " {" SASH_SUMS_32 \
-                 "}, %32, %33, 1, 1, 1, 1, 1;"                                                 \
-                 : SASH_BIND_32(sum)                                                           \
-                 : "l"(a), "l"(b));                                                            \
+#define SASH_MULTIPLY_TRANSPOSED(T, type)                                               \
+  __device__ inline void multiply_16_transposed(std::type_identity<T>, float(&sum)[32], \
+                                                uint64_t a, uint64_t b, bool add) {     \
+    asm volatile(                                                                       \
+        "{\n.reg .pred add;\nsetp.ne.b32 add, %34, 0;\n"                                \
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " {" SASH_SUMS_32   \
+        "}, %32, %33, add, 1, 1, 1, 1;\n}"                                              \
+        : SASH_BIND_32(sum)                                                             \
+        : "l"(a), "l"(b), "r"(static_cast<int>(add)));                                  \
   }
 
 #define SASH_MULTIPLY(T, type)                                                      \
@@ -206,9 +208,9 @@ __device__ void multiply_add(float (&sum)[n], const uint32_t (&weights)[words], 
   }
 }
 
-/// sum[i, j] += sum over k of a[k, i] b[k, j] for the rows k of tiles like A and B: 64 columns of
-/// each, which start where the operands do.
-template <class A, class B>
+/// sum[i, j] = sum over k of a[k, i] b[k, j], or += (`add`), for the rows k of tiles like A and B:
+/// 64 columns of each, which start where the operands do.
+template <class A, class B, bool add>
 __device__ void multiply_transposed(float (&sum)[32], Operand a, Operand b) {
   static_assert(A::kRows == B::kRows && A::kSlab == 64 && B::kSlab == 64);
 #pragma unroll
@@ -216,7 +218,7 @@ __device__ void multiply_transposed(float (&sum)[32], Operand a, Operand b) {
     detail::multiply_16_transposed(
         std::type_identity<typename A::Element>{}, sum,
         (a + static_cast<uint32_t>(k * 16 * A::kRowBytes)).template descriptor<A>(),
-        (b + static_cast<uint32_t>(k * 16 * B::kRowBytes)).template descriptor<B>());
+        (b + static_cast<uint32_t>(k * 16 * B::kRowBytes)).template descriptor<B>(), add || k > 0);
   }
 }
 
