@@ -1,0 +1,78 @@
+// Attention over about a thousand keys, where tiles of keys of all heads add to the gradients of
+// the same queries. In halves against float64 on the CPU, with the same inputs.
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+#include <sash/sash.h>
+
+#include "../support/compare.h"
+#include "../support/devices.h"
+
+using namespace sash;
+using namespace sash::testing;
+
+namespace {
+
+constexpr int64_t kBatch = 2, kHeads = 4, kKeyHeads = 2;
+
+/// out, dq, dk, dv and, where every query sees a key, lse.
+std::vector<Tensor> results(const AttentionOptions& options, const std::vector<Tensor>& inputs,
+                            DType dtype, Device device) {
+  std::vector<Tensor> x;
+  for (size_t i = 0; i < 3; ++i) {
+    x.push_back(inputs[i].to(dtype).to(device).detach().requires_grad_());
+  }
+  manual_seed(11);
+  const AttentionWithLse y = attention_with_lse(x[0], x[1], x[2], options);
+  const Tensor g_out = inputs[3].to(dtype).to(device);
+  const Tensor g_lse = inputs[4].to(y.lse.dtype()).to(device);
+  const bool all_see = x[0].size(2) <= x[1].size(2);
+  std::vector<Tensor> all =
+      all_see ? grad({y.out, y.lse}, x, {g_out, g_lse}) : grad({y.out}, x, {g_out});
+  all.insert(all.begin(), y.out.detach());
+  if (all_see) all.push_back(y.lse.detach());
+  return all;
+}
+
+void check(int64_t queries, int64_t keys, int64_t depth, double dropout, Device device) {
+  manual_seed(5);
+  const DType dtype = DType::bfloat16;
+  std::vector<Tensor> inputs;
+  for (const Shape& shape :
+       {Shape{kBatch, kHeads, queries, depth}, Shape{kBatch, kKeyHeads, keys, depth},
+        Shape{kBatch, kKeyHeads, keys, depth}, Shape{kBatch, kHeads, queries, depth},
+        Shape{kBatch, kHeads, queries}}) {
+    inputs.push_back(randn(shape).to(dtype).to(DType::float64));
+  }
+  for (const AttentionMask& mask :
+       {AttentionMask::causal(), AttentionMask::window(300, 0), AttentionMask::window(200, 60)}) {
+    const AttentionOptions options{.mask = mask, .dropout = dropout};
+    const std::vector<Tensor> expected = results(options, inputs, DType::float64, kCPU);
+    const std::vector<Tensor> found = results(options, inputs, dtype, device);
+    for (size_t i = 0; i < expected.size(); ++i) {
+      const double error = relative_error(found[i], expected[i]);
+      CAPTURE(mask.to_string());
+      CAPTURE(queries);
+      CAPTURE(keys);
+      CAPTURE(depth);
+      CAPTURE(dropout);
+      CAPTURE(std::vector<std::string>({"out", "dq", "dk", "dv", "lse"})[i]);
+      CHECK_MESSAGE(error <= 0x1p-7, error);
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("mask of many tiles: bfloat16 against float64 on the CPU", On, Cpu, Cuda) {
+  const Device device = On::device;
+  if (missing(device)) return;
+  if (device.is_cpu()) return check(200, 170, 32, 0, device);
+  check(1000, 1000, 64, 0, device);
+  check(1024, 970, 64, 0, device);
+  check(700, 1000, 48, 0, device);
+  check(1024, 970, 64, 0.25, device);
+  check(1000, 1000, 128, 0.25, device);
+}
