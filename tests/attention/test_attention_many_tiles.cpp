@@ -1,4 +1,4 @@
-// Attention over about a thousand keys, where tiles of keys of all heads add to the gradients of
+// Attention over a thousand keys and more, where tiles of keys of all heads add to the gradients of
 // the same queries. In halves against float64 on the CPU, with the same inputs.
 #include <doctest/doctest.h>
 
@@ -36,7 +36,10 @@ std::vector<Tensor> results(const AttentionOptions& options, const std::vector<T
   return all;
 }
 
-void check(int64_t queries, int64_t keys, int64_t depth, double dropout, Device device) {
+void check(int64_t queries, int64_t keys, int64_t depth, double dropout, Device device,
+           const std::vector<AttentionMask>& masks = {AttentionMask::causal(),
+                                                      AttentionMask::window(300, 0),
+                                                      AttentionMask::window(200, 60)}) {
   manual_seed(5);
   const DType dtype = DType::bfloat16;
   std::vector<Tensor> inputs;
@@ -46,8 +49,7 @@ void check(int64_t queries, int64_t keys, int64_t depth, double dropout, Device 
         Shape{kBatch, kHeads, queries}}) {
     inputs.push_back(randn(shape).to(dtype).to(DType::float64));
   }
-  for (const AttentionMask& mask :
-       {AttentionMask::causal(), AttentionMask::window(300, 0), AttentionMask::window(200, 60)}) {
+  for (const AttentionMask& mask : masks) {
     const AttentionOptions options{.mask = mask, .dropout = dropout};
     const std::vector<Tensor> expected = results(options, inputs, DType::float64, kCPU);
     const std::vector<Tensor> found = results(options, inputs, dtype, device);
@@ -73,6 +75,8 @@ TEST_CASE_TEMPLATE("mask of many tiles: bfloat16 against float64 on the CPU", On
   check(1000, 1000, 64, 0, device);
   check(1024, 970, 64, 0, device);
   check(700, 1000, 48, 0, device);
+  check(4000, 4000, 64, 0, device,
+        {AttentionMask::window(1000, 0), AttentionMask::window(500, 450)});
   check(1024, 970, 64, 0.25, device);
   check(1000, 1000, 128, 0.25, device);
 }

@@ -36,14 +36,24 @@ void with_half(DType dtype, F&& f) {
                            : f(std::type_identity<__half>{});
 }
 
-/// Whether all gradients are formed in one pass: where that is faster than two (tiles of a dense
-/// call wait too long for each other), and where two do not know what dropout keeps.
+constexpr int64_t kWideRow = 14;  ///< blocks of keys
+
+/// Whether one pass of five products is faster than two with seven, for heads of 64: where tiles
+/// are short enough that starts and ends count, or wide and even windows. Under a causal mask the
+/// longest tiles of a long head come last; tiles of a dense call wait too long for each other.
+template <class T>
+bool fused_pays(const AttentionDims<T>& p) {
+  const kernels::BlockList& list = p.map.by_query;
+  const int64_t rows = p.map.batches * p.map.heads * p.map.query_blocks;
+  if (is_short(p.map)) return 4 * list.entries <= 3 * rows * p.map.key_blocks;
+  return list.entries >= kWideRow * rows && 2 * list.longest * rows <= 3 * list.entries;
+}
+
+/// Whether all gradients are formed in one pass: where that pays, and where two do not know what
+/// dropout keeps.
 template <class T>
 bool runs_fused(const AttentionDims<T>& p, int width) {
-  const kernels::BlockMap& map = p.map;
-  const int64_t blocks = map.batches * map.heads * map.query_blocks * map.key_blocks;
-  const bool sparse = 4 * map.by_query.entries <= 3 * blocks;
-  const bool takes = p.plain ? width == 64 && is_short(map) && sparse : keeps_tiles(p, width);
+  const bool takes = p.plain ? width == 64 && fused_pays(p) : keeps_tiles(p, width);
   return takes && p.map.by_query.contiguous && !p.bounds.ranges;
 }
 
