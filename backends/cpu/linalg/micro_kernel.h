@@ -117,6 +117,15 @@ class MicroKernel {
     blocks[rows - 1](a, b, depth, result);
   }
 
+  // Tells the compiler that `x` may differ from the memory it was loaded from. GCC 12 otherwise
+  // reads that again for each use, and the loads take longer than the multiply-adds.
+  template <class Vector>
+  [[gnu::always_inline]] static void keep_in_register([[maybe_unused]] Vector& x) {
+#if SASH_MICRO_KERNEL
+    asm("" : "+v"(x));
+#endif
+  }
+
   // Compilers keep `sum` in registers only if told to unroll.
   template <int kBlockRows, int kWidth, typename Strip::Order kOrder>
   static void block(const Strip& strip, const Panel& panel, Index depth, const Result& result) {
@@ -134,32 +143,36 @@ class MicroKernel {
         }
       }
     }
-    const T* ahead = result.ahead;
     const T *a = strip.data, *b = panel.data;
-    const Index row = strip.step, line = panel.step;
+    const Index row = kOrder == Strip::by_row ? strip.step : 1, line = panel.step;
+    const Index next = kOrder == Strip::by_row ? 1 : kLineStep;
     const auto add = [&] {
       Packet right[kWidth];
 #pragma GCC unroll 3
-      for (int j = 0; j < kWidth; ++j) right[j] = ploadu<Packet>(b + j * kPacket);
+      for (int j = 0; j < kWidth; ++j) {
+        right[j] = ploadu<Packet>(b + j * kPacket);
+        keep_in_register(right[j]);
+      }
 #pragma GCC unroll 8
       for (int i = 0; i < kBlockRows; ++i) {
-        const Packet x = pset1<Packet>(a[kOrder == Strip::by_row ? i * row : i]);
+        const Packet x = pset1<Packet>(a[i * row]);
 #pragma GCC unroll 3
         for (int j = 0; j < kWidth; ++j) sum[i][j] = pmadd(x, right[j], sum[i][j]);
       }
+      // Blocks of six rows by two vectors have no load to spare.
+      if constexpr (kManyRegisters) {
 #pragma GCC unroll 3
-      for (int j = 0; j < kWidth; ++j) __builtin_prefetch(b + 8 * line + j * kPacket);
-      a += kOrder == Strip::by_row ? 1 : kLineStep;
+        for (int j = 0; j < kWidth; ++j) __builtin_prefetch(b + 8 * line + j * kPacket);
+      }
+      a += next;
       b += line;
     };
     Index k = 0;
     for (; k + 4 <= depth; k += 4) {
 #pragma GCC unroll 4
-      for (int step = 0; step < 4; ++step) {
-        add();
-        __builtin_prefetch(ahead + step * result.ahead_step, 0, 2);
-      }
-      ahead += 4;
+      for (int step = 0; step < 4; ++step) add();
+      // Four rows in turn: each of their cache lines once.
+      __builtin_prefetch(result.ahead + k / 4 % 4 * result.ahead_step + k, 0, 2);
     }
     for (; k < depth; ++k) add();
     const Packet alpha = pset1<Packet>(result.alpha);
