@@ -49,7 +49,8 @@ class MicroKernel {
   };
   static constexpr Index kRowStep = kDepth + 16;  // of packed rows; 4 KiB would share cache sets
   static constexpr Index kLineStep = (kRows + kPacket - 1) / kPacket * kPacket;
-  static constexpr Index kStripSize = std::max(kRows * kRowStep, kDepth* kLineStep);
+  // Strips side by side are written in turns: multiples of 4 KiB would share cache sets here too.
+  static constexpr Index kStripSize = std::max(kRows * kRowStep, kDepth* kLineStep) + 16;
 
   /// C = start + alpha A B with `start` [cols] added to each row, or C += alpha A B if it is null.
   ///
