@@ -111,10 +111,11 @@ TEST_CASE("cpu products: many tiles, deep products, the same bits on any number 
   struct Case {
     int64_t m, n, k;
   };
-  // Panels that tiles share; chunks of depth; both edges of a tile; few rows; one row.
+  // Panels that tiles share; chunks of depth; both edges of a tile; panels in place, or too far
+  // apart for that; few rows; one row.
   const std::vector<Case> cases = {{1100, 70, 33}, {45, 33, 2100}, {15, 401, 390}, {513, 97, 385},
-                                   {260, 130, 40}, {9, 2100, 11},  {3, 133, 515},  {8, 70, 300},
-                                   {1, 133, 515},  {1, 1447, 1450}};
+                                   {260, 130, 40}, {9, 2100, 11},  {97, 64, 1100}, {97, 576, 1100},
+                                   {3, 133, 515},  {8, 70, 300},   {1, 133, 515},  {1, 1447, 1450}};
   const int before = num_threads();
   for (const DType dtype : {DType::float32, DType::float64}) {
     for (const Case& c : cases) {

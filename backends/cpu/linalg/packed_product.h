@@ -14,7 +14,8 @@ class PackedProduct {
   static constexpr Index kPacket = Kernel::kPacket, kCols = Kernel::kCols;
   // Rows a page apart share the sets of the L1 cache; panels whose rows are farther apart than
   // kNear leave much of the caches unused.
-  static constexpr Index kPage = 4096 / static_cast<Index>(sizeof(T)), kNear = kPage / 2;
+  static constexpr Index kPage = 4096 / static_cast<Index>(sizeof(T));
+  static constexpr Index kNear = std::min(kPage / 2, 16 * kCols);
 
  public:
   /// The depth of each block but the last: it depends on `k` alone, as bits depend on it.
