@@ -93,16 +93,21 @@ Rows<T> head(const TensorView& x, Index b, Index h) {
 /// Copies `count` rows to [rows][padded_width], zeros elsewhere.
 template <class T>
 void copy_rows(Rows<const T> from, Index count, Index rows, Index width, T* to) {
-  using Row = Eigen::Array<T, Eigen::Dynamic, 1>;
-  const Index padded = padded_width<T>(width);
+  using Packet = typename Eigen::internal::packet_traits<T>::type;
+  constexpr Index kPacket = Panel<T>::kPacket;
+  const Index padded = padded_width<T>(width), whole = width / kPacket * kPacket;
   constexpr Index kAhead = 8, kLine = 64 / static_cast<Index>(sizeof(T));
   for (Index i = 0; i < count; ++i) {
+    const T* const row = from.row(i);
     // Hardware prefetchers miss rows that lie far apart.
     if (i + kAhead < count) {
       for (Index e = 0; e < width; e += kLine) __builtin_prefetch(from.row(i + kAhead) + e);
     }
-    Eigen::Map<Row>(to + i * padded, width) = Eigen::Map<const Row>(from.row(i), width);
-    for (Index e = width; e < padded; ++e) to[i * padded + e] = T(0);
+    T* const line = to + i * padded;
+    for (Index e = 0; e < whole; e += kPacket) {
+      Eigen::internal::pstoreu(line + e, Eigen::internal::ploadu<Packet>(row + e));
+    }
+    for (Index e = whole; e < padded; ++e) line[e] = e < width ? row[e] : T(0);
   }
   std::fill(to + count * padded, to + rows * padded, T(0));
 }
