@@ -146,23 +146,26 @@ class PackedProduct {
     }
   }
 
-  // Rows [first, past) to lines of `rows` rows each.
+  // Rows [first, past) to lines of `rows` rows each; so much of the depth at a time that what is
+  // read stays in the L1 cache from one strip to the next.
   template <class Early>
   static void copy_lines(const Matrix<const T>& a, Index k0, Index depth, Index first, Index past,
                          Index rows, bool vectors, Early&& early, T* to) {
-    const T* from = a.at(0, k0);
-    for (Index k = 0; k < depth; ++k, from += a.col_stride, to += Kernel::kLineStep) {
-      T* line = to;
-      for (Index i = first; i < past; i += rows, line += Kernel::kStripSize) {
-        __builtin_prefetch(from + 8 * a.col_stride + i);
-        if (vectors) {
-          const T* const elements = from + i - early(i);
-          for (Index l = 0; l < Kernel::kLineStep; l += kPacket) {
-            copy_packet(elements + l, line + l);
+    constexpr Index kTogether = 16;
+    for (Index k = 0; k < depth; k += kTogether, to += kTogether * Kernel::kLineStep) {
+      const Index lines = std::min(kTogether, depth - k);
+      T* strip = to;
+      for (Index i = first; i < past; i += rows, strip += Kernel::kStripSize) {
+        const T* from = a.at(vectors ? i - early(i) : i, k0 + k);
+        const Index count = std::min(rows, past - i);
+        T* line = strip;
+        for (Index n = 0; n < lines; ++n, from += a.col_stride, line += Kernel::kLineStep) {
+          __builtin_prefetch(from + kTogether * a.col_stride);
+          if (vectors) {
+            for (Index l = 0; l < Kernel::kLineStep; l += kPacket) copy_packet(from + l, line + l);
+          } else {
+            for (Index l = 0; l < count; ++l) line[l] = from[l * a.row_stride];
           }
-        } else {
-          const Index count = std::min(rows, past - i);
-          for (Index l = 0; l < count; ++l) line[l] = from[(i + l) * a.row_stride];
         }
       }
     }
