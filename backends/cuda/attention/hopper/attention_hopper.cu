@@ -45,8 +45,10 @@ template <class T>
 bool fused_pays(const AttentionDims<T>& p) {
   const kernels::BlockList& list = p.map.by_query;
   const int64_t rows = p.map.batches * p.map.heads * p.map.query_blocks;
-  if (is_short(p.map)) return 4 * list.entries <= 3 * rows * p.map.key_blocks;
-  return list.entries >= kWideRow * rows && 2 * list.longest * rows <= 3 * list.entries;
+  const bool sparse = 4 * list.entries <= 3 * rows * p.map.key_blocks;
+  const bool wide = list.entries >= kWideRow * rows;
+  const bool even = 2 * list.longest * rows <= 3 * list.entries;
+  return sparse && (is_short(p.map) || (wide && even));
 }
 
 /// Whether all gradients are formed in one pass: where that pays, and where two do not know what
