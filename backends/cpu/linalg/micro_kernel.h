@@ -172,7 +172,7 @@ class MicroKernel {
     for (; k + 4 <= depth; k += 4) {
 #pragma GCC unroll 4
       for (int step = 0; step < 4; ++step) add();
-      // Four rows in turn: each of their cache lines once.
+      // Four rows in turn: in float32, each of their cache lines once.
       __builtin_prefetch(result.ahead + k / 4 % 4 * result.ahead_step + k, 0, 2);
     }
     for (; k < depth; ++k) add();

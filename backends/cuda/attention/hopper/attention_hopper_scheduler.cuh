@@ -23,8 +23,8 @@ struct Schedule {
   int tiles;             ///< in all
   int direction;         ///< of the block rows, where it is the same in every head
   const int32_t* order;  ///< of the block rows, else
-  /// How many tiles have been taken besides the first of each block of threads. Null: tiles are
-  /// assigned in rounds, every other one backwards.
+  /// How many tiles have been taken, besides the first of each block of threads if not `ordered`.
+  /// Null: tiles are assigned in rounds, every other one backwards.
   int* counter;
   /// Whether a tile is taken only when its steps are to be listed, so that those before it have
   /// been taken, and soon run.
