@@ -31,6 +31,7 @@ std::vector<Setup> setups() {
   return {{"window", {.mask = window}, 1, 4, 512},
           // With several tiles for each multiprocessor.
           {"causal", {.mask = causal}, 4, short_tests() ? 2 : 32, 1024},
+          {"wide", {.mask = AttentionMask::window(1000, 0)}, 2, 4, short_tests() ? 1100 : 3008},
           {"blocks", {.mask = blocks}, 1, 4, 768},
           {"packed", {.mask = causal & AttentionMask::packed(starts)}, 1, 4, 512},
           {"short", {.mask = causal}, 8, short_tests() ? 2 : 32, 320},
