@@ -117,6 +117,40 @@ TEST_CASE("cuda streams: memory that another stream still reads is not reused") 
   }
 }
 
+TEST_CASE("cuda streams: events order the streams of a captured graph") {
+  if (missing(kCUDA)) return;
+  Backend& cuda = backend(DeviceType::cuda);
+  const Stream stream = cuda.create_stream(kCUDA), side = cuda.create_stream(kCUDA);
+  const Event forked = cuda.create_event(kCUDA), done = cuda.create_event(kCUDA);
+  Tensor x = full({1 << 20}, 0, kOnCard), y = full({1 << 20}, 0, kOnCard);
+  synchronize(kCUDA);
+  cuda.set_current_stream(kCUDA, stream);
+  cuda.begin_capture(kCUDA, stream);
+  for (int round = 0; round < 3;
+       ++round) {  // side streams that are part of the capture already too
+    x.add_(1);
+    cuda.record(forked, kCUDA, stream);
+    cuda.wait(forked, kCUDA, side);
+    cuda.set_current_stream(kCUDA, side);
+    y.add_(x);
+    cuda.record(done, kCUDA, side);
+    cuda.set_current_stream(kCUDA, stream);
+    cuda.wait(done, kCUDA, stream);
+  }
+  void* const graph = cuda.end_capture(kCUDA, stream);
+  cuda.set_current_stream(kCUDA, {});
+  CHECK(all_equal(y, 0));
+  cuda.replay(graph, kCUDA, stream);
+  synchronize(kCUDA);
+  CHECK(all_equal(y, 1 + 2 + 3));
+  cuda.destroy_graph(graph);
+  // Outside captures the events are used as ever.
+  cuda.record(done, kCUDA, {});
+  cuda.wait(done, kCUDA, side);
+  for (const Event event : {forked, done}) cuda.destroy_event(kCUDA, event);
+  for (const Stream own : {stream, side}) cuda.destroy_stream(kCUDA, own);
+}
+
 TEST_CASE("cuda streams: a captured step keeps the masks that it reads") {
   if (missing(kCUDA)) return;
   Backend& cuda = backend(DeviceType::cuda);

@@ -188,29 +188,40 @@ Event CudaBackend::create_event(Device device) {
 }
 
 void CudaBackend::destroy_event(Device, Event event) {
-  if (event.handle) SASH_CUDA_CHECK(cudaEventDestroy(native(event)));
+  if (!event.handle) return;
+  {
+    const std::lock_guard lock(event_mutex_);
+    captured_events_.erase(event.handle);
+  }
+  SASH_CUDA_CHECK(cudaEventDestroy(native(event)));
 }
 
 void CudaBackend::record(Event event, Device device, Stream stream) {
-  const cudaStream_t queue = card(device).resolve(stream);
+  Card& on = card(device);
+  const cudaStream_t queue = on.resolve(stream);
   const CardGuard guard(device.index);
   SASH_CUDA_CHECK(cudaEventRecord(native(event), queue));
+  const bool captured = on.allocator.capturing(queue);
+  const std::lock_guard lock(event_mutex_);
+  if (captured) {
+    captured_events_.insert(event.handle);
+  } else {
+    captured_events_.erase(event.handle);
+  }
 }
 
 void CudaBackend::wait(Event event, Device device, Stream stream) {
   Card& on = card(device);
   const cudaStream_t queue = on.resolve(stream);
   const CardGuard guard(device.index);
-  if (on.allocator.capturing(queue)) {
+  const bool captured = [&] {
+    const std::lock_guard lock(event_mutex_);
+    return captured_events_.count(event.handle) > 0;
+  }();
+  if (!captured && on.allocator.capturing(queue)) {
+    // Of work outside the graph, which replays cannot wait for.
     const RelaxedCapture relaxed;
-    const cudaError_t status = cudaEventQuery(native(event));
-    if (status == cudaSuccess) return;
-    cudaGetLastError();
-    if (status == cudaErrorNotReady) {
-      SASH_CUDA_CHECK(cudaEventSynchronize(native(event)));
-      return;
-    }
-    if (status != cudaErrorCapturedEvent) SASH_CUDA_CHECK(status);
+    return SASH_CUDA_CHECK(cudaEventSynchronize(native(event)));
   }
   SASH_CUDA_CHECK(cudaStreamWaitEvent(queue, native(event), 0));
 }

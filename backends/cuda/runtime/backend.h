@@ -6,6 +6,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <set>
 
 #include "../../../core/backend/backend.h"
 #include "allocator.h"
@@ -88,6 +89,8 @@ class CudaBackend final : public Backend {
 
   const int device_count_;
   mutable std::mutex mutex_;
+  std::mutex event_mutex_;
+  std::set<void*> captured_events_;  ///< recorded in a capture last; CUDA may not be asked
   mutable std::array<std::atomic<Card*>, kMostCards> cards_{};
   HostMemory host_memory_;
 };
