@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <deque>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,9 @@ namespace {
 
 constinit thread_local detail::GraphState* current = nullptr;
 constinit std::atomic<uint64_t> epoch{0};  // moves on when tensors are replaced
+
+// Branches that later work is beside: more keep more memory, and are no faster.
+constexpr size_t kMostBranches = 2;
 
 // A leaf whose gradient the recorded call used.
 struct Leaf {
@@ -34,21 +38,44 @@ struct Leaf {
   }
 };
 
-// A stream of the recording's own, current while it lives. On the one that threads share, work of
-// another thread would be recorded too.
+// Of work that other work waits for.
+class RecordedEvent {
+ public:
+  RecordedEvent(Device device, Stream stream)
+      : device_(device), event_(backend(device.type).create_event(device)) {
+    backend(device.type).record(event_, device, stream);
+  }
+  ~RecordedEvent() {
+    try {
+      backend(device_.type).destroy_event(device_, event_);
+    } catch (const Error&) {  // the device is gone
+    }
+  }
+  RecordedEvent(const RecordedEvent&) = delete;
+  RecordedEvent& operator=(const RecordedEvent&) = delete;
+
+  void make_wait(Stream stream) const { backend(device_.type).wait(event_, device_, stream); }
+
+ private:
+  Device device_;
+  Event event_;
+};
+
+// A branch that the recording's own stream does not wait for yet.
+struct Branch {
+  std::unique_ptr<RecordedEvent> done;
+  std::vector<Tensor> kept;
+};
+
+// A stream of the recording's own. On the one that threads share, work of another thread would be
+// recorded too.
 class RecordingStream {
  public:
   explicit RecordingStream(Device device)
-      : device_(device),
-        former_(backend(device.type).current_stream(device)),
-        stream_(backend(device.type).create_stream(device)) {
-    backend(device.type).set_current_stream(device, stream_);
-  }
+      : device_(device), stream_(backend(device.type).create_stream(device)) {}
   ~RecordingStream() {
-    Backend& owner = backend(device_.type);
-    owner.set_current_stream(device_, former_);
     try {
-      owner.destroy_stream(device_, stream_);
+      backend(device_.type).destroy_stream(device_, stream_);
     } catch (const Error&) {  // the device is gone
     }
   }
@@ -56,17 +83,20 @@ class RecordingStream {
   RecordingStream& operator=(const RecordingStream&) = delete;
 
   Stream get() const { return stream_; }
+  void make_current() const { backend(device_.type).set_current_stream(device_, stream_); }
 
  private:
   Device device_;
-  Stream former_, stream_;
+  Stream stream_;
 };
 
 }  // namespace
 
 struct detail::GraphState {
   Device device;
-  std::unique_ptr<RecordingStream> stream{};
+  std::unique_ptr<RecordingStream> stream{}, side{};  // `side` is for branches
+  Stream former{};                                    // current before the recording
+  std::deque<Branch> branches{};
   void* handle = nullptr;
   RandomState start{};
   uint64_t drawn = 0;  // blocks of random numbers in a replay
@@ -76,8 +106,16 @@ struct detail::GraphState {
   uint64_t known_epoch = epoch.load();
 
   Backend& owner() const { return backend(device.type); }
+  // All branches but the last `left`.
+  void join(size_t left) {
+    for (; branches.size() > left; branches.pop_front()) {
+      branches.front().done->make_wait(stream->get());
+    }
+  }
   void end_capture() {
-    const std::unique_ptr<RecordingStream> on = std::move(stream);
+    owner().set_current_stream(device, former);
+    const std::unique_ptr<RecordingStream> on = std::move(stream), beside = std::move(side);
+    branches.clear();
     handle = owner().end_capture(device, on->get());
   }
 };
@@ -89,6 +127,8 @@ Graph::Graph(Device device)
   state_->start = random_state();
   state_->stream = std::make_unique<RecordingStream>(device);
   state_->owner().begin_capture(device, state_->stream->get());
+  state_->former = state_->owner().current_stream(device);
+  state_->stream->make_current();
   current = state_.get();
 }
 
@@ -114,6 +154,7 @@ void Graph::end() {
   detail::GraphState& s = *state_;
   if (current != &s) throw ValueError("Graph.end", "the graph that is being recorded", "another");
   const RandomState last = random_state();
+  s.join(0);
   for (Leaf& leaf : s.leaves) leaf.after = leaf.leaf->grad;
   undo();
   s.end_capture();
@@ -195,6 +236,34 @@ void on_replay(std::function<void()> before, std::function<void()> after) {
 }
 
 void outdate_graphs() { epoch.fetch_add(1); }
+
+GraphBranch::GraphBranch(Device device)
+    : graph_(current && current->device == device ? current : nullptr) {
+  if (!graph_) return;
+  if (!graph_->side) graph_->side = std::make_unique<RecordingStream>(device);
+  RecordedEvent(device, graph_->stream->get()).make_wait(graph_->side->get());
+  graph_->side->make_current();
+}
+
+void GraphBranch::keep(const Tensor& x) {
+  if (graph_ && x.defined()) kept_.push_back(x);
+}
+
+void GraphBranch::end() {
+  if (!graph_) return;
+  graph_->branches.push_back(
+      {std::make_unique<RecordedEvent>(graph_->device, graph_->side->get()), std::move(kept_)});
+  graph_->stream->make_current();
+  graph_->join(kMostBranches);
+}
+
+GraphBranch::~GraphBranch() {
+  if (graph_) graph_->stream->make_current();
+}
+
+void join_branches() {
+  if (current) current->join(0);
+}
 
 }  // namespace detail
 }  // namespace sash

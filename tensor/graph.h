@@ -3,6 +3,7 @@
 #include <functional>
 #include <memory>
 #include <string_view>
+#include <vector>
 
 #include "../core/backend/device.h"
 #include "../core/philox.h"
@@ -74,6 +75,27 @@ SASH_API void refuse_in_graph(std::string_view op, const char* expected, const c
 SASH_API void on_replay(std::function<void()> before, std::function<void()> after);
 /// Call when tensors are replaced that graphs may use: none that exists now will fit.
 SASH_API void outdate_graphs();
+
+/// What this thread queues on `device` while the object lives becomes a branch of the graph: a
+/// replay may run it beside what is queued later.
+class SASH_API GraphBranch {
+ public:
+  explicit GraphBranch(Device device);
+  /// Keeps what the branch reads or makes until `join_branches`. Nothing may write to the one, or
+  /// use the other, before.
+  void keep(const Tensor& x);
+  void end();
+  ~GraphBranch();
+  GraphBranch(const GraphBranch&) = delete;
+  GraphBranch& operator=(const GraphBranch&) = delete;
+
+ private:
+  GraphState* graph_;  ///< null if none is recorded on the device
+  std::vector<Tensor> kept_;
+};
+
+/// What is queued from now on runs after all branches.
+SASH_API void join_branches();
 
 }  // namespace detail
 }  // namespace sash

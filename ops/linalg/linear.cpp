@@ -68,9 +68,12 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
        shape = x.shape()](Backward& pass, const Tensor& g) {
         const Tensor rows = detail::flatten_rows(g);
         Gradients gradients(3);
+        const Tensor in = pass.needs(1) ? detail::flatten_rows(pass(x)) : Tensor();
+        pass.beside(gradients, {1, 2}, {rows, in}, [&] {
+          if (pass.needs(1)) gradients[1] = matmul(rows.mT(), in);
+          if (pass.needs(2)) gradients[2] = sum(rows, {0});
+        });
         if (pass.needs(0)) gradients[0] = matmul(rows, pass(weight)).view(shape);
-        if (pass.needs(1)) gradients[1] = matmul(rows.mT(), detail::flatten_rows(pass(x)));
-        if (pass.needs(2)) gradients[2] = sum(rows, {0});
         return gradients;
       });
 }

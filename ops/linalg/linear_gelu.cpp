@@ -110,9 +110,12 @@ Tensor linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias,
                   }
                   Gradients d(3);
                   const Tensor dz = gelu_gradient(flatten_rows(g), {}, pass(z), tanh, false, d[2]);
+                  const Tensor from = flatten_rows(in[0]);
+                  pass.beside(d, {1, 2}, {dz, from}, [&] {
+                    if (pass.needs(1)) d[1] = matmul(dz.mT(), from);
+                    if (pass.needs(2)) d[2] = sum(dz, {0});
+                  });
                   if (pass.needs(0)) d[0] = matmul(dz, in[1]).view(in[0].shape());
-                  if (pass.needs(1)) d[1] = matmul(dz.mT(), flatten_rows(in[0]));
-                  if (pass.needs(2)) d[2] = sum(dz, {0});
                   return d;
                 });
 }
@@ -159,12 +162,18 @@ Tensor gelu_mlp(const Tensor& x, const Tensor& weight1, const Tensor& bias1, con
                   }
                   Gradients d(5);
                   const Tensor rows = flatten_rows(g);
-                  if (pass.needs(3)) d[3] = matmul(rows.mT(), flatten_rows(pass(h)));
-                  if (pass.needs(4)) d[4] = sum(rows, {0});
+                  const Tensor activated = flatten_rows(pass(h));
+                  pass.beside(d, {3, 4}, {rows, activated}, [&] {
+                    if (pass.needs(3)) d[3] = matmul(rows.mT(), activated);
+                    if (pass.needs(4)) d[4] = sum(rows, {0});
+                  });
                   if (!pass.needs(0) && !pass.needs(1) && !pass.needs(2)) return d;
                   const Tensor dz = gelu_gradient(rows, in[3], pass(z), tanh, pass.needs(2), d[2]);
+                  const Tensor from = flatten_rows(in[0]);
+                  pass.beside(d, {1}, {dz, from}, [&] {
+                    if (pass.needs(1)) d[1] = matmul(dz.mT(), from);
+                  });
                   if (pass.needs(0)) d[0] = matmul(dz, in[1]).view(in[0].shape());
-                  if (pass.needs(1)) d[1] = matmul(dz.mT(), flatten_rows(in[0]));
                   return d;
                 });
 }

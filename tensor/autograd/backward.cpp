@@ -98,7 +98,10 @@ class Pass {
     Tensor& sum = slot.grads[edge.output];
     if (!sum.defined()) {
       sum = std::move(g);
-    } else if (grad_enabled()) {
+      return;
+    }
+    detail::join_branches();
+    if (grad_enabled()) {
       sum = add_gradients(sum, g);
     } else if (owns_alone(sum)) {
       add_into(sum, g);
@@ -111,6 +114,12 @@ class Pass {
   }
 
   bool empty() const { return heap_.empty(); }
+
+  // Whether nothing reads a gradient for this input before the pass has done all nodes.
+  bool is_last(const Edge& edge) {
+    return edge.leaf && !edge.leaf->hooks &&
+           !slots_[find_or_add(edge.leaf.get(), edge)].grads[0].defined();
+  }
 
   // The slot of the latest unvisited node; leaves come last, in the order they were reached.
   Slot pop() {
@@ -312,11 +321,13 @@ void visit(Pass& pass, Slot& slot, const Selection* selection, bool retain) {
                         "what it saved was freed by an earlier backward pass; ask for "
                         "retain_graph in that one");
   }
-  SmallVector<bool, 8> needed;
+  SmallVector<bool, 8> needed, last;
+  const bool branches = Graph::recording() && !grad_enabled() && !anomaly_mode();
   for (const Edge& edge : node.edges) {
     needed.push_back(edge && (!selection || selection->wants(edge)));
+    if (branches) last.push_back(needed.back() && pass.is_last(edge));
   }
-  Backward context(node, {needed.begin(), needed.size()});
+  Backward context(node, {needed.begin(), needed.size()}, {last.begin(), last.size()});
   Gradients gradients = node.backward(context, {slot.grads.begin(), slot.grads.size()});
   if (anomaly_mode()) {
     detail::check_gradients(node, {slot.grads.begin(), slot.grads.size()},
@@ -343,6 +354,7 @@ void run(std::span<const Tensor> roots, std::span<const Tensor> grads, BackwardO
   }
   while (!pass.empty()) {
     Slot slot = pass.pop();
+    if (slot.leaf) detail::join_branches();
     if (!selection || selection->runs_hooks(slot)) run_hooks(slot, !selection);
     if (selection) selection->collect(slot, *found);
     if (slot.node) {

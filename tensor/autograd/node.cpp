@@ -1,5 +1,6 @@
 #include "node.h"
 
+#include <algorithm>
 #include <atomic>
 
 #include "../tensor_impl.h"
@@ -74,6 +75,14 @@ Saved save_output(const Tensor& output, int index) {
   saved.version_ = output.impl().storage->version();
   saved.output_ = index;
   return saved;
+}
+
+bool Backward::are_last(std::initializer_list<size_t> inputs) const {
+  if (last_.empty()) return false;
+  const auto needed = [&](size_t i) { return needs(i); };
+  const auto is_last = [&](size_t i) { return !needs(i) || last_[i]; };
+  return std::any_of(inputs.begin(), inputs.end(), needed) &&
+         std::all_of(inputs.begin(), inputs.end(), is_last);
 }
 
 Tensor Backward::operator()(const Saved& saved) const {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "../../core/small_vector.h"
+#include "../graph.h"
 #include "../tensor.h"
 #include "grad_mode.h"
 
@@ -61,10 +62,21 @@ inline Saved save_if(bool needed, const Tensor& input) { return needed ? save(in
 /// Keeps output number `index` of the op being recorded, without a reference cycle.
 SASH_API Saved save_output(const Tensor& output, int index = 0);
 
+/// A reference to an input, for argument lists.
+class TensorRef {
+ public:
+  TensorRef(const Tensor& tensor) : tensor_(&tensor) {}
+  const Tensor& get() const { return *tensor_; }
+
+ private:
+  const Tensor* tensor_;
+};
+
 /// What a backward closure may ask while it runs.
 class SASH_API Backward {
  public:
-  Backward(Node& node, std::span<const bool> needed) : node_(node), needed_(needed) {}
+  Backward(Node& node, std::span<const bool> needed, std::span<const bool> last = {})
+      : node_(node), needed_(needed), last_(last) {}
 
   /// Whether input `i` wants a gradient.
   bool needs(size_t i) const { return i < needed_.size() && needed_[i]; }
@@ -73,10 +85,31 @@ class SASH_API Backward {
   /// The saved tensor; `AutogradError` naming the op if its memory was written since.
   Tensor operator()(const Saved& saved) const;
 
+  /// compute() sets those of the gradients `d` of `inputs` that are needed, from `reads`. A graph
+  /// that is being recorded may run it beside the rest of the pass if nothing there reads them:
+  /// those of parameters, say.
+  template <class F>
+  void beside(SmallVector<Tensor, 3>& d, std::initializer_list<size_t> inputs,
+              std::initializer_list<TensorRef> reads, F compute) const;
+
  private:
+  /// Whether the pass reads no gradient of `inputs` before its end.
+  bool are_last(std::initializer_list<size_t> inputs) const;
+
   Node& node_;
-  std::span<const bool> needed_;
+  std::span<const bool> needed_, last_;
 };
+
+template <class F>
+void Backward::beside(SmallVector<Tensor, 3>& d, std::initializer_list<size_t> inputs,
+                      std::initializer_list<TensorRef> reads, F compute) const {
+  if (!are_last(inputs)) return compute();
+  detail::GraphBranch branch(reads.begin()->get().device());
+  compute();
+  for (const size_t i : inputs) branch.keep(d[i]);
+  for (const TensorRef& x : reads) branch.keep(x.get());
+  branch.end();
+}
 
 /// Where the gradient of an input goes: an output of another node, or a leaf.
 struct Edge {
@@ -139,16 +172,6 @@ class SASH_API Node : public RefCounted {
   const char* name_;
   uint64_t sequence_ = 0;
   Node* next_dead_ = nullptr;
-};
-
-/// A reference to an input, for argument lists.
-class TensorRef {
- public:
-  TensorRef(const Tensor& tensor) : tensor_(&tensor) {}
-  const Tensor& get() const { return *tensor_; }
-
- private:
-  const Tensor* tensor_;
 };
 
 /// The inputs of a recorded op, in the order of its gradients.
