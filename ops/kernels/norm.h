@@ -16,14 +16,22 @@ extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorVie
                             const TensorView& rstd, double eps)>
     layer_norm_forward;
 
-/// With z = (x - mean) rstd and h = g weight:
-/// dx = rstd (h - mean(h) - z mean(h z)), dweight = sum over rows of g z, dbias = sum of g.
-/// weight may be a null view, and so may each output that is not wanted.
-extern SASH_API
-    Kernel<void(KernelContext&, const TensorView& x, const TensorView& weight,
-                const TensorView& mean, const TensorView& rstd, const TensorView& g,
-                const TensorView& dx, const TensorView& dweight, const TensorView& dbias)>
-        layer_norm_backward;
+/// Sets `chunks` to the number of parts in which a backward kernel sums over the rows of x.
+extern SASH_API Kernel<void(KernelContext&, const TensorView& x, int64_t& chunks)>
+    layer_norm_chunks;
+
+/// With z = (x - mean) rstd and h = g weight: dx = rstd (h - mean(h) - z mean(h z)), and of each
+/// chunk of rows the sums of g z and of g, `sums` [chunks, 2, D] in the dtype of mean. weight may
+/// be a null view, and so may each output that is not wanted.
+extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorView& weight,
+                            const TensorView& mean, const TensorView& rstd, const TensorView& g,
+                            const TensorView& dx, const TensorView& sums)>
+    layer_norm_backward;
+
+/// dweight and dbias: the chunks' sums, added up in order. Either may be a null view.
+extern SASH_API Kernel<void(KernelContext&, const TensorView& sums, const TensorView& dweight,
+                            const TensorView& dbias)>
+    add_layer_norm_chunks;
 
 /// Dropout as the slot `dropout` has it; nothing is dropped, and no number drawn, if p = 0.
 struct BranchDropout {
@@ -38,14 +46,13 @@ extern SASH_API Kernel<void(KernelContext&, const TensorView& branch, const Tens
                             const TensorView& rstd, double eps)>
     dropout_add_layer_norm_forward;
 
-/// dresidual = dsum + the dx above of x = sum, dbranch = dropout(dresidual). dsum may be a null
-/// view (0), and so may dbranch, dweight and dbias.
-extern SASH_API
-    Kernel<void(KernelContext&, const TensorView& sum, const TensorView& weight,
-                const TensorView& mean, const TensorView& rstd, const TensorView& g,
-                const TensorView& dsum, const BranchDropout&, const TensorView& dresidual,
-                const TensorView& dbranch, const TensorView& dweight, const TensorView& dbias)>
-        dropout_add_layer_norm_backward;
+/// dresidual = dsum + the dx above of x = sum, dbranch = dropout(dresidual), and `sums` as above.
+/// dsum may be a null view (0), and so may dbranch and sums.
+extern SASH_API Kernel<void(
+    KernelContext&, const TensorView& sum, const TensorView& weight, const TensorView& mean,
+    const TensorView& rstd, const TensorView& g, const TensorView& dsum, const BranchDropout&,
+    const TensorView& dresidual, const TensorView& dbranch, const TensorView& sums)>
+    dropout_add_layer_norm_backward;
 
 }  // namespace sash::kernels
 

@@ -14,6 +14,7 @@
 #include "../reduce/reduce.h"
 #include "../rows.h"
 #include "layer_norm.h"
+#include "parameter_sums.h"
 
 namespace sash {
 
@@ -24,7 +25,7 @@ constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, cons
     dropout_add_layer_norm_forward{"dropout_add_layer_norm_forward"};
 constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&,
                       const TensorView&, const TensorView&, const TensorView&, const BranchDropout&,
-                      const TensorView&, const TensorView&, const TensorView&, const TensorView&)>
+                      const TensorView&, const TensorView&, const TensorView&)>
     dropout_add_layer_norm_backward{"dropout_add_layer_norm_backward"};
 }  // namespace kernels
 
@@ -67,14 +68,14 @@ Gradients fused_backward(const Operands& in, const Tensor& dsum, const Tensor& d
   Gradients d(4);
   d[1] = empty(in.sum.shape(), options);
   if (pass.needs(0)) d[0] = dropout.p == 0 ? d[1] : empty(in.sum.shape(), options);
-  if (pass.needs(2)) d[2] = empty({columns}, options);
-  if (pass.needs(3)) d[3] = empty({columns}, options);
   const auto matrix = [&](const Tensor& x) { return matrix_view(x, rows, columns); };
+  const detail::ParameterSums sums(pass, 2, 3, matrix(in.sum), in.mean);
   KernelContext context = kernel_context(g.device());
   kernels::dropout_add_layer_norm_backward(
       context, matrix(in.sum), vector_view(in.weight), vector_view(in.mean), vector_view(in.rstd),
       matrix(g), matrix(further), dropout, matrix(d[1]),
-      dropout.p == 0 ? TensorView() : matrix(d[0]), vector_view(d[2]), vector_view(d[3]));
+      dropout.p == 0 ? TensorView() : matrix(d[0]), sums.chunks());
+  sums.add(d, {columns}, options);
   return d;
 }
 

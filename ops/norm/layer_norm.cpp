@@ -10,6 +10,7 @@
 #include "../reduce/reduce.h"
 #include "../rows.h"
 #include "normalized_shape.h"
+#include "parameter_sums.h"
 
 namespace sash {
 
@@ -18,8 +19,7 @@ constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, cons
                       const TensorView&, const TensorView&, const TensorView&, double)>
     layer_norm_forward{"layer_norm_forward"};
 constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&,
-                      const TensorView&, const TensorView&, const TensorView&, const TensorView&,
-                      const TensorView&)>
+                      const TensorView&, const TensorView&, const TensorView&, const TensorView&)>
     layer_norm_backward{"layer_norm_backward"};
 }  // namespace kernels
 
@@ -59,13 +59,13 @@ Gradients fused_backward(const Operands& in, const Tensor& grad, const Shape& no
   const TensorOptions options = g.options();
   Gradients d(3);
   if (pass.needs(0)) d[0] = empty(in.x.shape(), options);
-  if (pass.needs(1)) d[1] = empty(normalized, options);
-  if (pass.needs(2)) d[2] = empty(normalized, options);
+  const TensorView x = matrix_view(in.x, rows, columns);
+  const detail::ParameterSums sums(pass, 1, 2, x, in.mean);
   KernelContext context = kernel_context(g.device());
-  kernels::layer_norm_backward(context, matrix_view(in.x, rows, columns), vector_view(in.weight),
-                               vector_view(in.mean), vector_view(in.rstd),
-                               matrix_view(g, rows, columns), matrix_view(d[0], rows, columns),
-                               vector_view(d[1]), vector_view(d[2]));
+  kernels::layer_norm_backward(context, x, vector_view(in.weight), vector_view(in.mean),
+                               vector_view(in.rstd), matrix_view(g, rows, columns),
+                               matrix_view(d[0], rows, columns), sums.chunks());
+  sums.add(d, normalized, options);
   return d;
 }
 

@@ -90,7 +90,7 @@ Tensor gradient(const Tensor& z, const Tensor& rstd, const Tensor& g, int64_t n)
   KernelContext context = kernel_context(z.device());
   kernels::layer_norm_backward(context, matrix_view(rows, count, n), {},
                                vector_view(zeros_like(rstd)), vector_view(ones_like(rstd)),
-                               matrix_view(grad, count, n), matrix_view(dx, count, n), {}, {});
+                               matrix_view(grad, count, n), matrix_view(dx, count, n), {});
   dx.view({count, n}).mul_(rstd.view({count, 1}).to(dtype));
   return dx.to(g.dtype());
 }

@@ -105,6 +105,12 @@ void backward_row(const S* x, const T* weight, const T* mean, T rstd, const S* g
   });
 }
 
+/// The rows of a chunk.
+int64_t chunk_of(int64_t rows) { return std::max<int64_t>(1, (rows + kChunks - 1) / kChunks); }
+
+int64_t chunks_of(int64_t rows) { return (rows + chunk_of(rows) - 1) / chunk_of(rows); }
+
+/// out [n]: the sums of partial [chunks, 2, n].
 template <class S, class T>
 void add_chunks(const T* partial, int64_t chunks, int64_t n, S* out) {
   if (!out) return;
@@ -147,19 +153,14 @@ struct SumGradient {
   kernels::BranchDropout dropout{};
 };
 
-template <class S>
+/// `partial` [chunks, 2, n]: the parameters' gradients of each chunk; null if not wanted.
+template <class S, class T = compute_t<S>>
 void backward(KernelContext& context, const TensorView& x, const TensorView& weight,
               const TensorView& mean, const TensorView& rstd, const TensorView& g,
-              const SumGradient& sum, const TensorView& dx, const TensorView& dweight,
-              const TensorView& dbias, bool unit_offset = false) {
-  using T = compute_t<S>;
+              const SumGradient& sum, const TensorView& dx, T* partial, bool unit_offset = false) {
   const int64_t rows = x.shape[0], n = x.shape[1];
   const Parameter<T> w(context, weight, unit_offset);
-  const bool parameters = dweight.data || dbias.data;
-  const int64_t grain = std::max<int64_t>(1, (rows + kChunks - 1) / kChunks);
-  const int64_t chunks = (rows + grain - 1) / grain;
-  const Workspace scratch(context, parameters ? chunks * 2 * n * int64_t{sizeof(T)} : 0);
-  T* const partial = scratch.ptr<T>();
+  const int64_t grain = chunk_of(rows), chunks = chunks_of(rows);
   // What dropout takes of halves is not rounded before.
   const bool widens = kIsHalf<S> && sum.dbranch.data;
   const int64_t most = std::max(n, kGroup);
@@ -169,10 +170,10 @@ void backward(KernelContext& context, const TensorView& x, const TensorView& wei
     return view.data ? view.ptr<S>() + row * n : nullptr;
   };
   parallel_for(rows, grain, [&](int64_t begin, int64_t end) {
-    T* const dw = parameters ? partial + begin / grain * 2 * n : nullptr;
-    T* const db = parameters ? dw + n : nullptr;
+    T* const dw = partial ? partial + begin / grain * 2 * n : nullptr;
+    T* const db = partial ? dw + n : nullptr;
     T* const group = widens ? wide.ptr<T>() + begin / grain * most : nullptr;
-    if (parameters) std::fill_n(dw, 2 * n, T(0));
+    if (partial) std::fill_n(dw, 2 * n, T(0));
     for_each_group(begin, end, n, [&](int64_t first, int64_t last) {
       for (int64_t row = first; row < last; ++row) {
         const auto into = [&](auto* to) {
@@ -195,9 +196,6 @@ void backward(KernelContext& context, const TensorView& x, const TensorView& wei
       }
     });
   });
-  if (!parameters) return;
-  add_chunks(partial, chunks, n, dweight.ptr<S>());
-  add_chunks(partial + n, chunks, n, dbias.ptr<S>());
 }
 
 void layer_norm_forward(KernelContext& context, const TensorView& x, const TensorView& weight,
@@ -217,9 +215,24 @@ void layer_norm_forward(KernelContext& context, const TensorView& x, const Tenso
 
 void layer_norm_backward(KernelContext& context, const TensorView& x, const TensorView& weight,
                          const TensorView& mean, const TensorView& rstd, const TensorView& g,
-                         const TensorView& dx, const TensorView& dweight, const TensorView& dbias) {
+                         const TensorView& dx, const TensorView& sums) {
   dispatch_with_halves(x.dtype, "layer_norm", [&]<class S>(TypeTag<S>) {
-    backward<S>(context, x, weight, mean, rstd, g, {}, dx, dweight, dbias);
+    backward<S>(context, x, weight, mean, rstd, g, {}, dx, sums.ptr<compute_t<S>>());
+  });
+}
+
+void layer_norm_chunks(KernelContext&, const TensorView& x, int64_t& chunks) {
+  chunks = chunks_of(x.shape[0]);
+}
+
+void add_layer_norm_chunks(KernelContext&, const TensorView& sums, const TensorView& dweight,
+                           const TensorView& dbias) {
+  const int64_t chunks = sums.shape[0], n = sums.shape[2];
+  const DType dtype = dweight.data ? dweight.dtype : dbias.dtype;
+  dispatch_with_halves(dtype, "layer_norm", [&]<class S>(TypeTag<S>) {
+    const auto* partial = sums.ptr<const compute_t<S>>();
+    add_chunks(partial, chunks, n, dweight.ptr<S>());
+    add_chunks(partial + n, chunks, n, dbias.ptr<S>());
   });
 }
 
@@ -261,10 +274,10 @@ void dropout_add_layer_norm_backward(KernelContext& context, const TensorView& s
                                      const TensorView& rstd, const TensorView& g,
                                      const TensorView& dsum, const kernels::BranchDropout& dropout,
                                      const TensorView& dresidual, const TensorView& dbranch,
-                                     const TensorView& dweight, const TensorView& dbias) {
+                                     const TensorView& sums) {
   dispatch_with_halves(sum.dtype, "dropout_add_layer_norm", [&]<class S>(TypeTag<S>) {
-    backward<S>(context, sum, weight, mean, rstd, g, {dsum, dbranch, dropout}, dresidual, dweight,
-                dbias);
+    backward<S>(context, sum, weight, mean, rstd, g, {dsum, dbranch, dropout}, dresidual,
+                sums.ptr<compute_t<S>>());
   });
 }
 
@@ -292,7 +305,12 @@ void rms_norm_backward(KernelContext& context, const TensorView& x, const Tensor
                        const TensorView& rstd, const TensorView& g, const TensorView& dsum,
                        const TensorView& dx, const TensorView& dweight, bool unit_offset) {
   dispatch_with_halves(x.dtype, "rms_norm", [&]<class S>(TypeTag<S>) {
-    backward<S>(context, x, weight, {}, rstd, g, {dsum, {}, {}}, dx, dweight, {}, unit_offset);
+    using T = compute_t<S>;
+    const int64_t chunks = chunks_of(x.shape[0]), n = x.shape[1];
+    const Workspace scratch(context, dweight.data ? chunks * 2 * n * int64_t{sizeof(T)} : 0);
+    T* const partial = scratch.ptr<T>();
+    backward<S>(context, x, weight, {}, rstd, g, {dsum, {}, {}}, dx, partial, unit_offset);
+    add_chunks(partial, chunks, n, dweight.ptr<S>());
   });
 }
 
@@ -301,6 +319,8 @@ void rms_norm_backward(KernelContext& context, const TensorView& x, const Tensor
 void register_layer_norm() {
   kernels::layer_norm_forward.set(DeviceType::cpu, layer_norm_forward);
   kernels::layer_norm_backward.set(DeviceType::cpu, layer_norm_backward);
+  kernels::layer_norm_chunks.set(DeviceType::cpu, layer_norm_chunks);
+  kernels::add_layer_norm_chunks.set(DeviceType::cpu, add_layer_norm_chunks);
   kernels::dropout_add_layer_norm_forward.set(DeviceType::cpu, dropout_add_layer_norm_forward);
   kernels::dropout_add_layer_norm_backward.set(DeviceType::cpu, dropout_add_layer_norm_backward);
   kernels::rms_norm_forward.set(DeviceType::cpu, rms_norm_forward);

@@ -208,20 +208,19 @@ class BackwardCall {
         vectors_(rows_take_vectors<T>(n, {f.x, f.weight, f.g, f.dsum, f.dx, f.dbranch})),
         once_(vectors_ && RowChunks::take(n, kVector)),
         once_chunks_(rows, n, kVector, 3),
-        chunk_(once_ ? once_chunks_.rows
-                     : std::max(kShortestChunk, (rows + kChunks - 1) / kChunks)),
+        chunk_(chunk_of(rows, n)),
         chunks_((rows + chunk_ - 1) / chunk_) {}
 
-  void run(T* dweight, T* dbias) const {
-    const bool parameters = (dweight || dbias) && n_ > 0;
-    const Workspace scratch(context_,
-                            parameters ? chunks_ * 2 * n_ * static_cast<int64_t>(sizeof(A)) : 0);
-    A* const partial = parameters ? scratch.template ptr<A>() : nullptr;
+  /// `partial` [chunks, 2, n]: the parameters' gradients of each chunk; null if not wanted.
+  void run(A* partial) const {
     const CardGuard guard(context_.device.index);
     if (rows_ > 0 && n_ > 0) once_ ? once(partial) : twice(partial);
-    if (parameters) {
-      launch_add_chunks(stream_, partial, chunks_, 2, n_, ColumnSums<T>{{dweight, dbias}});
-    }
+  }
+
+  /// Rows of a chunk.
+  static int64_t chunk_of(int64_t rows, int64_t n) {
+    if (RowChunks::take(n, kVector)) return RowChunks(rows, n, kVector, 3).rows;
+    return std::max(kShortestChunk, (rows + kChunks - 1) / kChunks);
   }
 
  private:
@@ -266,7 +265,7 @@ void dropout_add_layer_norm_backward(KernelContext& context, const TensorView& s
                                      const TensorView& rstd, const TensorView& g,
                                      const TensorView& dsum, const kernels::BranchDropout& dropout,
                                      const TensorView& dresidual, const TensorView& dbranch,
-                                     const TensorView& dweight, const TensorView& dbias) {
+                                     const TensorView& sums) {
   dispatch_any_floating(sum.dtype, "layer_norm", [&]<class S>(TypeTag<S>) {
     using T = device_t<S>;
     using A = compute_t<T>;
@@ -274,21 +273,42 @@ void dropout_add_layer_norm_backward(KernelContext& context, const TensorView& s
         sum.ptr<T>(),       weight.ptr<T>(),  mean.ptr<A>(),
         rstd.ptr<A>(),      g.ptr<T>(),       dsum.ptr<T>(),
         dresidual.ptr<T>(), dbranch.ptr<T>(), DropoutFactors<A>(dropout.p, dropout.state)};
-    const BackwardCall<T> call(context, f, sum.shape[0], sum.shape[1]);
-    call.run(dweight.ptr<T>(), dbias.ptr<T>());
+    BackwardCall<T>(context, f, sum.shape[0], sum.shape[1]).run(sums.ptr<A>());
   });
 }
 
 void layer_norm_backward(KernelContext& context, const TensorView& x, const TensorView& weight,
                          const TensorView& mean, const TensorView& rstd, const TensorView& g,
-                         const TensorView& dx, const TensorView& dweight, const TensorView& dbias) {
-  dropout_add_layer_norm_backward(context, x, weight, mean, rstd, g, {}, {}, dx, {}, dweight,
-                                  dbias);
+                         const TensorView& dx, const TensorView& sums) {
+  dropout_add_layer_norm_backward(context, x, weight, mean, rstd, g, {}, {}, dx, {}, sums);
+}
+
+void layer_norm_chunks(KernelContext&, const TensorView& x, int64_t& chunks) {
+  dispatch_any_floating(x.dtype, "layer_norm", [&]<class S>(TypeTag<S>) {
+    const int64_t rows = x.shape[0], chunk = BackwardCall<device_t<S>>::chunk_of(rows, x.shape[1]);
+    chunks = (rows + chunk - 1) / chunk;
+  });
+}
+
+void add_layer_norm_chunks(KernelContext& context, const TensorView& sums,
+                           const TensorView& dweight, const TensorView& dbias) {
+  const int64_t chunks = sums.shape[0], n = sums.shape[2];
+  if (n == 0) return;
+  const DType dtype = dweight.data ? dweight.dtype : dbias.dtype;
+  const CardGuard guard(context.device.index);
+  dispatch_any_floating(dtype, "layer_norm", [&]<class S>(TypeTag<S>) {
+    using T = device_t<S>;
+    launch_add_chunks(static_cast<cudaStream_t>(context.stream.handle),
+                      sums.ptr<const compute_t<T>>(), chunks, 2, n,
+                      ColumnSums<T>{{dweight.ptr<T>(), dbias.ptr<T>()}});
+  });
 }
 
 }  // namespace
 
 void register_layer_norm_backward() {
+  kernels::layer_norm_chunks.set(DeviceType::cuda, layer_norm_chunks);
+  kernels::add_layer_norm_chunks.set(DeviceType::cuda, add_layer_norm_chunks);
   kernels::layer_norm_backward.set(DeviceType::cuda, layer_norm_backward);
   kernels::dropout_add_layer_norm_backward.set(DeviceType::cuda, dropout_add_layer_norm_backward);
 }
