@@ -35,6 +35,22 @@ __device__ void add_to(Vector<A, V>& total, const Vector<A, V>& more) {
   for (int i = 0; i < V; ++i) total.element[i] += more.element[i];
 }
 
+/// Adds the rows at sorted positions [from, to), in order, to `total`; a lane that is not `inside`
+/// only hands places to the others. Called by a whole warp.
+template <int V, class A, class Source>
+__device__ void add_rows(const int64_t* places, int64_t from, int64_t to, const Source& source,
+                         int64_t column, bool inside, Vector<A, V>& total) {
+  for (int64_t begin = from; begin < to; begin += kWarp) {
+    const auto count = static_cast<int>(min(int64_t{kWarp}, to - begin));
+    const int64_t mine = WarpTeam::rank() < count ? places[begin + WarpTeam::rank()] : 0;
+#pragma unroll 16
+    for (int i = 0; i < count; ++i) {
+      const int64_t place = __shfl_sync(kAllLanes, mine, i);
+      if (inside) add_to(total, source.template at<V>(place, column));
+    }
+  }
+}
+
 /// partial[p] = sum over the p-th piece of sorted rows, if they all have one key.
 template <int V, class A, class Source>
 __global__ void __launch_bounds__(kThreads)
@@ -44,14 +60,12 @@ __global__ void __launch_bounds__(kThreads)
   if (piece >= pieces) return;
   const int64_t begin = piece * kPiece;
   if (keys[begin] != keys[begin + kPiece - 1]) return;
-  for (int64_t at = (int64_t{blockIdx.y} * kWarp + WarpTeam::rank()) * V; at < width;
-       at += int64_t{gridDim.y} * kWarp * V) {
+  for (int64_t first = int64_t{blockIdx.y} * kWarp * V; first < width;
+       first += int64_t{gridDim.y} * kWarp * V) {
+    const int64_t at = first + WarpTeam::rank() * V;
     Vector<A, V> total{};
-#pragma unroll 8
-    for (int64_t i = begin; i < begin + kPiece; ++i) {
-      add_to(total, source.template at<V>(places[i], at));
-    }
-    write<V>(partial + piece * width + at, total);
+    add_rows(places, begin, begin + kPiece, source, at, at < width, total);
+    if (at < width) write<V>(partial + piece * width + at, total);
   }
 }
 
@@ -64,23 +78,21 @@ __global__ void __launch_bounds__(kThreads)
   if (row >= rows) return;
   const int64_t begin = lower_bound(keys, 0, count, static_cast<uint64_t>(row));
   const int64_t end = lower_bound(keys, begin, count, static_cast<uint64_t>(row) + 1);
-  // [first, last) consists of whole pieces.
-  const int64_t first = min(end, (begin + kPiece - 1) / kPiece * kPiece);
-  const int64_t last = max(first, end / kPiece * kPiece);
-  for (int64_t at = (int64_t{blockIdx.y} * kWarp + WarpTeam::rank()) * V; at < width;
-       at += int64_t{gridDim.y} * kWarp * V) {
+  // [whole, last) consists of whole pieces.
+  const int64_t whole = min(end, (begin + kPiece - 1) / kPiece * kPiece);
+  const int64_t last = max(whole, end / kPiece * kPiece);
+  for (int64_t first = int64_t{blockIdx.y} * kWarp * V; first < width;
+       first += int64_t{gridDim.y} * kWarp * V) {
+    const int64_t at = first + WarpTeam::rank() * V;
+    const bool inside = at < width;
     Vector<A, V> total{};
-    const auto walk = [&](int64_t from, int64_t to) {
-#pragma unroll 4
-      for (int64_t i = from; i < to; ++i) add_to(total, source.template at<V>(places[i], at));
-    };
-    walk(begin, first);
+    add_rows(places, begin, whole, source, at, inside, total);
 #pragma unroll 8
-    for (int64_t i = first; i < last; i += kPiece) {
-      add_to(total, read<V>(partial + i / kPiece * width + at));
+    for (int64_t i = whole; i < last; i += kPiece) {
+      if (inside) add_to(total, read<V>(partial + i / kPiece * width + at));
     }
-    walk(last, end);
-    write<V>(y + row * width + at, total);
+    add_rows(places, last, end, source, at, inside, total);
+    if (inside) write<V>(y + row * width + at, total);
   }
 }
 

@@ -274,9 +274,15 @@ void columns(const KernelContext& context, const R& r, const ReductionPlan& plan
 
 }  // namespace detail
 
+/// Elements that a thread reads at a time: 16 bytes, of bytes only eight, whose sums are 64 bytes.
+template <class In>
+inline constexpr int kReducedWidth = !std::is_integral_v<In> ? 16 / sizeof(In)
+                                     : sizeof(In) == 1       ? 8
+                                                             : 1;
+
 /// Reduces x, of the device type `In`, over the axes where y has extent 1; `r` writes to y's memory
 /// by its strides.
-template <class In, int width = std::is_integral_v<In> ? 1 : 16 / sizeof(In), class R>
+template <class In, int width = kReducedWidth<In>, class R>
 void reduce(const KernelContext& context, const R& r, const TensorView& x, const TensorView& y) {
   if (y.numel() == 0) return;
   const detail::ReductionPlan plan(x, y);
