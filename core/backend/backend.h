@@ -126,7 +126,7 @@ SASH_API Backend* try_backend(DeviceType type, std::string* reason = nullptr);
 SASH_API void register_backend(std::unique_ptr<Backend> backend);
 
 /// Incremented whenever plug-ins built against older headers stop being compatible.
-inline constexpr uint32_t kPluginAbiVersion = 6;
+inline constexpr uint32_t kPluginAbiVersion = 7;
 
 /// Signature of `sash_register_cuda`, the one function that `libsash_cuda` exports. It fills slots
 /// and registers the backend. Returns null, or the reason why the device cannot be used.

@@ -28,6 +28,8 @@ constinit Kernel<void(KernelContext&, const AttentionInputs&, const AttentionPar
     attention_backward{"attention_backward"};
 constinit Kernel<void(KernelContext&, const AttentionInputs&, AttentionPass, int64_t&)>
     attention_block_rows{"attention_block_rows"};
+constinit Kernel<void(KernelContext&, const AttentionInputs&, const AttentionParams&, int64_t&)>
+    attention_kept_bytes{"attention_kept_bytes"};
 }  // namespace kernels
 
 namespace {
@@ -63,6 +65,7 @@ class Params {
     params_.softcap = call.softcap;
     params_.dropout = call.dropout;
     params_.philox = call.philox;
+    params_.kept = view(call.kept, 4);
     params_.map = compiled.map;
     params_.bounds = view(call.bounds, 0);
     params_.bias =
@@ -86,8 +89,8 @@ class Params {
     return &views_[slot];
   }
 
-  std::array<Tensor, 4> kept_;
-  std::array<TensorView, 4> views_;
+  std::array<Tensor, 5> kept_;
+  std::array<TensorView, 5> views_;
   kernels::AttentionParams params_;
 };
 
@@ -168,6 +171,21 @@ Gradients composite_backward(const Cotangents& g, const AttentionTensors& inputs
       all, cotangent, pass);
 }
 
+// Where the forward kernel leaves what dropout keeps; undefined if no backward pass will read it.
+Tensor memory_for_kept(const AttentionCall& call, const AttentionTensors& x,
+                       KernelContext& context) {
+  const TensorRef inputs[] = {x.q, x.k, x.v, x.bias, x.relative_bias};
+  if (call.dropout == 0 || !detail::should_record(inputs) ||
+      !kernels::attention_kept_bytes.has(context.device.type)) {
+    return {};
+  }
+  int64_t bytes = 0;
+  kernels::attention_kept_bytes(context, views_of(with_unit_rows(x)),
+                                Params(call, x, *call.forward_map).get(), bytes);
+  if (bytes == 0) return {};
+  return empty({bytes}, {.dtype = DType::uint8, .device = context.device});
+}
+
 AttentionWithLse fused_attention(const AttentionTensors& x, AttentionCall call) {
   TensorOptions accumulator = x.q.options();
   accumulator.dtype = call.accumulation_dtype();
@@ -178,6 +196,7 @@ AttentionWithLse fused_attention(const AttentionTensors& x, AttentionCall call) 
     const std::array<Tensor, 3> qkv = with_unit_rows(x);
     const kernels::AttentionInputs views = views_of(qkv);
     call.forward_map = block_map_for(call, context, views, kernels::AttentionPass::forward);
+    call.kept = memory_for_kept(call, x, context);
     kernels::attention_forward(context, views, Params(call, x, *call.forward_map).get(),
                                results[0].tensor_view(), results[1].tensor_view());
   }

@@ -40,6 +40,7 @@ struct AttentionCall {
   std::shared_ptr<const MaskTerm> pattern{};              ///< the mask without its data
   Tensor bounds{};                                        ///< of the data, as kernels take them
   std::shared_ptr<const CompiledBlockMap> forward_map{};  ///< that the forward kernel read
+  Tensor kept{};  ///< what dropout keeps, if the forward kernel left it for the backward one
 };
 
 /// "the mask is causal & window:256,0", at most 100 characters of the mask.

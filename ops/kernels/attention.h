@@ -35,6 +35,9 @@ struct AttentionParams {
   double dropout = 0;
   /// Element [b, h, i, j] of the probabilities has the row-major index of [B, H, S_q, S_k].
   PhiloxState philox;
+  /// What dropout keeps, which the forward kernel writes and the backward kernel reads: uint8, as
+  /// many as `attention_kept_bytes` gave. Null: both draw it.
+  const TensorView* kept = nullptr;
 };
 
 struct AttentionInputs {
@@ -66,6 +69,12 @@ extern SASH_API Kernel<void(KernelContext&, const AttentionInputs& inputs, Atten
 extern SASH_API Kernel<void(KernelContext&, const AttentionInputs&, const AttentionParams&,
                             const TensorView& out, const TensorView& lse)>
     attention_forward;
+
+/// Sets `bytes` to the size of `AttentionParams::kept` for a call; 0 if its kernels make no use of
+/// it. A backend that never does has no kernel here.
+extern SASH_API
+    Kernel<void(KernelContext&, const AttentionInputs&, const AttentionParams&, int64_t& bytes)>
+        attention_kept_bytes;
 
 /// What the backward kernel reads besides the inputs, and what it writes (whole). dq, dk and dv
 /// have strides as `out` has; the others are contiguous.

@@ -6,6 +6,7 @@
 
 #include "../../../core/error.h"
 #include "../../../tensor/kernels/memory.h"
+#include "common/attention_kept.h"
 #include "hopper/attention_hopper.h"
 #include "mma/attention_mma.h"
 #include "simple/attention_simple.h"
@@ -96,6 +97,12 @@ void attention_backward(KernelContext& context, const kernels::AttentionInputs& 
   }
 }
 
+void kept_bytes(KernelContext& context, const kernels::AttentionInputs& x,
+                const kernels::AttentionParams& params, int64_t& bytes) {
+  const bool reads = !has_no_scores(x) && choose_attention(context, x) != AttentionKernels::simple;
+  bytes = reads ? attention_kept_bytes(x, params) : 0;
+}
+
 /// Every family reads maps with as many queries as keys in a block.
 void attention_block_rows(KernelContext&, const kernels::AttentionInputs&, kernels::AttentionPass,
                           int64_t& query_rows) {
@@ -106,6 +113,7 @@ void attention_block_rows(KernelContext&, const kernels::AttentionInputs&, kerne
 
 void register_attention() {
   kernels::attention_block_rows.set(DeviceType::cuda, attention_block_rows);
+  kernels::attention_kept_bytes.set(DeviceType::cuda, kept_bytes);
   kernels::attention_forward.set(DeviceType::cuda, attention_forward);
   kernels::attention_backward.set(DeviceType::cuda, attention_backward);
 }

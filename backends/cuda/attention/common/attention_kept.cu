@@ -89,6 +89,13 @@ void kept_tiles(const KernelContext& context, const AttentionDims<T>& dims, cons
   SASH_CUDA_CHECK(cudaGetLastError());
 }
 
+int64_t attention_kept_bytes(const kernels::AttentionInputs& inputs,
+                             const kernels::AttentionParams& params) {
+  const AttentionDims<float> dims(inputs, params, {});
+  const int64_t features = std::max(inputs.q.shape[3], inputs.v.shape[3]);
+  return !params.bounds && keeps_tiles(dims, features) ? 2 * kept_bytes(dims) : 0;
+}
+
 template void kept_tiles(const KernelContext&, const AttentionDims<__nv_bfloat16>&,
                          const KeptCall&);
 template void kept_tiles(const KernelContext&, const AttentionDims<__half>&, const KeptCall&);

@@ -1,7 +1,10 @@
 #pragma once
 
+#include <optional>
+
 #include "../../runtime/backend.h"
 #include "attention_dims.cuh"
+#include "attention_kept.h"
 
 /// What dropout keeps of a call's probabilities, drawn once a pass, before the kernels that read it
 /// as bits.
@@ -25,8 +28,8 @@ bool keeps_tiles(const AttentionDims<T>& p, int64_t features) {
 /// The bit tiles: one [64] for each block of scores that lies between the first and the last that a
 /// query block lists. In each order [B, H, query blocks, key blocks][64], or null if not wanted.
 struct KeptCall {
-  uint64_t* by_query;  ///< rows are queries
-  uint64_t* by_key;    ///< rows are keys
+  uint64_t* by_query = nullptr;  ///< rows are queries
+  uint64_t* by_key = nullptr;    ///< rows are keys
 };
 
 /// The bytes of one order.
@@ -38,5 +41,33 @@ int64_t kept_bytes(const AttentionDims<T>& p) {
 
 template <class T>
 void kept_tiles(const KernelContext& context, const AttentionDims<T>& dims, const KeptCall& call);
+
+/// The tiles that a pass reads: drawn into scratch memory, in the orders that it wants, or kept for
+/// the backward pass by the forward pass, by query first.
+template <class T>
+class KeptTiles {
+ public:
+  KeptTiles(const KernelContext& context, const AttentionDims<T>& dims, const TensorView* kept,
+            kernels::AttentionPass pass, bool by_query, bool by_key) {
+    const int64_t bytes = kept_bytes(dims);
+    char* memory = kept ? kept->ptr<char>() : nullptr;
+    if (!kept) {
+      scratch_.emplace(context, (by_query + by_key) * bytes);
+      memory = scratch_->template ptr<char>();
+    }
+    if (kept || by_query) tiles_.by_query = reinterpret_cast<uint64_t*>(memory);
+    if (kept || by_key) {
+      tiles_.by_key = reinterpret_cast<uint64_t*>(memory + (tiles_.by_query ? bytes : 0));
+    }
+    if (!kept || pass == kernels::AttentionPass::forward) kept_tiles(context, dims, tiles_);
+  }
+
+  const uint64_t* by_query() const { return tiles_.by_query; }
+  const uint64_t* by_key() const { return tiles_.by_key; }
+
+ private:
+  std::optional<Workspace> scratch_;
+  KeptCall tiles_{};
+};
 
 }  // namespace sash::cuda

@@ -59,9 +59,10 @@ bool runs_fused(const AttentionDims<T>& p, int width) {
   return takes && p.map.by_query.contiguous && !p.bounds.ranges;
 }
 
-/// dq, dk and dv in one pass, for a call that has all but its turns.
+/// dq, dk and dv in one pass, for a call that has all but its turns and what dropout keeps.
 template <class T>
-void run_fused(const KernelContext& context, hopper::Fused<T> call, int width) {
+void run_fused(const KernelContext& context, hopper::Fused<T> call, int width,
+               const TensorView* kept) {
   using namespace hopper;
   const AttentionDims<T>& p = call.dims;
   const int64_t heads = int64_t{p.batches} * p.heads, blocks = heads * p.map.query_blocks;
@@ -95,9 +96,8 @@ void run_fused(const KernelContext& context, hopper::Fused<T> call, int width) {
                    .descending = by_head};
   row_stats(context, call, width);
   if (p.plain) return backward_fused(context, call);
-  const Workspace kept(context, kept_bytes(p));
-  call.kept = kept.ptr<const uint64_t>();
-  kept_tiles(context, p, {.by_query = nullptr, .by_key = kept.ptr<uint64_t>()});
+  const KeptTiles<T> bits(context, p, kept, kernels::AttentionPass::backward, false, true);
+  call.kept = bits.by_key();
   backward_fused_dropout(context, call, width);
 }
 
@@ -135,9 +135,9 @@ void attention_hopper_forward(KernelContext& context, const kernels::AttentionIn
                     .kept = nullptr,
                     .schedule = {}};
     if (keeps_tiles(dims, width)) {
-      const Workspace kept(context, kept_bytes(dims));
-      call.kept = kept.ptr<const uint64_t>();
-      kept_tiles(context, dims, {.by_query = kept.ptr<uint64_t>(), .by_key = nullptr});
+      const KeptTiles<T> bits(context, dims, params.kept, kernels::AttentionPass::forward, true,
+                              false);
+      call.kept = bits.by_query();
       return forward_dropout(context, call, width);
     }
     dims.plain ? forward<T, false>(context, call, width) : forward<T, true>(context, call, width);
@@ -178,7 +178,8 @@ void attention_hopper_backward(KernelContext& context, const kernels::AttentionI
     call.stats = stats.ptr<BlockStats>();
     call.stats_map = tensor_map(stats.ptr<float>(), blocks, sizeof(BlockStats) / sizeof(float));
     if (runs_fused(p, width)) {
-      return run_fused<T>(context, {call, rows_of<const T>(g.view()), {}, nullptr}, width);
+      return run_fused<T>(context, {call, rows_of<const T>(g.view()), {}, nullptr}, width,
+                          params.kept);
     }
     if (p.plain) {
       backward_queries<T, false>(context, call, width);

@@ -34,14 +34,11 @@ void backward(const KernelContext& context, const kernels::AttentionInputs& inpu
                         heads * call.padded_queries() * static_cast<int64_t>(sizeof(RowStats)));
   call.stats = stats.ptr<RowStats>();
 
-  std::optional<Workspace> by_query, by_key;
+  std::optional<KeptTiles<T>> kept;
   if (call.kind() == Kind::dropout) {
-    by_query.emplace(context, kept_bytes(call.dims));
-    by_key.emplace(context, kept_bytes(call.dims));
-    const KeptCall kept{by_query->template ptr<uint64_t>(), by_key->template ptr<uint64_t>()};
-    kept_tiles(context, call.dims, kept);
-    call.kept_by_query = kept.by_query;
-    call.kept_by_key = kept.by_key;
+    kept.emplace(context, call.dims, params.kept, kernels::AttentionPass::backward, true, true);
+    call.kept_by_query = kept->by_query();
+    call.kept_by_key = kept->by_key();
   }
 
   const int64_t blocks = call.padded_queries() / query_rows<T>(call.features());

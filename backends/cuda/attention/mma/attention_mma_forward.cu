@@ -276,12 +276,10 @@ void attention_mma_forward(KernelContext& context, const kernels::AttentionInput
                     nullptr};
     const int64_t features = std::max(call.q.width, call.v.width);
     const Kind kind = kind_of(call.dims, features);
-    std::optional<Workspace> kept;
+    std::optional<KeptTiles<T>> kept;
     if (kind == Kind::dropout) {
-      kept.emplace(context, kept_bytes(call.dims));
-      call.kept = kept->template ptr<const uint64_t>();
-      kept_tiles(context, call.dims,
-                 {.by_query = kept->template ptr<uint64_t>(), .by_key = nullptr});
+      kept.emplace(context, call.dims, params.kept, kernels::AttentionPass::forward, true, false);
+      call.kept = kept->by_query();
     }
     with_width(features, kind,
                [&]<int kWidth, Kind kKind>() { forward<T, kWidth, kKind>(context, call); });

@@ -131,13 +131,13 @@ Kind kind_of(const AttentionDims<T>& p, int64_t features) {
   return keeps_tiles(p, features) ? Kind::dropout : Kind::general;
 }
 
-/// f<width, kind>() for the narrowest tiles that hold the features; kernels that are not plain,
-/// which are more instructions, have fewer widths.
+/// f<width, kind>() for the narrowest tiles that hold the features; general kernels, which are more
+/// instructions, have fewer widths, and so have those with dropout.
 template <class F>
 void with_width(int64_t features, Kind kind, F&& f) {
   const auto of = [&]<Kind kKind>(std::integral_constant<Kind, kKind>) {
     constexpr bool plain = kKind == Kind::plain;
-    if constexpr (plain) {
+    if constexpr (kKind != Kind::general) {
       if (features <= 32) return f.template operator()<32, kKind>();
     }
     if (features <= 64) return f.template operator()<64, kKind>();
