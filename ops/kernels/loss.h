@@ -38,6 +38,12 @@ extern SASH_API Kernel<void(KernelContext&, const TensorView& logits, const Tens
                             const TensorView& losses, const CrossEntropyRule&, int64_t first)>
     cross_entropy_in_place;
 
+/// y = x factor, rounded once. x has the dtype of y or, beside halves, float32, and factor, a view
+/// of their shape, is wide like that. A backend without a kernel here multiplies and casts.
+extern SASH_API
+    Kernel<void(KernelContext&, const TensorView& x, const TensorView& factor, const TensorView& y)>
+        scale_gradient;
+
 }  // namespace sash::kernels
 
 /// Squared differences; a and b have one shape and floating dtype.

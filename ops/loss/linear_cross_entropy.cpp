@@ -24,6 +24,8 @@ namespace kernels {
 constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&,
                       const CrossEntropyRule&, int64_t)>
     cross_entropy_in_place{"cross_entropy_in_place"};
+constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&)>
+    scale_gradient{"scale_gradient"};
 }  // namespace kernels
 
 namespace {
@@ -101,7 +103,14 @@ Sums sums_of(const Tensor& x, const Tensor& weight, const Tensor& targets,
 
 // Multiplied before it is rounded.
 Tensor scaled(const Tensor& sum, const Tensor& factor, DType dtype) {
-  return (sum.to(factor.dtype()) * factor).to(dtype);
+  if (!kernels::scale_gradient.has(sum.device().type)) {
+    return (sum.to(factor.dtype()) * factor).to(dtype);
+  }
+  const Tensor y = empty(sum.shape(), {.dtype = dtype, .device = sum.device()});
+  KernelContext context = kernel_context(sum.device());
+  kernels::scale_gradient(context, sum.tensor_view(), factor.expand(sum.shape()).tensor_view(),
+                          y.tensor_view());
+  return y;
 }
 
 }  // namespace
@@ -157,8 +166,11 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
         }
         const Tensor n = pass(count), factor = n.defined() ? g / n : g;
         Gradients d(2);
+        const Tensor wide = pass(dw);
+        pass.beside(d, {1}, {factor, wide}, [&] {
+          if (pass.needs(1)) d[1] = scaled(wide, factor, in[1].dtype());
+        });
         if (pass.needs(0)) d[0] = scaled(pass(dx), factor, in[0].dtype()).view(in[0].shape());
-        if (pass.needs(1)) d[1] = scaled(pass(dw), factor, in[1].dtype());
         return d;
       });
 }

@@ -1,18 +1,24 @@
 // A residual branch's end: the fused op against dropout, + and layer_norm, to the bit on the CPU.
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <vector>
 
 #include <sash/core/parallel.h>
 #include <sash/ops/elementwise/binary.h>
+#include <sash/ops/elementwise/compare.h>
 #include <sash/ops/elementwise/dropout.h>
 #include <sash/ops/norm/dropout_add_layer_norm.h>
 #include <sash/ops/norm/layer_norm.h>
+#include <sash/tensor/autograd/grad_mode.h>
 #include <sash/tensor/autograd/gradcheck.h>
 #include <sash/tensor/factories.h>
 #include <sash/tensor/random.h>
 
+#include "../support/devices.h"
+
 using namespace sash;
+using namespace sash::testing;
 
 namespace {
 
@@ -64,6 +70,41 @@ TEST_CASE("dropout_add_layer_norm: the bits of its three ops, for any number of 
     }
   }
   set_num_threads(before);
+}
+
+TEST_CASE_TEMPLATE("dropout_add_layer_norm: dropout of many rows, forward and backward", On, Cpu,
+                   Cuda) {
+  const Device device = On::device;
+  if (missing(device)) return;
+  for (const DType dtype : {DType::float32, DType::float64, DType::bfloat16, DType::float16}) {
+    for (const int64_t columns : {8, 136, 256, 1000, 1001}) {
+      CAPTURE(name(dtype));
+      CAPTURE(columns);
+      const Shape shape{4101, columns};
+      const TensorOptions options{.dtype = dtype, .device = device};
+      manual_seed(5);
+      const Tensor branch = ones(shape, options).requires_grad_();
+      const Tensor residual = zeros(shape, options).requires_grad_(), g = randn(shape, options);
+      manual_seed(6);
+      const SumAndNorm y = dropout_add_layer_norm(branch, residual, {}, {}, 0.5);
+      manual_seed(6);
+      const SumAndNorm again = [&] {
+        const NoGradGuard no_grad;
+        return dropout_add_layer_norm(branch, residual, {}, {}, 0.5);
+      }();
+      CHECK(eq(y.sum, again.sum).all().item<bool>());
+      CHECK(eq(y.norm, again.norm).all().item<bool>());
+      for (int pass = 0; pass < 2; ++pass) {
+        const auto d = grad({y.sum, y.norm}, {branch, residual}, {g, g}, {.retain_graph = true});
+        // sum is 0 or 2, which is also the factor of the gradient. float16 has the smallest ones
+        // in steps of 6e-8.
+        const double error = (d[0] - y.sum * d[1]).abs().max().item<double>();
+        CHECK(error <= (dtype == DType::float16 ? 2e-7 : 0.0));
+        CHECK(ne(d[1], 0).sum().item<int64_t>() > d[1].numel() * 9 / 10);
+      }
+      CHECK(std::abs(y.sum.to(DType::float64).mean().item<double>() - 1) < 0.05);
+    }
+  }
 }
 
 TEST_CASE("dropout_add_layer_norm: only one result used") {
