@@ -89,7 +89,7 @@ class SASH_API Backward {
   /// that is being recorded may run it beside the rest of the pass if nothing there reads them:
   /// those of parameters, say.
   template <class F>
-  void beside(SmallVector<Tensor, 3>& d, std::initializer_list<size_t> inputs,
+  void beside(Gradients& d, std::initializer_list<size_t> inputs,
               std::initializer_list<TensorRef> reads, F compute) const;
 
  private:
@@ -101,7 +101,7 @@ class SASH_API Backward {
 };
 
 template <class F>
-void Backward::beside(SmallVector<Tensor, 3>& d, std::initializer_list<size_t> inputs,
+void Backward::beside(Gradients& d, std::initializer_list<size_t> inputs,
                       std::initializer_list<TensorRef> reads, F compute) const {
   if (!are_last(inputs)) return compute();
   detail::GraphBranch branch(reads.begin()->get().device());
