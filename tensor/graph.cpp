@@ -253,7 +253,7 @@ void GraphBranch::end() {
   if (!graph_) return;
   graph_->branches.push_back(
       {std::make_unique<RecordedEvent>(graph_->device, graph_->side->get()), std::move(kept_)});
-  graph_->stream->make_current();
+  graph_->stream->make_current();  // where older branches' memory is freed
   graph_->join(kMostBranches);
 }
 

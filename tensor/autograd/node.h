@@ -75,6 +75,8 @@ class TensorRef {
 /// What a backward closure may ask while it runs.
 class SASH_API Backward {
  public:
+  /// Of each input: whether its gradient is needed, and whether the pass reads it only at its end;
+  /// `last` is empty if nobody asks for that.
   Backward(Node& node, std::span<const bool> needed, std::span<const bool> last = {})
       : node_(node), needed_(needed), last_(last) {}
 
