@@ -77,6 +77,9 @@ TEST_CASE_TEMPLATE("mask of many tiles: bfloat16 against float64 on the CPU", On
   check(700, 1000, 48, 0, device);
   check(4000, 4000, 64, 0, device,
         {AttentionMask::window(1000, 0), AttentionMask::window(500, 450)});
+  check(5200, 5200, 64, 0, device, {AttentionMask::causal()});
+  check(2000, 2000, 128, 0, device, {AttentionMask::causal(), AttentionMask::window(1500, 0)});
+  check(2050, 1950, 104, 0, device, {AttentionMask::causal(), AttentionMask::window(500, 600)});
   check(1024, 970, 64, 0.25, device);
   check(1000, 1000, 128, 0.25, device);
 }

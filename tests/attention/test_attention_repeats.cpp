@@ -32,6 +32,7 @@ std::vector<Setup> setups() {
           // With several tiles for each multiprocessor.
           {"causal", {.mask = causal}, 4, short_tests() ? 2 : 32, 1024},
           {"wide", {.mask = AttentionMask::window(1000, 0)}, 2, 4, short_tests() ? 1100 : 3008},
+          {"long", {.mask = causal}, 1, 4, 5200},
           {"blocks", {.mask = blocks}, 1, 4, 768},
           {"packed", {.mask = causal & AttentionMask::packed(starts)}, 1, 4, 512},
           {"short", {.mask = causal}, 8, short_tests() ? 2 : 32, 320},
@@ -156,6 +157,7 @@ TEST_CASE_TEMPLATE("mask repeats: a head has the same bits in any batch", On, Cp
   const int64_t heads = short_tests() ? 2 : 30;
   check_heads(kCUDA, DType::bfloat16, {4, heads, 832, 64});
   check_heads(kCUDA, DType::float16, {4, heads, 832, 128});
+  check_heads(kCUDA, DType::bfloat16, {4, heads, 1980, 128});
   check_heads(kCUDA, DType::float32, {4, heads, 832, 64});
 }
 

@@ -1,6 +1,8 @@
+#include <cstdlib>
 #include <limits>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "../../../../tensor/kernels/memory.h"
 #include "../common/attention_diagonals.cuh"
@@ -36,33 +38,50 @@ void with_half(DType dtype, F&& f) {
                            : f(std::type_identity<__half>{});
 }
 
-constexpr int64_t kWideRow = 14;  ///< blocks of keys
+/// How a backward pass is formed: dq, then dk and dv, with seven products, or in one pass with
+/// five.
+enum class Passes { two, fused, staged };
 
-/// Whether one pass of five products is faster than two with seven, for heads of 64: where tiles
-/// are short enough that starts and ends count, or wide and even windows. Under a causal mask the
-/// longest tiles of a long head come last; tiles of a dense call wait too long for each other.
+constexpr int64_t kWideRow = 14, kVeryWideRow = 40;  ///< blocks of keys, in the mean
+
+/// Whether the staged pass is to be taken wherever it can be: SASH_ATTENTION_PASSES=staged, for
+/// tests, whose rows are short.
+bool wants_staged() {
+  const char* name = std::getenv("SASH_ATTENTION_PASSES");
+  if (name && std::string_view(name) != "staged") {
+    throw ValueError("attention", "SASH_ATTENTION_PASSES of staged", name);
+  }
+  return name;
+}
+
+/// What is fastest, by measurement. One pass for heads of 64: where tiles are short enough that
+/// starts and ends count, for wide and even windows, and for uneven rows that are very wide. For
+/// heads of 128: for wide rows. Tiles of a dense call wait too long for each other. Dropout's bits
+/// are known to one pass alone.
 template <class T>
-bool fused_pays(const AttentionDims<T>& p) {
+Passes passes_of(const AttentionDims<T>& p, int width) {
   const kernels::BlockList& list = p.map.by_query;
+  if (!list.contiguous || p.bounds.ranges) return Passes::two;
+  if (!p.plain) {
+    if (!keeps_tiles(p, width)) return Passes::two;
+    return width == 64 ? Passes::fused : Passes::staged;
+  }
+  if (width != 64 && width != 128) return Passes::two;
+  if (wants_staged()) return Passes::staged;
   const int64_t rows = p.map.batches * p.map.heads * p.map.query_blocks;
   const bool sparse = 4 * list.entries <= 3 * rows * p.map.key_blocks;
   const bool wide = list.entries >= kWideRow * rows;
   const bool even = 2 * list.longest * rows <= 3 * list.entries;
-  return sparse && (is_short(p.map) || (wide && even));
-}
-
-/// Whether all gradients are formed in one pass: where that pays, and where two do not know what
-/// dropout keeps.
-template <class T>
-bool runs_fused(const AttentionDims<T>& p, int width) {
-  const bool takes = p.plain ? width == 64 && fused_pays(p) : keeps_tiles(p, width);
-  return takes && p.map.by_query.contiguous && !p.bounds.ranges;
+  if (!sparse) return Passes::two;
+  if (width == 128) return wide ? Passes::staged : Passes::two;
+  if (is_short(p.map) || (wide && even)) return Passes::fused;
+  return list.entries >= kVeryWideRow * rows ? Passes::staged : Passes::two;
 }
 
 /// dq, dk and dv in one pass, for a call that has all but its turns and what dropout keeps.
 template <class T>
-void run_fused(const KernelContext& context, hopper::Fused<T> call, int width,
-               const TensorView* kept) {
+void run_one_pass(const KernelContext& context, hopper::Fused<T> call, Passes passes, int width,
+                  const TensorView* kept) {
   using namespace hopper;
   const AttentionDims<T>& p = call.dims;
   const int64_t heads = int64_t{p.batches} * p.heads, blocks = heads * p.map.query_blocks;
@@ -72,7 +91,7 @@ void run_fused(const KernelContext& context, hopper::Fused<T> call, int width,
     throw ValueError("attention", "at most 2^31 - 1 tiles", std::to_string(tiles));
   }
   const int64_t map_rows = p.map.batches * p.map.heads * p.map.query_blocks;
-  const Workspace counts(context, (1 + blocks) * static_cast<int64_t>(sizeof(int)));
+  const Workspace counts(context, (1 + blocks * width / 64) * static_cast<int64_t>(sizeof(int)));
   const Workspace tiles_of_rows(context, map_rows * static_cast<int64_t>(sizeof(int2)));
   const Workspace sums(context, blocks * 64 * width * static_cast<int64_t>(sizeof(float)));
   call.turns = {.done = counts.ptr<int>() + 1,
@@ -81,7 +100,8 @@ void run_fused(const KernelContext& context, hopper::Fused<T> call, int width,
   // Few tiles: the first ones of all heads, which have the most blocks under a causal mask, then
   // the second ones, and so on. Many: head after head, so that q and g stay in the L2 cache; there
   // the last tile first, whose turn at its first queries waits for nobody under a causal mask.
-  const bool by_head = head_tiles >= 8;
+  // Where turns come fast, a few heads at a time, so that neighbours start apart.
+  const bool by_head = head_tiles >= 8, staged = passes == Passes::staged;
   call.schedule = {.heads = p.batches * p.key_heads,
                    .heads_per_batch = p.key_heads,
                    .rows = static_cast<int>(p.map.key_blocks),
@@ -93,12 +113,19 @@ void run_fused(const KernelContext& context, hopper::Fused<T> call, int width,
                    .order = nullptr,
                    .counter = counts.ptr<int>(),
                    .ordered = true,
-                   .descending = by_head};
+                   .descending = by_head,
+                   .together = by_head && staged && width == 64 ? 4 : 1};
   row_stats(context, call, width);
-  if (p.plain) return backward_fused(context, call);
-  const KeptTiles<T> bits(context, p, kept, kernels::AttentionPass::backward, false, true);
-  call.kept = bits.by_key();
-  backward_fused_dropout(context, call, width);
+  std::optional<KeptTiles<T>> bits;
+  if (!p.plain) {
+    bits.emplace(context, p, kept, kernels::AttentionPass::backward, false, true);
+    call.kept = bits->by_key();
+  }
+  if (!staged) {
+    return p.plain ? backward_fused(context, call) : backward_fused_dropout(context, call);
+  }
+  p.plain ? backward_staged(context, call, width) : backward_staged_dropout(context, call);
+  write_queries(context, call, width);
 }
 
 }  // namespace
@@ -177,9 +204,9 @@ void attention_hopper_backward(KernelContext& context, const kernels::AttentionI
     const Workspace stats(context, blocks * static_cast<int64_t>(sizeof(BlockStats)));
     call.stats = stats.ptr<BlockStats>();
     call.stats_map = tensor_map(stats.ptr<float>(), blocks, sizeof(BlockStats) / sizeof(float));
-    if (runs_fused(p, width)) {
-      return run_fused<T>(context, {call, rows_of<const T>(g.view()), {}, nullptr}, width,
-                          params.kept);
+    if (const Passes passes = passes_of(p, width); passes != Passes::two) {
+      return run_one_pass<T>(context, {call, rows_of<const T>(g.view()), {}, nullptr}, passes,
+                             width, params.kept);
     }
     if (p.plain) {
       backward_queries<T, false>(context, call, width);

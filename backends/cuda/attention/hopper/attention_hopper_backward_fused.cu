@@ -4,7 +4,7 @@ namespace sash::cuda::hopper {
 
 template <class T>
 void backward_fused(const KernelContext& context, const Fused<T>& call) {
-  launch_fused<FusedShapes<T, 64>>(context, call);
+  launch_fused<FusedShape<T>>(context, call);
 }
 
 template void backward_fused(const KernelContext&, const Fused<__nv_bfloat16>&);

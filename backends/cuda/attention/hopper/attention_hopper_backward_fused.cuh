@@ -1,44 +1,29 @@
 #pragma once
 
-#include "attention_hopper_backward.cuh"
 #include "attention_hopper_turns.cuh"
 
-/// All gradients in one pass of five products. As in the kernel of dk and dv, keys and values are
-/// resident, queries stream past, and rows of scores are keys. The groups also exchange dS' in
-/// shared memory; then each forms a part [64][64] of dQ = dS K over the keys of both, and adds it
-/// to sums in global memory when it is its turn.
-///
-/// With dropout's factors M, which are 0 or `kept`: dV = (M P)' g, dS = P (M dP - D). The factor is
-/// taken out: sums hold gradients divided by it, and the statistics D.
+/// All gradients in one pass, for heads of 64. Each group adds its part of dQ when it is its turn,
+/// and writes dq if its turn is the last.
 ///
 /// Memory: as the kernel of dk and dv; for each step and work tile also one addition to the sums of
 /// the step's query blocks.
 namespace sash::cuda::hopper {
 
-/// Two groups, each with 64 keys; `blocks` blocks of queries a step.
-template <class T, int width, int blocks, int stages, int resident>
+/// Two groups, each with 64 keys; two blocks of queries a step.
+template <class T>
 struct FusedShape : Groups<2> {
   using Element = T;
-  static constexpr int kWidth = width, kBlockRows = 2, kBlocks = blocks;
-  static constexpr int kResident = resident, kOperands = 2, kWorkTiles = resident + 1;
-  static constexpr int kStages = stages, kStagesOfB = stages, kListeners = 1;
+  static constexpr int kWidth = 64, kBlockRows = 2, kBlocks = 2;
+  static constexpr int kResident = 2, kOperands = 2, kWorkTiles = kResident + 1;
+  static constexpr int kStages = 3, kStagesOfB = kStages, kListeners = 1;
   static constexpr bool kTakesBounds = false;
-  static constexpr int kListed = 1;          // registers do for no more
-  static constexpr int kParts = width / 64;  ///< of dQ's features
-  static_assert(kParts * blocks == kGroups, "a part of dQ for each group");
-  using Rows = Tile<T, width, kBlock>;
+  static constexpr int kListed = 1;  // registers do for no more
+  static_assert(kBlocks == kGroups, "a part of dQ for each group");
+  using Rows = Tile<T, kWidth, kBlock>;
   using Resident = Rows;
-  using Streamed = Tile<T, width, kBlock * blocks>;
+  using Streamed = Tile<T, kWidth, kBlock * kBlocks>;
   using Square = Tile<T, kBlock, kBlock>;
 };
-
-/// Shapes by the width of tiles.
-template <class T, int width>
-struct FusedShapes;
-template <class T>
-struct FusedShapes<T, 64> : FusedShape<T, 64, 2, 3, 2> {};
-template <class T>
-struct FusedShapes<T, 128> : FusedShape<T, 128, 1, 3, 1> {};
 
 template <class S>
 struct FusedShared : SharedStorage<S> {
@@ -58,38 +43,6 @@ struct FusedShared : SharedStorage<S> {
   }
 };
 
-/// Where a lane stores the first of its parts of the accumulators [64][64] of a group to a tile.
-template <class Square>
-__device__ uint32_t first_of_square(const Square& tile) {
-  const int matrix = lane() / 8, row = row_of_warp() + matrix % 2 * 8 + lane() % 8;
-  return tile.address() +
-         static_cast<uint32_t>(row * Square::kRowBytes + (matrix / 2 ^ row % 8) * 16);
-}
-
-/// Stores these accumulators, packed.
-__device__ inline void store_square(uint32_t first, const uint32_t* words) {
-#pragma unroll
-  for (uint32_t j = 0; j < 8; j += 2) {
-    asm volatile(
-        "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(first ^ j * 16),
-        "r"(words[2 * j]), "r"(words[2 * j + 1]), "r"(words[2 * j + 2]), "r"(words[2 * j + 3])
-        : "memory");
-  }
-}
-
-/// The statistics of a thread's columns [64].
-class ColumnValues {
- public:
-  __device__ void load(const float (&values)[kBlock]) {
-    for_columns(values, [&](int i, float x) { value_[i / 4][i % 2] = x; });
-  }
-  /// That of accumulator i.
-  __device__ float of(int i) const { return value_[i / 4][i % 2]; }
-
- private:
-  float value_[8][2];
-};
-
 /// A consumer group, which forms dk and dv of a block row, and a part of dq of each step.
 template <class S, class T>
 class FusedGroup : public Consumer<FusedGroup<S, T>, S, Fused<T>, FusedShared<S>, false> {
@@ -100,7 +53,7 @@ class FusedGroup : public Consumer<FusedGroup<S, T>, S, Fused<T>, FusedShared<S>
       : Base(x, shared, group()),
         keys_(shared.resident[0][0][0]),
         q_(shared.a[0]),
-        dscores_(shared.dscores[S::kParts == 1 ? row_ : 0][0]),
+        dscores_(shared.dscores[row_][0]),
         square_of_(first_of_square(shared.dscores[0][row_])) {}
 
   __device__ void compute(const SharedWorkTile<S::kBlockRows>&) {
@@ -113,7 +66,8 @@ class FusedGroup : public Consumer<FusedGroup<S, T>, S, Fused<T>, FusedShared<S>
     const Operand keys = keys_.at(at_resident_.stage(), sizeof(shared_.resident[0]));
     const Operand k = keys.at(row_, sizeof(typename S::Rows));
     const Operand v = k + sizeof(shared_.resident[0][0]);
-    const Operand part_of_k = keys.at(part(), S::Rows::kSlabBytes);
+    // Of its own: derived from `keys`, ptxas lacks a register and serialises products.
+    const Operand keys_of_both = keys.at(0, 0);
     // dP', then dQ: one array, as registers for both would not do.
     float score[kScores], other[kScores];
     auto& dq = reinterpret_cast<float(&)[32]>(other);
@@ -123,7 +77,7 @@ class FusedGroup : public Consumer<FusedGroup<S, T>, S, Fused<T>, FusedShared<S>
     while (true) {
       form_dscores(score, other, v);
       if (is(kLast)) break;
-      start_queries(dq, part_of_k);
+      start_queries(dq, keys_of_both);
       const auto before = at_;
       at_.advance();
       read_step(at_);
@@ -136,7 +90,7 @@ class FusedGroup : public Consumer<FusedGroup<S, T>, S, Fused<T>, FusedShared<S>
       read_stats();
       warpgroup_wait<0>();
     }
-    start_queries(dq, part_of_k);
+    start_queries(dq, keys_of_both);
     const TurnAt turn = await_turn();
     warpgroup_wait<0>();
     fence_operand(dk_);
@@ -155,10 +109,6 @@ class FusedGroup : public Consumer<FusedGroup<S, T>, S, Fused<T>, FusedShared<S>
   }
 
  private:
-  /// The group's part of dQ: its block of the step, and its part of the features.
-  __device__ int block_of_part() const { return S::kParts == 1 ? row_ : 0; }
-  __device__ int part() const { return S::kParts == 1 ? 0 : row_; }
-
   /// What the sums of dV, and those of dK and dQ, lack.
   __device__ float factor() const { return S::kDropout ? x_.dims.kept : 1.f; }
   __device__ float dscore_factor() const { return x_.dims.scale * factor(); }
@@ -185,7 +135,6 @@ class FusedGroup : public Consumer<FusedGroup<S, T>, S, Fused<T>, FusedShared<S>
     listed_ = next_;
     shared_.a_ring.wait(at_);
     if (is(kMasked)) mask_.template load<false>(x_.dims, this->work(), this->step(), row_);
-    if constexpr (kKeptEarly) load_kept(this->step());
     const int s = this->stage_of(at_);
 #pragma unroll
     for (int block = 0; S::kDropout && block < S::kBlocks; ++block) {
@@ -227,7 +176,7 @@ class FusedGroup : public Consumer<FusedGroup<S, T>, S, Fused<T>, FusedShared<S>
     warpgroup_arrive();
     multiply_rows<typename S::Rows, typename S::Streamed, !S::kDropout>(dscore, v, g);
     warpgroup_commit();
-    if constexpr (S::kDropout && !kKeptEarly) load_kept(this->step());
+    if constexpr (S::kDropout) load_kept(kept_, x_, this->work(), this->step(), row_);
     // P = 2^(exponent S' - lse)
     fence_operand(score);
     if (is(kMasked)) mask_.apply(score);
@@ -300,15 +249,15 @@ class FusedGroup : public Consumer<FusedGroup<S, T>, S, Fused<T>, FusedShared<S>
     shared_.b_ring.release(at_);
   }
 
-  /// Starts this group's part of dQ = dS K.
+  /// Starts this group's part of dQ = dS K: that of its block.
   __device__ void start_queries(float (&dq)[32], Operand k) {
     shared_.dscores_full.wait(parity_);
     fence_operand(dq);
     // Where a block of keys is hidden, dS is 0, and stands for K too, which may hold anything.
     using Square = typename S::Square;
     const Operand other = dscores_ + sizeof(Square);
-    const Operand first = is_hidden(0, block_of_part()) ? dscores_ : k;
-    const Operand second = is_hidden(1, block_of_part()) ? other : k + sizeof(typename S::Rows);
+    const Operand first = is_hidden(0, row_) ? dscores_ : k;
+    const Operand second = is_hidden(1, row_) ? other : k + sizeof(typename S::Rows);
     warpgroup_arrive();
     multiply_transposed<Square, typename S::Rows, false>(dq, dscores_, first);
     multiply_transposed<Square, typename S::Rows, true>(dq, other, second);
@@ -318,7 +267,7 @@ class FusedGroup : public Consumer<FusedGroup<S, T>, S, Fused<T>, FusedShared<S>
   __device__ TurnAt await_turn() {
     const int slot = at_turn_.stage();
     shared_.turns.announced[slot].wait(at_turn_.parity());
-    return shared_.turns.turn[slot][block_of_part()].at;
+    return shared_.turns.turn[slot][row_].at;
   }
 
   /// After the products of dK and dQ of the step at `at`: adds that part of dQ in turn; the last
@@ -329,30 +278,14 @@ class FusedGroup : public Consumer<FusedGroup<S, T>, S, Fused<T>, FusedShared<S>
     shared_.a_ring.release(at);
     shared_.dscores_empty.arrive_as_one();
     parity_ ^= 1;
-    if (turn.m >= 0 && take_turn(x_.turns, turn, S::kParts, part(), dq)) {
+    if (turn.m >= 0 && take_turn(x_.turns, turn, dq)) {
       const float scale[2] = {dscore_factor(), dscore_factor()};
-      const Turn& whole = shared_.turns.turn[at_turn_.stage()][block_of_part()];
-      Rows<T> to = x_.dq.at(whole.b, whole.h);
-      to.data += 64 * part();
-      to.width -= 64 * part();
+      const Turn& whole = shared_.turns.turn[at_turn_.stage()][row_];
       const int first = turn.m * kBlock;
-      store_rows(to, first, x_.dims.queries - first, dq, scale);
+      store_rows(x_.dq.at(whole.b, whole.h), first, x_.dims.queries - first, dq, scale);
     }
     shared_.turns.added[at_turn_.stage()].arrive_as_one();
     at_turn_.advance();
-  }
-
-  /// Starts to load what dropout keeps of a step.
-  __device__ void load_kept(const Step<S::kBlockRows, S::kBlocks>& step) {
-    const AttentionDims<T>& p = x_.dims;
-    const int64_t first = p.block_of(this->work().b, step.h);
-#pragma unroll
-    for (int block = 0; block < S::kBlocks; ++block) {
-      if (step.tile[row_][block] == kEmpty) continue;
-      const int64_t row = first + step.block[block];
-      kept_.load_tile(block,
-                      x_.kept + (row * p.map.key_blocks + this->work().block_row[row_]) * kBlock);
-    }
   }
 
   /// Initial accumulators [64][64]: a value for each column.
@@ -360,14 +293,7 @@ class FusedGroup : public Consumer<FusedGroup<S, T>, S, Fused<T>, FusedShared<S>
     for_columns(values, [&](int i, float x) { set(sum[i], x); });
   }
 
-  /// An accumulator's initial value, in place: the compiler may not move accumulators of products
-  /// that run from one round of a loop to the next.
-  static __device__ void set(float& sum, float value) {
-    asm volatile("mov.f32 %0, %1;" : "+f"(sum) : "f"(value));
-  }
-
   static constexpr int kScores = 32 * S::kBlocks, kSums = S::kWidth / 2;
-  static constexpr bool kKeptEarly = S::kDropout && S::kBlocks == 1;  // where registers do
 
   using Base::at_, Base::at_resident_, Base::row_, Base::shared_, Base::x_;
 
@@ -386,27 +312,14 @@ __global__ void __launch_bounds__(S::kThreads, 1) fused_kernel(const __grid_cons
 #ifdef SASH_HOPPER
   extern __shared__ __align__(1024) unsigned char raw[];
   auto& shared = *reinterpret_cast<FusedShared<S>*>(raw);
-  const auto copy_queries = [&](int stage, int part, int found, int b, int h, Barrier& full) {
-    const int block = found == kNoBlock ? 0 : found;
-    copy_rows(shared.a[stage], part, x.q, block * kBlock, h, b, full);
-    copy_row(&shared.stats[stage][part], x.stats_map,
-             static_cast<int>(x.dims.block_of(b, h)) + block, full);
-  };
-  const auto copy_cotangents = [&](int stage, int part, int block, int b, int h, Barrier& full) {
-    const int row = min(block, static_cast<int>(x.dims.map.query_blocks)) * kBlock;
-    copy_rows(shared.b[stage], part, x.g, row, h, b, full);
-  };
   specialize_warps<S>(
       shared, [&] { FusedGroup<S, T>(x, shared).run(); },
       [&] {
         list_steps<S, false>(
             x, shared, [](const WorkTile&) {}, x.k, x.v);
       },
-      [&] {
-        copy_steps<S, false>(x, shared, S::kBlocks * sizeof(BlockStats), copy_queries,
-                             copy_cotangents);
-      },
-      [&] { await_turns<S>(x, shared); }, [&] { pass_turns<S>(x, shared); });
+      [&] { copy_queries<S>(x, shared); }, [&] { await_turns<S>(x, shared); },
+      [&] { pass_turns<S>(x, shared); });
 #endif
 }
 

@@ -85,7 +85,8 @@ void forward_dropout(const KernelContext& context, const Forward<T>& call, int w
 
 /// In global memory: sums of dq, to which work tiles add in turn (attention_hopper_turns.cuh).
 struct TurnMemory {
-  int* done;     ///< [B, H, query blocks]: how many work tiles have had their turn; 0 at first
+  /// [B, H, query blocks][width / 64]: how many work tiles have had their turn; 0 at first.
+  int* done;
   int2* tiles;   ///< [map rows of query blocks]: the first and the last work tile in it
   float4* sums;  ///< [B, H, query blocks][width / 64][8][kGroup]: not yet scaled
 };
@@ -103,10 +104,20 @@ struct Fused : Backward<T> {
 template <class T>
 void row_stats(const KernelContext& context, const Fused<T>& call, int width);
 
-/// Then dq, dk and dv. 64 features, with dropout also 128.
+/// Then dq, dk and dv. 64 features.
 template <class T>
 void backward_fused(const KernelContext& context, const Fused<T>& call);
 template <class T>
-void backward_fused_dropout(const KernelContext& context, const Fused<T>& call, int width);
+void backward_fused_dropout(const KernelContext& context, const Fused<T>& call);
+
+/// Or dk, dv and the sums; 64 or 128 features, with dropout 128.
+template <class T>
+void backward_staged(const KernelContext& context, const Fused<T>& call, int width);
+template <class T>
+void backward_staged_dropout(const KernelContext& context, const Fused<T>& call);
+
+/// Then dq from the sums.
+template <class T>
+void write_queries(const KernelContext& context, const Fused<T>& call, int width);
 
 }  // namespace sash::cuda::hopper

@@ -23,13 +23,20 @@ __device__ inline int group() { return static_cast<int>(uniform(threadIdx.x / kG
 __device__ inline int row_of_warp() { return warp() % 4 * 16; }
 __device__ inline int row_of(int half) { return row_of_warp() + lane() / 4 + 8 * half; }
 
-/// Named barriers: of this group, and of all consumer groups.
-__device__ inline void sync_group() {
-  asm volatile("bar.sync %0, %1;" ::"r"(1 + group()), "n"(kGroup) : "memory");
+/// Named barriers of `threads` threads: waits for all of them, or only arrives. Unlike barriers in
+/// shared memory they need not be read, which takes long behind products.
+__device__ inline void barrier_sync(int name, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(name), "r"(threads) : "memory");
 }
+__device__ inline void barrier_arrive(int name, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(name), "r"(threads) : "memory");
+}
+
+/// That of this group, and that of all consumer groups.
+__device__ inline void sync_group() { barrier_sync(1 + group(), kGroup); }
 template <int groups>
 __device__ void sync_consumers() {
-  asm volatile("bar.sync %0, %1;" ::"n"(1 + groups), "n"(groups * kGroup) : "memory");
+  barrier_sync(1 + groups, groups * kGroup);
 }
 
 /// Adds the accumulators of all groups to those of group 0, in the order of the groups. `buffer`,

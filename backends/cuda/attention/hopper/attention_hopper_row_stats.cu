@@ -26,11 +26,11 @@ __device__ int2 tiles_of(const kernels::BlockList& list, int64_t row) {
   return listed.y < 0 ? make_int2(0, -1) : make_int2(listed.x / 2, listed.y / 2);
 }
 
-/// A block of threads for each query block; `lanes` lanes for a row.
-template <class T, int lanes>
+/// A block of threads for each query block, of `width` features or fewer.
+template <class T, int width>
 __global__ void __launch_bounds__(kStatsThreads)
     row_stats_kernel(const __grid_constant__ Fused<T> x) {
-  constexpr int rows = kStatsThreads / lanes, turns = kBlock / rows;
+  constexpr int lanes = width / 8, rows = kStatsThreads / lanes, turns = kBlock / rows;
   const AttentionDims<T>& p = x.dims;
   const auto blocks = static_cast<int>(p.map.query_blocks);
   const TilePosition at(static_cast<int>(blockIdx.x), blocks, p.heads);
@@ -57,14 +57,17 @@ __global__ void __launch_bounds__(kStatsThreads)
     const int64_t place = p.row_of(at.b, at.h) + query;
     const float lse = inside ? x.lse[place] : kInfinity;
     if (inside && x.g_lse) dot -= x.g_lse[place];
-    stats.neg_lse[place_of_row(row)] = -lse * kLog2E / (p.dropout ? p.exponent : 1.f);
+    // The one pass of 64 features starts scores from it under dropout.
+    const bool starts_scores = p.dropout && width == 64;
+    stats.neg_lse[place_of_row(row)] = -lse * kLog2E / (starts_scores ? p.exponent : 1.f);
     // dS = P (M dP - D), where M is 0 or `kept`, which the kernel takes out.
     stats.neg_dot[place_of_row(row)] = -dot / p.kept;
   }
   const int64_t map_row = p.first_row(at.b, at.h, blocks) + at.tile;
   const int2 tiles = tiles_of(p.map.by_query, map_row);
   if (thread == 0) {
-    x.turns.done[blockIdx.x] = 0;
+#pragma unroll
+    for (int i = 0; i < width / 64; ++i) x.turns.done[blockIdx.x * (width / 64) + i] = 0;
     if (blockIdx.x == 0) *x.schedule.counter = 0;
     if (at.b < p.map.batches && at.h < p.map.heads) x.turns.tiles[map_row] = tiles;
   }
@@ -88,9 +91,9 @@ void row_stats(const KernelContext& context, const Fused<T>& call, int width) {
   const auto stream = static_cast<cudaStream_t>(context.stream.handle);
   const CardGuard guard(context.device.index);
   if (width == 64) {
-    row_stats_kernel<T, 8><<<blocks, kStatsThreads, 0, stream>>>(call);
+    row_stats_kernel<T, 64><<<blocks, kStatsThreads, 0, stream>>>(call);
   } else {
-    row_stats_kernel<T, 16><<<blocks, kStatsThreads, 0, stream>>>(call);
+    row_stats_kernel<T, 128><<<blocks, kStatsThreads, 0, stream>>>(call);
   }
   SASH_CUDA_CHECK(cudaGetLastError());
 }

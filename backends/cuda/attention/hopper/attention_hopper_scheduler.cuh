@@ -29,7 +29,8 @@ struct Schedule {
   /// Whether a tile is taken only when its steps are to be listed, so that those before it have
   /// been taken, and soon run.
   bool ordered;
-  bool descending;  ///< whether the last tiles of a head come first
+  bool descending;   ///< whether the last tiles of a head come first
+  int together = 1;  ///< heads whose tiles alternate, if none alternate between all heads
 };
 
 /// Gives a block of threads its work tiles. By all lanes of the warp that lists them.
@@ -95,6 +96,12 @@ struct WorkTile {
     } else {
       head = (tile - alternating) / rest;
       tile_of_head = s.alternating + (tile - alternating) - head * rest;
+    }
+    if (s.together > 1) {
+      const int first = tile / (s.together * s.head_tiles) * s.together;
+      const int at = tile - first * s.head_tiles, heads = min(s.together, s.heads - first);
+      tile_of_head = at / heads;
+      head = first + at - tile_of_head * heads;
     }
     if (s.descending) tile_of_head = s.head_tiles - 1 - tile_of_head;
     const bool may_be_long = tile_of_head < s.long_rows;

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "attention_hopper_mainloop.cuh"
+#include "attention_hopper_one_pass.cuh"
 
 /// Turns: work tiles of keys add their parts of dQ to sums in global memory one after the other, in
 /// the order of the schedule. So the sums are the same every time.
@@ -58,15 +58,6 @@ __device__ X of_lane(const X (&x)[n], X other) {
     if (lane() == i) memcpy(&other, words, sizeof(X));
   }
   return other;
-}
-
-__device__ inline int load_acquire(const int* x) {
-  int value;
-  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(x) : "memory");
-  return value;
-}
-__device__ inline void store_release(int* x, int value) {
-  asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(x), "r"(value) : "memory");
 }
 
 /// The loop of the warp that waits for turns.
@@ -140,14 +131,12 @@ __device__ void pass_turns(const Call& x, Shared& shared) {
   }
 }
 
-/// Adds `sum`, this group's [64][64] of part `part` of the features, to the sums of the turn's
-/// query block. True if the turn is the last; then `sum` has it all.
-__device__ inline bool take_turn(const TurnMemory& memory, const TurnAt& turn, int parts, int part,
-                                 float (&sum)[32]) {
+/// Adds `sum`, this group's [64][64], to the sums of the turn's query block. True if the turn is
+/// the last; then `sum` has it all.
+__device__ inline bool take_turn(const TurnMemory& memory, const TurnAt& turn, float (&sum)[32]) {
   const bool first = turn.ends & TurnAt::kFirst, last = turn.ends & TurnAt::kLast;
   if (first && last) return true;
-  float4* const to =
-      memory.sums + (turn.block * parts + part) * (8 * kGroup) + threadIdx.x % kGroup;
+  float4* const to = memory.sums + turn.block * (8 * kGroup) + threadIdx.x % kGroup;
   if (first) {
 #pragma unroll
     for (int i = 0; i < 8; ++i) {

@@ -64,6 +64,26 @@ __device__ inline void copy_row(void* to, const CUtensorMap& x, int row, Barrier
       : "memory");
 }
 
+/// Copies from shared to global memory, or adds floats there; 16-byte aligned. `bulk_commit` ends a
+/// group of them; until `bulk_wait_read` returns, the thread's groups read shared memory, until
+/// `bulk_wait`, they write. By one thread.
+__device__ inline void bulk_store(void* to, const void* from, uint32_t bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),
+               "r"(shared_address(from)), "r"(bytes)
+               : "memory");
+}
+__device__ inline void bulk_add(float4* to, const void* from, uint32_t bytes) {
+  asm volatile(
+      "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to),
+      "r"(shared_address(from)), "r"(bytes)
+      : "memory");
+}
+__device__ inline void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+__device__ inline void bulk_wait_read() {
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+__device__ inline void bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+
 /// Prefetches a tensor map.
 __device__ inline void prefetch(const CUtensorMap& x) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&x) : "memory");

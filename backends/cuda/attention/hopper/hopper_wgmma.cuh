@@ -132,6 +132,18 @@ class Operand {
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)));      \
   }
 
+/// The same with `a` a K-major tile.
+#define SASH_MULTIPLY_TILES(T, type, n, columns, a_at, b_at, add_at)                          \
+  __device__ inline void multiply_16_tiles(std::type_identity<T>, float(&sum)[n], uint64_t a, \
+                                           uint64_t b, bool add) {                            \
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" add_at                              \
+                 ", 0;\n"                                                                     \
+                 "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type         \
+                 " {" SASH_SUMS_##n "}, %" a_at ", %" b_at ", add, 1, 1, 0, 1;\n}"            \
+                 : SASH_BIND_##n(sum)                                                         \
+                 : "l"(a), "l"(b), "r"(static_cast<int>(add)));                               \
+  }
+
 /// The same with both operands MN-major tiles.
 #define SASH_MULTIPLY_TRANSPOSED(T, type)                                               \
   __device__ inline void multiply_16_transposed(std::type_identity<T>, float(&sum)[32], \
@@ -152,6 +164,7 @@ class Operand {
   SASH_MULTIPLY_ROWS(T, type, 48, "96", "48", "49", "50", "51", "52", "53")         \
   SASH_MULTIPLY_ROWS(T, type, 64, "128", "64", "65", "66", "67", "68", "69")        \
   SASH_MULTIPLY_ROWS(T, type, 128, "256", "128", "129", "130", "131", "132", "133") \
+  SASH_MULTIPLY_TILES(T, type, 64, "128", "64", "65", "66")                         \
   SASH_MULTIPLY_TRANSPOSED(T, type)
 
 namespace detail {
@@ -162,6 +175,7 @@ SASH_MULTIPLY(__half, "f16")
 #undef SASH_MULTIPLY
 #undef SASH_MULTIPLY_ROWS
 #undef SASH_MULTIPLY_TRANSPOSED
+#undef SASH_MULTIPLY_TILES
 #undef SASH_MULTIPLY_COLUMNS
 #undef SASH_BIND_16
 #undef SASH_SUMS_16
@@ -205,6 +219,19 @@ __device__ void multiply_add(float (&sum)[n], const uint32_t (&weights)[words], 
     detail::multiply_16(std::type_identity<typename B::Element>{}, sum, weights + 4 * k,
                         (b + static_cast<uint32_t>(k * 16 * B::kRowBytes)).template descriptor<B>(),
                         true);
+  }
+}
+
+/// The same with weights in a tile like A.
+template <class A, class B, int n>
+__device__ void multiply_add(float (&sum)[n], Operand weights, Operand b) {
+  static_assert(A::kWidth == B::kRows && 2 * n == B::kWidth);
+#pragma unroll
+  for (int k = 0; k < B::kRows / 16; ++k) {
+    detail::multiply_16_tiles(
+        std::type_identity<typename B::Element>{}, sum,
+        (weights + column_step<A>(k)).template descriptor<A>(),
+        (b + static_cast<uint32_t>(k * 16 * B::kRowBytes)).template descriptor<B>(), true);
   }
 }
 
