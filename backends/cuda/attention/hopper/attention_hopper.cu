@@ -51,7 +51,7 @@ bool wants_staged() {
   if (name && std::string_view(name) != "staged") {
     throw ValueError("attention", "SASH_ATTENTION_PASSES of staged", name);
   }
-  return name;
+  return name != nullptr;
 }
 
 /// What is fastest, by measurement. One pass for heads of 64: where tiles are short enough that

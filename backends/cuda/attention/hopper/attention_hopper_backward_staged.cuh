@@ -230,7 +230,7 @@ class StagedGroup : public Consumer<StagedGroup<S, T>, S, Fused<T>, StagedShared
     return last;
   }
 
-  /// Until both groups are here.
+  /// Until both groups are here. Lower names are those of groups, higher ones of adders.
   static __device__ void meet() { barrier_sync(4, S::kGroups * kGroup); }
 
   /// Stores this group's part of dQ for the warp that adds it, and tells so.

@@ -24,9 +24,9 @@ void forward(const KernelContext& context, const Forward<T>& call, int width);
 
 /// The row statistics of a query block: -lse / scale, which the accumulators of q . k start from,
 /// so that P = 2^(exponent sum); and -D, which those of g . v start from, so that dS = P sum. Here
-/// D = rowsum(g . out) - g_lse. Past the end -infinity and 0, so that P = 0. General kernels, and
-/// the one pass without dropout, have -lse to the base 2 instead of -lse / scale. In the one pass
-/// rows are in the order of `place_of_row`.
+/// D = rowsum(g . out) - g_lse. Past the end -infinity and 0, so that P = 0. General kernels,
+/// and the one pass unless it is that of 64 features with dropout, have -lse to the base 2 instead
+/// of -lse / scale. In the one pass rows are in the order of `place_of_row`.
 struct alignas(128) BlockStats {
   float neg_lse[kBlock], neg_dot[kBlock];
 };
