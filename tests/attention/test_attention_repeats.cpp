@@ -158,6 +158,9 @@ TEST_CASE_TEMPLATE("mask repeats: a head has the same bits in any batch", On, Cp
   check_heads(kCUDA, DType::bfloat16, {4, heads, 832, 64});
   check_heads(kCUDA, DType::float16, {4, heads, 832, 128});
   check_heads(kCUDA, DType::bfloat16, {4, heads, 1980, 128});
+  const int64_t few = short_tests() ? 2 : 44;
+  check_heads(kCUDA, DType::bfloat16, {1, few, 1300, 64});
+  check_heads(kCUDA, DType::bfloat16, {1, few, 1980, 64});
   check_heads(kCUDA, DType::float32, {4, heads, 832, 64});
 }
 

@@ -147,3 +147,15 @@ TEST_CASE("cuda attention cards: asking for kernels that cannot run is an error"
       "these",
       [&] { attention(x, x, x); });
 }
+
+TEST_CASE("cuda attention cards: an unknown name of backward passes is an error") {
+  if (missing(kCUDA)) return;
+  const Environment kernel(kKernel, "hopper");
+  if (std::string reason; !has_cuda(reason)) return;  // not a card of compute capability 9.0
+  const Environment passes("SASH_ATTENTION_PASSES", "one");
+  const Tensor x = zeros({1, 1, 4, 64}, {.dtype = DType::bfloat16, .device = kCUDA});
+  x.requires_grad_();
+  const Tensor y = attention(x, x, x);
+  expect_error<ValueError>("attention: expected SASH_ATTENTION_PASSES of staged, got one",
+                           [&] { grad({y}, {x}, {y.detach()}); });
+}

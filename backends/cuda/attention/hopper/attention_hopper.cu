@@ -112,6 +112,7 @@ void run_one_pass(const KernelContext& context, hopper::Fused<T> call, Passes pa
                    .direction = 1,
                    .order = nullptr,
                    .counter = counts.ptr<int>(),
+                   .paired = false,
                    .ordered = true,
                    .descending = by_head,
                    .together = by_head && staged && width == 64 ? 4 : 1};

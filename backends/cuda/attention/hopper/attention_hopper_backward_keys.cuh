@@ -247,8 +247,7 @@ template <class S, class T = typename S::Element>
 void launch_keys(const KernelContext& context, const Backward<T>& call) {
   static_assert(S::kStagesOfB == S::kStages);
   static constinit std::atomic<uint64_t> allowed{0};
-  launch_persistent<S, KeyShared<S>>(context, key_kernel<S>, allowed, call, call.dims.map.by_key,
-                                     call.dims.map.key_blocks, call.dims.key_heads);
+  launch_persistent<S, KeyShared<S>, false>(context, key_kernel<S>, allowed, call);
 }
 
 template <class T, bool general>

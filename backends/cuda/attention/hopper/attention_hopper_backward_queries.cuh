@@ -344,9 +344,8 @@ template <class S, class T = typename S::Element>
 void launch_queries(const KernelContext& context, const Backward<T>& call) {
   static_assert(S::kSplit == 1);
   static constinit std::atomic<uint64_t> allowed{0};
-  launch_persistent<S, QueryShared<S>>(context, query_kernel<S>, allowed, call,
-                                       call.dims.map.by_query, call.dims.map.query_blocks,
-                                       call.dims.heads, !call.diagonals);
+  launch_persistent<S, QueryShared<S>, true>(context, query_kernel<S>, allowed, call,
+                                             !call.diagonals);
 }
 
 template <class T, bool general>

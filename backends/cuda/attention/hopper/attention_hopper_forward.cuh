@@ -51,6 +51,18 @@ struct ForwardShapes<T, 256, true> : General<ForwardShape<T, 256, 1, 1, 2, false
 template <class T>
 using LongShape = ForwardShape<T, 128, 2, 2, 2, true>;
 
+/// For calls of so few tiles that some multiprocessors would have none. Rows have the same bits as
+/// in tiles of more rows.
+template <class T, int width>
+using FewShape = ForwardShape<T, width, 2, 1, 512 / width, true>;
+
+template <class S, class T>
+bool has_few_tiles(const KernelContext& context, const AttentionDims<T>& p) {
+  const int64_t head_tiles = (p.map.query_blocks + S::kBlockRows - 1) / S::kBlockRows;
+  return p.map.by_query.long_rows == 0 &&
+         int64_t{p.batches} * p.heads * head_tiles < multiprocessors(context);
+}
+
 /// Whether block rows have at least 16 entries in the mean, and the longest 1.5 times the mean.
 inline bool is_long(const kernels::BlockMap& map) {
   const kernels::BlockList& list = map.by_query;
@@ -338,9 +350,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
 template <class S, class T = typename S::Element>
 void launch_forward(const KernelContext& context, const Forward<T>& call) {
   static constinit std::atomic<uint64_t> allowed{0};
-  launch_persistent<S, SharedStorage<S>>(context, forward_kernel<S>, allowed, call,
-                                         call.dims.map.by_query, call.dims.map.query_blocks,
-                                         call.dims.heads);
+  launch_persistent<S, SharedStorage<S>, true>(context, forward_kernel<S>, allowed, call);
 }
 
 template <class T, bool general>
@@ -349,7 +359,13 @@ void forward(const KernelContext& context, const Forward<T>& call, int width) {
     if constexpr (kWidth == 128 && !general) {
       if (is_long(call.dims.map)) return launch_forward<LongShape<T>>(context, call);
     }
-    launch_forward<ForwardShapes<T, kWidth, general>>(context, call);
+    using Shape = ForwardShapes<T, kWidth, general>;
+    if constexpr ((kWidth == 64 || kWidth == 128) && !general) {
+      if (has_few_tiles<Shape>(context, call.dims)) {
+        return launch_forward<FewShape<T, kWidth>>(context, call);
+      }
+    }
+    launch_forward<Shape>(context, call);
   });
 }
 

@@ -1,7 +1,10 @@
 #pragma once
 
+#include <algorithm>
 #include <climits>
+#include <numeric>
 #include <optional>
+#include <vector>
 
 #include "attention_hopper_groups.cuh"
 
@@ -26,6 +29,7 @@ struct Schedule {
   /// How many tiles have been taken, besides the first of each block of threads if not `ordered`.
   /// Null: tiles are assigned in rounds, every other one backwards.
   int* counter;
+  bool paired;  ///< in rounds, each block of threads takes a long tile and a short one of a head
   /// Whether a tile is taken only when its steps are to be listed, so that those before it have
   /// been taken, and soon run.
   bool ordered;
@@ -37,7 +41,7 @@ struct Schedule {
 class TileScheduler {
  public:
   __device__ explicit TileScheduler(const Schedule& schedule)
-      : schedule_(schedule), next_(static_cast<int>(blockIdx.x)) {}
+      : schedule_(schedule), next_(static_cast<int>(blockIdx.x) * (schedule.paired ? 2 : 1)) {}
 
   /// The next, or -1.
   __device__ int next() {
@@ -47,7 +51,9 @@ class TileScheduler {
     if (schedule_.ordered) return tile;
     if (!schedule_.counter) {
       const int block = static_cast<int>(blockIdx.x);
-      next_ = ++round_ * blocks + (round_ % 2 == 0 ? block : blocks - 1 - block);
+      ++round_;
+      next_ = schedule_.paired ? 2 * (round_ / 2 * blocks + block) + round_ % 2
+                               : round_ * blocks + (round_ % 2 == 0 ? block : blocks - 1 - block);
     } else if (lane() == 0) {
       next_ = blocks + atomicAdd(schedule_.counter, 1);
     }
@@ -103,6 +109,10 @@ struct WorkTile {
       tile_of_head = at / heads;
       head = first + at - tile_of_head * heads;
     }
+    if (s.paired) {
+      const int pair = tile_of_head / 2;
+      tile_of_head = tile_of_head % 2 == 0 ? pair : s.head_tiles - 1 - pair;
+    }
     if (s.descending) tile_of_head = s.head_tiles - 1 - tile_of_head;
     const bool may_be_long = tile_of_head < s.long_rows;
     int at =
@@ -148,6 +158,31 @@ __device__ void publish_end(SharedWorkTile<kBlockRows>& work, Barrier& full) {
   full.arrive(lane() < kBlockRows);
 }
 
+/// The most that a block of threads has to do, divided by the mean, if the tiles of each head
+/// shorten evenly and all take them in rounds, or in pairs that take equally long.
+inline double most_of_tiles(int64_t tiles, int64_t head_tiles, int64_t active_blocks) {
+  std::vector<int64_t> load(static_cast<size_t>(active_blocks));
+  int64_t of_head = 0, block = 0, direction = 1;
+  for (int64_t tile = 0; tile < tiles; ++tile) {
+    load[static_cast<size_t>(block)] += head_tiles - of_head;
+    if (++of_head == head_tiles) of_head = 0;
+    block += direction;
+    if (block < 0 || block == active_blocks) {
+      direction = -direction;
+      block += direction;
+    }
+  }
+  const auto all = static_cast<double>(std::accumulate(load.begin(), load.end(), int64_t{0}));
+  return static_cast<double>(*std::ranges::max_element(load) * active_blocks) / all;
+}
+inline double most_of_pairs(int64_t pairs, int64_t active_blocks) {
+  const int64_t rounds = (pairs + active_blocks - 1) / active_blocks;
+  return static_cast<double>(rounds * active_blocks) / static_cast<double>(pairs);
+}
+
+/// About how much longer a call takes whose neighbours read keys of different heads.
+inline constexpr double kFarApart = 1.13;
+
 /// The schedule of a call, with the memory of its counter.
 class CallSchedule {
  public:
@@ -172,22 +207,43 @@ class CallSchedule {
                  .direction = list.direction,
                  .order = list.order,
                  .counter = nullptr,
+                 .paired = false,
                  .ordered = false,
                  .descending = false};
+    if (tiles <= active_blocks) return;
     // Rounds keep blocks of threads that read the same keys together. But they leave some idle in
     // the last round, and all that have no long row while others have.
     const int64_t rounds = (tiles + active_blocks - 1) / active_blocks;
-    const bool uneven = bounded || 2 * list.longest * blocks * map_heads > 3 * list.entries;
     const bool idle = 25 * (rounds * active_blocks - tiles) > tiles;
-    if (tiles <= active_blocks || !(list.long_rows > 0 || (uneven && idle))) return;
-    counter_.emplace(context, sizeof(int));
-    schedule_.counter = counter_->ptr<int>();
-    SASH_CUDA_CHECK(cudaMemsetAsync(schedule_.counter, 0, sizeof(int),
-                                    static_cast<cudaStream_t>(context.stream.handle)));
+    if (list.long_rows > 0 || (bounded && idle)) {
+      counter_.emplace(context, sizeof(int));
+      schedule_.counter = counter_->ptr<int>();
+      SASH_CUDA_CHECK(cudaMemsetAsync(schedule_.counter, 0, sizeof(int),
+                                      static_cast<cudaStream_t>(context.stream.handle)));
+    } else if (!bounded && head_tiles > 1 &&
+               2 * list.longest * blocks * map_heads > 3 * list.entries) {
+      balance(active_blocks);
+    }
   }
   const Schedule& schedule() const { return schedule_; }
 
  private:
+  /// Orders the tiles of heads whose rows differ in length, about evenly from the first to the
+  /// last.
+  void balance(int64_t active_blocks) {
+    Schedule paired = schedule_;
+    paired.paired = true;
+    paired.head_tiles += paired.head_tiles % 2;
+    paired.tiles = paired.heads * paired.head_tiles;
+    const double of_pairs = most_of_pairs(paired.tiles / 2, active_blocks);
+    const double of_tiles = most_of_tiles(schedule_.tiles, schedule_.head_tiles, active_blocks);
+    if (of_pairs <= std::min(of_tiles, kFarApart)) {
+      schedule_ = paired;
+    } else if (of_tiles > kFarApart) {
+      schedule_.alternating = schedule_.head_tiles;
+    }
+  }
+
   Schedule schedule_;
   std::optional<Workspace> counter_;
 };
@@ -204,17 +260,18 @@ inline int multiprocessors(const KernelContext& context) {
 }
 
 /// Launches a kernel of shape S with one block of threads a multiprocessor, or fewer if there are
-/// fewer work tiles. These are made of the rows of `list`, `blocks` for each of `heads` heads a
-/// batch; the groups of a block of threads share long rows if `share`. `allowed`: see `launch`.
-template <class S, class Shared, class Call>
+/// fewer work tiles. These are made of the rows of queries (`by_query`) or keys of each head; the
+/// groups of a block of threads share long rows if `share`. `allowed`: see `launch`.
+template <class S, class Shared, bool by_query, class Call>
 void launch_persistent(const KernelContext& context, void (*kernel)(Call),
-                       std::atomic<uint64_t>& allowed, Call call, const kernels::BlockList& list,
-                       int64_t blocks, int heads, bool share = true) {
+                       std::atomic<uint64_t>& allowed, Call call, bool share = true) {
   static_assert(sizeof(Shared) <= kSharedBytes);
   constexpr auto shared = static_cast<int>(sizeof(Shared));
   const auto& p = call.dims;
   const int active = multiprocessors(context);
-  const CallSchedule schedule(context, list, blocks, p.batches, heads, S::kBlockRows, share,
+  const CallSchedule schedule(context, by_query ? p.map.by_query : p.map.by_key,
+                              by_query ? p.map.query_blocks : p.map.key_blocks, p.batches,
+                              by_query ? p.heads : p.key_heads, S::kBlockRows, share,
                               static_cast<int>(p.map.batches * p.map.heads),
                               p.bounds.ranges != nullptr, active);
   call.schedule = schedule.schedule();
