@@ -153,8 +153,8 @@ TEST_CASE("cuda attention cards: an unknown name of backward passes is an error"
   const Environment kernel(kKernel, "hopper");
   if (std::string reason; !has_cuda(reason)) return;  // not a card of compute capability 9.0
   const Environment passes("SASH_ATTENTION_PASSES", "one");
-  const Tensor x = zeros({1, 1, 4, 64}, {.dtype = DType::bfloat16, .device = kCUDA});
-  x.requires_grad_();
+  const Tensor x =
+      zeros({1, 1, 4, 64}, {.dtype = DType::bfloat16, .device = kCUDA, .requires_grad = true});
   const Tensor y = attention(x, x, x);
   expect_error<ValueError>("attention: expected SASH_ATTENTION_PASSES of staged, got one",
                            [&] { grad({y}, {x}, {y.detach()}); });
