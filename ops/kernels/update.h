@@ -115,10 +115,16 @@ inline void add_operands(KernelCall& call, const FlatTensor& x) {
   call.operands.push_back({x.dtype, {x.count}, x.count * size_of(x.dtype)});
 }
 inline void add_operands(KernelCall& call, const AdamTensors& x) {
-  call.operands.push_back({x.dtype, {x.count}, 7 * x.count * size_of(x.dtype)});
+  const int64_t element = size_of(x.dtype), kept = x.master ? sizeof(float) : element;
+  const int64_t updated = x.max_exp_avg_sq ? 4 : 3;  // exp_avg, exp_avg_sq, master or parameter
+  const int64_t bytes = element + 2 * updated * kept + (x.master ? element : 0);
+  call.operands.push_back({x.dtype, {x.count}, x.count * bytes});
 }
 inline void add_operands(KernelCall& call, const SgdTensors& x) {
-  call.operands.push_back({x.dtype, {x.count}, (x.buffer ? 5 : 3) * x.count * size_of(x.dtype)});
+  const int64_t element = size_of(x.dtype), kept = x.master ? sizeof(float) : element;
+  const int64_t updated = x.buffer ? 2 : 1;
+  const int64_t bytes = element + 2 * updated * kept + (x.master ? element : 0);
+  call.operands.push_back({x.dtype, {x.count}, x.count * bytes});
 }
 
 }  // namespace sash::kernels

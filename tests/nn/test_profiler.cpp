@@ -14,6 +14,7 @@
 #include <sash/ops/linalg/linear_gelu.h>
 #include <sash/ops/linalg/matmul.h>
 #include <sash/ops/linalg/window_matmul.h>
+#include <sash/optim/adam.h>
 #include <sash/optim/captured_step.h>
 #include <sash/optim/profiler.h>
 #include <sash/optim/sgd.h>
@@ -75,6 +76,33 @@ TEST_CASE_TEMPLATE("profiler: calls, bytes and operations of each kernel", On, C
   for (const char* part : {"linear_forward", "GFLOP/s", "limit%", "all ", "wall ", "in use"}) {
     CHECK(table.find(part) != std::string::npos);
   }
+}
+
+TEST_CASE_TEMPLATE("profiler: optimizers count what they read and write", On, Cpu, Cuda) {
+  if (missing(On::device)) return;
+  const auto bytes_of = [](const char* op, DType dtype, auto make) {
+    Tensor p = ones({100}, {.dtype = dtype, .device = On::device, .requires_grad = true});
+    p.set_grad(p.detach());
+    auto optimizer = make(p);
+    Profiler profiler;
+    optimizer.step();
+    const std::vector<ProfileRow> rows = profiler.rows();
+    const ProfileRow* const row = row_of(rows, op);
+    REQUIRE(row);
+    return row->bytes;
+  };
+  const auto adam = [](bool amsgrad, bool masters) {
+    return [=](const Tensor& p) {
+      return optim::Adam({p}, {.amsgrad = amsgrad, .master_weights = masters});
+    };
+  };
+  const auto sgd = [](const Tensor& p) {
+    return optim::SGD({p}, {.momentum = 0.9, .master_weights = true});
+  };
+  CHECK(bytes_of("adam_step", DType::float32, adam(false, false)) == 7 * 4 * 100);
+  CHECK(bytes_of("adam_step", DType::float32, adam(true, false)) == 9 * 4 * 100);
+  CHECK(bytes_of("adam_step", DType::bfloat16, adam(false, true)) == (2 * 2 + 6 * 4) * 100);
+  CHECK(bytes_of("sgd_step", DType::bfloat16, sgd) == (2 * 2 + 4 * 4) * 100);
 }
 
 TEST_CASE_TEMPLATE("profiler: fused products count like plain ones", On, Cpu, Cuda) {

@@ -236,10 +236,14 @@ class CallSchedule {
     paired.head_tiles += paired.head_tiles % 2;
     paired.tiles = paired.heads * paired.head_tiles;
     const double of_pairs = most_of_pairs(paired.tiles / 2, active_blocks);
-    const double of_tiles = most_of_tiles(schedule_.tiles, schedule_.head_tiles, active_blocks);
-    if (of_pairs <= std::min(of_tiles, kFarApart)) {
+    // Many pairs fill their rounds well. Where few do not, single tiles may by chance.
+    if (of_pairs > 1.05 && most_of_tiles(schedule_.tiles, schedule_.head_tiles, active_blocks) <
+                               std::min(of_pairs, kFarApart)) {
+      return;
+    }
+    if (of_pairs < kFarApart) {
       schedule_ = paired;
-    } else if (of_tiles > kFarApart) {
+    } else {
       schedule_.alternating = schedule_.head_tiles;
     }
   }
