@@ -114,17 +114,19 @@ extern SASH_API Kernel<void(KernelContext&, std::span<const FlatTensor>, double 
 inline void add_operands(KernelCall& call, const FlatTensor& x) {
   call.operands.push_back({x.dtype, {x.count}, x.count * size_of(x.dtype)});
 }
+/// Of a step that reads the gradient, and reads and writes the parameter and `states` tensors that
+/// are kept of it. A master is read and written in the parameter's place, which is then written.
+inline void add_step(KernelCall& call, DType dtype, int64_t count, bool has_master, int states) {
+  const int64_t element = size_of(dtype);
+  const int64_t kept = has_master ? size_of(DType::float32) : element;
+  const int64_t bytes = element + 2 * (1 + states) * kept + (has_master ? element : 0);
+  call.operands.push_back({dtype, {count}, count * bytes});
+}
 inline void add_operands(KernelCall& call, const AdamTensors& x) {
-  const int64_t element = size_of(x.dtype), kept = x.master ? sizeof(float) : element;
-  const int64_t updated = x.max_exp_avg_sq ? 4 : 3;  // exp_avg, exp_avg_sq, master or parameter
-  const int64_t bytes = element + 2 * updated * kept + (x.master ? element : 0);
-  call.operands.push_back({x.dtype, {x.count}, x.count * bytes});
+  add_step(call, x.dtype, x.count, x.master, x.max_exp_avg_sq ? 3 : 2);
 }
 inline void add_operands(KernelCall& call, const SgdTensors& x) {
-  const int64_t element = size_of(x.dtype), kept = x.master ? sizeof(float) : element;
-  const int64_t updated = x.buffer ? 2 : 1;
-  const int64_t bytes = element + 2 * updated * kept + (x.master ? element : 0);
-  call.operands.push_back({x.dtype, {x.count}, x.count * bytes});
+  add_step(call, x.dtype, x.count, x.master, x.buffer ? 1 : 0);
 }
 
 }  // namespace sash::kernels

@@ -71,10 +71,9 @@ Passes passes_of(const AttentionDims<T>& p, int width) {
   const int64_t rows = p.map.batches * p.map.heads * p.map.query_blocks;
   const bool sparse = 4 * list.entries <= 3 * rows * p.map.key_blocks;
   const bool wide = list.entries >= kWideRow * rows;
-  const bool even = 2 * list.longest * rows <= 3 * list.entries;
   if (!sparse) return Passes::two;
   if (width == 128) return wide ? Passes::staged : Passes::two;
-  if (is_short(p.map) || (wide && even)) return Passes::fused;
+  if (is_short(p.map) || (wide && !hopper::is_uneven(list, rows))) return Passes::fused;
   return list.entries >= kVeryWideRow * rows ? Passes::staged : Passes::two;
 }
 

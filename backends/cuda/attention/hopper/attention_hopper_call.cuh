@@ -2,7 +2,7 @@
 
 #include "../../../../ops/kernels/attention.h"
 #include "../common/attention_rows.cuh"
-#include "attention_hopper_scheduler.cuh"
+#include "attention_hopper_launch.cuh"
 
 /// The parameters of the sm_90 kernels, and their launchers. Each is instantiated in two files, as
 /// the kernels take long to compile: plain, and `general` for calls that are not plain.

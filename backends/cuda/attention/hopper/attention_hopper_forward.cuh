@@ -51,11 +51,12 @@ struct ForwardShapes<T, 256, true> : General<ForwardShape<T, 256, 1, 1, 2, false
 template <class T>
 using LongShape = ForwardShape<T, 128, 2, 2, 2, true>;
 
-/// For calls of so few tiles that some multiprocessors would have none. Rows have the same bits as
-/// in tiles of more rows.
+/// For calls of fewer tiles than multiprocessors. Rows have the same bits as in tiles of more rows.
 template <class T, int width>
 using FewShape = ForwardShape<T, width, 2, 1, 512 / width, true>;
 
+/// Whether a call has so few in shape S. Not with long rows: their bits depend on how many groups
+/// share them.
 template <class S, class T>
 bool has_few_tiles(const KernelContext& context, const AttentionDims<T>& p) {
   const int64_t head_tiles = (p.map.query_blocks + S::kBlockRows - 1) / S::kBlockRows;
@@ -63,11 +64,11 @@ bool has_few_tiles(const KernelContext& context, const AttentionDims<T>& p) {
          int64_t{p.batches} * p.heads * head_tiles < multiprocessors(context);
 }
 
-/// Whether block rows have at least 16 entries in the mean, and the longest 1.5 times the mean.
+/// Whether block rows have at least 16 entries in the mean, and are uneven.
 inline bool is_long(const kernels::BlockMap& map) {
   const kernels::BlockList& list = map.by_query;
   const int64_t rows = map.batches * map.heads * map.query_blocks;
-  return list.entries >= 16 * rows && 2 * list.longest * rows > 3 * list.entries;
+  return list.entries >= 16 * rows && is_uneven(list, rows);
 }
 
 /// A consumer group, which has the queries of a block row.

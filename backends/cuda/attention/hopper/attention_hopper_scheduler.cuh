@@ -1,11 +1,5 @@
 #pragma once
 
-#include <algorithm>
-#include <climits>
-#include <numeric>
-#include <optional>
-#include <vector>
-
 #include "attention_hopper_groups.cuh"
 
 /// The tile scheduler of the persistent sm_90 kernels.
@@ -15,8 +9,9 @@
 namespace sash::cuda::hopper {
 
 /// The work tiles of a call. Long rows come first, and alternate between heads. The others follow
-/// head after head, so that neighbours read the same keys at about the same time; within bounds,
-/// which may make any row long or short, they alternate too.
+/// head after head, so that neighbours read the same keys at about the same time; they alternate
+/// too within bounds, which may make any row long or short, and where heads in turn would leave
+/// some multiprocessors much more to do than others.
 struct Schedule {
   int heads;             ///< of all batches
   int heads_per_batch;   ///< query heads, or key heads where tiles are of keys
@@ -156,131 +151,6 @@ template <int kBlockRows>
 __device__ void publish_end(SharedWorkTile<kBlockRows>& work, Barrier& full) {
   if (lane() == 0) work.b = -1;
   full.arrive(lane() < kBlockRows);
-}
-
-/// The most that a block of threads has to do, divided by the mean, if the tiles of each head
-/// shorten evenly and all take them in rounds, or in pairs that take equally long.
-inline double most_of_tiles(int64_t tiles, int64_t head_tiles, int64_t active_blocks) {
-  std::vector<int64_t> load(static_cast<size_t>(active_blocks));
-  int64_t of_head = 0, block = 0, direction = 1;
-  for (int64_t tile = 0; tile < tiles; ++tile) {
-    load[static_cast<size_t>(block)] += head_tiles - of_head;
-    if (++of_head == head_tiles) of_head = 0;
-    block += direction;
-    if (block < 0 || block == active_blocks) {
-      direction = -direction;
-      block += direction;
-    }
-  }
-  const auto all = static_cast<double>(std::accumulate(load.begin(), load.end(), int64_t{0}));
-  return static_cast<double>(*std::ranges::max_element(load) * active_blocks) / all;
-}
-inline double most_of_pairs(int64_t pairs, int64_t active_blocks) {
-  const int64_t rounds = (pairs + active_blocks - 1) / active_blocks;
-  return static_cast<double>(rounds * active_blocks) / static_cast<double>(pairs);
-}
-
-/// About how much longer a call takes whose neighbours read keys of different heads.
-inline constexpr double kFarApart = 1.13;
-
-/// The schedule of a call, with the memory of its counter.
-class CallSchedule {
- public:
-  /// `rows` block rows make a tile; with `share`, each long one does. `active_blocks` blocks of
-  /// threads run at once.
-  CallSchedule(const KernelContext& context, const kernels::BlockList& list, int64_t blocks,
-               int batches, int heads, int rows, bool share, int map_heads, bool bounded,
-               int64_t active_blocks) {
-    const int64_t long_rows = share ? list.long_rows : 0;
-    const int64_t head_tiles = long_rows + (blocks - long_rows + rows - 1) / rows;
-    const int64_t tiles = int64_t{batches} * heads * head_tiles;
-    if (tiles > INT_MAX) {
-      throw ValueError("attention", "at most 2^31 - 1 tiles", std::to_string(tiles));
-    }
-    schedule_ = {.heads = batches * heads,
-                 .heads_per_batch = heads,
-                 .rows = static_cast<int>(blocks),
-                 .long_rows = static_cast<int>(long_rows),
-                 .head_tiles = static_cast<int>(head_tiles),
-                 .alternating = static_cast<int>(bounded ? head_tiles : long_rows),
-                 .tiles = static_cast<int>(tiles),
-                 .direction = list.direction,
-                 .order = list.order,
-                 .counter = nullptr,
-                 .paired = false,
-                 .ordered = false,
-                 .descending = false};
-    if (tiles <= active_blocks) return;
-    // Rounds keep blocks of threads that read the same keys together. But they leave some idle in
-    // the last round, and all that have no long row while others have.
-    const int64_t rounds = (tiles + active_blocks - 1) / active_blocks;
-    const bool idle = 25 * (rounds * active_blocks - tiles) > tiles;
-    if (list.long_rows > 0 || (bounded && idle)) {
-      counter_.emplace(context, sizeof(int));
-      schedule_.counter = counter_->ptr<int>();
-      SASH_CUDA_CHECK(cudaMemsetAsync(schedule_.counter, 0, sizeof(int),
-                                      static_cast<cudaStream_t>(context.stream.handle)));
-    } else if (!bounded && head_tiles > 1 &&
-               2 * list.longest * blocks * map_heads > 3 * list.entries) {
-      balance(active_blocks);
-    }
-  }
-  const Schedule& schedule() const { return schedule_; }
-
- private:
-  /// Orders the tiles of heads whose rows differ in length, about evenly from the first to the
-  /// last.
-  void balance(int64_t active_blocks) {
-    Schedule paired = schedule_;
-    paired.paired = true;
-    paired.head_tiles += paired.head_tiles % 2;
-    paired.tiles = paired.heads * paired.head_tiles;
-    const double of_pairs = most_of_pairs(paired.tiles / 2, active_blocks);
-    // Many pairs fill their rounds well. Where few do not, single tiles may by chance.
-    if (of_pairs > 1.05 && most_of_tiles(schedule_.tiles, schedule_.head_tiles, active_blocks) <
-                               std::min(of_pairs, kFarApart)) {
-      return;
-    }
-    if (of_pairs < kFarApart) {
-      schedule_ = paired;
-    } else {
-      schedule_.alternating = schedule_.head_tiles;
-    }
-  }
-
-  Schedule schedule_;
-  std::optional<Workspace> counter_;
-};
-
-/// What a block of threads may have of shared memory.
-inline constexpr size_t kSharedBytes = 227 * 1024;
-
-/// Of the card.
-inline int multiprocessors(const KernelContext& context) {
-  int count = 0;
-  SASH_CUDA_CHECK(
-      cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, context.device.index));
-  return count;
-}
-
-/// Launches a kernel of shape S with one block of threads a multiprocessor, or fewer if there are
-/// fewer work tiles. These are made of the rows of queries (`by_query`) or keys of each head; the
-/// groups of a block of threads share long rows if `share`. `allowed`: see `launch`.
-template <class S, class Shared, bool by_query, class Call>
-void launch_persistent(const KernelContext& context, void (*kernel)(Call),
-                       std::atomic<uint64_t>& allowed, Call call, bool share = true) {
-  static_assert(sizeof(Shared) <= kSharedBytes);
-  constexpr auto shared = static_cast<int>(sizeof(Shared));
-  const auto& p = call.dims;
-  const int active = multiprocessors(context);
-  const CallSchedule schedule(context, by_query ? p.map.by_query : p.map.by_key,
-                              by_query ? p.map.query_blocks : p.map.key_blocks, p.batches,
-                              by_query ? p.heads : p.key_heads, S::kBlockRows, share,
-                              static_cast<int>(p.map.batches * p.map.heads),
-                              p.bounds.ranges != nullptr, active);
-  call.schedule = schedule.schedule();
-  launch(context, kernel, allowed, std::min(active, call.schedule.tiles), S::kThreads, shared,
-         shared, call);
 }
 
 }  // namespace sash::cuda::hopper
