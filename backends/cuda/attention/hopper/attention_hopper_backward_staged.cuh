@@ -16,9 +16,11 @@ template <class T, int width>
 struct StagedShape : Groups<2> {
   using Element = T;
   static constexpr int kWidth = width, kBlockRows = 2, kBlocks = 128 / width;
-  static constexpr int kResident = kBlocks, kOperands = 2, kWorkTiles = kResident + 1;
+  static constexpr int kResident = kBlocks, kOperands = 2;
   static constexpr int kStages = 2, kStagesOfB = 2;
   static constexpr int kListeners = kGroups;  ///< their adders
+  /// Adders may lag kStages steps behind those that are listed, each of which may be a work tile.
+  static constexpr int kWorkTiles = kStages + 1;
   static constexpr bool kTakesBounds = false;
   static constexpr int kListed = 1;
   static constexpr int kParts = width / 64;                ///< of dQ's features
