@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+
 #include "../tensor/tensor.h"
 
 /// Views and buffers for kernels over the rows of a matrix.
@@ -21,6 +23,16 @@ inline TensorView vector_view(const Tensor& x) {
   view.shape = {x.numel()};
   view.strides = {1};
   return view;
+}
+
+/// Whether x starts at a multiple of 16 bytes, as kernels need that read vectors.
+inline bool is_aligned(const Tensor& x) {
+  return reinterpret_cast<uintptr_t>(x.tensor_view().data) % 16 == 0;
+}
+
+/// x, or a copy, contiguous and so aligned.
+inline Tensor aligned_contiguous(const Tensor& x) {
+  return x.is_contiguous() && !is_aligned(x) ? x.clone() : x.contiguous();
 }
 
 /// Options of what a kernel keeps of each row of `x`, such as its mean: at least float32.

@@ -11,6 +11,7 @@
 #include "factories.h"
 #include "kernels/memory.h"
 #include "random.h"
+#include "stream.h"
 #include "tensor_impl.h"
 
 namespace sash {
@@ -233,6 +234,11 @@ void on_replay(std::function<void()> before, std::function<void()> after) {
   if (!current) return;
   current->before.push_back(std::move(before));
   current->after.push_back(std::move(after));
+}
+
+void keep_for_replays(const Tensor& x) {
+  if (!current || current->device != x.device()) return;
+  record_stream(x, current->owner().current_stream(current->device));
 }
 
 void outdate_graphs() { epoch.fetch_add(1); }

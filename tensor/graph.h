@@ -73,6 +73,8 @@ SASH_API void refuse_in_graph(std::string_view op, const char* expected, const c
 /// Has each replay of the graph call `before` and `after`, for what an eager call would also do on
 /// the host.
 SASH_API void on_replay(std::function<void()> before, std::function<void()> after);
+/// Keeps the memory of `x`, which recorded work reads and its owner may replace, for replays.
+SASH_API void keep_for_replays(const Tensor& x);
 /// Call when tensors are replaced that graphs may use: none that exists now will fit.
 SASH_API void outdate_graphs();
 

@@ -6,6 +6,7 @@
 
 #include "../../tensor/autograd/grad_mode.h"
 #include "../../tensor/factories.h"
+#include "../../tensor/graph.h"
 #include "../check.h"
 
 namespace sash::nn {
@@ -147,6 +148,9 @@ RotaryAngles RotaryTable::angles(int64_t first, int64_t count, DType dtype, Devi
     const int64_t before = made.defined() ? made.size(0) : 0;
     fill(length <= before ? before : std::max<int64_t>({length, 2 * before, 64}), wanted, device);
   }
+  // A longer text replaces the table.
+  sash::detail::keep_for_replays(table_.cos);
+  sash::detail::keep_for_replays(table_.sin);
   return {table_.cos.narrow(0, first, count), table_.sin.narrow(0, first, count)};
 }
 

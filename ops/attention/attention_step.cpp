@@ -7,6 +7,7 @@
 #include "../../tensor/factories.h"
 #include "../checks.h"
 #include "../kernels/attention_step.h"
+#include "../rows.h"
 #include "sink_logits.h"
 
 namespace sash {
@@ -97,7 +98,7 @@ Tensor fused(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& ke
 bool has_attention_step_kernel(const Tensor& keys) {
   const auto bytes = keys.size(3) * static_cast<int64_t>(size_of(keys.dtype()));
   return kernels::attention_step.has(keys.device().type) && keys.dtype() != DType::float64 &&
-         bytes > 0 && bytes % 16 == 0 && bytes <= 512;
+         bytes > 0 && bytes % 16 == 0 && bytes <= 512 && is_aligned(keys);
 }
 
 namespace composite {
@@ -133,7 +134,8 @@ Tensor attention_step(const Tensor& q, const Tensor& k, const Tensor& v, const T
   const NoGradGuard no_grad;
   check_defined(kOp, keys, "keys");
   check_rank(kOp, keys, 4);
-  if (!has_attention_step_kernel(keys)) {
+  check_defined(kOp, values, "values");
+  if (!has_attention_step_kernel(keys) || !is_aligned(values)) {
     return composite::attention_step(q, k, v, keys, values, position, options);
   }
   check_arguments(q, k, v, keys, values, position, options);

@@ -8,6 +8,7 @@
 #include "../kernels/linalg.h"
 #include "../linalg/linear.h"
 #include "../linalg/linear_parts.h"
+#include "../rows.h"
 
 namespace sash {
 
@@ -40,10 +41,6 @@ void check_arguments(const Tensor& x, const Tensor& weight, const LinearStepOpti
   if (!options.residual.defined()) return;
   check_compatible(kOp, x, options.residual);
   check_shape(kOp, options.residual, result_shape(x, weight, options));
-}
-
-bool is_aligned(const Tensor& x) {
-  return reinterpret_cast<uintptr_t>(x.tensor_view().data) % 16 == 0;
 }
 
 }  // namespace

@@ -48,7 +48,7 @@ struct AngleViews {
     const NoGradGuard no_grad;
     const auto of_batch = [](const Tensor& t) {
       if (!t.defined()) return t;
-      const Tensor rows = t.contiguous();
+      const Tensor rows = aligned_contiguous(t);
       return rows.rank() == 3 ? rows : rows.unsqueeze(0);
     };
     cos = of_batch(angles.cos);
@@ -67,7 +67,7 @@ TensorView by_head(const Tensor& packed, const NormedHeadsParams& params) {
 }
 
 struct Operands {
-  Tensor x, q_weight, k_weight, rstd;  // contiguous
+  Tensor x, q_weight, k_weight, rstd;  // contiguous and aligned
   RotaryAngles angles;
 };
 
@@ -75,8 +75,9 @@ struct Operands {
 Gradients fused_backward(const Operands& in, const Tensor& g, const NormedHeadsParams& params,
                          bool wants_weights) {
   const NoGradGuard no_grad;
-  Gradients d{g.is_contiguous() ? overwritable(g) : empty(g.shape(), g.options()), {}, {}};
-  const Tensor dy = g.contiguous();
+  const bool fits = g.is_contiguous() && is_aligned(g);
+  Gradients d{fits ? overwritable(g) : aligned_contiguous(g), {}, {}};
+  const Tensor dy = fits ? g : d[0];
   if (wants_weights) {
     for (size_t i = 1; i < 3; ++i) d[i] = empty(in.q_weight.shape(), in.q_weight.options());
   }
@@ -97,8 +98,8 @@ Tensor packed_again(const std::array<Tensor, 3>& parts, const Shape& shape) {
 // packed with its queries and keys normalised and rotated.
 Tensor fused(const Tensor& packed, const HeadNorms& norms, const RotaryAngles& angles,
              const NormedHeadsParams& params) {
-  const Tensor x = packed.contiguous(), q_weight = norms.q_weight.contiguous(),
-               k_weight = norms.k_weight.contiguous();
+  const Tensor x = aligned_contiguous(packed), q_weight = aligned_contiguous(norms.q_weight),
+               k_weight = aligned_contiguous(norms.k_weight);
   const Tensor y = empty(x.shape(), x.options());
   const Tensor rstd =
       empty({x.size(0), x.size(1), params.heads + params.kv_heads}, row_statistics(x));

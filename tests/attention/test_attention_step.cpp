@@ -153,6 +153,32 @@ TEST_CASE_TEMPLATE("attention step: many slots", On, Cpu, Cuda) {
   }
 }
 
+// Caches that start at the second element of their memory.
+TEST_CASE_TEMPLATE("attention step: caches that kernels cannot read by vectors", On, Cpu, Cuda) {
+  const Device device = On::device;
+  if (missing(device)) return;
+  manual_seed(4);
+  const auto one_on = [&](const Tensor& x) {
+    const Tensor memory = zeros({x.numel() + 1}, {.device = device});
+    const Tensor view = memory.narrow(0, 1, x.numel()).view(x.shape());
+    view.copy_(x.to(device));
+    return view;
+  };
+  const Tensor keys = randn({1, 2, 20, 64}), values = randn({1, 2, 20, 64});
+  const Tensor q = randn({1, 6, 1, 64}), k = randn({1, 2, 1, 64}), v = randn({1, 2, 1, 64});
+  const Cache plain{keys.clone(), values.clone()};
+  const Tensor expected =
+      composite::attention_step(q, k, v, plain.keys, plain.values, position_of(7, kCPU));
+  for (const bool both : {true, false}) {
+    const Cache own{both ? one_on(keys) : keys.clone().to(device), one_on(values)};
+    const Tensor found = attention_step(q.to(device), k.to(device), v.to(device), own.keys,
+                                        own.values, position_of(7, device));
+    CHECK(relative_error(found, expected) < 2e-6);
+    CHECK(all_same(own.keys.to(kCPU), plain.keys));
+    CHECK(all_same(own.values.to(kCPU), plain.values));
+  }
+}
+
 TEST_CASE("attention step: wrong calls") {
   const Tensor q = zeros({1, 4, 1, 8}), k = zeros({1, 2, 1, 8}), keys = zeros({1, 2, 5, 8});
   const Tensor at = position_of(0, kCPU);

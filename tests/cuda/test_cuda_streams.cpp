@@ -192,6 +192,22 @@ TEST_CASE("cuda capture: what other threads do meanwhile is not recorded") {
   CHECK(all_equal(sum, 8));
 }
 
+TEST_CASE("cuda capture: a graph's memory that is freed in another graph stays its own") {
+  if (missing(kCUDA)) return;
+  const Tensor x = full({5000}, 2, kOnCard), w = full({5000}, 5, kOnCard);
+  Tensor y;
+  Graph first(kCUDA);
+  y = x + x;
+  first.end();
+  Graph second(kCUDA);
+  y = Tensor();
+  const Tensor z = w + w;
+  second.end();
+  second.replay();
+  first.replay();
+  CHECK(all_equal(z, 10));
+}
+
 TEST_CASE("cuda capture: a replayed step computes again, in its own memory") {
   if (missing(kCUDA)) return;
   Backend& cuda = backend(DeviceType::cuda);

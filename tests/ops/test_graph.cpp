@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include <sash/nn/attention/rotary.h>
 #include <sash/ops/elementwise/binary.h>
 #include <sash/ops/elementwise/dropout_state.h>
 #include <sash/ops/reduce/reduce.h>
@@ -37,9 +38,11 @@ class Recorder final : public testing::ForwardingBackend {
   }
   void replay(void*, Device, Stream) override { ++replayed; }
   void destroy_graph(void*) override { ++destroyed; }
+  void record_stream(void* memory, Device, Stream) override { used.push_back(memory); }
 
   int begun = 0, ended = 0, replayed = 0, destroyed = 0;
   bool enabled = false, fails = false;
+  std::vector<const void*> used{};  // what streams, or graphs, were said to use
 };
 
 // Lets the CPU record for a scope.
@@ -124,6 +127,25 @@ TEST_CASE("graph: gradients are before a replay as they were, and after it as re
   Tensor(added).set_grad(before);
   CHECK(graph.fits());
   CHECK_FALSE(graph.outdated());
+}
+
+TEST_CASE("graph: angles that a longer text replaces are kept for replays") {
+  const Recording recorder;
+  recorder->used.clear();
+  nn::RotaryTable table({}, 8);
+  const auto angles_of = [&](int64_t length) {
+    return table.angles(0, length, DType::float32, kCPU);
+  };
+  const RotaryAngles before = angles_of(100);
+  CHECK(recorder->used.empty());
+  Graph graph(kCPU);
+  angles_of(100);
+  graph.end();
+  const std::vector<const void*> expected{before.cos.tensor_view().data,
+                                          before.sin.tensor_view().data};
+  CHECK(recorder->used == expected);
+  angles_of(1000);
+  CHECK(recorder->used == expected);
 }
 
 TEST_CASE("graph: an unfinished or failed recording is undone") {

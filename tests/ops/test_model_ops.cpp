@@ -186,6 +186,12 @@ void check_rotary(Device device) {
   }
 }
 
+/// x as a contiguous view that starts at the second element of its memory.
+Tensor one_on(const Tensor& x) {
+  const Tensor flat = x.reshape({x.numel()});
+  return cat({flat.narrow(0, 0, 1), flat}, 0).narrow(0, 1, x.numel()).view(x.shape());
+}
+
 void check_normed_heads(Device device) {
   for (const auto& [width, heads, kv_heads] :
        {std::tuple{64, 4, 2}, {256, 4, 1}, {128, 3, 3}, {32, 2, 1}, {48, 2, 1}}) {
@@ -200,8 +206,13 @@ void check_normed_heads(Device device) {
           return {q, k, v};
         };
       };
-      check("split_normed_heads of " + std::to_string(width), device, op(split_normed_heads),
-            op(composite::split_normed_heads), {{2, 37, (h + 2 * n) * d}, {d}, {d}});
+      const Op plain = op(composite::split_normed_heads), fused = op(split_normed_heads);
+      const std::vector<Shape> shapes{{2, 37, (h + 2 * n) * d}, {d}, {d}};
+      check("split_normed_heads of " + std::to_string(width), device, fused, plain, shapes);
+      const Op unaligned = [=](const std::vector<Tensor>& t) {
+        return fused({one_on(t[0]), one_on(t[1]), one_on(t[2])});
+      };
+      check("the same, one element on in memory", device, unaligned, plain, shapes);
     }
   }
 }

@@ -252,10 +252,11 @@ void CachingAllocator::rehome(Block* block, cudaStream_t stream) {
   if (block->pool == &here) return;
   if (block->pool->graph == here.graph) {
     wait_stream(block->pool->stream, stream, card_);
-  } else if (here.graph) {
+  } else if (!block->pool->graph) {
     block->pool = &here;  // each replay may use it
   }
-  // Else a result of a graph is freed outside: it stays in the graph's pool until `release`.
+  // Else a result of a graph is freed outside, perhaps in another graph: it stays in the pool of its
+  // own until `release`.
 }
 
 CachingAllocator::Block* CachingAllocator::put_back(Block* block) {
