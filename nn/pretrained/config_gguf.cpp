@@ -4,6 +4,7 @@
 #include "../../core/error.h"
 #include "../../core/quote.h"
 #include "../../tensor/io/gguf.h"
+#include "../text/json_text.h"
 #include "config_json.h"
 
 namespace sash::nn {
@@ -22,14 +23,14 @@ class Reader {
       set_gemma(config);
     } else if (family_ == "llama" || family_ == "qwen3") {
       if (family_ == "qwen3") config.qk_norm = QKNorm::per_head;
-      if (get<int64_t>("expert_count", 0) > 0) unsupported("several experts");
+      if (size("expert_count", 0) > 0) unsupported("several experts");
       config.attention = {{.mask = AttentionMask::causal(), .rotary = rotary()}};
     } else {
       unsupported("GGUF architecture " + in_quotes(family_));
     }
     const char* const stop = "tokenizer.ggml.eos_token_id";
     PretrainedConfig result{family_, config};
-    if (file_.metadata().count(stop)) result.stop_tokens = {file_.get<int64_t>(stop)};
+    if (file_.metadata().count(stop)) result.stop_tokens = {integer(stop, 0)};
     return result;
   }
 
@@ -45,6 +46,14 @@ class Reader {
   T get(const std::string& key, const T& otherwise) const {
     return file_.get<T>(family_ + "." + key, otherwise);
   }
+  int64_t integer(const std::string& key, int64_t least, int64_t most = INT32_MAX) const {
+    return text::integer_of(op_, key, std::to_string(file_.get<int64_t>(key)), least, most);
+  }
+  int64_t size(const std::string& key) const { return integer(family_ + "." + key, 1); }
+  int64_t size(const std::string& key, int64_t otherwise) const {
+    const std::string name = family_ + "." + key;
+    return file_.metadata().count(name) ? integer(name, 0) : otherwise;
+  }
   bool has_tensor(const std::string& name) const {
     const auto& all = file_.entries();
     return std::any_of(all.begin(), all.end(), [&](const auto& e) { return e.name == name; });
@@ -53,21 +62,21 @@ class Reader {
     for (const GgufFile::Entry& entry : file_.entries()) {
       if (entry.name == "token_embd.weight" && entry.shape.rank() == 2) return entry.shape[0];
     }
-    return get<int64_t>("vocab_size");
+    return size("vocab_size");
   }
 
   DecoderConfig common() const {
     DecoderConfig config;
     config.vocab = vocab();
-    config.dim = get<int64_t>("embedding_length");
-    config.layers = get<int64_t>("block_count");
-    config.heads = get<int64_t>("attention.head_count");
-    config.kv_heads = get<int64_t>("attention.head_count_kv", 0);
-    config.head_dim = get<int64_t>("attention.key_length", 0);
-    if (get<int64_t>("attention.value_length", config.head_dim) != config.head_dim) {
+    config.dim = size("embedding_length");
+    config.layers = integer(family_ + ".block_count", 1, kMaxLayers);
+    config.heads = size("attention.head_count");
+    config.kv_heads = size("attention.head_count_kv", 0);
+    config.head_dim = size("attention.key_length", 0);
+    if (size("attention.value_length", config.head_dim) != config.head_dim) {
       unsupported("heads of values that are not as wide as those of keys");
     }
-    config.mlp_dim = get<int64_t>("feed_forward_length");
+    config.mlp_dim = size("feed_forward_length");
     config.norm_eps = get("attention.layer_norm_rms_epsilon", 1e-6);
     config.tie_weights = !has_tensor("output.weight");
     config.qkv_bias = has_tensor("blk.0.attn_q.bias") || has_tensor("blk.0.attn_qkv.bias");
@@ -78,12 +87,12 @@ class Reader {
 
   RotaryOptions rotary(double theta = 10000) const {
     RotaryOptions options{.theta = get("rope.freq_base", theta),
-                          .dim = get<int64_t>("rope.dimension_count", 0)};
+                          .dim = size("rope.dimension_count", 0)};
     RotaryScaling& scaling = options.scaling;
     const std::string type = get<std::string>("rope.scaling.type", "none");
     scaling.factor = get("rope.scaling.factor", 1.0);
     scaling.original_context =
-        get<int64_t>("rope.scaling.original_context_length", get<int64_t>("context_length", 0));
+        size("rope.scaling.original_context_length", size("context_length", 0));
     if (has_tensor("rope_freqs.weight")) {
       // Llama 3's factors, written out: those of longrope are applied in the same way.
       scaling.kind = RotaryScalingKind::longrope;
@@ -105,7 +114,7 @@ class Reader {
     config.norm_eps = get("attention.layer_norm_epsilon", 1e-5);
     config.norm_bias = true;
     config.mlp = MlpKind::gelu_tanh;
-    config.max_positions = get<int64_t>("context_length");
+    config.max_positions = size("context_length");
     config.attention = {{.mask = AttentionMask::causal()}};
   }
 
@@ -127,9 +136,8 @@ class Reader {
     std::vector<bool> windowed;
     for (int64_t i = 0; i < config.layers; ++i) windowed.push_back((i + 1) % period != 0);
     LayerAttention full{.mask = AttentionMask::causal(), .rotary = rotary(third ? 1e6 : 1e4)};
-    LayerAttention window{
-        .mask = AttentionMask::causal_window(get<int64_t>("attention.sliding_window")),
-        .rotary = full.rotary};
+    LayerAttention window{.mask = AttentionMask::causal_window(size("attention.sliding_window")),
+                          .rotary = full.rotary};
     if (third) {
       window.rotary->theta = get("rope.freq_base_swa", 10000.0);
       window.rotary->scaling = {};

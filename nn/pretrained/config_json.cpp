@@ -7,6 +7,7 @@
 
 #include "../../core/error.h"
 #include "../../core/quote.h"
+#include "../text/json_text.h"
 
 namespace sash::nn {
 namespace {
@@ -15,6 +16,7 @@ using Json = nlohmann::json;
 
 constexpr const char* kWindow = "sliding_attention";
 constexpr const char* kFull = "full_attention";
+constexpr int64_t kMaxSize = INT32_MAX;
 
 class Reader {
  public:
@@ -53,6 +55,14 @@ class Reader {
   T get(const char* key, const T& otherwise) const {
     return has(key) ? json_[key].get<T>() : otherwise;
   }
+  int64_t integer(const Json& json, const char* key, int64_t least, int64_t most = kMaxSize) const {
+    return text::integer_of(op_, key, json.at(key).dump(), least, most);
+  }
+  int64_t size(const char* key) const { return integer(json_, key, 1); }
+  int64_t size(const char* key, int64_t otherwise, int64_t least = 0) const {
+    return has(key) ? integer(json_, key, least) : otherwise;
+  }
+  int64_t layers(const char* key) const { return integer(json_, key, 1, kMaxLayers); }
   // `NotImplemented` unless the option has this value or is not there.
   template <class T>
   void only(const char* key, const T& value) const {
@@ -69,8 +79,11 @@ class Reader {
   std::vector<int64_t> stop_tokens() const {
     if (!has("eos_token_id")) return {};
     const Json& value = json_["eos_token_id"];
-    return value.is_array() ? value.get<std::vector<int64_t>>()
-                            : std::vector<int64_t>{value.get<int64_t>()};
+    std::vector<int64_t> tokens;
+    for (const Json& token : value.is_array() ? value : Json::array({value})) {
+      tokens.push_back(text::integer_of(op_, "eos_token_id", token.dump(), 0, kMaxSize));
+    }
+    return tokens;
   }
 
   // ---- rotary positions -------------------------------------------------------------------------
@@ -79,6 +92,9 @@ class Reader {
     RotaryOptions options{.theta = parameters.value("rope_theta", theta)};
     const double part =
         parameters.value("partial_rotary_factor", get("partial_rotary_factor", 1.0));
+    if (!(part > 0 && part <= 1)) {
+      throw FormatError(op_, "partial_rotary_factor above 0, at most 1", to_text(part));
+    }
     if (part != 1) options.dim = static_cast<int64_t>(static_cast<double>(head_dim) * part);
     options.scaling = scaling(parameters);
     return options;
@@ -96,9 +112,10 @@ class Reader {
     if (kind == known.end()) unsupported("rope_type " + in_quotes(type));
     RotaryScaling result{.kind = kind->second};
     if (result.kind == RotaryScalingKind::none) return result;
-    const auto context = get<int64_t>("max_position_embeddings", 0);
-    result.original_context = parameters.value("original_max_position_embeddings",
-                                               get("original_max_position_embeddings", context));
+    const int64_t context = size("max_position_embeddings", 0);
+    const char* const original = "original_max_position_embeddings";
+    result.original_context =
+        parameters.contains(original) ? integer(parameters, original, 1) : size(original, context);
     const double longer =
         static_cast<double>(context) / static_cast<double>(result.original_context);
     result.factor = parameters.value("factor", longer);
@@ -149,20 +166,18 @@ class Reader {
     return result;
   }
 
-  AttentionMask window() const {
-    return AttentionMask::causal_window(get<int64_t>("sliding_window"));
-  }
+  AttentionMask window() const { return AttentionMask::causal_window(size("sliding_window")); }
 
   // The fields that Llama and those after it share; layers that all see everything.
   DecoderConfig common(double eps, bool tied) const {
     DecoderConfig config;
-    config.vocab = get<int64_t>("vocab_size");
-    config.dim = get<int64_t>("hidden_size");
-    config.layers = get<int64_t>("num_hidden_layers");
-    config.heads = get<int64_t>("num_attention_heads");
-    config.kv_heads = get<int64_t>("num_key_value_heads", 0);
-    config.head_dim = get<int64_t>("head_dim", 0);
-    config.mlp_dim = get<int64_t>("intermediate_size");
+    config.vocab = size("vocab_size");
+    config.dim = size("hidden_size");
+    config.layers = layers("num_hidden_layers");
+    config.heads = size("num_attention_heads");
+    config.kv_heads = size("num_key_value_heads", 0);
+    config.head_dim = size("head_dim", 0);
+    config.mlp_dim = size("intermediate_size");
     config.norm_eps = get("rms_norm_eps", eps);
     config.tie_weights = get("tie_word_embeddings", tied);
     return config;
@@ -220,7 +235,7 @@ class Reader {
     set_attention_bias(config);
     config.mlp = silu();
     const bool windows = get("use_sliding_window", false) && has("sliding_window");
-    const auto first = get<int64_t>("max_window_layers", 28);
+    const int64_t first = size("max_window_layers", 28);
     set_attention(config, [=](int64_t i) { return windows && i >= first; });
     return config;
   }
@@ -257,13 +272,13 @@ class Reader {
     DecoderConfig config = gemma(256);
     only("use_bidirectional_attention", false);
     config.qk_norm = QKNorm::per_head;
-    const auto period = get<int64_t>("sliding_window_pattern", 6);
-    const int64_t size = head_dim(config);
+    const int64_t period = size("sliding_window_pattern", 6, 1);
+    const int64_t dim = head_dim(config);
     const LayerAttention narrow{
         .mask = window(),
-        .rotary = rotary_of(kWindow, get("rope_local_base_freq", 10000.0), false, size)};
+        .rotary = rotary_of(kWindow, get("rope_local_base_freq", 10000.0), false, dim)};
     const LayerAttention full{.mask = AttentionMask::causal(),
-                              .rotary = rotary_of(kFull, get("rope_theta", 1e6), true, size)};
+                              .rotary = rotary_of(kFull, get("rope_theta", 1e6), true, dim)};
     config.attention = shortest_period(
         windowed(config.layers, [=](int64_t i) { return (i + 1) % period != 0; }), narrow, full);
     return config;
@@ -276,10 +291,10 @@ class Reader {
     set_attention_bias(config);
     config.mlp = silu();
     const double theta = get("rope_theta", 500000.0);
-    const int64_t size = head_dim(config);
-    const LayerAttention narrow{.mask = window(), .rotary = rotary_of(kWindow, theta, false, size)};
+    const int64_t dim = head_dim(config);
+    const LayerAttention narrow{.mask = window(), .rotary = rotary_of(kWindow, theta, false, dim)};
     const LayerAttention full{.mask = AttentionMask::causal(),
-                              .rotary = rotary_of(kFull, theta, true, size)};
+                              .rotary = rotary_of(kFull, theta, true, dim)};
     config.attention = shortest_period(
         windowed(config.layers, [](int64_t i) { return (i + 1) % 4 != 0; }), narrow, full);
     return config;
@@ -287,7 +302,7 @@ class Reader {
 
   DecoderConfig gpt_oss() const {
     DecoderConfig config = common(1e-5, false);
-    if (get<int64_t>("num_local_experts", 128) != 1) unsupported("gpt_oss of several experts");
+    if (size("num_local_experts", 128) != 1) unsupported("gpt_oss of several experts");
     only("swiglu_limit", 7.0);
     if (config.head_dim == 0) config.head_dim = 64;
     config.mlp = MlpKind::clamped_swiglu;
@@ -307,12 +322,12 @@ class Reader {
 
   DecoderConfig gpt2() const {
     DecoderConfig config;
-    config.vocab = get<int64_t>("vocab_size");
-    config.dim = get<int64_t>("n_embd");
-    config.layers = get<int64_t>("n_layer");
-    config.heads = get<int64_t>("n_head");
-    config.mlp_dim = get<int64_t>("n_inner", 0);
-    config.max_positions = get<int64_t>("n_positions");
+    config.vocab = size("vocab_size");
+    config.dim = size("n_embd");
+    config.layers = layers("n_layer");
+    config.heads = size("n_head");
+    config.mlp_dim = size("n_inner", 0);
+    config.max_positions = size("n_positions");
     only("scale_attn_weights", true);
     only("scale_attn_by_inverse_layer_idx", false);
     only("add_cross_attention", false);
@@ -323,32 +338,39 @@ class Reader {
   }
 
   // [[["global", "local"], 12]] is twelve times these two.
-  std::vector<bool> local_layers() const {
+  std::vector<bool> local_layers(int64_t layers) const {
+    const auto wanted = static_cast<size_t>(layers);
     std::vector<bool> result;
     for (const Json& part : json_.at("attention_types")) {
-      for (int64_t i = 0; i < part.at(1).get<int64_t>(); ++i) {
+      const int64_t times =
+          text::integer_of(op_, "attention_types", part.at(1).dump(), 0, kMaxLayers);
+      for (int64_t i = 0; i < times && result.size() <= wanted; ++i) {
         for (const Json& type : part.at(0)) result.push_back(type.get<std::string>() == "local");
       }
+    }
+    if (result.size() != wanted) {
+      throw FormatError(op_, "attention_types of " + std::to_string(layers) + " layers",
+                        result.size() > wanted ? "more" : std::to_string(result.size()));
     }
     return result;
   }
 
   DecoderConfig gpt_neo() const {
     DecoderConfig config;
-    config.vocab = get<int64_t>("vocab_size");
-    config.dim = get<int64_t>("hidden_size");
-    config.layers = get<int64_t>("num_layers");
-    config.heads = get<int64_t>("num_heads");
-    config.mlp_dim = get<int64_t>("intermediate_size", 0);
-    config.max_positions = get<int64_t>("max_position_embeddings");
+    config.vocab = size("vocab_size");
+    config.dim = size("hidden_size");
+    config.layers = layers("num_layers");
+    config.heads = size("num_heads");
+    config.mlp_dim = size("intermediate_size", 0);
+    config.max_positions = size("max_position_embeddings");
     config.mlp = activation("activation_function", kGptActivations);
     set_layer_norm(config, "layer_norm_epsilon", 1e-5);
     config.qkv_bias = false;
     config.scale = 1;
     config.tie_weights = get("tie_word_embeddings", true);
-    const LayerAttention narrow{.mask =
-                                    AttentionMask::causal_window(get<int64_t>("window_size", 256))};
-    config.attention = shortest_period(local_layers(), narrow, {.mask = AttentionMask::causal()});
+    const LayerAttention narrow{.mask = AttentionMask::causal_window(size("window_size", 256))};
+    config.attention =
+        shortest_period(local_layers(config.layers), narrow, {.mask = AttentionMask::causal()});
     return config;
   }
 
@@ -374,14 +396,13 @@ class Reader {
     only("classifier_activation", std::string("gelu"));
     config.head_bias = config.head_bias && get("decoder_bias", true);
     config.head_dense_bias = get("classifier_bias", false);
-    const auto period = get<int64_t>("global_attn_every_n_layers", 3);
-    const int64_t size = head_dim(config);
-    const auto radius = get<int64_t>("local_attention", 128) / 2;
+    const int64_t period = size("global_attn_every_n_layers", 3, 1);
+    const int64_t radius = size("local_attention", 128) / 2, dim = head_dim(config);
     const LayerAttention narrow{
         .mask = AttentionMask::symmetric_window(radius),
-        .rotary = rotary_of(kWindow, get("local_rope_theta", 10000.0), false, size)};
-    const LayerAttention full{
-        .rotary = rotary_of(kFull, get("global_rope_theta", 160000.0), false, size)};
+        .rotary = rotary_of(kWindow, get("local_rope_theta", 10000.0), false, dim)};
+    const LayerAttention full{.rotary =
+                                  rotary_of(kFull, get("global_rope_theta", 160000.0), false, dim)};
     config.attention = shortest_period(
         windowed(config.layers, [=](int64_t i) { return i % period != 0; }), narrow, full);
     return config;
@@ -396,8 +417,8 @@ class Reader {
     config.mlp = activation(
         "hidden_act",
         {{"gelu", MlpKind::gelu}, {"gelu_new", MlpKind::gelu_tanh}, {"relu", MlpKind::relu}});
-    config.max_positions = get<int64_t>("max_position_embeddings");
-    config.token_types = get<int64_t>("type_vocab_size");
+    config.max_positions = size("max_position_embeddings");
+    config.token_types = integer(json_, "type_vocab_size", 0);
     config.embedding_norm = true;
     config.final_norm = false;
     set_head(config, "BertForMaskedLM");
@@ -435,7 +456,7 @@ std::vector<LayerAttention> shortest_period(const std::vector<bool>& windowed,
 }
 
 PretrainedConfig read_config_json(const char* op, const std::string& text) try {
-  return Reader(op, Json::parse(text)).read();
+  return Reader(op, Json::parse(text::checked_depth(op, text))).read();
 } catch (const Json::exception& error) {
   throw FormatError(op, "a config.json of its family", excerpt(error.what(), 200));
 }

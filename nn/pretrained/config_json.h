@@ -10,6 +10,9 @@ class GgufFile;
 
 namespace sash::nn {
 
+/// The most layers that a file may name.
+constexpr int64_t kMaxLayers = 65'536;
+
 /// What a file says of a model.
 struct PretrainedConfig {
   std::string family;
@@ -22,6 +25,9 @@ struct PretrainedConfig {
 SASH_API PretrainedConfig read_config_json(const char* op, const std::string& text);
 /// The same of a GGUF file's metadata.
 PretrainedConfig read_config_gguf(const char* op, const GgufFile& file);
+
+/// `ValueError` unless `max_shard_bytes` is above 0.
+void check_shard_bytes(int64_t max_shard_bytes);
 
 /// The shortest list that, repeated, begins with these layers.
 std::vector<LayerAttention> shortest_period(const std::vector<bool>& windowed,

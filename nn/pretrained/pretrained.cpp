@@ -1,8 +1,6 @@
 #include "pretrained.h"
 
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 
 #include "../../core/error.h"
 #include "../../tensor/factories.h"
@@ -10,6 +8,7 @@
 #include "../../tensor/io/replacement_file.h"
 #include "../init.h"
 #include "../layers/lora.h"
+#include "../text/json_text.h"
 #include "config_json.h"
 #include "name_table.h"
 
@@ -19,13 +18,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kOp = "Pretrained";
-
-std::string read_text(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(in), {}};
-  if (!in) throw IoError(kOp, "cannot read '" + path + "'");
-  return text;
-}
 
 // Tensors of the file's names and shapes that take no memory, since its own are read one by one.
 StateDict outline(const GgufFile& file) {
@@ -49,8 +41,9 @@ Pretrained Pretrained::open(const std::string& path) try {
     file.gguf_ = std::make_shared<const GgufFile>(path);
     config = read_config_gguf(kOp, *file.gguf_);
   } else {
-    if (!fs::is_directory(path)) file.path_ = fs::path(path).parent_path().string();
-    file.config_text_ = read_text((fs::path(file.path_) / "config.json").string());
+    std::error_code error;
+    if (!fs::is_directory(path, error)) file.path_ = fs::path(path).parent_path().string();
+    file.config_text_ = text::read_text(kOp, (fs::path(file.path_) / "config.json").string());
     config = read_config_json(kOp, file.config_text_);
   }
   file.family_ = config.family;
@@ -116,11 +109,15 @@ StateDict Pretrained::state_dict(const TransformerStack& model) const {
 void Pretrained::save(const TransformerStack& model, const std::string& folder,
                       int64_t max_shard_bytes) const {
   if (gguf_) throw NotImplemented(kOp, "sash does not write GGUF files");
-  fs::create_directories(folder);
+  check_shard_bytes(max_shard_bytes);
+  const StateDict tensors = state_dict(model);
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) throw IoError(kOp, "cannot make folder '" + folder + "': " + error.message());
   ReplacementFile config(kOp, (fs::path(folder) / "config.json").string());
   config.write(config_text_.data(), config_text_.size());
-  config.commit();
-  save_shards(folder, state_dict(model), max_shard_bytes);
+  save_shards(folder, tensors, max_shard_bytes);
+  config.commit();  // the last, so that a failure leaves the old one beside the old weights
 }
 
 }  // namespace sash::nn

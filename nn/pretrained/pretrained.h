@@ -77,7 +77,8 @@ class SASH_API Pretrained {
 /// says.
 SASH_API StateDict load_shards(const std::string& folder);
 /// Writes these files: one, or as many as it takes with at most `max_shard_bytes` each, but for
-/// larger tensors.
+/// larger tensors. Of several, an old index is removed first and the new one written last, so that
+/// files of which some are old are never read together.
 SASH_API void save_shards(const std::string& folder, const StateDict& tensors,
                           int64_t max_shard_bytes);
 

@@ -1,12 +1,12 @@
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "../../core/error.h"
 #include "../../core/quote.h"
 #include "../../tensor/io/replacement_file.h"
 #include "../../tensor/io/safetensors.h"
+#include "../text/json_text.h"
+#include "config_json.h"
 #include "pretrained.h"
 
 namespace sash::nn {
@@ -21,9 +21,10 @@ constexpr const char* kIndex = "model.safetensors.index.json";
 
 // {name: file}, as the index says.
 std::map<std::string, std::string> read_index(const fs::path& path) try {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) throw IoError(kOp, "cannot read '" + path.string() + "'");
-  const auto map = Json::parse(in).at("weight_map").get<std::map<std::string, std::string>>();
+  const std::string text = text::read_text(kOp, path.string());
+  const auto map = Json::parse(text::checked_depth(kOp, text))
+                       .at("weight_map")
+                       .get<std::map<std::string, std::string>>();
   for (const auto& [name, file] : map) {
     if (fs::path(file).filename() != file) {
       throw FormatError(kOp, "names of files in the index", in_quotes(file));
@@ -43,6 +44,14 @@ std::string shard_name(size_t number, size_t count) {
   return "model-" + digits(number) + "-of-" + digits(count) + ".safetensors";
 }
 
+void remove_index(const fs::path& root) {
+  std::error_code error;
+  fs::remove(root / kIndex, error);
+  if (error) {
+    throw IoError(kOp, "cannot remove '" + (root / kIndex).string() + "': " + error.message());
+  }
+}
+
 void write_text(const std::string& path, const std::string& text) {
   ReplacementFile file(kOp, path);
   file.write(text.data(), text.size());
@@ -53,7 +62,9 @@ void write_text(const std::string& path, const std::string& text) {
 
 StateDict load_shards(const std::string& folder) {
   const fs::path root(folder);
-  if (!fs::exists(root / kIndex)) return load_safetensors((root / kFile).string(), kCPU).tensors;
+  std::error_code error;
+  if (!fs::exists(root / kIndex, error))
+    return load_safetensors((root / kFile).string(), kCPU).tensors;
   const std::map<std::string, std::string> files = read_index(root / kIndex);
   std::map<std::string, std::vector<std::string>> names;  // of each file
   for (const auto& [name, file] : files) names[file].push_back(name);
@@ -71,10 +82,14 @@ StateDict load_shards(const std::string& folder) {
   return all;
 }
 
-void save_shards(const std::string& folder, const StateDict& tensors, int64_t max_shard_bytes) {
+void check_shard_bytes(int64_t max_shard_bytes) {
   if (max_shard_bytes <= 0) {
     throw ValueError(kOp, "max_shard_bytes above 0", std::to_string(max_shard_bytes));
   }
+}
+
+void save_shards(const std::string& folder, const StateDict& tensors, int64_t max_shard_bytes) {
+  check_shard_bytes(max_shard_bytes);
   std::vector<StateDict> shards(1);
   int64_t total = 0, bytes = 0;
   for (const auto& item : tensors) {
@@ -92,9 +107,10 @@ void save_shards(const std::string& folder, const StateDict& tensors, int64_t ma
       {"format", "pt"}};  // which transformers asks for
   if (shards.size() == 1) {
     save_safetensors((root / kFile).string(), tensors, metadata);
-    fs::remove(root / kIndex);  // of an earlier checkpoint, which would be read instead
+    remove_index(root);  // of an earlier checkpoint, which would be read instead
     return;
   }
+  remove_index(root);  // of files that are replaced one by one
   Json index{{"metadata", {{"total_size", total}}}, {"weight_map", Json::object()}};
   for (size_t i = 0; i < shards.size(); ++i) {
     const std::string file = shard_name(i + 1, shards.size());

@@ -1,8 +1,10 @@
 #include <algorithm>
+#include <cmath>
 #include <queue>
 #include <tuple>
 
 #include "../../core/error.h"
+#include "../../core/quote.h"
 #include "token_model.h"
 #include "unicode.h"
 
@@ -131,6 +133,11 @@ std::vector<Merge> merges_of_scores(const Vocabulary& vocabulary,
     throw FormatError("Vocabulary",
                       "a score for each of " + std::to_string(vocabulary.size()) + " tokens",
                       std::to_string(scores.size()));
+  }
+  for (int64_t id = 0; id < vocabulary.size(); ++id) {
+    if (!std::isnan(scores[static_cast<size_t>(id)])) continue;
+    throw FormatError("Vocabulary", "scores that are numbers",
+                      "NaN for " + in_quotes(vocabulary.token(id)));
   }
   std::vector<double> levels = scores;  // distinct, the highest first
   std::sort(levels.begin(), levels.end(), std::greater<>());

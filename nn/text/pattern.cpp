@@ -12,8 +12,9 @@ namespace sash::text {
 namespace {
 
 constexpr size_t kMany = std::numeric_limits<size_t>::max();
-constexpr int kMaxDepth = 100;         // of groups in groups
-constexpr int kMaxRecursion = 20'000;  // of matching; only repeated groups get there
+constexpr int kMaxDepth = 100;           // of groups in groups
+constexpr int kMaxRecursion = 5'000;     // of matching; only long repetitions of groups get there
+constexpr size_t kMaxSteps = 4'000'000;  // of matching at one place, and more in long texts
 
 // What Oniguruma takes to be of words.
 uint32_t word_categories() {
@@ -149,7 +150,8 @@ class Parser {
   }
 
   Node repeated(Node node) {
-    while (true) {
+    for (int times = 0;; ++times) {
+      if (times > kMaxDepth) fail("at most 100 repetitions of repetitions", "more");
       size_t least = 0, most = kMany;
       bool braces = false;
       if (skip(U"+")) {
@@ -319,7 +321,7 @@ class Rest {
 // Matches by continuation: `rest` is what must match behind a node.
 class Matcher {
  public:
-  explicit Matcher(std::u32string_view text) : text_(text) {}
+  explicit Matcher(std::u32string_view text) : text_(text), steps_(kMaxSteps + 100 * text.size()) {}
 
   // The end of a match of `node` that begins at `at`, or kMany.
   size_t match(const Node& node, size_t at) {
@@ -334,6 +336,23 @@ class Matcher {
 
  private:
   bool run(const Node& node, size_t at, const Rest& rest) {
+    if (++depth_ > kMaxRecursion) {
+      throw NotImplemented("Pattern", "a match of more than 5000 repetitions and parts");
+    }
+    take_steps(1);
+    const bool matches = run_kind(node, at, rest);
+    --depth_;
+    return matches;
+  }
+
+  void take_steps(size_t count) {
+    if (count > steps_) {
+      throw NotImplemented("Pattern", "an expression that takes more than 4000000 steps to match");
+    }
+    steps_ -= count;
+  }
+
+  bool run_kind(const Node& node, size_t at, const Rest& rest) {
     switch (node.kind) {
       case Node::set:
         return at < text_.size() && node.takes(text_[at]) && rest(at + 1);
@@ -355,6 +374,7 @@ class Matcher {
   }
 
   bool sequence(const Node& node, size_t part, size_t at, const Rest& rest) {
+    take_steps(1);
     // Single characters need no continuation.
     while (part < node.parts.size() && node.parts[part].kind == Node::set) {
       if (at == text_.size() || !node.parts[part].takes(text_[at])) return false;
@@ -382,6 +402,7 @@ class Matcher {
       }
     }
     while (count < most && node.parts[0].takes(text_[at + count])) ++count;
+    take_steps(count);
     if (count < node.least) return false;
     if (node.greed == Node::possessive) return rest(at + count);
     while (true) {
@@ -406,21 +427,17 @@ class Matcher {
     const bool enough = count >= node.least;
     if (enough && node.greed == Node::lazy && rest(at)) return true;
     if (count < node.most) {
-      if (++depth_ > kMaxRecursion) {
-        throw NotImplemented("Pattern", "a group that matches more than 20000 times in a row");
-      }
       // What matches nothing does so once.
       const auto again = [&](size_t next) {
         return (next != at || !enough) && repeat_group(node, count + 1, next, rest);
       };
-      const bool more = run(node.parts[0], at, again);
-      --depth_;
-      if (more) return true;
+      if (run(node.parts[0], at, again)) return true;
     }
     return enough && node.greed != Node::lazy && rest(at);
   }
 
   std::u32string_view text_;
+  size_t steps_;
   int depth_ = 0;
 };
 
@@ -438,9 +455,8 @@ Pattern Pattern::literal(std::string_view text) {
 }
 
 std::pair<size_t, size_t> Pattern::find(std::u32string_view text, size_t start) const {
-  Matcher matcher(text);
   for (size_t at = start; at <= text.size(); ++at) {
-    const size_t end = matcher.match(*root_, at);
+    const size_t end = Matcher(text).match(*root_, at);
     if (end != kMany) return {at, end};
   }
   return {text.size(), text.size()};

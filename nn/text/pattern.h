@@ -26,7 +26,8 @@ class SASH_API Pattern {
   static Pattern literal(std::string_view text);
 
   /// Where the first match from `start` on begins and ends; both are the text's size if there is
-  /// none. A match may be empty.
+  /// none. A match may be empty. `NotImplemented` for a match of some thousand repetitions of a
+  /// group, since these recurse, and for one that takes millions of steps at one place.
   std::pair<size_t, size_t> find(std::u32string_view text, size_t start) const;
   /// The text with `content` in the place of every match.
   std::u32string replace(std::u32string_view text, std::u32string_view content) const;

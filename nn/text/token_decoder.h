@@ -23,6 +23,7 @@ SASH_API TokenDecoder byte_fallback();
 SASH_API TokenDecoder fuse();
 SASH_API TokenDecoder replace(const Pattern& pattern, const std::string& content);
 /// Without at most `start` characters `content` at the start of each token and `stop` at its end.
+/// `FormatError` if `content` is empty.
 SASH_API TokenDecoder strip(const std::string& content, size_t start, size_t stop);
 /// A space before each token but the first, unless it begins with `prefix`, which goes; `cleanup`:
 /// none before punctuation and English contractions.

@@ -12,6 +12,9 @@
 
 namespace sash::text {
 
+/// The numbers of tokens are below this.
+constexpr int64_t kMostTokens = 1 << 24;
+
 /// Tokens by number, and numbers by token.
 class SASH_API Vocabulary {
  public:

@@ -27,12 +27,27 @@ struct Tokenizer::State : TokenizerParts {
         normalized(added, true, normalizer),
         size(vocabulary->size()) {
     for (AddedToken token : added) {
+      if (token.id < 0 || token.id >= kMostTokens) {
+        throw FormatError(kOp, "added tokens' numbers from 0 to 2^24", std::to_string(token.id));
+      }
       // The text that it was found as.
       if (token.normalized && normalizer) {
         token.content = to_utf8(normalizer(from_utf8(kOp, token.content)));
       }
       size = std::max(size, token.id + 1);
       added_by_id.emplace(token.id, std::move(token));
+    }
+    check_template(single);
+    check_template(pair);
+  }
+
+  void check_template(const std::vector<TemplateItem>& items) const {
+    for (const TemplateItem& item : items) {
+      for (const int64_t id : item.ids) {
+        if (id >= 0 && id < size) continue;
+        throw FormatError(kOp, "a post-processor's tokens below " + std::to_string(size),
+                          std::to_string(id));
+      }
     }
   }
 

@@ -58,7 +58,8 @@ class SASH_API Tokenizer {
 
   /// Reads a `tokenizer.json`: BPE, WordPiece or Unigram, with the normalizers, pre-tokenizers,
   /// post-processors and decoders of today's models. Its truncation and padding are not applied.
-  /// `IoError`, `FormatError`, and `NotImplemented` naming a part that sash does not have.
+  /// `IoError`, `FormatError` also for numbers of tokens that are out of range, and
+  /// `NotImplemented` naming a part that sash does not have.
   static Tokenizer load(const std::string& path);
   /// The same from its text.
   static Tokenizer from_json(std::string_view json);

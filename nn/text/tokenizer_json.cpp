@@ -1,9 +1,8 @@
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "../../core/error.h"
 #include "../../core/quote.h"
+#include "json_text.h"
 #include "tokenizer.h"
 #include "unicode.h"
 
@@ -26,6 +25,10 @@ std::string string_of(const Json& json, const char* key, const std::string& othe
 
 bool flag(const Json& json, const char* key, bool otherwise) {
   return json.contains(key) && !json[key].is_null() ? json[key].get<bool>() : otherwise;
+}
+
+int64_t integer(const Json& json, const char* name, int64_t most = INT64_MAX) {
+  return integer_of(kOp, name, json.dump(), 0, most);
 }
 
 std::u32string characters(const std::string& text) { return from_utf8(kOp, text); }
@@ -146,8 +149,9 @@ TokenDecoder read_decoder(const Json& json) {
     return d::replace(pattern_of(json.at("pattern")), json.at("content").get<std::string>());
   }
   if (type == "Strip") {
-    return d::strip(json.at("content").get<std::string>(), json.at("start").get<size_t>(),
-                    json.at("stop").get<size_t>());
+    return d::strip(json.at("content").get<std::string>(),
+                    static_cast<size_t>(integer(json.at("start"), "start")),
+                    static_cast<size_t>(integer(json.at("stop"), "stop")));
   }
   if (type == "WordPiece") {
     return d::word_piece(string_of(json, "prefix", "##"), flag(json, "cleanup", true));
@@ -163,12 +167,13 @@ std::vector<TemplateItem> read_template(const Json& json, const Json& special_to
   return list_of<TemplateItem>(json, [&](const Json& item) -> TemplateItem {
     const bool special = item.contains("SpecialToken");
     const Json& body = item.at(special ? "SpecialToken" : "Sequence");
-    const auto type_id = body.at("type_id").get<int64_t>();
+    const int64_t type_id = integer(body.at("type_id"), "type_id");
     const auto name = body.at("id").get<std::string>();
     if (!special) {
       return {name == "A" ? TemplateItem::first_text : TemplateItem::second_text, {}, type_id};
     }
-    return {TemplateItem::special, special_tokens.at(name).at("ids").get<std::vector<int64_t>>(),
+    const auto id = [](const Json& token) { return integer(token, "id"); };
+    return {TemplateItem::special, list_of<int64_t>(special_tokens.at(name).at("ids"), id),
             type_id};
   });
 }
@@ -189,8 +194,8 @@ void read_post_processor(const Json& json, TokenizerParts& parts) {
   const bool roberta = type == "RobertaProcessing";
   if (!roberta && type != "BertProcessing") unsupported("post-processor", type);
   // [token, number]
-  const TemplateItem cls{TemplateItem::special, {json.at("cls").at(1).get<int64_t>()}, 0};
-  const TemplateItem sep{TemplateItem::special, {json.at("sep").at(1).get<int64_t>()}, 0};
+  const TemplateItem cls{TemplateItem::special, {integer(json.at("cls").at(1), "cls")}, 0};
+  const TemplateItem sep{TemplateItem::special, {integer(json.at("sep").at(1), "sep")}, 0};
   const int64_t second = roberta ? 0 : 1;
   TemplateItem last = sep;
   last.type_id = second;
@@ -204,7 +209,7 @@ void read_post_processor(const Json& json, TokenizerParts& parts) {
 std::vector<AddedToken> read_added(const Json& json) {
   return list_of<AddedToken>(json, [](const Json& token) -> AddedToken {
     return {.content = token.at("content").get<std::string>(),
-            .id = token.at("id").get<int64_t>(),
+            .id = integer(token.at("id"), "id", kMostTokens - 1),
             .special = flag(token, "special", false),
             .single_word = flag(token, "single_word", false),
             .lstrip = flag(token, "lstrip", false),
@@ -218,7 +223,7 @@ std::vector<AddedToken> read_added(const Json& json) {
 std::vector<std::pair<std::string, int64_t>> read_numbers(const Json& vocab) {
   std::vector<std::pair<std::string, int64_t>> tokens;
   for (const auto& item : vocab.items()) {
-    tokens.emplace_back(item.key(), item.value().get<int64_t>());
+    tokens.emplace_back(item.key(), integer(item.value(), "vocab", kMostTokens - 1));
   }
   return tokens;
 }
@@ -277,9 +282,10 @@ void read_word_piece(const Json& json, TokenizerParts& parts) {
   parts.vocabulary = std::make_shared<const Vocabulary>(read_numbers(json.at("vocab")));
   const std::optional<int64_t> unknown = read_unknown(json, *parts.vocabulary);
   if (!unknown) throw FormatError(kOp, "an unk_token of WordPiece", "none");
+  const char* const most = "max_input_chars_per_word";
   parts.model =
       word_piece(parts.vocabulary, *unknown, string_of(json, "continuing_subword_prefix", "##"),
-                 json.value("max_input_chars_per_word", int64_t{100}));
+                 json.contains(most) ? integer(json[most], most) : 100);
 }
 
 void read_unigram(const Json& json, TokenizerParts& parts) {
@@ -292,10 +298,7 @@ void read_unigram(const Json& json, TokenizerParts& parts) {
   parts.vocabulary = std::make_shared<const Vocabulary>(std::move(tokens));
   std::optional<int64_t> unknown;
   if (json.contains("unk_id") && !json["unk_id"].is_null()) {
-    unknown = json["unk_id"].get<int64_t>();
-    if (*unknown < 0 || *unknown >= parts.vocabulary->size()) {
-      throw FormatError(kOp, "an unk_id of the vocabulary", std::to_string(*unknown));
-    }
+    unknown = integer(json["unk_id"], "unk_id", parts.vocabulary->size() - 1);
   }
   parts.model =
       unigram(parts.vocabulary, std::move(scores), unknown, flag(json, "byte_fallback", false));
@@ -319,7 +322,7 @@ void read_model(const Json& json, TokenizerParts& parts) {
 }  // namespace
 
 Tokenizer Tokenizer::from_json(std::string_view text) try {
-  const Json json = Json::parse(text);
+  const Json json = Json::parse(checked_depth(kOp, text));
   TokenizerParts parts;
   read_model(json.at("model"), parts);
   parts.normalizer = read_normalizer(json.value("normalizer", Json()));
@@ -333,9 +336,7 @@ Tokenizer Tokenizer::from_json(std::string_view text) try {
 }
 
 Tokenizer Tokenizer::load(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(in), {}};
-  if (!in) throw IoError(kOp, "cannot read '" + path + "'");
+  const std::string text = read_text(kOp, path);
   try {
     return from_json(text);
   } catch (Error& error) {

@@ -9,12 +9,6 @@ namespace sash::text {
 
 TokenModel::~TokenModel() = default;
 
-namespace {
-
-constexpr int64_t kMostTokens = 1 << 24;
-
-}  // namespace
-
 Vocabulary::Vocabulary(const std::vector<std::pair<std::string, int64_t>>& tokens) {
   int64_t count = 0;
   for (const auto& [token, id] : tokens) {

@@ -62,6 +62,10 @@ class GgufFile::Parser {
     }
     for (uint64_t i = 0; i < keys; ++i) parse_key(i);
     place_ = "the alignment";
+    const auto found = file_.metadata_.find("general.alignment");
+    if (found != file_.metadata_.end() && !std::holds_alternative<int64_t>(found->second)) {
+      fail("a uint32 for 'general.alignment'", type_name(found->second.index()));
+    }
     const auto alignment = file_.get<int64_t>("general.alignment", kDefaultAlignment);
     if (alignment < 1 || !std::has_single_bit(static_cast<uint64_t>(alignment)) ||
         alignment > (1 << 20)) {

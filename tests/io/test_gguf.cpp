@@ -191,6 +191,8 @@ TEST_CASE("gguf: what is wrong is named") {
       error_of(
           Bytes().start(0, 1).name("general.alignment").add(uint32_t{4}).add(uint32_t{24}).text) ==
       "FormatError: GgufFile: expected general.alignment of a power of 2 up to 2^20, got 24");
+  CHECK(error_of(Bytes().start(0, 1).name("general.alignment").add(uint32_t{8}).name("32").text) ==
+        "FormatError: GgufFile: expected a uint32 for 'general.alignment', got a string");
   CHECK(error_of("PK\3\4") ==
         "FormatError: GgufFile: expected a file that begins with 'GGUF', got a zip archive; if it "
         "is PyTorch's or NumPy's, save it as safetensors");

@@ -270,3 +270,125 @@ TEST_CASE("pretrained: configurations of older versions of transformers") {
   CHECK(qwen.attention.size() == 1);
   CHECK(qwen.head_dim == 128);
 }
+
+TEST_CASE("pretrained: a save that fails leaves the old configuration, and no mix that loads") {
+  const TemporaryFolder folder;
+  const std::string x = folder.file("x"), index = x + "/model.safetensors.index.json";
+  const auto save = [](const std::string& name, const std::string& to, int64_t most) {
+    const Pretrained file = Pretrained::open(kFolder + name);
+    file.save(file.decoder(), to, most);
+  };
+  const auto config = [&] { return read_text(x + "/config.json"); };
+  save("llama", x, 5000);
+  const std::string llama = read_text(kFolder + "llama/config.json");
+  const StateDict tensors = nn::load_shards(x);
+  const std::string bytes = "ValueError: Pretrained: expected max_shard_bytes above 0, got ";
+  expect_errors({
+      {bytes + "-1", [&] { save("mistral", x, -1); }},
+      {bytes + "0", [&] { save("mistral", folder.file("y"), 0); }},
+      {"IoError: Pretrained: cannot make folder '" + x + "/config.json': Not a directory",
+       [&] { save("mistral", x + "/config.json", 5000); }},
+  });
+  CHECK_FALSE(std::filesystem::exists(folder.file("y")));
+  CHECK(config() == llama);
+  expect_same(nn::load_shards(x), tensors);
+
+  std::string second;
+  for (const auto& entry : std::filesystem::directory_iterator(x)) {
+    const std::string path = entry.path().string();
+    if (path.find("model-00002") != path.npos) second = path;
+  }
+  REQUIRE_FALSE(second.empty());
+  std::filesystem::remove(second);
+  std::filesystem::create_directory(second);
+  CHECK(thrown_by([&] { save("llama", x, 5000); }).starts_with("IoError: "));
+  CHECK_FALSE(std::filesystem::exists(index));
+  CHECK(thrown_by([&] { nn::load_shards(x); }).starts_with("IoError: "));
+  CHECK(thrown_by([&] { save("mistral", x, 5000); }).starts_with("IoError: "));
+  CHECK(config() == llama);
+}
+
+TEST_CASE("pretrained: numbers of a config.json that are out of range are refused") {
+  const auto with = [](const std::string& name, const std::string& key, const std::string& value) {
+    std::string text = read_text(kFolder + name + "/config.json");
+    const size_t at = text.find("\"" + key + "\":");
+    if (at == text.npos) {
+      text.replace(text.find('{'), 1, "{\"" + key + "\": " + value + ",");
+    } else {
+      const size_t begin = text.find(':', at) + 1, end = text.find_first_of(",\n", begin);
+      text.replace(begin, end - begin, " " + value);
+    }
+    return thrown_by([&] { nn::read_config_json("test", text); });
+  };
+  const auto error = [](const std::string& what, const std::string& range, const std::string& got) {
+    return "FormatError: test: expected an integer " + what + " from " + range + ", got " + got;
+  };
+  const std::string size = "1 to 2147483647", layers = "1 to 65536", from_0 = "0 to 2147483647";
+  for (const std::string name : {"llama", "mistral", "qwen3", "phi3", "gemma2", "gemma3", "olmo3",
+                                 "gpt_oss", "modernbert", "bert"}) {
+    CAPTURE(name);
+    const std::string heads = "num_attention_heads", depth = "num_hidden_layers";
+    CHECK(with(name, heads, "4") == "nothing was thrown");
+    CHECK(with(name, heads, "0") == error(heads, size, "0"));
+    for (const std::string wrong : {"0", "65537", "9200000000000000000", "2.9"}) {
+      CHECK(with(name, depth, wrong) == error(depth, layers, wrong));
+    }
+    CHECK(with(name, depth, "1e300") == error(depth, layers, "1e+300"));
+    CHECK(with(name, "vocab_size", "96.7") == error("vocab_size", size, "96.7"));
+    CHECK(with(name, "eos_token_id", "1e300") == error("eos_token_id", from_0, "1e+300"));
+    CHECK(with(name, "eos_token_id", "-4") == error("eos_token_id", from_0, "-4"));
+    CHECK(with(name, "eos_token_id", "[2.5]") == error("eos_token_id", from_0, "2.5"));
+  }
+  CHECK(with("gpt2", "n_layer", "2147483648") == error("n_layer", layers, "2147483648"));
+  CHECK(with("gpt_neo", "num_layers", "3") ==
+        "FormatError: test: expected attention_types of 3 layers, got 2");
+  CHECK(with("gemma3", "sliding_window_pattern", "0") ==
+        error("sliding_window_pattern", size, "0"));
+  CHECK(with("modernbert", "global_attn_every_n_layers", "0") ==
+        error("global_attn_every_n_layers", size, "0"));
+  CHECK(with("llama", "partial_rotary_factor", "1e300") ==
+        "FormatError: test: expected partial_rotary_factor above 0, at most 1, got 1e+300");
+  const auto neo = [](const std::string& types) {
+    return [types] {
+      nn::read_config_json(
+          "test", R"({"model_type":"gpt_neo","vocab_size":9,"hidden_size":8,"num_layers":2,)"
+                  R"("num_heads":2,"max_position_embeddings":64,"activation_function":"gelu",)"
+                  R"("attention_types":)" +
+                      types + "}");
+    };
+  };
+  expect_errors({
+      {"nothing was thrown", neo(R"([[["global","local"],1]])")},
+      {"FormatError: test: expected attention_types of 2 layers, got more",
+       neo(R"([[["global","local"],65536]])")},
+      {error("attention_types", "0 to 65536", "4611686018427387904"),
+       neo(R"([[["global","local"],4611686018427387904]])")},
+      {"FormatError: test: expected JSON nested at most 64 deep, got a deeper one",
+       neo(std::string(200'000, '[') + std::string(200'000, ']'))},
+  });
+}
+
+TEST_CASE("pretrained: numbers of a GGUF file that are out of range are refused") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("x.gguf");
+  const auto with = [&](const std::string& key, uint32_t value) {
+    std::string bytes = read_text(kFolder + "gguf_gemma3.gguf");
+    const size_t at = bytes.find("gemma3." + key);
+    REQUIRE(at != bytes.npos);
+    // Behind the key, a 32-bit type.
+    bytes.replace(at + 7 + key.size() + 4, 4, reinterpret_cast<const char*>(&value), 4);
+    std::filesystem::remove(path);
+    std::ofstream(path, std::ios::binary) << bytes;
+    return thrown_by([&] { Pretrained::open(path); });
+  };
+  const std::string place = "; in '" + path + "'";
+  CHECK(with("block_count", 62) == "nothing was thrown");
+  CHECK(with("block_count", 65'537) ==
+        "FormatError: Pretrained: expected an integer gemma3.block_count from 1 to 65536, got "
+        "65537" +
+            place);
+  CHECK(with("attention.head_count", 0) ==
+        "FormatError: Pretrained: expected an integer gemma3.attention.head_count from 1 to "
+        "2147483647, got 0" +
+            place);
+}

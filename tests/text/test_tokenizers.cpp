@@ -1,9 +1,11 @@
 #include <doctest/doctest.h>
 #include <sash/core/error.h>
+#include <sash/nn/text/pattern.h>
 #include <sash/nn/text/tokenizer.h>
 #include <sash/tensor/io/gguf.h>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -128,7 +130,133 @@ TEST_CASE("tokenizers: parts that sash does not have are named") {
   CHECK(thrown_by([] {
           Tokenizer::from_json("{}");
         }).starts_with("FormatError: Tokenizer: expected a tokenizer.json, got "));
-  expect_error<IoError>("Tokenizer: cannot read '/no/file'", [] { Tokenizer::load("/no/file"); });
+  expect_errors({
+      {"IoError: Tokenizer: cannot open '/no/file': No such file or directory",
+       [] { Tokenizer::load("/no/file"); }},
+      {"IoError: Tokenizer: cannot read '/': Is a directory", [] { Tokenizer::load("/"); }},
+  });
+}
+
+TEST_CASE("tokenizers: numbers that are out of range are refused") {
+  const auto with = [](const std::string& parts) {
+    return [parts] {
+      Tokenizer::from_json("{\"model\":{\"vocab\":{\"a\":0,\"b\":1},\"merges\":[]}" + parts + "}");
+    };
+  };
+  const auto added = [&](const std::string& id) {
+    return with(R"(,"added_tokens":[{"id":)" + id + R"(,"content":"x"}])");
+  };
+  const auto bert = [&](const std::string& cls) {
+    return with(R"(,"post_processor":{"type":"BertProcessing","sep":["b",1],"cls":["a",)" + cls +
+                "]}");
+  };
+  const auto special = [&](const std::string& id) {
+    const std::string item = R"([{"SpecialToken":{"id":"x","type_id":0}}])";
+    return with(R"(,"post_processor":{"type":"TemplateProcessing","single":)" + item +
+                R"(,"pair":)" + item + R"(,"special_tokens":{"x":{"ids":[)" + id + "]}}}");
+  };
+  const auto strip = [&](const std::string& content, const std::string& start) {
+    return with(R"(,"decoder":{"type":"Strip","stop":0,"content":")" + content + R"(","start":)" +
+                start + "}");
+  };
+  const auto word_piece = [](const std::string& most) {
+    return [most] {
+      Tokenizer::from_json(R"({"model":{"type":"WordPiece","vocab":{"u":0},"unk_token":"u",)"
+                           R"("max_input_chars_per_word":)" +
+                           most + "}}");
+    };
+  };
+  const std::string id = "FormatError: Tokenizer: expected an integer id from 0 to 16777215, got ";
+  const std::string any = " from 0 to 9223372036854775807, got ";
+  const std::string below =
+      "FormatError: Tokenizer: expected a post-processor's tokens below 2, got ";
+  const std::string most =
+      "FormatError: Tokenizer: expected an integer max_input_chars_per_word" + any;
+  expect_errors({
+      {"nothing was thrown", added("16777215")},
+      {id + "9223372036854775807", added("9223372036854775807")},
+      {id + "-1", added("-1")},
+      {id + "2.5", added("2.5")},
+      {"nothing was thrown", bert("1")},
+      {below + "2", bert("2")},
+      {"FormatError: Tokenizer: expected an integer cls" + any + "-7", bert("-7")},
+      {"nothing was thrown", special("1")},
+      {below + "999999999", special("999999999")},
+      {"FormatError: Tokenizer: expected an integer id" + any + "-7", special("-7")},
+      {"nothing was thrown", strip(" ", "1")},
+      {"FormatError: Tokenizer: expected a content to strip, got ''",
+       strip("", "9223372036854775807")},
+      {"FormatError: Tokenizer: expected an integer start" + any + "18446744073709551615",
+       strip(" ", "18446744073709551615")},
+      {"nothing was thrown", word_piece("100")},
+      {most + "-1", word_piece("-1")},
+      {most + "1e+300", word_piece("1e300")},
+      {"FormatError: Tokenizer: expected an integer vocab from 0 to 16777215, got 0.5",
+       [] { Tokenizer::from_json(R"({"model":{"vocab":{"a":0.5},"merges":[]}})"); }},
+      {"FormatError: Tokenizer: expected added tokens' numbers from 0 to 2^24, got -1",
+       [] {
+         text::TokenizerParts parts;
+         parts.vocabulary = std::make_shared<const text::Vocabulary>(std::vector<std::string>{"a"});
+         parts.added = {{.content = "x", .id = -1}};
+         Tokenizer{parts};
+       }},
+  });
+}
+
+TEST_CASE("tokenizers: JSON that is nested deeply is refused") {
+  const auto times = [](size_t count, const std::string& text) {
+    std::string all;
+    for (size_t i = 0; i < count; ++i) all += text;
+    return all;
+  };
+  const auto read = [](const std::string& normalizer) {
+    return [normalizer] {
+      Tokenizer::from_json(R"({"model":{"vocab":{"[[\"{":0},"merges":[]},"normalizer":)" +
+                           normalizer + "}");
+    };
+  };
+  const auto sequences = [&](size_t count) {
+    return read(times(count, R"({"type":"Sequence","normalizers":[)") + R"({"type":"NFC"})" +
+                times(count, "]}"));
+  };
+  const std::string error =
+      "FormatError: Tokenizer: expected JSON nested at most 64 deep, got a deeper one";
+  expect_errors({
+      {"nothing was thrown", sequences(31)},
+      {error, sequences(32)},
+      {error, sequences(60'000)},
+      {error, read(times(200'000, "[") + times(200'000, "]"))},
+  });
+}
+
+TEST_CASE("patterns: a match that recurses or tries too much is refused") {
+  const auto find = [](const std::string& expression, size_t length) {
+    return [=] { text::Pattern(expression).find(std::u32string(length, U'a'), 0); };
+  };
+  std::string optional;
+  for (int i = 0; i < 100'000; ++i) optional += "a?";
+  const std::string deep =
+      "NotImplemented: Pattern: a match of more than 5000 repetitions and parts";
+  expect_errors({
+      {"nothing was thrown", find("(?:a|b)+", 1000)},
+      {deep, find("(?:a|b)+", 18'000)},
+      {deep, find(optional, 100'000)},
+      {"nothing was thrown", find("(?:a|b)++", 100'000)},
+      {"nothing was thrown", find("a+b|a+", 3'000'000)},
+      {"NotImplemented: Pattern: an expression that takes more than 4000000 steps to match",
+       find("(?:a+)+b", 40)},
+      {"FormatError: Pattern: expected at most 100 repetitions of repetitions, got more in '" +
+           optional.substr(0, 1) + std::string(59, '*') + "...'",
+       find("a" + std::string(100'000, '*'), 1)},
+  });
+}
+
+TEST_CASE("tokenizers: scores that are no numbers are refused") {
+  const text::Vocabulary vocabulary(std::vector<std::string>{"a", "b", "ab"});
+  CHECK(text::merges_of_scores(vocabulary, {0, -1, -2}).size() == 1);
+  expect_error<FormatError>("Vocabulary: expected scores that are numbers, got NaN for 'b'", [&] {
+    text::merges_of_scores(vocabulary, {0, std::nan(""), -2});
+  });
 }
 
 TEST_CASE("tokenizers: every cut of a tokenizer.json is an error") {
