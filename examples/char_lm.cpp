@@ -14,7 +14,7 @@ int main(int argc, char** argv) {
   Flags flags("Trains a language model on the bytes of a text.");
   flags.add("text", path, "The file");
   flags.add("--steps", steps);
-  flags.add("--context", context, "Bytes of a sample");
+  flags.add_size("--context", context, "Bytes of a sample");
   flags.add("--attention", attention, "The mask");
   flags.add("--prompt", prompt, "Written on from");
   return flags.run(argc, argv, [&] {

@@ -11,7 +11,8 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
-#include <iostream>
+
+#include "support/program.h"
 
 using namespace sash;
 
@@ -82,11 +83,8 @@ int main(int argc, char** argv) {
       ->required();
   app.add_option("sentences", sentences);
   app.add_option("--output", output, "Save the embeddings as safetensors");
-  CLI11_PARSE(app, argc, argv);
-  try {
+  return run_program(app, argc, argv, [&] {
     run(folder, sentences, output);
-  } catch (const Error& error) {
-    std::cerr << error.what() << "\n";
-    return 1;
-  }
+    return 0;
+  });
 }

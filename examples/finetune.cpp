@@ -82,12 +82,12 @@ int main(int argc, char** argv) {
   flags.add("path", s.path, "A GGUF file, or a folder with config.json");
   flags.add("--text", s.text, "A file of UTF-8 text; its last 8 passages are held out");
   flags.add("--steps", s.steps);
-  flags.add("--batch", s.batch, "Passages a step");
-  flags.add("--length", s.length, "Tokens of a passage");
+  flags.add_size("--batch", s.batch, "Passages a step");
+  flags.add_size("--length", s.length, "Tokens of a passage");
   flags.add("--window", s.window, "Keys that a token sees beside the sinks; 0: all");
   flags.add("--sinks", s.sinks, "First tokens that all see, with --window");
   flags.add("--pattern", s.pattern, "Names of the layers that get an adapter");
-  flags.add("--rank", s.lora.rank);
+  flags.add_size("--rank", s.lora.rank);
   flags.add("--alpha", s.lora.alpha);
   flags.add("--lr", s.lr);
   flags.add("--seed", s.seed);

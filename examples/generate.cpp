@@ -10,6 +10,9 @@
 #include <chrono>
 #include <cstdio>
 #include <iostream>
+#include <limits>
+
+#include "support/program.h"
 
 using namespace sash;
 
@@ -24,21 +27,24 @@ struct Settings {
 };
 
 void add_options(CLI::App& app, Settings& s) {
+  const CLI::Range whole(int64_t{0}, std::numeric_limits<int64_t>::max());
   app.add_option("path", s.path, "A GGUF file, or a folder with config.json")->required();
   app.add_option("--prompt", s.prompt, "What the text begins with, or the user says");
   app.add_flag("--raw", s.raw, "Take the prompt as it is, without the turns of a chat");
-  app.add_option("--count", s.count, "Most new tokens");
+  app.add_option("--count", s.count, "Most new tokens")->check(whole);
   app.add_option("--temperature", s.options.temperature, "0 takes the likeliest token");
   app.add_option("--top-k", s.options.top_k);
   app.add_option("--top-p", s.options.top_p);
   app.add_option("--min-p", s.options.min_p);
   app.add_option("--repetition-penalty", s.options.repetition_penalty);
   app.add_option("--seed", s.options.seed);
-  app.add_option("--window", s.window, "Keys that a token sees beside the sinks; 0: all");
-  app.add_option("--sinks", s.sinks, "First tokens that all see, with --window");
+  app.add_option("--window", s.window, "Keys that a token sees beside the sinks; 0: all")
+      ->check(whole);
+  app.add_option("--sinks", s.sinks, "First tokens that all see, with --window")->check(whole);
   app.add_option("--device", s.device);
   app.add_option("--dtype", s.dtype);
-  app.add_option("--threads", s.threads);
+  app.add_option("--threads", s.threads, "0: as many as there are processors")
+      ->check(CLI::Range(0, std::numeric_limits<int>::max()));
   app.add_flag("--ids", s.ids, "Print the numbers of the new tokens, one a line, and no text");
   app.add_flag("--prompt-ids", s.prompt_ids, "Print those of the prompt, and nothing else");
   app.add_flag("--no-stop", s.no_stop, "Go on after the token that ends a text");
@@ -127,11 +133,8 @@ int main(int argc, char** argv) {
   Settings settings;
   CLI::App app("Writes text with a pretrained model");
   add_options(app, settings);
-  CLI11_PARSE(app, argc, argv);
-  try {
+  return run_program(app, argc, argv, [&] {
     run(settings);
-  } catch (const Error& error) {
-    std::cerr << error.what() << "\n";
-    return 1;
-  }
+    return 0;
+  });
 }

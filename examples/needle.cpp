@@ -10,6 +10,8 @@
 #include <sash/sash.h>
 #include <CLI/CLI.hpp>
 
+#include "support/program.h"
+
 using namespace sash;
 
 namespace {
@@ -151,13 +153,5 @@ int main(int argc, char** argv) {
   app.add_option("--steps", settings.steps, "Training steps")->check(count);
   app.add_option("--batch", settings.batch, "Sequences per step")->check(count);
   app.add_option("--seed", settings.seed, "Seed of weights and data");
-  try {
-    app.parse(argc, argv);
-    return run(settings);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error);
-  } catch (const Error& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
-    return 1;
-  }
+  return run_program(app, argc, argv, [&] { return run(settings); });
 }

@@ -54,8 +54,8 @@ int main(int argc, char** argv) {
   double least = 0;
   Flags flags("Trains a classifier of packed texts.");
   flags.add("--steps", steps);
-  flags.add("--batch", batch, "Texts of a step");
-  flags.add("--tests", tests, "Texts of the test");
+  flags.add_size("--batch", batch, "Texts of a step");
+  flags.add_size("--tests", tests, "Texts of the test");
   flags.add("--least", least, "Percent to get right, below which the run fails");
   return flags.run(argc, argv, [&] {
     data::Loader loader(texts(steps * batch, 1), {.batch = batch}),

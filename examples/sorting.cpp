@@ -43,8 +43,8 @@ int main(int argc, char** argv) {
   double least = 0;
   Flags flags("Trains an encoder-decoder to sort numbers.");
   flags.add("--steps", steps);
-  flags.add("--length", length, "Numbers of a sequence");
-  flags.add("--batch", batch, "Sequences of a step");
+  flags.add_size("--length", length, "Numbers of a sequence");
+  flags.add_size("--batch", batch, "Sequences of a step");
   flags.add("--least", least, "Percent of test sequences to sort, below which the run fails");
   return flags.run(argc, argv, [&] {
     nn::Transformer model(kConfig, kConfig);

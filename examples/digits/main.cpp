@@ -114,9 +114,9 @@ int main(int argc, char** argv) {
   Flags flags("Trains a small net on 8 x 8 digits.");
   flags.add("--model", settings.model, "", {"conv", "mlp"});
   flags.add("--data", settings.data, "the file of images and labels");
-  flags.add("--seeds", settings.seeds, "runs, with seeds 1, 2, ...");
-  flags.add("--epochs", settings.epochs, "passes over the images");
-  flags.add("--batch", settings.batch, "images a step");
+  flags.add_size("--seeds", settings.seeds, "runs, with seeds 1, 2, ...");
+  flags.add_size("--epochs", settings.epochs, "passes over the images");
+  flags.add_size("--batch", settings.batch, "images a step");
   flags.add("--lr", settings.lr, "learning rate");
   flags.add("--least", settings.least, "mean accuracy in percent, below which the run fails");
   return flags.run(argc, argv, [&] { return run(settings); });

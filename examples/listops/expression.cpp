@@ -4,10 +4,19 @@
 #include <iterator>
 #include <numeric>
 
+#include <sash/core/error.h>
 #include <sash/core/philox.h>
 
 namespace listops {
 namespace {
+
+constexpr int kMostDraws = 200000;
+
+[[noreturn]] void refuse(const ExpressionOptions& options) {
+  throw sash::ValueError("listops", "lengths that expressions have",
+                         "more than " + std::to_string(options.shortest) + " and fewer than " +
+                             std::to_string(options.longest) + " tokens");
+}
 
 int64_t value_of(int64_t op, std::vector<int64_t> arguments) {
   std::sort(arguments.begin(), arguments.end());
@@ -31,11 +40,12 @@ class Generator {
 
   Expression draw() {
     const auto size = [this] { return std::ssize(expression_.tokens); };
-    do {
+    for (int i = 0; i < kMostDraws; ++i) {
       expression_.tokens.clear();
       expression_.value = append(1);
-    } while (size() <= options_.shortest || size() >= options_.longest);
-    return std::move(expression_);
+      if (size() > options_.shortest && size() < options_.longest) return std::move(expression_);
+    }
+    refuse(options_);
   }
 
  private:
@@ -66,6 +76,13 @@ class Generator {
 };
 
 }  // namespace
+
+void check(const ExpressionOptions& options) {
+  const auto [shortest, longest, depth, arguments] = options;
+  if (shortest >= longest) refuse(options);
+  const int64_t least = shortest < 1 ? 1 : std::max<int64_t>(shortest + 1, 4);
+  if (least >= longest) refuse(options);
+}
 
 Expression random_expression(uint64_t seed, uint64_t number, const ExpressionOptions& options) {
   return Generator(seed, number, options).draw();

@@ -28,8 +28,12 @@ struct ExpressionOptions {
   int64_t arguments = 10;  ///< of a list: from 2 to this
 };
 
+/// `sash::ValueError` if no expression has such a length: they have 1 token, or 4 and more.
+void check(const ExpressionOptions& options);
+
 /// Expression `number` of those that `seed` gives. An argument is a list with probability 1/4, its
-/// operator one of the four; what has another length is drawn again.
+/// operator one of the four; what has another length is drawn again, at most 200,000
+/// times: `sash::ValueError` if all have.
 Expression random_expression(uint64_t seed, uint64_t number, const ExpressionOptions& options);
 
 /// "[MAX 2 9 [MIN 4 7 ] 0 ]".

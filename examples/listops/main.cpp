@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <map>
 #include <string>
 
@@ -124,7 +125,17 @@ class TimeLimit : public optim::Callback {
   optim::Trainer* trainer_ = nullptr;
 };
 
+// The weights of one kind of attention fit another, so their shapes do not tell.
+void check_checkpoint(const Settings& s) {
+  if (s.save.empty() || !std::filesystem::is_regular_file(s.save)) return;
+  const auto extra = optim::checkpoint_info(s.save).extra;
+  const auto kept = extra.find("attention");
+  if (kept == extra.end() || kept->second == s.attention) return;
+  throw ValueError("listops", "--attention " + kept->second + ", as in " + s.save, s.attention);
+}
+
 void train(const Settings& s) {
+  check_checkpoint(s);
   set_tf32_allowed(s.precision == "tf32");
   const bool halves = s.precision == "auto" ? default_device().is_cuda() : s.precision == "bf16";
   const auto kind = kKinds.find(s.attention);
@@ -149,6 +160,7 @@ void train(const Settings& s) {
                           .save_every = s.save.empty() ? 0 : s.save_every,
                           .keep = 0,
                           .resume = s.save.empty() ? "" : "auto",
+                          .extra = {{"attention", s.attention}},
                           .stop_on_signals = true});
   optim::ProgressLine progress;
   TimeLimit limit(s.seconds);
@@ -176,15 +188,15 @@ int main(int argc, char** argv) {
   Flags flags("Trains a transformer on ListOps of the Long Range Arena.");
   flags.add("--attention", s.attention, "full, local, longformer, bigbird, or a mask");
   flags.add("--steps", s.steps);
-  flags.add("--batch", s.batch, "Expressions of a step");
-  flags.add("--samples", s.samples, "Expressions to train on");
-  flags.add("--tests", s.tests, "Expressions to test on");
+  flags.add_size("--batch", s.batch, "Expressions of a step");
+  flags.add_size("--samples", s.samples, "Expressions to train on");
+  flags.add_size("--tests", s.tests, "Expressions to test on");
   flags.add("--shortest", s.expressions.shortest, "All expressions have more tokens");
   flags.add("--longest", s.expressions.longest, "All expressions have fewer tokens");
-  flags.add("--dim", s.dim);
-  flags.add("--heads", s.heads);
-  flags.add("--layers", s.layers);
-  flags.add("--feedforward", s.feedforward);
+  flags.add_size("--dim", s.dim);
+  flags.add_size("--heads", s.heads);
+  flags.add_size("--layers", s.layers);
+  flags.add_size("--feedforward", s.feedforward);
   flags.add("--lr", s.lr, "Divided by the root of the step");
   flags.add("--warmup", s.warmup, "Steps");
   flags.add("--decay", s.decay, "Steps at the end in which the rate falls to 0");
@@ -195,5 +207,8 @@ int main(int argc, char** argv) {
   flags.add("--precision", s.precision, "auto: on a card bf16, with masters; else float32",
             {"auto", "float32", "tf32", "bf16"});
   flags.add("--print", s.print, "Only print this many expressions, each after its value");
-  return flags.run(argc, argv, [&] { s.print > 0 ? print(s) : train(s); });
+  return flags.run(argc, argv, [&] {
+    listops::check(s.expressions);
+    s.print > 0 ? print(s) : train(s);
+  });
 }

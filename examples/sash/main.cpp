@@ -1,15 +1,14 @@
 // The command `sash`: devices, files, masks, a short benchmark and the bundled training.
-#include <cstdio>
-#include <exception>
 #include <string_view>
 
 #include <CLI/CLI.hpp>
 
+#include "../support/program.h"
 #include "commands.h"
 
 namespace {
 
-int parse_and_run(int argc, char** argv) {
+int run(int argc, char** argv) {
   CLI::App app{"Looks at machines, files and attention masks, and trains the bundled model."};
   app.require_subcommand(1);
   app.option_defaults()->always_capture_default();
@@ -40,19 +39,12 @@ int parse_and_run(int argc, char** argv) {
   time->callback([&] { print_bench(bench); });
 
   app.add_subcommand("train", "Trains the bundled transformer: see sash train --help");
-  CLI11_PARSE(app, argc, argv);
-  return 0;
+  return run_program(app, argc, argv, [] { return 0; });
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    if (argc > 1 && std::string_view(argv[1]) == "train") return train(argc - 1, argv + 1);
-    return parse_and_run(argc, argv);
-  } catch (const std::exception& error) {
-    std::fflush(stdout);
-    std::fprintf(stderr, "error: %s\n", error.what());
-    return 1;
-  }
+  if (argc > 1 && std::string_view(argv[1]) == "train") return train(argc - 1, argv + 1);
+  return run(argc, argv);
 }

@@ -2,9 +2,4 @@
 #include "../train_transformer/run.h"
 #include "commands.h"
 
-int train(int argc, char** argv) {
-  Options options;
-  int exit_code = 0;
-  if (!parse_options(argc, argv, options, exit_code)) return exit_code;
-  return run(options);
-}
+int train(int argc, char** argv) { return run_with_options(argc, argv, run); }

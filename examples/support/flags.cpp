@@ -1,11 +1,12 @@
 #include "flags.h"
 
 #include <cstdint>
-#include <cstdio>
+#include <limits>
 
 #include <sash/core/backend/device.h>
-#include <sash/core/error.h>
 #include <CLI/CLI.hpp>
+
+#include "program.h"
 
 struct Flags::Parser {
   CLI::App app;
@@ -31,7 +32,18 @@ void Flags::add(const std::string& name, T& value, const std::string& help,
   }();
   if (!name.starts_with("-")) option->required();
   if (!choices.empty()) option->check(CLI::IsMember(choices));
+  if constexpr (std::is_same_v<T, int> || std::is_same_v<T, int64_t>)
+    option->check(CLI::Range(T{0}, std::numeric_limits<T>::max()));
 }
+
+template <class T>
+void Flags::add_size(const std::string& name, T& value, const std::string& help) {
+  parser_->app.add_option(name, value, help)
+      ->check(CLI::Range(T{1}, std::numeric_limits<T>::max()));
+}
+
+template void Flags::add_size(const std::string&, int&, const std::string&);
+template void Flags::add_size(const std::string&, int64_t&, const std::string&);
 
 template void Flags::add(const std::string&, bool&, const std::string&,
                          const std::vector<std::string>&);
@@ -47,15 +59,8 @@ template void Flags::add(const std::string&, std::string&, const std::string&,
                          const std::vector<std::string>&);
 
 int Flags::run_checked(int argc, char** argv, const std::function<int()>& program) {
-  try {
-    parser_->app.parse(argc, argv);
+  return run_program(parser_->app, argc, argv, [&] {
     sash::set_default_device(sash::Device::parse(parser_->device));
     return program();
-  } catch (const CLI::ParseError& error) {
-    return parser_->app.exit(error);
-  } catch (const sash::Error& error) {
-    std::fflush(stdout);
-    std::fprintf(stderr, "error: %s\n", error.what());
-    return 1;
-  }
+  });
 }

@@ -22,12 +22,16 @@ class Flags {
 
   /// A flag "--name", or an argument "name" that must be there. Takes int, int64_t, uint64_t,
   /// double, std::string and, for flags without a value, bool; one of `choices`, if there are some.
+  /// Whole numbers are at least 0.
   template <class T>
   void add(const std::string& name, T& value, const std::string& help = "",
            const std::vector<std::string>& choices = {});
+  /// The same for a whole number of at least 1.
+  template <class T>
+  void add_size(const std::string& name, T& value, const std::string& help = "");
 
   /// Reads the command line, makes --device the default device, and calls the program. Returns the
-  /// exit code: what the program returns, if it does; 1 after a `sash::Error`, which is printed.
+  /// exit code: what the program returns, if it does; 1 after an error, which is printed.
   template <class Program>
   int run(int argc, char** argv, Program program) {
     return run_checked(argc, argv, [&] {

@@ -7,6 +7,8 @@
 #include <sash/nn/attention/attention_kind.h>
 #include <CLI/CLI.hpp>
 
+#include "../support/program.h"
+
 namespace {
 
 template <class T>
@@ -146,7 +148,8 @@ void add_writing_options(CLI::App& app, Options& options) {
 
 }  // namespace
 
-bool parse_options(int argc, char** argv, Options& options, int& exit_code) {
+int run_with_options(int argc, char** argv, const std::function<int(const Options&)>& program) {
+  Options options;
   CLI::App app{"Trains a character-level transformer on text, then generates text."};
   app.footer("Exit code: 0 on success, 1 after an error, 128 + n if stopped by signal n.");
   app.option_defaults()->always_capture_default();
@@ -154,14 +157,10 @@ bool parse_options(int argc, char** argv, Options& options, int& exit_code) {
   add_model_options(app, options);
   add_training_options(app, options);
   add_writing_options(app, options);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    exit_code = app.exit(error);
-    return false;
-  }
-  for (const CLI::Option* option : app.get_options()) {
-    if (option->count() > 0) options.given.insert(option->get_lnames().front());
-  }
-  return true;
+  return run_program(app, argc, argv, [&] {
+    for (const CLI::Option* option : app.get_options()) {
+      if (option->count() > 0) options.given.insert(option->get_lnames().front());
+    }
+    return program(options);
+  });
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <set>
 #include <string>
 
@@ -40,6 +41,5 @@ struct Options {
   bool has(const std::string& flag) const { return given.count(flag) > 0; }
 };
 
-/// Parses the command line. Returns false if the program must end with `exit_code`: after --help or
-/// after an invalid flag, which is reported here.
-bool parse_options(int argc, char** argv, Options& options, int& exit_code);
+/// Parses the command line, and calls the program. Returns the exit code, as `run_program` does.
+int run_with_options(int argc, char** argv, const std::function<int(const Options&)>& program);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include <sash/nn/eval_guard.h>
 #include <sash/ops/attention/attention_recorder.h>
 #include <sash/tensor/autograd/grad_mode.h>
 #include <sash/tensor/factories.h>
@@ -29,11 +30,9 @@ sash::Tensor tokens_of(const sash::nn::CausalLM& model, const std::vector<int64_
 void add_attention(HtmlReport& report, sash::nn::CausalLM& model, const std::vector<int64_t>& text,
                    sash::Device device) {
   const sash::NoGradGuard no_grad;
-  const bool training = model.is_training();
+  const sash::nn::EvalGuard eval(model);
   const sash::AttentionRecorder recorder;
-  model.eval();
   model(tokens_of(model, text, 64, device));
-  model.train(training);
   for (size_t layer = 0; layer < recorder.weights().size(); ++layer) {
     report.add_attention("Attention of layer " + std::to_string(layer), recorder.weights()[layer]);
   }

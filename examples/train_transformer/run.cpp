@@ -106,8 +106,8 @@ Plan make_plan(Options options) {
   open_resumed(plan, options);
   const bool resumes = !options.resume.empty();
   const bool wanted = !resumes || options.has("steps") || options.has("text");
-  for (const char* flag :
-       {"save", "metrics", "tensorboard", "report", "profile", "dry-run", "overfit-batch"}) {
+  for (const char* flag : {"save", "save-every", "keep", "metrics", "tensorboard", "report",
+                           "profile", "log-every", "lr", "dropout", "dry-run", "overfit-batch"}) {
     if (wanted || !options.has(flag)) continue;
     throw sash::ValueError(kOp, std::string("--steps or --text with --resume and --") + flag,
                            "neither, which trains nothing");
@@ -205,9 +205,22 @@ optim::TrainerOptions trainer_options(const Options& options, const Corpus& corp
   return chosen;
 }
 
-// Trains if the plan says so. Returns the exit code, and the validation loss if a text is known.
-int train(const Plan& plan, sash::nn::CausalLM& model, const Corpus& corpus, sash::Device device,
-          optim::HtmlReport* report, double& validation_loss) {
+// A dry run only looks whether it could write the metrics.
+void check_metrics(const std::string& path) {
+  const bool exists = fs::exists(path);
+  optim::MetricsLog{path};
+  if (!exists) fs::remove(path);
+}
+
+struct Ending {
+  int signal = 0;  // that stopped the training
+  double validation_loss = 0;
+  bool lost_metrics = false;
+};
+
+// Trains if the plan says so, and validates.
+Ending train(const Plan& plan, sash::nn::CausalLM& model, const Corpus& corpus, sash::Device device,
+             optim::HtmlReport* report) {
   const Options& options = plan.options;
   const auto optimizer = make_optimizer(options, model);
   std::optional<optim::GradScaler> scaler;
@@ -230,19 +243,22 @@ int train(const Plan& plan, sash::nn::CausalLM& model, const Corpus& corpus, sas
       [&](const data::Batch& batch) { return loss_on(model, batch[0], batch[1]); }, chosen);
   print_start(plan, model, trainer.step(), device, corpus);
   if (!plan.trains) {
-    validation_loss = trainer.validate().at("loss");
-    return 0;
+    return {.validation_loss = trainer.validate().at("loss")};
   }
   optim::ProgressLine progress({.log_every = options.log_every, .device = device});
   std::optional<optim::MetricsLog> metrics;
-  if (!options.metrics.empty()) metrics.emplace(options.metrics);
   std::optional<optim::SummaryWriter> board;
-  if (!options.tensorboard.empty()) board.emplace(options.tensorboard);
+  if (!options.dry_run) {
+    if (!options.metrics.empty()) metrics.emplace(options.metrics);
+    if (!options.tensorboard.empty()) board.emplace(options.tensorboard);
+  } else if (!options.metrics.empty()) {
+    check_metrics(options.metrics);
+  }
   trainer.add(progress);
   if (metrics) trainer.add(*metrics);
   if (board) trainer.add(*board);
   if (report) trainer.add(*report);
-  if (!options.profile.empty()) trainer.add(profile);
+  if (!options.profile.empty() && !options.dry_run) trainer.add(profile);
   const optim::StopSignals signals;  // also while it says that it saved
   const optim::TrainerEnd end = trainer.run();
   const bool stopped = end == optim::TrainerEnd::signal;
@@ -254,12 +270,11 @@ int train(const Plan& plan, sash::nn::CausalLM& model, const Corpus& corpus, sas
   }
   if (stopped) {
     std::fprintf(stderr, "stopped by %s\n", optim::signal_name(trainer.signal()).c_str());
-    return 128 + trainer.signal();
+    return {.signal = trainer.signal()};
   }
   std::map<std::string, double> validation = trainer.validation();
   if (validation.empty()) validation = trainer.validate();  // not a step was made
-  validation_loss = validation.at("loss");
-  return metrics && metrics->failed() ? 1 : 0;
+  return {.validation_loss = validation.at("loss"), .lost_metrics = metrics && metrics->failed()};
 }
 
 std::string write(const Plan& plan, sash::nn::CausalLM& model, const Vocabulary& vocabulary) {
@@ -296,12 +311,13 @@ int run(Options chosen) {
     report.emplace(options.report,
                    optim::HtmlReportOptions{.title = "train_transformer, " + options.attention});
   }
+  const bool reports = report && !options.dry_run;
+  Ending ending;
   if (corpus) {
-    double loss = 0;
-    const int exit_code = train(plan, *model, *corpus, device, report ? &*report : nullptr, loss);
-    if (exit_code != 0) return exit_code;
-    std::printf("validation loss %.3f nats per character; trigram baseline %.3f\n", loss,
-                trigram_loss(*corpus));
+    ending = train(plan, *model, *corpus, device, reports ? &*report : nullptr);
+    if (ending.signal != 0) return 128 + ending.signal;
+    std::printf("validation loss %.3f nats per character; trigram baseline %.3f\n",
+                ending.validation_loss, trigram_loss(*corpus));
   } else {
     optim::load_model(options.resume, *model);
     print_start(plan, *model, plan.start.step, device, corpus);
@@ -309,8 +325,11 @@ int run(Options chosen) {
   std::string written;
   if (plan.writes) {
     written = options.prompt + write(plan, *model, *vocabulary);
-    std::printf("----\n%s\n----\n", written.c_str());
+    const std::string framed = "----\n" + written + "\n----\n";
+    std::fwrite(framed.data(), 1, framed.size(), stdout);
   }
-  if (report) finish_report(*report, options, *model, written, corpus->valid(), device);
-  return 0;
+  if (reports) finish_report(*report, options, *model, written, corpus->valid(), device);
+  if (!ending.lost_metrics) return 0;
+  std::fprintf(stderr, "error: %s lacks metrics\n", options.metrics.c_str());
+  return 1;
 }

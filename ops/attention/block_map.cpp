@@ -209,17 +209,14 @@ class Compiler {
     const IndexRange keys = intersect({n * kBlockKeys, (n + 1) * kBlockKeys}, {0, shape_.keys});
     const Coverage coverage = mask_.coverage(head, queries, keys);
     if (coverage == Coverage::empty) return;
-    int64_t pairs = queries.size() * keys.size();
     bool full = coverage == Coverage::full && keys.size() == kBlockKeys;
     if (!full) {
-      pairs = read_tile(head, queries, keys);
+      const int64_t pairs = read_tile(head, queries, keys);
       if (pairs == 0) return;
       full = pairs == queries.size() * kBlockKeys;
     }
     entries_.push_back(
         {static_cast<int32_t>(row), static_cast<int32_t>(n), full ? -1 : tiles_.add(tile_)});
-    pairs_ += pairs;
-    full_ += pairs == queries.size() * keys.size();
   }
 
   // Fills tile_; the number of its visible pairs.
@@ -281,7 +278,6 @@ class Compiler {
     map_.bits = result->words.tensor_view().ptr<const uint64_t>();
     map_.key_bits = map_.bits + tiles_.words().size();
     result->map = map_;
-    result->statistics = statistics();
     return result;
   }
 
@@ -354,20 +350,12 @@ class Compiler {
     return words;
   }
 
-  MaskStatistics statistics() const {
-    return {.visible_pairs = pairs_,
-            .listed_blocks = static_cast<int64_t>(entries_.size()),
-            .full_blocks = full_,
-            .all_blocks = map_.query_blocks * map_.key_blocks * map_.batches * map_.heads};
-  }
-
   BoundMask mask_;
   MaskShape shape_;
   BitTiles tiles_;
   kernels::BlockMap map_;
   std::vector<uint64_t> tile_;
   std::vector<Entry> entries_;
-  int64_t pairs_ = 0, full_ = 0;
 };
 
 // Block rows are numbered by int32.

@@ -5,7 +5,6 @@
 #include "../../core/backend/backend.h"
 #include "../kernels/block_map.h"
 #include "mask/mask_part.h"
-#include "mask_statistics.h"
 
 /// Compiles a mask's expression to the block map that kernels read (docs/block_maps.md).
 namespace sash {
@@ -15,9 +14,8 @@ class WrittenOnce;
 /// A block map with its memory.
 struct CompiledBlockMap {
   kernels::BlockMap map;
-  Tensor lists;               ///< int32: the block rows
-  Tensor words;               ///< int64: the bit tiles
-  MaskStatistics statistics;  ///< of the map's batches and heads
+  Tensor lists;  ///< int32: the block rows
+  Tensor words;  ///< int64: the bit tiles
   std::shared_ptr<WrittenOnce> written{};
 
   /// Of `lists` and `words`.

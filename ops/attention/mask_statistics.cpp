@@ -1,20 +1,111 @@
 #include "mask_statistics.h"
 
-#include "block_map_cache.h"
+#include <bit>
+#include <limits>
+
+#include "../../tensor/autograd/grad_mode.h"
+#include "../kernels/block_map.h"
+#include "mask/bound_mask.h"
 
 namespace sash {
+namespace {
+
+using kernels::kBlockKeys;
+
+constexpr const char* kOp = "attention_mask";
+
+int64_t blocks_of(int64_t tokens) { return (tokens + kBlockKeys - 1) / kBlockKeys; }
+
+[[noreturn]] void refuse_count() { throw ValueError(kOp, "counts below 2^63", "more"); }
+
+int64_t sum(int64_t a, int64_t b) {
+  if (__builtin_add_overflow(a, b, &a)) refuse_count();
+  return a;
+}
+
+int64_t product(int64_t a, int64_t b) {
+  if (__builtin_mul_overflow(a, b, &a)) refuse_count();
+  return a;
+}
+
+// Counts without a list of blocks: a run of blocks that are all visible is one step.
+class Counter {
+ public:
+  Counter(const MaskTerm& term, const MaskShape& shape) : mask_(term, shape), shape_(shape) {}
+
+  MaskStatistics run(int64_t batches, int64_t heads) {
+    const int64_t rows = blocks_of(shape_.queries), columns = blocks_of(shape_.keys);
+    constexpr int64_t kMostRows = std::numeric_limits<int32_t>::max();
+    const int64_t all_rows = product(product(batches, heads), rows);
+    if (all_rows > kMostRows) {
+      throw ValueError(kOp, "fewer than 2^31 block rows", std::to_string(all_rows));
+    }
+    found_.all_blocks = product(all_rows, columns);
+    for (int64_t row = 0; columns > 0 && row < all_rows; ++row) {
+      const int64_t head = row / rows, first = row % rows * kBlockKeys;
+      add_row({head / heads, head % heads},
+              intersect({first, first + kBlockKeys}, {0, shape_.queries}));
+    }
+    return found_;
+  }
+
+ private:
+  void add_row(MaskHead head, IndexRange queries) {
+    int64_t next = 0;
+    for (const IndexRange range : mask_.key_ranges(head, queries)) {
+      const IndexRange blocks{std::max(next, range.first / kBlockKeys), blocks_of(range.past)};
+      if (blocks.empty()) continue;
+      add_blocks(head, queries, blocks);
+      next = blocks.past;
+    }
+  }
+
+  void add_blocks(MaskHead head, IndexRange queries, IndexRange blocks) {
+    const IndexRange keys =
+        intersect({blocks.first * kBlockKeys, blocks.past * kBlockKeys}, {0, shape_.keys});
+    const Coverage coverage = mask_.coverage(head, queries, keys);
+    const int64_t all = queries.size() * keys.size();
+    if (coverage == Coverage::empty) return;
+    if (coverage == Coverage::full) return count(blocks.size(), true, all);
+    if (blocks.size() > 1) {
+      const int64_t middle = blocks.first + blocks.size() / 2;
+      add_blocks(head, queries, {blocks.first, middle});
+      add_blocks(head, queries, {middle, blocks.past});
+      return;
+    }
+    const uint64_t inside = bits_of(keys, keys.first);
+    int64_t pairs = 0;
+    for (int64_t i = queries.first; i < queries.past; ++i) {
+      pairs += std::popcount(mask_.row_bits(head, i, keys.first) & inside);
+    }
+    if (pairs > 0) count(1, pairs == all, pairs);
+  }
+
+  void count(int64_t blocks, bool full, int64_t pairs) {
+    found_.visible_pairs = sum(found_.visible_pairs, pairs);
+    found_.listed_blocks += blocks;
+    if (full) found_.full_blocks += blocks;
+  }
+
+  BoundMask mask_;
+  MaskShape shape_;
+  MaskStatistics found_;
+};
+
+}  // namespace
 
 MaskStatistics mask_statistics(const AttentionMask& mask, const MaskShape& shape) {
   check_mask_shape(shape);
-  const auto compiled = cached_block_map(mask.shared_term(), shape, kernels::kBlockKeys, kCPU);
-  const int64_t compiled_heads = compiled->map.batches * compiled->map.heads;
+  const NoGradGuard no_grad;
+  const MaskExtents extents = extents_of(mask.term());
+  const int64_t batches = extents.per_batch ? shape.batch : 1;
+  const int64_t heads = extents.per_head ? shape.heads : 1;
+  MaskStatistics all = Counter(mask.term(), shape).run(batches, heads);
   const int64_t copies =
-      compiled_heads == 0 ? 0 : numel({shape.batch, shape.heads}) / compiled_heads;
-  MaskStatistics all = compiled->statistics;
+      product(extents.per_batch ? 1 : shape.batch, extents.per_head ? 1 : shape.heads);
   for (int64_t* count :
        {&all.visible_pairs, &all.listed_blocks, &all.full_blocks, &all.all_blocks}) {
-    if (!__builtin_mul_overflow(*count, copies, count)) continue;
-    throw ValueError("attention_mask", "counts below 2^63", "more");
+    *count = product(*count, copies);
   }
   return all;
 }

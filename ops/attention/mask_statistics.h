@@ -17,8 +17,10 @@ struct MaskStatistics {
   }
 };
 
-/// What attention costs with `mask`, for any lengths: compiles the mask, holds no matrix. Without a
-/// shape, batches and heads are those of the mask's tensors. `ValueError` for a negative length.
+/// What attention costs with `mask`. Holds neither a matrix nor a list of blocks; a run of blocks
+/// that are all visible or all hidden takes one step, others a step each. Without a shape, batches
+/// and heads are those of the mask's tensors. `ValueError` for a negative length, 2^31 block rows
+/// or a count of 2^63.
 SASH_API MaskStatistics mask_statistics(const AttentionMask& mask, const MaskShape& shape);
 SASH_API MaskStatistics mask_statistics(const AttentionMask& mask, int64_t queries, int64_t keys);
 

@@ -277,3 +277,37 @@ TEST_CASE("a ragged last block can be full") {
   }
   CHECK(mask_statistics(Mask::causal(), 130, 130).full_blocks == 3);  // below the diagonal
 }
+
+TEST_CASE("the pairs of a mask over millions of tokens are counted, without a list of blocks") {
+  clear_mask_cache();
+  const int64_t before = memory_stats(kCPU).masks;
+  const int64_t n = int64_t{1} << 24, blocks = n / 64;
+  const MaskStatistics causal = mask_statistics(Mask::causal(), n, n);
+  CHECK(causal.visible_pairs == n * (n + 1) / 2);
+  CHECK(causal.listed_blocks == blocks * (blocks + 1) / 2);
+  CHECK(causal.full_blocks == blocks * (blocks - 1) / 2);
+  CHECK(causal.all_blocks == blocks * blocks);
+  CHECK(visible(Mask::causal() & Mask::global({0, n - 1}), n, n) == 2 * n - 1);
+  CHECK(visible(Mask(), n, 5) == 5 * n);
+  CHECK(memory_stats(kCPU).masks == before);
+  expect_error<ValueError>("attention_mask: expected counts below 2^63, got more",
+                           [] { mask_statistics(Mask(), int64_t{1} << 36, int64_t{1} << 40); });
+}
+
+TEST_CASE("counts of many blocks a row are those of the matrix") {
+  constexpr int64_t kTokens = 1024, kBlocks = 16;
+  for (const std::string& mask : std::vector<std::string>{
+           "causal", "dense", "causal_window:300", "window:70,500", "dilated_window:9,9,50",
+           "global:0,5,700 | window:3,3", "sinks:100 & causal", "bigbird:48,3,2,3",
+           "neighborhood:2,32,32,7,7", "longformer:80,0", "random_blocks:3,1 | sinks:130"}) {
+    CAPTURE(mask);
+    const Mask one = Mask::parse(mask);
+    const MaskStatistics found = mask_statistics(one, kTokens, kTokens);
+    const Tensor blocks = one.to_dense(kTokens, kTokens).view({kBlocks, 64, kBlocks, 64});
+    const auto count = [](const Tensor& x) { return x.to(DType::int64).sum().item<int64_t>(); };
+    CHECK(found.visible_pairs == count(blocks));
+    CHECK(found.listed_blocks == count(any(blocks, {1, 3})));
+    CHECK(found.full_blocks == count(all(blocks, {1, 3})));
+    CHECK(found.all_blocks == kBlocks * kBlocks);
+  }
+}

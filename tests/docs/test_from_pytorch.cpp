@@ -1,4 +1,5 @@
-// Every name of sash in docs/from_pytorch.md is declared in a public header.
+// Every name of sash in docs/from_pytorch.md is declared in a public header, and many ops on
+// tensors compile as they stand there.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -8,6 +9,8 @@
 #include <set>
 #include <string>
 #include <vector>
+
+#include <sash/sash.h>
 
 namespace {
 
@@ -139,3 +142,115 @@ TEST_CASE("the page of PyTorch's words names functions, types and options that e
     CHECK(unknown(wrong, names).size() == 1);
   }
 }
+
+// Runs what the page has in its right column.
+#define ON_PAGE(...)                                                             \
+  do {                                                                           \
+    CHECK_MESSAGE(codes.count(#__VA_ARGS__) == 1, #__VA_ARGS__ " is not there"); \
+    (void)(__VA_ARGS__);                                                         \
+  } while (false)
+
+TEST_CASE("the ops on the page of PyTorch's words compile as they stand there") {
+  using namespace sash;
+  const std::vector<std::string> column =
+      right_column(read(SASH_SOURCE_DIR "/docs/from_pytorch.md"));
+  const std::set<std::string> codes(column.begin(), column.end());
+  const Tensor index = tensor({2, 0}), a = full({2, 2}, 3), b = full({2, 2}, 2), c = a > b;
+  const Tensor y = ones({2, 6, 4});
+  Tensor x = rand({3, 6, 4});
+  const Tensor mask = x > 0.5, m = mask;
+  const int64_t n = 5, k = 2;
+  const double p = 0.5, v = 1;
+  ON_PAGE(tensor({{1, 2}, {3, 4}}));
+  ON_PAGE(empty({2, 3}));
+  ON_PAGE(full({2, 3}, 0.5));
+  ON_PAGE(zeros_like(x));
+  ON_PAGE(full_like(x, 2));
+  ON_PAGE(rand_like(x));
+  ON_PAGE(randn_like(x));
+  ON_PAGE(arange(0, 10, 2));
+  ON_PAGE(arange(n));
+  ON_PAGE(linspace(0, 1, n));
+  ON_PAGE(eye(n));
+  ON_PAGE(randperm(n));
+  ON_PAGE(rand({2, 3}));
+  ON_PAGE(randint(0, 10, {2, 3}));
+  ON_PAGE(x.to(DType::float16));
+  ON_PAGE(x.to_vector<float>());
+  ON_PAGE(x.data<const float>());
+  ON_PAGE(x.is_contiguous());
+  ON_PAGE(x[0]);
+  ON_PAGE(x.slice(1, 1, 5));
+  ON_PAGE(x.slice(1, 0, {}, 2));
+  ON_PAGE(x[{kEllipsis, 0}]);
+  ON_PAGE(x[{0, Slice(1, 5), kNewAxis}]);
+  ON_PAGE(x[mask]);
+  ON_PAGE(x.index_put_({index}, y));
+  ON_PAGE(x.narrow(1, 2, 3));
+  ON_PAGE(x.select(1, 0));
+  ON_PAGE(x.flatten(1));
+  ON_PAGE(x.permute({0, 2, 1}));
+  ON_PAGE(x.transpose(1, 2));
+  ON_PAGE(x.mT());
+  ON_PAGE(x.unsqueeze(1));
+  ON_PAGE(cat({a, b}, 0));
+  ON_PAGE(stack({a, b}, 0));
+  ON_PAGE(split(x, 3, 0));
+  ON_PAGE(chunk(x, 3, 0));
+  ON_PAGE(x.movedim(1, -1));
+  ON_PAGE(unbind(x, 0));
+  ON_PAGE(repeat_interleave(x, 2, 1));
+  ON_PAGE(flip(x, {0}));
+  ON_PAGE(roll(x, 1, 0));
+  ON_PAGE(pad(x, {1, 1}));
+  ON_PAGE(x.unfold(1, 3, 1));
+  ON_PAGE(index_select(x, 0, index));
+  ON_PAGE(nonzero(x));
+  ON_PAGE(one_hot(index, n));
+  ON_PAGE(where(c, a, b));
+  ON_PAGE(masked_fill(x, m, v));
+  ON_PAGE(eq(a, b));
+  ON_PAGE(exp(x));
+  ON_PAGE(sin(x));
+  ON_PAGE(softplus(x));
+  ON_PAGE(abs(x));
+  ON_PAGE(ceil(x));
+  ON_PAGE(round(x));
+  ON_PAGE(pow(x, 2));
+  ON_PAGE(maximum(a, b));
+  ON_PAGE(clamp(x, 0, 1));
+  ON_PAGE(remainder(a, b));
+  ON_PAGE(isnan(x));
+  ON_PAGE(isfinite(x));
+  ON_PAGE(result_type(a, b));
+  ON_PAGE(x.sum());
+  ON_PAGE(x.sum({1}, true));
+  ON_PAGE(x.mean({0, 1}));
+  ON_PAGE(amax(x, {1}));
+  ON_PAGE(amin(x, {1}));
+  ON_PAGE(var(x, {1}));
+  ON_PAGE(argmax(x, 1));
+  ON_PAGE(argmin(x, 1));
+  ON_PAGE(cumsum(x, 1));
+  ON_PAGE(logsumexp(x, {1}));
+  ON_PAGE(max(x, 1));
+  ON_PAGE(min(x, 1));
+  ON_PAGE(x.std({1}));
+  ON_PAGE(norm(x));
+  ON_PAGE(prod(x, {1}));
+  ON_PAGE(any(x));
+  ON_PAGE(all(x));
+  ON_PAGE(topk(x, k));
+  ON_PAGE(sort(x, 1));
+  ON_PAGE(argsort(x, 1));
+  ON_PAGE(softmax(x, -1));
+  ON_PAGE(log_softmax(x, -1));
+  ON_PAGE(dropout(x, p));
+  ON_PAGE(glu(x));
+  ON_PAGE(matmul(a, b));
+  ON_PAGE(to_string(x));
+  CHECK(argmax(x).shape() == Shape{3, 6});  // along the last axis
+  CHECK(argmin(x).shape() == Shape{3, 6});
+}
+
+#undef ON_PAGE

@@ -56,9 +56,42 @@ TEST_CASE("command: help, version and wrong calls") {
   CHECK(help.code == 0);
   check_has(help.out, {"devices", "inspect", "mask", "bench", "train"});
   check_has(run({"--version"}).out, {"sash 0."});
-  CHECK(run({}).code != 0);
-  CHECK(run({"paint"}).code != 0);
-  CHECK(run({"inspect"}).code != 0);
+  CHECK(run({}).code == 1);
+  CHECK(run({"paint"}).code == 1);
+  CHECK(run({"inspect"}).code == 1);
+  CHECK(run({"mask"}).code == 1);
+}
+
+TEST_CASE("command: output that cannot be written is an error") {
+  if (!is_built(kCommand)) return;
+  const TemporaryFolder folder;
+  fs::create_symlink("/dev/full", folder.file("log.out"));
+  for (const std::vector<std::string>& call :
+       std::vector<std::vector<std::string>>{{"--help"}, {"devices"}, {"train", "--help"}}) {
+    std::vector<std::string> command{kCommand};
+    command.insert(command.end(), call.begin(), call.end());
+    ChildProcess child(command, folder.file("log"));
+    CHECK(child.wait() == 1);
+    check_has(child.err(), {"error: cannot write to standard output"});
+  }
+}
+
+TEST_CASE("examples: numbers out of range are refused") {
+  if (!is_built(kCommand)) return;
+  const std::vector<std::vector<std::string>> calls{{"generate", "absent", "--window", "-3"},
+                                                    {"generate", "absent", "--threads", "-5"},
+                                                    {"sorting", "--steps", "-1"},
+                                                    {"digits", "--seeds", "0"},
+                                                    {"listops", "--batch", "0"},
+                                                    {"packed", "--tests", "-1"}};
+  for (const std::vector<std::string>& call : calls) {
+    const TemporaryFolder folder;
+    std::vector<std::string> command = call;
+    command[0] = fs::path(kCommand).replace_filename(call[0]).string();
+    ChildProcess child(command, folder.file("log"));
+    CHECK(child.wait() == 1);
+    check_has(child.err(), {call[call.size() - 2] + ": ", call.back() + " not in range"});
+  }
 }
 
 TEST_CASE("command devices: the processor, and cards or why there are none") {
@@ -138,10 +171,13 @@ TEST_CASE("command mask: picture, counts and SVG") {
                         "work     1 of 1 blocks", "can be cached", "#   \n##  \n### \n# ##\n"});
   check_has(file_text(folder.file("x.svg")), {"<svg", "</svg>"});
   check_has(run({"mask", "causal", "--tokens", "100000"}).out, {"50.0", "100000 tokens"});
+  check_has(
+      run({"mask", "causal", "--tokens", "16777216"}).out,
+      {"visible  140,737,496,743,936 of", "work     34,359,869,440 of 68,719,476,736 blocks"});
   const Ended wrong = run({"mask", "windows:3"});
   CHECK(wrong.code == 1);
   check_has(wrong.err, {"error: attention_mask: expected", "windows:3"});
-  CHECK(run({"mask", "causal", "--tokens", "0"}).code != 0);
+  CHECK(run({"mask", "causal", "--tokens", "0"}).code == 1);
 }
 
 TEST_CASE("command bench: a row for each measurement") {
@@ -168,5 +204,5 @@ TEST_CASE("command train: trains the bundled model") {
   check_has(ended.out, {"validation loss"});
   check_has(run({"inspect", folder.file("saved")}).out, {"checkpoint of sash at step 2"});
   check_has(run({"train", "--help"}).out, {"--attention"});
-  CHECK(run({"train", "--lr", "-1"}).code != 0);
+  CHECK(run({"train", "--lr", "-1"}).code == 1);
 }

@@ -23,12 +23,26 @@ namespace {
 
 using Arguments = std::vector<std::string>;
 
-std::string output(const TemporaryFolder& folder, const Arguments& arguments) {
+int run(const TemporaryFolder& folder, const Arguments& arguments) {
   Arguments command{SASH_LISTOPS};
   command.insert(command.end(), arguments.begin(), arguments.end());
-  ChildProcess child(command, folder.file("log"));
-  CHECK(child.wait() == 0);
+  return ChildProcess(command, folder.file("log")).wait();
+}
+
+std::string output(const TemporaryFolder& folder, const Arguments& arguments) {
+  CHECK(run(folder, arguments) == 0);
   return file_text(folder.file("log.out"));
+}
+
+Arguments tiny(const TemporaryFolder& folder, const std::string& steps, const std::string& name,
+               const std::string& attention) {
+  return {"--shortest", "5",   "--longest",     "40",
+          "--dim",      "16",  "--heads",       "2",
+          "--layers",   "1",   "--batch",       "8",
+          "--samples",  "40",  "--tests",       "16",
+          "--warmup",   "2",   "--attention",   attention,
+          "--device",   "cpu", "--feedforward", "16",
+          "--steps",    steps, "--save",        folder.file(name)};
 }
 
 struct Evaluation {
@@ -119,14 +133,7 @@ TEST_CASE("listops: a resumed run ends as one without a break") {
   if (!is_built(SASH_LISTOPS)) return;
   const TemporaryFolder folder;
   const auto run = [&](const std::string& steps, const std::string& name) {
-    const std::string text =
-        output(folder, {"--shortest", "5",   "--longest",     "40",
-                        "--dim",      "16",  "--heads",       "2",
-                        "--layers",   "1",   "--batch",       "8",
-                        "--samples",  "40",  "--tests",       "16",
-                        "--warmup",   "2",   "--attention",   "longformer:4,0",
-                        "--device",   "cpu", "--feedforward", "16",
-                        "--steps",    steps, "--save",        folder.file(name)});
+    const std::string text = output(folder, tiny(folder, steps, name, "longformer:4,0"));
     return text.substr(text.find("after step "));
   };
   const std::string whole = run("8", "whole");
@@ -142,4 +149,32 @@ TEST_CASE("listops: a resumed run ends as one without a break") {
     CHECK(found[i].first == expected[i].first);
     CHECK(sash::testing::all_same(found[i].second, expected[i].second));
   }
+}
+
+TEST_CASE("listops: lengths that no expression has are refused") {
+  if (!is_built(SASH_LISTOPS)) return;
+  const TemporaryFolder folder;
+  for (const auto& [shortest, longest] : std::vector<std::pair<std::string, std::string>>{
+           {"50", "20"}, {"5", "3"}, {"7", "7"}, {"7", "8"}, {"1", "4"}, {"1000000", "1000005"}}) {
+    for (const char* flag : {"--print", "--steps"}) {
+      if (shortest.size() > 2 && flag == std::string("--steps")) continue;
+      CAPTURE(longest);
+      CHECK(run(folder, {flag, "1", "--shortest", shortest, "--longest", longest}) == 1);
+      CHECK(file_text(folder.file("log.err")) ==
+            "error: listops: expected lengths that expressions have, got more than " + shortest +
+                " and fewer than " + longest + " tokens\n");
+    }
+  }
+  CHECK(output(folder, {"--print", "1", "--shortest", "0", "--longest", "2"}).size() == 4);
+  CHECK(output(folder, {"--print", "1", "--shortest", "3", "--longest", "5"}).size() > 8);
+}
+
+TEST_CASE("listops: a checkpoint of another attention is refused") {
+  if (!is_built(SASH_LISTOPS)) return;
+  const TemporaryFolder folder;
+  REQUIRE(run(folder, tiny(folder, "1", "saved", "causal")) == 0);
+  CHECK(run(folder, tiny(folder, "2", "saved", "full")) == 1);
+  CHECK(file_text(folder.file("log.err")) == "error: listops: expected --attention causal, as in " +
+                                                 folder.file("saved") + ", got full\n");
+  CHECK(run(folder, tiny(folder, "2", "saved", "causal")) == 0);
 }

@@ -137,12 +137,15 @@ TEST_CASE("train_transformer: wrong arguments are refused before the first step"
       {{"--precision", "half"}, "--precision: half not in"},
       {{"--resume", runs.saved, "--save", runs.path("copy")},
        "expected --steps or --text with --resume and --save, got neither"},
+      {{"--resume", runs.saved, "--lr", "0.1"},
+       "expected --steps or --text with --resume and --lr, got neither"},
+      {{"--resume", runs.saved, "--dropout", "0.1"}, "with --resume and --dropout, got neither"},
       {{"--resume", runs.text}, "in '" + runs.text + "'"}};
   for (const auto& [arguments, expected] : cases) {
     const std::string& complaint = expected;
     CAPTURE(complaint);
     const Ended ended = runs.run(arguments);
-    CHECK(ended.code > 0);
+    CHECK(ended.code == 1);
     contains(ended.err + ended.out, complaint);
     CHECK(ended.err.size() + ended.out.size() < 1000);
     CHECK(ended.out.find("step 1/") == std::string::npos);
@@ -368,6 +371,47 @@ TEST_CASE("train_transformer: --tensorboard and --report, of a first run and a r
   CHECK(runs.files() == files);
 }
 
+TEST_CASE("train_transformer: a full disk costs the metrics, and no more") {
+  if (!is_built(SASH_TRAIN_TRANSFORMER)) return;
+  const Runs runs;
+  const std::string page = runs.path("page.html");
+  const Ended ended = runs.run(
+      runs.fresh(3) + Arguments{"--metrics", "/dev/full", "--report", page, "--generate", "5"});
+  CHECK(ended.code == 1);
+  contains(ended.err, "warning: cannot write the metrics to /dev/full");
+  contains(ended.err, "error: /dev/full lacks metrics");
+  contains(ended.out, "validation loss");
+  contains(ended.out, "----\n");
+  contains(file_text(page), "<h2>Sample</h2>");
+}
+
+TEST_CASE("train_transformer: output that cannot be written is an error") {
+  if (!is_built(SASH_TRAIN_TRANSFORMER)) return;
+  const Runs runs;
+  REQUIRE(runs.run(runs.fresh(2) + Arguments{"--save", runs.saved}).code == 0);
+  fs::remove(runs.path("log.out"));
+  fs::create_symlink("/dev/full", runs.path("log.out"));
+  ChildProcess child(runs.command({"--resume", runs.saved, "--generate", "5", "--prompt", "line"}),
+                     runs.path("log"));
+  CHECK(child.wait() == 1);
+  contains(child.err(), "error: cannot write to standard output");
+}
+
+TEST_CASE("train_transformer: text is printed beyond a NUL") {
+  if (!is_built(SASH_TRAIN_TRANSFORMER)) return;
+  const Runs runs;
+  std::ofstream file(runs.path("nul"), std::ios::binary);
+  for (int i = 0; i < 1000; ++i) file << 'a' << '\0';
+  file.close();
+  const Ended ended = runs.run(
+      runs.fresh(1) + Arguments{"--text", runs.path("nul"), "--generate", "50", "--prompt", "a"});
+  CHECK(ended.code == 0);
+  const size_t begin = ended.out.find("----\n") + 5;
+  const std::string text = ended.out.substr(begin, ended.out.rfind("\n----\n") - begin);
+  CHECK(text.size() == 51);
+  CHECK(text.find('\0') < 50);
+}
+
 TEST_CASE("train_transformer: --keep makes a folder of checkpoints, and --resume takes it") {
   if (!is_built(SASH_TRAIN_TRANSFORMER)) return;
   const Runs runs;
@@ -395,6 +439,19 @@ TEST_CASE("train_transformer: --dry-run writes nothing, --overfit-batch learns o
   contains(child.out(), "validation loss");
   contains(child.out(), "----");
   CHECK(runs.files() == files + 2);  // the log
+
+  const std::string page = runs.path("page"), trace = runs.path("trace");
+  const Arguments files_of{"--metrics", runs.metrics, "--report", page, "--profile", trace};
+  for (const bool earlier : {false, true}) {
+    if (earlier) REQUIRE(runs.run(runs.fresh(3) + files_of).code == 0);
+    const std::string before = file_text(runs.metrics) + file_text(page) + file_text(trace);
+    std::vector<std::string> again =
+        runs.command(runs.fresh(3) + files_of + Arguments{"--tensorboard", runs.path("board")});
+    again.push_back("--dry-run");
+    CHECK(ChildProcess(again, runs.path("log")).wait() == 0);
+    CHECK(file_text(runs.metrics) + file_text(page) + file_text(trace) == before);
+    CHECK(runs.files() == files + (earlier ? 5 : 2));
+  }
 
   std::vector<std::string> overfit =
       runs.command(runs.fresh(200) + Arguments{"--metrics", runs.metrics, "--lr", "1e-2"});

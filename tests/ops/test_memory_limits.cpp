@@ -64,9 +64,12 @@ struct Limits {
   }
 };
 
+auto compiled(const AttentionMask& mask, int64_t length) {
+  return cached_block_map(mask.shared_term(), {.queries = length, .keys = length}, 64, kCPU);
+}
+
 int64_t causal_bytes(int64_t length) {
-  const auto blocks = cached_block_map(AttentionMask::causal().shared_term(),
-                                       {.queries = length, .keys = length}, 64, kCPU);
+  const auto blocks = compiled(AttentionMask::causal(), length);
   return 4 * blocks->lists.numel() + 8 * blocks->words.numel();
 }
 
@@ -238,7 +241,7 @@ TEST_CASE("compiled masks: fresh ones hold no more than the limit") {
   for (int step = 0; step < 30; ++step) {
     const Tensor layout = lt(rand({32, 32}, {.device = kCPU}), 0.5);
     alive.push_back(AttentionMask::block_sparse(layout, 64) & AttentionMask::causal());
-    mask_statistics(alive.back(), 2048, 2048);
+    compiled(alive.back(), 2048);
     most = std::max(most, cpu().masks);
   }
   CHECK(most > 3 * one);
@@ -261,18 +264,18 @@ TEST_CASE("compiled masks: those of tensors go with the mask, or when the tensor
   const auto random = [] { return lt(rand({512, 512}, {.device = kCPU}), 0.5); };
   int64_t most = 0;
   for (int step = 0; step < 20; ++step) {
-    mask_statistics(AttentionMask(random()), 512, 512);
+    compiled(AttentionMask(random()), 512);
     most = std::max(most, cpu().masks);
   }
   Tensor visible = random();
   const AttentionMask mask(visible);
   for (int step = 0; step < 20; ++step) {
     visible.copy_(random());
-    mask_statistics(mask, 512, 512);
+    compiled(mask, 512);
     most = std::max(most, cpu().masks);
   }
   clear_mask_cache();
-  mask_statistics(mask, 512, 512);
+  compiled(mask, 512);
   CHECK(most <= causal + 2 * cpu().masks);
   clear_mask_cache();
   CHECK(cpu().masks == 0);
