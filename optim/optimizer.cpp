@@ -70,7 +70,10 @@ float* Optimizer::Group::master_of(size_t parameter) const {
 Optimizer::Optimizer(const Kind& kind, std::vector<ParamGroup> groups, Hyperparameters defaults,
                      const StepOptions& step_options)
     : kind_(kind), defaults_(std::move(defaults)), step_options_(step_options) {
-  check_rate(kind_.name, "max_grad_norm", step_options.max_grad_norm);
+  if (!(step_options.max_grad_norm >= 0)) {
+    throw ValueError(kind_.name, "a max_grad_norm of at least 0",
+                     to_text(step_options.max_grad_norm));
+  }
   for (const ParamGroup& group : groups) add_group(group);
   if (parameters().empty()) throw ValueError(kind_.name, "parameters", "none");
 }
@@ -261,7 +264,10 @@ void Optimizer::prepare(Group& group) {
 
 kernels::GradientScale Optimizer::gradient_scale(const Tensor& loss_scale) {
   const double max_norm = step_options_.max_grad_norm;
-  if (max_norm == 0 && !loss_scale.defined()) return {};
+  if (max_norm == 0 && !loss_scale.defined()) {
+    raw_grad_norm_ = grad_norm_ = Tensor();
+    return {};
+  }
   std::vector<Tensor> gradients;
   for (const Group& group : groups_) {
     for (const Tensor& p : group.parameters) {
@@ -346,6 +352,7 @@ void Optimizer::set_lr(double lr, size_t group) {
     throw IndexError(op, "a group below " + std::to_string(groups_.size()), std::to_string(group));
   }
   Group& changed = groups_[group];
+  changed.initial_lr.reset();
   if (changed.value("lr") == lr) return;
   if (changed.lr.defined()) changed.lr.fill_(lr);
   for (Hyperparameter& h : changed.hyperparameters) {

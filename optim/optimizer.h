@@ -92,7 +92,8 @@ class SASH_API Optimizer {
   ///
   /// Of parameter i, counted over all groups, it has `state.<i>.step`, the moments, such as
   /// `state.<i>.exp_avg`, and `state.<i>.master` if it has one; of group g its hyperparameters,
-  /// such as `param_groups.<g>.lr`, as float64 scalars.
+  /// such as `param_groups.<g>.lr`, as float64 scalars, and `initial_lr` if a `LambdaLR` set the
+  /// rate.
   StateDict state_dict() const;
   /// Loads a saved state, hyperparameters included, as PyTorch does: an SGD made without momentum
   /// continues with the saved momentum. Everything is checked first: `ValueError` listing missing
@@ -146,6 +147,7 @@ class SASH_API Optimizer {
     std::vector<int64_t> versions;
     Tensor steps;  ///< [parameters] int64, on their device; undefined before the first step
     Tensor lr;     ///< float64 scalar, on their device; undefined before the first step
+    std::optional<double> initial_lr{};  ///< what a `LambdaLR` made the rate from
 
     double value(const char* name) const { return value_of(hyperparameters, name); }
     int64_t* step_of(size_t parameter) const;
@@ -167,6 +169,7 @@ class SASH_API Optimizer {
   void check_values(const std::string& op, const Hyperparameters& values) const;
   void check_parameter(const Tensor& parameter) const;
   friend class GradScaler;
+  friend class LambdaLR;
   /// A step on gradients of a loss that was multiplied with `loss_scale`, or not if it is
   /// undefined. Returns their norm, undefined if nobody asked for it.
   Tensor scaled_step(const Tensor& loss_scale);

@@ -12,6 +12,8 @@
 namespace sash::optim {
 namespace {
 
+constexpr const char* kInitialRate = "initial_lr";
+
 std::string state_key(size_t parameter, const char* name) {
   return "state." + std::to_string(parameter) + "." + name;
 }
@@ -58,10 +60,12 @@ StateDict Optimizer::state_dict() const {
     }
   }
   for (size_t g = 0; g < groups_.size(); ++g) {
-    for (const Hyperparameter& h : groups_[g].hyperparameters) {
-      dict.emplace_back(group_key(g, h.name),
-                        scalar_tensor(h.value, {.dtype = DType::float64, .device = kCPU}));
-    }
+    const auto add = [&](const char* name, double value) {
+      dict.emplace_back(group_key(g, name),
+                        scalar_tensor(value, {.dtype = DType::float64, .device = kCPU}));
+    };
+    for (const Hyperparameter& h : groups_[g].hyperparameters) add(h.name, h.value);
+    if (groups_[g].initial_lr) add(kInitialRate, *groups_[g].initial_lr);
   }
   return dict;
 }
@@ -86,6 +90,10 @@ void Optimizer::check_state_dict(const StateDict& dict) const {
       check.expect(group_key(g, h.name), {}, true);
       h.value = saved_value(check, group_key(g, h.name), h.value);
     }
+    if (const std::string key = group_key(g, kInitialRate); check.find(key)) {
+      check.expect(key, {}, true);
+      values.push_back({kInitialRate, saved_value(check, key, 0)});
+    }
     if (!has_state(check, first, group)) continue;
     for (size_t i = 0; i < group.parameters.size(); ++i) {
       check.expect(state_key(first + i, "step"), {}, false);
@@ -98,7 +106,11 @@ void Optimizer::check_state_dict(const StateDict& dict) const {
     }
   }
   check.finish(true);
-  for (const Hyperparameters& values : saved) check_values(op, values);
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    check_values(op, saved[g]);
+    if (!kind_.check_parameter) continue;
+    for (const Tensor& p : groups_[g].parameters) kind_.check_parameter(op, saved[g], p);
+  }
 }
 
 std::function<void()> Optimizer::prepare_load(const StateDict& dict) {
@@ -114,6 +126,8 @@ std::function<void()> Optimizer::prepare_load(const StateDict& dict) {
     for (Hyperparameter& h : group.hyperparameters) {
       h.value = saved_value(given, group_key(g, h.name), h.value);
     }
+    const std::string initial = group_key(g, kInitialRate);
+    if (given.find(initial)) group.initial_lr = saved_value(given, initial, 0);
     if (!has_state(given, first, group)) continue;
     make_state(group);
     const std::vector<const char*> moments = kind_.moments(group.hyperparameters);

@@ -184,10 +184,10 @@ void Profiler::State::finish() {
 }
 
 Profiler::Profiler() : state_(std::make_unique<State>()) {
-  KernelObserver* const other = KernelObserver::install(state_.get());
-  if (!other) return;
-  KernelObserver::install(other);
-  throw ValueError("Profiler", "no other profiler that runs", "one");
+  if (KernelObserver::installed()) {
+    throw ValueError("Profiler", "no other profiler that runs", "one");
+  }
+  KernelObserver::install(state_.get());
 }
 
 Profiler::~Profiler() {

@@ -92,12 +92,17 @@ double Plateau::operator()(double metric) {
 LambdaLR::LambdaLR(Optimizer& optimizer, std::function<double(int64_t)> factor)
     : optimizer_(optimizer), factor_(std::move(factor)) {
   if (!factor_) throw ValueError("LambdaLR", "a function", "an empty one");
-  for (size_t g = 0; g < optimizer.num_groups(); ++g) base_.push_back(optimizer.lr(g));
+  for (size_t g = 0; g < optimizer.num_groups(); ++g) {
+    base_.push_back(optimizer.groups_[g].initial_lr.value_or(optimizer.lr(g)));
+  }
 }
 
 void LambdaLR::set(int64_t step) {
   const double factor = factor_(step);
-  for (size_t g = 0; g < base_.size(); ++g) optimizer_.set_lr(base_[g] * factor, g);
+  for (size_t g = 0; g < base_.size(); ++g) {
+    optimizer_.set_lr(base_[g] * factor, g);
+    optimizer_.groups_[g].initial_lr = base_[g];
+  }
 }
 
 }  // namespace sash::optim

@@ -126,7 +126,8 @@ struct SASH_API Plateau {
 };
 
 /// Sets the learning rate of every group to what it was at first, times `factor(step)`: keeps the
-/// ratios of groups that differ.
+/// ratios of groups that differ. The optimizer's state holds the first rates, for the LambdaLR of a
+/// resumed run; `set_lr` sets others.
 class SASH_API LambdaLR {
  public:
   /// `ValueError` for an empty function. The optimizer must outlive this.

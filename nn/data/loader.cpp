@@ -86,16 +86,14 @@ class Loader::Workers {
         pinned_(pinned),
         next_(first),
         taken_(first) {
-    for (int64_t i = 0; i < options.workers; ++i) threads_.emplace_back([this] { work(); });
-  }
-  ~Workers() {
-    {
-      const std::lock_guard lock(mutex_);
-      stop_ = true;
+    try {
+      for (int64_t i = 0; i < options.workers; ++i) threads_.emplace_back([this] { work(); });
+    } catch (...) {
+      stop();
+      throw;
     }
-    room_.notify_all();
-    for (std::thread& thread : threads_) thread.join();
   }
+  ~Workers() { stop(); }
   Workers(const Workers&) = delete;
   Workers& operator=(const Workers&) = delete;
 
@@ -126,6 +124,15 @@ class Loader::Workers {
     return {std::move(batch)};
   } catch (...) {
     return {{}, std::current_exception()};
+  }
+
+  void stop() {
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    room_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
   }
 
   void work() {
@@ -171,9 +178,12 @@ Loader::Loader(Loader&&) noexcept = default;
 Loader& Loader::operator=(Loader&&) noexcept = default;
 
 void Loader::start_epoch() {
+  const RandomState start = generator_.state();
+  Generator generator(start);
+  plan_ = std::make_shared<const Plan>(Plan::make(options_, dataset_->size(), generator));
   workers_.reset();
-  epoch_start_ = generator_.state();
-  plan_ = std::make_shared<const Plan>(Plan::make(options_, dataset_->size(), generator_));
+  epoch_start_ = start;
+  generator_ = generator;
   position_ = 0;
 }
 

@@ -36,8 +36,9 @@ struct LoaderOptions {
 ///
 /// The batches are the same for any number of workers. Workers leave batches for CUDA in
 /// page-locked memory, so that copies run beside kernels. An error in a dataset is thrown by the
-/// call of `next` that would have returned the batch; another call tries again. A loader belongs to
-/// one thread.
+/// call of `next` that would have returned the batch, as is one of the sampler, and
+/// `std::system_error` if a worker cannot start; another call tries again. A loader belongs to one
+/// thread.
 class SASH_API Loader {
  public:
   /// `ValueError` for an option out of range, or a dataset without a sample.

@@ -9,31 +9,24 @@
 #include "../../core/backend/kernel.h"
 #include "../../ops/operation_count.h"
 #include "../../tensor/autograd/grad_mode.h"
+#include "../eval_guard.h"
 
 namespace sash::nn {
 namespace {
 
 using NamedModules = std::vector<std::pair<std::string, Module*>>;
 
-// Evaluation mode for a scope. Modes of each module and the random state are put back.
+// Evaluation mode for a scope. Modes and the random state are put back.
 class Evaluation {
  public:
-  explicit Evaluation(Module& model) : modules_(model.named_modules()), random_(random_state()) {
-    for (const auto& [name, module] : modules_) training_.push_back(module->is_training());
-    model.eval();
-  }
-  ~Evaluation() {
-    // Parents come first, and set all below them.
-    for (size_t i = 0; i < modules_.size(); ++i) modules_[i].second->train(training_[i]);
-    set_random_state(random_);
-  }
+  explicit Evaluation(Module& model) : eval_(model) {}
+  ~Evaluation() { set_random_state(random_); }
   Evaluation(const Evaluation&) = delete;
   Evaluation& operator=(const Evaluation&) = delete;
 
  private:
-  NamedModules modules_;
-  std::vector<bool> training_;
-  RandomState random_;
+  const EvalGuard eval_;
+  RandomState random_ = random_state();
 };
 
 // Follows the calls of modules by hooks, and those of kernels on this thread.
@@ -43,17 +36,15 @@ class Tracer final : public KernelObserver {
     double scores = 0, listed = 0;
   };
 
-  Tracer(const NamedModules& modules, std::vector<SummaryRow>& rows)
-      : rows_(rows), attention_(rows.size()) {
-    KernelObserver* const other = install(this);
-    if (other) {
-      install(other);
-      throw ValueError("summary", "no profiler that runs", "one");
-    }
+  // If this throws, the destructor runs, since the other constructor has ended.
+  Tracer(const NamedModules& modules, std::vector<SummaryRow>& rows) : Tracer(rows) {
+    if (installed()) throw ValueError("summary", "no profiler that runs", "one");
+    hooks_.reserve(2 * modules.size());
     for (size_t i = 0; i < modules.size(); ++i) follow(*modules[i].second, i);
+    install(this);
   }
   ~Tracer() override {
-    install(nullptr);
+    if (installed() == this) install(nullptr);
     for (HookHandle& hook : hooks_) hook.remove();
   }
 
@@ -79,6 +70,8 @@ class Tracer final : public KernelObserver {
   }
 
  private:
+  explicit Tracer(std::vector<SummaryRow>& rows) : rows_(rows), attention_(rows.size()) {}
+
   static void add_scores(const KernelCall& call, Attention& sum) {
     const Shape &q = call.operands[0].shape, &k = call.operands[1].shape;
     const auto scores = static_cast<double>(numel({q[0], q[1], q[2], k[2]}));

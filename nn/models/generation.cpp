@@ -129,7 +129,9 @@ int64_t TokenSampler::choose(std::vector<double>& logits) const {
   const double largest = *likeliest;
   Candidates left{std::vector<size_t>(logits.size()), std::move(logits)};
   std::iota(left.tokens.begin(), left.tokens.end(), size_t{0});
-  for (double& x : left.weights) x = std::exp((x - largest) / options_.temperature);
+  for (double& x : left.weights) {
+    x = x == largest ? 1 : std::exp((x - largest) / options_.temperature);  // also of infinities
+  }
   if (options_.top_k > 0) left.keep_top_k(static_cast<size_t>(options_.top_k));
   if (options_.top_p < 1) left.keep_top_p(options_.top_p);
   if (options_.min_p > 0) {
@@ -139,18 +141,6 @@ int64_t TokenSampler::choose(std::vector<double>& logits) const {
   const uint64_t draw = static_cast<uint64_t>(number_) << 32 | step;
   return static_cast<int64_t>(
       left.draw(uniform_from_bits<double>(philox(options_.seed, draw).lane[0])));
-}
-
-EvalGuard::EvalGuard(Module& module) {
-  for (const auto& [name, part] : module.named_modules()) {
-    before_.emplace_back(part, part->is_training());
-  }
-  module.eval();
-}
-
-EvalGuard::~EvalGuard() {
-  // Parents come first, and `train` sets all below.
-  for (const auto& [part, training] : before_) part->train(training);
 }
 
 }  // namespace sash::nn

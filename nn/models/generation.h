@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "../module.h"
+#include "../eval_guard.h"
 
 namespace sash::nn {
 
@@ -64,18 +64,6 @@ class SASH_API TokenSampler {
   std::vector<int64_t> text_;
   int64_t prompt_length_, number_, count_;
   bool done_;
-};
-
-/// Evaluation mode for a scope; every module then has its own mode again.
-class SASH_API EvalGuard {
- public:
-  explicit EvalGuard(Module& module);
-  ~EvalGuard();
-  EvalGuard(const EvalGuard&) = delete;
-  EvalGuard& operator=(const EvalGuard&) = delete;
-
- private:
-  std::vector<std::pair<Module*, bool>> before_;
 };
 
 }  // namespace sash::nn

@@ -6,9 +6,12 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
+#include <string_view>
 
 #include "../../core/error.h"
+#include "../../core/quote.h"
 #include "../../tensor/io/replacement_file.h"
 
 namespace sash::optim {
@@ -16,17 +19,36 @@ namespace {
 
 constexpr const char* kOp = "MetricsLog";
 
+// Quoted as in RFC 4180.
 std::vector<std::string> fields_of(const std::string& line) {
-  std::vector<std::string> fields;
-  std::istringstream stream(line);
-  for (std::string field; std::getline(stream, field, ',');) fields.push_back(field);
+  std::vector<std::string> fields(1);
+  bool quoted = false;
+  for (size_t i = 0; i < line.size(); ++i) {
+    if (quoted && line.compare(i, 2, "\"\"") == 0) {
+      fields.back() += line[++i];
+    } else if (line[i] == '"') {
+      quoted = !quoted;
+    } else if (line[i] == ',' && !quoted) {
+      fields.emplace_back();
+    } else {
+      fields.back() += line[i];
+    }
+  }
   return fields;
+}
+
+std::string field_of(const std::string& text) {
+  if (text.find_first_of(",\"") == text.npos) return text;
+  std::string field = "\"";
+  for (const char c : text) field += c == '"' ? "\"\"" : std::string(1, c);
+  return field + '"';
 }
 
 std::string joined(const std::vector<std::string>& fields) {
   std::string line;
-  for (const std::string& field : fields) line += (line.empty() ? "" : ",") + field;
-  return line + '\n';
+  for (const std::string& field : fields) line += field_of(field) + ',';
+  line.back() = '\n';
+  return line;
 }
 
 /// Steps, and what has no fraction, as integers.
@@ -113,6 +135,18 @@ MetricsLog::Figures MetricsLog::figures_of(const StepReport& report) {
   return figures;
 }
 
+void MetricsLog::check_names(const Figures& figures) const {
+  std::set<std::string_view> names;
+  for (const auto& [name, value] : figures) {
+    if (!names.insert(name).second) {
+      throw ValueError(kOp, "a metric with a name of its own", in_quotes(name));
+    }
+    if (csv_ && name.find_first_of("\r\n") != name.npos) {
+      throw ValueError(kOp, "a metric whose name is one line", in_quotes(name));
+    }
+  }
+}
+
 /// Whether there are figures without a column, which get one.
 bool MetricsLog::add_columns(const Figures& figures) {
   const size_t before = columns_.size();
@@ -137,6 +171,7 @@ std::string MetricsLog::row_of(const Figures& figures) const {
 
 void MetricsLog::on_step(const StepReport& report) {
   const Figures figures = figures_of(report);
+  check_names(figures);
   try {
     if (!begun_) begin(report.step);
     if (csv_ && add_columns(figures)) {

@@ -30,6 +30,7 @@ class SASH_API MetricsLog : public Callback {
   MetricsLog(const MetricsLog&) = delete;
   MetricsLog& operator=(const MetricsLog&) = delete;
 
+  /// `ValueError` for a metric with the name of another figure, or in CSV one of several lines.
   void on_step(const StepReport& report) override;
   /// Whether a line could not be written.
   bool failed() const { return failed_; }
@@ -41,6 +42,7 @@ class SASH_API MetricsLog : public Callback {
   std::string read() const;
   void begin(int64_t step);
   void replace(const std::string& text);
+  void check_names(const Figures& figures) const;
   bool add_columns(const Figures& figures);
   std::string row_of(const Figures& figures) const;
   int64_t step_of(const std::string& line, int64_t number) const;

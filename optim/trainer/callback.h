@@ -40,7 +40,8 @@ class SASH_API Callback {
   virtual void on_save(const std::string& path, int64_t step);
   /// When training goes on although something went wrong.
   virtual void on_warning(const std::string& text);
-  /// After the last step, and when an error ends the training.
+  /// After the last step, and when an error ends the training. If several throw, `run` throws the
+  /// first of all errors.
   virtual void on_end(Trainer& trainer);
 };
 

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <utility>
 
 #include "../../core/error.h"
+#include "../../nn/eval_guard.h"
 #include "../../tensor/autograd/grad_mode.h"
 #include "../../tensor/random.h"
 
@@ -28,32 +31,51 @@ class Before {
       : model_(model),
         optimizer_(optimizer),
         loader_(loader),
-        weights_(copies(model.state_dict())),
-        state_(copies(optimizer.state_dict())),
+        modes_(model),
+        load_weights_(model.prepare_load(copies(model.state_dict()))),
+        load_state_(optimizer.prepare_load(optimizer.state_dict())),
         place_(loader.state()),
         random_(random_state()),
-        training_(model.is_training()),
-        skips_(optimizer.skip_nonfinite()) {}
+        skips_(optimizer.skip_nonfinite()) {
+    for (const std::vector<Tensor>& part : {model.parameters(), optimizer.parameters()}) {
+      for (Tensor parameter : part) {
+        if (!parameter.grad().defined()) continue;
+        gradients_.emplace_back(parameter, parameter.grad());
+        parameter.zero_grad();
+      }
+    }
+  }
   ~Before() {
-    optimizer_.zero_grad();
-    optimizer_.set_skip_nonfinite(skips_);
-    model_.load_state_dict(weights_);
-    optimizer_.load_state_dict(state_);
-    loader_.load_state(place_);
-    model_.train(training_);
+    try {
+      restore();
+    } catch (...) {  // the training's own error is on its way
+    }
     set_random_state(random_);
   }
   Before(const Before&) = delete;
   Before& operator=(const Before&) = delete;
 
+  void restore() {
+    if (std::exchange(restored_, true)) return;
+    model_.zero_grad();
+    optimizer_.zero_grad();
+    for (auto& [parameter, gradient] : gradients_) parameter.set_grad(gradient);
+    optimizer_.set_skip_nonfinite(skips_);
+    load_weights_();
+    load_state_();
+    loader_.load_state(place_);
+  }
+
  private:
   nn::Module& model_;
   Optimizer& optimizer_;
   data::Loader& loader_;
-  StateDict weights_, state_;
+  const nn::EvalGuard modes_;
+  std::function<void()> load_weights_, load_state_;
+  std::vector<std::pair<Tensor, Tensor>> gradients_;  // of parameters
   std::string place_;
   RandomState random_;
-  bool training_, skips_;
+  bool skips_, restored_ = false;
 };
 
 void check(const FindLrOptions& options) {
@@ -87,7 +109,7 @@ double steepest(const FoundLr& found, size_t first) {
 FoundLr find_lr(nn::Module& model, Optimizer& optimizer, data::Loader& loader,
                 const StepFunction& step, const FindLrOptions& options) {
   check(options);
-  const Before before(model, optimizer, loader);
+  Before before(model, optimizer, loader);
   model.train();
   optimizer.set_skip_nonfinite(true);
   FoundLr found;
@@ -111,6 +133,7 @@ FoundLr find_lr(nn::Module& model, Optimizer& optimizer, data::Loader& loader,
     loss.backward();
     optimizer.step();
   }
+  before.restore();
   found.suggestion = steepest(found, static_cast<size_t>(options.steps / 10));
   return found;
 }

@@ -26,9 +26,9 @@ struct FoundLr {
 ///
 ///     optimizer.set_lr(optim::find_lr(model, optimizer, loader, step).suggestion);
 ///
-/// Leaves model, optimizer, loader and random state as they were; meanwhile there are two copies of
-/// the first two. `ValueError` unless 0 < min_lr < max_lr, steps is at least 3 and stop_factor
-/// above 1.
+/// Leaves model, optimizer, loader and random state as they were, modes and gradients too;
+/// meanwhile there are two copies of the first two. `ValueError` unless 0 < min_lr < max_lr, steps
+/// is at least 3 and stop_factor above 1.
 SASH_API FoundLr find_lr(nn::Module& model, Optimizer& optimizer, data::Loader& loader,
                          const StepFunction& step, const FindLrOptions& options = {});
 

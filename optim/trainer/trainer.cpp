@@ -1,8 +1,10 @@
 #include "trainer.h"
 
 #include <cmath>
+#include <exception>
 
 #include "../../core/error.h"
+#include "../../nn/eval_guard.h"
 #include "../../tensor/autograd/grad_mode.h"
 #include "../../tensor/random.h"
 #include "trainer_state.h"
@@ -14,23 +16,17 @@ using detail::samples_in;
 
 namespace {
 
-// Restores the generator and the mode of training.
+// Restores the generator and the modes.
 class Evaluation {
  public:
-  explicit Evaluation(nn::Module& model) : model_(model), training_(model.is_training()) {
-    model_.eval();
-  }
-  ~Evaluation() {
-    model_.train(training_);
-    set_random_state(random_);
-  }
+  explicit Evaluation(nn::Module& model) : eval_(model) {}
+  ~Evaluation() { set_random_state(random_); }
   Evaluation(const Evaluation&) = delete;
   Evaluation& operator=(const Evaluation&) = delete;
 
  private:
   const NoGradGuard no_grad_;
-  nn::Module& model_;
-  bool training_;
+  const nn::EvalGuard eval_;
   RandomState random_ = random_state();
 };
 
@@ -151,22 +147,27 @@ void Trainer::add(std::shared_ptr<Callback> callback) {
 void Trainer::add(Callback& callback) { add({std::shared_ptr<void>(), &callback}); }
 
 TrainerEnd Trainer::run() {
-  const auto finish = [this] {
-    for (const auto& callback : state_->callbacks) callback->on_end(*this);
-    state_->signals.reset();
-    state_->stops = false;
+  TrainerEnd end{};
+  std::exception_ptr first_error;
+  const auto attempt = [&](auto call) {
+    try {
+      call();
+    } catch (...) {
+      if (!first_error) first_error = std::current_exception();
+    }
   };
-  try {
+  attempt([&] {
     for (const auto& callback : state_->callbacks) callback->on_start(*this);
-    const TrainerEnd end = state_->run();
-    finish();
-    return end;
+    end = state_->run();
+  });
+  for (const auto& callback : state_->callbacks) attempt([&] { callback->on_end(*this); });
+  state_->signals.reset();
+  state_->stops = false;
+  if (!first_error) return end;
+  try {
+    std::rethrow_exception(first_error);
   } catch (Error& error) {
     if (state_->saved_step >= 0) error.append(state_->saved_path + " is the last good checkpoint");
-    finish();
-    throw;
-  } catch (...) {
-    finish();
     throw;
   }
 }

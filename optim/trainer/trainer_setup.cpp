@@ -119,29 +119,34 @@ void Trainer::State::open_folder() {
 }
 
 void Trainer::State::load(const std::string& path) {
-  const CheckpointInfo info = load_checkpoint(path, model, optimizer, options.scaler, loader);
-  step = saved_step = info.step;
-  // A run that was killed between the two may have saved the best of a step alone.
-  if (path != folder.best()) regular_step = info.step;
-  saved_path = path;
+  const CheckpointInfo info = checkpoint_info(path);
   const auto number = [&](const char* key, auto& value) {
     const auto entry = info.extra.find(key);
     if (entry == info.extra.end()) return false;
     const std::string& text = entry->second;
-    const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (result.ec == std::errc()) return true;
+    const char* const end = text.data() + text.size();
+    const auto result = std::from_chars(text.data(), end, value);
+    if (result.ec == std::errc() && result.ptr == end) return true;
     throw FormatError(kTrainer, std::string("a number as '") + key + "' in " + path, text);
   };
   double value = 0;
   if (number(kBest, value)) best = value;
   number(kBad, bad_validations);
   number(kValidated, validated_step);
-  if (!options.plateau) return;
-  Plateau& plateau = *options.plateau;
-  number(kPlateauRate, plateau.lr);
-  number(kPlateauBest, plateau.best);
-  number(kPlateauBad, plateau.bad_calls);
-  number(kPlateauCooling, plateau.cooling);
+  Plateau plateau;
+  if (options.plateau) {
+    plateau = *options.plateau;
+    number(kPlateauRate, plateau.lr);
+    number(kPlateauBest, plateau.best);
+    number(kPlateauBad, plateau.bad_calls);
+    number(kPlateauCooling, plateau.cooling);
+  }
+  load_checkpoint(path, model, optimizer, options.scaler, loader);
+  if (options.plateau) *options.plateau = plateau;
+  step = saved_step = info.step;
+  // A run that was killed between the two may have saved the best of a step alone.
+  if (path != folder.best()) regular_step = info.step;
+  saved_path = path;
 }
 
 void Trainer::State::save(const std::string& path) {

@@ -12,8 +12,9 @@
 namespace sash {
 namespace {
 
-constinit std::atomic<bool> enabled_setting{false};
-std::mutex infinity_mutex;
+constinit std::atomic<int> users{0};  // guards, and one more while it is set
+bool set = false;
+std::mutex mutex;      // of what is above and below
 std::string infinity;  // the op that made the first
 
 bool has_infinity(const Tensor& tensor) {
@@ -25,7 +26,7 @@ bool has_infinity(const Tensor& tensor) {
 }
 
 void note_infinity(const std::string& op, std::span<const Tensor> results) {
-  const std::lock_guard lock(infinity_mutex);
+  const std::lock_guard lock(mutex);
   if (infinity.empty() && std::any_of(results.begin(), results.end(), has_infinity)) infinity = op;
 }
 
@@ -39,15 +40,24 @@ std::string recording_stack() {
 
 }  // namespace
 
-bool anomaly_mode() { return enabled_setting.load(std::memory_order_relaxed); }
+bool anomaly_mode() { return users.load(std::memory_order_relaxed) > 0; }
+
 void set_anomaly_mode(bool enabled) {
-  enabled_setting.store(enabled, std::memory_order_relaxed);
-  const std::lock_guard lock(infinity_mutex);
+  const std::lock_guard lock(mutex);
   if (enabled) infinity.clear();
+  if (enabled != set) users += enabled ? 1 : -1;
+  set = enabled;
 }
 
+AnomalyGuard::AnomalyGuard() {
+  const std::lock_guard lock(mutex);
+  if (users++ == 0) infinity.clear();
+}
+
+AnomalyGuard::~AnomalyGuard() { --users; }
+
 std::string first_infinity() {
-  const std::lock_guard lock(infinity_mutex);
+  const std::lock_guard lock(mutex);
   return infinity;
 }
 

@@ -14,20 +14,18 @@ namespace sash {
 SASH_API bool anomaly_mode();
 SASH_API void set_anomaly_mode(bool enabled);
 
-/// Anomaly mode for a scope.
-class AnomalyGuard {
+/// Anomaly mode for a scope: it is on, for all threads, while there is a guard or it is set.
+class SASH_API AnomalyGuard {
  public:
-  AnomalyGuard() : before_(anomaly_mode()) { set_anomaly_mode(true); }
-  ~AnomalyGuard() { set_anomaly_mode(before_); }
+  AnomalyGuard();
+  ~AnomalyGuard();
   AnomalyGuard(const AnomalyGuard&) = delete;
   AnomalyGuard& operator=(const AnomalyGuard&) = delete;
-
- private:
-  bool before_;
 };
 
-/// The first op since anomaly mode was last switched on that made an infinity, such as "exp", or
-/// "gradient of log". Empty if there was none. Masks have infinities, so these do not throw.
+/// The first op since anomaly mode was last set, or a guard switched it on, that made an infinity,
+/// such as "exp", or "gradient of log". Empty if there was none. Masks have infinities, so these do
+/// not throw.
 SASH_API std::string first_infinity();
 
 /// Whether any element is NaN; false for integers. Waits for the device.

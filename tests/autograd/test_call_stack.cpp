@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <memory>
 #include <string>
 
 #include <sash/core/call_stack.h>
@@ -56,4 +57,30 @@ TEST_CASE("anomaly mode names the user's functions, forward and backward") {
   const std::string backward = thrown_by([&] { y.backward(); });
   place(backward, "sqrt: made the first NaN, in the gradient of input 0; recorded at\n    sash::");
   place(backward, "(anonymous namespace)::root_of(");
+}
+
+TEST_CASE("anomaly mode lasts as long as one of its guards, and keeps its first infinity") {
+  auto first = std::make_unique<AnomalyGuard>();
+  auto second = std::make_unique<AnomalyGuard>();
+  first.reset();
+  CHECK(anomaly_mode());
+  second.reset();
+  CHECK_FALSE(anomaly_mode());
+  const TensorOptions trained{.device = kCPU, .requires_grad = true};
+  {
+    const AnomalyGuard outer;
+    log(full({1}, 0.0, trained));
+    {
+      const AnomalyGuard inner;
+      CHECK(first_infinity() == "log");
+    }
+    CHECK(first_infinity() == "log");
+  }
+  set_anomaly_mode(true);
+  set_anomaly_mode(true);
+  CHECK(first_infinity().empty());
+  { const AnomalyGuard guard; }
+  CHECK(anomaly_mode());
+  set_anomaly_mode(false);
+  CHECK_FALSE(anomaly_mode());
 }

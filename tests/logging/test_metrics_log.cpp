@@ -70,6 +70,45 @@ TEST_CASE("metrics log: a resumed run has each step once") {
   }
 }
 
+TEST_CASE("metrics log: names in CSV are quoted, and read again") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("m.csv");
+  for (const int64_t step : {1, 2}) {
+    StepReport report = report_of(step);
+    report.metrics["acc,top5"] = 0.5;
+    report.metrics["a \"b\""] = 0.25;
+    report.metrics[""] = 3;
+    MetricsLog(path).on_step(report);
+  }
+  CHECK(file_text(path) ==
+        "step,loss,,\"a \"\"b\"\"\",\"acc,top5\",lr,grad_norm,ms,tokens_per_s\n"
+        "1,2,3,0.25,0.5,0.001,0.5,500,12000\n2,2,3,0.25,0.5,0.001,0.5,500,12000\n");
+}
+
+TEST_CASE("metrics log: a metric has a name of its own") {
+  const TemporaryFolder folder;
+  for (const char* file : {"a.jsonl", "a.csv"}) {
+    const std::string path = folder.file(file);
+    MetricsLog log(path);
+    log.on_step(report_of(1));
+    const std::string before = file_text(path);
+    for (const char* name : {"step", "loss", "lr", "grad_norm", "ms", "tokens_per_s", "val_loss"}) {
+      StepReport report = report_of(2);
+      report.metrics[name] = 100;
+      report.validation["loss"] = 1;
+      expect_error<ValueError>(
+          "MetricsLog: expected a metric with a name of its own, got '" + std::string(name) + "'",
+          [&] { log.on_step(report); });
+    }
+    CHECK(file_text(path) == before);
+  }
+  StepReport report = report_of(1);
+  report.metrics["two\nlines"] = 1;
+  MetricsLog(folder.file("b.jsonl")).on_step(report);
+  expect_error<ValueError>("MetricsLog: expected a metric whose name is one line, got 'two?lines'",
+                           [&] { MetricsLog(folder.file("b.csv")).on_step(report); });
+}
+
 TEST_CASE("metrics log: other files stay as they are") {
   const TemporaryFolder folder;
   for (const char* name : {"a.jsonl", "a.csv"}) {

@@ -89,6 +89,9 @@ TEST_CASE("generation: each option keeps the tokens that it says") {
   CHECK(drawn({1, 3, 2}, {.repetition_penalty = 1.1, .temperature = 0}, {1}) == Set{1});
   const double inf = std::numeric_limits<double>::infinity();
   CHECK(drawn({-inf, 0, -inf}, {}) == Set{1});
+  CHECK(drawn({0, inf, 5}, {}) == Set{1});
+  CHECK(drawn({0, inf, inf}, {.top_p = 0.9}) == Set{1, 2});
+  CHECK(drawn({-inf, -inf}, {}) == Set{0, 1});
 }
 
 TEST_CASE("generation: draws have the options' probabilities") {

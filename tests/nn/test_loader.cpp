@@ -2,8 +2,13 @@
 // and after a resumed run.
 #include <doctest/doctest.h>
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <fstream>
 #include <numeric>
+#include <system_error>
 
 #include <sash/core/error.h>
 #include <sash/nn/data/loader.h>
@@ -147,6 +152,51 @@ TEST_CASE("loader: an error of a dataset reaches the caller, and the batch may b
     CHECK(loader.next_or_restart()[0].to_vector<int64_t>() == Ids{0, 1, 2, 3});
     CHECK(loader.epoch() == 1);
   }
+}
+
+TEST_CASE("loader: threads that cannot start are an error, and the batch may be tried again") {
+  data::Loader loader(numbers(20), {.batch = 4, .workers = 100, .device = kCPU});
+  int64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_AS, &before) == 0);
+  const auto used = static_cast<rlim_t>(pages * ::getpagesize());
+  if (used > rlim_t{1} << 40) return;  // a sanitizer's, which dies of what follows
+  const rlimit little{std::min(used + (rlim_t{64} << 20), before.rlim_max), before.rlim_max};
+  if (::setrlimit(RLIMIT_AS, &little) != 0) return;
+  try {
+    loader.next();  // an emulator may have no limit
+    loader.load_state(data::Loader(numbers(20), {.batch = 4, .device = kCPU}).state());
+  } catch (const std::system_error&) {
+  }
+  ::setrlimit(RLIMIT_AS, &before);
+  CHECK(loader.next()->front().to_vector<int64_t>() == Ids{0, 1, 2, 3});
+}
+
+TEST_CASE("loader: a sampler that throws at the start of an epoch may be tried again") {
+  bool fails = false;
+  const auto sampler = [&](Generator& generator) {
+    const Ids ids = randint(0, 50, {2}, generator, {.dtype = DType::int64, .device = kCPU})
+                        .to_vector<int64_t>();
+    if (fails) throw IoError("sampler", "no samples");
+    return std::vector<Ids>{{ids[0], ids[1]}};
+  };
+  data::Loader loader(numbers(50), {.device = kCPU, .sampler = sampler});
+  data::Loader plain(numbers(50), {.device = kCPU, .sampler = sampler});
+  data::Loader resumed(numbers(50), {.device = kCPU, .sampler = sampler});
+  loader.next();
+  plain.next();
+  fails = true;
+  for (int i = 0; i < 2; ++i) CHECK_THROWS_AS(loader.next(), IoError);
+  fails = false;
+  CHECK(loader.state() == plain.state());
+  resumed.load_state(loader.state());
+  CHECK_FALSE(plain.next().has_value());
+  CHECK_FALSE(loader.next().has_value());
+  CHECK_FALSE(resumed.next().has_value());
+  const std::vector<Ids> expected = rest_of(plain);
+  CHECK(rest_of(loader) == expected);
+  CHECK(rest_of(resumed) == expected);
 }
 
 TEST_CASE("loader: left in the middle of an epoch, it stops its workers") {

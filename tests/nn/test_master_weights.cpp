@@ -192,9 +192,16 @@ TEST_CASE("max_grad_norm: NaN, no gradients, and wrong limits") {
   adamw.step();
   CHECK(std::isnan(adamw.grad_norm().item<double>()));
   CHECK(std::isnan(p.detach().to_vector<float>()[0]));
+  adamw.set_max_grad_norm(0);
+  adamw.step();
+  CHECK_FALSE(adamw.grad_norm().defined());
+  p.set_grad(full({2}, 3));
+  optim::SGD measured({p}, {.max_grad_norm = std::numeric_limits<double>::infinity()});
+  measured.step();
+  CHECK(measured.grad_norm().item<double>() == doctest::Approx(std::sqrt(18)));
   const auto make = [&](double limit) { optim::SGD({p}, {.max_grad_norm = limit}); };
-  expect_error<ValueError>("SGD: expected a finite max_grad_norm of at least 0, got -1",
+  expect_error<ValueError>("SGD: expected a max_grad_norm of at least 0, got -1",
                            [&] { make(-1); });
-  expect_error<ValueError>("SGD: expected a finite max_grad_norm of at least 0, got nan",
+  expect_error<ValueError>("SGD: expected a max_grad_norm of at least 0, got nan",
                            [&] { make(std::nan("")); });
 }

@@ -273,6 +273,56 @@ TEST_CASE("schedules: warm-up, ends, state") {
   CHECK(sgd.lr(1) == doctest::Approx(0.05));
 }
 
+TEST_CASE("LambdaLR starts from the first rates, whatever was loaded before it") {
+  Tensor a = ones({1}).requires_grad_(), b = ones({1}).requires_grad_();
+  const auto make = [&](double lr) {
+    return optim::SGD({{.parameters = {a}}, {.parameters = {b}, .lr = 0.5}}, {.lr = lr});
+  };
+  const auto half = [](int64_t step) { return std::pow(0.5, static_cast<double>(step)); };
+  optim::SGD first = make(1);
+  CHECK_FALSE(find(first.state_dict(), "param_groups.0.initial_lr"));
+  optim::LambdaLR rates(first, half);
+  rates.set(2);
+  optim::SGD resumed = make(3);
+  resumed.load_state_dict(first.state_dict());
+  CHECK(resumed.lr(0) == 0.25);
+  optim::LambdaLR rest(resumed, half);
+  rates.set(3);
+  rest.set(3);
+  for (size_t group = 0; group < 2; ++group) CHECK(resumed.lr(group) == first.lr(group));
+  CHECK(resumed.lr(0) == 0.125);
+  // A rate that is set by hand is a new start, as is a state without a first rate.
+  resumed.set_lr(4, 0);
+  optim::LambdaLR(resumed, half).set(1);
+  CHECK(resumed.lr(0) == 2);
+  CHECK(resumed.lr(1) == 0.25);
+  resumed.load_state_dict(make(8).state_dict());
+  optim::LambdaLR(resumed, half).set(1);
+  CHECK(resumed.lr(0) == 4);
+  StateDict bad = first.state_dict();
+  for (auto& [key, tensor] : bad) {
+    if (key == "param_groups.1.initial_lr") tensor = scalar_tensor(-1.0);
+  }
+  expect_error<ValueError>(
+      "SGD.load_state_dict: expected a finite initial_lr of at least 0, got -1",
+      [&] { resumed.load_state_dict(bad); });
+}
+
+TEST_CASE("Muon refuses a saved state that would train a vector as a matrix") {
+  Tensor v = ones({3}).requires_grad_();
+  optim::Muon muon(std::vector<optim::ParamGroup>{{.parameters = {v}, .ns_steps = 0}});
+  StateDict dict = muon.state_dict();
+  for (auto& [key, tensor] : dict) {
+    if (key == "param_groups.0.ns_steps") tensor = scalar_tensor(5.0);
+  }
+  expect_error<ValueError>(
+      "Muon.load_state_dict: expected matrices, and all else in a group with ns_steps = 0, got a "
+      "parameter [3]",
+      [&] { muon.load_state_dict(dict); });
+  v.set_grad(ones({3}));
+  muon.step();
+}
+
 // clang-format off
 TEST_CASE("wrong calls: Lion, RMSprop, Muon, averages and schedules") {
   const Tensor a = ones({2, 2}).requires_grad_(), b = ones({3}).requires_grad_();
@@ -288,7 +338,7 @@ TEST_CASE("wrong calls: Lion, RMSprop, Muon, averages and schedules") {
       {"ValueError: Lion: expected a finite lr of at least 0, got -1", [&] { optim::Lion(one, {.lr = -1}); }},
       {"ValueError: Lion: expected a finite weight_decay of at least 0, got -1",
        [&] { optim::Lion(one, {.weight_decay = -1}); }},
-      {"ValueError: Lion: expected a finite max_grad_norm of at least 0, got -1",
+      {"ValueError: Lion: expected a max_grad_norm of at least 0, got -1",
        [&] { optim::Lion(one, {.max_grad_norm = -1}); }},
       {"ValueError: Lion: expected no eps in a group, got 0", [&] { optim::Lion({{.parameters = one, .eps = 0.0}}); }},
       {"ValueError: Lion: expected no momentum in a group, got 0.9",

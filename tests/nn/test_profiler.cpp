@@ -1,8 +1,10 @@
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <thread>
 
 #include <nlohmann/json.hpp>
 
@@ -189,4 +191,28 @@ TEST_CASE("profiler: a kernel that throws ends its call") {
   add(x, x);
   const std::vector<ProfileRow> rows = profiler.rows();
   REQUIRE(row_of(rows, "add"));  // not within the other
+}
+
+TEST_CASE("profiler: one that may not start disturbs none that runs") {
+  constexpr int kCalls = 100'000;
+  const Tensor x = ones({3}, {.device = kCPU});
+  Profiler profiler;
+  std::atomic<bool> done = false;
+  std::thread other([&] {
+    for (int i = 0; i < kCalls; ++i) add(x, x);
+    done = true;
+  });
+  int64_t tries = 0, refused = 0;
+  for (; !done; ++tries) {
+    try {
+      const Profiler second;
+    } catch (const ValueError&) {
+      ++refused;
+    }
+  }
+  other.join();
+  CHECK(refused == tries);
+  const std::vector<ProfileRow> rows = profiler.rows();
+  REQUIRE(row_of(rows, "add"));
+  CHECK(row_of(rows, "add")->calls == kCalls);
 }

@@ -221,6 +221,48 @@ TEST_CASE("Trainer: a signal ends the training after a checkpoint") {
   CHECK(names_in(folder.file("run")) == Names{"step-00000005.safetensors"});
 }
 
+TEST_CASE("Trainer: an on_end that throws leaves no signal handler, and hides no error") {
+  struct Throwing : optim::Callback {
+    void on_end(optim::Trainer&) override { throw IoError("Throwing", "no end"); }
+  };
+  const auto handler = [] {
+    struct sigaction action {};
+    sigaction(SIGTERM, nullptr, &action);
+    return action.sa_handler;
+  };
+  const auto before = handler();
+  for (const bool fails : {false, true}) {
+    Setup setup;
+    Record first, last;
+    Throwing throwing;
+    if (fails) first.then = [](const optim::StepReport&) { throw ValueError("step", "a", "b"); };
+    optim::Trainer trainer(setup.model, setup.optimizer, setup.loader, setup.step(),
+                           {.steps = 2, .stop_on_signals = true});
+    trainer.add(first);
+    trainer.add(throwing);
+    trainer.add(last);
+    if (fails) {
+      check_error<ValueError>([&] { trainer.run(); }, "step: expected a, got b");
+    } else {
+      check_error<IoError>([&] { trainer.run(); }, "no end");
+    }
+    CHECK(first.ends == 1);
+    CHECK(last.ends == 1);
+    CHECK((handler() == before));
+  }
+}
+
+TEST_CASE("Trainer: a validation leaves the mode of each module") {
+  Setup setup;
+  setup.model[2].eval();
+  optim::Trainer trainer(setup.model, setup.optimizer, setup.loader, setup.step(),
+                         {.steps = 1, .validate = &setup.valid});
+  trainer.validate();
+  CHECK(setup.model.is_training());
+  CHECK(setup.model[0].is_training());
+  CHECK_FALSE(setup.model[2].is_training());
+}
+
 TEST_CASE("Trainer: options that contradict each other are refused") {
   const auto refused = [](const char* expected, auto change) {
     Setup setup;

@@ -246,6 +246,33 @@ TEST_CASE("Trainer: leftovers of killed writers are removed, and never taken for
   CHECK(names_in(run) == names);
 }
 
+TEST_CASE("Trainer: nothing of a checkpoint with a wrong figure is loaded") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("a.safetensors");
+  for (const char* text : {"good", "0.5 or so", ""}) {
+    Setup saved, setup;
+    saved.loader.next();
+    optim::save_checkpoint(path, saved.model, saved.optimizer,
+                           {.step = 3, .extra = {{"trainer.best", text}}}, nullptr, &saved.loader);
+    setup.model.parameters()[0].detach().zero_();
+    setup.optimizer.set_lr(0.5);
+    manual_seed(77);
+    const auto weights = setup.weights();
+    const std::string place = setup.loader.state();
+    const RandomState random = random_state();
+    check_error<FormatError>(
+        [&] {
+          optim::Trainer trainer(setup.model, setup.optimizer, setup.loader, setup.step(),
+                                 {.steps = 5, .resume = path});
+        },
+        "a number as 'trainer.best'");
+    CHECK(setup.weights() == weights);
+    CHECK(setup.optimizer.lr() == 0.5);
+    CHECK(setup.loader.state() == place);
+    CHECK(random_state() == random);
+  }
+}
+
 TEST_CASE("find_lr: suggests a rate at which the loss falls") {
   manual_seed(2);
   nn::Sequential model(nn::Linear(4, 8), nn::ReLU(), nn::Linear(8, 2));
@@ -290,4 +317,36 @@ TEST_CASE("find_lr: leaves everything as it was") {
         optim::find_lr(setup.model, setup.optimizer, setup.loader, setup.step(), {.steps = 2});
       },
       "steps of at least 3");
+}
+
+TEST_CASE("find_lr: leaves modes and gradients, those that are not the optimizer's too") {
+  Setup setup;
+  setup.model[2].eval();
+  optim::SGD optimizer(setup.model[3].parameters());
+  std::vector<Tensor> parameters = setup.model.parameters();
+  for (const size_t i : {0, 3}) parameters[i].set_grad(ones(parameters[i].shape()));
+  optim::find_lr(setup.model, optimizer, setup.loader, setup.step(), {.steps = 5});
+  CHECK(setup.model.is_training());
+  CHECK_FALSE(setup.model[2].is_training());
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const Tensor gradient = parameters[i].grad();
+    CHECK(gradient.defined() == (i == 0 || i == 3));
+    if (!gradient.defined()) continue;
+    for (const double value : gradient.to_vector<double>()) CHECK(value == 1);
+  }
+}
+
+TEST_CASE("find_lr: a loader that cannot go back is an error") {
+  Setup setup;
+  int calls = 0;
+  data::Loader loader(samples(), {.sampler = [&](Generator&) {
+                        if (++calls > 1) throw IoError("sampler", "no samples");
+                        return std::vector<std::vector<int64_t>>(9, {1, 2, 3});
+                      }});
+  const std::vector<double> weights = setup.weights();
+  check_error<IoError>(
+      [&] { optim::find_lr(setup.model, setup.optimizer, loader, setup.step(), {.steps = 5}); },
+      "no samples");
+  CHECK(calls == 2);
+  CHECK(setup.weights() == weights);
 }
