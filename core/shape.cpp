@@ -81,7 +81,9 @@ bool is_contiguous(const Shape& shape, const Strides& strides) {
   for (int i = shape.rank() - 1; i >= 0; --i) {
     if (shape[i] == 0) return true;
     if (shape[i] == 1) continue;
-    if (strides[i] != expected) return false;
+    if (strides[i] != expected) {
+      return std::find(shape.begin(), shape.end(), 0) != shape.end();
+    }
     expected *= shape[i];
   }
   return true;

@@ -1,6 +1,7 @@
 #include "init.h"
 
 #include <cmath>
+#include <limits>
 #include <string>
 
 #include "../core/error.h"
@@ -21,6 +22,19 @@ void check(const char* op, const Tensor& x) {
 }
 
 void check_std(const char* op, double std) { check_not_negative(op, "a standard deviation", std); }
+
+// Numbers are drawn as low + (high - low) u; halves in float32.
+void check_range(const char* op, const Tensor& x, double low, double high) {
+  const DType dtype = x.dtype();
+  const double widest = dtype == DType::float64 ? std::numeric_limits<double>::max()
+                                                : double{std::numeric_limits<float>::max()};
+  const double most = dtype == DType::float16    ? 65504
+                      : dtype == DType::bfloat16 ? 0x1.FEp127
+                                                 : widest;
+  if (x.numel() == 0 || (low >= -most && high <= most && high - low <= widest)) return;
+  throw ValueError(op, "a range that " + std::string(name(dtype)) + " holds",
+                   to_text(low) + " and " + to_text(high));
+}
 
 struct Fans {
   double in;
@@ -71,6 +85,7 @@ Tensor uniform_(const Tensor& x, double low, double high) {
   if (!(low <= high)) {
     throw ValueError("uniform_", "low <= high", to_text(low) + " and " + to_text(high));
   }
+  check_range("uniform_", x, low, high);
   return fill_random(kernels::random_uniform, x, low, high);
 }
 
@@ -86,6 +101,7 @@ Tensor trunc_normal_(const Tensor& x, double mean, double std, double low, doubl
   if (!(low < high)) {
     throw ValueError("trunc_normal_", "low < high", to_text(low) + " and " + to_text(high));
   }
+  if (skips > 0) return x;
   if (std == 0) return constant_(x, std::fmin(std::fmax(mean, low), high));
   const double z_low = (low - mean) / std, z_high = (high - mean) / std;
   const double p_low = normal_cdf(z_low), p_high = normal_cdf(z_high);

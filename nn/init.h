@@ -23,7 +23,8 @@ class SASH_API SkipRandom {
   SkipRandom& operator=(const SkipRandom&) = delete;
 };
 
-/// U(low, high).
+/// U(low, high). `ValueError` unless low <= high and the dtype holds both and high - low (for
+/// halves, float32 the difference).
 SASH_API Tensor uniform_(const Tensor& x, double low = 0, double high = 1);
 /// N(mean, std^2). `ValueError` for a negative std, here and below.
 SASH_API Tensor normal_(const Tensor& x, double mean = 0, double std = 1);

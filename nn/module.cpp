@@ -26,6 +26,7 @@ std::string joined(const std::string& prefix, const std::string& name) {
 // Gives `target` the elements of `source`, so that every handle to it sees them.
 void Module::replace_elements(TensorImpl& target, const Tensor& source) {
   const TensorImpl& from = source.impl();
+  if (from.storage != target.storage) from.storage->follow(*target.storage);
   target.storage = from.storage;
   target.strides = from.strides;
   target.offset = from.offset;

@@ -18,12 +18,16 @@ Tensor marked(Tensor tensor, const TensorOptions& options) {
   return tensor;
 }
 
-Tensor allocate(const Shape& shape, DType dtype, Device device) {
-  const int64_t count = numel(shape);
+int64_t bytes_of(const char* op, const Shape& shape, DType dtype) {
   int64_t bytes = 0;
-  if (__builtin_mul_overflow(count, size_of(dtype), &bytes)) {
-    throw ShapeError("empty", "fewer than 2^63 bytes", to_string(shape));
+  if (__builtin_mul_overflow(numel(shape), size_of(dtype), &bytes)) {
+    throw ShapeError(op, "fewer than 2^63 bytes", to_string(shape));
   }
+  return bytes;
+}
+
+Tensor allocate(const Shape& shape, DType dtype, Device device) {
+  const int64_t bytes = bytes_of("empty", shape, dtype);
   return Tensor(make_ref<TensorImpl>(make_ref<Storage>(bytes, device), shape,
                                      contiguous_strides(shape), 0, dtype));
 }
@@ -180,7 +184,7 @@ Tensor pin_memory(const Tensor& host) {
                         "one that requires grad");
   }
   Backend& owner = backend(DeviceType::cuda);
-  const int64_t bytes = host.numel() * size_of(host.dtype());
+  const int64_t bytes = bytes_of("pin_memory", host.shape(), host.dtype());
   void* memory = owner.allocate_host(bytes);
   const Tensor y = from_blob(memory, host.shape(), host.dtype(), kCPU, [memory, bytes] {
     backend(DeviceType::cuda).deallocate_host(memory, bytes);
@@ -192,7 +196,7 @@ Tensor pin_memory(const Tensor& host) {
 
 Tensor from_blob(void* data, const Shape& shape, DType dtype, Device device,
                  std::function<void()> release) {
-  const int64_t bytes = numel(shape) * size_of(dtype);
+  const int64_t bytes = bytes_of("from_blob", shape, dtype);
   if (!data && bytes > 0) throw ValueError("from_blob", "memory", "a null pointer");
   return Tensor(make_ref<TensorImpl>(make_ref<Storage>(data, bytes, device, std::move(release)),
                                      shape, contiguous_strides(shape), 0, dtype));

@@ -2,8 +2,11 @@
 
 #include <limits>
 #include <mutex>
+#include <utility>
 
 #include "../core/backend/backend.h"
+#include "../core/error.h"
+#include "draws.h"
 #include "factories.h"
 #include "graph.h"
 #include "kernels/random.h"
@@ -23,6 +26,8 @@ namespace {
 
 constinit std::mutex generator_mutex;
 constinit RandomState process_state{};
+constinit thread_local detail::NotedDraws* noted = nullptr;
+constinit thread_local detail::RepeatedDraws* repeated = nullptr;
 
 // The state before `count` numbers are drawn from it.
 RandomState take(RandomState& state, int64_t count) {
@@ -95,11 +100,34 @@ PhiloxState next_philox(Device device, int64_t count) {
   // has a word of its own.
   const uint64_t* const base = backend(device.type).random_base(device);
   const RandomState next = [count] {
+    if (repeated) return repeated->next();
     const std::lock_guard lock(generator_mutex);
     return take(process_state, count);
   }();
+  if (noted) noted->add(next);
   return detail::place_in_graph(device, {next.seed, base, next.offset});
 }
+
+namespace detail {
+
+NotedDraws::NotedDraws(Draws& draws) : draws_(draws), outer_(std::exchange(noted, this)) {}
+NotedDraws::~NotedDraws() { noted = outer_; }
+
+void NotedDraws::add(const RandomState& state) {
+  draws_.push_back(state);
+  if (outer_) outer_->add(state);
+}
+
+RepeatedDraws::RepeatedDraws(const char* op, const Draws& draws)
+    : op_(op), draws_(draws), outer_(std::exchange(repeated, this)) {}
+RepeatedDraws::~RepeatedDraws() { repeated = outer_; }
+
+RandomState RepeatedDraws::next() {
+  if (used_ < draws_.size()) return draws_[used_++];
+  throw AutogradError(op_, "a second run like the first", "one that draws more random numbers");
+}
+
+}  // namespace detail
 
 PhiloxState Generator::next(Device device, int64_t count) {
   detail::refuse_in_graph("Generator", "the generator of manual_seed", "one of the caller's");

@@ -41,6 +41,17 @@ bool same_but_length(const Tensor& a, const Tensor& b) {
 
 KeyValueCache::KeyValueCache(const AttentionMask& mask) : mask_(mask), reach_(reach_of(mask)) {}
 
+KeyValueCache::KeyValueCache(const KeyValueCache& other)
+    : mask_(other.mask_), reach_(other.reach_), length_(other.length_) {
+  if (!other.k_.defined()) return;
+  k_ = other.k_.clone();
+  v_ = other.v_.clone();
+}
+
+KeyValueCache& KeyValueCache::operator=(const KeyValueCache& other) {
+  return *this = KeyValueCache(other);
+}
+
 CachedKeys KeyValueCache::append(const Tensor& k, const Tensor& v) {
   check(k, v);
   const NoGradGuard no_grad;

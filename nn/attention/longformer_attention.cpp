@@ -1,5 +1,7 @@
 #include "longformer_attention.h"
 
+#include <mutex>
+
 #include "../../ops/attention/packed_heads.h"
 #include "../../ops/elementwise/binary.h"
 #include "../../tensor/autograd/grad_mode.h"
@@ -67,7 +69,7 @@ Tensor LongformerAttention::forward(const Tensor& x, const AttentionMask& mask) 
   const Tensor k_global = split_heads((*key_global)(x), kv_heads());
   const Tensor v_global = split_heads((*value_global)(x), kv_heads());
   const AttentionMask visible = this->mask() & mask;
-  const Rows& only = rows(x.size(1), x.device());
+  const Rows only = rows(x.size(1), x.device());
   // Each row is zero in one of the two results.
   return out_proj(attend(q, k, v, visible & only.local) +
                   attend(q_global, k_global, v_global, visible & only.global));
@@ -96,7 +98,9 @@ Tensor LongformerAttention::forward(const Tensor& x, KeyValueCache& cache) {
   throw NotImplemented(kOp, "with global projections it takes no cache: they see later tokens");
 }
 
-const LongformerAttention::Rows& LongformerAttention::rows(int64_t length, Device device) {
+LongformerAttention::Rows LongformerAttention::rows(int64_t length, Device device) {
+  static constinit std::mutex mutex;  // threads may share a module
+  const std::lock_guard lock(mutex);
   if (rows_.length == length && rows_.device == device) return rows_;
   std::vector<bool> global(static_cast<size_t>(length), false);
   for (const int64_t token : global_tokens_) {

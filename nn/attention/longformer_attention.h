@@ -46,7 +46,7 @@ class SASH_API LongformerAttention : public MultiheadAttention {
     Device device{};
     AttentionMask local{}, global{};
   };
-  const Rows& rows(int64_t length, Device device);
+  Rows rows(int64_t length, Device device);
   Linear& global_projection(const char* name, int64_t first_head, int64_t count);
 
   std::vector<int64_t> global_tokens_;

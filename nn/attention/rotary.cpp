@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <mutex>
 #include <numbers>
 
 #include "../../tensor/autograd/grad_mode.h"
@@ -13,6 +14,8 @@ namespace sash::nn {
 namespace {
 
 constexpr const char* kOp = "rotary_frequencies";
+
+constinit std::mutex table_mutex;  // of all tables: threads may share a module
 
 void check(const RotaryOptions& options, int64_t dim) {
   if (dim <= 0 || dim % 2 != 0) {
@@ -138,15 +141,16 @@ bool RotaryTable::depends_on_length() const {
 RotaryAngles RotaryTable::angles(int64_t first, int64_t count, DType dtype, Device device) {
   const DType wanted = dtype == DType::float64 ? dtype : DType::float32;
   const int64_t length = first + count;
+  const std::lock_guard lock(table_mutex);
   RotaryFrequencies now =
       depends_on_length() ? rotary_frequencies(options_, dim_, length) : frequencies_;
   const Tensor& made = table_.cos;
   const bool fits = made.defined() && made.size(0) >= length && made.dtype() == wanted &&
                     made.device() == device && now.frequency == frequencies_.frequency;
   if (!fits) {
-    frequencies_ = std::move(now);
     const int64_t before = made.defined() ? made.size(0) : 0;
-    fill(length <= before ? before : std::max<int64_t>({length, 2 * before, 64}), wanted, device);
+    fill(now, length <= before ? before : std::max<int64_t>({length, 2 * before, 64}), wanted,
+         device);
   }
   // A longer text replaces the table.
   sash::detail::keep_for_replays(table_.cos);
@@ -154,9 +158,10 @@ RotaryAngles RotaryTable::angles(int64_t first, int64_t count, DType dtype, Devi
   return {table_.cos.narrow(0, first, count), table_.sin.narrow(0, first, count)};
 }
 
-void RotaryTable::fill(int64_t positions, DType dtype, Device device) {
+void RotaryTable::fill(const RotaryFrequencies& frequencies, int64_t positions, DType dtype,
+                       Device device) {
   const NoGradGuard no_grad;
-  const std::vector<double>& frequency = frequencies_.frequency;
+  const std::vector<double>& frequency = frequencies.frequency;
   std::vector<double> cos, sin;
   cos.reserve(static_cast<size_t>(positions) * frequency.size());
   sin.reserve(cos.capacity());
@@ -165,13 +170,14 @@ void RotaryTable::fill(int64_t positions, DType dtype, Device device) {
     for (const double f : frequency) {
       const double angle =
           rounds ? static_cast<float>(p) * static_cast<float>(f) : static_cast<double>(p) * f;
-      cos.push_back(std::cos(angle) * frequencies_.attention_factor);
-      sin.push_back(std::sin(angle) * frequencies_.attention_factor);
+      cos.push_back(std::cos(angle) * frequencies.attention_factor);
+      sin.push_back(std::sin(angle) * frequencies.attention_factor);
     }
   }
   const Shape shape{positions, static_cast<int64_t>(frequency.size())};
   const TensorOptions options{.dtype = dtype, .device = device};
   table_ = {tensor(cos, shape, options), tensor(sin, shape, options)};
+  frequencies_ = frequencies;
 }
 
 }  // namespace sash::nn

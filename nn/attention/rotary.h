@@ -70,7 +70,7 @@ class SASH_API RotaryTable {
   bool depends_on_length() const;
 
  private:
-  void fill(int64_t positions, DType dtype, Device device);
+  void fill(const RotaryFrequencies& frequencies, int64_t positions, DType dtype, Device device);
 
   RotaryOptions options_;
   int64_t dim_;

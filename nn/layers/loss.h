@@ -63,7 +63,7 @@ class SASH_API KLDivLoss : public Loss<KLDivOptions, kl_div> {
   using Loss::Loss;
 };
 
-/// `cross_entropy` of logits and classes or probabilities.
+/// `cross_entropy` of logits and classes.
 class SASH_API CrossEntropyLoss : public Loss<CrossEntropyOptions, cross_entropy> {
   using Loss::Loss;
 };

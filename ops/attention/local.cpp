@@ -34,15 +34,19 @@ void check_lengths(const char* op, const Tensor& q, const Tensor& lengths) {
   check_shape(op, lengths, {q.size(0)});
 }
 
-// mask[l, j] for the key j of each slot, 0 where there is none: [L, c].
-Tensor mask_of_slots(const Tensor& mask, int64_t context) {
+// mask[l, j] for the key j of each slot, 0 where there is none: [L, c], or [N, 1, L, c] for
+// lengths.
+Tensor mask_of_slots(const Tensor& mask, int64_t context, const Tensor& lengths) {
   const int64_t length = mask.size(0);
   const TensorOptions options{.device = mask.device()};
   const int64_t first = -(context / 2);
   const Tensor key = arange(0, length, 1, options).unsqueeze(1) +
                      arange(first, first + context, 1, options).unsqueeze(0);
   const Tensor outside = logical_or(lt(key, 0), ge(key, length));
-  return masked_fill(gather(mask, 1, clamp(key, 0, length - 1)), outside, 0);
+  const Tensor added = gather(mask, 1, clamp(key, 0, length - 1));
+  if (!lengths.defined()) return masked_fill(added, outside, 0);
+  const Tensor behind = ge(key, lengths.to(key.dtype()).view({-1, 1, 1, 1}));
+  return masked_fill(added.expand(behind.shape()), logical_or(outside, behind), 0);
 }
 
 }  // namespace
@@ -61,7 +65,7 @@ Tensor local_dot_product(const Tensor& q, const Tensor& k, int64_t context,
       options.key_lengths.defined() ? options.key_lengths.contiguous() : Tensor();
   const Tensor a = detail::window_scores(op, q, k, window_of(context, lengths), options.fill);
   if (!options.attn_mask.defined() || q.size(2) == 0) return a;
-  const Tensor added = mask_of_slots(options.attn_mask, context);
+  const Tensor added = mask_of_slots(options.attn_mask, context, lengths);
   if (!q.device().is_cpu() || !is_half(q.dtype())) return a + added;
   return (a.to(DType::float32) + added.to(DType::float32)).to(q.dtype());
 }

@@ -207,7 +207,7 @@ Tensor run(const char* op, int axes, const Tensor& x, const Tensor& weight, cons
         .to(x.dtype());
   }
   const HeightWidth kernel(axes == 1 ? 1 : weight.size(-2), weight.size(-1));
-  const SlidingWindows windows =
+  SlidingWindows windows =
       detail::checked_windows(op, axes, kernel, options.stride, options.padding, options.dilation);
   const Tensor planes = detail::as_planes(op, axes, x, windows);
   const Tensor filters = axes == 1 ? weight.unsqueeze(2) : weight;

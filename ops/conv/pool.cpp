@@ -27,7 +27,7 @@ SlidingWindows checked(const char* op, int axes, const Tensor& x, HeightWidth ke
   const SlidingWindows windows = detail::checked_windows(
       op, axes, kernel, options.stride.value_or(kernel), options.padding, 1);
   for (int axis = 0; axis < 2; ++axis) {
-    if (2 * windows.padding[axis] <= windows.kernel[axis]) continue;
+    if (windows.padding[axis] <= windows.kernel[axis] / 2) continue;
     throw ValueError(
         op, "a padding of at most half the kernel",
         std::to_string(windows.padding[axis]) + " for " + std::to_string(windows.kernel[axis]));
@@ -42,7 +42,7 @@ Shape pooled(const Shape& planes, const SlidingWindows& windows) {
 
 Tensor max_pool(const char* op, int axes, const Tensor& x, HeightWidth kernel,
                 const Pool2dOptions& options) {
-  const SlidingWindows windows = checked(op, axes, x, kernel, options);
+  SlidingWindows windows = checked(op, axes, x, kernel, options);
   const Tensor planes = detail::as_planes(op, axes, x, windows);
   const Tensor y = empty(pooled(planes.shape(), windows), x.options());
   const Tensor index = empty(y.shape(), {.dtype = DType::int64, .device = x.device()});
@@ -94,12 +94,12 @@ Tensor window_means(const Tensor& x, const SlidingWindows& windows) {
 
 Tensor avg_pool(const char* op, int axes, const Tensor& x, HeightWidth kernel,
                 const Pool2dOptions& options) {
-  const SlidingWindows windows = checked(op, axes, x, kernel, options);
+  SlidingWindows windows = checked(op, axes, x, kernel, options);
   if (is_half(x.dtype())) {
     return avg_pool(op, axes, x.to(DType::float32), kernel, options).to(x.dtype());
   }
-  return detail::from_planes(axes, window_means(detail::as_planes(op, axes, x, windows), windows),
-                             x);
+  const Tensor planes = detail::as_planes(op, axes, x, windows);
+  return detail::from_planes(axes, window_means(planes, windows), x);
 }
 
 Pool2dOptions for_one_axis(const Pool1dOptions& options) {

@@ -1,5 +1,7 @@
 #include "windows.h"
 
+#include <algorithm>
+
 #include "../checks.h"
 
 namespace sash {
@@ -40,18 +42,28 @@ kernels::SlidingWindows checked_windows(const char* op, int axes, HeightWidth ke
           {dilation.height, dilation.width}};
 }
 
-Tensor as_planes(const char* op, int axes, const Tensor& x,
-                 const kernels::SlidingWindows& windows) {
+Tensor as_planes(const char* op, int axes, const Tensor& x, kernels::SlidingWindows& windows) {
   if (x.rank() != axes + 1 && x.rank() != axes + 2) {
     throw ShapeError(op, axes == 1 ? "x [N, C, L] or [C, L]" : "x [N, C, H, W] or [C, H, W]",
                      to_string(x.shape()));
   }
   for (int axis = 2 - axes; axis < 2; ++axis) {
-    const int64_t reach = windows.dilation[axis] * (windows.kernel[axis] - 1) + 1;
-    const int64_t extent = x.size(axis - 2), padded = extent + 2 * windows.padding[axis];
-    if (padded >= reach) continue;
-    throw ShapeError(op, "a window of at most " + std::to_string(padded) + ", the padded extent",
-                     std::to_string(reach) + " for " + to_string(x.shape()));
+    const int64_t padding = windows.padding[axis];
+    int64_t padded = 0, reach = 0;
+    if (__builtin_mul_overflow(padding, 2, &padded) ||
+        __builtin_add_overflow(padded, x.size(axis - 2), &padded)) {
+      throw ShapeError(op, "padded extents below 2^63",
+                       to_string(x.shape()) + " with a padding of " + std::to_string(padding));
+    }
+    const bool huge =
+        __builtin_mul_overflow(windows.dilation[axis], windows.kernel[axis] - 1, &reach) ||
+        __builtin_add_overflow(reach, 1, &reach);
+    if (huge || padded < reach) {
+      throw ShapeError(
+          op, "a window of at most " + std::to_string(padded) + ", the padded extent",
+          (huge ? "2^63 or more" : std::to_string(reach)) + " for " + to_string(x.shape()));
+    }
+    windows.stride[axis] = std::min(windows.stride[axis], padded);  // no second window either way
   }
   const Tensor batch = x.rank() == axes + 1 ? x.unsqueeze(0) : x;
   return axes == 1 ? batch.unsqueeze(2) : batch;

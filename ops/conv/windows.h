@@ -13,8 +13,9 @@ kernels::SlidingWindows checked_windows(const char* op, int axes, HeightWidth ke
                                         HeightWidth dilation);
 
 /// x as [N, C, H, W]: from [N, C, H, W] or [C, H, W], for one axis from [N, C, L] or [C, L].
-/// `ShapeError` for other ranks, or if not even one window fits.
-Tensor as_planes(const char* op, int axes, const Tensor& x, const kernels::SlidingWindows& windows);
+/// `ShapeError` for other ranks, or if not even one window fits. Strides beyond the padded extent
+/// become that.
+Tensor as_planes(const char* op, int axes, const Tensor& x, kernels::SlidingWindows& windows);
 /// y [N, C, H, W] in the form that `like` had.
 Tensor from_planes(int axes, const Tensor& y, const Tensor& like);
 

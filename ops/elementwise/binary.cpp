@@ -135,6 +135,8 @@ Tensor sub(Scalar a, const Tensor& b) {
 }
 Tensor div(Scalar a, const Tensor& b) {
   check_defined("div", b);
+  // A half may not hold the scalar.
+  if (is_half(b.dtype())) return div(a, b.to(DType::float32)).to(b.dtype());
   const DType dtype = is_integral(b.dtype()) ? default_dtype() : b.dtype();
   return div(scalar_tensor(a, {.dtype = dtype, .device = b.device()}), b.to(dtype));
 }

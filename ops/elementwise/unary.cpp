@@ -169,7 +169,7 @@ Tensor clamp(const Tensor& x, std::optional<Scalar> low, std::optional<Scalar> h
   return record("clamp", {x}, map(kernels::clamp, x, from, to),
                 [x = save(x), from, to](Backward& pass, const Tensor& g) {
                   const Tensor in = pass(x).detach();
-                  return Gradients{masked_fill(g, logical_or(lt(in, from), gt(in, to)), 0)};
+                  return Gradients{where(logical_and(ge(in, from), le(in, to)), g, 0)};
                 });
 }
 

@@ -273,8 +273,11 @@ void index_put_(const Tensor& x, Indices indices, const Tensor& values, bool acc
   }
   Shape flat = chosen.rows.shape();
   flat[chosen.axis] = chosen.index.numel();
-  const bool shares = values.impl().storage == x.impl().storage;
-  const Tensor from = (shares ? values.clone() : values).expand(shape).reshape(flat);
+  const auto apart = [&](const Tensor& t) {
+    return t.impl().storage == x.impl().storage ? t.clone() : t;
+  };
+  const Tensor from = apart(values).expand(shape).reshape(flat);
+  chosen.index = apart(chosen.index);
   put(op, chosen.rows, chosen.axis, chosen.index, from, accumulate);
   // Axes that cannot be flattened in place were copied.
   if (chosen.rows.impl().storage == x.impl().storage) return;

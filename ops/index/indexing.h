@@ -21,8 +21,9 @@
 ///
 /// An int64 tensor names indices, negative ones from the end; several broadcast to one shape, which
 /// stands where the first axis that they index stood, or in front if those axes are no neighbours
-/// (as in PyTorch). A bool tensor stands for as many axes as it has, and chooses the elements where
-/// it is true in row-major order; finding them waits for the device.
+/// (as in PyTorch, which takes tensors without axes for ints, though). A bool tensor stands for as
+/// many axes as it has, and chooses the elements where it is true in row-major order; finding them
+/// waits for the device.
 ///
 /// `IndexError` for an index out of range, too many indices or several `kEllipsis`; `ShapeError` if
 /// a mask does not have the extents of its axes, or tensors do not broadcast; `DTypeError` for

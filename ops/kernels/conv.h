@@ -16,7 +16,7 @@ struct SlidingWindows {
   int64_t padding[2];
   int64_t dilation[2];
 
-  /// Windows along an axis of `extent`; 0 or less if not even one fits.
+  /// Windows along an axis of `extent`; 0 if not even one fits.
   int64_t count(int axis, int64_t extent) const {
     const int64_t room = extent + 2 * padding[axis] - dilation[axis] * (kernel[axis] - 1) - 1;
     return room < 0 ? 0 : room / stride[axis] + 1;

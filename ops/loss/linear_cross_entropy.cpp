@@ -164,7 +164,8 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
               },
               in, g, pass);
         }
-        const Tensor n = pass(count), factor = n.defined() ? g / n : g;
+        // Without targets the sums are 0, and so are the gradients.
+        const Tensor n = pass(count), factor = n.defined() ? g / maximum(n, 1) : g;
         Gradients d(2);
         const Tensor wide = pass(dw);
         pass.beside(d, {1}, {factor, wide}, [&] {

@@ -211,7 +211,7 @@ Tensor prod(const Tensor& x, const Dims& axes, bool keepdim) {
   const ReducedShape shape = reduced_shape("prod", x, axes);
   if (is_half(x.dtype())) return prod(x.to(DType::float32), axes, keepdim).to(x.dtype());
   const Tensor in = is_floating(x.dtype()) ? x : x.to(DType::int64);
-  if (shape.count == 0) return finished(ones(shape.kept, in.options()), shape, keepdim);
+  if (shape.count == 0) return sum(in, axes, keepdim) + 1;
   if (!is_floating(x.dtype()) || !use_fused(kernels::prod, x.device())) {
     const Tensor y = product(in, shape.kept);
     return finished(y.is_same(x) ? x.clone() : y, shape, keepdim);

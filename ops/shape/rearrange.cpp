@@ -52,10 +52,15 @@ Tensor around(const Tensor& x, int axis) {
 
 /// Copies along an axis: of the whole, or of each slice.
 Tensor repeated(const Tensor& x, int axis, int64_t count, bool each) {
+  Shape target = x.shape();
+  if (__builtin_mul_overflow(count, target[axis], &target[axis])) {
+    throw ShapeError(each ? "repeat_interleave" : "repeat", "extents below 2^63",
+                     to_string(x.shape()) + ", axis " + std::to_string(axis) + " " +
+                         std::to_string(count) + " times");
+  }
   const Tensor rows = around(x, axis);
-  Shape full{rows.size(0), count, rows.size(1), rows.size(2)}, target = x.shape();
+  Shape full{rows.size(0), count, rows.size(1), rows.size(2)};
   if (each) std::swap(full[1], full[2]);
-  target[axis] *= count;
   return rows.unsqueeze(each ? 2 : 1).expand(full).clone().view(target);
 }
 
@@ -87,7 +92,7 @@ Tensor triangle(const char* op, const Tensor& x, int64_t diagonal, bool lower) {
   const TensorOptions ints{.dtype = DType::int64, .device = x.device()};
   const Tensor rows = arange(0, x.size(-2), 1, ints).unsqueeze(1);
   const Tensor columns = arange(0, x.size(-1), 1, ints);
-  const Tensor edge = rows + diagonal;
+  const Tensor edge = rows + std::clamp(diagonal, -x.size(-2), x.size(-1));
   return masked_fill(x, lower ? gt(columns, edge) : lt(columns, edge), 0);
 }
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "../draws.h"
 #include "../factories.h"
-#include "../random.h"
 #include "../tensor_impl.h"
 #include "autocast.h"
 #include "node.h"
@@ -18,20 +18,6 @@ template <class F>
 void check_callable(const F& fn) {
   if (!fn) throw ValueError("checkpoint", "a function", "an empty one");
 }
-
-// Rewinds the generator for a scope, so that dropout draws the same masks again.
-class RandomStateGuard {
- public:
-  explicit RandomStateGuard(RandomState state) : before_(random_state()) {
-    set_random_state(state);
-  }
-  ~RandomStateGuard() { set_random_state(before_); }
-  RandomStateGuard(const RandomStateGuard&) = delete;
-  RandomStateGuard& operator=(const RandomStateGuard&) = delete;
-
- private:
-  RandomState before_;
-};
 
 // One recorded call of the function, on inputs cut off from their history.
 struct Run {
@@ -70,7 +56,7 @@ Tensor zeros_at(const Edge& edge) {
 
 struct Checkpoint {
   Function fn;
-  RandomState state;
+  detail::Draws draws;  // dropout draws the same masks again
   std::optional<DType> autocast;
   std::vector<Saved> inputs;
   std::vector<Edge> captured;
@@ -85,7 +71,7 @@ struct Checkpoint {
     std::vector<Tensor> given;
     for (const Saved& input : inputs) given.push_back(pass(input).detach());
     const Run run = [&] {
-      const RandomStateGuard rewound(state);
+      const detail::RepeatedDraws repeated("checkpoint", draws);
       const EnableGradGuard recording;
       return run_recorded(fn, given, autocast, [&](size_t i) { return pass.needs(i); });
     }();
@@ -125,10 +111,13 @@ struct Checkpoint {
 std::vector<Tensor> checkpoint(Function fn, const std::vector<Tensor>& inputs) {
   check_callable(fn);
   if (!grad_enabled()) return fn(inputs);
-  const RandomState state = random_state();
   const AutocastGuard* const guard = detail::autocast_guard();
   const std::optional<DType> autocast = guard ? std::optional(guard->dtype()) : std::nullopt;
-  Run run = run_recorded(fn, inputs, autocast, [&](size_t i) { return inputs[i].requires_grad(); });
+  detail::Draws draws;
+  Run run = [&] {
+    const detail::NotedDraws noted(draws);
+    return run_recorded(fn, inputs, autocast, [&](size_t i) { return inputs[i].requires_grad(); });
+  }();
   const std::vector<TensorRef> in(inputs.begin(), inputs.end());
   if (!detail::should_record(in) && run.captured.empty()) return run.outputs;
   for (Tensor& output : run.outputs) {
@@ -138,7 +127,7 @@ std::vector<Tensor> checkpoint(Function fn, const std::vector<Tensor>& inputs) {
     const NoGradGuard no_grad;
     output = made || !is_floating(output.dtype()) ? output.detach() : output.clone();
   }
-  Checkpoint again{std::move(fn), state, autocast, {}, run.captured, {}};
+  Checkpoint again{std::move(fn), std::move(draws), autocast, {}, run.captured, {}};
   for (const Tensor& input : inputs) again.inputs.push_back(save(input));
   for (const Edge& edge : run.captured) {
     if (edge.leaf) again.captured_leaves.push_back(save(Tensor(edge.leaf)));

@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "../../core/backend/kernel.h"
 #include "../copy.h"
 #include "../factories.h"
@@ -27,7 +25,8 @@ struct ViewLayout {
   Shape span() const {
     int64_t count = 1;
     for (int axis = 0; axis < base_shape.rank(); ++axis) {
-      count += std::max<int64_t>(base_shape[axis] - 1, 0) * base_strides[axis];
+      if (base_shape[axis] == 0) return {0};
+      count += (base_shape[axis] - 1) * base_strides[axis];
     }
     return {count};
   }

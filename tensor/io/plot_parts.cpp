@@ -4,9 +4,13 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <limits>
 
 namespace sash::plot::detail {
 namespace {
+
+constexpr double kMost = std::numeric_limits<double>::max();
+constexpr double kLeast = std::numeric_limits<double>::denorm_min();
 
 std::string formatted(double value, std::chars_format format, int precision) {
   std::array<char, 400> text;
@@ -15,13 +19,14 @@ std::string formatted(double value, std::chars_format format, int precision) {
   return {text.data(), end};
 }
 
-/// The least 1, 2 or 5 times a power of ten that is not below `step`.
+/// The least 1, 2 or 5 times a power of ten that is not below `step`; 1e308 if a double holds none.
 double round_step(double step) {
   const double power = std::pow(10, std::floor(std::log10(step)));
-  for (const double factor : {1, 2, 5}) {
-    if (factor * power >= step * (1 - 1e-9)) return factor * power;
+  double rounded = 10 * power;
+  for (const double factor : {5, 2, 1}) {
+    if (factor * power >= step * (1 - 1e-9)) rounded = factor * power;
   }
-  return 10 * power;
+  return std::isinf(rounded) ? power : std::max(rounded, kLeast);
 }
 
 }  // namespace
@@ -62,24 +67,34 @@ double width_of(std::string_view text) {
 }
 
 Scale::Scale(double low, double high, bool log) : low_(low), high_(high), log_(log) {
-  // Ends that differ by rounding count as equal.
-  if (high_ - low_ > 1e-9 * std::max(std::abs(low_), std::abs(high_))) return;
-  const double margin = low_ == 0 ? 1 : std::abs(low_) * (log_ ? 0.5 : 0.1);
-  low_ -= margin;
-  high_ += margin;
+  // Ends that differ by rounding count as equal, and so do those too small for halves and steps.
+  constexpr double kTiny = 1e-300;
+  const double size = std::max(std::abs(low_), std::abs(high_));
+  if (log_ ? high_ / low_ > 1 + 1e-9 : high_ - low_ > 1e-9 * std::max(size, kTiny)) return;
+  if (log_) {
+    low_ = std::max(low_ / 2, kLeast);
+    high_ = std::min(high_ * 1.5, kMost);
+    return;
+  }
+  const double margin = size < kTiny ? 1 : size / 10;
+  low_ = std::max(low_ - margin, -kMost);
+  high_ = std::min(high_ + margin, kMost);
 }
 
 void Scale::widen(int ticks) {
   if (log_) {
-    const double margin = std::pow(high_ / low_, 0.04);
-    low_ /= margin;
-    high_ *= margin;
+    const double margin = std::pow(high_, 0.04) / std::pow(low_, 0.04);
+    low_ = std::max(low_ / margin, kLeast);
+    high_ = std::min(high_ * margin, kMost);
     return;
   }
   if (low_ > 0 && low_ < 0.25 * high_) low_ = 0;
-  const double step = round_step((high_ - low_) / ticks);
-  low_ = step * std::floor(low_ / step + 1e-9);
-  high_ = step * std::ceil(high_ / step - 1e-9);
+  const double step = round_step((high_ / 2 - low_ / 2) / (ticks / 2.0));
+  const double low = step * std::floor(low_ / step + 1e-9);
+  const double high = step * std::ceil(high_ / step - 1e-9);
+  if (!std::isfinite(low) || !std::isfinite(high)) return;
+  low_ = low;
+  high_ = high;
 }
 
 void Scale::place(double from, double to) {
@@ -88,25 +103,26 @@ void Scale::place(double from, double to) {
 }
 
 double Scale::at(double value) const {
-  const double share =
-      log_ ? std::log(value / low_) / std::log(high_ / low_) : (value - low_) / (high_ - low_);
+  // Neither a difference nor a quotient of the ends need be finite.
+  const double share = log_
+                           ? (std::log(value) - std::log(low_)) / (std::log(high_) - std::log(low_))
+                           : (value / 2 - low_ / 2) / (high_ / 2 - low_ / 2);
   return from_ + share * (to_ - from_);
 }
 
 std::vector<double> Scale::ticks(int about, bool integers) const {
   if (log_ && high_ / low_ > 10) return powers(about);
-  double step = round_step((high_ - low_) / about);
+  double step = round_step((high_ / 2 - low_ / 2) / (about / 2.0));
   if (integers) step = std::max(step, 1.0);
   std::vector<double> values;
-  for (double i = std::ceil(low_ / step - 1e-9) + 0.0 /* not -0 */; i * step <= high_ + 1e-9 * step;
-       ++i) {
+  for (double i = std::ceil(low_ / step - 1e-9) + 0.0 /* not -0 */; i <= high_ / step + 1e-9; ++i) {
     values.push_back(i * step);
   }
   return values;
 }
 
 std::vector<double> Scale::powers(int about) const {
-  const double decades = std::log10(high_ / low_);
+  const double decades = std::log10(high_) - std::log10(low_);
   const double stride = std::ceil(decades / about);
   std::vector<double> values;
   for (double power = stride * std::floor(std::log10(low_) / stride); std::pow(10, power) <= high_;

@@ -21,9 +21,20 @@ namespace {
 constexpr const char* kTemporary = ".tmp.";
 
 // Resolves a symbolic link, so that the link stays; any other path as it is.
-std::string target_of(const std::string& path) {
+std::string target_of(std::string path) {
+  namespace fs = std::filesystem;
   char* const resolved = ::realpath(path.c_str(), nullptr);
-  if (!resolved) return path;
+  if (!resolved) {
+    // Perhaps links to what is not there yet.
+    struct stat found {};
+    std::error_code error;
+    while (::stat(path.c_str(), &found) != 0 && errno == ENOENT) {
+      const fs::path next = fs::read_symlink(path, error);
+      if (error) break;
+      path = (fs::path(path).parent_path() / next).string();
+    }
+    return path;
+  }
   std::string target = resolved;
   std::free(resolved);
   return target;

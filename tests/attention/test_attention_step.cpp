@@ -160,7 +160,7 @@ TEST_CASE_TEMPLATE("attention step: caches that kernels cannot read by vectors",
   manual_seed(4);
   const auto one_on = [&](const Tensor& x) {
     const Tensor memory = zeros({x.numel() + 1}, {.device = device});
-    const Tensor view = memory.narrow(0, 1, x.numel()).view(x.shape());
+    Tensor view = memory.narrow(0, 1, x.numel()).view(x.shape());
     view.copy_(x.to(device));
     return view;
   };

@@ -280,6 +280,22 @@ TEST_CASE("generate restores the mode of every module, also after an error") {
   CHECK(modes() == before);
 }
 
+TEST_CASE("KeyValueCache: copies go on by themselves") {
+  nn::KeyValueCache cache;
+  const auto token = [](double value) { return full({1, 1, 1, 2}, value); };
+  for (int i = 0; i < 3; ++i) cache.append(token(i), token(i));
+  nn::KeyValueCache other = cache, third;
+  third = cache;
+  cache.append(token(7), token(7));
+  const nn::CachedKeys of_other = other.append(token(9), token(9));
+  third.append(token(5), token(5));
+  const std::vector<float> expected{0, 0, 1, 1, 2, 2, 9, 9};
+  CHECK(of_other.k.to_vector<float>() == expected);
+  CHECK(of_other.v.to_vector<float>() == expected);
+  CHECK(cache.keys().narrow(2, 3, 1).to_vector<float>() == std::vector<float>{7, 7});
+  CHECK(nn::KeyValueCache(nn::KeyValueCache()).length() == 0);
+}
+
 TEST_CASE("wrong calls: caches of keys and values") {
   expect_error<ValueError>(
       "KeyValueCache: expected a mask that hides later keys and depends on positions alone, got "

@@ -111,6 +111,18 @@ TEST_CASE("autocast: a weight is cast once, until it is written to") {
   CHECK(all_same(fresh, (old * 2)));
 }
 
+TEST_CASE("autocast: a weight that moved is cast again") {
+  nn::Linear layer(1, 1, {.bias = false});
+  const Tensor x = ones({1, 1});
+  const AutocastGuard autocast(DType::bfloat16);
+  layer.weight.detach().fill_(1);
+  layer(x);
+  layer.to(DType::float64);
+  layer.weight.detach().fill_(7);
+  layer.to(DType::float32);
+  CHECK(layer(x).item<float>() == 7);
+}
+
 TEST_CASE("autocast: forward and backward several times in one guard") {
   manual_seed(4);
   Tensor w = variable({4, 4}, kCPU), v = w.detach().clone().requires_grad_();

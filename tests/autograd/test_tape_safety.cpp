@@ -18,6 +18,7 @@
 #include <sash/tensor/autograd/node.h>
 #include <sash/tensor/autograd/recompute.h>
 #include <sash/tensor/factories.h>
+#include <sash/tensor/random.h>
 
 #include "../support/expect_error.h"
 #include "../support/random_numbers.h"
@@ -352,6 +353,30 @@ TEST_CASE("a checkpoint whose second run would differ is an error") {
       "requires grad",
       [&] { z.backward(); });
   CHECK_FALSE(other.grad().defined());
+}
+
+TEST_CASE("a checkpoint draws the same again, whatever other threads draw") {
+  const Tensor x = ones({100}).requires_grad_();
+  const auto noise = [](const Tensor& a) {
+    const Tensor once = a * rand({100});
+    std::thread([] { rand({7}); }).join();
+    return once * rand({100});
+  };
+  const Tensor y =
+      checkpoint([&](const Tensor& a) { return checkpoint(noise, a) * rand({100}); }, x);
+  const RandomState before = random_state();
+  y.sum().backward();
+  CHECK(sub(x.grad(), y).abs().amax().item<float>() < 1e-6f);
+  // That of the other thread alone, in both second runs.
+  CHECK(random_state().offset > before.offset);
+  CHECK(random_state().offset <= before.offset + 6);
+
+  int calls = 0;
+  const Tensor z =
+      checkpoint([&](const Tensor& a) { return ++calls == 1 ? a * 2.0 : a * rand({100}); }, x);
+  expect_error<AutogradError>(
+      "checkpoint: expected a second run like the first, got one that draws more random numbers",
+      [&] { z.sum().backward(); });
 }
 
 TEST_CASE("results of a checkpoint share no memory with its inputs and captured tensors") {

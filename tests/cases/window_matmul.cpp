@@ -171,7 +171,8 @@ void add_local(OpTable& table, const Local& setting) {
             Array a = window_scores(x[0], x[1], band, -3, visible);
             for_each_index(a.shape, [&](const Index& at) {
               const int64_t key = at[2] + at[3] - band.left;
-              if (mask && key >= 0 && key < shape[2]) a[at] += x[2][{at[2], key}];
+              if (!mask || key < 0 || key >= shape[2] || !visible(at, key)) return;
+              a[at] += x[2][{at[2], key}];
             });
             return a;
           },

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include <doctest/doctest.h>
 
@@ -87,6 +88,42 @@ TEST_CASE("plot: values that are all equal, or large") {
   CHECK(labels(plot::lines({{.x = {1, 2}, .y = {5, 5}}})) == "4.5 5 5.5 1 2");
   CHECK(labels(plot::lines({{.x = {1, 2}, .y = {5, 5 + 1e-15}}})) == "4.5 5 5.5 1 2");
   CHECK(labels(plot::lines({{.x = {0, 1}, .y = {0, 2.5e6}}})) == "0 500k 1M 1.5M 2M 2.5M 0 1");
+}
+
+TEST_CASE("plot: the largest and the least numbers have finite places") {
+  constexpr double most = std::numeric_limits<double>::max();
+  constexpr double least = std::numeric_limits<double>::denorm_min();
+  for (const std::pair<double, double>& ends : {std::pair{-most, most},
+                                                {-1.7e308, 1.7e308},
+                                                {-1e308, 1e308},
+                                                {most, most},
+                                                {-most, -most},
+                                                {0.0, most},
+                                                {least, most},
+                                                {least, 1e308},
+                                                {0.0, least},
+                                                {least, least},
+                                                {1e-300, 1e-290},
+                                                {1e-320, 2e-320}}) {
+    for (const int64_t height : {120, 320, 1000}) {
+      for (const bool log : {false, true}) {
+        const auto low = ends.first, high = ends.second;
+        CAPTURE(low);
+        CAPTURE(high);
+        CAPTURE(log);
+        const plot::Axis axis{.log = log};
+        const std::string svg =
+            plot::lines({{.x = {low, high}, .y = {low, high}}, {.x = {1, 2}, .y = {high, low}}},
+                        {.x = axis, .y = axis, .height = height});
+        CHECK(count(svg, "nan") + count(svg, "inf") == 0);
+        CHECK(svg.size() < 20'000);
+      }
+    }
+  }
+  CHECK(labels(plot::lines({{.x = {0, 1}, .y = {-1e308, 1e308}}})) ==
+        "-1e308 -5e307 0 5e307 1e308 0 1");
+  CHECK(labels(plot::lines({{.x = {0, 1}, .y = {least, 1e308}}}, {.y = {.log = true}})) ==
+        "1e-254 1e-127 1 1e127 1e254 0 1");
 }
 
 TEST_CASE("plot: a heat map of any dtype, with a bar of colours") {

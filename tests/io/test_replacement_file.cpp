@@ -45,6 +45,26 @@ TEST_CASE("a replaced file keeps its permissions, and links to it stay") {
   CHECK(folder.count() == 2);
 }
 
+TEST_CASE("of a link to a file that is not there, the file is made") {
+  const TemporaryFolder folder;
+  fs::create_directory(folder.file("data"));
+  const std::string link = folder.file("link");
+  fs::create_symlink("data/middle", link);
+  fs::create_symlink("file", folder.file("data/middle"));
+  write(link, "new");
+  CHECK(fs::is_symlink(link));
+  CHECK(fs::is_symlink(folder.file("data/middle")));
+  CHECK_FALSE(fs::is_symlink(folder.file("data/file")));
+  CHECK(read(folder.file("data/file")) == "new");
+  CHECK(read(link) == "new");
+
+  const std::string astray = folder.file("astray");
+  fs::create_symlink(folder.file("none/file"), astray);
+  expect_error<IoError>("test: cannot create '" + astray + "': No such file or directory",
+                        [&] { write(astray, "new"); });
+  CHECK(fs::is_symlink(astray));
+}
+
 TEST_CASE("devices and folders are not replaced by files") {
   const TemporaryFolder folder;
   const std::string path = folder.file("folder");

@@ -17,6 +17,8 @@
 #include <sash/nn/models/transformer.h>
 #include <sash/ops/attention/packed_heads.h>
 #include <sash/ops/elementwise/binary.h>
+#include <sash/ops/elementwise/compare.h>
+#include <sash/ops/reduce/reduce.h>
 #include <sash/optim/adam.h>
 #include <sash/optim/checkpoint.h>
 #include <sash/optim/clip.h>
@@ -33,6 +35,7 @@ using sash::testing::expect_errors;
 namespace {
 
 constexpr TensorOptions kInts{.dtype = DType::int64};
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr TensorOptions kVariable{.requires_grad = true};
 
 struct Empty : nn::Module {};
@@ -134,6 +137,16 @@ TEST_CASE("wrong calls: initialisers") {
   expect_errors({
       {"ValueError: uniform_: expected low <= high, got 1 and 0",
        [&] { nn::init::uniform_(x, 1, 0); }},
+      {"ValueError: uniform_: expected a range that float32 holds, got -3e+38 and 3e+38",
+       [&] { nn::init::uniform_(x, -3e38, 3e38); }},
+      {"ValueError: uniform_: expected a range that float32 holds, got 0 and inf",
+       [&] { nn::init::uniform_(x, 0, kInfinity); }},
+      {"ValueError: uniform_: expected a range that float32 holds, got -1e+39 and -1e+39",
+       [&] { nn::init::uniform_(x, -1e39, -1e39); }},
+      {"ValueError: uniform_: expected a range that float64 holds, got -1.5e+308 and 1.5e+308",
+       [&] { nn::init::uniform_(x.to(DType::float64), -1.5e308, 1.5e308); }},
+      {"ValueError: uniform_: expected a range that float16 holds, got 0 and 100000",
+       [&] { nn::init::uniform_(x.to(DType::float16), 0, 1e5); }},
       {"ValueError: normal_: expected a standard deviation of at least 0, got -1",
        [&] { nn::init::normal_(x, 0, -1); }},
       {"ValueError: trunc_normal_: expected low < high, got 2 and -2",
@@ -149,6 +162,12 @@ TEST_CASE("wrong calls: initialisers") {
       {"ValueError: constant_: expected a tensor, got an undefined tensor",
        [] { nn::init::constant_(Tensor(), 1); }},
   });
+  // The widest ranges; and bounds are infinite where a fan is 0.
+  const auto finite = [](const Tensor& y) { return all(isfinite(y)).item<bool>(); };
+  CHECK(finite(nn::init::uniform_(x, -1.7e38, 1.7e38)));
+  CHECK(finite(nn::init::uniform_(x.to(DType::float64), -8e307, 8e307)));
+  CHECK(finite(nn::init::uniform_(x.to(DType::float16), -65504, 65504)));
+  CHECK(nn::init::kaiming_uniform_(zeros({3, 0})).numel() == 0);
 }
 
 TEST_CASE("wrong calls: optimizers") {

@@ -279,6 +279,21 @@ TEST_CASE("modules: deep copies") {
   CHECK(all_same(twin.head.weight, tied.head.weight));
 }
 
+TEST_CASE("modules: a backward pass notices weights that were replaced since") {
+  nn::Linear layer(2, 1), other(2, 1);
+  const Tensor x = ones({1, 2}).requires_grad_();
+  const Tensor copied = layer(x).sum();
+  layer.copy_from(other);
+  CHECK_THROWS_AS(copied.backward(), AutogradError);
+  const Tensor converted = layer(x).sum();
+  layer.to(DType::float64);
+  CHECK_THROWS_AS(converted.backward(), AutogradError);
+  layer.to(DType::float32);
+  const Tensor kept = layer(x).sum();
+  layer.to(DType::float32).to(kCPU);  // nothing to do
+  kept.backward();
+}
+
 TEST_CASE("modules: buffers that are not saved") {
   Mixed mixed;
   CHECK(keys(mixed.named_buffers()) == Names{"count", "table"});

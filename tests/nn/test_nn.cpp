@@ -296,6 +296,25 @@ TEST_CASE("initialisers have the documented mean and variance") {
                        "trunc_normal_: expected low < high, got 2 and 1", ValueError);
 }
 
+TEST_CASE("SkipRandom: random initialisers write nothing and draw nothing") {
+  manual_seed(7);
+  const Tensor w = ones({2, 3});
+  {
+    const nn::init::SkipRandom skip;
+    nn::init::uniform_(w, 5, 6);
+    nn::init::normal_(w, 5, 1);
+    nn::init::trunc_normal_(w, 0, 1, 5, 6);
+    nn::init::trunc_normal_(w, 0, 0, 5, 6);
+    nn::init::xavier_uniform_(w);
+    nn::init::kaiming_normal_(w);
+    CHECK(w.to_vector<float>() == std::vector<float>(6, 1));
+    CHECK_THROWS_AS(nn::init::trunc_normal_(w, 0, 1, 2, 1), ValueError);
+  }
+  CHECK(random_state() == RandomState{7, 0});
+  nn::init::trunc_normal_(w, 0, 1, -1, 0);
+  CHECK(w.to_vector<float>()[5] < 0);
+}
+
 TEST_CASE("wrong calls: constructors of layers") {
   CHECK_THROWS_WITH_AS(nn::Linear(0, 3), "Linear: expected a positive in_features, got 0",
                        ValueError);

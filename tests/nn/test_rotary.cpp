@@ -3,6 +3,8 @@
 #include <sash/tensor/factories.h>
 
 #include <cmath>
+#include <thread>
+#include <vector>
 
 #include "../support/compare.h"
 #include "../support/expect_error.h"
@@ -83,6 +85,34 @@ TEST_CASE("RotaryTable: positions, dtypes, and lengths that change the frequenci
       }
     }
   }
+}
+
+TEST_CASE("RotaryTable: a table that could not be made changes nothing") {
+  const nn::RotaryOptions options = scaled(nn::RotaryScalingKind::dynamic_ntk, 4, 8);
+  nn::RotaryTable table(options, 8), fresh(options, 8);
+  table.angles(0, 5, DType::float32, kCPU);
+  CHECK_THROWS(table.angles(0, 20, DType::float32, {DeviceType::cuda, 99}));
+  CHECK(all_same(table.angles(0, 20, DType::float32, kCPU).cos,
+                 fresh.angles(0, 20, DType::float32, kCPU).cos));
+}
+
+TEST_CASE("RotaryTable: threads may share one") {
+  nn::RotaryOptions options = scaled(nn::RotaryScalingKind::dynamic_ntk, 4, 8);
+  nn::RotaryTable shared(options, 8);
+  std::vector<int> wrong(2);
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < wrong.size(); ++i) {
+    threads.emplace_back([&, i] {
+      nn::RotaryTable own(options, 8);
+      for (int64_t n = 0; n < 200; ++n) {
+        const int64_t length = 1 + (n * (i == 0 ? 7 : 5)) % 40;
+        wrong[i] += !all_same(shared.angles(0, length, DType::float32, kCPU).sin,
+                              own.angles(0, length, DType::float32, kCPU).sin);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(wrong == std::vector<int>{0, 0});
 }
 
 TEST_CASE("wrong calls: rotary") {

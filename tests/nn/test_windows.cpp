@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <set>
 #include <sstream>
@@ -100,6 +101,26 @@ TEST_CASE("half types on the CPU: choosing, norms, products and windows") {
     ++run;
   }
   CHECK(run > 200);
+}
+
+TEST_CASE_TEMPLATE("windows: a stride beyond the edge leaves one window", On, Cpu, Cuda) {
+  if (missing(On::device)) return;
+  const Tensor x = ones({1, 1, 4, 4}, {.device = On::device, .requires_grad = true});
+  const Tensor row = ones({1, 1, 8}, {.device = On::device}), taps = ones({1, 1, 2}, row.options());
+  for (const int64_t stride : {int64_t{3}, int64_t{1} << 32, std::numeric_limits<int64_t>::max()}) {
+    CAPTURE(stride);
+    const Tensor mean = avg_pool2d(x, 2, {.stride = stride});
+    CHECK(mean.to_vector<float>() == std::vector<float>{1});
+    CHECK(sum(grad({mean}, {x})[0]).item<double>() == 1);
+    CHECK(max_pool2d(x, 2, {.stride = stride}).to_vector<float>() == std::vector<float>{1});
+    CHECK(max_pool2d(x, 3, {.stride = stride, .padding = 1}).to_vector<float>() ==
+          std::vector<float>(stride == 3 ? 4 : 1, 1));
+    CHECK(conv2d(x, ones({1, 1, 2, 2}, row.options()), {}, {.stride = stride}).to_vector<float>() ==
+          std::vector<float>{4});
+    if (stride > 8) {
+      CHECK(conv1d(row, taps, {}, {.stride = stride}).to_vector<float>() == std::vector<float>{2});
+    }
+  }
 }
 
 TEST_CASE_TEMPLATE("sort: long lines, at every number of equal elements", On, Cpu, Cuda) {

@@ -2,11 +2,16 @@
 
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <vector>
 
+#include <sash/ops/attention/local.h>
 #include <sash/ops/elementwise/binary.h>
 #include <sash/ops/elementwise/unary.h>
+#include <sash/ops/loss/linear_cross_entropy.h>
+#include <sash/ops/norm/layer_norm.h>
 #include <sash/ops/norm/softmax.h>
+#include <sash/ops/reduce/norm.h>
 #include <sash/ops/reduce/reduce.h>
 #include <sash/tensor/factories.h>
 #include <sash/tensor/random.h>
@@ -136,6 +141,37 @@ TEST_CASE("differences with the least integer") {
   CHECK((tensor<int64_t>({-1}) - kLeast).item<int64_t>() == kMost);
 }
 
+TEST_CASE("clamp is flat at NaN") {
+  Tensor x = variable({NAN, -2, -1, 0, 1, 2, kInfinity});
+  const Tensor w = doubles({1, 2, 3, 4, 5, 6, 7});
+  const auto gradient = [&](std::optional<Scalar> low, std::optional<Scalar> high) {
+    return grad({clamp(x, low, high)}, {x}, {w})[0].to_vector<double>();
+  };
+  CHECK(gradient(-1, 1) == std::vector<double>{0, 0, 3, 4, 5, 0, 0});
+  CHECK(gradient(-1, std::nullopt) == std::vector<double>{0, 0, 3, 4, 5, 6, 7});
+  CHECK(gradient(std::nullopt, 1) == std::vector<double>{0, 2, 3, 4, 5, 0, 0});
+  Tensor g = w.clone().requires_grad_();
+  const Tensor first = grad({clamp(x, -1, 1)}, {x}, {g}, {.create_graph = true})[0];
+  CHECK(grad({first}, {g}, {w})[0].to_vector<double>() == std::vector<double>{0, 0, 3, 4, 5, 0, 0});
+}
+
+TEST_CASE("the norm of numbers whose squares float32 cannot hold") {
+  for (const double size : {1e-30, 1e-20, 1.0, 1e20, 1e30}) {
+    CAPTURE(size);
+    const Tensor x = full({600, 600}, size);
+    for (const int64_t axis : {0, 1}) {
+      const Tensor y = norm(x, 2, {axis});
+      CHECK(y[7].item<double>() / size == doctest::Approx(std::sqrt(600)).epsilon(1e-6));
+    }
+    CHECK(norm(x).item<double>() / size == doctest::Approx(600).epsilon(1e-6));
+    CHECK(norm(x.slice(1, 0, 600, 2), 2, {1})[7].item<double>() / size ==
+          doctest::Approx(std::sqrt(300)).epsilon(1e-5));
+  }
+  CHECK(norm(zeros({3}), 2).item<double>() == 0);
+  CHECK(norm(full({3}, kInfinity), 2).item<double>() == kInfinity);
+  CHECK(std::isnan(norm(full({3}, NAN), 2).item<double>()));
+}
+
 TEST_CASE("softmax over any axis is row-major") {
   const Tensor x = randn({3, 4});
   for (const int64_t axis : {0, 1, -2}) {
@@ -143,4 +179,49 @@ TEST_CASE("softmax over any axis is row-major") {
     CHECK(softmax(x, axis).view({12}).numel() == 12);
     CHECK(log_softmax(x, axis).view({12}).numel() == 12);
   }
+}
+
+TEST_CASE("a loss of which every target is ignored has gradients of 0") {
+  const Tensor x = ones({2, 3}).requires_grad_(), w = ones({4, 3}).requires_grad_();
+  const Tensor loss = linear_cross_entropy(x, w, tensor<int64_t>({-100, -100}));
+  CHECK(std::isnan(loss.item<double>()));
+  loss.backward();
+  CHECK(x.grad().abs().amax().item<float>() == 0);
+  CHECK(w.grad().abs().amax().item<float>() == 0);
+}
+
+TEST_CASE("layer_norm of long constant rows is 0") {
+  for (const int64_t n : {7, 512, 4096, 100000}) {
+    for (int k = 1; k < 200; k += 33) {
+      CHECK(layer_norm(full({1, n}, 0.37 * k), {n}).abs().amax().item<float>() < 1e-4f);
+    }
+  }
+  const Tensor far = randn({1, 1 << 20}, {.dtype = DType::float64}) + 100;
+  const Tensor found = layer_norm(far.to(DType::float32), {1 << 20}).to(DType::float64);
+  CHECK((found - layer_norm(far, {1 << 20})).abs().amax().item<double>() < 4e-5);
+}
+
+TEST_CASE("a scalar beyond float16 is divided by one") {
+  const Tensor y = 70000.0 / full({1}, 60000.0, {.dtype = DType::float16});
+  CHECK(y.dtype() == DType::float16);
+  CHECK(y.item<double>() == doctest::Approx(7.0 / 6).epsilon(1e-3));
+}
+
+TEST_CASE("the product of no elements has a history") {
+  const Tensor x = zeros({0, 3}).requires_grad_();
+  const Tensor y = prod(x);
+  CHECK(y.item<float>() == 1);
+  y.backward();
+  CHECK(x.grad().shape() == Shape{0, 3});
+  CHECK(prod(x, {0}).to_vector<float>() == std::vector<float>{1, 1, 1});
+  CHECK(prod(zeros({0}, {.dtype = DType::int32})).dtype() == DType::int64);
+}
+
+TEST_CASE("local_dot_product: a mask leaves hidden keys alone") {
+  const Tensor q = ones({1, 1, 1, 1}), mask = full({1, 1}, 2.0).requires_grad_();
+  const Tensor a = local_dot_product(
+      q, q, 1, {.attn_mask = mask, .key_lengths = tensor<int32_t>({0}), .fill = -5});
+  CHECK(a.item<float>() == -5);
+  a.sum().backward();
+  CHECK(mask.grad().item<float>() == 0);
 }

@@ -98,6 +98,13 @@ TEST_CASE("wrong calls: factories") {
        [] { from_host(nullptr, {2}, DType::float32); }},
       {"ValueError: from_blob: expected memory, got a null pointer",
        [] { from_blob(nullptr, {2}, DType::float32); }},
+      {"ShapeError: from_blob: expected fewer than 2^63 bytes, got [4611686018427387904]",
+       [] { from_blob(nullptr, {int64_t{1} << 62}, DType::float32); }},
+      {"ShapeError: from_blob: expected fewer than 2^63 bytes, got [4611686018427387904]",
+       [] {
+         float one = 1;
+         from_blob(&one, {int64_t{1} << 62}, DType::float32);
+       }},
   });
 }
 

@@ -20,6 +20,7 @@ namespace {
 
 constexpr TensorOptions kInts{.dtype = DType::int64};
 constexpr TensorOptions kDoubles{.dtype = DType::float64};
+constexpr int64_t kHuge = int64_t{1} << 62;
 
 struct Inputs {
   Tensor x = zeros({2, 3});
@@ -170,6 +171,15 @@ TEST_CASE_FIXTURE(Inputs, "wrong calls: conv1d") {
        [&] { conv1d(line, taps, {}, {.dilation = -1}); }},
       {"ShapeError: conv1d: expected a window of at most 9, the padded extent, got 11 for [2, 4, 9]",
        [&] { conv1d(line, taps, {}, {.dilation = 5}); }},
+      {"ShapeError: conv1d: expected a window of at most 9, the padded extent, got 2^63 or more for "
+       "[2, 4, 9]",
+       [&] { conv1d(line, taps, {}, {.dilation = kHuge}); }},
+      {"ShapeError: conv1d: expected a window of at most 9, the padded extent, got "
+       "9223372036854775807 for [2, 4, 9]",
+       [&] { conv1d(line, taps, {}, {.dilation = kHuge - 1}); }},
+      {"ShapeError: conv1d: expected padded extents below 2^63, got [2, 4, 9] with a padding of "
+       "4611686018427387904",
+       [&] { conv1d(line, taps, {}, {.padding = kHuge}); }},
       {"ValueError: conv1d: expected a kernel of at least 1, got 0",
        [&] { conv1d(line, zeros({6, 4, 0})); }},
       {"DTypeError: conv1d: expected tensors of one dtype, got float32 and float64",
@@ -204,6 +214,9 @@ TEST_CASE_FIXTURE(Inputs, "wrong calls: pools") {
        [&] { max_pool2d(image, 3, {.padding = {1, 2}}); }},
       {"ValueError: avg_pool1d: expected a padding of at most half the kernel, got 1 for 1",
        [&] { avg_pool1d(line, 1, {.padding = 1}); }},
+      {"ValueError: avg_pool1d: expected a padding of at most half the kernel, got "
+       "4611686018427387904 for 2",
+       [&] { avg_pool1d(line, 2, {.padding = kHuge}); }},
       {"ShapeError: max_pool2d: expected a window of at most 5, the padded extent, got 6 for [2, 4, "
        "5, 6]",
        [&] { max_pool2d(image, 6); }},

@@ -42,6 +42,21 @@ TEST_CASE_TEMPLATE("indexing: of several values for one element the last stays",
   }
 }
 
+TEST_CASE_TEMPLATE("indexing: an index and values of the memory that is written", On, Cpu, Cuda) {
+  if (missing(On::device)) return;
+  const TensorOptions on{.device = On::device};
+  const auto put = [&](bool accumulate) {
+    Tensor x = tensor({1, 2, 0, 1}, on);
+    x.index_put_({x}, ones({4}, {.dtype = x.dtype(), .device = On::device}), accumulate);
+    return x.to_vector<int64_t>();
+  };
+  CHECK(put(false) == std::vector<int64_t>{1, 1, 1, 1});
+  CHECK(put(true) == std::vector<int64_t>{2, 4, 1, 1});
+  Tensor x = tensor({1, 2, 0}, on);
+  x.index_put_({x}, x);
+  CHECK(x.to_vector<int64_t>() == std::vector<int64_t>{0, 1, 2});
+}
+
 TEST_CASE_TEMPLATE("indexing: an index out of range of its own axis is an error", On, Cpu, Cuda) {
   if (missing(On::device)) return;
   const TensorOptions on{.device = On::device};

@@ -117,6 +117,48 @@ TEST_CASE("the largest steps, starts and counts of views") {
   CHECK_THROWS_AS(ones({0, kHuge / 2, 4}).flatten(1, 2), ShapeError);
 }
 
+TEST_CASE("the farthest diagonals of tril and triu") {
+  using Values = std::vector<float>;
+  const Tensor x = ones({2, 3});
+  for (const int64_t far : {int64_t{3}, int64_t{4}, kHuge - 1, kHuge}) {
+    CAPTURE(far);
+    CHECK(tril(x, far).to_vector<float>() == Values(6, 1));
+    CHECK(triu(x, far).to_vector<float>() == Values(6, 0));
+    CHECK(tril(x, -far).to_vector<float>() == Values(6, 0));
+    CHECK(triu(x, -far).to_vector<float>() == Values(6, 1));
+    CHECK(tril(x, -far - 1).to_vector<float>() == Values(6, 0));
+    CHECK(triu(x, -far - 1).to_vector<float>() == Values(6, 1));
+  }
+  CHECK(tril(x, 1).to_vector<float>() == Values{1, 1, 0, 1, 1, 1});
+  CHECK(triu(x, -1).to_vector<float>() == Values(6, 1));
+  CHECK(tril(zeros({0, 3}), kHuge).shape() == Shape{0, 3});
+}
+
+TEST_CASE("repeats beyond 2^63 of nothing") {
+  const Tensor none = empty({0, 4});
+  CHECK(none.repeat({2, int64_t{1} << 60}).shape() == Shape{0, int64_t{1} << 62});
+  expect_errors({
+      {"ShapeError: repeat: expected extents below 2^63, got [0, 4], axis 1 4611686018427387904 "
+       "times",
+       [&] {
+         none.repeat({1, int64_t{1} << 62});
+       }},
+      {"ShapeError: repeat_interleave: expected extents below 2^63, got [0, 4], axis 1 "
+       "4611686018427387904 times",
+       [&] { none.repeat_interleave(int64_t{1} << 62, 1); }},
+  });
+}
+
+TEST_CASE("tensors without elements are contiguous, however large their other extents") {
+  constexpr int64_t wide = int64_t{1} << 40;
+  const Tensor none = empty({0, wide, wide});
+  CHECK(none.is_contiguous());
+  CHECK(none.mT().contiguous().is_contiguous());
+  CHECK(empty({wide, 0, wide}).is_contiguous());
+  CHECK(empty({wide, wide, 0}).is_contiguous());
+  CHECK_FALSE(empty({2, 3}).mT().is_contiguous());
+}
+
 TEST_CASE("load_safetensors reads into the default device unless one is named") {
   const TemporaryFolder folder;
   save_safetensors(folder.file("x"), {{"a", ones({2})}});

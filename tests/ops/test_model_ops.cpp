@@ -8,6 +8,7 @@
 #include <sash/ops/norm/dropout_add_layer_norm.h>
 #include <sash/ops/norm/layer_norm.h>
 #include <sash/ops/norm/rms_norm.h>
+#include <sash/ops/shape/concat.h>
 #include <sash/tensor/autograd/gradcheck.h>
 #include <sash/tensor/factories.h>
 #include <sash/tensor/random.h>

@@ -32,8 +32,8 @@ struct Axis {
   };
   Range inside(int64_t i) const {
     const int64_t start = i * dilation - padding;  // of window 0
-    const int64_t first = start >= 0 ? 0 : (-start + stride - 1) / stride;
-    const int64_t past = start >= extent ? 0 : (extent - start + stride - 1) / stride;
+    const int64_t first = start >= 0 ? 0 : (-start - 1) / stride + 1;
+    const int64_t past = start >= extent ? 0 : (extent - start - 1) / stride + 1;
     return {std::min(first, count), std::clamp(past, std::min(first, count), count)};
   }
 };

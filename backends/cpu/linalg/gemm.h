@@ -6,7 +6,8 @@
 #include "../../../core/shape.h"
 
 /// Matrix products, with the same bits for any number of threads. A product is split into tiles by
-/// its shape alone. Each tile is one single-threaded Eigen product with fixed cache blocking.
+/// its shape alone. One thread computes a tile: by `MicroKernel`, `FewRows` or Eigen with fixed
+/// cache blocking, or rows times large matrices by plain loops.
 namespace sash::cpu {
 
 /// Element (i, j) is `data[i * row_stride + j * col_stride]`.

@@ -56,17 +56,21 @@ compute_t<S> add_dropped(const DropoutRule& rule, int64_t flat, const S* a, cons
   return sum_of_row(y, n);
 }
 
-/// `sum` is that of x, or 0 for root mean squares; y may be x. mean may be null.
+/// `sum` is that of x; for root mean squares it is 0, and mean null. y may be x. The mean of x less
+/// `sum / n` corrects the rounding of long sums.
 template <class S, class T = compute_t<S>>
 void normalise_row(const S* x, T sum, const T* weight, const T* bias, S* y, T* mean, T* rstd,
                    int64_t n, double eps) {
-  const T m = sum / static_cast<T>(n);
-  Lanes<T> squares = T(0);
+  const T guess = sum / static_cast<T>(n);
+  Lanes<T> rest = T(0), squares = T(0);
   for_lanes(n, [&](int64_t i, auto lanes) {
-    const Lanes<T> centred = load(x + i, lanes, m) - m;
+    const Lanes<T> centred = load(x + i, lanes, guess) - guess;
+    rest += centred;
     squares += centred * centred;
   });
-  const T r = 1 / std::sqrt(sum_of(squares) / static_cast<T>(n) + static_cast<T>(eps));
+  const T shift = mean ? sum_of(rest) / static_cast<T>(n) : T(0), m = guess + shift;
+  const T variance = std::max(sum_of(squares) / static_cast<T>(n) - shift * shift, T(0));
+  const T r = 1 / std::sqrt(variance + static_cast<T>(eps));
   for_lanes(n, [&](int64_t i, auto lanes) {
     Lanes<T> z = (load(x + i, lanes) - m) * r;
     if (weight) z *= load(weight + i, lanes);

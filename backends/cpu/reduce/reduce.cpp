@@ -151,7 +151,14 @@ struct Product : Reduction {
 struct Length : Sum {
   template <class T, class X>
   static double run(const X& x) {
-    return Sum::run<T>(x.square());
+    const double total = Sum::run<T>(x.square());
+    if constexpr (std::is_same_v<T, float>) {
+      // float32 loses squares that are too large or too small: then of scaled elements.
+      const bool held = total > 0x1p-90 && total < std::numeric_limits<double>::infinity();
+      const float scale = total > 1 ? 0x1p-75F : 0x1p100F;
+      if (!held) return Sum::run<T>((x * scale).square()) / (double{scale} * double{scale});
+    }
+    return total;
   }
   template <class A, class T>
   static A of(T x) {

@@ -255,8 +255,8 @@ void CachingAllocator::rehome(Block* block, cudaStream_t stream) {
   } else if (!block->pool->graph) {
     block->pool = &here;  // each replay may use it
   }
-  // Else a result of a graph is freed outside, perhaps in another graph: it stays in the pool of its
-  // own until `release`.
+  // Else a result of a graph is freed outside, perhaps in another graph: it stays in the pool of
+  // its own until `release`.
 }
 
 CachingAllocator::Block* CachingAllocator::put_back(Block* block) {
