@@ -2,6 +2,7 @@
 
 #include "../../tensor/autograd/grad_mode.h"
 #include "../../tensor/factories.h"
+#include "../eval_guard.h"
 #include "decode_step.h"
 
 namespace sash::nn {

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "../eval_guard.h"
+#include "../../core/export.h"
 
 namespace sash::nn {
 

@@ -26,9 +26,6 @@ SASH_API PretrainedConfig read_config_json(const char* op, const std::string& te
 /// The same of a GGUF file's metadata.
 PretrainedConfig read_config_gguf(const char* op, const GgufFile& file);
 
-/// `ValueError` unless `max_shard_bytes` is above 0.
-void check_shard_bytes(int64_t max_shard_bytes);
-
 /// The shortest list that, repeated, begins with these layers.
 std::vector<LayerAttention> shortest_period(const std::vector<bool>& windowed,
                                             const LayerAttention& window,

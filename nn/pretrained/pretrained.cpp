@@ -11,6 +11,7 @@
 #include "../text/json_text.h"
 #include "config_json.h"
 #include "name_table.h"
+#include "shards.h"
 
 namespace sash::nn {
 namespace {

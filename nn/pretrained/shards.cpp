@@ -6,8 +6,8 @@
 #include "../../tensor/io/replacement_file.h"
 #include "../../tensor/io/safetensors.h"
 #include "../text/json_text.h"
-#include "config_json.h"
 #include "pretrained.h"
+#include "shards.h"
 
 namespace sash::nn {
 namespace {
