@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 #include <mutex>
+#include <span>
 #include <string_view>
 #include <unordered_map>
 
@@ -152,16 +153,26 @@ class RowOrder {
       const int64_t row = descends ? rows - 1 - i : i;
       if (!is_long(row)) rows_.push_back(static_cast<int32_t>(row));
     }
+    const auto others = std::span(rows_).subspan(static_cast<size_t>(long_rows_));
+    int64_t most = 0;
+    for (const int32_t row : others) most = std::max(most, length(row));
+    const auto is_short = [&](int32_t row) { return length(row) < most; };
+    const auto first = std::find_if_not(others.begin(), others.end(), is_short);
+    const auto last = std::find_if_not(others.rbegin(), others.rend(), is_short);
+    short_first_ = first - others.begin();
+    short_last_ = last - others.rbegin();
   }
 
   const std::vector<int32_t>& rows() const { return rows_; }
   int64_t longest() const { return longest_; }
   int64_t long_rows() const { return long_rows_; }
+  int64_t short_first() const { return short_first_; }
+  int64_t short_last() const { return short_last_; }
   int direction() const { return direction_; }
 
  private:
   std::vector<int32_t> rows_;
-  int64_t longest_ = 0, long_rows_ = 0;
+  int64_t longest_ = 0, long_rows_ = 0, short_first_ = 0, short_last_ = 0;
   int direction_ = 0;
 };
 
@@ -235,7 +246,7 @@ class Compiler {
   // A BlockList whose arrays are offsets into `lists`.
   struct ListOffsets {
     int64_t start, full_start, block, tile, order;
-    int64_t longest, long_rows;
+    int64_t longest, long_rows, short_first, short_last;
     int direction;
     bool contiguous;
   };
@@ -270,6 +281,8 @@ class Compiler {
                                 .entries = static_cast<int64_t>(entries_.size()),
                                 .longest = at.longest,
                                 .long_rows = at.long_rows,
+                                .short_first = at.short_first,
+                                .short_last = at.short_last,
                                 .direction = at.direction,
                                 .contiguous = at.contiguous};
     };
@@ -326,6 +339,8 @@ class Compiler {
       std::copy(order.rows().begin(), order.rows().end(), lists.begin() + at.order + first);
       at.longest = std::max(at.longest, order.longest());
       at.long_rows = std::max(at.long_rows, order.long_rows());
+      at.short_first = std::max(at.short_first, order.short_first());
+      at.short_last = std::max(at.short_last, order.short_last());
       at.direction = head == 0 || at.direction == order.direction() ? order.direction() : 0;
     }
     return at;

@@ -66,7 +66,10 @@ Tensor local_dot_product(const Tensor& q, const Tensor& k, int64_t context,
   const Tensor a = detail::window_scores(op, q, k, window_of(context, lengths), options.fill);
   if (!options.attn_mask.defined() || q.size(2) == 0) return a;
   const Tensor added = mask_of_slots(options.attn_mask, context, lengths);
-  if (!q.device().is_cpu() || !is_half(q.dtype())) return a + added;
+  // Halves would round the mask's gradient more than once: in the CPU's sum, or over heads and then
+  // over sequences.
+  const bool sums_once = !q.device().is_cpu() && !lengths.defined();
+  if (sums_once || !is_half(q.dtype())) return a + added;
   return (a.to(DType::float32) + added.to(DType::float32)).to(q.dtype());
 }
 

@@ -23,8 +23,11 @@ struct BlockList {
   const int32_t* order = nullptr;       ///< [rows]: rows count from 0 in each head
 
   int64_t entries = 0;
-  int64_t longest = 0;     ///< most entries of a row
-  int64_t long_rows = 0;   ///< most long rows of a head
+  int64_t longest = 0;    ///< most entries of a row
+  int64_t long_rows = 0;  ///< most long rows of a head
+  /// Most rows of a head at the start of `order`, behind the long ones, and at its end that have
+  /// fewer entries than the longest of those between.
+  int64_t short_first = 0, short_last = 0;
   int direction = 0;       ///< of `order` in every head: 1 ascending, -1 descending, 0 neither
   bool contiguous = true;  ///< each row's blocks are neighbours, with none missing between
 };

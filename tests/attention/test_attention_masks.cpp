@@ -192,10 +192,14 @@ TEST_CASE("block rows are scheduled so that the last ones are short") {
   CHECK(causal->map.by_query.longest == 32);
   CHECK(causal->map.by_query.entries == 32 * 33 / 2);
   CHECK(causal->map.by_query.long_rows == 0);
+  CHECK(causal->map.by_query.short_first == 0);
+  CHECK(causal->map.by_query.short_last == 31);
 
   const auto window =
       cached_block_map(AttentionMask::symmetric_window(100).shared_term(), shape, 64, kCPU);
   CHECK(order_of(window->map.by_query) == up);
+  CHECK(window->map.by_query.short_first == 2);  // a row within the window has five blocks
+  CHECK(window->map.by_query.short_last == 2);
 
   // Queries of block 7 see all keys, and all queries see its keys.
   const AttentionMask global =
@@ -210,6 +214,8 @@ TEST_CASE("block rows are scheduled so that the last ones are short") {
     CHECK(list.long_rows == 1);
     CHECK(list.longest == 32);
     CHECK(list.direction == 0);
+    CHECK(list.short_first == 2);
+    CHECK(list.short_last == 2);
   }
 }
 

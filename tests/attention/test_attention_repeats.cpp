@@ -127,8 +127,8 @@ void check_heads(Device device, DType dtype, const Shape& shape) {
     qkvg.push_back(randn(shape, {.dtype = dtype, .device = device}));
   }
   const AttentionMask window = AttentionMask::symmetric_window(40);
-  for (const AttentionMask& mask :
-       {window, AttentionMask::causal(), window | AttentionMask::global({300}), AttentionMask()}) {
+  for (const AttentionMask& mask : {window, AttentionMask::window(200, 0), AttentionMask::causal(),
+                                    window | AttentionMask::global({300}), AttentionMask()}) {
     CAPTURE(mask.to_string());
     const std::vector<Tensor> among = results({.mask = mask}, qkvg);
     for (int64_t at = 0; at < batch * heads; at += apart) {

@@ -107,6 +107,8 @@ void run_one_pass(const KernelContext& context, hopper::Fused<T> call, Passes pa
                    .long_rows = 0,
                    .head_tiles = static_cast<int>(head_tiles),
                    .alternating = by_head ? 0 : static_cast<int>(head_tiles),
+                   .late_first = 0,
+                   .late_last = 0,
                    .tiles = static_cast<int>(tiles),
                    .direction = 1,
                    .order = nullptr,

@@ -29,6 +29,7 @@ class Adder {
     int buffer = 0;
     for (bool found = find(); found;) {
       while (!is_due_) ask();
+      __syncwarp();
       fence_proxy_async_global();
       const Turn turn = turn_;
       const bool last = last_;

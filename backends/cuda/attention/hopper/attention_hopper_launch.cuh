@@ -72,6 +72,8 @@ class CallSchedule {
                  .long_rows = static_cast<int>(long_rows),
                  .head_tiles = static_cast<int>(head_tiles),
                  .alternating = static_cast<int>(bounded ? head_tiles : long_rows),
+                 .late_first = 0,
+                 .late_last = 0,
                  .tiles = static_cast<int>(tiles),
                  .direction = list.direction,
                  .order = list.order,
@@ -92,6 +94,7 @@ class CallSchedule {
     } else if (!bounded && head_tiles > 1 && is_uneven(list, blocks * map_heads)) {
       balance(active_blocks);
     }
+    if (!bounded && !schedule_.paired) put_short_last(list, rows, active_blocks);
   }
   const Schedule& schedule() const { return schedule_; }
 
@@ -114,6 +117,24 @@ class CallSchedule {
     } else {
       schedule_.alternating = schedule_.head_tiles;
     }
+  }
+
+  /// Where that saves part of a round. Not where they are many: neighbours among them read keys of
+  /// different heads.
+  void put_short_last(const kernels::BlockList& list, int64_t rows, int64_t active_blocks) {
+    if (schedule_.alternating != list.long_rows) return;
+    const int64_t tiles = schedule_.head_tiles - list.long_rows;
+    const int64_t first = (list.short_first + rows - 1) / rows;
+    const int64_t last = tiles - (schedule_.rows - list.long_rows - list.short_last) / rows;
+    if (4 * (first + last) > tiles) return;
+    // Short tiles take about half as long as others.
+    const int64_t late = (first + last) * schedule_.heads, others = schedule_.tiles - late;
+    const int64_t full_rounds = others / active_blocks, left = others % active_blocks;
+    const int64_t left_blocks = left > 0 ? std::max(active_blocks, left + late / 2) : late / 2;
+    const int64_t rounds = (schedule_.tiles + active_blocks - 1) / active_blocks;
+    if (full_rounds * active_blocks + left_blocks >= rounds * active_blocks) return;
+    schedule_.late_first = static_cast<int>(first);
+    schedule_.late_last = static_cast<int>(last);
   }
 
   Schedule schedule_;

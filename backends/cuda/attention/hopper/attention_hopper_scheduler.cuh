@@ -11,16 +11,18 @@ namespace sash::cuda::hopper {
 /// The work tiles of a call. Long rows come first, and alternate between heads. The others follow
 /// head after head, so that neighbours read the same keys at about the same time; they alternate
 /// too within bounds, which may make any row long or short, and where heads in turn would leave
-/// some multiprocessors much more to do than others.
+/// some multiprocessors much more to do than others. The few short tiles at both ends of a window's
+/// heads come last, and even out what multiprocessors have to do.
 struct Schedule {
-  int heads;             ///< of all batches
-  int heads_per_batch;   ///< query heads, or key heads where tiles are of keys
-  int rows, long_rows;   ///< block rows of a head
-  int head_tiles;        ///< work tiles of a head
-  int alternating;       ///< those of them that alternate between heads, the first ones
-  int tiles;             ///< in all
-  int direction;         ///< of the block rows, where it is the same in every head
-  const int32_t* order;  ///< of the block rows, else
+  int heads;                  ///< of all batches
+  int heads_per_batch;        ///< query heads, or key heads where tiles are of keys
+  int rows, long_rows;        ///< block rows of a head
+  int head_tiles;             ///< work tiles of a head
+  int alternating;            ///< those of them that alternate between heads, the first ones
+  int late_first, late_last;  ///< short ones, at the start and the end of the others
+  int tiles;                  ///< in all
+  int direction;              ///< of the block rows, where it is the same in every head
+  const int32_t* order;       ///< of the block rows, else
   /// How many tiles have been taken, besides the first of each block of threads if not `ordered`.
   /// Null: tiles are assigned in rounds, every other one backwards.
   int* counter;
@@ -30,6 +32,34 @@ struct Schedule {
   bool ordered;
   bool descending;   ///< whether the last tiles of a head come first
   int together = 1;  ///< heads whose tiles alternate, if none alternate between all heads
+
+  struct Place {
+    int head, tile;  ///< the tile of those of the head
+  };
+  __device__ Place place_of(int tile) const {
+    Place at = in_order(tile);
+    if (paired) at.tile = at.tile % 2 == 0 ? at.tile / 2 : head_tiles - 1 - at.tile / 2;
+    if (descending) at.tile = head_tiles - 1 - at.tile;
+    return at;
+  }
+
+ private:
+  __device__ Place in_order(int tile) const {
+    if (together > 1) {
+      const int first = tile / (together * head_tiles) * together;
+      const Place at = alternate(tile - first * head_tiles, min(together, heads - first));
+      return {first + at.head, at.tile};
+    }
+    if (tile < alternating * heads) return alternate(tile, heads);
+    tile -= alternating * heads;
+    const int first = alternating + late_first, others = head_tiles - late_last - first;
+    if (tile < others * heads) return {tile / others, first + tile % others};
+    // Those of the end, the longest first, then those of the start.
+    const Place at = alternate(tile - others * heads, heads);
+    const int of_start = at.tile - late_last;
+    return {at.head, of_start < 0 ? head_tiles + of_start : first - 1 - of_start};
+  }
+  __device__ static Place alternate(int tile, int heads) { return {tile % heads, tile / heads}; }
 };
 
 /// Gives a block of threads its work tiles. By all lanes of the warp that lists them.
@@ -89,26 +119,7 @@ struct WorkTile {
   /// Tile number `tile` of a schedule with `rows` block rows a tile.
   template <class T>
   __device__ WorkTile(const Schedule& s, const AttentionDims<T>& p, int rows, int tile) {
-    const int alternating = s.alternating * s.heads, rest = s.head_tiles - s.alternating;
-    int head, tile_of_head;
-    if (tile < alternating) {
-      tile_of_head = tile / s.heads;
-      head = tile - tile_of_head * s.heads;
-    } else {
-      head = (tile - alternating) / rest;
-      tile_of_head = s.alternating + (tile - alternating) - head * rest;
-    }
-    if (s.together > 1) {
-      const int first = tile / (s.together * s.head_tiles) * s.together;
-      const int at = tile - first * s.head_tiles, heads = min(s.together, s.heads - first);
-      tile_of_head = at / heads;
-      head = first + at - tile_of_head * heads;
-    }
-    if (s.paired) {
-      const int pair = tile_of_head / 2;
-      tile_of_head = tile_of_head % 2 == 0 ? pair : s.head_tiles - 1 - pair;
-    }
-    if (s.descending) tile_of_head = s.head_tiles - 1 - tile_of_head;
+    const auto [head, tile_of_head] = s.place_of(tile);
     const bool may_be_long = tile_of_head < s.long_rows;
     int at =
         may_be_long ? tile_of_head : s.long_rows + (tile_of_head - s.long_rows) * rows + lane();
