@@ -65,12 +65,9 @@ Tensor local_dot_product(const Tensor& q, const Tensor& k, int64_t context,
       options.key_lengths.defined() ? options.key_lengths.contiguous() : Tensor();
   const Tensor a = detail::window_scores(op, q, k, window_of(context, lengths), options.fill);
   if (!options.attn_mask.defined() || q.size(2) == 0) return a;
-  const Tensor added = mask_of_slots(options.attn_mask, context, lengths);
-  // Halves would round the mask's gradient more than once: in the CPU's sum, or over heads and then
-  // over sequences.
-  const bool sums_once = !q.device().is_cpu() && !lengths.defined();
-  if (sums_once || !is_half(q.dtype())) return a + added;
-  return (a.to(DType::float32) + added.to(DType::float32)).to(q.dtype());
+  // Halves would round the mask's gradient where it is summed over heads, and over sequences.
+  const DType wide = is_half(q.dtype()) ? DType::float32 : q.dtype();
+  return (a + mask_of_slots(options.attn_mask.to(wide), context, lengths)).to(q.dtype());
 }
 
 Tensor local_weighted_average(const Tensor& a, const Tensor& v) {

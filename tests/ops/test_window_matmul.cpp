@@ -157,6 +157,28 @@ TEST_CASE("local products in halves on the CPU, with a mask") {
   CHECK(relative_error(a, exact) < 0x1p-7);
 }
 
+TEST_CASE_TEMPLATE("local products: a mask's gradient in halves is rounded once", On, Cpu, Cuda) {
+  if (missing(On::device)) return;
+  manual_seed(9);
+  const int64_t length = 12, heads = 8, batch = 16;
+  const auto halves = [&](const Shape& shape) {
+    return randn(shape, {.device = On::device}).to(DType::bfloat16);
+  };
+  const Tensor q = halves({batch, heads, length, 4}), g = halves({batch, heads, length, 3});
+  const Tensor mask = halves({length, length});
+  const Tensor lengths = full({batch}, 9, {.dtype = DType::int32, .device = On::device});
+  for (const Tensor& key_lengths : {Tensor(), lengths}) {
+    const auto gradient = [&](DType dtype) {
+      const Tensor m = mask.detach().to(dtype).requires_grad_();
+      const Tensor a = local_dot_product(q.to(dtype), q.to(dtype), 3,
+                                         {.attn_mask = m, .key_lengths = key_lengths});
+      return grad({a}, {m}, {g.to(dtype)})[0].to(kCPU);
+    };
+    const Tensor exact = gradient(DType::float64).to(DType::bfloat16);
+    CHECK(all_same(gradient(DType::bfloat16), exact));
+  }
+}
+
 TEST_CASE("window products: errors") {
   const Tensor q = zeros({2, 5, 3}), k = zeros({2, 3, 5});
   expect_errors({
