@@ -94,11 +94,15 @@ void Trainer::State::check_options() const {
   const bool validates = options.validate != nullptr;
   check(validates || !options.keep_best, "validate with keep_best", "none");
   check(validates || options.patience == 0, "validate with patience", "none");
+  check(validates || options.validate_every == 0, "validate with validate_every", "none");
   check(options.patience == 0 || options.validate_every > 0, "validate_every with patience",
         "none");
   check(!options.plateau || (validates && options.validate_every > 0),
         "validate and validate_every with plateau", "none");
   check(!options.plateau || !options.schedule, "a schedule or a plateau", "both");
+  // Rates of other groups follow the first one's, in the ratio they have now.
+  check(!options.schedule || optimizer.num_groups() == 1 || optimizer.lr() > 0,
+        "a rate of the first group above 0, which others keep their ratio to", "0");
 }
 
 void Trainer::State::open_folder() {

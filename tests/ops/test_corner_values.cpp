@@ -126,6 +126,20 @@ TEST_CASE("the gradient of a power to an exponent, where the base is 0") {
   CHECK(g[3] == doctest::Approx(std::log(2) / 2));
 }
 
+TEST_CASE("exp is finite until its result has to be infinite") {
+  std::vector<float> at;
+  for (int i = 0; i < 100; ++i) at.push_back(80.f + 0.1f * static_cast<float>(i));
+  at.push_back(std::log(std::numeric_limits<float>::max()));
+  const std::vector<float> found =
+      exp(tensor(at, {static_cast<int64_t>(at.size())})).to_vector<float>();
+  for (size_t i = 0; i < at.size(); ++i) {
+    CAPTURE(at[i]);
+    const float expected = std::exp(at[i]);
+    if (std::isfinite(expected)) CHECK(std::abs(found[i] / expected - 1) < 1e-6f);
+    if (!std::isfinite(expected)) CHECK(found[i] == expected);
+  }
+}
+
 TEST_CASE("clamp with a bound of NaN is NaN, and flat") {
   Tensor x = variable({-1, 0.5, 3});
   for (const Tensor& y : {clamp(x, NAN, 1), clamp(x, -1, NAN), clamp(x, NAN)}) {

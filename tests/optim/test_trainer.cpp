@@ -97,6 +97,18 @@ TEST_CASE("Trainer: groups keep their ratios under a schedule") {
   trainer.run();
   CHECK(optimizer.lr(0) == 0.4);
   CHECK(optimizer.lr(1) == doctest::Approx(0.2));
+
+  // A schedule that ended at 0 leaves no ratio.
+  optimizer.set_lr(0, 0);
+  optimizer.set_lr(0, 1);
+  check_error<ValueError>(
+      [&] {
+        optim::Trainer again(
+            model, optimizer, setup.loader,
+            [&](const data::Batch& batch) { return cross_entropy(model(batch[0]), batch[1]); },
+            {.steps = 1, .schedule = optim::Constant{.lr = 0.4}});
+      },
+      "a rate of the first group above 0");
 }
 
 TEST_CASE("Trainer: what is not finite is named, and the model stays as it was") {
@@ -280,6 +292,7 @@ TEST_CASE("Trainer: options that contradict each other are refused") {
   refused("save with save_every", [](Options& o, Setup&) { o.save_every = 2; });
   refused("save with resume", [](Options& o, Setup&) { o.resume = "auto"; });
   refused("validate with patience", [](Options& o, Setup&) { o.patience = 2; });
+  refused("validate with validate_every", [](Options& o, Setup&) { o.validate_every = 2; });
   refused("validate_every with patience", [](Options& o, Setup& s) {
     o.patience = 2;
     o.validate = &s.valid;

@@ -2,6 +2,7 @@
 
 #include <unsupported/Eigen/SpecialFunctions>
 
+#include <cmath>
 #include <limits>
 #include <tuple>
 #include <utility>
@@ -31,13 +32,21 @@ void evaluate(F f, auto& out, const auto&... x) {
   out = f(x...);
 }
 
-/// Eigen's exp stops at a subnormal number for x far below 0; there the result is 0.
+/// Eigen's exp stops at a subnormal number for x far below 0; there the result is 0. In float32 it
+/// may be infinite a little before it has to be.
 template <class X>
 void evaluate(op::Exp f, auto& out, const X& x) {
   using T = typename X::Scalar;
+  static const T most = std::log(std::numeric_limits<T>::max());
+  const auto is_near = [](T value) { return value > most - 1 && value <= most; };
+  Eigen::Array<T, Eigen::Dynamic, 1> near;  // `out` may be the memory of x
+  if ((x > most - 1 && x <= most).any()) near = x;
   out = f(x);
   for (Eigen::Index i = 0; i < out.size(); ++i) {
     out[i] = out[i] < std::numeric_limits<T>::min() ? T(0) : out[i];
+  }
+  for (Eigen::Index i = 0; i < near.size(); ++i) {
+    if (is_near(near[i])) out[i] = std::exp(near[i]);
   }
 }
 
