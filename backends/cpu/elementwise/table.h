@@ -37,16 +37,19 @@ void evaluate(F f, auto& out, const auto&... x) {
 template <class X>
 void evaluate(op::Exp f, auto& out, const X& x) {
   using T = typename X::Scalar;
-  static const T most = std::log(std::numeric_limits<T>::max());
-  const auto is_near = [](T value) { return value > most - 1 && value <= most; };
-  Eigen::Array<T, Eigen::Dynamic, 1> near;  // `out` may be the memory of x
-  if ((x > most - 1 && x <= most).any()) near = x;
+  constexpr T infinity = std::numeric_limits<T>::infinity();
+  Eigen::Array<T, Eigen::Dynamic, 1> kept;
+  if (out.data() == x.data()) kept = x;
+  const T* const at = kept.size() > 0 ? kept.data() : x.data();
   out = f(x);
+  int any = 0;
   for (Eigen::Index i = 0; i < out.size(); ++i) {
+    any |= out[i] == infinity;
     out[i] = out[i] < std::numeric_limits<T>::min() ? T(0) : out[i];
   }
-  for (Eigen::Index i = 0; i < near.size(); ++i) {
-    if (is_near(near[i])) out[i] = std::exp(near[i]);
+  if (!any) return;
+  for (Eigen::Index i = 0; i < out.size(); ++i) {
+    if (out[i] == infinity) out[i] = std::exp(at[i]);
   }
 }
 
