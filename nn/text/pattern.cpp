@@ -16,26 +16,31 @@ constexpr int kMaxDepth = 100;           // of groups in groups
 constexpr int kMaxRecursion = 5'000;     // of matching; only long repetitions of groups get there
 constexpr size_t kMaxSteps = 4'000'000;  // of matching at one place, and more in long texts
 
-// What Oniguruma takes to be of words.
-uint32_t word_categories() {
-  return category_set("L") | category_set("M") | category_set("N") | category_set("Pc");
-}
+using Ranges = std::vector<std::pair<char32_t, char32_t>>;
 
 // Characters: ranges, categories, and what is not in other sets.
 struct Set {
-  std::vector<std::pair<char32_t, char32_t>> ranges{};
+  Ranges ranges{};
   uint32_t categories = 0;
   bool space = false;
+  bool word = false;
   std::vector<Set> others{};  // [\S\p{L}] has the set of \S
   bool negated = false;
+  bool any_case = false;  // before it is negated
 
   bool has(char32_t c) const {
+    if (lists(c)) return !negated;
+    if (!any_case) return negated;
+    const std::u32string cases = text::any_case(c);
+    return std::any_of(cases.begin(), cases.end(), [&](char32_t d) { return lists(d); }) != negated;
+  }
+
+ private:
+  bool lists(char32_t c) const {
     const auto in = [c](const auto& range) { return c >= range.first && c <= range.second; };
-    const bool found =
-        (categories != 0 && is_in(c, categories)) || (space && is_space(c)) ||
-        std::any_of(ranges.begin(), ranges.end(), in) ||
-        std::any_of(others.begin(), others.end(), [c](const Set& set) { return set.has(c); });
-    return found != negated;
+    return (categories != 0 && is_in(c, categories)) || (space && is_space(c)) ||
+           (word && is_word(c) && !is_joiner(c)) || std::any_of(ranges.begin(), ranges.end(), in) ||
+           std::any_of(others.begin(), others.end(), [c](const Set& set) { return set.has(c); });
   }
 };
 
@@ -48,16 +53,9 @@ struct Pattern::Node {
   Kind kind = sequence;
   std::vector<Node> parts{};
   Set characters{};
-  bool any_case = false;
   size_t least = 0, most = 0;
   Greed greed = greedy;
   bool negated = false;  // of `ahead`
-
-  bool takes(char32_t c) const {
-    if (characters.has(c)) return true;
-    return any_case && (characters.has(lower(c)) ||
-                        (c < 0x80 && c >= 'a' && c <= 'z' && characters.has(c - 32)));
-  }
 };
 
 namespace {
@@ -117,15 +115,17 @@ class Parser {
     if (c == '^') return {.kind = Node::begin};
     if (c == '$') return {.kind = Node::end};
     if (c == '*' || c == '+' || c == '?') fail("something to repeat", "none");
-    Node node{.kind = Node::set, .any_case = any_case};
+    Node node{.kind = Node::set};
+    Set& set = node.characters;
     if (c == '[') {
-      node.characters = bracket();
+      set = bracket();
+      set.any_case = any_case;
     } else if (c == '.') {
-      node.characters = {.ranges = {{'\n', '\n'}}, .negated = true};
-    } else if (c == '\\') {
-      node.characters = escape();
+      set = {.ranges = {{'\n', '\n'}}, .negated = true};
     } else {
-      node.characters.ranges = {{c, c}};
+      set = c == '\\' ? escape(false) : Set{.ranges = {{c, c}}};
+      // \p{Lu} has one case even in (?i:...); [\p{Lu}] has any.
+      if (any_case && set.ranges.size() == 1) set.ranges = cases(set.ranges[0].first);
     }
     return node;
   }
@@ -205,7 +205,7 @@ class Parser {
       if (c == '[') unsupported("a set within a set");
       if (c == '&' && peek() == '&') unsupported("an intersection of sets");
       if (c == '\\') {
-        const Set one = escape();
+        const Set one = escape(true);
         if (one.ranges.size() != 1 || one.negated) {
           set.others.push_back(one);
           continue;
@@ -217,7 +217,7 @@ class Parser {
         next();
         last = next();
         if (last == '\\') {
-          const Set one = escape();
+          const Set one = escape(true);
           if (one.ranges.size() != 1) fail("a character after '-'", "a class");
           last = one.ranges[0].first;
         }
@@ -229,25 +229,21 @@ class Parser {
     return set;
   }
 
-  Set escape() {
+  Set escape(bool in_bracket) {
     const char32_t c = next();
     switch (c) {
       case 's':
-        return {.space = true};
       case 'S':
-        return {.space = true, .negated = true};
+        return {.space = true, .negated = c == 'S'};
       case 'w':
-        return {.categories = word_categories()};
       case 'W':
-        return {.categories = word_categories(), .negated = true};
+        return word(in_bracket, c == 'W');
       case 'd':
-        return {.categories = category_set("Nd")};
       case 'D':
-        return {.categories = category_set("Nd"), .negated = true};
+        return {.categories = category_set("Nd"), .negated = c == 'D'};
       case 'p':
-        return property(false);
       case 'P':
-        return property(true);
+        return property(c == 'P');
       case 'n':
         return {.ranges = {{'\n', '\n'}}};
       case 'r':
@@ -268,6 +264,19 @@ class Parser {
     const bool other = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
     if (other) unsupported("\\" + to_utf8(std::u32string(1, c)));
     return {.ranges = {{c, c}}};
+  }
+
+  static Ranges cases(char32_t c) {
+    Ranges all;
+    for (const char32_t d : any_case(c)) all.emplace_back(d, d);
+    return all;
+  }
+
+  // Oniguruma takes ²³¹¼½¾ for words, but not in brackets.
+  static Set word(bool in_bracket, bool negated) {
+    Set set{.word = true, .negated = negated};
+    if (!in_bracket) set.ranges = {{0xb2, 0xb3}, {0xb9, 0xb9}, {0xbc, 0xbe}};
+    return set;
   }
 
   std::string until_brace() {
@@ -355,7 +364,7 @@ class Matcher {
   bool run_kind(const Node& node, size_t at, const Rest& rest) {
     switch (node.kind) {
       case Node::set:
-        return at < text_.size() && node.takes(text_[at]) && rest(at + 1);
+        return at < text_.size() && node.characters.has(text_[at]) && rest(at + 1);
       case Node::sequence:
         return sequence(node, 0, at, rest);
       case Node::alternatives:
@@ -366,9 +375,9 @@ class Matcher {
       case Node::ahead:
         return (match(node.parts[0], at) != kMany) != node.negated && rest(at);
       case Node::begin:
-        return at == 0 && rest(at);
+        return (at == 0 || (at < text_.size() && text_[at - 1] == '\n')) && rest(at);
       case Node::end:
-        return at == text_.size() && rest(at);
+        return (at == text_.size() || text_[at] == '\n') && rest(at);
     }
     return false;
   }
@@ -377,7 +386,7 @@ class Matcher {
     take_steps(1);
     // Single characters need no continuation.
     while (part < node.parts.size() && node.parts[part].kind == Node::set) {
-      if (at == text_.size() || !node.parts[part].takes(text_[at])) return false;
+      if (at == text_.size() || !node.parts[part].characters.has(text_[at])) return false;
       ++at;
       ++part;
     }
@@ -398,10 +407,10 @@ class Matcher {
     if (node.greed == Node::lazy) {
       for (;; ++count) {
         if (count >= node.least && rest(at + count)) return true;
-        if (count == most || !node.parts[0].takes(text_[at + count])) return false;
+        if (count == most || !node.parts[0].characters.has(text_[at + count])) return false;
       }
     }
-    while (count < most && node.parts[0].takes(text_[at + count])) ++count;
+    while (count < most && node.parts[0].characters.has(text_[at + count])) ++count;
     take_steps(count);
     if (count < node.least) return false;
     if (node.greed == Node::possessive) return rest(at + count);
@@ -454,25 +463,35 @@ Pattern Pattern::literal(std::string_view text) {
   return Pattern(std::make_shared<const Node>(std::move(node)));
 }
 
-std::pair<size_t, size_t> Pattern::find(std::u32string_view text, size_t start) const {
+std::optional<Pattern::Match> Pattern::find(std::u32string_view text, size_t start) const {
   for (size_t at = start; at <= text.size(); ++at) {
     const size_t end = Matcher(text).match(*root_, at);
-    if (end != kMany) return {at, end};
+    if (end != kMany) return Match{at, end};
   }
-  return {text.size(), text.size()};
+  return std::nullopt;
+}
+
+std::vector<Pattern::Match> Pattern::matches(std::u32string_view text) const {
+  std::vector<Match> all;
+  if (text.empty()) return all;
+  for (size_t at = 0; const auto match = find(text, at);) {
+    const auto [begin, end] = *match;
+    const bool counts = begin != end || all.empty() || all.back().second != end;
+    if (counts) all.push_back(*match);
+    at = counts ? end : end + 1;
+  }
+  return all;
 }
 
 std::u32string Pattern::replace(std::u32string_view text, std::u32string_view content) const {
   std::u32string result;
   size_t done = 0;
-  while (done < text.size()) {
-    const auto [begin, end] = find(text, done);
+  for (const auto& [begin, end] : matches(text)) {
     result += text.substr(done, begin - done);
-    if (begin == text.size()) return result;
     result += content;
     done = end;
-    if (end == begin) result += text[done++];  // an empty match
   }
+  result += text.substr(done);
   return result;
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -15,9 +16,10 @@ namespace sash::text {
 ///
 /// It may have alternatives, groups `(...)`, `(?:...)` and `(?i:...)`, sets `[^\s\p{L}]`, `.`, `\s
 /// \S \d \D \w \W \p{Lu} \P{N} \r \n \t`,
-/// `\uXXXX`, `\x{...}`, `^`, `$`, look-ahead `(?=...)` and `(?!...)`, and `* + ? {m,n}`, also lazy
-/// (`+?`) and possessive (`++`). The leftmost match is taken, of its alternatives the first, by
-/// backtracking. Copies share the expression.
+/// `\uXXXX`, `\x{...}`, look-ahead `(?=...)` and `(?!...)`, and `* + ? {m,n}`, also lazy (`+?`) and
+/// possessive (`++`). `^` and `$` match at every line's begin and end. The leftmost match is taken,
+/// of its alternatives the first, by backtracking. As in Oniguruma, but `(?i:ss)` does not match
+/// "ß". Copies share the expression.
 class SASH_API Pattern {
  public:
   /// `NotImplemented` for syntax that sash does not have, `FormatError` for none.
@@ -25,10 +27,15 @@ class SASH_API Pattern {
   /// This text itself.
   static Pattern literal(std::string_view text);
 
-  /// Where the first match from `start` on begins and ends; both are the text's size if there is
-  /// none. A match may be empty. `NotImplemented` for a match of some thousand repetitions of a
-  /// group, since these recurse, and for one that takes millions of steps at one place.
-  std::pair<size_t, size_t> find(std::u32string_view text, size_t start) const;
+  /// Where a match begins and ends. It may be empty.
+  using Match = std::pair<size_t, size_t>;
+
+  /// The first match from `start` on. `NotImplemented` for a match of some thousand repetitions of
+  /// a group, since these recurse, and for one that takes millions of steps at one place.
+  std::optional<Match> find(std::u32string_view text, size_t start) const;
+  /// All matches, each from the end of the last on. An empty one right behind another does not
+  /// count, and an empty text has none.
+  std::vector<Match> matches(std::u32string_view text) const;
   /// The text with `content` in the place of every match.
   std::u32string replace(std::u32string_view text, std::u32string_view content) const;
 

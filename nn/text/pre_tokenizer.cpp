@@ -33,21 +33,14 @@ struct Part {
 
 using Parts = std::vector<Part>;
 
-// `find(start)` gives the next match.
-template <class Find>
-Parts parts_of(const std::u32string& text, bool invert, Find&& find) {
+Parts parts_of(const std::u32string& text, bool invert,
+               const std::vector<Pattern::Match>& matches) {
   Parts parts;
-  size_t done = 0, from = 0;
-  while (from <= text.size()) {
-    auto [begin, end] = find(from);
-    if (begin == end) {  // nothing, or an empty match
-      if (begin == text.size()) break;
-      from = end + 1;
-      continue;
-    }
+  size_t done = 0;
+  for (const auto& [begin, end] : matches) {
     if (begin > done) parts.push_back({done, begin, invert});
     parts.push_back({begin, end, !invert});
-    done = from = end;
+    done = end;
   }
   if (done < text.size()) parts.push_back({done, text.size(), invert});
   return parts;
@@ -113,6 +106,7 @@ Parts behaved(Parts parts, SplitBehavior behavior) {
 // Adds what becomes of `piece`.
 void append(std::vector<Piece>& pieces, const Piece& piece, const Parts& parts) {
   for (const Part& part : parts) {
+    if (part.begin == part.end) continue;  // an empty match only cuts
     pieces.push_back(
         {piece.text.substr(part.begin, part.end - part.begin), piece.first && part.begin == 0});
   }
@@ -124,11 +118,11 @@ PreTokenizer split_characters(SplitBehavior behavior, F is_match) {
   return [behavior, is_match](const std::vector<Piece>& pieces) {
     std::vector<Piece> result;
     for (const Piece& piece : pieces) {
-      const auto find = [&](size_t from) -> std::pair<size_t, size_t> {
-        while (from < piece.text.size() && !is_match(piece.text[from])) ++from;
-        return {from, std::min(from + 1, piece.text.size())};
-      };
-      append(result, piece, behaved(parts_of(piece.text, false, find), behavior));
+      std::vector<Pattern::Match> matches;
+      for (size_t at = 0; at < piece.text.size(); ++at) {
+        if (is_match(piece.text[at])) matches.emplace_back(at, at + 1);
+      }
+      append(result, piece, behaved(parts_of(piece.text, false, matches), behavior));
     }
     return result;
   };
@@ -176,8 +170,8 @@ PreTokenizer split(const Pattern& pattern, SplitBehavior behavior, bool invert) 
   return [=](const std::vector<Piece>& pieces) {
     std::vector<Piece> result;
     for (const Piece& piece : pieces) {
-      const auto find = [&](size_t from) { return pattern.find(piece.text, from); };
-      append(result, piece, behaved(parts_of(piece.text, invert, find), behavior));
+      const auto parts = parts_of(piece.text, invert, pattern.matches(piece.text));
+      append(result, piece, behaved(parts, behavior));
     }
     return result;
   };

@@ -89,6 +89,23 @@ const RunTable& combining_classes() {
   return table;
 }
 
+using CharacterMap = std::unordered_map<char32_t, char32_t>;
+
+CharacterMap character_map(const char* table) {
+  CharacterMap t;
+  char32_t code = 0;
+  for (Digits digits(table); !digits.done();) {
+    code += digits.take();
+    t.emplace(code, static_cast<char32_t>(static_cast<int32_t>(code) + digits.take_signed()));
+  }
+  return t;
+}
+
+const CharacterMap& lower_cases() {
+  static const CharacterMap table = character_map(tables::kLowerCase);
+  return table;
+}
+
 struct Decompositions {
   std::unordered_map<char32_t, std::u32string> parts;
   std::unordered_map<uint64_t, char32_t> whole;  // by `pair`
@@ -258,22 +275,33 @@ bool is_space(char32_t c) {
 bool is_word(char32_t c) {
   static const uint32_t set = category_set("L") | category_set("M") | category_set("Nd") |
                               category_set("Nl") | category_set("Pc");
-  return is_in(c, set);
+  const bool enclosed = (c >= 0x24b6 && c <= 0x24e9) || (c >= 0x1f130 && c <= 0x1f149) ||
+                        (c >= 0x1f150 && c <= 0x1f169) || (c >= 0x1f170 && c <= 0x1f189);
+  return is_in(c, set) || enclosed || is_joiner(c);  // enclosed letters are Other_Alphabetic
 }
 
 char32_t lower(char32_t c) {
   if (c < 0x80) return c >= 'A' && c <= 'Z' ? c + 32 : c;
-  static const std::unordered_map<char32_t, char32_t> table = [] {
-    std::unordered_map<char32_t, char32_t> t;
-    char32_t code = 0;
-    for (Digits digits(tables::kLowerCase); !digits.done();) {
-      code += digits.take();
-      t.emplace(code, static_cast<char32_t>(static_cast<int32_t>(code) + digits.take_signed()));
-    }
+  const auto found = lower_cases().find(c);
+  return found == lower_cases().end() ? c : found->second;
+}
+
+std::u32string any_case(char32_t c) {
+  static const CharacterMap folds = [] {
+    CharacterMap t = character_map(tables::kCaseFolds);
+    t.insert(lower_cases().begin(), lower_cases().end());
     return t;
   }();
-  const auto found = table.find(c);
-  return found == table.end() ? c : found->second;
+  static const auto others = [] {
+    std::unordered_map<char32_t, std::u32string> t;  // by what they fold to
+    for (const auto& [code, to] : folds) t[to].push_back(code);
+    return t;
+  }();
+  const auto fold = folds.find(c);
+  const char32_t folded = fold == folds.end() ? c : fold->second;
+  const auto found = others.find(folded);
+  std::u32string all(1, folded);
+  return found == others.end() ? all : all + found->second;
 }
 
 std::u32string lower(std::u32string_view text) {

@@ -63,13 +63,18 @@ inline bool is_in(char32_t c, uint32_t categories) {
 
 /// The property White_Space.
 SASH_API bool is_space(char32_t c);
-/// Letters, marks, digits, letter numbers, connectors.
+/// U+200C and U+200D.
+inline bool is_joiner(char32_t c) { return c == 0x200c || c == 0x200d; }
+/// What may be in words: Alphabetic, marks, digits, connectors, joiners (`\w` of UTS 18).
 SASH_API bool is_word(char32_t c);
 
 /// Each character's lower case.
 SASH_API std::u32string lower(std::u32string_view text);
 /// One that is one character: U+0130 stays.
 SASH_API char32_t lower(char32_t c);
+/// `c` and all that differ from it in case alone, by simple case folding: of 'k' also 'K' and
+/// U+212A.
+SASH_API std::u32string any_case(char32_t c);
 /// Canonical decomposition, and composition after it.
 SASH_API std::u32string nfd(std::u32string_view text);
 SASH_API std::u32string nfc(std::u32string_view text);

@@ -157,6 +157,9 @@ const char* const kLowerCase =
     "BgCBgCBgCBgCBgCBgCBgCh1ekCBkCBkCBkCBkCBkCBkCBkCBkCBkCBkCBkCBkCBkCBkCBkCBkCBkCBkCBkCBkCBkCBkCBk"
     "CBkCBkCBkCBkCBkCBkCBkCBkCBkCBkC";
 
+const char* const kCaseFolds =
+    "1FuwBqG3QmOoH9DCO7BBxBEdBrBarDB-CE-DrkG7kMB5kMBnkMBjkMBjkMBlkMB3jMBniMBm8kCzQzDjJpgO";
+
 const char* const kDecompositions =
     "jY9HgYH-HhYHhIiYHjIjYHlIoYHnIqYLnInZHlIgYHnIhYHpIiYHrIoYHlIgYHnIhYHpIiYHrIoYLlIjYHlIgYHnIhYHpI"
     "iYHrIjYHtIoYPnIgYHpIhYHrIiYHtIoYHnIhYP9HgYH-HhYHhIiYHjIjYHlIoYHnIqYLnInZHlIgYHnIhYHpIiYHrIoYHl"
