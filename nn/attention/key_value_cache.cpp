@@ -168,4 +168,10 @@ void KeyValueCache::store(const Tensor& k, const Tensor& v) {
   length_ = past;
 }
 
+void check_mask_of(const std::string& op, const KeyValueCache& cache, const AttentionMask& mask) {
+  if (cache.mask().shared_term() == mask.shared_term()) return;
+  const std::string expected = mask.to_string(), got = cache.mask().to_string();
+  if (got != expected) throw ValueError(op, "a cache for " + expected, "one for " + got);
+}
+
 }  // namespace sash::nn

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "../../ops/attention/mask/attention_mask.h"
@@ -73,5 +74,8 @@ class SASH_API KeyValueCache {
   int64_t length_ = 0;
   Tensor k_, v_;  // [B, H_kv, slots, D], undefined at first
 };
+
+/// `ValueError` of `op` unless `cache` is for attention under `mask`.
+void check_mask_of(const std::string& op, const KeyValueCache& cache, const AttentionMask& mask);
 
 }  // namespace sash::nn

@@ -58,7 +58,7 @@ class SASH_API CausalLM : public Module {
   Tensor forward(const Tensor& tokens) override;
   /// The same for tokens that continue those in `caches`, which then hold them too: the last T rows
   /// of `forward` of all tokens so far, computed for the new ones only. Needs a `NoGradGuard`.
-  /// `ValueError` unless the caches are from `new_caches` and of one length (`OutOfMemory` may
+  /// `ValueError` unless there is a cache for each layer, all of one length (`OutOfMemory` may
   /// leave them unequal); `ShapeError` if the context is used up.
   Tensor forward(const Tensor& tokens, std::vector<KeyValueCache>& caches);
   /// `cross_entropy` of the logits of tokens [B, T] with targets [B, T] int64, a single element,

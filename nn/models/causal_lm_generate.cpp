@@ -45,6 +45,7 @@ class Continuation {
 std::vector<int64_t> CausalLM::generate(const std::vector<int64_t>& prompt, int64_t count,
                                         const GenerateOptions& options) {
   TokenSampler sampler("CausalLM.generate", prompt, 0, count, options);
+  check_prompt("CausalLM.generate", prompt, options_.vocab);
   const NoGradGuard no_grad;
   const EvalGuard eval(*this);
   Continuation text(*this, options_.learned_positions ? options_.context : 0, options.stride);

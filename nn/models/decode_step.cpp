@@ -33,7 +33,9 @@ void write(const Tensor& target, const std::vector<int64_t>& values) {
 }  // namespace
 
 DecodeStep::DecodeStep(Decoder& model, Texts texts, bool capture)
-    : model_(model), texts_(std::move(texts)), capture_(capture) {}
+    : model_(model), texts_(std::move(texts)), capture_(capture) {
+  if (texts_.empty()) throw ValueError("DecodeStep", "caches of at least one text", "none");
+}
 
 const Tensor& DecodeStep::operator()(const std::vector<int64_t>& tokens) {
   const auto rows = static_cast<int64_t>(tokens.size());

@@ -24,7 +24,8 @@ class SASH_API DecodeStep {
  public:
   using Texts = std::vector<std::vector<KeyValueCache>*>;
 
-  /// Texts as for `Decoder::next_logits`. Without `capture` all steps run eagerly.
+  /// Texts as for `Decoder::next_logits`. Without `capture` all steps run eagerly. `ValueError`
+  /// without a text.
   DecodeStep(Decoder& model, Texts texts, bool capture = true);
 
   /// Logits [texts, vocab] after the next token of each text, until the next call. Needs a

@@ -86,6 +86,12 @@ Tensor by_row(const std::vector<int64_t>& positions, const Part& part) {
   return stack(rows, 0);
 }
 
+// Of a transform head: its MLPs' where these have no gate, else GELU.
+Tensor head_activation(const Tensor& x, MlpKind mlp) {
+  if (mlp == MlpKind::relu) return relu(x);
+  return gelu(x, mlp == MlpKind::gelu_tanh ? GeluApproximation::tanh : GeluApproximation::none);
+}
+
 Tensor softcapped(const Tensor& x, double c) { return c > 0 ? tanh(x * (1 / c)) * c : x; }
 
 }  // namespace
@@ -152,21 +158,29 @@ size_t TransformerStack::entry_of(int64_t layer) const {
   return static_cast<size_t>(layer) % config_.attention.size();
 }
 
-TransformerStack::Past::Past(const std::string& op, int64_t layers,
+TransformerStack::Past::Past(const std::string& op, const TransformerStack& stack,
                              std::vector<std::vector<KeyValueCache>*> given, int64_t rows)
     : texts(std::move(given)) {
+  const int64_t layers = stack.config_.layers;
   if (texts.size() != 1 && static_cast<int64_t>(texts.size()) != rows) {
     throw ValueError(op, "caches of one text, or of each of " + std::to_string(rows),
                      std::to_string(texts.size()));
   }
   lengths.clear();
-  for (const std::vector<KeyValueCache>* const caches : texts) {
+  for (size_t i = 0; i < texts.size(); ++i) {
+    const std::vector<KeyValueCache>* const caches = texts[i];
+    if (std::find(texts.begin(), texts.begin() + static_cast<std::ptrdiff_t>(i), caches) !=
+        texts.begin() + static_cast<std::ptrdiff_t>(i)) {
+      throw ValueError(op, "caches of its own for each text", "the same for two");
+    }
     if (static_cast<int64_t>(caches->size()) != layers) {
       throw ValueError(op, "a cache for each of " + std::to_string(layers) + " layers",
                        std::to_string(caches->size()));
     }
     lengths.push_back((*caches)[0].length());
-    for (const KeyValueCache& cache : *caches) {
+    for (int64_t layer = 0; layer < layers; ++layer) {
+      const KeyValueCache& cache = (*caches)[static_cast<size_t>(layer)];
+      check_mask_of(op, cache, stack.layer_mask(layer));
       if (cache.length() == lengths.back()) continue;
       throw ValueError(
           op, "caches of one length, or new ones after a call that failed",
@@ -273,7 +287,8 @@ Tensor TransformerStack::run(const Tensor& embedded, const AttentionMask& mask, 
 
 Tensor TransformerStack::head_of(const Tensor& states) {
   if (!head) return states;
-  const Tensor x = head_dense ? (*head_norm)(gelu((*head_dense)(states))) : states;
+  const Tensor x =
+      head_dense ? (*head_norm)(head_activation((*head_dense)(states), config_.mlp)) : states;
   return softcapped((*head)(x), config_.logit_softcap);
 }
 
@@ -295,7 +310,7 @@ Tensor Decoder::forward(const Tensor& tokens, const std::vector<CrossKeys>& cros
 
 Tensor Decoder::forward(const Tensor& tokens, std::vector<KeyValueCache>& caches,
                         const std::vector<CrossKeys>& cross) {
-  const Past past("Decoder", config_.layers, {&caches}, tokens.size(0));
+  const Past past("Decoder", *this, {&caches}, tokens.size(0));
   return head_of(run(embed(tokens, {}, past), {}, past, cross));
 }
 
@@ -312,7 +327,7 @@ Tensor Decoder::next_logits(const Tensor& tokens,
                             const std::vector<std::vector<KeyValueCache>*>& caches) {
   return named_errors([&] {
     check_tokens(tokens);
-    const Past past("Decoder", config_.layers, caches, tokens.size(0));
+    const Past past("Decoder", *this, caches, tokens.size(0));
     if (tokens.size(1) == 1 && !step_obstacle(caches)) {
       for (std::vector<KeyValueCache>* const text : caches) {
         for (KeyValueCache& cache : *text) cache.extend();
@@ -344,7 +359,7 @@ const char* Decoder::step_obstacle(const Texts& texts) const {
 }
 
 Tensor Decoder::step_logits(const Tensor& tokens, const Tensor& positions, const Texts& texts) {
-  Past past("Decoder", config_.layers, texts, tokens.size(0));
+  Past past("Decoder", *this, texts, tokens.size(0));
   for (int64_t& length : past.lengths) --length;
   past.positions = positions;
   return head_of(run(embed(tokens, {}, past), {}, past, {}).select(1, -1));

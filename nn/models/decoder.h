@@ -32,10 +32,10 @@ class SASH_API TransformerStack : public Module {
   // The tokens that those of a call follow: of all rows one text, or one for each row.
   struct Past {
     Past() = default;
-    // `ValueError` of `op` unless each text has a cache per layer, all of one length, and there is
-    // one text or one for each of `rows`.
-    Past(const std::string& op, int64_t layers, std::vector<std::vector<KeyValueCache>*> texts,
-         int64_t rows);
+    // `ValueError` of `op` unless each text has a cache per layer of its own, for that layer's
+    // mask, all of one length, and there is one text or one for each of `rows`.
+    Past(const std::string& op, const TransformerStack& stack,
+         std::vector<std::vector<KeyValueCache>*> texts, int64_t rows);
 
     std::vector<std::vector<KeyValueCache>*> texts{};  // caches of each layer; none: no past
     std::vector<int64_t> lengths{0};
@@ -81,7 +81,9 @@ class SASH_API Decoder : public TransformerStack {
   /// `DTypeError`, and `IndexError` for a token outside the vocabulary.
   Tensor forward(const Tensor& tokens) override;
   /// The same for tokens that continue those in `caches`, which then hold them too. Needs a
-  /// `NoGradGuard`. `ValueError` unless the caches are from `new_caches` and of one length.
+  /// `NoGradGuard`. `ValueError` unless the caches are from `new_caches` and of one length. Where
+  /// rotary frequencies depend on the length (dynamic_ntk, longrope), keys in caches keep those of
+  /// their time, so longer texts may differ from `forward` without caches.
   Tensor forward(const Tensor& tokens, std::vector<KeyValueCache>& caches);
   /// The same two with `cross_attention`, for which there is a `CrossKeys` in each layer:
   /// `cross_keys`.
@@ -116,7 +118,8 @@ class SASH_API Decoder : public TransformerStack {
   std::vector<KeyValueCache> new_caches() const;
 
   /// At most `count` tokens after `prompt`, chosen one by one in evaluation mode without recording.
-  /// Keys and values are cached: a window bounds the memory. A stop token ends the result.
+  /// Keys and values are cached: a window bounds the memory. A text that grows past longrope's
+  /// original_context is read again from its start. A stop token ends the result.
   /// `ValueError` for options out of range, see `TokenSampler`, or unless `can_cache`; `IndexError`
   /// for a token outside the vocabulary; `ShapeError` when learnt positions are used up.
   std::vector<int64_t> generate(const std::vector<int64_t>& prompt, int64_t count,

@@ -47,9 +47,11 @@ enum class MlpKind {
 };
 
 enum class HeadKind {
-  none,       ///< the model's result is the last hidden states [B, S, dim]
-  linear,     ///< logits, a linear layer of these: language models
-  transform,  ///< linear(head_norm(gelu(head_dense(x)))): masked language models of the BERT family
+  none,    ///< the model's result is the last hidden states [B, S, dim]
+  linear,  ///< logits, a linear layer of these: language models
+  /// linear(head_norm(act(head_dense(x)))): masked language models of the BERT family; `act` is the
+  /// MLP's relu or gelu_tanh, and else gelu
+  transform,
 };
 
 /// How one layer attends.

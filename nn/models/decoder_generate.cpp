@@ -14,8 +14,22 @@ struct Text {
   std::vector<KeyValueCache> caches;
 };
 
-Tensor tensor_of(const std::vector<int64_t>& tokens, const Shape& shape, Device device) {
-  return tensor(tokens, shape, {.device = device});
+// Reads all of a text, and appends a token.
+void read(Decoder& model, Text& text) {
+  for (KeyValueCache& cache : text.caches) cache.clear();
+  const std::vector<int64_t>& all = text.sampler.text();
+  const Tensor tokens = tensor(all, {1, static_cast<int64_t>(all.size())},
+                               {.device = model.token_embedding.weight.device()});
+  text.sampler.append(model.next_logits(tokens, {&text.caches}).to_vector<double>());
+}
+
+// Whether with the next token of a text longrope turns all keys by other angles.
+bool turns_anew(const Decoder& model, const Text& text) {
+  const std::vector<LayerAttention>& layers = model.config().attention;
+  return std::any_of(layers.begin(), layers.end(), [&](const LayerAttention& layer) {
+    return layer.rotary && layer.rotary->scaling.kind == RotaryScalingKind::longrope &&
+           layer.rotary->scaling.original_context == text.caches[0].length();
+  });
 }
 
 // A token more of each text. The likeliest are found where the logits are.
@@ -43,34 +57,33 @@ std::vector<std::vector<int64_t>> Decoder::generate(
     const GenerateOptions& options) {
   const NoGradGuard no_grad;
   const EvalGuard eval(*this);
-  const Device device = token_embedding.weight.device();
   std::vector<Text> texts;
   for (const std::vector<int64_t>& prompt : prompts) {
+    check_prompt("Decoder.generate", prompt, config_.vocab);
     const auto number = static_cast<int64_t>(texts.size());
     texts.push_back(
         {TokenSampler("Decoder.generate", prompt, number, count, options), new_caches()});
   }
   // Each prompt by itself, at once.
   for (Text& text : texts) {
-    if (text.sampler.done()) continue;
-    const std::vector<int64_t>& prompt = text.sampler.text();
-    const Shape shape{1, static_cast<int64_t>(prompt.size())};
-    text.sampler.append(
-        next_logits(tensor_of(prompt, shape, device), {&text.caches}).to_vector<double>());
+    if (!text.sampler.done()) read(*this, text);
   }
-  // Then a token of all texts at a time, until one is done.
+  // Then a token of all texts at a time, until one is done or has to be read again.
   while (true) {
     std::vector<Text*> open;
     std::vector<std::vector<KeyValueCache>*> caches;
     for (Text& text : texts) {
+      if (!text.sampler.done() && turns_anew(*this, text)) read(*this, text);
       if (text.sampler.done()) continue;
       open.push_back(&text);
       caches.push_back(&text.caches);
     }
     if (open.empty()) break;
     DecodeStep step(*this, caches, options.capture);
-    const auto done = [](const Text* text) { return text->sampler.done(); };
-    while (std::none_of(open.begin(), open.end(), done)) append_next(step, open);
+    const auto stops = [this](const Text* text) {
+      return text->sampler.done() || turns_anew(*this, *text);
+    };
+    while (std::none_of(open.begin(), open.end(), stops)) append_next(step, open);
   }
   std::vector<std::vector<int64_t>> result;
   for (const Text& text : texts) result.push_back(text.sampler.new_tokens());

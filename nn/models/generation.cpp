@@ -75,6 +75,13 @@ struct Candidates {
 
 }  // namespace
 
+void check_prompt(const char* op, const std::vector<int64_t>& prompt, int64_t vocab) {
+  for (const int64_t token : prompt) {
+    if (token >= 0 && token < vocab) continue;
+    throw IndexError(op, "tokens in [0, " + std::to_string(vocab) + ")", std::to_string(token));
+  }
+}
+
 TokenSampler::TokenSampler(const char* op, const std::vector<int64_t>& prompt, int64_t number,
                            int64_t count, const GenerateOptions& options)
     : options_(options),
@@ -112,10 +119,12 @@ void TokenSampler::push(int64_t token) {
 }
 
 int64_t TokenSampler::choose(std::vector<double>& logits) const {
+  if (logits.empty()) throw ValueError("TokenSampler", "logits of at least one token", "none");
   if (std::any_of(logits.begin(), logits.end(), [](double x) { return std::isnan(x); })) {
     throw_nan();
   }
   if (options_.repetition_penalty != 1) {
+    check_prompt("TokenSampler", text_, static_cast<int64_t>(logits.size()));
     std::vector<int64_t> seen = text_;
     std::sort(seen.begin(), seen.end());
     seen.erase(std::unique(seen.begin(), seen.end()), seen.end());

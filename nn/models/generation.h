@@ -34,12 +34,15 @@ struct GenerateOptions {
   bool capture = true;
 };
 
+/// `IndexError` of `op` for a token outside [0, vocab).
+SASH_API void check_prompt(const char* op, const std::vector<int64_t>& prompt, int64_t vocab);
+
 /// Chooses the tokens of one text.
 class SASH_API TokenSampler {
  public:
   /// `prompt` is the text so far, the `number`-th of a batch. `ValueError` of `op` for an empty
-  /// prompt, a count, temperature, top_k or repetition_penalty below 0, a top_p or min_p outside
-  /// [0, 1], or a stride that is not positive.
+  /// prompt, a count, temperature or top_k below 0, a top_p or min_p outside [0, 1], or a
+  /// repetition_penalty or stride that is not positive.
   TokenSampler(const char* op, const std::vector<int64_t>& prompt, int64_t number, int64_t count,
                const GenerateOptions& options);
 
@@ -49,7 +52,8 @@ class SASH_API TokenSampler {
   const std::vector<int64_t>& text() const { return text_; }
   std::vector<int64_t> new_tokens() const;
   /// Appends the token chosen by logits [vocab]: of equal ones, the first. `ValueError` if one is
-  /// NaN.
+  /// NaN, or there is none; `IndexError` if a penalty is asked for and the text has a token outside
+  /// the vocabulary.
   void append(std::vector<double> logits);
   /// Whether the options ask for the likeliest token, whatever the text.
   bool takes_likeliest() const;

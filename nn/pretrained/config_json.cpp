@@ -95,8 +95,15 @@ class Reader {
     if (!(part > 0 && part <= 1)) {
       throw FormatError(op_, "partial_rotary_factor above 0, at most 1", to_text(part));
     }
-    if (part != 1) options.dim = static_cast<int64_t>(static_cast<double>(head_dim) * part);
     options.scaling = scaling(parameters);
+    if (part == 1) return options;
+    // Of these families, transformers applies it in Phi-3 alone; others cannot run with scaling.
+    const auto family = get<std::string>("model_type");
+    if (family == "phi3") {
+      options.dim = static_cast<int64_t>(static_cast<double>(head_dim) * part);
+    } else if (options.scaling.kind != RotaryScalingKind::none) {
+      unsupported("partial_rotary_factor with scaled positions in " + in_quotes(family));
+    }
     return options;
   }
 
@@ -166,7 +173,11 @@ class Reader {
     return result;
   }
 
-  AttentionMask window() const { return AttentionMask::causal_window(size("sliding_window")); }
+  // With a default, the file need not say it.
+  AttentionMask window(int64_t otherwise = 0) const {
+    const char* const key = "sliding_window";
+    return AttentionMask::causal_window(otherwise > 0 ? size(key, otherwise, 1) : size(key));
+  }
 
   // The fields that Llama and those after it share; layers that all see everything.
   DecoderConfig common(double eps, bool tied) const {
@@ -195,13 +206,13 @@ class Reader {
 
   // Layers with and without a window, all with the same rotary options.
   void set_attention(DecoderConfig& config, const std::function<bool(int64_t)>& by_number,
-                     double theta = 10000) const {
+                     double theta = 10000, int64_t default_window = 0) const {
     const RotaryOptions turn = rotary_of(kFull, get("rope_theta", theta), true, head_dim(config));
     const std::vector<bool> windows = windowed(config.layers, by_number);
     const bool any = std::find(windows.begin(), windows.end(), true) != windows.end();
     LayerAttention narrow{.rotary = turn};
     if (any) {
-      narrow.mask = window();
+      narrow.mask = window(default_window);
       // One that differs is rare, and then it is listed by type.
       narrow.rotary = rotary_of(kWindow, get("rope_theta", theta), true, head_dim(config));
     }
@@ -223,8 +234,9 @@ class Reader {
   DecoderConfig mistral() const {
     DecoderConfig config = common(1e-6, false);
     config.mlp = silu();
-    const bool windows = has("sliding_window");
-    set_attention(config, [windows](int64_t) { return windows; });
+    const bool full = json_.contains("sliding_window") && !has("sliding_window");  // null
+    set_attention(
+        config, [full](int64_t) { return !full; }, 10000, 4096);
     return config;
   }
 
@@ -257,13 +269,13 @@ class Reader {
     config.scale = 1 / std::sqrt(get("query_pre_attn_scalar", scale_by));
     config.embedding_scale = std::sqrt(static_cast<double>(config.dim));
     set_attention_bias(config);
-    config.attn_softcap = get("attn_logit_softcapping", 0.0);
     config.logit_softcap = get("final_logit_softcapping", 0.0);
     return config;
   }
 
   DecoderConfig gemma2() const {
     DecoderConfig config = gemma(256);
+    config.attn_softcap = get("attn_logit_softcapping", 0.0);  // transformers applies it here alone
     set_attention(config, [](int64_t i) { return i % 2 == 0; });
     return config;
   }

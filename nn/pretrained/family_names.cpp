@@ -57,7 +57,8 @@ NameTable gpt_like(const Rows& attention, Layout layout) {
                                         {"mlp.down_proj", "mlp.c_proj", layout}};
   return {.rows = Rows{{"token_embedding", "transformer.wte"},
                        {"position_embedding", "transformer.wpe"},
-                       {"norm", "transformer.ln_f"}} +
+                       {"norm", "transformer.ln_f"},
+                       {"head", "lm_head"}} +
                   layered("transformer.h.", modules),
           .prefix = "transformer.",
           .ignored = {"lm_head\\.weight", ".*\\.attn\\.(attention\\.)?(masked_)?bias"}};
@@ -90,7 +91,7 @@ NameTable modernbert() {
           .ignored = {"decoder\\.(weight|bias)", "head\\..*"}};
 }
 
-NameTable bert() {
+NameTable bert(bool decoder_bias) {
   const std::string transform = "cls.predictions.transform.";
   return {.rows = Rows{{"token_embedding", "bert.embeddings.word_embeddings"},
                        {"position_embedding", "bert.embeddings.position_embeddings"},
@@ -99,7 +100,7 @@ NameTable bert() {
                        {"head_dense", transform + "dense"},
                        {"head_norm", transform + "LayerNorm"},
                        {"head.weight", "cls.predictions.decoder.weight"},
-                       {"head.bias", "cls.predictions.bias"}} +
+                       {"head.bias", decoder_bias ? kDecoderBias : "cls.predictions.bias"}} +
                   layered("bert.encoder.layer.", {{"self_attn.q_proj", "attention.self.query"},
                                                   {"self_attn.k_proj", "attention.self.key"},
                                                   {"self_attn.v_proj", "attention.self.value"},
@@ -114,7 +115,7 @@ NameTable bert() {
 
 }  // namespace
 
-NameTable names_of_family(const char* op, const std::string& family) {
+NameTable names_of_family(const char* op, const std::string& family, bool decoder_bias) {
   if (family == "llama" || family == "mistral") {
     return llama_like(kSeparateAttention + kPreNorms + kGatedMlp);
   }
@@ -144,7 +145,7 @@ NameTable names_of_family(const char* op, const std::string& family) {
                     Layout::same);
   }
   if (family == "modernbert") return modernbert();
-  if (family == "bert") return bert();
+  if (family == "bert") return bert(decoder_bias);
   throw NotImplemented(op, "sash has no model_type " + in_quotes(family));
 }
 

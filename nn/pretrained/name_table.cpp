@@ -179,6 +179,21 @@ StateDict without_tied(const StateDict& ours, const DecoderConfig& config) {
   return own;
 }
 
+// All of our tensors, but adapters, that the targets do not fill.
+void check_filled(const char* op, const std::vector<Target>& targets, const StateDict& ours) {
+  std::map<std::string, int64_t> rows;
+  for (const Target& target : targets) {
+    for (const Piece& piece : target.pieces) rows[piece.ours] += piece.rows;
+  }
+  std::string names;
+  for (const auto& [name, tensor] : ours) {
+    const bool adapter = name.ends_with(".lora.a") || name.ends_with(".lora.b");
+    if (!adapter && rows[name] != tensor.size(0)) names += (names.empty() ? "" : ", ") + name;
+  }
+  if (names.empty()) return;
+  throw ValueError(op, "a name in files of its family for all of each tensor", "none for " + names);
+}
+
 }  // namespace
 
 StateDict to_their_names(const NameTable& table, const StateDict& ours,
@@ -205,6 +220,7 @@ void load_their_names(const char* op, const NameTable& table, const StateDict& t
   });
   const StateDict own = without_tied(ours, config);
   const std::vector<Target> targets = targets_of(table, own, config, prefixed);
+  check_filled(op, targets, own);
   StateDict given = theirs;
   std::erase_if(given, [&](const auto& item) {
     const bool wanted = std::any_of(targets.begin(), targets.end(),

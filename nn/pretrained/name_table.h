@@ -34,16 +34,20 @@ struct NameTable {
   std::vector<std::string> ignored{};
 };
 
-/// `NotImplemented` of `op` for another family.
-NameTable names_of_family(const char* op, const std::string& family);
+/// The bias of BERT's head where this is not tied, in files of transformers 5.
+constexpr const char* kDecoderBias = "cls.predictions.decoder.bias";
+
+/// `NotImplemented` of `op` for another family. `decoder_bias`: BERT's head has `kDecoderBias`.
+NameTable names_of_family(const char* op, const std::string& family, bool decoder_bias);
 NameTable names_of_gguf(const char* op, const std::string& architecture);
 
 /// Our tensors `ours`, which share memory with a model, under their names and in their layouts;
 /// copies where the layout differs. `config` is that of the model.
 StateDict to_their_names(const NameTable& table, const StateDict& ours,
                          const DecoderConfig& config);
-/// Copies what `read` gives for their names into `ours`. `ValueError` of `op` with all of `theirs`,
-/// of which only names, shapes and dtypes count, that does not fit; nothing is read then.
+/// Copies what `read` gives for their names into `ours`. `ValueError` of `op` with all of `ours`
+/// but adapters that the table has no name for, or with all of `theirs`, of which only names,
+/// shapes and dtypes count, that does not fit; nothing is read then.
 void load_their_names(const char* op, const NameTable& table, const StateDict& theirs,
                       const std::function<Tensor(const std::string& name)>& read,
                       const StateDict& ours, const DecoderConfig& config);

@@ -87,7 +87,9 @@ void Pretrained::load(TransformerStack& model) const try {
   } else {
     const StateDict theirs = load_shards(path_);
     const auto read = [&](const std::string& name) { return *find(theirs, name); };
-    load_their_names(kOp, names_of_family(kOp, family_), theirs, read, ours, model.config());
+    const bool decoder_bias = !model.config().tie_weights && find(theirs, kDecoderBias);
+    const NameTable table = names_of_family(kOp, family_, decoder_bias);
+    load_their_names(kOp, table, theirs, read, ours, model.config());
   }
 } catch (Error& error) {
   name_file(error, path_);
@@ -95,7 +97,8 @@ void Pretrained::load(TransformerStack& model) const try {
 }
 
 StateDict Pretrained::state_dict(const TransformerStack& model) const {
-  const NameTable table = gguf_ ? names_of_gguf(kOp, family_) : names_of_family(kOp, family_);
+  const NameTable table = gguf_ ? names_of_gguf(kOp, family_)
+                                : names_of_family(kOp, family_, !model.config().tie_weights);
   StateDict theirs = to_their_names(table, merged_state_dict(model), model.config());
   if (family_ == "gpt_oss") {
     for (int64_t i = 0; i < model.config().layers; ++i) {

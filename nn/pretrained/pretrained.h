@@ -49,7 +49,8 @@ class SASH_API Pretrained {
   Encoder encoder() const { return encoder(config_); }
   /// Copies the weights into the model, made from this `config()` or one with the same parameters
   /// in other packing. `ValueError` listing all keys that are missing, unexpected or of another
-  /// shape, by the names of the file; nothing is loaded then. Keys of parts that sash does not have
+  /// shape, by the names of the file, or all tensors of the model, but those of `add_lora`, that
+  /// files of the family do not have; nothing is loaded then. Keys of parts that sash does not have
   /// (poolers, masks, a head that the configuration leaves out) are passed over.
   void load(TransformerStack& model) const;
   /// The model's tensors by the names, and in the layouts, of the file that was opened; adapters

@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <sash/nn/models/decode_step.h>
 #include <sash/nn/models/decoder.h>
 #include <sash/ops/elementwise/binary.h>
 #include <sash/ops/shape/concat.h>
@@ -183,4 +184,16 @@ TEST_CASE("wrong calls: Decoder") {
   CHECK_THROWS_AS(model(zeros({2, 3})), DTypeError);
   CHECK_THROWS_AS(model(tensor<int64_t>({1, 13}, {1, 2})), IndexError);
   CHECK_THROWS_AS(model.cross_keys(zeros({1, 2, 8})), ValueError);
+
+  const NoGradGuard no_grad;
+  const Tensor token = tensor<int64_t>({1, 2}, {2, 1});
+  std::vector<nn::KeyValueCache> own = model.new_caches(), others;
+  for (size_t i = 0; i < own.size(); ++i) others.emplace_back(AttentionMask::causal_window(1));
+  expect_error<ValueError>(
+      "Decoder: expected caches of its own for each text, got the same for two", [&] {
+        model.next_logits(token, {&own, &own});
+      });
+  CHECK(own[0].length() == 0);
+  CHECK_THROWS_AS(model(token, others), ValueError);
+  CHECK_THROWS_AS(nn::DecodeStep(model, {}), ValueError);
 }

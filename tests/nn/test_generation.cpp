@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <sash/nn/models/causal_lm.h>
 #include <sash/nn/models/decoder.h>
 #include <sash/tensor/autograd/grad_mode.h>
 #include <sash/tensor/factories.h>
@@ -152,6 +153,27 @@ TEST_CASE_TEMPLATE("generation: prompts of different lengths together are each w
   }
 }
 
+TEST_CASE("generation: longrope's long factors turn the whole text, at any length of prompt") {
+  manual_seed(6);
+  nn::RotaryScaling scaling{
+      .kind = nn::RotaryScalingKind::longrope, .factor = 4, .original_context = 12};
+  scaling.short_factor = {1, 1.1};
+  scaling.long_factor = {1.5, 6};
+  nn::DecoderConfig config = windowed();
+  for (nn::LayerAttention& layer : config.attention) layer.rotary->scaling = scaling;
+  nn::Decoder model(config);
+  model.eval();
+  std::vector<Tokens> prompts, expected;
+  for (const int64_t length : {3, 8, 11, 12, 13, 20}) {
+    Tokens prompt;
+    for (int64_t i = 0; i < length; ++i) prompt.push_back((7 * i + length) % 13);
+    prompts.push_back(prompt);
+    expected.push_back(greedy_by_passes(model, prompt, 15));
+    CHECK(model.generate(prompt, 15, {.temperature = 0}) == expected.back());
+  }
+  CHECK(model.generate(prompts, 15, {.temperature = 0}) == expected);
+}
+
 TEST_CASE("generation: stop tokens and callbacks end a text, and only that") {
   manual_seed(3);
   nn::Decoder model(windowed());
@@ -191,6 +213,23 @@ TEST_CASE("generation: wrong calls") {
       {op + "top_p in [0, 1], got 2", call({.top_p = 2})},
       {op + "min_p in [0, 1], got -0.5", call({.min_p = -0.5})},
       {op + "a repetition_penalty above 0, got 0", call({.repetition_penalty = 0})},
+      {"IndexError: Decoder.generate: expected tokens in [0, 13), got 13",
+       [&] {
+         model.generate(Tokens{1, 13}, 2);
+       }},
+      {"IndexError: CausalLM.generate: expected tokens in [0, 13), got 1000000",
+       [] {
+         // Of a prompt longer than the context, the first token is not read.
+         nn::CausalLM old({.vocab = 13, .context = 3, .dim = 8, .heads = 2, .layers = 1});
+         old.generate({1000000, 1, 2, 3}, 1, {.repetition_penalty = 1.2});
+       }},
+      {"IndexError: TokenSampler: expected tokens in [0, 2), got 50",
+       [] {
+         const GenerateOptions options{.repetition_penalty = 2};
+         nn::TokenSampler("test", {50}, 0, 1, options).append({0, 1});
+       }},
+      {"ValueError: TokenSampler: expected logits of at least one token, got none",
+       [] { nn::TokenSampler("test", {0}, 0, 1, {}).append({}); }},
       {"ValueError: TokenSampler: expected logits that are numbers, got NaN",
        [] {
          const GenerateOptions options;
