@@ -11,6 +11,21 @@ namespace sash::detail {
 /// Where each draw starts, in turn.
 using Draws = std::vector<RandomState>;
 
+/// Lets this thread draw from `start` on instead of the process-wide generator, which stays where
+/// it is, while it lives.
+class OwnDraws {
+ public:
+  explicit OwnDraws(RandomState start);
+  ~OwnDraws();
+  OwnDraws(const OwnDraws&) = delete;
+  OwnDraws& operator=(const OwnDraws&) = delete;
+  RandomState next(int64_t count);
+
+ private:
+  RandomState state_;
+  OwnDraws* const outer_;
+};
+
 /// Notes this thread's draws while it lives.
 class NotedDraws {
  public:
@@ -27,7 +42,7 @@ class NotedDraws {
 };
 
 /// Gives this thread the draws that were noted, while it lives. `AutogradError` naming `op` if it
-/// asks for more.
+/// asks for more. They are not noted again by those around.
 class RepeatedDraws {
  public:
   RepeatedDraws(const char* op, const Draws& draws);
@@ -35,12 +50,15 @@ class RepeatedDraws {
   RepeatedDraws(const RepeatedDraws&) = delete;
   RepeatedDraws& operator=(const RepeatedDraws&) = delete;
   RandomState next();
+  /// `AutogradError` if some are left.
+  void check_all_used() const;
 
  private:
   const char* const op_;
   const Draws& draws_;
   size_t used_ = 0;
   RepeatedDraws* const outer_;
+  NotedDraws* const noted_;
 };
 
 }  // namespace sash::detail

@@ -26,6 +26,7 @@ namespace {
 
 constinit std::mutex generator_mutex;
 constinit RandomState process_state{};
+constinit thread_local detail::OwnDraws* own_draws = nullptr;
 constinit thread_local detail::NotedDraws* noted = nullptr;
 constinit thread_local detail::RepeatedDraws* repeated = nullptr;
 
@@ -101,6 +102,7 @@ PhiloxState next_philox(Device device, int64_t count) {
   const uint64_t* const base = backend(device.type).random_base(device);
   const RandomState next = [count] {
     if (repeated) return repeated->next();
+    if (own_draws) return own_draws->next(count);
     const std::lock_guard lock(generator_mutex);
     return take(process_state, count);
   }();
@@ -109,6 +111,11 @@ PhiloxState next_philox(Device device, int64_t count) {
 }
 
 namespace detail {
+
+OwnDraws::OwnDraws(RandomState start) : state_(start), outer_(std::exchange(own_draws, this)) {}
+OwnDraws::~OwnDraws() { own_draws = outer_; }
+
+RandomState OwnDraws::next(int64_t count) { return take(state_, count); }
 
 NotedDraws::NotedDraws(Draws& draws) : draws_(draws), outer_(std::exchange(noted, this)) {}
 NotedDraws::~NotedDraws() { noted = outer_; }
@@ -119,12 +126,23 @@ void NotedDraws::add(const RandomState& state) {
 }
 
 RepeatedDraws::RepeatedDraws(const char* op, const Draws& draws)
-    : op_(op), draws_(draws), outer_(std::exchange(repeated, this)) {}
-RepeatedDraws::~RepeatedDraws() { repeated = outer_; }
+    : op_(op),
+      draws_(draws),
+      outer_(std::exchange(repeated, this)),
+      noted_(std::exchange(noted, nullptr)) {}
+RepeatedDraws::~RepeatedDraws() {
+  repeated = outer_;
+  noted = noted_;
+}
 
 RandomState RepeatedDraws::next() {
   if (used_ < draws_.size()) return draws_[used_++];
   throw AutogradError(op_, "a second run like the first", "one that draws more random numbers");
+}
+
+void RepeatedDraws::check_all_used() const {
+  if (used_ == draws_.size()) return;
+  throw AutogradError(op_, "a second run like the first", "one that draws fewer random numbers");
 }
 
 }  // namespace detail

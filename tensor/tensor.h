@@ -275,7 +275,8 @@ class SASH_API Tensor {
   /// Runs `hook` on this tensor's total gradient in each backward pass; a defined result, of the
   /// same shape, dtype and device (`AutogradError`), replaces it. Hooks run in the order of
   /// registration. After an in-place write, those of a non-leaf still see the old elements'
-  /// gradient.
+  /// gradient. A hook must not write to the gradient in place: other branches of the graph may
+  /// share its memory.
   void register_hook(TensorHook hook);
   /// The same elements without history.
   Tensor detach() const;

@@ -1,8 +1,11 @@
 #include "csv.h"
 
 #include <charconv>
+#include <locale>
+#include <sstream>
 
 #include "../../core/quote.h"
+#include "../../core/scalar.h"
 #include "../../tensor/factories.h"
 #include "../../tensor/io/mapped_file.h"
 
@@ -34,15 +37,43 @@ std::vector<std::string_view> fields_of(std::string_view line, char delimiter) {
   return fields;
 }
 
-}  // namespace
+/// Whether the whole field is a number.
+template <class T>
+bool parse(std::string_view field, T& value) {
+  if (field.starts_with('+')) {
+    field.remove_prefix(1);
+    if (field.starts_with('-')) return false;
+  }
+  const auto [stop, error] = std::from_chars(field.data(), field.data() + field.size(), value);
+  if (stop != field.data() + field.size()) return false;
+  if (std::is_same_v<T, double> && error == std::errc::result_out_of_range) {
+    // Too large or, which is no error, too small: a stream tells.
+    std::istringstream stream{std::string(field)};
+    stream.imbue(std::locale::classic());
+    return static_cast<bool>(stream >> value);
+  }
+  return error == std::errc();
+}
 
-CsvTable read_csv(const std::string& path, const CsvOptions& options) {
+bool fits(DType dtype, int64_t value) {
+  return dtype == DType::boolean ? value == 0 || value == 1 : holds(dtype, value);
+}
+
+std::string expectation(DType dtype) {
+  if (dtype == DType::boolean) return "0 or 1";
+  if (is_floating(dtype)) return "a number";
+  return "a whole number of " + std::string(name(dtype));
+}
+
+/// Reads numbers as `T`: double for floating dtypes, else int64_t, so that integers are exact.
+template <class T>
+CsvTable read(const std::string& path, const CsvOptions& options, DType dtype) {
   const MappedFile file(kOp, path);
   const auto bytes = file.bytes();
   std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);  // byte order mark
   CsvTable table;
-  std::vector<double> values;
+  std::vector<T> values;
   int64_t line_number = 0, rows = 0;
   size_t columns = 0;
   const auto fail = [&](const std::string& expected, const std::string& got) {
@@ -64,21 +95,26 @@ CsvTable read_csv(const std::string& path, const CsvOptions& options) {
       for (const std::string_view name : fields) table.columns.emplace_back(name);
       continue;
     }
-    for (std::string_view field : fields) {
-      double value = 0;
-      if (field.starts_with('+')) field.remove_prefix(1);
-      const auto [stop, error] = std::from_chars(field.data(), field.data() + field.size(), value);
-      if (field.empty() || error != std::errc() || stop != field.data() + field.size()) {
-        fail("a number", in_quotes(field));
-      }
+    for (const std::string_view field : fields) {
+      T value = 0;
+      bool good = parse(field, value);
+      if constexpr (std::is_same_v<T, int64_t>) good = good && fits(dtype, value);
+      if (!good) fail(expectation(dtype), in_quotes(field));
       values.push_back(value);
     }
     ++rows;
   }
   const Shape shape{rows, static_cast<int64_t>(columns)};
-  table.values = from_host(values.data(), shape, DType::float64,
-                           {.dtype = options.dtype.value_or(default_dtype()), .device = kCPU});
+  table.values = from_host(values.data(), shape, dtype_of<T>, {.dtype = dtype, .device = kCPU});
   return table;
+}
+
+}  // namespace
+
+CsvTable read_csv(const std::string& path, const CsvOptions& options) {
+  const DType dtype = options.dtype.value_or(default_dtype());
+  return is_floating(dtype) ? read<double>(path, options, dtype)
+                            : read<int64_t>(path, options, dtype);
 }
 
 }  // namespace sash::data

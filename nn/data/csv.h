@@ -20,9 +20,10 @@ struct CsvTable {
 };
 
 /// Reads a table of numbers: a line a row, fields between delimiters, with or without spaces or
-/// double quotes around them; empty lines are skipped. "nan" and "inf" are numbers. `IoError` if
-/// the file cannot be read; `FormatError` that names the line for a field that is no number
-/// (an empty one, too), or a row with more or fewer fields than the first.
+/// double quotes around them; empty lines are skipped. "nan" and "inf" are numbers of floating
+/// dtypes. Integral dtypes take whole numbers in their range, bool 0 and 1. `IoError` if the file
+/// cannot be read; `FormatError` that names the line for a field that is no such number (an empty
+/// one, too), or a row with more or fewer fields than the first.
 SASH_API CsvTable read_csv(const std::string& path, const CsvOptions& options = {});
 
 }  // namespace sash::data

@@ -8,9 +8,11 @@
 #include <mutex>
 #include <thread>
 
+#include "../../core/philox.h"
 #include "../../core/quote.h"
 #include "../../ops/random/randperm.h"
 #include "../../tensor/autograd/grad_mode.h"
+#include "../../tensor/draws.h"
 #include "../../tensor/factories.h"
 
 namespace sash::data {
@@ -24,12 +26,20 @@ void check_option(const char* name, int64_t value, int64_t least) {
                    std::to_string(value));
 }
 
+std::string text_of(int64_t epoch, int64_t position, int64_t batches, int64_t samples,
+                    RandomState start) {
+  return "epoch " + std::to_string(epoch) + ", batch " + std::to_string(position) + " of " +
+         std::to_string(batches) + ", " + std::to_string(samples) + " samples, seed " +
+         std::to_string(start.seed) + ", offset " + std::to_string(start.offset);
+}
+
 }  // namespace
 
 /// The samples of each batch of an epoch.
 struct Loader::Plan {
   std::vector<int64_t> samples{};
   std::vector<size_t> ends{};  // of each batch in `samples`
+  uint64_t draws = 0;          // seed of what the dataset draws
 
   int64_t size() const { return static_cast<int64_t>(ends.size()); }
   std::span<const int64_t> operator[](int64_t number) const {
@@ -42,11 +52,21 @@ struct Loader::Plan {
     ends.push_back(samples.size());
   }
 
-  static Plan make(const LoaderOptions& options, int64_t size, Generator& generator);
+  /// Batch `number`. Its random numbers are its own, whichever thread makes it and when.
+  Batch make(const Dataset& dataset, int64_t number) const {
+    const detail::OwnDraws own({draws, static_cast<uint64_t>(number) << 32});
+    return dataset.batch((*this)[number]);
+  }
+
+  static Plan of(const LoaderOptions& options, int64_t size, Generator& generator, int64_t epoch);
 };
 
-Loader::Plan Loader::Plan::make(const LoaderOptions& options, int64_t size, Generator& generator) {
+Loader::Plan Loader::Plan::of(const LoaderOptions& options, int64_t size, Generator& generator,
+                              int64_t epoch) {
   Plan plan;
+  // From the end of the stream: shuffles draw from its start.
+  const PhiloxBlock block = philox(generator.seed(), ~static_cast<uint64_t>(epoch));
+  plan.draws = uint64_t{block.lane[0]} << 32 | block.lane[1];
   if (options.sampler) {
     for (const std::vector<int64_t>& batch : options.sampler(generator)) {
       if (batch.empty()) throw ValueError(kOp, "batches of at least one sample", "an empty one");
@@ -82,7 +102,9 @@ class Loader::Workers {
           const LoaderOptions& options, bool pinned)
       : dataset_(std::move(dataset)),
         plan_(std::move(plan)),
-        ahead_(options.workers * options.prefetch),
+        ahead_(options.prefetch > plan_->size() / options.workers  // the product may overflow
+                   ? plan_->size()
+                   : options.workers * options.prefetch),
         pinned_(pinned),
         next_(first),
         taken_(first) {
@@ -117,7 +139,7 @@ class Loader::Workers {
 
   Result make(int64_t number) const try {
     const NoGradGuard no_grad;
-    Batch batch = dataset_->batch((*plan_)[number]);
+    Batch batch = plan_->make(*dataset_, number);
     for (Tensor& tensor : batch) {
       if (pinned_ && tensor.device().is_cpu()) tensor = pin_memory(tensor);
     }
@@ -167,23 +189,25 @@ Loader::Loader(std::shared_ptr<const Dataset> dataset, LoaderOptions options)
       options_(std::move(options)),
       device_(options_.device.value_or(default_device())),
       generator_(options_.seed) {
+  if (!dataset_) throw ValueError(kOp, "a dataset", "a null pointer");
   check_option("batch", options_.batch, 1);
   check_option("workers", options_.workers, 0);
   check_option("prefetch", options_.prefetch, 1);
-  start_epoch();
+  start_epoch(0);
 }
 
 Loader::~Loader() = default;
 Loader::Loader(Loader&&) noexcept = default;
 Loader& Loader::operator=(Loader&&) noexcept = default;
 
-void Loader::start_epoch() {
+void Loader::start_epoch(int64_t epoch) {
   const RandomState start = generator_.state();
   Generator generator(start);
-  plan_ = std::make_shared<const Plan>(Plan::make(options_, dataset_->size(), generator));
+  plan_ = std::make_shared<const Plan>(Plan::of(options_, dataset_->size(), generator, epoch));
   workers_.reset();
   epoch_start_ = start;
   generator_ = generator;
+  epoch_ = epoch;
   position_ = 0;
 }
 
@@ -193,8 +217,7 @@ int64_t Loader::position() const { return position_; }
 
 std::optional<Batch> Loader::next() {
   if (position_ == plan_->size()) {
-    start_epoch();
-    ++epoch_;
+    start_epoch(epoch_ + 1);
     return std::nullopt;
   }
   if (options_.workers > 0 && !workers_) {
@@ -202,7 +225,7 @@ std::optional<Batch> Loader::next() {
   }
   const NoGradGuard no_grad;
   try {
-    Batch batch = workers_ ? workers_->take(position_) : dataset_->batch((*plan_)[position_]);
+    Batch batch = workers_ ? workers_->take(position_) : plan_->make(*dataset_, position_);
     for (Tensor& tensor : batch) tensor = tensor.to(device_);
     ++position_;
     return batch;
@@ -218,21 +241,17 @@ Batch Loader::next_or_restart() {
 }
 
 std::string Loader::state() const {
-  return "epoch " + std::to_string(epoch_) + ", batch " + std::to_string(position_) + " of " +
-         std::to_string(plan_->size()) + ", " + std::to_string(dataset_->size()) +
-         " samples, seed " + std::to_string(epoch_start_.seed) + ", offset " +
-         std::to_string(epoch_start_.offset);
+  return text_of(epoch_, position_, plan_->size(), dataset_->size(), epoch_start_);
 }
 
 void Loader::load_state(const std::string& text) {
   long long epoch = -1, position = -1, batches = -1, samples = -1;
   unsigned long long seed = 0, offset = 0;
-  int read = 0;
-  std::sscanf(text.c_str(),
-              "epoch %lld, batch %lld of %lld, %lld samples, seed %llu, offset %llu%n", &epoch,
-              &position, &batches, &samples, &seed, &offset, &read);
-  if (read == 0 || static_cast<size_t>(read) != text.size() || epoch < 0 || position < 0 ||
-      position > batches) {
+  std::sscanf(text.c_str(), "epoch %lld, batch %lld of %lld, %lld samples, seed %llu, offset %llu",
+              &epoch, &position, &batches, &samples, &seed, &offset);
+  const RandomState start{seed, offset};
+  if (text != text_of(epoch, position, batches, samples, start) || epoch < 0 || position < 0 ||
+      position > batches || batches < 1 || samples < 1) {
     throw FormatError("Loader::load_state", "the state of a loader", in_quotes(text));
   }
   if (samples != dataset_->size()) {
@@ -240,9 +259,8 @@ void Loader::load_state(const std::string& text) {
                      std::to_string(samples) + " samples, as when it was saved",
                      std::to_string(dataset_->size()));
   }
-  const RandomState start{seed, offset};
   Generator generator(start);
-  Plan plan = Plan::make(options_, dataset_->size(), generator);
+  Plan plan = Plan::of(options_, dataset_->size(), generator, epoch);
   if (plan.size() != batches) {
     throw ValueError("Loader::load_state",
                      std::to_string(batches) + " batches an epoch, as when it was saved",

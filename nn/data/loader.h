@@ -22,7 +22,7 @@ struct LoaderOptions {
   bool drop_last = false;  ///< whether to leave out a last batch that is smaller
   int64_t workers = 0;     ///< threads that make batches ahead; 0: the calling thread makes each
   int64_t prefetch = 2;    ///< batches that each worker is ahead
-  uint64_t seed = 0;       ///< of the shuffles
+  uint64_t seed = 0;       ///< of the shuffles, and of what the dataset draws
   std::optional<Device> device{};  ///< where batches go, by default `default_device()`
   BatchSampler sampler{};          ///< decides instead of batch, shuffle and drop_last
 };
@@ -34,14 +34,16 @@ struct LoaderOptions {
 ///       for (const data::Batch& batch : loader) step(batch[0], batch[1]);
 ///     }
 ///
-/// The batches are the same for any number of workers. Workers leave batches for CUDA in
-/// page-locked memory, so that copies run beside kernels. An error in a dataset is thrown by the
-/// call of `next` that would have returned the batch, as is one of the sampler, and
-/// `std::system_error` if a worker cannot start; another call tries again. A loader belongs to one
-/// thread.
+/// The batches are the same for any number of workers. While the dataset makes a batch, its thread
+/// draws from random numbers of that batch's own, from the seed, the epoch and the batch's place in
+/// it: augmentation is the same too, and leaves the process-wide generator as it was. Workers leave
+/// batches for CUDA in page-locked memory, so that copies run beside kernels. An error in a dataset
+/// is thrown by the call of `next` that would have returned the batch, as is one of the sampler,
+/// and `std::system_error` if a worker cannot start; another call tries again. A loader belongs to
+/// one thread.
 class SASH_API Loader {
  public:
-  /// `ValueError` for an option out of range, or a dataset without a sample.
+  /// `ValueError` for an option out of range, no dataset, or one without a sample.
   Loader(std::shared_ptr<const Dataset> dataset, LoaderOptions options = {});
   /// Moves or copies the dataset.
   template <class D>
@@ -97,7 +99,7 @@ class SASH_API Loader {
   class Workers;
   struct Plan;
 
-  void start_epoch();
+  void start_epoch(int64_t epoch);
 
   std::shared_ptr<const Dataset> dataset_;
   LoaderOptions options_;

@@ -4,6 +4,7 @@
 #include <bit>
 #include <charconv>
 #include <cstring>
+#include <set>
 
 #include "../../core/quote.h"
 #include "../../tensor/factories.h"
@@ -32,6 +33,8 @@ constexpr ElementType kTypes[] = {
     {"u2", DType::int32, 2},   {"u4", DType::int64, 4},   {"f2", DType::float16, 2},
     {"f4", DType::float32, 4}, {"f8", DType::float64, 8},
 };
+
+constexpr const char* kElements = "elements of type b1, i1 to i8, u1 to u4 or f2 to f8";
 
 [[noreturn]] void fail(std::string_view expected, std::string_view got) {
   throw FormatError(kLoad, expected, in_quotes(got));
@@ -97,12 +100,14 @@ struct Header {
 Header parse(std::string_view text) {
   Header header;
   Reader reader(text);
-  int keys = 0;
+  std::set<std::string_view> keys;
   reader.need('{');
   while (!reader.take('}')) {
     const std::string_view key = reader.string();
     reader.need(':');
+    if (!keys.insert(key).second) fail("each key once in an npy file", text);
     if (key == "descr") {
+      if (reader.take('[')) throw NotImplemented(kLoad, kElements, "a structure");
       header.type = reader.string();
     } else if (key == "fortran_order") {
       header.columns_first = reader.boolean();
@@ -118,10 +123,9 @@ Header parse(std::string_view text) {
     } else {
       fail("the keys descr, fortran_order and shape in an npy file", key);
     }
-    ++keys;
     reader.take(',');
   }
-  if (keys != 3 || !reader.done()) {
+  if (keys.size() != 3 || !reader.done()) {
     fail("the keys descr, fortran_order and shape in an npy file", text);
   }
   return header;
@@ -133,8 +137,7 @@ const ElementType& type_of(std::string_view text) {
       if (type.code == text.substr(1)) return type;
     }
   }
-  throw NotImplemented(kLoad, "elements of type b1, i1 to i8, u1 to u4 or f2 to f8",
-                       in_quotes(text));
+  throw NotImplemented(kLoad, kElements, in_quotes(text));
 }
 
 /// Copies elements as `From`, widened to `To`.

@@ -118,8 +118,10 @@ BatchSampler length_groups(std::vector<int64_t> lengths, LengthGroupsOptions opt
     std::iota(order.begin(), order.end(), 0);
     if (options.shuffle) order = random_order(size, generator);
     std::vector<std::vector<int64_t>> batches;
-    for (int64_t first = 0; first < size; first += options.batch * options.group) {
-      const int64_t past = std::min(size, first + options.batch * options.group);
+    const bool is_one = options.group > size / options.batch;  // the product may overflow
+    const int64_t together = is_one ? size : options.batch * options.group;
+    for (int64_t first = 0; first < size; first += together) {
+      const int64_t past = std::min(size, first + together);
       std::stable_sort(order.begin() + first, order.begin() + past, [&](int64_t a, int64_t b) {
         return lengths[static_cast<size_t>(a)] < lengths[static_cast<size_t>(b)];
       });

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "../../core/call_stack.h"
+#include "../tensor_impl.h"
 
 namespace sash {
 namespace {
@@ -28,14 +29,6 @@ bool has_infinity(const Tensor& tensor) {
 void note_infinity(const std::string& op, std::span<const Tensor> results) {
   const std::lock_guard lock(mutex);
   if (infinity.empty() && std::any_of(results.begin(), results.end(), has_infinity)) infinity = op;
-}
-
-// Without the innermost functions, which record.
-std::string recording_stack() {
-  constexpr std::string_view kOwn = "\n    sash::detail::";
-  std::string text = call_stack();
-  while (text.starts_with(kOwn)) text.erase(0, text.find('\n', 1));
-  return text;
 }
 
 }  // namespace
@@ -71,15 +64,57 @@ bool has_nan(const Tensor& tensor) {
 
 namespace detail {
 
-void note_recording(Node& node, std::span<const Tensor> outputs) {
+namespace {
+
+// What the thread's next in-place op writes to.
+struct Old {
+  bool has_nan = false;
+  const TensorImpl* base = nullptr;
+};
+constinit thread_local Old old{};
+
+// Without the innermost functions, which record.
+std::string recording_stack() {
+  constexpr std::string_view kOwn = "\n    sash::detail::";
+  std::string text = call_stack();
+  while (text.starts_with(kOwn)) text.erase(0, text.find('\n', 1));
+  return text;
+}
+
+// `written`: the tensor that an in-place op replaced, or nothing. Inputs in its memory have the new
+// elements by now.
+bool given_nan(Inputs inputs, const Tensor& written) {
+  return std::any_of(inputs.begin(), inputs.end(), [&](const TensorRef& input) {
+    const Tensor& x = input.get();
+    const bool replaced =
+        x.defined() && written.defined() && x.impl().storage == written.impl().storage;
+    return !replaced && has_nan(x);
+  });
+}
+
+void throw_first_nan(const Node& node) {
+  throw AutogradError(node.name(),
+                      "made the first NaN, in the forward pass; recorded at" + *node.recorded_at);
+}
+
+}  // namespace
+
+void note_recording(Node& node, Inputs inputs, std::span<const Tensor> outputs) {
   node.recorded_at = std::make_unique<std::string>(recording_stack());
-  for (const Tensor& output : outputs) {
-    if (has_nan(output)) {
-      throw AutogradError(
-          node.name(), "made the first NaN, in the forward pass; recorded at" + *node.recorded_at);
-    }
+  if (std::any_of(outputs.begin(), outputs.end(), has_nan) && !given_nan(inputs, {})) {
+    throw_first_nan(node);
   }
   note_infinity(node.name(), outputs);
+}
+
+void note_old_elements(const Tensor& self) { old = {has_nan(self), self.impl().base.get()}; }
+
+void note_recording_in_place(Node& node, Inputs inputs, const Tensor& self) {
+  node.recorded_at = std::make_unique<std::string>(recording_stack());
+  // A base only takes on what its view got.
+  const bool given = old.has_nan || old.base == &self.impl();
+  if (has_nan(self) && !given && !given_nan(inputs, self)) throw_first_nan(node);
+  note_infinity(node.name(), {&self, 1});
 }
 
 void check_gradients(const Node& node, std::span<const Tensor> incoming,

@@ -9,8 +9,9 @@ namespace sash {
 
 /// Anomaly mode: every recorded op, forward and backward, is checked for NaN it made itself (its
 /// inputs had none), and notes the call stack it was recorded on. The first NaN throws
-/// `AutogradError` that names the op and shows that stack. Slow: it copies every result to the
-/// host.
+/// `AutogradError` that names the op and shows that stack. The old elements of an in-place op count
+/// as an input. A NaN of the data, or of an op that was not recorded, throws nothing. Slow: it
+/// copies every result to the host.
 SASH_API bool anomaly_mode();
 SASH_API void set_anomaly_mode(bool enabled);
 
@@ -32,8 +33,13 @@ SASH_API std::string first_infinity();
 SASH_API bool has_nan(const Tensor& tensor);
 
 namespace detail {
-/// Called by `record` in anomaly mode: notes the stack, and throws if an output has a NaN.
-void note_recording(Node& node, std::span<const Tensor> outputs);
+/// Called by `record` in anomaly mode: notes the stack, and throws if an output has a NaN and no
+/// input has.
+void note_recording(Node& node, Inputs inputs, std::span<const Tensor> outputs);
+/// Called by `check_in_place` in anomaly mode: notes whether the old elements of `self` have a NaN.
+void note_old_elements(const Tensor& self);
+/// `note_recording` for an op that wrote to `self` after `note_old_elements`.
+void note_recording_in_place(Node& node, Inputs inputs, const Tensor& self);
 /// Called by the backward pass in anomaly mode, with what came in and what `node` made of it.
 void check_gradients(const Node& node, std::span<const Tensor> incoming,
                      std::span<const Tensor> gradients);

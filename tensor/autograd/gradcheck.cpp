@@ -264,11 +264,13 @@ class Checker {
   }
 
   void compare(GradcheckEntry entry) {
-    entry.difference = std::abs(entry.analytical - entry.numerical);
+    const bool same = entry.analytical == entry.numerical;  // perhaps both infinite
+    entry.difference = same ? 0 : std::abs(entry.analytical - entry.numerical);
     const double allowed = options_.atol + options_.rtol * std::abs(entry.numerical);
-    if (!(entry.difference <= allowed)) ++report_.wrong;
-    double excess = entry.difference / allowed;
-    if (std::isnan(excess)) excess = std::numeric_limits<double>::infinity();
+    const bool finite = std::isfinite(entry.difference);
+    if (!finite || entry.difference > allowed) ++report_.wrong;
+    double excess = finite ? entry.difference / allowed : std::numeric_limits<double>::infinity();
+    if (same) excess = 0;
     if (report_.compared++ == 0 || excess > worst_excess_) {
       worst_excess_ = excess;
       report_.worst = std::move(entry);

@@ -15,7 +15,7 @@ using GradcheckFunction = std::function<std::vector<Tensor>(const std::vector<Te
 
 struct GradcheckOptions {
   double eps = 1e-6;   ///< half the step of the central differences
-  double atol = 1e-5;  ///< |analytical - numerical| <= atol + rtol |numerical|
+  double atol = 1e-5;  ///< |analytical - numerical| <= atol + rtol |numerical|, and finite
   double rtol = 1e-3;
   bool fast = false;                 ///< compare v'Ju for random u and v instead of every entry
   bool check_reentrant = true;       ///< a second backward pass gives the same bits

@@ -156,7 +156,7 @@ void attach(Ref<Node> node, Inputs inputs, std::span<Tensor> outputs) {
     if (impl.ignores_base()) impl.base = nullptr;  // its history is this op alone
     impl.set_history(node, static_cast<uint32_t>(i));
   }
-  if (anomaly_mode()) note_recording(*node, outputs);
+  if (anomaly_mode()) note_recording(*node, inputs, outputs);
 }
 
 void attach_in_place(Ref<Node> node, Inputs inputs, Tensor& self) {
@@ -169,7 +169,7 @@ void attach_in_place(Ref<Node> node, Inputs inputs, Tensor& self) {
     record_view_write(Tensor(impl.base), self);
     impl.sync_with_base();
   }
-  if (anomaly_mode()) note_recording(*node, {&self, 1});
+  if (anomaly_mode()) note_recording_in_place(*node, inputs, self);
 }
 
 void count_write(const Tensor& self) { self.impl().storage->bump_version(); }
@@ -206,6 +206,7 @@ void check_in_place(const char* op, const Tensor& self, std::initializer_list<Te
                         "a tensor that was a leaf requiring grad cannot be written in a graph: "
                         "recorded ops may name it as their leaf; write to a clone of it");
   }
+  if (anomaly_mode()) detail::note_old_elements(self);
 }
 
 Gradients differentiate(const std::function<Tensor(std::span<const Tensor>)>& composite,

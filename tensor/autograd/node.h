@@ -146,7 +146,8 @@ class SASH_API Node : public RefCounted {
   /// Whether a pass dropped what the closure had saved.
   bool released() const { return released_; }
 
-  /// Gradients of the inputs from those of the outputs (undefined where nothing arrived).
+  /// Gradients of the inputs from those of the outputs (undefined where nothing arrived). Must not
+  /// write to `grads` in place: other nodes may share their memory.
   virtual Gradients backward(Backward& pass, std::span<const Tensor> grads) = 0;
   /// Drops what the closure saved, if anything.
   virtual void release_saved() = 0;
@@ -238,7 +239,8 @@ inline Inputs as_inputs(const std::initializer_list<TensorRef>& inputs) {
 }  // namespace detail
 
 /// Records that `op` made `output` from `inputs`, if recording is on and an input requires grad.
-/// `backward(pass, grad)` returns one gradient per input, of the input's shape and dtype.
+/// `backward(pass, grad)` returns one gradient per input, of the input's shape and dtype. It may
+/// return `grad` itself, but must not write to it: other branches may share its memory.
 /// `op` must be a string literal. Non-floating inputs never require grad. `AutogradError` if
 /// `output` is an input or has a history already: compute it under `NoGradGuard`, or `detach()` it.
 template <class F>

@@ -73,7 +73,9 @@ struct Checkpoint {
     const Run run = [&] {
       const detail::RepeatedDraws repeated("checkpoint", draws);
       const EnableGradGuard recording;
-      return run_recorded(fn, given, autocast, [&](size_t i) { return pass.needs(i); });
+      Run again = run_recorded(fn, given, autocast, [&](size_t i) { return pass.needs(i); });
+      repeated.check_all_used();
+      return again;
     }();
     for (const Edge& edge : run.captured) {
       if (!contains(captured, edge)) {
@@ -113,6 +115,8 @@ std::vector<Tensor> checkpoint(Function fn, const std::vector<Tensor>& inputs) {
   if (!grad_enabled()) return fn(inputs);
   const AutocastGuard* const guard = detail::autocast_guard();
   const std::optional<DType> autocast = guard ? std::optional(guard->dtype()) : std::nullopt;
+  std::vector<Saved> saved;  // before the run, so that a write by `fn` is found
+  for (const Tensor& input : inputs) saved.push_back(save(input));
   detail::Draws draws;
   Run run = [&] {
     const detail::NotedDraws noted(draws);
@@ -127,8 +131,7 @@ std::vector<Tensor> checkpoint(Function fn, const std::vector<Tensor>& inputs) {
     const NoGradGuard no_grad;
     output = made || !is_floating(output.dtype()) ? output.detach() : output.clone();
   }
-  Checkpoint again{std::move(fn), std::move(draws), autocast, {}, run.captured, {}};
-  for (const Tensor& input : inputs) again.inputs.push_back(save(input));
+  Checkpoint again{std::move(fn), std::move(draws), autocast, std::move(saved), run.captured, {}};
   for (const Edge& edge : run.captured) {
     if (edge.leaf) again.captured_leaves.push_back(save(Tensor(edge.leaf)));
   }

@@ -54,6 +54,7 @@ TEST_CASE_TEMPLATE("autocast: products in the half, losses and norms in float32"
     CHECK(dropout_add_layer_norm(y, x, b, b, 0).norm.dtype() == DType::float32);
     CHECK(cross_entropy(y, target).dtype() == DType::float32);
     CHECK(mse_loss(y, x).dtype() == DType::float32);
+    CHECK(binary_cross_entropy_with_logits(y, y, {.pos_weight = y}).dtype() == DType::float32);
     CHECK(gelu(y).dtype() == half);
     CHECK((x + y).dtype() == DType::float32);
     const Tensor wide = ones({3, 3}, {.dtype = DType::float64, .device = On::device});

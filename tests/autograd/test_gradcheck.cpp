@@ -69,6 +69,28 @@ TEST_CASE("gradgradcheck finds a wrong second derivative of a right first one") 
   CHECK(gradgradcheck([](const Tensors& t) { return cube(t[0], -1, 1); }, {x}));
 }
 
+TEST_CASE("gradcheck passes no gradient where the differences are infinite") {
+  const Tensor x = variable({1e-6, 2}, {2});  // the lower point is log 0
+  const auto wrong = [](const Tensors& t) {
+    return record("wrong", {t[0]}, t[0].log().detach(),
+                  [](Backward&, const Tensor& g) { return Gradients{g * 0.5}; });
+  };
+  const GradcheckReport report = gradcheck(wrong, {x});
+  CHECK_FALSE(report);
+  CHECK(report.wrong == 1);
+  CHECK(report.worst.output_index == Dims{0});
+  CHECK_FALSE(gradcheck(wrong, {x}, {.fast = true}));
+}
+
+TEST_CASE("gradcheck: an exact entry is never the worst") {
+  const Tensor x = variable({1, 2}, {2});
+  const auto wrong = [](const Tensors& t) { return cube(t[0], 1, 1.01); };
+  const GradcheckReport report = gradcheck(wrong, {x}, {.atol = 0});
+  CHECK(report.wrong == 1);
+  CHECK(report.worst.output_index == Dims{1});
+  CHECK(report.worst.input_index == Dims{1});
+}
+
 TEST_CASE("gradcheck finds missing, irreproducible and unexpected gradients") {
   const Tensor x = variable({0.5, -1}, {2});
   CHECK_FALSE(gradcheck([](const Tensors& t) { return t[0].detach() * t[0]; }, {x}));

@@ -377,6 +377,45 @@ TEST_CASE("a checkpoint draws the same again, whatever other threads draw") {
   expect_error<AutogradError>(
       "checkpoint: expected a second run like the first, got one that draws more random numbers",
       [&] { z.sum().backward(); });
+  calls = 0;
+  const Tensor fewer =
+      checkpoint([&](const Tensor& a) { return ++calls == 1 ? a * rand({100}) : a * 2.0; }, x);
+  expect_error<AutogradError>(
+      "checkpoint: expected a second run like the first, got one that draws fewer random numbers",
+      [&] { fewer.sum().backward(); });
+}
+
+TEST_CASE("a checkpoint whose function runs another's backward pass draws the same again") {
+  const Tensor x = ones({100}).requires_grad_();
+  const auto noise = [](const Tensor& a) { return a * rand({100}); };
+  const Tensor y = checkpoint(
+      [&](const Tensor& a) {
+        Tensor inner = ones({100}).requires_grad_();
+        checkpoint(noise, inner).sum().backward();
+        return a * inner.grad() * rand({100});
+      },
+      x);
+  y.sum().backward();
+  CHECK(values(x.grad()) == values(y));
+}
+
+TEST_CASE("a checkpoint whose function writes to an input is an error") {
+  const Tensor w = variable({1, 1});
+  for (const bool trained : {false, true}) {
+    const Tensor x = trained ? variable({0, 0}) : constant({0, 0});
+    const Tensor y = checkpoint(
+        [&](const Tensor& a) {
+          const NoGradGuard no_grad;
+          Tensor(a).add_(1);
+          const EnableGradGuard recording;
+          return a + w;
+        },
+        x);
+    expect_error<AutogradError>(
+        "checkpoint: a saved tensor (float64 [2]) was overwritten in place between the forward and "
+        "the backward pass: expected version 0, got 1",
+        [&] { y.sum().backward(); });
+  }
 }
 
 TEST_CASE("results of a checkpoint share no memory with its inputs and captured tensors") {

@@ -113,6 +113,12 @@ TEST_CASE("npy: any damage is an error that names the file") {
   CHECK(thrown("{'descr': '<f8', 'shape': (1,)}") ==
         "FormatError: load_npy: expected the keys descr, fortran_order and shape in an npy file, "
         "got '{'descr': '<f8', 'shape': (1,)}'");
+  CHECK(thrown("{'descr': '<f8', 'shape': (1,), 'shape': (1,)}") ==
+        "FormatError: load_npy: expected each key once in an npy file, "
+        "got '{'descr': '<f8', 'shape': (1,), 'shape': (1,)}'");
+  CHECK(thrown("{'descr': [('a', '<i4'), ('b', '<f4')], 'fortran_order': False, 'shape': (1,)}") ==
+        "NotImplemented: load_npy: expected elements of type b1, i1 to i8, u1 to u4 or f2 to f8, "
+        "got a structure");
 }
 
 TEST_CASE("npy: NumPy reads what is written, and the other way round") {
@@ -158,6 +164,44 @@ TEST_CASE("csv: tables of numbers") {
   CHECK(thrown("a\n1e999\n") ==
         "FormatError: read_csv: expected a number, got '1e999' in line 2" + place);
   CHECK_THROWS_AS(data::read_csv(folder.file("none")), IoError);
+}
+
+TEST_CASE("csv: integers are exact, and what a dtype cannot hold is an error") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("t.csv");
+  const auto read = [&](std::string_view text, DType dtype) {
+    write(path, text);
+    return data::read_csv(path, {.header = false, .dtype = dtype}).values;
+  };
+  CHECK(read("9007199254740993\n-9223372036854775808\n+7", DType::int64).to_vector<int64_t>() ==
+        Ids{9007199254740993, INT64_MIN, 7});
+  CHECK(read("1,0\n0,1", DType::boolean).to_vector<int64_t>() == Ids{1, 0, 0, 1});
+  CHECK(read("255", DType::uint8).item<int64_t>() == 255);
+  CHECK(read("1e-400,-1e-400,5e-324", DType::float64).to_vector<double>() ==
+        std::vector<double>{0, 0, 5e-324});
+  struct Row {
+    std::string text;
+    DType dtype;
+    std::string expected;
+  };
+  for (const auto& [text, dtype, expected] : {
+           Row{"1.7", DType::int64, "a whole number of int64"},
+           Row{"1e3", DType::int32, "a whole number of int32"},
+           Row{"nan", DType::int32, "a whole number of int32"},
+           Row{"9223372036854775808", DType::int64, "a whole number of int64"},
+           Row{"2147483648", DType::int32, "a whole number of int32"},
+           Row{"-1", DType::uint8, "a whole number of uint8"},
+           Row{"2", DType::boolean, "0 or 1"},
+           Row{"true", DType::boolean, "0 or 1"},
+           Row{"+-5", DType::int64, "a whole number of int64"},
+           Row{"+-5", DType::float32, "a number"},
+           Row{"+", DType::float32, "a number"},
+           Row{"-1e400", DType::float64, "a number"},
+       }) {
+    expect_error<FormatError>(
+        "read_csv: expected " + expected + ", got '" + text + "' in line 1 of '" + path + "'",
+        [&, &text = text, &dtype = dtype] { read(text, dtype); });
+  }
 }
 
 TEST_CASE("token files: ids come back, and wrong sizes are errors") {

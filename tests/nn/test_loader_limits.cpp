@@ -1,0 +1,76 @@
+// Loaders: the largest options, states that no loader made, no dataset.
+#include <doctest/doctest.h>
+
+#include <sash/core/error.h>
+#include <sash/nn/data/loader.h>
+#include <sash/nn/data/sequence_dataset.h>
+#include <sash/tensor/factories.h>
+
+#include "../support/expect_error.h"
+
+using namespace sash;
+using namespace sash::testing;
+
+namespace {
+
+using Ids = std::vector<int64_t>;
+
+data::TensorDataset numbers(int64_t n) {
+  return data::TensorDataset({arange(0, n, 1, {.device = kCPU})});
+}
+
+}  // namespace
+
+TEST_CASE("loader: workers as far ahead as can be asked for") {
+  for (const int64_t workers : {1, 2, 3}) {
+    for (const int64_t prefetch : {INT64_MAX, INT64_MAX / 2 + 1}) {
+      data::Loader loader(numbers(10),
+                          {.batch = 3, .workers = workers, .prefetch = prefetch, .device = kCPU});
+      int64_t batches = 0;
+      for (const data::Batch& batch : loader) batches += batch[0].rank();
+      CHECK(batches == 4);
+    }
+  }
+}
+
+TEST_CASE("length groups: one group of all") {
+  const Ids lengths{3, 1, 2, 5, 4};
+  for (const int64_t group : {int64_t{3}, int64_t{1} << 61, INT64_MAX}) {
+    for (const int64_t batch : {int64_t{2}, int64_t{8}, INT64_MAX}) {
+      Generator generator;
+      const auto batches = data::length_groups(
+          lengths, {.batch = batch, .group = group, .shuffle = false})(generator);
+      CHECK(batches == (batch == 2 ? std::vector<Ids>{{1, 2}, {0, 4}, {3}}
+                                   : std::vector<Ids>{{1, 2, 0, 4, 3}}));
+      CHECK(data::length_groups({}, {.batch = batch, .group = group})(generator).empty());
+    }
+  }
+}
+
+TEST_CASE("loader: no dataset is an error") {
+  expect_error<ValueError>("Loader: expected a dataset, got a null pointer",
+                           [] { data::Loader loader(std::shared_ptr<const data::Dataset>{}); });
+}
+
+TEST_CASE("loader: only text that a loader made is a state") {
+  data::Loader loader(numbers(10), {.batch = 4, .device = kCPU});
+  loader.next();
+  const std::string state = loader.state();
+  for (const std::string text : {
+           "epoch 99999999999999999999, batch 0 of 3, 10 samples, seed 0, offset 0",
+           "epoch -1, batch 0 of 3, 10 samples, seed 0, offset 0",
+           "epoch 0, batch 0 of 3, 10 samples, seed -1, offset 0",
+           "epoch 0, batch 0 of 3, 10 samples, seed 0, offset 18446744073709551616",
+           "epoch 0,batch 0 of 3,10 samples,seed 0,offset 0",
+           "epoch 00, batch +0 of 3, 10 samples, seed 0, offset 0",
+           "epoch 0, batch 0 of 3, -10 samples, seed 0, offset 0",
+           "epoch 0, batch 0 of 0, 10 samples, seed 0, offset 0",
+           "epoch 0, batch 0 of 3, 10 samples, seed 0, offset 0 ",
+       }) {
+    CHECK(thrown_by([&] {
+            loader.load_state(text);
+          }).starts_with("FormatError: Loader::load_state: expected the state of a loader, got "));
+  }
+  CHECK(loader.state() == state);
+  loader.load_state(state);
+}
