@@ -46,14 +46,16 @@ Module::Module(Module&& other) noexcept
   claim_children();
 }
 
-// What is assigned to stays where it is, under its own name.
+// What is assigned to stays where it is, under its own name. `other` may be one of the children,
+// which all go.
 Module& Module::operator=(Module&& other) noexcept {
-  parameters_ = std::move(other.parameters_);
-  buffers_ = std::move(other.buffers_);
-  transient_buffers_ = std::move(other.transient_buffers_);
-  hooks_ = std::move(other.hooks_);
-  children_ = std::move(other.children_);
-  training_ = other.training_;
+  Module taken(std::move(other));
+  parameters_ = std::move(taken.parameters_);
+  buffers_ = std::move(taken.buffers_);
+  transient_buffers_ = std::move(taken.transient_buffers_);
+  hooks_ = std::move(taken.hooks_);
+  children_ = std::move(taken.children_);
+  training_ = taken.training_;
   claim_children();
   return *this;
 }

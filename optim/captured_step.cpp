@@ -164,7 +164,7 @@ bool CapturedStep::State::run_recorded(const Tensors& inputs) {
 }
 
 void CapturedStep::State::run_eagerly(const Tensors& inputs) {
-  results = detached(fn(inputs));
+  results = copies(fn(inputs));
   if (results.empty()) throw ValueError(kOp, "a function that returns the loss", "no tensors");
 }
 

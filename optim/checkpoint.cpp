@@ -1,5 +1,6 @@
 #include "checkpoint.h"
 
+#include <algorithm>
 #include <charconv>
 
 #include "../core/error.h"
@@ -17,7 +18,7 @@ constexpr std::string_view kModel = "model.";
 constexpr std::string_view kOptimizer = "optimizer.";
 constexpr std::string_view kScaler = "scaler.";
 constexpr std::string_view kExtra = "extra.";
-constexpr const char* kLoader = "loader";
+constexpr const char *kLoader = "loader", *kSeed = "random.seed", *kOffset = "random.offset";
 
 void append(StateDict& all, std::string_view prefix, const StateDict& part) {
   for (const auto& [key, tensor] : part) all.emplace_back(std::string(prefix) + key, tensor);
@@ -29,6 +30,12 @@ StateDict part_of(const StateDict& all, std::string_view prefix) {
     if (key.starts_with(prefix)) part.emplace_back(key.substr(prefix.size()), tensor);
   }
   return part;
+}
+
+// Whether `all` has a key of `part`.
+bool has_any(const StateDict& all, const StateDict& part) {
+  return std::any_of(part.begin(), part.end(),
+                     [&](const auto& entry) { return find(all, entry.first) != nullptr; });
 }
 
 template <class T>
@@ -76,8 +83,8 @@ void save_checkpoint(const std::string& path, const nn::Module& model, const Opt
   if (scaler) append(tensors, kScaler, scaler->state_dict());
   const RandomState random = random_state();
   std::map<std::string, std::string> metadata{{"step", std::to_string(info.step)},
-                                              {"random.seed", std::to_string(random.seed)},
-                                              {"random.offset", std::to_string(random.offset)}};
+                                              {kSeed, std::to_string(random.seed)},
+                                              {kOffset, std::to_string(random.offset)}};
   if (loader) metadata[kLoader] = loader->state();
   for (const auto& [key, value] : info.extra) metadata[std::string(kExtra) + key] = value;
   save_safetensors(path, tensors, metadata);
@@ -94,8 +101,8 @@ CheckpointInfo load_checkpoint(const std::string& path, nn::Module& model, Optim
                                GradScaler* scaler, data::Loader* loader) try {
   const SafetensorsFile file = load_safetensors(path, kCPU);
   CheckpointInfo info = info_of(file.metadata);
-  const RandomState random{number<uint64_t>(file.metadata, "random.seed"),
-                           number<uint64_t>(file.metadata, "random.offset")};
+  const RandomState random{number<uint64_t>(file.metadata, kSeed),
+                           number<uint64_t>(file.metadata, kOffset)};
   const auto load_weights = model.prepare_load(part_of(file.tensors, kModel));
   const auto load_state = optimizer.prepare_load(part_of(file.tensors, kOptimizer));
   const StateDict scaler_state = part_of(file.tensors, kScaler);
@@ -115,9 +122,11 @@ CheckpointInfo load_checkpoint(const std::string& path, nn::Module& model, Optim
 }
 
 void load_model(const std::string& path, nn::Module& model) try {
-  const StateDict tensors = load_safetensors(path, kCPU).tensors;
+  const auto [tensors, metadata] = load_safetensors(path, kCPU);
   const StateDict weights = part_of(tensors, kModel);
-  model.load_state_dict(weights.empty() ? tensors : weights);
+  // A model may have a child named "model".
+  const bool prefixed = metadata.contains(kSeed) || !has_any(tensors, model.state_dict());
+  model.load_state_dict(prefixed && !weights.empty() ? weights : tensors);
 } catch (Error& error) {
   name_file(error, path);
   throw;

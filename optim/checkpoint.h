@@ -39,7 +39,8 @@ SASH_API CheckpointInfo load_checkpoint(const std::string& path, nn::Module& mod
                                         Optimizer& optimizer, GradScaler* scaler = nullptr,
                                         data::Loader* loader = nullptr);
 
-/// The model alone, from a file of `save_checkpoint` or one whose keys are the model's own.
+/// The model alone, from a file of `save_checkpoint`, or one whose keys are the model's own, or
+/// those after "model.".
 SASH_API void load_model(const std::string& path, nn::Module& model);
 
 }  // namespace sash::optim

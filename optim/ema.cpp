@@ -61,6 +61,7 @@ void EMA::load_state_dict(const StateDict& dict) {
   for (const auto& [name, average] : state_dict()) check.expect(name, average.shape(), true);
   check.finish(true);
   const NoGradGuard no_grad;
+  follow();
   for (auto& [name, average] : state_dict()) {
     Tensor into = average;
     into.copy_(*check.find(name));

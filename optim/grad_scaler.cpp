@@ -64,7 +64,8 @@ void GradScaler::update() {
   const Tensor bad = gt(bad_steps_, 0);
   const Tensor good_steps = growth_tracker_ + 1;
   const Tensor grows = ge(good_steps, static_cast<double>(options_.growth_interval));
-  const Tensor grown = where(grows, scale_ * options_.growth_factor, scale_);
+  const Tensor larger = scale_ * options_.growth_factor;
+  const Tensor grown = where(grows, where(isfinite(larger), larger, scale_), scale_);
   scale_.copy_(where(bad, scale_ * options_.backoff_factor, grown));
   growth_tracker_.copy_(masked_fill(masked_fill(good_steps, grows, 0), bad, 0));
   bad_steps_.zero_();
@@ -79,6 +80,9 @@ void GradScaler::check_state_dict(const StateDict& dict) const {
   given.expect("scale", {}, true);
   given.expect("growth_tracker", {}, true);
   given.finish(true);
+  const auto scale = given.find("scale")->item<double>();
+  if (scale > 0 && std::isfinite(scale)) return;
+  throw ValueError("GradScaler.load_state_dict", "a positive, finite scale", to_text(scale));
 }
 
 void GradScaler::load_state_dict(const StateDict& dict) {

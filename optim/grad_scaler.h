@@ -24,8 +24,8 @@ struct GradScalerOptions {
 /// The optimizer divides the gradients by the scale while it reads them, and clips them after that
 /// (`max_grad_norm`); if one is NaN or infinite, it changes nothing and counts no step. `update`
 /// multiplies the scale by `backoff_factor` after such a step, and by `growth_factor` after
-/// `growth_interval` good ones in a row. All of this happens on the device, without waiting for it.
-/// bfloat16 has float32's range and needs no scaler.
+/// `growth_interval` good ones in a row, unless that were infinite. All of this happens on the
+/// device, without waiting for it. bfloat16 has float32's range and needs no scaler.
 class SASH_API GradScaler {
  public:
   /// `ValueError` unless init_scale and growth_interval are positive, growth_factor is above 1, and
@@ -43,7 +43,8 @@ class SASH_API GradScaler {
 
   /// `scale` and `growth_tracker`, the good steps since the scale last changed: float64 scalars.
   StateDict state_dict() const;
-  /// `ValueError` for other keys or shapes; nothing is loaded then.
+  /// `ValueError` for other keys or shapes, or a scale that is not positive and finite; nothing is
+  /// loaded then.
   void load_state_dict(const StateDict& dict);
   void check_state_dict(const StateDict& dict) const;
 

@@ -98,7 +98,7 @@ class SASH_API Optimizer {
   /// Loads a saved state, hyperparameters included, as PyTorch does: an SGD made without momentum
   /// continues with the saved momentum. Everything is checked first: `ValueError` listing missing
   /// and unexpected keys and shapes that differ, or naming a hyperparameter that the constructor
-  /// would refuse. If it throws, nothing is loaded.
+  /// would refuse, or a negative step count. If it throws, nothing is loaded.
   void load_state_dict(const StateDict& dict);
   /// The checks of `load_state_dict`, without loading.
   void check_state_dict(const StateDict& dict) const;

@@ -30,11 +30,16 @@ double saved_value(const StateCheck& given, const std::string& key, double other
   return number ? found->to(DType::float64).item<double>() : otherwise;
 }
 
-// Whether a parameter was saved after its first step: before it has a count of 0 and no moments.
-bool has_moments(const StateCheck& given, size_t parameter, const std::vector<const char*>& names) {
+// The saved count of steps of a parameter; 0 if there is none or it is not a number.
+int64_t saved_step(const StateCheck& given, size_t parameter) {
   const Tensor* const step = given.find(state_key(parameter, "step"));
   const bool number = step && step->defined() && step->rank() == 0 && !is_floating(step->dtype());
-  if (number && step->to(DType::int64).item<int64_t>() > 0) return true;
+  return number ? step->to(DType::int64).item<int64_t>() : 0;
+}
+
+// Whether a parameter was saved after its first step: before it has a count of 0 and no moments.
+bool has_moments(const StateCheck& given, size_t parameter, const std::vector<const char*>& names) {
+  if (saved_step(given, parameter) > 0) return true;
   return std::any_of(names.begin(), names.end(), [&](const char* name) {
     return given.find(state_key(parameter, name)) != nullptr;
   });
@@ -96,7 +101,12 @@ void Optimizer::check_state_dict(const StateDict& dict) const {
     }
     if (!has_state(check, first, group)) continue;
     for (size_t i = 0; i < group.parameters.size(); ++i) {
-      check.expect(state_key(first + i, "step"), {}, false);
+      const std::string step = state_key(first + i, "step");
+      check.expect(step, {}, false);
+      if (const int64_t taken = saved_step(check, first + i); taken < 0) {
+        throw ValueError(op, "a step count of at least 0",
+                         std::to_string(taken) + " for '" + step + "'");
+      }
       std::vector<const char*> kept = kind_.moments(values);
       if (wants_master(group.parameters[i])) kept.push_back("master");
       if (!has_moments(check, first + i, kept)) continue;

@@ -92,14 +92,21 @@ double Plateau::operator()(double metric) {
 LambdaLR::LambdaLR(Optimizer& optimizer, std::function<double(int64_t)> factor)
     : optimizer_(optimizer), factor_(std::move(factor)) {
   if (!factor_) throw ValueError("LambdaLR", "a function", "an empty one");
-  for (size_t g = 0; g < optimizer.num_groups(); ++g) {
-    base_.push_back(optimizer.groups_[g].initial_lr.value_or(optimizer.lr(g)));
+  follow();
+}
+
+// Groups may have been added, and a state loaded.
+void LambdaLR::follow() {
+  for (size_t g = 0; g < optimizer_.num_groups(); ++g) {
+    if (g == base_.size()) base_.push_back(optimizer_.lr(g));
+    base_[g] = optimizer_.groups_[g].initial_lr.value_or(base_[g]);
   }
 }
 
 void LambdaLR::set(int64_t step) {
   const double factor = factor_(step);
-  for (size_t g = 0; g < base_.size(); ++g) {
+  follow();
+  for (size_t g = 0; g < optimizer_.num_groups(); ++g) {
     optimizer_.set_lr(base_[g] * factor, g);
     optimizer_.groups_[g].initial_lr = base_[g];
   }

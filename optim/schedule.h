@@ -126,8 +126,10 @@ struct SASH_API Plateau {
 };
 
 /// Sets the learning rate of every group to what it was at first, times `factor(step)`: keeps the
-/// ratios of groups that differ. The optimizer's state holds the first rates, for the LambdaLR of a
-/// resumed run; `set_lr` sets others.
+/// ratios of groups that differ. The first rates are those when this was made, or those of groups
+/// added later at their first `set`. The optimizer's state holds them for a resumed run, whose
+/// LambdaLR follows it, made before the loading or after; after `set_lr`, a new LambdaLR starts
+/// from the rate that it set.
 class SASH_API LambdaLR {
  public:
   /// `ValueError` for an empty function. The optimizer must outlive this.
@@ -137,6 +139,8 @@ class SASH_API LambdaLR {
   void set(int64_t step);
 
  private:
+  void follow();
+
   Optimizer& optimizer_;
   std::function<double(int64_t)> factor_;
   std::vector<double> base_;

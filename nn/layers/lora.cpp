@@ -36,8 +36,8 @@ class LoraAdapter : public Module {
   std::string describe() const override {
     return "LoraAdapter(rank " + std::to_string(a.size(0)) + ", scale " + to_text(scale_) + ")";
   }
-  /// What the layer's weight has to grow by.
-  Tensor update() const { return matmul(b.to(DType::float32), a.to(DType::float32)) * scale_; }
+  /// What the layer's weight has to grow by, in `dtype`.
+  Tensor update(DType dtype) const { return matmul(b.to(dtype), a.to(dtype)) * scale_; }
 
   Tensor a, b;
 
@@ -45,13 +45,14 @@ class LoraAdapter : public Module {
   double scale_, dropout_;
 };
 
-// The adapters of a model, by the full names of their layers.
+// The adapters of a model, by the full names of their layers: "" for the model itself.
 std::vector<std::pair<std::string, LoraAdapter*>> adapters_of(const Module& model) {
   std::vector<std::pair<std::string, LoraAdapter*>> found;
   const size_t end = std::string_view(kName).size() + 1;
   for (const auto& [name, module] : const_cast<Module&>(model).named_modules()) {
     auto* const adapter = dynamic_cast<LoraAdapter*>(module);
-    if (adapter) found.emplace_back(name.substr(0, name.size() - end), adapter);
+    if (!adapter) continue;
+    found.emplace_back(name == kName ? "" : name.substr(0, name.size() - end), adapter);
   }
   return found;
 }
@@ -136,7 +137,8 @@ StateDict merged_state_dict(const Module& model) {
     });
     for (auto& [key, tensor] : merged) {
       if (key != prefix + "weight") continue;
-      tensor = (tensor.to(DType::float32) + adapter->update()).to(tensor.dtype());
+      const DType wide = tensor.dtype() == DType::float64 ? DType::float64 : DType::float32;
+      tensor = (tensor.to(wide) + adapter->update(wide)).to(tensor.dtype());
     }
   }
   return merged;

@@ -36,6 +36,15 @@ class ModuleList : public Module {
     M* const* at_ = nullptr;
   };
 
+  ModuleList() = default;
+  ModuleList(ModuleList&&) noexcept = default;
+  ModuleList& operator=(ModuleList&& other) noexcept {
+    std::vector<M*> modules = std::move(other.modules_);  // first: `other` may be a child
+    Module::operator=(std::move(other));
+    modules_ = std::move(modules);
+    return *this;
+  }
+
   /// Adds a module at the end.
   template <std::derived_from<M> Made>
   Made& append(Made&& module) {

@@ -13,7 +13,12 @@ class SASH_API Sequential : public Module {
  public:
   Sequential() = default;
   Sequential(Sequential&&) noexcept = default;
-  Sequential& operator=(Sequential&&) noexcept = default;
+  Sequential& operator=(Sequential&& other) noexcept {
+    std::vector<Module*> modules = std::move(other.modules_);  // first: `other` may be a child
+    Module::operator=(std::move(other));
+    modules_ = std::move(modules);
+    return *this;
+  }
   template <std::derived_from<Module>... Ms>
   requires(sizeof...(Ms) > 1 ||
            !(std::same_as<Ms, Sequential> || ...)) explicit Sequential(Ms&&... modules) {

@@ -24,6 +24,7 @@ struct FlatTensor {
 ///
 ///     min(max_norm / (norm / loss_scale + 1e-6), 1) / loss_scale
 ///
+/// An infinite max_norm clips nothing, whatever the norm.
 /// With a loss scale, a step whose norm is NaN or infinite changes nothing and is not counted.
 struct GradientScale {
   const double* norm = nullptr;  ///< of all gradients, on the device; null: the factor is 1
@@ -31,10 +32,11 @@ struct GradientScale {
   const double* loss_scale = nullptr;  ///< what the loss was multiplied with, on the device
 
   SASH_HOST_DEVICE bool skips() const { return loss_scale && !(*norm - *norm == 0); }
-  /// A NaN norm makes NaN.
+  /// A NaN norm makes NaN, if gradients are clipped.
   SASH_HOST_DEVICE double factor() const {
     if (!norm) return 1;
     const double scale = loss_scale ? *loss_scale : 1;
+    if (max_norm - max_norm != 0) return 1 / scale;  // infinite
     const double clip = max_norm / (*norm / scale + 1e-6);
     return (clip >= 1 ? 1 : clip) / scale;
   }

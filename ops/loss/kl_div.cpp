@@ -1,5 +1,7 @@
 #include "kl_div.h"
 
+#include <limits>
+
 #include "../autocast.h"
 #include "../checks.h"
 #include "../elementwise/binary.h"
@@ -15,6 +17,18 @@ Tensor times_log(const Tensor& t) {
   return masked_fill(t, none, 0) * log(masked_fill(t, none, 1));
 }
 
+constexpr double kImpossible = -std::numeric_limits<double>::infinity();  // the logarithm of 0
+
+/// t x, 0 where t is 0 and x the logarithm of 0 too.
+Tensor times_logarithm(const Tensor& t, const Tensor& x) {
+  return t * masked_fill(x, logical_and(eq(t, 0), eq(x, kImpossible)), 0);
+}
+
+/// exp(t) (t - x), 0 where t is the logarithm of 0.
+Tensor of_logarithms(const Tensor& t, const Tensor& x) {
+  return exp(t) * masked_fill(t - x, eq(t, kImpossible), 0);
+}
+
 }  // namespace
 
 Tensor kl_div(const Tensor& x, const Tensor& target, const KLDivOptions& options) {
@@ -22,8 +36,8 @@ Tensor kl_div(const Tensor& x, const Tensor& target, const KLDivOptions& options
   check_compatible("kl_div", x, target);
   check_floating("kl_div", x);
   check_same_shape("kl_div", x, target);
-  const Tensor terms =
-      options.log_target ? exp(target) * (target - x) : times_log(target) - target * x;
+  const Tensor terms = options.log_target ? of_logarithms(target, x)
+                                          : times_log(target) - times_logarithm(target, x);
   return reduced(terms, options.reduction);
 }
 

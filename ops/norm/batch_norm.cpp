@@ -152,8 +152,10 @@ Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& run
     Shape kept = Shape::filled(x.rank(), 1);
     kept[1] = x.size(1);
     const auto [var, mean] = detail::moments(x, all_but_channels(x), kept, count, true);
-    move_towards(running_mean, mean, options.momentum);
-    move_towards(running_var, var * (count / (count - 1)), options.momentum);
+    if (x.numel() > 0) {  // the moments of nothing are NaN
+      move_towards(running_mean, mean, options.momentum);
+      move_towards(running_var, var * (count / (count - 1)), options.momentum);
+    }
     return Statistics{mean.view(x.size(1)), rsqrt(var.view(x.size(1)) + options.eps)};
   }();
   const Tensor y = [&] {

@@ -15,7 +15,7 @@ struct BatchNormOptions {
 ///
 /// In training, mean and (biased) variance are the batch's, over all axes but 1, and the running
 /// statistics, if defined, are moved towards them in place: r += momentum (new - r), with the
-/// unbiased variance. Otherwise they are the running ones, constants.
+/// unbiased variance; by no elements, not at all. Otherwise they are the running ones, constants.
 ///
 /// Floating dtypes. Running statistics, weight and bias are [C] or undefined (statistics 0 and 1
 /// are not assumed: `ValueError` if they are missing outside training). `ShapeError` for other

@@ -4,8 +4,8 @@
 
 #include "../../tensor/tensor.h"
 
-/// Functions over all gradients at once. Never recorded; tensors are contiguous, float32 or
-/// float64, on one device; anything else throws before any work is done.
+/// Functions over all gradients at once. Never recorded; tensors are contiguous, of floating
+/// dtypes, on one device; anything else throws before any work is done.
 namespace sash {
 
 /// sqrt(sum over all elements of all tensors of x^2), as a 0-dimensional float64 tensor on their

@@ -57,13 +57,20 @@ nlohmann::ordered_json number(double value) {
   return value;
 }
 
+bool is_regular_file(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(path, error);
+  if (status.type() != std::filesystem::file_type::none) return is_regular_file(status);
+  throw IoError(kOp, "cannot read the metrics in " + path + ": " + error.message());
+}
+
 }  // namespace
 
 MetricsLog::MetricsLog(std::string path)
     : path_(std::move(path)),
       csv_(path_.ends_with(".csv")),
       file_(std::make_unique<std::ofstream>()) {
-  if (std::filesystem::is_regular_file(path_)) {
+  if (is_regular_file(path_)) {
     std::istringstream lines(read());
     int64_t count = 0;
     for (std::string line; std::getline(lines, line) && !lines.eof();) step_of(line, ++count);
@@ -102,7 +109,7 @@ int64_t MetricsLog::step_of(const std::string& line, int64_t count) const {
 
 void MetricsLog::begin(int64_t step) {
   begun_ = true;
-  if (!std::filesystem::is_regular_file(path_)) return;
+  if (!is_regular_file(path_)) return;
   const std::string text = read();
   std::istringstream lines(text);
   std::string kept;
@@ -176,7 +183,7 @@ void MetricsLog::on_step(const StepReport& report) {
     if (!begun_) begin(report.step);
     if (csv_ && add_columns(figures)) {
       // A new header; rows above end early, which readers take for empty fields.
-      const bool regular = std::filesystem::is_regular_file(path_);
+      const bool regular = is_regular_file(path_);
       const std::string text = regular ? read() : "";
       const size_t first = text.find('\n');
       const std::string header = joined(columns_);

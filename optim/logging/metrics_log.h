@@ -24,7 +24,7 @@ namespace sash::optim {
 class SASH_API MetricsLog : public Callback {
  public:
   /// Opens the file, which stays as it is until the first step. `FormatError` if it holds anything
-  /// else than metrics, `IoError` if it cannot be written.
+  /// else than metrics, `IoError` if it cannot be read or written.
   explicit MetricsLog(std::string path);
   ~MetricsLog() override;
   MetricsLog(const MetricsLog&) = delete;

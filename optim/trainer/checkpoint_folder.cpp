@@ -32,13 +32,24 @@ struct Entry {
   std::string path;
 };
 
-// The newest first.
-std::vector<Entry> entries(const std::string& folder) {
-  std::vector<Entry> found;
+[[noreturn]] void fail(const std::string& path, const std::error_code& error) {
+  throw IoError("newest_checkpoint", "cannot read '" + path + "': " + error.message());
+}
+
+bool is_regular_file(const std::string& path) {
   std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
-    const int64_t step = step_of(entry.path().filename().string());
-    if (step >= 0) found.push_back({step, entry.path().string()});
+  const fs::file_status status = fs::status(path, error);
+  if (status.type() == fs::file_type::none) fail(path, error);
+  return fs::is_regular_file(status);
+}
+
+// The newest first.
+std::vector<Entry> entries(const std::string& folder, std::error_code& error) {
+  std::vector<Entry> found;
+  fs::directory_iterator entry(folder, error);
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    const int64_t step = step_of(entry->path().filename().string());
+    if (step >= 0) found.push_back({step, entry->path().string()});
   }
   std::sort(found.begin(), found.end(), [](const Entry& a, const Entry& b) {
     return a.step != b.step ? a.step > b.step : a.path < b.path;
@@ -58,17 +69,21 @@ int64_t step_in(const std::string& path) {
 }  // namespace
 
 std::optional<std::string> newest_checkpoint(const std::string& path) {
-  if (fs::is_regular_file(path)) return path;
+  if (is_regular_file(path)) return path;
   std::optional<std::string> newest;
   int64_t step = -1;
-  for (const Entry& entry : entries(path)) {
+  std::error_code error;
+  const std::vector<Entry> found = entries(path, error);
+  const bool absent = error == std::errc::no_such_file_or_directory;
+  if (error && !absent && error != std::errc::not_a_directory) fail(path, error);
+  for (const Entry& entry : found) {
     if (step_in(entry.path) < 0) continue;
     newest = entry.path;
     step = entry.step;
     break;
   }
   const std::string best = (fs::path(path) / kBest).string();
-  if (fs::is_regular_file(best) && step_in(best) > step) newest = best;
+  if (is_regular_file(best) && step_in(best) > step) newest = best;
   return newest;
 }
 
@@ -100,8 +115,8 @@ std::string CheckpointFolder::best() const { return (fs::path(path_) / kBest).st
 void CheckpointFolder::remove_old(int64_t step) const {
   if (keep_ == 0) return;
   int64_t kept = 0;
-  for (const Entry& entry : entries(path_)) {
-    std::error_code ignored;
+  std::error_code ignored;
+  for (const Entry& entry : entries(path_, ignored)) {
     if (entry.step <= step && ++kept > keep_) fs::remove(entry.path, ignored);
   }
 }

@@ -10,7 +10,8 @@
 namespace sash::optim {
 
 /// The newest checkpoint that `Trainer` wrote: `path` itself if it is a file; of a folder, the one
-/// of the highest step that can be read. Nothing if there is none.
+/// of the highest step that can be read. Nothing if there is none; `IoError` if the folder cannot
+/// be read.
 SASH_API std::optional<std::string> newest_checkpoint(const std::string& path);
 
 /// Where a `Trainer` puts its checkpoints: `step-00000500.safetensors` and `best.safetensors` in a

@@ -83,7 +83,8 @@ enum class TrainerEnd { steps, patience, stopped, signal };
 /// trainer.
 ///
 /// An update whose gradients are not all finite is not made, and ends the training (with a scaler:
-/// is left out): the model stays as it was. A NaN or infinity is never saved.
+/// is left out): the model stays as it was, running statistics too. A NaN or infinity is never
+/// saved.
 class SASH_API Trainer {
  public:
   /// `ValueError` for options that contradict each other, or a folder that has checkpoints already

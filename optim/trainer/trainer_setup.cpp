@@ -101,7 +101,8 @@ void Trainer::State::check_options() const {
         "validate and validate_every with plateau", "none");
   check(!options.plateau || !options.schedule, "a schedule or a plateau", "both");
   // Rates of other groups follow the first one's, in the ratio they have now.
-  check(!options.schedule || optimizer.num_groups() == 1 || optimizer.lr() > 0,
+  const bool sets_rates = options.schedule || options.plateau;
+  check(!sets_rates || optimizer.num_groups() == 1 || optimizer.lr() > 0,
         "a rate of the first group above 0, which others keep their ratio to", "0");
 }
 
@@ -196,7 +197,10 @@ void Trainer::State::save_dry_run() {
   const std::string path = folder.path_of(step) + ".dry_run";
   save(path);
   checkpoint_info(path);
-  std::filesystem::remove(path);
+  std::error_code error;
+  if (!std::filesystem::remove(path, error)) {
+    throw IoError(kTrainer, "cannot remove '" + path + "': " + error.message());
+  }
 }
 
 void Trainer::State::warn(const std::string& text) const {

@@ -36,6 +36,7 @@ struct Trainer::State {
   bool old_skip_nonfinite;
   CapturedStep update;
   std::vector<std::string> metric_names{};
+  std::vector<std::pair<Tensor, Tensor>> buffers{};  // that are saved, and what they were
   std::vector<std::shared_ptr<Callback>> callbacks{};
   std::string validation_start{};         // of the validation loader
   std::vector<data::Batch> overfitted{};  // the batches of every step, with overfit_batch
@@ -67,6 +68,8 @@ struct Trainer::State {
   void set_rate();
   std::vector<Tensor> run_update(const std::vector<Tensor>& tensors);
   Tensor backward(const data::Batch& batch, std::vector<Tensor>& metrics);
+  void keep_buffers();
+  void put_back_buffers();
   StepReport train_step();
   [[noreturn]] void refuse(const std::string& what, double value, const std::vector<Tensor>& batch,
                            RandomState before);

@@ -103,6 +103,24 @@ Tensors Trainer::State::run_update(const Tensors& tensors) {
   return results;
 }
 
+// The forward pass writes to running statistics before it is known whether the step is made.
+void Trainer::State::keep_buffers() {
+  const NoGradGuard no_grad;
+  if (steps_here == 0) {
+    buffers.clear();
+    const StateDict saved = model.state_dict();
+    for (const auto& [name, buffer] : model.named_buffers()) {
+      if (find(saved, name)) buffers.emplace_back(buffer, Tensor());
+    }
+  }
+  for (auto& [buffer, kept] : buffers) kept = buffer.detach().clone();
+}
+
+void Trainer::State::put_back_buffers() {
+  const NoGradGuard no_grad;
+  for (auto& [buffer, kept] : buffers) buffer.copy_(kept);
+}
+
 StepReport Trainer::State::train_step() {
   const auto start = Clock::now();
   const std::vector<data::Batch> all = next_batches();
@@ -114,6 +132,7 @@ StepReport Trainer::State::train_step() {
     tensors.insert(tensors.end(), batch.begin(), batch.end());
     report.tokens += tokens_in(batch);
   }
+  keep_buffers();
   update(tensors);
   const Tensors& results = update.results();
   const auto count = static_cast<double>(all.size());
@@ -123,6 +142,7 @@ StepReport Trainer::State::train_step() {
     report.metrics[metric_names[i]] = results[i + 2].item<double>() / count;
   }
   report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  if (!std::isfinite(report.loss) || !std::isfinite(report.grad_norm)) put_back_buffers();
   if (!std::isfinite(report.loss)) refuse("loss", report.loss, tensors, before);
   if (!options.scaler && !std::isfinite(report.grad_norm)) {  // a scaler leaves such steps out
     refuse("gradient norm", report.grad_norm, tensors, before);
@@ -149,6 +169,7 @@ void Trainer::State::refuse(const std::string& what, double value, const Tensors
     }
   };
   const std::string cause = explain_nonfinite(batch, model.state_dict(), rerun);
+  put_back_buffers();
   optimizer.zero_grad();
   set_random_state(before);
   ValueError error(kTrainer, "a finite " + what + " at step " + std::to_string(step + 1),

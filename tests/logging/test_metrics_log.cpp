@@ -126,6 +126,33 @@ TEST_CASE("metrics log: other files stay as they are") {
                         [&] { MetricsLog log(folder.file("none/a.csv")); });
 }
 
+TEST_CASE("metrics log: a path that cannot be looked at is an error, later a warning") {
+  namespace fs = std::filesystem;
+  const TemporaryFolder folder;
+  const std::string loop = folder.file("loop"), run = folder.file("run");
+  fs::create_symlink("loop", loop);
+  for (const std::string& path : {loop, folder.file(std::string(300, 'a'))}) {
+    CHECK(thrown_by([&] {
+            MetricsLog log(path);
+          }).starts_with("IoError: MetricsLog: cannot read the metrics in " + path + ": "));
+  }
+  for (const char* name : {"/m.jsonl", "/m.csv"}) {
+    for (const int64_t steps_before : {0, 1}) {
+      fs::create_directory(run);
+      MetricsLog log(run + name);
+      if (steps_before > 0) log.on_step(report_of(1));
+      fs::rename(run, folder.file("moved"));
+      fs::create_symlink("run", run);
+      StepReport report = report_of(2);
+      report.validation["loss"] = 1;  // a new column
+      CHECK(thrown_by([&] { log.on_step(report); }) == "nothing was thrown");
+      CHECK(log.failed() == (steps_before == 0 || std::string(name) == "/m.csv"));
+      fs::remove(run);
+      fs::remove_all(folder.file("moved"));
+    }
+  }
+}
+
 TEST_CASE("metrics log: a full disk is a warning, not an end") {
   if (!std::filesystem::exists("/dev/full")) return;
   MetricsLog log("/dev/full");

@@ -147,6 +147,17 @@ TEST_CASE_TEMPLATE("captured step: results of earlier calls stay", On, Cpu, Cuda
   }
 }
 
+TEST_CASE_TEMPLATE("captured step: results stay, though the step writes to what it returned", On,
+                   Cpu, Cuda) {
+  const Device device = On::device;
+  if (missing(device)) return;
+  Tensor total = zeros({}, {.device = device}), kept[4];
+  CapturedStep step([&](const Tensors& x) { return total.add_(x[0]).view({1}); },
+                    {.device = device});
+  for (Tensor& one : kept) one = step({ones({}, {.device = kCPU})});
+  for (int i = 0; i < 4; ++i) CHECK(number(kept[i]) == i + 1);
+}
+
 TEST_CASE_TEMPLATE("captured step: dropout draws anew in each call, as it does eagerly", On, Cpu,
                    Cuda) {
   const Device device = On::device;

@@ -97,6 +97,21 @@ TEST_CASE_TEMPLATE("GradScaler: a step with NaN or infinity changes nothing but 
   }
 }
 
+TEST_CASE_TEMPLATE("GradScaler: a scale does not grow to infinity", On, Cpu, Cuda) {
+  if (missing(On::device)) return;
+  Tensor p = ones({2}, {.dtype = DType::float64, .device = On::device}).requires_grad_();
+  optim::SGD sgd({p});
+  optim::GradScaler scaler({.init_scale = 1e308, .growth_interval = 1});
+  for (int i = 0; i < 2; ++i) {
+    sgd.zero_grad();
+    scaler.scale(p.sum() * 0).backward();
+    scaler.step(sgd);
+    scaler.update();
+    CHECK(scaler.get_scale() == 1e308);
+    CHECK(tracker_of(scaler) == 0);
+  }
+}
+
 TEST_CASE("GradScaler: its state is saved in checkpoints") {
   manual_seed(2);
   const TemporaryFolder folder;
@@ -133,6 +148,14 @@ TEST_CASE("wrong calls: GradScaler") {
   const auto make = [](optim::GradScalerOptions options) {
     return [options] { optim::GradScaler scaler(options); };
   };
+  const auto load = [](double scale) {
+    return [scale] {
+      optim::GradScaler().load_state_dict(
+          {{"scale", scalar_tensor(scale)}, {"growth_tracker", scalar_tensor(0.0)}});
+    };
+  };
+  const std::string refused =
+      "ValueError: GradScaler.load_state_dict: expected a positive, finite scale, got ";
   expect_errors({
       {"ValueError: GradScaler: expected a positive init_scale, got 0", make({.init_scale = 0})},
       {"ValueError: GradScaler: expected a growth_factor above 1, got 1",
@@ -141,5 +164,9 @@ TEST_CASE("wrong calls: GradScaler") {
        make({.backoff_factor = 1})},
       {"ValueError: GradScaler: expected a positive growth_interval, got 0",
        make({.growth_interval = 0})},
+      {refused + "0", load(0)},
+      {refused + "-2", load(-2)},
+      {refused + "inf", load(kInfinity)},
+      {refused + "nan", load(std::nan(""))},
   });
 }

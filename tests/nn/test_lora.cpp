@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 #include <sash/core/backend/backend.h>
+#include <sash/nn/layers/linear.h>
 #include <sash/nn/layers/lora.h>
 #include <sash/nn/models/decoder.h>
 #include <sash/nn/pretrained/pretrained.h>
@@ -97,6 +98,24 @@ TEST_CASE_TEMPLATE("lora: a model without adapters computes the same from merged
   other.to(On::device);
   other.load_state_dict(model.state_dict(), false);
   CHECK(largest_difference(other(some_tokens().to(On::device)), want) > 1e-2);
+}
+
+TEST_CASE("lora: merged weights of a model that is one layer, in each dtype") {
+  manual_seed(6);
+  for (const DType dtype : {DType::bfloat16, DType::float32, DType::float64}) {
+    nn::Linear model(3, 2), plain(3, 2);
+    model.to(dtype);
+    plain.to(dtype);
+    CHECK(nn::add_lora(model, ".*", {.rank = 1, .alpha = 1}) == std::vector<std::string>{""});
+    const std::vector<Tensor> factors = nn::lora_parameters(model);
+    factors[1].detach().fill_(3);
+    plain.load_state_dict(nn::merged_state_dict(model));
+    const auto exact = [](const Tensor& t) { return t.detach().to(DType::float64); };
+    const Tensor want = exact(model.weight) + exact(factors[1]).matmul(exact(factors[0]));
+    const double bound = dtype == DType::bfloat16 ? 1e-2 : dtype == DType::float32 ? 1e-6 : 1e-15;
+    CHECK(largest_difference(exact(plain.weight), want) < bound);
+    CHECK(largest_difference(exact(model.weight), want) > 0.1);
+  }
 }
 
 TEST_CASE("lora: files are saved with merged weights under the family's names") {

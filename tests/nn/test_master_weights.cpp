@@ -182,6 +182,23 @@ TEST_CASE_TEMPLATE("max_grad_norm clips within the step", On, Cpu, Cuda) {
   }
 }
 
+TEST_CASE_TEMPLATE("an infinite max_grad_norm leaves gradients as they are", On, Cpu, Cuda) {
+  if (missing(On::device)) return;
+  const double infinity = std::numeric_limits<double>::infinity();
+  const TensorOptions on{.dtype = DType::float64, .device = On::device};
+  Tensor p = zeros({3}, on).requires_grad_();
+  optim::SGD sgd({p}, {.lr = 1, .max_grad_norm = infinity});
+  p.set_grad(tensor({1.0, infinity, 2.0}, on));
+  sgd.step();
+  CHECK(sgd.grad_norm().item<double>() == infinity);
+  CHECK(p.detach().to_vector<double>() == std::vector<double>{-1, -infinity, -2});
+  // The square of a finite gradient may overflow too.
+  p.detach().zero_();
+  p.set_grad(tensor({1e160, 0.0, 1.0}, on));
+  sgd.step();
+  CHECK(p.detach().to_vector<double>() == std::vector<double>{-1e160, 0, -1});
+}
+
 TEST_CASE("max_grad_norm: NaN, no gradients, and wrong limits") {
   Tensor p = ones({2}).requires_grad_();
   optim::AdamW adamw({p}, {.max_grad_norm = 1});

@@ -13,6 +13,7 @@
 #include <sash/tensor/random.h>
 
 #include <cmath>
+#include <limits>
 #include <set>
 #include <sstream>
 
@@ -236,6 +237,22 @@ TEST_CASE("Sequential and ModuleList") {
   CHECK_THROWS_WITH_AS(list[-1], "ModuleList: expected an index below 2, got -1", IndexError);
 }
 
+TEST_CASE("Sequential and ModuleList: a child takes its parent's place") {
+  nn::Sequential net(nn::Sequential(nn::Linear(2, 3), nn::ReLU()), nn::ReLU());
+  const Tensor weight = net.parameters()[0];
+  net = std::move(dynamic_cast<nn::Sequential&>(net[0]));
+  CHECK(net.size() == 2);
+  CHECK(net.parameters()[0].is_same(weight));
+  CHECK(net(ones({1, 2})).shape() == Shape{1, 3});
+  nn::ModuleList<> list;
+  nn::ModuleList<>& inner = list.append(nn::ModuleList<>());
+  list.append(nn::ReLU());
+  inner.append(nn::Linear(2, 3));
+  list = std::move(inner);
+  CHECK(list.size() == 1);
+  CHECK(list[0](ones({1, 2})).shape() == Shape{1, 3});
+}
+
 TEST_CASE("layers are initialised as in PyTorch") {
   manual_seed(5);
   const nn::Linear linear(400, 100);
@@ -294,6 +311,29 @@ TEST_CASE("initialisers have the documented mean and variance") {
                        "normal_: expected a standard deviation of at least 0, got -1", ValueError);
   CHECK_THROWS_WITH_AS(nn::init::trunc_normal_(w, 0, 1, 2, 1),
                        "trunc_normal_: expected low < high, got 2 and 1", ValueError);
+}
+
+TEST_CASE("trunc_normal_ stays in its range, far tails too") {
+  manual_seed(8);
+  const Tensor x = zeros({20000}, {.dtype = DType::float64});
+  const auto mean = [&](double std, double low, double high) {
+    nn::init::trunc_normal_(x, 0, std, low, high);
+    CHECK(x.min().item<double>() >= low);
+    CHECK(x.max().item<double>() <= high);
+    return x.mean().item<double>();
+  };
+  // Far out, the distance from the near end is exponential: its mean is about 1 / |z|.
+  CHECK(mean(1, 9, 10) == doctest::Approx(9.108).epsilon(1e-3));
+  CHECK(mean(1, -10, -9) == doctest::Approx(-9.108).epsilon(1e-3));
+  CHECK(mean(1, 8.2, 9) == doctest::Approx(8.318).epsilon(1e-3));
+  CHECK(mean(1, -9, -8.2) == doctest::Approx(-8.318).epsilon(1e-3));
+  CHECK(mean(1, 9, std::numeric_limits<double>::infinity()) ==
+        doctest::Approx(9.108).epsilon(1e-3));
+  for (const double std : {0.02, 0.001}) {
+    CHECK(mean(std, -2, -1) == doctest::Approx(-1).epsilon(1e-3));
+    CHECK(mean(std, 1, 2) == doctest::Approx(1).epsilon(1e-3));
+  }
+  CHECK(mean(1, -40, -39) == doctest::Approx(-39).epsilon(1e-3));
 }
 
 TEST_CASE("SkipRandom: random initialisers write nothing and draw nothing") {

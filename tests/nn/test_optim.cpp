@@ -318,6 +318,23 @@ TEST_CASE("a saved state with invalid hyperparameters is refused") {
   CHECK(sgd.lr() == 1e-3);
 }
 
+TEST_CASE("a saved state with a negative step count is refused") {
+  Tensor p = ones({3}, kDouble).requires_grad_();
+  optim::Adam adam({p});
+  p.set_grad(ones({3}, kDouble));
+  adam.step();
+  StateDict dict;
+  for (const auto& [name, tensor] : adam.state_dict()) dict.emplace_back(name, tensor.clone());
+  for (auto& [name, tensor] : dict) {
+    if (name == "state.0.step") tensor.fill_(-5);
+  }
+  CHECK_THROWS_WITH_AS(adam.load_state_dict(dict),
+                       "Adam.load_state_dict: expected a step count of at least 0, got -5 for "
+                       "'state.0.step'",
+                       ValueError);
+  CHECK(find(adam.state_dict(), "state.0.step")->item<int64_t>() == 1);
+}
+
 TEST_CASE("clipping by norm") {
   manual_seed(5);
   std::vector<Tensor> parameters;

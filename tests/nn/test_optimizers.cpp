@@ -247,6 +247,11 @@ TEST_CASE("EMA: averages, applied and put back") {
   layer.to(DType::float64);
   follows.update();
   CHECK(follows.averages()[0].dtype() == DType::float64);
+  nn::Linear cast(1, 1, {.bias = false});
+  optim::EMA loads(cast.parameters());
+  cast.to(DType::float64);
+  loads.load_state_dict({{"0", full({1, 1}, 0.1, kDouble)}});
+  CHECK(loads.averages()[0].to_vector<double>() == Values{0.1});
 }
 
 TEST_CASE("schedules: warm-up, ends, state") {
@@ -306,6 +311,23 @@ TEST_CASE("LambdaLR starts from the first rates, whatever was loaded before it")
   expect_error<ValueError>(
       "SGD.load_state_dict: expected a finite initial_lr of at least 0, got -1",
       [&] { resumed.load_state_dict(bad); });
+}
+
+TEST_CASE("LambdaLR follows a state that is loaded, and a group that is added, after it was made") {
+  Tensor a = ones({1}).requires_grad_(), b = ones({1}).requires_grad_();
+  const auto half = [](int64_t step) { return std::pow(0.5, static_cast<double>(step)); };
+  optim::SGD first({a}, {.lr = 1}), resumed({a}, {.lr = 3});
+  optim::LambdaLR rates(first, half), rest(resumed, half);
+  rates.set(2);
+  resumed.load_state_dict(first.state_dict());
+  rest.set(3);
+  CHECK(resumed.lr() == 0.125);
+  resumed.add_param_group({.parameters = {b}, .lr = 0.5});
+  for (const int64_t step : {1, 2}) {
+    rest.set(step);
+    CHECK(resumed.lr(0) == half(step));
+    CHECK(resumed.lr(1) == half(step) / 2);
+  }
 }
 
 TEST_CASE("Muon refuses a saved state that would train a vector as a matrix") {

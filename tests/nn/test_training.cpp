@@ -42,6 +42,11 @@ std::vector<float> all_elements(const nn::Module& net) {
   return all;
 }
 
+struct Wrapped : nn::Module {
+  nn::Linear& model = register_module<nn::Linear>("model", 4, 3);
+  nn::Linear& head = register_module<nn::Linear>("head", 3, 1);
+};
+
 }  // namespace
 
 TEST_CASE("training lowers the loss") {
@@ -86,6 +91,27 @@ TEST_CASE("a run resumed from a checkpoint has equal bits") {
   nn::Sequential again = make_net();
   optim::load_model(folder.file("model.safetensors"), again);
   CHECK(all_elements(again) == all_elements(alone));
+}
+
+TEST_CASE("load_model loads a model that has a child named model") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("file");
+  Wrapped saved;
+  const auto check_load = [&] {
+    Wrapped loaded;
+    CHECK(all_elements(loaded) != all_elements(saved));
+    optim::load_model(path, loaded);
+    CHECK(all_elements(loaded) == all_elements(saved));
+  };
+  save_safetensors(path, saved.state_dict());
+  check_load();
+  optim::save_checkpoint(path, saved, optim::SGD(saved.parameters()));
+  check_load();
+  StateDict prefixed;
+  for (const auto& [key, tensor] : saved.state_dict())
+    prefixed.emplace_back("model." + key, tensor);
+  save_safetensors(path, prefixed);
+  check_load();
 }
 
 TEST_CASE("checkpoint_info reads the metadata alone") {

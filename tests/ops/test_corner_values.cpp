@@ -9,6 +9,7 @@
 #include <sash/ops/elementwise/binary.h>
 #include <sash/ops/elementwise/unary.h>
 #include <sash/ops/loss/linear_cross_entropy.h>
+#include <sash/ops/norm/batch_norm.h>
 #include <sash/ops/norm/layer_norm.h>
 #include <sash/ops/norm/softmax.h>
 #include <sash/ops/reduce/norm.h>
@@ -213,6 +214,20 @@ TEST_CASE("layer_norm of long constant rows is 0") {
   const Tensor far = randn({1, 1 << 20}, {.dtype = DType::float64}) + 100;
   const Tensor found = layer_norm(far.to(DType::float32), {1 << 20}).to(DType::float64);
   CHECK((found - layer_norm(far, {1 << 20})).abs().amax().item<double>() < 4e-5);
+}
+
+TEST_CASE("batch_norm of no elements leaves running statistics as they are") {
+  const Tensor mean = doubles({3, 4}), var = doubles({5, 6});
+  for (const Shape& shape : {Shape{0, 2}, Shape{3, 2, 0}}) {
+    const Tensor x = zeros(shape, {.dtype = DType::float64}).requires_grad_();
+    const Tensor weight = variable({1, 2}), bias = variable({0, 1});
+    batch_norm(x, mean, var, weight, bias, {.training = true}).sum().backward();
+    CHECK(mean.to_vector<double>() == std::vector<double>{3, 4});
+    CHECK(var.to_vector<double>() == std::vector<double>{5, 6});
+    CHECK(x.grad().shape() == shape);
+    CHECK(weight.grad().to_vector<double>() == std::vector<double>{0, 0});
+    CHECK(bias.grad().to_vector<double>() == std::vector<double>{0, 0});
+  }
 }
 
 TEST_CASE("a scalar beyond float16 is divided by one") {

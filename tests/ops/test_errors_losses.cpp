@@ -175,3 +175,43 @@ TEST_CASE("losses: large logits, exact zeros") {
   one.backward();
   CHECK(rows.grad().to_vector<float>() == std::vector<float>{0, 0, -1, 0});
 }
+
+TEST_CASE("binary_cross_entropy_with_logits: small losses of both signs keep their digits") {
+  const Tensor x = tensor({2.0, 4.0, 6.0, 8.0, 10.0, 20.0}, kDouble), one = ones_like(x);
+  for (const DType dtype : {DType::bfloat16, DType::float32}) {
+    const double bound = dtype == DType::bfloat16 ? 0.01 : 1e-6;
+    for (const double sign : {1.0, -1.0}) {
+      for (const Tensor& weight : {Tensor(), one.to(dtype)}) {
+        Tensor logits = (x * sign).to(dtype).requires_grad_();
+        const Tensor loss =
+            binary_cross_entropy_with_logits(logits, (sign > 0 ? one : 1 - one).to(dtype),
+                                             {.pos_weight = weight, .reduction = Reduction::none});
+        loss.sum().backward();
+        for (int64_t i = 0; i < x.numel(); ++i) {
+          const double e = std::exp(-x[i].item<double>());
+          const double got = loss[i].to(DType::float64).item<double>();
+          const double slope = -sign * logits.grad()[i].to(DType::float64).item<double>();
+          CHECK(std::abs(got / std::log1p(e) - 1) < bound);
+          CHECK(std::abs(slope / (e / (1 + e)) - 1) < bound);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("kl_div: what neither can be adds nothing, and has no slope") {
+  for (const bool log_target : {false, true}) {
+    Tensor x = tensor({-HUGE_VAL, 0.0}, kDouble).requires_grad_();
+    Tensor target = tensor({log_target ? -HUGE_VAL : 0.0, log_target ? 0.0 : 1.0}, kDouble);
+    target.requires_grad_();
+    const Tensor loss = kl_div(x, target, {.reduction = Reduction::none, .log_target = log_target});
+    CHECK(loss.to_vector<double>() == std::vector<double>{0, 0});
+    loss.sum().backward();
+    CHECK(x.grad().to_vector<double>() == std::vector<double>{0, -1});
+    CHECK(target.grad().to_vector<double>() == std::vector<double>{0, 1});
+  }
+  const Tensor none = tensor({-HUGE_VAL}), possible = tensor({-1.0});
+  CHECK(kl_div(possible, none, {.log_target = true}).item<float>() == 0);
+  CHECK(kl_div(none, tensor({0.5})).item<float>() == HUGE_VALF);
+  CHECK(kl_div(none, possible, {.log_target = true}).item<float>() == HUGE_VALF);
+}

@@ -7,6 +7,7 @@
 #include <doctest/doctest.h>
 
 #include <sash/core/error.h>
+#include <sash/nn/layers/batch_norm.h>
 #include <sash/ops/elementwise/binary.h>
 #include <sash/ops/elementwise/unary.h>
 #include <sash/optim/lion.h>
@@ -101,14 +102,21 @@ TEST_CASE("Trainer: groups keep their ratios under a schedule") {
   // A schedule that ended at 0 leaves no ratio.
   optimizer.set_lr(0, 0);
   optimizer.set_lr(0, 1);
-  check_error<ValueError>(
-      [&] {
-        optim::Trainer again(
-            model, optimizer, setup.loader,
-            [&](const data::Batch& batch) { return cross_entropy(model(batch[0]), batch[1]); },
-            {.steps = 1, .schedule = optim::Constant{.lr = 0.4}});
-      },
-      "a rate of the first group above 0");
+  const auto refused = [&](const optim::TrainerOptions& options) {
+    check_error<ValueError>(
+        [&] {
+          optim::Trainer again(
+              model, optimizer, setup.loader,
+              [&](const data::Batch& batch) { return cross_entropy(model(batch[0]), batch[1]); },
+              options);
+        },
+        "a rate of the first group above 0");
+  };
+  refused({.steps = 1, .schedule = optim::Constant{.lr = 0.4}});
+  refused({.steps = 1,
+           .validate = &setup.valid,
+           .validate_every = 1,
+           .plateau = optim::Plateau{.lr = 0.4}});
 }
 
 TEST_CASE("Trainer: what is not finite is named, and the model stays as it was") {
@@ -151,6 +159,60 @@ TEST_CASE("Trainer: what is not finite is named, and the model stays as it was")
                          setup.step(), {.steps = 3});
   const std::string text = message_of<ValueError>([&] { trainer.run(); });
   CHECK_MESSAGE(text.find("tensor 0 of the batch is not finite") != std::string::npos, text);
+}
+
+TEST_CASE("Trainer: an update that is not made leaves the running statistics") {
+  const TemporaryFolder folder;
+  const auto check = [&](bool infinite, bool scaled) {
+    CAPTURE(infinite);
+    CAPTURE(scaled);
+    Setup setup;
+    nn::Sequential model(nn::Linear(4, 8), nn::BatchNorm1d(8), nn::ReLU(), nn::Linear(8, 2));
+    const auto state = [&] {
+      std::vector<double> all;
+      for (const auto& [name, tensor] : model.state_dict()) {
+        const std::vector<double> values = tensor.to(DType::float64).to_vector<double>();
+        all.insert(all.end(), values.begin(), values.end());
+      }
+      return all;
+    };
+    optim::SGD optimizer(model.parameters(), {.lr = 0.1});
+    optim::GradScaler scaler({.init_scale = 256});
+    std::vector<double> before, after;
+    int64_t number = 0;
+    optim::Trainer trainer(
+        model, optimizer,
+        [&](int64_t) {
+          data::Batch batch = setup.loader.next_or_restart();
+          if (++number != 3) return batch;
+          before = state();
+          if (infinite) batch[0] = batch[0] / 0.0;
+          return batch;
+        },
+        [&](const data::Batch& batch) {
+          const Tensor loss = cross_entropy(model(batch[0]), batch[1]);
+          return number == 3 ? loss + sqrt(loss * 0) : loss;
+        },
+        {.steps = 4, .scaler = scaled ? &scaler : nullptr});
+    Record record;
+    record.then = [&](const optim::StepReport& report) {
+      if (report.step == 3) after = state();
+    };
+    trainer.add(record);
+    if (scaled && !infinite) {
+      trainer.run();
+    } else {
+      check_error<ValueError>([&] { trainer.run(); }, "at step 3, got");
+      after = state();
+    }
+    CHECK(after == before);
+    const auto& layer = dynamic_cast<const nn::BatchNorm1d&>(model[1]);
+    CHECK(layer.num_batches_tracked.item<int64_t>() == (scaled && !infinite ? 3 : 2));
+    trainer.save(folder.file("model"));
+  };
+  for (const bool infinite : {false, true}) {
+    for (const bool scaled : {false, true}) check(infinite, scaled);
+  }
 }
 
 TEST_CASE("Trainer: a step with gradients that are not finite is skipped by every optimizer") {

@@ -1,5 +1,7 @@
 // Checkpoints of optim::Trainer: resumed runs, what stays in the folder, folders that cannot be
 // written. And find_lr, which leaves a training as it was.
+#include <unistd.h>
+
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -223,6 +225,41 @@ TEST_CASE("Trainer: what cannot be written to is refused before the first step")
   CHECK_THROWS_AS(optim::Trainer(setup.model, setup.optimizer, setup.loader, setup.step(),
                                  {.steps = 6, .save = "/dev/full", .keep = 0}),
                   IoError);
+}
+
+TEST_CASE("Trainer: a folder that cannot be looked at is an error, not one without checkpoints") {
+  const TemporaryFolder folder;
+  const auto thrown = [](const std::string& path) {
+    CAPTURE(path);
+    Setup setup;
+    const std::string text = message_of<IoError>([&] {
+      optim::Trainer trainer(setup.model, setup.optimizer, setup.loader, setup.step(),
+                             {.steps = 1, .save = path, .resume = "auto"});
+    });
+    CHECK(text == message_of<IoError>([&] { optim::newest_checkpoint(path); }));
+    CHECK_MESSAGE(text.find("newest_checkpoint: cannot read '" + path) == 0, text);
+  };
+  CHECK(!optim::newest_checkpoint(folder.file("none")));
+  CHECK(!optim::newest_checkpoint("/dev/null"));
+  thrown(folder.file(std::string(300, 'a')));
+  fs::create_symlink("loop", folder.file("loop"));
+  thrown(folder.file("loop"));
+  const std::string run = folder.file("run");
+  fs::create_directory(run);
+  fs::create_symlink("best.safetensors", run + "/best.safetensors");
+  thrown(run);
+  fs::permissions(run, fs::perms::others_exec | fs::perms::owner_exec);
+  fs::permissions(folder.file(""), fs::perms::others_exec, fs::perm_options::add);
+  struct NotRoot {  // who may read everything
+    const bool was_root = ::geteuid() == 0;
+    const bool done = !was_root || ::seteuid(65534) == 0;
+    ~NotRoot() { CHECK((!was_root || ::seteuid(0) == 0)); }
+  };
+  {
+    const NotRoot nobody;
+    if (nobody.done) thrown(run);
+  }
+  fs::permissions(run, fs::perms::owner_all);
 }
 
 TEST_CASE("Trainer: leftovers of killed writers are removed, and never taken for a checkpoint") {
