@@ -196,11 +196,14 @@ void check_filled(const char* op, const std::vector<Target>& targets, const Stat
 
 }  // namespace
 
-StateDict to_their_names(const NameTable& table, const StateDict& ours,
+StateDict to_their_names(const char* op, const NameTable& table, const StateDict& ours,
                          const DecoderConfig& config) {
   const NoGradGuard no_grad;
+  const StateDict own = without_tied(ours, config);
+  const std::vector<Target> targets = targets_of(table, own, config, true);
+  check_filled(op, targets, own);
   StateDict theirs;
-  for (const Target& target : targets_of(table, without_tied(ours, config), config, true)) {
+  for (const Target& target : targets) {
     std::vector<Tensor> parts;
     for (const Piece& piece : target.pieces) {
       parts.push_back(find(ours, piece.ours)->narrow(0, piece.row, piece.rows));

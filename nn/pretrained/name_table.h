@@ -42,8 +42,9 @@ NameTable names_of_family(const char* op, const std::string& family, bool decode
 NameTable names_of_gguf(const char* op, const std::string& architecture);
 
 /// Our tensors `ours`, which share memory with a model, under their names and in their layouts;
-/// copies where the layout differs. `config` is that of the model.
-StateDict to_their_names(const NameTable& table, const StateDict& ours,
+/// copies where the layout differs. `config` is that of the model. `ValueError` of `op` with all of
+/// `ours` that the table has no name for.
+StateDict to_their_names(const char* op, const NameTable& table, const StateDict& ours,
                          const DecoderConfig& config);
 /// Copies what `read` gives for their names into `ours`. `ValueError` of `op` with all of `ours`
 /// but adapters that the table has no name for, or with all of `theirs`, of which only names,

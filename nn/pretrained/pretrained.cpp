@@ -99,7 +99,7 @@ void Pretrained::load(TransformerStack& model) const try {
 StateDict Pretrained::state_dict(const TransformerStack& model) const {
   const NameTable table = gguf_ ? names_of_gguf(kOp, family_)
                                 : names_of_family(kOp, family_, !model.config().tie_weights);
-  StateDict theirs = to_their_names(table, merged_state_dict(model), model.config());
+  StateDict theirs = to_their_names(kOp, table, merged_state_dict(model), model.config());
   if (family_ == "gpt_oss") {
     for (int64_t i = 0; i < model.config().layers; ++i) {
       const std::string router = "model.layers." + std::to_string(i) + ".mlp.router.";

@@ -54,7 +54,7 @@ class SASH_API Pretrained {
   /// (poolers, masks, a head that the configuration leaves out) are passed over.
   void load(TransformerStack& model) const;
   /// The model's tensors by the names, and in the layouts, of the file that was opened; adapters
-  /// (`add_lora`) are merged.
+  /// (`add_lora`) are merged. `ValueError` listing tensors that files of the family do not have.
   StateDict state_dict(const TransformerStack& model) const;
   /// Writes `config.json` as it was, and the model's weights under the names of its family: to
   /// `model.safetensors` or, above `max_shard_bytes`, to several files and

@@ -101,6 +101,14 @@ TEST_CASE("pretrained: tensors of a model that the family's files do not have ar
         error("llama",
               "layers.0.self_attn.q_norm.weight, layers.0.self_attn.k_norm.weight, "
               "layers.1.self_attn.q_norm.weight, layers.1.self_attn.k_norm.weight"));
+  // Nor are they lost when a model is saved.
+  const Pretrained llama = Pretrained::open(kFolder + "llama");
+  Config longer = llama.config();
+  longer.max_positions = 64;
+  const nn::Decoder placed(longer);
+  CHECK(thrown_by([&] { llama.state_dict(placed); }) ==
+        "ValueError: Pretrained: expected a name in files of its family for all of each tensor, "
+        "got none for position_embedding.weight");
   const std::string cross = with("llama", [](Config& c) { c.cross_attention = true; });
   CHECK(cross.find("layers.0.cross_attn.q_proj.weight") != cross.npos);
   CHECK(cross.find("layers.1.cross_attn.o_proj.weight") != cross.npos);
