@@ -167,10 +167,8 @@ TransformerStack::Past::Past(const std::string& op, const TransformerStack& stac
                      std::to_string(texts.size()));
   }
   lengths.clear();
-  for (size_t i = 0; i < texts.size(); ++i) {
-    const std::vector<KeyValueCache>* const caches = texts[i];
-    if (std::find(texts.begin(), texts.begin() + static_cast<std::ptrdiff_t>(i), caches) !=
-        texts.begin() + static_cast<std::ptrdiff_t>(i)) {
+  for (const std::vector<KeyValueCache>* const caches : texts) {
+    if (std::count(texts.begin(), texts.end(), caches) > 1) {
       throw ValueError(op, "caches of its own for each text", "the same for two");
     }
     if (static_cast<int64_t>(caches->size()) != layers) {
