@@ -161,7 +161,7 @@ size_t TransformerStack::entry_of(int64_t layer) const {
 TransformerStack::Past::Past(const std::string& op, const TransformerStack& stack,
                              std::vector<std::vector<KeyValueCache>*> given, int64_t rows)
     : texts(std::move(given)) {
-  const int64_t layers = stack.config_.layers;
+  const int64_t count = stack.config_.layers;
   if (texts.size() != 1 && static_cast<int64_t>(texts.size()) != rows) {
     throw ValueError(op, "caches of one text, or of each of " + std::to_string(rows),
                      std::to_string(texts.size()));
@@ -171,12 +171,12 @@ TransformerStack::Past::Past(const std::string& op, const TransformerStack& stac
     if (std::count(texts.begin(), texts.end(), caches) > 1) {
       throw ValueError(op, "caches of its own for each text", "the same for two");
     }
-    if (static_cast<int64_t>(caches->size()) != layers) {
-      throw ValueError(op, "a cache for each of " + std::to_string(layers) + " layers",
+    if (static_cast<int64_t>(caches->size()) != count) {
+      throw ValueError(op, "a cache for each of " + std::to_string(count) + " layers",
                        std::to_string(caches->size()));
     }
     lengths.push_back((*caches)[0].length());
-    for (int64_t layer = 0; layer < layers; ++layer) {
+    for (int64_t layer = 0; layer < count; ++layer) {
       const KeyValueCache& cache = (*caches)[static_cast<size_t>(layer)];
       check_mask_of(op, cache, stack.layer_mask(layer));
       if (cache.length() == lengths.back()) continue;
