@@ -72,7 +72,8 @@ Tensor integers(int64_t low, int64_t high, const Shape& shape, Generator* own,
                      std::to_string(low) + " and " + std::to_string(high));
   }
   Tensor y = empty(shape, integer);
-  const bool wide = static_cast<uint64_t>(high) - static_cast<uint64_t>(low) > uint64_t{1} << 32;
+  const uint64_t range = static_cast<uint64_t>(high) - static_cast<uint64_t>(low);
+  const bool wide = range > kernels::kNarrowRange;
   const int64_t words = wide ? (y.numel() + 3) / 4 * 8 : y.numel();
   KernelContext context = kernel_context(y.device());
   kernels::random_integer(context, y.tensor_view(), draw(own, y, words), low, high);

@@ -26,6 +26,11 @@ Embedding::Embedding(int64_t count, int64_t dim, const EmbeddingOptions& options
 
 Tensor Embedding::forward(const Tensor& index) { return embedding(weight, index, padding_idx_); }
 
+Tensor Embedding::rows(int64_t first, int64_t count) {
+  if (!has_forward_hooks() && !padding_idx_) return weight.narrow(0, first, count);
+  return (*this)(arange(first, first + count, 1, {.device = weight.device()}));
+}
+
 std::string Embedding::describe() const {
   return "Embedding(" + std::to_string(weight.shape()[0]) + ", " +
          std::to_string(weight.shape()[1]) +

@@ -24,6 +24,9 @@ class SASH_API Embedding : public Module {
 
   /// `DTypeError` unless index is int64; `IndexError` for one outside [0, count).
   Tensor forward(const Tensor& index) override;
+  /// The same of the indices [first, first + count), such as those of positions, without a copy
+  /// unless there are hooks. `IndexError` for rows that are not there.
+  Tensor rows(int64_t first, int64_t count);
   std::string describe() const override;
 
   Tensor weight;

@@ -95,19 +95,21 @@ void CausalLM::initialise() {
 }
 
 Tensor CausalLM::hidden(const Tensor& tokens) {
-  const Tensor embedded = embed(tokens, 0);
-  SumAndNorm x{embedded, layers[0].norm1(embedded)};
-  for (int64_t i = 0; i < options_.layers; ++i) {
-    const AttentionMask& mask = masks_[static_cast<size_t>(i)];
-    LayerNorm& next = i + 1 < options_.layers ? layers[i + 1].norm1 : norm;
-    if (layers[i].has_forward_hooks()) {
-      const Tensor y = layers[i](x.sum, mask);
-      x = {y, next(y)};
-    } else {
-      x = layers[i](x, mask, next);
-    }
+  Tensor x = embed(tokens, 0);
+  const auto hooked = [](const TransformerEncoderLayer& layer) {
+    return layer.has_forward_hooks();
+  };
+  if (std::any_of(layers.begin(), layers.end(), hooked)) {
+    auto mask = masks_.begin();
+    for (TransformerEncoderLayer& layer : layers) x = layer(x, *mask++);
+    return norm(x);
   }
-  return x.norm;
+  SumAndNorm both{x, layers[0].norm1(x)};
+  for (int64_t i = 0; i < options_.layers; ++i) {
+    LayerNorm& next = i + 1 < options_.layers ? layers[i + 1].norm1 : norm;
+    both = layers[i](both, masks_[static_cast<size_t>(i)], next);
+  }
+  return both.norm;
 }
 
 Tensor CausalLM::forward(const Tensor& tokens) { return head(hidden(tokens)); }
@@ -158,8 +160,8 @@ Tensor CausalLM::embed(const Tensor& tokens, int64_t first_position) {
     throw ShapeError("CausalLM", "tokens [B, T] with T at most " + std::to_string(room),
                      to_string(tokens.shape()));
   }
-  const Tensor positions = position_embedding->weight.narrow(0, first_position, tokens.shape()[1]);
-  return dropout(token_embedding(tokens) + positions);
+  return dropout(token_embedding(tokens) +
+                 position_embedding->rows(first_position, tokens.shape()[1]));
 }
 
 bool CausalLM::can_cache() const {

@@ -195,7 +195,7 @@ Tensor TransformerStack::embed(const Tensor& tokens, const Tensor& types, const 
     x = x * scale;
   }
   if (type_embedding) {
-    x = x + (types.defined() ? (*type_embedding)(types) : type_embedding->weight.select(0, 0));
+    x = x + (types.defined() ? (*type_embedding)(types) : type_embedding->rows(0, 1));
   }
   if (position_embedding) {
     const int64_t room =
@@ -208,7 +208,7 @@ Tensor TransformerStack::embed(const Tensor& tokens, const Tensor& types, const 
       x = x + (*position_embedding)(past.positions.unsqueeze(1));
     } else {
       x = x + by_row(past.lengths, [&](int64_t first) {
-            return position_embedding->weight.narrow(0, first, tokens.size(1));
+            return position_embedding->rows(first, tokens.size(1));
           });
     }
   }

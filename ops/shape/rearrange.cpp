@@ -44,6 +44,8 @@ Tensor flipped(const Tensor& x, const Dims& axes) {
 
 /// x as [outer, extent, inner] around an axis.
 Tensor around(const Tensor& x, int axis) {
+  // Extents beside one of 0 may have a product beyond 2^63.
+  if (x.numel() == 0) return x.reshape({x.shape()[axis] == 0 ? 1 : 0, x.shape()[axis], 1});
   int64_t outer = 1, inner = 1;
   for (int i = 0; i < axis; ++i) outer *= x.shape()[i];
   for (int i = axis + 1; i < x.rank(); ++i) inner *= x.shape()[i];

@@ -22,7 +22,8 @@ Shape resolved(const char* op, const Tensor& x, const Shape& shape) {
   };
   Shape result = shape;
   int free_axis = -1;
-  int64_t known = 1;
+  // From 0 on nothing overflows.
+  int64_t known = std::find(shape.begin(), shape.end(), 0) == shape.end() ? 1 : 0;
   for (int i = 0; i < shape.rank(); ++i) {
     if (shape[i] == -1 && free_axis < 0) {
       free_axis = i;

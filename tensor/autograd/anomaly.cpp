@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <string_view>
+#include <vector>
 
 #include "../../core/call_stack.h"
 #include "../tensor_impl.h"
@@ -18,17 +19,14 @@ bool set = false;
 std::mutex mutex;      // of what is above and below
 std::string infinity;  // the op that made the first
 
-bool has_infinity(const Tensor& tensor) {
+bool any_element(const Tensor& tensor, bool (*is)(double)) {
   if (!tensor.defined() || !is_floating(tensor.dtype())) return false;
-  for (const double value : tensor.to_vector<double>()) {
-    if (std::isinf(value)) return true;
-  }
-  return false;
+  const std::vector<double> elements = tensor.to_vector<double>();
+  return std::any_of(elements.begin(), elements.end(), is);
 }
 
-void note_infinity(const std::string& op, std::span<const Tensor> results) {
-  const std::lock_guard lock(mutex);
-  if (infinity.empty() && std::any_of(results.begin(), results.end(), has_infinity)) infinity = op;
+bool has_infinity(const Tensor& tensor) {
+  return any_element(tensor, [](double x) { return std::isinf(x); });
 }
 
 }  // namespace
@@ -55,11 +53,7 @@ std::string first_infinity() {
 }
 
 bool has_nan(const Tensor& tensor) {
-  if (!tensor.defined() || !is_floating(tensor.dtype())) return false;
-  for (const double value : tensor.to_vector<double>()) {
-    if (std::isnan(value)) return true;
-  }
-  return false;
+  return any_element(tensor, [](double x) { return std::isnan(x); });
 }
 
 namespace detail {
@@ -68,7 +62,7 @@ namespace {
 
 // What the thread's next in-place op writes to.
 struct Old {
-  bool has_nan = false;
+  bool has_nan = false, has_infinity = false;
   const TensorImpl* base = nullptr;
 };
 constinit thread_local Old old{};
@@ -81,15 +75,21 @@ std::string recording_stack() {
   return text;
 }
 
-// `written`: the tensor that an in-place op replaced, or nothing. Inputs in its memory have the new
-// elements by now.
-bool given_nan(Inputs inputs, const Tensor& written) {
+// Whether an input `has` it. `written`: the tensor that an in-place op replaced, or nothing. Inputs
+// in its memory have the new elements by now.
+bool given(bool (*has)(const Tensor&), Inputs inputs, const Tensor& written) {
   return std::any_of(inputs.begin(), inputs.end(), [&](const TensorRef& input) {
     const Tensor& x = input.get();
     const bool replaced =
         x.defined() && written.defined() && x.impl().storage == written.impl().storage;
-    return !replaced && has_nan(x);
+    return !replaced && has(x);
   });
+}
+
+// `op` made an infinity that nothing gave it.
+void note_infinity(const std::string& op) {
+  const std::lock_guard lock(mutex);
+  if (infinity.empty()) infinity = op;
 }
 
 void throw_first_nan(const Node& node) {
@@ -101,28 +101,35 @@ void throw_first_nan(const Node& node) {
 
 void note_recording(Node& node, Inputs inputs, std::span<const Tensor> outputs) {
   node.recorded_at = std::make_unique<std::string>(recording_stack());
-  if (std::any_of(outputs.begin(), outputs.end(), has_nan) && !given_nan(inputs, {})) {
-    throw_first_nan(node);
-  }
-  note_infinity(node.name(), outputs);
+  const auto made = [&](bool (*has)(const Tensor&)) {
+    return std::any_of(outputs.begin(), outputs.end(), has) && !given(has, inputs, {});
+  };
+  if (made(has_nan)) throw_first_nan(node);
+  if (made(has_infinity)) note_infinity(node.name());
 }
 
-void note_old_elements(const Tensor& self) { old = {has_nan(self), self.impl().base.get()}; }
+void note_old_elements(const Tensor& self) {
+  old = {has_nan(self), has_infinity(self), self.impl().base.get()};
+}
 
 void note_recording_in_place(Node& node, Inputs inputs, const Tensor& self) {
   node.recorded_at = std::make_unique<std::string>(recording_stack());
   // A base only takes on what its view got.
-  const bool given = old.has_nan || old.base == &self.impl();
-  if (has_nan(self) && !given && !given_nan(inputs, self)) throw_first_nan(node);
-  note_infinity(node.name(), {&self, 1});
+  const bool taken = old.base == &self.impl();
+  const auto made = [&](bool (*has)(const Tensor&), bool had) {
+    return has(self) && !had && !taken && !given(has, inputs, self);
+  };
+  if (made(has_nan, old.has_nan)) throw_first_nan(node);
+  if (made(has_infinity, old.has_infinity)) note_infinity(node.name());
 }
 
 void check_gradients(const Node& node, std::span<const Tensor> incoming,
                      std::span<const Tensor> gradients) {
-  for (const Tensor& g : incoming) {
-    if (has_nan(g)) return;
+  if (std::any_of(incoming.begin(), incoming.end(), has_nan)) return;
+  if (std::any_of(gradients.begin(), gradients.end(), has_infinity) &&
+      std::none_of(incoming.begin(), incoming.end(), has_infinity)) {
+    note_infinity(std::string("gradient of ") + node.name());
   }
-  note_infinity(std::string("gradient of ") + node.name(), gradients);
   for (size_t i = 0; i < gradients.size(); ++i) {
     if (!has_nan(gradients[i])) continue;
     const std::string where =

@@ -24,9 +24,9 @@ class SASH_API AnomalyGuard {
   AnomalyGuard& operator=(const AnomalyGuard&) = delete;
 };
 
-/// The first op since anomaly mode was last set, or a guard switched it on, that made an infinity,
-/// such as "exp", or "gradient of log". Empty if there was none. Masks have infinities, so these do
-/// not throw.
+/// The first op since anomaly mode was last set, or a guard switched it on, that made an infinity
+/// of inputs without one, such as "exp", or "gradient of log". Empty if there was none. Masks have
+/// infinities, so these do not throw.
 SASH_API std::string first_infinity();
 
 /// Whether any element is NaN; false for integers. Waits for the device.

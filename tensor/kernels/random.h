@@ -17,9 +17,13 @@ extern SASH_API
     Kernel<void(KernelContext&, const TensorView& y, PhiloxState, double mean, double std)>
         random_normal;
 
-/// y[i] = low + bits mod (high - low). int64 or int32. Where the range is wider than 2^32, the lane
-/// of element i is the upper half of 64 bits; the lower half is that of the block that lies
-/// ceil(n / 4) blocks further on, n the number of elements.
+/// The widest range whose integers take 32 random bits: the remainder favours a number by at most
+/// range / 2^32.
+inline constexpr uint64_t kNarrowRange = uint64_t{1} << 20;
+
+/// y[i] = low + bits mod (high - low). int64 or int32. Where the range is wider than
+/// `kNarrowRange`, the lane of element i is the upper half of 64 bits; the lower half is that of
+/// the block that lies ceil(n / 4) blocks further on, n the number of elements.
 extern SASH_API
     Kernel<void(KernelContext&, const TensorView& y, PhiloxState, int64_t low, int64_t high)>
         random_integer;

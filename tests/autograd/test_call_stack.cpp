@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <limits>
 #include <memory>
 #include <string>
 
@@ -69,6 +70,9 @@ TEST_CASE("anomaly mode lasts as long as one of its guards, and keeps its first 
   const TensorOptions trained{.device = kCPU, .requires_grad = true};
   {
     const AnomalyGuard outer;
+    Tensor given = full({1}, std::numeric_limits<double>::infinity(), trained);
+    (given + 1).mul_(2).backward(given.detach());
+    CHECK(first_infinity().empty());
     log(full({1}, 0.0, trained));
     {
       const AnomalyGuard inner;

@@ -91,6 +91,8 @@ TEST_CASE("Decoder: hooks see the modules, and change nothing by themselves") {
   manual_seed(3);
   nn::DecoderConfig config = small();
   config.norm_placement = nn::NormPlacement::around;
+  config.max_positions = 6;
+  config.token_types = 2;
   nn::Decoder model(config);
   const Tensor want = model(some_tokens());
   int calls = 0;
@@ -102,7 +104,7 @@ TEST_CASE("Decoder: hooks see the modules, and change nothing by themselves") {
     if (!name.empty() && name != "layers") module->register_forward_hook(count);
   }
   CHECK(relative_error(model(some_tokens()), want) <= 1e-6);
-  CHECK(calls == 2 + 2 * (1 + 4 + 1 + 2 + 1 + 2) + 1);  // embedding, head, layers, norm
+  CHECK(calls == 4 + 2 * (1 + 4 + 1 + 2 + 1 + 2) + 1);  // embeddings, head, layers, norm
 }
 
 TEST_CASE("Decoder: caches of tokens in pieces, a window, halves") {

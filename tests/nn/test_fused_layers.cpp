@@ -2,6 +2,9 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <map>
+#include <span>
+#include <string>
 
 #include <sash/nn/models/causal_lm.h>
 #include <sash/ops/loss/cross_entropy.h>
@@ -63,6 +66,26 @@ TEST_CASE("fused layers: hooks see every call, and the results are the same") {
       for (size_t i = 0; i < fused.size(); ++i) CHECK(all_near(plain[i], fused[i]));
       handle.remove();
     }
+  }
+}
+
+TEST_CASE("fused layers: each module of a model calls its hook once") {
+  nn::CausalLM model = model_of(0);
+  const Tensor x = tokens(), want = model(x);
+  std::map<std::string, int> calls;
+  for (const auto& [name, module] : model.named_modules()) {
+    if (name.empty() || name == "layers") continue;
+    calls[name] = 0;
+    const auto count = [&calls, name](const nn::Module&, std::span<const Tensor>, const Tensor&) {
+      ++calls[name];
+      return Tensor();
+    };
+    module->register_forward_hook(count);
+  }
+  CHECK(all_near(model(x), want));
+  for (const auto& [name, count] : calls) {
+    CAPTURE(name);
+    CHECK(count == 1);
   }
 }
 

@@ -58,6 +58,20 @@ TEST_CASE("arange counts exactly, to the ends of int64") {
   });
 }
 
+TEST_CASE("randint favours no number of a range that is no power of two") {
+  manual_seed(5);
+  // With 32 random bits the numbers below 2^32 - 3e9 would come twice as often as the others.
+  constexpr int64_t high = 3'000'000'000, favoured = (int64_t{1} << 32) - high;
+  int64_t below = 0;
+  for (const int64_t x : randint(0, high, {20000}).to_vector<int64_t>()) below += x < favoured;
+  const double share = static_cast<double>(favoured) / static_cast<double>(high);
+  CHECK(std::abs(static_cast<double>(below) / 20000 - share) < 0.02);
+  below = 0;
+  const Tensor half = randint(-1'500'000'000, 1'500'000'000, {20000}, {.dtype = DType::int32});
+  for (const int64_t x : half.to_vector<int64_t>()) below += x + 1'500'000'000 < favoured;
+  CHECK(std::abs(static_cast<double>(below) / 20000 - share) < 0.02);
+}
+
 TEST_CASE("randint draws from ranges beyond 2^32") {
   manual_seed(3);
   const std::vector<int64_t> all = randint(kLeast, kMost, {4000}).to_vector<int64_t>();
@@ -82,7 +96,9 @@ TEST_CASE("randint draws from ranges beyond 2^32") {
   CHECK(random_state().offset == 4);
   const auto bounds = randint(-2147483648, 2147483648, {2}, {.dtype = DType::int32});
   CHECK(bounds.dtype() == DType::int32);
-  CHECK(random_state().offset == 5);
+  CHECK(random_state().offset == 6);
+  randint(0, int64_t{1} << 20, {5});
+  CHECK(random_state().offset == 8);
 }
 
 TEST_CASE("the gradient of cumsum is a sum from the end") {

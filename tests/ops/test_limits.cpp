@@ -137,6 +137,9 @@ TEST_CASE("the farthest diagonals of tril and triu") {
 TEST_CASE("repeats beyond 2^63 of nothing") {
   const Tensor none = empty({0, 4});
   CHECK(none.repeat({2, int64_t{1} << 60}).shape() == Shape{0, int64_t{1} << 62});
+  constexpr int64_t far = int64_t{1} << 40;
+  CHECK(empty({0, far, far, 2}).repeat_interleave(3, 3).shape() == Shape{0, far, far, 6});
+  CHECK(empty({far, far, 0}).repeat({1, 1, 2}).shape() == Shape{far, far, 0});
   expect_errors({
       {"ShapeError: repeat: expected extents below 2^63, got [0, 4], axis 1 4611686018427387904 "
        "times",

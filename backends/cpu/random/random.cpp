@@ -77,20 +77,21 @@ void random_normal(KernelContext&, const TensorView& y, PhiloxState state, doubl
   });
 }
 
-/// For ranges above 2^32: 64 random bits per element; all high words come before the low ones.
+/// 64 random bits per element; all high words come before the low ones.
+template <class T>
 void wide_integer(const TensorView& y, const PhiloxState& state, int64_t low, uint64_t range) {
   const uint64_t upper = (state.base ? *state.base : 0) + state.offset;
   const uint64_t lower = upper + (static_cast<uint64_t>(y.numel()) + 3) / 4;
-  for_each_block<int64_t>(
+  for_each_block<T>(
       Order::row_major,
-      [&](int64_t flat, int64_t n, int64_t* out) {
+      [&](int64_t flat, int64_t n, T* out) {
         for (int64_t i = 0; i < n; ++i) {
           const auto element = static_cast<uint64_t>(flat + i);
           const auto word = [&](uint64_t base) {
             return philox(state.seed, base + element / 4).lane[element % 4];
           };
           const uint64_t bits = uint64_t{word(upper)} << 32 | word(lower);
-          out[i] = static_cast<int64_t>(static_cast<uint64_t>(low) + bits % range);
+          out[i] = static_cast<T>(static_cast<uint64_t>(low) + bits % range);
         }
       },
       y);
@@ -99,9 +100,9 @@ void wide_integer(const TensorView& y, const PhiloxState& state, int64_t low, ui
 void random_integer(KernelContext&, const TensorView& y, PhiloxState state, int64_t low,
                     int64_t high) {
   const uint64_t range = static_cast<uint64_t>(high) - static_cast<uint64_t>(low);
-  if (range > uint64_t{1} << 32) return wide_integer(y, state, low, range);
   sash::detail::dispatch_over<int64_t, int32_t>(
       y.dtype, "random_integer", [&]<class T>(TypeTag<T>) {
+        if (range > kernels::kNarrowRange) return wide_integer<T>(y, state, low, range);
         draw<T>(y, state, [low, range](const PhiloxBlock& block, size_t lane) {
           return static_cast<T>(low + static_cast<int64_t>(block.lane[lane] % range));
         });

@@ -44,34 +44,32 @@ struct Normal {
 template <class T>
 struct Integer {
   int64_t low;
-  uint64_t range;
+  uint32_t range;  // of 32 bits, because 64-bit division is slow
   __device__ Vector<T, 4> operator()(const PhiloxBlock& block) const {
     Vector<T, 4> y;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      // A 32-bit remainder, because 64-bit division is slow. For range = 2^32 none is needed.
-      const uint32_t bits = block.lane[i];
-      const uint32_t rest = range <= UINT32_MAX ? bits % static_cast<uint32_t>(range) : bits;
-      y.element[i] = static_cast<T>(low + static_cast<int64_t>(rest));
+      y.element[i] = static_cast<T>(low + static_cast<int64_t>(block.lane[i] % range));
     }
     return y;
   }
 };
 
-/// For ranges above 2^32: 64 random bits per element. The high 32 come from one block, the low 32
-/// from the block `blocks` after it.
+/// 64 random bits per element. The high 32 come from one block, the low 32 from the block `blocks`
+/// after it.
+template <class T>
 struct WideInteger {
   int64_t low;
   uint64_t range;
   uint64_t seed;
   uint64_t blocks;
-  __device__ Vector<int64_t, 4> operator()(const PhiloxBlock& upper, uint64_t counter) const {
+  __device__ Vector<T, 4> operator()(const PhiloxBlock& upper, uint64_t counter) const {
     const PhiloxBlock lower = philox(seed, counter + blocks);
-    Vector<int64_t, 4> y;
+    Vector<T, 4> y;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const uint64_t bits = uint64_t{upper.lane[i]} << 32 | lower.lane[i];
-      y.element[i] = static_cast<int64_t>(static_cast<uint64_t>(low) + bits % range);
+      y.element[i] = static_cast<T>(static_cast<uint64_t>(low) + bits % range);
     }
     return y;
   }
@@ -98,13 +96,13 @@ void random_normal(KernelContext& context, const TensorView& y, PhiloxState stat
 void random_integer(KernelContext& context, const TensorView& y, PhiloxState state, int64_t low,
                     int64_t high) {
   const uint64_t range = static_cast<uint64_t>(high) - static_cast<uint64_t>(low);
-  if (range > uint64_t{1} << 32) {
-    const uint64_t blocks = (static_cast<uint64_t>(y.numel()) + 3) / 4;
-    return philox_map<int64_t>(context, WideInteger{low, range, state.seed, blocks}, state, y);
-  }
+  const uint64_t blocks = (static_cast<uint64_t>(y.numel()) + 3) / 4;
   sash::detail::dispatch_over<int64_t, int32_t>(
       y.dtype, "random_integer", [&]<class T>(TypeTag<T>) {
-        philox_map<T>(context, Integer<T>{low, range}, state, y);
+        if (range > kernels::kNarrowRange) {
+          return philox_map<T>(context, WideInteger<T>{low, range, state.seed, blocks}, state, y);
+        }
+        philox_map<T>(context, Integer<T>{low, static_cast<uint32_t>(range)}, state, y);
       });
 }
 
