@@ -107,6 +107,30 @@ TEST_CASE_TEMPLATE("products: views that BLAS cannot read, into any view, with a
   }
 }
 
+TEST_CASE_TEMPLATE("products: columns and rows whose elements lie apart", On, Cpu, Cuda) {
+  if (missing(On::device)) return;
+  manual_seed(8);
+  for (const DType dtype : {DType::float32, DType::float64}) {
+    const TensorOptions options{.dtype = dtype, .device = On::device};
+    for (const int64_t n : {16, 64, 130}) {
+      for (const int64_t m : {1, 33, 103, 303, 390, 1003, 2050}) {
+        CAPTURE(m);
+        CAPTURE(n);
+        const Tensor a = randn({m, 1, 3}, options).select(2, 0);
+        const Tensor b = randn({1, n, 2}, options).select(2, 0);
+        const Tensor want = matmul(a.contiguous(), b.contiguous());
+        CHECK(all_same(matmul(a, b), want));
+        CHECK(all_same(matmul(b.mT(), a.mT()), want.mT().contiguous()));
+        CHECK(all_same(linear(a, b.mT()), want));
+        const Tensor c = randn({m, 7}, options), row = randn({1, m, 5}, options).select(2, 1);
+        CHECK(relative_error(matmul(row, c), matmul(row.contiguous(), c)) <= limit(dtype));
+        CHECK(relative_error(matmul(c.mT(), row.mT()), matmul(c.mT(), row.mT().contiguous())) <=
+              limit(dtype));
+      }
+    }
+  }
+}
+
 TEST_CASE("cpu products: many tiles, deep products, the same bits on any number of threads") {
   struct Case {
     int64_t m, n, k;

@@ -255,10 +255,20 @@ void multiply(const KernelContext& context, const Product<T>& product, const Bat
 
 #endif
 
+// An axis of extent 1 may have any stride. It gets the unit stride that kernels look for.
+template <class T>
+void set_unit_stride(Matrix<T>& x, Index cols) {
+  if (x.row_stride == 1 || x.col_stride == 1) return;
+  (cols <= 1 ? x.col_stride : x.row_stride) = 1;
+}
+
 }  // namespace
 
 template <class T>
-void gemm(const KernelContext& context, const Product<T>& product, const Batch& batch) {
+void gemm(const KernelContext& context, const Product<T>& given, const Batch& batch) {
+  Product<T> product = given;
+  set_unit_stride(product.a, product.k);
+  set_unit_stride(product.b, product.n);
   const Index count = numel(batch.shape);
   if (count == 0 || product.m == 0 || product.n == 0) return;
   if (product.c.col_stride != 1 && product.n > 1) {
