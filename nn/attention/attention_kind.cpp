@@ -23,6 +23,7 @@ class AttentionKind::Method {
   virtual ~Method() = default;
   virtual std::string text() const = 0;
   virtual bool can_be_causal() const { return false; }
+  virtual bool scales() const { return true; }
   /// Which masks it takes, and whether `mask` is one.
   virtual const char* masks() const { return "key_lengths or no mask"; }
   virtual bool takes(const AttentionMask& mask) const {
@@ -43,6 +44,7 @@ class LinearKind final : public Method {
 
   std::string text() const override { return causal_ ? "causal_linear" : "linear"; }
   bool can_be_causal() const override { return causal_; }
+  bool scales() const override { return false; }
   const char* masks() const override {
     return causal_ ? "causal, key_lengths or no mask" : "key_lengths or no mask";
   }
@@ -225,6 +227,7 @@ void AttentionKind::check(const AttentionOptions& options) const {
   const auto refuse = [&](const std::string& expected, const std::string& got) {
     throw ValueError(kOp, expected + " for '" + to_string() + "'", got);
   };
+  if (options.scale && !method_->scales()) refuse("no scale", to_text(*options.scale));
   if (options.softcap != 0) refuse("no softcap", to_text(options.softcap));
   if (options.bias.defined()) refuse("no bias", "a bias");
   if (options.relative_bias.defined()) refuse("no relative positions", "relative positions");

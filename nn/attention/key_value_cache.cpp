@@ -1,6 +1,7 @@
 #include "key_value_cache.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "../../ops/checks.h"
 #include "../../ops/shape/concat.h"
@@ -48,8 +49,20 @@ KeyValueCache::KeyValueCache(const KeyValueCache& other)
   v_ = other.v_.clone();
 }
 
-KeyValueCache& KeyValueCache::operator=(const KeyValueCache& other) {
-  return *this = KeyValueCache(other);
+KeyValueCache::KeyValueCache(KeyValueCache&& other) noexcept
+    : mask_(other.mask_),
+      reach_(other.reach_),
+      length_(std::exchange(other.length_, 0)),
+      k_(std::move(other.k_)),
+      v_(std::move(other.v_)) {}
+
+KeyValueCache& KeyValueCache::operator=(KeyValueCache other) noexcept {
+  std::swap(mask_, other.mask_);
+  std::swap(reach_, other.reach_);
+  std::swap(length_, other.length_);
+  std::swap(k_, other.k_);
+  std::swap(v_, other.v_);
+  return *this;
 }
 
 CachedKeys KeyValueCache::append(const Tensor& k, const Tensor& v) {

@@ -29,9 +29,9 @@ class SASH_API KeyValueCache {
   explicit KeyValueCache(const AttentionMask& mask = AttentionMask::causal());
   /// A copy has memory of its own: two texts may go on from the same tokens.
   KeyValueCache(const KeyValueCache& other);
-  KeyValueCache& operator=(const KeyValueCache& other);
-  KeyValueCache(KeyValueCache&&) noexcept = default;
-  KeyValueCache& operator=(KeyValueCache&&) noexcept = default;
+  /// Leaves `other` empty.
+  KeyValueCache(KeyValueCache&& other) noexcept;
+  KeyValueCache& operator=(KeyValueCache other) noexcept;
 
   /// Appends the keys [B, H_kv, n, D] and values [B, H_kv, n, D_v] of the next n tokens, and
   /// returns the keys and values that their queries attend to. The results share memory with the

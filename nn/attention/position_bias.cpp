@@ -5,7 +5,6 @@
 #include <cstdlib>
 
 #include "../../ops/index/gather.h"
-#include "../../tensor/autograd/grad_mode.h"
 #include "../../tensor/factories.h"
 #include "../check.h"
 
@@ -33,7 +32,6 @@ Tensor alibi_slopes(int64_t heads, Device device) {
 
 Tensor position_bias(const Tensor& relative_bias, const Tensor& slopes,
                      const std::vector<int64_t>& queries, const std::vector<int64_t>& keys) {
-  const NoGradGuard no_grad;
   const auto n = static_cast<int64_t>(queries.size()), m = static_cast<int64_t>(keys.size());
   std::vector<int64_t> index;
   std::vector<double> distance;

@@ -18,7 +18,7 @@ SASH_API Tensor alibi_slopes(int64_t heads, Device device = kCPU);
 ///                      - slopes[h] abs(keys[j] - queries[i])
 ///
 /// relative_bias [H, 2 R + 1] and slopes [H]; either may be undefined, and the result is undefined
-/// if both are. Not recorded.
+/// if both are.
 SASH_API Tensor position_bias(const Tensor& relative_bias, const Tensor& slopes,
                               const std::vector<int64_t>& queries,
                               const std::vector<int64_t>& keys);

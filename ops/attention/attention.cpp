@@ -48,8 +48,9 @@ std::shared_ptr<const CompiledBlockMap> block_map_for(const AttentionCall& call,
   int64_t query_rows = 0;
   kernels::attention_block_rows(context, inputs, pass, query_rows);
   const bool kept = call.forward_map && call.forward_map->map.query_rows == query_rows;
-  auto compiled = kept ? call.forward_map
-                       : cached_block_map(call.pattern, call.shape, query_rows, context.device);
+  auto compiled = kept ? call.forward_map : naming_mask(call.mask, "attention", [&] {
+    return cached_block_map(call.pattern, call.shape, query_rows, context.device);
+  });
   compiled->use();
   return compiled;
 }
@@ -200,8 +201,9 @@ AttentionWithLse fused_attention(const AttentionTensors& x, AttentionCall call) 
     kernels::attention_forward(context, views, Params(call, x, *call.forward_map).get(),
                                results[0].tensor_view(), results[1].tensor_view());
   }
-  SmallVector<Saved, 2> data;
+  SmallVector<Saved, 2> data;  // of the mask, and ALiBi's slopes
   for (const Tensor& tensor : call.mask_tensors()) data.push_back(save(tensor));
+  if (call.slopes.defined()) data.push_back(save(call.slopes));
   record(
       "attention", {x.q, x.k, x.v, x.bias, x.relative_bias}, results,
       [q = save(x.q), k = save(x.k), v = save(x.v), bias = save(x.bias),
@@ -209,7 +211,7 @@ AttentionWithLse fused_attention(const AttentionTensors& x, AttentionCall call) 
        lse = save_output(results[1], 1), data = std::move(data),
        call = std::move(call)](Backward& pass, std::span<const Tensor> grads) {
         const AttentionTensors inputs{pass(q), pass(k), pass(v), pass(bias), pass(relative_bias)};
-        for (const Saved& tensor : data) pass(tensor);  // throws if the mask was overwritten
+        for (const Saved& tensor : data) pass(tensor);  // throws if it was overwritten
         const Cotangents g{grads[0], grads[1], inputs.bias.defined() && pass.needs(3),
                            inputs.relative_bias.defined() && pass.needs(4)};
         return pass.create_graph() ? composite_backward(g, inputs, pass(out), pass(lse), call, pass)

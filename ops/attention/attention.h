@@ -40,7 +40,8 @@ struct AttentionOptions {
 /// sink) times o without them.
 ///
 /// Throws `ShapeError` if the tensors or the mask do not fit, `DTypeError`, `DeviceError`, and
-/// `ValueError` unless 0 <= dropout <= 1, softcap >= 0 and the scale is finite.
+/// `ValueError` unless 0 <= dropout <= 1, softcap >= 0 and the scale is finite, in float32 unless q
+/// is float64.
 SASH_API Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v,
                           const AttentionOptions& options = {});
 

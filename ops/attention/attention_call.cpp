@@ -78,10 +78,7 @@ void check_options(const AttentionCall& call) {
   if (!(call.dropout >= 0 && call.dropout <= 1)) {
     throw ValueError(kOp, "a dropout probability in [0, 1]", to_text(call.dropout));
   }
-  if (!std::isfinite(call.scale)) throw ValueError(kOp, "a finite scale", to_text(call.scale));
-  if (!(call.softcap >= 0 && std::isfinite(call.softcap))) {
-    throw ValueError(kOp, "a softcap above 0, or 0 for none", to_text(call.softcap));
-  }
+  check_scale_and_softcap(kOp, call.scale, call.softcap, call.accumulation_dtype());
 }
 
 // Moves the parts that are data and combined by `&` at the top to `data`. Returns the rest, the
@@ -117,6 +114,23 @@ Tensor make_bounds(const SmallVector<std::shared_ptr<const MaskPart>, 2>& data,
 }
 
 }  // namespace
+
+void check_scale_and_softcap(const char* op, double scale, double softcap, DType accumulator) {
+  const auto accumulated = [accumulator](double x) {
+    return accumulator == DType::float64 ? x : static_cast<double>(static_cast<float>(x));
+  };
+  const std::string held = " that " + std::string(name(accumulator)) + " holds";
+  if (!std::isfinite(scale)) throw ValueError(op, "a finite scale", to_text(scale));
+  if (!std::isfinite(accumulated(scale))) throw ValueError(op, "a scale" + held, to_text(scale));
+  if (softcap == 0) return;
+  if (!(softcap > 0 && std::isfinite(softcap))) {
+    throw ValueError(op, "a softcap above 0, or 0 for none", to_text(softcap));
+  }
+  const double cap = accumulated(softcap);
+  if (!std::isfinite(cap) || !std::isfinite(accumulated(1 / cap))) {
+    throw ValueError(op, "a softcap" + held, to_text(softcap));
+  }
+}
 
 std::string mask_note(const AttentionMask& mask) {
   // Without the numbers of tensors: "key_lengths", not "key_lengths#7.0".

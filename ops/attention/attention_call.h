@@ -43,6 +43,10 @@ struct AttentionCall {
   Tensor kept{};  ///< what dropout keeps, if the forward kernel left it for the backward one
 };
 
+/// `ValueError` unless scale is finite and softcap finite and above 0, or 0, as `accumulator` holds
+/// them.
+void check_scale_and_softcap(const char* op, double scale, double softcap, DType accumulator);
+
 /// "the mask is causal & window:256,0", at most 100 characters of the mask.
 std::string mask_note(const AttentionMask& mask);
 

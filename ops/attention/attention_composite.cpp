@@ -3,6 +3,7 @@
 
 #include "../../tensor/factories.h"
 #include "../../tensor/random.h"
+#include "../autocast.h"
 #include "../elementwise/binary.h"
 #include "../elementwise/compare.h"
 #include "../elementwise/dropout.h"
@@ -43,16 +44,21 @@ Tensor relative_scores(const Tensor& relative_bias, const MaskShape& shape) {
       .reshape({1, relative_bias.size(0), shape.queries, shape.keys});
 }
 
-// The scores [B, H, S_q, S_k], -inf where hidden.
+// The scores [B, H, S_q, S_k], -inf where hidden. As in the kernels, they and all that follows are
+// of the accumulation dtype.
 Tensor scores_of(const AttentionTensors& x, const AttentionCall& call) {
-  Tensor scores = matmul(grouped(x.q, x.k.size(1)), x.k.unsqueeze(2).mT()) * call.scale;
+  const DType wide = call.accumulation_dtype();
+  const Tensor k = x.k.to(wide);
+  Tensor scores = matmul(grouped(x.q.to(wide), k.size(1)), k.unsqueeze(2).mT()) * call.scale;
   scores = scores.reshape(call.weights_shape());
   if (call.softcap > 0) scores = tanh(scores / call.softcap) * call.softcap;
-  if (x.bias.defined()) scores = scores + x.bias;
-  if (x.relative_bias.defined()) scores = scores + relative_scores(x.relative_bias, call.shape);
+  if (x.bias.defined()) scores = scores + x.bias.to(wide);
+  if (x.relative_bias.defined()) {
+    scores = scores + relative_scores(x.relative_bias.to(wide), call.shape);
+  }
   if (call.slopes.defined()) {
-    const Tensor slopes = call.slopes.to(call.dtype).view({1, call.shape.heads, 1, 1});
-    scores = scores - slopes * abs(distances(call.shape, scores.device())).to(call.dtype);
+    const Tensor slopes = call.slopes.to(wide).view({1, call.shape.heads, 1, 1});
+    scores = scores - slopes * abs(distances(call.shape, scores.device())).to(wide);
   }
   if (call.mask.shows_all()) return scores;
   const Tensor hidden = logical_not(call.mask.to_dense(call.shape, scores.device()));
@@ -66,14 +72,13 @@ Tensor weights_of(const Tensor& scores, const AttentionCall& call) {
 
 // The log-sum-exp of each row; +inf where nothing is visible.
 Tensor lse_of(const Tensor& scores, const AttentionCall& call) {
-  const Tensor wide = scores.to(call.accumulation_dtype());
   if (call.shape.keys == 0) {
     return full({call.shape.batch, call.shape.heads, call.shape.queries}, kInfinity,
-                wide.options());
+                scores.options());
   }
   // Rows without a visible key count as zeros, so that no gradient is NaN.
-  const Tensor hidden = eq(amax(wide.detach(), {-1}, true), -kInfinity);
-  const Tensor lse = logsumexp(masked_fill(wide, hidden, 0), {-1});
+  const Tensor hidden = eq(amax(scores.detach(), {-1}, true), -kInfinity);
+  const Tensor lse = logsumexp(masked_fill(scores, hidden, 0), {-1});
   return masked_fill(lse, hidden.squeeze(-1), kInfinity);
 }
 
@@ -82,8 +87,10 @@ Tensor lse_of(const Tensor& scores, const AttentionCall& call) {
 AttentionWithLse attention_from_plain_ops(const AttentionTensors& x, const AttentionCall& call) {
   const Tensor scores = scores_of(x, call);
   const Tensor weights = weights_of(scores, call);
-  return {matmul(grouped(weights, x.k.size(1)), x.v.unsqueeze(2))
-              .reshape({x.q.size(0), x.q.size(1), x.q.size(2), x.v.size(3)}),
+  const Tensor v = x.v.to(weights.dtype());
+  return {matmul(grouped(weights, v.size(1)), v.unsqueeze(2))
+              .reshape({x.q.size(0), x.q.size(1), x.q.size(2), v.size(3)})
+              .to(call.dtype),
           lse_of(scores, call)};
 }
 
@@ -100,13 +107,19 @@ AttentionWithLse composite::attention(const Tensor& q, const Tensor& k, const Te
 }
 
 Tensor attention_probabilities(const Tensor& q, const Tensor& k, const AttentionOptions& options) {
+  if (Autocast cast("attention"); cast) {
+    AttentionOptions own = options;
+    own.bias = cast(options.bias);
+    own.relative_bias = cast(options.relative_bias);
+    return attention_probabilities(cast(q), cast(k), own);
+  }
   const AttentionTensors inputs{q, k, k, options.bias, options.relative_bias};
   AttentionCall call(inputs, options);
   check_sink_logits(q, options.sink_logits);
   if (call.dropout > 0) call.philox = next_philox(q.device(), numel(call.weights_shape()));
   const Tensor scores = scores_of(inputs, call), weights = weights_of(scores, call);
-  if (!options.sink_logits.defined()) return weights;
-  return out_with_sinks({weights, lse_of(scores, call)}, options.sink_logits);
+  if (!options.sink_logits.defined()) return weights.to(call.dtype);
+  return out_with_sinks({weights, lse_of(scores, call)}, options.sink_logits).to(call.dtype);
 }
 
 }  // namespace sash

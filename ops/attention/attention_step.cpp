@@ -8,6 +8,7 @@
 #include "../checks.h"
 #include "../kernels/attention_step.h"
 #include "../rows.h"
+#include "attention_call.h"
 #include "sink_logits.h"
 
 namespace sash {
@@ -44,6 +45,13 @@ void check_arguments(const Tensor& q, const Tensor& k, const Tensor& v, const Te
   check_dtype(kOp, position, DType::int64);
   if (position.numel() != 1) throw ShapeError(kOp, "one position", to_string(position.shape()));
   if (!options.reach.exact) throw ValueError(kOp, "an exact reach", "one that is not");
+  if (options.reach.first < 0 || options.reach.recent.value_or(1) < 1) {
+    throw ValueError(kOp, "a reach of first tokens and at least one recent one",
+                     std::to_string(options.reach.first) + " and " +
+                         std::to_string(options.reach.recent.value_or(1)));
+  }
+  check_scale_and_softcap(kOp, options.scale.value_or(1), options.softcap,
+                          q.dtype() == DType::float64 ? DType::float64 : DType::float32);
   check_sink_logits(q, options.sink_logits);
   const RotaryAngles& angles = options.angles;
   if (!angles.cos.defined()) return;
@@ -118,6 +126,16 @@ Tensor attention_step(const Tensor& q, const Tensor& k, const Tensor& v, const T
   const CausalReach& reach = options.reach;
   const bool turns = reach.recent && at >= reach.first;
   const int64_t slot = turns ? reach.first + (at - reach.first) % *reach.recent : at;
+  if (at < 0 || slot >= keys.size(2)) {
+    throw IndexError(kOp, "a position with a slot among " + std::to_string(keys.size(2)),
+                     std::to_string(at));
+  }
+  if (options.angles.cos.defined() && at >= options.angles.cos.size(0)) {
+    throw IndexError(
+        kOp,
+        "a position below the " + std::to_string(options.angles.cos.size(0)) + " of the angles",
+        std::to_string(at));
+  }
   const int64_t used = reach.recent ? std::min(at + 1, reach.first + *reach.recent) : at + 1;
   keys.narrow(2, slot, 1).copy_(turned(k));
   values.narrow(2, slot, 1).copy_(v);

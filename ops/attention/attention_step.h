@@ -21,10 +21,11 @@ struct AttentionStepOptions {
 ///
 /// A token's slot is its position. With `reach.recent`, tokens from `reach.first` on take turns in
 /// the next `recent` slots. The position is read on the device, so a recorded `Graph` may move it
-/// on; it must be below P and have a slot.
+/// on; it must be below P and have a slot, which plain ops check by an `IndexError`.
 ///
 /// Nothing is recorded for gradients. `ShapeError`, `DTypeError` or `DeviceError` unless the
-/// tensors fit; `ValueError` for a reach that is not exact or caches that are not contiguous.
+/// tensors fit; `ValueError` for a reach that is not exact or has no recent tokens, for a scale or
+/// a softcap that `attention` refuses, and for caches that are not contiguous.
 SASH_API Tensor attention_step(const Tensor& q, const Tensor& k, const Tensor& v,
                                const Tensor& keys, const Tensor& values, const Tensor& position,
                                const AttentionStepOptions& options = {});

@@ -1,6 +1,7 @@
 #include "linear_attention.h"
 
 #include <array>
+#include <cmath>
 
 #include "../../tensor/autograd/node.h"
 #include "../../tensor/factories.h"
@@ -158,6 +159,9 @@ void check_linear_attention(const char* op, const Tensor& q, const Tensor& k, co
     }
   }
   if (!(eps > 0)) throw ValueError(op, "an eps above 0", to_text(eps));
+  if (q.dtype() != DType::float64 && !std::isnormal(static_cast<float>(eps))) {
+    throw ValueError(op, "an eps that float32 holds", to_text(eps));
+  }
 }
 
 LinearAttentionCall::LinearAttentionCall(const Tensor& q, const Tensor& k, const Tensor& v,

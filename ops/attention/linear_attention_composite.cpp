@@ -1,6 +1,7 @@
 #include <vector>
 
 #include "../../tensor/factories.h"
+#include "../autocast.h"
 #include "../checks.h"
 #include "../elementwise/binary.h"
 #include "../elementwise/compare.h"
@@ -111,6 +112,9 @@ Tensor linear_attention_from_plain_ops(const Tensor& q, const Tensor& k, const T
 Tensor linear_attention_step(const Tensor& q, const Tensor& k, const Tensor& v,
                              LinearAttentionState& state, double eps) {
   constexpr const char* op = "linear_attention_step";
+  if (Autocast cast("linear_attention"); cast) {
+    return linear_attention_step(cast(q), cast(k), cast(v), state, eps);
+  }
   check_linear_attention(op, q, k, v, eps);
   if (q.size(2) != k.size(2)) {
     throw ShapeError(op, "as many queries as keys",

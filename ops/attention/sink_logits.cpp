@@ -44,7 +44,11 @@ Tensor out_with_sinks(const AttentionWithLse& plain, const Tensor& sink_logits) 
 
 Tensor lse_with_sinks(const Tensor& lse, const Tensor& sink_logits) {
   const Tensor keys = masked_fill(lse, sees_none(lse), -kInfinity);
-  return logsumexp(stack({keys, per_head(sink_logits, lse).expand(lse.shape())}, -1), {-1});
+  const Tensor sinks = per_head(sink_logits, lse).expand(lse.shape());
+  // Rows of nothing, not even a sink, count as zeros, so that no gradient is NaN.
+  const Tensor nothing = logical_and(sees_none(lse), eq(sinks.detach(), -kInfinity));
+  const Tensor both = masked_fill(stack({keys, sinks}, -1), nothing.unsqueeze(-1), 0);
+  return masked_fill(logsumexp(both, {-1}), nothing, kInfinity);
 }
 
 }  // namespace sash

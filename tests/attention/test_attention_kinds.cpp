@@ -198,6 +198,10 @@ TEST_CASE("wrong calls: attention kinds") {
   });
   CHECK_THROWS_AS(nn::LongformerAttention(8, 2, {.window = 2}, {.attention = "clustered:3"}),
                   ValueError);
+  expect_error<ValueError>(kind + "no scale for 'linear', got 2", [] {
+    const Tensor q = zeros({1, 1, 2, 4});
+    nn::AttentionKind::parse("linear")(q, q, q, {.scale = 2.0});
+  });
   nn::MultiheadAttention clustered(8, 2, {.attention = "clustered:3"});
   CHECK(clustered.describe() ==
         "MultiheadAttention(8, heads 2, clustered:3,bits=32,iterations=10)");

@@ -8,6 +8,7 @@
 
 #include <sash/sash.h>
 
+#include "../support/compare.h"
 #include "../support/devices.h"
 #include "../support/expect_error.h"
 
@@ -43,6 +44,16 @@ TEST_CASE("a moved-from mask keeps its value") {
   CHECK(mask.to_string() == taken.to_string());  // NOLINT: this is what is tested
   taken = std::move(mask);
   CHECK(visible(mask & Mask::sinks(1), 4, 4) == 3);
+}
+
+TEST_CASE("texts of masks with seeds beyond 2^63 are read again") {
+  constexpr uint64_t kSeed = ~uint64_t{0} - 5;
+  for (const Mask& mask :
+       {Mask::random_blocks(2, kSeed, 16), Mask::bigbird({.block = 4, .seed = kSeed})}) {
+    const Mask again = Mask::parse(mask.to_string());
+    CHECK(again.to_string() == mask.to_string());
+    CHECK(all_same(again.to_dense({1, 1, 64, 64}), mask.to_dense({1, 1, 64, 64})));
+  }
 }
 
 TEST_CASE("expressions of ten thousand parts") {

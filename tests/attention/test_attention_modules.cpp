@@ -1,8 +1,10 @@
 #include <doctest/doctest.h>
+
 #include <sash/nn/attention/bigbird_attention.h>
 #include <sash/nn/attention/longformer_attention.h>
 #include <sash/nn/attention/position_bias.h>
 #include <sash/nn/attention/window_attention.h>
+#include <sash/nn/init.h>
 #include <sash/nn/models/transformer.h>
 #include <sash/ops/elementwise/binary.h>
 #include <sash/tensor/autograd/grad_mode.h>
@@ -152,6 +154,19 @@ TEST_CASE("alibi_slopes are powers of two, position_bias is what attention adds"
   CHECK(largest_difference(with_bias(table, {}) + with_bias({}, slopes).to(DType::float64), bias) <
         1e-12);
   CHECK(!with_bias({}, {}).defined());
+}
+
+TEST_CASE("relative positions get their gradient from a cache that has turned") {
+  manual_seed(4);
+  nn::MultiheadAttention m(8, 2, {.attention = "causal_window:3", .relative_positions = 2});
+  nn::init::normal_(m.relative_bias);
+  m.requires_grad_(false);
+  m.relative_bias.requires_grad_(true);
+  const Tensor x = randn({1, 6, 8}), g = randn({1, 6, 8});
+  const Tensor want = grad({m(x)}, {m.relative_bias}, {g})[0];
+  nn::KeyValueCache cache = m.new_cache();
+  for (int64_t i = 0; i < 6; ++i) m(x.narrow(1, i, 1), cache).backward(g.narrow(1, i, 1));
+  CHECK(largest_difference(m.relative_bias.grad(), want) < 1e-5);
 }
 
 TEST_CASE("window and BigBird modules are attention under their masks") {

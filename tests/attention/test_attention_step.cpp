@@ -199,5 +199,17 @@ TEST_CASE("attention step: wrong calls") {
        call(q, k, zeros({1, 2, 8, 5}).transpose(2, 3), at)},
       {"ValueError" + op + "an exact reach, got one that is not",
        call(q, k, keys, at, {.reach = {.exact = false}})},
+      {"ValueError" + op + "a reach of first tokens and at least one recent one, got 2 and 0",
+       call(q, k, keys, at, {.reach = {.recent = 0, .first = 2}})},
+      {"ValueError" + op + "a reach of first tokens and at least one recent one, got -1 and 1",
+       call(q, k, keys, at, {.reach = {.first = -1}})},
+      {"ValueError" + op + "a softcap above 0, or 0 for none, got -1",
+       call(q, k, keys, at, {.softcap = -1})},
+      {"IndexError" + op + "a position with a slot among 5, got 5",
+       call(q, k, keys, position_of(5, kCPU))},
+      {"IndexError" + op + "a position with a slot among 5, got -1",
+       call(q, k, keys, position_of(-1, kCPU))},
+      {"IndexError" + op + "a position below the 2 of the angles, got 3",
+       call(q, k, keys, position_of(3, kCPU), {.angles = {zeros({2, 4}), zeros({2, 4})}})},
   });
 }

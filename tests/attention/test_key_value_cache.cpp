@@ -293,7 +293,11 @@ TEST_CASE("KeyValueCache: copies go on by themselves") {
   CHECK(of_other.k.to_vector<float>() == expected);
   CHECK(of_other.v.to_vector<float>() == expected);
   CHECK(cache.keys().narrow(2, 3, 1).to_vector<float>() == std::vector<float>{7, 7});
-  CHECK(nn::KeyValueCache(nn::KeyValueCache()).length() == 0);
+  const nn::KeyValueCache taken = std::move(cache);
+  CHECK(taken.length() == 4);
+  CHECK(cache.length() == 0);  // NOLINT: this is what is tested
+  cache.append(token(1), token(1));
+  CHECK(cache.length() == 1);
 }
 
 TEST_CASE("wrong calls: caches of keys and values") {

@@ -125,6 +125,9 @@ TEST_CASE("errors of masks show the mask, abridged") {
       {"ValueError: attention: expected key lengths in [0, 3], got 4 for batch 1; the mask is "
        "causal & key_lengths",
        attend(long_one)},
+      {"ValueError: attention: expected key lengths in [0, 3], got 4 for batch 1; the mask is "
+       "causal | key_lengths",
+       attend(AttentionMask::causal() | lengths({1, 4}))},
   });
   AttentionMask many = AttentionMask::dilated_window(1, 1, {1, 2, 3});
   for (int64_t i = 0; i < 50; ++i) many = many | AttentionMask::global({i});

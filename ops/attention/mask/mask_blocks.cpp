@@ -185,7 +185,8 @@ class BigBird final : public MaskPart {
     }
   }
   std::string text() const override {
-    const auto [block, window, global, random, seed] = options_;
+    const auto [block, window, global, random, bits] = options_;
+    const auto seed = static_cast<int64_t>(bits);  // as `parse` reads numbers
     if (window == 0 && global == 0) {
       return "random_blocks:" + std::to_string(random) + "," + std::to_string(seed) + "," +
              std::to_string(block);
