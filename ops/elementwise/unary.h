@@ -21,8 +21,9 @@ SASH_API Tensor square(const Tensor& x);
 
 // From here to erf: integers and bool are cast to `default_dtype()`.
 
+/// e^x. On a CPU, 0 where it would be subnormal, as in the sigmoid of numbers so far below 0.
 SASH_API Tensor exp(const Tensor& x);
-/// Natural logarithm.
+/// Natural logarithm. On a CPU, subnormal numbers count as the smallest normal one.
 SASH_API Tensor log(const Tensor& x);
 /// ln(1 + x), accurate near 0.
 SASH_API Tensor log1p(const Tensor& x);

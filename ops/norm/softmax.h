@@ -12,7 +12,7 @@ namespace sash {
 SASH_API Tensor softmax(const Tensor& x, int64_t axis = -1);
 
 /// y_i = x_i - log sum_j exp(x_j) along `axis`; otherwise like `softmax`. A row of only -inf
-/// stays -inf.
+/// stays -inf, and passes its gradient on.
 SASH_API Tensor log_softmax(const Tensor& x, int64_t axis = -1);
 
 /// The same from plain ops: used where a backend has no fused kernel, for second derivatives, and

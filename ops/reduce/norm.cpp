@@ -29,8 +29,12 @@ Moments moments(const Tensor& x, const Dims& axes, const Shape& kept, double div
                 bool with_mean) {
   const NoGradGuard no_grad;
   if (!use_fused(kernels::var_mean, x.device())) {
-    const Tensor centre = mean(x, axes, true);
-    return {sum(square(x - centre), axes, true) / divisor, centre};
+    // Chan, Golub, LeVeque, "Algorithms for computing the sample variance", 1983: the second term
+    // takes back what the rounding of the mean adds.
+    const Tensor centre = mean(x, axes, true), deviation = x - centre;
+    const Tensor rest = square(sum(deviation, axes, true)) *
+                        (static_cast<double>(centre.numel()) / static_cast<double>(x.numel()));
+    return {clamp(sum(square(deviation), axes, true) - rest, 0) / divisor, centre};
   }
   const Moments result{empty(kept, x.options()), with_mean ? empty(kept, x.options()) : Tensor()};
   KernelContext context = kernel_context(x.device());

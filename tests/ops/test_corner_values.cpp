@@ -17,6 +17,7 @@
 #include <sash/tensor/factories.h>
 #include <sash/tensor/random.h>
 
+#include "../support/compare.h"
 #include "../support/expect_error.h"
 
 using namespace sash;
@@ -143,18 +144,31 @@ TEST_CASE("the gradient of a power to an exponent, where the base is 0") {
   CHECK(g[3] == doctest::Approx(std::log(2) / 2));
 }
 
-TEST_CASE("exp is finite until its result has to be infinite") {
+TEST_CASE("exp and expm1 are finite until their results have to be infinite") {
   std::vector<float> at;
   for (int i = 0; i < 100; ++i) at.push_back(80.f + 0.1f * static_cast<float>(i));
   at.push_back(std::log(std::numeric_limits<float>::max()));
-  const std::vector<float> found =
-      exp(tensor(at, {static_cast<int64_t>(at.size())})).to_vector<float>();
-  for (size_t i = 0; i < at.size(); ++i) {
-    CAPTURE(at[i]);
-    const float expected = std::exp(at[i]);
-    if (std::isfinite(expected)) CHECK(std::abs(found[i] / expected - 1) < 1e-6f);
-    if (!std::isfinite(expected)) CHECK(found[i] == expected);
+  const Tensor x = tensor(at, {static_cast<int64_t>(at.size())});
+  for (const Tensor& y : {exp(x), expm1(x)}) {
+    const std::vector<float> found = y.to_vector<float>();
+    for (size_t i = 0; i < at.size(); ++i) {
+      CAPTURE(at[i]);
+      const float expected = std::exp(at[i]);
+      if (std::isfinite(expected)) CHECK(std::abs(found[i] / expected - 1) < 1e-6f);
+      if (!std::isfinite(expected)) CHECK(found[i] == expected);
+    }
   }
+}
+
+TEST_CASE("variances do not suffer from a mean far from zero") {
+  manual_seed(2);
+  const Tensor x = randn({64, 300}, {.dtype = DType::float32}) + 1e6;
+  const Tensor wide = x.to(DType::float64);
+  for (const Dims& axes : {Dims{0}, Dims{1}, Dims{0, 1}}) {
+    CHECK(relative_error(var(x, axes).to(DType::float64), var(wide, axes)) < 1e-6);
+  }
+  const Tensor even = full({64, 3}, 0.1f + 1e6f, {.dtype = DType::float32});
+  CHECK(sash::std(even, {0}).to_vector<float>() == ::std::vector<float>{0, 0, 0});
 }
 
 TEST_CASE("clamp with a bound of NaN is NaN, and flat") {
