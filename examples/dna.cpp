@@ -101,7 +101,7 @@ int main(int argc, char** argv) {
     data::Loader test(Genome(2, 4, length));
     Tagger model(AttentionMask::parse(attention));
     optim::AdamW optimizer(model.parameters(), {.max_grad_norm = 1});
-    const optim::WarmupCosine schedule{.lr = 5e-3, .warmup = 10, .total = steps};
+    const optim::WarmupCosine schedule{.lr = 5e-3, .warmup = std::min(10, steps), .total = steps};
     int step = 0;
     for (const data::Batch& batch : loader) {
       optimizer.set_lr(schedule(step++));

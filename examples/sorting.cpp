@@ -1,5 +1,6 @@
 // An encoder-decoder learns to sort: it reads numbers, and writes them in order, one by one. More
 // than 99 % of new sequences come out sorted.
+#include <algorithm>
 #include <cstdio>
 
 #include <sash/sash.h>
@@ -49,7 +50,7 @@ int main(int argc, char** argv) {
   return flags.run(argc, argv, [&] {
     nn::Transformer model(kConfig, kConfig);
     optim::AdamW optimizer(model.parameters(), {.lr = 1e-3, .max_grad_norm = 1});
-    const optim::WarmupCosine schedule{.lr = 2e-3, .warmup = 100, .total = steps};
+    const optim::WarmupCosine schedule{.lr = 2e-3, .warmup = std::min(100, steps), .total = steps};
     for (int step = 1; step <= steps; ++step) {
       const Tensor numbers = randint(0, kNumbers, {batch, length});
       const Tensor sorted = sort(numbers).values;

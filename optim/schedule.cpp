@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <string>
 
 #include "../core/error.h"
 
@@ -11,6 +12,18 @@ namespace {
 
 double warming(double lr, int64_t step, int64_t warmup) {
   return lr * static_cast<double>(step + 1) / static_cast<double>(warmup);
+}
+
+void check_least_one(const char* schedule, const char* name, int64_t value) {
+  if (value >= 1) return;
+  throw ValueError(schedule, std::string(name) + " of at least 1", std::to_string(value));
+}
+
+void check_total(const char* schedule, int64_t warmup, int64_t total) {
+  check_least_one(schedule, "a total", total);
+  if (warmup <= total) return;
+  throw ValueError(schedule, "a warmup of at most total, " + std::to_string(total),
+                   std::to_string(warmup));
 }
 
 // How far `step` is on the way from `begin` to `end`, in [0, 1].
@@ -26,24 +39,28 @@ double Constant::operator()(int64_t step) const {
 }
 
 double LinearDecay::operator()(int64_t step) const {
+  check_total("LinearDecay", warmup, total);
   if (step < warmup) return warming(lr, step, warmup);
   return lr + (floor - lr) * progress(step, warmup, total);
 }
 
 double WarmupCosine::operator()(int64_t step) const {
+  check_total("WarmupCosine", warmup, total);
   if (step < warmup) return warming(lr, step, warmup);
   const double angle = std::numbers::pi * progress(step, warmup, total);
   return floor + 0.5 * (lr - floor) * (1 + std::cos(angle));
 }
 
 double WarmupStableDecay::operator()(int64_t step) const {
+  check_total("WarmupStableDecay", warmup, total);
   if (step < warmup) return warming(lr, step, warmup);
   return lr + (floor - lr) * progress(step, std::max(warmup, total - decay), total);
 }
 
 double StepDecay::operator()(int64_t step) const {
+  check_least_one("StepDecay", "an every", every);
   if (step < warmup) return warming(lr, step, warmup);
-  return lr * std::pow(factor, static_cast<double>((step - warmup) / std::max<int64_t>(every, 1)));
+  return lr * std::pow(factor, static_cast<double>((step - warmup) / every));
 }
 
 double ExponentialDecay::operator()(int64_t step) const {
@@ -52,6 +69,7 @@ double ExponentialDecay::operator()(int64_t step) const {
 }
 
 double OneCycle::operator()(int64_t step) const {
+  check_least_one("OneCycle", "a total", total);
   const auto along = [](double from, double to, double part) {
     return to + (from - to) / 2 * (1 + std::cos(std::numbers::pi * part));
   };
@@ -63,6 +81,10 @@ double OneCycle::operator()(int64_t step) const {
 
 double Chained::operator()(int64_t step) const {
   if (parts.empty()) throw ValueError("Chained", "a schedule", "none");
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (parts[i].first) continue;
+    throw ValueError("Chained", "schedules", "an empty function as part " + std::to_string(i));
+  }
   size_t part = 0;
   for (; part + 1 < parts.size() && step >= parts[part].second; ++part) step -= parts[part].second;
   return parts[part].first(step);

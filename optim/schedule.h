@@ -16,7 +16,8 @@
 ///
 /// Any other function of the step is one too: `[](int64_t step) { return 1e-3 / (1 + step); }`.
 /// During the first `warmup` steps each gives lr (step + 1) / warmup. From `total` on each stays at
-/// its last value.
+/// its last value. `ValueError` at the first step for a total or `every` below 1, or a warmup of
+/// more steps than total.
 namespace sash::optim {
 
 /// lr.
@@ -101,7 +102,7 @@ using Schedule = std::function<double(int64_t step)>;
 struct SASH_API Chained {
   std::vector<std::pair<Schedule, int64_t>> parts;  ///< with their numbers of steps
 
-  /// `ValueError` if there are no parts.
+  /// `ValueError` if there are no parts, or one is an empty function.
   double operator()(int64_t step) const;
 };
 

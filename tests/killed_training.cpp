@@ -2,6 +2,7 @@
 // from the newest one on, and appends "step loss" to LOG. test_killed_training.cpp kills it.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -60,7 +61,8 @@ int main(int argc, char** argv) {
       model, optimizer, loader,
       [&](const data::Batch& batch) { return mse_loss(model(batch[0]), batch[1]); },
       {.steps = steps,
-       .schedule = optim::WarmupCosine{.lr = 1e-2, .warmup = 5, .total = steps},
+       .schedule =
+           optim::WarmupCosine{.lr = 1e-2, .warmup = std::min<int64_t>(5, steps), .total = steps},
        .accumulate = 2,
        .max_grad_norm = 1,
        .scaler = &scaler,

@@ -181,7 +181,7 @@ optim::TrainerOptions trainer_options(const Options& options, const Corpus& corp
       .steps = options.steps,
       .schedule = optim::WarmupCosine{.lr = options.lr,
                                       .warmup = std::min<int64_t>(50, options.steps / 10),
-                                      .total = options.steps,
+                                      .total = std::max<int64_t>(1, options.steps),
                                       .floor = options.lr / 20},
       .scaler = scaler,
       .capture = options.capture,
