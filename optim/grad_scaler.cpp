@@ -1,5 +1,6 @@
 #include "grad_scaler.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "../core/error.h"
@@ -10,6 +11,7 @@
 #include "../ops/elementwise/where.h"
 #include "../tensor/autograd/grad_mode.h"
 #include "../tensor/factories.h"
+#include "../tensor/graph.h"
 #include "../tensor/io/state_check.h"
 
 namespace sash::optim {
@@ -55,12 +57,23 @@ Tensor GradScaler::scale(const Tensor& loss) {
 
 void GradScaler::step(Optimizer& optimizer) {
   const NoGradGuard no_grad;
+  in_graph_ = in_graph_ || Graph::recording();
+  const bool again = std::find(stepped_.begin(), stepped_.end(), &optimizer) != stepped_.end();
+  if (again && !in_graph_) {
+    throw ValueError("GradScaler.step", "an update since this optimizer's last step", "none");
+  }
   const Tensor norm = optimizer.scaled_step(scale_);
   bad_steps_.add_(ne(norm - norm, 0).to(DType::float64));  // NaN unless finite
+  if (!again) stepped_.push_back(&optimizer);
 }
 
 void GradScaler::update() {
   const NoGradGuard no_grad;
+  in_graph_ = in_graph_ || Graph::recording();
+  if (stepped_.empty() && !in_graph_) {
+    throw ValueError("GradScaler.update", "a step since the last update", "none");
+  }
+  stepped_.clear();
   const Tensor bad = gt(bad_steps_, 0);
   const Tensor good_steps = growth_tracker_ + 1;
   const Tensor grows = ge(good_steps, static_cast<double>(options_.growth_interval));
@@ -91,6 +104,7 @@ void GradScaler::load_state_dict(const StateDict& dict) {
   scale_.copy_(*find(dict, "scale"));
   growth_tracker_.copy_(*find(dict, "growth_tracker"));
   bad_steps_.zero_();
+  stepped_.clear();
 }
 
 }  // namespace sash::optim

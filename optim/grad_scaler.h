@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "optimizer.h"
 
@@ -34,9 +35,11 @@ class SASH_API GradScaler {
 
   /// loss times the scale (recorded).
   Tensor scale(const Tensor& loss);
-  /// A step of `optimizer` on gradients of a scaled loss.
+  /// A step of `optimizer` on gradients of a scaled loss. `ValueError` for another one of the same
+  /// optimizer before `update`.
   void step(Optimizer& optimizer);
   /// Sets the scale for the next step; to be called once after the steps of all optimizers.
+  /// `ValueError` if there was none.
   void update();
   /// The scale; waits for the device.
   double get_scale() const { return scale_.item<double>(); }
@@ -52,8 +55,10 @@ class SASH_API GradScaler {
   void move_to(Device device);
 
   GradScalerOptions options_;
-  Tensor scale_, growth_tracker_;  // float64, on the device of the last loss
-  Tensor bad_steps_;               // since the last update
+  Tensor scale_, growth_tracker_;            // float64, on the device of the last loss
+  Tensor bad_steps_;                         // since the last update
+  std::vector<const Optimizer*> stepped_{};  // since then
+  bool in_graph_ = false;  // whether a step or update was recorded: replays do not call them
 };
 
 }  // namespace sash::optim

@@ -144,6 +144,29 @@ TEST_CASE("GradScaler: its state is saved in checkpoints") {
   CHECK(loaded.get_scale() == 32);
 }
 
+TEST_CASE("GradScaler: a step of each optimizer, then one update") {
+  Tensor p = ones({2}).requires_grad_(), q = ones({2}).requires_grad_();
+  optim::SGD first({p}), second({q});
+  optim::GradScaler scaler({.init_scale = 8});
+  const std::string no_update =
+      "ValueError: GradScaler.step: expected an update since this optimizer's last step, got none";
+  const std::string no_step =
+      "ValueError: GradScaler.update: expected a step since the last update, got none";
+  CHECK(thrown_by([&] { scaler.update(); }) == no_step);
+  scaler.scale(p.sum() + q.sum()).backward();
+  for (int round = 0; round < 2; ++round) {
+    scaler.step(first);
+    CHECK(thrown_by([&] { scaler.step(first); }) == no_update);
+    scaler.step(second);
+    scaler.update();
+    CHECK(thrown_by([&] { scaler.update(); }) == no_step);
+  }
+  CHECK(tracker_of(scaler) == 2);
+  scaler.step(first);
+  scaler.load_state_dict(scaler.state_dict());
+  scaler.step(first);
+}
+
 TEST_CASE("wrong calls: GradScaler") {
   const auto make = [](optim::GradScalerOptions options) {
     return [options] { optim::GradScaler scaler(options); };
