@@ -15,9 +15,9 @@ namespace {
 constexpr const char* kOp = "read_csv";
 
 std::string_view trim(std::string_view text) {
-  const size_t first = text.find_first_not_of(" \t\r");
+  const size_t first = text.find_first_not_of(" \t");
   if (first == std::string_view::npos) return {};
-  text = text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
+  text = text.substr(first, text.find_last_not_of(" \t") - first + 1);
   const bool quoted = text.size() >= 2 && text.front() == '"' && text.back() == '"';
   return quoted ? text.substr(1, text.size() - 2) : text;
 }
@@ -81,9 +81,10 @@ CsvTable read(const std::string& path, const CsvOptions& options, DType dtype) {
                       got + " in line " + std::to_string(line_number) + " of '" + path + "'");
   };
   while (!text.empty()) {
-    const size_t end = std::min(text.find('\n'), text.size());
+    const size_t end = std::min(text.find_first_of("\r\n"), text.size());
     const std::string_view line = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
+    text.remove_prefix(end);
+    text.remove_prefix(text.starts_with("\r\n") ? 2 : std::min<size_t>(1, text.size()));
     ++line_number;
     if (trim(line).empty()) continue;
     const std::vector<std::string_view> fields = fields_of(line, options.delimiter);

@@ -150,6 +150,10 @@ TEST_CASE("csv: tables of numbers") {
   const Tensor plain =
       data::read_csv(path, {.delimiter = ';', .header = false, .dtype = DType::int64}).values;
   CHECK(plain.to_vector<int64_t>() == Ids{1, 2, 3, 4});
+  write(path, "a,b\r1,2\r\r3,4\r");
+  const data::CsvTable classic = data::read_csv(path, {.dtype = DType::int64});
+  CHECK(classic.columns == std::vector<std::string>{"a", "b"});
+  CHECK(classic.values.to_vector<int64_t>() == Ids{1, 2, 3, 4});
   write(path, "");
   CHECK(data::read_csv(path).values.shape() == Shape{0, 0});
   const auto thrown = [&](std::string_view text) {
@@ -159,6 +163,8 @@ TEST_CASE("csv: tables of numbers") {
   const std::string place = " of '" + path + "'";
   CHECK(thrown("a,b\n1,2\n3\n") ==
         "FormatError: read_csv: expected 2 fields, got 1 in line 3" + place);
+  CHECK(thrown("a,b\r\n1,2\r\n\r\n3\r\n") ==
+        "FormatError: read_csv: expected 2 fields, got 1 in line 4" + place);
   CHECK(thrown("a,b\n1,\n") ==
         "FormatError: read_csv: expected a number, got '' in line 2" + place);
   CHECK(thrown("a\n1e999\n") ==
