@@ -53,8 +53,15 @@ std::string joined(const std::vector<std::string>& fields) {
 
 /// Steps, and what has no fraction, as integers.
 nlohmann::ordered_json number(double value) {
-  if (std::abs(value) < 1e15 && value == std::floor(value)) return static_cast<int64_t>(value);
+  if (std::abs(value) < 0x1p63 && value == std::floor(value)) return static_cast<int64_t>(value);
   return value;
+}
+
+/// The next line that ends, as Windows ends one, too.
+bool next_line(std::istream& lines, std::string& line) {
+  if (!std::getline(lines, line) || lines.eof()) return false;
+  if (line.ends_with('\r')) line.pop_back();
+  return true;
 }
 
 bool is_regular_file(const std::string& path) {
@@ -73,7 +80,7 @@ MetricsLog::MetricsLog(std::string path)
   if (is_regular_file(path_)) {
     std::istringstream lines(read());
     int64_t count = 0;
-    for (std::string line; std::getline(lines, line) && !lines.eof();) step_of(line, ++count);
+    for (std::string line; next_line(lines, line);) step_of(line, ++count);
   }
   file_->open(path_, std::ios::app);
   if (!*file_) throw IoError(kOp, "cannot write the metrics to " + path_);
@@ -114,7 +121,7 @@ void MetricsLog::begin(int64_t step) {
   std::istringstream lines(text);
   std::string kept;
   int64_t count = 0;
-  for (std::string line; std::getline(lines, line) && !lines.eof();) {
+  for (std::string line; next_line(lines, line);) {
     if (step_of(line, ++count) >= step) continue;
     if (csv_ && count == 1) columns_ = fields_of(line);
     kept += line + '\n';

@@ -70,6 +70,32 @@ TEST_CASE("metrics log: a resumed run has each step once") {
   }
 }
 
+TEST_CASE("metrics log: a file with the line ends of Windows goes on") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("m.csv");
+  std::ofstream(path, std::ios::binary)
+      << "step,loss,lr,grad_norm,ms,tokens_per_s\r\n1,2,0.001,0.5,500,12000\r\n";
+  MetricsLog(path).on_step(report_of(2));
+  CHECK(file_text(path) ==
+        "step,loss,lr,grad_norm,ms,tokens_per_s\n1,2,0.001,0.5,500,12000\n"
+        "2,2,0.001,0.5,500,12000\n");
+  std::ofstream(path, std::ios::binary) << "step\r\n1\r\n";
+  MetricsLog(path).on_step(report_of(1));
+  CHECK(file_text(path).starts_with("step,loss,"));
+}
+
+TEST_CASE("metrics log: large steps are read again") {
+  const TemporaryFolder folder;
+  const int64_t large = int64_t{1} << 52;
+  for (const char* name : {"m.jsonl", "m.csv"}) {
+    const std::string path = folder.file(name);
+    for (const int64_t step : {large, large + 1}) MetricsLog(path).on_step(report_of(step));
+    const std::string text = file_text(path);
+    CHECK(text.find("4503599627370496,") != std::string::npos);
+    CHECK(text.find("4503599627370497,") != std::string::npos);
+  }
+}
+
 TEST_CASE("metrics log: names in CSV are quoted, and read again") {
   const TemporaryFolder folder;
   const std::string path = folder.file("m.csv");
