@@ -15,6 +15,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "../../core/error.h"
@@ -174,7 +175,12 @@ void SummaryWriter::fail(const char* what) const {
                          "': " + std::system_category().message(errno));
 }
 
+void SummaryWriter::check_open() const {
+  if (!file_) throw ValueError(kOp, "an open file", "a writer that was moved from");
+}
+
 void SummaryWriter::write_record(std::string_view event) {
+  check_open();
   std::string record;
   append_raw(record, uint64_t{event.size()});
   append_raw(record, masked_crc(record));
@@ -183,16 +189,30 @@ void SummaryWriter::write_record(std::string_view event) {
   if (std::fwrite(record.data(), 1, record.size(), file_.get()) != record.size()) fail("write");
 }
 
-void SummaryWriter::write_value(std::string value, std::string_view tag, int64_t step) {
-  check_utf8("tag", tag);
-  append(value, 1, tag);
-  std::string summary, event;
-  append(summary, 1, value);
+void SummaryWriter::write_event(int64_t step, uint64_t field, std::string_view message) {
+  std::string event;
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   append(event, 1, std::chrono::duration<double>(now).count());
   append(event, 2, step);
-  append(event, 5, summary);
+  append(event, field, message);
   write_record(event);
+}
+
+void SummaryWriter::write_value(std::string value, std::string_view tag, int64_t step) {
+  check_utf8("tag", tag);
+  append(value, 1, tag);
+  std::string summary;
+  append(summary, 1, value);
+  write_event(step, 5, summary);
+  last_step_ = std::max(last_step_, step);
+}
+
+// A session log of status START, at which TensorBoard drops what has `step` or a later one.
+void SummaryWriter::begin(int64_t step) {
+  if (std::exchange(begun_, true) || last_step_ >= step) return;
+  std::string log;
+  append(log, 1, int64_t{1});
+  write_event(step, 7, log);
 }
 
 void SummaryWriter::add_scalar(std::string_view tag, double value, int64_t step) {
@@ -231,6 +251,7 @@ void SummaryWriter::add_text(std::string_view tag, std::string_view text, int64_
 
 void SummaryWriter::add_report(const StepReport& report) {
   const int64_t step = report.step;
+  begin(step);
   add_scalar("loss/train", report.loss, step);
   add_scalar("lr", report.lr, step);
   add_scalar("grad_norm", report.grad_norm, step);
@@ -260,6 +281,7 @@ void SummaryWriter::on_end(Trainer&) {
 }
 
 void SummaryWriter::flush() {
+  check_open();
   if (std::fflush(file_.get()) != 0) fail("write");
 }
 

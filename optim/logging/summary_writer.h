@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <limits>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -22,8 +23,10 @@ namespace sash::optim {
 ///
 /// Each writer makes a file of its own, `events.out.tfevents.<seconds>.<host>.<process>.<number>`,
 /// in which records are appended; TensorBoard joins the files of a folder, so a resumed run goes on
-/// in the same curves. A process that dies leaves all records whole but perhaps the last, which
-/// readers skip.
+/// in the same curves. The first step that a writer gets as a callback has TensorBoard drop what
+/// earlier files have of this and later steps (unless this writer has added some itself): each is
+/// there once. A process that dies leaves all records whole but perhaps the last, which readers
+/// skip.
 class SASH_API SummaryWriter : public Callback {
  public:
   /// Makes the folder if there is none. `IoError` if folder or file cannot be made.
@@ -32,7 +35,8 @@ class SASH_API SummaryWriter : public Callback {
   SummaryWriter(SummaryWriter&&) noexcept;
   SummaryWriter& operator=(SummaryWriter&&) noexcept;
 
-  // `IoError` if a record cannot be written, at the call or a later one.
+  // `IoError` if a record cannot be written, at the call or a later one; `ValueError` if this was
+  // moved from.
   void add_scalar(std::string_view tag, double value, int64_t step);
   /// How often which values occur in `values`, a floating tensor on any device, in buckets that
   /// grow by 10 %. `ValueError` if it is empty or an element is not finite.
@@ -49,7 +53,10 @@ class SASH_API SummaryWriter : public Callback {
 
  private:
   void add_report(const StepReport& report);
+  void begin(int64_t step);
+  void check_open() const;
   void write_record(std::string_view event);
+  void write_event(int64_t step, uint64_t field, std::string_view message);
   void write_value(std::string value, std::string_view tag, int64_t step);
   [[noreturn]] void fail(const char* what) const;
 
@@ -58,7 +65,9 @@ class SASH_API SummaryWriter : public Callback {
   };
   std::string path_;
   std::unique_ptr<std::FILE, Close> file_;
-  double flushed_ = 0;  // on the clock
+  double flushed_ = 0;                                       // on the clock
+  int64_t last_step_ = std::numeric_limits<int64_t>::min();  // of the values
+  bool begun_ = false;
   bool failed_ = false;
 };
 

@@ -11,6 +11,7 @@
 
 #include "../support/child_process.h"
 #include "../support/expect_error.h"
+#include "../support/small_training.h"
 #include "../support/temporary_folder.h"
 
 using namespace sash;
@@ -25,6 +26,9 @@ std::string read(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
 }
+
+// At the end of an event: a session log of status START.
+const std::string kStart = "\x3A\x02\x08\x01";
 
 /// The messages of a file of whole records.
 std::vector<std::string> events_of(const std::string& file) {
@@ -106,6 +110,18 @@ TEST_CASE("summary writer: TensorBoard reads scalars, histograms and texts") {
                        7);
   writer.add_text("notes", "**bold**", 2);
   writer.flush();
+  // A run that was resumed after step 1.
+  SummaryWriter before(folder.file("resumed")), after(folder.file("resumed"));
+  optim::StepReport report;
+  for (const int step : {1, 2, 3}) {
+    report.step = step;
+    report.metrics["accuracy"] = 1;
+    before.on_step(report);
+    report.metrics["accuracy"] = 2;
+    if (step > 1) after.on_step(report);
+  }
+  before.flush();
+  after.flush();
   std::ofstream(folder.file("read.py"))
       << "import sys\n"
          "from tensorboard.backend.event_processing.event_accumulator import EventAccumulator\n"
@@ -122,10 +138,14 @@ TEST_CASE("summary writer: TensorBoard reads scalars, histograms and texts") {
          "below = sum(n for n, end in zip(h.bucket, h.bucket_limit) if end <= 0)\n"
          "assert below == 100, below\n"
          "text = events.Tensors('notes/text_summary')[0].tensor_proto\n"
-         "assert text.string_val[0] == b'**bold**'\n";
-  CHECK(
-      std::system(("python3 " + folder.file("read.py") + " " + folder.file("run") + " 2>/dev/null")
-                      .c_str()) == 0);
+         "assert text.string_val[0] == b'**bold**'\n"
+         "events = EventAccumulator(sys.argv[2])\n"
+         "events.Reload()\n"
+         "accuracy = events.Scalars('accuracy/train')\n"
+         "assert [(e.step, e.value) for e in accuracy] == [(1, 1), (2, 2), (3, 2)]\n";
+  CHECK(std::system(("python3 " + folder.file("read.py") + " " + folder.file("run") + " " +
+                     folder.file("resumed") + " 2>/dev/null")
+                        .c_str()) == 0);
 }
 
 TEST_CASE("summary writer: as a callback it adds a step's figures") {
@@ -136,8 +156,47 @@ TEST_CASE("summary writer: as a callback it adds a step's figures") {
   report.validation["loss"] = 2.5;
   writer.on_step(report);
   const std::vector<std::string> events = events_of(read(writer.path()));
-  REQUIRE(events.size() == 7);
+  REQUIRE(events.size() == 8);
+  CHECK(events[1].substr(9) == "\x10\x03" + kStart);
   const char* tags[] = {"loss/train",     "lr", "grad_norm", "tokens_per_s", "accuracy/train",
                         "loss/validation"};
-  for (size_t i = 0; i < 6; ++i) CHECK(events[i + 1].ends_with(tags[i]));
+  for (size_t i = 0; i < 6; ++i) CHECK(events[i + 2].ends_with(tags[i]));
+  writer.on_step(report);
+  CHECK(events_of(read(writer.path())).size() == 14);  // one start
+}
+
+TEST_CASE("summary writer: a training's first step replaces those of earlier files") {
+  const TemporaryFolder folder;
+  Setup setup;
+  const auto start_of = [&](int64_t steps, const std::function<void(SummaryWriter&)>& before) {
+    SummaryWriter writer(folder.file("board"));
+    before(writer);
+    optim::Trainer trainer(setup.model, setup.optimizer, setup.loader, setup.step(),
+                           {.steps = steps, .save = folder.file("run"), .resume = "auto"});
+    trainer.add(writer);
+    trainer.run();
+    writer.flush();
+    std::vector<std::string> starts;
+    for (const std::string& event : events_of(read(writer.path()))) {
+      if (event.ends_with(kStart)) starts.push_back(event.substr(9));
+    }
+    return starts;
+  };
+  const auto nothing = [](SummaryWriter&) {};
+  CHECK(start_of(2, nothing) == std::vector{"\x10\x01" + kStart});
+  CHECK(start_of(4, nothing) == std::vector{"\x10\x03" + kStart});
+  // It would hide what this writer has of such steps.
+  const auto later = [](SummaryWriter& writer) { writer.add_text("notes", "end", 9); };
+  CHECK(start_of(5, later).empty());
+}
+
+TEST_CASE("summary writer: one that was moved from says so") {
+  const TemporaryFolder folder;
+  SummaryWriter first(folder.file(""));
+  const SummaryWriter second = std::move(first);
+  const std::string moved =
+      "ValueError: SummaryWriter: expected an open file, got a writer that was moved from";
+  expect_errors({{moved, [&] { first.add_scalar("a", 1, 1); }},
+                 {moved, [&] { first.on_step({.step = 1}); }},
+                 {moved, [&] { first.flush(); }}});
 }
