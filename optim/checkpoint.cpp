@@ -18,7 +18,8 @@ constexpr std::string_view kModel = "model.";
 constexpr std::string_view kOptimizer = "optimizer.";
 constexpr std::string_view kScaler = "scaler.";
 constexpr std::string_view kExtra = "extra.";
-constexpr const char *kLoader = "loader", *kSeed = "random.seed", *kOffset = "random.offset";
+constexpr const char *kKind = "optimizer", *kLoader = "loader", *kSeed = "random.seed",
+                     *kOffset = "random.offset";
 
 void append(StateDict& all, std::string_view prefix, const StateDict& part) {
   for (const auto& [key, tensor] : part) all.emplace_back(std::string(prefix) + key, tensor);
@@ -61,6 +62,13 @@ CheckpointInfo info_of(const Metadata& metadata) {
   return info;
 }
 
+void check_kind(const Metadata& metadata, const Optimizer& optimizer) {
+  const auto saved = metadata.find(kKind);  // files of earlier versions have none
+  if (saved == metadata.end() || saved->second == optimizer.kind()) return;
+  throw ValueError("load_checkpoint", excerpt(saved->second) + ", as when it was saved",
+                   optimizer.kind());
+}
+
 void load_place(const Metadata& metadata, data::Loader* loader) {
   const auto place = metadata.find(kLoader);
   const bool saved = place != metadata.end();
@@ -83,6 +91,7 @@ void save_checkpoint(const std::string& path, const nn::Module& model, const Opt
   if (scaler) append(tensors, kScaler, scaler->state_dict());
   const RandomState random = random_state();
   std::map<std::string, std::string> metadata{{"step", std::to_string(info.step)},
+                                              {kKind, optimizer.kind()},
                                               {kSeed, std::to_string(random.seed)},
                                               {kOffset, std::to_string(random.offset)}};
   if (loader) metadata[kLoader] = loader->state();
@@ -103,6 +112,7 @@ CheckpointInfo load_checkpoint(const std::string& path, nn::Module& model, Optim
   CheckpointInfo info = info_of(file.metadata);
   const RandomState random{number<uint64_t>(file.metadata, kSeed),
                            number<uint64_t>(file.metadata, kOffset)};
+  check_kind(file.metadata, optimizer);
   const auto load_weights = model.prepare_load(part_of(file.tensors, kModel));
   const auto load_state = optimizer.prepare_load(part_of(file.tensors, kOptimizer));
   const StateDict scaler_state = part_of(file.tensors, kScaler);

@@ -19,8 +19,9 @@ struct CheckpointInfo {
 
 /// Writes one safetensors file from which training continues bit for bit.
 ///
-/// It has `model.*`, `optimizer.*` and, with a scaler, `scaler.*` tensors; seed and offset of the
-/// random generator, the step, `extra` and, with a loader, its place as metadata. Atomic: on
+/// It has `model.*`, `optimizer.*` and, with a scaler, `scaler.*` tensors; the optimizer's kind,
+/// seed and offset of the random generator, the step, `extra` and, with a loader, its place as
+/// metadata. Atomic: on
 /// failure `path` keeps the old file. `IoError` if it cannot be written.
 SASH_API void save_checkpoint(const std::string& path, const nn::Module& model,
                               const Optimizer& optimizer, const CheckpointInfo& info = {},
@@ -33,8 +34,9 @@ SASH_API CheckpointInfo checkpoint_info(const std::string& path);
 
 /// Reads such a file back into a model and an optimizer made alike, and restores the random state.
 /// `IoError` or `FormatError` for a file that is no checkpoint, `ValueError` if it is one of
-/// another model, optimizer or dataset, or with a scaler or loader where there is none here, or the
-/// reverse; nothing is changed then.
+/// another model, kind of optimizer or dataset, or with a scaler or loader where there is none
+/// here, or the reverse; nothing is changed then. The optimizer's parameters are known by their
+/// place alone, as in PyTorch: two of one shape that changed places are not told apart.
 SASH_API CheckpointInfo load_checkpoint(const std::string& path, nn::Module& model,
                                         Optimizer& optimizer, GradScaler* scaler = nullptr,
                                         data::Loader* loader = nullptr);

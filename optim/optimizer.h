@@ -53,6 +53,9 @@ class SASH_API Optimizer {
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
+  /// The name of its kind, such as "AdamW".
+  const char* kind() const { return kind_.name; }
+
   /// Updates every parameter that has a gradient. `DeviceError` if the parameters of a group, or
   /// with `max_grad_norm` any two, are on different devices; nothing is updated then.
   void step();
@@ -96,9 +99,10 @@ class SASH_API Optimizer {
   /// rate.
   StateDict state_dict() const;
   /// Loads a saved state, hyperparameters included, as PyTorch does: an SGD made without momentum
-  /// continues with the saved momentum. Everything is checked first: `ValueError` listing missing
-  /// and unexpected keys and shapes that differ, or naming a hyperparameter that the constructor
-  /// would refuse, or a negative step count. If it throws, nothing is loaded.
+  /// continues with the saved momentum. Parameters are known by their place alone: give them in the
+  /// order of the optimizer that was saved. Everything is checked first: `ValueError` listing
+  /// missing and unexpected keys and shapes that differ, or naming a hyperparameter that the
+  /// constructor would refuse, or a negative step count. If it throws, nothing is loaded.
   void load_state_dict(const StateDict& dict);
   /// The checks of `load_state_dict`, without loading.
   void check_state_dict(const StateDict& dict) const;

@@ -26,6 +26,13 @@ void check_option(const char* name, int64_t value, int64_t least) {
                    std::to_string(value));
 }
 
+constexpr const char *kInOrder = "in order", *kShuffled = "shuffled", *kSampled = "by a sampler";
+
+const char* order_of(const LoaderOptions& options) {
+  if (options.sampler) return kSampled;
+  return options.shuffle ? kShuffled : kInOrder;
+}
+
 std::string text_of(int64_t epoch, int64_t position, int64_t batches, int64_t samples,
                     RandomState start) {
   return "epoch " + std::to_string(epoch) + ", batch " + std::to_string(position) + " of " +
@@ -241,7 +248,8 @@ Batch Loader::next_or_restart() {
 }
 
 std::string Loader::state() const {
-  return text_of(epoch_, position_, plan_->size(), dataset_->size(), epoch_start_);
+  return text_of(epoch_, position_, plan_->size(), dataset_->size(), epoch_start_) + ", " +
+         order_of(options_);
 }
 
 void Loader::load_state(const std::string& text) {
@@ -250,14 +258,23 @@ void Loader::load_state(const std::string& text) {
   std::sscanf(text.c_str(), "epoch %lld, batch %lld of %lld, %lld samples, seed %llu, offset %llu",
               &epoch, &position, &batches, &samples, &seed, &offset);
   const RandomState start{seed, offset};
-  if (text != text_of(epoch, position, batches, samples, start) || epoch < 0 || position < 0 ||
-      position > batches || batches < 1 || samples < 1) {
+  const std::string place = text_of(epoch, position, batches, samples, start);
+  std::string order;  // states of earlier versions have none
+  for (const char* known : {kInOrder, kShuffled, kSampled}) {
+    if (text == place + ", " + known) order = known;
+  }
+  if ((order.empty() && text != place) || epoch < 0 || position < 0 || position > batches ||
+      batches < 1 || samples < 1) {
     throw FormatError("Loader::load_state", "the state of a loader", in_quotes(text));
   }
   if (samples != dataset_->size()) {
     throw ValueError("Loader::load_state",
                      std::to_string(samples) + " samples, as when it was saved",
                      std::to_string(dataset_->size()));
+  }
+  if (!order.empty() && order != order_of(options_)) {
+    throw ValueError("Loader::load_state", "samples " + order + ", as when it was saved",
+                     std::string("samples ") + order_of(options_));
   }
   Generator generator(start);
   Plan plan = Plan::of(options_, dataset_->size(), generator, epoch);

@@ -71,7 +71,8 @@ class SASH_API Loader {
   /// goes on there: `next` returns the same batches as it would have here.
   std::string state() const;
   /// `FormatError` unless `state` made the text; `ValueError` if the dataset or the batches of the
-  /// epoch had another size then. The loader is unchanged after an error.
+  /// epoch had another size then, or samples were shuffled and now are not, or the reverse. The
+  /// loader is unchanged after an error.
   void load_state(const std::string& text);
 
   /// What is left of the current epoch.
