@@ -37,6 +37,10 @@ class Before {
         place_(loader.state()),
         random_(random_state()),
         skips_(optimizer.skip_nonfinite()) {
+    const StateDict saved = model.state_dict();
+    for (const auto& [name, buffer] : model.named_buffers()) {
+      if (!find(saved, name)) transient_.emplace_back(buffer, buffer.detach().clone());
+    }
     for (const std::vector<Tensor>& part : {model.parameters(), optimizer.parameters()}) {
       for (Tensor parameter : part) {
         if (!parameter.grad().defined()) continue;
@@ -63,6 +67,8 @@ class Before {
     optimizer_.set_skip_nonfinite(skips_);
     load_weights_();
     load_state_();
+    const NoGradGuard no_grad;
+    for (auto& [buffer, value] : transient_) buffer.copy_(value);
     loader_.load_state(place_);
   }
 
@@ -73,6 +79,7 @@ class Before {
   const nn::EvalGuard modes_;
   std::function<void()> load_weights_, load_state_;
   std::vector<std::pair<Tensor, Tensor>> gradients_;  // of parameters
+  std::vector<std::pair<Tensor, Tensor>> transient_;  // buffers that are not saved, what they were
   std::string place_;
   RandomState random_;
   bool skips_, restored_ = false;
