@@ -13,7 +13,7 @@ constexpr struct {
                 {SIGTERM, "SIGTERM"}, {SIGPIPE, "SIGPIPE"}, {SIGALRM, "SIGALRM"},
                 {SIGUSR1, "SIGUSR1"}, {SIGUSR2, "SIGUSR2"}, {SIGXCPU, "SIGXCPU"}};
 
-std::atomic<int> last_signal{0};
+std::atomic<int> last_signal{0}, open{0};  // the latter counts the objects
 static_assert(std::atomic<int>::is_always_lock_free);
 
 void request_stop(int signal) { last_signal = signal; }
@@ -29,7 +29,7 @@ struct sigaction action_of(void (*handler)(int), int flags) {
 }  // namespace
 
 StopSignals::StopSignals() {
-  last_signal = 0;
+  if (open++ == 0) last_signal = 0;
   const auto set = [this](int signal, const struct sigaction& action) {
     struct sigaction before {};
     sigaction(signal, nullptr, &before);
@@ -47,6 +47,7 @@ StopSignals::StopSignals() {
 
 StopSignals::~StopSignals() {
   for (const Earlier& earlier : earlier_) sigaction(earlier.signal, &earlier.action, nullptr);
+  --open;
 }
 
 int StopSignals::received() const { return last_signal; }
