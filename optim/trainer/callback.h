@@ -36,7 +36,7 @@ class SASH_API Callback {
   virtual void on_start(Trainer& trainer);
   /// After each step, and its validation if it has one.
   virtual void on_step(const StepReport& report);
-  /// After a checkpoint of `step` was written to `path`.
+  /// After a checkpoint of `step` was written to `path`, and old ones removed.
   virtual void on_save(const std::string& path, int64_t step);
   /// When training goes on although something went wrong.
   virtual void on_warning(const std::string& text);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "../../core/error.h"
+#include "../../core/quote.h"
 #include "../../tensor/io/replacement_file.h"
 #include "../checkpoint.h"
 
@@ -66,6 +67,17 @@ int64_t step_in(const std::string& path) {
   }
 }
 
+// One file of checkpoints must not take the place of something else.
+void check_replaceable(const std::string& path) {
+  std::error_code error;
+  if (!fs::is_regular_file(path, error) || fs::file_size(path, error) == 0) return;
+  try {
+    checkpoint_info(path);
+  } catch (const FormatError&) {
+    throw ValueError("Trainer", "a checkpoint or no file to replace", in_quotes(path));
+  }
+}
+
 }  // namespace
 
 std::optional<std::string> newest_checkpoint(const std::string& path) {
@@ -95,6 +107,7 @@ void CheckpointFolder::prepare() const {
       throw IoError("Trainer", "cannot create the folder '" + path_ + "': " + error.message());
     }
   }
+  if (keep_ == 0) check_replaceable(path_);
   const std::string folder = keep_ > 0 ? path_ : fs::path(path_).parent_path().string();
   const std::string own = fs::path(path_).filename().string();
   remove_abandoned(folder.empty() ? "." : folder, [&](std::string_view name) {

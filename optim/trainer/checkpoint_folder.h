@@ -21,7 +21,7 @@ class CheckpointFolder {
   CheckpointFolder(std::string path, int64_t keep) : path_(std::move(path)), keep_(keep) {}
 
   /// Makes the folder, removes the temporary files of killed writers, and throws `IoError` unless a
-  /// file can be created.
+  /// file can be created; `ValueError` if a file that is no checkpoint is in the place of one.
   void prepare() const;
   std::string path_of(int64_t step) const;
   std::string best() const;

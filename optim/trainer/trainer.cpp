@@ -11,6 +11,7 @@
 
 namespace sash::optim {
 
+using detail::check_output;
 using detail::kTrainer;
 using detail::samples_in;
 
@@ -36,29 +37,37 @@ std::map<std::string, double> Trainer::State::validate() {
   if (!options.validate) return {};
   data::Loader& from = *options.validate;
   from.load_state(validation_start);
+  if (from.position() == from.size()) from.next();  // to the start of the next epoch
   const Evaluation evaluation(model);
   const StepFunction& function = options.validation_step ? options.validation_step : step_function;
   const Device device = optimizer.parameters()[0].device();
-  std::map<std::string, double> sums;
-  int64_t samples = 0;
+  struct Sum {
+    double value = 0;
+    int64_t samples = 0;
+  };
+  std::map<std::string, Sum> sums;
   for (data::Batch batch : from) {
     if (should_stop()) return {};
     const int64_t count = samples_in(batch);
     for (Tensor& tensor : batch) tensor = tensor.to(device);
     const StepOutput output = function(batch);
-    sums["loss"] += output.loss.item<double>() * static_cast<double>(count);
-    for (const auto& [name, value] : output.metrics) {
-      sums[name] += value.item<double>() * static_cast<double>(count);
-    }
-    samples += count;
+    check_output(output);
+    const auto add = [&](const std::string& name, const Tensor& value) {
+      Sum& sum = sums[name];
+      sum.value += value.item<double>() * static_cast<double>(count);
+      sum.samples += count;
+    };
+    add("loss", output.loss);
+    for (const auto& [name, value] : output.metrics) add(name, value);
     if (options.dry_run) break;
   }
-  for (auto& [name, sum] : sums) sum /= static_cast<double>(samples);
-  if (!std::isfinite(sums["loss"])) {
+  std::map<std::string, double> means;
+  for (const auto& [name, sum] : sums) means[name] = sum.value / static_cast<double>(sum.samples);
+  if (!std::isfinite(means["loss"])) {
     throw ValueError(kTrainer, "a finite validation loss at step " + std::to_string(step),
-                     to_text(sums["loss"]));
+                     to_text(means["loss"]));
   }
-  return sums;
+  return means;
 }
 
 bool Trainer::State::validation_due(bool last) const {
@@ -68,9 +77,9 @@ bool Trainer::State::validation_due(bool last) const {
 
 // Whether the patience is at an end.
 bool Trainer::State::validate_and_compare(StepReport* report) {
-  validation = validate();
-  const std::map<std::string, double>& found = validation;
+  const std::map<std::string, double> found = validate();
   if (found.empty()) return false;
+  validation = found;
   if (report) report->validation = found;
   validated_step = step;
   const auto entry = found.find(options.monitor);
@@ -79,7 +88,8 @@ bool Trainer::State::validate_and_compare(StepReport* report) {
                      "'" + options.monitor + "'");
   }
   const double value = entry->second;
-  const bool better = !best || (options.maximize ? value > *best : value < *best);
+  const bool better =
+      !std::isnan(value) && (!best || (options.maximize ? value > *best : value < *best));
   if (better) best = value;
   bad_validations = better ? 0 : bad_validations + 1;
   unsaved_best = better;
@@ -89,21 +99,23 @@ bool Trainer::State::validate_and_compare(StepReport* report) {
 
 // After the callbacks: who resumes from it has seen its step.
 void Trainer::State::save_best() {
-  if (unsaved_best && options.keep_best && !options.dry_run) {
-    save_or_warn([this] { save(folder.best()); });
-  }
+  const bool saves = unsaved_best && options.keep_best && !options.dry_run;
   unsaved_best = false;
+  if (saves && write_or_warn(folder.best())) tell_saved(folder.best());
 }
 
-TrainerEnd Trainer::State::run() {
+void Trainer::State::begin() {
   stops = false;
   signal = 0;
   steps_here = 0;
   if (options.stop_on_signals) signals.emplace();
+}
+
+TrainerEnd Trainer::State::run() {
   model.train();
   // A signal may have come before this step was validated.
   bool patience_over = options.patience > 0 && bad_validations >= options.patience;
-  if (step > 0 && step < goal() && validation_due(false)) {
+  if (step > 0 && step <= goal() && validation_due(step == goal())) {
     patience_over = validate_and_compare(nullptr);
     save_best();
   }
@@ -115,12 +127,12 @@ TrainerEnd Trainer::State::run() {
     warn_of_capture();
     save_best();
     const bool saves = options.save_every > 0 && step % options.save_every == 0;
-    if (saves && !last && !options.dry_run) save_or_warn([this] { save_regular(); });
+    if (saves && !last && !options.dry_run) save_regular(false);
   }
   if (!options.save.empty() && options.dry_run) {
     save_dry_run();
   } else if (!options.save.empty() && regular_step != step) {
-    save_regular();
+    save_regular(true);
   }
   if (signal != 0) return TrainerEnd::signal;
   if (patience_over) return TrainerEnd::patience;
@@ -157,6 +169,7 @@ TrainerEnd Trainer::run() {
     }
   };
   attempt([&] {
+    state_->begin();
     for (const auto& callback : state_->callbacks) callback->on_start(*this);
     end = state_->run();
   });

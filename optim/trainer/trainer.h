@@ -18,7 +18,8 @@
 namespace sash::optim {
 
 /// What a step function makes of a batch: the loss to minimise, a scalar, and what else to report,
-/// such as the accuracy, as scalars by name. A `Tensor` converts to a loss without metrics.
+/// such as the accuracy, as scalars by name: names of their own, and none "loss". A `Tensor`
+/// converts to a loss without metrics.
 struct SASH_API StepOutput {
   StepOutput(Tensor loss_of_batch) : loss(std::move(loss_of_batch)) {}
   StepOutput(Tensor loss_of_batch, std::vector<std::pair<std::string, Tensor>> others)
@@ -28,7 +29,8 @@ struct SASH_API StepOutput {
   std::vector<std::pair<std::string, Tensor>> metrics;
 };
 
-/// Loss and metrics, means over the samples of a batch.
+/// Loss and metrics, means over the samples of a batch. Where only some batches have a metric, it
+/// is averaged over those.
 using StepFunction = std::function<StepOutput(const data::Batch& batch)>;
 /// Batch number `index`, counted from 0: the same at each call, so that nothing needs to be saved.
 using BatchFunction = std::function<data::Batch(int64_t index)>;
@@ -43,11 +45,12 @@ struct TrainerOptions {
   GradScaler* scaler = nullptr;  ///< for float16
   bool capture = false;          ///< record the step as a CUDA graph (`CapturedStep`)
 
-  data::Loader* validate = nullptr;
-  StepFunction validation_step{};  ///< without one, the step function
-  int64_t validate_every = 0;      ///< steps between validations; 0: only after the last step
-  std::string monitor = "loss";    ///< the validation's figure that decides what is best
-  bool maximize = false;           ///< whether more of it is better
+  data::Loader* validate = nullptr;  ///< not the training's: each validation starts it anew
+  StepFunction validation_step{};    ///< without one, the step function
+  int64_t validate_every = 0;        ///< steps between validations; 0: only after the last step
+  std::string monitor = "loss";  ///< the validation's figure that decides what is best; NaN never
+                                 ///< is. With another one, a resumed run forgets the best
+  bool maximize = false;         ///< whether more of it is better
   int64_t patience = 0;  ///< validations without a better one after which training ends; 0: never
   std::optional<Plateau> plateau{};  ///< in place of a schedule, for the rate; judges by `monitor`
                                      ///< and `maximize`
@@ -87,9 +90,9 @@ enum class TrainerEnd { steps, patience, stopped, signal };
 /// saved.
 class SASH_API Trainer {
  public:
-  /// `ValueError` for options that contradict each other, or a folder that has checkpoints already
-  /// if `resume` is not set. `IoError` if nothing can be written to `save`. Loads the checkpoint of
-  /// `resume`, with the errors of `load_checkpoint`.
+  /// `ValueError` for options that contradict each other, a folder that has checkpoints already if
+  /// `resume` is not set, or with `keep` 0 a file that is no checkpoint. `IoError` if nothing can
+  /// be written to `save`. Loads the checkpoint of `resume`, with the errors of `load_checkpoint`.
   Trainer(nn::Module& model, Optimizer& optimizer, data::Loader& loader, StepFunction step,
           TrainerOptions options);
   /// On batches by number.
@@ -108,7 +111,7 @@ class SASH_API Trainer {
   /// gradient that is not finite. `IoError` if the last checkpoint cannot be written; one before is
   /// a warning.
   TrainerEnd run();
-  /// Ends `run` after the current step; for callbacks.
+  /// Ends `run` after the current step, or before the first; for callbacks.
   void stop();
   /// Mean loss and metrics over the validation loader, by name. Empty without one, or if a signal
   /// came meanwhile. `ValueError` if the loss is not finite.

@@ -17,7 +17,8 @@ namespace {
 
 // Of the trainer's own entries in a checkpoint.
 constexpr const char *kBest = "trainer.best", *kBad = "trainer.bad_validations",
-                     *kValidated = "trainer.validated", *kPlateauRate = "trainer.plateau.lr",
+                     *kValidated = "trainer.validated", *kMonitor = "trainer.monitor",
+                     *kDirection = "trainer.direction", *kPlateauRate = "trainer.plateau.lr",
                      *kPlateauBest = "trainer.plateau.best",
                      *kPlateauBad = "trainer.plateau.bad_calls",
                      *kPlateauCooling = "trainer.plateau.cooling";
@@ -31,6 +32,8 @@ void check_least(const char* name, int64_t value, int64_t least) {
 void check(bool good, const char* expected, const char* got) {
   if (!good) throw ValueError(kTrainer, expected, got);
 }
+
+const char* direction(const TrainerOptions& options) { return options.maximize ? "max" : "min"; }
 
 template <class T>
 std::string exact_text(T value) {
@@ -92,6 +95,8 @@ void Trainer::State::check_options() const {
   check(options.keep > 0 || !options.keep_best, "a keep of 1 or more with keep_best", "0");
   check(saves || options.resume != "auto", "save with resume = \"auto\"", "none");
   const bool validates = options.validate != nullptr;
+  check(!validates || options.validate != loader, "a loader of its own as validate",
+        "the training's");
   check(validates || !options.keep_best, "validate with keep_best", "none");
   check(validates || options.patience == 0, "validate with patience", "none");
   check(validates || options.validate_every == 0, "validate with validate_every", "none");
@@ -134,8 +139,8 @@ void Trainer::State::load(const std::string& path) {
     if (result.ec == std::errc() && result.ptr == end) return true;
     throw FormatError(kTrainer, std::string("a number as '") + key + "' in " + path, text);
   };
-  double value = 0;
-  if (number(kBest, value)) best = value;
+  double saved_best = std::numeric_limits<double>::quiet_NaN();
+  number(kBest, saved_best);
   number(kBad, bad_validations);
   number(kValidated, validated_step);
   Plateau plateau;
@@ -146,6 +151,16 @@ void Trainer::State::load(const std::string& path) {
     number(kPlateauBad, plateau.bad_calls);
     number(kPlateauCooling, plateau.cooling);
   }
+  const auto same = [&](const char* key, const std::string& now) {
+    const auto entry = info.extra.find(key);
+    return entry == info.extra.end() || entry->second == now;
+  };
+  const bool alike = same(kMonitor, options.monitor) && same(kDirection, direction(options));
+  if (options.validate && !alike) {  // figures that do not compare
+    saved_best = plateau.best = std::numeric_limits<double>::quiet_NaN();
+    bad_validations = plateau.bad_calls = 0;
+  }
+  if (!std::isnan(saved_best)) best = saved_best;
   load_checkpoint(path, model, optimizer, options.scaler, loader);
   if (options.plateau) *options.plateau = plateau;
   step = saved_step = info.step;
@@ -155,6 +170,11 @@ void Trainer::State::load(const std::string& path) {
 }
 
 void Trainer::State::save(const std::string& path) {
+  write(path);
+  tell_saved(path);
+}
+
+void Trainer::State::write(const std::string& path) {
   for (const auto& [what, tensors] :
        {std::pair{"parameters", model.state_dict()}, {"optimizer state", optimizer.state_dict()}}) {
     const std::string bad = first_nonfinite(tensors);
@@ -165,6 +185,10 @@ void Trainer::State::save(const std::string& path) {
   }
   CheckpointInfo info{.step = step, .extra = options.extra};
   if (best) info.extra[kBest] = exact_text(*best);
+  if (options.validate) {
+    info.extra[kMonitor] = options.monitor;
+    info.extra[kDirection] = direction(options);
+  }
   if (options.patience > 0) info.extra[kBad] = std::to_string(bad_validations);
   if (validated_step >= 0) info.extra[kValidated] = std::to_string(validated_step);
   if (options.plateau) {
@@ -176,21 +200,34 @@ void Trainer::State::save(const std::string& path) {
   save_checkpoint(path, model, optimizer, info, options.scaler, loader);
   saved_step = step;
   saved_path = path;
-  for (const auto& callback : callbacks) callback->on_save(path, step);
 }
 
-void Trainer::State::save_or_warn(const std::function<void()>& saves) {
+// Whether it could be written.
+bool Trainer::State::write_or_warn(const std::string& path) {
   try {
-    saves();
+    write(path);
+    return true;
   } catch (const IoError& error) {
     warn("step " + std::to_string(step) + " is not saved: " + error.what());
+    return false;
   }
 }
 
-void Trainer::State::save_regular() {
-  save(folder.path_of(step));
+void Trainer::State::tell_saved(const std::string& path) const {
+  for (const auto& callback : callbacks) callback->on_save(path, step);
+}
+
+// A failure is a warning, but an error of the last one.
+void Trainer::State::save_regular(bool last) {
+  const std::string path = folder.path_of(step);
+  if (last) {
+    write(path);
+  } else if (!write_or_warn(path)) {
+    return;
+  }
   regular_step = step;
   folder.remove_old(step);
+  tell_saved(path);
 }
 
 void Trainer::State::save_dry_run() {

@@ -17,6 +17,16 @@ inline int64_t samples_in(const data::Batch& batch) {
   return batch.empty() || batch[0].rank() == 0 ? 1 : batch[0].size(0);
 }
 
+/// Throws unless the output has a loss, and metrics of one element with names of their own.
+void check_output(const StepOutput& output);
+
+/// A metric, summed over the batches of an update that have it.
+struct MetricSum {
+  std::string name;
+  Tensor sum;
+  int64_t batches;
+};
+
 }  // namespace detail
 
 struct Trainer::State {
@@ -35,8 +45,8 @@ struct Trainer::State {
   double old_max_grad_norm;
   bool old_skip_nonfinite;
   CapturedStep update;
-  std::vector<std::string> metric_names{};
-  std::vector<std::pair<Tensor, Tensor>> buffers{};  // that are saved, and what they were
+  std::vector<std::pair<std::string, int64_t>> metrics{};  // of an update: names, batches with them
+  std::vector<std::pair<Tensor, Tensor>> buffers{};        // that are saved, and what they were
   std::vector<std::shared_ptr<Callback>> callbacks{};
   std::string validation_start{};         // of the validation loader
   std::vector<data::Batch> overfitted{};  // the batches of every step, with overfit_batch
@@ -56,8 +66,10 @@ struct Trainer::State {
   void open_folder();
   void load(const std::string& path);
   void save(const std::string& path);
-  void save_or_warn(const std::function<void()>& saves);
-  void save_regular();
+  void write(const std::string& path);
+  bool write_or_warn(const std::string& path);
+  void tell_saved(const std::string& path) const;
+  void save_regular(bool last);
   void save_best();
   void save_dry_run();
   void warn(const std::string& text) const;
@@ -67,7 +79,7 @@ struct Trainer::State {
   std::vector<data::Batch> next_batches();
   void set_rate();
   std::vector<Tensor> run_update(const std::vector<Tensor>& tensors);
-  Tensor backward(const data::Batch& batch, std::vector<Tensor>& metrics);
+  Tensor backward(const data::Batch& batch, std::vector<detail::MetricSum>& sums);
   void keep_buffers();
   void put_back_buffers();
   StepReport train_step();
@@ -77,6 +89,7 @@ struct Trainer::State {
   std::map<std::string, double> validate();
   bool validate_and_compare(StepReport* report);
   bool validation_due(bool last) const;
+  void begin();
   TrainerEnd run();
 };
 

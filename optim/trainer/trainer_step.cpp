@@ -1,7 +1,11 @@
 // One update of a trainer.
+#include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <set>
+#include <string_view>
 
+#include "../../core/quote.h"
 #include "../../ops/elementwise/binary.h"
 #include "../../tensor/autograd/anomaly.h"
 #include "../../tensor/autograd/grad_mode.h"
@@ -11,7 +15,9 @@
 
 namespace sash::optim {
 
+using detail::check_output;
 using detail::kTrainer;
+using detail::MetricSum;
 using detail::samples_in;
 
 namespace {
@@ -25,6 +31,24 @@ int64_t tokens_in(const data::Batch& batch) {
 }
 
 }  // namespace
+
+void detail::check_output(const StepOutput& output) {
+  if (!output.loss.defined()) throw ValueError(kTrainer, "a loss", "an undefined tensor");
+  std::set<std::string_view> names{"loss"};
+  for (const auto& [name, value] : output.metrics) {
+    const std::string quoted = in_quotes(name);
+    if (!names.insert(name).second) {
+      throw ValueError(kTrainer, "metrics with names of their own", "two named " + quoted);
+    }
+    if (!value.defined()) {
+      throw ValueError(kTrainer, "a tensor as metric " + quoted, "an undefined one");
+    }
+    if (value.numel() != 1) {
+      throw ShapeError(kTrainer, "one element as metric " + quoted,
+                       "shape " + to_string(value.shape()));
+    }
+  }
+}
 
 std::vector<data::Batch> Trainer::State::next_batches() {
   if (!overfitted.empty()) return overfitted;
@@ -52,9 +76,9 @@ void Trainer::State::set_rate() {
 }
 
 // Adds the gradients of a batch, and its metrics. Returns its loss.
-Tensor Trainer::State::backward(const data::Batch& batch, Tensors& metrics) {
+Tensor Trainer::State::backward(const data::Batch& batch, std::vector<MetricSum>& sums) {
   const StepOutput output = step_function(batch);
-  if (!output.loss.defined()) throw ValueError(kTrainer, "a loss", "an undefined tensor");
+  check_output(output);
   Tensor loss = output.loss;
   if (options.accumulate > 1) loss = loss / static_cast<double>(options.accumulate);
   if (options.scaler) loss = options.scaler->scale(loss);
@@ -66,15 +90,15 @@ Tensor Trainer::State::backward(const data::Batch& batch, Tensors& metrics) {
     const Tensor one = (loss - loss) + 1;
     loss.backward(one);
   }
-  metric_names.clear();
-  for (size_t i = 0; i < output.metrics.size(); ++i) {
-    const auto& [name, value] = output.metrics[i];
-    metric_names.push_back(name);
-    const NoGradGuard no_grad;
-    if (i < metrics.size()) {
-      metrics[i] = metrics[i] + value;
+  const NoGradGuard no_grad;
+  for (const auto& metric : output.metrics) {
+    const auto known = std::find_if(sums.begin(), sums.end(),
+                                    [&](const MetricSum& sum) { return sum.name == metric.first; });
+    if (known == sums.end()) {
+      sums.push_back({metric.first, metric.second.detach(), 1});
     } else {
-      metrics.push_back(value.detach());
+      known->sum = known->sum + metric.second;
+      ++known->batches;
     }
   }
   return output.loss.detach();
@@ -86,9 +110,9 @@ Tensors Trainer::State::run_update(const Tensors& tensors) {
   optimizer.zero_grad();
   const size_t width = tensors.size() / static_cast<size_t>(options.accumulate);
   Tensor loss;
-  Tensors metrics;
+  std::vector<MetricSum> sums;
   for (auto at = tensors.begin(); at != tensors.end(); at += static_cast<std::ptrdiff_t>(width)) {
-    const Tensor one = backward(data::Batch(at, at + static_cast<std::ptrdiff_t>(width)), metrics);
+    const Tensor one = backward(data::Batch(at, at + static_cast<std::ptrdiff_t>(width)), sums);
     const NoGradGuard no_grad;
     loss = loss.defined() ? loss + one : one;
   }
@@ -99,7 +123,11 @@ Tensors Trainer::State::run_update(const Tensors& tensors) {
     optimizer.step();
   }
   Tensors results{loss, optimizer.grad_norm()};
-  results.insert(results.end(), metrics.begin(), metrics.end());
+  metrics.clear();
+  for (const MetricSum& sum : sums) {
+    metrics.emplace_back(sum.name, sum.batches);
+    results.push_back(sum.sum);
+  }
   return results;
 }
 
@@ -138,8 +166,9 @@ StepReport Trainer::State::train_step() {
   const auto count = static_cast<double>(all.size());
   report.loss = results[0].item<double>() / count;
   report.grad_norm = results[1].item<double>();
-  for (size_t i = 0; i < metric_names.size() && i + 2 < results.size(); ++i) {
-    report.metrics[metric_names[i]] = results[i + 2].item<double>() / count;
+  for (size_t i = 0; i < metrics.size() && i + 2 < results.size(); ++i) {
+    const auto& [name, summed] = metrics[i];
+    report.metrics[name] = results[i + 2].item<double>() / static_cast<double>(summed);
   }
   report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
   if (!std::isfinite(report.loss) || !std::isfinite(report.grad_norm)) put_back_buffers();
@@ -158,14 +187,14 @@ void Trainer::State::refuse(const std::string& what, double value, const Tensors
   const auto rerun = [&] {
     set_random_state(before);
     optimizer.zero_grad();
-    Tensors metrics;
+    std::vector<MetricSum> sums;
     const size_t width = batch.size() / static_cast<size_t>(options.accumulate);
     for (size_t at = 0; at < batch.size(); at += width) {
       data::Batch one;
       for (size_t i = at; i < at + width; ++i) {
         one.push_back(batch[i].to(optimizer.parameters()[0].device()));
       }
-      backward(one, metrics);
+      backward(one, sums);
     }
   };
   const std::string cause = explain_nonfinite(batch, model.state_dict(), rerun);

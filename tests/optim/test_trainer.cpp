@@ -14,6 +14,7 @@
 #include <sash/optim/muon.h>
 #include <sash/optim/rmsprop.h>
 #include <sash/optim/sgd.h>
+#include <sash/optim/trainer/stop_signals.h>
 
 #include "../support/compare.h"
 #include "../support/small_training.h"
@@ -293,6 +294,39 @@ TEST_CASE("Trainer: a signal ends the training after a checkpoint") {
   CHECK(trainer.run() == optim::TrainerEnd::signal);
   CHECK(trainer.signal() == SIGTERM);
   CHECK(names_in(folder.file("run")) == Names{"step-00000005.safetensors"});
+}
+
+TEST_CASE("Trainer: a stop before the first step is one") {
+  struct Starting : optim::Callback {
+    std::function<void(optim::Trainer&)> then;
+    void on_start(optim::Trainer& trainer) override { then(trainer); }
+  };
+  const auto train = [](const std::function<void(optim::Trainer&)>& then) {
+    Setup setup;
+    Starting starting;
+    starting.then = then;
+    optim::Trainer trainer(setup.model, setup.optimizer, setup.loader, setup.step(),
+                           {.steps = 2, .stop_on_signals = true});
+    trainer.add(starting);
+    const optim::TrainerEnd end = trainer.run();
+    CHECK(trainer.step() == (end == optim::TrainerEnd::steps ? 2 : 0));
+    return end;
+  };
+  const auto raise = [](optim::Trainer&) { std::raise(SIGTERM); };
+  CHECK(train([](optim::Trainer& trainer) { trainer.stop(); }) == optim::TrainerEnd::stopped);
+  CHECK(train([](optim::Trainer&) {}) == optim::TrainerEnd::steps);
+  {
+    const optim::StopSignals outer;
+    CHECK(train(raise) == optim::TrainerEnd::signal);
+    CHECK(outer.received() == SIGTERM);
+    {
+      const optim::StopSignals inner;
+      CHECK(inner.received() == SIGTERM);
+    }
+    CHECK(outer.received() == SIGTERM);
+  }
+  const optim::StopSignals later;
+  CHECK_FALSE(later.stop());
 }
 
 TEST_CASE("Trainer: an on_end that throws leaves no signal handler, and hides no error") {

@@ -211,6 +211,50 @@ TEST_CASE("Trainer: a folder that vanishes is a warning, then an error, and noth
   CHECK(optim::checkpoint_info(folder.file("elsewhere")).step == 6);
 }
 
+TEST_CASE("Trainer: an error of on_save is its own, and the file counts as saved") {
+  struct Throwing : optim::Callback {
+    void on_save(const std::string& path, int64_t step) override {
+      if (step == 4 && path.find("best") == path.npos) throw IoError("Uploader", "no network");
+    }
+  };
+  const TemporaryFolder folder;
+  Setup setup;
+  Record record;
+  Throwing throwing;
+  optim::Trainer trainer(setup.model, setup.optimizer, setup.loader, setup.step(),
+                         {.steps = 6, .save = folder.file("run"), .save_every = 2});
+  trainer.add(record);
+  trainer.add(throwing);
+  const std::string text = message_of<IoError>([&] { trainer.run(); });
+  CHECK_MESSAGE(text.find("Uploader: no network") == 0, text);
+  CHECK(record.warnings.empty());
+  CHECK(trainer.saved_step() == 4);
+  CHECK(names_in(folder.file("run")) == Names{"step-00000004.safetensors"});
+}
+
+TEST_CASE("Trainer: one file of checkpoints replaces no other file") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("thesis.txt");
+  const auto train = [&](const char* resume) {
+    Setup setup;
+    optim::Trainer(setup.model, setup.optimizer, setup.loader, setup.step(),
+                   {.steps = 1, .save = path, .keep = 0, .resume = resume})
+        .run();
+  };
+  std::ofstream(path) << "Chapter 1";
+  for (const char* resume : {"", "auto"}) {
+    check_error<ValueError>([&] { train(resume); },
+                            "Trainer: expected a checkpoint or no file to replace, got '" + path);
+  }
+  std::string kept;
+  std::getline(std::ifstream(path), kept);
+  CHECK(kept == "Chapter 1");
+  std::ofstream(path, std::ios::trunc).close();  // an empty file is nobody's loss
+  train("");
+  train("");
+  CHECK(optim::checkpoint_info(path).step == 1);
+}
+
 TEST_CASE("Trainer: what cannot be written to is refused before the first step") {
   const TemporaryFolder folder;
   std::ofstream(folder.file("file")) << "text";
@@ -371,6 +415,26 @@ TEST_CASE("find_lr: leaves modes and gradients, those that are not the optimizer
     if (!gradient.defined()) continue;
     for (const double value : gradient.to_vector<double>()) CHECK(value == 1);
   }
+}
+
+TEST_CASE("find_lr: leaves buffers that are not saved, too") {
+  struct Counting : nn::Module {
+    nn::Linear& layer = register_module<nn::Linear>("layer", 4, 2);
+    Tensor calls = register_buffer("calls", zeros({}), false);
+    Tensor forward(const Tensor& x) override {
+      calls.add_(1);
+      return layer(x);
+    }
+  };
+  Setup setup;
+  Counting model;
+  model.calls.fill_(7);
+  optim::SGD optimizer(model.parameters());
+  const auto step = [&](const data::Batch& batch) {
+    return cross_entropy(model(batch[0]), batch[1]);
+  };
+  optim::find_lr(model, optimizer, setup.loader, step, {.steps = 5});
+  CHECK(model.calls.item<double>() == 7);
 }
 
 TEST_CASE("find_lr: a loader that cannot go back is an error") {
