@@ -405,7 +405,7 @@ TEST_CASE("find_lr: leaves modes and gradients, those that are not the optimizer
   setup.model[2].eval();
   optim::SGD optimizer(setup.model[3].parameters());
   std::vector<Tensor> parameters = setup.model.parameters();
-  for (const size_t i : {0, 3}) parameters[i].set_grad(ones(parameters[i].shape()));
+  for (const size_t i : {size_t{0}, size_t{3}}) parameters[i].set_grad(ones(parameters[i].shape()));
   optim::find_lr(setup.model, optimizer, setup.loader, setup.step(), {.steps = 5});
   CHECK(setup.model.is_training());
   CHECK_FALSE(setup.model[2].is_training());
