@@ -1,6 +1,6 @@
 #include "error.h"
 
-#include <cstdio>
+#include "readable.h"
 
 namespace sash {
 namespace {
@@ -40,11 +40,7 @@ void Error::append(std::string_view note) {
   std::runtime_error::operator=(std::runtime_error(text));
 }
 
-std::string to_text(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.6g", value);
-  return text;
-}
+std::string to_text(double value) { return to_text(value, std::chars_format::general, 6); }
 
 // Out of line, so that each type's information lives once, in libsash.
 Error::~Error() = default;

@@ -1,7 +1,7 @@
 #include "readable.h"
 
+#include <array>
 #include <cmath>
-#include <cstdio>
 
 namespace sash {
 namespace {
@@ -13,14 +13,18 @@ std::string scaled(double value, double base, const char* const* names, int coun
     value /= base;
     ++step;
   }
-  char text[48];
   const double size = std::abs(value);
   const int digits = step == 0 || size >= 99.95 ? 0 : size >= 9.995 ? 1 : 2;
-  std::snprintf(text, sizeof text, "%.*f%s", digits, value, names[step]);
-  return text;
+  return to_text(value, std::chars_format::fixed, digits) + names[step];
 }
 
 }  // namespace
+
+std::string to_text(double value, std::chars_format format, int digits) {
+  std::array<char, 400> text;  // 309 digits before the point, of the largest double
+  const auto end = std::to_chars(text.data(), text.data() + text.size(), value, format, digits).ptr;
+  return {text.data(), end};
+}
 
 std::string grouped(int64_t value) {
   std::string digits = std::to_string(value);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <charconv>
 #include <cstdint>
 #include <string>
 
@@ -8,6 +9,9 @@
 /// Numbers for people, as tables print them.
 namespace sash {
 
+/// As `printf` with "%.<digits>f", "%.<digits>e" or "%.<digits>g" in the C locale, whatever the
+/// locale is.
+SASH_API std::string to_text(double value, std::chars_format format, int digits);
 /// "1,234,567".
 SASH_API std::string grouped(int64_t value);
 /// Three digits and a power of a thousand: "950", "1.23 M", "45.6 G".

@@ -1,9 +1,8 @@
 #include "profiler.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
-#include <cstdio>
-#include <fstream>
 #include <map>
 #include <mutex>
 #include <string_view>
@@ -18,11 +17,13 @@
 #include "../tensor/autograd/grad_mode.h"
 #include "../tensor/factories.h"
 #include "../tensor/graph.h"
+#include "../tensor/io/replacement_file.h"
 
 namespace sash {
 namespace {
 
 constexpr size_t kMostCalls = 200'000, kMostShapes = 8;
+constexpr size_t kWritten = 1 << 16;  // bytes of a trace at a time
 
 // Times are microseconds from the start; on a card, from the first call there.
 struct Call {
@@ -37,6 +38,22 @@ struct Call {
   double begin = 0, end = 0;
   Event first{}, last{};
 };
+
+std::string fixed(double value, int digits) {
+  return to_text(value, std::chars_format::fixed, digits);
+}
+
+// Of the columns of a table. The first is aligned to the left, the others to the right.
+constexpr std::array<size_t, 8> kWidths{32, 8, 12, 6, 10, 8, 9, 6};
+
+std::string table_line(const std::array<std::string, kWidths.size()>& fields) {
+  std::string line;
+  for (size_t i = 0; i < fields.size(); ++i) {
+    const std::string padding(kWidths[i] - std::min(kWidths[i], fields[i].size()), ' ');
+    line += i == 0 ? fields[i] + padding : ' ' + padding + fields[i];
+  }
+  return line + '\n';
+}
 
 // Numbers of the calls that this thread is in; `kNone` for one that is not kept.
 thread_local std::vector<size_t> open;
@@ -249,49 +266,41 @@ std::string Profiler::table() {
     sum.share += row.share * row.ms;
   }
   sum.share /= std::max(sum.ms, 1e-9);
-  char line[160];
-  std::snprintf(line, sizeof(line), "%-32s %8s %12s %6s %10s %8s %9s %6s\n", "op", "calls", "ms",
-                "%", "bytes", "GB/s", "GFLOP/s", "limit%");
-  std::string text = line;
+  std::string text = table_line({"op", "calls", "ms", "%", "bytes", "GB/s", "GFLOP/s", "limit%"});
   const auto add = [&](const ProfileRow& row) {
     const double us = std::max(1000 * row.ms, 1e-6);
-    std::snprintf(line, sizeof(line), "%-32.32s %8lld %12.3f %6.1f %10s %8.1f %9.1f %6.1f\n",
-                  row.op.c_str(), static_cast<long long>(row.calls), row.ms,
-                  100 * row.ms / std::max(sum.ms, 1e-9), bytes_text(row.bytes).c_str(),
-                  static_cast<double>(row.bytes) * 1e-3 / us, row.operations * 1e-3 / us,
-                  100 * row.share);
-    text += line;
+    text += table_line({row.op.substr(0, kWidths[0]), std::to_string(row.calls), fixed(row.ms, 3),
+                        fixed(100 * row.ms / std::max(sum.ms, 1e-9), 1), bytes_text(row.bytes),
+                        fixed(static_cast<double>(row.bytes) * 1e-3 / us, 1),
+                        fixed(row.operations * 1e-3 / us, 1), fixed(100 * row.share, 1)});
   };
   for (const ProfileRow& row : all) add(row);
   add(sum);
-  std::snprintf(line, sizeof(line), "wall %.3f ms, %.1f %% of it in kernels; at most %s in use\n",
-                wall_ms(), 100 * sum.ms / std::max(wall_ms(), 1e-9),
-                bytes_text(peak_bytes()).c_str());
-  return text + line;
+  return text + "wall " + fixed(wall_ms(), 3) + " ms, " +
+         fixed(100 * sum.ms / std::max(wall_ms(), 1e-9), 1) + " % of it in kernels; at most " +
+         bytes_text(peak_bytes()) + " in use\n";
 }
 
 void Profiler::write_trace(const std::string& path) {
   stop();
-  std::ofstream file(path);
+  ReplacementFile file("Profiler.write_trace", path);
+  const auto write = [&](const std::string& text) { file.write(text.data(), text.size()); };
   std::map<void*, int> streams;
-  file << "{\"traceEvents\":[";
+  std::string text = "{\"traceEvents\":[";
   const char* separator = "\n";
   for (const Call& call : state_->calls) {
     const int stream =
         streams.emplace(call.stream.handle, static_cast<int>(streams.size())).first->second;
-    char numbers[160];
-    std::snprintf(numbers, sizeof(numbers),
-                  "\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"args\":{\"bytes\":%lld,"
-                  "\"operations\":%.0f",
-                  stream, call.begin, call.end - call.begin, static_cast<long long>(call.bytes),
-                  call.operations);
-    file << separator << "{\"name\":\"" << call.name << "\",\"ph\":\"X\",\"pid\":\""
-         << to_string(call.device) << "\"," << numbers << ",\"shape\":\"" << call.shapes << "\"}}";
+    text += std::string(separator) + "{\"name\":\"" + call.name + "\",\"ph\":\"X\",\"pid\":\"" +
+            to_string(call.device) + "\",\"tid\":" + std::to_string(stream) +
+            ",\"ts\":" + fixed(call.begin, 3) + ",\"dur\":" + fixed(call.end - call.begin, 3) +
+            ",\"args\":{\"bytes\":" + std::to_string(call.bytes) +
+            ",\"operations\":" + fixed(call.operations, 0) + ",\"shape\":\"" + call.shapes + "\"}}";
     separator = ",\n";
+    if (text.size() >= kWritten) write(std::exchange(text, {}));
   }
-  file << "\n]}\n";
-  file.close();
-  if (!file) throw IoError("Profiler.write_trace", "cannot write " + path);
+  write(text + "\n]}\n");
+  file.commit();
 }
 
 }  // namespace sash

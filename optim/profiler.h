@@ -53,7 +53,7 @@ class SASH_API Profiler {
   /// of what the device does at best; below them `wall_ms` and `peak_bytes`.
   std::string table();
   /// Writes all calls as Chrome trace events: op, device, stream, shapes, bytes. `IoError` if it
-  /// cannot.
+  /// cannot; an old file at `path` is then as it was.
   void write_trace(const std::string& path);
 
  private:

@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <ostream>
 
 #include "../core/backend/dispatch.h"
+#include "../core/readable.h"
 #include "autograd/node.h"
 #include "tensor.h"
 #include "tensor_impl.h"
@@ -39,7 +39,7 @@ void gather(const TensorView& view, const T* element, int axis, bool abridged,
 }
 
 /// Whole numbers without a point, else four decimals, with an exponent if those would not do.
-const char* floating_format(const std::vector<double>& values) {
+std::pair<std::chars_format, int> floating_format(const std::vector<double>& values) {
   bool whole = true;
   double low = INFINITY;
   double high = 0;
@@ -49,18 +49,16 @@ const char* floating_format(const std::vector<double>& values) {
     low = std::min(low, std::abs(value));
     high = std::max(high, std::abs(value));
   }
-  if (high < 1e8 && whole) return "%.0f";
+  if (high < 1e8 && whole) return {std::chars_format::fixed, 0};
   const bool plain = high < 1e8 && low >= 1e-4 && high <= 1000 * low;
-  return plain ? "%.4f" : "%.4e";
+  return {plain ? std::chars_format::fixed : std::chars_format::scientific, 4};
 }
 
 std::vector<std::string> floating_texts(const std::vector<double>& values) {
-  const char* format = floating_format(values);
+  const auto [format, digits] = floating_format(values);
   std::vector<std::string> texts;
   for (const double value : values) {
-    char text[64];
-    std::snprintf(text, sizeof text, format, value);
-    texts.emplace_back(std::isnan(value) ? "nan" : text);
+    texts.push_back(std::isnan(value) ? "nan" : to_text(value, format, digits));
   }
   return texts;
 }

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <array>
-#include <cstdio>
 #include <ostream>
 
 #include "../../core/readable.h"
@@ -13,9 +12,7 @@ constexpr size_t kColumns = 7, kLongest = 44;
 using Line = std::array<std::string, kColumns>;
 
 std::string percent(double share) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f %%", 100 * share);
-  return text;
+  return to_text(100 * share, std::chars_format::fixed, 1) + " %";
 }
 
 std::string label(const SummaryRow& row) {

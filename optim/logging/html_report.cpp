@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 
 #include "../../core/backend/backend.h"
 #include "../../core/error.h"
+#include "../../core/readable.h"
 #include "../../ops/attention/mask/mask_picture.h"
 #include "../../tensor/io/plot.h"
 #include "../../tensor/io/replacement_file.h"
@@ -41,14 +41,11 @@ pre { font: 13px/1.4 ui-monospace, monospace; background: #f6f5f2; padding: 12px
 </style>
 )";
 
-std::string text_of(double value, const char* format = "%.4g") {
-  char text[48];
-  std::snprintf(text, sizeof(text), format, value);
-  return text;
-}
+std::string text_of(double value) { return to_text(value, std::chars_format::general, 4); }
+std::string whole(double value) { return to_text(value, std::chars_format::fixed, 0); }
 
 std::string duration(double seconds) {
-  if (seconds < 60) return text_of(seconds, "%.1f s");
+  if (seconds < 60) return to_text(seconds, std::chars_format::fixed, 1) + " s";
   const auto all = static_cast<int64_t>(seconds);
   if (all < 3600) return std::to_string(all / 60) + " min " + std::to_string(all % 60) + " s";
   return std::to_string(all / 3600) + " h " + std::to_string(all / 60 % 60) + " min";
@@ -137,7 +134,7 @@ void HtmlReport::on_step(const StepReport& report) {
 }
 
 void HtmlReport::on_warning(const std::string& text) {
-  const std::string step = loss_.steps.empty() ? "0" : text_of(loss_.steps.back(), "%.0f");
+  const std::string step = loss_.steps.empty() ? "0" : whole(loss_.steps.back());
   warnings_ += "<li>after step " + step + ": " + plot::escape(text) + "</li>\n";
 }
 
@@ -177,7 +174,7 @@ void HtmlReport::add_summary(const nn::Summary& summary) {
     rows.push_back({row.name.empty() ? "(model)" : row.name, row.type,
                     row.output ? to_string(*row.output) : "", std::to_string(row.parameters),
                     row.flops > 0 ? text_of(row.flops / 1e6) : "",
-                    row.mask_share ? text_of(100 * *row.mask_share, "%.0f %%") : ""});
+                    row.mask_share ? whole(100 * *row.mask_share) + " %" : ""});
   }
   add_table("Model",
             {"module", "type", "output", "parameters", "MFLOP, forward", "scores computed"}, rows);
@@ -224,28 +221,27 @@ std::string HtmlReport::facts() const {
     body += "<div><span>" + plot::escape(name) + "</span>" + plot::escape(value) + "</div>\n";
   };
   if (!loss_.steps.empty()) {
-    const std::string last = text_of(loss_.steps.back(), "%.0f") + " of " + std::to_string(goal_);
+    const std::string last = whole(loss_.steps.back()) + " of " + std::to_string(goal_);
     const bool resumed = loss_.steps.front() > 1;
     add(resumed ? "steps, after a resume" : "steps",
-        resumed ? text_of(loss_.steps.front(), "%.0f to ") + last : last);
+        resumed ? whole(loss_.steps.front()) + " to " + last : last);
     add("loss, averaged", text_of(smoothed("", loss_.steps, loss_.values).back().y.back()));
     const auto found = validation_.find("loss");
     if (found != validation_.end()) {
       const std::vector<double>& values = found->second.values;
       const auto best = std::min_element(values.begin(), values.end());
       const auto index = static_cast<size_t>(best - values.begin());
-      add("best validation loss",
-          text_of(*best) + " at step " + text_of(found->second.steps[index], "%.0f"));
+      add("best validation loss", text_of(*best) + " at step " + whole(found->second.steps[index]));
     }
     const double seconds = last_ - start_;
     add("time", duration(seconds));
     if (seconds > 0) {
       const double speed = static_cast<double>(tokens_) / seconds;
-      add("tokens or samples per s", speed < 1e4 ? text_of(speed) : text_of(speed / 1000, "%.4gk"));
+      add("tokens or samples per s", speed < 1e4 ? text_of(speed) : text_of(speed / 1000) + "k");
     }
   }
   const auto peak = static_cast<double>(backend(device_).memory_stats(device_).peak);
-  add("most memory in use", text_of(peak / kMiB, "%.0f MiB"));
+  add("most memory in use", whole(peak / kMiB) + " MiB");
   add("device", to_string(device_) + ", " + backend(device_).description(device_));
   return "<div class=\"facts\">\n" + body + "</div>\n";
 }

@@ -7,24 +7,28 @@
 #include <cmath>
 
 #include "../../core/backend/backend.h"
+#include "../../core/readable.h"
 #include "../../tensor/factories.h"
 #include "clock.h"
 
 namespace sash::optim {
 namespace {
 
-template <class... Args>
-std::string formatted(const char* format, Args... args) {
-  char text[96];
-  std::snprintf(text, sizeof(text), format, args...);
-  return text;
+std::string fixed(double value, int digits) {
+  return to_text(value, std::chars_format::fixed, digits);
+}
+
+std::string short_text(double value) { return to_text(value, std::chars_format::general, 4); }
+
+std::string two_digits(long long number) {
+  return (number < 10 ? "0" : "") + std::to_string(number);
 }
 
 /// "01:42", "2:01:42".
 std::string clock_text(double seconds) {
   if (!std::isfinite(seconds)) return "?";
   const auto all = static_cast<long long>(std::min(seconds, 3.6e8));
-  const std::string text = formatted("%02lld:%02lld", all / 60 % 60, all % 60);
+  const std::string text = two_digits(all / 60 % 60) + ':' + two_digits(all % 60);
   return all < 3600 ? text : std::to_string(all / 3600) + ':' + text;
 }
 
@@ -33,7 +37,7 @@ std::string with_letter(double value, double thousand, const char* gap) {
   constexpr const char* letters[] = {"", "k", "M", "G", "T"};
   size_t index = 0;
   for (; value >= thousand && index < 4; ++index) value /= thousand;
-  return formatted(value < 100 && index > 0 ? "%.1f" : "%.0f", value) + gap + letters[index];
+  return fixed(value, value < 100 && index > 0 ? 1 : 0) + gap + letters[index];
 }
 
 int columns_of(std::FILE* terminal) {
@@ -77,22 +81,22 @@ std::string ProgressLine::line(const StepReport& report) const {
   const double passed = last_ - start_;
   const double left = seconds_() * static_cast<double>(report.steps - report.step);
   const double rate = 1 / seconds_();
-  std::string line =
-      "step " + text(report.step) + '/' + text(report.steps) + " [" + clock_text(passed) + '<' +
-      clock_text(left) + ", " +
-      (rate >= 1 ? formatted("%.1f steps/s", rate) : formatted("%.1f s/step", seconds_())) +
-      "]  loss " + formatted("%.4g", loss_());
-  for (const auto& [name, value] : report.metrics) line += "  " + name + formatted(" %.4g", value);
+  std::string line = "step " + text(report.step) + '/' + text(report.steps) + " [" +
+                     clock_text(passed) + '<' + clock_text(left) + ", " +
+                     (rate >= 1 ? fixed(rate, 1) + " steps/s" : fixed(seconds_(), 1) + " s/step") +
+                     "]  loss " + short_text(loss_());
+  for (const auto& [name, value] : report.metrics) line += "  " + name + ' ' + short_text(value);
   for (const auto& [name, value] : report.validation) {
-    line += "  val_" + name + formatted(" %.4g", value);
+    line += "  val_" + name + ' ' + short_text(value);
   }
-  line += formatted("  lr %.1e", report.lr) + formatted("  |g| %.2f", report.grad_norm);
+  line += "  lr " + to_text(report.lr, std::chars_format::scientific, 1) + "  |g| " +
+          fixed(report.grad_norm, 2);
   if (report.tokens > 0) {
     line += "  " + with_letter(tokens_() / seconds_(), 1000, "") + " tokens/s";
   }
   if (options_.step_flops > 0 && options_.peak_flops > 0) {
     const double share = options_.step_flops / seconds_() / options_.peak_flops;
-    line += formatted("  %.0f %% of peak", 100 * share);
+    line += "  " + fixed(100 * share, 0) + " % of peak";
   }
   const auto bytes = static_cast<double>(backend(device_).memory_stats(device_).peak);
   return line + "  " + with_letter(bytes, 1024, " ") + "B";

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 #include <numeric>
+#include <locale>
 #include <sstream>
 #include <utility>
 
@@ -321,6 +322,7 @@ std::vector<Tensor> recorded_gradients(const GradcheckFunction& fn, const std::v
 
 std::string GradcheckReport::message() const {
   std::ostringstream text;
+  text.imbue(std::locale::classic());
   text.precision(10);
   text << check << (ok ? " passed: " : " failed: " + problem + "; ") << compared << " compared, "
        << wrong << " beyond tolerance";

@@ -1,23 +1,16 @@
 #include "plot_parts.h"
 
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <cmath>
 #include <limits>
+
+#include "../../core/readable.h"
 
 namespace sash::plot::detail {
 namespace {
 
 constexpr double kMost = std::numeric_limits<double>::max();
 constexpr double kLeast = std::numeric_limits<double>::denorm_min();
-
-std::string formatted(double value, std::chars_format format, int precision) {
-  std::array<char, 400> text;
-  const auto end =
-      std::to_chars(text.data(), text.data() + text.size(), value, format, precision).ptr;
-  return {text.data(), end};
-}
 
 /// The least 1, 2 or 5 times a power of ten that is not below `step`; 1e308 if a double holds none.
 double round_step(double step) {
@@ -32,7 +25,7 @@ double round_step(double step) {
 }  // namespace
 
 std::string pixels(double value, int digits) {
-  std::string text = formatted(value, std::chars_format::fixed, digits);
+  std::string text = to_text(value, std::chars_format::fixed, digits);
   text.erase(text.find_last_not_of('0') + 1);
   if (text.back() == '.') text.pop_back();
   return text;
@@ -41,7 +34,7 @@ std::string pixels(double value, int digits) {
 std::string number(double value) {
   const double size = std::abs(value);
   if (size != 0 && (size < 1e-3 || size >= 1e15)) {
-    const std::string text = formatted(value, std::chars_format::scientific, 5);
+    const std::string text = to_text(value, std::chars_format::scientific, 5);
     const size_t e = text.find('e');
     std::string digits = text.substr(0, e), exponent = text.substr(e + 2);
     digits.erase(digits.find_last_not_of('0') + 1);
@@ -51,10 +44,10 @@ std::string number(double value) {
   }
   for (const auto& [unit, letter] : {std::pair{1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1e3, "k"}}) {
     if (size >= std::max(unit, 1e4)) {
-      return formatted(value / unit, std::chars_format::general, 6) + letter;
+      return to_text(value / unit, std::chars_format::general, 6) + letter;
     }
   }
-  return formatted(value, std::chars_format::general, 6);
+  return to_text(value, std::chars_format::general, 6);
 }
 
 std::string label_of(const Axis& axis) {

@@ -3,9 +3,9 @@
 #include <nvtx3/nvToolsExt.h>
 
 #include <algorithm>
-#include <cstdio>
 
 #include "../../../core/error.h"
+#include "../../../core/readable.h"
 #include "check.h"
 #include "index_flag.h"
 
@@ -56,11 +56,9 @@ std::string CudaBackend::description(Device device) const {
   card(device);
   cudaDeviceProp properties{};
   SASH_CUDA_CHECK(cudaGetDeviceProperties(&properties, device.index));
-  char memory[32];
-  std::snprintf(memory, sizeof(memory), "%.1f",
-                static_cast<double>(properties.totalGlobalMem) / (1024.0 * 1024.0 * 1024.0));
+  const double memory = static_cast<double>(properties.totalGlobalMem) / (1024.0 * 1024.0 * 1024.0);
   return std::string(properties.name) + ", " + std::to_string(properties.multiProcessorCount) +
-         " multiprocessors, " + memory + " GiB";
+         " multiprocessors, " + to_text(memory, std::chars_format::fixed, 1) + " GiB";
 }
 
 void* CudaBackend::allocate(int64_t bytes, Device device, Stream stream) {
