@@ -1,5 +1,7 @@
 #include "program.h"
 
+#include <charconv>
+#include <cmath>
 #include <cstdio>
 #include <exception>
 
@@ -28,4 +30,19 @@ int run_program(CLI::App& app, int argc, char** argv, const std::function<int()>
   if (written || exit_code != 0) return exit_code;
   std::fprintf(stderr, "error: cannot write to standard output\n");
   return 1;
+}
+
+std::string complaint(const std::string& expected, const std::string& got) {
+  return "expected " + expected + ", got " + (got.empty() ? "nothing" : got);
+}
+
+std::string check_path(const std::string& text) {
+  return text.empty() ? complaint("the path of a file", text) : "";
+}
+
+std::string check_finite(const std::string& text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool read = error == std::errc() && end == text.data() + text.size();
+  return read && std::isfinite(value) ? "" : complaint("a finite number", text);
 }

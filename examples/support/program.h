@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <string>
 
 namespace CLI {
 class App;
@@ -10,3 +11,8 @@ class App;
 /// 0 after --help; 1 after wrong flags or an exception, which are printed, and if standard output
 /// could not be written.
 int run_program(CLI::App& app, int argc, char** argv, const std::function<int()>& program);
+
+/// Checks of CLI11: nothing, or "expected ..., got ...".
+std::string complaint(const std::string& expected, const std::string& got);
+std::string check_path(const std::string& text);
+std::string check_finite(const std::string& text);

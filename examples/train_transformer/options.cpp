@@ -17,10 +17,6 @@ bool read(const std::string& text, T& value) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
-std::string complaint(const std::string& expected, const std::string& got) {
-  return "expected " + expected + ", got " + (got.empty() ? "nothing" : got);
-}
-
 // Used instead of CLI11's checks, which print the limits of a double and accept NaN.
 CLI::Validator whole_number(int64_t least, int64_t most) {
   const auto check = [=](const std::string& text) -> std::string {
@@ -49,10 +45,6 @@ const CLI::Validator kProbability =
 std::string check_seed(const std::string& text) {
   uint64_t value = 0;
   return read(text, value) ? "" : complaint("a whole number from 0 to 2^64 - 1", text);
-}
-
-std::string check_path(const std::string& text) {
-  return text.empty() ? complaint("the path of a file", text) : "";
 }
 
 std::string check_attention(const std::string& attention) {
@@ -118,8 +110,8 @@ void add_training_options(CLI::App& app, Options& options) {
                "Train a step, validate a batch, write a checkpoint and remove it, generate text");
   app.add_option("--resume", options.resume,
                  "Checkpoint to load, or the newest of a folder, with its settings. With --steps "
-                 "or --text, training "
-                 "continues; with neither, the program only generates text")
+                 "or --text, training continues, if steps are left; with neither, the program only "
+                 "generates text")
       ->check(CLI::ExistingPath);
   app.add_option("--profile", options.profile,
                  "File for a Chrome trace of the kernels of ten steps, which run eagerly; also "

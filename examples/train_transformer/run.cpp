@@ -101,18 +101,32 @@ void open_resumed(Plan& plan, Options& options) {
   if (options.keep == 0 && fs::is_directory(options.save)) options.keep = 1;
 }
 
+// Flags that ask for training where there will be none: `wanted` says whether --steps or --text is
+// given, with too few steps then.
+void refuse_training_flags(const Plan& plan, const Options& options, bool wanted) {
+  for (const char* flag :
+       {"steps", "save", "save-every", "keep", "metrics", "tensorboard", "report", "profile",
+        "log-every", "lr", "dropout", "dry-run", "overfit-batch"}) {
+    if (!options.has(flag)) continue;
+    if (!wanted) {
+      throw sash::ValueError(kOp, std::string("--steps or --text with --resume and --") + flag,
+                             "neither, which trains nothing");
+    }
+    const std::string with = options.has("steps") ? "" : std::string(", with --") + flag;
+    throw sash::ValueError(kOp,
+                           "--steps above " + std::to_string(plan.start.step) + ", the step of " +
+                               options.resume + with,
+                           std::to_string(options.steps));
+  }
+}
+
 Plan make_plan(Options options) {
   Plan plan;
   open_resumed(plan, options);
   const bool resumes = !options.resume.empty();
   const bool wanted = !resumes || options.has("steps") || options.has("text");
-  for (const char* flag : {"save", "save-every", "keep", "metrics", "tensorboard", "report",
-                           "profile", "log-every", "lr", "dropout", "dry-run", "overfit-batch"}) {
-    if (wanted || !options.has(flag)) continue;
-    throw sash::ValueError(kOp, std::string("--steps or --text with --resume and --") + flag,
-                           "neither, which trains nothing");
-  }
   plan.trains = wanted && (!resumes || plan.start.step < options.steps);
+  if (!plan.trains) refuse_training_flags(plan, options, wanted);
   plan.needs_text = plan.trains || options.has("text");
   // With --attention self, the mask has a fixed length, so the model cannot generate.
   plan.writes = options.generate > 0 && options.attention != "self";
@@ -167,9 +181,18 @@ void print_start(const Plan& plan, const sash::nn::CausalLM& model, int64_t step
   if (!options.resume.empty()) {
     std::printf("%s is at step %lld of %lld\n", options.resume.c_str(),
                 static_cast<long long>(step), static_cast<long long>(options.steps));
-    if (!plan.trains) std::printf("no training: that needs --text, or more --steps\n");
+    if (!plan.trains) {
+      const bool over = step >= options.steps;
+      std::printf("no training: that needs %s\n", over ? "more --steps" : "--steps or --text");
+    }
   } else if (options.save.empty()) {
-    std::printf("no --save: a checkpoint is written only if a signal stops the training\n");
+    try {
+      sash::ReplacementFile(kOp, spare_path());
+      std::printf("no --save: a checkpoint is written only if a signal stops the training\n");
+    } catch (const sash::IoError& error) {
+      std::printf("no --save: nothing is kept, not even if a signal stops the training: %s\n",
+                  error.what());
+    }
   }
   std::fflush(stdout);
 }
@@ -215,7 +238,7 @@ void check_metrics(const std::string& path) {
 struct Ending {
   int signal = 0;  // that stopped the training
   double validation_loss = 0;
-  bool lost_metrics = false;
+  std::vector<std::string> lost{};  // what could not be written
 };
 
 // Trains if the plan says so, and validates.
@@ -274,7 +297,10 @@ Ending train(const Plan& plan, sash::nn::CausalLM& model, const Corpus& corpus, 
   }
   std::map<std::string, double> validation = trainer.validation();
   if (validation.empty()) validation = trainer.validate();  // not a step was made
-  return {.validation_loss = validation.at("loss"), .lost_metrics = metrics && metrics->failed()};
+  Ending ending{.validation_loss = validation.at("loss")};
+  if (metrics && metrics->failed()) ending.lost.push_back(options.metrics + " lacks metrics");
+  if (profile.failed()) ending.lost.push_back(options.profile + " lacks the trace");
+  return ending;
 }
 
 std::string write(const Plan& plan, sash::nn::CausalLM& model, const Vocabulary& vocabulary) {
@@ -329,7 +355,6 @@ int run(Options chosen) {
     std::fwrite(framed.data(), 1, framed.size(), stdout);
   }
   if (reports) finish_report(*report, options, *model, written, corpus->valid(), device);
-  if (!ending.lost_metrics) return 0;
-  std::fprintf(stderr, "error: %s lacks metrics\n", options.metrics.c_str());
-  return 1;
+  for (const std::string& lost : ending.lost) std::fprintf(stderr, "error: %s\n", lost.c_str());
+  return ending.lost.empty() ? 0 : 1;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include <sash/core/error.h>
 #include <sash/optim/trainer/trainer.h>
 
 namespace {
@@ -19,9 +20,15 @@ void StepProfile::on_step(const sash::optim::StepReport& step) {
   if (steps_ == first_) profiler_.emplace();
   const bool over = steps_ == first_ + kSteps || step.step == step.steps;
   if (!profiler_ || !over) return;
-  profiler_->write_trace(path_);
-  std::printf("%s%s has the trace of %lld steps\n", profiler_->table().c_str(), path_.c_str(),
-              static_cast<long long>(steps_ - first_));
+  std::printf("%s", profiler_->table().c_str());
+  try {
+    profiler_->write_trace(path_);
+    std::printf("%s has the trace of %lld steps\n", path_.c_str(),
+                static_cast<long long>(steps_ - first_));
+  } catch (const sash::IoError& error) {
+    failed_ = true;
+    std::fprintf(stderr, "warning: %s\n", error.what());
+  }
   profiler_.reset();
 }
 

@@ -16,9 +16,12 @@ class StepProfile : public sash::optim::Callback {
   void on_step(const sash::optim::StepReport& step) override;
   /// For a validation, which is no part of a step.
   void stop();
+  /// Whether the trace could not be written, of which it has warned.
+  bool failed() const { return failed_; }
 
  private:
   std::string path_;
   int64_t first_ = 0, steps_ = 0;
+  bool failed_ = false;
   std::optional<sash::Profiler> profiler_;
 };
