@@ -27,10 +27,15 @@ struct Samples {
   Tensor labels;  // int64 [N]
 };
 
+const Tensor& entry(const StateDict& file, const std::string& name, const std::string& path) {
+  if (const Tensor* found = find(file, name)) return *found;
+  throw FormatError("digits", "a tensor '" + name + "' in " + path, "none");
+}
+
 // Every fifth sample, or all others.
 Samples load(const std::string& path, bool held_out) {
   const StateDict file = load_safetensors(path, default_device()).tensors;
-  const Tensor images = *find(file, "images"), labels = *find(file, "labels");
+  const Tensor images = entry(file, "images", path), labels = entry(file, "labels", path);
   const Tensor place = remainder(arange(labels.size(0)), 5);
   const Tensor chosen = held_out ? eq(place, 4) : lt(place, 4);
   return {images[chosen].to(DType::float32).unsqueeze(1) / 16, labels[chosen].to(DType::int64)};

@@ -28,13 +28,14 @@ int run(int argc, char** argv) {
   draw->add_option("mask", mask.mask, "Such as 'causal_window:256 | sinks:4'")->required();
   draw->add_option("--tokens", mask.tokens, "Queries and keys")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
-  draw->add_option("--svg", mask.svg, "File to draw the picture to");
+  draw->add_option("--svg", mask.svg, "File to draw the picture to")->check(check_path);
   draw->callback([&] { print_mask(mask); });
 
   BenchChoice bench;
   CLI::App* const time = app.add_subcommand("bench", "Times products, attention and training");
   time->add_option("--device", bench.device, "auto, cpu, cuda or cuda:<index>");
   time->add_option("--seconds", bench.seconds, "Time to spend on each row, at least")
+      ->check(check_finite)
       ->check(CLI::Range(0.0, 60.0));
   time->callback([&] { print_bench(bench); });
 

@@ -32,6 +32,7 @@ void Flags::add(const std::string& name, T& value, const std::string& help,
   }();
   if (!name.starts_with("-")) option->required();
   if (!choices.empty()) option->check(CLI::IsMember(choices));
+  if constexpr (std::is_same_v<T, double>) option->check(check_finite);
   if constexpr (std::is_same_v<T, int> || std::is_same_v<T, int64_t>)
     option->check(CLI::Range(T{0}, std::numeric_limits<T>::max()));
 }

@@ -22,7 +22,7 @@ class Flags {
 
   /// A flag "--name", or an argument "name" that must be there. Takes int, int64_t, uint64_t,
   /// double, std::string and, for flags without a value, bool; one of `choices`, if there are some.
-  /// Whole numbers are at least 0.
+  /// Whole numbers are at least 0, others finite.
   template <class T>
   void add(const std::string& name, T& value, const std::string& help = "",
            const std::vector<std::string>& choices = {});

@@ -94,6 +94,31 @@ TEST_CASE("examples: numbers out of range are refused") {
   }
 }
 
+TEST_CASE("examples: numbers that are none are refused") {
+  if (!is_built(kCommand)) return;
+  for (const char* number : {"nan", "inf", "-inf", "1x", ""}) {
+    CAPTURE(number);
+    check_has(run({"bench", "--seconds", number}).err,
+              {"--seconds: expected a finite number, got "});
+  }
+  const TemporaryFolder folder;
+  const std::string digits = fs::path(kCommand).replace_filename("digits").string();
+  ChildProcess child({digits, "--lr", "nan"}, folder.file("log"));
+  CHECK(child.wait() == 1);
+  check_has(child.err(), {"--lr: expected a finite number, got nan"});
+}
+
+TEST_CASE("example digits: a file without images is named") {
+  if (!is_built(kCommand)) return;
+  const TemporaryFolder folder;
+  const std::string digits = fs::path(kCommand).replace_filename("digits").string();
+  const std::string data = folder.file("x");
+  sash::save_safetensors(data, {{"a", sash::ones({3}, {.device = sash::kCPU})}});
+  ChildProcess child({digits, "--data", data, "--device", "cpu"}, folder.file("log"));
+  CHECK(child.wait() == 1);
+  check_has(child.err(), {"error: digits: expected a tensor 'images' in " + data + ", got none"});
+}
+
 TEST_CASE("command devices: the processor, and cards or why there are none") {
   if (!is_built(kCommand)) return;
   const Ended ended = run({"devices"});
@@ -178,6 +203,7 @@ TEST_CASE("command mask: picture, counts and SVG") {
   CHECK(wrong.code == 1);
   check_has(wrong.err, {"error: attention_mask: expected", "windows:3"});
   CHECK(run({"mask", "causal", "--tokens", "0"}).code == 1);
+  check_has(run({"mask", "causal", "--svg", ""}).err, {"--svg: expected the path of a file, got"});
 }
 
 TEST_CASE("command bench: a row for each measurement") {
