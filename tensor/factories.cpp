@@ -7,6 +7,7 @@
 #include "../core/backend/dispatch.h"
 #include "../core/error.h"
 #include "autograd/grad_mode.h"
+#include "boolean_bytes.h"
 #include "kernels/memory.h"
 #include "tensor_impl.h"
 
@@ -30,6 +31,12 @@ Tensor allocate(const Shape& shape, DType dtype, Device device) {
   const int64_t bytes = bytes_of("empty", shape, dtype);
   return Tensor(make_ref<TensorImpl>(make_ref<Storage>(bytes, device), shape,
                                      contiguous_strides(shape), 0, dtype));
+}
+
+Tensor wrapped(void* data, int64_t bytes, const Shape& shape, DType dtype, Device device,
+               std::function<void()> release) {
+  return Tensor(make_ref<TensorImpl>(make_ref<Storage>(data, bytes, device, std::move(release)),
+                                     shape, contiguous_strides(shape), 0, dtype));
 }
 
 void check_held(const char* op, const void* elements, int64_t count, DType from, DType to) {
@@ -144,8 +151,17 @@ Tensor linspace(double start, double stop, int64_t steps, const TensorOptions& o
   Tensor y = empty({steps}, options);
   if (steps == 0) return y;
   KernelContext context = kernel_context(y.device());
-  const double step = steps > 1 ? (stop - start) / static_cast<double>(steps - 1) : 0;
-  kernels::arange(context, y.tensor_view(), start, step);
+  const double span = stop - start, gaps = static_cast<double>(steps - 1);
+  const bool wide = steps > 1 && std::isinf(span) && std::isfinite(start) && std::isfinite(stop);
+  if (wide) {  // no double holds the difference of the ends, so each end counts half of the steps
+    const double step = steps > 2 ? stop / gaps - start / gaps : 0;
+    const int64_t half = steps / 2, rest = steps - half;
+    kernels::arange(context, make_view(y, {half}, {1}, 0).tensor_view(), start, step);
+    kernels::arange(context, make_view(y, {rest}, {1}, half).tensor_view(),
+                    stop - static_cast<double>(rest - 1) * step, step);
+  } else {
+    kernels::arange(context, y.tensor_view(), start, steps > 1 ? span / gaps : 0);
+  }
   if (steps > 1) kernels::fill(context, make_view(y, {}, {}, steps - 1).tensor_view(), stop);
   return y;
 }
@@ -163,14 +179,16 @@ Tensor from_host(const void* elements, const Shape& shape, DType dtype,
                  const TensorOptions& options) {
   const Device device = options.device ? *options.device : default_device();
   if (!elements && numel(shape) > 0) throw ValueError("from_host", "memory", "a null pointer");
-  if (options.dtype && is_integral(*options.dtype)) {
+  if (dtype != DType::boolean && options.dtype && is_integral(*options.dtype)) {
     check_held("from_host", elements, numel(shape), dtype, *options.dtype);
   }
-  Tensor y = allocate(shape, dtype, device);
+  const bool boolean = dtype == DType::boolean;
+  Tensor y = allocate(shape, boolean ? DType::uint8 : dtype, device);
   const KernelContext context = kernel_context(device);
   backend(device.type)
       .copy(y.tensor_view().data, device, elements, kCPU, y.numel() * size_of(dtype),
             context.stream);
+  if (boolean) y = y.to(DType::boolean);  // bytes other than 0 become 1
   if (options.dtype) y = y.to(*options.dtype);
   return marked(y, options);
 }
@@ -186,7 +204,7 @@ Tensor pin_memory(const Tensor& host) {
   Backend& owner = backend(DeviceType::cuda);
   const int64_t bytes = bytes_of("pin_memory", host.shape(), host.dtype());
   void* memory = owner.allocate_host(bytes);
-  const Tensor y = from_blob(memory, host.shape(), host.dtype(), kCPU, [memory, bytes] {
+  const Tensor y = wrapped(memory, bytes, host.shape(), host.dtype(), kCPU, [memory, bytes] {
     backend(DeviceType::cuda).deallocate_host(memory, bytes);
   });
   KernelContext context = kernel_context(kCPU);
@@ -198,8 +216,11 @@ Tensor from_blob(void* data, const Shape& shape, DType dtype, Device device,
                  std::function<void()> release) {
   const int64_t bytes = bytes_of("from_blob", shape, dtype);
   if (!data && bytes > 0) throw ValueError("from_blob", "memory", "a null pointer");
-  return Tensor(make_ref<TensorImpl>(make_ref<Storage>(data, bytes, device, std::move(release)),
-                                     shape, contiguous_strides(shape), 0, dtype));
+  if (dtype == DType::boolean && device.is_cpu()) {
+    const auto bad = first_not_boolean({data, dtype, device, shape, contiguous_strides(shape)});
+    if (bad) throw ValueError("from_blob", "booleans of 0 and 1", std::to_string(*bad));
+  }
+  return wrapped(data, bytes, shape, dtype, device, std::move(release));
 }
 
 }  // namespace sash

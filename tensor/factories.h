@@ -58,7 +58,8 @@ SASH_API Tensor randint(int64_t low, int64_t high, const Shape& shape, Generator
                         const TensorOptions& options = {});
 
 /// A tensor of dtype `dtype` whose elements are copied from host memory, then cast if
-/// `options.dtype` is another. `ValueError` if that is an integer dtype and one does not fit.
+/// `options.dtype` is another. `ValueError` if that is an integer dtype and one does not fit. Of
+/// booleans, any byte other than 0 is true.
 SASH_API Tensor from_host(const void* elements, const Shape& shape, DType dtype,
                           const TensorOptions& options = {});
 
@@ -206,7 +207,8 @@ SASH_API Tensor pin_memory(const Tensor& host);
 
 /// Wraps memory of the caller's on `device` without copying; `release` runs when the last tensor
 /// that shares it goes. Saved tensors and compiled masks do not notice what the caller writes
-/// there, unless it calls `data<T>()` for each write.
+/// there, unless it calls `data<T>()` for each write. Booleans must be bytes of 0 and 1:
+/// `ValueError` for others on the CPU; on a card they are not looked at, and results are undefined.
 SASH_API Tensor from_blob(void* data, const Shape& shape, DType dtype, Device device = kCPU,
                           std::function<void()> release = {});
 

@@ -172,8 +172,6 @@ Tensor read_elements(const uint8_t* from, const ElementType& type, bool swapped,
     widen<uint16_t, int32_t>(from, swapped, y);
   } else if (type.code == "u4") {
     widen<uint32_t, int64_t>(from, swapped, y);
-  } else if (type.dtype == DType::boolean) {  // any byte but 0 is true
-    return from_host(from, shape, DType::uint8, {.device = kCPU}).to(DType::boolean);
   } else if (!swapped) {
     return from_host(from, shape, type.dtype, on_host);
   } else {

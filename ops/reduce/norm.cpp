@@ -102,7 +102,7 @@ Tensor norm(const Tensor& x, double p, const Dims& axes, bool keepdim) {
   const detail::ReducedShape shape = detail::reduced_shape("norm", x, axes);
   check_floating("norm", x);
   if (std::isnan(p)) throw ValueError("norm", "an order p", "nan");
-  if (std::isinf(p) && shape.count == 0) {
+  if ((std::isinf(p) || p < 0) && shape.count == 0) {
     throw ShapeError("norm", "reduced axes that are not empty", to_string(x.shape()));
   }
   if (is_half(x.dtype())) return norm(x.to(DType::float32), p, axes, keepdim).to(x.dtype());

@@ -7,8 +7,8 @@
 namespace sash {
 
 /// y = (sum_i |x_i|^p)^(1/p): the Euclidean length by default, for p = infinity max_i |x_i|, for
-/// -infinity min_i |x_i|, and for p = 0 the number of x_i that are not 0. `ValueError` for NaN,
-/// `ShapeError` for the extremum of nothing.
+/// -infinity min_i |x_i|, and for p = 0 the number of x_i that are not 0. `ValueError` for NaN;
+/// `ShapeError` for no elements if p is infinite or negative.
 SASH_API Tensor norm(const Tensor& x, double p = 2, const Dims& axes = {}, bool keepdim = false);
 
 /// y = sqrt(var(x, axes, correction, keepdim)).

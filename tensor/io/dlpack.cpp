@@ -5,6 +5,7 @@
 
 #include "../../core/backend/backend.h"
 #include "../autograd/grad_mode.h"
+#include "../boolean_bytes.h"
 #include "../tensor_impl.h"
 
 namespace sash {
@@ -140,6 +141,10 @@ Tensor wrap(const DLTensor& imported, std::function<void()> release) {
   const Strides strides = strides_from(imported, shape);
   const int64_t bytes = span_bytes(shape, strides, dtype);
   void* memory = memory_from(imported, bytes, dtype);
+  if (dtype == DType::boolean && device.is_cpu()) {
+    const auto bad = first_not_boolean({memory, dtype, device, shape, strides});
+    if (bad) throw ValueError(kOp, "booleans of 0 and 1", std::to_string(*bad));
+  }
   auto storage = make_ref<Storage>(memory, bytes, device, std::move(release));
   return Tensor(make_ref<TensorImpl>(std::move(storage), shape, strides, 0, dtype));
 }

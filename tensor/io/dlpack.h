@@ -75,10 +75,11 @@ SASH_API dlpack::DLManagedTensor* to_dlpack_unversioned(const Tensor& tensor);
 
 /// Imports a tensor of another library: same memory (a copy if it is read-only). `deleter` is
 /// called when the last tensor that shares it is gone. If this throws, `managed` stays the
-/// caller's. Throws `ValueError` for another major version, null or misaligned memory or negative
-/// strides; `ShapeError` for more than 8 axes or extents out of range; `DTypeError` for an element
-/// type that sash does not have, or vectors of them; `DeviceError` for a device that is neither
-/// the CPU nor a usable CUDA card.
+/// caller's. Throws `ValueError` for another major version, null or misaligned memory, negative
+/// strides, or booleans on the CPU that are neither 0 nor 1 (on a card they are not looked at, and
+/// results are undefined); `ShapeError` for more than 8 axes or extents out of range; `DTypeError`
+/// for an element type that sash does not have, or vectors of them; `DeviceError` for a device that
+/// is neither the CPU nor a usable CUDA card.
 SASH_API Tensor from_dlpack(dlpack::DLManagedTensorVersioned* managed);
 SASH_API Tensor from_dlpack(dlpack::DLManagedTensor* managed);
 

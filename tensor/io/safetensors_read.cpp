@@ -13,6 +13,7 @@
 
 #include "../../core/backend/backend.h"
 #include "../../core/quote.h"
+#include "../boolean_bytes.h"
 #include "../factories.h"
 #include "file_kind.h"
 #include "safetensors.h"
@@ -261,14 +262,6 @@ void check_layout(std::vector<Entry>& entries, uint64_t data_bytes) {
   }
 }
 
-/// Bytes other than 0 and 1 are no C++ bools.
-void check_booleans(const Entry& entry, const uint8_t* bytes, uint64_t count) {
-  for (uint64_t i = 0; i < count; ++i) {
-    if (bytes[i] > 1)
-      fail("bytes of 0 and 1 in " + in_quotes(entry.name), std::to_string(bytes[i]));
-  }
-}
-
 Tensor read_tensor(const InputFile& file, const Entry& entry, uint64_t data_start, Device device) {
   const uint64_t bytes = entry.bytes();
   const DType dtype = sash_dtype(entry);
@@ -276,7 +269,8 @@ Tensor read_tensor(const InputFile& file, const Entry& entry, uint64_t data_star
   void* elements = host.tensor_view().data;
   file.read(elements, bytes, data_start + entry.begin);
   if (dtype == DType::boolean) {
-    check_booleans(entry, static_cast<const uint8_t*>(elements), bytes);
+    const auto bad = first_not_boolean(host.tensor_view());
+    if (bad) fail("bytes of 0 and 1 in " + in_quotes(entry.name), std::to_string(*bad));
   }
   if (device.is_cpu()) return host;
   return from_host(elements, entry.shape, dtype, {.dtype = dtype, .device = device});

@@ -1,0 +1,13 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "../core/backend/tensor_view.h"
+
+namespace sash {
+
+/// The first byte of booleans on the CPU that is neither 0 nor 1, so no C++ bool, if there is one.
+std::optional<uint8_t> first_not_boolean(const TensorView& booleans);
+
+}  // namespace sash
