@@ -9,7 +9,7 @@
 namespace sash {
 
 /// Untrusted text for error messages: at most `most` bytes (whole UTF-8 characters) and then
-/// "..."; control characters become '?'.
+/// "..."; control characters, and bytes that are no UTF-8, become '?'.
 SASH_API std::string excerpt(std::string_view text, size_t most = 60);
 
 /// The same in single quotes.

@@ -1,25 +1,17 @@
 #include <cstdint>
 
+#include "../../core/utf8.h"
 #include "plot.h"
 
 namespace sash::plot {
 namespace {
 
-/// Bytes of the UTF-8 character at the start of `text`; 0 if there is none, or XML has it not.
+/// Bytes of the character at the start of `text`; 0 if it is no UTF-8, or XML has it not.
 size_t character_size(std::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
-  const uint8_t first = byte(0);
-  if (first < 0x80) return first >= 0x20 || first == '\t' || first == '\n' || first == '\r';
-  const size_t size = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
-  if (first < 0xC2 || first > 0xF4 || text.size() < size) return 0;
-  uint32_t value = first & (0xFFu >> (size + 1));
-  for (size_t i = 1; i < size; ++i) {
-    if ((byte(i) & 0xC0) != 0x80) return 0;
-    value = value << 6 | (byte(i) & 0x3F);
-  }
-  const bool surrogate = value >= 0xD800 && value < 0xE000;
-  const bool overlong = value < (size == 2 ? 0x80u : size == 3 ? 0x800u : 0x10000u);
-  return overlong || surrogate || value > 0x10FFFF || (value & 0xFFFFFFFEu) == 0xFFFE ? 0 : size;
+  const char c = text[0];
+  if (static_cast<uint8_t>(c) < 0x20) return c == '\t' || c == '\n' || c == '\r';
+  if (text.starts_with("\xEF\xBF\xBE") || text.starts_with("\xEF\xBF\xBF")) return 0;
+  return utf8_size(text);
 }
 
 }  // namespace

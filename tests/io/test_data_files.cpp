@@ -3,6 +3,8 @@
 
 #include <fstream>
 
+#include <nlohmann/json.hpp>
+
 #include <sash/core/error.h>
 #include <sash/nn/data/csv.h>
 #include <sash/nn/data/npy.h>
@@ -84,6 +86,7 @@ TEST_CASE("npy: any damage is an error that names the file") {
     const std::string thrown = thrown_by([&] { data::load_npy(path, kCPU); });
     CHECK(thrown.starts_with("FormatError: load_npy: expected "));
     CHECK(thrown.ends_with(path + "'"));
+    CHECK_NOTHROW(nlohmann::json(thrown).dump());  // throws for what is no UTF-8
   }
   for (size_t at = 0; at < 128; ++at) {
     for (const char c : {'\0', '\xFF', '(', '9', '\''}) {

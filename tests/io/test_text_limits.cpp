@@ -34,7 +34,8 @@ TEST_CASE("quoted text is short, printable and whole UTF-8") {
   CHECK(excerpt("a\xc3\xa4\xc3\xb6", 3) == "a\xc3\xa4...");
   CHECK(excerpt("a\xc3\xa4\xc3\xb6", 4) == "a\xc3\xa4...");
   CHECK(excerpt("a\xc3\xa4\xc3\xb6", 5) == "a\xc3\xa4\xc3\xb6");
-  CHECK(excerpt("\x80\x80\x80", 2) == "...");
+  CHECK(excerpt("\x80\x80\x80", 2) == "??...");
+  CHECK(excerpt("\x93NUMPY \xc3(\xe2\x82") == "?NUMPY ?(??");
 }
 
 TEST_CASE("errors quote the beginning of a long text") {
