@@ -69,7 +69,9 @@ Tensor shared_out(const Tensor& g, const SlidingWindows& windows, const Shape& s
   const Tensor x = empty(shape, g.options());
   const Tensor share = [&] {
     const NoGradGuard no_grad;
-    return (g / static_cast<double>(windows.kernel[0] * windows.kernel[1])).contiguous();
+    const double count =
+        static_cast<double>(windows.kernel[0]) * static_cast<double>(windows.kernel[1]);
+    return (g / count).contiguous();
   }();
   TensorView view = share.tensor_view();
   view.shape.insert(2, windows.kernel[0]);

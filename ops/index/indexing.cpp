@@ -316,14 +316,20 @@ Tensor repeat_interleave(const Tensor& x, const Tensor& counts, int64_t axis) {
   const int at = normalize_axis(axis, x.rank(), op);
   check_dtype(op, counts, DType::int64);
   check_shape(op, counts, {x.shape()[at]});
-  std::vector<int64_t> places;
-  int64_t slice = 0;
-  for (const int64_t count : counts.to_vector<int64_t>()) {
+  const std::vector<int64_t> times = counts.to_vector<int64_t>();
+  int64_t length = 0;
+  for (const int64_t count : times) {
     check_not_negative(op, "counts", count);
-    places.insert(places.end(), static_cast<size_t>(count), slice++);
+    if (__builtin_add_overflow(length, count, &length)) {
+      throw ShapeError(op, "counts whose sum is below 2^63", "more");
+    }
   }
-  const auto length = static_cast<int64_t>(places.size());
-  return index_select(x, at, tensor(places, {length}, {.device = x.device()}));
+  Tensor places = empty({length}, {.dtype = DType::int64, .device = kCPU});
+  int64_t* place = places.data<int64_t>();
+  for (size_t slice = 0; slice < times.size(); ++slice) {
+    place = std::fill_n(place, times[slice], static_cast<int64_t>(slice));
+  }
+  return index_select(x, at, places.to(x.device()));
 }
 
 Tensor Tensor::operator[](std::initializer_list<TensorIndex> indices) const {

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <mutex>
 #include <numeric>
 #include <random>
 #include <string>
+#include <unordered_map>
 
 #include "../../tensor/autograd/grad_mode.h"
 #include "../../tensor/factories.h"
@@ -20,6 +22,20 @@ namespace {
 
 constexpr const char* kOp = "BlockPattern";
 
+constexpr int64_t kMostBlocks = (int64_t{1} << 30) - 1;
+
+// Kernels count rows and columns of blocks with int32.
+void check_counts(int64_t block_rows, int64_t block_columns) {
+  if (std::max(block_rows, block_columns) <= std::numeric_limits<int32_t>::max()) return;
+  throw ShapeError(kOp, "fewer than 2^31 rows and columns of blocks",
+                   to_string({block_rows, block_columns}));
+}
+
+void check_blocks(double blocks) {
+  if (blocks <= static_cast<double>(kMostBlocks)) return;
+  throw ValueError(kOp, "fewer than 2^30 blocks", to_text(blocks));
+}
+
 void check_grid(int64_t rows, int64_t columns, int64_t block) {
   if (block != 16 && block != 32 && block != 64 && block != 128) {
     throw ValueError(kOp, "blocks of 16, 32, 64 or 128", std::to_string(block));
@@ -30,6 +46,7 @@ void check_grid(int64_t rows, int64_t columns, int64_t block) {
     throw ShapeError(kOp, "extents that blocks of " + std::to_string(block) + " divide",
                      to_string({rows, columns}));
   }
+  check_counts(rows / block, columns / block);
 }
 
 std::string text(const BlockCoordinate& at) {
@@ -39,6 +56,7 @@ std::string text(const BlockCoordinate& at) {
 // How many blocks of `all` a density means.
 int64_t count_of(double density, int64_t all) {
   check_probability(kOp, "a density", density);
+  check_blocks(density * static_cast<double>(all));
   const auto count = static_cast<int64_t>(std::llround(density * static_cast<double>(all)));
   return density > 0 && all > 0 ? std::max<int64_t>(count, 1) : count;
 }
@@ -146,18 +164,20 @@ struct BlockPattern::State {
 BlockPattern::BlockPattern(int64_t rows, int64_t columns, int64_t block,
                            std::vector<BlockCoordinate> coordinates) {
   check_grid(rows, columns, block);
-  std::vector<bool> taken(static_cast<size_t>((rows / block) * (columns / block)));
+  check_blocks(static_cast<double>(coordinates.size()));
+  std::vector<int64_t> taken;
+  taken.reserve(coordinates.size());
   for (const BlockCoordinate& at : coordinates) {
     if (at.row < 0 || at.row >= rows / block || at.column < 0 || at.column >= columns / block) {
       throw ValueError(kOp, "blocks within " + to_string({rows / block, columns / block}),
                        text(at));
     }
-    const auto number = static_cast<size_t>(at.row * (columns / block) + at.column);
-    if (taken[number]) throw ValueError(kOp, "each block once", text(at) + " twice");
-    taken[number] = true;
+    taken.push_back(at.row * (columns / block) + at.column);
   }
-  if (coordinates.size() >= size_t{1} << 30) {
-    throw ValueError(kOp, "fewer than 2^30 blocks", std::to_string(coordinates.size()));
+  std::sort(taken.begin(), taken.end());
+  if (const auto twice = std::adjacent_find(taken.begin(), taken.end()); twice != taken.end()) {
+    const BlockCoordinate at{*twice / (columns / block), *twice % (columns / block)};
+    throw ValueError(kOp, "each block once", text(at) + " twice");
   }
   state_ = std::make_shared<State>();
   state_->rows = rows;
@@ -174,15 +194,21 @@ BlockPattern BlockPattern::random(int64_t rows, int64_t columns, int64_t block, 
                                   uint64_t seed) {
   check_grid(rows, columns, block);
   const int64_t all = (rows / block) * (columns / block), count = count_of(density, all);
-  std::vector<int64_t> numbers(static_cast<size_t>(all));
+  std::vector<int64_t> numbers(static_cast<size_t>(count));
   std::iota(numbers.begin(), numbers.end(), int64_t{0});
+  // The beginning of a random permutation of all numbers, of which those that moved are kept.
+  std::unordered_map<int64_t, int64_t> moved;
+  const auto at = [&](int64_t place) {
+    const auto found = moved.find(place);
+    return found == moved.end() ? place : found->second;
+  };
   std::mt19937_64 generator(seed);
-  for (int64_t i = 0; i < count && count < all; ++i) {  // the beginning of a random permutation
+  for (int64_t i = 0; i < count && count < all; ++i) {
     const auto left = static_cast<uint64_t>(all - i);
-    std::swap(numbers[static_cast<size_t>(i)],
-              numbers[static_cast<size_t>(i) + static_cast<size_t>(generator() % left)]);
+    const int64_t other = i + static_cast<int64_t>(generator() % left);
+    numbers[static_cast<size_t>(i)] = at(other);
+    moved[other] = at(i);
   }
-  numbers.resize(static_cast<size_t>(count));
   return BlockPattern(rows, columns, block, sorted_places(std::move(numbers), columns / block));
 }
 
@@ -190,6 +216,7 @@ BlockPattern BlockPattern::from_mask(const Tensor& mask, int64_t block) {
   check_defined(kOp, mask, "a mask");
   check_dtype(kOp, mask, DType::boolean);
   check_rank(kOp, mask, 2);
+  check_counts(mask.size(0), mask.size(1));
   const std::vector<uint8_t> marks = mask.to(DType::uint8).to_vector<uint8_t>();
   std::vector<int64_t> numbers;
   for (size_t i = 0; i < marks.size(); ++i) {
@@ -275,13 +302,14 @@ Tensor BlockPattern::mask() const {
 }
 
 Tensor BlockPattern::positions() const {
-  std::vector<int64_t> of(static_cast<size_t>(block_rows() * block_columns()), blocks());
+  Tensor places = sash::full({block_rows() * block_columns()}, blocks(),
+                             {.dtype = DType::int64, .device = kCPU});
+  int64_t* const of = places.data<int64_t>();
   for (int64_t k = 0; k < blocks(); ++k) {
     const BlockCoordinate at = coordinates()[static_cast<size_t>(k)];
-    of[static_cast<size_t>(at.row * block_columns() + at.column)] = k;
+    of[at.row * block_columns() + at.column] = k;
   }
-  return from_host(of.data(), {static_cast<int64_t>(of.size())}, DType::int64,
-                   {.dtype = DType::int64, .device = kCPU});
+  return places;
 }
 
 bool operator==(const BlockPattern& a, const BlockPattern& b) {

@@ -22,8 +22,8 @@ struct BlockCoordinate {
 /// and columns) are made once, and copied once to each device.
 class SASH_API BlockPattern {
  public:
-  /// `ValueError` for another block size, a coordinate outside the grid or given twice;
-  /// `ShapeError` unless the block divides both extents.
+  /// `ValueError` for another block size, a coordinate outside the grid or given twice, or 2^30
+  /// blocks; `ShapeError` unless the block divides both extents, into fewer than 2^31 each.
   BlockPattern(int64_t rows, int64_t columns, int64_t block,
                std::vector<BlockCoordinate> coordinates);
 

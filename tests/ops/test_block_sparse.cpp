@@ -44,6 +44,13 @@ TEST_CASE("block patterns: random, by a mask, by magnitude, exactly the non-zero
   CHECK(BlockPattern::random(96, 160, 16, 1e-9, 7).blocks() == 1);
   CHECK(BlockPattern::random(96, 160, 16, 0, 7).blocks() == 0);
   CHECK(BlockPattern::full(96, 160, 32).blocks() == 15);
+  CHECK(BlockPattern::random(64, 64, 16, 0.3, 1).coordinates() ==
+        Places{{1, 0}, {1, 2}, {2, 0}, {2, 3}, {3, 1}});
+  // A large grid costs no more than its blocks.
+  const BlockPattern large = BlockPattern::random(int64_t{1} << 34, int64_t{1} << 34, 16, 4e-18, 1);
+  CHECK(large.blocks() == 5);
+  CHECK(large.density() == doctest::Approx(5 / 0x1p60));
+  CHECK_THROWS_AS(large.positions(), Error);
   CHECK(BlockPattern::from_mask(random.mask(), 16) == random);
   CHECK(BlockPattern::from_tensor(random.to_tensor(), 96, 160, 16) == random);
 
@@ -276,6 +283,20 @@ TEST_CASE("block-sparse matrices: wrong arguments") {
        [] {
          BlockPattern(32, 64, 16, {{1, 0}, {1, 0}});
        }},
+      {"ShapeError: BlockPattern: expected fewer than 2^31 rows and columns of blocks, got "
+       "[4294967296, 4294967296]",
+       [] { BlockPattern::random(int64_t{1} << 36, int64_t{1} << 36, 16, 0.5, 1); }},
+      {"ShapeError: BlockPattern: expected fewer than 2^31 rows and columns of blocks, got "
+       "[1, 2147483648]",
+       [] { BlockPattern(16, int64_t{1} << 35, 16, {}); }},
+      {"ShapeError: BlockPattern: expected fewer than 2^31 rows and columns of blocks, got "
+       "[4611686018427387904, 0]",
+       [] {
+         const Tensor none = ones({1, 0}, {.dtype = DType::boolean, .device = kCPU});
+         BlockPattern::from_mask(none.expand({int64_t{1} << 62, 0}), 16);
+       }},
+      {"ValueError: BlockPattern: expected fewer than 2^30 blocks, got 5.76461e+17",
+       [] { BlockPattern::random(int64_t{1} << 34, int64_t{1} << 34, 16, 0.5, 1); }},
       {"ValueError: BlockPattern: expected a density in [0, 1], got 1.5",
        [] { BlockPattern::random(32, 64, 16, 1.5, 0); }},
       {"ShapeError: BlockSparseMatrix: expected shape [2, 16, 16], got [2, 256]",

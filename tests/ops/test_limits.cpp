@@ -91,6 +91,29 @@ TEST_CASE("more slopes than memory holds give a typed error") {
   CHECK(nn::alibi_slopes(2).to_vector<double>() == std::vector<double>{0.0625, 0.00390625});
 }
 
+TEST_CASE("more repeats than memory holds give a typed error") {
+  const Tensor x = ones({2});
+  const auto counts = [](int64_t a, int64_t b) { return tensor<int64_t>({a, b}); };
+  expect_error<ShapeError>(
+      "repeat_interleave: expected counts whose sum is below 2^63, got more",
+      [&] { repeat_interleave(x, counts(int64_t{1} << 62, int64_t{1} << 62), 0); });
+  CHECK_THROWS_AS(repeat_interleave(x, counts(int64_t{1} << 61, 1), 0), ShapeError);
+  CHECK_THROWS_AS(repeat_interleave(x, counts(int64_t{1} << 45, 1), 0), OutOfMemory);
+}
+
+TEST_CASE("pools of kernels far larger than the input take no longer than others") {
+  const int64_t kernel = int64_t{1} << 40;
+  const Tensor x = tensor<double>({1, 3, 2}).view({1, 1, 3}).requires_grad_();
+  const Tensor most = max_pool1d(x, kernel, {.stride = 1, .padding = kernel / 2});
+  CHECK(most.to_vector<double>() == std::vector<double>{3, 3, 3, 3});
+  const Tensor mean = avg_pool1d(x, kernel, {.stride = 1, .padding = kernel / 2}) * 0x1p40;
+  CHECK(mean.to_vector<double>() == std::vector<double>{6, 6, 6, 6});
+  CHECK(grad({mean.sum()}, {x})[0].to_vector<double>() == std::vector<double>{4, 4, 4});
+  const Tensor plane = x.detach().view({1, 1, 1, 3});
+  CHECK(max_pool2d(plane, kernel, {.stride = kernel, .padding = kernel / 2}).to_vector<double>() ==
+        std::vector<double>{3});
+}
+
 TEST_CASE("the largest steps, starts and counts of views") {
   const Tensor x = arange(0, 10).to(DType::float64).requires_grad_();
   for (const int64_t step : {kHuge, kHuge - 1, kHuge / 2, int64_t{10}, int64_t{9}}) {

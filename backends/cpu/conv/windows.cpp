@@ -15,10 +15,11 @@ using kernels::SlidingWindows;
 
 /// One axis of the windows over an axis of x.
 struct Axis {
-  int64_t extent, count, stride, padding, dilation;
+  int64_t extent, kernel, count, stride, padding, dilation;
 
   Axis(const SlidingWindows& windows, int axis, int64_t x_extent)
       : extent(x_extent),
+        kernel(windows.kernel[axis]),
         count(windows.count(axis, x_extent)),
         stride(windows.stride[axis]),
         padding(windows.padding[axis]),
@@ -26,16 +27,25 @@ struct Axis {
 
   /// Where element `i` of window `u` lies; possibly outside [0, extent).
   int64_t at(int64_t u, int64_t i) const { return u * stride + i * dilation - padding; }
-  /// The windows [first, past) whose element `i` is inside.
   struct Range {
     int64_t first, past;
+    int64_t size() const { return past - first; }
   };
+  /// The windows [first, past) whose element `i` is inside.
   Range inside(int64_t i) const {
     const int64_t start = i * dilation - padding;  // of window 0
     const int64_t first = start >= 0 ? 0 : (-start - 1) / stride + 1;
     const int64_t past = start >= extent ? 0 : (extent - start - 1) / stride + 1;
     return {std::min(first, count), std::clamp(past, std::min(first, count), count)};
   }
+  /// Elements [first, past), outside which none is inside in a window from `u` to `last`.
+  Range elements(int64_t u, int64_t last) const {
+    const int64_t before = padding - last * stride, to = extent + padding - u * stride;
+    const int64_t first = before <= 0 ? 0 : (before - 1) / dilation + 1;
+    const int64_t past = to <= 0 ? 0 : (to - 1) / dilation + 1;
+    return {std::min(first, kernel), std::clamp(past, std::min(first, kernel), kernel)};
+  }
+  Range elements() const { return elements(0, count - 1); }
 };
 
 constexpr int64_t kWork = 16384;
@@ -131,13 +141,14 @@ void unfold_windows(KernelContext&, const TensorView& x, const SlidingWindows& w
 template <class T>
 void fold_as(const TensorView& y, const SlidingWindows& windows, const TensorView& x) {
   const Axis rows(windows, 0, x.shape[2]), columns(windows, 1, x.shape[3]);
-  const int64_t height = windows.kernel[0], width = windows.kernel[1];
+  const Axis::Range down = rows.elements(), across = columns.elements();
   const int64_t plane_size = x.shape[2] * x.shape[3];
-  for_each_plane(x, height * width * rows.count * columns.count, [&](int64_t n, int64_t c) {
+  const int64_t work = down.size() * across.size() * rows.count * columns.count;
+  for_each_plane(x, work, [&](int64_t n, int64_t c) {
     T* const plane = x.ptr<T>() + (n * x.shape[1] + c) * plane_size;
     std::fill_n(plane, plane_size, T(0));
-    for (int64_t i = 0; i < height; ++i) {
-      for (int64_t j = 0; j < width; ++j) {
+    for (int64_t i = down.first; i < down.past; ++i) {
+      for (int64_t j = across.first; j < across.past; ++j) {
         const T* from = at<const T>(y, n, c, i, j);
         const auto [first, past] = columns.inside(j);
         for (int64_t u = 0; u < rows.count; ++u, from += columns.count) {
@@ -172,19 +183,20 @@ void fold_windows(KernelContext& context, const TensorView& y, const SlidingWind
 template <class T, class Start, class Add, class End>
 void over_rows(const TensorView& x, const SlidingWindows& windows, Start start, Add add, End end) {
   const Axis rows(windows, 0, x.shape[2]), columns(windows, 1, x.shape[3]);
-  const int64_t height = windows.kernel[0], width = windows.kernel[1];
+  const Axis::Range across = columns.elements();
   std::vector<Axis::Range> inside;
-  for (int64_t j = 0; j < width; ++j) inside.push_back(columns.inside(j));
-  for_each_plane(x, rows.count * columns.count * height * width, [&](int64_t n, int64_t c) {
+  for (int64_t j = across.first; j < across.past; ++j) inside.push_back(columns.inside(j));
+  const int64_t work = rows.count * columns.count * rows.elements().size() * across.size();
+  for_each_plane(x, work, [&](int64_t n, int64_t c) {
     const T* const plane = x.ptr<const T>() + n * x.strides[0] + c * x.strides[1];
     for (int64_t u = 0; u < rows.count; ++u) {
       const int64_t to = ((n * x.shape[1] + c) * rows.count + u) * columns.count;
       start(to, columns.count);
-      for (int64_t i = 0; i < height; ++i) {
+      const Axis::Range down = rows.elements(u, u);
+      for (int64_t i = down.first; i < down.past; ++i) {
         const int64_t row = rows.at(u, i);
-        if (row < 0 || row >= rows.extent) continue;
-        for (int64_t j = 0; j < width; ++j) {
-          const auto [first, past] = inside[static_cast<size_t>(j)];
+        for (int64_t j = across.first; j < across.past; ++j) {
+          const auto [first, past] = inside[static_cast<size_t>(j - across.first)];
           const int64_t at = columns.at(0, j);
           add(plane + row * x.strides[2] + at * x.strides[3], row * columns.extent + at, to, first,
               past);
@@ -221,7 +233,8 @@ template <class T>
 void mean_as(const TensorView& x, const SlidingWindows& windows, const TensorView& y) {
   T* const sum = y.ptr<T>();
   const int64_t step = windows.stride[1] * x.strides[3];
-  const auto size = static_cast<T>(windows.kernel[0] * windows.kernel[1]);
+  const auto size = static_cast<T>(static_cast<double>(windows.kernel[0]) *
+                                   static_cast<double>(windows.kernel[1]));
   over_rows<T>(
       x, windows, [&](int64_t to, int64_t count) { std::fill_n(sum + to, count, T(0)); },
       [&](const T* from, int64_t, int64_t to, int64_t first, int64_t past) {
