@@ -59,8 +59,8 @@ class SASH_API Optimizer {
   /// Updates every parameter that has a gradient. `DeviceError` if the parameters of a group, or
   /// with `max_grad_norm` any two, are on different devices; nothing is updated then.
   void step();
-  /// The norm of all gradients in the last step, before clipping: a 0-dimensional float64 tensor on
-  /// their device. Undefined before the first step, and without `max_grad_norm` and `GradScaler`.
+  /// The norm of all gradients in the last step, before clipping: float64 [], on their device.
+  /// Undefined (`item` throws) before the first step, and without `max_grad_norm` or `GradScaler`.
   const Tensor& grad_norm() const { return grad_norm_; }
   /// The option `max_grad_norm`. Infinity leaves gradients as they are, but measures `grad_norm`.
   double max_grad_norm() const { return step_options_.max_grad_norm; }
