@@ -29,12 +29,13 @@ TEST_CASE("train_transformer: flags that ask for steps which are made already ar
   const std::string before = file_text(runs.saved);
   const Arguments on{"--resume", runs.saved, "--generate", "0"}, text{"--text", runs.text};
   const std::string needs = "expected --steps above 6, the step of " + runs.saved;
-  for (const auto& [asked, complaint] :
+  for (const auto& [asked, expected] :
        {std::pair{Arguments{"--steps", "5"}, needs + ", got 5"},
         {Arguments{"--steps", "6"}, needs + ", got 6"},
         {text + Arguments{"--save", runs.path("other")}, needs + ", with --save, got 6"},
         {text + Arguments{"--metrics", runs.metrics}, needs + ", with --metrics, got 6"},
         {text + Arguments{"--lr", "0.1"}, needs + ", with --lr, got 6"}}) {
+    const std::string& complaint = expected;
     CAPTURE(complaint);
     const Ended ended = runs.run(on + asked);
     CHECK(ended.code == 1);
