@@ -4,8 +4,8 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <numeric>
 #include <locale>
+#include <numeric>
 #include <sstream>
 #include <utility>
 
