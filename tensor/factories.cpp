@@ -148,20 +148,15 @@ Tensor linspace(double start, double stop, int64_t steps, const TensorOptions& o
   const DType dtype = options.dtype.value_or(default_dtype());
   if (!is_floating(dtype)) throw DTypeError("linspace", "a floating dtype", name(dtype));
   if (steps < 0) throw ValueError("linspace", "at least 0 steps", std::to_string(steps));
+  if (!std::isfinite(stop - start)) {
+    throw ValueError("linspace", "ends with a finite difference",
+                     to_text(start) + " and " + to_text(stop));
+  }
   Tensor y = empty({steps}, options);
   if (steps == 0) return y;
   KernelContext context = kernel_context(y.device());
-  const double span = stop - start, gaps = static_cast<double>(steps - 1);
-  const bool wide = steps > 1 && std::isinf(span) && std::isfinite(start) && std::isfinite(stop);
-  if (wide) {  // no double holds the difference of the ends, so each end counts half of the steps
-    const double step = steps > 2 ? stop / gaps - start / gaps : 0;
-    const int64_t half = steps / 2, rest = steps - half;
-    kernels::arange(context, make_view(y, {half}, {1}, 0).tensor_view(), start, step);
-    kernels::arange(context, make_view(y, {rest}, {1}, half).tensor_view(),
-                    stop - static_cast<double>(rest - 1) * step, step);
-  } else {
-    kernels::arange(context, y.tensor_view(), start, steps > 1 ? span / gaps : 0);
-  }
+  const double step = steps > 1 ? (stop - start) / static_cast<double>(steps - 1) : 0;
+  kernels::arange(context, y.tensor_view(), start, step);
   if (steps > 1) kernels::fill(context, make_view(y, {}, {}, steps - 1).tensor_view(), stop);
   return y;
 }

@@ -34,7 +34,7 @@ SASH_API Tensor arange(Scalar start, Scalar stop, Scalar step = 1,
 /// From 0.
 SASH_API Tensor arange(Scalar stop, const TensorOptions& options = {});
 /// `steps` numbers from start to stop, both included, evenly spaced; floating. `ValueError` for
-/// fewer than 0 steps.
+/// fewer than 0 steps, or ends whose difference no double holds.
 SASH_API Tensor linspace(double start, double stop, int64_t steps,
                          const TensorOptions& options = {});
 /// The n x n identity matrix.
@@ -47,8 +47,8 @@ SASH_API Tensor randn(const Shape& shape, const TensorOptions& options = {});
 SASH_API Tensor rand_like(const Tensor& like);
 SASH_API Tensor randn_like(const Tensor& like);
 /// Uniform integers in [low, high), any of int64; int64 if no dtype is named, or int32 where that
-/// holds the bounds (else `ValueError`). Of n = high - low numbers, some are likelier than others by
-/// a factor of at most 1 + n / 2^64, or 1 + n / 2^32 for n up to 2^20.
+/// holds the bounds (else `ValueError`). Of n = high - low numbers, some are likelier than others
+/// by a factor of at most 1 + n / 2^64, or 1 + n / 2^32 for n up to 2^20.
 SASH_API Tensor randint(int64_t low, int64_t high, const Shape& shape,
                         const TensorOptions& options = {});
 // The same from a generator of one's own (random.h).

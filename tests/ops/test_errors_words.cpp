@@ -242,6 +242,8 @@ TEST_CASE_FIXTURE(Inputs, "wrong calls: making") {
   Generator generator;
   expect_errors({
       {"ValueError: linspace: expected at least 0 steps, got -1", [&] { linspace(0, 1, -1); }},
+      {"ValueError: linspace: expected ends with a finite difference, got -1e+308 and 1e+308",
+       [&] { linspace(-1e308, 1e308, 3); }},
       {"DTypeError: linspace: expected a floating dtype, got int64",
        [&] { linspace(0, 1, 3, kInts); }},
       {"ValueError: arange: expected finite bounds and a step, got one that is infinite or NaN",
