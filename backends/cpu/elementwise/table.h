@@ -32,9 +32,10 @@ void evaluate(F f, auto& out, const auto&... x) {
   out = f(x...);
 }
 
-/// In float32, Eigen's exponentials may be infinite a little before they have to be.
+/// In float32, Eigen's exponentials may be infinite a little before they have to be. Results below
+/// `least` are 0.
 template <class X>
-void evaluate_exponential(auto f, auto& out, const X& x) {
+void evaluate_exponential(auto f, auto& out, const X& x, typename X::Scalar least) {
   using T = typename X::Scalar;
   constexpr T infinity = std::numeric_limits<T>::infinity();
   Eigen::Array<T, Eigen::Dynamic, 1> kept;
@@ -42,7 +43,10 @@ void evaluate_exponential(auto f, auto& out, const X& x) {
   const T* const at = kept.size() > 0 ? kept.data() : x.data();
   out = f(x);
   int any = 0;
-  for (Eigen::Index i = 0; i < out.size(); ++i) any |= out[i] == infinity;
+  for (Eigen::Index i = 0; i < out.size(); ++i) {
+    any |= out[i] == infinity;
+    out[i] = out[i] < least ? T(0) : out[i];
+  }
   if (!any) return;
   for (Eigen::Index i = 0; i < out.size(); ++i) {
     if (out[i] == infinity) out[i] = f(at[i]);
@@ -52,16 +56,12 @@ void evaluate_exponential(auto f, auto& out, const X& x) {
 /// Eigen's exp stops at a subnormal number for x far below 0; there the result is 0.
 template <class X>
 void evaluate(op::Exp f, auto& out, const X& x) {
-  using T = typename X::Scalar;
-  evaluate_exponential(f, out, x);
-  for (Eigen::Index i = 0; i < out.size(); ++i) {
-    out[i] = out[i] < std::numeric_limits<T>::min() ? T(0) : out[i];
-  }
+  evaluate_exponential(f, out, x, std::numeric_limits<typename X::Scalar>::min());
 }
 
 template <class X>
 void evaluate(op::Expm1 f, auto& out, const X& x) {
-  evaluate_exponential(f, out, x);
+  evaluate_exponential(f, out, x, -std::numeric_limits<typename X::Scalar>::infinity());
 }
 
 template <class X>
