@@ -169,6 +169,36 @@ TEST_CASE("exp and expm1 are finite until their results have to be infinite") {
   }
 }
 
+TEST_CASE("exp is that of the standard library, but 0 where that is subnormal") {
+  const auto check = [](DType dtype, double least, double most, double units) {
+    CAPTURE(name(dtype));
+    const int64_t n = 20003;
+    const Tensor x = linspace(least, most, n, {.dtype = DType::float64}).to(dtype);
+    const std::vector<double> at = x.to_vector<double>(), found = exp(x).to_vector<double>();
+    const double normal = dtype == DType::float64 ? std::numeric_limits<double>::min()
+                                                  : std::numeric_limits<float>::min();
+    double worst = 0;
+    for (size_t i = 0; i < at.size(); ++i) {
+      const double expected = std::exp(at[i]);
+      if (expected < normal) {
+        CHECK(found[i] <= normal);
+      } else {
+        worst = std::max(worst, std::abs(found[i] / expected - 1));
+      }
+    }
+    CHECK(worst <= units);
+    const Tensor ends = tensor<double>({-kInfinity, kInfinity, NAN}, {3}).to(dtype);
+    const std::vector<double> of_ends = exp(ends).to_vector<double>();
+    CHECK(of_ends[0] == 0);
+    CHECK(of_ends[1] == kInfinity);
+    CHECK(std::isnan(of_ends[2]));
+  };
+  check(DType::float32, -90, 88.72, 1.5e-7);
+  check(DType::bfloat16, -90, 88.5, 0x1p-8);
+  check(DType::float16, -9, 11, 0x1p-11);
+  check(DType::float64, -710, 709.7, 1e-15);
+}
+
 TEST_CASE("variances do not suffer from a mean far from zero") {
   manual_seed(2);
   const Tensor x = randn({64, 300}, {.dtype = DType::float32}) + 1e6;

@@ -32,10 +32,18 @@ void evaluate(F f, auto& out, const auto&... x) {
   out = f(x...);
 }
 
-/// In float32, Eigen's exponentials may be infinite a little before they have to be. Results below
-/// `least` are 0.
 template <class X>
-void evaluate_exponential(auto f, auto& out, const X& x, typename X::Scalar least) {
+void evaluate(op::Exp, auto& out, const X& x) {
+  using T = typename X::Scalar;
+  const T* const from = x.data();
+  T* const to = out.data();
+  for_lanes(out.size(),
+            [&](int64_t i, auto lanes) { store(to + i, lanes, exact_exp(load(from + i, lanes))); });
+}
+
+/// In float32, Eigen's expm1 may be infinite a little before it has to be.
+template <class X>
+void evaluate(op::Expm1 f, auto& out, const X& x) {
   using T = typename X::Scalar;
   constexpr T infinity = std::numeric_limits<T>::infinity();
   Eigen::Array<T, Eigen::Dynamic, 1> kept;
@@ -43,25 +51,11 @@ void evaluate_exponential(auto f, auto& out, const X& x, typename X::Scalar leas
   const T* const at = kept.size() > 0 ? kept.data() : x.data();
   out = f(x);
   int any = 0;
-  for (Eigen::Index i = 0; i < out.size(); ++i) {
-    any |= out[i] == infinity;
-    out[i] = out[i] < least ? T(0) : out[i];
-  }
+  for (Eigen::Index i = 0; i < out.size(); ++i) any |= out[i] == infinity;
   if (!any) return;
   for (Eigen::Index i = 0; i < out.size(); ++i) {
     if (out[i] == infinity) out[i] = f(at[i]);
   }
-}
-
-/// Eigen's exp stops at a subnormal number for x far below 0; there the result is 0.
-template <class X>
-void evaluate(op::Exp f, auto& out, const X& x) {
-  evaluate_exponential(f, out, x, std::numeric_limits<typename X::Scalar>::min());
-}
-
-template <class X>
-void evaluate(op::Expm1 f, auto& out, const X& x) {
-  evaluate_exponential(f, out, x, -std::numeric_limits<typename X::Scalar>::infinity());
 }
 
 template <class X>
@@ -92,8 +86,8 @@ void evaluate(op::Minimum, auto& out, const X& a, const X& b) {
 }
 
 /// Rows that are computed in registers when they are of halves; others in the L1 cache.
-using InRegisters = op::List<op::Neg, op::Abs, op::Square, op::Reciprocal, op::Relu, op::Add,
-                             op::Sub, op::Mul, op::Div, op::Maximum, op::Minimum>;
+using InRegisters = op::List<op::Neg, op::Abs, op::Square, op::Reciprocal, op::Exp, op::Relu,
+                             op::Add, op::Sub, op::Mul, op::Div, op::Maximum, op::Minimum>;
 
 template <class Op>
 inline constexpr bool kInRegisters = InRegisters::has<Op>;
@@ -104,6 +98,7 @@ template <class F>
 Lanes<float> on_lanes(F f, const auto&... x) {
   return f(x...);
 }
+inline Lanes<float> on_lanes(op::Exp, const Lanes<float>& x) { return exact_exp(x); }
 inline Lanes<float> on_lanes(op::Relu, const Lanes<float>& x) { return max_or_nan(x, 0.0F); }
 inline Lanes<float> on_lanes(op::Maximum, const Lanes<float>& a, const Lanes<float>& b) {
   return max_or_nan(a, b);

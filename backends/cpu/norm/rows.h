@@ -118,7 +118,15 @@ class Lanes {
     return zip(a, a, [](auto x, auto) {
       constexpr T lowest = sizeof(T) == 4 ? T(-87.3) : T(-708.3);
       const auto small = Eigen::internal::pcmp_lt(x, Eigen::internal::pset1<Packet>(lowest));
-      return Eigen::internal::pandnot(exp_normal(x), small);
+      return Eigen::internal::pandnot(exp_normal<false>(x), small);
+    });
+  }
+  /// The same to a unit in the last place, finite up to x = 88.72.
+  friend Lanes exact_exp(const Lanes& a) {
+    return zip(a, a, [](auto x, auto) {
+      constexpr T lowest = sizeof(T) == 4 ? T(-87.33654) : T(-708.3964);
+      const auto small = Eigen::internal::pcmp_lt(x, Eigen::internal::pset1<Packet>(lowest));
+      return Eigen::internal::pandnot(exp_normal<true>(x), small);
     });
   }
   /// The same for x <= 0 (or NaN), faster.
@@ -155,8 +163,9 @@ class Lanes {
   // e^x = 2^n e^r with n = round(x / ln 2) and |r| <= ln 2 / 2. The polynomial in r is that of
   // Cephes' expf. The lowest bit of `ones` has the value 1, so adding x / ln 2 rounds it and leaves
   // n + 127 in the low bits; shifted left by 23 they are the float 2^n. float64 uses Eigen's exp,
-  // which for float32 takes 1.5 times as long.
-  template <class Vector>
+  // which for float32 takes 1.5 times as long. `exact`: with
+  // the last term of Cephes' polynomial, too.
+  template <bool exact, class Vector>
   static Vector exp_normal(Vector x) {
     using namespace Eigen::internal;
     if constexpr (std::is_same_v<T, float> && kWidth > 1) {
@@ -164,13 +173,19 @@ class Lanes {
       const auto number = [](float value) { return pset1<Vector>(value); };
       constexpr float ones = 0x1.8p23F + 127;
       x = pmin(x, number(89));
-      const Vector shifted = pmadd(x, number(0x1.715476p0F), number(ones));
+      Vector shifted = pmadd(x, number(0x1.715476p0F), number(ones));
       const Vector n = psub(shifted, number(ones));
       Vector r = pmadd(n, number(-0.693359375F), x);  // ln 2 in two parts
       r = pmadd(n, number(2.12194440e-4F), r);
-      Vector p = pmadd(r, number(1.3981999507e-3F), number(8.3334519073e-3F));
-      for (const float next : {4.1665795894e-2F, 1.6666665459e-1F, 5.0000001201e-1F, 1.F, 1.F}) {
+      Vector p = number(1.3981999507e-3F);
+      if constexpr (exact) p = pmadd(r, number(1.9875691500e-4F), p);
+      for (const float next :
+           {8.3334519073e-3F, 4.1665795894e-2F, 1.6666665459e-1F, 5.0000001201e-1F, 1.F, 1.F}) {
         p = pmadd(p, r, number(next));
+      }
+      if constexpr (exact) {  // 2^128 is 2 times 2^127, since no float is that large
+        shifted = pmin(shifted, number(ones + 127));
+        p = pmadd(p, psub(n, psub(shifted, number(ones))), p);
       }
       return pmul(p, preinterpret<Vector>(plogical_shift_left<23>(preinterpret<Bits>(shifted))));
     } else {
