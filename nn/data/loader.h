@@ -75,15 +75,15 @@ class SASH_API Loader {
   /// loader is unchanged after an error.
   void load_state(const std::string& text);
 
-  /// What is left of the current epoch.
+  /// What is left of the current epoch. A loop also ends where its body ended the epoch.
   class Iterator {
    public:
     using value_type = Batch;
     using difference_type = std::ptrdiff_t;
-    explicit Iterator(Loader& loader) : loader_(&loader) { ++*this; }
+    explicit Iterator(Loader& loader) : loader_(&loader), epoch_(loader.epoch()) { ++*this; }
     const Batch& operator*() const { return *batch_; }
     Iterator& operator++() {
-      batch_ = loader_->next();
+      batch_ = loader_->epoch() == epoch_ ? loader_->next() : std::nullopt;
       return *this;
     }
     void operator++(int) { ++*this; }
@@ -91,6 +91,7 @@ class SASH_API Loader {
 
    private:
     Loader* loader_;
+    int64_t epoch_;
     std::optional<Batch> batch_;
   };
   Iterator begin() { return Iterator(*this); }

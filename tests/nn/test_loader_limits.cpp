@@ -33,6 +33,25 @@ TEST_CASE("loader: workers as far ahead as can be asked for") {
   }
 }
 
+TEST_CASE("loader: a loop ends with its epoch, also where its body ended that") {
+  data::Loader loader(numbers(5), {.device = kCPU});
+  int64_t outer = 0, inner = 0;
+  for (const data::Batch& a : loader) {
+    outer += a[0].rank();
+    for (const data::Batch& b : loader) inner += b[0].rank();
+    REQUIRE(outer == 1);
+  }
+  CHECK(inner == 4);
+  CHECK(loader.epoch() == 1);
+  outer = 0;
+  for (const data::Batch& a : loader) {
+    outer += a[0].rank();
+    loader.next_or_restart();
+    REQUIRE(outer <= 3);
+  }
+  CHECK(outer == 3);
+}
+
 TEST_CASE("length groups: one group of all") {
   const Ids lengths{3, 1, 2, 5, 4};
   for (const int64_t group : {int64_t{3}, int64_t{1} << 61, INT64_MAX}) {
