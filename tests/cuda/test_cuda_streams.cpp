@@ -1,6 +1,7 @@
 // Streams, events and captured graphs of a card.
 #include <doctest/doctest.h>
 
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -190,6 +191,34 @@ TEST_CASE("cuda capture: what other threads do meanwhile is not recorded") {
   for (int i = 0; i < 2; ++i) graph.replay();
   CHECK(all_equal(y, 4));
   CHECK(all_equal(sum, 8));
+}
+
+TEST_CASE("cuda capture: a graph that is destroyed meanwhile, by any thread, does not end it") {
+  if (missing(kCUDA)) return;
+  const Tensor x = full({1 << 24}, 1, kOnCard);
+  Tensor y;
+  for (const bool elsewhere : {false, true}) {
+    CAPTURE(elsewhere);
+    auto old = std::make_unique<Graph>(kCUDA);
+    y = x + x;
+    old->end();
+    old->replay();
+    Graph graph(kCUDA);
+    y = x + x;
+    if (elsewhere) {
+      std::thread([&] { old.reset(); }).join();
+    } else {
+      old.reset();
+    }
+    y = y + x;
+    graph.end();
+    graph.replay();
+    CHECK(all_equal(y, 3));
+    // The old graph's memory is free again.
+    const int64_t system = memory_stats(kCUDA).system_allocations;
+    CHECK(all_equal(full({1 << 24}, 7, kOnCard), 7));
+    CHECK(memory_stats(kCUDA).system_allocations == system);
+  }
 }
 
 TEST_CASE("cuda capture: a graph's memory that is freed in another graph stays its own") {

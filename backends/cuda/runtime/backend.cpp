@@ -16,14 +16,13 @@ thread_local std::array<void*, CudaBackend::kMostCards> current{};
 
 cudaEvent_t native(Event event) { return static_cast<cudaEvent_t>(event.handle); }
 
-/// The graph handle that `end_capture` returns.
-struct CapturedStep {
+}  // namespace
+
+struct CudaBackend::CapturedStep {
   cudaGraphExec_t executable = nullptr;
   CachingAllocator::Graph* memory = nullptr;
   Device device;
 };
-
-}  // namespace
 
 CudaBackend::Card::Card(int index) : allocator(index) {
   index_flag(index);  // now, because it cannot be allocated during a capture
@@ -236,6 +235,7 @@ void CudaBackend::begin_capture(Device device, Stream stream) {
   Card& on = card(device);
   const CardGuard guard(device.index);
   const cudaStream_t queue = on.resolve(stream);
+  const std::lock_guard lock(graph_mutex_);
   SASH_CUDA_CHECK(cudaStreamBeginCapture(queue, cudaStreamCaptureModeThreadLocal));
   on.allocator.begin_capture(queue);
 }
@@ -254,7 +254,9 @@ void* CudaBackend::end_capture(Device device, Stream stream) {
   if (made != cudaSuccess && memory) on.allocator.release(memory, on.stream);
   SASH_CUDA_CHECK(ended);
   SASH_CUDA_CHECK(made);
-  return new CapturedStep{executable, memory, device};
+  auto step = std::make_unique<CapturedStep>(CapturedStep{executable, memory, device});
+  destroy_dropped_graphs(device);
+  return step.release();
 }
 
 void CudaBackend::replay(void* graph, Device device, Stream stream) {
@@ -268,12 +270,30 @@ void CudaBackend::end_range() { nvtxRangePop(); }
 
 void CudaBackend::destroy_graph(void* graph) {
   if (!graph) return;
-  const std::unique_ptr<CapturedStep> step(static_cast<CapturedStep*>(graph));
-  Card& on = card(step->device);
-  const CardGuard guard(step->device.index);
-  SASH_CUDA_CHECK(cudaDeviceSynchronize());  // the graph's memory will be reused
-  SASH_CUDA_CHECK(cudaGraphExecDestroy(step->executable));
-  on.allocator.release(step->memory, on.stream);
+  std::unique_ptr<CapturedStep> step(static_cast<CapturedStep*>(graph));
+  const Device device = step->device;
+  {
+    const std::lock_guard lock(graph_mutex_);
+    dropped_graphs_.push_back(std::move(step));
+  }
+  destroy_dropped_graphs(device);
+}
+
+/// Not during a capture, which waiting for the card would end.
+void CudaBackend::destroy_dropped_graphs(Device device) {
+  Card& on = card(device);
+  const CardGuard guard(device.index);
+  const std::lock_guard lock(graph_mutex_);
+  if (on.allocator.capturing()) return;
+  const auto here = [&](const auto& step) { return step->device == device; };
+  if (std::none_of(dropped_graphs_.begin(), dropped_graphs_.end(), here)) return;
+  SASH_CUDA_CHECK(cudaDeviceSynchronize());  // the graphs' memory will be reused
+  for (const auto& step : dropped_graphs_) {
+    if (!here(step)) continue;
+    SASH_CUDA_CHECK(cudaGraphExecDestroy(step->executable));
+    on.allocator.release(step->memory, on.stream);
+  }
+  std::erase_if(dropped_graphs_, here);
 }
 
 }  // namespace sash::cuda

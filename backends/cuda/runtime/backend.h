@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <vector>
 
 #include "../../../core/backend/backend.h"
 #include "allocator.h"
@@ -59,6 +60,7 @@ class CudaBackend final : public Backend {
   void begin_capture(Device device, Stream stream) override;
   void* end_capture(Device device, Stream stream) override;
   void replay(void* graph, Device device, Stream stream) override;
+  /// During a capture on its card, the graph is destroyed when the last one ends.
   void destroy_graph(void* graph) override;
 
   const uint64_t* random_base(Device device) override { return card(device).zero; }
@@ -82,7 +84,10 @@ class CudaBackend final : public Backend {
     std::atomic<int64_t> host_copies{0};
   };
 
+  struct CapturedStep;  // the graph handle that `end_capture` returns
+
   Card& card(Device device) const;
+  void destroy_dropped_graphs(Device device);
   void copy_from_host(void* dst, Device to, const void* src, size_t bytes, cudaStream_t stream);
   void copy_between_cards(void* dst, Device to, const void* src, Device from, size_t bytes,
                           cudaStream_t stream);
@@ -91,6 +96,8 @@ class CudaBackend final : public Backend {
   mutable std::mutex mutex_;
   std::mutex event_mutex_;
   std::set<void*> captured_events_;  ///< recorded in a capture last; CUDA may not be asked
+  std::mutex graph_mutex_;
+  std::vector<std::unique_ptr<CapturedStep>> dropped_graphs_;  ///< not yet destroyed
   mutable std::array<std::atomic<Card*>, kMostCards> cards_{};
   HostMemory host_memory_;
 };
