@@ -156,32 +156,35 @@ class QueryGroup : public Consumer<QueryGroup<S, T>, S, Backward<T>, QueryShared
     return sum;
   }
 
-  /// Waits for the keys of the step at hand; whether it is visible to this group.
-  __device__ bool load_step() {
-    shared_.a_ring.wait(at_);
-    const auto& step = this->step();
-    last_ = step.last;
-    const int tile = step.tile[row_][0];
-    masked_ = tile >= 0;
-    if (masked_ || S::kGeneral) mask_.load(x_.dims, this->work(), step, row_);
-    if constexpr (S::kGeneral) position_ = {this->work(), step, row_};
-    return tile != kEmpty;
+  /// Makes a step the one at hand.
+  __device__ void take(const typename Base::Listed& listed) {
+    last_ = listed.last;
+    masked_ = listed.tile[0] >= 0;
+    visible_ = listed.tile[0] != kEmpty;
   }
 
-  __device__ void advance() {
-    ended_ = last_;
-    at_.advance();
+  /// Starts to load the mask of the step at hand, whose keys are there.
+  __device__ void load_mask() {
+    const auto& step = this->step();
+    if (masked_ || S::kGeneral) mask_.load(x_.dims, this->work(), step, row_);
+    if constexpr (S::kGeneral) position_ = {this->work(), step, row_};
   }
 
   /// dQ, not yet scaled.
   __device__ void take_steps(Operand q, Operand g) {
-    ended_ = false;
-    while (!ended_) {
-      if (!load_step()) {
+    shared_.a_ring.wait(at_);
+    take(this->read(at_));
+    while (true) {
+      load_mask();
+      if (!visible_) {
+        ended_ = last_;
+        take(this->read_next(last_));
         shared_.b_ring.wait(at_);
         shared_.a_ring.release(at_);
         shared_.b_ring.release(at_);
-        advance();
+        at_.advance();
+        if (ended_) return;
+        shared_.a_ring.wait(at_);
         continue;
       }
       start_scores(q);
@@ -197,10 +200,12 @@ class QueryGroup : public Consumer<QueryGroup<S, T>, S, Backward<T>, QueryShared
       }
       shared_.b_ring.release(at_);
       auto before = at_;
-      advance();
+      at_.advance();
       // dQ += dS K of a step runs while the weights of the next are formed. A hidden step ends this
       // loop: its stages are released before anything else is awaited.
-      while (S::kOverlap && !ended_ && load_step()) {
+      while (S::kOverlap && !ended_ && visible_) {
+        shared_.a_ring.wait(at_);
+        load_mask();
         start_scores(q);
         start_sums(before);
         start_dscores(g);
@@ -212,12 +217,14 @@ class QueryGroup : public Consumer<QueryGroup<S, T>, S, Backward<T>, QueryShared
         form_dscores();
         shared_.b_ring.release(at_);
         before = at_;
-        advance();
+        at_.advance();
       }
       start_sums(before);
       warpgroup_wait<0>();
       fence_operand(dq_);
       shared_.a_ring.release(before);
+      if (ended_) return;
+      shared_.a_ring.wait(at_);
     }
   }
 
@@ -243,6 +250,7 @@ class QueryGroup : public Consumer<QueryGroup<S, T>, S, Backward<T>, QueryShared
   __device__ void form_weights() {
     fence_operand(score_);
     if (masked_) mask_.apply(score_);
+    next_ = this->read_next(last_);
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
       score_[i] = exp2_approx(fmaf(score_[i], x_.dims.exponent, -lse_[i / 2 % 2]));
@@ -256,6 +264,8 @@ class QueryGroup : public Consumer<QueryGroup<S, T>, S, Backward<T>, QueryShared
 #pragma unroll
     for (int i = 0; i < 32; ++i) dscore_[i] = score_[i] * (dscore_[i] - dot_[i / 2 % 2]);
     pack<T>(dscore_words_, dscore_);
+    ended_ = last_;
+    take(next_);
   }
 
   /// General kernels: M P and E (docs/block_maps.md), and the gradients of bias and relative bias.
@@ -288,6 +298,8 @@ class QueryGroup : public Consumer<QueryGroup<S, T>, S, Backward<T>, QueryShared
       sums.add(key - query - (p.keys - p.queries), sync_group);
     }
     pack<T>(dscore_words_, dscore_);
+    ended_ = last_;
+    take(this->read_next(last_));
   }
 
   __device__ Diagonals<kBlock, kBlock> diagonals(int b, int h, int query_block) const {
@@ -309,7 +321,8 @@ class QueryGroup : public Consumer<QueryGroup<S, T>, S, Backward<T>, QueryShared
   using Base::at_, Base::at_resident_, Base::row_, Base::shared_, Base::x_;
 
   const Operand q_, k_;
-  bool last_, ended_, masked_;
+  bool last_, ended_, visible_, masked_;
+  typename Base::Listed next_;
   Mask<1, true> mask_;
   StepPosition position_;
   float score_[32], dscore_[32], dq_[S::kWidth / 2];
@@ -336,7 +349,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   specialize_warps<S>(
       shared, [&] { QueryGroup<S, T>(x, shared).run(); },
       [&] { list_steps<S, true>(x, shared, begin, x.q, x.g); },
-      [&] { copy_steps<S, true>(x, shared, 0, copy_keys, copy_values); });
+      [&] { copy_steps<S, true, true>(x, shared, 0, copy_keys, copy_values); });
 #endif
 }
 

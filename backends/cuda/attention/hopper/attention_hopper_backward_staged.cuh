@@ -62,10 +62,10 @@ class StagedGroup : public Consumer<StagedGroup<S, T>, S, Fused<T>, StagedShared
 #pragma unroll
     for (float& x : dv_) set(x, 0);
     shared_.resident_ring.wait(at_resident_);
-    const Operand keys = keys_.at(at_resident_.stage(), sizeof(shared_.resident[0]));
-    const Operand k = keys.at(row_, sizeof(typename S::Rows));
+    const Operand keys = keys_.ahead(at_resident_.stage(), sizeof(shared_.resident[0]));
+    const Operand k = keys.ahead(row_, sizeof(typename S::Rows));
     const Operand v = k + sizeof(shared_.resident[0][0]);
-    const Operand part_of_k = keys.at(part(), S::Rows::kSlabBytes);
+    const Operand part_of_k = keys.ahead(part(), S::Rows::kSlabBytes);
     float score[kScores];
     start_scores(score, k);
     while (true) {
@@ -109,7 +109,7 @@ class StagedGroup : public Consumer<StagedGroup<S, T>, S, Fused<T>, StagedShared
     fence_operand(score);
     warpgroup_arrive();
     multiply_rows<typename S::Rows, typename S::Streamed>(
-        score, k, q_.at(this->stage_of(at_), sizeof(shared_.a[0])));
+        score, k, q_.ahead(this->stage_of(at_), sizeof(shared_.a[0])));
     warpgroup_commit();
   }
 
@@ -117,7 +117,7 @@ class StagedGroup : public Consumer<StagedGroup<S, T>, S, Fused<T>, StagedShared
   /// work tile's last.
   __device__ bool take_step(float (&score)[kScores], Operand v, Operand part_of_k) {
     const int s = this->stage_of(at_);
-    const Operand q = q_.at(s, sizeof(shared_.a[0])), g = q + sizeof(shared_.a);
+    const Operand q = q_.ahead(s, sizeof(shared_.a[0])), g = q + sizeof(shared_.a);
     const auto& stats = shared_.stats[s];
     const auto& step = this->step();
     // Votes, so that the compiler knows these to be uniform.
@@ -204,8 +204,8 @@ class StagedGroup : public Consumer<StagedGroup<S, T>, S, Fused<T>, StagedShared
     meet();
     // dQ = dS K. Where a block of keys is hidden, dS is 0, and stands for K too, which may hold
     // anything.
-    const Operand dscores = dscores_.at(square_, sizeof(shared_.dscores[0]));
-    const Operand first = dscores.at(block_of_part(), sizeof(shared_.dscores[0][0]));
+    const Operand dscores = dscores_.ahead(square_, sizeof(shared_.dscores[0]));
+    const Operand first = dscores.ahead(block_of_part(), sizeof(shared_.dscores[0][0]));
     const Operand second = first + sizeof(Square);
     const Operand first_k = hides_first ? first : part_of_k;
     const Operand second_k = hides_second ? second : part_of_k + sizeof(typename S::Rows);
@@ -221,7 +221,7 @@ class StagedGroup : public Consumer<StagedGroup<S, T>, S, Fused<T>, StagedShared
     fence_operand(dk_);
     warpgroup_arrive();
     if constexpr (S::kWeightsInMemory) {
-      multiply_add<Square, typename S::Streamed>(dk_, dscores.at(row_, sizeof(Square)), q);
+      multiply_add<Square, typename S::Streamed>(dk_, dscores.ahead(row_, sizeof(Square)), q);
     } else {
       multiply_add<typename S::Streamed>(dk_, dscore_words, q);
     }

@@ -86,7 +86,12 @@ class ForwardGroup : public Consumer<ForwardGroup<S, T>, S, Forward<T>, SharedSt
     highest_[0] = highest_[1] = -kInfinity;
     total_[0] = total_[1] = 0;
     shared_.resident_ring.wait(at_resident_);
-    attend(q_.at(at_resident_.stage(), sizeof(shared_.resident[0])));
+    const Operand q = q_.at(at_resident_.stage(), sizeof(shared_.resident[0]));
+    if constexpr (S::kBlocks == 1) {
+      attend(q);
+    } else {
+      attend_long(q);
+    }
   }
 
   /// Merges the accumulators and softmax states of all groups into those of group 0.
@@ -143,14 +148,9 @@ class ForwardGroup : public Consumer<ForwardGroup<S, T>, S, Forward<T>, SharedSt
     shared_.a_ring.wait(at_);
     const auto& step = this->step();
     last_ = step.last;
-    bool any = false;
-    masked_ = false;
-#pragma unroll
-    for (int part = 0; part < S::kBlocks; ++part) {
-      const int tile = step.tile[row_][part];
-      any = any || tile != kEmpty;
-      masked_ = masked_ || tile != kFull;
-    }
+    const int tile = step.tile[row_][0];
+    const bool any = tile != kEmpty;
+    masked_ = tile != kFull;
     if (any && masked_) mask_.load(x_.dims, this->work(), step, row_);
     if constexpr (S::kDropout) {
       if (any) load_kept(step);
@@ -204,11 +204,7 @@ class ForwardGroup : public Consumer<ForwardGroup<S, T>, S, Forward<T>, SharedSt
         fence_operand(score_);
         shared_.a_ring.release(at_);
         form_weights(rescale);
-        if constexpr (S::kBlocks > 1) {
-          warpgroup_wait_behind<0>(total_);
-        } else {
-          warpgroup_wait<0>();
-        }
+        warpgroup_wait<0>();
         fence_operand(sum_);
         shared_.b_ring.release(before);
         finish_weights(rescale);
@@ -222,11 +218,105 @@ class ForwardGroup : public Consumer<ForwardGroup<S, T>, S, Forward<T>, SharedSt
     }
   }
 
+  /// The same in steps of two blocks. Each branch takes about 20 cycles here, and two groups hide
+  /// little: what the next step is is read beside the exponentials, and sums are rescaled while
+  /// scores are multiplied.
+  __device__ void attend_long(Operand q) {
+    shared_.a_ring.wait(at_);
+    take(this->read(at_));
+    do {
+      shared_.a_ring.wait(at_);
+      load_mask();
+      if (!visible_) {
+        ended_ = last_;
+        take(this->read_next(last_));
+        shared_.b_ring.wait(at_);
+        shared_.a_ring.release(at_);
+        shared_.b_ring.release(at_);
+        at_.advance();
+        continue;
+      }
+      start_scores(q);
+      warpgroup_wait<0>();
+      fence_operand(score_);
+      shared_.a_ring.release(at_);
+      form_long_weights([] {});
+      auto before = at_;
+      at_.advance();
+      while (!ended_ && visible_) {
+        shared_.a_ring.wait(at_);
+        load_mask();
+        start_scores(q);
+        rescale_sums();
+        start_sums(before);
+        warpgroup_wait<1>();
+        fence_operand(score_);
+        shared_.a_ring.release(at_);
+        form_long_weights([&] {
+          warpgroup_wait<0>();
+          fence_operand(sum_);
+          shared_.b_ring.release(before);
+        });
+        before = at_;
+        at_.advance();
+      }
+      rescale_sums();
+      start_sums(before);
+      warpgroup_wait<0>();
+      fence_operand(sum_);
+      shared_.b_ring.release(before);
+    } while (!ended_);
+  }
+
+  /// Makes it the step at hand.
+  __device__ void take(const typename Base::Listed& listed) {
+    last_ = listed.last;
+    visible_ = masked_ = false;
+#pragma unroll
+    for (int part = 0; part < S::kBlocks; ++part) {
+      visible_ = visible_ || listed.tile[part] != kEmpty;
+      masked_ = masked_ || listed.tile[part] != kFull;
+    }
+  }
+  __device__ void load_mask() {
+    if (visible_ && masked_) mask_.load(x_.dims, this->work(), this->step(), row_);
+  }
+
+  /// The online softmax, and reads the next step. finish_sums() waits for the last product with
+  /// weights; these are packed beside the exponentials of the second row. ptxas does not move that
+  /// wait ahead of the vote, nor so of the maxima.
+  template <class Finish>
+  __device__ void form_long_weights(Finish finish_sums) {
+    if (masked_) mask_.apply(score_);
+    const auto next = this->read_next(last_);
+    float shift[2];
+    raise_highest(0, shift[0], rescale_[0]);
+    exponentiate(0, shift[0], rescale_[0]);
+    raise_highest(1, shift[1], rescale_[1]);
+    rescales_ = __any_sync(~0u, rescale_[0] != 1 || rescale_[1] != 1);
+    finish_sums();
+    exponentiate(1, shift[1], rescale_[1]);
+    fence_operand(score_);
+    pack<T>(weight_, score_);
+    ended_ = last_;
+    take(next);
+  }
+  __device__ void rescale_sums() {
+    if (!rescales_) return;
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) sum_[i] *= rescale_[i / 2 % 2];
+  }
+
+  __device__ Operand keys(const typename SharedStorage<S>::StepState& at) const {
+    const int stage = this->stage_of(at);
+    constexpr uint32_t bytes = sizeof(shared_.a[0]);
+    return S::kBlocks > 1 ? k_.ahead(stage, bytes) : k_.at(stage, bytes);
+  }
+
   /// S = Q K'
   __device__ void start_scores(Operand q) {
     warpgroup_arrive();
-    multiply_rows<typename S::Resident, typename S::Streamed>(
-        score_, q, k_.at(this->stage_of(at_), sizeof(shared_.a[0])));
+    multiply_rows<typename S::Resident, typename S::Streamed>(score_, q, keys(at_));
     warpgroup_commit();
   }
 
@@ -235,8 +325,7 @@ class ForwardGroup : public Consumer<ForwardGroup<S, T>, S, Forward<T>, SharedSt
     shared_.b_ring.wait(at);
     fence_operand(sum_);
     warpgroup_arrive();
-    multiply_add<typename S::Streamed>(
-        sum_, weight_, k_.at(this->stage_of(at), sizeof(shared_.a[0])) + sizeof(shared_.a));
+    multiply_add<typename S::Streamed>(sum_, weight_, keys(at) + sizeof(shared_.a));
     warpgroup_commit();
   }
 
@@ -245,28 +334,11 @@ class ForwardGroup : public Consumer<ForwardGroup<S, T>, S, Forward<T>, SharedSt
   __device__ void form_weights(float (&rescale)[2]) {
     if constexpr (S::kGeneral) apply_options();
     if (masked_) mask_.apply(score_);
-    const float exponent = this->exponent();
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float now = highest_[half];
-#pragma unroll
-      for (int j = 2 * half; j < kScores; j += 4) now = max(now, max(score_[j], score_[j + 1]));
-      now = max(now, __shfl_xor_sync(~0u, now, 1));
-      now = max(now, __shfl_xor_sync(~0u, now, 2));
-      // A row keeps an older maximum while weights stay below 2^8: sums are seldom rescaled then.
-      const bool grows = (now - highest_[half]) * exponent > kGrowth;
-      if (!grows) now = highest_[half];
-      const float shift = now == -kInfinity ? 0.f : now * exponent;
-      rescale[half] = grows ? exp2_approx(fmaf(highest_[half], exponent, -shift)) : 1.f;
-      highest_[half] = now;
-      float added = 0;
-#pragma unroll
-      for (int j = 2 * half; j < kScores; j += 4) {
-        score_[j] = exp2_approx(fmaf(score_[j], exponent, -shift));
-        score_[j + 1] = exp2_approx(fmaf(score_[j + 1], exponent, -shift));
-        added += score_[j] + score_[j + 1];
-      }
-      total_[half] = fmaf(total_[half], rescale[half], added);
+      float shift;
+      raise_highest(half, shift, rescale[half]);
+      exponentiate(half, shift, rescale[half]);
     }
     fence_operand(score_);
     if constexpr (S::kGeneral) apply_dropout();
@@ -276,6 +348,32 @@ class ForwardGroup : public Consumer<ForwardGroup<S, T>, S, Forward<T>, SharedSt
         replace_hidden(score_ + 32 * part, kept_.of_thread(part), 0.f);
       }
     }
+  }
+
+  /// The maximum of row `half` so far, times the exponent, and the factor of earlier sums.
+  __device__ void raise_highest(int half, float& shift, float& rescale) {
+    float now = highest_[half];
+#pragma unroll
+    for (int j = 2 * half; j < kScores; j += 4) now = max(now, max(score_[j], score_[j + 1]));
+    now = max(now, __shfl_xor_sync(~0u, now, 1));
+    now = max(now, __shfl_xor_sync(~0u, now, 2));
+    // A row keeps an older maximum while weights stay below 2^8: sums are seldom rescaled then.
+    const bool grows = (now - highest_[half]) * exponent() > kGrowth;
+    if (!grows) now = highest_[half];
+    shift = now == -kInfinity ? 0.f : now * exponent();
+    rescale = grows ? exp2_approx(fmaf(highest_[half], exponent(), -shift)) : 1.f;
+    highest_[half] = now;
+  }
+  /// The weights of row `half`, and their sum.
+  __device__ void exponentiate(int half, float shift, float rescale) {
+    float added = 0;
+#pragma unroll
+    for (int j = 2 * half; j < kScores; j += 4) {
+      score_[j] = exp2_approx(fmaf(score_[j], exponent(), -shift));
+      score_[j + 1] = exp2_approx(fmaf(score_[j + 1], exponent(), -shift));
+      added += score_[j] + score_[j + 1];
+    }
+    total_[half] = fmaf(total_[half], rescale, added);
   }
 
   /// General kernels: from products to scores to the base 2.
@@ -318,6 +416,8 @@ class ForwardGroup : public Consumer<ForwardGroup<S, T>, S, Forward<T>, SharedSt
 
   const Operand q_, k_;
   bool last_, ended_, masked_;
+  bool visible_, rescales_;  ///< of long rows
+  float rescale_[2];
   Mask<S::kBlocks, true> mask_, kept_;
   StepPosition position_;
   float score_[kScores], sum_[kSums];
@@ -344,7 +444,10 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         list_steps<S, true>(
             x, shared, [](const WorkTile&) {}, x.q);
       },
-      [&] { copy_steps<S, true>(x, shared, 0, copy(shared.a, x.k), copy(shared.b, x.v)); });
+      [&] {
+        copy_steps<S, true, (S::kBlocks > 1)>(x, shared, 0, copy(shared.a, x.k),
+                                              copy(shared.b, x.v));
+      });
 #endif
 }
 

@@ -96,8 +96,10 @@ __device__ void list_steps(const X& x, Shared& shared, Begin begin, const Reside
 
 /// The loop of the warp that copies the tiles of listed steps. copy_a(stage, part, block, b, h,
 /// full) and copy_b, by one thread, copy part `part` of a stage of their ring; copy_a also `more`
-/// bytes besides the tiles. h is a key head if `by_query`, else a query head.
-template <class S, bool by_query, class X, class Shared, class CopyA, class CopyB>
+/// bytes besides the tiles. h is a key head if `by_query`, else a query head. `ahead`: the next
+/// step of the work tile may be read once the tiles of `a` are there (Consumer::read_next).
+template <class S, bool by_query, bool ahead = false, class X, class Shared, class CopyA,
+          class CopyB>
 __device__ void copy_steps(const X& x, Shared& shared, uint32_t more, CopyA copy_a, CopyB copy_b) {
   typename Shared::StepState at, done;
   int steps = 0;
@@ -122,6 +124,11 @@ __device__ void copy_steps(const X& x, Shared& shared, uint32_t more, CopyA copy
     int block[S::kBlocks];
 #pragma unroll
     for (int part = 0; part < S::kBlocks; ++part) block[part] = step.block[part];
+    if (ahead && !step.last) {
+      auto next = at;
+      next.advance();
+      shared.step_full[next.stage()].wait(next.parity());
+    }
     shared.a_ring.acquire(of_a);
     if (elect_one()) {
       Barrier& full = shared.a_ring.commit(of_a, more);
@@ -175,6 +182,24 @@ class Consumer {
   /// What is listed of the step at hand.
   __device__ const Step<S::kBlockRows, S::kBlocks>& step() const {
     return shared_.step[at_.stage()];
+  }
+  /// What is listed of a step for this group.
+  struct Listed {
+    int tile[S::kBlocks], last;
+  };
+  __device__ Listed read(const typename Shared::StepState& at) const {
+    const auto& listed = shared_.step[at.stage()];
+    Listed found;
+    found.last = listed.last;
+#pragma unroll
+    for (int part = 0; part < S::kBlocks; ++part) found.tile[part] = listed.tile[row_][part];
+    return found;
+  }
+  /// That of the next step, where copy_steps has `ahead`. `last`: there is none, any will do.
+  __device__ Listed read_next(bool last) const {
+    auto next = at_;
+    next.advance();
+    return read(last ? at_ : next);
   }
   /// The stage of ring `a`.
   static __device__ int stage_of(const typename Shared::StepState& at) {

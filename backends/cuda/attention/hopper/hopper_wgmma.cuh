@@ -15,7 +15,8 @@
 /// Products are asynchronous. `warpgroup_arrive` starts a batch, `warpgroup_commit` ends it. Until
 /// `warpgroup_wait` returns, its accumulators, left operands in registers and tiles are in use.
 /// `fence_operand` stands before the first use of accumulators, and after what may be computed
-/// while products run; `warpgroup_wait_behind` where it has to be.
+/// while products run. ptxas moves a wait ahead of arithmetic that does not depend on it, but not
+/// of a vote.
 namespace sash::cuda::hopper {
 
 __device__ inline void warpgroup_arrive() {
@@ -29,18 +30,6 @@ __device__ inline void warpgroup_commit() {
 template <int pending>
 __device__ void warpgroup_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
-}
-
-/// The same, once `x`, which is not negative, is there. ptxas moves a wait ahead of arithmetic that
-/// does not depend on it, and then nothing runs beside the products; a branch holds it. With three
-/// groups or more, which run beside each other, this does not pay.
-template <int pending, int n>
-__device__ void warpgroup_wait_behind(const float (&x)[n]) {
-  int bits = 0;
-#pragma unroll
-  for (float value : x) bits |= __float_as_int(value);
-  if (bits < 0) __nanosleep(0);  // never
-  warpgroup_wait<pending>();
 }
 
 /// Keeps the compiler from moving what writes or reads `sum` across the call.
@@ -64,9 +53,13 @@ class Operand {
 
   /// The operand `bytes` further on.
   __device__ Operand operator+(uint32_t bytes) const { return Operand(low_ + (bytes >> 4)); }
-  /// The same operand in stage `stage` of a ring whose stages are `bytes` apart.
+  /// The same operand in stage `stage` of a ring whose stages are `bytes` apart. Which of the two
+  /// is faster by a few per cent depends on the kernel: `at` has the compiler know it as uniform.
+  __device__ Operand ahead(int stage, uint32_t bytes) const {
+    return Operand(low_ + static_cast<uint32_t>(stage) * (bytes >> 4));
+  }
   __device__ Operand at(int stage, uint32_t bytes) const {
-    return Operand(uniform(low_ + static_cast<uint32_t>(stage) * (bytes >> 4)));
+    return Operand(uniform(ahead(stage, bytes).low_));
   }
 
   /// Of a tile like X: its swizzle, and how far apart groups of 8 rows are.
