@@ -15,8 +15,7 @@ inline __device__ void wait_for_previous_kernel() {
 #endif
 }
 
-/// Lets the next kernel start if it is such a one; it still waits for this one's end. Called by all
-/// blocks of kernels that are themselves launched so.
+/// Lets the next kernel start, if it is such a one, once all blocks have called this or ended.
 inline __device__ void start_next_kernel() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   cudaTriggerProgrammaticLaunchCompletion();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "../../runtime/dependent_launch.cuh"
 #include "attention_hopper_adder.cuh"
 
 /// All gradients in one pass, for long rows. As `fused_kernel`, but each group hands its part
@@ -265,6 +266,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
 #ifdef SASH_HOPPER
   extern __shared__ __align__(1024) unsigned char raw[];
   auto& shared = *reinterpret_cast<StagedShared<S>*>(raw);
+  start_next_kernel();
   const auto add_parts = [&](int group) {
     Adder<S, Fused<T>, StagedShared<S>>(x, shared, group).run();
   };
