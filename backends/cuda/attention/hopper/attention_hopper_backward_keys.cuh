@@ -84,9 +84,7 @@ class KeyGroup
     const int tile = step.tile[row_][0];
     last_ = step.last;
     if (tile == kEmpty) {
-      shared_.b_ring.wait(at_);
-      shared_.a_ring.release(at_);
-      shared_.b_ring.release(at_);
+      this->release_step();
       return;
     }
     Mask<1, false> mask;

@@ -179,9 +179,7 @@ class QueryGroup : public Consumer<QueryGroup<S, T>, S, Backward<T>, QueryShared
       if (!visible_) {
         ended_ = last_;
         take(this->read_next(last_));
-        shared_.b_ring.wait(at_);
-        shared_.a_ring.release(at_);
-        shared_.b_ring.release(at_);
+        this->release_step();
         at_.advance();
         if (ended_) return;
         shared_.a_ring.wait(at_);

@@ -180,9 +180,7 @@ class ForwardGroup : public Consumer<ForwardGroup<S, T>, S, Forward<T>, SharedSt
     ended_ = false;
     while (!ended_) {
       if (!load_step()) {
-        shared_.b_ring.wait(at_);
-        shared_.a_ring.release(at_);
-        shared_.b_ring.release(at_);
+        this->release_step();
         advance();
         continue;
       }
@@ -230,9 +228,7 @@ class ForwardGroup : public Consumer<ForwardGroup<S, T>, S, Forward<T>, SharedSt
       if (!visible_) {
         ended_ = last_;
         take(this->read_next(last_));
-        shared_.b_ring.wait(at_);
-        shared_.a_ring.release(at_);
-        shared_.b_ring.release(at_);
+        this->release_step();
         at_.advance();
         continue;
       }

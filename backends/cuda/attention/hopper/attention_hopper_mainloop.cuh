@@ -201,6 +201,12 @@ class Consumer {
     next.advance();
     return read(last ? at_ : next);
   }
+  /// Gives back a step that is hidden.
+  __device__ void release_step() {
+    shared_.b_ring.wait(at_);
+    shared_.a_ring.release(at_);
+    shared_.b_ring.release(at_);
+  }
   /// The stage of ring `a`.
   static __device__ int stage_of(const typename Shared::StepState& at) {
     return at.template in<S::kStages>().stage();
