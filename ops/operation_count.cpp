@@ -56,6 +56,26 @@ constexpr Rule kRules[] = {
     {"sparse_table", [](const KernelCall& c) { return 2 * count(c, 0) * extent(c, 1, 2); }},
 };
 
+int64_t operands(const KernelCall& call) {
+  int64_t bytes = 0;
+  for (const KernelCall::Operand& x : call.operands) bytes += x.bytes;
+  return bytes;
+}
+
+struct MovedRule {
+  std::string_view kernel;
+  int64_t (*bytes)(const KernelCall&);
+};
+
+constexpr MovedRule kMovedRules[] = {
+    {"embedding_forward",
+     [](const KernelCall& c) { return c.operands[1].bytes + 2 * c.operands[2].bytes; }},
+    {"cross_entropy_in_place",
+     [](const KernelCall& c) { return operands(c) + c.operands[0].bytes; }},
+    {"clip_by_norm", [](const KernelCall& c) { return 2 * operands(c); }},
+    {"clip_by_value", [](const KernelCall& c) { return 2 * operands(c); }},
+};
+
 }  // namespace
 
 double operation_count(const KernelCall& call) {
@@ -63,6 +83,13 @@ double operation_count(const KernelCall& call) {
     if (rule.kernel == call.name) return rule.operations(call);
   }
   return 0;
+}
+
+int64_t byte_count(const KernelCall& call) {
+  for (const MovedRule& rule : kMovedRules) {
+    if (rule.kernel == call.name) return rule.bytes(call);
+  }
+  return operands(call);
 }
 
 }  // namespace sash

@@ -10,4 +10,8 @@ namespace sash {
 /// sums over keys in place of the scores. What a kernel computes again is not counted.
 SASH_API double operation_count(const KernelCall& call);
 
+/// Bytes that a kernel call reads and writes: of operands and results, each once; of a table the
+/// rows that are looked up; what is replaced in place twice.
+SASH_API int64_t byte_count(const KernelCall& call);
+
 }  // namespace sash

@@ -39,6 +39,12 @@ struct Call {
   Event first{}, last{};
 };
 
+// About a kernel; it reads no elements, and is not kept.
+bool is_question(const KernelCall& call) {
+  const std::string_view name = call.name;
+  return name == "attention_block_rows" || name == "layer_norm_chunks";
+}
+
 std::string fixed(double value, int digits) {
   return to_text(value, std::chars_format::fixed, digits);
 }
@@ -142,16 +148,13 @@ void Profiler::State::before(const KernelCall& call) {
             .stream = call.context.stream,
             .shapes = shapes_of(call),
             .dtype = call.operands.empty() ? DType::float32 : call.operands[0].dtype,
-            .bytes = 0,
+            .bytes = byte_count(call),
             .operations = operation_count(call),
             .within = !open.empty()};
-  for (const KernelCall::Operand& x : call.operands) made.bytes += x.bytes;
   Backend& owner = backend(made.device.type);
   owner.begin_range(call.name);
   const std::lock_guard lock(mutex);
-  // A question about the kernel, which reads no elements, is not kept either.
-  if (calls.size() == kMostCalls || Graph::recording() ||
-      std::string_view(call.name) == "attention_block_rows") {
+  if (calls.size() == kMostCalls || Graph::recording() || is_question(call)) {
     return open.push_back(kNone);
   }
   if (made.device.is_cuda()) {

@@ -14,7 +14,7 @@ struct ProfileRow {
   std::string op;  ///< the kernel's slot, such as "linear_forward"
   int64_t calls = 0;
   double ms = 0;          ///< in all
-  int64_t bytes = 0;      ///< of operands and results, each taken once a call
+  int64_t bytes = 0;      ///< that its calls read and write: `byte_count`
   double operations = 0;  ///< additions and multiplications of products; 0 for other kernels
   /// The time that a large copy of the bytes would take here, or a large product of the operations
   /// if that is longer, over `ms`.

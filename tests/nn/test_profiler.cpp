@@ -11,11 +11,15 @@
 #include <sash/ops/attention/attention.h>
 #include <sash/ops/attention/linear_attention.h>
 #include <sash/ops/elementwise/binary.h>
+#include <sash/ops/index/embedding.h>
 #include <sash/ops/index/gather.h>
 #include <sash/ops/linalg/linear.h>
 #include <sash/ops/linalg/linear_gelu.h>
 #include <sash/ops/linalg/matmul.h>
 #include <sash/ops/linalg/window_matmul.h>
+#include <sash/ops/loss/linear_cross_entropy.h>
+#include <sash/ops/norm/layer_norm.h>
+#include <sash/ops/reduce/reduce.h>
 #include <sash/optim/adam.h>
 #include <sash/optim/captured_step.h>
 #include <sash/optim/profiler.h>
@@ -105,6 +109,27 @@ TEST_CASE_TEMPLATE("profiler: optimizers count what they read and write", On, Cp
   CHECK(bytes_of("adam_step", DType::float32, adam(true, false)) == 9 * 4 * 100);
   CHECK(bytes_of("adam_step", DType::bfloat16, adam(false, true)) == (2 * 2 + 6 * 4) * 100);
   CHECK(bytes_of("sgd_step", DType::bfloat16, sgd) == (2 * 2 + 4 * 4) * 100);
+}
+
+TEST_CASE_TEMPLATE("profiler: bytes are those that a kernel moves", On, Cpu, Cuda) {
+  if (missing(On::device)) return;
+  const TensorOptions trained{.device = On::device, .requires_grad = true};
+  const Tensor table = ones({1000, 4}, trained), x = ones({6, 8}, trained);
+  const Tensor classes = ones({10, 8}, trained), scale = ones({8}, trained);
+  const Tensor index = zeros({3}, {.dtype = DType::int64, .device = On::device});
+  const Tensor targets = zeros({6}, {.dtype = DType::int64, .device = On::device});
+  Profiler profiler;
+  embedding(table, index);
+  linear_cross_entropy(x, classes, targets).backward();
+  sum(layer_norm(x, {8}, scale, scale)).backward();
+  const std::vector<ProfileRow> rows = profiler.rows();
+  // Three rows of the table, read and written.
+  REQUIRE(row_of(rows, "embedding_forward"));
+  CHECK(row_of(rows, "embedding_forward")->bytes == 3 * 8 + 2 * 3 * 4 * 4);
+  // Logits, which become their gradients, targets and losses.
+  REQUIRE(row_of(rows, "cross_entropy_in_place"));
+  CHECK(row_of(rows, "cross_entropy_in_place")->bytes == 2 * 6 * 10 * 4 + 6 * 8 + 6 * 4);
+  CHECK_FALSE(row_of(rows, "layer_norm_chunks"));
 }
 
 TEST_CASE_TEMPLATE("profiler: fused products count like plain ones", On, Cpu, Cuda) {
