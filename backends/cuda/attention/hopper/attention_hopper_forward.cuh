@@ -217,8 +217,8 @@ class ForwardGroup : public Consumer<ForwardGroup<S, T>, S, Forward<T>, SharedSt
   }
 
   /// The same in steps of two blocks. Each branch takes about 20 cycles here, and two groups hide
-  /// little: what the next step is is read beside the exponentials, and sums are rescaled while
-  /// scores are multiplied.
+  /// little of that: the list's next entry is read beside the exponentials, and sums are rescaled
+  /// while scores are multiplied.
   __device__ void attend_long(Operand q) {
     shared_.a_ring.wait(at_);
     take(this->read(at_));

@@ -1,8 +1,8 @@
 #include "../../runtime/dependent_launch.cuh"
 #include "attention_hopper_turns.cuh"
 
-/// Starts when the first multiprocessors have no more work tiles of the staged pass, whose blocks
-/// of threads all run by then, and waits for each query block's last turn.
+/// Starts when the first multiprocessors have no more work tiles of the staged pass. Its blocks of
+/// threads all run by then, so each query block's last turn comes.
 namespace sash::cuda::hopper {
 namespace {
 
