@@ -72,6 +72,7 @@ constexpr MovedRule kMovedRules[] = {
      [](const KernelCall& c) { return c.operands[1].bytes + 2 * c.operands[2].bytes; }},
     {"cross_entropy_in_place",
      [](const KernelCall& c) { return operands(c) + c.operands[0].bytes; }},
+    // Where the norm is too large.
     {"clip_by_norm", [](const KernelCall& c) { return 2 * operands(c); }},
     {"clip_by_value", [](const KernelCall& c) { return 2 * operands(c); }},
 };

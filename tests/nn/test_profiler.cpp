@@ -22,6 +22,7 @@
 #include <sash/ops/reduce/reduce.h>
 #include <sash/optim/adam.h>
 #include <sash/optim/captured_step.h>
+#include <sash/optim/clip.h>
 #include <sash/optim/profiler.h>
 #include <sash/optim/sgd.h>
 #include <sash/tensor/factories.h>
@@ -130,6 +131,21 @@ TEST_CASE_TEMPLATE("profiler: bytes are those that a kernel moves", On, Cpu, Cud
   REQUIRE(row_of(rows, "cross_entropy_in_place"));
   CHECK(row_of(rows, "cross_entropy_in_place")->bytes == 2 * 6 * 10 * 4 + 6 * 8 + 6 * 4);
   CHECK_FALSE(row_of(rows, "layer_norm_chunks"));
+}
+
+TEST_CASE_TEMPLATE("profiler: gradients that are clipped are read and written", On, Cpu, Cuda) {
+  if (missing(On::device)) return;
+  Tensor p = ones({100}, {.device = On::device, .requires_grad = true});
+  p.set_grad(p.detach());
+  Profiler profiler;
+  optim::clip_grad_norm_({p}, 0.5);
+  optim::clip_grad_value_({p}, 0.01);
+  const std::vector<ProfileRow> rows = profiler.rows();
+  for (const char* op : {"clip_by_norm", "clip_by_value"}) {
+    CAPTURE(op);
+    REQUIRE(row_of(rows, op));
+    CHECK(row_of(rows, op)->bytes == 2 * 4 * 100);
+  }
 }
 
 TEST_CASE_TEMPLATE("profiler: fused products count like plain ones", On, Cpu, Cuda) {
