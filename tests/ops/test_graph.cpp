@@ -38,7 +38,10 @@ class Recorder final : public testing::ForwardingBackend {
   }
   void replay(void*, Device, Stream) override { ++replayed; }
   void destroy_graph(void*) override { ++destroyed; }
-  void record_stream(void* memory, Device, Stream) override { used.push_back(memory); }
+  void record_stream(void* memory, Device device, Stream stream) override {
+    if (!enabled) return inner_.record_stream(memory, device, stream);
+    used.push_back(memory);
+  }
 
   int begun = 0, ended = 0, replayed = 0, destroyed = 0;
   bool enabled = false, fails = false;
