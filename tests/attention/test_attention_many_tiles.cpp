@@ -80,6 +80,8 @@ TEST_CASE_TEMPLATE("mask of many tiles: bfloat16 against float64 on the CPU", On
   check(5200, 5200, 64, 0, device, {AttentionMask::causal()});
   check(2000, 2000, 128, 0, device, {AttentionMask::causal(), AttentionMask::window(1500, 0)});
   check(2050, 1950, 104, 0, device, {AttentionMask::causal(), AttentionMask::window(500, 600)});
+  check(2100, 2000, 128, 0, device, {AttentionMask()});
+  if (!short_tests()) check(4100, 4160, 64, 0, device, {AttentionMask()});
   check(1024, 970, 64, 0.25, device);
   check(1000, 1000, 128, 0.25, device);
 }

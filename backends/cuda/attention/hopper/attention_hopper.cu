@@ -42,7 +42,30 @@ void with_half(DType dtype, F&& f) {
 /// five.
 enum class Passes { two, fused, staged };
 
-constexpr int64_t kWideRow = 14, kVeryWideRow = 40;  ///< blocks of keys, in the mean
+constexpr int64_t kWideRow = 14;    ///< blocks of keys, in the mean
+constexpr int64_t kShortDense = 8;  ///< blocks of queries or keys
+constexpr int64_t kManySteps = 32;  ///< of a tile
+
+int64_t rows_of(const kernels::BlockMap& map) { return map.batches * map.heads * map.query_blocks; }
+
+/// Whether most blocks are listed.
+bool is_dense(const kernels::BlockMap& map) {
+  return 4 * map.by_query.entries > 3 * rows_of(map) * map.key_blocks;
+}
+
+/// Whether rows are even, and list a part of the keys.
+bool is_window(const kernels::BlockMap& map) {
+  return !is_dense(map) && !hopper::is_uneven(map.by_query, rows_of(map));
+}
+
+/// How many heads run at a time in one pass. While tiles of a head that are neighbours start
+/// together, each waits for the one before it, the less the more heads there are. But their q, g
+/// and sums should stay in the L2 cache. Tiles of windows start apart.
+int heads_together(const kernels::BlockMap& map, int heads, int64_t head_bytes) {
+  constexpr int64_t kCached = 64 << 20;
+  const int64_t least = is_window(map) ? 4 : 8;
+  return hopper::even_share(heads, std::max(least, kCached / head_bytes));
+}
 
 /// Whether the staged pass is to be taken wherever it can be: SASH_ATTENTION_PASSES=staged, for
 /// tests, whose rows are short.
@@ -54,10 +77,9 @@ bool wants_staged() {
   return name != nullptr;
 }
 
-/// What is fastest, by measurement. One pass for heads of 64: where tiles are short enough that
-/// starts and ends count, for wide and even windows, and for uneven rows that are very wide. For
-/// heads of 128: for wide rows. Tiles of a dense call wait too long for each other. Dropout's bits
-/// are known to one pass alone.
+/// What is fastest, by measurement: one pass for wide rows, and for short calls of heads of 64,
+/// where starts and ends of tiles count. All tiles of a dense call want the same turns, which costs
+/// little if each has many steps. Dropout's bits are known to one pass alone.
 template <class T>
 Passes passes_of(const AttentionDims<T>& p, int width) {
   const kernels::BlockList& list = p.map.by_query;
@@ -68,13 +90,15 @@ Passes passes_of(const AttentionDims<T>& p, int width) {
   }
   if (width != 64 && width != 128) return Passes::two;
   if (wants_staged()) return Passes::staged;
-  const int64_t rows = p.map.batches * p.map.heads * p.map.query_blocks;
-  const bool sparse = 4 * list.entries <= 3 * rows * p.map.key_blocks;
-  const bool wide = list.entries >= kWideRow * rows;
-  if (!sparse) return Passes::two;
-  if (width == 128) return wide ? Passes::staged : Passes::two;
-  if (is_short(p.map) || (wide && !hopper::is_uneven(list, rows))) return Passes::fused;
-  return list.entries >= kVeryWideRow * rows ? Passes::staged : Passes::two;
+  const int64_t queries = p.map.query_blocks, keys = p.map.key_blocks;
+  if (2 * queries < keys) return Passes::two;
+  if (is_dense(p.map)) {
+    if (width == 64 && std::max(queries, keys) <= kShortDense) return Passes::fused;
+    return queries * width >= kManySteps * 128 ? Passes::staged : Passes::two;
+  }
+  if (width == 64 && is_short(p.map)) return Passes::fused;
+  if (list.entries < kWideRow * rows_of(p.map)) return Passes::two;
+  return width == 128 || !is_window(p.map) ? Passes::staged : Passes::fused;
 }
 
 /// dq, dk and dv in one pass, for a call that has all but its turns and what dropout keeps.
@@ -89,24 +113,21 @@ void run_one_pass(const KernelContext& context, hopper::Fused<T> call, Passes pa
   if (tiles > std::numeric_limits<int>::max()) {
     throw ValueError("attention", "at most 2^31 - 1 tiles", std::to_string(tiles));
   }
-  const int64_t map_rows = p.map.batches * p.map.heads * p.map.query_blocks;
   const Workspace counts(context, (1 + blocks * width / 64) * static_cast<int64_t>(sizeof(int)));
-  const Workspace tiles_of_rows(context, map_rows * static_cast<int64_t>(sizeof(int2)));
-  const Workspace sums(context, blocks * 64 * width * static_cast<int64_t>(sizeof(float)));
+  const Workspace tiles_of_rows(context, rows_of(p.map) * static_cast<int64_t>(sizeof(int2)));
+  const int64_t sums_bytes = blocks * 64 * width * static_cast<int64_t>(sizeof(float));
+  const Workspace sums(context, sums_bytes);
   call.turns = {.done = counts.ptr<int>() + 1,
                 .tiles = tiles_of_rows.ptr<int2>(),
                 .sums = sums.ptr<float4>()};
-  // Few tiles: the first ones of all heads, which have the most blocks under a causal mask, then
-  // the second ones, and so on. Many: head after head, so that q and g stay in the L2 cache; there
-  // the last tile first, whose turn at its first queries waits for nobody under a causal mask.
-  // Where turns come fast, a few heads at a time, so that neighbours start apart.
-  const bool by_head = head_tiles >= 8, staged = passes == Passes::staged;
-  call.schedule = {.heads = p.batches * p.key_heads,
+  // Tiles of the first keys come first: under a causal mask these are the longest.
+  const int key_heads = p.batches * p.key_heads;
+  call.schedule = {.heads = key_heads,
                    .heads_per_batch = p.key_heads,
                    .rows = static_cast<int>(p.map.key_blocks),
                    .long_rows = 0,
                    .head_tiles = static_cast<int>(head_tiles),
-                   .alternating = by_head ? 0 : static_cast<int>(head_tiles),
+                   .alternating = 0,
                    .late_first = 0,
                    .late_last = 0,
                    .tiles = static_cast<int>(tiles),
@@ -115,15 +136,14 @@ void run_one_pass(const KernelContext& context, hopper::Fused<T> call, Passes pa
                    .counter = counts.ptr<int>(),
                    .paired = false,
                    .ordered = true,
-                   .descending = by_head,
-                   .together = by_head && staged && width == 64 ? 4 : 1};
+                   .together = heads_together(p.map, key_heads, 2 * sums_bytes / key_heads)};
   row_stats(context, call, width);
   std::optional<KeptTiles<T>> bits;
   if (!p.plain) {
     bits.emplace(context, p, kept, kernels::AttentionPass::backward, false, true);
     call.kept = bits->by_key();
   }
-  if (!staged) {
+  if (passes == Passes::fused) {
     return p.plain ? backward_fused(context, call) : backward_fused_dropout(context, call);
   }
   p.plain ? backward_staged(context, call, width) : backward_staged_dropout(context, call);

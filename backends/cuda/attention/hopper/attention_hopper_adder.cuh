@@ -80,7 +80,7 @@ class Adder {
     const int2 tiles = x_.turns.tiles[p.first_row(b_, h, p.map.query_blocks) + m];
     turn_ = {.done = x_.turns.done + at,
              .to = x_.turns.sums + at * (8 * kGroup),
-             .place = x_.schedule.descending ? tiles.y - tile_ : tile_ - tiles.x};
+             .place = tile_ - tiles.x};
     is_due_ = turn_.place == 0;
     return true;
   }

@@ -16,7 +16,7 @@ struct FusedShape : Groups<2> {
   static constexpr int kWidth = 64, kBlockRows = 2, kBlocks = 2;
   static constexpr int kResident = 2, kOperands = 2, kWorkTiles = kResident + 1;
   static constexpr int kStages = 3, kStagesOfB = kStages, kListeners = 1;
-  static constexpr bool kTakesBounds = false;
+  static constexpr bool kTakesBounds = false, kBackwards = true;
   static constexpr int kListed = 1;  // registers do for no more
   static_assert(kBlocks == kGroups, "a part of dQ for each group");
   using Rows = Tile<T, kWidth, kBlock>;

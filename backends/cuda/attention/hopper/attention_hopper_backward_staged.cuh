@@ -22,7 +22,7 @@ struct StagedShape : Groups<2> {
   static constexpr int kListeners = kGroups;  ///< their adders
   /// Adders may lag kStages steps behind those that are listed, each of which may be a work tile.
   static constexpr int kWorkTiles = kStages + 1;
-  static constexpr bool kTakesBounds = false;
+  static constexpr bool kTakesBounds = false, kBackwards = true;
   static constexpr int kListed = 1;
   static constexpr int kParts = width / 64;                ///< of dQ's features
   static constexpr int kSquares = width == 64 ? 1 : 2;     ///< steps whose dS' has memory

@@ -13,11 +13,13 @@ inline constexpr int kFull = -1, kEmpty = -2, kBounded = 1 << 30;
 /// Past the last block.
 inline constexpr int kNoBlock = INT_MAX;
 
-/// Visits the blocks within bounds that any block row of a work tile lists, ascending, each once.
-/// By all lanes of a warp. Rows are query blocks (`by_query`) or key blocks. Groups that share a
-/// row take turns: kBlocks blocks, a step, each.
-template <class T, int kBlockRows, bool by_query, int kBlocks, bool bounded>
+/// Visits the blocks within bounds that any block row of a work tile lists, ascending, or
+/// descending (`backwards`), each once. By all lanes of a warp. Rows are query blocks (`by_query`)
+/// or key blocks. Groups that share a row take turns: kBlocks blocks, a step, each.
+template <class T, int kBlockRows, bool by_query, int kBlocks, bool bounded, bool backwards>
 class BlockIterator {
+  static_assert(!(bounded && backwards));
+
  public:
   /// Of query head h.
   __device__ BlockIterator(const AttentionDims<T>& p, const WorkTile& work, int h)
@@ -36,9 +38,10 @@ class BlockIterator {
       end = lane() % 2 == 0 ? full : list_.start[at + 1];
       if (bounded && p.bounds.ranges) clip_to_bounds(p.bounds.head(b, h), entry, end);
     }
-    end_ = end;
-    current_ = apply_bounds(checked(fetch(entry), entry));
-    entry_ = entry + 1;
+    end_ = backwards ? entry - 1 : end;
+    entry_ = backwards ? end - 1 : entry;
+    current_ = apply_bounds(checked(fetch(entry_), entry_));
+    entry_ += kAhead;
     prefetched_ = fetch(entry_);
     block_ = __reduce_min_sync(~0u, current_.block);
   }
@@ -57,29 +60,32 @@ class BlockIterator {
     const Entry following = apply_bounds(checked(prefetched_, entry_));
     current_.block = mine ? following.block : current_.block;
     current_.tile = mine ? following.tile : current_.tile;
-    entry_ += mine;
+    entry_ += mine ? kAhead : 0;
     prefetched_ = fetch(entry_);
     block_ = __reduce_min_sync(~0u, current_.block);
-    return block;
+    return backwards && block != kNoBlock ? ~block : block;
   }
 
   /// What the block that `next` returned is to group w, on lane 2 w.
   __device__ int tile() const { return tile_; }
 
  private:
-  // Lane 2 w has the partial blocks of row w, lane 2 w + 1 the full ones.
+  static constexpr int kAhead = backwards ? -1 : 1;
+
+  // Lane 2 w has the partial blocks of row w, lane 2 w + 1 the full ones. Backwards, blocks are
+  // complemented, so that the next one is the least here too.
   struct Entry {
     int block, tile;
   };
-  /// Starts to load an entry, the padding entry if it is past the end.
+  /// Starts to load an entry, any if it is past the end: the list has a padding entry.
   __device__ Entry fetch(int entry) const {
-    const int at = min(entry, end_);
+    const int at = backwards ? max(entry, 0) : min(entry, end_);
     return {list_.block[at], list_.tile[at]};
   }
   /// That entry, or none if it is past the end.
   __device__ Entry checked(const Entry& fetched, int entry) const {
-    if (entry >= end_) return {kNoBlock, kEmpty};
-    return {fetched.block, lane() % 2 == 0 ? fetched.tile : kFull};
+    if (backwards ? entry <= end_ : entry >= end_) return {kNoBlock, kEmpty};
+    return {backwards ? ~fetched.block : fetched.block, lane() % 2 == 0 ? fetched.tile : kFull};
   }
 
   /// Drops entries at both ends whose blocks the bounds hide.

@@ -72,6 +72,7 @@ struct Groups {
       std::min(240, ((groups + 1) * kLaunchRegisters - kProducerRegisters) / groups / 8 * 8);
   static constexpr bool kGeneral = false, kDropout = false;
   static constexpr bool kTakesBounds = true;  ///< whether calls may have bounds
+  static constexpr bool kBackwards = false;   ///< whether a work tile's last blocks come first
   static constexpr int kListeners = 0;        ///< warps besides the consumers that read the steps
   static constexpr int kListed = 2;           ///< turns of ring `a` of which the steps are listed
 };

@@ -52,6 +52,15 @@ inline double most_of_pairs(int64_t pairs, int64_t active_blocks) {
 /// About how much longer a call takes whose neighbours read keys of different heads.
 inline constexpr double kFarApart = 1.13;
 
+/// From how many blocks of scores for each block of threads on a counter pays.
+inline constexpr int64_t kManyBlocks = 512;
+
+/// About `most` heads at a time, so that all of them come in equal shares.
+inline int even_share(int64_t heads, int64_t most) {
+  const int64_t shares = (heads + most - 1) / most;
+  return static_cast<int>((heads + shares - 1) / shares);
+}
+
 /// The schedule of a call, with the memory of its counter.
 class CallSchedule {
  public:
@@ -79,19 +88,20 @@ class CallSchedule {
                  .order = list.order,
                  .counter = nullptr,
                  .paired = false,
-                 .ordered = false,
-                 .descending = false};
+                 .ordered = false};
     if (tiles <= active_blocks) return;
     // Rounds keep blocks of threads that read the same keys together. But they leave some idle in
     // the last round, and all that have no long row while others have.
     const int64_t rounds = (tiles + active_blocks - 1) / active_blocks;
     const bool idle = 25 * (rounds * active_blocks - tiles) > tiles;
     if (list.long_rows > 0 || (bounded && idle)) {
-      counter_.emplace(context, sizeof(int));
-      schedule_.counter = counter_->ptr<int>();
-      SASH_CUDA_CHECK(cudaMemsetAsync(schedule_.counter, 0, sizeof(int),
-                                      static_cast<cudaStream_t>(context.stream.handle)));
+      count(context);
     } else if (!bounded && head_tiles > 1 && is_uneven(list, blocks * map_heads)) {
+      const int64_t entries = list.entries * batches * heads / map_heads;
+      if (entries >= kManyBlocks * active_blocks) {
+        put_long_first(context);
+        return;
+      }
       balance(active_blocks);
     }
     if (!bounded && !schedule_.paired) put_short_last(list, rows, active_blocks);
@@ -99,6 +109,20 @@ class CallSchedule {
   const Schedule& schedule() const { return schedule_; }
 
  private:
+  void count(const KernelContext& context) {
+    counter_.emplace(context, sizeof(int));
+    schedule_.counter = counter_->ptr<int>();
+    SASH_CUDA_CHECK(cudaMemsetAsync(schedule_.counter, 0, sizeof(int),
+                                    static_cast<cudaStream_t>(context.stream.handle)));
+  }
+
+  /// Tiles of a few heads at a time, the longest first, each taken as late as possible.
+  void put_long_first(const KernelContext& context) {
+    count(context);
+    schedule_.ordered = true;
+    schedule_.together = even_share(schedule_.heads, 8);
+  }
+
   /// Orders the tiles of heads whose rows differ in length, about evenly from the first to the
   /// last.
   void balance(int64_t active_blocks) {

@@ -71,7 +71,8 @@ __device__ void list_steps(const X& x, Shared& shared, Begin begin, const Reside
     at_resident.advance();
     const int end_head = (work.h + 1) * heads;
     for (int h = work.h * heads; h < end_head; ++h) {
-      BlockIterator<typename S::Element, S::kBlockRows, by_query, S::kBlocks, S::kTakesBounds>
+      BlockIterator<typename S::Element, S::kBlockRows, by_query, S::kBlocks, S::kTakesBounds,
+                    S::kBackwards>
           blocks(p, work, h);
       bool last;
       do {

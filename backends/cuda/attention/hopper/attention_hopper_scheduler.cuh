@@ -30,8 +30,7 @@ struct Schedule {
   /// Whether a tile is taken only when its steps are to be listed, so that those before it have
   /// been taken, and soon run.
   bool ordered;
-  bool descending;   ///< whether the last tiles of a head come first
-  int together = 1;  ///< heads whose tiles alternate, if none alternate between all heads
+  int together = 1;  ///< heads whose tiles alternate, if more than one; then nothing else counts
 
   struct Place {
     int head, tile;  ///< the tile of those of the head
@@ -39,7 +38,6 @@ struct Schedule {
   __device__ Place place_of(int tile) const {
     Place at = in_order(tile);
     if (paired) at.tile = at.tile % 2 == 0 ? at.tile / 2 : head_tiles - 1 - at.tile / 2;
-    if (descending) at.tile = head_tiles - 1 - at.tile;
     return at;
   }
 

@@ -3,7 +3,7 @@
 #include "attention_hopper_one_pass.cuh"
 
 /// Turns: work tiles of keys add their parts of dQ to sums in global memory one after the other, in
-/// the order of the schedule. So the sums are the same every time.
+/// the order of the keys. So the sums are the same every time.
 ///
 /// One warp waits for the turns of a block of threads and announces them to its groups; another
 /// passes them on when the groups have added their parts. A tile waits only for tiles that were
@@ -96,7 +96,7 @@ __device__ void await_turns(const X& x, Shared& shared) {
         turn.b = b;
         turn.h = h;
         turn.at.m = m;
-        const int place = x.schedule.descending ? all.y - tile : tile - all.x;
+        const int place = tile - all.x;
         turn.next = place + 1;
         turn.at.ends =
             (place == 0 ? TurnAt::kFirst : 0) | (place == all.y - all.x ? TurnAt::kLast : 0);
