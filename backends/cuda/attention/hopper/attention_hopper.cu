@@ -62,7 +62,7 @@ bool is_window(const kernels::BlockMap& map) {
 /// together, each waits for the one before it, the less the more heads there are. But their q, g
 /// and sums should stay in the L2 cache. Tiles of windows start apart.
 int heads_together(const kernels::BlockMap& map, int heads, int64_t head_bytes) {
-  constexpr int64_t kCached = 64 << 20;
+  constexpr int64_t kCached = 32 << 20;
   const int64_t least = is_window(map) ? 4 : 8;
   return hopper::even_share(heads, std::max(least, kCached / head_bytes));
 }
@@ -122,6 +122,7 @@ void run_one_pass(const KernelContext& context, hopper::Fused<T> call, Passes pa
                 .sums = sums.ptr<float4>()};
   // Tiles of the first keys come first: under a causal mask these are the longest.
   const int key_heads = p.batches * p.key_heads;
+  const int64_t head_bytes = 2 * sums_bytes / key_heads;  // q and g are half as wide as the sums
   call.schedule = {.heads = key_heads,
                    .heads_per_batch = p.key_heads,
                    .rows = static_cast<int>(p.map.key_blocks),
@@ -136,7 +137,7 @@ void run_one_pass(const KernelContext& context, hopper::Fused<T> call, Passes pa
                    .counter = counts.ptr<int>(),
                    .paired = false,
                    .ordered = true,
-                   .together = heads_together(p.map, key_heads, 2 * sums_bytes / key_heads)};
+                   .together = heads_together(p.map, key_heads, head_bytes)};
   row_stats(context, call, width);
   std::optional<KeptTiles<T>> bits;
   if (!p.plain) {

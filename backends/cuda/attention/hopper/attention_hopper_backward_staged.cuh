@@ -104,7 +104,7 @@ class StagedGroup : public Consumer<StagedGroup<S, T>, S, Fused<T>, StagedShared
   __device__ int block_of_part() const { return S::kParts == 1 ? row_ : 0; }
   __device__ int part() const { return S::kParts == 1 ? 0 : row_; }
 
-  /// Starts S' = K Q' of the step at hand.
+  /// Starts S' = K Q' of the step at hand, and reads what is listed of it.
   __device__ void start_scores(float (&score)[kScores], Operand k) {
     shared_.a_ring.wait(at_);
     fence_operand(score);
@@ -112,6 +112,11 @@ class StagedGroup : public Consumer<StagedGroup<S, T>, S, Fused<T>, StagedShared
     multiply_rows<typename S::Rows, typename S::Streamed>(
         score, k, q_.ahead(this->stage_of(at_), sizeof(shared_.a[0])));
     warpgroup_commit();
+    listed_ = this->read(at_);
+#pragma unroll
+    for (int row = 0; row < S::kGroups; ++row) {
+      of_part_[row] = this->step().tile[row][block_of_part()];
+    }
   }
 
   /// From S', which is in flight, to dV, dQ, and dK, which is in flight. True if the step is the
@@ -122,12 +127,12 @@ class StagedGroup : public Consumer<StagedGroup<S, T>, S, Fused<T>, StagedShared
     const auto& stats = shared_.stats[s];
     const auto& step = this->step();
     // Votes, so that the compiler knows these to be uniform.
-    const bool hides_first = __any_sync(~0u, step.tile[0][block_of_part()] == kEmpty);
-    const bool hides_second = __any_sync(~0u, step.tile[1][block_of_part()] == kEmpty);
-    const bool last = __any_sync(~0u, step.last);
+    const bool hides_first = __any_sync(~0u, of_part_[0] == kEmpty);
+    const bool hides_second = __any_sync(~0u, of_part_[1] == kEmpty);
+    const bool last = __any_sync(~0u, listed_.last);
     bool full = true;
 #pragma unroll
-    for (int block = 0; block < S::kBlocks; ++block) full &= step.tile[row_][block] == kFull;
+    for (int block = 0; block < S::kBlocks; ++block) full &= listed_.tile[block] == kFull;
     const bool masked = __any_sync(~0u, !full);
     if (masked) mask_.template load<false>(x_.dims, this->work(), step, row_);
     if constexpr (S::kDropout) load_kept(kept_, x_, this->work(), step, row_);
@@ -255,7 +260,9 @@ class StagedGroup : public Consumer<StagedGroup<S, T>, S, Fused<T>, StagedShared
 
   const Operand keys_, q_, dscores_;
   const uint32_t square_of_;
-  int square_ = 0, staged_ = 0;  ///< buffers of the step
+  int square_ = 0, staged_ = 0;   ///< buffers of the step
+  typename Base::Listed listed_;  ///< of the step whose scores run
+  int of_part_[S::kGroups];       ///< its tiles for both rows, of the block of `part`
   Mask<S::kBlocks, false> mask_, kept_;
   float dk_[kSums], dv_[kSums];
 };

@@ -52,10 +52,10 @@ inline double most_of_pairs(int64_t pairs, int64_t active_blocks) {
 /// About how much longer a call takes whose neighbours read keys of different heads.
 inline constexpr double kFarApart = 1.13;
 
-/// From how many blocks of scores for each block of threads on a counter pays.
+/// From how many blocks of scores for each multiprocessor on a counter pays.
 inline constexpr int64_t kManyBlocks = 512;
 
-/// About `most` heads at a time, so that all of them come in equal shares.
+/// The heads of a share, where `heads` are cut into the fewest equal shares of `most` or fewer.
 inline int even_share(int64_t heads, int64_t most) {
   const int64_t shares = (heads + most - 1) / most;
   return static_cast<int>((heads + shares - 1) / shares);

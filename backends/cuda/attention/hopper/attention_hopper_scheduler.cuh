@@ -11,7 +11,8 @@ namespace sash::cuda::hopper {
 /// The work tiles of a call. Long rows come first, and alternate between heads. The others follow
 /// head after head, so that neighbours read the same keys at about the same time; they alternate
 /// too within bounds, which may make any row long or short, and where heads in turn would leave
-/// some multiprocessors much more to do than others. The few short tiles at both ends of a window's
+/// some multiprocessors much more to do than others; long calls of uneven rows take the tiles of a
+/// few heads at a time, the longest first. The few short tiles at both ends of a window's
 /// heads come last, and even out what multiprocessors have to do.
 struct Schedule {
   int heads;                  ///< of all batches
@@ -30,7 +31,9 @@ struct Schedule {
   /// Whether a tile is taken only when its steps are to be listed, so that those before it have
   /// been taken, and soon run.
   bool ordered;
-  int together = 1;  ///< heads whose tiles alternate, if more than one; then nothing else counts
+  /// Heads whose tiles alternate, one share of heads after the other. If more than one,
+  /// `alternating`, `late_first` and `late_last` do not count.
+  int together = 1;
 
   struct Place {
     int head, tile;  ///< the tile of those of the head
