@@ -2,6 +2,7 @@
 #include "attention.h"
 #include "attention_halves.h"
 #include "attention_scores.h"
+#include "few_queries.h"
 #include "query_chunk.h"
 
 /// The gradient of attention, from the saved log-sum-exp. A task computes a chunk: it writes the
@@ -120,8 +121,12 @@ class ChunkPass {
   // of the softcap.
   void form_gradients(const QueryTile& tile, const Segment& segment,
                       const Diagonals<T>& diagonals) {
-    form_scores(dims_, tile, segment, diagonals, q_by_feature_, k_.from(segment.key), weights_,
-                slopes_);
+    if (has_few_queries(dims_)) {
+      form_few_scores(tile, segment);
+    } else {
+      form_scores(dims_, tile, segment, diagonals, q_by_feature_, k_.from(segment.key), weights_,
+                  slopes_);
+    }
     multiply_visible(segment, g_by_feature_, v_.from(segment.key), dims_.v_depth, T(1), gradients_);
     if (dims_.params.dropout > 0) {
       draw_dropout(dims_, tile, segment.key, segment.keys, factors_);
@@ -140,6 +145,24 @@ class ChunkPass {
     if (slopes_) {
       hide(segment, T(0), slopes_);
       for (Index n = 0; n < segment.keys * kRows; ++n) gradients_[n] *= slopes_[n];
+    }
+  }
+
+  // Scores rounded as in the forward pass of few queries. Those of large scores would not fit its
+  // log-sum-exp if they were summed in another order.
+  void form_few_scores(const QueryTile& tile, const Segment& segment) {
+    const auto q = head<const T>(x_.inputs.q, tile.b, tile.h);
+    const Rows<const T> k = k_.from(segment.key);
+    std::fill_n(weights_, segment.keys * kRows, T(0));
+    IndexRange keys = segment.keys_of(0);
+    keys.past = std::min(keys.past, dims_.keys - segment.key);
+    for (Index j = keys.first; j < keys.past; ++j) {
+      for (Index i = 0; i < tile.count; ++i) {
+        weights_[j * kRows + i] = FewQueries<T, T>::score(dims_, q.row(tile.first + i), k.row(j));
+      }
+    }
+    if (dims_.params.softcap > 0) {
+      cap(static_cast<T>(dims_.params.softcap), segment.keys * kRows, weights_, slopes_);
     }
   }
 

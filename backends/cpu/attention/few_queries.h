@@ -26,6 +26,19 @@ class FewQueries {
   static constexpr Index kPacket = Panel<T>::kPacket;
 
  public:
+  /// The score of a query and a key, before the softcap.
+  static T score(const AttentionDims& dims, const T* q, const Element* k) {
+    using namespace Eigen::internal;
+    Packet sum = pset1<Packet>(T(0));
+    Index d = 0;
+    for (; d + kPacket <= dims.depth; d += kPacket) {
+      sum = pmadd(ploadu<Packet>(q + d), load(k + d), sum);
+    }
+    T total = predux(sum);
+    for (; d < dims.depth; ++d) total += q[d] * static_cast<T>(k[d]);
+    return static_cast<T>(dims.params.scale) * total;
+  }
+
   FewQueries(const KernelContext& context, const AttentionDims& dims,
              const kernels::AttentionInputs& x, const TensorView& out, const TensorView& lse,
              Index b, Index h)
@@ -94,25 +107,10 @@ class FewQueries {
     }
   }
 
-  T product(const T* q, const Element* k) const {
-    using namespace Eigen::internal;
-    Packet sum = pset1<Packet>(T(0));
-    Index d = 0;
-    for (; d + kPacket <= dims_.depth; d += kPacket) {
-      sum = pmadd(ploadu<Packet>(q + d), load(k + d), sum);
-    }
-    T total = predux(sum);
-    for (; d < dims_.depth; ++d) total += q[d] * static_cast<T>(k[d]);
-    return total;
-  }
-
   // Scores of query i, and those of hidden keys to the end of the last vector.
   void form_scores(const Segment& segment, const IndexRange& keys, Index i, T* scores) const {
     const Index count = keys.size(), first = segment.key + keys.first;
-    const auto scale = static_cast<T>(dims_.params.scale);
-    for (Index j = 0; j < count; ++j) {
-      scores[j] = scale * product(q_.row(i), k_.row(first + j));
-    }
+    for (Index j = 0; j < count; ++j) scores[j] = score(dims_, q_.row(i), k_.row(first + j));
     const Index padded = round_up(count, kLanes);
     std::fill(scores + count, scores + padded, T(0));
     if (dims_.params.softcap > 0) {
