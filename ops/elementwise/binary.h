@@ -20,7 +20,7 @@ SASH_API Tensor div(const Tensor& a, const Tensor& b);
 /// a^b. The derivative to b is a^b ln a, and 0 where a = 0 and b >= 0 (-infinity where b < 0).
 SASH_API Tensor pow(const Tensor& a, const Tensor& b);
 /// The greater of two elements (integers); NaN if either is. Where both are equal each receives
-/// half of the gradient.
+/// half of the gradient, where one is NaN all of it.
 SASH_API Tensor maximum(const Tensor& a, const Tensor& b);
 /// The lesser of two elements (integers); otherwise like `maximum`.
 SASH_API Tensor minimum(const Tensor& a, const Tensor& b);

@@ -6,9 +6,11 @@
 #include "../kernels/glu.h"
 #include "../rows.h"
 #include "binary.h"
+#include "compare.h"
 #include "gate.h"
 #include "gelu.h"
 #include "unary.h"
+#include "where.h"
 
 namespace sash {
 
@@ -66,9 +68,11 @@ Tensor glu(const Tensor& x, GluKind kind) {
     case Gate::clamped_silu:
       break;
   }
+  // As in the kernels, and unlike `clamp`, a NaN is no constant.
   constexpr double limit = kernels::kGateLimit;
-  const Tensor gate = clamp(a, std::nullopt, limit);
-  return gate * sigmoid(gate * kernels::kGateSlope) * (clamp(b, -limit, limit) + 1.0);
+  const Tensor gate = where(gt(a, limit), limit, a);
+  const Tensor value = where(gt(b, limit), limit, where(lt(b, -limit), -limit, b));
+  return gate * sigmoid(gate * kernels::kGateSlope) * (value + 1.0);
 }
 
 }  // namespace composite

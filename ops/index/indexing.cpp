@@ -81,22 +81,36 @@ Parts parts_of(const char* op, const Tensor& x, Indices indices) {
   const int left = axes_left(op, x, indices);
   Parts parts{x, {}};
   Tensor& view = parts.view;
-  int axis = 0;
+  const auto axes = [left](const TensorIndex& index) {
+    const int named = axes_of(index);
+    return named < 0 ? left : named;
+  };
+  // First what takes axes away, so that there is room for new ones.
+  int axis = 0, added = 0;
   for (const TensorIndex& index : indices) {
     if (const int64_t* at = std::get_if<int64_t>(&index.value)) {
       view = view.select(axis, *at);
-    } else if (const Slice* part = std::get_if<Slice>(&index.value)) {
+      continue;
+    }
+    if (const Slice* part = std::get_if<Slice>(&index.value)) {
       const bool whole = !part->start && !part->stop && part->step == 1;
       if (!whole) view = view.slice(axis, part->start.value_or(0), part->stop, part->step);
-      ++axis;
-    } else if (std::holds_alternative<NewAxisIndex>(index.value)) {
-      view = view.unsqueeze(axis++);
-    } else if (const Tensor* tensor = std::get_if<Tensor>(&index.value)) {
-      parts.tensors.push_back({*tensor, axis});
-      axis += axes_of(index);
-    } else {
-      axis += left;
     }
+    added += std::holds_alternative<NewAxisIndex>(index.value) ? 1 : 0;
+    axis += axes(index);
+  }
+  if (view.rank() + added > kMaxRank) {
+    throw ShapeError(op, "at most " + std::to_string(kMaxRank) + " axes, new ones included",
+                     std::to_string(view.rank() + added));
+  }
+  axis = 0;
+  for (const TensorIndex& index : indices) {
+    if (std::holds_alternative<int64_t>(index.value)) continue;
+    if (std::holds_alternative<NewAxisIndex>(index.value)) view = view.unsqueeze(axis++);
+    if (const Tensor* tensor = std::get_if<Tensor>(&index.value)) {
+      parts.tensors.push_back({*tensor, axis});
+    }
+    axis += axes(index);
   }
   return parts;
 }

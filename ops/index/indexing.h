@@ -26,8 +26,9 @@
 /// waits for the device.
 ///
 /// `IndexError` for an index out of range, too many indices or several `kEllipsis`; `ShapeError` if
-/// a mask does not have the extents of its axes, or tensors do not broadcast; `DTypeError` for
-/// tensors of another dtype.
+/// a mask does not have the extents of its axes, tensors do not broadcast, or there would be more
+/// than 8 axes, in the result or before tensors index them; `DTypeError` for tensors of another
+/// dtype.
 namespace sash {
 
 /// Elements `start, start + step, ...` below `stop` of an axis; negative bounds count from the end.

@@ -268,12 +268,14 @@ struct Pow {
   }
 };
 
-/// The gradient goes to the greater (lesser) operand; half to each where they are equal.
-void split_tie_gradient(auto& to, const auto& g, const auto& a_wins, const auto& tied) {
-  const auto half = where(tied, g * 0.5, g);
+/// The gradient goes to the operand that wins, half to each where they are equal, all to both where
+/// one is NaN.
+void split_tie_gradient(auto& to, const auto& g, const auto& a_wins, const auto& b_wins,
+                        const auto& tied) {
+  const auto part = where(tied, g * 0.5, g);
   const auto zero = zeros({}, g.options());
-  to.a([&] { return where(logical_or(a_wins, tied), half, zero); });
-  to.b([&] { return where(a_wins, zero, half); });
+  to.a([&] { return where(b_wins, zero, part); });
+  to.b([&] { return where(a_wins, zero, part); });
 }
 // NaN on either side wins.
 struct Maximum {
@@ -283,7 +285,7 @@ struct Maximum {
     return a > b || a != a ? a : b;
   }
   static void backward(auto& to, const auto& g, const auto& a, const auto& b) {
-    split_tie_gradient(to, g, gt(a, b), eq(a, b));
+    split_tie_gradient(to, g, gt(a, b), lt(a, b), eq(a, b));
   }
 };
 struct Minimum {
@@ -293,7 +295,7 @@ struct Minimum {
     return a < b || a != a ? a : b;
   }
   static void backward(auto& to, const auto& g, const auto& a, const auto& b) {
-    split_tie_gradient(to, g, lt(a, b), eq(a, b));
+    split_tie_gradient(to, g, lt(a, b), gt(a, b), eq(a, b));
   }
 };
 // Of integers divided by 0 both are 0.

@@ -168,6 +168,10 @@ Tensor Tensor::squeeze(int64_t axis) const {
 
 Tensor Tensor::unsqueeze(int64_t axis) const {
   const int at = normalize_axis(axis, rank() + 1, "unsqueeze");
+  if (rank() == kMaxRank) {
+    throw ShapeError("unsqueeze", "at most " + std::to_string(kMaxRank - 1) + " axes",
+                     to_string(shape()));
+  }
   Shape to = shape();
   Strides to_strides = strides();
   to.insert(at, 1);

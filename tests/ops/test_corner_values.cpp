@@ -7,7 +7,10 @@
 
 #include <sash/ops/attention/local.h>
 #include <sash/ops/elementwise/binary.h>
+#include <sash/ops/elementwise/compare.h>
+#include <sash/ops/elementwise/glu.h>
 #include <sash/ops/elementwise/unary.h>
+#include <sash/ops/elementwise/where.h>
 #include <sash/ops/loss/linear_cross_entropy.h>
 #include <sash/ops/norm/batch_norm.h>
 #include <sash/ops/norm/layer_norm.h>
@@ -18,6 +21,7 @@
 #include <sash/tensor/random.h>
 
 #include "../support/compare.h"
+#include "../support/devices.h"
 #include "../support/expect_error.h"
 
 using namespace sash;
@@ -237,6 +241,37 @@ TEST_CASE("clamp is flat at NaN") {
   Tensor g = w.clone().requires_grad_();
   const Tensor first = grad({clamp(x, -1, 1)}, {x}, {g}, {.create_graph = true})[0];
   CHECK(grad({first}, {g}, {w})[0].to_vector<double>() == std::vector<double>{0, 0, 3, 4, 5, 0, 0});
+}
+
+TEST_CASE("maximum and minimum: where one is NaN both get the gradient") {
+  Tensor a = variable({NAN, 1, NAN, 2, 2}), b = variable({1, NAN, NAN, 2, 1});
+  const Tensor w = doubles({1, 2, 3, 4, 5});
+  const auto check = [&](const Tensor& y, const std::vector<double>& to_a,
+                         const std::vector<double>& to_b) {
+    const std::vector<Tensor> grads = grad({y}, {a, b}, {w});
+    CHECK(grads[0].to_vector<double>() == to_a);
+    CHECK(grads[1].to_vector<double>() == to_b);
+  };
+  check(maximum(a, b), {1, 2, 3, 2, 5}, {1, 2, 3, 2, 0});
+  check(minimum(a, b), {1, 2, 3, 2, 0}, {1, 2, 3, 2, 5});
+}
+
+TEST_CASE_TEMPLATE("glu: gradients of NaN and at the clamps are those of plain ops", On, Cpu,
+                   Cuda) {
+  if (missing(On::device)) return;
+  const Tensor x = tensor<double>({NAN, 1, 8, NAN, 7, 8,    // gates
+                                   1, NAN, NAN, 8, -7, 1},  // values
+                                  {12}, {.dtype = DType::float64, .device = On::device})
+                       .requires_grad_();
+  for (const GluKind kind :
+       {GluKind::swiglu, GluKind::geglu, GluKind::geglu_tanh, GluKind::clamped_swiglu}) {
+    const Tensor g = ones({6}, {.dtype = DType::float64, .device = On::device});
+    const Tensor fused = grad({glu(x, kind)}, {x}, {g})[0];
+    const Tensor plain = grad({glu(x, kind)}, {x}, {g}, {.create_graph = true})[0].detach();
+    CHECK(isnan(fused).to_vector<bool>() == isnan(plain).to_vector<bool>());
+    CHECK(largest_difference(masked_fill(fused, isnan(fused), 0),
+                             masked_fill(plain, isnan(plain), 0)) < 1e-12);
+  }
 }
 
 TEST_CASE("the norm of numbers whose squares float32 cannot hold") {

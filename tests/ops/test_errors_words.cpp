@@ -350,6 +350,8 @@ TEST_CASE_FIXTURE(Inputs, "wrong calls: shape") {
       {"ValueError: stack: expected at least one tensor, got none", [&] { stack({}); }},
       {"ShapeError: stack: expected at most 7 axes, got [1, 1, 1, 1, 1, 1, 1, 1]",
        [&] { stack({deep, deep}); }},
+      {"ShapeError: unsqueeze: expected at most 7 axes, got [1, 1, 1, 1, 1, 1, 1, 1]",
+       [&] { deep.unsqueeze(0); }},
   });
 }
 
@@ -365,7 +367,12 @@ TEST_CASE_FIXTURE(Inputs, "wrong calls: indices of several axes") {
       {"ValueError: slice: expected a step of at least 1, got 0", [&] { x[{Slice(0, 2, 0), 0}]; }},
       {"IndexError: index: expected at most 2 indices for [2, 3], got 3",
        [&] { x[{Slice(), Slice(), Slice()}]; }},
-      {"ShapeError: shape: expected at most 8 axes, got 9", [&] { deep[{kNewAxis, kEllipsis}]; }},
+      {"ShapeError: index: expected at most 8 axes, new ones included, got 9",
+       [&] { deep[{kNewAxis, kEllipsis}]; }},
+      {"ShapeError: index: expected at most 8 axes, new ones included, got 9",
+       [&] { deep[{kNewAxis, zeros({1}, kInts), zeros({1}, kInts)}]; }},
+      {"ShapeError: index_put_: expected at most 8 axes, new ones included, got 9",
+       [&] { deep.index_put_({0, kNewAxis, kNewAxis, zeros({1}, kInts)}, 1); }},
       {"IndexError: index: expected at most 0 indices for [], got 2", [&] { scalar[{0, 0}]; }},
       {"DTypeError: index: expected int64 or bool, got float32", [&] { x[x]; }},
       {"ValueError: index: expected indices, got an undefined tensor", [&] { x[none]; }},

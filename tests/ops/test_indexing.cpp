@@ -18,6 +18,18 @@ TEST_CASE("indexing: without tensors it is a view, which can be assigned") {
   CHECK(x[{kEllipsis}].is_same(x));
 }
 
+TEST_CASE("indexing: new axes of a tensor of the most axes, where others go") {
+  const Tensor x = arange(0, 256).view({2, 2, 2, 2, 2, 2, 2, 2}), rows = tensor({1, 0, 1});
+  CHECK(x[{kNewAxis, 1}].shape() == Shape{1, 2, 2, 2, 2, 2, 2, 2});
+  CHECK(all_same(x[{kNewAxis, kEllipsis, 1}], x.select(7, 1).unsqueeze(0)));
+  CHECK(all_same(x[{kNewAxis, kNewAxis, rows, 1, rows, 0}],
+                 x[{Slice(), 1, Slice(), 0}][{rows, rows}].unsqueeze(0).unsqueeze(0)));
+  Tensor y = x.clone();
+  y.index_put_({kNewAxis, 1, rows}, -1);
+  CHECK(y[1].amax({}).item<int64_t>() == -1);
+  CHECK(all_same(y[0], x[0]));
+}
+
 TEST_CASE("indexing: assigning to a copy is an error that names the way") {
   const Tensor x = zeros({3, 4});
   CHECK_THROWS_WITH_AS(x[x > 0] = 1, doctest::Contains("index_put_ writes where tensors index"),
