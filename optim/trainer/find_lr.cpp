@@ -132,7 +132,11 @@ FoundLr find_lr(nn::Module& model, Optimizer& optimizer, data::Loader& loader,
     weight *= kSmoothing;
     average = kSmoothing * average + (1 - kSmoothing) * value;
     const double smooth = average / (1 - weight);
-    const bool grows = i > options.steps / 10 && smooth > options.stop_factor * least;
+    if (i == 0 && !std::isfinite(value)) {
+      throw ValueError(kOp, "a finite loss at the first step", to_text(value));
+    }
+    const double rise = (options.stop_factor - 1) * std::abs(least);
+    const bool grows = i > options.steps / 10 && smooth - least > rise;
     if (!std::isfinite(smooth) || grows) break;
     least = std::min(least, smooth);
     found.lr.push_back(lr);

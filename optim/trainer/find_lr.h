@@ -10,7 +10,8 @@ struct FindLrOptions {
   double min_lr = 1e-8;
   double max_lr = 1;
   int64_t steps = 100;
-  double stop_factor = 4;  ///< ends when the smoothed loss exceeds this many times its least
+  /// Ends when the smoothed loss exceeds its least by more than (stop_factor - 1) |least|.
+  double stop_factor = 4;
 };
 
 /// What `find_lr` saw.
@@ -28,7 +29,7 @@ struct FoundLr {
 ///
 /// Leaves model, optimizer, loader and random state as they were, modes and gradients too;
 /// meanwhile there are two copies of the first two. `ValueError` unless 0 < min_lr < max_lr, steps
-/// is at least 3 and stop_factor above 1.
+/// is at least 3, stop_factor above 1 and the first loss finite.
 SASH_API FoundLr find_lr(nn::Module& model, Optimizer& optimizer, data::Loader& loader,
                          const StepFunction& step, const FindLrOptions& options = {});
 

@@ -2,6 +2,7 @@
 // written. And find_lr, which leaves a training as it was.
 #include <unistd.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -398,6 +399,46 @@ TEST_CASE("find_lr: leaves everything as it was") {
         optim::find_lr(setup.model, setup.optimizer, setup.loader, setup.step(), {.steps = 2});
       },
       "steps of at least 3");
+}
+
+TEST_CASE("find_lr: suggests the same again, and leaves rates and random state") {
+  Setup setup;
+  const auto find = [&] {
+    return optim::find_lr(setup.model, setup.optimizer, setup.loader, setup.step(),
+                          {.min_lr = 1e-6, .max_lr = 10, .steps = 40});
+  };
+  const RandomState random = random_state();
+  const optim::FoundLr first = find(), second = find();
+  CHECK(first.loss == second.loss);
+  CHECK(first.suggestion == second.suggestion);
+  CHECK(setup.optimizer.lr() == 1e-2);
+  CHECK(random_state() == random);
+}
+
+TEST_CASE("find_lr: a first loss that is not finite is an error, and all is as it was") {
+  Setup setup;
+  const std::vector<double> weights = setup.weights();
+  const std::string place = setup.loader.state();
+  const RandomState random = random_state();
+  const auto step = [&](const data::Batch& batch) -> optim::StepOutput {
+    return setup.step()(batch).loss * std::nan("");
+  };
+  check_error<ValueError>([&] { optim::find_lr(setup.model, setup.optimizer, setup.loader, step); },
+                          "find_lr: expected a finite loss at the first step, got nan");
+  CHECK(setup.weights() == weights);
+  CHECK(setup.loader.state() == place);
+  CHECK(random_state() == random);
+  CHECK(setup.optimizer.lr() == 1e-2);
+}
+
+TEST_CASE("find_lr: losses below 0 do not end it") {
+  Setup setup;
+  const auto step = [&](const data::Batch& batch) -> optim::StepOutput {
+    return setup.step()(batch).loss - 10;
+  };
+  const optim::FoundLr found =
+      optim::find_lr(setup.model, setup.optimizer, setup.loader, step, {.steps = 30});
+  CHECK(found.lr.size() == 30);
 }
 
 TEST_CASE("find_lr: leaves modes and gradients, those that are not the optimizer's too") {
