@@ -92,7 +92,7 @@ int main(int argc, char** argv) {
   int steps = 200, length = 16384;
   double least = 0;
   Flags flags("Trains an encoder with windows to mark the genes of long DNA.");
-  flags.add("--steps", steps, "Each on one sequence");
+  flags.add_size("--steps", steps, "Each on one sequence");
   flags.add_size("--length", length, "Bases of a sequence");
   flags.add("--attention", attention, "The mask of each layer");
   flags.add("--least", least, "F1 to reach, below which the run fails");

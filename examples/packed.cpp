@@ -53,7 +53,7 @@ int main(int argc, char** argv) {
   int steps = 100, batch = 16, tests = 200;
   double least = 0;
   Flags flags("Trains a classifier of packed texts.");
-  flags.add("--steps", steps);
+  flags.add_size("--steps", steps);
   flags.add_size("--batch", batch, "Texts of a step");
   flags.add_size("--tests", tests, "Texts of the test");
   flags.add("--least", least, "Percent to get right, below which the run fails");

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <optional>
 
@@ -98,7 +99,11 @@ void open_resumed(Plan& plan, Options& options) {
   plan.start = optim::checkpoint_info(*found);
   take_settings(plan.start.extra, options);
   if (options.save.empty()) options.save = given;
-  if (options.keep == 0 && fs::is_directory(options.save)) options.keep = 1;
+  if (options.keep == 0 && fs::is_directory(options.save)) {
+    const auto kept = plan.start.extra.find("keep");
+    options.keep =
+        kept == plan.start.extra.end() ? 1 : std::max(1LL, std::atoll(kept->second.c_str()));
+  }
 }
 
 // Flags that ask for training where there will be none: `wanted` says whether --steps or --text is
@@ -221,6 +226,7 @@ optim::TrainerOptions trainer_options(const Options& options, const Corpus& corp
       .dry_run = options.dry_run};
   chosen.extra["vocabulary"] = corpus.vocabulary().hex();
   chosen.extra["fingerprint"] = corpus.fingerprint();
+  if (options.keep > 0) chosen.extra["keep"] = std::to_string(options.keep);
   if (options.dry_run && !saves) {
     chosen.save = spare_path();
     chosen.keep = 0;

@@ -1,6 +1,7 @@
 #include "local.h"
 
 #include "../../tensor/factories.h"
+#include "../autocast.h"
 #include "../checks.h"
 #include "../elementwise/binary.h"
 #include "../elementwise/compare.h"
@@ -54,6 +55,7 @@ Tensor mask_of_slots(const Tensor& mask, int64_t context, const Tensor& lengths)
 Tensor local_dot_product(const Tensor& q, const Tensor& k, int64_t context,
                          const LocalDotProductOptions& options) {
   constexpr const char* op = "local_dot_product";
+  if (Autocast cast(op); cast) return local_dot_product(cast(q), cast(k), context, options);
   check_compatible(op, q, k);
   check_floating(op, q);
   check_rank(op, q, 4);
@@ -72,6 +74,7 @@ Tensor local_dot_product(const Tensor& q, const Tensor& k, int64_t context,
 
 Tensor local_weighted_average(const Tensor& a, const Tensor& v) {
   constexpr const char* op = "local_weighted_average";
+  if (Autocast cast(op); cast) return local_weighted_average(cast(a), cast(v));
   check_compatible(op, a, v);
   check_floating(op, a);
   check_rank(op, a, 4);

@@ -2,6 +2,7 @@
 
 #include "../../tensor/autograd/node.h"
 #include "../../tensor/factories.h"
+#include "../autocast.h"
 #include "../index/index_checks.h"
 #include "../kernels/sparse_products.h"
 
@@ -111,12 +112,14 @@ void check_operands(const char* op, const Tensor& x, const Tensor& table, const 
 
 Tensor sparse_dot_product(const Tensor& q, const Tensor& k, const Tensor& index) {
   constexpr const char* op = "sparse_dot_product";
+  if (Autocast cast(op); cast) return sparse_dot_product(cast(q), cast(k), index);
   check_operands(op, q, k, index);
   return dot(q, k, checked_index(op, q, "q [B, H, N, D]", k.shape()[3], k, "k", index));
 }
 
 Tensor sparse_weighted_average(const Tensor& w, const Tensor& v, const Tensor& index) {
   constexpr const char* op = "sparse_weighted_average";
+  if (Autocast cast(op); cast) return sparse_weighted_average(cast(w), cast(v), index);
   check_operands(op, w, v, index);
   return rows(w, v, checked_index(op, w, "w [B, H, N, K]", index.shape()[3], v, "v", index));
 }

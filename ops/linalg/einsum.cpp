@@ -1,5 +1,6 @@
 #include "einsum.h"
 
+#include "../autocast.h"
 #include "../checks.h"
 #include "../elementwise/binary.h"
 #include "../reduce/reduce.h"
@@ -76,6 +77,11 @@ Tensor contract(const Tensor& a, const Tensor& b, const EinsumPlan::Step& step) 
 
 Tensor einsum(const std::string& equation, const std::vector<Tensor>& operands) {
   constexpr const char* op = "einsum";
+  if (Autocast cast(op); cast) {
+    std::vector<Tensor> halves;
+    for (const Tensor& x : operands) halves.push_back(cast(x));
+    return einsum(equation, halves);
+  }
   if (operands.empty()) throw ValueError(op, "an operand", "none");
   std::vector<Shape> shapes;
   for (const Tensor& x : operands) {

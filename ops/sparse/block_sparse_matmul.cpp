@@ -114,6 +114,7 @@ Tensor block_sparse_matmul(const Tensor& a, const BlockSparseMatrix& w) {
 
 BlockSparseMatrix sampled_matmul(const Tensor& a, const Tensor& b, const BlockPattern& pattern) {
   constexpr const char* op = "sampled_matmul";
+  if (Autocast cast(op); cast) return sampled_matmul(cast(a), cast(b), pattern);
   check_compatible(op, a, b);
   check_floating(op, a);
   check_last(op, "a", a, pattern.rows());

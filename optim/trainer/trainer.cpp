@@ -37,7 +37,8 @@ std::map<std::string, double> Trainer::State::validate() {
   if (!options.validate) return {};
   data::Loader& from = *options.validate;
   from.load_state(validation_start);
-  if (from.position() == from.size()) from.next();  // to the start of the next epoch
+  while (from.position() > 0) from.next();  // to the start of an epoch
+  validation_start = from.state();
   const Evaluation evaluation(model);
   const StepFunction& function = options.validation_step ? options.validation_step : step_function;
   const Device device = optimizer.parameters()[0].device();
@@ -112,6 +113,7 @@ void Trainer::State::begin() {
 }
 
 TrainerEnd Trainer::State::run() {
+  const Clipping clipping(*this);
   model.train();
   // A signal may have come before this step was validated.
   bool patience_over = options.patience > 0 && bad_validations >= options.patience;

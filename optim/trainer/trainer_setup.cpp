@@ -52,8 +52,6 @@ Trainer::State::State(nn::Module& trained, Optimizer& stepped, data::Loader* fro
       step_function(std::move(function)),
       options(std::move(chosen)),
       folder(options.save, options.keep),
-      old_max_grad_norm(optimizer.max_grad_norm()),
-      old_skip_nonfinite(optimizer.skip_nonfinite()),
       update([this](const std::vector<Tensor>& tensors) { return run_update(tensors); },
              {.device = optimizer.parameters()[0].device(), .capture = options.capture}) {
   check_options();
@@ -64,17 +62,23 @@ Trainer::State::State(nn::Module& trained, Optimizer& stepped, data::Loader* fro
   }
   if (options.validate) validation_start = options.validate->state();
   open_folder();
-  if (options.max_grad_norm > 0) {
-    optimizer.set_max_grad_norm(options.max_grad_norm);
-  } else if (old_max_grad_norm == 0) {
-    optimizer.set_max_grad_norm(std::numeric_limits<double>::infinity());
-  }
-  if (!options.scaler) optimizer.set_skip_nonfinite(true);
 }
 
-Trainer::State::~State() {
-  optimizer.set_max_grad_norm(old_max_grad_norm);
-  optimizer.set_skip_nonfinite(old_skip_nonfinite);
+Trainer::State::Clipping::Clipping(const State& state)
+    : optimizer_(state.optimizer),
+      max_grad_norm_(optimizer_.max_grad_norm()),
+      skip_nonfinite_(optimizer_.skip_nonfinite()) {
+  if (state.options.max_grad_norm > 0) {
+    optimizer_.set_max_grad_norm(state.options.max_grad_norm);
+  } else if (max_grad_norm_ == 0) {
+    optimizer_.set_max_grad_norm(std::numeric_limits<double>::infinity());
+  }
+  if (!state.options.scaler) optimizer_.set_skip_nonfinite(true);
+}
+
+Trainer::State::Clipping::~Clipping() {
+  optimizer_.set_max_grad_norm(max_grad_norm_);
+  optimizer_.set_skip_nonfinite(skip_nonfinite_);
 }
 
 void Trainer::State::check_options() const {
@@ -164,8 +168,15 @@ void Trainer::State::load(const std::string& path) {
   load_checkpoint(path, model, optimizer, options.scaler, loader);
   if (options.plateau) *options.plateau = plateau;
   step = saved_step = info.step;
-  // A run that was killed between the two may have saved the best of a step alone.
-  if (path != folder.best()) regular_step = info.step;
+  // The folder may be another one; and a run that was killed between the two may have saved the
+  // best of a step alone.
+  std::error_code none;
+  const bool is_own = std::filesystem::equivalent(path, folder.path_of(info.step), none);
+  if (is_own) {
+    regular_step = info.step;
+  } else if (options.keep_best && !std::filesystem::exists(folder.best(), none)) {
+    best.reset();  // it is not in this folder
+  }
   saved_path = path;
 }
 

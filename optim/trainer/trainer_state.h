@@ -32,7 +32,20 @@ struct MetricSum {
 struct Trainer::State {
   State(nn::Module& trained, Optimizer& stepped, data::Loader* from, BatchFunction numbered,
         StepFunction function, TrainerOptions chosen);
-  ~State();
+
+  /// Sets the optimizer's clipping, for a scope: other trainers may share it.
+  class Clipping {
+   public:
+    explicit Clipping(const State& state);
+    ~Clipping();
+    Clipping(const Clipping&) = delete;
+    Clipping& operator=(const Clipping&) = delete;
+
+   private:
+    Optimizer& optimizer_;
+    double max_grad_norm_;
+    bool skip_nonfinite_;
+  };
 
   nn::Module& model;
   Optimizer& optimizer;
@@ -42,8 +55,6 @@ struct Trainer::State {
   TrainerOptions options;
   CheckpointFolder folder;
   std::vector<double> ratios;  // of the groups' rates to the first
-  double old_max_grad_norm;
-  bool old_skip_nonfinite;
   CapturedStep update;
   std::vector<std::pair<std::string, int64_t>> metrics{};  // of an update: names, batches with them
   std::vector<std::pair<Tensor, Tensor>> buffers{};        // that are saved, and what they were

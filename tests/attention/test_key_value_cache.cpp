@@ -104,6 +104,7 @@ TEST_CASE("causal_reach: the recent and the first tokens that a mask shows") {
   CHECK(reach("dense") == "none");
   CHECK(reach("window:4,1") == "none");
   CHECK(reach("causal_window:4 | sinks:2") == "none");
+  CHECK(reach("causal_window:4 | sinks:1") == "4 1");
   CHECK(reach("causal | window:0,1") == "none");
   CHECK(reach("causal & bigbird") == "none");
   CHECK(reach("causal & random_blocks:1,2") == "none");

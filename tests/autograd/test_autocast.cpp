@@ -45,6 +45,17 @@ TEST_CASE_TEMPLATE("autocast: products in the half, losses and norms in float32"
     CHECK(conv1d(x, ones({4, 8, 3}, {.device = On::device})).dtype() == half);
     CHECK(attention(heads, heads, heads).dtype() == half);
     CHECK(linear_attention(heads, heads, heads).dtype() == half);
+    CHECK(einsum("bij,jk->bik", {x, w}).dtype() == half);
+    // Operands of two dtypes, as a softmax between two products gives them.
+    const Tensor local = softmax(local_dot_product(y.unsqueeze(1), x.unsqueeze(1), 3));
+    CHECK(local.dtype() == DType::float32);
+    CHECK(local_weighted_average(local, y.unsqueeze(1)).dtype() == half);
+    const Tensor index = zeros({1, 2, 8, 3}, {.dtype = DType::int64, .device = On::device});
+    const Tensor weights = softmax(sparse_dot_product(heads.to(half), heads, index));
+    CHECK(weights.dtype() == DType::float32);
+    CHECK(sparse_weighted_average(weights, heads.to(half), index).dtype() == half);
+    const BlockPattern pattern = BlockPattern::full(16, 16, 16);
+    CHECK(sampled_matmul(y.view({16, 16}), x.view({16, 16}), pattern).data().dtype() == half);
     CHECK(softmax(y).dtype() == DType::float32);
     CHECK(log_softmax(y).dtype() == DType::float32);
     CHECK(layer_norm(y, {16}, b, b).dtype() == DType::float32);

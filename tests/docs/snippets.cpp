@@ -68,7 +68,8 @@ bool outside_main(const std::string& text) {
 }
 
 std::string program(const std::string& path, const std::vector<Block>& blocks) {
-  std::string outside = "#include <cstdio>\n#include <iostream>\n\n#include <sash/sash.h>\n\n";
+  // Pages include what they use.
+  std::string outside = "#include <sash/sash.h>\n\nvoid end_block();\n";
   std::string inside = "int main() {\n";
   const auto part = [&](size_t line, const std::string& text) {
     return "#line " + std::to_string(line) + " \"" + path + "\"\n" + text;
@@ -86,9 +87,11 @@ std::string program(const std::string& path, const std::vector<Block>& blocks) {
     } else {
       inside += part(block.line, block.text);
     }
-    inside += "std::cout << \"\\x1e\\n\" << std::flush;\n";
+    inside += "end_block();\n";
   }
-  return outside + inside + "}\n";
+  return outside + inside +
+         "}\n\n#include <cstdio>\n\n"
+         "void end_block() { std::fputs(\"\\x1e\\n\", stdout), std::fflush(stdout); }\n";
 }
 
 /// What each C++ block printed.

@@ -340,6 +340,7 @@ TEST_CASE("train_transformer: --keep makes a folder of checkpoints, and --resume
   contains(runs.run(runs.fresh(5) + keep).err, "expected resume, or a folder without checkpoints");
   REQUIRE(runs.run({"--resume", runs.saved, "--steps", "7", "--generate", "0"}).code == 0);
   CHECK(step_of(runs.saved + "/step-00000007.safetensors") == 7);
+  CHECK(fs::exists(runs.saved + "/step-00000005.safetensors"));  // as many as before
 }
 
 TEST_CASE("train_transformer: --dry-run writes nothing, --overfit-batch learns one batch") {

@@ -18,10 +18,10 @@ PositionReach reach_of(Side left, Side right) {
   return reach;
 }
 
-// The first n keys.
+// The first n keys. No query comes before the first one.
 PositionReach reach_of(int64_t n) {
   if (n >= kUnbounded) return {};
-  return {.past = {.recent = 0, .first = n}};
+  return {.past = {.recent = 0, .first = n}, .hides_later = n <= 1};
 }
 
 // a / b for b > 0, rounded down and up.
