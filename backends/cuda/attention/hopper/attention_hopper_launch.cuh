@@ -95,7 +95,7 @@ class CallSchedule {
     const int64_t rounds = (tiles + active_blocks - 1) / active_blocks;
     const bool idle = 25 * (rounds * active_blocks - tiles) > tiles;
     if (list.long_rows > 0 || (bounded && idle)) {
-      count(context);
+      start_counter(context);
     } else if (!bounded && head_tiles > 1 && is_uneven(list, blocks * map_heads)) {
       const int64_t entries = list.entries * batches * heads / map_heads;
       if (entries >= kManyBlocks * active_blocks) {
@@ -109,7 +109,8 @@ class CallSchedule {
   const Schedule& schedule() const { return schedule_; }
 
  private:
-  void count(const KernelContext& context) {
+  /// Tiles are taken from a counter.
+  void start_counter(const KernelContext& context) {
     counter_.emplace(context, sizeof(int));
     schedule_.counter = counter_->ptr<int>();
     SASH_CUDA_CHECK(cudaMemsetAsync(schedule_.counter, 0, sizeof(int),
@@ -118,7 +119,7 @@ class CallSchedule {
 
   /// Tiles of a few heads at a time, the longest first, each taken as late as possible.
   void put_long_first(const KernelContext& context) {
-    count(context);
+    start_counter(context);
     schedule_.ordered = true;
     schedule_.together = even_share(schedule_.heads, 8);
   }
