@@ -3,12 +3,14 @@
 /// Prints the loss on held-out text before and after, tokens per second and memory.
 
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
 #include <utility>
 
 #include <sash/sash.h>
+#include <sash/tensor/io/replacement_file.h>
 
 #include "support/flags.h"
 
@@ -44,9 +46,17 @@ std::pair<data::Loader, data::Loader> loaders(const nn::Pretrained& file, const 
           passages(end, tokens.end(), {})};
 }
 
+// Before the training: its result must not be lost.
+void check_save(const nn::Pretrained& file, const Settings& s) {
+  if (s.save.empty()) return;
+  if (!file.gguf()) std::filesystem::create_directories(s.save);
+  ReplacementFile("finetune", file.gguf() ? s.save : s.save + "/model.safetensors");
+}
+
 void run(const Settings& s) {
   manual_seed(s.seed);
   const nn::Pretrained file = nn::Pretrained::open(s.path);
+  check_save(file, s);
   nn::DecoderConfig config = file.config();
   config.packed = false;  // so that each projection has its name
   if (s.window > 0) {

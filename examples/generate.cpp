@@ -37,7 +37,7 @@ void add_options(CLI::App& app, Settings& s) {
   app.add_option("--top-p", s.options.top_p);
   app.add_option("--min-p", s.options.min_p);
   app.add_option("--repetition-penalty", s.options.repetition_penalty);
-  app.add_option("--seed", s.options.seed);
+  app.add_option("--seed", s.options.seed)->check(check_seed);
   app.add_option("--window", s.window, "Keys that a token sees beside the sinks; 0: all")
       ->check(whole);
   app.add_option("--sinks", s.sinks, "First tokens that all see, with --window")->check(whole);
@@ -122,6 +122,7 @@ void run(Settings& s) {
   const size_t written = model.generate(prompt, s.count, s.options).size();
   const double reading = seconds(start, first), writing = seconds(first, Clock::now());
   std::cerr << (s.ids ? "" : "\n");
+  if (written == 0) return;
   std::fprintf(stderr, "prompt: %zu tokens, %.1f tokens/s; new: %zu tokens, %.1f tokens/s\n",
                prompt.size(), static_cast<double>(prompt.size()) / reading, written,
                static_cast<double>(written - 1) / writing);

@@ -152,6 +152,6 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(int64_t{2} * (kCode + kQuestions), int64_t{1} << 20));
   app.add_option("--steps", settings.steps, "Training steps")->check(count);
   app.add_option("--batch", settings.batch, "Sequences per step")->check(count);
-  app.add_option("--seed", settings.seed, "Seed of weights and data");
+  app.add_option("--seed", settings.seed, "Seed of weights and data")->check(check_seed);
   return run_program(app, argc, argv, [&] { return run(settings); });
 }

@@ -44,11 +44,11 @@ void choose(std::vector<BlockCoordinate>& places, size_t count, std::mt19937_64&
   places.resize(count);
 }
 
-int64_t regrow(Optimizer& optimizer, nn::Linear& layer, double fraction,
+int64_t regrow(Optimizer& optimizer, nn::Linear& layer, const BlockRegrowthOptions& options,
                std::mt19937_64& generator) {
   const BlockSparseMatrix before{layer.block_sparse_weight().pattern(), layer.weight.detach()};
   const auto wanted =
-      static_cast<size_t>(fraction * static_cast<double>(before.pattern().blocks()));
+      static_cast<size_t>(options.fraction * static_cast<double>(before.pattern().blocks()));
   std::vector<BlockCoordinate> places = free_places(before.pattern());
   const size_t count = std::min(wanted, places.size());
   if (count == 0) return 0;
@@ -61,6 +61,7 @@ int64_t regrow(Optimizer& optimizer, nn::Linear& layer, double fraction,
   optimizer.reset_moments(layer.weight, blocks);
   layer.weight.copy_(after.data());
   layer.weight_blocks.copy_(after.pattern().to_tensor());
+  if (options.average) options.average->reset(layer.weight, blocks);
   return static_cast<int64_t>(count);
 }
 
@@ -74,13 +75,14 @@ int64_t regrow_blocks(Optimizer& optimizer, nn::Module& model,
     auto* const layer = dynamic_cast<nn::Linear*>(module);
     if (!layer || !layer->is_block_sparse()) continue;
     optimizer.reset_moments(layer->weight, {});  // throws unless it is the optimizer's
+    if (options.average) options.average->reset(layer->weight, {});
     layers.push_back(layer);
   }
   const NoGradGuard no_grad;
   std::mt19937_64 generator(options.seed);
   int64_t moved = 0;
   for (nn::Linear* const layer : layers) {
-    moved += regrow(optimizer, *layer, options.fraction, generator);
+    moved += regrow(optimizer, *layer, options, generator);
   }
   return moved;
 }

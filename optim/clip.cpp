@@ -13,10 +13,11 @@ namespace {
 
 using Gradients = SmallVector<Tensor, 16>;
 
-Gradients gradients_of(const std::vector<Tensor>& parameters) {
+Gradients gradients_of(const char* op, const std::vector<Tensor>& parameters) {
   const NoGradGuard no_grad;
   Gradients gradients;
   for (Tensor parameter : parameters) {
+    check_defined(op, parameter, "parameters");
     Tensor g = parameter.grad();
     if (!g.defined()) continue;
     if (!g.is_contiguous()) parameter.set_grad(g = g.contiguous());
@@ -29,7 +30,7 @@ Gradients gradients_of(const std::vector<Tensor>& parameters) {
 
 Tensor clip_grad_norm_(const std::vector<Tensor>& parameters, double max_norm) {
   check_not_negative("clip_grad_norm_", "a max_norm", max_norm);
-  const Gradients gradients = gradients_of(parameters);
+  const Gradients gradients = gradients_of("clip_grad_norm_", parameters);
   if (gradients.empty() && !parameters.empty()) {
     return zeros({}, {.dtype = DType::float64, .device = parameters[0].device()});
   }
@@ -41,7 +42,7 @@ Tensor clip_grad_norm_(const std::vector<Tensor>& parameters, double max_norm) {
 
 void clip_grad_value_(const std::vector<Tensor>& parameters, double limit) {
   check_not_negative("clip_grad_value_", "a limit", limit);
-  const Gradients gradients = gradients_of(parameters);
+  const Gradients gradients = gradients_of("clip_grad_value_", parameters);
   clip_by_value_({gradients.begin(), gradients.size()}, limit);
 }
 

@@ -1,5 +1,8 @@
 #include "ema.h"
 
+#include <algorithm>
+#include <string>
+
 #include "../ops/checks.h"
 #include "../ops/rows.h"
 #include "../tensor/autograd/grad_mode.h"
@@ -48,6 +51,24 @@ void EMA::restore() {
   const NoGradGuard no_grad;
   for (size_t i = 0; i < kept_.size(); ++i) parameters_[i].copy_(kept_[i]);
   kept_.clear();
+}
+
+void EMA::reset(const Tensor& parameter, const std::vector<int64_t>& rows) {
+  if (!kept_.empty()) throw ValueError("EMA.reset", "restored parameters", "applied averages");
+  const auto found = std::find_if(parameters_.begin(), parameters_.end(),
+                                  [&](const Tensor& p) { return p.is_same(parameter); });
+  if (found == parameters_.end()) {
+    throw ValueError("EMA.reset", "a parameter that is averaged", "another tensor");
+  }
+  const int64_t count = parameter.rank() > 0 ? parameter.size(0) : 0;
+  for (const int64_t row : rows) {
+    if (row >= 0 && row < count) continue;
+    throw IndexError("EMA.reset", "a row below " + std::to_string(count), std::to_string(row));
+  }
+  const NoGradGuard no_grad;
+  follow();
+  const Tensor& average = averages_[static_cast<size_t>(found - parameters_.begin())];
+  for (const int64_t row : rows) average.select(0, row).copy_(parameter.select(0, row));
 }
 
 StateDict EMA::state_dict() const {

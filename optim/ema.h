@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "../tensor/io/state_dict.h"
@@ -13,7 +14,8 @@ namespace sash::optim {
 ///     optimizer.step(), ema.update();                       // every step
 ///     ema.apply(); evaluate(model); ema.restore();
 ///
-/// Averages of halves are float32. They follow parameters that are moved or cast.
+/// Averages of halves are float32. They follow parameters that are moved or cast; `regrow_blocks`
+/// takes the averages along.
 class SASH_API EMA {
  public:
   /// Starts with the parameters as they are. `ValueError` for no parameters, an undefined one, or a
@@ -26,6 +28,10 @@ class SASH_API EMA {
   void apply();
   /// Puts the parameters back; `ValueError` unless averages were applied.
   void restore();
+  /// Averages of some rows of a parameter begin anew, with what it has there: its indices `rows`
+  /// along the first axis. `ValueError` if the parameter is not one of these, or between `apply`
+  /// and `restore`, `IndexError` for a row that it does not have.
+  void reset(const Tensor& parameter, const std::vector<int64_t>& rows);
 
   const std::vector<Tensor>& averages() const { return averages_; }
   /// The averages as "0", "1", ..., sharing memory.

@@ -94,8 +94,13 @@ void GradScaler::check_state_dict(const StateDict& dict) const {
   given.expect("growth_tracker", {}, true);
   given.finish(true);
   const auto scale = given.find("scale")->item<double>();
-  if (scale > 0 && std::isfinite(scale)) return;
-  throw ValueError("GradScaler.load_state_dict", "a positive, finite scale", to_text(scale));
+  if (!(scale > 0 && std::isfinite(scale))) {
+    throw ValueError("GradScaler.load_state_dict", "a positive, finite scale", to_text(scale));
+  }
+  const auto good_steps = given.find("growth_tracker")->item<double>();
+  if (good_steps >= 0 && std::isfinite(good_steps)) return;
+  throw ValueError("GradScaler.load_state_dict", "a growth_tracker of at least 0",
+                   to_text(good_steps));
 }
 
 void GradScaler::load_state_dict(const StateDict& dict) {

@@ -46,8 +46,8 @@ class SASH_API GradScaler {
 
   /// `scale` and `growth_tracker`, the good steps since the scale last changed: float64 scalars.
   StateDict state_dict() const;
-  /// `ValueError` for other keys or shapes, or a scale that is not positive and finite; nothing is
-  /// loaded then.
+  /// `ValueError` for other keys or shapes, a scale that is not positive and finite, or
+  /// a negative growth_tracker; nothing is loaded then.
   void load_state_dict(const StateDict& dict);
   void check_state_dict(const StateDict& dict) const;
 

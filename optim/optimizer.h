@@ -191,6 +191,7 @@ class SASH_API Optimizer {
   Hyperparameters defaults_;
   StepOptions step_options_;
   std::vector<Group> groups_;
+  int64_t loads_ = 0;                 // of states, for `LambdaLR`
   Tensor raw_grad_norm_, grad_norm_;  // with and without the loss scale
   Tensor one_;                        // the loss scale of steps without a GradScaler
 };

@@ -155,6 +155,7 @@ std::function<void()> Optimizer::prepare_load(const StateDict& dict) {
   }
   return [this, loaded] {
     groups_ = std::move(*loaded);
+    ++loads_;
     detail::outdate_graphs();
   };
 }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numbers>
 #include <string>
+#include <utility>
 
 #include "../core/error.h"
 
@@ -14,13 +15,19 @@ double warming(double lr, int64_t step, int64_t warmup) {
   return lr * static_cast<double>(step + 1) / static_cast<double>(warmup);
 }
 
-void check_least_one(const char* schedule, const char* name, int64_t value) {
-  if (value >= 1) return;
-  throw ValueError(schedule, std::string(name) + " of at least 1", std::to_string(value));
+void check_least(const char* schedule, const char* name, int64_t value, int64_t least) {
+  if (value >= least) return;
+  throw ValueError(schedule, std::string(name) + " of at least " + std::to_string(least),
+                   std::to_string(value));
+}
+
+void check(const char* schedule, bool good, const char* expected, double got) {
+  if (!good) throw ValueError(schedule, expected, to_text(got));
 }
 
 void check_total(const char* schedule, int64_t warmup, int64_t total) {
-  check_least_one(schedule, "a total", total);
+  check_least(schedule, "a total", total, 1);
+  check_least(schedule, "a warmup", warmup, 0);
   if (warmup <= total) return;
   throw ValueError(schedule, "a warmup of at most total, " + std::to_string(total),
                    std::to_string(warmup));
@@ -53,23 +60,29 @@ double WarmupCosine::operator()(int64_t step) const {
 
 double WarmupStableDecay::operator()(int64_t step) const {
   check_total("WarmupStableDecay", warmup, total);
+  check_least("WarmupStableDecay", "a decay", decay, 0);
   if (step < warmup) return warming(lr, step, warmup);
   return lr + (floor - lr) * progress(step, std::max(warmup, total - decay), total);
 }
 
 double StepDecay::operator()(int64_t step) const {
-  check_least_one("StepDecay", "an every", every);
+  check_least("StepDecay", "an every", every, 1);
+  check_least("StepDecay", "a warmup", warmup, 0);
   if (step < warmup) return warming(lr, step, warmup);
   return lr * std::pow(factor, static_cast<double>((step - warmup) / every));
 }
 
 double ExponentialDecay::operator()(int64_t step) const {
+  check_least("ExponentialDecay", "a warmup", warmup, 0);
   if (step < warmup) return warming(lr, step, warmup);
   return lr * std::pow(factor, static_cast<double>(step - warmup));
 }
 
 double OneCycle::operator()(int64_t step) const {
-  check_least_one("OneCycle", "a total", total);
+  check_least("OneCycle", "a total", total, 1);
+  check("OneCycle", rise >= 0 && rise <= 1, "a rise in [0, 1]", rise);
+  check("OneCycle", start_factor > 0, "a start_factor above 0", start_factor);
+  check("OneCycle", end_factor > 0, "an end_factor above 0", end_factor);
   const auto along = [](double from, double to, double part) {
     return to + (from - to) / 2 * (1 + std::cos(std::numbers::pi * part));
   };
@@ -91,6 +104,9 @@ double Chained::operator()(int64_t step) const {
 }
 
 double Plateau::operator()(double metric) {
+  check("Plateau", factor >= 0 && factor < 1, "a factor in [0, 1)", factor);
+  check_least("Plateau", "a patience", patience, 0);
+  check_least("Plateau", "a cooldown", cooldown, 0);
   const double margin = maximize ? best * (1 + threshold) : best * (1 - threshold);
   const bool first = std::isnan(best) && !std::isnan(metric);
   if (first || (maximize ? metric > margin : metric < margin)) {
@@ -112,13 +128,15 @@ double Plateau::operator()(double metric) {
 }
 
 LambdaLR::LambdaLR(Optimizer& optimizer, std::function<double(int64_t)> factor)
-    : optimizer_(optimizer), factor_(std::move(factor)) {
+    : optimizer_(optimizer), factor_(std::move(factor)), loads_(optimizer.loads_) {
   if (!factor_) throw ValueError("LambdaLR", "a function", "an empty one");
   follow();
 }
 
-// Groups may have been added, and a state loaded.
+// Groups may have been added, and a state loaded, which has no first rates if it was saved before
+// the first `set`.
 void LambdaLR::follow() {
+  if (std::exchange(loads_, optimizer_.loads_) != optimizer_.loads_) base_.clear();
   for (size_t g = 0; g < optimizer_.num_groups(); ++g) {
     if (g == base_.size()) base_.push_back(optimizer_.lr(g));
     base_[g] = optimizer_.groups_[g].initial_lr.value_or(base_[g]);

@@ -16,8 +16,8 @@
 ///
 /// Any other function of the step is one too: `[](int64_t step) { return 1e-3 / (1 + step); }`.
 /// During the first `warmup` steps each gives lr (step + 1) / warmup. From `total` on each stays at
-/// its last value. `ValueError` at the first step for a total or `every` below 1, or a warmup of
-/// more steps than total.
+/// its last value. `ValueError` at the first step for a total or `every` below 1, a warmup of more
+/// steps than total, and other settings that make no sense.
 namespace sash::optim {
 
 /// lr.
@@ -145,6 +145,7 @@ class SASH_API LambdaLR {
   Optimizer& optimizer_;
   std::function<double(int64_t)> factor_;
   std::vector<double> base_;
+  int64_t loads_;  // of the optimizer, when last seen
 };
 
 }  // namespace sash::optim

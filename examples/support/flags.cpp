@@ -1,5 +1,6 @@
 #include "flags.h"
 
+#include <charconv>
 #include <cstdint>
 #include <limits>
 
@@ -7,6 +8,25 @@
 #include <CLI/CLI.hpp>
 
 #include "program.h"
+
+namespace {
+
+// In place of CLI11's check, which takes a number that is too large for the largest there is.
+template <class T>
+CLI::Validator whole_number(T least) {
+  constexpr T kMost = std::numeric_limits<T>::max();
+  const auto check = [=](const std::string& text) -> std::string {
+    T value{};
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    const bool read = error == std::errc() && end == text.data() + text.size();
+    if (read && value >= least) return "";
+    return complaint(
+        "a whole number from " + std::to_string(least) + " to " + std::to_string(kMost), text);
+  };
+  return {check, ""};
+}
+
+}  // namespace
 
 struct Flags::Parser {
   CLI::App app;
@@ -33,14 +53,13 @@ void Flags::add(const std::string& name, T& value, const std::string& help,
   if (!name.starts_with("-")) option->required();
   if (!choices.empty()) option->check(CLI::IsMember(choices));
   if constexpr (std::is_same_v<T, double>) option->check(check_finite);
-  if constexpr (std::is_same_v<T, int> || std::is_same_v<T, int64_t>)
-    option->check(CLI::Range(T{0}, std::numeric_limits<T>::max()));
+  if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>)
+    option->check(whole_number(T{0}));
 }
 
 template <class T>
 void Flags::add_size(const std::string& name, T& value, const std::string& help) {
-  parser_->app.add_option(name, value, help)
-      ->check(CLI::Range(T{1}, std::numeric_limits<T>::max()));
+  parser_->app.add_option(name, value, help)->check(whole_number(T{1}));
 }
 
 template void Flags::add_size(const std::string&, int&, const std::string&);

@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <cmath>
+#include <cstdint>
 #include <cstdio>
 #include <exception>
 
@@ -45,4 +46,11 @@ std::string check_finite(const std::string& text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   const bool read = error == std::errc() && end == text.data() + text.size();
   return read && std::isfinite(value) ? "" : complaint("a finite number", text);
+}
+
+std::string check_seed(const std::string& text) {
+  uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool read = error == std::errc() && end == text.data() + text.size();
+  return read ? "" : complaint("a whole number from 0 to 2^64 - 1", text);
 }

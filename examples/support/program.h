@@ -16,3 +16,4 @@ int run_program(CLI::App& app, int argc, char** argv, const std::function<int()>
 std::string complaint(const std::string& expected, const std::string& got);
 std::string check_path(const std::string& text);
 std::string check_finite(const std::string& text);
+std::string check_seed(const std::string& text);

@@ -42,11 +42,6 @@ const CLI::Validator kPositive = number("a number above 0", [](double x) { retur
 const CLI::Validator kProbability =
     number("a number from 0 to 1", [](double x) { return x >= 0 && x <= 1; });
 
-std::string check_seed(const std::string& text) {
-  uint64_t value = 0;
-  return read(text, value) ? "" : complaint("a whole number from 0 to 2^64 - 1", text);
-}
-
 std::string check_attention(const std::string& attention) {
   try {
     if (attention != "self") sash::nn::AttentionKind::parse(attention);

@@ -100,6 +100,9 @@ void open_resumed(Plan& plan, Options& options) {
   take_settings(plan.start.extra, options);
   if (options.save.empty()) options.save = given;
   if (options.keep == 0 && fs::is_directory(options.save)) {
+    if (options.has("keep")) {
+      throw sash::ValueError(kOp, "--keep 1 or more with a folder, " + options.save, "0");
+    }
     const auto kept = plan.start.extra.find("keep");
     options.keep =
         kept == plan.start.extra.end() ? 1 : std::max(1LL, std::atoll(kept->second.c_str()));
@@ -132,6 +135,10 @@ Plan make_plan(Options options) {
   const bool wanted = !resumes || options.has("steps") || options.has("text");
   plan.trains = wanted && (!resumes || plan.start.step < options.steps);
   if (!plan.trains) refuse_training_flags(plan, options, wanted);
+  const bool in_folder = plan.start.extra.contains("keep") && !fs::is_directory(options.save);
+  if (plan.trains && in_folder && !options.has("save")) {
+    throw sash::ValueError(kOp, "--save with --resume of a file that --keep made", options.resume);
+  }
   plan.needs_text = plan.trains || options.has("text");
   // With --attention self, the mask has a fixed length, so the model cannot generate.
   plan.writes = options.generate > 0 && options.attention != "self";
@@ -147,15 +154,21 @@ Plan make_plan(Options options) {
   return plan;
 }
 
+// Whether the checkpoint's run had another text.
+bool has_other_text(const Plan& plan, const Corpus& corpus) {
+  const auto known = plan.start.extra.find("fingerprint");
+  return known != plan.start.extra.end() && known->second != corpus.fingerprint();
+}
+
 std::optional<Corpus> load_corpus(const Plan& plan, const std::optional<Vocabulary>& vocabulary) {
   if (!plan.needs_text) return std::nullopt;
   Corpus corpus = plan.options.text.empty() ? Corpus::bundled(vocabulary)
                                             : Corpus::from_file(plan.options.text, vocabulary);
   corpus.check_context(plan.options.context);
-  const auto known = plan.start.extra.find("fingerprint");
-  if (known != plan.start.extra.end() && known->second != corpus.fingerprint()) {
-    std::printf("note: the text differs from the one %s was trained on\n",
-                plan.options.resume.c_str());
+  if (has_other_text(plan, corpus)) {
+    std::printf("note: the text differs from the one %s was trained on%s\n",
+                plan.options.resume.c_str(),
+                plan.trains && plan.options.keep > 0 ? "; the best is counted anew" : "");
   }
   return corpus;
 }
@@ -259,6 +272,7 @@ Ending train(const Plan& plan, sash::nn::CausalLM& model, const Corpus& corpus, 
   StepProfile profile(options.profile);
   optim::TrainerOptions chosen =
       trainer_options(options, corpus, valid, scaler ? &*scaler : nullptr);
+  chosen.forget_best = has_other_text(plan, corpus);
   if (!plan.trains) chosen.save.clear(), chosen.save_every = 0, chosen.keep_best = false;
   chosen.validation_step = [&](const data::Batch& batch) {
     profile.stop();

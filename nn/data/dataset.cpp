@@ -13,6 +13,10 @@ void check_index(const char* op, int64_t index, int64_t size) {
   throw IndexError(op, "an index in [0, " + std::to_string(size) + ")", std::to_string(index));
 }
 
+void check_dataset(const char* op, const std::shared_ptr<const Dataset>& dataset) {
+  if (!dataset) throw ValueError(op, "a dataset", "a null pointer");
+}
+
 }  // namespace
 
 Dataset::~Dataset() = default;
@@ -68,6 +72,7 @@ Batch TensorDataset::batch(std::span<const int64_t> indices) const {
 
 Subset::Subset(std::shared_ptr<const Dataset> dataset, std::vector<int64_t> indices)
     : dataset_(std::move(dataset)), indices_(std::move(indices)) {
+  check_dataset("Subset", dataset_);
   for (const int64_t index : indices_) check_index("Subset", index, dataset_->size());
 }
 
@@ -88,6 +93,7 @@ Batch Subset::batch(std::span<const int64_t> indices) const {
 std::vector<std::shared_ptr<const Dataset>> random_split(std::shared_ptr<const Dataset> dataset,
                                                          const std::vector<int64_t>& sizes,
                                                          Generator& generator) {
+  check_dataset("random_split", dataset);
   const int64_t total = dataset->size();
   int64_t left = total;
   for (const int64_t size : sizes) {

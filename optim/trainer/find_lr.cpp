@@ -10,6 +10,7 @@
 #include "../../nn/eval_guard.h"
 #include "../../tensor/autograd/grad_mode.h"
 #include "../../tensor/random.h"
+#include "trainer_state.h"
 
 namespace sash::optim {
 namespace {
@@ -115,6 +116,7 @@ double steepest(const FoundLr& found, size_t first) {
 
 FoundLr find_lr(nn::Module& model, Optimizer& optimizer, data::Loader& loader,
                 const StepFunction& step, const FindLrOptions& options) {
+  if (!step) throw ValueError(kOp, "a step function", "an empty one");
   check(options);
   Before before(model, optimizer, loader);
   model.train();
@@ -127,7 +129,9 @@ FoundLr find_lr(nn::Module& model, Optimizer& optimizer, data::Loader& loader,
     const double lr = options.min_lr * std::pow(factor, static_cast<double>(i));
     optimizer.set_lr(lr);
     optimizer.zero_grad();
-    const Tensor loss = step(loader.next_or_restart()).loss;
+    const StepOutput output = step(loader.next_or_restart());
+    detail::check_output(kOp, output);
+    const Tensor loss = output.loss;
     const auto value = loss.item<double>();
     weight *= kSmoothing;
     average = kSmoothing * average + (1 - kSmoothing) * value;

@@ -52,7 +52,7 @@ std::map<std::string, double> Trainer::State::validate() {
     const int64_t count = samples_in(batch);
     for (Tensor& tensor : batch) tensor = tensor.to(device);
     const StepOutput output = function(batch);
-    check_output(output);
+    check_output(kTrainer, output);
     const auto add = [&](const std::string& name, const Tensor& value) {
       Sum& sum = sums[name];
       sum.value += value.item<double>() * static_cast<double>(count);
@@ -82,18 +82,23 @@ bool Trainer::State::validate_and_compare(StepReport* report) {
   if (found.empty()) return false;
   validation = found;
   if (report) report->validation = found;
-  validated_step = step;
   const auto entry = found.find(options.monitor);
   if (entry == found.end()) {
     throw ValueError(kTrainer, "a figure of the validation as monitor",
                      "'" + options.monitor + "'");
   }
+  validated_step = step;
   const double value = entry->second;
-  const bool better =
-      !std::isnan(value) && (!best || (options.maximize ? value > *best : value < *best));
-  if (better) best = value;
-  bad_validations = better ? 0 : bad_validations + 1;
-  unsaved_best = better;
+  const auto improve = [&](std::optional<double>& on) {
+    const bool better =
+        !std::isnan(value) && (!on || (options.maximize ? value > *on : value < *on));
+    if (better) on = value;
+    return better;
+  };
+  unsaved_best = improve(best);
+  // A run of more steps has no validation after this run's last one.
+  if (options.validate_every == 0 || step % options.validate_every != 0) return false;
+  bad_validations = improve(patience_best) ? 0 : bad_validations + 1;
   if (options.plateau) (*options.plateau)(value);
   return options.patience > 0 && bad_validations >= options.patience;
 }
@@ -114,7 +119,7 @@ void Trainer::State::begin() {
 
 TrainerEnd Trainer::State::run() {
   const Clipping clipping(*this);
-  model.train();
+  if (!model.is_training()) model.train();  // else parts in evaluation mode stay so
   // A signal may have come before this step was validated.
   bool patience_over = options.patience > 0 && bad_validations >= options.patience;
   if (step > 0 && step <= goal() && validation_due(step == goal())) {
@@ -124,7 +129,12 @@ TrainerEnd Trainer::State::run() {
   while (step < goal() && !patience_over && !should_stop()) {
     StepReport report = train_step();
     const bool last = step == goal();
-    if (validation_due(last)) patience_over = validate_and_compare(&report);
+    try {
+      if (validation_due(last)) patience_over = validate_and_compare(&report);
+    } catch (...) {
+      save_before_error();
+      throw;
+    }
     for (const auto& callback : callbacks) callback->on_step(report);
     warn_of_capture();
     save_best();

@@ -51,7 +51,8 @@ struct TrainerOptions {
   std::string monitor = "loss";  ///< the validation's figure that decides what is best; NaN never
                                  ///< is. With another one, a resumed run forgets the best
   bool maximize = false;         ///< whether more of it is better
-  int64_t patience = 0;  ///< validations without a better one after which training ends; 0: never
+  int64_t patience = 0;  ///< validations without a better one after which training ends; 0: never.
+                         ///< Of those of `validate_every`, as for the plateau
   std::optional<Plateau> plateau{};  ///< in place of a schedule, for the rate; judges by `monitor`
                                      ///< and `maximize`
 
@@ -61,6 +62,7 @@ struct TrainerOptions {
   bool keep_best = false;  ///< whether the best by `monitor` stays there too, best.safetensors
   std::string resume{};    ///< a checkpoint, a folder of them, or "auto": the newest of `save`, if
                            ///< there is one
+  bool forget_best = false;  ///< with resume: the best is counted anew, for other validation data
   std::map<std::string, std::string> extra{};  ///< the caller's own, for the checkpoints
 
   bool stop_on_signals = false;  ///< SIGINT, SIGTERM and their like end the training after a step
@@ -88,11 +90,15 @@ enum class TrainerEnd { steps, patience, stopped, signal };
 /// An update whose gradients are not all finite is not made, and ends the training (with a scaler:
 /// is left out): the model stays as it was, running statistics too. A NaN or infinity is never
 /// saved.
+///
+/// If a validation throws, the steps before it are saved first. `run` trains a model in evaluation
+/// mode in training mode; parts that are in evaluation mode in a model that is not stay so.
 class SASH_API Trainer {
  public:
-  /// `ValueError` for options that contradict each other, a folder that has checkpoints already if
-  /// `resume` is not set, or with `keep` 0 a file that is no checkpoint. `IoError` if nothing can
-  /// be written to `save`. Loads the checkpoint of `resume`, with the errors of `load_checkpoint`.
+  /// `ValueError` for options that contradict each other, a folder that has checkpoints already
+  /// unless `resume` is one of them, or with `keep` 0 a file that is no checkpoint. `IoError` if
+  /// nothing can be written to `save`. Loads the checkpoint of `resume`, with the errors of
+  /// `load_checkpoint`.
   Trainer(nn::Module& model, Optimizer& optimizer, data::Loader& loader, StepFunction step,
           TrainerOptions options);
   /// On batches by number.

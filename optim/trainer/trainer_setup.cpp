@@ -16,12 +16,14 @@ using detail::kTrainer;
 namespace {
 
 // Of the trainer's own entries in a checkpoint.
-constexpr const char *kBest = "trainer.best", *kBad = "trainer.bad_validations",
-                     *kValidated = "trainer.validated", *kMonitor = "trainer.monitor",
-                     *kDirection = "trainer.direction", *kPlateauRate = "trainer.plateau.lr",
-                     *kPlateauBest = "trainer.plateau.best",
+constexpr const char *kBest = "trainer.best", *kPatienceBest = "trainer.patience_best",
+                     *kBad = "trainer.bad_validations", *kValidated = "trainer.validated",
+                     *kMonitor = "trainer.monitor", *kDirection = "trainer.direction",
+                     *kPlateauRate = "trainer.plateau.lr", *kPlateauBest = "trainer.plateau.best",
                      *kPlateauBad = "trainer.plateau.bad_calls",
                      *kPlateauCooling = "trainer.plateau.cooling";
+
+constexpr double kNone = std::numeric_limits<double>::quiet_NaN();  // as a best
 
 void check_least(const char* name, int64_t value, int64_t least) {
   if (value >= least) return;
@@ -31,6 +33,12 @@ void check_least(const char* name, int64_t value, int64_t least) {
 
 void check(bool good, const char* expected, const char* got) {
   if (!good) throw ValueError(kTrainer, expected, got);
+}
+
+bool is_in(const std::string& file, const std::string& folder) {
+  const std::string parent = std::filesystem::path(file).parent_path().string();
+  std::error_code none;
+  return std::filesystem::equivalent(parent.empty() ? "." : parent, folder, none);
 }
 
 const char* direction(const TrainerOptions& options) { return options.maximize ? "max" : "min"; }
@@ -124,9 +132,13 @@ void Trainer::State::open_folder() {
   }
   if (!options.save.empty()) {
     folder.prepare();
-    const bool starts_anew = from.empty() && options.keep > 0 && !options.dry_run;
+    const bool goes_on = found && is_in(*found, options.save);
+    const bool starts_anew = !goes_on && options.keep > 0 && !options.dry_run;
     if (const auto old = starts_anew ? newest_checkpoint(options.save) : std::nullopt) {
-      throw ValueError(kTrainer, "resume, or a folder without checkpoints", "'" + *old + "'");
+      throw ValueError(kTrainer,
+                       from.empty() ? "resume, or a folder without checkpoints"
+                                    : "resume from save, or a save folder without checkpoints",
+                       "'" + *old + "'");
     }
   }
   if (found) load(*found);
@@ -143,8 +155,10 @@ void Trainer::State::load(const std::string& path) {
     if (result.ec == std::errc() && result.ptr == end) return true;
     throw FormatError(kTrainer, std::string("a number as '") + key + "' in " + path, text);
   };
-  double saved_best = std::numeric_limits<double>::quiet_NaN();
+  double saved_best = kNone;
   number(kBest, saved_best);
+  double saved_patience_best = saved_best;
+  number(kPatienceBest, saved_patience_best);
   number(kBad, bad_validations);
   number(kValidated, validated_step);
   Plateau plateau;
@@ -160,11 +174,12 @@ void Trainer::State::load(const std::string& path) {
     return entry == info.extra.end() || entry->second == now;
   };
   const bool alike = same(kMonitor, options.monitor) && same(kDirection, direction(options));
-  if (options.validate && !alike) {  // figures that do not compare
-    saved_best = plateau.best = std::numeric_limits<double>::quiet_NaN();
+  if (options.forget_best || (options.validate && !alike)) {  // figures that do not compare
+    saved_best = saved_patience_best = plateau.best = kNone;
     bad_validations = plateau.bad_calls = 0;
   }
   if (!std::isnan(saved_best)) best = saved_best;
+  if (!std::isnan(saved_patience_best)) patience_best = saved_patience_best;
   load_checkpoint(path, model, optimizer, options.scaler, loader);
   if (options.plateau) *options.plateau = plateau;
   step = saved_step = info.step;
@@ -200,7 +215,10 @@ void Trainer::State::write(const std::string& path) {
     info.extra[kMonitor] = options.monitor;
     info.extra[kDirection] = direction(options);
   }
-  if (options.patience > 0) info.extra[kBad] = std::to_string(bad_validations);
+  if (options.patience > 0) {
+    info.extra[kBad] = std::to_string(bad_validations);
+    info.extra[kPatienceBest] = exact_text(patience_best.value_or(kNone));
+  }
   if (validated_step >= 0) info.extra[kValidated] = std::to_string(validated_step);
   if (options.plateau) {
     info.extra[kPlateauRate] = exact_text(options.plateau->lr);
@@ -239,6 +257,15 @@ void Trainer::State::save_regular(bool last) {
   regular_step = step;
   folder.remove_old(step);
   tell_saved(path);
+}
+
+// The steps since the last checkpoint; the error is what the caller must hear of.
+void Trainer::State::save_before_error() {
+  if (options.save.empty() || options.dry_run) return;
+  try {
+    save_regular(false);
+  } catch (...) {
+  }
 }
 
 void Trainer::State::save_dry_run() {

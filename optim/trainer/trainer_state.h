@@ -17,8 +17,8 @@ inline int64_t samples_in(const data::Batch& batch) {
   return batch.empty() || batch[0].rank() == 0 ? 1 : batch[0].size(0);
 }
 
-/// Throws unless the output has a loss, and metrics of one element with names of their own.
-void check_output(const StepOutput& output);
+/// Throws, naming `op`, unless loss and metrics have one element, and names of their own.
+void check_output(const char* op, const StepOutput& output);
 
 /// A metric, summed over the batches of an update that have it.
 struct MetricSum {
@@ -68,6 +68,7 @@ struct Trainer::State {
   std::map<std::string, double> validation{};  // the last
   std::optional<double> best{};
   bool unsaved_best = false;
+  std::optional<double> patience_best{};  // of the validations that count for the patience
   int64_t bad_validations = 0;
   bool stops = false;
   std::optional<StopSignals> signals{};
@@ -81,6 +82,7 @@ struct Trainer::State {
   bool write_or_warn(const std::string& path);
   void tell_saved(const std::string& path) const;
   void save_regular(bool last);
+  void save_before_error();
   void save_best();
   void save_dry_run();
   void warn(const std::string& text) const;

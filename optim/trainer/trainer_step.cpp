@@ -32,20 +32,22 @@ int64_t tokens_in(const data::Batch& batch) {
 
 }  // namespace
 
-void detail::check_output(const StepOutput& output) {
-  if (!output.loss.defined()) throw ValueError(kTrainer, "a loss", "an undefined tensor");
+void detail::check_output(const char* op, const StepOutput& output) {
+  if (!output.loss.defined()) throw ValueError(op, "a loss", "an undefined tensor");
+  if (output.loss.numel() != 1) {
+    throw ShapeError(op, "a loss of one element", "shape " + to_string(output.loss.shape()));
+  }
   std::set<std::string_view> names{"loss"};
   for (const auto& [name, value] : output.metrics) {
     const std::string quoted = in_quotes(name);
     if (!names.insert(name).second) {
-      throw ValueError(kTrainer, "metrics with names of their own", "two named " + quoted);
+      throw ValueError(op, "metrics with names of their own", "two named " + quoted);
     }
     if (!value.defined()) {
-      throw ValueError(kTrainer, "a tensor as metric " + quoted, "an undefined one");
+      throw ValueError(op, "a tensor as metric " + quoted, "an undefined one");
     }
     if (value.numel() != 1) {
-      throw ShapeError(kTrainer, "one element as metric " + quoted,
-                       "shape " + to_string(value.shape()));
+      throw ShapeError(op, "one element as metric " + quoted, "shape " + to_string(value.shape()));
     }
   }
 }
@@ -78,7 +80,7 @@ void Trainer::State::set_rate() {
 // Adds the gradients of a batch, and its metrics. Returns its loss.
 Tensor Trainer::State::backward(const data::Batch& batch, std::vector<MetricSum>& sums) {
   const StepOutput output = step_function(batch);
-  check_output(output);
+  check_output(kTrainer, output);
   Tensor loss = output.loss;
   if (options.accumulate > 1) loss = loss / static_cast<double>(options.accumulate);
   if (options.scaler) loss = options.scaler->scale(loss);

@@ -236,8 +236,36 @@ TEST_CASE_TEMPLATE("block re-growth: the weakest blocks move, their moments are 
   expect_error<ValueError>(
       "Adam.reset_moments: expected a parameter of this optimizer, got another tensor",
       [&] { optim::regrow_blocks(others, model); });
+  optim::EMA some({layer.bias});
+  expect_error<ValueError>("EMA.reset: expected a parameter that is averaged, got another tensor",
+                           [&] { optim::regrow_blocks(adam, model, {.average = &some}); });
   // A full layer has nowhere to go.
   nn::Sequential full(nn::BlockSparseLinear(32, 32, {.density = 1, .block = 16}));
   optim::SGD sgd(full.parameters());
   CHECK(optim::regrow_blocks(sgd, full, {.fraction = 0.5}) == 0);
+}
+
+TEST_CASE("block re-growth: the average of a block that moved begins with its new values") {
+  manual_seed(5);
+  nn::Sequential model(nn::BlockSparseLinear(96, 64, {.density = 0.5, .block = 16, .seed = 2}));
+  auto& layer = dynamic_cast<nn::Linear&>(model[0]);
+  optim::SGD sgd(model.parameters());
+  optim::EMA average(model.parameters(), 0.5);
+  const BlockPattern before = layer.block_sparse_weight().pattern();
+  const Tensor kept = average.averages()[0].clone();
+  CHECK(optim::regrow_blocks(sgd, model, {.fraction = 0.5, .average = &average}) == 6);
+  layer.weight.detach().add_(1);
+  average.update();
+  for (size_t k = 0; k < 12; ++k) {
+    const auto row = static_cast<int64_t>(k);
+    const bool moved =
+        layer.block_sparse_weight().pattern().coordinates()[k] != before.coordinates()[k];
+    const Tensor expected = moved ? full({16, 16}, 0.5) : kept[row] * 0.5 + layer.weight[row] * 0.5;
+    CHECK(all_same(average.averages()[0][row], expected.detach()));
+  }
+  average.apply();
+  CHECK_THROWS_AS(optim::regrow_blocks(sgd, model, {.average = &average}), ValueError);
+  CHECK_THROWS_AS(average.reset(layer.weight, {0}), ValueError);
+  average.restore();
+  CHECK_THROWS_AS(average.reset(layer.weight, {12}), IndexError);
 }

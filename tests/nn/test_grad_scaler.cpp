@@ -171,10 +171,10 @@ TEST_CASE("wrong calls: GradScaler") {
   const auto make = [](optim::GradScalerOptions options) {
     return [options] { optim::GradScaler scaler(options); };
   };
-  const auto load = [](double scale) {
-    return [scale] {
+  const auto load = [](double scale, double growth_tracker = 0) {
+    return [scale, growth_tracker] {
       optim::GradScaler().load_state_dict(
-          {{"scale", scalar_tensor(scale)}, {"growth_tracker", scalar_tensor(0.0)}});
+          {{"scale", scalar_tensor(scale)}, {"growth_tracker", scalar_tensor(growth_tracker)}});
     };
   };
   const std::string refused =
@@ -191,5 +191,9 @@ TEST_CASE("wrong calls: GradScaler") {
       {refused + "-2", load(-2)},
       {refused + "inf", load(kInfinity)},
       {refused + "nan", load(std::nan(""))},
+      {"ValueError: GradScaler.load_state_dict: expected a growth_tracker of at least 0, got -1",
+       load(2, -1)},
+      {"ValueError: GradScaler.load_state_dict: expected a growth_tracker of at least 0, got nan",
+       load(2, std::nan(""))},
   });
 }

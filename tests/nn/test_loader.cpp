@@ -409,6 +409,10 @@ TEST_CASE("data: wrong calls") {
        [&] {
          data::random_split(four, {3, 2}, generator);
        }},
+      {"ValueError: random_split: expected a dataset, got a null pointer",
+       [&] { data::random_split(nullptr, {1}, generator); }},
+      {"ValueError: Subset: expected a dataset, got a null pointer",
+       [] { data::Subset(nullptr, {0}); }},
       {"ValueError: random_split: expected sizes of 0 or more, got -1",
        [&] { data::random_split(four, {-1}, generator); }},
       {"ValueError: Loader: expected batch of 1 or more, got 0",

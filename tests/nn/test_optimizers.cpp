@@ -330,6 +330,21 @@ TEST_CASE("LambdaLR follows a state that is loaded, and a group that is added, a
   }
 }
 
+TEST_CASE("LambdaLR follows a state that was saved before its first set") {
+  Tensor a = ones({1}).requires_grad_();
+  const auto half = [](int64_t step) { return std::pow(0.5, static_cast<double>(step)); };
+  optim::SGD first({a}, {.lr = 1}), resumed({a}, {.lr = 3});
+  optim::LambdaLR rates(first, half), rest(resumed, half);
+  rest.set(1);
+  resumed.load_state_dict(first.state_dict());
+  for (const int64_t step : {0, 1}) {
+    rates.set(step);
+    rest.set(step);
+    CHECK(first.lr() == half(step));
+    CHECK(resumed.lr() == half(step));
+  }
+}
+
 TEST_CASE("Muon refuses a saved state that would train a vector as a matrix") {
   Tensor v = ones({3}).requires_grad_();
   optim::Muon muon(std::vector<optim::ParamGroup>{{.parameters = {v}, .ns_steps = 0}});

@@ -1,6 +1,8 @@
 // The example train_transformer where it cannot do what its flags ask for.
 
 #include <filesystem>
+#include <fstream>
+#include <utility>
 
 #include "../support/training_runs.h"
 
@@ -82,4 +84,50 @@ TEST_CASE("train_transformer: without --save, it says whether a stopped run woul
   contains(ended.out,
            "no --save: nothing is kept, not even if a signal stops the training: "
            "train_transformer: cannot create 'train_transformer.safetensors'");
+}
+
+TEST_CASE("train_transformer: of another text, the best is counted anew") {
+  if (!is_built(SASH_TRAIN_TRANSFORMER)) return;
+  const Runs runs;
+  const std::string other = runs.path("other"), best = runs.saved + "/best.safetensors";
+  {
+    std::ofstream file(other);  // the same characters, and harder to foresee
+    std::string text = file_text(runs.text);
+    for (size_t i = text.size(); i > 1; --i) std::swap(text[i - 1], text[i * 7919 % i]);
+    for (size_t i = 0; i < text.size(); ++i) file << text[i * 4801 % text.size()];
+  }
+  REQUIRE(runs.run(runs.fresh(60) + Arguments{"--save", runs.saved, "--keep", "1"}).code == 0);
+  CHECK(step_of(best) == 60);
+  const Ended ended = runs.run({"--resume", runs.saved, "--text", other, "--steps", "61", "--lr",
+                                "1e-9", "--generate", "0"});
+  REQUIRE(ended.code == 0);
+  contains(ended.out, "step-00000060.safetensors was trained on; the best is counted anew\n");
+  CHECK(step_of(best) == 61);
+  // A run on the same text keeps its best.
+  REQUIRE(
+      runs.run({"--resume", runs.saved, "--steps", "62", "--lr", "1000", "--generate", "0"}).code ==
+      0);
+  CHECK(step_of(best) == 61);
+}
+
+TEST_CASE("train_transformer: a checkpoint of a folder is not replaced by a run that goes on") {
+  if (!is_built(SASH_TRAIN_TRANSFORMER)) return;
+  const Runs runs;
+  REQUIRE(runs.run(runs.fresh(4) + Arguments{"--save", runs.saved, "--keep", "1"}).code == 0);
+  const std::string best = runs.saved + "/best.safetensors";
+  const Arguments on{"--steps", "6", "--generate", "0"};
+  Ended ended = runs.run(on + Arguments{"--resume", best});
+  CHECK(ended.code == 1);
+  contains(ended.err, "expected --save with --resume of a file that --keep made, got " + best);
+  CHECK(step_of(best) == 4);
+  ended = runs.run(on + Arguments{"--resume", runs.saved, "--keep", "0"});
+  CHECK(ended.code == 1);
+  contains(ended.err, "expected --keep 1 or more with a folder, " + runs.saved + ", got 0");
+  REQUIRE(runs.run(on + Arguments{"--resume", best, "--save", runs.path("other")}).code == 0);
+  CHECK(step_of(runs.path("other")) == 6);
+  // Another run's folder.
+  ended = runs.run(on +
+                   Arguments{"--resume", runs.path("other"), "--steps", "8", "--save", runs.saved});
+  CHECK(ended.code == 1);
+  contains(ended.err, "expected resume from save, or a save folder without checkpoints, got");
 }
