@@ -124,22 +124,6 @@ void set_transposed(Plan& plan, cublasLtMatmulDescAttributes_t attribute, bool t
   set(plan, attribute, transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
 }
 
-/// The place of the algorithm to take in the heuristic's list.
-int choice_of(int card, const Product& p, cublasComputeType_t compute) {
-  const bool listed = p.batch == 1 && cublasLtGetVersion() == kListVersion;
-  if (!listed || !has_hopper_code(Device(DeviceType::cuda, card))) return 0;
-  std::span<const AlgorithmChoice> choices;
-  if (p.dtype == DType::bfloat16 && !p.wide) choices = kBfloat16Choices;
-  if (compute == CUBLAS_COMPUTE_32F_FAST_TF32) choices = kTf32Choices;
-  for (const AlgorithmChoice& c : choices) {
-    if (c.m == p.m && c.n == p.n && c.k == p.k && c.a == p.a.transposed && c.b == p.b.transposed &&
-        c.epilogue == epilogue_of(p)) {
-      return c.number;
-    }
-  }
-  return 0;
-}
-
 /// The addresses beside A, B and C. The heuristic reads their alignment.
 void set_pointers(Plan& plan, const Product& p) {
   // One element per row of C', a column of C.
@@ -147,6 +131,64 @@ void set_pointers(Plan& plan, const Product& p) {
   if (!p.gelu_input) return;
   set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, p.gelu_input);
   set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.c.ld);
+}
+
+/// Whether Hopper's copy engine can read and write all operands.
+bool aligned(const Product& p) {
+  constexpr int64_t kBytes = 16;
+  const int64_t size = size_of(p.dtype);
+  for (const Matrix* x : {&p.a, &p.b, &p.c}) {
+    if (x->alignment < kBytes || x->ld * size % kBytes != 0) return false;
+  }
+  for (const void* x : {p.bias, static_cast<const void*>(p.gelu_input)}) {
+    if (x && alignment_of(x) < kBytes) return false;
+  }
+  return true;
+}
+
+/// The measured choice for `product`, or null.
+const Algorithm* choice_of(int card, const Product& p, cublasComputeType_t compute) {
+  const bool known = p.batch == 1 && aligned(p) && cublasLtGetVersion() == kChoicesVersion;
+  if (!known || !has_hopper_code(Device(DeviceType::cuda, card))) return nullptr;
+  std::span<const AlgorithmChoice> choices;
+  if (p.dtype == DType::bfloat16 && !p.wide) choices = kBfloat16Choices;
+  if (compute == CUBLAS_COMPUTE_32F_FAST_TF32) choices = kTf32Choices;
+  for (const AlgorithmChoice& c : choices) {
+    if (c.m == p.m && c.n == p.n && c.k == p.k && c.a == p.a.transposed && c.b == p.b.transposed &&
+        c.epilogue == epilogue_of(p)) {
+      return &c.algorithm;
+    }
+  }
+  return nullptr;
+}
+
+/// Takes `choice` for the plan, if it can do the product in the workspace.
+void take(Plan& plan, const Algorithm& choice, cublasLtHandle_t handle, const Product& p,
+          cublasComputeType_t compute) {
+  const cudaDataType_t type = data_type(p.dtype);
+  cublasLtMatmulAlgo_t algorithm{};
+  cublasStatus_t status = cublasLtMatmulAlgoInit(handle, compute, CUDA_R_32F, type, type, type,
+                                                 type, choice.id, &algorithm);
+  const auto set = [&](cublasLtMatmulAlgoConfigAttributes_t attribute, auto value) {
+    if (status != CUBLAS_STATUS_SUCCESS) return;
+    status = cublasLtMatmulAlgoConfigSetAttribute(&algorithm, attribute, &value, sizeof(value));
+  };
+  set(CUBLASLT_ALGO_CONFIG_TILE_ID, static_cast<uint32_t>(choice.tile));
+  set(CUBLASLT_ALGO_CONFIG_STAGES_ID, static_cast<uint32_t>(choice.stages));
+  set(CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, choice.custom);
+  set(CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, static_cast<uint16_t>(choice.cluster));
+  if (choice.splits != 1) {
+    set(CUBLASLT_ALGO_CONFIG_SPLITK_NUM, choice.splits);
+    set(CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
+  }
+  cublasLtMatmulHeuristicResult_t result{};
+  if (status == CUBLAS_STATUS_SUCCESS) {
+    status = cublasLtMatmulAlgoCheck(handle, &plan.product, &plan.a, &plan.b, &plan.c, &plan.c,
+                                     &algorithm, &result);
+  }
+  plan.found = status == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= kWorkspace;
+  plan.algorithm = algorithm;
+  plan.workspace = result.workspaceSize;
 }
 
 /// Row-major C = A B is column-major C' = B' A', so A and B are swapped.
@@ -162,6 +204,10 @@ Plan make_plan(cublasLtHandle_t handle, int card, const Product& p, cublasComput
   describe(plan.a, p, p.dtype, p.b, p.k, p.n);
   describe(plan.b, p, p.dtype, p.a, p.m, p.k);
   describe(plan.c, p, p.wide ? DType::float32 : p.dtype, p.c, p.m, p.n);
+  if (const Algorithm* choice = choice_of(card, p, compute)) {
+    take(plan, *choice, handle, p, compute);
+    if (plan.found) return plan;
+  }
   Preference preference;
   preference.set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspace);
   preference.set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
@@ -170,14 +216,12 @@ Plan make_plan(cublasLtHandle_t handle, int card, const Product& p, cublasComput
   preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<uint32_t>(p.a.alignment));
   preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<uint32_t>(p.c.alignment));
   preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<uint32_t>(p.c.alignment));
-  std::array<cublasLtMatmulHeuristicResult_t, kListed> list{};
-  int wanted = choice_of(card, p, compute), found = 0;
-  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
-      handle, &plan.product, &plan.a, &plan.b, &plan.c, &plan.c, preference.handle(),
-      wanted == 0 ? 1 : kListed, list.data(), &found);
+  cublasLtMatmulHeuristicResult_t best{};
+  int found = 0;
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoGetHeuristic(handle, &plan.product, &plan.a, &plan.b, &plan.c, &plan.c,
+                                     preference.handle(), 1, &best, &found);
   if (epilogue == CUBLASLT_EPILOGUE_DEFAULT) SASH_CUDA_CHECK(status);
-  if (wanted >= found) wanted = 0;
-  const cublasLtMatmulHeuristicResult_t& best = list[static_cast<size_t>(wanted)];
   plan.found = found > 0 && best.state == CUBLAS_STATUS_SUCCESS;
   plan.algorithm = best.algo;
   plan.workspace = best.workspaceSize;

@@ -4,8 +4,8 @@
 #include "../../../core/dtype.h"
 
 /// Matrix products by cuBLASLt, with the same bits from run to run: each shape uses the heuristic's
-/// first algorithm for a fixed workspace size, or one of a table (gemm_choices.h). float16 and
-/// bfloat16 are accumulated in float32. float32 uses TF32 only if `tf32_allowed()`.
+/// first algorithm for a fixed workspace size, or a measured one of a table (gemm_choices.h).
+/// float16 and bfloat16 are accumulated in float32. float32 uses TF32 only if `tf32_allowed()`.
 namespace sash::cuda {
 
 /// A batch of matrices. Element (i, j) of matrix n is `data[n * batch_stride + i * ld + j]`, or

@@ -4,77 +4,107 @@
 
 #include <cstdint>
 
-/// Products for which another algorithm than the first of cuBLASLt's heuristic was at least 3 %
-/// faster on an H200: measured once, so that the choice, and with it every bit of a result, never
-/// depends on a timing at run time.
+/// Products for which another algorithm than the first of cuBLASLt's heuristic is at least 2 %
+/// faster on a card at its limit of power, as in a training step: each was run alone for 0.2 s.
+/// Measured once, so that the choice, and with it every bit of a result, never depends on a timing
+/// at run time.
 namespace sash::cuda {
+
+/// What describes an algorithm to cuBLASLt; see cublasLtMatmulAlgoConfigAttributes_t.
+struct Algorithm {
+  int id;
+  cublasLtMatmulTile_t tile;
+  cublasLtMatmulStages_t stages;
+  int splits;  ///< of k; -1: as cuBLASLt sees fit
+  uint32_t custom;
+  cublasLtClusterShape_t cluster;
+};
 
 /// C [m, n] = A [m, k] B [k, n], row-major; `a` and `b`: the operand is transposed.
 struct AlgorithmChoice {
   int64_t m, n, k;
   bool a, b;
   cublasLtEpilogue_t epilogue;
-  int number;  ///< in the heuristic's list of `kListed`
+  Algorithm algorithm;
 };
 
-inline constexpr int kListed = 8;
-/// The list is another in other versions.
-inline constexpr size_t kListVersion = 130100;
+/// Numbers may mean something else in other versions.
+inline constexpr size_t kChoicesVersion = 130100;
+
+inline constexpr auto kPlain = CUBLASLT_EPILOGUE_DEFAULT;
+inline constexpr auto kBias = CUBLASLT_EPILOGUE_BIAS;
+inline constexpr auto kGelu = CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+inline constexpr auto k1x1 = CUBLASLT_CLUSTER_SHAPE_1x1x1;
+inline constexpr auto k2x1 = CUBLASLT_CLUSTER_SHAPE_2x1x1;
+inline constexpr auto k1x2 = CUBLASLT_CLUSTER_SHAPE_1x2x1;
+
+/// Those of Hopper.
+constexpr Algorithm sm90(cublasLtMatmulTile_t tile, uint32_t custom, cublasLtClusterShape_t cluster,
+                         int splits = 1) {
+  return {66, tile, CUBLASLT_MATMUL_STAGES_64xAUTO, splits, custom, cluster};
+}
+
+constexpr Algorithm sm90_tf32(cublasLtMatmulTile_t tile, cublasLtClusterShape_t cluster,
+                              int splits) {
+  return {43, tile, CUBLASLT_MATMUL_STAGES_32xAUTO, splits, 0, cluster};
+}
 
 // clang-format off
 /// Forward, gradients of inputs, gradients of weights.
 inline constexpr AlgorithmChoice kBfloat16Choices[] = {
     // GPT-2 124M, 16384 tokens, head in two chunks
-    {16384, 2304, 768, false, true, CUBLASLT_EPILOGUE_BIAS, 1},
-    {16384, 768, 768, false, true, CUBLASLT_EPILOGUE_BIAS, 7},
-    {16384, 768, 3072, false, true, CUBLASLT_EPILOGUE_BIAS, 7},
-    {8192, 50304, 768, false, true, CUBLASLT_EPILOGUE_DEFAULT, 5},
-    {16384, 768, 2304, false, false, CUBLASLT_EPILOGUE_DEFAULT, 7},
-    {16384, 768, 768, false, false, CUBLASLT_EPILOGUE_DEFAULT, 7},
-    {16384, 3072, 768, false, false, CUBLASLT_EPILOGUE_DEFAULT, 6},
-    {768, 768, 16384, true, false, CUBLASLT_EPILOGUE_DEFAULT, 1},
-    {768, 3072, 16384, true, false, CUBLASLT_EPILOGUE_DEFAULT, 1},
+    {16384, 2304, 768, false, true, kBias, sm90(CUBLASLT_MATMUL_TILE_256x128, 7, k1x2)},
+    {16384, 768, 768, false, true, kBias, sm90(CUBLASLT_MATMUL_TILE_128x152, 3, k2x1)},
+    {16384, 768, 3072, false, true, kBias, sm90(CUBLASLT_MATMUL_TILE_256x128, 7, k1x2)},
+    {8192, 50304, 768, false, true, kPlain, sm90(CUBLASLT_MATMUL_TILE_168x128, 2, k1x2)},
+    {16384, 768, 2304, false, false, kPlain, sm90(CUBLASLT_MATMUL_TILE_128x128, 1, k2x1)},
+    {16384, 768, 768, false, false, kPlain, sm90(CUBLASLT_MATMUL_TILE_128x152, 3, k2x1)},
+    {16384, 3072, 768, false, false, kPlain, sm90(CUBLASLT_MATMUL_TILE_128x144, 1, k2x1)},
+    {8192, 768, 50304, false, false, kPlain, sm90(CUBLASLT_MATMUL_TILE_128x192, 7, k1x1)},
+    {768, 768, 16384, true, false, kPlain, sm90(CUBLASLT_MATMUL_TILE_192x96, 3, k2x1, 4)},
+    {3072, 768, 16384, true, false, kPlain, sm90(CUBLASLT_MATMUL_TILE_192x96, 3, k1x1)},
+    {768, 3072, 16384, true, false, kPlain, sm90(CUBLASLT_MATMUL_TILE_192x96, 1, k1x1)},
     // Llama of 160M, 16384 tokens, 32000 words
-    {16384, 2304, 768, false, true, CUBLASLT_EPILOGUE_DEFAULT, 6},
-    {16384, 768, 768, false, true, CUBLASLT_EPILOGUE_DEFAULT, 7},
-    {16384, 6144, 768, false, true, CUBLASLT_EPILOGUE_DEFAULT, 3},
-    {16384, 768, 3072, false, true, CUBLASLT_EPILOGUE_DEFAULT, 7},
-    {16384, 32000, 768, false, true, CUBLASLT_EPILOGUE_DEFAULT, 6},
+    {16384, 2304, 768, false, true, kPlain, sm90(CUBLASLT_MATMUL_TILE_144x128, 2, k1x2)},
+    {16384, 768, 768, false, true, kPlain, sm90(CUBLASLT_MATMUL_TILE_128x128, 1, k2x1)},
+    {16384, 6144, 768, false, true, kPlain, sm90(CUBLASLT_MATMUL_TILE_176x128, 2, k1x2)},
+    {16384, 32000, 768, false, true, kPlain, sm90(CUBLASLT_MATMUL_TILE_176x128, 2, k1x2)},
     // Gemma 3 1B, 8192 tokens
-    {8192, 1536, 1152, false, true, CUBLASLT_EPILOGUE_DEFAULT, 7},
-    {8192, 13824, 1152, false, true, CUBLASLT_EPILOGUE_DEFAULT, 6},
-    {8192, 6912, 1152, false, false, CUBLASLT_EPILOGUE_DEFAULT, 7},
+    {8192, 1536, 1152, false, true, kPlain, sm90(CUBLASLT_MATMUL_TILE_128x128, 1, k2x1)},
+    {8192, 1152, 1024, false, true, kPlain, sm90(CUBLASLT_MATMUL_TILE_144x128, 2, k1x2)},
+    {8192, 13824, 1152, false, true, kPlain, sm90(CUBLASLT_MATMUL_TILE_176x128, 2, k1x2)},
+    {8192, 6912, 1152, false, false, kPlain, sm90(CUBLASLT_MATMUL_TILE_128x160, 1, k2x1)},
     // width 384, 16384 tokens
-    {16384, 1152, 384, false, true, CUBLASLT_EPILOGUE_BIAS, 4},
-    {16384, 384, 1536, false, true, CUBLASLT_EPILOGUE_BIAS, 2},
-    {16384, 1536, 384, false, true, CUBLASLT_EPILOGUE_GELU_AUX_BIAS, 2},
-    {16384, 1536, 384, false, false, CUBLASLT_EPILOGUE_DEFAULT, 6},
-    {384, 384, 16384, true, false, CUBLASLT_EPILOGUE_DEFAULT, 1},
-    {1152, 384, 16384, true, false, CUBLASLT_EPILOGUE_DEFAULT, 5},
-    {1536, 384, 16384, true, false, CUBLASLT_EPILOGUE_DEFAULT, 1},
+    {16384, 1152, 384, false, true, kBias, sm90(CUBLASLT_MATMUL_TILE_128x128, 3, k1x2)},
+    {16384, 384, 384, false, true, kBias, sm90(CUBLASLT_MATMUL_TILE_128x208, 7, k1x1)},
+    {16384, 1536, 384, false, true, kGelu, sm90(CUBLASLT_MATMUL_TILE_128x192, 4, k2x1)},
+    {16384, 384, 1536, false, true, kBias, sm90(CUBLASLT_MATMUL_TILE_128x192, 7, k1x1)},
+    {16384, 384, 1152, false, false, kPlain, sm90(CUBLASLT_MATMUL_TILE_128x192, 6, k1x2)},
+    {16384, 384, 384, false, false, kPlain, sm90(CUBLASLT_MATMUL_TILE_128x192, 6, k1x2)},
+    {16384, 384, 1536, false, false, kPlain, sm90(CUBLASLT_MATMUL_TILE_192x128, 4, k2x1)},
+    {16384, 1536, 384, false, false, kPlain, sm90(CUBLASLT_MATMUL_TILE_128x168, 1, k1x1)},
+    {1152, 384, 16384, true, false, kPlain, sm90(CUBLASLT_MATMUL_TILE_192x128, 5, k2x1, 7)},
+    {1536, 384, 16384, true, false, kPlain, sm90(CUBLASLT_MATMUL_TILE_192x96, 3, k1x1, 4)},
+    {384, 1536, 16384, true, false, kPlain, sm90(CUBLASLT_MATMUL_TILE_192x96, 1, k2x1, 4)},
     // width 512, 65536 tokens
-    {65536, 1536, 512, false, true, CUBLASLT_EPILOGUE_BIAS, 5},
-    {65536, 512, 512, false, true, CUBLASLT_EPILOGUE_BIAS, 5},
-    {65536, 2048, 512, false, true, CUBLASLT_EPILOGUE_GELU_AUX_BIAS, 2},
-    {65536, 512, 2048, false, true, CUBLASLT_EPILOGUE_BIAS, 6},
-    {65536, 512, 1536, false, false, CUBLASLT_EPILOGUE_DEFAULT, 5},
-    {65536, 512, 512, false, false, CUBLASLT_EPILOGUE_DEFAULT, 3},
-    {65536, 2048, 512, false, false, CUBLASLT_EPILOGUE_DEFAULT, 7},
-    {65536, 512, 2048, false, false, CUBLASLT_EPILOGUE_DEFAULT, 5},
-    {1536, 512, 65536, true, false, CUBLASLT_EPILOGUE_DEFAULT, 7},
+    {65536, 1536, 512, false, true, kBias, sm90(CUBLASLT_MATMUL_TILE_256x128, 7, k1x2)},
+    {65536, 512, 512, false, true, kBias, sm90(CUBLASLT_MATMUL_TILE_128x168, 1, k2x1)},
+    {65536, 512, 2048, false, true, kBias, sm90(CUBLASLT_MATMUL_TILE_128x168, 1, k2x1)},
+    {65536, 512, 1536, false, false, kPlain, sm90(CUBLASLT_MATMUL_TILE_128x128, 1, k2x1)},
+    {65536, 512, 512, false, false, kPlain, sm90(CUBLASLT_MATMUL_TILE_128x136, 3, k2x1)},
+    {65536, 512, 2048, false, false, kPlain, sm90(CUBLASLT_MATMUL_TILE_128x144, 3, k2x1)},
+    {65536, 2048, 512, false, false, kPlain, sm90(CUBLASLT_MATMUL_TILE_128x144, 1, k2x1)},
+    {512, 512, 65536, true, false, kPlain, sm90(CUBLASLT_MATMUL_TILE_128x128, 6, k1x2, 8)},
+    {512, 2048, 65536, true, false, kPlain, sm90(CUBLASLT_MATMUL_TILE_128x256, 5, k1x1, 4)},
 };
 /// Of float32 in TF32.
 inline constexpr AlgorithmChoice kTf32Choices[] = {
     // width 128, 4096 tokens
-    {4096, 384, 128, false, true, CUBLASLT_EPILOGUE_BIAS, 2},
-    {4096, 128, 128, false, true, CUBLASLT_EPILOGUE_BIAS, 1},
-    {4096, 512, 128, false, true, CUBLASLT_EPILOGUE_BIAS, 1},
-    {4096, 128, 512, false, true, CUBLASLT_EPILOGUE_BIAS, 1},
-    {4096, 128, 128, false, false, CUBLASLT_EPILOGUE_DEFAULT, 1},
+    {4096, 128, 128, false, true, kBias, {21, CUBLASLT_MATMUL_TILE_64x64, CUBLASLT_MATMUL_STAGES_16x6, 1, 0, CUBLASLT_CLUSTER_SHAPE_AUTO}},
     // width 384, 16384 tokens
-    {16384, 384, 384, false, false, CUBLASLT_EPILOGUE_DEFAULT, 2},
-    {16384, 384, 1536, false, false, CUBLASLT_EPILOGUE_DEFAULT, 5},
-    {1536, 384, 16384, true, false, CUBLASLT_EPILOGUE_DEFAULT, 1},
+    {16384, 384, 384, false, false, kPlain, sm90_tf32(CUBLASLT_MATMUL_TILE_128x128, k2x1, -1)},
+    {16384, 384, 1536, false, false, kPlain, sm90_tf32(CUBLASLT_MATMUL_TILE_256x128, k2x1, 1)},
+    {1536, 384, 16384, true, false, kPlain, sm90_tf32(CUBLASLT_MATMUL_TILE_128x256, k1x1, -1)},
 };
 // clang-format on
 
