@@ -83,6 +83,15 @@ Tensor binary(const Tensor& a, const Tensor& b) {
                 });
 }
 
+/// x in its `result_type` with `value`, after checks of both.
+Tensor promoted(const char* op, const Tensor& x, Scalar value) {
+  check_defined(op, x);
+  const Tensor wide = x.to(result_type(x, value));
+  check_numeric(op, wide);
+  check_holds(op, wide.dtype(), value);
+  return wide;
+}
+
 /// The scalar as a 0-dimensional tensor of the dtype that it has beside x.
 Tensor beside(const char* op, Scalar value, const Tensor& x) {
   check_defined(op, x);
@@ -124,15 +133,10 @@ Tensor remainder(const Tensor& a, const Tensor& b) { return binary<op::Remainder
 Tensor floor_divide(const Tensor& a, const Tensor& b) { return binary<op::FloorDivide>(a, b); }
 
 Tensor sub(const Tensor& a, Scalar b) {
-  check_defined("sub", a);
-  if (is_floating(a.dtype()) || !b.is_integer()) return add(a, -b.to_double());
-  check_holds("sub", result_type(a, b), b);
-  return add(a, static_cast<int64_t>(-b.to<uint64_t>()));
+  const Tensor wide = promoted("sub", a, b);
+  return add(wide, negated(wide.dtype(), b));
 }
-Tensor sub(Scalar a, const Tensor& b) {
-  check_defined("sub", b);
-  return add(neg(b.to(result_type(b, a))), a);
-}
+Tensor sub(Scalar a, const Tensor& b) { return add(neg(promoted("sub", b, a)), a); }
 Tensor div(Scalar a, const Tensor& b) {
   check_defined("div", b);
   // A half may not hold the scalar.

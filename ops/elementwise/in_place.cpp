@@ -177,8 +177,7 @@ Tensor& Tensor::mul_(Scalar value) {
 
 Tensor& Tensor::sub_(Scalar value) {
   check_scalar("sub_", *this, value);
-  if (!value.is_integer()) return add_(-value.to_double());
-  return add_(static_cast<int64_t>(-value.to<uint64_t>()));
+  return add_(negated(dtype(), value));
 }
 
 Tensor& Tensor::div_(Scalar value) {

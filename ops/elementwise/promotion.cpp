@@ -45,6 +45,13 @@ void check_holds(const char* op, DType dtype, Scalar value) {
   if (!value.fits(dtype) || (is_integral(dtype) && !whole)) throw_not_held(op, dtype, value);
 }
 
+Scalar negated(DType dtype, Scalar value) {
+  if (is_floating(dtype) || !value.is_integer()) return -value.to_double();
+  const uint64_t wrapped = -value.to<uint64_t>();
+  if (dtype == DType::int32) return static_cast<int32_t>(wrapped);
+  return static_cast<int64_t>(wrapped);
+}
+
 bool can_cast(DType from, DType to) { return category(from) <= category(to); }
 
 }  // namespace sash

@@ -227,6 +227,11 @@ TEST_CASE("differences with the least integer") {
   const Tensor zero = zeros({1}, {.dtype = DType::float64});
   CHECK((zero - kLeast).item<double>() == 0x1p63);
   CHECK((tensor<int64_t>({-1}) - kLeast).item<int64_t>() == kMost);
+  CHECK((zero.clone() -= kLeast).item<double>() == 0x1p63);
+  constexpr int32_t least = std::numeric_limits<int32_t>::min();
+  Tensor x = tensor<int32_t>({-1});
+  CHECK((x - least).item<int32_t>() == std::numeric_limits<int32_t>::max());
+  CHECK((x -= least).item<int32_t>() == std::numeric_limits<int32_t>::max());
 }
 
 TEST_CASE("clamp is flat at NaN") {
