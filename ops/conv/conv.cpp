@@ -184,7 +184,7 @@ void check_arguments(const char* op, int axes, const Tensor& x, const Tensor& we
   if (groups < 1) throw ValueError(op, "at least 1 group", std::to_string(groups));
   if (x.rank() == axes + 1 || x.rank() == axes + 2) {
     const int64_t channels = x.size(-axes - 1), out = weight.size(0);
-    if (channels != groups * weight.size(1) || out % groups != 0) {
+    if (channels % groups != 0 || channels / groups != weight.size(1) || out % groups != 0) {
       throw ShapeError(op,
                        "channels C of x and O of weight that are split into " +
                            std::to_string(groups) + (groups == 1 ? " group" : " groups"),

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "../../tensor/autograd/node.h"
 #include "../../tensor/factories.h"
@@ -30,11 +31,12 @@ Moments moments(const Tensor& x, const Dims& axes, const Shape& kept, double div
   const NoGradGuard no_grad;
   if (!use_fused(kernels::var_mean, x.device())) {
     // Chan, Golub, LeVeque, "Algorithms for computing the sample variance", 1983: the second term
-    // takes back what the rounding of the mean adds.
+    // takes back what the rounding of the mean adds. Where it overflows, so does the first.
     const Tensor centre = mean(x, axes, true), deviation = x - centre;
-    const Tensor rest = square(sum(deviation, axes, true)) *
-                        (static_cast<double>(centre.numel()) / static_cast<double>(x.numel()));
-    return {clamp(sum(square(deviation), axes, true) - rest, 0) / divisor, centre};
+    const double share = static_cast<double>(centre.numel()) / static_cast<double>(x.numel());
+    const Tensor rest = square(sum(deviation, axes, true) * std::sqrt(share));
+    const Tensor back = masked_fill(rest, eq(rest, std::numeric_limits<double>::infinity()), 0);
+    return {clamp(sum(square(deviation), axes, true) - back, 0) / divisor, centre};
   }
   const Moments result{empty(kept, x.options()), with_mean ? empty(kept, x.options()) : Tensor()};
   KernelContext context = kernel_context(x.device());
@@ -93,7 +95,7 @@ Tensor count_nonzero(const Tensor& x, const Dims& axes) {
 
 /// n - correction, at least 0.
 double freedom(const detail::ReducedShape& shape, int64_t correction) {
-  return static_cast<double>(std::max<int64_t>(0, shape.count - correction));
+  return std::max(0.0, static_cast<double>(shape.count) - static_cast<double>(correction));
 }
 
 }  // namespace

@@ -73,13 +73,15 @@ void check_count(const char* op, int64_t count) {
 /// Pads one axis by widths that are not negative.
 Tensor padded(const Tensor& x, const Shape& shape, const Dims& before, Scalar value) {
   const Tensor y = full(shape, value, x.options());
-  TensorView inside = y.tensor_view();
-  inside.shape = x.shape();
-  for (int i = 0; i < x.rank(); ++i) {
-    inside.data = inside.ptr<char>() + before[i] * inside.strides[i] * size_of(x.dtype());
+  if (x.numel() > 0) {
+    TensorView inside = y.tensor_view();
+    inside.shape = x.shape();
+    for (int i = 0; i < x.rank(); ++i) {
+      inside.data = inside.ptr<char>() + before[i] * inside.strides[i] * size_of(x.dtype());
+    }
+    KernelContext context = kernel_context(x.device());
+    kernels::copy(context, x.tensor_view(), inside);
   }
-  KernelContext context = kernel_context(x.device());
-  if (x.numel() > 0) kernels::copy(context, x.tensor_view(), inside);
   return record("pad", {x}, y, [from = x.shape(), before](Backward&, const Tensor& g) {
     Tensor part = g;
     for (int i = 0; i < from.rank(); ++i) part = part.narrow(i, before[i], from[i]);
@@ -158,9 +160,11 @@ Tensor pad(const Tensor& x, const Dims& widths, Scalar value) {
   Tensor kept = x;
   for (int i = 0; 2 * i < widths.rank(); ++i) {
     const int axis = x.rank() - 1 - i;
-    const int64_t front = widths[2 * i], back = widths[2 * i + 1];
-    const int64_t first = std::max<int64_t>(0, -front);
-    const int64_t past = shape[axis] - std::max<int64_t>(0, -back);
+    const int64_t front = widths[2 * i], back = widths[2 * i + 1], extent = shape[axis];
+    const auto cut = [extent](int64_t width) {
+      return -std::clamp<int64_t>(width, -extent - 1, 0);
+    };
+    const int64_t first = cut(front), past = extent - cut(back);
     if (__builtin_add_overflow(shape[axis], front, &shape[axis]) ||
         __builtin_add_overflow(shape[axis], back, &shape[axis]) || shape[axis] < 0 ||
         first > past) {

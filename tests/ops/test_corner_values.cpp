@@ -144,6 +144,16 @@ TEST_CASE("variances of too few elements are infinite or NaN") {
   CHECK(std::isnan(var(doubles({2, 2}), {0}, 5).item<double>()));
   CHECK(std::isnan(var(doubles({2}), {0}).item<double>()));
   CHECK(var(x, {0}, 2).item<double>() == doctest::Approx(14.0 / 3));
+  CHECK(var(x, {0}, kMost).item<double>() == kInfinity);
+  CHECK(var(x, {0}, kLeast).item<double>() == doctest::Approx(14.0 / 3 / 0x1p63));
+  CHECK(std::isnan(var(doubles({}), {0}, -1).item<double>()));
+}
+
+TEST_CASE("a variance that float32 cannot hold is infinite") {
+  const Tensor x = tensor<float>({1e30F, 0, 0, 0});
+  CHECK(var(x).item<double>() == kInfinity);
+  CHECK(sash::std(x).item<double>() == kInfinity);
+  CHECK(std::isnan(var(tensor<float>({1e30F, NAN})).item<double>()));
 }
 
 TEST_CASE("the gradient of a power to an exponent, where the base is 0") {

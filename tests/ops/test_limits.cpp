@@ -157,6 +157,32 @@ TEST_CASE("the farthest diagonals of tril and triu") {
   CHECK(tril(zeros({0, 3}), kHuge).shape() == Shape{0, 3});
 }
 
+TEST_CASE("the largest widths of pad, and numbers of groups") {
+  const Tensor x = ones({2, 3});
+  const Tensor none = ones({0, 3});
+  CHECK(pad(none, {kHuge - 3, 0}).numel() == 0);
+  const std::string widths = "ShapeError: pad: expected widths that leave a part of [2, 3], got ";
+  expect_errors({
+      {widths + "[-9223372036854775808, 0]",
+       [&] {
+         pad(x, {-kHuge - 1, 0});
+       }},
+      {widths + "[0, -9223372036854775808]",
+       [&] {
+         pad(x, {0, -kHuge - 1});
+       }},
+      {widths + "[9223372036854775807, 0]",
+       [&] {
+         pad(x, {kHuge, 0});
+       }},
+      {"ShapeError: conv1d: expected channels C of x and O of weight that are split into "
+       "9223372036854775807 groups, got [2, 3] and [2, 2, 1]",
+       [&] {
+         conv1d(x, ones({2, 2, 1}), {}, {.groups = kHuge});
+       }},
+  });
+}
+
 TEST_CASE("repeats beyond 2^63 of nothing") {
   const Tensor none = empty({0, 4});
   CHECK(none.repeat({2, int64_t{1} << 60}).shape() == Shape{0, int64_t{1} << 62});
