@@ -260,7 +260,8 @@ class SASH_API Tensor {
   // ---- autograd -------------------------------------------------------------------------------
 
   bool requires_grad() const;
-  /// Marks a leaf as a variable; `DTypeError` unless floating, `AutogradError` on a non-leaf.
+  /// Whether passes from now on give this leaf a gradient. `DTypeError` unless floating,
+  /// `AutogradError` on a non-leaf.
   Tensor& requires_grad_(bool value = true);
   /// Whether no recorded op made it.
   bool is_leaf() const;

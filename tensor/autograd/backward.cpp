@@ -359,7 +359,7 @@ void run(std::span<const Tensor> roots, std::span<const Tensor> grads, BackwardO
     if (selection) selection->collect(slot, *found);
     if (slot.node) {
       if (!selection || selection->leads(*slot.node)) visit(pass, slot, selection, retain);
-    } else if (!selection) {
+    } else if (!selection && slot.leaf->is_variable) {  // else frozen since its use
       add_to_leaf(*slot.leaf, std::move(slot.grads[0]));
     }
   }

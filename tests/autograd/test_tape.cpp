@@ -257,6 +257,19 @@ TEST_CASE("detach, NoGradGuard and requires_grad") {
   CHECK_THROWS_AS((x * x).requires_grad_(false), AutogradError);
 }
 
+TEST_CASE("a leaf that was frozen after its use gets no gradient") {
+  Tensor x = variable({2}), w = variable({3});
+  const Tensor y = x * w;
+  w.requires_grad_(false);
+  y.backward({.retain_graph = true});
+  CHECK(values(x.grad()) == Values{3});
+  CHECK_FALSE(w.grad().defined());
+  w.requires_grad_();
+  y.backward();
+  CHECK(values(x.grad()) == Values{6});
+  CHECK(values(w.grad()) == Values{2});
+}
+
 TEST_CASE("a cast passes the gradient back in the input's dtype") {
   const Tensor x = variable({1, 2});
   const Tensor g = tensor<float>({3, 4});
