@@ -43,9 +43,12 @@ inline void check_compatible(const char* op, const Tensor& a, const Tensor& b) {
   check_same_dtype(op, a, b);
 }
 
-/// `DTypeError` unless `x` has exactly the dtype `expected`.
-inline void check_dtype(const char* op, const Tensor& x, DType expected) {
-  if (x.dtype() != expected) throw DTypeError(op, name(expected), name(x.dtype()));
+/// `DTypeError` unless `x` has exactly the dtype `expected`; `what` names the argument.
+inline void check_dtype(const char* op, const Tensor& x, DType expected,
+                        const char* what = nullptr) {
+  if (x.dtype() == expected) return;
+  const std::string dtype(name(expected));
+  throw DTypeError(op, what ? what + (" of " + dtype) : dtype, name(x.dtype()));
 }
 
 /// `DTypeError` unless `x` is floating.

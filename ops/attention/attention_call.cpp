@@ -68,7 +68,7 @@ void check_relative_bias(const AttentionTensors& x, int64_t heads) {
 void check_slopes(const Tensor& q, const Tensor& slopes) {
   if (!slopes.defined()) return;
   check_same_device(kOp, q, slopes);
-  check_dtype(kOp, slopes, DType::float32);
+  check_dtype(kOp, slopes, DType::float32, "ALiBi slopes");
   if (slopes.rank() == 1 && slopes.size(0) == q.size(1)) return;
   throw ShapeError(kOp, "ALiBi slopes [" + std::to_string(q.size(1)) + "]",
                    to_string(slopes.shape()));

@@ -181,7 +181,7 @@ Tensor index_select(const Tensor& x, int64_t axis, const Tensor& index) {
 
 Tensor one_hot(const Tensor& index, int64_t classes) {
   check_defined("one_hot", index, "indices");
-  check_dtype("one_hot", index, DType::int64);
+  check_dtype("one_hot", index, DType::int64, "indices");
   if (classes < 1) throw ValueError("one_hot", "at least one class", std::to_string(classes));
   if (index.rank() == kMaxRank) {
     throw ShapeError("one_hot", "at most " + std::to_string(kMaxRank - 1) + " axes",

@@ -20,11 +20,12 @@ inline std::string position_of(int64_t flat, const Shape& shape) {
   return to_string(at);
 }
 
-/// int64 on the device of `x`, else `DTypeError` or `DeviceError`.
-inline void check_index_tensor(const char* op, const Tensor& x, const Tensor& index) {
-  check_defined(op, index, "indices");
+/// int64 on the device of `x`, else `DTypeError` or `DeviceError`; `what` names the argument.
+inline void check_index_tensor(const char* op, const Tensor& x, const Tensor& index,
+                               const char* what = "indices") {
+  check_defined(op, index, what);
   check_same_device(op, x, index);
-  check_dtype(op, index, DType::int64);
+  check_dtype(op, index, DType::int64, what);
 }
 
 /// `IndexError` naming the first value of the contiguous `index` outside [-extent, extent) and its

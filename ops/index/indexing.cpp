@@ -328,7 +328,7 @@ Tensor repeat_interleave(const Tensor& x, const Tensor& counts, int64_t axis) {
   check_defined(op, x);
   check_defined(op, counts, "counts");
   const int at = normalize_axis(axis, x.rank(), op);
-  check_dtype(op, counts, DType::int64);
+  check_dtype(op, counts, DType::int64, "counts");
   check_shape(op, counts, {x.shape()[at]});
   const std::vector<int64_t> times = counts.to_vector<int64_t>();
   int64_t length = 0;

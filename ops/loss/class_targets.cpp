@@ -28,7 +28,7 @@ int check_class_targets(const char* op, const Tensor& scores, const Tensor& targ
                         const Tensor& weight, int64_t class_axis) {
   check_defined(op, scores);
   check_floating(op, scores);
-  check_index_tensor(op, scores, targets);
+  check_index_tensor(op, scores, targets, "targets");
   if (scores.rank() != 2 && scores.rank() != 3) {
     throw ShapeError(op, "logits [N, C] or [B, T, C]", to_string(scores.shape()));
   }

@@ -39,7 +39,7 @@ void check_arguments(const Tensor& x, const Tensor& weight, const Tensor& target
   check_floating(kOp, x);
   check_min_rank(kOp, x, 2);
   check_rank(kOp, weight, 2);
-  check_index_tensor(kOp, x, targets);
+  check_index_tensor(kOp, x, targets, "targets");
   if (x.size(-1) != weight.size(1)) {
     throw ShapeError(kOp, "x [..., D] and weight [V, D] with one D",
                      to_string(x.shape()) + " and " + to_string(weight.shape()));

@@ -42,6 +42,9 @@ Run run_recorded(const Function& fn, const std::vector<Tensor>& inputs,
   std::optional<AutocastGuard> own_casts;  // both runs cast the tensors that they capture
   if (autocast) own_casts.emplace(*autocast);
   run.outputs = fn(run.inputs);
+  for (const Tensor& output : run.outputs) {
+    if (!output.defined()) throw ValueError("checkpoint", "outputs", "an undefined tensor");
+  }
   for (const Edge& edge : detail::boundary(run.outputs, run.first)) {
     if (!contains(own, edge)) run.captured.push_back(edge);
   }

@@ -424,4 +424,6 @@ TEST_CASE("attention: wrong options are errors") {
       call({.relative_bias = zeros({4, 6})}));
   expect_error<ShapeError>(op + "expected ALiBi slopes [4], got [2]",
                            call({.alibi_slopes = zeros({2})}));
+  expect_error<DTypeError>(op + "expected ALiBi slopes of float32, got float64",
+                           call({.alibi_slopes = zeros({4}, {.dtype = DType::float64})}));
 }

@@ -322,7 +322,7 @@ TEST_CASE("wrong calls: masks") {
                            [] { Mask::random_blocks(1, 0, 0); });
   expect_error<ValueError>(op + "expected an odd number of blocks in the window, or 0, got 2",
                            [] { Mask::bigbird({.window = 2}); });
-  expect_error<DTypeError>(op + "expected int32, got int64", [] {
+  expect_error<DTypeError>(op + "expected lengths of int32, got int64", [] {
     Mask::key_lengths(tensor<int64_t>({1, 2}));
   });
   expect_error<ShapeError>(op + "expected a length for each of 3 batches, got [2]", [] {

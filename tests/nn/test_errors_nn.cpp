@@ -54,7 +54,7 @@ TEST_CASE("wrong calls: layers") {
       {"ValueError: Linear: expected a tensor, got an undefined tensor",
        [&] { nn::Linear(4, 5)(Tensor()); }},
       {"ValueError: Embedding: expected a positive dim, got 0", [] { nn::Embedding(4, 0); }},
-      {"DTypeError: embedding: expected int64, got float32", [&] { nn::Embedding(4, 5)(x); }},
+      {"DTypeError: embedding: expected indices of int64, got float32", [&] { nn::Embedding(4, 5)(x); }},
       {"ValueError: LayerNorm: expected a shape to normalise, got an empty one",
        [] { nn::LayerNorm(Shape{}); }},
       {"ValueError: LayerNorm: expected eps > 0, got 0", [] { nn::LayerNorm(4, {.eps = 0}); }},

@@ -191,7 +191,7 @@ TEST_CASE_FIXTURE(Inputs, "wrong calls: losses") {
        [&] { cross_entropy(zeros({2, 5, 3}), zeros({2, 5}, kInts), {.class_axis = 1}); }},
       {"IndexError: cross_entropy: expected an axis in [-2, 2) for rank 2, got 2",
        [&] { cross_entropy(x, targets, {.class_axis = 2}); }},
-      {"DTypeError: cross_entropy: expected int64, got float32", [&] { cross_entropy(x, pair); }},
+      {"DTypeError: cross_entropy: expected targets of int64, got float32", [&] { cross_entropy(x, pair); }},
       {"IndexError: cross_entropy: expected indices in [0, 3) or -100, got 3 at [1]",
        [&] { cross_entropy(x, tensor<int64_t>({0, 3})); }},
       {"ValueError: cross_entropy: expected label smoothing in [0, 1], got 1.5",
@@ -205,7 +205,7 @@ TEST_CASE_FIXTURE(Inputs, "wrong calls: losses") {
 TEST_CASE_FIXTURE(Inputs, "wrong calls: indices") {
   const Tensor index = zeros({2}, kInts);
   expect_errors({
-      {"DTypeError: embedding: expected int64, got float32", [&] { embedding(x, pair); }},
+      {"DTypeError: embedding: expected indices of int64, got float32", [&] { embedding(x, pair); }},
       {"ShapeError: embedding: expected 2 axes, got [2]", [&] { embedding(pair, index); }},
       {"IndexError: embedding: expected indices in [0, 2), got -1 at [1]",
        [&] { embedding(x, tensor<int64_t>({0, -1})); }},
@@ -215,7 +215,7 @@ TEST_CASE_FIXTURE(Inputs, "wrong calls: indices") {
        [&] { gather(x, 0, index); }},
       {"ShapeError: scatter_add: expected an index that fits into [2], got [2, 3]",
        [&] { scatter_add(x, 1, ints, pair); }},
-      {"DTypeError: index_select: expected int64, got float32", [&] { index_select(x, 0, pair); }},
+      {"DTypeError: index_select: expected indices of int64, got float32", [&] { index_select(x, 0, pair); }},
       {"ShapeError: index_select: expected 1 axis, got [2, 3]", [&] { index_select(x, 0, ints); }},
       {"IndexError: one_hot: expected indices in [0, 2), got 2 at [0]",
        [] { one_hot(tensor<int64_t>({2}), 2); }},

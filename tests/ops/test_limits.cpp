@@ -58,6 +58,8 @@ TEST_CASE("wrong calls: empty functions") {
       {no_hook, [&] { x.register_hook({}); }},
       {"ValueError: checkpoint" + empty, [&] { checkpoint(one, x); }},
       {"ValueError: checkpoint" + empty, [&] { checkpoint(many, inputs); }},
+      {"ValueError: checkpoint: expected outputs, got an undefined tensor",
+       [&] { checkpoint([](const Tensor&) { return Tensor(); }, x); }},
       {"ValueError: gradcheck" + empty, [&] { gradcheck(many, inputs); }},
       {"ValueError: gradcheck" + empty, [&] { gradcheck(single, inputs); }},
       {"ValueError: gradgradcheck" + empty, [&] { gradgradcheck(many, inputs); }},

@@ -19,7 +19,7 @@ constexpr const char* kOp = "attention_mask";
 
 void check_data(const Tensor& data, const char* what, int rank) {
   check_defined(kOp, data, what);
-  check_dtype(kOp, data, DType::int32);
+  check_dtype(kOp, data, DType::int32, what);
   if (rank > 0) check_rank(kOp, data, rank);
 }
 
