@@ -1,6 +1,5 @@
 #include "flags.h"
 
-#include <charconv>
 #include <cstdint>
 #include <limits>
 
@@ -17,9 +16,7 @@ CLI::Validator whole_number(T least) {
   constexpr T kMost = std::numeric_limits<T>::max();
   const auto check = [=](const std::string& text) -> std::string {
     T value{};
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    const bool read = error == std::errc() && end == text.data() + text.size();
-    if (read && value >= least) return "";
+    if (read_number(text, value) && value >= least) return "";
     return complaint(
         "a whole number from " + std::to_string(least) + " to " + std::to_string(kMost), text);
   };

@@ -1,6 +1,5 @@
 #include "program.h"
 
-#include <charconv>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -43,14 +42,10 @@ std::string check_path(const std::string& text) {
 
 std::string check_finite(const std::string& text) {
   double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const bool read = error == std::errc() && end == text.data() + text.size();
-  return read && std::isfinite(value) ? "" : complaint("a finite number", text);
+  return read_number(text, value) && std::isfinite(value) ? "" : complaint("a finite number", text);
 }
 
 std::string check_seed(const std::string& text) {
   uint64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const bool read = error == std::errc() && end == text.data() + text.size();
-  return read ? "" : complaint("a whole number from 0 to 2^64 - 1", text);
+  return read_number(text, value) ? "" : complaint("a whole number from 0 to 2^64 - 1", text);
 }

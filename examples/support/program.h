@@ -1,7 +1,9 @@
 #pragma once
 
+#include <charconv>
 #include <functional>
 #include <string>
+#include <system_error>
 
 namespace CLI {
 class App;
@@ -11,6 +13,13 @@ class App;
 /// 0 after --help; 1 after wrong flags or an exception, which are printed, and if standard output
 /// could not be written.
 int run_program(CLI::App& app, int argc, char** argv, const std::function<int()>& program);
+
+/// Whether all of `text` is a number of T, which goes to `value`.
+template <class T>
+bool read_number(const std::string& text, T& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size();
+}
 
 /// Checks of CLI11: nothing, or "expected ..., got ...".
 std::string complaint(const std::string& expected, const std::string& got);

@@ -1,6 +1,5 @@
 #include "options.h"
 
-#include <charconv>
 #include <cmath>
 #include <limits>
 
@@ -11,17 +10,11 @@
 
 namespace {
 
-template <class T>
-bool read(const std::string& text, T& value) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size();
-}
-
 // Used instead of CLI11's checks, which print the limits of a double and accept NaN.
 CLI::Validator whole_number(int64_t least, int64_t most) {
   const auto check = [=](const std::string& text) -> std::string {
     int64_t value = 0;
-    if (read(text, value) && value >= least && value <= most) return "";
+    if (read_number(text, value) && value >= least && value <= most) return "";
     return complaint("a whole number from " + std::to_string(least) + " to " + std::to_string(most),
                      text);
   };
@@ -31,7 +24,8 @@ CLI::Validator whole_number(int64_t least, int64_t most) {
 CLI::Validator number(const std::string& what, bool (*fits)(double)) {
   const auto check = [=](const std::string& text) -> std::string {
     double value = 0;
-    return read(text, value) && std::isfinite(value) && fits(value) ? "" : complaint(what, text);
+    return read_number(text, value) && std::isfinite(value) && fits(value) ? ""
+                                                                           : complaint(what, text);
   };
   return {check, "NUMBER"};
 }

@@ -6,6 +6,8 @@
 #include <sash/core/error.h>
 #include <sash/nn/attention/attention_kind.h>
 
+#include "../support/program.h"
+
 namespace {
 
 constexpr const char* kOp = "train_transformer";
@@ -45,8 +47,7 @@ void read(const std::string&, const std::string& text, std::string& value) { val
 
 template <class T>
 void read(const std::string& name, const std::string& text, T& value) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error == std::errc() && end == text.data() + text.size()) return;
+  if (read_number(text, value)) return;
   throw sash::FormatError(kOp, "a number as '" + name + "' in the checkpoint", "'" + text + "'");
 }
 
