@@ -16,12 +16,21 @@ using Gradients = SmallVector<Tensor, 16>;
 Gradients gradients_of(const char* op, const std::vector<Tensor>& parameters) {
   const NoGradGuard no_grad;
   Gradients gradients;
-  for (Tensor parameter : parameters) {
+  for (const Tensor& parameter : parameters) {  // before anything is written
     check_defined(op, parameter, "parameters");
-    Tensor g = parameter.grad();
+    const Tensor g = parameter.grad();
     if (!g.defined()) continue;
+    if (!gradients.empty() && g.device() != gradients[0].device()) {
+      throw DeviceError(op, "gradients on one device (clip those of each device by a call)",
+                        to_string(gradients[0].device()) + " and " + to_string(g.device()));
+    }
+    gradients.push_back(g);
+  }
+  size_t i = 0;
+  for (Tensor parameter : parameters) {
+    if (!parameter.grad().defined()) continue;
+    Tensor& g = gradients[i++];
     if (!g.is_contiguous()) parameter.set_grad(g = g.contiguous());
-    gradients.push_back(std::move(g));
   }
   return gradients;
 }

@@ -127,6 +127,15 @@ Optimizer::Hyperparameters Optimizer::values_of(const ParamGroup& group) const {
   return values;
 }
 
+// Of `op`: kernels take a group at once, so its parameters are on one device.
+void Optimizer::check_group_device(const std::string& op, const std::vector<Tensor>& group) {
+  for (const Tensor& p : group) {
+    if (p.device() == group[0].device()) continue;
+    throw DeviceError(op, "the parameters of a group on one device (make a group for each device)",
+                      to_string(group[0].device()) + " and " + to_string(p.device()));
+  }
+}
+
 void Optimizer::add_group(const ParamGroup& group) {
   std::vector<Tensor> known = parameters();
   for (const Tensor& parameter : group.parameters) {
@@ -142,6 +151,7 @@ void Optimizer::add_group(const ParamGroup& group) {
   for (const Tensor& parameter : group.parameters) {
     if (kind_.check_parameter) kind_.check_parameter(kind_.name, values, parameter);
   }
+  check_group_device(kind_.name, group.parameters);
   Group& added = groups_.emplace_back();
   added.parameters = group.parameters;
   added.hyperparameters = values;
@@ -236,11 +246,6 @@ void Optimizer::follow_replays(Group& group) {
 void Optimizer::prepare(Group& group) {
   const Device device = group.parameters[0].device();
   for (Tensor& p : group.parameters) {
-    if (p.device() != device) {
-      throw DeviceError(std::string(kind_.name) + ".step",
-                        "the parameters of a group on one device",
-                        to_string(device) + " and " + to_string(p.device()));
-    }
     const Tensor& g = p.impl().grad;
     if (g.defined() && !g.is_contiguous()) p.set_grad(g.contiguous());
   }
@@ -304,8 +309,27 @@ void Optimizer::set_max_grad_norm(double max_norm) {
   step_options_.max_grad_norm = max_norm;
 }
 
+// Before a step writes anything: parameters may have moved since they were given.
+void Optimizer::check_devices(bool one_norm) const {
+  const Tensor* first = nullptr;
+  for (const Group& group : groups_) {
+    if (!has_gradients(group.parameters)) continue;
+    check_group_device(std::string(kind_.name) + ".step", group.parameters);
+    for (const Tensor& p : group.parameters) {
+      if (!one_norm || !p.impl().grad.defined()) continue;
+      if (!first) first = &p;
+      if (p.device() == first->device()) continue;
+      throw DeviceError(std::string(kind_.name) + ".step",
+                        "all parameters on one device (max_grad_norm, skip_nonfinite and "
+                        "GradScaler take one norm of all gradients)",
+                        to_string(first->device()) + " and " + to_string(p.device()));
+    }
+  }
+}
+
 Tensor Optimizer::scaled_step(const Tensor& loss_scale) {
   const NoGradGuard no_grad;
+  check_devices(step_options_.max_grad_norm > 0 || loss_scale.defined());
   for (const Tensor& p : Graph::recording() ? parameters() : std::vector<Tensor>()) {
     detail::note_gradient(p.impl(), true);
   }

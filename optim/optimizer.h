@@ -15,8 +15,8 @@ class StateCheck;
 
 namespace sash::optim {
 
-/// Parameters that are trained alike. What is set here overrides the optimizer's option of that
-/// name; `ValueError` if it has none.
+/// Parameters that are trained alike, on one device. What is set here overrides the optimizer's
+/// option of that name; `ValueError` if it has none.
 struct ParamGroup {
   std::vector<Tensor> parameters{};
   std::string pattern{};  ///< of parameters' names, for `param_groups`
@@ -57,7 +57,8 @@ class SASH_API Optimizer {
   const char* kind() const { return kind_.name; }
 
   /// Updates every parameter that has a gradient. `DeviceError` if the parameters of a group, or
-  /// with `max_grad_norm` any two, are on different devices; nothing is updated then.
+  /// with `max_grad_norm`, `set_skip_nonfinite` or a `GradScaler` any two that have a gradient, are
+  /// on different devices; nothing is written then.
   void step();
   /// The norm of all gradients in the last step, before clipping: float64 [], on their device.
   /// Undefined (`item` throws) before the first step, and without `max_grad_norm` or `GradScaler`.
@@ -74,7 +75,8 @@ class SASH_API Optimizer {
   void zero_grad();
 
   /// Adds parameters, such as those that are trained from now on. `ValueError` for none, one that
-  /// is known, or one that is not a contiguous leaf; nothing is added then.
+  /// is known, or one that is not a contiguous leaf, `DeviceError` for two devices; nothing is
+  /// added then.
   void add_param_group(ParamGroup group);
   size_t num_groups() const { return groups_.size(); }
   /// Every parameter, group after group.
@@ -159,7 +161,7 @@ class SASH_API Optimizer {
   };
 
   /// `defaults` begin with "lr". `ValueError` for no parameters, one given twice, or one that is
-  /// not a contiguous leaf.
+  /// not a contiguous leaf; `DeviceError` for a group on two devices.
   Optimizer(const Kind& kind, std::vector<ParamGroup> groups, Hyperparameters defaults,
             const StepOptions& step_options);
 
@@ -172,6 +174,8 @@ class SASH_API Optimizer {
   Hyperparameters values_of(const ParamGroup& group) const;
   void check_values(const std::string& op, const Hyperparameters& values) const;
   void check_parameter(const Tensor& parameter) const;
+  static void check_group_device(const std::string& op, const std::vector<Tensor>& group);
+  void check_devices(bool one_norm) const;
   friend class GradScaler;
   friend class LambdaLR;
   /// A step on gradients of a loss that was multiplied with `loss_scale`, or not if it is

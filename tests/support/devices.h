@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <string>
 
@@ -43,14 +44,29 @@ inline bool has_cuda(std::string& reason) {
   return true;
 }
 
-/// Whether `device` is a card and there is none, which skips a test; with SASH_REQUIRE_CUDA, fails
-/// it.
-inline bool missing(Device device) {
-  std::string reason;
-  if (device.is_cpu() || has_cuda(reason)) return false;
-  if (std::getenv("SASH_REQUIRE_CUDA")) FAIL(reason);
+/// How many cards must be there, by SASH_REQUIRE_CUDA: 0 without it, 1 if it is no number.
+inline int required_cards() {
+  const char* const asked = std::getenv("SASH_REQUIRE_CUDA");
+  return asked ? std::max(std::atoi(asked), 1) : 0;
+}
+
+/// Skips a test for want of a card or of its memory: prints `reason`, or fails if `required`.
+inline bool skip(bool required, const std::string& reason) {
+  if (required) FAIL(reason);
   MESSAGE("skipped: ", reason);
   return true;
+}
+
+/// Whether `device` is a card and there are fewer than `cards` of them, which skips a test; if
+/// SASH_REQUIRE_CUDA asks for as many, fails it.
+inline bool missing(Device device, int cards = 1) {
+  if (device.is_cpu()) return false;
+  std::string reason;
+  if (!has_cuda(reason)) return skip(required_cards() >= cards, reason);
+  const int found = backend(DeviceType::cuda).device_count();
+  if (found >= cards) return false;
+  return skip(required_cards() >= cards,
+              "expected " + std::to_string(cards) + " cards, got " + std::to_string(found));
 }
 
 /// The text of the `E` that `call` leads to: thrown by the call on the CPU, on a card by the next

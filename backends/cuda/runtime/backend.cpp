@@ -104,15 +104,20 @@ void CudaBackend::copy(void* dst, Device to, const void* src, Device from, int64
   const CardGuard guard(side.index);
   const cudaStream_t queue = on.resolve(stream);
   const auto size = static_cast<size_t>(bytes);
-  if (to.is_cuda() && from.is_cuda()) {
-    if (to != from) return copy_between_cards(dst, to, src, from, size, queue);
+  if (to == from) {
     SASH_CUDA_CHECK(cudaMemcpyAsync(dst, src, size, cudaMemcpyDeviceToDevice, queue));
     return;
   }
-  if (on.allocator.capturing(queue)) {
-    throw DeviceError("copy", "work that stays on " + to_string(side) + " during a capture",
+  const auto recorded = [&](Device end, Stream used) {
+    return card(end).allocator.capturing(card(end).resolve(used));
+  };
+  const bool here = recorded(side, stream);
+  if (here || (to != side && to.is_cuda() && recorded(to, current_stream(to)))) {
+    throw DeviceError("copy",
+                      "work that stays on " + to_string(here ? side : to) + " during a capture",
                       "a copy from " + to_string(from) + " to " + to_string(to));
   }
+  if (to.is_cuda() && from.is_cuda()) return copy_between_cards(dst, to, src, from, size, queue);
   on.host_copies.fetch_add(1, std::memory_order_relaxed);
   if (to.is_cuda()) return copy_from_host(dst, to, src, size, queue);
   SASH_CUDA_CHECK(cudaMemcpyAsync(dst, src, size, cudaMemcpyDefault, queue));
@@ -131,12 +136,36 @@ void CudaBackend::copy_from_host(void* dst, Device to, const void* src, size_t b
   if (source.type != cudaMemoryTypeUnregistered) SASH_CUDA_CHECK(cudaStreamSynchronize(stream));
 }
 
+/// The copy starts after the work queued on both cards, since `dst` may still be in use, and both
+/// streams go on behind it: `src` may be overwritten or freed, and `dst` read, without a wait.
 void CudaBackend::copy_between_cards(void* dst, Device to, const void* src, Device from,
                                      size_t bytes, cudaStream_t stream) {
   const cudaStream_t receiver = card(to).resolve(current_stream(to));
+  enable_peer_access(from, to);
+  enable_peer_access(to, from);
   wait_stream(stream, receiver, to.index);
   SASH_CUDA_CHECK(cudaMemcpyPeerAsync(dst, to.index, src, from.index, bytes, stream));
   wait_stream(receiver, stream, from.index);
+}
+
+/// Once a pair: lets `on` use the memory of `other`, so that copies take the link between them
+/// rather than the host's memory. It holds for everything that `cudaMalloc` gave or will give.
+void CudaBackend::enable_peer_access(Device on, Device other) {
+  std::atomic<uint64_t>& asked = card(on).peers_asked;
+  const uint64_t bit = uint64_t{1} << other.index;
+  if (asked.load(std::memory_order_acquire) & bit) return;
+  const CardGuard guard(on.index);
+  const RelaxedCapture relaxed;  // another stream of this thread may be recorded
+  int can = 0;
+  SASH_CUDA_CHECK(cudaDeviceCanAccessPeer(&can, on.index, other.index));
+  const cudaError_t enabled = can ? cudaDeviceEnablePeerAccess(other.index, 0) : cudaSuccess;
+  // Already by another thread or library; or too many cards, whose copies take the host's memory.
+  if (enabled == cudaErrorPeerAccessAlreadyEnabled || enabled == cudaErrorTooManyPeers) {
+    cudaGetLastError();
+  } else {
+    SASH_CUDA_CHECK(enabled);
+  }
+  asked.fetch_or(bit, std::memory_order_release);
 }
 
 Stream CudaBackend::current_stream(Device device) {

@@ -39,8 +39,10 @@ class CudaBackend final : public Backend {
   void* allocate_host(int64_t bytes) override { return host_memory_.allocate(bytes); }
   void deallocate_host(void* memory, int64_t) noexcept override { host_memory_.deallocate(memory); }
 
-  /// Between two cards, `stream` belongs to `from`, and the current stream of `to` waits for the
-  /// copy. Throws `DeviceError` for a copy from or to the host during a capture.
+  /// Between two cards, `stream` belongs to `from`. The copy waits for the work on it and on the
+  /// current stream of `to`, and that stream waits for the copy; it takes the link between the
+  /// cards (NVLink or PCIe) where the pair can. Throws `DeviceError` for a copy from or to the host
+  /// or another card during a capture.
   void copy(void* dst, Device to, const void* src, Device from, int64_t bytes,
             Stream stream) override;
 
@@ -82,6 +84,7 @@ class CudaBackend final : public Backend {
     cudaStream_t stream = nullptr;
     uint64_t* zero = nullptr;  ///< a word of device memory, 0: `random_base`
     std::atomic<int64_t> host_copies{0};
+    std::atomic<uint64_t> peers_asked{0};  ///< bit i: `enable_peer_access` did card i
   };
 
   struct CapturedStep;  // the graph handle that `end_capture` returns
@@ -91,6 +94,7 @@ class CudaBackend final : public Backend {
   void copy_from_host(void* dst, Device to, const void* src, size_t bytes, cudaStream_t stream);
   void copy_between_cards(void* dst, Device to, const void* src, Device from, size_t bytes,
                           cudaStream_t stream);
+  void enable_peer_access(Device on, Device other);
 
   const int device_count_;
   mutable std::mutex mutex_;
