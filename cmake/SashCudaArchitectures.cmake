@@ -5,6 +5,17 @@ set(_sash_served 80 86 89 90a 100 120)
 # A driver can compile this PTX for every newer GPU. It does not contain the Hopper kernels.
 set(_sash_ptx 80-virtual)
 
+# sash_check_toolkit(<out> <nvcc>): "", or why this toolkit is too old. 12.0 is the first with C++20
+# and sm_90a, 12.1 with PTX 8.1, whose `red.global.add.v4.f32` the Hopper kernels use.
+function(sash_check_toolkit out nvcc)
+  set(oldest 12.1)
+  set(${out} "" PARENT_SCOPE)
+  execute_process(COMMAND "${nvcc}" --version OUTPUT_VARIABLE text ERROR_QUIET)
+  if(text MATCHES "release ([0-9.]+)" AND CMAKE_MATCH_1 VERSION_LESS oldest)
+    set(${out} "${nvcc} is of CUDA ${CMAKE_MATCH_1}, and sash needs ${oldest} or later" PARENT_SCOPE)
+  endif()
+endfunction()
+
 # sash_find_cards(<out>): compute capabilities of this machine's GPUs, for example 8.6;9.0. GPUs
 # below 8.0 are left out.
 function(sash_find_cards out)

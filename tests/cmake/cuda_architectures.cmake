@@ -34,6 +34,17 @@ expect_architectures("80-virtual" CARDS 12.0)
 program("${nvcc}" [[sm_100\nsm_120\n]] 0)
 expect_architectures("120-real" CARDS 12.1)  # 12.0's code runs on it
 
+# Toolkits that are too old.
+foreach(release IN ITEMS 11.8 12.0 12.1 12.5 13.0)
+  program("${nvcc}" "Cuda compilation tools, release ${release}, V${release}.1" 0)
+  sash_check_toolkit(got "${nvcc}")
+  set(expected "")
+  if(release VERSION_LESS 12.1)
+    set(expected "${nvcc} is of CUDA ${release}, and sash needs 12.1 or later")
+  endif()
+  expect("release ${release}" "${expected}" "${got}")
+endforeach()
+
 function(expect_cards expected text status)
   set(SASH_NVIDIA_SMI "${scratch}/nvidia-smi")
   program("${SASH_NVIDIA_SMI}" "${text}" ${status})

@@ -48,7 +48,7 @@ struct AlgorithmChoice {
   Algorithm algorithm;
 };
 
-/// Numbers may mean something else in other versions.
+/// Numbers may mean something else in other versions, which are told of (`tell_of_version`).
 inline constexpr size_t kChoicesVersion = 130100;
 
 inline constexpr auto kPlain = CUBLASLT_EPILOGUE_DEFAULT;

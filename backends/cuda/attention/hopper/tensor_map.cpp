@@ -17,8 +17,13 @@ Encode encoder() {
   static const Encode encode = [] {
     void* function = nullptr;
     cudaDriverEntryPointQueryResult found{};
-    SASH_CUDA_CHECK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
-                                                     cudaEnableDefault, &found));
+    constexpr const char* name = "cuTensorMapEncodeTiled";
+#if CUDART_VERSION >= 12050
+    SASH_CUDA_CHECK(
+        cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault, &found));
+#else
+    SASH_CUDA_CHECK(cudaGetDriverEntryPoint(name, &function, cudaEnableDefault, &found));
+#endif
     if (found != cudaDriverEntryPointSuccess) {
       throw DeviceError("cuda", "the driver has no cuTensorMapEncodeTiled");
     }
