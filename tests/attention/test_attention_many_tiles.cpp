@@ -7,7 +7,7 @@
 
 #include <sash/sash.h>
 
-#include "../support/compare.h"
+#include "../support/attention/row_errors.h"
 #include "../support/devices.h"
 
 using namespace sash;
@@ -54,14 +54,13 @@ void check(int64_t queries, int64_t keys, int64_t depth, double dropout, Device 
     const std::vector<Tensor> expected = results(options, inputs, DType::float64, kCPU);
     const std::vector<Tensor> found = results(options, inputs, dtype, device);
     for (size_t i = 0; i < expected.size(); ++i) {
-      const double error = relative_error(found[i], expected[i]);
       CAPTURE(mask.to_string());
       CAPTURE(queries);
       CAPTURE(keys);
       CAPTURE(depth);
       CAPTURE(dropout);
-      CAPTURE(std::vector<std::string>({"out", "dq", "dk", "dv", "lse"})[i]);
-      CHECK_MESSAGE(error <= 0x1p-7, error);
+      check_rows(std::vector<std::string>({"out", "dq", "dk", "dv", "lse"})[i], found[i],
+                 expected[i], 0x1p-7);
     }
   }
 }

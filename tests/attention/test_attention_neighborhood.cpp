@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "../support/compare.h"
+#include "../support/attention/row_errors.h"
 #include "../support/devices.h"
 
 /// `AttentionMask::neighborhood` against lists of the coordinates that a point sees.
@@ -80,12 +80,12 @@ void check_attention(const Grid& grid, Device device) {
   const Tensor q = random(), k = random(), v = random();
   const Tensor got = attention(q, k, v, {.mask = mask});
   const Tensor want = attention(q, k, v, {.mask = AttentionMask(visible.to(device))});
-  CHECK(relative_error(got, want) <= 1e-6);
+  check_rows("out", got, want, 1e-6);
   got.square().sum().backward();
   const Tensor dk = k.grad();
   Tensor(k).set_grad({});
   want.square().sum().backward();
-  CHECK(relative_error(dk, k.grad()) <= 1e-5);
+  check_rows("dk", dk, k.grad(), 1e-5);
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 
 #include <sash/sash.h>
 
-#include "../support/compare.h"
+#include "../support/attention/row_errors.h"
 #include "../support/devices.h"
 
 using namespace sash;
@@ -50,12 +50,12 @@ void check(int64_t depth, double slope, DType dtype, const AttentionMask& mask, 
                       : dtype == DType::float16 ? 0x1p-11
                                                 : 1e-5 + 1e-7 * std::abs(slope) * kLength;
   for (size_t i = 0; i < expected.size(); ++i) {
-    const double error = relative_error(found[i], expected[i]);
     CAPTURE(depth);
     CAPTURE(slope);
     CAPTURE(name(dtype));
-    CAPTURE(i);
-    CHECK_MESSAGE(error <= 2 * unit, error);
+    // Weights below 2^-24 are zeros in float16, and so may be rows of keys that are seen little.
+    check_rows(std::vector<std::string>({"out", "lse", "dq", "dk", "dv"})[i], found[i], expected[i],
+               2 * unit, dtype == DType::float16 ? 0x1p-8 : 0);
   }
 }
 
