@@ -7,6 +7,7 @@
 #include "../../../core/error.h"
 #include "../../../tensor/kernels/memory.h"
 #include "common/attention_kept.h"
+#include "common/attention_limits.h"
 #include "hopper/attention_hopper.h"
 #include "mma/attention_mma.h"
 #include "simple/attention_simple.h"
@@ -68,6 +69,7 @@ void attention_forward(KernelContext& context, const kernels::AttentionInputs& x
     fill(context, lse, std::numeric_limits<double>::infinity());
     return;
   }
+  check_extents("attention", x.q, x.k);
   switch (choose_attention(context, x)) {
     case AttentionKernels::hopper:
       return attention_hopper_forward(context, x, params, out, lse);
@@ -87,6 +89,7 @@ void attention_backward(KernelContext& context, const kernels::AttentionInputs& 
     }
     return;
   }
+  check_extents("attention", x.q, x.k);
   switch (choose_attention(context, x)) {
     case AttentionKernels::hopper:
       return attention_hopper_backward(context, x, params, gradients);

@@ -110,7 +110,7 @@ void unfold_windows(KernelContext& context, const TensorView& x, const SlidingWi
   dispatch_words(x.dtype, [&]<class Word>(TypeTag<Word>) {
     const auto launch = [&]<int V>(std::integral_constant<int, V>) {
       const int64_t count = elements / V;
-      with_index(count, [&]<class I>(TypeTag<I>) {
+      with_index(elements, [&]<class I>(TypeTag<I>) {  // V times as many as threads
         unfold_kernel<V, I>
             <<<blocks_for(count), kThreads, 0, static_cast<cudaStream_t>(context.stream.handle)>>>(
                 Planes(x, windows), WindowStrides(y), count, x.ptr<Word>(), y.ptr<Word>());

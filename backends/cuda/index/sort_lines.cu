@@ -5,17 +5,20 @@
 namespace sash::cuda {
 namespace {
 
+constexpr int64_t kMostBlocks = int64_t{1} << 30;  // of a launch
+
 /// A block sorts one line, stably: what fills it up to the block's size comes after all elements.
 template <int kBlock, int kItems, class T>
 __global__ void __launch_bounds__(kBlock)
-    sort_kernel(const __grid_constant__ Lines lines, const T* x, T* values, int64_t* indices) {
+    sort_kernel(const __grid_constant__ Lines lines, int64_t first, const T* x, T* values,
+                int64_t* indices) {
   using Key = ordered_t<compute_t<T>>;
   using Sort = cub::BlockRadixSort<Key, kBlock, kItems, int>;
   constexpr int kZeros = kIsHalf<T> ? 13 : 0;  // low bits in which keys do not differ
   __shared__ typename Sort::TempStorage storage;
   const int thread = static_cast<int>(threadIdx.x);
   int64_t at[3];
-  lines.starts.find(blockIdx.x, 1, at);
+  lines.starts.find(first + blockIdx.x, 1, at);
   Key key[kItems];
   int place[kItems];
 #pragma unroll
@@ -42,9 +45,12 @@ void sort_lines(const KernelContext& context, const Lines& lines, DType dtype, c
   dispatch_any_numeric(dtype, "sort", [&]<class S>(TypeTag<S>) {
     using T = device_t<S>;
     const auto launch = [&](auto kernel, unsigned block) {
-      kernel<<<static_cast<unsigned>(lines.starts.count), block, 0,
-               static_cast<cudaStream_t>(context.stream.handle)>>>(
-          lines, static_cast<const T*>(x), static_cast<T*>(values), indices);
+      for (int64_t first = 0; first < lines.starts.count; first += kMostBlocks) {
+        const int64_t blocks = std::min(kMostBlocks, lines.starts.count - first);
+        kernel<<<static_cast<unsigned>(blocks), block, 0,
+                 static_cast<cudaStream_t>(context.stream.handle)>>>(
+            lines, first, static_cast<const T*>(x), static_cast<T*>(values), indices);
+      }
     };
     if (lines.length <= 128) {
       launch(sort_kernel<32, 4, T>, 32);

@@ -9,8 +9,9 @@ namespace {
 
 /// Lines of up to this many elements are held in registers, longer ones are read in each pass.
 constexpr int64_t kLongestInBlock = int64_t{kHeld} * kThreads;
-/// Up to this many elements of a line are chosen by a block; for more, all lines are sorted.
-constexpr int64_t kMostChosen = 1024;
+/// Up to this many elements of a line are chosen by a block, which counts in 32 bits; for more, and
+/// for longer lines, all lines are sorted.
+constexpr int64_t kMostChosen = 1024, kLongestCounted = INT32_MAX;
 constexpr int kDigitBits = 11, kDigits = 1 << kDigitBits;
 
 /// The keys of a block's line: in registers, or read at each use.
@@ -300,7 +301,7 @@ void topk(KernelContext& context, const TensorView& x, const TensorView& values,
   dispatch_any_numeric(x.dtype, "topk", [&]<class S>(TypeTag<S>) {
     using T = device_t<S>;
     const auto* const from = static_cast<const T*>(x.data);
-    if (lines.chosen > kMostChosen) {
+    if (lines.chosen > kMostChosen || lines.length > kLongestCounted) {
       choose_by_sorting<T>(context, lines, from, values.ptr<T>(), indices.ptr<int64_t>());
       return;
     }

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include <thrust/iterator/counting_iterator.h>
 #include <cub/device/device_select.cuh>
 
@@ -7,21 +9,41 @@
 namespace sash::cuda {
 namespace {
 
+/// CUB before 2.8 counts elements in 32 bits.
+constexpr int64_t kMostAtOnce = int64_t{1} << 30;
+
+/// Writes the places of the true elements among `count` from `first` on; their number to `found`.
+void select(const KernelContext& context, const bool* mask, int64_t first, int64_t count,
+            int64_t* places, int64_t* found) {
+  const auto stream = static_cast<cudaStream_t>(context.stream.handle);
+  const thrust::counting_iterator<int64_t> numbers(first);
+  size_t bytes = 0;
+  const auto run = [&](void* scratch) {
+    return cub::DeviceSelect::Flagged(scratch, bytes, numbers, mask + first, places, found,
+                                      static_cast<int>(count), stream);
+  };
+  SASH_CUDA_CHECK(run(nullptr));
+  const Workspace scratch(context, static_cast<int64_t>(bytes));
+  SASH_CUDA_CHECK(run(scratch.ptr<void>()));
+}
+
 void true_places(KernelContext& context, const TensorView& mask, const TensorView& places) {
   const int64_t count = mask.numel();
   if (places.numel() == 0) return;
   const CardGuard guard(context.device.index);
   const auto stream = static_cast<cudaStream_t>(context.stream.handle);
-  const thrust::counting_iterator<int64_t> numbers(0);
   const Workspace found(context, sizeof(int64_t));
-  size_t bytes = 0;
-  const auto select = [&](void* scratch) {
-    return cub::DeviceSelect::Flagged(scratch, bytes, numbers, mask.ptr<bool>(),
-                                      places.ptr<int64_t>(), found.ptr<int64_t>(), count, stream);
-  };
-  SASH_CUDA_CHECK(select(nullptr));
-  const Workspace scratch(context, static_cast<int64_t>(bytes));
-  SASH_CUDA_CHECK(select(scratch.ptr<void>()));
+  int64_t* to = places.ptr<int64_t>();
+  for (int64_t first = 0; first < count; first += kMostAtOnce) {
+    select(context, mask.ptr<bool>(), first, std::min(kMostAtOnce, count - first), to,
+           found.ptr<int64_t>());
+    if (first + kMostAtOnce >= count) return;
+    int64_t more = 0;  // the caller has waited for the number of places, so this may wait too
+    SASH_CUDA_CHECK(
+        cudaMemcpyAsync(&more, found.ptr<int64_t>(), sizeof(more), cudaMemcpyDeviceToHost, stream));
+    SASH_CUDA_CHECK(cudaStreamSynchronize(stream));
+    to += more;
+  }
 }
 
 }  // namespace

@@ -2,8 +2,10 @@
 
 #include <cublasLt.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
+#include <cstdio>
 #include <map>
 #include <mutex>
 #include <span>
@@ -19,6 +21,7 @@ namespace {
 
 constexpr size_t kWorkspace = size_t{32} << 20;  // NVIDIA's recommendation for Hopper
 constexpr size_t kMostPlans = 4096;
+constexpr int64_t kMost = int64_t{1} << 30;  // of an extent: cuBLASLt counts in 32 bits
 
 /// The cuBLASLt descriptors and algorithm for products of one shape. Trivially copyable.
 struct Plan {
@@ -146,9 +149,28 @@ bool aligned(const Product& p) {
   return true;
 }
 
+/// Says once if the table was measured with another cuBLAS. Its algorithms are then taken where
+/// this one accepts them.
+void tell_of_version() {
+  static const bool told = [] {
+    const size_t version = cublasLtGetVersion();
+    if (version == kChoicesVersion) return false;
+    const auto text = [](size_t v) {
+      return std::to_string(v / 10000) + "." + std::to_string(v / 100 % 100) + "." +
+             std::to_string(v % 100);
+    };
+    std::fprintf(stderr,
+                 "warning: sash chose algorithms of products with cuBLAS %s, and this is %s: "
+                 "products may have other bits and another speed\n",
+                 text(kChoicesVersion).c_str(), text(version).c_str());
+    return true;
+  }();
+  static_cast<void>(told);
+}
+
 /// The measured choice for `product`, or null.
 const Algorithm* choice_of(int card, const Product& p, cublasComputeType_t compute) {
-  const bool known = p.batch == 1 && aligned(p) && cublasLtGetVersion() == kChoicesVersion;
+  const bool known = p.batch == 1 && aligned(p);
   if (!known || !has_hopper_code(Device(DeviceType::cuda, card))) return nullptr;
   std::span<const AlgorithmChoice> choices;
   if (p.dtype == DType::bfloat16 && !p.wide) choices = kBfloat16Choices;
@@ -156,13 +178,14 @@ const Algorithm* choice_of(int card, const Product& p, cublasComputeType_t compu
   for (const AlgorithmChoice& c : choices) {
     if (c.m == p.m && c.n == p.n && c.k == p.k && c.a == p.a.transposed && c.b == p.b.transposed &&
         c.epilogue == epilogue_of(p)) {
+      tell_of_version();
       return &c.algorithm;
     }
   }
   return nullptr;
 }
 
-/// Takes `choice` for the plan, if it can do the product in the workspace.
+/// Takes `choice` for the plan, if cuBLASLt accepts it and it can do the product in the workspace.
 void take(Plan& plan, const Algorithm& choice, cublasLtHandle_t handle, const Product& p,
           cublasComputeType_t compute) {
   const cudaDataType_t type = data_type(p.dtype);
@@ -294,6 +317,55 @@ void run(const KernelContext& context, const Product& p) {
                                  static_cast<cudaStream_t>(context.stream.handle)));
 }
 
+/// Where the rows and the columns of a matrix continue.
+int64_t down(const Matrix& x) { return x.transposed ? 1 : x.ld; }
+int64_t across(const Matrix& x) { return x.transposed ? x.ld : 1; }
+
+/// The extent that is too long for one call, or null.
+int64_t Product::*too_long(const Product& p) {
+  for (int64_t Product::*const extent : {&Product::batch, &Product::m, &Product::n, &Product::k}) {
+    if (p.*extent > kMost) return extent;
+  }
+  return nullptr;
+}
+
+/// A product of which `extent` is too long: part by part. Those of k are added to C.
+void gemm_in_parts(const KernelContext& context, const Product& p, int64_t Product::*extent) {
+  if (extent == &Product::k && p.gelu) {
+    throw ValueError("linear_gelu", "at most 2^30 features", std::to_string(p.k));
+  }
+  const DType of_c = p.wide ? DType::float32 : p.dtype;
+  for (int64_t first = 0; first < p.*extent; first += kMost) {
+    Product part = p;
+    part.*extent = std::min(kMost, p.*extent - first);
+    const auto at = [&](const void* data, int64_t step, DType dtype) {
+      return data ? static_cast<char*>(const_cast<void*>(data)) + first * step * size_of(dtype)
+                  : nullptr;
+    };
+    const auto go_on = [&](int64_t of_a, int64_t of_b, int64_t step_c) {
+      part.a.data = at(p.a.data, of_a, p.dtype);
+      part.b.data = at(p.b.data, of_b, p.dtype);
+      part.c.data = at(p.c.data, step_c, of_c);
+      part.gelu_input = at(p.gelu_input, step_c, of_c);
+    };
+    if (extent == &Product::batch) {
+      go_on(p.a.batch_stride, p.b.batch_stride, p.c.batch_stride);
+    } else if (extent == &Product::m) {
+      go_on(down(p.a), 0, p.c.ld);
+    } else if (extent == &Product::n) {
+      go_on(0, across(p.b), 1);
+      part.bias = at(p.bias, 1, of_c);
+    } else {
+      go_on(across(p.a), down(p.b), 0);
+      if (first > 0) {
+        part.beta = 1;
+        part.bias = nullptr;
+      }
+    }
+    gemm(context, part);
+  }
+}
+
 }  // namespace
 
 bool offered(const KernelContext& context, const Product& product) {
@@ -302,6 +374,7 @@ bool offered(const KernelContext& context, const Product& product) {
 }
 
 void gemm(const KernelContext& context, const Product& product) {
+  if (const auto extent = too_long(product)) return gemm_in_parts(context, product, extent);
   const CardGuard guard(context.device.index);
   if (product.dtype == DType::float64) return run<double>(context, product);
   run<float>(context, product);

@@ -85,4 +85,12 @@ bool has_hopper_code(Device device) {
                     [&] { return probe_hopper_code(device.index) ? yes : no; }) == yes;
 }
 
+void check_extents(const char* op, const TensorView& q, const TensorView& k) {
+  constexpr int64_t most = int64_t{1} << 30;
+  const int64_t largest = std::max({q.shape[0] * q.shape[1], q.shape[2], k.shape[2]});
+  if (largest <= most) return;
+  throw ValueError(op, "at most 2^30 queries, keys, and heads of all batches",
+                   std::to_string(largest));
+}
+
 }  // namespace sash::cuda

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "../../../../core/backend/device.h"
+#include "../../../../core/backend/tensor_view.h"
 
 /// What a card, and the code that was loaded for it, allow the kernels of attention.
 namespace sash::cuda {
@@ -19,6 +20,10 @@ int shared_memory_limit(Device device);
 /// library built without 90a, and where the driver compiles PTX for another architecture. Asked of
 /// the driver once per card; it launches nothing, so it may be asked during a capture.
 bool has_hopper_code(Device device);
+
+/// `ValueError` of `op` if q and k [B, H, S, D] have more than 2^30 rows in a head, or heads in all
+/// batches: kernels count both in 32 bits.
+void check_extents(const char* op, const TensorView& q, const TensorView& k);
 
 /// Calls `f<Large>()` where the card gives a block of threads the shared memory of its kernels,
 /// `Large::kMost` bytes, else `f<Small>()`, which every card does.

@@ -2,6 +2,7 @@
 #include <string_view>
 
 #include "../../../../tensor/kernels/memory.h"
+#include "../common/attention_limits.h"
 #include "linear_mma.h"
 #include "linear_simple.h"
 
@@ -20,6 +21,7 @@ void forward(KernelContext& context, const kernels::LinearAttentionInputs& x,
              const kernels::LinearAttentionParams& params, const TensorView& out,
              const TensorView& den) {
   if (den.numel() == 0) return;
+  check_extents("linear_attention", x.q, x.k);
   if (on_tensor_cores(context, x)) return linear::mma_forward(context, x, params, out, den);
   linear::simple_forward(context, x, params, out, den);
 }
@@ -33,6 +35,7 @@ void backward(KernelContext& context, const kernels::LinearAttentionInputs& x,
     }
     return;
   }
+  check_extents("linear_attention", x.q, x.k);
   if (on_tensor_cores(context, x, grads)) {
     return linear::mma_backward(context, x, params, grads);
   }
