@@ -1,12 +1,15 @@
 // Times attention over windows and sparse patterns, after checking what it computes; one line of
 // JSON per case. TFLOP/s count visible pairs alone: two products forward, five backward.
 
+#include <stdexcept>
+#include <string>
+
 #include <sash/ops/attention/attention.h>
 #include <sash/ops/attention/mask_statistics.h>
 #include <sash/tensor/random.h>
 
+#include "../tests/support/attention/attention_check.h"
 #include "attention_cases.h"
-#include "attention_check.h"
 #include "bench.h"
 
 using nlohmann::ordered_json;
@@ -54,9 +57,15 @@ class AttentionRun {
     const Tensor out = attention(q_, k_, v_, options);
     const auto gradients = sash::grad({out}, {q_, k_, v_}, {g_});
     const Tensor lse = attention_with_lse(q_, k_, v_, options).lse;
-    const sash::bench::AttentionCall call{
+    const sash::testing::AttentionCall call{
         q_, k_, v_, g_, out, lse, gradients[0], gradients[1], gradients[2], pattern_.sees};
-    sash::bench::AttentionCheck(setup_.name, call, tolerance(setup_.dtype)).run();
+    for (const auto& row : sash::testing::AttentionCheck(call).rows(12, 6)) {
+      if (row.error <= tolerance(setup_.dtype) * (row.size + 0.01)) continue;
+      throw std::runtime_error(
+          setup_.name + ": the result is wrong, so it is not timed: " + row.what + " of row " +
+          std::to_string(row.row) + " is " + std::to_string(row.error) + " away from " +
+          std::to_string(row.size) + " in the mean");
+    }
   }
 
   /// Most memory that both passes held at once, the inputs apart, in MiB.

@@ -127,7 +127,9 @@ bool CapturedStep::State::replay(Recordings& all, const Tensors& inputs) {
     return false;
   }
   if (all.inputs.empty()) {
-    for (const Tensor& x : inputs) all.inputs.push_back(empty_like(x));
+    Tensors made;  // all or none: memory may run out
+    for (const Tensor& x : inputs) made.push_back(empty_like(x));
+    all.inputs = std::move(made);
   }
   for (size_t i = 0; i < inputs.size(); ++i) copy_elements(inputs[i], all.inputs[i]);
   if (found == all.graphs.end()) {

@@ -140,7 +140,7 @@ TEST_CASE("cuda cards: the source of a copy may be overwritten or freed, the tar
     for (int i = 1; i <= 4; ++i) {
       for (int k = 0; k < 20; ++k) busy.fill_(k);
       source.fill_(i);
-      const Tensor before = target + 0;  // still reads the target when the copy is queued
+      const Tensor before = target.clone();  // still reads the target when the copy is queued
       target.copy_(source);
       source.fill_(-i);  // behind the copy
       Tensor brief = full({kCount}, 10 * i, here);

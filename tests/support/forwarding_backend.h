@@ -28,6 +28,10 @@ class ForwardingBackend : public Backend {
   void set_cache_limit(Device device, int64_t bytes) override {
     inner_.set_cache_limit(device, bytes);
   }
+  void* allocate_host(int64_t bytes) override { return inner_.allocate_host(bytes); }
+  void deallocate_host(void* memory, int64_t bytes) noexcept override {
+    inner_.deallocate_host(memory, bytes);
+  }
   void copy(void* dst, Device to, const void* src, Device from, int64_t bytes,
             Stream stream) override {
     inner_.copy(dst, to, src, from, bytes, stream);
@@ -66,6 +70,9 @@ class ForwardingBackend : public Backend {
     inner_.record_stream(memory, device, stream);
   }
   bool capturing(Device device) const override { return inner_.capturing(device); }
+  const uint64_t* random_base(Device device) override { return inner_.random_base(device); }
+  void begin_range(const char* name) override { inner_.begin_range(name); }
+  void end_range() override { inner_.end_range(); }
 
  protected:
   Backend& inner_;

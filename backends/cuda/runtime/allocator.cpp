@@ -356,6 +356,7 @@ void CachingAllocator::free_segments(FreeBlocks& blocks, int64_t most_cached) {
 void CachingAllocator::throw_out_of_memory(int64_t asked) const {
   size_t free = 0, total = 0;
   const CardGuard guard(card_);
+  const RelaxedCapture relaxed;
   if (cudaMemGetInfo(&free, &total) != cudaSuccess) cudaGetLastError();
   throw OutOfMemory("allocate", "asked for " + std::to_string(asked) + " bytes on " +
                                     to_string(Device{DeviceType::cuda, card_}) + ", " +
