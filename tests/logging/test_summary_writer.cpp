@@ -190,6 +190,34 @@ TEST_CASE("summary writer: a training's first step replaces those of earlier fil
   CHECK(start_of(5, later).empty());
 }
 
+TEST_CASE("summary writer: when a checkpoint is written, the file has its step") {
+  const TemporaryFolder folder;
+  Setup setup;
+  SummaryWriter writer(folder.file("events"));
+  optim::Trainer trainer(setup.model, setup.optimizer, setup.loader, setup.step(),
+                         {.steps = 7, .save = folder.file("run"), .save_every = 3});
+  // A run that is killed leaves what the file has.
+  struct Watch : optim::Callback {
+    explicit Watch(const std::string& at) : path(at) {}
+    int64_t steps() const {
+      int64_t count = 0;
+      for (const std::string& event : events_of(read(path))) {
+        count += event.find("loss/train") != std::string::npos;
+      }
+      return count;
+    }
+    void on_step(const optim::StepReport&) override { before.push_back(steps()); }
+    void on_save(const std::string&, int64_t) override { saved.push_back(steps()); }
+    std::string path;
+    std::vector<int64_t> before{}, saved{};
+  } watch(writer.path());
+  trainer.add(writer);
+  trainer.add(watch);
+  trainer.run();
+  CHECK(watch.before == std::vector<int64_t>{1, 2, 3, 4, 5, 6, 7});
+  CHECK(watch.saved == std::vector<int64_t>{3, 6, 7});
+}
+
 TEST_CASE("summary writer: one that was moved from says so") {
   const TemporaryFolder folder;
   SummaryWriter first(folder.file(""));
