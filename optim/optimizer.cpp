@@ -75,12 +75,17 @@ Optimizer::Optimizer(const Kind& kind, std::vector<ParamGroup> groups, Hyperpara
                      to_text(step_options.max_grad_norm));
   }
   for (const ParamGroup& group : groups) add_group(group);
-  if (parameters().empty()) throw ValueError(kind_.name, "parameters", "none");
+  if (groups_.empty() || parameters().empty()) throw ValueError(kind_.name, "parameters", "none");
 }
 
 Optimizer::~Optimizer() = default;
 Optimizer::Optimizer(Optimizer&&) noexcept = default;
 Optimizer& Optimizer::operator=(Optimizer&&) noexcept = default;
+
+void Optimizer::refuse_moved(const char* method) const {
+  throw ValueError(std::string(kind_.name) + "." + method, "an optimizer",
+                   "one that was moved from");
+}
 
 void Optimizer::check_parameter(const Tensor& parameter) const {
   if (!parameter.defined()) throw ValueError(kind_.name, "parameters", "an undefined tensor");
@@ -128,7 +133,7 @@ Optimizer::Hyperparameters Optimizer::values_of(const ParamGroup& group) const {
 }
 
 void Optimizer::add_group(const ParamGroup& group) {
-  std::vector<Tensor> known = parameters();
+  std::vector<Tensor> known = groups_.empty() ? std::vector<Tensor>() : parameters();
   for (const Tensor& parameter : group.parameters) {
     check_parameter(parameter);
     for (const Tensor& other : known) {
@@ -148,6 +153,7 @@ void Optimizer::add_group(const ParamGroup& group) {
 }
 
 void Optimizer::add_param_group(ParamGroup group) {
+  check_here("add_param_group");
   if (group.parameters.empty()) {
     throw ValueError(std::string(kind_.name) + ".add_param_group", "parameters", "none");
   }
@@ -156,6 +162,7 @@ void Optimizer::add_param_group(ParamGroup group) {
 }
 
 std::vector<Tensor> Optimizer::parameters() const {
+  check_here("parameters");
   std::vector<Tensor> all;
   for (const Group& group : groups_) {
     all.insert(all.end(), group.parameters.begin(), group.parameters.end());
@@ -164,6 +171,7 @@ std::vector<Tensor> Optimizer::parameters() const {
 }
 
 void Optimizer::zero_grad() {
+  check_here("zero_grad");
   for (Group& group : groups_) {
     for (Tensor& parameter : group.parameters) parameter.zero_grad();
   }
@@ -289,6 +297,7 @@ kernels::GradientScale Optimizer::gradient_scale(const Tensor& loss_scale) {
 
 // Kernels skip such steps if there is a loss scale.
 void Optimizer::step() {
+  check_here("step");
   const Device device = parameters()[0].device();
   if (step_options_.skip_nonfinite && (!one_.defined() || one_.device() != device)) {
     one_ = ones({}, {.dtype = DType::float64, .device = device});
@@ -297,6 +306,7 @@ void Optimizer::step() {
 }
 
 void Optimizer::set_max_grad_norm(double max_norm) {
+  check_here("set_max_grad_norm");
   if (!(max_norm >= 0)) {
     throw ValueError(std::string(kind_.name) + ".set_max_grad_norm", "a norm of at least 0",
                      to_text(max_norm));
@@ -305,6 +315,7 @@ void Optimizer::set_max_grad_norm(double max_norm) {
 }
 
 Tensor Optimizer::scaled_step(const Tensor& loss_scale) {
+  check_here("step");
   const NoGradGuard no_grad;
   for (const Tensor& p : Graph::recording() ? parameters() : std::vector<Tensor>()) {
     detail::note_gradient(p.impl(), true);
@@ -335,16 +346,19 @@ Tensor Optimizer::scaled_step(const Tensor& loss_scale) {
 // ---- the learning rate --------------------------------------------------------------------------
 
 double Optimizer::lr(size_t group) const {
+  check_here("lr");
   if (group < groups_.size()) return groups_[group].value("lr");
   throw IndexError(std::string(kind_.name) + ".lr",
                    "a group below " + std::to_string(groups_.size()), std::to_string(group));
 }
 
 void Optimizer::set_lr(double lr) {
+  check_here("set_lr");
   for (size_t group = 0; group < groups_.size(); ++group) set_lr(lr, group);
 }
 
 void Optimizer::set_lr(double lr, size_t group) {
+  check_here("set_lr");
   const std::string op = std::string(kind_.name) + ".set_lr";
   check_rate(op, "lr", lr);
   detail::refuse_in_graph(op, "rates set before the step", "one set in it");
