@@ -85,9 +85,14 @@ TEST_CASE("a module that was moved from says so, and what took its place does no
   next_net.register_forward_pre_hook([&](const nn::Module&, std::span<const Tensor>) { ++calls; });
   check(net, next_net);
   CHECK(calls == 1);
+  net.register_forward_pre_hook([&](const nn::Module&, std::span<const Tensor>) { ++calls; });
+  nn::Linear again = std::move(next_linear);  // refuses without that hook
+  check(next_linear, again);
+  check(net, next_net);
+  CHECK(calls == 2);
   net = std::move(next_net);  // its hook comes along
   check(next_net, net);
-  CHECK(calls == 2);
+  CHECK(calls == 3);
 }
 
 TEST_CASE("a captured step, a loader, an average and a LambdaLR that were moved from say so") {
