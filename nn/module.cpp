@@ -21,6 +21,10 @@ std::string joined(const std::string& prefix, const std::string& name) {
   return prefix.empty() ? name : prefix + "." + name;
 }
 
+void refuse_moved(const Module&, std::span<const Tensor>) {
+  throw ValueError("Module", "a module", "one that was moved from");
+}
+
 }  // namespace
 
 // Gives `target` the elements of `source`, so that every handle to it sees them.
@@ -44,6 +48,10 @@ Module::Module(Module&& other) noexcept
       hooks_(std::move(other.hooks_)),
       training_(other.training_) {
   claim_children();
+  // Without its parameters a layer may well be another function: a call of it is an error.
+  static const auto refusing = std::make_shared<HookHandle::Hooks>(
+      1, std::make_shared<HookHandle::Hook>(HookHandle::Hook{refuse_moved, {}}));
+  other.hooks_ = refusing;
 }
 
 // What is assigned to stays where it is, under its own name. `other` may be one of the children,

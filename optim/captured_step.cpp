@@ -54,6 +54,12 @@ Tensors copies(const Tensors& tensors) {
   return all;
 }
 
+template <class State>
+State& here(const std::unique_ptr<State>& state) {
+  if (!state) throw ValueError(kOp, "a step", "one that was moved from");
+  return *state;
+}
+
 Signature signature_of(const Tensors& inputs) {
   Signature signature;
   for (const Tensor& x : inputs) {
@@ -199,13 +205,14 @@ CapturedStep::CapturedStep(CapturedStep&&) noexcept = default;
 CapturedStep& CapturedStep::operator=(CapturedStep&&) noexcept = default;
 
 Tensor CapturedStep::operator()(const Tensors& inputs) {
-  state_->call(inputs);
-  return state_->results[0];
+  State& state = here(state_);
+  state.call(inputs);
+  return state.results[0];
 }
 
-const Tensors& CapturedStep::results() const { return state_->results; }
-const std::string& CapturedStep::reason() const { return state_->reason; }
-int64_t CapturedStep::captures() const { return state_->captures; }
-void CapturedStep::reset() { state_->recordings.clear(); }
+const Tensors& CapturedStep::results() const { return here(state_).results; }
+const std::string& CapturedStep::reason() const { return here(state_).reason; }
+int64_t CapturedStep::captures() const { return here(state_).captures; }
+void CapturedStep::reset() { here(state_).recordings.clear(); }
 
 }  // namespace sash::optim

@@ -45,7 +45,8 @@ struct CapturedStepOptions {
 /// repeated, and what the function reads there keeps its value: a module's `train` mode, a dropout
 /// probability, `weight_decay`. Call `reset` after changing it. Tensors that the function uses must
 /// stay in place; moved parameters (`Module::to`), loaded optimizer states and another seed are
-/// noticed, and recorded anew. The function must not write to its inputs.
+/// noticed, and recorded anew. The function must not write to its inputs. All members of a step
+/// that was moved from throw `ValueError`.
 class SASH_API CapturedStep {
  public:
   using Function = std::function<std::vector<Tensor>(const std::vector<Tensor>& inputs)>;

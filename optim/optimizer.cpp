@@ -75,12 +75,17 @@ Optimizer::Optimizer(const Kind& kind, std::vector<ParamGroup> groups, Hyperpara
                      to_text(step_options.max_grad_norm));
   }
   for (const ParamGroup& group : groups) add_group(group);
-  if (parameters().empty()) throw ValueError(kind_.name, "parameters", "none");
+  if (groups_.empty() || parameters().empty()) throw ValueError(kind_.name, "parameters", "none");
 }
 
 Optimizer::~Optimizer() = default;
 Optimizer::Optimizer(Optimizer&&) noexcept = default;
 Optimizer& Optimizer::operator=(Optimizer&&) noexcept = default;
+
+void Optimizer::refuse_moved(const char* method) const {
+  throw ValueError(std::string(kind_.name) + "." + method, "an optimizer",
+                   "one that was moved from");
+}
 
 void Optimizer::check_parameter(const Tensor& parameter) const {
   if (!parameter.defined()) throw ValueError(kind_.name, "parameters", "an undefined tensor");
@@ -137,7 +142,7 @@ void Optimizer::check_group_device(const std::string& op, const std::vector<Tens
 }
 
 void Optimizer::add_group(const ParamGroup& group) {
-  std::vector<Tensor> known = parameters();
+  std::vector<Tensor> known = groups_.empty() ? std::vector<Tensor>() : parameters();
   for (const Tensor& parameter : group.parameters) {
     check_parameter(parameter);
     for (const Tensor& other : known) {
@@ -158,6 +163,7 @@ void Optimizer::add_group(const ParamGroup& group) {
 }
 
 void Optimizer::add_param_group(ParamGroup group) {
+  check_here("add_param_group");
   if (group.parameters.empty()) {
     throw ValueError(std::string(kind_.name) + ".add_param_group", "parameters", "none");
   }
@@ -166,6 +172,7 @@ void Optimizer::add_param_group(ParamGroup group) {
 }
 
 std::vector<Tensor> Optimizer::parameters() const {
+  check_here("parameters");
   std::vector<Tensor> all;
   for (const Group& group : groups_) {
     all.insert(all.end(), group.parameters.begin(), group.parameters.end());
@@ -174,6 +181,7 @@ std::vector<Tensor> Optimizer::parameters() const {
 }
 
 void Optimizer::zero_grad() {
+  check_here("zero_grad");
   for (Group& group : groups_) {
     for (Tensor& parameter : group.parameters) parameter.zero_grad();
   }
@@ -294,6 +302,7 @@ kernels::GradientScale Optimizer::gradient_scale(const Tensor& loss_scale) {
 
 // Kernels skip such steps if there is a loss scale.
 void Optimizer::step() {
+  check_here("step");
   const Device device = parameters()[0].device();
   if (step_options_.skip_nonfinite && (!one_.defined() || one_.device() != device)) {
     one_ = ones({}, {.dtype = DType::float64, .device = device});
@@ -302,6 +311,7 @@ void Optimizer::step() {
 }
 
 void Optimizer::set_max_grad_norm(double max_norm) {
+  check_here("set_max_grad_norm");
   if (!(max_norm >= 0)) {
     throw ValueError(std::string(kind_.name) + ".set_max_grad_norm", "a norm of at least 0",
                      to_text(max_norm));
@@ -328,6 +338,7 @@ void Optimizer::check_devices(bool one_norm) const {
 }
 
 Tensor Optimizer::scaled_step(const Tensor& loss_scale) {
+  check_here("step");
   const NoGradGuard no_grad;
   check_devices(step_options_.max_grad_norm > 0 || loss_scale.defined());
   for (const Tensor& p : Graph::recording() ? parameters() : std::vector<Tensor>()) {
@@ -359,16 +370,19 @@ Tensor Optimizer::scaled_step(const Tensor& loss_scale) {
 // ---- the learning rate --------------------------------------------------------------------------
 
 double Optimizer::lr(size_t group) const {
+  check_here("lr");
   if (group < groups_.size()) return groups_[group].value("lr");
   throw IndexError(std::string(kind_.name) + ".lr",
                    "a group below " + std::to_string(groups_.size()), std::to_string(group));
 }
 
 void Optimizer::set_lr(double lr) {
+  check_here("set_lr");
   for (size_t group = 0; group < groups_.size(); ++group) set_lr(lr, group);
 }
 
 void Optimizer::set_lr(double lr, size_t group) {
+  check_here("set_lr");
   const std::string op = std::string(kind_.name) + ".set_lr";
   check_rate(op, "lr", lr);
   detail::refuse_in_graph(op, "rates set before the step", "one set in it");

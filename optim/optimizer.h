@@ -45,6 +45,8 @@ struct ParamGroup {
 /// - `max_grad_norm`, if above 0: scale all gradients by min(max_grad_norm / (norm + 1e-6), 1),
 ///   where norm is the Euclidean norm of all of them together, as `clip_grad_norm_` does, but
 ///   while the step reads them, without a pass of its own. `grad()` stays as it is.
+///
+/// All members but `kind` of an optimizer that was moved from throw `ValueError`.
 class SASH_API Optimizer {
  public:
   virtual ~Optimizer();
@@ -62,15 +64,27 @@ class SASH_API Optimizer {
   void step();
   /// The norm of all gradients in the last step, before clipping: float64 [], on their device.
   /// Undefined (`item` throws) before the first step, and without `max_grad_norm` or `GradScaler`.
-  const Tensor& grad_norm() const { return grad_norm_; }
+  const Tensor& grad_norm() const {
+    check_here("grad_norm");
+    return grad_norm_;
+  }
   /// The option `max_grad_norm`. Infinity leaves gradients as they are, but measures `grad_norm`.
-  double max_grad_norm() const { return step_options_.max_grad_norm; }
+  double max_grad_norm() const {
+    check_here("max_grad_norm");
+    return step_options_.max_grad_norm;
+  }
   /// `ValueError` for a negative norm, or NaN.
   void set_max_grad_norm(double max_norm);
   /// Whether a step with a NaN or an infinity in its gradients changes nothing and is not counted,
   /// as in `GradScaler::step`; by default no. `grad_norm` then says that it was so.
-  void set_skip_nonfinite(bool skip) { step_options_.skip_nonfinite = skip; }
-  bool skip_nonfinite() const { return step_options_.skip_nonfinite; }
+  void set_skip_nonfinite(bool skip) {
+    check_here("set_skip_nonfinite");
+    step_options_.skip_nonfinite = skip;
+  }
+  bool skip_nonfinite() const {
+    check_here("skip_nonfinite");
+    return step_options_.skip_nonfinite;
+  }
   /// Drops the gradient of every parameter.
   void zero_grad();
 
@@ -78,7 +92,10 @@ class SASH_API Optimizer {
   /// is known, or one that is not a contiguous leaf, `DeviceError` for two devices; nothing is
   /// added then.
   void add_param_group(ParamGroup group);
-  size_t num_groups() const { return groups_.size(); }
+  size_t num_groups() const {
+    check_here("num_groups");
+    return groups_.size();
+  }
   /// Every parameter, group after group.
   std::vector<Tensor> parameters() const;
 
@@ -170,6 +187,11 @@ class SASH_API Optimizer {
   virtual void update(Group& group, const kernels::GradientScale& scale) = 0;
 
  private:
+  /// An optimizer has a group unless it was moved from.
+  void check_here(const char* method) const {
+    if (groups_.empty()) refuse_moved(method);
+  }
+  [[noreturn]] void refuse_moved(const char* method) const;
   void add_group(const ParamGroup& group);
   Hyperparameters values_of(const ParamGroup& group) const;
   void check_values(const std::string& op, const Hyperparameters& values) const;

@@ -48,6 +48,7 @@ bool has_moments(const StateCheck& given, size_t parameter, const std::vector<co
 }  // namespace
 
 StateDict Optimizer::state_dict() const {
+  check_here("state_dict");
   const NoGradGuard no_grad;
   StateDict dict;
   size_t number = 0;  // of the parameter, over all groups
@@ -84,6 +85,7 @@ bool Optimizer::has_state(const StateCheck& given, size_t first, const Group& gr
 }
 
 void Optimizer::check_state_dict(const StateDict& dict) const {
+  check_here("load_state_dict");
   const std::string op = std::string(kind_.name) + ".load_state_dict";
   StateCheck check(op, dict);
   std::vector<Hyperparameters> saved;
@@ -161,6 +163,7 @@ std::function<void()> Optimizer::prepare_load(const StateDict& dict) {
 }
 
 void Optimizer::reset_moments(const Tensor& parameter, const std::vector<int64_t>& rows) {
+  check_here("reset_moments");
   const std::string op = std::string(kind_.name) + ".reset_moments";
   const NoGradGuard no_grad;
   for (Group& group : groups_) {

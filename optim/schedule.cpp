@@ -42,6 +42,7 @@ double progress(int64_t step, int64_t begin, int64_t end) {
 }  // namespace
 
 double Constant::operator()(int64_t step) const {
+  check_least("Constant", "a warmup", warmup, 0);
   return step < warmup ? warming(lr, step, warmup) : lr;
 }
 
@@ -95,6 +96,7 @@ double OneCycle::operator()(int64_t step) const {
 double Chained::operator()(int64_t step) const {
   if (parts.empty()) throw ValueError("Chained", "a schedule", "none");
   for (size_t i = 0; i < parts.size(); ++i) {
+    check_least("Chained", "a number of steps", parts[i].second, 0);
     if (parts[i].first) continue;
     throw ValueError("Chained", "schedules", "an empty function as part " + std::to_string(i));
   }
@@ -107,7 +109,9 @@ double Plateau::operator()(double metric) {
   check("Plateau", factor >= 0 && factor < 1, "a factor in [0, 1)", factor);
   check_least("Plateau", "a patience", patience, 0);
   check_least("Plateau", "a cooldown", cooldown, 0);
-  const double margin = maximize ? best * (1 + threshold) : best * (1 - threshold);
+  check("Plateau", threshold >= 0, "a threshold of at least 0", threshold);
+  // Away from `best` in the better direction, whatever its sign.
+  const double margin = best * (maximize == (best >= 0) ? 1 + threshold : 1 - threshold);
   const bool first = std::isnan(best) && !std::isnan(metric);
   if (first || (maximize ? metric > margin : metric < margin)) {
     best = metric;
@@ -144,6 +148,7 @@ void LambdaLR::follow() {
 }
 
 void LambdaLR::set(int64_t step) {
+  if (!factor_) throw ValueError("LambdaLR", "a function", "one that was moved from");
   const double factor = factor_(step);
   follow();
   for (size_t g = 0; g < optimizer_.num_groups(); ++g) {

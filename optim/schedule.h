@@ -16,8 +16,8 @@
 ///
 /// Any other function of the step is one too: `[](int64_t step) { return 1e-3 / (1 + step); }`.
 /// During the first `warmup` steps each gives lr (step + 1) / warmup. From `total` on each stays at
-/// its last value. `ValueError` at the first step for a total or `every` below 1, a warmup of more
-/// steps than total, and other settings that make no sense.
+/// its last value. `ValueError` at the first step for a total or `every` below 1, a negative warmup
+/// or one of more steps than total, and other settings that make no sense.
 namespace sash::optim {
 
 /// lr.
@@ -60,7 +60,7 @@ struct SASH_API WarmupStableDecay {
   double operator()(int64_t step) const;
 };
 
-/// lr factor^n after n times `every` steps.
+/// lr factor^n with n = floor((step - warmup) / every): `every` counts from the end of the warm-up.
 struct SASH_API StepDecay {
   double lr = 1e-3;
   int64_t warmup = 0;
@@ -102,7 +102,8 @@ using Schedule = std::function<double(int64_t step)>;
 struct SASH_API Chained {
   std::vector<std::pair<Schedule, int64_t>> parts;  ///< with their numbers of steps
 
-  /// `ValueError` if there are no parts, or one is an empty function.
+  /// `ValueError` if there are no parts, or one is an empty function or has a negative number of
+  /// steps.
   double operator()(int64_t step) const;
 };
 
@@ -113,10 +114,10 @@ struct SASH_API Plateau {
   double lr = 1e-3;
   double factor = 0.1;
   int64_t patience = 10;
-  double threshold = 1e-4;  ///< better means below (1 - threshold) best; NaN never is
+  double threshold = 1e-4;  ///< better means below best - threshold |best|; NaN never is
   int64_t cooldown = 0;     ///< calls after a decrease that count as good
   double floor = 0;         ///< of the learning rate
-  bool maximize = false;    ///< better means above (1 + threshold) best
+  bool maximize = false;    ///< better means above best + threshold |best|
 
   double best = std::numeric_limits<double>::quiet_NaN();  ///< state, like the next two
   int64_t bad_calls = 0;

@@ -1,5 +1,6 @@
 #include "csv.h"
 
+#include <algorithm>
 #include <charconv>
 #include <locale>
 #include <sstream>
@@ -14,27 +15,54 @@ namespace {
 
 constexpr const char* kOp = "read_csv";
 
+constexpr size_t npos = std::string_view::npos;
+
+bool is_blank(char c) { return c == ' ' || c == '\t'; }
+
 std::string_view trim(std::string_view text) {
-  const size_t first = text.find_first_not_of(" \t");
-  if (first == std::string_view::npos) return {};
-  text = text.substr(first, text.find_last_not_of(" \t") - first + 1);
-  const bool quoted = text.size() >= 2 && text.front() == '"' && text.back() == '"';
-  return quoted ? text.substr(1, text.size() - 2) : text;
+  while (!text.empty() && is_blank(text.front())) text.remove_prefix(1);
+  while (!text.empty() && is_blank(text.back())) text.remove_suffix(1);
+  return text;
 }
 
-/// Splits at delimiters that are not between quotes.
-std::vector<std::string_view> fields_of(std::string_view line, char delimiter) {
-  std::vector<std::string_view> fields;
-  bool quoted = false;
-  size_t first = 0;
-  for (size_t i = 0; i < line.size(); ++i) {
-    if (line[i] == '"') quoted = !quoted;
-    if (line[i] != delimiter || quoted) continue;
-    fields.push_back(trim(line.substr(first, i - first)));
-    first = i + 1;
+/// Takes the next record, a row, off `text`; without fields if its line is empty. As in RFC 4180, a
+/// field between quotes may hold delimiters, line ends, and quotes, each doubled. Returns what is
+/// wrong, or null. `lines` counts the lines.
+const char* next_record(std::string_view& text, char delimiter, std::vector<std::string>& fields,
+                        int64_t& lines) {
+  fields.clear();
+  const char ends[] = {delimiter, '\r', '\n'};
+  const char* const blanks = delimiter == ' ' ? "\t" : delimiter == '\t' ? " " : " \t";
+  for (bool more = true; more;) {
+    std::string& field = fields.emplace_back();
+    const size_t open = text.find_first_not_of(blanks);
+    const bool quoted = open != npos && text[open] == '"';
+    if (quoted) {
+      text.remove_prefix(open + 1);
+      for (;;) {
+        const size_t quote = text.find('"');
+        if (quote == npos) return "an end of the quotes";
+        const std::string_view part = text.substr(0, quote);
+        lines += std::count(part.begin(), part.end(), '\n');
+        field += part;
+        text.remove_prefix(quote + 1);
+        if (!text.starts_with('"')) break;
+        field += '"';
+        text.remove_prefix(1);
+      }
+    }
+    const size_t end = std::min(text.find_first_of({ends, sizeof ends}), text.size());
+    const std::string_view rest = trim(text.substr(0, end));
+    if (quoted && !rest.empty()) return "a delimiter behind the quotes";
+    if (!quoted) field = rest;
+    text.remove_prefix(end);
+    more = text.starts_with(delimiter);
+    if (more) text.remove_prefix(1);
+    if (!more && !quoted && field.empty() && fields.size() == 1) fields.clear();
   }
-  fields.push_back(trim(line.substr(first)));
-  return fields;
+  text.remove_prefix(text.starts_with("\r\n") ? 2 : std::min<size_t>(1, text.size()));
+  ++lines;
+  return nullptr;
 }
 
 /// Whether the whole field is a number.
@@ -80,23 +108,21 @@ CsvTable read(const std::string& path, const CsvOptions& options, DType dtype) {
     throw FormatError(kOp, expected,
                       got + " in line " + std::to_string(line_number) + " of '" + path + "'");
   };
-  while (!text.empty()) {
-    const size_t end = std::min(text.find_first_of("\r\n"), text.size());
-    const std::string_view line = text.substr(0, end);
-    text.remove_prefix(end);
-    text.remove_prefix(text.starts_with("\r\n") ? 2 : std::min<size_t>(1, text.size()));
-    ++line_number;
-    if (trim(line).empty()) continue;
-    const std::vector<std::string_view> fields = fields_of(line, options.delimiter);
+  std::vector<std::string> fields;
+  for (int64_t lines = 0; !text.empty();) {
+    line_number = lines + 1;
+    const char* const wrong = next_record(text, options.delimiter, fields, lines);
+    if (wrong) fail(wrong, "none");
+    if (fields.empty()) continue;
     if (columns == 0) columns = fields.size();
     if (fields.size() != columns) {
       fail(std::to_string(columns) + " fields", std::to_string(fields.size()));
     }
     if (options.header && table.columns.empty()) {
-      for (const std::string_view name : fields) table.columns.emplace_back(name);
+      table.columns = fields;
       continue;
     }
-    for (const std::string_view field : fields) {
+    for (const std::string& field : fields) {
       T value = 0;
       bool good = parse(field, value);
       if constexpr (std::is_same_v<T, int64_t>) good = good && fits(dtype, value);

@@ -216,13 +216,37 @@ void Loader::start_epoch(int64_t epoch) {
   generator_ = generator;
   epoch_ = epoch;
   position_ = 0;
+  resumed_ = false;
 }
 
-int64_t Loader::size() const { return plan_->size(); }
-int64_t Loader::epoch() const { return epoch_; }
-int64_t Loader::position() const { return position_; }
+void Loader::check_here(const char* method) const {
+  if (dataset_) return;
+  throw ValueError(std::string(kOp) + "." + method, "a loader", "one that was moved from");
+}
+
+int64_t Loader::size() const {
+  check_here("size");
+  return plan_->size();
+}
+
+int64_t Loader::epoch() const {
+  check_here("epoch");
+  return epoch_;
+}
+
+int64_t Loader::position() const {
+  check_here("position");
+  return position_;
+}
+
+Loader::Iterator Loader::begin() {
+  check_here("begin");
+  if (position_ > 0 && !resumed_) start_epoch(epoch_ + 1);
+  return Iterator(*this);
+}
 
 std::optional<Batch> Loader::next() {
+  check_here("next");
   if (position_ == plan_->size()) {
     start_epoch(epoch_ + 1);
     return std::nullopt;
@@ -235,6 +259,7 @@ std::optional<Batch> Loader::next() {
     Batch batch = workers_ ? workers_->take(position_) : plan_->make(*dataset_, position_);
     for (Tensor& tensor : batch) tensor = tensor.to(device_);
     ++position_;
+    resumed_ = false;
     return batch;
   } catch (...) {
     workers_.reset();  // so that another call tries the same batch again
@@ -248,11 +273,13 @@ Batch Loader::next_or_restart() {
 }
 
 std::string Loader::state() const {
+  check_here("state");
   return text_of(epoch_, position_, plan_->size(), dataset_->size(), epoch_start_) + ", " +
          order_of(options_);
 }
 
 void Loader::load_state(const std::string& text) {
+  check_here("load_state");
   long long epoch = -1, position = -1, batches = -1, samples = -1;
   unsigned long long seed = 0, offset = 0;
   std::sscanf(text.c_str(), "epoch %lld, batch %lld of %lld, %lld samples, seed %llu, offset %llu",
@@ -289,6 +316,7 @@ void Loader::load_state(const std::string& text) {
   plan_ = std::make_shared<const Plan>(std::move(plan));
   epoch_ = epoch;
   position_ = position;
+  resumed_ = true;
 }
 
 }  // namespace sash::data

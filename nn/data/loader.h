@@ -39,8 +39,8 @@ struct LoaderOptions {
 /// it: augmentation is the same too, and leaves the process-wide generator as it was. Workers leave
 /// batches for CUDA in page-locked memory, so that copies run beside kernels. An error in a dataset
 /// is thrown by the call of `next` that would have returned the batch, as is one of the sampler,
-/// and `std::system_error` if a worker cannot start; another call tries again. A loader belongs to
-/// one thread.
+/// and `std::system_error` if a worker cannot start; another call of `next` tries again. A loader
+/// belongs to one thread. One that was moved from throws `ValueError`.
 class SASH_API Loader {
  public:
   /// `ValueError` for an option out of range, no dataset, or one without a sample.
@@ -56,6 +56,7 @@ class SASH_API Loader {
   Loader& operator=(Loader&&) noexcept;
 
   /// The next batch of the epoch, or nothing at its end; the call after that starts the next epoch.
+  /// It goes on wherever the loader is: after a loop that ended early, in that loop's epoch.
   std::optional<Batch> next();
   /// The next batch, of the next epoch if this one is over.
   Batch next_or_restart();
@@ -68,14 +69,15 @@ class SASH_API Loader {
   int64_t position() const;
 
   /// The place between two batches as text, for a checkpoint. `load_state` of a loader made alike
-  /// goes on there: `next` returns the same batches as it would have here.
+  /// goes on there: `next` returns the same batches as it would have here, and a loop that comes
+  /// first runs through what is left of the epoch.
   std::string state() const;
   /// `FormatError` unless `state` made the text; `ValueError` if the dataset or the batches of the
   /// epoch had another size then, or samples were shuffled and now are not, or the reverse. The
   /// loader is unchanged after an error.
   void load_state(const std::string& text);
 
-  /// What is left of the current epoch. A loop also ends where its body ended the epoch.
+  /// The batches of an epoch. A loop also ends where its body ended the epoch.
   class Iterator {
    public:
     using value_type = Batch;
@@ -94,7 +96,10 @@ class SASH_API Loader {
     int64_t epoch_;
     std::optional<Batch> batch_;
   };
-  Iterator begin() { return Iterator(*this); }
+  /// Starts the next epoch, unless none of this one's batches was taken: a loop always has a whole
+  /// epoch, also after a loop that ended by `break`, and after calls of `next`. Right after
+  /// `load_state` it has what was left of the epoch then, which may be nothing.
+  Iterator begin();
   std::default_sentinel_t end() const { return {}; }
 
  private:
@@ -102,6 +107,7 @@ class SASH_API Loader {
   struct Plan;
 
   void start_epoch(int64_t epoch);
+  void check_here(const char* method) const;
 
   std::shared_ptr<const Dataset> dataset_;
   LoaderOptions options_;
@@ -110,6 +116,7 @@ class SASH_API Loader {
   RandomState epoch_start_;           // of the generator, before this epoch's draw
   std::shared_ptr<const Plan> plan_;  // of this epoch
   int64_t epoch_ = 0, position_ = 0;
+  bool resumed_ = false;  // whether the place is one that was loaded
   std::unique_ptr<Workers> workers_;
 };
 

@@ -1,6 +1,7 @@
 #include "batch_norm.h"
 
 #include "../../ops/norm/batch_norm.h"
+#include "../../tensor/autograd/recompute.h"
 #include "../../tensor/factories.h"
 #include "../check.h"
 
@@ -42,7 +43,8 @@ Tensor BatchNorm::forward(const Tensor& x) {
   const Tensor y =
       batch_norm(x, running_mean, running_var, weight, bias,
                  {.training = by_batch, .momentum = options_.momentum, .eps = options_.eps});
-  if (is_training() && num_batches_tracked.defined()) num_batches_tracked.add_(1);
+  const bool counts = is_training() && num_batches_tracked.defined() && !recomputing();
+  if (counts) num_batches_tracked.add_(1);
   return y;
 }
 

@@ -1,6 +1,7 @@
 #include "attention_recorder.h"
 
 #include "../../tensor/autograd/grad_mode.h"
+#include "../../tensor/autograd/recompute.h"
 
 namespace sash {
 namespace {
@@ -14,7 +15,7 @@ AttentionRecorder::~AttentionRecorder() { newest = outer_; }
 bool AttentionRecorder::active() { return newest != nullptr; }
 
 void AttentionRecorder::notify(const Tensor& q, const Tensor& k, const AttentionOptions& options) {
-  if (!newest) return;
+  if (!newest || recomputing()) return;
   const NoGradGuard no_grad;
   AttentionOptions without_dropout = options;
   without_dropout.dropout = 0;

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "../../tensor/autograd/node.h"
+#include "../../tensor/autograd/recompute.h"
 #include "../../tensor/factories.h"
 #include "../autocast.h"
 #include "../checks.h"
@@ -152,7 +153,7 @@ Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& run
     Shape kept = Shape::filled(x.rank(), 1);
     kept[1] = x.size(1);
     const auto [var, mean] = detail::moments(x, all_but_channels(x), kept, count, true);
-    if (x.numel() > 0) {  // the moments of nothing are NaN
+    if (x.numel() > 0 && !recomputing()) {  // the moments of nothing are NaN
       move_towards(running_mean, mean, options.momentum);
       move_towards(running_var, var * (count / (count - 1)), options.momentum);
     }

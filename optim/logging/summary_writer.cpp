@@ -19,7 +19,6 @@
 #include <vector>
 
 #include "../../core/error.h"
-#include "clock.h"
 
 namespace sash::optim {
 namespace {
@@ -262,16 +261,23 @@ void SummaryWriter::add_report(const StepReport& report) {
   for (const auto& [name, value] : report.validation) {
     add_scalar(name + "/validation", value, step);
   }
-  // Now and then, so that TensorBoard shows a run that goes on.
-  const double now = clock_seconds();
-  if (now - flushed_ < 5 && report.validation.empty()) return;
-  flush();
-  flushed_ = now;
+  flush();  // before the step is saved, so that a resumed run has it
 }
 
 void SummaryWriter::on_step(const StepReport& report) try {
   if (!failed_) add_report(report);
 } catch (const IoError& error) {
+  give_up(error);
+}
+
+// Other callbacks may have added something after the step.
+void SummaryWriter::on_save(const std::string&, int64_t) try {
+  if (!failed_) flush();
+} catch (const IoError& error) {
+  give_up(error);
+}
+
+void SummaryWriter::give_up(const IoError& error) {
   failed_ = true;
   std::fprintf(stderr, "warning: %s\n", error.what());
 }

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "../../core/error.h"
 #include "../../tensor/tensor.h"
 #include "../trainer/callback.h"
 
@@ -25,8 +26,9 @@ namespace sash::optim {
 /// in which records are appended; TensorBoard joins the files of a folder, so a resumed run goes on
 /// in the same curves. The first step that a writer gets as a callback has TensorBoard drop what
 /// earlier files have of this and later steps (unless this writer has added some itself): each is
-/// there once. A process that dies leaves all records whole but perhaps the last, which readers
-/// skip.
+/// there once. As a callback it hands each step to the system before the step's checkpoint is
+/// written: a process that dies leaves all steps that a resumed run does not make again. It leaves
+/// all records whole but perhaps the last, which readers skip.
 class SASH_API SummaryWriter : public Callback {
  public:
   /// Makes the folder if there is none. `IoError` if folder or file cannot be made.
@@ -47,6 +49,7 @@ class SASH_API SummaryWriter : public Callback {
   void flush();
 
   void on_step(const StepReport& report) override;
+  void on_save(const std::string& path, int64_t step) override;
   void on_end(Trainer& trainer) override;
 
   const std::string& path() const { return path_; }
@@ -59,13 +62,13 @@ class SASH_API SummaryWriter : public Callback {
   void write_event(int64_t step, uint64_t field, std::string_view message);
   void write_value(std::string value, std::string_view tag, int64_t step);
   [[noreturn]] void fail(const char* what) const;
+  void give_up(const IoError& error);
 
   struct Close {
     void operator()(std::FILE* file) const { std::fclose(file); }
   };
   std::string path_;
   std::unique_ptr<std::FILE, Close> file_;
-  double flushed_ = 0;                                       // on the clock
   int64_t last_step_ = std::numeric_limits<int64_t>::min();  // of the values
   bool begun_ = false;
   bool failed_ = false;

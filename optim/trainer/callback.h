@@ -14,7 +14,7 @@ class Trainer;
 struct StepReport {
   int64_t step = 0;      ///< updates so far, this one included
   int64_t steps = 0;     ///< the run's goal
-  double loss = 0;       ///< mean over the step's batches
+  double loss = 0;       ///< mean over the step's batches, by their weights
   double lr = 0;         ///< of the first group
   double grad_norm = 0;  ///< before clipping
   double seconds = 0;    ///< of the step, without validation and saving

@@ -43,27 +43,32 @@ std::map<std::string, double> Trainer::State::validate() {
   const StepFunction& function = options.validation_step ? options.validation_step : step_function;
   const Device device = optimizer.parameters()[0].device();
   struct Sum {
-    double value = 0;
-    int64_t samples = 0;
+    double value = 0, weight = 0;
   };
   std::map<std::string, Sum> sums;
+  std::optional<bool> weighted;
+  Shape row;
   for (data::Batch batch : from) {
     if (should_stop()) return {};
-    const int64_t count = samples_in(batch);
+    const auto samples = static_cast<double>(samples_in(batch));
     for (Tensor& tensor : batch) tensor = tensor.to(device);
     const StepOutput output = function(batch);
     check_output(kTrainer, output);
+    if (!weighted) weighted = output.weight.defined();
+    detail::check_weighted(*weighted, output);
+    note_rows(batch, output, row);
+    const double count = *weighted ? detail::checked_weight(output.weight) : samples;
     const auto add = [&](const std::string& name, const Tensor& value) {
       Sum& sum = sums[name];
-      sum.value += value.item<double>() * static_cast<double>(count);
-      sum.samples += count;
+      sum.value += value.item<double>() * count;
+      sum.weight += count;
     };
     add("loss", output.loss);
     for (const auto& [name, value] : output.metrics) add(name, value);
     if (options.dry_run) break;
   }
   std::map<std::string, double> means;
-  for (const auto& [name, sum] : sums) means[name] = sum.value / static_cast<double>(sum.samples);
+  for (const auto& [name, sum] : sums) means[name] = sum.value / sum.weight;
   if (!std::isfinite(means["loss"])) {
     throw ValueError(kTrainer, "a finite validation loss at step " + std::to_string(step),
                      to_text(means["loss"]));

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -20,16 +21,39 @@ namespace sash::optim {
 /// What a step function makes of a batch: the loss to minimise, a scalar, and what else to report,
 /// such as the accuracy, as scalars by name: names of their own, and none "loss". A `Tensor`
 /// converts to a loss without metrics.
+///
+/// `weight` says how many samples or tokens these are means of, above 0:
+///
+///     return {cross_entropy(logits, targets), {}, targets.numel()};  // a packed batch
+///     return {cross_entropy(logits, targets), {}, ne(targets, -100).sum()};
+///
+/// Validations then average over all of them, and so do the `accumulate` batches of an update: with
+/// losses l_i of weights w_i its loss, metrics and gradient are those of sum w_i l_i / sum w_i.
+/// Equal weights have the bits of none. A tensor is on the loss's device, and read in each step of
+/// a captured graph; a number is part of the graph.
 struct SASH_API StepOutput {
-  StepOutput(Tensor loss_of_batch) : loss(std::move(loss_of_batch)) {}
-  StepOutput(Tensor loss_of_batch, std::vector<std::pair<std::string, Tensor>> others)
-      : loss(std::move(loss_of_batch)), metrics(std::move(others)) {}
+  using Metrics = std::vector<std::pair<std::string, Tensor>>;
+
+  StepOutput(Tensor loss_of_batch, Metrics others = {}, Tensor weight_of_batch = {})
+      : loss(std::move(loss_of_batch)),
+        metrics(std::move(others)),
+        weight(std::move(weight_of_batch)) {}
+  template <class Number>
+  requires std::is_arithmetic_v<Number> StepOutput(const Tensor& loss_of_batch, Metrics others,
+                                                   Number weight_of_batch)
+      : StepOutput(loss_of_batch, std::move(others),
+                   scalar_on(loss_of_batch, static_cast<double>(weight_of_batch))) {}
 
   Tensor loss;
-  std::vector<std::pair<std::string, Tensor>> metrics;
+  Metrics metrics;
+  Tensor weight;  ///< one element; undefined: batches of an update count alike, and those of a
+                  ///< validation by their samples, the first axis of a batch's first tensor
+
+ private:
+  static Tensor scalar_on(const Tensor& loss, double value);
 };
 
-/// Loss and metrics, means over the samples of a batch. Where only some batches have a metric, it
+/// Loss and metrics, means over a batch, and its weight. Where only some batches have a metric, it
 /// is averaged over those.
 using StepFunction = std::function<StepOutput(const data::Batch& batch)>;
 /// Batch number `index`, counted from 0: the same at each call, so that nothing needs to be saved.
@@ -40,7 +64,8 @@ struct TrainerOptions {
   int64_t steps = 0;             ///< updates in all, those before a resume included
   Schedule schedule{};           ///< learning rate of each update; groups keep their ratios to the
                                  ///< first. Without one, the optimizer's rates stay
-  int64_t accumulate = 1;        ///< batches of an update; their gradients are averaged
+  int64_t accumulate = 1;        ///< batches of an update; their gradients are averaged, by the
+                                 ///< weights of `StepOutput` if it has them
   double max_grad_norm = 0;      ///< clips gradients; 0: as the optimizer was made
   GradScaler* scaler = nullptr;  ///< for float16
   bool capture = false;          ///< record the step as a CUDA graph (`CapturedStep`)
@@ -81,6 +106,9 @@ enum class TrainerEnd { steps, patience, stopped, signal };
 ///         .save = "runs/a", .save_every = 500, .resume = "auto"});
 ///     trainer.run();
 ///
+/// Where batches are one row of tokens, [1, N], of different N, and their outputs have no weight,
+/// the first validation or update of several warns that they count alike.
+///
 /// Losses and parameters have the bits of the same loop written by hand, and those of a resumed run
 /// are those of one that was never interrupted: checkpoints hold model, optimizer, scaler, random
 /// state, the loader's place, the best validation so far, and the plateau's state. Validations
@@ -114,13 +142,14 @@ class SASH_API Trainer {
   void add(Callback& callback);
 
   /// Trains up to `steps`. `ValueError` that names the step, and the op that made it, for a loss or
-  /// gradient that is not finite. `IoError` if the last checkpoint cannot be written; one before is
-  /// a warning.
+  /// gradient that is not finite, or a weight that is not above 0. `IoError` if the last checkpoint
+  /// cannot be written; one before is a warning.
   TrainerEnd run();
   /// Ends `run` after the current step, or before the first; for callbacks.
   void stop();
-  /// Mean loss and metrics over the validation loader, by name. Empty without one, or if a signal
-  /// came meanwhile. `ValueError` if the loss is not finite.
+  /// Mean loss and metrics over the validation loader, by name: each batch counts as its weight
+  /// says. Empty without one, or if a signal came meanwhile. `ValueError` if the loss is not
+  /// finite, a weight is not above 0, or some batches have one and others not.
   std::map<std::string, double> validate();
   /// Writes a checkpoint to a file. `ValueError` if a parameter or the optimizer's state is not
   /// finite, `IoError` if it cannot be written; an old file stays then.

@@ -19,12 +19,28 @@ inline int64_t samples_in(const data::Batch& batch) {
 
 /// Throws, naming `op`, unless loss and metrics have one element, and names of their own.
 void check_output(const char* op, const StepOutput& output);
+/// Throws unless it is finite and above 0.
+double checked_weight(const Tensor& weight);
+/// Throws unless the output has a weight, or none, as other batches have.
+void check_weighted(bool expected, const StepOutput& output);
 
 /// A metric, summed over the batches of an update that have it.
 struct MetricSum {
   std::string name;
-  Tensor sum;
+  Tensor sum, shares;
   int64_t batches;
+};
+
+/// What the batches of an update add up to. With weights, each counts as its share, its weight over
+/// the first one's: equal weights are shares of 1, which change no bit.
+struct UpdateSums {
+  int64_t batches = 0;
+  Tensor loss{}, first_weight{}, shares{};  ///< the last two undefined without weights
+  Shape row{};                              ///< of a batch of one row without a weight
+  std::vector<MetricSum> metrics{};
+
+  Tensor share_of(const StepOutput& output);
+  void add(const StepOutput& output, const Tensor& share);
 };
 
 }  // namespace detail
@@ -57,7 +73,12 @@ struct Trainer::State {
   std::vector<double> ratios;  // of the groups' rates to the first
   CapturedStep update;
   std::vector<std::pair<std::string, int64_t>> metrics{};  // of an update: names, batches with them
-  std::vector<std::pair<Tensor, Tensor>> buffers{};        // that are saved, and what they were
+  struct KeptBuffer {
+    Tensor buffer, kept{};
+    uint32_t version = 0;  // of the buffer when it was kept
+    bool written = false;  // by steps, which replays of a graph do not count
+  };
+  std::vector<KeptBuffer> buffers{};  // that are saved
   std::vector<std::shared_ptr<Callback>> callbacks{};
   std::string validation_start{};         // of the validation loader
   std::vector<data::Batch> overfitted{};  // the batches of every step, with overfit_batch
@@ -70,6 +91,7 @@ struct Trainer::State {
   bool unsaved_best = false;
   std::optional<double> patience_best{};  // of the validations that count for the patience
   int64_t bad_validations = 0;
+  bool told_rows = false;  // that batches of one row count alike
   bool stops = false;
   std::optional<StopSignals> signals{};
   int signal = 0;
@@ -92,7 +114,9 @@ struct Trainer::State {
   std::vector<data::Batch> next_batches();
   void set_rate();
   std::vector<Tensor> run_update(const std::vector<Tensor>& tensors);
-  Tensor backward(const data::Batch& batch, std::vector<detail::MetricSum>& sums);
+  void backward(const data::Batch& batch, detail::UpdateSums& sums);
+  void weigh_gradients(const Tensor& shares) const;
+  void note_rows(const data::Batch& batch, const StepOutput& output, Shape& row);
   void keep_buffers();
   void put_back_buffers();
   StepReport train_step();

@@ -2,23 +2,30 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <set>
 #include <string_view>
 
 #include "../../core/quote.h"
 #include "../../ops/elementwise/binary.h"
+#include "../../ops/elementwise/compare.h"
+#include "../../ops/elementwise/where.h"
 #include "../../tensor/autograd/anomaly.h"
 #include "../../tensor/autograd/grad_mode.h"
+#include "../../tensor/factories.h"
 #include "../../tensor/random.h"
+#include "../../tensor/tensor_impl.h"
 #include "nan_guard.h"
 #include "trainer_state.h"
 
 namespace sash::optim {
 
 using detail::check_output;
+using detail::checked_weight;
 using detail::kTrainer;
 using detail::MetricSum;
 using detail::samples_in;
+using detail::UpdateSums;
 
 namespace {
 
@@ -50,6 +57,59 @@ void detail::check_output(const char* op, const StepOutput& output) {
       throw ShapeError(op, "one element as metric " + quoted, "shape " + to_string(value.shape()));
     }
   }
+  if (output.weight.defined() && output.weight.numel() != 1) {
+    throw ShapeError(op, "a weight of one element", "shape " + to_string(output.weight.shape()));
+  }
+}
+
+double detail::checked_weight(const Tensor& weight) {
+  const auto value = weight.item<double>();
+  if (value > 0 && std::isfinite(value)) return value;
+  throw ValueError(kTrainer, "a finite weight above 0", to_text(value));
+}
+
+void detail::check_weighted(bool expected, const StepOutput& output) {
+  if (output.weight.defined() == expected) return;
+  throw ValueError(kTrainer, "a weight with every batch, or with none", "both");
+}
+
+Tensor StepOutput::scalar_on(const Tensor& loss, double value) {
+  if (!loss.defined()) return {};  // which has its own error
+  return full({}, value, {.dtype = DType::float64, .device = loss.device()});
+}
+
+// NaN for a weight that is not above 0, so that the update is not made: nothing here may wait for
+// the device.
+Tensor detail::UpdateSums::share_of(const StepOutput& output) {
+  const bool first = batches++ == 0;
+  if (!first) detail::check_weighted(first_weight.defined(), output);
+  if (!output.weight.defined()) return {};
+  const NoGradGuard no_grad;
+  Tensor weight = output.weight.detach().to(output.loss.device()).to(DType::float64).view({});
+  weight = where(gt(weight, 0), weight, weight * std::numeric_limits<double>::quiet_NaN());
+  if (first) first_weight = weight;
+  return (weight / first_weight).to(output.loss.dtype());
+}
+
+void detail::UpdateSums::add(const StepOutput& output, const Tensor& share) {
+  const NoGradGuard no_grad;
+  const auto weighed = [&](const Tensor& x) {
+    return share.defined() ? x.detach().view({}) * share : x.detach();
+  };
+  const auto sum = [](const Tensor& before, const Tensor& x) {
+    return before.defined() && x.defined() ? before + x : x;
+  };
+  const Tensor wide = share.defined() ? share.to(DType::float64) : share;
+  shares = sum(shares, wide);
+  loss = sum(loss, weighed(output.loss));
+  for (const auto& [name, value] : output.metrics) {
+    auto known = std::find_if(metrics.begin(), metrics.end(),
+                              [name = name](const MetricSum& m) { return m.name == name; });
+    if (known == metrics.end()) known = metrics.insert(known, {name, {}, {}, 0});
+    known->sum = sum(known->sum, weighed(value));
+    known->shares = sum(known->shares, wide);
+    ++known->batches;
+  }
 }
 
 std::vector<data::Batch> Trainer::State::next_batches() {
@@ -77,12 +137,18 @@ void Trainer::State::set_rate() {
   }
 }
 
-// Adds the gradients of a batch, and its metrics. Returns its loss.
-Tensor Trainer::State::backward(const data::Batch& batch, std::vector<MetricSum>& sums) {
+// Adds the gradients of a batch, times its share, and its loss and metrics.
+void Trainer::State::backward(const data::Batch& batch, UpdateSums& sums) {
   const StepOutput output = step_function(batch);
   check_output(kTrainer, output);
-  Tensor loss = output.loss;
-  if (options.accumulate > 1) loss = loss / static_cast<double>(options.accumulate);
+  Tensor loss = output.loss, share;
+  if (options.accumulate > 1) {
+    note_rows(batch, output, sums.row);
+    if (anomaly_mode() && output.weight.defined()) checked_weight(output.weight);
+    share = sums.share_of(output);
+    if (share.defined()) loss = loss * share;
+    loss = loss / static_cast<double>(options.accumulate);
+  }
   if (options.scaler) loss = options.scaler->scale(loss);
   if (anomaly_mode()) {
     loss.backward();
@@ -92,18 +158,30 @@ Tensor Trainer::State::backward(const data::Batch& batch, std::vector<MetricSum>
     const Tensor one = (loss - loss) + 1;
     loss.backward(one);
   }
+  sums.add(output, share);
+}
+
+// From the mean of gradients times shares to the mean by weights.
+void Trainer::State::weigh_gradients(const Tensor& shares) const {
   const NoGradGuard no_grad;
-  for (const auto& metric : output.metrics) {
-    const auto known = std::find_if(sums.begin(), sums.end(),
-                                    [&](const MetricSum& sum) { return sum.name == metric.first; });
-    if (known == sums.end()) {
-      sums.push_back({metric.first, metric.second.detach(), 1});
-    } else {
-      known->sum = known->sum + metric.second;
-      ++known->batches;
-    }
+  const Tensor factor = static_cast<double>(options.accumulate) / shares;
+  for (Tensor& p : optimizer.parameters()) {
+    const Tensor g = p.grad();
+    if (!g.defined()) continue;
+    const DType wide = is_half(g.dtype()) ? DType::float32 : g.dtype();
+    p.set_grad((g.to(wide) * factor.to(g.device()).to(wide)).to(g.dtype()));
   }
-  return output.loss.detach();
+}
+
+// A mean over the tokens of such batches is not one over all tokens.
+void Trainer::State::note_rows(const data::Batch& batch, const StepOutput& output, Shape& row) {
+  if (told_rows || output.weight.defined() || batch.empty()) return;
+  const Tensor& x = batch[0];
+  if (x.rank() != 2 || x.size(0) != 1 || is_floating(x.dtype())) return;
+  if (row.rank() == 0) row = x.shape();
+  if (row == x.shape()) return;
+  told_rows = true;
+  warn("batches [1, N] of different N count alike: give StepOutput their weight, such as N");
 }
 
 // The tensors are those of all batches, one after the other. Returns the sums of losses and
@@ -111,44 +189,53 @@ Tensor Trainer::State::backward(const data::Batch& batch, std::vector<MetricSum>
 Tensors Trainer::State::run_update(const Tensors& tensors) {
   optimizer.zero_grad();
   const size_t width = tensors.size() / static_cast<size_t>(options.accumulate);
-  Tensor loss;
-  std::vector<MetricSum> sums;
+  UpdateSums sums;
   for (auto at = tensors.begin(); at != tensors.end(); at += static_cast<std::ptrdiff_t>(width)) {
-    const Tensor one = backward(data::Batch(at, at + static_cast<std::ptrdiff_t>(width)), sums);
-    const NoGradGuard no_grad;
-    loss = loss.defined() ? loss + one : one;
+    backward(data::Batch(at, at + static_cast<std::ptrdiff_t>(width)), sums);
   }
+  if (sums.shares.defined()) weigh_gradients(sums.shares);
   if (options.scaler) {
     options.scaler->step(optimizer);
     options.scaler->update();
   } else {
     optimizer.step();
   }
-  Tensors results{loss, optimizer.grad_norm()};
+  const NoGradGuard no_grad;
+  const auto total = [](const Tensor& sum, const Tensor& shares, int64_t count) {
+    return shares.defined() ? sum * (static_cast<double>(count) / shares) : sum;
+  };
+  Tensors results{total(sums.loss, sums.shares, sums.batches), optimizer.grad_norm()};
   metrics.clear();
-  for (const MetricSum& sum : sums) {
+  for (const MetricSum& sum : sums.metrics) {
     metrics.emplace_back(sum.name, sum.batches);
-    results.push_back(sum.sum);
+    results.push_back(total(sum.sum, sum.shares, sum.batches));
   }
   return results;
 }
 
-// The forward pass writes to running statistics before it is known whether the step is made.
+// The forward pass writes to running statistics before it is known whether the step is made. What
+// no step has written to since it was kept is not copied again.
 void Trainer::State::keep_buffers() {
   const NoGradGuard no_grad;
   if (steps_here == 0) {
     buffers.clear();
     const StateDict saved = model.state_dict();
     for (const auto& [name, buffer] : model.named_buffers()) {
-      if (find(saved, name)) buffers.emplace_back(buffer, Tensor());
+      if (find(saved, name)) buffers.push_back({buffer});
     }
   }
-  for (auto& [buffer, kept] : buffers) kept = buffer.detach().clone();
+  for (KeptBuffer& b : buffers) {
+    const uint32_t version = b.buffer.impl().storage->version();
+    b.written = b.written || (b.kept.defined() && b.version != version);
+    if (b.kept.defined() && !b.written) continue;
+    b.kept = b.buffer.detach().clone();
+    b.version = version;
+  }
 }
 
 void Trainer::State::put_back_buffers() {
   const NoGradGuard no_grad;
-  for (auto& [buffer, kept] : buffers) buffer.copy_(kept);
+  for (KeptBuffer& b : buffers) b.buffer.copy_(b.kept);
 }
 
 StepReport Trainer::State::train_step() {
@@ -189,7 +276,7 @@ void Trainer::State::refuse(const std::string& what, double value, const Tensors
   const auto rerun = [&] {
     set_random_state(before);
     optimizer.zero_grad();
-    std::vector<MetricSum> sums;
+    UpdateSums sums;
     const size_t width = batch.size() / static_cast<size_t>(options.accumulate);
     for (size_t at = 0; at < batch.size(); at += width) {
       data::Batch one;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "../draws.h"
 #include "../factories.h"
@@ -13,6 +14,19 @@ namespace sash {
 namespace {
 
 using Function = std::function<std::vector<Tensor>(const std::vector<Tensor>&)>;
+
+constinit thread_local bool second_run = false;
+
+class SecondRun {
+ public:
+  SecondRun() : outer_(std::exchange(second_run, true)) {}
+  ~SecondRun() { second_run = outer_; }
+  SecondRun(const SecondRun&) = delete;
+  SecondRun& operator=(const SecondRun&) = delete;
+
+ private:
+  bool outer_;
+};
 
 template <class F>
 void check_callable(const F& fn) {
@@ -76,6 +90,7 @@ struct Checkpoint {
     const Run run = [&] {
       const detail::RepeatedDraws repeated("checkpoint", draws);
       const EnableGradGuard recording;
+      const SecondRun second;
       Run again = run_recorded(fn, given, autocast, [&](size_t i) { return pass.needs(i); });
       repeated.check_all_used();
       return again;
@@ -112,6 +127,8 @@ struct Checkpoint {
 };
 
 }  // namespace
+
+bool recomputing() { return second_run; }
 
 std::vector<Tensor> checkpoint(Function fn, const std::vector<Tensor>& inputs) {
   check_callable(fn);

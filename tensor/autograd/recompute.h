@@ -12,7 +12,8 @@ namespace sash {
 /// with sublinear memory cost", 2016).
 ///
 /// Parameters and other recorded tensors that `fn` captures get their gradients too. `fn` must do
-/// the same both times and write to no input and to nothing that it captures. `AutogradError` in
+/// the same both times and write to no input and to nothing that it captures; what it counts, as
+/// running statistics are, it leaves in the second run (`recomputing`). `AutogradError` in
 /// the backward pass if an input was overwritten, by `fn` too, or a captured parameter since, if
 /// the second run uses a tensor that requires grad and the first did not, if it draws more or fewer
 /// times from the generator, or if the pass creates a graph: first derivatives only.
@@ -23,5 +24,9 @@ SASH_API std::vector<Tensor> checkpoint(
 
 /// The same for functions of one tensor.
 SASH_API Tensor checkpoint(std::function<Tensor(const Tensor&)> fn, const Tensor& input);
+
+/// Whether this thread is in the second run of a `checkpoint`: a module that keeps statistics of
+/// its calls must not count this one, as `BatchNorm` and `AttentionRecorder` do not.
+SASH_API bool recomputing();
 
 }  // namespace sash

@@ -175,6 +175,40 @@ TEST_CASE("csv: tables of numbers") {
   CHECK_THROWS_AS(data::read_csv(folder.file("none")), IoError);
 }
 
+TEST_CASE("csv: quotes as in RFC 4180") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("t.csv");
+  const auto columns = [&](std::string_view text, char delimiter = ',') {
+    write(path, text);
+    return data::read_csv(path, {.delimiter = delimiter}).columns;
+  };
+  using Names = std::vector<std::string>;
+  CHECK(columns("a,\"c \"\"d\"\"\"\r\n1,2\r\n") == Names{"a", "c \"d\""});
+  CHECK(columns("\"\"\"\",\"\"\n1,2") == Names{"\"", ""});
+  CHECK(columns("\"a\r\nb\",\"c,\nd\"\n1,2\n") == Names{"a\r\nb", "c,\nd"});
+  CHECK(columns("\xEF\xBB\xBF\"a, \"\"b\"\"\" , c ,\n1,2,3\n") == Names{"a, \"b\"", "c", ""});
+  CHECK(columns("\" a \",5\" pipe\n1,2\n") == Names{" a ", "5\" pipe"});
+  CHECK(columns("\"a b\" \"c\"\n1 2\n", ' ') == Names{"a b", "c"});
+  CHECK(columns("\"a\tb\"\tc\n1\t2\n", '\t') == Names{"a\tb", "c"});
+  write(path, "\"a\nb\",c\n\"1\",\"2\"\n\n3,4\n");
+  CHECK(data::read_csv(path, {.dtype = DType::int64}).values.to_vector<int64_t>() ==
+        Ids{1, 2, 3, 4});
+  const auto thrown = [&](std::string_view text) {
+    write(path, text);
+    return thrown_by([&] { data::read_csv(path); });
+  };
+  const std::string place = " of '" + path + "'";
+  CHECK(thrown("\"a\nb\",c\n1,2\n3\n") ==
+        "FormatError: read_csv: expected 2 fields, got 1 in line 4" + place);
+  CHECK(thrown("a\n1\n\"2\n3\n") ==
+        "FormatError: read_csv: expected an end of the quotes, got none in line 3" + place);
+  CHECK(thrown("a\n\"1\"2\n") ==
+        "FormatError: read_csv: expected a delimiter behind the quotes, got none in line 2" +
+            place);
+  CHECK(thrown("a,b\n1,\"\"\n") ==
+        "FormatError: read_csv: expected a number, got '' in line 2" + place);
+}
+
 TEST_CASE("csv: integers are exact, and what a dtype cannot hold is an error") {
   const TemporaryFolder folder;
   const std::string path = folder.file("t.csv");

@@ -1,11 +1,13 @@
 // Event files for TensorBoard: their records, and that TensorBoard reads them.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <thread>
 
 #include <sash/core/error.h>
+#include <sash/optim/logging/metrics_log.h>
 #include <sash/optim/logging/summary_writer.h>
 #include <sash/tensor/factories.h>
 
@@ -188,6 +190,39 @@ TEST_CASE("summary writer: a training's first step replaces those of earlier fil
   // It would hide what this writer has of such steps.
   const auto later = [](SummaryWriter& writer) { writer.add_text("notes", "end", 9); };
   CHECK(start_of(5, later).empty());
+}
+
+TEST_CASE("summary writer, metrics log: when a checkpoint is written, the files have its step") {
+  const TemporaryFolder folder;
+  Setup setup;
+  SummaryWriter writer(folder.file("events"));
+  const std::string lines = folder.file("run.jsonl");
+  optim::MetricsLog log(lines);
+  optim::Trainer trainer(setup.model, setup.optimizer, setup.loader, setup.step(),
+                         {.steps = 7, .save = folder.file("run"), .save_every = 3});
+  // A run that is killed leaves what the file has.
+  struct Watch : optim::Callback {
+    Watch(const std::string& at, const std::string& metrics) : path(at), lines(metrics) {}
+    int64_t steps() const {
+      int64_t count = 0;
+      for (const std::string& event : events_of(read(path))) {
+        count += event.find("loss/train") != std::string::npos;
+      }
+      const std::string log = read(lines);
+      CHECK(std::count(log.begin(), log.end(), '\n') == count);
+      return count;
+    }
+    void on_step(const optim::StepReport&) override { before.push_back(steps()); }
+    void on_save(const std::string&, int64_t) override { saved.push_back(steps()); }
+    std::string path, lines;
+    std::vector<int64_t> before{}, saved{};
+  } watch(writer.path(), lines);
+  trainer.add(writer);
+  trainer.add(log);
+  trainer.add(watch);
+  trainer.run();
+  CHECK(watch.before == std::vector<int64_t>{1, 2, 3, 4, 5, 6, 7});
+  CHECK(watch.saved == std::vector<int64_t>{3, 6, 7});
 }
 
 TEST_CASE("summary writer: one that was moved from says so") {

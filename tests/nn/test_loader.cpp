@@ -45,9 +45,9 @@ data::TensorDataset numbers(int64_t n) {
 /// The samples of each batch left in the epoch.
 std::vector<Ids> rest_of(data::Loader& loader) {
   std::vector<Ids> batches;
-  for (const data::Batch& batch : loader) {
-    batches.push_back(batch[0].to_vector<int64_t>());
-    CHECK(all_same(batch[0] * 10, batch[1]));
+  while (const std::optional<data::Batch> batch = loader.next()) {
+    batches.push_back((*batch)[0].to_vector<int64_t>());
+    CHECK(all_same((*batch)[0] * 10, (*batch)[1]));
   }
   return batches;
 }

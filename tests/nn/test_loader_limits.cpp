@@ -41,8 +41,8 @@ TEST_CASE("loader: a loop ends with its epoch, also where its body ended that") 
     for (const data::Batch& b : loader) inner += b[0].rank();
     REQUIRE(outer == 1);
   }
-  CHECK(inner == 4);
-  CHECK(loader.epoch() == 1);
+  CHECK(inner == 5);  // the inner loop has an epoch of its own
+  CHECK(loader.epoch() == 2);
   outer = 0;
   for (const data::Batch& a : loader) {
     outer += a[0].rank();
@@ -50,6 +50,64 @@ TEST_CASE("loader: a loop ends with its epoch, also where its body ended that") 
     REQUIRE(outer <= 3);
   }
   CHECK(outer == 3);
+}
+
+TEST_CASE("loader: a loop starts an epoch, whatever came before") {
+  for (const int64_t workers : {0, 2}) {
+    for (const bool shuffle : {false, true}) {
+      CAPTURE(workers);
+      CAPTURE(shuffle);
+      const auto make = [&] {
+        return data::Loader(
+            numbers(6),
+            {.batch = 2, .shuffle = shuffle, .workers = workers, .seed = 4, .device = kCPU});
+      };
+      const auto loop = [](data::Loader& loader, int64_t batches = INT64_MAX) {
+        Ids seen;
+        for (const data::Batch& batch : loader) {
+          for (const int64_t x : batch[0].to_vector<int64_t>()) seen.push_back(x);
+          if (--batches == 0) break;
+        }
+        return seen;
+      };
+      data::Loader whole = make();
+      std::vector<Ids> epochs;
+      for (int i = 0; i < 6; ++i) epochs.push_back(loop(whole));
+      const auto start_of = [&](size_t epoch, int64_t samples) {
+        return Ids(epochs[epoch].begin(), epochs[epoch].begin() + samples);
+      };
+      data::Loader loader = make();
+      CHECK(loop(loader, 1) == start_of(0, 2));
+      CHECK(loader.position() == 1);  // `next` would go on there
+      CHECK(loop(loader, 2) == start_of(1, 4));
+      CHECK(loader.next_or_restart()[0].to_vector<int64_t>() ==
+            Ids(epochs[1].begin() + 4, epochs[1].end()));
+      CHECK(loop(loader) == epochs[2]);  // all of epoch 1 was taken, and nobody asked for its end
+      CHECK(loader.epoch() == 3);
+      loader.next();
+      CHECK(loop(loader) == epochs[4]);
+      CHECK(loop(loader) == epochs[5]);
+      // A place that was loaded goes on, once.
+      data::Loader saved = make();
+      loop(saved, 1);
+      const std::string middle = saved.state();
+      for (int i = 0; i < 2; ++i) saved.next();
+      const std::string end = saved.state();
+      data::Loader resumed = make();
+      resumed.load_state(middle);
+      CHECK(loop(resumed) == Ids(epochs[0].begin() + 2, epochs[0].end()));
+      CHECK(loop(resumed) == epochs[1]);
+      resumed.load_state(middle);
+      CHECK(loop(resumed, 1) == Ids(epochs[0].begin() + 2, epochs[0].begin() + 4));
+      CHECK(loop(resumed) == epochs[1]);
+      resumed.load_state(end);
+      CHECK(loop(resumed).empty());
+      CHECK(loop(resumed) == epochs[1]);
+      resumed.load_state(middle);
+      resumed.next();
+      CHECK(loop(resumed) == epochs[1]);
+    }
+  }
 }
 
 TEST_CASE("length groups: one group of all") {

@@ -1,4 +1,6 @@
 // Schedules with settings that make no sense.
+#include <vector>
+
 #include <doctest/doctest.h>
 
 #include <sash/optim/schedule.h>
@@ -50,6 +52,18 @@ TEST_CASE("schedules: settings that make no sense are errors at the first step")
        [] { optim::Plateau{.patience = -3}(1.0); }},
       {"ValueError: Plateau: expected a cooldown of at least 0, got -1",
        [] { optim::Plateau{.cooldown = -1}(1.0); }},
+      {"ValueError: Plateau: expected a threshold of at least 0, got -0.1",
+       [] { optim::Plateau{.threshold = -0.1}(1.0); }},
+      {"ValueError: Constant: expected a warmup of at least 0, got -5",
+       [] { optim::Constant{.lr = 1, .warmup = -5}(0); }},
+      {"ValueError: Chained: expected a number of steps of at least 0, got -5",
+       [] {
+         optim::Chained{{{optim::Constant{}, -5}, {optim::Constant{}, 10}}}(0);
+       }},
+      {"ValueError: Chained: expected a number of steps of at least 0, got -1",
+       [] {
+         optim::Chained{{{optim::Constant{}, 5}, {optim::Constant{}, -1}}}(0);
+       }},
       {"ValueError: Chained: expected schedules, got an empty function as part 1",
        [] {
          optim::Chained{{{optim::Constant{}, 10}, {optim::Schedule(), 10}}}(0);
@@ -58,4 +72,39 @@ TEST_CASE("schedules: settings that make no sense are errors at the first step")
   const optim::WarmupCosine rises{.lr = 1, .warmup = 4, .total = 4, .floor = 0.25};
   CHECK(rises(3) == 1);
   CHECK(rises(4) == 0.25);
+  const optim::Chained skips{{{optim::Constant{.lr = 1}, 0}, {optim::Constant{.lr = 2}, 0}}};
+  CHECK(skips(0) == 2);
+}
+
+TEST_CASE("StepDecay counts from the end of the warm-up") {
+  const optim::StepDecay schedule{.lr = 1, .warmup = 2, .every = 3, .factor = 0.5};
+  std::vector<double> rates;
+  for (int64_t step = 0; step < 9; ++step) rates.push_back(schedule(step));
+  CHECK(rates == std::vector<double>{0.5, 1, 1, 1, 1, 0.5, 0.5, 0.5, 0.25});
+}
+
+TEST_CASE("Plateau: better is beyond the threshold, also of a negative figure") {
+  // The rates after each figure, from 1 on, halved.
+  const auto rates = [](std::vector<double> figures, bool maximize, double threshold) {
+    optim::Plateau plateau{
+        .lr = 1, .factor = 0.5, .patience = 0, .threshold = threshold, .maximize = maximize};
+    for (double& figure : figures) figure = plateau(figure);
+    return figures;
+  };
+  using Rates = std::vector<double>;
+  for (const double sign : {1.0, -1.0}) {
+    CAPTURE(sign);
+    const bool maximize = sign < 0;  // of the figures' negatives all is the same
+    const auto of = [&](Rates figures, double threshold = 1e-4) {
+      for (double& figure : figures) figure *= sign;
+      return rates(figures, maximize, threshold);
+    };
+    CHECK(of({-1, -1, -1}) == Rates{1, 0.5, 0.25});
+    CHECK(of({-1, -0.9, -0.8}, 0.2) == Rates{1, 0.5, 0.25});
+    CHECK(of({-1, -1.05, -1.09}, 0.1) == Rates{1, 0.5, 0.25});
+    CHECK(of({-1, -1.125, -1.25}, 0.1) == Rates{1, 1, 1});
+    CHECK(of({1, 1, 0.9375, 0.75}, 0.1) == Rates{1, 0.5, 0.25, 0.25});
+    CHECK(of({0, 0, -1, -1}) == Rates{1, 0.5, 0.5, 0.25});
+    CHECK(of({1, -1, -2}) == Rates{1, 1, 1});
+  }
 }
