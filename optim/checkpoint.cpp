@@ -40,18 +40,49 @@ bool has_any(const StateDict& all, const StateDict& part) {
 }
 
 template <class T>
-T number(const Metadata& metadata, const char* key) {
+T number(const Metadata& metadata, const std::string& key) {
   const auto entry = metadata.find(key);
   if (entry == metadata.end()) {
-    throw FormatError("load_checkpoint", std::string("metadata '") + key + "'", "none");
+    throw FormatError("load_checkpoint", "metadata '" + key + "'", "none");
   }
   const std::string& text = entry->second;
   T value{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size()) {
-    throw FormatError("load_checkpoint", std::string("a number as '") + key + "'", in_quotes(text));
+    throw FormatError("load_checkpoint", "a number as '" + key + "'", in_quotes(text));
   }
   return value;
+}
+
+std::string key_of(const char* key, Device device) {
+  return std::string(key) + "." + to_string(device);
+}
+
+// `random.seed` and `random.offset` are those of each device without its own, as
+// `random.seed.cuda:1`. Files of earlier versions have one state, for all devices.
+void add_random_states(Metadata& metadata) {
+  const RandomStates states = random_states();
+  metadata[kSeed] = std::to_string(states.others.seed);
+  metadata[kOffset] = std::to_string(states.others.offset);
+  for (const auto& [device, state] : states.devices) {
+    metadata[key_of(kSeed, device)] = std::to_string(state.seed);
+    metadata[key_of(kOffset, device)] = std::to_string(state.offset);
+  }
+}
+
+RandomStates random_states_of(const Metadata& metadata) {
+  const auto read = [&](const std::string& seed, const std::string& offset) {
+    return RandomState{number<uint64_t>(metadata, seed), number<uint64_t>(metadata, offset)};
+  };
+  RandomStates states{.others = read(kSeed, kOffset)};
+  const auto add = [&](Device device) {
+    const std::string seed = key_of(kSeed, device), offset = key_of(kOffset, device);
+    if (!metadata.contains(seed) && !metadata.contains(offset)) return;
+    states.devices.emplace_back(device, read(seed, offset));
+  };
+  add(kCPU);
+  for (int i = 0; i < sash::detail::Generators::kMostCards; ++i) add({DeviceType::cuda, i});
+  return states;
 }
 
 CheckpointInfo info_of(const Metadata& metadata) {
@@ -89,11 +120,8 @@ void save_checkpoint(const std::string& path, const nn::Module& model, const Opt
   append(tensors, kModel, model.state_dict());
   append(tensors, kOptimizer, optimizer.state_dict());
   if (scaler) append(tensors, kScaler, scaler->state_dict());
-  const RandomState random = random_state();
-  std::map<std::string, std::string> metadata{{"step", std::to_string(info.step)},
-                                              {kKind, optimizer.kind()},
-                                              {kSeed, std::to_string(random.seed)},
-                                              {kOffset, std::to_string(random.offset)}};
+  Metadata metadata{{"step", std::to_string(info.step)}, {kKind, optimizer.kind()}};
+  add_random_states(metadata);
   if (loader) metadata[kLoader] = loader->state();
   for (const auto& [key, value] : info.extra) metadata[std::string(kExtra) + key] = value;
   save_safetensors(path, tensors, metadata);
@@ -110,8 +138,7 @@ CheckpointInfo load_checkpoint(const std::string& path, nn::Module& model, Optim
                                GradScaler* scaler, data::Loader* loader) try {
   const SafetensorsFile file = load_safetensors(path, kCPU);
   CheckpointInfo info = info_of(file.metadata);
-  const RandomState random{number<uint64_t>(file.metadata, kSeed),
-                           number<uint64_t>(file.metadata, kOffset)};
+  const RandomStates random = random_states_of(file.metadata);
   check_kind(file.metadata, optimizer);
   const auto load_weights = model.prepare_load(part_of(file.tensors, kModel));
   const auto load_state = optimizer.prepare_load(part_of(file.tensors, kOptimizer));
@@ -124,7 +151,7 @@ CheckpointInfo load_checkpoint(const std::string& path, nn::Module& model, Optim
   load_weights();
   load_state();
   if (scaler) scaler->load_state_dict(scaler_state);
-  set_random_state(random);
+  set_random_states(random);
   return info;
 } catch (Error& error) {
   name_file(error, path);

@@ -44,7 +44,7 @@ bool CachingAllocator::BySize::operator()(const Block* a, const Block* b) const 
   return a->bytes != b->bytes ? a->bytes < b->bytes : std::less<>()(a->memory, b->memory);
 }
 
-CachingAllocator::CachingAllocator(int card) : card_(card) {}
+CachingAllocator::CachingAllocator(int card, CaptureGate& gate) : card_(card), gate_(gate) {}
 CachingAllocator::~CachingAllocator() = default;
 
 void* CachingAllocator::allocate(int64_t bytes, cudaStream_t stream) {
@@ -331,7 +331,7 @@ void CachingAllocator::set_limit(int64_t bytes) {
 void CachingAllocator::trim(int64_t most_cached) {
   if (!capturing_.empty()) return;
   const CardGuard guard(card_);
-  SASH_CUDA_CHECK(cudaDeviceSynchronize());
+  if (!gate_.wait_for_card()) return;
   for (auto& [stream, pool] : pools_) {
     merge_waiting(pool);
     free_segments(pool.small, most_cached);
@@ -368,9 +368,18 @@ void CachingAllocator::throw_out_of_memory(int64_t asked) const {
 void CachingAllocator::begin_capture(cudaStream_t stream) {
   auto graph = std::make_unique<Graph>();
   graph->origin = stream;
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  SASH_CUDA_CHECK(cudaStreamGetCaptureInfo(stream, &status, &graph->id));
   const std::lock_guard lock(mutex_);
+  capturing_.reserve(capturing_.size() + 1);
+  captured_.reserve(captured_.size() + capturing_.size() + 1);  // for `end_capture`
+  SASH_CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  const cudaError_t known = cudaStreamGetCaptureInfo(stream, &status, &graph->id);
+  if (known != cudaSuccess) {
+    cudaGraph_t nothing = nullptr;
+    cudaStreamEndCapture(stream, &nothing);
+    if (nothing) cudaGraphDestroy(nothing);
+  }
+  SASH_CUDA_CHECK(known);
   capturing_.push_back(std::move(graph));
   captures_.fetch_add(1, std::memory_order_release);
 }

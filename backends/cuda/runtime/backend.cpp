@@ -24,13 +24,41 @@ struct CudaBackend::CapturedStep {
   Device device;
 };
 
-CudaBackend::Card::Card(int index) : allocator(index) {
+CudaBackend::Card::Card(int index) : allocator(index, gate) {
   index_flag(index);  // now, because it cannot be allocated during a capture
   const CardGuard guard(index);
   SASH_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  streams.insert(stream);
   SASH_CUDA_CHECK(cudaMalloc(&zero, sizeof(*zero)));
   SASH_CUDA_CHECK(cudaMemsetAsync(zero, 0, sizeof(*zero), stream));
   SASH_CUDA_CHECK(cudaStreamSynchronize(stream));
+}
+
+void CudaBackend::Card::wait_for_streams(int index) {
+  const RelaxedCapture relaxed;  // the thread may capture on another card
+  const CardGuard guard(index);
+  std::vector<cudaEvent_t> ends;
+  cudaError_t status = cudaSuccess;
+  const auto keep = [&](cudaError_t found) {
+    if (status == cudaSuccess) status = found;
+  };
+  {
+    const std::lock_guard lock(streams_mutex);
+    ends.reserve(streams.size());
+    for (const cudaStream_t one : streams) {
+      cudaEvent_t end = nullptr;
+      if (allocator.capturing(one)) continue;
+      keep(cudaEventCreateWithFlags(&end, cudaEventDisableTiming));
+      if (status != cudaSuccess) break;
+      ends.push_back(end);
+      keep(cudaEventRecord(end, one));
+    }
+  }
+  for (const cudaEvent_t end : ends) {
+    keep(cudaEventSynchronize(end));
+    keep(cudaEventDestroy(end));
+  }
+  SASH_CUDA_CHECK(status);
 }
 
 CudaBackend::CudaBackend(int device_count) : device_count_(std::min(device_count, kMostCards)) {}
@@ -150,10 +178,12 @@ void CudaBackend::set_current_stream(Device device, Stream stream) {
 }
 
 Stream CudaBackend::create_stream(Device device) {
-  card(device);
+  Card& on = card(device);
   const CardGuard guard(device.index);
   cudaStream_t stream = nullptr;
   SASH_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  const std::lock_guard lock(on.streams_mutex);
+  on.streams.insert(stream);
   return {stream};
 }
 
@@ -164,15 +194,25 @@ void CudaBackend::destroy_stream(Device device, Stream stream) {
   const CardGuard guard(device.index);
   SASH_CUDA_CHECK(cudaStreamSynchronize(handle));
   on.allocator.retire(handle, on.stream);
+  {
+    const std::lock_guard lock(on.streams_mutex);
+    on.streams.erase(handle);
+  }
   void*& mine = current[static_cast<size_t>(device.index)];
   if (mine == stream.handle) mine = nullptr;
   SASH_CUDA_CHECK(cudaStreamDestroy(handle));
 }
 
 void CudaBackend::synchronize(Device device) {
-  card(device);
+  Card& on = card(device);
   const CardGuard guard(device.index);
-  SASH_CUDA_CHECK(cudaDeviceSynchronize());
+  if (!on.gate.wait_for_card()) {
+    if (on.allocator.capturing(on.resolve(current_stream(device)))) {
+      throw DeviceError("synchronize", "no wait for " + to_string(device) + " during a capture",
+                        "one");
+    }
+    on.wait_for_streams(device.index);
+  }
   throw_index_error(device.index);
 }
 
@@ -220,6 +260,8 @@ void CudaBackend::wait(Event event, Device device, Stream stream) {
     const RelaxedCapture relaxed;
     return SASH_CUDA_CHECK(cudaEventSynchronize(native(event)));
   }
+  std::unique_lock<std::mutex> lock;
+  if (captured) lock = std::unique_lock(on.streams_mutex);  // `queue` may join the capture
   SASH_CUDA_CHECK(cudaStreamWaitEvent(queue, native(event), 0));
 }
 
@@ -236,8 +278,14 @@ void CudaBackend::begin_capture(Device device, Stream stream) {
   const CardGuard guard(device.index);
   const cudaStream_t queue = on.resolve(stream);
   const std::lock_guard lock(graph_mutex_);
-  SASH_CUDA_CHECK(cudaStreamBeginCapture(queue, cudaStreamCaptureModeThreadLocal));
-  on.allocator.begin_capture(queue);
+  on.gate.begin_capture();
+  try {
+    const std::lock_guard streams(on.streams_mutex);
+    on.allocator.begin_capture(queue);
+  } catch (...) {
+    on.gate.end_capture();
+    throw;
+  }
 }
 
 void* CudaBackend::end_capture(Device device, Stream stream) {
@@ -248,6 +296,7 @@ void* CudaBackend::end_capture(Device device, Stream stream) {
   cudaGraphExec_t executable = nullptr;
   const cudaError_t ended = cudaStreamEndCapture(queue, &recorded);
   CachingAllocator::Graph* memory = on.allocator.end_capture(queue);
+  if (memory) on.gate.end_capture();
   cudaError_t made = ended;
   if (ended == cudaSuccess) made = cudaGraphInstantiate(&executable, recorded, 0);
   if (recorded) cudaGraphDestroy(recorded);
@@ -279,15 +328,14 @@ void CudaBackend::destroy_graph(void* graph) {
   destroy_dropped_graphs(device);
 }
 
-/// Not during a capture, which waiting for the card would end.
+/// Not during a capture: when the last one ends.
 void CudaBackend::destroy_dropped_graphs(Device device) {
   Card& on = card(device);
   const CardGuard guard(device.index);
   const std::lock_guard lock(graph_mutex_);
-  if (on.allocator.capturing()) return;
   const auto here = [&](const auto& step) { return step->device == device; };
   if (std::none_of(dropped_graphs_.begin(), dropped_graphs_.end(), here)) return;
-  SASH_CUDA_CHECK(cudaDeviceSynchronize());  // the graphs' memory will be reused
+  if (!on.gate.wait_for_card()) return;  // the graphs' memory will be reused
   for (const auto& step : dropped_graphs_) {
     if (!here(step)) continue;
     SASH_CUDA_CHECK(cudaGraphExecDestroy(step->executable));

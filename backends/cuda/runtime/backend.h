@@ -11,6 +11,7 @@
 
 #include "../../../core/backend/backend.h"
 #include "allocator.h"
+#include "capture_gate.h"
 #include "host_memory.h"
 
 namespace sash::cuda {
@@ -48,6 +49,8 @@ class CudaBackend final : public Backend {
   void set_current_stream(Device device, Stream stream) override;
   Stream create_stream(Device device) override;
   void destroy_stream(Device device, Stream stream) override;
+  /// While a stream of the device is captured, waits for the other streams that the backend made.
+  /// `DeviceError` if it is the calling thread's.
   void synchronize(Device device) override;
 
   Event create_event(Device device) override;
@@ -78,8 +81,14 @@ class CudaBackend final : public Backend {
       return s.handle ? static_cast<cudaStream_t>(s.handle) : stream;
     }
 
+    /// Waits for the work of all streams but those that are captured.
+    void wait_for_streams(int index);
+
+    CaptureGate gate;
     CachingAllocator allocator;
     cudaStream_t stream = nullptr;
+    std::mutex streams_mutex;  ///< held while a stream joins a capture
+    std::set<cudaStream_t> streams;
     uint64_t* zero = nullptr;  ///< a word of device memory, 0: `random_base`
     std::atomic<int64_t> host_copies{0};
   };
