@@ -1,65 +1,48 @@
 #include "generators.h"
 
+#include <algorithm>
 #include <string>
 
 #include "error.h"
 
-namespace sash::detail {
-namespace {
+namespace sash {
 
-constinit Generators of_process;
-
-size_t place_of(Device device) {
-  const int last = device.is_cpu() ? 0 : Generators::kMostCards - 1;
-  if (device.index < 0 || device.index > last) {
-    throw DeviceError(name(device.type), "an index in [0, " + std::to_string(last + 1) + ")",
-                      std::to_string(device.index));
+RandomState RandomStates::of(Device device) const {
+  for (const auto& [known, state] : devices) {
+    if (known == device) return state;
   }
-  return static_cast<size_t>(device.is_cpu() ? 0 : 1 + device.index);
+  return others;
 }
 
-}  // namespace
+namespace detail {
 
-RandomState Generators::state(Device device) const {
-  const size_t place = place_of(device);
-  const std::lock_guard lock(mutex_);
-  return own_[place].value_or(others_);
-}
-
-void Generators::set_state(Device device, RandomState state) {
-  const size_t place = place_of(device);
-  const std::lock_guard lock(mutex_);
-  own_[place] = state;
-}
-
-RandomStates Generators::states() const {
-  const std::lock_guard lock(mutex_);
-  RandomStates all{.others = others_};
-  for (size_t i = 0; i < own_.size(); ++i) {
-    const Device device = i == 0 ? kCPU : Device{DeviceType::cuda, static_cast<int>(i) - 1};
-    if (own_[i]) all.devices.emplace_back(device, *own_[i]);
+RandomState& Generators::own(Device device) {
+  if (device.index < 0) {
+    throw DeviceError(name(device.type), "an index of at least 0", std::to_string(device.index));
   }
-  return all;
-}
-
-void Generators::set_states(const RandomStates& states) {
-  Own own{};
-  for (const auto& [device, state] : states.devices) own[place_of(device)] = state;
-  const std::lock_guard lock(mutex_);
-  others_ = states.others;
-  own_ = own;
+  auto& all = states_.devices;
+  const auto at = std::find_if(all.begin(), all.end(), [&](const auto& entry) {
+    return std::pair(entry.first.type, entry.first.index) >= std::pair(device.type, device.index);
+  });
+  if (at != all.end() && at->first == device) return at->second;
+  return all.insert(at, {device, states_.others})->second;
 }
 
 std::optional<RandomState> Generators::reserve(Device device, uint64_t blocks,
                                                std::optional<uint64_t> seed) {
-  const size_t place = place_of(device);
   const std::lock_guard lock(mutex_);
-  const RandomState start = own_[place].value_or(others_);
-  if (seed && start.seed != *seed) return std::nullopt;
-  own_[place] = {start.seed, start.offset + blocks};
+  RandomState& state = own(device);
+  if (seed && state.seed != *seed) return std::nullopt;
+  const RandomState start = state;
+  state.offset += blocks;
   return start;
 }
 
-Generators& generators() { return of_process; }
+// Never deleted: threads may draw during static destruction.
+Generators& generators() {
+  static auto* const of_process = new Generators();
+  return *of_process;
+}
 
-}  // namespace sash::detail
+}  // namespace detail
+}  // namespace sash

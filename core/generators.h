@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <mutex>
 #include <optional>
@@ -19,39 +18,47 @@ struct RandomState {
   friend bool operator==(const RandomState&, const RandomState&) = default;
 };
 
-/// The states of the generators of all devices.
+/// The states of the generators of all devices, whether they are here or not.
 struct RandomStates {
   RandomState others{};  ///< of each device that is not in `devices`
   std::vector<std::pair<Device, RandomState>> devices{};  ///< the CPU first, then cards by index
+  SASH_API RandomState of(Device device) const;
   friend bool operator==(const RandomStates&, const RandomStates&) = default;
 };
 
 namespace detail {
 
-/// A generator for each device, in use or not. Thread-safe: seed and offset are read, written and
-/// moved on together.
+/// A generator for each device. Thread-safe: seed and offset are read, written and moved on
+/// together.
 class SASH_API Generators {
  public:
-  static constexpr int kMostCards = 64;
-
-  constexpr Generators() = default;
-
-  /// `DeviceError` for a device whose index no backend can have, here and below.
-  RandomState state(Device device) const;
-  void set_state(Device device, RandomState state);
-  RandomStates states() const;
-  void set_states(const RandomStates& states);
+  RandomState state(Device device) const {
+    const std::lock_guard lock(mutex_);
+    return states_.of(device);
+  }
+  /// `DeviceError` for a negative index.
+  void set_state(Device device, RandomState state) {
+    const std::lock_guard lock(mutex_);
+    own(device) = state;
+  }
+  RandomStates states() const {
+    const std::lock_guard lock(mutex_);
+    return states_;
+  }
+  void set_states(const RandomStates& states) {
+    const std::lock_guard lock(mutex_);
+    states_ = states;
+  }
   /// Moves the device's generator on by `blocks`, and returns where it was. With `seed`, does
   /// nothing and returns nullopt if the generator has another one.
   std::optional<RandomState> reserve(Device device, uint64_t blocks,
                                      std::optional<uint64_t> seed = {});
 
  private:
-  using Own = std::array<std::optional<RandomState>, 1 + kMostCards>;  ///< the CPU, then cards
+  RandomState& own(Device device);
 
   mutable std::mutex mutex_;
-  RandomState others_{};  ///< of devices without an own state
-  Own own_{};
+  RandomStates states_;
 };
 
 /// The generators of the process.

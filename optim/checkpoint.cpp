@@ -18,6 +18,7 @@ constexpr std::string_view kModel = "model.";
 constexpr std::string_view kOptimizer = "optimizer.";
 constexpr std::string_view kScaler = "scaler.";
 constexpr std::string_view kExtra = "extra.";
+constexpr int kMostCards = 64;
 constexpr const char *kKind = "optimizer", *kLoader = "loader", *kSeed = "random.seed",
                      *kOffset = "random.offset";
 
@@ -54,34 +55,29 @@ T number(const Metadata& metadata, const std::string& key) {
   return value;
 }
 
-std::string key_of(const char* key, Device device) {
-  return std::string(key) + "." + to_string(device);
-}
-
 // `random.seed` and `random.offset` are those of each device without its own, as
 // `random.seed.cuda:1`. Files of earlier versions have one state, for all devices.
 void add_random_states(Metadata& metadata) {
   const RandomStates states = random_states();
-  metadata[kSeed] = std::to_string(states.others.seed);
-  metadata[kOffset] = std::to_string(states.others.offset);
-  for (const auto& [device, state] : states.devices) {
-    metadata[key_of(kSeed, device)] = std::to_string(state.seed);
-    metadata[key_of(kOffset, device)] = std::to_string(state.offset);
-  }
+  const auto add = [&](const std::string& of, const RandomState& state) {
+    metadata[kSeed + of] = std::to_string(state.seed);
+    metadata[kOffset + of] = std::to_string(state.offset);
+  };
+  add("", states.others);
+  for (const auto& [device, state] : states.devices) add("." + to_string(device), state);
 }
 
 RandomStates random_states_of(const Metadata& metadata) {
-  const auto read = [&](const std::string& seed, const std::string& offset) {
-    return RandomState{number<uint64_t>(metadata, seed), number<uint64_t>(metadata, offset)};
+  const auto read = [&](const std::string& of) {
+    return RandomState{number<uint64_t>(metadata, kSeed + of),
+                       number<uint64_t>(metadata, kOffset + of)};
   };
-  RandomStates states{.others = read(kSeed, kOffset)};
-  const auto add = [&](Device device) {
-    const std::string seed = key_of(kSeed, device), offset = key_of(kOffset, device);
-    if (!metadata.contains(seed) && !metadata.contains(offset)) return;
-    states.devices.emplace_back(device, read(seed, offset));
-  };
-  add(kCPU);
-  for (int i = 0; i < sash::detail::Generators::kMostCards; ++i) add({DeviceType::cuda, i});
+  RandomStates states{.others = read("")};
+  for (int i = -1; i < kMostCards; ++i) {
+    const Device device = i < 0 ? kCPU : Device{DeviceType::cuda, i};
+    const std::string of = "." + to_string(device);
+    if (metadata.contains(kSeed + of)) states.devices.emplace_back(device, read(of));
+  }
   return states;
 }
 

@@ -24,8 +24,8 @@ struct Draw {
 };
 using Draws = std::vector<Draw>;
 
-/// This thread's `GeneratorGuard`; null without one.
-const std::shared_ptr<GeneratorState>* guarded_generator();
+/// The generator of this thread's `GeneratorGuard`; null without one.
+const GeneratorState* guarded_generator();
 /// The generators of devices that this thread draws from: those of the process, or of an
 /// `OwnGenerators`.
 Generators& thread_generators();
@@ -36,8 +36,6 @@ class SASH_API OwnGenerators {
  public:
   explicit OwnGenerators(const RandomStates& start);
   ~OwnGenerators();
-  OwnGenerators(const OwnGenerators&) = delete;
-  OwnGenerators& operator=(const OwnGenerators&) = delete;
   RandomStates states() const { return states_.states(); }
 
  private:
@@ -101,8 +99,6 @@ class RepeatedDraws {
   RepeatedDraws* const outer_;
   NotedDraws* const noted_;
 };
-
-/// What graph.cpp does while a graph is recorded.
 
 /// The number of this thread's recording; 0 without one.
 uint64_t recording_number();

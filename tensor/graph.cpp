@@ -95,43 +95,30 @@ class RecordingStream {
   Stream stream_;
 };
 
-// Records a stream, which is current meanwhile.
+// Records a stream until it ends; then the stream that was current before is so again.
 class Capture {
  public:
-  Capture(Device device, const RecordingStream& stream)
-      : device_(device),
-        stream_(stream.get()),
-        former_(backend(device.type).current_stream(device)) {
-    backend(device.type).begin_capture(device, stream_);
-    try {
-      stream.make_current();
-    } catch (...) {
-      drop();
-      throw;
-    }
+  Capture(Device device, Stream stream)
+      : device_(device), stream_(stream), former_(backend(device.type).current_stream(device)) {
+    backend(device_.type).begin_capture(device_, stream_);
   }
   ~Capture() {
-    if (!ended_) drop();
+    try {
+      if (!ended_) backend(device_.type).destroy_graph(end());
+    } catch (const std::exception&) {  // nothing was recorded, or the device is gone
+    }
   }
-  Capture(const Capture&) = delete;
-  Capture& operator=(const Capture&) = delete;
 
   void* end() {
     ended_ = true;
-    restore();
+    try {
+      backend(device_.type).set_current_stream(device_, former_);
+    } catch (const Error&) {  // the device is gone
+    }
     return backend(device_.type).end_capture(device_, stream_);
   }
 
  private:
-  void restore() noexcept try {
-    backend(device_.type).set_current_stream(device_, former_);
-  } catch (const Error&) {  // the device is gone
-  }
-  void drop() noexcept try {
-    backend(device_.type).destroy_graph(end());
-  } catch (const std::exception&) {  // nothing was recorded, or the device is gone
-  }
-
   Device device_;
   Stream stream_, former_;
   bool ended_ = false;
@@ -143,13 +130,6 @@ struct OwnDraws {
   RandomState start;
   uint64_t drawn = 0;  // blocks of random numbers in a replay
 };
-
-RandomState state_of(const RandomStates& all, Device device) {
-  for (const auto& [known, state] : all.devices) {
-    if (known == device) return state;
-  }
-  return all.others;
-}
 
 }  // namespace
 
@@ -164,8 +144,7 @@ struct detail::GraphState {
   // What the recording draws from; replays take numbers from the generators of the process.
   std::unique_ptr<OwnGenerators> generators{};
   std::vector<std::pair<Device, uint64_t>> drawn{};  // blocks of random numbers in a replay
-  std::weak_ptr<GeneratorState> guard{};
-  bool guarded = false;
+  const GeneratorState* guard = guarded_generator();
   std::vector<OwnDraws> own_draws{};
   // int64, `PhiloxState::base` of what is drawn from the device's generator, and from own ones.
   std::vector<Tensor> words{};
@@ -192,16 +171,14 @@ struct detail::GraphState {
 
 // Whether a call would draw where the graph does.
 bool detail::GraphState::draws_fit() const {
-  const std::shared_ptr<GeneratorState>* const now = guarded_generator();
-  if (!drawn.empty() && now) return false;
+  if (!drawn.empty() && guarded_generator()) return false;
   for (const auto& [on, blocks] : drawn) {
-    if (on == device && thread_generators().state(on).seed != state_of(start, on).seed)
-      return false;
+    if (on == device && thread_generators().state(on).seed != start.of(on).seed) return false;
   }
   return std::all_of(own_draws.begin(), own_draws.end(), [&](const OwnDraws& own) {
     const std::shared_ptr<GeneratorState> generator = own.generator.lock();
     if (!generator || generator->state.seed != own.start.seed) return false;
-    return !guarded || generator != guard.lock() || (now && *now == generator);
+    return generator.get() != guard || guard == guarded_generator();
   });
 }
 
@@ -216,7 +193,7 @@ void detail::GraphState::place_numbers(KernelContext& context) {
       continue;
     }
     const std::optional<RandomState> first =
-        thread_generators().reserve(on, blocks, state_of(start, on).seed);
+        thread_generators().reserve(on, blocks, start.of(on).seed);
     if (!first) throw ValueError("Graph.replay", "the seed that was recorded", "a new one");
     place(0, *first);
   }
@@ -234,13 +211,10 @@ Graph::Graph(Device device) {
   for (size_t i = 0; i <= kMostGenerators; ++i) {
     s.words.push_back(zeros({}, {.dtype = DType::int64, .device = device}));
   }
-  if (const auto* const generator = detail::guarded_generator()) {
-    s.guard = *generator;
-    s.guarded = true;
-  }
   s.generators = std::make_unique<detail::OwnGenerators>(s.start);
   s.stream = std::make_unique<RecordingStream>(device);
-  s.capture = std::make_unique<Capture>(device, *s.stream);
+  s.capture = std::make_unique<Capture>(device, s.stream->get());
+  s.stream->make_current();
   current = state_.get();
 }
 
@@ -270,7 +244,7 @@ void Graph::end() {
   if (current != &s) throw ValueError("Graph.end", "the graph that is being recorded", "another");
   s.join(0);
   for (const auto& [on, last] : s.generators->states().devices) {
-    const uint64_t blocks = last.offset - state_of(s.start, on).offset;
+    const uint64_t blocks = last.offset - s.start.of(on).offset;
     if (blocks > 0) s.drawn.emplace_back(on, blocks);
   }
   for (OwnDraws& own : s.own_draws) {
@@ -347,7 +321,7 @@ PhiloxState place_in_graph(Device device, const uint64_t* base, const Draw& draw
   const auto [seed, offset] = draw.state;
   if (!current || current->device != device) return {seed, base, offset};
   size_t word = 0;
-  RandomState start = state_of(current->start, device);
+  RandomState start = current->start.of(device);
   for (size_t i = 0; draw.generator && word == 0 && i < current->own_draws.size(); ++i) {
     const OwnDraws& own = current->own_draws[i];
     if (own.generator.lock().get() != draw.generator) continue;

@@ -119,7 +119,7 @@ PhiloxState next_philox(Device device, int64_t count) { return draw(device, coun
 
 namespace detail {
 
-const std::shared_ptr<GeneratorState>* guarded_generator() { return guarded; }
+const GeneratorState* guarded_generator() { return guarded ? guarded->get() : nullptr; }
 
 Generators& thread_generators() { return own_generators ? *own_generators : generators(); }
 
@@ -136,14 +136,8 @@ DrawsPlace place_of_draws() {
 }
 
 void go_back(const DrawsPlace& place, Device device) {
-  if (guarded && place.guarded) {
-    (*guarded)->state = *place.guarded;
-    return;
-  }
-  for (const auto& [known, state] : place.states.devices) {
-    if (known == device) return set_random_state(state, device);
-  }
-  set_random_state(place.states.others, device);
+  if (!place.guarded) return set_random_state(place.states.of(device), device);
+  if (guarded) (*guarded)->state = *place.guarded;
 }
 
 PrivateDraws::PrivateDraws(const DrawsPlace& place) : states_(place.states) {

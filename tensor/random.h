@@ -16,9 +16,9 @@ struct GeneratorState;
 /// of their own, in no fixed order; a `GeneratorGuard` in each thread fixes them.
 SASH_API void manual_seed(uint64_t seed);
 
-/// The state of a device's generator. `DeviceError` for an index that no backend can have.
+/// The state of a device's generator, whether the device is here or not.
 SASH_API RandomState random_state(Device device = default_device());
-/// `ValueError` while this thread records a graph, here and below.
+/// `ValueError` while this thread records a graph, here and below; `DeviceError` for an index < 0.
 SASH_API void set_random_state(RandomState state, Device device = default_device());
 /// Those of all devices, for checkpoints. States of devices that are not here are kept too.
 SASH_API RandomStates random_states();

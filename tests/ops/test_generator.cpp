@@ -89,11 +89,8 @@ TEST_CASE("generators: each device has one, and manual_seed sets all") {
   set_random_states(all);
   CHECK(random_states() == all);
   CHECK(random_state(card) == RandomState{9, 0});
-  testing::expect_error<DeviceError>("cuda: expected an index in [0, 64), got 64", [] {
-    random_state({DeviceType::cuda, 64});
-  });
-  testing::expect_error<DeviceError>("cpu: expected an index in [0, 1), got 1", [] {
-    set_random_state({}, {DeviceType::cpu, 1});
+  testing::expect_error<DeviceError>("cuda: expected an index of at least 0, got -1", [] {
+    set_random_state({}, {DeviceType::cuda, -1});
   });
   CHECK(random_states() == all);
 }

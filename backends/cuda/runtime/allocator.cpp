@@ -371,15 +371,16 @@ void CachingAllocator::begin_capture(cudaStream_t stream) {
   const std::lock_guard lock(mutex_);
   capturing_.reserve(capturing_.size() + 1);
   captured_.reserve(captured_.size() + capturing_.size() + 1);  // for `end_capture`
-  SASH_CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  gate_.begin_capture();
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  const cudaError_t known = cudaStreamGetCaptureInfo(stream, &status, &graph->id);
-  if (known != cudaSuccess) {
+  cudaError_t begun = cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
+  if (begun == cudaSuccess) {
+    begun = cudaStreamGetCaptureInfo(stream, &status, &graph->id);
     cudaGraph_t nothing = nullptr;
-    cudaStreamEndCapture(stream, &nothing);
-    if (nothing) cudaGraphDestroy(nothing);
+    if (begun != cudaSuccess) cudaStreamEndCapture(stream, &nothing);
   }
-  SASH_CUDA_CHECK(known);
+  if (begun != cudaSuccess) gate_.end_capture();
+  SASH_CUDA_CHECK(begun);
   capturing_.push_back(std::move(graph));
   captures_.fetch_add(1, std::memory_order_release);
 }
@@ -392,6 +393,7 @@ CachingAllocator::Graph* CachingAllocator::end_capture(cudaStream_t stream) {
   captured_.push_back(std::move(*found));
   capturing_.erase(found);
   captures_.fetch_sub(1, std::memory_order_release);
+  gate_.end_capture();
   return captured_.back().get();
 }
 

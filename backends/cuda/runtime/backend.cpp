@@ -34,33 +34,6 @@ CudaBackend::Card::Card(int index) : allocator(index, gate) {
   SASH_CUDA_CHECK(cudaStreamSynchronize(stream));
 }
 
-void CudaBackend::Card::wait_for_streams(int index) {
-  const RelaxedCapture relaxed;  // the thread may capture on another card
-  const CardGuard guard(index);
-  std::vector<cudaEvent_t> ends;
-  cudaError_t status = cudaSuccess;
-  const auto keep = [&](cudaError_t found) {
-    if (status == cudaSuccess) status = found;
-  };
-  {
-    const std::lock_guard lock(streams_mutex);
-    ends.reserve(streams.size());
-    for (const cudaStream_t one : streams) {
-      cudaEvent_t end = nullptr;
-      if (allocator.capturing(one)) continue;
-      keep(cudaEventCreateWithFlags(&end, cudaEventDisableTiming));
-      if (status != cudaSuccess) break;
-      ends.push_back(end);
-      keep(cudaEventRecord(end, one));
-    }
-  }
-  for (const cudaEvent_t end : ends) {
-    keep(cudaEventSynchronize(end));
-    keep(cudaEventDestroy(end));
-  }
-  SASH_CUDA_CHECK(status);
-}
-
 CudaBackend::CudaBackend(int device_count) : device_count_(std::min(device_count, kMostCards)) {}
 CudaBackend::~CudaBackend() = default;
 
@@ -194,10 +167,8 @@ void CudaBackend::destroy_stream(Device device, Stream stream) {
   const CardGuard guard(device.index);
   SASH_CUDA_CHECK(cudaStreamSynchronize(handle));
   on.allocator.retire(handle, on.stream);
-  {
-    const std::lock_guard lock(on.streams_mutex);
-    on.streams.erase(handle);
-  }
+  const std::lock_guard lock(on.streams_mutex);
+  on.streams.erase(handle);
   void*& mine = current[static_cast<size_t>(device.index)];
   if (mine == stream.handle) mine = nullptr;
   SASH_CUDA_CHECK(cudaStreamDestroy(handle));
@@ -206,14 +177,30 @@ void CudaBackend::destroy_stream(Device device, Stream stream) {
 void CudaBackend::synchronize(Device device) {
   Card& on = card(device);
   const CardGuard guard(device.index);
-  if (!on.gate.wait_for_card()) {
-    if (on.allocator.capturing(on.resolve(current_stream(device)))) {
-      throw DeviceError("synchronize", "no wait for " + to_string(device) + " during a capture",
-                        "one");
-    }
-    on.wait_for_streams(device.index);
-  }
+  if (!on.gate.wait_for_card()) wait_for_streams(device);
   throw_index_error(device.index);
+}
+
+/// Waits for all streams but those that are captured.
+void CudaBackend::wait_for_streams(Device device) {
+  Card& on = card(device);
+  if (on.allocator.capturing(on.resolve(current_stream(device)))) {
+    throw DeviceError("synchronize", "no wait for " + to_string(device) + " during a capture",
+                      "one");
+  }
+  std::vector<Event> ends;
+  {
+    const std::lock_guard lock(on.streams_mutex);
+    for (const cudaStream_t stream : on.streams) {
+      if (on.allocator.capturing(stream)) continue;
+      ends.push_back(create_event(device));
+      SASH_CUDA_CHECK(cudaEventRecord(native(ends.back()), stream));
+    }
+  }
+  for (const Event end : ends) {
+    SASH_CUDA_CHECK(cudaEventSynchronize(native(end)));
+    destroy_event(device, end);
+  }
 }
 
 Event CudaBackend::create_event(Device device) {
@@ -277,15 +264,8 @@ void CudaBackend::begin_capture(Device device, Stream stream) {
   Card& on = card(device);
   const CardGuard guard(device.index);
   const cudaStream_t queue = on.resolve(stream);
-  const std::lock_guard lock(graph_mutex_);
-  on.gate.begin_capture();
-  try {
-    const std::lock_guard streams(on.streams_mutex);
-    on.allocator.begin_capture(queue);
-  } catch (...) {
-    on.gate.end_capture();
-    throw;
-  }
+  const std::scoped_lock lock(graph_mutex_, on.streams_mutex);
+  on.allocator.begin_capture(queue);
 }
 
 void* CudaBackend::end_capture(Device device, Stream stream) {
@@ -296,7 +276,6 @@ void* CudaBackend::end_capture(Device device, Stream stream) {
   cudaGraphExec_t executable = nullptr;
   const cudaError_t ended = cudaStreamEndCapture(queue, &recorded);
   CachingAllocator::Graph* memory = on.allocator.end_capture(queue);
-  if (memory) on.gate.end_capture();
   cudaError_t made = ended;
   if (ended == cudaSuccess) made = cudaGraphInstantiate(&executable, recorded, 0);
   if (recorded) cudaGraphDestroy(recorded);

@@ -81,9 +81,6 @@ class CudaBackend final : public Backend {
       return s.handle ? static_cast<cudaStream_t>(s.handle) : stream;
     }
 
-    /// Waits for the work of all streams but those that are captured.
-    void wait_for_streams(int index);
-
     CaptureGate gate;
     CachingAllocator allocator;
     cudaStream_t stream = nullptr;
@@ -96,6 +93,7 @@ class CudaBackend final : public Backend {
   struct CapturedStep;  // the graph handle that `end_capture` returns
 
   Card& card(Device device) const;
+  void wait_for_streams(Device device);
   void destroy_dropped_graphs(Device device);
   void copy_from_host(void* dst, Device to, const void* src, size_t bytes, cudaStream_t stream);
   void copy_between_cards(void* dst, Device to, const void* src, Device from, size_t bytes,
