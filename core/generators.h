@@ -28,8 +28,7 @@ struct RandomStates {
 
 namespace detail {
 
-/// A generator for each device. Thread-safe: seed and offset are read, written and moved on
-/// together.
+/// A generator for each device. Thread-safe: a state is read, written and moved on as one.
 class SASH_API Generators {
  public:
   RandomState state(Device device) const {

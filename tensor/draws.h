@@ -26,8 +26,7 @@ using Draws = std::vector<Draw>;
 
 /// The generator of this thread's `GeneratorGuard`; null without one.
 const GeneratorState* guarded_generator();
-/// The generators of devices that this thread draws from: those of the process, or of an
-/// `OwnGenerators`.
+/// The generators that this thread draws from: those of the process, or an `OwnGenerators`.
 Generators& thread_generators();
 
 /// While it lives, this thread draws from generators of its own instead of those of the process,
@@ -49,8 +48,7 @@ struct DrawsPlace {
   std::optional<RandomState> guarded{};  ///< of the `GeneratorGuard`, if there is one
 };
 SASH_API DrawsPlace place_of_draws();
-/// Moves what this thread draws from on `device` back to `place`: its guard's generator, or that of
-/// the device.
+/// Moves the generator of this thread's guard, or else that of `device`, back to `place`.
 SASH_API void go_back(const DrawsPlace& place, Device device);
 
 /// While it lives, this thread's draws start at `place` and move nothing on that is used after it.

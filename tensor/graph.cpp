@@ -111,10 +111,7 @@ class Capture {
 
   void* end() {
     ended_ = true;
-    try {
-      backend(device_.type).set_current_stream(device_, former_);
-    } catch (const Error&) {  // the device is gone
-    }
+    backend(device_.type).set_current_stream(device_, former_);
     return backend(device_.type).end_capture(device_, stream_);
   }
 

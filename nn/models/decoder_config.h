@@ -158,8 +158,7 @@ struct DecoderConfig {
   double dropout = 0;       ///< of embeddings and both branches, while training
   double attn_dropout = 0;  ///< of attention probabilities, while training
   double init_std = 0.02;   ///< weights start as N(0, init_std^2), biases as 0
-  /// False: what weights hold at first is undefined, until they are loaded, and nothing is drawn.
-  /// The model's own configuration has true again.
+  /// False: weights are undefined until they are loaded. The model's own configuration has true.
   bool draw_weights = true;
 };
 

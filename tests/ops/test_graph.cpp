@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <sash/nn/attention/rotary.h>
@@ -38,7 +39,8 @@ class Recorder final : public testing::ForwardingBackend {
     ++begun;
   }
   void set_current_stream(Device device, Stream stream) override {
-    if (streams_fail) throw DeviceError("set_current_stream", "the device is gone");
+    if (std::exchange(streams_fail, false))
+      throw DeviceError("set_current_stream", "the device is gone");
     ForwardingBackend::set_current_stream(device, stream);
   }
   void* end_capture(Device, Stream) override {
@@ -351,7 +353,6 @@ TEST_CASE("graph: a constructor that fails ends the recording") {
   const Recording recorder;
   recorder->streams_fail = true;
   CHECK_THROWS_AS(Graph{kCPU}, DeviceError);
-  recorder->streams_fail = false;
   CHECK(recorder->begun == 1);
   CHECK(recorder->ended == 1);
   CHECK(recorder->destroyed == 1);
