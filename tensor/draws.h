@@ -25,9 +25,9 @@ struct Draw {
 using Draws = std::vector<Draw>;
 
 /// The generator of this thread's `GeneratorGuard`; null without one.
-const GeneratorState* guarded_generator();
+SASH_API const GeneratorState* guarded_generator();
 /// The generators that this thread draws from: those of the process, or an `OwnGenerators`.
-Generators& thread_generators();
+SASH_API Generators& thread_generators();
 
 /// While it lives, this thread draws from generators of its own instead of those of the process,
 /// which stay where they are. They start at `start`.
@@ -63,7 +63,7 @@ class SASH_API PrivateDraws {
 };
 
 /// Notes this thread's draws while it lives.
-class NotedDraws {
+class SASH_API NotedDraws {
  public:
   explicit NotedDraws(Draws& draws);
   ~NotedDraws();
@@ -80,7 +80,7 @@ class NotedDraws {
 /// Gives this thread the draws that were noted, while it lives. `AutogradError` naming `op` if it
 /// asks for more, or if a graph is recorded that was not when they were noted, or the reverse. They
 /// are not noted again in enclosing scopes.
-class RepeatedDraws {
+class SASH_API RepeatedDraws {
  public:
   RepeatedDraws(const char* op, const Draws& draws);
   ~RepeatedDraws();
@@ -99,11 +99,11 @@ class RepeatedDraws {
 };
 
 /// The number of this thread's recording; 0 without one.
-uint64_t recording_number();
+SASH_API uint64_t recording_number();
 /// Call before a draw from `generator`: replays will move it on. `ValueError` for one that was made
 /// in the recording.
-void note_generator(const std::shared_ptr<GeneratorState>& generator);
+SASH_API void note_generator(const std::shared_ptr<GeneratorState>& generator);
 /// The place of random numbers in a replay; outside recordings `base` and the draw's own offset.
-PhiloxState place_in_graph(Device device, const uint64_t* base, const Draw& draw);
+SASH_API PhiloxState place_in_graph(Device device, const uint64_t* base, const Draw& draw);
 
 }  // namespace sash::detail
