@@ -196,15 +196,15 @@ void bench_along_rows(const Sizes& s) {
       [&] { return sash::composite::layer_norm(x, {s.dim}, weight, bias); });
   const Tensor branch = variable({s.rows, s.dim});
   const double p = 0.1;
-  const auto state = sash::random_state();
+  const auto state = sash::random_state(device);
   bench_rows(
       "dropout_add_layer_norm", {4 * n, 8 * n}, {branch, x, weight, bias},
       [&] {
-        sash::set_random_state(state);
+        sash::set_random_state(state, device);
         return dropout_add_layer_norm(branch, x, weight, bias, p).norm;
       },
       [&] {
-        sash::set_random_state(state);
+        sash::set_random_state(state, device);
         return sash::layer_norm(x + dropout(branch, p), {s.dim}, weight, bias);
       });
   const Tensor scores = variable({s.rows, s.keys});

@@ -56,12 +56,9 @@ Fans fans(const char* op, const Tensor& weight) {
           receptive * static_cast<double>(weight.shape()[0])};
 }
 
-thread_local int skips = 0;  // SkipRandoms that live
-
 using RandomKernel = Kernel<void(KernelContext&, const TensorView&, PhiloxState, double, double)>;
 
 Tensor fill_random(const RandomKernel& kernel, const Tensor& x, double a, double b) {
-  if (skips > 0) return x;
   KernelContext context = kernel_context(x.device());
   kernel(context, x.tensor_view(), next_philox(x.device(), x.numel()), a, b);
   x.impl().storage->bump_version();
@@ -84,9 +81,6 @@ double normal_quantile(double p, double low, double high) {
 
 }  // namespace
 
-SkipRandom::SkipRandom() { ++skips; }
-SkipRandom::~SkipRandom() { --skips; }
-
 Tensor uniform_(const Tensor& x, double low, double high) {
   check("uniform_", x);
   if (!(low <= high)) {
@@ -108,7 +102,6 @@ Tensor trunc_normal_(const Tensor& x, double mean, double std, double low, doubl
   if (!(low < high)) {
     throw ValueError("trunc_normal_", "low < high", to_text(low) + " and " + to_text(high));
   }
-  if (skips > 0) return x;
   if (std == 0) return constant_(x, std::fmin(std::fmax(mean, low), high));
   double z_low = (low - mean) / std, z_high = (high - mean) / std, sign = 1;
   if (z_low > 0) {  // by the lower tail, where probabilities keep their digits

@@ -5,23 +5,13 @@
 
 #include "../tensor/tensor.h"
 
-/// Initialisers. Each overwrites a floating tensor in place, unrecorded, with numbers from the
-/// generator of `manual_seed` (the same on every device), and returns it.
+/// Initialisers. Each overwrites a floating tensor in place, unrecorded, with numbers from its
+/// device's generator or a `GeneratorGuard`'s (the same on every device), and returns it.
 ///
 /// A weight [out, in, ...] has fan_in = in * receptive and fan_out = out * receptive, where
 /// receptive is the product of the further extents. Functions that need them throw `ShapeError` for
 /// fewer than two axes.
 namespace sash::nn::init {
-
-/// While it lives, the random initialisers of this thread leave elements as they are and draw
-/// nothing: for models whose weights are loaded, since drawing them takes longer.
-class SASH_API SkipRandom {
- public:
-  SkipRandom();
-  ~SkipRandom();
-  SkipRandom(const SkipRandom&) = delete;
-  SkipRandom& operator=(const SkipRandom&) = delete;
-};
 
 /// U(low, high). `ValueError` unless low <= high and the dtype holds both and high - low (for
 /// halves, float32 the difference).

@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "../core/error.h"
+#include "../tensor/draws.h"
 #include "../tensor/io/state_check.h"
 #include "../tensor/io/state_dict.h"
-#include "../tensor/random.h"
 #include "../tensor/tensor.h"
 
 namespace sash::nn {
@@ -267,12 +267,13 @@ class SASH_API Module {
 };
 
 /// A module that `make` returns, of the same parts as `module`, with clones of its parameters and
-/// buffers, its modes and none of its hooks. The random generator is left as it was.
+/// buffers, its modes and none of its hooks. Generators of devices are left as they were.
 template <class M, std::invocable Make>
 M deep_copy(const M& module, Make&& make) {
-  const RandomState before = random_state();
-  M copy = make();
-  set_random_state(before);
+  M copy = [&] {
+    const sash::detail::PrivateDraws draws;
+    return make();
+  }();
   copy.copy_from(module);
   return copy;
 }

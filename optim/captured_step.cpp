@@ -113,7 +113,7 @@ const char* CapturedStep::State::obstacle(const Tensors& inputs) const {
 void CapturedStep::State::record(Recordings& all) {
   std::erase_if(all.graphs, [](const Recorded& one) { return one.graph->outdated(); });
   if (all.graphs.size() == kMostGraphs) {
-    throw ValueError(kOp, "the same seed and memory of gradients in every call",
+    throw ValueError(kOp, "the same seed, guard and memory of gradients in every call",
                      "others in " + std::to_string(kMostGraphs) + " calls");
   }
   if (all.graphs.empty()) empty_cache(device);  // the graph has memory of its own

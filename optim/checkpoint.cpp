@@ -18,6 +18,7 @@ constexpr std::string_view kModel = "model.";
 constexpr std::string_view kOptimizer = "optimizer.";
 constexpr std::string_view kScaler = "scaler.";
 constexpr std::string_view kExtra = "extra.";
+constexpr int kMostCards = 64;
 constexpr const char *kKind = "optimizer", *kLoader = "loader", *kSeed = "random.seed",
                      *kOffset = "random.offset";
 
@@ -40,18 +41,44 @@ bool has_any(const StateDict& all, const StateDict& part) {
 }
 
 template <class T>
-T number(const Metadata& metadata, const char* key) {
+T number(const Metadata& metadata, const std::string& key) {
   const auto entry = metadata.find(key);
   if (entry == metadata.end()) {
-    throw FormatError("load_checkpoint", std::string("metadata '") + key + "'", "none");
+    throw FormatError("load_checkpoint", "metadata '" + key + "'", "none");
   }
   const std::string& text = entry->second;
   T value{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size()) {
-    throw FormatError("load_checkpoint", std::string("a number as '") + key + "'", in_quotes(text));
+    throw FormatError("load_checkpoint", "a number as '" + key + "'", in_quotes(text));
   }
   return value;
+}
+
+// `random.seed` and `random.offset` are those of each device without its own, as
+// `random.seed.cuda:1`. Files of earlier versions have one state, for all devices.
+void add_random_states(Metadata& metadata) {
+  const RandomStates states = random_states();
+  const auto add = [&](const std::string& of, const RandomState& state) {
+    metadata[kSeed + of] = std::to_string(state.seed);
+    metadata[kOffset + of] = std::to_string(state.offset);
+  };
+  add("", states.others);
+  for (const auto& [device, state] : states.devices) add("." + to_string(device), state);
+}
+
+RandomStates random_states_of(const Metadata& metadata) {
+  const auto read = [&](const std::string& of) {
+    return RandomState{number<uint64_t>(metadata, kSeed + of),
+                       number<uint64_t>(metadata, kOffset + of)};
+  };
+  RandomStates states{.others = read("")};
+  for (int i = -1; i < kMostCards; ++i) {
+    const Device device = i < 0 ? kCPU : Device{DeviceType::cuda, i};
+    const std::string of = "." + to_string(device);
+    if (metadata.contains(kSeed + of)) states.devices.emplace_back(device, read(of));
+  }
+  return states;
 }
 
 CheckpointInfo info_of(const Metadata& metadata) {
@@ -89,11 +116,8 @@ void save_checkpoint(const std::string& path, const nn::Module& model, const Opt
   append(tensors, kModel, model.state_dict());
   append(tensors, kOptimizer, optimizer.state_dict());
   if (scaler) append(tensors, kScaler, scaler->state_dict());
-  const RandomState random = random_state();
-  std::map<std::string, std::string> metadata{{"step", std::to_string(info.step)},
-                                              {kKind, optimizer.kind()},
-                                              {kSeed, std::to_string(random.seed)},
-                                              {kOffset, std::to_string(random.offset)}};
+  Metadata metadata{{"step", std::to_string(info.step)}, {kKind, optimizer.kind()}};
+  add_random_states(metadata);
   if (loader) metadata[kLoader] = loader->state();
   for (const auto& [key, value] : info.extra) metadata[std::string(kExtra) + key] = value;
   save_safetensors(path, tensors, metadata);
@@ -110,8 +134,7 @@ CheckpointInfo load_checkpoint(const std::string& path, nn::Module& model, Optim
                                GradScaler* scaler, data::Loader* loader) try {
   const SafetensorsFile file = load_safetensors(path, kCPU);
   CheckpointInfo info = info_of(file.metadata);
-  const RandomState random{number<uint64_t>(file.metadata, kSeed),
-                           number<uint64_t>(file.metadata, kOffset)};
+  const RandomStates random = random_states_of(file.metadata);
   check_kind(file.metadata, optimizer);
   const auto load_weights = model.prepare_load(part_of(file.tensors, kModel));
   const auto load_state = optimizer.prepare_load(part_of(file.tensors, kOptimizer));
@@ -124,7 +147,7 @@ CheckpointInfo load_checkpoint(const std::string& path, nn::Module& model, Optim
   load_weights();
   load_state();
   if (scaler) scaler->load_state_dict(scaler_state);
-  set_random_state(random);
+  set_random_states(random);
   return info;
 } catch (Error& error) {
   name_file(error, path);

@@ -20,9 +20,9 @@ struct CheckpointInfo {
 /// Writes one safetensors file from which training continues bit for bit.
 ///
 /// It has `model.*`, `optimizer.*` and, with a scaler, `scaler.*` tensors; the optimizer's kind,
-/// seed and offset of the random generator, the step, `extra` and, with a loader, its place as
-/// metadata. Atomic: on
-/// failure `path` keeps the old file. `IoError` if it cannot be written.
+/// seed and offset of each device's generator, the step, `extra` and, with a loader, its place as
+/// metadata. A `Generator` of the caller's own is the caller's to save (`Generator::state`).
+/// Atomic: on failure `path` keeps the old file. `IoError` if it cannot be written.
 SASH_API void save_checkpoint(const std::string& path, const nn::Module& model,
                               const Optimizer& optimizer, const CheckpointInfo& info = {},
                               const GradScaler* scaler = nullptr,
@@ -32,7 +32,10 @@ SASH_API void save_checkpoint(const std::string& path, const nn::Module& model,
 /// `IoError` or `FormatError` for a file that is no checkpoint.
 SASH_API CheckpointInfo checkpoint_info(const std::string& path);
 
-/// Reads such a file back into a model and an optimizer made alike, and restores the random state.
+/// Reads such a file back into a model and an optimizer made alike, and restores the generators of
+/// all devices. States of devices that are not here are kept, and saved again; a program that goes
+/// on where the other did not draw starts that device's numbers from the seed. A file of an earlier
+/// version has one state, for all devices.
 /// `IoError` or `FormatError` for a file that is no checkpoint, `ValueError` if it is one of
 /// another model, kind of optimizer or dataset, or with a scaler or loader where there is none
 /// here, or the reverse; nothing is changed then. The optimizer's parameters are known by their

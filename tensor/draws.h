@@ -1,40 +1,76 @@
 #pragma once
 
+#include <memory>
+#include <optional>
 #include <vector>
 
 #include "random.h"
 
-/// What a thread draws from the process-wide generator, so that it can draw the same again whatever
-/// other threads draw.
+/// Where a thread's random numbers come from, so that it can draw the same again whatever other
+/// threads draw.
 namespace sash::detail {
 
-/// Where each draw starts, in turn.
-using Draws = std::vector<RandomState>;
+/// The state of a `Generator`. A graph that drew from it keeps it, and moves it on.
+struct GeneratorState {
+  RandomState state;
+  uint64_t recording = 0;  ///< the recording in which it was made, or 0
+};
 
-/// Lets this thread draw from `start` on instead of the process-wide generator, which stays where
-/// it is, while it lives.
-class OwnDraws {
+/// Where a draw starts.
+struct Draw {
+  RandomState state;
+  const GeneratorState* generator = nullptr;  ///< null: drawn from the device's generator
+  uint64_t recording = 0;                     ///< the recording in which it was drawn, or 0
+};
+using Draws = std::vector<Draw>;
+
+/// The generator of this thread's `GeneratorGuard`; null without one.
+SASH_API const GeneratorState* guarded_generator();
+/// The generators that this thread draws from: those of the process, or an `OwnGenerators`.
+SASH_API Generators& thread_generators();
+
+/// While it lives, this thread draws from generators of its own instead of those of the process,
+/// which stay where they are. They start at `start`.
+class SASH_API OwnGenerators {
  public:
-  explicit OwnDraws(RandomState start);
-  ~OwnDraws();
-  OwnDraws(const OwnDraws&) = delete;
-  OwnDraws& operator=(const OwnDraws&) = delete;
-  RandomState next(int64_t count);
+  explicit OwnGenerators(const RandomStates& start);
+  ~OwnGenerators();
+  RandomStates states() const { return states_.states(); }
 
  private:
-  RandomState state_;
-  OwnDraws* const outer_;
+  Generators states_;
+  Generators* const outer_;
+};
+
+/// Where this thread's draws stand.
+struct DrawsPlace {
+  RandomStates states{};
+  std::optional<RandomState> guarded{};  ///< of the `GeneratorGuard`, if there is one
+};
+SASH_API DrawsPlace place_of_draws();
+/// Moves the generator of this thread's guard, or else that of `device`, back to `place`.
+SASH_API void go_back(const DrawsPlace& place, Device device);
+
+/// While it lives, this thread's draws start at `place` and move nothing on that is used after it.
+class SASH_API PrivateDraws {
+ public:
+  explicit PrivateDraws(const DrawsPlace& place = place_of_draws());
+
+ private:
+  OwnGenerators states_;
+  std::optional<Generator> generator_;
+  std::optional<GeneratorGuard> guard_;
 };
 
 /// Notes this thread's draws while it lives.
-class NotedDraws {
+class SASH_API NotedDraws {
  public:
   explicit NotedDraws(Draws& draws);
   ~NotedDraws();
   NotedDraws(const NotedDraws&) = delete;
   NotedDraws& operator=(const NotedDraws&) = delete;
-  /// Notes a draw here and in those around.
-  void add(const RandomState& state);
+  /// Records a draw in this scope and in every enclosing scope.
+  void add(const Draw& draw);
 
  private:
   Draws& draws_;
@@ -42,14 +78,15 @@ class NotedDraws {
 };
 
 /// Gives this thread the draws that were noted, while it lives. `AutogradError` naming `op` if it
-/// asks for more. They are not noted again by those around.
-class RepeatedDraws {
+/// asks for more, or if a graph is recorded that was not when they were noted, or the reverse. They
+/// are not noted again in enclosing scopes.
+class SASH_API RepeatedDraws {
  public:
   RepeatedDraws(const char* op, const Draws& draws);
   ~RepeatedDraws();
   RepeatedDraws(const RepeatedDraws&) = delete;
   RepeatedDraws& operator=(const RepeatedDraws&) = delete;
-  RandomState next();
+  Draw next();
   /// `AutogradError` if some are left.
   void check_all_used() const;
 
@@ -60,5 +97,13 @@ class RepeatedDraws {
   RepeatedDraws* const outer_;
   NotedDraws* const noted_;
 };
+
+/// The number of this thread's recording; 0 without one.
+SASH_API uint64_t recording_number();
+/// Call before a draw from `generator`: replays will move it on. `ValueError` for one that was made
+/// in the recording.
+SASH_API void note_generator(const std::shared_ptr<GeneratorState>& generator);
+/// The place of random numbers in a replay; outside recordings `base` and the draw's own offset.
+SASH_API PhiloxState place_in_graph(Device device, const uint64_t* base, const Draw& draw);
 
 }  // namespace sash::detail

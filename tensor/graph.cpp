@@ -3,14 +3,15 @@
 #include <algorithm>
 #include <atomic>
 #include <deque>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "../core/backend/backend.h"
 #include "../core/backend/kernel.h"
+#include "draws.h"
 #include "factories.h"
 #include "kernels/memory.h"
-#include "random.h"
 #include "stream.h"
 #include "tensor_impl.h"
 
@@ -19,6 +20,9 @@ namespace {
 
 constinit thread_local detail::GraphState* current = nullptr;
 constinit std::atomic<uint64_t> epoch{0};  // moves on when tensors are replaced
+constinit std::atomic<uint64_t> recordings{0};
+
+constexpr size_t kMostGenerators = 7;  // of the caller's own, in a graph
 
 // Branches that later work is beside: more keep more memory, and are no faster.
 constexpr size_t kMostBranches = 2;
@@ -91,17 +95,56 @@ class RecordingStream {
   Stream stream_;
 };
 
+// Records a stream until it ends; then the stream that was current before is so again.
+class Capture {
+ public:
+  Capture(Device device, Stream stream)
+      : device_(device), stream_(stream), former_(backend(device.type).current_stream(device)) {
+    backend(device_.type).begin_capture(device_, stream_);
+  }
+  ~Capture() {
+    try {
+      if (!ended_) backend(device_.type).destroy_graph(end());
+    } catch (const std::exception&) {  // nothing was recorded, or the device is gone
+    }
+  }
+
+  void* end() {
+    ended_ = true;
+    backend(device_.type).set_current_stream(device_, former_);
+    return backend(device_.type).end_capture(device_, stream_);
+  }
+
+ private:
+  Device device_;
+  Stream stream_, former_;
+  bool ended_ = false;
+};
+
+// A generator of the caller's own that the recorded call drew from.
+struct OwnDraws {
+  std::weak_ptr<detail::GeneratorState> generator;
+  RandomState start;
+  uint64_t drawn = 0;  // blocks of random numbers in a replay
+};
+
 }  // namespace
 
 struct detail::GraphState {
   Device device;
+  const uint64_t number = recordings.fetch_add(1) + 1;
   std::unique_ptr<RecordingStream> stream{}, side{};  // `side` is for branches
-  Stream former{};                                    // current before the recording
+  std::unique_ptr<Capture> capture{};
   std::deque<Branch> branches{};
   void* handle = nullptr;
-  RandomState start{};
-  uint64_t drawn = 0;  // blocks of random numbers in a replay
-  Tensor word{};       // int64, `PhiloxState::base` of the recorded kernels
+  RandomStates start = random_states();
+  // What the recording draws from; replays take numbers from the generators of the process.
+  std::unique_ptr<OwnGenerators> generators{};
+  std::vector<std::pair<Device, uint64_t>> drawn{};  // blocks of random numbers in a replay
+  const GeneratorState* guard = guarded_generator();
+  std::vector<OwnDraws> own_draws{};
+  // int64, `PhiloxState::base` of what is drawn from the device's generator, and from own ones.
+  std::vector<Tensor> words{};
   std::vector<Leaf> leaves{};
   std::vector<std::function<void()>> before{}, after{};
   uint64_t known_epoch = epoch.load();
@@ -114,22 +157,61 @@ struct detail::GraphState {
     }
   }
   void end_capture() {
-    owner().set_current_stream(device, former);
     const std::unique_ptr<RecordingStream> on = std::move(stream), beside = std::move(side);
+    const std::unique_ptr<Capture> last = std::move(capture);
     branches.clear();
-    handle = owner().end_capture(device, on->get());
+    handle = last->end();
   }
+  bool draws_fit() const;
+  void place_numbers(KernelContext& context);
 };
 
-Graph::Graph(Device device)
-    : state_(std::make_unique<detail::GraphState>(detail::GraphState{.device = device})) {
+// Whether a call would draw where the graph does.
+bool detail::GraphState::draws_fit() const {
+  if (!drawn.empty() && guarded_generator()) return false;
+  for (const auto& [on, blocks] : drawn) {
+    if (on == device && thread_generators().state(on).seed != start.of(on).seed) return false;
+  }
+  return std::all_of(own_draws.begin(), own_draws.end(), [&](const OwnDraws& own) {
+    const std::shared_ptr<GeneratorState> generator = own.generator.lock();
+    if (!generator || generator->state.seed != own.start.seed) return false;
+    return generator.get() != guard || guard == guarded_generator();
+  });
+}
+
+// Reserves the random numbers of a replay.
+void detail::GraphState::place_numbers(KernelContext& context) {
+  const auto place = [&](size_t word, RandomState state) {
+    kernels::fill(context, words[word].tensor_view(), static_cast<int64_t>(state.offset));
+  };
+  for (const auto& [on, blocks] : drawn) {
+    if (on != device) {
+      thread_generators().reserve(on, blocks);
+      continue;
+    }
+    const std::optional<RandomState> first =
+        thread_generators().reserve(on, blocks, start.of(on).seed);
+    if (!first) throw ValueError("Graph.replay", "the seed that was recorded", "a new one");
+    place(0, *first);
+  }
+  for (size_t i = 0; i < own_draws.size(); ++i) {
+    RandomState& state = own_draws[i].generator.lock()->state;
+    place(i + 1, state);
+    state.offset += own_draws[i].drawn;
+  }
+}
+
+Graph::Graph(Device device) {
   if (current) throw ValueError("Graph", "no other graph that is being recorded", "one");
-  state_->word = zeros({}, {.dtype = DType::int64, .device = device});
-  state_->start = random_state();
-  state_->stream = std::make_unique<RecordingStream>(device);
-  state_->owner().begin_capture(device, state_->stream->get());
-  state_->former = state_->owner().current_stream(device);
-  state_->stream->make_current();
+  state_ = std::make_unique<detail::GraphState>(detail::GraphState{.device = device});
+  detail::GraphState& s = *state_;
+  for (size_t i = 0; i <= kMostGenerators; ++i) {
+    s.words.push_back(zeros({}, {.dtype = DType::int64, .device = device}));
+  }
+  s.generators = std::make_unique<detail::OwnGenerators>(s.start);
+  s.stream = std::make_unique<RecordingStream>(device);
+  s.capture = std::make_unique<Capture>(device, s.stream->get());
+  s.stream->make_current();
   current = state_.get();
 }
 
@@ -147,22 +229,29 @@ Graph::~Graph() {
 
 void Graph::undo() noexcept {
   current = nullptr;
-  set_random_state(state_->start);
+  state_->generators.reset();
+  for (const OwnDraws& own : state_->own_draws) {
+    if (const auto generator = own.generator.lock()) generator->state = own.start;
+  }
   for (Leaf& leaf : state_->leaves) leaf.leaf->grad = leaf.before;
 }
 
 void Graph::end() {
   detail::GraphState& s = *state_;
   if (current != &s) throw ValueError("Graph.end", "the graph that is being recorded", "another");
-  const RandomState last = random_state();
   s.join(0);
+  for (const auto& [on, last] : s.generators->states().devices) {
+    const uint64_t blocks = last.offset - s.start.of(on).offset;
+    if (blocks > 0) s.drawn.emplace_back(on, blocks);
+  }
+  for (OwnDraws& own : s.own_draws) {
+    if (const auto generator = own.generator.lock()) {
+      own.drawn = generator->state.offset - own.start.offset;
+    }
+  }
   for (Leaf& leaf : s.leaves) leaf.after = leaf.leaf->grad;
   undo();
   s.end_capture();
-  if (last.seed != s.start.seed || last.offset < s.start.offset) {
-    throw ValueError("Graph.end", "a generator that only moved on", "one that was set");
-  }
-  s.drawn = last.offset - s.start.offset;
   for (Leaf& leaf : s.leaves) {
     if (!leaf.reads) leaf.before = Tensor();
   }
@@ -176,8 +265,7 @@ bool Graph::outdated() const {
 
 bool Graph::fits() const {
   const detail::GraphState& s = *state_;
-  if (!s.handle || outdated()) return false;
-  if (s.drawn > 0 && random_state().seed != s.start.seed) return false;
+  if (!s.handle || outdated() || !s.draws_fit()) return false;
   return std::all_of(s.leaves.begin(), s.leaves.end(),
                      [](const Leaf& leaf) { return leaf.fits(); });
 }
@@ -187,14 +275,9 @@ void Graph::replay() {
     throw ValueError("Graph.replay", "leaves, gradients and seed as they were recorded", "others");
   }
   detail::GraphState& s = *state_;
-  for (const auto& call : s.before) call();
   KernelContext context = kernel_context(s.device);
-  if (s.drawn > 0) {
-    RandomState next = random_state();
-    kernels::fill(context, s.word.tensor_view(), static_cast<int64_t>(next.offset));
-    next.offset += s.drawn;
-    set_random_state(next);
-  }
+  s.place_numbers(context);
+  for (const auto& call : s.before) call();
   s.owner().replay(s.handle, s.device, context.stream);
   for (Leaf& leaf : s.leaves) {
     leaf.leaf->grad = leaf.after;
@@ -216,13 +299,36 @@ void note_gradient(TensorImpl& leaf, bool reads) {
   leaves.push_back({Ref<TensorImpl>(&leaf), leaf.storage, reads, leaf.grad, {}});
 }
 
-PhiloxState place_in_graph(Device device, PhiloxState state) {
-  if (!current || current->device != device) return state;
-  const RandomState& start = current->start;
-  if (state.seed != start.seed || state.offset < start.offset) {
+uint64_t recording_number() { return current ? current->number : 0; }
+
+void note_generator(const std::shared_ptr<GeneratorState>& generator) {
+  if (!current) return;
+  if (generator->recording == current->number) {
+    refuse_in_graph("Generator", "one from before", "one made meanwhile");
+  }
+  std::vector<OwnDraws>& all = current->own_draws;
+  for (const OwnDraws& own : all) {
+    if (own.generator.lock() == generator) return;
+  }
+  if (all.size() == kMostGenerators) refuse_in_graph("Generator", "at most seven", "another");
+  all.push_back({generator, generator->state});
+}
+
+PhiloxState place_in_graph(Device device, const uint64_t* base, const Draw& draw) {
+  const auto [seed, offset] = draw.state;
+  if (!current || current->device != device) return {seed, base, offset};
+  size_t word = 0;
+  RandomState start = current->start.of(device);
+  for (size_t i = 0; draw.generator && word == 0 && i < current->own_draws.size(); ++i) {
+    const OwnDraws& own = current->own_draws[i];
+    if (own.generator.lock().get() != draw.generator) continue;
+    word = i + 1;
+    start = own.start;
+  }
+  if (seed != start.seed || offset < start.offset || (draw.generator && word == 0)) {
     refuse_in_graph("random numbers", "those that come next", "others");
   }
-  return {state.seed, current->word.tensor_view().ptr<uint64_t>(), state.offset - start.offset};
+  return {seed, current->words[word].tensor_view().ptr<uint64_t>(), offset - start.offset};
 }
 
 void refuse_in_graph(std::string_view op, const char* expected, const char* got) {

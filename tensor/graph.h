@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "../core/backend/device.h"
-#include "../core/philox.h"
 #include "tensor.h"
 
 namespace sash {
@@ -25,12 +24,15 @@ struct GraphState;
 ///
 /// - Memory that was allocated while recording belongs to the graph. Tensors made then hold the
 ///   results of the last replay, and stay valid when the graph is gone.
-/// - Each replay draws the numbers that the generator of `manual_seed` has next, as the call that
-///   was recorded would have.
+/// - Each replay draws the numbers that come next where the recorded call drew: from the device's
+///   generator, a `GeneratorGuard`'s, or a `Generator` from before the recording. It reserves them
+///   at once, so threads that replay graphs or draw at the same time never get the same numbers. A
+///   graph that drew under a guard fits under that guard only, one that drew without, without.
 /// - A replay leaves the gradients of leaves as that call would have: defined or not, added to or
 ///   new.
 /// - Code on the host is not repeated. What would need it throws while recording: copies from and
-///   to the host (`item`), `manual_seed`, `Optimizer::set_lr`, a `Generator`.
+///   to the host (`item`), `manual_seed`, `Optimizer::set_lr`, a `Generator` made meanwhile.
+/// - Other threads may use the device while it is recorded. A graph is for one thread at a time.
 class SASH_API Graph {
  public:
   /// Starts recording. `NotImplemented` on the CPU; `ValueError` if this thread is recording
@@ -42,13 +44,14 @@ class SASH_API Graph {
   Graph& operator=(const Graph&) = delete;
 
   /// Ends the recording; random numbers and gradients are then as before it. Throws what made the
-  /// backend give up, and for a generator that was moved back.
+  /// backend give up.
   void end();
 
   /// Whether leaves have moved since (`Module::to`), or an optimizer has loaded another state.
   bool outdated() const;
-  /// Whether a replay would do what a call would: not outdated, the seed is the same, and so are
-  /// the gradients that the graph reads or adds to: undefined, or where they were.
+  /// Whether a replay would do what a call would: not outdated, seeds and the guard are the same,
+  /// generators exist, and gradients that the graph reads or adds to are undefined, or where they
+  /// were.
   bool fits() const;
   /// Queues the recorded work on the current stream. `ValueError` unless it `fits`.
   void replay();
@@ -66,8 +69,6 @@ namespace detail {
 
 /// Call before the gradient of a leaf is replaced, or if `reads`, read or added to.
 SASH_API void note_gradient(TensorImpl& leaf, bool reads);
-/// The place of random numbers in a replay.
-SASH_API PhiloxState place_in_graph(Device device, PhiloxState state);
 /// `ValueError` of `op`: "expected `expected` while a graph is recorded, got `got`".
 SASH_API void refuse_in_graph(std::string_view op, const char* expected, const char* got);
 /// Has each replay of the graph call `before` and `after`, for what an eager call would also do on

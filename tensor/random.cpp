@@ -1,7 +1,6 @@
 #include "random.h"
 
 #include <limits>
-#include <mutex>
 #include <utility>
 
 #include "../core/backend/backend.h"
@@ -24,20 +23,35 @@ constinit Kernel<void(KernelContext&, const TensorView&, PhiloxState, int64_t, i
 
 namespace {
 
-constinit std::mutex generator_mutex;
-constinit RandomState process_state{};
-constinit thread_local detail::OwnDraws* own_draws = nullptr;
+constinit thread_local detail::Generators* own_generators = nullptr;
+constinit thread_local const std::shared_ptr<detail::GeneratorState>* guarded = nullptr;
 constinit thread_local detail::NotedDraws* noted = nullptr;
 constinit thread_local detail::RepeatedDraws* repeated = nullptr;
 
-// The state before `count` numbers are drawn from it.
-RandomState take(RandomState& state, int64_t count) {
-  const RandomState before = state;
-  state.offset += (static_cast<uint64_t>(count) + 3) / 4;
-  return before;
+// Where `count` numbers start that are drawn from `own`, or else from what the thread draws from.
+PhiloxState draw(Device device, int64_t count,
+                 const std::shared_ptr<detail::GeneratorState>* own = nullptr) {
+  // Eager calls pass their whole offset by value, and the word they point to stays zero. A graph
+  // has words of its own.
+  const uint64_t* const base = backend(device.type).random_base(device);
+  const std::shared_ptr<detail::GeneratorState>* const generator = own ? own : guarded;
+  const detail::Draw next = [&]() -> detail::Draw {
+    if (repeated) return repeated->next();
+    const uint64_t blocks = (static_cast<uint64_t>(count) + 3) / 4;
+    const uint64_t recording = detail::recording_number();
+    if (!generator) {
+      return {*detail::thread_generators().reserve(device, blocks), nullptr, recording};
+    }
+    detail::note_generator(*generator);
+    RandomState& state = (*generator)->state;
+    const RandomState start = state;
+    state.offset += blocks;
+    return {start, generator->get(), recording};
+  }();
+  if (noted) noted->add(next);
+  return detail::place_in_graph(device, base, next);
 }
 
-// Where the numbers of `y` start.
 PhiloxState draw(Generator* own, const Tensor& y, int64_t count) {
   return own ? own->next(y.device(), count) : next_philox(y.device(), count);
 }
@@ -84,46 +98,60 @@ Tensor integers(int64_t low, int64_t high, const Shape& shape, Generator* own,
 
 void manual_seed(uint64_t seed) {
   detail::refuse_in_graph("manual_seed", "no new seed", "one");
-  set_random_state({seed, 0});
+  set_random_states({.others = {seed, 0}});
 }
 
-RandomState random_state() {
-  const std::lock_guard lock(generator_mutex);
-  return process_state;
+RandomState random_state(Device device) { return detail::thread_generators().state(device); }
+
+void set_random_state(RandomState state, Device device) {
+  detail::refuse_in_graph("set_random_state", "no new state", "one");
+  detail::thread_generators().set_state(device, state);
 }
 
-void set_random_state(RandomState state) {
-  const std::lock_guard lock(generator_mutex);
-  process_state = state;
+RandomStates random_states() { return detail::thread_generators().states(); }
+
+void set_random_states(const RandomStates& states) {
+  detail::refuse_in_graph("set_random_states", "no new states", "some");
+  detail::thread_generators().set_states(states);
 }
 
-PhiloxState next_philox(Device device, int64_t count) {
-  // Eager calls pass their whole offset by value, and the word they point to stays zero. A graph
-  // has a word of its own.
-  const uint64_t* const base = backend(device.type).random_base(device);
-  const RandomState next = [count] {
-    if (repeated) return repeated->next();
-    if (own_draws) return own_draws->next(count);
-    const std::lock_guard lock(generator_mutex);
-    return take(process_state, count);
-  }();
-  if (noted) noted->add(next);
-  return detail::place_in_graph(device, {next.seed, base, next.offset});
-}
+PhiloxState next_philox(Device device, int64_t count) { return draw(device, count); }
 
 namespace detail {
 
-OwnDraws::OwnDraws(RandomState start) : state_(start), outer_(std::exchange(own_draws, this)) {}
-OwnDraws::~OwnDraws() { own_draws = outer_; }
+const GeneratorState* guarded_generator() { return guarded ? guarded->get() : nullptr; }
 
-RandomState OwnDraws::next(int64_t count) { return take(state_, count); }
+Generators& thread_generators() { return own_generators ? *own_generators : generators(); }
+
+OwnGenerators::OwnGenerators(const RandomStates& start) : outer_(own_generators) {
+  states_.set_states(start);
+  own_generators = &states_;
+}
+OwnGenerators::~OwnGenerators() { own_generators = outer_; }
+
+DrawsPlace place_of_draws() {
+  DrawsPlace place{.states = random_states()};
+  if (guarded) place.guarded = (*guarded)->state;
+  return place;
+}
+
+void go_back(const DrawsPlace& place, Device device) {
+  if (!place.guarded) return set_random_state(place.states.of(device), device);
+  if (guarded) (*guarded)->state = *place.guarded;
+}
+
+PrivateDraws::PrivateDraws(const DrawsPlace& place) : states_(place.states) {
+  if (!place.guarded) return;
+  generator_.emplace(*place.guarded);
+  guard_.emplace(*generator_);
+}
 
 NotedDraws::NotedDraws(Draws& draws) : draws_(draws), outer_(std::exchange(noted, this)) {}
 NotedDraws::~NotedDraws() { noted = outer_; }
 
-void NotedDraws::add(const RandomState& state) {
-  draws_.push_back(state);
-  if (outer_) outer_->add(state);
+void NotedDraws::add(const Draw& draw) {
+  draws_.push_back(draw);
+  if (outer_) outer_->add(draw);
 }
 
 RepeatedDraws::RepeatedDraws(const char* op, const Draws& draws)
@@ -136,9 +164,13 @@ RepeatedDraws::~RepeatedDraws() {
   noted = noted_;
 }
 
-RandomState RepeatedDraws::next() {
-  if (used_ < draws_.size()) return draws_[used_++];
-  throw AutogradError(op_, "a second run like the first", "one that draws more random numbers");
+Draw RepeatedDraws::next() {
+  if (used_ == draws_.size()) {
+    throw AutogradError(op_, "a second run like the first", "one that draws more random numbers");
+  }
+  const Draw& draw = draws_[used_++];
+  if (draw.recording == recording_number()) return draw;
+  throw AutogradError(op_, "a backward pass where the forward pass ran", "one in another graph");
 }
 
 void RepeatedDraws::check_all_used() const {
@@ -148,11 +180,27 @@ void RepeatedDraws::check_all_used() const {
 
 }  // namespace detail
 
-PhiloxState Generator::next(Device device, int64_t count) {
-  detail::refuse_in_graph("Generator", "the generator of manual_seed", "one of the caller's");
-  const RandomState next = take(state_, count);
-  return {next.seed, backend(device.type).random_base(device), next.offset};
+Generator::Generator(RandomState state)
+    : state_(std::make_shared<detail::GeneratorState>(
+          detail::GeneratorState{state, detail::recording_number()})) {}
+
+Generator& Generator::operator=(const Generator& other) {
+  set_state(other.state());
+  return *this;
 }
+
+RandomState Generator::state() const { return state_->state; }
+
+void Generator::set_state(RandomState state) {
+  detail::refuse_in_graph("Generator", "no new state", "one");
+  state_->state = state;
+}
+
+PhiloxState Generator::next(Device device, int64_t count) { return draw(device, count, &state_); }
+
+GeneratorGuard::GeneratorGuard(Generator& generator)
+    : state_(generator.state_), outer_(std::exchange(guarded, &state_)) {}
+GeneratorGuard::~GeneratorGuard() { guarded = outer_; }
 
 Tensor rand(const Shape& shape, const TensorOptions& options) {
   return real("rand", kernels::random_uniform, shape, nullptr, options);

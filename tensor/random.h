@@ -1,41 +1,71 @@
 #pragma once
 
-#include "../core/backend/device.h"
+#include <memory>
+
+#include "../core/generators.h"
 #include "../core/philox.h"
 
 namespace sash {
 
-/// Seeds the process-wide generator and rewinds it.
+namespace detail {
+struct GeneratorState;
+}
+
+/// Seeds the generators of all devices, and rewinds them: each device has one, so what is drawn on
+/// one card does not depend on other devices. Threads that draw on one device at once get numbers
+/// of their own, in no fixed order; a `GeneratorGuard` in each thread fixes them.
 SASH_API void manual_seed(uint64_t seed);
 
-/// The generator's place in its stream; saved by checkpoints.
-struct RandomState {
-  uint64_t seed = 0;
-  uint64_t offset = 0;
-  friend bool operator==(const RandomState&, const RandomState&) = default;
-};
-SASH_API RandomState random_state();
-SASH_API void set_random_state(RandomState state);
+/// The state of a device's generator, whether the device is here or not.
+SASH_API RandomState random_state(Device device = default_device());
+/// `ValueError` while this thread records a graph, here and below; `DeviceError` for an index < 0.
+SASH_API void set_random_state(RandomState state, Device device = default_device());
+/// Those of all devices, for checkpoints. States of devices that are not here are kept too.
+SASH_API RandomStates random_states();
+SASH_API void set_random_states(const RandomStates& states);
 
-/// A generator of one's own, beside the process-wide one: a use that has one draws the same numbers
-/// whatever others draw. A copy draws what the original would. Not for several threads at once.
+/// A generator of one's own, beside those of the devices: a use that has one draws the same numbers
+/// whatever others draw, and on any device. A copy draws what the original would, but a graph that
+/// drew from the original does not move it on. Not for several threads at once.
 ///
 ///     Generator shuffling(7);
 ///     const Tensor order = randperm(n, shuffling);
 class SASH_API Generator {
  public:
-  explicit Generator(uint64_t seed = 0) : state_{seed, 0} {}
-  explicit Generator(RandomState state) : state_(state) {}
+  explicit Generator(uint64_t seed = 0) : Generator(RandomState{seed, 0}) {}
+  explicit Generator(RandomState state);
+  Generator(const Generator& other) : Generator(other.state()) {}
+  Generator& operator=(const Generator& other);
 
-  uint64_t seed() const { return state_.seed; }
+  uint64_t seed() const { return state().seed; }
   /// To save; `set_state` goes back there.
-  RandomState state() const { return state_; }
-  void set_state(RandomState state) { state_ = state; }
+  RandomState state() const;
+  /// `ValueError` while this thread records a graph; so does assignment.
+  void set_state(RandomState state);
   /// `next_philox` of this generator.
   PhiloxState next(Device device, int64_t count);
 
  private:
-  RandomState state_;
+  friend class GeneratorGuard;
+  std::shared_ptr<detail::GeneratorState> state_;
+};
+
+/// While it lives, everything that its thread draws without a `Generator` of its own comes from
+/// `generator`, on any device: factories, dropout, initialisers, modules and their like. Guards
+/// nest. End it in the thread that made it.
+///
+///     Generator generator(seed + rank);  // in each thread
+///     const GeneratorGuard guard(generator);
+class SASH_API GeneratorGuard {
+ public:
+  explicit GeneratorGuard(Generator& generator);
+  ~GeneratorGuard();
+  GeneratorGuard(const GeneratorGuard&) = delete;
+  GeneratorGuard& operator=(const GeneratorGuard&) = delete;
+
+ private:
+  const std::shared_ptr<detail::GeneratorState> state_;
+  const std::shared_ptr<detail::GeneratorState>* const outer_;
 };
 
 /// Reserves the numbers of a kernel that makes `count` elements on `device`, and says where they

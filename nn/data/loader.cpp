@@ -12,7 +12,6 @@
 #include "../../core/quote.h"
 #include "../../ops/random/randperm.h"
 #include "../../tensor/autograd/grad_mode.h"
-#include "../../tensor/draws.h"
 #include "../../tensor/factories.h"
 
 namespace sash::data {
@@ -61,7 +60,8 @@ struct Loader::Plan {
 
   /// Batch `number`. Its random numbers are its own, whichever thread makes it and when.
   Batch make(const Dataset& dataset, int64_t number) const {
-    const detail::OwnDraws own({draws, static_cast<uint64_t>(number) << 32});
+    Generator own(RandomState{draws, static_cast<uint64_t>(number) << 32});
+    const GeneratorGuard guard(own);
     return dataset.batch((*this)[number]);
   }
 

@@ -36,11 +36,11 @@ struct LoaderOptions {
 ///
 /// The batches are the same for any number of workers. While the dataset makes a batch, its thread
 /// draws from random numbers of that batch's own, from the seed, the epoch and the batch's place in
-/// it: augmentation is the same too, and leaves the process-wide generator as it was. Workers leave
-/// batches for CUDA in page-locked memory, so that copies run beside kernels. An error in a dataset
-/// is thrown by the call of `next` that would have returned the batch, as is one of the sampler,
-/// and `std::system_error` if a worker cannot start; another call of `next` tries again. A loader
-/// belongs to one thread. One that was moved from throws `ValueError`.
+/// it: augmentation is the same too, and leaves the generators of devices as they were. Workers
+/// leave batches for CUDA in page-locked memory, so that copies run beside kernels. An error in a
+/// dataset is thrown by the call of `next` that would have returned the batch, as is one of the
+/// sampler, and `std::system_error` if a worker cannot start; another call of `next` tries again. A
+/// loader belongs to one thread. One that was moved from throws `ValueError`.
 class SASH_API Loader {
  public:
   /// `ValueError` for an option out of range, no dataset, or one without a sample.

@@ -16,17 +16,11 @@ namespace {
 
 using NamedModules = std::vector<std::pair<std::string, Module*>>;
 
-// Evaluation mode for a scope. Modes and the random state are put back.
-class Evaluation {
- public:
-  explicit Evaluation(Module& model) : eval_(model) {}
-  ~Evaluation() { set_random_state(random_); }
-  Evaluation(const Evaluation&) = delete;
-  Evaluation& operator=(const Evaluation&) = delete;
-
- private:
-  const EvalGuard eval_;
-  RandomState random_ = random_state();
+// Evaluation mode for a scope, which leaves generators as they were.
+struct Evaluation {
+  explicit Evaluation(Module& model) : eval(model) {}
+  const EvalGuard eval;
+  const sash::detail::PrivateDraws draws{};
 };
 
 // Follows the calls of modules by hooks, and those of kernels on this thread.

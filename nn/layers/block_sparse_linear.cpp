@@ -21,9 +21,8 @@ BlockPattern random_pattern(int64_t in, int64_t out, const BlockSparseLinearOpti
   check_positive("BlockSparseLinear", "out_features", out);
   uint64_t seed = options.seed.value_or(0);
   if (!options.seed) {
-    const RandomState state = random_state();
-    next_philox(kCPU, 4);
-    const PhiloxBlock bits = philox(state.seed, state.offset);
+    const PhiloxState own = next_philox(default_device(), 4);
+    const PhiloxBlock bits = philox(own.seed, own.offset);
     seed = uint64_t{bits.lane[0]} << 32 | bits.lane[1];
   }
   return BlockPattern::random(out, in, options.block, options.density, seed);

@@ -12,7 +12,7 @@ Embedding::Embedding(int64_t count, int64_t dim, const EmbeddingOptions& options
   check_positive("Embedding", "count", count);
   check_positive("Embedding", "dim", dim);
   weight = register_parameter("weight", empty({count, dim}));
-  init::normal_(weight);
+  if (options.draw) init::normal_(weight);
   if (!padding_idx_) return;
   if (*padding_idx_ < -count || *padding_idx_ >= count) {
     throw IndexError(

@@ -52,10 +52,10 @@ Linear::Linear(int64_t in_features, int64_t out_features, LinearOptions options)
   check_positive("Linear", "out_features", out_features);
   const double bound = 1 / std::sqrt(static_cast<double>(in_features));
   weight = register_parameter("weight", empty({out_features, in_features}));
-  init::uniform_(weight, -bound, bound);
+  if (options.draw) init::uniform_(weight, -bound, bound);
   if (!options.bias) return;
   bias = register_parameter("bias", empty({out_features}));
-  init::uniform_(bias, -bound, bound);
+  if (options.draw) init::uniform_(bias, -bound, bound);
 }
 
 Linear::Linear(const Tensor& shared_weight, const Tensor& shared_bias) {

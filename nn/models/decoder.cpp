@@ -98,13 +98,16 @@ Tensor softcapped(const Tensor& x, double c) { return c > 0 ? tanh(x * (1 / c)) 
 
 TransformerStack::TransformerStack(const DecoderConfig& config)
     : config_(checked(config)),
-      token_embedding(register_module<Embedding>("token_embedding", config.vocab, config.dim)),
+      token_embedding(register_module<Embedding>("token_embedding", config.vocab, config.dim,
+                                                 EmbeddingOptions{.draw = config.draw_weights})),
       position_embedding(
           config.max_positions > 0
-              ? &register_module<Embedding>("position_embedding", config.max_positions, config.dim)
+              ? &register_module<Embedding>("position_embedding", config.max_positions, config.dim,
+                                            EmbeddingOptions{.draw = config.draw_weights})
               : nullptr),
       type_embedding(config.token_types > 0 ? &register_module<Embedding>(
-                                                  "type_embedding", config.token_types, config.dim)
+                                                  "type_embedding", config.token_types, config.dim,
+                                                  EmbeddingOptions{.draw = config.draw_weights})
                                             : nullptr),
       embedding_norm(config.embedding_norm ? &register_module<DecoderNorm>("embedding_norm", config)
                                            : nullptr),
@@ -117,22 +120,25 @@ TransformerStack::TransformerStack(const DecoderConfig& config)
                                    : std::nullopt);
   }
   make_head();
-  initialise();
+  if (config_.draw_weights) initialise();
+  config_.draw_weights = true;
 }
 
 void TransformerStack::make_head() {
   if (config_.head == HeadKind::none) return;
   if (config_.head == HeadKind::transform) {
-    head_dense = &register_module<Linear>("head_dense", config_.dim, config_.dim,
-                                          LinearOptions{.bias = config_.head_dense_bias});
+    head_dense = &register_module<Linear>(
+        "head_dense", config_.dim, config_.dim,
+        LinearOptions{.bias = config_.head_dense_bias, .draw = config_.draw_weights});
     head_norm = &register_module<DecoderNorm>("head_norm", config_);
   }
   if (config_.tie_weights) {
     head = &register_module<Linear>("head", token_embedding.weight,
                                     config_.head_bias ? zeros({config_.vocab}) : Tensor());
   } else {
-    head = &register_module<Linear>("head", config_.dim, config_.vocab,
-                                    LinearOptions{.bias = config_.head_bias});
+    head = &register_module<Linear>(
+        "head", config_.dim, config_.vocab,
+        LinearOptions{.bias = config_.head_bias, .draw = config_.draw_weights});
   }
 }
 

@@ -158,6 +158,8 @@ struct DecoderConfig {
   double dropout = 0;       ///< of embeddings and both branches, while training
   double attn_dropout = 0;  ///< of attention probabilities, while training
   double init_std = 0.02;   ///< weights start as N(0, init_std^2), biases as 0
+  /// False: weights are undefined until they are loaded. The model's own configuration has true.
+  bool draw_weights = true;
 };
 
 }  // namespace sash::nn

@@ -113,7 +113,8 @@ DecoderAttention::DecoderAttention(const DecoderConfig& config, bool cross)
       dropout_(config.attn_dropout),
       qk_norm_(config.qk_norm) {
   const auto linear = [&](const char* name, int64_t in, int64_t out, bool bias) {
-    return &register_module<Linear>(name, in, out, LinearOptions{.bias = bias});
+    return &register_module<Linear>(name, in, out,
+                                    LinearOptions{.bias = bias, .draw = config.draw_weights});
   };
   const int64_t queries = heads_ * head_dim_, keys = kv_heads_ * head_dim_;
   if (config.packed && !cross) {
@@ -276,7 +277,8 @@ std::string DecoderAttention::describe() const {
 DecoderMlp::DecoderMlp(const DecoderConfig& config) : kind_(config.mlp) {
   const int64_t width = config.mlp_dim > 0 ? config.mlp_dim : 4 * config.dim;
   const auto linear = [&](const char* name, int64_t in, int64_t out) {
-    return &register_module<Linear>(name, in, out, LinearOptions{.bias = config.mlp_bias});
+    return &register_module<Linear>(
+        name, in, out, LinearOptions{.bias = config.mlp_bias, .draw = config.draw_weights});
   };
   if (gate_of(kind_) && config.packed) {
     gate_up_proj = linear("gate_up_proj", config.dim, 2 * width);

@@ -6,7 +6,6 @@
 #include "../../tensor/factories.h"
 #include "../../tensor/io/file_kind.h"
 #include "../../tensor/io/replacement_file.h"
-#include "../init.h"
 #include "../layers/lora.h"
 #include "../text/json_text.h"
 #include "config_json.h"
@@ -30,6 +29,11 @@ StateDict outline(const GgufFile& file) {
     dict.emplace_back(entry.name, element.expand(entry.shape));
   }
   return dict;
+}
+
+DecoderConfig undrawn(DecoderConfig config) {
+  config.draw_weights = false;
+  return config;
 }
 
 }  // namespace
@@ -63,16 +67,14 @@ text::Tokenizer Pretrained::tokenizer() const {
 
 Decoder Pretrained::decoder(const DecoderConfig& config) const {
   if (is_encoder()) throw ValueError(kOp, "a decoder", "an encoder, '" + family_ + "'");
-  const init::SkipRandom skip;
-  Decoder model(config);
+  Decoder model(undrawn(config));
   load(model);
   return model;
 }
 
 Encoder Pretrained::encoder(const DecoderConfig& config) const {
   if (!is_encoder()) throw ValueError(kOp, "an encoder", "a decoder, '" + family_ + "'");
-  const init::SkipRandom skip;
-  Encoder model(config);
+  Encoder model(undrawn(config));
   load(model);
   return model;
 }

@@ -8,7 +8,7 @@
 namespace sash {
 
 /// `bits` random planes for `sign_hash`: float32 [bits, D + 1], normals and, with `bias`, offsets
-/// (else zeros). From the generator of `manual_seed`: each element is the sum of 12 uniform numbers
+/// (else zeros). From the device's generator: each element is the sum of 12 uniform numbers
 /// less 6, which is close to a standard normal number and the same on every device.
 SASH_API Tensor random_planes(int64_t bits, int64_t depth, bool bias = true, Device device = kCPU);
 

@@ -3,7 +3,7 @@
 #include "../../tensor/random.h"
 #include "dropout.h"
 
-/// Dropout with a generator of the caller's own, beside that of `manual_seed`.
+/// Dropout with a generator of the caller's own, beside those of devices.
 namespace sash {
 
 /// A result of dropout, and the mask that it was computed with.

@@ -2,7 +2,7 @@
 
 #include "../../tensor/tensor.h"
 
-/// Draws from distributions given by tensors, with numbers from the generator of `manual_seed` or
+/// Draws from distributions given by tensors, with numbers from the device's generator or
 /// from one of the caller's (random.h): the same on every device. Not differentiable.
 namespace sash {
 

@@ -9,7 +9,7 @@
 #include "../../core/error.h"
 #include "../../nn/eval_guard.h"
 #include "../../tensor/autograd/grad_mode.h"
-#include "../../tensor/random.h"
+#include "../../tensor/draws.h"
 #include "trainer_state.h"
 
 namespace sash::optim {
@@ -36,7 +36,6 @@ class Before {
         load_weights_(model.prepare_load(copies(model.state_dict()))),
         load_state_(optimizer.prepare_load(optimizer.state_dict())),
         place_(loader.state()),
-        random_(random_state()),
         skips_(optimizer.skip_nonfinite()) {
     const StateDict saved = model.state_dict();
     for (const auto& [name, buffer] : model.named_buffers()) {
@@ -55,7 +54,6 @@ class Before {
       restore();
     } catch (...) {  // the training's own error is on its way
     }
-    set_random_state(random_);
   }
   Before(const Before&) = delete;
   Before& operator=(const Before&) = delete;
@@ -82,7 +80,7 @@ class Before {
   std::vector<std::pair<Tensor, Tensor>> gradients_;  // of parameters
   std::vector<std::pair<Tensor, Tensor>> transient_;  // buffers that are not saved, what they were
   std::string place_;
-  RandomState random_;
+  const sash::detail::PrivateDraws draws_{};
   bool skips_, restored_ = false;
 };
 

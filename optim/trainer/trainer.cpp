@@ -6,7 +6,7 @@
 #include "../../core/error.h"
 #include "../../nn/eval_guard.h"
 #include "../../tensor/autograd/grad_mode.h"
-#include "../../tensor/random.h"
+#include "../../tensor/draws.h"
 #include "trainer_state.h"
 
 namespace sash::optim {
@@ -17,18 +17,12 @@ using detail::samples_in;
 
 namespace {
 
-// Restores the generator and the modes.
-class Evaluation {
- public:
-  explicit Evaluation(nn::Module& model) : eval_(model) {}
-  ~Evaluation() { set_random_state(random_); }
-  Evaluation(const Evaluation&) = delete;
-  Evaluation& operator=(const Evaluation&) = delete;
-
- private:
-  const NoGradGuard no_grad_;
-  const nn::EvalGuard eval_;
-  RandomState random_ = random_state();
+// Evaluation for a scope, which leaves generators as they were.
+struct Evaluation {
+  explicit Evaluation(nn::Module& model) : eval(model) {}
+  const NoGradGuard no_grad{};
+  const nn::EvalGuard eval;
+  const sash::detail::PrivateDraws draws{};
 };
 
 }  // namespace

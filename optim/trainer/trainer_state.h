@@ -121,7 +121,7 @@ struct Trainer::State {
   void put_back_buffers();
   StepReport train_step();
   [[noreturn]] void refuse(const std::string& what, double value, const std::vector<Tensor>& batch,
-                           RandomState before);
+                           const sash::detail::DrawsPlace& before);
   void warn_of_capture();
   std::map<std::string, double> validate();
   bool validate_and_compare(StepReport* report);

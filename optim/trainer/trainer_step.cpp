@@ -12,8 +12,8 @@
 #include "../../ops/elementwise/where.h"
 #include "../../tensor/autograd/anomaly.h"
 #include "../../tensor/autograd/grad_mode.h"
+#include "../../tensor/draws.h"
 #include "../../tensor/factories.h"
-#include "../../tensor/random.h"
 #include "../../tensor/tensor_impl.h"
 #include "nan_guard.h"
 #include "trainer_state.h"
@@ -242,7 +242,7 @@ StepReport Trainer::State::train_step() {
   const auto start = Clock::now();
   const std::vector<data::Batch> all = next_batches();
   set_rate();
-  const RandomState before = random_state();
+  const sash::detail::DrawsPlace before = sash::detail::place_of_draws();
   StepReport report{.steps = goal(), .lr = optimizer.lr()};
   Tensors tensors;
   for (const data::Batch& batch : all) {
@@ -272,9 +272,9 @@ StepReport Trainer::State::train_step() {
 
 // The optimizer has not made the step, so it can be run again.
 void Trainer::State::refuse(const std::string& what, double value, const Tensors& batch,
-                            RandomState before) {
+                            const sash::detail::DrawsPlace& before) {
   const auto rerun = [&] {
-    set_random_state(before);
+    const sash::detail::PrivateDraws draws(before);
     optimizer.zero_grad();
     UpdateSums sums;
     const size_t width = batch.size() / static_cast<size_t>(options.accumulate);
@@ -289,7 +289,7 @@ void Trainer::State::refuse(const std::string& what, double value, const Tensors
   const std::string cause = explain_nonfinite(batch, model.state_dict(), rerun);
   put_back_buffers();
   optimizer.zero_grad();
-  set_random_state(before);
+  sash::detail::go_back(before, optimizer.parameters()[0].device());
   ValueError error(kTrainer, "a finite " + what + " at step " + std::to_string(step + 1),
                    to_text(value));
   error.append(cause);

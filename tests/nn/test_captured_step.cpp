@@ -117,7 +117,7 @@ TEST_CASE_TEMPLATE("captured step: many steps have eager's bits, and are recorde
     eager.optimizer.set_lr(schedule(i));
     for (const Tensor& x : eager.run(batch(i, device))) losses.push_back(x.item<double>());
   }
-  const RandomState last = random_state();
+  const RandomState last = random_state(device);
 
   Training training(device);
   CapturedStep step = training.step();
@@ -132,7 +132,7 @@ TEST_CASE_TEMPLATE("captured step: many steps have eager's bits, and are recorde
   }
   CHECK(found == losses);
   CHECK(training.numbers() == eager.numbers());
-  CHECK(random_state() == last);
+  CHECK(random_state(device) == last);
   CHECK(step.captures() == records(device, 1));
 }
 
@@ -314,8 +314,10 @@ TEST_CASE_TEMPLATE("captured step: what cannot be recorded runs eagerly, and say
     seen = results[0].item<double>();
     return results;
   };
-  Generator own(3);
-  const auto drop = [&](const Tensors& in) { return seeded_dropout(in[0], 0.5, own); };
+  const auto drop = [&](const Tensors& in) {
+    Generator own(3);
+    return seeded_dropout(in[0], 0.5, own);
+  };
   const auto schedule = [&](const Tensors& in) {
     training.optimizer.set_lr(1e-3);
     return training.run(in);
@@ -338,13 +340,12 @@ TEST_CASE_TEMPLATE("captured step: what cannot be recorded runs eagerly, and say
 
   CapturedStep dropping(drop, {.device = device});
   const Tensor x = ones({100}, {.device = device});
-  CHECK(dropping({x}).to_vector<float>() != dropping({x}).to_vector<float>());
+  CHECK(dropping({x}).to_vector<float>() == dropping({x}).to_vector<float>());
   CapturedStep scheduling(schedule, {.device = device});
   for (int i = 0; i < 3; ++i) scheduling(batch(i, device));
   if (device.is_cuda()) {
     CHECK(dropping.reason() ==
-          "Generator: expected the generator of manual_seed while a graph is recorded, got one of "
-          "the caller's");
+          "Generator: expected one from before while a graph is recorded, got one made meanwhile");
     CHECK(scheduling.reason() ==
           "AdamW.set_lr: expected rates set before the step while a graph is recorded, got one set "
           "in it");

@@ -107,7 +107,7 @@ Record train(Device device, int64_t steps) {
     record.losses.push_back(training.step(sequences(i).to(device)).item<double>());
   }
   record.weights = training.weights();
-  record.random = random_state();
+  record.random = random_state(device);
   return record;
 }
 

@@ -8,6 +8,7 @@
 #include <sash/nn/layers/loss.h>
 #include <sash/nn/layers/module_list.h>
 #include <sash/nn/layers/sequential.h>
+#include <sash/nn/models/decoder.h>
 #include <sash/ops/elementwise/unary.h>
 #include <sash/tensor/factories.h>
 #include <sash/tensor/random.h>
@@ -336,23 +337,20 @@ TEST_CASE("trunc_normal_ stays in its range, far tails too") {
   CHECK(mean(1, -40, -39) == doctest::Approx(-39).epsilon(1e-3));
 }
 
-TEST_CASE("SkipRandom: random initialisers write nothing and draw nothing") {
+TEST_CASE("layers: those whose weights are loaded draw nothing") {
   manual_seed(7);
-  const Tensor w = ones({2, 3});
-  {
-    const nn::init::SkipRandom skip;
-    nn::init::uniform_(w, 5, 6);
-    nn::init::normal_(w, 5, 1);
-    nn::init::trunc_normal_(w, 0, 1, 5, 6);
-    nn::init::trunc_normal_(w, 0, 0, 5, 6);
-    nn::init::xavier_uniform_(w);
-    nn::init::kaiming_normal_(w);
-    CHECK(w.to_vector<float>() == std::vector<float>(6, 1));
-    CHECK_THROWS_AS(nn::init::trunc_normal_(w, 0, 1, 2, 1), ValueError);
-  }
+  const nn::Linear linear(3, 2, {.draw = false});
+  const nn::Embedding table(4, 2, {.padding_idx = 1, .draw = false});
+  nn::DecoderConfig config{.vocab = 5, .dim = 4, .layers = 1, .heads = 1};
+  config.draw_weights = false;
+  const nn::Decoder model(config);
   CHECK(random_state() == RandomState{7, 0});
-  nn::init::trunc_normal_(w, 0, 1, -1, 0);
-  CHECK(w.to_vector<float>()[5] < 0);
+  CHECK(sash::testing::all_equal(table.weight.select(0, 1), 0));
+  // A model made like this one has weights.
+  const nn::Decoder drawn(model.config());
+  CHECK(random_state() != RandomState{7, 0});
+  nn::init::trunc_normal_(linear.weight, 0, 1, -1, 0);
+  CHECK(linear.weight.to_vector<float>()[5] < 0);
 }
 
 TEST_CASE("wrong calls: constructors of layers") {

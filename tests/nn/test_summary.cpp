@@ -143,9 +143,9 @@ TEST_CASE_TEMPLATE("summary: leaves the model as it was", On, Cpu, Cuda) {
   model.layers[0].eval();
   model.parameters()[0].set_grad(ones_like(model.parameters()[0]));
   const Tensor tokens = zeros({1, 8}, {.dtype = DType::int64, .device = device});
-  const RandomState random = random_state();
+  const RandomStates random = random_states();
   nn::summary(model, tokens);
-  CHECK(random_state() == random);
+  CHECK(random_states() == random);
   CHECK(model.is_training());
   CHECK_FALSE(model.layers[0].linear1.is_training());
   CHECK(model.layers[1].linear1.is_training());

@@ -131,6 +131,48 @@ TEST_CASE("checkpoint_info reads the metadata alone") {
   CHECK_THROWS_AS(optim::checkpoint_info(folder.file("absent")), IoError);
 }
 
+TEST_CASE("a checkpoint has the generators of all devices; one of before has one state for all") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("run.safetensors");
+  const Device first{DeviceType::cuda, 0}, last{DeviceType::cuda, 63};
+  nn::Sequential net = make_net();
+  optim::AdamW adamw(net.parameters());
+  manual_seed(3);
+  next_philox(kCPU, 4);
+  set_random_state({5, 6}, last);  // a card that is not here
+  const RandomStates saved = random_states();
+  optim::save_checkpoint(path, net, adamw);
+  manual_seed(9);
+  next_philox(kCPU, 40);
+  set_random_state({1, 2}, first);
+  optim::load_checkpoint(path, net, adamw);
+  CHECK(random_states() == saved);
+  CHECK(random_state(kCPU) == RandomState{3, 1});
+  CHECK(random_state(first) == RandomState{3, 0});
+  CHECK(random_state(last) == RandomState{5, 6});
+
+  SafetensorsFile file = load_safetensors(path, kCPU);
+  const auto rewrite = [&](const std::map<std::string, std::string>& states) {
+    std::erase_if(file.metadata,
+                  [](const auto& entry) { return entry.first.starts_with("random."); });
+    file.metadata.insert(states.begin(), states.end());
+    save_safetensors(path, file.tensors, file.metadata);
+  };
+  rewrite({{"random.seed", "11"}, {"random.offset", "12"}});
+  optim::load_checkpoint(path, net, adamw);
+  for (const Device device : {kCPU, first, last})
+    CHECK(random_state(device) == RandomState{11, 12});
+
+  const RandomStates before = random_states();
+  rewrite({{"random.seed", "1"}, {"random.offset", "2"}, {"random.seed.cuda:1", "3"}});
+  CHECK_THROWS_WITH_AS(
+      optim::load_checkpoint(path, net, adamw),
+      ("load_checkpoint: expected metadata 'random.offset.cuda:1', got none; in '" + path + "'")
+          .c_str(),
+      FormatError);
+  CHECK(random_states() == before);
+}
+
 TEST_CASE("loading a checkpoint that does not fit changes nothing") {
   const TemporaryFolder folder;
   const std::string path = folder.file("run.safetensors");

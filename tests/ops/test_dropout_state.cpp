@@ -14,12 +14,12 @@ TEST_CASE_TEMPLATE("dropout state: a copy brings the same masks again", On, Cpu,
   if (missing(On::device)) return;
   const Tensor x = randn({37, 5}, {.dtype = DType::float32, .device = On::device});
   manual_seed(1);
-  const RandomState global = random_state();
+  const RandomState global = random_state(On::device);
   Generator generator(7);
   const Tensor first = seeded_dropout(x, 0.4, generator);
   const RandomState saved = generator.state();
   const DropoutResult second = dropout_with_mask(x, 0.4, generator);
-  CHECK(random_state() == global);
+  CHECK(random_state(On::device) == global);
   CHECK(generator.state() != saved);
   CHECK(!all_same(first, second.out));
   generator.set_state(saved);

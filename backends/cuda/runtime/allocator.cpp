@@ -44,7 +44,7 @@ bool CachingAllocator::BySize::operator()(const Block* a, const Block* b) const 
   return a->bytes != b->bytes ? a->bytes < b->bytes : std::less<>()(a->memory, b->memory);
 }
 
-CachingAllocator::CachingAllocator(int card) : card_(card) {}
+CachingAllocator::CachingAllocator(int card, CaptureGate& gate) : card_(card), gate_(gate) {}
 CachingAllocator::~CachingAllocator() = default;
 
 void* CachingAllocator::allocate(int64_t bytes, cudaStream_t stream) {
@@ -331,7 +331,7 @@ void CachingAllocator::set_limit(int64_t bytes) {
 void CachingAllocator::trim(int64_t most_cached) {
   if (!capturing_.empty()) return;
   const CardGuard guard(card_);
-  SASH_CUDA_CHECK(cudaDeviceSynchronize());
+  if (!gate_.wait_for_card()) return;
   for (auto& [stream, pool] : pools_) {
     merge_waiting(pool);
     free_segments(pool.small, most_cached);
@@ -369,9 +369,19 @@ void CachingAllocator::throw_out_of_memory(int64_t asked) const {
 void CachingAllocator::begin_capture(cudaStream_t stream) {
   auto graph = std::make_unique<Graph>();
   graph->origin = stream;
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  SASH_CUDA_CHECK(cudaStreamGetCaptureInfo(stream, &status, &graph->id));
   const std::lock_guard lock(mutex_);
+  capturing_.reserve(capturing_.size() + 1);
+  captured_.reserve(captured_.size() + capturing_.size() + 1);  // for `end_capture`
+  gate_.begin_capture();
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  cudaError_t begun = cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
+  if (begun == cudaSuccess) {
+    begun = cudaStreamGetCaptureInfo(stream, &status, &graph->id);
+    cudaGraph_t nothing = nullptr;
+    if (begun != cudaSuccess) cudaStreamEndCapture(stream, &nothing);
+  }
+  if (begun != cudaSuccess) gate_.end_capture();
+  SASH_CUDA_CHECK(begun);
   capturing_.push_back(std::move(graph));
   captures_.fetch_add(1, std::memory_order_release);
 }
@@ -384,6 +394,7 @@ CachingAllocator::Graph* CachingAllocator::end_capture(cudaStream_t stream) {
   captured_.push_back(std::move(*found));
   capturing_.erase(found);
   captures_.fetch_sub(1, std::memory_order_release);
+  gate_.end_capture();
   return captured_.back().get();
 }
 

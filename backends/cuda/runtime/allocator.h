@@ -13,6 +13,7 @@
 
 #include "../../../core/backend/backend.h"
 #include "../../../core/object_pool.h"
+#include "capture_gate.h"
 
 namespace sash::cuda {
 
@@ -47,7 +48,7 @@ class CachingAllocator {
   /// The memory of one captured graph.
   struct Graph;
 
-  explicit CachingAllocator(int card);
+  CachingAllocator(int card, CaptureGate& gate);
   ~CachingAllocator();
 
   /// Null for zero bytes. Aligned to 512 bytes. Throws `OutOfMemory` if the card has no memory even
@@ -67,7 +68,8 @@ class CachingAllocator {
   /// Declares that `stream`, or the graph that is captured on it, uses `memory`.
   void record_stream(void* memory, cudaStream_t stream);
 
-  /// Call right after the capture of `stream` began.
+  /// Begins to capture `stream`, in one step with keeping its memory apart. Leaves no capture
+  /// behind if it throws.
   void begin_capture(cudaStream_t stream);
   /// Call after the capture ended. The graph's memory is kept until `release`.
   Graph* end_capture(cudaStream_t stream);
@@ -147,6 +149,7 @@ class CachingAllocator {
   [[noreturn]] void throw_out_of_memory(int64_t asked) const;
 
   const int card_;
+  CaptureGate& gate_;
   mutable std::mutex mutex_;
   BlockPools pools_;
   std::unordered_map<void*, Block*, std::hash<void*>, std::equal_to<void*>,

@@ -24,10 +24,11 @@ struct CudaBackend::CapturedStep {
   Device device;
 };
 
-CudaBackend::Card::Card(int index) : allocator(index) {
+CudaBackend::Card::Card(int index) : allocator(index, gate) {
   index_flag(index);  // now, because it cannot be allocated during a capture
   const CardGuard guard(index);
   SASH_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  streams.insert(stream);
   SASH_CUDA_CHECK(cudaMalloc(&zero, sizeof(*zero)));
   SASH_CUDA_CHECK(cudaMemsetAsync(zero, 0, sizeof(*zero), stream));
   SASH_CUDA_CHECK(cudaStreamSynchronize(stream));
@@ -179,10 +180,12 @@ void CudaBackend::set_current_stream(Device device, Stream stream) {
 }
 
 Stream CudaBackend::create_stream(Device device) {
-  card(device);
+  Card& on = card(device);
   const CardGuard guard(device.index);
   cudaStream_t stream = nullptr;
   SASH_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  const std::lock_guard lock(on.streams_mutex);
+  on.streams.insert(stream);
   return {stream};
 }
 
@@ -193,16 +196,40 @@ void CudaBackend::destroy_stream(Device device, Stream stream) {
   const CardGuard guard(device.index);
   SASH_CUDA_CHECK(cudaStreamSynchronize(handle));
   on.allocator.retire(handle, on.stream);
+  const std::lock_guard lock(on.streams_mutex);
+  on.streams.erase(handle);
   void*& mine = current[static_cast<size_t>(device.index)];
   if (mine == stream.handle) mine = nullptr;
   SASH_CUDA_CHECK(cudaStreamDestroy(handle));
 }
 
 void CudaBackend::synchronize(Device device) {
-  card(device);
+  Card& on = card(device);
   const CardGuard guard(device.index);
-  SASH_CUDA_CHECK(cudaDeviceSynchronize());
+  if (!on.gate.wait_for_card()) wait_for_streams(device);
   throw_index_error(device.index);
+}
+
+/// Waits for all streams but those that are captured.
+void CudaBackend::wait_for_streams(Device device) {
+  Card& on = card(device);
+  if (on.allocator.capturing(on.resolve(current_stream(device)))) {
+    throw DeviceError("synchronize", "no wait for " + to_string(device) + " during a capture",
+                      "one");
+  }
+  std::vector<Event> ends;
+  {
+    const std::lock_guard lock(on.streams_mutex);
+    for (const cudaStream_t stream : on.streams) {
+      if (on.allocator.capturing(stream)) continue;
+      ends.push_back(create_event(device));
+      SASH_CUDA_CHECK(cudaEventRecord(native(ends.back()), stream));
+    }
+  }
+  for (const Event end : ends) {
+    SASH_CUDA_CHECK(cudaEventSynchronize(native(end)));
+    destroy_event(device, end);
+  }
 }
 
 Event CudaBackend::create_event(Device device) {
@@ -249,6 +276,8 @@ void CudaBackend::wait(Event event, Device device, Stream stream) {
     const RelaxedCapture relaxed;
     return SASH_CUDA_CHECK(cudaEventSynchronize(native(event)));
   }
+  std::unique_lock<std::mutex> lock;
+  if (captured) lock = std::unique_lock(on.streams_mutex);  // `queue` may join the capture
   SASH_CUDA_CHECK(cudaStreamWaitEvent(queue, native(event), 0));
 }
 
@@ -264,8 +293,7 @@ void CudaBackend::begin_capture(Device device, Stream stream) {
   Card& on = card(device);
   const CardGuard guard(device.index);
   const cudaStream_t queue = on.resolve(stream);
-  const std::lock_guard lock(graph_mutex_);
-  SASH_CUDA_CHECK(cudaStreamBeginCapture(queue, cudaStreamCaptureModeThreadLocal));
+  const std::scoped_lock lock(graph_mutex_, on.streams_mutex);
   on.allocator.begin_capture(queue);
 }
 
@@ -308,15 +336,14 @@ void CudaBackend::destroy_graph(void* graph) {
   destroy_dropped_graphs(device);
 }
 
-/// Not during a capture, which waiting for the card would end.
+/// Not during a capture: when the last one ends.
 void CudaBackend::destroy_dropped_graphs(Device device) {
   Card& on = card(device);
   const CardGuard guard(device.index);
   const std::lock_guard lock(graph_mutex_);
-  if (on.allocator.capturing()) return;
   const auto here = [&](const auto& step) { return step->device == device; };
   if (std::none_of(dropped_graphs_.begin(), dropped_graphs_.end(), here)) return;
-  SASH_CUDA_CHECK(cudaDeviceSynchronize());  // the graphs' memory will be reused
+  if (!on.gate.wait_for_card()) return;  // the graphs' memory will be reused
   for (const auto& step : dropped_graphs_) {
     if (!here(step)) continue;
     SASH_CUDA_CHECK(cudaGraphExecDestroy(step->executable));

@@ -11,6 +11,7 @@
 
 #include "../../../core/backend/backend.h"
 #include "allocator.h"
+#include "capture_gate.h"
 #include "host_memory.h"
 
 namespace sash::cuda {
@@ -50,6 +51,8 @@ class CudaBackend final : public Backend {
   void set_current_stream(Device device, Stream stream) override;
   Stream create_stream(Device device) override;
   void destroy_stream(Device device, Stream stream) override;
+  /// While a stream of the device is captured, waits for the other streams that the backend made.
+  /// `DeviceError` if it is the calling thread's.
   void synchronize(Device device) override;
 
   Event create_event(Device device) override;
@@ -80,8 +83,11 @@ class CudaBackend final : public Backend {
       return s.handle ? static_cast<cudaStream_t>(s.handle) : stream;
     }
 
+    CaptureGate gate;
     CachingAllocator allocator;
     cudaStream_t stream = nullptr;
+    std::mutex streams_mutex;  ///< held while a stream joins a capture
+    std::set<cudaStream_t> streams;
     uint64_t* zero = nullptr;  ///< a word of device memory, 0: `random_base`
     std::atomic<int64_t> host_copies{0};
     std::atomic<uint64_t> peers_asked{0};  ///< bit i: `enable_peer_access` did card i
@@ -90,6 +96,7 @@ class CudaBackend final : public Backend {
   struct CapturedStep;  // the graph handle that `end_capture` returns
 
   Card& card(Device device) const;
+  void wait_for_streams(Device device);
   void destroy_dropped_graphs(Device device);
   void copy_from_host(void* dst, Device to, const void* src, size_t bytes, cudaStream_t stream);
   void copy_between_cards(void* dst, Device to, const void* src, Device from, size_t bytes,

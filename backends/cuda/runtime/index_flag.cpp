@@ -80,7 +80,8 @@ void throw_index_error(int card) {
   IndexFlag* flag = flags[static_cast<size_t>(card)].load(std::memory_order_acquire);
   if (!flag) return;
   const std::atomic_ref<int> state(flag->state);
-  if (state.load(std::memory_order_acquire) != IndexFlag::kReported) return;
+  int reported = IndexFlag::kReported;  // one thread throws it
+  if (!state.compare_exchange_strong(reported, IndexFlag::kClaimed)) return;
   const IndexFlag found = *flag;
   state.store(IndexFlag::kNone, std::memory_order_release);
   throw_report(found);

@@ -1,0 +1,48 @@
+#include "generators.h"
+
+#include <algorithm>
+#include <string>
+
+#include "error.h"
+
+namespace sash {
+
+RandomState RandomStates::of(Device device) const {
+  for (const auto& [known, state] : devices) {
+    if (known == device) return state;
+  }
+  return others;
+}
+
+namespace detail {
+
+RandomState& Generators::own(Device device) {
+  if (device.index < 0) {
+    throw DeviceError(name(device.type), "an index of at least 0", std::to_string(device.index));
+  }
+  auto& all = states_.devices;
+  const auto at = std::find_if(all.begin(), all.end(), [&](const auto& entry) {
+    return std::pair(entry.first.type, entry.first.index) >= std::pair(device.type, device.index);
+  });
+  if (at != all.end() && at->first == device) return at->second;
+  return all.insert(at, {device, states_.others})->second;
+}
+
+std::optional<RandomState> Generators::reserve(Device device, uint64_t blocks,
+                                               std::optional<uint64_t> seed) {
+  const std::lock_guard lock(mutex_);
+  RandomState& state = own(device);
+  if (seed && state.seed != *seed) return std::nullopt;
+  const RandomState start = state;
+  state.offset += blocks;
+  return start;
+}
+
+// Never deleted: threads may draw during static destruction.
+Generators& generators() {
+  static auto* const of_process = new Generators();
+  return *of_process;
+}
+
+}  // namespace detail
+}  // namespace sash
