@@ -20,14 +20,16 @@ double finite_or_zero(double x) { return std::isfinite(x) ? x : 0; }
 template <class F>
 double sum_of_terms(int64_t count, const F& term) {
   constexpr int kSide = 16;
-  double part[kSide] = {}, total = 0;
+  double part[kSide] = {};
   int64_t at = 0;
   for (; at + kSide <= count; at += kSide) {
     for (int k = 0; k < kSide; ++k) part[k] += term(at + k);
   }
-  for (; at < count; ++at) total += term(at);
-  for (const double p : part) total += p;
-  return total;
+  for (int k = 0; at < count; ++k) part[k] += term(at++);
+  for (int half = kSide / 2; half > 0; half /= 2) {
+    for (int k = 0; k < half; ++k) part[k] += part[k + half];
+  }
+  return part[0];
 }
 
 /// Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample
@@ -64,43 +66,34 @@ struct Moments : Reduction {
   template <class Line>
   static void add_lines(const Line& line, int64_t first, int64_t last, int64_t stride,
                         int64_t count, Spread* into) {
-    if (stride == 1) {
-      add_blocks(line, first, last, std::integral_constant<int64_t, 1>{}, count, into);
-    } else {
-      add_blocks(line, first, last, stride, count, into);
-    }
-  }
-
- private:
-  template <class Line, class Stride>
-  static void add_blocks(const Line& line, int64_t first, int64_t last, Stride stride,
-                         int64_t count, Spread* into) {
     constexpr int64_t kBlock = 64;  // rows that stay in the cache for the second pass
     double pivot[kColumns], sum[kColumns], mean[kColumns], squares[kColumns];
-    for (; first < last; first += kBlock) {
-      const int64_t end = std::min(last, first + kBlock);
-      const auto rows = static_cast<double>(end - first);
-      const auto* x = line(first);
-      for (int64_t i = 0; i < count; ++i) {
-        pivot[i] = finite_or_zero(static_cast<double>(x[i * stride]));
-        sum[i] = squares[i] = 0;
-      }
-      for (int64_t r = first; r < end; ++r) {
-        x = line(r);
+    const auto add_blocks = [&](auto step) {
+      for (; first < last; first += kBlock) {
+        const int64_t end = std::min(last, first + kBlock);
+        const auto rows = static_cast<double>(end - first);
+        const auto* x = line(first);
         for (int64_t i = 0; i < count; ++i) {
-          sum[i] += static_cast<double>(x[i * stride]) - pivot[i];
+          pivot[i] = finite_or_zero(static_cast<double>(x[i * step]));
+          sum[i] = squares[i] = 0;
         }
-      }
-      for (int64_t i = 0; i < count; ++i) mean[i] = sum[i] / rows;
-      for (int64_t r = first; r < end; ++r) {
-        x = line(r);
-        for (int64_t i = 0; i < count; ++i) {
-          const double apart = (static_cast<double>(x[i * stride]) - pivot[i]) - mean[i];
-          squares[i] += apart * apart;
+        for (int64_t r = first; r < end; ++r) {
+          x = line(r);
+          for (int64_t i = 0; i < count; ++i) sum[i] += static_cast<double>(x[i * step]) - pivot[i];
         }
+        for (int64_t i = 0; i < count; ++i) mean[i] = sum[i] / rows;
+        for (int64_t r = first; r < end; ++r) {
+          x = line(r);
+          for (int64_t i = 0; i < count; ++i) {
+            const double apart = (static_cast<double>(x[i * step]) - pivot[i]) - mean[i];
+            squares[i] += apart * apart;
+          }
+        }
+        for (int64_t i = 0; i < count; ++i) merge(into[i], {rows, pivot[i], sum[i], squares[i]});
       }
-      for (int64_t i = 0; i < count; ++i) merge(into[i], {rows, pivot[i], sum[i], squares[i]});
-    }
+    };
+    if (stride == 1) return add_blocks(std::integral_constant<int64_t, 1>{});
+    add_blocks(stride);
   }
 };
 
