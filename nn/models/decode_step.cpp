@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <limits>
 
 #include "../../core/backend/kernel.h"
 #include "../../ops/elementwise/compare.h"
@@ -14,10 +15,11 @@
 namespace sash::nn {
 namespace {
 
-// The places `best` of the likeliest tokens, but -1 where a logit is NaN: that is where it leads.
+// The places `best` of the likeliest tokens, but -1 where a logit is NaN, which is where `best`
+// leads, or all are -inf.
 Tensor checked(const Tensor& best, const Tensor& logits) {
   const Tensor top = gather(logits, 1, best.unsqueeze(1)).select(1, 0);
-  return where(eq(top, top), best, -1);
+  return where(gt(top, -std::numeric_limits<double>::infinity()), best, -1);
 }
 
 // Puts numbers into an int64 tensor on the card.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "../../core/philox.h"
@@ -21,9 +22,7 @@ void check_options(const char* op, const GenerateOptions& options) {
   check_positive(op, "stride", options.stride);
 }
 
-[[noreturn]] void throw_nan() {
-  throw ValueError("TokenSampler", "logits that are numbers", "NaN");
-}
+constexpr const char* kOp = "TokenSampler";
 
 // Tokens that may be drawn, and their weights, e^(logit - largest).
 struct Candidates {
@@ -106,7 +105,8 @@ bool TokenSampler::takes_likeliest() const {
 }
 
 void TokenSampler::append_likeliest(int64_t token) {
-  if (token < 0) throw_nan();
+  if (token < 0)
+    throw ValueError(kOp, "logits that are numbers, one above -inf", "NaN, or -inf alone");
   push(token);
 }
 
@@ -119,12 +119,12 @@ void TokenSampler::push(int64_t token) {
 }
 
 int64_t TokenSampler::choose(std::vector<double>& logits) const {
-  if (logits.empty()) throw ValueError("TokenSampler", "logits of at least one token", "none");
+  if (logits.empty()) throw ValueError(kOp, "logits of at least one token", "none");
   if (std::any_of(logits.begin(), logits.end(), [](double x) { return std::isnan(x); })) {
-    throw_nan();
+    throw ValueError(kOp, "logits that are numbers", "NaN");
   }
   if (options_.repetition_penalty != 1) {
-    check_prompt("TokenSampler", text_, static_cast<int64_t>(logits.size()));
+    check_prompt(kOp, text_, static_cast<int64_t>(logits.size()));
     std::vector<int64_t> seen = text_;
     std::sort(seen.begin(), seen.end());
     seen.erase(std::unique(seen.begin(), seen.end()), seen.end());
@@ -134,6 +134,9 @@ int64_t TokenSampler::choose(std::vector<double>& logits) const {
     }
   }
   const auto likeliest = std::max_element(logits.begin(), logits.end());
+  if (*likeliest == -std::numeric_limits<double>::infinity()) {
+    throw ValueError(kOp, "a logit above -inf", "none");
+  }
   if (options_.temperature == 0) return likeliest - logits.begin();
   const double largest = *likeliest;
   Candidates left{std::vector<size_t>(logits.size()), std::move(logits)};

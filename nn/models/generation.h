@@ -52,12 +52,12 @@ class SASH_API TokenSampler {
   const std::vector<int64_t>& text() const { return text_; }
   std::vector<int64_t> new_tokens() const;
   /// Appends the token chosen by logits [vocab]: of equal ones, the first. `ValueError` if one is
-  /// NaN, or there is none; `IndexError` if a penalty is asked for and the text has a token outside
-  /// the vocabulary.
+  /// NaN, or none is above -inf; `IndexError` if a penalty is asked for and the text has a token
+  /// outside the vocabulary.
   void append(std::vector<double> logits);
   /// Whether the options ask for the likeliest token, whatever the text.
   bool takes_likeliest() const;
-  /// Appends the likeliest token, found elsewhere. `ValueError` if it is negative: a logit was NaN.
+  /// Appends the likeliest token, found elsewhere. `ValueError` if below 0: NaN, or -inf alone.
   void append_likeliest(int64_t token);
 
  private:

@@ -236,36 +236,46 @@ AttentionWithLse checked_attention(const AttentionTensors& inputs,
   return fused_attention(inputs, std::move(call));
 }
 
-// Without the sink logits.
-AttentionWithLse attention_over_keys(const Tensor& q, const Tensor& k, const Tensor& v,
-                                     const AttentionOptions& options) {
+AttentionTensors in_float32(const AttentionTensors& x) {
+  const auto wide = [](const Tensor& t) { return t.defined() ? t.to(DType::float32) : t; };
+  return {wide(x.q), wide(x.k), wide(x.v), wide(x.bias), wide(x.relative_bias)};
+}
+
+// Without `with_lse`, the result's lse is without the sink logits.
+AttentionWithLse attention_of(const Tensor& q, const Tensor& k, const Tensor& v,
+                              const AttentionOptions& options, bool with_lse) {
   if (Autocast cast("attention"); cast) {
     AttentionOptions own = options;
     own.bias = cast(options.bias);
     own.relative_bias = cast(options.relative_bias);
-    return attention_over_keys(cast(q), cast(k), cast(v), own);
+    return attention_of(cast(q), cast(k), cast(v), own, with_lse);
   }
-  const AttentionWithLse result = naming_mask(options.mask, "attention_mask", [&] {
-    return checked_attention({q, k, v, options.bias, options.relative_bias}, options);
+  const Tensor& sinks = options.sink_logits;
+  const AttentionTensors inputs{q, k, v, options.bias, options.relative_bias};
+  const AttentionWithLse plain = naming_mask(options.mask, "attention_mask", [&] {
+    if (!sinks.defined() || !is_half(q.dtype()) || !q.device().is_cpu()) {
+      return checked_attention(inputs, options);
+    }
+    // Kernels would round halves before the sinks' share multiplies them.
+    const AttentionCall checks(inputs, options);
+    return checked_attention(in_float32(inputs), options);
   });
   AttentionRecorder::notify(q, k, options);
-  return result;
+  if (!sinks.defined()) return plain;
+  return {out_with_sinks(plain, sinks, q.dtype()),
+          with_lse ? lse_with_sinks(plain.lse, sinks) : plain.lse};
 }
 
 }  // namespace
 
 AttentionWithLse attention_with_lse(const Tensor& q, const Tensor& k, const Tensor& v,
                                     const AttentionOptions& options) {
-  const AttentionWithLse plain = attention_over_keys(q, k, v, options);
-  const Tensor& sinks = options.sink_logits;
-  if (!sinks.defined()) return plain;
-  return {out_with_sinks(plain, sinks), lse_with_sinks(plain.lse, sinks)};
+  return attention_of(q, k, v, options, true);
 }
 
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v,
                  const AttentionOptions& options) {
-  const AttentionWithLse plain = attention_over_keys(q, k, v, options);
-  return options.sink_logits.defined() ? out_with_sinks(plain, options.sink_logits) : plain.out;
+  return attention_of(q, k, v, options, false).out;
 }
 
 }  // namespace sash

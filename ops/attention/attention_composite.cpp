@@ -100,9 +100,10 @@ AttentionWithLse composite::attention(const Tensor& q, const Tensor& k, const Te
   AttentionCall call(inputs, options);
   check_sink_logits(q, options.sink_logits);
   call.philox = philox;
+  if (options.sink_logits.defined() && is_half(q.dtype())) call.dtype = DType::float32;
   const AttentionWithLse plain = attention_from_plain_ops(inputs, call);
   if (!options.sink_logits.defined()) return plain;
-  return {out_with_sinks(plain, options.sink_logits),
+  return {out_with_sinks(plain, options.sink_logits, q.dtype()),
           lse_with_sinks(plain.lse, options.sink_logits)};
 }
 
@@ -119,7 +120,7 @@ Tensor attention_probabilities(const Tensor& q, const Tensor& k, const Attention
   if (call.dropout > 0) call.philox = next_philox(q.device(), numel(call.weights_shape()));
   const Tensor scores = scores_of(inputs, call), weights = weights_of(scores, call);
   if (!options.sink_logits.defined()) return weights.to(call.dtype);
-  return out_with_sinks({weights, lse_of(scores, call)}, options.sink_logits).to(call.dtype);
+  return out_with_sinks({weights, lse_of(scores, call)}, options.sink_logits, call.dtype);
 }
 
 }  // namespace sash

@@ -24,8 +24,8 @@ constexpr int64_t kChunk = 64;
 // Halves are computed in float32: a normaliser soon exceeds what float16 holds.
 Tensor widened(const Tensor& x) { return is_half(x.dtype()) ? x.to(DType::float32) : x; }
 
-// elu(x) + 1
-Tensor features(const Tensor& x) { return where(gt(x, 0), x + 1, exp(clamp(x, {}, 0))); }
+// elu(x) + 1, with derivative 1 at 0, where that of `clamp` is 0.
+Tensor features(const Tensor& x) { return where(ge(x, 0), x + 1, exp(clamp(x, {}, 0))); }
 
 Tensor with_ones(const Tensor& v) {
   return cat({v, ones({v.size(0), v.size(1), v.size(2), 1}, v.options())}, 3);

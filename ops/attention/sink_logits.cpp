@@ -34,12 +34,11 @@ void check_sink_logits(const Tensor& q, const Tensor& sink_logits) {
                    to_string(sink_logits.shape()));
 }
 
-Tensor out_with_sinks(const AttentionWithLse& plain, const Tensor& sink_logits) {
+Tensor out_with_sinks(const AttentionWithLse& plain, const Tensor& sink_logits, DType dtype) {
   const Tensor& out = plain.out;
   const Tensor distance = plain.lse - per_head(sink_logits, plain.lse);
   const Tensor share = sigmoid(masked_fill(distance, sees_none(plain.lse), 0)).unsqueeze(-1);
-  if (out.device().is_cpu()) return (out.to(share.dtype()) * share).to(out.dtype());
-  return out * share.to(out.dtype());
+  return (out * share.to(out.dtype())).to(dtype);
 }
 
 Tensor lse_with_sinks(const Tensor& lse, const Tensor& sink_logits) {

@@ -70,8 +70,8 @@ Tensor glu(const Tensor& x, GluKind kind) {
   }
   // As in the kernels, and unlike `clamp`, a NaN is no constant.
   constexpr double limit = kernels::kGateLimit;
-  const Tensor gate = where(gt(a, limit), limit, a);
-  const Tensor value = where(gt(b, limit), limit, where(lt(b, -limit), -limit, b));
+  const Tensor gate = where(ge(a, limit), limit, a);
+  const Tensor value = where(ge(b, limit), limit, where(le(b, -limit), -limit, b));
   return gate * sigmoid(gate * kernels::kGateSlope) * (value + 1.0);
 }
 

@@ -166,11 +166,14 @@ Tensor clamp(const Tensor& x, std::optional<Scalar> low, std::optional<Scalar> h
     return record("clamp", {x}, y,
                   [](Backward&, const Tensor& g) { return Gradients{zeros_like(g)}; });
   }
-  return record("clamp", {x}, map(kernels::clamp, x, from, to),
-                [x = save(x), from, to](Backward& pass, const Tensor& g) {
-                  const Tensor in = pass(x).detach();
-                  return Gradients{where(logical_and(ge(in, from), le(in, to)), g, 0)};
-                });
+  return record(
+      "clamp", {x}, map(kernels::clamp, x, from, to),
+      [x = save(x), from, to, low, high](Backward& pass, const Tensor& g) {
+        // 0 on a bound. An infinity is on none that is absent.
+        const Tensor in = pass(x).detach();
+        return Gradients{where(
+            logical_and(low ? gt(in, from) : ge(in, from), high ? lt(in, to) : le(in, to)), g, 0)};
+      });
 }
 
 }  // namespace sash

@@ -63,9 +63,9 @@ SASH_API Tensor mul(const Tensor& x, Scalar value);
 SASH_API Tensor div(const Tensor& x, Scalar value);
 /// x^exponent; int32 and int64 too where the exponent is floating.
 SASH_API Tensor pow(const Tensor& x, Scalar exponent);
-/// min(max(x, low), high), where a bound may be absent; the derivative is 1 on the bounds, 0 beyond
-/// them; all NaN if a bound is. int32 and int64 too. `ValueError` if both bounds are absent or
-/// low > high.
+/// min(max(x, low), high), where a bound may be absent. The derivative is 1 between the bounds, and
+/// 0 on and beyond them, as in PyTorch 2.15. All NaN if a bound is. int32 and int64 too.
+/// `ValueError` if both bounds are absent or low > high.
 SASH_API Tensor clamp(const Tensor& x, std::optional<Scalar> low, std::optional<Scalar> high = {});
 
 }  // namespace sash

@@ -21,10 +21,10 @@ extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorVie
 extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorView& y)> any;
 extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorView& y)> all;
 
-/// var = sum of (x - mean)^2 / divisor; mean may be a null view, else it has the shape and strides
-/// of var. float32 and float64.
+/// var = sum of (x - mean)^2 / divisor, or the root of that; mean may be a null view, else it has
+/// the shape and strides of var. Of equal x, exactly 0 and x. float32 and float64, in float64.
 extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorView& var,
-                            const TensorView& mean, double divisor)>
+                            const TensorView& mean, double divisor, bool root)>
     var_mean;
 
 /// y (int64) = index of the first max (min) along one axis, where y has extent 1; NaN wins.

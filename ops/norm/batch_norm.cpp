@@ -152,7 +152,7 @@ Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& run
     const double count = x.numel() == 0 ? 2 : static_cast<double>(x.numel() / x.size(1));
     Shape kept = Shape::filled(x.rank(), 1);
     kept[1] = x.size(1);
-    const auto [var, mean] = detail::moments(x, all_but_channels(x), kept, count, true);
+    const auto [var, mean] = detail::moments(x, kept, count);
     if (x.numel() > 0 && !recomputing()) {  // the moments of nothing are NaN
       move_towards(running_mean, mean, options.momentum);
       move_towards(running_var, var * (count / (count - 1)), options.momentum);

@@ -5,12 +5,11 @@
 namespace sash::detail {
 
 struct Moments {
-  Tensor var;   ///< sum of (x - mean)^2 / divisor
-  Tensor mean;  ///< undefined unless asked for
+  Tensor var;  ///< sum of (x - mean)^2 / divisor, or the root of that
+  Tensor mean;
 };
 
-/// Over `axes` of x (float32 or float64), which stay with extent 1 as `kept` says; not recorded.
-Moments moments(const Tensor& x, const Dims& axes, const Shape& kept, double divisor,
-                bool with_mean);
+/// Of x (float32 or float64) over the axes where `kept` has extent 1; not recorded.
+Moments moments(const Tensor& x, const Shape& kept, double divisor, bool root = false);
 
 }  // namespace sash::detail

@@ -20,28 +20,17 @@ namespace sash {
 namespace kernels {
 constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&)> length{"length"};
 constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&,
-                      double)>
+                      double, bool)>
     var_mean{"var_mean"};
 }  // namespace kernels
 
 namespace detail {
 
-Moments moments(const Tensor& x, const Dims& axes, const Shape& kept, double divisor,
-                bool with_mean) {
-  const NoGradGuard no_grad;
-  if (!use_fused(kernels::var_mean, x.device())) {
-    // Chan, Golub, LeVeque, "Algorithms for computing the sample variance", 1983: the second term
-    // takes back what the rounding of the mean adds. Where it overflows, so does the first.
-    const Tensor centre = mean(x, axes, true), deviation = x - centre;
-    const double share = static_cast<double>(centre.numel()) / static_cast<double>(x.numel());
-    const Tensor rest = square(sum(deviation, axes, true) * std::sqrt(share));
-    const Tensor back = masked_fill(rest, eq(rest, std::numeric_limits<double>::infinity()), 0);
-    return {clamp(sum(square(deviation), axes, true) - back, 0) / divisor, centre};
-  }
-  const Moments result{empty(kept, x.options()), with_mean ? empty(kept, x.options()) : Tensor()};
+Moments moments(const Tensor& x, const Shape& kept, double divisor, bool root) {
+  const Moments result{empty(kept, x.options()), empty(kept, x.options())};
   KernelContext context = kernel_context(x.device());
-  kernels::var_mean(context, x.tensor_view(), result.var.tensor_view(),
-                    with_mean ? result.mean.tensor_view() : TensorView{}, divisor);
+  kernels::var_mean(context, x.tensor_view(), result.var.tensor_view(), result.mean.tensor_view(),
+                    divisor, root);
   return result;
 }
 
@@ -70,16 +59,23 @@ Tensor euclidean(const Tensor& x, const Shape& kept) {
   });
 }
 
+/// Of x / size, where size is that of the element whose power is the largest: powers of x itself
+/// may be beyond the dtype's range where the norm is not.
 Tensor by_power(const Tensor& x, double p, const Dims& axes) {
   const Tensor y = [&] {
     const NoGradGuard no_grad;
-    return pow(sum(pow(abs(x), p), axes, true), 1 / p);
+    const Tensor sizes = abs(x);
+    if (x.numel() == 0) return pow(sum(sizes, axes, true), 1 / p);
+    const Tensor top = p > 0 ? amax(sizes, axes, true) : amin(sizes, axes, true);
+    const Tensor flat = logical_or(eq(top, 0), eq(top, std::numeric_limits<double>::infinity()));
+    const Tensor size = masked_fill(top, flat, 1);
+    return size * pow(sum(pow(sizes / size, p), axes, true), 1 / p);
   }();
   return record("norm", {x}, y,
                 [x = save(x), y = save_output(y), p](Backward& pass, const Tensor& g) {
                   const Tensor value = pass(x);
-                  const Tensor slope = sign(value) * power_or_zero(value, p - 1);
-                  return Gradients{slope * (g * power_or_zero(pass(y), 1 - p))};
+                  const Tensor share = quotient_or_zero(value, pass(y));
+                  return Gradients{sign(value) * power_or_zero(share, p - 1) * g};
                 });
 }
 
@@ -93,9 +89,37 @@ Tensor count_nonzero(const Tensor& x, const Dims& axes) {
   });
 }
 
-/// n - correction, at least 0.
-double freedom(const detail::ReducedShape& shape, int64_t correction) {
-  return std::max(0.0, static_cast<double>(shape.count) - static_cast<double>(correction));
+/// x less its mean over the axes where `mean` has extent 1: exactly 0 where all x are equal.
+Tensor centred(const Tensor& x, const Tensor& mean) {
+  const Tensor y = [&] {
+    const NoGradGuard no_grad;
+    return x - mean;
+  }();
+  return record("centred", {x}, y, [kept = mean.shape()](Backward&, const Tensor& g) {
+    return Gradients{centred(g, detail::moments(g.detach(), kept, 1, false).mean)};
+  });
+}
+
+/// The variance, or its `root`.
+Tensor spread(const char* op, const Tensor& x, const Dims& axes, int64_t correction, bool keepdim,
+              bool root) {
+  const detail::ReducedShape shape = detail::reduced_shape(op, x, axes);
+  check_floating(op, x);
+  if (is_half(x.dtype())) {
+    return spread(op, x.to(DType::float32), axes, correction, keepdim, root).to(x.dtype());
+  }
+  const double divisor =
+      std::max(0.0, static_cast<double>(shape.count) - static_cast<double>(correction));
+  const auto [y, mean] = detail::moments(x, shape.kept, divisor, root);
+  const Tensor recorded = record(
+      op, {x}, y,
+      [x = save(x), y = root ? save_output(y) : Saved(), mean = mean, divisor, root](
+          Backward& pass, const Tensor& g) {
+        // (x - mean) / (y divisor) for the root.
+        const Tensor scale = root ? quotient_or_zero(g, pass(y)) / divisor : g * (2 / divisor);
+        return Gradients{centred(pass(x), mean) * scale};
+      });
+  return detail::finished(recorded, shape, keepdim);
 }
 
 }  // namespace
@@ -119,36 +143,11 @@ Tensor norm(const Tensor& x, double p, const Dims& axes, bool keepdim) {
 }
 
 Tensor var(const Tensor& x, const Dims& axes, int64_t correction, bool keepdim) {
-  const detail::ReducedShape shape = detail::reduced_shape("var", x, axes);
-  check_floating("var", x);
-  if (is_half(x.dtype())) return var(x.to(DType::float32), axes, correction, keepdim).to(x.dtype());
-  const double divisor = freedom(shape, correction);
-  const Tensor y = detail::moments(x, axes, shape.kept, divisor, false).var;
-  const Tensor recorded =
-      record("var", {x}, y, [x = save(x), axes, divisor](Backward& pass, const Tensor& g) {
-        const Tensor value = pass(x);
-        return Gradients{(value - mean(value, axes, true)) * (g * (2 / divisor))};
-      });
-  return detail::finished(recorded, shape, keepdim);
+  return spread("var", x, axes, correction, keepdim, false);
 }
 
 Tensor std(const Tensor& x, const Dims& axes, int64_t correction, bool keepdim) {
-  const detail::ReducedShape shape = detail::reduced_shape("std", x, axes);
-  check_floating("std", x);
-  if (is_half(x.dtype())) return std(x.to(DType::float32), axes, correction, keepdim).to(x.dtype());
-  const double divisor = freedom(shape, correction);
-  const Tensor y = [&] {
-    const NoGradGuard no_grad;
-    return sqrt(detail::moments(x, axes, shape.kept, divisor, false).var);
-  }();
-  const Tensor recorded =
-      record("std", {x}, y,
-             [x = save(x), y = save_output(y), axes, divisor](Backward& pass, const Tensor& g) {
-               const Tensor value = pass(x);
-               const Tensor scale = quotient_or_zero(g, pass(y)) / divisor;
-               return Gradients{(value - mean(value, axes, true)) * scale};
-             });
-  return detail::finished(recorded, shape, keepdim);
+  return spread("std", x, axes, correction, keepdim, true);
 }
 
 Tensor Tensor::norm(double p, const Dims& axes, bool keepdim) const {

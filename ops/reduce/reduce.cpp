@@ -54,13 +54,15 @@ Tensor extremum(const char* op, const Reduction& kernel, const Tensor& x, const 
   const Tensor recorded =
       record(op, {x}, y, [x = save(x), y = save_output(y)](Backward& pass, const Tensor& g) {
         const Tensor value = pass(x);
-        const Tensor ties = eq(value, pass(y).detach()).to(g.dtype());
+        // Counted in int64, because a half holds no count above 2048 or 256 exactly.
+        const Tensor ties = eq(value, pass(y).detach());
         Dims axes_of_ties;
         for (int i = 0; i < ties.rank(); ++i) {
           if (g.shape()[i] == 1) axes_of_ties.push_back(i);
         }
         const Tensor count = axes_of_ties.empty() ? ties : sum(ties, axes_of_ties, true);
-        return Gradients{ties * (g / count)};
+        const Tensor share = (is_half(g.dtype()) ? g.to(DType::float32) : g) / count;
+        return Gradients{(ties * share).to(g.dtype())};
       });
   return finished(recorded, shape, keepdim);
 }

@@ -1,12 +1,31 @@
 #pragma once
 
+#include <limits>
+
 #include "../../core/backend/kernel.h"
 #include "../../core/backend/tensor_view.h"
 #include "../../core/philox.h"
 
 namespace sash::kernels {
 
-/// y[i] = low + (high - low) u with u uniform in [0, 1) from lane i % 4 of block i / 4. Floating.
+/// The largest number of the half T below `high`, which halves drawn from [low, high) must not
+/// round up to; infinity for other T, and where T has no number in [low, high).
+template <class T>
+double last_below(double low, double high) {
+  constexpr double none = std::numeric_limits<double>::infinity();
+  if constexpr (sizeof(T) == 2) {
+    T x(static_cast<float>(high));
+    const double rounded{static_cast<float>(x)};
+    const int step = rounded > 0 ? -1 : rounded < 0 ? 1 : 0x8001 - x.bits;
+    if (rounded >= high) x.bits = static_cast<uint16_t>(x.bits + step);
+    const double last{static_cast<float>(x)};
+    return last < low ? none : last;
+  }
+  return none;
+}
+
+/// y[i] = low + (high - low) u with u uniform in [0, 1) from lane i % 4 of block i / 4, at most
+/// `last_below`. Floating; halves are computed in float32.
 extern SASH_API
     Kernel<void(KernelContext&, const TensorView& y, PhiloxState, double low, double high)>
         random_uniform;

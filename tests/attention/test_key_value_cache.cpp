@@ -113,6 +113,37 @@ TEST_CASE("causal_reach: the recent and the first tokens that a mask shows") {
           .causal_reach());
 }
 
+TEST_CASE("causal_reach: set only for masks that hide later keys, and never too short") {
+  for (const char* const spec :
+       {"causal", "window:2,0", "window:2,1", "sinks:0", "sinks:1", "sinks:2", "global:0",
+        "global:1", "global:0,1", "global:0 & sinks:1", "causal & global:0", "causal & global:0,1",
+        "causal & global:2", "causal_window:3 | global:0", "causal & (window:1,0 | global:0)",
+        "dilated_window:2,0,3", "dilated_window:0,0,3 | global:0", "longformer:1,0"}) {
+    CAPTURE(spec);
+    const AttentionMask mask = AttentionMask::parse(spec);
+    const auto reach = mask.causal_reach();
+    if (!reach) continue;
+    constexpr int64_t n = 9;
+    const std::vector<bool> seen = mask.to_dense(n, n).to_vector<bool>();
+    for (int64_t i = 0; i < n; ++i) {
+      for (int64_t j = 0; j < n; ++j) {
+        CAPTURE(i);
+        CAPTURE(j);
+        const bool near = !reach->recent || i - j < *reach->recent;
+        const bool may = j <= i && (near || j < reach->first);
+        if (reach->exact) {
+          CHECK(seen[size_t(i * n + j)] == may);
+        } else {
+          CHECK(seen[size_t(i * n + j)] <= may);
+        }
+      }
+    }
+  }
+  CHECK(reach("global:0") == "none");
+  CHECK(reach("causal_window:3 | global:0") == "none");
+  CHECK(reach("causal & global:0") == "all 0 at most");
+}
+
 TEST_CASE("attention with a cache equals attention to all keys") {
   const std::vector<nn::MultiheadAttentionOptions> variants{
       {},

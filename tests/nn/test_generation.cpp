@@ -92,7 +92,11 @@ TEST_CASE("generation: each option keeps the tokens that it says") {
   CHECK(drawn({-inf, 0, -inf}, {}) == Set{1});
   CHECK(drawn({0, inf, 5}, {}) == Set{1});
   CHECK(drawn({0, inf, inf}, {.top_p = 0.9}) == Set{1, 2});
-  CHECK(drawn({-inf, -inf}, {}) == Set{0, 1});
+  for (const double temperature : {0.0, 1.0}) {
+    expect_error<ValueError>("TokenSampler: expected a logit above -inf, got none", [&] {
+      drawn({-inf, -inf}, {.temperature = temperature});
+    });
+  }
 }
 
 TEST_CASE("generation: draws have the options' probabilities") {

@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include <sash/ops/attention/linear_attention.h>
 #include <sash/ops/attention/local.h>
 #include <sash/ops/elementwise/binary.h>
 #include <sash/ops/elementwise/compare.h>
@@ -152,7 +153,7 @@ TEST_CASE("variances of too few elements are infinite or NaN") {
 TEST_CASE("a variance that float32 cannot hold is infinite") {
   const Tensor x = tensor<float>({1e30F, 0, 0, 0});
   CHECK(var(x).item<double>() == kInfinity);
-  CHECK(sash::std(x).item<double>() == kInfinity);
+  CHECK(sash::std(x).item<float>() == 0.5e30F);
   CHECK(std::isnan(var(tensor<float>({1e30F, NAN})).item<double>()));
 }
 
@@ -244,18 +245,36 @@ TEST_CASE("differences with the least integer") {
   CHECK((x -= least).item<int32_t>() == std::numeric_limits<int32_t>::max());
 }
 
-TEST_CASE("clamp is flat at NaN") {
+TEST_CASE("clamp is flat at NaN, and at its bounds") {
   Tensor x = variable({NAN, -2, -1, 0, 1, 2, kInfinity});
   const Tensor w = doubles({1, 2, 3, 4, 5, 6, 7});
   const auto gradient = [&](std::optional<Scalar> low, std::optional<Scalar> high) {
     return grad({clamp(x, low, high)}, {x}, {w})[0].to_vector<double>();
   };
-  CHECK(gradient(-1, 1) == std::vector<double>{0, 0, 3, 4, 5, 0, 0});
-  CHECK(gradient(-1, std::nullopt) == std::vector<double>{0, 0, 3, 4, 5, 6, 7});
-  CHECK(gradient(std::nullopt, 1) == std::vector<double>{0, 2, 3, 4, 5, 0, 0});
+  CHECK(gradient(-1, 1) == std::vector<double>{0, 0, 0, 4, 0, 0, 0});
+  CHECK(gradient(-1, std::nullopt) == std::vector<double>{0, 0, 0, 4, 5, 6, 7});
+  CHECK(gradient(std::nullopt, 1) == std::vector<double>{0, 2, 3, 4, 0, 0, 0});
+  CHECK(gradient(0, 0) == std::vector<double>{0, 0, 0, 0, 0, 0, 0});
   Tensor g = w.clone().requires_grad_();
   const Tensor first = grad({clamp(x, -1, 1)}, {x}, {g}, {.create_graph = true})[0];
-  CHECK(grad({first}, {g}, {w})[0].to_vector<double>() == std::vector<double>{0, 0, 3, 4, 5, 0, 0});
+  CHECK(grad({first}, {g}, {w})[0].to_vector<double>() == std::vector<double>{0, 0, 0, 4, 0, 0, 0});
+}
+
+TEST_CASE_TEMPLATE("linear attention: features have slope 1 at 0 in both derivatives", On, Cpu,
+                   Cuda) {
+  if (missing(On::device)) return;
+  manual_seed(6);
+  const TensorOptions options{.dtype = DType::float64, .device = On::device};
+  const auto some_zeros = [&] {
+    const Tensor x = randn({1, 2, 6, 4}, options);
+    return masked_fill(x, gt(randn(x.shape(), options), 0), 0).detach().requires_grad_();
+  };
+  const Tensor q = some_zeros(), k = some_zeros(), v = randn({1, 2, 6, 4}, options);
+  const Tensor g = randn(v.shape(), options);
+  const std::vector<Tensor> fused = grad({linear_attention(q, k, v)}, {q, k}, {g});
+  const std::vector<Tensor> plain =
+      grad({linear_attention(q, k, v)}, {q, k}, {g}, {.create_graph = true});
+  for (size_t i = 0; i < 2; ++i) CHECK(relative_error(plain[i].detach(), fused[i]) < 1e-12);
 }
 
 TEST_CASE("maximum and minimum: where one is NaN both get the gradient") {
@@ -286,6 +305,9 @@ TEST_CASE_TEMPLATE("glu: gradients of NaN and at the clamps are those of plain o
     CHECK(isnan(fused).to_vector<bool>() == isnan(plain).to_vector<bool>());
     CHECK(largest_difference(masked_fill(fused, isnan(fused), 0),
                              masked_fill(plain, isnan(plain), 0)) < 1e-12);
+    if (kind != GluKind::clamped_swiglu) continue;
+    for (const int64_t at_limit : {2, 4, 5, 9, 10})
+      CHECK(fused[at_limit].template item<double>() == 0);
   }
 }
 

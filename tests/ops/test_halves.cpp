@@ -21,19 +21,38 @@ constexpr DType kHalves[] = {DType::float16, DType::bfloat16};
 
 }  // namespace
 
-TEST_CASE_TEMPLATE("halves: random numbers are float32's, rounded", On, Cpu, Cuda) {
+TEST_CASE_TEMPLATE("halves: normal numbers are float32's, rounded", On, Cpu, Cuda) {
   if (missing(On::device)) return;
   for (const DType half : kHalves) {
-    const auto same = [&](Tensor (*draw)(const Shape&, const TensorOptions&), Device single_from) {
-      manual_seed(5);
-      const Tensor y = draw({5, 67}, {.dtype = half, .device = On::device});
-      manual_seed(5);
-      const Tensor x = draw({5, 67}, {.dtype = DType::float32, .device = single_from});
-      CHECK(y.dtype() == half);
-      CHECK(all_same(y, x.to(half)));
+    manual_seed(5);
+    const Tensor y = randn({5, 67}, {.dtype = half, .device = On::device});
+    manual_seed(5);
+    const Tensor x = randn({5, 67}, {.dtype = DType::float32, .device = On::device});
+    CHECK(y.dtype() == half);
+    CHECK(all_same(y, x.to(half)));
+  }
+}
+
+TEST_CASE_TEMPLATE("halves: uniform numbers are below their upper bound", On, Cpu, Cuda) {
+  if (missing(On::device)) return;
+  for (const DType half : kHalves) {
+    const double unit = half == DType::float16 ? 0x1p-11 : 0x1p-8;
+    const TensorOptions options{.dtype = half, .device = On::device};
+    manual_seed(8);
+    const Tensor x = rand({200000}, options);
+    manual_seed(8);
+    const Tensor exact = rand({200000}, {.dtype = DType::float32}).to(half);
+    CHECK(amax(exact).item<double>() == 1);  // what rounding alone gives
+    // All other numbers are the rounded ones.
+    CHECK(all_same(x, masked_fill(exact, eq(exact, 1), 1 - unit)));
+    const auto most = [&](double low, double high) {
+      return amax(nn::init::uniform_(empty({200000}, options), low, high)).template item<double>();
     };
-    same(rand, kCPU);
-    same(randn, On::device);
+    CHECK(most(-2, 3) == 3 - 4 * unit);
+    CHECK(most(-3, -2) == -2 - 4 * unit);
+    CHECK(most(-1, 0) < 0);
+    CHECK(most(1, 1) == 1);
+    CHECK(most(0, 0) == 0);
   }
 }
 

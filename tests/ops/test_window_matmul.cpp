@@ -104,6 +104,57 @@ TEST_CASE_TEMPLATE("window products: hidden slots are filled, never read, and ge
   }
 }
 
+TEST_CASE_TEMPLATE("window products: what a row does not see does not reach it, NaN neither", On,
+                   Cpu, Cuda) {
+  if (missing(On::device)) return;
+  manual_seed(10);
+  for (const DType dtype : {DType::float64, DType::float32, DType::float16, DType::bfloat16}) {
+    for (const Case& c : std::vector<Case>{{{2, 8, 3}, 1}, {{2, 200, 24}, 8}, {{1, 150, 72}, 17}}) {
+      CAPTURE(name(dtype));
+      CAPTURE(to_string(c.shape));
+      const int64_t m = c.shape[1], w = c.w, at = m / 2;
+      const TensorOptions options{.device = On::device};
+      const auto numbers = [&](const Shape& s) { return randn(s, options).to(dtype); };
+      Shape wide = c.shape;
+      wide[2] = 2 * w + 1;
+      const Tensor a = numbers(wide), clean = numbers(c.shape);
+      const auto with = [&](double odd) {
+        Tensor v = clean.clone();
+        v.select(1, at).narrow(1, 0, 2).fill_(odd);
+        return v;
+      };
+      // The average, and the gradients of scores by their keys and by their queries.
+      const auto results = [&](const Tensor& v) {
+        const Tensor q = v.detach().requires_grad_(), k = v.detach().requires_grad_();
+        const Tensor s = window_matmul(q, k, w, {.keys_as_rows = true});
+        std::vector<Tensor> all = grad({s}, {q, k}, {a});
+        all.push_back(unwindow_matmul(a, v, w));
+        all.push_back(local_weighted_average(a.unsqueeze(0), v.unsqueeze(0)).squeeze(0));
+        all.push_back(unwindow_matmul(a, v.mT().contiguous().mT(), w));
+        return all;
+      };
+      const std::vector<Tensor> expected = results(with(0));
+      for (const double odd : {kInfinity, -kInfinity, kNaN}) {
+        const std::vector<Tensor> found = results(with(odd));
+        for (size_t i = 0; i < found.size(); ++i) {
+          CAPTURE(i);
+          const Tensor sees = le(abs(arange(0, m, 1, options) - at), w).unsqueeze(1);
+          const Tensor column = lt(arange(0, c.shape[2], 1, options), 2);
+          const Tensor reached = logical_and(sees, column).expand(c.shape);
+          const Tensor finite = lt(abs(found[i]), kInfinity);
+          CHECK(all_same(finite, logical_not(reached)));
+          CHECK(largest_difference(masked_fill(found[i], reached, 0),
+                                   masked_fill(expected[i], reached, 0)) <
+                (dtype == DType::float64   ? 1e-12
+                 : dtype == DType::float32 ? 1e-4
+                 : dtype == DType::float16 ? 0.02
+                                           : 0.2));
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE_TEMPLATE("window products: w beyond M, and no window", On, Cpu, Cuda) {
   if (missing(On::device)) return;
   manual_seed(6);

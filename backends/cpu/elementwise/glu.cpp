@@ -95,8 +95,9 @@ void backward_part(const S* a, const S* b, const S* g, S* da, S* db, int64_t n) 
     Lanes<T> to_value = grad * c * p;
     if constexpr (G::clamps) {
       constexpr T limit = T(kernels::kGateLimit);
-      to_gate = zero_above(to_gate, from_a, limit);
-      to_value = zero_above(to_value, abs(from_b), limit);
+      constexpr T before = limit - 4 * std::numeric_limits<T>::epsilon();  // the number below 7
+      to_gate = zero_above(to_gate, from_a, before);
+      to_value = zero_above(to_value, abs(from_b), before);
     }
     store(da + i, lanes, to_gate);
     store(db + i, lanes, to_value);

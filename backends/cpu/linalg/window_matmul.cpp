@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "../../../core/backend/dispatch.h"
 #include "../../../core/parallel.h"
@@ -134,6 +136,38 @@ void unfold(const Band& band, const T* a, Range rows, Range keys, T* matrix) {
 }
 
 template <class T>
+bool all_finite(const T* x, int64_t count) {
+  bool all = true;
+  for (int64_t i = 0; i < count; ++i) all &= std::abs(x[i]) <= std::numeric_limits<T>::max();
+  return all;
+}
+
+/// o = weights v, where elements of v that are infinite or NaN reach only those results i that see
+/// their row k of v: visible(i, k). A weight of 0 outside the window would make them NaN.
+template <class T, class Visible>
+void sums_of_not_finite(KernelContext& context, Product<T> product, const Visible& visible) {
+  const int64_t n = product.n;
+  const Workspace scratch(context, product.k * n * static_cast<int64_t>(sizeof(T)));
+  T* const finite = scratch.ptr<T>();
+  const Matrix<const T> v = product.b;
+  for (int64_t i = 0; i < product.k * n; ++i) {
+    const T x = *v.at(i / n, i % n);
+    finite[i] = std::isfinite(x) ? x : T(0);
+  }
+  product.b = {finite, n, 1};
+  gemm<T>(context, product);
+  for (int64_t k = 0; k < product.k; ++k) {
+    for (int64_t c = 0; c < n; ++c) {
+      const T x = *v.at(k, c);
+      if (std::isfinite(x)) continue;
+      for (int64_t i = 0; i < product.m; ++i) {
+        if (visible(i, k)) *product.c.at(i, c) += *product.a.at(i, k) * x;
+      }
+    }
+  }
+}
+
+template <class T>
 void sums(KernelContext& context, const TensorView& a, const TensorView& v,
           const WindowParams& window, bool transposed, const TensorView& o) {
   const MatrixOperand<T> values(context, v);
@@ -153,12 +187,21 @@ void sums(KernelContext& context, const TensorView& a, const TensorView& v,
     unfold(band, a.ptr<const T>() + (b * heads + h) * m * band.slots(), rows, keys, matrix);
     const Matrix<const T> weights{matrix, width, 1};
     const int64_t made = transposed ? width : block.count();
-    gemm<T>(context, {.m = made,
-                      .n = n,
-                      .k = depth,
-                      .a = transposed ? weights.transposed() : weights,
-                      .b = rows_of(values, b, h, transposed ? rows.first : keys.first),
-                      .c = {to, n, 1}});
+    const int64_t first_v = transposed ? rows.first : keys.first;
+    const Product<T> product{.m = made,
+                             .n = n,
+                             .k = depth,
+                             .a = transposed ? weights.transposed() : weights,
+                             .b = rows_of(values, b, h, first_v),
+                             .c = {to, n, 1}};
+    gemm<T>(context, product);
+    if (!all_finite(to, made * n)) {
+      sums_of_not_finite(context, product, [&](int64_t i, int64_t k) {
+        const int64_t after = first_v + k - block.first - i;  // from the result's row to that of v
+        const int64_t slot = (transposed ? -after : after) + window.left;
+        return slot >= 0 && slot < band.slots();
+      });
+    }
     std::fill_n(to + made * n, (block.count() - made) * n, T(0));
   });
 }

@@ -1,5 +1,6 @@
 #include "../../../tensor/kernels/random.h"
 
+#include <algorithm>
 #include <cmath>
 #include <type_traits>
 
@@ -60,8 +61,9 @@ void random_uniform(KernelContext&, const TensorView& y, PhiloxState state, doub
   dispatch_drawn(y.dtype, "random_uniform", [&]<class T>(TypeTag<T>) {
     using C = draw_t<T>;
     const C from = static_cast<C>(low), width = static_cast<C>(high - low);
-    draw<T>(y, state, [from, width](const PhiloxBlock& block, size_t lane) {
-      return from + width * uniform_from_bits<C>(block.lane[lane]);
+    const C last = static_cast<C>(kernels::last_below<T>(low, high));
+    draw<T>(y, state, [from, width, last](const PhiloxBlock& block, size_t lane) {
+      return std::min(from + width * uniform_from_bits<C>(block.lane[lane]), last);
     });
   });
 }

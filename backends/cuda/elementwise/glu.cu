@@ -11,8 +11,8 @@ template <class G, class A>
 __device__ void backward_of(A g, A& a, A& b) {
   constexpr A limit = A(kernels::kGateLimit);
   const A c = gate_of<G>(a), p = G::cdf(c);
-  const bool gate_passes = !G::kClamps || !(a > limit);
-  const bool value_passes = !G::kClamps || !(b > limit || b < -limit);
+  const bool gate_passes = !G::kClamps || !(a >= limit);
+  const bool value_passes = !G::kClamps || !(b >= limit || b <= -limit);
   a = gate_passes ? g * factor_of<G>(b) * (p + G::slope(c, p)) : A(0);
   b = value_passes ? g * c * p : A(0);
 }

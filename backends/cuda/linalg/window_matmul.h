@@ -30,6 +30,23 @@ struct WindowDims {
   int64_t tiles(int64_t rows) const { return (slots + rows + 62) / 64; }
 };
 
+/// Result i of `unwindow_matmul`: the sum over the rows j of v that it sees of weight(row, key)
+/// value(j). Tiles multiply rows outside the window by 0, which is NaN where v is infinite or NaN:
+/// results that are not finite are computed anew by this.
+template <bool transposed, class Weight, class Value>
+__device__ auto window_sum(const WindowDims& p, int keys, int i, const Weight& weight,
+                           const Value& value) {
+  const int right = p.slots - 1 - p.left;
+  const int before = transposed ? right : p.left, behind = transposed ? p.left : right;
+  const int end = transposed ? (i < keys ? p.m : 0) : keys;
+  decltype(value(i) + value(i)) sum = 0;
+#pragma unroll 1
+  for (int j = max(0, i - before); j < min(end, i + behind + 1); ++j) {
+    sum += (transposed ? weight(j, i) : weight(i, j)) * value(j);
+  }
+  return sum;
+}
+
 /// No tensor cores: any floating dtype, any strides.
 void window_scores_simple(KernelContext& context, const TensorView& q, const TensorView& k,
                           const kernels::WindowParams& window, double fill, const TensorView& a);

@@ -155,6 +155,10 @@ __global__ void __launch_bounds__(kBlock)
   }
   sums.for_each([&](int r, int c, compute_t<T> sum) {
     if (first + r >= p.m || feature + c >= p.n) return;
+    if (!isfinite(sum)) {
+      const auto in_column = [&](int j) { return values(j, feature + c); };
+      sum = window_sum<transposed>(p, keys, first + r, weight, in_column);
+    }
     o[(static_cast<int64_t>(head) * p.m + first + r) * p.n + feature + c] = narrow<T>(sum);
   });
 }

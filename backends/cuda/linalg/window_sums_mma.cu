@@ -196,13 +196,24 @@ __global__ void __launch_bounds__(kBlock, 4) sums_kernel(const __grid_constant__
     const int row = first + part_row() + r, d = feature + part_column() + c;
     if (row >= p.m || d >= p.n) return;
     T* const to = o.data + row * o.row + d;
-    if (o.vectors) {
-      *reinterpret_cast<Vector<T, 8>*>(to) = vector;
-      return;
-    }
+    bool finite = true;
 #pragma unroll
     for (int e = 0; e < 8; ++e) {
-      if (d + e < p.n) to[e] = vector.element[e];
+      finite = finite && isfinite(widen(vector.element[e]));
+      if (!o.vectors && d + e < p.n) to[e] = vector.element[e];
+    }
+    if (o.vectors) *reinterpret_cast<Vector<T, 8>*>(to) = vector;
+    if (finite) return;
+    const auto weight = [&](int i, int j) {
+      return widen(x.a[(int64_t{head} * p.m + i) * p.slots + j - i + p.left]);
+    };
+#pragma unroll 1
+    for (int e = 0; e < 8 && d + e < p.n; ++e) {
+      if (isfinite(widen(to[e]))) continue;
+      const auto value = [&](int j) {
+        return widen(v.data[columns ? (d + e) * v.row + j : j * v.row + d + e]);
+      };
+      to[e] = narrow<T>(window_sum<transposed>(p, keys, row, weight, value));
     }
   });
 }

@@ -9,12 +9,12 @@ namespace {
 
 template <class T>
 struct Uniform {
-  T from, width;
+  T from, width, last;
   __device__ Vector<T, 4> operator()(const PhiloxBlock& block) const {
     Vector<T, 4> y;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      y.element[i] = from + width * uniform_from_bits<T>(block.lane[i]);
+      y.element[i] = ::min(from + width * uniform_from_bits<T>(block.lane[i]), last);
     }
     return y;
   }
@@ -79,7 +79,8 @@ void random_uniform(KernelContext& context, const TensorView& y, PhiloxState sta
                     double high) {
   dispatch_any_floating(y.dtype, "random_uniform", [&]<class T>(TypeTag<T>) {
     using C = operand_t<T>;
-    const Uniform<C> uniform{static_cast<C>(low), static_cast<C>(high - low)};
+    const Uniform<C> uniform{static_cast<C>(low), static_cast<C>(high - low),
+                             static_cast<C>(kernels::last_below<T>(low, high))};
     philox_map<T>(context, uniform, state, y);
   });
 }

@@ -4,45 +4,70 @@
 namespace sash::cuda {
 namespace {
 
-/// Of `count` elements: their mean, and the sum of their squared distances from it.
-template <class A>
+/// Of `count` elements x: the sums of x - pivot and of (x - pivot)^2. The pivot is one of them (0
+/// if that is infinite or NaN) or their mean, so that equal elements have sums of exactly 0.
 struct Spread {
-  A count, mean, squares;
+  double count, pivot, sum, squares;
+
+  /// The same about their mean.
+  __device__ Spread centred() const {
+    if (count == 0) return *this;
+    const double shift = sum / count, rest = squares - sum * shift;
+    const bool held = squares != kInfinity<double>;
+    return {count, pivot + shift, 0, !held ? squares : rest < 0 ? 0 : rest};
+  }
 };
 
-template <class A>
-__device__ Spread<A> shuffle_xor(Spread<A> x, int step) {
-  return {__shfl_xor_sync(kAllLanes, x.count, step), __shfl_xor_sync(kAllLanes, x.mean, step),
-          __shfl_xor_sync(kAllLanes, x.squares, step)};
+__device__ Spread shuffle_xor(Spread x, int step) {
+  return {__shfl_xor_sync(kAllLanes, x.count, step), __shfl_xor_sync(kAllLanes, x.pivot, step),
+          __shfl_xor_sync(kAllLanes, x.sum, step), __shfl_xor_sync(kAllLanes, x.squares, step)};
 }
 
 /// Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample
-/// variances", 1979.
+/// variances", 1979. In float64: float32 does not hold the squares of large or small elements.
 template <class T>
 struct Moments {
-  using Accumulator = Spread<T>;
+  using Accumulator = Spread;
   T* var;
   T* mean;
-  T divisor;
+  double divisor;
+  bool root;
 
-  __device__ Accumulator identity() const { return {0, 0, 0}; }
-  __device__ Accumulator of(T x, int64_t) const { return {1, x, 0}; }
-  __device__ Accumulator operator()(const Accumulator& a, const Accumulator& b) const {
-    const T count = a.count + b.count, share = count > 0 ? b.count / count : T(0);
-    const T apart = b.mean - a.mean;
-    return {count, a.mean + apart * share,
+  __device__ Spread identity() const { return {0, 0, 0, 0}; }
+  __device__ Spread of(T x, int64_t place) const {
+    Spread one = identity();
+    add(one, x, place);
+    return one;
+  }
+  __device__ void add(Spread& all, T x, int64_t) const {
+    const double wide = x;
+    if (all.count == 0) all.pivot = isfinite(wide) ? wide : 0;
+    const double apart = wide - all.pivot;
+    all.count += 1;
+    all.sum += apart;
+    all.squares += apart * apart;
+  }
+  __device__ Spread operator()(const Spread& left, const Spread& right) const {
+    if (right.count == 0) return left;
+    if (left.count == 0) return right;
+    const Spread a = left.centred(), b = right.centred();
+    const double count = a.count + b.count, share = b.count / count, apart = b.pivot - a.pivot;
+    return {count, a.pivot + apart * share, 0,
             a.squares + b.squares + apart * apart * (a.count * share)};
   }
-  __device__ void write(int64_t at, const Accumulator& all) const {
-    var[at] = (all.squares + (all.mean - all.mean)) / divisor;  // NaN beside infinities
-    if (mean) mean[at] = all.count > 0 ? all.mean : kNaN<T>;
+  __device__ void write(int64_t at, const Spread& sums) const {
+    const Spread all = sums.centred();
+    const double middle = all.count > 0 ? all.pivot : kNaN<double>;
+    const double value = (all.squares + (middle - middle)) / divisor;  // NaN beside infinities
+    var[at] = static_cast<T>(root ? ::sqrt(value) : value);
+    if (mean) mean[at] = static_cast<T>(middle);
   }
 };
 
 void var_mean(KernelContext& context, const TensorView& x, const TensorView& var,
-              const TensorView& mean, double divisor) {
+              const TensorView& mean, double divisor, bool root) {
   dispatch_floating(x.dtype, "var", [&]<class T>(TypeTag<T>) {
-    const Moments<T> moments{var.ptr<T>(), mean.ptr<T>(), static_cast<T>(divisor)};
+    const Moments<T> moments{var.ptr<T>(), mean.ptr<T>(), divisor, root};
     reduce<T>(context, moments, x, var);
   });
 }

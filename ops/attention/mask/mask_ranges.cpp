@@ -277,10 +277,13 @@ class Global final : public MaskPart {
     return std::make_unique<GlobalRule>(shape, std::vector<int64_t>(tokens_.begin(), past));
   }
   std::optional<PositionReach> reach() const override {
-    // The tokens are the first n: a query among them sees only these of its past.
+    // A query among the tokens sees all later keys. If the tokens are the first n, it sees only
+    // these of its past.
     const auto n = static_cast<int64_t>(tokens_.size());
-    if (tokens_.empty() || tokens_.back() == n - 1) return reach_of(n);
-    return PositionReach{.past = {.exact = false}};
+    PositionReach reach{.past = {.exact = false}};
+    if (tokens_.empty() || tokens_.back() == n - 1) reach = reach_of(n);
+    reach.hides_later = tokens_.empty();
+    return reach;
   }
 
  private:
