@@ -1,12 +1,8 @@
 #include "init.h"
 
-#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <string>
-#include <tuple>
-#include <utility>
-#include <vector>
 
 #include "../core/error.h"
 #include "../ops/checks.h"
@@ -56,27 +52,12 @@ Fans fans(const char* op, const Tensor& weight) {
           receptive * static_cast<double>(weight.shape()[0])};
 }
 
-using RandomKernel = Kernel<void(KernelContext&, const TensorView&, PhiloxState, double, double)>;
-
-Tensor fill_random(const RandomKernel& kernel, const Tensor& x, double a, double b) {
+template <class K, class... Parameters>
+Tensor fill_random(const K& kernel, const Tensor& x, const Parameters&... parameters) {
   KernelContext context = kernel_context(x.device());
-  kernel(context, x.tensor_view(), next_philox(x.device(), x.numel()), a, b);
+  kernel(context, x.tensor_view(), next_philox(x.device(), x.numel()), parameters...);
   x.impl().storage->bump_version();
   return x;
-}
-
-double normal_cdf(double z) { return 0.5 * std::erfc(-z / std::numbers::sqrt2); }
-
-// The z in [low, high] with normal_cdf(z) = p, by bisection to the last bit that matters. Below -38
-// normal_cdf runs out of digits, and nearly all numbers are at the upper end.
-double normal_quantile(double p, double low, double high) {
-  low = high < -38 ? high : std::fmax(low, -40);
-  high = std::fmin(high, 40);
-  for (int i = 0; i < 60; ++i) {
-    const double middle = 0.5 * (low + high);
-    (normal_cdf(middle) < p ? low : high) = middle;
-  }
-  return 0.5 * (low + high);
 }
 
 }  // namespace
@@ -103,22 +84,8 @@ Tensor trunc_normal_(const Tensor& x, double mean, double std, double low, doubl
     throw ValueError("trunc_normal_", "low < high", to_text(low) + " and " + to_text(high));
   }
   if (std == 0) return constant_(x, std::fmin(std::fmax(mean, low), high));
-  double z_low = (low - mean) / std, z_high = (high - mean) / std, sign = 1;
-  if (z_low > 0) {  // by the lower tail, where probabilities keep their digits
-    sign = -1;
-    std::tie(z_low, z_high) = std::pair(-z_high, -z_low);
-  }
-  const double p_low = normal_cdf(z_low), p_high = normal_cdf(z_high);
-  const TensorOptions on_host{.dtype = DType::float64, .device = kCPU};
-  std::vector<double> values = rand(x.shape(), on_host).to_vector<double>();
-  for (double& value : values) {
-    const double p = p_low + (p_high - p_low) * value;
-    const double z = sign * normal_quantile(p, z_low, z_high);
-    value = std::clamp(mean + std * z, low, high);
-  }
-  const NoGradGuard no_grad;
-  Tensor target = x;
-  return target.copy_(tensor(values, x.shape(), on_host));
+  return fill_random(kernels::random_truncated_normal, x,
+                     kernels::TruncatedNormal(mean, std, low, high));
 }
 
 Tensor constant_(const Tensor& x, double value) {

@@ -56,12 +56,6 @@ inline void check_floating(const char* op, const Tensor& x) {
   if (!is_floating(x.dtype())) throw DTypeError(op, "a floating dtype", name(x.dtype()));
 }
 
-/// `DTypeError` unless `x` is floating, int32 or int64.
-inline void check_numeric(const char* op, const Tensor& x) {
-  if (x.dtype() != DType::uint8 && x.dtype() != DType::boolean) return;
-  throw DTypeError(op, "a floating dtype, int32 or int64", name(x.dtype()));
-}
-
 /// `DTypeError` if `x` is bool.
 inline void check_not_bool(const char* op, const Tensor& x) {
   if (x.dtype() == DType::boolean) throw DTypeError(op, "a dtype of numbers", name(x.dtype()));

@@ -17,6 +17,8 @@ constinit Kernel<void(KernelContext&, const TensorView&, PhiloxState, double, do
     random_uniform{"random_uniform"};
 constinit Kernel<void(KernelContext&, const TensorView&, PhiloxState, double, double)>
     random_normal{"random_normal"};
+constinit Kernel<void(KernelContext&, const TensorView&, PhiloxState, const TruncatedNormal&)>
+    random_truncated_normal{"random_truncated_normal"};
 constinit Kernel<void(KernelContext&, const TensorView&, PhiloxState, int64_t, int64_t)>
     random_integer{"random_integer"};
 }  // namespace kernels

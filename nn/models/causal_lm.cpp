@@ -8,6 +8,7 @@
 #include "../../ops/loss/cross_entropy.h"
 #include "../check.h"
 #include "../init.h"
+#include "positions.h"
 
 namespace sash::nn {
 namespace {
@@ -151,15 +152,9 @@ Tensor CausalLM::embed(const Tensor& tokens, int64_t first_position) {
   if (tokens.dtype() != DType::int64) {
     throw DTypeError("CausalLM", "int64 tokens", name(tokens.dtype()));
   }
-  if (!position_embedding) {
-    check_rank("CausalLM", tokens, 2);
-    return dropout(token_embedding(tokens));
-  }
-  const int64_t room = options_.context - first_position;
-  if (tokens.rank() != 2 || tokens.shape()[1] > room) {
-    throw ShapeError("CausalLM", "tokens [B, T] with T at most " + std::to_string(room),
-                     to_string(tokens.shape()));
-  }
+  check_rank("CausalLM", tokens, 2);
+  if (!position_embedding) return dropout(token_embedding(tokens));
+  check_positions("CausalLM", options_.context, first_position, tokens);
   return dropout(token_embedding(tokens) +
                  position_embedding->rows(first_position, tokens.shape()[1]));
 }

@@ -17,6 +17,7 @@
 #include "../../tensor/factories.h"
 #include "../check.h"
 #include "../init.h"
+#include "positions.h"
 
 namespace sash::nn {
 namespace {
@@ -204,12 +205,8 @@ Tensor TransformerStack::embed(const Tensor& tokens, const Tensor& types, const 
     x = x + (types.defined() ? (*type_embedding)(types) : type_embedding->rows(0, 1));
   }
   if (position_embedding) {
-    const int64_t room =
-        config_.max_positions - *std::max_element(past.lengths.begin(), past.lengths.end());
-    if (tokens.size(1) > room) {
-      throw ShapeError(kStack, "tokens [B, T] with T at most " + std::to_string(room),
-                       to_string(tokens.shape()));
-    }
+    check_positions(kStack, config_.max_positions,
+                    *std::max_element(past.lengths.begin(), past.lengths.end()), tokens);
     if (past.positions.defined()) {
       x = x + (*position_embedding)(past.positions.unsqueeze(1));
     } else {

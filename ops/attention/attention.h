@@ -48,13 +48,15 @@ SASH_API Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v,
 /// The result of attention and the log-sum-exp.
 struct AttentionWithLse {
   Tensor out;  ///< [B, H, S_q, D_v]
-  /// [B, H, S_q]: log of the sum of exp(s) over the visible keys, +inf where none is; with sink
-  /// logits, log(exp(lse) + exp(sink)).
+  /// [B, H, S_q]: log of the sum of exp(s) over the visible keys, +inf where none is. With sink
+  /// logits it counts the sink: log(exp(sink) + sum exp(s)), the sink's logit where no key is
+  /// visible.
   Tensor lse;
 };
 
 /// The same with the log-sum-exp of the scores (float64 for float64, else float32), which is
-/// differentiable: results over parts of the keys can be merged by it.
+/// differentiable: results over parts of the keys can be merged by it, if one part alone has the
+/// sink logits.
 SASH_API AttentionWithLse attention_with_lse(const Tensor& q, const Tensor& k, const Tensor& v,
                                              const AttentionOptions& options = {});
 

@@ -6,9 +6,9 @@
 
 /// Attention that approximates softmax attention in less than quadratic time by sharing work among
 /// similar queries, and its exact oracle. q is [B, H, S_q, D], k [B, H_kv, S_k, D],
-/// v [B, H_kv, S_k, D_v], the result [B, H, S_q, D_v]; H is a multiple of H_kv. Floating dtypes
-/// (the halves on CUDA). Gradients reach q, k and v; none flows through the choice of clusters and
-/// keys, and each function has a form that takes the choice, so it can be kept or checked.
+/// v [B, H_kv, S_k, D_v], the result [B, H, S_q, D_v]; H is a multiple of H_kv. Floating
+/// dtypes. Gradients reach q, k and v; none flows through the choice of clusters and keys, and each
+/// function has a form that takes the choice, so it can be kept or checked.
 ///
 /// Throws `ShapeError`, `DTypeError`, `DeviceError` and `ValueError` as `attention` does.
 namespace sash {

@@ -15,7 +15,7 @@ SASH_API Tensor random_planes(int64_t bits, int64_t depth, bool bias = true, Dev
 /// Bit b of the hash of a row x [..., D] says on which side of plane b it lies: whether
 /// x . planes[b, :D] + planes[b, D] > 0 (Charikar, "Similarity estimation techniques from rounding
 /// algorithms", STOC 2002). planes is float32 [bits, D + 1], 1 to 64 of them; the hash is int64
-/// [...]. Floating dtypes (the halves on CUDA); float64 elements are rounded to float32 first.
+/// [...]. Floating dtypes; float64 elements are rounded to float32 first.
 SASH_API Tensor sign_hash(const Tensor& x, const Tensor& planes);
 
 /// Which cluster each of N queries is in.

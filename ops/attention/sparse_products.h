@@ -4,9 +4,9 @@
 
 /// Products with chosen keys only: what attention to a list of keys per query is made of. Shapes
 /// are q [B, H, N, D], k [B, H_kv, S, D], index int64 [B, H, N, K] with values in [0, S), or -1 for
-/// no key; H is a multiple of H_kv, and head h reads head floor(h H_kv / H). Floating dtypes (the
-/// halves on CUDA), sums of halves in float32. Memory is O(N K). Differentiable any number of times
-/// in all but the index; the order of every sum is fixed.
+/// no key; H is a multiple of H_kv, and head h reads head floor(h H_kv / H). Floating dtypes,
+/// sums of halves in float32. Memory is O(N K). Differentiable any number of times in all but the
+/// index; the order of every sum is fixed.
 ///
 /// `ShapeError`, `DTypeError` or `DeviceError` unless the arguments fit; `IndexError` for an index
 /// out of range, on CUDA at the next synchronisation.

@@ -26,8 +26,8 @@ SASH_API Tensor top_keys(const Tensor& q, const Tensor& k, int64_t count,
 ///
 /// q [B, H, S_q, D], k [B, H_kv, S_k, D], v [B, H_kv, S_k, D_v] give [B, H, S_q, D_v]; H is a
 /// multiple of H_kv. O(S_q S_k) time for the choice and O(S_q top_k) memory; with top_k >= S_k it
-/// is `attention`. A query that sees no key gets zeros and a zero gradient. Floating dtypes (the
-/// halves on CUDA). Gradients reach q, k and v, none flows through the choice.
+/// is `attention`. A query that sees no key gets zeros and a zero gradient. Floating dtypes.
+/// Gradients reach q, k and v, none flows through the choice.
 ///
 /// `ValueError` unless top_k >= 1; otherwise throws as `attention`.
 SASH_API Tensor top_k_attention(const Tensor& q, const Tensor& k, const Tensor& v, int64_t top_k,

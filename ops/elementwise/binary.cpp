@@ -46,6 +46,15 @@ bool reads(bool op::Reads::*operand, bool a_wanted, bool b_wanted) {
   return (a_wanted && Op::row.a_gradient.*operand) || (b_wanted && Op::row.b_gradient.*operand);
 }
 
+/// Sums and maxima of bool are "or", products and minima "and"; there are no others.
+template <class Op>
+Tensor of_bool(const Tensor& a, const Tensor& b) {
+  static_cast<void>(broadcast_shapes(a.shape(), b.shape(), Op::row.name));
+  if constexpr (op::List<op::Add, op::Maximum>::has<Op>) return logical_or(a, b);
+  if constexpr (op::List<op::Mul, op::Minimum>::has<Op>) return logical_and(a, b);
+  throw DTypeError(Op::row.name, "a dtype of numbers", name(DType::boolean));
+}
+
 /// The op of a row, recorded with the row's derivative.
 template <class Op>
 Tensor binary(const Tensor& a, const Tensor& b) {
@@ -53,16 +62,15 @@ Tensor binary(const Tensor& a, const Tensor& b) {
   check_defined(row.name, a);
   check_defined(row.name, b);
   check_same_device(row.name, a, b);
-  DType dtype = result_type(a, b);
-  if (row.dtypes == op::Dtypes::cast_to_floating && is_integral(dtype)) dtype = default_dtype();
-  if (a.dtype() != dtype || b.dtype() != dtype) {
-    static_cast<void>(broadcast_shapes(a.shape(), b.shape(), row.name));  // throws before any work
-    return binary<Op>(a.to(dtype), b.to(dtype));
+  const DType dtype = result_type(a, b);
+  if (row.dtypes != op::Dtypes::cast_to_floating && dtype == DType::boolean) {
+    return of_bool<Op>(a, b);
   }
-  if constexpr (row.dtypes == op::Dtypes::numbers) {
-    check_numeric(row.name, a);
-  } else {
-    check_floating(row.name, a);
+  const DType working = kernels::working_dtype(row.dtypes, dtype);
+  if (a.dtype() != working || b.dtype() != working) {
+    static_cast<void>(broadcast_shapes(a.shape(), b.shape(), row.name));  // throws before any work
+    const Tensor y = binary<Op>(a.to(working), b.to(working));
+    return is_floating(working) ? y : y.to(dtype);
   }
   Tensor y = empty(broadcast_shapes(a.shape(), b.shape(), row.name), a.options());
   KernelContext context = kernel_context(a.device());
@@ -87,7 +95,6 @@ Tensor binary(const Tensor& a, const Tensor& b) {
 Tensor promoted(const char* op, const Tensor& x, Scalar value) {
   check_defined(op, x);
   const Tensor wide = x.to(result_type(x, value));
-  check_numeric(op, wide);
   check_holds(op, wide.dtype(), value);
   return wide;
 }
@@ -107,11 +114,11 @@ Tensor with_divisor(const Tensor& x, Scalar value) {
   check_defined(op, x);
   const DType dtype = result_type(x, value);
   if (dtype != x.dtype()) return with_divisor<Op>(x.to(dtype), value);
-  check_numeric(op, x);
   check_holds(op, dtype, value);
   if (is_integral(dtype) && value.to_double() == 0) {
     throw ValueError(op, "a divisor other than 0", "0");
   }
+  if (dtype == DType::uint8) return with_divisor<Op>(x.to(DType::int32), value).to(dtype);
   const Tensor y = empty_like(x);
   KernelContext context = kernel_context(x.device());
   kernels::scalar_slot<Op>()(context, x.tensor_view(), y.tensor_view(), value);

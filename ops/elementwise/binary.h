@@ -5,24 +5,25 @@
 
 /// Arithmetic of two tensors, differentiable any number of times. Shapes broadcast (NumPy's rules);
 /// operands of several dtypes, and scalars, are computed in their `result_type` (promotion.h).
-/// `DeviceError` names two devices that differ. Floating dtypes, the halves on CUDA; what is marked
-/// (integers) also int32 and int64; `DTypeError` for any other result.
+/// `DeviceError` names two devices that differ. Floating dtypes; what is marked (integers) also
+/// integers, which wrap, and (bool) also bool; `DTypeError` for any other result.
 namespace sash {
 
-/// a + b (integers).
+/// a + b (integers); a or b (bool).
 SASH_API Tensor add(const Tensor& a, const Tensor& b);
 /// a - b (integers).
 SASH_API Tensor sub(const Tensor& a, const Tensor& b);
-/// a b (integers).
+/// a b (integers); a and b (bool).
 SASH_API Tensor mul(const Tensor& a, const Tensor& b);
 /// a / b; of integers and bool in `default_dtype()`.
 SASH_API Tensor div(const Tensor& a, const Tensor& b);
-/// a^b. The derivative to b is a^b ln a, and 0 where a = 0 and b >= 0 (-infinity where b < 0).
+/// a^b (integers: b < 0 gives the whole part of it, and 0 for a = 0). The derivative to b is
+/// a^b ln a, and 0 where a = 0 and b >= 0 (-infinity where b < 0).
 SASH_API Tensor pow(const Tensor& a, const Tensor& b);
-/// The greater of two elements (integers); NaN if either is. Where both are equal each receives
-/// half of the gradient, where one is NaN all of it.
+/// The greater of two elements (integers, bool); NaN if either is. Where both are equal each
+/// receives half of the gradient, where one is NaN all of it.
 SASH_API Tensor maximum(const Tensor& a, const Tensor& b);
-/// The lesser of two elements (integers); otherwise like `maximum`.
+/// The lesser of two elements (integers, bool); otherwise like `maximum`.
 SASH_API Tensor minimum(const Tensor& a, const Tensor& b);
 /// a - b floor(a / b) (integers): it has the sign of b. 0 for an integer b of 0.
 SASH_API Tensor remainder(const Tensor& a, const Tensor& b);

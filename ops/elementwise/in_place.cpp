@@ -33,7 +33,6 @@ void check_operands(const char* op, const Tensor& self, const Tensor& other) {
   check_defined(op, self);
   check_defined(op, other);
   check_same_device(op, self, other);
-  check_numeric(op, self);
   check_result(op, self, result_type(self, other));
   check_fits(op, self, other);
   check_writable(op, self);
@@ -42,7 +41,6 @@ void check_operands(const char* op, const Tensor& self, const Tensor& other) {
 
 void check_scalar(const char* op, const Tensor& self, Scalar value) {
   check_defined(op, self);
-  check_numeric(op, self);
   check_result(op, self, result_type(self, value));
   check_holds(op, self.dtype(), value);
   check_writable(op, self);
@@ -54,10 +52,10 @@ Tensor clone_if_aliased(const Tensor& other, const Tensor& self) {
   return other.impl().storage == self.impl().storage ? other.clone() : other;
 }
 
-/// Whether the op computes in a wider dtype than that of `self`. If so, it runs out of place and is
-/// rounded once.
-bool computes_wider(const Tensor& self, const Tensor& other) {
-  return result_type(self, other) != self.dtype();
+/// Whether the op computes in another dtype than that of `self`, as for uint8 and bool. If so, it
+/// runs out of place and is rounded once.
+bool computes_elsewhere(const Tensor& self, const Tensor& other) {
+  return size_of(self.dtype()) == 1 || result_type(self, other) != self.dtype();
 }
 
 /// The elements of `self` before the write, if `needed`.
@@ -84,14 +82,17 @@ void write(const Tensor& self, Scalar value) {
 void add_multiple(const char* op, Tensor& self, const Tensor& other, Scalar factor) {
   check_operands(op, self, other);
   if (is_integral(self.dtype()) && !factor.is_integer()) check_result(op, self, default_dtype());
-  if (computes_wider(self, other)) {
-    self.copy_(add(self.clone(), factor.to_double() == 1 ? other : mul(other, factor)));
+  const double times = factor.to_double();
+  if (times != 1) check_not_bool(op, self);
+  if (computes_elsewhere(self, other)) {
+    const Tensor old = self.clone();
+    self.copy_(times == -1 ? sub(old, other) : add(old, times == 1 ? other : mul(other, factor)));
     return;
   }
   const Tensor operand = clone_if_aliased(other.to(self.dtype()), self);
-  if (factor.to_double() == 1) {
+  if (times == 1) {
     write<op::Add>(self, operand);
-  } else if (factor.to_double() == -1) {
+  } else if (times == -1) {
     write<op::Sub>(self, operand);
   } else {
     const NoGradGuard no_grad;
@@ -123,7 +124,7 @@ Tensor& Tensor::sub_(const Tensor& other) {
 
 Tensor& Tensor::mul_(const Tensor& other) {
   check_operands("mul_", *this, other);
-  if (computes_wider(*this, other)) return copy_(mul(clone(), other));
+  if (computes_elsewhere(*this, other)) return copy_(mul(clone(), other));
   const Tensor operand = clone_if_aliased(other.to(dtype()), *this);
   const Saved old = save_old(operand.requires_grad(), *this);
   write<op::Mul>(*this, operand);
@@ -142,7 +143,7 @@ Tensor& Tensor::div_(const Tensor& other) {
   check_defined("div_", *this);
   check_floating("div_", *this);
   check_operands("div_", *this, other);
-  if (computes_wider(*this, other)) return copy_(div(clone(), other));
+  if (computes_elsewhere(*this, other)) return copy_(div(clone(), other));
   const Tensor operand = clone_if_aliased(other.to(dtype()), *this);
   const Saved old = save_old(operand.requires_grad(), *this);
   write<op::Div>(*this, operand);
@@ -162,6 +163,7 @@ Tensor& Tensor::div_(const Tensor& other) {
 
 Tensor& Tensor::add_(Scalar value) {
   check_scalar("add_", *this, value);
+  if (dtype() == DType::uint8) return copy_(add(clone(), value));
   write<op::Add>(*this, value);
   record_in_place("add_", *this, {*this}, [](Backward&, const Tensor& g) { return Gradients{g}; });
   return *this;
@@ -169,6 +171,7 @@ Tensor& Tensor::add_(Scalar value) {
 
 Tensor& Tensor::mul_(Scalar value) {
   check_scalar("mul_", *this, value);
+  if (dtype() == DType::uint8) return copy_(mul(clone(), value));
   write<op::Mul>(*this, value);
   record_in_place("mul_", *this, {*this},
                   [value](Backward&, const Tensor& g) { return Gradients{mul(g, value)}; });

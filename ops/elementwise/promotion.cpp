@@ -49,6 +49,7 @@ Scalar negated(DType dtype, Scalar value) {
   if (is_floating(dtype) || !value.is_integer()) return -value.to_double();
   const uint64_t wrapped = -value.to<uint64_t>();
   if (dtype == DType::int32) return static_cast<int32_t>(wrapped);
+  if (dtype == DType::uint8) return static_cast<uint8_t>(wrapped);
   return static_cast<int64_t>(wrapped);
 }
 

@@ -20,6 +20,9 @@
 ///     int64 [3] with float64 []     float64     float16 [3] with 0.1   float16
 ///     uint8 [3] with int64 []       uint8       bool [3] with 2        int64
 ///
+/// Integers wrap, and stay in their dtype in arithmetic, powers and matrix products. Sums, products
+/// and cumulative sums of integers and bool are int64. Of two bool, a + b is "or" and a b is "and".
+///
 /// Elementwise arithmetic, comparisons, `where`, `cat` and `stack` cast their operands so, and each
 /// gradient arrives in its operand's own dtype. Products and fused ops do not: they ask for one
 /// dtype.

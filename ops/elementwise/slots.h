@@ -4,10 +4,20 @@
 #include <array>
 #include <string_view>
 
+#include "../../tensor/tensor.h"
 #include "../kernels/elementwise.h"
 
 /// For the sources that define the slots of the table's rows.
 namespace sash::kernels {
+
+/// The dtype that the kernels of a row compute operands of `dtype` in; what `dtype` holds of the
+/// result is the same.
+inline DType working_dtype(op::Dtypes dtypes, DType dtype) {
+  if (is_floating(dtype)) return dtype;
+  if (dtypes == op::Dtypes::cast_to_floating) return default_dtype();
+  if (dtypes == op::Dtypes::floating_or_int64) return DType::int64;
+  return dtypes == op::Dtypes::numbers && dtype == DType::uint8 ? DType::int32 : dtype;
+}
 
 /// "add" becomes "add_scalar".
 template <class Op>

@@ -40,7 +40,6 @@ std::optional<Tensor> promoted(const char* op, const Tensor& x, Scalar value) {
   check_defined(op, x);
   const DType dtype = result_type(x, value);
   if (dtype != x.dtype()) return x.to(dtype);
-  check_numeric(op, x);
   check_holds(op, dtype, value);
   return std::nullopt;
 }
@@ -49,11 +48,9 @@ std::optional<Tensor> promoted(const char* op, const Tensor& x, Scalar value) {
 Scalar bound(const Tensor& x, std::optional<Scalar> value, double otherwise) {
   const Scalar end = value.value_or(otherwise);
   if (is_floating(x.dtype())) return end;
-  const bool is_int32 = x.dtype() == DType::int32;
-  const int64_t least =
-      is_int32 ? std::numeric_limits<int32_t>::min() : std::numeric_limits<int64_t>::min();
-  const int64_t most =
-      is_int32 ? std::numeric_limits<int32_t>::max() : std::numeric_limits<int64_t>::max();
+  const bool is_int64 = x.dtype() == DType::int64, is_int32 = x.dtype() == DType::int32;
+  const int64_t least = is_int64 ? INT64_MIN : is_int32 ? INT32_MIN : 0;
+  const int64_t most = is_int64 ? INT64_MAX : is_int32 ? INT32_MAX : UINT8_MAX;
   if (!end.is_integer()) return end.to_double() < 0 ? least : most;
   return std::clamp(end.to<int64_t>(), least, most);
 }
@@ -73,11 +70,14 @@ Tensor unary(const Tensor& x) {
   constexpr op::UnaryRow row = Op::row;
   check_defined(row.name, x);
   if constexpr (row.dtypes == op::Dtypes::numbers) {
-    check_numeric(row.name, x);
-  } else if constexpr (row.dtypes == op::Dtypes::cast_to_floating) {
-    if (is_integral(x.dtype())) return unary<Op>(x.to(default_dtype()));
-  } else {
+    check_not_bool(row.name, x);
+  } else if constexpr (row.dtypes == op::Dtypes::floating) {
     check_floating(row.name, x);
+  }
+  const DType working = kernels::working_dtype(row.dtypes, x.dtype());
+  if (working != x.dtype()) {
+    const Tensor y = unary<Op>(x.to(working));
+    return is_floating(working) ? y : y.to(x.dtype());
   }
   const Tensor y = map(kernels::slot<Op>(), x);
   if constexpr (row.saves == op::Saves::nothing) {
@@ -95,8 +95,13 @@ Tensor unary(const Tensor& x) {
 
 Tensor neg(const Tensor& x) { return unary<op::Neg>(x); }
 Tensor abs(const Tensor& x) { return unary<op::Abs>(x); }
-Tensor sign(const Tensor& x) { return unary<op::Sign>(x); }
-Tensor square(const Tensor& x) { return unary<op::Square>(x); }
+Tensor sign(const Tensor& x) {
+  return x.defined() && x.dtype() == DType::boolean ? x.clone() : unary<op::Sign>(x);
+}
+Tensor square(const Tensor& x) {
+  const bool is_bool = x.defined() && x.dtype() == DType::boolean;
+  return unary<op::Square>(is_bool ? x.to(DType::int64) : x);
+}
 Tensor exp(const Tensor& x) { return unary<op::Exp>(x); }
 Tensor log(const Tensor& x) { return unary<op::Log>(x); }
 Tensor log1p(const Tensor& x) { return unary<op::Log1p>(x); }
@@ -118,12 +123,14 @@ Tensor round(const Tensor& x) { return unary<op::Round>(x); }
 
 Tensor add(const Tensor& x, Scalar value) {
   if (const auto wide = promoted("add", x, value)) return add(*wide, value);
+  if (x.dtype() == DType::uint8) return add(x.to(DType::int32), value).to(DType::uint8);
   return record("add", {x}, map(kernels::scalar_slot<op::Add>(), x, value),
                 [](Backward&, const Tensor& g) { return Gradients{g}; });
 }
 
 Tensor mul(const Tensor& x, Scalar value) {
   if (const auto wide = promoted("mul", x, value)) return mul(*wide, value);
+  if (x.dtype() == DType::uint8) return mul(x.to(DType::int32), value).to(DType::uint8);
   return record("mul", {x}, map(kernels::scalar_slot<op::Mul>(), x, value),
                 [value](Backward&, const Tensor& g) { return Gradients{mul(g, value)}; });
 }
@@ -137,9 +144,13 @@ Tensor div(const Tensor& x, Scalar value) {
 
 Tensor pow(const Tensor& x, Scalar exponent) {
   check_defined("pow", x);
-  if (is_integral(x.dtype()) && !exponent.is_integer()) return pow(x.to(default_dtype()), exponent);
-  check_floating("pow", x);
   const double p = exponent.to_double();
+  if (is_integral(x.dtype())) {
+    const DType dtype = result_type(x, exponent);
+    if (is_floating(dtype)) return pow(x.to(dtype), exponent);
+    if (p < 0) throw ValueError("pow", "an exponent of at least 0 for integers", to_text(p));
+    if (x.dtype() != DType::int64) return pow(x.to(DType::int64), exponent).to(dtype);
+  }
   return record("pow", {x}, map(kernels::scalar_slot<op::Pow>(), x, exponent),
                 [x = save(x), p](Backward& pass, const Tensor& g) {
                   if (p == 0) return Gradients{zeros_like(g)};
@@ -158,9 +169,9 @@ Tensor clamp(const Tensor& x, std::optional<Scalar> low, std::optional<Scalar> h
     const DType dtype = end ? result_type(x, *end) : x.dtype();
     if (dtype != x.dtype()) return clamp(x.to(dtype), low, high);
   }
-  check_numeric("clamp", x);
   constexpr double infinity = std::numeric_limits<double>::infinity();
   const Scalar from = bound(x, low, -infinity), to = bound(x, high, infinity);
+  if (x.dtype() == DType::uint8) return clamp(x.to(DType::int32), from, to).to(DType::uint8);
   if (std::isnan(from.to_double()) || std::isnan(to.to_double())) {
     const Tensor y = full(x.shape(), std::numeric_limits<double>::quiet_NaN(), x.options());
     return record("clamp", {x}, y,

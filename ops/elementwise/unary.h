@@ -5,18 +5,18 @@
 #include "../../tensor/tensor.h"
 
 /// Elementwise functions of one tensor, differentiable any number of times; the result has the
-/// input's shape and dtype. Floating dtypes, the halves on CUDA, unless said otherwise; any
-/// other dtype throws `DTypeError` naming the function. A scalar operand counts as `result_type`
-/// (promotion.h) says: int64 with 0.5 gives `default_dtype()`.
+/// input's shape and dtype. Floating dtypes unless said otherwise; any other dtype throws
+/// `DTypeError` naming the function. Integers wrap. A scalar operand counts as `result_type`
+/// (promotion.h) says: int64 with 0.5 gives `default_dtype()`, bool with 2 int64.
 namespace sash {
 
-/// -x; int32 and int64 too.
+/// -x; integers too.
 SASH_API Tensor neg(const Tensor& x);
-/// |x|, with derivative 0 at 0; int32 and int64 too.
+/// |x|, with derivative 0 at 0; integers too.
 SASH_API Tensor abs(const Tensor& x);
-/// -1, 0 or 1, with derivative 0 everywhere; int32 and int64 too.
+/// -1, 0 or 1, with derivative 0 everywhere; any dtype.
 SASH_API Tensor sign(const Tensor& x);
-/// x^2; int32 and int64 too.
+/// x^2; integers too, and bool as int64.
 SASH_API Tensor square(const Tensor& x);
 
 // From here to erf: integers and bool are cast to `default_dtype()`.
@@ -55,16 +55,16 @@ SASH_API Tensor ceil(const Tensor& x);
 /// The nearest integer, the even one of two, with derivative 0 everywhere.
 SASH_API Tensor round(const Tensor& x);
 
-/// x + value; int32 and int64 too. `ValueError` if the result's dtype cannot hold the value.
+/// x + value; integers and bool too. `ValueError` if the result's dtype cannot hold the value.
 SASH_API Tensor add(const Tensor& x, Scalar value);
 /// x value; otherwise like `add`.
 SASH_API Tensor mul(const Tensor& x, Scalar value);
 /// x / value; integers and bool are cast to `default_dtype()`.
 SASH_API Tensor div(const Tensor& x, Scalar value);
-/// x^exponent; int32 and int64 too where the exponent is floating.
+/// x^exponent; integers and bool too. `ValueError` for integers with a negative integer exponent.
 SASH_API Tensor pow(const Tensor& x, Scalar exponent);
 /// min(max(x, low), high), where a bound may be absent. The derivative is 1 between the bounds, and
-/// 0 on and beyond them, as in PyTorch 2.15. All NaN if a bound is. int32 and int64 too.
+/// 0 on and beyond them, as in PyTorch 2.15. All NaN if a bound is. Integers and bool too.
 /// `ValueError` if both bounds are absent or low > high.
 SASH_API Tensor clamp(const Tensor& x, std::optional<Scalar> low, std::optional<Scalar> high = {});
 

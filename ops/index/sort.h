@@ -2,7 +2,7 @@
 
 #include "topk.h"
 
-/// Order and extrema along one axis. Floating dtypes, int32 and int64; NaN counts as the largest
+/// Order and extrema along one axis. Floating dtypes and integers; NaN counts as the largest
 /// number, but wins in `min` too. The gradient of `values` goes to the elements that `indices`
 /// names. `ShapeError` for a tensor without axes, `IndexError` for an axis that it does not have.
 namespace sash {

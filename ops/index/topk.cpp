@@ -17,13 +17,17 @@ constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, cons
 
 int detail::checked_order_axis(const char* op, const Tensor& x, int64_t axis) {
   check_defined(op, x);
-  check_numeric(op, x);
+  check_not_bool(op, x);
   check_min_rank(op, x, 1);
   return normalize_axis(axis, x.rank(), op);
 }
 
 Chosen detail::first_in_order(const char* op, const Tensor& x, int64_t count, int axis,
                               bool descending) {
+  if (x.dtype() == DType::uint8) {
+    const Chosen wide = first_in_order(op, x.to(DType::int32), count, axis, descending);
+    return {wide.values.to(DType::uint8), wide.indices};
+  }
   Shape shape = x.shape();
   shape[axis] = count;
   const Tensor values = empty(shape, x.options());

@@ -12,7 +12,7 @@ struct Chosen {
 
 /// The k largest elements along `axis` in descending order, or the k smallest in ascending order;
 /// the axis then has extent k. NaN counts as the largest number; equal elements come in the order
-/// of their indices, so the result is the same on every backend. Floating dtypes, int32 and int64.
+/// of their indices, so the result is the same on every backend. Floating dtypes and integers.
 /// The gradient of `values` goes to the elements chosen.
 ///
 /// `ValueError` unless 0 <= k <= the extent, `ShapeError` for a tensor without axes, `DTypeError`.

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <numbers>
 #include <type_traits>
 
@@ -22,10 +23,11 @@ using std::abs, std::ceil, std::copysign, std::cos, std::erf, std::exp, std::exp
     std::fmod, std::log, std::log1p, std::pow, std::rint, std::sin, std::sqrt, std::tanh;
 
 enum class Dtypes {
-  numbers,           ///< floating, int32 and int64
-  floating,          ///< floating only
-  cast_to_floating,  ///< floating; integers and bool are cast to `default_dtype()` first
-  boolean,           ///< bool only
+  numbers,            ///< floating, int32 and int64; uint8 is computed in int32
+  floating,           ///< floating only
+  floating_or_int64,  ///< floating and int64, in which all integers are computed
+  cast_to_floating,   ///< floating; integers and bool are cast to `default_dtype()` first
+  boolean,            ///< bool only
   all,
 };
 
@@ -252,9 +254,23 @@ struct Div {
     to.minus_b([&] { return quotient * (a / b); });
   }
 };
+/// a^b modulo 2^64; for b < 0 the whole part: 1 or -1 for a = 1 or -1, else 0.
+SASH_HOST_DEVICE inline int64_t integer_power(int64_t a, int64_t b) {
+  if (b < 0) return a == 1 || (a == -1 && b % 2 == 0) ? 1 : a == -1 ? -1 : 0;
+  uint64_t power = 1, square = static_cast<uint64_t>(a);
+  for (; b > 0; b /= 2, square *= square) power *= b % 2 == 1 ? square : 1;
+  return static_cast<int64_t>(power);
+}
 struct Pow {
-  static constexpr BinaryRow row{"pow", Dtypes::floating, kBoth, kBoth};
-  SASH_HOST_DEVICE auto operator()(const auto& a, const auto& b) const { return pow(a, b); }
+  static constexpr BinaryRow row{"pow", Dtypes::floating_or_int64, kBoth, kBoth};
+  template <class T>
+  SASH_HOST_DEVICE T operator()(const T& a, const T& b) const {
+    if constexpr (std::is_integral_v<T>) {
+      return integer_power(a, b);
+    } else {
+      return pow(a, b);
+    }
+  }
   static void backward(auto& to, const auto& g, const auto& a, const auto& b) {
     to.a([&] {
       const auto slope = b * pow(a, b - 1);

@@ -51,9 +51,10 @@ extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorVie
 namespace sash::kernels {
 
 /// c = alpha a b + beta c: a [..., M, K], b [..., K, N], c [..., M, N], one floating dtype, but c
-/// may be float32 beside halves. The batch axes agree (stride 0 where an operand is broadcast); any
-/// strides are taken, transposed operands without a copy. c has unit stride along one of its last
-/// two axes, and is not read if beta = 0.
+/// may be float32 beside halves; or int64, with alpha = 1 and beta = 0 alone, modulo 2^64. The
+/// batch axes agree (stride 0 where an operand is broadcast); any strides are taken, transposed
+/// operands without a copy. c has unit stride along one of its last two axes, and is not read if
+/// beta = 0.
 extern SASH_API Kernel<void(KernelContext&, const TensorView& a, const TensorView& b,
                             const TensorView& c, double alpha, double beta)>
     matmul;

@@ -7,10 +7,12 @@
 #include "../autocast.h"
 #include "../checks.h"
 #include "../elementwise/binary.h"
+#include "../elementwise/promotion.h"
 #include "../kernels/linalg.h"
 #include "../reduce/reduce.h"
 #include "../row_blocks.h"
 #include "batch.h"
+#include "matmul.h"
 
 namespace sash {
 namespace {
@@ -37,7 +39,10 @@ struct Factors {
 Factors checked_factors(const char* op, const Tensor& a, const Tensor& b,
                         const BaddbmmOptions& options) {
   check_compatible(op, a, b);
-  check_floating(op, a);
+  check_not_bool(op, a);
+  if (is_integral(a.dtype())) {
+    for (const double factor : {options.alpha, options.beta}) check_holds(op, a.dtype(), factor);
+  }
   check_min_rank(op, a, 2);
   check_min_rank(op, b, 2);
   const int64_t inner_a = a.size(options.transpose_a ? -2 : -1);
@@ -63,6 +68,12 @@ void run(const Factors& factors, const Tensor& y, double alpha, double beta) {
   KernelContext context = kernel_context(y.device());
   kernels::matmul(context, detail::broadcast_batch(factors.left, batch),
                   detail::broadcast_batch(factors.right, batch), y.tensor_view(), alpha, beta);
+}
+
+/// alpha left right + beta c of integers.
+Tensor integer_sum(const Tensor& c, const Factors& factors, const BaddbmmOptions& options) {
+  const Tensor y = matmul(factors.left, factors.right) * static_cast<int64_t>(options.alpha);
+  return options.beta == 0 ? y : y + c * static_cast<int64_t>(options.beta);
 }
 
 /// alpha left right, recorded.
@@ -120,6 +131,7 @@ Tensor baddbmm(const Tensor& c, const Tensor& a, const Tensor& b, const BaddbmmO
   const Factors factors = checked_factors(op, a, b, options);
   const Shape shape = factors.shape(op);
   if (c.defined() || options.beta != 0) check_addend(op, c, a, shape);
+  if (is_integral(a.dtype())) return integer_sum(c, factors, options);
   const Tensor y = empty(shape, a.options());
   if (options.beta != 0) copy_elements(c.expand(shape), y);
   run(factors, y, options.alpha, options.beta);
@@ -137,6 +149,7 @@ Tensor baddbmm_(Tensor c, const Tensor& a, const Tensor& b, const BaddbmmOptions
   }
   check_writable(op, c);
   check_in_place(op, c, {a, b});
+  if (is_integral(a.dtype())) return c.copy_(integer_sum(c, factors, options));
   const int last = c.rank() - 1;
   const bool unit_stride = c.strides()[last] == 1 || c.strides()[last - 1] == 1;
   if (unit_stride) {

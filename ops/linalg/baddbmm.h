@@ -20,8 +20,8 @@ struct BaddbmmOptions {
 /// beta = 0 it may be undefined. Transposed operands are read as they lie; a transposed product is
 /// computed as op_b(b)' op_a(a)'. All eight combinations run at the speed of `matmul`.
 ///
-/// Floating, one dtype; halves are summed in float32. `ShapeError` unless the shapes fit.
-/// Differentiable twice in a, b and c.
+/// One dtype, floating or of integers; halves are summed in float32. `ShapeError` unless the shapes
+/// fit, `ValueError` for factors that the integers do not hold. Differentiable twice in a, b and c.
 SASH_API Tensor baddbmm(const Tensor& c, const Tensor& a, const Tensor& b,
                         const BaddbmmOptions& options = {});
 

@@ -86,15 +86,16 @@ Tensor einsum(const std::string& equation, const std::vector<Tensor>& operands) 
   std::vector<Shape> shapes;
   for (const Tensor& x : operands) {
     check_compatible(op, operands[0], x);
-    check_floating(op, x);
+    check_not_bool(op, x);
     shapes.push_back(x.shape());
   }
   const auto plan = detail::einsum_plan(equation, shapes);
   const DType dtype = operands[0].dtype();
   const bool wide = is_half(dtype) && (operands[0].device().is_cpu() || operands.size() != 2);
+  const DType working = wide ? DType::float32 : is_integral(dtype) ? DType::int64 : dtype;
   std::vector<Tensor> terms;
   for (size_t i = 0; i < operands.size(); ++i) {
-    terms.push_back(start(wide ? operands[i].to(DType::float32) : operands[i], plan->starts[i]));
+    terms.push_back(start(operands[i].to(working), plan->starts[i]));
   }
   for (const EinsumPlan::Step& step : plan->steps) {
     const Tensor result = contract(terms[step.left], terms[step.right], step);

@@ -41,9 +41,10 @@ Tensor forward(const Tensor& x, const Tensor& weight, const Tensor& bias) {
 
 namespace detail {
 
-void check_linear(const char* op, const Tensor& x, const Tensor& weight, const Tensor& bias) {
+void check_linear(const char* op, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                  bool integers) {
   check_compatible(op, x, weight);
-  check_floating(op, x);
+  integers ? check_not_bool(op, x) : check_floating(op, x);
   check_min_rank(op, x, 1);
   check_rank(op, weight, 2);
   if (x.size(-1) != weight.size(1)) {
@@ -61,7 +62,11 @@ void check_linear(const char* op, const Tensor& x, const Tensor& weight, const T
 
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   if (Autocast cast("linear"); cast) return linear(cast(x), cast(weight), cast(bias));
-  detail::check_linear("linear", x, weight, bias);
+  detail::check_linear("linear", x, weight, bias, true);
+  if (is_integral(x.dtype())) {
+    const Tensor y = matmul(x, weight.mT());
+    return bias.defined() ? y + bias : y;
+  }
   return record(
       "linear", {x, weight, bias}, forward(x, weight, bias),
       [x = save_if(weight.requires_grad(), x), weight = save_if(x.requires_grad(), weight),

@@ -6,6 +6,7 @@
 namespace sash::detail {
 
 /// Throws unless weight [out, in] and bias [out], if defined, fit x [..., in].
-void check_linear(const char* op, const Tensor& x, const Tensor& weight, const Tensor& bias);
+void check_linear(const char* op, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                  bool integers = false);
 
 }  // namespace sash::detail

@@ -34,8 +34,9 @@ Tensor batched(const Tensor& a, const Tensor& b) {
   const Shape batch = broadcast_shapes(batch_of(a), batch_of(b), "matmul");
   const Tensor c = empty(with_matrix(batch, a.size(-2), b.size(-1)), a.options());
   KernelContext context = kernel_context(a.device());
-  kernels::matmul(context, broadcast_batch(a, batch), broadcast_batch(b, batch), c.tensor_view(), 1,
-                  0);
+  const Tensor right = is_floating(b.dtype()) ? b : b.contiguous();  // rows of integers are read
+  kernels::matmul(context, broadcast_batch(a, batch), broadcast_batch(right, batch),
+                  c.tensor_view(), 1, 0);
   return record("matmul", {a, b}, c,
                 [a = save_if(b.requires_grad(), a), b = save_if(a.requires_grad(), b),
                  shape_a = a.shape(), shape_b = b.shape()](Backward& pass, const Tensor& g) {
@@ -57,12 +58,15 @@ Tensor detail::flatten_rows(const Tensor& x) {
 Tensor matmul(const Tensor& a, const Tensor& b) {
   if (Autocast cast("matmul"); cast) return matmul(cast(a), cast(b));
   check_compatible("matmul", a, b);
-  check_floating("matmul", a);
+  check_not_bool("matmul", a);
   check_min_rank("matmul", a, 1);
   check_min_rank("matmul", b, 1);
   if (a.size(-1) != b.size(b.rank() == 1 ? 0 : -2)) {
     throw ShapeError("matmul", "a [..., M, K] and b [..., K, N] with one K",
                      to_string(a.shape()) + " and " + to_string(b.shape()));
+  }
+  if (is_integral(a.dtype()) && a.dtype() != DType::int64) {
+    return matmul(a.to(DType::int64), b.to(DType::int64)).to(a.dtype());
   }
   if (a.rank() == 1) {
     const Tensor c = matmul(a.unsqueeze(0), b);
@@ -79,7 +83,7 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
 Tensor bmm(const Tensor& a, const Tensor& b) {
   if (Autocast cast("bmm"); cast) return bmm(cast(a), cast(b));
   check_compatible("bmm", a, b);
-  check_floating("bmm", a);
+  check_not_bool("bmm", a);
   if (a.rank() != 3 || b.rank() != 3 || a.size(0) != b.size(0) || a.size(2) != b.size(1)) {
     throw ShapeError("bmm", "a [B, M, K] and b [B, K, N]",
                      to_string(a.shape()) + " and " + to_string(b.shape()));

@@ -8,8 +8,9 @@ namespace sash {
 /// c [..., M, N], and the batch axes broadcast. A one-dimensional a is taken as a row [1, K], a
 /// one-dimensional b as a column [K, 1], and that axis is dropped from the result.
 ///
-/// Floating dtypes. Transposed operands are read in place. For K = 0 the result is zero.
-/// `ShapeError` unless the inner extents agree and the batch axes broadcast.
+/// Floating dtypes and integers, whose products wrap. Transposed operands of floating dtypes are
+/// read in place. For K = 0 the result is zero. `ShapeError` unless the inner extents agree and the
+/// batch axes broadcast.
 SASH_API Tensor matmul(const Tensor& a, const Tensor& b);
 
 /// `matmul` of a [B, M, K] and b [B, K, N], and of nothing else: `ShapeError` for other ranks or

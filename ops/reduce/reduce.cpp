@@ -47,9 +47,14 @@ Tensor run(const Reduction& kernel, const Tensor& x, const Shape& kept, DType dt
 Tensor extremum(const char* op, const Reduction& kernel, const Tensor& x, const Dims& axes,
                 bool keepdim) {
   const ReducedShape shape = reduced_shape(op, x, axes);
-  check_not_bool(op, x);
   if (shape.count == 0)
     throw ShapeError(op, "reduced axes that are not empty", to_string(x.shape()));
+  if (x.dtype() == DType::boolean) {
+    return (&kernel == &kernels::amax ? any : all)(x, axes, keepdim);
+  }
+  if (x.dtype() == DType::uint8) {
+    return extremum(op, kernel, x.to(DType::int32), axes, keepdim).to(DType::uint8);
+  }
   const Tensor y = run(kernel, x, shape.kept, x.dtype());
   const Tensor recorded =
       record(op, {x}, y, [x = save(x), y = save_output(y)](Backward& pass, const Tensor& g) {
@@ -79,7 +84,8 @@ Tensor arg_extremum(
   kept[at] = 1;
   const Tensor y = empty(kept, {.dtype = DType::int64, .device = x.device()});
   KernelContext context = kernel_context(x.device());
-  kernel(context, x.tensor_view(), y.tensor_view(), at);
+  const Tensor in = x.dtype() == DType::uint8 ? x.to(DType::int32) : x;
+  kernel(context, in.tensor_view(), y.tensor_view(), at);
   return keepdim ? y : y.squeeze(at);
 }
 
@@ -197,8 +203,8 @@ Tensor logsumexp(const Tensor& x, const Dims& axes, bool keepdim) {
 
 Tensor cumsum(const Tensor& x, int64_t axis) {
   check_defined("cumsum", x);
-  check_floating("cumsum", x);
-  return cumulated(x, normalize_axis(axis, x.rank(), "cumsum"), false);
+  const int at = normalize_axis(axis, x.rank(), "cumsum");
+  return cumulated(is_floating(x.dtype()) ? x : x.to(DType::int64), at, false);
 }
 
 Tensor any(const Tensor& x, const Dims& axes, bool keepdim) {

@@ -20,7 +20,8 @@ SASH_API Tensor var(const Tensor& x, const Dims& axes = {}, int64_t correction =
                     bool keepdim = false);
 
 /// y = max_i x_i (min_i x_i); NaN propagates. The gradient is shared equally between ties.
-/// `ShapeError` if a reduced axis is empty.
+/// Any dtype; the maximum of bool is `any`, the minimum `all`. `ShapeError` if a reduced axis is
+/// empty.
 SASH_API Tensor amax(const Tensor& x, const Dims& axes = {}, bool keepdim = false);
 SASH_API Tensor amin(const Tensor& x, const Dims& axes = {}, bool keepdim = false);
 
@@ -32,7 +33,7 @@ SASH_API Tensor argmin(const Tensor& x, int64_t axis = -1, bool keepdim = false)
 /// y = log sum_i exp(x_i), shifted by the maximum; -inf where every element is.
 SASH_API Tensor logsumexp(const Tensor& x, const Dims& axes = {}, bool keepdim = false);
 
-/// y_i = sum of x_0 .. x_i along `axis`. Floating.
+/// y_i = sum of x_0 .. x_i along `axis`. Sums of integers and bool are int64.
 SASH_API Tensor cumsum(const Tensor& x, int64_t axis);
 
 /// y = x_0 x_1 ...; integers and bool are multiplied in int64. The product of nothing is 1.

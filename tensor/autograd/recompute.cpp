@@ -40,6 +40,9 @@ struct Run {
   uint64_t first = detail::next_sequence();
 };
 
+// Of an undefined input: none.
+Edge edge_of(const Tensor& input) { return input.defined() ? detail::edge_of(input) : Edge(); }
+
 bool contains(const std::vector<Edge>& edges, const Edge& edge) {
   return std::find(edges.begin(), edges.end(), edge) != edges.end();
 }
@@ -51,7 +54,7 @@ Run run_recorded(const Function& fn, const std::vector<Tensor>& inputs,
   std::vector<Edge> own;
   for (size_t i = 0; i < inputs.size(); ++i) {
     run.inputs.push_back(needs(i) ? inputs[i].detach().requires_grad_() : inputs[i]);
-    own.push_back(detail::edge_of(run.inputs[i]));
+    own.push_back(edge_of(run.inputs[i]));
   }
   std::optional<AutocastGuard> own_casts;  // both runs cast the tensors that they capture
   if (autocast) own_casts.emplace(*autocast);
@@ -86,7 +89,10 @@ struct Checkpoint {
     }
     for (const Saved& leaf : captured_leaves) pass(leaf);  // throws if it was overwritten
     std::vector<Tensor> given;
-    for (const Saved& input : inputs) given.push_back(pass(input).detach());
+    for (const Saved& input : inputs) {
+      const Tensor x = pass(input);
+      given.push_back(x.defined() ? x.detach() : x);
+    }
     const Run run = [&] {
       const detail::RepeatedDraws repeated("checkpoint", draws);
       const EnableGradGuard recording;
@@ -112,7 +118,7 @@ struct Checkpoint {
       seeds.push_back(grads[i]);
     }
     std::vector<Edge> edges;
-    for (const Tensor& input : run.inputs) edges.push_back(detail::edge_of(input));
+    for (const Tensor& input : run.inputs) edges.push_back(edge_of(input));
     edges.insert(edges.end(), captured.begin(), captured.end());
     for (size_t i = 0; i < edges.size(); ++i) {
       if (!pass.needs(i)) edges[i] = Edge();
@@ -140,7 +146,8 @@ std::vector<Tensor> checkpoint(Function fn, const std::vector<Tensor>& inputs) {
   detail::Draws draws;
   Run run = [&] {
     const detail::NotedDraws noted(draws);
-    return run_recorded(fn, inputs, autocast, [&](size_t i) { return inputs[i].requires_grad(); });
+    return run_recorded(fn, inputs, autocast,
+                        [&](size_t i) { return inputs[i].defined() && inputs[i].requires_grad(); });
   }();
   const std::vector<TensorRef> in(inputs.begin(), inputs.end());
   if (!detail::should_record(in) && run.captured.empty()) return run.outputs;

@@ -5,6 +5,7 @@
 #include "../../core/backend/kernel.h"
 #include "../../core/backend/tensor_view.h"
 #include "../../core/philox.h"
+#include "truncated_normal.h"
 
 namespace sash::kernels {
 
@@ -35,6 +36,11 @@ extern SASH_API
 extern SASH_API
     Kernel<void(KernelContext&, const TensorView& y, PhiloxState, double mean, double std)>
         random_normal;
+
+/// y[i] = draw(bits of element i). Floating.
+extern SASH_API
+    Kernel<void(KernelContext&, const TensorView& y, PhiloxState, const TruncatedNormal& draw)>
+        random_truncated_normal;
 
 /// The widest range whose integers take 32 random bits: the remainder favours a number by at most
 /// range / 2^32.

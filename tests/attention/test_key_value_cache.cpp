@@ -367,8 +367,10 @@ TEST_CASE("wrong calls: caches of keys and values") {
   const Tensor tokens = zeros({1, 3}, {.dtype = DType::int64});
   const NoGradGuard no_grad;
   lm(tokens, caches);
-  expect_error<ShapeError>("CausalLM: expected tokens [B, T] with T at most 1, got [1, 3]",
-                           [&] { lm(tokens, caches); });
+  expect_error<ShapeError>(
+      "CausalLM: expected a text of at most 4 tokens, one for each position of the "
+      "model, got 6 tokens (3 before and 3 new); shorten it or generate fewer",
+      [&] { lm(tokens, caches); });
   expect_error<ValueError>("CausalLM: expected a cache for each of 2 layers, got 1",
                            [&] { lm(tokens, one); });
   expect_error<ValueError>("CausalLM.generate: expected a positive stride, got 0",

@@ -298,6 +298,22 @@ TEST_CASE("grad() through a checkpoint reaches captured tensors and accumulates 
   same(x.grad(), expected[3]);
 }
 
+TEST_CASE("a checkpoint passes undefined inputs on") {
+  const auto fn = [](const std::vector<Tensor>& in) {
+    const Tensor y = linear(in[0], in[1], in[2]);
+    return std::vector<Tensor>{tanh(in[3].defined() ? y * in[3] : y)};
+  };
+  const TensorOptions options{.dtype = DType::float64, .requires_grad = true};
+  const Tensor x = random_variable({2, 3}, 1), w = random_variable({4, 3}, 2);
+  const auto recomputed = [&](const std::vector<Tensor>& in) { return checkpoint(fn, in); };
+  gradcheck(GradcheckFunction(recomputed), {x, w, Tensor(), ones({4}, options)}).or_throw();
+  gradcheck(GradcheckFunction(recomputed), {x, w, ones({4}, options), Tensor()}).or_throw();
+  gradcheck(GradcheckFunction(recomputed), {x, w, Tensor(), Tensor()}).or_throw();
+  // A function of one tensor may ignore it.
+  const Tensor y = checkpoint([&](const Tensor& a) { return a.defined() ? a : w * 2; }, Tensor());
+  CHECK(values(grad({y}, {w}, {ones_like(y)})[0]) == Values(12, 2));
+}
+
 TEST_CASE("a checkpoint is recorded if only captured tensors require grad") {
   const Tensor w = variable({3});
   int runs = 0;

@@ -63,6 +63,7 @@ void add_glu(OpTable& table);
 void add_in_place(OpTable& table);
 void add_in_place_rows(OpTable& table);
 void add_layer_norm(OpTable& table);
+void add_integer_arithmetic(OpTable& table);
 void add_linear(OpTable& table);
 void add_linear_attention(OpTable& table);
 void add_losses(OpTable& table);

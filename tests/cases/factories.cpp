@@ -1,8 +1,12 @@
+#include <sash/nn/init.h>
 #include <sash/ops/random/randperm.h>
 #include <sash/tensor/factories.h>
 #include <sash/tensor/random.h>
 
 #include <algorithm>
+#include <cmath>
+#include <tuple>
+#include <utility>
 
 #include "cases.h"
 
@@ -40,6 +44,24 @@ double normal(uint64_t element) {
   const double u1 = uniform(first) + 0x1p-32, u2 = uniform(first + 1);
   const double angle = 2 * 3.14159265358979323846 * u2;
   return std::sqrt(-2 * std::log(u1)) * (element % 2 == 0 ? std::cos(angle) : std::sin(angle));
+}
+
+double normal_cdf(double z) { return 0.5 * std::erfc(-z / 1.41421356237309504880); }
+
+// Element i of N(mean, std^2) on [low, high]: the z of probability p, by bisection of the
+// distribution function, from below the mean where its digits are.
+double truncated(uint64_t element, double mean, double std, double low, double high) {
+  double from = (low - mean) / std, to = (high - mean) / std;
+  const double sign = from > 0 ? -1 : 1;
+  if (sign < 0) std::tie(from, to) = std::pair(-to, -from);
+  const double first = normal_cdf(from), last = normal_cdf(to);
+  const double p = first + (last - first) * uniform(element);
+  double below = std::max(from, -40.0), above = std::min(to, 40.0);
+  for (int i = 0; i < 100; ++i) {
+    const double middle = 0.5 * (below + above);
+    (normal_cdf(middle) < p ? below : above) = middle;
+  }
+  return std::clamp(mean + std * sign * 0.5 * (below + above), low, high);
 }
 
 Array numbered(const Shape& shape, double (*f)(uint64_t)) {
@@ -108,6 +130,39 @@ void add_random(OpTable& table) {
   }
 }
 
+void add_truncated(OpTable& table) {
+  struct Bounds {
+    double mean, std, low, high;
+  };
+  for (const auto& [mean, std, low, high] :
+       {Bounds{0, 1, -2, 2}, Bounds{1, 0.5, 1.5, 9}, Bounds{-1, 2, -kInfinity, 0},
+        Bounds{0, 1, 4, 4.5}, Bounds{0, 0.1, -3, -2}}) {
+    for (const Shape& shape : {Shape{3, 7}, Shape{65, 130}, Shape{0}}) {
+      table.push_back({
+          .op = "trunc_normal_",
+          .variant = to_string(shape) + " of " + std::to_string(mean) + ", " + std::to_string(std) +
+                     " in " + std::to_string(low) + ", " + std::to_string(high),
+          .inputs = {{{}}},
+          .run =
+              [=](const Tensors& x) {
+                manual_seed(kSeed);
+                return nn::init::trunc_normal_(empty(shape, x[0].options()), mean, std, low, high);
+              },
+          .reference =
+              [=](const Arrays&) {
+                Array y(shape);
+                for (size_t i = 0; i < y.values.size(); ++i) {
+                  y.values[i] = truncated(i, mean, std, low, high);
+                }
+                return y;
+              },
+          .tolerance64 = 1e-11,
+          .differentiable = false,
+      });
+    }
+  }
+}
+
 }  // namespace
 
 void add_factories(OpTable& table) {
@@ -161,6 +216,7 @@ void add_factories(OpTable& table) {
         floats);
   }
   add_random(table);
+  add_truncated(table);
   for (const int64_t n : {0, 7, 65}) {
     add_case(
         table, "randperm", std::to_string(n),

@@ -206,6 +206,11 @@ void add_layer_norm_(OpTable& table) {
   add({{2, 1030}}, 1, true, true);
   add({{2, 2100}}, 1, false, false);
   add({{0, 3}}, 1, false, false);
+  add({{3, 0}}, 1, true, true);
+  for (const Shape& shape : {Shape{2, 0}, Shape{0, 2}, Shape{2, 3, 0}, Shape{2, 0, 3}}) {
+    add({shape}, 2, false, false);
+    add({shape}, 2, true, true);
+  }
 }
 
 }  // namespace

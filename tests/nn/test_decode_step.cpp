@@ -160,8 +160,10 @@ TEST_CASE_TEMPLATE("decode step: positions that are used up are an error", On, C
   Texts texts(model, {{3, 1, 4}});
   nn::DecodeStep step(model, texts.pointers());
   for (int i = 0; i < 4; ++i) step({1});
-  expect_error<ShapeError>("TransformerStack: expected tokens [B, T] with T at most 0, got [1, 1]",
-                           [&] { step({1}); });
+  expect_error<ShapeError>(
+      "TransformerStack: expected a text of at most 7 tokens, one for each position of the "
+      "model, got 8 tokens (7 before and 1 new); shorten it or generate fewer",
+      [&] { step({1}); });
 }
 
 TEST_CASE_TEMPLATE("decode step: memory is flat under windows", On, Cpu, Cuda) {

@@ -90,7 +90,8 @@ TEST_CASE("wrong calls: attention modules and transformers") {
        [] { nn::TransformerEncoder({.dim = 8, .heads = 2, .layers = 0}); }},
       {"ValueError: CausalLM: expected a positive vocab, got 0",
        [] { nn::CausalLM({.context = 4}); }},
-      {"ShapeError: CausalLM: expected tokens [B, T] with T at most 4, got [1, 5]",
+      {"ShapeError: CausalLM: expected a text of at most 4 tokens, one for each position of the "
+       "model, got 5 tokens (0 before and 5 new); shorten it or generate fewer",
        [&] { model(zeros({1, 5}, kInts)); }},
       {"DTypeError: CausalLM: expected int64 tokens, got float32", [&] { model(zeros({1, 4})); }},
       {"IndexError: in token_embedding: embedding: expected indices in [0, 5), got 5 at [0, 1]",

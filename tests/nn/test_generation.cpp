@@ -227,6 +227,13 @@ TEST_CASE("generation: wrong calls") {
          nn::CausalLM old({.vocab = 13, .context = 3, .dim = 8, .heads = 2, .layers = 1});
          old.generate({1000000, 1, 2, 3}, 1, {.repetition_penalty = 1.2});
        }},
+      {"ShapeError: TransformerStack: expected a text of at most 5 tokens, one for each position "
+       "of the model, got 6 tokens (5 before and 1 new); shorten it or generate fewer",
+       [] {
+         nn::DecoderConfig config = windowed();
+         config.max_positions = 5;
+         nn::Decoder(config).generate(Tokens{1, 2, 3}, 9);
+       }},
       {"IndexError: TokenSampler: expected tokens in [0, 2), got 50",
        [] {
          const GenerateOptions options{.repetition_penalty = 2};

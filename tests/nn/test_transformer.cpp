@@ -259,8 +259,11 @@ TEST_CASE("wrong calls: inputs of transformers") {
       "[2, 4, 8] and [2, 5, 8]",
       ShapeError);
   nn::CausalLM lm = small_lm();
-  CHECK_THROWS_WITH_AS(lm(zeros({1, 7}, {.dtype = DType::int64})),
-                       "CausalLM: expected tokens [B, T] with T at most 6, got [1, 7]", ShapeError);
+  CHECK_THROWS_WITH_AS(
+      lm(zeros({1, 7}, {.dtype = DType::int64})),
+      "CausalLM: expected a text of at most 6 tokens, one for each position of the "
+      "model, got 7 tokens (0 before and 7 new); shorten it or generate fewer",
+      ShapeError);
   CHECK_THROWS_WITH_AS(lm(zeros({1, 3})), "CausalLM: expected int64 tokens, got float32",
                        DTypeError);
   CHECK_THROWS_AS(lm(full({1, 3}, 11, {.dtype = DType::int64})), IndexError);

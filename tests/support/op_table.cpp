@@ -21,7 +21,7 @@ const OpTable& op_table() {
                            add_clusters,      add_sparse_products, add_clustered_attention,
                            add_in_place_rows, add_baddbmm,         add_softmax_modes,
                            add_sampling,      add_einsum,          add_conv,
-                           add_batch_norm,    add_update_rules}) {
+                           add_batch_norm,    add_update_rules,    add_integer_arithmetic}) {
       add(rows);
     }
     return rows;

@@ -176,6 +176,8 @@ void dispatch(DType dtype, F&& f) {
   } else if constexpr (row.dtypes == op::Dtypes::numbers) {
     sash::detail::dispatch_over<float, double, float16, bfloat16, int64_t, int32_t>(dtype, row.name,
                                                                                     f);
+  } else if constexpr (row.dtypes == op::Dtypes::floating_or_int64) {
+    sash::detail::dispatch_over<float, double, float16, bfloat16, int64_t>(dtype, row.name, f);
   } else {
     dispatch_with_halves(dtype, row.name, f);
   }

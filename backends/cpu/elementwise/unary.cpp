@@ -11,7 +11,7 @@ void pow_scalar(KernelContext& context, const TensorView& x, const TensorView& y
   if (exponent == 0.5) return unary<op::Sqrt>(context, x, y);
   if (exponent == -1) return unary<op::Reciprocal>(context, x, y);
   dispatch<op::Pow>(y.dtype, [&]<class T>(TypeTag<T>) {
-    const auto p = static_cast<compute_t<T>>(exponent);
+    const auto p = value.to<compute_t<T>>();
     if (p == 1) return run<T, T>([](const auto& in) { return in; }, y, x);
     if (p == 3) return run<T, T>([](const auto& in) { return in * in * in; }, y, x);
     run<T, T>(op::WithScalar<op::Pow, compute_t<T>>{p}, y, x);

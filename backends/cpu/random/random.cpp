@@ -79,6 +79,15 @@ void random_normal(KernelContext&, const TensorView& y, PhiloxState state, doubl
   });
 }
 
+void random_truncated_normal(KernelContext&, const TensorView& y, PhiloxState state,
+                             const kernels::TruncatedNormal& number) {
+  dispatch_drawn(y.dtype, "random_truncated_normal", [&]<class T>(TypeTag<T>) {
+    draw<T>(y, state, [number](const PhiloxBlock& block, size_t lane) {
+      return static_cast<draw_t<T>>(number(block.lane[lane]));
+    });
+  });
+}
+
 /// 64 random bits per element; all high words come before the low ones.
 template <class T>
 void wide_integer(const TensorView& y, const PhiloxState& state, int64_t low, uint64_t range) {
@@ -116,6 +125,7 @@ void random_integer(KernelContext&, const TensorView& y, PhiloxState state, int6
 void register_random() {
   kernels::random_uniform.set(DeviceType::cpu, random_uniform);
   kernels::random_normal.set(DeviceType::cpu, random_normal);
+  kernels::random_truncated_normal.set(DeviceType::cpu, random_truncated_normal);
   kernels::random_integer.set(DeviceType::cpu, random_integer);
 }
 

@@ -235,11 +235,12 @@ void arg_extremum(KernelContext&, const TensorView& x, const TensorView& y, int 
 void cumsum(KernelContext&, const TensorView& x, const TensorView& y, int axis) {
   const int64_t count = x.shape[axis];
   if (x.numel() == 0) return;
-  dispatch_floating(x.dtype, "cumsum", [&]<class T>(TypeTag<T>) {
+  sash::detail::dispatch_over<float, double, int64_t>(x.dtype, "cumsum", [&]<class T>(TypeTag<T>) {
+    using A = Sum::Accumulator<T>;
     for_each_line<T, T>(x, y, axis, [count](const T* from, T* to, int64_t step, int64_t to_step) {
-      double total = 0;
+      A total = 0;
       for (int64_t i = 0; i < count; ++i) {
-        total += static_cast<double>(from[i * step]);
+        total += static_cast<A>(from[i * step]);
         to[i * to_step] = static_cast<T>(total);
       }
     });

@@ -15,6 +15,8 @@ void dispatch(DType dtype, F&& f) {
     f(TypeTag<bool>{});
   } else if constexpr (Op::row.dtypes == op::Dtypes::numbers) {
     dispatch_any_numeric(dtype, Op::row.name, f);
+  } else if constexpr (Op::row.dtypes == op::Dtypes::floating_or_int64) {
+    sash::detail::dispatch_over<float, double, float16, bfloat16, int64_t>(dtype, Op::row.name, f);
   } else {
     dispatch_any_floating(dtype, Op::row.name, f);
   }

@@ -18,7 +18,7 @@ void pow_scalar(KernelContext& context, const TensorView& x, const TensorView& y
   if (exponent == 0.5) return unary<op::Sqrt>(context, x, y);
   if (exponent == -1) return unary<op::Reciprocal>(context, x, y);
   if (exponent != 1 && exponent != 3) return scalar<op::Pow>(context, x, y, value);
-  dispatch_any_floating(y.dtype, "pow", [&]<class T>(TypeTag<T>) {
+  dispatch<op::Pow>(y.dtype, [&]<class T>(TypeTag<T>) {
     if (exponent == 1) {
       compute<T, T>(context, Identity{}, y, x);
     } else {

@@ -85,6 +85,33 @@ void multiply(const KernelContext& context, const TensorView& a, const TensorVie
   }
 }
 
+/// c = a b of int64, modulo 2^64: a thread for each element of c.
+__global__ void __launch_bounds__(kThreads)
+    integer_product_kernel(const __grid_constant__ Walk<3> walk, int64_t k, int64_t a_step,
+                           int64_t b_step, const uint64_t* a, const uint64_t* b, uint64_t* c) {
+  const int64_t flat = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (flat >= walk.count) return;
+  int64_t at[3];
+  walk.find(flat, 1, at);
+  uint64_t sum = 0;
+  for (int64_t i = 0; i < k; ++i) sum += a[at[1] + i * a_step] * b[at[2] + i * b_step];
+  c[at[0]] = sum;
+}
+
+void integer_product(const KernelContext& context, const TensorView& a, const TensorView& b,
+                     const TensorView& c) {
+  const int row = c.rank() - 2, col = c.rank() - 1;
+  TensorView rows = a, columns = b;  // broadcast to c
+  rows.shape[col] = columns.shape[row] = 1;
+  const Walk<3> walk = make_walk<3>({&c, &rows, &columns}, Order::memory);
+  const CardGuard guard(context.device.index);
+  integer_product_kernel<<<blocks_for(walk.count), kThreads, 0,
+                           static_cast<cudaStream_t>(context.stream.handle)>>>(
+      walk, a.shape[col], a.strides[col], b.strides[row], a.ptr<const uint64_t>(),
+      b.ptr<const uint64_t>(), c.ptr<uint64_t>());
+  SASH_CUDA_CHECK(cudaGetLastError());
+}
+
 template <class T>
 struct Scale {
   T factor;
@@ -102,8 +129,9 @@ void scale(KernelContext& context, const TensorView& c, double beta) {
 
 void matmul(KernelContext& context, const TensorView& a, const TensorView& b, const TensorView& c,
             double alpha, double beta) {
-  if (!is_floating(c.dtype)) throw DTypeError("matmul", "a floating dtype", name(c.dtype));
   if (c.numel() == 0) return;
+  if (c.dtype == DType::int64) return integer_product(context, a, b, c);
+  if (!is_floating(c.dtype)) throw DTypeError("matmul", "a floating dtype", name(c.dtype));
   if (a.shape[a.rank() - 1] == 0) return scale(context, c, beta);
   const Operand left(context, a), right(context, b);
   const std::optional<Matrix> out = as_matrix(c);

@@ -42,6 +42,17 @@ struct Normal {
 };
 
 template <class T>
+struct Truncated {
+  kernels::TruncatedNormal number;
+  __device__ Vector<T, 4> operator()(const PhiloxBlock& block) const {
+    Vector<T, 4> y;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) y.element[i] = static_cast<T>(number(block.lane[i]));
+    return y;
+  }
+};
+
+template <class T>
 struct Integer {
   int64_t low;
   uint32_t range;  // of 32 bits, because 64-bit division is slow
@@ -94,6 +105,13 @@ void random_normal(KernelContext& context, const TensorView& y, PhiloxState stat
   });
 }
 
+void random_truncated_normal(KernelContext& context, const TensorView& y, PhiloxState state,
+                             const kernels::TruncatedNormal& number) {
+  dispatch_any_floating(y.dtype, "random_truncated_normal", [&]<class T>(TypeTag<T>) {
+    philox_map<T>(context, Truncated<operand_t<T>>{number}, state, y);
+  });
+}
+
 void random_integer(KernelContext& context, const TensorView& y, PhiloxState state, int64_t low,
                     int64_t high) {
   const uint64_t range = static_cast<uint64_t>(high) - static_cast<uint64_t>(low);
@@ -112,6 +130,7 @@ void random_integer(KernelContext& context, const TensorView& y, PhiloxState sta
 void register_random() {
   kernels::random_uniform.set(DeviceType::cuda, random_uniform);
   kernels::random_normal.set(DeviceType::cuda, random_normal);
+  kernels::random_truncated_normal.set(DeviceType::cuda, random_truncated_normal);
   kernels::random_integer.set(DeviceType::cuda, random_integer);
 }
 

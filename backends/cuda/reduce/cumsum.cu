@@ -52,30 +52,31 @@ struct Lines {
 };
 
 /// Inclusive prefix sum over the lanes of a warp.
-__device__ double scan_warp(double x) {
+template <class A>
+__device__ A scan_warp(A x) {
 #pragma unroll
   for (int step = 1; step < kWarp; step *= 2) {
-    const double before = __shfl_up_sync(kAllLanes, x, step);
+    const A before = __shfl_up_sync(kAllLanes, x, step);
     if (WarpTeam::rank() >= step) x += before;
   }
   return x;
 }
 
 /// Returns `sum` + what the threads before this one have; adds the team's total to `sum`.
-template <class Team>
-__device__ double scan(double x, double& sum) {
-  const double start = sum;
+template <class Team, class A>
+__device__ A scan(A x, A& sum) {
+  const A start = sum;
   if constexpr (Team::kSize == 1) {
     sum += x;
     return start;
   } else {
-    const double within = scan_warp(x);
-    const double lower = __shfl_up_sync(kAllLanes, within, 1);
-    double before = start;
+    const A within = scan_warp(x);
+    const A lower = __shfl_up_sync(kAllLanes, within, 1);
+    A before = start;
     if constexpr (Team::kSize == kWarp) {
       sum += __shfl_sync(kAllLanes, within, kWarp - 1);
     } else {
-      __shared__ double part[kWarps];
+      __shared__ A part[kWarps];
       const int warp = static_cast<int>(threadIdx.x) / kWarp;
       __syncthreads();  // all threads have read the parts of the previous tile
       if (WarpTeam::rank() == kWarp - 1) part[warp] = within;
@@ -89,26 +90,28 @@ __device__ double scan(double x, double& sum) {
   }
 }
 
-/// y[i] = x[0] + ... + x[i], summed in float64. In a tile, each thread has elements side by side.
+/// y[i] = x[0] + ... + x[i], summed in float64, or int64 in int64. In a tile, each thread has
+/// elements side by side.
 template <class Team, class T>
 __global__ void __launch_bounds__(kThreads)
     cumsum_kernel(const __grid_constant__ Lines lines, const T* x, T* y) {
+  using A = std::conditional_t<std::is_integral_v<T>, T, double>;
   constexpr int kEach = Team::kSize == kThreads ? 8 : 1;
   const int64_t line = Team::row();
   if (line >= lines.starts.count) return;
   int64_t at[2];
   lines.starts.find(line, 1, at);
-  double sum = 0;
+  A sum = 0;
   for (int64_t tile = 0; tile < lines.length; tile += Team::kSize * kEach) {
     const int64_t first = tile + Team::rank() * kEach;
     const int64_t count = min(int64_t{kEach}, lines.length - first);
-    double value[kEach], mine = 0;
+    A value[kEach], mine = 0;
 #pragma unroll
     for (int k = 0; k < kEach; ++k) {
-      value[k] = k < count ? static_cast<double>(widen(x[at[0] + (first + k) * lines.x_step])) : 0;
+      value[k] = k < count ? static_cast<A>(widen(x[at[0] + (first + k) * lines.x_step])) : 0;
       mine += value[k];
     }
-    double prefix = scan<Team>(mine, sum);
+    A prefix = scan<Team>(mine, sum);
 #pragma unroll
     for (int k = 0; k < kEach; ++k) {
       prefix += value[k];
@@ -123,15 +126,17 @@ void cumsum(KernelContext& context, const TensorView& x, const TensorView& y, in
   if (x.numel() == 0) return;
   const Lines lines(x, y, axis);
   const CardGuard guard(context.device.index);
-  dispatch_any_floating(x.dtype, "cumsum", [&]<class S>(TypeTag<S>) {
-    using T = device_t<S>;
-    lines.with_team([&]<class Team>(TypeTag<Team>, unsigned blocks) {
-      cumsum_kernel<Team>
-          <<<blocks, kThreads, 0, static_cast<cudaStream_t>(context.stream.handle)>>>(
-              lines, static_cast<const T*>(x.data), y.ptr<T>());
-    });
-    SASH_CUDA_CHECK(cudaGetLastError());
-  });
+  using sash::detail::dispatch_over;
+  dispatch_over<float, double, float16, bfloat16, int64_t>(
+      x.dtype, "cumsum", [&]<class S>(TypeTag<S>) {
+        using T = device_t<S>;
+        lines.with_team([&]<class Team>(TypeTag<Team>, unsigned blocks) {
+          cumsum_kernel<Team>
+              <<<blocks, kThreads, 0, static_cast<cudaStream_t>(context.stream.handle)>>>(
+                  lines, static_cast<const T*>(x.data), y.ptr<T>());
+        });
+        SASH_CUDA_CHECK(cudaGetLastError());
+      });
 }
 
 }  // namespace

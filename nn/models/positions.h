@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "../../core/error.h"
+#include "../../tensor/tensor.h"
+
+namespace sash::nn {
+
+/// `ShapeError` unless a model of `positions` has one for each of `added` tokens [B, T] after
+/// `before` others.
+inline void check_positions(const char* op, int64_t positions, int64_t before,
+                            const Tensor& added) {
+  const int64_t count = added.size(1);
+  if (before + count <= positions) return;
+  throw ShapeError(op,
+                   "a text of at most " + std::to_string(positions) +
+                       " tokens, one for each position of the model",
+                   std::to_string(before + count) + " tokens (" + std::to_string(before) +
+                       " before and " + std::to_string(count) +
+                       " new); shorten it or generate fewer");
+}
+
+}  // namespace sash::nn
