@@ -60,7 +60,7 @@ void run(const std::string& folder, const std::vector<std::string>& sentences,
   const NoGradGuard no_grad;
   const nn::Pretrained file = nn::Pretrained::open(folder);
   const text::Tokenizer tokenizer = file.tokenizer();
-  nn::Encoder model = file.encoder();
+  nn::Encoder model = file.encoder({.dtype = DType::float32});
   model.eval();
   const auto most = static_cast<size_t>(file.config().max_positions);
   const Tensor embeddings = embed(model, batch_of(tokenizer, sentences, most));

@@ -64,7 +64,7 @@ void run(const Settings& s) {
       layer.mask = AttentionMask::causal_window(s.window) | AttentionMask::sinks(s.sinks);
     }
   }
-  nn::Decoder model = file.decoder(config);
+  nn::Decoder model = file.decoder(config, {.dtype = DType::float32});
   std::printf("%zu layers adapted\n", nn::add_lora(model, s.pattern, s.lora).size());
   model.recompute_layers(s.recompute);
   auto [loader, held_out] = loaders(file, s);

@@ -19,7 +19,7 @@ using namespace sash;
 namespace {
 
 struct Settings {
-  std::string path, prompt = "What is gravity?", device = "cpu", dtype = "float32";
+  std::string path, prompt = "What is gravity?", device = "cpu", dtype;
   int64_t count = 200, window = 0, sinks = 4;
   int threads = 0;
   bool raw = false, ids = false, prompt_ids = false, no_stop = false;
@@ -42,7 +42,7 @@ void add_options(CLI::App& app, Settings& s) {
       ->check(whole);
   app.add_option("--sinks", s.sinks, "First tokens that all see, with --window")->check(whole);
   app.add_option("--device", s.device);
-  app.add_option("--dtype", s.dtype);
+  app.add_option("--dtype", s.dtype, "By default the file's, float32 of quantised ones");
   app.add_option("--threads", s.threads, "0: as many as there are processors")
       ->check(CLI::Range(0, std::numeric_limits<int>::max()));
   app.add_flag("--ids", s.ids, "Print the numbers of the new tokens, one a line, and no text");
@@ -103,8 +103,9 @@ void run(Settings& s) {
     for (const int64_t token : prompt) std::cout << token << "\n";
     return;
   }
-  nn::Decoder model = file.decoder(config_of(file, s));
-  model.to(Device::parse(s.device), parse_dtype(s.dtype));
+  nn::Decoder model = file.decoder(config_of(file, s),
+                                   {.dtype = s.dtype.empty() ? file.dtype() : parse_dtype(s.dtype),
+                                    .device = Device::parse(s.device)});
 
   Printer printer(tokenizer);
   Clock::time_point first;

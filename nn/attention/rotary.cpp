@@ -5,6 +5,8 @@
 #include <mutex>
 #include <numbers>
 
+#include "../../ops/elementwise/binary.h"
+#include "../../ops/elementwise/unary.h"
 #include "../../tensor/autograd/grad_mode.h"
 #include "../../tensor/factories.h"
 #include "../../tensor/graph.h"
@@ -156,6 +158,30 @@ RotaryAngles RotaryTable::angles(int64_t first, int64_t count, DType dtype, Devi
   sash::detail::keep_for_replays(table_.cos);
   sash::detail::keep_for_replays(table_.sin);
   return {table_.cos.narrow(0, first, count), table_.sin.narrow(0, first, count)};
+}
+
+RotaryAngles RotaryTable::angles(const Tensor& positions, DType dtype) {
+  const NoGradGuard no_grad;
+  const TensorOptions options{.dtype = dtype == DType::float64 ? dtype : DType::float32,
+                              .device = positions.device()};
+  const bool reads = depends_on_length() && positions.numel() > 0;
+  const RotaryFrequencies now =
+      rotary_frequencies(options_, dim_, reads ? positions.max().item<int64_t>() + 1 : 0);
+  std::unique_lock lock(table_mutex);
+  Tensor frequency = on_device_;
+  lock.unlock();
+  const bool fits = !reads && frequency.defined() && frequency.dtype() == *options.dtype &&
+                    frequency.device() == positions.device();
+  if (!fits) {
+    frequency = tensor(now.frequency, {std::ssize(now.frequency)}, options);
+    lock.lock();
+    on_device_ = frequency;
+    lock.unlock();
+  }
+  sash::detail::keep_for_replays(frequency);
+  const Tensor angle = (positions.to(*options.dtype).unsqueeze(-1) * frequency).to(DType::float64);
+  return {(cos(angle) * now.attention_factor).to(*options.dtype),
+          (sin(angle) * now.attention_factor).to(*options.dtype)};
 }
 
 void RotaryTable::fill(const RotaryFrequencies& frequencies, int64_t positions, DType dtype,

@@ -64,6 +64,9 @@ class SASH_API RotaryTable {
 
   /// For the positions [first, first + count), float32, or float64 for `dtype` float64.
   RotaryAngles angles(int64_t first, int64_t count, DType dtype, Device device);
+  /// The same for positions [S] or [B, S] int64, computed where these are. The largest is copied to
+  /// the host if frequencies depend on it.
+  RotaryAngles angles(const Tensor& positions, DType dtype);
 
   RotaryLayout layout() const { return options_.layout; }
   /// Whether frequencies depend on the length of the text: dynamic_ntk and longrope.
@@ -76,6 +79,7 @@ class SASH_API RotaryTable {
   int64_t dim_;
   RotaryFrequencies frequencies_;  // that the table has
   RotaryAngles table_{};           // of the positions from 0 on
+  Tensor on_device_{};             // frequencies of the last positions that a tensor named
 };
 
 }  // namespace sash::nn

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "../../ops/attention/mask/text_positions.h"
 #include "../../ops/checks.h"
 #include "../../ops/elementwise/binary.h"
 #include "../../ops/loss/cross_entropy.h"
@@ -95,30 +96,35 @@ void CausalLM::initialise() {
   if (!options_.tie_weights) init::normal_(head.weight, 0, kStd);
 }
 
-Tensor CausalLM::hidden(const Tensor& tokens) {
-  Tensor x = embed(tokens, 0);
+Tensor CausalLM::hidden(const Tensor& tokens, const AttentionMask& mask, const Tensor& positions) {
+  std::vector<AttentionMask> masks = masks_;
+  for (AttentionMask& own : masks) own = own & mask;
+  Tensor x = embed(tokens, 0, masks, positions);
   const auto hooked = [](const TransformerEncoderLayer& layer) {
     return layer.has_forward_hooks();
   };
   if (std::any_of(layers.begin(), layers.end(), hooked)) {
-    auto mask = masks_.begin();
-    for (TransformerEncoderLayer& layer : layers) x = layer(x, *mask++);
+    auto own = masks.begin();
+    for (TransformerEncoderLayer& layer : layers) x = layer(x, *own++);
     return norm(x);
   }
   SumAndNorm both{x, layers[0].norm1(x)};
   for (int64_t i = 0; i < options_.layers; ++i) {
     LayerNorm& next = i + 1 < options_.layers ? layers[i + 1].norm1 : norm;
-    both = layers[i](both, masks_[static_cast<size_t>(i)], next);
+    both = layers[i](both, masks[static_cast<size_t>(i)], next);
   }
   return both.norm;
 }
 
-Tensor CausalLM::forward(const Tensor& tokens) { return head(hidden(tokens)); }
+Tensor CausalLM::forward(const Tensor& tokens, const AttentionMask& mask, const Tensor& positions) {
+  return head(hidden(tokens, mask, positions));
+}
 
 Tensor CausalLM::loss(const Tensor& tokens, const Tensor& targets,
-                      const LinearCrossEntropyOptions& options) {
+                      const LinearCrossEntropyOptions& options, const AttentionMask& mask,
+                      const Tensor& positions) {
   return named_errors([&] {
-    const Tensor x = hidden(tokens);
+    const Tensor x = hidden(tokens, mask, positions);
     if (!head.is_block_sparse() && !head.has_forward_hooks()) {
       return linear_cross_entropy(x, head.weight, targets, options);
     }
@@ -141,19 +147,27 @@ Tensor CausalLM::forward(const Tensor& tokens, std::vector<KeyValueCache>& cache
         "CausalLM", "caches of one length, or new ones after a call that failed",
         std::to_string(caches[0].length()) + " and " + std::to_string(cache.length()) + " tokens");
   }
-  Tensor x = embed(tokens, caches[0].length());
+  Tensor x = embed(tokens, caches[0].length(), {}, {});
   auto cache = caches.begin();
   for (TransformerEncoderLayer& layer : layers) x = layer(x, *cache++);
   return head(norm(x));
 }
 
-Tensor CausalLM::embed(const Tensor& tokens, int64_t first_position) {
+Tensor CausalLM::embed(const Tensor& tokens, int64_t first_position,
+                       const std::vector<AttentionMask>& masks, const Tensor& positions) {
   if (!tokens.defined()) throw ValueError("CausalLM", "tokens", "an undefined tensor");
   if (tokens.dtype() != DType::int64) {
     throw DTypeError("CausalLM", "int64 tokens", name(tokens.dtype()));
   }
   check_rank("CausalLM", tokens, 2);
+  if (positions.defined()) {
+    if (!position_embedding)
+      throw ValueError("CausalLM", "learnt positions for those of a call", "none");
+    check_positions("CausalLM", positions, tokens);
+  }
   if (!position_embedding) return dropout(token_embedding(tokens));
+  const Tensor own = positions.defined() ? positions : positions_in_texts(masks, tokens.size(1));
+  if (own.defined()) return dropout(token_embedding(tokens) + (*position_embedding)(own));
   check_positions("CausalLM", options_.context, first_position, tokens);
   return dropout(token_embedding(tokens) +
                  position_embedding->rows(first_position, tokens.shape()[1]));

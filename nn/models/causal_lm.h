@@ -55,9 +55,15 @@ class SASH_API CausalLM : public Module {
   /// Logits [B, T, vocab] of the token after each of tokens [B, T] int64. `ShapeError` for another
   /// rank or T > context, `DTypeError` unless int64, `IndexError` for a token outside the
   /// vocabulary.
-  Tensor forward(const Tensor& tokens) override;
-  /// The same for tokens that continue those in `caches`, which then hold them too: the last T rows
-  /// of `forward` of all tokens so far, computed for the new ones only. Needs a `NoGradGuard`.
+  Tensor forward(const Tensor& tokens) override { return forward(tokens, AttentionMask()); }
+  /// The same under the layers' masks & `mask`. Learnt positions are `positions`, int64 [T] or
+  /// [B, T], or by default 0 to T - 1; but where the masks of all layers keep packed texts apart
+  /// (`AttentionMask::packed`, here or in the options), they count from the start of each text, on
+  /// the device, and T may exceed the context. `ValueError` for positions without learnt ones,
+  /// `ShapeError`, `DTypeError`, and `IndexError` for one outside [0, context).
+  Tensor forward(const Tensor& tokens, const AttentionMask& mask, const Tensor& positions = {});
+  /// The first for tokens that continue those in `caches`, which then hold them too: the last T
+  /// rows of `forward` of all tokens so far, computed for the new ones only. Needs a `NoGradGuard`.
   /// `ValueError` unless there is a cache for each layer, all of one length (`OutOfMemory` may
   /// leave them unequal); `ShapeError` if the context is used up.
   Tensor forward(const Tensor& tokens, std::vector<KeyValueCache>& caches);
@@ -65,7 +71,8 @@ class SASH_API CausalLM : public Module {
   /// float32 for halves. The logits are not held whole: see `linear_cross_entropy`. Errors as
   /// `forward` and `cross_entropy`.
   Tensor loss(const Tensor& tokens, const Tensor& targets,
-              const LinearCrossEntropyOptions& options = {});
+              const LinearCrossEntropyOptions& options = {}, const AttentionMask& mask = {},
+              const Tensor& positions = {});
   template <class... Args>
   Tensor operator()(Args&&... args) {
     return call([&] { return forward(std::forward<Args>(args)...); }, args...);
@@ -90,8 +97,11 @@ class SASH_API CausalLM : public Module {
 
  private:
   void initialise();
-  Tensor embed(const Tensor& tokens, int64_t first_position);
-  Tensor hidden(const Tensor& tokens);  // what the head gets
+  // Learnt positions are `positions`, or those in the texts that `masks` keep apart, or in order.
+  Tensor embed(const Tensor& tokens, int64_t first_position,
+               const std::vector<AttentionMask>& masks, const Tensor& positions);
+  // What the head gets.
+  Tensor hidden(const Tensor& tokens, const AttentionMask& mask, const Tensor& positions);
 
   CausalLMOptions options_;
   AttentionKind kind_;

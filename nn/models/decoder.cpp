@@ -5,6 +5,7 @@
 
 #include "../../ops/attention/attention_recorder.h"
 #include "../../ops/attention/attention_step.h"
+#include "../../ops/attention/mask/text_positions.h"
 #include "../../ops/checks.h"
 #include "../../ops/elementwise/binary.h"
 #include "../../ops/elementwise/dropout.h"
@@ -204,7 +205,9 @@ Tensor TransformerStack::embed(const Tensor& tokens, const Tensor& types, const 
   if (type_embedding) {
     x = x + (types.defined() ? (*type_embedding)(types) : type_embedding->rows(0, 1));
   }
-  if (position_embedding) {
+  if (position_embedding && past.token_positions.defined()) {
+    x = x + (*position_embedding)(past.token_positions);
+  } else if (position_embedding) {
     check_positions(kStack, config_.max_positions,
                     *std::max_element(past.lengths.begin(), past.lengths.end()), tokens);
     if (past.positions.defined()) {
@@ -219,8 +222,44 @@ Tensor TransformerStack::embed(const Tensor& tokens, const Tensor& types, const 
   return dropout(x, is_training() ? config_.dropout : 0);
 }
 
+TransformerStack::Past TransformerStack::placed(const Tensor& tokens, const AttentionMask& mask,
+                                                const Tensor& positions) const {
+  check_tokens(tokens);
+  const auto rotary = [](const auto& table) { return table.has_value(); };
+  Past past;
+  past.turns = positions.defined();
+  if (past.turns) {
+    if (!position_embedding && std::none_of(tables_.begin(), tables_.end(), rotary)) {
+      throw ValueError(type_name(), "learnt or rotary positions for those of a call", "neither");
+    }
+    check_positions(type_name(), positions, tokens);
+    past.token_positions = positions;
+    return past;
+  }
+  int64_t longest = tokens.size(1);  // text for which all frequencies are the same
+  for (size_t i = 0; i < tables_.size(); ++i) {
+    if (!tables_[i] || !tables_[i]->depends_on_length()) continue;
+    const RotaryScaling& scaling = config_.attention[i].rotary->scaling;
+    const bool grows = scaling.kind == RotaryScalingKind::dynamic_ntk;
+    if (!grows && scaling.short_factor == scaling.long_factor) continue;
+    longest = std::min(longest, scaling.original_context);
+  }
+  if (!position_embedding && longest == tokens.size(1)) return past;
+  std::vector<AttentionMask> masks;
+  for (const LayerAttention& layer : config_.attention) masks.push_back(layer.mask & mask);
+  past.token_positions = positions_in_texts(masks, tokens.size(1));
+  if (past.token_positions.defined() && longest < tokens.size(1)) {
+    throw ValueError(type_name(),
+                     "positions for packed texts of more than " + std::to_string(longest) +
+                         " tokens, beyond which rotary frequencies depend on the length of a text",
+                     "none for " + std::to_string(tokens.size(1)));
+  }
+  return past;
+}
+
 RotaryAngles TransformerStack::angles_of(RotaryTable& table, const Past& past,
                                          const Tensor& x) const {
+  if (past.turns) return table.angles(past.token_positions, x.dtype());
   const std::vector<int64_t>& positions = past.lengths;
   if (past.positions.defined()) {
     const int64_t last = *std::max_element(positions.begin(), positions.end());
@@ -295,8 +334,10 @@ Tensor TransformerStack::head_of(const Tensor& states) {
 
 Decoder::Decoder(const DecoderConfig& config) : TransformerStack(causal(config)) {}
 
-Tensor Decoder::hidden(const Tensor& tokens, const std::vector<CrossKeys>& cross) {
-  return run(embed(tokens, {}, {}), {}, {}, cross);
+Tensor Decoder::hidden(const Tensor& tokens, const std::vector<CrossKeys>& cross,
+                       const AttentionMask& mask, const Tensor& positions) {
+  const Past past = placed(tokens, mask, positions);
+  return run(embed(tokens, {}, past), mask, past, cross);
 }
 
 Tensor Decoder::forward(const Tensor& tokens) { return head_of(hidden(tokens)); }
@@ -305,8 +346,13 @@ Tensor Decoder::forward(const Tensor& tokens, std::vector<KeyValueCache>& caches
   return forward(tokens, caches, {});
 }
 
-Tensor Decoder::forward(const Tensor& tokens, const std::vector<CrossKeys>& cross) {
-  return head_of(hidden(tokens, cross));
+Tensor Decoder::forward(const Tensor& tokens, const AttentionMask& mask, const Tensor& positions) {
+  return head_of(hidden(tokens, {}, mask, positions));
+}
+
+Tensor Decoder::forward(const Tensor& tokens, const std::vector<CrossKeys>& cross,
+                        const AttentionMask& mask, const Tensor& positions) {
+  return head_of(hidden(tokens, cross, mask, positions));
 }
 
 Tensor Decoder::forward(const Tensor& tokens, std::vector<KeyValueCache>& caches,
@@ -367,15 +413,17 @@ Tensor Decoder::step_logits(const Tensor& tokens, const Tensor& positions, const
 }
 
 Tensor Decoder::loss(const Tensor& tokens, const Tensor& targets,
-                     const LinearCrossEntropyOptions& options) {
-  return loss(tokens, {}, targets, options);
+                     const LinearCrossEntropyOptions& options, const AttentionMask& mask,
+                     const Tensor& positions) {
+  return loss(tokens, {}, targets, options, mask, positions);
 }
 
 Tensor Decoder::loss(const Tensor& tokens, const std::vector<CrossKeys>& cross,
-                     const Tensor& targets, const LinearCrossEntropyOptions& options) {
+                     const Tensor& targets, const LinearCrossEntropyOptions& options,
+                     const AttentionMask& mask, const Tensor& positions) {
   return named_errors([&] {
     if (!head) throw ValueError("Decoder", "a head for a loss", "none");
-    const Tensor x = hidden(tokens, cross);
+    const Tensor x = hidden(tokens, cross, mask, positions);
     const bool fuses = !head_dense && !head->bias.defined() && config_.logit_softcap == 0 &&
                        !head->is_block_sparse() && !head->has_forward_hooks();
     if (fuses) return linear_cross_entropy(x, head->weight, targets, options);
@@ -399,12 +447,15 @@ std::vector<KeyValueCache> Decoder::new_caches() const {
 
 Encoder::Encoder(const DecoderConfig& config) : TransformerStack(config) {}
 
-Tensor Encoder::hidden(const Tensor& tokens, const AttentionMask& mask, const Tensor& types) {
-  return run(embed(tokens, types, {}), mask, {}, {});
+Tensor Encoder::hidden(const Tensor& tokens, const AttentionMask& mask, const Tensor& types,
+                       const Tensor& positions) {
+  const Past past = placed(tokens, mask, positions);
+  return run(embed(tokens, types, past), mask, past, {});
 }
 
-Tensor Encoder::forward(const Tensor& tokens, const AttentionMask& mask, const Tensor& types) {
-  return head_of(hidden(tokens, mask, types));
+Tensor Encoder::forward(const Tensor& tokens, const AttentionMask& mask, const Tensor& types,
+                        const Tensor& positions) {
+  return head_of(hidden(tokens, mask, types, positions));
 }
 
 }  // namespace sash::nn

@@ -12,6 +12,15 @@ namespace sash::nn {
 
 /// What `Decoder` and `Encoder` share: embeddings, layers, the norm after them and the head. Its
 /// parameters are named in `DecoderConfig`.
+///
+/// Token i of a row stands at position i. If the masks of all layers keep packed texts apart
+/// (`AttentionMask::packed`, in the configuration or by call), learnt positions count from the
+/// start of each text, on the device; rotary ones go on, since only their differences count within
+/// a text. Calls may name `positions`, int64 [T] or [B, T], for both kinds: `ValueError` if the
+/// model has neither, `ShapeError`, `DTypeError`, and `IndexError` for a learnt one outside [0,
+/// max_positions). Where frequencies depend on the length of a text (dynamic_ntk, longrope), the
+/// largest of these positions decides, which is copied to the host; a packed row longer than
+/// original_context needs such positions, `ValueError` without them.
 class SASH_API TransformerStack : public Module {
  public:
   const DecoderConfig& config() const { return config_; }
@@ -39,10 +48,15 @@ class SASH_API TransformerStack : public Module {
 
     std::vector<std::vector<KeyValueCache>*> texts{};  // caches of each layer; none: no past
     std::vector<int64_t> lengths{0};
+    // Of each token, int64 [T] or [B, T]; undefined: the tokens follow the past one by one.
+    Tensor token_positions{};
+    bool turns = false;  // whether rotary angles are those of `token_positions`
     // Of one token a row by `attention_step`: the lengths as int64 on the device. The caches have
     // room for the token, and count it.
     Tensor positions{};
   };
+  // Where the tokens of a call without caches stand.
+  Past placed(const Tensor& tokens, const AttentionMask& mask, const Tensor& positions) const;
   RotaryAngles angles_of(RotaryTable& table, const Past& past, const Tensor& x) const;
   Tensor embed(const Tensor& tokens, const Tensor& types, const Past& past);
   DecoderNorm* norm_before(int64_t layer) const;
@@ -85,9 +99,12 @@ class SASH_API Decoder : public TransformerStack {
   /// rotary frequencies depend on the length (dynamic_ntk, longrope), keys in caches keep those of
   /// their time, so longer texts may differ from `forward` without caches.
   Tensor forward(const Tensor& tokens, std::vector<KeyValueCache>& caches);
-  /// The same two with `cross_attention`, for which there is a `CrossKeys` in each layer:
+  /// The first under the layers' masks & `mask`, at `positions`.
+  Tensor forward(const Tensor& tokens, const AttentionMask& mask, const Tensor& positions = {});
+  /// The first two with `cross_attention`, for which there is a `CrossKeys` in each layer:
   /// `cross_keys`.
-  Tensor forward(const Tensor& tokens, const std::vector<CrossKeys>& cross);
+  Tensor forward(const Tensor& tokens, const std::vector<CrossKeys>& cross,
+                 const AttentionMask& mask = {}, const Tensor& positions = {});
   Tensor forward(const Tensor& tokens, std::vector<KeyValueCache>& caches,
                  const std::vector<CrossKeys>& cross);
   /// What the layers' cross attention reads of an encoder's states [B, S, dim], under `mask`.
@@ -100,16 +117,19 @@ class SASH_API Decoder : public TransformerStack {
   /// `cross_entropy` of the logits of tokens [B, T] with targets [B, T] int64: see
   /// `linear_cross_entropy`. With a logit_softcap, or a block-sparse head, the logits are held.
   Tensor loss(const Tensor& tokens, const Tensor& targets,
-              const LinearCrossEntropyOptions& options = {});
+              const LinearCrossEntropyOptions& options = {}, const AttentionMask& mask = {},
+              const Tensor& positions = {});
   Tensor loss(const Tensor& tokens, const std::vector<CrossKeys>& cross, const Tensor& targets,
-              const LinearCrossEntropyOptions& options = {});
+              const LinearCrossEntropyOptions& options = {}, const AttentionMask& mask = {},
+              const Tensor& positions = {});
   template <class... Args>
   Tensor operator()(Args&&... args) {
     return call([&] { return forward(std::forward<Args>(args)...); }, args...);
   }
 
   /// What the head gets, [B, T, dim].
-  Tensor hidden(const Tensor& tokens, const std::vector<CrossKeys>& cross = {});
+  Tensor hidden(const Tensor& tokens, const std::vector<CrossKeys>& cross = {},
+                const AttentionMask& mask = {}, const Tensor& positions = {});
 
   /// Whether every layer's mask has a `causal_reach`.
   bool can_cache() const;
@@ -147,10 +167,12 @@ class SASH_API Encoder : public TransformerStack {
 
   /// What the head makes of `hidden`: logits [B, S, vocab], or these states without a head.
   Tensor forward(const Tensor& tokens) override { return forward(tokens, {}, {}); }
-  Tensor forward(const Tensor& tokens, const AttentionMask& mask, const Tensor& types = {});
+  Tensor forward(const Tensor& tokens, const AttentionMask& mask, const Tensor& types = {},
+                 const Tensor& positions = {});
   /// The last states [B, S, dim] of tokens [B, S] int64 under the layers' masks & `mask`, such as
-  /// `AttentionMask::key_lengths`. types [B, S] int64 are zeros if undefined.
-  Tensor hidden(const Tensor& tokens, const AttentionMask& mask = {}, const Tensor& types = {});
+  /// `AttentionMask::key_lengths`, at `positions`. types [B, S] int64 are zeros if undefined.
+  Tensor hidden(const Tensor& tokens, const AttentionMask& mask = {}, const Tensor& types = {},
+                const Tensor& positions = {});
   template <class... Args>
   Tensor operator()(Args&&... args) {
     return call([&] { return forward(std::forward<Args>(args)...); }, args...);

@@ -5,6 +5,7 @@
 #include <regex>
 
 #include "../../core/error.h"
+#include "../../ops/elementwise/compare.h"
 #include "../../ops/shape/concat.h"
 #include "../../tensor/autograd/grad_mode.h"
 #include "../../tensor/io/state_check.h"
@@ -194,7 +195,28 @@ void check_filled(const char* op, const std::vector<Target>& targets, const Stat
   throw ValueError(op, "a name in files of its family for all of each tensor", "none for " + names);
 }
 
+// Their names of the token embedding and of the head.
+std::pair<std::string, std::string> tied_names(const NameTable& table, const StateDict& theirs) {
+  std::string embedding, head;
+  for (const NameTable::Row& row : table.rows) {
+    if (row.ours == "token_embedding") embedding = row.theirs + ".weight";
+    if (row.ours == "head") head = row.theirs + ".weight";
+    if (row.ours == "head.weight") head = row.theirs;
+  }
+  const bool bare = !find(theirs, embedding) && embedding.starts_with(table.prefix);
+  return {bare ? embedding.substr(table.prefix.size()) : embedding, head};
+}
+
 }  // namespace
+
+std::string own_head(const NameTable& table, const StateDict& theirs,
+                     const std::function<Tensor(const std::string& name)>& read) {
+  const auto [embedding, head] = tied_names(table, theirs);
+  if (!find(theirs, embedding) || !find(theirs, head)) return "";
+  const Tensor a = read(embedding), b = read(head);
+  const bool same = a.shape() == b.shape() && eq(a, b).all().item<bool>();
+  return same ? "" : head + " differs from " + embedding;
+}
 
 StateDict to_their_names(const char* op, const NameTable& table, const StateDict& ours,
                          const DecoderConfig& config) {
@@ -222,7 +244,17 @@ void load_their_names(const char* op, const NameTable& table, const StateDict& t
     return item.first.starts_with(table.prefix);
   });
   const StateDict own = without_tied(ours, config);
-  const std::vector<Target> targets = targets_of(table, own, config, prefixed);
+  std::vector<Target> targets = targets_of(table, own, config, prefixed);
+  if (config.tie_weights) {
+    const std::string own_one = own_head(table, theirs, read);
+    if (!own_one.empty())
+      throw ValueError(op, "a model whose head is not tied", "tie_weights, but " + own_one);
+    const auto [embedding, head] = tied_names(table, theirs);
+    const bool swaps = !find(theirs, embedding) && find(theirs, head);
+    for (Target& target : targets) {
+      if (swaps && target.pieces[0].ours == "token_embedding.weight") target.name = head;
+    }
+  }
   check_filled(op, targets, own);
   StateDict given = theirs;
   std::erase_if(given, [&](const auto& item) {

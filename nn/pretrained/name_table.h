@@ -41,6 +41,10 @@ constexpr const char* kDecoderBias = "cls.predictions.decoder.bias";
 NameTable names_of_family(const char* op, const std::string& family, bool decoder_bias);
 NameTable names_of_gguf(const char* op, const std::string& architecture);
 
+/// "<head> differs from <token embedding>" of a file that has both; empty if it does not.
+std::string own_head(const NameTable& table, const StateDict& theirs,
+                     const std::function<Tensor(const std::string& name)>& read);
+
 /// Our tensors `ours`, which share memory with a model, under their names and in their layouts;
 /// copies where the layout differs. `config` is that of the model. `ValueError` of `op` with all of
 /// `ours` that the table has no name for.
@@ -48,7 +52,8 @@ StateDict to_their_names(const char* op, const NameTable& table, const StateDict
                          const DecoderConfig& config);
 /// Copies what `read` gives for their names into `ours`. `ValueError` of `op` with all of `ours`
 /// but adapters that the table has no name for, or with all of `theirs`, of which only names,
-/// shapes and dtypes count, that does not fit; nothing is read then.
+/// shapes and dtypes count, that does not fit, or if their head differs from the embedding and ours
+/// is tied; nothing is read then. The one of a tied pair that is missing is the other.
 void load_their_names(const char* op, const NameTable& table, const StateDict& theirs,
                       const std::function<Tensor(const std::string& name)>& read,
                       const StateDict& ours, const DecoderConfig& config);

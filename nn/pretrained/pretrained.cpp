@@ -1,11 +1,15 @@
 #include "pretrained.h"
 
+#include <cstdio>
 #include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
 
 #include "../../core/error.h"
 #include "../../tensor/factories.h"
 #include "../../tensor/io/file_kind.h"
 #include "../../tensor/io/replacement_file.h"
+#include "../../tensor/tensor_impl.h"
 #include "../layers/lora.h"
 #include "../text/json_text.h"
 #include "config_json.h"
@@ -19,16 +23,39 @@ namespace fs = std::filesystem;
 
 constexpr const char* kOp = "Pretrained";
 
-// Tensors of the file's names and shapes that take no memory, since its own are read one by one.
-StateDict outline(const GgufFile& file) {
-  StateDict dict;
-  for (const GgufFile::Entry& entry : file.entries()) {
-    const GgufFormat* const format = gguf_format(entry.format);
-    if (!format) file.tensor(entry.name);  // throws
-    const Tensor element = zeros({}, {.dtype = format->dtype, .device = kCPU});
-    dict.emplace_back(entry.name, element.expand(entry.shape));
+// The tensors of a checkpoint, to be read one by one.
+struct Source {
+  StateDict outline{};  // of their names, shapes and dtypes; takes no memory
+  std::map<std::string, std::function<Tensor()>> readers{};
+  bool quantised = false;
+
+  Source(const std::shared_ptr<const GgufFile>& gguf, const std::string& path) {
+    if (!gguf) {
+      for (const StoredTensor& stored : list_shards(path)) add(stored);
+      return;
+    }
+    for (const GgufFile::Entry& entry : gguf->entries()) {
+      const auto read = [gguf, name = entry.name] { return gguf->tensor(name, {.device = kCPU}); };
+      const GgufFormat* const format = gguf_format(entry.format);
+      if (!format) read();  // throws
+      add({entry.name, entry.shape, format->dtype, read});
+      quantised = quantised || format->decode;
+    }
   }
-  return dict;
+  void add(const StoredTensor& stored) {
+    const Tensor element = zeros({}, {.dtype = stored.dtype, .device = kCPU});
+    outline.emplace_back(stored.name, element.expand(stored.shape));
+    readers.emplace(stored.name, stored.read);
+  }
+  Tensor operator()(const std::string& name) const { return readers.at(name)(); }
+};
+
+// A config.json that says whether the head is tied.
+std::string with_tie(const std::string& text, bool tied) {
+  if (read_config_json(kOp, text).model.tie_weights == tied) return text;
+  auto json = nlohmann::ordered_json::parse(text);
+  json["tie_word_embeddings"] = tied;
+  return json.dump(2) + "\n";
 }
 
 DecoderConfig undrawn(DecoderConfig config) {
@@ -54,9 +81,36 @@ Pretrained Pretrained::open(const std::string& path) try {
   file.family_ = config.family;
   file.config_ = config.model;
   file.stop_tokens_ = config.stop_tokens;
+  if (!file.gguf_ && file.config_.tie_weights) file.check_tied();
   return file;
 } catch (Error& error) {
   name_file(error, path);
+  throw;
+}
+
+void Pretrained::check_tied() try {
+  const Source source(nullptr, path_);
+  const NameTable table = names_of_family(kOp, family_, false);
+  const std::string both = own_head(table, source.outline, std::cref(source));
+  if (both.empty()) return;
+  config_.tie_weights = false;
+  warning_ = "Pretrained: " + both + ", to which tie_word_embeddings ties it; both are kept; in '" +
+             path_ + "'";
+  std::fprintf(stderr, "warning: %s\n", warning_.c_str());
+} catch (const IoError&) {  // a configuration alone
+}
+
+DType Pretrained::dtype() const try {
+  const Source source(gguf_, path_);
+  std::map<DType, int64_t> elements;
+  DType most = DType::float32;
+  for (const auto& [name, tensor] : source.outline) {
+    const DType own = tensor.dtype();
+    if (is_floating(own) && (elements[own] += tensor.numel()) > elements[most]) most = own;
+  }
+  return source.quantised ? DType::float32 : most;
+} catch (Error& error) {
+  name_file(error, path_);
   throw;
 }
 
@@ -65,34 +119,37 @@ text::Tokenizer Pretrained::tokenizer() const {
   return text::Tokenizer::load((fs::path(path_) / "tokenizer.json").string());
 }
 
-Decoder Pretrained::decoder(const DecoderConfig& config) const {
-  if (is_encoder()) throw ValueError(kOp, "a decoder", "an encoder, '" + family_ + "'");
-  Decoder model(undrawn(config));
+template <class Model>
+Model Pretrained::make(const DecoderConfig& config, const TensorOptions& options) const {
+  const DType kind = options.dtype ? *options.dtype : dtype();
+  if (!is_floating(kind)) throw DTypeError(kOp, "a floating dtype", name(kind));
+  Model model(undrawn(config));
+  const Device device = options.device ? *options.device : default_device();
+  for (const Tensor& p : model.parameters()) {  // which `load` fills
+    p.impl().storage = empty(p.shape(), {.dtype = kind, .device = device}).impl().storage;
+    p.impl().dtype = kind;
+  }
   load(model);
   return model;
 }
 
-Encoder Pretrained::encoder(const DecoderConfig& config) const {
+Decoder Pretrained::decoder(const DecoderConfig& config, const TensorOptions& options) const {
+  if (is_encoder()) throw ValueError(kOp, "a decoder", "an encoder, '" + family_ + "'");
+  return make<Decoder>(config, options);
+}
+
+Encoder Pretrained::encoder(const DecoderConfig& config, const TensorOptions& options) const {
   if (!is_encoder()) throw ValueError(kOp, "an encoder", "a decoder, '" + family_ + "'");
-  Encoder model(undrawn(config));
-  load(model);
-  return model;
+  return make<Encoder>(config, options);
 }
 
 void Pretrained::load(TransformerStack& model) const try {
-  const StateDict ours = model.state_dict();
-  if (gguf_) {
-    const auto read = [&](const std::string& name) {
-      return gguf_->tensor(name, {.device = kCPU});
-    };
-    load_their_names(kOp, names_of_gguf(kOp, family_), outline(*gguf_), read, ours, model.config());
-  } else {
-    const StateDict theirs = load_shards(path_);
-    const auto read = [&](const std::string& name) { return *find(theirs, name); };
-    const bool decoder_bias = !model.config().tie_weights && find(theirs, kDecoderBias);
-    const NameTable table = names_of_family(kOp, family_, decoder_bias);
-    load_their_names(kOp, table, theirs, read, ours, model.config());
-  }
+  const Source source(gguf_, path_);
+  const NameTable table =
+      gguf_ ? names_of_gguf(kOp, family_)
+            : names_of_family(kOp, family_, find(source.outline, kDecoderBias) != nullptr);
+  load_their_names(kOp, table, source.outline, std::cref(source), model.state_dict(),
+                   model.config());
 } catch (Error& error) {
   name_file(error, path_);
   throw;
@@ -121,7 +178,8 @@ void Pretrained::save(const TransformerStack& model, const std::string& folder,
   fs::create_directories(folder, error);
   if (error) throw IoError(kOp, "cannot make folder '" + folder + "': " + error.message());
   ReplacementFile config(kOp, (fs::path(folder) / "config.json").string());
-  config.write(config_text_.data(), config_text_.size());
+  const std::string text = with_tie(config_text_, model.config().tie_weights);
+  config.write(text.data(), text.size());
   save_shards(folder, tensors, max_shard_bytes);
   config.commit();  // the last, so that a failure leaves the old one beside the old weights
 }

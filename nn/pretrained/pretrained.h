@@ -26,11 +26,20 @@ class SASH_API Pretrained {
   /// Reads the configuration of a folder, or of a file in it, or a GGUF file's. `IoError`;
   /// `FormatError` for what cannot be read; `NotImplemented` for a family, or an option of one,
   /// that sash does not have.
+  ///
+  /// Where config.json ties the head to the token embedding, but the files have both and they
+  /// differ, as merged adapters may, `config().tie_weights` is false: both are loaded, and
+  /// `warning` says so.
   static Pretrained open(const std::string& path);
 
   /// "llama", as config.json or the GGUF file has it.
   const std::string& family() const { return family_; }
   const DecoderConfig& config() const { return config_; }
+  /// What `open` also wrote to stderr; empty if it had nothing to say.
+  const std::string& warning() const { return warning_; }
+  /// The dtype that most floating elements of the files have; float32 if any are quantised. Errors
+  /// as `load`.
+  DType dtype() const;
   /// Whether the model is an `Encoder`; else it is a `Decoder`.
   bool is_encoder() const { return family_ == "bert" || family_ == "modernbert"; }
   /// Tokens that end a text, as the configuration names them.
@@ -40,33 +49,42 @@ class SASH_API Pretrained {
   /// The GGUF file, or null of a folder.
   const GgufFile* gguf() const { return gguf_.get(); }
 
-  /// A model of this configuration with the file's weights, whose random ones were never drawn.
-  /// `ValueError` if the model is an encoder; else as `load`.
-  Decoder decoder(const DecoderConfig& config) const;
-  Decoder decoder() const { return decoder(config_); }
+  /// A model of this configuration with the file's weights, whose random ones were never drawn, in
+  /// `options.dtype`, by default `dtype()`, and on `options.device`, by default `default_device()`.
+  /// Weights are read one by one. `ValueError` if the model is an encoder, `DTypeError` unless the
+  /// dtype is floating; else as `load`.
+  Decoder decoder(const DecoderConfig& config, const TensorOptions& options = {}) const;
+  Decoder decoder(const TensorOptions& options = {}) const { return decoder(config_, options); }
   /// The same of an encoder.
-  Encoder encoder(const DecoderConfig& config) const;
-  Encoder encoder() const { return encoder(config_); }
+  Encoder encoder(const DecoderConfig& config, const TensorOptions& options = {}) const;
+  Encoder encoder(const TensorOptions& options = {}) const { return encoder(config_, options); }
   /// Copies the weights into the model, made from this `config()` or one with the same parameters
-  /// in other packing. `ValueError` listing all keys that are missing, unexpected or of another
-  /// shape, by the names of the file, or all tensors of the model, but those of `add_lora`, that
-  /// files of the family do not have; nothing is loaded then. Keys of parts that sash does not have
-  /// (poolers, masks, a head that the configuration leaves out) are passed over.
+  /// in other packing, and casts them to its dtype. A file with only one of a tied pair has both.
+  /// `ValueError` if the model's head is tied and the file's differs from the embedding, or listing
+  /// all keys that are missing, unexpected or of another shape, by the names of the file, or all
+  /// tensors of the model, but those of `add_lora`, that files of the family do not have; nothing
+  /// is loaded then. Keys of parts that sash does not have (poolers, masks, a head that the
+  /// configuration leaves out) are passed over.
   void load(TransformerStack& model) const;
   /// The model's tensors by the names, and in the layouts, of the file that was opened; adapters
   /// (`add_lora`) are merged. `ValueError` listing tensors that files of the family do not have.
   StateDict state_dict(const TransformerStack& model) const;
-  /// Writes `config.json` as it was, and the model's weights under the names of its family: to
-  /// `model.safetensors` or, above `max_shard_bytes`, to several files and
-  /// `model.safetensors.index.json`. `NotImplemented` of a GGUF file. A router of gpt-oss is
-  /// written as zeros.
+  /// Writes `config.json` as it was, but with the model's `tie_word_embeddings` if that was
+  /// another, and the model's weights under the names of its family: to `model.safetensors` or,
+  /// above `max_shard_bytes`, to several files and `model.safetensors.index.json`. `NotImplemented`
+  /// of a GGUF file. A router of gpt-oss is written as zeros.
   void save(const TransformerStack& model, const std::string& folder,
             int64_t max_shard_bytes = 5'000'000'000) const;
 
  private:
   Pretrained() = default;
 
-  std::string path_, family_;
+  // Keeps a head of its own.
+  void check_tied();
+  template <class Model>
+  Model make(const DecoderConfig& config, const TensorOptions& options) const;
+
+  std::string path_, family_, warning_;
   std::string config_text_;  // config.json
   DecoderConfig config_;
   std::vector<int64_t> stop_tokens_;

@@ -64,7 +64,8 @@ class SASH_API Tokenizer {
   /// The same from its text.
   static Tokenizer from_json(std::string_view json);
   /// The vocabulary of a GGUF file: byte-level BPE ("gpt2") or SentencePiece's ("llama").
-  /// `FormatError`, and `NotImplemented` for another, or for a way of splitting that sash does not
+  /// `FormatError`, also of a byte-level vocabulary without `tokenizer.ggml.pre`, which says how
+  /// text is split; `NotImplemented` for another kind, or a way of splitting that sash does not
   /// know.
   static Tokenizer from_gguf(const GgufFile& file);
 

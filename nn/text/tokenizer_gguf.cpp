@@ -49,8 +49,14 @@ std::vector<std::string> split_patterns(const std::string& pre) {
   for (const auto& [name, patterns] : known) {
     if (pre == name) return patterns;
   }
-  throw NotImplemented(
-      kOp, "sash does not know how tokenizer.ggml.pre " + in_quotes(pre) + " splits text");
+  std::string choices;
+  for (const auto& [name, patterns] : known)
+    choices += (choices.empty() ? "" : ", ") + std::string(name);
+  if (pre.empty()) {
+    throw FormatError(kOp, "tokenizer.ggml.pre of a byte-level vocabulary: " + choices, "none");
+  }
+  throw NotImplemented(kOp, "sash does not know how tokenizer.ggml.pre " + in_quotes(pre) +
+                                " splits text, but " + choices);
 }
 
 PreTokenizer byte_level(const std::string& pre) {
@@ -144,7 +150,7 @@ Tokenizer Tokenizer::from_gguf(const GgufFile& file) try {
   }
   const auto model = file.get<std::string>("tokenizer.ggml.model");
   if (model == "gpt2") {
-    const auto pre = file.get<std::string>("tokenizer.ggml.pre", "gpt-2");
+    const auto pre = file.get<std::string>("tokenizer.ggml.pre", "");
     read_gpt2(file, parts, pre);
     add_ends(file, parts, pre == "llama-bpe" || pre == "tekken");
   } else if (model == "llama") {

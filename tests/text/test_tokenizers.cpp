@@ -7,9 +7,11 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "../support/expect_error.h"
+#include "../support/temporary_folder.h"
 
 using namespace sash;
 using namespace sash::testing;
@@ -74,6 +76,32 @@ TEST_CASE("tokenizers: vocabularies of GGUF files give what their tokenizer.json
       CHECK(tokenizer.encode(input) == ids);
     }
   }
+}
+
+TEST_CASE("tokenizers: a byte-level vocabulary of a GGUF file says how text is split") {
+  std::ifstream in(SASH_TEST_PARITY "/smollm.gguf", std::ios::binary);
+  const std::string whole{std::istreambuf_iterator<char>(in), {}};
+  const TemporaryFolder folder;
+  const std::string path = folder.file("x.gguf");
+  const auto with = [&](const std::string& from, const std::string& to) {
+    std::string bytes = whole;
+    REQUIRE(bytes.find(from) != bytes.npos);
+    bytes.replace(bytes.find(from), from.size(), to);
+    std::filesystem::remove(path);
+    std::ofstream(path, std::ios::binary) << bytes;
+    return thrown_by([&] { Tokenizer::from_gguf(GgufFile(path)); });
+  };
+  const std::string choices =
+                        "gpt-2, olmo, smollm, starcoder, llama-bpe, dbrx, qwen2, gpt-4o, tekken",
+                    place = "; in '" + path + "'";
+  CHECK(with("tokenizer.ggml.pre", "tokenizer.ggml.pro") ==
+        "FormatError: Tokenizer: expected tokenizer.ggml.pre of a byte-level vocabulary: " +
+            choices + ", got none" + place);
+  CHECK(
+      with("smollm", "smollX") ==
+      "NotImplemented: Tokenizer: sash does not know how tokenizer.ggml.pre 'smollX' splits text, "
+      "but " +
+          choices + place);
 }
 
 TEST_CASE("tokenizers: tokens by number and by name") {

@@ -1,8 +1,12 @@
+#include <map>
+
 #include "../../../tensor/autograd/grad_mode.h"
 #include "../../../tensor/factories.h"
 #include "../../checks.h"
+#include "../../elementwise/binary.h"
 #include "../../kernels/attention.h"
 #include "mask_part.h"
+#include "text_positions.h"
 
 /// Parts that are data: tensors that give each query a range of keys.
 namespace sash {
@@ -227,4 +231,50 @@ Part row_ranges(const Tensor& first, const Tensor& past) {
 }
 
 }  // namespace mask_parts
+
+namespace {
+
+// The first token of each one's text, int64 [tokens]; undefined: all are one text. `known` has
+// those of parts.
+Tensor starts_of(const MaskTerm& term, int64_t tokens, std::map<const MaskPart*, Tensor>& known) {
+  if (term.kind != MaskTerm::Kind::part) {
+    const Tensor a = starts_of(*term.left, tokens, known);
+    const Tensor b = starts_of(*term.right, tokens, known);
+    const bool both = term.kind == MaskTerm::Kind::both;
+    if (!a.defined() || !b.defined()) return !both ? Tensor() : a.defined() ? a : b;
+    return a.is_same(b) ? a : both ? maximum(a, b) : minimum(a, b);
+  }
+  if (!dynamic_cast<const mask_parts::Packed*>(term.part.get())) return {};
+  Tensor& starts = known[term.part.get()];
+  if (starts.defined()) return starts;
+  const Device device = term.part->tensors()[0].device();
+  const Tensor bounds = empty({1, 1, tokens, 2}, {.dtype = DType::int32, .device = device});
+  KernelContext context = kernel_context(device);
+  term.part->narrow(context, {1, 1, tokens, tokens}, false, bounds.tensor_view());
+  starts = bounds.reshape({tokens, 2}).select(1, 0).to(DType::int64);
+  return starts;
+}
+
+}  // namespace
+
+Tensor positions_in_texts(const std::vector<AttentionMask>& masks, int64_t tokens) {
+  const NoGradGuard no_grad;
+  std::map<const MaskPart*, Tensor> known;
+  Tensor first;
+  for (const AttentionMask& mask : masks) {
+    const Tensor starts = starts_of(mask.term(), tokens, known);
+    if (!starts.defined()) return {};
+    first = !first.defined() || first.is_same(starts) ? starts : minimum(first, starts);
+  }
+  return first.defined() ? arange(tokens, {.device = first.device()}) - first : first;
+}
+
+void check_positions(const std::string& op, const Tensor& positions, const Tensor& tokens) {
+  check_dtype(op.c_str(), positions, DType::int64, "positions");
+  check_same_device(op.c_str(), tokens, positions);
+  if (positions.shape() == tokens.shape() || positions.shape() == Shape{tokens.size(1)}) return;
+  throw ShapeError(op, "positions [T] or [B, T] of tokens " + to_string(tokens.shape()),
+                   to_string(positions.shape()));
+}
+
 }  // namespace sash
