@@ -1,6 +1,7 @@
 #include "pretrained.h"
 
 #include <filesystem>
+#include <map>
 
 #include "../../core/error.h"
 #include "../../tensor/factories.h"
@@ -20,14 +21,17 @@ namespace fs = std::filesystem;
 
 constexpr const char* kOp = "Pretrained";
 
-// Tensors of the file's names and shapes that take no memory, since its own are read one by one.
+// A tensor of this shape and dtype that takes no memory, since the file's are read one by one.
+Tensor outline(const Shape& shape, DType dtype) {
+  return zeros({}, {.dtype = dtype, .device = kCPU}).expand(shape);
+}
+
 StateDict outline(const GgufFile& file) {
   StateDict dict;
   for (const GgufFile::Entry& entry : file.entries()) {
     const GgufFormat* const format = gguf_format(entry.format);
     if (!format) file.tensor(entry.name);  // throws
-    const Tensor element = zeros({}, {.dtype = format->dtype, .device = kCPU});
-    dict.emplace_back(entry.name, element.expand(entry.shape));
+    dict.emplace_back(entry.name, outline(entry.shape, format->dtype));
   }
   return dict;
 }
@@ -85,8 +89,13 @@ void Pretrained::load(TransformerStack& model) const try {
     };
     load_their_names(kOp, names_of_gguf(kOp, family_), outline(*gguf_), read, ours, model.config());
   } else {
-    const StateDict theirs = load_shards(path_);
-    const auto read = [&](const std::string& name) { return *find(theirs, name); };
+    StateDict theirs;
+    std::map<std::string, std::function<Tensor()>> readers;
+    for (const StoredTensor& stored : list_shards(path_)) {
+      theirs.emplace_back(stored.name, outline(stored.shape, stored.dtype));
+      readers.emplace(stored.name, stored.read);
+    }
+    const auto read = [&](const std::string& name) { return readers.at(name)(); };
     const bool decoder_bias = !model.config().tie_weights && find(theirs, kDecoderBias);
     const NameTable table = names_of_family(kOp, family_, decoder_bias);
     load_their_names(kOp, table, theirs, read, ours, model.config());

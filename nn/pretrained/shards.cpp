@@ -1,5 +1,6 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "../../core/error.h"
 #include "../../core/quote.h"
@@ -60,25 +61,38 @@ void write_text(const std::string& path, const std::string& text) {
 
 }  // namespace
 
-StateDict load_shards(const std::string& folder) {
+std::vector<StoredTensor> list_shards(const std::string& folder) {
   const fs::path root(folder);
   std::error_code error;
-  if (!fs::exists(root / kIndex, error))
-    return load_safetensors((root / kFile).string(), kCPU).tensors;
-  const std::map<std::string, std::string> files = read_index(root / kIndex);
-  std::map<std::string, std::vector<std::string>> names;  // of each file
-  for (const auto& [name, file] : files) names[file].push_back(name);
-  StateDict all;
-  for (const auto& [file, wanted] : names) {
-    StateDict part = load_safetensors((root / file).string(), kCPU).tensors;
-    for (const std::string& name : wanted) {
-      if (!find(part, name)) {
-        throw FormatError(kOp, in_quotes(name) + " in " + in_quotes(file) + ", as the index says",
-                          "none; in '" + (root / kIndex).string() + "'");
-      }
-    }
-    std::move(part.begin(), part.end(), std::back_inserter(all));
+  std::map<std::string, std::set<std::string>> files{};  // and what the index says of each
+  if (!fs::exists(root / kIndex, error)) {
+    files[kFile];
+  } else {
+    for (const auto& [name, file] : read_index(root / kIndex)) files[file].insert(name);
   }
+  std::vector<StoredTensor> all;
+  for (auto& [file, left] : files) {
+    const std::string path = (root / file).string();
+    const auto header = std::make_shared<const SafetensorsHeader>(load_safetensors_header(path));
+    for (const SafetensorsEntry& entry : header->entries) {
+      const auto read = [path, header, &entry] {
+        return load_safetensors_tensor(path, *header, entry, kCPU);
+      };
+      all.push_back({entry.name, entry.shape, sash_dtype(entry), read});
+      left.erase(entry.name);
+    }
+    if (left.empty()) continue;
+    throw FormatError(kOp,
+                      in_quotes(*left.begin()) + " in " + in_quotes(file) + ", as the index says",
+                      "none; in '" + (root / kIndex).string() + "'");
+  }
+  return all;
+}
+
+StateDict load_shards(const std::string& folder) {
+  StateDict all;
+  for (const StoredTensor& stored : list_shards(folder))
+    all.emplace_back(stored.name, stored.read());
   return all;
 }
 

@@ -1,9 +1,24 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "../../tensor/tensor.h"
 
 namespace sash::nn {
 
+/// A tensor in a file.
+struct StoredTensor {
+  std::string name;
+  Shape shape;
+  DType dtype;
+  std::function<Tensor()> read;  ///< into memory of the CPU
+};
+
+/// Those that `load_shards` reads. `NotImplemented` for a dtype that sash does not have.
+std::vector<StoredTensor> list_shards(const std::string& folder);
 /// `ValueError` unless `max_shard_bytes` is above 0.
 void check_shard_bytes(int64_t max_shard_bytes);
 

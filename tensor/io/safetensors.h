@@ -22,7 +22,7 @@ struct SafetensorsFile {
 /// trusted. Throws `IoError` if it cannot be opened or read; `FormatError` unless its header is
 /// valid JSON of at most 100,000,000 bytes, nested at most 8 deep, without duplicate keys, and its
 /// tensors fill the data exactly, without holes or overlaps; `NotImplemented` for a dtype or rank
-/// that sash does not have.
+/// that sash does not have, naming the tensor.
 SASH_API SafetensorsFile load_safetensors(const std::string& path,
                                           std::optional<Device> device = std::nullopt);
 
@@ -36,6 +36,9 @@ struct SafetensorsEntry {
   uint64_t bytes() const { return end - begin; }
 };
 
+/// The dtype that its tensor gets. `NotImplemented`, naming it, if sash has none.
+SASH_API DType sash_dtype(const SafetensorsEntry& entry);
+
 /// A file without its elements.
 struct SafetensorsHeader {
   std::map<std::string, std::string> metadata{};
@@ -44,8 +47,13 @@ struct SafetensorsHeader {
 };
 
 /// Reads and checks the header, as above, and no elements. Dtypes that sash does not have (I8, I16,
-/// U16, U32, U64, F8_E4M3, F8_E5M2) are no error here.
+/// U16, U32, U64, C64, F8_E4M3, F8_E5M2, F8_E8M0) are no error here.
 SASH_API SafetensorsHeader load_safetensors_header(const std::string& path);
+/// Reads one tensor: of `header.entries`, the header of this file. `NotImplemented` for a dtype
+/// that sash does not have; other tensors of the file can be read all the same.
+SASH_API Tensor load_safetensors_tensor(const std::string& path, const SafetensorsHeader& header,
+                                        const SafetensorsEntry& entry,
+                                        std::optional<Device> device = std::nullopt);
 
 /// Writes `tensors`, of any device and strides, widest elements first and then by name. Atomic: the
 /// file is written beside `path`, synchronised and renamed. Throws `ValueError` for an undefined

@@ -133,21 +133,16 @@ constexpr FileDType kDTypes[] = {{"F32", 4, DType::float32},
                                  {"U16", 2},
                                  {"U32", 4},
                                  {"U64", 8},
+                                 {"C64", 8},
                                  {"F8_E4M3", 1},
-                                 {"F8_E5M2", 1}};
+                                 {"F8_E5M2", 1},
+                                 {"F8_E8M0", 1}};
 
 const FileDType* find_dtype(std::string_view name) {
   for (const FileDType& dtype : kDTypes) {
     if (dtype.name == name) return &dtype;
   }
   return nullptr;
-}
-
-DType sash_dtype(const Entry& entry) {
-  const std::optional<DType> dtype = find_dtype(entry.dtype)->dtype;
-  if (dtype) return *dtype;
-  throw NotImplemented(
-      kOp, "dtype " + entry.dtype + " of " + in_quotes(entry.name) + " has no sash counterpart");
 }
 
 const FileDType& parse_dtype_of(const std::string& name, const Json& value) {
@@ -236,9 +231,9 @@ void check_layout(std::vector<Entry>& entries, uint64_t data_bytes) {
 }
 
 Tensor read_tensor(const InputFile& file, const Entry& entry, uint64_t data_start, Device device) {
-  const uint64_t bytes = entry.bytes();
   const DType dtype = sash_dtype(entry);
   Tensor host = empty(entry.shape, {.dtype = dtype, .device = kCPU});
+  const auto bytes = static_cast<uint64_t>(host.numel() * size_of(dtype));
   void* elements = host.tensor_view().data;
   file.read(elements, bytes, data_start + entry.begin);
   if (dtype == DType::boolean) {
@@ -266,6 +261,15 @@ Header checked_header(const InputFile& file) {
 
 }  // namespace
 
+DType sash_dtype(const Entry& entry) {
+  const FileDType* const known = find_dtype(entry.dtype);
+  if (known && known->dtype) return *known->dtype;
+  throw NotImplemented(kOp, "sash cannot read " + in_quotes(entry.name) + " of dtype " +
+                                entry.dtype +
+                                ", only F32, F64, F16, BF16, I32, I64, U8 and BOOL (other tensors "
+                                "of the file by load_safetensors_tensor)");
+}
+
 SafetensorsFile load_safetensors(const std::string& path, std::optional<Device> to) try {
   const Device device = to ? *to : default_device();
   const InputFile file(path);
@@ -277,6 +281,15 @@ SafetensorsFile load_safetensors(const std::string& path, std::optional<Device> 
     result.tensors.emplace_back(entry.name, read_tensor(file, entry, header.data_start, device));
   }
   return result;
+} catch (Error& error) {
+  name_file(error, path);
+  throw;
+}
+
+Tensor load_safetensors_tensor(const std::string& path, const SafetensorsHeader& header,
+                               const SafetensorsEntry& entry, std::optional<Device> device) try {
+  return read_tensor(InputFile(path), entry, header.data_start,
+                     device ? *device : default_device());
 } catch (Error& error) {
   name_file(error, path);
   throw;

@@ -284,11 +284,29 @@ TEST_CASE("safetensors: the time of a header grows as its entries do") {
 
 TEST_CASE("safetensors: valid files with dtypes or ranks that sash lacks") {
   const TemporaryFolder folder;
-  for (const std::string dtype : {"I8", "I16", "U16", "U32", "U64"}) {
-    write_bytes(folder.file("x"), file_of("{" + entry("x", dtype, "[0]", "[0,0]") + "}"));
-    const std::string message = "load_safetensors: dtype " + dtype +
-                                " of 'x' has no sash counterpart; in '" + folder.file("x") + "'";
-    CHECK_THROWS_WITH_AS(load_safetensors(folder.file("x")), message.c_str(), NotImplemented);
+  const std::string path = folder.file("x");
+  const std::pair<std::string, int> lacking[] = {
+      {"I8", 1},  {"I16", 2}, {"U16", 2},     {"U32", 4},     {"U64", 8},
+      {"C64", 8}, {"C64", 8}, {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"F8_E8M0", 1}};
+  for (const auto& [dtype, bytes] : lacking) {
+    const std::string end = std::to_string(2 * bytes), past = std::to_string(2 * bytes + 3);
+    write_bytes(path, file_of("{" + entry("x", dtype, "[2]", "[0," + end + "]") + "," +
+                                  entry("y", "U8", "[3]", "[" + end + "," + past + "]") + "}",
+                              static_cast<size_t>(2 * bytes + 3)));
+    const std::string message = "load_safetensors: sash cannot read 'x' of dtype " + dtype +
+                                ", only F32, F64, F16, BF16, I32, I64, U8 and BOOL (other tensors "
+                                "of the file by load_safetensors_tensor); in '" +
+                                path + "'";
+    CHECK_THROWS_WITH_AS(load_safetensors(path), message.c_str(), NotImplemented);
+    const SafetensorsHeader header = load_safetensors_header(path);
+    const auto read = [&](size_t at) {
+      return load_safetensors_tensor(path, header, header.entries[at]);
+    };
+    CHECK_THROWS_WITH_AS(read(0), message.c_str(), NotImplemented);
+    CHECK(read(1).shape() == Shape{3});
+    SafetensorsEntry longer = header.entries[1];
+    longer.shape = {1 << 20};
+    CHECK_THROWS_AS(load_safetensors_tensor(path, header, longer), IoError);
   }
   write_bytes(folder.file("x"),
               file_of("{" + entry("x", "U8", "[1,1,1,1,1,1,1,1,1]", "[0,1]") + "}", 1));
