@@ -1,21 +1,28 @@
 # Makes <sash/nn/layers/linear.h> and <sash/sash.h> work in the build tree as in an installation.
 # Creates symbolic links to the public folders, and generates sash.h, which includes every public
-# header.
+# header. Those in cmake/internal_headers are left out, and not installed.
 function(sash_headers)
   set(root "${PROJECT_BINARY_DIR}/include/sash")
   file(MAKE_DIRECTORY "${root}")
+  set(list "${PROJECT_SOURCE_DIR}/cmake/internal_headers")
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${list}")
+  file(READ "${list}" internal)
+  string(REGEX MATCHALL "[a-z_/]+\\.h" internal "${internal}")
+  string(JOIN "|" internal_paths ${internal})
+  string(REPLACE "." "[.]" internal_paths "${internal_paths}")
   set(includes "")
   foreach(folder IN ITEMS core tensor ops nn optim)
     file(CREATE_LINK "${PROJECT_SOURCE_DIR}/${folder}" "${root}/${folder}" SYMBOLIC)
     file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}"
          "${PROJECT_SOURCE_DIR}/${folder}/*.h")
-    list(REMOVE_ITEM headers core/backend/plugin.h)
+    list(REMOVE_ITEM headers ${internal})
     list(FILTER headers EXCLUDE REGEX "/kernels/")
     foreach(header IN LISTS headers)
       string(APPEND includes "#include \"${header}\"\n")
     endforeach()
     install(DIRECTORY "${PROJECT_SOURCE_DIR}/${folder}" DESTINATION
-            "${CMAKE_INSTALL_INCLUDEDIR}/sash" COMPONENT dev FILES_MATCHING PATTERN "*.h")
+            "${CMAKE_INSTALL_INCLUDEDIR}/sash" COMPONENT dev FILES_MATCHING PATTERN "*.h"
+            REGEX "/(${internal_paths})$" EXCLUDE)
   endforeach()
   file(CONFIGURE OUTPUT "${root}/sash.h" @ONLY CONTENT [[#pragma once
 

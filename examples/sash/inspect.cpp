@@ -99,7 +99,8 @@ struct ValueText {
   std::string operator()(uint64_t value) const { return std::to_string(value); }
   std::string operator()(double value) const { return sash::to_text(value); }
   std::string operator()(const std::string& value) const { return value; }
-  std::string operator()(const std::vector<sash::GgufValue>& values) const {
+  template <class Values>  // a vector of values, or GgufNumbers
+  std::string operator()(const Values& values) const {
     constexpr size_t kShown = 4;
     std::string text = "[";
     for (size_t i = 0; i < std::min(values.size(), kShown); ++i) {

@@ -76,6 +76,7 @@ class SASH_API KeyValueCache {
 };
 
 /// `ValueError` of `op` unless `cache` is for attention under `mask`.
-void check_mask_of(const std::string& op, const KeyValueCache& cache, const AttentionMask& mask);
+SASH_API void check_mask_of(const std::string& op, const KeyValueCache& cache,
+                            const AttentionMask& mask);
 
 }  // namespace sash::nn

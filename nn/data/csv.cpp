@@ -8,7 +8,7 @@
 #include "../../core/quote.h"
 #include "../../core/scalar.h"
 #include "../../tensor/factories.h"
-#include "../../tensor/io/mapped_file.h"
+#include "../../tensor/io/file_reader.h"
 
 namespace sash::data {
 namespace {
@@ -96,9 +96,10 @@ std::string expectation(DType dtype) {
 /// Reads numbers as `T`: double for floating dtypes, else int64_t, so that integers are exact.
 template <class T>
 CsvTable read(const std::string& path, const CsvOptions& options, DType dtype) {
-  const MappedFile file(kOp, path);
-  const auto bytes = file.bytes();
-  std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const FileReader file(kOp, path);
+  std::string bytes(file.size(), '\0');
+  file.read(bytes.data(), bytes.size(), 0);
+  std::string_view text = bytes;
   if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);  // byte order mark
   CsvTable table;
   std::vector<T> values;

@@ -9,7 +9,7 @@
 #include "../../core/quote.h"
 #include "../../tensor/factories.h"
 #include "../../tensor/io/file_kind.h"
-#include "../../tensor/io/mapped_file.h"
+#include "../../tensor/io/file_reader.h"
 #include "../../tensor/io/replacement_file.h"
 
 namespace sash::data {
@@ -160,10 +160,18 @@ void copy_swapped(const uint8_t* from, size_t width, size_t count, uint8_t* to) 
   }
 }
 
-Tensor read_elements(const uint8_t* from, const ElementType& type, bool swapped,
+Tensor read_elements(const FileReader& file, uint64_t at, const ElementType& type, bool swapped,
                      const Shape& shape) {
   const TensorOptions on_host{.dtype = type.dtype, .device = kCPU};
   Tensor y = empty(shape, on_host);
+  const bool as_is = !swapped && type.bytes == size_of(type.dtype);
+  if (as_is && type.dtype != DType::boolean) {
+    file.read(y.tensor_view().data, file.size() - at, at);
+    return y;
+  }
+  std::vector<uint8_t> bytes(file.size() - at);
+  file.read(bytes.data(), bytes.size(), at);
+  const uint8_t* const from = bytes.data();
   if (type.code == "i1") {
     widen<int8_t, int32_t>(from, swapped, y);
   } else if (type.code == "i2") {
@@ -184,36 +192,38 @@ Tensor read_elements(const uint8_t* from, const ElementType& type, bool swapped,
 }
 
 Tensor load(const std::string& path) {
-  const MappedFile file(kLoad, path);
-  const std::span<const uint8_t> bytes = file.bytes();
-  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  if (text.size() < 12 || !text.starts_with(kMagic)) fail("an npy file", text.substr(0, 16));
-  const int version = bytes[6];
+  const FileReader file(kLoad, path);
+  std::string start(std::min<uint64_t>(file.size(), 16), '\0');
+  file.read(start.data(), start.size(), 0);
+  if (start.size() < 12 || !start.starts_with(kMagic)) fail("an npy file", start);
+  const int version = static_cast<uint8_t>(start[6]);
   if (version < 1 || version > 3) fail("version 1, 2 or 3 of npy", std::to_string(version));
   uint32_t length = 0;
-  std::memcpy(&length, bytes.data() + 8, version == 1 ? 2 : 4);
+  std::memcpy(&length, start.data() + 8, version == 1 ? 2 : 4);
   const size_t first = version == 1 ? 10 : 12;
-  if (length > text.size() - first) fail("the whole header of an npy file", text.substr(0, 16));
-  const Header header = parse(text.substr(first, length));
+  if (length > file.size() - first) fail("the whole header of an npy file", start);
+  std::string text(length, '\0');
+  file.read(text.data(), length, first);
+  const Header header = parse(text);
   const ElementType& type = type_of(header.type);
   if (header.extents.size() > kMaxRank) {
     throw NotImplemented(kLoad, "at most 8 axes", std::to_string(header.extents.size()));
   }
   std::vector<int64_t> extents = header.extents;
   if (header.columns_first) std::reverse(extents.begin(), extents.end());
-  const std::span<const uint8_t> elements = bytes.subspan(first + length);
+  const uint64_t at = first + length;
   uint64_t expected = static_cast<uint64_t>(type.bytes);
   for (const int64_t extent : extents) {
     if (__builtin_mul_overflow(expected, static_cast<uint64_t>(extent), &expected)) {
       fail("fewer than 2^64 bytes in an npy file", header.type);
     }
   }
-  if (expected != elements.size()) {
+  if (expected != file.size() - at) {
     throw FormatError(kLoad, std::to_string(expected) + " bytes of elements, as the header says",
-                      std::to_string(elements.size()));
+                      std::to_string(file.size() - at));
   }
   const Shape shape{std::span<const int64_t>(extents)};
-  const Tensor y = read_elements(elements.data(), type, header.type[0] == '>', shape);
+  const Tensor y = read_elements(file, at, type, header.type[0] == '>', shape);
   if (!header.columns_first || y.rank() < 2) return y;
   Dims axes;
   for (int64_t axis = y.rank() - 1; axis >= 0; --axis) axes.push_back(axis);

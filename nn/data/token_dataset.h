@@ -18,9 +18,12 @@ class SASH_API Tokens {
   /// In memory. `ValueError` if an id is negative.
   explicit Tokens(std::vector<int64_t> ids);
   /// A file of little-endian unsigned integers of 16 or 32 bits, one an id, as nanoGPT and llm.c
-  /// prepare them, or of 8, such as the bytes of a text, after `skip` bytes of header. It is mapped
-  /// into memory and must not be made shorter meanwhile. `IoError` if it cannot be read,
-  /// `ValueError` for other bits, `FormatError` if its size is no whole number of ids.
+  /// prepare them, or of 8, such as the bytes of a text, after `skip` bytes of header. It is
+  /// mapped: ids are read from disk when they are used, so that it may be larger than memory. While
+  /// it is in use, replace it by a rename and never write to it: ids would change, and reading
+  /// beyond the end of a file that was made shorter ends the program (SIGBUS). `IoError` if it
+  /// cannot be read, `ValueError` for other bits, `FormatError` if its size is no whole number of
+  /// ids.
   static Tokens from_file(const std::string& path, int bits, int64_t skip = 0);
   /// Each byte of a text is an id.
   static Tokens from_bytes(std::string_view text);

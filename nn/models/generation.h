@@ -35,7 +35,7 @@ struct GenerateOptions {
 };
 
 /// `IndexError` of `op` for a token outside [0, vocab).
-void check_prompt(const char* op, const std::vector<int64_t>& prompt, int64_t vocab);
+SASH_API void check_prompt(const char* op, const std::vector<int64_t>& prompt, int64_t vocab);
 
 /// Chooses the tokens of one text.
 class SASH_API TokenSampler {

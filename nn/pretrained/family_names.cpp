@@ -47,7 +47,7 @@ NameTable llama_like(const Rows& modules) {
                        {"head", "lm_head"}} +
                   layered("model.layers.", modules),
           .prefix = "model.",
-          .ignored = {"lm_head\\.weight", ".*\\.rotary_emb\\.inv_freq", ".*\\.router\\..*"}};
+          .ignored = {"lm_head.weight", "*.rotary_emb.inv_freq", "*.router.*"}};
 }
 
 NameTable gpt_like(const Rows& attention, Layout layout) {
@@ -61,7 +61,8 @@ NameTable gpt_like(const Rows& attention, Layout layout) {
                        {"head", "lm_head"}} +
                   layered("transformer.h.", modules),
           .prefix = "transformer.",
-          .ignored = {"lm_head\\.weight", ".*\\.attn\\.(attention\\.)?(masked_)?bias"}};
+          .ignored = {"lm_head.weight", "*.attn.bias", "*.attn.masked_bias",
+                      "*.attn.attention.bias", "*.attn.attention.masked_bias"}};
 }
 
 NameTable gpt_oss() {
@@ -88,7 +89,7 @@ NameTable modernbert() {
                                             {"mlp.gate_up_proj", "mlp.Wi"},
                                             {"mlp.down_proj", "mlp.Wo"}}),
           .prefix = "model.",
-          .ignored = {"decoder\\.(weight|bias)", "head\\..*"}};
+          .ignored = {"decoder.weight", "decoder.bias", "head.*"}};
 }
 
 NameTable bert(bool decoder_bias) {
@@ -110,7 +111,8 @@ NameTable bert(bool decoder_bias) {
                                                   {"mlp.down_proj", "output.dense"},
                                                   {"mlp_post_norm", "output.LayerNorm"}}),
           .prefix = "bert.",
-          .ignored = {"(bert\\.)?pooler\\..*", "cls\\..*", "(bert\\.)?embeddings\\.position_ids"}};
+          .ignored = {"pooler.*", "bert.pooler.*", "cls.*", "embeddings.position_ids",
+                      "bert.embeddings.position_ids"}};
 }
 
 }  // namespace
@@ -177,7 +179,7 @@ NameTable names_of_gguf(const char* op, const std::string& architecture) {
                                    {"mlp.down_proj", "ffn_down"},
                                    {"mlp.up_proj", "ffn_up"},
                                    {"mlp.gate_proj", "ffn_gate"}}),
-          .ignored = {"rope_freqs\\.weight", "output\\.weight"}};
+          .ignored = {"rope_freqs.weight", "output.weight"}};
 }
 
 }  // namespace sash::nn

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <map>
-#include <regex>
+#include <unordered_set>
 
 #include "../../core/error.h"
 #include "../../ops/elementwise/compare.h"
@@ -166,10 +166,29 @@ Shape their_shape(const Target& target, const StateDict& ours) {
   return shape;
 }
 
+// Whether `name` is `pattern`, whose `*` stands for any text.
+bool fits(std::string_view name, std::string_view pattern) {
+  size_t star = std::string_view::npos, from = 0, at = 0, i = 0;
+  while (i < name.size()) {
+    if (at < pattern.size() && pattern[at] == '*') {
+      star = at++;  // stands for nothing at first
+      from = i;
+    } else if (at < pattern.size() && pattern[at] == name[i]) {
+      ++at;
+      ++i;
+    } else if (star != std::string_view::npos) {
+      at = star + 1;
+      i = ++from;
+    } else {
+      return false;
+    }
+  }
+  return pattern.find_first_not_of('*', at) == std::string_view::npos;
+}
+
 bool is_ignored(const NameTable& table, const std::string& name) {
-  return std::any_of(table.ignored.begin(), table.ignored.end(), [&](const std::string& pattern) {
-    return std::regex_match(name, std::regex(pattern));
-  });
+  return std::any_of(table.ignored.begin(), table.ignored.end(),
+                     [&](const std::string& pattern) { return fits(name, pattern); });
 }
 
 // A tied head is written once, as the embedding.
@@ -256,11 +275,11 @@ void load_their_names(const char* op, const NameTable& table, const StateDict& t
     }
   }
   check_filled(op, targets, own);
+  std::unordered_set<std::string_view> wanted;
+  for (const Target& target : targets) wanted.insert(target.name);
   StateDict given = theirs;
   std::erase_if(given, [&](const auto& item) {
-    const bool wanted = std::any_of(targets.begin(), targets.end(),
-                                    [&](const Target& t) { return t.name == item.first; });
-    return !wanted && is_ignored(table, item.first);
+    return !wanted.count(item.first) && is_ignored(table, item.first);
   });
   StateCheck check(op, given);
   for (const Target& target : targets) check.expect(target.name, their_shape(target, own), true);

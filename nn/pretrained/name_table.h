@@ -30,7 +30,7 @@ struct NameTable {
   std::vector<Row> rows;
   /// Files of the model without its head lack this before their names.
   std::string prefix{};
-  /// Regular expressions for whole names that files may have beside.
+  /// Names that files may have beside; `*` stands for any text.
   std::vector<std::string> ignored{};
 };
 

@@ -64,7 +64,8 @@ class SASH_API Pretrained {
   /// all keys that are missing, unexpected or of another shape, by the names of the file, or all
   /// tensors of the model, but those of `add_lora`, that files of the family do not have; nothing
   /// is loaded then. Keys of parts that sash does not have (poolers, masks, a head that the
-  /// configuration leaves out) are passed over.
+  /// configuration leaves out) are passed over. Tensors are read one by one: beside the model,
+  /// loading takes the memory of three of the largest at most.
   void load(TransformerStack& model) const;
   /// The model's tensors by the names, and in the layouts, of the file that was opened; adapters
   /// (`add_lora`) are merged. `ValueError` listing tensors that files of the family do not have.

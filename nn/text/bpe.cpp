@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <queue>
+#include <set>
 #include <tuple>
 
 #include "../../core/error.h"
@@ -142,13 +143,19 @@ std::vector<Merge> merges_of_scores(const Vocabulary& vocabulary,
   std::vector<double> levels = scores;  // distinct, the highest first
   std::sort(levels.begin(), levels.end(), std::greater<>());
   levels.erase(std::unique(levels.begin(), levels.end()), levels.end());
+  // Only cuts into two lengths that tokens have are looked up. N bytes of tokens have at most
+  // sqrt(2 N) lengths.
+  std::set<size_t> lengths;
+  for (int64_t id = 0; id < vocabulary.size(); ++id) lengths.insert(vocabulary.token(id).size());
   std::vector<Merge> merges;
   for (int64_t id = 0; id < vocabulary.size(); ++id) {
     const std::string& token = vocabulary.token(id);
     const auto level = std::lower_bound(levels.begin(), levels.end(),
                                         scores[static_cast<size_t>(id)], std::greater<>());
     const auto rank = static_cast<uint32_t>(level - levels.begin());
-    for (size_t cut = 1; cut < token.size(); ++cut) {
+    for (const size_t cut : lengths) {
+      if (cut >= token.size()) break;
+      if (cut == 0 || !lengths.count(token.size() - cut)) continue;
       const auto left = vocabulary.id(std::string_view(token).substr(0, cut));
       const auto right = vocabulary.id(std::string_view(token).substr(cut));
       if (left && right) merges.push_back({*left, *right, id, rank});

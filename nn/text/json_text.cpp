@@ -4,7 +4,7 @@
 
 #include "../../core/error.h"
 #include "../../core/quote.h"
-#include "../../tensor/io/mapped_file.h"
+#include "../../tensor/io/file_reader.h"
 
 namespace sash::text {
 namespace {
@@ -14,8 +14,10 @@ constexpr int kMaxDepth = 64;
 }  // namespace
 
 std::string read_text(std::string_view op, const std::string& path) {
-  const MappedFile file(op, path);
-  return {file.bytes().begin(), file.bytes().end()};
+  const FileReader file(op, path);
+  std::string text(file.size(), '\0');
+  file.read(text.data(), text.size(), 0);
+  return text;
 }
 
 std::string_view checked_depth(std::string_view op, std::string_view json) {

@@ -50,7 +50,7 @@ class Parser {
     do {
       all.parts.push_back(sequence(any_case, depth));
     } while (skip(U"|"));
-    return all.parts.size() == 1 ? Node(all.parts[0]) : all;
+    return all.parts.size() == 1 ? Node(std::move(all.parts[0])) : all;
   }
 
   Node sequence(bool any_case, int depth) {

@@ -13,17 +13,6 @@ constexpr const char* kSpace = "\xe2\x96\x81";  // U+2581, SentencePiece's space
 // What `tokenizer.ggml.token_type` says.
 enum Type : int64_t { normal = 1, unknown, control, user_defined, unused, byte };
 
-template <class T>
-std::vector<T> list(const GgufFile& file, const std::string& key) {
-  std::vector<T> values;
-  for (const GgufValue& value : file.get<std::vector<GgufValue>>(key)) {
-    const T* const item = std::get_if<T>(&value);
-    if (!item) throw FormatError(kOp, "elements of one type in " + key, "another");
-    values.push_back(*item);
-  }
-  return values;
-}
-
 // The ways to split by `tokenizer.ggml.pre`; each expression splits what the one before left.
 constexpr const char* kLlama3 =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
@@ -70,7 +59,7 @@ PreTokenizer byte_level(const std::string& pre) {
 
 std::vector<Merge> read_merges(const GgufFile& file, const Vocabulary& vocabulary) {
   std::vector<Merge> merges;
-  for (const std::string& text : list<std::string>(file, "tokenizer.ggml.merges")) {
+  for (const std::string& text : file.list<std::string>("tokenizer.ggml.merges")) {
     const size_t space = text.find(' ', 1);
     const std::string left = text.substr(0, space);
     const std::string right = space == text.npos ? "" : text.substr(space + 1);
@@ -100,7 +89,7 @@ void read_llama(const GgufFile& file, TokenizerParts& parts, std::optional<int64
   parts.decoder = token_decoders::sequence({token_decoders::replace(Pattern::literal(kSpace), " "),
                                             token_decoders::byte_fallback(), token_decoders::fuse(),
                                             token_decoders::strip(" ", prefix ? 1 : 0, 0)});
-  const std::vector<double> scores = list<double>(file, "tokenizer.ggml.scores");
+  const std::vector<double> scores = file.list<double>("tokenizer.ggml.scores");
   parts.model = bpe(parts.vocabulary, merges_of_scores(*parts.vocabulary, scores),
                     {.unknown = unknown_id, .fuse_unknown = true, .byte_fallback = true});
 }
@@ -135,8 +124,8 @@ void add_ends(const GgufFile& file, TokenizerParts& parts, bool begins) {
 Tokenizer Tokenizer::from_gguf(const GgufFile& file) try {
   TokenizerParts parts;
   parts.vocabulary =
-      std::make_shared<const Vocabulary>(list<std::string>(file, "tokenizer.ggml.tokens"));
-  const auto types = list<int64_t>(file, "tokenizer.ggml.token_type");
+      std::make_shared<const Vocabulary>(file.list<std::string>("tokenizer.ggml.tokens"));
+  const auto types = file.list<int64_t>("tokenizer.ggml.token_type");
   if (types.size() != static_cast<size_t>(parts.vocabulary->size())) {
     throw FormatError(
         kOp, "a token_type for each of " + std::to_string(parts.vocabulary->size()) + " tokens",

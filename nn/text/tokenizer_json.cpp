@@ -12,6 +12,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr const char* kOp = "Tokenizer";
+constexpr size_t kMostTemplateTokens = 65536;
 
 [[noreturn]] void unsupported(const std::string& what, const std::string& name) {
   throw NotImplemented(kOp, "sash has no " + what + " " + in_quotes(name));
@@ -164,6 +165,7 @@ TokenDecoder read_decoder(const Json& json) {
 }
 
 std::vector<TemplateItem> read_template(const Json& json, const Json& special_tokens) {
+  size_t total = 0;  // each item may name the same long list
   return list_of<TemplateItem>(json, [&](const Json& item) -> TemplateItem {
     const bool special = item.contains("SpecialToken");
     const Json& body = item.at(special ? "SpecialToken" : "Sequence");
@@ -173,8 +175,12 @@ std::vector<TemplateItem> read_template(const Json& json, const Json& special_to
       return {name == "A" ? TemplateItem::first_text : TemplateItem::second_text, {}, type_id};
     }
     const auto id = [](const Json& token) { return integer(token, "id"); };
-    return {TemplateItem::special, list_of<int64_t>(special_tokens.at(name).at("ids"), id),
-            type_id};
+    const Json& ids = special_tokens.at(name).at("ids");
+    total += ids.size();
+    if (total > kMostTemplateTokens) {
+      throw FormatError(kOp, "a post-processor that adds at most 65536 tokens", "more");
+    }
+    return {TemplateItem::special, list_of<int64_t>(ids, id), type_id};
   });
 }
 

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "token_model.h"
 #include "unicode.h"
 
@@ -11,13 +13,17 @@ class WordPiece : public TokenModel {
       : vocabulary_(std::move(vocabulary)),
         unknown_(unknown),
         prefix_(prefix),
-        max_characters_(static_cast<size_t>(max_characters)) {}
+        max_characters_(static_cast<size_t>(max_characters)) {
+    for (int64_t id = 0; id < vocabulary_->size(); ++id) {
+      longest_ = std::max(longest_, vocabulary_->token(id).size());
+    }
+  }
 
   void encode(std::u32string_view piece, std::vector<int64_t>& ids) const override {
     const size_t before = ids.size();
     size_t done = 0;
     while (piece.size() <= max_characters_ && done < piece.size()) {
-      size_t length = piece.size() - done;
+      size_t length = std::min(piece.size() - done, longest_);
       std::optional<int64_t> id;
       for (; length > 0 && !id; length -= id ? 0 : 1) {
         id = vocabulary_->id((done > 0 ? prefix_ : "") + to_utf8(piece.substr(done, length)));
@@ -36,6 +42,7 @@ class WordPiece : public TokenModel {
   int64_t unknown_;
   std::string prefix_;
   size_t max_characters_;
+  size_t longest_ = 0;  // bytes of a token, which has no more characters
 };
 
 }  // namespace

@@ -36,7 +36,7 @@ SASH_API std::array<Tensor, 3> split_rotary_heads(Tensor packed, const RotaryAng
 
 namespace detail {
 /// Throws as `rotary`.
-void check_rotary(const char* op, const Tensor& x, const RotaryAngles& angles);
+SASH_API void check_rotary(const char* op, const Tensor& x, const RotaryAngles& angles);
 }  // namespace detail
 
 namespace composite {

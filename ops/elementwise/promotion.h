@@ -39,8 +39,8 @@ SASH_API DType result_type(const Tensor& x, Scalar value);
 SASH_API bool can_cast(DType from, DType to);
 
 /// For the ops: `ValueError` unless an element of `dtype` can be `value`, fraction and all.
-void check_holds(const char* op, DType dtype, Scalar value);
+SASH_API void check_holds(const char* op, DType dtype, Scalar value);
 /// For the ops: -value, to be added to elements of `dtype`; integers wrap.
-Scalar negated(DType dtype, Scalar value);
+SASH_API Scalar negated(DType dtype, Scalar value);
 
 }  // namespace sash

@@ -19,7 +19,7 @@ SASH_API Tensor bmm(const Tensor& a, const Tensor& b);
 
 namespace detail {
 /// All rows of x [..., N] as one matrix; a view where the strides allow it.
-Tensor flatten_rows(const Tensor& x);
+SASH_API Tensor flatten_rows(const Tensor& x);
 }  // namespace detail
 
 }  // namespace sash

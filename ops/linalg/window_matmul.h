@@ -43,15 +43,15 @@ struct Window {
 };
 
 /// The general forms, for checked arguments. q [..., M, N] and k [..., M, N] to [..., M, slots].
-Tensor window_scores(const char* op, const Tensor& q, const Tensor& k, const Window& window,
-                     double fill);
+SASH_API Tensor window_scores(const char* op, const Tensor& q, const Tensor& k,
+                              const Window& window, double fill);
 /// a [..., M, slots] and v [..., M, N] to o[i] = sum over s of a[i, s] v[i + s - left], or, with
 /// `transposed`, to o[j] = sum over i of a[i, j - i + left] v[i].
-Tensor window_sums(const char* op, const Tensor& a, const Tensor& v, const Window& window,
-                   bool transposed = false);
+SASH_API Tensor window_sums(const char* op, const Tensor& a, const Tensor& v, const Window& window,
+                            bool transposed = false);
 
 /// `ValueError` unless 0 <= size <= 2^29; `what` names it.
-void check_window(const char* op, const char* what, int64_t size);
+SASH_API void check_window(const char* op, const char* what, int64_t size);
 
 }  // namespace detail
 

@@ -8,6 +8,6 @@ namespace sash {
 enum class Reduction { none, mean, sum };
 
 /// The terms of a loss as `reduction` says; the mean of nothing is NaN.
-Tensor reduced(const Tensor& terms, Reduction reduction);
+SASH_API Tensor reduced(const Tensor& terms, Reduction reduction);
 
 }  // namespace sash

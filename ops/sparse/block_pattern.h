@@ -77,12 +77,12 @@ class SASH_API BlockPattern {
 
 namespace detail {
 /// x [rows, columns] as [block_rows block_columns, block block], a block per row. Recorded.
-Tensor to_blocks(const Tensor& x, int64_t block);
+SASH_API Tensor to_blocks(const Tensor& x, int64_t block);
 /// The inverse, for a matrix [rows, columns].
-Tensor from_blocks(const Tensor& blocks, int64_t rows, int64_t columns, int64_t block);
+SASH_API Tensor from_blocks(const Tensor& blocks, int64_t rows, int64_t columns, int64_t block);
 /// The Frobenius norm of each x[i] of x [n, ...]: float64, or float32 of halves. Recorded; the
 /// gradient at 0 is 0.
-Tensor norms(const Tensor& x);
+SASH_API Tensor norms(const Tensor& x);
 }  // namespace detail
 
 }  // namespace sash

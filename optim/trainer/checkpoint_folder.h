@@ -16,7 +16,7 @@ SASH_API std::optional<std::string> newest_checkpoint(const std::string& path);
 
 /// Where a `Trainer` puts its checkpoints: `step-00000500.safetensors` and `best.safetensors` in a
 /// folder, or one file if `keep` is 0.
-class CheckpointFolder {
+class SASH_API CheckpointFolder {
  public:
   CheckpointFolder(std::string path, int64_t keep) : path_(std::move(path)), keep_(keep) {}
 

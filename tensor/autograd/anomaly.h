@@ -35,14 +35,14 @@ SASH_API bool has_nan(const Tensor& tensor);
 namespace detail {
 /// Called by `record` in anomaly mode: notes the stack, and throws if an output has a NaN and no
 /// input has.
-void note_recording(Node& node, Inputs inputs, std::span<const Tensor> outputs);
+SASH_API void note_recording(Node& node, Inputs inputs, std::span<const Tensor> outputs);
 /// Called by `check_in_place` in anomaly mode: notes whether the old elements of `self` have a NaN.
-void note_old_elements(const Tensor& self);
+SASH_API void note_old_elements(const Tensor& self);
 /// `note_recording` for an op that wrote to `self` after `note_old_elements`.
-void note_recording_in_place(Node& node, Inputs inputs, const Tensor& self);
+SASH_API void note_recording_in_place(Node& node, Inputs inputs, const Tensor& self);
 /// Called by the backward pass in anomaly mode, with what came in and what `node` made of it.
-void check_gradients(const Node& node, std::span<const Tensor> incoming,
-                     std::span<const Tensor> gradients);
+SASH_API void check_gradients(const Node& node, std::span<const Tensor> incoming,
+                              std::span<const Tensor> gradients);
 }  // namespace detail
 
 }  // namespace sash

@@ -63,7 +63,7 @@ class SASH_API NoAutocastGuard {
 
 namespace detail {
 /// This thread's guard, or null.
-AutocastGuard*& autocast_guard();
+SASH_API AutocastGuard*& autocast_guard();
 }  // namespace detail
 
 }  // namespace sash

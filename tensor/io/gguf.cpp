@@ -8,6 +8,7 @@
 #include "../../core/quote.h"
 #include "../factories.h"
 #include "file_kind.h"
+#include "file_reader.h"
 
 namespace sash {
 namespace {
@@ -38,18 +39,72 @@ enum class Type : uint32_t {
   float64
 };
 
+// Bytes of a number or bool; 0 for other types.
+size_t width_of(uint32_t type) {
+  constexpr size_t widths[] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
+  return type < std::size(widths) ? widths[type] : 0;
+}
+
+template <class T>
+T at_bytes(const char* bytes) {
+  T value;
+  std::memcpy(&value, bytes, sizeof value);
+  return value;
+}
+
+// The number or bool that lies there.
+GgufValue number_at(uint32_t type, const char* bytes) {
+  switch (static_cast<Type>(type)) {
+    case Type::uint8:
+      return int64_t{at_bytes<uint8_t>(bytes)};
+    case Type::int8:
+      return int64_t{at_bytes<int8_t>(bytes)};
+    case Type::uint16:
+      return int64_t{at_bytes<uint16_t>(bytes)};
+    case Type::int16:
+      return int64_t{at_bytes<int16_t>(bytes)};
+    case Type::uint32:
+      return int64_t{at_bytes<uint32_t>(bytes)};
+    case Type::int32:
+      return int64_t{at_bytes<int32_t>(bytes)};
+    case Type::float32:
+      return double{at_bytes<float>(bytes)};
+    case Type::boolean:
+      return *bytes != 0;
+    case Type::uint64:
+      return at_bytes<uint64_t>(bytes);
+    case Type::int64:
+      return at_bytes<int64_t>(bytes);
+    case Type::float64:
+      return at_bytes<double>(bytes);
+    case Type::string:
+    case Type::array:
+      break;
+  }
+  return {};
+}
+
 const char* type_name(size_t index) {
-  constexpr const char* names[] = {"a bool",  "an integer", "an integer",
-                                   "a float", "a string",   "an array"};
+  constexpr const char* names[] = {"a bool",   "an integer", "an integer", "a float",
+                                   "a string", "an array",   "an array"};
   return names[index];
 }
 
 }  // namespace
 
+size_t GgufNumbers::size() const {
+  const size_t width = width_of(type_);
+  return width == 0 ? 0 : bytes_.size() / width;
+}
+
+GgufValue GgufNumbers::operator[](size_t i) const {
+  return number_at(type_, bytes_.data() + i * width_of(type_));
+}
+
 /// Takes values from the front of the file; whatever lies beyond its end is an error.
 class GgufFile::Parser {
  public:
-  Parser(GgufFile& file, std::span<const uint8_t> bytes) : file_(file), bytes_(bytes) {}
+  explicit Parser(GgufFile& file) : file_(file), reader_(*file.file_) {}
 
   void parse() {
     check_start();
@@ -58,7 +113,7 @@ class GgufFile::Parser {
     if (tensors > left() / 24 || keys > left() / 13) {
       fail("a file that holds " + std::to_string(tensors) + " tensors and " + std::to_string(keys) +
                " keys",
-           std::to_string(bytes_.size()) + " bytes");
+           std::to_string(reader_.size()) + " bytes");
     }
     for (uint64_t i = 0; i < keys; ++i) parse_key(i);
     place_ = "the alignment";
@@ -76,34 +131,47 @@ class GgufFile::Parser {
   }
 
  private:
-  uint64_t left() const { return bytes_.size() - at_; }
+  uint64_t left() const { return reader_.size() - at_; }
 
-  const uint8_t* take_bytes(uint64_t count) {
-    if (count > left()) {
-      fail(std::to_string(count) + " bytes of " + place_,
-           "only " + std::to_string(left()) + " before the end of the file");
+  void check_left(uint64_t count) const {
+    if (count <= left()) return;
+    fail(std::to_string(count) + " bytes of " + place_,
+         "only " + std::to_string(left()) + " before the end of the file");
+  }
+
+  void take_bytes(char* to, uint64_t count) {
+    check_left(count);
+    if (count > window_.size()) {
+      reader_.read(to, count, at_);
+    } else {
+      if (at_ < window_at_ || at_ + count > window_at_ + window_.size()) {
+        window_at_ = std::min(at_, reader_.size() - window_.size());
+        reader_.read(window_.data(), window_.size(), window_at_);
+      }
+      std::memcpy(to, window_.data() + (at_ - window_at_), count);
     }
-    const uint8_t* const bytes = bytes_.data() + at_;
     at_ += count;
-    return bytes;
   }
 
   template <class T>
   T take() {
-    T value;
-    std::memcpy(&value, take_bytes(sizeof value), sizeof value);
-    return value;
+    char bytes[sizeof(T)];
+    take_bytes(bytes, sizeof bytes);
+    return at_bytes<T>(bytes);
   }
 
-  std::string take_string() {
-    const auto length = take<uint64_t>();
-    return {reinterpret_cast<const char*>(take_bytes(length)), length};
+  std::string take_text(uint64_t length) {
+    check_left(length);  // before memory is taken
+    std::string text(length, '\0');
+    take_bytes(text.data(), length);
+    return text;
   }
+  std::string take_string() { return take_text(take<uint64_t>()); }
 
   void check_start() {
     place_ = "the file's start";
-    const std::string_view start(reinterpret_cast<const char*>(bytes_.data()),
-                                 std::min<size_t>(bytes_.size(), 512));
+    std::string start(std::min<uint64_t>(reader_.size(), 512), '\0');
+    reader_.read(start.data(), start.size(), 0);
     if (!start.starts_with("GGUF")) {
       const std::string kind = foreign_kind(start);
       fail("a file that begins with 'GGUF'", kind.empty() ? "another" : kind);
@@ -128,41 +196,22 @@ class GgufFile::Parser {
   }
 
   GgufValue take_value(uint32_t type, int depth) {
-    switch (static_cast<Type>(type)) {
-      case Type::uint8:
-        return int64_t{take<uint8_t>()};
-      case Type::int8:
-        return int64_t{take<int8_t>()};
-      case Type::uint16:
-        return int64_t{take<uint16_t>()};
-      case Type::int16:
-        return int64_t{take<int16_t>()};
-      case Type::uint32:
-        return int64_t{take<uint32_t>()};
-      case Type::int32:
-        return int64_t{take<int32_t>()};
-      case Type::float32:
-        return double{take<float>()};
-      case Type::boolean:
-        return take_bool();
-      case Type::string:
-        return take_string();
-      case Type::array:
-        return take_array(depth + 1);
-      case Type::uint64:
-        return take<uint64_t>();
-      case Type::int64:
-        return take<int64_t>();
-      case Type::float64:
-        return take<double>();
-    }
-    fail("a type from 0 to 12 for " + place_, std::to_string(type));
+    if (static_cast<Type>(type) == Type::string) return take_string();
+    if (static_cast<Type>(type) == Type::array) return take_array(depth + 1);
+    const size_t width = width_of(type);
+    if (width == 0) fail("a type from 0 to 12 for " + place_, std::to_string(type));
+    char bytes[8];
+    take_bytes(bytes, width);
+    check_bools(type, {bytes, width});
+    return number_at(type, bytes);
   }
 
-  bool take_bool() {
-    const auto value = take<uint8_t>();
-    if (value > 1) fail("a bool of 0 or 1 for " + place_, std::to_string(value));
-    return value == 1;
+  void check_bools(uint32_t type, std::string_view bytes) const {
+    if (static_cast<Type>(type) != Type::boolean) return;
+    const auto wrong = std::find_if(bytes.begin(), bytes.end(),
+                                    [](char byte) { return static_cast<uint8_t>(byte) > 1; });
+    if (wrong == bytes.end()) return;
+    fail("a bool of 0 or 1 for " + place_, std::to_string(static_cast<uint8_t>(*wrong)));
   }
 
   GgufValue take_array(int depth) {
@@ -171,9 +220,16 @@ class GgufFile::Parser {
     }
     const auto type = take<uint32_t>();
     const auto count = take<uint64_t>();
-    if (count > left()) {  // every element takes a byte at least
+    const size_t width = width_of(type);
+    // A string takes 8 bytes at least, an array more.
+    if (count > left() / std::max<size_t>(width, width == 0 ? 8 : 1)) {
       fail(std::to_string(count) + " elements of " + place_,
            "only " + std::to_string(left()) + " bytes before the end of the file");
+    }
+    if (width > 0) {
+      std::string bytes = take_text(count * width);
+      check_bools(type, bytes);
+      return GgufNumbers(type, std::move(bytes));
     }
     std::vector<GgufValue> values;
     for (uint64_t i = 0; i < count; ++i) values.push_back(take_value(type, depth));
@@ -236,7 +292,7 @@ class GgufFile::Parser {
              std::to_string(entry.offset));
       }
       known = gguf_format(entry.format) != nullptr;
-      const uint64_t room = bytes_.size() > start ? bytes_.size() - start : 0;
+      const uint64_t room = reader_.size() > start ? reader_.size() - start : 0;
       if (entry.offset > room || entry.bytes > room - entry.offset) {
         fail(std::to_string(entry.bytes) + " bytes of " + name,
              "only " + std::to_string(entry.offset > room ? 0 : room - entry.offset) +
@@ -248,14 +304,16 @@ class GgufFile::Parser {
   }
 
   GgufFile& file_;
-  std::span<const uint8_t> bytes_;
+  const FileReader& reader_;
   uint64_t at_ = 0;
-  std::string place_;  // what is read, for errors
+  std::string window_ = std::string(std::min<uint64_t>(reader_.size(), 1 << 16), '\0');
+  uint64_t window_at_ = UINT64_MAX;  // of which nothing is read yet
+  std::string place_;                // what is read, for errors
 };
 
 GgufFile::GgufFile(const std::string& path) try
-    : path_(path), file_(std::make_shared<MappedFile>(kOp, path)) {
-  Parser(*this, file_->bytes()).parse();
+    : path_(path), file_(std::make_shared<const FileReader>(kOp, path)) {
+  Parser(*this).parse();
 } catch (Error& error) {
   name_file(error, path);
   throw;
@@ -270,6 +328,13 @@ T GgufFile::get(const std::string& key) const {
   if (found == metadata_.end()) fail_here("a metadatum " + in_quotes(key), "none");
   const GgufValue& value = found->second;
   if (const T* const same = std::get_if<T>(&value)) return *same;
+  if constexpr (std::is_same_v<T, std::vector<GgufValue>>) {
+    if (const auto* const numbers = std::get_if<GgufNumbers>(&value)) {
+      T values;
+      for (size_t i = 0; i < numbers->size(); ++i) values.push_back((*numbers)[i]);
+      return values;
+    }
+  }
   const auto* const integer = std::get_if<int64_t>(&value);
   const auto* const wide = std::get_if<uint64_t>(&value);
   if constexpr (std::is_same_v<T, double>) {
@@ -294,6 +359,41 @@ template SASH_API double GgufFile::get<double>(const std::string&) const;
 template SASH_API std::string GgufFile::get<std::string>(const std::string&) const;
 template SASH_API std::vector<GgufValue> GgufFile::get<std::vector<GgufValue>>(
     const std::string&) const;
+template SASH_API GgufNumbers GgufFile::get<GgufNumbers>(const std::string&) const;
+
+template <class T>
+std::vector<T> GgufFile::list(const std::string& key) const {
+  std::vector<T> result;
+  const auto append = [&](const auto& values) {
+    result.reserve(values.size());
+    for (size_t i = 0; i < values.size(); ++i) {
+      const GgufValue& value = values[i];
+      const T* const item = std::get_if<T>(&value);
+      if (!item) {
+        throw ValueError(
+            kOp,
+            in_quotes(key) + " to hold " + type_name(GgufValue(T{}).index()) + " in each place",
+            std::string(type_name(value.index())) + "; in '" + path_ + "'");
+      }
+      result.push_back(*item);
+    }
+  };
+  const auto found = metadata_.find(key);
+  const auto* const numbers =
+      found == metadata_.end() ? nullptr : std::get_if<GgufNumbers>(&found->second);
+  if (numbers) {
+    append(*numbers);
+  } else {
+    append(get<std::vector<GgufValue>>(key));
+  }
+  return result;
+}
+
+template SASH_API std::vector<bool> GgufFile::list(const std::string&) const;
+template SASH_API std::vector<int64_t> GgufFile::list(const std::string&) const;
+template SASH_API std::vector<uint64_t> GgufFile::list(const std::string&) const;
+template SASH_API std::vector<double> GgufFile::list(const std::string&) const;
+template SASH_API std::vector<std::string> GgufFile::list(const std::string&) const;
 
 Tensor GgufFile::read(const Entry& entry, const TensorOptions& options) const {
   const GgufFormat* const format = gguf_format(entry.format);
@@ -302,19 +402,31 @@ Tensor GgufFile::read(const Entry& entry, const TensorOptions& options) const {
                                   gguf_format_name(entry.format) +
                                   ", which sash does not read; in '" + path_ + "'");
   }
-  const uint8_t* const bytes = file_->bytes().data() + entry.offset;
-  TensorOptions wanted = options;
-  if (!wanted.dtype) wanted.dtype = format->dtype;
-  if (!format->decode) return from_host(bytes, entry.shape, format->dtype, wanted);
-  const Tensor decoded = empty(entry.shape, {.dtype = DType::float32, .device = kCPU});
-  float* const values = static_cast<float*>(decoded.tensor_view().data);
-  parallel_for(decoded.numel() / format->block, 1024, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      format->decode(bytes + i * format->bytes, values + i * format->block);
-    }
-  });
+  const Tensor values = empty(entry.shape, {.dtype = format->dtype, .device = kCPU});
+  void* const elements = values.tensor_view().data;
+  if (!format->decode) {
+    file_->read(elements, entry.bytes, entry.offset);
+  } else {
+    constexpr int64_t kBlocks = 1024;  // at a time, which the cache holds
+    parallel_for(values.numel() / format->block, kBlocks, [&](int64_t begin, int64_t end) {
+      std::vector<uint8_t> blocks(
+          static_cast<size_t>(std::min(kBlocks, end - begin) * format->bytes));
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t at = (i - begin) % kBlocks;
+        if (at == 0) {
+          file_->read(blocks.data(),
+                      static_cast<uint64_t>(std::min(kBlocks, end - i) * format->bytes),
+                      entry.offset + static_cast<uint64_t>(i * format->bytes));
+        }
+        format->decode(blocks.data() + at * format->bytes,
+                       static_cast<float*>(elements) + i * format->block);
+      }
+    });
+  }
   const Device device = options.device ? *options.device : default_device();
-  return decoded.to(*wanted.dtype).to(device).requires_grad_(options.requires_grad);
+  return values.to(options.dtype.value_or(format->dtype))
+      .to(device)
+      .requires_grad_(options.requires_grad);
 }
 
 Tensor GgufFile::tensor(const std::string& name, const TensorOptions& options) const {

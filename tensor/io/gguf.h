@@ -9,20 +9,37 @@
 #include <vector>
 
 #include "gguf_blocks.h"
-#include "mapped_file.h"
 #include "state_dict.h"
 
 namespace sash {
 
+class FileReader;
+struct GgufValue;
+
+/// An array of numbers or bools of a GGUF file's metadata, in as many bytes as it has in the file.
+class SASH_API GgufNumbers {
+ public:
+  GgufNumbers() = default;
+  GgufNumbers(uint32_t type, std::string bytes) : type_(type), bytes_(std::move(bytes)) {}
+
+  size_t size() const;
+  /// An element, as a single value of its type would be: a bool, int64_t, uint64_t or double.
+  GgufValue operator[](size_t i) const;
+
+ private:
+  uint32_t type_ = 0;  // the file's number
+  std::string bytes_;
+};
+
 /// A value of a GGUF file's metadata. Integers of any width but uint64 are an int64_t, floats a
-/// double.
-struct GgufValue
-    : std::variant<bool, int64_t, uint64_t, double, std::string, std::vector<GgufValue>> {
+/// double. Arrays of strings and of arrays are a vector, others `GgufNumbers`.
+struct GgufValue : std::variant<bool, int64_t, uint64_t, double, std::string,
+                                std::vector<GgufValue>, GgufNumbers> {
   using variant::variant;
 };
 
 /// A GGUF file, the format of llama.cpp, versions 2 and 3: metadata, and tensors that may be
-/// quantised. It is mapped into memory; a tensor is read, and dequantised, when it is asked for.
+/// quantised. The file stays open; a tensor is read, and dequantised, when it is asked for.
 ///
 /// The layout, little-endian: "GGUF", a 32-bit version, the 64-bit numbers of tensors and of
 /// metadata; each metadatum's key, type and value; each tensor's name, extents (the innermost
@@ -49,8 +66,9 @@ class SASH_API GgufFile {
   const std::vector<Entry>& entries() const { return entries_; }
 
   /// A metadatum: `get<int64_t>("llama.block_count")`, `get<std::string>("general.architecture")`;
-  /// T is one of GgufValue's types. Integers convert to double, and each of int64_t and uint64_t to
-  /// the other if it fits. `ValueError` if the file has no such key or its value is another type.
+  /// T is one of GgufValue's types. Integers convert to double, each of int64_t and uint64_t to the
+  /// other if it fits, and `GgufNumbers` to a vector of values, which takes 40 bytes an element:
+  /// see `list`. `ValueError` if the file has no such key or its value is another type.
   template <class T>
   T get(const std::string& key) const;
   /// The same, or `otherwise` if the file has no such key.
@@ -59,9 +77,15 @@ class SASH_API GgufFile {
     return metadata_.count(key) ? get<T>(key) : otherwise;
   }
 
+  /// The elements of an array: `list<double>("tokenizer.ggml.scores")`; T is bool, int64_t,
+  /// uint64_t, double or std::string. `ValueError` unless all are of that type, and as `get`.
+  template <class T>
+  std::vector<T> list(const std::string& key) const;
+
   /// A tensor of that name: F32, F16, BF16, F64, I32 and I64 keep their dtype; Q8_0, Q4_0, Q4_1,
   /// Q4_K and Q6_K become float32; or all become `options.dtype`, if that is named. `ValueError` if
-  /// there is none of that name, `NotImplemented` if it has another format.
+  /// there is none of that name, `NotImplemented` if it has another format, `IoError` if the file
+  /// was made shorter meanwhile.
   Tensor tensor(const std::string& name, const TensorOptions& options = {}) const;
   /// All of them.
   StateDict tensors(const TensorOptions& options = {}) const;
@@ -71,7 +95,7 @@ class SASH_API GgufFile {
   Tensor read(const Entry& entry, const TensorOptions& options) const;
 
   std::string path_;
-  std::shared_ptr<const MappedFile> file_;
+  std::shared_ptr<const FileReader> file_;
   std::map<std::string, GgufValue> metadata_;
   std::vector<Entry> entries_;
   std::map<std::string, size_t> index_;

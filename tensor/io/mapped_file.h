@@ -9,8 +9,10 @@
 
 namespace sash {
 
-/// A file's bytes as memory, read by the system as they are touched. The file must not be made
-/// shorter meanwhile: touching bytes that are gone ends the program (SIGBUS).
+/// A file's bytes as memory. The system reads them when they are touched, and may drop and read
+/// them again: a file that others write changes here, too. The file must not be made shorter
+/// meanwhile, and its disk or server must stay there: touching bytes that are gone ends the program
+/// (SIGBUS). Replacing the file by a rename is safe. `FileReader` throws instead.
 class SASH_API MappedFile {
  public:
   /// `IoError` of `op` if the file cannot be opened or mapped, or is no regular file.

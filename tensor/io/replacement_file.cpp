@@ -1,12 +1,12 @@
 #include "replacement_file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -40,6 +40,14 @@ std::string target_of(std::string path) {
   return target;
 }
 
+// Whether the file that is open still has this name.
+bool is_named(int descriptor, const char* path) {
+  struct stat open {
+  }, named{};
+  return ::fstat(descriptor, &open) == 0 && ::lstat(path, &named) == 0 &&
+         open.st_dev == named.st_dev && open.st_ino == named.st_ino;
+}
+
 }  // namespace
 
 ReplacementFile::ReplacementFile(std::string_view op, std::string path)
@@ -55,7 +63,11 @@ ReplacementFile::ReplacementFile(std::string_view op, std::string path)
     temporary_ =
         target_ + kTemporary + std::to_string(::getpid()) + "." + std::to_string(counter++);
     descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (descriptor_ >= 0 || errno != EEXIST) break;
+    if (descriptor_ < 0 && errno == EEXIST) continue;
+    if (descriptor_ < 0) break;
+    while (::flock(descriptor_, LOCK_EX) != 0 && errno == EINTR) continue;
+    if (is_named(descriptor_, temporary_.c_str())) break;
+    ::close(std::exchange(descriptor_, -1));  // `remove_abandoned` was here before the lock
   }
   if (descriptor_ < 0) fail("create");
   if (exists) ::fchmod(descriptor_, old.st_mode & 0777);
@@ -79,9 +91,9 @@ void ReplacementFile::write(const void* from, size_t bytes) {
 
 void ReplacementFile::commit() {
   if (::fsync(descriptor_) != 0) fail("synchronise");
-  if (::close(std::exchange(descriptor_, -1)) != 0) fail("close");
   if (std::rename(temporary_.c_str(), target_.c_str()) != 0) fail("replace");
   committed_ = true;
+  ::close(std::exchange(descriptor_, -1));  // after the name is gone, since this ends the lock
   synchronize_folder();
 }
 
@@ -112,9 +124,14 @@ void remove_abandoned(const std::string& folder,
     if (at == std::string::npos || !is_own(std::string_view(name).substr(0, at))) continue;
     std::sscanf(name.c_str() + at, ".tmp.%d.%d%n", &process, &number, &read);
     if (static_cast<size_t>(read) != name.size() - at || process <= 0) continue;
-    const bool runs = process != ::getpid() && (::kill(process, 0) == 0 || errno != ESRCH);
-    std::error_code ignored;
-    if (!runs) fs::remove(entry.path(), ignored);
+    const char* const path = entry.path().c_str();
+    constexpr int kFlags = O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+    int descriptor = ::open(path, O_WRONLY | kFlags);  // NFS locks nothing that is only read
+    if (descriptor < 0) descriptor = ::open(path, O_RDONLY | kFlags);
+    if (descriptor < 0) continue;
+    const bool free = ::flock(descriptor, LOCK_EX | LOCK_NB) == 0;
+    if (free && is_named(descriptor, path)) ::unlink(path);
+    ::close(descriptor);
   }
 }
 

@@ -10,7 +10,9 @@
 namespace sash {
 
 /// Writes a temporary file beside `path` and renames it to `path` on `commit`, with the old file's
-/// permissions. Without a commit it is deleted and `path` keeps the old file. Of a symbolic link
+/// permissions. Without a commit it is deleted and `path` keeps the old file. The temporary file is
+/// locked (`flock`) until it has its name: the system frees the lock when the process ends, however
+/// it ends. Of a symbolic link
 /// the target is replaced; anything but a regular file is refused. Every failure is an `IoError` of
 /// `op` that names `path`.
 class SASH_API ReplacementFile {
@@ -34,7 +36,10 @@ class SASH_API ReplacementFile {
 };
 
 /// Deletes the temporary files in a folder that writers left when they were killed, of the files
-/// whose names `is_own` takes. Those of processes that still run stay.
+/// whose names `is_own` takes. A file whose lock is held stays: its writer lives, as another
+/// thread, process, container or host. On a file system that has no locks, all files stay. Where
+/// locks count on one host alone (mount options `local_lock` of NFS and `localflock` of Lustre),
+/// call it only while no other host writes.
 SASH_API void remove_abandoned(const std::string& folder,
                                const std::function<bool(std::string_view name)>& is_own);
 

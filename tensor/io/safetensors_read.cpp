@@ -1,21 +1,16 @@
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
-#include <system_error>
 
 #include "../../core/backend/backend.h"
 #include "../../core/quote.h"
 #include "../boolean_bytes.h"
 #include "../factories.h"
 #include "file_kind.h"
+#include "file_reader.h"
 #include "safetensors.h"
 
 namespace sash {
@@ -28,58 +23,15 @@ using Json = nlohmann::json;
 constexpr std::string_view kOp = "load_safetensors";
 constexpr uint64_t kPrefixBytes = 8;
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;
-constexpr int kMaxDepth = 8;  // a tensor's shape lies at 3
+constexpr size_t kMaxDepth = 8;  // a tensor's shape lies at 3
 constexpr size_t kMaxComplaint = 200;
 
 [[noreturn]] void fail(std::string_view expected, const std::string& got) {
   throw FormatError(kOp, expected, got);
 }
 
-std::string path_text(const std::string& path) { return "'" + path + "'"; }
-
-class InputFile {
- public:
-  explicit InputFile(const std::string& path)
-      : path_(path), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
-    struct stat status {};
-    if (descriptor_ < 0) fail_io("open", errno);
-    if (::fstat(descriptor_, &status) == 0 && S_ISREG(status.st_mode)) {
-      size_ = static_cast<uint64_t>(status.st_size);
-      return;
-    }
-    const int error = S_ISDIR(status.st_mode) ? EISDIR : EINVAL;
-    ::close(descriptor_);
-    fail_io("read", error);
-  }
-  ~InputFile() { ::close(descriptor_); }
-  InputFile(const InputFile&) = delete;
-  InputFile& operator=(const InputFile&) = delete;
-
-  const std::string& path() const { return path_; }
-  uint64_t size() const { return size_; }
-
-  void read(void* to, uint64_t bytes, uint64_t offset) const {
-    char* next = static_cast<char*>(to);
-    while (bytes > 0) {
-      const ssize_t got = ::pread(descriptor_, next, bytes, static_cast<off_t>(offset));
-      if (got < 0 && errno == EINTR) continue;
-      if (got < 0) fail_io("read", errno);
-      if (got == 0) throw IoError(kOp, path_text(path_) + " became shorter while it was read");
-      next += got;
-      offset += static_cast<uint64_t>(got);
-      bytes -= static_cast<uint64_t>(got);
-    }
-  }
-
- private:
-  [[noreturn]] void fail_io(const char* what, int error) const {
-    throw IoError(kOp, std::string("cannot ") + what + " " + path_text(path_) + ": " +
-                           std::system_category().message(error));
-  }
-
-  std::string path_;
-  int descriptor_;
-  uint64_t size_ = 0;
+struct InputFile : FileReader {
+  explicit InputFile(const std::string& path) : FileReader(kOp, path) {}
 };
 
 using Entry = SafetensorsEntry;
@@ -118,26 +70,47 @@ std::string read_header(const InputFile& file) {
   return text;
 }
 
-Json parse_header(const std::string& text) {
-  if (text.empty() || text.front() != '{') fail("a header that begins with '{'", "something else");
-  std::vector<std::set<std::string>> keys;  // of the objects that are open
-  const auto check = [&keys](int depth, Json::parse_event_t event, Json& value) {
-    if (depth > kMaxDepth) {
+// Refuses deep nesting and keys that occur twice. Json's own callback takes a time that grows with
+// the square of the entries.
+struct HeaderCheck : nlohmann::json_sax<Json> {
+  std::vector<std::set<std::string>> keys{};  // of what is open; arrays have none
+
+  bool open() {
+    if (keys.size() == kMaxDepth) {
       fail("a header nested at most " + std::to_string(kMaxDepth) + " deep", "a deeper one");
     }
-    if (event == Json::parse_event_t::object_start) keys.emplace_back();
-    if (event == Json::parse_event_t::object_end) keys.pop_back();
-    if (event == Json::parse_event_t::key) {
-      const auto& key = value.get_ref<const std::string&>();
-      if (!keys.back().insert(key).second) fail("distinct keys", in_quotes(key) + " twice");
-    }
+    keys.emplace_back();
     return true;
-  };
-  try {
-    return Json::parse(text, check);
-  } catch (const Json::exception& error) {
+  }
+  bool close() {
+    keys.pop_back();
+    return true;
+  }
+  bool start_object(size_t) override { return open(); }
+  bool start_array(size_t) override { return open(); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+  bool key(std::string& key) override {
+    if (!keys.back().insert(key).second) fail("distinct keys", in_quotes(key) + " twice");
+    return true;
+  }
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(int64_t) override { return true; }
+  bool number_unsigned(uint64_t) override { return true; }
+  bool number_float(double, const std::string&) override { return true; }
+  bool string(std::string&) override { return true; }
+  bool binary(Json::binary_t&) override { return true; }
+  bool parse_error(size_t, const std::string&, const Json::exception& error) override {
     fail("a header of UTF-8 JSON", excerpt(error.what(), kMaxComplaint));
   }
+};
+
+Json parse_header(const std::string& text) {
+  if (text.empty() || text.front() != '{') fail("a header that begins with '{'", "something else");
+  HeaderCheck check;
+  Json::sax_parse(text, &check);
+  return Json::parse(text);
 }
 
 // A dtype of the format; those without one of sash cannot be read.

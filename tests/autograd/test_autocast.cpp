@@ -8,6 +8,7 @@
 #include <sash/nn/models/causal_lm.h>
 #include <sash/ops/autocast.h>
 #include <sash/sash.h>
+#include <sash/tensor/kernels/memory.h>
 
 #include "../support/compare.h"
 #include "../support/devices.h"

@@ -272,6 +272,16 @@ TEST_CASE("safetensors: a damaged file is read or gives a typed error") {
   CHECK(refused > 500);
 }
 
+TEST_CASE("safetensors: the time of a header grows as its entries do") {
+  const TemporaryFolder folder;
+  std::string header = "{";
+  for (int i = 0; i < 100'000; ++i) {  // an hour, if it grew with their square
+    header += (i == 0 ? "" : ",") + entry("t" + std::to_string(i), "U8", "[0]", "[0,0]");
+  }
+  write_bytes(folder.file("x"), file_of(header + "}"));
+  CHECK(load_safetensors_header(folder.file("x")).entries.size() == 100'000);
+}
+
 TEST_CASE("safetensors: valid files with dtypes or ranks that sash lacks") {
   const TemporaryFolder folder;
   const std::string path = folder.file("x");

@@ -169,6 +169,70 @@ TEST_CASE("pretrained: what is saved is what was loaded, under the same names") 
   }
 }
 
+TEST_CASE("pretrained: tensors of shards are read one by one") {
+  const TemporaryFolder folder;
+  std::string text = read_text(kFolder + "llama/config.json");
+  const auto set = [&text](const std::string& key, const std::string& from, const std::string& to) {
+    const std::string old = "\"" + key + "\": " + from;
+    REQUIRE(text.find(old) != std::string::npos);
+    text.replace(text.find(old), old.size(), "\"" + key + "\": " + to);
+  };
+  set("hidden_size", "16", "128");
+  set("intermediate_size", "20", "256");
+  set("num_hidden_layers", "2", "16");
+  std::ofstream(folder.file("config.json")) << text;
+  const Pretrained file = Pretrained::open(folder.file("config.json"));
+  int64_t bytes = 0, largest = 0;
+  {
+    const nn::Decoder model(file.config());
+    file.save(model, folder.file(""), 1 << 20);
+    for (const auto& [name, tensor] : model.state_dict()) {
+      const int64_t size = tensor.numel() * size_of(tensor.dtype());
+      bytes += size;
+      largest = std::max(largest, size);
+    }
+  }
+  REQUIRE(std::filesystem::exists(folder.file("model.safetensors.index.json")));
+  REQUIRE(bytes > 20 * largest);
+  const Pretrained saved = Pretrained::open(folder.file(""));
+  reset_peak_memory(kCPU);
+  const int64_t before = memory_stats(kCPU).current;
+  const nn::Decoder loaded = saved.decoder();
+  CHECK(memory_stats(kCPU).peak - before < bytes + 3 * largest);
+}
+
+TEST_CASE("pretrained: names that files may have beside") {
+  const auto error_with = [](const std::string& folder, const std::string& name) {
+    const TemporaryFolder copy;
+    std::filesystem::copy(kFolder + folder, copy.file("x"));
+    StateDict tensors = nn::load_shards(copy.file("x"));
+    tensors.emplace_back(name, ones({1}));
+    nn::save_shards(copy.file("x"), tensors, 1 << 30);
+    const Pretrained file = Pretrained::open(copy.file("x"));
+    return thrown_by([&] {
+      if (file.is_encoder()) file.encoder();
+      if (!file.is_encoder()) file.decoder();
+    });
+  };
+  const std::string longest(300'000, 'a');  // std::regex would recurse as deep
+  const std::pair<std::string, std::string> beside[] = {
+      {"llama", "model.layers.0.self_attn.rotary_emb.inv_freq"},
+      {"llama", longest + ".rotary_emb.inv_freq"},
+      {"gpt2", "h.0.attn.bias"},
+      {"gpt2", "h.1.attn.masked_bias"},
+      {"gpt_neo", "transformer.h.0.attn.attention.bias"},
+      {"gpt_neo", "transformer.h.0.attn.attention.masked_bias"},
+      {"modernbert", "head.other"},
+      {"bert", "bert.pooler.dense.weight"},
+      {"bert", "cls.seq_relationship.weight"},
+      {"bert", "bert.embeddings.position_ids"}};
+  for (const auto& [folder, name] : beside) CHECK(error_with(folder, name) == "nothing was thrown");
+  for (const std::string name :
+       {"rotary_emb.inv_freq", "model.rotary_emb.inv_freqs", "lm_headxweight"}) {
+    CHECK(error_with("llama", name).starts_with("ValueError: Pretrained: unexpected " + name));
+  }
+}
+
 TEST_CASE("pretrained: all keys that do not fit are listed at once") {
   const TemporaryFolder folder;
   std::filesystem::copy(kFolder + "llama", folder.file("x"));

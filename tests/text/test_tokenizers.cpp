@@ -9,6 +9,7 @@
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "../support/expect_error.h"
 #include "../support/temporary_folder.h"
@@ -294,4 +295,74 @@ TEST_CASE("tokenizers: every cut of a tokenizer.json is an error") {
             Tokenizer::from_json(whole.substr(0, length));
           }).starts_with("FormatError: "));
   }
+}
+
+TEST_CASE("tokenizers: merges of scores are all pairs of tokens that make a token") {
+  std::set<std::string> words;
+  for (uint64_t bits = 1; words.size() < 150;
+       bits = bits * 6364136223846793005 + 1442695040888963407) {
+    std::string word;
+    for (uint64_t i = 0; i < 1 + (bits >> 40) % 7; ++i) word += bits >> (50 + i) & 1 ? 'a' : 'b';
+    words.insert(word);
+  }
+  const text::Vocabulary vocabulary(std::vector<std::string>(words.begin(), words.end()));
+  std::vector<double> scores;
+  for (int64_t id = 0; id < vocabulary.size(); ++id) scores.push_back(-static_cast<double>(id % 9));
+  using Pair = std::pair<int64_t, int64_t>;
+  std::set<Pair> want, got;
+  for (int64_t a = 0; a < vocabulary.size(); ++a) {
+    for (int64_t b = 0; b < vocabulary.size(); ++b) {
+      if (vocabulary.id(vocabulary.token(a) + vocabulary.token(b))) want.emplace(a, b);
+    }
+  }
+  for (const text::Merge& merge : text::merges_of_scores(vocabulary, scores)) {
+    CHECK(vocabulary.token(merge.result) ==
+          vocabulary.token(merge.left) + vocabulary.token(merge.right));
+    CHECK(merge.rank == merge.result % 9);
+    got.emplace(merge.left, merge.right);
+  }
+  CHECK(want.size() > 50);
+  CHECK(got == want);
+}
+
+// Each would take hours if its time grew with the square of a megabyte.
+TEST_CASE("tokenizers: a token, a word and a vocabulary of a megabyte take seconds") {
+  const std::string huge(1 << 20, 'a');
+  const text::Vocabulary vocabulary({"a", "aa", "b", huge});
+  CHECK(text::merges_of_scores(vocabulary, {0, 0, 0, 0}).size() == 1);
+
+  const auto words = std::make_shared<const text::Vocabulary>(
+      std::vector<std::string>{"[UNK]", "a", "##a", "##b"});
+  std::vector<int64_t> ids;
+  text::word_piece(words, 0, "##", INT64_MAX)->encode(std::u32string(1 << 20, U'a') + U'c', ids);
+  CHECK(ids == Ids{0});
+
+  Json json{{"model", {{"type", "BPE"}, {"vocab", Json::object()}, {"merges", Json::array()}}}};
+  Json& model = json["model"];
+  for (int i = 0; i < 100'000; ++i) model["vocab"]["t" + std::to_string(i)] = i;
+  json["added_tokens"] = Json::array();
+  for (int i = 0; i < 20'000; ++i) {
+    const std::string word = "t" + std::to_string(i);
+    json["added_tokens"].push_back({{"content", word}, {"id", i}});
+    if (i < 10) continue;
+    model["vocab"][word + word] = 100'000 + i;
+    model["merges"].push_back(word + " " + word);
+  }
+  CHECK(Tokenizer::from_json(json.dump()).size() == 120'000);
+}
+
+TEST_CASE("tokenizers: a template that names a long list many times is refused") {
+  Json json{{"model", {{"type", "BPE"}, {"vocab", {{"a", 0}}}, {"merges", Json::array()}}},
+            {"post_processor",
+             {{"type", "TemplateProcessing"},
+              {"single", Json::array()},
+              {"pair", Json::array()},
+              {"special_tokens", {{"x", {{"ids", std::vector<int>(50'000, 0)}}}}}}}};
+  Json& single = json["post_processor"]["single"];
+  single.push_back({{"SpecialToken", {{"id", "x"}, {"type_id", 0}}}});
+  CHECK(Tokenizer::from_json(json.dump()).encode("").size() == 50'000);
+  for (int i = 0; i < 20'000; ++i) single.push_back(single[0]);
+  expect_error<FormatError>(
+      "Tokenizer: expected a post-processor that adds at most 65536 tokens, got more",
+      [&] { Tokenizer::from_json(json.dump()); });
 }
