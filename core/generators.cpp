@@ -4,6 +4,7 @@
 #include <string>
 
 #include "error.h"
+#include "runtime.h"
 
 namespace sash {
 
@@ -38,11 +39,7 @@ std::optional<RandomState> Generators::reserve(Device device, uint64_t blocks,
   return start;
 }
 
-// Never deleted: threads may draw during static destruction.
-Generators& generators() {
-  static auto* const of_process = new Generators();
-  return *of_process;
-}
+Generators& generators() { return runtime().generators; }
 
 }  // namespace detail
 }  // namespace sash

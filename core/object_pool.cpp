@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <new>
 
+#include "locks.h"
+
 namespace sash {
 namespace {
 
@@ -24,18 +26,6 @@ void* from_system(size_t bytes) {
 
 struct FreeBlock {
   FreeBlock* next;
-};
-
-class SpinLock {
- public:
-  void lock() {
-    while (flag_.test_and_set(std::memory_order_acquire)) {
-    }
-  }
-  void unlock() { flag_.clear(std::memory_order_release); }
-
- private:
-  std::atomic_flag flag_;
 };
 
 // One free list per multiple of 32 bytes. Slabs are never freed: they are few, and tensors may be

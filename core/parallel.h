@@ -10,8 +10,9 @@
 namespace sash {
 
 /// Threads that `parallel_for` may use: `set_num_threads`, else `SASH_NUM_THREADS`, else
-/// `OMP_NUM_THREADS`, else one per processor.
+/// `OMP_NUM_THREADS`, else one per processor. Callers on several threads share them.
 SASH_API int num_threads();
+/// `ValueError` unless `count` is in [1, 4096].
 SASH_API void set_num_threads(int count);
 
 namespace detail {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <new>
 #include <span>
+#include <type_traits>
 #include <utility>
 
 #include "object_pool.h"
@@ -20,7 +21,7 @@ class SmallVector {
   explicit SmallVector(std::span<const T> values) : SmallVector(values.begin(), values.end()) {}
   explicit SmallVector(size_t count) { resize(count); }
   SmallVector(const SmallVector& other) : SmallVector(other.begin(), other.end()) {}
-  SmallVector(SmallVector&& other) { take(other); }
+  SmallVector(SmallVector&& other) noexcept { take(other); }
   SmallVector& operator=(const SmallVector& other) {
     if (this != &other) {
       clear();
@@ -29,7 +30,7 @@ class SmallVector {
     }
     return *this;
   }
-  SmallVector& operator=(SmallVector&& other) {
+  SmallVector& operator=(SmallVector&& other) noexcept {
     if (this != &other) {
       release();
       take(other);
@@ -90,6 +91,7 @@ class SmallVector {
     capacity_ = N;
   }
   void take(SmallVector& other) {
+    static_assert(std::is_nothrow_move_constructible_v<T>, "vectors of SmallVectors would copy");
     if (other.data_ == other.in_place()) {
       std::uninitialized_move(other.begin(), other.end(), data_);
       size_ = other.size_;

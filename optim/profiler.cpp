@@ -34,8 +34,8 @@ struct Call {
   DType dtype;
   int64_t bytes;
   double operations;
-  bool within;  // another call
-  double begin = 0, end = 0;
+  bool within;                // another call
+  double begin = 0, end = 0;  // `end`: 0 until it has ended
   Event first{}, last{};
 };
 
@@ -136,6 +136,7 @@ struct Profiler::State final : KernelObserver {
   const std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
   bool running = true;
   std::mutex mutex;
+  bool finished = false;  // calls that have not ended by then tell nothing more
   std::vector<Call> calls;
   double wall = 0;
   int64_t peak_bytes = 0;
@@ -154,7 +155,7 @@ void Profiler::State::before(const KernelCall& call) {
   Backend& owner = backend(made.device.type);
   owner.begin_range(call.name);
   const std::lock_guard lock(mutex);
-  if (calls.size() == kMostCalls || Graph::recording() || is_question(call)) {
+  if (finished || calls.size() == kMostCalls || Graph::recording() || is_question(call)) {
     return open.push_back(kNone);
   }
   if (made.device.is_cuda()) {
@@ -175,7 +176,7 @@ void Profiler::State::after(const KernelCall& call) noexcept {
   try {
     Backend& owner = backend(call.context.device.type);
     owner.end_range();
-    if (number == kNone) return;
+    if (finished || number == kNone) return;
     peak_bytes = std::max(peak_bytes, owner.memory_stats(call.context.device).current);
     Call& made = calls[number];
     made.end = end;
@@ -186,9 +187,13 @@ void Profiler::State::after(const KernelCall& call) noexcept {
 
 // The times of a card's calls, from its events.
 void Profiler::State::finish() {
+  {
+    const std::lock_guard lock(mutex);
+    finished = true;
+  }
   std::map<int, std::pair<Event, double>> origins;  // the first call on each card
   for (Call& call : calls) {
-    if (!call.first.handle) continue;
+    if (!call.first.handle || call.end == 0) continue;
     Backend& owner = backend(call.device.type);
     const auto [event, time] =
         origins.emplace(call.device.index, std::pair(call.first, call.begin)).first->second;
@@ -201,13 +206,12 @@ void Profiler::State::finish() {
       *event = {};
     }
   }
+  std::erase_if(calls, [](const Call& call) { return call.end == 0; });
 }
 
-Profiler::Profiler() : state_(std::make_unique<State>()) {
-  if (KernelObserver::installed()) {
-    throw ValueError("Profiler", "no other profiler that runs", "one");
-  }
-  KernelObserver::install(state_.get());
+Profiler::Profiler() : state_(std::make_shared<State>()) {
+  if (KernelObserver::install(state_)) return;
+  throw ValueError("Profiler", "no other profiler that runs", "one");
 }
 
 Profiler::~Profiler() {
@@ -219,7 +223,7 @@ Profiler::~Profiler() {
 
 void Profiler::stop() {
   if (!std::exchange(state_->running, false)) return;
-  KernelObserver::install(nullptr);
+  KernelObserver::remove(*state_);
   state_->wall = state_->now();
   state_->finish();
 }

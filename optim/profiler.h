@@ -31,7 +31,8 @@ struct ProfileRow {
 ///
 /// The time is that of the host's clock on the CPU, and between two events on CUDA: where the card
 /// waits for the host, that is part of it. On CUDA each call is also an NVTX range. A
-/// `CapturedStep` runs eagerly meanwhile. The first 200,000 calls are kept.
+/// `CapturedStep` runs eagerly meanwhile. The first 200,000 calls are kept. Calls of all threads
+/// count, those of loader workers too; a call is within another of its own thread only.
 class SASH_API Profiler {
  public:
   /// Starts. `ValueError` if another profiler runs.
@@ -40,7 +41,8 @@ class SASH_API Profiler {
   Profiler(const Profiler&) = delete;
   Profiler& operator=(const Profiler&) = delete;
 
-  /// Waits for the devices, and ends the measurement. The other members do so too.
+  /// Waits for the devices, and ends the measurement. The other members do so too. Other threads
+  /// may go on: their calls that have not ended are left out.
   void stop();
 
   /// One row a kernel, the longest time first. Calls within a call are part of that one.
@@ -58,7 +60,7 @@ class SASH_API Profiler {
 
  private:
   struct State;
-  std::unique_ptr<State> state_;
+  std::shared_ptr<State> state_;
 };
 
 }  // namespace sash

@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "../core/backend/dispatch.h"
+#include "../core/runtime.h"
 #include "../core/small_vector.h"
 #include "autograd/grad_mode.h"
 #include "factories.h"
@@ -23,16 +24,14 @@ constinit Kernel<void(KernelContext&, const TensorView&, const Scalar&, const Sc
 }  // namespace kernels
 
 namespace {
-constinit std::atomic<DType> default_dtype_setting{DType::float32};
 constinit thread_local bool grad_is_enabled = true;
-constinit std::mutex retained_mutex;
 }  // namespace
 
-DType default_dtype() { return default_dtype_setting.load(std::memory_order_relaxed); }
+DType default_dtype() { return runtime().default_dtype.load(std::memory_order_relaxed); }
 
 void set_default_dtype(DType dtype) {
   if (!is_floating(dtype)) throw DTypeError("set_default_dtype", "a floating dtype", name(dtype));
-  default_dtype_setting.store(dtype, std::memory_order_relaxed);
+  runtime().default_dtype.store(dtype, std::memory_order_relaxed);
 }
 
 bool grad_enabled() { return grad_is_enabled; }
@@ -59,8 +58,7 @@ void TensorImpl::set_history(Ref<Node> node, uint32_t output) {
 }
 
 void TensorImpl::refresh() {
-  static constinit std::mutex mutex;  // threads may read the same view
-  Ref<Node> before = nullptr;         // destroyed after the lock
+  Ref<Node> before = nullptr;  // destroyed after the lock
   const std::lock_guard lock(mutex);
   if (!is_stale()) return;
   const EnableGradGuard recording;
@@ -72,15 +70,22 @@ void TensorImpl::refresh() {
 }
 
 void RetainedGrad::add(const Node& node, const Tensor& g) {
-  Tensor before;  // destroyed after the lock
-  const std::lock_guard lock(retained_mutex);
-  if (!tensor_ || tensor_->is_stale() || tensor_->grad_fn_.get() != &node) return;
-  before = tensor_->grad;
-  tensor_->grad = before.defined() ? add_gradients(before, g) : g;
+  Tensor before, sum = g;
+  for (;;) {
+    Tensor now;  // like the others, destroyed without the lock
+    {
+      const std::lock_guard lock(mutex_);
+      if (!tensor_ || tensor_->is_stale() || tensor_->grad_fn_.get() != &node) return;
+      if (tensor_->grad.is_same(before)) return std::swap(tensor_->grad, sum);
+      now = tensor_->grad;
+    }
+    before = std::move(now);
+    sum = add_gradients(before, g);
+  }
 }
 
 void RetainedGrad::forget() {
-  const std::lock_guard lock(retained_mutex);
+  const std::lock_guard lock(mutex_);
   tensor_ = nullptr;
 }
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "../core/locks.h"
 #include "autograd/node.h"
 #include "tensor.h"
 
@@ -48,6 +49,7 @@ class SASH_API TensorImpl : public RefCounted {
   // What `requires_grad_`, `record` and the backward pass keep.
   bool is_variable = false;         ///< a leaf that wants a gradient
   bool was_variable = false;        ///< it was one, and recorded ops may still name it as such
+  SmallMutex mutex;                 ///< held to add to a leaf's grad, or to make a view's history
   Ref<TensorImpl> base;             ///< of a view: the tensor that is no view
   Ref<RetainedGrad> retained_grad;  ///< after `retain_grad` on a non-leaf
   Tensor grad;

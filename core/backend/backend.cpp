@@ -7,6 +7,7 @@
 
 #include "../error.h"
 #include "../object_pool.h"
+#include "../runtime.h"
 #include "plugin.h"
 
 namespace sash {
@@ -16,7 +17,6 @@ namespace {
 constinit std::array<std::atomic<Backend*>, kDeviceTypeCount> installed{};
 constinit std::recursive_mutex open_mutex;
 constinit std::array<bool, kDeviceTypeCount> tried{};
-constinit std::atomic<bool> tf32{false};
 constinit std::array<std::atomic<int64_t>, kDeviceTypeCount> masks{};
 
 std::string& failure(DeviceType type) {
@@ -110,7 +110,7 @@ std::atomic<int64_t>& detail::mask_bytes(DeviceType type) {
   return masks[static_cast<size_t>(type)];
 }
 
-void set_tf32_allowed(bool allowed) { tf32.store(allowed, std::memory_order_relaxed); }
-bool tf32_allowed() { return tf32.load(std::memory_order_relaxed); }
+void set_tf32_allowed(bool allowed) { runtime().tf32.store(allowed, std::memory_order_relaxed); }
+bool tf32_allowed() { return runtime().tf32.load(std::memory_order_relaxed); }
 
 }  // namespace sash

@@ -1,19 +1,19 @@
 #include "device.h"
 
 #include <cstdlib>
-#include <mutex>
-#include <optional>
 #include <ostream>
 
 #include "../error.h"
 #include "../quote.h"
+#include "../runtime.h"
 #include "backend.h"
 
 namespace sash {
 namespace {
 
-constinit std::mutex default_mutex;
-constinit std::optional<Device> default_setting;
+int64_t code_of(Device device) {
+  return static_cast<int64_t>(device.type) << 32 | static_cast<int64_t>(device.index);
+}
 
 Device checked_cuda(int index, std::string_view text) {
   const int count = backend(DeviceType::cuda).device_count();
@@ -52,21 +52,20 @@ Device Device::parse(std::string_view text) {
 }
 
 Device default_device() {
-  {
-    const std::lock_guard lock(default_mutex);
-    if (default_setting) return *default_setting;
+  std::atomic<int64_t>& setting = runtime().default_device;
+  int64_t code = setting.load(std::memory_order_relaxed);
+  if (code < 0) {
+    const char* text = std::getenv("SASH_DEVICE");
+    const int64_t chosen = code_of(text ? Device::parse(text) : kCPU);
+    // Else another thread has set it meanwhile.
+    if (setting.compare_exchange_strong(code, chosen)) code = chosen;
   }
-  const char* text = std::getenv("SASH_DEVICE");
-  const Device device = text ? Device::parse(text) : kCPU;
-  const std::lock_guard lock(default_mutex);
-  if (!default_setting) default_setting = device;  // else another thread has set it meanwhile
-  return *default_setting;
+  return {static_cast<DeviceType>(code >> 32), static_cast<int>(code & 0x7fffffff)};
 }
 
 void set_default_device(Device device) {
   backend(device);  // throws if there is no such device
-  const std::lock_guard lock(default_mutex);
-  default_setting = device;
+  runtime().default_device.store(code_of(device), std::memory_order_relaxed);
 }
 
 }  // namespace sash

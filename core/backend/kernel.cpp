@@ -4,6 +4,7 @@
 #include <string>
 
 #include "../error.h"
+#include "../runtime.h"
 
 namespace sash {
 namespace {
@@ -28,9 +29,30 @@ Workspace::~Workspace() {
   backend(context_.device.type).deallocate(data_, bytes_, context_.device, context_.stream);
 }
 
-constinit std::atomic<KernelObserver*> KernelObserver::installed_{nullptr};
+constinit std::atomic<const KernelObserver*> KernelObserver::installed_{nullptr};
 
 KernelObserver::~KernelObserver() = default;
+
+bool KernelObserver::install(std::shared_ptr<KernelObserver> observer) {
+  const std::lock_guard lock(runtime().observer_mutex);
+  if (runtime().observer) return false;
+  installed_.store(observer.get(), std::memory_order_relaxed);
+  runtime().observer = std::move(observer);
+  return true;
+}
+
+void KernelObserver::remove(const KernelObserver& observer) {
+  std::shared_ptr<KernelObserver> before;  // destroyed after the lock
+  const std::lock_guard lock(runtime().observer_mutex);
+  if (runtime().observer.get() != &observer) return;
+  installed_.store(nullptr, std::memory_order_relaxed);
+  before = std::move(runtime().observer);
+}
+
+std::shared_ptr<KernelObserver> KernelObserver::hold() {
+  const std::lock_guard lock(runtime().observer_mutex);
+  return runtime().observer;
+}
 
 void add_operands(KernelCall& call, const TensorView& x) {
   int64_t count = 1;

@@ -3,6 +3,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <span>
 
 #include "../export.h"
@@ -65,7 +66,8 @@ void add_operands(KernelCall& call, std::span<const T> list) {
   for (const T& x : list) add_operands(call, x);
 }
 
-/// Is told of every call of a kernel, on the thread that makes it; calls within a call too.
+/// Is told of every call of a kernel, on the thread that makes it; calls within a call too. Threads
+/// call it at the same time.
 class SASH_API KernelObserver {
  public:
   virtual ~KernelObserver();
@@ -73,13 +75,19 @@ class SASH_API KernelObserver {
   /// Also after a kernel that threw.
   virtual void after(const KernelCall& call) noexcept = 0;
 
-  /// The one observer of the process; null if there is none.
-  static KernelObserver* installed() { return installed_.load(std::memory_order_relaxed); }
-  /// Installs `observer`, or none, and returns the one before. No kernel may be running.
-  static KernelObserver* install(KernelObserver* observer) { return installed_.exchange(observer); }
+  /// Whether the process has an observer.
+  static bool installed() { return installed_.load(std::memory_order_relaxed) != nullptr; }
+  /// Makes `observer` the one of the process. False, and no change, if there is one. Kernels may
+  /// run meanwhile: it is told of those that begin later.
+  static bool install(std::shared_ptr<KernelObserver> observer);
+  /// Ends that of `observer`, if it is installed. Calls that it was told of go on: each keeps it
+  /// alive, and tells it of the end.
+  static void remove(const KernelObserver& observer);
+  /// The observer, kept alive; null if there is none.
+  static std::shared_ptr<KernelObserver> hold();
 
  private:
-  static std::atomic<KernelObserver*> installed_;
+  static std::atomic<const KernelObserver*> installed_;
 };
 
 /// The part of a slot that does not depend on its signature.
@@ -149,23 +157,25 @@ class Kernel<void(KernelContext&, Args...)> : public KernelBase {
 
   void operator()(KernelContext& context, Args... args) const {
     const auto kernel = reinterpret_cast<Pointer>(resolve(context.device));
-    if (KernelObserver* const observer = KernelObserver::installed()) [[unlikely]] {
-      return observed(*observer, kernel, context, static_cast<Args>(args)...);
+    if (KernelObserver::installed()) [[unlikely]] {
+      return observed(kernel, context, static_cast<Args>(args)...);
     }
     kernel(context, static_cast<Args>(args)...);
   }
 
  private:
-  __attribute__((noinline)) void observed(KernelObserver& observer, Pointer kernel,
-                                          KernelContext& context, Args... args) const {
+  __attribute__((noinline)) void observed(Pointer kernel, KernelContext& context,
+                                          Args... args) const {
+    const std::shared_ptr<KernelObserver> observer = KernelObserver::hold();
+    if (!observer) return kernel(context, static_cast<Args>(args)...);
     KernelCall call{name(), context, {}};
     (add_operands(call, args), ...);
-    observer.before(call);
+    observer->before(call);
     struct After {
       ~After() { observer.after(call); }
       KernelObserver& observer;
       const KernelCall& call;
-    } const after{observer, call};
+    } const after{*observer, call};
     kernel(context, static_cast<Args>(args)...);
   }
 };

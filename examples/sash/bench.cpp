@@ -2,6 +2,7 @@
 #include <chrono>
 #include <cstdio>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -40,11 +41,11 @@ class Counter final : public sash::KernelObserver {
 };
 
 double operations_of(const Call& call) {
-  Counter counter;
-  sash::KernelObserver::install(&counter);
+  const auto counter = std::make_shared<Counter>();
+  sash::KernelObserver::install(counter);
   call();
-  sash::KernelObserver::install(nullptr);
-  return counter.operations();
+  sash::KernelObserver::remove(*counter);
+  return counter->operations();
 }
 
 // Times calls, and prints a row for each.

@@ -100,16 +100,21 @@ Tensor LongformerAttention::forward(const Tensor& x, KeyValueCache& cache) {
 
 LongformerAttention::Rows LongformerAttention::rows(int64_t length, Device device) {
   static constinit std::mutex mutex;  // threads may share a module
-  const std::lock_guard lock(mutex);
-  if (rows_.length == length && rows_.device == device) return rows_;
+  {
+    const std::lock_guard lock(mutex);
+    if (rows_.length == length && rows_.device == device) return rows_;
+  }
   std::vector<bool> global(static_cast<size_t>(length), false);
   for (const int64_t token : global_tokens_) {
     if (token < length) global[static_cast<size_t>(token)] = true;
   }
   std::vector<bool> local = global;
   local.flip();
-  rows_ = {length, device, only_rows(local, device), only_rows(global, device)};
-  return rows_;
+  const Rows made{length, device, only_rows(local, device), only_rows(global, device)};
+  Rows before = made;  // destroyed after the lock
+  const std::lock_guard lock(mutex);
+  std::swap(rows_, before);
+  return made;
 }
 
 }  // namespace sash::nn

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <mutex>
 #include <numbers>
+#include <utility>
 
 #include "../../ops/elementwise/binary.h"
 #include "../../ops/elementwise/unary.h"
@@ -17,7 +18,9 @@ namespace {
 
 constexpr const char* kOp = "rotary_frequencies";
 
-constinit std::mutex table_mutex;  // of all tables: threads may share a module
+// Of the members `table_` and `frequencies_` of all tables: threads may share a module. It is not
+// held while angles are computed.
+constinit std::mutex table_mutex;
 
 void check(const RotaryOptions& options, int64_t dim) {
   if (dim <= 0 || dim % 2 != 0) {
@@ -94,6 +97,27 @@ double attention_factor(const RotaryScaling& scaling) {
                            std::log(static_cast<double>(scaling.original_context)));
 }
 
+RotaryAngles angles_of(const RotaryFrequencies& frequencies, int64_t positions, DType dtype,
+                       Device device) {
+  const NoGradGuard no_grad;
+  const std::vector<double>& frequency = frequencies.frequency;
+  std::vector<double> cos, sin;
+  cos.reserve(static_cast<size_t>(positions) * frequency.size());
+  sin.reserve(cos.capacity());
+  const bool rounds = dtype == DType::float32;
+  for (int64_t p = 0; p < positions; ++p) {
+    for (const double f : frequency) {
+      const double angle =
+          rounds ? static_cast<float>(p) * static_cast<float>(f) : static_cast<double>(p) * f;
+      cos.push_back(std::cos(angle) * frequencies.attention_factor);
+      sin.push_back(std::sin(angle) * frequencies.attention_factor);
+    }
+  }
+  const Shape shape{positions, static_cast<int64_t>(frequency.size())};
+  const TensorOptions options{.dtype = dtype, .device = device};
+  return {tensor(cos, shape, options), tensor(sin, shape, options)};
+}
+
 }  // namespace
 
 RotaryFrequencies rotary_frequencies(const RotaryOptions& options, int64_t dim, int64_t length) {
@@ -143,21 +167,26 @@ bool RotaryTable::depends_on_length() const {
 RotaryAngles RotaryTable::angles(int64_t first, int64_t count, DType dtype, Device device) {
   const DType wanted = dtype == DType::float64 ? dtype : DType::float32;
   const int64_t length = first + count;
-  const std::lock_guard lock(table_mutex);
+  std::unique_lock lock(table_mutex);
   RotaryFrequencies now =
       depends_on_length() ? rotary_frequencies(options_, dim_, length) : frequencies_;
-  const Tensor& made = table_.cos;
-  const bool fits = made.defined() && made.size(0) >= length && made.dtype() == wanted &&
-                    made.device() == device && now.frequency == frequencies_.frequency;
-  if (!fits) {
-    const int64_t before = made.defined() ? made.size(0) : 0;
-    fill(now, length <= before ? before : std::max<int64_t>({length, 2 * before, 64}), wanted,
-         device);
+  const bool same = now.frequency == frequencies_.frequency;
+  RotaryAngles made = table_;
+  lock.unlock();
+  const int64_t before = made.cos.defined() ? made.cos.size(0) : 0;
+  if (!made.cos.defined() || !same || before < length || made.cos.dtype() != wanted ||
+      made.cos.device() != device) {
+    made = angles_of(now, length <= before ? before : std::max<int64_t>({length, 2 * before, 64}),
+                     wanted, device);
+    lock.lock();
+    std::swap(frequencies_, now);
+    RotaryAngles old = std::exchange(table_, made);
+    lock.unlock();
   }
   // A longer text replaces the table.
-  sash::detail::keep_for_replays(table_.cos);
-  sash::detail::keep_for_replays(table_.sin);
-  return {table_.cos.narrow(0, first, count), table_.sin.narrow(0, first, count)};
+  sash::detail::keep_for_replays(made.cos);
+  sash::detail::keep_for_replays(made.sin);
+  return {made.cos.narrow(0, first, count), made.sin.narrow(0, first, count)};
 }
 
 RotaryAngles RotaryTable::angles(const Tensor& positions, DType dtype) {
@@ -182,28 +211,6 @@ RotaryAngles RotaryTable::angles(const Tensor& positions, DType dtype) {
   const Tensor angle = (positions.to(*options.dtype).unsqueeze(-1) * frequency).to(DType::float64);
   return {(cos(angle) * now.attention_factor).to(*options.dtype),
           (sin(angle) * now.attention_factor).to(*options.dtype)};
-}
-
-void RotaryTable::fill(const RotaryFrequencies& frequencies, int64_t positions, DType dtype,
-                       Device device) {
-  const NoGradGuard no_grad;
-  const std::vector<double>& frequency = frequencies.frequency;
-  std::vector<double> cos, sin;
-  cos.reserve(static_cast<size_t>(positions) * frequency.size());
-  sin.reserve(cos.capacity());
-  const bool rounds = dtype == DType::float32;
-  for (int64_t p = 0; p < positions; ++p) {
-    for (const double f : frequency) {
-      const double angle =
-          rounds ? static_cast<float>(p) * static_cast<float>(f) : static_cast<double>(p) * f;
-      cos.push_back(std::cos(angle) * frequencies.attention_factor);
-      sin.push_back(std::sin(angle) * frequencies.attention_factor);
-    }
-  }
-  const Shape shape{positions, static_cast<int64_t>(frequency.size())};
-  const TensorOptions options{.dtype = dtype, .device = device};
-  table_ = {tensor(cos, shape, options), tensor(sin, shape, options)};
-  frequencies_ = frequencies;
 }
 
 }  // namespace sash::nn

@@ -73,8 +73,6 @@ class SASH_API RotaryTable {
   bool depends_on_length() const;
 
  private:
-  void fill(const RotaryFrequencies& frequencies, int64_t positions, DType dtype, Device device);
-
   RotaryOptions options_;
   int64_t dim_;
   RotaryFrequencies frequencies_;  // that the table has

@@ -1,6 +1,7 @@
 #include "summary.h"
 
 #include <algorithm>
+#include <memory>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -23,24 +24,14 @@ struct Evaluation {
   const sash::detail::PrivateDraws draws{};
 };
 
-// Follows the calls of modules by hooks, and those of kernels on this thread.
+// Counts calls of kernels on this thread, for the modules that are being called.
 class Tracer final : public KernelObserver {
  public:
   struct Attention {
     double scores = 0, listed = 0;
   };
 
-  // If this throws, the destructor runs, since the other constructor has ended.
-  Tracer(const NamedModules& modules, std::vector<SummaryRow>& rows) : Tracer(rows) {
-    if (installed()) throw ValueError("summary", "no profiler that runs", "one");
-    hooks_.reserve(2 * modules.size());
-    for (size_t i = 0; i < modules.size(); ++i) follow(*modules[i].second, i);
-    install(this);
-  }
-  ~Tracer() override {
-    if (installed() == this) install(nullptr);
-    for (HookHandle& hook : hooks_) hook.remove();
-  }
+  explicit Tracer(std::vector<SummaryRow>& rows) : rows_(rows), attention_(rows.size()) {}
 
   void before(const KernelCall& call) override {
     if (std::this_thread::get_id() != thread_) return;
@@ -63,15 +54,48 @@ class Tracer final : public KernelObserver {
     }
   }
 
- private:
-  explicit Tracer(std::vector<SummaryRow>& rows) : rows_(rows), attention_(rows.size()) {}
+  void enter(size_t row) { open_.push_back(row); }
+  void leave() { open_.pop_back(); }
 
+ private:
   static void add_scores(const KernelCall& call, Attention& sum) {
     const Shape &q = call.operands[0].shape, &k = call.operands[1].shape;
     const auto scores = static_cast<double>(numel({q[0], q[1], q[2], k[2]}));
     sum.scores += scores;
     sum.listed += scores * call.part;
   }
+
+  const std::thread::id thread_ = std::this_thread::get_id();
+  std::vector<SummaryRow>& rows_;
+  std::vector<Attention> attention_;  // of each row
+  std::vector<size_t> open_;          // rows of the modules that are being called
+  int depth_ = 0;                     // of kernel calls
+};
+
+// Follows the calls of modules by hooks, for a scope. Kernels of other threads may keep the tracer
+// alive for longer.
+class Tracing {
+ public:
+  // If this throws, the destructor runs, since the other constructor has ended.
+  Tracing(const NamedModules& modules, std::vector<SummaryRow>& rows) : Tracing(rows) {
+    hooks_.reserve(2 * modules.size());
+    for (size_t i = 0; i < modules.size(); ++i) follow(*modules[i].second, i);
+    if (!KernelObserver::install(tracer_)) {
+      throw ValueError("summary", "no profiler that runs", "one");
+    }
+  }
+  ~Tracing() {
+    KernelObserver::remove(*tracer_);
+    for (HookHandle& hook : hooks_) hook.remove();
+  }
+  Tracing(const Tracing&) = delete;
+  Tracing& operator=(const Tracing&) = delete;
+
+  void finish() const { tracer_->finish(); }
+
+ private:
+  explicit Tracing(std::vector<SummaryRow>& rows)
+      : rows_(rows), tracer_(std::make_shared<Tracer>(rows)) {}
 
   void follow(Module& module, size_t row) {
     hooks_.push_back(module.register_forward_pre_hook(
@@ -82,11 +106,11 @@ class Tracer final : public KernelObserver {
               entered.inputs.push_back(input.defined() ? input.shape() : Shape{0});
             }
           }
-          open_.push_back(row);
+          tracer_->enter(row);
         }));
     hooks_.push_back(module.register_forward_hook(
         [this, row](const Module&, std::span<const Tensor>, const Tensor& output) {
-          open_.pop_back();
+          tracer_->leave();
           if (!output.defined()) return Tensor();
           SummaryRow& left = rows_[row];
           if (!left.output) {
@@ -98,11 +122,8 @@ class Tracer final : public KernelObserver {
         }));
   }
 
-  const std::thread::id thread_ = std::this_thread::get_id();
   std::vector<SummaryRow>& rows_;
-  std::vector<Attention> attention_;  // of each row
-  std::vector<size_t> open_;          // rows of the modules that are being called
-  int depth_ = 0;                     // of kernel calls
+  const std::shared_ptr<Tracer> tracer_;
   std::vector<HookHandle> hooks_;
 };
 
@@ -138,10 +159,10 @@ Summary summary(Module& model, const std::function<Tensor()>& forward) {
   Device device = kCPU;
   {
     const NoGradGuard no_grad;
-    Tracer tracer(modules, result.rows);
+    const Tracing tracing(modules, result.rows);
     const Tensor output = forward();
     if (output.defined()) device = output.device();
-    tracer.finish();
+    tracing.finish();
   }
   const EnableGradGuard recording;
   const int64_t before = bytes_in_use(device);

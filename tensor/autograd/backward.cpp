@@ -23,9 +23,6 @@ using detail::edge_of;
 
 namespace {
 
-// Leaves are shared between threads that run backward passes at the same time.
-constinit std::mutex leaf_mutex;
-
 std::string describe(const Shape& shape, DType dtype, Device device) {
   return std::string(name(dtype)) + " " + to_string(shape) + " on " + to_string(device);
 }
@@ -65,13 +62,16 @@ void run_leaf_hooks(const TensorImpl& leaf, Tensor& g) {
   }
 }
 
+// Threads that run backward passes at the same time take turns at a leaf, and at that leaf only.
+// Each queues its addition on its current stream.
 void add_to_leaf(TensorImpl& leaf, Tensor g) {
-  const std::lock_guard lock(leaf_mutex);
+  Tensor before;  // destroyed after the lock: user code may run then
+  const std::lock_guard lock(leaf.mutex);
   detail::note_gradient(leaf, true);
   if (!leaf.grad.defined()) {
     leaf.grad = owns_alone(g) ? std::move(g) : g.clone();
   } else if (grad_enabled()) {
-    leaf.grad = add_gradients(leaf.grad, g);
+    before = std::exchange(leaf.grad, add_gradients(leaf.grad, g));
   } else {
     add_into(leaf.grad, g);
     leaf.grad.impl().storage->bump_version();

@@ -6,6 +6,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "../../core/locks.h"
 #include "../../core/small_vector.h"
 #include "../graph.h"
 #include "../tensor.h"
@@ -32,6 +33,7 @@ class SASH_API RetainedGrad : public RefCounted {
   void forget();
 
  private:
+  SmallMutex mutex_;
   TensorImpl* tensor_;
 };
 

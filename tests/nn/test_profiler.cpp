@@ -2,12 +2,15 @@
 
 #include <atomic>
 #include <fstream>
+#include <memory>
 #include <sstream>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
+#include <sash/core/backend/kernel.h>
 #include <sash/ops/attention/attention.h>
 #include <sash/ops/attention/linear_attention.h>
 #include <sash/ops/elementwise/binary.h>
@@ -256,4 +259,63 @@ TEST_CASE("profiler: one that may not start disturbs none that runs") {
   const std::vector<ProfileRow> rows = profiler.rows();
   REQUIRE(row_of(rows, "add"));
   CHECK(row_of(rows, "add")->calls == kCalls);
+}
+
+TEST_CASE("profiler: starts and stops while other threads run kernels") {
+  const Tensor x = ones({3}, {.device = kCPU});
+  std::atomic<bool> done = false;
+  std::vector<std::thread> others;
+  for (int i = 0; i < 2; ++i) {
+    others.emplace_back([&] {
+      while (!done) x + x;
+    });
+  }
+  const TemporaryFolder folder;
+  const Tensor y = ones({4, 4}, {.device = kCPU});
+  for (int i = 0; i < 300; ++i) {
+    Profiler profiler;
+    matmul(y, y);
+    profiler.stop();
+    CHECK(profiler.peak_bytes() > 0);
+    if (i % 30 > 0) continue;
+    profiler.write_trace(folder.file("trace"));
+    std::ifstream file(folder.file("trace"));
+    const nlohmann::json all = nlohmann::json::parse(file);
+    int products = 0;
+    for (const nlohmann::json& event : all["traceEvents"]) {
+      CHECK(event["dur"].get<double>() >= 0);
+      if (event["name"] == "matmul") ++products;
+    }
+    CHECK(products == 1);
+  }
+  done = true;
+  for (std::thread& other : others) other.join();
+}
+
+TEST_CASE("kernel observers: a call keeps its own until it has ended") {
+  struct Observer final : KernelObserver {
+    explicit Observer(std::atomic<int>& seen) : step(seen) {}
+    ~Observer() override { step = step == 3 ? 4 : -1; }
+    void before(const KernelCall&) override {
+      step = 1;
+      while (step != 2) std::this_thread::yield();
+    }
+    void after(const KernelCall&) noexcept override { step = 3; }
+    std::atomic<int>& step;
+  };
+  const Tensor x = ones({3}, {.device = kCPU});
+  std::atomic<int> step = 0;
+  auto observer = std::make_shared<Observer>(step);
+  REQUIRE(KernelObserver::install(observer));
+  CHECK_FALSE(KernelObserver::install(std::make_shared<Observer>(step)));
+  CHECK(step == -1);  // the refused one is gone
+  std::thread other([&] { x + x; });
+  while (step != 1) std::this_thread::yield();
+  KernelObserver::remove(*observer);
+  CHECK_FALSE(KernelObserver::installed());
+  observer.reset();
+  CHECK(step == 1);
+  step = 2;
+  other.join();
+  CHECK(step == 4);
 }

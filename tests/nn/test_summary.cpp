@@ -3,6 +3,9 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
+#include <thread>
+
 #include <sash/core/backend/kernel.h>
 #include <sash/core/readable.h>
 #include <sash/nn/inspect/summary.h>
@@ -165,12 +168,26 @@ TEST_CASE("summary: errors leave no hook and no mode behind") {
   CHECK_THROWS_AS(nn::summary(net, ones({2, 3})), ShapeError);
   CHECK(net.is_training());
   CHECK_FALSE(net[0].has_forward_hooks());
-  CHECK(KernelObserver::installed() == nullptr);
+  CHECK_FALSE(KernelObserver::installed());
   const Profiler profiler;
   expect_error<ValueError>("summary: expected no profiler that runs, got one", [&] {
     nn::summary(net, ones({2, 3}));
   });
-  CHECK(KernelObserver::installed() != nullptr);
+  CHECK(KernelObserver::installed());
+}
+
+TEST_CASE("summary: kernels of other threads do not count, and go on") {
+  nn::Sequential net(nn::Linear(3, 4), nn::Linear(4, 2));
+  const Tensor x = ones({2, 3});
+  const double expected = nn::summary(net, x).rows[0].flops;
+  std::atomic<bool> done = false;
+  std::thread other([&] {
+    const Tensor y = ones({5, 5});
+    while (!done) matmul(y, y);
+  });
+  for (int i = 0; i < 300; ++i) CHECK(nn::summary(net, x).rows[0].flops == expected);
+  done = true;
+  other.join();
 }
 
 TEST_CASE("summary: what keeps memory is what the backward pass needs") {

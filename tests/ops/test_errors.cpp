@@ -56,7 +56,10 @@ TEST_CASE("wrong calls: devices, dtypes and settings") {
        [] { parse_dtype("flaot32"); }},
       {"DTypeError: set_default_dtype: expected a floating dtype, got int64",
        [] { set_default_dtype(DType::int64); }},
-      {"ValueError: set_num_threads: expected at least 1, got 0", [] { set_num_threads(0); }},
+      {"ValueError: set_num_threads: expected a number of threads in [1, 4096], got 0",
+       [] { set_num_threads(0); }},
+      {"ValueError: set_num_threads: expected a number of threads in [1, 4096], got 4097",
+       [] { set_num_threads(4097); }},
   });
 }
 

@@ -4,21 +4,30 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <stdexcept>
+#include <string>
 #include <thread>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
+#include <sash/core/backend/kernel.h>
 #include <sash/core/parallel.h>
+#include <sash/core/small_vector.h>
+#include <sash/nn/attention/rotary.h>
 #include <sash/nn/models/causal_lm.h>
 #include <sash/ops/attention/attention.h>
+#include <sash/ops/elementwise/binary.h>
 #include <sash/ops/elementwise/unary.h>
 #include <sash/ops/linalg/matmul.h>
 #include <sash/ops/reduce/reduce.h>
 #include <sash/optim/adam.h>
 #include <sash/tensor/autograd/grad_mode.h>
 #include <sash/tensor/factories.h>
+#include <sash/tensor/tensor_impl.h>
 
 using namespace sash;
 
@@ -43,6 +52,34 @@ void together(const std::function<void(int)>& work) {
     });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+// Waits for what another thread does; false if it is late beyond doubt.
+bool comes(const std::function<bool()>& happened) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!happened()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::yield();
+  }
+  return true;
+}
+
+// The threads that run 64 pieces, each of which waits until there are `expected`.
+size_t threads_of_a_job(
+    size_t expected, const std::function<void()>& begun = [] {}) {
+  std::mutex mutex;
+  std::set<std::thread::id> ids;
+  std::atomic<bool> late{false};
+  parallel_for(64, 1, [&](int64_t, int64_t) {
+    begun();
+    const auto all_came = [&] {
+      const std::lock_guard lock(mutex);
+      ids.insert(std::this_thread::get_id());
+      return late || ids.size() >= expected;
+    };
+    if (!comes(all_came)) late = true;
+  });
+  return ids.size();
 }
 
 }  // namespace
@@ -93,6 +130,63 @@ TEST_CASE("threads: what a piece throws reaches the caller, and the thread pool 
     parallel_for(64, 1, [&](int64_t begin, int64_t) { sum += begin; });
     CHECK(sum == 64 * 63 / 2);
   }
+}
+
+TEST_CASE("threads: a second caller gets the workers that the first cannot use") {
+  const FourThreads four;
+  std::atomic<int> begun{0};
+  std::atomic<bool> done{false};
+  std::thread first([&] {
+    parallel_for(2, 1, [&](int64_t, int64_t) {
+      ++begun;
+      comes([&] { return done.load(); });
+    });
+  });
+  CHECK(comes([&] { return begun == 2; }));
+  CHECK(threads_of_a_job(2) == 2);
+  done = true;
+  first.join();
+}
+
+TEST_CASE("threads: a job gets workers when another ends") {
+  const FourThreads four;
+  set_num_threads(2);
+  std::atomic<int> begun{0};
+  std::atomic<bool> go{false};
+  std::thread first([&] {
+    parallel_for(2, 1, [&](int64_t, int64_t) {
+      ++begun;
+      comes([&] { return go.load(); });
+    });
+  });
+  CHECK(comes([&] { return begun == 2; }));
+  // The other ends only when this job has begun alone.
+  CHECK(threads_of_a_job(2, [&] { go = true; }) == 2);
+  first.join();
+}
+
+TEST_CASE("threads: jobs of several callers, their pieces and what they throw") {
+  const FourThreads four;
+  std::vector<int> wrong(kThreads);
+  together([&](int t) {
+    for (int round = 0; round < 300; ++round) {
+      const bool throws = (round + t) % 5 == 0;
+      std::vector<int> runs(static_cast<size_t>(2 + (7 * round + t) % 40));
+      std::string thrown;
+      try {
+        parallel_for(static_cast<int64_t>(runs.size()), 1, [&](int64_t begin, int64_t) {
+          ++runs[static_cast<size_t>(begin)];
+          if (throws && begin == 1) throw std::runtime_error(std::to_string(t));
+        });
+      } catch (const std::runtime_error& error) {
+        thrown = error.what();
+      }
+      const bool right = throws ? thrown == std::to_string(t) && runs[1] == 1
+                                : thrown.empty() && runs == std::vector<int>(runs.size(), 1);
+      wrong[static_cast<size_t>(t)] += !right;
+    }
+  });
+  CHECK(wrong == std::vector<int>(kThreads));
 }
 
 TEST_CASE("threads: each trains a model of its own, with the bits of one thread") {
@@ -146,4 +240,127 @@ TEST_CASE("threads: backward passes through one weight add up") {
     for (int i = 0; i < 10; ++i) matmul(x, w).sum().backward();
   });
   CHECK(w.grad().to_vector<double>() == std::vector<double>(64 * 64, 64.0 * 10 * kThreads));
+}
+
+namespace {
+
+// Stops a thread within its first kernel of a name until it is released.
+class Stopper final : public KernelObserver {
+ public:
+  explicit Stopper(std::string kernel) : kernel_(std::move(kernel)) {}
+
+  void before(const KernelCall& call) override {
+    if (std::this_thread::get_id() != stopped_.load()) return;
+    if (call.name != kernel_ || entered.exchange(true)) return;
+    in_time = comes([&] { return released.load(); });
+  }
+  void after(const KernelCall&) noexcept override {}
+
+  std::atomic<bool> entered{false}, released{false}, in_time{false};
+
+  // Runs `slow` on another thread and, while that is within the kernel, `other` on this one.
+  static void check(const std::string& kernel, const std::function<void()>& slow,
+                    const std::function<void()>& other) {
+    const auto stopper = std::make_shared<Stopper>(kernel);
+    REQUIRE(KernelObserver::install(stopper));
+    std::thread thread([&] {
+      stopper->stopped_ = std::this_thread::get_id();
+      slow();
+    });
+    CHECK(comes([&] { return stopper->entered.load(); }));
+    other();
+    stopper->released = true;
+    thread.join();
+    KernelObserver::remove(*stopper);
+    CHECK(stopper->in_time);
+  }
+
+ private:
+  const std::string kernel_;
+  std::atomic<std::thread::id> stopped_{};
+};
+
+}  // namespace
+
+TEST_CASE("threads: no kernel of one holds up another") {
+  const Tensor x = ones({3}, {.dtype = DType::float64});
+  const auto leaf = [&] {
+    Tensor w = x.clone().requires_grad_();
+    w.set_grad(x.clone());
+    return w;
+  };
+  SUBCASE("that adds to a leaf") {
+    const Tensor a = leaf(), b = leaf();
+    Stopper::check(
+        "accumulate", [&] { (a * 2.0).sum().backward(); }, [&] { (b * 3.0).sum().backward(); });
+    CHECK(a.grad().to_vector<double>() == std::vector<double>(3, 3));
+    CHECK(b.grad().to_vector<double>() == std::vector<double>(3, 4));
+  }
+  SUBCASE("that adds to a kept gradient") {
+    const auto kept = [&](const Tensor& w) {
+      Tensor y = w * 2.0;
+      y.retain_grad();
+      const Tensor z = y * 3.0;
+      z.sum().backward({.retain_graph = true});
+      return std::pair(y, z);
+    };
+    const Tensor a = leaf(), b = leaf();
+    const auto [y, z] = kept(a);
+    const auto [u, v] = kept(b);
+    Stopper::check(
+        "accumulate", [&] { grad({z.sum()}, {a}), z.sum().backward(); },
+        [&] { v.sum().backward(); });
+    CHECK(y.grad().to_vector<double>() == std::vector<double>(3, 6));
+    CHECK(u.grad().to_vector<double>() == std::vector<double>(3, 6));
+  }
+  SUBCASE("that makes a table of angles") {
+    nn::RotaryTable slow({}, 8), other({}, 8);
+    Stopper::check(
+        "copy", [&] { slow.angles(0, 9, DType::float32, kCPU); },
+        [&] { other.angles(0, 9, DType::float32, kCPU); });
+  }
+}
+
+TEST_CASE("threads: a hook of one pass holds up no other that shares its leaves") {
+  const Tensor w = ones({2}, {.dtype = DType::float64, .requires_grad = true});
+  std::atomic<bool> entered{false}, released{false}, in_time{false};
+  std::thread slow([&] {
+    Tensor y = w * 2.0;
+    y.register_hook([&](const Tensor&) {
+      entered = true;
+      in_time = comes([&] { return released.load(); });
+      return Tensor();
+    });
+    y.sum().backward();
+  });
+  CHECK(comes([&] { return entered.load(); }));
+  (w * 3.0).sum().backward();
+  CHECK(w.grad().to_vector<double>() == std::vector<double>(2, 3));
+  released = true;
+  slow.join();
+  CHECK(in_time);
+  CHECK(w.grad().to_vector<double>() == std::vector<double>(2, 5));
+}
+
+// Vectors move such elements when they grow; else each growth would copy every shape and handle.
+static_assert(std::is_nothrow_move_constructible_v<SmallVector<Tensor, 2>>);
+static_assert(std::is_nothrow_move_assignable_v<SmallVector<Tensor, 2>>);
+static_assert(std::is_nothrow_move_constructible_v<std::pair<SmallVector<int, 2>, Tensor>>);
+
+TEST_CASE("small vectors: a vector that grows moves them") {
+  std::vector<SmallVector<Tensor, 2>> lists;
+  const Tensor x = ones({1});
+  for (int i = 0; i < 100; ++i) {
+    lists.emplace_back();
+    lists.back().push_back(x);
+  }
+  const auto* const first = &lists[0];
+  const uint32_t handles = x.impl_ref()->use_count();
+  lists.reserve(2 * lists.capacity());
+  CHECK(&lists[0] != first);
+  CHECK(x.impl_ref()->use_count() == handles);
+  SmallVector<Tensor, 2> longer{x, x, x};
+  const Tensor* const elements = longer.begin();
+  const SmallVector<Tensor, 2> taken = std::move(longer);
+  CHECK(taken.begin() == elements);
 }
