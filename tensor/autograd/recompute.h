@@ -14,10 +14,10 @@ namespace sash {
 /// Undefined inputs are passed on as they are. Parameters and other recorded tensors that `fn`
 /// captures get their gradients too. `fn` must do the same both times and write to no input and to
 /// nothing that it captures; statistics and counts of calls are left to the first run
-/// (`recomputing`). `AutogradError` in the backward pass if an input was overwritten, by `fn` too, or
-/// a captured parameter since, if the second run uses a tensor that requires grad and the first did
-/// not, if it draws more or fewer times from the generator, or if the pass creates a graph: first
-/// derivatives only. `ValueError` if `fn` is empty.
+/// (`recomputing`). `AutogradError` in the backward pass if an input was overwritten, by `fn` too,
+/// or a captured parameter since, if the second run uses a tensor that requires grad and the first
+/// did not, if it draws more or fewer times from the generator, or if the pass creates a graph:
+/// first derivatives only. `ValueError` if `fn` is empty.
 SASH_API std::vector<Tensor> checkpoint(
     std::function<std::vector<Tensor>(const std::vector<Tensor>&)> fn,
     const std::vector<Tensor>& inputs);

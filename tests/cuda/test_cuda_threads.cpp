@@ -121,14 +121,6 @@ std::vector<float> train(Device device, bool capture, int steps, Generator* own 
   return all;
 }
 
-// Whether there are two cards; if not, skips a test with a message.
-bool missing_two_cards() {
-  if (missing(kCUDA)) return true;
-  if (backend(DeviceType::cuda).device_count() >= 2) return false;
-  MESSAGE("skipped: one CUDA device");
-  return true;
-}
-
 constexpr Device kSecond{DeviceType::cuda, 1};
 
 }  // namespace
@@ -249,7 +241,7 @@ TEST_CASE("cuda threads: two that train on one card with generators of their own
 }
 
 TEST_CASE("cuda threads: one for each card has the bits that it has alone") {
-  if (missing_two_cards()) return;
+  if (missing(kCUDA, 2)) return;
   const int steps = short_tests() ? 4 : 40;
   for (const bool capture : {false, true}) {
     CAPTURE(capture);
@@ -267,7 +259,7 @@ TEST_CASE("cuda threads: one for each card has the bits that it has alone") {
 }
 
 TEST_CASE("cuda threads: checkpoint on two cards repeats the draws of each") {
-  if (missing_two_cards()) return;
+  if (missing(kCUDA, 2)) return;
   const Tensor x = ones({64}, {.dtype = DType::float32, .device = kCUDA}).requires_grad_();
   manual_seed(3);
   const auto fn = [](const Tensor& a) {

@@ -21,7 +21,11 @@ namespace {
 
 constexpr size_t kWorkspace = size_t{32} << 20;  // NVIDIA's recommendation for Hopper
 constexpr size_t kMostPlans = 4096;
-constexpr int64_t kMost = int64_t{1} << 30;  // of an extent: cuBLASLt counts in 32 bits
+// The longest extent of one call. cuBLASLt counts in 32 bits.
+constexpr int64_t kMost = int64_t{1} << 30;
+// The longest m and n of a part where cuBLASLt has no algorithm for the whole: some of its kernels
+// have a block for each 128 rows in a grid of at most 65,535.
+constexpr int64_t kMostOfPart = int64_t{1} << 22;
 
 /// The cuBLASLt descriptors and algorithm for products of one shape. Trivially copyable.
 struct Plan {
@@ -244,7 +248,9 @@ Plan make_plan(cublasLtHandle_t handle, int card, const Product& p, cublasComput
   const cublasStatus_t status =
       cublasLtMatmulAlgoGetHeuristic(handle, &plan.product, &plan.a, &plan.b, &plan.c, &plan.c,
                                      preference.handle(), 1, &best, &found);
-  if (epilogue == CUBLASLT_EPILOGUE_DEFAULT) SASH_CUDA_CHECK(status);
+  if (epilogue == CUBLASLT_EPILOGUE_DEFAULT && status != CUBLAS_STATUS_NOT_SUPPORTED) {
+    SASH_CUDA_CHECK(status);
+  }
   plan.found = found > 0 && best.state == CUBLAS_STATUS_SUCCESS;
   plan.algorithm = best.algo;
   plan.workspace = best.workspaceSize;
@@ -321,23 +327,33 @@ void run(const KernelContext& context, const Product& p) {
 int64_t down(const Matrix& x) { return x.transposed ? 1 : x.ld; }
 int64_t across(const Matrix& x) { return x.transposed ? x.ld : 1; }
 
-/// The extent that is too long for one call, or null.
-int64_t Product::*too_long(const Product& p) {
+/// An extent, and the longest that a call takes.
+struct TooLong {
+  int64_t Product::*extent = nullptr;
+  int64_t most = 0;
+};
+
+/// The extent that is too long for one call, if one is.
+TooLong too_long(const KernelContext& context, const Product& p) {
   for (int64_t Product::*const extent : {&Product::batch, &Product::m, &Product::n, &Product::k}) {
-    if (p.*extent > kMost) return extent;
+    if (p.*extent > kMost) return {extent, kMost};
   }
-  return nullptr;
+  for (int64_t Product::*const extent : {&Product::m, &Product::n}) {
+    if (p.*extent > kMostOfPart && !offered(context, p)) return {extent, kMostOfPart};
+  }
+  return {};
 }
 
 /// A product of which `extent` is too long: part by part. Those of k are added to C.
-void gemm_in_parts(const KernelContext& context, const Product& p, int64_t Product::*extent) {
+void gemm_in_parts(const KernelContext& context, const Product& p, const TooLong& too_long) {
+  const auto [extent, most] = too_long;
   if (extent == &Product::k && p.gelu) {
     throw ValueError("linear_gelu", "at most 2^30 features", std::to_string(p.k));
   }
   const DType of_c = p.wide ? DType::float32 : p.dtype;
-  for (int64_t first = 0; first < p.*extent; first += kMost) {
+  for (int64_t first = 0; first < p.*extent; first += most) {
     Product part = p;
-    part.*extent = std::min(kMost, p.*extent - first);
+    part.*extent = std::min(most, p.*extent - first);
     const auto at = [&](const void* data, int64_t step, DType dtype) {
       return data ? static_cast<char*>(const_cast<void*>(data)) + first * step * size_of(dtype)
                   : nullptr;
@@ -374,7 +390,9 @@ bool offered(const KernelContext& context, const Product& product) {
 }
 
 void gemm(const KernelContext& context, const Product& product) {
-  if (const auto extent = too_long(product)) return gemm_in_parts(context, product, extent);
+  if (const TooLong found = too_long(context, product); found.extent) {
+    return gemm_in_parts(context, product, found);
+  }
   const CardGuard guard(context.device.index);
   if (product.dtype == DType::float64) return run<double>(context, product);
   run<float>(context, product);

@@ -50,9 +50,10 @@ inline double row_error(const Tensor& found, const Tensor& expected, double floo
   return worst;
 }
 
-/// How many times the error of the whole a row's may be. Rows of dq need most: for a query with few
-/// keys, ds = p (dp - D) cancels, and D, which is made of the rounded result, does not.
-inline constexpr double kRows = 4, kQueryRows = 16;
+/// A row may err this many times as much as the whole. Rows of dq and dk may err most: where one
+/// key has nearly all the weight of a query, ds = p (dp - D) cancels, and the rounding of D does
+/// not.
+inline constexpr double kRows = 4, kScoreRows = 16;
 
 /// Checks that `found`, by name "out", "lse", "dq", "dk", "dv" or another, errs at most by `limit`
 /// as a whole, and in each row by no more than the factor for rows. Each number of lse is a row.
@@ -63,7 +64,8 @@ inline void check_rows(const std::string& name, const Tensor& found, const Tenso
                                     : row_error(found, expected, floor);
   CAPTURE(name);
   CHECK_MESSAGE(all <= limit, all);
-  CHECK_MESSAGE(rows <= (name == "dq" ? kQueryRows : kRows) * limit, "of a row: ", rows);
+  const double factor = name == "dq" || name == "dk" ? kScoreRows : kRows;
+  CHECK_MESSAGE(rows <= factor * limit, "of a row: ", rows);
 }
 
 }  // namespace sash::testing
