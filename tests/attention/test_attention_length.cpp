@@ -76,7 +76,7 @@ void check_some_rows(const std::vector<CheckedRow>& rows, double limit) {
     CAPTURE(row.what);
     CAPTURE(row.row);
     const double error = row.error / scale;
-    CHECK_MESSAGE(error <= (query ? kQueryRows : kRows) * limit, error);
+    CHECK_MESSAGE(error <= (query ? kScoreRows : kRows) * limit, error);
   }
 }
 

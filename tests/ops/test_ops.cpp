@@ -236,6 +236,12 @@ TEST_CASE("every function of the op headers is in the table") {
   for (const char* other : {"set_mask_cache_limit", "clear_mask_cache", "save_mask_svg"}) {
     wanted.erase(other);  // no op
   }
+  // Parts of ops that the ops of users may call, too.
+  for (const char* part : {"flatten_rows", "from_blocks", "norms", "positions_in_texts", "reduced",
+                           "to_blocks", "window_scores", "window_sums"}) {
+    wanted.erase(part);
+  }
+  std::erase_if(wanted, [](const std::string& name) { return name.starts_with("check_"); });
   CHECK(wanted.size() > 20);
   for (const std::string& function : wanted) {
     INFO("no case for " << function);

@@ -95,7 +95,11 @@ TEST_CASE_TEMPLATE("reductions: norms of equal elements are their biases", On, C
       const Tensor bias = randn({3}, options);
       const Tensor y = batch_norm(x, {}, {}, ones({3}, options), bias, {.training = true});
       CHECK(all_same(y, bias.expand(x.shape())));
-      CHECK(all_equal(layer_norm(x.mT().contiguous(), {n}), 0));
+      const Tensor z = layer_norm(x.mT().contiguous(), {n});
+      if (On::device.is_cpu()) CHECK(all_equal(z, 0));
+      // The means of a card's rows are sums of pairs: they round.
+      const double rounding = dtype == DType::float64 ? 1e-16 : 1e-7;
+      CHECK(amax(abs(z)).template item<double>() <= 8e4 * rounding / std::sqrt(1e-5));
     }
   }
 }
