@@ -344,6 +344,13 @@ TooLong too_long(const KernelContext& context, const Product& p) {
   return {};
 }
 
+/// Gives a matrix of one stored row the row's length as `ld`: cuBLASLt takes no `ld` of 2^31 or
+/// more.
+void shorten(Matrix& x, int64_t rows, int64_t cols) {
+  if (x.transposed) std::swap(rows, cols);
+  if (rows == 1) x.ld = cols;
+}
+
 /// A product of which `extent` is too long: part by part. Those of k are added to C.
 void gemm_in_parts(const KernelContext& context, const Product& p, const TooLong& too_long) {
   const auto [extent, most] = too_long;
@@ -378,6 +385,9 @@ void gemm_in_parts(const KernelContext& context, const Product& p, const TooLong
         part.bias = nullptr;
       }
     }
+    shorten(part.a, part.m, part.k);
+    shorten(part.b, part.k, part.n);
+    shorten(part.c, part.m, part.n);
     gemm(context, part);
   }
 }
