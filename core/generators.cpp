@@ -19,7 +19,7 @@ namespace detail {
 
 RandomState& Generators::own(Device device) {
   if (device.index < 0) {
-    throw DeviceError(name(device.type), "an index of at least 0", std::to_string(device.index));
+    throw DeviceError("generator", "a device of index 0 or above", std::to_string(device.index));
   }
   auto& all = states_.devices;
   const auto at = std::find_if(all.begin(), all.end(), [&](const auto& entry) {

@@ -89,9 +89,10 @@ TEST_CASE("generators: each device has one, and manual_seed sets all") {
   set_random_states(all);
   CHECK(random_states() == all);
   CHECK(random_state(card) == RandomState{9, 0});
-  testing::expect_error<DeviceError>("cuda: expected an index of at least 0, got -1", [] {
-    set_random_state({}, {DeviceType::cuda, -1});
-  });
+  testing::expect_error<DeviceError>("generator: expected a device of index 0 or above, got -1",
+                                     [] {
+                                       set_random_state({}, {DeviceType::cuda, -1});
+                                     });
   CHECK(random_states() == all);
 }
 
