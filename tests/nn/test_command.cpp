@@ -156,8 +156,9 @@ TEST_CASE("command inspect: a checkpoint, by its parts") {
                                {.step = 12, .extra = {{"vocabulary", std::string(500, 'v')}}});
   const Ended ended = run({"inspect", folder.file("x")});
   CHECK(ended.code == 0);
-  check_has(ended.out, {"checkpoint of sash at step 12", "  model: 2 tensors, 20 elements, 80 B",
-                        "  optimizer: ", "model.weight", "extra.vocabulary  vvv", "vvv..."});
+  check_has(ended.out,
+            {"checkpoint of sash at step 12", "  model: 2 tensors, 20 elements, 80 B",
+             "  optimizer: ", "model.weight", "extra.vocabulary ", "random.seed.cpu ", "vvv..."});
 }
 
 TEST_CASE("command inspect: GGUF") {
