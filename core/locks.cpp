@@ -2,13 +2,15 @@
 
 #include <thread>
 
+#include "export.h"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
 namespace sash {
 
-void spin_pause() {
+SASH_API void spin_pause() {
 #if defined(__x86_64__)
   _mm_pause();
 #elif defined(__aarch64__)

@@ -8,8 +8,8 @@ namespace sash {
 
 /// A fork-join thread pool for the jobs of several callers. A job gets the idle workers that it can
 /// use, at most its share: with C callers, `limit` / C threads, or what the others do not ask for.
-/// It gets more when other jobs end. A caller runs tasks of its own job only, so locks that it
-/// holds cannot meet those of another caller.
+/// It gets more when other jobs end. A caller runs tasks of its own job only: a lock that the
+/// caller holds cannot deadlock with another caller's job.
 class ThreadPool {
  public:
   constexpr ThreadPool() = default;

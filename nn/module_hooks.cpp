@@ -12,7 +12,7 @@ void HookHandle::remove() {
 
 HookHandle Module::add_hook(HookHandle::Hook hook) {
   if (!hooks_) hooks_ = std::make_shared<HookHandle::Hooks>();
-  // Those of modules that were moved from are shared.
+  // Modules that were moved from share their hooks.
   if (hooks_.use_count() > 1) hooks_ = std::make_shared<HookHandle::Hooks>(*hooks_);
   hooks_->push_back(std::make_shared<HookHandle::Hook>(std::move(hook)));
   return {hooks_, hooks_->back()};

@@ -55,8 +55,8 @@ T number(const Metadata& metadata, const std::string& key) {
   return value;
 }
 
-// `random.seed` and `random.offset` are those of each device without its own, as
-// `random.seed.cuda:1`. Files of earlier versions have one state, for all devices.
+// `random.seed.cuda:1` and `random.offset.cuda:1` are the state of one device. `random.seed` and
+// `random.offset` are the state of all other devices. Files of earlier versions have these alone.
 void add_random_states(Metadata& metadata) {
   const RandomStates states = random_states();
   const auto add = [&](const std::string& of, const RandomState& state) {

@@ -132,7 +132,7 @@ Optimizer::Hyperparameters Optimizer::values_of(const ParamGroup& group) const {
   return values;
 }
 
-// Of `op`: kernels take a group at once, so its parameters are on one device.
+// `DeviceError` of `op` unless a group is on one device: kernels take a whole group.
 void Optimizer::check_group_device(const std::string& op, const std::vector<Tensor>& group) {
   for (const Tensor& p : group) {
     if (p.device() == group[0].device()) continue;

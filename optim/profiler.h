@@ -32,7 +32,7 @@ struct ProfileRow {
 /// The time is that of the host's clock on the CPU, and between two events on CUDA: where the card
 /// waits for the host, that is part of it. On CUDA each call is also an NVTX range. A
 /// `CapturedStep` runs eagerly meanwhile. The first 200,000 calls are kept. Calls of all threads
-/// count, those of loader workers too; a call is within another of its own thread only.
+/// count, also of loader workers. A call counts as part of an outer call of the same thread.
 class SASH_API Profiler {
  public:
   /// Starts. `ValueError` if another profiler runs.

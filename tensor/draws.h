@@ -10,7 +10,7 @@
 /// threads draw.
 namespace sash::detail {
 
-/// The state of a `Generator`. A graph that drew from it keeps it, and moves it on.
+/// The state of a `Generator`. Each replay of a graph that drew from it moves it on.
 struct GeneratorState {
   RandomState state;
   uint64_t recording = 0;  ///< the recording in which it was made, or 0
@@ -26,11 +26,11 @@ using Draws = std::vector<Draw>;
 
 /// The generator of this thread's `GeneratorGuard`; null without one.
 SASH_API const GeneratorState* guarded_generator();
-/// The generators that this thread draws from: those of the process, or an `OwnGenerators`.
+/// The generators that this thread draws from: the process's generators, or an `OwnGenerators`.
 SASH_API Generators& thread_generators();
 
-/// While it lives, this thread draws from generators of its own instead of those of the process,
-/// which stay where they are. They start at `start`.
+/// While it lives, this thread draws from its own generators, which start at `start`. The process's
+/// generators do not move.
 class SASH_API OwnGenerators {
  public:
   explicit OwnGenerators(const RandomStates& start);
@@ -48,7 +48,7 @@ struct DrawsPlace {
   std::optional<RandomState> guarded{};  ///< of the `GeneratorGuard`, if there is one
 };
 SASH_API DrawsPlace place_of_draws();
-/// Moves the generator of this thread's guard, or else that of `device`, back to `place`.
+/// Moves the generator of this thread's guard, or else the device's generator, back to `place`.
 SASH_API void go_back(const DrawsPlace& place, Device device);
 
 /// While it lives, this thread's draws start at `place` and move nothing on that is used after it.

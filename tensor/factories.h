@@ -40,7 +40,7 @@ SASH_API Tensor linspace(double start, double stop, int64_t steps,
 /// The n x n identity matrix.
 SASH_API Tensor eye(int64_t n, const TensorOptions& options = {});
 
-/// Uniform in [0, 1); halves too are below 1. The generator is that of `manual_seed` on any device.
+/// Uniform in [0, 1), also after rounding to a half. Draws from the device's generator (random.h).
 SASH_API Tensor rand(const Shape& shape, const TensorOptions& options = {});
 /// Standard normal.
 SASH_API Tensor randn(const Shape& shape, const TensorOptions& options = {});

@@ -143,7 +143,8 @@ struct detail::GraphState {
   std::vector<std::pair<Device, uint64_t>> drawn{};  // blocks of random numbers in a replay
   const GeneratorState* guard = guarded_generator();
   std::vector<OwnDraws> own_draws{};
-  // int64, `PhiloxState::base` of what is drawn from the device's generator, and from own ones.
+  // int64 words, `PhiloxState::base` of draws: first of the device's generator, then one for each
+  // generator of the caller's.
   std::vector<Tensor> words{};
   std::vector<Leaf> leaves{};
   std::vector<std::function<void()>> before{}, after{};

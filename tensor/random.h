@@ -20,13 +20,13 @@ SASH_API void manual_seed(uint64_t seed);
 SASH_API RandomState random_state(Device device = default_device());
 /// `ValueError` while this thread records a graph, here and below; `DeviceError` for an index < 0.
 SASH_API void set_random_state(RandomState state, Device device = default_device());
-/// Those of all devices, for checkpoints. States of devices that are not here are kept too.
+/// The states of all devices, for checkpoints. States of devices that are not here are kept too.
 SASH_API RandomStates random_states();
 SASH_API void set_random_states(const RandomStates& states);
 
-/// A generator of one's own, beside those of the devices: a use that has one draws the same numbers
-/// whatever others draw, and on any device. A copy draws what the original would, but a graph that
-/// drew from the original does not move it on. Not for several threads at once.
+/// A generator apart from the devices' generators. Draws from it do not depend on other draws, nor
+/// on the device. A copy draws what the original would draw; replays of a graph that drew from the
+/// original do not move the copy on. Not for several threads at once.
 ///
 ///     Generator shuffling(7);
 ///     const Tensor order = randperm(n, shuffling);

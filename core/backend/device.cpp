@@ -57,7 +57,7 @@ Device default_device() {
   if (code < 0) {
     const char* text = std::getenv("SASH_DEVICE");
     const int64_t chosen = code_of(text ? Device::parse(text) : kCPU);
-    // Else another thread has set it meanwhile.
+    // If the exchange fails, another thread has set the default.
     if (setting.compare_exchange_strong(code, chosen)) code = chosen;
   }
   return {static_cast<DeviceType>(code >> 32), static_cast<int>(code & 0x7fffffff)};

@@ -66,8 +66,8 @@ void add_operands(KernelCall& call, std::span<const T> list) {
   for (const T& x : list) add_operands(call, x);
 }
 
-/// Is told of every call of a kernel, on the thread that makes it; calls within a call too. Threads
-/// call it at the same time.
+/// Is told of every call of a kernel, on the thread that makes the call; calls within a call too.
+/// Several threads may call it at the same time.
 class SASH_API KernelObserver {
  public:
   virtual ~KernelObserver();
@@ -77,13 +77,13 @@ class SASH_API KernelObserver {
 
   /// Whether the process has an observer.
   static bool installed() { return installed_.load(std::memory_order_relaxed) != nullptr; }
-  /// Makes `observer` the one of the process. False, and no change, if there is one. Kernels may
-  /// run meanwhile: it is told of those that begin later.
+  /// Makes `observer` the observer of the process. Returns false if the process has one already.
+  /// Kernels may run meanwhile: `observer` is told of the calls that begin later.
   static bool install(std::shared_ptr<KernelObserver> observer);
-  /// Ends that of `observer`, if it is installed. Calls that it was told of go on: each keeps it
-  /// alive, and tells it of the end.
+  /// Removes `observer`, if it is installed. Calls whose begin it was told of go on: each call
+  /// keeps the observer alive, and tells it of the call's end.
   static void remove(const KernelObserver& observer);
-  /// The observer, kept alive; null if there is none.
+  /// The installed observer, which the result keeps alive; null if there is none.
   static std::shared_ptr<KernelObserver> hold();
 
  private:

@@ -18,8 +18,8 @@ namespace {
 
 constexpr const char* kOp = "rotary_frequencies";
 
-// Of the members `table_` and `frequencies_` of all tables: threads may share a module. It is not
-// held while angles are computed.
+// Guards the members `table_` and `frequencies_` of all tables, because threads may share a module.
+// It is not held while angles are computed.
 constinit std::mutex table_mutex;
 
 void check(const RotaryOptions& options, int64_t dim) {

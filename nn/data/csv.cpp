@@ -15,8 +15,6 @@ namespace {
 
 constexpr const char* kOp = "read_csv";
 
-constexpr size_t npos = std::string_view::npos;
-
 bool is_blank(char c) { return c == ' ' || c == '\t'; }
 
 std::string_view trim(std::string_view text) {
@@ -36,12 +34,12 @@ const char* next_record(std::string_view& text, char delimiter, std::vector<std:
   for (bool more = true; more;) {
     std::string& field = fields.emplace_back();
     const size_t open = text.find_first_not_of(blanks);
-    const bool quoted = open != npos && text[open] == '"';
+    const bool quoted = open != text.npos && text[open] == '"';
     if (quoted) {
       text.remove_prefix(open + 1);
       for (;;) {
         const size_t quote = text.find('"');
-        if (quote == npos) return "an end of the quotes";
+        if (quote == text.npos) return "an end of the quotes";
         const std::string_view part = text.substr(0, quote);
         lines += std::count(part.begin(), part.end(), '\n');
         field += part;

@@ -9,7 +9,8 @@ namespace sash::nn {
 struct EmbeddingOptions {
   /// A row that is zeros at first and gets no gradient, negative from the end: that of padding.
   std::optional<int64_t> padding_idx{};
-  bool draw = true;  ///< false: what the weight holds at first is undefined, until it is loaded
+  /// False: the weight is undefined until it is loaded.
+  bool draw = true;
 };
 
 /// y = weight[index]: int64 indices of any shape [...] give [..., dim].

@@ -13,8 +13,8 @@ namespace sash::nn {
 
 struct LinearOptions {
   bool bias = true;
-  bool draw =
-      true;  ///< false: what the parameters hold at first is undefined, until they are loaded
+  /// False: the parameters are undefined until they are loaded.
+  bool draw = true;
 };
 
 /// y = x weight^T + bias, for x of shape [..., in].

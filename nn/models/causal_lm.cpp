@@ -161,14 +161,15 @@ Tensor CausalLM::embed(const Tensor& tokens, int64_t first_position,
   }
   check_rank("CausalLM", tokens, 2);
   if (positions.defined()) {
-    if (!position_embedding)
-      throw ValueError("CausalLM", "learnt positions for those of a call", "none");
+    if (!position_embedding) {
+      throw ValueError("CausalLM", "a model with learnt positions, for positions by call", "none");
+    }
     check_positions("CausalLM", positions, tokens);
   }
   if (!position_embedding) return dropout(token_embedding(tokens));
   const Tensor own = positions.defined() ? positions : positions_in_texts(masks, tokens.size(1));
   if (own.defined()) return dropout(token_embedding(tokens) + (*position_embedding)(own));
-  check_positions("CausalLM", options_.context, first_position, tokens);
+  check_room("CausalLM", options_.context, first_position, tokens);
   return dropout(token_embedding(tokens) +
                  position_embedding->rows(first_position, tokens.shape()[1]));
 }

@@ -62,8 +62,9 @@ class SASH_API CausalLM : public Module {
   /// the device, and T may exceed the context. `ValueError` for positions without learnt ones,
   /// `ShapeError`, `DTypeError`, and `IndexError` for one outside [0, context).
   Tensor forward(const Tensor& tokens, const AttentionMask& mask, const Tensor& positions = {});
-  /// The first for tokens that continue those in `caches`, which then hold them too: the last T
-  /// rows of `forward` of all tokens so far, computed for the new ones only. Needs a `NoGradGuard`.
+  /// Logits of tokens that continue the tokens in `caches`; adds them to the caches. The result is
+  /// the last T rows of `forward` of all tokens so far, computed for the new tokens only. Needs a
+  /// `NoGradGuard`.
   /// `ValueError` unless there is a cache for each layer, all of one length (`OutOfMemory` may
   /// leave them unequal); `ShapeError` if the context is used up.
   Tensor forward(const Tensor& tokens, std::vector<KeyValueCache>& caches);
@@ -97,7 +98,8 @@ class SASH_API CausalLM : public Module {
 
  private:
   void initialise();
-  // Learnt positions are `positions`, or those in the texts that `masks` keep apart, or in order.
+  // Learnt positions are `positions`; if undefined, positions within the texts that `masks` keep
+  // apart; otherwise 0, 1, 2, ...
   Tensor embed(const Tensor& tokens, int64_t first_position,
                const std::vector<AttentionMask>& masks, const Tensor& positions);
   // What the head gets.

@@ -208,8 +208,8 @@ Tensor TransformerStack::embed(const Tensor& tokens, const Tensor& types, const 
   if (position_embedding && past.token_positions.defined()) {
     x = x + (*position_embedding)(past.token_positions);
   } else if (position_embedding) {
-    check_positions(kStack, config_.max_positions,
-                    *std::max_element(past.lengths.begin(), past.lengths.end()), tokens);
+    check_room(kStack, config_.max_positions,
+               *std::max_element(past.lengths.begin(), past.lengths.end()), tokens);
     if (past.positions.defined()) {
       x = x + (*position_embedding)(past.positions.unsqueeze(1));
     } else {
@@ -230,7 +230,8 @@ TransformerStack::Past TransformerStack::placed(const Tensor& tokens, const Atte
   past.turns = positions.defined();
   if (past.turns) {
     if (!position_embedding && std::none_of(tables_.begin(), tables_.end(), rotary)) {
-      throw ValueError(type_name(), "learnt or rotary positions for those of a call", "neither");
+      throw ValueError(type_name(),
+                       "a model with learnt or rotary positions, for positions by call", "neither");
     }
     check_positions(type_name(), positions, tokens);
     past.token_positions = positions;

@@ -48,9 +48,9 @@ class SASH_API TransformerStack : public Module {
 
     std::vector<std::vector<KeyValueCache>*> texts{};  // caches of each layer; none: no past
     std::vector<int64_t> lengths{0};
-    // Of each token, int64 [T] or [B, T]; undefined: the tokens follow the past one by one.
+    // The position of each token, int64 [T] or [B, T]. Undefined: tokens follow the past in order.
     Tensor token_positions{};
-    bool turns = false;  // whether rotary angles are those of `token_positions`
+    bool turns = false;  // whether rotary angles follow `token_positions`
     // Of one token a row by `attention_step`: the lengths as int64 on the device. The caches have
     // room for the token, and count it.
     Tensor positions{};

@@ -57,7 +57,8 @@ class SASH_API TokenSampler {
   void append(std::vector<double> logits);
   /// Whether the options ask for the likeliest token, whatever the text.
   bool takes_likeliest() const;
-  /// Appends the likeliest token, found elsewhere. `ValueError` if below 0: NaN, or -inf alone.
+  /// Appends the likeliest token, which the caller found. `ValueError` if it is negative, which
+  /// says that a logit is NaN or all logits are -inf.
   void append_likeliest(int64_t token);
 
  private:

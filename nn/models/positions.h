@@ -8,10 +8,9 @@
 
 namespace sash::nn {
 
-/// `ShapeError` unless a model of `positions` has one for each of `added` tokens [B, T] after
-/// `before` others.
-inline void check_positions(const char* op, int64_t positions, int64_t before,
-                            const Tensor& added) {
+/// `ShapeError` unless a model with `positions` learnt positions has one for each of the `added`
+/// tokens [B, T], which follow `before` other tokens.
+inline void check_room(const char* op, int64_t positions, int64_t before, const Tensor& added) {
   const int64_t count = added.size(1);
   if (before + count <= positions) return;
   throw ShapeError(op,

@@ -30,7 +30,7 @@ struct NameTable {
   std::vector<Row> rows;
   /// Files of the model without its head lack this before their names.
   std::string prefix{};
-  /// Names that files may have beside; `*` stands for any text.
+  /// Names of tensors that files may have and sash ignores; `*` stands for any text.
   std::vector<std::string> ignored{};
 };
 
@@ -53,7 +53,8 @@ StateDict to_their_names(const char* op, const NameTable& table, const StateDict
 /// Copies what `read` gives for their names into `ours`. `ValueError` of `op` with all of `ours`
 /// but adapters that the table has no name for, or with all of `theirs`, of which only names,
 /// shapes and dtypes count, that does not fit, or if their head differs from the embedding and ours
-/// is tied; nothing is read then. The one of a tied pair that is missing is the other.
+/// is tied; nothing is read then. If one tensor of a tied pair is missing, the other is read for
+/// both.
 void load_their_names(const char* op, const NameTable& table, const StateDict& theirs,
                       const std::function<Tensor(const std::string& name)>& read,
                       const StateDict& ours, const DecoderConfig& config);

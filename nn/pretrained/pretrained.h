@@ -59,13 +59,14 @@ class SASH_API Pretrained {
   Encoder encoder(const DecoderConfig& config, const TensorOptions& options = {}) const;
   Encoder encoder(const TensorOptions& options = {}) const { return encoder(config_, options); }
   /// Copies the weights into the model, made from this `config()` or one with the same parameters
-  /// in other packing, and casts them to its dtype. A file with only one of a tied pair has both.
-  /// `ValueError` if the model's head is tied and the file's differs from the embedding, or listing
-  /// all keys that are missing, unexpected or of another shape, by the names of the file, or all
-  /// tensors of the model, but those of `add_lora`, that files of the family do not have; nothing
-  /// is loaded then. Keys of parts that sash does not have (poolers, masks, a head that the
-  /// configuration leaves out) are passed over. Tensors are read one by one: beside the model,
-  /// loading takes the memory of three of the largest at most.
+  /// in other packing, and casts them to its dtype. If the file has one tensor of a tied pair, the
+  /// model takes both from it.
+  /// `ValueError` if the model's head is tied and the file's head differs from the embedding; if
+  /// keys are missing, unexpected or of another shape, with a list of their names in the file; or
+  /// if the model has tensors, adapters of `add_lora` aside, that files of the family do not have,
+  /// with a list of these tensors. Nothing is loaded then. Keys of parts that sash does not have
+  /// (poolers, masks, a head that the configuration leaves out) are ignored. Tensors are read one
+  /// by one: beside the model, loading takes the memory of the three largest tensors at most.
   void load(TransformerStack& model) const;
   /// The model's tensors by the names, and in the layouts, of the file that was opened; adapters
   /// (`add_lora`) are merged. `ValueError` listing tensors that files of the family do not have.
@@ -80,7 +81,7 @@ class SASH_API Pretrained {
  private:
   Pretrained() = default;
 
-  // Keeps a head of its own.
+  // Unties the head if the file's head differs from its embedding.
   void check_tied();
   template <class Model>
   Model make(const DecoderConfig& config, const TensorOptions& options) const;

@@ -24,7 +24,7 @@ constexpr int64_t kChunk = 64;
 // Halves are computed in float32: a normaliser soon exceeds what float16 holds.
 Tensor widened(const Tensor& x) { return is_half(x.dtype()) ? x.to(DType::float32) : x; }
 
-// elu(x) + 1, with derivative 1 at 0, where that of `clamp` is 0.
+// elu(x) + 1. Its derivative at 0 is 1; the derivative of `clamp` at its bound is 0.
 Tensor features(const Tensor& x) { return where(ge(x, 0), x + 1, exp(clamp(x, {}, 0))); }
 
 Tensor with_ones(const Tensor& v) {

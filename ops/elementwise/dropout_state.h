@@ -3,7 +3,7 @@
 #include "../../tensor/random.h"
 #include "dropout.h"
 
-/// Dropout with a generator of the caller's own, beside those of devices.
+/// Dropout with a `Generator` of the caller's, instead of the device's generator.
 namespace sash {
 
 /// A result of dropout, and the mask that it was computed with.

@@ -11,7 +11,7 @@ enum class GluKind {
   geglu,       ///< gelu(a) b
   geglu_tanh,  ///< the same by the tanh formula of `GeluApproximation`
   /// c sigmoid(1.702 c) (d + 1) with c = min(a, 7) and d = b clamped to [-7, 7] (OpenAI, "gpt-oss
-  /// model card", 2025). Gradients are 0 on and beyond the limits, as those of `clamp`.
+  /// model card", 2025). Gradients are 0 on and beyond the limits, as in `clamp`.
   clamped_swiglu,
 };
 

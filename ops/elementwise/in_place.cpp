@@ -52,8 +52,8 @@ Tensor clone_if_aliased(const Tensor& other, const Tensor& self) {
   return other.impl().storage == self.impl().storage ? other.clone() : other;
 }
 
-/// Whether the op computes in another dtype than that of `self`, as for uint8 and bool. If so, it
-/// runs out of place and is rounded once.
+/// Whether the op computes in another dtype than the dtype of `self`, as for uint8 and bool. If so,
+/// it runs out of place and rounds once.
 bool computes_elsewhere(const Tensor& self, const Tensor& other) {
   return size_of(self.dtype()) == 1 || result_type(self, other) != self.dtype();
 }

@@ -15,7 +15,7 @@ namespace sash {
 /// diagonal; axes of extent 1 broadcast to others of the same letter. Spaces are ignored.
 ///
 /// Operands are contracted in pairs by `matmul`, the pair with the smallest result first. That plan
-/// is made once per equation and shapes. One dtype, that of the result: floating or of integers.
+/// is made once per equation and shapes. Operands and result have one dtype, floating or integer.
 ///
 /// `ValueError` for an equation that cannot be read, `ShapeError` for operands that do not fit it.
 SASH_API Tensor einsum(const std::string& equation, const std::vector<Tensor>& operands);

@@ -59,8 +59,8 @@ Tensor euclidean(const Tensor& x, const Shape& kept) {
   });
 }
 
-/// Of x / size, where size is that of the element whose power is the largest: powers of x itself
-/// may be beyond the dtype's range where the norm is not.
+/// The norm, computed from x / size, where size is the size of the element whose power is largest:
+/// powers of x itself may overflow or underflow where the norm does not.
 Tensor by_power(const Tensor& x, double p, const Dims& axes) {
   const Tensor y = [&] {
     const NoGradGuard no_grad;

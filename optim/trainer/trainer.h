@@ -28,9 +28,9 @@ namespace sash::optim {
 ///     return {cross_entropy(logits, targets), {}, ne(targets, -100).sum()};
 ///
 /// Validations then average over all of them, and so do the `accumulate` batches of an update: with
-/// losses l_i of weights w_i its loss, metrics and gradient are those of sum w_i l_i / sum w_i.
-/// Equal weights have the bits of none. A tensor is on the loss's device, and read in each step of
-/// a captured graph; a number is part of the graph.
+/// losses l_i of weights w_i, the update's loss is sum w_i l_i / sum w_i; metrics and gradients
+/// alike. Equal weights have the bits of none. A tensor is on the loss's device, and read in each
+/// step of a captured graph; a number is part of the graph.
 struct SASH_API StepOutput {
   using Metrics = std::vector<std::pair<std::string, Tensor>>;
 

@@ -40,7 +40,6 @@ struct Run {
   uint64_t first = detail::next_sequence();
 };
 
-// Of an undefined input: none.
 Edge edge_of(const Tensor& input) { return input.defined() ? detail::edge_of(input) : Edge(); }
 
 bool contains(const std::vector<Edge>& edges, const Edge& edge) {

@@ -30,15 +30,11 @@ constexpr size_t kMaxComplaint = 200;
   throw FormatError(kOp, expected, got);
 }
 
-struct InputFile : FileReader {
-  explicit InputFile(const std::string& path) : FileReader(kOp, path) {}
-};
-
 using Entry = SafetensorsEntry;
 using Header = SafetensorsHeader;
 
 /// Names the kind of a known file that is not safetensors.
-void check_kind(const InputFile& file) {
+void check_kind(const FileReader& file) {
   std::string start(std::min<uint64_t>(file.size(), 512), '\0');
   file.read(start.data(), start.size(), 0);
   if (start.size() > kPrefixBytes && start[kPrefixBytes] == '{') {
@@ -51,7 +47,7 @@ void check_kind(const InputFile& file) {
 }
 
 /// The JSON without its length; everything is checked before it is allocated.
-std::string read_header(const InputFile& file) {
+std::string read_header(const FileReader& file) {
   check_kind(file);
   if (file.size() < kPrefixBytes) {
     fail("a file of at least 8 bytes", std::to_string(file.size()));
@@ -230,7 +226,7 @@ void check_layout(std::vector<Entry>& entries, uint64_t data_bytes) {
   }
 }
 
-Tensor read_tensor(const InputFile& file, const Entry& entry, uint64_t data_start, Device device) {
+Tensor read_tensor(const FileReader& file, const Entry& entry, uint64_t data_start, Device device) {
   const DType dtype = sash_dtype(entry);
   Tensor host = empty(entry.shape, {.dtype = dtype, .device = kCPU});
   const auto bytes = static_cast<uint64_t>(host.numel() * size_of(dtype));
@@ -244,7 +240,7 @@ Tensor read_tensor(const InputFile& file, const Entry& entry, uint64_t data_star
   return from_host(elements, entry.shape, dtype, {.dtype = dtype, .device = device});
 }
 
-Header checked_header(const InputFile& file) {
+Header checked_header(const FileReader& file) {
   const std::string text = read_header(file);
   Header header{.metadata = {}, .entries = {}, .data_start = kPrefixBytes + text.size()};
   const Json json = parse_header(text);
@@ -272,7 +268,7 @@ DType sash_dtype(const Entry& entry) {
 
 SafetensorsFile load_safetensors(const std::string& path, std::optional<Device> to) try {
   const Device device = to ? *to : default_device();
-  const InputFile file(path);
+  const FileReader file(kOp, path);
   Header header = checked_header(file);
   for (const Entry& entry : header.entries) sash_dtype(entry);  // throws before anything is read
   SafetensorsFile result;
@@ -288,7 +284,7 @@ SafetensorsFile load_safetensors(const std::string& path, std::optional<Device> 
 
 Tensor load_safetensors_tensor(const std::string& path, const SafetensorsHeader& header,
                                const SafetensorsEntry& entry, std::optional<Device> device) try {
-  return read_tensor(InputFile(path), entry, header.data_start,
+  return read_tensor(FileReader(kOp, path), entry, header.data_start,
                      device ? *device : default_device());
 } catch (Error& error) {
   name_file(error, path);
@@ -296,7 +292,7 @@ Tensor load_safetensors_tensor(const std::string& path, const SafetensorsHeader&
 }
 
 SafetensorsHeader load_safetensors_header(const std::string& path) try {
-  return checked_header(InputFile(path));
+  return checked_header(FileReader(kOp, path));
 } catch (Error& error) {
   name_file(error, path);
   throw;

@@ -39,14 +39,24 @@ Operands wide(const Operands& x) {
   return {to(x.q), to(x.k), to(x.v), to(x.g)};
 }
 
+// Operands with large scores, the same in float32, and the rounding error of `dtype`.
+struct Rounded {
+  Operands x, exact;
+  double unit;
+};
+
+Rounded rounded_operands(DType dtype, Device device) {
+  const Operands x = large_scores({.dtype = dtype, .device = device});
+  return {x, wide(x), dtype == DType::float16 ? 0x1p-11 : 0x1p-8};
+}
+
 }  // namespace
 
 TEST_CASE_TEMPLATE("attention in halves: plain ops round once", On, Cpu, Cuda) {
   if (missing(On::device)) return;
   for (const DType dtype : {DType::float16, DType::bfloat16}) {
     CAPTURE(name(dtype));
-    const double unit = dtype == DType::float16 ? 0x1p-11 : 0x1p-8;
-    const Operands x = large_scores({.dtype = dtype, .device = On::device}), exact = wide(x);
+    const auto [x, exact, unit] = rounded_operands(dtype, On::device);
     AttentionOptions options{.mask = AttentionMask::causal()};
     options.alibi_slopes = nn::alibi_slopes(2, On::device);
     const std::vector<Tensor> found = gradients(x, options, true),
@@ -121,8 +131,7 @@ TEST_CASE_TEMPLATE("attention: sink logits do not round halves once more", On, C
   if (missing(On::device)) return;
   for (const DType dtype : {DType::float16, DType::bfloat16}) {
     CAPTURE(name(dtype));
-    const double unit = dtype == DType::float16 ? 0x1p-11 : 0x1p-8;
-    const Operands x = large_scores({.dtype = dtype, .device = On::device}), exact = wide(x);
+    const auto [x, exact, unit] = rounded_operands(dtype, On::device);
     AttentionOptions options{.mask = AttentionMask::causal()};
     options.sink_logits = tensor<float>({1, 12}).to(On::device);
     const Tensor want = attention(exact.q, exact.k, exact.v, options);

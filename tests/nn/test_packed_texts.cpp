@@ -266,9 +266,11 @@ TEST_CASE("packed texts: positions by call that do not fit are refused") {
        of(lm, in_order.to(DType::int32))},
       {"DTypeError: Decoder: expected positions of int64, got int32",
        of(decoder, in_order.to(DType::int32))},
-      {"ValueError: CausalLM: expected learnt positions for those of a call, got none",
+      {"ValueError: CausalLM: expected a model with learnt positions, for positions by call, got "
+       "none",
        of(alibi, in_order)},
-      {"ValueError: Decoder: expected learnt or rotary positions for those of a call, got neither",
+      {"ValueError: Decoder: expected a model with learnt or rotary positions, for positions by "
+       "call, got neither",
        of(none, in_order)},
       {"IndexError: in position_embedding: embedding: expected indices in [0, 16), got 16 at [15]",
        of(decoder, in_order + 1)},

@@ -156,7 +156,7 @@ bool aligned(const Product& p) {
 /// Says once if the table was measured with another cuBLAS. Its algorithms are then taken where
 /// this one accepts them.
 void tell_of_version() {
-  static const bool told = [] {
+  [[maybe_unused]] static const bool told = [] {
     const size_t version = cublasLtGetVersion();
     if (version == kChoicesVersion) return false;
     const auto text = [](size_t v) {
@@ -169,7 +169,6 @@ void tell_of_version() {
                  text(kChoicesVersion).c_str(), text(version).c_str());
     return true;
   }();
-  static_cast<void>(told);
 }
 
 /// The measured choice for `product`, or null.
@@ -351,7 +350,7 @@ void shorten(Matrix& x, int64_t rows, int64_t cols) {
   if (rows == 1) x.ld = cols;
 }
 
-/// A product of which `extent` is too long: part by part. Those of k are added to C.
+/// Computes a product whose `extent` is too long part by part. Parts of k are added to C.
 void gemm_in_parts(const KernelContext& context, const Product& p, const TooLong& too_long) {
   const auto [extent, most] = too_long;
   if (extent == &Product::k && p.gelu) {

@@ -210,7 +210,7 @@ void CudaBackend::synchronize(Device device) {
   throw_index_error(device.index);
 }
 
-/// Waits for all streams but those that are captured.
+/// Waits for all streams except captured streams.
 void CudaBackend::wait_for_streams(Device device) {
   Card& on = card(device);
   if (on.allocator.capturing(on.resolve(current_stream(device)))) {
