@@ -1,0 +1,131 @@
+#pragma once
+
+#include <cstdint>
+
+/// Set while code for sm_90a is made: the kernels of these headers are empty elsewhere.
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define SASH_HOPPER
+#endif
+
+/// Barriers in shared memory for threads and copies (PTX: mbarrier).
+///
+/// Phases of a barrier count from 0. A phase ends after `count` arrivals and all the bytes that
+/// these expect.
+namespace sash::cuda::hopper {
+
+__device__ inline uint32_t shared_address(const void* x) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(x));
+}
+
+class Barrier {
+ public:
+  /// By one thread, which then calls `fence_barrier_init`; before __syncthreads.
+  __device__ void init(uint32_t count) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address()), "r"(count));
+  }
+
+  /// Releases what this thread did before to those who wait. Predicated: threads with `active`
+  /// false do nothing, without a branch.
+  __device__ void arrive(bool active = true) {
+    asm volatile(
+        "{\n"
+        ".reg .pred active;\n"
+        "setp.ne.b32 active, %1, 0;\n"
+        "@active mbarrier.arrive.shared::cta.b64 _, [%0];\n"
+        "}" ::"r"(address()),
+        "r"(static_cast<int>(active))
+        : "memory");
+  }
+
+  /// One arrival of a whole warp; releases what all its lanes did. The last lane arrives, because
+  /// compute-sanitizer remembers only the last of a word's readers.
+  __device__ void arrive_as_one() {
+    __syncwarp();
+    arrive(threadIdx.x % 32 == 31);
+  }
+
+  /// Arrives, and adds `bytes` of copies to the phase.
+  __device__ void arrive_and_expect_tx(uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address()),
+                 "r"(bytes)
+                 : "memory");
+  }
+
+  /// Until the latest phase of this parity has ended; phase -1 has. At most one phase may end
+  /// between two waits.
+  __device__ void wait(uint32_t parity) {
+    while (!has_ended(parity)) {
+    }
+  }
+
+  __device__ uint32_t address() const { return shared_address(this); }
+
+ private:
+  __device__ bool has_ended(uint32_t parity) {
+    uint32_t ended;
+    asm volatile(
+        "{\n"
+        ".reg .pred ended;\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 ended, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, ended;\n"
+        "}"
+        : "=r"(ended)
+        : "r"(address()), "r"(parity)
+        : "memory");
+    return ended != 0;
+  }
+
+  uint64_t state_;
+};
+
+/// Named barriers of `threads` threads: waits for all of them, or only arrives. Unlike barriers in
+/// shared memory they need not be read, which takes long behind products.
+__device__ inline void barrier_sync(int name, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(name), "r"(threads) : "memory");
+}
+__device__ inline void barrier_arrive(int name, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(name), "r"(threads) : "memory");
+}
+
+/// True on one lane of a warp, always the same. By all lanes. Unlike a test of the lane's number,
+/// it tells the compiler that one thread follows.
+__device__ inline bool elect_one() {
+  uint32_t chosen;
+  asm volatile(
+      "{\n"
+      ".reg .pred chosen;\n"
+      "elect.sync _|chosen, 0xFFFFFFFF;\n"
+      "selp.u32 %0, 1, 0, chosen;\n"
+      "}"
+      : "=r"(chosen));
+  return chosen != 0;
+}
+
+/// Makes what this thread did in shared memory visible to copies that start later.
+__device__ inline void fence_proxy_async() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/// Before copies that read or write global memory which others wrote, once that is visible here.
+__device__ inline void fence_proxy_async_global() {
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+}
+
+/// Makes barriers that this thread has initialised visible to copies.
+__device__ inline void fence_barrier_init() {
+  asm volatile("fence.mbarrier_init.release.cluster;");
+  fence_proxy_async();
+}
+
+/// Sets the registers of each thread of a group, by all four of its warps. The kernel has launch
+/// bounds; the sum over all groups stays within what it was launched with.
+template <int n>
+__device__ void warpgroup_reg_alloc() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(n));
+}
+template <int n>
+__device__ void warpgroup_reg_dealloc() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(n));
+}
+
+}  // namespace sash::cuda::hopper
