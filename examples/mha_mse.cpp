@@ -7,7 +7,7 @@ using namespace sash;
 // Multi-head attention from queries to keys and values of other lengths and widths, with padding
 // and dropout, trained against the mean squared error.
 int main() {
-  set_default_device(Device::parse("auto"));
+  set_default_device("auto");
   manual_seed(1);
   const int64_t batch = 8, queries = 12, keys = 16, dim = 32;
   nn::MultiheadAttention attention(dim, 4, {.dropout = 0.1, .kdim = 24, .vdim = 20});

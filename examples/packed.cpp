@@ -31,7 +31,7 @@ data::SequenceDataset texts(int64_t count, uint64_t seed) {
   return data::SequenceDataset(all, {.form = data::SequenceBatch::packed, .labels = labels});
 }
 
-struct Classifier : nn::Module {
+struct Classifier : nn::ModuleOf<Classifier> {
   nn::Encoder& encoder = register_module<nn::Encoder>(
       "encoder", nn::TransformerConfig{.vocab = kLetters + 1,
                                        .dim = 32,
@@ -41,7 +41,7 @@ struct Classifier : nn::Module {
   nn::Linear& head = register_module<nn::Linear>("head", 32, kLetters);
 
   // Logits [B, letters] of tokens [1, N] with cu_seqlens [B + 1].
-  Tensor operator()(const Tensor& tokens, const Tensor& cu_seqlens) {
+  Tensor forward(const Tensor& tokens, const Tensor& cu_seqlens) {
     const Tensor states = encoder(tokens, AttentionMask::packed(cu_seqlens));
     return head(index_select(states[0], 0, cu_seqlens.slice(0, 0, -1).to(DType::int64)));
   }

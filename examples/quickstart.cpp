@@ -11,7 +11,7 @@ struct MLP : nn::Module {
 };
 
 int main() {
-  set_default_device(Device::parse("auto"));  // or "cpu", "cuda"
+  set_default_device("auto");  // or "cpu", "cuda"
   MLP model;
   optim::AdamW optimizer(model.parameters(), {.lr = 1e-2});
   for (int step = 0; step <= 500; ++step) {

@@ -5,7 +5,7 @@
 using namespace sash;
 
 int main() {
-  const TensorOptions variable{.device = Device::parse("auto"), .requires_grad = true};
+  const TensorOptions variable{.device = "auto", .requires_grad = true};
   const Tensor q = randn({1, 8, 2048, 64}, variable);  // batch, heads, tokens, features
   const Tensor k = randn({1, 2, 2048, 64}, variable);  // 2 key heads, each read by 4 query heads
   const Tensor v = randn({1, 2, 2048, 64}, variable);

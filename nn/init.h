@@ -5,8 +5,10 @@
 
 #include "../tensor/tensor.h"
 
-/// Initialisers. Each overwrites a floating tensor in place, unrecorded, with numbers from its
-/// device's generator or a `GeneratorGuard`'s (the same on every device), and returns it.
+/// Initialisers. Each overwrites the elements of a floating tensor and returns the tensor. A
+/// `Tensor` is a handle, so a `const Tensor&` names elements that can be written. The write is not
+/// recorded. Numbers come from the generator of the tensor's device, or of a `GeneratorGuard`; the
+/// same seed gives the same numbers on every device.
 ///
 /// A weight [out, in, ...] has fan_in = in * receptive and fan_out = out * receptive, where
 /// receptive is the product of the further extents. Functions that need them throw `ShapeError` for

@@ -48,6 +48,12 @@ class SASH_API HookHandle {
   std::weak_ptr<Hook> hook_;
 };
 
+// A module may have a forward of other arguments: see ModuleOf.
+#if defined(__GNUC__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Woverloaded-virtual"
+#endif
+
 /// A part of a model: parameters, buffers and child modules, each under a name.
 ///
 /// Children live on the heap and are owned by their parent, parameters are tensor handles, so
@@ -59,8 +65,8 @@ class SASH_API HookHandle {
 ///       Tensor forward(const Tensor& x) override { return fc2(relu(fc1(x))); }
 ///     };
 ///
-/// A module of several inputs has a call operator of its own: `Tensor operator()(const Tensor& a,
-/// const Tensor& b) { return call([&] { return fc1(a) + fc2(b); }, a, b); }`.
+/// `SASH_MODULE(nn::Linear, fc1, 4, 16);` is short for the first of these lines. A module whose
+/// `forward` takes something else than one tensor derives from `ModuleOf`.
 ///
 /// Names are never empty, hold no dot, and are unique within a module: anything else is a
 /// `ValueError`. Full names join them with dots, "layers.0.norm1.weight", as PyTorch's do. An error
@@ -266,6 +272,35 @@ class SASH_API Module {
   bool training_ = true;
 };
 
+/// Base of a module whose `forward` takes any arguments and returns anything:
+///
+///     struct Attend : nn::ModuleOf<Attend> {
+///       SASH_MODULE(nn::Linear, q, 16, 16);
+///       Tensor forward(const Tensor& x, const Tensor& lengths) { ... }
+///     };
+///     Attend attend;
+///     Tensor y = attend(x, lengths);
+///
+/// The call runs `forward`, with hooks and error texts as in `Module`; hooks see those arguments
+/// that are tensors. An argument in braces has no type to deduce: name its type.
+template <class Derived>
+class ModuleOf : public Module {
+ public:
+  template <class... Args>
+  decltype(auto) operator()(Args&&... args) {
+    auto& self = static_cast<Derived&>(*this);
+    return call([&]() -> decltype(auto) { return self.forward(std::forward<Args>(args)...); },
+                args...);
+  }
+
+ protected:
+  void forward() = delete;  // hides the one of Module, so that compilers do not warn of Derived's
+};
+
+#if defined(__GNUC__)
+#pragma GCC diagnostic pop
+#endif
+
 /// A module that `make` returns, of the same parts as `module`, with clones of its parameters and
 /// buffers, its modes and none of its hooks. Generators of devices are left as they were.
 template <class M, std::invocable Make>
@@ -288,3 +323,8 @@ SASH_API std::string to_string(const Module& module);
 SASH_API std::ostream& operator<<(std::ostream& out, const Module& module);
 
 }  // namespace sash::nn
+
+/// Declares the member `name`, a reference to a child module of that name:
+/// `SASH_MODULE(nn::Linear, fc, 4, 16, {.bias = false});`.
+#define SASH_MODULE(type, name, ...) \
+  type& name = this->template register_module<type>(#name __VA_OPT__(, ) __VA_ARGS__)

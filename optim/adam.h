@@ -1,5 +1,7 @@
 #pragma once
 
+#include <concepts>
+
 #include "optimizer.h"
 
 namespace sash::optim {
@@ -32,6 +34,9 @@ class SASH_API Adam : public Optimizer {
  public:
   /// `ValueError` for a negative option, or a beta not in [0, 1).
   explicit Adam(std::vector<Tensor> parameters, const AdamOptions& options = {});
+  /// The same with a learning rate alone: `Adam(model.parameters(), 1e-3)`.
+  template <std::floating_point T>
+  Adam(std::vector<Tensor> parameters, T lr) : Adam(std::move(parameters), AdamOptions{.lr = lr}) {}
   explicit Adam(std::vector<ParamGroup> groups, const AdamOptions& options = {});
 
  protected:
@@ -65,6 +70,10 @@ class SASH_API AdamW : public Adam {
  public:
   /// `ValueError` for a negative option, or a beta not in [0, 1).
   explicit AdamW(std::vector<Tensor> parameters, const AdamWOptions& options = {});
+  /// The same with a learning rate alone: `AdamW(model.parameters(), 1e-3)`.
+  template <std::floating_point T>
+  AdamW(std::vector<Tensor> parameters, T lr)
+      : AdamW(std::move(parameters), AdamWOptions{.lr = lr}) {}
   explicit AdamW(std::vector<ParamGroup> groups, const AdamWOptions& options = {});
 };
 

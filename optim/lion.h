@@ -1,5 +1,7 @@
 #pragma once
 
+#include <concepts>
+
 #include "rule_optimizer.h"
 
 namespace sash::optim {
@@ -23,6 +25,9 @@ class SASH_API Lion : public RuleOptimizer {
  public:
   /// `ValueError` for a negative option, or a beta not in [0, 1).
   explicit Lion(std::vector<Tensor> parameters, const LionOptions& options = {});
+  /// The same with a learning rate alone: `Lion(model.parameters(), 1e-3)`.
+  template <std::floating_point T>
+  Lion(std::vector<Tensor> parameters, T lr) : Lion(std::move(parameters), LionOptions{.lr = lr}) {}
   explicit Lion(std::vector<ParamGroup> groups, const LionOptions& options = {});
 
  protected:

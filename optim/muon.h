@@ -1,5 +1,7 @@
 #pragma once
 
+#include <concepts>
+
 #include "../ops/kernels/update_rules.h"
 #include "adam.h"
 
@@ -39,6 +41,9 @@ class SASH_API Muon : public Adam {
   /// `ValueError` for a negative option, a beta or momentum not in [0, 1), or a parameter that is
   /// no matrix in a group with `ns_steps`.
   explicit Muon(std::vector<Tensor> parameters, const MuonOptions& options = {});
+  /// The same with a learning rate alone: `Muon(model.parameters(), 1e-3)`.
+  template <std::floating_point T>
+  Muon(std::vector<Tensor> parameters, T lr) : Muon(std::move(parameters), MuonOptions{.lr = lr}) {}
   explicit Muon(std::vector<ParamGroup> groups, const MuonOptions& options = {});
 
  protected:

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <concepts>
+
 #include "rule_optimizer.h"
 
 namespace sash::optim {
@@ -23,6 +25,10 @@ class SASH_API RMSprop : public RuleOptimizer {
  public:
   /// `ValueError` for a negative option, or alpha not in [0, 1).
   explicit RMSprop(std::vector<Tensor> parameters, const RMSpropOptions& options = {});
+  /// The same with a learning rate alone: `RMSprop(model.parameters(), 1e-3)`.
+  template <std::floating_point T>
+  RMSprop(std::vector<Tensor> parameters, T lr)
+      : RMSprop(std::move(parameters), RMSpropOptions{.lr = lr}) {}
   explicit RMSprop(std::vector<ParamGroup> groups, const RMSpropOptions& options = {});
 
  protected:

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <concepts>
+
 #include "optimizer.h"
 
 namespace sash::optim {
@@ -22,6 +24,9 @@ class SASH_API SGD : public Optimizer {
  public:
   /// `ValueError` for a negative option, or nesterov without momentum or with dampening.
   explicit SGD(std::vector<Tensor> parameters, const SGDOptions& options = {});
+  /// The same with a learning rate alone: `SGD(model.parameters(), 1e-3)`.
+  template <std::floating_point T>
+  SGD(std::vector<Tensor> parameters, T lr) : SGD(std::move(parameters), SGDOptions{.lr = lr}) {}
   explicit SGD(std::vector<ParamGroup> groups, const SGDOptions& options = {});
 
  protected:

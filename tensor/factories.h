@@ -154,6 +154,12 @@ Tensor tensor(const std::vector<T>& values, const Shape& shape, const TensorOpti
   }
 }
 
+/// The same of one axis.
+template <detail::Number T>
+Tensor tensor(const std::vector<T>& values) {
+  return tensor(values, static_cast<int64_t>(values.size()));
+}
+
 /// A tensor of literals, of as many axes as there are braces, up to three:
 ///
 ///     tensor({0.5, 1.5})          // default_dtype() [2]
@@ -177,6 +183,15 @@ template <detail::Literals = detail::Literals::deduced, detail::Number T>
 Tensor tensor(std::initializer_list<std::initializer_list<std::initializer_list<T>>> values,
               const TensorOptions& options = {}) {
   return detail::from_literals<T>(values, options);
+}
+
+/// One number, of rank 0, by the same rules: `tensor(3.0)`.
+template <detail::Literals = detail::Literals::deduced, detail::Number T>
+Tensor tensor(T value, TensorOptions options = {}) {
+  if (std::is_floating_point_v<T> && !options.dtype) options.dtype = default_dtype();
+  const detail::Stored<detail::LiteralElement<T>> element =
+      detail::stored<detail::LiteralElement<T>>(value);
+  return from_host(&element, {}, dtype_of<detail::LiteralElement<T>>, options);
 }
 
 /// The same of a named type: `tensor<double>({1, 2})` is float64 whatever the default.

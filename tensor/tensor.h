@@ -1,5 +1,6 @@
 #pragma once
 
+#include <concepts>
 #include <functional>
 #include <initializer_list>
 #include <iosfwd>
@@ -104,6 +105,7 @@ class SASH_API Tensor {
   Tensor to(Device device, DType dtype) const;  ///< cast first if that moves fewer bytes
 
   // ---- views (recorded): share memory with this tensor ---------------------------------------
+  // Extents and axes stand in braces or alone: `x.view({2, -1})`, `x.view(2, -1)`.
   // Writing to a view in place writes to this tensor. A view that would change nothing (`reshape`,
   // `flatten` and `expand` to the same shape, `squeeze` of nothing) is this tensor itself, as are
   // `contiguous()` and `to` where they have nothing to do: `clone()` is what always copies.
@@ -111,10 +113,22 @@ class SASH_API Tensor {
   /// The same elements under another shape; one extent may be -1. `ShapeError` if the strides do
   /// not allow it without a copy.
   Tensor view(const Shape& shape) const;
+  template <std::integral... More>
+  Tensor view(int64_t a, int64_t b, More... more) const {
+    return view(Shape{a, b, static_cast<int64_t>(more)...});
+  }
   /// `view` where possible, else a copy.
   Tensor reshape(const Shape& shape) const;
+  template <std::integral... More>
+  Tensor reshape(int64_t a, int64_t b, More... more) const {
+    return reshape(Shape{a, b, static_cast<int64_t>(more)...});
+  }
   Tensor flatten(int64_t first_axis = 0, int64_t last_axis = -1) const;
   Tensor permute(const Dims& axes) const;
+  template <std::integral... More>
+  Tensor permute(int64_t a, int64_t b, More... more) const {
+    return permute(Dims{a, b, static_cast<int64_t>(more)...});
+  }
   Tensor transpose(int64_t axis_a, int64_t axis_b) const;
   /// `transpose(-2, -1)`.
   Tensor mT() const { return transpose(-2, -1); }
@@ -124,6 +138,10 @@ class SASH_API Tensor {
   /// Repeats axes of extent 1 without copying; -1 keeps an extent. In-place ops refuse the result
   /// where elements share memory.
   Tensor expand(const Shape& shape) const;
+  template <std::integral... More>
+  Tensor expand(int64_t a, int64_t b, More... more) const {
+    return expand(Shape{a, b, static_cast<int64_t>(more)...});
+  }
   /// Elements `start, start + step, ...` below `stop` of an axis; negative bounds count from the
   /// end, and bounds beyond it are clamped.
   Tensor slice(int64_t axis, int64_t start, std::optional<int64_t> stop = {},
@@ -211,8 +229,16 @@ class SASH_API Tensor {
   Tensor matmul(const Tensor& other) const;
 
   Tensor flip(const Dims& axes) const;
+  template <std::integral... More>
+  Tensor flip(int64_t a, int64_t b, More... more) const {
+    return flip(Dims{a, b, static_cast<int64_t>(more)...});
+  }
   Tensor roll(const Dims& shifts, const Dims& axes) const;
   Tensor repeat(const Dims& counts) const;
+  template <std::integral... More>
+  Tensor repeat(int64_t a, int64_t b, More... more) const {
+    return repeat(Dims{a, b, static_cast<int64_t>(more)...});
+  }
   Tensor repeat_interleave(int64_t count, int64_t axis) const;
   Tensor repeat_interleave(const Tensor& counts, int64_t axis) const;
   Tensor tril(int64_t diagonal = 0) const;

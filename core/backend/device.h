@@ -16,10 +16,17 @@ inline constexpr int kDeviceTypeCount = 2;
 /// "cpu" or "cuda".
 SASH_API std::string_view name(DeviceType type);
 
-/// Where a tensor lives: a backend and, for CUDA, which card.
+/// Where a tensor lives: a backend and, for CUDA, which card. A text converts to a device, so
+/// `x.to("cuda:1")` and `zeros({2}, {.device = "cuda"})` compile; `parse` lists the texts and the
+/// errors.
 struct Device {
   DeviceType type = DeviceType::cpu;
   int index = 0;
+
+  constexpr Device() = default;
+  constexpr Device(DeviceType type, int index = 0) : type(type), index(index) {}
+  Device(const char* text) : Device(parse(text)) {}
+  Device(const std::string& text) : Device(parse(text)) {}
 
   /// Reads "cpu", "cuda", "cuda:1" or "auto" (CUDA when a card can be used, else the CPU).
   /// Throws `DeviceError` for any other text, and for a CUDA device that cannot be used, saying

@@ -76,7 +76,7 @@ data::Loader loader_of(const data::SequenceDataset& dataset, int64_t batch, bool
 }
 
 // An encoder, and two layers that read the state of the class token.
-struct Classifier : nn::Module {
+struct Classifier : nn::ModuleOf<Classifier> {
   Classifier(const std::string& attention, const Settings& s)
       : tokens(register_module<nn::Embedding>("tokens", kVocab, s.dim)),
         positions(
@@ -96,7 +96,7 @@ struct Classifier : nn::Module {
     nn::init::normal_(positions.weight, 0, 0.02);
   }
   // Logits [B, 10] of tokens [B, S], of which each row has its own number.
-  Tensor operator()(const Tensor& x, const Tensor& lengths) {
+  Tensor forward(const Tensor& x, const Tensor& lengths) {
     const Tensor embedded = tokens(x) + positions.weight.narrow(0, 0, x.size(1));
     const Tensor states = encoder(embedded, AttentionMask::key_lengths(lengths));
     return head(relu(hidden(states.select(1, 0)))).to(DType::float32);

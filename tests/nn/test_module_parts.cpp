@@ -31,21 +31,19 @@ namespace {
 constexpr TensorOptions kInts{.dtype = DType::int64};
 
 struct MLP : nn::Module {
-  nn::Linear& fc1 = register_module<nn::Linear>("fc1", 4, 16, {.bias = false});
-  nn::Linear& fc2 = register_module<nn::Linear>("fc2", 16, 2);
+  SASH_MODULE(nn::Linear, fc1, 4, 16, {.bias = false});
+  SASH_MODULE(nn::Linear, fc2, 16, 2);
   Tensor forward(const Tensor& x) override { return fc2(relu(fc1(x))); }
 };
 
 /// Two inputs, and a table that is not saved.
-struct Mixed : nn::Module {
+struct Mixed : nn::ModuleOf<Mixed> {
   nn::Linear& left = register_module<nn::Linear>("left", 3, 2, {.bias = false});
   nn::Linear& right = register_module<nn::Linear>("right", 3, 2, {.bias = false});
   Tensor table = register_buffer("table", arange(0, 2).to(DType::float32), false);
   Tensor count = register_buffer("count", zeros({}, kInts));
 
-  Tensor operator()(const Tensor& a, const Tensor& b) {
-    return call([&] { return left(a) + right(b) + table; }, a, b);
-  }
+  Tensor forward(const Tensor& a, const Tensor& b) { return left(a) + right(b) + table; }
 };
 
 std::vector<std::string> keys(const StateDict& dict) {
@@ -79,6 +77,27 @@ TEST_CASE("modules: options in braces") {
   CHECK_FALSE(parts.register_module<nn::Linear>("g", 2, 3, named).bias.defined());
   CHECK_FALSE(parts.register_module<nn::Linear>("h", 2, 3, changeable).bias.defined());
   CHECK(parts.register_module<nn::Linear>("i", 2, 3, nn::LinearOptions{}).bias.defined());
+}
+
+TEST_CASE("modules: forward of any arguments and results") {
+  struct Sizes : nn::ModuleOf<Sizes> {
+    std::vector<int64_t> forward(const Tensor& x, int64_t times) { return {x.numel() * times}; }
+  } sizes;
+  CHECK(sizes(zeros({2, 3}), 2) == std::vector<int64_t>{12});
+  nn::Module& base = sizes;
+  CHECK_THROWS_WITH_AS(base(zeros({2})), doctest::Contains("Sizes"), NotImplemented);
+
+  manual_seed(1);
+  Mixed mixed;
+  const Tensor a = randn({4, 3}), b = randn({4, 3});
+  std::vector<Tensor> seen;
+  mixed.register_forward_hook([&](const nn::Module&, std::span<const Tensor> in, const Tensor&) {
+    seen.assign(in.begin(), in.end());
+    return Tensor();
+  });
+  mixed(a, b);
+  CHECK(seen.size() == 2);
+  CHECK(seen.at(1).is_same(b));
 }
 
 TEST_CASE("modules: forward hooks see inputs and output, may replace it, and can be removed") {

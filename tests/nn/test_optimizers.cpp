@@ -429,3 +429,16 @@ TEST_CASE("wrong calls: Lion, RMSprop, Muon, averages and schedules") {
   CHECK(muon.num_groups() == 1);
 }
 // clang-format on
+
+TEST_CASE("optimizers: a learning rate alone") {
+  const auto rate = [](auto make) {
+    return make(std::vector{zeros({2, 2}, {.requires_grad = true})}).lr();
+  };
+  CHECK(rate([](auto p) { return optim::SGD(p, 0.25); }) == 0.25);
+  CHECK(rate([](auto p) { return optim::Adam(p, 0.25); }) == 0.25);
+  CHECK(rate([](auto p) { return optim::AdamW(p, 0.25); }) == 0.25);
+  CHECK(rate([](auto p) { return optim::RMSprop(p, 0.25F); }) == 0.25);
+  CHECK(rate([](auto p) { return optim::Lion(p, 0.25); }) == 0.25);
+  CHECK(rate([](auto p) { return optim::Muon(p, 0.25); }) == 0.25);
+  CHECK(rate([](auto p) { return optim::Adam(p, {}); }) == optim::AdamOptions{}.lr);
+}

@@ -139,3 +139,31 @@ TEST_CASE("operators: remainder and floor_divide round down, and integers by 0 g
   CHECK(floor_divide(least, minus).item<int64_t>() == INT64_MIN);
   CHECK((tensor({-0.5, 5.5}) % 2).to_vector<double>() == std::vector<double>{1.5, 1.5});
 }
+
+TEST_CASE("methods: extents, axes and counts need no braces") {
+  const Tensor x = randn({2, 3, 4});
+  CHECK(all_same(x.view(4, -1), x.view({4, -1})));
+  CHECK(all_same(x.reshape(3, 2, 4), x.reshape({3, 2, 4})));
+  CHECK(all_same(x.permute(2, 0, 1), x.permute({2, 0, 1})));
+  CHECK(all_same(x[0].expand(5, 3, 4), x[0].expand({5, 3, 4})));
+  CHECK(all_same(x.flip(0, 2), x.flip({0, 2})));
+  CHECK(all_same(x.repeat(1, 2, 1), x.repeat({1, 2, 1})));
+}
+
+TEST_CASE("tensor: one number, and a vector without a shape") {
+  const Tensor pi = tensor(3.5), three = tensor(3), yes = tensor(true);
+  CHECK(pi.shape() == Shape{});
+  CHECK(pi.dtype() == default_dtype());
+  CHECK(pi.item<double>() == 3.5);
+  CHECK(three.dtype() == DType::int64);
+  CHECK(three.item<int>() == 3);
+  CHECK(yes.dtype() == DType::boolean);
+  CHECK(tensor(3, {.dtype = DType::float64}).dtype() == DType::float64);
+  CHECK(all_same(tensor(std::vector<double>{1, 2}), tensor<double>({1, 2})));
+}
+
+TEST_CASE("devices: a text converts to a device") {
+  CHECK(zeros({2}, {.device = "cpu"}).device() == kCPU);
+  CHECK(zeros({2}).to(std::string("cpu")).device() == kCPU);
+  CHECK_THROWS_WITH_AS(zeros({2}).to("gpu"), doctest::Contains("'gpu'"), DeviceError);
+}
