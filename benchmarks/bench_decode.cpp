@@ -4,6 +4,7 @@
 // prints the memory on the way. Prints one line of JSON per case.
 
 #include <sash/nn/models/decode_step.h>
+#include <sash/nn/models/decoder.h>
 #include <sash/optim/profiler.h>
 #include <sash/tensor/copy.h>
 #include <sash/tensor/factories.h>

@@ -42,7 +42,7 @@ double peak_mib(Device device, Call&& call) {
 
 int main() {
   const NoGradGuard no_grad;
-  const Device.device = "auto";
+  const Device device = "auto";
   const int64_t tokens = 2048, features = 128;
   const Tensor x = randn({tokens, features}, {.device = device});
   const Tensor weight = randn({features, features}, {.device = device}) * scale(features);

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <sash/nn/models/decode_step.h>
+#include <sash/nn/models/decoder.h>
 #include <sash/tensor/autograd/grad_mode.h>
 #include <sash/tensor/factories.h>
 #include <sash/tensor/random.h>
