@@ -1,6 +1,5 @@
 #pragma once
 
-#include <concepts>
 #include <initializer_list>
 #include <vector>
 
@@ -75,15 +74,8 @@ class SASH_API LanguageModel : public TransformerStack {
   }
   /// The same for several prompts of any lengths. Each is read by itself; then all texts get their
   /// next tokens together. The first is what it is alone.
-  template <std::same_as<std::vector<int64_t>> Prompt>
-  std::vector<std::vector<int64_t>> generate(const std::vector<Prompt>& prompts, int64_t count,
-                                             const GenerateOptions& options = {}) {
-    return generate_all(prompts, count, options);
-  }
-  std::vector<std::vector<int64_t>> generate(std::initializer_list<std::vector<int64_t>> prompts,
-                                             int64_t count, const GenerateOptions& options = {}) {
-    return generate_all(prompts, count, options);
-  }
+  std::vector<std::vector<int64_t>> generate(const std::vector<std::vector<int64_t>>& prompts,
+                                             int64_t count, const GenerateOptions& options = {});
 
  protected:
   /// `config.attention` with `causal()` in every mask.
@@ -96,8 +88,6 @@ class SASH_API LanguageModel : public TransformerStack {
 
  private:
   friend class DecodeStep;
-  std::vector<std::vector<int64_t>> generate_all(const std::vector<std::vector<int64_t>>& prompts,
-                                                 int64_t count, const GenerateOptions& options);
   using Texts = std::vector<std::vector<KeyValueCache>*>;
 
   // Why a token of each text is not computed by `attention_step`; null if it is.
