@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "../../tensor/graph.h"
-#include "language_model.h"
+#include "decoder.h"
 
 namespace sash::nn {
 

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <initializer_list>
 #include <vector>
 
 #include "../../ops/loss/linear_cross_entropy.h"
@@ -68,10 +67,6 @@ class SASH_API LanguageModel : public TransformerStack {
   /// drops the oldest tokens (`GenerateOptions::stride`).
   std::vector<int64_t> generate(const std::vector<int64_t>& prompt, int64_t count,
                                 const GenerateOptions& options = {});
-  std::vector<int64_t> generate(std::initializer_list<int64_t> prompt, int64_t count,
-                                const GenerateOptions& options = {}) {
-    return generate(std::vector<int64_t>(prompt), count, options);
-  }
   /// The same for several prompts of any lengths. Each is read by itself; then all texts get their
   /// next tokens together. The first is what it is alone.
   std::vector<std::vector<int64_t>> generate(const std::vector<std::vector<int64_t>>& prompts,
