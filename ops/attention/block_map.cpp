@@ -1,18 +1,22 @@
 #include "block_map.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
-#include <cstring>
 #include <limits>
+#include <map>
 #include <mutex>
-#include <span>
+#include <optional>
 #include <string_view>
+#include <tuple>
 #include <unordered_map>
+#include <utility>
 
 #include "../../tensor/autograd/grad_mode.h"
 #include "../../tensor/factories.h"
 #include "../../tensor/stream.h"
 #include "mask/bound_mask.h"
+#include "mask/window_rows.h"
 
 namespace sash {
 
@@ -58,10 +62,6 @@ bool WrittenOnce::order_after_write(Stream stream) {
     ordered_.push_back(stream);
   }
   return true;
-}
-
-int64_t CompiledBlockMap::bytes() const {
-  return lists.numel() * size_of(lists.dtype()) + words.numel() * size_of(words.dtype());
 }
 
 void CompiledBlockMap::use() const {
@@ -127,63 +127,14 @@ class BitTiles {
   std::unordered_map<size_t, std::vector<int32_t>> by_hash_;
 };
 
-// The schedule of one head's block rows (`BlockList::order`); row r has the entries
-// [start[r], start[r + 1]).
-class RowOrder {
- public:
-  RowOrder(const int32_t* start, int64_t rows) {
-    const auto length = [start](int64_t row) { return int64_t{start[row + 1]} - start[row]; };
-    const int64_t entries = int64_t{start[rows]} - start[0];
-    const auto is_long = [&](int64_t row) { return length(row) * rows > 2 * entries; };
-    int64_t early = 0, late = 0;  // entries of short rows in each half
-    for (int64_t row = 0; row < rows; ++row) {
-      longest_ = std::max(longest_, length(row));
-      if (is_long(row)) {
-        rows_.push_back(~static_cast<int32_t>(row));
-      } else if (row < (rows + 1) / 2) {
-        early += length(row);
-      } else {
-        late += length(row);
-      }
-    }
-    long_rows_ = static_cast<int64_t>(rows_.size());
-    const bool descends = late > early;
-    direction_ = long_rows_ > 0 ? 0 : descends ? -1 : 1;
-    for (int64_t i = 0; i < rows; ++i) {
-      const int64_t row = descends ? rows - 1 - i : i;
-      if (!is_long(row)) rows_.push_back(static_cast<int32_t>(row));
-    }
-    const auto others = std::span(rows_).subspan(static_cast<size_t>(long_rows_));
-    int64_t most = 0;
-    for (const int32_t row : others) most = std::max(most, length(row));
-    const auto is_short = [&](int32_t row) { return length(row) < most; };
-    const auto first = std::find_if_not(others.begin(), others.end(), is_short);
-    const auto last = std::find_if_not(others.rbegin(), others.rend(), is_short);
-    short_first_ = first - others.begin();
-    short_last_ = last - others.rbegin();
-  }
-
-  const std::vector<int32_t>& rows() const { return rows_; }
-  int64_t longest() const { return longest_; }
-  int64_t long_rows() const { return long_rows_; }
-  int64_t short_first() const { return short_first_; }
-  int64_t short_last() const { return short_last_; }
-  int direction() const { return direction_; }
-
- private:
-  std::vector<int32_t> rows_;
-  int64_t longest_ = 0, long_rows_ = 0, short_first_ = 0, short_last_ = 0;
-  int direction_ = 0;
-};
-
 class Compiler {
  public:
   Compiler(const MaskTerm& term, const MaskShape& shape, int64_t query_rows)
-      : mask_(term, shape), shape_(shape), tiles_(query_rows) {
+      : mask_(term, shape), shape_(shape), window_(window_of(term)), tiles_(query_rows) {
     const MaskExtents extents = extents_of(term);
     map_.query_rows = query_rows;
-    map_.query_blocks = (shape.queries + query_rows - 1) / query_rows;
-    map_.key_blocks = (shape.keys + kBlockKeys - 1) / kBlockKeys;
+    map_.query_blocks = queries().blocks();
+    map_.key_blocks = keys().blocks();
     map_.batches = extents.per_batch ? shape.batch : 1;
     map_.heads = extents.per_head ? shape.heads : 1;
     map_.words_per_key = (query_rows + 63) / 64;
@@ -191,22 +142,54 @@ class Compiler {
   }
 
   std::shared_ptr<CompiledBlockMap> run(Device device) {
+    if (window_) return upload(by_formula(false), by_formula(true), device);
+    find_entries();
+    return upload(listed(false), listed(true), device);
+  }
+
+ private:
+  BlockAxis queries() const { return {shape_.queries, map_.query_rows, true}; }
+  BlockAxis keys() const { return {shape_.keys, kBlockKeys, false}; }
+
+  // The block rows of queries, or of keys (`transposed`), of a window.
+  BlockRows by_formula(bool transposed) {
+    // The keys of query i lie from i + first to i + last.
+    const int64_t longest = shape_.queries + shape_.keys;  // longer sides show the same keys
+    const int64_t first = shape_.offset() - std::min(window_->left, longest);
+    const int64_t last = shape_.offset() + std::min(window_->right, longest);
+    std::map<std::tuple<int64_t, bool, bool>, int32_t> by_distance;
+    const auto tile_of = [&](int64_t m, int64_t n) {
+      const IndexRange rows = queries().of(m), columns = keys().of(n);
+      int64_t distance = n * kBlockKeys - rows.first;
+      const bool cut = distance - map_.query_rows + 1 < first || distance + kBlockKeys - 1 > last;
+      if (!cut) distance = std::numeric_limits<int64_t>::min();  // by the end of the keys alone
+      const auto [at, is_new] =
+          by_distance.try_emplace({distance, queries().is_ragged(m), keys().is_ragged(n)});
+      if (is_new) {
+        read_tile({}, rows, columns);
+        at->second = tiles_.add(tile_);
+      }
+      return at->second;
+    };
+    if (!transposed) return window_rows(queries(), keys(), first, last, tile_of);
+    return window_rows(keys(), queries(), -last, -first,
+                       [&](int64_t n, int64_t m) { return tile_of(m, n); });
+  }
+
+  void find_entries() {
     const int64_t rows = shape_.keys > 0 ? map_.query_blocks : 0;
     for (int64_t head = 0; head < map_.batches * map_.heads; ++head) {
       for (int64_t m = 0; m < rows; ++m) {
         add_row({head / map_.heads, head % map_.heads}, head * map_.query_blocks + m, m);
       }
     }
-    return upload(device);
   }
 
- private:
   void add_row(MaskHead head, int64_t row, int64_t m) {
     if (entries_.size() > std::numeric_limits<int32_t>::max() / 2) {
       throw ValueError("attention_mask", "fewer than 2^30 visible blocks", "more");
     }
-    const IndexRange queries =
-        intersect({m * map_.query_rows, (m + 1) * map_.query_rows}, {0, shape_.queries});
+    const IndexRange queries = this->queries().of(m);
     int64_t next = 0;
     for (const IndexRange range : mask_.key_ranges(head, queries)) {
       for (int64_t n = std::max(next, range.first / kBlockKeys); n * kBlockKeys < range.past; ++n) {
@@ -217,7 +200,7 @@ class Compiler {
   }
 
   void add_block(MaskHead head, int64_t row, IndexRange queries, int64_t n) {
-    const IndexRange keys = intersect({n * kBlockKeys, (n + 1) * kBlockKeys}, {0, shape_.keys});
+    const IndexRange keys = this->keys().of(n);
     const Coverage coverage = mask_.coverage(head, queries, keys);
     if (coverage == Coverage::empty) return;
     bool full = coverage == Coverage::full && keys.size() == kBlockKeys;
@@ -243,27 +226,69 @@ class Compiler {
     return pairs;
   }
 
-  // A BlockList whose arrays are offsets into `lists`.
-  struct ListOffsets {
-    int64_t start, full_start, block, tile, order;
-    int64_t longest, long_rows, short_first, short_last;
-    int direction;
-    bool contiguous;
-  };
-
-  std::shared_ptr<CompiledBlockMap> upload(Device device) {
-    auto result = std::make_shared<CompiledBlockMap>();
-    const int64_t heads = map_.batches * map_.heads;
-    std::vector<int32_t> lists;
-    const ListOffsets by_query = add_list(lists, heads, map_.query_blocks, [](const Entry& entry) {
-      return std::pair(entry.row, entry.block);
-    });
-    const ListOffsets by_key = add_list(lists, heads, map_.key_blocks, [this](const Entry& entry) {
+  // The block rows that list the entries found. The blocks of a run keep the order of the entries,
+  // and so ascend.
+  BlockRows listed(bool transposed) const {
+    const int64_t of_head = transposed ? map_.key_blocks : map_.query_blocks;
+    BlockRows made(map_.batches * map_.heads * of_head);
+    const auto place_of = [&](const Entry& entry) {
+      if (!transposed) return std::pair(entry.row, entry.block);
       const auto blocks = static_cast<int32_t>(map_.query_blocks);
-      const auto head = static_cast<int32_t>(entry.row / blocks);
-      return std::pair(head * static_cast<int32_t>(map_.key_blocks) + entry.block,
-                       entry.row % blocks);
-    });
+      const int32_t first = entry.row / blocks * static_cast<int32_t>(of_head);
+      return std::pair(first + entry.block, entry.row % blocks);
+    };
+    const auto run_of = [&](int32_t row, const Entry& entry) -> kernels::BlockRun& {
+      kernels::BlockRow& runs = made.rows[static_cast<size_t>(row)];
+      return entry.tile >= 0 ? runs.partial : runs.full;
+    };
+    std::vector<int32_t> last(made.rows.size(), -1);
+    for (const Entry& entry : entries_) {
+      const auto [row, block] = place_of(entry);
+      int32_t& before = last[static_cast<size_t>(row)];
+      made.list.contiguous = made.list.contiguous && (before < 0 || block == before + 1);
+      before = block;
+      ++run_of(row, entry).count;
+    }
+    int32_t next = 0;
+    for (kernels::BlockRow& row : made.rows) {
+      for (kernels::BlockRun* run : {&row.partial, &row.full}) {
+        run->first = next;
+        next += std::exchange(run->count, 0);
+      }
+    }
+    made.block.resize(entries_.size());
+    made.tile.resize(entries_.size());
+    for (const Entry& entry : entries_) {
+      const auto [row, block] = place_of(entry);
+      kernels::BlockRun& run = run_of(row, entry);
+      const auto slot = static_cast<size_t>(run.first + run.count++);
+      made.block[slot] = block;
+      made.tile[slot] = entry.tile;
+    }
+    return made;
+  }
+
+  std::shared_ptr<CompiledBlockMap> upload(BlockRows by_query, BlockRows by_key, Device device) {
+    auto result = std::make_shared<CompiledBlockMap>();
+    std::vector<int32_t> lists;
+    const auto append = [&](const auto& values, size_t padding = 0) {
+      const auto at = static_cast<int64_t>(lists.size());
+      const auto* const ints = reinterpret_cast<const int32_t*>(values.data());
+      lists.insert(lists.end(), ints, ints + values.size() * sizeof(values[0]) / sizeof(int32_t));
+      lists.insert(lists.end(), padding, 0);
+      return at;
+    };
+    // The pointers' offsets into `lists`, in the order of the fields.
+    std::array<int64_t, 4> places[2];
+    BlockRows* const both[] = {&by_query, &by_key};
+    lists.reserve(7 * (by_query.rows.size() + by_key.rows.size()) + 2 * by_query.block.size() +
+                  2 * by_key.block.size() + 4);
+    for (size_t i = 0; i < 2; ++i) {
+      BlockRows& rows = *both[i];
+      rows.schedule(map_.batches * map_.heads);
+      places[i] = {append(rows.rows), append(rows.block, 1), append(rows.tile, 1),
+                   append(rows.order)};
+    }
     const std::vector<uint64_t> words = all_words();
     const DefaultStream uploads(device);
     result->lists = from_host(lists.data(), {static_cast<int64_t>(lists.size())}, DType::int32,
@@ -272,78 +297,19 @@ class Compiler {
                               {.device = device});
     result->written = std::make_shared<WrittenOnce>(device);
     const auto* const ints = result->lists.tensor_view().ptr<const int32_t>();
-    const auto pointers = [&](const ListOffsets& at) {
-      return kernels::BlockList{.start = ints + at.start,
-                                .full_start = ints + at.full_start,
-                                .block = ints + at.block,
-                                .tile = ints + at.tile,
-                                .order = ints + at.order,
-                                .entries = static_cast<int64_t>(entries_.size()),
-                                .longest = at.longest,
-                                .long_rows = at.long_rows,
-                                .short_first = at.short_first,
-                                .short_last = at.short_last,
-                                .direction = at.direction,
-                                .contiguous = at.contiguous};
-    };
-    map_.by_query = pointers(by_query);
-    map_.by_key = pointers(by_key);
+    for (size_t i = 0; i < 2; ++i) {
+      kernels::BlockList& list = both[i]->list;
+      list.rows = reinterpret_cast<const kernels::BlockRow*>(ints + places[i][0]);
+      list.block = ints + places[i][1];
+      list.tile = ints + places[i][2];
+      list.order = ints + places[i][3];
+    }
+    map_.by_query = by_query.list;
+    map_.by_key = by_key.list;
     map_.bits = result->words.tensor_view().ptr<const uint64_t>();
     map_.key_bits = map_.bits + tiles_.words().size();
     result->map = map_;
     return result;
-  }
-
-  // Appends the block rows of one direction; `place_of(entry)` is the entry's row and the block it
-  // names. Entries keep their order among the partial and among the full blocks of a row.
-  template <class F>
-  ListOffsets add_list(std::vector<int32_t>& lists, int64_t heads, int64_t rows_per_head,
-                       F place_of) {
-    const auto count = static_cast<int64_t>(entries_.size());
-    const int64_t rows = heads * rows_per_head;
-    ListOffsets at{};
-    at.start = static_cast<int64_t>(lists.size());
-    at.full_start = at.start + rows + 1;
-    at.block = at.full_start + rows;
-    at.tile = at.block + count + 1;
-    at.order = at.tile + count + 1;
-    lists.resize(static_cast<size_t>(at.order + rows));
-    int32_t* const start = lists.data() + at.start;
-    int32_t* const full = lists.data() + at.full_start;
-    std::vector<int32_t> partial(static_cast<size_t>(rows));
-    std::vector<int32_t> last(static_cast<size_t>(rows), -1);
-    at.contiguous = true;
-    for (const Entry& entry : entries_) {  // the blocks of a row ascend
-      const auto [row, block] = place_of(entry);
-      int32_t& before = last[static_cast<size_t>(row)];
-      at.contiguous = at.contiguous && (before < 0 || block == before + 1);
-      before = block;
-      ++start[row + 1];
-      partial[static_cast<size_t>(row)] += entry.tile >= 0;
-    }
-    for (int64_t row = 0; row < rows; ++row) {
-      start[row + 1] += start[row];
-      full[row] = start[row] + partial[static_cast<size_t>(row)];
-    }
-    std::vector<int32_t> next_partial(start, start + rows), next_full(full, full + rows);
-    for (const Entry& entry : entries_) {
-      const auto [row, block] = place_of(entry);
-      auto& next = entry.tile >= 0 ? next_partial : next_full;
-      const int32_t slot = next[static_cast<size_t>(row)]++;
-      lists[static_cast<size_t>(at.block + slot)] = block;
-      lists[static_cast<size_t>(at.tile + slot)] = entry.tile;
-    }
-    for (int64_t head = 0; head < heads; ++head) {
-      const int64_t first = head * rows_per_head;
-      const RowOrder order(lists.data() + at.start + first, rows_per_head);
-      std::copy(order.rows().begin(), order.rows().end(), lists.begin() + at.order + first);
-      at.longest = std::max(at.longest, order.longest());
-      at.long_rows = std::max(at.long_rows, order.long_rows());
-      at.short_first = std::max(at.short_first, order.short_first());
-      at.short_last = std::max(at.short_last, order.short_last());
-      at.direction = head == 0 || at.direction == order.direction() ? order.direction() : 0;
-    }
-    return at;
   }
 
   // The bit tiles, then the same transposed.
@@ -367,6 +333,7 @@ class Compiler {
 
   BoundMask mask_;
   MaskShape shape_;
+  std::optional<KeyWindow> window_;
   BitTiles tiles_;
   kernels::BlockMap map_;
   std::vector<uint64_t> tile_;

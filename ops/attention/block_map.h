@@ -19,7 +19,9 @@ struct CompiledBlockMap {
   std::shared_ptr<WrittenOnce> written{};
 
   /// Of `lists` and `words`.
-  int64_t bytes() const;
+  int64_t bytes() const {
+    return lists.numel() * size_of(lists.dtype()) + words.numel() * size_of(words.dtype());
+  }
   /// Call before the current stream of the map's device, or a graph it captures, reads the map.
   void use() const;
 };

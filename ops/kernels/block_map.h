@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "../../core/export.h"
+
 /// Which blocks of scores hold a visible pair, and which pairs those are. docs/block_maps.md has
 /// the glossary. Host structs whose pointers lead to memory of the device they were made for.
 namespace sash::kernels {
@@ -9,27 +11,54 @@ namespace sash::kernels {
 /// Keys per block: a query's bits are one word of a bit tile.
 inline constexpr int64_t kBlockKeys = 64;
 
-/// The block rows of a map in block sparse row (BSR) form. Row r has the entries
-/// [start[r], start[r + 1]): partial blocks, then from full_start[r] on full ones; both ascend.
-/// One padding entry at the end, so kernels may prefetch.
+/// Entries [first, first + count) of a block row, whose blocks ascend. An entry e >= 0 is the block
+/// base + block[e] of a `BlockList`; an entry e < 0 is the block base + e, so consecutive blocks
+/// need no list.
+struct BlockRun {
+  int32_t first = 0, count = 0, base = 0;
+};
+
+/// A block row: its partial blocks come before its full ones.
+struct BlockRow {
+  BlockRun partial, full;
+
+  SASH_HOST_DEVICE int32_t size() const { return partial.count + full.count; }
+};
+
+/// The block rows of one direction of a map. Rows may share listed entries. Partial blocks are
+/// always listed. One padding entry at the end, so kernels may prefetch.
 ///
 /// `order` is a schedule of each head's rows: long ones (more than twice the mean) first, stored as
 /// ~r, then the others from the end that has more entries, so that the last to run are short.
 struct BlockList {
-  const int32_t* start = nullptr;       ///< [rows + 1]
-  const int32_t* full_start = nullptr;  ///< [rows]
-  const int32_t* block = nullptr;       ///< [entries + 1]: number of the block on the other axis
-  const int32_t* tile = nullptr;        ///< [entries + 1]: its bit tile, -1 if full
-  const int32_t* order = nullptr;       ///< [rows]: rows count from 0 in each head
+  const BlockRow* rows = nullptr;
+  const int32_t* block = nullptr;  ///< by entry: number of the block on the other axis, less `base`
+  const int32_t* tile = nullptr;   ///< by entry: its bit tile, -1 if full
+  const int32_t* order = nullptr;  ///< [rows]: rows count from 0 in each head
 
-  int64_t entries = 0;
+  int64_t entries = 0;    ///< of all rows
   int64_t longest = 0;    ///< most entries of a row
   int64_t long_rows = 0;  ///< most long rows of a head
-  /// Most rows of a head at the start of `order`, behind the long ones, and at its end that have
-  /// fewer entries than the longest of those between.
+  /// How many short rows follow the long rows at the start of `order`, and how many stand at its
+  /// end. A row is short if it has fewer entries than the longest row that is not long. Both are
+  /// maxima over heads.
   int64_t short_first = 0, short_last = 0;
   int direction = 0;       ///< of `order` in every head: 1 ascending, -1 descending, 0 neither
   bool contiguous = true;  ///< each row's blocks are neighbours, with none missing between
+
+  /// Of entry `e`: its block, less the base of its run, and its bit tile, -1 if it is full.
+  SASH_HOST_DEVICE int32_t block_at(int32_t e) const { return e < 0 ? e : block[e]; }
+  SASH_HOST_DEVICE int32_t tile_at(int32_t e) const { return e < 0 ? -1 : tile[e]; }
+
+  /// The same of entry i of a row's `size()`.
+  SASH_HOST_DEVICE int32_t block_of(const BlockRow& row, int32_t i) const {
+    const int32_t of_full = i - row.partial.count;
+    return of_full < 0 ? row.partial.base + block_at(row.partial.first + i)
+                       : row.full.base + block_at(row.full.first + of_full);
+  }
+  SASH_HOST_DEVICE int32_t tile_of(const BlockRow& row, int32_t i) const {
+    return i < row.partial.count ? tile_at(row.partial.first + i) : -1;
+  }
 };
 
 /// Scores [queries, keys] in blocks of query_rows x kBlockKeys. Query block m holds the queries

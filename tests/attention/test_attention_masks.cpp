@@ -56,16 +56,17 @@ std::vector<double> listed(const kernels::BlockMap& map, const MaskShape& s, boo
   for (int64_t head = 0; head < s.batch * s.heads; ++head) {
     for (int64_t row = 0; row < blocks; ++row) {
       const int64_t at = map.first_row(head / s.heads, head % s.heads, blocks) + row;
-      for (int32_t e = list.start[at]; e < list.start[at + 1]; ++e) {
-        CHECK((list.tile[e] < 0) == (e >= list.full_start[at]));
+      const kernels::BlockRow& runs = list.rows[at];
+      for (int32_t e = 0; e < runs.size(); ++e) {
+        const int32_t block = list.block_of(runs, e), tile = list.tile_of(runs, e);
+        CHECK((tile < 0) == (e >= runs.partial.count));
         const bool ascends =
-            e == list.start[at] || e == list.full_start[at] || list.block[e - 1] < list.block[e];
+            e == 0 || e == runs.partial.count || list.block_of(runs, e - 1) < block;
         CHECK(ascends);
-        const int64_t m = transposed ? list.block[e] : row, n = transposed ? row : list.block[e];
+        const int64_t m = transposed ? block : row, n = transposed ? row : block;
         for (int64_t i = 0; i < map.query_rows; ++i) {
           for (int64_t j = 0; j < kernels::kBlockKeys; ++j) {
             const int64_t query = m * map.query_rows + i, key = n * kernels::kBlockKeys + j;
-            const int32_t tile = list.tile[e];
             bool visible = tile < 0;
             if (tile >= 0 && !transposed) visible = map.bits[tile * map.query_rows + i] >> j & 1;
             if (tile >= 0 && transposed) {
@@ -105,13 +106,22 @@ TEST_CASE("masks match their definitions, alone and combined") {
 
 namespace {
 
+/// The blocks of a row, in the order of its entries.
+std::vector<int32_t> blocks_of(const kernels::BlockList& list, int64_t row) {
+  std::vector<int32_t> blocks;
+  for (int32_t i = 0; i < list.rows[row].size(); ++i) {
+    blocks.push_back(list.block_of(list.rows[row], i));
+  }
+  return blocks;
+}
+
 /// Whether the blocks of each row have no gaps between them.
 bool without_gaps(const kernels::BlockList& list, int64_t rows) {
   for (int64_t row = 0; row < rows; ++row) {
-    const int32_t *first = list.block + list.start[row], *past = list.block + list.start[row + 1];
-    if (first == past) continue;
-    const auto [low, high] = std::minmax_element(first, past);
-    if (*high - *low + 1 != past - first) return false;
+    const std::vector<int32_t> blocks = blocks_of(list, row);
+    if (blocks.empty()) continue;
+    const auto [low, high] = std::minmax_element(blocks.begin(), blocks.end());
+    if (*high - *low + 1 != std::ssize(blocks)) return false;
   }
   return true;
 }
@@ -173,6 +183,79 @@ TEST_CASE("a long window compiles to a handful of bit tiles, and equal masks to 
         blocks);
   CHECK(mask_statistics(AttentionMask::window(256, 256), 1 << 17, 1 << 17).visible_pairs ==
         (int64_t{1} << 17) * 513 - 256 * 257);
+}
+
+namespace {
+
+/// The bits of a row's tiles, one after the other.
+std::vector<uint64_t> bits_of_row(const kernels::BlockMap& map, bool transposed, int64_t row) {
+  const kernels::BlockList& list = transposed ? map.by_key : map.by_query;
+  const int64_t words = transposed ? kernels::kBlockKeys * map.words_per_key : map.query_rows;
+  std::vector<uint64_t> bits;
+  for (int32_t i = 0; i < list.rows[row].partial.count; ++i) {
+    const uint64_t* const tile =
+        (transposed ? map.key_bits : map.bits) + list.tile_of(list.rows[row], i) * words;
+    bits.insert(bits.end(), tile, tile + words);
+  }
+  return bits;
+}
+
+}  // namespace
+
+TEST_CASE("the map of a window is that of the same mask compiled block by block") {
+  RandomNumbers random(17);
+  const std::vector<int64_t> sizes{1, 24, 48, 64, 128, 256};
+  const auto length = [&] { return static_cast<int64_t>(random.below(1500)); };
+  const auto side = [&]() -> std::optional<int64_t> {
+    if (random.below(4) == 0) return std::nullopt;
+    return static_cast<int64_t>(random.below(random.below(2) == 0 ? 70 : 700));
+  };
+  for (int round = 0; round < 300; ++round) {
+    const MaskShape shape{.batch = 2, .heads = 2, .queries = length(), .keys = length()};
+    const int64_t rows = sizes[random.below(sizes.size())];
+    AttentionMask window = AttentionMask::window(side(), side());
+    if (round % 3 == 1) window = window & AttentionMask::window(side(), side());
+    if (round % 3 == 2) window = window | AttentionMask::window(side(), side());
+    CAPTURE(window.to_string());
+    CAPTURE(rows);
+    CAPTURE(shape.queries);
+    CAPTURE(shape.keys);
+    const AttentionMask other = window | AttentionMask::sinks(0);  // no window: block by block
+    const auto found = cached_block_map(window.shared_term(), shape, rows, kCPU);
+    const auto expected = cached_block_map(other.shared_term(), shape, rows, kCPU);
+    for (const bool transposed : {false, true}) {
+      const kernels::BlockList& a = transposed ? found->map.by_key : found->map.by_query;
+      const kernels::BlockList& b = transposed ? expected->map.by_key : expected->map.by_query;
+      const int64_t count = transposed ? found->map.key_blocks : found->map.query_blocks;
+      bool same = true;
+      for (int64_t row = 0; row < count; ++row) {
+        same =
+            same && a.rows[row].partial.count == b.rows[row].partial.count &&
+            blocks_of(a, row) == blocks_of(b, row) &&
+            bits_of_row(found->map, transposed, row) == bits_of_row(expected->map, transposed, row);
+      }
+      CHECK(same);
+      CHECK(std::equal(a.order, a.order + count, b.order));
+      CHECK(a.entries == b.entries);
+      CHECK(a.longest == b.longest);
+      CHECK(a.long_rows == b.long_rows);
+      CHECK(a.short_first == b.short_first);
+      CHECK(a.short_last == b.short_last);
+      CHECK(a.direction == b.direction);
+      CHECK(a.contiguous == b.contiguous);
+    }
+    CHECK(found->bytes() <= expected->bytes());
+  }
+}
+
+TEST_CASE("the map of a causal mask over 2^20 tokens has a range for each block row") {
+  const MaskShape shape{1, 1, 1 << 20, 1 << 20};
+  const auto blocks = cached_block_map(AttentionMask::causal().shared_term(), shape, 64, kCPU);
+  constexpr int64_t kRows = 1 << 14;
+  CHECK(blocks->map.by_query.entries == kRows * (kRows + 1) / 2);
+  CHECK(blocks->map.by_key.entries == kRows * (kRows + 1) / 2);
+  CHECK(blocks->bytes() < 1'000'000);
+  CHECK(blocks->words.numel() == 2 * 64);
 }
 
 TEST_CASE("block rows are scheduled so that the last ones are short") {

@@ -24,10 +24,10 @@ QueryTile::QueryTile(const AttentionDims& dims, Index b_, Index h_, Index block_
       count(std::min(kRows, dims.queries - first)) {}
 
 TileBlocks::TileBlocks(const AttentionDims& dims, const QueryTile& tile)
-    : list_(dims.map.by_query), met_{0, dims.keys}, whole_{0, dims.keys} {
-  const Index row = dims.map.first_row(tile.b, tile.h, dims.tiles()) + tile.block;
-  first_ = list_.start[row];
-  past_ = list_.start[row + 1];
+    : list_(dims.map.by_query),
+      row_(list_.rows[dims.map.first_row(tile.b, tile.h, dims.tiles()) + tile.block]),
+      met_{0, dims.keys},
+      whole_{0, dims.keys} {
   const TensorView* bounds = dims.params.bounds;
   if (!bounds) return;
   const Index b = bounds->shape[0] == 1 ? 0 : tile.b, h = bounds->shape[1] == 1 ? 0 : tile.h;

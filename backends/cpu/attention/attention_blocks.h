@@ -59,8 +59,11 @@ class TileBlocks {
   TileBlocks(const AttentionDims& dims, const QueryTile& tile);
 
   /// Number of entries; partial blocks come first.
-  Index size() const { return past_ - first_; }
-  Entry operator[](Index i) const { return {list_.block[first_ + i], list_.tile[first_ + i]}; }
+  Index size() const { return row_.size(); }
+  Entry operator[](Index i) const {
+    const auto entry = static_cast<int32_t>(i);
+    return {list_.block_of(row_, entry), list_.tile_of(row_, entry)};
+  }
 
   /// Whether the bounds of some query meet the block; whether those of some query cut it.
   bool meets(Index block) const;
@@ -70,7 +73,7 @@ class TileBlocks {
 
  private:
   const kernels::BlockList& list_;
-  Index first_, past_;                         // entries of the map
+  const kernels::BlockRow& row_;
   const kernels::KeyRange* bounds_ = nullptr;  // of the tile's queries
   IndexRange met_, whole_;  // the keys within the bounds of some query, and of every query
 };

@@ -43,6 +43,11 @@ struct PositionReach {
   bool hides_later = false;  ///< no key after it is visible
 };
 
+/// The keys [p - left, p + right] of a query at position p.
+struct KeyWindow {
+  int64_t left = 0, right = 0;
+};
+
 /// A named part of a mask.
 class MaskPart {
  public:
@@ -57,6 +62,8 @@ class MaskPart {
   virtual std::unique_ptr<MaskRule> bind(const MaskShape& shape) const = 0;
   /// Set if visibility depends on positions alone.
   virtual std::optional<PositionReach> reach() const { return std::nullopt; }
+  /// Set if each query sees the keys of one window.
+  virtual std::optional<KeyWindow> window() const { return std::nullopt; }
   /// The tensors the part reads.
   virtual SmallVector<Tensor, 2> tensors() const { return {}; }
 
@@ -105,6 +112,8 @@ void for_each_part(const MaskTerm& term, F&& f) {
 
 std::string to_string(const MaskTerm& term);
 MaskExtents extents_of(const MaskTerm& term);
+/// The window that the expression is, if its parts are windows.
+std::optional<KeyWindow> window_of(const MaskTerm& term);
 /// The lengths given, with the batches and heads of the expression's tensors (1 without any).
 MaskShape shape_of(const MaskTerm& term, int64_t queries, int64_t keys);
 

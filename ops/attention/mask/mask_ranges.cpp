@@ -90,6 +90,9 @@ class Window final : public MaskPart {
     return std::make_unique<WindowRule>(shape, left_, right_);
   }
   std::optional<PositionReach> reach() const override { return reach_of(left_, right_); }
+  std::optional<KeyWindow> window() const override {
+    return KeyWindow{left_.value_or(kUnbounded), right_.value_or(kUnbounded)};
+  }
 
  private:
   Side left_, right_;

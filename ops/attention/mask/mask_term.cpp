@@ -120,6 +120,17 @@ MaskExtents extents_of(const MaskTerm& term) {
   return all;
 }
 
+std::optional<KeyWindow> window_of(const MaskTerm& term) {
+  if (term.kind == MaskTerm::Kind::part) return term.part->window();
+  const auto a = window_of(*term.left), b = window_of(*term.right);
+  if (!a || !b) return std::nullopt;
+  // Both windows hold the query's own position, so there is no gap between them.
+  if (term.kind == MaskTerm::Kind::both) {
+    return KeyWindow{std::min(a->left, b->left), std::min(a->right, b->right)};
+  }
+  return KeyWindow{std::max(a->left, b->left), std::max(a->right, b->right)};
+}
+
 MaskShape shape_of(const MaskTerm& term, int64_t queries, int64_t keys) {
   MaskShape shape{1, 1, queries, keys};
   for_each_part(term, [&](const MaskPart& part) { part.fit(shape); });

@@ -33,9 +33,11 @@ class BlockIterator {
     int entry = 0, end = 0;
     if (lane() / 2 < kBlockRows && row_ < blocks) {
       const int64_t at = p.first_row(b, h, blocks) + row_;
-      const int full = list_.full_start[at];
-      entry = lane() % 2 == 0 ? list_.start[at] : full;
-      end = lane() % 2 == 0 ? full : list_.start[at + 1];
+      const kernels::BlockRow& runs = list_.rows[at];
+      const kernels::BlockRun& run = lane() % 2 == 0 ? runs.partial : runs.full;
+      entry = run.first;
+      end = run.first + run.count;
+      base_ = run.base;
       if (bounded && p.bounds.ranges) clip_to_bounds(p.bounds.head(b, h), entry, end);
     }
     end_ = backwards ? entry - 1 : end;
@@ -77,15 +79,17 @@ class BlockIterator {
   struct Entry {
     int block, tile;
   };
-  /// Starts to load an entry, any if it is past the end: the list has a padding entry.
+  /// Starts to load an entry; `checked` adds the base. Any entry if it is past the end: the list
+  /// has a padding entry.
   __device__ Entry fetch(int entry) const {
-    const int at = backwards ? max(entry, 0) : min(entry, end_);
-    return {list_.block[at], list_.tile[at]};
+    const int at = backwards ? entry : min(entry, end_);
+    return {list_.block_at(at), list_.tile_at(at)};
   }
   /// That entry, or none if it is past the end.
   __device__ Entry checked(const Entry& fetched, int entry) const {
     if (backwards ? entry <= end_ : entry >= end_) return {kNoBlock, kEmpty};
-    return {backwards ? ~fetched.block : fetched.block, lane() % 2 == 0 ? fetched.tile : kFull};
+    const int block = base_ + fetched.block;
+    return {backwards ? ~block : block, fetched.tile};
   }
 
   /// Drops entries at both ends whose blocks the bounds hide.
@@ -107,12 +111,13 @@ class BlockIterator {
     end = max(entry, lower_bound(past, entry, end));
   }
   /// The first of the entries [low, high) whose block is at least `block`. Blocks ascend, so it is
-  /// at most block - list_.block[low] entries on; the first probe is there.
+  /// at most as many entries on as `block` is past the first one's; the first probe is there.
   __device__ int lower_bound(int block, int low, int high) const {
     if (low >= high) return low;
-    high = low + min(high - low, max(0, block - list_.block[low]));
-    for (int probe = high - 1; low < high; probe = (low + high) / 2) {
-      if (list_.block[probe] < block) {
+    block -= base_;
+    high = low + min(high - low, max(0, block - list_.block_at(low)));
+    for (int probe = high - 1; low < high; probe = low + (high - low) / 2) {
+      if (list_.block_at(probe) < block) {
         low = probe + 1;
       } else {
         high = probe;
@@ -146,7 +151,7 @@ class BlockIterator {
   int summaries_ = 0;                        ///< the head's first summary, if rows are key blocks
   int max_lo_ = INT_MIN, min_hi_ = INT_MAX;  ///< of the row, if it is a query block
   int row_;
-  int entry_, end_, tile_;
+  int entry_, end_, base_ = 0, tile_;
   Entry current_, prefetched_;
 };
 

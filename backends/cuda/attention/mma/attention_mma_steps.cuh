@@ -77,29 +77,54 @@ class StepIterator {
 
   __device__ void open_row() {
     const int64_t blocks = by_query ? p_.map.query_blocks : p_.map.key_blocks;
-    const int64_t row = p_.first_row(b_, at_.head, blocks) + row_;
-    entry_ = list_.start[row];
-    end_ = list_.start[row + 1];
+    runs_ = list_.rows + p_.first_row(b_, at_.head, blocks) + row_;
+    open_run(runs_->partial);
+    partial_ = true;
+  }
+  __device__ void open_run(const kernels::BlockRun& run) {
+    entry_ = run.first;
+    end_ = run.first + run.count;
+    base_ = run.base;
+  }
+
+  /// Goes on from the partial blocks of the row to its full ones. False after these.
+  __device__ bool next_run() {
+    if (!partial_) return false;
+    open_run(runs_->full);
+    partial_ = false;
+    return true;
+  }
+
+  __device__ void take_entry(bool bounded) {
+    at_.block = base_ + list_.block_at(entry_);
+    at_.tile = list_.tile_at(entry_);
+    at_.bounded = bounded;
+    ++entry_;
   }
 
   /// The next block of the row.
   __device__ bool next_block() {
     if constexpr (!plain) {
-      if (p_.bounds.summary) return next_block_within_bounds();
+      if (p_.bounds.summary) {
+        do {
+          if (next_block_within_bounds()) return true;
+        } while (next_run());
+        return false;
+      }
     }
-    if (entry_ >= end_) return false;
-    at_.block = list_.block[entry_];
-    at_.tile = list_.tile[entry_++];
-    at_.bounded = false;
+    while (entry_ >= end_) {
+      if (!next_run()) return false;
+    }
+    take_entry(false);
     return true;
   }
 
-  /// Lanes look at 32 entries at once.
+  /// The next of the run. Lanes look at 32 entries at once.
   __device__ bool next_block_within_bounds() {
     const int4* summary = p_.bounds.summary + p_.bounds.head(b_, at_.head) * p_.map.query_blocks;
     for (; entry_ < end_; entry_ += kWarp) {
       const int mine = entry_ + lane();
-      const int block = mine < end_ ? list_.block[mine] : 0;
+      const int block = mine < end_ ? base_ + list_.block_at(mine) : 0;
       const int4 s = summary[by_query ? row_ : block];
       const int first_key = (by_query ? block : row_) * kBlockKeys;
       const unsigned hits =
@@ -108,9 +133,7 @@ class StepIterator {
       if (hits == 0) continue;
       const int hit = __ffs(static_cast<int>(hits)) - 1;
       entry_ += hit;
-      at_.block = list_.block[entry_];
-      at_.tile = list_.tile[entry_++];
-      at_.bounded = cut >> hit & 1;
+      take_entry(cut >> hit & 1);
       return true;
     }
     return false;
@@ -119,7 +142,9 @@ class StepIterator {
   const AttentionDims<T>& p_;
   const kernels::BlockList& list_;
   int b_, row_, end_head_;
-  int entry_, end_;
+  const kernels::BlockRow* runs_;  ///< of the row
+  bool partial_;  ///< whether the entries [entry_, end_) are those of partial blocks
+  int entry_, end_, base_;
   Step at_;
 };
 

@@ -186,21 +186,21 @@ class BlockIterator {
   bool masked;      ///< whether some of its pairs are hidden
 
   __device__ BlockIterator(const kernels::BlockList& list, int64_t row)
-      : list_(list), at_(list.start[row]), full_(list.full_start[row]), end_(list.start[row + 1]) {}
+      : list_(list), row_(list.rows[row]) {}
 
   /// Goes on to the next block; coverage(n) is that of block n by bounds.
   template <class F>
   __device__ bool next(F coverage) {
     while (pending_ == 0) {
-      if (at_ >= end_) return false;
+      if (at_ >= row_.size()) return false;
       const int entry = at_ + static_cast<int>(threadIdx.x) % 32;
       bool any = false, all = false;
-      if (entry < end_) {
-        my_block_ = list_.block[entry];
-        my_tile_ = entry < full_ ? list_.tile[entry] : -1;
+      if (entry < row_.size()) {
+        my_block_ = list_.block_of(row_, entry);
+        my_tile_ = list_.tile_of(row_, entry);
         const auto seen = coverage(my_block_);
         any = seen.any;
-        all = seen.all && entry >= full_;
+        all = seen.all && my_tile_ < 0;
       }
       pending_ = __ballot_sync(~0u, any);
       full_bits_ = __ballot_sync(~0u, all);
@@ -216,7 +216,8 @@ class BlockIterator {
 
  private:
   const kernels::BlockList& list_;
-  int at_, full_, end_;
+  const kernels::BlockRow row_;
+  int at_ = 0;
   int my_block_ = 0, my_tile_ = -1;
   uint32_t pending_ = 0, full_bits_ = 0;
 };

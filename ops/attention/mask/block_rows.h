@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "../../kernels/block_map.h"
+
+namespace sash {
+
+/// The block rows of one direction of a map while the host makes them: the arrays of a
+/// `kernels::BlockList`.
+struct BlockRows {
+  explicit BlockRows(int64_t count) : rows(static_cast<size_t>(count)) {}
+
+  std::vector<kernels::BlockRow> rows;
+  std::vector<int32_t> block, tile, order;
+  kernels::BlockList list{};  ///< its numbers; the pointers are null
+
+  /// Sets `order` and the numbers of `list` but `contiguous`. The rows are those of `heads` heads.
+  void schedule(int64_t heads);
+};
+
+}  // namespace sash
