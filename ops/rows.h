@@ -1,5 +1,7 @@
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 
 #include "../tensor/tensor.h"
@@ -24,6 +26,28 @@ inline TensorView vector_view(const Tensor& x) {
   view.strides = {1};
   return view;
 }
+
+/// The views of tensors that a kernel can do without, at most kMost.
+template <size_t kMost>
+class OptionalViews {
+ public:
+  OptionalViews() = default;
+  OptionalViews(const OptionalViews&) = delete;
+  OptionalViews& operator=(const OptionalViews&) = delete;
+
+  /// The view of `x`, which is valid as long as this object; null if `x` is undefined.
+  const TensorView* operator()(const Tensor& x) {
+    if (!x.defined()) return nullptr;
+    tensors_[count_] = x;
+    views_[count_] = x.tensor_view();
+    return &views_[count_++];
+  }
+
+ private:
+  std::array<Tensor, kMost> tensors_;
+  std::array<TensorView, kMost> views_;
+  size_t count_ = 0;
+};
 
 /// Whether x starts at a multiple of 16 bytes, as kernels need that read vectors.
 inline bool is_aligned(const Tensor& x) {

@@ -10,6 +10,7 @@
 #include "../autocast.h"
 #include "../kernels/attention.h"
 #include "../reduce/reduce.h"
+#include "../rows.h"
 #include "../shape/concat.h"
 #include "attention_call.h"
 #include "attention_recorder.h"
@@ -34,11 +35,7 @@ constinit Kernel<void(KernelContext&, const AttentionInputs&, const AttentionPar
 
 namespace {
 
-// Kernels need stride 1 along the last axis; copies if it is not.
-Tensor with_unit_rows(const Tensor& x) {
-  const NoGradGuard no_grad;
-  return x.size(3) == 1 || x.strides()[3] == 1 ? x : x.contiguous();
-}
+using detail::with_unit_rows;
 
 // The block map that the kernel of `pass` reads, which the current stream may read from now on.
 std::shared_ptr<const CompiledBlockMap> block_map_for(const AttentionCall& call,
@@ -62,36 +59,25 @@ class Params {
          const CompiledBlockMap& compiled) {
     const NoGradGuard no_grad;
     const DType accumulator = call.accumulation_dtype();
-    params_.scale = call.scale;
-    params_.softcap = call.softcap;
-    params_.dropout = call.dropout;
-    params_.philox = call.philox;
-    params_.kept = view(call.kept, 4);
-    params_.map = compiled.map;
-    params_.bounds = view(call.bounds, 0);
-    params_.bias =
-        view(inputs.bias.defined() ? inputs.bias.expand(call.weights_shape()) : Tensor(), 1);
+    params_ = {.scale = call.scale,
+               .softcap = call.softcap,
+               .map = compiled.map,
+               .bounds = views_(call.bounds),
+               .dropout = call.dropout,
+               .philox = call.philox,
+               .kept = views_(call.kept)};
+    if (inputs.bias.defined()) params_.bias = views_(inputs.bias.expand(call.weights_shape()));
     if (inputs.relative_bias.defined()) {
       const int64_t distances = inputs.relative_bias.size(1);
       params_.relative_bias =
-          view(inputs.relative_bias.to(accumulator).expand({call.shape.heads, distances}), 2);
+          views_(inputs.relative_bias.to(accumulator).expand({call.shape.heads, distances}));
     }
-    params_.slopes = view(call.slopes.defined() ? call.slopes.to(accumulator) : Tensor(), 3);
+    if (call.slopes.defined()) params_.slopes = views_(call.slopes.to(accumulator));
   }
-  Params(const Params&) = delete;
-  Params& operator=(const Params&) = delete;
   const kernels::AttentionParams& get() const { return params_; }
 
  private:
-  const TensorView* view(const Tensor& x, size_t slot) {
-    if (!x.defined()) return nullptr;
-    kept_[slot] = x;
-    views_[slot] = x.tensor_view();
-    return &views_[slot];
-  }
-
-  std::array<Tensor, 5> kept_;
-  std::array<TensorView, 5> views_;
+  OptionalViews<5> views_;
   kernels::AttentionParams params_;
 };
 
@@ -130,25 +116,20 @@ Gradients fused_backward(const Cotangents& g, const AttentionTensors& inputs, co
     drelative =
         empty({call.shape.batch, call.shape.heads, inputs.relative_bias.size(1)}, accumulator);
   }
-  const auto view = [](const Tensor& x) { return x.defined() ? x.tensor_view() : TensorView(); };
-  const TensorView g_lse_view = view(g_lse), dbias_view = view(dbias),
-                   drelative_view = view(drelative);
-  const auto pointer = [](const Tensor& x, const TensorView& y) {
-    return x.defined() ? &y : nullptr;
-  };
+  OptionalViews<3> optional;
   KernelContext context = kernel_context(out.device());
   const kernels::AttentionInputs views = views_of(qkv);
   const auto compiled = block_map_for(call, context, views, kernels::AttentionPass::backward);
   kernels::attention_backward(context, views, Params(call, inputs, *compiled).get(),
                               {.g = g_out.tensor_view(),
-                               .g_lse = pointer(g_lse, g_lse_view),
+                               .g_lse = optional(g_lse),
                                .out = out.tensor_view(),
                                .lse = lse.tensor_view(),
                                .dq = gradients[0].tensor_view(),
                                .dk = gradients[1].tensor_view(),
                                .dv = gradients[2].tensor_view(),
-                               .dbias = pointer(dbias, dbias_view),
-                               .drelative = pointer(drelative, drelative_view)});
+                               .dbias = optional(dbias),
+                               .drelative = optional(drelative)});
   if (g.bias) gradients[3] = sum_to(dbias, inputs.bias.shape()).to(inputs.bias.dtype());
   if (g.relative_bias) gradients[4] = relative_gradient(drelative, inputs.relative_bias);
   return gradients;
@@ -188,10 +169,9 @@ Tensor memory_for_kept(const AttentionCall& call, const AttentionTensors& x,
 }
 
 AttentionWithLse fused_attention(const AttentionTensors& x, AttentionCall call) {
-  TensorOptions accumulator = x.q.options();
-  accumulator.dtype = call.accumulation_dtype();
-  std::array<Tensor, 2> results{detail::empty_in_layout_of(x.q, x.v.size(3)),
-                                empty({x.q.size(0), x.q.size(1), x.q.size(2)}, accumulator)};
+  std::array<Tensor, 2> results{
+      detail::empty_in_layout_of(x.q, x.v.size(3)),
+      empty({x.q.size(0), x.q.size(1), x.q.size(2)}, row_statistics(x.q))};
   {
     KernelContext context = kernel_context(x.q.device());
     const std::array<Tensor, 3> qkv = with_unit_rows(x);

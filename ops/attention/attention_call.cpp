@@ -14,29 +14,8 @@ namespace {
 
 constexpr const char* kOp = "attention";
 
-void check_shapes(const Tensor& q, const Tensor& k, const Tensor& v) {
-  for (const Tensor* x : {&q, &k, &v}) check_rank(kOp, *x, 4);
-  const bool heads = k.size(1) == 0 ? q.size(1) == 0 : q.size(1) % k.size(1) == 0;
-  const bool fits = q.size(0) == k.size(0) && q.size(0) == v.size(0) && k.size(1) == v.size(1) &&
-                    heads && k.size(2) == v.size(2) && q.size(3) == k.size(3);
-  if (!fits) {
-    throw ShapeError(
-        kOp,
-        "q [B, H, S_q, D], k [B, H_kv, S_k, D], v [B, H_kv, S_k, D_v], H a multiple "
-        "of H_kv",
-        to_string(q.shape()) + ", " + to_string(k.shape()) + " and " + to_string(v.shape()));
-  }
-  for (const Tensor* x : {&q, &v}) {
-    if (x->size(3) > 0) continue;
-    throw ShapeError(kOp, "heads of at least one feature", to_string(x->shape()));
-  }
-}
-
 MaskShape checked_shape(const AttentionTensors& x) {
-  check_compatible(kOp, x.q, x.k);
-  check_compatible(kOp, x.q, x.v);
-  check_floating(kOp, x.q);
-  check_shapes(x.q, x.k, x.v);
+  check_heads(kOp, x.q, x.k, x.v);
   return {x.q.size(0), x.q.size(1), x.q.size(2), x.k.size(2)};
 }
 
@@ -114,6 +93,34 @@ Tensor make_bounds(const SmallVector<std::shared_ptr<const MaskPart>, 2>& data,
 }
 
 }  // namespace
+
+void check_heads(const char* op, const Tensor& q, const Tensor& k, const Tensor& v) {
+  check_compatible(op, q, k);
+  check_compatible(op, q, v);
+  check_floating(op, q);
+  for (const Tensor* x : {&q, &k, &v}) check_rank(op, *x, 4);
+  const bool heads = k.size(1) == 0 ? q.size(1) == 0 : q.size(1) % k.size(1) == 0;
+  const bool fits = q.size(0) == k.size(0) && q.size(0) == v.size(0) && k.size(1) == v.size(1) &&
+                    heads && k.size(2) == v.size(2) && q.size(3) == k.size(3);
+  if (!fits) {
+    throw ShapeError(
+        op,
+        "q [B, H, S_q, D], k [B, H_kv, S_k, D], v [B, H_kv, S_k, D_v], H a multiple "
+        "of H_kv",
+        to_string(q.shape()) + ", " + to_string(k.shape()) + " and " + to_string(v.shape()));
+  }
+  for (const Tensor* x : {&q, &v}) {
+    if (x->size(3) > 0) continue;
+    throw ShapeError(op, "heads of at least one feature", to_string(x->shape()));
+  }
+}
+
+void check_lengths(const char* op, const Tensor& x, const Tensor& lengths) {
+  if (!lengths.defined()) return;
+  check_same_device(op, x, lengths);
+  check_dtype(op, lengths, DType::int32);
+  check_shape(op, lengths, {x.size(0)});
+}
 
 void check_scale_and_softcap(const char* op, double scale, double softcap, DType accumulator) {
   const auto accumulated = [accumulator](double x) {

@@ -43,6 +43,12 @@ struct AttentionCall {
   Tensor kept{};  ///< what dropout keeps, if the forward kernel left it for the backward one
 };
 
+/// Throws unless q, k and v fit together as `attention` describes.
+void check_heads(const char* op, const Tensor& q, const Tensor& k, const Tensor& v);
+
+/// Throws unless `lengths` is int32 [B] for x [B, ...], or undefined.
+void check_lengths(const char* op, const Tensor& x, const Tensor& lengths);
+
 /// `ValueError` unless scale is finite and softcap finite and above 0, or 0, as `accumulator` holds
 /// them.
 void check_scale_and_softcap(const char* op, double scale, double softcap, DType accumulator);

@@ -14,6 +14,7 @@
 #include "../norm/softmax.h"
 #include "../reduce/reduce.h"
 #include "attention_call.h"
+#include "head_layout.h"
 #include "sink_logits.h"
 
 /// Attention from plain ops, with the full matrix of scores.
@@ -21,12 +22,6 @@ namespace sash {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-// q [B, H, S, D] as [B, H_kv, H / H_kv, S, D].
-Tensor grouped(const Tensor& q, int64_t groups) {
-  const int64_t heads = groups == 0 ? 0 : q.size(1) / groups;
-  return q.reshape({q.size(0), groups, heads, q.size(2), q.size(3)});
-}
 
 // j - p for every pair: int64 [S_q, S_k].
 Tensor distances(const MaskShape& shape, Device device) {
@@ -49,7 +44,8 @@ Tensor relative_scores(const Tensor& relative_bias, const MaskShape& shape) {
 Tensor scores_of(const AttentionTensors& x, const AttentionCall& call) {
   const DType wide = call.accumulation_dtype();
   const Tensor k = x.k.to(wide);
-  Tensor scores = matmul(grouped(x.q.to(wide), k.size(1)), k.unsqueeze(2).mT()) * call.scale;
+  Tensor scores =
+      matmul(detail::grouped_heads(x.q.to(wide), k.size(1)), k.unsqueeze(2).mT()) * call.scale;
   scores = scores.reshape(call.weights_shape());
   if (call.softcap > 0) scores = tanh(scores / call.softcap) * call.softcap;
   if (x.bias.defined()) scores = scores + x.bias.to(wide);
@@ -88,7 +84,7 @@ AttentionWithLse attention_from_plain_ops(const AttentionTensors& x, const Atten
   const Tensor scores = scores_of(x, call);
   const Tensor weights = weights_of(scores, call);
   const Tensor v = x.v.to(weights.dtype());
-  return {matmul(grouped(weights, v.size(1)), v.unsqueeze(2))
+  return {matmul(detail::grouped_heads(weights, v.size(1)), v.unsqueeze(2))
               .reshape({x.q.size(0), x.q.size(1), x.q.size(2), v.size(3)})
               .to(call.dtype),
           lse_of(scores, call)};

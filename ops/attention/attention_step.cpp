@@ -9,6 +9,7 @@
 #include "../kernels/attention_step.h"
 #include "../rows.h"
 #include "attention_call.h"
+#include "head_layout.h"
 #include "sink_logits.h"
 
 namespace sash {
@@ -69,30 +70,24 @@ double scale_of(const Tensor& q, const AttentionStepOptions& options) {
   return options.scale.value_or(1 / std::sqrt(static_cast<double>(q.size(3))));
 }
 
-Tensor with_unit_rows(const Tensor& x) {
-  return x.size(3) == 1 || x.strides()[3] == 1 ? x : x.contiguous();
-}
-
 // The kernel's call; heads of a token lie side by side in the result.
 Tensor fused(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& keys,
              const Tensor& values, const Tensor& position, const AttentionStepOptions& options) {
-  const Tensor rows[3] = {with_unit_rows(q), with_unit_rows(k), with_unit_rows(v)};
+  const Tensor rows[3] = {detail::with_unit_rows(q), detail::with_unit_rows(k),
+                          detail::with_unit_rows(v)};
   const Tensor out = empty(q.shape(), q.options());
   kernels::AttentionStepParams params{.scale = scale_of(q, options),
                                       .softcap = options.softcap,
                                       .interleaved = options.layout == RotaryLayout::interleaved,
                                       .recent = options.reach.recent.value_or(0),
                                       .first = options.reach.first};
-  const Tensor tables[3] = {
-      options.angles.cos.defined() ? options.angles.cos.contiguous() : Tensor(),
-      options.angles.sin.defined() ? options.angles.sin.contiguous() : Tensor(),
-      options.sink_logits.defined() ? options.sink_logits.to(q.dtype()).contiguous() : Tensor()};
-  TensorView views[3];
-  const TensorView** const targets[3] = {&params.cos, &params.sin, &params.sink_logits};
-  for (int i = 0; i < 3; ++i) {
-    if (!tables[i].defined()) continue;
-    views[i] = tables[i].tensor_view();
-    *targets[i] = &views[i];
+  OptionalViews<3> views;
+  if (options.angles.cos.defined()) {
+    params.cos = views(options.angles.cos.contiguous());
+    params.sin = views(options.angles.sin.contiguous());
+  }
+  if (options.sink_logits.defined()) {
+    params.sink_logits = views(options.sink_logits.to(q.dtype()).contiguous());
   }
   KernelContext context = kernel_context(q.device());
   kernels::attention_step(context, rows[0].tensor_view(), rows[1].tensor_view(),

@@ -190,22 +190,16 @@ class Compiler {
       throw ValueError("attention_mask", "fewer than 2^30 visible blocks", "more");
     }
     const IndexRange queries = this->queries().of(m);
-    int64_t next = 0;
-    for (const IndexRange range : mask_.key_ranges(head, queries)) {
-      for (int64_t n = std::max(next, range.first / kBlockKeys); n * kBlockKeys < range.past; ++n) {
-        add_block(head, row, queries, n);
-        next = n + 1;
+    mask_.for_each_run(head, queries, shape_.keys, [&](IndexRange blocks, Coverage coverage) {
+      for (int64_t n = blocks.first; n < blocks.past; ++n) {
+        add_block(head, row, queries, n, coverage == Coverage::full);
       }
-    }
+    });
   }
 
-  void add_block(MaskHead head, int64_t row, IndexRange queries, int64_t n) {
-    const IndexRange keys = this->keys().of(n);
-    const Coverage coverage = mask_.coverage(head, queries, keys);
-    if (coverage == Coverage::empty) return;
-    bool full = coverage == Coverage::full && keys.size() == kBlockKeys;
-    if (!full) {
-      const int64_t pairs = read_tile(head, queries, keys);
+  void add_block(MaskHead head, int64_t row, IndexRange queries, int64_t n, bool full) {
+    if (!full || keys().is_ragged(n)) {
+      const int64_t pairs = read_tile(head, queries, keys().of(n));
       if (pairs == 0) return;
       full = pairs == queries.size() * kBlockKeys;
     }
@@ -215,15 +209,8 @@ class Compiler {
 
   // Fills tile_; the number of its visible pairs.
   int64_t read_tile(MaskHead head, IndexRange queries, IndexRange keys) {
-    const uint64_t inside = bits_of(keys, keys.first);
     std::fill(tile_.begin(), tile_.end(), 0);
-    int64_t pairs = 0;
-    for (int64_t i = 0; i < queries.size(); ++i) {
-      const uint64_t word = mask_.row_bits(head, queries.first + i, keys.first) & inside;
-      tile_[static_cast<size_t>(i)] = word;
-      pairs += std::popcount(word);
-    }
-    return pairs;
+    return mask_.read_tile(head, queries, keys, tile_);
   }
 
   // The block rows that list the entries found. The blocks of a run keep the order of the entries,

@@ -24,6 +24,7 @@
 #include "../reduce/reduce.h"
 #include "../rows.h"
 #include "attention_call.h"
+#include "head_layout.h"
 
 namespace sash {
 namespace {
@@ -41,12 +42,8 @@ AttentionOptions attention_options(const Options& options) {
 
 // Checks the arguments; the factor of the scores.
 double checked_scale(const Tensor& q, const Tensor& k, const Tensor& v, const Options& options) {
-  for (const Tensor* lengths : {&options.key_lengths, &options.query_lengths}) {
-    if (!lengths->defined()) continue;
-    check_same_device(kOp, q, *lengths);
-    check_dtype(kOp, *lengths, DType::int32);
-    check_shape(kOp, *lengths, {q.size(0)});
-  }
+  check_lengths(kOp, q, options.key_lengths);
+  check_lengths(kOp, q, options.query_lengths);
   return AttentionCall({q, k, v, {}, {}}, attention_options(options)).scale;
 }
 
@@ -82,12 +79,6 @@ Tensor into_tables(const Tensor& index, int64_t rows, int64_t shared) {
 // x [B, H, N, D] as [B H N, D].
 Tensor all_rows(const Tensor& x) {
   return x.reshape({x.size(0) * x.size(1) * x.size(2), x.size(3)});
-}
-
-// x [B, H, N, D] as [B, groups, H / groups, N, D].
-Tensor grouped_heads(const Tensor& x, int64_t groups) {
-  const int64_t shared = groups == 0 ? 0 : x.size(1) / groups;
-  return x.reshape({x.size(0), groups, shared, x.size(2), x.size(3)});
 }
 
 // lengths [B] beside [B, H, N] or [B, H, N, K].
@@ -189,7 +180,7 @@ Tensor cluster_scores(const Tensor& q, const Tensor& k, const QueryClusters& clu
   const int64_t batch = q.size(0), groups = k.size(1), rows = clusters.counts.size(2);
   const DType wide = is_half(q.dtype()) ? DType::float32 : q.dtype();
   const Tensor mean = mean_queries(q, clusters, options).to(wide) * scale;
-  const Tensor scores = matmul(grouped_heads(mean, groups), k.to(wide).unsqueeze(2).mT())
+  const Tensor scores = matmul(detail::grouped_heads(mean, groups), k.to(wide).unsqueeze(2).mT())
                             .view({batch, q.size(1), rows, k.size(2)});
   if (!options.key_lengths.defined()) return scores;
   const Tensor place = arange(0, k.size(2), 1, {.device = k.device()});
@@ -310,7 +301,7 @@ Tensor improved_clustered_attention(const Tensor& q, const Tensor& k, const Tens
   const Tensor weights = softmax(cluster_scores(q, visible_k, clusters, scale, options));
   const Tensor of_top = gather(weights, 3, keys);
   const Tensor others = scatter_add(weights, 3, keys, neg(of_top));  // x - x is 0
-  const Tensor rest = matmul(grouped_heads(dropout(others, options.dropout), v.size(1)),
+  const Tensor rest = matmul(detail::grouped_heads(dropout(others, options.dropout), v.size(1)),
                              visible_v.to(weights.dtype()).unsqueeze(2))
                           .view({q.size(0), q.size(1), rows, v.size(3)});
   const Tensor top =

@@ -9,6 +9,7 @@
 #include "../kernels/clusters.h"
 #include "../reduce/reduce.h"
 #include "../rows.h"
+#include "attention_call.h"
 
 namespace sash {
 
@@ -85,11 +86,7 @@ QueryClusters hamming_kmeans(const Tensor& hashes, int64_t clusters, int64_t ite
   check_at_least_one(op, "a number of iterations", iterations);
   check_bits(op, bits);
   const int64_t batch = hashes.size(0), heads = hashes.size(1), n = hashes.size(2);
-  if (lengths.defined()) {
-    check_same_device(op, hashes, lengths);
-    check_dtype(op, lengths, DType::int32);
-    check_shape(op, lengths, {batch});
-  }
+  check_lengths(op, hashes, lengths);
   const TensorOptions options = hashes.options();
   const int64_t count = std::clamp<int64_t>(n, 1, clusters);
   const QueryClusters found{empty({batch, heads, n}, options),

@@ -1,5 +1,6 @@
 #include "head_layout.h"
 
+#include "../../tensor/autograd/grad_mode.h"
 #include "../../tensor/factories.h"
 #include "../../tensor/tensor_impl.h"
 
@@ -57,6 +58,16 @@ Tensor whole_of(std::span<const Tensor> parts, const Packing& packing) {
   if (!are_parts(parts, packing)) return {};
   const Shape shape{parts[0].size(0), parts[0].size(2), packing.width()};
   return laid_out(parts[0], shape, contiguous_strides(shape), parts[0].impl().offset);
+}
+
+Tensor with_unit_rows(const Tensor& x) {
+  const NoGradGuard no_grad;
+  return x.size(3) == 1 || x.strides()[3] == 1 ? x : x.contiguous();
+}
+
+Tensor grouped_heads(const Tensor& x, int64_t kv_heads) {
+  const int64_t shared = kv_heads == 0 ? 0 : x.size(1) / kv_heads;
+  return x.reshape({x.size(0), kv_heads, shared, x.size(2), x.size(3)});
 }
 
 Tensor empty_in_layout_of(const Tensor& x, int64_t width) {

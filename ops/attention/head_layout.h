@@ -4,8 +4,8 @@
 
 #include "../../tensor/tensor.h"
 
-/// Results of attention in the memory layout of its inputs, so that the products before and after
-/// it need no copies.
+/// How heads lie in memory. Results of attention get the layout of its inputs, so that the products
+/// before and after it need no copies.
 namespace sash::detail {
 
 /// The heads of one projection, and their features.
@@ -22,6 +22,13 @@ std::array<Tensor, 3> parts_of(const Tensor& packed, const Packing& packing);
 
 /// The contiguous packed tensor that `parts` are all of; undefined if there is none.
 Tensor whole_of(std::span<const Tensor> parts, const Packing& packing);
+
+/// x [B, H, S, D] with stride 1 along the last axis, as kernels need it: x, or a copy. Not
+/// recorded.
+Tensor with_unit_rows(const Tensor& x);
+
+/// x [B, H, S, D] as [B, H_kv, H / H_kv, S, D]: the query heads of each key head together.
+Tensor grouped_heads(const Tensor& x, int64_t kv_heads);
 
 /// Uninitialised [B, H, S, width] for x [B, H, S, D]: the heads of a token side by side if they are
 /// so in x, contiguous if not.

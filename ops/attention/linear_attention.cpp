@@ -9,6 +9,9 @@
 #include "../checks.h"
 #include "../kernels/attention.h"
 #include "../kernels/linear_attention.h"
+#include "../rows.h"
+#include "attention_call.h"
+#include "head_layout.h"
 #include "linear_attention_call.h"
 
 namespace sash {
@@ -29,18 +32,12 @@ namespace {
 
 constexpr const char* kOp = "linear_attention";
 
-// Kernels need stride 1 along the last axis; copies if it is not.
-Tensor with_unit_rows(const Tensor& x) {
-  const NoGradGuard no_grad;
-  return x.size(3) == 1 || x.strides()[3] == 1 ? x : x.contiguous();
-}
+using detail::with_unit_rows;
 
 // Checked on the CPU at once, on a card by the kernel, which reports at the next synchronisation.
 Tensor checked_lengths(const Tensor& q, const Tensor& k, const Tensor& lengths) {
   const NoGradGuard no_grad;
-  check_same_device(kOp, q, lengths);
-  check_dtype(kOp, lengths, DType::int32);
-  check_shape(kOp, lengths, {q.size(0)});
+  check_lengths(kOp, q, lengths);
   const Tensor all = lengths.contiguous();
   const Tensor bounds = empty({q.size(0), 1, 1, 2}, lengths.options());
   const TensorView lengths_view = all.tensor_view();
@@ -53,27 +50,16 @@ Tensor checked_lengths(const Tensor& q, const Tensor& k, const Tensor& lengths) 
 struct Views {
   Views(const Tensor& q_, const Tensor& k_, const Tensor& v_, const LinearAttentionCall& call)
       : q(with_unit_rows(q_)), k(with_unit_rows(k_)), v(with_unit_rows(v_)) {
-    params.causal = call.causal;
-    params.eps = call.eps;
-    if (!call.lengths.defined()) return;
-    lengths = call.lengths.tensor_view();
-    params.lengths = &lengths;
+    params = {.causal = call.causal, .eps = call.eps, .lengths = optional(call.lengths)};
   }
-  Views(const Views&) = delete;
-  Views& operator=(const Views&) = delete;
-
   /// Hands `memory` to the kernels; nothing if it is undefined.
-  void keep(const Tensor& memory) {
-    if (!memory.defined()) return;
-    kept = memory.tensor_view();
-    params.kept = &kept;
-  }
+  void keep(const Tensor& memory) { params.kept = optional(memory); }
   kernels::LinearAttentionInputs inputs() const {
     return {q.tensor_view(), k.tensor_view(), v.tensor_view()};
   }
 
   Tensor q, k, v;
-  TensorView lengths{}, kept{};
+  OptionalViews<2> optional;
   kernels::LinearAttentionParams params{};
 };
 
@@ -104,9 +90,7 @@ Gradients fused_backward(const Tensor& g, const Tensor& q, const Tensor& k, cons
 
 Tensor fused(const Tensor& q, const Tensor& k, const Tensor& v, LinearAttentionCall call) {
   const Tensor out = empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
-  TensorOptions wide = q.options();
-  wide.dtype = q.dtype() == DType::float64 ? DType::float64 : DType::float32;
-  Forward forward{.den = empty({q.size(0), q.size(1), q.size(2)}, wide), .kept = {}};
+  Forward forward{.den = empty({q.size(0), q.size(1), q.size(2)}, row_statistics(q)), .kept = {}};
   {
     Views x(q, k, v, call);
     KernelContext context = kernel_context(q.device());
@@ -139,25 +123,7 @@ Tensor fused(const Tensor& q, const Tensor& k, const Tensor& v, LinearAttentionC
 
 void check_linear_attention(const char* op, const Tensor& q, const Tensor& k, const Tensor& v,
                             double eps) {
-  check_compatible(op, q, k);
-  check_compatible(op, q, v);
-  check_floating(op, q);
-  for (const Tensor* x : {&q, &k, &v}) check_rank(op, *x, 4);
-  const bool heads = k.size(1) == 0 ? q.size(1) == 0 : q.size(1) % k.size(1) == 0;
-  const bool fits = q.size(0) == k.size(0) && q.size(0) == v.size(0) && k.size(1) == v.size(1) &&
-                    heads && k.size(2) == v.size(2) && q.size(3) == k.size(3);
-  if (!fits) {
-    throw ShapeError(
-        op,
-        "q [B, H, S_q, D], k [B, H_kv, S_k, D], v [B, H_kv, S_k, D_v], H a multiple "
-        "of H_kv",
-        to_string(q.shape()) + ", " + to_string(k.shape()) + " and " + to_string(v.shape()));
-  }
-  for (const Tensor* x : {&q, &v}) {
-    if (x->size(3) == 0) {
-      throw ShapeError(op, "heads of at least one feature", to_string(x->shape()));
-    }
-  }
+  check_heads(op, q, k, v);
   if (!(eps > 0)) throw ValueError(op, "an eps above 0", to_text(eps));
   if (q.dtype() != DType::float64 && !std::isnormal(static_cast<float>(eps))) {
     throw ValueError(op, "an eps that float32 holds", to_text(eps));

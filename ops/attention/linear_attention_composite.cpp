@@ -10,6 +10,7 @@
 #include "../linalg/matmul.h"
 #include "../reduce/reduce.h"
 #include "../shape/concat.h"
+#include "head_layout.h"
 #include "linear_attention_call.h"
 
 /// Linear attention from plain ops: its composite, and the recurrent form.
@@ -29,12 +30,6 @@ Tensor features(const Tensor& x) { return where(ge(x, 0), x + 1, exp(clamp(x, {}
 
 Tensor with_ones(const Tensor& v) {
   return cat({v, ones({v.size(0), v.size(1), v.size(2), 1}, v.options())}, 3);
-}
-
-// q [B, H, S, D] as [B, H_kv, H / H_kv, S, D].
-Tensor grouped(const Tensor& q, int64_t groups) {
-  const int64_t heads = groups == 0 ? 0 : q.size(1) / groups;
-  return q.reshape({q.size(0), groups, heads, q.size(2), q.size(3)});
 }
 
 // x [..., S, n] as [..., chunks, kChunk, n], zeros behind the end.
@@ -102,7 +97,7 @@ Tensor linear_attention_from_plain_ops(const Tensor& q, const Tensor& k, const T
     fk = masked_fill(fk, hidden, 0);
     v1 = masked_fill(v1, hidden, 0);
   }
-  const Tensor fq = grouped(features(widened(q)), k.size(1));
+  const Tensor fq = detail::grouped_heads(features(widened(q)), k.size(1));
   fk = fk.unsqueeze(2);
   v1 = v1.unsqueeze(2);
   const Tensor sums = call.causal ? causal_sums(fq, fk, v1, {}) : matmul(fq, matmul(fk.mT(), v1));
@@ -128,7 +123,7 @@ Tensor linear_attention_step(const Tensor& q, const Tensor& k, const Tensor& v,
     check_state(op, state.z, fk, z);
     before = cat({state.s, state.z.unsqueeze(3)}, 3);
   }
-  const Tensor fq = grouped(features(widened(q)), k.size(1));
+  const Tensor fq = detail::grouped_heads(features(widened(q)), k.size(1));
   const Tensor sums = causal_sums(fq, fk.unsqueeze(2), v1.unsqueeze(2),
                                   before.defined() ? before.unsqueeze(2) : before);
   const Tensor added = matmul(fk.mT(), v1);

@@ -79,16 +79,13 @@ Tensor linear_step(const Tensor& x, const Tensor& weight, const LinearStepOption
       .weight_at_rest = options.weight_at_rest &&
                         (!options.norm_weight.defined() || options.norm_weight.is_contiguous())};
   if (options.gate) params.gate = detail::gate_of(*options.gate);
-  const Tensor parts[3] = {options.norm_weight, options.bias, options.residual};
-  const TensorView** const targets[3] = {&params.norm_weight, &params.bias, &params.residual};
-  Tensor kept[3];
-  TensorView views[3];
-  for (int i = 0; i < 3; ++i) {
-    if (!parts[i].defined()) continue;
-    kept[i] = parts[i].contiguous();
-    views[i] = kept[i].tensor_view();
-    *targets[i] = &views[i];
-  }
+  OptionalViews<3> views;
+  const auto view = [&](const Tensor& part) {
+    return views(part.defined() ? part.contiguous() : part);
+  };
+  params.norm_weight = view(options.norm_weight);
+  params.bias = view(options.bias);
+  params.residual = view(options.residual);
   const int64_t rows = x.numel() / weight.size(1);
   KernelContext context = kernel_context(x.device());
   kernels::linear_step(context, x.view({rows, weight.size(1)}).tensor_view(), weight.tensor_view(),

@@ -9,6 +9,7 @@
 #include "../elementwise/where.h"
 #include "../index/gather.h"
 #include "../linalg/window_matmul.h"
+#include "attention_call.h"
 
 namespace sash {
 namespace {
@@ -26,13 +27,6 @@ void check_mask(const char* op, const Tensor& q, const Tensor& mask) {
   if (!mask.defined()) return;
   check_compatible(op, q, mask);
   check_shape(op, mask, {q.size(2), q.size(2)});
-}
-
-void check_lengths(const char* op, const Tensor& q, const Tensor& lengths) {
-  if (!lengths.defined()) return;
-  check_same_device(op, q, lengths);
-  check_dtype(op, lengths, DType::int32);
-  check_shape(op, lengths, {q.size(0)});
 }
 
 // mask[l, j] for the key j of each slot, 0 where there is none: [L, c], or [N, 1, L, c] for

@@ -1,6 +1,5 @@
 #include "mask_statistics.h"
 
-#include <bit>
 #include <limits>
 
 #include "../../tensor/autograd/grad_mode.h"
@@ -51,34 +50,15 @@ class Counter {
 
  private:
   void add_row(MaskHead head, IndexRange queries) {
-    int64_t next = 0;
-    for (const IndexRange range : mask_.key_ranges(head, queries)) {
-      const IndexRange blocks{std::max(next, range.first / kBlockKeys), blocks_of(range.past)};
-      if (blocks.empty()) continue;
-      add_blocks(head, queries, blocks);
-      next = blocks.past;
-    }
-  }
-
-  void add_blocks(MaskHead head, IndexRange queries, IndexRange blocks) {
-    const IndexRange keys =
-        intersect({blocks.first * kBlockKeys, blocks.past * kBlockKeys}, {0, shape_.keys});
-    const Coverage coverage = mask_.coverage(head, queries, keys);
-    const int64_t all = queries.size() * keys.size();
-    if (coverage == Coverage::empty) return;
-    if (coverage == Coverage::full) return count(blocks.size(), true, all);
-    if (blocks.size() > 1) {
-      const int64_t middle = blocks.first + blocks.size() / 2;
-      add_blocks(head, queries, {blocks.first, middle});
-      add_blocks(head, queries, {middle, blocks.past});
-      return;
-    }
-    const uint64_t inside = bits_of(keys, keys.first);
-    int64_t pairs = 0;
-    for (int64_t i = queries.first; i < queries.past; ++i) {
-      pairs += std::popcount(mask_.row_bits(head, i, keys.first) & inside);
-    }
-    if (pairs > 0) count(1, pairs == all, pairs);
+    mask_.for_each_run(head, queries, shape_.keys, [&](IndexRange blocks, Coverage coverage) {
+      const IndexRange keys =
+          intersect({blocks.first * kBlockKeys, blocks.past * kBlockKeys}, {0, shape_.keys});
+      const int64_t all = queries.size() * keys.size();
+      if (coverage == Coverage::full) return count(blocks.size(), true, all);
+      uint64_t rows[kBlockKeys];
+      const int64_t pairs = mask_.read_tile(head, queries, keys, rows);
+      if (pairs > 0) count(1, pairs == all, pairs);
+    });
   }
 
   void count(int64_t blocks, bool full, int64_t pairs) {

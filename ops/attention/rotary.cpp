@@ -31,7 +31,7 @@ void turn(const Tensor& x, const Tensor& y, const RotaryAngles& angles,
     return rows.rank() == 3 ? rows : rows.unsqueeze(0);
   };
   const Tensor cos = of_batch(angles.cos), sin = of_batch(angles.sin);
-  const Tensor in = x.size(3) == 1 || x.strides()[3] == 1 ? x : x.contiguous();
+  const Tensor in = detail::with_unit_rows(x);
   KernelContext context = kernel_context(x.device());
   kernels::rotary(context, in.tensor_view(), cos.tensor_view(), sin.tensor_view(), y.tensor_view(),
                   params);

@@ -16,6 +16,7 @@
 #include "../norm/softmax.h"
 #include "../shape/concat.h"
 #include "attention_call.h"
+#include "head_layout.h"
 #include "mask/simple_mask.h"
 #include "sparse_products.h"
 
@@ -80,15 +81,14 @@ Tensor top_keys(const Tensor& q, const Tensor& k, int64_t count,
   check_count(count);
   const AttentionCall call = checked_call(q, k, k, options);
   const int64_t batch = q.size(0), heads = q.size(1), queries = q.size(2), keys = k.size(2);
-  const int64_t kept = std::min(count, keys), groups = k.size(1);
+  const int64_t kept = std::min(count, keys);
   const HiddenRows mask(call, q.device());
   const int64_t rows = std::max<int64_t>(1, kScores / std::max<int64_t>(1, batch * heads * keys));
   const Tensor columns = k.unsqueeze(2).mT();
   std::vector<Tensor> chosen;
   for (int64_t first = 0; first < queries && q.numel() > 0; first += rows) {
     const int64_t n = std::min(rows, queries - first);
-    const Tensor some =
-        (q.narrow(2, first, n) * call.scale).reshape({batch, groups, heads / groups, n, q.size(3)});
+    const Tensor some = detail::grouped_heads(q.narrow(2, first, n) * call.scale, k.size(1));
     const Tensor scores = mask.hide(matmul(some, columns).view({batch, heads, n, keys}), first);
     const Chosen found = topk(scores, kept);
     chosen.push_back(masked_fill(found.indices, eq(found.values, kLowest), -1));

@@ -214,6 +214,7 @@ void attention_forward(KernelContext& context, const kernels::AttentionInputs& i
                        const kernels::AttentionParams& params, const TensorView& out,
                        const TensorView& lse) {
   const AttentionDims dims(inputs, params);
+  if (dims.tiles() == 0) return;
   if (has_few_queries(dims)) return forward_few(context, dims, {inputs, out, lse});
   if (out.dtype == DType::float64) return forward<double>(context, {inputs, out, lse}, params);
   const FloatInputs floats(context, inputs, params);

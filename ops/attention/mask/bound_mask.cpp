@@ -100,4 +100,16 @@ uint64_t BoundMask::row_bits(MaskHead head, int64_t query, int64_t key) const {
       [](Kind kind, uint64_t a, uint64_t b) { return kind == Kind::both ? a & b : a | b; });
 }
 
+int64_t BoundMask::read_tile(MaskHead head, IndexRange queries, IndexRange keys,
+                             std::span<uint64_t> rows) const {
+  const uint64_t inside = bits_of(keys, keys.first);
+  int64_t pairs = 0;
+  for (int64_t i = 0; i < queries.size(); ++i) {
+    const uint64_t word = row_bits(head, queries.first + i, keys.first) & inside;
+    rows[static_cast<size_t>(i)] = word;
+    pairs += std::popcount(word);
+  }
+  return pairs;
+}
+
 }  // namespace sash

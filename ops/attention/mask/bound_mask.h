@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "mask_part.h"
@@ -17,6 +18,24 @@ class BoundMask {
   Coverage coverage(MaskHead head, IndexRange queries, IndexRange keys) const;
   uint64_t row_bits(MaskHead head, int64_t query, int64_t key) const;
 
+  /// Writes to `rows` the bits of each query for at most 64 keys. Returns how many are set.
+  int64_t read_tile(MaskHead head, IndexRange queries, IndexRange keys,
+                    std::span<uint64_t> rows) const;
+
+  /// Calls f(blocks, coverage) for the blocks of 64 of the keys [0, `keys`), ascending: for runs of
+  /// blocks that the queries see whole, and for each block that is not hidden otherwise.
+  template <class F>
+  void for_each_run(MaskHead head, IndexRange queries, int64_t keys, F&& f) const {
+    int64_t next = 0;
+    for (const IndexRange range : key_ranges(head, queries)) {
+      const IndexRange blocks{std::max(next, range.first / kBlock),
+                              (range.past + kBlock - 1) / kBlock};
+      if (blocks.empty()) continue;
+      split_runs(head, queries, keys, blocks, f);
+      next = blocks.past;
+    }
+  }
+
  private:
   // Postfix order: an operator takes the last two results.
   struct Step {
@@ -24,6 +43,19 @@ class BoundMask {
     std::unique_ptr<MaskRule> rule;  // null for an operator
   };
   void add(const MaskTerm& term, const MaskShape& shape);
+
+  static constexpr int64_t kBlock = kernels::kBlockKeys;
+
+  template <class F>
+  void split_runs(MaskHead head, IndexRange queries, int64_t keys, IndexRange blocks, F& f) const {
+    const Coverage found = coverage(
+        head, queries, intersect({blocks.first * kBlock, blocks.past * kBlock}, {0, keys}));
+    if (found == Coverage::empty) return;
+    if (found == Coverage::full || blocks.size() == 1) return f(blocks, found);
+    const int64_t middle = blocks.first + blocks.size() / 2;
+    split_runs(head, queries, keys, {blocks.first, middle}, f);
+    split_runs(head, queries, keys, {middle, blocks.past}, f);
+  }
 
   std::vector<Step> steps_;
 };

@@ -5,6 +5,7 @@
 #include "../../checks.h"
 #include "../../elementwise/binary.h"
 #include "../../kernels/attention.h"
+#include "../../rows.h"
 #include "mask_part.h"
 #include "text_positions.h"
 
@@ -84,6 +85,13 @@ class Data : public MaskPart {
     return text;
   }
   bool is_data() const override { return true; }
+  void narrow(KernelContext& context, const MaskShape& shape, bool narrow,
+              const TensorView& bounds) const override {
+    kernels::RowBoundsParams params{shape.queries, shape.keys};
+    OptionalViews<2> views;
+    give(params, views, {bounds.shape[0], bounds.shape[1], shape.queries});
+    kernels::row_bounds(context, params, narrow, bounds);
+  }
   std::unique_ptr<MaskRule> bind(const MaskShape& shape) const override {
     const NoGradGuard no_grad;
     const Shape extents = bounds_shape(shape);
@@ -96,6 +104,9 @@ class Data : public MaskPart {
 
  protected:
   virtual Part on_host() const = 0;
+  // Sets the tensors of the params; `ranges` is [B or 1, H or 1, S_q].
+  virtual void give(kernels::RowBoundsParams& params, OptionalViews<2>& views,
+                    const Shape& ranges) const = 0;
 
  private:
   const char* name_;
@@ -117,17 +128,13 @@ class KeyLengths final : public Data {
     }
     return {shape.batch, 1, shape.queries};
   }
-  void narrow(KernelContext& context, const MaskShape& shape, bool narrow,
-              const TensorView& bounds) const override {
-    const Tensor lengths = lengths_.contiguous();
-    const TensorView view = lengths.tensor_view();
-    kernels::RowBoundsParams params{shape.queries, shape.keys};
-    params.lengths = &view;
-    kernels::row_bounds(context, params, narrow, bounds);
-  }
 
  protected:
   Part on_host() const override { return std::make_shared<KeyLengths>(lengths_.to(kCPU)); }
+  void give(kernels::RowBoundsParams& params, OptionalViews<2>& views,
+            const Shape&) const override {
+    params.lengths = views(lengths_.contiguous());
+  }
 
  private:
   Tensor lengths_;
@@ -148,17 +155,13 @@ class Packed final : public Data {
     }
     return {1, 1, shape.queries};
   }
-  void narrow(KernelContext& context, const MaskShape& shape, bool narrow,
-              const TensorView& bounds) const override {
-    const Tensor cu_seqlens = cu_seqlens_.contiguous();
-    const TensorView view = cu_seqlens.tensor_view();
-    kernels::RowBoundsParams params{shape.queries, shape.keys};
-    params.cu_seqlens = &view;
-    kernels::row_bounds(context, params, narrow, bounds);
-  }
 
  protected:
   Part on_host() const override { return std::make_shared<Packed>(cu_seqlens_.to(kCPU)); }
+  void give(kernels::RowBoundsParams& params, OptionalViews<2>& views,
+            const Shape&) const override {
+    params.cu_seqlens = views(cu_seqlens_.contiguous());
+  }
 
  private:
   Tensor cu_seqlens_;
@@ -192,20 +195,15 @@ class RowRanges final : public Data {
     }
     return {extent(0), extent(1), shape.queries};
   }
-  void narrow(KernelContext& context, const MaskShape& shape, bool narrow,
-              const TensorView& bounds) const override {
-    const Shape whole{bounds.shape[0], bounds.shape[1], shape.queries};
-    const TensorView first = first_.expand(whole).tensor_view();
-    const TensorView past = past_.expand(whole).tensor_view();
-    kernels::RowBoundsParams params{shape.queries, shape.keys};
-    params.first = &first;
-    params.past = &past;
-    kernels::row_bounds(context, params, narrow, bounds);
-  }
 
  protected:
   Part on_host() const override {
     return std::make_shared<RowRanges>(first_.to(kCPU), past_.to(kCPU));
+  }
+  void give(kernels::RowBoundsParams& params, OptionalViews<2>& views,
+            const Shape& ranges) const override {
+    params.first = views(first_.expand(ranges));
+    params.past = views(past_.expand(ranges));
   }
 
  private:
