@@ -52,11 +52,6 @@ class SASH_API CausalLM : public LanguageModel {
   /// as `MultiheadAttention`.
   explicit CausalLM(const CausalLMOptions& options);
 
-  /// `LanguageModel::generate` of one prompt, which may be written in braces.
-  std::vector<int64_t> generate(const std::vector<int64_t>& prompt, int64_t count,
-                                const GenerateOptions& options = {}) {
-    return LanguageModel::generate(prompt, count, options);
-  }
   int64_t vocab() const { return config_.vocab; }
   /// 0 without learnt positions.
   int64_t context() const { return config_.max_positions; }

@@ -64,7 +64,7 @@ void append_next(DecodeStep& step, const std::vector<Text*>& texts) {
 
 }  // namespace
 
-std::vector<std::vector<int64_t>> LanguageModel::generate(
+std::vector<std::vector<int64_t>> LanguageModel::generate_all(
     const std::vector<std::vector<int64_t>>& prompts, int64_t count,
     const GenerateOptions& options) {
   const NoGradGuard no_grad;
@@ -106,7 +106,7 @@ std::vector<std::vector<int64_t>> LanguageModel::generate(
 
 std::vector<int64_t> LanguageModel::generate(const std::vector<int64_t>& prompt, int64_t count,
                                              const GenerateOptions& options) {
-  return generate(std::vector<std::vector<int64_t>>{prompt}, count, options)[0];
+  return generate_all({prompt}, count, options)[0];
 }
 
 }  // namespace sash::nn

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <concepts>
 #include <vector>
 
 #include "../../ops/loss/linear_cross_entropy.h"
@@ -69,8 +70,11 @@ class SASH_API LanguageModel : public TransformerStack {
                                 const GenerateOptions& options = {});
   /// The same for several prompts of any lengths. Each is read by itself; then all texts get their
   /// next tokens together. The first is what it is alone.
-  std::vector<std::vector<int64_t>> generate(const std::vector<std::vector<int64_t>>& prompts,
-                                             int64_t count, const GenerateOptions& options = {});
+  template <std::same_as<std::vector<int64_t>> Prompt>
+  std::vector<std::vector<int64_t>> generate(const std::vector<Prompt>& prompts, int64_t count,
+                                             const GenerateOptions& options = {}) {
+    return generate_all(prompts, count, options);
+  }
 
  protected:
   /// `config.attention` with `causal()` in every mask.
@@ -83,6 +87,8 @@ class SASH_API LanguageModel : public TransformerStack {
 
  private:
   friend class DecodeStep;
+  std::vector<std::vector<int64_t>> generate_all(const std::vector<std::vector<int64_t>>& prompts,
+                                                 int64_t count, const GenerateOptions& options);
   using Texts = std::vector<std::vector<KeyValueCache>*>;
 
   // Why a token of each text is not computed by `attention_step`; null if it is.

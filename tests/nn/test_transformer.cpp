@@ -251,7 +251,7 @@ TEST_CASE("texts that a causal model writes together are what they are alone") {
   nn::CausalLM lm = small_lm();
   for (auto& [name, p] : lm.state_dict()) p.mul_(8);
   const std::vector<std::vector<int64_t>> prompts{{3, 1, 4}, {1}, {5, 9, 2, 6, 5, 3, 5}};
-  const auto all = lm.LanguageModel::generate(prompts, 9, {.temperature = 0, .stride = 2});
+  const auto all = lm.generate(prompts, 9, {.temperature = 0, .stride = 2});
   for (size_t i = 0; i < prompts.size(); ++i) {
     CHECK(all[i] == lm.generate(prompts[i], 9, {.temperature = 0, .stride = 2}));
   }
