@@ -1,5 +1,4 @@
 #include <cmath>
-#include <limits>
 
 #include "../../tensor/factories.h"
 #include "../../tensor/random.h"
@@ -14,19 +13,14 @@
 #include "../norm/softmax.h"
 #include "../reduce/reduce.h"
 #include "attention_call.h"
+#include "head_layout.h"
 #include "sink_logits.h"
 
 /// Attention from plain ops, with the full matrix of scores.
 namespace sash {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-// q [B, H, S, D] as [B, H_kv, H / H_kv, S, D].
-Tensor grouped(const Tensor& q, int64_t groups) {
-  const int64_t heads = groups == 0 ? 0 : q.size(1) / groups;
-  return q.reshape({q.size(0), groups, heads, q.size(2), q.size(3)});
-}
+using detail::grouped;
 
 // j - p for every pair: int64 [S_q, S_k].
 Tensor distances(const MaskShape& shape, Device device) {

@@ -10,6 +10,7 @@
 #include "../linalg/matmul.h"
 #include "../reduce/reduce.h"
 #include "../shape/concat.h"
+#include "head_layout.h"
 #include "linear_attention_call.h"
 
 /// Linear attention from plain ops: its composite, and the recurrent form.
@@ -18,6 +19,8 @@
 /// denominator], and the state is [s, z].
 namespace sash {
 namespace {
+
+using detail::grouped;
 
 constexpr int64_t kChunk = 64;
 
@@ -29,12 +32,6 @@ Tensor features(const Tensor& x) { return where(ge(x, 0), x + 1, exp(clamp(x, {}
 
 Tensor with_ones(const Tensor& v) {
   return cat({v, ones({v.size(0), v.size(1), v.size(2), 1}, v.options())}, 3);
-}
-
-// q [B, H, S, D] as [B, H_kv, H / H_kv, S, D].
-Tensor grouped(const Tensor& q, int64_t groups) {
-  const int64_t heads = groups == 0 ? 0 : q.size(1) / groups;
-  return q.reshape({q.size(0), groups, heads, q.size(2), q.size(3)});
 }
 
 // x [..., S, n] as [..., chunks, kChunk, n], zeros behind the end.

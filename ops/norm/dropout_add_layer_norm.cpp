@@ -31,23 +31,23 @@ constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, cons
 
 namespace {
 
-constexpr const char* kOp = "dropout_add_layer_norm";
+constexpr const char* kSumAndNorm = "dropout_add_layer_norm";
 using kernels::BranchDropout;
 
 void check_arguments(const Tensor& branch, const Tensor& residual, const Tensor& weight,
                      const Tensor& bias, double p, double eps) {
-  check_defined(kOp, branch);
-  check_floating(kOp, branch);
-  check_min_rank(kOp, branch, 1);
-  check_compatible(kOp, branch, residual);
-  check_shape(kOp, residual, branch.shape());
+  check_defined(kSumAndNorm, branch);
+  check_floating(kSumAndNorm, branch);
+  check_min_rank(kSumAndNorm, branch, 1);
+  check_compatible(kSumAndNorm, branch, residual);
+  check_shape(kSumAndNorm, residual, branch.shape());
   for (const Tensor* parameter : {&weight, &bias}) {
     if (!parameter->defined()) continue;
-    check_compatible(kOp, branch, *parameter);
-    check_shape(kOp, *parameter, {branch.size(-1)});
+    check_compatible(kSumAndNorm, branch, *parameter);
+    check_shape(kSumAndNorm, *parameter, {branch.size(-1)});
   }
-  check_probability(kOp, "p", p);
-  check_not_negative(kOp, "eps", eps);
+  check_probability(kSumAndNorm, "p", p);
+  check_not_negative(kSumAndNorm, "eps", eps);
 }
 
 Tensor dropped(const Tensor& x, const BranchDropout& dropout) {
@@ -55,12 +55,12 @@ Tensor dropped(const Tensor& x, const BranchDropout& dropout) {
 }
 
 /// What backward needs, all contiguous.
-struct Operands {
+struct SumOperands {
   Tensor sum, weight, mean, rstd;
 };
 
 // The gradients of branch, residual, weight and bias.
-Gradients fused_backward(const Operands& in, const Tensor& dsum, const Tensor& dnorm,
+Gradients fused_backward(const SumOperands& in, const Tensor& dsum, const Tensor& dnorm,
                          const BranchDropout& dropout, const Backward& pass) {
   const int64_t columns = in.sum.size(-1), rows = in.mean.numel();
   const Tensor g = dnorm.contiguous(), further = dsum.defined() ? dsum.contiguous() : dsum;
@@ -118,7 +118,7 @@ SumAndNorm dropout_add_layer_norm(const Tensor& branch, const Tensor& residual,
 SumAndNorm dropout_add_layer_norm(const Tensor& branch_, const Tensor& residual_,
                                   const Tensor& weight_, const Tensor& bias_, double p,
                                   double eps) {
-  if (Autocast cast(kOp); cast) {
+  if (Autocast cast(kSumAndNorm); cast) {
     return dropout_add_layer_norm(cast(branch_), cast(residual_), cast(weight_), cast(bias_), p,
                                   eps);
   }
@@ -143,7 +143,7 @@ SumAndNorm dropout_add_layer_norm(const Tensor& branch_, const Tensor& residual_
   kernels::dropout_add_layer_norm_forward(
       context, matrix(branch), matrix(residual), vector_view(weight), vector_view(bias), dropout,
       matrix(results[0]), matrix(results[1]), vector_view(mean), vector_view(rstd), eps);
-  record(kOp, {branch, residual, weight, bias}, results,
+  record(kSumAndNorm, {branch, residual, weight, bias}, results,
          [sum = save_output(results[0], 0), weight = save(weight), mean = save(mean),
           rstd = save(rstd), dropout, eps](Backward& pass, std::span<const Tensor> g) {
            const bool fused = g[1].defined() && !pass.create_graph();

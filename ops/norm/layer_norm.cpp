@@ -25,15 +25,15 @@ constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, cons
 
 namespace {
 
-constexpr const char* kOp = "layer_norm";
+constexpr const char* kLayerNorm = "layer_norm";
 
 void check_arguments(const Tensor& x, const Shape& normalized, const Tensor& weight,
                      const Tensor& bias, double eps) {
-  check_normalized(kOp, x, normalized, eps);
+  check_normalized(kLayerNorm, x, normalized, eps);
   for (const Tensor* parameter : {&weight, &bias}) {
     if (!parameter->defined()) continue;
-    check_compatible(kOp, x, *parameter);
-    check_shape(kOp, *parameter, normalized);
+    check_compatible(kLayerNorm, x, *parameter);
+    check_shape(kLayerNorm, *parameter, normalized);
   }
 }
 
@@ -48,11 +48,11 @@ struct Matrix {
 };
 
 // What backward needs, all contiguous.
-struct Operands {
+struct LayerNormOperands {
   Tensor x, weight, mean, rstd;
 };
 
-Gradients fused_backward(const Operands& in, const Tensor& grad, const Shape& normalized,
+Gradients fused_backward(const LayerNormOperands& in, const Tensor& grad, const Shape& normalized,
                          const Backward& pass) {
   const auto [rows, columns] = Matrix(in.x.shape(), normalized);
   const Tensor g = grad.contiguous();
@@ -105,7 +105,7 @@ Tensor layer_norm(const Tensor& x, const Shape& normalized_shape, const Tensor& 
 
 Tensor layer_norm(const Tensor& input, const Shape& normalized_shape, const Tensor& weight,
                   const Tensor& bias, double eps) {
-  if (Autocast cast(kOp); cast) {
+  if (Autocast cast(kLayerNorm); cast) {
     return layer_norm(cast(input), normalized_shape, cast(weight), cast(bias), eps);
   }
   check_arguments(input, normalized_shape, weight, bias, eps);
@@ -124,7 +124,7 @@ Tensor layer_norm(const Tensor& input, const Shape& normalized_shape, const Tens
                               vector_view(b), matrix_view(y, rows, columns), vector_view(mean),
                               vector_view(rstd), eps);
   return record(
-      kOp, {x, w, b}, y,
+      kLayerNorm, {x, w, b}, y,
       [x = save(x), w = save(w), mean = save(mean), rstd = save(rstd), shape = normalized_shape,
        eps](Backward& pass, const Tensor& g) {
         if (!pass.create_graph() && use_fused(kernels::layer_norm_backward, g.device())) {

@@ -28,7 +28,7 @@ constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, cons
 
 namespace {
 
-using Forward = Kernel<void(KernelContext&, const TensorView&, const TensorView&)>;
+using ForwardKernel = Kernel<void(KernelContext&, const TensorView&, const TensorView&)>;
 using BackwardKernel =
     Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&)>;
 
@@ -38,7 +38,7 @@ int checked_axis(const char* op, const Tensor& x, int64_t axis) {
   return normalize_axis(axis, x.rank(), op);
 }
 
-Tensor run(const Forward& kernel, const Tensor& x) {
+Tensor run(const ForwardKernel& kernel, const Tensor& x) {
   Tensor y = empty_like(x);
   KernelContext context = kernel_context(x.device());
   kernel(context, x.tensor_view(), y.tensor_view());
