@@ -26,7 +26,7 @@ has several implementations of a case, the fastest is marked with a star.
 - --busy: each round runs both again beside a process on each processor that never waits. A second
   table has the times and the ratio under this load, what it costs each ("x": time under load
   divided by time without), and the ratio under load divided by that without ("kept").
-- --save keeps the JSON lines of all programs. attention_table.py makes a page from them.
+- --save keeps the JSON lines of all programs. attention_table.py prints them as tables.
 """
 
 import argparse

@@ -58,9 +58,9 @@ bool is_window(const kernels::BlockMap& map) {
   return !is_dense(map) && !hopper::is_uneven(map.by_query, rows_of(map));
 }
 
-/// How many heads run at a time in one pass. While tiles of a head that are neighbours start
-/// together, each waits for the one before it, the less the more heads there are. But their q, g
-/// and sums should stay in the L2 cache. Tiles of windows start apart.
+/// How many heads run at a time in one pass. If neighbouring tiles of a head start together, each
+/// waits for the one before it; with more heads at a time they start farther apart. But the q, g
+/// and sums of these heads should stay in the L2 cache. Tiles of windows start apart anyway.
 int heads_together(const kernels::BlockMap& map, int heads, int64_t head_bytes) {
   constexpr int64_t kCached = 32 << 20;
   const int64_t least = is_window(map) ? 4 : 8;
@@ -77,9 +77,10 @@ bool wants_staged() {
   return name != nullptr;
 }
 
-/// What is fastest, by measurement: one pass for wide rows, and for short calls of heads of 64,
-/// where starts and ends of tiles count. All tiles of a dense call want the same turns, which costs
-/// little if each has many steps. Dropout's bits are known to one pass alone.
+/// The fastest way by measurement: one pass for wide rows, and for short calls of heads of 64,
+/// where starts and ends of tiles count. All tiles of a dense call wait for the same turns, which
+/// costs little if each has many steps. Only the one pass gets dropout's bits. The number of heads
+/// must not choose: a head has the same bits in any batch.
 template <class T>
 Passes passes_of(const AttentionDims<T>& p, int width) {
   const kernels::BlockList& list = p.map.by_query;
