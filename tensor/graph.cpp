@@ -24,7 +24,7 @@ constinit std::atomic<uint64_t> recordings{0};
 
 constexpr size_t kMostGenerators = 7;  // of the caller's own, in a graph
 
-// Branches that later work is beside: more keep more memory, and are no faster.
+// Branches that may be open while later work runs: with more, memory grows and steps are no faster.
 constexpr size_t kMostBranches = 2;
 
 // A leaf whose gradient the recorded call used.

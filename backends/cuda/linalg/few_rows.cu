@@ -13,6 +13,7 @@ namespace {
 constexpr int kMostThreads = 512, kMostWarps = kMostThreads / kWarp;
 constexpr int64_t kMostRows = 4, kManyOutputs = 4096, kMostBytes = 47 << 10, kLargest = 1 << 28;
 /// Of a thread's weights: stages of two vectors, all but one of which are on their way.
+/// One block of threads with eleven stages reads weights faster than two blocks with six.
 constexpr int kStages = 11, kStageBytes = 32;
 
 /// x [rows, k], w [n, k] or, with a gate, [2 n, k], and y [rows, n]; ld is the step from row to

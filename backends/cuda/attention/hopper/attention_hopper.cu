@@ -42,9 +42,9 @@ void with_half(DType dtype, F&& f) {
 /// five.
 enum class Passes { two, fused, staged };
 
-constexpr int64_t kWideRow = 14;    ///< blocks of keys, in the mean
-constexpr int64_t kShortDense = 8;  ///< blocks of queries or keys
-constexpr int64_t kManySteps = 32;  ///< of a tile
+constexpr int64_t kWideRow = 14;    ///< mean blocks of keys from which one pass is faster
+constexpr int64_t kShortDense = 8;  ///< blocks up to which a dense call of width 64 is short
+constexpr int64_t kManySteps = 32;  ///< steps of a tile from which a dense call takes one pass
 
 int64_t rows_of(const kernels::BlockMap& map) { return map.batches * map.heads * map.query_blocks; }
 
