@@ -1,5 +1,5 @@
 # sash_sources(): sets SASH_SOURCES to every source in core/, tensor/, ops/, nn/, optim/ and
-# backends/cpu/, and SASH_CUDA_SOURCES to every source in backends/cuda/.
+# backends/cpu/, or to their units (SashUnity.cmake), and SASH_CUDA_SOURCES to every source in backends/cuda/.
 #
 # A kernel source defines void sash::<backend>::register_<name>(), which fills its kernel slots. A
 # generated source per backend calls all of these functions.
@@ -60,8 +60,8 @@ void register_ops() {
 @calls@}
 }  // namespace sash::cuda
 ]])
-  set(SASH_SOURCES ${core} ${tensor} ${ops} ${nn} ${optim} ${backends_cpu}
-      "${PROJECT_BINARY_DIR}/generated/cpu_registration.cpp" PARENT_SCOPE)
+  sash_unity(sources ${core} ${tensor} ${ops} ${nn} ${optim} ${backends_cpu})
+  set(SASH_SOURCES ${sources} "${PROJECT_BINARY_DIR}/generated/cpu_registration.cpp" PARENT_SCOPE)
   if(backends_cuda)
     _sash_hopper_kinds(kinds)
     list(APPEND backends_cuda "${PROJECT_BINARY_DIR}/generated/cuda_registration.cpp" ${kinds})

@@ -14,7 +14,7 @@
 namespace sash::optim {
 namespace {
 
-constexpr const char* kOp = "CapturedStep";
+constexpr const char* kCaptured = "CapturedStep";
 constexpr size_t kMostSignatures = 8, kMostGraphs = 4;
 constexpr int kMostFailures = 2;
 
@@ -56,7 +56,7 @@ Tensors copies(const Tensors& tensors) {
 
 template <class State>
 State& here(const std::unique_ptr<State>& state) {
-  if (!state) throw ValueError(kOp, "a step", "one that was moved from");
+  if (!state) throw ValueError(kCaptured, "a step", "one that was moved from");
   return *state;
 }
 
@@ -94,7 +94,7 @@ struct CapturedStep::State {
 Tensors CapturedStep::State::on_device(const Tensors& given) const {
   Tensors inputs;
   for (const Tensor& x : given) {
-    if (!x.defined()) throw ValueError(kOp, "defined inputs", "an undefined tensor");
+    if (!x.defined()) throw ValueError(kCaptured, "defined inputs", "an undefined tensor");
     inputs.push_back(x.contiguous().to(device));
   }
   return inputs;
@@ -113,7 +113,7 @@ const char* CapturedStep::State::obstacle(const Tensors& inputs) const {
 void CapturedStep::State::record(Recordings& all) {
   std::erase_if(all.graphs, [](const Recorded& one) { return one.graph->outdated(); });
   if (all.graphs.size() == kMostGraphs) {
-    throw ValueError(kOp, "the same seed, guard and memory of gradients in every call",
+    throw ValueError(kCaptured, "the same seed, guard and memory of gradients in every call",
                      "others in " + std::to_string(kMostGraphs) + " calls");
   }
   if (all.graphs.empty()) empty_cache(device);  // the graph has memory of its own
@@ -173,7 +173,8 @@ bool CapturedStep::State::run_recorded(const Tensors& inputs) {
 
 void CapturedStep::State::run_eagerly(const Tensors& inputs) {
   results = copies(fn(inputs));
-  if (results.empty()) throw ValueError(kOp, "a function that returns the loss", "no tensors");
+  if (results.empty())
+    throw ValueError(kCaptured, "a function that returns the loss", "no tensors");
 }
 
 void CapturedStep::State::call(const Tensors& given) {
@@ -191,7 +192,7 @@ CapturedStep::CapturedStep(Function fn, const CapturedStepOptions& options)
     : state_(std::make_unique<State>(State{.fn = std::move(fn),
                                            .device = options.device.value_or(default_device()),
                                            .capture = options.capture})) {
-  if (!state_->fn) throw ValueError(kOp, "a function", "an empty one");
+  if (!state_->fn) throw ValueError(kCaptured, "a function", "an empty one");
 }
 
 CapturedStep::CapturedStep(std::function<Tensor(const Tensors&)> fn,

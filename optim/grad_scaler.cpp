@@ -17,14 +17,14 @@
 namespace sash::optim {
 namespace {
 
-constexpr const char* kOp = "GradScaler";
+constexpr const char* kGradScaler = "GradScaler";
 
 Tensor number(double value) {
   return scalar_tensor(value, {.dtype = DType::float64, .device = kCPU});
 }
 
 void check(bool good, const char* expected, double got) {
-  if (!good) throw ValueError(kOp, expected, to_text(got));
+  if (!good) throw ValueError(kGradScaler, expected, to_text(got));
 }
 
 }  // namespace
@@ -40,7 +40,7 @@ GradScaler::GradScaler(const GradScalerOptions& options)
         "a growth_factor above 1", options.growth_factor);
   check(options.backoff_factor > 0 && options.backoff_factor < 1, "a backoff_factor in (0, 1)",
         options.backoff_factor);
-  nn::check_positive(kOp, "growth_interval", options.growth_interval);
+  nn::check_positive(kGradScaler, "growth_interval", options.growth_interval);
 }
 
 void GradScaler::move_to(Device device) {

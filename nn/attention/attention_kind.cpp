@@ -14,7 +14,7 @@
 namespace sash::nn {
 namespace {
 
-constexpr const char* kOp = "attention_kind";
+constexpr const char* kAttentionKind = "attention_kind";
 
 }  // namespace
 
@@ -163,7 +163,7 @@ class Text {
     return name_ + ":" + first + ",key=number,... with the keys " + keys + ", each once";
   }
   [[noreturn]] void fail(const std::string& expected) const {
-    throw ValueError(kOp, expected, in_quotes(text_));
+    throw ValueError(kAttentionKind, expected, in_quotes(text_));
   }
 
   const std::string& text_;
@@ -179,7 +179,7 @@ std::shared_ptr<const Method> clustered(const Text& text) {
                                            {"hash_bias", {1, 0}},
                                            {"top_k", {improved ? 32 : 0, 1}}});
   if (numbers["bits"] > 64) {
-    throw ValueError(kOp, "at most 64 bits", std::to_string(numbers["bits"]));
+    throw ValueError(kAttentionKind, "at most 64 bits", std::to_string(numbers["bits"]));
   }
   const ClusterOptions options{.clusters = numbers["clusters"],
                                .bits = numbers["bits"],
@@ -225,7 +225,7 @@ std::string AttentionKind::to_string() const {
 void AttentionKind::check(const AttentionOptions& options) const {
   if (is_mask()) return;
   const auto refuse = [&](const std::string& expected, const std::string& got) {
-    throw ValueError(kOp, expected + " for '" + to_string() + "'", got);
+    throw ValueError(kAttentionKind, expected + " for '" + to_string() + "'", got);
   };
   if (options.scale && !method_->scales()) refuse("no scale", to_text(*options.scale));
   if (options.softcap != 0) refuse("no softcap", to_text(options.softcap));
@@ -238,7 +238,7 @@ void AttentionKind::check(const AttentionOptions& options) const {
 
 void AttentionKind::check_caches() const {
   if (is_mask()) return;
-  throw ValueError(kOp, "a mask for key-value caches", "'" + to_string() + "'");
+  throw ValueError(kAttentionKind, "a mask for key-value caches", "'" + to_string() + "'");
 }
 
 Tensor AttentionKind::operator()(const Tensor& q, const Tensor& k, const Tensor& v,

@@ -11,13 +11,13 @@
 namespace sash::nn {
 namespace {
 
-constexpr const char* kOp = "KeyValueCache";
+constexpr const char* kCache = "KeyValueCache";
 constexpr int64_t kFewestSlots = 32;
 
 CausalReach reach_of(const AttentionMask& mask) {
   const std::optional<CausalReach> reach = mask.causal_reach();
   if (reach) return *reach;
-  throw ValueError(kOp, "a mask that hides later keys and depends on positions alone",
+  throw ValueError(kCache, "a mask that hides later keys and depends on positions alone",
                    mask.to_string());
 }
 
@@ -130,21 +130,21 @@ AttentionMask KeyValueCache::visible_among(const std::vector<int64_t>& keys, int
 }
 
 void KeyValueCache::check(const Tensor& k, const Tensor& v) const {
-  check_compatible(kOp, k, v);
-  check_rank(kOp, k, 4);
-  check_rank(kOp, v, 4);
+  check_compatible(kCache, k, v);
+  check_rank(kCache, k, 4);
+  check_rank(kCache, v, 4);
   if (k.size(0) != v.size(0) || k.size(1) != v.size(1) || k.size(2) != v.size(2)) {
-    throw ShapeError(kOp, "keys [B, H, n, D] and values [B, H, n, D_v]",
+    throw ShapeError(kCache, "keys [B, H, n, D] and values [B, H, n, D_v]",
                      to_string(k.shape()) + " and " + to_string(v.shape()));
   }
   if (k.requires_grad() || v.requires_grad()) {
-    throw AutogradError(kOp, "keys and values without history, under a NoGradGuard",
+    throw AutogradError(kCache, "keys and values without history, under a NoGradGuard",
                         "some that require grad");
   }
   if (!k_.defined()) return;
-  check_compatible(kOp, k_, k);
+  check_compatible(kCache, k_, k);
   if (!same_but_length(k_, k) || !same_but_length(v_, v)) {
-    throw ShapeError(kOp, "keys and values shaped like earlier ones, except n",
+    throw ShapeError(kCache, "keys and values shaped like earlier ones, except n",
                      to_string(k.shape()) + " and " + to_string(v.shape()) + " after " +
                          to_string(slots(k_, held()).shape()) + " and " +
                          to_string(slots(v_, held()).shape()));

@@ -10,13 +10,13 @@
 namespace sash::nn {
 namespace {
 
-constexpr const char* kOp = "LongformerAttention";
+constexpr const char* kLongformer = "LongformerAttention";
 
 AttentionMask pattern_mask(const LongformerOptions& pattern, int64_t heads) {
   const std::vector<int64_t>& dilations = pattern.dilations;
   const auto count = static_cast<int64_t>(dilations.size());
   if (count != 0 && count != heads) {
-    throw ValueError(kOp, "a dilation for each of " + std::to_string(heads) + " heads",
+    throw ValueError(kLongformer, "a dilation for each of " + std::to_string(heads) + " heads",
                      std::to_string(count));
   }
   const int64_t w = pattern.window;
@@ -43,7 +43,8 @@ LongformerAttention::LongformerAttention(int64_t dim, int64_t heads,
       global_tokens_(pattern.global) {
   if (!pattern.global_projections) return;
   if (!in_proj_weight.defined()) {
-    throw ValueError(kOp, "packed projections, with global ones", "separate or missing ones");
+    throw ValueError(kLongformer, "packed projections, with global ones",
+                     "separate or missing ones");
   }
   query_global = &global_projection("query_global", 0, heads);
   key_global = &global_projection("key_global", heads, kv_heads());
@@ -79,7 +80,7 @@ Tensor LongformerAttention::forward(const Tensor& q, const Tensor& k, const Tens
                                     const AttentionMask& mask) {
   if (!query_global) return MultiheadAttention::forward(q, k, v, mask);
   if (q.is_same(k) && q.is_same(v)) return forward(q, mask);
-  throw ValueError(kOp, "self-attention, with global projections",
+  throw ValueError(kLongformer, "self-attention, with global projections",
                    "other keys or values than queries");
 }
 
@@ -90,12 +91,13 @@ AttentionWithWeights LongformerAttention::forward_with_weights(const Tensor& q, 
   if (!query_global) {
     return MultiheadAttention::forward_with_weights(q, k, v, mask, average_heads);
   }
-  throw NotImplemented(kOp, "with global projections it returns no weights");
+  throw NotImplemented(kLongformer, "with global projections it returns no weights");
 }
 
 Tensor LongformerAttention::forward(const Tensor& x, KeyValueCache& cache) {
   if (!query_global) return MultiheadAttention::forward(x, cache);
-  throw NotImplemented(kOp, "with global projections it takes no cache: they see later tokens");
+  throw NotImplemented(kLongformer,
+                       "with global projections it takes no cache: they see later tokens");
 }
 
 LongformerAttention::Rows LongformerAttention::rows(int64_t length, Device device) {

@@ -14,11 +14,11 @@
 namespace sash::nn {
 namespace {
 
-constexpr const char* kOp = "MultiheadAttention";
+constexpr const char* kHeads = "MultiheadAttention";
 
 void check_divisible(const char* what, int64_t a, int64_t b) {
   if (a % b == 0) return;
-  throw ValueError(kOp, what, std::to_string(a) + " and " + std::to_string(b));
+  throw ValueError(kHeads, what, std::to_string(a) + " and " + std::to_string(b));
 }
 
 void check_widths(const MultiheadAttentionOptions& options) {
@@ -26,24 +26,24 @@ void check_widths(const MultiheadAttentionOptions& options) {
                                                     {"vdim", options.vdim},
                                                     {"head_dim", options.head_dim},
                                                     {"v_head_dim", options.v_head_dim}};
-  for (const auto& [what, width] : widths) check_not_negative(kOp, what, width);
+  for (const auto& [what, width] : widths) check_not_negative(kHeads, what, width);
 }
 
 int64_t checked_dim(int64_t dim, int64_t heads, const MultiheadAttentionOptions& options) {
-  check_positive(kOp, "dim", dim);
-  check_positive(kOp, "number of heads", heads);
+  check_positive(kHeads, "dim", dim);
+  check_positive(kHeads, "number of heads", heads);
   check_widths(options);
   if (options.head_dim == 0) check_divisible("dim divisible by heads", dim, heads);
   if (options.kv_heads < 0) {
-    throw ValueError(kOp, "kv_heads of at least 0", std::to_string(options.kv_heads));
+    throw ValueError(kHeads, "kv_heads of at least 0", std::to_string(options.kv_heads));
   }
   if (options.kv_heads > 0) check_divisible("heads divisible by kv_heads", heads, options.kv_heads);
-  check_probability(kOp, "dropout", options.dropout);
+  check_probability(kHeads, "dropout", options.dropout);
   if (!(options.softcap >= 0 && std::isfinite(options.softcap))) {
-    throw ValueError(kOp, "a finite softcap of at least 0", to_text(options.softcap));
+    throw ValueError(kHeads, "a finite softcap of at least 0", to_text(options.softcap));
   }
   if (options.relative_positions.value_or(0) < 0) {
-    throw ValueError(kOp, "relative_positions of at least 0",
+    throw ValueError(kHeads, "relative_positions of at least 0",
                      std::to_string(*options.relative_positions));
   }
   return dim;

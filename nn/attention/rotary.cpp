@@ -16,7 +16,7 @@
 namespace sash::nn {
 namespace {
 
-constexpr const char* kOp = "rotary_frequencies";
+constexpr const char* kFrequencies = "rotary_frequencies";
 
 // Guards the members `table_` and `frequencies_` of all tables, because threads may share a module.
 // It is not held while angles are computed.
@@ -24,19 +24,20 @@ constinit std::mutex table_mutex;
 
 void check(const RotaryOptions& options, int64_t dim) {
   if (dim <= 0 || dim % 2 != 0) {
-    throw ValueError(kOp, "a positive, even number of features", std::to_string(dim));
+    throw ValueError(kFrequencies, "a positive, even number of features", std::to_string(dim));
   }
-  if (!(options.theta > 0)) throw ValueError(kOp, "theta > 0", to_text(options.theta));
+  if (!(options.theta > 0)) throw ValueError(kFrequencies, "theta > 0", to_text(options.theta));
   const RotaryScaling& scaling = options.scaling;
   const RotaryScalingKind kind = scaling.kind;
-  if (!(scaling.factor > 0)) throw ValueError(kOp, "a factor > 0", to_text(scaling.factor));
+  if (!(scaling.factor > 0))
+    throw ValueError(kFrequencies, "a factor > 0", to_text(scaling.factor));
   const bool counts = kind != RotaryScalingKind::none && kind != RotaryScalingKind::linear &&
                       kind != RotaryScalingKind::ntk;
-  if (counts) check_positive(kOp, "original_context", scaling.original_context);
+  if (counts) check_positive(kFrequencies, "original_context", scaling.original_context);
   if (kind != RotaryScalingKind::longrope) return;
   for (const std::vector<double>* factors : {&scaling.short_factor, &scaling.long_factor}) {
     if (static_cast<int64_t>(factors->size()) == dim / 2) continue;
-    throw ValueError(kOp, std::to_string(dim / 2) + " factors for longrope",
+    throw ValueError(kFrequencies, std::to_string(dim / 2) + " factors for longrope",
                      std::to_string(factors->size()));
   }
 }

@@ -13,7 +13,7 @@
 namespace sash::data {
 namespace {
 
-constexpr const char* kOp = "read_csv";
+constexpr const char* kReadCsv = "read_csv";
 
 bool is_blank(char c) { return c == ' ' || c == '\t'; }
 
@@ -94,7 +94,7 @@ std::string expectation(DType dtype) {
 /// Reads numbers as `T`: double for floating dtypes, else int64_t, so that integers are exact.
 template <class T>
 CsvTable read(const std::string& path, const CsvOptions& options, DType dtype) {
-  const FileReader file(kOp, path);
+  const FileReader file(kReadCsv, path);
   std::string bytes(file.size(), '\0');
   file.read(bytes.data(), bytes.size(), 0);
   std::string_view text = bytes;
@@ -104,7 +104,7 @@ CsvTable read(const std::string& path, const CsvOptions& options, DType dtype) {
   int64_t line_number = 0, rows = 0;
   size_t columns = 0;
   const auto fail = [&](const std::string& expected, const std::string& got) {
-    throw FormatError(kOp, expected,
+    throw FormatError(kReadCsv, expected,
                       got + " in line " + std::to_string(line_number) + " of '" + path + "'");
   };
   std::vector<std::string> fields;

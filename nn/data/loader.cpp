@@ -17,11 +17,11 @@
 namespace sash::data {
 namespace {
 
-constexpr const char* kOp = "Loader";
+constexpr const char* kLoader = "Loader";
 
 void check_option(const char* name, int64_t value, int64_t least) {
   if (value >= least) return;
-  throw ValueError(kOp, std::string(name) + " of " + std::to_string(least) + " or more",
+  throw ValueError(kLoader, std::string(name) + " of " + std::to_string(least) + " or more",
                    std::to_string(value));
 }
 
@@ -76,10 +76,11 @@ Loader::Plan Loader::Plan::of(const LoaderOptions& options, int64_t size, Genera
   plan.draws = uint64_t{block.lane[0]} << 32 | block.lane[1];
   if (options.sampler) {
     for (const std::vector<int64_t>& batch : options.sampler(generator)) {
-      if (batch.empty()) throw ValueError(kOp, "batches of at least one sample", "an empty one");
+      if (batch.empty())
+        throw ValueError(kLoader, "batches of at least one sample", "an empty one");
       for (const int64_t index : batch) {
         if (index >= 0 && index < size) continue;
-        throw IndexError(kOp, "samples in [0, " + std::to_string(size) + ")",
+        throw IndexError(kLoader, "samples in [0, " + std::to_string(size) + ")",
                          std::to_string(index) + " of the sampler");
       }
       plan.add(batch);
@@ -96,7 +97,7 @@ Loader::Plan Loader::Plan::of(const LoaderOptions& options, int64_t size, Genera
     }
   }
   if (plan.ends.empty()) {
-    throw ValueError(kOp, "at least one batch in an epoch",
+    throw ValueError(kLoader, "at least one batch in an epoch",
                      "none from " + std::to_string(size) + " samples");
   }
   return plan;
@@ -196,7 +197,7 @@ Loader::Loader(std::shared_ptr<const Dataset> dataset, LoaderOptions options)
       options_(std::move(options)),
       device_(options_.device.value_or(default_device())),
       generator_(options_.seed) {
-  if (!dataset_) throw ValueError(kOp, "a dataset", "a null pointer");
+  if (!dataset_) throw ValueError(kLoader, "a dataset", "a null pointer");
   check_option("batch", options_.batch, 1);
   check_option("workers", options_.workers, 0);
   check_option("prefetch", options_.prefetch, 1);
@@ -221,7 +222,7 @@ void Loader::start_epoch(int64_t epoch) {
 
 void Loader::check_here(const char* method) const {
   if (dataset_) return;
-  throw ValueError(std::string(kOp) + "." + method, "a loader", "one that was moved from");
+  throw ValueError(std::string(kLoader) + "." + method, "a loader", "one that was moved from");
 }
 
 int64_t Loader::size() const {

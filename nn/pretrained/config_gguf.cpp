@@ -10,9 +10,9 @@
 namespace sash::nn {
 namespace {
 
-class Reader {
+class GgufReader {
  public:
-  Reader(const char* op, const GgufFile& file)
+  GgufReader(const char* op, const GgufFile& file)
       : op_(op), file_(file), family_(file.get<std::string>("general.architecture")) {}
 
   PretrainedConfig read() const {
@@ -153,7 +153,7 @@ class Reader {
 }  // namespace
 
 PretrainedConfig read_config_gguf(const char* op, const GgufFile& file) {
-  return Reader(op, file).read();
+  return GgufReader(op, file).read();
 }
 
 }  // namespace sash::nn

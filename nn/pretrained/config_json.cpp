@@ -18,25 +18,25 @@ constexpr const char* kWindow = "sliding_attention";
 constexpr const char* kFull = "full_attention";
 constexpr int64_t kMaxSize = INT32_MAX;
 
-class Reader {
+class JsonReader {
  public:
-  Reader(const char* op, const Json& json) : op_(op), json_(json) {}
+  JsonReader(const char* op, const Json& json) : op_(op), json_(json) {}
 
   PretrainedConfig read() {
     const auto family = json_.at("model_type").get<std::string>();
-    using Read = TransformerConfig (Reader::*)() const;
-    static const std::map<std::string, Read> readers{{"gpt2", &Reader::gpt2},
-                                                     {"gpt_neo", &Reader::gpt_neo},
-                                                     {"llama", &Reader::llama},
-                                                     {"mistral", &Reader::mistral},
-                                                     {"qwen3", &Reader::qwen3},
-                                                     {"phi3", &Reader::phi3},
-                                                     {"gemma2", &Reader::gemma2},
-                                                     {"gemma3_text", &Reader::gemma3},
-                                                     {"olmo3", &Reader::olmo3},
-                                                     {"gpt_oss", &Reader::gpt_oss},
-                                                     {"modernbert", &Reader::modernbert},
-                                                     {"bert", &Reader::bert}};
+    using Read = TransformerConfig (JsonReader::*)() const;
+    static const std::map<std::string, Read> readers{{"gpt2", &JsonReader::gpt2},
+                                                     {"gpt_neo", &JsonReader::gpt_neo},
+                                                     {"llama", &JsonReader::llama},
+                                                     {"mistral", &JsonReader::mistral},
+                                                     {"qwen3", &JsonReader::qwen3},
+                                                     {"phi3", &JsonReader::phi3},
+                                                     {"gemma2", &JsonReader::gemma2},
+                                                     {"gemma3_text", &JsonReader::gemma3},
+                                                     {"olmo3", &JsonReader::olmo3},
+                                                     {"gpt_oss", &JsonReader::gpt_oss},
+                                                     {"modernbert", &JsonReader::modernbert},
+                                                     {"bert", &JsonReader::bert}};
     const auto reader = readers.find(family);
     if (reader == readers.end()) unsupported("model_type " + in_quotes(family));
     return {family, (this->*reader->second)(), stop_tokens()};
@@ -468,7 +468,7 @@ std::vector<LayerAttention> shortest_period(const std::vector<bool>& windowed,
 }
 
 PretrainedConfig read_config_json(const char* op, const std::string& text) try {
-  return Reader(op, Json::parse(text::checked_depth(op, text))).read();
+  return JsonReader(op, Json::parse(text::checked_depth(op, text))).read();
 } catch (const Json::exception& error) {
   throw FormatError(op, "a config.json of its family", excerpt(error.what(), 200));
 }

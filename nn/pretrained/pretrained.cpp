@@ -21,8 +21,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kOp = "Pretrained";
-
 // The tensors of a checkpoint, to be read one by one.
 struct Source {
   StateDict outline{};  // of their names, shapes and dtypes; takes no memory
@@ -52,7 +50,7 @@ struct Source {
 
 // A config.json that says whether the head is tied.
 std::string with_tie(const std::string& text, bool tied) {
-  if (read_config_json(kOp, text).model.tie_weights == tied) return text;
+  if (read_config_json(kPretrained, text).model.tie_weights == tied) return text;
   auto json = nlohmann::ordered_json::parse(text);
   json["tie_word_embeddings"] = tied;
   return json.dump(2) + "\n";
@@ -71,12 +69,13 @@ Pretrained Pretrained::open(const std::string& path) try {
   PretrainedConfig config;
   if (path.ends_with(".gguf")) {
     file.gguf_ = std::make_shared<const GgufFile>(path);
-    config = read_config_gguf(kOp, *file.gguf_);
+    config = read_config_gguf(kPretrained, *file.gguf_);
   } else {
     std::error_code error;
     if (!fs::is_directory(path, error)) file.path_ = fs::path(path).parent_path().string();
-    file.config_text_ = text::read_text(kOp, (fs::path(file.path_) / "config.json").string());
-    config = read_config_json(kOp, file.config_text_);
+    file.config_text_ =
+        text::read_text(kPretrained, (fs::path(file.path_) / "config.json").string());
+    config = read_config_json(kPretrained, file.config_text_);
   }
   file.family_ = config.family;
   file.config_ = config.model;
@@ -90,7 +89,7 @@ Pretrained Pretrained::open(const std::string& path) try {
 
 void Pretrained::check_tied() try {
   const Source source(nullptr, path_);
-  const NameTable table = names_of_family(kOp, family_, false);
+  const NameTable table = names_of_family(kPretrained, family_, false);
   const std::string both = own_head(table, source.outline, std::cref(source));
   if (both.empty()) return;
   config_.tie_weights = false;
@@ -122,7 +121,7 @@ text::Tokenizer Pretrained::tokenizer() const {
 template <class Model>
 Model Pretrained::make(const TransformerConfig& config, const TensorOptions& options) const {
   const DType kind = options.dtype ? *options.dtype : dtype();
-  if (!is_floating(kind)) throw DTypeError(kOp, "a floating dtype", name(kind));
+  if (!is_floating(kind)) throw DTypeError(kPretrained, "a floating dtype", name(kind));
   Model model(undrawn(config));
   const Device device = options.device ? *options.device : default_device();
   for (const Tensor& p : model.parameters()) {  // which `load` fills
@@ -134,21 +133,21 @@ Model Pretrained::make(const TransformerConfig& config, const TensorOptions& opt
 }
 
 Decoder Pretrained::decoder(const TransformerConfig& config, const TensorOptions& options) const {
-  if (is_encoder()) throw ValueError(kOp, "a decoder", "an encoder, '" + family_ + "'");
+  if (is_encoder()) throw ValueError(kPretrained, "a decoder", "an encoder, '" + family_ + "'");
   return make<Decoder>(config, options);
 }
 
 Encoder Pretrained::encoder(const TransformerConfig& config, const TensorOptions& options) const {
-  if (!is_encoder()) throw ValueError(kOp, "an encoder", "a decoder, '" + family_ + "'");
+  if (!is_encoder()) throw ValueError(kPretrained, "an encoder", "a decoder, '" + family_ + "'");
   return make<Encoder>(config, options);
 }
 
 void Pretrained::load(TransformerStack& model) const try {
   const Source source(gguf_, path_);
   const NameTable table =
-      gguf_ ? names_of_gguf(kOp, family_)
-            : names_of_family(kOp, family_, find(source.outline, kDecoderBias) != nullptr);
-  load_their_names(kOp, table, source.outline, std::cref(source), model.state_dict(),
+      gguf_ ? names_of_gguf(kPretrained, family_)
+            : names_of_family(kPretrained, family_, find(source.outline, kDecoderBias) != nullptr);
+  load_their_names(kPretrained, table, source.outline, std::cref(source), model.state_dict(),
                    model.config());
 } catch (Error& error) {
   name_file(error, path_);
@@ -156,9 +155,10 @@ void Pretrained::load(TransformerStack& model) const try {
 }
 
 StateDict Pretrained::state_dict(const TransformerStack& model) const {
-  const NameTable table = gguf_ ? names_of_gguf(kOp, family_)
-                                : names_of_family(kOp, family_, !model.config().tie_weights);
-  StateDict theirs = to_their_names(kOp, table, merged_state_dict(model), model.config());
+  const NameTable table = gguf_
+                              ? names_of_gguf(kPretrained, family_)
+                              : names_of_family(kPretrained, family_, !model.config().tie_weights);
+  StateDict theirs = to_their_names(kPretrained, table, merged_state_dict(model), model.config());
   if (family_ == "gpt_oss") {
     for (int64_t i = 0; i < model.config().layers; ++i) {
       const std::string router = "model.layers." + std::to_string(i) + ".mlp.router.";
@@ -171,13 +171,13 @@ StateDict Pretrained::state_dict(const TransformerStack& model) const {
 
 void Pretrained::save(const TransformerStack& model, const std::string& folder,
                       int64_t max_shard_bytes) const {
-  if (gguf_) throw NotImplemented(kOp, "sash does not write GGUF files");
+  if (gguf_) throw NotImplemented(kPretrained, "sash does not write GGUF files");
   check_shard_bytes(max_shard_bytes);
   const StateDict tensors = state_dict(model);
   std::error_code error;
   fs::create_directories(folder, error);
-  if (error) throw IoError(kOp, "cannot make folder '" + folder + "': " + error.message());
-  ReplacementFile config(kOp, (fs::path(folder) / "config.json").string());
+  if (error) throw IoError(kPretrained, "cannot make folder '" + folder + "': " + error.message());
+  ReplacementFile config(kPretrained, (fs::path(folder) / "config.json").string());
   const std::string text = with_tie(config_text_, model.config().tie_weights);
   config.write(text.data(), text.size());
   save_shards(folder, tensors, max_shard_bytes);

@@ -16,24 +16,23 @@ namespace {
 using Json = nlohmann::json;
 namespace fs = std::filesystem;
 
-constexpr const char* kOp = "Pretrained";
 constexpr const char* kFile = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
 
 // {name: file}, as the index says.
 std::map<std::string, std::string> read_index(const fs::path& path) try {
-  const std::string text = text::read_text(kOp, path.string());
-  const auto map = Json::parse(text::checked_depth(kOp, text))
+  const std::string text = text::read_text(kPretrained, path.string());
+  const auto map = Json::parse(text::checked_depth(kPretrained, text))
                        .at("weight_map")
                        .get<std::map<std::string, std::string>>();
   for (const auto& [name, file] : map) {
     if (fs::path(file).filename() != file) {
-      throw FormatError(kOp, "names of files in the index", in_quotes(file));
+      throw FormatError(kPretrained, "names of files in the index", in_quotes(file));
     }
   }
   return map;
 } catch (const Json::exception& error) {
-  throw FormatError(kOp, "an index with a weight_map",
+  throw FormatError(kPretrained, "an index with a weight_map",
                     excerpt(error.what(), 200) + "; in '" + path.string() + "'");
 }
 
@@ -49,12 +48,13 @@ void remove_index(const fs::path& root) {
   std::error_code error;
   fs::remove(root / kIndex, error);
   if (error) {
-    throw IoError(kOp, "cannot remove '" + (root / kIndex).string() + "': " + error.message());
+    throw IoError(kPretrained,
+                  "cannot remove '" + (root / kIndex).string() + "': " + error.message());
   }
 }
 
 void write_text(const std::string& path, const std::string& text) {
-  ReplacementFile file(kOp, path);
+  ReplacementFile file(kPretrained, path);
   file.write(text.data(), text.size());
   file.commit();
 }
@@ -82,7 +82,7 @@ std::vector<StoredTensor> list_shards(const std::string& folder) {
       left.erase(entry.name);
     }
     if (left.empty()) continue;
-    throw FormatError(kOp,
+    throw FormatError(kPretrained,
                       in_quotes(*left.begin()) + " in " + in_quotes(file) + ", as the index says",
                       "none; in '" + (root / kIndex).string() + "'");
   }
@@ -98,7 +98,7 @@ StateDict load_shards(const std::string& folder) {
 
 void check_shard_bytes(int64_t max_shard_bytes) {
   if (max_shard_bytes <= 0) {
-    throw ValueError(kOp, "max_shard_bytes above 0", std::to_string(max_shard_bytes));
+    throw ValueError(kPretrained, "max_shard_bytes above 0", std::to_string(max_shard_bytes));
   }
 }
 

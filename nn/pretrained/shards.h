@@ -9,6 +9,8 @@
 
 namespace sash::nn {
 
+inline constexpr const char* kPretrained = "Pretrained";  // in errors
+
 /// A tensor in a file.
 struct StoredTensor {
   std::string name;

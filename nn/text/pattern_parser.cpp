@@ -8,7 +8,7 @@
 namespace sash::text {
 namespace {
 
-constexpr int kMaxDepth = 100;  // of groups in groups
+constexpr int kMaxGroups = 100;  // of groups in groups
 
 using Set = CharacterSet;
 using Ranges = decltype(Set::ranges);
@@ -45,7 +45,7 @@ class Parser {
   }
 
   Node alternatives(bool any_case, int depth) {
-    if (depth > kMaxDepth) fail("groups nested at most 100 deep", "deeper ones");
+    if (depth > kMaxGroups) fail("groups nested at most 100 deep", "deeper ones");
     Node all{.kind = Node::alternatives};
     do {
       all.parts.push_back(sequence(any_case, depth));
@@ -103,7 +103,7 @@ class Parser {
 
   Node repeated(Node node) {
     for (int times = 0;; ++times) {
-      if (times > kMaxDepth) fail("at most 100 repetitions of repetitions", "more");
+      if (times > kMaxGroups) fail("at most 100 repetitions of repetitions", "more");
       size_t least = 0, most = Node::kMany;
       bool braces = false;
       if (skip(U"+")) {

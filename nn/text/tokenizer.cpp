@@ -8,7 +8,7 @@
 namespace sash::text {
 namespace {
 
-constexpr const char* kOp = "Tokenizer";
+constexpr const char* kTokenizer = "Tokenizer";
 
 void append(std::vector<int64_t>& to, const std::vector<int64_t>& from) {
   to.insert(to.end(), from.begin(), from.end());
@@ -28,11 +28,12 @@ struct Tokenizer::State : TokenizerParts {
         size(vocabulary->size()) {
     for (AddedToken token : added) {
       if (token.id < 0 || token.id >= kMostTokens) {
-        throw FormatError(kOp, "added tokens' numbers from 0 to 2^24", std::to_string(token.id));
+        throw FormatError(kTokenizer, "added tokens' numbers from 0 to 2^24",
+                          std::to_string(token.id));
       }
       // The text that it was found as.
       if (token.normalized && normalizer) {
-        token.content = to_utf8(normalizer(from_utf8(kOp, token.content)));
+        token.content = to_utf8(normalizer(from_utf8(kTokenizer, token.content)));
       }
       size = std::max(size, token.id + 1);
       added_by_id.emplace(token.id, std::move(token));
@@ -45,7 +46,7 @@ struct Tokenizer::State : TokenizerParts {
     for (const TemplateItem& item : items) {
       for (const int64_t id : item.ids) {
         if (id >= 0 && id < size) continue;
-        throw FormatError(kOp, "a post-processor's tokens below " + std::to_string(size),
+        throw FormatError(kTokenizer, "a post-processor's tokens below " + std::to_string(size),
                           std::to_string(id));
       }
     }
@@ -70,7 +71,7 @@ Tokenizer::Tokenizer(TokenizerParts parts)
     : state_(std::make_shared<const State>(std::move(parts))) {}
 
 std::vector<int64_t> Tokenizer::encode_text(std::string_view text) const {
-  const std::u32string codes = from_utf8(kOp, text);
+  const std::u32string codes = from_utf8(kTokenizer, text);
   std::vector<int64_t> ids;
   for (const auto& [begin, end, id] : state_->raw.split(codes)) {
     if (id >= 0) {
@@ -108,7 +109,7 @@ std::string Tokenizer::decode(const std::vector<int64_t>& ids, bool keep_special
   std::vector<std::string> tokens;
   for (const int64_t id : ids) {
     if (id < 0 || id >= size()) {
-      throw IndexError(kOp, "tokens below " + std::to_string(size()), std::to_string(id));
+      throw IndexError(kTokenizer, "tokens below " + std::to_string(size()), std::to_string(id));
     }
     if (keep_special || !is_special(id)) tokens.push_back(token(id));
   }

@@ -7,7 +7,7 @@
 namespace sash::text {
 namespace {
 
-constexpr const char* kOp = "Tokenizer";
+constexpr const char* kGguf = "Tokenizer";
 constexpr const char* kSpace = "\xe2\x96\x81";  // U+2581, SentencePiece's space
 
 // What `tokenizer.ggml.token_type` says.
@@ -42,10 +42,10 @@ std::vector<std::string> split_patterns(const std::string& pre) {
   for (const auto& [name, patterns] : known)
     choices += (choices.empty() ? "" : ", ") + std::string(name);
   if (pre.empty()) {
-    throw FormatError(kOp, "tokenizer.ggml.pre of a byte-level vocabulary: " + choices, "none");
+    throw FormatError(kGguf, "tokenizer.ggml.pre of a byte-level vocabulary: " + choices, "none");
   }
-  throw NotImplemented(kOp, "sash does not know how tokenizer.ggml.pre " + in_quotes(pre) +
-                                " splits text, but " + choices);
+  throw NotImplemented(kGguf, "sash does not know how tokenizer.ggml.pre " + in_quotes(pre) +
+                                  " splits text, but " + choices);
 }
 
 PreTokenizer byte_level(const std::string& pre) {
@@ -66,7 +66,7 @@ std::vector<Merge> read_merges(const GgufFile& file, const Vocabulary& vocabular
     const auto a = vocabulary.id(left), b = vocabulary.id(right),
                both = vocabulary.id(left + right);
     if (!a || !b || !both) {
-      throw FormatError(kOp, "merges of tokens of the vocabulary", in_quotes(text));
+      throw FormatError(kGguf, "merges of tokens of the vocabulary", in_quotes(text));
     }
     merges.push_back({*a, *b, *both, static_cast<uint32_t>(merges.size())});
   }
@@ -83,8 +83,8 @@ void read_gpt2(const GgufFile& file, TokenizerParts& parts, const std::string& p
 void read_llama(const GgufFile& file, TokenizerParts& parts, std::optional<int64_t> unknown_id) {
   const bool prefix = file.get<bool>("tokenizer.ggml.add_space_prefix", true);
   std::vector<Normalizer> normalizer;
-  if (prefix) normalizer.push_back(normalizers::prepend(from_utf8(kOp, kSpace)));
-  normalizer.push_back(normalizers::replace(Pattern::literal(" "), from_utf8(kOp, kSpace)));
+  if (prefix) normalizer.push_back(normalizers::prepend(from_utf8(kGguf, kSpace)));
+  normalizer.push_back(normalizers::replace(Pattern::literal(" "), from_utf8(kGguf, kSpace)));
   parts.normalizer = normalizers::sequence(normalizer);
   parts.decoder = token_decoders::sequence({token_decoders::replace(Pattern::literal(kSpace), " "),
                                             token_decoders::byte_fallback(), token_decoders::fuse(),
@@ -99,7 +99,7 @@ std::optional<int64_t> special_id(const GgufFile& file, const std::string& name,
   if (!file.metadata().count(key)) return std::nullopt;
   const auto id = file.get<int64_t>(key);
   if (id < 0 || id >= size) {
-    throw FormatError(kOp, key + " below " + std::to_string(size), std::to_string(id));
+    throw FormatError(kGguf, key + " below " + std::to_string(size), std::to_string(id));
   }
   return id;
 }
@@ -128,7 +128,7 @@ Tokenizer Tokenizer::from_gguf(const GgufFile& file) try {
   const auto types = file.list<int64_t>("tokenizer.ggml.token_type");
   if (types.size() != static_cast<size_t>(parts.vocabulary->size())) {
     throw FormatError(
-        kOp, "a token_type for each of " + std::to_string(parts.vocabulary->size()) + " tokens",
+        kGguf, "a token_type for each of " + std::to_string(parts.vocabulary->size()) + " tokens",
         std::to_string(types.size()));
   }
   for (size_t i = 0; i < types.size(); ++i) {
@@ -146,7 +146,7 @@ Tokenizer Tokenizer::from_gguf(const GgufFile& file) try {
     read_llama(file, parts, special_id(file, "unknown", parts.vocabulary->size()));
     add_ends(file, parts, true);
   } else {
-    throw NotImplemented(kOp, "sash has no tokenizer.ggml.model " + in_quotes(model));
+    throw NotImplemented(kGguf, "sash has no tokenizer.ggml.model " + in_quotes(model));
   }
   return Tokenizer(std::move(parts));
 } catch (Error& error) {

@@ -11,11 +11,11 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr const char* kOp = "Tokenizer";
+constexpr const char* kJsonFile = "Tokenizer";
 constexpr size_t kMostTemplateTokens = 65536;
 
 [[noreturn]] void unsupported(const std::string& what, const std::string& name) {
-  throw NotImplemented(kOp, "sash has no " + what + " " + in_quotes(name));
+  throw NotImplemented(kJsonFile, "sash has no " + what + " " + in_quotes(name));
 }
 
 std::string type_of(const Json& json) { return json.at("type").get<std::string>(); }
@@ -29,10 +29,10 @@ bool flag(const Json& json, const char* key, bool otherwise) {
 }
 
 int64_t integer(const Json& json, const char* name, int64_t most = INT64_MAX) {
-  return integer_of(kOp, name, json.dump(), 0, most);
+  return integer_of(kJsonFile, name, json.dump(), 0, most);
 }
 
-std::u32string characters(const std::string& text) { return from_utf8(kOp, text); }
+std::u32string characters(const std::string& text) { return from_utf8(kJsonFile, text); }
 
 Pattern pattern_of(const Json& json) {
   if (json.contains("String")) return Pattern::literal(json["String"].get<std::string>());
@@ -103,7 +103,7 @@ pre_tokenizers::Prepend read_prepend(const Json& json) {
 char32_t read_replacement(const Json& json) {
   const std::u32string replacement = characters(string_of(json, "replacement", "\xe2\x96\x81"));
   if (replacement.size() != 1) {
-    throw FormatError(kOp, "a replacement of one character", in_quotes(to_utf8(replacement)));
+    throw FormatError(kJsonFile, "a replacement of one character", in_quotes(to_utf8(replacement)));
   }
   return replacement[0];
 }
@@ -178,7 +178,7 @@ std::vector<TemplateItem> read_template(const Json& json, const Json& special_to
     const Json& ids = special_tokens.at(name).at("ids");
     total += ids.size();
     if (total > kMostTemplateTokens) {
-      throw FormatError(kOp, "a post-processor that adds at most 65536 tokens", "more");
+      throw FormatError(kJsonFile, "a post-processor that adds at most 65536 tokens", "more");
     }
     return {TemplateItem::special, list_of<int64_t>(ids, id), type_id};
   });
@@ -238,7 +238,7 @@ std::optional<int64_t> read_unknown(const Json& json, const Vocabulary& vocabula
   const std::string unknown = string_of(json, "unk_token", "");
   if (unknown.empty()) return std::nullopt;
   const std::optional<int64_t> id = vocabulary.id(unknown);
-  if (!id) throw FormatError(kOp, "unk_token in the vocabulary", in_quotes(unknown));
+  if (!id) throw FormatError(kJsonFile, "unk_token in the vocabulary", in_quotes(unknown));
   return id;
 }
 
@@ -248,7 +248,7 @@ std::vector<Merge> read_merges(const Json& json, const Vocabulary& vocabulary,
   std::vector<Merge> merges;
   const auto id_of = [&](const std::string& token) {
     const std::optional<int64_t> id = vocabulary.id(token);
-    if (!id) throw FormatError(kOp, "merges of tokens of the vocabulary", in_quotes(token));
+    if (!id) throw FormatError(kJsonFile, "merges of tokens of the vocabulary", in_quotes(token));
     return *id;
   };
   for (const Json& item : json) {
@@ -256,7 +256,8 @@ std::vector<Merge> read_merges(const Json& json, const Vocabulary& vocabulary,
     if (item.is_string()) {
       const auto text = item.get<std::string>();
       const size_t space = text.find(' ');
-      if (space == text.npos) throw FormatError(kOp, "two tokens in a merge", in_quotes(text));
+      if (space == text.npos)
+        throw FormatError(kJsonFile, "two tokens in a merge", in_quotes(text));
       left = text.substr(0, space);
       right = text.substr(space + 1);
     } else {
@@ -287,7 +288,7 @@ void read_bpe(const Json& json, TokenizerParts& parts) {
 void read_word_piece(const Json& json, TokenizerParts& parts) {
   parts.vocabulary = std::make_shared<const Vocabulary>(read_numbers(json.at("vocab")));
   const std::optional<int64_t> unknown = read_unknown(json, *parts.vocabulary);
-  if (!unknown) throw FormatError(kOp, "an unk_token of WordPiece", "none");
+  if (!unknown) throw FormatError(kJsonFile, "an unk_token of WordPiece", "none");
   const char* const most = "max_input_chars_per_word";
   parts.model =
       word_piece(parts.vocabulary, *unknown, string_of(json, "continuing_subword_prefix", "##"),
@@ -328,7 +329,7 @@ void read_model(const Json& json, TokenizerParts& parts) {
 }  // namespace
 
 Tokenizer Tokenizer::from_json(std::string_view text) try {
-  const Json json = Json::parse(checked_depth(kOp, text));
+  const Json json = Json::parse(checked_depth(kJsonFile, text));
   TokenizerParts parts;
   read_model(json.at("model"), parts);
   parts.normalizer = read_normalizer(json.value("normalizer", Json()));
@@ -338,11 +339,11 @@ Tokenizer Tokenizer::from_json(std::string_view text) try {
   parts.added = read_added(json.value("added_tokens", Json::array()));
   return Tokenizer(std::move(parts));
 } catch (const Json::exception& error) {
-  throw FormatError(kOp, "a tokenizer.json", excerpt(error.what(), 200));
+  throw FormatError(kJsonFile, "a tokenizer.json", excerpt(error.what(), 200));
 }
 
 Tokenizer Tokenizer::load(const std::string& path) {
-  const std::string text = read_text(kOp, path);
+  const std::string text = read_text(kJsonFile, path);
   try {
     return from_json(text);
   } catch (Error& error) {

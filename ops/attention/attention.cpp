@@ -85,7 +85,7 @@ kernels::AttentionInputs views_of(const std::array<Tensor, 3>& x) {
   return {x[0].tensor_view(), x[1].tensor_view(), x[2].tensor_view()};
 }
 
-std::array<Tensor, 3> with_unit_rows(const AttentionTensors& inputs) {
+std::array<Tensor, 3> all_with_unit_rows(const AttentionTensors& inputs) {
   return {with_unit_rows(inputs.q), with_unit_rows(inputs.k), with_unit_rows(inputs.v)};
 }
 
@@ -104,7 +104,7 @@ struct Cotangents {
 Gradients fused_backward(const Cotangents& g, const AttentionTensors& inputs, const Tensor& out,
                          const Tensor& lse, const AttentionCall& call) {
   const NoGradGuard no_grad;
-  const std::array<Tensor, 3> qkv = with_unit_rows(inputs);
+  const std::array<Tensor, 3> qkv = all_with_unit_rows(inputs);
   const TensorOptions accumulator = lse.options();
   const Tensor g_out = with_unit_rows(g.out.defined() ? g.out : zeros_like(out));
   const Tensor g_lse = g.lse.defined() ? g.lse.contiguous() : Tensor();
@@ -162,7 +162,7 @@ Tensor memory_for_kept(const AttentionCall& call, const AttentionTensors& x,
     return {};
   }
   int64_t bytes = 0;
-  kernels::attention_kept_bytes(context, views_of(with_unit_rows(x)),
+  kernels::attention_kept_bytes(context, views_of(all_with_unit_rows(x)),
                                 Params(call, x, *call.forward_map).get(), bytes);
   if (bytes == 0) return {};
   return empty({bytes}, {.dtype = DType::uint8, .device = context.device});
@@ -174,7 +174,7 @@ AttentionWithLse fused_attention(const AttentionTensors& x, AttentionCall call) 
       empty({x.q.size(0), x.q.size(1), x.q.size(2)}, row_statistics(x.q))};
   {
     KernelContext context = kernel_context(x.q.device());
-    const std::array<Tensor, 3> qkv = with_unit_rows(x);
+    const std::array<Tensor, 3> qkv = all_with_unit_rows(x);
     const kernels::AttentionInputs views = views_of(qkv);
     call.forward_map = block_map_for(call, context, views, kernels::AttentionPass::forward);
     call.kept = memory_for_kept(call, x, context);

@@ -12,52 +12,52 @@
 namespace sash {
 namespace {
 
-constexpr const char* kOp = "attention";
+constexpr const char* kAttention = "attention";
 
 MaskShape checked_shape(const AttentionTensors& x) {
-  check_heads(kOp, x.q, x.k, x.v);
+  check_heads(kAttention, x.q, x.k, x.v);
   return {x.q.size(0), x.q.size(1), x.q.size(2), x.k.size(2)};
 }
 
 void check_bias(const AttentionTensors& x, const Shape& weights) {
   if (!x.bias.defined()) return;
-  check_compatible(kOp, x.q, x.bias);
+  check_compatible(kAttention, x.q, x.bias);
   bool fits = x.bias.rank() <= 4;
   for (int axis = 0; fits && axis < x.bias.rank(); ++axis) {
     const int64_t extent = x.bias.shape()[axis];
     fits = extent == 1 || extent == weights[axis + 4 - x.bias.rank()];
   }
   if (fits) return;
-  throw ShapeError(kOp, "a bias that broadcasts to " + to_string(weights),
+  throw ShapeError(kAttention, "a bias that broadcasts to " + to_string(weights),
                    to_string(x.bias.shape()));
 }
 
 void check_relative_bias(const AttentionTensors& x, int64_t heads) {
   if (!x.relative_bias.defined()) return;
-  check_compatible(kOp, x.q, x.relative_bias);
+  check_compatible(kAttention, x.q, x.relative_bias);
   const Shape& shape = x.relative_bias.shape();
   const bool fits = shape.rank() == 2 && (shape[0] == 1 || shape[0] == heads) && shape[1] % 2 == 1;
   if (fits) return;
   throw ShapeError(
-      kOp,
+      kAttention,
       "a relative bias [1 or " + std::to_string(heads) + ", 2 R + 1], an odd number of distances",
       to_string(shape));
 }
 
 void check_slopes(const Tensor& q, const Tensor& slopes) {
   if (!slopes.defined()) return;
-  check_same_device(kOp, q, slopes);
-  check_dtype(kOp, slopes, DType::float32, "ALiBi slopes");
+  check_same_device(kAttention, q, slopes);
+  check_dtype(kAttention, slopes, DType::float32, "ALiBi slopes");
   if (slopes.rank() == 1 && slopes.size(0) == q.size(1)) return;
-  throw ShapeError(kOp, "ALiBi slopes [" + std::to_string(q.size(1)) + "]",
+  throw ShapeError(kAttention, "ALiBi slopes [" + std::to_string(q.size(1)) + "]",
                    to_string(slopes.shape()));
 }
 
 void check_options(const AttentionCall& call) {
   if (!(call.dropout >= 0 && call.dropout <= 1)) {
-    throw ValueError(kOp, "a dropout probability in [0, 1]", to_text(call.dropout));
+    throw ValueError(kAttention, "a dropout probability in [0, 1]", to_text(call.dropout));
   }
-  check_scale_and_softcap(kOp, call.scale, call.softcap, call.accumulation_dtype());
+  check_scale_and_softcap(kAttention, call.scale, call.softcap, call.accumulation_dtype());
 }
 
 // Moves the parts that are data and combined by `&` at the top to `data`. Returns the rest, the
@@ -163,7 +163,7 @@ AttentionCall::AttentionCall(const AttentionTensors& inputs, const AttentionOpti
   check_bias(inputs, weights_shape());
   check_relative_bias(inputs, shape.heads);
   check_slopes(inputs.q, slopes);
-  for (const Tensor& tensor : mask_tensors()) check_same_device(kOp, inputs.q, tensor);
+  for (const Tensor& tensor : mask_tensors()) check_same_device(kAttention, inputs.q, tensor);
 }
 
 SmallVector<Tensor, 2> AttentionCall::mask_tensors() const {
@@ -180,7 +180,7 @@ void AttentionCall::prepare_kernels(Device device) {
   pattern = split_data(mask.shared_term(), data);
   if (!pattern) pattern = AttentionMask().shared_term();
   if (data.empty()) return;
-  bounds = naming_mask(mask, kOp, [&] { return make_bounds(data, shape, device); });
+  bounds = naming_mask(mask, kAttention, [&] { return make_bounds(data, shape, device); });
 }
 
 }  // namespace sash

@@ -1,5 +1,4 @@
 #include <cmath>
-#include <limits>
 
 #include "../../tensor/factories.h"
 #include "../../tensor/random.h"
@@ -20,8 +19,6 @@
 /// Attention from plain ops, with the full matrix of scores.
 namespace sash {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // j - p for every pair: int64 [S_q, S_k].
 Tensor distances(const MaskShape& shape, Device device) {

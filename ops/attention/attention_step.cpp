@@ -23,46 +23,49 @@ constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, cons
 
 namespace {
 
-constexpr const char* kOp = "attention_step";
+constexpr const char* kAttentionStep = "attention_step";
+using detail::with_unit_rows;
 
 void check_arguments(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& keys,
                      const Tensor& values, const Tensor& position,
                      const AttentionStepOptions& options) {
-  for (const Tensor* x : {&k, &v, &keys, &values}) check_compatible(kOp, q, *x);
-  check_floating(kOp, q);
-  for (const Tensor* x : {&q, &k, &v, &keys, &values}) check_rank(kOp, *x, 4);
+  for (const Tensor* x : {&k, &v, &keys, &values}) check_compatible(kAttentionStep, q, *x);
+  check_floating(kAttentionStep, q);
+  for (const Tensor* x : {&q, &k, &v, &keys, &values}) check_rank(kAttentionStep, *x, 4);
   const int64_t batch = q.size(0), heads = q.size(1), kv_heads = keys.size(1), width = q.size(3);
-  check_shape(kOp, q, {batch, heads, 1, width});
-  for (const Tensor* x : {&k, &v}) check_shape(kOp, *x, {batch, kv_heads, 1, width});
+  check_shape(kAttentionStep, q, {batch, heads, 1, width});
+  for (const Tensor* x : {&k, &v}) check_shape(kAttentionStep, *x, {batch, kv_heads, 1, width});
   for (const Tensor* x : {&keys, &values}) {
-    check_shape(kOp, *x, {batch, kv_heads, keys.size(2), width});
-    if (!x->is_contiguous()) throw ValueError(kOp, "contiguous caches", "others");
+    check_shape(kAttentionStep, *x, {batch, kv_heads, keys.size(2), width});
+    if (!x->is_contiguous()) throw ValueError(kAttentionStep, "contiguous caches", "others");
   }
   if (kv_heads == 0 || heads % kv_heads != 0) {
-    throw ShapeError(kOp, "heads divisible by kv_heads",
+    throw ShapeError(kAttentionStep, "heads divisible by kv_heads",
                      to_string(q.shape()) + " and " + to_string(keys.shape()));
   }
-  check_same_device(kOp, q, position);
-  check_dtype(kOp, position, DType::int64);
-  if (position.numel() != 1) throw ShapeError(kOp, "one position", to_string(position.shape()));
-  if (!options.reach.exact) throw ValueError(kOp, "an exact reach", "one that is not");
+  check_same_device(kAttentionStep, q, position);
+  check_dtype(kAttentionStep, position, DType::int64);
+  if (position.numel() != 1)
+    throw ShapeError(kAttentionStep, "one position", to_string(position.shape()));
+  if (!options.reach.exact) throw ValueError(kAttentionStep, "an exact reach", "one that is not");
   if (options.reach.first < 0 || options.reach.recent.value_or(1) < 1) {
-    throw ValueError(kOp, "a reach of first tokens and at least one recent one",
+    throw ValueError(kAttentionStep, "a reach of first tokens and at least one recent one",
                      std::to_string(options.reach.first) + " and " +
                          std::to_string(options.reach.recent.value_or(1)));
   }
-  check_scale_and_softcap(kOp, options.scale.value_or(1), options.softcap,
+  check_scale_and_softcap(kAttentionStep, options.scale.value_or(1), options.softcap,
                           q.dtype() == DType::float64 ? DType::float64 : DType::float32);
   check_sink_logits(q, options.sink_logits);
   const RotaryAngles& angles = options.angles;
   if (!angles.cos.defined()) return;
-  check_same_device(kOp, q, angles.cos);
-  check_compatible(kOp, angles.cos, angles.sin);
-  check_same_shape(kOp, angles.cos, angles.sin);
-  check_dtype(kOp, angles.cos, q.dtype() == DType::float64 ? DType::float64 : DType::float32);
-  check_rank(kOp, angles.cos, 2);
+  check_same_device(kAttentionStep, q, angles.cos);
+  check_compatible(kAttentionStep, angles.cos, angles.sin);
+  check_same_shape(kAttentionStep, angles.cos, angles.sin);
+  check_dtype(kAttentionStep, angles.cos,
+              q.dtype() == DType::float64 ? DType::float64 : DType::float32);
+  check_rank(kAttentionStep, angles.cos, 2);
   if (2 * angles.cos.size(1) <= width) return;
-  throw ShapeError(kOp, "angles [P, n] with 2 n <= " + std::to_string(width),
+  throw ShapeError(kAttentionStep, "angles [P, n] with 2 n <= " + std::to_string(width),
                    to_string(angles.cos.shape()));
 }
 
@@ -122,12 +125,12 @@ Tensor attention_step(const Tensor& q, const Tensor& k, const Tensor& v, const T
   const bool turns = reach.recent && at >= reach.first;
   const int64_t slot = turns ? reach.first + (at - reach.first) % *reach.recent : at;
   if (at < 0 || slot >= keys.size(2)) {
-    throw IndexError(kOp, "a position with a slot among " + std::to_string(keys.size(2)),
+    throw IndexError(kAttentionStep, "a position with a slot among " + std::to_string(keys.size(2)),
                      std::to_string(at));
   }
   if (options.angles.cos.defined() && at >= options.angles.cos.size(0)) {
     throw IndexError(
-        kOp,
+        kAttentionStep,
         "a position below the " + std::to_string(options.angles.cos.size(0)) + " of the angles",
         std::to_string(at));
   }
@@ -145,9 +148,9 @@ Tensor attention_step(const Tensor& q, const Tensor& k, const Tensor& v, const T
                       const Tensor& values, const Tensor& position,
                       const AttentionStepOptions& options) {
   const NoGradGuard no_grad;
-  check_defined(kOp, keys, "keys");
-  check_rank(kOp, keys, 4);
-  check_defined(kOp, values, "values");
+  check_defined(kAttentionStep, keys, "keys");
+  check_rank(kAttentionStep, keys, 4);
+  check_defined(kAttentionStep, values, "values");
   if (!has_attention_step_kernel(keys) || !is_aligned(values)) {
     return composite::attention_step(q, k, v, keys, values, position, options);
   }

@@ -32,7 +32,7 @@ void add_unique_parts(const MaskTerm& term, std::vector<UniquePart>& parts) {
   if (text.find('#') != std::string::npos) parts.push_back({term.part, std::move(text)});
 }
 
-struct Entry {
+struct KeptMap {
   std::string key;
   std::shared_ptr<const CompiledBlockMap> compiled;
   std::vector<UniquePart> unique_parts;
@@ -78,7 +78,7 @@ class Cache {
     return used(found->second);
   }
 
-  void keep(Entry entry) {
+  void keep(KeptMap entry) {
     Entries dropped;  // destroyed without the lock
     const std::lock_guard lock(mutex_);
     for (auto at = unique_.begin(); at != unique_.end();) {
@@ -93,7 +93,7 @@ class Cache {
     if (entry.bytes() > limit_ || places_.count(entry.key) > 0) return;
     count(entry, 1);
     recent_.push_front(std::move(entry));
-    const Entry& kept = recent_.front();
+    const KeptMap& kept = recent_.front();
     places_[kept.key] = recent_.begin();
     if (!kept.unique_parts.empty()) unique_.push_back(kept.key);
     shrink(dropped);
@@ -114,7 +114,7 @@ class Cache {
   }
 
  private:
-  using Entries = std::list<Entry>;
+  using Entries = std::list<KeptMap>;
   struct Known {
     Call call;
     Entries::iterator entry;
@@ -130,7 +130,7 @@ class Cache {
     if (calls_.size() == kMostCalls) calls_.pop_front();
     calls_.push_back({call, entry});
   }
-  void count(const Entry& entry, int sign) {
+  void count(const KeptMap& entry, int sign) {
     bytes_ += sign * entry.bytes();
     detail::mask_bytes(entry.compiled->lists.device().type)
         .fetch_add(sign * entry.compiled->bytes(), std::memory_order_relaxed);
@@ -178,7 +178,8 @@ std::shared_ptr<const CompiledBlockMap> cached_block_map(const MaskTermPtr& term
                                                          Device device) {
   const Call call{term, shape, query_rows, device};
   if (auto kept = cache().find(call)) return kept;
-  Entry entry{.key = key_of(*term, shape, query_rows, device), .compiled = {}, .unique_parts = {}};
+  KeptMap entry{
+      .key = key_of(*term, shape, query_rows, device), .compiled = {}, .unique_parts = {}};
   if (auto kept = cache().find(entry.key, call)) return kept;
   add_unique_parts(*term, entry.unique_parts);
   auto compiled = compile_block_map(*term, shape, query_rows, device);

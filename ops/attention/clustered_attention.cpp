@@ -1,7 +1,6 @@
 #include "clustered_attention.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "../../tensor/autograd/grad_mode.h"
 #include "../../tensor/autograd/node.h"
@@ -25,13 +24,12 @@
 #include "../rows.h"
 #include "attention_call.h"
 #include "head_layout.h"
+#include "sink_logits.h"
 
 namespace sash {
 namespace {
 
-constexpr const char* kOp = "clustered_attention";
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
+constexpr const char* kClustered = "clustered_attention";
 using Options = ClusteredAttentionOptions;
 
 AttentionOptions attention_options(const Options& options) {
@@ -42,8 +40,8 @@ AttentionOptions attention_options(const Options& options) {
 
 // Checks the arguments; the factor of the scores.
 double checked_scale(const Tensor& q, const Tensor& k, const Tensor& v, const Options& options) {
-  check_lengths(kOp, q, options.key_lengths);
-  check_lengths(kOp, q, options.query_lengths);
+  check_lengths(kClustered, q, options.key_lengths);
+  check_lengths(kClustered, q, options.query_lengths);
   return AttentionCall({q, k, v, {}, {}}, attention_options(options)).scale;
 }
 
@@ -51,19 +49,19 @@ double checked_scale(const Tensor& q, const Tensor& k, const Tensor& v, const Op
 void check_clusters(const Tensor& q, const QueryClusters& clusters) {
   const Shape expected{q.size(0), q.size(1), q.size(2)};
   for (const Tensor* x : {&clusters.index, &clusters.order, &clusters.rank}) {
-    check_defined(kOp, *x, "clusters");
-    check_dtype(kOp, *x, DType::int64);
-    check_same_device(kOp, q, *x);
-    check_shape(kOp, *x, expected);
+    check_defined(kClustered, *x, "clusters");
+    check_dtype(kClustered, *x, DType::int64);
+    check_same_device(kClustered, q, *x);
+    check_shape(kClustered, *x, expected);
   }
-  check_defined(kOp, clusters.counts, "clusters");
-  check_same_device(kOp, q, clusters.counts);
-  check_dtype(kOp, clusters.counts, DType::int64);
-  check_rank(kOp, clusters.counts, 3);
-  check_shape(kOp, clusters.counts, {q.size(0), q.size(1), clusters.counts.size(2)});
-  check_index_values(kOp, clusters.index.contiguous(), clusters.counts.size(2));
-  check_index_values(kOp, clusters.order.contiguous(), q.size(2));
-  check_index_values(kOp, clusters.rank.contiguous(), q.size(2));
+  check_defined(kClustered, clusters.counts, "clusters");
+  check_same_device(kClustered, q, clusters.counts);
+  check_dtype(kClustered, clusters.counts, DType::int64);
+  check_rank(kClustered, clusters.counts, 3);
+  check_shape(kClustered, clusters.counts, {q.size(0), q.size(1), clusters.counts.size(2)});
+  check_index_values(kClustered, clusters.index.contiguous(), clusters.counts.size(2));
+  check_index_values(kClustered, clusters.order.contiguous(), q.size(2));
+  check_index_values(kClustered, clusters.rank.contiguous(), q.size(2));
 }
 
 // index [B, H, ...] into tables of `rows` rows as one into all tables together, which are those of
@@ -227,8 +225,8 @@ Tensor top_attention(const Tensor& q, const QueryClusters& clusters, const TopRo
 
 QueryClusters cluster_queries(const Tensor& q, const ClusterOptions& options,
                               const Tensor& lengths) {
-  check_defined(kOp, q);
-  check_rank(kOp, q, 4);
+  check_defined(kClustered, q);
+  check_rank(kClustered, q, 4);
   const NoGradGuard no_grad;
   const Tensor planes = random_planes(options.bits, q.size(3), options.hash_bias, q.device());
   return hamming_kmeans(sign_hash(q, planes), options.clusters, options.iterations, options.bits,
@@ -237,7 +235,7 @@ QueryClusters cluster_queries(const Tensor& q, const ClusterOptions& options,
 
 Tensor clustered_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                            const ClusterOptions& clusters, const Options& options) {
-  if (Autocast cast(kOp); cast) {
+  if (Autocast cast(kClustered); cast) {
     return clustered_attention(cast(q), cast(k), cast(v), clusters, options);
   }
   checked_scale(q, k, v, options);
@@ -246,7 +244,7 @@ Tensor clustered_attention(const Tensor& q, const Tensor& k, const Tensor& v,
 
 Tensor clustered_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                            const QueryClusters& clusters, const Options& options) {
-  if (Autocast cast(kOp); cast) {
+  if (Autocast cast(kClustered); cast) {
     return clustered_attention(cast(q), cast(k), cast(v), clusters, options);
   }
   checked_scale(q, k, v, options);
@@ -262,7 +260,7 @@ Tensor top_keys_of_clusters(const Tensor& q, const Tensor& k, const QueryCluster
   const NoGradGuard no_grad;
   const double scale = checked_scale(q, k, k, options);
   check_clusters(q, clusters);
-  if (count < 1) throw ValueError(kOp, "a top_k of at least 1", std::to_string(count));
+  if (count < 1) throw ValueError(kClustered, "a top_k of at least 1", std::to_string(count));
   const Tensor scores = cluster_scores(q, within(options.key_lengths, k), clusters, scale, options);
   return topk(scores, std::min(count, k.size(2))).indices;
 }
@@ -270,11 +268,11 @@ Tensor top_keys_of_clusters(const Tensor& q, const Tensor& k, const QueryCluster
 Tensor improved_clustered_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                     const ClusterOptions& clusters, int64_t top_k,
                                     const Options& options) {
-  if (Autocast cast(kOp); cast) {
+  if (Autocast cast(kClustered); cast) {
     return improved_clustered_attention(cast(q), cast(k), cast(v), clusters, top_k, options);
   }
   checked_scale(q, k, v, options);
-  if (top_k < 1) throw ValueError(kOp, "a top_k of at least 1", std::to_string(top_k));
+  if (top_k < 1) throw ValueError(kClustered, "a top_k of at least 1", std::to_string(top_k));
   if (top_k >= k.size(2)) return attention(q, k, v, attention_options(options));
   const QueryClusters found = cluster_queries(q, clusters, options.query_lengths);
   return improved_clustered_attention(q, k, v, found,
@@ -284,17 +282,17 @@ Tensor improved_clustered_attention(const Tensor& q, const Tensor& k, const Tens
 Tensor improved_clustered_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                     const QueryClusters& clusters, const Tensor& keys,
                                     const Options& options) {
-  if (Autocast cast(kOp); cast) {
+  if (Autocast cast(kClustered); cast) {
     return improved_clustered_attention(cast(q), cast(k), cast(v), clusters, keys, options);
   }
   const double scale = checked_scale(q, k, v, options);
   check_clusters(q, clusters);
-  check_defined(kOp, keys, "keys");
-  check_dtype(kOp, keys, DType::int64);
-  check_same_device(kOp, q, keys);
-  check_rank(kOp, keys, 4);
+  check_defined(kClustered, keys, "keys");
+  check_dtype(kClustered, keys, DType::int64);
+  check_same_device(kClustered, q, keys);
+  check_rank(kClustered, keys, 4);
   const int64_t rows = clusters.counts.size(2), count = keys.size(3);
-  check_shape(kOp, keys, {q.size(0), q.size(1), rows, count});
+  check_shape(kClustered, keys, {q.size(0), q.size(1), rows, count});
   if (count == k.size(2)) return attention(q, k, v, attention_options(options));
   const Tensor visible_k = within(options.key_lengths, k),
                visible_v = within(options.key_lengths, v);

@@ -30,14 +30,13 @@ constinit Kernel<void(KernelContext&, const LinearAttentionInputs&, const Linear
 
 namespace {
 
-constexpr const char* kOp = "linear_attention";
-
+constexpr const char* kLinearAttention = "linear_attention";
 using detail::with_unit_rows;
 
 // Checked on the CPU at once, on a card by the kernel, which reports at the next synchronisation.
 Tensor checked_lengths(const Tensor& q, const Tensor& k, const Tensor& lengths) {
   const NoGradGuard no_grad;
-  check_lengths(kOp, q, lengths);
+  check_lengths(kLinearAttention, q, lengths);
   const Tensor all = lengths.contiguous();
   const Tensor bounds = empty({q.size(0), 1, 1, 2}, lengths.options());
   const TensorView lengths_view = all.tensor_view();
@@ -103,7 +102,7 @@ Tensor fused(const Tensor& q, const Tensor& k, const Tensor& v, LinearAttentionC
     kernels::linear_attention_forward(context, x.inputs(), x.params, out.tensor_view(),
                                       forward.den.tensor_view());
   }
-  return record(kOp, {q, k, v}, out,
+  return record(kLinearAttention, {q, k, v}, out,
                 [q = save(q), k = save(k), v = save(v), out = save_output(out), forward,
                  call = std::move(call)](Backward& pass, const Tensor& g) {
                   const std::array<Tensor, 3> inputs{pass(q), pass(k), pass(v)};
@@ -133,9 +132,9 @@ void check_linear_attention(const char* op, const Tensor& q, const Tensor& k, co
 LinearAttentionCall::LinearAttentionCall(const Tensor& q, const Tensor& k, const Tensor& v,
                                          const LinearAttentionOptions& options)
     : causal(options.causal), eps(options.eps) {
-  check_linear_attention(kOp, q, k, v, eps);
+  check_linear_attention(kLinearAttention, q, k, v, eps);
   if (causal && q.size(2) != k.size(2)) {
-    throw ShapeError(kOp, "as many queries as keys if causal",
+    throw ShapeError(kLinearAttention, "as many queries as keys if causal",
                      to_string(q.shape()) + " and " + to_string(k.shape()));
   }
   if (options.key_lengths.defined()) lengths = checked_lengths(q, k, options.key_lengths);

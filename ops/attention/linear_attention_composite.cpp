@@ -20,6 +20,8 @@
 namespace sash {
 namespace {
 
+using detail::grouped;
+
 constexpr int64_t kChunk = 64;
 
 // Halves are computed in float32: a normaliser soon exceeds what float16 holds.

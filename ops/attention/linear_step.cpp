@@ -20,8 +20,8 @@ constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, cons
 
 namespace {
 
-constexpr const char* kOp = "linear_step";
-constexpr int64_t kMostRows = 4, kMostBytes = 47 << 10;
+constexpr const char* kLinearStep = "linear_step";
+constexpr int64_t kMostStepRows = 4, kMostBytes = 47 << 10;
 
 Shape result_shape(const Tensor& x, const Tensor& weight, const LinearStepOptions& options) {
   Shape shape = x.shape();
@@ -30,17 +30,17 @@ Shape result_shape(const Tensor& x, const Tensor& weight, const LinearStepOption
 }
 
 void check_arguments(const Tensor& x, const Tensor& weight, const LinearStepOptions& options) {
-  detail::check_linear(kOp, x, weight, options.bias);
+  detail::check_linear(kLinearStep, x, weight, options.bias);
   if (options.norm_weight.defined()) {
-    check_compatible(kOp, x, options.norm_weight);
-    check_shape(kOp, options.norm_weight, {weight.size(1)});
+    check_compatible(kLinearStep, x, options.norm_weight);
+    check_shape(kLinearStep, options.norm_weight, {weight.size(1)});
   }
   if (options.gate && weight.size(0) % 2 != 0) {
-    throw ShapeError(kOp, "an even out, gates and values", to_string(weight.shape()));
+    throw ShapeError(kLinearStep, "an even out, gates and values", to_string(weight.shape()));
   }
   if (!options.residual.defined()) return;
-  check_compatible(kOp, x, options.residual);
-  check_shape(kOp, options.residual, result_shape(x, weight, options));
+  check_compatible(kLinearStep, x, options.residual);
+  check_shape(kLinearStep, options.residual, result_shape(x, weight, options));
 }
 
 }  // namespace
@@ -49,7 +49,7 @@ bool has_linear_step_kernel(const Tensor& x, const Tensor& weight) {
   const int64_t in = weight.size(1), rows = in > 0 ? x.numel() / in : 0;
   const int64_t bytes = in * static_cast<int64_t>(size_of(x.dtype()));
   return kernels::linear_step.has(x.device().type) && x.dtype() == weight.dtype() &&
-         x.dtype() != DType::float64 && rows > 0 && rows <= kMostRows && bytes % 16 == 0 &&
+         x.dtype() != DType::float64 && rows > 0 && rows <= kMostStepRows && bytes % 16 == 0 &&
          rows * bytes <= kMostBytes && x.is_contiguous() && weight.is_contiguous() &&
          is_aligned(x) && is_aligned(weight);
 }

@@ -11,11 +11,9 @@ namespace {
 
 using kernels::kBlockKeys;
 
-constexpr const char* kOp = "attention_mask";
-
 int64_t blocks_of(int64_t tokens) { return (tokens + kBlockKeys - 1) / kBlockKeys; }
 
-[[noreturn]] void refuse_count() { throw ValueError(kOp, "counts below 2^63", "more"); }
+[[noreturn]] void refuse_count() { throw ValueError(kMask, "counts below 2^63", "more"); }
 
 int64_t sum(int64_t a, int64_t b) {
   if (__builtin_add_overflow(a, b, &a)) refuse_count();
@@ -37,7 +35,7 @@ class Counter {
     constexpr int64_t kMostRows = std::numeric_limits<int32_t>::max();
     const int64_t all_rows = product(product(batches, heads), rows);
     if (all_rows > kMostRows) {
-      throw ValueError(kOp, "fewer than 2^31 block rows", std::to_string(all_rows));
+      throw ValueError(kMask, "fewer than 2^31 block rows", std::to_string(all_rows));
     }
     found_.all_blocks = product(all_rows, columns);
     for (int64_t row = 0; columns > 0 && row < all_rows; ++row) {

@@ -27,7 +27,7 @@ namespace {
 
 using kernels::NormedHeadsParams;
 
-constexpr const char* kOp = "split_normed_heads";
+constexpr const char* kNormedHeads = "split_normed_heads";
 
 /// A head of 2^k pairs of vectors, rotated as a whole or not at all.
 bool fits_kernel(const Tensor& head, const HeadNorms& norms, const RotaryAngles& angles,
@@ -111,7 +111,7 @@ Tensor fused(const Tensor& packed, const HeadNorms& norms, const RotaryAngles& a
                                   AngleViews::view(views.sin), by_head(y, params),
                                   rstd.tensor_view(), params);
   }
-  return record(kOp, {x, q_weight, k_weight}, y,
+  return record(kNormedHeads, {x, q_weight, k_weight}, y,
                 [x = save(x), q = save(q_weight), k = save(k_weight), rstd = save(rstd),
                  cos = save(angles.cos), sin = save(angles.sin), options = norms.options,
                  params](Backward& pass, const Tensor& g) {
@@ -154,16 +154,16 @@ std::array<Tensor, 3> split_normed_heads(const Tensor& packed, const HeadNorms& 
                                          int64_t heads, int64_t kv_heads,
                                          const RotaryAngles& angles, RotaryLayout layout) {
   for (const Tensor* weight : {&norms.q_weight, &norms.k_weight}) {
-    check_defined(kOp, *weight, "a weight");
-    check_same_device(kOp, packed, *weight);
+    check_defined(kNormedHeads, *weight, "a weight");
+    check_same_device(kNormedHeads, packed, *weight);
   }
   const std::array<Tensor, 3> plain = split_packed_heads(packed, heads, kv_heads);
   const Tensor& q = plain[0];
   const int64_t keys = plain[1].size(1);
   for (const Tensor* weight : {&norms.q_weight, &norms.k_weight}) {
-    check_shape(kOp, *weight, {q.size(3)});
+    check_shape(kNormedHeads, *weight, {q.size(3)});
   }
-  if (angles.cos.defined()) detail::check_rotary(kOp, q, angles);
+  if (angles.cos.defined()) detail::check_rotary(kNormedHeads, q, angles);
   if (!fits_kernel(q, norms, angles, layout)) {
     return composite::split_normed_heads(packed, norms, heads, kv_heads, angles, layout);
   }

@@ -1,7 +1,5 @@
 #include "sink_logits.h"
 
-#include <limits>
-
 #include "../checks.h"
 #include "../elementwise/binary.h"
 #include "../elementwise/compare.h"
@@ -12,8 +10,6 @@
 
 namespace sash {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // [H] as [1, H, 1] in the dtype of lse.
 Tensor per_head(const Tensor& sink_logits, const Tensor& lse) {

@@ -1,9 +1,13 @@
 #pragma once
 
+#include <limits>
+
 #include "attention.h"
 
 /// `AttentionOptions::sink_logits`, from the result and log-sum-exp of attention without it.
 namespace sash {
+
+inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 /// Throws as `attention` does, unless `sink_logits` is undefined or floating [H].
 void check_sink_logits(const Tensor& q, const Tensor& sink_logits);

@@ -23,7 +23,7 @@
 namespace sash {
 namespace {
 
-constexpr const char* kOp = "top_k_attention";
+constexpr const char* kTopK = "top_k_attention";
 constexpr double kLowest = -std::numeric_limits<double>::infinity();
 // Scores made at a time.
 constexpr int64_t kScores = int64_t{1} << 24;
@@ -35,7 +35,7 @@ AttentionCall checked_call(const Tensor& q, const Tensor& k, const Tensor& v,
 }
 
 void check_count(int64_t count) {
-  if (count < 1) throw ValueError(kOp, "a top_k of at least 1", std::to_string(count));
+  if (count < 1) throw ValueError(kTopK, "a top_k of at least 1", std::to_string(count));
 }
 
 // Which keys are hidden from queries, a few rows at a time.

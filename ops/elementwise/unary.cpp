@@ -31,7 +31,7 @@ Tensor relu_backward(const Tensor& g, const Tensor& y) {
 namespace {
 
 /// x cast to its `result_type` with `value`, if that differs from its dtype.
-std::optional<Tensor> promoted(const char* op, const Tensor& x, Scalar value) {
+std::optional<Tensor> wider(const char* op, const Tensor& x, Scalar value) {
   check_defined(op, x);
   const DType dtype = result_type(x, value);
   if (dtype != x.dtype()) return x.to(dtype);
@@ -116,14 +116,14 @@ Tensor ceil(const Tensor& x) { return unary<op::Ceil>(x); }
 Tensor round(const Tensor& x) { return unary<op::Round>(x); }
 
 Tensor add(const Tensor& x, Scalar value) {
-  if (const auto wide = promoted("add", x, value)) return add(*wide, value);
+  if (const auto wide = wider("add", x, value)) return add(*wide, value);
   if (x.dtype() == DType::uint8) return add(x.to(DType::int32), value).to(DType::uint8);
   return record("add", {x}, map(kernels::scalar_slot<op::Add>(), x, value),
                 [](Backward&, const Tensor& g) { return Gradients{g}; });
 }
 
 Tensor mul(const Tensor& x, Scalar value) {
-  if (const auto wide = promoted("mul", x, value)) return mul(*wide, value);
+  if (const auto wide = wider("mul", x, value)) return mul(*wide, value);
   if (x.dtype() == DType::uint8) return mul(x.to(DType::int32), value).to(DType::uint8);
   return record("mul", {x}, map(kernels::scalar_slot<op::Mul>(), x, value),
                 [value](Backward&, const Tensor& g) { return Gradients{mul(g, value)}; });

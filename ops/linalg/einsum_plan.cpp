@@ -12,7 +12,7 @@
 namespace sash::detail {
 namespace {
 
-constexpr const char* kOp = "einsum";
+constexpr const char* kEinsum = "einsum";
 
 /// One character per axis: a letter, or a digit for an axis of `...`, counted from the last.
 using Labels = std::string;
@@ -34,7 +34,7 @@ Labels expanded(const std::string& text, int axes) {
 }
 
 [[noreturn]] void throw_unreadable(const std::string& expected, const std::string& equation) {
-  throw ValueError(kOp, expected, '"' + equation + '"');
+  throw ValueError(kEinsum, expected, '"' + equation + '"');
 }
 
 /// `text` is letters and at most one "...".
@@ -83,7 +83,7 @@ Equation parse(const std::string& text, const std::vector<Shape>& shapes) {
   const std::vector<std::string> terms = split_at_commas(dense.substr(0, arrow));
   for (const std::string& term : terms) check_term(term, text);
   if (terms.size() != shapes.size()) {
-    throw ValueError(kOp, std::to_string(terms.size()) + " operands for \"" + text + '"',
+    throw ValueError(kEinsum, std::to_string(terms.size()) + " operands for \"" + text + '"',
                      std::to_string(shapes.size()));
   }
   Equation equation;
@@ -93,7 +93,7 @@ Equation parse(const std::string& text, const std::vector<Shape>& shapes) {
     const int named = static_cast<int>(terms[i].size()) - (dots ? 3 : 0);
     const int rank = shapes[i].rank();
     if (dots ? rank < named : rank != named) {
-      throw ShapeError(kOp,
+      throw ShapeError(kEinsum,
                        "operand " + std::to_string(i) + " with " + (dots ? "at least " : "") +
                            std::to_string(named) + (named == 1 ? " axis" : " axes") + " for \"" +
                            terms[i] + '"',
@@ -132,7 +132,7 @@ std::map<char, int64_t> extents_of(const Equation& equation, const std::vector<S
       if (is_new || at->second == extent || extent == 1) continue;
       if (at->second != 1) {
         const bool named = !std::isdigit(static_cast<unsigned char>(label));
-        throw ShapeError(kOp,
+        throw ShapeError(kEinsum,
                          named ? std::string("one extent for \"") + label + '"'
                                : std::string("axes of \"...\" that broadcast together"),
                          std::to_string(at->second) + " and " + std::to_string(extent));

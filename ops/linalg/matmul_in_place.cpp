@@ -12,7 +12,7 @@
 namespace sash {
 namespace {
 
-constexpr const char* kOp = "matmul_";
+constexpr const char* kMatmulInPlace = "matmul_";
 
 /// Elements of a block: on the CPU more than for other ops, as a product of few rows spends its
 /// time on packing w.
@@ -21,18 +21,18 @@ int64_t product_elements(Device device) {
 }
 
 void check_arguments(const Tensor& a, const Tensor& w) {
-  check_defined(kOp, a);
-  check_defined(kOp, w);
-  check_same_device(kOp, a, w);
-  check_floating(kOp, a);
-  check_floating(kOp, w);
+  check_defined(kMatmulInPlace, a);
+  check_defined(kMatmulInPlace, w);
+  check_same_device(kMatmulInPlace, a, w);
+  check_floating(kMatmulInPlace, a);
+  check_floating(kMatmulInPlace, w);
   const bool fits =
       a.rank() > 0 && w.rank() == 2 && w.size(0) == w.size(1) && a.size(-1) == w.size(0);
   if (!fits) {
-    throw ShapeError(kOp, "a [..., K] and a square w [K, K]", shapes_of(a, w));
+    throw ShapeError(kMatmulInPlace, "a [..., K] and a square w [K, K]", shapes_of(a, w));
   }
-  check_writable(kOp, a);
-  check_in_place(kOp, a, {w});
+  check_writable(kMatmulInPlace, a);
+  check_in_place(kMatmulInPlace, a, {w});
 }
 
 /// Replaces the rows of a matrix by their products with w, whose dtype they are computed in.
@@ -80,7 +80,7 @@ Tensor matmul_(Tensor a, const Tensor& w) {
     const TensorView view = factor.tensor_view();
     for_each_matrix(a.tensor_view(), RowProduct(context, view));
   }
-  record_in_place(kOp, a, {a, operand},
+  record_in_place(kMatmulInPlace, a, {a, operand},
                   [old, dtype, w = save_if(a.requires_grad(), operand), w_dtype = w.dtype()](
                       Backward& pass, const Tensor& g) {
                     const Tensor wide = g.to(dtype);

@@ -19,7 +19,7 @@ constinit decltype(cross_entropy_backward) cross_entropy_backward{"cross_entropy
 
 namespace {
 
-constexpr const char* kOp = "cross_entropy";
+constexpr const char* kEntropy = "cross_entropy";
 
 /// The class weights as kernels and composite read them.
 Tensor weight_for(const Tensor& logits, const CrossEntropyOptions& options) {
@@ -50,7 +50,7 @@ Tensor reduced(const Tensor& losses, const Tensor& total, Reduction reduction) {
 Tensor composite::cross_entropy(const Tensor& logits, const Tensor& targets,
                                 const CrossEntropyOptions& options) {
   const double s = options.label_smoothing;
-  const int axis = normalize_axis(options.class_axis, logits.rank(), kOp);
+  const int axis = normalize_axis(options.class_axis, logits.rank(), kEntropy);
   const Tensor x = classes_last(logits, axis).to(*row_statistics(logits).dtype);
   const Tensor weight = weight_for(logits, options);
   const Tensor logp = composite::log_softmax(x);
@@ -66,15 +66,15 @@ Tensor composite::cross_entropy(const Tensor& logits, const Tensor& targets,
 
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
                      const CrossEntropyOptions& given) {
-  if (Autocast cast(kOp); cast) return cross_entropy(cast(logits), targets, given);
-  const int axis = check_class_targets(kOp, logits, targets, given.weight, given.class_axis);
-  check_probability(kOp, "label smoothing", given.label_smoothing);
+  if (Autocast cast(kEntropy); cast) return cross_entropy(cast(logits), targets, given);
+  const int axis = check_class_targets(kEntropy, logits, targets, given.weight, given.class_axis);
+  check_probability(kEntropy, "label smoothing", given.label_smoothing);
   const Tensor x = classes_last(logits, axis).contiguous(), t = targets.contiguous();
   CrossEntropyOptions options = given;
   options.class_axis = -1;
   options.weight = weight_for(logits, given);
   const int64_t rows = t.numel(), classes = x.shape().back();
-  check_index_values(kOp, t, classes, options.ignore_index);
+  check_index_values(kEntropy, t, classes, options.ignore_index);
   if (!use_fused(kernels::cross_entropy_forward, x.device())) {
     return composite::cross_entropy(x, t, options);
   }
@@ -91,7 +91,7 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
   const Saved weight = save(options.weight);
   options.weight = {};
   return record(
-      kOp, {x}, y,
+      kEntropy, {x}, y,
       [x = save(x), t = save(t), weight, stats = save(stats), totals = save(totals), rule, options](
           Backward& pass, const Tensor& g) {
         const Tensor in = pass(x), classes_of = pass(t), w = pass(weight);

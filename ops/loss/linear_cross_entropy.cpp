@@ -23,29 +23,29 @@ constinit decltype(scale_gradient) scale_gradient{"scale_gradient"};
 
 namespace {
 
-constexpr const char* kOp = "linear_cross_entropy";
+constexpr const char* kLinear = "linear_cross_entropy";
 constexpr int64_t kMostLogits = int64_t{1} << 29;
 
 void check_arguments(const Tensor& x, const Tensor& weight, const Tensor& targets,
                      const LinearCrossEntropyOptions& options) {
-  check_compatible(kOp, x, weight);
-  check_floating(kOp, x);
-  check_min_rank(kOp, x, 2);
-  check_rank(kOp, weight, 2);
-  check_index_tensor(kOp, x, targets, "targets");
+  check_compatible(kLinear, x, weight);
+  check_floating(kLinear, x);
+  check_min_rank(kLinear, x, 2);
+  check_rank(kLinear, weight, 2);
+  check_index_tensor(kLinear, x, targets, "targets");
   if (x.size(-1) != weight.size(1)) {
-    throw ShapeError(kOp, "x [..., D] and weight [V, D] with one D", shapes_of(x, weight));
+    throw ShapeError(kLinear, "x [..., D] and weight [V, D] with one D", shapes_of(x, weight));
   }
   Shape rows = x.shape();
   rows.erase(x.rank() - 1);
   if (targets.shape() != rows) {
-    throw ShapeError(kOp, "targets " + to_string(rows), to_string(targets.shape()));
+    throw ShapeError(kLinear, "targets " + to_string(rows), to_string(targets.shape()));
   }
   if (options.reduction == Reduction::none) {
-    throw ValueError(kOp, "a mean or a sum", "Reduction::none");
+    throw ValueError(kLinear, "a mean or a sum", "Reduction::none");
   }
-  check_probability(kOp, "label smoothing", options.label_smoothing);
-  check_not_negative(kOp, "a chunk", options.chunk);
+  check_probability(kLinear, "label smoothing", options.label_smoothing);
+  check_not_negative(kLinear, "a chunk", options.chunk);
 }
 
 int64_t chunk_of(int64_t rows, int64_t classes, int64_t wanted) {
@@ -116,12 +116,12 @@ Tensor composite::linear_cross_entropy(const Tensor& x, const Tensor& weight, co
 
 Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& targets,
                             const LinearCrossEntropyOptions& options) {
-  if (Autocast cast(kOp); cast) {
+  if (Autocast cast(kLinear); cast) {
     return linear_cross_entropy(cast(x), cast(weight), targets, options);
   }
   check_arguments(x, weight, targets, options);
   const Tensor t = targets.reshape({-1}).contiguous();
-  check_index_values(kOp, t, weight.size(0), options.ignore_index);
+  check_index_values(kLinear, t, weight.size(0), options.ignore_index);
   if (!use_fused(kernels::cross_entropy_in_place, x.device())) {
     return composite::linear_cross_entropy(x, weight, targets, options);
   }
@@ -134,7 +134,7 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
   const bool mean = options.reduction == Reduction::mean;
   const Tensor y = unrecorded([&] { return mean ? sums.loss / sums.count : sums.loss; });
   return record(
-      kOp, {x, weight}, y,
+      kLinear, {x, weight}, y,
       [x = save(x), weight = save(weight), t = save(t), dx = save(sums.dx), dw = save(sums.dw),
        count = save(mean ? sums.count : Tensor()), options](Backward& pass, const Tensor& g) {
         const std::array<Tensor, 2> in{pass(x), pass(weight)};

@@ -18,7 +18,7 @@ constinit decltype(kernels::scale_channels) kernels::scale_channels{"scale_chann
 
 namespace {
 
-constexpr const char* kOp = "batch_norm";
+constexpr const char* kBatchNorm = "batch_norm";
 
 /// [C] as it broadcasts to x [N, C, ...].
 Tensor per_channel(const Tensor& values, const Tensor& x) {
@@ -94,24 +94,25 @@ Gradients gradients(const Tensor& x, const Tensor& weight, const Statistics& by,
 
 void check_arguments(const Tensor& x, const Tensor& running_mean, const Tensor& running_var,
                      const Tensor& weight, const Tensor& bias, const BatchNormOptions& options) {
-  check_floating(kOp, x);
-  check_min_rank(kOp, x, 2);
+  check_floating(kBatchNorm, x);
+  check_min_rank(kBatchNorm, x, 2);
   for (const Tensor* part : {&running_mean, &running_var, &weight, &bias}) {
     if (!part->defined()) continue;
-    check_same_device(kOp, x, *part);
-    check_floating(kOp, *part);
-    check_shape(kOp, *part, {x.size(1)});
+    check_same_device(kBatchNorm, x, *part);
+    check_floating(kBatchNorm, *part);
+    check_shape(kBatchNorm, *part, {x.size(1)});
   }
   for (const Tensor* part : {&weight, &bias}) {
-    if (part->defined()) check_same_dtype(kOp, x, *part);
+    if (part->defined()) check_same_dtype(kBatchNorm, x, *part);
   }
   if (!options.training && !(running_mean.defined() && running_var.defined())) {
-    throw ValueError(kOp, "running statistics, or training", "neither");
+    throw ValueError(kBatchNorm, "running statistics, or training", "neither");
   }
-  if (!(options.eps >= 0)) throw ValueError(kOp, "eps of at least 0", to_text(options.eps));
-  check_probability(kOp, "a momentum", options.momentum);
+  if (!(options.eps >= 0)) throw ValueError(kBatchNorm, "eps of at least 0", to_text(options.eps));
+  check_probability(kBatchNorm, "a momentum", options.momentum);
   if (options.training && x.numel() > 0 && x.numel() / x.size(1) < 2) {
-    throw ShapeError(kOp, "at least two elements a channel in training", to_string(x.shape()));
+    throw ShapeError(kBatchNorm, "at least two elements a channel in training",
+                     to_string(x.shape()));
   }
 }
 
@@ -125,7 +126,7 @@ void move_towards(Tensor running, const Tensor& value, double momentum) {
 
 Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& running_var,
                   const Tensor& weight, const Tensor& bias, const BatchNormOptions& options) {
-  if (Autocast cast(kOp); cast) {
+  if (Autocast cast(kBatchNorm); cast) {
     return batch_norm(cast(x), running_mean, running_var, cast(weight), cast(bias), options);
   }
   check_arguments(x, running_mean, running_var, weight, bias, options);
@@ -153,7 +154,7 @@ Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& run
     return scaled(x, fixed.mean, weight.defined() ? weight * fixed.rstd : fixed.rstd,
                   bias.defined() ? bias : zeros_like(fixed.mean));
   });
-  return record(kOp, {x, weight, bias}, y,
+  return record(kBatchNorm, {x, weight, bias}, y,
                 [x = save(x), weight = save(weight), bias = save(bias), fixed, options](
                     Backward& pass, const Tensor& g) {
                   if (!pass.create_graph()) {

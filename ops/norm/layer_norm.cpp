@@ -72,12 +72,12 @@ class ParameterSums {
 };
 
 /// What backward needs, all contiguous; x is the sum where there is one.
-struct Operands {
+struct LayerNormOperands {
   Tensor x, weight, mean, rstd;
 };
 
 // The gradients of x, weight and bias.
-Gradients fused_backward(const Operands& in, const Tensor& grad, const Shape& normalized,
+Gradients fused_backward(const LayerNormOperands& in, const Tensor& grad, const Shape& normalized,
                          const Backward& pass) {
   const Matrix matrix{in.mean.numel(), numel(normalized)};
   const Tensor g = grad.contiguous();
@@ -112,7 +112,7 @@ Tensor dropped(const Tensor& x, const BranchDropout& dropout) {
 }
 
 // The gradients of branch, residual, weight and bias.
-Gradients fused_backward(const Operands& in, const Tensor& dsum, const Tensor& dnorm,
+Gradients fused_backward(const LayerNormOperands& in, const Tensor& dsum, const Tensor& dnorm,
                          const BranchDropout& dropout, const Backward& pass) {
   const Shape normalized{in.x.size(-1)};
   const Matrix matrix{in.mean.numel(), numel(normalized)};

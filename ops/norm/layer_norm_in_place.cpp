@@ -12,19 +12,19 @@
 namespace sash {
 namespace {
 
-constexpr const char* kOp = "layer_norm_";
+constexpr const char* kInPlace = "layer_norm_";
 
-void check_arguments(const Tensor& x, const Shape& normalized, const Tensor& weight,
-                     const Tensor& bias, double eps) {
-  check_normalized(kOp, x, normalized, eps);
+void check_in_place_arguments(const Tensor& x, const Shape& normalized, const Tensor& weight,
+                              const Tensor& bias, double eps) {
+  check_normalized(kInPlace, x, normalized, eps);
   for (const Tensor* parameter : {&weight, &bias}) {
     if (!parameter->defined()) continue;
-    check_same_device(kOp, x, *parameter);
-    check_floating(kOp, *parameter);
-    check_shape(kOp, *parameter, normalized);
+    check_same_device(kInPlace, x, *parameter);
+    check_floating(kInPlace, *parameter);
+    check_shape(kInPlace, *parameter, normalized);
   }
-  check_writable(kOp, x);
-  check_in_place(kOp, x, {weight, bias});
+  check_writable(kInPlace, x);
+  check_in_place(kInPlace, x, {weight, bias});
 }
 
 /// x [..., normalized_shape] as [..., n].
@@ -39,7 +39,7 @@ TensorView with_one_axis(const Tensor& x, int axes) {
     if (extent == 1) continue;
     if (n == 1) step = stride;
     if (stride != n * step && x.numel() > 0) {
-      throw ValueError(kOp, "normalized axes that lie in memory as one does",
+      throw ValueError(kInPlace, "normalized axes that lie in memory as one does",
                        "strides " + to_string(x.strides()) + " of shape " + to_string(x.shape()));
     }
     n *= extent;
@@ -49,17 +49,17 @@ TensorView with_one_axis(const Tensor& x, int axes) {
   return view;
 }
 
-struct Statistics {
+struct RowStatistics {
   Tensor mean, rstd;  // [rows]
 };
 
-Statistics normalize(const Tensor& self, const TensorView& x, const Tensor& weight,
-                     const Tensor& bias, double eps, const TensorOptions& statistics) {
+RowStatistics normalize(const Tensor& self, const TensorView& x, const Tensor& weight,
+                        const Tensor& bias, double eps, const TensorOptions& statistics) {
   const NoGradGuard no_grad;
   const int64_t rows = x.numel() / std::max<int64_t>(1, x.shape.back());
   const DType dtype = row_dtype(x.device, *statistics.dtype);
   const TensorOptions options{.dtype = is_half(dtype) ? DType::float32 : dtype, .device = x.device};
-  const Statistics s{empty({rows}, options), empty({rows}, options)};
+  const RowStatistics s{empty({rows}, options), empty({rows}, options)};
   const auto in_dtype = [&](const Tensor& parameter) {
     if (!parameter.defined()) return parameter;
     const bool shared = parameter.impl().storage == self.impl().storage;
@@ -101,7 +101,7 @@ Tensor affine_norm(std::span<const Tensor> in, const Shape& shape, double eps, D
 
 Tensor layer_norm_(Tensor x, const Shape& normalized_shape, const Tensor& weight,
                    const Tensor& bias, double eps) {
-  check_arguments(x, normalized_shape, weight, bias, eps);
+  check_in_place_arguments(x, normalized_shape, weight, bias, eps);
   const TensorView view = with_one_axis(x, normalized_shape.rank());
   DType dtype = x.dtype();
   for (const Tensor* parameter : {&weight, &bias}) {
@@ -115,10 +115,10 @@ Tensor layer_norm_(Tensor x, const Shape& normalized_shape, const Tensor& weight
   // The op that made the old rows: what a second derivative goes on to.
   const Ref<Node> source = recorded ? x.impl().grad_fn() : nullptr;
   const uint32_t output = x.impl().output_index();
-  const Statistics s = normalize(x, view, weight, bias, eps, {.dtype = dtype});
+  const RowStatistics s = normalize(x, view, weight, bias, eps, {.dtype = dtype});
   if (affine) {
     const DType wide = row_dtype(x.device(), dtype);
-    record_in_place(kOp, x, {x, weight, bias},
+    record_in_place(kInPlace, x, {x, weight, bias},
                     [before, w = save(weight), b = save(bias), wide, shape = normalized_shape, eps](
                         Backward& pass, const Tensor& g) {
                       const Tensor inputs[] = {pass(before), pass(w), pass(b)};
@@ -150,7 +150,7 @@ Tensor layer_norm_(Tensor x, const Shape& normalized_shape, const Tensor& weight
         inputs, g, pass);
   };
   const TensorRef inputs[] = {x};
-  detail::attach_in_place(detail::make_node(kOp, std::move(backward)), inputs, x);
+  detail::attach_in_place(detail::make_node(kInPlace, std::move(backward)), inputs, x);
   return x;
 }
 

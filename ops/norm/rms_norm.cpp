@@ -18,8 +18,8 @@ constinit decltype(rms_norm_backward) rms_norm_backward{"rms_norm_backward"};
 
 namespace {
 
-void check_arguments(const char* op, const Tensor& x, const Shape& normalized, const Tensor& weight,
-                     const RmsNormOptions& options) {
+void check_rms_norm(const char* op, const Tensor& x, const Shape& normalized, const Tensor& weight,
+                    const RmsNormOptions& options) {
   check_normalized(op, x, normalized, options.eps);
   check_parameter(op, x, weight, normalized);
   if (options.unit_offset && !weight.defined()) {
@@ -38,13 +38,13 @@ Tensor factor_of(const Tensor& weight, const RmsNormOptions& options) {
 }
 
 /// What backward needs, all contiguous; x is the sum where there is one.
-struct Operands {
+struct RmsNormOperands {
   Tensor x, weight, rstd;
   bool unit_offset;
 };
 
 // The gradients of x and weight from those of the norm, g, and of the sum, which may be undefined.
-std::array<Tensor, 2> fused_backward(const Operands& in, const Tensor& g, const Tensor& dsum,
+std::array<Tensor, 2> fused_backward(const RmsNormOperands& in, const Tensor& g, const Tensor& dsum,
                                      bool wants_x, bool wants_weight) {
   const int64_t rows = in.rstd.numel(), columns = rows == 0 ? 0 : in.x.numel() / rows;
   const Tensor dy = g.contiguous(), further = contiguous(dsum);
@@ -102,7 +102,7 @@ Tensor rms_norm(const Tensor& input, const Shape& normalized_shape, const Tensor
   if (Autocast cast(op); cast) {
     return rms_norm(cast(input), normalized_shape, cast(weight), options);
   }
-  check_arguments(op, input, normalized_shape, weight, options);
+  check_rms_norm(op, input, normalized_shape, weight, options);
   if (!use_fused(kernels::rms_norm_forward, input.device())) {
     return composite::rms_norm(input, normalized_shape, weight, options);
   }
@@ -128,7 +128,7 @@ SumAndNorm add_rms_norm(const Tensor& branch_, const Tensor& residual_, const Te
   }
   check_branch(op, branch_, residual_);
   const Shape normalized{branch_.size(-1)};
-  check_arguments(op, branch_, normalized, weight_, options);
+  check_rms_norm(op, branch_, normalized, weight_, options);
   if (!use_fused(kernels::rms_norm_forward, branch_.device())) {
     const Tensor sum = residual_ + branch_;
     return {sum, composite::rms_norm(sum, normalized, weight_, options)};

@@ -21,7 +21,7 @@ constinit decltype(log_softmax_backward) log_softmax_backward{"log_softmax_backw
 
 namespace {
 
-using Forward = Kernel<void(KernelContext&, const TensorView&, const TensorView&)>;
+using ForwardKernel = Kernel<void(KernelContext&, const TensorView&, const TensorView&)>;
 using BackwardKernel =
     Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&)>;
 
@@ -30,7 +30,7 @@ int checked_axis(const char* op, const Tensor& x, int64_t axis) {
   return normalize_axis(axis, x.rank(), op);
 }
 
-Tensor run(const Forward& kernel, const Tensor& x) {
+Tensor run(const ForwardKernel& kernel, const Tensor& x) {
   Tensor y = empty_like(x);
   run_kernel(kernel, x, y);
   return y;

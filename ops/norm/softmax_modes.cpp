@@ -18,22 +18,23 @@ constinit decltype(masked_softmax_forward) masked_softmax_forward{"masked_softma
 
 namespace {
 
-constexpr const char* kOp = "masked_softmax";
+constexpr const char* kMasked = "masked_softmax";
 
 Shape rows_of(const Tensor& x) {
   return Shape(std::span<const int64_t>(x.shape().begin(), x.shape().end() - 1));
 }
 
-void check_arguments(const Tensor& x, const Tensor& begin, const Tensor& end) {
-  check_floating(kOp, x);
-  check_min_rank(kOp, x, 1);
+void check_bounds(const Tensor& x, const Tensor& begin, const Tensor& end) {
+  check_floating(kMasked, x);
+  check_min_rank(kMasked, x, 1);
   for (const Tensor* bound : {&begin, &end}) {
-    check_defined(kOp, *bound, "bounds of the rows");
-    check_same_device(kOp, x, *bound);
-    check_dtype(kOp, *bound, DType::int32);
+    check_defined(kMasked, *bound, "bounds of the rows");
+    check_same_device(kMasked, x, *bound);
+    check_dtype(kMasked, *bound, DType::int32);
     const Shape rows = rows_of(x);
-    if (broadcast_shapes(bound->shape(), rows, kOp) == rows) continue;
-    throw ShapeError(kOp, "bounds that broadcast to " + to_string(rows), to_string(bound->shape()));
+    if (broadcast_shapes(bound->shape(), rows, kMasked) == rows) continue;
+    throw ShapeError(kMasked, "bounds that broadcast to " + to_string(rows),
+                     to_string(bound->shape()));
   }
 }
 
@@ -56,7 +57,7 @@ Tensor composite::masked_softmax(const Tensor& x, const Tensor& begin, const Ten
 }
 
 Tensor masked_softmax(const Tensor& x, const Tensor& begin, const Tensor& end) {
-  check_arguments(x, begin, end);
+  check_bounds(x, begin, end);
   if (!use_fused(kernels::masked_softmax_forward, x.device())) {
     return composite::masked_softmax(x, begin, end);
   }
@@ -71,7 +72,7 @@ Tensor masked_softmax(const Tensor& x, const Tensor& begin, const Tensor& end) {
                vector_view(past), matrix_view(y, rows, n));
   }
   // Outside the ranges y is 0, and so is the gradient of softmax.
-  return record(kOp, {input}, y, [y = save_output(y)](Backward& pass, const Tensor& g) {
+  return record(kMasked, {input}, y, [y = save_output(y)](Backward& pass, const Tensor& g) {
     const Tensor p = pass(y);
     if (pass.create_graph()) return Gradients{p * (g - sum(g * p, {-1}, true))};
     const Tensor dx = empty_like(p);

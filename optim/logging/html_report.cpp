@@ -14,7 +14,7 @@
 namespace sash::optim {
 namespace {
 
-constexpr const char* kOp = "HtmlReport";
+constexpr const char* kHtmlReport = "HtmlReport";
 constexpr double kMiB = 1024 * 1024;
 
 constexpr const char* kHead = R"(<!DOCTYPE html>
@@ -112,7 +112,7 @@ HtmlReport::HtmlReport(std::string path, const HtmlReportOptions& options)
     : path_(std::move(path)),
       options_(options),
       device_(options.device.value_or(default_device())) {
-  ReplacementFile(kOp, path_);  // throws if it cannot be created
+  ReplacementFile(kHtmlReport, path_);  // throws if it cannot be created
 }
 
 void HtmlReport::on_step(const StepReport& report) {
@@ -152,7 +152,7 @@ void HtmlReport::add_table(const std::string& title, const Row& header,
                            const std::vector<Row>& rows) {
   for (const Row& row : rows) {
     if (row.size() != header.size()) {
-      throw ValueError(kOp, "rows of " + std::to_string(header.size()) + " fields",
+      throw ValueError(kHtmlReport, "rows of " + std::to_string(header.size()) + " fields",
                        "one of " + std::to_string(row.size()));
     }
   }
@@ -192,7 +192,8 @@ void HtmlReport::add_attention(const std::string& title, const Tensor& weights) 
   constexpr int64_t kMostHeads = 16;
   const Shape& shape = weights.shape();
   if ((shape.rank() != 3 && shape.rank() != 4) || weights.numel() == 0) {
-    throw ShapeError(kOp, "weights [H, S_q, S_k] or [B, H, S_q, S_k], not empty", to_string(shape));
+    throw ShapeError(kHtmlReport, "weights [H, S_q, S_k] or [B, H, S_q, S_k], not empty",
+                     to_string(shape));
   }
   const Tensor heads = shape.rank() == 4 ? weights.detach().select(0, 0) : weights.detach();
   const int64_t count = std::min(heads.size(0), kMostHeads);
@@ -280,7 +281,7 @@ void HtmlReport::write() const {
                      title + "</h1>\n" + facts() + curves() + sections_;
   if (!warnings_.empty()) page += "<h2>Warnings</h2>\n<ul>\n" + warnings_ + "</ul>\n";
   page += "</body>\n</html>\n";
-  ReplacementFile file(kOp, path_);
+  ReplacementFile file(kHtmlReport, path_);
   file.write(page.data(), page.size());
   file.commit();
 }

@@ -17,7 +17,7 @@
 namespace sash::optim {
 namespace {
 
-constexpr const char* kOp = "MetricsLog";
+constexpr const char* kMetricsLog = "MetricsLog";
 
 // Quoted as in RFC 4180.
 std::vector<std::string> fields_of(const std::string& line) {
@@ -68,7 +68,7 @@ bool is_regular_file(const std::string& path) {
   std::error_code error;
   const std::filesystem::file_status status = std::filesystem::status(path, error);
   if (status.type() != std::filesystem::file_type::none) return is_regular_file(status);
-  throw IoError(kOp, "cannot read the metrics in " + path + ": " + error.message());
+  throw IoError(kMetricsLog, "cannot read the metrics in " + path + ": " + error.message());
 }
 
 }  // namespace
@@ -83,7 +83,7 @@ MetricsLog::MetricsLog(std::string path)
     for (std::string line; next_line(lines, line);) step_of(line, ++count);
   }
   file_->open(path_, std::ios::app);
-  if (!*file_) throw IoError(kOp, "cannot write the metrics to " + path_);
+  if (!*file_) throw IoError(kMetricsLog, "cannot write the metrics to " + path_);
 }
 
 MetricsLog::~MetricsLog() = default;
@@ -91,11 +91,11 @@ MetricsLog::~MetricsLog() = default;
 /// The whole file. A last line that was cut short has no newline.
 std::string MetricsLog::read() const {
   std::ifstream file(path_, std::ios::binary);
-  if (!file) throw IoError(kOp, "cannot read the metrics in " + path_);
+  if (!file) throw IoError(kMetricsLog, "cannot read the metrics in " + path_);
   std::string text{std::istreambuf_iterator<char>(file), {}};
   const char* start = csv_ ? "step" : "{";
   if (!text.empty() && !text.starts_with(start) && !std::string(start).starts_with(text)) {
-    throw FormatError(kOp, "metrics in line 1 of " + path_, "something else");
+    throw FormatError(kMetricsLog, "metrics in line 1 of " + path_, "something else");
   }
   return text;
 }
@@ -110,7 +110,7 @@ int64_t MetricsLog::step_of(const std::string& line, int64_t count) const {
       object["step"].is_number_integer()) {
     return object["step"].get<int64_t>();
   }
-  throw FormatError(kOp, "metrics in line " + std::to_string(count) + " of " + path_,
+  throw FormatError(kMetricsLog, "metrics in line " + std::to_string(count) + " of " + path_,
                     "something else");
 }
 
@@ -131,7 +131,7 @@ void MetricsLog::begin(int64_t step) {
 
 void MetricsLog::replace(const std::string& text) {
   file_->close();
-  ReplacementFile file(kOp, path_);
+  ReplacementFile file(kMetricsLog, path_);
   file.write(text.data(), text.size());
   file.commit();
   file_->open(path_, std::ios::app);
@@ -153,10 +153,10 @@ void MetricsLog::check_names(const Figures& figures) const {
   std::set<std::string_view> names;
   for (const auto& [name, value] : figures) {
     if (!names.insert(name).second) {
-      throw ValueError(kOp, "a metric with a name of its own", in_quotes(name));
+      throw ValueError(kMetricsLog, "a metric with a name of its own", in_quotes(name));
     }
     if (csv_ && name.find_first_of("\r\n") != name.npos) {
-      throw ValueError(kOp, "a metric whose name is one line", in_quotes(name));
+      throw ValueError(kMetricsLog, "a metric whose name is one line", in_quotes(name));
     }
   }
 }

@@ -25,7 +25,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
-constexpr const char* kOp = "SummaryWriter";
+constexpr const char* kWriter = "SummaryWriter";
 
 // Protocol buffers: a field is its number and wire type, then a varint, eight or four bytes, or a
 // length and so many bytes.
@@ -145,7 +145,7 @@ std::string histogram_of(const std::vector<double>& values) {
 void check_utf8(const char* what, std::string_view text) try {
   (void)nlohmann::json(text).dump();
 } catch (const nlohmann::json::exception&) {
-  throw ValueError(kOp, std::string("a ") + what + " in UTF-8", "other bytes");
+  throw ValueError(kWriter, std::string("a ") + what + " in UTF-8", "other bytes");
 }
 
 }  // namespace
@@ -154,7 +154,7 @@ SummaryWriter::SummaryWriter(const std::string& folder) : path_(new_path(folder)
   std::error_code failed;
   std::filesystem::create_directories(folder, failed);
   if (failed) {
-    throw IoError(kOp, "cannot make the folder '" + folder + "': " + failed.message());
+    throw IoError(kWriter, "cannot make the folder '" + folder + "': " + failed.message());
   }
   file_.reset(std::fopen(path_.c_str(), "wbx"));
   if (!file_) fail("create");
@@ -170,12 +170,12 @@ SummaryWriter::SummaryWriter(SummaryWriter&&) noexcept = default;
 SummaryWriter& SummaryWriter::operator=(SummaryWriter&&) noexcept = default;
 
 void SummaryWriter::fail(const char* what) const {
-  throw IoError(kOp, std::string("cannot ") + what + " '" + path_ +
-                         "': " + std::system_category().message(errno));
+  throw IoError(kWriter, std::string("cannot ") + what + " '" + path_ +
+                             "': " + std::system_category().message(errno));
 }
 
 void SummaryWriter::check_open() const {
-  if (!file_) throw ValueError(kOp, "an open file", "a writer that was moved from");
+  if (!file_) throw ValueError(kWriter, "an open file", "a writer that was moved from");
 }
 
 void SummaryWriter::write_record(std::string_view event) {
@@ -222,9 +222,10 @@ void SummaryWriter::add_scalar(std::string_view tag, double value, int64_t step)
 
 void SummaryWriter::add_histogram(std::string_view tag, const Tensor& values, int64_t step) {
   const std::vector<double> elements = values.detach().to_vector<double>();
-  if (elements.empty()) throw ValueError(kOp, "at least one value", "none");
+  if (elements.empty()) throw ValueError(kWriter, "at least one value", "none");
   for (const double element : elements) {
-    if (!std::isfinite(element)) throw ValueError(kOp, "finite values", std::to_string(element));
+    if (!std::isfinite(element))
+      throw ValueError(kWriter, "finite values", std::to_string(element));
   }
   std::string message;
   append(message, 5, histogram_of(elements));

@@ -16,7 +16,7 @@ using detail::kTrainer;
 namespace {
 
 // Of the trainer's own entries in a checkpoint.
-constexpr const char *kBest = "trainer.best", *kPatienceBest = "trainer.patience_best",
+constexpr const char *kBestSoFar = "trainer.best", *kPatienceBest = "trainer.patience_best",
                      *kBad = "trainer.bad_validations", *kValidated = "trainer.validated",
                      *kMonitor = "trainer.monitor", *kDirection = "trainer.direction",
                      *kPlateauRate = "trainer.plateau.lr", *kPlateauBest = "trainer.plateau.best",
@@ -156,7 +156,7 @@ void Trainer::State::load(const std::string& path) {
     throw FormatError(kTrainer, std::string("a number as '") + key + "' in " + path, text);
   };
   double saved_best = kNone;
-  number(kBest, saved_best);
+  number(kBestSoFar, saved_best);
   double saved_patience_best = saved_best;
   number(kPatienceBest, saved_patience_best);
   number(kBad, bad_validations);
@@ -210,7 +210,7 @@ void Trainer::State::write(const std::string& path) {
                      "NaN or infinity in " + bad);
   }
   CheckpointInfo info{.step = step, .extra = options.extra};
-  if (best) info.extra[kBest] = exact_text(*best);
+  if (best) info.extra[kBestSoFar] = exact_text(*best);
   if (options.validate) {
     info.extra[kMonitor] = options.monitor;
     info.extra[kDirection] = direction(options);

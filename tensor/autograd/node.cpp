@@ -21,7 +21,7 @@ Tensor alias(const Tensor& x) {
   return record("alias", {x}, x.detach(), [](Backward&, const Tensor& g) { return Gradients{g}; });
 }
 
-std::string describe(const Tensor& t) {
+std::string describe_saved(const Tensor& t) {
   return std::string(name(t.dtype())) + " " + to_string(t.shape());
 }
 
@@ -89,7 +89,7 @@ Tensor Backward::operator()(const Saved& saved) const {
   if (!saved.tensor_.defined()) return {};
   const TensorImpl& impl = saved.tensor_.impl();
   if (impl.storage->version() != saved.version_) {
-    throw AutogradError(node_.name(), "a saved tensor (" + describe(saved.tensor_) +
+    throw AutogradError(node_.name(), "a saved tensor (" + describe_saved(saved.tensor_) +
                                           ") was overwritten in place between the forward and the "
                                           "backward pass: expected version " +
                                           std::to_string(saved.version_) + ", got " +

@@ -40,7 +40,7 @@ struct Run {
   uint64_t first = detail::next_sequence();
 };
 
-Edge edge_of(const Tensor& input) { return input.defined() ? detail::edge_of(input) : Edge(); }
+Edge edge_or_none(const Tensor& input) { return input.defined() ? detail::edge_of(input) : Edge(); }
 
 bool contains(const std::vector<Edge>& edges, const Edge& edge) {
   return std::find(edges.begin(), edges.end(), edge) != edges.end();
@@ -53,7 +53,7 @@ Run run_recorded(const Function& fn, const std::vector<Tensor>& inputs,
   std::vector<Edge> own;
   for (size_t i = 0; i < inputs.size(); ++i) {
     run.inputs.push_back(needs(i) ? inputs[i].detach().requires_grad_() : inputs[i]);
-    own.push_back(edge_of(run.inputs[i]));
+    own.push_back(edge_or_none(run.inputs[i]));
   }
   std::optional<AutocastGuard> own_casts;  // both runs cast the tensors that they capture
   if (autocast) own_casts.emplace(*autocast);
@@ -117,7 +117,7 @@ struct Checkpoint {
       seeds.push_back(grads[i]);
     }
     std::vector<Edge> edges;
-    for (const Tensor& input : run.inputs) edges.push_back(edge_of(input));
+    for (const Tensor& input : run.inputs) edges.push_back(edge_or_none(input));
     edges.insert(edges.end(), captured.begin(), captured.end());
     for (size_t i = 0; i < edges.size(); ++i) {
       if (!pass.needs(i)) edges[i] = Edge();

@@ -63,13 +63,13 @@ Managed* export_as(const Tensor& tensor) {
 
 // ---- import -------------------------------------------------------------------------------------
 
-constexpr std::string_view kOp = "from_dlpack";
+constexpr std::string_view kFromDlpack = "from_dlpack";
 
 DType dtype_from(const DLDataType& type) {
   for (const TypeRow& row : kTypes) {
     if (row.code == type.code && row.bits == type.bits && type.lanes == 1) return row.dtype;
   }
-  throw DTypeError(kOp, "one lane of a sash dtype",
+  throw DTypeError(kFromDlpack, "one lane of a sash dtype",
                    "code " + std::to_string(type.code) + ", " + std::to_string(type.bits) +
                        " bits, " + std::to_string(type.lanes) + " lanes");
 }
@@ -77,11 +77,12 @@ DType dtype_from(const DLDataType& type) {
 Device device_from(const DLDevice& device) {
   if (device.device_type == kDLCPU) return kCPU;
   if (device.device_type != kDLCUDA) {
-    throw DeviceError(kOp, "device type 1 (CPU) or 2 (CUDA)", std::to_string(device.device_type));
+    throw DeviceError(kFromDlpack, "device type 1 (CPU) or 2 (CUDA)",
+                      std::to_string(device.device_type));
   }
   const int count = backend(DeviceType::cuda).device_count();
   if (device.device_id < 0 || device.device_id >= count) {
-    throw DeviceError(kOp, "a CUDA device below " + std::to_string(count),
+    throw DeviceError(kFromDlpack, "a CUDA device below " + std::to_string(count),
                       std::to_string(device.device_id));
   }
   return {DeviceType::cuda, device.device_id};
@@ -89,9 +90,9 @@ Device device_from(const DLDevice& device) {
 
 Shape shape_from(const DLTensor& tensor) {
   if (tensor.ndim < 0 || tensor.ndim > kMaxRank) {
-    throw ShapeError(kOp, "0 to 8 axes", std::to_string(tensor.ndim));
+    throw ShapeError(kFromDlpack, "0 to 8 axes", std::to_string(tensor.ndim));
   }
-  if (tensor.ndim > 0 && !tensor.shape) throw ValueError(kOp, "a shape", "a null pointer");
+  if (tensor.ndim > 0 && !tensor.shape) throw ValueError(kFromDlpack, "a shape", "a null pointer");
   return Shape(std::span<const int64_t>(tensor.shape, static_cast<size_t>(tensor.ndim)));
 }
 
@@ -99,7 +100,7 @@ Strides strides_from(const DLTensor& tensor, const Shape& shape) {
   if (!tensor.strides) return contiguous_strides(shape);
   const Strides strides(std::span<const int64_t>(tensor.strides, static_cast<size_t>(tensor.ndim)));
   for (const int64_t stride : strides) {
-    if (stride < 0) throw ValueError(kOp, "strides of at least 0", to_string(strides));
+    if (stride < 0) throw ValueError(kFromDlpack, "strides of at least 0", to_string(strides));
   }
   return strides;
 }
@@ -117,16 +118,16 @@ int64_t span_bytes(const Shape& shape, const Strides& strides, DType dtype) {
   }
   overflow |= __builtin_add_overflow(last, 1, &last);
   overflow |= __builtin_mul_overflow(last, size_of(dtype), &bytes);
-  if (overflow) throw ShapeError(kOp, "fewer than 2^63 bytes", to_string(shape));
+  if (overflow) throw ShapeError(kFromDlpack, "fewer than 2^63 bytes", to_string(shape));
   return bytes;
 }
 
 void* memory_from(const DLTensor& tensor, int64_t bytes, DType dtype) {
   if (bytes == 0) return nullptr;
-  if (!tensor.data) throw ValueError(kOp, "memory", "a null pointer");
+  if (!tensor.data) throw ValueError(kFromDlpack, "memory", "a null pointer");
   char* first = static_cast<char*>(tensor.data) + tensor.byte_offset;
   if (reinterpret_cast<uintptr_t>(first) % static_cast<uintptr_t>(size_of(dtype)) != 0) {
-    throw ValueError(kOp, "memory aligned to " + std::to_string(size_of(dtype)) + " bytes",
+    throw ValueError(kFromDlpack, "memory aligned to " + std::to_string(size_of(dtype)) + " bytes",
                      "a byte_offset of " + std::to_string(tensor.byte_offset));
   }
   return first;
@@ -143,7 +144,7 @@ Tensor wrap(const DLTensor& imported, std::function<void()> release) {
   void* memory = memory_from(imported, bytes, dtype);
   if (dtype == DType::boolean && device.is_cpu()) {
     const auto bad = first_not_boolean({memory, dtype, device, shape, strides});
-    if (bad) throw ValueError(kOp, "booleans of 0 and 1", std::to_string(*bad));
+    if (bad) throw ValueError(kFromDlpack, "booleans of 0 and 1", std::to_string(*bad));
   }
   auto storage = make_ref<Storage>(memory, bytes, device, std::move(release));
   return Tensor(make_ref<TensorImpl>(std::move(storage), shape, strides, 0, dtype));
@@ -156,7 +157,7 @@ void give_back(Managed* managed) {
 
 template <class Managed>
 void check_pointer(const Managed* managed) {
-  if (!managed) throw ValueError(kOp, "a managed tensor", "a null pointer");
+  if (!managed) throw ValueError(kFromDlpack, "a managed tensor", "a null pointer");
 }
 
 }  // namespace
@@ -175,7 +176,7 @@ Tensor from_dlpack(DLManagedTensorVersioned* managed) {
   check_pointer(managed);
   if (managed->version.major != 1) {
     throw ValueError(
-        kOp, "version 1.x",
+        kFromDlpack, "version 1.x",
         std::to_string(managed->version.major) + "." + std::to_string(managed->version.minor));
   }
   if ((managed->flags & kFlagReadOnly) == 0) {

@@ -15,12 +15,12 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
-constexpr std::string_view kOp = "GgufFile";
-constexpr int kMaxDepth = 4;  // of arrays of arrays
+constexpr std::string_view kGgufFile = "GgufFile";
+constexpr int kMaxArrayDepth = 4;  // of arrays of arrays
 constexpr uint64_t kDefaultAlignment = 32;
 
 [[noreturn]] void fail(const std::string& expected, const std::string& got) {
-  throw FormatError(kOp, expected, got);
+  throw FormatError(kGgufFile, expected, got);
 }
 
 enum class Type : uint32_t {
@@ -179,9 +179,10 @@ class GgufFile::Parser {
     at_ = 4;
     const auto version = take<uint32_t>();
     if (version != 0 && (version & 0xffff) == 0) {
-      throw NotImplemented(kOp, "the file is big-endian");
+      throw NotImplemented(kGgufFile, "the file is big-endian");
     }
-    if (version == 1) throw NotImplemented(kOp, "the file is of version 1; sash reads 2 and 3");
+    if (version == 1)
+      throw NotImplemented(kGgufFile, "the file is of version 1; sash reads 2 and 3");
     if (version != 2 && version != 3) fail("version 2 or 3", std::to_string(version));
   }
 
@@ -215,8 +216,9 @@ class GgufFile::Parser {
   }
 
   GgufValue take_array(int depth) {
-    if (depth > kMaxDepth) {
-      fail(place_ + " nested at most " + std::to_string(kMaxDepth) + " deep", "a deeper array");
+    if (depth > kMaxArrayDepth) {
+      fail(place_ + " nested at most " + std::to_string(kMaxArrayDepth) + " deep",
+           "a deeper array");
     }
     const auto type = take<uint32_t>();
     const auto count = take<uint64_t>();
@@ -243,7 +245,7 @@ class GgufFile::Parser {
     place_ = "tensor " + name;
     const auto rank = take<uint32_t>();
     if (rank > static_cast<uint32_t>(kMaxRank)) {
-      throw NotImplemented(kOp,
+      throw NotImplemented(kGgufFile,
                            name + " has " + std::to_string(rank) + " axes, and sash has at most 8");
     }
     int64_t product = 1;  // extents of 0 count as 1
@@ -312,7 +314,7 @@ class GgufFile::Parser {
 };
 
 GgufFile::GgufFile(const std::string& path) try
-    : path_(path), file_(std::make_shared<const FileReader>(kOp, path)) {
+    : path_(path), file_(std::make_shared<const FileReader>(kGgufFile, path)) {
   Parser(*this).parse();
 } catch (Error& error) {
   name_file(error, path);
@@ -322,7 +324,7 @@ GgufFile::GgufFile(const std::string& path) try
 template <class T>
 T GgufFile::get(const std::string& key) const {
   const auto fail_here = [&](const std::string& expected, const std::string& got) {
-    throw ValueError(kOp, expected, got + "; in '" + path_ + "'");
+    throw ValueError(kGgufFile, expected, got + "; in '" + path_ + "'");
   };
   const auto found = metadata_.find(key);
   if (found == metadata_.end()) fail_here("a metadatum " + in_quotes(key), "none");
@@ -371,7 +373,7 @@ std::vector<T> GgufFile::list(const std::string& key) const {
       const T* const item = std::get_if<T>(&value);
       if (!item) {
         throw ValueError(
-            kOp,
+            kGgufFile,
             in_quotes(key) + " to hold " + type_name(GgufValue(T{}).index()) + " in each place",
             std::string(type_name(value.index())) + "; in '" + path_ + "'");
       }
@@ -398,9 +400,9 @@ template SASH_API std::vector<std::string> GgufFile::list(const std::string&) co
 Tensor GgufFile::read(const Entry& entry, const TensorOptions& options) const {
   const GgufFormat* const format = gguf_format(entry.format);
   if (!format) {
-    throw NotImplemented(kOp, in_quotes(entry.name) + " has format " +
-                                  gguf_format_name(entry.format) +
-                                  ", which sash does not read; in '" + path_ + "'");
+    throw NotImplemented(kGgufFile, in_quotes(entry.name) + " has format " +
+                                        gguf_format_name(entry.format) +
+                                        ", which sash does not read; in '" + path_ + "'");
   }
   const Tensor values = empty(entry.shape, {.dtype = format->dtype, .device = kCPU});
   void* const elements = values.tensor_view().data;
@@ -432,7 +434,7 @@ Tensor GgufFile::read(const Entry& entry, const TensorOptions& options) const {
 Tensor GgufFile::tensor(const std::string& name, const TensorOptions& options) const {
   const auto found = index_.find(name);
   if (found == index_.end()) {
-    throw ValueError(kOp, "a tensor " + in_quotes(name), "none in '" + path_ + "'");
+    throw ValueError(kGgufFile, "a tensor " + in_quotes(name), "none in '" + path_ + "'");
   }
   return read(entries_[found->second], options);
 }

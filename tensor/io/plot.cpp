@@ -16,7 +16,6 @@ namespace {
 
 constexpr std::array kColours = {"#1f5fa8", "#c2410c", "#15803d", "#7c3aed",
                                  "#b91c1c", "#0f766e", "#854d0e", "#525252"};
-constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
 /// A faint series has the colour of the next that is not.
 const char* colour_of(const std::vector<Series>& series, size_t index) {

@@ -12,7 +12,6 @@ using namespace detail;
 
 namespace {
 
-constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 constexpr int64_t kCells = 128;  // along the longer side of a heat map
 constexpr int64_t kLevels = 64;
 

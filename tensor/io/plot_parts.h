@@ -1,5 +1,6 @@
 #pragma once
 
+#include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,6 +12,7 @@ namespace sash::plot::detail {
 
 inline constexpr const char* kMuted = "#4a4741";
 inline constexpr const char* kGrid = "#e4e2dc";
+inline constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
 /// Up to a tenth of a pixel, or of `digits` digits; unlike printf, without regard to the locale.
 std::string pixels(double value, int digits = 1);

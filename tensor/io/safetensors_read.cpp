@@ -20,14 +20,14 @@ static_assert(std::endian::native == std::endian::little);
 
 using Json = nlohmann::json;
 
-constexpr std::string_view kOp = "load_safetensors";
+constexpr std::string_view kLoad = "load_safetensors";
 constexpr uint64_t kPrefixBytes = 8;
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;
-constexpr size_t kMaxDepth = 8;  // a tensor's shape lies at 3
+constexpr size_t kMaxHeaderDepth = 8;  // a tensor's shape lies at 3
 constexpr size_t kMaxComplaint = 200;
 
-[[noreturn]] void fail(std::string_view expected, const std::string& got) {
-  throw FormatError(kOp, expected, got);
+[[noreturn]] void refuse(std::string_view expected, const std::string& got) {
+  throw FormatError(kLoad, expected, got);
 }
 
 using Entry = SafetensorsEntry;
@@ -43,23 +43,23 @@ void check_kind(const FileReader& file) {
     if (length <= file.size() - kPrefixBytes) return;
   }
   const std::string kind = foreign_kind(start);
-  if (!kind.empty()) throw FormatError(kOp, "'" + file.path() + "' is " + kind);
+  if (!kind.empty()) throw FormatError(kLoad, "'" + file.path() + "' is " + kind);
 }
 
 /// The JSON without its length; everything is checked before it is allocated.
 std::string read_header(const FileReader& file) {
   check_kind(file);
   if (file.size() < kPrefixBytes) {
-    fail("a file of at least 8 bytes", std::to_string(file.size()));
+    refuse("a file of at least 8 bytes", std::to_string(file.size()));
   }
   uint64_t length = 0;
   file.read(&length, sizeof length, 0);
   if (length > kMaxHeaderBytes) {
-    fail("a header of at most 100000000 bytes", std::to_string(length));
+    refuse("a header of at most 100000000 bytes", std::to_string(length));
   }
   if (length > file.size() - kPrefixBytes) {
-    fail("a header of " + std::to_string(length) + " bytes",
-         "only " + std::to_string(file.size() - kPrefixBytes) + " bytes after its length");
+    refuse("a header of " + std::to_string(length) + " bytes",
+           "only " + std::to_string(file.size() - kPrefixBytes) + " bytes after its length");
   }
   std::string text(length, '\0');
   file.read(text.data(), length, kPrefixBytes);
@@ -72,8 +72,9 @@ struct HeaderCheck : nlohmann::json_sax<Json> {
   std::vector<std::set<std::string>> keys{};  // of what is open; arrays have none
 
   bool open() {
-    if (keys.size() == kMaxDepth) {
-      fail("a header nested at most " + std::to_string(kMaxDepth) + " deep", "a deeper one");
+    if (keys.size() == kMaxHeaderDepth) {
+      refuse("a header nested at most " + std::to_string(kMaxHeaderDepth) + " deep",
+             "a deeper one");
     }
     keys.emplace_back();
     return true;
@@ -87,7 +88,7 @@ struct HeaderCheck : nlohmann::json_sax<Json> {
   bool end_object() override { return close(); }
   bool end_array() override { return close(); }
   bool key(std::string& key) override {
-    if (!keys.back().insert(key).second) fail("distinct keys", in_quotes(key) + " twice");
+    if (!keys.back().insert(key).second) refuse("distinct keys", in_quotes(key) + " twice");
     return true;
   }
   bool null() override { return true; }
@@ -98,12 +99,13 @@ struct HeaderCheck : nlohmann::json_sax<Json> {
   bool string(std::string&) override { return true; }
   bool binary(Json::binary_t&) override { return true; }
   bool parse_error(size_t, const std::string&, const Json::exception& error) override {
-    fail("a header of UTF-8 JSON", excerpt(error.what(), kMaxComplaint));
+    refuse("a header of UTF-8 JSON", excerpt(error.what(), kMaxComplaint));
   }
 };
 
 Json parse_header(const std::string& text) {
-  if (text.empty() || text.front() != '{') fail("a header that begins with '{'", "something else");
+  if (text.empty() || text.front() != '{')
+    refuse("a header that begins with '{'", "something else");
   HeaderCheck check;
   Json::sax_parse(text, &check);
   return Json::parse(text);
@@ -142,10 +144,10 @@ const FileDType* find_dtype(std::string_view name) {
 }
 
 const FileDType& parse_dtype_of(const std::string& name, const Json& value) {
-  if (!value.is_string()) fail("a dtype name for " + in_quotes(name), excerpt(value.dump()));
+  if (!value.is_string()) refuse("a dtype name for " + in_quotes(name), excerpt(value.dump()));
   const auto& text = value.get_ref<const std::string&>();
   if (const FileDType* const dtype = find_dtype(text)) return *dtype;
-  fail("a known dtype for " + in_quotes(name), in_quotes(text));
+  refuse("a known dtype for " + in_quotes(name), in_quotes(text));
 }
 
 /// Sets `bytes` to the size of the elements.
@@ -154,10 +156,10 @@ Shape parse_shape(const std::string& name, const Json& value, int64_t element, u
                        std::all_of(value.begin(), value.end(),
                                    [](const Json& extent) { return extent.is_number_unsigned(); });
   if (!is_list)
-    fail("a shape of non-negative integers for " + in_quotes(name), excerpt(value.dump()));
+    refuse("a shape of non-negative integers for " + in_quotes(name), excerpt(value.dump()));
   if (value.size() > static_cast<size_t>(kMaxRank)) {
-    throw NotImplemented(kOp, in_quotes(name) + " has " + std::to_string(value.size()) +
-                                  " axes, and sash has at most 8");
+    throw NotImplemented(kLoad, in_quotes(name) + " has " + std::to_string(value.size()) +
+                                    " axes, and sash has at most 8");
   }
   Shape shape;
   bool overflow = false;
@@ -168,7 +170,7 @@ Shape parse_shape(const std::string& name, const Json& value, int64_t element, u
     shape.push_back(static_cast<int64_t>(wide));
     overflow |= __builtin_mul_overflow(product, std::max<int64_t>(shape.back(), 1), &product);
   }
-  if (overflow) fail("a shape below 2^63 bytes for " + in_quotes(name), excerpt(value.dump()));
+  if (overflow) refuse("a shape below 2^63 bytes for " + in_quotes(name), excerpt(value.dump()));
   bytes = static_cast<uint64_t>(numel(shape) * element);
   return shape;
 }
@@ -176,7 +178,7 @@ Shape parse_shape(const std::string& name, const Json& value, int64_t element, u
 Entry parse_entry(const std::string& name, const Json& value) {
   for (const char* key : {"dtype", "shape", "data_offsets"}) {
     if (!value.is_object() || !value.contains(key)) {
-      fail("dtype, shape and data_offsets for " + in_quotes(name), excerpt(value.dump()));
+      refuse("dtype, shape and data_offsets for " + in_quotes(name), excerpt(value.dump()));
     }
   }
   const FileDType& dtype = parse_dtype_of(name, value["dtype"]);
@@ -185,16 +187,16 @@ Entry parse_entry(const std::string& name, const Json& value) {
   const Json& offsets = value["data_offsets"];
   if (!offsets.is_array() || offsets.size() != 2 || !offsets[0].is_number_unsigned() ||
       !offsets[1].is_number_unsigned()) {
-    fail("two non-negative data_offsets for " + in_quotes(name), excerpt(offsets.dump()));
+    refuse("two non-negative data_offsets for " + in_quotes(name), excerpt(offsets.dump()));
   }
   const auto begin = offsets[0].get<uint64_t>();
   const auto end = offsets[1].get<uint64_t>();
   if (end < begin)
-    fail("data_offsets that do not decrease for " + in_quotes(name), excerpt(offsets.dump()));
+    refuse("data_offsets that do not decrease for " + in_quotes(name), excerpt(offsets.dump()));
   if (end - begin != bytes) {
-    fail(std::to_string(bytes) + " bytes for " + in_quotes(name),
-         "data_offsets " + excerpt(offsets.dump()) + " of " + std::to_string(end - begin) +
-             " bytes");
+    refuse(std::to_string(bytes) + " bytes for " + in_quotes(name),
+           "data_offsets " + excerpt(offsets.dump()) + " of " + std::to_string(end - begin) +
+               " bytes");
   }
   return {name, std::string(dtype.name), shape, begin, end};
 }
@@ -203,7 +205,7 @@ std::map<std::string, std::string> parse_metadata(const Json& value) {
   const bool is_text =
       value.is_object() &&
       std::all_of(value.begin(), value.end(), [](const Json& v) { return v.is_string(); });
-  if (!is_text) fail("strings in __metadata__", excerpt(value.dump()));
+  if (!is_text) refuse("strings in __metadata__", excerpt(value.dump()));
   return value.get<std::map<std::string, std::string>>();
 }
 
@@ -215,14 +217,14 @@ void check_layout(std::vector<Entry>& entries, uint64_t data_bytes) {
   uint64_t position = 0;
   for (const Entry& entry : entries) {
     if (entry.begin != position) {
-      fail("data of " + in_quotes(entry.name) + " to begin at " + std::to_string(position),
-           std::to_string(entry.begin) + (entry.begin > position ? ": a hole" : ": an overlap"));
+      refuse("data of " + in_quotes(entry.name) + " to begin at " + std::to_string(position),
+             std::to_string(entry.begin) + (entry.begin > position ? ": a hole" : ": an overlap"));
     }
     position = entry.end;
   }
   if (position != data_bytes) {
-    fail("tensors that end with the data at " + std::to_string(data_bytes),
-         std::to_string(position));
+    refuse("tensors that end with the data at " + std::to_string(data_bytes),
+           std::to_string(position));
   }
 }
 
@@ -234,7 +236,7 @@ Tensor read_tensor(const FileReader& file, const Entry& entry, uint64_t data_sta
   file.read(elements, bytes, data_start + entry.begin);
   if (dtype == DType::boolean) {
     const auto bad = first_not_boolean(host.tensor_view());
-    if (bad) fail("bytes of 0 and 1 in " + in_quotes(entry.name), std::to_string(*bad));
+    if (bad) refuse("bytes of 0 and 1 in " + in_quotes(entry.name), std::to_string(*bad));
   }
   if (device.is_cpu()) return host;
   return from_host(elements, entry.shape, dtype, {.dtype = dtype, .device = device});
@@ -260,15 +262,15 @@ Header checked_header(const FileReader& file) {
 DType sash_dtype(const Entry& entry) {
   const FileDType* const known = find_dtype(entry.dtype);
   if (known && known->dtype) return *known->dtype;
-  throw NotImplemented(kOp, "sash cannot read " + in_quotes(entry.name) + " of dtype " +
-                                entry.dtype +
-                                ", only F32, F64, F16, BF16, I32, I64, U8 and BOOL (other tensors "
-                                "of the file by load_safetensors_tensor)");
+  throw NotImplemented(kLoad,
+                       "sash cannot read " + in_quotes(entry.name) + " of dtype " + entry.dtype +
+                           ", only F32, F64, F16, BF16, I32, I64, U8 and BOOL (other tensors "
+                           "of the file by load_safetensors_tensor)");
 }
 
 SafetensorsFile load_safetensors(const std::string& path, std::optional<Device> to) try {
   const Device device = to ? *to : default_device();
-  const FileReader file(kOp, path);
+  const FileReader file(kLoad, path);
   Header header = checked_header(file);
   for (const Entry& entry : header.entries) sash_dtype(entry);  // throws before anything is read
   SafetensorsFile result;
@@ -284,7 +286,7 @@ SafetensorsFile load_safetensors(const std::string& path, std::optional<Device> 
 
 Tensor load_safetensors_tensor(const std::string& path, const SafetensorsHeader& header,
                                const SafetensorsEntry& entry, std::optional<Device> device) try {
-  return read_tensor(FileReader(kOp, path), entry, header.data_start,
+  return read_tensor(FileReader(kLoad, path), entry, header.data_start,
                      device ? *device : default_device());
 } catch (Error& error) {
   name_file(error, path);
@@ -292,7 +294,7 @@ Tensor load_safetensors_tensor(const std::string& path, const SafetensorsHeader&
 }
 
 SafetensorsHeader load_safetensors_header(const std::string& path) try {
-  return checked_header(FileReader(kOp, path));
+  return checked_header(FileReader(kLoad, path));
 } catch (Error& error) {
   name_file(error, path);
   throw;

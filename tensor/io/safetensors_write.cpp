@@ -11,8 +11,8 @@
 namespace sash {
 namespace {
 
-constexpr std::string_view kOp = "save_safetensors";
-constexpr size_t kMaxHeaderBytes = 100'000'000;
+constexpr std::string_view kSave = "save_safetensors";
+constexpr size_t kMaxWrittenHeader = 100'000'000;
 
 using Item = const std::pair<std::string, Tensor>*;
 
@@ -22,11 +22,11 @@ std::vector<Item> checked_items(const StateDict& tensors) {
   std::vector<Item> items;
   for (const auto& item : tensors) {
     if (item.first == "__metadata__")
-      throw ValueError(kOp, "a name that is not reserved", "'__metadata__'");
+      throw ValueError(kSave, "a name that is not reserved", "'__metadata__'");
     if (!item.second.defined())
-      throw ValueError(kOp, "defined tensors", in_quotes(item.first) + " undefined");
+      throw ValueError(kSave, "defined tensors", in_quotes(item.first) + " undefined");
     if (!names.insert(item.first).second)
-      throw ValueError(kOp, "distinct names", in_quotes(item.first) + " twice");
+      throw ValueError(kSave, "distinct names", in_quotes(item.first) + " twice");
     items.push_back(&item);
   }
   std::sort(items.begin(), items.end(), [](Item a, Item b) {
@@ -41,7 +41,7 @@ std::string json_string(const std::string& text) {
   try {
     return nlohmann::json(text).dump();
   } catch (const nlohmann::json::exception&) {
-    throw ValueError(kOp, "UTF-8 names and metadata", "bytes that are not");
+    throw ValueError(kSave, "UTF-8 names and metadata", "bytes that are not");
   }
 }
 
@@ -73,8 +73,8 @@ std::string header_text(const std::vector<Item>& items,
   }
   text = "{" + text + "}";
   text.append((8 - text.size() % 8) % 8, ' ');
-  if (text.size() > kMaxHeaderBytes) {
-    throw ValueError(kOp, "a header of at most 100000000 bytes", std::to_string(text.size()));
+  if (text.size() > kMaxWrittenHeader) {
+    throw ValueError(kSave, "a header of at most 100000000 bytes", std::to_string(text.size()));
   }
   return text;
 }
@@ -102,7 +102,7 @@ void save_safetensors(const std::string& path, const StateDict& tensors,
   const std::vector<Item> items = checked_items(tensors);
   const std::string header = header_text(items, metadata);
   const uint64_t length = header.size();
-  ReplacementFile file(kOp, path);
+  ReplacementFile file(kSave, path);
   file.write(&length, sizeof length);
   file.write(header.data(), header.size());
   for (const Item item : items) write_elements(file, item->second);

@@ -13,7 +13,7 @@ namespace {
 
 using namespace attn;
 
-struct Operands {
+struct BackwardOperands {
   kernels::AttentionInputs inputs;
   kernels::AttentionGradients gradients;
 };
@@ -22,7 +22,7 @@ struct Operands {
 template <class T>
 class ChunkPass {
  public:
-  ChunkPass(const KernelContext& context, const AttentionDims& dims, const Operands& x,
+  ChunkPass(const KernelContext& context, const AttentionDims& dims, const BackwardOperands& x,
             QueryChunk<T>& chunk)
       : dims_(dims),
         x_(x),
@@ -200,7 +200,7 @@ class ChunkPass {
   }
 
   const AttentionDims& dims_;
-  const Operands& x_;
+  const BackwardOperands& x_;
   QueryChunk<T>& chunk_;
   Index width_, v_width_;
   Rows<const T> k_from_, v_from_;
@@ -215,7 +215,8 @@ class ChunkPass {
 template <class T>
 class Backward {
  public:
-  Backward(const KernelContext& context, const Operands& x, const kernels::AttentionParams& params)
+  Backward(const KernelContext& context, const BackwardOperands& x,
+           const kernels::AttentionParams& params)
       : context_(context), x_(x), dims_(x.inputs, params) {}
 
   void run() {
@@ -279,7 +280,7 @@ class Backward {
   }
 
   const KernelContext& context_;
-  const Operands& x_;
+  const BackwardOperands& x_;
   const AttentionDims dims_;
 };
 
@@ -289,13 +290,13 @@ void attention_backward(KernelContext& context, const kernels::AttentionInputs& 
                         const kernels::AttentionParams& params,
                         const kernels::AttentionGradients& gradients) {
   if (inputs.q.dtype == DType::float64) {
-    const Operands x{inputs, gradients};
+    const BackwardOperands x{inputs, gradients};
     return Backward<double>(context, x, params).run();
   }
   const FloatInputs floats(context, inputs, params);
   const FloatOperand g(context, gradients.g), out(context, gradients.out);
   FloatResult dq(context, gradients.dq), dk(context, gradients.dk), dv(context, gradients.dv);
-  Operands x{floats.inputs(), gradients};
+  BackwardOperands x{floats.inputs(), gradients};
   x.gradients.g = g.view();
   x.gradients.out = out.view();
   x.gradients.dq = dq.view();

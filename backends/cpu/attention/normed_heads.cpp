@@ -68,10 +68,10 @@ void backward_head(const Call<T>& call, const T* x, const T* weight, T rstd, T* 
   for (int64_t i = 0; i < n; ++i) d[i] = rstd * (d[i] - x[i] * rstd * mean);
 }
 
-void forward(KernelContext&, const TensorView& x, const TensorView& q_weight,
-             const TensorView& k_weight, const TensorView& cos, const TensorView& sin,
-             const TensorView& y, const TensorView& rstd,
-             const kernels::NormedHeadsParams& params) {
+void split_forward(KernelContext&, const TensorView& x, const TensorView& q_weight,
+                   const TensorView& k_weight, const TensorView& cos, const TensorView& sin,
+                   const TensorView& y, const TensorView& rstd,
+                   const kernels::NormedHeadsParams& params) {
   dispatch_floating(x.dtype, "normed_heads", [&]<class T>(TypeTag<T>) {
     const Call<T> call{x, cos, sin, params, {q_weight.ptr<const T>(), k_weight.ptr<const T>()}};
     const int64_t grain = std::max<int64_t>(1, 16384 / (call.count * call.width));
@@ -90,11 +90,11 @@ void forward(KernelContext&, const TensorView& x, const TensorView& q_weight,
   });
 }
 
-void backward(KernelContext& context, const TensorView& x, const TensorView& q_weight,
-              const TensorView& k_weight, const TensorView& rstd, const TensorView& cos,
-              const TensorView& sin, const TensorView& g, const TensorView& dx,
-              const TensorView& dq_weight, const TensorView& dk_weight,
-              const kernels::NormedHeadsParams& params) {
+void split_backward(KernelContext& context, const TensorView& x, const TensorView& q_weight,
+                    const TensorView& k_weight, const TensorView& rstd, const TensorView& cos,
+                    const TensorView& sin, const TensorView& g, const TensorView& dx,
+                    const TensorView& dq_weight, const TensorView& dk_weight,
+                    const kernels::NormedHeadsParams& params) {
   dispatch_floating(x.dtype, "normed_heads", [&]<class T>(TypeTag<T>) {
     const Call<T> call{x, cos, sin, params, {q_weight.ptr<const T>(), k_weight.ptr<const T>()}};
     const int64_t n = call.width,
@@ -132,8 +132,8 @@ void backward(KernelContext& context, const TensorView& x, const TensorView& q_w
 }  // namespace
 
 void register_normed_heads() {
-  kernels::normed_heads_forward.set(DeviceType::cpu, in_float<forward, 5>);
-  kernels::normed_heads_backward.set(DeviceType::cpu, in_float<backward, 7, 8, 9>);
+  kernels::normed_heads_forward.set(DeviceType::cpu, in_float<split_forward, 5>);
+  kernels::normed_heads_backward.set(DeviceType::cpu, in_float<split_backward, 7, 8, 9>);
 }
 
 }  // namespace sash::cpu

@@ -6,8 +6,6 @@
 namespace sash::mask_parts {
 namespace {
 
-constexpr const char* kOp = "attention_mask";
-
 int64_t blocks_of(int64_t tokens, int64_t block) { return tokens / block + (tokens % block != 0); }
 
 // The key blocks that each query block sees.
@@ -84,7 +82,7 @@ class BlockRule final : public MaskRule {
 
 void check_block(int64_t block) {
   if (block >= 1) return;
-  throw ValueError(kOp, "blocks of at least one token", std::to_string(block));
+  throw ValueError(kMask, "blocks of at least one token", std::to_string(block));
 }
 
 // `count` distinct numbers below `limit`, ascending (R. Floyd's method). Number n is draw n of the
@@ -115,10 +113,10 @@ class BlockSparse final : public MaskPart {
   BlockSparse(Tensor layout, int64_t block)
       : layout_(std::move(layout)), block_(block), number_(next_part_number()) {
     check_block(block);
-    check_defined(kOp, layout_, "a layout");
-    check_dtype(kOp, layout_, DType::boolean);
+    check_defined(kMask, layout_, "a layout");
+    check_dtype(kMask, layout_, DType::boolean);
     if (layout_.rank() < 2 || layout_.rank() > 4) {
-      throw ShapeError(kOp, "a layout [n, m], [H, n, m] or [B, H, n, m]",
+      throw ShapeError(kMask, "a layout [n, m], [H, n, m] or [B, H, n, m]",
                        sash::to_string(layout_.shape()));
     }
   }
@@ -136,7 +134,7 @@ class BlockSparse final : public MaskPart {
                       (extent(0) == 1 || extent(0) == shape.batch) &&
                       (extent(1) == 1 || extent(1) == shape.heads);
     if (!fits) {
-      throw ShapeError(kOp,
+      throw ShapeError(kMask,
                        "a layout of " + std::to_string(rows) + " x " + std::to_string(columns) +
                            " blocks of " + std::to_string(block_) + " tokens for " +
                            std::to_string(shape.queries) + " queries and " +
@@ -174,13 +172,13 @@ class BigBird final : public MaskPart {
   explicit BigBird(const BigBirdOptions& options) : options_(options) {
     check_block(options.block);
     if (options.window < 0 || (options.window > 0 && options.window % 2 == 0)) {
-      throw ValueError(kOp, "an odd number of blocks in the window, or 0",
+      throw ValueError(kMask, "an odd number of blocks in the window, or 0",
                        std::to_string(options.window));
     }
     for (const auto& [what, count] :
          {std::pair{"global", options.global}, std::pair{"random", options.random}}) {
       if (count >= 0) continue;
-      throw ValueError(kOp, "a number of " + std::string(what) + " blocks of at least 0",
+      throw ValueError(kMask, "a number of " + std::string(what) + " blocks of at least 0",
                        std::to_string(count));
     }
   }

@@ -20,12 +20,10 @@ constinit Kernel<void(KernelContext&, const RowBoundsParams&, bool, const Tensor
 namespace mask_parts {
 namespace {
 
-constexpr const char* kOp = "attention_mask";
-
 void check_data(const Tensor& data, const char* what, int rank) {
-  check_defined(kOp, data, what);
-  check_dtype(kOp, data, DType::int32, what);
-  if (rank > 0) check_rank(kOp, data, rank);
+  check_defined(kMask, data, what);
+  check_dtype(kMask, data, DType::int32, what);
+  if (rank > 0) check_rank(kMask, data, rank);
 }
 
 // Bounds [B or 1, H or 1, S_q, 2] in host memory.
@@ -123,7 +121,7 @@ class KeyLengths final : public Data {
   SmallVector<Tensor, 2> tensors() const override { return {lengths_}; }
   Shape bounds_shape(const MaskShape& shape) const override {
     if (lengths_.size(0) != shape.batch) {
-      throw ShapeError(kOp, "a length for each of " + std::to_string(shape.batch) + " batches",
+      throw ShapeError(kMask, "a length for each of " + std::to_string(shape.batch) + " batches",
                        sash::to_string(lengths_.shape()));
     }
     return {shape.batch, 1, shape.queries};
@@ -145,12 +143,12 @@ class Packed final : public Data {
   explicit Packed(const Tensor& cu_seqlens) : Data("packed"), cu_seqlens_(cu_seqlens) {
     check_data(cu_seqlens_, "cu_seqlens", 1);
     if (cu_seqlens_.size(0) >= 1) return;
-    throw ShapeError(kOp, "cu_seqlens [n + 1]", sash::to_string(cu_seqlens_.shape()));
+    throw ShapeError(kMask, "cu_seqlens [n + 1]", sash::to_string(cu_seqlens_.shape()));
   }
   SmallVector<Tensor, 2> tensors() const override { return {cu_seqlens_}; }
   Shape bounds_shape(const MaskShape& shape) const override {
     if (shape.queries != shape.keys) {
-      throw ShapeError(kOp, "packed queries and keys of one length",
+      throw ShapeError(kMask, "packed queries and keys of one length",
                        std::to_string(shape.queries) + " and " + std::to_string(shape.keys));
     }
     return {1, 1, shape.queries};
@@ -174,11 +172,11 @@ class RowRanges final : public Data {
     for (const Tensor* tensor : {&first_, &past_}) {
       check_data(*tensor, "ranges", 0);
       if (tensor->rank() >= 1 && tensor->rank() <= 3) continue;
-      throw ShapeError(kOp, "ranges [S_q], [H, S_q] or [B, H, S_q]",
+      throw ShapeError(kMask, "ranges [S_q], [H, S_q] or [B, H, S_q]",
                        sash::to_string(tensor->shape()));
     }
-    check_same_device(kOp, first_, past_);
-    broadcast_shapes(first_.shape(), past_.shape(), kOp);  // throws if they do not fit
+    check_same_device(kMask, first_, past_);
+    broadcast_shapes(first_.shape(), past_.shape(), kMask);  // throws if they do not fit
   }
   MaskExtents extents() const override { return {extent(0) != 1, extent(1) != 1}; }
   void fit(MaskShape& shape) const override { fit_to(shape, extent(0), extent(1)); }
@@ -188,7 +186,7 @@ class RowRanges final : public Data {
                       (extent(1) == 1 || extent(1) == shape.heads) &&
                       (extent(2) == 1 || extent(2) == shape.queries);
     if (!fits) {
-      throw ShapeError(kOp,
+      throw ShapeError(kMask,
                        "ranges that broadcast to [" + std::to_string(shape.batch) + ", " +
                            std::to_string(shape.heads) + ", " + std::to_string(shape.queries) + "]",
                        sash::to_string(first_.shape()) + " and " + sash::to_string(past_.shape()));

@@ -8,7 +8,6 @@
 namespace sash::mask_parts {
 namespace {
 
-constexpr const char* kOp = "attention_mask";
 constexpr size_t kMostAxes = 3;
 
 /// An axis of the grid.
@@ -132,7 +131,7 @@ class Neighborhood final : public MaskPart {
     if (shape.queries == tokens && shape.keys == tokens) {
       return std::make_unique<NeighborhoodRule>(axes_, tokens);
     }
-    throw ShapeError(kOp, "queries and keys for the grid's " + std::to_string(tokens) + " points",
+    throw ShapeError(kMask, "queries and keys for the grid's " + std::to_string(tokens) + " points",
                      std::to_string(shape.queries) + " and " + std::to_string(shape.keys));
   }
 
@@ -147,7 +146,7 @@ Part neighborhood(const std::vector<int64_t>& extent, const std::vector<int64_t>
   const size_t rank = extent.size();
   const bool each = kernel.size() == rank && (dilation.empty() || dilation.size() == rank);
   if (rank < 1 || rank > kMostAxes || !each) {
-    throw ValueError(kOp, "a grid of 1 to 3 axes, with a kernel and a dilation for each",
+    throw ValueError(kMask, "a grid of 1 to 3 axes, with a kernel and a dilation for each",
                      std::to_string(rank) + ", " + std::to_string(kernel.size()) + " and " +
                          std::to_string(dilation.size()));
   }
@@ -157,7 +156,7 @@ Part neighborhood(const std::vector<int64_t>& extent, const std::vector<int64_t>
     const bool fits = axis.kernel >= 1 && axis.dilation >= 1 && axis.extent <= (1 << 20) &&
                       axis.kernel <= axis.extent / axis.dilation;
     if (!fits) {
-      throw ValueError(kOp, "1 <= kernel, 1 <= dilation and kernel dilation <= extent <= 2^20",
+      throw ValueError(kMask, "1 <= kernel, 1 <= dilation and kernel dilation <= extent <= 2^20",
                        std::to_string(axis.kernel) + ", " + std::to_string(axis.dilation) +
                            " and " + std::to_string(axis.extent));
     }

@@ -6,8 +6,6 @@
 namespace sash::mask_parts {
 namespace {
 
-constexpr const char* kOp = "attention_mask";
-
 class PairsRule : public MaskRule {
  public:
   explicit PairsRule(const MaskShape& shape) : shape_(shape) {}
@@ -49,7 +47,7 @@ class Predicate final : public MaskPart {
  public:
   Predicate(std::function<bool(const MaskIndex&)> visible, MaskExtents extents)
       : visible_(std::move(visible)), extents_(extents), number_(next_part_number()) {
-    if (!visible_) throw ValueError(kOp, "a predicate", "an empty function");
+    if (!visible_) throw ValueError(kMask, "a predicate", "an empty function");
   }
   std::string text() const override { return "predicate#" + std::to_string(number_); }
   MaskExtents extents() const override { return extents_; }
@@ -84,10 +82,10 @@ class TensorRule final : public PairsRule {
 class Visible final : public MaskPart {
  public:
   explicit Visible(const Tensor& visible) : visible_(visible), number_(next_part_number()) {
-    check_defined(kOp, visible_);
-    check_dtype(kOp, visible_, DType::boolean);
+    check_defined(kMask, visible_);
+    check_dtype(kMask, visible_, DType::boolean);
     if (visible_.rank() <= 4) return;
-    throw ShapeError(kOp, "a tensor that broadcasts to [B, H, S_q, S_k]",
+    throw ShapeError(kMask, "a tensor that broadcasts to [B, H, S_q, S_k]",
                      sash::to_string(visible_.shape()));
   }
   std::string text() const override {
@@ -101,7 +99,7 @@ class Visible final : public MaskPart {
     const Shape whole{shape.batch, shape.heads, shape.queries, shape.keys};
     for (int axis = 0; axis < 4; ++axis) {
       if (extent(axis) == 1 || extent(axis) == whole[axis]) continue;
-      throw ShapeError(kOp, "a mask that broadcasts to " + sash::to_string(whole),
+      throw ShapeError(kMask, "a mask that broadcasts to " + sash::to_string(whole),
                        sash::to_string(visible_.shape()));
     }
     const NoGradGuard no_grad;

@@ -14,6 +14,8 @@
 /// What masks are made of: parts, the rules they become for given lengths, and expressions.
 namespace sash {
 
+inline constexpr const char* kMask = "attention_mask";  // in errors
+
 /// Ascending, without overlaps.
 using KeyRanges = SmallVector<IndexRange, 4>;
 

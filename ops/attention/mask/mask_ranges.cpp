@@ -7,7 +7,6 @@
 namespace sash::mask_parts {
 namespace {
 
-constexpr const char* kOp = "attention_mask";
 constexpr int64_t kUnbounded = int64_t{1} << 60;  // longer than any sequence
 
 using Side = std::optional<int64_t>;
@@ -32,7 +31,8 @@ std::string text_of(Side side) { return side ? std::to_string(*side) : "inf"; }
 
 void check_side(const char* what, Side side) {
   if (!side || *side >= 0) return;
-  throw ValueError(kOp, std::string(what) + " of at least 0 keys, or none", std::to_string(*side));
+  throw ValueError(kMask, std::string(what) + " of at least 0 keys, or none",
+                   std::to_string(*side));
 }
 
 // The range of a query moves forward with the query.
@@ -154,10 +154,10 @@ class DilatedWindow final : public MaskPart {
       : left_(left), right_(right), dilations_(std::move(dilations)) {
     check_side("a left side", left);
     check_side("a right side", right);
-    if (dilations_.empty()) throw ValueError(kOp, "a dilation, or one for each head", "none");
+    if (dilations_.empty()) throw ValueError(kMask, "a dilation, or one for each head", "none");
     for (const int64_t dilation : dilations_) {
       if (dilation >= 1) continue;
-      throw ValueError(kOp, "dilations of at least 1", std::to_string(dilation));
+      throw ValueError(kMask, "dilations of at least 1", std::to_string(dilation));
     }
   }
   std::string text() const override {
@@ -172,7 +172,7 @@ class DilatedWindow final : public MaskPart {
   std::unique_ptr<MaskRule> bind(const MaskShape& shape) const override {
     const auto heads = static_cast<int64_t>(dilations_.size());
     if (heads != 1 && heads != shape.heads) {
-      throw ValueError(kOp,
+      throw ValueError(kMask,
                        "one dilation, or one for each of " + std::to_string(shape.heads) + " heads",
                        std::to_string(heads));
     }
@@ -205,7 +205,7 @@ class SinkRule final : public MaskRule {
 class Sinks final : public MaskPart {
  public:
   explicit Sinks(int64_t n) : n_(n) {
-    if (n < 0) throw ValueError(kOp, "a number of sinks of at least 0", std::to_string(n));
+    if (n < 0) throw ValueError(kMask, "a number of sinks of at least 0", std::to_string(n));
   }
   std::string text() const override { return "sinks:" + std::to_string(n_); }
   std::unique_ptr<MaskRule> bind(const MaskShape& shape) const override {
@@ -266,7 +266,7 @@ class Global final : public MaskPart {
     std::sort(tokens_.begin(), tokens_.end());
     tokens_.erase(std::unique(tokens_.begin(), tokens_.end()), tokens_.end());
     if (tokens_.empty() || tokens_.front() >= 0) return;
-    throw ValueError(kOp, "global tokens of at least 0", std::to_string(tokens_.front()));
+    throw ValueError(kMask, "global tokens of at least 0", std::to_string(tokens_.front()));
   }
   std::string text() const override {
     std::string text = "global:";
