@@ -189,7 +189,7 @@ TEST_CASE("the ops on the page of PyTorch's words compile as they stand there") 
   ON_PAGE(x.narrow(1, 2, 3));
   ON_PAGE(x.select(1, 0));
   ON_PAGE(x.flatten(1));
-  ON_PAGE(x.permute({0, 2, 1}));
+  ON_PAGE(x.permute(0, 2, 1));
   ON_PAGE(x.transpose(1, 2));
   ON_PAGE(x.mT());
   ON_PAGE(x.unsqueeze(1));

@@ -31,7 +31,7 @@ TEST_CASE("train_transformer: wrong arguments are refused before the first step"
       {fresh + Arguments{"--attention", "linear"}, "expected causal attention"},
       {fresh + Arguments{"--text", runs.path("absent")}, "absent"},
       {fresh + Arguments{"--device", "gpu"}, "Device::parse: expected"},
-      {fresh + Arguments{"--heads", "3"}, "dim divisible by heads, got 8 and 3"},
+      {fresh + Arguments{"--heads", "3"}, "dim divisible by heads, or a head_dim, got 8 and 3"},
       {fresh + Arguments{"--generate", "5", "--prompt", "Zebra"},
        "expected a --prompt of characters that the model knows, got 'Z'"},
       {fresh + Arguments{"--generate", "5", "--prompt", ""}, "expected a --prompt of"},
