@@ -28,11 +28,15 @@ inline void check_same_dtype(const char* op, const Tensor& a, const Tensor& b) {
                    std::string(name(a.dtype())) + " and " + std::string(name(b.dtype())));
 }
 
+/// "[2, 3] and [4]": the shapes of two tensors, for errors.
+inline std::string shapes_of(const Tensor& a, const Tensor& b) {
+  return to_string(a.shape()) + " and " + to_string(b.shape());
+}
+
 /// `ShapeError` naming both shapes if they differ.
 inline void check_same_shape(const char* op, const Tensor& a, const Tensor& b) {
   if (a.shape() == b.shape()) return;
-  throw ShapeError(op, "tensors of one shape",
-                   to_string(a.shape()) + " and " + to_string(b.shape()));
+  throw ShapeError(op, "tensors of one shape", shapes_of(a, b));
 }
 
 /// Both defined, on one device and of one dtype.
@@ -51,13 +55,15 @@ inline void check_dtype(const char* op, const Tensor& x, DType expected,
   throw DTypeError(op, what ? what + (" of " + dtype) : dtype, name(x.dtype()));
 }
 
-/// `DTypeError` unless `x` is floating.
+/// `ValueError` if `x` is undefined, `DTypeError` unless it is floating.
 inline void check_floating(const char* op, const Tensor& x) {
+  check_defined(op, x);
   if (!is_floating(x.dtype())) throw DTypeError(op, "a floating dtype", name(x.dtype()));
 }
 
-/// `DTypeError` if `x` is bool.
+/// `ValueError` if `x` is undefined, `DTypeError` if it is bool.
 inline void check_not_bool(const char* op, const Tensor& x) {
+  check_defined(op, x);
   if (x.dtype() == DType::boolean) throw DTypeError(op, "a dtype of numbers", name(x.dtype()));
 }
 
@@ -79,6 +85,14 @@ inline void check_rank(const char* op, const Tensor& x, int rank) {
 inline void check_shape(const char* op, const Tensor& x, const Shape& expected) {
   if (x.shape() == expected) return;
   throw ShapeError(op, "shape " + to_string(expected), to_string(x.shape()));
+}
+
+/// Throws unless `parameter` is undefined, or of x's device and dtype and of shape `expected`.
+inline void check_parameter(const char* op, const Tensor& x, const Tensor& parameter,
+                            const Shape& expected) {
+  if (!parameter.defined()) return;
+  check_compatible(op, x, parameter);
+  check_shape(op, parameter, expected);
 }
 
 /// `ValueError` unless `value` is at least 0; `what` names it: "a limit".

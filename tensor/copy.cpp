@@ -4,6 +4,7 @@
 #include "autograd/node.h"
 #include "factories.h"
 #include "kernels/memory.h"
+#include "run_kernel.h"
 
 namespace sash {
 namespace {
@@ -11,8 +12,7 @@ namespace {
 // Same device: one kernel, any strides and dtypes.
 Tensor copied(const Tensor& x, DType dtype) {
   Tensor y = empty(x.shape(), {.dtype = dtype, .device = x.device()});
-  KernelContext context = kernel_context(x.device());
-  kernels::copy(context, x.tensor_view(), y.tensor_view());
+  run_kernel(kernels::copy, x, y);
   return y;
 }
 
@@ -41,10 +41,7 @@ Tensor Tensor::to(DType target) const {
 
 Tensor Tensor::to(Device target) const {
   if (target == device()) return *this;
-  const Tensor from = [&] {
-    const NoGradGuard no_grad;
-    return contiguous();
-  }();
+  const Tensor from = unrecorded([&] { return contiguous(); });
   Tensor y = empty(shape(), {.dtype = dtype(), .device = target});
   transfer(from, y);
   return record("to_device", {*this}, y, [source = device()](Backward&, const Tensor& g) {
@@ -63,8 +60,7 @@ void copy_elements(const Tensor& source, const Tensor& target) {
                            source.is_contiguous() && target.is_contiguous();
   if (bytes_alone && source.device() != target.device()) return transfer(source, target);
   const Tensor local = source.to(target.device());
-  KernelContext context = kernel_context(target.device());
-  kernels::copy(context, local.tensor_view(), target.tensor_view());
+  run_kernel(kernels::copy, local, target);
 }
 
 }  // namespace sash

@@ -9,6 +9,7 @@
 #include "autograd/grad_mode.h"
 #include "boolean_bytes.h"
 #include "kernels/memory.h"
+#include "run_kernel.h"
 #include "tensor_impl.h"
 
 namespace sash {
@@ -108,8 +109,7 @@ Tensor full(const Shape& shape, Scalar value, const TensorOptions& options) {
   const DType dtype = options.dtype.value_or(default_dtype());
   if (!value.fits(dtype)) throw_not_held("full", dtype, value);
   Tensor y = empty(shape, options);
-  KernelContext context = kernel_context(y.device());
-  kernels::fill(context, y.tensor_view(), value);
+  run_kernel(kernels::fill, y, value);
   return y;
 }
 
@@ -137,8 +137,7 @@ Tensor arange(Scalar start, Scalar stop, Scalar step, const TensorOptions& optio
   const int64_t count = arange_count(start, stop, step);
   check_arange_held(start, step, count, *typed.dtype);
   Tensor y = empty({count}, typed);
-  KernelContext context = kernel_context(y.device());
-  kernels::arange(context, y.tensor_view(), start, step);
+  run_kernel(kernels::arange, y, start, step);
   return y;
 }
 
@@ -165,8 +164,7 @@ Tensor eye(int64_t n, const TensorOptions& options) {
   TensorOptions plain = options;
   plain.requires_grad = false;
   const Tensor y = zeros({n, n}, plain);
-  KernelContext context = kernel_context(y.device());
-  kernels::fill(context, make_view(y, {n}, {n + 1}, 0).tensor_view(), 1);
+  run_kernel(kernels::fill, make_view(y, {n}, {n + 1}, 0), 1);
   return marked(y, options);
 }
 
@@ -202,8 +200,7 @@ Tensor pin_memory(const Tensor& host) {
   const Tensor y = wrapped(memory, bytes, host.shape(), host.dtype(), kCPU, [memory, bytes] {
     backend(DeviceType::cuda).deallocate_host(memory, bytes);
   });
-  KernelContext context = kernel_context(kCPU);
-  kernels::copy(context, host.tensor_view(), y.tensor_view());
+  run_kernel(kernels::copy, host, y);
   return y;
 }
 

@@ -9,18 +9,15 @@
 #include "factories.h"
 #include "graph.h"
 #include "kernels/random.h"
+#include "run_kernel.h"
 
 namespace sash {
 
 namespace kernels {
-constinit Kernel<void(KernelContext&, const TensorView&, PhiloxState, double, double)>
-    random_uniform{"random_uniform"};
-constinit Kernel<void(KernelContext&, const TensorView&, PhiloxState, double, double)>
-    random_normal{"random_normal"};
-constinit Kernel<void(KernelContext&, const TensorView&, PhiloxState, const TruncatedNormal&)>
-    random_truncated_normal{"random_truncated_normal"};
-constinit Kernel<void(KernelContext&, const TensorView&, PhiloxState, int64_t, int64_t)>
-    random_integer{"random_integer"};
+constinit decltype(random_uniform) random_uniform{"random_uniform"};
+constinit decltype(random_normal) random_normal{"random_normal"};
+constinit decltype(random_truncated_normal) random_truncated_normal{"random_truncated_normal"};
+constinit decltype(random_integer) random_integer{"random_integer"};
 }  // namespace kernels
 
 namespace {
@@ -66,8 +63,7 @@ Tensor real(const char* op, const RealKernel& kernel, const Shape& shape, Genera
   const DType dtype = options.dtype.value_or(default_dtype());
   if (!is_floating(dtype)) throw DTypeError(op, "a floating dtype", name(dtype));
   Tensor y = empty(shape, options);
-  KernelContext context = kernel_context(y.device());
-  kernel(context, y.tensor_view(), draw(own, y, y.numel()), 0, 1);
+  run_kernel(kernel, y, draw(own, y, y.numel()), 0, 1);
   return y;
 }
 
@@ -91,8 +87,7 @@ Tensor integers(int64_t low, int64_t high, const Shape& shape, Generator* own,
   const uint64_t range = static_cast<uint64_t>(high) - static_cast<uint64_t>(low);
   const bool wide = range > kernels::kNarrowRange;
   const int64_t words = wide ? (y.numel() + 3) / 4 * 8 : y.numel();
-  KernelContext context = kernel_context(y.device());
-  kernels::random_integer(context, y.tensor_view(), draw(own, y, words), low, high);
+  run_kernel(kernels::random_integer, y, draw(own, y, words), low, high);
   return y;
 }
 

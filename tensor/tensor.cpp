@@ -17,10 +17,9 @@
 namespace sash {
 
 namespace kernels {
-constinit Kernel<void(KernelContext&, const TensorView&, const Scalar&)> fill{"fill"};
-constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&)> copy{"copy"};
-constinit Kernel<void(KernelContext&, const TensorView&, const Scalar&, const Scalar&)> arange{
-    "arange"};
+constinit decltype(fill) fill{"fill"};
+constinit decltype(copy) copy{"copy"};
+constinit decltype(arange) arange{"arange"};
 }  // namespace kernels
 
 namespace {

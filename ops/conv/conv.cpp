@@ -3,11 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "../../tensor/autograd/node.h"
-#include "../../tensor/factories.h"
-#include "../autocast.h"
-#include "../checks.h"
 #include "../kernels/linalg.h"
+#include "../op.h"
 #include "../reduce/reduce.h"
 #include "../row_blocks.h"
 #include "windows.h"
@@ -122,11 +119,12 @@ Tensor forward(const Tensor& x, const Tensor& weight, const Tensor& bias,
       geometry.op, {x, weight, bias}, y,
       [x = save_if(weight.requires_grad(), x), weight = save_if(x.requires_grad(), weight),
        geometry](Backward& pass, const Tensor& g) {
-        Gradients gradients(3);
-        if (pass.needs(0)) gradients[0] = input_gradient(g, pass(weight), geometry);
-        if (pass.needs(1)) gradients[1] = weight_gradient(pass(x), g, geometry);
-        if (pass.needs(2)) gradients[2] = sum(g, {0, 2, 3});
-        return gradients;
+        return gradients_of(
+            pass, [&] { return input_gradient(g, pass(weight), geometry); },
+            [&] { return weight_gradient(pass(x), g, geometry); },
+            [&] {
+              return sum(g, {0, 2, 3});
+            });
       });
 }
 
@@ -145,10 +143,9 @@ Tensor input_gradient(const Tensor& g, const Tensor& weight, const Geometry& geo
       "conv_input_gradient", {g, weight}, dx,
       [g = save_if(weight.requires_grad(), g), weight = save_if(g.requires_grad(), weight),
        geometry](Backward& pass, const Tensor& h) {
-        Gradients gradients(2);
-        if (pass.needs(0)) gradients[0] = forward(h, pass(weight), {}, geometry);
-        if (pass.needs(1)) gradients[1] = weight_gradient(h, pass(g), geometry);
-        return gradients;
+        return gradients_of(
+            pass, [&] { return forward(h, pass(weight), {}, geometry); },
+            [&] { return weight_gradient(h, pass(g), geometry); });
       });
 }
 
@@ -166,10 +163,9 @@ Tensor weight_gradient(const Tensor& x, const Tensor& g, const Geometry& geometr
   return record("conv_weight_gradient", {x, g}, dw,
                 [x = save_if(g.requires_grad(), x), g = save_if(x.requires_grad(), g), geometry](
                     Backward& pass, const Tensor& h) {
-                  Gradients gradients(2);
-                  if (pass.needs(0)) gradients[0] = input_gradient(pass(g), h, geometry);
-                  if (pass.needs(1)) gradients[1] = forward(pass(x), h, {}, geometry);
-                  return gradients;
+                  return gradients_of(
+                      pass, [&] { return input_gradient(pass(g), h, geometry); },
+                      [&] { return forward(pass(x), h, {}, geometry); });
                 });
 }
 
@@ -188,12 +184,10 @@ void check_arguments(const char* op, int axes, const Tensor& x, const Tensor& we
       throw ShapeError(op,
                        "channels C of x and O of weight that are split into " +
                            std::to_string(groups) + (groups == 1 ? " group" : " groups"),
-                       to_string(x.shape()) + " and " + to_string(weight.shape()));
+                       shapes_of(x, weight));
     }
   }
-  if (!bias.defined()) return;
-  check_compatible(op, x, bias);
-  check_shape(op, bias, {weight.size(0)});
+  check_parameter(op, x, bias, {weight.size(0)});
 }
 
 Tensor run(const char* op, int axes, const Tensor& x, const Tensor& weight, const Tensor& bias,
@@ -202,9 +196,7 @@ Tensor run(const char* op, int axes, const Tensor& x, const Tensor& weight, cons
   check_arguments(op, axes, x, weight, bias, options.groups);
   if (x.device().is_cpu() && is_half(x.dtype())) {
     constexpr DType wide = DType::float32;
-    return run(op, axes, x.to(wide), weight.to(wide), bias.defined() ? bias.to(wide) : bias,
-               options)
-        .to(x.dtype());
+    return run(op, axes, x.to(wide), weight.to(wide), cast_to(bias, wide), options).to(x.dtype());
   }
   const HeightWidth kernel(axes == 1 ? 1 : weight.size(-2), weight.size(-1));
   SlidingWindows windows =

@@ -1,19 +1,14 @@
 #include "pool.h"
 
-#include "../../tensor/autograd/node.h"
-#include "../../tensor/factories.h"
-#include "../checks.h"
 #include "../index/gather.h"
+#include "../op.h"
 #include "windows.h"
 
 namespace sash {
 
 namespace kernels {
-constinit Kernel<void(KernelContext&, const TensorView&, const SlidingWindows&, const TensorView&,
-                      const TensorView&)>
-    max_windows{"max_windows"};
-constinit Kernel<void(KernelContext&, const TensorView&, const SlidingWindows&, const TensorView&)>
-    mean_windows{"mean_windows"};
+constinit decltype(max_windows) max_windows{"max_windows"};
+constinit decltype(mean_windows) mean_windows{"mean_windows"};
 }  // namespace kernels
 
 namespace {
@@ -22,7 +17,6 @@ using kernels::SlidingWindows;
 
 SlidingWindows checked(const char* op, int axes, const Tensor& x, HeightWidth kernel,
                        const Pool2dOptions& options) {
-  check_defined(op, x);
   check_floating(op, x);
   const SlidingWindows windows = detail::checked_windows(
       op, axes, kernel, options.stride.value_or(kernel), options.padding, 1);
@@ -46,9 +40,7 @@ Tensor max_pool(const char* op, int axes, const Tensor& x, HeightWidth kernel,
   const Tensor planes = detail::as_planes(op, axes, x, windows);
   const Tensor y = empty(pooled(planes.shape(), windows), x.options());
   const Tensor index = empty(y.shape(), {.dtype = DType::int64, .device = x.device()});
-  KernelContext context = kernel_context(x.device());
-  kernels::max_windows(context, planes.tensor_view(), windows, y.tensor_view(),
-                       index.tensor_view());
+  run_kernel(kernels::max_windows, planes, windows, y, index);
   record(op, {planes}, y,
          [from = planes.shape(), index = save(index)](Backward& pass, const Tensor& g) {
            const Shape lines{from[0], from[1], from[2] * from[3]};
@@ -67,19 +59,17 @@ Tensor window_means(const Tensor& x, const SlidingWindows& windows);
 /// x of `shape` that gets from each window an equal share of its g.
 Tensor shared_out(const Tensor& g, const SlidingWindows& windows, const Shape& shape) {
   const Tensor x = empty(shape, g.options());
-  const Tensor share = [&] {
-    const NoGradGuard no_grad;
+  const Tensor share = unrecorded([&] {
     const double count =
         static_cast<double>(windows.kernel[0]) * static_cast<double>(windows.kernel[1]);
     return (g / count).contiguous();
-  }();
+  });
   TensorView view = share.tensor_view();
   view.shape.insert(2, windows.kernel[0]);
   view.shape.insert(3, windows.kernel[1]);
   view.strides.insert(2, 0);
   view.strides.insert(3, 0);
-  KernelContext context = kernel_context(g.device());
-  kernels::fold_windows(context, view, windows, x.tensor_view());
+  run_kernel(kernels::fold_windows, view, windows, x);
   return record("avg_pool_gradient", {g}, x, [windows](Backward&, const Tensor& h) {
     return Gradients{window_means(h, windows)};
   });
@@ -87,8 +77,7 @@ Tensor shared_out(const Tensor& g, const SlidingWindows& windows, const Shape& s
 
 Tensor window_means(const Tensor& x, const SlidingWindows& windows) {
   const Tensor y = empty(pooled(x.shape(), windows), x.options());
-  KernelContext context = kernel_context(x.device());
-  kernels::mean_windows(context, x.tensor_view(), windows, y.tensor_view());
+  run_kernel(kernels::mean_windows, x, windows, y);
   return record("avg_pool", {x}, y, [windows, shape = x.shape()](Backward&, const Tensor& g) {
     return Gradients{shared_out(g, windows, shape)};
   });

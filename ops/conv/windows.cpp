@@ -7,10 +7,8 @@
 namespace sash {
 
 namespace kernels {
-constinit Kernel<void(KernelContext&, const TensorView&, const SlidingWindows&, const TensorView&)>
-    unfold_windows{"unfold_windows"};
-constinit Kernel<void(KernelContext&, const TensorView&, const SlidingWindows&, const TensorView&)>
-    fold_windows{"fold_windows"};
+constinit decltype(unfold_windows) unfold_windows{"unfold_windows"};
+constinit decltype(fold_windows) fold_windows{"fold_windows"};
 }  // namespace kernels
 
 namespace detail {

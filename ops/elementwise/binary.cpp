@@ -1,9 +1,7 @@
 #include "binary.h"
 
-#include "../../tensor/autograd/node.h"
-#include "../../tensor/factories.h"
-#include "../checks.h"
 #include "../kernels/elementwise.h"
+#include "../op.h"
 #include "../reduce/reduce.h"
 #include "compare.h"
 #include "promotion.h"
@@ -73,8 +71,7 @@ Tensor binary(const Tensor& a, const Tensor& b) {
     return is_floating(working) ? y : y.to(dtype);
   }
   Tensor y = empty(broadcast_shapes(a.shape(), b.shape(), row.name), a.options());
-  KernelContext context = kernel_context(a.device());
-  kernels::slot<Op>()(context, a.tensor_view(), b.tensor_view(), y.tensor_view());
+  run_kernel(kernels::slot<Op>(), a, b, y);
   const bool a_wanted = a.requires_grad(), b_wanted = b.requires_grad();
   return record(row.name, {a, b}, y,
                 [a_shape = a.shape(), b_shape = b.shape(),
@@ -120,8 +117,7 @@ Tensor with_divisor(const Tensor& x, Scalar value) {
   }
   if (dtype == DType::uint8) return with_divisor<Op>(x.to(DType::int32), value).to(dtype);
   const Tensor y = empty_like(x);
-  KernelContext context = kernel_context(x.device());
-  kernels::scalar_slot<Op>()(context, x.tensor_view(), y.tensor_view(), value);
+  run_kernel(kernels::scalar_slot<Op>(), x, y, value);
   constexpr bool flat = std::is_same_v<Op, op::FloorDivide>;
   return record(op, {x}, y,
                 [](Backward&, const Tensor& g) { return Gradients{flat ? zeros_like(g) : g}; });

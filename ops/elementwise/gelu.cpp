@@ -3,26 +3,19 @@
 #include <numbers>
 
 #include "../../tensor/autograd/gradient_memory.h"
-#include "../../tensor/autograd/node.h"
-#include "../../tensor/factories.h"
-#include "../checks.h"
 #include "../kernels/elementwise.h"
+#include "../op.h"
 #include "binary.h"
 #include "unary.h"
 
 namespace sash {
 
 namespace kernels {
-constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, bool)> gelu_forward{
-    "gelu_forward"};
-constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&,
-                      bool)>
-    gelu_backward{"gelu_backward"};
+constinit decltype(gelu_forward) gelu_forward{"gelu_forward"};
+constinit decltype(gelu_backward) gelu_backward{"gelu_backward"};
 }  // namespace kernels
 
-namespace composite {
-
-Tensor gelu(const Tensor& x, GeluApproximation approximation) {
+Tensor composite::gelu(const Tensor& x, GeluApproximation approximation) {
   if (approximation == GeluApproximation::none) {
     return x * (erf(x * (1 / std::numbers::sqrt2)) + 1.0) * 0.5;
   }
@@ -30,31 +23,26 @@ Tensor gelu(const Tensor& x, GeluApproximation approximation) {
   return x * (tanh((x + x * square(x) * 0.044715) * k) + 1.0) * 0.5;
 }
 
-}  // namespace composite
-
 Tensor gelu(const Tensor& x, GeluApproximation approximation) {
-  check_defined("gelu", x);
   check_floating("gelu", x);
   if (!use_fused(kernels::gelu_forward, x.device())) return composite::gelu(x, approximation);
   const bool tanh = approximation == GeluApproximation::tanh;
   const Tensor y = empty_like(x);
-  KernelContext context = kernel_context(x.device());
-  kernels::gelu_forward(context, x.tensor_view(), y.tensor_view(), tanh);
-  return record(
-      "gelu", {x}, y, [x = save(x), approximation, tanh](Backward& pass, const Tensor& g) {
-        const Tensor in = pass(x);
-        if (pass.create_graph() || !use_fused(kernels::gelu_backward, g.device())) {
-          return differentiate(
-              [=](std::span<const Tensor> inputs) {
-                return composite::gelu(inputs[0], approximation);
-              },
-              {&in, 1}, g, pass);
-        }
-        const Tensor dx = overwritable(g);
-        KernelContext here = kernel_context(g.device());
-        kernels::gelu_backward(here, in.tensor_view(), g.tensor_view(), dx.tensor_view(), tanh);
-        return Gradients{dx};
-      });
+  run_kernel(kernels::gelu_forward, x, y, tanh);
+  return record("gelu", {x}, y,
+                [x = save(x), approximation, tanh](Backward& pass, const Tensor& g) {
+                  const Tensor in = pass(x);
+                  if (pass.create_graph() || !use_fused(kernels::gelu_backward, g.device())) {
+                    return differentiate(
+                        [=](std::span<const Tensor> inputs) {
+                          return composite::gelu(inputs[0], approximation);
+                        },
+                        {&in, 1}, g, pass);
+                  }
+                  const Tensor dx = overwritable(g);
+                  run_kernel(kernels::gelu_backward, in, g, dx, tanh);
+                  return Gradients{dx};
+                });
 }
 
 }  // namespace sash

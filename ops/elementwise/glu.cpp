@@ -1,10 +1,7 @@
 #include "glu.h"
 
-#include "../../tensor/autograd/node.h"
-#include "../../tensor/factories.h"
-#include "../checks.h"
 #include "../kernels/glu.h"
-#include "../rows.h"
+#include "../op.h"
 #include "binary.h"
 #include "compare.h"
 #include "gate.h"
@@ -15,11 +12,8 @@
 namespace sash {
 
 namespace kernels {
-constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, Gate)> glu_forward{
-    "glu_forward"};
-constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&,
-                      Gate)>
-    glu_backward{"glu_backward"};
+constinit decltype(glu_forward) glu_forward{"glu_forward"};
+constinit decltype(glu_backward) glu_backward{"glu_backward"};
 }  // namespace kernels
 
 kernels::Gate detail::gate_of(GluKind kind) {
@@ -42,7 +36,6 @@ using detail::gate_of;
 using kernels::Gate;
 
 void check_arguments(const Tensor& x) {
-  check_defined("glu", x);
   check_floating("glu", x);
   check_min_rank("glu", x, 1);
   if (x.size(-1) % 2 == 0) return;
@@ -53,9 +46,7 @@ int64_t rows_of(const Tensor& x) { return x.size(-1) == 0 ? 0 : x.numel() / x.si
 
 }  // namespace
 
-namespace composite {
-
-Tensor glu(const Tensor& x, GluKind kind) {
+Tensor composite::glu(const Tensor& x, GluKind kind) {
   const int64_t width = x.size(-1) / 2;
   const Tensor a = x.narrow(-1, 0, width), b = x.narrow(-1, width, width);
   switch (gate_of(kind)) {
@@ -75,19 +66,15 @@ Tensor glu(const Tensor& x, GluKind kind) {
   return gate * sigmoid(gate * kernels::kGateSlope) * (value + 1.0);
 }
 
-}  // namespace composite
-
 Tensor glu(const Tensor& input, GluKind kind) {
   check_arguments(input);
   if (!use_fused(kernels::glu_forward, input.device())) return composite::glu(input, kind);
   const Gate gate = gate_of(kind);
   const Tensor x = input.contiguous();
   const int64_t rows = rows_of(x), width = x.size(-1) / 2;
-  Shape shape = x.shape();
-  shape[x.rank() - 1] = width;
-  const Tensor y = empty(shape, x.options());
-  KernelContext context = kernel_context(x.device());
-  kernels::glu_forward(context, matrix_view(x, rows, 2 * width), matrix_view(y, rows, width), gate);
+  const Tensor y = empty(with_last(x, width), x.options());
+  run_kernel(kernels::glu_forward, matrix_view(x, rows, 2 * width), matrix_view(y, rows, width),
+             gate);
   return record("glu", {x}, y, [x = save(x), kind, gate](Backward& pass, const Tensor& g) {
     const Tensor in = pass(x);
     if (pass.create_graph()) {
@@ -96,9 +83,8 @@ Tensor glu(const Tensor& input, GluKind kind) {
     }
     const int64_t count = rows_of(in), half = in.size(-1) / 2;
     const Tensor dy = g.contiguous(), dx = empty(in.shape(), g.options());
-    KernelContext here = kernel_context(g.device());
-    kernels::glu_backward(here, matrix_view(in, count, 2 * half), matrix_view(dy, count, half),
-                          matrix_view(dx, count, 2 * half), gate);
+    run_kernel(kernels::glu_backward, matrix_view(in, count, 2 * half),
+               matrix_view(dy, count, half), matrix_view(dx, count, 2 * half), gate);
     return Gradients{dx};
   });
 }

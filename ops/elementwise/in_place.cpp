@@ -1,10 +1,8 @@
-#include "../../tensor/autograd/node.h"
 #include "../../tensor/copy.h"
-#include "../../tensor/factories.h"
 #include "../../tensor/kernels/memory.h"
 #include "../../tensor/tensor_impl.h"
-#include "../checks.h"
 #include "../kernels/elementwise.h"
+#include "../op.h"
 #include "../reduce/reduce.h"
 #include "../row_blocks.h"
 #include "binary.h"
@@ -58,6 +56,15 @@ bool computes_elsewhere(const Tensor& self, const Tensor& other) {
   return size_of(self.dtype()) == 1 || result_type(self, other) != self.dtype();
 }
 
+/// `ValueError` unless another tensor shares the elements, so that the write can be seen.
+void check_shared(const Tensor& temporary) {
+  const TensorImpl& impl = temporary.impl();
+  if (impl.use_count() > 1 || (impl.base && impl.base->use_count() > 1)) return;
+  if (impl.storage->use_count() > (impl.base ? 2 : 1)) return;
+  throw ValueError("operator=", "a view, such as x[0] (index_put_ writes where tensors index)",
+                   "a temporary that shares its elements with no tensor");
+}
+
 /// The elements of `self` before the write, if `needed`.
 Saved save_old(bool needed, const Tensor& self) {
   return needed && grad_enabled() ? save(self.clone()) : Saved();
@@ -66,16 +73,13 @@ Saved save_old(bool needed, const Tensor& self) {
 /// self = Op(self, other).
 template <class Op>
 void write(const Tensor& self, const Tensor& other) {
-  KernelContext context = kernel_context(self.device());
-  const TensorView y = self.tensor_view();
-  kernels::slot<Op>()(context, y, other.tensor_view(), y);
+  run_kernel(kernels::slot<Op>(), self, other, self);
 }
 
 /// self = Op(self, value).
 template <class Op>
 void write(const Tensor& self, Scalar value) {
-  KernelContext context = kernel_context(self.device());
-  kernels::scalar_slot<Op>()(context, self.tensor_view(), self.tensor_view(), value);
+  run_kernel(kernels::scalar_slot<Op>(), self, self, value);
 }
 
 /// self += factor other; a factor of 1 or -1 costs no product.
@@ -100,13 +104,12 @@ void add_multiple(const char* op, Tensor& self, const Tensor& other, Scalar fact
   }
   record_in_place(op, self, {self, operand},
                   [factor, shape = other.shape()](Backward& pass, const Tensor& g) {
-                    Gradients grads(2);
-                    if (pass.needs(0)) grads[0] = g;
-                    if (pass.needs(1)) {
-                      const Tensor total = sum_to(g, shape);
-                      grads[1] = factor.to_double() == 1 ? total : mul(total, factor);
-                    }
-                    return grads;
+                    return gradients_of(
+                        pass, [&] { return g; },
+                        [&] {
+                          const Tensor total = sum_to(g, shape);
+                          return factor.to_double() == 1 ? total : mul(total, factor);
+                        });
                   });
 }
 
@@ -131,16 +134,14 @@ Tensor& Tensor::mul_(const Tensor& other) {
   record_in_place("mul_", *this, {*this, operand},
                   [old, factor = save_if(requires_grad(), operand), shape = other.shape()](
                       Backward& pass, const Tensor& g) {
-                    Gradients grads(2);
-                    if (pass.needs(0)) grads[0] = g * pass(factor);
-                    if (pass.needs(1)) grads[1] = sum_to(g * pass(old), shape);
-                    return grads;
+                    return gradients_of(
+                        pass, [&] { return g * pass(factor); },
+                        [&] { return sum_to(g * pass(old), shape); });
                   });
   return *this;
 }
 
 Tensor& Tensor::div_(const Tensor& other) {
-  check_defined("div_", *this);
   check_floating("div_", *this);
   check_operands("div_", *this, other);
   if (computes_elsewhere(*this, other)) return copy_(div(clone(), other));
@@ -151,12 +152,9 @@ Tensor& Tensor::div_(const Tensor& other) {
       "div_", *this, {*this, operand},
       [old, divisor = save(operand), shape = other.shape()](Backward& pass, const Tensor& g) {
         const Tensor quotient = g / pass(divisor);
-        Gradients grads(2);
-        if (pass.needs(0)) grads[0] = quotient;
-        if (pass.needs(1)) {
-          grads[1] = sash::neg(sum_to(quotient * (pass(old) / pass(divisor)), shape));
-        }
-        return grads;
+        return gradients_of(
+            pass, [&] { return quotient; },
+            [&] { return -sum_to(quotient * (pass(old) / pass(divisor)), shape); });
       });
   return *this;
 }
@@ -184,7 +182,6 @@ Tensor& Tensor::sub_(Scalar value) {
 }
 
 Tensor& Tensor::div_(Scalar value) {
-  check_defined("div_", *this);
   check_floating("div_", *this);
   check_scalar("div_", *this, value);
   write<op::Div>(*this, value);
@@ -198,8 +195,7 @@ Tensor& Tensor::fill_(Scalar value) {
   check_holds("fill_", dtype(), value);
   check_writable("fill_", *this);
   check_in_place("fill_", *this);
-  KernelContext context = kernel_context(device());
-  kernels::fill(context, tensor_view(), value);
+  run_kernel(kernels::fill, *this, value);
   record_in_place("fill_", *this, {*this},
                   [](Backward&, const Tensor& g) { return Gradients{zeros_like(g)}; });
   return *this;
@@ -218,14 +214,21 @@ Tensor& Tensor::copy_(const Tensor& source) {
   record_in_place(
       "copy_", *this, {*this, origin},
       [shape = source.shape(), options = source.options()](Backward& pass, const Tensor& g) {
-        Gradients grads(2);
-        if (pass.needs(0)) grads[0] = zeros_like(g);
-        if (pass.needs(1)) {
-          grads[1] = sum_to(g, shape).to(*options.dtype).to(*options.device);
-        }
-        return grads;
+        return gradients_of(
+            pass, [&] { return zeros_like(g); },
+            [&] { return sum_to(g, shape).to(*options.dtype).to(*options.device); });
       });
   return *this;
+}
+
+Tensor& Tensor::operator=(const Tensor& source) && {
+  check_shared(*this);
+  return copy_(source);
+}
+
+Tensor& Tensor::operator=(Scalar value) && {
+  check_shared(*this);
+  return fill_(value);
 }
 
 }  // namespace sash

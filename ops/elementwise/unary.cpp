@@ -4,10 +4,8 @@
 #include <cmath>
 #include <limits>
 
-#include "../../tensor/autograd/node.h"
-#include "../../tensor/factories.h"
-#include "../checks.h"
 #include "../kernels/elementwise.h"
+#include "../op.h"
 #include "binary.h"
 #include "compare.h"
 #include "promotion.h"
@@ -18,16 +16,13 @@ namespace sash {
 
 namespace kernels {
 constinit Slots<UnaryKernel, op::UnaryOps> unary = make_slots<UnaryKernel>(op::UnaryOps{});
-constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const Scalar&,
-                      const Scalar&)>
-    clamp{"clamp"};
+constinit decltype(clamp) clamp{"clamp"};
 }  // namespace kernels
 
 /// g where y > 0, else 0: linear in g, and flat in y.
 Tensor relu_backward(const Tensor& g, const Tensor& y) {
   Tensor out = empty_like(g);
-  KernelContext context = kernel_context(g.device());
-  kernels::slot<op::ReluBackward>()(context, g.tensor_view(), y.tensor_view(), out.tensor_view());
+  run_kernel(kernels::slot<op::ReluBackward>(), g, y, out);
   return record("relu_backward", {g}, out, [y = save(y)](Backward& pass, const Tensor& gg) {
     return Gradients{relu_backward(gg, pass(y))};
   });
@@ -59,8 +54,7 @@ Scalar bound(const Tensor& x, std::optional<Scalar> value, double otherwise) {
 template <class K, class... Parameters>
 Tensor map(const K& kernel, const Tensor& x, const Parameters&... parameters) {
   Tensor y = empty_like(x);
-  KernelContext context = kernel_context(x.device());
-  kernel(context, x.tensor_view(), y.tensor_view(), parameters...);
+  run_kernel(kernel, x, y, parameters...);
   return y;
 }
 

@@ -1,10 +1,8 @@
 #include "where.h"
 
-#include "../../tensor/autograd/node.h"
-#include "../../tensor/factories.h"
 #include "../../tensor/tensor_impl.h"
-#include "../checks.h"
 #include "../kernels/elementwise.h"
+#include "../op.h"
 #include "../reduce/reduce.h"
 #include "../row_blocks.h"
 #include "promotion.h"
@@ -12,12 +10,8 @@
 namespace sash {
 
 namespace kernels {
-constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&,
-                      const TensorView&)>
-    where{"where"};
-constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&,
-                      const Scalar&)>
-    masked_fill{"masked_fill"};
+constinit decltype(where) where{"where"};
+constinit decltype(masked_fill) masked_fill{"masked_fill"};
 }  // namespace kernels
 
 namespace {
@@ -41,17 +35,10 @@ void check_masked_fill(const char* op, const Tensor& x, const Tensor& mask, Scal
   check_holds(op, x.dtype(), value);
 }
 
-void run_masked_fill(const Tensor& x, const Tensor& mask, const Tensor& y, Scalar value) {
-  KernelContext context = kernel_context(x.device());
-  kernels::masked_fill(context, x.tensor_view(), mask.tensor_view(), y.tensor_view(), value);
-}
-
 }  // namespace
 
 Tensor where(const Tensor& cond, const Tensor& a, const Tensor& b) {
-  check_defined("where", cond);
-  check_defined("where", a);
-  check_defined("where", b);
+  for (const Tensor* x : {&cond, &a, &b}) check_defined("where", *x);
   check_dtype("where", cond, DType::boolean);
   check_same_device("where", a, b);
   check_same_device("where", cond, a);
@@ -62,17 +49,15 @@ Tensor where(const Tensor& cond, const Tensor& a, const Tensor& b) {
     return where(cond, a.to(dtype), b.to(dtype));
   }
   Tensor y = empty(shape, a.options());
-  KernelContext context = kernel_context(a.device());
-  kernels::where(context, cond.tensor_view(), a.tensor_view(), b.tensor_view(), y.tensor_view());
+  run_kernel(kernels::where, cond, a, b, y);
   return record("where", {a, b}, y,
                 [cond = save(cond), a_shape = a.shape(), b_shape = b.shape()](Backward& pass,
                                                                               const Tensor& g) {
                   const Tensor chosen = pass(cond);
                   const Tensor zero = zeros({}, g.options());
-                  Gradients grads(2);
-                  if (pass.needs(0)) grads[0] = sum_to(where(chosen, g, zero), a_shape);
-                  if (pass.needs(1)) grads[1] = sum_to(where(chosen, zero, g), b_shape);
-                  return grads;
+                  return gradients_of(
+                      pass, [&] { return sum_to(where(chosen, g, zero), a_shape); },
+                      [&] { return sum_to(where(chosen, zero, g), b_shape); });
                 });
 }
 
@@ -97,7 +82,7 @@ Tensor where(const Tensor& cond, Scalar a, Scalar b) {
 Tensor masked_fill(const Tensor& x, const Tensor& mask, Scalar value) {
   check_masked_fill("masked_fill", x, mask, value);
   const Tensor y = empty(x.shape(), x.options());
-  run_masked_fill(x, mask, y, value);
+  run_kernel(kernels::masked_fill, x, mask, y, value);
   return record("masked_fill", {x}, y, [mask = save(mask)](Backward& pass, const Tensor& g) {
     return Gradients{masked_fill(g, pass(mask), 0)};
   });
@@ -109,7 +94,7 @@ Tensor& Tensor::masked_fill_(const Tensor& mask, Scalar value) {
   check_writable(op, *this);
   check_in_place(op, *this);
   const Tensor chosen = mask.impl().storage == impl().storage ? mask.clone() : mask;
-  run_masked_fill(*this, chosen, *this, value);
+  run_kernel(kernels::masked_fill, *this, chosen, *this, value);
   record_in_place(op, *this, {*this}, [chosen = save(chosen)](Backward& pass, const Tensor& g) {
     return Gradients{sash::masked_fill(g, pass(chosen), 0)};
   });

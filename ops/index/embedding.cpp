@@ -1,20 +1,16 @@
 #include "embedding.h"
 
-#include "../../tensor/autograd/node.h"
-#include "../../tensor/factories.h"
 #include "../elementwise/compare.h"
 #include "../elementwise/where.h"
 #include "../kernels/index.h"
-#include "../rows.h"
+#include "../op.h"
 #include "index_checks.h"
 
 namespace sash {
 
 namespace kernels {
-constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&)>
-    embedding_forward{"embedding_forward"};
-constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&)>
-    embedding_backward{"embedding_backward"};
+constinit decltype(embedding_forward) embedding_forward{"embedding_forward"};
+constinit decltype(embedding_backward) embedding_backward{"embedding_backward"};
 }  // namespace kernels
 
 namespace {
@@ -29,9 +25,8 @@ Tensor look_up(const Tensor& weight, const Tensor& index, std::optional<int64_t>
   Shape shape = index.shape();
   shape.push_back(width);
   const Tensor y = empty(shape, table.options());
-  KernelContext context = kernel_context(table.device());
-  kernels::embedding_forward(context, table.tensor_view(), vector_view(index),
-                             matrix_view(y, index.numel(), width));
+  run_kernel(kernels::embedding_forward, table, vector_view(index),
+             matrix_view(y, index.numel(), width));
   return record("embedding", {table}, y,
                 [index = save(index), rows, padding_idx](Backward& pass, const Tensor& g) {
                   const Tensor in = pass(index);
@@ -45,9 +40,8 @@ Tensor add_up(const Tensor& grad, const Tensor& index, int64_t rows) {
   const Tensor g = grad.contiguous();
   const int64_t width = g.shape().back();
   const Tensor dweight = empty({rows, width}, g.options());
-  KernelContext context = kernel_context(g.device());
-  kernels::embedding_backward(context, matrix_view(g, index.numel(), width), vector_view(index),
-                              dweight.tensor_view());
+  run_kernel(kernels::embedding_backward, matrix_view(g, index.numel(), width), vector_view(index),
+             dweight);
   return record("embedding_backward", {g}, dweight,
                 [index = save(index)](Backward& pass, const Tensor& h) {
                   return Gradients{look_up(h, pass(index))};
@@ -76,7 +70,6 @@ Tensor embedding(const Tensor& weight, const Tensor& index, std::optional<int64_
 
 Tensor embedding_backward(const Tensor& g, const Tensor& index, int64_t rows) {
   constexpr const char* op = "embedding_backward";
-  check_defined(op, g);
   check_floating(op, g);
   check_min_rank(op, g, 1);
   check_index_tensor(op, g, index);

@@ -1,10 +1,9 @@
 #include "gather.h"
 
-#include "../../tensor/autograd/node.h"
-#include "../../tensor/factories.h"
 #include "../elementwise/compare.h"
 #include "../elementwise/where.h"
 #include "../kernels/index.h"
+#include "../op.h"
 #include "embedding.h"
 #include "index_checks.h"
 #include "slices.h"
@@ -12,12 +11,9 @@
 namespace sash {
 
 namespace kernels {
-constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&, int)>
-    gather{"gather"};
-constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&, int)>
-    scatter_add{"scatter_add"};
-constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&, int)>
-    scatter{"scatter"};
+constinit decltype(gather) gather{"gather"};
+constinit decltype(scatter_add) scatter_add{"scatter_add"};
+constinit decltype(scatter) scatter{"scatter"};
 }  // namespace kernels
 
 namespace {
@@ -56,8 +52,7 @@ Tensor fitted(const Tensor& src, const Shape& shape) {
 
 // A fresh copy of x without history.
 Tensor copy_of(const Tensor& x) {
-  const NoGradGuard no_grad;
-  return x.clone();
+  return unrecorded([&] { return x.clone(); });
 }
 
 // The axis, after the checks of a 1-dimensional index into x.
@@ -79,8 +74,7 @@ Tensor scatter_into(const Tensor& y, const Tensor& x, int axis, const Tensor& in
 
 Tensor take(const Tensor& x, int axis, const Tensor& index) {
   const Tensor y = empty(index.shape(), x.options());
-  KernelContext context = kernel_context(x.device());
-  kernels::gather(context, x.tensor_view(), index.tensor_view(), y.tensor_view(), axis);
+  run_kernel(kernels::gather, x, index, y, axis);
   return record(
       "gather", {x}, y,
       [shape = x.shape(), axis, index = save(index)](Backward& pass, const Tensor& g) {
@@ -90,8 +84,7 @@ Tensor take(const Tensor& x, int axis, const Tensor& index) {
 
 Tensor scatter_into(const Tensor& y, const Tensor& x, int axis, const Tensor& index,
                     const Tensor& src) {
-  KernelContext context = kernel_context(y.device());
-  kernels::scatter_add(context, y.tensor_view(), index.tensor_view(), src.tensor_view(), axis);
+  run_kernel(kernels::scatter_add, y, index, src, axis);
   return record("scatter_add", {x, src}, y,
                 [axis, index = save(index)](Backward& pass, const Tensor& g) {
                   return Gradients{g, pass.needs(1) ? take(g, axis, pass(index)) : Tensor()};
@@ -101,20 +94,19 @@ Tensor scatter_into(const Tensor& y, const Tensor& x, int axis, const Tensor& in
 // y with src at `index`, where y is a fresh copy of x.
 Tensor replace_in(const Tensor& y, const Tensor& x, int axis, const Tensor& index,
                   const Tensor& src) {
-  KernelContext context = kernel_context(y.device());
-  kernels::scatter(context, y.tensor_view(), index.tensor_view(), src.tensor_view(), axis);
+  run_kernel(kernels::scatter, y, index, src, axis);
   return record(
       "scatter", {x, src}, y, [axis, index = save(index)](Backward& pass, const Tensor& g) {
         const Tensor at = pass(index);
-        Gradients grads(2);
-        if (pass.needs(0)) {
-          const Tensor zero = zeros({}, g.options()).expand(at.shape());
-          grads[0] = replace_in(copy_of(g), g, axis, at, zero);
-        }
-        if (pass.needs(1)) {
-          grads[1] = masked_fill(take(g, axis, at), detail::overwritten(g.shape(), axis, at), 0);
-        }
-        return grads;
+        return gradients_of(
+            pass,
+            [&] {
+              const Tensor zero = zeros({}, g.options()).expand(at.shape());
+              return replace_in(copy_of(g), g, axis, at, zero);
+            },
+            [&] {
+              return masked_fill(take(g, axis, at), detail::overwritten(g.shape(), axis, at), 0);
+            });
       });
 }
 
@@ -131,8 +123,7 @@ Tensor detail::overwritten(const Shape& shape, int axis, const Tensor& index) {
   const Tensor order =
       spread(arange(index.size(axis), {.device = index.device()}), index.shape(), axis);
   const Tensor last = zeros(shape, order.options());
-  KernelContext context = kernel_context(index.device());
-  kernels::scatter(context, last.tensor_view(), index.tensor_view(), order.tensor_view(), axis);
+  run_kernel(kernels::scatter, last, index, order, axis);
   return ne(take(last, axis, index), order);
 }
 

@@ -3,15 +3,13 @@
 #include <algorithm>
 #include <vector>
 
-#include "../../tensor/autograd/node.h"
-#include "../../tensor/factories.h"
 #include "../../tensor/tensor_impl.h"
-#include "../checks.h"
 #include "../elementwise/binary.h"
 #include "../elementwise/compare.h"
 #include "../elementwise/promotion.h"
 #include "../elementwise/where.h"
 #include "../kernels/index.h"
+#include "../op.h"
 #include "../reduce/reduce.h"
 #include "../row_blocks.h"
 #include "../shape/concat.h"
@@ -21,10 +19,7 @@
 
 namespace sash {
 
-namespace kernels {
-constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&)> true_places{
-    "true_places"};
-}  // namespace kernels
+constinit decltype(kernels::true_places) kernels::true_places{"true_places"};
 
 namespace {
 
@@ -120,8 +115,7 @@ Tensor places_of(const Tensor& mask) {
   const Tensor flags = mask.contiguous().flatten();
   const Tensor places =
       empty({sum(flags).item<int64_t>()}, {.dtype = DType::int64, .device = mask.device()});
-  KernelContext context = kernel_context(mask.device());
-  kernels::true_places(context, flags.tensor_view(), places.tensor_view());
+  run_kernel(kernels::true_places, flags, places);
   return places;
 }
 
@@ -229,24 +223,22 @@ Shape selected_shape(const char* op, const Selection& chosen) {
 void put(const char* op, Tensor rows, int axis, const Tensor& index, const Tensor& values,
          bool accumulate) {
   const Tensor places = detail::spread(index, rows.shape(), axis);
-  KernelContext context = kernel_context(rows.device());
   const auto& kernel = accumulate ? kernels::scatter_add : kernels::scatter;
-  kernel(context, rows.tensor_view(), places.tensor_view(), values.tensor_view(), axis);
+  run_kernel(kernel, rows, places, values, axis);
   record_in_place(op, rows, {rows, values},
                   [axis, accumulate, index = save(index)](Backward& pass, const Tensor& g) {
                     const Tensor in = pass(index), at = detail::spread(in, g.shape(), axis);
-                    Gradients grads(2);
-                    if (pass.needs(0)) {
-                      const Tensor zero = zeros({}, g.options()).expand(at.shape());
-                      grads[0] = accumulate ? g : scatter(g, axis, at, zero);
-                    }
-                    if (pass.needs(1)) {
-                      const Tensor own = index_select(g, axis, in);
-                      const Tensor lost =
-                          accumulate ? Tensor() : detail::overwritten(g.shape(), axis, at);
-                      grads[1] = accumulate ? own : masked_fill(own, lost, 0);
-                    }
-                    return grads;
+                    return gradients_of(
+                        pass,
+                        [&] {
+                          if (accumulate) return g;
+                          return scatter(g, axis, at, zeros({}, g.options()).expand(at.shape()));
+                        },
+                        [&] {
+                          const Tensor own = index_select(g, axis, in);
+                          if (accumulate) return own;
+                          return masked_fill(own, detail::overwritten(g.shape(), axis, at), 0);
+                        });
                   });
 }
 

@@ -1,14 +1,11 @@
 #include "baddbmm.h"
 
-#include "../../tensor/autograd/node.h"
 #include "../../tensor/copy.h"
-#include "../../tensor/factories.h"
 #include "../../tensor/tensor_impl.h"
-#include "../autocast.h"
-#include "../checks.h"
 #include "../elementwise/binary.h"
 #include "../elementwise/promotion.h"
 #include "../kernels/linalg.h"
+#include "../op.h"
 #include "../reduce/reduce.h"
 #include "../row_blocks.h"
 #include "batch.h"
@@ -65,9 +62,8 @@ void check_addend(const char* op, const Tensor& c, const Tensor& a, const Shape&
 /// y = beta y + alpha left right.
 void run(const Factors& factors, const Tensor& y, double alpha, double beta) {
   const Shape batch = detail::batch_of(y);
-  KernelContext context = kernel_context(y.device());
-  kernels::matmul(context, detail::broadcast_batch(factors.left, batch),
-                  detail::broadcast_batch(factors.right, batch), y.tensor_view(), alpha, beta);
+  run_kernel(kernels::matmul, detail::broadcast_batch(factors.left, batch),
+             detail::broadcast_batch(factors.right, batch), y, alpha, beta);
 }
 
 /// alpha left right + beta c of integers.

@@ -1,8 +1,7 @@
 #include "einsum.h"
 
-#include "../autocast.h"
-#include "../checks.h"
 #include "../elementwise/binary.h"
+#include "../op.h"
 #include "../reduce/reduce.h"
 #include "einsum_plan.h"
 #include "matmul.h"

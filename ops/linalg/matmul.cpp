@@ -1,20 +1,13 @@
 #include "matmul.h"
 
-#include "../../tensor/autograd/node.h"
-#include "../../tensor/factories.h"
-#include "../autocast.h"
-#include "../checks.h"
 #include "../kernels/linalg.h"
+#include "../op.h"
 #include "../reduce/reduce.h"
 #include "batch.h"
 
 namespace sash {
 
-namespace kernels {
-constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&,
-                      double, double)>
-    matmul{"matmul"};
-}  // namespace kernels
+constinit decltype(kernels::matmul) kernels::matmul{"matmul"};
 
 namespace {
 
@@ -33,17 +26,14 @@ Tensor right_gradient(const Tensor& a, const Tensor& g, const Shape& shape) {
 Tensor batched(const Tensor& a, const Tensor& b) {
   const Shape batch = broadcast_shapes(batch_of(a), batch_of(b), "matmul");
   const Tensor c = empty(with_matrix(batch, a.size(-2), b.size(-1)), a.options());
-  KernelContext context = kernel_context(a.device());
   const Tensor right = is_floating(b.dtype()) ? b : b.contiguous();  // rows of integers are read
-  kernels::matmul(context, broadcast_batch(a, batch), broadcast_batch(right, batch),
-                  c.tensor_view(), 1, 0);
+  run_kernel(kernels::matmul, broadcast_batch(a, batch), broadcast_batch(right, batch), c, 1, 0);
   return record("matmul", {a, b}, c,
                 [a = save_if(b.requires_grad(), a), b = save_if(a.requires_grad(), b),
                  shape_a = a.shape(), shape_b = b.shape()](Backward& pass, const Tensor& g) {
-                  Gradients gradients(2);
-                  if (pass.needs(0)) gradients[0] = sum_to(matmul(g, pass(b).mT()), shape_a);
-                  if (pass.needs(1)) gradients[1] = right_gradient(pass(a), g, shape_b);
-                  return gradients;
+                  return gradients_of(
+                      pass, [&] { return sum_to(matmul(g, pass(b).mT()), shape_a); },
+                      [&] { return right_gradient(pass(a), g, shape_b); });
                 });
 }
 
@@ -62,8 +52,7 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
   check_min_rank("matmul", a, 1);
   check_min_rank("matmul", b, 1);
   if (a.size(-1) != b.size(b.rank() == 1 ? 0 : -2)) {
-    throw ShapeError("matmul", "a [..., M, K] and b [..., K, N] with one K",
-                     to_string(a.shape()) + " and " + to_string(b.shape()));
+    throw ShapeError("matmul", "a [..., M, K] and b [..., K, N] with one K", shapes_of(a, b));
   }
   if (is_integral(a.dtype()) && a.dtype() != DType::int64) {
     return matmul(a.to(DType::int64), b.to(DType::int64)).to(a.dtype());
@@ -85,8 +74,7 @@ Tensor bmm(const Tensor& a, const Tensor& b) {
   check_compatible("bmm", a, b);
   check_not_bool("bmm", a);
   if (a.rank() != 3 || b.rank() != 3 || a.size(0) != b.size(0) || a.size(2) != b.size(1)) {
-    throw ShapeError("bmm", "a [B, M, K] and b [B, K, N]",
-                     to_string(a.shape()) + " and " + to_string(b.shape()));
+    throw ShapeError("bmm", "a [B, M, K] and b [B, K, N]", shapes_of(a, b));
   }
   return matmul(a, b);
 }

@@ -2,11 +2,10 @@
 
 #include <optional>
 
-#include "../../tensor/autograd/node.h"
 #include "../../tensor/tensor_impl.h"
-#include "../checks.h"
 #include "../elementwise/promotion.h"
 #include "../kernels/linalg.h"
+#include "../op.h"
 #include "../row_blocks.h"
 #include "matmul.h"
 
@@ -30,8 +29,7 @@ void check_arguments(const Tensor& a, const Tensor& w) {
   const bool fits =
       a.rank() > 0 && w.rank() == 2 && w.size(0) == w.size(1) && a.size(-1) == w.size(0);
   if (!fits) {
-    throw ShapeError(kMatmulInPlace, "a [..., K] and a square w [K, K]",
-                     to_string(a.shape()) + " and " + to_string(w.shape()));
+    throw ShapeError(kMatmulInPlace, "a [..., K] and a square w [K, K]", shapes_of(a, w));
   }
   check_writable(kMatmulInPlace, a);
   check_in_place(kMatmulInPlace, a, {w});
@@ -86,15 +84,12 @@ Tensor matmul_(Tensor a, const Tensor& w) {
                   [old, dtype, w = save_if(a.requires_grad(), operand), w_dtype = w.dtype()](
                       Backward& pass, const Tensor& g) {
                     const Tensor wide = g.to(dtype);
-                    Gradients grads(2);
-                    if (pass.needs(0)) {
-                      grads[0] = matmul(wide, pass(w).to(dtype).mT()).to(g.dtype());
-                    }
-                    if (pass.needs(1)) {
-                      const Tensor rows = detail::flatten_rows(pass(old).to(dtype));
-                      grads[1] = matmul(rows.mT(), detail::flatten_rows(wide)).to(w_dtype);
-                    }
-                    return grads;
+                    return gradients_of(
+                        pass, [&] { return matmul(wide, pass(w).to(dtype).mT()).to(g.dtype()); },
+                        [&] {
+                          const Tensor rows = detail::flatten_rows(pass(old).to(dtype));
+                          return matmul(rows.mT(), detail::flatten_rows(wide)).to(w_dtype);
+                        });
                   });
   return a;
 }

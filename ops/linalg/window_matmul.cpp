@@ -1,23 +1,16 @@
 #include "window_matmul.h"
 
-#include "../../tensor/autograd/node.h"
-#include "../../tensor/factories.h"
-#include "../autocast.h"
-#include "../checks.h"
 #include "../elementwise/binary.h"
 #include "../elementwise/compare.h"
 #include "../elementwise/where.h"
 #include "../kernels/linalg.h"
+#include "../op.h"
 
 namespace sash {
 
 namespace kernels {
-constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const WindowParams&,
-                      double, const TensorView&)>
-    window_matmul{"window_matmul"};
-constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const WindowParams&,
-                      bool, const TensorView&)>
-    unwindow_matmul{"unwindow_matmul"};
+constinit decltype(window_matmul) window_matmul{"window_matmul"};
+constinit decltype(unwindow_matmul) unwindow_matmul{"unwindow_matmul"};
 }  // namespace kernels
 
 namespace {
@@ -42,11 +35,6 @@ Tensor four_axes(const Tensor& x) {
       return x.reshape({batch, x.size(-3), x.size(-2), x.size(-1)});
     }
   }
-}
-
-Shape with_last(Shape shape, int64_t extent) {
-  shape[shape.rank() - 1] = extent;
-  return shape;
 }
 
 // Parameters of a kernel call; borrows from `window`.
@@ -85,7 +73,7 @@ void check_operands(const char* op, const Tensor& a, const Tensor& b) {
 
 [[noreturn]] void throw_shapes(const char* op, const char* expected, const Tensor& a,
                                const Tensor& b) {
-  throw ShapeError(op, expected, to_string(a.shape()) + " and " + to_string(b.shape()));
+  throw ShapeError(op, expected, shapes_of(a, b));
 }
 
 void check_mask(const Tensor& mask, const Tensor& q) {
@@ -103,23 +91,18 @@ void detail::check_window(const char* op, const char* what, int64_t size) {
 
 Tensor detail::window_scores(const char* op, const Tensor& q, const Tensor& k, const Window& window,
                              double fill) {
-  const Tensor a = empty(with_last(q.shape(), window.left + 1 + window.right), q.options());
+  const Tensor a = empty(with_last(q, window.left + 1 + window.right), q.options());
   {
     const NoGradGuard no_grad;
     const Tensor rows = four_axes(q), keys = four_axes(k);
-    KernelContext context = kernel_context(q.device());
-    kernels::window_matmul(context, rows.tensor_view(), keys.tensor_view(), Params(window).get(),
-                           fill, four_axes(a).tensor_view());
+    run_kernel(kernels::window_matmul, rows, keys, Params(window).get(), fill, four_axes(a));
   }
   return record(op, {q, k}, a,
                 [op, q = save_if(k.requires_grad(), q), k = save_if(q.requires_grad(), k),
                  window = SavedWindow(window)](Backward& pass, const Tensor& g) {
-                  Gradients gradients(2);
-                  if (pass.needs(0))
-                    gradients[0] = window_sums(op, g, pass(k), window.get(pass), false);
-                  if (pass.needs(1))
-                    gradients[1] = window_sums(op, g, pass(q), window.get(pass), true);
-                  return gradients;
+                  return gradients_of(
+                      pass, [&] { return window_sums(op, g, pass(k), window.get(pass), false); },
+                      [&] { return window_sums(op, g, pass(q), window.get(pass), true); });
                 });
 }
 
@@ -130,22 +113,21 @@ Tensor detail::window_sums(const char* op, const Tensor& a, const Tensor& v, con
   {
     const NoGradGuard no_grad;
     const Tensor weights = four_axes(band), rows = four_axes(v);
-    KernelContext context = kernel_context(v.device());
-    kernels::unwindow_matmul(context, weights.tensor_view(), rows.tensor_view(),
-                             Params(window).get(), transposed, four_axes(o).tensor_view());
+    run_kernel(kernels::unwindow_matmul, weights, rows, Params(window).get(), transposed,
+               four_axes(o));
   }
   return record(
       op, {band, v}, o,
       [op, transposed, band = save_if(v.requires_grad(), band), v = save_if(a.requires_grad(), v),
        window = SavedWindow(window)](Backward& pass, const Tensor& g) {
-        Gradients gradients(2);
         const Window w = window.get(pass);
-        if (pass.needs(0)) {
-          const Tensor x = pass(v);
-          gradients[0] = window_scores(op, transposed ? x : g, transposed ? g : x, w, 0);
-        }
-        if (pass.needs(1)) gradients[1] = window_sums(op, pass(band), g, w, !transposed);
-        return gradients;
+        return gradients_of(
+            pass,
+            [&] {
+              const Tensor x = pass(v);
+              return window_scores(op, transposed ? x : g, transposed ? g : x, w, 0);
+            },
+            [&] { return window_sums(op, pass(band), g, w, !transposed); });
       });
 }
 
@@ -172,7 +154,7 @@ Tensor unwindow_matmul(const Tensor& a, const Tensor& v, int64_t w) {
   if (Autocast cast(op); cast) return unwindow_matmul(cast(a), cast(v), w);
   check_operands(op, a, v);
   detail::check_window(op, "a window size", w);
-  if (a.shape() != with_last(v.shape(), 2 * w + 1)) {
+  if (a.shape() != with_last(v, 2 * w + 1)) {
     throw_shapes(op, "a [..., M, 2 w + 1] and v [..., M, N]", a, v);
   }
   return detail::window_sums(op, a, v, {w, w});

@@ -26,7 +26,6 @@ std::string expected_targets(const Tensor& scores, const Tensor& targets, int ax
 
 int check_class_targets(const char* op, const Tensor& scores, const Tensor& targets,
                         const Tensor& weight, int64_t class_axis) {
-  check_defined(op, scores);
   check_floating(op, scores);
   check_index_tensor(op, scores, targets, "targets");
   if (scores.rank() != 2 && scores.rank() != 3) {

@@ -1,30 +1,20 @@
 #include "cross_entropy.h"
 
-#include "../../tensor/autograd/node.h"
-#include "../../tensor/factories.h"
-#include "../autocast.h"
-#include "../checks.h"
 #include "../elementwise/binary.h"
 #include "../elementwise/compare.h"
 #include "../elementwise/where.h"
 #include "../index/index_checks.h"
 #include "../kernels/loss.h"
 #include "../norm/softmax.h"
+#include "../op.h"
 #include "../reduce/reduce.h"
-#include "../rows.h"
 #include "class_targets.h"
 
 namespace sash {
 
 namespace kernels {
-constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&,
-                      const TensorView&, const TensorView&, const TensorView&,
-                      const CrossEntropyRule&)>
-    cross_entropy_forward{"cross_entropy_forward"};
-constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&,
-                      const TensorView&, const TensorView&, const TensorView&, const TensorView&,
-                      const CrossEntropyRule&)>
-    cross_entropy_backward{"cross_entropy_backward"};
+constinit decltype(cross_entropy_forward) cross_entropy_forward{"cross_entropy_forward"};
+constinit decltype(cross_entropy_backward) cross_entropy_backward{"cross_entropy_backward"};
 }  // namespace kernels
 
 namespace {
@@ -44,10 +34,9 @@ Tensor fused_backward(const Tensor& logits, const Tensor& targets, const Tensor&
   const int64_t rows = targets.numel(), classes = logits.shape().back();
   const Tensor g = grad.contiguous();
   const Tensor dx = empty_like(logits);
-  KernelContext context = kernel_context(logits.device());
-  kernels::cross_entropy_backward(context, matrix_view(logits, rows, classes), vector_view(targets),
-                                  vector_view(weight), matrix_view(stats, rows, 2), vector_view(g),
-                                  vector_view(totals), matrix_view(dx, rows, classes), rule);
+  run_kernel(kernels::cross_entropy_backward, matrix_view(logits, rows, classes),
+             vector_view(targets), vector_view(weight), matrix_view(stats, rows, 2), vector_view(g),
+             vector_view(totals), matrix_view(dx, rows, classes), rule);
   return dx;
 }
 
@@ -58,10 +47,8 @@ Tensor reduced(const Tensor& losses, const Tensor& total, Reduction reduction) {
 
 }  // namespace
 
-namespace composite {
-
-Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
-                     const CrossEntropyOptions& options) {
+Tensor composite::cross_entropy(const Tensor& logits, const Tensor& targets,
+                                const CrossEntropyOptions& options) {
   const double s = options.label_smoothing;
   const int axis = normalize_axis(options.class_axis, logits.rank(), kEntropy);
   const Tensor x = classes_last(logits, axis).to(*row_statistics(logits).dtype);
@@ -76,8 +63,6 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
   }
   return reduced(losses, total, options.reduction).to(logits.dtype());
 }
-
-}  // namespace composite
 
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
                      const CrossEntropyOptions& given) {
@@ -98,14 +83,11 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
   const Tensor losses = empty(t.shape(), row_statistics(x));
   const Tensor stats = empty({rows, 2}, row_statistics(x));
   const Tensor totals = empty({2}, row_statistics(x));
-  KernelContext context = kernel_context(x.device());
-  kernels::cross_entropy_forward(context, matrix_view(x, rows, classes), vector_view(t),
-                                 vector_view(options.weight), vector_view(losses),
-                                 matrix_view(stats, rows, 2), vector_view(totals), rule);
-  const Tensor y = [&] {
-    const NoGradGuard no_grad;
-    return reduced(losses, totals[0], options.reduction).to(x.dtype());
-  }();
+  run_kernel(kernels::cross_entropy_forward, matrix_view(x, rows, classes), vector_view(t),
+             vector_view(options.weight), vector_view(losses), matrix_view(stats, rows, 2),
+             vector_view(totals), rule);
+  const Tensor y =
+      unrecorded([&] { return reduced(losses, totals[0], options.reduction).to(x.dtype()); });
   const Saved weight = save(options.weight);
   options.weight = {};
   return record(

@@ -3,10 +3,6 @@
 #include <algorithm>
 #include <array>
 
-#include "../../tensor/autograd/node.h"
-#include "../../tensor/factories.h"
-#include "../autocast.h"
-#include "../checks.h"
 #include "../elementwise/binary.h"
 #include "../elementwise/compare.h"
 #include "../index/index_checks.h"
@@ -14,18 +10,15 @@
 #include "../kernels/loss.h"
 #include "../linalg/linear.h"
 #include "../linalg/matmul.h"
+#include "../op.h"
 #include "../reduce/reduce.h"
-#include "../rows.h"
 #include "cross_entropy.h"
 
 namespace sash {
 
 namespace kernels {
-constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&,
-                      const CrossEntropyRule&, int64_t)>
-    cross_entropy_in_place{"cross_entropy_in_place"};
-constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&)>
-    scale_gradient{"scale_gradient"};
+constinit decltype(cross_entropy_in_place) cross_entropy_in_place{"cross_entropy_in_place"};
+constinit decltype(scale_gradient) scale_gradient{"scale_gradient"};
 }  // namespace kernels
 
 namespace {
@@ -41,8 +34,7 @@ void check_arguments(const Tensor& x, const Tensor& weight, const Tensor& target
   check_rank(kLinear, weight, 2);
   check_index_tensor(kLinear, x, targets, "targets");
   if (x.size(-1) != weight.size(1)) {
-    throw ShapeError(kLinear, "x [..., D] and weight [V, D] with one D",
-                     to_string(x.shape()) + " and " + to_string(weight.shape()));
+    throw ShapeError(kLinear, "x [..., D] and weight [V, D] with one D", shapes_of(x, weight));
   }
   Shape rows = x.shape();
   rows.erase(x.rank() - 1);
@@ -107,26 +99,20 @@ Tensor scaled(const Tensor& sum, const Tensor& factor, DType dtype) {
     return (sum.to(factor.dtype()) * factor).to(dtype);
   }
   const Tensor y = empty(sum.shape(), {.dtype = dtype, .device = sum.device()});
-  KernelContext context = kernel_context(sum.device());
-  kernels::scale_gradient(context, sum.tensor_view(), factor.expand(sum.shape()).tensor_view(),
-                          y.tensor_view());
+  run_kernel(kernels::scale_gradient, sum, factor.expand(sum.shape()), y);
   return y;
 }
 
 }  // namespace
 
-namespace composite {
-
-Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& targets,
-                            const LinearCrossEntropyOptions& options) {
+Tensor composite::linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& targets,
+                                       const LinearCrossEntropyOptions& options) {
   const Tensor logits = linear(detail::flatten_rows(x), weight);
   return sash::cross_entropy(logits.to(*row_statistics(x).dtype), targets.reshape({-1}),
                              {.ignore_index = options.ignore_index,
                               .label_smoothing = options.label_smoothing,
                               .reduction = options.reduction});
 }
-
-}  // namespace composite
 
 Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& targets,
                             const LinearCrossEntropyOptions& options) {
@@ -141,16 +127,12 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
   }
   const TensorRef inputs[] = {x, weight};
   const bool recorded = detail::should_record(inputs);
-  const Sums sums = [&] {
-    const NoGradGuard no_grad;
+  const Sums sums = unrecorded([&] {
     return sums_of(detail::flatten_rows(x), weight, t, options, recorded && x.requires_grad(),
                    recorded && weight.requires_grad());
-  }();
+  });
   const bool mean = options.reduction == Reduction::mean;
-  const Tensor y = [&] {
-    const NoGradGuard no_grad;
-    return mean ? sums.loss / sums.count : sums.loss;
-  }();
+  const Tensor y = unrecorded([&] { return mean ? sums.loss / sums.count : sums.loss; });
   return record(
       kLinear, {x, weight}, y,
       [x = save(x), weight = save(weight), t = save(t), dx = save(sums.dx), dw = save(sums.dw),

@@ -1,9 +1,8 @@
 #include "nll_loss.h"
 
-#include "../autocast.h"
 #include "../index/index_checks.h"
+#include "../op.h"
 #include "../reduce/reduce.h"
-#include "../rows.h"
 #include "class_targets.h"
 
 namespace sash {

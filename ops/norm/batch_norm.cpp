@@ -4,24 +4,17 @@
 #include <optional>
 #include <span>
 
-#include "../../tensor/autograd/node.h"
 #include "../../tensor/autograd/recompute.h"
-#include "../../tensor/factories.h"
-#include "../autocast.h"
-#include "../checks.h"
 #include "../elementwise/binary.h"
 #include "../elementwise/unary.h"
 #include "../kernels/batch_norm.h"
+#include "../op.h"
 #include "../reduce/moments.h"
 #include "../reduce/reduce.h"
 
 namespace sash {
 
-namespace kernels {
-constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&,
-                      const TensorView&, const TensorView&)>
-    scale_channels{"scale_channels"};
-}  // namespace kernels
+constinit decltype(kernels::scale_channels) kernels::scale_channels{"scale_channels"};
 
 namespace {
 
@@ -49,9 +42,8 @@ Tensor scaled(const Tensor& x, const Tensor& mean, const Tensor& scale, const Te
   in.strides = contiguous_strides(in.shape);
   out.shape = in.shape;
   out.strides = in.strides;
-  KernelContext context = kernel_context(x.device());
-  kernels::scale_channels(context, in, mean.contiguous().tensor_view(),
-                          scale.contiguous().tensor_view(), shift.contiguous().tensor_view(), out);
+  run_kernel(kernels::scale_channels, in, mean.contiguous(), scale.contiguous(), shift.contiguous(),
+             out);
   return y;
 }
 
@@ -102,7 +94,6 @@ Gradients gradients(const Tensor& x, const Tensor& weight, const Statistics& by,
 
 void check_arguments(const Tensor& x, const Tensor& running_mean, const Tensor& running_var,
                      const Tensor& weight, const Tensor& bias, const BatchNormOptions& options) {
-  check_defined(kBatchNorm, x);
   check_floating(kBatchNorm, x);
   check_min_rank(kBatchNorm, x, 2);
   for (const Tensor* part : {&running_mean, &running_var, &weight, &bias}) {
@@ -140,12 +131,11 @@ Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& run
   }
   check_arguments(x, running_mean, running_var, weight, bias, options);
   if (is_half(x.dtype())) {
-    const auto wide = [](const Tensor& t) { return t.defined() ? t.to(DType::float32) : t; };
+    const auto wide = [](const Tensor& t) { return cast_to(t, DType::float32); };
     return batch_norm(wide(x), running_mean, running_var, wide(weight), wide(bias), options)
         .to(x.dtype());
   }
-  const auto fixed = [&] {
-    const NoGradGuard no_grad;
+  const auto fixed = unrecorded([&] {
     if (!options.training) {
       return Statistics{running_mean.to(x.dtype()).clone(),
                         rsqrt(running_var.to(x.dtype()) + options.eps)};
@@ -159,12 +149,11 @@ Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& run
       move_towards(running_var, var * (count / (count - 1)), options.momentum);
     }
     return Statistics{mean.view(x.size(1)), rsqrt(var.view(x.size(1)) + options.eps)};
-  }();
-  const Tensor y = [&] {
-    const NoGradGuard no_grad;
+  });
+  const Tensor y = unrecorded([&] {
     return scaled(x, fixed.mean, weight.defined() ? weight * fixed.rstd : fixed.rstd,
                   bias.defined() ? bias : zeros_like(fixed.mean));
-  }();
+  });
   return record(kBatchNorm, {x, weight, bias}, y,
                 [x = save(x), weight = save(weight), bias = save(bias), fixed, options](
                     Backward& pass, const Tensor& g) {

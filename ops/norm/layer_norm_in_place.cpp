@@ -1,14 +1,11 @@
 #include "layer_norm_in_place.h"
 
-#include "../../tensor/autograd/node.h"
-#include "../../tensor/factories.h"
 #include "../../tensor/tensor_impl.h"
-#include "../checks.h"
 #include "../elementwise/binary.h"
 #include "../elementwise/promotion.h"
 #include "../kernels/norm.h"
+#include "../op.h"
 #include "../row_blocks.h"
-#include "../rows.h"
 #include "layer_norm.h"
 #include "normalized_shape.h"
 
@@ -87,10 +84,9 @@ Tensor gradient(const Tensor& z, const Tensor& rstd, const Tensor& g, int64_t n)
   const Tensor rows = z.to(dtype).contiguous(), grad = g.to(dtype).contiguous();
   const Tensor dx = empty(z.shape(), rows.options());
   const int64_t count = rstd.numel();
-  KernelContext context = kernel_context(z.device());
-  kernels::layer_norm_backward(context, matrix_view(rows, count, n), {},
-                               vector_view(zeros_like(rstd)), vector_view(ones_like(rstd)),
-                               matrix_view(grad, count, n), matrix_view(dx, count, n), {});
+  run_kernel(kernels::layer_norm_backward, matrix_view(rows, count, n), TensorView(),
+             vector_view(zeros_like(rstd)), vector_view(ones_like(rstd)),
+             matrix_view(grad, count, n), matrix_view(dx, count, n), TensorView());
   dx.view({count, n}).mul_(rstd.view({count, 1}).to(dtype));
   return dx.to(g.dtype());
 }
@@ -140,12 +136,11 @@ Tensor layer_norm_(Tensor x, const Shape& normalized_shape, const Tensor& weight
                    mean = s.mean, rstd = s.rstd](Backward& pass, const Tensor& g) {
     const Tensor z = pass(y);
     if (!pass.create_graph()) return Gradients{gradient(z, rstd, g, n)};
-    const Tensor old = [&] {
-      const NoGradGuard no_grad;
+    const Tensor old = unrecorded([&] {
       const int64_t rows = rstd.numel();
       const Tensor wide = z.detach().to(rstd.dtype()).contiguous().view({rows, n});
       return (wide / rstd.view({rows, 1}) + mean.view({rows, 1})).view(z.shape()).to(z.dtype());
-    }();
+    });
     old.impl().set_history(source, output);
     const Tensor inputs[] = {old};
     return differentiate(

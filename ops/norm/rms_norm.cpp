@@ -2,27 +2,18 @@
 
 #include <array>
 
-#include "../../tensor/autograd/node.h"
-#include "../../tensor/factories.h"
-#include "../autocast.h"
-#include "../checks.h"
 #include "../elementwise/binary.h"
 #include "../elementwise/unary.h"
 #include "../kernels/rms_norm.h"
+#include "../op.h"
 #include "../reduce/reduce.h"
-#include "../rows.h"
 #include "normalized_shape.h"
 
 namespace sash {
 
 namespace kernels {
-constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&,
-                      const TensorView&, const TensorView&, const TensorView&, double, bool)>
-    rms_norm_forward{"rms_norm_forward"};
-constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&,
-                      const TensorView&, const TensorView&, const TensorView&, const TensorView&,
-                      bool)>
-    rms_norm_backward{"rms_norm_backward"};
+constinit decltype(rms_norm_forward) rms_norm_forward{"rms_norm_forward"};
+constinit decltype(rms_norm_backward) rms_norm_backward{"rms_norm_backward"};
 }  // namespace kernels
 
 namespace {
@@ -30,10 +21,8 @@ namespace {
 void check_rms_norm(const char* op, const Tensor& x, const Shape& normalized, const Tensor& weight,
                     const RmsNormOptions& options) {
   check_normalized(op, x, normalized, options.eps);
-  if (weight.defined()) {
-    check_compatible(op, x, weight);
-    check_shape(op, weight, normalized);
-  } else if (options.unit_offset) {
+  check_parameter(op, x, weight, normalized);
+  if (options.unit_offset && !weight.defined()) {
     throw ValueError(op, "a weight for unit_offset", "none");
   }
 }
@@ -47,8 +36,6 @@ Dims last_axes(const Shape& normalized) {
 Tensor factor_of(const Tensor& weight, const RmsNormOptions& options) {
   return options.unit_offset ? weight + 1.0 : weight;
 }
-
-Tensor contiguous(const Tensor& x) { return x.defined() ? x.contiguous() : x; }
 
 /// What backward needs, all contiguous; x is the sum where there is one.
 struct RmsNormOperands {
@@ -64,15 +51,12 @@ std::array<Tensor, 2> fused_backward(const RmsNormOperands& in, const Tensor& g,
   std::array<Tensor, 2> d;
   if (wants_x) d[0] = empty(in.x.shape(), dy.options());
   if (wants_weight) {
-    d[1] =
-        rows == 0 ? zeros(in.weight.shape(), dy.options()) : empty(in.weight.shape(), dy.options());
+    d[1] = (rows == 0 ? zeros : empty)(in.weight.shape(), dy.options());
   }
   if (rows == 0) return d;
   const auto matrix = [&](const Tensor& x) { return matrix_view(x, rows, columns); };
-  KernelContext context = kernel_context(dy.device());
-  kernels::rms_norm_backward(context, matrix(in.x), vector_view(in.weight), vector_view(in.rstd),
-                             matrix(dy), matrix(further), matrix(d[0]), vector_view(d[1]),
-                             in.unit_offset);
+  run_kernel(kernels::rms_norm_backward, matrix(in.x), vector_view(in.weight), vector_view(in.rstd),
+             matrix(dy), matrix(further), matrix(d[0]), vector_view(d[1]), in.unit_offset);
   return d;
 }
 
@@ -99,24 +83,18 @@ Forward forward(const Tensor& x, const Tensor& residual, const Tensor& weight,
   const Forward out{residual.defined() ? empty_like(x) : Tensor(), empty_like(x),
                     empty({rows}, row_statistics(x))};
   const auto matrix = [&](const Tensor& t) { return matrix_view(t, rows, columns); };
-  KernelContext context = kernel_context(x.device());
-  kernels::rms_norm_forward(context, matrix(x), matrix(residual), vector_view(weight),
-                            matrix(out.sum), matrix(out.y), vector_view(out.rstd), options.eps,
-                            options.unit_offset);
+  run_kernel(kernels::rms_norm_forward, matrix(x), matrix(residual), vector_view(weight),
+             matrix(out.sum), matrix(out.y), out.rstd, options.eps, options.unit_offset);
   return out;
 }
 
 }  // namespace
 
-namespace composite {
-
-Tensor rms_norm(const Tensor& x, const Shape& normalized_shape, const Tensor& weight,
-                const RmsNormOptions& options) {
+Tensor composite::rms_norm(const Tensor& x, const Shape& normalized_shape, const Tensor& weight,
+                           const RmsNormOptions& options) {
   const Tensor y = x * rsqrt(mean(square(x), last_axes(normalized_shape), true) + options.eps);
   return weight.defined() ? y * factor_of(weight, options) : y;
 }
-
-}  // namespace composite
 
 Tensor rms_norm(const Tensor& input, const Shape& normalized_shape, const Tensor& weight,
                 const RmsNormOptions& options) {
@@ -148,10 +126,7 @@ SumAndNorm add_rms_norm(const Tensor& branch_, const Tensor& residual_, const Te
   if (Autocast cast(op); cast) {
     return add_rms_norm(cast(branch_), cast(residual_), cast(weight_), options);
   }
-  check_defined(op, branch_);
-  check_min_rank(op, branch_, 1);
-  check_compatible(op, branch_, residual_);
-  check_shape(op, residual_, branch_.shape());
+  check_branch(op, branch_, residual_);
   const Shape normalized{branch_.size(-1)};
   check_rms_norm(op, branch_, normalized, weight_, options);
   if (!use_fused(kernels::rms_norm_forward, branch_.device())) {

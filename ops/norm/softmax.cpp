@@ -2,28 +2,21 @@
 
 #include <limits>
 
-#include "../../tensor/autograd/node.h"
-#include "../../tensor/factories.h"
-#include "../autocast.h"
-#include "../checks.h"
 #include "../elementwise/binary.h"
 #include "../elementwise/compare.h"
 #include "../elementwise/unary.h"
 #include "../elementwise/where.h"
 #include "../kernels/norm.h"
+#include "../op.h"
 #include "../reduce/reduce.h"
 
 namespace sash {
 
 namespace kernels {
-constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&)> softmax_forward{
-    "softmax_forward"};
-constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&)>
-    softmax_backward{"softmax_backward"};
-constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&)> log_softmax_forward{
-    "log_softmax_forward"};
-constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&)>
-    log_softmax_backward{"log_softmax_backward"};
+constinit decltype(softmax_forward) softmax_forward{"softmax_forward"};
+constinit decltype(softmax_backward) softmax_backward{"softmax_backward"};
+constinit decltype(log_softmax_forward) log_softmax_forward{"log_softmax_forward"};
+constinit decltype(log_softmax_backward) log_softmax_backward{"log_softmax_backward"};
 }  // namespace kernels
 
 namespace {
@@ -33,22 +26,19 @@ using BackwardKernel =
     Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&)>;
 
 int checked_axis(const char* op, const Tensor& x, int64_t axis) {
-  check_defined(op, x);
   check_floating(op, x);
   return normalize_axis(axis, x.rank(), op);
 }
 
 Tensor run(const ForwardKernel& kernel, const Tensor& x) {
   Tensor y = empty_like(x);
-  KernelContext context = kernel_context(x.device());
-  kernel(context, x.tensor_view(), y.tensor_view());
+  run_kernel(kernel, x, y);
   return y;
 }
 
 Tensor run(const BackwardKernel& kernel, const Tensor& y, const Tensor& g) {
   Tensor dx = empty_like(y);
-  KernelContext context = kernel_context(y.device());
-  kernel(context, y.tensor_view(), g.contiguous().tensor_view(), dx.tensor_view());
+  run_kernel(kernel, y, g.contiguous(), dx);
   return dx;
 }
 

@@ -2,15 +2,13 @@
 
 #include <optional>
 
-#include "../../tensor/autograd/node.h"
-#include "../../tensor/factories.h"
 #include "../../tensor/tensor_impl.h"
-#include "../checks.h"
 #include "../elementwise/binary.h"
 #include "../elementwise/promotion.h"
 #include "../kernels/linalg.h"
 #include "../kernels/norm.h"
 #include "../linalg/matmul.h"
+#include "../op.h"
 #include "../reduce/reduce.h"
 #include "../row_blocks.h"
 
@@ -22,9 +20,7 @@ constexpr const char* kBackward = "softmax_backward_";
 
 Tensor softmax_gradient(const Tensor& p, const Tensor& g) {
   const Tensor dx = empty(p.shape(), p.options());
-  KernelContext context = kernel_context(p.device());
-  kernels::softmax_backward(context, p.contiguous().tensor_view(), g.contiguous().tensor_view(),
-                            dx.tensor_view());
+  run_kernel(kernels::softmax_backward, p.contiguous(), g.contiguous(), dx);
   return dx;
 }
 
@@ -38,7 +34,6 @@ bool leads_to(const Shape& leading, const Shape& shape, int rank) {
 
 void check_arguments(const Tensor& p, const Tensor& d_out, const Tensor& v) {
   for (const Tensor* x : {&p, &d_out, &v}) {
-    check_defined(kBackward, *x);
     check_floating(kBackward, *x);
     check_same_device(kBackward, p, *x);
   }
@@ -47,9 +42,8 @@ void check_arguments(const Tensor& p, const Tensor& d_out, const Tensor& v) {
                     d_out.size(-1) == v.size(-1) && leads_to(d_out.shape(), p.shape(), p.rank()) &&
                     leads_to(v.shape(), p.shape(), p.rank());
   if (!fits) {
-    throw ShapeError(
-        kBackward, "p [..., L, S], d_out [..., L, D] and v [..., S, D]",
-        to_string(p.shape()) + ", " + to_string(d_out.shape()) + " and " + to_string(v.shape()));
+    throw ShapeError(kBackward, "p [..., L, S], d_out [..., L, D] and v [..., S, D]",
+                     to_string(p.shape()) + ", " + shapes_of(d_out, v));
   }
   check_writable(kBackward, p);
   check_in_place(kBackward, p, {d_out, v});
@@ -124,7 +118,6 @@ void replace(const Tensor& p, const Tensor& d_out, const Tensor& v, DType dtype)
 }  // namespace
 
 Tensor softmax_(Tensor x, int64_t axis) {
-  check_defined(kForward, x);
   check_floating(kForward, x);
   const int along = normalize_axis(axis, x.rank(), kForward);
   check_writable(kForward, x);
@@ -151,14 +144,10 @@ Tensor softmax_(Tensor x, int64_t axis) {
   return x;
 }
 
-namespace composite {
-
-Tensor softmax_backward(const Tensor& p, const Tensor& d_out, const Tensor& v) {
+Tensor composite::softmax_backward(const Tensor& p, const Tensor& d_out, const Tensor& v) {
   const Tensor dp = matmul(d_out, v.mT());
   return (dp - sum(p * dp, {-1}, true)) * p;
 }
-
-}  // namespace composite
 
 Tensor softmax_backward_(Tensor p, const Tensor& d_out, const Tensor& v) {
   check_arguments(p, d_out, v);

@@ -2,23 +2,18 @@
 
 #include <limits>
 
-#include "../../tensor/autograd/node.h"
-#include "../../tensor/factories.h"
-#include "../checks.h"
 #include "../elementwise/binary.h"
 #include "../elementwise/compare.h"
 #include "../elementwise/where.h"
 #include "../kernels/norm.h"
+#include "../op.h"
 #include "../reduce/reduce.h"
-#include "../rows.h"
 #include "softmax.h"
 
 namespace sash {
 
 namespace kernels {
-constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&,
-                      const TensorView&)>
-    masked_softmax_forward{"masked_softmax_forward"};
+constinit decltype(masked_softmax_forward) masked_softmax_forward{"masked_softmax_forward"};
 }  // namespace kernels
 
 namespace {
@@ -30,7 +25,6 @@ Shape rows_of(const Tensor& x) {
 }
 
 void check_bounds(const Tensor& x, const Tensor& begin, const Tensor& end) {
-  check_defined(kMasked, x);
   check_floating(kMasked, x);
   check_min_rank(kMasked, x, 1);
   for (const Tensor* bound : {&begin, &end}) {
@@ -55,16 +49,12 @@ Tensor softmax_over(const Tensor& x, SoftmaxMode mode, SoftmaxAlgorithm algorith
   return (log ? log_softmax(rows) : softmax(rows)).view(x.shape());
 }
 
-namespace composite {
-
-Tensor masked_softmax(const Tensor& x, const Tensor& begin, const Tensor& end) {
+Tensor composite::masked_softmax(const Tensor& x, const Tensor& begin, const Tensor& end) {
   const Tensor column = arange(0, x.size(-1), 1, {.dtype = DType::int32, .device = x.device()});
   const Tensor hidden = logical_or(lt(column, begin.unsqueeze(-1)), ge(column, end.unsqueeze(-1)));
   const double lowest = -std::numeric_limits<double>::infinity();
   return composite::softmax(masked_fill(x, hidden.expand(x.shape()), lowest));
 }
-
-}  // namespace composite
 
 Tensor masked_softmax(const Tensor& x, const Tensor& begin, const Tensor& end) {
   check_bounds(x, begin, end);
@@ -78,18 +68,15 @@ Tensor masked_softmax(const Tensor& x, const Tensor& begin, const Tensor& end) {
     const Tensor first = begin.expand(rows_of(x)).contiguous();
     const Tensor past = end.expand(rows_of(x)).contiguous();
     const int64_t rows = first.numel(), n = x.size(-1);
-    KernelContext context = kernel_context(x.device());
-    kernels::masked_softmax_forward(context, matrix_view(input, rows, n), vector_view(first),
-                                    vector_view(past), matrix_view(y, rows, n));
+    run_kernel(kernels::masked_softmax_forward, matrix_view(input, rows, n), vector_view(first),
+               vector_view(past), matrix_view(y, rows, n));
   }
   // Outside the ranges y is 0, and so is the gradient of softmax.
   return record(kMasked, {input}, y, [y = save_output(y)](Backward& pass, const Tensor& g) {
     const Tensor p = pass(y);
     if (pass.create_graph()) return Gradients{p * (g - sum(g * p, {-1}, true))};
     const Tensor dx = empty_like(p);
-    KernelContext context = kernel_context(p.device());
-    kernels::softmax_backward(context, p.tensor_view(), g.contiguous().tensor_view(),
-                              dx.tensor_view());
+    run_kernel(kernels::softmax_backward, p, g.contiguous(), dx);
     return Gradients{dx};
   });
 }

@@ -1,26 +1,23 @@
 #include "sampling.h"
 
 #include <cmath>
+#include <limits>
 #include <vector>
 
-#include "../../tensor/autograd/grad_mode.h"
-#include "../../tensor/factories.h"
 #include "../../tensor/random.h"
-#include "../checks.h"
 #include "../elementwise/binary.h"
 #include "../elementwise/compare.h"
 #include "../elementwise/unary.h"
 #include "../index/topk.h"
 #include "../kernels/random.h"
+#include "../op.h"
 #include "../reduce/reduce.h"
 #include "../shape/concat.h"
+#include "randperm.h"
 
 namespace sash {
 
-namespace kernels {
-constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&)>
-    first_above{"first_above"};
-}  // namespace kernels
+constinit decltype(kernels::first_above) kernels::first_above{"first_above"};
 
 namespace {
 
@@ -53,7 +50,6 @@ void check_weights(const Tensor& rows, const Tensor& totals, int64_t needed) {
 
 Tensor bernoulli_by(const Tensor& p, auto&... generator) {
   constexpr const char* op = "bernoulli";
-  check_defined(op, p);
   check_floating(op, p);
   const NoGradGuard no_grad;
   const Tensor wide = is_half(p.dtype()) ? p.to(DType::float32) : p;
@@ -66,7 +62,6 @@ Tensor bernoulli_by(const Tensor& p, auto&... generator) {
 
 Tensor multinomial_by(const Tensor& weights, int64_t count, bool replacement, auto&... generator) {
   constexpr const char* op = "multinomial";
-  check_defined(op, weights);
   check_floating(op, weights);
   if (weights.rank() != 1 && weights.rank() != 2) {
     throw ShapeError(op, "weights [C] or [N, C]", to_string(weights.shape()));
@@ -88,8 +83,7 @@ Tensor multinomial_by(const Tensor& weights, int64_t count, bool replacement, au
     const Tensor ends = cumsum(rows, 1), totals = ends.narrow(1, classes - 1, 1);
     check_weights(rows, totals.squeeze(1), 1);
     const Tensor aim = open_uniform(shape, weights.device(), generator...).mul_(totals);
-    KernelContext context = kernel_context(weights.device());
-    kernels::first_above(context, ends.tensor_view(), aim.tensor_view(), found.tensor_view());
+    run_kernel(kernels::first_above, ends, aim, found);
   } else if (found.numel() > 0) {
     check_weights(rows, sum(rows, {1}), count);
     // An index waits for an exponential time, -log(u) / weight; those that come first are taken.
@@ -97,6 +91,18 @@ Tensor multinomial_by(const Tensor& weights, int64_t count, bool replacement, au
     found = topk(log(u).div_(rows), count, 1).indices;
   }
   return weights.rank() == 1 ? found.squeeze(0) : found;
+}
+
+/// The order of n random numbers. Two of 2^64 are seldom equal, and then keep theirs.
+Tensor order_of(int64_t n, const TensorOptions& options, auto&... generator) {
+  check_not_negative("randperm", "n", n);
+  if (options.dtype && *options.dtype != DType::int64) {
+    throw DTypeError("randperm", "int64", name(*options.dtype));
+  }
+  constexpr int64_t least = std::numeric_limits<int64_t>::min();
+  constexpr int64_t most = std::numeric_limits<int64_t>::max();
+  const Tensor keys = randint(least, most, n, generator..., {.device = options.device});
+  return topk(keys, n).indices;
 }
 
 }  // namespace
@@ -109,6 +115,11 @@ Tensor multinomial(const Tensor& weights, int64_t count, bool replacement) {
 }
 Tensor multinomial(const Tensor& weights, int64_t count, bool replacement, Generator& generator) {
   return multinomial_by(weights, count, replacement, generator);
+}
+
+Tensor randperm(int64_t n, const TensorOptions& options) { return order_of(n, options); }
+Tensor randperm(int64_t n, Generator& generator, const TensorOptions& options) {
+  return order_of(n, options, generator);
 }
 
 }  // namespace sash

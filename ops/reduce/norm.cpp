@@ -4,13 +4,12 @@
 #include <cmath>
 #include <limits>
 
-#include "../../tensor/autograd/node.h"
-#include "../../tensor/factories.h"
 #include "../elementwise/binary.h"
 #include "../elementwise/compare.h"
 #include "../elementwise/unary.h"
 #include "../elementwise/where.h"
 #include "../kernels/reduce.h"
+#include "../op.h"
 #include "moments.h"
 #include "reduce.h"
 #include "reduced_shape.h"
@@ -18,19 +17,15 @@
 namespace sash {
 
 namespace kernels {
-constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&)> length{"length"};
-constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&,
-                      double, bool)>
-    var_mean{"var_mean"};
+constinit decltype(length) length{"length"};
+constinit decltype(var_mean) var_mean{"var_mean"};
 }  // namespace kernels
 
 namespace detail {
 
 Moments moments(const Tensor& x, const Shape& kept, double divisor, bool root) {
   const Moments result{empty(kept, x.options()), empty(kept, x.options())};
-  KernelContext context = kernel_context(x.device());
-  kernels::var_mean(context, x.tensor_view(), result.var.tensor_view(), result.mean.tensor_view(),
-                    divisor, root);
+  run_kernel(kernels::var_mean, x, result.var, result.mean, divisor, root);
   return result;
 }
 
@@ -52,8 +47,7 @@ Tensor power_or_zero(const Tensor& x, double exponent) {
 
 Tensor euclidean(const Tensor& x, const Shape& kept) {
   const Tensor y = empty(kept, x.options());
-  KernelContext context = kernel_context(x.device());
-  kernels::length(context, x.tensor_view(), y.tensor_view());
+  run_kernel(kernels::length, x, y);
   return record("norm", {x}, y, [x = save(x), y = save_output(y)](Backward& pass, const Tensor& g) {
     return Gradients{pass(x) * quotient_or_zero(g, pass(y))};
   });
@@ -62,15 +56,14 @@ Tensor euclidean(const Tensor& x, const Shape& kept) {
 /// The norm, computed from x / size, where size is the size of the element whose power is largest:
 /// powers of x itself may overflow or underflow where the norm does not.
 Tensor by_power(const Tensor& x, double p, const Dims& axes) {
-  const Tensor y = [&] {
-    const NoGradGuard no_grad;
+  const Tensor y = unrecorded([&] {
     const Tensor sizes = abs(x);
     if (x.numel() == 0) return pow(sum(sizes, axes, true), 1 / p);
     const Tensor top = p > 0 ? amax(sizes, axes, true) : amin(sizes, axes, true);
     const Tensor flat = logical_or(eq(top, 0), eq(top, std::numeric_limits<double>::infinity()));
     const Tensor size = masked_fill(top, flat, 1);
     return size * pow(sum(pow(sizes / size, p), axes, true), 1 / p);
-  }();
+  });
   return record("norm", {x}, y,
                 [x = save(x), y = save_output(y), p](Backward& pass, const Tensor& g) {
                   const Tensor value = pass(x);
@@ -80,10 +73,7 @@ Tensor by_power(const Tensor& x, double p, const Dims& axes) {
 }
 
 Tensor count_nonzero(const Tensor& x, const Dims& axes) {
-  const Tensor y = [&] {
-    const NoGradGuard no_grad;
-    return sum(ne(x, 0), axes, true).to(x.dtype());
-  }();
+  const Tensor y = unrecorded([&] { return sum(ne(x, 0), axes, true).to(x.dtype()); });
   return record("norm", {x}, y, [from = x.shape()](Backward&, const Tensor& g) {
     return Gradients{zeros(from, g.options())};
   });
@@ -91,10 +81,7 @@ Tensor count_nonzero(const Tensor& x, const Dims& axes) {
 
 /// x less its mean over the axes where `mean` has extent 1: exactly 0 where all x are equal.
 Tensor centred(const Tensor& x, const Tensor& mean) {
-  const Tensor y = [&] {
-    const NoGradGuard no_grad;
-    return x - mean;
-  }();
+  const Tensor y = unrecorded([&] { return x - mean; });
   return record("centred", {x}, y, [kept = mean.shape()](Backward&, const Tensor& g) {
     return Gradients{centred(g, detail::moments(g.detach(), kept, 1, false).mean)};
   });

@@ -5,28 +5,26 @@
 #include <limits>
 #include <span>
 
-#include "../../tensor/autograd/node.h"
-#include "../../tensor/factories.h"
 #include "../../tensor/kernels/gradients.h"
-#include "../checks.h"
 #include "../elementwise/binary.h"
 #include "../elementwise/compare.h"
 #include "../elementwise/unary.h"
 #include "../elementwise/where.h"
 #include "../kernels/reduce.h"
+#include "../op.h"
 #include "reduced_shape.h"
 
 namespace sash {
 
 namespace kernels {
-constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&)> amax{"amax"};
-constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&)> amin{"amin"};
-constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&)> prod{"prod"};
-constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&)> any{"any"};
-constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&)> all{"all"};
-constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, int)> argmax{"argmax"};
-constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, int)> argmin{"argmin"};
-constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, int)> cumsum{"cumsum"};
+constinit decltype(amax) amax{"amax"};
+constinit decltype(amin) amin{"amin"};
+constinit decltype(prod) prod{"prod"};
+constinit decltype(any) any{"any"};
+constinit decltype(all) all{"all"};
+constinit decltype(argmax) argmax{"argmax"};
+constinit decltype(argmin) argmin{"argmin"};
+constinit decltype(cumsum) cumsum{"cumsum"};
 }  // namespace kernels
 
 namespace {
@@ -39,8 +37,7 @@ using Reduction = Kernel<void(KernelContext&, const TensorView&, const TensorVie
 
 Tensor run(const Reduction& kernel, const Tensor& x, const Shape& kept, DType dtype) {
   Tensor y = empty(kept, {.dtype = dtype, .device = x.device()});
-  KernelContext context = kernel_context(x.device());
-  kernel(context, x.tensor_view(), y.tensor_view());
+  run_kernel(kernel, x, y);
   return y;
 }
 
@@ -76,16 +73,14 @@ Tensor arg_extremum(
     const char* op,
     const Kernel<void(KernelContext&, const TensorView&, const TensorView&, int)>& kernel,
     const Tensor& x, int64_t axis, bool keepdim) {
-  check_defined(op, x);
   check_not_bool(op, x);
   const int at = normalize_axis(axis, x.rank(), op);
   if (x.shape()[at] == 0) throw ShapeError(op, "an axis that is not empty", to_string(x.shape()));
   Shape kept = x.shape();
   kept[at] = 1;
   const Tensor y = empty(kept, {.dtype = DType::int64, .device = x.device()});
-  KernelContext context = kernel_context(x.device());
   const Tensor in = x.dtype() == DType::uint8 ? x.to(DType::int32) : x;
-  kernel(context, in.tensor_view(), y.tensor_view(), at);
+  run_kernel(kernel, in, y, at);
   return keepdim ? y : y.squeeze(at);
 }
 
@@ -106,8 +101,7 @@ Tensor cumulated(const Tensor& x, int axis, bool from_end) {
     from = reversed(from, axis);
     to = reversed(to, axis);
   }
-  KernelContext context = kernel_context(x.device());
-  kernels::cumsum(context, from, to, axis);
+  run_kernel(kernels::cumsum, from, to, axis);
   return record("cumsum", {x}, y, [axis, from_end](Backward&, const Tensor& g) {
     return Gradients{cumulated(g, axis, !from_end)};
   });
@@ -155,8 +149,7 @@ Tensor sum(const Tensor& x, const Dims& axes, bool keepdim) {
   TensorView result = y.tensor_view();
   result.shape = shape.kept;
   result.strides = contiguous_strides(shape.kept);
-  KernelContext context = kernel_context(x.device());
-  kernels::sum(context, x.tensor_view(), result);
+  run_kernel(kernels::sum, x, result);
   return record("sum", {x}, y, [from = x.shape(), kept = shape.kept](Backward&, const Tensor& g) {
     return Gradients{g.reshape(kept).expand(from)};
   });
@@ -193,11 +186,10 @@ Tensor logsumexp(const Tensor& x, const Dims& axes, bool keepdim) {
   if (is_half(x.dtype())) return logsumexp(x.to(DType::float32), axes, keepdim).to(x.dtype());
   if (x.numel() == 0) return finished(log(sum(exp(x), axes, true)), shape, keepdim);
   // Any constant shift gives the same value and gradient; an infinite one would give NaN.
-  const Tensor shift = [&] {
-    const NoGradGuard no_grad;
+  const Tensor shift = unrecorded([&] {
     const Tensor highest = amax(x, axes, true);
     return masked_fill(highest, eq(abs(highest), std::numeric_limits<double>::infinity()), 0);
-  }();
+  });
   return finished(log(sum(exp(x - shift), axes, true)) + shift, shape, keepdim);
 }
 

@@ -2,11 +2,9 @@
 
 #include <algorithm>
 
-#include "../../tensor/autograd/node.h"
-#include "../../tensor/factories.h"
 #include "../../tensor/kernels/memory.h"
-#include "../checks.h"
 #include "../elementwise/promotion.h"
+#include "../op.h"
 
 namespace sash {
 namespace {
@@ -43,13 +41,12 @@ Tensor cat(const std::vector<Tensor>& tensors, int64_t axis) {
   DType dtype = first.dtype();
   for (const Tensor& t : tensors) dtype = promote_types(dtype, t.dtype());
   const Tensor y = empty(shape, {.dtype = dtype, .device = first.device()});
-  KernelContext context = kernel_context(first.device());
   SmallVector<int64_t, 8> lengths;
   SmallVector<DType, 8> dtypes;
   TensorView piece = y.tensor_view();
   for (const Tensor& t : tensors) {
     piece.shape[at] = t.shape()[at];
-    kernels::copy(context, t.tensor_view(), piece);
+    run_kernel(kernels::copy, t, piece);
     piece.data = piece.ptr<char>() + piece.shape[at] * piece.strides[at] * size_of(piece.dtype);
     lengths.push_back(piece.shape[at]);
     dtypes.push_back(t.dtype());

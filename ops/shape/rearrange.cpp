@@ -2,13 +2,11 @@
 
 #include <algorithm>
 
-#include "../../tensor/autograd/node.h"
-#include "../../tensor/factories.h"
 #include "../../tensor/kernels/memory.h"
-#include "../checks.h"
 #include "../elementwise/compare.h"
 #include "../elementwise/promotion.h"
 #include "../elementwise/where.h"
+#include "../op.h"
 #include "concat.h"
 
 namespace sash {
@@ -36,8 +34,7 @@ Tensor flipped(const Tensor& x, const Dims& axes) {
     from.data = from.ptr<char>() + last * from.strides[at] * size_of(x.dtype());
     from.strides[at] = -from.strides[at];
   }
-  KernelContext context = kernel_context(x.device());
-  kernels::copy(context, from, y.tensor_view());
+  run_kernel(kernels::copy, from, y);
   return record("flip", {x}, y,
                 [axes](Backward&, const Tensor& g) { return Gradients{flipped(g, axes)}; });
 }
@@ -79,8 +76,7 @@ Tensor padded(const Tensor& x, const Shape& shape, const Dims& before, Scalar va
     for (int i = 0; i < x.rank(); ++i) {
       inside.data = inside.ptr<char>() + before[i] * inside.strides[i] * size_of(x.dtype());
     }
-    KernelContext context = kernel_context(x.device());
-    kernels::copy(context, x.tensor_view(), inside);
+    run_kernel(kernels::copy, x, inside);
   }
   return record("pad", {x}, y, [from = x.shape(), before](Backward&, const Tensor& g) {
     Tensor part = g;

@@ -2,11 +2,10 @@
 
 #include <algorithm>
 
-#include "../../tensor/autograd/node.h"
-#include "../../tensor/factories.h"
 #include "../../tensor/kernels/gradients.h"
 #include "../../tensor/kernels/memory.h"
 #include "../../tensor/tensor_impl.h"
+#include "../op.h"
 #include "../reduce/reduce.h"
 
 namespace sash {
@@ -280,8 +279,7 @@ Tensor Tensor::unfold(int64_t axis, int64_t size, int64_t step) const {
 
 Tensor unfold_backward(const Tensor& x, const Shape& shape, int axis, int64_t step) {
   const bool half = is_half(x.dtype());
-  const Tensor y = [&] {
-    const NoGradGuard no_grad;
+  const Tensor y = unrecorded([&] {
     const int last = x.rank() - 1;
     const int64_t count = x.shape()[axis], size = x.shape()[last];
     const Tensor whole =
@@ -302,7 +300,7 @@ Tensor unfold_backward(const Tensor& x, const Shape& shape, int axis, int64_t st
       }
     }
     return whole.to(x.dtype());
-  }();
+  });
   return record("unfold_backward", {x}, y,
                 [axis, step, size = x.shape().back()](Backward&, const Tensor& g) {
                   return Gradients{g.unfold(axis, size, step)};
@@ -324,14 +322,12 @@ Tensor slice_backward(const Tensor& x, const Shape& shape, int axis, int64_t sta
                          " from " + std::to_string(start) + " by " + std::to_string(step),
                      to_string(x.shape()));
   }
-  const Tensor y = [&] {
-    const NoGradGuard no_grad;
+  const Tensor y = unrecorded([&] {
     const Tensor whole = zeros(shape, x.options());
     const Tensor part = whole.slice(axis, start, shape[axis], step).slice(axis, 0, x.shape()[axis]);
-    KernelContext context = kernel_context(x.device());
-    kernels::copy(context, x.tensor_view(), part.tensor_view());
+    run_kernel(kernels::copy, x, part);
     return whole;
-  }();
+  });
   return record(
       "slice_backward", {x}, y,
       [axis, start, step, count = x.shape()[axis]](Backward&, const Tensor& g) {

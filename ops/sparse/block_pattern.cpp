@@ -9,12 +9,10 @@
 #include <string>
 #include <unordered_map>
 
-#include "../../tensor/autograd/grad_mode.h"
-#include "../../tensor/factories.h"
-#include "../checks.h"
 #include "../elementwise/binary.h"
 #include "../elementwise/compare.h"
 #include "../elementwise/unary.h"
+#include "../op.h"
 #include "../reduce/reduce.h"
 
 namespace sash {

@@ -3,10 +3,8 @@
 #include <string>
 #include <utility>
 
-#include "../../tensor/autograd/grad_mode.h"
-#include "../../tensor/factories.h"
-#include "../checks.h"
 #include "../index/embedding.h"
+#include "../op.h"
 #include "../shape/concat.h"
 
 namespace sash {

@@ -6,6 +6,7 @@
 #include "../factories.h"
 #include "../graph.h"
 #include "../kernels/gradients.h"
+#include "../run_kernel.h"
 #include "../tensor_impl.h"
 #include "anomaly.h"
 #include "autocast.h"
@@ -14,9 +15,8 @@
 namespace sash {
 
 namespace kernels {
-constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&)>
-    accumulate{"accumulate"};
-constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&)> sum{"sum"};
+constinit decltype(accumulate) accumulate{"accumulate"};
+constinit decltype(sum) sum{"sum"};
 }  // namespace kernels
 
 using detail::edge_of;
@@ -38,8 +38,7 @@ void check_gradient(const Node& node, size_t input, const Tensor& g, const Shape
 }
 
 void accumulate(const Tensor& a, const Tensor& b, const Tensor& y) {
-  KernelContext context = kernel_context(y.device());
-  kernels::accumulate(context, a.tensor_view(), b.tensor_view(), y.tensor_view());
+  run_kernel(kernels::accumulate, a, b, y);
 }
 
 void add_into(const Tensor& sum, const Tensor& term) { accumulate(sum, term, sum); }

@@ -3,6 +3,7 @@
 #include "../factories.h"
 #include "../kernels/gradients.h"
 #include "../kernels/memory.h"
+#include "../run_kernel.h"
 #include "../tensor_impl.h"
 
 namespace sash {
@@ -55,10 +56,7 @@ Tensor base_copy(const Tensor& x, const ViewLayout& layout) {
 
 // The elements of x, which has the base's shape, that the view sees.
 Tensor gather_view(const Tensor& x, const ViewLayout& layout) {
-  const Tensor y = [&] {
-    const NoGradGuard no_grad;
-    return layout.view_of(base_copy(x, layout));
-  }();
+  const Tensor y = unrecorded([&] { return layout.view_of(base_copy(x, layout)); });
   return record("gather_view", {x}, y, [layout](Backward&, const Tensor& g) {
     return Gradients{scatter_view(g, layout)};
   });
@@ -68,21 +66,19 @@ Tensor gather_view(const Tensor& x, const ViewLayout& layout) {
 Tensor sum_expanded(const Tensor& g, const Shape& shape) {
   if (g.shape() == shape) return g;
   const Tensor y = empty(shape, g.options());
-  KernelContext context = kernel_context(g.device());
-  kernels::sum(context, g.tensor_view(), y.tensor_view());
+  run_kernel(kernels::sum, g, y);
   return y;
 }
 
 // The gradient of `gather_view`: of the base's shape, zero where the view sees nothing.
 Tensor scatter_view(const Tensor& g, const ViewLayout& layout) {
-  const Tensor y = [&] {
-    const NoGradGuard no_grad;
+  const Tensor y = unrecorded([&] {
     const Tensor memory = zeros(layout.span(), g.options());
     ViewLayout once = layout;
     once.shape = layout.once();
     copy_elements(sum_expanded(g, once.shape), once.view_of(memory));
     return layout.base_of(memory);
-  }();
+  });
   return record("scatter_view", {g}, y, [layout](Backward&, const Tensor& gg) {
     return Gradients{gather_view(gg, layout)};
   });
@@ -90,13 +86,11 @@ Tensor scatter_view(const Tensor& g, const ViewLayout& layout) {
 
 // g, of the base's shape, with zeros where the view is. Its own gradient.
 Tensor clear_view(const Tensor& g, const ViewLayout& layout) {
-  const Tensor y = [&] {
-    const NoGradGuard no_grad;
+  const Tensor y = unrecorded([&] {
     const Tensor memory = base_copy(g, layout);
-    KernelContext context = kernel_context(g.device());
-    kernels::fill(context, layout.view_of(memory).tensor_view(), 0);
+    run_kernel(kernels::fill, layout.view_of(memory), 0);
     return layout.base_of(memory);
-  }();
+  });
   return record("clear_view", {g}, y, [layout](Backward&, const Tensor& gg) {
     return Gradients{clear_view(gg, layout)};
   });
