@@ -95,14 +95,4 @@ std::array<Tensor, 3> empty_gradients(const std::array<Tensor, 3>& qkv) {
   return gradients;
 }
 
-Tensor with_unit_rows(const Tensor& x) {
-  const NoGradGuard no_grad;
-  return x.size(3) == 1 || x.strides()[3] == 1 ? x : x.contiguous();
-}
-
-Tensor grouped(const Tensor& q, int64_t groups) {
-  const int64_t heads = groups == 0 ? 0 : q.size(1) / groups;
-  return q.reshape({q.size(0), groups, heads, q.size(2), q.size(3)});
-}
-
 }  // namespace sash::detail

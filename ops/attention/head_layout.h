@@ -38,10 +38,4 @@ Tensor empty_in_layout_of(const Tensor& x, int64_t width);
 /// else each in its own layout.
 std::array<Tensor, 3> empty_gradients(const std::array<Tensor, 3>& qkv);
 
-/// x, or a copy if its last axis has another stride than 1, which kernels need. Not recorded.
-Tensor with_unit_rows(const Tensor& x);
-
-/// q [B, heads, S, D] as [B, groups, heads / groups, S, D].
-Tensor grouped(const Tensor& q, int64_t groups);
-
 }  // namespace sash::detail
