@@ -24,7 +24,7 @@ struct Device {
   int index = 0;
 
   constexpr Device() = default;
-  constexpr Device(DeviceType type, int index = 0) : type(type), index(index) {}
+  constexpr Device(DeviceType kind, int number = 0) : type(kind), index(number) {}
   Device(const char* text) : Device(parse(text)) {}
   Device(const std::string& text) : Device(parse(text)) {}
 
