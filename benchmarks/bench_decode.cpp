@@ -29,13 +29,13 @@ struct Settings {
 
 struct Case {
   const char* name;
-  nn::DecoderConfig config;
+  nn::TransformerConfig config;
 };
 
 // The configuration of SmolLM2.
-nn::DecoderConfig smollm2(int64_t dim, int64_t layers, int64_t heads, int64_t kv_heads,
-                          int64_t mlp_dim) {
-  nn::DecoderConfig config;
+nn::TransformerConfig smollm2(int64_t dim, int64_t layers, int64_t heads, int64_t kv_heads,
+                              int64_t mlp_dim) {
+  nn::TransformerConfig config;
   config.vocab = 49152;
   config.dim = dim;
   config.layers = layers;
@@ -144,7 +144,7 @@ void run(const Case& setup, const Settings& s, Device device, double rate) {
 
 // Memory while a text is written whose window is full.
 void run_flat(const Case& setup, const Settings& s, Device device) {
-  nn::DecoderConfig config = setup.config;
+  nn::TransformerConfig config = setup.config;
   config.attention[0].mask =
       sash::AttentionMask::causal_window(1000) | sash::AttentionMask::sinks(4);
   sash::manual_seed(0);

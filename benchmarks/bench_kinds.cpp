@@ -48,9 +48,9 @@ void run(const Settings& settings, const std::string& kind, int64_t length, sash
   nn::TransformerEncoder model({.dim = 512,
                                 .heads = 8,
                                 .layers = settings.layers,
-                                .feedforward = 1024,
+                                .mlp_dim = 1024,
                                 .dropout = 0,
-                                .activation = nn::Activation::gelu,
+                                .mlp = nn::MlpKind::gelu,
                                 .attention = kind});
   model.to(device).to(dtype);
   const Tensor x = sash::randn({1, length, 512}, {.dtype = dtype, .device = device});

@@ -1,5 +1,5 @@
-// Times whole training steps of models made from nn::DecoderConfig, bfloat16 with float32 masters.
-// Prints one line of JSON per case.
+// Times whole training steps of models made from nn::TransformerConfig, bfloat16 with float32
+// masters. Prints one line of JSON per case.
 
 #include <cstdio>
 
@@ -19,7 +19,7 @@ namespace {
 
 struct Case {
   const char* name;
-  nn::DecoderConfig config;
+  nn::TransformerConfig config;
   int64_t batch, length;
 };
 
@@ -30,8 +30,8 @@ nn::LayerAttention rotating(const sash::AttentionMask& mask, double theta) {
 }
 
 // 12 layers of Llama's kind.
-nn::DecoderConfig llama_160m() {
-  nn::DecoderConfig config;
+nn::TransformerConfig llama_160m() {
+  nn::TransformerConfig config;
   config.vocab = 32000;
   config.dim = 768;
   config.layers = 12;
@@ -42,8 +42,8 @@ nn::DecoderConfig llama_160m() {
 }
 
 // A stack of Gemma 3's layers: heads of 256, five windows of 1,024 keys to one layer that sees all.
-nn::DecoderConfig gemma3_stack() {
-  nn::DecoderConfig config;
+nn::TransformerConfig gemma3_stack() {
+  nn::TransformerConfig config;
   config.vocab = 1024;
   config.dim = 1152;
   config.layers = 6;
@@ -62,8 +62,8 @@ nn::DecoderConfig gemma3_stack() {
 }
 
 // As llama_160m, small enough for a CPU.
-nn::DecoderConfig llama_tiny() {
-  nn::DecoderConfig config = llama_160m();
+nn::TransformerConfig llama_tiny() {
+  nn::TransformerConfig config = llama_160m();
   config.vocab = 96;
   config.dim = 128;
   config.layers = 4;

@@ -60,12 +60,12 @@ class Genome : public data::Dataset {
 struct Tagger : nn::Module {
   explicit Tagger(const AttentionMask& mask)
       : encoder(register_module<nn::Encoder>(
-            "encoder", nn::DecoderConfig{.vocab = kTokens,
-                                         .dim = 64,
-                                         .layers = 2,
-                                         .heads = 4,
-                                         .attention = {{mask, nn::RotaryOptions{}}},
-                                         .head = nn::HeadKind::none})),
+            "encoder", nn::TransformerConfig{.vocab = kTokens,
+                                             .dim = 64,
+                                             .layers = 2,
+                                             .heads = 4,
+                                             .attention = {{mask, nn::RotaryOptions{}}},
+                                             .head = nn::HeadKind::none})),
         head(register_module<nn::Linear>("head", 64, 2)) {}
   Tensor forward(const Tensor& tokens) override { return head(encoder(tokens)); }
 

@@ -57,7 +57,7 @@ void run(const Settings& s) {
   manual_seed(s.seed);
   const nn::Pretrained file = nn::Pretrained::open(s.path);
   check_save(file, s);
-  nn::DecoderConfig config = file.config();
+  nn::TransformerConfig config = file.config();
   config.packed = false;  // so that each projection has its name
   if (s.window > 0) {
     for (nn::LayerAttention& layer : config.attention) {

@@ -50,8 +50,8 @@ void add_options(CLI::App& app, Settings& s) {
   app.add_flag("--no-stop", s.no_stop, "Go on after the token that ends a text");
 }
 
-nn::DecoderConfig config_of(const nn::Pretrained& file, const Settings& s) {
-  nn::DecoderConfig config = file.config();
+nn::TransformerConfig config_of(const nn::Pretrained& file, const Settings& s) {
+  nn::TransformerConfig config = file.config();
   if (s.window > 0) {
     for (nn::LayerAttention& layer : config.attention) {
       layer.mask = AttentionMask::causal_window(s.window) | AttentionMask::sinks(s.sinks);

@@ -67,7 +67,7 @@ struct Reader : nn::Module {
                                               .heads = 2,
                                               .layers = 1,
                                               .dropout = 0,
-                                              .norm_first = true,
+                                              .norm_placement = nn::NormPlacement::before,
                                               .final_norm = true,
                                               .attention = attention})),
         head(register_module<nn::Linear>("head", kDim, kDigits)) {

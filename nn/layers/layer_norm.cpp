@@ -1,5 +1,8 @@
 #include "../../ops/norm/layer_norm.h"
 
+#include "../../ops/elementwise/binary.h"
+#include "../../ops/elementwise/dropout.h"
+
 #include "../../tensor/factories.h"
 #include "../check.h"
 #include "layer_norm.h"
@@ -19,6 +22,12 @@ LayerNorm::LayerNorm(const Shape& shape, LayerNormOptions options)
 }
 
 Tensor LayerNorm::forward(const Tensor& x) { return layer_norm(x, shape_, weight, bias, eps_); }
+
+SumAndNorm LayerNorm::add_and_normalise(const Tensor& branch, const Tensor& residual, double p) {
+  if (shape_.rank() == 1) return dropout_add_layer_norm(branch, residual, weight, bias, p, eps_);
+  const Tensor sum = residual + dropout(branch, p);
+  return {sum, forward(sum)};
+}
 
 std::string LayerNorm::describe() const {
   std::string text = "LayerNorm(";

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "../module.h"
+#include "norm.h"
 
 namespace sash::nn {
 
@@ -14,7 +14,7 @@ struct LayerNormOptions {
 /// 2016).
 ///
 /// Parameters, of the normalised shape: `weight`, ones at first, and `bias`, zeros.
-class SASH_API LayerNorm : public Module {
+class SASH_API LayerNorm : public Norm {
  public:
   using Options = LayerNormOptions;
 
@@ -27,10 +27,9 @@ class SASH_API LayerNorm : public Module {
   std::string describe() const override;
   double eps() const { return eps_; }
 
-  Tensor weight;  ///< undefined without one
-  Tensor bias;    ///< undefined without one
-
  private:
+  SumAndNorm add_and_normalise(const Tensor& branch, const Tensor& residual, double p) override;
+
   Shape shape_;
   double eps_;
 };

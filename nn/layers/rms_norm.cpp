@@ -1,5 +1,6 @@
 #include "rms_norm.h"
 
+#include "../../ops/elementwise/dropout.h"
 #include "../../tensor/factories.h"
 #include "../check.h"
 
@@ -14,6 +15,10 @@ RMSNorm::RMSNorm(int64_t dim, const RMSNormOptions& options)
 }
 
 Tensor RMSNorm::forward(const Tensor& x) { return rms_norm(x, {dim_}, weight, options()); }
+
+SumAndNorm RMSNorm::add_and_normalise(const Tensor& branch, const Tensor& residual, double p) {
+  return add_rms_norm(dropout(branch, p), residual, weight, options());
+}
 
 std::string RMSNorm::describe() const {
   return "RMSNorm(" + std::to_string(dim_) + (unit_offset_ ? ", 1 + weight)" : ")");

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "../../ops/norm/rms_norm.h"
-#include "../module.h"
+#include "norm.h"
 
 namespace sash::nn {
 
@@ -14,7 +14,7 @@ struct RMSNormOptions {
 /// y = x / sqrt(mean(x^2) + eps) * weight over the last axis: see `rms_norm`.
 ///
 /// Parameter: `weight` [dim], ones at first.
-class SASH_API RMSNorm : public Module {
+class SASH_API RMSNorm : public Norm {
  public:
   using Options = RMSNormOptions;
 
@@ -28,9 +28,9 @@ class SASH_API RMSNorm : public Module {
   /// As `rms_norm` takes them.
   RmsNormOptions options() const { return {.eps = eps_, .unit_offset = unit_offset_}; }
 
-  Tensor weight;  ///< undefined without one
-
  private:
+  SumAndNorm add_and_normalise(const Tensor& branch, const Tensor& residual, double p) override;
+
   int64_t dim_;
   double eps_;
   bool unit_offset_;

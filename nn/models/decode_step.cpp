@@ -34,7 +34,7 @@ void write(const Tensor& target, const std::vector<int64_t>& values) {
 
 }  // namespace
 
-DecodeStep::DecodeStep(Decoder& model, Texts texts, bool capture)
+DecodeStep::DecodeStep(LanguageModel& model, Texts texts, bool capture)
     : model_(model), texts_(std::move(texts)), capture_(capture) {
   if (texts_.empty()) throw ValueError("DecodeStep", "caches of at least one text", "none");
 }

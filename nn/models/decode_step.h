@@ -9,27 +9,27 @@
 
 namespace sash::nn {
 
-/// Writes texts token by token with a `Decoder`. On a card a step is recorded once as a `Graph`,
-/// and then replayed: its tokens and positions, and with them the slots of the caches and what is
-/// visible, lie in the card's memory.
+/// Writes texts token by token with a `LanguageModel`. On a card a step is recorded once as a
+/// `Graph`, and then replayed: its tokens and positions, and with them the slots of the caches and
+/// what is visible, lie in the card's memory.
 ///
 ///     nn::DecodeStep step(model, {&caches});  // that hold the prompt
 ///     const Tensor& logits = step({token});
 ///
-/// A replay has the bits of `Decoder::next_logits`. The first step runs eagerly, the second is
-/// recorded; so is one for which a cache or a table of rotary angles has grown. Steps that cannot
-/// be recorded run eagerly, and `reason` says why. Model and caches must stay as they are but for
-/// these steps.
+/// A replay has the bits of `LanguageModel::next_logits`. The first step runs eagerly, the second
+/// is recorded; so is one for which a cache or a table of rotary angles has grown. Steps that
+/// cannot be recorded run eagerly, and `reason` says why. Model and caches must stay as they are
+/// but for these steps.
 class SASH_API DecodeStep {
  public:
   using Texts = std::vector<std::vector<KeyValueCache>*>;
 
-  /// Texts as for `Decoder::next_logits`. Without `capture` all steps run eagerly. `ValueError`
-  /// without a text.
-  DecodeStep(Decoder& model, Texts texts, bool capture = true);
+  /// Texts as for `LanguageModel::next_logits`. Without `capture` all steps run eagerly.
+  /// `ValueError` without a text.
+  DecodeStep(LanguageModel& model, Texts texts, bool capture = true);
 
   /// Logits [texts, vocab] after the next token of each text, until the next call. Needs a
-  /// `NoGradGuard`. Errors as `Decoder::next_logits`.
+  /// `NoGradGuard`. Errors as `LanguageModel::next_logits`.
   const Tensor& operator()(const std::vector<int64_t>& tokens);
   /// The likeliest token of each text by the last logits, the first of equal ones; -1 if a logit is
   /// NaN.
@@ -52,7 +52,7 @@ class SASH_API DecodeStep {
   bool record();
   std::vector<const void*> places() const;
 
-  Decoder& model_;
+  LanguageModel& model_;
   Texts texts_;
   bool capture_;
   Tensor tokens_, positions_;                          // int64 [texts, 1] and [texts] on the card

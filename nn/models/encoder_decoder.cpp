@@ -3,12 +3,12 @@
 namespace sash::nn {
 namespace {
 
-DecoderConfig headless(DecoderConfig config) {
+TransformerConfig headless(TransformerConfig config) {
   config.head = HeadKind::none;
   return config;
 }
 
-DecoderConfig crossed(DecoderConfig config, int64_t encoder_dim) {
+TransformerConfig crossed(TransformerConfig config, int64_t encoder_dim) {
   if (config.dim != encoder_dim) {
     throw ValueError("Transformer", "an encoder and a decoder of one dim",
                      std::to_string(encoder_dim) + " and " + std::to_string(config.dim));
@@ -19,7 +19,7 @@ DecoderConfig crossed(DecoderConfig config, int64_t encoder_dim) {
 
 }  // namespace
 
-Transformer::Transformer(DecoderConfig encoder_config, DecoderConfig decoder_config)
+Transformer::Transformer(TransformerConfig encoder_config, TransformerConfig decoder_config)
     : encoder(register_module<Encoder>("encoder", headless(std::move(encoder_config)))),
       decoder(register_module<Decoder>("decoder",
                                        crossed(std::move(decoder_config), encoder.config().dim))) {}

@@ -19,7 +19,7 @@ class SASH_API Transformer : public Module {
  public:
   /// `head` of the encoder and `cross_attention` of the decoder are set. `ValueError` as
   /// `Encoder` and `Decoder`, and unless both have one dim.
-  Transformer(DecoderConfig encoder, DecoderConfig decoder);
+  Transformer(TransformerConfig encoder, TransformerConfig decoder);
 
   /// Logits [B, T, vocab] of the token after each of target [B, T] int64, given source [B, S]
   /// int64, of which `source_mask` shows part, such as `AttentionMask::key_lengths`.

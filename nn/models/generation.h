@@ -30,7 +30,7 @@ struct GenerateOptions {
   /// sees `context` tokens and costs a pass; with context / 2, it sees at least half and passes are
   /// rare.
   int64_t stride = 1;
-  /// `Decoder` on a card: steps are recorded once and replayed, see `DecodeStep`.
+  /// Blocks of `Decoder` on a card: steps are recorded once and replayed, see `DecodeStep`.
   bool capture = true;
 };
 

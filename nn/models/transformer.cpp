@@ -1,16 +1,30 @@
 #include "transformer.h"
 
-#include "../../ops/elementwise/binary.h"
-#include "../../ops/elementwise/unary.h"
-#include "../../ops/linalg/linear_gelu.h"
+#include "../../ops/shape/concat.h"
 #include "../check.h"
 
 namespace sash::nn {
 namespace {
 
-int64_t hidden_width(const TransformerOptions& options) {
-  check_not_negative("TransformerEncoderLayer", "feedforward", options.feedforward);
-  return options.feedforward ? options.feedforward : 4 * options.dim;
+constexpr const char* kLayer = "TransformerEncoderLayer";
+
+int64_t mlp_dim_of(const TransformerOptions& options) {
+  const int64_t width = options.feedforward.value_or(options.mlp_dim);
+  check_not_negative(kLayer, "mlp_dim", static_cast<double>(width));
+  return width ? width : 4 * options.dim;
+}
+
+MlpKind kind_of(const TransformerOptions& options) {
+  const MlpKind kind = options.activation.value_or(options.mlp);
+  if (kind == MlpKind::relu || kind == MlpKind::gelu || kind == MlpKind::gelu_tanh) return kind;
+  throw ValueError(kLayer, "mlp relu, gelu or gelu_tanh", name_of(kind));
+}
+
+NormPlacement placement_of(const TransformerOptions& options) {
+  if (options.norm_first) return NormPlacement::before;
+  const NormPlacement placement = options.norm_placement;
+  if (placement == NormPlacement::before || placement == NormPlacement::after_sum) return placement;
+  throw ValueError(kLayer, "norm_placement before or after_sum", "another");
 }
 
 MultiheadAttentionOptions attention_options(const TransformerOptions& options) {
@@ -25,83 +39,68 @@ MultiheadAttentionOptions attention_options(const TransformerOptions& options) {
 }
 
 LayerNormOptions norm_options(const TransformerOptions& options) {
-  return {.eps = options.layer_norm_eps, .bias = options.bias};
-}
-
-SumAndNorm add_and_normalise(const Tensor& branch, const Tensor& residual, Dropout& dropout,
-                             LayerNorm& norm) {
-  if (dropout.has_forward_hooks() || norm.has_forward_hooks()) {
-    const Tensor sum = residual + dropout(branch);
-    return {sum, norm(sum)};
-  }
-  return dropout_add_layer_norm(branch, residual, norm.weight, norm.bias,
-                                dropout.is_training() ? dropout.p() : 0, norm.eps());
+  return {.eps = options.layer_norm_eps.value_or(options.norm_eps), .bias = options.bias};
 }
 
 }  // namespace
 
 TransformerEncoderLayer::TransformerEncoderLayer(const TransformerOptions& options)
-    : activation_(options.activation),
-      norm_first_(options.norm_first),
+    : BlockBase(placement_of(options), Branches::sequential, options.dropout),
+      kind_(kind_of(options)),
       self_attn(register_module<MultiheadAttention>("self_attn", options.dim, options.heads,
                                                     attention_options(options))),
-      linear1(register_module<Linear>("linear1", options.dim, hidden_width(options),
+      linear1(register_module<Linear>("linear1", options.dim, mlp_dim_of(options),
                                       LinearOptions{.bias = options.bias})),
       dropout(register_module<Dropout>("dropout", options.dropout)),
-      linear2(register_module<Linear>("linear2", hidden_width(options), options.dim,
+      linear2(register_module<Linear>("linear2", mlp_dim_of(options), options.dim,
                                       LinearOptions{.bias = options.bias})),
       norm1(register_module<LayerNorm>("norm1", options.dim, norm_options(options))),
       norm2(register_module<LayerNorm>("norm2", options.dim, norm_options(options))),
       dropout1(register_module<Dropout>("dropout1", options.dropout)),
-      dropout2(register_module<Dropout>("dropout2", options.dropout)) {}
+      dropout2(register_module<Dropout>("dropout2", options.dropout)) {
+  const bool before = placement_ == NormPlacement::before;
+  (before ? attn_norm : attn_post_norm) = &norm1;
+  (before ? mlp_norm : mlp_post_norm) = &norm2;
+  attn_dropout_ = &dropout1;
+  mlp_dropout_ = &dropout2;
+}
+
+Tensor TransformerEncoderLayer::attend(const Tensor& x, const AttentionContext& context) {
+  if (context.caches.empty()) return self_attn(x, context.mask);
+  if (context.caches.size() == 1) return self_attn(x, *context.caches[0]);
+  std::vector<Tensor> rows;  // of different texts
+  for (KeyValueCache* const cache : context.caches) {
+    rows.push_back(self_attn(x.narrow(0, static_cast<int64_t>(rows.size()), 1), *cache));
+  }
+  return cat(rows, 0);
+}
 
 Tensor TransformerEncoderLayer::feed_forward(const Tensor& x) {
-  const auto plain = [](const Linear& linear) {
-    return !linear.is_block_sparse() && !linear.has_forward_hooks();
-  };
-  const bool drops = dropout.has_forward_hooks() || (dropout.is_training() && dropout.p() > 0);
-  const bool fuses = activation_ == Activation::gelu && plain(linear1);
-  if (fuses && !drops && plain(linear2)) {
-    return gelu_mlp(x, linear1.weight, linear1.bias, linear2.weight, linear2.bias);
-  }
-  if (fuses) return linear2(dropout(linear_gelu(x, linear1.weight, linear1.bias)));
-  const Tensor hidden = linear1(x);
-  return linear2(dropout(activation_ == Activation::relu ? relu(hidden) : gelu(hidden)));
+  return plain_mlp(x, linear1, linear2, kind_, &dropout);
 }
 
 Tensor TransformerEncoderLayer::forward(const Tensor& x) { return forward(x, AttentionMask()); }
 
 Tensor TransformerEncoderLayer::forward(const Tensor& x, const AttentionMask& mask) {
-  return run(x, mask);
+  return forward(x, AttentionContext{.mask = mask});
 }
 
 Tensor TransformerEncoderLayer::forward(const Tensor& x, KeyValueCache& cache) {
-  return run(x, cache);
+  return forward(x, AttentionContext{.caches = {&cache}});
 }
 
 SumAndNorm TransformerEncoderLayer::forward(const SumAndNorm& x, const AttentionMask& mask,
                                             LayerNorm& next) {
-  if (!norm_first_) {
-    throw ValueError(type_name(), "norm_first for the norm of the next layer", "norms after sums");
+  if (!attn_norm) {
+    throw ValueError(type_name(), "norms before the branches for the norm of the next layer",
+                     "norms after sums");
   }
-  const auto [y, normed] = add_and_normalise(self_attn(x.norm, mask), x.sum, dropout1, norm2);
-  return add_and_normalise(feed_forward(normed), y, dropout2, next);
-}
-
-template <class MaskOrCache>
-Tensor TransformerEncoderLayer::run(const Tensor& x, MaskOrCache& seen) {
-  if (norm_first_) {
-    const auto [y, normed] = add_and_normalise(self_attn(norm1(x), seen), x, dropout1, norm2);
-    return y + dropout2(feed_forward(normed));
-  }
-  const Tensor y = add_and_normalise(self_attn(x, seen), x, dropout1, norm1).norm;
-  return add_and_normalise(feed_forward(y), y, dropout2, norm2).norm;
+  return forward(x, AttentionContext{.mask = mask}, {}, &next);
 }
 
 std::string TransformerEncoderLayer::describe() const {
-  return std::string("TransformerEncoderLayer(") +
-         (activation_ == Activation::relu ? "relu" : "gelu") +
-         (norm_first_ ? ", norm first)" : ")");
+  return std::string("TransformerEncoderLayer(") + name_of(kind_) +
+         (attn_norm ? ", norm first)" : ")");
 }
 
 TransformerEncoder::TransformerEncoder(const TransformerOptions& options)
@@ -116,9 +115,9 @@ TransformerEncoder::TransformerEncoder(const TransformerOptions& options)
 Tensor TransformerEncoder::forward(const Tensor& x) { return forward(x, AttentionMask()); }
 
 Tensor TransformerEncoder::forward(const Tensor& x, const AttentionMask& mask) {
-  Tensor y = x;
-  for (TransformerEncoderLayer& layer : layers) y = layer(y, mask);
-  return norm ? (*norm)(y) : y;
+  std::vector<BlockBase*> blocks;
+  for (TransformerEncoderLayer& layer : layers) blocks.push_back(&layer);
+  return run_blocks(blocks, norm, x, {{.mask = mask}});
 }
 
 }  // namespace sash::nn

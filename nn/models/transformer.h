@@ -1,29 +1,32 @@
 #pragma once
 
-#include "../../ops/norm/dropout_add_layer_norm.h"
-#include "../attention/multihead_attention.h"
-#include "../layers/activation.h"
-#include "../layers/dropout.h"
+#include <optional>
+#include <string>
+
 #include "../layers/layer_norm.h"
-#include "../layers/linear.h"
 #include "../layers/module_list.h"
+#include "block.h"
 
 namespace sash::nn {
 
-enum class Activation { relu, gelu };
+using Activation [[deprecated("use MlpKind")]] = MlpKind;
 
 struct TransformerOptions {
   int64_t dim = 512;
   int64_t heads = 8;
-  int64_t layers = 6;       ///< of an encoder
-  int64_t feedforward = 0;  ///< width of the hidden layer; 0 means 4 dim
-  double dropout = 0.1;     ///< of attention probabilities, hidden units and both branches
-  Activation activation = Activation::relu;
-  bool norm_first = false;  ///< normalise the input of a branch, not the sum after it
+  int64_t layers = 6;                    ///< of an encoder
+  int64_t mlp_dim = 0;                   ///< width of the MLP's hidden layer; 0 means 4 dim
+  std::optional<int64_t> feedforward{};  ///< former name of `mlp_dim`
+  double dropout = 0.1;                  ///< of attention probabilities, hidden units and branches
+  MlpKind mlp = MlpKind::relu;           ///< relu, gelu or gelu_tanh
+  std::optional<MlpKind> activation{};   ///< former name of `mlp`
+  NormPlacement norm_placement = NormPlacement::after_sum;  ///< or before
+  bool norm_first = false;  ///< PyTorch's name: true means `NormPlacement::before`
   bool final_norm = false;  ///< whether an encoder ends with a `LayerNorm`, called `norm`
-  double layer_norm_eps = 1e-5;
-  bool bias = true;  ///< of the linear layers and norms
-  /// These are explained in `MultiheadAttentionOptions`.
+  double norm_eps = 1e-5;
+  std::optional<double> layer_norm_eps{};  ///< former name of `norm_eps`
+  bool bias = true;                        ///< of the linear layers and norms
+  /// `MultiheadAttentionOptions` explains these.
   std::string attention = "dense";
   int64_t kv_heads = 0;
   double softcap = 0;
@@ -34,17 +37,18 @@ struct TransformerOptions {
 
 /// Self-attention and a feed-forward net, each in a residual branch (Vaswani et al., 2017):
 ///
-///     x = norm1(x + attention(x)),        x = norm2(x + ff(x))         or, with norm_first,
-///     x = x + attention(norm1(x)),        x = x + ff(norm2(x)),
-///     ff(x) = linear2(dropout(activation(linear1(x))))
+///     x = norm1(x + attention(x)),        x = norm2(x + mlp(x))        or, with norms before,
+///     x = x + attention(norm1(x)),        x = x + mlp(norm2(x)),
+///     mlp(x) = linear2(dropout(act(linear1(x))))
 ///
 /// Children, as PyTorch's: `self_attn`, `linear1`, `dropout`, `linear2`, `norm1`, `norm2`,
 /// `dropout1`, `dropout2`.
-class SASH_API TransformerEncoderLayer : public Module {
+class SASH_API TransformerEncoderLayer : public BlockBase {
  public:
   using Options = TransformerOptions;
 
-  /// `ValueError` for a negative feedforward, and as `MultiheadAttention`.
+  /// `ValueError` for a negative mlp_dim, another `mlp` or `norm_placement` than those named above,
+  /// and as `MultiheadAttention`.
   explicit TransformerEncoderLayer(const TransformerOptions& options);
 
   /// x [B, S, dim] to the same shape, without a mask.
@@ -53,23 +57,22 @@ class SASH_API TransformerEncoderLayer : public Module {
   /// x [B, S, dim] of the tokens that follow those in `cache`, a `self_attn.new_cache`: see
   /// `MultiheadAttention`.
   Tensor forward(const Tensor& x, KeyValueCache& cache);
-  /// For a stack of layers with norm_first: from x and its `norm1`, the sum after this layer and
-  /// that sum's norm by `next`, the `norm1` of the next layer. A pass over memory less than
-  /// `forward` and `next` take. `ValueError` without norm_first.
+  /// With norms before the branches: takes x and `norm1` of x, and returns x after this layer and
+  /// the norm `next` of that, the `norm1` of the next layer. `ValueError` with norms after sums.
   SumAndNorm forward(const SumAndNorm& x, const AttentionMask& mask, LayerNorm& next);
+  using BlockBase::forward;
   template <class... Args>
   auto operator()(Args&&... args) {
     return call([&] { return forward(std::forward<Args>(args)...); }, args...);
   }
   std::string describe() const override;
+  const MultiheadAttention* multihead() const override { return &self_attn; }
 
  private:
-  template <class MaskOrCache>
-  Tensor run(const Tensor& x, MaskOrCache& seen);
-  Tensor feed_forward(const Tensor& x);
+  Tensor attend(const Tensor& x, const AttentionContext& context) override;
+  Tensor feed_forward(const Tensor& x) override;
 
-  Activation activation_;
-  bool norm_first_;
+  MlpKind kind_;
 
  public:
   MultiheadAttention& self_attn;

@@ -16,7 +16,7 @@ class GgufReader {
       : op_(op), file_(file), family_(file.get<std::string>("general.architecture")) {}
 
   PretrainedConfig read() const {
-    DecoderConfig config = common();
+    TransformerConfig config = common();
     if (family_ == "gpt2") {
       set_gpt2(config);
     } else if (family_ == "gemma2" || family_ == "gemma3") {
@@ -65,8 +65,8 @@ class GgufReader {
     return size("vocab_size");
   }
 
-  DecoderConfig common() const {
-    DecoderConfig config;
+  TransformerConfig common() const {
+    TransformerConfig config;
     config.vocab = vocab();
     config.dim = size("embedding_length");
     config.layers = integer(family_ + ".block_count", 1, kMaxLayers);
@@ -109,7 +109,7 @@ class GgufReader {
     return options;
   }
 
-  void set_gpt2(DecoderConfig& config) const {
+  void set_gpt2(TransformerConfig& config) const {
     config.norm = NormKind::layer_norm;
     config.norm_eps = get("attention.layer_norm_epsilon", 1e-5);
     config.norm_bias = true;
@@ -119,7 +119,7 @@ class GgufReader {
   }
 
   // The files do not say which layers have windows, nor the scale of the largest models.
-  void set_gemma(DecoderConfig& config) const {
+  void set_gemma(TransformerConfig& config) const {
     const bool third = family_ == "gemma3";
     config.norm = NormKind::rms_norm_unit_offset;
     config.norm_placement = NormPlacement::around;

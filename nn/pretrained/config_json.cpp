@@ -24,7 +24,7 @@ class JsonReader {
 
   PretrainedConfig read() {
     const auto family = json_.at("model_type").get<std::string>();
-    using Read = DecoderConfig (JsonReader::*)() const;
+    using Read = TransformerConfig (JsonReader::*)() const;
     static const std::map<std::string, Read> readers{{"gpt2", &JsonReader::gpt2},
                                                      {"gpt_neo", &JsonReader::gpt_neo},
                                                      {"llama", &JsonReader::llama},
@@ -180,8 +180,8 @@ class JsonReader {
   }
 
   // The fields that Llama and those after it share; layers that all see everything.
-  DecoderConfig common(double eps, bool tied) const {
-    DecoderConfig config;
+  TransformerConfig common(double eps, bool tied) const {
+    TransformerConfig config;
     config.vocab = size("vocab_size");
     config.dim = size("hidden_size");
     config.layers = layers("num_hidden_layers");
@@ -193,10 +193,10 @@ class JsonReader {
     config.tie_weights = get("tie_word_embeddings", tied);
     return config;
   }
-  static int64_t head_dim(const DecoderConfig& config) {
+  static int64_t head_dim(const TransformerConfig& config) {
     return config.head_dim > 0 ? config.head_dim : config.dim / config.heads;
   }
-  void set_attention_bias(DecoderConfig& config) const {
+  void set_attention_bias(TransformerConfig& config) const {
     config.qkv_bias = config.out_bias = get("attention_bias", false);
   }
   MlpKind silu(const char* key = "hidden_act") const {
@@ -205,7 +205,7 @@ class JsonReader {
   }
 
   // Layers with and without a window, all with the same rotary options.
-  void set_attention(DecoderConfig& config, const std::function<bool(int64_t)>& by_number,
+  void set_attention(TransformerConfig& config, const std::function<bool(int64_t)>& by_number,
                      double theta = 10000, int64_t default_window = 0) const {
     const RotaryOptions turn = rotary_of(kFull, get("rope_theta", theta), true, head_dim(config));
     const std::vector<bool> windows = windowed(config.layers, by_number);
@@ -222,8 +222,8 @@ class JsonReader {
 
   // ---- families ---------------------------------------------------------------------------------
 
-  DecoderConfig llama() const {
-    DecoderConfig config = common(1e-6, false);
+  TransformerConfig llama() const {
+    TransformerConfig config = common(1e-6, false);
     set_attention_bias(config);
     config.mlp_bias = get("mlp_bias", false);
     config.mlp = silu();
@@ -231,8 +231,8 @@ class JsonReader {
     return config;
   }
 
-  DecoderConfig mistral() const {
-    DecoderConfig config = common(1e-6, false);
+  TransformerConfig mistral() const {
+    TransformerConfig config = common(1e-6, false);
     config.mlp = silu();
     const bool full = json_.contains("sliding_window") && !has("sliding_window");  // null
     set_attention(
@@ -240,8 +240,8 @@ class JsonReader {
     return config;
   }
 
-  DecoderConfig qwen3() const {
-    DecoderConfig config = common(1e-6, false);
+  TransformerConfig qwen3() const {
+    TransformerConfig config = common(1e-6, false);
     if (config.head_dim == 0) config.head_dim = 128;
     config.qk_norm = QKNorm::per_head;
     set_attention_bias(config);
@@ -252,16 +252,16 @@ class JsonReader {
     return config;
   }
 
-  DecoderConfig phi3() const {
-    DecoderConfig config = common(1e-5, false);
+  TransformerConfig phi3() const {
+    TransformerConfig config = common(1e-5, false);
     config.mlp = silu();
     const bool windows = has("sliding_window");
     set_attention(config, [windows](int64_t) { return windows; });
     return config;
   }
 
-  DecoderConfig gemma(double scale_by) const {
-    DecoderConfig config = common(1e-6, true);
+  TransformerConfig gemma(double scale_by) const {
+    TransformerConfig config = common(1e-6, true);
     if (config.head_dim == 0) config.head_dim = 256;
     config.norm = NormKind::rms_norm_unit_offset;
     config.norm_placement = NormPlacement::around;
@@ -273,15 +273,15 @@ class JsonReader {
     return config;
   }
 
-  DecoderConfig gemma2() const {
-    DecoderConfig config = gemma(256);
+  TransformerConfig gemma2() const {
+    TransformerConfig config = gemma(256);
     config.attn_softcap = get("attn_logit_softcapping", 0.0);  // transformers applies it here alone
     set_attention(config, [](int64_t i) { return i % 2 == 0; });
     return config;
   }
 
-  DecoderConfig gemma3() const {
-    DecoderConfig config = gemma(256);
+  TransformerConfig gemma3() const {
+    TransformerConfig config = gemma(256);
     only("use_bidirectional_attention", false);
     config.qk_norm = QKNorm::per_head;
     const int64_t period = size("sliding_window_pattern", 6, 1);
@@ -296,8 +296,8 @@ class JsonReader {
     return config;
   }
 
-  DecoderConfig olmo3() const {
-    DecoderConfig config = common(1e-5, false);
+  TransformerConfig olmo3() const {
+    TransformerConfig config = common(1e-5, false);
     config.norm_placement = NormPlacement::after;
     config.qk_norm = QKNorm::all_heads;
     set_attention_bias(config);
@@ -312,8 +312,8 @@ class JsonReader {
     return config;
   }
 
-  DecoderConfig gpt_oss() const {
-    DecoderConfig config = common(1e-5, false);
+  TransformerConfig gpt_oss() const {
+    TransformerConfig config = common(1e-5, false);
     if (size("num_local_experts", 128) != 1) unsupported("gpt_oss of several experts");
     only("swiglu_limit", 7.0);
     if (config.head_dim == 0) config.head_dim = 64;
@@ -326,14 +326,14 @@ class JsonReader {
     return config;
   }
 
-  void set_layer_norm(DecoderConfig& config, const char* key, double eps) const {
+  void set_layer_norm(TransformerConfig& config, const char* key, double eps) const {
     config.norm = NormKind::layer_norm;
     config.norm_eps = get(key, eps);
     config.norm_bias = config.qkv_bias = config.out_bias = config.mlp_bias = true;
   }
 
-  DecoderConfig gpt2() const {
-    DecoderConfig config;
+  TransformerConfig gpt2() const {
+    TransformerConfig config;
     config.vocab = size("vocab_size");
     config.dim = size("n_embd");
     config.layers = layers("n_layer");
@@ -367,8 +367,8 @@ class JsonReader {
     return result;
   }
 
-  DecoderConfig gpt_neo() const {
-    DecoderConfig config;
+  TransformerConfig gpt_neo() const {
+    TransformerConfig config;
     config.vocab = size("vocab_size");
     config.dim = size("hidden_size");
     config.layers = layers("num_layers");
@@ -387,7 +387,7 @@ class JsonReader {
   }
 
   // Of masked language models; others have none here.
-  void set_head(DecoderConfig& config, const char* architecture) const {
+  void set_head(TransformerConfig& config, const char* architecture) const {
     const auto names = get("architectures", std::vector<std::string>());
     const bool masked_lm = std::find(names.begin(), names.end(), architecture) != names.end();
     config.head = masked_lm ? HeadKind::transform : HeadKind::none;
@@ -395,8 +395,8 @@ class JsonReader {
     config.tie_weights = masked_lm && get("tie_word_embeddings", true);
   }
 
-  DecoderConfig modernbert() const {
-    DecoderConfig config = common(1e-5, true);
+  TransformerConfig modernbert() const {
+    TransformerConfig config = common(1e-5, true);
     set_layer_norm(config, "norm_eps", 1e-5);
     config.norm_bias = get("norm_bias", false);
     config.qkv_bias = config.out_bias = get("attention_bias", false);
@@ -420,8 +420,8 @@ class JsonReader {
     return config;
   }
 
-  DecoderConfig bert() const {
-    DecoderConfig config = common(1e-12, true);
+  TransformerConfig bert() const {
+    TransformerConfig config = common(1e-12, true);
     set_layer_norm(config, "layer_norm_eps", 1e-12);
     only("position_embedding_type", std::string("absolute"));
     only("is_decoder", false);

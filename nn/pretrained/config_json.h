@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "../models/decoder_config.h"
+#include "../models/transformer_config.h"
 
 namespace sash {
 class GgufFile;
@@ -16,7 +16,7 @@ constexpr int64_t kMaxLayers = 65'536;
 /// What a file says of a model.
 struct PretrainedConfig {
   std::string family;
-  DecoderConfig model{};
+  TransformerConfig model{};
   std::vector<int64_t> stop_tokens{};  ///< that end a text
 };
 

@@ -33,7 +33,7 @@ std::string with_number(std::string text, const std::string& number) {
 
 // The parts that a packed module consists of, and the rows of each; else itself.
 std::vector<std::pair<std::string, int64_t>> parts_of(const std::string& module,
-                                                      const DecoderConfig& config) {
+                                                      const TransformerConfig& config) {
   const auto packed = [&](const char* end, std::vector<std::pair<std::string, int64_t>> parts) {
     if (!module.ends_with(end)) return std::vector<std::pair<std::string, int64_t>>();
     const std::string start = module.substr(0, module.size() - std::string_view(end).size());
@@ -51,7 +51,7 @@ std::vector<std::pair<std::string, int64_t>> parts_of(const std::string& module,
 }
 
 // Where the parts of our tensors are: {"layers.0.self_attn.k_proj.weight": a piece of qkv_proj's}.
-std::map<std::string, Piece> pieces_of(const StateDict& ours, const DecoderConfig& config) {
+std::map<std::string, Piece> pieces_of(const StateDict& ours, const TransformerConfig& config) {
   std::map<std::string, Piece> pieces;
   for (const auto& [name, tensor] : ours) {
     const size_t dot = name.rfind('.');
@@ -67,7 +67,7 @@ std::map<std::string, Piece> pieces_of(const StateDict& ours, const DecoderConfi
 }
 
 std::vector<Target> targets_of(const NameTable& table, const StateDict& ours,
-                               const DecoderConfig& config, bool prefixed) {
+                               const TransformerConfig& config, bool prefixed) {
   const std::map<std::string, Piece> pieces = pieces_of(ours, config);
   std::vector<Target> targets;
   const auto add = [&](const std::string& our_name, const std::string& their_name, Layout layout) {
@@ -99,7 +99,7 @@ std::vector<Target> targets_of(const NameTable& table, const StateDict& ours,
   return targets;
 }
 
-int64_t heads_of(const Tensor& x, const DecoderConfig& config) {
+int64_t heads_of(const Tensor& x, const TransformerConfig& config) {
   return x.size(0) / (config.head_dim > 0 ? config.head_dim : config.dim / config.heads);
 }
 
@@ -114,7 +114,7 @@ Tensor swapped_rows(const Tensor& x, const Shape& shape, int axis) {
   return x.reshape(with_rows(shape, x)).transpose(axis, axis + 1).reshape(x.shape());
 }
 
-Tensor to_theirs(const Tensor& x, Layout layout, const DecoderConfig& config) {
+Tensor to_theirs(const Tensor& x, Layout layout, const TransformerConfig& config) {
   const int64_t heads = heads_of(x, config);
   switch (layout) {
     case Layout::same:
@@ -133,7 +133,7 @@ Tensor to_theirs(const Tensor& x, Layout layout, const DecoderConfig& config) {
   return x;
 }
 
-Tensor to_ours(const Tensor& x, Layout layout, const DecoderConfig& config) {
+Tensor to_ours(const Tensor& x, Layout layout, const TransformerConfig& config) {
   switch (layout) {
     case Layout::same:
       return x;
@@ -192,7 +192,7 @@ bool is_ignored(const NameTable& table, const std::string& name) {
 }
 
 // A tied head is written once, as the embedding.
-StateDict without_tied(const StateDict& ours, const DecoderConfig& config) {
+StateDict without_tied(const StateDict& ours, const TransformerConfig& config) {
   StateDict own = ours;
   if (config.tie_weights)
     std::erase_if(own, [](const auto& item) { return item.first == "head.weight"; });
@@ -238,7 +238,7 @@ std::string own_head(const NameTable& table, const StateDict& theirs,
 }
 
 StateDict to_their_names(const char* op, const NameTable& table, const StateDict& ours,
-                         const DecoderConfig& config) {
+                         const TransformerConfig& config) {
   const NoGradGuard no_grad;
   const StateDict own = without_tied(ours, config);
   const std::vector<Target> targets = targets_of(table, own, config, true);
@@ -257,7 +257,7 @@ StateDict to_their_names(const char* op, const NameTable& table, const StateDict
 
 void load_their_names(const char* op, const NameTable& table, const StateDict& theirs,
                       const std::function<Tensor(const std::string& name)>& read,
-                      const StateDict& ours, const DecoderConfig& config) {
+                      const StateDict& ours, const TransformerConfig& config) {
   const NoGradGuard no_grad;
   const bool prefixed = std::any_of(theirs.begin(), theirs.end(), [&](const auto& item) {
     return item.first.starts_with(table.prefix);

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "../../tensor/io/state_dict.h"
-#include "../models/decoder_config.h"
+#include "../models/transformer_config.h"
 
 namespace sash::nn {
 
@@ -49,7 +49,7 @@ std::string own_head(const NameTable& table, const StateDict& theirs,
 /// copies where the layout differs. `config` is that of the model. `ValueError` of `op` with all of
 /// `ours` that the table has no name for.
 StateDict to_their_names(const char* op, const NameTable& table, const StateDict& ours,
-                         const DecoderConfig& config);
+                         const TransformerConfig& config);
 /// Copies what `read` gives for their names into `ours`. `ValueError` of `op` with all of `ours`
 /// but adapters that the table has no name for, or with all of `theirs`, of which only names,
 /// shapes and dtypes count, that does not fit, or if their head differs from the embedding and ours
@@ -57,6 +57,6 @@ StateDict to_their_names(const char* op, const NameTable& table, const StateDict
 /// both.
 void load_their_names(const char* op, const NameTable& table, const StateDict& theirs,
                       const std::function<Tensor(const std::string& name)>& read,
-                      const StateDict& ours, const DecoderConfig& config);
+                      const StateDict& ours, const TransformerConfig& config);
 
 }  // namespace sash::nn

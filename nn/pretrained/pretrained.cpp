@@ -56,7 +56,7 @@ std::string with_tie(const std::string& text, bool tied) {
   return json.dump(2) + "\n";
 }
 
-DecoderConfig undrawn(DecoderConfig config) {
+TransformerConfig undrawn(TransformerConfig config) {
   config.draw_weights = false;
   return config;
 }
@@ -119,7 +119,7 @@ text::Tokenizer Pretrained::tokenizer() const {
 }
 
 template <class Model>
-Model Pretrained::make(const DecoderConfig& config, const TensorOptions& options) const {
+Model Pretrained::make(const TransformerConfig& config, const TensorOptions& options) const {
   const DType kind = options.dtype ? *options.dtype : dtype();
   if (!is_floating(kind)) throw DTypeError(kPretrained, "a floating dtype", name(kind));
   Model model(undrawn(config));
@@ -132,12 +132,12 @@ Model Pretrained::make(const DecoderConfig& config, const TensorOptions& options
   return model;
 }
 
-Decoder Pretrained::decoder(const DecoderConfig& config, const TensorOptions& options) const {
+Decoder Pretrained::decoder(const TransformerConfig& config, const TensorOptions& options) const {
   if (is_encoder()) throw ValueError(kPretrained, "a decoder", "an encoder, '" + family_ + "'");
   return make<Decoder>(config, options);
 }
 
-Encoder Pretrained::encoder(const DecoderConfig& config, const TensorOptions& options) const {
+Encoder Pretrained::encoder(const TransformerConfig& config, const TensorOptions& options) const {
   if (!is_encoder()) throw ValueError(kPretrained, "an encoder", "a decoder, '" + family_ + "'");
   return make<Encoder>(config, options);
 }

@@ -15,7 +15,7 @@ namespace sash::nn {
 /// (Hugging Face) writes it, or a GGUF file.
 ///
 ///     const auto file = nn::Pretrained::open("SmolLM2-135M-Instruct.gguf");
-///     nn::DecoderConfig config = file.config();  // to change: masks, `packed`, dropout
+///     nn::TransformerConfig config = file.config();  // to change: masks, `packed`, dropout
 ///     nn::Decoder model = file.decoder(config);
 ///
 /// Folders: model_type gpt2, gpt_neo, llama, mistral, qwen3, phi3, gemma2, gemma3_text, olmo3,
@@ -34,7 +34,7 @@ class SASH_API Pretrained {
 
   /// "llama", as config.json or the GGUF file has it.
   const std::string& family() const { return family_; }
-  const DecoderConfig& config() const { return config_; }
+  const TransformerConfig& config() const { return config_; }
   /// What `open` also wrote to stderr; empty if it had nothing to say.
   const std::string& warning() const { return warning_; }
   /// The dtype that most floating elements of the files have; float32 if any are quantised. Errors
@@ -53,10 +53,10 @@ class SASH_API Pretrained {
   /// `options.dtype`, by default `dtype()`, and on `options.device`, by default `default_device()`.
   /// Weights are read one by one. `ValueError` if the model is an encoder, `DTypeError` unless the
   /// dtype is floating; else as `load`.
-  Decoder decoder(const DecoderConfig& config, const TensorOptions& options = {}) const;
+  Decoder decoder(const TransformerConfig& config, const TensorOptions& options = {}) const;
   Decoder decoder(const TensorOptions& options = {}) const { return decoder(config_, options); }
   /// The same of an encoder.
-  Encoder encoder(const DecoderConfig& config, const TensorOptions& options = {}) const;
+  Encoder encoder(const TransformerConfig& config, const TensorOptions& options = {}) const;
   Encoder encoder(const TensorOptions& options = {}) const { return encoder(config_, options); }
   /// Copies the weights into the model, made from this `config()` or one with the same parameters
   /// in other packing, and casts them to its dtype. If the file has one tensor of a tied pair, the
@@ -84,11 +84,11 @@ class SASH_API Pretrained {
   // Unties the head if the file's head differs from its embedding.
   void check_tied();
   template <class Model>
-  Model make(const DecoderConfig& config, const TensorOptions& options) const;
+  Model make(const TransformerConfig& config, const TensorOptions& options) const;
 
   std::string path_, family_, warning_;
   std::string config_text_;  // config.json
-  DecoderConfig config_;
+  TransformerConfig config_;
   std::vector<int64_t> stop_tokens_;
   std::shared_ptr<const GgufFile> gguf_;
 };

@@ -115,7 +115,7 @@ TEST_CASE("attention kinds: an encoder from a small config computes and trains w
     CAPTURE(kind);
     manual_seed(2);
     nn::TransformerEncoder encoder(
-        {.dim = 16, .heads = 2, .layers = 2, .feedforward = 32, .dropout = 0, .attention = kind});
+        {.dim = 16, .heads = 2, .layers = 2, .mlp_dim = 32, .dropout = 0, .attention = kind});
     const Tensor y = encoder(x);
     CHECK(y.shape() == x.shape());
     (y * y * y).sum().backward();

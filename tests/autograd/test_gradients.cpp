@@ -153,7 +153,7 @@ TEST_CASE_TEMPLATE("gradients of compositions: gradcheck in float64", On, Cpu, C
                   [&](const Tensors& x) {
                     return mse_loss(linear(gelu(linear(x[0], x[1], x[2])), x[3]), target);
                   });
-  nn::TransformerEncoderLayer layer({.dim = 4, .heads = 2, .feedforward = 6, .dropout = 0});
+  nn::TransformerEncoderLayer layer({.dim = 4, .heads = 2, .mlp_dim = 6, .dropout = 0});
   layer.to(DType::float64);
   layer.to(On::device);
   check_gradients("transformer layer", {variable({2, 3, 4})},

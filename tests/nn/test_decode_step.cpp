@@ -18,7 +18,7 @@ namespace {
 using Tokens = std::vector<int64_t>;
 
 // Heads of 16 features, so that a card has a kernel for them.
-nn::DecoderConfig windowed() {
+nn::TransformerConfig windowed() {
   return {.vocab = 13,
           .dim = 32,
           .layers = 3,
@@ -98,15 +98,15 @@ TEST_CASE_TEMPLATE("decode step: norms of queries and keys, learnt positions, si
                    Cuda) {
   if (missing(On::device)) return;
   manual_seed(2);
-  nn::DecoderConfig normed = windowed();
+  nn::TransformerConfig normed = windowed();
   normed.qk_norm = nn::QKNorm::per_head;
   normed.norm_placement = nn::NormPlacement::around;
   normed.sink_logits = true;
   normed.attn_softcap = 3;
-  nn::DecoderConfig learnt = windowed();
+  nn::TransformerConfig learnt = windowed();
   learnt.max_positions = 90;
   for (nn::LayerAttention& layer : learnt.attention) layer.rotary.reset();
-  for (const nn::DecoderConfig& config : {normed, learnt}) {
+  for (const nn::TransformerConfig& config : {normed, learnt}) {
     nn::Decoder model(config);
     model.to(On::device);
     check_bits(model, {{3, 1, 4}, {7}}, 70);
@@ -131,7 +131,7 @@ TEST_CASE_TEMPLATE("decode step: generation with and without recording is the sa
 TEST_CASE_TEMPLATE("decode step: what cannot be recorded runs as a pass", On, Cpu, Cuda) {
   if (missing(On::device)) return;
   const NoGradGuard no_grad;
-  nn::DecoderConfig config = windowed();
+  nn::TransformerConfig config = windowed();
   config.attention[0].rotary->scaling = {
       .kind = nn::RotaryScalingKind::dynamic_ntk, .factor = 2, .original_context = 8};
   nn::Decoder model(config);
@@ -153,7 +153,7 @@ TEST_CASE_TEMPLATE("decode step: what cannot be recorded runs as a pass", On, Cp
 TEST_CASE_TEMPLATE("decode step: positions that are used up are an error", On, Cpu, Cuda) {
   if (missing(On::device)) return;
   const NoGradGuard no_grad;
-  nn::DecoderConfig config = windowed();
+  nn::TransformerConfig config = windowed();
   config.max_positions = 7;
   nn::Decoder model(config);
   model.to(On::device).eval();
@@ -161,14 +161,14 @@ TEST_CASE_TEMPLATE("decode step: positions that are used up are an error", On, C
   nn::DecodeStep step(model, texts.pointers());
   for (int i = 0; i < 4; ++i) step({1});
   expect_error<ShapeError>(
-      "TransformerStack: expected a text of at most 7 tokens, one for each position of the "
+      "Decoder: expected a text of at most 7 tokens, one for each position of the "
       "model, got 8 tokens (7 before and 1 new); shorten it or generate fewer",
       [&] { step({1}); });
 }
 
 TEST_CASE_TEMPLATE("decode step: memory is flat under windows", On, Cpu, Cuda) {
   if (missing(On::device)) return;
-  nn::DecoderConfig config = windowed();
+  nn::TransformerConfig config = windowed();
   config.attention[2].mask = AttentionMask::causal_window(8);
   nn::Decoder model(config);
   model.to(On::device).bfloat16();

@@ -17,8 +17,8 @@ using namespace sash::testing;
 
 namespace {
 
-nn::DecoderConfig small() {
-  nn::DecoderConfig config;
+nn::TransformerConfig small() {
+  nn::TransformerConfig config;
   config.vocab = 13;
   config.dim = 8;
   config.heads = 4;
@@ -62,7 +62,7 @@ StateDict unpacked(const nn::Decoder& model) {
 
 TEST_CASE("Decoder: separate projections compute what packed ones do") {
   manual_seed(1);
-  nn::DecoderConfig config = small();
+  nn::TransformerConfig config = small();
   config.qkv_bias = config.mlp_bias = true;
   nn::Decoder packed(config);
   config.packed = false;
@@ -74,11 +74,11 @@ TEST_CASE("Decoder: separate projections compute what packed ones do") {
 TEST_CASE("Decoder: parallel branches read the same stream") {
   for (const nn::Branches branches : {nn::Branches::parallel, nn::Branches::parallel_one_norm}) {
     manual_seed(2);
-    nn::DecoderConfig config = small();
+    nn::TransformerConfig config = small();
     config.branches = branches;
     nn::Decoder model(config);
     const nn::AttentionContext context{.mask = AttentionMask::causal()};
-    nn::DecoderLayer& layer = model.layers[0];
+    nn::Block& layer = model.layers[0];
     CHECK((layer.mlp_norm == nullptr) == (branches == nn::Branches::parallel_one_norm));
     const Tensor x = randn({2, 5, 8}), normed = (*layer.attn_norm)(x);
     const Tensor to_mlp = layer.mlp_norm ? (*layer.mlp_norm)(x) : normed;
@@ -89,7 +89,7 @@ TEST_CASE("Decoder: parallel branches read the same stream") {
 
 TEST_CASE("Decoder: hooks see the modules, and change nothing by themselves") {
   manual_seed(3);
-  nn::DecoderConfig config = small();
+  nn::TransformerConfig config = small();
   config.norm_placement = nn::NormPlacement::around;
   config.max_positions = 6;
   config.token_types = 2;
@@ -109,7 +109,7 @@ TEST_CASE("Decoder: hooks see the modules, and change nothing by themselves") {
 
 TEST_CASE("Decoder: caches of tokens in pieces, a window, halves") {
   manual_seed(4);
-  nn::DecoderConfig config = small();
+  nn::TransformerConfig config = small();
   config.attention[0].mask = AttentionMask::causal_window(3) | AttentionMask::sinks(1);
   config.attention.push_back({{}, nn::RotaryOptions{}});
   for (const DType dtype : {DType::float32, DType::bfloat16}) {
@@ -129,7 +129,7 @@ TEST_CASE("Decoder: caches of tokens in pieces, a window, halves") {
 TEST_CASE("Decoder: norms of q and k, and caches, under autocast") {
   manual_seed(6);
   for (const nn::QKNorm norm : {nn::QKNorm::per_head, nn::QKNorm::all_heads}) {
-    nn::DecoderConfig config = small();
+    nn::TransformerConfig config = small();
     config.qk_norm = norm;
     nn::Decoder model(config);
     const NoGradGuard no_grad;
@@ -143,7 +143,7 @@ TEST_CASE("Decoder: norms of q and k, and caches, under autocast") {
 }
 
 TEST_CASE("Decoder: dropout drops while training only, and repeats with the seed") {
-  nn::DecoderConfig config = small();
+  nn::TransformerConfig config = small();
   config.dropout = config.attn_dropout = 0.3;
   nn::Decoder model(config);
   const auto run = [&] {
@@ -160,12 +160,12 @@ TEST_CASE("Decoder: dropout drops while training only, and repeats with the seed
 TEST_CASE("wrong calls: Decoder") {
   const auto with = [](auto change) {
     return [change] {
-      nn::DecoderConfig config = small();
+      nn::TransformerConfig config = small();
       change(config);
       nn::Decoder model(config);
     };
   };
-  const std::string op = "DecoderConfig: expected ";
+  const std::string op = "Decoder: expected ";
   expect_error<ValueError>(op + "a positive vocab, got 0", with([](auto& c) { c.vocab = 0; }));
   expect_error<ValueError>(op + "dim divisible by heads, or a head_dim, got 9 and 4",
                            with([](auto& c) { c.dim = 9; }));
@@ -179,7 +179,7 @@ TEST_CASE("wrong calls: Decoder") {
                     c.norm_placement = nn::NormPlacement::after;
                   })(),
                   ValueError);
-  nn::DecoderConfig config = small();
+  nn::TransformerConfig config = small();
   config.max_positions = 4;
   nn::Decoder model(config);
   CHECK_THROWS_AS(model(some_tokens()), ShapeError);

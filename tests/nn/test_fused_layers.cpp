@@ -106,8 +106,8 @@ TEST_CASE("wrong calls: fused layers") {
   nn::LayerNorm norm(8);
   const Tensor x = randn({1, 2, 8});
   expect_error<ValueError>(
-      "TransformerEncoderLayer: expected norm_first for the norm of the next layer, got norms "
-      "after sums",
+      "TransformerEncoderLayer: expected norms before the branches for the norm of the next layer, "
+      "got norms after sums",
       [&] {
         layer(SumAndNorm{x, x}, AttentionMask(), norm);
       });

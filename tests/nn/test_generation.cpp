@@ -32,7 +32,7 @@ std::set<int64_t> drawn(const std::vector<double>& logits, GenerateOptions optio
   return tokens;
 }
 
-nn::DecoderConfig windowed() {
+nn::TransformerConfig windowed() {
   return {.vocab = 13,
           .dim = 16,
           .layers = 3,
@@ -137,7 +137,7 @@ TEST_CASE_TEMPLATE("generation: prompts of different lengths together are each w
   if (missing(On::device)) return;
   for (const bool learnt : {false, true}) {
     manual_seed(2);
-    nn::DecoderConfig config = windowed();
+    nn::TransformerConfig config = windowed();
     if (learnt) {
       config.max_positions = 40;
       for (nn::LayerAttention& layer : config.attention) layer.rotary.reset();
@@ -163,7 +163,7 @@ TEST_CASE("generation: longrope's long factors turn the whole text, at any lengt
       .kind = nn::RotaryScalingKind::longrope, .factor = 4, .original_context = 12};
   scaling.short_factor = {1, 1.1};
   scaling.long_factor = {1.5, 6};
-  nn::DecoderConfig config = windowed();
+  nn::TransformerConfig config = windowed();
   for (nn::LayerAttention& layer : config.attention) layer.rotary->scaling = scaling;
   nn::Decoder model(config);
   model.eval();
@@ -227,10 +227,10 @@ TEST_CASE("generation: wrong calls") {
          nn::CausalLM old({.vocab = 13, .context = 3, .dim = 8, .heads = 2, .layers = 1});
          old.generate({1000000, 1, 2, 3}, 1, {.repetition_penalty = 1.2});
        }},
-      {"ShapeError: TransformerStack: expected a text of at most 5 tokens, one for each position "
-       "of the model, got 6 tokens (5 before and 1 new); shorten it or generate fewer",
+      {"ShapeError: Decoder: expected a text of at most 5 tokens, one for each position of the "
+       "model, got 6 tokens (5 before and 1 new); shorten it or generate fewer",
        [] {
-         nn::DecoderConfig config = windowed();
+         nn::TransformerConfig config = windowed();
          config.max_positions = 5;
          nn::Decoder(config).generate(Tokens{1, 2, 3}, 9);
        }},

@@ -19,7 +19,7 @@ using namespace sash::testing;
 
 namespace {
 
-nn::DecoderConfig tiny() {
+nn::TransformerConfig tiny() {
   return {.vocab = 11,
           .dim = 16,
           .layers = 2,
@@ -121,7 +121,7 @@ TEST_CASE("lora: merged weights of a model that is one layer, in each dtype") {
 TEST_CASE("lora: files are saved with merged weights under the family's names") {
   const TemporaryFolder folder;
   const auto file = nn::Pretrained::open(SASH_TEST_PARITY "/checkpoints/qwen3");
-  nn::DecoderConfig config = file.config();
+  nn::TransformerConfig config = file.config();
   config.packed = false;
   nn::Decoder model(config);
   file.load(model);
@@ -176,7 +176,7 @@ TEST_CASE("lora: frozen layers save nothing for gradients that nobody needs") {
 TEST_CASE("lora: each layer computed again in the backward pass gives the same gradients") {
   const auto gradients = [](bool again) {
     manual_seed(5);
-    nn::DecoderConfig config = tiny();
+    nn::TransformerConfig config = tiny();
     config.dropout = 0.1;
     nn::Decoder model(config);
     nn::add_lora(model, "q_proj|up_proj");

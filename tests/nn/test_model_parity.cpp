@@ -51,8 +51,8 @@ class Reference {
 };
 
 // What all of the configurations have in common.
-nn::DecoderConfig llama_like() {
-  nn::DecoderConfig config;
+nn::TransformerConfig llama_like() {
+  nn::TransformerConfig config;
   config.vocab = 29;
   config.dim = 16;
   config.heads = 4;
@@ -74,8 +74,8 @@ const AttentionMask kAll;
 
 AttentionMask five() { return AttentionMask::causal_window(5); }
 
-nn::DecoderConfig gpt2() {
-  nn::DecoderConfig config = llama_like();
+nn::TransformerConfig gpt2() {
+  nn::TransformerConfig config = llama_like();
   config.kv_heads = 0;
   config.mlp_dim = 0;
   config.norm = nn::NormKind::layer_norm;
@@ -87,16 +87,16 @@ nn::DecoderConfig gpt2() {
   return config;
 }
 
-nn::DecoderConfig gpt_neo() {
-  nn::DecoderConfig config = gpt2();
+nn::TransformerConfig gpt_neo() {
+  nn::TransformerConfig config = gpt2();
   config.qkv_bias = false;
   config.scale = 1;
   config.attention = {{kAll, {}}, {five(), {}}};
   return config;
 }
 
-nn::DecoderConfig llama() {
-  nn::DecoderConfig config = llama_like();
+nn::TransformerConfig llama() {
+  nn::TransformerConfig config = llama_like();
   nn::RotaryScaling scaling;
   scaling.kind = nn::RotaryScalingKind::llama3;
   scaling.factor = 8;
@@ -105,22 +105,22 @@ nn::DecoderConfig llama() {
   return config;
 }
 
-nn::DecoderConfig mistral() {
-  nn::DecoderConfig config = llama_like();
+nn::TransformerConfig mistral() {
+  nn::TransformerConfig config = llama_like();
   config.attention = {layer(five(), 1e4)};
   return config;
 }
 
-nn::DecoderConfig qwen3() {
-  nn::DecoderConfig config = llama_like();
+nn::TransformerConfig qwen3() {
+  nn::TransformerConfig config = llama_like();
   config.head_dim = 8;
   config.qk_norm = nn::QKNorm::per_head;
   config.attention = {layer(five(), 1e6), layer(kAll, 1e6)};
   return config;
 }
 
-nn::DecoderConfig phi3() {
-  nn::DecoderConfig config = llama_like();
+nn::TransformerConfig phi3() {
+  nn::TransformerConfig config = llama_like();
   config.heads = 2;
   config.norm_eps = 1e-5;
   nn::RotaryScaling scaling;
@@ -134,8 +134,8 @@ nn::DecoderConfig phi3() {
   return config;
 }
 
-nn::DecoderConfig gemma3() {
-  nn::DecoderConfig config = llama_like();
+nn::TransformerConfig gemma3() {
+  nn::TransformerConfig config = llama_like();
   config.layers = 3;
   config.head_dim = 8;
   config.norm = nn::NormKind::rms_norm_unit_offset;
@@ -152,8 +152,8 @@ nn::DecoderConfig gemma3() {
   return config;
 }
 
-nn::DecoderConfig gemma2() {
-  nn::DecoderConfig config = gemma3();
+nn::TransformerConfig gemma2() {
+  nn::TransformerConfig config = gemma3();
   config.layers = 2;
   config.qk_norm = nn::QKNorm::none;
   config.attn_softcap = 3;
@@ -171,8 +171,8 @@ nn::RotaryScaling yarn() {
   return scaling;
 }
 
-nn::DecoderConfig olmo3() {
-  nn::DecoderConfig config = llama_like();
+nn::TransformerConfig olmo3() {
+  nn::TransformerConfig config = llama_like();
   config.norm_eps = 1e-5;
   config.norm_placement = nn::NormPlacement::after;
   config.qk_norm = nn::QKNorm::all_heads;
@@ -182,8 +182,8 @@ nn::DecoderConfig olmo3() {
   return config;
 }
 
-nn::DecoderConfig gpt_oss() {
-  nn::DecoderConfig config = llama_like();
+nn::TransformerConfig gpt_oss() {
+  nn::TransformerConfig config = llama_like();
   config.head_dim = 8;
   config.norm_eps = 1e-5;
   config.qkv_bias = config.out_bias = config.mlp_bias = true;
@@ -195,8 +195,8 @@ nn::DecoderConfig gpt_oss() {
   return config;
 }
 
-nn::DecoderConfig bert() {
-  nn::DecoderConfig config = gpt2();
+nn::TransformerConfig bert() {
+  nn::TransformerConfig config = gpt2();
   config.mlp_dim = 24;
   config.norm_eps = 1e-12;
   config.norm_placement = nn::NormPlacement::after_sum;
@@ -210,8 +210,8 @@ nn::DecoderConfig bert() {
   return config;
 }
 
-nn::DecoderConfig modernbert() {
-  nn::DecoderConfig config = bert();
+nn::TransformerConfig modernbert() {
+  nn::TransformerConfig config = bert();
   config.layers = 3;
   config.norm_eps = 1e-5;
   config.norm_placement = nn::NormPlacement::before;
@@ -284,7 +284,7 @@ void check_greedy(const Reference& reference, nn::Decoder& model) {
   CHECK(got == want);
 }
 
-void check_decoder(const std::string& family, const nn::DecoderConfig& config, Device device) {
+void check_decoder(const std::string& family, const nn::TransformerConfig& config, Device device) {
   CAPTURE(family);
   const Reference reference(family, device);
   nn::Decoder model(config);
@@ -297,7 +297,7 @@ void check_decoder(const std::string& family, const nn::DecoderConfig& config, D
       {});
 }
 
-void check_encoder(const std::string& family, const nn::DecoderConfig& config, Device device) {
+void check_encoder(const std::string& family, const nn::TransformerConfig& config, Device device) {
   CAPTURE(family);
   const Reference reference(family, device);
   nn::Encoder model(config);
@@ -315,8 +315,8 @@ void check_encoder(const std::string& family, const nn::DecoderConfig& config, D
 }
 
 // Layers of 2017.
-nn::DecoderConfig translator() {
-  nn::DecoderConfig config = bert();
+nn::TransformerConfig translator() {
+  nn::TransformerConfig config = bert();
   config.norm_eps = 1e-5;
   config.final_norm = true;
   config.mlp = nn::MlpKind::relu;

@@ -68,8 +68,8 @@ Candidate candidate(const char* name, Model made, Device device) {
           }};
 }
 
-nn::DecoderConfig config_of(int64_t max_positions) {
-  nn::DecoderConfig config;
+nn::TransformerConfig config_of(int64_t max_positions) {
+  nn::TransformerConfig config;
   config.vocab = kVocab;
   config.dim = 8;
   config.heads = 2;
@@ -87,7 +87,7 @@ std::vector<Candidate> candidates(Device device) {
   nn::CausalLMOptions local = lm;
   local.context = kLongest;  // fewer than a packed row has
   local.layer_masks = {AttentionMask::causal_window(3), AttentionMask()};
-  nn::DecoderConfig rotary = config_of(kTokens), bert = config_of(kLongest);
+  nn::TransformerConfig rotary = config_of(kTokens), bert = config_of(kLongest);
   rotary.attention = {{.mask = AttentionMask::causal_window(4), .rotary = nn::RotaryOptions{}}, {}};
   bert.token_types = 2;
   bert.embedding_norm = true;
@@ -141,7 +141,7 @@ TEST_CASE("packed texts: a mask in the options, and losses that hold no logits")
   const AttentionMask mask = AttentionMask::packed(cu_seqlens);
   nn::CausalLMOptions options{
       .vocab = kVocab, .context = kLongest, .dim = 8, .heads = 2, .layers = 2};
-  nn::DecoderConfig config = config_of(kLongest);
+  nn::TransformerConfig config = config_of(kLongest);
   manual_seed(5);
   nn::CausalLM lm(options);
   nn::Decoder decoder(config);
@@ -207,7 +207,7 @@ TEST_CASE_TEMPLATE("packed texts: positions by call are those of learnt and rota
   const NoGradGuard no_grad;
   manual_seed(6);
   nn::CausalLM lm({.vocab = kVocab, .context = kTokens, .dim = 8, .heads = 2, .layers = 2});
-  nn::DecoderConfig config = config_of(0);
+  nn::TransformerConfig config = config_of(0);
   config.attention = {{.rotary = nn::RotaryOptions{}}};
   nn::Decoder rotary(config), learnt(config_of(kTokens));
   config.packed = false;
@@ -266,8 +266,8 @@ TEST_CASE("packed texts: positions by call that do not fit are refused") {
        of(lm, in_order.to(DType::int32))},
       {"DTypeError: Decoder: expected positions of int64, got int32",
        of(decoder, in_order.to(DType::int32))},
-      {"ValueError: CausalLM: expected a model with learnt positions, for positions by call, got "
-       "none",
+      {"ValueError: CausalLM: expected a model with learnt or rotary positions, for positions by "
+       "call, got neither",
        of(alibi, in_order)},
       {"ValueError: Decoder: expected a model with learnt or rotary positions, for positions by "
        "call, got neither",
@@ -281,7 +281,7 @@ TEST_CASE("packed texts: positions by call that do not fit are refused") {
 
 TEST_CASE("packed texts: frequencies that depend on the length of a text") {
   const NoGradGuard no_grad;
-  nn::DecoderConfig config = config_of(0);
+  nn::TransformerConfig config = config_of(0);
   nn::RotaryScaling scaling{.kind = nn::RotaryScalingKind::longrope, .original_context = 8};
   scaling.short_factor = {1, 1};
   scaling.long_factor = {2, 4};
@@ -307,7 +307,7 @@ TEST_CASE_TEMPLATE("packed texts: a captured step finds positions on the device"
   const auto losses = [&](bool capture) {
     manual_seed(8);
     nn::CausalLM lm({.vocab = kVocab, .context = kLongest, .dim = 16, .heads = 2, .layers = 2});
-    nn::DecoderConfig config = config_of(0);
+    nn::TransformerConfig config = config_of(0);
     config.attention = {{.rotary = nn::RotaryOptions{}}};
     nn::Decoder rotary(config);
     lm.to(device);

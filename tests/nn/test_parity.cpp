@@ -155,8 +155,7 @@ void check_causal_lm(const Setting& setting) {
 
 void check_encoder(const Setting& setting) {
   const Reference reference("encoder");
-  nn::TransformerEncoder model(
-      {.dim = 20, .heads = 4, .layers = 2, .feedforward = 36, .dropout = 0});
+  nn::TransformerEncoder model({.dim = 20, .heads = 4, .layers = 2, .mlp_dim = 36, .dropout = 0});
   const Tensor input = reference.at("batch.input").to(setting.dtype).to(setting.device);
   const Tensor target = reference.at("batch.target").to(setting.dtype).to(setting.device);
   // PyTorch marks the keys to hide.

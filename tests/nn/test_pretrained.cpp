@@ -35,7 +35,7 @@ std::string read_text(const std::string& path) {
 template <class Change>
 Tensor result_of(const Pretrained& file, const Tensor& on_cpu, Device device, Change&& change) {
   const NoGradGuard no_grad;
-  nn::DecoderConfig config = file.config();
+  nn::TransformerConfig config = file.config();
   change(config);
   const Tensor tokens = on_cpu.to(device);
   if (file.is_encoder()) {
@@ -91,7 +91,7 @@ TEST_CASE_TEMPLATE("pretrained: a folder's model computes what transformers comp
                         expected.logits) < 2e-5);
     const Tensor unpacked =
         result_of(file, expected.tokens, On::device,
-                  [](nn::DecoderConfig& config) { config.packed = !config.packed; });
+                  [](nn::TransformerConfig& config) { config.packed = !config.packed; });
     CHECK(largest_error(unpacked, expected.logits) < 2e-5);
   }
 }
@@ -139,7 +139,7 @@ TEST_CASE("pretrained: what is saved is what was loaded, under the same names") 
       return item.first.starts_with("pooler.") || item.first.find(".router.") != std::string::npos;
     });
     for (const bool packed : {true, false}) {
-      nn::DecoderConfig config = file.config();
+      nn::TransformerConfig config = file.config();
       config.packed = packed;
       const TemporaryFolder folder;
       StateDict got;
@@ -301,14 +301,14 @@ TEST_CASE("pretrained: configurations of older versions of transformers") {
   const std::string sizes =
       R"("vocab_size":9,"hidden_size":8,"num_hidden_layers":12,"num_attention_heads":2,)"
       R"("intermediate_size":8,"max_position_embeddings":64,)";
-  const nn::DecoderConfig llama =
+  const nn::TransformerConfig llama =
       read(R"({"model_type":"llama",)" + sizes +
            R"("rope_theta":500000.0,"rope_scaling":{"rope_type":"linear","factor":2.0}})");
   REQUIRE(llama.attention.size() == 1);
   CHECK(llama.attention[0].rotary->theta == 500000);
   CHECK(llama.attention[0].rotary->scaling.kind == nn::RotaryScalingKind::linear);
   CHECK(llama.attention[0].rotary->scaling.factor == 2);
-  const nn::DecoderConfig gemma = read(
+  const nn::TransformerConfig gemma = read(
       R"({"model_type":"gemma3_text",)" + sizes +
       R"("rope_theta":1000000.0,"rope_local_base_freq":10000.0,"sliding_window":4,)"
       R"("hidden_activation":"gelu_pytorch_tanh","rope_scaling":{"type":"linear","factor":8.0}})");
@@ -319,7 +319,7 @@ TEST_CASE("pretrained: configurations of older versions of transformers") {
   CHECK(gemma.attention[5].rotary->theta == 1e6);
   CHECK(gemma.attention[5].rotary->scaling.factor == 8);
   CHECK(gemma.attention[5].mask.to_string() == "causal");
-  const nn::DecoderConfig modernbert = read(
+  const nn::TransformerConfig modernbert = read(
       R"({"model_type":"modernbert",)" + sizes +
       R"("hidden_activation":"gelu","global_rope_theta":160000.0,"local_rope_theta":10000.0})");
   REQUIRE(modernbert.attention.size() == 3);
@@ -328,7 +328,7 @@ TEST_CASE("pretrained: configurations of older versions of transformers") {
   CHECK(modernbert.attention[1].rotary->theta == 10000);
   CHECK(modernbert.attention[1].mask.to_string() ==
         AttentionMask::symmetric_window(64).to_string());
-  const nn::DecoderConfig qwen =
+  const nn::TransformerConfig qwen =
       read(R"({"model_type":"qwen3",)" + sizes +
            R"("rope_theta":1000000.0,"use_sliding_window":false,"sliding_window":4})");
   CHECK(qwen.attention.size() == 1);

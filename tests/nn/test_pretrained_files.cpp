@@ -87,7 +87,7 @@ TEST_CASE("pretrained: a head that a tied file has beside its embedding is kept"
     CHECK(again.warning().empty());
     CHECK(relative_error(logits_of(again, tokens), want) < 2e-5);
     // A model that cannot have both is refused.
-    nn::DecoderConfig tied = file.config();
+    nn::TransformerConfig tied = file.config();
     tied.tie_weights = true;
     CHECK(thrown_by([&] { file.decoder(tied); }) ==
           "ValueError: Pretrained: expected a model whose head is not tied, got tie_weights, but "
@@ -156,7 +156,7 @@ TEST_CASE("pretrained: a tied pair of which a file has one tensor") {
 
 TEST_CASE("pretrained: config.json says of a saved model whether its head is tied") {
   const Pretrained gpt2 = Pretrained::open(kFolder + "gpt2");
-  nn::DecoderConfig config = gpt2.config();
+  nn::TransformerConfig config = gpt2.config();
   config.tie_weights = false;
   nn::Decoder untied(config);  // with a head of its own
   nn::Decoder tied(gpt2.config());
@@ -264,7 +264,7 @@ TEST_CASE("pretrained: adapters of halves are trained by float32 masters") {
     for (auto& [name, tensor] : tensors) tensor = tensor.to(DType::bfloat16);
   });
   const Pretrained file = copy.open();
-  nn::DecoderConfig config = file.config();
+  nn::TransformerConfig config = file.config();
   config.packed = false;
   nn::Decoder model = file.decoder(config);
   nn::add_lora(model, "q_proj|v_proj", {.rank = 2});

@@ -83,7 +83,7 @@ TEST_CASE("pretrained: heads of GPT that are not tied are loaded and saved") {
 TEST_CASE("pretrained: tensors of a model that the family's files do not have are named") {
   const auto with = [](const std::string& name, auto&& change) {
     const Pretrained file = Pretrained::open(kFolder + name);
-    nn::DecoderConfig config = file.config();
+    nn::TransformerConfig config = file.config();
     change(config);
     return thrown_by([&] { file.decoder(config); });
   };
@@ -92,7 +92,7 @@ TEST_CASE("pretrained: tensors of a model that the family's files do not have ar
            "got none for " +
            tensors + "; in '" + kFolder + name + "'";
   };
-  using Config = nn::DecoderConfig;
+  using Config = nn::TransformerConfig;
   CHECK(with("llama", [](Config& c) { c.max_positions = 64; }) ==
         error("llama", "position_embedding.weight"));
   CHECK(with("llama", [](Config& c) { c.head = nn::HeadKind::transform; }) ==
@@ -123,7 +123,7 @@ TEST_CASE("pretrained: tensors of a model that the family's files do not have ar
 TEST_CASE("pretrained: weights load below adapters, which files do not have") {
   const NoGradGuard no_grad;
   const Pretrained file = Pretrained::open(kFolder + "qwen3");
-  nn::DecoderConfig config = file.config();
+  nn::TransformerConfig config = file.config();
   config.packed = false;
   nn::Decoder model(config);
   nn::add_lora(model, "q_proj|v_proj", {.rank = 2});

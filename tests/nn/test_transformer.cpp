@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <sash/nn/layers/activation.h>
 #include <sash/nn/models/causal_lm.h>
 #include <sash/nn/models/transformer.h>
 #include <sash/ops/attention/packed_heads.h>
@@ -122,14 +123,15 @@ TEST_CASE("packed heads are views with a gradient of their own") {
 TEST_CASE("gradients through encoder layers of both kinds") {
   for (const bool norm_first : {false, true}) {
     manual_seed(3);
-    nn::TransformerEncoder encoder({.dim = 4,
-                                    .heads = 2,
-                                    .layers = 2,
-                                    .feedforward = 6,
-                                    .dropout = 0,
-                                    .activation = nn::Activation::gelu,
-                                    .norm_first = norm_first,
-                                    .final_norm = norm_first});
+    nn::TransformerEncoder encoder(
+        {.dim = 4,
+         .heads = 2,
+         .layers = 2,
+         .mlp_dim = 6,
+         .dropout = 0,
+         .mlp = nn::MlpKind::gelu,
+         .norm_placement = norm_first ? nn::NormPlacement::before : nn::NormPlacement::after_sum,
+         .final_norm = norm_first});
     encoder.to(DType::float64);
     const auto run = [&](const std::vector<Tensor>& in) {
       return encoder(in[0], AttentionMask::causal());
@@ -145,7 +147,10 @@ TEST_CASE("an encoder layer equals its formula, norm first or last") {
   manual_seed(4);
   const Tensor x = randn({2, 5, 8});
   for (const bool norm_first : {false, true}) {
-    nn::TransformerEncoderLayer layer({.dim = 8, .heads = 2, .norm_first = norm_first});
+    nn::TransformerEncoderLayer layer(
+        {.dim = 8,
+         .heads = 2,
+         .norm_placement = norm_first ? nn::NormPlacement::before : nn::NormPlacement::after_sum});
     layer.eval();
     nn::ReLU relu;
     const auto feed = [&](const Tensor& y) { return layer.linear2(relu(layer.linear1(y))); };
@@ -161,6 +166,30 @@ TEST_CASE("an encoder layer equals its formula, norm first or last") {
     layer.train();
     CHECK(largest_difference(layer(x), expected) > 0.01);  // dropout 0.1
   }
+}
+
+TEST_CASE("former names of options mean what the new names mean") {
+  const auto result = [](const nn::TransformerOptions& options) {
+    manual_seed(9);
+    nn::TransformerEncoderLayer layer(options);
+    CHECK(layer.describe() == "TransformerEncoderLayer(gelu, norm first)");
+    CHECK(layer.linear1.out_features() == 6);
+    CHECK(layer.norm1.eps() == 1e-3);
+    return layer(randn({2, 5, 8}));
+  };
+  const Tensor former = result({.dim = 8,
+                                .heads = 2,
+                                .feedforward = 6,
+                                .activation = nn::MlpKind::gelu,
+                                .norm_first = true,
+                                .layer_norm_eps = 1e-3});
+  const Tensor today = result({.dim = 8,
+                               .heads = 2,
+                               .mlp_dim = 6,
+                               .mlp = nn::MlpKind::gelu,
+                               .norm_placement = nn::NormPlacement::before,
+                               .norm_eps = 1e-3});
+  CHECK(largest_difference(former, today) == 0);
 }
 
 TEST_CASE("a causal model sees no later token") {
@@ -217,6 +246,17 @@ TEST_CASE("generation") {
   CHECK(lm.generate(prompt, 0).empty());
 }
 
+TEST_CASE("texts that a causal model writes together are what they are alone") {
+  manual_seed(10);
+  nn::CausalLM lm = small_lm();
+  for (auto& [name, p] : lm.state_dict()) p.mul_(8);
+  const std::vector<std::vector<int64_t>> prompts{{3, 1, 4}, {1}, {5, 9, 2, 6, 5, 3, 5}};
+  const auto all = lm.LanguageModel::generate(prompts, 9, {.temperature = 0, .stride = 2});
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    CHECK(all[i] == lm.generate(prompts[i], 9, {.temperature = 0, .stride = 2}));
+  }
+}
+
 TEST_CASE("samples follow the model's distribution") {
   manual_seed(7);
   nn::CausalLM lm({.vocab = 3, .context = 1, .dim = 4, .heads = 1, .layers = 1});
@@ -241,9 +281,14 @@ TEST_CASE("wrong calls: options of transformers") {
   CHECK_THROWS_WITH_AS(nn::TransformerEncoder({.layers = 0}),
                        "TransformerEncoder: expected a positive number of layers, got 0",
                        ValueError);
-  CHECK_THROWS_WITH_AS(nn::TransformerEncoderLayer({.feedforward = -3}),
-                       "TransformerEncoderLayer: expected feedforward of at least 0, got -3",
+  CHECK_THROWS_WITH_AS(nn::TransformerEncoderLayer({.mlp_dim = -3}),
+                       "TransformerEncoderLayer: expected mlp_dim of at least 0, got -3",
                        ValueError);
+  CHECK_THROWS_WITH_AS(nn::TransformerEncoderLayer({.mlp = nn::MlpKind::swiglu}),
+                       "TransformerEncoderLayer: expected mlp relu, gelu or gelu_tanh, got swiglu",
+                       ValueError);
+  CHECK_THROWS_AS(nn::TransformerEncoderLayer({.norm_placement = nn::NormPlacement::around}),
+                  ValueError);
   CHECK_THROWS_WITH_AS(nn::CausalLM({.vocab = 5}), "CausalLM: expected a positive context, got 0",
                        ValueError);
 }

@@ -62,8 +62,8 @@ struct LayerAttention {
   std::optional<RotaryOptions> rotary{};
 };
 
-/// A transformer over tokens: one struct for the families of today's models. The defaults are
-/// Llama's, except that its `attention` has no positions yet.
+/// A transformer over tokens: one struct from GPT-2 to today's families. The defaults are Llama's,
+/// except that `attention` has no positions yet.
 ///
 ///     GPT-2       layer_norm 1e-5 with all biases, gelu_tanh, max_positions, tied
 ///     GPT-Neo     the same with qkv_bias = false, scale 1, attention {causal, causal_window(w)}
@@ -111,7 +111,7 @@ struct LayerAttention {
 ///     (norm.weight [dim], .bias)
 ///     (head_dense.weight [dim, dim], .bias, head_norm.weight [dim], .bias)    HeadKind::transform
 ///     (head.weight [vocab, dim], .bias)                 the token embedding's, if tied
-struct DecoderConfig {
+struct TransformerConfig {
   int64_t vocab = 0;
   int64_t dim = 128;
   int64_t layers = 4;

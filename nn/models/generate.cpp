@@ -11,20 +11,32 @@ namespace {
 // A text that is written, and what was computed of it.
 struct Text {
   TokenSampler sampler;
-  std::vector<KeyValueCache> caches;
+  std::vector<KeyValueCache> caches;  // empty if the model has none
+  int64_t start = 0;                  // of the tokens that the model sees
 };
 
-// Reads all of a text, and appends a token.
-void read(Decoder& model, Text& text) {
-  for (KeyValueCache& cache : text.caches) cache.clear();
+// Reads the tokens of a text that the model may see, all at once, and appends a token.
+void read(LanguageModel& model, Text& text, int64_t window, int64_t stride) {
   const std::vector<int64_t>& all = text.sampler.text();
-  const Tensor tokens = tensor(all, {1, static_cast<int64_t>(all.size())},
+  const auto length = static_cast<int64_t>(all.size());
+  if (window > 0 && length - text.start > window) {
+    text.start = length - (window - std::min(stride, window) + 1);
+  }
+  const std::vector<int64_t> seen(all.begin() + text.start, all.end());
+  const Tensor tokens = tensor(seen, {1, static_cast<int64_t>(seen.size())},
                                {.device = model.token_embedding.weight.device()});
-  text.sampler.append(model.next_logits(tokens, {&text.caches}).to_vector<double>());
+  for (KeyValueCache& cache : text.caches) cache.clear();
+  std::vector<std::vector<KeyValueCache>*> caches;
+  if (!text.caches.empty()) caches.push_back(&text.caches);
+  text.sampler.append(model.next_logits(tokens, caches).to_vector<double>());
 }
 
-// Whether with the next token of a text longrope turns all keys by other angles.
-bool turns_anew(const Decoder& model, const Text& text) {
+// Whether the next token needs all tokens to be read again: there are no caches, the window is full
+// or, with the next token, longrope turns all keys by other angles.
+bool reads_anew(const LanguageModel& model, const Text& text, int64_t window) {
+  if (text.caches.empty()) return true;
+  const auto length = static_cast<int64_t>(text.sampler.text().size());
+  if (window > 0 && length - text.start > window) return true;
   const std::vector<LayerAttention>& layers = model.config().attention;
   return std::any_of(layers.begin(), layers.end(), [&](const LayerAttention& layer) {
     return layer.rotary && layer.rotary->scaling.kind == RotaryScalingKind::longrope &&
@@ -52,37 +64,39 @@ void append_next(DecodeStep& step, const std::vector<Text*>& texts) {
 
 }  // namespace
 
-std::vector<std::vector<int64_t>> Decoder::generate(
+std::vector<std::vector<int64_t>> LanguageModel::generate(
     const std::vector<std::vector<int64_t>>& prompts, int64_t count,
     const GenerateOptions& options) {
   const NoGradGuard no_grad;
   const EvalGuard eval(*this);
+  const std::string op = type_name() + ".generate";
   std::vector<Text> texts;
   for (const std::vector<int64_t>& prompt : prompts) {
-    check_prompt("Decoder.generate", prompt, config_.vocab);
+    check_prompt(op.c_str(), prompt, config_.vocab);
     const auto number = static_cast<int64_t>(texts.size());
-    texts.push_back(
-        {TokenSampler("Decoder.generate", prompt, number, count, options), new_caches()});
+    texts.push_back({TokenSampler(op.c_str(), prompt, number, count, options),
+                     can_cache() ? new_caches() : std::vector<KeyValueCache>()});
   }
   // Each prompt by itself, at once.
   for (Text& text : texts) {
-    if (!text.sampler.done()) read(*this, text);
+    if (!text.sampler.done()) read(*this, text, window_, options.stride);
   }
   // Then a token of all texts at a time, until one is done or has to be read again.
+  const auto stops = [this](const Text* text) {
+    return text->sampler.done() || reads_anew(*this, *text, window_);
+  };
   while (true) {
     std::vector<Text*> open;
     std::vector<std::vector<KeyValueCache>*> caches;
     for (Text& text : texts) {
-      if (!text.sampler.done() && turns_anew(*this, text)) read(*this, text);
+      if (text.sampler.done()) continue;
+      if (reads_anew(*this, text, window_)) read(*this, text, window_, options.stride);
       if (text.sampler.done()) continue;
       open.push_back(&text);
       caches.push_back(&text.caches);
     }
     if (open.empty()) break;
     DecodeStep step(*this, caches, options.capture);
-    const auto stops = [this](const Text* text) {
-      return text->sampler.done() || turns_anew(*this, *text);
-    };
     while (std::none_of(open.begin(), open.end(), stops)) append_next(step, open);
   }
   std::vector<std::vector<int64_t>> result;
@@ -90,8 +104,8 @@ std::vector<std::vector<int64_t>> Decoder::generate(
   return result;
 }
 
-std::vector<int64_t> Decoder::generate(const std::vector<int64_t>& prompt, int64_t count,
-                                       const GenerateOptions& options) {
+std::vector<int64_t> LanguageModel::generate(const std::vector<int64_t>& prompt, int64_t count,
+                                             const GenerateOptions& options) {
   return generate(std::vector<std::vector<int64_t>>{prompt}, count, options)[0];
 }
 
