@@ -7,7 +7,7 @@
 Each file holds a tiny model of `transformers` with random weights, in float32: `weight.<key>`,
 `tokens` and `targets` [2, 18], the `logits` and `grad.<key>` of the first pass, the `losses` of ten
 AdamW steps, and for decoders a `greedy` continuation of the first six tokens of row 0 by the weights
-at the start. Keys are those of nn::DecoderConfig. Windows are four or five tokens wide. Encoders
+at the start. Keys are those of nn::TransformerConfig. Windows are four or five tokens wide. Encoders
 have key `lengths`, and targets of -100 beyond them. The translator is PyTorch's encoder-decoder, one
 pass of it.
 """
