@@ -12,7 +12,7 @@
 #include <string>
 
 #include "../../../core/error.h"
-#include "../attention/common/attention_limits.h"
+#include "../attention/common/limits.h"
 #include "../runtime/check.h"
 #include "gemm_choices.h"
 

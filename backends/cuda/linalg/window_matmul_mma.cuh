@@ -3,8 +3,8 @@
 #include <optional>
 
 #include "../../../tensor/kernels/memory.h"
-#include "../attention/common/attention_limits.h"
-#include "../attention/mma/attention_mma_tile.cuh"
+#include "../attention/common/limits.h"
+#include "../attention/mma/tile.cuh"
 #include "window_matmul.h"
 
 /// What the windowed products on tensor cores share. A block has four warps, each of which computes

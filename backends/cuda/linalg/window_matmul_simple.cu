@@ -1,4 +1,4 @@
-#include "../attention/common/attention_launch.cuh"
+#include "../attention/common/launch.cuh"
 #include "../elementwise/compute.cuh"
 #include "window_matmul.h"
 

@@ -1,5 +1,5 @@
-#include "../attention/hopper/tensor_map.h"
 #include "../elementwise/compute.cuh"
+#include "../hopper/tensor_map.h"
 #include "block_sparse.h"
 #include "block_wgmma.cuh"
 

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "../../../tensor/kernels/memory.h"
-#include "../attention/common/attention_limits.h"
+#include "../attention/common/limits.h"
 
 namespace sash::cuda {
 namespace {

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "../../../ops/kernels/sparse.h"
-#include "../attention/mma/mma.cuh"
+#include "../attention/mma/instructions.cuh"
 #include "../elementwise/compute.cuh"
 
 /// What the tensor-core kernels of block-sparse products share: tiles in shared memory, their ring

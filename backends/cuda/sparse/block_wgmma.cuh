@@ -2,8 +2,8 @@
 
 #include <type_traits>
 
-#include "../attention/hopper/hopper_pipeline.cuh"
-#include "../attention/hopper/hopper_wgmma.cuh"
+#include "../hopper/pipeline.cuh"
+#include "../hopper/wgmma.cuh"
 
 /// What the sm_90a kernels of block-sparse products share: a ring of tiles in shared memory, which
 /// one warp fills by TMA and four warps multiply by wgmma. Two blocks of threads share a

@@ -1,0 +1,122 @@
+#include "../../../ops/kernels/attention.h"
+
+#include <cstdlib>
+#include <limits>
+#include <string_view>
+
+#include "../../../core/error.h"
+#include "../../../tensor/kernels/memory.h"
+#include "common/kept.h"
+#include "common/limits.h"
+#include "families.h"
+
+/// Attention: the family of kernels that runs a call.
+namespace sash::cuda {
+namespace {
+
+/// The kernels of attention, fastest first.
+enum class AttentionKernels { hopper, mma, simple };
+
+/// The first that may be chosen on this card. SASH_ATTENTION_KERNEL=hopper|mma|simple, for tests,
+/// leaves out those before the one it names; `DeviceError` if that is hopper and they do not run.
+AttentionKernels first_attention_kernels(Device device) {
+  const char* name = std::getenv("SASH_ATTENTION_KERNEL");
+  if (!name) {
+    return attention_hopper_runs(device) ? AttentionKernels::hopper : AttentionKernels::mma;
+  }
+  if (std::string_view(name) == "mma") return AttentionKernels::mma;
+  if (std::string_view(name) == "simple") return AttentionKernels::simple;
+  if (std::string_view(name) != "hopper") {
+    throw ValueError("attention", "SASH_ATTENTION_KERNEL of hopper, mma or simple", name);
+  }
+  if (attention_hopper_runs(device)) return AttentionKernels::hopper;
+  throw DeviceError("attention",
+                    "a card of compute capability 9.0, a library with code for sm_90a and no lower "
+                    "SASH_SHARED_MEMORY_LIMIT, for SASH_ATTENTION_KERNEL=hopper",
+                    to_string(device) + " without one of these");
+}
+
+/// The kernels for a call. The simple ones compute no halves.
+AttentionKernels choose_attention(const KernelContext& context,
+                                  const kernels::AttentionInputs& inputs) {
+  const AttentionKernels first = first_attention_kernels(context.device);
+  const bool half = size_of(inputs.q.dtype) == 2;
+  if (first == AttentionKernels::hopper && attention_hopper_takes(inputs)) {
+    return AttentionKernels::hopper;
+  }
+  if ((first != AttentionKernels::simple || half) && attention_mma_takes(context, inputs)) {
+    return AttentionKernels::mma;
+  }
+  return AttentionKernels::simple;
+}
+
+/// Whether a call has no scores: no batch, no head, no query or no key. Kernels take no such call.
+bool has_no_scores(const kernels::AttentionInputs& x) {
+  return x.q.numel() == 0 || x.k.shape[2] == 0;
+}
+
+void fill(KernelContext& context, const TensorView& y, double value) {
+  if (y.numel() > 0) kernels::fill(context, y, value);
+}
+
+void attention_forward(KernelContext& context, const kernels::AttentionInputs& x,
+                       const kernels::AttentionParams& params, const TensorView& out,
+                       const TensorView& lse) {
+  if (has_no_scores(x)) {
+    fill(context, out, 0);
+    fill(context, lse, std::numeric_limits<double>::infinity());
+    return;
+  }
+  check_extents("attention", x.q, x.k);
+  switch (choose_attention(context, x)) {
+    case AttentionKernels::hopper:
+      return attention_hopper_forward(context, x, params, out, lse);
+    case AttentionKernels::mma:
+      return attention_mma_forward(context, x, params, out, lse);
+    case AttentionKernels::simple:
+      return attention_simple_forward(context, x, params, out, lse);
+  }
+}
+
+void attention_backward(KernelContext& context, const kernels::AttentionInputs& x,
+                        const kernels::AttentionParams& params,
+                        const kernels::AttentionGradients& gradients) {
+  if (has_no_scores(x)) {
+    for (const TensorView* y : {&gradients.dq, &gradients.dk, &gradients.dv, gradients.drelative}) {
+      if (y) fill(context, *y, 0);
+    }
+    return;
+  }
+  check_extents("attention", x.q, x.k);
+  switch (choose_attention(context, x)) {
+    case AttentionKernels::hopper:
+      return attention_hopper_backward(context, x, params, gradients);
+    case AttentionKernels::mma:
+      return attention_mma_backward(context, x, params, gradients);
+    case AttentionKernels::simple:
+      return attention_simple_backward(context, x, params, gradients);
+  }
+}
+
+void kept_bytes(KernelContext& context, const kernels::AttentionInputs& x,
+                const kernels::AttentionParams& params, int64_t& bytes) {
+  const bool reads = !has_no_scores(x) && choose_attention(context, x) != AttentionKernels::simple;
+  bytes = reads ? attention_kept_bytes(x, params) : 0;
+}
+
+/// Every family reads maps with as many queries as keys in a block.
+void attention_block_rows(KernelContext&, const kernels::AttentionInputs&, kernels::AttentionPass,
+                          int64_t& query_rows) {
+  query_rows = kernels::kBlockKeys;
+}
+
+}  // namespace
+
+void register_attention() {
+  kernels::attention_block_rows.set(DeviceType::cuda, attention_block_rows);
+  kernels::attention_kept_bytes.set(DeviceType::cuda, kept_bytes);
+  kernels::attention_forward.set(DeviceType::cuda, attention_forward);
+  kernels::attention_backward.set(DeviceType::cuda, attention_backward);
+}
+
+}  // namespace sash::cuda

@@ -1,0 +1,84 @@
+#pragma once
+
+#include "../../../../core/philox.h"
+#include "../../../../ops/kernels/attention.h"
+#include "../../elementwise/compute.cuh"
+#include "bounds.cuh"
+
+namespace sash::cuda {
+
+/// The extents and options of a call. Blocks of its map are 64 x 64. What follows `bounds` is for
+/// general kernels only.
+template <class T>
+struct AttentionDims {
+  using C = compute_t<T>;
+  kernels::BlockMap map;
+  int batches, heads, key_heads, queries, keys;
+  C exponent;  ///< scale log2(e)
+  C scale;
+  bool options;  ///< scores are more than products times the scale
+  bool plain;    ///< no options, no dropout, and a positive scale
+  RowBounds bounds;
+
+  C softcap;
+  const T* bias;
+  int64_t bias_step[4];
+  const C* relative;
+  int64_t relative_step[2];
+  int radius;
+  const C* slopes;
+  int64_t slope_step;
+  bool dropout;
+  uint32_t threshold;
+  C kept;  ///< 1 / (1 - p): the factor of weights that dropout keeps
+  PhiloxState random;
+
+  AttentionDims(const kernels::AttentionInputs& x, const kernels::AttentionParams& params,
+                const RowBounds& row_bounds)
+      : map(params.map),
+        batches(static_cast<int>(x.q.shape[0])),
+        heads(static_cast<int>(x.q.shape[1])),
+        key_heads(static_cast<int>(x.k.shape[1])),
+        queries(static_cast<int>(x.q.shape[2])),
+        keys(static_cast<int>(x.k.shape[2])),
+        exponent(static_cast<C>(params.scale * 1.4426950408889634)),
+        scale(static_cast<C>(params.scale)),
+        options(params.softcap != 0 || params.bias || params.relative_bias || params.slopes),
+        plain(exponent > 0 && !options && params.dropout == 0),
+        bounds(row_bounds),
+        softcap(static_cast<C>(params.softcap)),
+        bias(params.bias ? params.bias->ptr<const T>() : nullptr),
+        bias_step{},
+        relative(params.relative_bias ? params.relative_bias->ptr<const C>() : nullptr),
+        relative_step{},
+        radius(params.relative_bias ? static_cast<int>(params.relative_bias->shape[1] / 2) : 0),
+        slopes(params.slopes ? params.slopes->ptr<const C>() : nullptr),
+        slope_step(params.slopes ? params.slopes->strides[0] : 0),
+        dropout(params.dropout > 0),
+        threshold(dropout_threshold(params.dropout)),
+        kept(params.dropout == 1 ? C(0) : static_cast<C>(1 / (1 - params.dropout))),
+        random(params.philox) {
+    for (int axis = 0; params.bias && axis < 4; ++axis)
+      bias_step[axis] = params.bias->strides[axis];
+    for (int axis = 0; params.relative_bias && axis < 2; ++axis) {
+      relative_step[axis] = params.relative_bias->strides[axis];
+    }
+  }
+
+  /// The key head that query head h reads.
+  __device__ int key_head_of(int h) const { return h / (heads / key_heads); }
+  /// The block row of block 0 of head (b, h), where a head has `blocks` rows.
+  __device__ int64_t first_row(int b, int h, int64_t blocks) const {
+    return ((map.batches == 1 ? 0 : b) * map.heads + (map.heads == 1 ? 0 : h)) * blocks;
+  }
+  /// Of query block 0, in [B, H, query blocks].
+  __device__ int64_t block_of(int b, int h) const {
+    return (static_cast<int64_t>(b) * heads + h) * map.query_blocks;
+  }
+  /// Of query 0, in [B, H, queries].
+  __device__ int64_t row_of(int b, int h) const {
+    return (static_cast<int64_t>(b) * heads + h) * queries;
+  }
+};
+
+}  // namespace sash::cuda

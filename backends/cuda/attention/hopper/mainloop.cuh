@@ -1,0 +1,244 @@
+#pragma once
+
+#include "../../hopper/pipeline.cuh"
+#include "mask.cuh"
+
+/// What the sm_90 kernels share around their products: shared memory, the producer warps, the
+/// consumers' loop over work tiles, and the roles of warps.
+namespace sash::cuda::hopper {
+
+/// The shared memory of a block of threads. Resident tiles stay for a work tile; pairs of tiles
+/// stream past them: `a` has keys or queries, `b` values or cotangents.
+template <class S>
+struct SharedStorage {
+  static constexpr int kSteps = S::kListed * S::kStages;
+  using StepState = PipelineState<kSteps>;
+
+  typename S::Resident resident[S::kResident][S::kOperands][S::kBlockRows];
+  typename S::Streamed a[S::kStages], b[S::kStagesOfB];
+  SharedWorkTile<S::kBlockRows> work[S::kWorkTiles];
+  Step<S::kBlockRows, S::kBlocks> step[kSteps];
+  Barrier work_full[S::kWorkTiles], step_full[kSteps], step_empty[kSteps];
+  Ring<typename S::Resident, S::kResident, S::kOperands * S::kBlockRows> resident_ring;
+  Ring<typename S::Streamed, S::kStages> a_ring;
+  Ring<typename S::Streamed, S::kStagesOfB> b_ring;
+
+  /// By all threads of the block.
+  __device__ void init() {
+    constexpr uint32_t consumers = 4 * S::kGroups;
+    if (threadIdx.x == 0) {
+      for (Barrier& full : work_full) full.init(S::kBlockRows);
+      for (Barrier& full : step_full) full.init(S::kBlockRows);
+      for (Barrier& empty : step_empty) empty.init(1);
+      resident_ring.init(consumers);
+      a_ring.init(consumers + S::kListeners);
+      b_ring.init(consumers);
+      fence_barrier_init();
+    }
+    __syncthreads();
+  }
+};
+
+/// The loop of the warp that lists the work: it takes work tiles from the scheduler, publishes
+/// them, calls begin(work), loads the `resident` tiles, and publishes a step for each block that a
+/// row of the work tile lists. The blocks are those of keys if `by_query`, else of queries, of each
+/// query head of the work tile's key head in turn. It runs ahead of the copies, which so never wait
+/// for lists.
+template <class S, bool by_query, class X, class Shared, class Begin, class... Resident>
+__device__ void list_steps(const X& x, Shared& shared, Begin begin, const Resident&... resident) {
+  const auto& p = x.dims;
+  const int heads = by_query ? 1 : p.heads / p.key_heads;
+  PipelineState<S::kResident> at_resident;
+  PipelineState<S::kWorkTiles> at_work;
+  typename Shared::StepState at;
+  // A tile that is taken has to be published.
+  TileScheduler scheduler(x.schedule);
+  for (int tile; (tile = scheduler.next()) >= 0; at_work.advance()) {
+    const WorkTile work(x.schedule, p, S::kBlockRows, tile);
+    work.publish(shared.work[at_work.stage()], shared.work_full[at_work.stage()]);
+    begin(work);
+    const int stage = at_resident.stage();
+    Barrier& full = shared.resident_ring.full[stage];
+    shared.resident_ring.acquire(at_resident);
+    if (elect_one()) shared.resident_ring.commit(at_resident);
+    for (int i = 0; i < S::kBlockRows; ++i) {
+      const int row = __shfl_sync(~0u, work.block_row, i) * kBlock;
+      int operand = 0;
+      if (!elect_one()) continue;
+      (copy_rows(shared.resident[stage][operand++][i], 0, resident, row, work.h, work.b, full),
+       ...);
+    }
+    at_resident.advance();
+    const int end_head = (work.h + 1) * heads;
+    for (int h = work.h * heads; h < end_head; ++h) {
+      BlockIterator<typename S::Element, S::kBlockRows, by_query, S::kBlocks, S::kTakesBounds,
+                    S::kBackwards>
+          blocks(p, work, h);
+      bool last;
+      do {
+        int block[S::kBlocks], tile_of_lane[S::kBlocks];
+#pragma unroll
+        for (int part = 0; part < S::kBlocks; ++part) {
+          block[part] = blocks.next();
+          tile_of_lane[part] = blocks.tile();
+        }
+        last = !blocks.more();
+        shared.step_empty[at.stage()].wait(at.parity() ^ 1);
+        shared.step[at.stage()].publish(block, tile_of_lane, work.b, h, last && h + 1 == end_head,
+                                        shared.step_full[at.stage()]);
+        at.advance();
+      } while (!last);
+    }
+  }
+  publish_end(shared.work[at_work.stage()], shared.work_full[at_work.stage()]);
+  shared.step_empty[at.stage()].wait(at.parity() ^ 1);
+  shared.step[at.stage()].publish_end(shared.step_full[at.stage()]);
+}
+
+/// The loop of the warp that copies the tiles of listed steps. copy_a(stage, part, block, b, h,
+/// full) and copy_b, by one thread, copy part `part` of a stage of their ring; copy_a also `more`
+/// bytes besides the tiles. h is a key head if `by_query`, else a query head. `ahead`: the next
+/// step of the work tile may be read once the tiles of `a` are there (Consumer::read_next).
+template <class S, bool by_query, bool ahead = false, class X, class Shared, class CopyA,
+          class CopyB>
+__device__ void copy_steps(const X& x, Shared& shared, uint32_t more, CopyA copy_a, CopyB copy_b) {
+  typename Shared::StepState at, done;
+  int steps = 0;
+  // Once both rings have room for a step, nobody reads that of kStages steps ago any more.
+  const auto release_step = [&] {
+    if (steps++ < S::kStages) return;
+    shared.step_empty[done.stage()].arrive_as_one();
+    done.advance();
+  };
+  for (;; at.advance()) {
+    const auto of_a = at.template in<S::kStages>();
+    const auto of_b = at.template in<S::kStagesOfB>();
+    if constexpr (S::kListed == 1) {
+      shared.a_ring.acquire(of_a);
+      shared.b_ring.acquire(of_b);
+      release_step();
+    }
+    shared.step_full[at.stage()].wait(at.parity());
+    const auto& step = shared.step[at.stage()];
+    if (step.is_end()) return;
+    const int b = step.b, head = by_query ? x.dims.key_head_of(step.h) : step.h;
+    int block[S::kBlocks];
+#pragma unroll
+    for (int part = 0; part < S::kBlocks; ++part) block[part] = step.block[part];
+    if (ahead && !step.last) {
+      auto next = at;
+      next.advance();
+      shared.step_full[next.stage()].wait(next.parity());
+    }
+    shared.a_ring.acquire(of_a);
+    if (elect_one()) {
+      Barrier& full = shared.a_ring.commit(of_a, more);
+#pragma unroll
+      for (int part = 0; part < S::kBlocks; ++part) {
+        copy_a(of_a.stage(), part, block[part], b, head, full);
+      }
+    }
+    shared.b_ring.acquire(of_b);
+    if (elect_one()) {
+      Barrier& full = shared.b_ring.commit(of_b);
+#pragma unroll
+      for (int part = 0; part < S::kBlocks; ++part) {
+        copy_b(of_b.stage(), part, block[part], b, head, full);
+      }
+    }
+    if constexpr (S::kListed > 1) release_step();
+  }
+}
+
+/// A consumer group: the loop over its work tiles. `Derived` has compute(work), which waits for the
+/// resident tiles and takes all steps; reduce(buffer), which adds up the accumulators of groups
+/// that share a block row, in a resident stage; and store(b, h, first, rows), the epilogue: `rows`
+/// rows of head (b, h) from row `first` on.
+template <class Derived, class S, class X, class Shared, bool by_query>
+class Consumer {
+ public:
+  __device__ Consumer(const X& x, Shared& shared, int row) : x_(x), shared_(shared), row_(row) {}
+
+  __device__ void run() {
+    auto& self = static_cast<Derived&>(*this);
+    while (true) {
+      shared_.work_full[at_work_.stage()].wait(at_work_.parity());
+      if (work().is_end()) return;
+      self.compute(work());
+      const auto& p = x_.dims;
+      const int b = work().b, h = work().h, row = work().block_row[row_] * kBlock;
+      const bool shares = work().shared;
+      if (shares) self.reduce(reinterpret_cast<float*>(&shared_.resident[at_resident_.stage()]));
+      shared_.resident_ring.release(at_resident_);
+      at_resident_.advance();
+      at_work_.advance();
+      self.store(b, h, row, shares && row_ > 0 ? 0 : (by_query ? p.queries : p.keys) - row);
+    }
+  }
+
+ protected:
+  __device__ const SharedWorkTile<S::kBlockRows>& work() const {
+    return shared_.work[at_work_.stage()];
+  }
+  /// What is listed of the step at hand.
+  __device__ const Step<S::kBlockRows, S::kBlocks>& step() const {
+    return shared_.step[at_.stage()];
+  }
+  /// What is listed of a step for this group.
+  struct Listed {
+    int tile[S::kBlocks], last;
+  };
+  __device__ Listed read(const typename Shared::StepState& at) const {
+    const auto& listed = shared_.step[at.stage()];
+    Listed found;
+    found.last = listed.last;
+#pragma unroll
+    for (int part = 0; part < S::kBlocks; ++part) found.tile[part] = listed.tile[row_][part];
+    return found;
+  }
+  /// That of the next step, where copy_steps has `ahead`. `last`: there is none, any will do.
+  __device__ Listed read_next(bool last) const {
+    auto next = at_;
+    next.advance();
+    return read(last ? at_ : next);
+  }
+  /// Gives back a step that is hidden.
+  __device__ void release_step() {
+    shared_.b_ring.wait(at_);
+    shared_.a_ring.release(at_);
+    shared_.b_ring.release(at_);
+  }
+  /// The stage of ring `a`.
+  static __device__ int stage_of(const typename Shared::StepState& at) {
+    return at.template in<S::kStages>().stage();
+  }
+
+  const X& x_;
+  Shared& shared_;
+  const int row_;  ///< this group's among the work tile's block rows
+  PipelineState<S::kWorkTiles> at_work_;
+  PipelineState<S::kResident> at_resident_;
+  typename Shared::StepState at_;
+};
+
+/// Warp specialization: the consumer groups and up to four warps of the producer group, with
+/// registers to match.
+template <class S, class Shared, class Consume, class... Produce>
+__device__ void specialize_warps(Shared& shared, Consume consume, Produce... produce) {
+  static_assert(sizeof...(produce) <= 4);
+  shared.init();
+  if (group() < S::kGroups) {
+    warpgroup_reg_alloc<S::kConsumerRegisters>();
+    consume();
+  } else {
+    warpgroup_reg_dealloc<S::kProducerRegisters>();
+    int number = 4 * S::kGroups;
+    (
+        [&] {
+          if (warp() == number++) produce();
+        }(),
+        ...);
+  }
+}
+
+}  // namespace sash::cuda::hopper

@@ -1,0 +1,94 @@
+#pragma once
+
+#include "backward.cuh"
+
+/// What the kernels share that form all gradients in one pass of five products. As in the kernel of
+/// dk and dv, keys and values are resident, queries stream past, and rows of scores are keys. The
+/// two groups also exchange dS' in shared memory; then each forms a part [64][64] of dQ = dS K over
+/// the keys of both, which is added to sums in global memory when it is its turn.
+///
+/// With dropout's factors M, which are 0 or `kept`: dV = (M P)' g, dS = P (M dP - D). The factor is
+/// taken out: sums hold gradients divided by it, and the statistics D.
+namespace sash::cuda::hopper {
+
+/// Where a lane stores the first of its parts of the accumulators [64][64] of a group to a tile.
+template <class Square>
+__device__ uint32_t first_of_square(const Square& tile) {
+  const int matrix = lane() / 8, row = row_of_warp() + matrix % 2 * 8 + lane() % 8;
+  return tile.address() +
+         static_cast<uint32_t>(row * Square::kRowBytes + (matrix / 2 ^ row % 8) * 16);
+}
+
+/// Stores these accumulators, packed.
+__device__ inline void store_square(uint32_t first, const uint32_t* words) {
+#pragma unroll
+  for (uint32_t j = 0; j < 8; j += 2) {
+    asm volatile(
+        "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(first ^ j * 16),
+        "r"(words[2 * j]), "r"(words[2 * j + 1]), "r"(words[2 * j + 2]), "r"(words[2 * j + 3])
+        : "memory");
+  }
+}
+
+/// The statistics of a thread's columns [64].
+class ColumnValues {
+ public:
+  __device__ void load(const float (&values)[kBlock]) {
+    for_columns(values, [&](int i, float x) { value_[i / 4][i % 2] = x; });
+  }
+  /// That of accumulator i.
+  __device__ float of(int i) const { return value_[i / 4][i % 2]; }
+
+ private:
+  float value_[8][2];
+};
+
+/// An accumulator's initial value, in place: the compiler may not move accumulators of products
+/// that run from one round of a loop to the next.
+__device__ inline void set(float& sum, float value) {
+  asm volatile("mov.f32 %0, %1;" : "+f"(sum) : "f"(value));
+}
+
+/// Words in global memory by which work tiles pass turns on.
+__device__ inline int load_acquire(const int* x) {
+  int value;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(x) : "memory");
+  return value;
+}
+__device__ inline void store_release(int* x, int value) {
+  asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(x), "r"(value) : "memory");
+}
+
+/// Starts to load what dropout keeps of block row `number` of a step.
+template <class T, int kBlockRows, int kBlocks>
+__device__ void load_kept(Mask<kBlocks, false>& kept, const Fused<T>& x,
+                          const SharedWorkTile<kBlockRows>& work,
+                          const Step<kBlockRows, kBlocks>& step, int number) {
+  const AttentionDims<T>& p = x.dims;
+  const int64_t first = p.block_of(work.b, step.h);
+#pragma unroll
+  for (int block = 0; block < kBlocks; ++block) {
+    if (step.tile[number][block] == kEmpty) continue;
+    const int64_t row = first + step.block[block];
+    kept.load_tile(block, x.kept + (row * p.map.key_blocks + work.block_row[number]) * kBlock);
+  }
+}
+
+/// The loop of the warp that copies queries, their statistics and cotangents.
+template <class S, class T, class Shared>
+__device__ void copy_queries(const Fused<T>& x, Shared& shared) {
+  copy_steps<S, false>(
+      x, shared, S::kBlocks * sizeof(BlockStats),
+      [&](int stage, int part, int found, int b, int h, Barrier& full) {
+        const int block = found == kNoBlock ? 0 : found;
+        copy_rows(shared.a[stage], part, x.q, block * kBlock, h, b, full);
+        copy_row(&shared.stats[stage][part], x.stats_map,
+                 static_cast<int>(x.dims.block_of(b, h)) + block, full);
+      },
+      [&](int stage, int part, int block, int b, int h, Barrier& full) {
+        const int row = min(block, static_cast<int>(x.dims.map.query_blocks)) * kBlock;
+        copy_rows(shared.b[stage], part, x.g, row, h, b, full);
+      });
+}
+
+}  // namespace sash::cuda::hopper

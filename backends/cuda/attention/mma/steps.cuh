@@ -1,0 +1,164 @@
+#pragma once
+
+#include "../common/kept.cuh"
+#include "tile.cuh"
+
+/// What the mma kernels share: their shapes, and the order of their steps. A block of threads has
+/// kRows queries or keys, a block of the map or an equal part of one, and takes the other axis in
+/// steps of kStep rows, 64 or an equal part.
+namespace sash::cuda::mma {
+
+inline constexpr int kBlockKeys = static_cast<int>(kernels::kBlockKeys);
+
+/// Rows of the map's query blocks.
+inline constexpr int kBlockQueries = 64;
+
+/// The shape of a kernel. `held`: the left operands of scores stay in registers. At least `blocks`
+/// blocks of `warps` warps share a multiprocessor, fewer of general kernels.
+template <int warps, int tiles, int step, int stages, bool held, int blocks>
+struct Shape {
+  static constexpr int kThreads = warps * kWarp, kTiles = tiles, kRows = 16 * warps * tiles;
+  static constexpr int kStep = step, kStages = stages;
+  static constexpr bool kHeld = held;
+  static constexpr int min_blocks(bool plain) { return plain || blocks <= 3 ? blocks : blocks - 1; }
+  static_assert(kBlockQueries % kRows == 0 && kBlockKeys % step == 0 && step % 16 == 0);
+};
+
+/// A step: kStep rows from `first` on, those of block `block` from row `part` on. `first` is -1
+/// past the last step.
+struct Step {
+  int first, head, block, part;
+  int tile;      ///< the block's bit tile, -1 if it is full
+  bool bounded;  ///< bounds cut the block
+};
+
+/// The steps of one block row in each of the heads [head, end_head). General kernels skip blocks
+/// that bounds hide. By all lanes of a warp.
+template <class T, bool by_query, int kStep, bool plain>
+class StepIterator {
+ public:
+  __device__ StepIterator(const AttentionDims<T>& p, int b, int head, int end_head, int row)
+      : p_(p),
+        list_(by_query ? p.map.by_query : p.map.by_key),
+        b_(b),
+        row_(row),
+        end_head_(end_head) {
+    at_.head = head;
+    at_.part = kBlock - kStep;
+    open_row();
+  }
+
+  __device__ Step next() {
+    at_.part += kStep;
+    if (at_.part < kBlock) {
+      at_.first += kStep;
+      return at_;
+    }
+    while (!next_block()) {
+      if (++at_.head >= end_head_) {
+        at_.first = -1;
+        return at_;
+      }
+      open_row();
+    }
+    at_.part = 0;
+    at_.first = at_.block * kBlock;
+    return at_;
+  }
+
+ private:
+  /// Both axes have blocks of 64.
+  static constexpr int kBlock = kBlockKeys;
+  static_assert(kBlockQueries == kBlockKeys);
+
+  __device__ void open_row() {
+    const int64_t blocks = by_query ? p_.map.query_blocks : p_.map.key_blocks;
+    const int64_t row = p_.first_row(b_, at_.head, blocks) + row_;
+    entry_ = list_.start[row];
+    end_ = list_.start[row + 1];
+  }
+
+  /// The next block of the row.
+  __device__ bool next_block() {
+    if constexpr (!plain) {
+      if (p_.bounds.summary) return next_block_within_bounds();
+    }
+    if (entry_ >= end_) return false;
+    at_.block = list_.block[entry_];
+    at_.tile = list_.tile[entry_++];
+    at_.bounded = false;
+    return true;
+  }
+
+  /// Lanes look at 32 entries at once.
+  __device__ bool next_block_within_bounds() {
+    const int4* summary = p_.bounds.summary + p_.bounds.head(b_, at_.head) * p_.map.query_blocks;
+    for (; entry_ < end_; entry_ += kWarp) {
+      const int mine = entry_ + lane();
+      const int block = mine < end_ ? list_.block[mine] : 0;
+      const int4 s = summary[by_query ? row_ : block];
+      const int first_key = (by_query ? block : row_) * kBlockKeys;
+      const unsigned hits =
+          __ballot_sync(~0u, mine < end_ && s.x < first_key + kBlockKeys && s.w > first_key);
+      const unsigned cut = __ballot_sync(~0u, s.y > first_key || s.z < first_key + kBlockKeys);
+      if (hits == 0) continue;
+      const int hit = __ffs(static_cast<int>(hits)) - 1;
+      entry_ += hit;
+      at_.block = list_.block[entry_];
+      at_.tile = list_.tile[entry_++];
+      at_.bounded = cut >> hit & 1;
+      return true;
+    }
+    return false;
+  }
+
+  const AttentionDims<T>& p_;
+  const kernels::BlockList& list_;
+  int b_, row_, end_head_;
+  int entry_, end_;
+  Step at_;
+};
+
+/// Which kernels take a call with heads of `features`.
+template <class T>
+Kind kind_of(const AttentionDims<T>& p, int64_t features) {
+  if (p.bounds.ranges) return Kind::general;
+  if (p.plain) return Kind::plain;
+  return keeps_tiles(p, features) ? Kind::dropout : Kind::general;
+}
+
+/// f<width, kind>() for the narrowest tiles that hold the features; general kernels, which are more
+/// instructions, have fewer widths, and so have those with dropout.
+template <class F>
+void with_width(int64_t features, Kind kind, F&& f) {
+  const auto of = [&]<Kind kKind>(std::integral_constant<Kind, kKind>) {
+    constexpr bool plain = kKind == Kind::plain;
+    if constexpr (kKind != Kind::general) {
+      if (features <= 32) return f.template operator()<32, kKind>();
+    }
+    if (features <= 64) return f.template operator()<64, kKind>();
+    if constexpr (plain) {
+      if (features <= 96) return f.template operator()<96, kKind>();
+    }
+    if (kKind == Kind::dropout || features <= 128) return f.template operator()<128, kKind>();
+    if constexpr (kKind != Kind::dropout) f.template operator()<256, kKind>();
+  };
+  switch (kind) {
+    case Kind::plain:
+      return of(std::integral_constant<Kind, Kind::plain>());
+    case Kind::dropout:
+      return of(std::integral_constant<Kind, Kind::dropout>());
+    case Kind::general:
+      return of(std::integral_constant<Kind, Kind::general>());
+  }
+}
+
+/// f<T>() for the type of elements.
+template <class F>
+void with_type(DType dtype, F&& f) {
+  if (dtype == DType::bfloat16) return f.template operator()<__nv_bfloat16>();
+  if (dtype == DType::float16) return f.template operator()<__half>();
+  return f.template operator()<float>();
+}
+
+}  // namespace sash::cuda::mma

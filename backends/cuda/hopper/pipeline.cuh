@@ -1,0 +1,83 @@
+#pragma once
+
+#include "barrier.cuh"
+
+/// Rings of tiles in shared memory between a producer warp, which starts copies, and the consumer
+/// warps, which multiply.
+namespace sash::cuda::hopper {
+
+/// A stage of a ring of kStages buffers, and the parity of the turn. Turn n uses phase n of the
+/// stage's barriers.
+template <int kStages>
+class PipelineState {
+ public:
+  PipelineState() = default;
+  __device__ PipelineState(int stage, uint32_t parity) : stage_(stage), parity_(parity) {}
+
+  __device__ int stage() const { return stage_; }
+  __device__ uint32_t parity() const { return parity_; }
+  __device__ void advance() {
+    if (++stage_ == kStages) {
+      stage_ = 0;
+      parity_ ^= 1;
+    }
+  }
+
+  /// The state after as many steps of a ring of as many stages, half or a quarter as many.
+  template <int stages>
+  __device__ PipelineState<stages> in() const {
+    if constexpr (stages == kStages) {
+      return *this;
+    } else if constexpr (2 * stages == kStages) {
+      const bool second = stage_ >= stages;
+      return {second ? stage_ - stages : stage_, second};
+    } else {
+      return in<kStages / 2>().template in<stages>();
+    }
+  }
+
+ private:
+  int stage_ = 0;
+  uint32_t parity_ = 0;
+};
+
+/// The barriers of a ring of `stages` buffers of `tiles` tiles like `Tile`. The buffers lie
+/// apart: their alignment would pad each ring to a multiple of 1024 bytes.
+template <class Tile, int stages, int tiles = 1>
+struct Ring {
+  using State = PipelineState<stages>;
+  static constexpr int kStages = stages;
+
+  Barrier full[stages], empty[stages];
+
+  /// By one thread. `consumers`: warps that release.
+  __device__ void init(uint32_t consumers) {
+    for (int i = 0; i < stages; ++i) {
+      full[i].init(1);
+      empty[i].init(consumers);
+    }
+  }
+
+  /// Producer: until the stage is free.
+  __device__ void acquire(const State& at) { empty[at.stage()].wait(at.parity() ^ 1); }
+  /// Producer, one thread: the stage is full when its tiles and `more` bytes have been copied with
+  /// the barrier that this returns.
+  __device__ Barrier& commit(const State& at, uint32_t more = 0) {
+    full[at.stage()].arrive_and_expect_tx(tiles * Tile::kBytes + more);
+    return full[at.stage()];
+  }
+
+  /// Consumer: until the stage is full.
+  template <int n>
+  __device__ void wait(const PipelineState<n>& at) {
+    const State state = at.template in<stages>();
+    full[state.stage()].wait(state.parity());
+  }
+  /// Consumer, all lanes of a warp: the warp reads the stage no more.
+  template <int n>
+  __device__ void release(const PipelineState<n>& at) {
+    empty[at.template in<stages>().stage()].arrive_as_one();
+  }
+};
+
+}  // namespace sash::cuda::hopper

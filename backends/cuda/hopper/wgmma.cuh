@@ -1,0 +1,273 @@
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <type_traits>
+
+#include "copy.cuh"
+
+/// Products of 64 rows by a warpgroup (PTX: wgmma), with accumulators in registers.
+///
+/// Of a product [64][n] a thread has sum[4 j + e], 0 <= e < 4: row 16 w + g + 8 (e / 2), column
+/// 8 j + 2 t + e % 2, where w is its warp in the group, g = lane / 4, t = lane % 4.
+///
+/// Products are asynchronous. `warpgroup_arrive` starts a batch, `warpgroup_commit` ends it. Until
+/// `warpgroup_wait` returns, its accumulators, left operands in registers and tiles are in use.
+/// `fence_operand` stands before the first use of accumulators, and after what may be computed
+/// while products run. ptxas moves a wait ahead of arithmetic that does not depend on it, but not
+/// of a vote.
+namespace sash::cuda::hopper {
+
+__device__ inline void warpgroup_arrive() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ inline void warpgroup_commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+/// Until at most `pending` batches, the latest ones, are in flight.
+template <int pending>
+__device__ void warpgroup_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
+}
+
+/// Keeps the compiler from moving what writes or reads `sum` across the call.
+template <int n>
+__device__ void fence_operand(float (&sum)[n]) {
+#pragma unroll
+  for (int i = 0; i < n; ++i) asm volatile("" : "+f"(sum[i])::"memory");
+}
+
+/// Lane 0's x, in a register that the compiler knows to be uniform.
+__device__ inline uint32_t uniform(uint32_t x) { return __shfl_sync(~0u, x, 0); }
+
+/// A tile as an operand: the low half of its matrix descriptor. A product takes it K-major,
+/// [64 or n][depth], or as a right operand MN-major, [depth][n].
+class Operand {
+ public:
+  /// By all lanes of a warp. MN-major products alone use the distance of slabs.
+  template <class T, int width, int rows>
+  __device__ explicit Operand(const Tile<T, width, rows>& tile)
+      : low_(uniform(tile.address() >> 4 | Tile<T, width, rows>::kSlabBytes >> 4 << 16)) {}
+
+  /// The operand `bytes` further on.
+  __device__ Operand operator+(uint32_t bytes) const { return Operand(low_ + (bytes >> 4)); }
+  /// The same operand in stage `stage` of a ring whose stages are `bytes` apart. Which of the two
+  /// is faster by a few per cent depends on the kernel: `at` has the compiler know it as uniform.
+  __device__ Operand ahead(int stage, uint32_t bytes) const {
+    return Operand(low_ + static_cast<uint32_t>(stage) * (bytes >> 4));
+  }
+  __device__ Operand at(int stage, uint32_t bytes) const {
+    return Operand(uniform(ahead(stage, bytes).low_));
+  }
+
+  /// Of a tile like X: its swizzle, and how far apart groups of 8 rows are.
+  template <class X>
+  __device__ uint64_t descriptor() const {
+    constexpr uint32_t swizzle = X::kRowBytes == 128 ? 1 : 2, groups = 8 * X::kRowBytes;
+    return uint64_t{swizzle << 30 | groups >> 4} << 32 | low_;
+  }
+
+ private:
+  __device__ explicit Operand(uint32_t low) : low_(low) {}
+
+  uint32_t low_;
+};
+
+#define SASH_SUMS_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define SASH_SUMS_32 \
+  SASH_SUMS_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define SASH_SUMS_48 \
+  SASH_SUMS_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define SASH_SUMS_64 \
+  SASH_SUMS_48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define SASH_SUMS_128                                                                          \
+  SASH_SUMS_64                                                                                 \
+  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, "    \
+  "%81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, " \
+  "%99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, "  \
+  "%114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define SASH_BIND(sum, i)                                                                       \
+  "+f"(sum[i]), "+f"(sum[i + 1]), "+f"(sum[i + 2]), "+f"(sum[i + 3]), "+f"(sum[i + 4]),         \
+      "+f"(sum[i + 5]), "+f"(sum[i + 6]), "+f"(sum[i + 7]), "+f"(sum[i + 8]), "+f"(sum[i + 9]), \
+      "+f"(sum[i + 10]), "+f"(sum[i + 11]), "+f"(sum[i + 12]), "+f"(sum[i + 13]),               \
+      "+f"(sum[i + 14]), "+f"(sum[i + 15])
+#define SASH_BIND_16(sum) SASH_BIND(sum, 0)
+#define SASH_BIND_32(sum) SASH_BIND_16(sum), SASH_BIND(sum, 16)
+#define SASH_BIND_48(sum) SASH_BIND_32(sum), SASH_BIND(sum, 32)
+#define SASH_BIND_64(sum) SASH_BIND_48(sum), SASH_BIND(sum, 48)
+#define SASH_BIND_128(sum) \
+  SASH_BIND_64(sum), SASH_BIND(sum, 64), SASH_BIND(sum, 80), SASH_BIND(sum, 96), SASH_BIND(sum, 112)
+
+/// sum[64][2 n] (+)= a b over a depth of 16, both operands K-major.
+#define SASH_MULTIPLY_COLUMNS(T, type, n, columns, a_at, b_at, add_at)                  \
+  __device__ inline void multiply_16(std::type_identity<T>, float(&sum)[n], uint64_t a, \
+                                     uint64_t b, bool add) {                            \
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" add_at                        \
+                 ", 0;\n"                                                               \
+                 "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type   \
+                 " {" SASH_SUMS_##n "}, %" a_at ", %" b_at ", add, 1, 1, 0, 0;\n}"      \
+                 : SASH_BIND_##n(sum)                                                   \
+                 : "l"(a), "l"(b), "r"(static_cast<int>(add)));                         \
+  }
+
+/// The same with `a` in registers and `b` MN-major.
+#define SASH_MULTIPLY_ROWS(T, type, n, columns, a0, a1, a2, a3, b_at, add_at)                   \
+  __device__ inline void multiply_16(std::type_identity<T>, float(&sum)[n], const uint32_t* a,  \
+                                     uint64_t b, bool add) {                                    \
+    asm volatile(                                                                               \
+        "{\n.reg .pred add;\nsetp.ne.b32 add, %" add_at                                         \
+        ", 0;\n"                                                                                \
+        "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type " {" SASH_SUMS_##n \
+        "}, {%" a0 ", %" a1 ", %" a2 ", %" a3 "}, %" b_at ", add, 1, 1, 1;\n}"                  \
+        : SASH_BIND_##n(sum)                                                                    \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)));      \
+  }
+
+/// The same with `a` a K-major tile.
+#define SASH_MULTIPLY_TILES(T, type, n, columns, a_at, b_at, add_at)                          \
+  __device__ inline void multiply_16_tiles(std::type_identity<T>, float(&sum)[n], uint64_t a, \
+                                           uint64_t b, bool add) {                            \
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" add_at                              \
+                 ", 0;\n"                                                                     \
+                 "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type         \
+                 " {" SASH_SUMS_##n "}, %" a_at ", %" b_at ", add, 1, 1, 0, 1;\n}"            \
+                 : SASH_BIND_##n(sum)                                                         \
+                 : "l"(a), "l"(b), "r"(static_cast<int>(add)));                               \
+  }
+
+/// The same with both operands MN-major tiles.
+#define SASH_MULTIPLY_TRANSPOSED(T, type)                                               \
+  __device__ inline void multiply_16_transposed(std::type_identity<T>, float(&sum)[32], \
+                                                uint64_t a, uint64_t b, bool add) {     \
+    asm volatile(                                                                       \
+        "{\n.reg .pred add;\nsetp.ne.b32 add, %34, 0;\n"                                \
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " {" SASH_SUMS_32   \
+        "}, %32, %33, add, 1, 1, 1, 1;\n}"                                              \
+        : SASH_BIND_32(sum)                                                             \
+        : "l"(a), "l"(b), "r"(static_cast<int>(add)));                                  \
+  }
+
+#define SASH_MULTIPLY(T, type)                                                      \
+  SASH_MULTIPLY_COLUMNS(T, type, 32, "64", "32", "33", "34")                        \
+  SASH_MULTIPLY_COLUMNS(T, type, 64, "128", "64", "65", "66")                       \
+  SASH_MULTIPLY_ROWS(T, type, 16, "32", "16", "17", "18", "19", "20", "21")         \
+  SASH_MULTIPLY_ROWS(T, type, 32, "64", "32", "33", "34", "35", "36", "37")         \
+  SASH_MULTIPLY_ROWS(T, type, 48, "96", "48", "49", "50", "51", "52", "53")         \
+  SASH_MULTIPLY_ROWS(T, type, 64, "128", "64", "65", "66", "67", "68", "69")        \
+  SASH_MULTIPLY_ROWS(T, type, 128, "256", "128", "129", "130", "131", "132", "133") \
+  SASH_MULTIPLY_TILES(T, type, 64, "128", "64", "65", "66")                         \
+  SASH_MULTIPLY_TRANSPOSED(T, type)
+
+namespace detail {
+SASH_MULTIPLY(__nv_bfloat16, "bf16")
+SASH_MULTIPLY(__half, "f16")
+}  // namespace detail
+
+#undef SASH_MULTIPLY
+#undef SASH_MULTIPLY_ROWS
+#undef SASH_MULTIPLY_TRANSPOSED
+#undef SASH_MULTIPLY_TILES
+#undef SASH_MULTIPLY_COLUMNS
+#undef SASH_BIND_16
+#undef SASH_SUMS_16
+#undef SASH_BIND_32
+#undef SASH_SUMS_32
+#undef SASH_BIND_48
+#undef SASH_SUMS_48
+#undef SASH_BIND_64
+#undef SASH_SUMS_64
+#undef SASH_BIND_128
+#undef SASH_SUMS_128
+#undef SASH_BIND
+
+/// Bytes from columns [0, ...) to [16 k, ...) of a tile.
+template <class X>
+__device__ constexpr uint32_t column_step(int k) {
+  constexpr int steps = X::kSlab / 16;
+  return static_cast<uint32_t>(k / steps * X::kSlabBytes + k % steps * 32);
+}
+
+/// sum[i, j] = a[i] . b[j], or += (`add`), for 64 rows of a tile like A and the 2 n rows of a tile
+/// like B.
+template <class A, class B, bool add = false, int n>
+__device__ void multiply_rows(float (&sum)[n], Operand a, Operand b) {
+  static_assert(2 * n == B::kRows && A::kWidth == B::kWidth);
+#pragma unroll
+  for (int k = 0; k < A::kWidth / 16; ++k) {
+    detail::multiply_16(std::type_identity<typename A::Element>{}, sum,
+                        (a + column_step<A>(k)).template descriptor<A>(),
+                        (b + column_step<B>(k)).template descriptor<B>(), add || k > 0);
+  }
+}
+
+/// sum[i] += sum over j of weights[i, j] b[j] for the rows of a tile like B. The weights of 64 rows
+/// are packed in the order of accumulators.
+template <class B, int words, int n>
+__device__ void multiply_add(float (&sum)[n], const uint32_t (&weights)[words], Operand b) {
+  static_assert(4 * words == B::kRows && 2 * n == B::kWidth);
+#pragma unroll
+  for (int k = 0; k < B::kRows / 16; ++k) {
+    detail::multiply_16(std::type_identity<typename B::Element>{}, sum, weights + 4 * k,
+                        (b + static_cast<uint32_t>(k * 16 * B::kRowBytes)).template descriptor<B>(),
+                        true);
+  }
+}
+
+/// The same with weights in a tile like A.
+template <class A, class B, int n>
+__device__ void multiply_add(float (&sum)[n], Operand weights, Operand b) {
+  static_assert(A::kWidth == B::kRows && 2 * n == B::kWidth);
+#pragma unroll
+  for (int k = 0; k < B::kRows / 16; ++k) {
+    detail::multiply_16_tiles(
+        std::type_identity<typename B::Element>{}, sum,
+        (weights + column_step<A>(k)).template descriptor<A>(),
+        (b + static_cast<uint32_t>(k * 16 * B::kRowBytes)).template descriptor<B>(), true);
+  }
+}
+
+/// sum[i, j] = sum over k of a[k, i] b[k, j], or += (`add`), for the rows k of tiles like A and B:
+/// 64 columns of each, which start where the operands do.
+template <class A, class B, bool add>
+__device__ void multiply_transposed(float (&sum)[32], Operand a, Operand b) {
+  static_assert(A::kRows == B::kRows && A::kSlab == 64 && B::kSlab == 64);
+#pragma unroll
+  for (int k = 0; k < A::kRows / 16; ++k) {
+    detail::multiply_16_transposed(
+        std::type_identity<typename A::Element>{}, sum,
+        (a + static_cast<uint32_t>(k * 16 * A::kRowBytes)).template descriptor<A>(),
+        (b + static_cast<uint32_t>(k * 16 * B::kRowBytes)).template descriptor<B>(), add || k > 0);
+  }
+}
+
+/// Two floats as one word of `T`, the first in the low half.
+__device__ inline uint32_t pack(std::type_identity<__nv_bfloat16>, float low, float high) {
+  uint32_t word;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  return word;
+}
+__device__ inline uint32_t pack(std::type_identity<__half>, float low, float high) {
+  uint32_t word;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  return word;
+}
+
+__device__ inline float2 unpack(std::type_identity<__nv_bfloat16>, uint32_t word) {
+  return {__uint_as_float(word << 16), __uint_as_float(word & 0xFFFF0000u)};
+}
+__device__ inline float2 unpack(std::type_identity<__half>, uint32_t word) {
+  return __half22float2(reinterpret_cast<const __half2&>(word));
+}
+
+/// Accumulators as the left operand of the next product.
+template <class T, int n>
+__device__ void pack(uint32_t (&words)[n / 2], const float (&sum)[n]) {
+#pragma unroll
+  for (int i = 0; i < n / 2; ++i) {
+    words[i] = pack(std::type_identity<T>{}, sum[2 * i], sum[2 * i + 1]);
+  }
+}
+
+}  // namespace sash::cuda::hopper

@@ -1,0 +1,26 @@
+#pragma once
+
+#include "../../../ops/kernels/linear_attention.h"
+
+/// Linear attention on tensor cores: halves, D and D_v multiples of 8 up to 128, rows on 16-byte
+/// boundaries. bfloat16 is multiplied as it is; float16 as TF32, because sums of features exceed
+/// its range.
+namespace sash::cuda::linear {
+
+bool mma_takes(const KernelContext& context, const kernels::LinearAttentionInputs& x);
+bool mma_takes(const KernelContext& context, const kernels::LinearAttentionInputs& x,
+               const kernels::LinearAttentionGradients& grads);
+
+/// Of the states of the keys, which the forward pass keeps for the backward pass.
+int64_t mma_kept_bytes(const kernels::LinearAttentionInputs& x,
+                       const kernels::LinearAttentionParams& params);
+
+void mma_forward(const KernelContext& context, const kernels::LinearAttentionInputs& x,
+                 const kernels::LinearAttentionParams& params, const TensorView& out,
+                 const TensorView& den);
+
+void mma_backward(const KernelContext& context, const kernels::LinearAttentionInputs& x,
+                  const kernels::LinearAttentionParams& params,
+                  const kernels::LinearAttentionGradients& grads);
+
+}  // namespace sash::cuda::linear
