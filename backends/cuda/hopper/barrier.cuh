@@ -78,6 +78,15 @@ class Barrier {
   uint64_t state_;
 };
 
+/// Named barriers of `threads` threads: waits for all of them, or only arrives. Unlike barriers in
+/// shared memory they need not be read, which takes long behind products.
+__device__ inline void barrier_sync(int name, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(name), "r"(threads) : "memory");
+}
+__device__ inline void barrier_arrive(int name, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(name), "r"(threads) : "memory");
+}
+
 /// True on one lane of a warp, always the same. By all lanes. Unlike a test of the lane's number,
 /// it tells the compiler that one thread follows.
 __device__ inline bool elect_one() {

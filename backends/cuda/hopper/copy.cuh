@@ -8,16 +8,17 @@
 /// cp.async.bulk.tensor).
 namespace sash::cuda::hopper {
 
-/// Columns of a slab of 2-byte elements: 64 if they divide the width, else 32.
-constexpr int slab_of(int width) { return width % 64 == 0 ? 64 : 32; }
+/// Columns of a slab of 2-byte elements: the most of 64, 32 and 16 that divide the width.
+constexpr int slab_of(int width) { return width % 64 == 0 ? 64 : width % 32 == 0 ? 32 : 16; }
 
 /// [rows][width] of 2-byte elements in shared memory, in the layout of TMA and wgmma: slabs
 /// [rows][kSlab], one after the other. Within a row, the number of a 16-byte chunk is xored with
-/// row % 8 in slabs of 128 bytes, with row / 2 % 4 in those of 64 bytes.
-template <class T, int width, int rows>
+/// row % 8 in slabs of 128 bytes, with row / 2 % 4 in those of 64 bytes, with row / 4 % 2 in those
+/// of 32 bytes.
+template <class T, int width, int rows, int slab_ = slab_of(width)>
 struct alignas(1024) Tile {
   using Element = T;
-  static constexpr int kWidth = width, kRows = rows, kSlab = slab_of(width);
+  static constexpr int kWidth = width, kRows = rows, kSlab = slab_;
   static constexpr int kSlabs = width / kSlab, kRowBytes = 2 * kSlab, kSlabBytes = rows * kRowBytes;
   static constexpr uint32_t kBytes = kSlabs * kSlabBytes;
   static_assert(sizeof(T) == 2 && width % kSlab == 0 && rows % 8 == 0);
@@ -52,6 +53,19 @@ __device__ void copy_rows(Tile<T, width, rows>& tile, int part, const CUtensorMa
         "l"(&x), "r"(slab * X::kSlab), "r"(row), "r"(h), "r"(b), "r"(barrier.address())
         : "memory");
   }
+}
+
+/// Copies a box of the matrix `x` from (row, column) on to slab `slab` of the tile; zeros past the
+/// last row. By one thread.
+template <class X>
+__device__ void copy_box(X& tile, int slab, const CUtensorMap& x, int row, int column,
+                         Barrier& barrier) {
+  const uint32_t to = tile.address() + static_cast<uint32_t>(slab * X::kSlabBytes);
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%2, %3}], [%4];" ::"r"(to),
+      "l"(&x), "r"(column), "r"(row), "r"(barrier.address())
+      : "memory");
 }
 
 /// Copies a row of floats to 128-byte aligned memory. With a tensor map, because compute-sanitizer

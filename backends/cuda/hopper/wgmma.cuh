@@ -43,13 +43,13 @@ __device__ void fence_operand(float (&sum)[n]) {
 __device__ inline uint32_t uniform(uint32_t x) { return __shfl_sync(~0u, x, 0); }
 
 /// A tile as an operand: the low half of its matrix descriptor. A product takes it K-major,
-/// [64 or n][depth], or as a right operand MN-major, [depth][n].
+/// [64 or n][depth], or MN-major, [depth][64 or n].
 class Operand {
  public:
   /// By all lanes of a warp. MN-major products alone use the distance of slabs.
-  template <class T, int width, int rows>
-  __device__ explicit Operand(const Tile<T, width, rows>& tile)
-      : low_(uniform(tile.address() >> 4 | Tile<T, width, rows>::kSlabBytes >> 4 << 16)) {}
+  template <class T, int width, int rows, int slab>
+  __device__ explicit Operand(const Tile<T, width, rows, slab>& tile)
+      : low_(uniform(tile.address() >> 4 | Tile<T, width, rows, slab>::kSlabBytes >> 4 << 16)) {}
 
   /// The operand `bytes` further on.
   __device__ Operand operator+(uint32_t bytes) const { return Operand(low_ + (bytes >> 4)); }
@@ -65,7 +65,8 @@ class Operand {
   /// Of a tile like X: its swizzle, and how far apart groups of 8 rows are.
   template <class X>
   __device__ uint64_t descriptor() const {
-    constexpr uint32_t swizzle = X::kRowBytes == 128 ? 1 : 2, groups = 8 * X::kRowBytes;
+    constexpr uint32_t groups = 8 * X::kRowBytes;
+    constexpr uint32_t swizzle = X::kRowBytes == 128 ? 1 : X::kRowBytes == 64 ? 2 : 3;
     return uint64_t{swizzle << 30 | groups >> 4} << 32 | low_;
   }
 
@@ -75,7 +76,8 @@ class Operand {
   uint32_t low_;
 };
 
-#define SASH_SUMS_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define SASH_SUMS_8 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define SASH_SUMS_16 SASH_SUMS_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define SASH_SUMS_32 \
   SASH_SUMS_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define SASH_SUMS_48 \
@@ -88,28 +90,32 @@ class Operand {
   "%81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, " \
   "%99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, "  \
   "%114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-#define SASH_BIND(sum, i)                                                                       \
-  "+f"(sum[i]), "+f"(sum[i + 1]), "+f"(sum[i + 2]), "+f"(sum[i + 3]), "+f"(sum[i + 4]),         \
-      "+f"(sum[i + 5]), "+f"(sum[i + 6]), "+f"(sum[i + 7]), "+f"(sum[i + 8]), "+f"(sum[i + 9]), \
-      "+f"(sum[i + 10]), "+f"(sum[i + 11]), "+f"(sum[i + 12]), "+f"(sum[i + 13]),               \
-      "+f"(sum[i + 14]), "+f"(sum[i + 15])
-#define SASH_BIND_16(sum) SASH_BIND(sum, 0)
-#define SASH_BIND_32(sum) SASH_BIND_16(sum), SASH_BIND(sum, 16)
-#define SASH_BIND_48(sum) SASH_BIND_32(sum), SASH_BIND(sum, 32)
-#define SASH_BIND_64(sum) SASH_BIND_48(sum), SASH_BIND(sum, 48)
-#define SASH_BIND_128(sum) \
-  SASH_BIND_64(sum), SASH_BIND(sum, 64), SASH_BIND(sum, 80), SASH_BIND(sum, 96), SASH_BIND(sum, 112)
+#define SASH_BIND(i)                                                                    \
+  "+f"(sum[i]), "+f"(sum[i + 1]), "+f"(sum[i + 2]), "+f"(sum[i + 3]), "+f"(sum[i + 4]), \
+      "+f"(sum[i + 5]), "+f"(sum[i + 6]), "+f"(sum[i + 7])
+#define SASH_BIND_8 SASH_BIND(0)
+#define SASH_BIND_16 SASH_BIND_8, SASH_BIND(8)
+#define SASH_BIND_32 SASH_BIND_16, SASH_BIND(16), SASH_BIND(24)
+#define SASH_BIND_48 SASH_BIND_32, SASH_BIND(32), SASH_BIND(40)
+#define SASH_BIND_64 SASH_BIND_48, SASH_BIND(48), SASH_BIND(56)
+#define SASH_BIND_128                                                                      \
+  SASH_BIND_64, SASH_BIND(64), SASH_BIND(72), SASH_BIND(80), SASH_BIND(88), SASH_BIND(96), \
+      SASH_BIND(104), SASH_BIND(112), SASH_BIND(120)
 
-/// sum[64][2 n] (+)= a b over a depth of 16, both operands K-major.
-#define SASH_MULTIPLY_COLUMNS(T, type, n, columns, a_at, b_at, add_at)                  \
-  __device__ inline void multiply_16(std::type_identity<T>, float(&sum)[n], uint64_t a, \
-                                     uint64_t b, bool add) {                            \
-    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" add_at                        \
-                 ", 0;\n"                                                               \
-                 "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type   \
-                 " {" SASH_SUMS_##n "}, %" a_at ", %" b_at ", add, 1, 1, 0, 0;\n}"      \
-                 : SASH_BIND_##n(sum)                                                   \
-                 : "l"(a), "l"(b), "r"(static_cast<int>(add)));                         \
+/// sum[64][2 n] (+)= a b over a depth of 16, for tiles. K-major operands are [64 or 2 n][depth];
+/// `a_across`, `b_across`: MN-major ones, [depth][64 or 2 n].
+#define SASH_MULTIPLY_TILES(T, type, n, columns, a_at, b_at, add_at, a_across_at, b_across_at) \
+  template <bool a_across, bool b_across>                                                      \
+  __device__ void multiply_16(std::type_identity<T>, float(&sum)[n], uint64_t a, uint64_t b,   \
+                              bool add) {                                                      \
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" add_at                               \
+                 ", 0;\n"                                                                      \
+                 "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type          \
+                 " {" SASH_SUMS_##n "}, %" a_at ", %" b_at ", add, 1, 1, %" a_across_at        \
+                                    ", %" b_across_at ";\n}"                                   \
+                 : SASH_BIND_##n                                                               \
+                 : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(a_across ? 1 : 0),          \
+                   "n"(b_across ? 1 : 0));                                                     \
   }
 
 /// The same with `a` in registers and `b` MN-major.
@@ -121,44 +127,21 @@ class Operand {
         ", 0;\n"                                                                                \
         "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type " {" SASH_SUMS_##n \
         "}, {%" a0 ", %" a1 ", %" a2 ", %" a3 "}, %" b_at ", add, 1, 1, 1;\n}"                  \
-        : SASH_BIND_##n(sum)                                                                    \
+        : SASH_BIND_##n                                                                         \
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)));      \
   }
 
-/// The same with `a` a K-major tile.
-#define SASH_MULTIPLY_TILES(T, type, n, columns, a_at, b_at, add_at)                          \
-  __device__ inline void multiply_16_tiles(std::type_identity<T>, float(&sum)[n], uint64_t a, \
-                                           uint64_t b, bool add) {                            \
-    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" add_at                              \
-                 ", 0;\n"                                                                     \
-                 "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type         \
-                 " {" SASH_SUMS_##n "}, %" a_at ", %" b_at ", add, 1, 1, 0, 1;\n}"            \
-                 : SASH_BIND_##n(sum)                                                         \
-                 : "l"(a), "l"(b), "r"(static_cast<int>(add)));                               \
-  }
-
-/// The same with both operands MN-major tiles.
-#define SASH_MULTIPLY_TRANSPOSED(T, type)                                               \
-  __device__ inline void multiply_16_transposed(std::type_identity<T>, float(&sum)[32], \
-                                                uint64_t a, uint64_t b, bool add) {     \
-    asm volatile(                                                                       \
-        "{\n.reg .pred add;\nsetp.ne.b32 add, %34, 0;\n"                                \
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " {" SASH_SUMS_32   \
-        "}, %32, %33, add, 1, 1, 1, 1;\n}"                                              \
-        : SASH_BIND_32(sum)                                                             \
-        : "l"(a), "l"(b), "r"(static_cast<int>(add)));                                  \
-  }
-
-#define SASH_MULTIPLY(T, type)                                                      \
-  SASH_MULTIPLY_COLUMNS(T, type, 32, "64", "32", "33", "34")                        \
-  SASH_MULTIPLY_COLUMNS(T, type, 64, "128", "64", "65", "66")                       \
-  SASH_MULTIPLY_ROWS(T, type, 16, "32", "16", "17", "18", "19", "20", "21")         \
-  SASH_MULTIPLY_ROWS(T, type, 32, "64", "32", "33", "34", "35", "36", "37")         \
-  SASH_MULTIPLY_ROWS(T, type, 48, "96", "48", "49", "50", "51", "52", "53")         \
-  SASH_MULTIPLY_ROWS(T, type, 64, "128", "64", "65", "66", "67", "68", "69")        \
-  SASH_MULTIPLY_ROWS(T, type, 128, "256", "128", "129", "130", "131", "132", "133") \
-  SASH_MULTIPLY_TILES(T, type, 64, "128", "64", "65", "66")                         \
-  SASH_MULTIPLY_TRANSPOSED(T, type)
+#define SASH_MULTIPLY(T, type)                                                \
+  SASH_MULTIPLY_TILES(T, type, 8, "16", "8", "9", "10", "11", "12")           \
+  SASH_MULTIPLY_TILES(T, type, 16, "32", "16", "17", "18", "19", "20")        \
+  SASH_MULTIPLY_TILES(T, type, 32, "64", "32", "33", "34", "35", "36")        \
+  SASH_MULTIPLY_TILES(T, type, 64, "128", "64", "65", "66", "67", "68")       \
+  SASH_MULTIPLY_TILES(T, type, 128, "256", "128", "129", "130", "131", "132") \
+  SASH_MULTIPLY_ROWS(T, type, 16, "32", "16", "17", "18", "19", "20", "21")   \
+  SASH_MULTIPLY_ROWS(T, type, 32, "64", "32", "33", "34", "35", "36", "37")   \
+  SASH_MULTIPLY_ROWS(T, type, 48, "96", "48", "49", "50", "51", "52", "53")   \
+  SASH_MULTIPLY_ROWS(T, type, 64, "128", "64", "65", "66", "67", "68", "69")  \
+  SASH_MULTIPLY_ROWS(T, type, 128, "256", "128", "129", "130", "131", "132", "133")
 
 namespace detail {
 SASH_MULTIPLY(__nv_bfloat16, "bf16")
@@ -167,20 +150,20 @@ SASH_MULTIPLY(__half, "f16")
 
 #undef SASH_MULTIPLY
 #undef SASH_MULTIPLY_ROWS
-#undef SASH_MULTIPLY_TRANSPOSED
 #undef SASH_MULTIPLY_TILES
-#undef SASH_MULTIPLY_COLUMNS
-#undef SASH_BIND_16
-#undef SASH_SUMS_16
-#undef SASH_BIND_32
-#undef SASH_SUMS_32
-#undef SASH_BIND_48
-#undef SASH_SUMS_48
-#undef SASH_BIND_64
-#undef SASH_SUMS_64
 #undef SASH_BIND_128
-#undef SASH_SUMS_128
+#undef SASH_BIND_64
+#undef SASH_BIND_48
+#undef SASH_BIND_32
+#undef SASH_BIND_16
+#undef SASH_BIND_8
 #undef SASH_BIND
+#undef SASH_SUMS_128
+#undef SASH_SUMS_64
+#undef SASH_SUMS_48
+#undef SASH_SUMS_32
+#undef SASH_SUMS_16
+#undef SASH_SUMS_8
 
 /// Bytes from columns [0, ...) to [16 k, ...) of a tile.
 template <class X>
@@ -196,9 +179,10 @@ __device__ void multiply_rows(float (&sum)[n], Operand a, Operand b) {
   static_assert(2 * n == B::kRows && A::kWidth == B::kWidth);
 #pragma unroll
   for (int k = 0; k < A::kWidth / 16; ++k) {
-    detail::multiply_16(std::type_identity<typename A::Element>{}, sum,
-                        (a + column_step<A>(k)).template descriptor<A>(),
-                        (b + column_step<B>(k)).template descriptor<B>(), add || k > 0);
+    detail::multiply_16<false, false>(std::type_identity<typename A::Element>{}, sum,
+                                      (a + column_step<A>(k)).template descriptor<A>(),
+                                      (b + column_step<B>(k)).template descriptor<B>(),
+                                      add || k > 0);
   }
 }
 
@@ -221,7 +205,7 @@ __device__ void multiply_add(float (&sum)[n], Operand weights, Operand b) {
   static_assert(A::kWidth == B::kRows && 2 * n == B::kWidth);
 #pragma unroll
   for (int k = 0; k < B::kRows / 16; ++k) {
-    detail::multiply_16_tiles(
+    detail::multiply_16<false, true>(
         std::type_identity<typename B::Element>{}, sum,
         (weights + column_step<A>(k)).template descriptor<A>(),
         (b + static_cast<uint32_t>(k * 16 * B::kRowBytes)).template descriptor<B>(), true);
@@ -235,7 +219,7 @@ __device__ void multiply_transposed(float (&sum)[32], Operand a, Operand b) {
   static_assert(A::kRows == B::kRows && A::kSlab == 64 && B::kSlab == 64);
 #pragma unroll
   for (int k = 0; k < A::kRows / 16; ++k) {
-    detail::multiply_16_transposed(
+    detail::multiply_16<true, true>(
         std::type_identity<typename A::Element>{}, sum,
         (a + static_cast<uint32_t>(k * 16 * A::kRowBytes)).template descriptor<A>(),
         (b + static_cast<uint32_t>(k * 16 * B::kRowBytes)).template descriptor<B>(), add || k > 0);
@@ -259,6 +243,20 @@ __device__ inline float2 unpack(std::type_identity<__nv_bfloat16>, uint32_t word
 }
 __device__ inline float2 unpack(std::type_identity<__half>, uint32_t word) {
   return __half22float2(reinterpret_cast<const __half2&>(word));
+}
+
+/// Stores four 8 x 8 matrices of 2-byte elements, each transposed or not; `to` is this lane's row.
+template <bool transposed>
+__device__ void store_matrices(uint32_t to, uint32_t x0, uint32_t x1, uint32_t x2, uint32_t x3) {
+  if constexpr (transposed) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),
+                 "r"(x0), "r"(x1), "r"(x2), "r"(x3)
+                 : "memory");
+  } else {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),
+                 "r"(x0), "r"(x1), "r"(x2), "r"(x3)
+                 : "memory");
+  }
 }
 
 /// Accumulators as the left operand of the next product.

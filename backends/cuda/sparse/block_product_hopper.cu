@@ -39,9 +39,9 @@ __device__ void write(const float (&sum)[128], unsigned char* shared, const T* b
 #pragma unroll
   for (int j = 0; j < 32; j += 2) {
     const float* const c = sum + 4 * j;
-    store_transposed(to + static_cast<uint32_t>(8 * j * kOutBytes), pack(c[0] + low, c[1] + low),
-                     pack(c[2] + high, c[3] + high), pack(c[4] + low, c[5] + low),
-                     pack(c[6] + high, c[7] + high));
+    hopper::store_matrices<true>(to + static_cast<uint32_t>(8 * j * kOutBytes),
+                                 pack(c[0] + low, c[1] + low), pack(c[2] + high, c[3] + high),
+                                 pack(c[4] + low, c[5] + low), pack(c[6] + high, c[7] + high));
   }
   sync_multipliers();
   const int chunk = thread % 8;

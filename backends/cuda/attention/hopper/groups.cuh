@@ -23,16 +23,7 @@ __device__ inline int group() { return static_cast<int>(uniform(threadIdx.x / kG
 __device__ inline int row_of_warp() { return warp() % 4 * 16; }
 __device__ inline int row_of(int half) { return row_of_warp() + lane() / 4 + 8 * half; }
 
-/// Named barriers of `threads` threads: waits for all of them, or only arrives. Unlike barriers in
-/// shared memory they need not be read, which takes long behind products.
-__device__ inline void barrier_sync(int name, int threads) {
-  asm volatile("bar.sync %0, %1;" ::"r"(name), "r"(threads) : "memory");
-}
-__device__ inline void barrier_arrive(int name, int threads) {
-  asm volatile("bar.arrive %0, %1;" ::"r"(name), "r"(threads) : "memory");
-}
-
-/// That of this group, and that of all consumer groups.
+/// The named barrier of this group, and that of all consumer groups.
 __device__ inline void sync_group() { barrier_sync(1 + group(), kGroup); }
 template <int groups>
 __device__ void sync_consumers() {

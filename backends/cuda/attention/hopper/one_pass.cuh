@@ -23,10 +23,8 @@ __device__ uint32_t first_of_square(const Square& tile) {
 __device__ inline void store_square(uint32_t first, const uint32_t* words) {
 #pragma unroll
   for (uint32_t j = 0; j < 8; j += 2) {
-    asm volatile(
-        "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(first ^ j * 16),
-        "r"(words[2 * j]), "r"(words[2 * j + 1]), "r"(words[2 * j + 2]), "r"(words[2 * j + 3])
-        : "memory");
+    store_matrices<false>(first ^ j * 16, words[2 * j], words[2 * j + 1], words[2 * j + 2],
+                          words[2 * j + 3]);
   }
 }
 
