@@ -328,7 +328,7 @@ void launch_fused(const KernelContext& context, const Fused<T>& call) {
   static_assert(sizeof(FusedShared<S>) <= kSharedBytes);
   static constinit std::atomic<uint64_t> allowed{0};
   constexpr auto shared = static_cast<int>(sizeof(FusedShared<S>));
-  launch(context, fused_kernel<S>, allowed, std::min(multiprocessors(context), call.schedule.tiles),
+  launch(context, fused_kernel<S>, allowed, std::min(multiprocessors(context), call.order.tiles),
          S::kThreads, shared, shared, call);
 }
 

@@ -292,9 +292,8 @@ void launch_staged(const KernelContext& context, const Fused<T>& call) {
   static_assert(sizeof(StagedShared<S>) <= kSharedBytes);
   static constinit std::atomic<uint64_t> allowed{0};
   constexpr auto shared = static_cast<int>(sizeof(StagedShared<S>));
-  launch(context, staged_kernel<S>, allowed,
-         std::min(multiprocessors(context), call.schedule.tiles), S::kThreads, shared, shared,
-         call);
+  launch(context, staged_kernel<S>, allowed, std::min(multiprocessors(context), call.order.tiles),
+         S::kThreads, shared, shared, call);
 }
 
 template <class T, Kind kind>

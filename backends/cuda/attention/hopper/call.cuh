@@ -15,7 +15,7 @@ struct Forward {
   Rows<T> out;
   float* lse;
   const uint64_t* kept;  ///< see KeptCall, `by_query`; null if not Kind::dropout
-  Schedule schedule;
+  TileOrder order;
 };
 
 /// Writes out and lse, in tiles of `width` features; Kind::dropout has 64 or 128, for a call that
@@ -69,7 +69,7 @@ struct Backward {
   BlockStats* stats;      ///< [B, H, query blocks], written by the kernel of dq
   CUtensorMap stats_map;  ///< of `stats`
   float* diagonals;       ///< [B, H, query blocks, 2 R + 1]: dS along diagonals; null if not wanted
-  Schedule schedule;
+  TileOrder order;
 };
 
 /// Writes dq and the statistics, in tiles of `width` features; general: dbias and diagonals too.

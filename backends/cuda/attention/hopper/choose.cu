@@ -109,11 +109,6 @@ void run_one_pass(const KernelContext& context, hopper::Fused<T> call, Passes pa
   using namespace hopper;
   const AttentionDims<T>& p = call.dims;
   const int64_t heads = int64_t{p.batches} * p.heads, blocks = heads * p.map.query_blocks;
-  const int64_t head_tiles = (p.map.key_blocks + 1) / 2;
-  const int64_t tiles = int64_t{p.batches} * p.key_heads * head_tiles;
-  if (tiles > std::numeric_limits<int>::max()) {
-    throw ValueError("attention", "at most 2^31 - 1 tiles", std::to_string(tiles));
-  }
   const Workspace counts(context, (1 + blocks * width / 64) * static_cast<int64_t>(sizeof(int)));
   const Workspace tiles_of_rows(context, rows_of(p.map) * static_cast<int64_t>(sizeof(int2)));
   const int64_t sums_bytes = blocks * 64 * width * static_cast<int64_t>(sizeof(float));
@@ -124,21 +119,9 @@ void run_one_pass(const KernelContext& context, hopper::Fused<T> call, Passes pa
   // Tiles of the first keys come first: under a causal mask these are the longest.
   const int key_heads = p.batches * p.key_heads;
   const int64_t head_bytes = 2 * sums_bytes / key_heads;  // q and g are half as wide as the sums
-  call.schedule = {.heads = key_heads,
-                   .heads_per_batch = p.key_heads,
-                   .rows = static_cast<int>(p.map.key_blocks),
-                   .long_rows = 0,
-                   .head_tiles = static_cast<int>(head_tiles),
-                   .alternating = 0,
-                   .late_first = 0,
-                   .late_last = 0,
-                   .tiles = static_cast<int>(tiles),
-                   .direction = 1,
-                   .order = nullptr,
-                   .counter = counts.ptr<int>(),
-                   .paired = false,
-                   .ordered = true,
-                   .together = heads_together(p.map, key_heads, head_bytes)};
+  call.order = ascending_order(p.batches, p.key_heads, p.map.key_blocks, 2,
+                               heads_together(p.map, key_heads, head_bytes));
+  call.order.counter = counts.ptr<int>();
   row_stats(context, call, width);
   std::optional<KeptTiles<T>> bits;
   if (!p.plain) {
@@ -186,7 +169,7 @@ void attention_hopper_forward(KernelContext& context, const kernels::AttentionIn
                     .out = rows_of<T>(out),
                     .lse = lse.ptr<float>(),
                     .kept = nullptr,
-                    .schedule = {}};
+                    .order = {}};
     if (keeps_tiles(dims, width)) {
       const KeptTiles<T> bits(context, dims, params.kept, kernels::AttentionPass::forward, true,
                               false);
@@ -225,7 +208,7 @@ void attention_hopper_backward(KernelContext& context, const kernels::AttentionI
         .stats = nullptr,
         .stats_map = {},
         .diagonals = nullptr,
-        .schedule = {},
+        .order = {},
     };
     const int64_t blocks = int64_t{p.batches} * p.heads * p.map.query_blocks;
     const Workspace stats(context, blocks * static_cast<int64_t>(sizeof(BlockStats)));

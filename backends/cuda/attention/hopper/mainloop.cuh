@@ -52,9 +52,9 @@ __device__ void list_steps(const X& x, Shared& shared, Begin begin, const Reside
   PipelineState<S::kWorkTiles> at_work;
   typename Shared::StepState at;
   // A tile that is taken has to be published.
-  TileScheduler scheduler(x.schedule);
+  TileScheduler scheduler(x.order);
   for (int tile; (tile = scheduler.next()) >= 0; at_work.advance()) {
-    const WorkTile work(x.schedule, p, S::kBlockRows, tile);
+    const WorkTile work(x.order, p, S::kBlockRows, tile);
     work.publish(shared.work[at_work.stage()], shared.work_full[at_work.stage()]);
     begin(work);
     const int stage = at_resident.stage();

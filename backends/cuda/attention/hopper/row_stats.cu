@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kStatsThreads)
   if (thread == 0) {
 #pragma unroll
     for (int i = 0; i < width / 64; ++i) x.turns.done[blockIdx.x * (width / 64) + i] = 0;
-    if (blockIdx.x == 0) *x.schedule.counter = 0;
+    if (blockIdx.x == 0) *x.order.counter = 0;
     if (at.b < p.map.batches && at.h < p.map.heads) x.turns.tiles[map_row] = tiles;
   }
   if (tiles.y >= 0) return;

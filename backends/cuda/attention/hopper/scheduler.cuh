@@ -1,5 +1,6 @@
 #pragma once
 
+#include "../../hopper/tile_order.h"
 #include "groups.cuh"
 
 /// The tile scheduler of the persistent sm_90 kernels.
@@ -8,86 +9,28 @@
 /// one long row, whose blocks all groups share.
 namespace sash::cuda::hopper {
 
-/// The work tiles of a call. Long rows come first, and alternate between heads. The others follow
-/// head after head, so that neighbours read the same keys at about the same time; they alternate
-/// too within bounds, which may make any row long or short, and where heads in turn would leave
-/// some multiprocessors much more to do than others; long calls of uneven rows take the tiles of a
-/// few heads at a time, the longest first. The few short tiles at both ends of a window's
-/// heads come last, and even out what multiprocessors have to do.
-struct Schedule {
-  int heads;                  ///< of all batches
-  int heads_per_batch;        ///< query heads, or key heads where tiles are of keys
-  int rows, long_rows;        ///< block rows of a head
-  int head_tiles;             ///< work tiles of a head
-  int alternating;            ///< those of them that alternate between heads, the first ones
-  int late_first, late_last;  ///< short ones, at the start and the end of the others
-  int tiles;                  ///< in all
-  int direction;              ///< of the block rows, where it is the same in every head
-  const int32_t* order;       ///< of the block rows, else
-  /// How many tiles have been taken, besides the first of each block of threads if not `ordered`.
-  /// Null: tiles are assigned in rounds, every other one backwards.
-  int* counter;
-  bool paired;  ///< in rounds, each block of threads takes a long tile and a short one of a head
-  /// Whether a tile is taken only when its steps are to be listed, so that those before it have
-  /// been taken, and soon run.
-  bool ordered;
-  /// Heads whose tiles alternate, one share of heads after the other. If more than one,
-  /// `alternating`, `late_first` and `late_last` do not count.
-  int together = 1;
-
-  struct Place {
-    int head, tile;  ///< the tile of those of the head
-  };
-  __device__ Place place_of(int tile) const {
-    Place at = in_order(tile);
-    if (paired) at.tile = at.tile % 2 == 0 ? at.tile / 2 : head_tiles - 1 - at.tile / 2;
-    return at;
-  }
-
- private:
-  __device__ Place in_order(int tile) const {
-    if (together > 1) {
-      const int first = tile / (together * head_tiles) * together;
-      const Place at = alternate(tile - first * head_tiles, min(together, heads - first));
-      return {first + at.head, at.tile};
-    }
-    if (tile < alternating * heads) return alternate(tile, heads);
-    tile -= alternating * heads;
-    const int first = alternating + late_first, others = head_tiles - late_last - first;
-    if (tile < others * heads) return {tile / others, first + tile % others};
-    // Those of the end, the longest first, then those of the start.
-    const Place at = alternate(tile - others * heads, heads);
-    const int of_start = at.tile - late_last;
-    return {at.head, of_start < 0 ? head_tiles + of_start : first - 1 - of_start};
-  }
-  __device__ static Place alternate(int tile, int heads) { return {tile % heads, tile / heads}; }
-};
-
 /// Gives a block of threads its work tiles. By all lanes of the warp that lists them.
 class TileScheduler {
  public:
-  __device__ explicit TileScheduler(const Schedule& schedule)
-      : schedule_(schedule), next_(static_cast<int>(blockIdx.x) * (schedule.paired ? 2 : 1)) {}
+  __device__ explicit TileScheduler(const TileOrder& order)
+      : order_(order), next_(static_cast<int>(blockIdx.x) * (order.paired ? 2 : 1)) {}
 
   /// The next, or -1.
   __device__ int next() {
-    if (schedule_.ordered && lane() == 0) next_ = atomicAdd(schedule_.counter, 1);
+    if (order_.ordered && lane() == 0) next_ = atomicAdd(order_.counter, 1);
     const int tile = __shfl_sync(~0u, next_, 0), blocks = static_cast<int>(gridDim.x);
-    if (tile >= schedule_.tiles) return -1;
-    if (schedule_.ordered) return tile;
-    if (!schedule_.counter) {
-      const int block = static_cast<int>(blockIdx.x);
-      ++round_;
-      next_ = schedule_.paired ? 2 * (round_ / 2 * blocks + block) + round_ % 2
-                               : round_ * blocks + (round_ % 2 == 0 ? block : blocks - 1 - block);
+    if (tile >= order_.tiles) return -1;
+    if (order_.ordered) return tile;
+    if (!order_.counter) {
+      next_ = order_.in_round(++round_, static_cast<int>(blockIdx.x), blocks);
     } else if (lane() == 0) {
-      next_ = blocks + atomicAdd(schedule_.counter, 1);
+      next_ = blocks + atomicAdd(order_.counter, 1);
     }
     return tile;
   }
 
  private:
-  const Schedule& schedule_;
+  const TileOrder& order_;
   int next_, round_ = 0;
 };
 
@@ -117,9 +60,9 @@ struct WorkTile {
         block_row(work.block_row[min(lane(), kBlockRows - 1)]),
         shared(work.shared) {}
 
-  /// Tile number `tile` of a schedule with `rows` block rows a tile.
+  /// Tile number `tile` of an order with `rows` block rows a tile.
   template <class T>
-  __device__ WorkTile(const Schedule& s, const AttentionDims<T>& p, int rows, int tile) {
+  __device__ WorkTile(const TileOrder& s, const AttentionDims<T>& p, int rows, int tile) {
     const auto [head, tile_of_head] = s.place_of(tile);
     const bool may_be_long = tile_of_head < s.long_rows;
     int at =
@@ -134,7 +77,7 @@ struct WorkTile {
       return;
     }
     if (lane() < rows && at < s.rows) {
-      block_row = s.order[p.first_row(b, h * (p.heads / s.heads_per_batch), s.rows) + at];
+      block_row = s.row_order[p.first_row(b, h * (p.heads / s.heads_per_batch), s.rows) + at];
     }
     // Some heads have fewer long rows than others.
     const bool is_long = block_row < 0;
