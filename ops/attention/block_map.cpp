@@ -4,7 +4,6 @@
 #include <array>
 #include <bit>
 #include <limits>
-#include <map>
 #include <mutex>
 #include <optional>
 #include <string_view>
@@ -157,19 +156,20 @@ class Compiler {
     const int64_t longest = shape_.queries + shape_.keys;  // longer sides show the same keys
     const int64_t first = shape_.offset() - std::min(window_->left, longest);
     const int64_t last = shape_.offset() + std::min(window_->right, longest);
-    std::map<std::tuple<int64_t, bool, bool>, int32_t> by_distance;
+    // The tiles by what decides about them: how far the block's keys are from its queries, and
+    // whether it ends past the last query or key.
+    using Place = std::tuple<int64_t, bool, bool>;
+    std::vector<std::pair<Place, int32_t>> known;
     const auto tile_of = [&](int64_t m, int64_t n) {
-      const IndexRange rows = queries().of(m), columns = keys().of(n);
-      int64_t distance = n * kBlockKeys - rows.first;
+      int64_t distance = n * kBlockKeys - m * map_.query_rows;
       const bool cut = distance - map_.query_rows + 1 < first || distance + kBlockKeys - 1 > last;
-      if (!cut) distance = std::numeric_limits<int64_t>::min();  // by the end of the keys alone
-      const auto [at, is_new] =
-          by_distance.try_emplace({distance, queries().is_ragged(m), keys().is_ragged(n)});
-      if (is_new) {
-        read_tile({}, rows, columns);
-        at->second = tiles_.add(tile_);
+      if (!cut) distance = std::numeric_limits<int64_t>::min();  // only the end of the keys hides
+      const Place place{distance, queries().is_ragged(m), keys().is_ragged(n)};
+      for (const auto& [other, tile] : known) {
+        if (other == place) return tile;
       }
-      return at->second;
+      read_tile({}, queries().of(m), keys().of(n));
+      return known.emplace_back(place, tiles_.add(tile_)).second;
     };
     if (!transposed) return window_rows(queries(), keys(), first, last, tile_of);
     return window_rows(keys(), queries(), -last, -first,
