@@ -4,11 +4,11 @@
 
 #include "clusters.h"
 
-/// Attention that approximates softmax attention in less than quadratic time by sharing work among
-/// similar queries, and its exact oracle. q is [B, H, S_q, D], k [B, H_kv, S_k, D],
+/// Attention that approximates softmax attention in less than quadratic time: similar queries share
+/// work. q is [B, H, S_q, D], k [B, H_kv, S_k, D],
 /// v [B, H_kv, S_k, D_v], the result [B, H, S_q, D_v]; H is a multiple of H_kv. Floating
-/// dtypes. Gradients reach q, k and v; none flows through the choice of clusters and keys, and each
-/// function has a form that takes the choice, so it can be kept or checked.
+/// dtypes. Gradients reach q, k and v, but not through the choice of clusters and keys. Each
+/// function has a second form that takes the choice as an argument.
 ///
 /// Throws `ShapeError`, `DTypeError`, `DeviceError` and `ValueError` as `attention` does.
 namespace sash {
@@ -23,14 +23,14 @@ struct ClusterOptions {
 struct ClusteredAttentionOptions {
   std::optional<double> scale{};  ///< factor of the scores; 1 / sqrt(D) by default
   double dropout = 0;             ///< probability with which an attention weight is dropped
-  Tensor key_lengths{};           ///< int32 [B]: keys from there on are hidden
-  /// int32 [B]: queries from there on do not shape the clusters; their results are those of the
-  /// nearest one.
+  Tensor key_lengths{};           ///< int32 [B]: keys from key_lengths[b] on are hidden
+  /// int32 [B]: queries from query_lengths[b] on do not move the clusters; each gets the result of
+  /// the nearest cluster.
   Tensor query_lengths{};
 };
 
-/// Clusters of the queries q [B, H, S_q, D]: `hamming_kmeans` of their `sign_hash` by
-/// `random_planes`, which are drawn anew in each call; `manual_seed` repeats them.
+/// Clusters of the queries q [B, H, S_q, D]: `hamming_kmeans` of their `sign_hash`. Each call draws
+/// new `random_planes`; `manual_seed` makes them repeatable.
 SASH_API QueryClusters cluster_queries(const Tensor& q, const ClusterOptions& options = {},
                                        const Tensor& lengths = {});
 
@@ -52,8 +52,8 @@ SASH_API Tensor top_keys_of_clusters(const Tensor& q, const Tensor& k,
                                      const QueryClusters& clusters, int64_t count,
                                      const ClusteredAttentionOptions& options = {});
 
-/// Improved clustered attention (Vyas et al., 2020): each query has scores of its own for the top
-/// keys T of its cluster, with the weight m that these have for the mean query c:
+/// Improved clustered attention (Vyas et al., 2020): each query has its own scores for the top keys
+/// T of its cluster. Together these keys get the weight m that they have for the mean query c:
 ///
 ///     o_i = m softmax_T(scale q_i k') v + sum over j not in T of softmax(scale c k')_j v_j.
 ///

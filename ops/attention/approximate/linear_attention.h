@@ -27,8 +27,8 @@ struct LinearAttentionOptions {
 SASH_API Tensor linear_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                  const LinearAttentionOptions& options = {});
 
-/// What causal linear attention keeps of the tokens so far: its memory does not grow. Empty at
-/// first; float64 for float64, else float32.
+/// The sums of causal linear attention over the tokens so far; their size does not depend on how
+/// many there were. Undefined before the first token; float64 for float64, else float32.
 struct LinearAttentionState {
   Tensor s{};  ///< [B, H_kv, D, D_v]: the sum of phi(k[j]) v[j]'
   Tensor z{};  ///< [B, H_kv, D]: the sum of phi(k[j])
@@ -39,8 +39,8 @@ struct LinearAttentionState {
 /// Equal to `linear_attention` with `causal` over all tokens at once, up to rounding. From plain
 /// ops, so gradients flow through the state; use `NoGradGuard` to decode.
 ///
-/// Throws as `linear_attention`, and `ShapeError`, `DTypeError` or `DeviceError` if `state` is of
-/// other calls.
+/// Throws as `linear_attention` does, and `ShapeError`, `DTypeError` or `DeviceError` if `state`
+/// does not fit q, k and v.
 SASH_API Tensor linear_attention_step(const Tensor& q, const Tensor& k, const Tensor& v,
                                       LinearAttentionState& state, double eps = 1e-6);
 

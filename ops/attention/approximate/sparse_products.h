@@ -2,11 +2,11 @@
 
 #include "../../../tensor/tensor.h"
 
-/// Products with chosen keys only: what attention to a list of keys per query is made of. Shapes
-/// are q [B, H, N, D], k [B, H_kv, S, D], index int64 [B, H, N, K] with values in [0, S), or -1 for
-/// no key; H is a multiple of H_kv, and head h reads head floor(h H_kv / H). Floating dtypes,
-/// sums of halves in float32. Memory is O(N K). Differentiable any number of times in all but the
-/// index; the order of every sum is fixed.
+/// Products with a list of keys for each query, for attention to these keys alone. Shapes are q [B,
+/// H, N, D], k [B, H_kv, S, D], index int64 [B, H, N, K] with values in [0, S), or -1 for no key; H
+/// is a multiple of H_kv, and head h of q reads head floor(h H_kv / H) of k. Floating dtypes;
+/// halves are summed in float32. Memory is O(N K). Differentiable any number of times, except in
+/// the index. The order of every sum is fixed.
 ///
 /// `ShapeError`, `DTypeError` or `DeviceError` unless the arguments fit; `IndexError` for an index
 /// out of range, on CUDA at the next synchronisation.

@@ -15,7 +15,8 @@ struct TopKAttentionOptions {
 /// The min(count, S_k) visible keys with which each query of q [B, H, S_q, D] has the highest
 /// scores scale q k', in descending order, the lower key first of equal ones: int64
 /// [B, H, S_q, count], -1 where fewer are visible. Not differentiable. Scores are made for a few
-/// queries at a time. Masks but `causal()` and `key_lengths` by `&` take S_q x S_k bytes.
+/// queries at a time. A mask takes S_q x S_k bytes unless it is `causal()`, `key_lengths` or both
+/// joined by `&`.
 SASH_API Tensor top_keys(const Tensor& q, const Tensor& k, int64_t count,
                          const TopKAttentionOptions& options = {});
 
@@ -29,11 +30,11 @@ SASH_API Tensor top_keys(const Tensor& q, const Tensor& k, int64_t count,
 /// is `attention`. A query that sees no key gets zeros and a zero gradient. Floating dtypes.
 /// Gradients reach q, k and v, none flows through the choice.
 ///
-/// `ValueError` unless top_k >= 1; otherwise throws as `attention`.
+/// `ValueError` unless top_k >= 1. Throws as `attention` does.
 SASH_API Tensor top_k_attention(const Tensor& q, const Tensor& k, const Tensor& v, int64_t top_k,
                                 const TopKAttentionOptions& options = {});
-/// The same with given keys, int64 [B, H, S_q, K] in [0, S_k), or -1 for none; the mask is not
-/// applied again.
+/// Attention of each query to `keys` alone: int64 [B, H, S_q, K] in [0, S_k), or -1 for no key. The
+/// mask is not applied to these keys.
 SASH_API Tensor top_k_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                 const Tensor& keys, const TopKAttentionOptions& options = {});
 

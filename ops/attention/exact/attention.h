@@ -18,7 +18,7 @@ struct AttentionOptions {
   Tensor alibi_slopes{};  ///< float32 [H]: slope abs(p - j) is subtracted; not differentiated
   double dropout = 0;     ///< probability with which an attention weight is dropped
   /// Learnable attention sinks, floating [H]: exp(sink_logits[h]) joins the denominator of the
-  /// softmax. `AttentionMask::sinks(n)` is something else: it shows the first n keys to all.
+  /// softmax. `AttentionMask::sinks(n)` differs: it shows the first n keys to all queries.
   Tensor sink_logits{};
 };
 
@@ -54,9 +54,9 @@ struct AttentionWithLse {
   Tensor lse;
 };
 
-/// The same with the log-sum-exp of the scores (float64 for float64, else float32), which is
-/// differentiable: results over parts of the keys can be merged by it, if one part alone has the
-/// sink logits.
+/// `attention` with the log-sum-exp of the scores (float64 for float64, else float32), which is
+/// differentiable. With it, results over parts of the keys can be merged; only one part may have
+/// the sink logits.
 SASH_API AttentionWithLse attention_with_lse(const Tensor& q, const Tensor& k, const Tensor& v,
                                              const AttentionOptions& options = {});
 

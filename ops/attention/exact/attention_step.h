@@ -30,12 +30,12 @@ SASH_API Tensor attention_step(const Tensor& q, const Tensor& k, const Tensor& v
                                const Tensor& keys, const Tensor& values, const Tensor& position,
                                const AttentionStepOptions& options = {});
 
-/// Whether one kernel does it for keys [B, H_kv, slots, D]; if not, plain ops do, which read the
-/// position on the host.
+/// Whether one kernel computes the step for keys [B, H_kv, slots, D]. If not, plain ops do, and
+/// read the position on the host.
 SASH_API bool has_attention_step_kernel(const Tensor& keys);
 
 namespace composite {
-/// The same from plain ops.
+/// `attention_step` from plain ops.
 SASH_API Tensor attention_step(const Tensor& q, const Tensor& k, const Tensor& v,
                                const Tensor& keys, const Tensor& values, const Tensor& position,
                                const AttentionStepOptions& options = {});

@@ -7,7 +7,7 @@
 
 namespace sash {
 
-/// What stands around a product; undefined: nothing.
+/// The ops before and after a product. An undefined tensor leaves its op out.
 struct LinearStepOptions {
   Tensor norm_weight{};  ///< [in]: x is normalised by `rms_norm` with these options
   RmsNormOptions norm{};
@@ -20,17 +20,16 @@ struct LinearStepOptions {
 };
 
 /// residual + glu(linear(rms_norm(x), weight, bias)) for x [..., in] and weight [out, in]: a branch
-/// of a transformer for the few tokens of a decoding step, each product with its neighbours in one
-/// kernel. Results are rounded where those of the separate ops are. Nothing is recorded for
-/// gradients. Errors as those of the ops.
+/// of a transformer for the few tokens of a decoding step, in one kernel. It rounds where the
+/// separate ops round. Nothing is recorded for gradients. Throws as the separate ops do.
 SASH_API Tensor linear_step(const Tensor& x, const Tensor& weight,
                             const LinearStepOptions& options = {});
 
-/// Whether one kernel does it; if not, `linear_step` is the separate ops.
+/// Whether one kernel computes the call. If not, `linear_step` calls the separate ops.
 SASH_API bool has_linear_step_kernel(const Tensor& x, const Tensor& weight);
 
 namespace composite {
-/// The same from the separate ops.
+/// `linear_step` from the separate ops.
 SASH_API Tensor linear_step(const Tensor& x, const Tensor& weight,
                             const LinearStepOptions& options = {});
 }  // namespace composite

@@ -7,21 +7,20 @@ namespace sash {
 
 /// The norms of a layer's queries and keys.
 struct HeadNorms {
-  Tensor q_weight, k_weight;  ///< [D], dtype of what they normalise
+  Tensor q_weight, k_weight;  ///< [D], dtype of the queries and keys
   RmsNormOptions options{};
 };
 
-/// `split_packed_heads` with queries and keys normalised, each head by itself (`rms_norm` over D),
-/// and then rotated if angles are given: the same as these ops one after the other, in one pass
-/// over packed [B, S, (heads + 2 kv_heads) D] forward and back. Halves are computed in float32 and
-/// rounded once. Errors as of these ops.
+/// `split_packed_heads`, then `rms_norm` over D of each head of queries and keys, then `rotary` if
+/// angles are given. One pass over packed [B, S, (heads + 2 kv_heads) D] forward and one backward.
+/// Halves are computed in float32 and rounded once. Throws as these ops do.
 SASH_API std::array<Tensor, 3> split_normed_heads(const Tensor& packed, const HeadNorms& norms,
                                                   int64_t heads, int64_t kv_heads = 0,
                                                   const RotaryAngles& angles = {},
                                                   RotaryLayout layout = RotaryLayout::half_split);
 
 namespace composite {
-/// The same from these ops.
+/// `split_normed_heads` from these ops.
 SASH_API std::array<Tensor, 3> split_normed_heads(const Tensor& packed, const HeadNorms& norms,
                                                   int64_t heads, int64_t kv_heads = 0,
                                                   const RotaryAngles& angles = {},
