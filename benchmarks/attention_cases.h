@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include <sash/ops/attention/attention.h>
+#include <sash/ops/attention/exact/attention.h>
 #include <sash/tensor/factories.h>
 
 #include "../tests/support/attention/attention_reference.h"

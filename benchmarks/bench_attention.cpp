@@ -4,8 +4,8 @@
 #include <stdexcept>
 #include <string>
 
-#include <sash/ops/attention/attention.h>
-#include <sash/ops/attention/mask_statistics.h>
+#include <sash/ops/attention/exact/attention.h>
+#include <sash/ops/attention/mask/mask_statistics.h>
 #include <sash/tensor/random.h>
 
 #include "../tests/support/attention/attention_check.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include <sash/ops/attention/attention.h>
+#include <sash/ops/attention/exact/attention.h>
 #include <sash/ops/elementwise/binary.h>
 #include <sash/ops/linalg/linear.h>
 #include <sash/ops/norm/layer_norm.h>

@@ -1,7 +1,7 @@
 // Times linear attention after checking it; one line of JSON per case. GB/s count each tensor of a
 // pass once: q, k, v and o forward; with the backward pass also q, k, v, o, g, dq, dk and dv.
 
-#include <sash/ops/attention/linear_attention.h>
+#include <sash/ops/attention/approximate/linear_attention.h>
 #include <sash/tensor/factories.h>
 #include <sash/tensor/random.h>
 

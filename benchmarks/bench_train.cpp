@@ -8,8 +8,8 @@
 #include <sash/nn/layers/layer_norm.h>
 #include <sash/nn/layers/linear.h>
 #include <sash/nn/layers/module_list.h>
-#include <sash/ops/attention/attention.h>
-#include <sash/ops/attention/packed_heads.h>
+#include <sash/ops/attention/exact/attention.h>
+#include <sash/ops/attention/exact/packed_heads.h>
 #include <sash/ops/elementwise/dropout.h>
 #include <sash/ops/linalg/linear.h>
 #include <sash/ops/linalg/linear_gelu.h>

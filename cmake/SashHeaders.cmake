@@ -1,6 +1,7 @@
 # Makes <sash/nn/layers/linear.h> and <sash/sash.h> work in the build tree as in an installation.
 # Creates symbolic links to the public folders, and generates sash.h, which includes every public
-# header. Those in cmake/internal_headers are left out, and not installed.
+# header. Those in cmake/internal_headers are left out, and not installed. Headers that moved can be
+# included by their former paths, which cmake/moved_headers lists.
 function(sash_headers)
   set(root "${PROJECT_BINARY_DIR}/include/sash")
   file(MAKE_DIRECTORY "${root}")
@@ -32,5 +33,17 @@ function(sash_headers)
 
 /// All of sash.
 @includes@]])
+  set(moved_list "${PROJECT_SOURCE_DIR}/cmake/moved_headers")
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${moved_list}")
+  file(STRINGS "${moved_list}" moved REGEX "^[a-z]")
+  foreach(paths IN LISTS moved)
+    string(REPLACE " " ";" paths "${paths}")
+    list(GET paths 0 former)
+    list(GET paths 1 present)
+    file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/moved/sash/${former}"
+         CONTENT "#pragma once\n#include <sash/${present}>\n")
+  endforeach()
+  install(DIRECTORY "${PROJECT_BINARY_DIR}/moved/sash" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
+          COMPONENT dev)
   install(FILES "${root}/sash.h" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/sash" COMPONENT dev)
 endfunction()

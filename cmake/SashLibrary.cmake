@@ -9,6 +9,7 @@ function(sash_configure_library target)
   target_compile_features(${target} PUBLIC cxx_std_20)
   target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include>
                              $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  target_include_directories(${target} INTERFACE $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/moved>)
   target_compile_definitions(${target} PRIVATE EIGEN_MPL2_ONLY EIGEN_DONT_PARALLELIZE)
   target_link_libraries(${target} PRIVATE Threads::Threads ${CMAKE_DL_LIBS}
                         $<BUILD_INTERFACE:Eigen3::Eigen>

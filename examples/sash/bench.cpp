@@ -9,7 +9,7 @@
 #include <sash/core/backend/kernel.h>
 #include <sash/core/readable.h>
 #include <sash/nn/models/causal_lm.h>
-#include <sash/ops/attention/attention.h>
+#include <sash/ops/attention/exact/attention.h>
 #include <sash/ops/linalg/matmul.h>
 #include <sash/ops/operation_count.h>
 #include <sash/optim/adam.h>

@@ -2,7 +2,7 @@
 
 #include <sash/core/readable.h>
 #include <sash/ops/attention/mask/mask_picture.h>
-#include <sash/ops/attention/mask_statistics.h>
+#include <sash/ops/attention/mask/mask_statistics.h>
 
 #include "commands.h"
 

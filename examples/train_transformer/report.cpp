@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include <sash/nn/eval_guard.h>
-#include <sash/ops/attention/attention_recorder.h>
+#include <sash/ops/attention/exact/attention_recorder.h>
 #include <sash/tensor/autograd/grad_mode.h>
 #include <sash/tensor/factories.h>
 

@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "../../core/quote.h"
-#include "../../ops/attention/clustered_attention.h"
-#include "../../ops/attention/linear_attention.h"
+#include "../../ops/attention/approximate/clustered_attention.h"
+#include "../../ops/attention/approximate/linear_attention.h"
+#include "../../ops/attention/approximate/top_k_attention.h"
 #include "../../ops/attention/mask/simple_mask.h"
-#include "../../ops/attention/top_k_attention.h"
 
 namespace sash::nn {
 namespace {

@@ -3,7 +3,7 @@
 #include <memory>
 #include <string>
 
-#include "../../ops/attention/attention.h"
+#include "../../ops/attention/exact/attention.h"
 
 namespace sash::nn {
 

@@ -2,7 +2,7 @@
 
 #include <mutex>
 
-#include "../../ops/attention/packed_heads.h"
+#include "../../ops/attention/exact/packed_heads.h"
 #include "../../ops/elementwise/binary.h"
 #include "../../tensor/autograd/grad_mode.h"
 #include "../../tensor/factories.h"

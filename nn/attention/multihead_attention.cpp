@@ -3,7 +3,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "../../ops/attention/packed_heads.h"
+#include "../../ops/attention/exact/packed_heads.h"
 #include "../../ops/linalg/linear.h"
 #include "../../ops/linalg/matmul.h"
 #include "../../tensor/factories.h"

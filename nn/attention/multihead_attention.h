@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "../../ops/attention/attention.h"
+#include "../../ops/attention/exact/attention.h"
 #include "../layers/linear.h"
 #include "attention_kind.h"
 #include "key_value_cache.h"

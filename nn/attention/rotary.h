@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "../../ops/attention/rotary.h"
+#include "../../ops/attention/exact/rotary.h"
 
 /// Rotary positions: the angles that `rotary` turns queries and keys by.
 namespace sash::nn {

@@ -2,11 +2,11 @@
 
 #include <cmath>
 
-#include "../../ops/attention/attention.h"
-#include "../../ops/attention/attention_step.h"
-#include "../../ops/attention/linear_step.h"
-#include "../../ops/attention/normed_heads.h"
-#include "../../ops/attention/packed_heads.h"
+#include "../../ops/attention/exact/attention.h"
+#include "../../ops/attention/exact/attention_step.h"
+#include "../../ops/attention/exact/linear_step.h"
+#include "../../ops/attention/exact/normed_heads.h"
+#include "../../ops/attention/exact/packed_heads.h"
 #include "../../ops/autocast.h"
 #include "../../ops/elementwise/binary.h"
 #include "../../ops/elementwise/dropout.h"

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "../../ops/attention/attention_recorder.h"
-#include "../../ops/attention/attention_step.h"
+#include "../../ops/attention/exact/attention_recorder.h"
+#include "../../ops/attention/exact/attention_step.h"
 #include "../../ops/loss/cross_entropy.h"
 #include "../../tensor/autograd/grad_mode.h"
 #include "../../tensor/factories.h"

@@ -11,12 +11,14 @@ namespace sash::kernels {
 /// Keys per block: a query's bits are one word of a bit tile.
 inline constexpr int64_t kBlockKeys = 64;
 
-/// Entries [first, first + count) of a block row, whose blocks ascend. An entry e >= 0 is the block
-/// base + block[e] of a `BlockList`; an entry e < 0 is the block base + e, so consecutive blocks
-/// need no list.
+/// Entries [first, first + count) of a block row, whose blocks ascend. An entry e >= 0 is listed:
+/// it is the block `block[e]` of a `BlockList`. Consecutive full blocks need no list: an entry e <
+/// 0 is the block e - kUnlisted.
 struct BlockRun {
-  int32_t first = 0, count = 0, base = 0;
+  int32_t first = 0, count = 0;
 };
+/// Below 0 by more than any number of blocks.
+inline constexpr int32_t kUnlisted = -(1 << 30);
 
 /// A block row: its partial blocks come before its full ones.
 struct BlockRow {
@@ -25,14 +27,14 @@ struct BlockRow {
   SASH_HOST_DEVICE int32_t size() const { return partial.count + full.count; }
 };
 
-/// The block rows of one direction of a map. Rows may share listed entries. Partial blocks are
-/// always listed. One padding entry at the end, so kernels may prefetch.
+/// The block rows of one direction of a map. Partial blocks are always listed. One padding entry at
+/// the end, so kernels may prefetch.
 ///
 /// `order` is a schedule of each head's rows: long ones (more than twice the mean) first, stored as
 /// ~r, then the others from the end that has more entries, so that the last to run are short.
 struct BlockList {
   const BlockRow* rows = nullptr;
-  const int32_t* block = nullptr;  ///< by entry: number of the block on the other axis, less `base`
+  const int32_t* block = nullptr;  ///< by entry: number of the block on the other axis
   const int32_t* tile = nullptr;   ///< by entry: its bit tile, -1 if full
   const int32_t* order = nullptr;  ///< [rows]: rows count from 0 in each head
 
@@ -46,15 +48,14 @@ struct BlockList {
   int direction = 0;       ///< of `order` in every head: 1 ascending, -1 descending, 0 neither
   bool contiguous = true;  ///< each row's blocks are neighbours, with none missing between
 
-  /// Of entry `e`: its block, less the base of its run, and its bit tile, -1 if it is full.
-  SASH_HOST_DEVICE int32_t block_at(int32_t e) const { return e < 0 ? e : block[e]; }
+  /// Of entry `e`: the number of its block, and its bit tile, -1 if it is full.
+  SASH_HOST_DEVICE int32_t block_at(int32_t e) const { return e < 0 ? e - kUnlisted : block[e]; }
   SASH_HOST_DEVICE int32_t tile_at(int32_t e) const { return e < 0 ? -1 : tile[e]; }
 
   /// The same of entry i of a row's `size()`.
   SASH_HOST_DEVICE int32_t block_of(const BlockRow& row, int32_t i) const {
     const int32_t of_full = i - row.partial.count;
-    return of_full < 0 ? row.partial.base + block_at(row.partial.first + i)
-                       : row.full.base + block_at(row.full.first + of_full);
+    return block_at(of_full < 0 ? row.partial.first + i : row.full.first + of_full);
   }
   SASH_HOST_DEVICE int32_t tile_of(const BlockRow& row, int32_t i) const {
     return i < row.partial.count ? tile_at(row.partial.first + i) : -1;

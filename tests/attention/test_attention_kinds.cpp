@@ -7,9 +7,9 @@
 #include <sash/nn/attention/window_attention.h>
 #include <sash/nn/models/causal_lm.h>
 #include <sash/nn/models/transformer.h>
-#include <sash/ops/attention/clustered_attention.h>
-#include <sash/ops/attention/linear_attention.h>
-#include <sash/ops/attention/top_k_attention.h>
+#include <sash/ops/attention/approximate/clustered_attention.h>
+#include <sash/ops/attention/approximate/linear_attention.h>
+#include <sash/ops/attention/approximate/top_k_attention.h>
 #include <sash/ops/elementwise/binary.h>
 #include <sash/ops/loss/cross_entropy.h>
 #include <sash/tensor/autograd/grad_mode.h>

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include <sash/ops/attention/block_map_cache.h>
+#include <sash/ops/attention/mask/block_map_cache.h>
 #include <sash/sash.h>
 
 #include "../support/attention/mask_kinds.h"

@@ -1,5 +1,5 @@
 #include <doctest/doctest.h>
-#include <sash/ops/attention/attention.h>
+#include <sash/ops/attention/exact/attention.h>
 #include <sash/tensor/factories.h>
 #include <sash/tensor/random.h>
 

@@ -2,7 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <sash/nn/models/causal_lm.h>
-#include <sash/ops/attention/attention_recorder.h>
+#include <sash/ops/attention/exact/attention_recorder.h>
 #include <sash/tensor/factories.h>
 #include <sash/tensor/random.h>
 

@@ -1,7 +1,7 @@
 // A token's attention over a cache in one pass, against the same from plain ops on the CPU.
 #include <doctest/doctest.h>
 
-#include <sash/ops/attention/attention_step.h>
+#include <sash/ops/attention/exact/attention_step.h>
 #include <sash/ops/elementwise/binary.h>
 #include <sash/ops/elementwise/unary.h>
 #include <sash/tensor/factories.h>

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include <sash/ops/attention/attention.h>
-#include <sash/ops/attention/clustered_attention.h>
-#include <sash/ops/attention/top_k_attention.h>
+#include <sash/ops/attention/approximate/clustered_attention.h>
+#include <sash/ops/attention/approximate/top_k_attention.h>
+#include <sash/ops/attention/exact/attention.h>
 #include <sash/ops/elementwise/binary.h>
 #include <sash/ops/elementwise/compare.h>
 #include <sash/ops/index/topk.h>

@@ -1,8 +1,8 @@
 // Attention between projections: its results lie as the products around it read them.
 #include <doctest/doctest.h>
 
-#include <sash/ops/attention/attention.h>
-#include <sash/ops/attention/packed_heads.h>
+#include <sash/ops/attention/exact/attention.h>
+#include <sash/ops/attention/packed_heads.h>  // a former path
 #include <sash/ops/elementwise/binary.h>
 #include <sash/tensor/factories.h>
 #include <sash/tensor/kernels/memory.h>

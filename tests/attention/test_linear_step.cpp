@@ -1,7 +1,7 @@
 // A product of few rows with what stands around it, against the separate ops in float64.
 #include <doctest/doctest.h>
 
-#include <sash/ops/attention/linear_step.h>
+#include <sash/ops/attention/exact/linear_step.h>
 #include <sash/ops/linalg/linear.h>
 #include <sash/tensor/factories.h>
 #include <sash/tensor/random.h>

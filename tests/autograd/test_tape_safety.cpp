@@ -6,7 +6,7 @@
 #include <vector>
 
 #include <sash/core/backend/backend.h>
-#include <sash/ops/attention/attention.h>
+#include <sash/ops/attention/exact/attention.h>
 #include <sash/ops/elementwise/binary.h>
 #include <sash/ops/elementwise/unary.h>
 #include <sash/ops/linalg/linear.h>

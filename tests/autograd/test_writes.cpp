@@ -4,7 +4,7 @@
 #include <type_traits>
 #include <vector>
 
-#include <sash/ops/attention/attention.h>
+#include <sash/ops/attention/exact/attention.h>
 #include <sash/ops/elementwise/binary.h>
 #include <sash/ops/reduce/reduce.h>
 #include <sash/tensor/autograd/grad_mode.h>

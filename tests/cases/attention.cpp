@@ -1,4 +1,4 @@
-#include <sash/ops/attention/attention.h>
+#include <sash/ops/attention/exact/attention.h>
 
 #include <sash/tensor/random.h>
 

@@ -1,11 +1,11 @@
-#include <sash/ops/attention/clustered_attention.h>
+#include <sash/ops/attention/approximate/clustered_attention.h>
 
 #include <algorithm>
 #include <functional>
 #include <numeric>
 #include <set>
 
-#include <sash/ops/attention/top_k_attention.h>
+#include <sash/ops/attention/approximate/top_k_attention.h>
 #include <sash/tensor/factories.h>
 #include <sash/tensor/random.h>
 

@@ -1,4 +1,4 @@
-#include <sash/ops/attention/clusters.h>
+#include <sash/ops/attention/approximate/clusters.h>
 
 #include <algorithm>
 #include <bit>

@@ -1,4 +1,4 @@
-#include <sash/ops/attention/linear_attention.h>
+#include <sash/ops/attention/approximate/linear_attention.h>
 
 #include <sash/ops/shape/concat.h>
 

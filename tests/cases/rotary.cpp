@@ -1,4 +1,4 @@
-#include <sash/ops/attention/normed_heads.h>
+#include <sash/ops/attention/exact/normed_heads.h>
 
 #include "cases.h"
 

@@ -1,4 +1,4 @@
-#include <sash/ops/attention/sparse_products.h>
+#include <sash/ops/attention/approximate/sparse_products.h>
 
 #include "cases.h"
 

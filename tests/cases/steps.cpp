@@ -1,5 +1,5 @@
-#include <sash/ops/attention/attention_step.h>
-#include <sash/ops/attention/linear_step.h>
+#include <sash/ops/attention/exact/attention_step.h>
+#include <sash/ops/attention/exact/linear_step.h>
 #include <sash/tensor/factories.h>
 
 #include "cases.h"

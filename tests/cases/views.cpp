@@ -1,4 +1,4 @@
-#include <sash/ops/attention/packed_heads.h>
+#include <sash/ops/attention/exact/packed_heads.h>
 #include <sash/ops/shape/views.h>
 
 #include "cases.h"

@@ -1,4 +1,4 @@
-#include <sash/ops/attention/local.h>
+#include <sash/ops/attention/exact/local.h>
 #include <sash/ops/linalg/window_matmul.h>
 
 #include "cases.h"

@@ -10,7 +10,7 @@
 #include <sash/nn/layers/module_list.h>
 #include <sash/nn/layers/sequential.h>
 #include <sash/nn/models/causal_lm.h>
-#include <sash/ops/attention/attention.h>
+#include <sash/ops/attention/exact/attention.h>
 #include <sash/ops/elementwise/binary.h>
 #include <sash/optim/checkpoint.h>
 #include <sash/optim/sgd.h>

@@ -15,7 +15,7 @@
 #include <sash/nn/layers/sequential.h>
 #include <sash/nn/models/causal_lm.h>
 #include <sash/nn/models/transformer.h>
-#include <sash/ops/attention/packed_heads.h>
+#include <sash/ops/attention/exact/packed_heads.h>
 #include <sash/ops/elementwise/binary.h>
 #include <sash/ops/elementwise/compare.h>
 #include <sash/ops/reduce/reduce.h>

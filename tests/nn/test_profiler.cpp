@@ -11,8 +11,8 @@
 #include <nlohmann/json.hpp>
 
 #include <sash/core/backend/kernel.h>
-#include <sash/ops/attention/attention.h>
-#include <sash/ops/attention/linear_attention.h>
+#include <sash/ops/attention/approximate/linear_attention.h>
+#include <sash/ops/attention/exact/attention.h>
 #include <sash/ops/elementwise/binary.h>
 #include <sash/ops/index/embedding.h>
 #include <sash/ops/index/gather.h>

@@ -3,7 +3,7 @@
 
 #include <sash/nn/layers/batch_norm.h>
 #include <sash/nn/layers/conv.h>
-#include <sash/ops/attention/attention_recorder.h>
+#include <sash/ops/attention/exact/attention_recorder.h>
 #include <sash/ops/elementwise/binary.h>
 #include <sash/ops/elementwise/unary.h>
 #include <sash/ops/norm/batch_norm.h>

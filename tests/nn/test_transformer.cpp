@@ -2,7 +2,7 @@
 #include <sash/nn/layers/activation.h>
 #include <sash/nn/models/causal_lm.h>
 #include <sash/nn/models/transformer.h>
-#include <sash/ops/attention/packed_heads.h>
+#include <sash/ops/attention/exact/packed_heads.h>
 #include <sash/ops/loss/cross_entropy.h>
 #include <sash/tensor/autograd/gradcheck.h>
 #include <sash/tensor/factories.h>

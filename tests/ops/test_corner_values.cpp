@@ -5,8 +5,8 @@
 #include <optional>
 #include <vector>
 
-#include <sash/ops/attention/linear_attention.h>
-#include <sash/ops/attention/local.h>
+#include <sash/ops/attention/approximate/linear_attention.h>
+#include <sash/ops/attention/exact/local.h>
 #include <sash/ops/elementwise/binary.h>
 #include <sash/ops/elementwise/compare.h>
 #include <sash/ops/elementwise/glu.h>

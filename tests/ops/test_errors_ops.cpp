@@ -4,7 +4,7 @@
 
 #include <doctest/doctest.h>
 
-#include <sash/ops/attention/attention.h>
+#include <sash/ops/attention/exact/attention.h>
 #include <sash/ops/elementwise/binary.h>
 #include <sash/ops/elementwise/compare.h>
 #include <sash/ops/elementwise/dropout.h>

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <sash/nn/attention/position_bias.h>
-#include <sash/ops/attention/packed_heads.h>
+#include <sash/ops/attention/exact/packed_heads.h>
 #include <sash/sash.h>
 
 #include "../support/expect_error.h"

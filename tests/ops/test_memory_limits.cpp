@@ -10,8 +10,8 @@
 
 #include <sash/core/backend/backend.h>
 #include <sash/core/error.h>
-#include <sash/ops/attention/attention.h>
-#include <sash/ops/attention/block_map_cache.h>
+#include <sash/ops/attention/exact/attention.h>
+#include <sash/ops/attention/mask/block_map_cache.h>
 #include <sash/ops/elementwise/compare.h>
 #include <sash/tensor/factories.h>
 #include <sash/tensor/random.h>

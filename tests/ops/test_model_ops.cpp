@@ -1,8 +1,8 @@
 #include <doctest/doctest.h>
-#include <sash/ops/attention/attention.h>
-#include <sash/ops/attention/normed_heads.h>
-#include <sash/ops/attention/packed_heads.h>
-#include <sash/ops/attention/rotary.h>
+#include <sash/ops/attention/exact/attention.h>
+#include <sash/ops/attention/exact/normed_heads.h>
+#include <sash/ops/attention/exact/packed_heads.h>
+#include <sash/ops/attention/exact/rotary.h>
 #include <sash/ops/elementwise/dropout.h>
 #include <sash/ops/elementwise/glu.h>
 #include <sash/ops/norm/dropout_add_layer_norm.h>

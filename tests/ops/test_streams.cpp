@@ -5,8 +5,8 @@
 #include <cmath>
 #include <vector>
 
-#include <sash/ops/attention/attention.h>
-#include <sash/ops/attention/block_map_cache.h>
+#include <sash/ops/attention/exact/attention.h>
+#include <sash/ops/attention/mask/block_map_cache.h>
 #include <sash/ops/elementwise/binary.h>
 #include <sash/tensor/factories.h>
 #include <sash/tensor/random.h>

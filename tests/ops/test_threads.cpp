@@ -19,7 +19,7 @@
 #include <sash/core/small_vector.h>
 #include <sash/nn/attention/rotary.h>
 #include <sash/nn/models/causal_lm.h>
-#include <sash/ops/attention/attention.h>
+#include <sash/ops/attention/exact/attention.h>
 #include <sash/ops/elementwise/binary.h>
 #include <sash/ops/elementwise/unary.h>
 #include <sash/ops/linalg/matmul.h>

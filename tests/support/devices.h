@@ -8,7 +8,7 @@
 
 #include <sash/core/backend/backend.h>
 #include <sash/core/error.h>
-#include <sash/ops/attention/attention.h>
+#include <sash/ops/attention/exact/attention.h>
 #include <sash/tensor/factories.h>
 
 /// Tests of one body for each kind of device:

@@ -57,10 +57,11 @@ struct CausalReach {
 ///
 ///     auto mask = AttentionMask::causal_window(256) | AttentionMask::sinks(4);
 ///
-/// Attention compiles patterns (all parts but those named next) once per mask value and lengths, in
-/// time proportional to the visible blocks. Data (`key_lengths`, `packed`, `row_ranges`) may change
-/// from step to step: combined by `&` at the top, it is read on the device and nothing is compiled.
-/// Below `|` it is compiled like a pattern, again after each change.
+/// Attention compiles a pattern once per mask value and lengths: a window in time proportional to
+/// the length, other patterns in time proportional to the visible blocks. The parts `key_lengths`,
+/// `packed` and `row_ranges` are data, which may change from step to step. Data that `&` joins to
+/// the whole mask is read on the device and not compiled. Data inside a `|` is compiled as a
+/// pattern, again after each change.
 class SASH_API AttentionMask {
  public:
   /// Everything is visible.
@@ -88,11 +89,11 @@ class SASH_API AttentionMask {
   /// j = p + n dilation with -left <= n <= right.
   static AttentionMask dilated_window(std::optional<int64_t> left, std::optional<int64_t> right,
                                       int64_t dilation);
-  /// The same with a dilation for each head.
+  /// With a dilation for each head.
   static AttentionMask dilated_window(std::optional<int64_t> left, std::optional<int64_t> right,
                                       std::vector<int64_t> dilations);
   /// Tokens that see and are seen by all (Beltagy et al., "Longformer", 2020): p or j is one of
-  /// `tokens`. Those past the last key do nothing.
+  /// `tokens`. Tokens past the last key have no effect.
   static AttentionMask global(std::vector<int64_t> tokens);
   /// j < n: the first keys are seen by all (Xiao et al., "Efficient streaming language models with
   /// attention sinks", ICLR 2024).

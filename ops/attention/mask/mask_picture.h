@@ -11,9 +11,9 @@ namespace sash {
 SASH_API std::string mask_picture(const AttentionMask& mask, int64_t queries, int64_t keys,
                                   int64_t width = 64);
 
-/// The same as an SVG figure with axes: the visible share of a cell is its colour.
+/// The picture as an SVG figure with axes: the colour of a cell is its visible share.
 SASH_API std::string mask_svg(const AttentionMask& mask, int64_t queries, int64_t keys);
-/// Writes it to a file. `IoError` if that cannot be written.
+/// Writes `mask_svg` to a file. `IoError` if the file cannot be written.
 SASH_API void save_mask_svg(const std::string& path, const AttentionMask& mask, int64_t queries,
                             int64_t keys);
 

@@ -7,12 +7,12 @@
 
 namespace sash {
 
-/// Where each of `tokens` tokens stands in its own text, int64 [tokens], if each of `masks`, those
-/// of a model's layers, keeps packed texts apart: i less the first token of its text. Computed on
-/// the device of `cu_seqlens`, without a copy to the host. Undefined if a mask does not, so that
-/// the row is one text. Texts of `a & b` begin where one of a or of b does, texts of `a | b` and of
-/// several layers where one of both does. `ShapeError` and `ValueError` for cu_seqlens that do not
-/// fit.
+/// The position of each token within its text, int64 [tokens]: its number less the number of the
+/// text's first token. `masks` are the masks of a model's layers. Undefined if a mask does not
+/// separate packed texts; then all tokens are one text. A text of `a & b` begins where a text of a
+/// or of b begins. A text of `a | b`, or of several layers, begins where texts of both begin.
+/// Computed on the device of `cu_seqlens`, without a copy to the host. `ShapeError` and
+/// `ValueError` for cu_seqlens that do not fit.
 SASH_API Tensor positions_in_texts(const std::vector<AttentionMask>& masks, int64_t tokens);
 
 /// `ShapeError`, `DTypeError` or `DeviceError` of `op` unless `positions` are int64 [T] or [B, T]

@@ -1,9 +1,6 @@
 #include "window_rows.h"
 
 #include <algorithm>
-#include <limits>
-#include <map>
-#include <tuple>
 
 namespace sash {
 namespace {
@@ -26,9 +23,6 @@ class Quotient {
 // The blocks [first, past) of a block row, of which [full_first, full_past) are full.
 struct Row {
   int64_t first, full_first, full_past, past;
-
-  int64_t left() const { return full_first - first; }
-  int64_t right() const { return past - full_past; }
 };
 
 // The block rows from the first to the last.
@@ -61,49 +55,21 @@ class Rows {
 BlockRows window_rows(const BlockAxis& rows, const BlockAxis& columns, int64_t low, int64_t high,
                       const std::function<int32_t(int64_t, int64_t)>& tile_of) {
   BlockRows made(rows.blocks());
-  // Rows with equal keys have the same partial blocks relative to the first one: how far this
-  // starts from the row, how many there are before and behind the full ones, how many are full, and
-  // whether the row or its last block is ragged.
-  using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, bool, bool>;
-  std::map<Key, int32_t> known;
-  Key last_key{};
-  int32_t entry = -1;  // of last_key; < 0: none
   Rows next(rows, columns, low, high);
   for (int64_t number = 0; number < rows.blocks(); ++number) {
     const Row row = next.next();
     kernels::BlockRow& to = made.rows[static_cast<size_t>(number)];
-    const int64_t left = row.left(), right = row.right(), full = row.full_past - row.full_first;
-    // Entries below 0: no list.
-    to.full = {.first = static_cast<int32_t>(-full),
-               .count = static_cast<int32_t>(full),
-               .base = static_cast<int32_t>(row.full_past)};
-    if (left + right == 0) continue;
-    const int64_t base = left > 0 ? row.first : row.full_past;
-    int64_t distance = base * columns.block - number * rows.block;
-    const int64_t span = (row.past - base) * columns.block;
-    // Where only the end of the keys makes blocks partial, all rows have the same ones.
-    const bool cut = distance - rows.block + 1 < low || distance + span - 1 > high;
-    if (!cut) distance = std::numeric_limits<int64_t>::min();
-    const Key key{distance,
-                  left,
-                  right,
-                  left > 0 && right > 0 ? full : 0,
-                  rows.is_ragged(number),
-                  columns.is_ragged(row.past - 1)};
-    if (entry < 0 || key != last_key) {
-      const auto [at, is_new] = known.try_emplace(key, static_cast<int32_t>(made.block.size()));
-      for (int64_t block = base; is_new && block < row.past; ++block) {
-        if (block == row.full_first) block = row.full_past;
-        if (block == row.past) break;
-        made.block.push_back(static_cast<int32_t>(block - base));
+    to.full = {.first = kernels::kUnlisted + static_cast<int32_t>(row.full_first),
+               .count = static_cast<int32_t>(row.full_past - row.full_first)};
+    to.partial.first = static_cast<int32_t>(made.block.size());
+    for (const IndexRange part :
+         {IndexRange{row.first, row.full_first}, {row.full_past, row.past}}) {
+      for (int64_t block = part.first; block < part.past; ++block) {
+        made.block.push_back(static_cast<int32_t>(block));
         made.tile.push_back(tile_of(number, block));
       }
-      last_key = key;
-      entry = at->second;
     }
-    to.partial = {.first = entry,
-                  .count = static_cast<int32_t>(left + right),
-                  .base = static_cast<int32_t>(base)};
+    to.partial.count = static_cast<int32_t>(made.block.size()) - to.partial.first;
   }
   return made;
 }

@@ -19,10 +19,9 @@ struct BlockAxis {
   bool is_ragged(int64_t number) const { return (number + 1) * block > length; }
 };
 
-/// The block rows of a window, whose row i sees the columns [i + low, i + high], one of them at
-/// least if the axis had no ends. The full blocks of a block row are then consecutive, and so are
-/// all its blocks: the row needs no list but of its partial blocks, which rows with the same ones
-/// share. `tile_of(row, column)` is asked for the bit tile of a partial block.
+/// The block rows of a window, whose row i sees the columns [i + low, i + high]; low <= high. The
+/// full blocks of a block row are then consecutive, and so are all its blocks: only the partial
+/// ones are listed. `tile_of(row, column)` gives the bit tile of a partial block.
 BlockRows window_rows(const BlockAxis& rows, const BlockAxis& columns, int64_t low, int64_t high,
                       const std::function<int32_t(int64_t, int64_t)>& tile_of);
 

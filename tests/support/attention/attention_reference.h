@@ -3,7 +3,7 @@
 #include <functional>
 #include <vector>
 
-#include <sash/ops/attention/attention.h>
+#include <sash/ops/attention/exact/attention.h>
 
 #include "../random_numbers.h"
 #include "../reference.h"

@@ -13,8 +13,8 @@ __device__ inline int2 listed_range(const kernels::BlockList& list, int64_t row)
   int2 range = make_int2(INT_MAX, -1);
   for (const kernels::BlockRun& run : {runs.partial, runs.full}) {
     if (run.count == 0) continue;
-    range.x = min(range.x, run.base + list.block_at(run.first));
-    range.y = max(range.y, run.base + list.block_at(run.first + run.count - 1));
+    range.x = min(range.x, list.block_at(run.first));
+    range.y = max(range.y, list.block_at(run.first + run.count - 1));
   }
   return range.y < 0 ? make_int2(0, -1) : range;
 }

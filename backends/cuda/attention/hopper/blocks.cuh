@@ -37,7 +37,6 @@ class BlockIterator {
       const kernels::BlockRun& run = lane() % 2 == 0 ? runs.partial : runs.full;
       entry = run.first;
       end = run.first + run.count;
-      base_ = run.base;
       if (bounded && p.bounds.ranges) clip_to_bounds(p.bounds.head(b, h), entry, end);
     }
     end_ = backwards ? entry - 1 : end;
@@ -79,8 +78,7 @@ class BlockIterator {
   struct Entry {
     int block, tile;
   };
-  /// Starts to load an entry; `checked` adds the base. Any entry if it is past the end: the list
-  /// has a padding entry.
+  /// Starts to load an entry, any if it is past the end: the list has a padding entry.
   __device__ Entry fetch(int entry) const {
     const int at = backwards ? entry : min(entry, end_);
     return {list_.block_at(at), list_.tile_at(at)};
@@ -88,8 +86,7 @@ class BlockIterator {
   /// That entry, or none if it is past the end.
   __device__ Entry checked(const Entry& fetched, int entry) const {
     if (backwards ? entry <= end_ : entry >= end_) return {kNoBlock, kEmpty};
-    const int block = base_ + fetched.block;
-    return {backwards ? ~block : block, fetched.tile};
+    return {backwards ? ~fetched.block : fetched.block, fetched.tile};
   }
 
   /// Drops entries at both ends whose blocks the bounds hide.
@@ -114,7 +111,6 @@ class BlockIterator {
   /// at most as many entries on as `block` is past the first one's; the first probe is there.
   __device__ int lower_bound(int block, int low, int high) const {
     if (low >= high) return low;
-    block -= base_;
     high = low + min(high - low, max(0, block - list_.block_at(low)));
     for (int probe = high - 1; low < high; probe = low + (high - low) / 2) {
       if (list_.block_at(probe) < block) {
@@ -151,7 +147,7 @@ class BlockIterator {
   int summaries_ = 0;                        ///< the head's first summary, if rows are key blocks
   int max_lo_ = INT_MIN, min_hi_ = INT_MAX;  ///< of the row, if it is a query block
   int row_;
-  int entry_, end_, base_ = 0, tile_;
+  int entry_, end_, tile_;
   Entry current_, prefetched_;
 };
 

@@ -80,7 +80,6 @@ class StepIterator {
   __device__ void open_run(const kernels::BlockRun& run) {
     entry_ = run.first;
     end_ = run.first + run.count;
-    base_ = run.base;
   }
 
   /// Goes on from the partial blocks of the row to its full ones. False after these.
@@ -92,7 +91,7 @@ class StepIterator {
   }
 
   __device__ void take_entry(bool bounded) {
-    at_.block = base_ + list_.block_at(entry_);
+    at_.block = list_.block_at(entry_);
     at_.tile = list_.tile_at(entry_);
     at_.bounded = bounded;
     ++entry_;
@@ -120,7 +119,7 @@ class StepIterator {
     const int4* summary = p_.bounds.summary + p_.bounds.head(b_, at_.head) * p_.map.query_blocks;
     for (; entry_ < end_; entry_ += kWarp) {
       const int mine = entry_ + lane();
-      const int block = mine < end_ ? base_ + list_.block_at(mine) : 0;
+      const int block = mine < end_ ? list_.block_at(mine) : 0;
       const int4 s = summary[by_query ? row_ : block];
       const int first_key = (by_query ? block : row_) * kBlockKeys;
       const unsigned hits =
@@ -140,7 +139,7 @@ class StepIterator {
   int b_, row_, end_head_;
   const kernels::BlockRow* runs_;  ///< of the row
   bool partial_;  ///< whether the entries [entry_, end_) are those of partial blocks
-  int entry_, end_, base_;
+  int entry_, end_;
   Step at_;
 };
 

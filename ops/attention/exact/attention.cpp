@@ -1,0 +1,261 @@
+#include "attention.h"
+
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "../../../tensor/autograd/node.h"
+#include "../../../tensor/factories.h"
+#include "../../../tensor/random.h"
+#include "../../autocast.h"
+#include "../../kernels/attention.h"
+#include "../../reduce/reduce.h"
+#include "../../rows.h"
+#include "../../shape/concat.h"
+#include "../mask/block_map_cache.h"
+#include "attention_call.h"
+#include "attention_recorder.h"
+#include "head_layout.h"
+#include "sink_logits.h"
+
+namespace sash {
+
+namespace kernels {
+constinit Kernel<void(KernelContext&, const AttentionInputs&, const AttentionParams&,
+                      const TensorView&, const TensorView&)>
+    attention_forward{"attention_forward"};
+constinit Kernel<void(KernelContext&, const AttentionInputs&, const AttentionParams&,
+                      const AttentionGradients&)>
+    attention_backward{"attention_backward"};
+constinit Kernel<void(KernelContext&, const AttentionInputs&, AttentionPass, int64_t&)>
+    attention_block_rows{"attention_block_rows"};
+constinit Kernel<void(KernelContext&, const AttentionInputs&, const AttentionParams&, int64_t&)>
+    attention_kept_bytes{"attention_kept_bytes"};
+}  // namespace kernels
+
+namespace {
+
+using detail::with_unit_rows;
+
+// The block map that the kernel of `pass` reads, which the current stream may read from now on.
+std::shared_ptr<const CompiledBlockMap> block_map_for(const AttentionCall& call,
+                                                      KernelContext& context,
+                                                      const kernels::AttentionInputs& inputs,
+                                                      kernels::AttentionPass pass) {
+  int64_t query_rows = 0;
+  kernels::attention_block_rows(context, inputs, pass, query_rows);
+  const bool kept = call.forward_map && call.forward_map->map.query_rows == query_rows;
+  auto compiled = kept ? call.forward_map : naming_mask(call.mask, "attention", [&] {
+    return cached_block_map(call.pattern, call.shape, query_rows, context.device);
+  });
+  compiled->use();
+  return compiled;
+}
+
+// A call's parameters as kernels take them; borrows from its arguments.
+class Params {
+ public:
+  Params(const AttentionCall& call, const AttentionTensors& inputs,
+         const CompiledBlockMap& compiled) {
+    const NoGradGuard no_grad;
+    const DType accumulator = call.accumulation_dtype();
+    params_ = {.scale = call.scale,
+               .softcap = call.softcap,
+               .map = compiled.map,
+               .bounds = views_(call.bounds),
+               .dropout = call.dropout,
+               .philox = call.philox,
+               .kept = views_(call.kept)};
+    if (inputs.bias.defined()) params_.bias = views_(inputs.bias.expand(call.weights_shape()));
+    if (inputs.relative_bias.defined()) {
+      const int64_t distances = inputs.relative_bias.size(1);
+      params_.relative_bias =
+          views_(inputs.relative_bias.to(accumulator).expand({call.shape.heads, distances}));
+    }
+    if (call.slopes.defined()) params_.slopes = views_(call.slopes.to(accumulator));
+  }
+  const kernels::AttentionParams& get() const { return params_; }
+
+ private:
+  OptionalViews<5> views_;
+  kernels::AttentionParams params_;
+};
+
+kernels::AttentionInputs views_of(const std::array<Tensor, 3>& x) {
+  return {x[0].tensor_view(), x[1].tensor_view(), x[2].tensor_view()};
+}
+
+std::array<Tensor, 3> all_with_unit_rows(const AttentionTensors& inputs) {
+  return {with_unit_rows(inputs.q), with_unit_rows(inputs.k), with_unit_rows(inputs.v)};
+}
+
+// The gradient of the relative bias from those of each batch and head [B, H, 2 R + 1].
+Tensor relative_gradient(const Tensor& each, const Tensor& relative_bias) {
+  return sum_to(each, {1, relative_bias.size(0), each.size(2)})
+      .reshape(relative_bias.shape())
+      .to(relative_bias.dtype());
+}
+
+struct Cotangents {
+  Tensor out, lse;
+  bool bias, relative_bias;  // whether their gradients are wanted
+};
+
+Gradients fused_backward(const Cotangents& g, const AttentionTensors& inputs, const Tensor& out,
+                         const Tensor& lse, const AttentionCall& call) {
+  const NoGradGuard no_grad;
+  const std::array<Tensor, 3> qkv = all_with_unit_rows(inputs);
+  const TensorOptions accumulator = lse.options();
+  const Tensor g_out = with_unit_rows(g.out.defined() ? g.out : zeros_like(out));
+  const Tensor g_lse = g.lse.defined() ? g.lse.contiguous() : Tensor();
+  const auto [dq, dk, dv] = detail::empty_gradients(qkv);
+  Gradients gradients{dq, dk, dv, {}, {}};
+  Tensor dbias, drelative;
+  if (g.bias) dbias = zeros(call.weights_shape(), accumulator);
+  if (g.relative_bias) {
+    drelative =
+        empty({call.shape.batch, call.shape.heads, inputs.relative_bias.size(1)}, accumulator);
+  }
+  OptionalViews<3> optional;
+  KernelContext context = kernel_context(out.device());
+  const kernels::AttentionInputs views = views_of(qkv);
+  const auto compiled = block_map_for(call, context, views, kernels::AttentionPass::backward);
+  kernels::attention_backward(context, views, Params(call, inputs, *compiled).get(),
+                              {.g = g_out.tensor_view(),
+                               .g_lse = optional(g_lse),
+                               .out = out.tensor_view(),
+                               .lse = lse.tensor_view(),
+                               .dq = gradients[0].tensor_view(),
+                               .dk = gradients[1].tensor_view(),
+                               .dv = gradients[2].tensor_view(),
+                               .dbias = optional(dbias),
+                               .drelative = optional(drelative)});
+  if (g.bias) gradients[3] = sum_to(dbias, inputs.bias.shape()).to(inputs.bias.dtype());
+  if (g.relative_bias) gradients[4] = relative_gradient(drelative, inputs.relative_bias);
+  return gradients;
+}
+
+// out and lse as one vector of the dtype of lse, to differentiate both at once.
+Tensor joined(const Tensor& out, const Tensor& lse) {
+  return cat({out.to(lse.dtype()).reshape({-1}), lse.reshape({-1})});
+}
+
+Gradients composite_backward(const Cotangents& g, const AttentionTensors& inputs, const Tensor& out,
+                             const Tensor& lse, const AttentionCall& call, const Backward& pass) {
+  const Tensor cotangent =
+      joined(g.out.defined() ? g.out : zeros_like(out), g.lse.defined() ? g.lse : zeros_like(lse));
+  const std::array<Tensor, 5> all{inputs.q, inputs.k, inputs.v, inputs.bias, inputs.relative_bias};
+  return differentiate(
+      [&call](std::span<const Tensor> x) {
+        const AttentionWithLse y = attention_from_plain_ops({x[0], x[1], x[2], x[3], x[4]}, call);
+        return joined(y.out, y.lse);
+      },
+      all, cotangent, pass);
+}
+
+// Where the forward kernel leaves what dropout keeps; undefined if no backward pass will read it.
+Tensor memory_for_kept(const AttentionCall& call, const AttentionTensors& x,
+                       KernelContext& context) {
+  const TensorRef inputs[] = {x.q, x.k, x.v, x.bias, x.relative_bias};
+  if (call.dropout == 0 || !detail::should_record(inputs) ||
+      !kernels::attention_kept_bytes.has(context.device.type)) {
+    return {};
+  }
+  int64_t bytes = 0;
+  kernels::attention_kept_bytes(context, views_of(all_with_unit_rows(x)),
+                                Params(call, x, *call.forward_map).get(), bytes);
+  if (bytes == 0) return {};
+  return empty({bytes}, {.dtype = DType::uint8, .device = context.device});
+}
+
+AttentionWithLse fused_attention(const AttentionTensors& x, AttentionCall call) {
+  std::array<Tensor, 2> results{
+      detail::empty_in_layout_of(x.q, x.v.size(3)),
+      empty({x.q.size(0), x.q.size(1), x.q.size(2)}, row_statistics(x.q))};
+  {
+    KernelContext context = kernel_context(x.q.device());
+    const std::array<Tensor, 3> qkv = all_with_unit_rows(x);
+    const kernels::AttentionInputs views = views_of(qkv);
+    call.forward_map = block_map_for(call, context, views, kernels::AttentionPass::forward);
+    call.kept = memory_for_kept(call, x, context);
+    kernels::attention_forward(context, views, Params(call, x, *call.forward_map).get(),
+                               results[0].tensor_view(), results[1].tensor_view());
+  }
+  SmallVector<Saved, 2> data;  // of the mask, and ALiBi's slopes
+  for (const Tensor& tensor : call.mask_tensors()) data.push_back(save(tensor));
+  if (call.slopes.defined()) data.push_back(save(call.slopes));
+  record(
+      "attention", {x.q, x.k, x.v, x.bias, x.relative_bias}, results,
+      [q = save(x.q), k = save(x.k), v = save(x.v), bias = save(x.bias),
+       relative_bias = save(x.relative_bias), out = save_output(results[0], 0),
+       lse = save_output(results[1], 1), data = std::move(data),
+       call = std::move(call)](Backward& pass, std::span<const Tensor> grads) {
+        const AttentionTensors inputs{pass(q), pass(k), pass(v), pass(bias), pass(relative_bias)};
+        for (const Saved& tensor : data) pass(tensor);  // throws if it was overwritten
+        const Cotangents g{grads[0], grads[1], inputs.bias.defined() && pass.needs(3),
+                           inputs.relative_bias.defined() && pass.needs(4)};
+        return pass.create_graph() ? composite_backward(g, inputs, pass(out), pass(lse), call, pass)
+                                   : fused_backward(g, inputs, pass(out), pass(lse), call);
+      });
+  return {results[0], results[1]};
+}
+
+bool has_fused(Device device) {
+  return use_fused(kernels::attention_forward, device) &&
+         use_fused(kernels::attention_backward, device);
+}
+
+AttentionWithLse checked_attention(const AttentionTensors& inputs,
+                                   const AttentionOptions& options) {
+  AttentionCall call(inputs, options);
+  check_sink_logits(inputs.q, options.sink_logits);
+  const Device device = inputs.q.device();
+  if (call.dropout > 0) call.philox = next_philox(device, numel(call.weights_shape()));
+  if (!has_fused(device)) return attention_from_plain_ops(inputs, call);
+  call.prepare_kernels(device);
+  return fused_attention(inputs, std::move(call));
+}
+
+AttentionTensors in_float32(const AttentionTensors& x) {
+  const auto wide = [](const Tensor& t) { return t.defined() ? t.to(DType::float32) : t; };
+  return {wide(x.q), wide(x.k), wide(x.v), wide(x.bias), wide(x.relative_bias)};
+}
+
+// Without `with_lse`, the result's lse is without the sink logits.
+AttentionWithLse attention_of(const Tensor& q, const Tensor& k, const Tensor& v,
+                              const AttentionOptions& options, bool with_lse) {
+  if (Autocast cast("attention"); cast) {
+    AttentionOptions own = options;
+    own.bias = cast(options.bias);
+    own.relative_bias = cast(options.relative_bias);
+    return attention_of(cast(q), cast(k), cast(v), own, with_lse);
+  }
+  const Tensor& sinks = options.sink_logits;
+  const AttentionTensors inputs{q, k, v, options.bias, options.relative_bias};
+  const AttentionWithLse plain = naming_mask(options.mask, "attention_mask", [&] {
+    if (!sinks.defined() || !is_half(q.dtype()) || !q.device().is_cpu()) {
+      return checked_attention(inputs, options);
+    }
+    // Kernels would round halves before the sinks' share multiplies them.
+    const AttentionCall checks(inputs, options);
+    return checked_attention(in_float32(inputs), options);
+  });
+  AttentionRecorder::notify(q, k, options);
+  if (!sinks.defined()) return plain;
+  return {out_with_sinks(plain, sinks, q.dtype()),
+          with_lse ? lse_with_sinks(plain.lse, sinks) : plain.lse};
+}
+
+}  // namespace
+
+AttentionWithLse attention_with_lse(const Tensor& q, const Tensor& k, const Tensor& v,
+                                    const AttentionOptions& options) {
+  return attention_of(q, k, v, options, true);
+}
+
+Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                 const AttentionOptions& options) {
+  return attention_of(q, k, v, options, false).out;
+}
+
+}  // namespace sash
