@@ -1,7 +1,6 @@
 #pragma once
 
-#include "../../core/backend/kernel.h"
-#include "../../core/backend/tensor_view.h"
+#include "../../tensor/kernels/view.h"
 
 /// Root mean square normalisation of the rows of a matrix. All views are contiguous and of one
 /// floating dtype; matrices are [R, D], weight and dweight [D], rstd [R] (float32 beside halves).
@@ -10,16 +9,14 @@ namespace sash::kernels {
 
 /// y = x rstd w with rstd = 1 / sqrt(mean(x^2) + eps) of each row. With a residual, x is replaced
 /// by the sum of both, which is written to `sum`; else both are null views.
-extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorView& residual,
-                            const TensorView& weight, const TensorView& sum, const TensorView& y,
-                            const TensorView& rstd, double eps, bool unit_offset)>
+extern SASH_API Kernel<void(KernelContext&, View x, View residual, View weight, View sum, View y,
+                            View rstd, double eps, bool unit_offset)>
     rms_norm_forward;
 
 /// With z = x rstd and h = g w: dx = dsum + rstd (h - z mean(h z)), dweight = sum over rows of g z.
 /// dsum may be a null view (0), and so may each output that is not wanted.
-extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorView& weight,
-                            const TensorView& rstd, const TensorView& g, const TensorView& dsum,
-                            const TensorView& dx, const TensorView& dweight, bool unit_offset)>
+extern SASH_API Kernel<void(KernelContext&, View x, View weight, View rstd, View g, View dsum,
+                            View dx, View dweight, bool unit_offset)>
     rms_norm_backward;
 
 }  // namespace sash::kernels

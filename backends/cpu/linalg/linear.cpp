@@ -26,8 +26,7 @@ void multiply_few_rows(const Product<float>& product, const Half* weight) {
 }
 
 // Whether it did the product, of x [m, k] in float32.
-bool multiply_halves(const TensorView& x, const TensorView& w, const TensorView& bias,
-                     const TensorView& y) {
+bool multiply_halves(View x, View w, View bias, View y) {
   const bool rows = w.strides[1] == 1 || w.shape[1] == 1;
   if (!is_half(w.dtype) || !rows || y.numel() == 0) return false;
   const int64_t k = x.shape[1];
@@ -49,14 +48,11 @@ bool multiply_halves(const TensorView& x, const TensorView& w, const TensorView&
 
 #else
 
-bool multiply_halves(const TensorView&, const TensorView&, const TensorView&, const TensorView&) {
-  return false;
-}
+bool multiply_halves(View, View, View, View) { return false; }
 
 #endif
 
-void linear_forward(KernelContext& context, const TensorView& x_, const TensorView& w_,
-                    const TensorView* bias_, const TensorView& y_) {
+void linear_forward(KernelContext& context, View x_, View w_, const TensorView* bias_, View y_) {
   const FloatOperand in(context, x_), row(context, bias_ ? *bias_ : TensorView());
   FloatResult out(context, y_);
   if (multiply_halves(in.view(), w_, row.view(), out.view())) return out.write();

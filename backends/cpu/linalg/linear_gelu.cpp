@@ -6,16 +6,14 @@
 namespace sash::cpu {
 namespace {
 
-void linear_gelu_forward(KernelContext& context, const TensorView& x, const TensorView& w,
-                         const TensorView* bias, const TensorView& z, const TensorView& y,
-                         bool tanh) {
+void linear_gelu_forward(KernelContext& context, View x, View w, const TensorView* bias, View z,
+                         View y, bool tanh) {
   const TensorView& argument = z.data ? z : y;
   kernels::linear_forward(context, x, w, bias, argument);
   kernels::gelu_forward(context, argument, y, tanh);
 }
 
-void linear_gelu_gradient(KernelContext& context, const TensorView& g, const TensorView& w,
-                          const TensorView& z, const TensorView& dz, const TensorView& dbias,
+void linear_gelu_gradient(KernelContext& context, View g, View w, View z, View dz, View dbias,
                           bool tanh) {
   kernels::matmul(context, g, w, dz, 1, 0);
   kernels::gelu_backward(context, z, dz, dz, tanh);

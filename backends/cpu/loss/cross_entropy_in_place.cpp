@@ -38,9 +38,8 @@ T replace_row(T* x, int64_t n, int64_t target, const Rule& rule) {
   return (1 - s) * loss + s * (log_sum - sum_of(shifted) / static_cast<T>(n));
 }
 
-void cross_entropy_in_place(KernelContext& context, const TensorView& given,
-                            const TensorView& targets, const TensorView& losses, const Rule& rule,
-                            int64_t) {
+void cross_entropy_in_place(KernelContext& context, View given, View targets, View losses,
+                            const Rule& rule, int64_t) {
   FloatResult wide(context, given);
   if (is_half(given.dtype)) kernels::copy(context, given, wide.view());
   const TensorView& logits = wide.view();

@@ -7,8 +7,7 @@
 namespace sash::cpu {
 namespace {
 
-void scale_channels(KernelContext&, const TensorView& x, const TensorView& mean,
-                    const TensorView& scale, const TensorView& shift, const TensorView& y) {
+void scale_channels(KernelContext&, View x, View mean, View scale, View shift, View y) {
   constexpr int64_t kPiece = 16384;
   const int64_t channels = x.shape[1], length = x.shape[2];
   dispatch_floating(x.dtype, "batch_norm", [&]<class T>(TypeTag<T>) {
@@ -21,8 +20,7 @@ void scale_channels(KernelContext&, const TensorView& x, const TensorView& mean,
         for (int64_t i = 0; i < length; ++i) to[i] = (from[i] - m) * a + b;
       }
     };
-    parallel_for(x.shape[0] * channels, std::max<int64_t>(1, kPiece / std::max<int64_t>(1, length)),
-                 run);
+    parallel_for(x.shape[0] * channels, kPiece / std::max<int64_t>(1, length), run);
   });
 }
 

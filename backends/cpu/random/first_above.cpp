@@ -6,14 +6,11 @@
 namespace sash::cpu {
 namespace {
 
-void first_above(KernelContext&, const TensorView& ends, const TensorView& aim,
-                 const TensorView& y) {
+void first_above(KernelContext&, View ends, View aim, View y) {
   const int64_t classes = ends.shape[1], draws = aim.shape[1];
-  parallel_for(aim.numel(), 1024, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const double* const line = ends.ptr<double>() + i / draws * classes;
-      y.ptr<int64_t>()[i] = std::upper_bound(line, line + classes, aim.ptr<double>()[i]) - line;
-    }
+  parallel_for_each(aim.numel(), 1024, [&](int64_t i) {
+    const double* const line = ends.ptr<double>() + i / draws * classes;
+    y.ptr<int64_t>()[i] = std::upper_bound(line, line + classes, aim.ptr<double>()[i]) - line;
   });
 }
 
