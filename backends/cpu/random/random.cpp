@@ -5,6 +5,8 @@
 #include <type_traits>
 
 #include "../../../core/backend/dispatch.h"
+#include "../../../core/parallel.h"
+#include "../../../ops/kernels/random.h"
 #include "../elementwise/elementwise.h"
 
 namespace sash::cpu {
@@ -117,6 +119,14 @@ void random_integer(KernelContext&, View y, PhiloxState state, int64_t low, int6
       });
 }
 
+void first_above(KernelContext&, View ends, View aim, View y) {
+  const int64_t classes = ends.shape[1], draws = aim.shape[1];
+  parallel_for_each(aim.numel(), 1024, [&](int64_t i) {
+    const double* const line = ends.ptr<double>() + i / draws * classes;
+    y.ptr<int64_t>()[i] = std::upper_bound(line, line + classes, aim.ptr<double>()[i]) - line;
+  });
+}
+
 }  // namespace
 
 void register_random() {
@@ -125,5 +135,7 @@ void register_random() {
   kernels::random_truncated_normal.set(DeviceType::cpu, random_truncated_normal);
   kernels::random_integer.set(DeviceType::cpu, random_integer);
 }
+
+void register_first_above() { kernels::first_above.set(DeviceType::cpu, first_above); }
 
 }  // namespace sash::cpu
