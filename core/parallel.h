@@ -38,4 +38,12 @@ void parallel_for(int64_t count, int64_t grain, F&& body) {
                          &piece);
 }
 
+/// The same with `body(i)` for each i.
+template <class F>
+void parallel_for_each(int64_t count, int64_t grain, F&& body) {
+  parallel_for(count, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) body(i);
+  });
+}
+
 }  // namespace sash

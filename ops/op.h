@@ -25,6 +25,12 @@ Gradients gradients_of(const Backward& pass, const F&... f) {
   return grads;
 }
 
+/// `ShapeError` if `x` has as many axes as a tensor may have.
+inline void check_room_for_axis(const char* op, const Tensor& x) {
+  if (x.rank() < kMaxRank) return;
+  throw ShapeError(op, "at most " + std::to_string(kMaxRank - 1) + " axes", to_string(x.shape()));
+}
+
 /// `x.shape()` with another last extent.
 inline Shape with_last(const Tensor& x, int64_t extent) {
   Shape shape = x.shape();

@@ -110,6 +110,16 @@ Tensor replace_in(const Tensor& y, const Tensor& x, int axis, const Tensor& inde
       });
 }
 
+/// place(copy of x, x, ...) after the checks that `scatter_add` and `scatter` share.
+Tensor scattered(const char* op, decltype(scatter_into) place, const Tensor& x, int64_t axis,
+                 const Tensor& index, const Tensor& src) {
+  check_defined(op, index, "indices");
+  const Tensor in = index.contiguous();
+  const int at = check_arguments(op, x, axis, in);
+  check_fits(op, in.shape(), src.shape(), -1);
+  return place(copy_of(x), x, at, in, fitted(src, in.shape()));
+}
+
 }  // namespace
 
 Tensor detail::spread(const Tensor& index, const Shape& shape, int axis) {
@@ -134,24 +144,14 @@ Tensor gather(const Tensor& x, int64_t axis, const Tensor& index) {
 }
 
 Tensor scatter_add(const Tensor& x, int64_t axis, const Tensor& index, const Tensor& src) {
-  constexpr const char* op = "scatter_add";
-  check_compatible(op, x, src);
-  check_not_bool(op, x);
-  check_defined(op, index, "indices");
-  const Tensor in = index.contiguous();
-  const int at = check_arguments(op, x, axis, in);
-  check_fits(op, in.shape(), src.shape(), -1);
-  return scatter_into(copy_of(x), x, at, in, fitted(src, in.shape()));
+  check_compatible("scatter_add", x, src);
+  check_not_bool("scatter_add", x);
+  return scattered("scatter_add", scatter_into, x, axis, index, src);
 }
 
 Tensor scatter(const Tensor& x, int64_t axis, const Tensor& index, const Tensor& src) {
-  constexpr const char* op = "scatter";
-  check_compatible(op, x, src);
-  check_defined(op, index, "indices");
-  const Tensor in = index.contiguous();
-  const int at = check_arguments(op, x, axis, in);
-  check_fits(op, in.shape(), src.shape(), -1);
-  return replace_in(copy_of(x), x, at, in, fitted(src, in.shape()));
+  check_compatible("scatter", x, src);
+  return scattered("scatter", replace_in, x, axis, index, src);
 }
 
 Tensor index_add(const Tensor& x, int64_t axis, const Tensor& index, const Tensor& src) {
@@ -174,10 +174,7 @@ Tensor one_hot(const Tensor& index, int64_t classes) {
   check_defined("one_hot", index, "indices");
   check_dtype("one_hot", index, DType::int64, "indices");
   if (classes < 1) throw ValueError("one_hot", "at least one class", std::to_string(classes));
-  if (index.rank() == kMaxRank) {
-    throw ShapeError("one_hot", "at most " + std::to_string(kMaxRank - 1) + " axes",
-                     to_string(index.shape()));
-  }
+  check_room_for_axis("one_hot", index);
   const Tensor in = index.contiguous();
   check_index_values("one_hot", in, classes);
   // The scatter takes negative indices; an embedding reports those on a card.

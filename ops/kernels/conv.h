@@ -1,9 +1,8 @@
 #pragma once
 
-#include <cstdint>
+#include "../../tensor/kernels/view.h"
 
-#include "../../core/backend/kernel.h"
-#include "../../core/backend/tensor_view.h"
+#include <cstdint>
 
 /// Windows that slide over the planes of x [N, C, H, W]. Element (i, j) of the window at (u, v) is
 /// x at row u stride + i dilation - padding, and likewise for columns; past the edges there is
@@ -25,27 +24,24 @@ struct SlidingWindows {
 
 /// y[n, c, i, j, u, v] = element (i, j) of the window at (u, v), 0 past the edges. x has any
 /// strides, y too but for its last two axes, which are contiguous; any floating dtype.
-extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const SlidingWindows& windows,
-                            const TensorView& y)>
+extern SASH_API Kernel<void(KernelContext&, View x, const SlidingWindows& windows, View y)>
     unfold_windows;
 
 /// The adjoint: x[n, c, h, w] = the sum of y over the windows' elements that lie there, in
 /// row-major order of (i, j). x is contiguous, and y along its last two axes; floating.
-extern SASH_API Kernel<void(KernelContext&, const TensorView& y, const SlidingWindows& windows,
-                            const TensorView& x)>
+extern SASH_API Kernel<void(KernelContext&, View y, const SlidingWindows& windows, View x)>
     fold_windows;
 
 /// y[n, c, u, v] = the largest element of a window, NaN if there is one, and index (int64) = h W +
 /// w of the first such in row-major order. Every window has an element. x has any strides, y and
 /// index are contiguous; floating.
-extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const SlidingWindows& windows,
-                            const TensorView& y, const TensorView& index)>
-    max_windows;
+extern SASH_API
+    Kernel<void(KernelContext&, View x, const SlidingWindows& windows, View y, View index)>
+        max_windows;
 
 /// y[n, c, u, v] = the sum of a window's elements / (kernel height kernel width). x has any
 /// strides, y is contiguous; floating.
-extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const SlidingWindows& windows,
-                            const TensorView& y)>
+extern SASH_API Kernel<void(KernelContext&, View x, const SlidingWindows& windows, View y)>
     mean_windows;
 
 }  // namespace sash::kernels

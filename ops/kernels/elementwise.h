@@ -2,10 +2,9 @@
 
 #include <array>
 
-#include "../../core/backend/kernel.h"
-#include "../../core/backend/tensor_view.h"
 #include "../../core/philox.h"
 #include "../../core/scalar.h"
+#include "../../tensor/kernels/view.h"
 #include "elementwise_table.h"
 
 /// One slot for each row of the table. Dtypes are those of the row, results of comparisons, logic
@@ -13,11 +12,9 @@
 /// view as an operand.
 namespace sash::kernels {
 
-using UnaryKernel = Kernel<void(KernelContext&, const TensorView& x, const TensorView& y)>;
-using BinaryKernel =
-    Kernel<void(KernelContext&, const TensorView& a, const TensorView& b, const TensorView& y)>;
-using ScalarKernel =
-    Kernel<void(KernelContext&, const TensorView& x, const TensorView& y, const Scalar& value)>;
+using UnaryKernel = Kernel<void(KernelContext&, View x, View y)>;
+using BinaryKernel = Kernel<void(KernelContext&, View a, View b, View y)>;
+using ScalarKernel = Kernel<void(KernelContext&, View x, View y, const Scalar& value)>;
 
 template <class Slot, class List>
 using Slots = std::array<Slot, List::size>;
@@ -52,8 +49,7 @@ ScalarKernel& scalar_slot() {
 }
 
 /// y = min(max(x, low), high); NaN stays NaN. Floating dtypes, int32 and int64.
-extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorView& y,
-                            const Scalar& low, const Scalar& high)>
+extern SASH_API Kernel<void(KernelContext&, View x, View y, const Scalar& low, const Scalar& high)>
     clamp;
 
 }  // namespace sash::kernels
@@ -62,9 +58,7 @@ namespace sash::kernels {
 
 /// y[i] = x[i] / (1 - p) if the 32 bits of element i (row-major) are at least
 /// `dropout_threshold(p)`, else x[i] 0; zeros for p = 1. Views of one shape and floating dtype.
-extern SASH_API
-    Kernel<void(KernelContext&, const TensorView& x, const TensorView& y, double p, PhiloxState)>
-        dropout;
+extern SASH_API Kernel<void(KernelContext&, View x, View y, double p, PhiloxState)> dropout;
 
 }  // namespace sash::kernels
 
@@ -73,13 +67,10 @@ namespace sash::kernels {
 
 /// y = x P(x), where P is the normal distribution function or, if `tanh`, its approximation
 /// P(x) = (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2.
-extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorView& y, bool tanh)>
-    gelu_forward;
+extern SASH_API Kernel<void(KernelContext&, View x, View y, bool tanh)> gelu_forward;
 
 /// dx = g (P(x) + x P'(x)).
-extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorView& g,
-                            const TensorView& dx, bool tanh)>
-    gelu_backward;
+extern SASH_API Kernel<void(KernelContext&, View x, View g, View dx, bool tanh)> gelu_backward;
 
 }  // namespace sash::kernels
 
@@ -87,13 +78,10 @@ extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorVie
 namespace sash::kernels {
 
 /// y[i] = cond[i] ? a[i] : b[i].
-extern SASH_API Kernel<void(KernelContext&, const TensorView& cond, const TensorView& a,
-                            const TensorView& b, const TensorView& y)>
-    where;
+extern SASH_API Kernel<void(KernelContext&, View cond, View a, View b, View y)> where;
 
 /// y[i] = mask[i] ? value : x[i].
-extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorView& mask,
-                            const TensorView& y, const Scalar& value)>
+extern SASH_API Kernel<void(KernelContext&, View x, View mask, View y, const Scalar& value)>
     masked_fill;
 
 }  // namespace sash::kernels

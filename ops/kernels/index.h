@@ -1,21 +1,16 @@
 #pragma once
 
-#include "../../core/backend/kernel.h"
-#include "../../core/backend/tensor_view.h"
+#include "../../tensor/kernels/view.h"
 
 /// Rows of a table by int64 index [N]. All views are contiguous.
 namespace sash::kernels {
 
 /// y[n] = weight[index[n]]: weight is [V, D], y [N, D]; any dtype.
-extern SASH_API Kernel<void(KernelContext&, const TensorView& weight, const TensorView& index,
-                            const TensorView& y)>
-    embedding_forward;
+extern SASH_API Kernel<void(KernelContext&, View weight, View index, View y)> embedding_forward;
 
 /// dweight[v] = sum of g[n] over index[n] == v, in the order of n: g is [N, D], dweight [V, D];
 /// floating.
-extern SASH_API Kernel<void(KernelContext&, const TensorView& g, const TensorView& index,
-                            const TensorView& dweight)>
-    embedding_backward;
+extern SASH_API Kernel<void(KernelContext&, View g, View index, View dweight)> embedding_backward;
 
 }  // namespace sash::kernels
 
@@ -25,33 +20,26 @@ namespace sash::kernels {
 
 /// y[i][j][k] = x[i][index[i][j][k]][k] for axis 1, likewise for others. y has the index's shape,
 /// which x covers on every other axis; any dtype.
-extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorView& index,
-                            const TensorView& y, int axis)>
-    gather;
+extern SASH_API Kernel<void(KernelContext&, View x, View index, View y, int axis)> gather;
 
 /// y[i][index[i][j][k]][k] += src[i][j][k] for axis 1, likewise for others, adding in the order of
 /// j. src has the index's shape, which y covers on every other axis; floating, int32 or
 /// int64.
-extern SASH_API Kernel<void(KernelContext&, const TensorView& y, const TensorView& index,
-                            const TensorView& src, int axis)>
-    scatter_add;
+extern SASH_API Kernel<void(KernelContext&, View y, View index, View src, int axis)> scatter_add;
 
 /// y[i][index[i][j][k]][k] = src[i][j][k], of which the last j stays; otherwise like `scatter_add`,
 /// but for any dtype.
-extern SASH_API Kernel<void(KernelContext&, const TensorView& y, const TensorView& index,
-                            const TensorView& src, int axis)>
-    scatter;
+extern SASH_API Kernel<void(KernelContext&, View y, View index, View src, int axis)> scatter;
 
 /// places = the i for which mask[i], ascending: mask is bool [N], places int64 and as long as there
 /// are such i; contiguous.
-extern SASH_API Kernel<void(KernelContext&, const TensorView& mask, const TensorView& places)>
-    true_places;
+extern SASH_API Kernel<void(KernelContext&, View mask, View places)> true_places;
 
 /// values[i], indices[i] (int64) = the i-th largest (smallest, unless `largest`) element along one
 /// axis and its place, for as many as that axis has in `values`. NaN is the largest, ties take the
 /// lowest place first; any strides.
-extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorView& values,
-                            const TensorView& indices, int axis, bool largest)>
-    topk;
+extern SASH_API
+    Kernel<void(KernelContext&, View x, View values, View indices, int axis, bool largest)>
+        topk;
 
 }  // namespace sash::kernels

@@ -2,31 +2,26 @@
 
 #include <optional>
 
-#include "../../core/backend/kernel.h"
-#include "../../core/backend/tensor_view.h"
+#include "../../tensor/kernels/view.h"
 #include "glu.h"
 
 namespace sash::kernels {
 
 /// y = x w' + bias: x [rows, in], w [out, in], bias [out] (contiguous) or null, y [rows, out]
 /// (contiguous); one floating dtype. x and w have any strides.
-extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorView& w,
-                            const TensorView* bias, const TensorView& y)>
+extern SASH_API Kernel<void(KernelContext&, View x, View w, const TensorView* bias, View y)>
     linear_forward;
 
 /// y = gelu(z) of z = x w' + bias, as above. z [rows, out] (contiguous) is a null view if it is not
 /// wanted; `tanh` as in `gelu_forward`.
 extern SASH_API
-    Kernel<void(KernelContext&, const TensorView& x, const TensorView& w, const TensorView* bias,
-                const TensorView& z, const TensorView& y, bool tanh)>
+    Kernel<void(KernelContext&, View x, View w, const TensorView* bias, View z, View y, bool tanh)>
         linear_gelu_forward;
 
 /// dz = (g w) gelu'(z) and dbias [n] = the sums of its columns: g [rows, out] and w [out, n] have
 /// any strides, z and dz [rows, n] are contiguous; dbias may be a null view.
-extern SASH_API
-    Kernel<void(KernelContext&, const TensorView& g, const TensorView& w, const TensorView& z,
-                const TensorView& dz, const TensorView& dbias, bool tanh)>
-        linear_gelu_gradient;
+extern SASH_API Kernel<void(KernelContext&, View g, View w, View z, View dz, View dbias, bool tanh)>
+    linear_gelu_gradient;
 
 /// What stands around a product of few rows; null: nothing.
 struct LinearStepParams {
@@ -42,8 +37,7 @@ struct LinearStepParams {
 /// y = residual + gate(norm(x) w' + bias): x [rows, in], of 1 to 4 rows, and w [out, in] have unit
 /// stride along rows of whole vectors of 16 bytes; y is contiguous. float32 or a half; what
 /// separate kernels would store is rounded. A normalised x takes at most 47 KiB.
-extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorView& w,
-                            const LinearStepParams&, const TensorView& y)>
+extern SASH_API Kernel<void(KernelContext&, View x, View w, const LinearStepParams&, View y)>
     linear_step;
 
 }  // namespace sash::kernels
@@ -55,8 +49,7 @@ namespace sash::kernels {
 /// batch axes agree (stride 0 where an operand is broadcast); any strides are taken, transposed
 /// operands without a copy. c has unit stride along one of its last two axes, and is not read if
 /// beta = 0.
-extern SASH_API Kernel<void(KernelContext&, const TensorView& a, const TensorView& b,
-                            const TensorView& c, double alpha, double beta)>
+extern SASH_API Kernel<void(KernelContext&, View a, View b, View c, double alpha, double beta)>
     matmul;
 
 }  // namespace sash::kernels
@@ -76,14 +69,14 @@ struct WindowParams {
 };
 
 /// a[i, s] = q[i] . k[i + s - left]; `fill` in hidden slots.
-extern SASH_API Kernel<void(KernelContext&, const TensorView& q, const TensorView& k,
-                            const WindowParams& window, double fill, const TensorView& a)>
-    window_matmul;
+extern SASH_API
+    Kernel<void(KernelContext&, View q, View k, const WindowParams& window, double fill, View a)>
+        window_matmul;
 
 /// o[i] = sum over s of a[i, s] v[i + s - left]; `transposed`: o[j] = sum over i of
 /// a[i, j - i + left] v[i]. Hidden slots are not read, whatever they hold.
-extern SASH_API Kernel<void(KernelContext&, const TensorView& a, const TensorView& v,
-                            const WindowParams& window, bool transposed, const TensorView& o)>
+extern SASH_API Kernel<void(KernelContext&, View a, View v, const WindowParams& window,
+                            bool transposed, View o)>
     unwindow_matmul;
 
 }  // namespace sash::kernels

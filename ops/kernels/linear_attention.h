@@ -1,7 +1,6 @@
 #pragma once
 
-#include "../../core/backend/kernel.h"
-#include "../../core/backend/tensor_view.h"
+#include "../../tensor/kernels/view.h"
 
 /// Linear attention. With phi(x) = x + 1 for x > 0, else exp(x), a = phi(q[i]) . phi(k[j]) and sums
 /// over the visible keys j:
@@ -39,10 +38,9 @@ extern SASH_API Kernel<void(KernelContext&, const LinearAttentionInputs&,
     linear_attention_kept_bytes;
 
 /// out [B, H, S_q, D_v] and den [B, H, S_q] (C), both contiguous.
-extern SASH_API
-    Kernel<void(KernelContext&, const LinearAttentionInputs&, const LinearAttentionParams&,
-                const TensorView& out, const TensorView& den)>
-        linear_attention_forward;
+extern SASH_API Kernel<void(KernelContext&, const LinearAttentionInputs&,
+                            const LinearAttentionParams&, View out, View den)>
+    linear_attention_forward;
 
 struct LinearAttentionGradients {
   TensorView g;           ///< [B, H, S_q, D_v], unit stride along the last axis

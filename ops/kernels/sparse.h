@@ -1,9 +1,8 @@
 #pragma once
 
-#include <cstdint>
+#include "../../tensor/kernels/view.h"
 
-#include "../../core/backend/kernel.h"
-#include "../../core/backend/tensor_view.h"
+#include <cstdint>
 
 namespace sash::kernels {
 
@@ -37,15 +36,14 @@ constexpr int64_t blocks_per_group(int64_t block) { return block == 128 ? 1 : 25
 /// y = a W' + bias (`transposed`), or a W: data [blocks, block, block] are the blocks of W; a and y
 /// are contiguous matrices, as wide as W has columns and rows, or rows and columns. `bias` is
 /// contiguous, or null. One floating dtype.
-extern SASH_API
-    Kernel<void(KernelContext&, const TensorView& a, const TensorView& data, const TensorView* bias,
-                const BlockPatternView& pattern, bool transposed, const TensorView& y)>
-        block_sparse_matmul;
+extern SASH_API Kernel<void(KernelContext&, View a, View data, const TensorView* bias,
+                            const BlockPatternView& pattern, bool transposed, View y)>
+    block_sparse_matmul;
 
 /// data [blocks, block, block] = the pattern's blocks of a' b: a [M, rows] and b [M, columns] are
 /// contiguous. One floating dtype.
-extern SASH_API Kernel<void(KernelContext&, const TensorView& a, const TensorView& b,
-                            const BlockPatternView& pattern, const TensorView& data)>
-    sampled_matmul;
+extern SASH_API
+    Kernel<void(KernelContext&, View a, View b, const BlockPatternView& pattern, View data)>
+        sampled_matmul;
 
 }  // namespace sash::kernels

@@ -7,7 +7,7 @@
 #include "../../tensor/autograd/recompute.h"
 #include "../elementwise/binary.h"
 #include "../elementwise/unary.h"
-#include "../kernels/batch_norm.h"
+#include "../kernels/norm.h"
 #include "../op.h"
 #include "../reduce/moments.h"
 #include "../reduce/reduce.h"

@@ -4,7 +4,7 @@
 
 #include "../elementwise/binary.h"
 #include "../elementwise/unary.h"
-#include "../kernels/rms_norm.h"
+#include "../kernels/norm.h"
 #include "../op.h"
 #include "../reduce/reduce.h"
 #include "normalized_shape.h"

@@ -42,6 +42,31 @@ Tensor run(const BackwardKernel& kernel, const Tensor& y, const Tensor& g) {
   return dx;
 }
 
+/// A function of the rows along the last axis.
+struct RowFunction {
+  const char* name;
+  const ForwardKernel& forward;
+  const BackwardKernel& backward;
+  Tensor (*composite)(const Tensor& x, int64_t axis);
+  Tensor (*gradient)(const Tensor& y, const Tensor& g);  ///< from plain ops
+};
+
+Tensor over_last_axis(const RowFunction& f, const Tensor& x, int64_t axis) {
+  if (Autocast cast(f.name); cast) return over_last_axis(f, cast(x), axis);
+  const int last = checked_axis(f.name, x, axis);
+  if (last != x.rank() - 1) {
+    return over_last_axis(f, x.transpose(last, -1), -1).transpose(last, -1).contiguous();
+  }
+  if (!use_fused(f.forward, x.device())) return f.composite(x, -1);
+  const Tensor rows = x.contiguous();
+  const Tensor y = run(f.forward, rows);
+  return record(f.name, {rows}, y, [f, y = save_output(y)](Backward& pass, const Tensor& g) {
+    const Tensor out = pass(y);
+    const bool fused = !pass.create_graph() && use_fused(f.backward, g.device());
+    return Gradients{fused ? run(f.backward, out, g) : f.gradient(out, g)};
+  });
+}
+
 // x less its maximum along `axis`, which is taken as 0 where it is -inf.
 Tensor shifted(const Tensor& x, int64_t axis) {
   const Tensor max = amax(x.detach(), {axis}, true);
@@ -69,36 +94,18 @@ Tensor log_softmax(const Tensor& x, int64_t axis) {
 }  // namespace composite
 
 Tensor softmax(const Tensor& x, int64_t axis) {
-  if (Autocast cast("softmax"); cast) return softmax(cast(x), axis);
-  const int last = checked_axis("softmax", x, axis);
-  if (last != x.rank() - 1) return softmax(x.transpose(last, -1)).transpose(last, -1).contiguous();
-  if (!use_fused(kernels::softmax_forward, x.device())) return composite::softmax(x);
-  const Tensor rows = x.contiguous();
-  const Tensor y = run(kernels::softmax_forward, rows);
-  return record("softmax", {rows}, y, [y = save_output(y)](Backward& pass, const Tensor& g) {
-    const Tensor p = pass(y);
-    if (!pass.create_graph() && use_fused(kernels::softmax_backward, g.device())) {
-      return Gradients{run(kernels::softmax_backward, p, g)};
-    }
-    return Gradients{p * (g - sum(g * p, {-1}, true))};
-  });
+  return over_last_axis(
+      {"softmax", kernels::softmax_forward, kernels::softmax_backward, composite::softmax,
+       [](const Tensor& p, const Tensor& g) { return p * (g - sum(g * p, {-1}, true)); }},
+      x, axis);
 }
 
 Tensor log_softmax(const Tensor& x, int64_t axis) {
-  if (Autocast cast("log_softmax"); cast) return log_softmax(cast(x), axis);
-  const int last = checked_axis("log_softmax", x, axis);
-  if (last != x.rank() - 1)
-    return log_softmax(x.transpose(last, -1)).transpose(last, -1).contiguous();
-  if (!use_fused(kernels::log_softmax_forward, x.device())) return composite::log_softmax(x);
-  const Tensor rows = x.contiguous();
-  const Tensor y = run(kernels::log_softmax_forward, rows);
-  return record("log_softmax", {rows}, y, [y = save_output(y)](Backward& pass, const Tensor& g) {
-    const Tensor logp = pass(y);
-    if (!pass.create_graph() && use_fused(kernels::log_softmax_backward, g.device())) {
-      return Gradients{run(kernels::log_softmax_backward, logp, g)};
-    }
-    return Gradients{g - exp(logp) * sum(g, {-1}, true)};
-  });
+  return over_last_axis(
+      {"log_softmax", kernels::log_softmax_forward, kernels::log_softmax_backward,
+       composite::log_softmax,
+       [](const Tensor& logp, const Tensor& g) { return g - exp(logp) * sum(g, {-1}, true); }},
+      x, axis);
 }
 
 Tensor Tensor::softmax(int64_t axis) const { return sash::softmax(*this, axis); }

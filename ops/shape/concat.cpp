@@ -66,10 +66,7 @@ Tensor cat(const std::vector<Tensor>& tensors, int64_t axis) {
 Tensor stack(const std::vector<Tensor>& tensors, int64_t axis) {
   check_list("stack", tensors);
   const Tensor& first = tensors.front();
-  if (first.rank() == kMaxRank) {
-    throw ShapeError("stack", "at most " + std::to_string(kMaxRank - 1) + " axes",
-                     to_string(first.shape()));
-  }
+  check_room_for_axis("stack", first);
   const int at = normalize_axis(axis, first.rank() + 1, "stack");
   std::vector<Tensor> rows;
   rows.reserve(tensors.size());

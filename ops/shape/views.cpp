@@ -167,10 +167,7 @@ Tensor Tensor::squeeze(int64_t axis) const {
 
 Tensor Tensor::unsqueeze(int64_t axis) const {
   const int at = normalize_axis(axis, rank() + 1, "unsqueeze");
-  if (rank() == kMaxRank) {
-    throw ShapeError("unsqueeze", "at most " + std::to_string(kMaxRank - 1) + " axes",
-                     to_string(shape()));
-  }
+  check_room_for_axis("unsqueeze", *this);
   Shape to = shape();
   Strides to_strides = strides();
   to.insert(at, 1);
@@ -261,10 +258,7 @@ Tensor Tensor::unfold(int64_t axis, int64_t size, int64_t step) const {
                      std::to_string(size));
   }
   if (step < 1) throw ValueError("unfold", "a step of at least 1", std::to_string(step));
-  if (rank() == kMaxRank) {
-    throw ShapeError("unfold", "at most " + std::to_string(kMaxRank - 1) + " axes",
-                     to_string(shape()));
-  }
+  check_room_for_axis("unfold", *this);
   Shape to = shape();
   Strides to_strides = strides();
   to[at] = (extent - size) / step + 1;

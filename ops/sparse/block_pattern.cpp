@@ -47,6 +47,13 @@ void check_grid(int64_t rows, int64_t columns, int64_t block) {
   check_counts(rows / block, columns / block);
 }
 
+void check_dense(const Tensor& dense, int64_t block) {
+  check_defined(kOp, dense, "a matrix");
+  check_floating(kOp, dense);
+  check_rank(kOp, dense, 2);
+  check_grid(dense.size(0), dense.size(1), block);
+}
+
 std::string text(const BlockCoordinate& at) {
   return "(" + std::to_string(at.row) + ", " + std::to_string(at.column) + ")";
 }
@@ -225,11 +232,8 @@ BlockPattern BlockPattern::from_mask(const Tensor& mask, int64_t block) {
 }
 
 BlockPattern BlockPattern::largest(const Tensor& dense, int64_t block, double density) {
-  check_defined(kOp, dense, "a matrix");
-  check_floating(kOp, dense);
-  check_rank(kOp, dense, 2);
+  check_dense(dense, block);
   const int64_t rows = dense.size(0), columns = dense.size(1);
-  check_grid(rows, columns, block);
   const NoGradGuard no_grad;
   const std::vector<double> norm = detail::norms(detail::to_blocks(dense.detach(), block))
                                        .to(DType::float64)
@@ -246,11 +250,8 @@ BlockPattern BlockPattern::largest(const Tensor& dense, int64_t block, double de
 }
 
 BlockPattern BlockPattern::nonzero(const Tensor& dense, int64_t block) {
-  check_defined(kOp, dense, "a matrix");
-  check_floating(kOp, dense);
-  check_rank(kOp, dense, 2);
+  check_dense(dense, block);
   const int64_t rows = dense.size(0), columns = dense.size(1);
-  check_grid(rows, columns, block);
   const NoGradGuard no_grad;
   const Tensor other = ne(detail::to_blocks(dense.detach(), block), 0).to(DType::float32);
   const Tensor mask = gt(sum(other, {1}), 0).view({rows / block, columns / block});

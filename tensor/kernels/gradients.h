@@ -1,19 +1,16 @@
 #pragma once
 
-#include "../../core/backend/kernel.h"
-#include "../../core/backend/tensor_view.h"
+#include "view.h"
 
 /// What the backward pass itself asks of a backend: sums of gradients.
 namespace sash::kernels {
 
 /// y[i] = a[i] + b[i]: shapes and floating dtypes equal; y may be the same view as a.
-extern SASH_API
-    Kernel<void(KernelContext&, const TensorView& a, const TensorView& b, const TensorView& y)>
-        accumulate;
+extern SASH_API Kernel<void(KernelContext&, View a, View b, View y)> accumulate;
 
 /// y = sum of x over the axes where y has extent 1; ranks equal. Floating inputs accumulate in at
 /// least float32, in an order that depends on the shape alone; y has x's dtype, or int64 for
 /// integers and bool.
-extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorView& y)> sum;
+extern SASH_API Kernel<void(KernelContext&, View x, View y)> sum;
 
 }  // namespace sash::kernels

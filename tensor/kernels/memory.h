@@ -1,23 +1,21 @@
 #pragma once
 
-#include "../../core/backend/kernel.h"
-#include "../../core/backend/tensor_view.h"
 #include "../../core/scalar.h"
+#include "view.h"
 
 /// What the tensor itself asks of a backend. Views may be strided; dtypes are any unless said.
 namespace sash::kernels {
 
 /// y[i] = value.
-extern SASH_API Kernel<void(KernelContext&, const TensorView& y, const Scalar& value)> fill;
+extern SASH_API Kernel<void(KernelContext&, View y, const Scalar& value)> fill;
 
 /// y[i] = cast(x[i]): x broadcasts to y's shape, dtypes are free. No two elements of y may share
 /// memory.
 /// Floating to integer truncates; to bool is x != 0.
-extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorView& y)> copy;
+extern SASH_API Kernel<void(KernelContext&, View x, View y)> copy;
 
 /// y[i] = start + i step, i the row-major index.
-extern SASH_API
-    Kernel<void(KernelContext&, const TensorView& y, const Scalar& start, const Scalar& step)>
-        arange;
+extern SASH_API Kernel<void(KernelContext&, View y, const Scalar& start, const Scalar& step)>
+    arange;
 
 }  // namespace sash::kernels

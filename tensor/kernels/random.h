@@ -2,10 +2,9 @@
 
 #include <limits>
 
-#include "../../core/backend/kernel.h"
-#include "../../core/backend/tensor_view.h"
 #include "../../core/philox.h"
 #include "truncated_normal.h"
+#include "view.h"
 
 namespace sash::kernels {
 
@@ -27,20 +26,17 @@ double last_below(double low, double high) {
 
 /// y[i] = low + (high - low) u with u uniform in [0, 1) from lane i % 4 of block i / 4, at most
 /// `last_below`. Floating; halves are computed in float32.
-extern SASH_API
-    Kernel<void(KernelContext&, const TensorView& y, PhiloxState, double low, double high)>
-        random_uniform;
+extern SASH_API Kernel<void(KernelContext&, View y, PhiloxState, double low, double high)>
+    random_uniform;
 
 /// y[i] = mean + std z, z standard normal by Box-Muller on lanes (0, 1) and (2, 3): with
 /// u1 = (bits + 1) 2^-32 and u2 = bits' 2^-32, z = sqrt(-2 ln u1) (cos, sin)(2 pi u2). Floating.
-extern SASH_API
-    Kernel<void(KernelContext&, const TensorView& y, PhiloxState, double mean, double std)>
-        random_normal;
+extern SASH_API Kernel<void(KernelContext&, View y, PhiloxState, double mean, double std)>
+    random_normal;
 
 /// y[i] = draw(bits of element i). Floating.
-extern SASH_API
-    Kernel<void(KernelContext&, const TensorView& y, PhiloxState, const TruncatedNormal& draw)>
-        random_truncated_normal;
+extern SASH_API Kernel<void(KernelContext&, View y, PhiloxState, const TruncatedNormal& draw)>
+    random_truncated_normal;
 
 /// The widest range whose integers take 32 random bits: the remainder favours a number by at most
 /// range / 2^32.
@@ -49,8 +45,7 @@ inline constexpr uint64_t kNarrowRange = uint64_t{1} << 20;
 /// y[i] = low + bits mod (high - low). int64 or int32. Where the range is wider than
 /// `kNarrowRange`, the lane of element i is the upper half of 64 bits; the lower half is that of
 /// the block that lies ceil(n / 4) blocks further on, n the number of elements.
-extern SASH_API
-    Kernel<void(KernelContext&, const TensorView& y, PhiloxState, int64_t low, int64_t high)>
-        random_integer;
+extern SASH_API Kernel<void(KernelContext&, View y, PhiloxState, int64_t low, int64_t high)>
+    random_integer;
 
 }  // namespace sash::kernels

@@ -6,7 +6,7 @@
 #include "../../../core/backend/dispatch.h"
 #include "../../../core/parallel.h"
 #include "../../../ops/kernels/conv.h"
-#include "../shape/halves.h"
+#include "../shape/in_float.h"
 
 namespace sash::cpu {
 namespace {
@@ -52,14 +52,11 @@ constexpr int64_t kWork = 16384;
 
 /// Calls body(n, c) for each plane of a view [N, C, ...].
 template <class F>
-void for_each_plane(const TensorView& planes, int64_t work, F&& body) {
+void for_each_plane(View planes, int64_t work, F&& body) {
   const int64_t channels = planes.shape[1];
-  parallel_for(planes.shape[0] * channels, std::max<int64_t>(1, kWork / std::max<int64_t>(1, work)),
-               [&](int64_t begin, int64_t end) {
-                 for (int64_t plane = begin; plane < end; ++plane) {
-                   body(plane / channels, plane % channels);
-                 }
-               });
+  parallel_for_each(planes.shape[0] * channels,
+                    std::max<int64_t>(1, kWork / std::max<int64_t>(1, work)),
+                    [&](int64_t plane) { body(plane / channels, plane % channels); });
 }
 
 /// Element `j` of every window along a line of x, 0 outside `inside`.
@@ -98,13 +95,13 @@ void unfold_moved(const T* plane, const Axis& rows, const Axis& columns, int64_t
 
 /// The first element of the windows' elements (i, j) over one plane.
 template <class T>
-T* at(const TensorView& windows, int64_t n, int64_t c, int64_t i, int64_t j) {
+T* at(View windows, int64_t n, int64_t c, int64_t i, int64_t j) {
   const Strides& s = windows.strides;
   return windows.ptr<T>() + n * s[0] + c * s[1] + i * s[2] + j * s[3];
 }
 
 template <class T>
-void unfold_as(const TensorView& x, const SlidingWindows& windows, const TensorView& y) {
+void unfold_as(View x, const SlidingWindows& windows, View y) {
   const Axis rows(windows, 0, x.shape[2]), columns(windows, 1, x.shape[3]);
   const int64_t height = windows.kernel[0], width = windows.kernel[1];
   const bool moved = rows.stride == 1 && columns.stride == 1 && columns.count == columns.extent &&
@@ -132,14 +129,13 @@ void unfold_as(const TensorView& x, const SlidingWindows& windows, const TensorV
   });
 }
 
-void unfold_windows(KernelContext&, const TensorView& x, const SlidingWindows& windows,
-                    const TensorView& y) {
+void unfold_windows(KernelContext&, View x, const SlidingWindows& windows, View y) {
   if (y.numel() == 0) return;
   dispatch_words(x.dtype, [&]<class T>(TypeTag<T>) { unfold_as<T>(x, windows, y); });
 }
 
 template <class T>
-void fold_as(const TensorView& y, const SlidingWindows& windows, const TensorView& x) {
+void fold_as(View y, const SlidingWindows& windows, View x) {
   const Axis rows(windows, 0, x.shape[2]), columns(windows, 1, x.shape[3]);
   const Axis::Range down = rows.elements(), across = columns.elements();
   const int64_t plane_size = x.shape[2] * x.shape[3];
@@ -166,14 +162,10 @@ void fold_as(const TensorView& y, const SlidingWindows& windows, const TensorVie
   });
 }
 
-void fold_windows(KernelContext& context, const TensorView& y, const SlidingWindows& windows,
-                  const TensorView& x) {
+void fold_windows(KernelContext&, View y, const SlidingWindows& windows, View x) {
   if (x.numel() == 0) return;
-  const FloatOperand from(context, y);
-  FloatResult to(context, x);
-  dispatch_floating(from.view().dtype, "fold_windows",
-                    [&]<class T>(TypeTag<T>) { fold_as<T>(from.view(), windows, to.view()); });
-  to.write();
+  dispatch_floating(y.dtype, "fold_windows",
+                    [&]<class T>(TypeTag<T>) { fold_as<T>(y, windows, x); });
 }
 
 /// For each row of windows, whose results begin at `to` and are `count`: calls start(to, count),
@@ -181,7 +173,7 @@ void fold_windows(KernelContext& context, const TensorView& y, const SlidingWind
 /// past) have inside x: for window v at from[v step], place + v stride in its plane. At last
 /// end(to, count).
 template <class T, class Start, class Add, class End>
-void over_rows(const TensorView& x, const SlidingWindows& windows, Start start, Add add, End end) {
+void over_rows(View x, const SlidingWindows& windows, Start start, Add add, End end) {
   const Axis rows(windows, 0, x.shape[2]), columns(windows, 1, x.shape[3]);
   const Axis::Range across = columns.elements();
   std::vector<Axis::Range> inside;
@@ -208,8 +200,7 @@ void over_rows(const TensorView& x, const SlidingWindows& windows, Start start, 
 }
 
 template <class T>
-void max_as(const TensorView& x, const SlidingWindows& windows, const TensorView& y,
-            const TensorView& index) {
+void max_as(View x, const SlidingWindows& windows, View y, View index) {
   T* const top = y.ptr<T>();
   int64_t* const place = index.ptr<int64_t>();
   const int64_t stride = windows.stride[1], step = stride * x.strides[3];
@@ -230,7 +221,7 @@ void max_as(const TensorView& x, const SlidingWindows& windows, const TensorView
 }
 
 template <class T>
-void mean_as(const TensorView& x, const SlidingWindows& windows, const TensorView& y) {
+void mean_as(View x, const SlidingWindows& windows, View y) {
   T* const sum = y.ptr<T>();
   const int64_t step = windows.stride[1] * x.strides[3];
   const auto size = static_cast<T>(static_cast<double>(windows.kernel[0]) *
@@ -245,34 +236,25 @@ void mean_as(const TensorView& x, const SlidingWindows& windows, const TensorVie
       });
 }
 
-void max_windows(KernelContext& context, const TensorView& x, const SlidingWindows& windows,
-                 const TensorView& y, const TensorView& index) {
+void max_windows(KernelContext&, View x, const SlidingWindows& windows, View y, View index) {
   if (index.numel() == 0) return;
-  const FloatOperand from(context, x);
-  FloatResult to(context, y);
-  dispatch_floating(from.view().dtype, "max_windows", [&]<class T>(TypeTag<T>) {
-    max_as<T>(from.view(), windows, to.view(), index);
-  });
-  to.write();
+  dispatch_floating(x.dtype, "max_windows",
+                    [&]<class T>(TypeTag<T>) { max_as<T>(x, windows, y, index); });
 }
 
-void mean_windows(KernelContext& context, const TensorView& x, const SlidingWindows& windows,
-                  const TensorView& y) {
+void mean_windows(KernelContext&, View x, const SlidingWindows& windows, View y) {
   if (y.numel() == 0) return;
-  const FloatOperand from(context, x);
-  FloatResult to(context, y);
-  dispatch_floating(from.view().dtype, "mean_windows",
-                    [&]<class T>(TypeTag<T>) { mean_as<T>(from.view(), windows, to.view()); });
-  to.write();
+  dispatch_floating(x.dtype, "mean_windows",
+                    [&]<class T>(TypeTag<T>) { mean_as<T>(x, windows, y); });
 }
 
 }  // namespace
 
 void register_windows() {
   kernels::unfold_windows.set(DeviceType::cpu, unfold_windows);
-  kernels::fold_windows.set(DeviceType::cpu, fold_windows);
-  kernels::max_windows.set(DeviceType::cpu, max_windows);
-  kernels::mean_windows.set(DeviceType::cpu, mean_windows);
+  kernels::fold_windows.set(DeviceType::cpu, in_float<fold_windows, 2>);
+  kernels::max_windows.set(DeviceType::cpu, in_float<max_windows, 2>);
+  kernels::mean_windows.set(DeviceType::cpu, in_float<mean_windows, 2>);
 }
 
 }  // namespace sash::cpu

@@ -8,8 +8,7 @@
 namespace sash::cpu {
 namespace {
 
-void dropout(KernelContext&, const TensorView& x, const TensorView& y, double p,
-             PhiloxState state) {
+void dropout(KernelContext&, View x, View y, double p, PhiloxState state) {
   const DropoutRule rule(p, state);
   dispatch_with_halves(x.dtype, "dropout", [&]<class T>(TypeTag<T>) {
     for_each_block<T, T>(

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "../../../core/backend/dispatch.h"
-#include "../../../core/backend/tensor_view.h"
 #include "../../../core/parallel.h"
+#include "../../../tensor/kernels/view.h"
 
 /// The one mechanism for elementwise kernels over strided and broadcast operands.
 ///
@@ -44,7 +44,7 @@ struct Walk {
 namespace detail {
 
 /// Step of `view` along `axis` of a shape of `rank` axes that it broadcasts to.
-inline int64_t broadcast_stride(const TensorView& view, int axis, int rank) {
+inline int64_t broadcast_stride(View view, int axis, int rank) {
   const int at = axis - (rank - view.rank());
   return at < 0 || view.shape[at] == 1 ? 0 : view.strides[at];
 }
@@ -146,7 +146,7 @@ template <class T>
 class Operand {
  public:
   template <size_t N>
-  Operand(const TensorView& view, const Walk<N>& walk, size_t number)
+  Operand(View view, const Walk<N>& walk, size_t number)
       : base_(view.ptr<T>()), stride_(walk.stride[number]), extent_(walk.extent), rank_(walk.rank) {
     int64_t dense = 1;
     for (auto axis = static_cast<size_t>(rank_); axis-- > 0;) {
@@ -236,8 +236,7 @@ void walk_piece(const Walk<N>& walk, int64_t begin, int64_t end, F& f, Operand<O
 }
 
 template <class Out, class... In, class F, size_t... K, class... Views>
-void for_each_block(Order order, F& f, std::index_sequence<K...>, const TensorView& y,
-                    const Views&... x) {
+void for_each_block(Order order, F& f, std::index_sequence<K...>, View y, const Views&... x) {
   static_assert(sizeof...(In) == sizeof...(Views), "one element type per input");
   constexpr size_t n = sizeof...(In) + 1;
   const auto walk = make_walk<n>({&y, &x...}, order);
@@ -251,7 +250,7 @@ void for_each_block(Order order, F& f, std::index_sequence<K...>, const TensorVi
 /// Calls `f(flat, n, Out* y, const In*... x)` for blocks of `n` contiguous elements that cover `y`;
 /// `flat` is the index of the first in the order of the walk. Inputs broadcast to y's shape.
 template <class Out, class... In, class F, class... Views>
-void for_each_block(Order order, F f, const TensorView& y, const Views&... x) {
+void for_each_block(Order order, F f, View y, const Views&... x) {
   detail::for_each_block<Out, In...>(order, f, std::index_sequence_for<Views...>{}, y, x...);
 }
 
@@ -262,7 +261,7 @@ using BlockIn = Eigen::Map<const Eigen::Array<T, Eigen::Dynamic, 1>>;
 
 /// y = f(x...): calls `f(BlockOut<Out> y, BlockIn<In>... x)` for blocks that cover `y`.
 template <class Out, class... In, class F, class... Views>
-void elementwise(F f, const TensorView& y, const Views&... x) {
+void elementwise(F f, View y, const Views&... x) {
   for_each_block<Out, In...>(
       Order::memory,
       [&f](int64_t, int64_t n, Out* out, const In*... in) {

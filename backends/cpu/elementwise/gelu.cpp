@@ -9,7 +9,7 @@ namespace {
 
 /// y = f(x...) on vectors of 16 elements, halves in float32.
 template <class T, class F, class... Views>
-void by_lanes(F f, const TensorView& y, const Views&... x) {
+void by_lanes(F f, View y, const Views&... x) {
   const auto block = [f](int64_t, int64_t n, T* out, const auto*... in) {
     for_lanes(n, [&](int64_t i, auto lanes) { store(out + i, lanes, f(load(in + i, lanes)...)); });
   };
@@ -20,7 +20,7 @@ void by_lanes(F f, const TensorView& y, const Views&... x) {
   }
 }
 
-void gelu_forward(KernelContext&, const TensorView& x, const TensorView& y, bool tanh) {
+void gelu_forward(KernelContext&, View x, View y, bool tanh) {
   dispatch_with_halves(x.dtype, "gelu", [&]<class T>(TypeTag<T>) {
     using Vector = Lanes<compute_t<T>>;
     if (tanh) {
@@ -31,8 +31,7 @@ void gelu_forward(KernelContext&, const TensorView& x, const TensorView& y, bool
   });
 }
 
-void gelu_backward(KernelContext&, const TensorView& x, const TensorView& g, const TensorView& dx,
-                   bool tanh) {
+void gelu_backward(KernelContext&, View x, View g, View dx, bool tanh) {
   dispatch_with_halves(x.dtype, "gelu", [&]<class T>(TypeTag<T>) {
     using Vector = Lanes<compute_t<T>>;
     if (tanh) {

@@ -108,11 +108,9 @@ void backward_part(const S* a, const S* b, const S* g, S* da, S* db, int64_t n) 
 template <class F>
 void for_parts(int64_t rows, int64_t width, F&& f) {
   const int64_t per_row = (width + kPart - 1) / kPart;
-  parallel_for(rows * per_row, 64, [&](int64_t begin, int64_t end) {
-    for (int64_t part = begin; part < end; ++part) {
-      const int64_t first = part % per_row * kPart;
-      f(part / per_row, first, std::min<int64_t>(kPart, width - first));
-    }
+  parallel_for_each(rows * per_row, 64, [&](int64_t part) {
+    const int64_t first = part % per_row * kPart;
+    f(part / per_row, first, std::min<int64_t>(kPart, width - first));
   });
 }
 
@@ -130,7 +128,7 @@ void with_gate(Gate gate, F&& f) {
   }
 }
 
-void glu_forward(KernelContext&, const TensorView& x, const TensorView& y, Gate gate) {
+void glu_forward(KernelContext&, View x, View y, Gate gate) {
   dispatch_with_halves(x.dtype, "glu", [&]<class T>(TypeTag<T>) {
     with_gate(gate, [&]<class G>(G) {
       const int64_t width = y.shape[1];
@@ -142,8 +140,7 @@ void glu_forward(KernelContext&, const TensorView& x, const TensorView& y, Gate 
   });
 }
 
-void glu_backward(KernelContext&, const TensorView& x, const TensorView& g, const TensorView& dx,
-                  Gate gate) {
+void glu_backward(KernelContext&, View x, View g, View dx, Gate gate) {
   dispatch_with_halves(x.dtype, "glu", [&]<class T>(TypeTag<T>) {
     with_gate(gate, [&]<class G>(G) {
       const int64_t width = g.shape[1];

@@ -152,7 +152,7 @@ template <class F, class Out, class... In>
 
 /// y = f(x...), with elements of the types `Out` and `In`.
 template <class Out, class... In, class F, class... Views>
-void run(F f, const TensorView& y, const Views&... x) {
+void run(F f, View y, const Views&... x) {
   for_each_block<Out, In...>(
       Order::memory,
       [f](int64_t, int64_t n, Out* out, const In*... in) {
@@ -184,18 +184,18 @@ void dispatch(DType dtype, F&& f) {
 }
 
 template <class Op>
-void unary(KernelContext&, const TensorView& x, const TensorView& y) {
+void unary(KernelContext&, View x, View y) {
   dispatch<Op>(x.dtype, [&]<class T>(TypeTag<T>) { run<op::result_t<Op, T>, T>(Op{}, y, x); });
 }
 
 template <class Op>
-void binary(KernelContext&, const TensorView& a, const TensorView& b, const TensorView& y) {
+void binary(KernelContext&, View a, View b, View y) {
   dispatch<Op>(a.dtype,
                [&]<class T>(TypeTag<T>) { run<op::result_t<Op, T>, T, T>(Op{}, y, a, b); });
 }
 
 template <class Op>
-void scalar(KernelContext&, const TensorView& x, const TensorView& y, const Scalar& value) {
+void scalar(KernelContext&, View x, View y, const Scalar& value) {
   dispatch<Op>(x.dtype, [&]<class T>(TypeTag<T>) {
     // Elements are compared with a value of their dtype, integers with the exact one.
     using Compared = std::conditional_t<std::is_integral_v<T>, int64_t, T>;

@@ -4,8 +4,7 @@ namespace sash::cpu {
 namespace {
 
 /// Exponents for which there is a faster formula than pow.
-void pow_scalar(KernelContext& context, const TensorView& x, const TensorView& y,
-                const Scalar& value) {
+void pow_scalar(KernelContext& context, View x, View y, const Scalar& value) {
   const double exponent = value.to_double();
   if (exponent == 2) return unary<op::Square>(context, x, y);
   if (exponent == 0.5) return unary<op::Sqrt>(context, x, y);
@@ -18,8 +17,7 @@ void pow_scalar(KernelContext& context, const TensorView& x, const TensorView& y
   });
 }
 
-void clamp(KernelContext&, const TensorView& x, const TensorView& y, const Scalar& low,
-           const Scalar& high) {
+void clamp(KernelContext&, View x, View y, const Scalar& low, const Scalar& high) {
   dispatch<op::Maximum>(y.dtype, [&]<class T>(TypeTag<T>) {
     using V = compute_t<T>;
     run<T, T>(op::Clamp<V>{low.to<V>(), high.to<V>()}, y, x);

@@ -26,8 +26,7 @@ Word element_bits(DType dtype, const Scalar& value) {
   return bits;
 }
 
-void where(KernelContext&, const TensorView& cond, const TensorView& a, const TensorView& b,
-           const TensorView& y) {
+void where(KernelContext&, View cond, View a, View b, View y) {
   dispatch_words(y.dtype, [&]<class Word>(TypeTag<Word>) {
     for_each_block<Word, bool, Word, Word>(
         Order::memory,
@@ -38,8 +37,7 @@ void where(KernelContext&, const TensorView& cond, const TensorView& a, const Te
   });
 }
 
-void masked_fill(KernelContext&, const TensorView& x, const TensorView& mask, const TensorView& y,
-                 const Scalar& value) {
+void masked_fill(KernelContext&, View x, View mask, View y, const Scalar& value) {
   dispatch_words(y.dtype, [&]<class Word>(TypeTag<Word>) {
     const Word element = element_bits<Word>(y.dtype, value);
     for_each_block<Word, Word, bool>(

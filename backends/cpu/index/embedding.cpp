@@ -10,16 +10,13 @@
 namespace sash::cpu {
 namespace {
 
-void embedding_forward(KernelContext&, const TensorView& weight, const TensorView& index,
-                       const TensorView& y) {
+void embedding_forward(KernelContext&, View weight, View index, View y) {
   const int64_t bytes = weight.shape[1] * size_of(weight.dtype);
   if (bytes == 0) return;
   const char* const table = weight.ptr<char>();
   const int64_t* const row = index.ptr<int64_t>();
-  parallel_for(index.numel(), std::max<int64_t>(1, 65536 / bytes), [&](int64_t begin, int64_t end) {
-    for (int64_t n = begin; n < end; ++n) {
-      std::memcpy(y.ptr<char>() + n * bytes, table + row[n] * bytes, static_cast<size_t>(bytes));
-    }
+  parallel_for_each(index.numel(), 65536 / bytes, [&](int64_t n) {
+    std::memcpy(y.ptr<char>() + n * bytes, table + row[n] * bytes, static_cast<size_t>(bytes));
   });
 }
 
@@ -29,8 +26,7 @@ constexpr int64_t kColumns = 64;
 /// Adds columns [begin, end) of every g to dweight. Each thread has its own columns and visits all
 /// tokens in order, so there are no races and the order of additions is fixed.
 template <class T>
-void add_columns(const TensorView& g, const TensorView& index, const TensorView& dweight,
-                 int64_t begin, int64_t end) {
+void add_columns(View g, View index, View dweight, int64_t begin, int64_t end) {
   const int64_t width = g.shape[1];
   T* const table = dweight.ptr<T>();
   const int64_t* const row = index.ptr<int64_t>();
@@ -56,8 +52,7 @@ void add_columns(const TensorView& g, const TensorView& index, const TensorView&
   }
 }
 
-void embedding_backward(KernelContext&, const TensorView& g, const TensorView& index,
-                        const TensorView& dweight) {
+void embedding_backward(KernelContext&, View g, View index, View dweight) {
   dispatch_floating(g.dtype, "embedding_backward", [&]<class T>(TypeTag<T>) {
     parallel_for(g.shape[1], kColumns, [&](int64_t begin, int64_t end) {
       add_columns<T>(g, index, dweight, begin, end);

@@ -60,24 +60,21 @@ void gather_line(const T* x, int64_t extent, int64_t x_axis, int64_t x_last, con
 }
 
 template <class T>
-void gather_as(const TensorView& x, const TensorView& index, const TensorView& y, int axis) {
+void gather_as(View x, View index, View y, int axis) {
   if (index.numel() == 0) return;
   const Lines lines(index.shape);
   const int last = index.rank() - 1;
   const int64_t x_last = axis == last ? 0 : x.strides[last];
   const int64_t grain = std::max<int64_t>(1, kWork / lines.length());
-  parallel_for(lines.count(), grain, [&](int64_t begin, int64_t end) {
-    for (int64_t line = begin; line < end; ++line) {
-      gather_line(x.ptr<T>() + lines.offset(line, x.strides, axis), x.shape[axis], x.strides[axis],
-                  x_last, index.ptr<int64_t>() + lines.offset(line, index.strides, -1),
-                  index.strides[last], y.ptr<T>() + lines.offset(line, y.strides, -1),
-                  y.strides[last], lines.length());
-    }
+  parallel_for_each(lines.count(), grain, [&](int64_t line) {
+    gather_line(x.ptr<T>() + lines.offset(line, x.strides, axis), x.shape[axis], x.strides[axis],
+                x_last, index.ptr<int64_t>() + lines.offset(line, index.strides, -1),
+                index.strides[last], y.ptr<T>() + lines.offset(line, y.strides, -1),
+                y.strides[last], lines.length());
   });
 }
 
-void gather(KernelContext&, const TensorView& x, const TensorView& index, const TensorView& y,
-            int axis) {
+void gather(KernelContext&, View x, View index, View y, int axis) {
   dispatch_words(x.dtype, [&]<class Word>(TypeTag<Word>) { gather_as<Word>(x, index, y, axis); });
 }
 
@@ -103,9 +100,8 @@ TensorView axis_first(TensorView view, int axis) {
 /// Visits columns [begin, end) of the lines that start at the given pointers, in the order of the
 /// indexed axis.
 template <class Write, class T>
-void scatter_columns(T* y, const TensorView& y_view, const int64_t* index,
-                     const TensorView& index_view, const T* src, const TensorView& src_view,
-                     int64_t begin, int64_t end) {
+void scatter_columns(T* y, View y_view, const int64_t* index, View index_view, const T* src,
+                     View src_view, int64_t begin, int64_t end) {
   const int last = index_view.rank() - 1;
   const bool flat = last == 0;  // there is no other axis
   const int64_t y_last = flat ? 0 : y_view.strides[last];
@@ -122,7 +118,7 @@ void scatter_columns(T* y, const TensorView& y_view, const int64_t* index,
 }
 
 template <class Write, class T>
-void scatter_as(const TensorView& y, const TensorView& index, const TensorView& src) {
+void scatter_as(View y, View index, View src) {
   constexpr int64_t width = 64;
   Shape others = index.shape;
   others[0] = 1;
@@ -130,20 +126,16 @@ void scatter_as(const TensorView& y, const TensorView& index, const TensorView& 
   const Lines lines(others);
   const int64_t blocks = (lines.length() + width - 1) / width;
   const int64_t work = index.shape[0] * std::min(width, lines.length());
-  parallel_for(
-      lines.count() * blocks, std::max<int64_t>(1, kWork / work), [&](int64_t begin, int64_t end) {
-        for (int64_t task = begin; task < end; ++task) {
-          const int64_t line = task / blocks, first = task % blocks * width;
-          scatter_columns<Write>(y.ptr<T>() + lines.offset(line, y.strides, 0), y,
-                                 index.ptr<int64_t>() + lines.offset(line, index.strides, 0), index,
-                                 src.ptr<T>() + lines.offset(line, src.strides, 0), src, first,
-                                 std::min(first + width, lines.length()));
-        }
-      });
+  parallel_for_each(lines.count() * blocks, kWork / work, [&](int64_t task) {
+    const int64_t line = task / blocks, first = task % blocks * width;
+    scatter_columns<Write>(y.ptr<T>() + lines.offset(line, y.strides, 0), y,
+                           index.ptr<int64_t>() + lines.offset(line, index.strides, 0), index,
+                           src.ptr<T>() + lines.offset(line, src.strides, 0), src, first,
+                           std::min(first + width, lines.length()));
+  });
 }
 
-void scatter_add(KernelContext& context, const TensorView& y, const TensorView& index,
-                 const TensorView& src, int axis) {
+void scatter_add(KernelContext& context, View y, View index, View src, int axis) {
   if (index.numel() == 0) return;
   FloatOperand from(context, src);
   FloatResult to(context, y);
@@ -155,32 +147,27 @@ void scatter_add(KernelContext& context, const TensorView& y, const TensorView& 
   to.write();
 }
 
-void scatter(KernelContext&, const TensorView& y, const TensorView& index, const TensorView& src,
-             int axis) {
+void scatter(KernelContext&, View y, View index, View src, int axis) {
   if (index.numel() == 0) return;
   dispatch_words(y.dtype, [&]<class Word>(TypeTag<Word>) {
     scatter_as<Replace, Word>(axis_first(y, axis), axis_first(index, axis), axis_first(src, axis));
   });
 }
 
-void true_places(KernelContext&, const TensorView& mask, const TensorView& places) {
+void true_places(KernelContext&, View mask, View places) {
   constexpr int64_t piece = kWork;
   const int64_t count = mask.numel(), pieces = (count + piece - 1) / piece;
   const bool* const from = mask.ptr<bool>();
   std::vector<int64_t> starts(static_cast<size_t>(pieces) + 1);
   const auto end_of = [&](int64_t p) { return from + std::min(count, (p + 1) * piece); };
-  parallel_for(pieces, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t p = begin; p < end; ++p) {
-      starts[static_cast<size_t>(p) + 1] = std::count(from + p * piece, end_of(p), true);
-    }
+  parallel_for_each(pieces, 1, [&](int64_t p) {
+    starts[static_cast<size_t>(p) + 1] = std::count(from + p * piece, end_of(p), true);
   });
   std::partial_sum(starts.begin(), starts.end(), starts.begin());
-  parallel_for(pieces, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t p = begin; p < end; ++p) {
-      int64_t* to = places.ptr<int64_t>() + starts[static_cast<size_t>(p)];
-      for (const bool* at = from + p * piece; at < end_of(p); ++at) {
-        if (*at) *to++ = at - from;
-      }
+  parallel_for_each(pieces, 1, [&](int64_t p) {
+    int64_t* to = places.ptr<int64_t>() + starts[static_cast<size_t>(p)];
+    for (const bool* at = from + p * piece; at < end_of(p); ++at) {
+      if (*at) *to++ = at - from;
     }
   });
 }

@@ -6,7 +6,7 @@
 #include "../../../core/backend/dispatch.h"
 #include "../../../core/parallel.h"
 #include "../../../ops/kernels/index.h"
-#include "../shape/halves.h"
+#include "../shape/in_float.h"
 #include "sort_line.h"
 
 namespace sash::cpu {
@@ -72,7 +72,7 @@ void sort_all(const Line<T>& x, LineSort<key_t<T>>& sort) {
 }
 
 // Offset of line number `line`, counted over all axes but `axis`.
-int64_t offset_of(int64_t line, const TensorView& view, int axis) {
+int64_t offset_of(int64_t line, View view, int axis) {
   int64_t at = 0;
   for (int i = view.rank() - 1; i >= 0; --i) {
     if (i == axis) continue;
@@ -83,11 +83,10 @@ int64_t offset_of(int64_t line, const TensorView& view, int axis) {
 }
 
 template <bool kLargest, class T>
-void choose_lines(const KernelContext& context, const TensorView& x, const TensorView& values,
-                  const TensorView& indices, int axis) {
+void choose_lines(const KernelContext& context, View x, View values, View indices, int axis) {
   const int64_t n = x.shape[axis], k = values.shape[axis];
   const bool few = k <= n / 8 || n > std::numeric_limits<uint32_t>::max();
-  parallel_for(x.numel() / n, std::max<int64_t>(1, 16384 / n), [&](int64_t begin, int64_t end) {
+  parallel_for(x.numel() / n, 16384 / n, [&](int64_t begin, int64_t end) {
     std::vector<Entry<T>> chosen;
     LineSort<key_t<T>> sort(context, few ? 0 : n);
     for (int64_t line = begin; line < end; ++line) {
@@ -106,20 +105,16 @@ void choose_lines(const KernelContext& context, const TensorView& x, const Tenso
   });
 }
 
-void topk(KernelContext& context, const TensorView& x, const TensorView& values,
-          const TensorView& indices, int axis, bool largest) {
+void topk(KernelContext& context, View x, View values, View indices, int axis, bool largest) {
   if (values.numel() == 0) return;
-  const FloatOperand from(context, x);
-  FloatResult to(context, values);
-  dispatch_numeric(from.view().dtype, "topk", [&]<class T>(TypeTag<T>) {
+  dispatch_numeric(x.dtype, "topk", [&]<class T>(TypeTag<T>) {
     const auto run = largest ? choose_lines<true, T> : choose_lines<false, T>;
-    run(context, from.view(), to.view(), indices, axis);
+    run(context, x, values, indices, axis);
   });
-  to.write();
 }
 
 }  // namespace
 
-void register_topk() { kernels::topk.set(DeviceType::cpu, topk); }
+void register_topk() { kernels::topk.set(DeviceType::cpu, in_float<topk, 1>); }
 
 }  // namespace sash::cpu

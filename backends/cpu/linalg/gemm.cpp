@@ -80,9 +80,7 @@ Product<T> deep_part(const Product<T>& product, Index k0, Index depth) {
 // Runs tasks of `work` multiply-adds each; small ones go together.
 template <class Body>
 void for_each_task(Index tasks, Index work, Body&& body) {
-  parallel_for(tasks, kSmallTask / std::max<Index>(work, 1), [&](Index begin, Index end) {
-    for (Index task = begin; task < end; ++task) body(task);
-  });
+  parallel_for_each(tasks, kSmallTask / std::max<Index>(work, 1), [&](Index task) { body(task); });
 }
 
 template <class T>

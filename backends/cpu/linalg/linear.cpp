@@ -2,6 +2,8 @@
 
 #include "../../../core/backend/dispatch.h"
 #include "../../../core/parallel.h"
+#include "../../../ops/kernels/elementwise.h"
+#include "../../../tensor/kernels/gradients.h"
 #include "../shape/halves.h"
 #include "few_rows.h"
 #include "gemm.h"
@@ -26,8 +28,7 @@ void multiply_few_rows(const Product<float>& product, const Half* weight) {
 }
 
 // Whether it did the product, of x [m, k] in float32.
-bool multiply_halves(const TensorView& x, const TensorView& w, const TensorView& bias,
-                     const TensorView& y) {
+bool multiply_halves(View x, View w, View bias, View y) {
   const bool rows = w.strides[1] == 1 || w.shape[1] == 1;
   if (!is_half(w.dtype) || !rows || y.numel() == 0) return false;
   const int64_t k = x.shape[1];
@@ -49,14 +50,11 @@ bool multiply_halves(const TensorView& x, const TensorView& w, const TensorView&
 
 #else
 
-bool multiply_halves(const TensorView&, const TensorView&, const TensorView&, const TensorView&) {
-  return false;
-}
+bool multiply_halves(View, View, View, View) { return false; }
 
 #endif
 
-void linear_forward(KernelContext& context, const TensorView& x_, const TensorView& w_,
-                    const TensorView* bias_, const TensorView& y_) {
+void linear_forward(KernelContext& context, View x_, View w_, const TensorView* bias_, View y_) {
   const FloatOperand in(context, x_), row(context, bias_ ? *bias_ : TensorView());
   FloatResult out(context, y_);
   if (multiply_halves(in.view(), w_, row.view(), out.view())) return out.write();
@@ -75,8 +73,32 @@ void linear_forward(KernelContext& context, const TensorView& x_, const TensorVi
   out.write();
 }
 
+/// Linear layers with their edges, from the kernels of their parts: both are bound by arithmetic.
+void linear_gelu_forward(KernelContext& context, View x, View w, const TensorView* bias, View z,
+                         View y, bool tanh) {
+  const TensorView& argument = z.data ? z : y;
+  kernels::linear_forward(context, x, w, bias, argument);
+  kernels::gelu_forward(context, argument, y, tanh);
+}
+
+void linear_gelu_gradient(KernelContext& context, View g, View w, View z, View dz, View dbias,
+                          bool tanh) {
+  kernels::matmul(context, g, w, dz, 1, 0);
+  kernels::gelu_backward(context, z, dz, dz, tanh);
+  if (!dbias.data) return;
+  TensorView row = dbias;
+  row.shape = {1, dbias.shape[0]};
+  row.strides = {dbias.shape[0], 1};
+  kernels::sum(context, dz, row);
+}
+
 }  // namespace
 
 void register_linear() { kernels::linear_forward.set(DeviceType::cpu, linear_forward); }
+
+void register_linear_gelu() {
+  kernels::linear_gelu_forward.set(DeviceType::cpu, linear_gelu_forward);
+  kernels::linear_gelu_gradient.set(DeviceType::cpu, linear_gelu_gradient);
+}
 
 }  // namespace sash::cpu

@@ -12,7 +12,7 @@ namespace sash::cpu {
 template <class T>
 class MatrixOperand {
  public:
-  MatrixOperand(KernelContext& context, const TensorView& view) : view_(view) {
+  MatrixOperand(KernelContext& context, View view) : view_(view) {
     const int rank = view.rank();
     if (has_unit_stride(view.shape[rank - 2], view.shape[rank - 1], view.strides[rank - 2],
                         view.strides[rank - 1])) {

@@ -5,7 +5,7 @@
 #include "../../../core/backend/dispatch.h"
 #include "../../../core/parallel.h"
 #include "../../../ops/kernels/linalg.h"
-#include "../shape/halves.h"
+#include "../shape/in_float.h"
 #include "gemm.h"
 #include "operand.h"
 
@@ -27,7 +27,7 @@ struct Range {
 /// The shape of a call [B, H, M, .] with its window.
 class Band {
  public:
-  Band(const TensorView& rows, const WindowParams& window)
+  Band(View rows, const WindowParams& window)
       : heads_(rows.shape[1]),
         rows_(rows.shape[2]),
         window_(window),
@@ -57,11 +57,9 @@ class Band {
   template <class Body>
   void for_each_block(int64_t batches, Body&& body) const {
     const int64_t blocks = (rows_ + block_ - 1) / block_;
-    parallel_for(batches * heads_ * blocks, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t task = begin; task < end; ++task) {
-        const int64_t head = task / blocks, first = task % blocks * block_;
-        body(head / heads_, head % heads_, Range{first, std::min(rows_, first + block_)});
-      }
+    parallel_for_each(batches * heads_ * blocks, 1, [&](int64_t task) {
+      const int64_t head = task / blocks, first = task % blocks * block_;
+      body(head / heads_, head % heads_, Range{first, std::min(rows_, first + block_)});
     });
   }
 
@@ -94,8 +92,7 @@ struct Overlap {
 };
 
 template <class T>
-void scores(KernelContext& context, const TensorView& q, const TensorView& k,
-            const WindowParams& window, T fill, const TensorView& a) {
+void scores(KernelContext& context, View q, View k, const WindowParams& window, T fill, View a) {
   const MatrixOperand<T> queries(context, q), keys(context, k);
   const Band band(q, window);
   const int64_t heads = q.shape[1], m = q.shape[2], n = q.shape[3], slots = band.slots();
@@ -168,8 +165,8 @@ void sums_of_not_finite(KernelContext& context, Product<T> product, const Visibl
 }
 
 template <class T>
-void sums(KernelContext& context, const TensorView& a, const TensorView& v,
-          const WindowParams& window, bool transposed, const TensorView& o) {
+void sums(KernelContext& context, View a, View v, const WindowParams& window, bool transposed,
+          View o) {
   const MatrixOperand<T> values(context, v);
   const Band band(v, window);
   const int64_t heads = v.shape[1], m = v.shape[2], n = v.shape[3];
@@ -206,33 +203,26 @@ void sums(KernelContext& context, const TensorView& a, const TensorView& v,
   });
 }
 
-void window_matmul(KernelContext& context, const TensorView& q, const TensorView& k,
-                   const WindowParams& window, double fill, const TensorView& a) {
+void window_matmul(KernelContext& context, View q, View k, const WindowParams& window, double fill,
+                   View a) {
   if (a.numel() == 0) return;
-  const FloatOperand queries(context, q), keys(context, k);
-  FloatResult result(context, a);
-  dispatch_floating(result.view().dtype, "window_matmul", [&]<class T>(TypeTag<T>) {
-    scores<T>(context, queries.view(), keys.view(), window, static_cast<T>(fill), result.view());
+  dispatch_floating(a.dtype, "window_matmul", [&]<class T>(TypeTag<T>) {
+    scores<T>(context, q, k, window, static_cast<T>(fill), a);
   });
-  result.write();
 }
 
-void unwindow_matmul(KernelContext& context, const TensorView& a, const TensorView& v,
-                     const WindowParams& window, bool transposed, const TensorView& o) {
+void unwindow_matmul(KernelContext& context, View a, View v, const WindowParams& window,
+                     bool transposed, View o) {
   if (o.numel() == 0) return;
-  const FloatOperand weights(context, a), values(context, v);
-  FloatResult result(context, o);
-  dispatch_floating(result.view().dtype, "unwindow_matmul", [&]<class T>(TypeTag<T>) {
-    sums<T>(context, weights.view(), values.view(), window, transposed, result.view());
-  });
-  result.write();
+  dispatch_floating(o.dtype, "unwindow_matmul",
+                    [&]<class T>(TypeTag<T>) { sums<T>(context, a, v, window, transposed, o); });
 }
 
 }  // namespace
 
 void register_window_matmul() {
-  kernels::window_matmul.set(DeviceType::cpu, window_matmul);
-  kernels::unwindow_matmul.set(DeviceType::cpu, unwindow_matmul);
+  kernels::window_matmul.set(DeviceType::cpu, in_float<window_matmul, 4>);
+  kernels::unwindow_matmul.set(DeviceType::cpu, in_float<unwindow_matmul, 4>);
 }
 
 }  // namespace sash::cpu

@@ -5,6 +5,7 @@
 #include "../../../core/backend/dispatch.h"
 #include "../norm/rows.h"
 #include "../shape/halves.h"
+#include "../shape/in_float.h"
 
 namespace sash::cpu {
 namespace {
@@ -55,8 +56,7 @@ void gradient_of_row(const T* x, int64_t n, int64_t target, const T* weight, T w
 
 /// Of targets that are not ignored, and of all classes.
 template <class T>
-void sum_weights(const TensorView& targets, const TensorView& weight, int64_t classes, T* totals,
-                 const Rule& rule) {
+void sum_weights(View targets, View weight, int64_t classes, T* totals, const Rule& rule) {
   const int64_t* const target = targets.ptr<int64_t>();
   const int64_t rows = targets.numel();
   if (!weight.data) {
@@ -74,12 +74,8 @@ void sum_weights(const TensorView& targets, const TensorView& weight, int64_t cl
   totals[1] = static_cast<T>(all);
 }
 
-void cross_entropy_forward(KernelContext& context, const TensorView& half_or_wide,
-                           const TensorView& targets, const TensorView& weight,
-                           const TensorView& losses, const TensorView& stats,
-                           const TensorView& totals, const Rule& rule) {
-  const FloatOperand wide(context, half_or_wide);
-  const TensorView& logits = wide.view();
+void cross_entropy_forward(KernelContext&, View logits, View targets, View weight, View losses,
+                           View stats, View totals, const Rule& rule) {
   dispatch_floating(logits.dtype, "cross_entropy", [&]<class T>(TypeTag<T>) {
     const int64_t rows = logits.shape[0], n = logits.shape[1];
     sum_weights(targets, weight, n, totals.ptr<T>(), rule);
@@ -91,13 +87,8 @@ void cross_entropy_forward(KernelContext& context, const TensorView& half_or_wid
   });
 }
 
-void cross_entropy_backward(KernelContext& context, const TensorView& half_or_wide,
-                            const TensorView& targets, const TensorView& weight,
-                            const TensorView& stats, const TensorView& half_or_wide_g,
-                            const TensorView& totals, const TensorView& dlogits, const Rule& rule) {
-  const FloatOperand wide(context, half_or_wide), wide_g(context, half_or_wide_g);
-  FloatResult result(context, dlogits);
-  const TensorView &logits = wide.view(), &g = wide_g.view();
+void cross_entropy_backward(KernelContext&, View logits, View targets, View weight, View stats,
+                            View g, View totals, View dlogits, const Rule& rule) {
   dispatch_floating(logits.dtype, "cross_entropy", [&]<class T>(TypeTag<T>) {
     const int64_t n = logits.shape[1];
     const T* const w = weight.data ? weight.ptr<T>() : nullptr;
@@ -106,18 +97,63 @@ void cross_entropy_backward(KernelContext& context, const TensorView& half_or_wi
     for_each_row_of(logits.shape[0], n, [&](int64_t row) {
       gradient_of_row(logits.ptr<T>() + row * n, n, targets.ptr<int64_t>()[row], w,
                       totals.ptr<T>()[1], stats.ptr<T>() + 2 * row,
-                      g.ptr<T>()[row * step] / divisor, result.view().template ptr<T>() + row * n,
-                      rule);
+                      g.ptr<T>()[row * step] / divisor, dlogits.ptr<T>() + row * n, rule);
     });
   });
-  result.write();
+}
+
+/// The loss of a row, and x = its gradient.
+template <class T>
+T replace_row(T* x, int64_t n, int64_t target, const Rule& rule) {
+  if (target == rule.ignore_index) {
+    std::fill_n(x, n, T(0));
+    return 0;
+  }
+  constexpr T lowest = -std::numeric_limits<T>::infinity();
+  const T max = finite_max(x, n), s = static_cast<T>(rule.smoothing);
+  const T chosen = x[target] - max;
+  Lanes<T> sum = T(0), shifted = T(0);
+  for_lanes(n, [&](int64_t i, auto lanes) {
+    if (s != 0) shifted += load(x + i, lanes, max) - max;
+    const Lanes<T> e = exp(load(x + i, lanes, lowest) - max);
+    sum += e;
+    store<T>(x + i, lanes, e);
+  });
+  const T total = sum_of(sum), log_sum = std::log(total);
+  const T scale = 1 / total, everywhere = s / static_cast<T>(n);
+  for_lanes(n, [&](int64_t i, auto lanes) {
+    store<T>(x + i, lanes, load(x + i, lanes) * scale - everywhere);
+  });
+  x[target] -= 1 - s;
+  const T loss = log_sum - chosen;
+  if (s == 0) return loss;
+  return (1 - s) * loss + s * (log_sum - sum_of(shifted) / static_cast<T>(n));
+}
+
+void cross_entropy_in_place(KernelContext& context, View given, View targets, View losses,
+                            const Rule& rule, int64_t) {
+  FloatResult wide(context, given);
+  if (is_half(given.dtype)) kernels::copy(context, given, wide.view());
+  const TensorView& logits = wide.view();
+  dispatch_floating(logits.dtype, "linear_cross_entropy", [&]<class T>(TypeTag<T>) {
+    const int64_t n = logits.shape[1];
+    for_each_row_of(logits.shape[0], n, [&](int64_t row) {
+      losses.ptr<T>()[row] =
+          replace_row(logits.ptr<T>() + row * n, n, targets.ptr<int64_t>()[row], rule);
+    });
+  });
+  wide.write();
 }
 
 }  // namespace
 
 void register_cross_entropy() {
-  kernels::cross_entropy_forward.set(DeviceType::cpu, cross_entropy_forward);
-  kernels::cross_entropy_backward.set(DeviceType::cpu, cross_entropy_backward);
+  kernels::cross_entropy_forward.set(DeviceType::cpu, in_float<cross_entropy_forward>);
+  kernels::cross_entropy_backward.set(DeviceType::cpu, in_float<cross_entropy_backward, 6>);
+}
+
+void register_cross_entropy_in_place() {
+  kernels::cross_entropy_in_place.set(DeviceType::cpu, cross_entropy_in_place);
 }
 
 }  // namespace sash::cpu

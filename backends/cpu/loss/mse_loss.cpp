@@ -24,8 +24,7 @@ double sum_of_squares(const T* a, const T* b, int64_t n) {
   return total;
 }
 
-void mse_loss_forward(KernelContext& context, const TensorView& a, const TensorView& b,
-                      const TensorView& y, double scale) {
+void mse_loss_forward(KernelContext& context, View a, View b, View y, double scale) {
   dispatch_floating(a.dtype, "mse_loss", [&]<class T>(TypeTag<T>) {
     const int64_t n = a.numel();
     const int64_t pieces = (n + kPiece - 1) / kPiece;
@@ -40,8 +39,7 @@ void mse_loss_forward(KernelContext& context, const TensorView& a, const TensorV
   });
 }
 
-void mse_loss_backward(KernelContext&, const TensorView& a, const TensorView& b,
-                       const TensorView& g, const TensorView& da, double scale) {
+void mse_loss_backward(KernelContext&, View a, View b, View g, View da, double scale) {
   dispatch_floating(a.dtype, "mse_loss", [&]<class T>(TypeTag<T>) {
     const T factor = static_cast<T>(2 * scale);
     elementwise<T, T, T, T>([factor](auto out, auto x, auto target,

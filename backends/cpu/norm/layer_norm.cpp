@@ -1,9 +1,10 @@
 #include "../../../ops/kernels/norm.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "../../../core/backend/dispatch.h"
-#include "../../../ops/kernels/rms_norm.h"
+#include "../../../core/parallel.h"
 #include "../elementwise/dropout.h"
 #include "rows.h"
 
@@ -129,7 +130,7 @@ void add_chunks(const T* partial, int64_t chunks, int64_t n, S* out) {
 template <class T>
 class Parameter {
  public:
-  Parameter(KernelContext& context, const TensorView& view, bool offset = false)
+  Parameter(KernelContext& context, View view, bool offset = false)
       : memory_(context, view.data && (offset || is_half(view.dtype))
                              ? view.shape[0] * int64_t{sizeof(T)}
                              : 0),
@@ -159,9 +160,8 @@ struct SumGradient {
 
 /// `partial` [chunks, 2, n]: the parameters' gradients of each chunk; null if not wanted.
 template <class S, class T = compute_t<S>>
-void backward(KernelContext& context, const TensorView& x, const TensorView& weight,
-              const TensorView& mean, const TensorView& rstd, const TensorView& g,
-              const SumGradient& sum, const TensorView& dx, T* partial, bool unit_offset = false) {
+void backward(KernelContext& context, View x, View weight, View mean, View rstd, View g,
+              const SumGradient& sum, View dx, T* partial, bool unit_offset = false) {
   const int64_t rows = x.shape[0], n = x.shape[1];
   const Parameter<T> w(context, weight, unit_offset);
   const int64_t grain = chunk_of(rows), chunks = chunks_of(rows);
@@ -170,7 +170,7 @@ void backward(KernelContext& context, const TensorView& x, const TensorView& wei
   const int64_t most = std::max(n, kGroup);
   const Workspace wide(context, widens ? chunks * most * int64_t{sizeof(T)} : 0);
   const DropoutRule rule(sum.dropout.p, sum.dropout.state);
-  const auto row_of = [n](const TensorView& view, int64_t row) {
+  const auto row_of = [n](View view, int64_t row) {
     return view.data ? view.ptr<S>() + row * n : nullptr;
   };
   parallel_for(rows, grain, [&](int64_t begin, int64_t end) {
@@ -202,9 +202,8 @@ void backward(KernelContext& context, const TensorView& x, const TensorView& wei
   });
 }
 
-void layer_norm_forward(KernelContext& context, const TensorView& x, const TensorView& weight,
-                        const TensorView& bias, const TensorView& y, const TensorView& mean,
-                        const TensorView& rstd, double eps) {
+void layer_norm_forward(KernelContext& context, View x, View weight, View bias, View y, View mean,
+                        View rstd, double eps) {
   dispatch_with_halves(x.dtype, "layer_norm", [&]<class S>(TypeTag<S>) {
     using T = compute_t<S>;
     const Parameter<T> w(context, weight), b(context, bias);
@@ -217,20 +216,16 @@ void layer_norm_forward(KernelContext& context, const TensorView& x, const Tenso
   });
 }
 
-void layer_norm_backward(KernelContext& context, const TensorView& x, const TensorView& weight,
-                         const TensorView& mean, const TensorView& rstd, const TensorView& g,
-                         const TensorView& dx, const TensorView& sums) {
+void layer_norm_backward(KernelContext& context, View x, View weight, View mean, View rstd, View g,
+                         View dx, View sums) {
   dispatch_with_halves(x.dtype, "layer_norm", [&]<class S>(TypeTag<S>) {
     backward<S>(context, x, weight, mean, rstd, g, {}, dx, sums.ptr<compute_t<S>>());
   });
 }
 
-void layer_norm_chunks(KernelContext&, const TensorView& x, int64_t& chunks) {
-  chunks = chunks_of(x.shape[0]);
-}
+void layer_norm_chunks(KernelContext&, View x, int64_t& chunks) { chunks = chunks_of(x.shape[0]); }
 
-void add_layer_norm_chunks(KernelContext&, const TensorView& sums, const TensorView& dweight,
-                           const TensorView& dbias) {
+void add_layer_norm_chunks(KernelContext&, View sums, View dweight, View dbias) {
   const int64_t chunks = sums.shape[0], n = sums.shape[2];
   const DType dtype = dweight.data ? dweight.dtype : dbias.dtype;
   dispatch_with_halves(dtype, "layer_norm", [&]<class S>(TypeTag<S>) {
@@ -240,11 +235,9 @@ void add_layer_norm_chunks(KernelContext&, const TensorView& sums, const TensorV
   });
 }
 
-void dropout_add_layer_norm_forward(KernelContext& context, const TensorView& branch,
-                                    const TensorView& residual, const TensorView& weight,
-                                    const TensorView& bias, const kernels::BranchDropout& dropout,
-                                    const TensorView& sum, const TensorView& y,
-                                    const TensorView& mean, const TensorView& rstd, double eps) {
+void dropout_add_layer_norm_forward(KernelContext& context, View branch, View residual, View weight,
+                                    View bias, const kernels::BranchDropout& dropout, View sum,
+                                    View y, View mean, View rstd, double eps) {
   dispatch_with_halves(sum.dtype, "dropout_add_layer_norm", [&]<class S>(TypeTag<S>) {
     using T = compute_t<S>;
     const Parameter<T> w(context, weight), b(context, bias);
@@ -273,21 +266,18 @@ void dropout_add_layer_norm_forward(KernelContext& context, const TensorView& br
   });
 }
 
-void dropout_add_layer_norm_backward(KernelContext& context, const TensorView& sum,
-                                     const TensorView& weight, const TensorView& mean,
-                                     const TensorView& rstd, const TensorView& g,
-                                     const TensorView& dsum, const kernels::BranchDropout& dropout,
-                                     const TensorView& dresidual, const TensorView& dbranch,
-                                     const TensorView& sums) {
+void dropout_add_layer_norm_backward(KernelContext& context, View sum, View weight, View mean,
+                                     View rstd, View g, View dsum,
+                                     const kernels::BranchDropout& dropout, View dresidual,
+                                     View dbranch, View sums) {
   dispatch_with_halves(sum.dtype, "dropout_add_layer_norm", [&]<class S>(TypeTag<S>) {
     backward<S>(context, sum, weight, mean, rstd, g, {dsum, dbranch, dropout}, dresidual,
                 sums.ptr<compute_t<S>>());
   });
 }
 
-void rms_norm_forward(KernelContext& context, const TensorView& x, const TensorView& residual,
-                      const TensorView& weight, const TensorView& sum, const TensorView& y,
-                      const TensorView& rstd, double eps, bool unit_offset) {
+void rms_norm_forward(KernelContext& context, View x, View residual, View weight, View sum, View y,
+                      View rstd, double eps, bool unit_offset) {
   dispatch_with_halves(x.dtype, "rms_norm", [&]<class S>(TypeTag<S>) {
     using T = compute_t<S>;
     const Parameter<T> w(context, weight, unit_offset);
@@ -305,9 +295,8 @@ void rms_norm_forward(KernelContext& context, const TensorView& x, const TensorV
   });
 }
 
-void rms_norm_backward(KernelContext& context, const TensorView& x, const TensorView& weight,
-                       const TensorView& rstd, const TensorView& g, const TensorView& dsum,
-                       const TensorView& dx, const TensorView& dweight, bool unit_offset) {
+void rms_norm_backward(KernelContext& context, View x, View weight, View rstd, View g, View dsum,
+                       View dx, View dweight, bool unit_offset) {
   dispatch_with_halves(x.dtype, "rms_norm", [&]<class S>(TypeTag<S>) {
     using T = compute_t<S>;
     const int64_t chunks = chunks_of(x.shape[0]), n = x.shape[1];
@@ -315,6 +304,23 @@ void rms_norm_backward(KernelContext& context, const TensorView& x, const Tensor
     T* const partial = scratch.ptr<T>();
     backward<S>(context, x, weight, {}, rstd, g, {dsum, {}, {}}, dx, partial, unit_offset);
     add_chunks(partial, chunks, n, dweight.ptr<S>());
+  });
+}
+
+void scale_channels(KernelContext&, View x, View mean, View scale, View shift, View y) {
+  constexpr int64_t kPiece = 16384;
+  const int64_t channels = x.shape[1], length = x.shape[2];
+  dispatch_floating(x.dtype, "batch_norm", [&]<class T>(TypeTag<T>) {
+    const auto run = [&](int64_t begin, int64_t end) {
+      for (int64_t line = begin; line < end; ++line) {
+        const int64_t c = line % channels;
+        const T m = mean.ptr<T>()[c], a = scale.ptr<T>()[c], b = shift.ptr<T>()[c];
+        const T* const from = x.ptr<T>() + line * length;
+        T* const to = y.ptr<T>() + line * length;
+        for (int64_t i = 0; i < length; ++i) to[i] = (from[i] - m) * a + b;
+      }
+    };
+    parallel_for(x.shape[0] * channels, kPiece / std::max<int64_t>(1, length), run);
   });
 }
 
@@ -330,5 +336,7 @@ void register_layer_norm() {
   kernels::rms_norm_forward.set(DeviceType::cpu, rms_norm_forward);
   kernels::rms_norm_backward.set(DeviceType::cpu, rms_norm_backward);
 }
+
+void register_scale_channels() { kernels::scale_channels.set(DeviceType::cpu, scale_channels); }
 
 }  // namespace sash::cpu

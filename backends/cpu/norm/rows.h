@@ -283,9 +283,7 @@ inline int64_t rows_of_piece(int64_t columns) {
 /// Calls `f(row)` for each of `rows` rows of `columns` elements.
 template <class F>
 void for_each_row_of(int64_t rows, int64_t columns, F&& f) {
-  parallel_for(rows, rows_of_piece(columns), [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) f(row);
-  });
+  parallel_for_each(rows, rows_of_piece(columns), [&](int64_t row) { f(row); });
 }
 
 }  // namespace sash::cpu

@@ -79,14 +79,14 @@ void log_softmax_backward_row(const S* y, const S* g, S* dx, int64_t n) {
 
 // Calls `row(x_row, more_rows..., n)` for each row of contiguous views of one shape.
 template <class T, class F, class... Views>
-void over_rows(F row, const TensorView& x, const Views&... more) {
+void over_rows(F row, View x, const Views&... more) {
   const int64_t n = x.rank() == 0 ? 1 : x.shape.back();
   const int64_t rows = n == 0 ? 0 : x.numel() / n;
   for_each_row_of(
       rows, n, [&](int64_t r) { row(x.ptr<T>() + r * n, (more.template ptr<T>() + r * n)..., n); });
 }
 
-void softmax_forward(KernelContext& context, const TensorView& x, const TensorView& y) {
+void softmax_forward(KernelContext& context, View x, View y) {
   dispatch_with_halves(x.dtype, "softmax", [&]<class S>(TypeTag<S>) {
     const int64_t n = x.rank() == 0 ? 1 : x.shape.back();
     over_softmax_rows<S>(context, n == 0 ? 0 : x.numel() / n, n, [&](int64_t row, auto& softmax) {
@@ -95,8 +95,7 @@ void softmax_forward(KernelContext& context, const TensorView& x, const TensorVi
   });
 }
 
-void masked_softmax_forward(KernelContext& context, const TensorView& x, const TensorView& begin,
-                            const TensorView& end, const TensorView& y) {
+void masked_softmax_forward(KernelContext& context, View x, View begin, View end, View y) {
   dispatch_with_halves(x.dtype, "masked_softmax", [&]<class S>(TypeTag<S>) {
     const int64_t n = x.shape[1];
     over_softmax_rows<S>(context, x.shape[0], n, [&](int64_t row, auto& softmax) {
@@ -110,20 +109,18 @@ void masked_softmax_forward(KernelContext& context, const TensorView& x, const T
   });
 }
 
-void log_softmax_forward(KernelContext&, const TensorView& x, const TensorView& y) {
+void log_softmax_forward(KernelContext&, View x, View y) {
   dispatch_with_halves(x.dtype, "log_softmax",
                        [&]<class T>(TypeTag<T>) { over_rows<T>(log_softmax_row<T>, x, y); });
 }
 
-void softmax_backward(KernelContext&, const TensorView& y, const TensorView& g,
-                      const TensorView& dx) {
+void softmax_backward(KernelContext&, View y, View g, View dx) {
   dispatch_with_halves(y.dtype, "softmax", [&]<class T>(TypeTag<T>) {
     over_rows<T>(softmax_backward_row<T>, y, g, dx);
   });
 }
 
-void log_softmax_backward(KernelContext&, const TensorView& y, const TensorView& g,
-                          const TensorView& dx) {
+void log_softmax_backward(KernelContext&, View y, View g, View dx) {
   dispatch_with_halves(y.dtype, "log_softmax", [&]<class T>(TypeTag<T>) {
     over_rows<T>(log_softmax_backward_row<T>, y, g, dx);
   });

@@ -5,6 +5,8 @@
 #include <type_traits>
 
 #include "../../../core/backend/dispatch.h"
+#include "../../../core/parallel.h"
+#include "../../../ops/kernels/random.h"
 #include "../elementwise/elementwise.h"
 
 namespace sash::cpu {
@@ -33,7 +35,7 @@ void dispatch_drawn(DType dtype, const char* op, F&& f) {
 
 /// y[i] = transform(block i / 4, lane i % 4), where i is the row-major index.
 template <class T, class F>
-void draw(const TensorView& y, const PhiloxState& state, F transform) {
+void draw(View y, const PhiloxState& state, F transform) {
   const uint64_t base = (state.base ? *state.base : 0) + state.offset;
   for_each_block<T>(
       Order::row_major,
@@ -56,8 +58,7 @@ T normal(const PhiloxBlock& block, size_t lane) {
   return std::sqrt(-2 * std::log(u1)) * ((lane & 1) == 0 ? std::cos(angle) : std::sin(angle));
 }
 
-void random_uniform(KernelContext&, const TensorView& y, PhiloxState state, double low,
-                    double high) {
+void random_uniform(KernelContext&, View y, PhiloxState state, double low, double high) {
   dispatch_drawn(y.dtype, "random_uniform", [&]<class T>(TypeTag<T>) {
     using C = draw_t<T>;
     const C from = static_cast<C>(low), width = static_cast<C>(high - low);
@@ -68,8 +69,7 @@ void random_uniform(KernelContext&, const TensorView& y, PhiloxState state, doub
   });
 }
 
-void random_normal(KernelContext&, const TensorView& y, PhiloxState state, double mean,
-                   double std) {
+void random_normal(KernelContext&, View y, PhiloxState state, double mean, double std) {
   dispatch_drawn(y.dtype, "random_normal", [&]<class T>(TypeTag<T>) {
     using C = draw_t<T>;
     const C centre = static_cast<C>(mean), scale = static_cast<C>(std);
@@ -79,7 +79,7 @@ void random_normal(KernelContext&, const TensorView& y, PhiloxState state, doubl
   });
 }
 
-void random_truncated_normal(KernelContext&, const TensorView& y, PhiloxState state,
+void random_truncated_normal(KernelContext&, View y, PhiloxState state,
                              const kernels::TruncatedNormal& number) {
   dispatch_drawn(y.dtype, "random_truncated_normal", [&]<class T>(TypeTag<T>) {
     draw<T>(y, state, [number](const PhiloxBlock& block, size_t lane) {
@@ -90,7 +90,7 @@ void random_truncated_normal(KernelContext&, const TensorView& y, PhiloxState st
 
 /// 64 random bits per element; all high words come before the low ones.
 template <class T>
-void wide_integer(const TensorView& y, const PhiloxState& state, int64_t low, uint64_t range) {
+void wide_integer(View y, const PhiloxState& state, int64_t low, uint64_t range) {
   const uint64_t upper = (state.base ? *state.base : 0) + state.offset;
   const uint64_t lower = upper + (static_cast<uint64_t>(y.numel()) + 3) / 4;
   for_each_block<T>(
@@ -108,8 +108,7 @@ void wide_integer(const TensorView& y, const PhiloxState& state, int64_t low, ui
       y);
 }
 
-void random_integer(KernelContext&, const TensorView& y, PhiloxState state, int64_t low,
-                    int64_t high) {
+void random_integer(KernelContext&, View y, PhiloxState state, int64_t low, int64_t high) {
   const uint64_t range = static_cast<uint64_t>(high) - static_cast<uint64_t>(low);
   sash::detail::dispatch_over<int64_t, int32_t>(
       y.dtype, "random_integer", [&]<class T>(TypeTag<T>) {
@@ -120,6 +119,14 @@ void random_integer(KernelContext&, const TensorView& y, PhiloxState state, int6
       });
 }
 
+void first_above(KernelContext&, View ends, View aim, View y) {
+  const int64_t classes = ends.shape[1], draws = aim.shape[1];
+  parallel_for_each(aim.numel(), 1024, [&](int64_t i) {
+    const double* const line = ends.ptr<double>() + i / draws * classes;
+    y.ptr<int64_t>()[i] = std::upper_bound(line, line + classes, aim.ptr<double>()[i]) - line;
+  });
+}
+
 }  // namespace
 
 void register_random() {
@@ -128,5 +135,7 @@ void register_random() {
   kernels::random_truncated_normal.set(DeviceType::cpu, random_truncated_normal);
   kernels::random_integer.set(DeviceType::cpu, random_integer);
 }
+
+void register_first_above() { kernels::first_above.set(DeviceType::cpu, first_above); }
 
 }  // namespace sash::cpu

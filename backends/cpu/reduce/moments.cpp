@@ -97,8 +97,7 @@ struct Moments : Reduction {
   }
 };
 
-void var_mean(KernelContext& context, const TensorView& x, const TensorView& var,
-              const TensorView& mean, double divisor, bool root) {
+void var_mean(KernelContext& context, View x, View var, View mean, double divisor, bool root) {
   dispatch_floating(x.dtype, "var", [&]<class T>(TypeTag<T>) {
     reduce<Moments, T>(context, x, var, [&](int64_t at, const Spread& all) {
       const double none = std::numeric_limits<double>::quiet_NaN();

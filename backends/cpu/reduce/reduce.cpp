@@ -173,14 +173,14 @@ struct Extremum : Reduction {
 };
 
 template <class R, class T, class Out>
-void reduce_to(KernelContext& context, const TensorView& x, const TensorView& y) {
+void reduce_to(KernelContext& context, View x, View y) {
   Out* const to = y.ptr<Out>();
   reduce<R, T>(context, x, y, [to](int64_t at, typename R::template Accumulator<T> a) {
     to[at] = R::template finish<Out>(a);
   });
 }
 
-void sum(KernelContext& context, const TensorView& x, const TensorView& y) {
+void sum(KernelContext& context, View x, View y) {
   sash::detail::dispatch_over<float, double, float16, bfloat16, int64_t, int32_t, uint8_t, bool>(
       x.dtype, "sum", [&]<class T>(TypeTag<T>) {
         using Out = std::conditional_t<std::is_integral_v<T>, int64_t, T>;
@@ -189,35 +189,32 @@ void sum(KernelContext& context, const TensorView& x, const TensorView& y) {
 }
 
 template <int kSign>
-void extremum(KernelContext& context, const TensorView& x, const TensorView& y) {
+void extremum(KernelContext& context, View x, View y) {
   dispatch_numeric(x.dtype, kSign > 0 ? "amax" : "amin",
                    [&]<class T>(TypeTag<T>) { reduce_to<Extremum<kSign>, T, T>(context, x, y); });
 }
 
 template <class R>
-void real(KernelContext& context, const TensorView& x, const TensorView& y) {
+void real(KernelContext& context, View x, View y) {
   dispatch_floating(x.dtype, "reduce",
                     [&]<class T>(TypeTag<T>) { reduce_to<R, T, T>(context, x, y); });
 }
 
 // Calls body(x, y, x stride, y stride) for each line along `axis`, in parallel.
 template <class T, class Out, class F>
-void for_each_line(const TensorView& x, const TensorView& y, int axis, F&& body) {
+void for_each_line(View x, View y, int axis, F&& body) {
   Axes lines;
   for (int i = 0; i < x.rank(); ++i) {
     if (i != axis) lines.add({x.shape[i], x.strides[i], y.strides[i]});
   }
-  parallel_for(lines.count(), std::max<int64_t>(1, 8192 / x.shape[axis]),
-               [&](int64_t begin, int64_t end) {
-                 for (int64_t line = begin; line < end; ++line) {
-                   const auto [at_x, at_y] = lines.offsets(line);
-                   body(x.ptr<T>() + at_x, y.ptr<Out>() + at_y, x.strides[axis], y.strides[axis]);
-                 }
-               });
+  parallel_for_each(lines.count(), 8192 / x.shape[axis], [&](int64_t line) {
+    const auto [at_x, at_y] = lines.offsets(line);
+    body(x.ptr<T>() + at_x, y.ptr<Out>() + at_y, x.strides[axis], y.strides[axis]);
+  });
 }
 
 template <int kSign>
-void arg_extremum(KernelContext&, const TensorView& x, const TensorView& y, int axis) {
+void arg_extremum(KernelContext&, View x, View y, int axis) {
   const int64_t count = x.shape[axis];
   dispatch_numeric(x.dtype, kSign > 0 ? "argmax" : "argmin", [&]<class T>(TypeTag<T>) {
     for_each_line<T, int64_t>(
@@ -232,7 +229,7 @@ void arg_extremum(KernelContext&, const TensorView& x, const TensorView& y, int 
   });
 }
 
-void cumsum(KernelContext&, const TensorView& x, const TensorView& y, int axis) {
+void cumsum(KernelContext&, View x, View y, int axis) {
   const int64_t count = x.shape[axis];
   if (x.numel() == 0) return;
   sash::detail::dispatch_over<float, double, int64_t>(x.dtype, "cumsum", [&]<class T>(TypeTag<T>) {

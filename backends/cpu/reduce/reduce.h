@@ -6,9 +6,8 @@
 #include <limits>
 #include <utility>
 
-#include "../../../core/backend/kernel.h"
-#include "../../../core/backend/tensor_view.h"
 #include "../../../core/parallel.h"
+#include "../../../tensor/kernels/view.h"
 #include "../shape/convert.h"
 
 /// Reductions over any axes of strided views.
@@ -116,7 +115,7 @@ struct Axes {
 struct Plan {
   Axes kept;
   Axes reduced;
-  Plan(const TensorView& x, const TensorView& y) {
+  Plan(View x, View y) {
     for (int i = 0; i < x.rank(); ++i) {
       if (x.shape[i] == 1) continue;
       const bool is_reduced = y.shape[i] == 1;
@@ -145,36 +144,33 @@ void reduce_runs(KernelContext& context, Plan plan, const T* x, const Write& wri
   const Workspace workspace(context, whole ? 0 : results * parts * int64_t{sizeof(A)});
   A* partial = workspace.ptr<A>();
   const int64_t work = std::max<int64_t>(1, run.extent * outer / parts);
-  parallel_for(
-      results * parts, std::max<int64_t>(1, kPiece / work), [&](int64_t begin, int64_t end) {
-        for (int64_t task = begin; task < end; ++task) {
-          if (parts == 1 && outer == 1) {
-            const auto [at_x, at_y] = plan.kept.offsets(task);
-            write(at_y, run_of<R, T>(x + at_x, run.extent, run.x_stride));
-            continue;
-          }
-          const int64_t part = whole ? 0 : task % parts;
-          const auto [at_x, at_y] = plan.kept.offsets(whole ? task : task / parts);
-          const T* from = x + at_x;
-          A total = R::template identity<T>();
-          if (cuts > 1) {
-            const int64_t at = part * kPiece;
-            total = run_of<R, T>(from + at * run.x_stride, std::min(kPiece, run.extent - at),
-                                 run.x_stride);
-          } else {
-            const int64_t last = std::min(outer, (part + 1) * runs_per_piece);
-            for (int64_t i = part * runs_per_piece; i < last; ++i) {
-              R::merge(total, static_cast<A>(run_of<R, T>(from + plan.reduced.offsets(i).first,
-                                                          run.extent, run.x_stride)));
-            }
-          }
-          if (whole) {
-            write(at_y, total);
-          } else {
-            partial[task] = total;
-          }
-        }
-      });
+  parallel_for_each(results * parts, kPiece / work, [&](int64_t task) {
+    if (parts == 1 && outer == 1) {
+      const auto [at_x, at_y] = plan.kept.offsets(task);
+      write(at_y, run_of<R, T>(x + at_x, run.extent, run.x_stride));
+      return;
+    }
+    const int64_t part = whole ? 0 : task % parts;
+    const auto [at_x, at_y] = plan.kept.offsets(whole ? task : task / parts);
+    const T* from = x + at_x;
+    A total = R::template identity<T>();
+    if (cuts > 1) {
+      const int64_t at = part * kPiece;
+      total =
+          run_of<R, T>(from + at * run.x_stride, std::min(kPiece, run.extent - at), run.x_stride);
+    } else {
+      const int64_t last = std::min(outer, (part + 1) * runs_per_piece);
+      for (int64_t i = part * runs_per_piece; i < last; ++i) {
+        R::merge(total, static_cast<A>(run_of<R, T>(from + plan.reduced.offsets(i).first,
+                                                    run.extent, run.x_stride)));
+      }
+    }
+    if (whole) {
+      write(at_y, total);
+    } else {
+      partial[task] = total;
+    }
+  });
   if (whole) return;
   for (int64_t i = 0; i < results; ++i) {
     A total = partial[i * parts];
@@ -196,57 +192,48 @@ void reduce_rows(KernelContext& context, Plan plan, const T* x, const Write& wri
   const Workspace workspace(context, outer * chunks * width * static_cast<int64_t>(sizeof(A)));
   A* partial = workspace.ptr<A>();
   const int64_t work = std::min(rows, chunk) * std::min(width, kColumns);
-  parallel_for(
-      outer * chunks * blocks, std::max<int64_t>(1, 32768 / work), [&](int64_t begin, int64_t end) {
-        for (int64_t task = begin; task < end; ++task) {
-          const int64_t column = task % blocks * kColumns, part = task / blocks;
-          const int64_t count = std::min(kColumns, width - column);
-          const T* from = x + plan.kept.offsets(part / chunks).first + column * columns.x_stride;
-          A* into = partial + part * width + column;
-          std::fill_n(into, count, R::template identity<T>());
-          const int64_t first = part % chunks * chunk, last = std::min(rows, first + chunk);
-          if constexpr (R::template kFast<T>) {
-            if (columns.x_stride == 1 && plan.reduced.rank == 1) {
-              const int64_t stride = plan.reduced.axis[0].x_stride;
-              R::add_rows(from + first * stride, last - first, stride, count, into);
-              continue;
-            }
-          }
-          const auto line = [&](int64_t r) { return from + plan.reduced.offsets(r).first; };
-          if constexpr (requires {
-                          R::add_lines(line, first, last, columns.x_stride, count, into);
-                        }) {
-            R::add_lines(line, first, last, columns.x_stride, count, into);
-            continue;
-          } else {
-            for (int64_t r = first; r < last; ++r) {
-              const T* const x_r = line(r);
-              for (int64_t i = 0; i < count; ++i)
-                R::merge(into[i], R::template of<A>(x_r[i * columns.x_stride]));
-            }
-          }
-        }
-      });
+  parallel_for_each(outer * chunks * blocks, 32768 / work, [&](int64_t task) {
+    const int64_t column = task % blocks * kColumns, part = task / blocks;
+    const int64_t count = std::min(kColumns, width - column);
+    const T* from = x + plan.kept.offsets(part / chunks).first + column * columns.x_stride;
+    A* into = partial + part * width + column;
+    std::fill_n(into, count, R::template identity<T>());
+    const int64_t first = part % chunks * chunk, last = std::min(rows, first + chunk);
+    if constexpr (R::template kFast<T>) {
+      if (columns.x_stride == 1 && plan.reduced.rank == 1) {
+        const int64_t stride = plan.reduced.axis[0].x_stride;
+        R::add_rows(from + first * stride, last - first, stride, count, into);
+        return;
+      }
+    }
+    const auto line = [&](int64_t r) { return from + plan.reduced.offsets(r).first; };
+    if constexpr (requires { R::add_lines(line, first, last, columns.x_stride, count, into); }) {
+      R::add_lines(line, first, last, columns.x_stride, count, into);
+      return;
+    } else {
+      for (int64_t r = first; r < last; ++r) {
+        const T* const x_r = line(r);
+        for (int64_t i = 0; i < count; ++i)
+          R::merge(into[i], R::template of<A>(x_r[i * columns.x_stride]));
+      }
+    }
+  });
   const int64_t merges = std::min(width, kColumns) * chunks;
-  parallel_for(outer * blocks, std::max<int64_t>(1, 32768 / merges),
-               [&](int64_t begin, int64_t end) {
-                 for (int64_t task = begin; task < end; ++task) {
-                   const int64_t o = task / blocks, column = task % blocks * kColumns;
-                   const int64_t count = std::min(kColumns, width - column);
-                   const int64_t to = plan.kept.offsets(o).second + column * columns.y_stride;
-                   A* first = partial + o * chunks * width + column;
-                   for (int64_t part = 1; part < chunks; ++part) {
-                     for (int64_t i = 0; i < count; ++i)
-                       R::merge(first[i], first[part * width + i]);
-                   }
-                   for (int64_t i = 0; i < count; ++i) write(to + i * columns.y_stride, first[i]);
-                 }
-               });
+  parallel_for_each(outer * blocks, 32768 / merges, [&](int64_t task) {
+    const int64_t o = task / blocks, column = task % blocks * kColumns;
+    const int64_t count = std::min(kColumns, width - column);
+    const int64_t to = plan.kept.offsets(o).second + column * columns.y_stride;
+    A* first = partial + o * chunks * width + column;
+    for (int64_t part = 1; part < chunks; ++part) {
+      for (int64_t i = 0; i < count; ++i) R::merge(first[i], first[part * width + i]);
+    }
+    for (int64_t i = 0; i < count; ++i) write(to + i * columns.y_stride, first[i]);
+  });
 }
 
 // Calls write(offset in y, accumulator) for every result.
 template <class R, class T, class Write>
-void reduce(KernelContext& context, const TensorView& x, const TensorView& y, const Write& write) {
+void reduce(KernelContext& context, View x, View y, const Write& write) {
   if (y.numel() == 0) return;
   const Plan plan(x, y);
   if (x.numel() == 0) {

@@ -24,7 +24,7 @@ class FloatCopy {
 /// An operand; broadcast elements are converted once.
 class FloatOperand {
  public:
-  FloatOperand(KernelContext& context, const TensorView& x) : view_(x) {
+  FloatOperand(KernelContext& context, View x) : view_(x) {
     if (!is_half(x.dtype)) return;
     TensorView from = x;
     for (int axis = 0; axis < x.rank(); ++axis) {
@@ -50,7 +50,7 @@ class FloatOperand {
 /// A result; `write` converts it back.
 class FloatResult {
  public:
-  FloatResult(KernelContext& context, const TensorView& y) : context_(context), to_(y), view_(y) {
+  FloatResult(KernelContext& context, View y) : context_(context), to_(y), view_(y) {
     if (!is_half(y.dtype)) return;
     copy_.emplace(context, y.shape, y.device);
     view_ = copy_->view();

@@ -23,9 +23,9 @@ class FloatArgument {
 };
 
 template <>
-class FloatArgument<const TensorView&, false> {
+class FloatArgument<View, false> {
  public:
-  FloatArgument(KernelContext& context, const TensorView& x) : copy_(context, x) {}
+  FloatArgument(KernelContext& context, View x) : copy_(context, x) {}
   const TensorView& get() { return copy_.view(); }
   void write() {}
 
@@ -34,9 +34,9 @@ class FloatArgument<const TensorView&, false> {
 };
 
 template <>
-class FloatArgument<const TensorView&, true> {
+class FloatArgument<View, true> {
  public:
-  FloatArgument(KernelContext& context, const TensorView& y) : copy_(context, y) {}
+  FloatArgument(KernelContext& context, View y) : copy_(context, y) {}
   const TensorView& get() { return copy_.view(); }
   void write() { copy_.write(); }
 
@@ -44,7 +44,7 @@ class FloatArgument<const TensorView&, true> {
   FloatResult copy_;
 };
 
-inline bool is_half_view(const TensorView& x) { return is_half(x.dtype); }
+inline bool is_half_view(View x) { return is_half(x.dtype); }
 template <class A>
 bool is_half_view(const A&) {
   return false;

@@ -25,7 +25,7 @@ To cast(From value) {
   }
 }
 
-void fill(KernelContext&, const TensorView& y, const Scalar& value) {
+void fill(KernelContext&, View y, const Scalar& value) {
   dispatch_all(y.dtype, "fill", [&]<class T>(TypeTag<T>) {
     const T element = value.to<T>();
     for_each_block<T>(
@@ -76,26 +76,24 @@ void copy_transposed(const Walk<2>& walk, int axis, const T* x, T* y) {
   outer[last] = 1;
   const int64_t tasks = walk.count / (rows * columns) * strips;
   const int64_t grain = std::max<int64_t>(1, kPiece / (kTile * columns));
-  parallel_for(tasks, grain, [&](int64_t begin, int64_t end) {
-    for (int64_t task = begin; task < end; ++task) {
-      Position at(outer, walk.rank, task);
-      at.index[row] *= kTile;
-      const T* from = x + at.offset(walk.stride[1], walk.rank);
-      T* to = y + at.offset(walk.stride[0], walk.rank);
-      const int64_t height = std::min(kTile, rows - at.index[row]);
-      const int64_t x_step[2] = {walk.stride[1][row], walk.stride[1][last]};
-      const int64_t y_step[2] = {walk.stride[0][row], walk.stride[0][last]};
-      for (int64_t c = 0; c < columns; c += kTile) {
-        copy_tile(from + c * x_step[1], x_step, to + c * y_step[1], y_step, height,
-                  std::min(kTile, columns - c));
-      }
+  parallel_for_each(tasks, grain, [&](int64_t task) {
+    Position at(outer, walk.rank, task);
+    at.index[row] *= kTile;
+    const T* from = x + at.offset(walk.stride[1], walk.rank);
+    T* to = y + at.offset(walk.stride[0], walk.rank);
+    const int64_t height = std::min(kTile, rows - at.index[row]);
+    const int64_t x_step[2] = {walk.stride[1][row], walk.stride[1][last]};
+    const int64_t y_step[2] = {walk.stride[0][row], walk.stride[0][last]};
+    for (int64_t c = 0; c < columns; c += kTile) {
+      copy_tile(from + c * x_step[1], x_step, to + c * y_step[1], y_step, height,
+                std::min(kTile, columns - c));
     }
   });
 }
 
 /// Copy without a cast. T is the unsigned integer of the element size.
 template <class T>
-void copy_words(const TensorView& x, const TensorView& y) {
+void copy_words(View x, View y) {
   const auto walk = make_walk<2>({&y, &x}, Order::memory);
   const int axis = transposed_axis(walk);
   if (axis >= 0) return copy_transposed(walk, axis, x.ptr<T>(), y.ptr<T>());
@@ -117,7 +115,7 @@ void copy_words(const TensorView& x, const TensorView& y) {
 }
 
 template <class From, class To>
-void copy_cast(const TensorView& x, const TensorView& y) {
+void copy_cast(View x, View y) {
   for_each_block<To, From>(
       Order::memory,
       [](int64_t, int64_t n, To* out, const From* in) {
@@ -128,7 +126,7 @@ void copy_cast(const TensorView& x, const TensorView& y) {
 
 // Between halves and float32, by vector instructions.
 template <class Half>
-void copy_half(const TensorView& x, const TensorView& y) {
+void copy_half(View x, View y) {
   if (y.dtype == DType::float32) {
     for_each_block<float, Half>(
         Order::memory, [](int64_t, int64_t n, float* out, const Half* in) { widen(in, n, out); }, y,
@@ -140,7 +138,7 @@ void copy_half(const TensorView& x, const TensorView& y) {
   }
 }
 
-void copy(KernelContext&, const TensorView& x, const TensorView& y) {
+void copy(KernelContext&, View x, View y) {
   if (x.dtype != y.dtype) {
     const DType half = is_half(x.dtype) ? x.dtype : y.dtype;
     const DType other = is_half(x.dtype) ? y.dtype : x.dtype;
@@ -154,7 +152,7 @@ void copy(KernelContext&, const TensorView& x, const TensorView& y) {
   dispatch_words(x.dtype, [&]<class Word>(TypeTag<Word>) { copy_words<Word>(x, y); });
 }
 
-void accumulate(KernelContext&, const TensorView& a, const TensorView& b, const TensorView& y) {
+void accumulate(KernelContext&, View a, View b, View y) {
   dispatch_with_halves(y.dtype, "accumulate", [&]<class T>(TypeTag<T>) {
     for_each_block<T, T, T>(
         Order::memory,
@@ -167,7 +165,7 @@ void accumulate(KernelContext&, const TensorView& a, const TensorView& b, const 
   });
 }
 
-void arange(KernelContext&, const TensorView& y, const Scalar& start, const Scalar& step) {
+void arange(KernelContext&, View y, const Scalar& start, const Scalar& step) {
   const bool exact = start.is_integer() && step.is_integer();
   // Unsigned, because i step may overflow int64 although the sum does not.
   const auto counted = [&](int64_t i) {

@@ -6,7 +6,7 @@
 #include "../../../core/backend/dispatch.h"
 #include "../../../core/parallel.h"
 #include "../linalg/gemm.h"
-#include "../shape/halves.h"
+#include "../shape/in_float.h"
 
 /// Products with block-sparse matrices: a gemm per block. Each task owns a tile of the result, so
 /// the sums do not depend on the number of threads. Halves are computed in float32.
@@ -20,7 +20,7 @@ using kernels::BlockPatternView;
 constexpr int64_t kRows = 256;
 
 template <class T>
-Matrix<T> matrix(const TensorView& x) {
+Matrix<T> matrix(View x) {
   return {x.ptr<T>(), x.shape[1], 1};
 }
 
@@ -51,9 +51,8 @@ void add_line(const KernelContext& context, const BlockLines& lines, int64_t lin
   }
 }
 
-void block_sparse_matmul(KernelContext& context, const TensorView& a, const TensorView& data,
-                         const TensorView* bias, const BlockPatternView& pattern, bool transposed,
-                         const TensorView& y) {
+void block_sparse_matmul(KernelContext& context, View a, View data, const TensorView* bias,
+                         const BlockPatternView& pattern, bool transposed, View y) {
   const FloatOperand left(context, a), blocks(context, data);
   FloatResult out(context, y);
   std::optional<FloatOperand> row;
@@ -61,50 +60,43 @@ void block_sparse_matmul(KernelContext& context, const TensorView& a, const Tens
   dispatch_floating(out.view().dtype, "block_sparse_matmul", [&]<class T>(TypeTag<T>) {
     const BlockLines& lines = transposed ? pattern.rows : pattern.columns;
     const int64_t chunks = (y.shape[0] + kRows - 1) / kRows;
-    parallel_for(chunks * lines.count, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t task = begin; task < end; ++task) {
-        const int64_t first = task / lines.count * kRows;
-        add_line<T>(context, lines, lines.order[task % lines.count], first,
-                    std::min(kRows, y.shape[0] - first), pattern.block,
-                    matrix<const T>(left.view()), blocks.view().ptr<const T>(),
-                    row ? row->view().ptr<const T>() : nullptr, transposed, matrix<T>(out.view()));
-      }
+    parallel_for_each(chunks * lines.count, 1, [&](int64_t task) {
+      const int64_t first = task / lines.count * kRows;
+      add_line<T>(context, lines, lines.order[task % lines.count], first,
+                  std::min(kRows, y.shape[0] - first), pattern.block, matrix<const T>(left.view()),
+                  blocks.view().ptr<const T>(), row ? row->view().ptr<const T>() : nullptr,
+                  transposed, matrix<T>(out.view()));
     });
   });
   out.write();
 }
 
-void sampled_matmul(KernelContext& context, const TensorView& a, const TensorView& b,
-                    const BlockPatternView& pattern, const TensorView& data) {
-  const FloatOperand left(context, a), right(context, b);
-  FloatResult out(context, data);
-  dispatch_floating(out.view().dtype, "sampled_matmul", [&]<class T>(TypeTag<T>) {
+void sampled_matmul(KernelContext& context, View a, View b, const BlockPatternView& pattern,
+                    View data) {
+  dispatch_floating(data.dtype, "sampled_matmul", [&]<class T>(TypeTag<T>) {
     const int64_t block = pattern.block, area = block * block;
-    const auto of_a = matrix<const T>(left.view()), of_b = matrix<const T>(right.view());
-    parallel_for(pattern.group_count, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t g = begin; g < end; ++g) {
-        const kernels::BlockGroup& group = pattern.groups[g];
-        for (int32_t e = group.first; e < group.first + group.count; ++e) {
-          gemm<T>(
-              context,
-              {.m = block,
-               .n = block,
-               .k = a.shape[0],
-               .a = Matrix<const T>{of_a.at(0, group.row * block), of_a.row_stride, 1}.transposed(),
-               .b = {of_b.at(0, pattern.rows.other[e] * block), of_b.row_stride, 1},
-               .c = {out.view().ptr<T>() + pattern.rows.positions[e] * area, block, 1}});
-        }
+    const auto of_a = matrix<const T>(a), of_b = matrix<const T>(b);
+    parallel_for_each(pattern.group_count, 1, [&](int64_t g) {
+      const kernels::BlockGroup& group = pattern.groups[g];
+      for (int32_t e = group.first; e < group.first + group.count; ++e) {
+        gemm<T>(
+            context,
+            {.m = block,
+             .n = block,
+             .k = a.shape[0],
+             .a = Matrix<const T>{of_a.at(0, group.row * block), of_a.row_stride, 1}.transposed(),
+             .b = {of_b.at(0, pattern.rows.other[e] * block), of_b.row_stride, 1},
+             .c = {data.ptr<T>() + pattern.rows.positions[e] * area, block, 1}});
       }
     });
   });
-  out.write();
 }
 
 }  // namespace
 
 void register_block_sparse() {
   kernels::block_sparse_matmul.set(DeviceType::cpu, block_sparse_matmul);
-  kernels::sampled_matmul.set(DeviceType::cpu, sampled_matmul);
+  kernels::sampled_matmul.set(DeviceType::cpu, in_float<sampled_matmul, 3>);
 }
 
 }  // namespace sash::cpu

@@ -1,4 +1,4 @@
-#include "../../../ops/kernels/rms_norm.h"
+#include "../../../ops/kernels/norm.h"
 
 #include "column_sums.cuh"
 #include "rows_ahead.cuh"

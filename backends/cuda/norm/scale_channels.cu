@@ -1,4 +1,4 @@
-#include "../../../ops/kernels/batch_norm.h"
+#include "../../../ops/kernels/norm.h"
 #include "../elementwise/compute.cuh"
 
 namespace sash::cuda {
