@@ -1,6 +1,7 @@
 #include "generators.h"
 
 #include <algorithm>
+#include <mutex>
 #include <string>
 
 #include "error.h"
@@ -27,6 +28,26 @@ RandomState& Generators::own(Device device) {
   });
   if (at != all.end() && at->first == device) return at->second;
   return all.insert(at, {device, states_.others})->second;
+}
+
+RandomState Generators::state(Device device) const {
+  const std::lock_guard lock(mutex_);
+  return states_.of(device);
+}
+
+void Generators::set_state(Device device, RandomState state) {
+  const std::lock_guard lock(mutex_);
+  own(device) = state;
+}
+
+RandomStates Generators::states() const {
+  const std::lock_guard lock(mutex_);
+  return states_;
+}
+
+void Generators::set_states(const RandomStates& states) {
+  const std::lock_guard lock(mutex_);
+  states_ = states;
 }
 
 std::optional<RandomState> Generators::reserve(Device device, uint64_t blocks,

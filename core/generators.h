@@ -1,13 +1,13 @@
 #pragma once
 
 #include <cstdint>
-#include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "backend/device.h"
 #include "export.h"
+#include "locks.h"
 
 namespace sash {
 
@@ -31,23 +31,11 @@ namespace detail {
 /// A generator for each device. Thread-safe: a state is read, written and moved on as one.
 class SASH_API Generators {
  public:
-  RandomState state(Device device) const {
-    const std::lock_guard lock(mutex_);
-    return states_.of(device);
-  }
+  RandomState state(Device device) const;
   /// `DeviceError` for a negative index.
-  void set_state(Device device, RandomState state) {
-    const std::lock_guard lock(mutex_);
-    own(device) = state;
-  }
-  RandomStates states() const {
-    const std::lock_guard lock(mutex_);
-    return states_;
-  }
-  void set_states(const RandomStates& states) {
-    const std::lock_guard lock(mutex_);
-    states_ = states;
-  }
+  void set_state(Device device, RandomState state);
+  RandomStates states() const;
+  void set_states(const RandomStates& states);
   /// Moves the device's generator on by `blocks`, and returns where it was. With `seed`, does
   /// nothing and returns nullopt if the generator has another one.
   std::optional<RandomState> reserve(Device device, uint64_t blocks,
@@ -56,7 +44,7 @@ class SASH_API Generators {
  private:
   RandomState& own(Device device);
 
-  mutable std::mutex mutex_;
+  mutable SmallMutex mutex_;
   RandomStates states_;
 };
 

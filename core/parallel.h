@@ -1,6 +1,5 @@
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <type_traits>
 #include <utility>
@@ -27,12 +26,15 @@ SASH_API void parallel_tasks(int64_t tasks, void (*run)(void*, int64_t), void* b
 template <class F>
 void parallel_for(int64_t count, int64_t grain, F&& body) {
   if (count <= 0) return;
-  grain = std::max<int64_t>(grain, 1);
+  if (grain < 1) grain = 1;
   if (count <= grain) {
     body(int64_t{0}, count);
     return;
   }
-  auto piece = [&](int64_t task) { body(task * grain, std::min(count, (task + 1) * grain)); };
+  auto piece = [&](int64_t task) {
+    const int64_t begin = task * grain;
+    body(begin, count - begin < grain ? count : begin + grain);
+  };
   detail::parallel_tasks((count + grain - 1) / grain,
                          [](void* f, int64_t task) { (*static_cast<decltype(piece)*>(f))(task); },
                          &piece);

@@ -7,6 +7,7 @@
 #include <sash/nn/text/tokenizer.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <iostream>

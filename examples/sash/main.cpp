@@ -8,7 +8,7 @@
 
 namespace {
 
-int run(int argc, char** argv) {
+int run_command(int argc, char** argv) {
   CLI::App app{"Looks at machines, files and attention masks, and trains the bundled model."};
   app.require_subcommand(1);
   app.option_defaults()->always_capture_default();
@@ -47,5 +47,5 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   if (argc > 1 && std::string_view(argv[1]) == "train") return train(argc - 1, argv + 1);
-  return run(argc, argv);
+  return run_command(argc, argv);
 }

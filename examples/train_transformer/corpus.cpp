@@ -12,9 +12,9 @@
 #include <sash/core/philox.h>
 #include <sash/tensor/factories.h>
 
-namespace {
+#include "options.h"
 
-constexpr const char* kOp = "train_transformer";
+namespace {
 
 std::string read(const std::string& path) {
   std::ifstream file(path, std::ios::binary);

@@ -5,6 +5,8 @@
 #include <set>
 #include <string>
 
+inline constexpr const char* kOp = "train_transformer";  // in errors
+
 /// The command line, with defaults.
 struct Options {
   std::string device = "cpu";

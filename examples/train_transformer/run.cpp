@@ -31,7 +31,6 @@ namespace data = sash::data;
 namespace optim = sash::optim;
 using optim::CheckpointInfo;
 
-constexpr const char* kOp = "train_transformer";
 constexpr int64_t kValidateEvery = 500;
 
 // What to do, decided from the options and the checkpoint.

@@ -10,8 +10,6 @@
 
 namespace {
 
-constexpr const char* kOp = "train_transformer";
-
 using Member = std::variant<std::string Options::*, int64_t Options::*, uint64_t Options::*,
                             double Options::*>;
 

@@ -5,9 +5,9 @@
 
 #include <sash/core/error.h>
 
-namespace {
+#include "options.h"
 
-constexpr const char* kOp = "train_transformer";
+namespace {
 
 // 'x' or byte 200.
 std::string shown(int byte) {

@@ -1,5 +1,6 @@
 #include "gguf.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 

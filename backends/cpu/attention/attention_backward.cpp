@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "../../../core/parallel.h"
 #include "attention.h"
 #include "attention_halves.h"

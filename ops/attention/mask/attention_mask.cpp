@@ -1,5 +1,6 @@
 #include "attention_mask.h"
 
+#include <algorithm>
 #include <atomic>
 
 #include "../../../core/parallel.h"

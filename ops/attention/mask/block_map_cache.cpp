@@ -2,6 +2,7 @@
 #include <atomic>
 #include <deque>
 #include <list>
+#include <mutex>
 #include <unordered_map>
 
 #include "../../../core/error.h"
