@@ -1,5 +1,5 @@
-# Header-only dependencies: the system's, or else a pinned version that is downloaded. libsash uses
-# Eigen and nlohmann_json internally; its headers and its package need neither.
+# Dependencies: the system's, or else a pinned version that is downloaded. libsash uses Eigen and
+# nlohmann_json internally, and libsash_text Oniguruma and utf8proc; sash's headers need none of them.
 include(FetchContent)
 
 # sash_dependency(<package> <target> URL <url> HASH <sha256> INCLUDE <folder>)
@@ -30,6 +30,45 @@ function(sash_dependency package target)
   target_include_directories(${target} INTERFACE "${source}/${arg_INCLUDE}")
 endfunction()
 
+# sash_compiled_dependency(<package> <library> HEADER <header> FOLDER <folder> GIT <url> TAG <tag>)
+# Makes the target sash_<package>: the system's <library> with its <header>, or else the objects of
+# CMake's target <library> in the release <tag>, whose <folder> has the header. The global property
+# SASH_HEADER_<package> gets the header's path, and SASH_LIBRARY_<package> the <library> of the system.
+function(sash_compiled_dependency package library)
+  cmake_parse_arguments(arg "" "HEADER;FOLDER;GIT;TAG" "" ${ARGN})
+  string(TOUPPER ${package} upper)
+  add_library(sash_${package} INTERFACE IMPORTED GLOBAL)
+  if(NOT FETCHCONTENT_SOURCE_DIR_${upper})
+    find_path(SASH_${upper}_INCLUDE ${arg_HEADER})
+    find_library(SASH_${upper}_LIBRARY ${library})
+    mark_as_advanced(SASH_${upper}_INCLUDE SASH_${upper}_LIBRARY)
+    if(SASH_${upper}_INCLUDE AND SASH_${upper}_LIBRARY)
+      set_property(GLOBAL PROPERTY SASH_HEADER_${package}
+                   "${SASH_${upper}_INCLUDE}/${arg_HEADER}")
+      target_include_directories(sash_${package} INTERFACE "${SASH_${upper}_INCLUDE}")
+      target_link_libraries(sash_${package} INTERFACE "${SASH_${upper}_LIBRARY}")
+      set_property(GLOBAL PROPERTY SASH_LIBRARY_${package} ${library})
+      return()
+    endif()
+    message(STATUS "sash: the system has no ${package}; fetching it")
+  endif()
+  # Its own install rules are left out: the objects become a part of sash's library.
+  FetchContent_Declare(${package} GIT_REPOSITORY ${arg_GIT} GIT_TAG ${arg_TAG} GIT_SHALLOW ON
+                       SOURCE_SUBDIR not-built)
+  FetchContent_MakeAvailable(${package})
+  FetchContent_GetProperties(${package} SOURCE_DIR source BINARY_DIR build)
+  set(BUILD_SHARED_LIBS OFF)
+  set(BUILD_TEST OFF)
+  set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+  set(CMAKE_C_VISIBILITY_PRESET hidden)
+  set(CMAKE_POLICY_DEFAULT_CMP0077 NEW)
+  add_subdirectory("${source}" "${build}/sash" EXCLUDE_FROM_ALL)
+  set_property(GLOBAL PROPERTY SASH_HEADER_${package} "${source}/${arg_FOLDER}/${arg_HEADER}")
+  target_sources(sash_${package} INTERFACE $<TARGET_OBJECTS:${library}>)
+  target_include_directories(sash_${package} INTERFACE "${source}/${arg_FOLDER}")
+  target_compile_definitions(sash_${package} INTERFACE ONIG_STATIC UTF8PROC_STATIC)
+endfunction()
+
 set(THREADS_PREFER_PTHREAD_FLAG ON)
 find_package(Threads REQUIRED)
 sash_dependency(Eigen3 Eigen3::Eigen INCLUDE .
@@ -38,6 +77,12 @@ sash_dependency(Eigen3 Eigen3::Eigen INCLUDE .
 sash_dependency(nlohmann_json nlohmann_json::nlohmann_json INCLUDE include
   URL https://github.com/nlohmann/json/releases/download/v3.11.3/json.tar.xz
   HASH d6c65aca6b1ed68e7a182f4757257b107ae403032760ed6ef121c9d55e81757d)
+if(SASH_TEXT)
+  sash_compiled_dependency(oniguruma onig HEADER oniguruma.h FOLDER src
+    GIT https://github.com/kkos/oniguruma.git TAG v6.9.8)
+  sash_compiled_dependency(utf8proc utf8proc HEADER utf8proc.h FOLDER .
+    GIT https://github.com/JuliaStrings/utf8proc.git TAG v2.8.0)
+endif()
 if(SASH_EXAMPLES OR SASH_BENCHMARKS)
   sash_dependency(CLI11 CLI11::CLI11 INCLUDE include
     URL https://github.com/CLIUtils/CLI11/archive/refs/tags/v2.3.2.tar.gz

@@ -1,7 +1,8 @@
 # Makes <sash/nn/layers/linear.h> and <sash/sash.h> work in the build tree as in an installation.
 # Creates symbolic links to the public folders, and generates sash.h, which includes every public
-# header. Those in cmake/internal_headers are left out, and not installed. Headers that moved can be
-# included by their former paths, which cmake/moved_headers lists.
+# header. Headers in cmake/internal_headers and headers of parts that are not built are left out, and
+# not installed. Headers that moved can be included by their former paths, which cmake/moved_headers
+# lists.
 function(sash_headers)
   set(root "${PROJECT_BINARY_DIR}/include/sash")
   file(MAKE_DIRECTORY "${root}")
@@ -11,6 +12,11 @@ function(sash_headers)
   string(REGEX MATCHALL "[a-z_/]+\\.h" internal "${internal}")
   string(JOIN "|" internal_paths ${internal})
   string(REPLACE "." "[.]" internal_paths "${internal_paths}")
+  list(TRANSFORM SASH_FOLDERS_LEFT_OUT APPEND "/.*" OUTPUT_VARIABLE left_out)
+  list(JOIN left_out "|" left_out)
+  if(left_out)
+    string(APPEND internal_paths "|${left_out}")
+  endif()
   set(includes "")
   foreach(folder IN ITEMS core tensor ops nn optim)
     file(CREATE_LINK "${PROJECT_SOURCE_DIR}/${folder}" "${root}/${folder}" SYMBOLIC)
@@ -18,6 +24,9 @@ function(sash_headers)
          "${PROJECT_SOURCE_DIR}/${folder}/*.h")
     list(REMOVE_ITEM headers ${internal})
     list(FILTER headers EXCLUDE REGEX "/kernels/")
+    if(left_out)
+      list(FILTER headers EXCLUDE REGEX "^(${left_out})$")
+    endif()
     foreach(header IN LISTS headers)
       string(APPEND includes "#include \"${header}\"\n")
     endforeach()

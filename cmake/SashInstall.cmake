@@ -1,5 +1,5 @@
-# What an installation holds, by component: core, the library that programs load; dev, what building
-# against it needs; cuda, the CUDA backend of shared builds.
+# What an installation holds, by component: core, the library that programs load; a component for each
+# part (SashParts.cmake); dev, what building against them needs; cuda, the CUDA backend of shared builds.
 include(CMakePackageConfigHelpers)
 include(SashSbom)
 set(sash_package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/sash")
@@ -13,6 +13,14 @@ foreach(target IN LISTS SASH_LEVEL_TARGETS)
           COMPONENT core NAMELINK_SKIP)
 endforeach()
 install(EXPORT sashTargets NAMESPACE sash:: DESTINATION "${sash_package_dir}" COMPONENT dev)
+# Each part has export files of its own, which sashConfig.cmake reads where the part is installed.
+foreach(part IN LISTS SASH_PARTS)
+  install(TARGETS sash_${part} EXPORT sash_${part}
+          LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT ${part} NAMELINK_COMPONENT dev
+          ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT dev)
+  install(EXPORT sash_${part} NAMESPACE sash:: DESTINATION "${sash_package_dir}" COMPONENT dev)
+endforeach()
+string(JOIN ", " sash_parts_text ${SASH_PARTS})
 configure_package_config_file(
   "${PROJECT_SOURCE_DIR}/cmake/sashConfig.cmake.in" "${PROJECT_BINARY_DIR}/sashConfig.cmake"
   INSTALL_DESTINATION "${sash_package_dir}" PATH_VARS CMAKE_INSTALL_LIBDIR)
@@ -28,6 +36,7 @@ set(folder "${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig")
 file(RELATIVE_PATH sash_pc_includedir "${folder}" "${CMAKE_INSTALL_FULL_INCLUDEDIR}")
 set(sash_pc_cflags "")
 set(sash_pc_libs "")
+set(sash_pc_requires "")
 if(NOT BUILD_SHARED_LIBS)
   set(sash_pc_cflags " -DSASH_STATIC")
   set(sash_pc_libs " -pthread -ldl")
@@ -35,9 +44,35 @@ if(NOT BUILD_SHARED_LIBS)
     string(PREPEND sash_pc_libs " -L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -lcublasLt -lrt")
   endif()
 endif()
+set(sash_pc_name sash)
+set(sash_pc_lib " -lsash${sash_pc_libs}")
+set(sash_pc_description "${PROJECT_DESCRIPTION}")
 configure_file("${PROJECT_SOURCE_DIR}/cmake/sash.pc.in" "${PROJECT_BINARY_DIR}/sash.pc" @ONLY)
-install(FILES "${PROJECT_BINARY_DIR}/sash.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig"
-        COMPONENT dev)
+set(pc_files "${PROJECT_BINARY_DIR}/sash.pc")
+foreach(part IN LISTS SASH_PARTS ITEMS all)
+  set(sash_pc_name sash-${part})
+  set(sash_pc_lib "")
+  set(sash_pc_description "libsash and all of its parts")
+  list(TRANSFORM SASH_PARTS PREPEND sash- OUTPUT_VARIABLE needs)
+  if(NOT part STREQUAL "all")
+    set(sash_pc_lib " -lsash_${part}")
+    set(sash_pc_description "sash: ${SASH_PART_DESCRIPTION_${part}}")
+    list(TRANSFORM SASH_PART_NEEDS_${part} PREPEND sash- OUTPUT_VARIABLE needs)
+    foreach(package IN LISTS SASH_PART_LINKS_${part})
+      get_property(library GLOBAL PROPERTY SASH_LIBRARY_${package})
+      if(library AND NOT BUILD_SHARED_LIBS)
+        string(APPEND sash_pc_lib " -l${library}")
+      endif()
+    endforeach()
+  endif()
+  list(APPEND needs sash)
+  list(TRANSFORM needs APPEND " = ${PROJECT_VERSION}")
+  list(JOIN needs ", " sash_pc_requires)
+  set(file "${PROJECT_BINARY_DIR}/sash-${part}.pc")
+  configure_file("${PROJECT_SOURCE_DIR}/cmake/sash.pc.in" "${file}" @ONLY)
+  list(APPEND pc_files "${file}")
+endforeach()
+install(FILES ${pc_files} DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig" COMPONENT dev)
 
 sash_sbom("${PROJECT_BINARY_DIR}/sash.spdx.json")
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" "${PROJECT_BINARY_DIR}/sash.spdx.json"
@@ -45,6 +80,9 @@ install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" "${PROJECT_BINARY_DIR}/sash.spdx.j
 
 if(PROJECT_IS_TOP_LEVEL)
   set(components core dev)
+  if(BUILD_SHARED_LIBS)
+    list(APPEND components ${SASH_PARTS})
+  endif()
   set(no_cuda "this build has no CUDA backend; SASH_CUDA=ON makes one")
   if(SASH_HAS_CUDA AND BUILD_SHARED_LIBS)
     list(APPEND components cuda)
@@ -53,11 +91,12 @@ if(PROJECT_IS_TOP_LEVEL)
   endif()
   # Without this, CMake installs nothing and reports success.
   string(JOIN "|" names ${components})
+  string(JOIN ", " listed ${components})
   install(CODE "
     if(CMAKE_INSTALL_COMPONENT STREQUAL \"cuda\" AND NOT \"cuda\" MATCHES \"^(${names})$\")
       message(FATAL_ERROR \"sash: cannot install the component cuda: ${no_cuda}\")
-    elseif(CMAKE_INSTALL_COMPONENT AND NOT CMAKE_INSTALL_COMPONENT MATCHES \"^(core|dev|cuda)$\")
-      message(FATAL_ERROR \"sash has the components core, dev and cuda, but no \"
+    elseif(CMAKE_INSTALL_COMPONENT AND NOT CMAKE_INSTALL_COMPONENT MATCHES \"^(${names})$\")
+      message(FATAL_ERROR \"sash: this build has the components ${listed}, but no \"
                           \"'\${CMAKE_INSTALL_COMPONENT}'\")
     endif()" ALL_COMPONENTS)
   include(SashPackages)

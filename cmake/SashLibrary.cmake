@@ -1,6 +1,5 @@
-# sash_configure_library(target): sources, options, definitions and links of libsash.
-function(sash_configure_library target)
-  target_sources(${target} PRIVATE ${SASH_SOURCES})
+# sash_library_options(target): what libsash and the libraries of its parts have in common.
+function(sash_library_options target)
   set_target_properties(${target} PROPERTIES VERSION ${PROJECT_VERSION}
                         SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
                         INSTALL_RPATH "$ORIGIN" BUILD_WITH_INSTALL_RPATH ON)
@@ -10,9 +9,7 @@ function(sash_configure_library target)
   target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include>
                              $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_include_directories(${target} INTERFACE $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/moved>)
-  target_compile_definitions(${target} PRIVATE EIGEN_MPL2_ONLY EIGEN_DONT_PARALLELIZE)
-  target_link_libraries(${target} PRIVATE Threads::Threads ${CMAKE_DL_LIBS}
-                        $<BUILD_INTERFACE:Eigen3::Eigen>
+  target_link_libraries(${target} PRIVATE Threads::Threads
                         $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
   if(NOT BUILD_SHARED_LIBS)
     target_compile_definitions(${target} PUBLIC SASH_STATIC)
@@ -26,6 +23,14 @@ function(sash_configure_library target)
   if(SASH_NATIVE)
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-march=native>)
   endif()
+endfunction()
+
+# sash_configure_library(target): sources, options, definitions and links of libsash.
+function(sash_configure_library target)
+  target_sources(${target} PRIVATE ${SASH_SOURCES})
+  sash_library_options(${target})
+  target_compile_definitions(${target} PRIVATE EIGEN_MPL2_ONLY EIGEN_DONT_PARALLELIZE)
+  target_link_libraries(${target} PRIVATE ${CMAKE_DL_LIBS} $<BUILD_INTERFACE:Eigen3::Eigen>)
 endfunction()
 
 # sash_levels(): builds libsash once per level of SASH_LEVELS, each whole with its own -march. The

@@ -1,4 +1,5 @@
-# CPack: one archive of everything, and Debian packages: libsash<ABI>, libsash-dev, libsash-cuda.
+# CPack: one archive of everything, and Debian packages: libsash<ABI>, libsash-<part><ABI>, libsash-dev,
+# libsash-cuda.
 set(CPACK_PACKAGE_VENDOR "the sash authors")
 if(NOT CPACK_PACKAGE_CONTACT)
   set(CPACK_PACKAGE_CONTACT "The sash authors <sash@packages.invalid>")
@@ -30,12 +31,33 @@ set(CPACK_DEBIAN_CORE_PACKAGE_CONTROL_EXTRA "${PROJECT_BINARY_DIR}/shlibs"
     "${PROJECT_BINARY_DIR}/triggers")
 set(CPACK_DEBIAN_CUDA_PACKAGE_CONTROL_EXTRA "${PROJECT_BINARY_DIR}/triggers")
 
+# Parts depend on this one libsash, and on the packages of what else they link.
+set(needed "${runtime} (= ${PROJECT_VERSION})")
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS "${CMAKE_LIBRARY_OUTPUT_DIRECTORY}")
+foreach(part IN LISTS SASH_PARTS)
+  string(TOUPPER ${part} upper)
+  set(name libsash-${part}${abi})
+  set(CPACK_DEBIAN_${upper}_PACKAGE_NAME ${name})
+  set(CPACK_DEBIAN_${upper}_PACKAGE_SECTION libs)
+  set(CPACK_DEBIAN_${upper}_PACKAGE_SHLIBDEPS ON)
+  list(TRANSFORM SASH_PART_NEEDS_${part} REPLACE "(.+)"
+       "libsash-\\1${abi} (= ${PROJECT_VERSION})" OUTPUT_VARIABLE needs)
+  list(JOIN needs ", " needs)
+  string(JOIN ", " CPACK_DEBIAN_${upper}_PACKAGE_DEPENDS "${runtime} (= ${PROJECT_VERSION})" ${needs})
+  file(WRITE "${PROJECT_BINARY_DIR}/packages/${part}/shlibs"
+       "libsash_${part} ${abi} ${name} (>= ${PROJECT_VERSION})\n")
+  set(CPACK_DEBIAN_${upper}_PACKAGE_CONTROL_EXTRA
+      "${PROJECT_BINARY_DIR}/packages/${part}/shlibs" "${PROJECT_BINARY_DIR}/triggers")
+  set(CPACK_COMPONENT_${upper}_DESCRIPTION "The part of sash with ${SASH_PART_DESCRIPTION_${part}}.")
+  string(APPEND needed ", ${name} (= ${PROJECT_VERSION})")
+endforeach()
+
 set(CPACK_DEBIAN_DEV_PACKAGE_NAME libsash-dev)
 set(CPACK_DEBIAN_DEV_PACKAGE_SECTION libdevel)
 # The shell of that name is /usr/bin/sash too.
 set(CPACK_DEBIAN_DEV_PACKAGE_CONFLICTS sash)
 set(CPACK_DEBIAN_DEV_PACKAGE_DEPENDS
-    "${runtime} (= ${PROJECT_VERSION}), libc6, libgcc-s1, libstdc++6")
+    "${needed}, libc6, libgcc-s1, libstdc++6")
 set(CPACK_COMPONENT_DEV_DESCRIPTION "Headers, files for CMake and pkg-config, and the command sash.")
 
 # The CUDA backend fills the kernel slots of one libsash. cuBLAS is only recommended, because it often

@@ -37,6 +37,24 @@ function(_sash_sbom_number out header name)
   set(${out} "${number}" PARENT_SCOPE)
 endfunction()
 
+# A package of sash_compiled_dependency: the system's, or its objects in sash's library. The header has
+# the version in three macros.
+macro(_sash_sbom_compiled package macros major minor patch licence source)
+  get_property(header GLOBAL PROPERTY SASH_HEADER_${package})
+  get_property(system GLOBAL PROPERTY SASH_LIBRARY_${package})
+  set(numbers "")
+  foreach(part IN ITEMS ${major} ${minor} ${patch})
+    _sash_sbom_number(number "${header}" ${macros}_${part})
+    list(APPEND numbers ${number})
+  endforeach()
+  list(JOIN numbers "." numbers)
+  set(link STATIC_LINK)
+  if(system)
+    set(link DYNAMIC_LINK)
+  endif()
+  _sash_sbom_package(${package} "${numbers}" ${licence} ${link} ${source})
+endmacro()
+
 function(sash_sbom file)
   set(packages "")
   set(relations "")
@@ -44,13 +62,15 @@ function(sash_sbom file)
   foreach(package IN ITEMS Eigen3 nlohmann_json CLI11 doctest)
     get_property(${package}_version GLOBAL PROPERTY SASH_VERSION_${package})
   endforeach()
-  file(STRINGS "${PROJECT_SOURCE_DIR}/nn/text/unicode_tables.cpp" line LIMIT_COUNT 1)
-  string(REGEX MATCH "[0-9]+\\.[0-9]+\\.[0-9]+" unicode "${line}")
   _sash_sbom_package(Eigen "${Eigen3_version}" MPL-2.0 STATIC_LINK https://gitlab.com/libeigen/eigen)
   _sash_sbom_package(nlohmann-json "${nlohmann_json_version}" MIT STATIC_LINK
                      https://github.com/nlohmann/json)
-  _sash_sbom_package(Unicode-Character-Database "${unicode}" Unicode-DFS-2016 STATIC_LINK
-                     https://www.unicode.org/Public/${unicode}/ucd)
+  if(SASH_TEXT)
+    _sash_sbom_compiled(oniguruma ONIGURUMA_VERSION MAJOR MINOR TEENY BSD-2-Clause
+                        https://github.com/kkos/oniguruma)
+    _sash_sbom_compiled(utf8proc UTF8PROC_VERSION MAJOR MINOR PATCH MIT
+                        https://github.com/JuliaStrings/utf8proc)
+  endif()
   if(SASH_EXAMPLES OR SASH_BENCHMARKS)
     _sash_sbom_package(CLI11 "${CLI11_version}" BSD-3-Clause DEV_DEPENDENCY_OF
                        https://github.com/CLIUtils/CLI11)

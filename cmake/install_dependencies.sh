@@ -3,7 +3,8 @@
 # are additional packages. Does nothing if all are installed.
 set -eu
 
-packages="cmake g++ ninja-build libeigen3-dev nlohmann-json3-dev libcli11-dev doctest-dev $*"
+packages="cmake g++ ninja-build libeigen3-dev nlohmann-json3-dev libcli11-dev doctest-dev libonig-dev \
+  libutf8proc-dev $*"
 
 missing=""
 for package in $packages; do

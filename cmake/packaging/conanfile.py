@@ -18,8 +18,9 @@ class Sash(ConanFile):
     topics = ("autograd", "attention", "transformer", "cuda")
     package_type = "library"
     settings = "os", "arch", "compiler", "build_type"
-    options = {"shared": [True, False], "fPIC": [True, False], "cuda": [True, False]}
-    default_options = {"shared": True, "fPIC": True, "cuda": False}
+    options = {"shared": [True, False], "fPIC": [True, False], "cuda": [True, False],
+               "text": [True, False]}
+    default_options = {"shared": True, "fPIC": True, "cuda": False, "text": True}
     implements = ["auto_shared_fpic"]
 
     def set_version(self):
@@ -37,6 +38,9 @@ class Sash(ConanFile):
     def requirements(self):  # compiled in: neither is in sash's headers
         self.requires("eigen/3.4.0", visible=False)
         self.requires("nlohmann_json/[>=3.11 <4]", visible=False)
+        if self.options.text:  # linked, by libsash_text alone
+            self.requires("oniguruma/6.9.8")
+            self.requires("utf8proc/[>=2.8 <3]")
 
     def layout(self):
         cmake_layout(self)
@@ -45,6 +49,7 @@ class Sash(ConanFile):
         CMakeDeps(self).generate()
         toolchain = CMakeToolchain(self)
         toolchain.cache_variables["SASH_CUDA"] = "ON" if self.options.cuda else "OFF"
+        toolchain.cache_variables["SASH_TEXT"] = bool(self.options.text)
         for part in ("TESTS", "EXAMPLES", "BENCHMARKS"):
             toolchain.cache_variables[f"SASH_{part}"] = False
         toolchain.generate()
@@ -62,7 +67,8 @@ class Sash(ConanFile):
         self.cpp_info.set_property("cmake_find_mode", "none")
         self.cpp_info.builddirs = ["lib/cmake/sash"]
         self.cpp_info.set_property("pkg_config_name", "sash")
-        self.cpp_info.libs = ["sash"]
+        self.cpp_info.libs = (["sash_pretrained", "sash_text"] if self.options.text else []) + [
+            "sash_train", "sash"]
         if not self.options.shared:
             self.cpp_info.defines = ["SASH_STATIC"]
             self.cpp_info.system_libs = ["pthread", "dl"]

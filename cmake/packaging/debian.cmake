@@ -11,9 +11,8 @@ string(REPLACE "\n" "\n " text "${text}")
 set(copyright "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
 Upstream-Name: sash
 Comment: libsash contains code of Eigen (MPL-2.0, https://gitlab.com/libeigen/eigen) and
- nlohmann/json (Expat), and tables made from the Unicode Character Database (Unicode-DFS-2016);
- libsash_cuda contains NVIDIA's CUDA runtime (CUDA Toolkit EULA). Their versions are in
- sash.spdx.json, in the package of libsash.
+ nlohmann/json (Expat); libsash_cuda contains NVIDIA's CUDA runtime (CUDA Toolkit EULA). Their versions
+ are in sash.spdx.json, in the package of libsash.
 
 Files: *
 ${holder}

@@ -60,6 +60,14 @@ Normalizer nfd() {
   return [](const std::u32string& text) { return text::nfd(text); };
 }
 
+Normalizer nfkc() {
+  return [](const std::u32string& text) { return text::nfkc(text); };
+}
+
+Normalizer nfkd() {
+  return [](const std::u32string& text) { return text::nfkd(text); };
+}
+
 Normalizer lowercase() {
   return [](const std::u32string& text) { return lower(text); };
 }

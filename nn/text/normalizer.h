@@ -16,6 +16,8 @@ namespace normalizers {
 SASH_API Normalizer sequence(std::vector<Normalizer> parts);
 SASH_API Normalizer nfc();
 SASH_API Normalizer nfd();
+SASH_API Normalizer nfkc();
+SASH_API Normalizer nfkd();
 SASH_API Normalizer lowercase();
 /// Without combining marks.
 SASH_API Normalizer strip_accents();

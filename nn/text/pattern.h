@@ -12,39 +12,33 @@
 
 namespace sash::text {
 
-/// A regular expression over code points, as tokenizers write them.
-///
-/// It may have alternatives, groups `(...)`, `(?:...)` and `(?i:...)`, sets `[^\s\p{L}]`, `.`, `\s
-/// \S \d \D \w \W \p{Lu} \P{N} \r \n \t`,
-/// `\uXXXX`, `\x{...}`, look-ahead `(?=...)` and `(?!...)`, and `* + ? {m,n}`, also lazy (`+?`) and
-/// possessive (`++`). `^` and `$` match at every line's begin and end. The leftmost match is taken,
-/// of its alternatives the first, by backtracking. As in Oniguruma, but `(?i:ss)` does not match
-/// "ß". Copies share the expression.
+/// A regular expression over code points, in the syntax of Oniguruma, which `tokenizer.json` uses.
+/// `^` and `$` match at the begin and end of every line. Copies share the expression.
 class SASH_API Pattern {
  public:
-  /// `NotImplemented` for syntax that sash does not have, `FormatError` for none.
+  /// Throws `FormatError` for an invalid expression.
   explicit Pattern(std::string_view expression);
-  /// This text itself.
+  /// A pattern that matches this text and gives no character a special meaning.
   static Pattern literal(std::string_view text);
 
   /// Where a match begins and ends. It may be empty.
   using Match = std::pair<size_t, size_t>;
 
-  /// The first match from `start` on. `NotImplemented` for a match of some thousand repetitions of
-  /// a group, since these recurse, and for one that takes millions of steps at one place.
+  /// The first match from `start` on. Throws `NotImplemented` if the search takes millions of steps
+  /// back at one place, or keeps millions of places to step back to.
   std::optional<Match> find(std::u32string_view text, size_t start) const;
-  /// All matches, each from the end of the last on. An empty one right behind another does not
-  /// count, and an empty text has none.
+  /// All matches. Each search begins at the end of the last match. An empty match right behind
+  /// another match does not count, and an empty text has no matches.
   std::vector<Match> matches(std::u32string_view text) const;
   /// The text with `content` in the place of every match.
   std::u32string replace(std::u32string_view text, std::u32string_view content) const;
 
-  struct Node;
-
  private:
-  explicit Pattern(std::shared_ptr<const Node> root) : root_(std::move(root)) {}
+  struct Program;
+  class Search;
+  explicit Pattern(std::shared_ptr<const Program> program) : program_(std::move(program)) {}
 
-  std::shared_ptr<const Node> root_;
+  std::shared_ptr<const Program> program_;
 };
 
 }  // namespace sash::text

@@ -58,6 +58,8 @@ Normalizer read_normalizer(const Json& json) {
   }
   if (type == "NFC") return n::nfc();
   if (type == "NFD") return n::nfd();
+  if (type == "NFKC") return n::nfkc();
+  if (type == "NFKD") return n::nfkd();
   if (type == "Lowercase") return n::lowercase();
   if (type == "StripAccents") return n::strip_accents();
   if (type == "Strip")

@@ -1,167 +1,17 @@
 #include "unicode.h"
 
+#include <utf8proc.h>
+
 #include <algorithm>
 #include <array>
-#include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "../../core/error.h"
-#include "unicode_tables.h"
 
 namespace sash::text {
 namespace {
 
 constexpr char32_t kReplacement = 0xfffd;
-
-// ---- the tables, read on first use --------------------------------------------------------------
-
-class Digits {
- public:
-  explicit Digits(const char* text) : next_(text) {}
-  bool done() const { return *next_ == '\0'; }
-  uint32_t take() {
-    uint32_t value = 0;
-    for (int shift = 0;; shift += 5) {
-      const uint32_t digit = digit_of(*next_++);
-      value |= (digit & 31) << shift;
-      if (digit < 32) return value;
-    }
-  }
-  int32_t take_signed() {
-    const uint32_t value = take();
-    return value % 2 == 0 ? static_cast<int32_t>(value / 2) : -static_cast<int32_t>(value / 2) - 1;
-  }
-
- private:
-  static uint32_t digit_of(char c) {
-    if (c >= 'a') return static_cast<uint32_t>(c - 'a') + 26;
-    if (c >= 'A') return static_cast<uint32_t>(c - 'A');
-    if (c >= '0') return static_cast<uint32_t>(c - '0') + 52;
-    return c == '+' ? 62 : 63;
-  }
-  const char* next_;
-};
-
-// Values of runs of code points; the first 256 are looked up.
-class RunTable {
- public:
-  void add(uint32_t length, uint8_t value) {
-    for (uint32_t c = end_; c < std::min<uint32_t>(end_ + length, 256); ++c) low_[c] = value;
-    runs_.emplace_back(end_, value);
-    end_ += length;
-  }
-  uint8_t at(char32_t c) const {
-    if (c < 256) return low_[c];
-    const auto after =
-        std::upper_bound(runs_.begin(), runs_.end(), c,
-                         [](char32_t code, const auto& run) { return code < run.first; });
-    return std::prev(after)->second;
-  }
-
- private:
-  std::vector<std::pair<uint32_t, uint8_t>> runs_;
-  std::array<uint8_t, 256> low_{};
-  uint32_t end_ = 0;
-};
-
-const RunTable& categories() {
-  static const RunTable table = [] {
-    RunTable t;
-    for (Digits digits(tables::kCategories); !digits.done();) {
-      const uint32_t run = digits.take();
-      t.add(run / 32, static_cast<uint8_t>(run % 32));
-    }
-    return t;
-  }();
-  return table;
-}
-
-const RunTable& combining_classes() {
-  static const RunTable table = [] {
-    RunTable t;
-    for (Digits digits(tables::kCombiningClasses); !digits.done();) {
-      const uint32_t length = digits.take();
-      t.add(length, static_cast<uint8_t>(digits.take()));
-    }
-    return t;
-  }();
-  return table;
-}
-
-using CharacterMap = std::unordered_map<char32_t, char32_t>;
-
-CharacterMap character_map(const char* table) {
-  CharacterMap t;
-  char32_t code = 0;
-  for (Digits digits(table); !digits.done();) {
-    code += digits.take();
-    t.emplace(code, static_cast<char32_t>(static_cast<int32_t>(code) + digits.take_signed()));
-  }
-  return t;
-}
-
-const CharacterMap& lower_cases() {
-  static const CharacterMap table = character_map(tables::kLowerCase);
-  return table;
-}
-
-struct Decompositions {
-  std::unordered_map<char32_t, std::u32string> parts;
-  std::unordered_map<uint64_t, char32_t> whole;  // by `pair`
-};
-
-uint64_t pair(char32_t a, char32_t b) { return uint64_t{a} << 32 | b; }
-
-const Decompositions& decompositions() {
-  static const Decompositions table = [] {
-    Decompositions t;
-    char32_t code = 0;
-    for (Digits digits(tables::kDecompositions); !digits.done();) {
-      const uint32_t head = digits.take();
-      code += head / 4;
-      std::u32string parts(
-          1, static_cast<char32_t>(static_cast<int32_t>(code) + digits.take_signed()));
-      if (head & 2) parts.push_back(digits.take());
-      if ((head & 1) && parts.size() == 2) t.whole.emplace(pair(parts[0], parts[1]), code);
-      t.parts.emplace(code, std::move(parts));
-    }
-    return t;
-  }();
-  return table;
-}
-
-// Hangul syllables are computed: a leading consonant, a vowel, a trailing consonant or none.
-constexpr char32_t kSyllables = 0xac00, kLeading = 0x1100, kVowels = 0x1161, kTrailing = 0x11a7;
-constexpr char32_t kVowelCount = 21, kTrailingCount = 28, kSyllableCount = 11172;
-
-void append_decomposed(std::u32string& text, char32_t c) {
-  if (c < 0xc0) {
-    text.push_back(c);
-  } else if (const char32_t s = c - kSyllables; c >= kSyllables && s < kSyllableCount) {
-    text.push_back(kLeading + s / (kVowelCount * kTrailingCount));
-    text.push_back(kVowels + s / kTrailingCount % kVowelCount);
-    if (s % kTrailingCount != 0) text.push_back(kTrailing + s % kTrailingCount);
-  } else if (const auto found = decompositions().parts.find(c);
-             found != decompositions().parts.end()) {
-    for (const char32_t part : found->second) append_decomposed(text, part);
-  } else {
-    text.push_back(c);
-  }
-}
-
-char32_t composed(char32_t a, char32_t b) {  // 0 if they do not compose
-  if (a >= kLeading && a < kLeading + 19 && b >= kVowels && b < kVowels + kVowelCount) {
-    return kSyllables + ((a - kLeading) * kVowelCount + (b - kVowels)) * kTrailingCount;
-  }
-  const char32_t s = a - kSyllables;
-  if (a >= kSyllables && s < kSyllableCount && s % kTrailingCount == 0 && b > kTrailing &&
-      b < kTrailing + kTrailingCount) {
-    return a + (b - kTrailing);
-  }
-  const auto found = decompositions().whole.find(pair(a, b));
-  return found == decompositions().whole.end() ? 0 : found->second;
-}
 
 // ---- UTF-8 --------------------------------------------------------------------------------------
 
@@ -189,6 +39,47 @@ Character front(std::string_view bytes) {
     code = code << 6 | (byte(i) & 0x3f);
   }
   return {code, length, true};
+}
+
+// ---- normal forms -------------------------------------------------------------------------------
+
+using Codes = std::vector<utf8proc_int32_t>;
+
+// The decomposition of each character; combining marks in canonical order.
+Codes decomposed(std::u32string_view text, int options) {
+  constexpr utf8proc_ssize_t kLongest = 32;  // U+FDFA has 18 parts
+  Codes codes;
+  codes.reserve(text.size());
+  for (const char32_t c : text) {
+    std::array<utf8proc_int32_t, kLongest> parts{static_cast<utf8proc_int32_t>(c)};
+    int boundary = 0;
+    utf8proc_ssize_t count = 1;
+    if (c > 0x10ffff) {
+      parts[0] = kReplacement;
+    } else if (c >= 0x80) {
+      count = utf8proc_decompose_char(parts[0], parts.data(), kLongest,
+                                      static_cast<utf8proc_option_t>(options), &boundary);
+    }
+    codes.insert(codes.end(), parts.begin(), parts.begin() + count);
+  }
+  const auto rank = [](utf8proc_int32_t c) {
+    return c < 0x300 ? 0 : utf8proc_get_property(c)->combining_class;
+  };
+  const auto is_mark = [&](utf8proc_int32_t c) { return rank(c) != 0; };
+  for (auto at = codes.begin(); at != codes.end();) {
+    at = std::find_if(at, codes.end(), is_mark);
+    const auto end = std::find_if_not(at, codes.end(), is_mark);
+    std::stable_sort(at, end, [&](auto a, auto b) { return rank(a) < rank(b); });
+    at = end;
+  }
+  return codes;
+}
+
+std::u32string composed(std::u32string_view text, int options) {
+  Codes codes = decomposed(text, options);
+  const auto form = static_cast<utf8proc_option_t>(UTF8PROC_COMPOSE | UTF8PROC_STABLE);
+  const auto size = static_cast<utf8proc_ssize_t>(codes.size());
+  return {codes.begin(), codes.begin() + utf8proc_normalize_utf32(codes.data(), size, form)};
 }
 
 }  // namespace
@@ -227,6 +118,7 @@ void append_utf8(std::string& text, char32_t c) {
 
 std::string to_utf8(std::u32string_view text) {
   std::string bytes;
+  bytes.reserve(text.size());
   for (const char32_t c : text) append_utf8(bytes, c);
   return bytes;
 }
@@ -253,11 +145,13 @@ size_t whole_utf8(std::string_view bytes) {
 
 // ---- properties ---------------------------------------------------------------------------------
 
-Category category(char32_t c) { return static_cast<Category>(categories().at(c)); }
+Category category(char32_t c) {
+  return static_cast<Category>(utf8proc_category(static_cast<utf8proc_int32_t>(c)));
+}
 
 uint32_t category_set(std::string_view name) {
   static constexpr std::string_view names =
-      "Cc Cf Cn Co Cs Ll Lm Lo Lt Lu Mc Me Mn Nd Nl No Pc Pd Pe Pf Pi Po Ps Sc Sk Sm So Zl Zp Zs ";
+      "Cn Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Cs Co ";
   uint32_t set = 0;
   if (name.empty() || name.size() > 2) return 0;
   for (size_t i = 0; 3 * i < names.size(); ++i) {
@@ -281,27 +175,7 @@ bool is_word(char32_t c) {
 }
 
 char32_t lower(char32_t c) {
-  if (c < 0x80) return c >= 'A' && c <= 'Z' ? c + 32 : c;
-  const auto found = lower_cases().find(c);
-  return found == lower_cases().end() ? c : found->second;
-}
-
-std::u32string any_case(char32_t c) {
-  static const CharacterMap folds = [] {
-    CharacterMap t = character_map(tables::kCaseFolds);
-    t.insert(lower_cases().begin(), lower_cases().end());
-    return t;
-  }();
-  static const auto others = [] {
-    std::unordered_map<char32_t, std::u32string> t;  // by what they fold to
-    for (const auto& [code, to] : folds) t[to].push_back(code);
-    return t;
-  }();
-  const auto fold = folds.find(c);
-  const char32_t folded = fold == folds.end() ? c : fold->second;
-  const auto found = others.find(folded);
-  std::u32string all(1, folded);
-  return found == others.end() ? all : all + found->second;
+  return c == 0x130 ? c : static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c)));
 }
 
 std::u32string lower(std::u32string_view text) {
@@ -317,42 +191,22 @@ std::u32string lower(std::u32string_view text) {
 }
 
 std::u32string nfd(std::u32string_view text) {
-  std::u32string result;
-  for (const char32_t c : text) append_decomposed(result, c);
-  const auto rank = [](char32_t c) { return c < 0x300 ? 0 : combining_classes().at(c); };
-  for (size_t at = 0; at < result.size();) {
-    size_t end = at + 1;
-    if (rank(result[at]) != 0) {
-      while (end < result.size() && rank(result[end]) != 0) ++end;
-      std::stable_sort(result.begin() + static_cast<std::ptrdiff_t>(at),
-                       result.begin() + static_cast<std::ptrdiff_t>(end),
-                       [&](char32_t a, char32_t b) { return rank(a) < rank(b); });
-    }
-    at = end;
-  }
-  return result;
+  const Codes codes = decomposed(text, UTF8PROC_DECOMPOSE);
+  return {codes.begin(), codes.end()};
 }
 
 std::u32string nfc(std::u32string_view text) {
   const bool plain = std::all_of(text.begin(), text.end(), [](char32_t c) { return c < 0x300; });
-  if (plain) return std::u32string(text);
-  std::u32string result;
-  size_t starter = std::u32string::npos;  // the last one of class 0
-  int last = 0;                           // class of what was kept after it; 0: nothing
-  for (const char32_t c : nfd(text)) {
-    const int rank = combining_classes().at(c);
-    const bool blocked = last != 0 && last >= rank;
-    if (starter != std::u32string::npos && !blocked) {
-      if (const char32_t both = composed(result[starter], c)) {
-        result[starter] = both;
-        continue;
-      }
-    }
-    if (rank == 0) starter = result.size();
-    last = rank;
-    result.push_back(c);
-  }
-  return result;
+  return plain ? std::u32string(text) : composed(text, UTF8PROC_DECOMPOSE);
+}
+
+std::u32string nfkd(std::u32string_view text) {
+  const Codes codes = decomposed(text, UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT);
+  return {codes.begin(), codes.end()};
+}
+
+std::u32string nfkc(std::u32string_view text) {
+  return composed(text, UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT);
 }
 
 }  // namespace sash::text

@@ -20,38 +20,38 @@ SASH_API std::string lossy_utf8(std::string_view bytes);
 /// that grows.
 SASH_API size_t whole_utf8(std::string_view bytes);
 
-/// Unicode's general categories: "Lu" is `lu`.
+/// Unicode's general categories, in the order of utf8proc: "Lu" is `lu`.
 enum class Category : uint8_t {
-  cc,
-  cf,
   cn,
-  co,
-  cs,
+  lu,
   ll,
+  lt,
   lm,
   lo,
-  lt,
-  lu,
+  mn,
   mc,
   me,
-  mn,
   nd,
   nl,
   no,
   pc,
   pd,
-  pe,
-  pf,
-  pi,
-  po,
   ps,
+  pe,
+  pi,
+  pf,
+  po,
+  sm,
   sc,
   sk,
-  sm,
   so,
+  zs,
   zl,
   zp,
-  zs
+  cc,
+  cf,
+  cs,
+  co
 };
 
 SASH_API Category category(char32_t c);
@@ -72,11 +72,11 @@ SASH_API bool is_word(char32_t c);
 SASH_API std::u32string lower(std::u32string_view text);
 /// One that is one character: U+0130 stays.
 SASH_API char32_t lower(char32_t c);
-/// `c` and all that differ from it in case alone, by simple case folding: of 'k' also 'K' and
-/// U+212A.
-SASH_API std::u32string any_case(char32_t c);
 /// Canonical decomposition, and composition after it.
 SASH_API std::u32string nfd(std::u32string_view text);
 SASH_API std::u32string nfc(std::u32string_view text);
+/// The same with compatibility decomposition: U+FB01 becomes "fi".
+SASH_API std::u32string nfkd(std::u32string_view text);
+SASH_API std::u32string nfkc(std::u32string_view text);
 
 }  // namespace sash::text

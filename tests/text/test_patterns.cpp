@@ -126,6 +126,26 @@ TEST_CASE("patterns: case is that of simple case folding") {
   });
 }
 
+TEST_CASE("patterns: syntax of Oniguruma") {
+  check(std::vector<SplitRow>{
+      {"(?<=a)b", "abb", "a|b|b"},
+      {"(?i:ss)", "xß", "x|ß"},
+      {R"([a-z&&[^b]]+)", "abc", "a|b|c"},
+      {R"(\x41\x{e9}\u00e9)", "xAéé", "x|Aéé"},
+  });
+  CHECK(Pattern::literal("a+(").find(U"aaa+(", 0) == Pattern::Match{2, 5});
+}
+
+TEST_CASE("normalizers: the four normal forms") {
+  const auto with = [](const Normalizer& normalizer) {
+    return to_utf8(normalizer(from_utf8("test", "\u1e9b\u0323 ﬁ①\uac01")));
+  };
+  CHECK(with(normalizers::nfc()) == "\u1e9b\u0323 ﬁ①\uac01");
+  CHECK(with(normalizers::nfd()) == "\u017f\u0323\u0307 ﬁ①\u1100\u1161\u11a8");
+  CHECK(with(normalizers::nfkc()) == "\u1e69 fi1\uac01");
+  CHECK(with(normalizers::nfkd()) == "s\u0323\u0307 fi1\u1100\u1161\u11a8");
+}
+
 TEST_CASE("pre-tokenizers: words have joiners and enclosed letters") {
   const auto words = [](const std::string& text) {
     return pieces(pre_tokenizers::whitespace(), text);
