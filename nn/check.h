@@ -5,7 +5,7 @@
 
 #include "../ops/checks.h"
 
-/// Argument checks that modules share, besides those of the ops.
+/// Argument checks of modules, in addition to those of the ops.
 namespace sash::nn {
 
 /// `ValueError` unless `value` is positive; `what` names the argument.

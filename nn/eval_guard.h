@@ -7,7 +7,7 @@
 
 namespace sash::nn {
 
-/// Evaluation mode for a scope; every module then has its own mode again.
+/// Evaluation mode for a scope; at its end every module returns to its former mode.
 class SASH_API EvalGuard {
  public:
   explicit EvalGuard(Module& module);

@@ -11,8 +11,8 @@
 /// same seed gives the same numbers on every device.
 ///
 /// A weight [out, in, ...] has fan_in = in * receptive and fan_out = out * receptive, where
-/// receptive is the product of the further extents. Functions that need them throw `ShapeError` for
-/// fewer than two axes.
+/// receptive is the product of the extents after `in`. Functions that use a fan throw `ShapeError`
+/// for fewer than two axes.
 namespace sash::nn::init {
 
 /// U(low, high). `ValueError` unless low <= high and the dtype holds both and high - low (for
@@ -32,7 +32,7 @@ SASH_API Tensor xavier_uniform_(const Tensor& weight, double gain = 1);
 /// N(0, s^2) with s = gain sqrt(2 / (fan_in + fan_out)) (Glorot and Bengio, 2010).
 SASH_API Tensor xavier_normal_(const Tensor& weight, double gain = 1);
 
-/// Which fan keeps its variance: of the activations (in) or of the gradients (out).
+/// The variance that layers preserve: of activations (in) or of gradients (out).
 enum class Fan { in, out };
 
 /// U(-a, a) with a = gain sqrt(3 / fan) (He et al., 2015). The gain sqrt(2) suits ReLU.

@@ -21,22 +21,22 @@ namespace sash::nn {
 
 class Module;
 
-/// Runs after a module: gets its inputs and its output; a defined result replaces the output.
+/// Runs after a module with its inputs and its output. A defined result replaces the output.
 using ForwardHook = std::function<Tensor(const Module& module, std::span<const Tensor> inputs,
                                          const Tensor& output)>;
 /// Runs before a module.
 using ForwardPreHook = std::function<void(const Module& module, std::span<const Tensor> inputs)>;
 
-/// Removes a hook. The hook stays if the handle is dropped.
+/// Removes a hook. Destroying the handle does not remove the hook.
 class SASH_API HookHandle {
  public:
   HookHandle() = default;
-  /// Nothing happens the second time, or after the module is gone.
+  /// Does nothing the second time, or after the module was destroyed.
   void remove();
 
  private:
   friend class Module;
-  struct Hook {  // one of these is empty
+  struct Hook {  // exactly one is set
     ForwardPreHook before;
     ForwardHook after;
   };
@@ -54,10 +54,10 @@ class SASH_API HookHandle {
 #pragma GCC diagnostic ignored "-Woverloaded-virtual"
 #endif
 
-/// A part of a model: parameters, buffers and child modules, each under a name.
+/// A part of a model: parameters, buffers and child modules, each with a name.
 ///
-/// Children live on the heap and are owned by their parent, parameters are tensor handles, so
-/// members refer to them and stay valid when the module is moved:
+/// A parent owns its children, which are on the heap, and parameters are tensor handles. So members
+/// that refer to them stay valid when the module is moved:
 ///
 ///     struct MLP : nn::Module {
 ///       nn::Linear& fc1 = register_module<nn::Linear>("fc1", 4, 16);
@@ -68,9 +68,9 @@ class SASH_API HookHandle {
 /// `SASH_MODULE(nn::Linear, fc1, 4, 16);` is short for the first of these lines. A module whose
 /// `forward` takes something else than one tensor derives from `ModuleOf`.
 ///
-/// Names are never empty, hold no dot, and are unique within a module: anything else is a
-/// `ValueError`. Full names join them with dots, "layers.0.norm1.weight", as PyTorch's do. An error
-/// that leaves a call of a child says its full name: "in layers.0.norm1: layer_norm: ...".
+/// Names are not empty, have no dot, and are unique within a module; other names are a
+/// `ValueError`. Full names join them with dots, as in PyTorch: "layers.0.norm1.weight". An error
+/// thrown in a call of a child names the child: "in layers.0.norm1: layer_norm: ...".
 class SASH_API Module {
  public:
   Module();
@@ -80,7 +80,7 @@ class SASH_API Module {
   Module(const Module&) = delete;
   Module& operator=(const Module&) = delete;
 
-  /// What the module computes. `NotImplemented` naming the type unless a derived class has one.
+  /// The module's result. Throws `NotImplemented` with the type's name unless overridden.
   virtual Tensor forward(const Tensor& x);
   Tensor operator()(const Tensor& x) {
     return call([&] { return forward(x); }, x);
@@ -121,55 +121,55 @@ class SASH_API Module {
     static_assert(!std::is_lvalue_reference_v<M>, "a module is moved into its parent");
     return adopt(std::move(name), std::make_unique<M>(std::move(child)));
   }
-  /// Marks a leaf as trained, and returns it. `AutogradError` on a tensor that an op made,
-  /// `DTypeError` unless it is floating.
+  /// Registers a leaf that is trained, and returns it. `AutogradError` for the result of a recorded
+  /// op, `DTypeError` unless it is floating.
   Tensor register_parameter(std::string name, const Tensor& value);
-  /// Adds a tensor that is moved with the module but not trained, and returns it. State
-  /// dictionaries have it unless it is not persistent, such as a table that the constructor
-  /// computes.
+  /// Registers a tensor that is moved with the module but not trained, and returns it. If it is
+  /// persistent, state dictionaries include it. A table that the constructor computes need not be
+  /// persistent.
   Tensor register_buffer(std::string name, const Tensor& value, bool persistent = true);
 
-  /// Every parameter once, in the order of registration, a parent's before its children's. One that
-  /// has two names (tied weights) appears under the first.
+  /// Every parameter once, in the order of registration, a parent's before its children's. A
+  /// parameter with two names (tied weights) appears under the first.
   std::vector<Tensor> parameters() const;
   StateDict named_parameters() const;
   StateDict named_buffers() const;
-  /// This module, named "", and all below it.
+  /// This module, named "", and all modules below it.
   std::vector<std::pair<std::string, Module*>> named_modules();
   /// The modules directly below this one.
   std::vector<std::pair<std::string, Module*>> children() const;
-  /// Elements of `parameters()`.
+  /// The number of elements of `parameters()`.
   int64_t num_parameters() const;
 
   /// Calls `f` on every module, children before their parent.
   Module& apply(const std::function<void(Module&)>& f);
 
-  /// Runs `hook` after each call of this module that results in a tensor, hooks in the order of
+  /// Runs `hook` after each call of this module that returns a tensor. Hooks run in the order of
   /// their registration. `ValueError` for an empty function.
   HookHandle register_forward_hook(ForwardHook hook);
-  /// The same before each such call.
+  /// Runs `hook` before each call of this module that returns a tensor.
   HookHandle register_forward_pre_hook(ForwardPreHook hook);
-  /// Whether there is any: then its parent must call it, not an op that does its work too.
+  /// Whether there are hooks: then the parent must call this module, not a fused op.
   bool has_forward_hooks() const { return hooks_ && !hooks_->empty(); }
 
   // ---- modes ----------------------------------------------------------------------------------
 
-  /// Switches this module and all below it, dropout for one, between training and evaluation.
+  /// Switches this module and all modules below it between training and evaluation.
   Module& train(bool training = true);
   Module& eval() { return train(false); }
   bool is_training() const { return training_; }
   /// Drops the gradient of every parameter.
   void zero_grad();
 
-  /// Whether parameters are trained: all of them, or those whose whole names match `pattern`, an
-  /// ECMAScript regular expression. `ValueError` if it is none or matches no parameter.
+  /// Sets whether parameters are trained: all, or those whose whole names match `pattern`, an
+  /// ECMAScript regular expression. `ValueError` if it is invalid or matches no parameter.
   Module& requires_grad_(bool value = true, const std::string& pattern = ".*");
-  /// `requires_grad_(false)`, and drops their gradients: frozen parameters cost no gradient, and an
-  /// optimizer keeps no moments of those that never had one.
+  /// `requires_grad_(false)`, and drops the gradients. No gradient is computed for frozen
+  /// parameters, and an optimizer makes no moments for parameters that never had a gradient.
   Module& freeze(const std::string& pattern = ".*");
 
-  /// Moves (casts) parameters, floating buffers and gradients in place: handles held elsewhere, by
-  /// members or optimizers, see the new elements. Buffers of integers are moved but never cast.
+  /// Moves (casts) parameters, floating buffers and gradients in place: other handles, of members
+  /// or optimizers, see the new elements. Buffers of integers are moved but never cast.
   Module& to(Device device);
   Module& to(DType dtype);
   Module& to(Device device, DType dtype);
@@ -178,9 +178,9 @@ class SASH_API Module {
   Module& float32() { return to(DType::float32); }
   Module& float64() { return to(DType::float64); }
 
-  /// Takes clones of the other's parameters and buffers, in their dtypes and on their devices, and
-  /// its modes; what `deep_copy` does with a module made alike. `ValueError` listing the names of
-  /// which one module has none, or tensors whose shapes differ; nothing is changed then.
+  /// Takes clones of the other's parameters and buffers, with their dtypes and devices, and its
+  /// modes, for `deep_copy`. `ValueError` that lists names which only one module has, or tensors
+  /// whose shapes differ; nothing is changed then.
   void copy_from(const Module& other);
 
   // ---- saving ---------------------------------------------------------------------------------
@@ -189,18 +189,18 @@ class SASH_API Module {
   /// are listed under each name.
   StateDict state_dict() const;
   /// Copies the dictionary's tensors into the module's, casting and moving as needed. Everything is
-  /// checked first: `ValueError` listing tensors whose shape or kind of dtype differs and, if
+  /// checked first: `ValueError` that lists tensors whose shape or kind of dtype differs and, if
   /// `strict`, missing and unexpected keys. If it throws, nothing is loaded.
   LoadReport load_state_dict(const StateDict& dict, bool strict = true);
   /// The checks of `load_state_dict`, without loading.
   LoadReport check_state_dict(const StateDict& dict, bool strict = true) const;
-  /// Does all of `load_state_dict` that can fail, and returns a function that loads into the
-  /// tensors which the module has now.
+  /// Does every step of `load_state_dict` that can fail, and returns a function that loads into the
+  /// module's present tensors.
   std::function<void()> prepare_load(const StateDict& dict, bool strict = true) const;
 
  protected:
-  /// What `f` returns, after this module's hooks if that is a tensor; an `Error` that leaves it
-  /// gets this module's full name. Hooks see those of `inputs` that are tensors.
+  /// Returns what `f` returns; if that is a tensor, this module's hooks run. An `Error` that `f`
+  /// throws gets this module's full name. Hooks see the tensors of `inputs`.
   template <class F, class... Inputs>
   std::invoke_result_t<F> call(F&& f, const Inputs&... inputs) const {
     return named_errors([&]() -> std::invoke_result_t<F> {
@@ -215,7 +215,7 @@ class SASH_API Module {
       return f();
     });
   }
-  /// What `call` returns; an `Error` that leaves it gets this module's full name.
+  /// Returns what `call` returns. An `Error` that it throws gets this module's full name.
   template <class Call>
   std::invoke_result_t<Call> named_errors(Call&& call) const {
     try {
@@ -227,12 +227,12 @@ class SASH_API Module {
   }
   /// The name of the most derived type, without namespaces: "CausalLM".
   std::string type_name() const;
-  /// Puts another tensor, of any shape, in the place of a parameter or buffer, and returns it. The
-  /// errors of `register_parameter`; `ValueError` if nothing has that name. Optimizers that know
-  /// the former parameter do not learn of it.
+  /// Replaces a parameter or buffer by another tensor, of any shape, and returns the tensor. Errors
+  /// as `register_parameter`; `ValueError` if nothing has that name. An optimizer made before still
+  /// has the old parameter.
   Tensor replace(std::string_view name, const Tensor& value);
-  /// What `check_state_dict` has to know beyond shapes: throws if this module, whose tensors have
-  /// keys that begin with `prefix`, cannot use what the dictionary has.
+  /// Checks of `check_state_dict` beyond shapes: throws if this module, whose tensors have keys
+  /// that begin with `prefix`, cannot use the dictionary's tensors.
   virtual void check_load(const StateCheck& given, const std::string& prefix) const;
 
  private:
@@ -265,7 +265,7 @@ class SASH_API Module {
 
   StateDict parameters_;
   StateDict buffers_;
-  StateDict transient_buffers_;  // not in state dictionaries
+  StateDict transient_buffers_;  // not part of state dictionaries
   std::vector<std::pair<std::string, std::unique_ptr<Module>>> children_;
   const Module* parent_ = nullptr;
   std::shared_ptr<HookHandle::Hooks> hooks_;  // null before the first
@@ -301,8 +301,8 @@ class ModuleOf : public Module {
 #pragma GCC diagnostic pop
 #endif
 
-/// A module that `make` returns, of the same parts as `module`, with clones of its parameters and
-/// buffers, its modes and none of its hooks. Generators of devices are left as they were.
+/// The module that `make` returns, with clones of the parameters and buffers of `module`, and its
+/// modes, but not its hooks. Generators of devices stay unchanged.
 template <class M, std::invocable Make>
 M deep_copy(const M& module, Make&& make) {
   M copy = [&] {
@@ -312,7 +312,7 @@ M deep_copy(const M& module, Make&& make) {
   copy.copy_from(module);
   return copy;
 }
-/// The same of a module whose constructor takes no arguments.
+/// The same for a module whose constructor takes no arguments.
 template <std::default_initializable M>
 M deep_copy(const M& module) {
   return deep_copy(module, [] { return M(); });

@@ -7,10 +7,10 @@
 
 namespace sash::nn {
 
-/// An ECMAScript regular expression for whole names: "layers\\.[0-9]+\\.linear[12]".
+/// An ECMAScript regular expression that matches whole names: "layers\\.[0-9]+\\.linear[12]".
 class SASH_API NamePattern {
  public:
-  /// `ValueError` of `op` if the text is no such expression.
+  /// `ValueError` of `op` if the expression is invalid.
   NamePattern(const std::string& op, const std::string& text);
   ~NamePattern();
   NamePattern(NamePattern&&) noexcept;

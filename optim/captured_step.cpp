@@ -102,7 +102,7 @@ Tensors CapturedStep::State::on_device(const Tensors& given) const {
 
 // Why no call with `inputs` can be recorded; null if nothing is known.
 const char* CapturedStep::State::obstacle(const Tensors& inputs) const {
-  if (!capture) return "capturing is switched off";
+  if (!capture) return "capture is false";
   if (Graph::recording()) return "it is part of another graph";
   if (KernelObserver::installed()) return "kernels are being profiled";
   const bool grad =
@@ -167,7 +167,7 @@ bool CapturedStep::State::run_recorded(const Tensors& inputs) {
   }
   run_eagerly(inputs);
   recordings.push_back({.signature = signature});
-  reason = "the first call with these inputs sets things up";
+  reason = "the first call with these inputs runs eagerly";
   return true;
 }
 

@@ -32,21 +32,21 @@ struct CapturedStepOptions {
 ///       const Tensor loss = step({tokens, targets});
 ///     }
 ///
-/// Results have the bits of the function called directly: random numbers, the learning rate,
-/// gradients and step counts move on as they would then. A step may hold any part of training:
-/// several backward passes that accumulate, `checkpoint`, or only the forward and backward pass,
-/// with another step for the update.
+/// Results have the same bits as direct calls of the function, and random numbers, learning rate,
+/// gradients and step counts change in the same way. A step may be any part of training: several
+/// backward passes that accumulate, `checkpoint`, or only the forward and backward pass, with
+/// another step for the update.
 ///
 /// The first call with inputs of some shapes and dtypes runs eagerly, so that nothing is set up
 /// during a recording; the second records. Calls that cannot be recorded run eagerly (`reason`), as
-/// all do on the CPU. A recording that fails is undone first, and tried once more.
+/// do all calls on the CPU. If a recording fails, it is undone and tried once more.
 ///
-/// A recorded call does not run the function, so code on the host, such as counting, is not
-/// repeated, and what the function reads there keeps its value: a module's `train` mode, a dropout
-/// probability, `weight_decay`. Call `reset` after changing it. Tensors that the function uses must
-/// stay in place; moved parameters (`Module::to`), loaded optimizer states and another seed are
-/// noticed, and recorded anew. The function must not write to its inputs. All members of a step
-/// that was moved from throw `ValueError`.
+/// A replay does not run the function. So code on the host, such as counting, is not repeated, and
+/// values that the function read on the host stay the same: a module's `train` mode, a dropout
+/// probability, `weight_decay`. Call `reset` after changing such a value. Tensors that the function
+/// uses must stay in place. After moved parameters (`Module::to`), a loaded optimizer state or a
+/// new seed, the step is recorded again. The function must not write to its inputs. All members of
+/// a step that was moved from throw `ValueError`.
 class SASH_API CapturedStep {
  public:
   using Function = std::function<std::vector<Tensor>(const std::vector<Tensor>& inputs)>;
@@ -68,8 +68,8 @@ class SASH_API CapturedStep {
 
   /// Why the last call ran eagerly; empty if it was recorded or replayed.
   const std::string& reason() const;
-  /// How many graphs were recorded so far. Besides shapes, a graph depends on which gradients exist
-  /// when it starts, if it adds to them.
+  /// The number of graphs recorded so far. A graph depends on the shapes and, if it adds to
+  /// gradients, on which gradients exist when it starts.
   int64_t captures() const;
   /// Drops all graphs: the next call runs eagerly.
   void reset();

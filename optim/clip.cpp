@@ -21,7 +21,7 @@ Gradients gradients_of(const char* op, const std::vector<Tensor>& parameters) {
     const Tensor g = parameter.grad();
     if (!g.defined()) continue;
     if (!gradients.empty() && g.device() != gradients[0].device()) {
-      throw DeviceError(op, "gradients on one device (clip those of each device by a call)",
+      throw DeviceError(op, "gradients on one device (call this once for each device)",
                         to_string(gradients[0].device()) + " and " + to_string(g.device()));
     }
     gradients.push_back(g);

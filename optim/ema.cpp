@@ -23,7 +23,7 @@ EMA::EMA(std::vector<Tensor> parameters, double decay)
 }
 
 void EMA::follow() {
-  if (parameters_.empty()) throw ValueError("EMA", "averages", "ones that were moved from");
+  if (parameters_.empty()) throw ValueError("EMA", "averages", "averages that were moved from");
   for (size_t i = 0; i < averages_.size(); ++i) {
     const TensorOptions options = row_statistics(parameters_[i]);
     averages_[i] = averages_[i].to(*options.dtype).to(*options.device);
@@ -73,7 +73,7 @@ void EMA::reset(const Tensor& parameter, const std::vector<int64_t>& rows) {
 }
 
 StateDict EMA::state_dict() const {
-  if (parameters_.empty()) throw ValueError("EMA", "averages", "ones that were moved from");
+  if (parameters_.empty()) throw ValueError("EMA", "averages", "averages that were moved from");
   StateDict dict;
   for (size_t i = 0; i < averages_.size(); ++i) dict.emplace_back(std::to_string(i), averages_[i]);
   return dict;

@@ -14,23 +14,23 @@ namespace sash::optim {
 ///     optimizer.step(), ema.update();                       // every step
 ///     ema.apply(); evaluate(model); ema.restore();
 ///
-/// Averages of halves are float32. They follow parameters that are moved or cast; `regrow_blocks`
-/// takes the averages along.
+/// Averages of halves are float32. They follow parameters that are moved or cast. `regrow_blocks`
+/// moves blocks of the averages too.
 class SASH_API EMA {
  public:
-  /// Starts with the parameters as they are. `ValueError` for no parameters, an undefined one, or a
-  /// decay not in [0, 1]; `DTypeError` for one that is not floating.
+  /// Starts with the present parameters. `ValueError` for no parameters, an undefined parameter, or
+  /// a decay not in [0, 1]; `DTypeError` for a parameter that is not floating.
   explicit EMA(std::vector<Tensor> parameters, double decay = 0.999);
 
   /// average = decay average + (1 - decay) parameter. `ValueError` between `apply` and `restore`.
   void update();
-  /// Puts the averages in the parameters' place; `ValueError` the second time.
+  /// Replaces the parameters by the averages; `ValueError` the second time.
   void apply();
-  /// Puts the parameters back; `ValueError` unless averages were applied.
+  /// Restores the parameters; `ValueError` unless averages were applied.
   void restore();
-  /// Averages of some rows of a parameter begin anew, with what it has there: its indices `rows`
-  /// along the first axis. `ValueError` if the parameter is not one of these, or between `apply`
-  /// and `restore`, `IndexError` for a row that it does not have.
+  /// Restarts the averages of some rows of a parameter, its indices `rows` along the first axis,
+  /// from the present elements. `ValueError` if the parameter has no average, or between `apply`
+  /// and `restore`; `IndexError` for a row outside the parameter.
   void reset(const Tensor& parameter, const std::vector<int64_t>& rows);
 
   const std::vector<Tensor>& averages() const { return averages_; }

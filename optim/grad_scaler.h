@@ -16,17 +16,17 @@ struct GradScalerOptions {
 };
 
 /// Multiplies losses by a factor so that gradients do not vanish in float16 (Micikevicius et al.,
-/// "Mixed precision training", 2018), and finds that factor:
+/// "Mixed precision training", 2018), and adapts the factor:
 ///
 ///     scaler.scale(loss).backward();
 ///     scaler.step(optimizer);
 ///     scaler.update();
 ///
-/// The optimizer divides the gradients by the scale while it reads them, and clips them after that
-/// (`max_grad_norm`); if one is NaN or infinite, it changes nothing and counts no step. `update`
-/// multiplies the scale by `backoff_factor` after such a step, and by `growth_factor` after
-/// `growth_interval` good ones in a row, unless that were infinite. All of this happens on the
-/// device, without waiting for it. bfloat16 has float32's range and needs no scaler.
+/// The optimizer divides the gradients by the scale while it reads them, and then clips them
+/// (`max_grad_norm`). If one is NaN or infinite, the step changes nothing and does not count.
+/// `update` multiplies the scale by `backoff_factor` after such a step, and by `growth_factor`
+/// after `growth_interval` good steps in a row, unless the result is infinite. All of this happens
+/// on the device; the host does not wait. bfloat16 has float32's range and needs no scaler.
 class SASH_API GradScaler {
  public:
   /// `ValueError` unless init_scale and growth_interval are positive, growth_factor is above 1, and
@@ -35,11 +35,11 @@ class SASH_API GradScaler {
 
   /// loss times the scale (recorded).
   Tensor scale(const Tensor& loss);
-  /// A step of `optimizer` on gradients of a scaled loss. `ValueError` for another one of the same
-  /// optimizer before `update`.
+  /// A step of `optimizer` on gradients of a scaled loss. `ValueError` for a second step of the
+  /// same optimizer before `update`.
   void step(Optimizer& optimizer);
-  /// Sets the scale for the next step; to be called once after the steps of all optimizers.
-  /// `ValueError` if there was none.
+  /// Sets the scale for the next step. Call it once, after the steps of all optimizers.
+  /// `ValueError` if there was no step.
   void update();
   /// The scale; waits for the device.
   double get_scale() const { return scale_.item<double>(); }

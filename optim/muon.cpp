@@ -58,7 +58,7 @@ void Muon::check(const std::string& op, const Hyperparameters& values) {
 void Muon::check_parameter(const std::string& op, const Hyperparameters& values,
                            const Tensor& parameter) {
   if (value_of(values, "ns_steps") == 0 || parameter.rank() == 2) return;
-  throw ValueError(op, "matrices, and all else in a group with ns_steps = 0",
+  throw ValueError(op, "matrices (put other parameters into a group with ns_steps = 0)",
                    "a parameter " + to_string(parameter.shape()));
 }
 

@@ -29,17 +29,17 @@ struct MuonOptions {
 ///
 /// The factor makes steps as large as AdamW's (Liu et al., "Muon is scalable for LLM training",
 /// 2025), so lr and its schedule are AdamW's too. Groups with `ns_steps` 0 are trained by AdamW,
-/// with this optimizer's betas and eps: embeddings, the last layer, norms and biases should be.
+/// with this optimizer's betas and eps. Use AdamW for embeddings, the last layer, norms and biases.
 ///
 ///     optim::Muon optimizer(optim::param_groups(
 ///         model, {{.pattern = ".*(embedding|head|norm|bias).*", .ns_steps = 0}}));
 ///
-/// State: `momentum_buffer` (m), or AdamW's. The iteration computes in bfloat16 on a card and in
-/// float32 on the CPU, but for float64 parameters.
+/// State: `momentum_buffer` (m), or AdamW's. The iteration computes in bfloat16 on a card, in
+/// float32 on the CPU, and in float64 for float64 parameters.
 class SASH_API Muon : public Adam {
  public:
-  /// `ValueError` for a negative option, a beta or momentum not in [0, 1), or a parameter that is
-  /// no matrix in a group with `ns_steps`.
+  /// `ValueError` for a negative option, a beta or momentum not in [0, 1), or a parameter other
+  /// than a matrix in a group with `ns_steps`.
   explicit Muon(std::vector<Tensor> parameters, const MuonOptions& options = {});
   /// The same with a learning rate alone: `Muon(model.parameters(), 1e-3)`.
   template <std::floating_point T>

@@ -222,7 +222,8 @@ void Optimizer::prepare_master(Group& group, size_t parameter) const {
   } else {
     match_parameter(master, DType::float32, p.device());
     if (group.versions[parameter] == version) return;
-    detail::refuse_in_graph("Optimizer.step", "parameters that nothing else has written", "others");
+    detail::refuse_in_graph("Optimizer.step", "parameters that only the optimizer writes",
+                            "others");
     refresh_master(group, parameter);
   }
   group.versions[parameter] = version;

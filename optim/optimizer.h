@@ -15,8 +15,8 @@ class StateCheck;
 
 namespace sash::optim {
 
-/// Parameters that are trained alike, on one device. What is set here overrides the optimizer's
-/// option of that name; `ValueError` if it has none.
+/// Parameters with the same options, on one device. An option that is set here overrides the
+/// optimizer's option of the same name; `ValueError` if the optimizer does not have it.
 struct ParamGroup {
   std::vector<Tensor> parameters{};
   std::string pattern{};  ///< of parameters' names, for `param_groups`
@@ -29,22 +29,22 @@ struct ParamGroup {
   std::optional<int64_t> ns_steps{};  ///< of `Muon`; 0 trains the group by AdamW
 };
 
-/// What all optimizers share: groups of parameters, their hyperparameters, the state kept for each
-/// parameter, and saving.
+/// The common part of all optimizers: groups of parameters, their hyperparameters, the state of
+/// each parameter, and saving.
 ///
-/// The learning rate and the step counts live on the parameters' device, so that a step never waits
-/// for the host. The moments of a parameter are made by the first step in which it has a gradient:
-/// frozen ones have none. If parameters are moved or cast later (`Module::to`), so is their state.
+/// Learning rate and step counts are on the parameters' device, so a step never waits for the host.
+/// The moments of a parameter are made by the first step in which it has a gradient; frozen
+/// parameters have none. If parameters are moved or cast later (`Module::to`), their state is too.
 ///
-/// Two options of every optimizer say how it steps; they are not part of its state:
+/// Every optimizer has two more options, which are not part of its state:
 ///
 /// - `master_weights`: for each float16 and bfloat16 parameter, keep a float32 copy, its master,
-///   and float32 moments. Steps are made on the master; the parameter is the master rounded. If
-///   someone else writes to the parameter, the next step first takes over the elements that the
-///   master no longer rounds to.
+///   and float32 moments. Steps are made on the master; the parameter is the rounded
+///   master. If someone changed the parameter, the master copies the changed elements in
+///   the next step.
 /// - `max_grad_norm`, if above 0: scale all gradients by min(max_grad_norm / (norm + 1e-6), 1),
 ///   where norm is the Euclidean norm of all of them together, as `clip_grad_norm_` does, but
-///   while the step reads them, without a pass of its own. `grad()` stays as it is.
+///   while the step reads them, without another pass. `grad()` stays unchanged.
 ///
 /// All members but `kind` of an optimizer that was moved from throw `ValueError`.
 class SASH_API Optimizer {
@@ -55,7 +55,7 @@ class SASH_API Optimizer {
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
-  /// The name of its kind, such as "AdamW".
+  /// The name of the optimizer, such as "AdamW".
   const char* kind() const { return kind_.name; }
 
   /// Updates every parameter that has a gradient. `DeviceError` if the parameters of a group, or
@@ -68,7 +68,7 @@ class SASH_API Optimizer {
     check_here("grad_norm");
     return grad_norm_;
   }
-  /// The option `max_grad_norm`. Infinity leaves gradients as they are, but measures `grad_norm`.
+  /// The option `max_grad_norm`. Infinity does not clip, but measures `grad_norm`.
   double max_grad_norm() const {
     check_here("max_grad_norm");
     return step_options_.max_grad_norm;
@@ -76,7 +76,7 @@ class SASH_API Optimizer {
   /// `ValueError` for a negative norm, or NaN.
   void set_max_grad_norm(double max_norm);
   /// Whether a step with a NaN or an infinity in its gradients changes nothing and is not counted,
-  /// as in `GradScaler::step`; by default no. `grad_norm` then says that it was so.
+  /// as in `GradScaler::step`; false by default. `grad_norm` shows whether a step was skipped.
   void set_skip_nonfinite(bool skip) {
     check_here("set_skip_nonfinite");
     step_options_.skip_nonfinite = skip;
@@ -88,8 +88,8 @@ class SASH_API Optimizer {
   /// Drops the gradient of every parameter.
   void zero_grad();
 
-  /// Adds parameters, such as those that are trained from now on. `ValueError` for none, one that
-  /// is known, or one that is not a contiguous leaf, `DeviceError` for two devices; nothing is
+  /// Adds a group of parameters. `ValueError` for no parameters, a parameter that the optimizer
+  /// already has, or one that is not a contiguous leaf; `DeviceError` for two devices. Nothing is
   /// added then.
   void add_param_group(ParamGroup group);
   size_t num_groups() const {
@@ -101,16 +101,16 @@ class SASH_API Optimizer {
 
   /// Learning rate of a group; `IndexError` if there is none of that number.
   double lr(size_t group = 0) const;
-  /// Sets it for every group, or for one. `ValueError` unless it is finite and at least 0.
+  /// Sets the rate of every group, or of one. `ValueError` unless it is finite and at least 0.
   void set_lr(double lr);
   void set_lr(double lr, size_t group);
 
-  /// Sets the moments of some rows of a parameter to zero, as at the start: its indices `rows`
-  /// along the first axis. Nothing to do before the first step. `ValueError` if the parameter is
-  /// not this optimizer's, `IndexError` for a row that it does not have.
+  /// Sets the moments of some rows of a parameter, its indices `rows` along the first axis, to
+  /// zero. Does nothing before the first step. `ValueError` if the optimizer does not have the
+  /// parameter, `IndexError` for a row outside it.
   void reset_moments(const Tensor& parameter, const std::vector<int64_t>& rows);
 
-  /// What a resumed run needs, detached, sharing memory with the optimizer.
+  /// The state of a resumed run, detached, sharing memory with the optimizer.
   ///
   /// Of parameter i, counted over all groups, it has `state.<i>.step`, the moments, such as
   /// `state.<i>.exp_avg`, and `state.<i>.master` if it has one; of group g its hyperparameters,
@@ -118,15 +118,15 @@ class SASH_API Optimizer {
   /// rate.
   StateDict state_dict() const;
   /// Loads a saved state, hyperparameters included, as PyTorch does: an SGD made without momentum
-  /// continues with the saved momentum. Parameters are known by their place alone: give them in the
-  /// order of the optimizer that was saved. Everything is checked first: `ValueError` listing
-  /// missing and unexpected keys and shapes that differ, or naming a hyperparameter that the
+  /// continues with the saved momentum. Parameters are identified by their order alone: pass them
+  /// in the order of the saved optimizer. Everything is checked first: `ValueError` that lists
+  /// missing and unexpected keys and shapes that differ, or names a hyperparameter that the
   /// constructor would refuse, or a negative step count. If it throws, nothing is loaded.
   void load_state_dict(const StateDict& dict);
   /// The checks of `load_state_dict`, without loading.
   void check_state_dict(const StateDict& dict) const;
-  /// Does all of `load_state_dict` that can fail, and returns a function that loads. Call it once,
-  /// before the optimizer is moved.
+  /// Does every step of `load_state_dict` that can fail, and returns a function that loads. Call it
+  /// once, before the optimizer is moved.
   std::function<void()> prepare_load(const StateDict& dict);
 
  protected:
@@ -148,13 +148,13 @@ class SASH_API Optimizer {
   /// What differs between optimizers.
   struct Kind {
     const char* name;
-    /// `ValueError` of `op` for values that it cannot train with, beyond those that are negative or
-    /// not finite.
+    /// `ValueError` of `op` for invalid values, other than negative values and values that are not
+    /// finite.
     void (*check)(const std::string& op, const Hyperparameters& values);
-    /// The names of the tensors kept for each parameter.
+    /// The names of the state tensors of each parameter.
     std::vector<const char*> (*moments)(const Hyperparameters& values);
-    /// `ValueError` of `op` for a parameter that it cannot train in a group of these values; null:
-    /// any will do.
+    /// `ValueError` of `op` for a parameter that a group of these values cannot train; null: no
+    /// check.
     void (*check_parameter)(const std::string& op, const Hyperparameters& values,
                             const Tensor& parameter) = nullptr;
   };
@@ -200,8 +200,8 @@ class SASH_API Optimizer {
   void check_devices(bool one_norm) const;
   friend class GradScaler;
   friend class LambdaLR;
-  /// A step on gradients of a loss that was multiplied with `loss_scale`, or not if it is
-  /// undefined. Returns their norm, undefined if nobody asked for it.
+  /// A step on gradients of a loss that was multiplied with `loss_scale`, if that is defined.
+  /// Returns their norm, which is undefined unless an option needs it.
   Tensor scaled_step(const Tensor& loss_scale);
   kernels::GradientScale gradient_scale(const Tensor& loss_scale);
   void prepare(Group& group);

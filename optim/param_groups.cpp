@@ -16,7 +16,8 @@ std::vector<ParamGroup> param_groups(const nn::Module& model, std::vector<ParamG
   }
   for (const ParamGroup& group : groups) {
     if (!group.parameters.empty()) continue;
-    throw ValueError("param_groups", "a pattern that takes a parameter", "'" + group.pattern + "'");
+    throw ValueError("param_groups", "a pattern that matches a remaining parameter",
+                     "'" + group.pattern + "'");
   }
   if (!rest.parameters.empty()) groups.push_back(std::move(rest));
   return groups;

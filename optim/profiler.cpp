@@ -211,7 +211,7 @@ void Profiler::State::finish() {
 
 Profiler::Profiler() : state_(std::make_shared<State>()) {
   if (KernelObserver::install(state_)) return;
-  throw ValueError("Profiler", "no other profiler that runs", "one");
+  throw ValueError("Profiler", "no other running profiler", "one");
 }
 
 Profiler::~Profiler() {

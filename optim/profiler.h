@@ -16,8 +16,8 @@ struct ProfileRow {
   double ms = 0;          ///< in all
   int64_t bytes = 0;      ///< that its calls read and write: `byte_count`
   double operations = 0;  ///< additions and multiplications of products; 0 for other kernels
-  /// The time that a large copy of the bytes would take here, or a large product of the operations
-  /// if that is longer, over `ms`.
+  /// The shortest possible time divided by `ms`: the time of a large copy of the same bytes on this
+  /// device, or of a large product of the same operations if that is longer.
   double share = 0;
 };
 
@@ -29,10 +29,10 @@ struct ProfileRow {
 ///     std::cout << profiler.table();
 ///     profiler.write_trace("trace.json");  // for chrome://tracing or ui.perfetto.dev
 ///
-/// The time is that of the host's clock on the CPU, and between two events on CUDA: where the card
-/// waits for the host, that is part of it. On CUDA each call is also an NVTX range. A
-/// `CapturedStep` runs eagerly meanwhile. The first 200,000 calls are kept. Calls of all threads
-/// count, also of loader workers. A call counts as part of an outer call of the same thread.
+/// Time is the host's clock on the CPU, and that between two events on CUDA, waits for the host
+/// included. On CUDA each call is also an NVTX range. While a profiler runs, a `CapturedStep` runs
+/// eagerly. The profiler records the first 200,000 calls of all threads, loader workers included. A
+/// call within another call of the same thread is part of the outer call.
 class SASH_API Profiler {
  public:
   /// Starts. `ValueError` if another profiler runs.
@@ -41,21 +41,21 @@ class SASH_API Profiler {
   Profiler(const Profiler&) = delete;
   Profiler& operator=(const Profiler&) = delete;
 
-  /// Waits for the devices, and ends the measurement. The other members do so too. Other threads
-  /// may go on: their calls that have not ended are left out.
+  /// Waits for the devices, and ends the measurement; so do the members below. Calls of other
+  /// threads that have not ended are left out.
   void stop();
 
-  /// One row a kernel, the longest time first. Calls within a call are part of that one.
+  /// A row for each kernel, the longest time first. Calls within a call belong to it.
   std::vector<ProfileRow> rows();
-  /// Milliseconds from construction to `stop`, work of the host between kernels included.
+  /// Milliseconds from construction to `stop`, including the host's work between kernels.
   double wall_ms();
-  /// The most bytes in use on a kernel's device when one of the kernels ended.
+  /// The largest number of bytes in use on a kernel's device at the end of a kernel.
   int64_t peak_bytes();
-  /// The rows as text, on the CPU as on CUDA: calls, time, its share, bytes, rates, and the share
-  /// of what the device does at best; below them `wall_ms` and `peak_bytes`.
+  /// The rows as text: calls, time, share of the time, bytes, rates, and share of the device's
+  /// limit; below them `wall_ms` and `peak_bytes`.
   std::string table();
   /// Writes all calls as Chrome trace events: op, device, stream, shapes, bytes. `IoError` if it
-  /// cannot; an old file at `path` is then as it was.
+  /// cannot; an old file at `path` then stays.
   void write_trace(const std::string& path);
 
  private:

@@ -14,10 +14,10 @@
 ///     const optim::WarmupCosine schedule{.lr = 3e-4, .warmup = 100, .total = 2000};
 ///     optimizer.set_lr(schedule(step));
 ///
-/// Any other function of the step is one too: `[](int64_t step) { return 1e-3 / (1 + step); }`.
-/// During the first `warmup` steps each gives lr (step + 1) / warmup. From `total` on each stays at
-/// its last value. `ValueError` at the first step for a total or `every` below 1, a negative warmup
-/// or one of more steps than total, and other settings that make no sense.
+/// Any other function of the step is a schedule too: `[](int64_t step) { return 1e-3 / (1 + step);
+/// }`. During the first `warmup` steps a schedule returns lr (step + 1) / warmup. From step `total`
+/// on it returns its last value. `ValueError` at the first step for a total or `every` below 1, a
+/// warmup that is negative or above total, and other invalid settings.
 namespace sash::optim {
 
 /// lr.
@@ -98,9 +98,9 @@ using Schedule = std::function<double(int64_t step)>;
 ///
 ///     const optim::Chained schedule{{{warm, 100}, {decay, 900}}};
 ///
-/// The last goes on beyond its steps.
+/// The last schedule continues beyond its steps.
 struct SASH_API Chained {
-  std::vector<std::pair<Schedule, int64_t>> parts;  ///< with their numbers of steps
+  std::vector<std::pair<Schedule, int64_t>> parts;  ///< with the number of steps of each
 
   /// `ValueError` if there are no parts, or one is an empty function or has a negative number of
   /// steps.
@@ -109,12 +109,12 @@ struct SASH_API Chained {
 
 /// Multiplies the learning rate with `factor` when a metric, such as the validation loss, has not
 /// improved for more than `patience` calls: `optimizer.set_lr(plateau(loss))`. The state is public,
-/// so that it can be saved. It is no `Schedule`; a `Trainer` takes it as `plateau`.
+/// so that it can be saved. It is not a `Schedule`; a `Trainer` takes it as `plateau`.
 struct SASH_API Plateau {
   double lr = 1e-3;
   double factor = 0.1;
   int64_t patience = 10;
-  double threshold = 1e-4;  ///< better means below best - threshold |best|; NaN never is
+  double threshold = 1e-4;  ///< better means below best - threshold |best|; NaN is never better
   int64_t cooldown = 0;     ///< calls after a decrease that count as good
   double floor = 0;         ///< of the learning rate
   bool maximize = false;    ///< better means above best + threshold |best|
@@ -124,17 +124,17 @@ struct SASH_API Plateau {
   int64_t cooling = 0;
 
   double operator()(double metric);
-  double operator()(std::same_as<int64_t> auto) = delete;  ///< a step is no metric
+  double operator()(std::same_as<int64_t> auto) = delete;  ///< a step is not a metric
 };
 
-/// Sets the learning rate of every group to what it was at first, times `factor(step)`: keeps the
-/// ratios of groups that differ. The first rates are those when this was made, or those of groups
-/// added later at their first `set`. The optimizer's state holds them for a resumed run, whose
-/// LambdaLR follows it, made before the loading or after; after `set_lr`, a new LambdaLR starts
-/// from the rate that it set.
+/// Sets the learning rate of every group to its initial rate times `factor(step)`, which preserves
+/// the ratios of groups. The initial rates are those at construction; for groups added later, those
+/// at their first `set`. The optimizer's state has them for a resumed run, whose LambdaLR may be
+/// made before or after loading. After `set_lr`, a new LambdaLR starts from the rate that `set_lr`
+/// set.
 class SASH_API LambdaLR {
  public:
-  /// `ValueError` for an empty function. The optimizer must outlive this.
+  /// `ValueError` for an empty function. The optimizer must outlive the LambdaLR.
   LambdaLR(Optimizer& optimizer, std::function<double(int64_t)> factor);
 
   /// For the step to come.

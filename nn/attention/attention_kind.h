@@ -7,7 +7,7 @@
 
 namespace sash::nn {
 
-/// How a module's heads attend, chosen by name:
+/// How a module's heads attend, by name:
 ///
 ///     full                             softmax attention
 ///     local:C                          the same within C keys, as `AttentionMask::parse`
@@ -33,7 +33,7 @@ namespace sash::nn {
 /// All but masks refuse a softcap, biases, sink logits and key-value caches.
 class SASH_API AttentionKind {
  public:
-  /// What a kind other than a mask does; for attention_kind.cpp.
+  /// The implementation of a kind other than a mask; for attention_kind.cpp.
   class Method;
 
   /// Softmax attention under a mask.
@@ -43,9 +43,9 @@ class SASH_API AttentionKind {
 
   /// Whether this is softmax attention under `mask()`.
   bool is_mask() const { return !method_; }
-  /// The mask of that; everything for other kinds.
+  /// The mask, if it is one; other kinds have a mask that shows everything.
   const AttentionMask& mask() const { return mask_; }
-  /// Whether a causal mask can hide later tokens from it, as language models need.
+  /// Whether later tokens can be hidden by a causal mask, as language models need.
   bool can_be_causal() const;
   /// "improved_clustered:100,top_k=32,bits=32,iterations=10".
   std::string to_string() const;

@@ -17,17 +17,17 @@ struct CachedKeys {
   std::vector<int64_t> positions{};
 };
 
-/// The keys and values of one attention layer, kept so that a new token costs the attention of one
+/// The keys and values of one attention layer, so that a new token costs the attention of one
 /// query: `MultiheadAttention::forward(x, cache)` reads and extends it.
 ///
-/// Only tokens that later ones can see are kept. Under `causal_window(w)`, alone or with
-/// `sinks(n)`, these are the first n and the last w tokens, in n + w slots, the last w of which
-/// form a ring buffer. Under any other causal mask it is every token.
+/// The cache stores only tokens that later tokens can see. Under `causal_window(w)`, alone or with
+/// `sinks(n)`, these are the first n and the last w tokens, in n + w slots; the last w slots form a
+/// ring buffer. Under any other causal mask it stores every token.
 class SASH_API KeyValueCache {
  public:
   /// An empty cache for attention under `mask`. `ValueError` if the mask has no `causal_reach`.
   explicit KeyValueCache(const AttentionMask& mask = AttentionMask::causal());
-  /// A copy has memory of its own: two texts may go on from the same tokens.
+  /// A copy has separate memory, so two texts may continue the same tokens.
   KeyValueCache(const KeyValueCache& other);
   /// Leaves `other` empty.
   KeyValueCache(KeyValueCache&& other) noexcept;
@@ -38,7 +38,7 @@ class SASH_API KeyValueCache {
   /// cache and are valid until the next call.
   ///
   /// `ShapeError`, `DTypeError` or `DeviceError` unless they fit each other and earlier ones;
-  /// `AutogradError` if they require grad: the cache has no gradient.
+  /// `AutogradError` if they require grad, since the cache has no gradient.
   CachedKeys append(const Tensor& k, const Tensor& v);
   /// Makes room for one more token and counts it, for `attention_step`, which writes its key and
   /// value to `keys` and `values`. `ValueError` if the cache is empty.
@@ -49,11 +49,11 @@ class SASH_API KeyValueCache {
   const AttentionMask& mask() const { return mask_; }
   /// Tokens appended so far: the position of the next.
   int64_t length() const { return length_; }
-  /// Tokens still held.
+  /// The number of tokens in memory.
   int64_t held() const { return reach_.recent ? std::min(length_, limit()) : length_; }
   /// Memory of keys and values; it doubles as needed, up to the limit set by the mask.
   int64_t bytes() const;
-  /// The memory itself, [B, H_kv, slots, D]; undefined if empty. It stays in place until it grows.
+  /// The memory, [B, H_kv, slots, D]; undefined if empty. It moves only if the cache grows.
   const Tensor& keys() const { return k_; }
   const Tensor& values() const { return v_; }
   const CausalReach& reach() const { return reach_; }

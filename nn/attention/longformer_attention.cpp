@@ -43,7 +43,7 @@ LongformerAttention::LongformerAttention(int64_t dim, int64_t heads,
       global_tokens_(pattern.global) {
   if (!pattern.global_projections) return;
   if (!in_proj_weight.defined()) {
-    throw ValueError(kLongformer, "packed projections, with global ones",
+    throw ValueError(kLongformer, "packed projections for global_projections",
                      "separate or missing ones");
   }
   query_global = &global_projection("query_global", 0, heads);
@@ -80,7 +80,7 @@ Tensor LongformerAttention::forward(const Tensor& q, const Tensor& k, const Tens
                                     const AttentionMask& mask) {
   if (!query_global) return MultiheadAttention::forward(q, k, v, mask);
   if (q.is_same(k) && q.is_same(v)) return forward(q, mask);
-  throw ValueError(kLongformer, "self-attention, with global projections",
+  throw ValueError(kLongformer, "self-attention, as global projections need",
                    "other keys or values than queries");
 }
 
@@ -91,13 +91,13 @@ AttentionWithWeights LongformerAttention::forward_with_weights(const Tensor& q, 
   if (!query_global) {
     return MultiheadAttention::forward_with_weights(q, k, v, mask, average_heads);
   }
-  throw NotImplemented(kLongformer, "with global projections it returns no weights");
+  throw NotImplemented(kLongformer, "it returns no weights with global projections");
 }
 
 Tensor LongformerAttention::forward(const Tensor& x, KeyValueCache& cache) {
   if (!query_global) return MultiheadAttention::forward(x, cache);
   throw NotImplemented(kLongformer,
-                       "with global projections it takes no cache: they see later tokens");
+                       "it takes no cache with global projections, which see later tokens");
 }
 
 LongformerAttention::Rows LongformerAttention::rows(int64_t length, Device device) {

@@ -6,7 +6,7 @@
 
 #include "../../ops/attention/exact/rotary.h"
 
-/// Rotary positions: the angles that `rotary` turns queries and keys by.
+/// Rotary positions: the angles by which `rotary` rotates queries and keys.
 namespace sash::nn {
 
 /// How frequencies are changed for contexts longer than those of training.
@@ -55,7 +55,7 @@ struct RotaryFrequencies {
 SASH_API RotaryFrequencies rotary_frequencies(const RotaryOptions& options, int64_t dim,
                                               int64_t length = 0);
 
-/// Cosines and sines of the angles at each position, kept for the next call. Angles are rounded to
+/// Cosines and sines of the angles at each position, cached between calls. Angles are rounded to
 /// float32 before their cosine is taken, as in the training of the models, unless in float64.
 class SASH_API RotaryTable {
  public:
@@ -64,8 +64,8 @@ class SASH_API RotaryTable {
 
   /// For the positions [first, first + count), float32, or float64 for `dtype` float64.
   RotaryAngles angles(int64_t first, int64_t count, DType dtype, Device device);
-  /// The same for positions [S] or [B, S] int64, computed where these are. The largest is copied to
-  /// the host if frequencies depend on it.
+  /// The same for positions [S] or [B, S] int64, computed on their device. If frequencies depend on
+  /// the length, the largest position is copied to the host.
   RotaryAngles angles(const Tensor& positions, DType dtype);
 
   RotaryLayout layout() const { return options_.layout; }

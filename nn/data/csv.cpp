@@ -51,7 +51,7 @@ const char* next_record(std::string_view& text, char delimiter, std::vector<std:
     }
     const size_t end = std::min(text.find_first_of({ends, sizeof ends}), text.size());
     const std::string_view rest = trim(text.substr(0, end));
-    if (quoted && !rest.empty()) return "a delimiter behind the quotes";
+    if (quoted && !rest.empty()) return "a delimiter after the closing quotes";
     if (!quoted) field = rest;
     text.remove_prefix(end);
     more = text.starts_with(delimiter);

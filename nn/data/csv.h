@@ -19,14 +19,14 @@ struct CsvTable {
   Tensor values{};                     ///< [rows, columns] on the CPU
 };
 
-/// Reads a table of numbers as in RFC 4180: a line a row, fields between delimiters, with or
-/// without double quotes around them; between quotes, a name may hold delimiters, line ends, and
-/// quotes, each doubled. Line ends may be any system's, a byte order mark may come first, spaces
+/// Reads a table of numbers as in RFC 4180: each line is a row of fields between delimiters, with
+/// or without double quotes. Inside quotes, a name may have delimiters, line ends, and doubled
+/// quotes. Line ends may be those of any system, the file may begin with a byte order mark, spaces
 /// may surround a field, and empty lines are skipped. "nan" and "inf" are numbers of floating
 /// dtypes. Integral dtypes take whole numbers in their range, bool 0 and 1. `IoError` if the file
-/// cannot be read; `FormatError` that names the line for a field that is no such number (an empty
-/// one, too), a row with more or fewer fields than the first, or quotes that do not end or end
-/// within a field.
+/// cannot be read; `FormatError` that names the line for a field that is not such a number (or is
+/// empty), a row with more or fewer fields than the first, or quotes that do not end or end within
+/// a field.
 SASH_API CsvTable read_csv(const std::string& path, const CsvOptions& options = {});
 
 }  // namespace sash::data

@@ -48,7 +48,8 @@ TensorDataset::TensorDataset(Batch tensors) : tensors_(std::move(tensors)) {
 }
 
 int64_t TensorDataset::size() const {
-  if (tensors_.empty()) throw ValueError("TensorDataset", "tensors", "ones that were moved from");
+  if (tensors_.empty())
+    throw ValueError("TensorDataset", "tensors", "tensors that were moved from");
   return tensors_.front().rank() == 0 ? 1 : tensors_.front().size(0);
 }
 

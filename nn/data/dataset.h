@@ -13,8 +13,8 @@ namespace sash::data {
 /// The tensors of a sample or of a batch of samples, such as inputs and targets.
 using Batch = std::vector<Tensor>;
 
-/// Samples by index. Derive from it, and give `size` and `get`; or `batch`, where several samples
-/// at once are cheaper than one by one.
+/// Samples by index. Derive from it, and define `size` and `get`. Override `batch` if several
+/// samples at once are cheaper than one by one.
 ///
 ///     struct Squares : data::Dataset {
 ///       int64_t size() const override { return 1000; }
@@ -67,8 +67,8 @@ class SASH_API Subset : public Dataset {
   std::vector<int64_t> indices_;
 };
 
-/// Splits the samples at random into parts of the given sizes, without overlap. `ValueError` if
-/// sizes are negative or add up to more than there are.
+/// Splits the samples at random into parts of the given sizes, without overlap. `ValueError` if a
+/// size is negative or their sum exceeds the number of samples.
 SASH_API std::vector<std::shared_ptr<const Dataset>> random_split(
     std::shared_ptr<const Dataset> dataset, const std::vector<int64_t>& sizes,
     Generator& generator);

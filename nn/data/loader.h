@@ -17,14 +17,14 @@ namespace sash::data {
 using BatchSampler = std::function<std::vector<std::vector<int64_t>>(Generator&)>;
 
 struct LoaderOptions {
-  int64_t batch = 1;       ///< samples in a batch
-  bool shuffle = false;    ///< another random order each epoch
-  bool drop_last = false;  ///< whether to leave out a last batch that is smaller
-  int64_t workers = 0;     ///< threads that make batches ahead; 0: the calling thread makes each
-  int64_t prefetch = 2;    ///< batches that each worker is ahead
-  uint64_t seed = 0;       ///< of the shuffles, and of what the dataset draws
+  int64_t batch = 1;               ///< samples in a batch
+  bool shuffle = false;            ///< a new random order in each epoch
+  bool drop_last = false;          ///< whether to leave out a last batch that is smaller
+  int64_t workers = 0;             ///< threads that make batches ahead; 0: the calling thread does
+  int64_t prefetch = 2;            ///< batches that each worker is ahead
+  uint64_t seed = 0;               ///< of the shuffles and of the dataset's draws
   std::optional<Device> device{};  ///< where batches go, by default `default_device()`
-  BatchSampler sampler{};          ///< decides instead of batch, shuffle and drop_last
+  BatchSampler sampler{};          ///< replaces batch, shuffle and drop_last
 };
 
 /// Batches of a dataset, epoch by epoch.
@@ -35,15 +35,15 @@ struct LoaderOptions {
 ///     }
 ///
 /// The batches are the same for any number of workers. While the dataset makes a batch, its thread
-/// draws from random numbers of that batch's own, from the seed, the epoch and the batch's place in
-/// it: augmentation is the same too, and leaves the generators of devices as they were. Workers
-/// leave batches for CUDA in page-locked memory, so that copies run beside kernels. An error in a
-/// dataset is thrown by the call of `next` that would have returned the batch, as is one of the
-/// sampler, and `std::system_error` if a worker cannot start; another call of `next` tries again. A
-/// loader belongs to one thread. One that was moved from throws `ValueError`.
+/// draws random numbers of this batch, which depend on the seed, the epoch and the batch's place in
+/// the epoch. So augmentation is the same too, and generators of devices stay unchanged. Workers
+/// put batches for CUDA into page-locked memory, so that copies overlap kernels. If the dataset or
+/// the sampler throws, the call of `next` that would have returned the batch throws the error;
+/// `std::system_error` if a worker cannot start. The next call of `next` tries again. Use a loader
+/// from one thread. A loader that was moved from throws `ValueError`.
 class SASH_API Loader {
  public:
-  /// `ValueError` for an option out of range, no dataset, or one without a sample.
+  /// `ValueError` for an option out of range, a null dataset, or an empty dataset.
   Loader(std::shared_ptr<const Dataset> dataset, LoaderOptions options = {});
   /// Moves or copies the dataset.
   template <class D>
@@ -56,28 +56,28 @@ class SASH_API Loader {
   Loader& operator=(Loader&&) noexcept;
 
   /// The next batch of the epoch, or nothing at its end; the call after that starts the next epoch.
-  /// It goes on wherever the loader is: after a loop that ended early, in that loop's epoch.
+  /// It continues from the loader's place, also in the epoch of a loop that ended early.
   std::optional<Batch> next();
   /// The next batch, of the next epoch if this one is over.
   Batch next_or_restart();
 
   /// Batches of the current epoch.
   int64_t size() const;
-  /// Epochs that are over.
+  /// The number of finished epochs.
   int64_t epoch() const;
-  /// Batches of the current epoch that `next` returned.
+  /// The number of batches of the current epoch that `next` has returned.
   int64_t position() const;
 
-  /// The place between two batches as text, for a checkpoint. `load_state` of a loader made alike
-  /// goes on there: `next` returns the same batches as it would have here, and a loop that comes
-  /// first runs through what is left of the epoch.
+  /// The place between two batches as text, for a checkpoint. `load_state` of a loader made with
+  /// the same arguments continues there: `next` returns the same batches as it would have here. A
+  /// loop right after it runs through the remaining batches of the epoch.
   std::string state() const;
-  /// `FormatError` unless `state` made the text; `ValueError` if the dataset or the batches of the
-  /// epoch had another size then, or samples were shuffled and now are not, or the reverse. The
-  /// loader is unchanged after an error.
+  /// `FormatError` unless `state` made the text; `ValueError` if the dataset or the epoch had
+  /// another size, or if only one of the two loaders shuffles. The loader is unchanged after an
+  /// error.
   void load_state(const std::string& text);
 
-  /// The batches of an epoch. A loop also ends where its body ended the epoch.
+  /// The batches of an epoch. A loop also ends if its body ended the epoch.
   class Iterator {
    public:
     using value_type = Batch;
@@ -96,9 +96,9 @@ class SASH_API Loader {
     int64_t epoch_;
     std::optional<Batch> batch_;
   };
-  /// Starts the next epoch, unless none of this one's batches was taken: a loop always has a whole
-  /// epoch, also after a loop that ended by `break`, and after calls of `next`. Right after
-  /// `load_state` it has what was left of the epoch then, which may be nothing.
+  /// Starts the next epoch, unless no batch of the current epoch was taken. So a loop runs through
+  /// a whole epoch, also after a loop that ended by `break` and after calls of `next`. Right after
+  /// `load_state` it runs through the remaining batches of the epoch, of which there may be none.
   Iterator begin();
   std::default_sentinel_t end() const { return {}; }
 
@@ -116,7 +116,7 @@ class SASH_API Loader {
   RandomState epoch_start_;           // of the generator, before this epoch's draw
   std::shared_ptr<const Plan> plan_;  // of this epoch
   int64_t epoch_ = 0, position_ = 0;
-  bool resumed_ = false;  // whether the place is one that was loaded
+  bool resumed_ = false;  // whether the place was loaded
   std::unique_ptr<Workers> workers_;
 };
 

@@ -72,7 +72,7 @@ Tokens Tokens::from_bytes(std::string_view text) {
 }
 
 void Tokens::read(int64_t first, std::span<int64_t> to) const {
-  if (!owner_) throw ValueError("Tokens::read", "tokens", "ones that were moved from");
+  if (!owner_) throw ValueError("Tokens::read", "tokens", "tokens that were moved from");
   const auto count = static_cast<int64_t>(to.size());
   if (first < 0 || first > size_ - count) {
     throw IndexError("Tokens::read", "ids in [0, " + std::to_string(size_) + ")",

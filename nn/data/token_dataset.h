@@ -12,18 +12,18 @@ class MappedFile;
 
 namespace sash::data {
 
-/// A sequence of token ids: in memory, or in a file that is read where it lies.
+/// A sequence of token ids, in memory or in a mapped file.
 class SASH_API Tokens {
  public:
   /// In memory. `ValueError` if an id is negative.
   explicit Tokens(std::vector<int64_t> ids);
-  /// A file of little-endian unsigned integers of 16 or 32 bits, one an id, as nanoGPT and llm.c
-  /// prepare them, or of 8, such as the bytes of a text, after `skip` bytes of header. It is
-  /// mapped: ids are read from disk when they are used, so that it may be larger than memory. While
-  /// it is in use, replace it by a rename and never write to it: ids would change, and reading
-  /// beyond the end of a file that was made shorter ends the program (SIGBUS). `IoError` if it
-  /// cannot be read, `ValueError` for other bits, `FormatError` if its size is no whole number of
-  /// ids.
+  /// A file of little-endian unsigned integers, after `skip` bytes of header: ids of 16 or 32 bits,
+  /// as nanoGPT and llm.c prepare them, or of 8 bits, such as the bytes of a text. The file is
+  /// mapped: ids are read from disk when they are used, so the file may be larger than memory.
+  /// While it is in use, replace it by a rename and never write to it: ids would change, and
+  /// reading beyond the end of a file that was made shorter ends the program (SIGBUS). `IoError` if
+  /// it cannot be read, `ValueError` for other bits, `FormatError` if its size is not a whole
+  /// number of ids.
   static Tokens from_file(const std::string& path, int bits, int64_t skip = 0);
   /// Each byte of a text is an id.
   static Tokens from_bytes(std::string_view text);
@@ -46,11 +46,11 @@ class SASH_API Tokens {
 SASH_API void save_tokens(const std::string& path, std::span<const int64_t> ids, int bits);
 
 struct TokenDatasetOptions {
-  int64_t stride = 0;  ///< tokens between the starts of two samples; 0: as many as in a sample
+  int64_t stride = 0;  ///< tokens between the starts of two samples; 0: `context`
 };
 
-/// Windows of a sequence, for language models: sample i is inputs and targets int64 [context], the
-/// tokens from i * stride on and the same one further.
+/// Windows of a sequence, for language models. Sample i is inputs and targets int64 [context]: the
+/// tokens from i * stride on, and the tokens from i * stride + 1 on.
 class SASH_API TokenDataset : public Dataset {
  public:
   /// `ValueError` for a context below 1, a negative stride, or fewer than context + 1 tokens.

@@ -6,16 +6,16 @@ namespace sash::nn {
 
 struct BatchNormOptions {
   double eps = 1e-5;
-  double momentum = 0.1;      ///< share of the batch in new running statistics
+  double momentum = 0.1;      ///< weight of the batch in new running statistics
   bool affine = true;         ///< whether there are a weight and a bias
-  bool running_stats = true;  ///< if not, evaluation is by the batch too
+  bool running_stats = true;  ///< if false, evaluation uses the batch's statistics too
 };
 
-/// `batch_norm` over the channels of x [N, C, ...]: by the batch in training, by running statistics
-/// in evaluation.
+/// `batch_norm` over the channels of x [N, C, ...]. Training uses the batch's statistics,
+/// evaluation the running statistics.
 ///
 /// Parameters, [C]: `weight`, ones at first, and `bias`, zeros. Buffers: `running_mean` [C], zeros
-/// at first, `running_var` [C], ones, and `num_batches_tracked`, int64 [], the batches so far.
+/// at first, `running_var` [C], ones, and `num_batches_tracked`, int64 [], counts batches.
 class SASH_API BatchNorm : public Module {
  public:
   using Options = BatchNormOptions;

@@ -12,15 +12,15 @@ namespace sash::nn {
 
 struct BlockSparseLinearOptions {
   bool bias = true;
-  double density = 0.1;            ///< share of the blocks that are kept
+  double density = 0.1;            ///< share of the blocks that the layer has
   int64_t block = 32;              ///< 16, 32, 64 or 128; divides both extents
-  std::optional<uint64_t> seed{};  ///< of the random pattern; else from the generator
+  std::optional<uint64_t> seed{};  ///< of the random pattern; by default drawn from the generator
 };
 
-/// A `Linear` whose weight is block-sparse from the start: the dense matrix never exists.
+/// A `Linear` whose weight is block-sparse from the start. The dense matrix is never made.
 ///
 /// Parameters: `weight` [blocks, block, block] and `bias` [out], U(-1/sqrt(n), 1/sqrt(n)) at first
-/// with n = density in, the inputs that an output has on average. Buffer: `weight_blocks`.
+/// with n = density in, the mean number of inputs of an output. Buffer: `weight_blocks`.
 class SASH_API BlockSparseLinear : public Linear {
  public:
   using Options = BlockSparseLinearOptions;
@@ -30,7 +30,7 @@ class SASH_API BlockSparseLinear : public Linear {
                     const BlockSparseLinearOptions& options = {});
   /// With a pattern [out, in].
   explicit BlockSparseLinear(const BlockPattern& pattern, bool bias = true);
-  /// The pattern's blocks of another layer's weight, copied; shares its bias.
+  /// Copies the pattern's blocks from another layer's weight, and shares its bias.
   BlockSparseLinear(const Linear& dense, const BlockPattern& pattern);
 };
 
@@ -45,31 +45,31 @@ class SASH_API MaskedLinear : public Module {
   Tensor weight, bias, mask;
 };
 
-/// Which blocks of a dense weight stay.
+/// Which blocks of a dense weight the layer retains.
 enum class BlockChoice {
-  largest,  ///< of the largest norms
-  random,   ///< by a seed
-  nonzero,  ///< all that are not zero; the density is not used
+  largest,  ///< those with the largest norms
+  random,   ///< drawn from a seed
+  nonzero,  ///< all blocks that are not zero; the density is not used
 };
 
 struct SparsifyOptions {
   int64_t block = 32;
   BlockChoice choice = BlockChoice::largest;
-  uint64_t seed = 0;  ///< for `random`; each layer has another pattern
+  uint64_t seed = 0;  ///< for `random`; layers get different patterns
 };
 
-/// Makes the `Linear` layers of `model` block-sparse whose full names match `pattern`, an
+/// Makes those `Linear` layers of `model` block-sparse whose full names match `pattern`, an
 /// ECMAScript regular expression for the whole name: "layers\\.[0-9]+\\.linear[12]". Returns their
-/// names. What the remaining blocks hold is kept. To be called before an optimizer is made.
+/// names. The remaining blocks have their former elements. Call this before an optimizer is made.
 ///
-/// Everything is checked before the first layer changes: `ValueError` if the expression is none or
-/// matches no layer, a layer is block-sparse already, or its weight is tied to another;
+/// Everything is checked before the first layer changes: `ValueError` if the expression is invalid
+/// or matches no layer, a layer is block-sparse already, or its weight is tied to another;
 /// `ShapeError` unless the block divides its extents.
 SASH_API std::vector<std::string> sparsify(Module& model, const std::string& pattern,
                                            double density, const SparsifyOptions& options = {});
 
-/// Gives the layers that are block-sparse in a saved dictionary the patterns they have there, so
-/// that `load_state_dict` takes it. Their weights are zeros until then. Returns their names.
+/// Gives each layer that is block-sparse in a saved dictionary its pattern there, so that
+/// `load_state_dict` can load it. The weights are zeros until then. Returns the layers' names.
 SASH_API std::vector<std::string> sparsify(Module& model, const StateDict& saved);
 
 }  // namespace sash::nn

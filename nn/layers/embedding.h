@@ -7,7 +7,7 @@
 namespace sash::nn {
 
 struct EmbeddingOptions {
-  /// A row that is zeros at first and gets no gradient, negative from the end: that of padding.
+  /// The row of padding: zeros at first, without a gradient. Negative: from the end.
   std::optional<int64_t> padding_idx{};
   /// False: the weight is undefined until it is loaded.
   bool draw = true;
@@ -26,8 +26,8 @@ class SASH_API Embedding : public Module {
 
   /// `DTypeError` unless index is int64; `IndexError` for one outside [0, count).
   Tensor forward(const Tensor& index) override;
-  /// The same of the indices [first, first + count), such as those of positions, without a copy
-  /// unless there are hooks. `IndexError` for rows that are not there.
+  /// The rows [first, first + count), such as those of positions, without a copy unless there are
+  /// hooks. `IndexError` for rows outside the weight.
   Tensor rows(int64_t first, int64_t count);
   std::string describe() const override;
 

@@ -121,7 +121,7 @@ void Linear::check_load(const StateCheck& given, const std::string& prefix) cons
   if (blocks) {
     pattern_->parse(*blocks);
   } else if (given.find(prefix + "weight")) {
-    throw ValueError("Linear.load_state_dict", "the blocks' places with the weight",
+    throw ValueError("Linear.load_state_dict", "the blocks' coordinates with the weight",
                      "no '" + prefix + "weight_blocks'");
   }
 }

@@ -86,7 +86,7 @@ void check_layer(const std::string& name, const Linear& layer, const StateDict& 
   for (const auto& [child, module] : layer.children()) {
     if (child == kName) fail("layers without an adapter", "one that has it");
   }
-  if (is_shared(layer.weight, all)) fail("layers with a weight of their own", "a tied one");
+  if (is_shared(layer.weight, all)) fail("layers without a tied weight", "a tied weight");
 }
 
 }  // namespace

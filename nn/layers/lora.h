@@ -19,8 +19,8 @@ struct LoraOptions {
 ///     y = x W' + b + (alpha / rank) (x A') B',
 ///
 /// with A [rank, in], U(-1/sqrt(in), 1/sqrt(in)) at first, and B [out, rank], zeros. All other
-/// parameters are frozen: they get no gradient, nothing is saved for it, and an optimizer keeps
-/// nothing of them. A and B are the parameters `<name>.lora.a` and `<name>.lora.b`, in the weight's
+/// parameters are frozen: they get no gradient, nothing is saved for it, and an optimizer makes no
+/// state for them. A and B are the parameters `<name>.lora.a` and `<name>.lora.b`, in the weight's
 /// dtype and on its device; state dictionaries and training checkpoints have them.
 ///
 ///     nn::add_lora(model, "q_proj|v_proj", {.rank = 8});
@@ -36,8 +36,8 @@ SASH_API std::vector<std::string> add_lora(Module& model, const std::string& pat
 /// A and B of all layers.
 SASH_API std::vector<Tensor> lora_parameters(const Module& model);
 
-/// The model's state dictionary with the updates added to the weights and without `lora`: what a
-/// model without adapters loads, and files are saved with. Other entries share the model's memory.
+/// The model's state dictionary with the updates added to the weights, without the adapters, for a
+/// model without adapters. Other entries share the model's memory.
 SASH_API StateDict merged_state_dict(const Module& model);
 
 }  // namespace sash::nn

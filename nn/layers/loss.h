@@ -9,9 +9,9 @@
 #include "../../ops/loss/nll_loss.h"
 #include "../module.h"
 
-/// Losses as objects that keep their options: `nn::HuberLoss loss({.delta = 2}); loss(y, target)`.
-/// Each is the op named beside it; classes are the last axis of logits, for PyTorch's [N, C, T] say
-/// `{.class_axis = 1}`. Weights among the options are kept as they are: `Module::to` leaves them.
+/// Losses as objects that store their options: `nn::HuberLoss loss({.delta = 2}); loss(y, target)`.
+/// Each calls the op named in its comment. Classes are the last axis of logits; for PyTorch's [N,
+/// C, T] use `{.class_axis = 1}`. `Module::to` does not move or cast weights of the options.
 namespace sash::nn {
 
 /// A loss of two tensors, computed by `function(a, b, options)`.

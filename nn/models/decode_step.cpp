@@ -83,8 +83,8 @@ std::vector<int64_t> DecodeStep::likeliest() {
 
 // Why this step is not recorded or replayed; null if nothing is known.
 const char* DecodeStep::obstacle() const {
-  if (!capture_) return "capturing is switched off";
-  if (!warm_) return "the first step sets things up";
+  if (!capture_) return "capture is false";
+  if (!warm_) return "the first step runs eagerly";
   if (!failure_.empty()) return failure_.c_str();
   if (Graph::recording()) return "it is part of another graph";
   if (KernelObserver::installed()) return "kernels are being profiled";

@@ -10,16 +10,16 @@
 namespace sash::nn {
 
 /// Writes texts token by token with a `LanguageModel`. On a card a step is recorded once as a
-/// `Graph`, and then replayed: its tokens and positions, and with them the slots of the caches and
-/// what is visible, lie in the card's memory.
+/// `Graph`, and then replayed. Tokens, positions, slots of the caches and visible keys are in the
+/// card's memory.
 ///
 ///     nn::DecodeStep step(model, {&caches});  // that hold the prompt
 ///     const Tensor& logits = step({token});
 ///
-/// A replay has the bits of `LanguageModel::next_logits`. The first step runs eagerly, the second
-/// is recorded; so is one for which a cache or a table of rotary angles has grown. Steps that
-/// cannot be recorded run eagerly, and `reason` says why. Model and caches must stay as they are
-/// but for these steps.
+/// A replay has the bits of `LanguageModel::next_logits`. The first step runs eagerly, the second is
+/// recorded. If a cache or a table of rotary angles has grown, the step is recorded again. Steps
+/// that cannot be recorded run eagerly, and `reason` says why. Only these steps may change the
+/// model and the caches.
 class SASH_API DecodeStep {
  public:
   using Texts = std::vector<std::vector<KeyValueCache>*>;
@@ -31,13 +31,13 @@ class SASH_API DecodeStep {
   /// Logits [texts, vocab] after the next token of each text, until the next call. Needs a
   /// `NoGradGuard`. Errors as `LanguageModel::next_logits`.
   const Tensor& operator()(const std::vector<int64_t>& tokens);
-  /// The likeliest token of each text by the last logits, the first of equal ones; -1 if a logit is
-  /// NaN.
+  /// The most likely token of each text by the last logits, the first of equal ones; -1 if a logit
+  /// is NaN.
   std::vector<int64_t> likeliest();
 
   /// Why the last step ran eagerly; empty if it was recorded or replayed.
   const std::string& reason() const { return reason_; }
-  /// How many graphs were recorded so far.
+  /// The number of graphs recorded so far.
   int64_t captures() const { return captures_; }
 
  private:

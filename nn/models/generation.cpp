@@ -106,7 +106,7 @@ bool TokenSampler::takes_likeliest() const {
 
 void TokenSampler::append_likeliest(int64_t token) {
   if (token < 0)
-    throw ValueError(kOp, "logits that are numbers, one above -inf", "NaN, or -inf alone");
+    throw ValueError(kOp, "logits without NaN, at least one above -inf", "NaN, or only -inf");
   push(token);
 }
 

@@ -9,26 +9,26 @@
 
 namespace sash::nn {
 
-/// How `generate` chooses among the logits, and when it stops. The parts apply in this order, each
-/// to what the ones before left.
+/// How `generate` selects tokens, and when it stops. The fields up to `min_p` apply in this order,
+/// each to the tokens that the previous ones left.
 struct GenerateOptions {
-  /// p != 1: logits of tokens that the text has are divided by p if positive, else multiplied
-  /// (Keskar et al., "CTRL", 2019).
+  /// p != 1: logits of tokens that the text already has are divided by p if positive, else
+  /// multiplied (Keskar et al., "CTRL", 2019).
   double repetition_penalty = 1;
-  double temperature = 1;  ///< divides the logits; 0 takes the likeliest token
-  int64_t top_k = 0;       ///< keep the k likeliest; 0 means all
-  double top_p = 1;        ///< keep the likeliest that together have at least this probability
-  double min_p = 0;        ///< keep those at least this times as likely as the likeliest
-  uint64_t seed = 0;       ///< of its own generator; that of `manual_seed` is not used
+  double temperature = 1;  ///< divides the logits; 0 takes the most likely token
+  int64_t top_k = 0;       ///< keep the k most likely tokens; 0 means all
+  double top_p = 1;        ///< keep the most likely tokens that together have this probability
+  double min_p = 0;        ///< keep tokens at least this times as likely as the most likely one
+  uint64_t seed = 0;       ///< of the call's generator; `manual_seed` has no effect
   /// A text ends with the first of these.
   std::vector<int64_t> stop_tokens{};
   /// Called with each new token and the number of its prompt, as soon as it is known; false ends
   /// that text.
   std::function<bool(int64_t token, int64_t prompt)> on_token{};
-  /// `CausalLM` with learnt positions: tokens dropped at once, oldest first, when these are used
-  /// up. The others move to new positions, which costs a whole forward pass: with 1, every token
-  /// sees `context` tokens and costs a pass; with context / 2, it sees at least half and passes are
-  /// rare.
+  /// `CausalLM` with learnt positions: how many of the oldest tokens are dropped at once when the
+  /// positions are used up. The other tokens then move to new positions, which costs a whole
+  /// forward pass. With 1, every token sees `context` tokens and costs a pass; with context / 2, it
+  /// sees at least half of them and passes are rare.
   int64_t stride = 1;
   /// Blocks of `Decoder` on a card: steps are recorded once and replayed, see `DecodeStep`.
   bool capture = true;
@@ -37,7 +37,7 @@ struct GenerateOptions {
 /// `IndexError` of `op` for a token outside [0, vocab).
 SASH_API void check_prompt(const char* op, const std::vector<int64_t>& prompt, int64_t vocab);
 
-/// Chooses the tokens of one text.
+/// Selects the tokens of one text.
 class SASH_API TokenSampler {
  public:
   /// `prompt` is the text so far, the `number`-th of a batch. `ValueError` of `op` for an empty
@@ -51,14 +51,14 @@ class SASH_API TokenSampler {
   /// Prompt and new tokens.
   const std::vector<int64_t>& text() const { return text_; }
   std::vector<int64_t> new_tokens() const;
-  /// Appends the token chosen by logits [vocab]: of equal ones, the first. `ValueError` if one is
-  /// NaN, or none is above -inf; `IndexError` if a penalty is asked for and the text has a token
-  /// outside the vocabulary.
+  /// Appends the token selected by logits [vocab]; of equal logits, the first. `ValueError` if a
+  /// logit is NaN or none is above -inf; `IndexError` if there is a penalty and the text has a
+  /// token outside the vocabulary.
   void append(std::vector<double> logits);
-  /// Whether the options ask for the likeliest token, whatever the text.
+  /// Whether the options always select the most likely token.
   bool takes_likeliest() const;
-  /// Appends the likeliest token, which the caller found. `ValueError` if it is negative, which
-  /// says that a logit is NaN or all logits are -inf.
+  /// Appends the most likely token, which the caller computed. `ValueError` if it is negative,
+  /// which means that a logit is NaN or all logits are -inf.
   void append_likeliest(int64_t token);
 
  private:

@@ -20,8 +20,8 @@ struct HtmlReportOptions {
 };
 
 /// A training as one page of HTML, which opens without a network: loss, validation, learning rate,
-/// gradient norm, speed and memory over the steps that it saw, and what is added. Of a resumed
-/// training these are the steps since; the page says so.
+/// gradient norm, speed and memory over the steps that it saw, and added sections. A resumed
+/// training's page has the steps after the resume, and says so.
 ///
 ///     optim::HtmlReport report("run.html");
 ///     trainer.add(report);  // writes the page at the end of the training
@@ -43,20 +43,20 @@ class SASH_API HtmlReport : public Callback {
 
   // Each of these adds a section below the curves.
   void add_text(const std::string& title, const std::string& text);
-  /// `ValueError` if a row has not as many fields as the header.
+  /// `ValueError` if a row has another number of fields than the header.
   void add_table(const std::string& title, const Row& header, const std::vector<Row>& rows);
-  /// A model's modules: shapes, parameters, operations, and the share of scores that masks leave.
+  /// A model's modules: shapes, parameters, operations, share of scores that masks list.
   void add_summary(const nn::Summary& summary);
   /// A figure of `plot`.
   void add_figure(const std::string& title, const std::string& svg);
   /// One head of a mask; `ValueError` for lengths outside [1, 4096].
   void add_mask(const AttentionMask& mask, int64_t queries, int64_t keys);
-  /// The weights [H, S_q, S_k], or the first of a batch [B, H, S_q, S_k], a map for each of the
-  /// first 16 heads: what `AttentionRecorder` keeps. The darkest colour begins where only 2 % of
-  /// the weights are greater. `ShapeError` for other shapes.
+  /// The weights [H, S_q, S_k], or the first of a batch [B, H, S_q, S_k], as `AttentionRecorder`
+  /// records them: a map for each of the first 16 heads. Only 2 % of the weights are above the
+  /// value with the darkest colour. `ShapeError` for other shapes.
   void add_attention(const std::string& title, const Tensor& weights);
 
-  /// Writes the page, whole or not at all. `IoError` if it cannot.
+  /// Writes the page atomically. `IoError` if it cannot.
   void write() const;
 
  private:

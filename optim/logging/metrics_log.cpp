@@ -153,7 +153,7 @@ void MetricsLog::check_names(const Figures& figures) const {
   std::set<std::string_view> names;
   for (const auto& [name, value] : figures) {
     if (!names.insert(name).second) {
-      throw ValueError(kMetricsLog, "a metric with a name of its own", in_quotes(name));
+      throw ValueError(kMetricsLog, "a metric with an unused name", in_quotes(name));
     }
     if (csv_ && name.find_first_of("\r\n") != name.npos) {
       throw ValueError(kMetricsLog, "a metric whose name is one line", in_quotes(name));

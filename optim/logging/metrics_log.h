@@ -15,16 +15,16 @@ namespace sash::optim {
 ///
 ///     {"step":500,"loss":1.51,"val_loss":1.62,"lr":0.004,"grad_norm":0.4,"ms":85,"tokens_per_s":12047}
 ///
-/// or, if its name ends in ".csv", as a row below a header. Metrics have their own names, figures
-/// of a validation "val_" before theirs. NaN and infinity are null in JSON and empty in CSV.
+/// or, if its name ends in ".csv", as a row below a header. Metrics have their names, figures of a
+/// validation "val_" before the name. NaN and infinity are null in JSON and empty in CSV.
 ///
-/// The first step that is written drops the file's lines of this and later steps, and a last line
-/// that is cut short: a resumed run goes on where its checkpoint was, and each step is there once.
-/// A full disk does not end a training: it is a warning on stderr, and `failed()`.
+/// The first written step removes the file's lines of this and later steps, and an incomplete last
+/// line: a resumed run continues after its checkpoint, and has each step once. A full disk does not
+/// end a training: it is a warning on stderr, and `failed()` is true.
 class SASH_API MetricsLog : public Callback {
  public:
-  /// Opens the file, which stays as it is until the first step. `FormatError` if it holds anything
-  /// else than metrics, `IoError` if it cannot be read or written.
+  /// Opens the file, which stays unchanged until the first step. `FormatError` if it has anything
+  /// other than metrics, `IoError` if it cannot be read or written.
   explicit MetricsLog(std::string path);
   ~MetricsLog() override;
   MetricsLog(const MetricsLog&) = delete;

@@ -13,10 +13,10 @@ namespace sash::optim {
 struct ProgressOptions {
   int64_t log_every = 50;          ///< steps between lines where there is no terminal
   std::FILE* out = stdout;         ///< warnings go to stderr
-  std::optional<bool> terminal{};  ///< whether `out` is one; asked of the system by default
+  std::optional<bool> terminal{};  ///< whether `out` is one; by default the system says so
   std::optional<Device> device{};  ///< whose memory is shown; `default_device()`
-  /// Additions and multiplications of a training step, and what the device can do of them in a
-  /// second; with both, lines show the share.
+  /// Additions and multiplications of a training step, and the device's peak in a second; with
+  /// both, lines show the share.
   double step_flops = 0;
   double peak_flops = 0;
 };
@@ -26,10 +26,10 @@ struct ProgressOptions {
 ///     step 1200/2000 [01:42<01:08, 11.8 steps/s]  loss 1.512  val_loss 1.623  lr 3.1e-03
 ///     |g| 0.42  12.1k tokens/s  38 % of peak  210 MB
 ///
-/// in one line: the time so far, the time left, and of loss and rates averages over some ten steps;
-/// memory is the most that the device held. On a terminal the line is rewritten, at most every
-/// 0.1 s, and cut at its width; elsewhere there is a new one every `log_every` steps. Steps with a
-/// validation, and the last, always have a line of their own.
+/// in one line: the time so far, the time left, averages of loss and rates over about ten steps,
+/// and the peak of the device's memory. On a terminal the line is rewritten, at most every 0.1 s,
+/// and cut at the terminal's width; elsewhere a new line appears every `log_every` steps. Steps
+/// with a validation, and the last step, always have a separate line.
 class SASH_API ProgressLine : public Callback {
  public:
   explicit ProgressLine(const ProgressOptions& options = {});
@@ -42,7 +42,7 @@ class SASH_API ProgressLine : public Callback {
   void on_warning(const std::string& text) override;
   void on_end(Trainer& trainer) override;
 
-  /// Ends a line that would be rewritten, so that other output can follow.
+  /// Ends the line, so that other output can follow.
   void finish();
 
  private:

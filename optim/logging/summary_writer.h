@@ -19,16 +19,16 @@ namespace sash::optim {
 ///     writer.add_scalar("loss/train", loss.item<double>(), step);
 ///
 /// As a callback it adds a training's loss/train, loss/validation, lr, grad_norm, tokens_per_s and
-/// other metrics and validations (accuracy/train, accuracy/validation). A record that cannot be
-/// written is a warning on stderr then, and the last.
+/// other metrics and validations (accuracy/train, accuracy/validation). If a record cannot be
+/// written, the callback warns on stderr and writes no further records.
 ///
-/// Each writer makes a file of its own, `events.out.tfevents.<seconds>.<host>.<process>.<number>`,
-/// in which records are appended; TensorBoard joins the files of a folder, so a resumed run goes on
-/// in the same curves. The first step that a writer gets as a callback has TensorBoard drop what
-/// earlier files have of this and later steps (unless this writer has added some itself): each is
-/// there once. As a callback it hands each step to the system before the step's checkpoint is
-/// written: a process that dies leaves all steps that a resumed run does not make again. It leaves
-/// all records whole but perhaps the last, which readers skip.
+/// Each writer makes a new file, `events.out.tfevents.<seconds>.<host>.<process>.<number>`, and
+/// appends records to it. TensorBoard joins the files of a folder, so a resumed run continues the
+/// same curves. At the first step that a writer gets as a callback, it tells TensorBoard to drop
+/// this step and later steps of earlier files (unless this writer has already added such steps), so
+/// each step appears once. As a callback it hands each step to the system before the step's
+/// checkpoint is written: after a crash, the file has every step that a resumed run does not
+/// repeat. Only the last record may be incomplete, and readers skip it.
 class SASH_API SummaryWriter : public Callback {
  public:
   /// Makes the folder if there is none. `IoError` if folder or file cannot be made.
@@ -37,15 +37,15 @@ class SASH_API SummaryWriter : public Callback {
   SummaryWriter(SummaryWriter&&) noexcept;
   SummaryWriter& operator=(SummaryWriter&&) noexcept;
 
-  // `IoError` if a record cannot be written, at the call or a later one; `ValueError` if this was
-  // moved from.
+  // `IoError` if a record cannot be written, from this call or a later one; `ValueError` for a
+  // writer that was moved from.
   void add_scalar(std::string_view tag, double value, int64_t step);
-  /// How often which values occur in `values`, a floating tensor on any device, in buckets that
-  /// grow by 10 %. `ValueError` if it is empty or an element is not finite.
+  /// A histogram of `values`, a floating tensor on any device, with buckets that grow by 10 %.
+  /// `ValueError` if it is empty or an element is not finite.
   void add_histogram(std::string_view tag, const Tensor& values, int64_t step);
   /// `text` is shown as Markdown. `ValueError` if it is not UTF-8.
   void add_text(std::string_view tag, std::string_view text, int64_t step);
-  /// Hands all records to the system. The destructor does so, too, but cannot report errors.
+  /// Hands all records to the system. The destructor does this too, but cannot report errors.
   void flush();
 
   void on_step(const StepReport& report) override;

@@ -23,8 +23,8 @@ struct StepReport {
   std::map<std::string, double> validation{};  ///< after a validation: "loss" and the caller's own
 };
 
-/// Sees the steps of a training. All members do nothing by default. An error that one throws ends
-/// the training.
+/// Sees the steps of a training. All members do nothing by default. An error that a member throws
+/// ends the training.
 class SASH_API Callback {
  public:
   Callback() = default;
@@ -38,7 +38,7 @@ class SASH_API Callback {
   virtual void on_step(const StepReport& report);
   /// After a checkpoint of `step` was written to `path`, and old ones removed.
   virtual void on_save(const std::string& path, int64_t step);
-  /// When training goes on although something went wrong.
+  /// When training continues although something went wrong.
   virtual void on_warning(const std::string& text);
   /// After the last step, and when an error ends the training. If several throw, `run` throws the
   /// first of all errors.

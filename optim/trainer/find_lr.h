@@ -10,15 +10,15 @@ struct FindLrOptions {
   double min_lr = 1e-8;
   double max_lr = 1;
   int64_t steps = 100;
-  /// Ends when the smoothed loss exceeds its least by more than (stop_factor - 1) |least|.
+  /// Ends when the smoothed loss exceeds its minimum by more than (stop_factor - 1) |minimum|.
   double stop_factor = 4;
 };
 
-/// What `find_lr` saw.
+/// The result of `find_lr`.
 struct FoundLr {
   std::vector<double> lr{};
   std::vector<double> loss{};  ///< smoothed, one for each rate
-  double suggestion = 0;       ///< where the loss falls fastest; 0 if it never does
+  double suggestion = 0;       ///< where the loss falls fastest; 0 if it never falls
 };
 
 /// The learning rate range test (Smith, "Cyclical learning rates for training neural networks",
@@ -27,8 +27,8 @@ struct FoundLr {
 ///
 ///     optimizer.set_lr(optim::find_lr(model, optimizer, loader, step).suggestion);
 ///
-/// Leaves model, optimizer, loader and random state as they were, modes and gradients too;
-/// meanwhile there are two copies of the first two. `ValueError` unless 0 < min_lr < max_lr, steps
+/// Afterwards model, optimizer, loader, random state, modes and gradients are as before. During the
+/// test there are two copies of model and optimizer. `ValueError` unless 0 < min_lr < max_lr, steps
 /// is at least 3, stop_factor above 1 and the first loss finite.
 SASH_API FoundLr find_lr(nn::Module& model, Optimizer& optimizer, data::Loader& loader,
                          const StepFunction& step, const FindLrOptions& options = {});

@@ -45,7 +45,7 @@ std::string explain_nonfinite(std::span<const Tensor> batch, const StateDict& pa
     const std::string text = "the first infinity is a result of " + infinity;
     found = found.empty() ? text : text + "; " + found;
   }
-  return found.empty() ? "no op of the same step again made one" : found;
+  return found.empty() ? "no op made one when the step was repeated" : found;
 }
 
 }  // namespace sash::optim

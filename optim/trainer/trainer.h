@@ -18,19 +18,19 @@
 
 namespace sash::optim {
 
-/// What a step function makes of a batch: the loss to minimise, a scalar, and what else to report,
-/// such as the accuracy, as scalars by name: names of their own, and none "loss". A `Tensor`
+/// The result of a step function for a batch: the loss to minimise, a scalar, and metrics to
+/// report, such as the accuracy, as scalars by name. Names are distinct, and not "loss". A `Tensor`
 /// converts to a loss without metrics.
 ///
-/// `weight` says how many samples or tokens these are means of, above 0:
+/// `weight`, above 0, is the number of samples or tokens that loss and metrics are means of:
 ///
 ///     return {cross_entropy(logits, targets), {}, targets.numel()};  // a packed batch
 ///     return {cross_entropy(logits, targets), {}, ne(targets, -100).sum()};
 ///
 /// Validations then average over all of them, and so do the `accumulate` batches of an update: with
 /// losses l_i of weights w_i, the update's loss is sum w_i l_i / sum w_i; metrics and gradients
-/// alike. Equal weights have the bits of none. A tensor is on the loss's device, and read in each
-/// step of a captured graph; a number is part of the graph.
+/// alike. Equal weights give the same bits as no weights. A tensor weight is on the loss's device,
+/// and a captured graph reads it in each step; a number is a constant of the graph.
 struct SASH_API StepOutput {
   using Metrics = std::vector<std::pair<std::string, Tensor>>;
 
@@ -53,13 +53,13 @@ struct SASH_API StepOutput {
   static Tensor scalar_on(const Tensor& loss, double value);
 };
 
-/// Loss and metrics, means over a batch, and its weight. Where only some batches have a metric, it
-/// is averaged over those.
+/// Loss and metrics, means over a batch, and its weight. A metric that only some batches have is
+/// averaged over those batches.
 using StepFunction = std::function<StepOutput(const data::Batch& batch)>;
-/// Batch number `index`, counted from 0: the same at each call, so that nothing needs to be saved.
+/// Batch number `index`, from 0; the same in each call, so that nothing need be saved.
 using BatchFunction = std::function<data::Batch(int64_t index)>;
 
-/// The names are PyTorch Lightning's, Hugging Face's or Keras', where they have one.
+/// Names are those of PyTorch Lightning, Hugging Face or Keras where they have one.
 struct TrainerOptions {
   int64_t steps = 0;             ///< updates in all, those before a resume included
   Schedule schedule{};           ///< learning rate of each update; groups keep their ratios to the
@@ -106,25 +106,25 @@ enum class TrainerEnd { steps, patience, stopped, signal };
 ///         .save = "runs/a", .save_every = 500, .resume = "auto"});
 ///     trainer.run();
 ///
-/// Where batches are one row of tokens, [1, N], of different N, and their outputs have no weight,
-/// the first validation or update of several warns that they count alike.
+/// If batches are one row of tokens, [1, N], with different N, and their outputs have no weight,
+/// the first validation or update of several batches warns that all batches count equally.
 ///
-/// Losses and parameters have the bits of the same loop written by hand, and those of a resumed run
-/// are those of one that was never interrupted: checkpoints hold model, optimizer, scaler, random
-/// state, the loader's place, the best validation so far, and the plateau's state. Validations
-/// change none of these but the last two. Model, optimizer, loaders and scaler must outlive the
-/// trainer.
+/// Losses and parameters have the same bits as a loop written by hand, and a resumed run has
+/// the same bits as a run without a break. Checkpoints have model, optimizer, scaler, random
+/// state, the loader's place, the best validation so far, and the plateau's state.
+/// Validations change only the last two. Model, optimizer, loaders and scaler must outlive
+/// the trainer.
 ///
-/// An update whose gradients are not all finite is not made, and ends the training (with a scaler:
-/// is left out): the model stays as it was, running statistics too. A NaN or infinity is never
-/// saved.
+/// If a gradient is not finite, the update is not made and the training ends (with a scaler, the
+/// update is skipped). The model stays unchanged, running statistics included. NaN and infinity are
+/// never saved.
 ///
-/// If a validation throws, the steps before it are saved first. `run` trains a model in evaluation
-/// mode in training mode; parts that are in evaluation mode in a model that is not stay so.
+/// If a validation throws, the steps before it are saved first. `run` switches a model in
+/// evaluation mode to training mode; parts of a model in training mode keep their modes.
 class SASH_API Trainer {
  public:
-  /// `ValueError` for options that contradict each other, a folder that has checkpoints already
-  /// unless `resume` is one of them, or with `keep` 0 a file that is no checkpoint. `IoError` if
+  /// `ValueError` for options that contradict each other, a folder that already has checkpoints
+  /// unless `resume` is one of them, or with `keep` 0 a file that is not a checkpoint. `IoError` if
   /// nothing can be written to `save`. Loads the checkpoint of `resume`, with the errors of
   /// `load_checkpoint`.
   Trainer(nn::Module& model, Optimizer& optimizer, data::Loader& loader, StepFunction step,
@@ -138,33 +138,33 @@ class SASH_API Trainer {
 
   /// Adds a callback, called in the order of adding. If there are none, warnings go to stderr.
   void add(std::shared_ptr<Callback> callback);
-  /// The same for one that outlives the trainer.
+  /// The same for a callback that outlives the trainer.
   void add(Callback& callback);
 
   /// Trains up to `steps`. `ValueError` that names the step, and the op that made it, for a loss or
   /// gradient that is not finite, or a weight that is not above 0. `IoError` if the last checkpoint
-  /// cannot be written; one before is a warning.
+  /// cannot be written; for earlier checkpoints that is a warning.
   TrainerEnd run();
   /// Ends `run` after the current step, or before the first; for callbacks.
   void stop();
   /// Mean loss and metrics over the validation loader, by name: each batch counts as its weight
-  /// says. Empty without one, or if a signal came meanwhile. `ValueError` if the loss is not
-  /// finite, a weight is not above 0, or some batches have one and others not.
+  /// says. Empty without a loader, or if a signal arrived during the validation. `ValueError` if
+  /// the loss is not finite, a weight is not above 0, or some batches have one and others not.
   std::map<std::string, double> validate();
   /// Writes a checkpoint to a file. `ValueError` if a parameter or the optimizer's state is not
-  /// finite, `IoError` if it cannot be written; an old file stays then.
+  /// finite, `IoError` if it cannot be written; then an old file stays.
   void save(const std::string& path);
 
   nn::Module& model() const;
   Optimizer& optimizer() const;
   const TrainerOptions& options() const;
-  /// Updates so far.
+  /// The number of updates so far.
   int64_t step() const;
   /// The step of the last checkpoint that was written or loaded; -1 if there is none.
   int64_t saved_step() const;
   /// The signal that ended the training, or 0.
   int signal() const;
-  /// What the last validation of `run` found; empty if there was none.
+  /// The figures of the last validation of `run`; empty if there was none.
   const std::map<std::string, double>& validation() const;
   /// The best of the validations' `monitor`, if there was one.
   std::optional<double> best() const;

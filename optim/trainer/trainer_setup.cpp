@@ -107,8 +107,7 @@ void Trainer::State::check_options() const {
   check(options.keep > 0 || !options.keep_best, "a keep of 1 or more with keep_best", "0");
   check(saves || options.resume != "auto", "save with resume = \"auto\"", "none");
   const bool validates = options.validate != nullptr;
-  check(!validates || options.validate != loader, "a loader of its own as validate",
-        "the training's");
+  check(!validates || options.validate != loader, "another loader as validate", "the training's");
   check(validates || !options.keep_best, "validate with keep_best", "none");
   check(validates || options.patience == 0, "validate with patience", "none");
   check(validates || options.validate_every == 0, "validate with validate_every", "none");
@@ -120,7 +119,7 @@ void Trainer::State::check_options() const {
   // Rates of other groups follow the first one's, in the ratio they have now.
   const bool sets_rates = options.schedule || options.plateau;
   check(!sets_rates || optimizer.num_groups() == 1 || optimizer.lr() > 0,
-        "a rate of the first group above 0, which others keep their ratio to", "0");
+        "a rate of the first group above 0, to which the other rates are in proportion", "0");
 }
 
 void Trainer::State::open_folder() {

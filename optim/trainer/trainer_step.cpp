@@ -48,7 +48,8 @@ void detail::check_output(const char* op, const StepOutput& output) {
   for (const auto& [name, value] : output.metrics) {
     const std::string quoted = in_quotes(name);
     if (!names.insert(name).second) {
-      throw ValueError(op, "metrics with names of their own", "two named " + quoted);
+      throw ValueError(op, "metrics with distinct names, none of them 'loss'",
+                       "two named " + quoted);
     }
     if (!value.defined()) {
       throw ValueError(op, "a tensor as metric " + quoted, "an undefined one");
@@ -181,7 +182,9 @@ void Trainer::State::note_rows(const data::Batch& batch, const StepOutput& outpu
   if (row.rank() == 0) row = x.shape();
   if (row == x.shape()) return;
   told_rows = true;
-  warn("batches [1, N] of different N count alike: give StepOutput their weight, such as N");
+  warn(
+      "batches [1, N] of different N have equal weights: return a weight, such as N, in "
+      "StepOutput");
 }
 
 // The tensors are those of all batches, one after the other. Returns the sums of losses and

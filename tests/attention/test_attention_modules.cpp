@@ -346,7 +346,7 @@ TEST_CASE("wrong calls: attention modules") {
   nn::LongformerAttention longformer(8, 2);
   const Tensor x = zeros({1, 4, 8}), y = zeros({1, 4, 8});
   expect_error<ValueError>(
-      "LongformerAttention: expected self-attention, with global projections, got other keys or "
+      "LongformerAttention: expected self-attention, as global projections need, got other keys or "
       "values than queries",
       [&] { longformer(x, y, y); });
   expect_error<ShapeError>("LongformerAttention: expected x of shape [B, S, 8], got [4, 8]", [&] {
@@ -354,6 +354,6 @@ TEST_CASE("wrong calls: attention modules") {
   });
   nn::KeyValueCache cache;
   expect_error<NotImplemented>(
-      "LongformerAttention: with global projections it takes no cache: they see later tokens",
+      "LongformerAttention: it takes no cache with global projections, which see later tokens",
       [&] { longformer(x, cache); });
 }

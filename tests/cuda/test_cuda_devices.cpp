@@ -65,7 +65,7 @@ TEST_CASE("cuda devices: a parameter group on two devices is an error, two group
     global_norm(std::vector<Tensor>{here.grad(), there.grad()});
   });
   const std::string clipped =
-      ": expected gradients on one device (clip those of each device by a call), got cpu and "
+      ": expected gradients on one device (call this once for each device), got cpu and "
       "cuda:0";
   Tensor wide = ones({2, 3}, {.device = kCPU, .requires_grad = true});
   wide.set_grad(ones({3, 2}, {.device = kCPU}).transpose(0, 1));

@@ -203,7 +203,7 @@ TEST_CASE("csv: quotes as in RFC 4180") {
   CHECK(thrown("a\n1\n\"2\n3\n") ==
         "FormatError: read_csv: expected an end of the quotes, got none in line 3" + place);
   CHECK(thrown("a\n\"1\"2\n") ==
-        "FormatError: read_csv: expected a delimiter behind the quotes, got none in line 2" +
+        "FormatError: read_csv: expected a delimiter after the closing quotes, got none in line 2" +
             place);
   CHECK(thrown("a,b\n1,\"\"\n") ==
         "FormatError: read_csv: expected a number, got '' in line 2" + place);

@@ -123,7 +123,7 @@ TEST_CASE("metrics log: a metric has a name of its own") {
       report.metrics[name] = 100;
       report.validation["loss"] = 1;
       expect_error<ValueError>(
-          "MetricsLog: expected a metric with a name of its own, got '" + std::string(name) + "'",
+          "MetricsLog: expected a metric with an unused name, got '" + std::string(name) + "'",
           [&] { log.on_step(report); });
     }
     CHECK(file_text(path) == before);

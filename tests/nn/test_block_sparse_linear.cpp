@@ -177,7 +177,7 @@ TEST_CASE("block-sparse layers: saved and loaded with their patterns") {
   StateDict without = dict;
   std::erase_if(without, [](const auto& entry) { return entry.first == "fc1.weight_blocks"; });
   expect_error<ValueError>(
-      "in fc1: Linear.load_state_dict: expected the blocks' places with the weight, got no "
+      "in fc1: Linear.load_state_dict: expected the blocks' coordinates with the weight, got no "
       "'fc1.weight_blocks'",
       [&] { wrong.load_state_dict(without, false); });
   CHECK(all_same(wrong.fc1.weight, kept));

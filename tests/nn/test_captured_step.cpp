@@ -294,7 +294,7 @@ TEST_CASE_TEMPLATE("captured step: each kind of inputs is recorded", On, Cpu, Cu
       const Tensor loss = run == 0 ? eager.run(inputs)[0] : step(inputs);
       losses[run].push_back(loss.item<double>());
       if (run == 1 && i == 8) {
-        CHECK(step.reason() == "the first call with these inputs sets things up");
+        CHECK(step.reason() == "the first call with these inputs runs eagerly");
       }
     }
   }
@@ -353,7 +353,7 @@ TEST_CASE_TEMPLATE("captured step: what cannot be recorded runs eagerly, and say
   CapturedStep off([](const Tensors& in) { return in[0] + 1; },
                    {.device = device, .capture = false});
   for (int i = 0; i < 3; ++i) off({x});
-  CHECK(off.reason() == "capturing is switched off");
+  CHECK(off.reason() == "capture is false");
   CHECK(off.captures() == 0);
   CapturedStep learning([](const Tensors& in) { return in[0].sum(); }, {.device = device});
   for (int i = 0; i < 3; ++i) learning({x.clone().requires_grad_()});

@@ -148,7 +148,7 @@ TEST_CASE_TEMPLATE("decode step: what cannot be recorded runs as a pass", On, Cp
   Texts own(other, {{3, 1, 4}});
   nn::DecodeStep eager(other, own.pointers(), false);
   for (int i = 0; i < 4; ++i) eager({1});
-  CHECK(eager.reason() == "capturing is switched off");
+  CHECK(eager.reason() == "capture is false");
 }
 
 TEST_CASE_TEMPLATE("decode step: positions that are used up are an error", On, Cpu, Cuda) {

@@ -203,7 +203,7 @@ TEST_CASE("lora: wrong calls change nothing") {
        [&] { nn::add_lora(model, "no_such"); }},
       {op + "a positive rank, got 0", [&] { nn::add_lora(model, "q_proj", {.rank = 0}); }},
       {op + "dropout in [0, 1], got 2", [&] { nn::add_lora(model, "q_proj", {.dropout = 2}); }},
-      {op + "layers with a weight of their own, got a tied one, 'head'",
+      {op + "layers without a tied weight, got a tied weight, 'head'",
        [&] { nn::add_lora(model, "q_proj|head"); }},
   });
   CHECK(nn::lora_parameters(model).empty());

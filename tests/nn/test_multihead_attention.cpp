@@ -350,7 +350,7 @@ TEST_CASE("multi-head attention: errors of widths") {
          const Tensor x = zeros({1, 2, 8});
          nn::MultiheadAttention(8, 2, {.attention = "linear"}).forward_with_weights(x, x, x);
        }},
-      {"ValueError: LongformerAttention: expected packed projections, with global ones, got "
+      {"ValueError: LongformerAttention: expected packed projections for global_projections, got "
        "separate or missing ones",
        [] { nn::LongformerAttention(8, 2, {}, {.kdim = 3}); }},
   });

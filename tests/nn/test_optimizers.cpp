@@ -353,7 +353,8 @@ TEST_CASE("Muon refuses a saved state that would train a vector as a matrix") {
     if (key == "param_groups.0.ns_steps") tensor = scalar_tensor(5.0);
   }
   expect_error<ValueError>(
-      "Muon.load_state_dict: expected matrices, and all else in a group with ns_steps = 0, got a "
+      "Muon.load_state_dict: expected matrices (put other parameters into a group with ns_steps = "
+      "0), got a "
       "parameter [3]",
       [&] { muon.load_state_dict(dict); });
   v.set_grad(ones({3}));
@@ -391,9 +392,9 @@ TEST_CASE("wrong calls: Lion, RMSprop, Muon, averages and schedules") {
       {"ValueError: RMSprop: expected each parameter once, got one twice",
        [&] { optim::RMSprop(std::vector<Tensor>{a, a}); }},
       {"ValueError: Muon: expected parameters, got none", [] { optim::Muon(std::vector<Tensor>{}); }},
-      {"ValueError: Muon: expected matrices, and all else in a group with ns_steps = 0, got a parameter [3]",
+      {"ValueError: Muon: expected matrices (put other parameters into a group with ns_steps = 0), got a parameter [3]",
        [&] { optim::Muon(std::vector<Tensor>{a, b}); }},
-      {"ValueError: Muon: expected matrices, and all else in a group with ns_steps = 0, got a parameter [3]",
+      {"ValueError: Muon: expected matrices (put other parameters into a group with ns_steps = 0), got a parameter [3]",
        [&] { muon.add_param_group({.parameters = {b}}); }},
       {"ValueError: Muon: expected momentum in [0, 1), got 1", [&] { optim::Muon(one, {.momentum = 1}); }},
       {"ValueError: Muon: expected beta1 in [0, 1), got 2", [&] { optim::Muon(one, {.beta1 = 2}); }},

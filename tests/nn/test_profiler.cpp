@@ -216,7 +216,7 @@ TEST_CASE_TEMPLATE("profiler: captured steps run eagerly while it runs", On, Cpu
                            {.device = device});
   for (int i = 0; i < 3; ++i) step({x});
   Profiler profiler;
-  expect_error<ValueError>("Profiler: expected no other profiler that runs, got one",
+  expect_error<ValueError>("Profiler: expected no other running profiler, got one",
                            [] { Profiler second; });
   step({x});
   CHECK(step.reason() == "kernels are being profiled");

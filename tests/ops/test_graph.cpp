@@ -405,7 +405,7 @@ TEST_CASE("graph: a captured step falls back when its recording fails, and tries
   for (int i = 1; i < 6; ++i) {
     CHECK(step({full({3}, i, {.device = kCPU})}).item<double>() == 6 * i);
     CHECK(x.grad().to_vector<double>() == std::vector<double>(3, i));
-    CHECK(step.reason() == (i == 1 ? "the first call with these inputs sets things up"
+    CHECK(step.reason() == (i == 1 ? "the first call with these inputs runs eagerly"
                                    : "end_capture: something else"));
     CHECK(recorder->begun == std::min(i - 1, 2));
   }

@@ -111,7 +111,7 @@ TEST_CASE("a captured step, a loader, an average and a LambdaLR that were moved 
   const std::string of_step =
       "ValueError: CapturedStep: expected a step, got one that was moved from";
   const std::string of_average =
-      "ValueError: EMA: expected averages, got ones that were moved from";
+      "ValueError: EMA: expected averages, got averages that were moved from";
   const auto of_loader = [](const std::string& method) {
     return "ValueError: Loader." + method + ": expected a loader, got one that was moved from";
   };
@@ -138,14 +138,14 @@ TEST_CASE("a captured step, a loader, an average and a LambdaLR that were moved 
   });
   data::TensorDataset dataset({p}), next_dataset = std::move(dataset);
   const std::string of_dataset =
-      "ValueError: TensorDataset: expected tensors, got ones that were moved from";
+      "ValueError: TensorDataset: expected tensors, got tensors that were moved from";
   data::Tokens tokens({1, 2, 3}), next_tokens = std::move(tokens);
   std::vector<int64_t> ids(2);
   expect_errors({
       {of_dataset, [&] { (void)dataset.size(); }},
       {of_dataset, [&] { (void)dataset.get(0); }},
       {of_dataset, [&] { data::Loader(std::move(dataset)); }},
-      {"ValueError: Tokens::read: expected tokens, got ones that were moved from",
+      {"ValueError: Tokens::read: expected tokens, got tokens that were moved from",
        [&] { tokens.read(0, ids); }},
   });
   next_tokens.read(0, ids);

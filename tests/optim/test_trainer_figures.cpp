@@ -67,7 +67,7 @@ TEST_CASE("Trainer: the training loader is no validation loader") {
         optim::Trainer(setup.model, setup.optimizer, setup.loader, setup.step(),
                        {.steps = 1, .validate = &setup.loader});
       },
-      "Trainer: expected a loader of its own as validate, got the training's");
+      "Trainer: expected another loader as validate, got the training's");
 }
 
 TEST_CASE("Trainer: a validation loader at the end of an epoch starts the next") {
@@ -202,9 +202,11 @@ TEST_CASE("Trainer: metrics that are none are errors with their names") {
     Metrics metrics;
   };
   const Case cases[] = {
-      {"ValueError: Trainer: expected metrics with names of their own, got two named 'loss'",
+      {"ValueError: Trainer: expected metrics with distinct names, none of them 'loss', got two "
+       "named 'loss'",
        {{"loss", one()}}},
-      {"ValueError: Trainer: expected metrics with names of their own, got two named 'a'",
+      {"ValueError: Trainer: expected metrics with distinct names, none of them 'loss', got two "
+       "named 'a'",
        {{"a", one()}, {"b", one()}, {"a", one()}}},
       {"ShapeError: Trainer: expected one element as metric 'top', got shape [3]",
        {{"top", ones({3})}}},

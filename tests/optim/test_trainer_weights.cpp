@@ -97,7 +97,7 @@ TEST_CASE_TEMPLATE("Trainer: a validation over packed batches is the mean over t
   // Without a weight batches count alike, with a word.
   CHECK(validate(false).at("loss") != doctest::Approx(sum / tokens).epsilon(1e-5));
   REQUIRE(record.warnings.size() == 1);
-  CHECK(record.warnings[0].starts_with("batches [1, N] of different N count alike"));
+  CHECK(record.warnings[0].starts_with("batches [1, N] of different N have equal weights"));
 }
 
 TEST_CASE_TEMPLATE("Trainer: accumulated gradients are those of the mean over all tokens", On, Cpu,

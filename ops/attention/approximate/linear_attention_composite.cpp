@@ -20,7 +20,7 @@
 namespace sash {
 namespace {
 
-using detail::grouped;
+using detail::grouped_heads;
 
 constexpr int64_t kChunk = 64;
 
