@@ -16,8 +16,8 @@ namespace sash::nn {
 ///     nn::DecodeStep step(model, {&caches});  // that hold the prompt
 ///     const Tensor& logits = step({token});
 ///
-/// A replay has the bits of `LanguageModel::next_logits`. The first step runs eagerly, the second is
-/// recorded. If a cache or a table of rotary angles has grown, the step is recorded again. Steps
+/// A replay has the bits of `LanguageModel::next_logits`. The first step runs eagerly, the second
+/// is recorded. If a cache or a table of rotary angles has grown, the step is recorded again. Steps
 /// that cannot be recorded run eagerly, and `reason` says why. Only these steps may change the
 /// model and the caches.
 class SASH_API DecodeStep {
