@@ -66,6 +66,13 @@ int64_t count_of(double density, int64_t all) {
   return density > 0 && all > 0 ? std::max<int64_t>(count, 1) : count;
 }
 
+// 0, 1, ..., count - 1.
+std::vector<int64_t> first_numbers(int64_t count) {
+  std::vector<int64_t> numbers(static_cast<size_t>(count));
+  std::iota(numbers.begin(), numbers.end(), int64_t{0});
+  return numbers;
+}
+
 // The blocks whose numbers, in row-major order, are `numbers`.
 std::vector<BlockCoordinate> sorted_places(std::vector<int64_t> numbers, int64_t block_columns) {
   std::sort(numbers.begin(), numbers.end());
@@ -192,15 +199,17 @@ BlockPattern::BlockPattern(int64_t rows, int64_t columns, int64_t block,
 }
 
 BlockPattern BlockPattern::full(int64_t rows, int64_t columns, int64_t block) {
-  return random(rows, columns, block, 1, 0);
+  check_grid(rows, columns, block);
+  const int64_t all = (rows / block) * (columns / block);
+  return BlockPattern(rows, columns, block,
+                      sorted_places(first_numbers(count_of(1, all)), columns / block));
 }
 
 BlockPattern BlockPattern::random(int64_t rows, int64_t columns, int64_t block, double density,
                                   uint64_t seed) {
   check_grid(rows, columns, block);
   const int64_t all = (rows / block) * (columns / block), count = count_of(density, all);
-  std::vector<int64_t> numbers(static_cast<size_t>(count));
-  std::iota(numbers.begin(), numbers.end(), int64_t{0});
+  std::vector<int64_t> numbers = first_numbers(count);
   // The beginning of a random permutation of all numbers, of which those that moved are kept.
   std::unordered_map<int64_t, int64_t> moved;
   const auto at = [&](int64_t place) {
