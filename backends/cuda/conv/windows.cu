@@ -14,7 +14,7 @@ struct Planes {
   int64_t rows, columns;            ///< windows along each axis
   int64_t strides[4];
 
-  Planes(const TensorView& x, const SlidingWindows& over)
+  Planes(View x, const SlidingWindows& over)
       : windows(over),
         channels(x.shape[1]),
         height(x.shape[2]),
@@ -42,17 +42,13 @@ struct Planes {
 struct WindowStrides {
   int64_t item, channel, row, column;
 
-  explicit WindowStrides(const TensorView& y)
+  explicit WindowStrides(View y)
       : item(y.strides[0]), channel(y.strides[1]), row(y.strides[2]), column(y.strides[3]) {}
 
   __device__ int64_t offset(int64_t n, int64_t c, int64_t i, int64_t j) const {
     return n * item + c * channel + i * row + j * column;
   }
 };
-
-__device__ int64_t thread_index() {
-  return static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-}
 
 /// Splits off the last digit of a number in mixed radix.
 template <class I>
@@ -102,31 +98,22 @@ __global__ void __launch_bounds__(kThreads)
   *reinterpret_cast<Vector<Word, V>*>(y + strides.offset(n, c, i, j) + at) = element;
 }
 
-void unfold_windows(KernelContext& context, const TensorView& x, const SlidingWindows& windows,
-                    const TensorView& y) {
+void unfold_windows(KernelContext& context, View x, const SlidingWindows& windows, View y) {
   const int64_t elements = y.numel();
   if (elements == 0) return;
-  const CardGuard guard(context.device.index);
   dispatch_words(x.dtype, [&]<class Word>(TypeTag<Word>) {
-    const auto launch = [&]<int V>(std::integral_constant<int, V>) {
-      const int64_t count = elements / V;
-      with_index(elements, [&]<class I>(TypeTag<I>) {  // V times as many as threads
-        unfold_kernel<V, I>
-            <<<blocks_for(count), kThreads, 0, static_cast<cudaStream_t>(context.stream.handle)>>>(
-                Planes(x, windows), WindowStrides(y), count, x.ptr<Word>(), y.ptr<Word>());
-      });
-    };
     constexpr int kSide = 4;
     const bool whole = y.shape[4] * y.shape[5] % kSide == 0 &&
                        reinterpret_cast<uintptr_t>(y.data) % (kSide * sizeof(Word)) == 0 &&
                        std::all_of(y.strides.begin(), y.strides.begin() + 4,
                                    [](int64_t step) { return step % kSide == 0; });
-    if (whole) {
-      launch(std::integral_constant<int, kSide>{});
-    } else {
-      launch(std::integral_constant<int, 1>{});
-    }
-    SASH_CUDA_CHECK(cudaGetLastError());
+    with_vector_width<kSide>(whole, [&]<int V>(std::integral_constant<int, V>) {
+      const int64_t count = elements / V;
+      with_index(elements, [&]<class I>(TypeTag<I>) {  // V times as many as threads
+        launch_kernel(context, blocks_for(count), kThreads, 0, unfold_kernel<V, I, Word>,
+                      Planes(x, windows), WindowStrides(y), count, x.ptr<Word>(), y.ptr<Word>());
+      });
+    });
   });
 }
 
@@ -162,29 +149,21 @@ __global__ void __launch_bounds__(kThreads)
   x[flat] = narrow<T>(sum);
 }
 
-/// Calls launch(TypeTag<index>, TypeTag<element>, blocks, stream) for `count` results of `dtype`.
+/// Calls launch(TypeTag<index>, TypeTag<element>) for `count` results of `dtype`.
 template <class F>
-void for_elements(const KernelContext& context, DType dtype, const char* op, int64_t count,
-                  F&& launch) {
+void for_elements(DType dtype, const char* op, int64_t count, F&& launch) {
   if (count == 0) return;
-  const CardGuard guard(context.device.index);
-  const auto stream = static_cast<cudaStream_t>(context.stream.handle);
   dispatch_any_floating(dtype, op, [&]<class S>(TypeTag<S>) {
-    with_index(count, [&](auto index) {
-      launch(index, TypeTag<device_t<S>>{}, blocks_for(count), stream);
-    });
-    SASH_CUDA_CHECK(cudaGetLastError());
+    with_index(count, [&](auto index) { launch(index, TypeTag<device_t<S>>{}); });
   });
 }
 
-void fold_windows(KernelContext& context, const TensorView& y, const SlidingWindows& windows,
-                  const TensorView& x) {
+void fold_windows(KernelContext& context, View y, const SlidingWindows& windows, View x) {
   const int64_t count = x.numel();
-  for_elements(context, x.dtype, "fold_windows", count,
-               [&]<class I, class T>(TypeTag<I>, TypeTag<T>, unsigned blocks, cudaStream_t stream) {
-                 fold_kernel<I><<<blocks, kThreads, 0, stream>>>(
-                     Planes(x, windows), WindowStrides(y), count, y.ptr<const T>(), x.ptr<T>());
-               });
+  for_elements(x.dtype, "fold_windows", count, [&]<class I, class T>(TypeTag<I>, TypeTag<T>) {
+    launch_kernel(context, blocks_for(count), kThreads, 0, fold_kernel<I, T>, Planes(x, windows),
+                  WindowStrides(y), count, y.ptr<const T>(), x.ptr<T>());
+  });
 }
 
 /// Calls body(x, place) for the elements of window `flat`, in row-major order: of its x and of
@@ -240,24 +219,21 @@ __global__ void __launch_bounds__(kThreads)
   y[flat] = narrow<T>(sum / size);
 }
 
-void max_windows(KernelContext& context, const TensorView& x, const SlidingWindows& windows,
-                 const TensorView& y, const TensorView& index) {
+void max_windows(KernelContext& context, View x, const SlidingWindows& windows, View y,
+                 View index) {
   const int64_t count = y.numel();
-  for_elements(context, x.dtype, "max_windows", count,
-               [&]<class I, class T>(TypeTag<I>, TypeTag<T>, unsigned blocks, cudaStream_t stream) {
-                 max_kernel<I><<<blocks, kThreads, 0, stream>>>(
-                     Planes(x, windows), count, x.ptr<const T>(), y.ptr<T>(), index.ptr<int64_t>());
-               });
+  for_elements(x.dtype, "max_windows", count, [&]<class I, class T>(TypeTag<I>, TypeTag<T>) {
+    launch_kernel(context, blocks_for(count), kThreads, 0, max_kernel<I, T>, Planes(x, windows),
+                  count, x.ptr<const T>(), y.ptr<T>(), index.ptr<int64_t>());
+  });
 }
 
-void mean_windows(KernelContext& context, const TensorView& x, const SlidingWindows& windows,
-                  const TensorView& y) {
+void mean_windows(KernelContext& context, View x, const SlidingWindows& windows, View y) {
   const int64_t count = y.numel();
-  for_elements(context, x.dtype, "mean_windows", count,
-               [&]<class I, class T>(TypeTag<I>, TypeTag<T>, unsigned blocks, cudaStream_t stream) {
-                 mean_kernel<I><<<blocks, kThreads, 0, stream>>>(Planes(x, windows), count,
-                                                                 x.ptr<const T>(), y.ptr<T>());
-               });
+  for_elements(x.dtype, "mean_windows", count, [&]<class I, class T>(TypeTag<I>, TypeTag<T>) {
+    launch_kernel(context, blocks_for(count), kThreads, 0, mean_kernel<I, T>, Planes(x, windows),
+                  count, x.ptr<const T>(), y.ptr<T>());
+  });
 }
 
 }  // namespace

@@ -35,7 +35,7 @@ struct Computed {
 
 /// `elementwise` with `f` in the compute types of `Out` and `In`.
 template <class Out, class... In, class F, class... Views>
-void compute(const KernelContext& context, F f, const TensorView& y, const Views&... x) {
+void compute(const KernelContext& context, F f, View y, const Views&... x) {
   elementwise<Out, In...>(context, Computed<device_t<Out>, F>{f}, y, x...);
 }
 
@@ -57,6 +57,21 @@ void dispatch_any_floating(DType dtype, const char* op, F&& f) {
 template <class F>
 void dispatch_any_numeric(DType dtype, const char* op, F&& f) {
   sash::detail::dispatch_over<float, double, int64_t, int32_t, float16, bfloat16>(dtype, op, f);
+}
+
+/// The same, with the types that device code uses.
+template <class F>
+void dispatch_device_floating(DType dtype, const char* op, F&& f) {
+  dispatch_any_floating(dtype, op, [&]<class S>(TypeTag<S>) { f(TypeTag<device_t<S>>{}); });
+}
+template <class F>
+void dispatch_device_numeric(DType dtype, const char* op, F&& f) {
+  dispatch_any_numeric(dtype, op, [&]<class S>(TypeTag<S>) { f(TypeTag<device_t<S>>{}); });
+}
+template <class F>
+void dispatch_device_halves(DType dtype, const char* op, F&& f) {
+  sash::detail::dispatch_over<float16, bfloat16>(
+      dtype, op, [&]<class S>(TypeTag<S>) { f(TypeTag<device_t<S>>{}); });
 }
 
 }  // namespace sash::cuda

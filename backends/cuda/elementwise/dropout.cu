@@ -5,8 +5,7 @@
 namespace sash::cuda {
 namespace {
 
-void dropout(KernelContext& context, const TensorView& x, const TensorView& y, double p,
-             PhiloxState state) {
+void dropout(KernelContext& context, View x, View y, double p, PhiloxState state) {
   dispatch_any_floating(x.dtype, "dropout", [&]<class T>(TypeTag<T>) {
     philox_map<T>(context, DropoutFactors<operand_t<T>>(p, state), state, y, x);
   });

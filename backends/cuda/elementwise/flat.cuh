@@ -13,10 +13,6 @@ inline constexpr int kWidth = 16 / sizeof(T);
 template <class T>
 using Lane = Vector<T, kWidth<T>>;
 
-__host__ __device__ inline bool is_aligned(const void* data) {
-  return reinterpret_cast<uintptr_t>(data) % 16 == 0;
-}
-
 /// The elements from `x` on, of which `left` are there; zeros behind them.
 template <class T>
 __device__ Lane<T> load_lane(const T* x, int64_t left, bool aligned) {

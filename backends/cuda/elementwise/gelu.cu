@@ -5,7 +5,7 @@
 namespace sash::cuda {
 namespace {
 
-void gelu_forward(KernelContext& context, const TensorView& x, const TensorView& y, bool tanh) {
+void gelu_forward(KernelContext& context, View x, View y, bool tanh) {
   dispatch_any_floating(x.dtype, "gelu", [&]<class T>(TypeTag<T>) {
     if (tanh) {
       compute<T, T>(context, Gelu<GeluByTanh>{}, y, x);
@@ -15,8 +15,7 @@ void gelu_forward(KernelContext& context, const TensorView& x, const TensorView&
   });
 }
 
-void gelu_backward(KernelContext& context, const TensorView& x, const TensorView& g,
-                   const TensorView& dx, bool tanh) {
+void gelu_backward(KernelContext& context, View x, View g, View dx, bool tanh) {
   dispatch_any_floating(x.dtype, "gelu", [&]<class T>(TypeTag<T>) {
     if (tanh) {
       compute<T, T, T>(context, GeluGradient<GeluByTanh>{}, dx, x, g);

@@ -23,7 +23,7 @@ template <int V, class F>
 __global__ void __launch_bounds__(kThreads) glu_kernel(F f, int64_t vectors, int64_t per_row) {
   start_next_kernel();
   wait_for_previous_kernel();
-  const int64_t flat = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t flat = thread_index();
   if (flat >= vectors) return;
   const int64_t row = vectors <= UINT32_MAX
                           ? static_cast<uint32_t>(flat) / static_cast<uint32_t>(per_row)
@@ -77,7 +77,7 @@ void launch(const KernelContext& context, const F& f, int64_t rows, int64_t widt
   if (vectors == 0) return;
   const CardGuard guard(context.device.index);
   launch_dependent({.grid = blocks_for(vectors), .threads = kThreads}, glu_kernel<V, F>,
-                   static_cast<cudaStream_t>(context.stream.handle), f, vectors, width / V);
+                   stream_of(context), f, vectors, width / V);
 }
 
 template <class F>
@@ -94,34 +94,27 @@ void with_gate(Gate gate, F&& f) {
   }
 }
 
-void glu_forward(KernelContext& context, const TensorView& x, const TensorView& y, Gate gate) {
-  dispatch_any_floating(x.dtype, "glu", [&]<class S>(TypeTag<S>) {
-    using T = device_t<S>;
+void glu_forward(KernelContext& context, View x, View y, Gate gate) {
+  dispatch_device_floating(x.dtype, "glu", [&]<class T>(TypeTag<T>) {
     const int64_t rows = y.shape[0], width = y.shape[1];
     const bool vectors = width % kWidth<T> == 0 && is_aligned(x.data) && is_aligned(y.data);
     with_gate(gate, [&]<class G>(G) {
-      const auto with = [&]<int V>(std::integral_constant<int, V>) {
+      with_vector_width<kWidth<T>>(vectors, [&]<int V>(std::integral_constant<int, V>) {
         launch<V>(context, Forward<G, V, T>{x.ptr<T>(), y.ptr<T>()}, rows, width);
-      };
-      vectors ? with(std::integral_constant<int, kWidth<T>>{})
-              : with(std::integral_constant<int, 1>{});
+      });
     });
   });
 }
 
-void glu_backward(KernelContext& context, const TensorView& x, const TensorView& g,
-                  const TensorView& dx, Gate gate) {
-  dispatch_any_floating(x.dtype, "glu", [&]<class S>(TypeTag<S>) {
-    using T = device_t<S>;
+void glu_backward(KernelContext& context, View x, View g, View dx, Gate gate) {
+  dispatch_device_floating(x.dtype, "glu", [&]<class T>(TypeTag<T>) {
     const int64_t rows = g.shape[0], width = g.shape[1];
     const bool vectors =
         width % kWidth<T> == 0 && is_aligned(x.data) && is_aligned(g.data) && is_aligned(dx.data);
     with_gate(gate, [&]<class G>(G) {
-      const auto with = [&]<int V>(std::integral_constant<int, V>) {
+      with_vector_width<kWidth<T>>(vectors, [&]<int V>(std::integral_constant<int, V>) {
         launch<V>(context, Backward<G, V, T>{x.ptr<T>(), g.ptr<T>(), dx.ptr<T>()}, rows, width);
-      };
-      vectors ? with(std::integral_constant<int, kWidth<T>>{})
-              : with(std::integral_constant<int, 1>{});
+      });
     });
   });
 }

@@ -7,10 +7,9 @@
 #include <array>
 #include <cstdint>
 
-#include "../../../core/backend/kernel.h"
-#include "../../../core/backend/tensor_view.h"
 #include "../../../core/half.h"
-#include "../runtime/check.h"
+#include "../../../tensor/kernels/view.h"
+#include "../runtime/launch.cuh"
 
 /// The one mechanism for elementwise kernels over strided and broadcast operands.
 ///
@@ -68,6 +67,12 @@ struct Walk {
     return inner;
   }
 
+  /// Takes `width` elements at once, where the walk had single elements.
+  void group(int width) {
+    vectors = ceil_div(vectors, width);
+    count = count / extent[rank - 1] * vectors;
+  }
+
  private:
   // Division in 64 bits is several times slower, and rarely needed.
   __device__ int64_t divide(int64_t a, int64_t b) const {
@@ -77,7 +82,7 @@ struct Walk {
 };
 
 /// Step of `view` along `axis` of a shape of `rank` axes that it broadcasts to.
-inline int64_t broadcast_stride(const TensorView& view, int axis, int rank) {
+inline int64_t broadcast_stride(View view, int axis, int rank) {
   const int at = axis - (rank - view.rank());
   return at < 0 || view.shape[at] == 1 ? 0 : view.strides[at];
 }
@@ -85,7 +90,7 @@ inline int64_t broadcast_stride(const TensorView& view, int axis, int rank) {
 namespace detail {
 
 /// The axes of `y` that have more than one element, in the order of the walk.
-inline Dims walked_axes(const TensorView& y, Order order) {
+inline Dims walked_axes(View y, Order order) {
   Dims axes;
   for (int axis = 0; axis < y.rank(); ++axis) {
     if (y.shape[axis] == 1) continue;
@@ -183,12 +188,29 @@ __device__ void store(auto* y, const auto& vector, int64_t stride, int count) {
 
 inline constexpr int kThreads = 256;
 
+/// The number of this thread among those of all blocks of kThreads.
+inline __device__ int64_t thread_index() {
+  return static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+}
+
+/// Whether 16 bytes can be read at once at `data`.
+__host__ __device__ inline bool is_aligned(const void* data) {
+  return reinterpret_cast<uintptr_t>(data) % 16 == 0;
+}
+
+/// Calls f with how many elements a thread takes at once: V if `vectors`, else 1.
+template <int V, class F>
+void with_vector_width(bool vectors, F&& f) {
+  if (vectors) return f(std::integral_constant<int, V>{});
+  f(std::integral_constant<int, 1>{});
+}
+
 template <int V, class F, class Out, class... In>
 __global__ void __launch_bounds__(kThreads)
     elementwise_kernel(F f, const __grid_constant__ Walk<1 + sizeof...(In)> walk, Out* y,
                        const In*... x) {
   constexpr int n = 1 + sizeof...(In);
-  const int64_t flat = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t flat = thread_index();
   if (flat >= walk.count) return;
   int64_t offset[n];
   const int last = walk.rank - 1;
@@ -207,35 +229,27 @@ __global__ void __launch_bounds__(kThreads)
 
 /// Blocks of `kThreads` for `count` threads.
 inline unsigned blocks_for(int64_t count) {
-  return static_cast<unsigned>((count + kThreads - 1) / kThreads);
+  return static_cast<unsigned>(ceil_div(count, kThreads));
 }
 
 /// y = f(x...), element by element; inputs broadcast to y's shape. `f` is `__device__` and takes
 /// and returns the device types of `Out` and `In`.
 template <class Out, class... In, class F, class... Views>
-void elementwise(const KernelContext& context, F f, const TensorView& y, const Views&... x) {
+void elementwise(const KernelContext& context, F f, View y, const Views&... x) {
   static_assert(sizeof...(In) == sizeof...(Views), "one element type per input");
   constexpr int n = 1 + sizeof...(In);
   constexpr int width = static_cast<int>(16 / std::max({sizeof(Out), sizeof(In)...}));
   auto walk = make_walk<n>({&y, &x...}, Order::memory);
   if (walk.count == 0) return;
-  const CardGuard guard(context.device.index);
-  const auto stream = static_cast<cudaStream_t>(context.stream.handle);
-  const auto launch = [&]<int V>(std::integral_constant<int, V>) {
-    walk.vectors = (walk.vectors + V - 1) / V;
-    walk.count = walk.count / walk.extent[walk.rank - 1] * walk.vectors;
-    elementwise_kernel<V><<<blocks_for(walk.count), kThreads, 0, stream>>>(
-        f, walk, y.ptr<device_t<Out>>(), static_cast<const device_t<In>*>(x.data)...);
-  };
   int k = 0;
   const bool vectors = takes_vectors<Out>(walk, k, y.data, width) &&
                        (takes_vectors<In>(walk, ++k, x.data, width) && ...);
-  if (vectors) {
-    launch(std::integral_constant<int, width>{});
-  } else {
-    launch(std::integral_constant<int, 1>{});
-  }
-  SASH_CUDA_CHECK(cudaGetLastError());
+  with_vector_width<width>(vectors, [&]<int V>(std::integral_constant<int, V>) {
+    walk.group(V);
+    launch_kernel(context, blocks_for(walk.count), kThreads, 0,
+                  elementwise_kernel<V, F, device_t<Out>, device_t<In>...>, f, walk,
+                  y.ptr<device_t<Out>>(), static_cast<const device_t<In>*>(x.data)...);
+  });
 }
 
 }  // namespace sash::cuda

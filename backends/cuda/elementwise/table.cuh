@@ -28,14 +28,14 @@ struct FastRsqrt {
 };
 
 template <class Op>
-void unary(KernelContext& context, const TensorView& x, const TensorView& y) {
+void unary(KernelContext& context, View x, View y) {
   using F = std::conditional_t<std::is_same_v<Op, op::Rsqrt>, FastRsqrt, Op>;
   dispatch<Op>(x.dtype,
                [&]<class T>(TypeTag<T>) { compute<op::result_t<Op, T>, T>(context, F{}, y, x); });
 }
 
 template <class Op>
-void binary(KernelContext& context, const TensorView& a, const TensorView& b, const TensorView& y) {
+void binary(KernelContext& context, View a, View b, View y) {
   dispatch<Op>(a.dtype, [&]<class T>(TypeTag<T>) {
     compute<op::result_t<Op, T>, T, T>(context, Op{}, y, a, b);
   });
@@ -44,7 +44,7 @@ void binary(KernelContext& context, const TensorView& a, const TensorView& b, co
 /// In a comparison the scalar takes a floating dtype first, so that 0.1 equals a half that was made
 /// from 0.1, and int64 beside integers; in arithmetic it is not rounded to a half.
 template <class Op>
-void scalar(KernelContext& context, const TensorView& x, const TensorView& y, const Scalar& value) {
+void scalar(KernelContext& context, View x, View y, const Scalar& value) {
   dispatch<Op>(x.dtype, [&]<class T>(TypeTag<T>) {
     constexpr bool compares = op::is_predicate<Op>();
     using V = std::conditional_t<compares && std::is_integral_v<T>, int64_t, operand_t<T>>;

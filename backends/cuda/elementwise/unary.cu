@@ -11,8 +11,7 @@ struct Cube {
 };
 
 /// Exponents for which there is a faster formula than pow.
-void pow_scalar(KernelContext& context, const TensorView& x, const TensorView& y,
-                const Scalar& value) {
+void pow_scalar(KernelContext& context, View x, View y, const Scalar& value) {
   const double exponent = value.to_double();
   if (exponent == 2) return unary<op::Square>(context, x, y);
   if (exponent == 0.5) return unary<op::Sqrt>(context, x, y);
@@ -27,8 +26,7 @@ void pow_scalar(KernelContext& context, const TensorView& x, const TensorView& y
   });
 }
 
-void clamp(KernelContext& context, const TensorView& x, const TensorView& y, const Scalar& low,
-           const Scalar& high) {
+void clamp(KernelContext& context, View x, View y, const Scalar& low, const Scalar& high) {
   dispatch_any_numeric(y.dtype, "clamp", [&]<class T>(TypeTag<T>) {
     const op::Clamp<operand_t<T>> f{operand<T>(low), operand<T>(high)};
     compute<T, T>(context, f, y, x);

@@ -30,15 +30,13 @@ Word element_bits(DType dtype, const Scalar& value) {
   return bits;
 }
 
-void where(KernelContext& context, const TensorView& cond, const TensorView& a, const TensorView& b,
-           const TensorView& y) {
+void where(KernelContext& context, View cond, View a, View b, View y) {
   dispatch_words(y.dtype, [&]<class Word>(TypeTag<Word>) {
     elementwise<Word, bool, Word, Word>(context, Choose{}, y, cond, a, b);
   });
 }
 
-void masked_fill(KernelContext& context, const TensorView& x, const TensorView& mask,
-                 const TensorView& y, const Scalar& value) {
+void masked_fill(KernelContext& context, View x, View mask, View y, const Scalar& value) {
   dispatch_words(y.dtype, [&]<class Word>(TypeTag<Word>) {
     const FillMasked<Word> fill{element_bits<Word>(y.dtype, value)};
     elementwise<Word, Word, bool>(context, fill, y, x, mask);

@@ -23,17 +23,14 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-void embedding_forward(KernelContext& context, const TensorView& weight, const TensorView& index,
-                       const TensorView& y) {
+void embedding_forward(KernelContext& context, View weight, View index, View y) {
   const int64_t bytes = weight.shape[1] * size_of(weight.dtype), count = index.numel();
   if (bytes == 0 || count == 0) return;
   const CardGuard guard(context.device.index);
   const auto launch = [&]<class Word>(TypeTag<Word>) {
-    const auto blocks = static_cast<unsigned>((count + kWarps - 1) / kWarps);
-    copy_rows<<<blocks, kThreads, 0, static_cast<cudaStream_t>(context.stream.handle)>>>(
-        weight.ptr<Word>(), index.ptr<int64_t>(), y.ptr<Word>(), count, weight.shape[0],
-        bytes / static_cast<int64_t>(sizeof(Word)), index_flag(context.device.index));
-    SASH_CUDA_CHECK(cudaGetLastError());
+    launch_kernel(context, ceil_div(count, kWarps), kThreads, 0, copy_rows<Word>,
+                  weight.ptr<Word>(), index.ptr<int64_t>(), y.ptr<Word>(), count, weight.shape[0],
+                  bytes / static_cast<int64_t>(sizeof(Word)), index_flag(context.device.index));
   };
   if (rows_take_vectors<uint8_t>(bytes, {weight.data, y.data})) return launch(TypeTag<uint4>{});
   dispatch_words(weight.dtype, launch);
@@ -45,7 +42,7 @@ void embedding_forward(KernelContext& context, const TensorView& weight, const T
 __global__ void __launch_bounds__(kThreads)
     make_keys(const int64_t* index, int64_t count, int64_t rows, uint64_t* keys, int64_t* places,
               IndexFlag* flag) {
-  const int64_t n = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t n = thread_index();
   if (n >= count) return;
   const bool valid = in_range(flag, IndexOp::embedding_backward, index[n], rows, n);
   keys[n] = static_cast<uint64_t>(valid ? index[n] : rows);
@@ -64,21 +61,17 @@ struct GradientRow {
   }
 };
 
-void embedding_backward(KernelContext& context, const TensorView& g, const TensorView& index,
-                        const TensorView& dweight) {
+void embedding_backward(KernelContext& context, View g, View index, View dweight) {
   const int64_t count = index.numel(), rows = dweight.shape[0];
   const CardGuard guard(context.device.index);
   SortedKeys tokens(context, count);
   if (count > 0) {
-    make_keys<<<blocks_for(count), kThreads, 0, static_cast<cudaStream_t>(context.stream.handle)>>>(
-        index.ptr<int64_t>(), count, rows, tokens.keys(), tokens.places(),
-        index_flag(context.device.index));
-    SASH_CUDA_CHECK(cudaGetLastError());
+    launch_kernel(context, blocks_for(count), kThreads, 0, make_keys, index.ptr<int64_t>(), count,
+                  rows, tokens.keys(), tokens.places(), index_flag(context.device.index));
   }
   if (dweight.numel() == 0) return;
   tokens.sort(static_cast<uint64_t>(rows));
-  dispatch_any_floating(g.dtype, "embedding_backward", [&]<class S>(TypeTag<S>) {
-    using T = device_t<S>;
+  dispatch_device_floating(g.dtype, "embedding_backward", [&]<class T>(TypeTag<T>) {
     sum_by_key(context, tokens, GradientRow<T>{g.ptr<T>(), g.shape[1]}, {g.data}, dweight.ptr<T>(),
                rows, g.shape[1]);
   });

@@ -13,7 +13,7 @@ template <int V, class Word>
 __global__ void __launch_bounds__(kThreads)
     gather_kernel(const __grid_constant__ Walk<3> walk, const Word* x, int64_t step, int64_t extent,
                   const int64_t* index, Word* y, IndexFlag* flag) {
-  const int64_t flat = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t flat = thread_index();
   if (flat >= walk.count) return;
   int64_t offset[3];
   const int last = walk.rank - 1;
@@ -27,8 +27,7 @@ __global__ void __launch_bounds__(kThreads)
   store<V>(y + offset[0], values, walk.stride[0][last], count);
 }
 
-void gather(KernelContext& context, const TensorView& x, const TensorView& index,
-            const TensorView& y, int axis) {
+void gather(KernelContext& context, View x, View index, View y, int axis) {
   TensorView first = x;
   first.shape = y.shape;
   first.strides[axis] = 0;
@@ -39,22 +38,15 @@ void gather(KernelContext& context, const TensorView& x, const TensorView& index
   const int64_t step = x.strides[axis];
   dispatch_words(x.dtype, [&]<class Word>(TypeTag<Word>) {
     constexpr int width = 16 / sizeof(Word);
-    const auto launch = [&]<int V>(std::integral_constant<int, V>) {
-      walk.vectors = (walk.vectors + V - 1) / V;
-      walk.count = walk.count / walk.extent[last] * walk.vectors;
-      gather_kernel<V><<<blocks_for(walk.count), kThreads, 0,
-                         static_cast<cudaStream_t>(context.stream.handle)>>>(
-          walk, x.ptr<Word>(), step, x.shape[axis], index.ptr<int64_t>(), y.ptr<Word>(),
-          index_flag(context.device.index));
-    };
-    if (walk.stride[1][last] == 0 && step % width == 0 &&
-        takes_vectors<Word>(walk, 0, y.data, width) &&
-        takes_vectors<Word>(walk, 2, x.data, width)) {
-      launch(std::integral_constant<int, width>{});
-    } else {
-      launch(std::integral_constant<int, 1>{});
-    }
-    SASH_CUDA_CHECK(cudaGetLastError());
+    const bool vectors = walk.stride[1][last] == 0 && step % width == 0 &&
+                         takes_vectors<Word>(walk, 0, y.data, width) &&
+                         takes_vectors<Word>(walk, 2, x.data, width);
+    with_vector_width<width>(vectors, [&]<int V>(std::integral_constant<int, V>) {
+      walk.group(V);
+      launch_kernel(context, blocks_for(walk.count), kThreads, 0, gather_kernel<V, Word>, walk,
+                    x.ptr<Word>(), step, x.shape[axis], index.ptr<int64_t>(), y.ptr<Word>(),
+                    index_flag(context.device.index));
+    });
   });
 }
 
@@ -89,7 +81,7 @@ template <template <class> class Write, class T>
 __global__ void __launch_bounds__(kThreads)
     scatter_lines(const __grid_constant__ Walk<3> others, const IndexedAxis axis, const T* src,
                   const int64_t* index, T* y, IndexFlag* flag) {
-  const int64_t flat = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t flat = thread_index();
   if (flat >= others.count) return;
   int64_t offset[3];
   others.find(flat, 1, offset);
@@ -111,7 +103,7 @@ __global__ void __launch_bounds__(kThreads)
 __global__ void __launch_bounds__(kThreads)
     make_keys(const __grid_constant__ Walk<3> outer, const IndexedAxis axis, const int64_t* index,
               uint64_t* keys, int64_t* places, IndexFlag* flag, IndexOp op) {
-  const int64_t place = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t place = thread_index();
   if (place >= outer.count * axis.length) return;
   const int64_t o = place / axis.length, j = place - o * axis.length;
   int64_t offset[3];
@@ -130,7 +122,7 @@ __global__ void __launch_bounds__(kThreads)
     scatter_sorted(const __grid_constant__ Walk<3> outer, const __grid_constant__ Walk<3> inner,
                    const IndexedAxis axis, const uint64_t* keys, const int64_t* places,
                    const T* src, T* y) {
-  const int64_t flat = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t flat = thread_index();
   const int64_t count = outer.count * axis.length;
   const int64_t begin = flat / inner.count;
   if (begin >= count) return;
@@ -154,8 +146,7 @@ __global__ void __launch_bounds__(kThreads)
 
 /// The walk over src, the index and y along the axes for which `wanted(axis)`.
 template <class Wanted>
-Walk<3> walk_along(const TensorView& src, const TensorView& index, const TensorView& y,
-                   Wanted wanted) {
+Walk<3> walk_along(View src, View index, View y, Wanted wanted) {
   TensorView views[3] = {src, index, y};
   for (int axis = index.rank() - 1; axis >= 0; --axis) {
     if (wanted(axis)) continue;
@@ -170,25 +161,20 @@ Walk<3> walk_along(const TensorView& src, const TensorView& index, const TensorV
 
 template <template <class> class Write, class T>
 void scatter_by_key(const KernelContext& context, const Walk<3>& outer, const Walk<3>& inner,
-                    const IndexedAxis& axis, const TensorView& src, const TensorView& index,
-                    const TensorView& y) {
+                    const IndexedAxis& axis, View src, View index, View y) {
   const int64_t count = outer.count * axis.length;
-  const auto stream = static_cast<cudaStream_t>(context.stream.handle);
   SortedKeys sorted(context, count);
-  make_keys<<<blocks_for(count), kThreads, 0, stream>>>(
-      outer, axis, index.ptr<int64_t>(), sorted.keys(), sorted.places(),
-      index_flag(context.device.index), Write<T>::op);
-  SASH_CUDA_CHECK(cudaGetLastError());
+  launch_kernel(context, blocks_for(count), kThreads, 0, make_keys, outer, axis,
+                index.ptr<int64_t>(), sorted.keys(), sorted.places(),
+                index_flag(context.device.index), Write<T>::op);
   sorted.sort(static_cast<uint64_t>(outer.count * axis.extent));
-  scatter_sorted<Write><<<blocks_for(count * inner.count), kThreads, 0, stream>>>(
-      outer, inner, axis, sorted.keys(), sorted.places(), src.ptr<T>(), y.ptr<T>());
-  SASH_CUDA_CHECK(cudaGetLastError());
+  launch_kernel(context, blocks_for(count * inner.count), kThreads, 0, scatter_sorted<Write, T>,
+                outer, inner, axis, sorted.keys(), sorted.places(), src.ptr<T>(), y.ptr<T>());
 }
 
 /// y, of the device type `T`, at `index` with src.
 template <template <class> class Write, class T>
-void scatter_as(const KernelContext& context, const TensorView& y, const TensorView& index,
-                const TensorView& src, int axis) {
+void scatter_as(const KernelContext& context, View y, View index, View src, int axis) {
   constexpr int64_t kShort = 64, kManyLines = 65536;
   if (index.numel() == 0) return;
   const IndexedAxis along{index.shape[axis], y.shape[axis], src.strides[axis], index.strides[axis],
@@ -199,12 +185,9 @@ void scatter_as(const KernelContext& context, const TensorView& y, const TensorV
   // `scatter_lines` sums in y. For halves that would round each addition, not only the result.
   const bool in_place = along.length == 1 || !kIsHalf<T>;
   if (in_place && (along.length <= kShort || others.count >= kManyLines)) {
-    scatter_lines<Write><<<blocks_for(others.count), kThreads, 0,
-                           static_cast<cudaStream_t>(context.stream.handle)>>>(
-        others, along, src.ptr<T>(), index.ptr<int64_t>(), y.ptr<T>(),
-        index_flag(context.device.index));
-    SASH_CUDA_CHECK(cudaGetLastError());
-    return;
+    return launch_kernel(context, blocks_for(others.count), kThreads, 0, scatter_lines<Write, T>,
+                         others, along, src.ptr<T>(), index.ptr<int64_t>(), y.ptr<T>(),
+                         index_flag(context.device.index));
   }
   const Walk<3> outer =
       walk_along(src, index, y, [&](int at) { return at != axis && !repeats(at); });
@@ -213,15 +196,13 @@ void scatter_as(const KernelContext& context, const TensorView& y, const TensorV
   scatter_by_key<Write, T>(context, outer, inner, along, src, index, y);
 }
 
-void scatter_add(KernelContext& context, const TensorView& y, const TensorView& index,
-                 const TensorView& src, int axis) {
+void scatter_add(KernelContext& context, View y, View index, View src, int axis) {
   dispatch_any_numeric(y.dtype, "scatter_add", [&]<class T>(TypeTag<T>) {
     scatter_as<AddTo, device_t<T>>(context, y, index, src, axis);
   });
 }
 
-void scatter(KernelContext& context, const TensorView& y, const TensorView& index,
-             const TensorView& src, int axis) {
+void scatter(KernelContext& context, View y, View index, View src, int axis) {
   dispatch_words(y.dtype, [&]<class Word>(TypeTag<Word>) {
     scatter_as<Replace, Word>(context, y, index, src, axis);
   });

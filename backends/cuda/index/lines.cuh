@@ -42,8 +42,7 @@ struct Lines {
   int64_t x_step, value_step, index_step;
   bool largest;
 
-  Lines(const TensorView& x, const TensorView& values, const TensorView& indices, int axis,
-        bool largest_first)
+  Lines(View x, View values, View indices, int axis, bool largest_first)
       : length(x.shape[axis]),
         chosen(values.shape[axis]),
         x_step(x.strides[axis]),

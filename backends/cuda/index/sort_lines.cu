@@ -42,14 +42,12 @@ __global__ void __launch_bounds__(kBlock)
 
 void sort_lines(const KernelContext& context, const Lines& lines, DType dtype, const void* x,
                 void* values, int64_t* indices) {
-  dispatch_any_numeric(dtype, "sort", [&]<class S>(TypeTag<S>) {
-    using T = device_t<S>;
-    const auto launch = [&](auto kernel, unsigned block) {
+  dispatch_device_numeric(dtype, "sort", [&]<class T>(TypeTag<T>) {
+    const auto launch = [&](auto kernel, int block) {
       for (int64_t first = 0; first < lines.starts.count; first += kMostBlocks) {
         const int64_t blocks = std::min(kMostBlocks, lines.starts.count - first);
-        kernel<<<static_cast<unsigned>(blocks), block, 0,
-                 static_cast<cudaStream_t>(context.stream.handle)>>>(
-            lines, first, static_cast<const T*>(x), static_cast<T*>(values), indices);
+        launch_kernel(context, blocks, block, 0, kernel, lines, first, static_cast<const T*>(x),
+                      static_cast<T*>(values), indices);
       }
     };
     if (lines.length <= 128) {
@@ -59,7 +57,6 @@ void sort_lines(const KernelContext& context, const Lines& lines, DType dtype, c
     } else {
       launch(sort_kernel<512, 8, T>, 512);
     }
-    SASH_CUDA_CHECK(cudaGetLastError());
   });
 }
 

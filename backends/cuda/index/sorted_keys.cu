@@ -3,7 +3,7 @@
 #include <bit>
 #include <cub/device/device_radix_sort.cuh>
 
-#include "../runtime/check.h"
+#include "../runtime/launch.cuh"
 
 namespace sash::cuda {
 
@@ -20,7 +20,7 @@ SortedKeys::SortedKeys(const KernelContext& context, int64_t count)
 void SortedKeys::sort(uint64_t largest) {
   if (count_ == 0) return;
   const CardGuard guard(context_.device.index);
-  const auto stream = static_cast<cudaStream_t>(context_.stream.handle);
+  const auto stream = stream_of(context_);
   cub::DoubleBuffer<uint64_t> keys(keys_, keys_ + count_);
   cub::DoubleBuffer<int64_t> places(places_, places_ + count_);
   const auto bits = static_cast<int>(std::bit_width(largest | 1));

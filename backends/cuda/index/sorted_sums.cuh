@@ -102,20 +102,15 @@ void launch(const KernelContext& context, const SortedKeys& sorted, const Source
   using A = compute_t<T>;
   const int64_t pieces = sorted.count() / kPiece;
   const Workspace partial(context, pieces * width * static_cast<int64_t>(sizeof(A)));
-  const auto stream = static_cast<cudaStream_t>(context.stream.handle);
-  const int64_t channels = std::min<int64_t>((width + kWarp * V - 1) / (kWarp * V), 65535);
-  const auto grid = [&](int64_t warps, bool spread) {
-    return dim3(static_cast<unsigned>((warps + kWarps - 1) / kWarps),
-                spread ? static_cast<unsigned>(channels) : 1);
-  };
+  const int64_t channels = std::min<int64_t>(ceil_div(width, kWarp * V), 65535);
   if (pieces > 0) {
-    sum_pieces<V><<<grid(pieces, true), kThreads, 0, stream>>>(
-        sorted.keys(), sorted.places(), pieces, source, partial.ptr<A>(), width);
-    SASH_CUDA_CHECK(cudaGetLastError());
+    launch_kernel(context, {ceil_div(pieces, kWarps), channels}, kThreads, 0,
+                  sum_pieces<V, A, Source>, sorted.keys(), sorted.places(), pieces, source,
+                  partial.ptr<A>(), width);
   }
-  sum_rows<V><<<grid(rows, rows <= kFewRows), kThreads, 0, stream>>>(
-      sorted.keys(), sorted.places(), sorted.count(), source, partial.ptr<A>(), y, rows, width);
-  SASH_CUDA_CHECK(cudaGetLastError());
+  launch_kernel(context, {ceil_div(rows, kWarps), rows <= kFewRows ? channels : 1}, kThreads, 0,
+                sum_rows<V, A, T, Source>, sorted.keys(), sorted.places(), sorted.count(), source,
+                partial.ptr<A>(), y, rows, width);
 }
 
 }  // namespace sums
@@ -127,12 +122,10 @@ template <class T, class Source>
 void sum_by_key(const KernelContext& context, const SortedKeys& sorted, const Source& source,
                 std::initializer_list<const void*> data, T* y, int64_t rows, int64_t width) {
   if (rows == 0 || width == 0) return;
-  const CardGuard guard(context.device.index);
-  if (rows_take_vectors<T>(width, data) && rows_take_vectors<T>(width, {y})) {
-    sums::launch<16 / sizeof(T)>(context, sorted, source, y, rows, width);
-  } else {
-    sums::launch<1>(context, sorted, source, y, rows, width);
-  }
+  const bool vectors = rows_take_vectors<T>(width, data) && rows_take_vectors<T>(width, {y});
+  with_vector_width<16 / sizeof(T)>(vectors, [&]<int V>(std::integral_constant<int, V>) {
+    sums::launch<V>(context, sorted, source, y, rows, width);
+  });
 }
 
 }  // namespace sash::cuda

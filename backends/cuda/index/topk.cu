@@ -223,7 +223,7 @@ inline constexpr bool kWithLine = sizeof(ordered_t<compute_t<T>>) == 4;
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     make_keys(const __grid_constant__ Lines lines, const T* x, uint64_t* keys, int64_t* places) {
-  const int64_t place = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t place = thread_index();
   if (place >= lines.starts.count * lines.length) return;
   const int64_t line = place / lines.length;
   int64_t at[3];
@@ -241,7 +241,7 @@ __global__ void __launch_bounds__(kThreads)
 __global__ void __launch_bounds__(kThreads)
     make_line_keys(int64_t count, int64_t length, const int64_t* from, uint64_t* keys,
                    int64_t* places) {
-  const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t at = thread_index();
   if (at >= count) return;
   keys[at] = static_cast<uint64_t>(from[at] / length);
   places[at] = from[at];
@@ -251,7 +251,7 @@ template <class T>
 __global__ void __launch_bounds__(kThreads)
     write_chosen(const __grid_constant__ Lines lines, const int64_t* places, const T* x, T* values,
                  int64_t* indices) {
-  const int64_t flat = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t flat = thread_index();
   if (flat >= lines.starts.count * lines.chosen) return;
   const int64_t line = flat / lines.chosen, i = flat - line * lines.chosen;
   const int64_t place = places[line * lines.length + i] - line * lines.length;
@@ -264,15 +264,13 @@ __global__ void __launch_bounds__(kThreads)
 template <class T>
 void choose_by_sorting(const KernelContext& context, const Lines& lines, const T* x, T* values,
                        int64_t* indices) {
-  const auto stream = static_cast<cudaStream_t>(context.stream.handle);
   const int64_t count = lines.starts.count * lines.length;
   SortedKeys by_key(context, count);
-  make_keys<<<blocks_for(count), kThreads, 0, stream>>>(lines, x, by_key.keys(), by_key.places());
-  SASH_CUDA_CHECK(cudaGetLastError());
+  launch_kernel(context, blocks_for(count), kThreads, 0, make_keys<T>, lines, x, by_key.keys(),
+                by_key.places());
   const auto write = [&](const int64_t* places) {
-    write_chosen<<<blocks_for(lines.starts.count * lines.chosen), kThreads, 0, stream>>>(
-        lines, places, x, values, indices);
-    SASH_CUDA_CHECK(cudaGetLastError());
+    launch_kernel(context, blocks_for(lines.starts.count * lines.chosen), kThreads, 0,
+                  write_chosen<T>, lines, places, x, values, indices);
   };
   if constexpr (kWithLine<T>) {
     by_key.sort(static_cast<uint64_t>(lines.starts.count) << 32 | 0xffffffffU);
@@ -280,16 +278,14 @@ void choose_by_sorting(const KernelContext& context, const Lines& lines, const T
   } else {
     by_key.sort(~uint64_t{0});
     SortedKeys by_line(context, count);
-    make_line_keys<<<blocks_for(count), kThreads, 0, stream>>>(count, lines.length, by_key.places(),
-                                                               by_line.keys(), by_line.places());
-    SASH_CUDA_CHECK(cudaGetLastError());
+    launch_kernel(context, blocks_for(count), kThreads, 0, make_line_keys, count, lines.length,
+                  by_key.places(), by_line.keys(), by_line.places());
     by_line.sort(static_cast<uint64_t>(lines.starts.count));
     write(by_line.places());
   }
 }
 
-void topk(KernelContext& context, const TensorView& x, const TensorView& values,
-          const TensorView& indices, int axis, bool largest) {
+void topk(KernelContext& context, View x, View values, View indices, int axis, bool largest) {
   if (values.numel() == 0) return;
   const Lines lines(x, values, indices, axis, largest);
   const CardGuard guard(context.device.index);
@@ -298,21 +294,16 @@ void topk(KernelContext& context, const TensorView& x, const TensorView& values,
   if (lines.length <= kShort || most) {
     return sort_lines(context, lines, x.dtype, x.data, values.data, indices.ptr<int64_t>());
   }
-  dispatch_any_numeric(x.dtype, "topk", [&]<class S>(TypeTag<S>) {
-    using T = device_t<S>;
+  dispatch_device_numeric(x.dtype, "topk", [&]<class T>(TypeTag<T>) {
     const auto* const from = static_cast<const T*>(x.data);
     if (lines.chosen > kMostChosen || lines.length > kLongestCounted) {
       choose_by_sorting<T>(context, lines, from, values.ptr<T>(), indices.ptr<int64_t>());
       return;
     }
-    const auto launch = [&](auto kernel) {
-      kernel<<<static_cast<unsigned>(lines.starts.count), kThreads, 0,
-               static_cast<cudaStream_t>(context.stream.handle)>>>(lines, from, values.ptr<T>(),
-                                                                   indices.ptr<int64_t>());
-    };
-    lines.length <= kLongestInBlock ? launch(choose_kernel<true, T>)
-                                    : launch(choose_kernel<false, T>);
-    SASH_CUDA_CHECK(cudaGetLastError());
+    const auto kernel =
+        lines.length <= kLongestInBlock ? choose_kernel<true, T> : choose_kernel<false, T>;
+    launch_kernel(context, lines.starts.count, kThreads, 0, kernel, lines, from, values.ptr<T>(),
+                  indices.ptr<int64_t>());
   });
 }
 

@@ -4,7 +4,7 @@
 #include <cub/device/device_select.cuh>
 
 #include "../../../ops/kernels/index.h"
-#include "../runtime/check.h"
+#include "../runtime/launch.cuh"
 
 namespace sash::cuda {
 namespace {
@@ -15,7 +15,7 @@ constexpr int64_t kMostAtOnce = int64_t{1} << 30;
 /// Writes the places of the true elements among `count` from `first` on; their number to `found`.
 void select(const KernelContext& context, const bool* mask, int64_t first, int64_t count,
             int64_t* places, int64_t* found) {
-  const auto stream = static_cast<cudaStream_t>(context.stream.handle);
+  const auto stream = stream_of(context);
   const thrust::counting_iterator<int64_t> numbers(first);
   size_t bytes = 0;
   const auto run = [&](void* scratch) {
@@ -27,11 +27,11 @@ void select(const KernelContext& context, const bool* mask, int64_t first, int64
   SASH_CUDA_CHECK(run(scratch.ptr<void>()));
 }
 
-void true_places(KernelContext& context, const TensorView& mask, const TensorView& places) {
+void true_places(KernelContext& context, View mask, View places) {
   const int64_t count = mask.numel();
   if (places.numel() == 0) return;
   const CardGuard guard(context.device.index);
-  const auto stream = static_cast<cudaStream_t>(context.stream.handle);
+  const auto stream = stream_of(context);
   const Workspace found(context, sizeof(int64_t));
   int64_t* to = places.ptr<int64_t>();
   for (int64_t first = 0; first < count; first += kMostAtOnce) {

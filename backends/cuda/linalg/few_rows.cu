@@ -182,10 +182,9 @@ __global__ void __launch_bounds__(kMostThreads, 2)
 template <int L>
 DependentLaunch spread(int outputs, int most, int processors) {
   constexpr int kWarpTeams = kWarp / L;
-  const auto ratio = [](int a, int b) { return (a + b - 1) / b; };
-  const int turns = ratio(outputs, processors * most * kWarpTeams);
-  const int warps = ratio(outputs, turns * processors * kWarpTeams);
-  return {.grid = static_cast<unsigned>(ratio(outputs, turns * warps * kWarpTeams)),
+  const int turns = ceil_div(outputs, processors * most * kWarpTeams);
+  const int warps = ceil_div(outputs, turns * processors * kWarpTeams);
+  return {.grid = static_cast<unsigned>(ceil_div(outputs, turns * warps * kWarpTeams)),
           .threads = warps * kWarp};
 }
 
@@ -214,7 +213,7 @@ void launch_lanes(const KernelContext& context, const FewRows<T>& f) {
   allow_shared_memory(kernel, allowed, card, ring * most + kMostBytes);
   DependentLaunch launch = spread<L>(f.n, most, attribute(cudaDevAttrMultiProcessorCount));
   launch.shared = ring * (launch.threads / kWarp) + (x <= kMostBytes ? x : 0);
-  launch_dependent(launch, kernel, static_cast<cudaStream_t>(context.stream.handle), f);
+  launch_dependent(launch, kernel, stream_of(context), f);
 }
 
 template <int M, bool kGated, class T>
@@ -231,18 +230,16 @@ void launch(const KernelContext& context, const FewRows<T>& f) {
 template <class T>
 bool fits(const FewRows<T>& f) {
   constexpr int64_t V = 16 / sizeof(T);
-  const auto aligned = [](const void* at) { return reinterpret_cast<uintptr_t>(at) % 16 == 0; };
-  return f.k % V == 0 && f.x_ld % V == 0 && f.w_ld % V == 0 && aligned(f.x) && aligned(f.w) &&
-         (!f.norm || (aligned(f.norm) && f.rows * f.k * int64_t{sizeof(T)} <= kMostBytes));
+  return f.k % V == 0 && f.x_ld % V == 0 && f.w_ld % V == 0 && is_aligned(f.x) && is_aligned(f.w) &&
+         (!f.norm || (is_aligned(f.norm) && f.rows * f.k * int64_t{sizeof(T)} <= kMostBytes));
 }
 
-bool in_rows(const TensorView& x) {
+bool in_rows(View x) {
   return x.strides[1] == 1 && (x.shape[0] == 1 || x.strides[0] >= x.shape[1]);
 }
 
 template <class T>
-FewRows<T> rows_of(const TensorView& x, const TensorView& w,
-                   const kernels::LinearStepParams& params, const TensorView& y) {
+FewRows<T> rows_of(View x, View w, const kernels::LinearStepParams& params, View y) {
   const auto pointer = [](const TensorView* view) -> const T* {
     return view ? view->ptr<T>() : nullptr;
   };
@@ -265,16 +262,16 @@ FewRows<T> rows_of(const TensorView& x, const TensorView& w,
   return f;
 }
 
-void linear_step(KernelContext& context, const TensorView& x, const TensorView& w,
-                 const kernels::LinearStepParams& params, const TensorView& y) {
+void linear_step(KernelContext& context, View x, View w, const kernels::LinearStepParams& params,
+                 View y) {
   if (few_rows_product(context, x, w, params, y)) return;
   throw ShapeError("linear_step", "few rows of aligned vectors", to_string(x.shape));
 }
 
 }  // namespace
 
-bool few_rows_product(const KernelContext& context, const TensorView& x, const TensorView& w,
-                      const kernels::LinearStepParams& params, const TensorView& y) {
+bool few_rows_product(const KernelContext& context, View x, View w,
+                      const kernels::LinearStepParams& params, View y) {
   const int64_t rows = y.shape[0];
   if (rows > kMostRows || y.dtype == DType::float64 || !in_rows(x) || !in_rows(w)) return false;
   if (w.shape[0] > kLargest || w.shape[1] > kLargest) return false;

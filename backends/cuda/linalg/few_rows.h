@@ -8,7 +8,7 @@ namespace sash::cuda {
 /// lanes sums a row of w. Halves are summed in float32. A row's bits do not depend on the others.
 /// Returns false, and does nothing, for more rows, float64, or operands that do not lie in rows of
 /// aligned vectors.
-bool few_rows_product(const KernelContext& context, const TensorView& x, const TensorView& w,
-                      const kernels::LinearStepParams& params, const TensorView& y);
+bool few_rows_product(const KernelContext& context, View x, View w,
+                      const kernels::LinearStepParams& params, View y);
 
 }  // namespace sash::cuda

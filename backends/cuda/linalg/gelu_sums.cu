@@ -38,10 +38,8 @@ struct Multiply {
 
 }  // namespace
 
-void gelu_gradient_and_sums(KernelContext& context, const TensorView& z, const TensorView& d,
-                            const TensorView& sums, bool tanh) {
-  dispatch_any_floating(d.dtype, "gelu", [&]<class S>(TypeTag<S>) {
-    using T = device_t<S>;
+void gelu_gradient_and_sums(KernelContext& context, View z, View d, View sums, bool tanh) {
+  dispatch_device_floating(d.dtype, "gelu", [&]<class T>(TypeTag<T>) {
     const auto run = [&]<class P>(P) {
       sum_columns(context, Multiply<P, T>{z.ptr<T>(), d.ptr<T>()}, d.shape[0], d.shape[1],
                   sums.ptr<T>(), {z.data, d.data});

@@ -11,14 +11,14 @@ namespace sash::cuda {
 namespace {
 
 /// `view` [rows, cols] as an operand of `gemm`.
-Matrix matrix_of(const TensorView& view) {
+Matrix matrix_of(View view) {
   Matrix matrix = *as_matrix(view);
   matrix.alignment = alignment(view);
   return matrix;
 }
 
 /// Sets every row of y to the bias, or to 0 without one.
-void spread(KernelContext& context, const TensorView* bias, const TensorView& y) {
+void spread(KernelContext& context, const TensorView* bias, View y) {
   if (!bias) return kernels::fill(context, y, 0);
   TensorView rows = *bias;
   rows.shape = y.shape;
@@ -27,8 +27,7 @@ void spread(KernelContext& context, const TensorView* bias, const TensorView& y)
 }
 
 /// y = x w' + bias. x and w are operands of `gemm`, and have elements.
-Product linear_product(const TensorView& x, const TensorView& w, const TensorView* bias,
-                       const TensorView& y) {
+Product linear_product(View x, View w, const TensorView* bias, View y) {
   Product product{.dtype = y.dtype,
                   .m = y.shape[0],
                   .n = y.shape[1],
@@ -41,12 +40,11 @@ Product linear_product(const TensorView& x, const TensorView& w, const TensorVie
   return product;
 }
 
-void check_dtype(const TensorView& y) {
+void check_dtype(View y) {
   if (!is_floating(y.dtype)) throw DTypeError("linear", "a floating dtype", name(y.dtype));
 }
 
-void linear_forward(KernelContext& context, const TensorView& x, const TensorView& w,
-                    const TensorView* bias, const TensorView& y) {
+void linear_forward(KernelContext& context, View x, View w, const TensorView* bias, View y) {
   check_dtype(y);
   if (y.numel() == 0) return;
   if (x.shape[1] == 0) return spread(context, bias, y);
@@ -62,11 +60,10 @@ void linear_forward(KernelContext& context, const TensorView& x, const TensorVie
 }
 
 /// cuBLASLt's GELU is that by tanh.
-bool in_epilogue(const TensorView& y, bool tanh) { return tanh && size_of(y.dtype) == 2; }
+bool in_epilogue(View y, bool tanh) { return tanh && size_of(y.dtype) == 2; }
 
-void linear_gelu_forward(KernelContext& context, const TensorView& x, const TensorView& w,
-                         const TensorView* bias, const TensorView& z, const TensorView& y,
-                         bool tanh) {
+void linear_gelu_forward(KernelContext& context, View x, View w, const TensorView* bias, View z,
+                         View y, bool tanh) {
   check_dtype(y);
   if (y.numel() == 0) return;
   if (in_epilogue(y, tanh) && x.shape[1] > 0) {
@@ -83,8 +80,7 @@ void linear_gelu_forward(KernelContext& context, const TensorView& x, const Tens
 
 // cuBLASLt's epilogues for GELU's derivative and for sums cost more than this pass (H200,
 // cuBLAS 13.1).
-void linear_gelu_gradient(KernelContext& context, const TensorView& g, const TensorView& w,
-                          const TensorView& z, const TensorView& dz, const TensorView& dbias,
+void linear_gelu_gradient(KernelContext& context, View g, View w, View z, View dz, View dbias,
                           bool tanh) {
   check_dtype(dz);
   kernels::matmul(context, g, w, dz, 1, 0);

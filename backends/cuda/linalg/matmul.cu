@@ -13,7 +13,7 @@ struct Batch {
   int64_t extent[kMaxRank] = {};
   int64_t stride[3][kMaxRank] = {};
 
-  Batch(const TensorView& a, const TensorView& b, const TensorView& c) {
+  Batch(View a, View b, View c) {
     for (int axis = 0; axis < c.rank() - 2; ++axis) {
       const int64_t size = c.shape[axis];
       if (size == 1) continue;
@@ -56,8 +56,7 @@ struct Batch {
   }
 };
 
-void multiply(const KernelContext& context, const TensorView& a, const TensorView& b,
-              const TensorView& c, double alpha, double beta) {
+void multiply(const KernelContext& context, View a, View b, View c, double alpha, double beta) {
   Product product{.dtype = a.dtype,
                   .m = c.shape[c.rank() - 2],
                   .n = c.shape[c.rank() - 1],
@@ -89,7 +88,7 @@ void multiply(const KernelContext& context, const TensorView& a, const TensorVie
 __global__ void __launch_bounds__(kThreads)
     integer_product_kernel(const __grid_constant__ Walk<3> walk, int64_t k, int64_t a_step,
                            int64_t b_step, const uint64_t* a, const uint64_t* b, uint64_t* c) {
-  const int64_t flat = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const int64_t flat = thread_index();
   if (flat >= walk.count) return;
   int64_t at[3];
   walk.find(flat, 1, at);
@@ -98,18 +97,14 @@ __global__ void __launch_bounds__(kThreads)
   c[at[0]] = sum;
 }
 
-void integer_product(const KernelContext& context, const TensorView& a, const TensorView& b,
-                     const TensorView& c) {
+void integer_product(const KernelContext& context, View a, View b, View c) {
   const int row = c.rank() - 2, col = c.rank() - 1;
   TensorView rows = a, columns = b;  // broadcast to c
   rows.shape[col] = columns.shape[row] = 1;
   const Walk<3> walk = make_walk<3>({&c, &rows, &columns}, Order::memory);
-  const CardGuard guard(context.device.index);
-  integer_product_kernel<<<blocks_for(walk.count), kThreads, 0,
-                           static_cast<cudaStream_t>(context.stream.handle)>>>(
-      walk, a.shape[col], a.strides[col], b.strides[row], a.ptr<const uint64_t>(),
-      b.ptr<const uint64_t>(), c.ptr<uint64_t>());
-  SASH_CUDA_CHECK(cudaGetLastError());
+  launch_kernel(context, blocks_for(walk.count), kThreads, 0, integer_product_kernel, walk,
+                a.shape[col], a.strides[col], b.strides[row], a.ptr<const uint64_t>(),
+                b.ptr<const uint64_t>(), c.ptr<uint64_t>());
 }
 
 template <class T>
@@ -119,7 +114,7 @@ struct Scale {
 };
 
 /// c = beta c: the product if k = 0.
-void scale(KernelContext& context, const TensorView& c, double beta) {
+void scale(KernelContext& context, View c, double beta) {
   if (beta == 0) return kernels::fill(context, c, 0);
   dispatch_any_floating(c.dtype, "matmul", [&]<class T>(TypeTag<T>) {
     using C = operand_t<T>;
@@ -127,8 +122,7 @@ void scale(KernelContext& context, const TensorView& c, double beta) {
   });
 }
 
-void matmul(KernelContext& context, const TensorView& a, const TensorView& b, const TensorView& c,
-            double alpha, double beta) {
+void matmul(KernelContext& context, View a, View b, View c, double alpha, double beta) {
   if (c.numel() == 0) return;
   if (c.dtype == DType::int64) return integer_product(context, a, b, c);
   if (!is_floating(c.dtype)) throw DTypeError("matmul", "a floating dtype", name(c.dtype));

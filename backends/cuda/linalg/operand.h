@@ -15,7 +15,7 @@ namespace sash::cuda {
 
 /// The last two axes as a cuBLAS matrix. Nothing if cuBLAS cannot read them, for example because
 /// neither has unit stride.
-inline std::optional<Matrix> as_matrix(const TensorView& view) {
+inline std::optional<Matrix> as_matrix(View view) {
   const int row = view.rank() - 2, col = view.rank() - 1;
   const int64_t rows = view.shape[row], cols = view.shape[col];
   const int64_t down = view.strides[row], across = view.strides[col];
@@ -65,7 +65,7 @@ class Operand {
 };
 
 /// The alignment in bytes of every matrix of the view, at most 256.
-inline int64_t alignment(const TensorView& view) {
+inline int64_t alignment(View view) {
   auto bits = reinterpret_cast<uintptr_t>(view.data) | 256;
   for (int axis = 0; axis < view.rank() - 2; ++axis) {
     bits |= static_cast<uintptr_t>(view.strides[axis] * size_of(view.dtype));

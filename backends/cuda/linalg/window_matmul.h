@@ -16,7 +16,7 @@ struct WindowDims {
   int heads, m, n, left, slots;
   const int32_t* lengths;  ///< one per batch, or null
 
-  WindowDims(const TensorView& rows, const kernels::WindowParams& window)
+  WindowDims(View rows, const kernels::WindowParams& window)
       : heads(static_cast<int>(rows.shape[1])),
         m(static_cast<int>(rows.shape[2])),
         n(static_cast<int>(rows.shape[3])),
@@ -48,17 +48,17 @@ __device__ auto window_sum(const WindowDims& p, int keys, int i, const Weight& w
 }
 
 /// No tensor cores: any floating dtype, any strides.
-void window_scores_simple(KernelContext& context, const TensorView& q, const TensorView& k,
-                          const kernels::WindowParams& window, double fill, const TensorView& a);
-void window_sums_simple(KernelContext& context, const TensorView& a, const TensorView& v,
-                        const kernels::WindowParams& window, bool transposed, const TensorView& o);
+void window_scores_simple(KernelContext& context, View q, View k,
+                          const kernels::WindowParams& window, double fill, View a);
+void window_sums_simple(KernelContext& context, View a, View v, const kernels::WindowParams& window,
+                        bool transposed, View o);
 
 /// mma.sync: halves, any strides. All features of the queries of a block are in shared memory,
 /// which limits how many they can be.
-bool window_scores_mma_takes(const TensorView& q);
-void window_scores_mma(KernelContext& context, const TensorView& q, const TensorView& k,
-                       const kernels::WindowParams& window, double fill, const TensorView& a);
-void window_sums_mma(KernelContext& context, const TensorView& a, const TensorView& v,
-                     const kernels::WindowParams& window, bool transposed, const TensorView& o);
+bool window_scores_mma_takes(View q);
+void window_scores_mma(KernelContext& context, View q, View k, const kernels::WindowParams& window,
+                       double fill, View a);
+void window_sums_mma(KernelContext& context, View a, View v, const kernels::WindowParams& window,
+                     bool transposed, View o);
 
 }  // namespace sash::cuda

@@ -126,7 +126,7 @@ struct Staged {
 /// An operand with unit stride along the last axis: the view, or a copy.
 class UnitRows {
  public:
-  UnitRows(KernelContext& context, const TensorView& x) : view_(x) {
+  UnitRows(KernelContext& context, View x) : view_(x) {
     if (x.shape[3] == 1 || x.strides[3] == 1) return;
     copy_.emplace(context, x.numel() * size_of(x.dtype));
     view_.data = copy_->ptr<void>();
@@ -142,7 +142,7 @@ class UnitRows {
 
 /// Whether x [B, H, M, N] is stored as [B, H, N, M], with keys that can be read 16 bytes at a time
 /// from key -left on.
-inline bool has_key_columns(const TensorView& x, const kernels::WindowParams& window) {
+inline bool has_key_columns(View x, const kernels::WindowParams& window) {
   return x.shape[3] > 1 && x.strides[2] == 1 && x.strides[3] > 1 && !window.lengths &&
          (window.left | x.shape[2] | x.strides[0] | x.strides[1] | x.strides[3]) % 8 == 0 &&
          reinterpret_cast<uintptr_t>(x.data) % 16 == 0;
@@ -150,7 +150,7 @@ inline bool has_key_columns(const TensorView& x, const kernels::WindowParams& wi
 
 /// Such an operand as rows [B, H, N, M].
 template <class T>
-Rows<const T> key_columns(const TensorView& x) {
+Rows<const T> key_columns(View x) {
   return {x.ptr<const T>(),
           x.strides[0],
           x.strides[1],

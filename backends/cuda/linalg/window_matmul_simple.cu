@@ -15,7 +15,7 @@ struct Elements {
   const T* data;
   int64_t batch, head, row, col;
 
-  explicit Elements(const TensorView& x)
+  explicit Elements(View x)
       : data(x.ptr<const T>()),
         batch(x.strides[0]),
         head(x.strides[1]),
@@ -165,12 +165,11 @@ __global__ void __launch_bounds__(kBlock)
 
 }  // namespace
 
-void window_scores_simple(KernelContext& context, const TensorView& q, const TensorView& k,
-                          const kernels::WindowParams& window, double fill, const TensorView& a) {
+void window_scores_simple(KernelContext& context, View q, View k,
+                          const kernels::WindowParams& window, double fill, View a) {
   static constinit std::atomic<uint64_t> allowed{~uint64_t{0}};  // static shared memory alone
   const WindowDims dims(q, window);
-  dispatch_any_floating(a.dtype, "window_matmul", [&]<class S>(TypeTag<S>) {
-    using T = device_t<S>;
+  dispatch_device_floating(a.dtype, "window_matmul", [&]<class T>(TypeTag<T>) {
     launch(context, scores_kernel<T>, allowed,
            q.shape[0] * q.shape[1] * dims.blocks(kTile) * dims.tiles(kTile), kBlock, 0, 0, dims,
            Elements<T>(q), Elements<T>(k), a.ptr<T>(), static_cast<compute_t<T>>(fill),
@@ -178,13 +177,12 @@ void window_scores_simple(KernelContext& context, const TensorView& q, const Ten
   });
 }
 
-void window_sums_simple(KernelContext& context, const TensorView& a, const TensorView& v,
-                        const kernels::WindowParams& window, bool transposed, const TensorView& o) {
+void window_sums_simple(KernelContext& context, View a, View v, const kernels::WindowParams& window,
+                        bool transposed, View o) {
   static constinit std::atomic<uint64_t> allowed{~uint64_t{0}};
   const WindowDims dims(v, window);
   const int64_t feature_tiles = (dims.n + kTile - 1) / kTile;
-  dispatch_any_floating(o.dtype, "unwindow_matmul", [&]<class S>(TypeTag<S>) {
-    using T = device_t<S>;
+  dispatch_device_floating(o.dtype, "unwindow_matmul", [&]<class T>(TypeTag<T>) {
     const auto kernel = transposed ? sums_kernel<T, true> : sums_kernel<T, false>;
     launch(context, kernel, allowed, v.shape[0] * v.shape[1] * dims.blocks(kTile) * feature_tiles,
            kBlock, 0, 0, dims, a.ptr<const T>(), Elements<T>(v), o.ptr<T>(), dims.right(),

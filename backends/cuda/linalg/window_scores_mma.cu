@@ -155,8 +155,8 @@ __global__ void __launch_bounds__(kBlock, 4) scores_kernel(const __grid_constant
 }
 
 template <class T>
-void scores(KernelContext& context, const TensorView& q, const TensorView& k,
-            const kernels::WindowParams& window, double fill, const TensorView& a) {
+void scores(KernelContext& context, View q, View k, const kernels::WindowParams& window,
+            double fill, View a) {
   constexpr int64_t kWantedBlocks = 1024;
   const WindowDims dims(q, window);
   const int64_t heads = q.shape[0] * q.shape[1], blocks = heads * dims.blocks(kTile);
@@ -199,14 +199,14 @@ void scores(KernelContext& context, const TensorView& q, const TensorView& k,
 }  // namespace
 }  // namespace window
 
-bool window_scores_mma_takes(const TensorView& q) {
+bool window_scores_mma_takes(View q) {
   const int64_t chunks = (q.shape[3] + window::kTile - 1) / window::kTile;
   return chunks > 0 && chunks <= window::kMostChunks &&
          window::shared_bytes<__half>(chunks) <= shared_memory_limit(q.device);
 }
 
-void window_scores_mma(KernelContext& context, const TensorView& q, const TensorView& k,
-                       const kernels::WindowParams& window, double fill, const TensorView& a) {
+void window_scores_mma(KernelContext& context, View q, View k, const kernels::WindowParams& window,
+                       double fill, View a) {
   window::with_half(a.dtype, [&]<class T>() { window::scores<T>(context, q, k, window, fill, a); });
 }
 

@@ -219,8 +219,8 @@ __global__ void __launch_bounds__(kBlock, 4) sums_kernel(const __grid_constant__
 }
 
 template <class T>
-void sums(KernelContext& context, const TensorView& a, const TensorView& v,
-          const kernels::WindowParams& window, bool transposed, const TensorView& o) {
+void sums(KernelContext& context, View a, View v, const kernels::WindowParams& window,
+          bool transposed, View o) {
   const WindowDims dims(v, window);
   const int64_t heads = v.shape[0] * v.shape[1], feature_tiles = (dims.n + kTile - 1) / kTile;
   // Where segments begin, but for multiples of 64.
@@ -255,8 +255,8 @@ void sums(KernelContext& context, const TensorView& a, const TensorView& v,
 }  // namespace
 }  // namespace window
 
-void window_sums_mma(KernelContext& context, const TensorView& a, const TensorView& v,
-                     const kernels::WindowParams& window, bool transposed, const TensorView& o) {
+void window_sums_mma(KernelContext& context, View a, View v, const kernels::WindowParams& window,
+                     bool transposed, View o) {
   window::with_half(a.dtype,
                     [&]<class T>() { window::sums<T>(context, a, v, window, transposed, o); });
 }

@@ -1,7 +1,9 @@
 #include "../../../ops/kernels/loss.h"
 
+#include <cuda_pipeline_primitives.h>
 #include <cmath>
 
+#include "../elementwise/compute.cuh"
 #include "../norm/rows.cuh"
 #include "../runtime/index_flag.h"
 
@@ -126,12 +128,9 @@ struct Backward {
   }
 };
 
-void cross_entropy_forward(KernelContext& context, const TensorView& logits,
-                           const TensorView& targets, const TensorView& weight,
-                           const TensorView& losses, const TensorView& stats,
-                           const TensorView& totals, const Rule& rule) {
-  dispatch_any_floating(logits.dtype, "cross_entropy", [&]<class S>(TypeTag<S>) {
-    using T = device_t<S>;
+void cross_entropy_forward(KernelContext& context, View logits, View targets, View weight,
+                           View losses, View stats, View totals, const Rule& rule) {
+  dispatch_device_floating(logits.dtype, "cross_entropy", [&]<class T>(TypeTag<T>) {
     using A = compute_t<T>;
     const int64_t rows = logits.shape[0];
     const Forward<T> forward{logits.ptr<T>(),
@@ -143,21 +142,15 @@ void cross_entropy_forward(KernelContext& context, const TensorView& logits,
                              rule.ignore_index,
                              static_cast<A>(rule.smoothing),
                              index_flag(context.device.index)};
-    const CardGuard guard(context.device.index);
-    sum_weights<<<1, kThreads, 0, static_cast<cudaStream_t>(context.stream.handle)>>>(
-        targets.ptr<int64_t>(), rows, weight.ptr<A>(), logits.shape[1], rule.ignore_index,
-        totals.ptr<A>());
-    SASH_CUDA_CHECK(cudaGetLastError());
+    launch_kernel(context, 1, kThreads, 0, sum_weights<A>, targets.ptr<int64_t>(), rows,
+                  weight.ptr<A>(), logits.shape[1], rule.ignore_index, totals.ptr<A>());
     over_rows<T>(context, forward, rows, logits.shape[1], {logits.data});
   });
 }
 
-void cross_entropy_backward(KernelContext& context, const TensorView& logits,
-                            const TensorView& targets, const TensorView& weight,
-                            const TensorView& stats, const TensorView& g, const TensorView& totals,
-                            const TensorView& dlogits, const Rule& rule) {
-  dispatch_any_floating(logits.dtype, "cross_entropy", [&]<class S>(TypeTag<S>) {
-    using T = device_t<S>;
+void cross_entropy_backward(KernelContext& context, View logits, View targets, View weight,
+                            View stats, View g, View totals, View dlogits, const Rule& rule) {
+  dispatch_device_floating(logits.dtype, "cross_entropy", [&]<class T>(TypeTag<T>) {
     using A = compute_t<T>;
     const Backward<T> backward{
         logits.ptr<T>(),   targets.ptr<int64_t>(),         weight.ptr<A>(), stats.ptr<A>(),
@@ -167,11 +160,172 @@ void cross_entropy_backward(KernelContext& context, const TensorView& logits,
   });
 }
 
+/// Losses and gradients in one pass. A few lanes, or a warp, hold a short row in registers. A block
+/// holds a long one in shared memory if that is large enough, and else reads it twice.
+template <class T>
+struct InPlace {
+  using A = compute_t<T>;
+  T* logits;
+  const int64_t* targets;
+  A* losses;
+  int64_t ignore_index;
+  A smoothing;
+  int64_t first;
+  IndexFlag* flag;
+
+  template <class Team, int V>
+  __device__ void run(int64_t row, int64_t n) const {
+    replace<Team, V>(Row<Team, V, T>(logits + row * n, n), row, n);
+  }
+
+  /// Of a row with the given values, which other threads of the team may hold.
+  template <class Team, int V, class Values>
+  __device__ void replace(const Values& values, int64_t row, int64_t n) const {
+    T* const y = logits + row * n;
+    const int64_t target = targets[row];
+    if (target == ignore_index || static_cast<uint64_t>(target) >= static_cast<uint64_t>(n)) {
+      return replace_without_target<Team, V>(target, row, n);
+    }
+    const A chosen = widen(y[target]);  // read before anything is written
+    const Partition<A> whole = partition_of_values<Team, V, T>(values, n);
+    const A max = whole.max, log_sum = std::log(whole.sum), scale = 1 / whole.sum;
+    const A everywhere = smoothing / static_cast<A>(n);
+    A loss = log_sum - (chosen - max);
+    if (smoothing != 0) {
+      A total = 0;
+      over_row<Team, V>(n, [&](int k, int64_t at) {
+        const auto v = values(k, at);
+#pragma unroll
+        for (int i = 0; i < V; ++i) total += v.element[i];
+      });
+      total = Team::reduce(total, Plus{});
+      loss = (1 - smoothing) * loss + smoothing * (log_sum + max - total / static_cast<A>(n));
+    }
+    if (Team::rank() == 0) losses[row] = loss;
+    over_row<Team, V>(n, [&](int k, int64_t at) {
+      auto v = values(k, at);
+#pragma unroll
+      for (auto& e : v.element) e = exp_of_difference<T>(e, max) * scale - everywhere;
+      if (static_cast<uint64_t>(target - at) < V) {
+#pragma unroll
+        for (int i = 0; i < V; ++i) v.element[i] -= at + i == target ? 1 - smoothing : A(0);
+      }
+      write<V>(y + at, v);
+    });
+  }
+
+ private:
+  /// Zeros of an ignored row; NaN and a report where the target is no class.
+  template <class Team, int V>
+  __device__ void replace_without_target(int64_t target, int64_t row, int64_t n) const {
+    const bool ignored = target == ignore_index;
+    Vector<A, V> all;
+#pragma unroll
+    for (auto& e : all.element) e = ignored ? A(0) : kNaN<A>;
+    over_row<Team, V>(n, [&](int, int64_t at) { write<V>(logits + row * n + at, all); });
+    if (Team::rank() != 0) return;
+    losses[row] = all.element[0];
+    if (!ignored) report(flag, IndexOp::cross_entropy, target, n, first + row);
+  }
+};
+
+constexpr int kRowThreads = 512;
+using RowBlock = WholeBlock<kRowThreads>;
+
+/// A row in shared memory: each thread copies the vectors that it will read.
+template <int V, class T>
+class SharedRow {
+ public:
+  __device__ SharedRow(const T* from, T* to, int64_t n) : row_(to) {
+    over_row<RowBlock, V>(n, [&](int, int64_t at) {
+      if constexpr (V > 1) {
+        __pipeline_memcpy_async(to + at, from + at, sizeof(Vector<T, V>));
+      } else {
+        to[at] = from[at];
+      }
+    });
+    __pipeline_commit();
+    __pipeline_wait_prior(0);
+  }
+  __device__ auto operator()(int, int64_t at) const { return read<V>(row_ + at); }
+
+ private:
+  const T* row_;
+};
+
+template <bool kept, int V, class T>
+__global__ void __launch_bounds__(kRowThreads, 2) replace_long_rows(const InPlace<T> x, int64_t n) {
+  const int64_t row = blockIdx.x;
+  if constexpr (kept) {
+    extern __shared__ __align__(16) unsigned char memory[];
+    const SharedRow<V, T> values(x.logits + row * n, reinterpret_cast<T*>(memory), n);
+    x.template replace<RowBlock, V>(values, row, n);
+  } else {
+    x.template run<RowBlock, V>(row, n);
+  }
+}
+
+template <int V, class T>
+void launch_long(const KernelContext& context, const InPlace<T>& x, int64_t rows, int64_t n) {
+  const int64_t bytes = n * static_cast<int64_t>(sizeof(T));
+  constexpr int64_t kStatic = 1024;  // for reductions
+  int most = 0;
+  SASH_CUDA_CHECK(
+      cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, context.device.index));
+  if (bytes + kStatic <= most) {
+    const auto kernel = replace_long_rows<true, V, T>;
+    SASH_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                         static_cast<int>(most - kStatic)));
+    launch_kernel(context, rows, kRowThreads, bytes, kernel, x, n);
+  } else {
+    launch_kernel(context, rows, kRowThreads, 0, replace_long_rows<false, V, T>, x, n);
+  }
+}
+
+void cross_entropy_in_place(KernelContext& context, View logits, View targets, View losses,
+                            const Rule& rule, int64_t first) {
+  const int64_t rows = logits.shape[0], n = logits.shape[1];
+  if (rows == 0) return;
+  const CardGuard guard(context.device.index);
+  dispatch_device_floating(logits.dtype, "linear_cross_entropy", [&]<class T>(TypeTag<T>) {
+    using A = compute_t<T>;
+    const InPlace<T> x{logits.ptr<T>(),
+                       targets.ptr<int64_t>(),
+                       losses.ptr<A>(),
+                       rule.ignore_index,
+                       static_cast<A>(rule.smoothing),
+                       first,
+                       index_flag(context.device.index)};
+    if (n <= kLongestHeld) return over_rows<T>(context, x, rows, n, {logits.data});
+    with_vector_width<16 / sizeof(T)>(
+        rows_take_vectors<T>(n, {logits.data}),
+        [&]<int V>(std::integral_constant<int, V>) { launch_long<V>(context, x, rows, n); });
+  });
+}
+
+struct Product {
+  __device__ auto operator()(auto x, auto factor) const { return x * factor; }
+};
+
+void scale_gradient(KernelContext& context, View x, View factor, View y) {
+  dispatch_any_floating(y.dtype, "linear_cross_entropy", [&]<class Y>(TypeTag<Y>) {
+    using Wide = compute_t<device_t<Y>>;
+    if (x.dtype == y.dtype) return compute<Y, Y, Wide>(context, Product(), y, x, factor);
+    compute<Y, Wide, Wide>(context, Product(), y, x, factor);
+  });
+}
+
 }  // namespace
 
 void register_cross_entropy() {
   kernels::cross_entropy_forward.set(DeviceType::cuda, cross_entropy_forward);
   kernels::cross_entropy_backward.set(DeviceType::cuda, cross_entropy_backward);
 }
+
+void register_cross_entropy_in_place() {
+  kernels::cross_entropy_in_place.set(DeviceType::cuda, cross_entropy_in_place);
+}
+
+void register_scale_gradient() { kernels::scale_gradient.set(DeviceType::cuda, scale_gradient); }
 
 }  // namespace sash::cuda

@@ -37,25 +37,18 @@ struct Scaled {
   }
 };
 
-void mse_loss_forward(KernelContext& context, const TensorView& a, const TensorView& b,
-                      const TensorView& y, double scale) {
-  const CardGuard guard(context.device.index);
-  const auto stream = static_cast<cudaStream_t>(context.stream.handle);
+void mse_loss_forward(KernelContext& context, View a, View b, View y, double scale) {
   const int64_t count = a.numel();
-  const int64_t per_block = kThreads * 16 / size_of(a.dtype);
-  const int64_t blocks = std::min(kMostBlocks, (count + per_block - 1) / per_block);
+  const int64_t blocks = std::min(kMostBlocks, ceil_div(count, kThreads * 16 / size_of(a.dtype)));
   const Workspace scratch(context, blocks * int64_t{sizeof(double)});
   double* const partial = scratch.ptr<double>();
-  dispatch_any_floating(a.dtype, "mse_loss", [&]<class S>(TypeTag<S>) {
-    using T = device_t<S>;
+  dispatch_device_floating(a.dtype, "mse_loss", [&]<class T>(TypeTag<T>) {
     if (blocks > 0) {
-      squares_kernel<T><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
-          a.ptr<T>(), b.ptr<T>(), count, is_aligned(a.data) && is_aligned(b.data), partial);
-      SASH_CUDA_CHECK(cudaGetLastError());
+      launch_kernel(context, blocks, kThreads, 0, squares_kernel<T>, a.ptr<T>(), b.ptr<T>(), count,
+                    is_aligned(a.data) && is_aligned(b.data), partial);
     }
-    finish_sum_kernel<<<1, kFinishThreads, 0, stream>>>(partial, blocks,
-                                                        Scaled<T>{y.ptr<T>(), scale});
-    SASH_CUDA_CHECK(cudaGetLastError());
+    launch_kernel(context, 1, kFinishThreads, 0, finish_sum_kernel<Scaled<T>>, partial, blocks,
+                  Scaled<T>{y.ptr<T>(), scale});
   });
 }
 
@@ -65,8 +58,7 @@ struct Slope {
   __device__ T operator()(T a, T b, T g) const { return (a - b) * (g * factor); }
 };
 
-void mse_loss_backward(KernelContext& context, const TensorView& a, const TensorView& b,
-                       const TensorView& g, const TensorView& da, double scale) {
+void mse_loss_backward(KernelContext& context, View a, View b, View g, View da, double scale) {
   dispatch_any_floating(a.dtype, "mse_loss", [&]<class T>(TypeTag<T>) {
     compute<T, T, T, T>(context, Slope<operand_t<T>>{operand<T>(2 * scale)}, da, a, b, g);
   });

@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(kAddingWarps* kWarp)
 template <class A, class T>
 void launch_add_chunks(cudaStream_t stream, const A* partial, int64_t chunks, int outputs,
                        int64_t n, const ColumnSums<T>& y) {
-  const dim3 grid(static_cast<unsigned>((n + kAddedColumns - 1) / kAddedColumns),
+  const dim3 grid(static_cast<unsigned>(ceil_div(n, kAddedColumns)),
                   static_cast<unsigned>(outputs));
   launch_dependent({.grid = grid, .threads = kAddingWarps * kWarp}, add_chunks<A, T>, stream,
                    partial, chunks, outputs, n, y);
@@ -128,30 +128,24 @@ void sum_columns(const KernelContext& context, const F& f, int64_t rows, int64_t
   constexpr int64_t kShortest = 32, kLongest = 128, kWanted = 512, kMostChunks = 65535;
   constexpr int64_t kFew = 64, kManyColumns = 4096;
   if (n == 0) return;
-  const auto stream = static_cast<cudaStream_t>(context.stream.handle);
   const CardGuard guard(context.device.index);
-  const auto launch = [&]<int V>(std::integral_constant<int, V>) {
+  const bool vectors = rows_take_vectors<T>(n, data) && rows_take_vectors<T>(n, {y});
+  with_vector_width<16 / sizeof(T)>(vectors, [&]<int V>(std::integral_constant<int, V>) {
     if (rows <= kFew && n >= kManyColumns) {
-      sum_few_rows<V><<<blocks_for(n / V), kThreads, 0, stream>>>(f, rows, n, y);
-      return SASH_CUDA_CHECK(cudaGetLastError());
+      return launch_kernel(context, blocks_for(n / V), kThreads, 0, sum_few_rows<V, F, T>, f, rows,
+                           n, y);
     }
-    const int64_t groups = (n + kWarp * V - 1) / (kWarp * V);
+    const int64_t groups = ceil_div(n, kWarp * V);
     const int64_t chunk = std::max(std::clamp(rows * groups / kWanted, kShortest, kLongest),
-                                   (rows + kMostChunks - 1) / kMostChunks);
-    const int64_t chunks = (rows + chunk - 1) / chunk;
+                                   ceil_div(rows, kMostChunks));
+    const int64_t chunks = ceil_div(rows, chunk);
     const Workspace partial(context, chunks * n * static_cast<int64_t>(sizeof(A)));
     if (chunks > 0) {
-      const dim3 grid(static_cast<unsigned>(groups), static_cast<unsigned>(chunks));
-      sum_chunks_of_rows<V><<<grid, kThreads, 0, stream>>>(f, partial.ptr<A>(), rows, n, chunk);
-      SASH_CUDA_CHECK(cudaGetLastError());
+      launch_kernel(context, {groups, chunks}, kThreads, 0, sum_chunks_of_rows<V, F>, f,
+                    partial.ptr<A>(), rows, n, chunk);
     }
-    launch_add_chunks(stream, partial.ptr<A>(), chunks, 1, n, ColumnSums<T>{{y}});
-  };
-  if (rows_take_vectors<T>(n, data) && rows_take_vectors<T>(n, {y})) {
-    launch(std::integral_constant<int, 16 / sizeof(T)>{});
-  } else {
-    launch(std::integral_constant<int, 1>{});
-  }
+    launch_add_chunks(stream_of(context), partial.ptr<A>(), chunks, 1, n, ColumnSums<T>{{y}});
+  });
 }
 
 }  // namespace sash::cuda

@@ -201,7 +201,6 @@ class BackwardCall {
  public:
   BackwardCall(const KernelContext& context, const InputGradient<T>& f, int64_t rows, int64_t n)
       : context_(context),
-        stream_(static_cast<cudaStream_t>(context.stream.handle)),
         f_(f),
         rows_(rows),
         n_(n),
@@ -209,30 +208,23 @@ class BackwardCall {
         once_(vectors_ && RowChunks::take(n, kVector)),
         once_chunks_(rows, n, kVector, 3),
         chunk_(chunk_of(rows, n)),
-        chunks_((rows + chunk_ - 1) / chunk_) {}
+        chunks_(ceil_div(rows, chunk_)) {}
 
   /// `partial` [chunks, 2, n]: the parameters' gradients of each chunk; null if not wanted.
   void run(A* partial) const {
-    const CardGuard guard(context_.device.index);
     if (rows_ > 0 && n_ > 0) once_ ? once(partial) : twice(partial);
   }
 
   /// Rows of a chunk.
   static int64_t chunk_of(int64_t rows, int64_t n) {
     if (RowChunks::take(n, kVector)) return RowChunks(rows, n, kVector, 3).rows;
-    return std::max(kShortestChunk, (rows + kChunks - 1) / kChunks);
+    return std::max(kShortestChunk, ceil_div(rows, kChunks));
   }
 
  private:
-  unsigned blocks(int64_t columns) const {
-    return static_cast<unsigned>((n_ + columns - 1) / columns);
-  }
-
   void once(A* partial) const {
-    backward_rows<kVector>
-        <<<static_cast<unsigned>(chunks_), once_chunks_.threads, once_chunks_.shared, stream_>>>(
-            f_, partial, rows_, n_, chunk_);
-    SASH_CUDA_CHECK(cudaGetLastError());
+    launch_kernel(context_, chunks_, once_chunks_.threads, once_chunks_.shared,
+                  backward_rows<kVector, T>, f_, partial, rows_, n_, chunk_);
   }
 
   /// Long rows, and rows that allow no vectors: x and g are read twice.
@@ -241,18 +233,13 @@ class BackwardCall {
       over_rows<T>(context_, f_, rows_, n_, {f_.x, f_.weight, f_.g, f_.dsum, f_.dx, f_.dbranch});
     }
     if (!partial) return;
-    const auto launch = [&]<int V>(std::integral_constant<int, V>) {
-      const dim3 grid(blocks(kWarp * V), static_cast<unsigned>(chunks_));
-      sum_chunks<V><<<grid, kThreads, 0, stream_>>>(f_.x, f_.mean, f_.rstd, f_.g, partial, rows_,
-                                                    n_, chunk_);
-      SASH_CUDA_CHECK(cudaGetLastError());
-    };
-    vectors_ ? launch(std::integral_constant<int, kVector>{})
-             : launch(std::integral_constant<int, 1>{});
+    with_vector_width<kVector>(vectors_, [&]<int V>(std::integral_constant<int, V>) {
+      launch_kernel(context_, {ceil_div(n_, kWarp * V), chunks_}, kThreads, 0, sum_chunks<V, T>,
+                    f_.x, f_.mean, f_.rstd, f_.g, partial, rows_, n_, chunk_);
+    });
   }
 
   const KernelContext& context_;
-  cudaStream_t stream_;
   InputGradient<T> f_;
   int64_t rows_, n_;
   bool vectors_, once_;
@@ -260,14 +247,11 @@ class BackwardCall {
   int64_t chunk_, chunks_;
 };
 
-void dropout_add_layer_norm_backward(KernelContext& context, const TensorView& sum,
-                                     const TensorView& weight, const TensorView& mean,
-                                     const TensorView& rstd, const TensorView& g,
-                                     const TensorView& dsum, const kernels::BranchDropout& dropout,
-                                     const TensorView& dresidual, const TensorView& dbranch,
-                                     const TensorView& sums) {
-  dispatch_any_floating(sum.dtype, "layer_norm", [&]<class S>(TypeTag<S>) {
-    using T = device_t<S>;
+void dropout_add_layer_norm_backward(KernelContext& context, View sum, View weight, View mean,
+                                     View rstd, View g, View dsum,
+                                     const kernels::BranchDropout& dropout, View dresidual,
+                                     View dbranch, View sums) {
+  dispatch_device_floating(sum.dtype, "layer_norm", [&]<class T>(TypeTag<T>) {
     using A = compute_t<T>;
     const InputGradient<T> f{
         sum.ptr<T>(),       weight.ptr<T>(),  mean.ptr<A>(),
@@ -277,29 +261,24 @@ void dropout_add_layer_norm_backward(KernelContext& context, const TensorView& s
   });
 }
 
-void layer_norm_backward(KernelContext& context, const TensorView& x, const TensorView& weight,
-                         const TensorView& mean, const TensorView& rstd, const TensorView& g,
-                         const TensorView& dx, const TensorView& sums) {
+void layer_norm_backward(KernelContext& context, View x, View weight, View mean, View rstd, View g,
+                         View dx, View sums) {
   dropout_add_layer_norm_backward(context, x, weight, mean, rstd, g, {}, {}, dx, {}, sums);
 }
 
-void layer_norm_chunks(KernelContext&, const TensorView& x, int64_t& chunks) {
+void layer_norm_chunks(KernelContext&, View x, int64_t& chunks) {
   dispatch_any_floating(x.dtype, "layer_norm", [&]<class S>(TypeTag<S>) {
-    const int64_t rows = x.shape[0], chunk = BackwardCall<device_t<S>>::chunk_of(rows, x.shape[1]);
-    chunks = (rows + chunk - 1) / chunk;
+    chunks = ceil_div(x.shape[0], BackwardCall<device_t<S>>::chunk_of(x.shape[0], x.shape[1]));
   });
 }
 
-void add_layer_norm_chunks(KernelContext& context, const TensorView& sums,
-                           const TensorView& dweight, const TensorView& dbias) {
+void add_layer_norm_chunks(KernelContext& context, View sums, View dweight, View dbias) {
   const int64_t chunks = sums.shape[0], n = sums.shape[2];
   if (n == 0) return;
   const DType dtype = dweight.data ? dweight.dtype : dbias.dtype;
   const CardGuard guard(context.device.index);
-  dispatch_any_floating(dtype, "layer_norm", [&]<class S>(TypeTag<S>) {
-    using T = device_t<S>;
-    launch_add_chunks(static_cast<cudaStream_t>(context.stream.handle),
-                      sums.ptr<const compute_t<T>>(), chunks, 2, n,
+  dispatch_device_floating(dtype, "layer_norm", [&]<class T>(TypeTag<T>) {
+    launch_add_chunks(stream_of(context), sums.ptr<const compute_t<T>>(), chunks, 2, n,
                       ColumnSums<T>{{dweight.ptr<T>(), dbias.ptr<T>()}});
   });
 }

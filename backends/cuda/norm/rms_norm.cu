@@ -245,18 +245,15 @@ void backward(const KernelContext& context, const RmsInputGradient<T>& f, int64_
   const Workspace scratch(context, dweight ? chunks.count * n * int64_t{sizeof(A)} : 0);
   A* const partial = dweight ? scratch.ptr<A>() : nullptr;
   const CardGuard guard(context.device.index);
-  const auto stream = static_cast<cudaStream_t>(context.stream.handle);
-  backward_rows<V><<<static_cast<unsigned>(chunks.count), chunks.threads, chunks.shared, stream>>>(
-      f, partial, rows, n, chunks.rows);
-  SASH_CUDA_CHECK(cudaGetLastError());
-  if (partial) launch_add_chunks(stream, partial, chunks.count, 1, n, ColumnSums<T>{{dweight}});
+  launch_kernel(context, chunks.count, chunks.threads, chunks.shared, backward_rows<V, T>, f,
+                partial, rows, n, chunks.rows);
+  if (!partial) return;
+  launch_add_chunks(stream_of(context), partial, chunks.count, 1, n, ColumnSums<T>{{dweight}});
 }
 
-void rms_norm_forward(KernelContext& context, const TensorView& x, const TensorView& residual,
-                      const TensorView& weight, const TensorView& sum, const TensorView& y,
-                      const TensorView& rstd, double eps, bool unit_offset) {
-  dispatch_any_floating(x.dtype, "rms_norm", [&]<class S>(TypeTag<S>) {
-    using T = device_t<S>;
+void rms_norm_forward(KernelContext& context, View x, View residual, View weight, View sum, View y,
+                      View rstd, double eps, bool unit_offset) {
+  dispatch_device_floating(x.dtype, "rms_norm", [&]<class T>(TypeTag<T>) {
     using A = compute_t<T>;
     const RmsForward<T> forward{
         x.ptr<T>(), residual.ptr<T>(), weight.ptr<T>(),     sum.ptr<T>(),
@@ -266,11 +263,9 @@ void rms_norm_forward(KernelContext& context, const TensorView& x, const TensorV
   });
 }
 
-void rms_norm_backward(KernelContext& context, const TensorView& x, const TensorView& weight,
-                       const TensorView& rstd, const TensorView& g, const TensorView& dsum,
-                       const TensorView& dx, const TensorView& dweight, bool unit_offset) {
-  dispatch_any_floating(x.dtype, "rms_norm", [&]<class S>(TypeTag<S>) {
-    using T = device_t<S>;
+void rms_norm_backward(KernelContext& context, View x, View weight, View rstd, View g, View dsum,
+                       View dx, View dweight, bool unit_offset) {
+  dispatch_device_floating(x.dtype, "rms_norm", [&]<class T>(TypeTag<T>) {
     using A = compute_t<T>;
     const RmsInputGradient<T> f{x.ptr<T>(),
                                 weight.ptr<T>(),

@@ -283,8 +283,7 @@ __global__ void __launch_bounds__(kThreads, (least_blocks<F, V>()))
 template <class T>
 bool rows_take_vectors(int64_t n, std::initializer_list<const void*> data) {
   return n % (16 / static_cast<int64_t>(sizeof(T))) == 0 &&
-         std::all_of(data.begin(), data.end(),
-                     [](const void* at) { return reinterpret_cast<uintptr_t>(at) % 16 == 0; });
+         std::all_of(data.begin(), data.end(), is_aligned);
 }
 
 /// Calls `f.run<Team, V>(row, n)` for each of `rows` rows of n elements of the device type `T`.
@@ -294,28 +293,21 @@ void over_rows(const KernelContext& context, const F& f, int64_t rows, int64_t n
                std::initializer_list<const void*> data) {
   if (rows == 0) return;
   const CardGuard guard(context.device.index);
-  const auto stream = static_cast<cudaStream_t>(context.stream.handle);
   const auto launch = [&]<class Team, int V>(TypeTag<Team>, std::integral_constant<int, V>) {
-    const auto blocks = static_cast<unsigned>((rows + Team::kRows - 1) / Team::kRows);
+    const auto blocks = static_cast<unsigned>(ceil_div(rows, Team::kRows));
     if (rows <= kFewRows) {
-      return launch_dependent({.grid = blocks, .threads = kThreads}, row_kernel<Team, V, F>, stream,
-                              f, rows, n);
+      return launch_dependent({.grid = blocks, .threads = kThreads}, row_kernel<Team, V, F>,
+                              stream_of(context), f, rows, n);
     }
-    row_kernel<Team, V><<<blocks, kThreads, 0, stream>>>(f, rows, n);
+    launch_kernel(context, blocks, kThreads, 0, row_kernel<Team, V, F>, f, rows, n);
   };
-  const auto choose = [&](auto width) {
+  with_vector_width<16 / sizeof(T)>(rows_take_vectors<T>(n, data), [&](auto width) {
     if constexpr (width > 1) {
       if (n <= kHeld * kFewLanes) return launch(TypeTag<LaneTeam<kFewLanes>>{}, width);
     }
     if (n <= kLongestHeld) return launch(TypeTag<WarpTeam>{}, width);
     launch(TypeTag<BlockTeam>{}, width);
-  };
-  if (rows_take_vectors<T>(n, data)) {
-    choose(std::integral_constant<int, 16 / sizeof(T)>{});
-  } else {
-    choose(std::integral_constant<int, 1>{});
-  }
-  SASH_CUDA_CHECK(cudaGetLastError());
+  });
 }
 
 }  // namespace sash::cuda

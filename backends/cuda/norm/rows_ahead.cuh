@@ -18,20 +18,20 @@ struct RowChunks {
   int threads;
   int64_t rows;  ///< of a chunk
   int64_t count;
-  size_t shared;  ///< bytes of a block
+  int64_t shared;  ///< bytes of a block
 
   /// Of rows of `inputs` matrices. There are as many blocks as keep the memory of 132
   /// multiprocessors busy, so that all run at once.
   RowChunks(int64_t all_rows, int64_t n, int V, int inputs) {
     constexpr int64_t kMultiprocessors = 132, kReading = 1920, kMostThreads = 1024, kFewest = 2;
     constexpr int64_t kShortest = 8;
-    const int64_t warps = std::max<int64_t>(1, (n / V + kWarp - 1) / kWarp);
+    const int64_t warps = std::max<int64_t>(1, ceil_div(n / V, kWarp));
     threads = static_cast<int>(warps * kWarp);
     const int64_t blocks = std::max(kFewest, std::min(kReading / inputs, kMostThreads) / threads);
     const int64_t wanted = kMultiprocessors * blocks;
-    rows = std::max(kShortest, (all_rows + wanted - 1) / wanted);
-    count = (all_rows + rows - 1) / rows;
-    shared = static_cast<size_t>(threads) * kRowsAhead * static_cast<size_t>(inputs) * 16;
+    rows = std::max(kShortest, ceil_div(all_rows, wanted));
+    count = ceil_div(all_rows, rows);
+    shared = int64_t{threads} * kRowsAhead * inputs * 16;
   }
 
   /// Whether a block has a row of n elements at once.
@@ -136,10 +136,8 @@ void over_rows_ahead(const KernelContext& context, const F& f,
   const bool many = rows >= kMany && n >= kWarp * V && RowChunks::take(n, V);
   if (!many || !rows_take_vectors<T>(n, data)) return over_rows<T>(context, f, rows, n, data);
   const RowChunks chunks(rows, n, V, 2);
-  const CardGuard guard(context.device.index);
-  kernel<<<static_cast<unsigned>(chunks.count), chunks.threads, chunks.shared,
-           static_cast<cudaStream_t>(context.stream.handle)>>>(f, rows, n, chunks.rows);
-  SASH_CUDA_CHECK(cudaGetLastError());
+  launch_kernel(context, chunks.count, chunks.threads, chunks.shared, kernel, f, rows, n,
+                chunks.rows);
 }
 
 }  // namespace sash::cuda

@@ -133,7 +133,7 @@ struct LogSoftmaxBackward {
 
 /// Runs `F` over the last axis of contiguous views of one shape. The last view is the output.
 template <template <class> class F, class... Views>
-void over_last_axis(const KernelContext& context, const char* op, const TensorView& first,
+void over_last_axis(const KernelContext& context, const char* op, View first,
                     const Views&... rest) {
   const int64_t n = first.rank() == 0 ? 1 : first.shape.back();
   if (n == 0) return;
@@ -144,12 +144,11 @@ void over_last_axis(const KernelContext& context, const char* op, const TensorVi
   });
 }
 
-void softmax_forward(KernelContext& context, const TensorView& x, const TensorView& y) {
+void softmax_forward(KernelContext& context, View x, View y) {
   over_last_axis<SoftmaxForward>(context, "softmax", x, y);
 }
 
-void masked_softmax_forward(KernelContext& context, const TensorView& x, const TensorView& begin,
-                            const TensorView& end, const TensorView& y) {
+void masked_softmax_forward(KernelContext& context, View x, View begin, View end, View y) {
   const int64_t n = x.shape[1];
   if (n == 0) return;
   dispatch_any_floating(x.dtype, "masked_softmax", [&]<class T>(TypeTag<T>) {
@@ -161,17 +160,15 @@ void masked_softmax_forward(KernelContext& context, const TensorView& x, const T
   });
 }
 
-void log_softmax_forward(KernelContext& context, const TensorView& x, const TensorView& y) {
+void log_softmax_forward(KernelContext& context, View x, View y) {
   over_last_axis<LogSoftmaxForward>(context, "log_softmax", x, y);
 }
 
-void softmax_backward(KernelContext& context, const TensorView& y, const TensorView& g,
-                      const TensorView& dx) {
+void softmax_backward(KernelContext& context, View y, View g, View dx) {
   over_last_axis<SoftmaxBackward>(context, "softmax", y, g, dx);
 }
 
-void log_softmax_backward(KernelContext& context, const TensorView& y, const TensorView& g,
-                          const TensorView& dx) {
+void log_softmax_backward(KernelContext& context, View y, View g, View dx) {
   over_last_axis<LogSoftmaxBackward>(context, "log_softmax", y, g, dx);
 }
 

@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kThreads)
     philox_kernel(F f, const __grid_constant__ Walk<1 + sizeof...(In)> walk, int64_t count,
                   const PhiloxState state, T* y, const In*... x) {
   constexpr int n = 1 + sizeof...(In), V = kDraws<T>;
-  const int64_t thread = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t thread = thread_index();
   const int64_t first = thread * V;
   if (first >= count) return;
   const int mine = count - first < V ? static_cast<int>(count - first) : V;
@@ -73,30 +73,24 @@ __global__ void __launch_bounds__(kThreads)
 
 /// y[i] = f(block i / 4)[i % 4], times x[i] if `x` is given. All have dtype `T`.
 template <class T, class F, class... Views>
-void philox_map(const KernelContext& context, F f, const PhiloxState& state, const TensorView& y,
+void philox_map(const KernelContext& context, F f, const PhiloxState& state, View y,
                 const Views&... x) {
   constexpr int n = 1 + sizeof...(Views), V = kDraws<device_t<T>>;
   auto walk = make_walk<n>({&y, &x...}, Order::row_major);
   const int64_t count = walk.count, row = walk.extent[walk.rank - 1];
   if (count == 0) return;
-  const CardGuard guard(context.device.index);
-  const auto stream = static_cast<cudaStream_t>(context.stream.handle);
-  const unsigned blocks = blocks_for((count + V - 1) / V);
-  const auto launch = [&]<bool vectors>(std::bool_constant<vectors>) {
-    philox_kernel<vectors><<<blocks, kThreads, 0, stream>>>(
-        f, walk, count, state, y.ptr<device_t<T>>(), static_cast<const device_t<T>*>(x.data)...);
-  };
   int k = 0;
   const bool vectors = (walk.rank == 1 || row % V == 0) && takes_vectors<T>(walk, k, y.data, V) &&
                        (takes_vectors<T>(walk, ++k, x.data, V) && ...);
-  if (vectors) {
-    walk.vectors = (row + V - 1) / V;
-    walk.count = count / row * walk.vectors;
-    launch(std::true_type{});
-  } else {
-    launch(std::false_type{});
-  }
-  SASH_CUDA_CHECK(cudaGetLastError());
+  with_vector_width<V>(vectors, [&]<int width>(std::integral_constant<int, width>) {
+    constexpr bool whole = width > 1;
+    walk.group(width);
+    [&]<class... In>(const In*... in) {
+      launch_kernel(context, blocks_for(ceil_div(count, V)), kThreads, 0,
+                    philox_kernel<whole, F, device_t<T>, In...>, f, walk, count, state,
+                    y.ptr<device_t<T>>(), in...);
+    }(static_cast<const device_t<T>*>(x.data)...);
+  });
 }
 
 }  // namespace sash::cuda

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "../../../ops/kernels/random.h"
+#include "../elementwise/strided.cuh"
 #include "philox.cuh"
 
 namespace sash::cuda {
@@ -86,8 +88,7 @@ struct WideInteger {
   }
 };
 
-void random_uniform(KernelContext& context, const TensorView& y, PhiloxState state, double low,
-                    double high) {
+void random_uniform(KernelContext& context, View y, PhiloxState state, double low, double high) {
   dispatch_any_floating(y.dtype, "random_uniform", [&]<class T>(TypeTag<T>) {
     using C = operand_t<T>;
     const Uniform<C> uniform{static_cast<C>(low), static_cast<C>(high - low),
@@ -96,8 +97,7 @@ void random_uniform(KernelContext& context, const TensorView& y, PhiloxState sta
   });
 }
 
-void random_normal(KernelContext& context, const TensorView& y, PhiloxState state, double mean,
-                   double std) {
+void random_normal(KernelContext& context, View y, PhiloxState state, double mean, double std) {
   dispatch_any_floating(y.dtype, "random_normal", [&]<class T>(TypeTag<T>) {
     using C = operand_t<T>;
     const Normal<C> normal{static_cast<C>(mean), static_cast<C>(std)};
@@ -105,15 +105,14 @@ void random_normal(KernelContext& context, const TensorView& y, PhiloxState stat
   });
 }
 
-void random_truncated_normal(KernelContext& context, const TensorView& y, PhiloxState state,
+void random_truncated_normal(KernelContext& context, View y, PhiloxState state,
                              const kernels::TruncatedNormal& number) {
   dispatch_any_floating(y.dtype, "random_truncated_normal", [&]<class T>(TypeTag<T>) {
     philox_map<T>(context, Truncated<operand_t<T>>{number}, state, y);
   });
 }
 
-void random_integer(KernelContext& context, const TensorView& y, PhiloxState state, int64_t low,
-                    int64_t high) {
+void random_integer(KernelContext& context, View y, PhiloxState state, int64_t low, int64_t high) {
   const uint64_t range = static_cast<uint64_t>(high) - static_cast<uint64_t>(low);
   const uint64_t blocks = (static_cast<uint64_t>(y.numel()) + 3) / 4;
   sash::detail::dispatch_over<int64_t, int32_t>(
@@ -125,6 +124,31 @@ void random_integer(KernelContext& context, const TensorView& y, PhiloxState sta
       });
 }
 
+__global__ void __launch_bounds__(kThreads)
+    first_above_kernel(const double* ends, const double* aim, int64_t* y, int64_t classes,
+                       int64_t draws, int64_t count) {
+  const int64_t i = thread_index();
+  if (i >= count) return;
+  const double* const line = ends + i / draws * classes;
+  int64_t low = 0, high = classes;
+  while (low < high) {
+    const int64_t middle = (low + high) / 2;
+    if (line[middle] > aim[i]) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  y[i] = low;
+}
+
+void first_above(KernelContext& context, View ends, View aim, View y) {
+  const int64_t count = y.numel();
+  if (count == 0) return;
+  launch_kernel(context, blocks_for(count), kThreads, 0, first_above_kernel, ends.ptr<double>(),
+                aim.ptr<double>(), y.ptr<int64_t>(), ends.shape[1], aim.shape[1], count);
+}
+
 }  // namespace
 
 void register_random() {
@@ -133,5 +157,7 @@ void register_random() {
   kernels::random_truncated_normal.set(DeviceType::cuda, random_truncated_normal);
   kernels::random_integer.set(DeviceType::cuda, random_integer);
 }
+
+void register_first_above() { kernels::first_above.set(DeviceType::cuda, first_above); }
 
 }  // namespace sash::cuda

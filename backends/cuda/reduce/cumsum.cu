@@ -11,9 +11,7 @@ struct ThreadTeam {
   static constexpr int kSize = 1;
   static constexpr int kRows = kThreads;
   static __device__ int rank() { return 0; }
-  static __device__ int64_t row() {
-    return static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  }
+  static __device__ int64_t row() { return thread_index(); }
 };
 
 /// The lines along one axis: their first elements in x and y, their length and their strides.
@@ -23,7 +21,7 @@ struct Lines {
   int64_t x_step;
   int64_t y_step;
 
-  Lines(const TensorView& x, const TensorView& y, int axis)
+  Lines(View x, View y, int axis)
       : length(x.shape[axis]), x_step(x.strides[axis]), y_step(y.strides[axis]) {
     TensorView views[2] = {x, y};
     for (TensorView& view : views) {
@@ -33,20 +31,17 @@ struct Lines {
     starts = make_walk<2>({&views[0], &views[1]}, Order::memory);
   }
 
-  /// Chooses the team for these lines, and calls `launch(TypeTag<Team>, blocks)`.
+  /// Chooses the team for these lines, and calls `launch(TypeTag<Team>)`.
   template <class F>
   void with_team(F launch) const {
     constexpr int64_t kShort = 16, kManyLines = 16384;
     const bool side_by_side = starts.stride[0][starts.rank - 1] < std::abs(x_step);
-    const auto run = [&]<class Team>(TypeTag<Team> team) {
-      launch(team, static_cast<unsigned>((starts.count + Team::kRows - 1) / Team::kRows));
-    };
     if (length <= kShort || (side_by_side && starts.count >= kManyLines)) {
-      run(TypeTag<ThreadTeam>{});
+      launch(TypeTag<ThreadTeam>{});
     } else if (length <= kLongestHeld) {
-      run(TypeTag<WarpTeam>{});
+      launch(TypeTag<WarpTeam>{});
     } else {
-      run(TypeTag<BlockTeam>{});
+      launch(TypeTag<BlockTeam>{});
     }
   }
 };
@@ -122,20 +117,17 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-void cumsum(KernelContext& context, const TensorView& x, const TensorView& y, int axis) {
+void cumsum(KernelContext& context, View x, View y, int axis) {
   if (x.numel() == 0) return;
   const Lines lines(x, y, axis);
-  const CardGuard guard(context.device.index);
   using sash::detail::dispatch_over;
   dispatch_over<float, double, float16, bfloat16, int64_t>(
       x.dtype, "cumsum", [&]<class S>(TypeTag<S>) {
         using T = device_t<S>;
-        lines.with_team([&]<class Team>(TypeTag<Team>, unsigned blocks) {
-          cumsum_kernel<Team>
-              <<<blocks, kThreads, 0, static_cast<cudaStream_t>(context.stream.handle)>>>(
-                  lines, static_cast<const T*>(x.data), y.ptr<T>());
+        lines.with_team([&]<class Team>(TypeTag<Team>) {
+          launch_kernel(context, ceil_div(lines.starts.count, Team::kRows), kThreads, 0,
+                        cumsum_kernel<Team, T>, lines, static_cast<const T*>(x.data), y.ptr<T>());
         });
-        SASH_CUDA_CHECK(cudaGetLastError());
       });
 }
 

@@ -64,8 +64,7 @@ struct Moments {
   }
 };
 
-void var_mean(KernelContext& context, const TensorView& x, const TensorView& var,
-              const TensorView& mean, double divisor, bool root) {
+void var_mean(KernelContext& context, View x, View var, View mean, double divisor, bool root) {
   dispatch_floating(x.dtype, "var", [&]<class T>(TypeTag<T>) {
     const Moments<T> moments{var.ptr<T>(), mean.ptr<T>(), divisor, root};
     reduce<T>(context, moments, x, var);

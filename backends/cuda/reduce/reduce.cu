@@ -63,7 +63,7 @@ struct Elements {
 };
 
 /// The rows and columns of x if it is a contiguous matrix, once axes are merged, whose rows y sums.
-std::optional<std::array<int64_t, 2>> summed_rows(const TensorView& x, const TensorView& y) {
+std::optional<std::array<int64_t, 2>> summed_rows(View x, View y) {
   const detail::ReductionPlan plan(x, y);
   const Walk<2>& kept = plan.kept;
   const Walk<1>& reduced = plan.reduced;
@@ -74,7 +74,7 @@ std::optional<std::array<int64_t, 2>> summed_rows(const TensorView& x, const Ten
   return {{reduced.count, n}};
 }
 
-void sum(KernelContext& context, const TensorView& x, const TensorView& y) {
+void sum(KernelContext& context, View x, View y) {
   sash::detail::dispatch_over<float, double, float16, bfloat16, int64_t, int32_t, uint8_t, bool>(
       x.dtype, "sum", [&]<class S>(TypeTag<S>) {
         using T = device_t<S>;
@@ -91,7 +91,7 @@ void sum(KernelContext& context, const TensorView& x, const TensorView& y) {
 }
 
 template <template <class> class R>
-void real(KernelContext& context, const TensorView& x, const TensorView& y) {
+void real(KernelContext& context, View x, View y) {
   dispatch_floating(x.dtype, "reduce",
                     [&]<class T>(TypeTag<T>) { reduce<T>(context, R<T>{{y.ptr<T>()}}, x, y); });
 }

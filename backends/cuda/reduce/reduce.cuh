@@ -147,7 +147,7 @@ struct ReductionPlan {
   Walk<2> kept;
   Walk<1> reduced;
 
-  ReductionPlan(const TensorView& x, const TensorView& y) {
+  ReductionPlan(View x, View y) {
     TensorView kept_x = x, kept_y = y, reduced_x = x;
     for (int axis = x.rank() - 1; axis >= 0; --axis) {
       const bool goes = y.shape[axis] == 1;
@@ -206,69 +206,63 @@ inline Walk<1> over_parts(int64_t parts, int64_t step) {
 }
 
 template <class Team, int V, class R, class In, class A>
-void launch_runs(cudaStream_t stream, const R& r, const Walk<2>& kept, Walk<1> reduced, const In* x,
-                 A* partial, int64_t parts, int64_t size) {
+void launch_runs(const KernelContext& context, const R& r, const Walk<2>& kept, Walk<1> reduced,
+                 const In* x, A* partial, int64_t parts, int64_t size) {
   if constexpr (V > 1) vectorise(reduced, V);
-  const int64_t tasks = kept.count * parts;
-  const auto blocks = static_cast<unsigned>((tasks + Team::kRows - 1) / Team::kRows);
-  reduce_runs<Team, V>
-      <<<blocks, kThreads, 0, stream>>>(r, kept, reduced, x, partial, parts, size / V);
-  SASH_CUDA_CHECK(cudaGetLastError());
+  launch_kernel(context, ceil_div(kept.count * parts, Team::kRows), kThreads, 0,
+                reduce_runs<Team, V, R, In, A>, r, kept, reduced, x, partial, parts, size / V);
 }
 
 template <int V, class R, class In>
 void runs(const KernelContext& context, const R& r, const ReductionPlan& plan, const In* x) {
   using A = typename R::Accumulator;
   constexpr int64_t kPiece = 16384, kManyResults = 2048;
-  const auto stream = static_cast<cudaStream_t>(context.stream.handle);
   const Walk<2>& kept = plan.kept;
   const int64_t count = plan.reduced.count, results = kept.count;
   A* const none = nullptr;
   if (count <= kLongestHeld) {
     const int64_t whole = kLongestHeld;
-    return launch_runs<WarpTeam, V>(stream, r, kept, plan.reduced, x, none, 1, whole);
+    return launch_runs<WarpTeam, V>(context, r, kept, plan.reduced, x, none, 1, whole);
   }
-  const int64_t pieces = (count + kPiece - 1) / kPiece;
+  const int64_t pieces = ceil_div(count, kPiece);
   if (pieces == 1 || results >= kManyResults) {
-    return launch_runs<BlockTeam, V>(stream, r, kept, plan.reduced, x, none, 1, pieces * kPiece);
+    return launch_runs<BlockTeam, V>(context, r, kept, plan.reduced, x, none, 1, pieces * kPiece);
   }
   const Workspace partial(context, results * pieces * static_cast<int64_t>(sizeof(A)));
-  launch_runs<BlockTeam, V>(stream, r, kept, plan.reduced, x, partial.ptr<A>(), pieces, kPiece);
-  launch_runs<BlockTeam, 1>(stream, Parts<R>{r}, over_partials(kept, pieces), over_parts(pieces, 1),
-                            static_cast<const A*>(partial.ptr<A>()), none, 1, pieces);
+  launch_runs<BlockTeam, V>(context, r, kept, plan.reduced, x, partial.ptr<A>(), pieces, kPiece);
+  launch_runs<BlockTeam, 1>(context, Parts<R>{r}, over_partials(kept, pieces),
+                            over_parts(pieces, 1), static_cast<const A*>(partial.ptr<A>()), none, 1,
+                            pieces);
 }
 
 template <int V, class R, class In, class A>
-void launch_columns(cudaStream_t stream, const R& r, Walk<2> kept, const Walk<1>& reduced,
+void launch_columns(const KernelContext& context, const R& r, Walk<2> kept, const Walk<1>& reduced,
                     const In* x, A* partial, int64_t chunks, int64_t chunk, int groups) {
   if constexpr (V > 1) vectorise(kept, V);
-  const int64_t columns = kThreads / groups;
-  const dim3 grid(static_cast<unsigned>((kept.count + columns - 1) / columns),
-                  static_cast<unsigned>(chunks));
-  reduce_columns<V><<<grid, kThreads, 0, stream>>>(r, kept, reduced, x, partial, chunk, groups);
-  SASH_CUDA_CHECK(cudaGetLastError());
+  launch_kernel(context, {ceil_div(kept.count, kThreads / groups), chunks}, kThreads, 0,
+                reduce_columns<V, R, In, A>, r, kept, reduced, x, partial, chunk, groups);
 }
 
 template <int V, class R, class In>
 void columns(const KernelContext& context, const R& r, const ReductionPlan& plan, const In* x) {
   using A = typename R::Accumulator;
   constexpr int64_t kShort = 16, kShortestChunk = 128, kBlocks = 512;
-  const auto stream = static_cast<cudaStream_t>(context.stream.handle);
   const int64_t count = plan.reduced.count, results = plan.kept.count;
   A* const none = nullptr;
   if (count <= kShort) {
-    return launch_columns<V>(stream, r, plan.kept, plan.reduced, x, none, 1, kShort, 1);
+    return launch_columns<V>(context, r, plan.kept, plan.reduced, x, none, 1, kShort, 1);
   }
-  const int64_t blocks = (results + kWarp * V - 1) / (kWarp * V);
+  const int64_t blocks = ceil_div(results, kWarp * V);
   const int64_t wanted = std::min(kBlocks / blocks, count / kShortestChunk);
-  const int64_t chunk = wanted > 1 ? (count + wanted - 1) / wanted : count;
-  const int64_t chunks = (count + chunk - 1) / chunk;
+  const int64_t chunk = wanted > 1 ? ceil_div(count, wanted) : count;
+  const int64_t chunks = ceil_div(count, chunk);
   if (chunks == 1) {
-    return launch_columns<V>(stream, r, plan.kept, plan.reduced, x, none, 1, chunk, kWarps);
+    return launch_columns<V>(context, r, plan.kept, plan.reduced, x, none, 1, chunk, kWarps);
   }
   const Workspace partial(context, results * chunks * static_cast<int64_t>(sizeof(A)));
-  launch_columns<V>(stream, r, plan.kept, plan.reduced, x, partial.ptr<A>(), chunks, chunk, kWarps);
-  launch_columns<1>(stream, Parts<R>{r}, over_partials(plan.kept, 1), over_parts(chunks, results),
+  launch_columns<V>(context, r, plan.kept, plan.reduced, x, partial.ptr<A>(), chunks, chunk,
+                    kWarps);
+  launch_columns<1>(context, Parts<R>{r}, over_partials(plan.kept, 1), over_parts(chunks, results),
                     static_cast<const A*>(partial.ptr<A>()), none, 1, chunks, kWarps);
 }
 
@@ -283,10 +277,9 @@ inline constexpr int kReducedWidth = !std::is_integral_v<In> ? 16 / sizeof(In)
 /// Reduces x, of the device type `In`, over the axes where y has extent 1; `r` writes to y's memory
 /// by its strides.
 template <class In, int width = kReducedWidth<In>, class R>
-void reduce(const KernelContext& context, const R& r, const TensorView& x, const TensorView& y) {
+void reduce(const KernelContext& context, const R& r, View x, View y) {
   if (y.numel() == 0) return;
   const detail::ReductionPlan plan(x, y);
-  const CardGuard guard(context.device.index);
   const In* const from = x.ptr<In>();
   if (plan.by_columns()) {
     if (detail::takes_whole_vectors<In>(plan.kept, plan.reduced, from, width)) {

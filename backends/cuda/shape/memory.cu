@@ -27,7 +27,7 @@ struct Fill {
   __device__ T operator()() const { return value; }
 };
 
-void fill(KernelContext& context, const TensorView& y, const Scalar& value) {
+void fill(KernelContext& context, View y, const Scalar& value) {
   // One kernel per element size, not per dtype.
   const auto fill_words = [&]<class Word>(TypeTag<Word>, auto element) {
     elementwise<Word>(context, Fill<Word>{std::bit_cast<Word>(element)}, y);
@@ -51,7 +51,7 @@ struct Cast {
   __device__ To operator()(From x) const { return cast<To>(x); }
 };
 
-void copy(KernelContext& context, const TensorView& x, const TensorView& y) {
+void copy(KernelContext& context, View x, View y) {
   if (x.dtype != y.dtype) {
     dispatch_all(x.dtype, "copy", [&]<class From>(TypeTag<From>) {
       dispatch_all(y.dtype, "copy", [&]<class To>(TypeTag<To>) {
@@ -66,8 +66,7 @@ void copy(KernelContext& context, const TensorView& x, const TensorView& y) {
   });
 }
 
-void accumulate(KernelContext& context, const TensorView& a, const TensorView& b,
-                const TensorView& y) {
+void accumulate(KernelContext& context, View a, View b, View y) {
   dispatch_any_floating(y.dtype, "accumulate", [&]<class T>(TypeTag<T>) {
     compute<T, T, T>(context, op::Add{}, y, a, b);
   });
@@ -77,7 +76,7 @@ void accumulate(KernelContext& context, const TensorView& a, const TensorView& b
 template <class T, class Number>
 __global__ void __launch_bounds__(kThreads)
     arange_kernel(const __grid_constant__ Walk<1> walk, T* y, Number start, Number step) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t i = thread_index();
   if (i >= walk.count) return;
   int64_t offset[1];
   walk.find(i, 1, offset);
@@ -92,13 +91,12 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-void arange(KernelContext& context, const TensorView& y, const Scalar& start, const Scalar& step) {
+void arange(KernelContext& context, View y, const Scalar& start, const Scalar& step) {
   const Walk<1> walk = make_walk<1>({&y}, Order::row_major);
   if (walk.count == 0) return;
-  const CardGuard guard(context.device.index);
-  const auto stream = static_cast<cudaStream_t>(context.stream.handle);
-  const auto launch = [&](auto* data, auto first, auto by) {
-    arange_kernel<<<blocks_for(walk.count), kThreads, 0, stream>>>(walk, data, first, by);
+  const auto launch = [&]<class T, class Number>(T* data, Number first, Number by) {
+    launch_kernel(context, blocks_for(walk.count), kThreads, 0, arange_kernel<T, Number>, walk,
+                  data, first, by);
   };
   const bool exact = start.is_integer() && step.is_integer();
   dispatch_all(y.dtype, "arange", [&]<class T>(TypeTag<T>) {
@@ -108,7 +106,6 @@ void arange(KernelContext& context, const TensorView& y, const Scalar& start, co
       launch(y.ptr<device_t<T>>(), start.to_double(), step.to_double());
     }
   });
-  SASH_CUDA_CHECK(cudaGetLastError());
 }
 
 }  // namespace

@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kThreads)
 
 /// y = x if their innermost axes differ and are long enough; whether it did.
 template <class Word>
-bool copy_transposed(const KernelContext& context, const TensorView& x, const TensorView& y) {
+bool copy_transposed(const KernelContext& context, View x, View y) {
   constexpr int64_t kShortest = 16;
   Transposition t{.rest = make_walk<2>({&y, &x}, Order::memory)};
   Walk<2>& walk = t.rest;
@@ -59,18 +59,15 @@ bool copy_transposed(const KernelContext& context, const TensorView& x, const Te
   t.across = walk.extent[last];
   t.y_step = walk.stride[0][axis];
   t.x_step = walk.stride[1][last];
-  t.tiles_down = (t.down + kTile - 1) / kTile;
-  t.tiles_across = (t.across + kTile - 1) / kTile;
+  t.tiles_down = ceil_div(t.down, kTile);
+  t.tiles_across = ceil_div(t.across, kTile);
   walk.count /= t.down * t.across;
   // Both axes become single elements: `axis` in its place, the last as the walk's vectors.
   walk.extent[axis] = walk.extent[last] = walk.vectors = 1;
   const int64_t blocks = walk.count * t.tiles_down * t.tiles_across;
   if (blocks > INT32_MAX) return false;
-  const CardGuard guard(context.device.index);
-  transpose_tiles<<<static_cast<unsigned>(blocks), kThreads, 0,
-                    static_cast<cudaStream_t>(context.stream.handle)>>>(t, x.ptr<Word>(),
-                                                                        y.ptr<Word>());
-  SASH_CUDA_CHECK(cudaGetLastError());
+  launch_kernel(context, blocks, kThreads, 0, transpose_tiles<Word>, t, x.ptr<Word>(),
+                y.ptr<Word>());
   return true;
 }
 

@@ -11,15 +11,6 @@ namespace {
 
 constexpr int kTokens = 256;
 
-template <class T>
-struct Params {
-  CUtensorMap a, data;
-  const T* bias;
-  T* y;
-  kernels::BlockLines lines;
-  int64_t rows, y_width;
-};
-
 template <class T, int kBlock>
 using Shared = Ring<Tile<T, kBlock, kTokens>, Tile<T, kBlock, kBlock>, kBlock == 32 ? 6 : 11>;
 
@@ -58,7 +49,7 @@ __device__ void write(const float (&sum)[4][kBlock / 2], unsigned char* shared, 
 
 template <class T, int kBlock, bool kTransposed>
 __global__ void __launch_bounds__(kRingThreads, 2)
-    narrow_kernel(const __grid_constant__ Params<T> p) {
+    narrow_kernel(const __grid_constant__ MappedParams<T> p) {
 #ifdef SASH_HOPPER
   extern __shared__ __align__(1024) unsigned char memory[];
   auto& ring = *reinterpret_cast<Shared<T, kBlock>*>(memory);
@@ -90,35 +81,23 @@ __global__ void __launch_bounds__(kRingThreads, 2)
 
 template <class T, int kBlock, bool kTransposed>
 void launch(const KernelContext& context, const ProductCall& call) {
-  const Params<T> params{.a = matrix_map(call.a, call.a.shape[1], kTokens, kBlock),
-                         .data = matrix_map(call.data, kBlock, kBlock, kBlock),
-                         .bias = static_cast<const T*>(call.bias),
-                         .y = call.y.ptr<T>(),
-                         .lines = call.lines,
-                         .rows = call.y.shape[0],
-                         .y_width = call.y.shape[1]};
-  const auto kernel = narrow_kernel<T, kBlock, kTransposed>;
-  constexpr int bytes = sizeof(Shared<T, kBlock>);
-  const CardGuard guard(context.device.index);
-  SASH_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-  const int64_t tiles = (params.rows + kTokens - 1) / kTokens;
-  kernel<<<static_cast<unsigned>(tiles * params.lines.count), kRingThreads, bytes,
-           static_cast<cudaStream_t>(context.stream.handle)>>>(params);
-  SASH_CUDA_CHECK(cudaGetLastError());
+  const MappedParams<T> params(call, matrix_map(call.a, call.a.shape[1], kTokens, kBlock),
+                               matrix_map(call.data, kBlock, kBlock, kBlock));
+  launch_large_kernel(context, ceil_div(params.rows, kTokens) * params.lines.count, kRingThreads,
+                      sizeof(Shared<T, kBlock>), narrow_kernel<T, kBlock, kTransposed>, params);
 }
 
 }  // namespace
 
 void multiply_narrow_hopper(const KernelContext& context, const ProductCall& call) {
-  sash::detail::dispatch_over<float16, bfloat16>(
-      call.y.dtype, "block_sparse_matmul", [&]<class S>(TypeTag<S>) {
-        const auto run = [&](auto block) {
-          if (call.transposed) return launch<device_t<S>, block(), true>(context, call);
-          launch<device_t<S>, block(), false>(context, call);
-        };
-        if (call.block == 16) return run(std::integral_constant<int, 16>{});
-        run(std::integral_constant<int, 32>{});
-      });
+  dispatch_device_halves(call.y.dtype, "block_sparse_matmul", [&]<class T>(TypeTag<T>) {
+    const auto run = [&](auto block) {
+      if (call.transposed) return launch<T, block(), true>(context, call);
+      launch<T, block(), false>(context, call);
+    };
+    if (call.block == 16) return run(std::integral_constant<int, 16>{});
+    run(std::integral_constant<int, 32>{});
+  });
 }
 
 }  // namespace sash::cuda::sparse

@@ -7,16 +7,6 @@
 namespace sash::cuda::sparse {
 namespace {
 
-template <class T>
-struct Params {
-  const T* a;
-  const T* data;
-  const T* bias;
-  T* y;
-  kernels::BlockLines lines;
-  int64_t rows, a_width, y_width;
-};
-
 /// The shape of a tile of y: warps of 32 rows and up to 64 columns.
 template <int kBlock>
 struct Tile {
@@ -40,7 +30,7 @@ class Loader {
   static constexpr int kRight = (X::kColumns * 4 + kBlockThreads - 1) / kBlockThreads;
 
  public:
-  __device__ Loader(const Params<T>& p, int line, int64_t first_row, uint32_t shared)
+  __device__ Loader(const ProductParams<T>& p, int line, int64_t first_row, uint32_t shared)
       : p_(p), shared_(shared), first_(p.lines.starts[line]) {
     blocks_ = p.lines.starts[line + 1] - first_;
     const int row = static_cast<int>(threadIdx.x) / 4;
@@ -111,7 +101,7 @@ class Loader {
     mma::copy_async(to, p_.data + at, inside);
   }
 
-  const Params<T>& p_;
+  const ProductParams<T>& p_;
   uint32_t shared_;
   int first_, blocks_;
   const T* from_;
@@ -181,7 +171,7 @@ struct Sums {
 
 template <class T, int kBlock, bool kTransposed>
 __global__ void __launch_bounds__(kBlockThreads, 2)
-    product_kernel(const __grid_constant__ Params<T> p) {
+    product_kernel(const __grid_constant__ ProductParams<T> p) {
   using X = Tile<kBlock>;
   extern __shared__ __align__(128) unsigned char shared[];
   const int64_t lines = p.lines.count;
@@ -204,34 +194,20 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
 template <class T, int kBlock, bool kTransposed>
 void launch(const KernelContext& context, const ProductCall& call) {
   using X = Tile<kBlock>;
-  const Params<T> params{.a = call.a.ptr<const T>(),
-                         .data = call.data.ptr<const T>(),
-                         .bias = static_cast<const T*>(call.bias),
-                         .y = call.y.ptr<T>(),
-                         .lines = call.lines,
-                         .rows = call.y.shape[0],
-                         .a_width = call.a.shape[1],
-                         .y_width = call.y.shape[1]};
-  const auto kernel = product_kernel<T, kBlock, kTransposed>;
-  const CardGuard guard(context.device.index);
-  SASH_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                       static_cast<int>(X::kBytes)));
-  const int64_t tiles = (params.rows + X::kRows - 1) / X::kRows;
-  kernel<<<static_cast<unsigned>(tiles * params.lines.count), kBlockThreads, X::kBytes,
-           static_cast<cudaStream_t>(context.stream.handle)>>>(params);
-  SASH_CUDA_CHECK(cudaGetLastError());
+  const ProductParams<T> params(call);
+  launch_large_kernel(context, ceil_div(params.rows, X::kRows) * params.lines.count, kBlockThreads,
+                      X::kBytes, product_kernel<T, kBlock, kTransposed>, params);
 }
 
 }  // namespace
 
 void multiply_halves(const KernelContext& context, const ProductCall& call) {
-  sash::detail::dispatch_over<float16, bfloat16>(
-      call.y.dtype, "block_sparse_matmul", [&]<class S>(TypeTag<S>) {
-        with_block(call.block, [&](auto block) {
-          if (call.transposed) return launch<device_t<S>, block(), true>(context, call);
-          launch<device_t<S>, block(), false>(context, call);
-        });
-      });
+  dispatch_device_halves(call.y.dtype, "block_sparse_matmul", [&]<class T>(TypeTag<T>) {
+    with_block(call.block, [&](auto block) {
+      if (call.transposed) return launch<T, block(), true>(context, call);
+      launch<T, block(), false>(context, call);
+    });
+  });
 }
 
 }  // namespace sash::cuda::sparse

@@ -12,15 +12,6 @@ namespace {
 constexpr int kTokens = 256;
 
 template <class T>
-struct Params {
-  CUtensorMap a, data;
-  const T* bias;
-  T* y;
-  kernels::BlockLines lines;
-  int64_t rows, y_width;
-};
-
-template <class T>
 using Shared = Ring<Tile<T, 64, 64>, Tile<T, 64, kTokens>, 2>;
 
 /// Writes the sums: a warp has 16 columns of y, of which a lane has two, and all tokens.
@@ -55,7 +46,7 @@ __device__ void write(const float (&sum)[128], unsigned char* shared, const T* b
 
 template <class T, int kBlock, bool kTransposed>
 __global__ void __launch_bounds__(kRingThreads, 2)
-    product_kernel(const __grid_constant__ Params<T> p) {
+    product_kernel(const __grid_constant__ MappedParams<T> p) {
 #ifdef SASH_HOPPER
   constexpr int parts = kBlock / 64;  // of a block, along either side
   extern __shared__ __align__(1024) unsigned char memory[];
@@ -95,35 +86,24 @@ __global__ void __launch_bounds__(kRingThreads, 2)
 
 template <class T, int kBlock, bool kTransposed>
 void launch(const KernelContext& context, const ProductCall& call) {
-  const Params<T> params{.a = matrix_map(call.a, call.a.shape[1], kTokens, 64),
-                         .data = matrix_map(call.data, kBlock, 64, 64),
-                         .bias = static_cast<const T*>(call.bias),
-                         .y = call.y.ptr<T>(),
-                         .lines = call.lines,
-                         .rows = call.y.shape[0],
-                         .y_width = call.y.shape[1]};
-  const auto kernel = product_kernel<T, kBlock, kTransposed>;
-  const CardGuard guard(context.device.index);
-  SASH_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                       static_cast<int>(sizeof(Shared<T>))));
-  const int64_t tiles = (params.rows + kTokens - 1) / kTokens;
-  kernel<<<static_cast<unsigned>(tiles * params.lines.count * (kBlock / 64)), kRingThreads,
-           sizeof(Shared<T>), static_cast<cudaStream_t>(context.stream.handle)>>>(params);
-  SASH_CUDA_CHECK(cudaGetLastError());
+  const MappedParams<T> params(call, matrix_map(call.a, call.a.shape[1], kTokens, 64),
+                               matrix_map(call.data, kBlock, 64, 64));
+  launch_large_kernel(context, ceil_div(params.rows, kTokens) * params.lines.count * (kBlock / 64),
+                      kRingThreads, sizeof(Shared<T>), product_kernel<T, kBlock, kTransposed>,
+                      params);
 }
 
 }  // namespace
 
 void multiply_wide_hopper(const KernelContext& context, const ProductCall& call) {
-  sash::detail::dispatch_over<float16, bfloat16>(
-      call.y.dtype, "block_sparse_matmul", [&]<class S>(TypeTag<S>) {
-        const auto run = [&](auto block) {
-          if (call.transposed) return launch<device_t<S>, block(), true>(context, call);
-          launch<device_t<S>, block(), false>(context, call);
-        };
-        if (call.block == 64) return run(std::integral_constant<int, 64>{});
-        run(std::integral_constant<int, 128>{});
-      });
+  dispatch_device_halves(call.y.dtype, "block_sparse_matmul", [&]<class T>(TypeTag<T>) {
+    const auto run = [&](auto block) {
+      if (call.transposed) return launch<T, block(), true>(context, call);
+      launch<T, block(), false>(context, call);
+    };
+    if (call.block == 64) return run(std::integral_constant<int, 64>{});
+    run(std::integral_constant<int, 128>{});
+  });
 }
 
 }  // namespace sash::cuda::sparse

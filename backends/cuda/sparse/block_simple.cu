@@ -13,20 +13,10 @@ struct alignas(16) Four {
   T element[4];
 };
 
-template <class T>
-struct Product {
-  const T* a;
-  const T* data;
-  const T* bias;
-  T* y;
-  kernels::BlockLines lines;
-  int64_t rows, a_width, y_width;
-};
-
 /// A tile of y, 128 tokens by up to 64 columns of a block line; a thread has kRows x 4 of it.
 template <class T, int kBlock, bool kTransposed>
 __global__ void __launch_bounds__(kSimpleThreads)
-    simple_product_kernel(const __grid_constant__ Product<T> p) {
+    simple_product_kernel(const __grid_constant__ ProductParams<T> p) {
   constexpr int tile_rows = 128, columns = kBlock < 64 ? kBlock : 64, across = columns / 4;
   constexpr int kRows = columns / 8, parts = kBlock / columns;
   __shared__ __align__(16) T left[kSimpleDepth][tile_rows + 4];
@@ -149,28 +139,17 @@ __global__ void __launch_bounds__(kSimpleThreads)
 }
 
 template <class T, int kBlock, bool kTransposed>
-void launch(const KernelContext& context, const Product<T>& p) {
+void launch(const KernelContext& context, const ProductParams<T>& p) {
   constexpr int columns = kBlock < 64 ? kBlock : 64;
-  const CardGuard guard(context.device.index);
-  const int64_t tiles = (p.rows + 127) / 128 * p.lines.count * (kBlock / columns);
-  simple_product_kernel<T, kBlock, kTransposed>
-      <<<static_cast<unsigned>(tiles), kSimpleThreads, 0,
-         static_cast<cudaStream_t>(context.stream.handle)>>>(p);
-  SASH_CUDA_CHECK(cudaGetLastError());
+  launch_kernel(context, ceil_div(p.rows, 128) * p.lines.count * (kBlock / columns), kSimpleThreads,
+                0, simple_product_kernel<T, kBlock, kTransposed>, p);
 }
 
 }  // namespace
 
 void multiply_simple(const KernelContext& context, const ProductCall& call) {
   dispatch_floating(call.y.dtype, "block_sparse_matmul", [&]<class T>(TypeTag<T>) {
-    const Product<T> product{.a = call.a.ptr<const T>(),
-                             .data = call.data.ptr<const T>(),
-                             .bias = static_cast<const T*>(call.bias),
-                             .y = call.y.ptr<T>(),
-                             .lines = call.lines,
-                             .rows = call.y.shape[0],
-                             .a_width = call.a.shape[1],
-                             .y_width = call.y.shape[1]};
+    const ProductParams<T> product(call);
     with_block(call.block, [&](auto block) {
       if (call.transposed) return launch<T, block(), true>(context, product);
       launch<T, block(), false>(context, product);
@@ -178,8 +157,8 @@ void multiply_simple(const KernelContext& context, const ProductCall& call) {
   });
 }
 
-void sample_simple(const KernelContext& context, const TensorView& a, const TensorView& b,
-                   const kernels::BlockPatternView& pattern, const TensorView& data) {
+void sample_simple(const KernelContext& context, View a, View b,
+                   const kernels::BlockPatternView& pattern, View data) {
   dispatch_floating(data.dtype, "sampled_matmul", [&]<class T>(TypeTag<T>) {
     const Sampled<T> sampled{.a = a.ptr<const T>(),
                              .b = b.ptr<const T>(),
@@ -190,14 +169,11 @@ void sample_simple(const KernelContext& context, const TensorView& a, const Tens
                              .tokens = a.shape[0],
                              .a_width = a.shape[1],
                              .b_width = b.shape[1]};
-    const CardGuard guard(context.device.index);
     with_block(pattern.block, [&](auto block) {
       constexpr unsigned group = static_cast<unsigned>(kernels::blocks_per_group(block()));
       constexpr unsigned tiles = block() < 64 ? 1 : (block() / 64) * (block() / 64);
       const dim3 grid(static_cast<unsigned>(pattern.group_count), group, tiles);
-      simple_sampled_kernel<T, block()>
-          <<<grid, kSimpleThreads, 0, static_cast<cudaStream_t>(context.stream.handle)>>>(sampled);
-      SASH_CUDA_CHECK(cudaGetLastError());
+      launch_kernel(context, grid, kSimpleThreads, 0, simple_sampled_kernel<T, block()>, sampled);
     });
   });
 }

@@ -14,7 +14,7 @@ namespace {
 /// A contiguous operand, copied if its memory does not begin at a multiple of 16 bytes.
 class Aligned {
  public:
-  Aligned(KernelContext& context, const TensorView& x) : view_(x) {
+  Aligned(KernelContext& context, View x) : view_(x) {
     if (reinterpret_cast<uintptr_t>(x.data) % 16 == 0) return;
     copy_.emplace(context, x.numel() * size_of(x.dtype));
     view_.data = copy_->ptr<void>();
@@ -29,7 +29,7 @@ class Aligned {
 
 /// Whether the kernels of sm_90a take a call: `rows` is the most that a matrix has.
 /// SASH_SPARSE_KERNEL=mma keeps to the kernels of sm_80.
-bool takes_hopper(const KernelContext& context, const TensorView& data, int64_t rows) {
+bool takes_hopper(const KernelContext& context, View data, int64_t rows) {
   constexpr int64_t most = int64_t{1} << 30;
   const char* const forced = std::getenv("SASH_SPARSE_KERNEL");
   return is_half(data.dtype) && data.numel() > 0 && rows < most &&
@@ -37,9 +37,8 @@ bool takes_hopper(const KernelContext& context, const TensorView& data, int64_t 
          has_hopper_code(context.device);
 }
 
-void block_sparse_matmul(KernelContext& context, const TensorView& a, const TensorView& data,
-                         const TensorView* bias, const kernels::BlockPatternView& pattern,
-                         bool transposed, const TensorView& y) {
+void block_sparse_matmul(KernelContext& context, View a, View data, const TensorView* bias,
+                         const kernels::BlockPatternView& pattern, bool transposed, View y) {
   if (y.numel() == 0) return;
   const Aligned left(context, a), blocks(context, data);
   const sparse::ProductCall call{.a = left.view(),
@@ -56,8 +55,8 @@ void block_sparse_matmul(KernelContext& context, const TensorView& a, const Tens
   (is_half(y.dtype) ? sparse::multiply_halves : sparse::multiply_simple)(context, call);
 }
 
-void sampled_matmul(KernelContext& context, const TensorView& a, const TensorView& b,
-                    const kernels::BlockPatternView& pattern, const TensorView& data) {
+void sampled_matmul(KernelContext& context, View a, View b,
+                    const kernels::BlockPatternView& pattern, View data) {
   if (data.numel() == 0) return;
   if (a.shape[0] == 0) return kernels::fill(context, data, 0);
   const Aligned left(context, a), right(context, b);

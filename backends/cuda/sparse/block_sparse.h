@@ -17,24 +17,45 @@ struct ProductCall {
   bool transposed;
 };
 
+/// The memory of such a product.
+template <class T>
+struct ProductParams {
+  const T* a;
+  const T* data;
+  const T* bias;
+  T* y;
+  kernels::BlockLines lines;
+  int64_t rows, a_width, y_width;
+
+  explicit ProductParams(const ProductCall& call)
+      : a(call.a.ptr<const T>()),
+        data(call.data.ptr<const T>()),
+        bias(static_cast<const T*>(call.bias)),
+        y(call.y.ptr<T>()),
+        lines(call.lines),
+        rows(call.y.shape[0]),
+        a_width(call.a.shape[1]),
+        y_width(call.y.shape[1]) {}
+};
+
 /// float16 and bfloat16, on tensor cores.
 void multiply_halves(const KernelContext& context, const ProductCall& call);
-void sample_halves(const KernelContext& context, const TensorView& a, const TensorView& b,
-                   const kernels::BlockPatternView& pattern, const TensorView& data);
+void sample_halves(const KernelContext& context, View a, View b,
+                   const kernels::BlockPatternView& pattern, View data);
 
 /// The same on sm_90a: narrow blocks of 16 and 32, wide ones of 64 and 128. Matrices have blocks,
 /// and fewer than 2^30 rows of elements.
 void multiply_narrow_hopper(const KernelContext& context, const ProductCall& call);
 void multiply_wide_hopper(const KernelContext& context, const ProductCall& call);
-void sample_narrow_hopper(const KernelContext& context, const TensorView& a, const TensorView& b,
-                          const kernels::BlockPatternView& pattern, const TensorView& data);
-void sample_wide_hopper(const KernelContext& context, const TensorView& a, const TensorView& b,
-                        const kernels::BlockPatternView& pattern, const TensorView& data);
+void sample_narrow_hopper(const KernelContext& context, View a, View b,
+                          const kernels::BlockPatternView& pattern, View data);
+void sample_wide_hopper(const KernelContext& context, View a, View b,
+                        const kernels::BlockPatternView& pattern, View data);
 
 /// float32 and float64.
 void multiply_simple(const KernelContext& context, const ProductCall& call);
-void sample_simple(const KernelContext& context, const TensorView& a, const TensorView& b,
-                   const kernels::BlockPatternView& pattern, const TensorView& data);
+void sample_simple(const KernelContext& context, View a, View b,
+                   const kernels::BlockPatternView& pattern, View data);
 
 /// Calls `f` with the block size as a constant.
 template <class F>

@@ -2,6 +2,7 @@
 
 #include "../hopper/pipeline.cuh"
 #include "../hopper/wgmma.cuh"
+#include "block_sparse.h"
 
 /// What the sm_90a kernels of block-sparse products share: a ring of tiles in shared memory, which
 /// one warp fills by TMA and four warps multiply by wgmma. Two blocks of threads share a
@@ -96,5 +97,24 @@ __device__ void clear(float (&sum)[parts][n]) {
 
 /// The four multiplying warps.
 __device__ inline void sync_multipliers() { hopper::barrier_sync(1, 128); }
+
+/// The memory of a product whose operands come by TMA.
+template <class T>
+struct MappedParams {
+  CUtensorMap a, data;
+  const T* bias;
+  T* y;
+  kernels::BlockLines lines;
+  int64_t rows, y_width;
+
+  MappedParams(const ProductCall& call, const CUtensorMap& a_map, const CUtensorMap& data_map)
+      : a(a_map),
+        data(data_map),
+        bias(static_cast<const T*>(call.bias)),
+        y(call.y.ptr<T>()),
+        lines(call.lines),
+        rows(call.y.shape[0]),
+        y_width(call.y.shape[1]) {}
+};
 
 }  // namespace sash::cuda::sparse

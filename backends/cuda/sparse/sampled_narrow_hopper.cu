@@ -85,33 +85,26 @@ __global__ void __launch_bounds__(kRingThreads, 2)
 }
 
 template <class T, int kBlock>
-void launch(const KernelContext& context, const TensorView& a, const TensorView& b,
-            SampledShares<T> shares) {
+void launch(const KernelContext& context, View a, View b, SampledShares<T> shares) {
   constexpr int64_t bytes_of_part = int64_t{kBlock} * kColumns * sizeof(float);
   static_assert(kGroupColumns<kBlock> == kColumns);
   const Workspace parts(context, shares.deal(kStep) * bytes_of_part);
   shares.parts = parts.ptr<float>();
-  const auto kernel = sampled_narrow_kernel<T, kBlock>;
-  constexpr int bytes = sizeof(Shared<T, kBlock>);
-  const CardGuard guard(context.device.index);
-  SASH_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-  kernel<<<shares.count(), kRingThreads, bytes, static_cast<cudaStream_t>(context.stream.handle)>>>(
-      matrix_map(a, a.shape[1], kStep, kBlock), matrix_map(b, b.shape[1], kStep, kBlock), shares);
-  SASH_CUDA_CHECK(cudaGetLastError());
+  launch_large_kernel(context, shares.count(), kRingThreads, sizeof(Shared<T, kBlock>),
+                      sampled_narrow_kernel<T, kBlock>, matrix_map(a, a.shape[1], kStep, kBlock),
+                      matrix_map(b, b.shape[1], kStep, kBlock), shares);
   add_parts<T, kBlock>(context, shares);
 }
 
 }  // namespace
 
-void sample_narrow_hopper(const KernelContext& context, const TensorView& a, const TensorView& b,
-                          const kernels::BlockPatternView& pattern, const TensorView& data) {
-  sash::detail::dispatch_over<float16, bfloat16>(
-      data.dtype, "sampled_matmul", [&]<class S>(TypeTag<S>) {
-        using T = device_t<S>;
-        const SampledShares<T> shares(pattern, a.shape[0], data);
-        if (pattern.block == 16) return launch<T, 16>(context, a, b, shares);
-        launch<T, 32>(context, a, b, shares);
-      });
+void sample_narrow_hopper(const KernelContext& context, View a, View b,
+                          const kernels::BlockPatternView& pattern, View data) {
+  dispatch_device_halves(data.dtype, "sampled_matmul", [&]<class T>(TypeTag<T>) {
+    const SampledShares<T> shares(pattern, a.shape[0], data);
+    if (pattern.block == 16) return launch<T, 16>(context, a, b, shares);
+    launch<T, 32>(context, a, b, shares);
+  });
 }
 
 }  // namespace sash::cuda::sparse

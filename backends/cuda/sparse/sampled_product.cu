@@ -189,30 +189,19 @@ void launch(const KernelContext& context, Params<T> p) {
   const Workspace parts(context,
                         p.deal(kDepth) * X::kElements * static_cast<int64_t>(sizeof(float)));
   p.parts = parts.ptr<float>();
-  const CardGuard guard(context.device.index);
-  const auto stream = static_cast<cudaStream_t>(context.stream.handle);
-  const auto kernel = sampled_kernel<T, kBlock>;
-  SASH_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                       static_cast<int>(X::kBytes)));
-  kernel<<<p.count(), kBlockThreads, X::kBytes, stream>>>(p);
-  SASH_CUDA_CHECK(cudaGetLastError());
+  launch_large_kernel(context, p.count(), kBlockThreads, X::kBytes, sampled_kernel<T, kBlock>, p);
   add_parts<T, kBlock>(context, p);
 }
 
 }  // namespace
 
-void sample_halves(const KernelContext& context, const TensorView& a, const TensorView& b,
-                   const kernels::BlockPatternView& pattern, const TensorView& data) {
-  sash::detail::dispatch_over<float16, bfloat16>(
-      data.dtype, "sampled_matmul", [&]<class S>(TypeTag<S>) {
-        using T = device_t<S>;
-        const Params<T> params{{pattern, a.shape[0], data},
-                               a.ptr<const T>(),
-                               b.ptr<const T>(),
-                               a.shape[1],
-                               b.shape[1]};
-        with_block(pattern.block, [&](auto block) { launch<T, block()>(context, params); });
-      });
+void sample_halves(const KernelContext& context, View a, View b,
+                   const kernels::BlockPatternView& pattern, View data) {
+  dispatch_device_halves(data.dtype, "sampled_matmul", [&]<class T>(TypeTag<T>) {
+    const Params<T> params{
+        {pattern, a.shape[0], data}, a.ptr<const T>(), b.ptr<const T>(), a.shape[1], b.shape[1]};
+    with_block(pattern.block, [&](auto block) { launch<T, block()>(context, params); });
+  });
 }
 
 }  // namespace sash::cuda::sparse

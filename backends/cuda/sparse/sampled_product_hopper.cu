@@ -100,33 +100,26 @@ __global__ void __launch_bounds__(kRingThreads, 2)
 }
 
 template <class T, int kBlock>
-void launch(const KernelContext& context, const TensorView& a, const TensorView& b,
-            SampledShares<T> shares) {
+void launch(const KernelContext& context, View a, View b, SampledShares<T> shares) {
   using X = Shape<T, kBlock>;
   constexpr auto element = static_cast<int64_t>(sizeof(float));
   const Workspace parts(context, shares.deal(kStep) * X::kElements * element);
   shares.parts = parts.ptr<float>();
-  const auto kernel = sampled_kernel<T, kBlock>;
-  constexpr int bytes = sizeof(typename X::Shared);
-  const CardGuard guard(context.device.index);
-  SASH_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-  kernel<<<shares.count(), kRingThreads, bytes, static_cast<cudaStream_t>(context.stream.handle)>>>(
-      matrix_map(a, a.shape[1], kStep, 64), matrix_map(b, b.shape[1], kStep, 64), shares);
-  SASH_CUDA_CHECK(cudaGetLastError());
+  launch_large_kernel(context, shares.count(), kRingThreads, sizeof(typename X::Shared),
+                      sampled_kernel<T, kBlock>, matrix_map(a, a.shape[1], kStep, 64),
+                      matrix_map(b, b.shape[1], kStep, 64), shares);
   add_parts<T, kBlock>(context, shares);
 }
 
 }  // namespace
 
-void sample_wide_hopper(const KernelContext& context, const TensorView& a, const TensorView& b,
-                        const kernels::BlockPatternView& pattern, const TensorView& data) {
-  sash::detail::dispatch_over<float16, bfloat16>(
-      data.dtype, "sampled_matmul", [&]<class S>(TypeTag<S>) {
-        using T = device_t<S>;
-        const SampledShares<T> shares(pattern, a.shape[0], data);
-        if (pattern.block == 64) return launch<T, 64>(context, a, b, shares);
-        launch<T, 128>(context, a, b, shares);
-      });
+void sample_wide_hopper(const KernelContext& context, View a, View b,
+                        const kernels::BlockPatternView& pattern, View data) {
+  dispatch_device_halves(data.dtype, "sampled_matmul", [&]<class T>(TypeTag<T>) {
+    const SampledShares<T> shares(pattern, a.shape[0], data);
+    if (pattern.block == 64) return launch<T, 64>(context, a, b, shares);
+    launch<T, 128>(context, a, b, shares);
+  });
 }
 
 }  // namespace sash::cuda::sparse

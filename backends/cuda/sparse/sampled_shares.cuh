@@ -36,8 +36,7 @@ struct SampledShares {
   int64_t steps = 0;  ///< of a group
   int64_t share = 0;  ///< steps that a share has of the cut groups
 
-  SampledShares(const kernels::BlockPatternView& pattern, int64_t token_count,
-                const TensorView& result)
+  SampledShares(const kernels::BlockPatternView& pattern, int64_t token_count, View result)
       : data(result.ptr<T>()),
         groups(pattern.groups),
         columns(pattern.rows.other),
@@ -48,12 +47,12 @@ struct SampledShares {
   /// Deals the work out in steps of `depth` tokens. Returns how many tiles of partial sums there
   /// are.
   int64_t deal(int64_t depth) {
-    steps = (tokens + depth - 1) / depth;
+    steps = ceil_div(tokens, depth);
     if (cut() == 0) return 0;
     const int64_t equal =
         kShares / cut();  // a group in so many equal pieces, if that wastes little
-    share = 20 * equal * cut() >= 17 * kShares ? (steps + equal - 1) / equal
-                                               : (cut() * steps + kShares - 1) / kShares;
+    share = 20 * equal * cut() >= 17 * kShares ? ceil_div(steps, equal)
+                                               : ceil_div(cut() * steps, kShares);
     share = std::max(share, std::min(steps, kLeastTokens / depth));
     return 2 * cut_shares();
   }
@@ -78,7 +77,7 @@ struct SampledShares {
   }
 
  private:
-  int64_t cut_shares() const { return (cut() * steps + share - 1) / share; }
+  int64_t cut_shares() const { return ceil_div(cut() * steps, share); }
   __device__ int64_t first_cut() const { return blockIdx.x * share; }
 
   /// The segment that begins with step `at` of the cut groups.
@@ -125,10 +124,8 @@ template <class T, int kBlock>
 void add_parts(const KernelContext& context, const SampledShares<T>& shares) {
   constexpr int elements = kBlock * kGroupColumns<kBlock>;
   if (shares.cut() == 0) return;
-  const dim3 grid(static_cast<unsigned>(shares.cut()), (elements / 4 + 255) / 256);
-  add_parts_kernel<T, kBlock>
-      <<<grid, 256, 0, static_cast<cudaStream_t>(context.stream.handle)>>>(shares);
-  SASH_CUDA_CHECK(cudaGetLastError());
+  launch_kernel(context, {shares.cut(), ceil_div(elements / 4, 256)}, 256, 0,
+                add_parts_kernel<T, kBlock>, shares);
 }
 
 }  // namespace sash::cuda::sparse
