@@ -61,7 +61,8 @@ function(sash_compiled_dependency package library)
   set(BUILD_TEST OFF)
   set(CMAKE_POSITION_INDEPENDENT_CODE ON)
   set(CMAKE_C_VISIBILITY_PRESET hidden)
-  set(CMAKE_POLICY_DEFAULT_CMP0077 NEW)
+  set(CMAKE_POLICY_DEFAULT_CMP0063 NEW)  # visibility of static libraries
+  set(CMAKE_POLICY_DEFAULT_CMP0077 NEW)  # options are variables
   add_subdirectory("${source}" "${build}/sash" EXCLUDE_FROM_ALL)
   set_property(GLOBAL PROPERTY SASH_HEADER_${package} "${source}/${arg_FOLDER}/${arg_HEADER}")
   target_sources(sash_${package} INTERFACE $<TARGET_OBJECTS:${library}>)

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cmath>
 #include <map>
 #include <mutex>
+#include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
 
@@ -48,6 +50,9 @@ bool is_question(const KernelCall& call) {
 std::string fixed(double value, int digits) {
   return to_text(value, std::chars_format::fixed, digits);
 }
+
+// Microseconds with three digits behind the point.
+double rounded(double us) { return std::round(1000 * us) / 1000; }
 
 // Of the columns of a table. The first is aligned to the left, the others to the right.
 constexpr std::array<size_t, 8> kWidths{32, 8, 12, 6, 10, 8, 9, 6};
@@ -298,11 +303,15 @@ void Profiler::write_trace(const std::string& path) {
   for (const Call& call : state_->calls) {
     const int stream =
         streams.emplace(call.stream.handle, static_cast<int>(streams.size())).first->second;
-    text += std::string(separator) + "{\"name\":\"" + call.name + "\",\"ph\":\"X\",\"pid\":\"" +
-            to_string(call.device) + "\",\"tid\":" + std::to_string(stream) +
-            ",\"ts\":" + fixed(call.begin, 3) + ",\"dur\":" + fixed(call.end - call.begin, 3) +
-            ",\"args\":{\"bytes\":" + std::to_string(call.bytes) +
-            ",\"operations\":" + fixed(call.operations, 0) + ",\"shape\":\"" + call.shapes + "\"}}";
+    const nlohmann::ordered_json event{
+        {"name", call.name},
+        {"ph", "X"},
+        {"pid", to_string(call.device)},
+        {"tid", stream},
+        {"ts", rounded(call.begin)},
+        {"dur", rounded(call.end - call.begin)},
+        {"args", {{"bytes", call.bytes}, {"operations", call.operations}, {"shape", call.shapes}}}};
+    text += separator + event.dump();
     separator = ",\n";
     if (text.size() >= kWritten) write(std::exchange(text, {}));
   }
