@@ -136,7 +136,7 @@ void run(const Case& setup, const Settings& s, Device device, double rate) {
                       {"captured_share", share(captured)},
                       {"not_captured", captured.reason}});
   if (!s.profile) return;
-  sash::Profiler profiler;
+  sash::optim::Profiler profiler;
   Settings few = s;
   few.count = 16;
   decode(model, few, false);

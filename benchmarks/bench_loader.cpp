@@ -1,5 +1,5 @@
-// Tokens per second of a training step on batches that lie ready, and on those of a data::Loader;
-// and the time in which a loader makes a batch.
+// Tokens per second of a training step on batches that lie ready, and on those of a
+// nn::data::Loader; and the time in which a loader makes a batch.
 
 #include <chrono>
 #include <cstdio>
@@ -20,7 +20,7 @@
 using namespace sash;
 
 int main(int argc, char** argv) {
-  CLI::App app{"Training steps with and without a data::Loader"};
+  CLI::App app{"Training steps with and without a nn::data::Loader"};
   std::string device_name = "cpu";
   int64_t batch = 8, context = 128, dim = 128, layers = 2, steps = 10, rounds = 9;
   app.add_option("--device", device_name);
@@ -42,16 +42,16 @@ int main(int argc, char** argv) {
   std::vector<int64_t> ids;
   for (int64_t i = 0; i < 400000; ++i) ids.push_back(i * i % 251);
   const auto loader = [&](int64_t workers) {
-    return data::Loader(data::TokenDataset(data::Tokens(ids), context),
-                        {.batch = batch, .shuffle = true, .workers = workers});
+    return nn::data::Loader(nn::data::TokenDataset(nn::data::Tokens(ids), context),
+                            {.batch = batch, .shuffle = true, .workers = workers});
   };
-  data::Loader none = loader(0), two = loader(2), first = loader(0);
-  std::vector<data::Batch> ready;
+  nn::data::Loader none = loader(0), two = loader(2), first = loader(0);
+  std::vector<nn::data::Batch> ready;
   for (int64_t i = 0; i < 16; ++i) ready.push_back(first.next_or_restart());
 
   struct Kind {
     const char* name;
-    std::function<data::Batch(size_t)> batch;
+    std::function<nn::data::Batch(size_t)> batch;
     std::vector<double> rates{};
   };
   std::vector<Kind> kinds{{"ready", [&](size_t i) { return ready[i % ready.size()]; }},
@@ -62,7 +62,7 @@ int main(int argc, char** argv) {
       synchronize(device);
       const auto start = std::chrono::steady_clock::now();
       for (int64_t i = 0; i < steps; ++i) {
-        const data::Batch one = kind.batch(static_cast<size_t>(i));
+        const nn::data::Batch one = kind.batch(static_cast<size_t>(i));
         optimizer.zero_grad();
         model.loss(one[0], one[1]).backward();
         optimizer.step();

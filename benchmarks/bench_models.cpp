@@ -107,7 +107,7 @@ void run(const Case& setup, sash::Device device, bool captured, bool profile) {
   // All steps use the same batch, so the loss of a correct training step falls.
   if (!(loss.item<double>() < first)) throw std::runtime_error("the loss does not fall");
   if (profile) {
-    sash::Profiler profiler;
+    sash::optim::Profiler profiler;
     for (int i = 0; i < 5; ++i) step();
     std::fprintf(stderr, "%s, five steps\n%s\n", setup.name, profiler.table().c_str());
   }

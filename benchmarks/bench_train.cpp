@@ -137,7 +137,7 @@ double products_ms(const Case& c, sash::Device device) {
 
 /// The kernels of five steps, each with its share of the limit, to the error stream.
 void print_profile(const char* name, const std::function<void()>& step) {
-  sash::Profiler profiler;
+  sash::optim::Profiler profiler;
   for (int i = 0; i < 5; ++i) step();
   std::fprintf(stderr, "%s, five steps\n%s\n", name, profiler.table().c_str());
 }

@@ -18,13 +18,13 @@ int main(int argc, char** argv) {
   flags.add("--attention", attention, "The mask");
   flags.add("--prompt", prompt, "Written on from");
   return flags.run(argc, argv, [&] {
-    const data::Tokens bytes = data::Tokens::from_file(path, 8);
-    data::Loader loader(data::TokenDataset(bytes, context, {.stride = 32}),
-                        {.batch = 8, .shuffle = true});
+    const nn::data::Tokens bytes = nn::data::Tokens::from_file(path, 8);
+    nn::data::Loader loader(nn::data::TokenDataset(bytes, context, {.stride = 32}),
+                            {.batch = 8, .shuffle = true});
     nn::CausalLM model({.vocab = 256, .context = context, .layers = 2, .attention = attention});
     optim::AdamW optimizer(model.parameters(), {.lr = 2e-3, .max_grad_norm = 1});
     for (int step = 1; step <= steps; ++step) {
-      const data::Batch batch = loader.next_or_restart();
+      const nn::data::Batch batch = loader.next_or_restart();
       const Tensor loss = model.loss(batch[0], batch[1]);
       optimizer.zero_grad();
       loss.backward();

@@ -20,13 +20,13 @@ constexpr int64_t kTokens = 1 << (2 * kMotif);  // 4 to the sixth
 
 // Sequence i of a genome: tokens [length], and for each whether its first base is of a gene,
 // 1 or 0.
-class Genome : public data::Dataset {
+class Genome : public nn::data::Dataset {
  public:
   Genome(uint64_t seed, int64_t count, int64_t length)
       : seed_(seed), count_(count), length_(length) {}
 
   int64_t size() const override { return count_; }
-  data::Batch get(int64_t index) const override {
+  nn::data::Batch get(int64_t index) const override {
     uint64_t counter = static_cast<uint64_t>(index) << 32;
     const auto draw = [&](int64_t n) { return int64_t{philox(seed_, counter++).lane[0]} % n; };
     std::vector<int64_t> bases, labels(static_cast<size_t>(length_), 0);
@@ -74,10 +74,10 @@ struct Tagger : nn::Module {
 };
 
 // The harmonic mean of precision and recall of the marked bases.
-double f1(Tagger& model, data::Loader& loader) {
+double f1(Tagger& model, nn::data::Loader& loader) {
   const NoGradGuard no_grad;
   double both = 0, marked_or_real = 0;
-  for (const data::Batch& batch : loader) {
+  for (const nn::data::Batch& batch : loader) {
     const Tensor marked = argmax(model(batch[0]));
     both += (marked * batch[1]).sum().item<double>();
     marked_or_real += (marked + batch[1]).sum().item<double>();
@@ -97,13 +97,13 @@ int main(int argc, char** argv) {
   flags.add("--attention", attention, "The mask of each layer");
   flags.add("--least", least, "F1 to reach, below which the run fails");
   return flags.run(argc, argv, [&] {
-    data::Loader loader(Genome(1, steps, length), {.workers = 1});
-    data::Loader test(Genome(2, 4, length));
+    nn::data::Loader loader(Genome(1, steps, length), {.workers = 1});
+    nn::data::Loader test(Genome(2, 4, length));
     Tagger model(AttentionMask::parse(attention));
     optim::AdamW optimizer(model.parameters(), {.max_grad_norm = 1});
     const optim::WarmupCosine schedule{.lr = 5e-3, .warmup = std::min(10, steps), .total = steps};
     int step = 0;
-    for (const data::Batch& batch : loader) {
+    for (const nn::data::Batch& batch : loader) {
       optimizer.set_lr(schedule(step++));
       const Tensor loss = cross_entropy(model(batch[0]), batch[1]);
       optimizer.zero_grad();

@@ -28,7 +28,8 @@ struct Settings {
 };
 
 // Passages to train on, and the last 8.
-std::pair<data::Loader, data::Loader> loaders(const nn::Pretrained& file, const Settings& s) {
+std::pair<nn::data::Loader, nn::data::Loader> loaders(const nn::Pretrained& file,
+                                                      const Settings& s) {
   std::ifstream in(s.text, std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(in), {}};
   if (!in) throw IoError("finetune", "cannot read '" + s.text + "'");
@@ -38,8 +39,9 @@ std::pair<data::Loader, data::Loader> loaders(const nn::Pretrained& file, const 
     throw ValueError("finetune", "a text of at least 16 passages",
                      std::to_string(tokens.size()) + " tokens");
   }
-  const auto passages = [&](auto begin, auto end, data::LoaderOptions options) {
-    return data::Loader(data::TokenDataset(data::Tokens({begin, end}), s.length), options);
+  const auto passages = [&](auto begin, auto end, nn::data::LoaderOptions options) {
+    return nn::data::Loader(nn::data::TokenDataset(nn::data::Tokens({begin, end}), s.length),
+                            options);
   };
   const auto end = tokens.end() - held_out;
   return {passages(tokens.begin(), end, {.batch = s.batch, .shuffle = true, .seed = s.seed}),
@@ -70,7 +72,7 @@ void run(const Settings& s) {
   auto [loader, held_out] = loaders(file, s);
   optim::AdamW optimizer(nn::lora_parameters(model), {.lr = s.lr, .weight_decay = 0});
   optim::Trainer trainer(model, optimizer, loader,
-                         [&](const data::Batch& b) { return model.loss(b[0], b[1]); },
+                         [&](const nn::data::Batch& b) { return model.loss(b[0], b[1]); },
                          {.steps = s.steps, .max_grad_norm = 1, .validate = &held_out});
   trainer.add(std::make_shared<optim::ProgressLine>());
   const double before = trainer.validate().at("loss");

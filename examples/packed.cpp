@@ -15,7 +15,7 @@ constexpr int64_t kLetters = 16;
 constexpr int64_t kClass = kLetters;  // the token before each text, whose state gives the answer
 
 // `count` texts, of which every fifth letter or more is the label.
-data::SequenceDataset texts(int64_t count, uint64_t seed) {
+nn::data::SequenceDataset texts(int64_t count, uint64_t seed) {
   Generator generator(seed);
   const auto draw = [&](int64_t low, int64_t high, int64_t n) {
     return randint(low, high, {n}, generator, {.device = kCPU}).to_vector<int64_t>();
@@ -28,7 +28,8 @@ data::SequenceDataset texts(int64_t count, uint64_t seed) {
     text.insert(text.begin(), kClass);
     all.push_back(text);
   }
-  return data::SequenceDataset(all, {.form = data::SequenceBatch::packed, .labels = labels});
+  return nn::data::SequenceDataset(all,
+                                   {.form = nn::data::SequenceBatch::packed, .labels = labels});
 }
 
 struct Classifier : nn::ModuleOf<Classifier> {
@@ -58,12 +59,12 @@ int main(int argc, char** argv) {
   flags.add_size("--tests", tests, "Texts of the test");
   flags.add("--least", least, "Percent to get right, below which the run fails");
   return flags.run(argc, argv, [&] {
-    data::Loader loader(texts(steps * batch, 1), {.batch = batch}),
+    nn::data::Loader loader(texts(steps * batch, 1), {.batch = batch}),
         test(texts(tests, 2), {.batch = 20});
     Classifier model;
     optim::AdamW optimizer(model.parameters(), {.lr = 2e-3, .max_grad_norm = 1});
     int step = 0;
-    for (const data::Batch& b : loader) {
+    for (const nn::data::Batch& b : loader) {
       const Tensor loss = cross_entropy(model(b[0], b[2]), b[1]);
       optimizer.zero_grad();
       loss.backward();
@@ -73,7 +74,7 @@ int main(int argc, char** argv) {
 
     const NoGradGuard no_grad;
     double right = 0;
-    for (const data::Batch& b : test) {
+    for (const nn::data::Batch& b : test) {
       right += eq(argmax(model(b[0], b[2])), b[1]).to(DType::float32).sum().item<double>();
     }
     const double percent = 100 * right / tests;

@@ -96,7 +96,7 @@ void check_kind(const Metadata& metadata, const Optimizer& optimizer) {
                    optimizer.kind());
 }
 
-void load_place(const Metadata& metadata, data::Loader* loader) {
+void load_place(const Metadata& metadata, nn::data::Loader* loader) {
   const auto place = metadata.find(kLoader);
   const bool saved = place != metadata.end();
   if (saved != (loader != nullptr)) {
@@ -111,7 +111,7 @@ void load_place(const Metadata& metadata, data::Loader* loader) {
 
 void save_checkpoint(const std::string& path, const nn::Module& model, const Optimizer& optimizer,
                      const CheckpointInfo& info, const GradScaler* scaler,
-                     const data::Loader* loader) {
+                     const nn::data::Loader* loader) {
   StateDict tensors;
   append(tensors, kModel, model.state_dict());
   append(tensors, kOptimizer, optimizer.state_dict());
@@ -131,7 +131,7 @@ CheckpointInfo checkpoint_info(const std::string& path) try {
 }
 
 CheckpointInfo load_checkpoint(const std::string& path, nn::Module& model, Optimizer& optimizer,
-                               GradScaler* scaler, data::Loader* loader) try {
+                               GradScaler* scaler, nn::data::Loader* loader) try {
   const SafetensorsFile file = load_safetensors(path, kCPU);
   CheckpointInfo info = info_of(file.metadata);
   const RandomStates random = random_states_of(file.metadata);

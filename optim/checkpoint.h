@@ -26,7 +26,7 @@ struct CheckpointInfo {
 SASH_API void save_checkpoint(const std::string& path, const nn::Module& model,
                               const Optimizer& optimizer, const CheckpointInfo& info = {},
                               const GradScaler* scaler = nullptr,
-                              const data::Loader* loader = nullptr);
+                              const nn::data::Loader* loader = nullptr);
 
 /// The information in such a file, such as settings to build its model with; reads the header only.
 /// `IoError` or `FormatError` for a file that is not a checkpoint.
@@ -42,7 +42,7 @@ SASH_API CheckpointInfo checkpoint_info(const std::string& path);
 /// swap their order, there is no error.
 SASH_API CheckpointInfo load_checkpoint(const std::string& path, nn::Module& model,
                                         Optimizer& optimizer, GradScaler* scaler = nullptr,
-                                        data::Loader* loader = nullptr);
+                                        nn::data::Loader* loader = nullptr);
 
 /// Loads the model only, from a file of `save_checkpoint`, or from any file whose keys are the
 /// model's, with or without the prefix "model.".

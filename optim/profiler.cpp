@@ -21,7 +21,7 @@
 #include "../tensor/graph.h"
 #include "../tensor/io/replacement_file.h"
 
-namespace sash {
+namespace sash::optim {
 namespace {
 
 constexpr size_t kMostCalls = 200'000, kMostShapes = 8;
@@ -111,7 +111,7 @@ class Limits {
     if (rate > 0) return rate;
     const int64_t count = int64_t{device.is_cuda() ? 64 : 16} << 20;
     const Tensor x = zeros({count}, {.dtype = DType::float32, .device = device});
-    return rate = 8 * static_cast<double>(count) / sash::least_us(device, [&] { x.clone(); });
+    return rate = 8 * static_cast<double>(count) / optim::least_us(device, [&] { x.clone(); });
   }
   double operations(Device device, DType dtype) {
     double& rate = operations_[{device.index + (device.is_cuda() ? 1 : 0), dtype}];
@@ -119,7 +119,7 @@ class Limits {
     const int64_t n = device.is_cuda() ? 4096 : 768;
     const Tensor x = zeros({n, n}, {.dtype = dtype, .device = device});
     const auto side = static_cast<double>(n);
-    return rate = 2 * side * side * side / sash::least_us(device, [&] { matmul(x, x); });
+    return rate = 2 * side * side * side / optim::least_us(device, [&] { matmul(x, x); });
   }
 
   std::map<int, double> bytes_;
@@ -319,4 +319,4 @@ void Profiler::write_trace(const std::string& path) {
   file.commit();
 }
 
-}  // namespace sash
+}  // namespace sash::optim

@@ -7,7 +7,7 @@
 
 #include "../core/export.h"
 
-namespace sash {
+namespace sash::optim {
 
 /// The calls of one kernel.
 struct ProfileRow {
@@ -23,7 +23,7 @@ struct ProfileRow {
 
 /// Measures every kernel from construction to `stop`:
 ///
-///     Profiler profiler;
+///     optim::Profiler profiler;
 ///     for (int i = 0; i < 10; ++i) step(...);
 ///     profiler.stop();
 ///     std::cout << profiler.table();
@@ -63,4 +63,9 @@ class SASH_API Profiler {
   std::shared_ptr<State> state_;
 };
 
+}  // namespace sash::optim
+
+namespace sash {
+using Profiler [[deprecated("use optim::Profiler")]] = optim::Profiler;
+using ProfileRow [[deprecated("use optim::ProfileRow")]] = optim::ProfileRow;
 }  // namespace sash

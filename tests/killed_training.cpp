@@ -53,13 +53,13 @@ int main(int argc, char** argv) {
   nn::Sequential model(nn::Linear(6, 8), nn::ReLU(), nn::Dropout(0.3), nn::Linear(8, 2));
   optim::AdamW optimizer(model.parameters(), {.lr = 1e-2});
   optim::GradScaler scaler({.init_scale = 64, .growth_interval = 5});
-  data::Loader loader(data::TensorDataset({x, y}),
-                      {.batch = 4, .shuffle = true, .workers = 1, .seed = 7});
-  data::Loader valid(data::TensorDataset({x, y}), {.batch = 8});
+  nn::data::Loader loader(nn::data::TensorDataset({x, y}),
+                          {.batch = 4, .shuffle = true, .workers = 1, .seed = 7});
+  nn::data::Loader valid(nn::data::TensorDataset({x, y}), {.batch = 8});
   const int64_t steps = std::atoll(argv[2]);
   optim::Trainer trainer(
       model, optimizer, loader,
-      [&](const data::Batch& batch) { return mse_loss(model(batch[0]), batch[1]); },
+      [&](const nn::data::Batch& batch) { return mse_loss(model(batch[0]), batch[1]); },
       {.steps = steps,
        .schedule =
            optim::WarmupCosine{.lr = 1e-2, .warmup = std::min<int64_t>(5, steps), .total = steps},

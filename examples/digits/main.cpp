@@ -82,12 +82,13 @@ double train(uint64_t seed, const Samples& samples, const Samples& held_out,
   manual_seed(seed);
   const std::unique_ptr<nn::Module> net = make_net(settings.model);
   optim::AdamW optimizer(net->parameters(), {.lr = settings.lr});
-  data::Loader loader(data::TensorDataset({samples.images, samples.labels}),
-                      {.batch = settings.batch, .shuffle = true, .drop_last = true, .seed = seed});
+  nn::data::Loader loader(
+      nn::data::TensorDataset({samples.images, samples.labels}),
+      {.batch = settings.batch, .shuffle = true, .drop_last = true, .seed = seed});
   const optim::WarmupCosine schedule{
       .lr = settings.lr, .warmup = loader.size(), .total = loader.size() * settings.epochs};
   while (loader.epoch() < settings.epochs) {
-    for (const data::Batch& batch : loader) {
+    for (const nn::data::Batch& batch : loader) {
       optimizer.set_lr(schedule(loader.epoch() * loader.size() + loader.position() - 1));
       optimizer.zero_grad();
       cross_entropy((*net)(batch[0]), batch[1]).backward();

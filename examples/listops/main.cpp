@@ -54,7 +54,8 @@ struct Settings {
   }
 };
 
-data::SequenceDataset expressions(uint64_t seed, int64_t count, const ExpressionOptions& options) {
+nn::data::SequenceDataset expressions(uint64_t seed, int64_t count,
+                                      const ExpressionOptions& options) {
   std::vector<std::vector<int64_t>> sequences(static_cast<size_t>(count));
   std::vector<int64_t> values(sequences.size());
   parallel_for(count, 16, [&](int64_t begin, int64_t end) {
@@ -65,14 +66,14 @@ data::SequenceDataset expressions(uint64_t seed, int64_t count, const Expression
       values[i] = drawn.value;
     }
   });
-  return data::SequenceDataset(std::move(sequences),
-                               {.multiple = kMultiple, .labels = std::move(values)});
+  return nn::data::SequenceDataset(std::move(sequences),
+                                   {.multiple = kMultiple, .labels = std::move(values)});
 }
 
-data::Loader loader_of(const data::SequenceDataset& dataset, int64_t batch, bool shuffle) {
-  return data::Loader(dataset, {.workers = 1,
-                                .sampler = data::length_groups(
-                                    dataset.lengths(), {.batch = batch, .shuffle = shuffle})});
+nn::data::Loader loader_of(const nn::data::SequenceDataset& dataset, int64_t batch, bool shuffle) {
+  return nn::data::Loader(dataset, {.workers = 1,
+                                    .sampler = nn::data::length_groups(
+                                        dataset.lengths(), {.batch = batch, .shuffle = shuffle})});
 }
 
 // An encoder, and two layers that read the state of the class token.
@@ -144,10 +145,10 @@ void train(const Settings& s) {
   if (halves) model.bfloat16();
   optim::AdamW optimizer(model.parameters(),
                          {.beta2 = 0.98, .eps = 1e-9, .weight_decay = 0.1, .master_weights = true});
-  data::Loader loader = loader_of(expressions(1, s.samples, s.expressions), s.batch, true);
-  data::Loader test = loader_of(expressions(2, s.tests, s.expressions), s.batch, false);
+  nn::data::Loader loader = loader_of(expressions(1, s.samples, s.expressions), s.batch, true);
+  nn::data::Loader test = loader_of(expressions(2, s.tests, s.expressions), s.batch, false);
   optim::Trainer trainer(model, optimizer, loader,
-                         [&](const data::Batch& b) -> optim::StepOutput {
+                         [&](const nn::data::Batch& b) -> optim::StepOutput {
                            const Tensor logits = model(b[0], b[2]);
                            const Tensor right = eq(argmax(logits), b[1]).to(DType::float32);
                            return {cross_entropy(logits, b[1]), {{"accuracy", right.mean()}}};

@@ -32,8 +32,8 @@ std::string fingerprint_of(const std::string& text, const std::string& before) {
   return std::to_string(hash);
 }
 
-sash::data::Batch windows(const std::vector<int64_t>& text, const std::vector<int64_t>& starts,
-                          int64_t length) {
+sash::nn::data::Batch windows(const std::vector<int64_t>& text, const std::vector<int64_t>& starts,
+                              int64_t length) {
   std::vector<int64_t> inputs, targets;
   for (const int64_t start : starts) {
     const auto from = text.begin() + start;
@@ -96,7 +96,8 @@ void Corpus::check_context(int64_t length) const {
   }
 }
 
-sash::data::Batch Corpus::batch(int64_t count, int64_t length, uint64_t seed, int64_t step) const {
+sash::nn::data::Batch Corpus::batch(int64_t count, int64_t length, uint64_t seed,
+                                    int64_t step) const {
   const auto places = static_cast<int64_t>(train_.size()) - length;
   std::vector<int64_t> starts;
   for (int64_t i = 0; i < count; ++i) {

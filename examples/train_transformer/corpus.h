@@ -35,7 +35,7 @@ class Corpus {
   /// Inputs and targets [count, length] on the CPU; targets are the inputs shifted by one. The
   /// `count` random places in the training text depend on `seed` and `step` alone, so that a
   /// resumed run sees the same data as an uninterrupted one.
-  sash::data::Batch batch(int64_t count, int64_t length, uint64_t seed, int64_t step) const;
+  sash::nn::data::Batch batch(int64_t count, int64_t length, uint64_t seed, int64_t step) const;
 
  private:
   Corpus(const std::string& train, const std::string& valid,

@@ -27,7 +27,7 @@
 namespace {
 
 namespace fs = std::filesystem;
-namespace data = sash::data;
+namespace data = sash::nn::data;
 namespace optim = sash::optim;
 using optim::CheckpointInfo;
 

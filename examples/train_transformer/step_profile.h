@@ -23,5 +23,5 @@ class StepProfile : public sash::optim::Callback {
   std::string path_;
   int64_t first_ = 0, steps_ = 0;
   bool failed_ = false;
-  std::optional<sash::Profiler> profiler_;
+  std::optional<sash::optim::Profiler> profiler_;
 };

@@ -10,7 +10,7 @@
 #include "../../tensor/factories.h"
 #include "../../tensor/io/file_reader.h"
 
-namespace sash::data {
+namespace sash::nn::data {
 namespace {
 
 constexpr const char* kReadCsv = "read_csv";
@@ -143,4 +143,4 @@ CsvTable read_csv(const std::string& path, const CsvOptions& options) {
                             : read<int64_t>(path, options, dtype);
 }
 
-}  // namespace sash::data
+}  // namespace sash::nn::data

@@ -6,7 +6,7 @@
 
 #include "../../tensor/tensor.h"
 
-namespace sash::data {
+namespace sash::nn::data {
 
 struct CsvOptions {
   char delimiter = ',';
@@ -29,4 +29,8 @@ struct CsvTable {
 /// a field.
 SASH_API CsvTable read_csv(const std::string& path, const CsvOptions& options = {});
 
-}  // namespace sash::data
+}  // namespace sash::nn::data
+
+namespace sash {
+namespace data = nn::data;  // the former name, deprecated
+}

@@ -5,7 +5,7 @@
 #include "../../ops/shape/concat.h"
 #include "../../tensor/factories.h"
 
-namespace sash::data {
+namespace sash::nn::data {
 namespace {
 
 void check_index(const char* op, int64_t index, int64_t size) {
@@ -116,4 +116,4 @@ std::vector<std::shared_ptr<const Dataset>> random_split(std::shared_ptr<const D
   return parts;
 }
 
-}  // namespace sash::data
+}  // namespace sash::nn::data

@@ -8,7 +8,7 @@
 #include "../../tensor/random.h"
 #include "../../tensor/tensor.h"
 
-namespace sash::data {
+namespace sash::nn::data {
 
 /// The tensors of a sample or of a batch of samples, such as inputs and targets.
 using Batch = std::vector<Tensor>;
@@ -16,9 +16,9 @@ using Batch = std::vector<Tensor>;
 /// Samples by index. Derive from it, and define `size` and `get`. Override `batch` if several
 /// samples at once are cheaper than one by one.
 ///
-///     struct Squares : data::Dataset {
+///     struct Squares : nn::data::Dataset {
 ///       int64_t size() const override { return 1000; }
-///       data::Batch get(int64_t i) const override {
+///       nn::data::Batch get(int64_t i) const override {
 ///         return {sash::scalar_tensor(i), sash::scalar_tensor(i * i)};
 ///       }
 ///     };
@@ -73,4 +73,8 @@ SASH_API std::vector<std::shared_ptr<const Dataset>> random_split(
     std::shared_ptr<const Dataset> dataset, const std::vector<int64_t>& sizes,
     Generator& generator);
 
-}  // namespace sash::data
+}  // namespace sash::nn::data
+
+namespace sash {
+namespace data = nn::data;  // the former name, deprecated
+}

@@ -14,7 +14,7 @@
 #include "../../tensor/autograd/grad_mode.h"
 #include "../../tensor/factories.h"
 
-namespace sash::data {
+namespace sash::nn::data {
 namespace {
 
 constexpr const char* kLoader = "Loader";
@@ -320,4 +320,4 @@ void Loader::load_state(const std::string& text) {
   resumed_ = true;
 }
 
-}  // namespace sash::data
+}  // namespace sash::nn::data

@@ -11,7 +11,7 @@
 
 #include "dataset.h"
 
-namespace sash::data {
+namespace sash::nn::data {
 
 /// The indices of the samples of each batch of an epoch. It may draw from the generator.
 using BatchSampler = std::function<std::vector<std::vector<int64_t>>(Generator&)>;
@@ -29,9 +29,9 @@ struct LoaderOptions {
 
 /// Batches of a dataset, epoch by epoch.
 ///
-///     data::Loader loader(data::TensorDataset({x, y}), {.batch = 64, .shuffle = true});
+///     nn::data::Loader loader(nn::data::TensorDataset({x, y}), {.batch = 64, .shuffle = true});
 ///     for (int epoch = 0; epoch < 10; ++epoch) {
-///       for (const data::Batch& batch : loader) step(batch[0], batch[1]);
+///       for (const nn::data::Batch& batch : loader) step(batch[0], batch[1]);
 ///     }
 ///
 /// The batches are the same for any number of workers. While the dataset makes a batch, its thread
@@ -120,4 +120,4 @@ class SASH_API Loader {
   std::unique_ptr<Workers> workers_;
 };
 
-}  // namespace sash::data
+}  // namespace sash::nn::data

@@ -12,7 +12,7 @@
 #include "../../tensor/io/file_reader.h"
 #include "../../tensor/io/replacement_file.h"
 
-namespace sash::data {
+namespace sash::nn::data {
 namespace {
 
 static_assert(std::endian::native == std::endian::little);
@@ -282,4 +282,4 @@ void save_npy(const std::string& path, const Tensor& tensor) {
   file.commit();
 }
 
-}  // namespace sash::data
+}  // namespace sash::nn::data

@@ -5,7 +5,7 @@
 
 #include "../../tensor/tensor.h"
 
-namespace sash::data {
+namespace sash::nn::data {
 
 /// Reads a file of `numpy.save` into a new tensor on `device`, by default `default_device()`.
 /// Elements are bool, int8 to int64, uint8 to uint32, or floating of 16 to 64 bits, of either byte
@@ -18,4 +18,8 @@ SASH_API Tensor load_npy(const std::string& path, std::optional<Device> device =
 /// not have, `IoError` if the file cannot be written.
 SASH_API void save_npy(const std::string& path, const Tensor& tensor);
 
-}  // namespace sash::data
+}  // namespace sash::nn::data
+
+namespace sash {
+namespace data = nn::data;  // the former name, deprecated
+}

@@ -8,7 +8,7 @@
 #include "../../ops/random/randperm.h"
 #include "../../tensor/factories.h"
 
-namespace sash::data {
+namespace sash::nn::data {
 namespace {
 
 constexpr TensorOptions kIds{.dtype = DType::int64, .device = kCPU};
@@ -140,4 +140,4 @@ BatchSampler length_groups(std::vector<int64_t> lengths, LengthGroupsOptions opt
   };
 }
 
-}  // namespace sash::data
+}  // namespace sash::nn::data

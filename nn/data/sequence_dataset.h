@@ -7,7 +7,7 @@
 
 #include "loader.h"
 
-namespace sash::data {
+namespace sash::nn::data {
 
 /// How sequences of several lengths become one batch.
 enum class SequenceBatch {
@@ -66,4 +66,4 @@ struct LengthGroupsOptions {
 /// shuffles, sorts each `group` batches by length, and shuffles the batches.
 SASH_API BatchSampler length_groups(std::vector<int64_t> lengths, LengthGroupsOptions options);
 
-}  // namespace sash::data
+}  // namespace sash::nn::data

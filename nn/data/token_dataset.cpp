@@ -8,7 +8,7 @@
 #include "../../tensor/io/mapped_file.h"
 #include "../../tensor/io/replacement_file.h"
 
-namespace sash::data {
+namespace sash::nn::data {
 namespace {
 
 static_assert(std::endian::native == std::endian::little);
@@ -148,4 +148,4 @@ Batch TokenDataset::batch(std::span<const int64_t> indices) const {
   return batch;
 }
 
-}  // namespace sash::data
+}  // namespace sash::nn::data

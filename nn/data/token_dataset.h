@@ -10,7 +10,7 @@ namespace sash {
 class MappedFile;
 }
 
-namespace sash::data {
+namespace sash::nn::data {
 
 /// A sequence of token ids, in memory or in a mapped file.
 class SASH_API Tokens {
@@ -65,4 +65,4 @@ class SASH_API TokenDataset : public Dataset {
   int64_t context_, stride_, size_;
 };
 
-}  // namespace sash::data
+}  // namespace sash::nn::data

@@ -47,8 +47,8 @@ struct Summary {
 ///
 /// Counts are those of evaluation mode. In the first run, modules that their parents otherwise fuse
 /// run one by one. The second run is fused and measures `kept_bytes`; no other thread may allocate
-/// during it. Modes, random state and gradients stay unchanged. `ValueError` while a `Profiler`
-/// runs; throws what the model throws.
+/// during it. Modes, random state and gradients stay unchanged. `ValueError` while an
+/// `optim::Profiler` runs; throws what the model throws.
 SASH_API Summary summary(Module& model, const Tensor& input);
 /// For several inputs: `summary(model, [&] { return model(source, target); })`
 SASH_API Summary summary(Module& model, const std::function<Tensor()>& forward);

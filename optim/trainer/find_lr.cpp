@@ -28,7 +28,7 @@ StateDict copies(const StateDict& dict) {
 // Brings everything back that training changes.
 class Before {
  public:
-  Before(nn::Module& model, Optimizer& optimizer, data::Loader& loader)
+  Before(nn::Module& model, Optimizer& optimizer, nn::data::Loader& loader)
       : model_(model),
         optimizer_(optimizer),
         loader_(loader),
@@ -74,7 +74,7 @@ class Before {
  private:
   nn::Module& model_;
   Optimizer& optimizer_;
-  data::Loader& loader_;
+  nn::data::Loader& loader_;
   const nn::EvalGuard modes_;
   std::function<void()> load_weights_, load_state_;
   std::vector<std::pair<Tensor, Tensor>> gradients_;  // of parameters
@@ -112,7 +112,7 @@ double steepest(const FoundLr& found, size_t first) {
 
 }  // namespace
 
-FoundLr find_lr(nn::Module& model, Optimizer& optimizer, data::Loader& loader,
+FoundLr find_lr(nn::Module& model, Optimizer& optimizer, nn::data::Loader& loader,
                 const StepFunction& step, const FindLrOptions& options) {
   if (!step) throw ValueError(kOp, "a step function", "an empty one");
   check(options);

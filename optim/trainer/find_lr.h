@@ -30,7 +30,7 @@ struct FoundLr {
 /// Afterwards model, optimizer, loader, random state, modes and gradients are as before. During the
 /// test there are two copies of model and optimizer. `ValueError` unless 0 < min_lr < max_lr, steps
 /// is at least 3, stop_factor above 1 and the first loss finite.
-SASH_API FoundLr find_lr(nn::Module& model, Optimizer& optimizer, data::Loader& loader,
+SASH_API FoundLr find_lr(nn::Module& model, Optimizer& optimizer, nn::data::Loader& loader,
                          const StepFunction& step, const FindLrOptions& options = {});
 
 }  // namespace sash::optim

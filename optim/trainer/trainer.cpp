@@ -29,7 +29,7 @@ struct Evaluation {
 
 std::map<std::string, double> Trainer::State::validate() {
   if (!options.validate) return {};
-  data::Loader& from = *options.validate;
+  nn::data::Loader& from = *options.validate;
   from.load_state(validation_start);
   while (from.position() > 0) from.next();  // to the start of an epoch
   validation_start = from.state();
@@ -42,7 +42,7 @@ std::map<std::string, double> Trainer::State::validate() {
   std::map<std::string, Sum> sums;
   std::optional<bool> weighted;
   Shape row;
-  for (data::Batch batch : from) {
+  for (nn::data::Batch batch : from) {
     if (should_stop()) return {};
     const auto samples = static_cast<double>(samples_in(batch));
     for (Tensor& tensor : batch) tensor = tensor.to(device);
@@ -150,8 +150,8 @@ TrainerEnd Trainer::State::run() {
   return step >= goal() ? TrainerEnd::steps : TrainerEnd::stopped;
 }
 
-Trainer::Trainer(nn::Module& model, Optimizer& optimizer, data::Loader& loader, StepFunction step,
-                 TrainerOptions options)
+Trainer::Trainer(nn::Module& model, Optimizer& optimizer, nn::data::Loader& loader,
+                 StepFunction step, TrainerOptions options)
     : state_(std::make_unique<State>(model, optimizer, &loader, BatchFunction(), std::move(step),
                                      std::move(options))) {}
 

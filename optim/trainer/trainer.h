@@ -55,9 +55,9 @@ struct SASH_API StepOutput {
 
 /// Loss and metrics, means over a batch, and its weight. A metric that only some batches have is
 /// averaged over those batches.
-using StepFunction = std::function<StepOutput(const data::Batch& batch)>;
+using StepFunction = std::function<StepOutput(const nn::data::Batch& batch)>;
 /// Batch number `index`, from 0; the same in each call, so that nothing need be saved.
-using BatchFunction = std::function<data::Batch(int64_t index)>;
+using BatchFunction = std::function<nn::data::Batch(int64_t index)>;
 
 /// Names are those of PyTorch Lightning, Hugging Face or Keras where they have one.
 struct TrainerOptions {
@@ -70,9 +70,9 @@ struct TrainerOptions {
   GradScaler* scaler = nullptr;  ///< for float16
   bool capture = false;          ///< record the step as a CUDA graph (`CapturedStep`)
 
-  data::Loader* validate = nullptr;  ///< not the training's: each validation starts it anew
-  StepFunction validation_step{};    ///< without one, the step function
-  int64_t validate_every = 0;        ///< steps between validations; 0: only after the last step
+  nn::data::Loader* validate = nullptr;  ///< not the training's: each validation starts it anew
+  StepFunction validation_step{};        ///< without one, the step function
+  int64_t validate_every = 0;            ///< steps between validations; 0: only after the last step
   std::string monitor = "loss";  ///< the validation's figure that decides what is best; NaN never
                                  ///< is. With another one, a resumed run forgets the best
   bool maximize = false;         ///< whether more of it is better
@@ -100,7 +100,7 @@ enum class TrainerEnd { steps, patience, stopped, signal };
 
 /// A training loop.
 ///
-///     optim::Trainer trainer(model, optimizer, loader, [&](const data::Batch& batch) {
+///     optim::Trainer trainer(model, optimizer, loader, [&](const nn::data::Batch& batch) {
 ///       return cross_entropy(model(batch[0]), batch[1]);
 ///     }, {.steps = 2000, .validate = &valid_loader, .validate_every = 200,
 ///         .save = "runs/a", .save_every = 500, .resume = "auto"});
@@ -127,7 +127,7 @@ class SASH_API Trainer {
   /// unless `resume` is one of them, or with `keep` 0 a file that is not a checkpoint. `IoError` if
   /// nothing can be written to `save`. Loads the checkpoint of `resume`, with the errors of
   /// `load_checkpoint`.
-  Trainer(nn::Module& model, Optimizer& optimizer, data::Loader& loader, StepFunction step,
+  Trainer(nn::Module& model, Optimizer& optimizer, nn::data::Loader& loader, StepFunction step,
           TrainerOptions options);
   /// On batches by number.
   Trainer(nn::Module& model, Optimizer& optimizer, BatchFunction batches, StepFunction step,

@@ -51,7 +51,7 @@ std::string exact_text(T value) {
 
 }  // namespace
 
-Trainer::State::State(nn::Module& trained, Optimizer& stepped, data::Loader* from,
+Trainer::State::State(nn::Module& trained, Optimizer& stepped, nn::data::Loader* from,
                       BatchFunction numbered, StepFunction function, TrainerOptions chosen)
     : model(trained),
       optimizer(stepped),

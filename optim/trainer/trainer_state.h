@@ -13,7 +13,7 @@ namespace detail {
 constexpr const char* kTrainer = "Trainer";  // in errors
 
 /// Samples of a batch: the first axis of its first tensor.
-inline int64_t samples_in(const data::Batch& batch) {
+inline int64_t samples_in(const nn::data::Batch& batch) {
   return batch.empty() || batch[0].rank() == 0 ? 1 : batch[0].size(0);
 }
 
@@ -46,7 +46,7 @@ struct UpdateSums {
 }  // namespace detail
 
 struct Trainer::State {
-  State(nn::Module& trained, Optimizer& stepped, data::Loader* from, BatchFunction numbered,
+  State(nn::Module& trained, Optimizer& stepped, nn::data::Loader* from, BatchFunction numbered,
         StepFunction function, TrainerOptions chosen);
 
   /// Sets the optimizer's clipping, for a scope: other trainers may share it.
@@ -65,8 +65,8 @@ struct Trainer::State {
 
   nn::Module& model;
   Optimizer& optimizer;
-  data::Loader* loader;   // null if the batches have numbers
-  BatchFunction batches;  // empty if there is a loader
+  nn::data::Loader* loader;  // null if the batches have numbers
+  BatchFunction batches;     // empty if there is a loader
   StepFunction step_function;
   TrainerOptions options;
   CheckpointFolder folder;
@@ -80,8 +80,8 @@ struct Trainer::State {
   };
   std::vector<KeptBuffer> buffers{};  // that are saved
   std::vector<std::shared_ptr<Callback>> callbacks{};
-  std::string validation_start{};         // of the validation loader
-  std::vector<data::Batch> overfitted{};  // the batches of every step, with overfit_batch
+  std::string validation_start{};             // of the validation loader
+  std::vector<nn::data::Batch> overfitted{};  // the batches of every step, with overfit_batch
   int64_t step = 0, validated_step = -1;
   int64_t saved_step = -1, regular_step = -1;  // the latter in the folder, besides the best
   std::string saved_path{};
@@ -111,12 +111,12 @@ struct Trainer::State {
   bool should_stop();
   int64_t goal() const { return options.dry_run ? step + 1 - steps_here : options.steps; }
 
-  std::vector<data::Batch> next_batches();
+  std::vector<nn::data::Batch> next_batches();
   void set_rate();
   std::vector<Tensor> run_update(const std::vector<Tensor>& tensors);
-  void backward(const data::Batch& batch, detail::UpdateSums& sums);
+  void backward(const nn::data::Batch& batch, detail::UpdateSums& sums);
   void weigh_gradients(const Tensor& shares) const;
-  void note_rows(const data::Batch& batch, const StepOutput& output, Shape& row);
+  void note_rows(const nn::data::Batch& batch, const StepOutput& output, Shape& row);
   void keep_buffers();
   void put_back_buffers();
   StepReport train_step();

@@ -32,7 +32,7 @@ namespace {
 using Tensors = std::vector<Tensor>;
 using Clock = std::chrono::steady_clock;
 
-int64_t tokens_in(const data::Batch& batch) {
+int64_t tokens_in(const nn::data::Batch& batch) {
   const bool integers = !batch.empty() && !is_floating(batch[0].dtype());
   return integers ? batch[0].numel() : samples_in(batch);
 }
@@ -113,9 +113,9 @@ void detail::UpdateSums::add(const StepOutput& output, const Tensor& share) {
   }
 }
 
-std::vector<data::Batch> Trainer::State::next_batches() {
+std::vector<nn::data::Batch> Trainer::State::next_batches() {
   if (!overfitted.empty()) return overfitted;
-  std::vector<data::Batch> all;
+  std::vector<nn::data::Batch> all;
   const std::string start = loader && options.overfit_batch ? loader->state() : "";
   for (int64_t i = 0; i < options.accumulate; ++i) {
     const int64_t number = (options.overfit_batch ? 0 : step * options.accumulate) + i;
@@ -139,7 +139,7 @@ void Trainer::State::set_rate() {
 }
 
 // Adds the gradients of a batch, times its share, and its loss and metrics.
-void Trainer::State::backward(const data::Batch& batch, UpdateSums& sums) {
+void Trainer::State::backward(const nn::data::Batch& batch, UpdateSums& sums) {
   const StepOutput output = step_function(batch);
   check_output(kTrainer, output);
   Tensor loss = output.loss, share;
@@ -175,7 +175,7 @@ void Trainer::State::weigh_gradients(const Tensor& shares) const {
 }
 
 // A mean over the tokens of such batches is not one over all tokens.
-void Trainer::State::note_rows(const data::Batch& batch, const StepOutput& output, Shape& row) {
+void Trainer::State::note_rows(const nn::data::Batch& batch, const StepOutput& output, Shape& row) {
   if (told_rows || output.weight.defined() || batch.empty()) return;
   const Tensor& x = batch[0];
   if (x.rank() != 2 || x.size(0) != 1 || is_floating(x.dtype())) return;
@@ -194,7 +194,7 @@ Tensors Trainer::State::run_update(const Tensors& tensors) {
   const size_t width = tensors.size() / static_cast<size_t>(options.accumulate);
   UpdateSums sums;
   for (auto at = tensors.begin(); at != tensors.end(); at += static_cast<std::ptrdiff_t>(width)) {
-    backward(data::Batch(at, at + static_cast<std::ptrdiff_t>(width)), sums);
+    backward(nn::data::Batch(at, at + static_cast<std::ptrdiff_t>(width)), sums);
   }
   if (sums.shares.defined()) weigh_gradients(sums.shares);
   if (options.scaler) {
@@ -243,12 +243,12 @@ void Trainer::State::put_back_buffers() {
 
 StepReport Trainer::State::train_step() {
   const auto start = Clock::now();
-  const std::vector<data::Batch> all = next_batches();
+  const std::vector<nn::data::Batch> all = next_batches();
   set_rate();
   const sash::detail::DrawsPlace before = sash::detail::place_of_draws();
   StepReport report{.steps = goal(), .lr = optimizer.lr()};
   Tensors tensors;
-  for (const data::Batch& batch : all) {
+  for (const nn::data::Batch& batch : all) {
     tensors.insert(tensors.end(), batch.begin(), batch.end());
     report.tokens += tokens_in(batch);
   }
@@ -282,7 +282,7 @@ void Trainer::State::refuse(const std::string& what, double value, const Tensors
     UpdateSums sums;
     const size_t width = batch.size() / static_cast<size_t>(options.accumulate);
     for (size_t at = 0; at < batch.size(); at += width) {
-      data::Batch one;
+      nn::data::Batch one;
       for (size_t i = at; i < at + width; ++i) {
         one.push_back(batch[i].to(optimizer.parameters()[0].device()));
       }

@@ -48,12 +48,12 @@ TEST_CASE("npy: every dtype comes back") {
                             DType::int64, DType::boolean}) {
     for (const Tensor& y : {x.to(dtype), x.to(dtype).transpose(0, 2), x.to(dtype)[1][2][0],
                             x.to(dtype).narrow(1, 0, 0)}) {
-      data::save_npy(path, y);
-      CHECK(all_same(data::load_npy(path, kCPU), y));
+      nn::data::save_npy(path, y);
+      CHECK(all_same(nn::data::load_npy(path, kCPU), y));
     }
   }
   expect_error<DTypeError>("save_npy: expected a dtype that NumPy has, got bfloat16",
-                           [&] { data::save_npy(path, x.to(DType::bfloat16)); });
+                           [&] { nn::data::save_npy(path, x.to(DType::bfloat16)); });
   CHECK(folder.count() == 1);
 }
 
@@ -62,28 +62,28 @@ TEST_CASE("npy: what others write") {
   const std::string path = folder.file("x.npy");
   const std::string_view six("\x01\x00\x02\x00\x03\x00\xFF\xFF\x05\x00\x06\x00", 12);
   write(path, npy("{'descr': '<i2', 'fortran_order': False, 'shape': (2, 3), }", six));
-  CHECK(data::load_npy(path, kCPU).to_vector<int64_t>() == Ids{1, 2, 3, -1, 5, 6});
-  CHECK(data::load_npy(path, kCPU).dtype() == DType::int32);
+  CHECK(nn::data::load_npy(path, kCPU).to_vector<int64_t>() == Ids{1, 2, 3, -1, 5, 6});
+  CHECK(nn::data::load_npy(path, kCPU).dtype() == DType::int32);
   write(path, npy("{'descr': '<u2', 'fortran_order': True, 'shape': (2, 3), }\n", six));
-  CHECK(data::load_npy(path, kCPU).to_vector<int64_t>() == Ids{1, 3, 5, 2, 65535, 6});
+  CHECK(nn::data::load_npy(path, kCPU).to_vector<int64_t>() == Ids{1, 3, 5, 2, 65535, 6});
   write(path, npy("{\"descr\": 3}", six));
-  CHECK_THROWS_AS(data::load_npy(path, kCPU), FormatError);
+  CHECK_THROWS_AS(nn::data::load_npy(path, kCPU), FormatError);
   write(path, npy("{'shape': (6,), 'fortran_order': False, 'descr': '>i2'}", six));
-  CHECK(data::load_npy(path, kCPU).to_vector<int64_t>() == Ids{256, 512, 768, -1, 1280, 1536});
+  CHECK(nn::data::load_npy(path, kCPU).to_vector<int64_t>() == Ids{256, 512, 768, -1, 1280, 1536});
   write(path, npy("{'shape': (), 'fortran_order': False, 'descr': '>f4'}", {"\x3F\x80\0\0", 4}));
-  CHECK(data::load_npy(path, kCPU).item<double>() == 1);
-  CHECK(data::load_npy(path, kCPU).rank() == 0);
+  CHECK(nn::data::load_npy(path, kCPU).item<double>() == 1);
+  CHECK(nn::data::load_npy(path, kCPU).rank() == 0);
 }
 
 TEST_CASE("npy: any damage is an error that names the file") {
   const TemporaryFolder folder;
   const std::string path = folder.file("x.npy");
-  data::save_npy(path, arange(0, 10, 1, kHost));
+  nn::data::save_npy(path, arange(0, 10, 1, kHost));
   std::ifstream file(path, std::ios::binary);
   const std::string good{std::istreambuf_iterator<char>(file), {}};
   for (size_t size = 0; size < good.size(); ++size) {
     write(path, good.substr(0, size));
-    const std::string thrown = thrown_by([&] { data::load_npy(path, kCPU); });
+    const std::string thrown = thrown_by([&] { nn::data::load_npy(path, kCPU); });
     CHECK(thrown.starts_with("FormatError: load_npy: expected "));
     CHECK(thrown.ends_with(path + "'"));
     CHECK_NOTHROW(nlohmann::json(thrown).dump());  // throws for what is no UTF-8
@@ -94,14 +94,14 @@ TEST_CASE("npy: any damage is an error that names the file") {
       bad[at] = c;
       write(path, bad);
       try {
-        data::load_npy(path, kCPU);
+        nn::data::load_npy(path, kCPU);
       } catch (const Error&) {
       }
     }
   }
   const auto thrown = [&](const std::string& header) {
     write(path, npy(header, "12345678"));
-    const std::string text = thrown_by([&] { data::load_npy(path, kCPU); });
+    const std::string text = thrown_by([&] { nn::data::load_npy(path, kCPU); });
     return text.substr(0, text.find(';'));
   };
   CHECK(thrown("{'descr': '<c8', 'fortran_order': False, 'shape': (1,)}") ==
@@ -127,7 +127,7 @@ TEST_CASE("npy: any damage is an error that names the file") {
 TEST_CASE("npy: NumPy reads what is written, and the other way round") {
   const TemporaryFolder folder;
   const std::string ours = folder.file("ours.npy"), theirs = folder.file("theirs.npy");
-  data::save_npy(ours, arange(0, 24, 1, kHost).view({2, 3, 4}).to(DType::float32));
+  nn::data::save_npy(ours, arange(0, 24, 1, kHost).view({2, 3, 4}).to(DType::float32));
   const std::string script = "import numpy as n; x = n.load('" + ours +
                              "'); assert x.dtype == 'f4' and x.shape == (2, 3, 4); n.save('" +
                              theirs + "', n.asfortranarray(x.transpose(1, 0, 2) * 2))";
@@ -137,31 +137,31 @@ TEST_CASE("npy: NumPy reads what is written, and the other way round") {
   }
   REQUIRE(std::system(("python3 -c \"" + script + "\"").c_str()) == 0);
   const Tensor expected = arange(0, 24, 1, kHost).view({2, 3, 4}).to(DType::float32) * 2;
-  CHECK(all_same(data::load_npy(theirs, kCPU), expected.transpose(0, 1).contiguous()));
+  CHECK(all_same(nn::data::load_npy(theirs, kCPU), expected.transpose(0, 1).contiguous()));
 }
 
 TEST_CASE("csv: tables of numbers") {
   const TemporaryFolder folder;
   const std::string path = folder.file("t.csv");
   write(path, "\xEF\xBB\xBFx, \"y, z\" ,w\r\n1,2.5,-3e2\r\n\r\n\"4\", +5 ,nan");
-  const data::CsvTable table = data::read_csv(path, {.dtype = DType::float64});
+  const nn::data::CsvTable table = nn::data::read_csv(path, {.dtype = DType::float64});
   CHECK(table.columns == std::vector<std::string>{"x", "y, z", "w"});
   CHECK(table.values.shape() == Shape{2, 3});
   CHECK(std::isnan(table.values[1][2].item<double>()));
   CHECK(table.values[0].to_vector<double>() == std::vector<double>{1, 2.5, -300});
   write(path, "1;2\n3;4\n");
   const Tensor plain =
-      data::read_csv(path, {.delimiter = ';', .header = false, .dtype = DType::int64}).values;
+      nn::data::read_csv(path, {.delimiter = ';', .header = false, .dtype = DType::int64}).values;
   CHECK(plain.to_vector<int64_t>() == Ids{1, 2, 3, 4});
   write(path, "a,b\r1,2\r\r3,4\r");
-  const data::CsvTable classic = data::read_csv(path, {.dtype = DType::int64});
+  const nn::data::CsvTable classic = nn::data::read_csv(path, {.dtype = DType::int64});
   CHECK(classic.columns == std::vector<std::string>{"a", "b"});
   CHECK(classic.values.to_vector<int64_t>() == Ids{1, 2, 3, 4});
   write(path, "");
-  CHECK(data::read_csv(path).values.shape() == Shape{0, 0});
+  CHECK(nn::data::read_csv(path).values.shape() == Shape{0, 0});
   const auto thrown = [&](std::string_view text) {
     write(path, text);
-    return thrown_by([&] { data::read_csv(path); });
+    return thrown_by([&] { nn::data::read_csv(path); });
   };
   const std::string place = " of '" + path + "'";
   CHECK(thrown("a,b\n1,2\n3\n") ==
@@ -172,7 +172,7 @@ TEST_CASE("csv: tables of numbers") {
         "FormatError: read_csv: expected a number, got '' in line 2" + place);
   CHECK(thrown("a\n1e999\n") ==
         "FormatError: read_csv: expected a number, got '1e999' in line 2" + place);
-  CHECK_THROWS_AS(data::read_csv(folder.file("none")), IoError);
+  CHECK_THROWS_AS(nn::data::read_csv(folder.file("none")), IoError);
 }
 
 TEST_CASE("csv: quotes as in RFC 4180") {
@@ -180,7 +180,7 @@ TEST_CASE("csv: quotes as in RFC 4180") {
   const std::string path = folder.file("t.csv");
   const auto columns = [&](std::string_view text, char delimiter = ',') {
     write(path, text);
-    return data::read_csv(path, {.delimiter = delimiter}).columns;
+    return nn::data::read_csv(path, {.delimiter = delimiter}).columns;
   };
   using Names = std::vector<std::string>;
   CHECK(columns("a,\"c \"\"d\"\"\"\r\n1,2\r\n") == Names{"a", "c \"d\""});
@@ -191,11 +191,11 @@ TEST_CASE("csv: quotes as in RFC 4180") {
   CHECK(columns("\"a b\" \"c\"\n1 2\n", ' ') == Names{"a b", "c"});
   CHECK(columns("\"a\tb\"\tc\n1\t2\n", '\t') == Names{"a\tb", "c"});
   write(path, "\"a\nb\",c\n\"1\",\"2\"\n\n3,4\n");
-  CHECK(data::read_csv(path, {.dtype = DType::int64}).values.to_vector<int64_t>() ==
+  CHECK(nn::data::read_csv(path, {.dtype = DType::int64}).values.to_vector<int64_t>() ==
         Ids{1, 2, 3, 4});
   const auto thrown = [&](std::string_view text) {
     write(path, text);
-    return thrown_by([&] { data::read_csv(path); });
+    return thrown_by([&] { nn::data::read_csv(path); });
   };
   const std::string place = " of '" + path + "'";
   CHECK(thrown("\"a\nb\",c\n1,2\n3\n") ==
@@ -214,7 +214,7 @@ TEST_CASE("csv: integers are exact, and what a dtype cannot hold is an error") {
   const std::string path = folder.file("t.csv");
   const auto read = [&](std::string_view text, DType dtype) {
     write(path, text);
-    return data::read_csv(path, {.header = false, .dtype = dtype}).values;
+    return nn::data::read_csv(path, {.header = false, .dtype = dtype}).values;
   };
   CHECK(read("9007199254740993\n-9223372036854775808\n+7", DType::int64).to_vector<int64_t>() ==
         Ids{9007199254740993, INT64_MIN, 7});
@@ -253,39 +253,39 @@ TEST_CASE("token files: ids come back, and wrong sizes are errors") {
   Ids ids;
   for (int64_t i = 0; i < 5000; ++i) ids.push_back(i * 13 % 65536);
   for (const int bits : {16, 32}) {
-    data::save_tokens(path, ids, bits);
-    const data::Tokens tokens = data::Tokens::from_file(path, bits);
+    nn::data::save_tokens(path, ids, bits);
+    const nn::data::Tokens tokens = nn::data::Tokens::from_file(path, bits);
     REQUIRE(tokens.size() == 5000);
     Ids read(5000);
     tokens.read(0, read);
     CHECK(read == ids);
-    const data::Tokens rest = data::Tokens::from_file(path, bits, 10 * bits / 8);
+    const nn::data::Tokens rest = nn::data::Tokens::from_file(path, bits, 10 * bits / 8);
     CHECK(rest.size() == 4990);
-    const data::TokenDataset dataset(rest, 100);
+    const nn::data::TokenDataset dataset(rest, 100);
     CHECK(dataset.size() == 49);
     CHECK(dataset.get(1)[0].to_vector<int64_t>() == Ids(ids.begin() + 110, ids.begin() + 210));
   }
   write(path, "12345");
   Ids bytes(5);
-  data::Tokens::from_file(path, 8).read(0, bytes);
+  nn::data::Tokens::from_file(path, 8).read(0, bytes);
   CHECK(bytes == Ids{'1', '2', '3', '4', '5'});
   expect_errors({
       {"FormatError: Tokens::from_file: expected whole ids of 16 bits in '" + path +
            "', got 5 bytes",
-       [&] { data::Tokens::from_file(path, 16); }},
+       [&] { nn::data::Tokens::from_file(path, 16); }},
       {"ValueError: Tokens::from_file: expected 8, 16 or 32 bits, got 12",
-       [&] { data::Tokens::from_file(path, 12); }},
+       [&] { nn::data::Tokens::from_file(path, 12); }},
       {"ValueError: Tokens::from_file: expected a skip in [0, 5], got 6",
-       [&] { data::Tokens::from_file(path, 16, 6); }},
+       [&] { nn::data::Tokens::from_file(path, 16, 6); }},
       {"ValueError: save_tokens: expected ids of 16 bits, got 65536",
        [&] {
-         data::save_tokens(path, Ids{1, 65536}, 16);
+         nn::data::save_tokens(path, Ids{1, 65536}, 16);
        }},
       {"IndexError: Tokens::read: expected ids in [0, 2), got [1, 3)",
        [&] {
          Ids two(2);
-         data::Tokens::from_file(path, 16, 1).read(1, two);
+         nn::data::Tokens::from_file(path, 16, 1).read(1, two);
        }},
   });
-  CHECK_THROWS_AS(data::Tokens::from_file(folder.file("none"), 16), IoError);
+  CHECK_THROWS_AS(nn::data::Tokens::from_file(folder.file("none"), 16), IoError);
 }

@@ -96,7 +96,7 @@ TEST_CASE("locale: a profile has points, and its trace is JSON") {
   if (!comma) return;
   const TemporaryFolder folder;
   const Tensor x = ones({3, 5});
-  Profiler profiler;
+  optim::Profiler profiler;
   add(x, x);
   const std::string table = profiler.table();
   CHECK(table.find('.') != std::string::npos);

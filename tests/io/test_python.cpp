@@ -130,9 +130,9 @@ save_file(model.state_dict(), "theirs.safetensors")
 TEST_CASE("python: NumPy reads our arrays and tokens, and we its own") {
   if (!has_packages("numpy")) return;
   const TemporaryFolder folder;
-  data::save_npy(folder.file("ours.npy"), tensor({{0.5f, -1.5f}}, kHost));
+  nn::data::save_npy(folder.file("ours.npy"), tensor({{0.5f, -1.5f}}, kHost));
   const std::vector<int64_t> ids{0, 7, 65535};
-  data::save_tokens(folder.file("ours.bin"), ids, 16);
+  nn::data::save_tokens(folder.file("ours.bin"), ids, 16);
   run(folder, R"(
 import numpy
 ours = numpy.load("ours.npy")
@@ -145,12 +145,12 @@ tokens.astype("<u4").tofile("theirs.bin")
 )");
   for (const char* name : {"bool", "u1", "i2", "i4", "i8", "f2", "f4", "f8"}) {
     CAPTURE(name);
-    const Tensor x = data::load_npy(folder.file("theirs_" + std::string(name) + ".npy"), kCPU);
+    const Tensor x = nn::data::load_npy(folder.file("theirs_" + std::string(name) + ".npy"), kCPU);
     CHECK(x.shape() == Shape{1, 3});
     CHECK(x.to_vector<double>() == std::vector<double>{0, 1, 1});
   }
   std::vector<int64_t> read(3);
-  data::Tokens::from_file(folder.file("theirs.bin"), 32).read(0, read);
+  nn::data::Tokens::from_file(folder.file("theirs.bin"), 32).read(0, read);
   CHECK(read == ids);
 }
 

@@ -37,15 +37,15 @@ using Ids = std::vector<int64_t>;
 const TensorOptions kHost{.device = kCPU};
 
 /// Sample i is {i, 10 i}.
-data::TensorDataset numbers(int64_t n) {
+nn::data::TensorDataset numbers(int64_t n) {
   const Tensor x = arange(0, n, 1, kHost);
-  return data::TensorDataset({x, x * 10});
+  return nn::data::TensorDataset({x, x * 10});
 }
 
 /// The samples of each batch left in the epoch.
-std::vector<Ids> rest_of(data::Loader& loader) {
+std::vector<Ids> rest_of(nn::data::Loader& loader) {
   std::vector<Ids> batches;
-  while (const std::optional<data::Batch> batch = loader.next()) {
+  while (const std::optional<nn::data::Batch> batch = loader.next()) {
     batches.push_back((*batch)[0].to_vector<int64_t>());
     CHECK(all_same((*batch)[0] * 10, (*batch)[1]));
   }
@@ -65,11 +65,11 @@ Ids first_numbers(int64_t n) {
 }
 
 /// Throws for one sample, as often as `failures` says.
-struct Failing : data::Dataset {
+struct Failing : nn::data::Dataset {
   explicit Failing(int64_t index, int failures)
       : bad(index), left(std::make_shared<std::atomic<int>>(failures)) {}
   int64_t size() const override { return 20; }
-  data::Batch get(int64_t index) const override {
+  nn::data::Batch get(int64_t index) const override {
     if (index == bad && left->fetch_sub(1) > 0) throw IoError("Failing", "no sample");
     return {scalar_tensor(index, kHost)};
   }
@@ -82,22 +82,22 @@ struct Failing : data::Dataset {
 TEST_CASE_TEMPLATE("loader: each sample once an epoch, in its order", On, Cpu, Cuda) {
   if (missing(On::device)) return;
   for (const int64_t workers : {0, 1, 3}) {
-    data::Loader plain(numbers(10), {.batch = 4, .workers = workers, .device = On::device});
+    nn::data::Loader plain(numbers(10), {.batch = 4, .workers = workers, .device = On::device});
     CHECK(plain.size() == 3);
     const std::vector<Ids> in_order{{0, 1, 2, 3}, {4, 5, 6, 7}, {8, 9}};
     for (int64_t epoch = 0; epoch < 3; ++epoch) {
       CHECK(plain.epoch() == epoch);
       CHECK(rest_of(plain) == in_order);
     }
-    data::Loader whole(numbers(10), {.batch = 4, .drop_last = true, .device = On::device});
+    nn::data::Loader whole(numbers(10), {.batch = 4, .drop_last = true, .device = On::device});
     CHECK(rest_of(whole) == std::vector<Ids>{{0, 1, 2, 3}, {4, 5, 6, 7}});
     CHECK(whole.next()->front().device() == On::device);
   }
 }
 
 TEST_CASE("loader: shuffles depend on the seed alone") {
-  data::LoaderOptions options{.batch = 7, .shuffle = true, .seed = 5, .device = kCPU};
-  data::Loader loader(numbers(100), options);
+  nn::data::LoaderOptions options{.batch = 7, .shuffle = true, .seed = 5, .device = kCPU};
+  nn::data::Loader loader(numbers(100), options);
   std::vector<std::vector<Ids>> epochs;
   for (int epoch = 0; epoch < 3; ++epoch) {
     epochs.push_back(rest_of(loader));
@@ -112,22 +112,22 @@ TEST_CASE("loader: shuffles depend on the seed alone") {
   for (const int64_t workers : {1, 2, 5}) {
     options.workers = workers;
     options.prefetch = workers == 5 ? 1 : 3;
-    data::Loader again(numbers(100), options);
+    nn::data::Loader again(numbers(100), options);
     for (const auto& epoch : epochs) CHECK(rest_of(again) == epoch);
   }
   options.seed = 6;
-  data::Loader other(numbers(100), options);
+  nn::data::Loader other(numbers(100), options);
   CHECK(rest_of(other) != epochs[0]);
 }
 
 TEST_CASE("loader: goes on where another stopped") {
-  data::LoaderOptions options{.batch = 3, .shuffle = true, .seed = 2, .device = kCPU};
+  nn::data::LoaderOptions options{.batch = 3, .shuffle = true, .seed = 2, .device = kCPU};
   for (int stop = 0; stop <= 12; ++stop) {
     options.workers = stop % 3;
-    data::Loader first(numbers(16), options), second(numbers(16), options);
+    nn::data::Loader first(numbers(16), options), second(numbers(16), options);
     for (int i = 0; i < stop; ++i) first.next();
     options.workers = (stop + 1) % 3;
-    data::Loader resumed(numbers(16), options);
+    nn::data::Loader resumed(numbers(16), options);
     resumed.next();
     resumed.load_state(first.state());
     CHECK(resumed.state() == first.state());
@@ -139,7 +139,7 @@ TEST_CASE("loader: goes on where another stopped") {
 
 TEST_CASE("loader: an error of a dataset reaches the caller, and the batch may be tried again") {
   for (const int64_t workers : {0, 2}) {
-    data::Loader loader(Failing(9, 2), {.batch = 4, .workers = workers, .device = kCPU});
+    nn::data::Loader loader(Failing(9, 2), {.batch = 4, .workers = workers, .device = kCPU});
     CHECK(loader.next()->front().to_vector<int64_t>() == Ids{0, 1, 2, 3});
     CHECK(loader.next().has_value());
     for (int i = 0; i < 2; ++i) {
@@ -155,7 +155,7 @@ TEST_CASE("loader: an error of a dataset reaches the caller, and the batch may b
 }
 
 TEST_CASE("loader: threads that cannot start are an error, and the batch may be tried again") {
-  data::Loader loader(numbers(20), {.batch = 4, .workers = 100, .device = kCPU});
+  nn::data::Loader loader(numbers(20), {.batch = 4, .workers = 100, .device = kCPU});
   int64_t pages = 0;
   std::ifstream("/proc/self/statm") >> pages;
   rlimit before{};
@@ -166,7 +166,7 @@ TEST_CASE("loader: threads that cannot start are an error, and the batch may be 
   if (::setrlimit(RLIMIT_AS, &little) != 0) return;
   try {
     loader.next();  // an emulator may have no limit
-    loader.load_state(data::Loader(numbers(20), {.batch = 4, .device = kCPU}).state());
+    loader.load_state(nn::data::Loader(numbers(20), {.batch = 4, .device = kCPU}).state());
   } catch (const std::system_error&) {
   }
   ::setrlimit(RLIMIT_AS, &before);
@@ -181,9 +181,9 @@ TEST_CASE("loader: a sampler that throws at the start of an epoch may be tried a
     if (fails) throw IoError("sampler", "no samples");
     return std::vector<Ids>{{ids[0], ids[1]}};
   };
-  data::Loader loader(numbers(50), {.device = kCPU, .sampler = sampler});
-  data::Loader plain(numbers(50), {.device = kCPU, .sampler = sampler});
-  data::Loader resumed(numbers(50), {.device = kCPU, .sampler = sampler});
+  nn::data::Loader loader(numbers(50), {.device = kCPU, .sampler = sampler});
+  nn::data::Loader plain(numbers(50), {.device = kCPU, .sampler = sampler});
+  nn::data::Loader resumed(numbers(50), {.device = kCPU, .sampler = sampler});
   loader.next();
   plain.next();
   fails = true;
@@ -201,9 +201,9 @@ TEST_CASE("loader: a sampler that throws at the start of an epoch may be tried a
 
 TEST_CASE("loader: left in the middle of an epoch, it stops its workers") {
   for (int i = 0; i < 20; ++i) {
-    data::Loader loader(numbers(1000), {.batch = 1, .workers = 3, .device = kCPU});
+    nn::data::Loader loader(numbers(1000), {.batch = 1, .workers = 3, .device = kCPU});
     if (i % 2 == 0) loader.next();
-    data::Loader moved = std::move(loader);
+    nn::data::Loader moved = std::move(loader);
     CHECK(moved.next()->front().item<int64_t>() == (i % 2 == 0 ? 1 : 0));
   }
 }
@@ -214,8 +214,8 @@ TEST_CASE("loader: a sampler decides") {
     const Ids ids = pick.to_vector<int64_t>();
     return std::vector<Ids>{{ids[0], ids[1], ids[2]}, {ids[3], ids[4], ids[5]}};
   };
-  data::Loader a(numbers(5), {.device = kCPU, .sampler = sampler});
-  data::Loader b(numbers(5), {.device = kCPU, .sampler = sampler});
+  nn::data::Loader a(numbers(5), {.device = kCPU, .sampler = sampler});
+  nn::data::Loader b(numbers(5), {.device = kCPU, .sampler = sampler});
   CHECK(a.size() == 2);
   a.next();
   b.load_state(a.state());
@@ -223,18 +223,18 @@ TEST_CASE("loader: a sampler decides") {
 }
 
 TEST_CASE("loader: samples of one's own, split at random") {
-  struct Squares : data::Dataset {
+  struct Squares : nn::data::Dataset {
     int64_t size() const override { return 12; }
-    data::Batch get(int64_t i) const override {
+    nn::data::Batch get(int64_t i) const override {
       return {scalar_tensor(i, kHost), full({2}, i * i, {.dtype = DType::int64, .device = kCPU})};
     }
   };
   Generator generator(3);
-  const auto parts = data::random_split(std::make_shared<Squares>(), {7, 3, 0}, generator);
+  const auto parts = nn::data::random_split(std::make_shared<Squares>(), {7, 3, 0}, generator);
   Ids all;
   for (const auto& part : {parts[0], parts[1]}) {
-    data::Loader loader(part, {.batch = 5, .device = kCPU});
-    for (const data::Batch& batch : loader) {
+    nn::data::Loader loader(part, {.batch = 5, .device = kCPU});
+    for (const nn::data::Batch& batch : loader) {
       CHECK(batch[1].shape() == Shape{batch[0].size(0), 2});
       for (const int64_t i : batch[0].to_vector<int64_t>()) all.push_back(i);
       const Tensor squares = batch[0].to(DType::int64).square().unsqueeze(1);
@@ -249,38 +249,38 @@ TEST_CASE("loader: samples of one's own, split at random") {
 
 TEST_CASE("token dataset: windows of a text") {
   const Ids ids = first_numbers(23);
-  const data::TokenDataset even(data::Tokens(ids), 5);
+  const nn::data::TokenDataset even(nn::data::Tokens(ids), 5);
   CHECK(even.size() == 4);  // the last needs token 20 as its last target
   const Ids picks{3, 0};
-  const data::Batch batch = even.batch(picks);
+  const nn::data::Batch batch = even.batch(picks);
   CHECK(batch[0].to_vector<int64_t>() == Ids{15, 16, 17, 18, 19, 0, 1, 2, 3, 4});
   CHECK(batch[1].to_vector<int64_t>() == Ids{16, 17, 18, 19, 20, 1, 2, 3, 4, 5});
-  const data::TokenDataset every(data::Tokens(ids), 5, {.stride = 1});
+  const nn::data::TokenDataset every(nn::data::Tokens(ids), 5, {.stride = 1});
   CHECK(every.size() == 18);
   CHECK(every.get(17)[1].to_vector<int64_t>() == Ids{18, 19, 20, 21, 22});
-  const data::TokenDataset bytes(data::Tokens::from_bytes("a\xFFz"), 2);
+  const nn::data::TokenDataset bytes(nn::data::Tokens::from_bytes("a\xFFz"), 2);
   CHECK(bytes.get(0)[1].to_vector<int64_t>() == Ids{255, 'z'});
 }
 
 TEST_CASE("sequence dataset: padded and packed batches") {
   const std::vector<Ids> sequences{{1, 2, 3, 4}, {5, 6}, {7, 8, 9}};
   const Ids picks{1, 0};
-  const data::SequenceDataset padded(sequences, {.padding = 99});
-  const data::Batch rows = padded.batch(picks);
+  const nn::data::SequenceDataset padded(sequences, {.padding = 99});
+  const nn::data::Batch rows = padded.batch(picks);
   CHECK(rows[0].shape() == Shape{2, 3});
   CHECK(rows[0].to_vector<int64_t>() == Ids{5, 99, 99, 1, 2, 3});
   CHECK(rows[1].to_vector<int64_t>() == Ids{6, -100, -100, 2, 3, 4});
   CHECK(rows[2].dtype() == DType::int32);
   CHECK(rows[2].to_vector<int64_t>() == Ids{1, 3});
-  const data::Batch wide =
-      data::SequenceDataset(sequences, {.padding = 99, .multiple = 4}).batch(picks);
+  const nn::data::Batch wide =
+      nn::data::SequenceDataset(sequences, {.padding = 99, .multiple = 4}).batch(picks);
   CHECK(wide[0].to_vector<int64_t>() == Ids{5, 99, 99, 99, 1, 2, 3, 99});
   CHECK(wide[1].to_vector<int64_t>() == Ids{6, -100, -100, -100, 2, 3, 4, -100});
   CHECK(wide[2].to_vector<int64_t>() == Ids{1, 3});
-  CHECK(data::SequenceDataset(sequences, {.multiple = 3}).batch(picks)[0].size(1) == 3);
-  CHECK_THROWS_AS(data::SequenceDataset(sequences, {.multiple = 0}), ValueError);
-  const data::SequenceDataset packed(sequences, {.form = data::SequenceBatch::packed});
-  const data::Batch line = packed.batch(picks);
+  CHECK(nn::data::SequenceDataset(sequences, {.multiple = 3}).batch(picks)[0].size(1) == 3);
+  CHECK_THROWS_AS(nn::data::SequenceDataset(sequences, {.multiple = 0}), ValueError);
+  const nn::data::SequenceDataset packed(sequences, {.form = nn::data::SequenceBatch::packed});
+  const nn::data::Batch line = packed.batch(picks);
   CHECK(line[0].shape() == Shape{1, 4});
   CHECK(line[0].to_vector<int64_t>() == Ids{5, 1, 2, 3});
   CHECK(line[1].to_vector<int64_t>() == Ids{6, 2, 3, 4});
@@ -291,16 +291,16 @@ TEST_CASE("sequence dataset: padded and packed batches") {
 TEST_CASE("sequence dataset: labels take the place of targets") {
   const std::vector<Ids> sequences{{1, 2, 3}, {4}, {5, 6}};
   const Ids labels{7, 8, 9}, picks{1, 0};
-  const data::SequenceDataset padded(sequences, {.padding = 99, .labels = labels});
+  const nn::data::SequenceDataset padded(sequences, {.padding = 99, .labels = labels});
   CHECK(padded.lengths() == Ids{3, 1, 2});
-  const data::Batch rows = padded.batch(picks);
+  const nn::data::Batch rows = padded.batch(picks);
   CHECK(rows[0].to_vector<int64_t>() == Ids{4, 99, 99, 1, 2, 3});
   CHECK(rows[1].shape() == Shape{2});
   CHECK(rows[1].to_vector<int64_t>() == Ids{8, 7});
   CHECK(rows[2].to_vector<int64_t>() == Ids{1, 3});
-  const data::SequenceDataset packed(sequences,
-                                     {.form = data::SequenceBatch::packed, .labels = labels});
-  const data::Batch line = packed.batch(picks);
+  const nn::data::SequenceDataset packed(
+      sequences, {.form = nn::data::SequenceBatch::packed, .labels = labels});
+  const nn::data::Batch line = packed.batch(picks);
   CHECK(line[0].to_vector<int64_t>() == Ids{4, 1, 2, 3});
   CHECK(line[1].to_vector<int64_t>() == Ids{8, 7});
   CHECK(line[2].to_vector<int64_t>() == Ids{0, 1, 4});
@@ -315,14 +315,14 @@ TEST_CASE("length groups: all samples once, with little padding") {
   const Ids lengths =
       randint(1, 200, 500, generator, {.dtype = DType::int64, .device = kCPU}).to_vector<int64_t>();
   for (const int64_t n : lengths) sequences.emplace_back(static_cast<size_t>(n) + 1, n);
-  const data::SequenceDataset dataset(sequences);
+  const nn::data::SequenceDataset dataset(sequences);
   CHECK(dataset.lengths() == lengths);
-  data::Loader loader(
+  nn::data::Loader loader(
       dataset, {.device = kCPU,
-                .sampler = data::length_groups(dataset.lengths(), {.batch = 8, .group = 20})});
+                .sampler = nn::data::length_groups(dataset.lengths(), {.batch = 8, .group = 20})});
   int64_t samples = 0, tokens = 0, places = 0;
   Ids longest;
-  for (const data::Batch& batch : loader) {
+  for (const nn::data::Batch& batch : loader) {
     samples += batch[0].size(0);
     places += batch[0].numel();
     longest.push_back(batch[0].size(1));
@@ -340,13 +340,13 @@ TEST_CASE_TEMPLATE("loader: training resumed from a checkpoint has the same bits
   const std::string path = folder.file("run.safetensors");
   const DefaultDevice scope(On::device);
   Generator generator(4);
-  const data::TensorDataset dataset(
+  const nn::data::TensorDataset dataset(
       {randn({50, 6}, generator, kHost), randn({50, 3}, generator, kHost)});
   struct Run {
-    explicit Run(const data::TensorDataset& set, int64_t workers)
+    explicit Run(const nn::data::TensorDataset& set, int64_t workers)
         : loader(set, {.batch = 8, .shuffle = true, .workers = workers, .seed = 1}) {}
     double step() {
-      const data::Batch batch = loader.next_or_restart();
+      const nn::data::Batch batch = loader.next_or_restart();
       optimizer.zero_grad();
       const Tensor loss = mse_loss(model(dropout(batch[0], 0.2)), batch[1]);
       loss.backward();
@@ -355,7 +355,7 @@ TEST_CASE_TEMPLATE("loader: training resumed from a checkpoint has the same bits
     }
     nn::Linear model{6, 3};
     optim::AdamW optimizer{model.parameters(), {.lr = 1e-2}};
-    data::Loader loader;
+    nn::data::Loader loader;
   };
   manual_seed(9);
   Run first(dataset, 2);
@@ -384,50 +384,50 @@ TEST_CASE_TEMPLATE("loader: training resumed from a checkpoint has the same bits
 TEST_CASE("data: wrong calls") {
   const Tensor x = zeros({4, 2}, kHost), y = zeros({3}, kHost);
   Generator generator;
-  const auto four = std::make_shared<data::TensorDataset>(data::Batch{x});
-  data::Loader loader(numbers(10), {.batch = 4, .device = kCPU});
+  const auto four = std::make_shared<nn::data::TensorDataset>(nn::data::Batch{x});
+  nn::data::Loader loader(numbers(10), {.batch = 4, .device = kCPU});
   const std::string state = loader.state();
   loader.next();
   const auto sampler = [](const std::vector<Ids>& batches) {
-    return data::LoaderOptions{.sampler = [batches](Generator&) { return batches; }};
+    return nn::data::LoaderOptions{.sampler = [batches](Generator&) { return batches; }};
   };
   expect_errors({
       {"ValueError: TensorDataset: expected at least one tensor, got none",
-       [] { data::TensorDataset dataset(data::Batch{}); }},
+       [] { nn::data::TensorDataset dataset(nn::data::Batch{}); }},
       {"ShapeError: TensorDataset: expected tensors whose first extent is 4, got [3]",
        [&] {
-         data::TensorDataset dataset({x, y});
+         nn::data::TensorDataset dataset({x, y});
        }},
       {"ShapeError: TensorDataset: expected tensors whose first extent is 1, got []",
-       [&] { data::TensorDataset dataset({scalar_tensor(1, kHost)}); }},
+       [&] { nn::data::TensorDataset dataset({scalar_tensor(1, kHost)}); }},
       {"IndexError: TensorDataset: expected an index in [0, 4), got 4", [&] { four->get(4); }},
       {"IndexError: Subset: expected an index in [0, 4), got -1",
        [&] {
-         data::Subset subset(four, {0, -1});
+         nn::data::Subset subset(four, {0, -1});
        }},
       {"ValueError: random_split: expected sizes that add up to at most 4 samples, got more",
        [&] {
-         data::random_split(four, {3, 2}, generator);
+         nn::data::random_split(four, {3, 2}, generator);
        }},
       {"ValueError: random_split: expected a dataset, got a null pointer",
-       [&] { data::random_split(nullptr, {1}, generator); }},
+       [&] { nn::data::random_split(nullptr, {1}, generator); }},
       {"ValueError: Subset: expected a dataset, got a null pointer",
-       [] { data::Subset(nullptr, {0}); }},
+       [] { nn::data::Subset(nullptr, {0}); }},
       {"ValueError: random_split: expected sizes of 0 or more, got -1",
-       [&] { data::random_split(four, {-1}, generator); }},
+       [&] { nn::data::random_split(four, {-1}, generator); }},
       {"ValueError: Loader: expected batch of 1 or more, got 0",
-       [&] { data::Loader bad(four, {.batch = 0}); }},
+       [&] { nn::data::Loader bad(four, {.batch = 0}); }},
       {"ValueError: Loader: expected workers of 0 or more, got -1",
-       [&] { data::Loader bad(four, {.workers = -1}); }},
+       [&] { nn::data::Loader bad(four, {.workers = -1}); }},
       {"ValueError: Loader: expected prefetch of 1 or more, got 0",
-       [&] { data::Loader bad(four, {.prefetch = 0}); }},
+       [&] { nn::data::Loader bad(four, {.prefetch = 0}); }},
       {"ValueError: Loader: expected at least one batch in an epoch, got none from 4 samples",
-       [&] { data::Loader bad(four, {.batch = 5, .drop_last = true}); }},
+       [&] { nn::data::Loader bad(four, {.batch = 5, .drop_last = true}); }},
       {"ValueError: Loader: expected batches of at least one sample, got an empty one",
-       [&] { data::Loader bad(four, sampler({{}})); }},
+       [&] { nn::data::Loader bad(four, sampler({{}})); }},
       {"IndexError: Loader: expected samples in [0, 4), got 4 of the sampler",
        [&] {
-         data::Loader bad(four, sampler({{0}, {1, 4}}));
+         nn::data::Loader bad(four, sampler({{0}, {1, 4}}));
        }},
       {"FormatError: Loader::load_state: expected the state of a loader, got 'epoch 1'",
        [&] { loader.load_state("epoch 1"); }},
@@ -440,35 +440,35 @@ TEST_CASE("data: wrong calls") {
        [&] { loader.load_state("epoch 0, batch 0 of 5, 10 samples, seed 0, offset 0"); }},
       {"ValueError: Tokens: expected ids of 0 or more, got -3",
        [] {
-         data::Tokens t({1, -3});
+         nn::data::Tokens t({1, -3});
        }},
       {"ValueError: TokenDataset: expected a context of 1 or more, got 0",
        [] {
-         data::TokenDataset d(data::Tokens({1, 2, 3}), 0);
+         nn::data::TokenDataset d(nn::data::Tokens({1, 2, 3}), 0);
        }},
       {"ValueError: TokenDataset: expected a stride of 0 or more, got -1",
        [] {
-         data::TokenDataset d(data::Tokens({1, 2, 3}), 1, {.stride = -1});
+         nn::data::TokenDataset d(nn::data::Tokens({1, 2, 3}), 1, {.stride = -1});
        }},
       {"ValueError: TokenDataset: expected more than 3 tokens, the context, got 3",
        [] {
-         data::TokenDataset d(data::Tokens({1, 2, 3}), 3);
+         nn::data::TokenDataset d(nn::data::Tokens({1, 2, 3}), 3);
        }},
       {"ValueError: SequenceDataset: expected sequences of 2 tokens or more, got 1 in sequence 1",
        [] {
-         data::SequenceDataset d({{1, 2}, {3}});
+         nn::data::SequenceDataset d({{1, 2}, {3}});
        }},
       {"ValueError: SequenceDataset: expected sequences of 1 tokens or more, got 0 in sequence 1",
        [] {
-         data::SequenceDataset d({{1}, {}}, {.labels = {{0, 1}}});
+         nn::data::SequenceDataset d({{1}, {}}, {.labels = {{0, 1}}});
        }},
       {"ValueError: SequenceDataset: expected a label for each sequence, got 1 labels for 2 "
        "sequences",
        [] {
-         data::SequenceDataset d({{1}, {2}}, {.labels = {{0}}});
+         nn::data::SequenceDataset d({{1}, {2}}, {.labels = {{0}}});
        }},
       {"ValueError: length_groups: expected batch of 1 or more, got 0",
-       [] { data::length_groups({1}, {.batch = 0}); }},
+       [] { nn::data::length_groups({1}, {.batch = 0}); }},
   });
   CHECK(loader.position() == 1);
   CHECK(loader.next()->front().to_vector<int64_t>() == Ids{4, 5, 6, 7});

@@ -15,8 +15,8 @@ namespace {
 
 using Ids = std::vector<int64_t>;
 
-data::TensorDataset numbers(int64_t n) {
-  return data::TensorDataset({arange(0, n, 1, {.device = kCPU})});
+nn::data::TensorDataset numbers(int64_t n) {
+  return nn::data::TensorDataset({arange(0, n, 1, {.device = kCPU})});
 }
 
 }  // namespace
@@ -24,27 +24,27 @@ data::TensorDataset numbers(int64_t n) {
 TEST_CASE("loader: workers as far ahead as can be asked for") {
   for (const int64_t workers : {1, 2, 3}) {
     for (const int64_t prefetch : {INT64_MAX, INT64_MAX / 2 + 1}) {
-      data::Loader loader(numbers(10),
-                          {.batch = 3, .workers = workers, .prefetch = prefetch, .device = kCPU});
+      nn::data::Loader loader(
+          numbers(10), {.batch = 3, .workers = workers, .prefetch = prefetch, .device = kCPU});
       int64_t batches = 0;
-      for (const data::Batch& batch : loader) batches += batch[0].rank();
+      for (const nn::data::Batch& batch : loader) batches += batch[0].rank();
       CHECK(batches == 4);
     }
   }
 }
 
 TEST_CASE("loader: a loop ends with its epoch, also where its body ended that") {
-  data::Loader loader(numbers(5), {.device = kCPU});
+  nn::data::Loader loader(numbers(5), {.device = kCPU});
   int64_t outer = 0, inner = 0;
-  for (const data::Batch& a : loader) {
+  for (const nn::data::Batch& a : loader) {
     outer += a[0].rank();
-    for (const data::Batch& b : loader) inner += b[0].rank();
+    for (const nn::data::Batch& b : loader) inner += b[0].rank();
     REQUIRE(outer == 1);
   }
   CHECK(inner == 5);  // the inner loop has an epoch of its own
   CHECK(loader.epoch() == 2);
   outer = 0;
-  for (const data::Batch& a : loader) {
+  for (const nn::data::Batch& a : loader) {
     outer += a[0].rank();
     loader.next_or_restart();
     REQUIRE(outer <= 3);
@@ -58,25 +58,25 @@ TEST_CASE("loader: a loop starts an epoch, whatever came before") {
       CAPTURE(workers);
       CAPTURE(shuffle);
       const auto make = [&] {
-        return data::Loader(
+        return nn::data::Loader(
             numbers(6),
             {.batch = 2, .shuffle = shuffle, .workers = workers, .seed = 4, .device = kCPU});
       };
-      const auto loop = [](data::Loader& loader, int64_t batches = INT64_MAX) {
+      const auto loop = [](nn::data::Loader& loader, int64_t batches = INT64_MAX) {
         Ids seen;
-        for (const data::Batch& batch : loader) {
+        for (const nn::data::Batch& batch : loader) {
           for (const int64_t x : batch[0].to_vector<int64_t>()) seen.push_back(x);
           if (--batches == 0) break;
         }
         return seen;
       };
-      data::Loader whole = make();
+      nn::data::Loader whole = make();
       std::vector<Ids> epochs;
       for (int i = 0; i < 6; ++i) epochs.push_back(loop(whole));
       const auto start_of = [&](size_t epoch, int64_t samples) {
         return Ids(epochs[epoch].begin(), epochs[epoch].begin() + samples);
       };
-      data::Loader loader = make();
+      nn::data::Loader loader = make();
       CHECK(loop(loader, 1) == start_of(0, 2));
       CHECK(loader.position() == 1);  // `next` would go on there
       CHECK(loop(loader, 2) == start_of(1, 4));
@@ -88,12 +88,12 @@ TEST_CASE("loader: a loop starts an epoch, whatever came before") {
       CHECK(loop(loader) == epochs[4]);
       CHECK(loop(loader) == epochs[5]);
       // A place that was loaded goes on, once.
-      data::Loader saved = make();
+      nn::data::Loader saved = make();
       loop(saved, 1);
       const std::string middle = saved.state();
       for (int i = 0; i < 2; ++i) saved.next();
       const std::string end = saved.state();
-      data::Loader resumed = make();
+      nn::data::Loader resumed = make();
       resumed.load_state(middle);
       CHECK(loop(resumed) == Ids(epochs[0].begin() + 2, epochs[0].end()));
       CHECK(loop(resumed) == epochs[1]);
@@ -115,22 +115,23 @@ TEST_CASE("length groups: one group of all") {
   for (const int64_t group : {int64_t{3}, int64_t{1} << 61, INT64_MAX}) {
     for (const int64_t batch : {int64_t{2}, int64_t{8}, INT64_MAX}) {
       Generator generator;
-      const auto batches = data::length_groups(
+      const auto batches = nn::data::length_groups(
           lengths, {.batch = batch, .group = group, .shuffle = false})(generator);
       CHECK(batches == (batch == 2 ? std::vector<Ids>{{1, 2}, {0, 4}, {3}}
                                    : std::vector<Ids>{{1, 2, 0, 4, 3}}));
-      CHECK(data::length_groups({}, {.batch = batch, .group = group})(generator).empty());
+      CHECK(nn::data::length_groups({}, {.batch = batch, .group = group})(generator).empty());
     }
   }
 }
 
 TEST_CASE("loader: no dataset is an error") {
-  expect_error<ValueError>("Loader: expected a dataset, got a null pointer",
-                           [] { data::Loader loader(std::shared_ptr<const data::Dataset>{}); });
+  expect_error<ValueError>("Loader: expected a dataset, got a null pointer", [] {
+    nn::data::Loader loader(std::shared_ptr<const nn::data::Dataset>{});
+  });
 }
 
 TEST_CASE("loader: only text that a loader made is a state") {
-  data::Loader loader(numbers(10), {.batch = 4, .device = kCPU});
+  nn::data::Loader loader(numbers(10), {.batch = 4, .device = kCPU});
   loader.next();
   const std::string state = loader.state();
   for (const std::string text : {

@@ -39,8 +39,8 @@ using namespace sash::testing;
 
 namespace {
 
-const ProfileRow* row_of(const std::vector<ProfileRow>& rows, const std::string& op) {
-  for (const ProfileRow& row : rows) {
+const optim::ProfileRow* row_of(const std::vector<optim::ProfileRow>& rows, const std::string& op) {
+  for (const optim::ProfileRow& row : rows) {
     if (row.op == op) return &row;
   }
   return nullptr;
@@ -53,7 +53,7 @@ TEST_CASE_TEMPLATE("profiler: calls, bytes and operations of each kernel", On, C
   if (missing(device)) return;
   const Tensor x = ones({3, 5}, {.device = device}), w = ones({7, 5}, {.device = device});
   const Tensor q = ones({2, 2, 256, 8}, {.device = device});
-  Profiler profiler;
+  optim::Profiler profiler;
   for (int i = 0; i < 4; ++i) linear(x, w, ones({7}, {.device = device}));
   attention(q, q, q, {.mask = AttentionMask::causal_window(64)});
   Tensor p = ones({100}, {.device = device, .requires_grad = true});
@@ -61,15 +61,15 @@ TEST_CASE_TEMPLATE("profiler: calls, bytes and operations of each kernel", On, C
   optim::SGD({p}).step();
   profiler.stop();
   linear(x, w);
-  const std::vector<ProfileRow> rows = profiler.rows();
-  const ProfileRow* const product = row_of(rows, "linear_forward");
+  const std::vector<optim::ProfileRow> rows = profiler.rows();
+  const optim::ProfileRow* const product = row_of(rows, "linear_forward");
   REQUIRE(product);
   CHECK(product->calls == 4);
   CHECK(product->bytes == 4 * 4 * (15 + 35 + 7 + 21));
   CHECK(product->operations == 4 * 2 * 3 * 5 * 7);
   CHECK(product->ms > 0);
   CHECK(product->share > 0);
-  const ProfileRow* const attended = row_of(rows, "attention_forward");
+  const optim::ProfileRow* const attended = row_of(rows, "attention_forward");
   REQUIRE(attended);
   const double all = 4 * 256 * 256 * 8 * 4;  // two products of all queries and keys
   CHECK(attended->operations > 0.2 * all);
@@ -80,7 +80,7 @@ TEST_CASE_TEMPLATE("profiler: calls, bytes and operations of each kernel", On, C
   // The input, weight, bias and result of a product at least; far less than a megabyte in all.
   CHECK(profiler.peak_bytes() >= 4 * (15 + 35 + 7 + 21));
   double ms = 0;
-  for (const ProfileRow& row : rows) ms += row.ms;
+  for (const optim::ProfileRow& row : rows) ms += row.ms;
   if (device.is_cpu()) CHECK(profiler.wall_ms() >= ms);
   const std::string table = profiler.table();
   for (const char* part : {"linear_forward", "GFLOP/s", "limit%", "all ", "wall ", "in use"}) {
@@ -94,10 +94,10 @@ TEST_CASE_TEMPLATE("profiler: optimizers count what they read and write", On, Cp
     Tensor p = ones({100}, {.dtype = dtype, .device = On::device, .requires_grad = true});
     p.set_grad(p.detach());
     auto optimizer = make(p);
-    Profiler profiler;
+    optim::Profiler profiler;
     optimizer.step();
-    const std::vector<ProfileRow> rows = profiler.rows();
-    const ProfileRow* const row = row_of(rows, op);
+    const std::vector<optim::ProfileRow> rows = profiler.rows();
+    const optim::ProfileRow* const row = row_of(rows, op);
     REQUIRE(row);
     return row->bytes;
   };
@@ -122,11 +122,11 @@ TEST_CASE_TEMPLATE("profiler: bytes are those that a kernel moves", On, Cpu, Cud
   const Tensor classes = ones({10, 8}, trained), scale = ones({8}, trained);
   const Tensor index = zeros({3}, {.dtype = DType::int64, .device = On::device});
   const Tensor targets = zeros({6}, {.dtype = DType::int64, .device = On::device});
-  Profiler profiler;
+  optim::Profiler profiler;
   embedding(table, index);
   linear_cross_entropy(x, classes, targets).backward();
   sum(layer_norm(x, {8}, scale, scale)).backward();
-  const std::vector<ProfileRow> rows = profiler.rows();
+  const std::vector<optim::ProfileRow> rows = profiler.rows();
   // Three rows of the table, read and written.
   REQUIRE(row_of(rows, "embedding_forward"));
   CHECK(row_of(rows, "embedding_forward")->bytes == 3 * 8 + 2 * 3 * 4 * 4);
@@ -140,10 +140,10 @@ TEST_CASE_TEMPLATE("profiler: gradients that are clipped are read and written", 
   if (missing(On::device)) return;
   Tensor p = ones({100}, {.device = On::device, .requires_grad = true});
   p.set_grad(p.detach());
-  Profiler profiler;
+  optim::Profiler profiler;
   optim::clip_grad_norm_({p}, 0.5);
   optim::clip_grad_value_({p}, 0.01);
-  const std::vector<ProfileRow> rows = profiler.rows();
+  const std::vector<optim::ProfileRow> rows = profiler.rows();
   for (const char* op : {"clip_by_norm", "clip_by_value"}) {
     CAPTURE(op);
     REQUIRE(row_of(rows, op));
@@ -157,11 +157,11 @@ TEST_CASE_TEMPLATE("profiler: fused products count like plain ones", On, Cpu, Cu
   const TensorOptions on{.device = device, .requires_grad = true};
   const Tensor x = ones({16, 24}, on), w1 = ones({32, 24}, on), w2 = ones({8, 32}, on);
   const Tensor b1 = ones({32}, on), b2 = ones({8}, on);
-  Profiler profiler;
+  optim::Profiler profiler;
   gelu_mlp(x, w1, b1, w2, b2, GeluApproximation::tanh).backward(ones({16, 8}, {.device = device}));
   profiler.stop();
   double operations = 0;
-  for (const ProfileRow& row : profiler.rows()) operations += row.operations;
+  for (const optim::ProfileRow& row : profiler.rows()) operations += row.operations;
   CHECK(operations == 3 * 2 * 16 * 32 * (24 + 8));  // forward, and two gradients of each
 }
 
@@ -170,10 +170,10 @@ TEST_CASE_TEMPLATE("profiler: products within windows and linear attention count
   if (missing(device)) return;
   const Tensor q = ones({2, 3, 8, 4}, {.device = device, .requires_grad = true});
   const auto operations = [](const auto& call) {
-    Profiler profiler;
+    optim::Profiler profiler;
     call();
     double sum = 0;
-    for (const ProfileRow& row : profiler.rows()) sum += row.operations;
+    for (const optim::ProfileRow& row : profiler.rows()) sum += row.operations;
     return sum;
   };
   CHECK(operations([&] { window_matmul(q, q.transpose(2, 3), 2); }) == 2 * 2 * 3 * 8 * 5 * 4);
@@ -188,7 +188,7 @@ TEST_CASE_TEMPLATE("profiler: the trace has times in order, shapes and bytes", O
   const TemporaryFolder folder;
   const Tensor x = ones({3, 5}, {.device = device});
   {
-    Profiler profiler;
+    optim::Profiler profiler;
     for (int i = 0; i < 3; ++i) add(x, x);
     profiler.write_trace(folder.file("trace"));
     CHECK_THROWS_AS(profiler.write_trace(folder.file("absent/trace")), IoError);
@@ -215,12 +215,12 @@ TEST_CASE_TEMPLATE("profiler: captured steps run eagerly while it runs", On, Cpu
   optim::CapturedStep step([](const std::vector<Tensor>& in) { return in[0] + in[0]; },
                            {.device = device});
   for (int i = 0; i < 3; ++i) step({x});
-  Profiler profiler;
+  optim::Profiler profiler;
   expect_error<ValueError>("Profiler: expected no other running profiler, got one",
-                           [] { Profiler second; });
+                           [] { optim::Profiler second; });
   step({x});
   CHECK(step.reason() == "kernels are being profiled");
-  const std::vector<ProfileRow> rows = profiler.rows();
+  const std::vector<optim::ProfileRow> rows = profiler.rows();
   REQUIRE(row_of(rows, "add"));
   CHECK(row_of(rows, "add")->calls == 1);
   step({x});
@@ -229,18 +229,18 @@ TEST_CASE_TEMPLATE("profiler: captured steps run eagerly while it runs", On, Cpu
 
 TEST_CASE("profiler: a kernel that throws ends its call") {
   const Tensor x = ones({3}, {.device = kCPU});
-  Profiler profiler;
+  optim::Profiler profiler;
   const Tensor wrong = full({3}, 7, {.dtype = DType::int64, .device = kCPU});
   CHECK_THROWS_AS(gather(x, 0, wrong), IndexError);
   add(x, x);
-  const std::vector<ProfileRow> rows = profiler.rows();
+  const std::vector<optim::ProfileRow> rows = profiler.rows();
   REQUIRE(row_of(rows, "add"));  // not within the other
 }
 
 TEST_CASE("profiler: one that may not start disturbs none that runs") {
   constexpr int kCalls = 100'000;
   const Tensor x = ones({3}, {.device = kCPU});
-  Profiler profiler;
+  optim::Profiler profiler;
   std::atomic<bool> done = false;
   std::thread other([&] {
     for (int i = 0; i < kCalls; ++i) add(x, x);
@@ -249,14 +249,14 @@ TEST_CASE("profiler: one that may not start disturbs none that runs") {
   int64_t tries = 0, refused = 0;
   for (; !done; ++tries) {
     try {
-      const Profiler second;
+      const optim::Profiler second;
     } catch (const ValueError&) {
       ++refused;
     }
   }
   other.join();
   CHECK(refused == tries);
-  const std::vector<ProfileRow> rows = profiler.rows();
+  const std::vector<optim::ProfileRow> rows = profiler.rows();
   REQUIRE(row_of(rows, "add"));
   CHECK(row_of(rows, "add")->calls == kCalls);
 }
@@ -273,7 +273,7 @@ TEST_CASE("profiler: starts and stops while other threads run kernels") {
   const TemporaryFolder folder;
   const Tensor y = ones({4, 4}, {.device = kCPU});
   for (int i = 0; i < 300; ++i) {
-    Profiler profiler;
+    optim::Profiler profiler;
     matmul(y, y);
     profiler.stop();
     CHECK(profiler.peak_bytes() > 0);

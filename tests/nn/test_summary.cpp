@@ -169,7 +169,7 @@ TEST_CASE("summary: errors leave no hook and no mode behind") {
   CHECK(net.is_training());
   CHECK_FALSE(net[0].has_forward_hooks());
   CHECK_FALSE(KernelObserver::installed());
-  const Profiler profiler;
+  const optim::Profiler profiler;
   expect_error<ValueError>("summary: expected no profiler that runs, got one", [&] {
     nn::summary(net, ones({2, 3}));
   });

@@ -212,9 +212,10 @@ TEST_CASE("a checkpoint is one of its kind of optimizer and of its order of samp
   nn::Sequential net = make_net();
   optim::AdamW adamw(net.parameters());
   const auto loader = [](bool shuffle) {
-    return data::Loader(data::TensorDataset({zeros({6, 4})}), {.batch = 2, .shuffle = shuffle});
+    return nn::data::Loader(nn::data::TensorDataset({zeros({6, 4})}),
+                            {.batch = 2, .shuffle = shuffle});
   };
-  data::Loader shuffled = loader(true), ordered = loader(false);
+  nn::data::Loader shuffled = loader(true), ordered = loader(false);
   optim::save_checkpoint(path, net, adamw, {.step = 1}, nullptr, &shuffled);
   optim::Adam adam(net.parameters());
   CHECK_THROWS_WITH_AS(

@@ -99,9 +99,10 @@ TEST_CASE("a captured step, a loader, an average and a LambdaLR that were moved 
   optim::CapturedStep step([](const std::vector<Tensor>& x) { return x[0].sum(); },
                            {.device = kCPU});
   optim::CapturedStep taker = std::move(step);
-  data::Loader loader(data::TensorDataset({arange(0, 3, 1, {.device = kCPU})}), {.device = kCPU});
+  nn::data::Loader loader(nn::data::TensorDataset({arange(0, 3, 1, {.device = kCPU})}),
+                          {.device = kCPU});
   const std::string place = loader.state();
-  data::Loader next_loader = std::move(loader);
+  nn::data::Loader next_loader = std::move(loader);
   const Tensor p = ones({2});
   optim::EMA average({p});
   optim::EMA next_average = std::move(average);
@@ -136,15 +137,15 @@ TEST_CASE("a captured step, a loader, an average and a LambdaLR that were moved 
       {"ValueError: LambdaLR: expected a function, got one that was moved from",
        [&] { rates.set(1); }},
   });
-  data::TensorDataset dataset({p}), next_dataset = std::move(dataset);
+  nn::data::TensorDataset dataset({p}), next_dataset = std::move(dataset);
   const std::string of_dataset =
       "ValueError: TensorDataset: expected tensors, got tensors that were moved from";
-  data::Tokens tokens({1, 2, 3}), next_tokens = std::move(tokens);
+  nn::data::Tokens tokens({1, 2, 3}), next_tokens = std::move(tokens);
   std::vector<int64_t> ids(2);
   expect_errors({
       {of_dataset, [&] { (void)dataset.size(); }},
       {of_dataset, [&] { (void)dataset.get(0); }},
-      {of_dataset, [&] { data::Loader(std::move(dataset)); }},
+      {of_dataset, [&] { nn::data::Loader(std::move(dataset)); }},
       {"ValueError: Tokens::read: expected tokens, got tokens that were moved from",
        [&] { tokens.read(0, ids); }},
   });

@@ -35,7 +35,7 @@ TEST_CASE("Trainer: the bits of a loop written by hand") {
       optimizer.zero_grad();
       double loss_sum = 0;
       for (int i = 0; i < 2; ++i) {
-        const data::Batch batch = by_hand.loader.next_or_restart();
+        const nn::data::Batch batch = by_hand.loader.next_or_restart();
         const Tensor loss = cross_entropy(by_hand.model(batch[0]), batch[1]);
         (scaled ? scaler.scale(loss / 2) : loss / 2).backward();
         loss_sum += loss.item<double>();
@@ -94,7 +94,7 @@ TEST_CASE("Trainer: groups keep their ratios under a schedule") {
   Setup setup;
   optim::Trainer trainer(
       model, optimizer, setup.loader,
-      [&](const data::Batch& batch) { return cross_entropy(model(batch[0]), batch[1]); },
+      [&](const nn::data::Batch& batch) { return cross_entropy(model(batch[0]), batch[1]); },
       {.steps = 1, .schedule = optim::Constant{.lr = 0.4}});
   trainer.run();
   CHECK(optimizer.lr(0) == 0.4);
@@ -108,7 +108,9 @@ TEST_CASE("Trainer: groups keep their ratios under a schedule") {
         [&] {
           optim::Trainer again(
               model, optimizer, setup.loader,
-              [&](const data::Batch& batch) { return cross_entropy(model(batch[0]), batch[1]); },
+              [&](const nn::data::Batch& batch) {
+                return cross_entropy(model(batch[0]), batch[1]);
+              },
               options);
         },
         "a rate of the first group above 0");
@@ -136,7 +138,7 @@ TEST_CASE("Trainer: what is not finite is named, and the model stays as it was")
     std::vector<double> before;
     int64_t calls = 0;
     optim::Trainer trainer(setup.model, setup.optimizer, setup.loader,
-                           [&](const data::Batch& batch) {
+                           [&](const nn::data::Batch& batch) {
                              const Tensor loss = cross_entropy(setup.model(batch[0]), batch[1]);
                              if (++calls <= 3) return loss;
                              if (before.empty()) before = setup.weights();
@@ -153,7 +155,7 @@ TEST_CASE("Trainer: what is not finite is named, and the model stays as it was")
   int64_t number = 0;
   optim::Trainer trainer(setup.model, setup.optimizer,
                          [&](int64_t) {
-                           data::Batch batch = setup.loader.next_or_restart();
+                           nn::data::Batch batch = setup.loader.next_or_restart();
                            if (++number == 2) batch[0] = batch[0] / 0.0;
                            return batch;
                          },
@@ -184,13 +186,13 @@ TEST_CASE("Trainer: an update that is not made leaves the running statistics") {
     optim::Trainer trainer(
         model, optimizer,
         [&](int64_t) {
-          data::Batch batch = setup.loader.next_or_restart();
+          nn::data::Batch batch = setup.loader.next_or_restart();
           if (++number != 3) return batch;
           before = state();
           if (infinite) batch[0] = batch[0] / 0.0;
           return batch;
         },
-        [&](const data::Batch& batch) {
+        [&](const nn::data::Batch& batch) {
           const Tensor loss = cross_entropy(model(batch[0]), batch[1]);
           return number == 3 ? loss + sqrt(loss * 0) : loss;
         },
@@ -250,7 +252,7 @@ TEST_CASE("Trainer: overfit_batch trains on one batch, also when resumed") {
     Setup setup;
     optim::Trainer trainer(
         setup.model, setup.optimizer, setup.loader,
-        [&](const data::Batch& batch) {
+        [&](const nn::data::Batch& batch) {
           seen.push_back(batch[0].to_vector<double>());
           return cross_entropy(setup.model(batch[0]), batch[1]);
         },

@@ -359,8 +359,8 @@ TEST_CASE("find_lr: suggests a rate at which the loss falls") {
   manual_seed(2);
   nn::Sequential model(nn::Linear(4, 8), nn::ReLU(), nn::Linear(8, 2));
   optim::SGD optimizer(model.parameters(), {.lr = 0});
-  data::Loader loader(samples(), {.batch = 22});
-  const auto step = [&](const data::Batch& batch) {
+  nn::data::Loader loader(samples(), {.batch = 22});
+  const auto step = [&](const nn::data::Batch& batch) {
     return cross_entropy(model(batch[0]), batch[1]);
   };
   const double lr = optim::find_lr(model, optimizer, loader, step).suggestion;
@@ -420,7 +420,7 @@ TEST_CASE("find_lr: a first loss that is not finite is an error, and all is as i
   const std::vector<double> weights = setup.weights();
   const std::string place = setup.loader.state();
   const RandomState random = random_state();
-  const auto step = [&](const data::Batch& batch) -> optim::StepOutput {
+  const auto step = [&](const nn::data::Batch& batch) -> optim::StepOutput {
     return setup.step()(batch).loss * std::nan("");
   };
   check_error<ValueError>([&] { optim::find_lr(setup.model, setup.optimizer, setup.loader, step); },
@@ -433,7 +433,7 @@ TEST_CASE("find_lr: a first loss that is not finite is an error, and all is as i
 
 TEST_CASE("find_lr: losses below 0 do not end it") {
   Setup setup;
-  const auto step = [&](const data::Batch& batch) -> optim::StepOutput {
+  const auto step = [&](const nn::data::Batch& batch) -> optim::StepOutput {
     return setup.step()(batch).loss - 10;
   };
   const optim::FoundLr found =
@@ -471,7 +471,7 @@ TEST_CASE("find_lr: leaves buffers that are not saved, too") {
   Counting model;
   model.calls.fill_(7);
   optim::SGD optimizer(model.parameters());
-  const auto step = [&](const data::Batch& batch) {
+  const auto step = [&](const nn::data::Batch& batch) {
     return cross_entropy(model(batch[0]), batch[1]);
   };
   optim::find_lr(model, optimizer, setup.loader, step, {.steps = 5});
@@ -481,10 +481,10 @@ TEST_CASE("find_lr: leaves buffers that are not saved, too") {
 TEST_CASE("find_lr: a loader that cannot go back is an error") {
   Setup setup;
   int calls = 0;
-  data::Loader loader(samples(), {.sampler = [&](Generator&) {
-                        if (++calls > 1) throw IoError("sampler", "no samples");
-                        return std::vector<std::vector<int64_t>>(9, {1, 2, 3});
-                      }});
+  nn::data::Loader loader(samples(), {.sampler = [&](Generator&) {
+                            if (++calls > 1) throw IoError("sampler", "no samples");
+                            return std::vector<std::vector<int64_t>>(9, {1, 2, 3});
+                          }});
   const std::vector<double> weights = setup.weights();
   check_error<IoError>(
       [&] { optim::find_lr(setup.model, setup.optimizer, loader, setup.step(), {.steps = 5}); },

@@ -25,7 +25,7 @@ const double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 // Makes metrics of call number 0, 1, ... of the function.
 optim::StepFunction with_metrics(Setup& setup, std::function<Metrics(int64_t)> metrics) {
-  return [&setup, metrics, call = int64_t{0}](const data::Batch& batch) mutable {
+  return [&setup, metrics, call = int64_t{0}](const nn::data::Batch& batch) mutable {
     return optim::StepOutput(cross_entropy(setup.model(batch[0]), batch[1]), metrics(call++));
   };
 }
@@ -53,7 +53,7 @@ struct Scored {
   }
 
   Setup setup{};
-  data::Loader valid{samples(), {.batch = 22}};
+  nn::data::Loader valid{samples(), {.batch = 22}};
   std::vector<double> scores;
   size_t calls = 0;
 };
@@ -246,7 +246,7 @@ TEST_CASE("Trainer: a validation that a signal ended is made when training is re
                            {.steps = 4,
                             .validate = &setup.valid,
                             .validation_step =
-                                [&](const data::Batch& batch) {
+                                [&](const nn::data::Batch& batch) {
                                   if (interrupted) std::raise(SIGTERM);
                                   return setup.step()(batch);
                                 },

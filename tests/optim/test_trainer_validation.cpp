@@ -28,7 +28,7 @@ TEST_CASE("Trainer: the validation at the end of a part counts for the best alon
     if (waits) options.patience = 1;
     if (!waits) options.plateau = optim::Plateau{.lr = 1e-2, .patience = 0};
     optim::Trainer* running = nullptr;
-    options.validation_step = [&](const data::Batch&) -> optim::StepOutput {
+    options.validation_step = [&](const nn::data::Batch&) -> optim::StepOutput {
       const auto at = figures.find(running->step());
       return full({}, at == figures.end() ? 9.0 : at->second);
     };
@@ -52,16 +52,17 @@ TEST_CASE("Trainer: forget_best counts the best of other validation data anew") 
   const TemporaryFolder folder;
   const auto train = [&](int64_t steps, double loss, bool forgets) {
     Setup setup;
-    optim::Trainer trainer(setup.model, setup.optimizer, setup.loader, setup.step(),
-                           {.steps = steps,
-                            .validate = &setup.valid,
-                            .validation_step = [&](const data::Batch&) { return full({}, loss); },
-                            .validate_every = 2,
-                            .patience = 2,
-                            .save = folder.file("run"),
-                            .keep_best = true,
-                            .resume = "auto",
-                            .forget_best = forgets});
+    optim::Trainer trainer(
+        setup.model, setup.optimizer, setup.loader, setup.step(),
+        {.steps = steps,
+         .validate = &setup.valid,
+         .validation_step = [&](const nn::data::Batch&) { return full({}, loss); },
+         .validate_every = 2,
+         .patience = 2,
+         .save = folder.file("run"),
+         .keep_best = true,
+         .resume = "auto",
+         .forget_best = forgets});
     trainer.run();
     CHECK(trainer.step() == steps);
     return optim::checkpoint_info(folder.file("run/best.safetensors")).step;
@@ -91,7 +92,7 @@ TEST_CASE("Trainer: an error of a validation does not lose the steps before it")
 TEST_CASE("Trainer: a loss of several elements is an error, and no step is made") {
   Setup setup;
   const auto weights = setup.weights();
-  const auto logits = [&](const data::Batch& batch) -> optim::StepOutput {
+  const auto logits = [&](const nn::data::Batch& batch) -> optim::StepOutput {
     return setup.model(batch[0]);
   };
   const std::string expected = ": expected a loss of one element, got shape [4, 2]";

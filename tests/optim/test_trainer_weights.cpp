@@ -28,14 +28,14 @@ namespace {
 using Tokens = std::vector<int64_t>;
 
 // Packed texts of 1, 9, 4, 2 and 3 tokens with a target each, two texts a batch.
-data::SequenceDataset packed_texts() {
+nn::data::SequenceDataset packed_texts() {
   std::vector<Tokens> texts;
   int64_t next = 0;
   for (const int64_t length : {1, 9, 4, 2, 3}) {
     Tokens& text = texts.emplace_back();
     for (int64_t i = 0; i <= length; ++i) text.push_back(next++ % 7);
   }
-  return data::SequenceDataset(texts, {.form = data::SequenceBatch::packed});
+  return nn::data::SequenceDataset(texts, {.form = nn::data::SequenceBatch::packed});
 }
 
 // A table of logits, whose loss a plain loop gives, too.
@@ -43,13 +43,13 @@ struct Bigrams {
   Bigrams() { manual_seed(6); }
   nn::Embedding table{7, 7};
   optim::SGD optimizer{table.parameters(), {.lr = 0.5}};
-  data::Loader train{packed_texts(), {.batch = 2}}, valid{packed_texts(), {.batch = 2}};
+  nn::data::Loader train{packed_texts(), {.batch = 2}}, valid{packed_texts(), {.batch = 2}};
 
-  Tensor loss(const data::Batch& batch) {
+  Tensor loss(const nn::data::Batch& batch) {
     return cross_entropy(table(batch[0]).view({-1, 7}), batch[1].view({-1}));
   }
   optim::StepFunction step(bool weighted) {
-    return [this, weighted](const data::Batch& batch) -> optim::StepOutput {
+    return [this, weighted](const nn::data::Batch& batch) -> optim::StepOutput {
       const Tensor right = eq(argmax(table(batch[0]), -1), batch[1]).to(DType::float32).mean();
       if (!weighted) return {loss(batch), {{"accuracy", right}}};
       return {loss(batch), {{"accuracy", right}}, batch[0].numel()};
@@ -58,7 +58,7 @@ struct Bigrams {
 };
 
 // The loss of x, its weight, of the batches x and weight.
-optim::StepOutput given(const data::Batch& batch, const Tensor& parameter) {
+optim::StepOutput given(const nn::data::Batch& batch, const Tensor& parameter) {
   return {(parameter * batch[0]).sum(), {{"x", batch[0].sum()}}, batch[1]};
 }
 
@@ -70,7 +70,7 @@ TEST_CASE_TEMPLATE("Trainer: a validation over packed batches is the mean over t
   const DefaultDevice scope(On::device);
   Bigrams model;
   double sum = 0, tokens = 0, right = 0;
-  for (const data::Batch& batch : model.valid) {
+  for (const nn::data::Batch& batch : model.valid) {
     const Tensor table = model.table(batch[0]);
     const std::vector<double> logits = table.to_vector<double>();
     const Tokens targets = batch[1].to_vector<int64_t>();
@@ -116,10 +116,10 @@ TEST_CASE_TEMPLATE("Trainer: accumulated gradients are those of the mean over al
           none, sgd,
           [&](int64_t number) {
             const bool odd = number % 2 == 1;
-            return data::Batch{full({1}, odd ? 1.0 : 10.0, {.dtype = dtype}),
-                               full({}, odd ? 9 : 1, {.dtype = DType::int64})};
+            return nn::data::Batch{full({1}, odd ? 1.0 : 10.0, {.dtype = dtype}),
+                                   full({}, odd ? 9 : 1, {.dtype = DType::int64})};
           },
-          [&](const data::Batch& batch) { return given(batch, p); },
+          [&](const nn::data::Batch& batch) { return given(batch, p); },
           {.steps = 1, .accumulate = 2, .scaler = scaled ? &scaler : nullptr});
       Record record;
       trainer.add(record);
@@ -137,7 +137,7 @@ TEST_CASE_TEMPLATE("Trainer: accumulated gradients are those of the mean over al
                          {.steps = 4, .accumulate = 3, .capture = true});
   trainer.add(record);
   trainer.run();
-  data::Loader all(packed_texts(), {.batch = 5});
+  nn::data::Loader all(packed_texts(), {.batch = 5});
   for (size_t step = 0; step < 4; ++step) {
     const Tensor loss = whole.loss(all.next_or_restart());
     whole.optimizer.zero_grad();
@@ -155,7 +155,7 @@ TEST_CASE_TEMPLATE("Trainer: equal weights have the bits of none", On, Cpu, Cuda
   const auto train = [](int64_t accumulate, int weight, DType dtype) {
     Setup setup;
     setup.model.to(dtype);
-    const auto step = [&](const data::Batch& batch) -> optim::StepOutput {
+    const auto step = [&](const nn::data::Batch& batch) -> optim::StepOutput {
       const optim::StepOutput output = setup.step()({batch[0].to(dtype), batch[1]});
       if (weight == 0) return output;
       return {output.loss, output.metrics, full({1}, weight, {.dtype = DType::int64})};
@@ -187,11 +187,11 @@ TEST_CASE("Trainer: wrong weights are errors, and no step is made") {
   nn::Sequential none;
   const auto run = [&](std::vector<double> weights, bool validates, int64_t shape = 1) {
     p.detach().fill_(1);
-    data::Loader valid(samples(), {.batch = 11});
+    nn::data::Loader valid(samples(), {.batch = 11});
     size_t call = 0;
     optim::Trainer trainer(
-        none, sgd, [](int64_t) { return data::Batch{ones({1})}; },
-        [&](const data::Batch&) -> optim::StepOutput {
+        none, sgd, [](int64_t) { return nn::data::Batch{ones({1})}; },
+        [&](const nn::data::Batch&) -> optim::StepOutput {
           const double weight = weights.at(call++ % weights.size());
           if (weight == -2) return p.sum();
           return {p.sum(), {}, full({shape}, weight)};
@@ -235,7 +235,7 @@ TEST_CASE("Trainer: buffers that no step writes are kept without a copy in each 
   } model;
   optim::SGD sgd(model.parameters(), {.lr = 0.1});
   optim::Trainer trainer(model, sgd, setup.loader,
-                         [&](const data::Batch& batch) {
+                         [&](const nn::data::Batch& batch) {
                            model(batch[0]);
                            const Tensor loss = cross_entropy(model.layer(batch[0]), batch[1]);
                            return model.bad ? loss / 0.0 : loss;
@@ -244,15 +244,16 @@ TEST_CASE("Trainer: buffers that no step writes are kept without a copy in each 
   struct Watch : optim::Callback {
     explicit Watch(Counted& of) : model(of) {}
     void on_step(const optim::StepReport& report) override {
-      if (report.step == 2) profiler = std::make_unique<Profiler>();
+      if (report.step == 2) profiler = std::make_unique<optim::Profiler>();
       if (report.step == 4) {
-        for (const ProfileRow& row : profiler->rows()) copied += row.op == "copy" ? row.bytes : 0;
+        for (const optim::ProfileRow& row : profiler->rows())
+          copied += row.op == "copy" ? row.bytes : 0;
         profiler.reset();
       }
       model.bad = report.step == 5;
     }
     Counted& model;
-    std::unique_ptr<Profiler> profiler{};
+    std::unique_ptr<optim::Profiler> profiler{};
     int64_t copied = 0;
   } watch(model);
   trainer.add(watch);

@@ -25,7 +25,7 @@ namespace sash::testing {
 inline const optim::WarmupCosine kSchedule{.lr = 1e-2, .warmup = 3, .total = 20, .floor = 1e-4};
 
 // 22 samples of two classes.
-inline data::TensorDataset samples() {
+inline nn::data::TensorDataset samples() {
   std::vector<float> x;
   std::vector<int64_t> y;
   for (int64_t i = 0; i < 22; ++i) {
@@ -33,7 +33,7 @@ inline data::TensorDataset samples() {
     y.push_back(x[static_cast<size_t>(4 * i)] > 0 ? 1 : 0);
   }
   const TensorOptions host{.device = kCPU};
-  return data::TensorDataset({tensor(x, {22, 4}, host), tensor(y, {22}, host)});
+  return nn::data::TensorDataset({tensor(x, {22, 4}, host), tensor(y, {22}, host)});
 }
 
 inline nn::Sequential make_model() {
@@ -45,11 +45,11 @@ inline nn::Sequential make_model() {
 struct Setup {
   nn::Sequential model = make_model();
   optim::AdamW optimizer{model.parameters(), {.lr = 1e-2}};
-  data::Loader loader{samples(), {.batch = 4, .shuffle = true, .seed = 9}};
-  data::Loader valid{samples(), {.batch = 8}};
+  nn::data::Loader loader{samples(), {.batch = 4, .shuffle = true, .seed = 9}};
+  nn::data::Loader valid{samples(), {.batch = 8}};
 
   optim::StepFunction step() {
-    return [this](const data::Batch& batch) -> optim::StepOutput {
+    return [this](const nn::data::Batch& batch) -> optim::StepOutput {
       const Tensor logits = model(batch[0]);
       const Tensor right = eq(argmax(logits, 1), batch[1]).to(DType::float32).mean();
       return {cross_entropy(logits, batch[1]), {{"accuracy", right}}};
