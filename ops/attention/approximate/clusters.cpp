@@ -2,26 +2,18 @@
 
 #include <algorithm>
 
-#include "../../../tensor/autograd/grad_mode.h"
-#include "../../../tensor/factories.h"
-#include "../../checks.h"
 #include "../../elementwise/binary.h"
 #include "../../kernels/clusters.h"
+#include "../../op.h"
 #include "../../reduce/reduce.h"
-#include "../../rows.h"
 #include "../exact/attention_call.h"
 
 namespace sash {
 
 namespace kernels {
-constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&)>
-    sign_hash{"sign_hash"};
-constinit Kernel<void(KernelContext&, const HammingKmeansParams&, const TensorView&,
-                      const TensorView&, const TensorView&, const TensorView&, const TensorView&)>
-    hamming_kmeans{"hamming_kmeans"};
-constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&,
-                      const TensorView&)>
-    cluster_sums{"cluster_sums"};
+constinit decltype(sign_hash) sign_hash{"sign_hash"};
+constinit decltype(hamming_kmeans) hamming_kmeans{"hamming_kmeans"};
+constinit decltype(cluster_sums) cluster_sums{"cluster_sums"};
 }  // namespace kernels
 
 namespace {
@@ -70,9 +62,8 @@ Tensor sign_hash(const Tensor& x, const Tensor& planes) {
   Shape shape = x.shape();
   shape.erase(shape.rank() - 1);
   const Tensor hash = empty(shape, {.dtype = DType::int64, .device = x.device()});
-  KernelContext context = kernel_context(x.device());
-  kernels::sign_hash(context, matrix_view(rows, hash.numel(), depth), columns.tensor_view(),
-                     vector_view(hash));
+  run_kernel(kernels::sign_hash, matrix_view(rows, hash.numel(), depth), columns,
+             vector_view(hash));
   return hash;
 }
 
@@ -93,7 +84,7 @@ QueryClusters hamming_kmeans(const Tensor& hashes, int64_t clusters, int64_t ite
                             empty({batch, heads, count}, options),
                             empty({batch, heads, n}, options), empty({batch, heads, n}, options)};
   const Tensor in = hashes.contiguous();
-  const Tensor ends = lengths.defined() ? lengths.contiguous() : Tensor();
+  const Tensor ends = contiguous(lengths);
   const TensorView ends_view = vector_view(ends);
   const int64_t groups = batch * heads;
   KernelContext context = kernel_context(hashes.device());

@@ -17,15 +17,11 @@
 namespace sash {
 
 namespace kernels {
-constinit Kernel<void(KernelContext&, const LinearAttentionInputs&, const LinearAttentionParams&,
-                      const TensorView&, const TensorView&)>
-    linear_attention_forward{"linear_attention_forward"};
-constinit Kernel<void(KernelContext&, const LinearAttentionInputs&, const LinearAttentionParams&,
-                      int64_t&)>
-    linear_attention_kept_bytes{"linear_attention_kept_bytes"};
-constinit Kernel<void(KernelContext&, const LinearAttentionInputs&, const LinearAttentionParams&,
-                      const LinearAttentionGradients&)>
-    linear_attention_backward{"linear_attention_backward"};
+constinit decltype(linear_attention_forward) linear_attention_forward{"linear_attention_forward"};
+constinit decltype(linear_attention_kept_bytes) linear_attention_kept_bytes{
+    "linear_attention_kept_bytes"};
+constinit decltype(linear_attention_backward) linear_attention_backward{
+    "linear_attention_backward"};
 }  // namespace kernels
 
 namespace {

@@ -1,23 +1,15 @@
 #include "sparse_products.h"
 
-#include "../../../tensor/autograd/node.h"
-#include "../../../tensor/factories.h"
-#include "../../autocast.h"
 #include "../../index/index_checks.h"
 #include "../../kernels/sparse_products.h"
+#include "../../op.h"
 
 namespace sash {
 
 namespace kernels {
-constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&,
-                      const TensorView&)>
-    sparse_dot{"sparse_dot"};
-constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&,
-                      const TensorView&)>
-    sparse_rows{"sparse_rows"};
-constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&,
-                      const TensorView&)>
-    sparse_table{"sparse_table"};
+constinit decltype(sparse_dot) sparse_dot{"sparse_dot"};
+constinit decltype(sparse_rows) sparse_rows{"sparse_rows"};
+constinit decltype(sparse_table) sparse_table{"sparse_table"};
 }  // namespace kernels
 
 namespace {
@@ -40,8 +32,7 @@ TensorView flat(const Tensor& x) {
 void run(const Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&,
                            const TensorView&)>& kernel,
          const Tensor& a, const Tensor& b, const Tensor& index, const Tensor& y) {
-  KernelContext context = kernel_context(y.device());
-  kernel(context, flat(a), flat(b), flat(index), flat(y));
+  run_kernel(kernel, flat(a), flat(b), flat(index), flat(y));
 }
 
 Tensor dot(const Tensor& x_any, const Tensor& table_any, const Tensor& index) {
@@ -52,8 +43,9 @@ Tensor dot(const Tensor& x_any, const Tensor& table_any, const Tensor& index) {
       "sparse_dot_product", {x, table}, w,
       [x = save(x), table = save(table), index = save(index)](Backward& pass, const Tensor& g) {
         const Tensor list = pass(index), t = pass(table);
-        return Gradients{pass.needs(0) ? rows(g, t, list) : Tensor(),
-                         pass.needs(1) ? table_of(g, pass(x), list, t.shape()) : Tensor()};
+        return gradients_of(
+            pass, [&] { return rows(g, t, list); },
+            [&] { return table_of(g, pass(x), list, t.shape()); });
       });
 }
 
@@ -67,8 +59,9 @@ Tensor rows(const Tensor& w_any, const Tensor& table_any, const Tensor& index) {
       "sparse_weighted_average", {w, table}, x,
       [w = save(w), table = save(table), index = save(index)](Backward& pass, const Tensor& g) {
         const Tensor list = pass(index), t = pass(table);
-        return Gradients{pass.needs(0) ? dot(g, t, list) : Tensor(),
-                         pass.needs(1) ? table_of(pass(w), g, list, t.shape()) : Tensor()};
+        return gradients_of(
+            pass, [&] { return dot(g, t, list); },
+            [&] { return table_of(pass(w), g, list, t.shape()); });
       });
 }
 
@@ -79,8 +72,9 @@ Tensor table_of(const Tensor& w_any, const Tensor& x_any, const Tensor& index, c
   return record("sparse_products", {w, x}, table,
                 [w = save(w), x = save(x), index = save(index)](Backward& pass, const Tensor& g) {
                   const Tensor list = pass(index);
-                  return Gradients{pass.needs(0) ? dot(pass(x), g, list) : Tensor(),
-                                   pass.needs(1) ? rows(pass(w), g, list) : Tensor()};
+                  return gradients_of(
+                      pass, [&] { return dot(pass(x), g, list); },
+                      [&] { return rows(pass(w), g, list); });
                 });
 }
 

@@ -21,16 +21,10 @@
 namespace sash {
 
 namespace kernels {
-constinit Kernel<void(KernelContext&, const AttentionInputs&, const AttentionParams&,
-                      const TensorView&, const TensorView&)>
-    attention_forward{"attention_forward"};
-constinit Kernel<void(KernelContext&, const AttentionInputs&, const AttentionParams&,
-                      const AttentionGradients&)>
-    attention_backward{"attention_backward"};
-constinit Kernel<void(KernelContext&, const AttentionInputs&, AttentionPass, int64_t&)>
-    attention_block_rows{"attention_block_rows"};
-constinit Kernel<void(KernelContext&, const AttentionInputs&, const AttentionParams&, int64_t&)>
-    attention_kept_bytes{"attention_kept_bytes"};
+constinit decltype(attention_forward) attention_forward{"attention_forward"};
+constinit decltype(attention_backward) attention_backward{"attention_backward"};
+constinit decltype(attention_block_rows) attention_block_rows{"attention_block_rows"};
+constinit decltype(attention_kept_bytes) attention_kept_bytes{"attention_kept_bytes"};
 }  // namespace kernels
 
 namespace {

@@ -3,11 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "../../../tensor/autograd/grad_mode.h"
-#include "../../../tensor/factories.h"
-#include "../../checks.h"
 #include "../../kernels/attention_step.h"
-#include "../../rows.h"
+#include "../../op.h"
 #include "attention_call.h"
 #include "head_layout.h"
 #include "sink_logits.h"
@@ -15,10 +12,7 @@
 namespace sash {
 
 namespace kernels {
-constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&,
-                      const TensorView&, const TensorView&, const TensorView&,
-                      const AttentionStepParams&, const TensorView&)>
-    attention_step{"attention_step"};
+constinit decltype(attention_step) attention_step{"attention_step"};
 }  // namespace kernels
 
 namespace {
@@ -76,8 +70,6 @@ double scale_of(const Tensor& q, const AttentionStepOptions& options) {
 // The kernel's call; heads of a token lie side by side in the result.
 Tensor fused(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& keys,
              const Tensor& values, const Tensor& position, const AttentionStepOptions& options) {
-  const Tensor rows[3] = {detail::with_unit_rows(q), detail::with_unit_rows(k),
-                          detail::with_unit_rows(v)};
   const Tensor out = empty(q.shape(), q.options());
   kernels::AttentionStepParams params{.scale = scale_of(q, options),
                                       .softcap = options.softcap,
@@ -85,17 +77,11 @@ Tensor fused(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& ke
                                       .recent = options.reach.recent.value_or(0),
                                       .first = options.reach.first};
   OptionalViews<3> views;
-  if (options.angles.cos.defined()) {
-    params.cos = views(options.angles.cos.contiguous());
-    params.sin = views(options.angles.sin.contiguous());
-  }
-  if (options.sink_logits.defined()) {
-    params.sink_logits = views(options.sink_logits.to(q.dtype()).contiguous());
-  }
-  KernelContext context = kernel_context(q.device());
-  kernels::attention_step(context, rows[0].tensor_view(), rows[1].tensor_view(),
-                          rows[2].tensor_view(), keys.tensor_view(), values.tensor_view(),
-                          position.tensor_view(), params, out.tensor_view());
+  params.cos = views(contiguous(options.angles.cos));
+  params.sin = views(contiguous(options.angles.sin));
+  params.sink_logits = views(contiguous(cast_to(options.sink_logits, q.dtype())));
+  run_kernel(kernels::attention_step, with_unit_rows(q), with_unit_rows(k), with_unit_rows(v), keys,
+             values, position, params, out);
   return out;
 }
 

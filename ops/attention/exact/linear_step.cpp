@@ -1,21 +1,16 @@
 #include "linear_step.h"
 
-#include "../../../tensor/autograd/grad_mode.h"
-#include "../../../tensor/factories.h"
-#include "../../checks.h"
 #include "../../elementwise/binary.h"
 #include "../../elementwise/gate.h"
 #include "../../kernels/linalg.h"
 #include "../../linalg/linear.h"
 #include "../../linalg/linear_parts.h"
-#include "../../rows.h"
+#include "../../op.h"
 
 namespace sash {
 
 namespace kernels {
-constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const LinearStepParams&,
-                      const TensorView&)>
-    linear_step{"linear_step"};
+constinit decltype(linear_step) linear_step{"linear_step"};
 }  // namespace kernels
 
 namespace {
@@ -80,16 +75,12 @@ Tensor linear_step(const Tensor& x, const Tensor& weight, const LinearStepOption
                         (!options.norm_weight.defined() || options.norm_weight.is_contiguous())};
   if (options.gate) params.gate = detail::gate_of(*options.gate);
   OptionalViews<3> views;
-  const auto view = [&](const Tensor& part) {
-    return views(part.defined() ? part.contiguous() : part);
-  };
-  params.norm_weight = view(options.norm_weight);
-  params.bias = view(options.bias);
-  params.residual = view(options.residual);
+  params.norm_weight = views(contiguous(options.norm_weight));
+  params.bias = views(contiguous(options.bias));
+  params.residual = views(contiguous(options.residual));
   const int64_t rows = x.numel() / weight.size(1);
-  KernelContext context = kernel_context(x.device());
-  kernels::linear_step(context, x.view({rows, weight.size(1)}).tensor_view(), weight.tensor_view(),
-                       params, y.view({rows, y.size(-1)}).tensor_view());
+  run_kernel(kernels::linear_step, x.view({rows, weight.size(1)}), weight, params,
+             y.view({rows, y.size(-1)}));
   return y;
 }
 

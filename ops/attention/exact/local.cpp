@@ -1,14 +1,12 @@
 #include "local.h"
 
-#include "../../../tensor/factories.h"
-#include "../../autocast.h"
-#include "../../checks.h"
 #include "../../elementwise/binary.h"
 #include "../../elementwise/compare.h"
 #include "../../elementwise/unary.h"
 #include "../../elementwise/where.h"
 #include "../../index/gather.h"
 #include "../../linalg/window_matmul.h"
+#include "../../op.h"
 #include "attention_call.h"
 
 namespace sash {
@@ -57,8 +55,7 @@ Tensor local_dot_product(const Tensor& q, const Tensor& k, int64_t context,
   check_context(op, context);
   check_mask(op, q, options.attn_mask);
   check_lengths(op, q, options.key_lengths);
-  const Tensor lengths =
-      options.key_lengths.defined() ? options.key_lengths.contiguous() : Tensor();
+  const Tensor lengths = contiguous(options.key_lengths);
   const Tensor a = detail::window_scores(op, q, k, window_of(context, lengths), options.fill);
   if (!options.attn_mask.defined() || q.size(2) == 0) return a;
   // Halves would round the mask's gradient where it is summed over heads, and over sequences.

@@ -12,15 +12,8 @@
 namespace sash {
 
 namespace kernels {
-constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&,
-                      const TensorView&, const TensorView&, const TensorView&, const TensorView&,
-                      const NormedHeadsParams&)>
-    normed_heads_forward{"normed_heads_forward"};
-constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&,
-                      const TensorView&, const TensorView&, const TensorView&, const TensorView&,
-                      const TensorView&, const TensorView&, const TensorView&,
-                      const NormedHeadsParams&)>
-    normed_heads_backward{"normed_heads_backward"};
+constinit decltype(normed_heads_forward) normed_heads_forward{"normed_heads_forward"};
+constinit decltype(normed_heads_backward) normed_heads_backward{"normed_heads_backward"};
 }  // namespace kernels
 
 namespace {

@@ -1,11 +1,9 @@
 #include "rotary.h"
 
 #include "../../../tensor/autograd/gradient_memory.h"
-#include "../../../tensor/autograd/node.h"
-#include "../../../tensor/factories.h"
-#include "../../checks.h"
 #include "../../elementwise/binary.h"
 #include "../../kernels/rotary.h"
+#include "../../op.h"
 #include "../../shape/concat.h"
 #include "head_layout.h"
 #include "packed_heads.h"
@@ -13,9 +11,7 @@
 namespace sash {
 
 namespace kernels {
-constinit Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&,
-                      const TensorView&, const RotaryParams&)>
-    rotary{"rotary"};
+constinit decltype(rotary) rotary{"rotary"};
 }  // namespace kernels
 
 namespace {
@@ -31,10 +27,7 @@ void turn(const Tensor& x, const Tensor& y, const RotaryAngles& angles,
     return rows.rank() == 3 ? rows : rows.unsqueeze(0);
   };
   const Tensor cos = of_batch(angles.cos), sin = of_batch(angles.sin);
-  const Tensor in = detail::with_unit_rows(x);
-  KernelContext context = kernel_context(x.device());
-  kernels::rotary(context, in.tensor_view(), cos.tensor_view(), sin.tensor_view(), y.tensor_view(),
-                  params);
+  run_kernel(kernels::rotary, detail::with_unit_rows(x), cos, sin, y, params);
 }
 
 struct SavedAngles {

@@ -13,8 +13,7 @@
 namespace sash {
 
 namespace kernels {
-constinit Kernel<void(KernelContext&, const RowBoundsParams&, bool, const TensorView&)> row_bounds{
-    "row_bounds"};
+constinit decltype(row_bounds) row_bounds{"row_bounds"};
 }
 
 namespace mask_parts {
