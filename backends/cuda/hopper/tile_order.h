@@ -15,40 +15,41 @@ namespace sash::cuda::hopper {
 
 /// The order in which the blocks of threads of a persistent kernel take its tiles.
 ///
-/// The block rows of a head make `head_tiles` tiles: each of the `long_rows` first rows is a tile,
-/// then `rows` divided by a fixed number of rows are. Tiles are numbered by the order in which they
-/// are taken; `place_of` finds the head, and the tile among those of the head.
+/// The block rows of a head make `head_tiles` tiles: each of the first `long_rows` rows makes one
+/// tile, a fixed number of the other rows makes one. Tiles are numbered in the order in which they
+/// are taken. `place_of` finds the head of a number, and the tile within the head.
 ///
 /// Long rows come first, and alternate between heads. The other tiles follow head after head, so
-/// that neighbours read the same keys at about the same time. They alternate between heads too
-/// within bounds, which may make any row long or short, and where heads in turn would leave some
+/// that neighbours read the same keys at about the same time. They alternate between heads too if
+/// the call has bounds, which may make any row long or short, and if heads in turn would leave some
 /// multiprocessors much more to do than others. Long calls of uneven rows take the tiles of a few
-/// heads at a time, the longest first. The few short tiles at both ends of a window's heads come
-/// last, and even out what multiprocessors have to do.
+/// heads at a time, the longest tiles first. The few short tiles at both ends of a window's heads
+/// come last, and even out what multiprocessors have to do.
 struct TileOrder {
-  int heads = 0;                ///< of all batches
-  int heads_per_batch = 0;      ///< query heads, or key heads where tiles are of keys
-  int rows = 0, long_rows = 0;  ///< block rows of a head
+  int heads = 0;                ///< heads of all batches
+  int heads_per_batch = 0;      ///< query heads, or key heads if tiles are made of keys
+  int rows = 0, long_rows = 0;  ///< block rows of a head, and how many of them are long
   int head_tiles = 0;           ///< tiles of a head
-  int alternating = 0;          ///< those of them that alternate between heads, the first ones
-  int late_first = 0, late_last = 0;   ///< short ones, at the start and the end of the others
-  int tiles = 0;                       ///< in all
-  int direction = 0;                   ///< of the block rows, where it is the same in every head
-  const int32_t* row_order = nullptr;  ///< of the block rows, else
-  /// How many tiles have been taken, besides the first of each block of threads if not `ordered`.
-  /// Null: blocks of threads take tiles in rounds, every other round backwards.
+  int alternating = 0;          ///< how many of the head's first tiles alternate between heads
+  /// How many short tiles at the start and at the end of a head's other tiles are taken last.
+  int late_first = 0, late_last = 0;
+  int tiles = 0;      ///< tiles of all heads
+  int direction = 0;  ///< 1 or -1 if the rows of every head ascend or descend, else 0
+  const int32_t* row_order = nullptr;  ///< the order of the rows if `direction` is 0
+  /// How many tiles have been taken; unless `ordered`, the first tile of each block of threads does
+  /// not count. Null: blocks of threads take tiles in rounds, every other round backwards.
   int* counter = nullptr;
   bool paired = false;  ///< in rounds, each block takes a long tile and a short one of a head
-  /// Whether a tile is taken only when its steps are to be listed, so that those before it have
-  /// been taken, and soon run.
+  /// A tile is taken only when its steps are to be listed. The tiles before it have been taken
+  /// then, and run soon.
   bool ordered = false;
   bool counted = false;  ///< whether tiles are taken from `counter`, which the launch provides
-  /// Heads whose tiles alternate, one share of heads after the other. If more than one,
+  /// How many heads alternate at a time, one share of heads after the other. If more than one,
   /// `alternating`, `late_first` and `late_last` do not count.
   int together = 1;
 
   struct Place {
-    int head, tile;  ///< the tile of those of the head
+    int head, tile;  ///< the tile within the head
   };
   SASH_HOST_DEVICE Place place_of(int tile) const {
     Place at = in_order(tile);
@@ -56,8 +57,8 @@ struct TileOrder {
     return at;
   }
 
-  /// The tile of block of threads `block` of `blocks` in round `round`; it has none if that is not
-  /// below `tiles`.
+  /// The tile that block of threads `block` of `blocks` takes in round `round`. It takes no more if
+  /// the number is not below `tiles`.
   SASH_HOST_DEVICE int in_round(int round, int block, int blocks) const {
     return paired ? 2 * (round / 2 * blocks + block) + round % 2
                   : round * blocks + (round % 2 == 0 ? block : blocks - 1 - block);
@@ -75,7 +76,7 @@ struct TileOrder {
     tile -= alternating * heads;
     const int first = alternating + late_first, others = head_tiles - late_last - first;
     if (tile < others * heads) return {tile / others, first + tile % others};
-    // Those of the end, the longest first, then those of the start.
+    // The late tiles: those of the end of a head, the longest first, then those of its start.
     const Place at = alternate(tile - others * heads, heads);
     const int of_start = at.tile - late_last;
     return {at.head, of_start < 0 ? head_tiles + of_start : first - 1 - of_start};

@@ -6,13 +6,13 @@
 
 #include "../../../../core/backend/kernel.h"
 #include "../../../../core/error.h"
-#include "../../runtime/check.h"
+#include "../../runtime/dependent_launch.cuh"
 
 namespace sash::cuda {
 
 /// Launches `blocks` blocks of `threads` threads with `shared` bytes of shared memory, for
-/// attention. `allowed` belongs to the kernel: a bit for each card on which it may already use
-/// `most` bytes of shared memory, the most it ever needs.
+/// attention. `allowed` belongs to the kernel, which never needs more than `most` bytes: see
+/// `allow_shared_memory`.
 template <class... Parameters, class... Arguments>
 void launch(const KernelContext& context, void (*kernel)(Parameters...),
             std::atomic<uint64_t>& allowed, int64_t blocks, int threads, int shared, int most,
@@ -22,14 +22,7 @@ void launch(const KernelContext& context, void (*kernel)(Parameters...),
     throw ValueError("attention", "at most 2^31 - 1 tiles", std::to_string(blocks));
   }
   const CardGuard guard(context.device.index);
-  const uint64_t bit = uint64_t{1} << context.device.index;
-  if (!(allowed.load(std::memory_order_relaxed) & bit)) {
-    SASH_CUDA_CHECK(
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most));
-    SASH_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                         cudaSharedmemCarveoutMaxShared));
-    allowed.fetch_or(bit, std::memory_order_relaxed);
-  }
+  allow_shared_memory(kernel, allowed, context.device.index, most);
   kernel<<<static_cast<unsigned>(blocks), static_cast<unsigned>(threads),
            static_cast<size_t>(shared), static_cast<cudaStream_t>(context.stream.handle)>>>(
       arguments...);

@@ -7,7 +7,7 @@
 ///
 /// One warp waits for the turns of a block of threads and announces them to its groups; another
 /// passes them on when the groups have added their parts. A tile waits only for tiles that were
-/// taken from the schedule before it, so there is always one that runs.
+/// taken before it (TileOrder::ordered), so there is always a tile that runs.
 namespace sash::cuda::hopper {
 
 /// Where a work tile adds: a query block.

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "../common/scores.cuh"
-#include "steps.cuh"
+#include "shapes.cuh"
 
 /// Masks. Rows of accumulators are queries (`by_query`) or keys.
 namespace sash::cuda::mma {

@@ -43,7 +43,7 @@ using SmallTile = BackwardTile<T, width, 16, width * sizeof(T) <= 1024 ? 16 : 8>
 
 template <class T>
 struct Backward {
-  SimpleDims<T> dims;
+  AttentionDims<T> dims;
   Rows<T> g, q, k, v, out;
   const T *lse, *g_lse;
   T* dot;  ///< D [B, H, S_q]
@@ -55,9 +55,9 @@ struct Backward {
 /// D = rowsum(g . out) - g_lse, a warp for each row.
 template <class T>
 __global__ void __launch_bounds__(kBlock) dot_kernel(const __grid_constant__ Backward<T> x) {
-  const SimpleDims<T>& p = x.dims;
+  const AttentionDims<T>& p = x.dims;
   const int64_t row = int64_t{blockIdx.x} * (kBlock / kWarp) + threadIdx.x / kWarp;
-  if (row >= p.batches * p.heads * p.queries) return;
+  if (row >= int64_t{p.batches} * p.heads * p.queries) return;
   const int64_t item = row / p.queries, query = row - item * p.queries;
   const int64_t b = item / p.heads, h = item - b * p.heads;
   const T* g = x.g.at(b, h).data + query * x.g.row;
@@ -123,13 +123,13 @@ class Diagonals {
 
 /// The tile of dbias that starts at (query, key).
 template <class S, class T>
-__device__ void write_bias(const Backward<T>& x, const typename S::Scores& dscore, int64_t head,
+__device__ void write_bias(const Backward<T>& x, const typename S::Scores& dscore, int b, int h,
                            int query, int key) {
-  const SimpleDims<T>& p = x.dims;
+  const AttentionDims<T>& p = x.dims;
   S::for_each([&](int i, int j) {
     const int row = query + S::row(i), column = key + S::column(j);
     if (row >= p.queries || column >= p.keys) return;
-    x.dbias[(head * p.queries + row) * p.keys + column] = dscore[i][j];
+    x.dbias[(p.row_of(b, h) + row) * p.keys + column] = dscore[i][j];
   });
 }
 
@@ -145,14 +145,12 @@ __global__ void __launch_bounds__(kBlock, S::kQueryBlocks)
   T* dscores = v;                       // [query][key]
   auto& bits = *reinterpret_cast<typename S::QueryBits*>(v + S::kValueSize);
 
-  const SimpleDims<T>& p = x.dims;
-  const RowTile at(p.queries, S::kRows, p.heads);
-  const int64_t b = at.b, h = at.h, head = b * p.heads + h;
-  const int query = (at.tiles - 1 - at.tile) * S::kRows;  // longest causal rows first
-  const int query_block = query / kMapRows;
-  const Rows<T> keys = x.k.at(b, p.key_head_of(h)), values = x.v.at(b, p.key_head_of(h));
-  const Visibility<T> visibility(p, b, h);
-  const Scores<T, general, S> score_of(p, b, h);
+  const AttentionDims<T>& p = x.dims;
+  const int tiles = (p.queries + S::kRows - 1) / S::kRows;
+  const TilePosition at(static_cast<int>(blockIdx.x), tiles, p.heads);
+  const int b = at.b, h = at.h;
+  const int query = (tiles - 1 - at.tile) * S::kRows;  // longest causal rows first
+  const int key_head = p.key_head_of(h);
 
   S::read_rows(x.q.at(b, h), query, p.queries, q);
   S::read_rows(x.g.at(b, h), query, p.queries, g);
@@ -160,56 +158,52 @@ __global__ void __launch_bounds__(kBlock, S::kQueryBlocks)
 #pragma unroll
   for (int i = 0; i < S::kMyRows; ++i) {
     const bool inside = query + S::row(i) < p.queries;
-    const int64_t row = head * p.queries + query + S::row(i);
+    const int64_t row = p.row_of(b, h) + query + S::row(i);
     lse[i] = inside ? x.lse[row] * static_cast<T>(kLog2E) : kInfinity<T>;
     dot[i] = inside ? x.dot[row] : T(0);
   }
-  const int64_t table = 2 * int64_t{p.options.radius} + 1;
+  const int64_t table = 2 * int64_t{p.radius} + 1;
   Diagonals<S, T> diagonals(
-      general && x.diagonals ? x.diagonals + (head * at.tiles + at.tile) * table : nullptr,
-      p.options.radius);
+      general && x.diagonals ? x.diagonals + int64_t{blockIdx.x} * table : nullptr, p.radius);
   typename S::Sums sum = {};
-  BlockIterator blocks(p.map.by_query, visibility.map_head * p.map.query_blocks + query_block);
-  while (blocks.next([&](int n) { return visibility.coverage(query_block, n); })) {
-    for (int part = 0; part < kMapKeys; part += S::kColumns) {
-      const int key = blocks.block * kMapKeys + part;
-      if (!bits.fill(visibility, blocks, head, query, key)) continue;
-      S::read_columns(keys, key, p.keys, k);
-      S::read_columns(values, key, p.keys, v);
-      S::template wait<0>();
-      typename S::Scores score = {}, dscore = {};
-      S::multiply_rows(q, k, score);
-      S::multiply_rows(g, v, dscore);
-      __syncthreads();  // v is free
-      typename S::Scores cap_grad;
-      score_of(score, query, key, general ? &cap_grad : nullptr);
-      S::for_each([&](int i, int j) { score[i][j] = power_of_two(score[i][j] - lse[i]); });
-      if (p.dropout.any) {
-        S::for_each([&](int i, int j) {
-          dscore[i][j] *= S::column_bit(bits.kept[S::row(i)], j) ? p.dropout.kept : T(0);
-        });
-      }
-      S::for_each([&](int i, int j) { dscore[i][j] = score[i][j] * (dscore[i][j] - dot[i]); });
-      if (blocks.masked) {
-        S::for_each([&](int i, int j) {
-          if (!S::column_bit(bits.visible[S::row(i)], j)) dscore[i][j] = 0;
-        });
-      }
-      if constexpr (general) {
-        if (x.dbias) write_bias<S>(x, dscore, head, query, key);
-        if (x.diagonals) {
-          S::put(dscore, dscores);
-          __syncthreads();
-          diagonals.add(dscores, key - query - (p.keys - p.queries));
-          __syncthreads();
-        }
-        if (p.options.softcap != 0)
-          S::for_each([&](int i, int j) { dscore[i][j] *= cap_grad[i][j]; });
-      }
-      S::put(dscore, dscores);
-      __syncwarp();
-      S::multiply(dscores, k, sum);
+  StepIterator<T, true, S::kColumns, false> steps(p, b, h, h + 1, query / kBlockKeys);
+  for (Step step = steps.next(); step.first >= 0; step = steps.next()) {
+    const int key = step.first;
+    if (!bits.fill(p, step, b, query, key)) continue;
+    S::read_columns(x.k.at(b, key_head), key, p.keys, k);
+    S::read_columns(x.v.at(b, key_head), key, p.keys, v);
+    S::template wait<0>();
+    typename S::Scores score = {}, dscore = {};
+    S::multiply_rows(q, k, score);
+    S::multiply_rows(g, v, dscore);
+    __syncthreads();  // v is free
+    typename S::Scores cap_grad;
+    Scores<T, general, S>(p, b, h)(score, query, key, general ? &cap_grad : nullptr);
+    S::for_each([&](int i, int j) { score[i][j] = exp2_approx(score[i][j] - lse[i]); });
+    if (p.dropout) {
+      S::for_each([&](int i, int j) {
+        dscore[i][j] *= S::column_bit(bits.kept[S::row(i)], j) ? p.kept : T(0);
+      });
     }
+    S::for_each([&](int i, int j) { dscore[i][j] = score[i][j] * (dscore[i][j] - dot[i]); });
+    if (step.masked()) {
+      S::for_each([&](int i, int j) {
+        if (!S::column_bit(bits.visible[S::row(i)], j)) dscore[i][j] = 0;
+      });
+    }
+    if constexpr (general) {
+      if (x.dbias) write_bias<S>(x, dscore, b, h, query, key);
+      if (x.diagonals) {
+        S::put(dscore, dscores);
+        __syncthreads();
+        diagonals.add(dscores, key - query - (p.keys - p.queries));
+        __syncthreads();
+      }
+      if (p.softcap != 0) S::for_each([&](int i, int j) { dscore[i][j] *= cap_grad[i][j]; });
+    }
+    S::put(dscore, dscores);
+    __syncwarp();
+    S::multiply(dscores, k, sum);
   }
   T factor[S::kMyRows];
 #pragma unroll
@@ -232,71 +226,61 @@ __global__ void __launch_bounds__(kBlock, S::kKeyBlocks)
   T* dot = lse + S::kColumns;           // [kColumns]
   auto& bits = *reinterpret_cast<typename S::KeyBits*>(dot + S::kColumns);
 
-  const SimpleDims<T>& p = x.dims;
-  const RowTile at(p.keys, S::kRows, p.key_heads);
-  const int64_t b = at.b, key_head = at.h;
-  const int key = at.tile * S::kRows, key_block = key / kMapKeys;
-  const int64_t heads = p.heads / p.key_heads;
+  const AttentionDims<T>& p = x.dims;
+  const TilePosition at(static_cast<int>(blockIdx.x), (p.keys + S::kRows - 1) / S::kRows,
+                        p.key_heads);
+  const int b = at.b, key_head = at.h, key = at.tile * S::kRows, heads = p.heads / p.key_heads;
 
   S::read_rows(x.k.at(b, key_head), key, p.keys, k);
   S::read_rows(x.v.at(b, key_head), key, p.keys, v);
   typename S::Sums dk = {}, dv = {};
-  for (int64_t h = key_head * heads; h < (key_head + 1) * heads; ++h) {
-    const int64_t head = b * p.heads + h;
-    const Visibility<T> visibility(p, b, h);
-    const Scores<T, general, S, true> score_of(p, b, h);
-    const Rows<T> queries = x.q.at(b, h), cotangents = x.g.at(b, h);
-    BlockIterator blocks(p.map.by_key, visibility.map_head * p.map.key_blocks + key_block);
-    while (blocks.next([&](int n) { return visibility.coverage(n, key_block); })) {
-      for (int part = 0; part < kMapRows; part += S::kColumns) {
-        const int query = blocks.block * kMapRows + part;
-        if (!bits.fill(visibility, blocks, head, query, key)) continue;
-        S::read_columns(queries, query, p.queries, q);
-        S::read_columns(cotangents, query, p.queries, g);
-        const int mine = static_cast<int>(threadIdx.x);
-        if (mine < S::kColumns) {
-          const bool inside = query + mine < p.queries;
-          const int64_t row = head * p.queries + query + mine;
-          lse[mine] = inside ? x.lse[row] * static_cast<T>(kLog2E) : kInfinity<T>;
-          dot[mine] = inside ? x.dot[row] : T(0);
-        }
-        S::template wait<0>();
-        typename S::Scores score = {}, dscore = {};
-        S::multiply_rows(k, q, score);
-        S::multiply_rows(v, g, dscore);
-        typename S::Scores cap_grad;
-        score_of(score, query, key, general ? &cap_grad : nullptr);
-        S::for_each(
-            [&](int i, int j) { score[i][j] = power_of_two(score[i][j] - lse[S::column(j)]); });
-        if (p.dropout.any) {
-          S::for_each([&](int i, int j) {
-            const bool kept = S::row_bit(bits.kept[S::column(j)], i);
-            const T factor = kept ? p.dropout.kept : T(0);
-            dscore[i][j] = score[i][j] * (dscore[i][j] * factor - dot[S::column(j)]);
-            score[i][j] *= factor;
-          });
-        } else {
-          S::for_each([&](int i, int j) {
-            dscore[i][j] = score[i][j] * (dscore[i][j] - dot[S::column(j)]);
-          });
-        }
-        if (general && p.options.softcap != 0) {
-          S::for_each([&](int i, int j) { dscore[i][j] *= cap_grad[i][j]; });
-        }
-        if (blocks.masked) {
-          S::for_each([&](int i, int j) {
-            if (!S::row_bit(bits.visible[S::column(j)], i)) score[i][j] = dscore[i][j] = 0;
-          });
-        }
-        S::put(score, weights);
-        __syncwarp();
-        S::multiply(weights, g, dv);
-        __syncwarp();
-        S::put(dscore, weights);
-        __syncwarp();
-        S::multiply(weights, q, dk);
-      }
+  StepIterator<T, false, S::kColumns, false> steps(p, b, key_head * heads, (key_head + 1) * heads,
+                                                   key / kBlockKeys);
+  for (Step step = steps.next(); step.first >= 0; step = steps.next()) {
+    const int h = step.head, query = step.first;
+    if (!bits.fill(p, step, b, query, key)) continue;
+    S::read_columns(x.q.at(b, h), query, p.queries, q);
+    S::read_columns(x.g.at(b, h), query, p.queries, g);
+    const int mine = static_cast<int>(threadIdx.x);
+    if (mine < S::kColumns) {
+      const bool inside = query + mine < p.queries;
+      const int64_t row = p.row_of(b, h) + query + mine;
+      lse[mine] = inside ? x.lse[row] * static_cast<T>(kLog2E) : kInfinity<T>;
+      dot[mine] = inside ? x.dot[row] : T(0);
     }
+    S::template wait<0>();
+    typename S::Scores score = {}, dscore = {};
+    S::multiply_rows(k, q, score);
+    S::multiply_rows(v, g, dscore);
+    typename S::Scores cap_grad;
+    Scores<T, general, S, true>(p, b, h)(score, query, key, general ? &cap_grad : nullptr);
+    S::for_each([&](int i, int j) { score[i][j] = exp2_approx(score[i][j] - lse[S::column(j)]); });
+    if (p.dropout) {
+      S::for_each([&](int i, int j) {
+        const bool kept = S::row_bit(bits.kept[S::column(j)], i);
+        const T factor = kept ? p.kept : T(0);
+        dscore[i][j] = score[i][j] * (dscore[i][j] * factor - dot[S::column(j)]);
+        score[i][j] *= factor;
+      });
+    } else {
+      S::for_each(
+          [&](int i, int j) { dscore[i][j] = score[i][j] * (dscore[i][j] - dot[S::column(j)]); });
+    }
+    if (general && p.softcap != 0) {
+      S::for_each([&](int i, int j) { dscore[i][j] *= cap_grad[i][j]; });
+    }
+    if (step.masked()) {
+      S::for_each([&](int i, int j) {
+        if (!S::row_bit(bits.visible[S::column(j)], i)) score[i][j] = dscore[i][j] = 0;
+      });
+    }
+    S::put(score, weights);
+    __syncwarp();
+    S::multiply(weights, g, dv);
+    __syncwarp();
+    S::put(dscore, weights);
+    __syncwarp();
+    S::multiply(weights, q, dk);
   }
   T factor[S::kMyRows];
 #pragma unroll
@@ -311,23 +295,23 @@ template <class T>
 void form_dots(const KernelContext& context, const Backward<T>& call) {
   static constinit std::atomic<uint64_t> allowed{0};
   const auto& p = call.dims;
-  launch(context, dot_kernel<T>, allowed, tiles_of(p.batches * p.heads * p.queries, kBlock / kWarp),
-         kBlock, 0, 0, call);
+  launch(context, dot_kernel<T>, allowed,
+         tiles_of(int64_t{p.batches} * p.heads * p.queries, kBlock / kWarp), kBlock, 0, 0, call);
 }
 
 template <class S, bool general, class T>
 void backward(const KernelContext& context, Backward<T> call, const TensorView* drelative) {
   static constinit std::atomic<uint64_t> allowed_queries{0}, allowed_keys{0};
   const auto& p = call.dims;
-  const int64_t heads = p.batches * p.heads, tiles = tiles_of(p.queries, S::kRows);
+  const int64_t heads = int64_t{p.batches} * p.heads, tiles = tiles_of(p.queries, S::kRows);
   const int64_t table = drelative ? drelative->shape[2] : 0;
   const Workspace diagonals(context, heads * tiles * table * static_cast<int64_t>(sizeof(T)));
   call.diagonals = drelative ? diagonals.ptr<T>() : nullptr;
   launch(context, query_kernel<S, general>, allowed_queries, heads * tiles, kBlock, S::kQueryShared,
          S::kQueryShared, call);
   launch(context, key_kernel<S, general>, allowed_keys,
-         p.batches * p.key_heads * tiles_of(p.keys, S::kRows), kBlock, S::kKeyShared, S::kKeyShared,
-         call);
+         int64_t{p.batches} * p.key_heads * tiles_of(p.keys, S::kRows), kBlock, S::kKeyShared,
+         S::kKeyShared, call);
   if (drelative) sum_diagonals(context, diagonals.ptr<const T>(), tiles, *drelative);
 }
 
@@ -337,10 +321,10 @@ void attention_simple_backward(KernelContext& context, const kernels::AttentionI
                                const kernels::AttentionParams& params,
                                const kernels::AttentionGradients& y) {
   const int64_t features = features_of(x);
+  const BoundsSummary summary(context, x, params);
   dispatch_floating(x.q.dtype, "attention", [&]<class T>(TypeTag<T>) {
-    const Bounds bounds(context, params);
     const Workspace dot(context, y.lse.numel() * static_cast<int64_t>(sizeof(T)));
-    const Backward<T> call{SimpleDims<T>(x, params, bounds.ranges()),
+    const Backward<T> call{AttentionDims<T>(x, params, summary.bounds()),
                            rows_of<T>(y.g),
                            rows_of<T>(x.q),
                            rows_of<T>(x.k),

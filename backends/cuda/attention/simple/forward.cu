@@ -30,7 +30,7 @@ inline constexpr int kForwardRows = width * sizeof(T) <= 512    ? 64
 
 template <class T>
 struct Forward {
-  SimpleDims<T> dims;
+  AttentionDims<T> dims;
   Rows<T> q, k, v, out;
   T* lse;
 };
@@ -58,12 +58,12 @@ struct Softmax {
       for (int j = 0; j < S::kMyColumns; ++j) now = max(now, score[i][j]);
       now = S::reduce_row(now, [](T a, T b) { return max(a, b); });
       const T shift = now == -kInfinity<T> ? T(0) : now;
-      const T rescale = power_of_two(highest[i] - shift);
+      const T rescale = exp2_approx(highest[i] - shift);
       highest[i] = now;
       total[i] *= rescale;
 #pragma unroll
       for (int j = 0; j < S::kMyColumns; ++j) {
-        score[i][j] = power_of_two(score[i][j] - shift);
+        score[i][j] = exp2_approx(score[i][j] - shift);
         total[i] += score[i][j];
       }
 #pragma unroll
@@ -83,45 +83,41 @@ __global__ void __launch_bounds__(kBlock, S::kBlocks)
   T* v = k + S::kKeySize;               // [kRows][width]
   auto& bits = *reinterpret_cast<typename S::TileBits*>(v + S::kSize);
 
-  const SimpleDims<T>& p = x.dims;
-  const RowTile at(p.queries, S::kRows, p.heads);
-  const int64_t b = at.b, h = at.h, head = b * p.heads + h;
-  const int query = (at.tiles - 1 - at.tile) * S::kRows;  // longest causal rows first
-  const int query_block = query / kMapRows;
-  const Rows<T> keys = x.k.at(b, p.key_head_of(h)), values = x.v.at(b, p.key_head_of(h));
-  const Visibility<T> visibility(p, b, h);
-  const Scores<T, general, S> score_of(p, b, h);
+  const AttentionDims<T>& p = x.dims;
+  const int tiles = (p.queries + S::kRows - 1) / S::kRows;
+  const TilePosition at(static_cast<int>(blockIdx.x), tiles, p.heads);
+  const int b = at.b, h = at.h;
+  const int query = (tiles - 1 - at.tile) * S::kRows;  // longest causal rows first
+  const int key_head = p.key_head_of(h);
 
   S::read_rows(x.q.at(b, h), query, p.queries, q);
   typename S::Sums sum = {};
   Softmax<S, T> softmax;
-  BlockIterator blocks(p.map.by_query, visibility.map_head * p.map.query_blocks + query_block);
-  while (blocks.next([&](int n) { return visibility.coverage(query_block, n); })) {
-    for (int part = 0; part < kMapKeys; part += S::kRows) {
-      const int key = blocks.block * kMapKeys + part;
-      if (!bits.fill(visibility, blocks, head, query, key)) continue;
-      S::read_columns(keys, key, p.keys, k);
-      S::read_columns(values, key, p.keys, v);
-      S::template wait<1>();
-      typename S::Scores score = {};
-      S::multiply_rows(q, k, score);
-      score_of(score, query, key);
-      if (blocks.masked) {
-        S::for_each([&](int i, int j) {
-          if (!S::column_bit(bits.visible[S::row(i)], j)) score[i][j] = -kInfinity<T>;
-        });
-      }
-      softmax.update(score, sum);
-      if (p.dropout.any) {
-        S::for_each([&](int i, int j) {
-          score[i][j] *= S::column_bit(bits.kept[S::row(i)], j) ? p.dropout.kept : T(0);
-        });
-      }
-      S::template wait<0>();  // v is there, k is free
-      S::put(score, weights);
-      __syncwarp();
-      S::multiply(weights, v, sum);
+  StepIterator<T, true, S::kColumns, false> steps(p, b, h, h + 1, query / kBlockKeys);
+  for (Step step = steps.next(); step.first >= 0; step = steps.next()) {
+    const int key = step.first;
+    if (!bits.fill(p, step, b, query, key)) continue;
+    S::read_columns(x.k.at(b, key_head), key, p.keys, k);
+    S::read_columns(x.v.at(b, key_head), key, p.keys, v);
+    S::template wait<1>();
+    typename S::Scores score = {};
+    S::multiply_rows(q, k, score);
+    Scores<T, general, S>(p, b, h)(score, query, key);
+    if (step.masked()) {
+      S::for_each([&](int i, int j) {
+        if (!S::column_bit(bits.visible[S::row(i)], j)) score[i][j] = -kInfinity<T>;
+      });
     }
+    softmax.update(score, sum);
+    if (p.dropout) {
+      S::for_each([&](int i, int j) {
+        score[i][j] *= S::column_bit(bits.kept[S::row(i)], j) ? p.kept : T(0);
+      });
+    }
+    S::template wait<0>();  // v is there, k is free
+    S::put(score, weights);
+    __syncwarp();
+    S::multiply(weights, v, sum);
   }
 
   T factor[S::kMyRows];
@@ -131,7 +127,7 @@ __global__ void __launch_bounds__(kBlock, S::kBlocks)
     factor[i] = total == 0 ? T(0) : 1 / total;
     const int row = query + S::row(i);
     if (S::tx() != 0 || row >= p.queries) continue;
-    x.lse[head * p.queries + row] =
+    x.lse[p.row_of(b, h) + row] =
         total == 0 ? kInfinity<T> : (softmax.highest[i] + std::log2(total)) * static_cast<T>(kLn2);
   }
   S::write(sum, factor, x.out.at(b, h), query, p.queries);
@@ -142,7 +138,8 @@ void forward(const KernelContext& context, const Forward<T>& call) {
   static constinit std::atomic<uint64_t> allowed{0};
   const auto& p = call.dims;
   launch(context, forward_kernel<S, general>, allowed,
-         p.batches * p.heads * tiles_of(p.queries, S::kRows), kBlock, S::kMost, S::kMost, call);
+         int64_t{p.batches} * p.heads * tiles_of(p.queries, S::kRows), kBlock, S::kMost, S::kMost,
+         call);
 }
 
 }  // namespace
@@ -151,9 +148,9 @@ void attention_simple_forward(KernelContext& context, const kernels::AttentionIn
                               const kernels::AttentionParams& params, const TensorView& out,
                               const TensorView& lse) {
   const int64_t features = features_of(x);
+  const BoundsSummary summary(context, x, params);
   dispatch_floating(x.q.dtype, "attention", [&]<class T>(TypeTag<T>) {
-    const Bounds bounds(context, params);
-    const Forward<T> call{SimpleDims<T>(x, params, bounds.ranges()),
+    const Forward<T> call{AttentionDims<T>(x, params, summary.bounds()),
                           rows_of<T>(x.q),
                           rows_of<T>(x.k),
                           rows_of<T>(x.v),
