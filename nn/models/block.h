@@ -29,7 +29,7 @@ struct AttentionContext {
   Tensor positions{};
 };
 
-/// What a layer's cross attention reads of an encoder's states, and which of it.
+/// Keys and values of an encoder's states for the cross attention of a layer, and their mask.
 struct CrossKeys {
   Tensor k, v;  ///< [B, kv_heads, S, head_dim]
   AttentionMask mask{};
@@ -37,8 +37,8 @@ struct CrossKeys {
 
 /// Attention with projections, norms of q and k, and rotation.
 ///
-/// The fused kernels take scale, softcap and mask. Sink logits are a factor of their result, from
-/// its log-sum-exp; norms of q and k are ops before them.
+/// The fused kernels take scale, softcap and mask. Sink logits scale the result of the kernels by a
+/// factor of its log-sum-exp; norms of q and k are ops before the kernels.
 class SASH_API BlockAttention : public Module {
  public:
   /// `cross`: keys and values are an encoder's, and nothing is rotated.

@@ -12,10 +12,10 @@ namespace sash::nn {
 enum class NormKind {
   layer_norm,
   rms_norm,
-  rms_norm_unit_offset,  ///< times 1 + weight (Gemma), where weight is zeros at first
+  rms_norm_unit_offset,  ///< multiplies by 1 + weight (Gemma); the weight starts as zeros
 };
 
-/// Where a branch f of a layer, attention or MLP, is normalised.
+/// Where the norms of a branch f are; f is attention or the MLP.
 enum class NormPlacement {
   before,     ///< x + f(norm(x)): GPT-2, Llama, ModernBERT
   around,     ///< x + post_norm(f(norm(x))): Gemma 2 and 3
@@ -23,7 +23,7 @@ enum class NormPlacement {
   after_sum,  ///< post_norm(x + f(x)): BERT, and the transformer of 2017
 };
 
-/// How the two branches of a layer follow each other.
+/// Whether the MLP of a layer reads the sum after attention or the input of the layer.
 enum class Branches {
   sequential,
   parallel,           ///< x + attention(attn_norm(x)) + mlp(mlp_norm(x)): GPT-NeoX
@@ -48,9 +48,9 @@ enum class MlpKind {
 
 enum class HeadKind {
   none,    ///< the model's result is the last hidden states [B, S, dim]
-  linear,  ///< logits, a linear layer of these: language models
-  /// linear(head_norm(act(head_dense(x)))): masked language models of the BERT family; `act` is the
-  /// MLP's relu or gelu_tanh, and else gelu
+  linear,  ///< logits, by a linear layer of the last hidden states: language models
+  /// linear(head_norm(act(head_dense(x)))): masked language models of the BERT family; `act` is
+  /// relu or gelu_tanh if the MLP's is, else gelu
   transform,
 };
 
@@ -84,8 +84,8 @@ struct LayerAttention {
 ///     BERT        layer_norm 1e-12 with all biases, after_sum, gelu, max_positions, token_types,
 ///                 embedding_norm, final_norm = false, transform head (tied, head_bias)
 ///
-/// Names of the parameters of `Decoder` and `Encoder`. Those in brackets are there if the
-/// configuration asks for them; a LayerNorm's `bias` needs `norm_bias`.
+/// Names of the parameters of `Decoder` and `Encoder`. A parameter in brackets exists if the
+/// configuration asks for it; the `bias` of a LayerNorm needs `norm_bias`.
 ///
 ///     token_embedding.weight [vocab, dim]
 ///     (position_embedding.weight [max_positions, dim])
@@ -93,7 +93,7 @@ struct LayerAttention {
 ///     (embedding_norm.weight [dim], .bias)
 ///     layers.N.attn_norm.weight [dim], .bias            not with `after` and `after_sum`
 ///     layers.N.self_attn.qkv_proj.weight [(heads + 2 kv_heads) head_dim, dim], .bias    if packed
-///     layers.N.self_attn.q_proj, .k_proj, .v_proj       if not, each with .weight and .bias
+///     layers.N.self_attn.q_proj, .k_proj, .v_proj       if not packed, with .weight and .bias
 ///     (layers.N.self_attn.q_norm.weight, .k_norm.weight [head_dim], or [heads head_dim] and
 ///         [kv_heads head_dim] with all_heads)
 ///     (layers.N.self_attn.sink_logits [heads])
@@ -126,10 +126,10 @@ struct TransformerConfig {
   NormPlacement norm_placement = NormPlacement::before;
   bool first_attn_norm = true;               ///< false: layer 0 has no `attn_norm`
   bool final_norm = true;                    ///< whether there is a `norm` after the last layer
-  Branches branches = Branches::sequential;  ///< parallel ones need `before`
+  Branches branches = Branches::sequential;  ///< parallel branches need `before`
 
-  /// Of each layer in turn, from the first again after the last: {local, local, full} for layers
-  /// that alternate so. Not empty.
+  /// Layer i has entry i modulo the size: {local, local, full} gives every third layer full
+  /// attention. Not empty.
   std::vector<LayerAttention> attention = std::vector<LayerAttention>(1);
   std::optional<double> scale{};  ///< of the scores; 1 / sqrt(head_dim) by default
   double attn_softcap = 0;        ///< c > 0: scores become c tanh(s / c)
@@ -137,7 +137,7 @@ struct TransformerConfig {
   bool sink_logits = false;       ///< `AttentionOptions::sink_logits`
   bool qkv_bias = false;
   bool out_bias = false;  ///< of `o_proj`
-  /// One product for q, k and v, and one for gate and up; false: one each, for LoRA by name.
+  /// One product for q, k and v, and one for gate and up; false: a product for each, for LoRA.
   bool packed = true;
   bool cross_attention = false;  ///< each layer also attends to the states of an encoder
 
@@ -158,7 +158,7 @@ struct TransformerConfig {
   double dropout = 0;       ///< of embeddings and both branches, while training
   double attn_dropout = 0;  ///< of attention probabilities, while training
   double init_std = 0.02;   ///< weights start as N(0, init_std^2), biases as 0
-  /// False: weights are undefined until they are loaded. The model's own configuration has true.
+  /// False: weights are undefined until they are loaded. `config()` of a model returns true.
   bool draw_weights = true;
 };
 
