@@ -3,6 +3,7 @@
 #include <sash/core/readable.h>
 #include <sash/ops/attention/mask/mask_picture.h>
 #include <sash/ops/attention/mask/mask_statistics.h>
+#include <sash/optim/logging/mask_svg.h>
 
 #include "commands.h"
 
@@ -17,7 +18,7 @@ double percent(double part, double all) { return all > 0 ? 100 * part / all : 0;
 void print_mask(const MaskChoice& choice) {
   const auto mask = sash::AttentionMask::parse(choice.mask);
   const int64_t n = choice.tokens;
-  if (!choice.svg.empty()) sash::save_mask_svg(choice.svg, mask, n, n);
+  if (!choice.svg.empty()) sash::optim::save_mask_svg(choice.svg, mask, n, n);
   const sash::MaskStatistics counts = sash::mask_statistics(mask, n, n);
   if (n <= kMostDrawn) std::printf("%s\n", sash::mask_picture(mask, n, n).c_str());
   const auto tokens = static_cast<double>(n), visible = static_cast<double>(counts.visible_pairs);

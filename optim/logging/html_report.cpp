@@ -6,10 +6,10 @@
 #include "../../core/backend/backend.h"
 #include "../../core/error.h"
 #include "../../core/readable.h"
-#include "../../ops/attention/mask/mask_picture.h"
-#include "../../tensor/io/plot.h"
 #include "../../tensor/io/replacement_file.h"
 #include "clock.h"
+#include "mask_svg.h"
+#include "plot.h"
 
 namespace sash::optim {
 namespace {

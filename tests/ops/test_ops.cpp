@@ -233,7 +233,7 @@ TEST_CASE("every function of the op headers is in the table") {
   const size_t first = members.find("---- copies (recorded)"), last = members.find("---- autograd");
   REQUIRE(first < last);
   wanted.merge(declared(members.substr(first, last - first), "Tensor&?"));
-  for (const char* other : {"set_mask_cache_limit", "clear_mask_cache", "save_mask_svg"}) {
+  for (const char* other : {"set_mask_cache_limit", "clear_mask_cache", "mask_shares"}) {
     wanted.erase(other);  // no op
   }
   // Parts of ops that the ops of users may call, too.

@@ -11,7 +11,7 @@ namespace sash {
 ///
 ///     AttentionRecorder recorder;
 ///     model(tokens);
-///     plot::heat_map(recorder.weights()[layer].select(0, 0).select(0, head));
+///     optim::plot::heat_map(recorder.weights()[layer].select(0, 0).select(0, head));
 ///
 /// Kinds of attention that have no such weights, such as `linear_attention`, make no entry. For
 /// short inputs: a call's weights take S_q x S_k memory.

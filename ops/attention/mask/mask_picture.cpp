@@ -4,13 +4,11 @@
 #include <vector>
 
 #include "../../../tensor/factories.h"
-#include "../../../tensor/io/plot.h"
 
 namespace sash {
 namespace {
 
 constexpr int64_t kMaxLength = 4096;  // a picture reads every pair
-constexpr int64_t kSvgCells = 128;    // along the longer side
 
 /// A grid over the scores, in cells of side x side pairs (fewer at the ends).
 class Grid {
@@ -40,7 +38,6 @@ class Grid {
 
   int64_t rows() const { return (queries_ + side_ - 1) / side_; }
   int64_t columns() const { return (keys_ + side_ - 1) / side_; }
-  int64_t side() const { return side_; }
   int64_t visible(int64_t row, int64_t column) const {
     return visible_[static_cast<size_t>(row * columns() + column)];
   }
@@ -72,8 +69,8 @@ std::string mask_picture(const AttentionMask& mask, int64_t queries, int64_t key
   return text;
 }
 
-std::string mask_svg(const AttentionMask& mask, int64_t queries, int64_t keys) {
-  const Grid grid("mask_svg", mask, queries, keys, kSvgCells);
+Tensor mask_shares(const AttentionMask& mask, int64_t queries, int64_t keys, int64_t width) {
+  const Grid grid("mask_shares", mask, queries, keys, width);
   Tensor shares = zeros({grid.rows(), grid.columns()}, {.dtype = DType::float64, .device = kCPU});
   double* share = shares.data<double>();
   for (int64_t row = 0; row < grid.rows(); ++row) {
@@ -82,18 +79,7 @@ std::string mask_svg(const AttentionMask& mask, int64_t queries, int64_t keys) {
                  static_cast<double>(grid.pairs(row, column));
     }
   }
-  return plot::heat_map(shares, {.title = mask.to_string(),
-                                 .x = {.label = "key"},
-                                 .y = {.label = "query"},
-                                 .value = "visible",
-                                 .low = 0,
-                                 .high = 1,
-                                 .cell = grid.side()});
-}
-
-void save_mask_svg(const std::string& path, const AttentionMask& mask, int64_t queries,
-                   int64_t keys) {
-  plot::save(path, mask_svg(mask, queries, keys));
+  return shares;
 }
 
 }  // namespace sash

@@ -11,10 +11,9 @@ namespace sash {
 SASH_API std::string mask_picture(const AttentionMask& mask, int64_t queries, int64_t keys,
                                   int64_t width = 64);
 
-/// The picture as an SVG figure with axes: the colour of a cell is its visible share.
-SASH_API std::string mask_svg(const AttentionMask& mask, int64_t queries, int64_t keys);
-/// Writes `mask_svg` to a file. `IoError` if the file cannot be written.
-SASH_API void save_mask_svg(const std::string& path, const AttentionMask& mask, int64_t queries,
-                            int64_t keys);
+/// The visible share of each cell of the picture: float64 [rows, columns] on the CPU, of at most
+/// `width` cells along the longer side.
+SASH_API Tensor mask_shares(const AttentionMask& mask, int64_t queries, int64_t keys,
+                            int64_t width = 64);
 
 }  // namespace sash

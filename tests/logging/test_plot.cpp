@@ -6,8 +6,8 @@
 
 #include <doctest/doctest.h>
 
+#include <sash/optim/logging/plot.h>
 #include <sash/tensor/factories.h>
-#include <sash/tensor/io/plot.h>
 
 #include "../support/expect_error.h"
 #include "../support/temporary_folder.h"

@@ -6,7 +6,7 @@
 #include "plot.h"
 #include "plot_parts.h"
 
-namespace sash::plot {
+namespace sash::optim::plot {
 
 using namespace detail;
 
@@ -153,4 +153,4 @@ std::string heat_map(const Tensor& values, const HeatMapOptions& options) {
   return svg.finish();
 }
 
-}  // namespace sash::plot
+}  // namespace sash::optim::plot

@@ -6,14 +6,14 @@
 #include <string_view>
 #include <vector>
 
-#include "../tensor.h"
+#include "../../tensor/tensor.h"
 
 /// Figures as SVG text: dark on white, without scripts or outside files, so that they stand in a
 /// page of HTML as well as in a file.
 ///
 ///     plot::save("loss.svg", plot::lines({{.name = "training", .x = steps, .y = losses}},
 ///                                        {.x = {.label = "step"}, .y = {.label = "loss"}}));
-namespace sash::plot {
+namespace sash::optim::plot {
 
 /// A curve. A value that is not finite, or not positive on a logarithmic axis, interrupts it.
 struct Series {
@@ -64,4 +64,8 @@ SASH_API void save(const std::string& path, std::string_view svg);
 /// Text for an SVG or HTML document: escapes `& < > "`; what is no character of XML becomes U+FFFD.
 SASH_API std::string escape(std::string_view text);
 
-}  // namespace sash::plot
+}  // namespace sash::optim::plot
+
+namespace sash {
+namespace plot = optim::plot;  // the former name, deprecated
+}  // namespace sash

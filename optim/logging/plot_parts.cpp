@@ -6,7 +6,7 @@
 
 #include "../../core/readable.h"
 
-namespace sash::plot::detail {
+namespace sash::optim::plot::detail {
 namespace {
 
 constexpr double kMost = std::numeric_limits<double>::max();
@@ -163,4 +163,4 @@ void Svg::frame(double x, double y, double width, double height) {
            "\" stroke-width=\"0.5\"/>\n";
 }
 
-}  // namespace sash::plot::detail
+}  // namespace sash::optim::plot::detail

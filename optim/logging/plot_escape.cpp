@@ -3,7 +3,7 @@
 #include "../../core/utf8.h"
 #include "plot.h"
 
-namespace sash::plot {
+namespace sash::optim::plot {
 namespace {
 
 /// Bytes of the character at the start of `text`; 0 if it is no UTF-8, or XML has it not.
@@ -39,4 +39,4 @@ std::string escape(std::string_view text) {
   return escaped;
 }
 
-}  // namespace sash::plot
+}  // namespace sash::optim::plot

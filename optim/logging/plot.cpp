@@ -4,11 +4,11 @@
 #include <limits>
 
 #include "../../core/error.h"
+#include "../../tensor/io/replacement_file.h"
 #include "plot.h"
 #include "plot_parts.h"
-#include "replacement_file.h"
 
-namespace sash::plot {
+namespace sash::optim::plot {
 
 using namespace detail;
 
@@ -198,4 +198,4 @@ void save(const std::string& path, std::string_view svg) {
   file.commit();
 }
 
-}  // namespace sash::plot
+}  // namespace sash::optim::plot

@@ -8,7 +8,7 @@
 #include "plot.h"
 
 /// What the figures of `plot.h` are made of.
-namespace sash::plot::detail {
+namespace sash::optim::plot::detail {
 
 inline constexpr const char* kMuted = "#4a4741";
 inline constexpr const char* kGrid = "#e4e2dc";
@@ -62,4 +62,4 @@ class Svg {
   std::string text_;
 };
 
-}  // namespace sash::plot::detail
+}  // namespace sash::optim::plot::detail
