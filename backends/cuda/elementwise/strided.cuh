@@ -188,7 +188,7 @@ __device__ void store(auto* y, const auto& vector, int64_t stride, int count) {
 
 inline constexpr int kThreads = 256;
 
-/// The number of this thread among those of all blocks of kThreads.
+/// The number of this thread in the grid, whose blocks have kThreads threads.
 inline __device__ int64_t thread_index() {
   return static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
 }

@@ -13,7 +13,7 @@ constexpr int slab_of(int width) { return width % 64 == 0 ? 64 : width % 32 == 0
 
 /// [rows][width] of 2-byte elements in shared memory, in the layout of TMA and wgmma: slabs
 /// [rows][kSlab], one after the other. Within a row, the number of a 16-byte chunk is xored with
-/// row % 8 in slabs of 128 bytes, with row / 2 % 4 in those of 64 bytes, with row / 4 % 2 in those
+/// row % 8 in slabs of 128 bytes, with row / 2 % 4 in slabs of 64 bytes, with row / 4 % 2 in slabs
 /// of 32 bytes.
 template <class T, int width, int rows, int slab_ = slab_of(width)>
 struct alignas(1024) Tile {

@@ -76,7 +76,8 @@ struct TileOrder {
     tile -= alternating * heads;
     const int first = alternating + late_first, others = head_tiles - late_last - first;
     if (tile < others * heads) return {tile / others, first + tile % others};
-    // The late tiles: those of the end of a head, the longest first, then those of its start.
+    // The late tiles: the tiles at the end of a head, the longest first, then the tiles at its
+    // start.
     const Place at = alternate(tile - others * heads, heads);
     const int of_start = at.tile - late_last;
     return {at.head, of_start < 0 ? head_tiles + of_start : first - 1 - of_start};

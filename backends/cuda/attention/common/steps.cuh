@@ -2,9 +2,9 @@
 
 #include "fragments.cuh"
 
-/// The order of the steps of the mma and the simple kernels. A block of threads has some queries or
-/// keys, those of a block of the map or of an equal part of one, and takes the other axis in steps
-/// of kStep rows, 64 or an equal part.
+/// The order of the steps of the mma and the simple kernels. A block of threads has the queries (or
+/// the keys) of one block of the map, or of an equal part of that block. It takes the other axis in
+/// steps of kStep rows: 64 rows, or an equal part of 64.
 namespace sash::cuda::fragments {
 
 inline constexpr int kBlockKeys = static_cast<int>(kernels::kBlockKeys);
@@ -12,8 +12,8 @@ inline constexpr int kBlockKeys = static_cast<int>(kernels::kBlockKeys);
 /// Rows of the map's query blocks.
 inline constexpr int kBlockQueries = 64;
 
-/// A step: kStep rows from `first` on, those of block `block` from row `part` on. `first` is -1
-/// past the last step.
+/// A step: the kStep rows from row `first` of the sequence on, which is row `part` of block
+/// `block`. `first` is -1 past the last step.
 struct Step {
   int first, head, block, part;
   int tile;      ///< the block's bit tile, -1 if it is full
@@ -129,7 +129,7 @@ class StepIterator {
   const kernels::BlockList& list_;
   int b_, row_, end_head_;
   const kernels::BlockRow* runs_;  ///< of the row
-  bool partial_;  ///< whether the entries [entry_, end_) are those of partial blocks
+  bool partial_;                   ///< whether [entry_, end_) are entries of partial blocks
   int entry_, end_;
   Step at_;
 };
