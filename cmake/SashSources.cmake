@@ -1,6 +1,6 @@
 # sash_sources(): sets SASH_SOURCES to every source in core/, tensor/, ops/, nn/, optim/ and
 # backends/cpu/ that is not of a part (SashParts.cmake), or to their units (SashUnity.cmake), and
-# SASH_CUDA_SOURCES to every source in backends/cuda/.
+# SASH_CUDA_SOURCES to every source in backends/cuda/, SASH_MPI_SOURCES to those in backends/cpu/mpi/.
 #
 # A kernel source defines void sash::<backend>::register_<name>(), which fills its kernel slots. A
 # generated source per backend calls all of these functions.
@@ -21,6 +21,11 @@ function(sash_sources)
     file(GLOB_RECURSE ${list} CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}"
          "${PROJECT_SOURCE_DIR}/${folder}/*.cpp" "${PROJECT_SOURCE_DIR}/${folder}/*.cu")
   endforeach()
+
+  set(mpi ${backends_cpu})
+  list(FILTER mpi INCLUDE REGEX "^backends/cpu/mpi/")
+  set(SASH_MPI_SOURCES ${mpi} PARENT_SCOPE)
+  list(FILTER backends_cpu EXCLUDE REGEX "^backends/cpu/mpi/")
 
   # Kernels read neither errno nor the floating-point flags; loops only vectorise without them. The
   # disabled warnings are false: GCC 12 reports undefined lanes of its own AVX-512 intrinsics.

@@ -136,6 +136,7 @@ struct detail::GraphState {
   std::unique_ptr<RecordingStream> stream{}, side{};  // `side` is for branches
   std::unique_ptr<Capture> capture{};
   std::deque<Branch> branches{};
+  BranchCounts counts{};
   void* handle = nullptr;
   RandomStates start = random_states();
   // What the recording draws from; replays take numbers from the generators of the process.
@@ -155,6 +156,7 @@ struct detail::GraphState {
   void join(size_t left) {
     for (; branches.size() > left; branches.pop_front()) {
       branches.front().done->make_wait(stream->get());
+      ++counts.joined;
     }
   }
   void end_capture() {
@@ -364,6 +366,7 @@ void GraphBranch::keep(const Tensor& x) {
 
 void GraphBranch::end() {
   if (!graph_) return;
+  ++graph_->counts.begun;
   graph_->branches.push_back(
       {std::make_unique<RecordedEvent>(graph_->device, graph_->side->get()), std::move(kept_)});
   graph_->stream->make_current();  // where older branches' memory is freed
@@ -373,6 +376,8 @@ void GraphBranch::end() {
 GraphBranch::~GraphBranch() {
   if (graph_) graph_->stream->make_current();
 }
+
+BranchCounts branch_counts() { return current ? current->counts : BranchCounts{}; }
 
 void join_branches() {
   if (current) current->join(0);

@@ -100,5 +100,12 @@ class SASH_API GraphBranch {
 /// What is queued from now on runs after all branches.
 SASH_API void join_branches();
 
+/// Branches of this thread's recording that have begun, and that later work runs after. Both are 0
+/// if nothing is recorded.
+struct BranchCounts {
+  uint64_t begun = 0, joined = 0;
+};
+SASH_API BranchCounts branch_counts();
+
 }  // namespace detail
 }  // namespace sash

@@ -305,6 +305,10 @@ class SASH_API Tensor {
   /// gradient. A hook must not write to the gradient in place: other branches of the graph may
   /// share its memory.
   void register_hook(TensorHook hook);
+  /// Runs `hook` in each backward pass, as soon as the pass has added this leaf's whole gradient to
+  /// `grad`, while it computes the gradients of other leaves. `sash::grad` runs none.
+  /// `AutogradError` on a tensor that is no leaf that requires grad.
+  void register_post_accumulate_grad_hook(std::function<void()> hook);
   /// The same elements without history.
   Tensor detach() const;
 

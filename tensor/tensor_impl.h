@@ -54,6 +54,7 @@ class SASH_API TensorImpl : public RefCounted {
   Ref<RetainedGrad> retained_grad;  ///< after `retain_grad` on a non-leaf
   Tensor grad;
   std::unique_ptr<std::vector<TensorHook>> hooks;
+  std::unique_ptr<std::vector<std::function<void()>>> grad_hooks;  ///< run after `grad` is complete
 
  private:
   friend class RetainedGrad;

@@ -43,6 +43,13 @@ void Backend::record_stream(void*, Device, Stream) {}
 
 bool Backend::capturing(Device) const { return false; }
 
+std::string Backend::engine_id() { return {}; }
+
+std::unique_ptr<distributed::Engine> Backend::make_engine(Device device, int, int,
+                                                          const std::string&) {
+  throw NotImplemented("distributed", "no collectives for " + std::string(name(device.type)));
+}
+
 void Backend::begin_range(const char*) {}
 void Backend::end_range() {}
 

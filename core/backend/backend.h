@@ -9,6 +9,10 @@
 #include "../export.h"
 #include "device.h"
 
+namespace sash::distributed {
+class Engine;
+}
+
 namespace sash {
 
 /// An in-order queue of work on a device; null is the backend's default.
@@ -106,6 +110,12 @@ class SASH_API Backend {
   virtual void record_stream(void* memory, Device device, Stream stream);
   /// Whether work on some stream of `device` is being captured. The default says no.
   virtual bool capturing(Device device) const;
+  /// What rank 0 sends to all ranks for `make_engine`, such as NCCL's id. The default is empty.
+  virtual std::string engine_id();
+  /// Collectives on `device` among `size` processes, of which this is number `rank`. All call it
+  /// together. `NotImplemented` that says what is missing.
+  virtual std::unique_ptr<distributed::Engine> make_engine(Device device, int rank, int size,
+                                                           const std::string& id);
   /// A range of this thread's time line, for the vendor's tools (NVTX); ranges nest. The default
   /// does nothing.
   virtual void begin_range(const char* name);
@@ -126,7 +136,7 @@ SASH_API Backend* try_backend(DeviceType type, std::string* reason = nullptr);
 SASH_API void register_backend(std::unique_ptr<Backend> backend);
 
 /// Incremented whenever plug-ins built against older headers stop being compatible.
-inline constexpr uint32_t kPluginAbiVersion = 7;
+inline constexpr uint32_t kPluginAbiVersion = 8;
 
 /// Signature of `sash_register_cuda`, the one function that `libsash_cuda` exports. It fills slots
 /// and registers the backend. Returns null, or the reason why the device cannot be used.

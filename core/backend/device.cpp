@@ -4,6 +4,7 @@
 #include <ostream>
 
 #include "../error.h"
+#include "../launcher.h"
 #include "../quote.h"
 #include "../runtime.h"
 #include "backend.h"
@@ -36,10 +37,18 @@ std::string to_string(Device device) {
 
 std::ostream& operator<<(std::ostream& out, Device device) { return out << to_string(device); }
 
+// The card of this process: that of its local rank, unless its launcher shows it one card only.
+static int own_card() {
+  const Backend* const cuda = try_backend(DeviceType::cuda);
+  return cuda && cuda->device_count() > 1 ? distributed::find_place().local_rank : 0;
+}
+
 Device Device::parse(std::string_view text) {
   if (text == "cpu") return kCPU;
-  if (text == "cuda") return checked_cuda(0, text);
-  if (text == "auto") return try_backend(DeviceType::cuda) ? kCUDA : kCPU;
+  if (text == "cuda") return checked_cuda(own_card(), text);
+  if (text == "auto") {
+    return try_backend(DeviceType::cuda) ? Device(DeviceType::cuda, own_card()) : kCPU;
+  }
   constexpr std::string_view prefix = "cuda:";
   if (text.substr(0, prefix.size()) == prefix) {
     const std::string_view digits = text.substr(prefix.size());

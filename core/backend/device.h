@@ -28,7 +28,8 @@ struct Device {
   Device(const char* text) : Device(parse(text)) {}
   Device(const std::string& text) : Device(parse(text)) {}
 
-  /// Reads "cpu", "cuda", "cuda:1" or "auto" (CUDA when a card can be used, else the CPU).
+  /// Reads "cpu", "cuda", "cuda:1" or "auto" (CUDA when a card can be used, else the CPU). "cuda"
+  /// is cuda:0; in a job of several processes (`distributed::world`) the card of the local rank.
   /// Throws `DeviceError` for any other text, and for a CUDA device that cannot be used, saying
   /// why: not built, library not found, no driver, no such device.
   SASH_API static Device parse(std::string_view text);

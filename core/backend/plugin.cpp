@@ -26,22 +26,26 @@ std::string open_cuda_library(const std::string& path) {
   return reason ? reason : "";
 }
 
+std::string library_folder() {
+  // Wherever libsash was loaded from; never the current folder.
+  Dl_info info{};
+  if (!dladdr(reinterpret_cast<const void*>(&open_cuda_library), &info) || !info.dli_fname)
+    return "";
+  const auto folder = std::filesystem::absolute(info.dli_fname).parent_path();
+  // lib/glibc-hwcaps/<level>/libsash.so shares the plug-ins of lib/.
+  const bool of_level = folder.parent_path().filename() == "glibc-hwcaps";
+  return (of_level ? folder.parent_path().parent_path() : folder).string();
+}
+
 std::string open_cuda() {
 #if defined(SASH_STATIC_CUDA)
   const char* reason = sash_register_cuda(kPluginAbiVersion);
   return reason ? reason : "";
 #else
   if (const char* path = std::getenv("SASH_CUDA_LIBRARY")) return open_cuda_library(path);
-  // Beside libsash, wherever that was loaded from; never the current folder.
-  Dl_info info{};
-  if (!dladdr(reinterpret_cast<const void*>(&open_cuda_library), &info) || !info.dli_fname) {
-    return "the folder of libsash could not be found";
-  }
-  auto folder = std::filesystem::absolute(info.dli_fname).parent_path();
-  // lib/glibc-hwcaps/<level>/libsash.so shares the plug-in of lib/.
-  if (folder.parent_path().filename() == "glibc-hwcaps")
-    folder = folder.parent_path().parent_path();
-  const auto beside = folder / "libsash_cuda.so";
+  const std::string folder = library_folder();
+  if (folder.empty()) return "the folder of libsash could not be found";
+  const auto beside = std::filesystem::path(folder) / "libsash_cuda.so";
   std::error_code ignored;
   if (std::filesystem::exists(beside, ignored)) return open_cuda_library(beside.string());
 #if defined(SASH_BUILT_WITH_CUDA)

@@ -18,4 +18,7 @@ std::string open_cuda();
 /// `open_cuda` with the library's path given; for tests.
 SASH_API std::string open_cuda_library(const std::string& path);
 
+/// The folder of libsash, and of its plug-ins; empty if it cannot be found.
+SASH_API std::string library_folder();
+
 }  // namespace sash::detail

@@ -32,6 +32,7 @@ const char* order_of(const LoaderOptions& options) {
   return options.shuffle ? kShuffled : kInOrder;
 }
 
+// The place as text. `batches` are those of all ranks together.
 std::string text_of(int64_t epoch, int64_t position, int64_t batches, int64_t samples,
                     RandomState start) {
   return "epoch " + std::to_string(epoch) + ", batch " + std::to_string(position) + " of " +
@@ -39,28 +40,42 @@ std::string text_of(int64_t epoch, int64_t position, int64_t batches, int64_t sa
          std::to_string(start.seed) + ", offset " + std::to_string(start.offset);
 }
 
+// Behind the place: the samples that were taken, by how many ranks.
+std::string ranks_text(int ranks, int64_t taken) {
+  return ", " + std::to_string(taken) + " taken, ranks " + std::to_string(ranks);
+}
+
 }  // namespace
 
-/// The samples of each batch of an epoch.
+/// The samples of each batch of an epoch. A batch is that of all ranks together.
 struct Loader::Plan {
   std::vector<int64_t> samples{};
   std::vector<size_t> ends{};  // of each batch in `samples`
   uint64_t draws = 0;          // seed of what the dataset draws
+  size_t rank = 0, ranks = 1;
 
   int64_t size() const { return static_cast<int64_t>(ends.size()); }
+  /// The samples of this rank.
   std::span<const int64_t> operator[](int64_t number) const {
     const auto at = static_cast<size_t>(number);
-    const size_t first = at == 0 ? 0 : ends[at - 1];
-    return std::span(samples).subspan(first, ends[at] - first);
+    const size_t first = at == 0 ? 0 : ends[at - 1], count = ends[at] - first;
+    const size_t begin = count * rank / ranks, end = count * (rank + 1) / ranks;
+    return std::span(samples).subspan(first + begin, end - begin);
+  }
+  /// Samples of the batches before `position`.
+  int64_t taken(int64_t position) const {
+    return position == 0 ? 0 : static_cast<int64_t>(ends[static_cast<size_t>(position) - 1]);
   }
   void add(std::span<const int64_t> batch) {
     samples.insert(samples.end(), batch.begin(), batch.end());
     ends.push_back(samples.size());
   }
 
-  /// Batch `number`. Its random numbers are its own, whichever thread makes it and when.
+  /// Batch `number`. Its random numbers are its own, whichever thread makes it and when: those of
+  /// batch number * ranks + rank of a loader without a group.
   Batch make(const Dataset& dataset, int64_t number) const {
-    Generator own(RandomState{draws, static_cast<uint64_t>(number) << 32});
+    const uint64_t alone = static_cast<uint64_t>(number) * ranks + rank;
+    Generator own(RandomState{draws, alone << 32});
     const GeneratorGuard guard(own);
     return dataset.batch((*this)[number]);
   }
@@ -71,6 +86,9 @@ struct Loader::Plan {
 Loader::Plan Loader::Plan::of(const LoaderOptions& options, int64_t size, Generator& generator,
                               int64_t epoch) {
   Plan plan;
+  plan.rank = static_cast<size_t>(options.group.rank());
+  plan.ranks = static_cast<size_t>(options.group.size());
+  const int64_t ranks = options.group.size();
   // From the end of the stream: shuffles draw from its start.
   const PhiloxBlock block = philox(generator.seed(), ~static_cast<uint64_t>(epoch));
   plan.draws = uint64_t{block.lane[0]} << 32 | block.lane[1];
@@ -90,15 +108,28 @@ Loader::Plan Loader::Plan::of(const LoaderOptions& options, int64_t size, Genera
     const Tensor order =
         options.shuffle ? randperm(size, generator, on_host) : arange(0, size, 1, on_host);
     const std::span<const int64_t> all(order.data<const int64_t>(), static_cast<size_t>(size));
-    for (int64_t first = 0; first < size; first += options.batch) {
-      const int64_t count = std::min(options.batch, size - first);
-      if (count < options.batch && options.drop_last) break;
-      plan.add(all.subspan(static_cast<size_t>(first), static_cast<size_t>(count)));
+    const int64_t together = options.batch > size / ranks ? size : options.batch * ranks;
+    const int64_t whole = options.batch > size / ranks ? 0 : size / together * together;
+    for (int64_t first = 0; first < whole; first += together) {
+      plan.add(all.subspan(static_cast<size_t>(first), static_cast<size_t>(together)));
+    }
+    const int64_t left = options.drop_last ? 0 : size - whole;
+    if (left > 0 && left < ranks && whole > 0) {
+      plan.samples.insert(plan.samples.end(), all.end() - left, all.end());
+      plan.ends.back() = plan.samples.size();
+    } else if (left > 0) {
+      plan.add(all.last(static_cast<size_t>(left)));
     }
   }
   if (plan.ends.empty()) {
     throw ValueError(kLoader, "at least one batch in an epoch",
                      "none from " + std::to_string(size) + " samples");
+  }
+  for (size_t i = 0, first = 0; i < plan.ends.size(); first = plan.ends[i++]) {
+    if (plan.ends[i] - first >= plan.ranks) continue;
+    throw ValueError(kLoader,
+                     "batches of at least " + std::to_string(ranks) + " samples, one a rank",
+                     std::to_string(plan.ends[i] - first) + " in batch " + std::to_string(i));
   }
   return plan;
 }
@@ -276,23 +307,29 @@ Batch Loader::next_or_restart() {
 std::string Loader::state() const {
   check_here("state");
   return text_of(epoch_, position_, plan_->size(), dataset_->size(), epoch_start_) + ", " +
-         order_of(options_);
+         order_of(options_) + ranks_text(options_.group.size(), plan_->taken(position_));
 }
 
 void Loader::load_state(const std::string& text) {
   check_here("load_state");
-  long long epoch = -1, position = -1, batches = -1, samples = -1;
+  long long epoch = -1, position = -1, batches = -1, samples = -1, taken = 0;
   unsigned long long seed = 0, offset = 0;
+  int ranks = 1;
   std::sscanf(text.c_str(), "epoch %lld, batch %lld of %lld, %lld samples, seed %llu, offset %llu",
               &epoch, &position, &batches, &samples, &seed, &offset);
   const RandomState start{seed, offset};
-  const std::string place = text_of(epoch, position, batches, samples, start);
-  std::string order;  // states of earlier versions have none
+  std::string place = text_of(epoch, position, batches, samples, start), order;
   for (const char* known : {kInOrder, kShuffled, kSampled}) {
-    if (text == place + ", " + known) order = known;
+    if (text.starts_with(place + ", " + known)) order = known;
   }
-  if ((order.empty() && text != place) || epoch < 0 || position < 0 || position > batches ||
-      batches < 1 || samples < 1) {
+  if (!order.empty()) place += ", " + order;  // states of earlier versions end here, or before
+  const bool has_ranks = !order.empty() && text.size() > place.size();
+  if (has_ranks) {
+    std::sscanf(text.c_str() + place.size(), ", %lld taken, ranks %d", &taken, &ranks);
+    place += ranks_text(ranks, taken);
+  }
+  if (text != place || epoch < 0 || position < 0 || position > batches || batches < 1 ||
+      samples < 1 || ranks < 1) {
     throw FormatError("Loader::load_state", "the state of a loader", in_quotes(text));
   }
   if (samples != dataset_->size()) {
@@ -306,7 +343,16 @@ void Loader::load_state(const std::string& text) {
   }
   Generator generator(start);
   Plan plan = Plan::of(options_, dataset_->size(), generator, epoch);
-  if (plan.size() != batches) {
+  if (ranks != options_.group.size()) {
+    position = 0;
+    while (position < plan.size() && plan.taken(position) < taken) ++position;
+    if (plan.taken(position) != taken) {
+      throw ValueError("Loader::load_state",
+                       "a batch that begins at sample " + std::to_string(taken) + ", where " +
+                           std::to_string(ranks) + " ranks have stopped",
+                       "one at sample " + std::to_string(plan.taken(position)));
+    }
+  } else if (plan.size() != batches) {
     throw ValueError("Loader::load_state",
                      std::to_string(batches) + " batches an epoch, as when it was saved",
                      std::to_string(plan.size()));

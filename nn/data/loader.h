@@ -9,6 +9,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "../../tensor/distributed/group.h"
 #include "dataset.h"
 
 namespace sash::nn::data {
@@ -25,6 +26,7 @@ struct LoaderOptions {
   uint64_t seed = 0;               ///< of the shuffles and of the dataset's draws
   std::optional<Device> device{};  ///< where batches go, by default `default_device()`
   BatchSampler sampler{};          ///< replaces batch, shuffle and drop_last
+  distributed::Group group{};      ///< ranks that share the epoch, `batch` samples each at a time
 };
 
 /// Batches of a dataset, epoch by epoch.
@@ -41,9 +43,17 @@ struct LoaderOptions {
 /// the sampler throws, the call of `next` that would have returned the batch throws the error;
 /// `std::system_error` if a worker cannot start. The next call of `next` tries again. Use a loader
 /// from one thread. A loader that was moved from throws `ValueError`.
+///
+/// With a `group` of R ranks, the R batches that the ranks take at the same time are one batch of
+/// batch * R samples (or one of the sampler), which is cut into R equal parts, the last one of an
+/// epoch into parts that differ by at most one sample. If fewer than R samples are left at the end,
+/// they belong to the batch before. So all ranks take the same number of batches, and no sample is
+/// taken twice or lost. A state may be loaded on another number of ranks, if the place is the end
+/// of a batch there too.
 class SASH_API Loader {
  public:
-  /// `ValueError` for an option out of range, a null dataset, or an empty dataset.
+  /// `ValueError` for an option out of range, a null dataset, an empty dataset, or a batch with
+  /// fewer samples than the group has ranks.
   Loader(std::shared_ptr<const Dataset> dataset, LoaderOptions options = {});
   /// Moves or copies the dataset.
   template <class D>

@@ -33,6 +33,7 @@ std::map<std::string, double> Trainer::State::validate() {
   from.load_state(validation_start);
   while (from.position() > 0) from.next();  // to the start of an epoch
   validation_start = from.state();
+  if (parallel) parallel->average_buffers();
   const Evaluation evaluation(model);
   const StepFunction& function = options.validation_step ? options.validation_step : step_function;
   const Device device = optimizer.parameters()[0].device();
@@ -43,7 +44,7 @@ std::map<std::string, double> Trainer::State::validate() {
   std::optional<bool> weighted;
   Shape row;
   for (nn::data::Batch batch : from) {
-    if (should_stop()) return {};
+    if (!parallel && should_stop()) return {};
     const auto samples = static_cast<double>(samples_in(batch));
     for (Tensor& tensor : batch) tensor = tensor.to(device);
     const StepOutput output = function(batch);
@@ -62,7 +63,11 @@ std::map<std::string, double> Trainer::State::validate() {
     if (options.dry_run) break;
   }
   std::map<std::string, double> means;
-  for (const auto& [name, sum] : sums) means[name] = sum.value / sum.weight;
+  for (auto& [name, sum] : sums) {
+    sum.value = options.group.all_reduce(sum.value);
+    sum.weight = options.group.all_reduce(sum.weight);
+    means[name] = sum.value / sum.weight;
+  }
   if (!std::isfinite(means["loss"])) {
     throw ValueError(kTrainer, "a finite validation loss at step " + std::to_string(step),
                      to_text(means["loss"]));
@@ -125,7 +130,7 @@ TrainerEnd Trainer::State::run() {
     patience_over = validate_and_compare(nullptr);
     save_best();
   }
-  while (step < goal() && !patience_over && !should_stop()) {
+  while (step < goal() && !patience_over && !agree_to_stop()) {
     StepReport report = train_step();
     const bool last = step == goal();
     try {
@@ -164,6 +169,7 @@ Trainer::~Trainer() = default;
 
 void Trainer::add(std::shared_ptr<Callback> callback) {
   if (!callback) throw ValueError("Trainer.add", "a callback", "null");
+  if (!state_->leads()) return;
   state_->callbacks.push_back(std::move(callback));
 }
 

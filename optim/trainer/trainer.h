@@ -11,6 +11,7 @@
 
 #include "../../nn/data/loader.h"
 #include "../../nn/module.h"
+#include "../../tensor/distributed/group.h"
 #include "../grad_scaler.h"
 #include "../optimizer.h"
 #include "../schedule.h"
@@ -69,6 +70,7 @@ struct TrainerOptions {
   double max_grad_norm = 0;      ///< clips gradients; 0: as the optimizer was made
   GradScaler* scaler = nullptr;  ///< for float16
   bool capture = false;          ///< record the step as a CUDA graph (`CapturedStep`)
+  distributed::Group group{};    ///< ranks that train the model together (`DataParallel`)
 
   nn::data::Loader* validate = nullptr;  ///< not the training's: each validation starts it anew
   StepFunction validation_step{};        ///< without one, the step function
@@ -114,6 +116,13 @@ enum class TrainerEnd { steps, patience, stopped, signal };
 /// state, the loader's place, the best validation so far, and the plateau's state.
 /// Validations change only the last two. Model, optimizer, loaders and scaler must outlive
 /// the trainer.
+///
+/// With a `group`, each rank has a trainer and takes its own batches: those of a `Loader` with the
+/// same group, or of a function the batches number i * size + rank. An update averages over all
+/// ranks; losses, metrics, weights and validations count for all of them, so each rank's outputs
+/// have the same metrics. Ranks other than 0 draw other random numbers than rank 0, write no files,
+/// and run no callbacks. All ranks read the checkpoint of `resume`. If one rank is told to stop,
+/// all stop after the same step.
 ///
 /// If a gradient is not finite, the update is not made and the training ends (with a scaler, the
 /// update is skipped). The model stays unchanged, running statistics included. NaN and infinity are

@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <limits>
 
+#include "../../core/philox.h"
+#include "../../tensor/random.h"
 #include "../checkpoint.h"
 #include "nan_guard.h"
 #include "trainer_state.h"
@@ -70,6 +72,21 @@ Trainer::State::State(nn::Module& trained, Optimizer& stepped, nn::data::Loader*
   }
   if (options.validate) validation_start = options.validate->state();
   open_folder();
+  if (options.group.size() > 1) join_group();
+}
+
+// Ranks other than 0 draw from streams of their own, which depend on rank 0's seed.
+void Trainer::State::join_group() {
+  parallel = std::make_unique<DataParallel>(model, options.group);
+  if (leads()) return;
+  RandomStates states = random_states();
+  const auto fork = [&](RandomState& state) {
+    const PhiloxBlock block = philox(state.seed, static_cast<uint64_t>(options.group.rank()));
+    state.seed = uint64_t{block.lane[0]} << 32 | block.lane[1];
+  };
+  fork(states.others);
+  for (auto& [device, state] : states.devices) fork(state);
+  set_random_states(states);
 }
 
 Trainer::State::Clipping::Clipping(const State& state)
@@ -130,7 +147,8 @@ void Trainer::State::open_folder() {
     throw IoError(kTrainer, "no checkpoint in '" + from + "'");
   }
   if (!options.save.empty()) {
-    folder.prepare();
+    if (leads()) folder.prepare();
+    options.group.barrier();
     const bool goes_on = found && is_in(*found, options.save);
     const bool starts_anew = !goes_on && options.keep > 0 && !options.dry_run;
     if (const auto old = starts_anew ? newest_checkpoint(options.save) : std::nullopt) {
@@ -200,6 +218,12 @@ void Trainer::State::save(const std::string& path) {
 }
 
 void Trainer::State::write(const std::string& path) {
+  if (parallel) parallel->average_buffers();
+  if (!leads()) {
+    saved_step = step;
+    saved_path = path;
+    return;
+  }
   for (const auto& [what, tensors] :
        {std::pair{"parameters", model.state_dict()}, {"optimizer state", optimizer.state_dict()}}) {
     const std::string bad = first_nonfinite(tensors);
@@ -254,7 +278,7 @@ void Trainer::State::save_regular(bool last) {
     return;
   }
   regular_step = step;
-  folder.remove_old(step);
+  if (leads()) folder.remove_old(step);
   tell_saved(path);
 }
 
@@ -270,6 +294,7 @@ void Trainer::State::save_before_error() {
 void Trainer::State::save_dry_run() {
   const std::string path = folder.path_of(step) + ".dry_run";
   save(path);
+  if (!leads()) return;
   checkpoint_info(path);
   std::error_code error;
   if (!std::filesystem::remove(path, error)) {
@@ -279,7 +304,22 @@ void Trainer::State::save_dry_run() {
 
 void Trainer::State::warn(const std::string& text) const {
   for (const auto& callback : callbacks) callback->on_warning(text);
-  if (callbacks.empty()) std::fprintf(stderr, "warning: %s\n", text.c_str());
+  if (callbacks.empty() && leads()) std::fprintf(stderr, "warning: %s\n", text.c_str());
+}
+
+// Whether a rank should stop; all ranks know it then.
+bool Trainer::State::agree_to_stop() {
+  const bool own = should_stop();
+  if (!parallel) return own;
+  const double highest =
+      options.group.all_reduce(own ? 1.0 + signal : 0.0, distributed::Reduction::max);
+  if (highest > 1) signal = static_cast<int>(highest) - 1;
+  stops = stops || highest > 0;
+  return highest > 0;
+}
+
+int64_t Trainer::State::of_all_ranks(int64_t count) const {
+  return static_cast<int64_t>(options.group.all_reduce(static_cast<double>(count)));
 }
 
 bool Trainer::State::should_stop() {

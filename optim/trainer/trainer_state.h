@@ -2,6 +2,7 @@
 
 #include "../../core/error.h"
 #include "../captured_step.h"
+#include "../data_parallel.h"
 #include "checkpoint_folder.h"
 #include "stop_signals.h"
 #include "trainer.h"
@@ -39,7 +40,7 @@ struct UpdateSums {
   Shape row{};                              ///< of a batch of one row without a weight
   std::vector<MetricSum> metrics{};
 
-  Tensor share_of(const StepOutput& output);
+  Tensor share_of(const StepOutput& output, const distributed::Group& group);
   void add(const StepOutput& output, const Tensor& share);
 };
 
@@ -70,7 +71,8 @@ struct Trainer::State {
   StepFunction step_function;
   TrainerOptions options;
   CheckpointFolder folder;
-  std::vector<double> ratios;  // of the groups' rates to the first
+  std::vector<double> ratios;                // of the groups' rates to the first
+  std::unique_ptr<DataParallel> parallel{};  // null in a group of one
   CapturedStep update;
   std::vector<std::pair<std::string, int64_t>> metrics{};  // of an update: names, batches with them
   struct KeptBuffer {
@@ -109,12 +111,17 @@ struct Trainer::State {
   void save_dry_run();
   void warn(const std::string& text) const;
   bool should_stop();
+  bool agree_to_stop();
+  int64_t of_all_ranks(int64_t count) const;
+  bool leads() const { return options.group.rank() == 0; }
+  void join_group();
+  void add_ranks(detail::UpdateSums& sums) const;
   int64_t goal() const { return options.dry_run ? step + 1 - steps_here : options.steps; }
 
   std::vector<nn::data::Batch> next_batches();
   void set_rate();
   std::vector<Tensor> run_update(const std::vector<Tensor>& tensors);
-  void backward(const nn::data::Batch& batch, detail::UpdateSums& sums);
+  void backward(const nn::data::Batch& batch, detail::UpdateSums& sums, bool last);
   void weigh_gradients(const Tensor& shares) const;
   void note_rows(const nn::data::Batch& batch, const StepOutput& output, Shape& row);
   void keep_buffers();

@@ -81,14 +81,17 @@ Tensor StepOutput::scalar_on(const Tensor& loss, double value) {
 
 // NaN for a weight that is not above 0, so that the update is not made: nothing here may wait for
 // the device.
-Tensor detail::UpdateSums::share_of(const StepOutput& output) {
+Tensor detail::UpdateSums::share_of(const StepOutput& output, const distributed::Group& group) {
   const bool first = batches++ == 0;
   if (!first) detail::check_weighted(first_weight.defined(), output);
   if (!output.weight.defined()) return {};
   const NoGradGuard no_grad;
   Tensor weight = output.weight.detach().to(output.loss.device()).to(DType::float64).view({});
   weight = where(gt(weight, 0), weight, weight * std::numeric_limits<double>::quiet_NaN());
-  if (first) first_weight = weight;
+  if (first) {
+    first_weight = weight.clone();
+    group.broadcast(first_weight);
+  }
   return (weight / first_weight).to(output.loss.dtype());
 }
 
@@ -119,7 +122,8 @@ std::vector<nn::data::Batch> Trainer::State::next_batches() {
   const std::string start = loader && options.overfit_batch ? loader->state() : "";
   for (int64_t i = 0; i < options.accumulate; ++i) {
     const int64_t number = (options.overfit_batch ? 0 : step * options.accumulate) + i;
-    all.push_back(loader ? loader->next_or_restart() : batches(number));
+    const int64_t of_rank = number * options.group.size() + options.group.rank();
+    all.push_back(loader ? loader->next_or_restart() : batches(of_rank));
     if (all.back().size() != all[0].size() || all[0].empty()) {
       throw ValueError(kTrainer, "the same number of tensors, at least 1, in each batch",
                        std::to_string(all.back().size()));
@@ -139,18 +143,19 @@ void Trainer::State::set_rate() {
 }
 
 // Adds the gradients of a batch, times its share, and its loss and metrics.
-void Trainer::State::backward(const nn::data::Batch& batch, UpdateSums& sums) {
+void Trainer::State::backward(const nn::data::Batch& batch, UpdateSums& sums, bool last) {
   const StepOutput output = step_function(batch);
   check_output(kTrainer, output);
   Tensor loss = output.loss, share;
-  if (options.accumulate > 1) {
+  if (options.accumulate > 1 || parallel) {
     note_rows(batch, output, sums.row);
     if (anomaly_mode() && output.weight.defined()) checked_weight(output.weight);
-    share = sums.share_of(output);
+    share = sums.share_of(output, options.group);
     if (share.defined()) loss = loss * share;
     loss = loss / static_cast<double>(options.accumulate);
   }
   if (options.scaler) loss = options.scaler->scale(loss);
+  if (parallel) parallel->set_reduce(last);
   if (anomaly_mode()) {
     loss.backward();
   } else {
@@ -165,7 +170,7 @@ void Trainer::State::backward(const nn::data::Batch& batch, UpdateSums& sums) {
 // From the mean of gradients times shares to the mean by weights.
 void Trainer::State::weigh_gradients(const Tensor& shares) const {
   const NoGradGuard no_grad;
-  const Tensor factor = static_cast<double>(options.accumulate) / shares;
+  const Tensor factor = static_cast<double>(options.accumulate * options.group.size()) / shares;
   for (Tensor& p : optimizer.parameters()) {
     const Tensor g = p.grad();
     if (!g.defined()) continue;
@@ -187,6 +192,31 @@ void Trainer::State::note_rows(const nn::data::Batch& batch, const StepOutput& o
       "StepOutput");
 }
 
+// Adds the sums of all ranks, so that those of a rank are those of an update of all batches.
+void Trainer::State::add_ranks(UpdateSums& sums) const {
+  const NoGradGuard no_grad;
+  Tensors parts{sums.loss, sums.shares};
+  for (const MetricSum& m : sums.metrics) parts.insert(parts.end(), {m.sum, m.shares});
+  for (Tensor& part : parts) {
+    part = part.defined() ? part.detach().to(DType::float64).view({1}).clone() : part;
+  }
+  std::vector<Tensor> defined;
+  std::copy_if(parts.begin(), parts.end(), std::back_inserter(defined),
+               [](const Tensor& part) { return part.defined(); });
+  options.group.all_reduce(defined);
+  const auto place = [&](size_t at, Tensor& to) {
+    if (parts[at].defined()) to = parts[at].view({});
+  };
+  place(0, sums.loss);
+  place(1, sums.shares);
+  sums.batches *= options.group.size();
+  for (size_t i = 0; i < sums.metrics.size(); ++i) {
+    place(2 * i + 2, sums.metrics[i].sum);
+    place(2 * i + 3, sums.metrics[i].shares);
+    sums.metrics[i].batches *= options.group.size();
+  }
+}
+
 // The tensors are those of all batches, one after the other. Returns the sums of losses and
 // metrics, with the norm of the gradients between them.
 Tensors Trainer::State::run_update(const Tensors& tensors) {
@@ -194,8 +224,10 @@ Tensors Trainer::State::run_update(const Tensors& tensors) {
   const size_t width = tensors.size() / static_cast<size_t>(options.accumulate);
   UpdateSums sums;
   for (auto at = tensors.begin(); at != tensors.end(); at += static_cast<std::ptrdiff_t>(width)) {
-    backward(nn::data::Batch(at, at + static_cast<std::ptrdiff_t>(width)), sums);
+    const auto end = at + static_cast<std::ptrdiff_t>(width);
+    backward(nn::data::Batch(at, end), sums, end == tensors.end());
   }
+  if (parallel) add_ranks(sums);
   if (sums.shares.defined()) weigh_gradients(sums.shares);
   if (options.scaler) {
     options.scaler->step(optimizer);
@@ -252,10 +284,11 @@ StepReport Trainer::State::train_step() {
     tensors.insert(tensors.end(), batch.begin(), batch.end());
     report.tokens += tokens_in(batch);
   }
+  report.tokens = of_all_ranks(report.tokens);
   keep_buffers();
   update(tensors);
   const Tensors& results = update.results();
-  const auto count = static_cast<double>(all.size());
+  const auto count = static_cast<double>(all.size()) * options.group.size();
   report.loss = results[0].item<double>() / count;
   report.grad_norm = results[1].item<double>();
   for (size_t i = 0; i < metrics.size() && i + 2 < results.size(); ++i) {
@@ -286,7 +319,7 @@ void Trainer::State::refuse(const std::string& what, double value, const Tensors
       for (size_t i = at; i < at + width; ++i) {
         one.push_back(batch[i].to(optimizer.parameters()[0].device()));
       }
-      backward(one, sums);
+      backward(one, sums, false);
     }
   };
   const std::string cause = explain_nonfinite(batch, model.state_dict(), rerun);

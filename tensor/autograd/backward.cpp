@@ -1,5 +1,8 @@
 #include <algorithm>
+#include <atomic>
+#include <deque>
 #include <mutex>
+#include <optional>
 #include <unordered_set>
 
 #include "../../core/backend/kernel.h"
@@ -61,6 +64,12 @@ void run_leaf_hooks(const TensorImpl& leaf, Tensor& g) {
   }
 }
 
+// A copy runs: a hook may register another one.
+void run_grad_hooks(const TensorImpl& leaf) {
+  if (!leaf.grad_hooks) return;
+  for (const std::function<void()>& hook : std::vector(*leaf.grad_hooks)) hook();
+}
+
 // Threads that run backward passes at the same time take turns at a leaf, and at that leaf only.
 // Each queues its addition on its current stream.
 void add_to_leaf(TensorImpl& leaf, Tensor g) {
@@ -83,6 +92,7 @@ struct Slot {
   Ref<Node> node;
   Ref<TensorImpl> leaf;
   SmallVector<Tensor, 1> grads;
+  size_t missing = 0;  // gradients that a leaf with hooks still waits for
 };
 
 // One backward pass. Consumers of a tensor were recorded after it, so visiting nodes from the
@@ -93,24 +103,32 @@ class Pass {
   void deposit(const Edge& edge, Tensor g) {
     const void* key = edge.node ? static_cast<const void*>(edge.node.get())
                                 : static_cast<const void*>(edge.leaf.get());
-    Slot& slot = slots_[find_or_add(key, edge)];
-    Tensor& sum = slot.grads[edge.output];
-    if (!sum.defined()) {
-      sum = std::move(g);
-      return;
-    }
-    detail::join_branches();
-    if (grad_enabled()) {
-      sum = add_gradients(sum, g);
-    } else if (owns_alone(sum)) {
-      add_into(sum, g);
-    } else if (owns_alone(g)) {
-      add_into(g, sum);
-      sum = std::move(g);
-    } else {
-      sum = add_gradients(sum, g);
+    const size_t at = find_or_add(key, edge);
+    add(slots_[at].grads[edge.output], std::move(g));
+    if (slots_[at].missing > 0 && --slots_[at].missing == 0) {
+      complete_.push_back({at, detail::branch_counts().begun});
     }
   }
+
+  // Counts the gradients that each leaf with `grad_hooks` below `roots` will get, so that the pass
+  // knows when the leaf's gradient is complete.
+  void count_gradients(std::span<const Tensor> roots);
+
+  // A leaf with `grad_hooks` whose gradient is complete and in the order of the stream.
+  std::optional<Slot> pop_complete() {
+    if (complete_.empty() || complete_.front().branches > detail::branch_counts().joined) return {};
+    Slot& slot = slots_[complete_.front().slot];
+    complete_.pop_front();
+    Slot done{slot.key, {}, slot.leaf, std::move(slot.grads), 0};
+    slot.grads.clear();
+    return done;
+  }
+
+  // Whether all nodes are done.
+  bool at_leaves() const { return heap_.front().sequence == 0; }
+
+  void call_at_end(std::function<void()> f) { at_end_.push_back(std::move(f)); }
+  std::vector<std::function<void()>> take_calls() { return std::exchange(at_end_, {}); }
 
   bool empty() const { return heap_.empty(); }
 
@@ -131,6 +149,8 @@ class Pass {
   void clear() {
     slots_.clear();
     heap_.clear();
+    complete_.clear();
+    at_end_.clear();
     std::fill(table_.begin(), table_.end(), 0u);
   }
 
@@ -143,6 +163,30 @@ class Pass {
     }
   };
 
+  // A leaf whose gradient is complete, once `branches` branches of the recording are joined.
+  struct Complete {
+    size_t slot;
+    uint64_t branches;
+  };
+
+  static void add(Tensor& sum, Tensor g) {
+    if (!sum.defined()) {
+      sum = std::move(g);
+      return;
+    }
+    detail::join_branches();
+    if (grad_enabled()) {
+      sum = add_gradients(sum, g);
+    } else if (owns_alone(sum)) {
+      add_into(sum, g);
+    } else if (owns_alone(g)) {
+      add_into(g, sum);
+      sum = std::move(g);
+    } else {
+      sum = add_gradients(sum, g);
+    }
+  }
+
   // Open addressing; the table holds slot numbers plus one.
   size_t find_or_add(const void* key, const Edge& edge) {
     if (2 * (slots_.size() + 1) > table_.size()) grow();
@@ -152,7 +196,7 @@ class Pass {
       at = (at + 1) & (table_.size() - 1);
     }
     const size_t outputs = edge.node ? edge.node->outputs.size() : 1;
-    Slot slot{key, edge.node, edge.leaf, {}};
+    Slot slot{key, edge.node, edge.leaf, {}, 0};
     slot.grads.resize(outputs);
     slots_.push_back(std::move(slot));
     table_[at] = static_cast<uint32_t>(slots_.size());
@@ -176,6 +220,8 @@ class Pass {
   }
 
   std::vector<Slot> slots_;
+  std::deque<Complete> complete_;
+  std::vector<std::function<void()>> at_end_;
   std::vector<Entry> heap_;
   std::vector<uint32_t> table_;
 };
@@ -189,6 +235,21 @@ struct IdlePasses {
   static constinit thread_local IdlePasses* current;
 };
 constinit thread_local IdlePasses* IdlePasses::current = nullptr;
+
+constinit std::atomic<bool> grad_hooks_exist{false};
+constinit thread_local Pass* running = nullptr;
+
+// Makes a pass the one that `after_backward` means.
+class PassScope {
+ public:
+  explicit PassScope(Pass* pass) : outer_(std::exchange(running, pass)) {}
+  ~PassScope() { running = outer_; }
+  PassScope(const PassScope&) = delete;
+  PassScope& operator=(const PassScope&) = delete;
+
+ private:
+  Pass* outer_;
+};
 
 class PassLease {
  public:
@@ -229,6 +290,16 @@ std::vector<Node*> reachable(const std::vector<Tensor>& outputs, uint64_t first)
   std::sort(found.begin(), found.end(),
             [](const Node* a, const Node* b) { return a->sequence() < b->sequence(); });
   return found;
+}
+
+void Pass::count_gradients(std::span<const Tensor> roots) {
+  const auto count = [&](const Edge& edge) {
+    if (edge.leaf && edge.leaf->grad_hooks) ++slots_[find_or_add(edge.leaf.get(), edge)].missing;
+  };
+  for (const Tensor& root : roots) count(edge_of(root));
+  for (const Node* node : reachable({roots.begin(), roots.end()}, 0)) {
+    for (const Edge& edge : node->edges) count(edge);
+  }
 }
 
 // What `grad` asks for: the chosen inputs, and which nodes lead to one.
@@ -347,21 +418,34 @@ void run(std::span<const Tensor> roots, std::span<const Tensor> grads, BackwardO
   const NoAutocastGuard no_autocast;
   const PassLease lease;
   Pass& pass = *lease;
+  if (!selection && grad_hooks_exist) pass.count_gradients(roots);
+  const PassScope scope(selection ? nullptr : &pass);
   for (size_t i = 0; i < roots.size(); ++i) {
     const Edge edge = edge_of(roots[i]);
     if (!selection || selection->wants(edge)) pass.deposit(edge, grads[i]);
   }
+  const auto finish = [&](Slot slot) {
+    run_leaf_hooks(*slot.leaf, slot.grads[0]);
+    if (slot.leaf->is_variable) {  // else frozen since its use
+      add_to_leaf(*slot.leaf, std::move(slot.grads[0]));
+      run_grad_hooks(*slot.leaf);
+    }
+  };
   while (!pass.empty()) {
+    if (pass.at_leaves()) detail::join_branches();
+    while (std::optional<Slot> complete = pass.pop_complete()) finish(std::move(*complete));
     Slot slot = pass.pop();
-    if (slot.leaf) detail::join_branches();
+    if (slot.leaf && !selection) {
+      if (!slot.grads.empty() && slot.grads[0].defined()) finish(std::move(slot));
+      continue;  // else done before
+    }
     if (!selection || selection->runs_hooks(slot)) run_hooks(slot, !selection);
     if (selection) selection->collect(slot, *found);
-    if (slot.node) {
-      if (!selection || selection->leads(*slot.node)) visit(pass, slot, selection, retain);
-    } else if (!selection && slot.leaf->is_variable) {  // else frozen since its use
-      add_to_leaf(*slot.leaf, std::move(slot.grads[0]));
+    if (slot.node && (!selection || selection->leads(*slot.node))) {
+      visit(pass, slot, selection, retain);
     }
   }
+  for (const std::function<void()>& f : pass.take_calls()) f();
 }
 
 Tensor root_gradient(const char* op, const Tensor& root, const Tensor& given) {
@@ -400,6 +484,19 @@ Tensor add_gradients(const Tensor& a, const Tensor& b) {
   return record("add", {a, b}, y, [](Backward&, const Tensor& g) { return Gradients{g, g}; });
 }
 
+void Tensor::register_post_accumulate_grad_hook(std::function<void()> hook) {
+  constexpr const char* op = "register_post_accumulate_grad_hook";
+  if (!is_leaf() || !requires_grad()) {
+    throw AutogradError(op, "a leaf that requires grad",
+                        is_leaf() ? "one that does not" : "the result of an op");
+  }
+  if (!hook) throw ValueError(op, "a hook", "an empty function");
+  auto& hooks = impl().grad_hooks;
+  if (!hooks) hooks = std::make_unique<std::vector<std::function<void()>>>();
+  hooks->push_back(std::move(hook));
+  grad_hooks_exist = true;
+}
+
 void Tensor::backward(BackwardOptions options) const { backward(Tensor(), options); }
 
 void Tensor::backward(const Tensor& gradient, BackwardOptions options) const {
@@ -436,6 +533,8 @@ std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<T
 }
 
 namespace detail {
+
+void after_backward(std::function<void()> f) { running ? running->call_at_end(std::move(f)) : f(); }
 
 std::vector<Edge> boundary(const std::vector<Tensor>& outputs, uint64_t first) {
   std::vector<Edge> found;

@@ -194,6 +194,8 @@ SASH_API void attach(Ref<Node> node, Inputs inputs, std::span<Tensor> outputs);
 /// The same for an op that replaced the elements of `self`, its first input.
 SASH_API void attach_in_place(Ref<Node> node, Inputs inputs, Tensor& self);
 
+/// Runs `f` on this thread when the backward pass that is running ends without an exception.
+SASH_API void after_backward(std::function<void()> f);
 /// The number that the next op gets.
 SASH_API uint64_t next_sequence();
 /// Where gradients leave the part of the graph that was recorded from number `first` on.

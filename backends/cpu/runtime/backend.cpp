@@ -6,6 +6,7 @@
 
 #include "../../../core/error.h"
 #include "../../../core/parallel.h"
+#include "mpi.h"
 
 namespace sash::cpu {
 namespace {
@@ -77,6 +78,11 @@ void CpuBackend::record(Event event, Device, Stream) {
 double CpuBackend::elapsed_ms(Event start, Event stop, Device) {
   const auto elapsed = *static_cast<Time*>(stop.handle) - *static_cast<Time*>(start.handle);
   return std::chrono::duration<double, std::milli>(elapsed).count();
+}
+
+std::unique_ptr<distributed::Engine> CpuBackend::make_engine(Device, int rank, int size,
+                                                             const std::string&) {
+  return open_mpi(rank, size);
 }
 
 void CpuBackend::begin_capture(Device, Stream) { throw_no_capture("begin_capture"); }

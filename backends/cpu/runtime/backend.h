@@ -36,6 +36,9 @@ class CpuBackend final : public Backend {
   void wait(Event, Device, Stream) override {}
   double elapsed_ms(Event start, Event stop, Device device) override;
 
+  std::unique_ptr<distributed::Engine> make_engine(Device device, int rank, int size,
+                                                   const std::string& id) override;
+
   void begin_capture(Device device, Stream stream) override;
   void* end_capture(Device device, Stream stream) override;
   void replay(void* graph, Device device, Stream stream) override;

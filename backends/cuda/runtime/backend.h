@@ -73,6 +73,9 @@ class CudaBackend final : public Backend {
   void set_cache_limit(Device device, int64_t bytes) override;
   void record_stream(void* memory, Device device, Stream stream) override;
   bool capturing(Device device) const override { return card(device).allocator.capturing(); }
+  std::string engine_id() override;
+  std::unique_ptr<distributed::Engine> make_engine(Device device, int rank, int size,
+                                                   const std::string& id) override;
   void begin_range(const char* name) override;
   void end_range() override;
 
