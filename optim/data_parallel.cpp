@@ -15,7 +15,7 @@
 namespace sash::optim {
 
 using distributed::Group;
-using distributed::Reduction;
+using distributed::ReduceOp;
 
 namespace {
 
@@ -108,8 +108,8 @@ uint64_t hash_of(const std::vector<Named>& all) {
 struct DataParallel::State : std::enable_shared_from_this<State> {
   Group group;
   DataParallelOptions options;
-  std::vector<Named> parameters;       // those that are trained
-  std::vector<Named> tensors;          // all of the model, buffers included
+  std::vector<Named> parameters;  // those that are trained
+  std::vector<Named> tensors;     // all of the model, buffers included
   std::vector<Tensor> buffers;
   bool reduce = true;
 
@@ -212,7 +212,7 @@ void DataParallel::State::launch(const std::vector<size_t>& bucket) {
   const Device device = gradients[0].device();
   if (!side) side = std::make_unique<SideStream>(device);
   const NoGradGuard no_grad;
-  side->run([&] { group.all_reduce(gradients, Reduction::mean); });
+  side->run([&] { group.all_reduce(gradients, ReduceOp::mean); });
 }
 
 // Gives parameters without a gradient zeros, because other ranks may have one. Returns those that
@@ -221,7 +221,7 @@ std::vector<size_t> DataParallel::State::settle_unused() {
   const Device device = parameters[0].tensor.device();
   const std::vector<int> own(ready.begin(), ready.end());
   const Tensor used = tensor(own, {static_cast<int64_t>(own.size())}).to(device);
-  group.all_reduce(used, Reduction::max);
+  group.all_reduce(used, ReduceOp::max);
   const std::vector<int> any = used.to_vector<int>();
   std::vector<size_t> unused;
   for (size_t i = 0; i < parameters.size(); ++i) {
@@ -300,7 +300,7 @@ void DataParallel::average_buffers() {
   for (const Tensor& buffer : state_->buffers) {
     (is_floating(buffer.dtype()) ? means : copies).push_back(buffer);
   }
-  state_->group.all_reduce(means, Reduction::mean);
+  state_->group.all_reduce(means, ReduceOp::mean);
   state_->group.broadcast(copies);
 }
 

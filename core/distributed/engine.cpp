@@ -4,7 +4,7 @@ namespace sash::distributed {
 
 Engine::~Engine() = default;
 
-const char* name(Reduction reduction) {
+const char* name(ReduceOp reduction) {
   constexpr const char* names[] = {"sum", "mean", "min", "max"};
   return names[static_cast<int>(reduction)];
 }

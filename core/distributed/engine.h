@@ -11,10 +11,10 @@
 namespace sash::distributed {
 
 /// How a collective combines the elements of all ranks. `mean` is for floating dtypes.
-enum class Reduction : uint8_t { sum, mean, min, max };
+enum class ReduceOp : uint8_t { sum, mean, min, max };
 
 /// "sum", "mean", "min" or "max".
-SASH_API const char* name(Reduction reduction);
+SASH_API const char* name(ReduceOp reduction);
 
 /// Contiguous elements in the memory of a device.
 struct Elements {
@@ -45,11 +45,10 @@ class SASH_API Engine {
   virtual ~Engine();
 
   /// Replaces each of `all` by its reduction over the ranks.
-  virtual void all_reduce(std::span<const Elements> all, Reduction reduction, Stream stream) = 0;
+  virtual void all_reduce(std::span<const Elements> all, ReduceOp reduction, Stream stream) = 0;
   /// The same for the part of this rank alone; the other parts are undefined afterwards. Counts
   /// are multiples of the number of ranks.
-  virtual void reduce_scatter(std::span<const Elements> all, Reduction reduction,
-                              Stream stream) = 0;
+  virtual void reduce_scatter(std::span<const Elements> all, ReduceOp reduction, Stream stream) = 0;
   /// Fills each of `all` from the ranks' own parts. Counts are multiples of the number of ranks.
   virtual void all_gather(std::span<const Elements> all, Stream stream) = 0;
   /// Replaces each of `all` by the elements of `root`.

@@ -312,7 +312,7 @@ bool Trainer::State::agree_to_stop() {
   const bool own = should_stop();
   if (!parallel) return own;
   const double highest =
-      options.group.all_reduce(own ? 1.0 + signal : 0.0, distributed::Reduction::max);
+      options.group.all_reduce(own ? 1.0 + signal : 0.0, distributed::ReduceOp::max);
   if (highest > 1) signal = static_cast<int>(highest) - 1;
   stops = stops || highest > 0;
   return highest > 0;

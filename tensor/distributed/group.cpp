@@ -38,12 +38,12 @@ void check_written(const char* op, const Tensor& x) {
                       "a write that the tape does not record");
 }
 
-void check_reduction(const char* op, const Tensor& x, Reduction reduction) {
-  const bool sums = reduction == Reduction::sum || reduction == Reduction::mean;
+void check_reduction(const char* op, const Tensor& x, ReduceOp reduction) {
+  const bool sums = reduction == ReduceOp::sum || reduction == ReduceOp::mean;
   if (sums && x.dtype() == DType::boolean) {
     throw DTypeError(op, "numbers for a " + std::string(name(reduction)), "bool");
   }
-  if (reduction == Reduction::mean && !is_floating(x.dtype())) {
+  if (reduction == ReduceOp::mean && !is_floating(x.dtype())) {
     throw DTypeError(op, "a floating dtype for a mean", name(x.dtype()));
   }
 }
@@ -115,11 +115,11 @@ void Group::call(const char* op, const std::vector<Tensor>& all, Call run, bool 
   for (const Tensor& x : all) detail::count_write(x);
 }
 
-void Group::all_reduce(const Tensor& x, Reduction reduction) const {
+void Group::all_reduce(const Tensor& x, ReduceOp reduction) const {
   all_reduce(std::vector<Tensor>{x}, reduction);
 }
 
-void Group::all_reduce(const std::vector<Tensor>& all, Reduction reduction) const {
+void Group::all_reduce(const std::vector<Tensor>& all, ReduceOp reduction) const {
   constexpr const char* op = "Group.all_reduce";
   for (const Tensor& x : all) {
     if (x.defined()) check_reduction(op, x, reduction);
@@ -129,7 +129,7 @@ void Group::all_reduce(const std::vector<Tensor>& all, Reduction reduction) cons
   });
 }
 
-double Group::all_reduce(double value, Reduction reduction) const {
+double Group::all_reduce(double value, ReduceOp reduction) const {
   if (size() == 1) return value;
   const NoGradGuard no_grad;
   const Tensor x =
@@ -138,7 +138,7 @@ double Group::all_reduce(double value, Reduction reduction) const {
   return x.item<double>();
 }
 
-void Group::reduce_scatter_(const std::vector<Tensor>& all, Reduction reduction) const {
+void Group::reduce_scatter_(const std::vector<Tensor>& all, ReduceOp reduction) const {
   constexpr const char* op = "Group.reduce_scatter_";
   for (const Tensor& x : all) {
     if (!x.defined()) continue;
@@ -165,7 +165,7 @@ void Group::all_gather_(const std::vector<Tensor>& all) const {
        [&](Engine& engine, Stream stream) { engine.all_gather(elements_of(all), stream); });
 }
 
-Tensor Group::reduce_scatter(const Tensor& x, Reduction reduction) const {
+Tensor Group::reduce_scatter(const Tensor& x, ReduceOp reduction) const {
   constexpr const char* op = "Group.reduce_scatter";
   check_tensor(op, x);
   if (x.rank() == 0 || x.size(0) % size() != 0) {

@@ -36,23 +36,23 @@ class SASH_API Group {
   int size() const;  ///< ranks of the group
 
   /// Replaces the elements of x by the sum (mean, minimum, maximum) over the ranks.
-  void all_reduce(const Tensor& x, Reduction reduction = Reduction::sum) const;
+  void all_reduce(const Tensor& x, ReduceOp reduction = ReduceOp::sum) const;
   /// The same for several tensors of one device, as one operation.
-  void all_reduce(const std::vector<Tensor>& all, Reduction reduction = Reduction::sum) const;
+  void all_reduce(const std::vector<Tensor>& all, ReduceOp reduction = ReduceOp::sum) const;
   /// The same for a number, by a float64 tensor on the device of the group's first collective, or
   /// the default device if there was none.
-  double all_reduce(double value, Reduction reduction = Reduction::sum) const;
+  double all_reduce(double value, ReduceOp reduction = ReduceOp::sum) const;
 
   /// x [size * n, ...] -> [n, ...]: rows [rank * n, (rank + 1) * n) of the sum over the ranks.
   /// `ShapeError` if the first axis is no multiple of the size.
-  Tensor reduce_scatter(const Tensor& x, Reduction reduction = Reduction::sum) const;
+  Tensor reduce_scatter(const Tensor& x, ReduceOp reduction = ReduceOp::sum) const;
   /// x [n, ...] -> [size * n, ...]: the tensors of all ranks, one behind another.
   Tensor all_gather(const Tensor& x) const;
 
   /// In place, for tensors whose elements are `size` equal parts, one of each rank. After
   /// `reduce_scatter_` the part of this rank is reduced, and the other parts are undefined.
   /// `all_gather_` fills the other parts. `ShapeError` if the size does not divide the elements.
-  void reduce_scatter_(const std::vector<Tensor>& all, Reduction reduction = Reduction::sum) const;
+  void reduce_scatter_(const std::vector<Tensor>& all, ReduceOp reduction = ReduceOp::sum) const;
   void all_gather_(const std::vector<Tensor>& all) const;
 
   /// Replaces the elements of x by those of rank `root`.

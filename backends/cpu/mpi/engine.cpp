@@ -21,7 +21,7 @@ namespace {
 
 using distributed::Elements;
 using distributed::Message;
-using distributed::Reduction;
+using distributed::ReduceOp;
 
 // Bytes of one MPI call: counts are int.
 constexpr int64_t kMostBytes = 1 << 30;
@@ -39,13 +39,13 @@ void check(int status, const char* call) {
 #define SASH_MPI_CHECK(call, ...) check(call(__VA_ARGS__), #call)
 
 template <class T>
-T combined(T a, T b, Reduction reduction) {
+T combined(T a, T b, ReduceOp reduction) {
   if constexpr (is_half(dtype_of<T>)) {
     return T(combined(static_cast<float>(a), static_cast<float>(b), reduction));
   } else {
     // NaN in either is the result, as in `minimum` and `maximum`.
-    if (reduction == Reduction::min) return a != a || a < b ? a : b;
-    if (reduction == Reduction::max) return a != a || a > b ? a : b;
+    if (reduction == ReduceOp::min) return a != a || a < b ? a : b;
+    if (reduction == ReduceOp::max) return a != a || a > b ? a : b;
     return static_cast<T>(a + b);
   }
 }
@@ -61,12 +61,12 @@ T divided(T sum, int ranks) {
 
 // y = x[0] + x[1] + ..., each of `count` elements, one behind another.
 template <class T>
-void combine(const T* x, T* y, int64_t count, int ranks, Reduction reduction) {
+void combine(const T* x, T* y, int64_t count, int ranks, ReduceOp reduction) {
   parallel_for(count, 16384, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       T sum = x[i];
       for (int r = 1; r < ranks; ++r) sum = combined(sum, x[r * count + i], reduction);
-      y[i] = reduction == Reduction::mean ? divided(sum, ranks) : sum;
+      y[i] = reduction == ReduceOp::mean ? divided(sum, ranks) : sum;
     }
   });
 }
@@ -80,7 +80,7 @@ class MpiEngine final : public distributed::Engine {
   }
   // The communicator is freed by MPI_Finalize: not all ranks destroy an engine together.
 
-  void all_reduce(std::span<const Elements> all, Reduction reduction, Stream) override {
+  void all_reduce(std::span<const Elements> all, ReduceOp reduction, Stream) override {
     const std::lock_guard lock(mpi_mutex);
     for (const Elements& x : all) {
       // Rank r combines elements [r * share, (r + 1) * share), of which the last ones may be
@@ -99,7 +99,7 @@ class MpiEngine final : public distributed::Engine {
     }
   }
 
-  void reduce_scatter(std::span<const Elements> all, Reduction reduction, Stream) override {
+  void reduce_scatter(std::span<const Elements> all, ReduceOp reduction, Stream) override {
     const std::lock_guard lock(mpi_mutex);
     for (const Elements& x : all) combine_parts(x, reduction);
   }
@@ -155,7 +155,7 @@ class MpiEngine final : public distributed::Engine {
   }
 
   // Each rank gets its part of `x` from all ranks, in pieces of at most kMostBytes, and combines.
-  void combine_parts(const Elements& x, Reduction reduction) {
+  void combine_parts(const Elements& x, ReduceOp reduction) {
     const int64_t share = x.count / size_, element = size_of(x.dtype);
     const int64_t most = std::max<int64_t>(1, kMostBytes / element / size_);
     for (int64_t at = 0; at < share; at += most) {

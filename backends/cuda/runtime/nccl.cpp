@@ -25,7 +25,7 @@ namespace {
 
 using distributed::Elements;
 using distributed::Message;
-using distributed::Reduction;
+using distributed::ReduceOp;
 
 constexpr const char* kOp = "distributed";
 constexpr int kSuccess = 0, kInProgress = 7;
@@ -124,7 +124,7 @@ int type_of(DType dtype) {
   }
 }
 
-int op_of(Reduction reduction) {
+int op_of(ReduceOp reduction) {
   constexpr Op ops[] = {kSum, kMean, kMin, kMax};
   return ops[static_cast<int>(reduction)];
 }
@@ -155,14 +155,14 @@ class NcclEngine final : public distributed::Engine {
     if (ncclComm_t group = group_.exchange(nullptr)) nccl().destroy(group);
   }
 
-  void all_reduce(std::span<const Elements> all, Reduction reduction, Stream stream) override {
+  void all_reduce(std::span<const Elements> all, ReduceOp reduction, Stream stream) override {
     for_each(all, "ncclAllReduce", [&](const Elements& x) {
       return nccl().all_reduce(x.data, x.data, count(x), type_of(x.dtype), op_of(reduction), group_,
                                native(stream));
     });
   }
 
-  void reduce_scatter(std::span<const Elements> all, Reduction reduction, Stream stream) override {
+  void reduce_scatter(std::span<const Elements> all, ReduceOp reduction, Stream stream) override {
     for_each(all, "ncclReduceScatter", [&](const Elements& x) {
       const Elements own = x.part(rank_, size_);
       return nccl().reduce_scatter(x.data, own.data, count(own), type_of(x.dtype), op_of(reduction),

@@ -119,7 +119,8 @@ TEST_CASE("data parallel: the ranks train as one process that accumulates") {
   const Bits alone = train_alone(world().size());
   for (const int64_t bucket : {int64_t{1}, int64_t{3000}, int64_t{25} << 20}) {
     const Bits together = train_together(false, bucket);
-    if (default_device().is_cpu()) {
+    const int ranks = world().size();
+    if (default_device().is_cpu() && (ranks & (ranks - 1)) == 0) {
       CHECK(together == alone);
     } else {
       CHECK(distance(together, alone) < 1e-4);

@@ -18,7 +18,7 @@
 
 using namespace sash;
 using distributed::Group;
-using distributed::Reduction;
+using distributed::ReduceOp;
 using distributed::world;
 
 namespace {
@@ -32,22 +32,22 @@ Tensor values_of(int rank, int64_t count, DType dtype) {
   return tensor(values, {count}).to(dtype).to(default_device());
 }
 
-double reduced(int64_t i, int ranks, Reduction reduction) {
-  double result = reduction == Reduction::min ? 1e9 : 0;
+double reduced(int64_t i, int ranks, ReduceOp reduction) {
+  double result = reduction == ReduceOp::min ? 1e9 : 0;
   for (int r = 0; r < ranks; ++r) {
     const auto x = static_cast<double>((i * 7 + r * 5) % 13 + 1);
-    if (reduction == Reduction::min) {
+    if (reduction == ReduceOp::min) {
       result = std::min(result, x);
-    } else if (reduction == Reduction::max) {
+    } else if (reduction == ReduceOp::max) {
       result = std::max(result, x);
     } else {
-      result += reduction == Reduction::mean ? x / ranks : x;
+      result += reduction == ReduceOp::mean ? x / ranks : x;
     }
   }
   return result;
 }
 
-void check_reduced(const Tensor& x, int64_t first, int ranks, Reduction reduction) {
+void check_reduced(const Tensor& x, int64_t first, int ranks, ReduceOp reduction) {
   const std::vector<double> found = x.to(DType::float64).to(kCPU).to_vector<double>();
   const double tolerance = x.dtype() == DType::bfloat16 ? 0.01 : 1e-3;
   for (size_t i = 0; i < found.size(); ++i) {
@@ -65,8 +65,8 @@ TEST_CASE("ranks: all_reduce of each dtype and reduction") {
   const Group all = world();
   for (const DType dtype : {DType::float32, DType::float64, DType::float16, DType::bfloat16,
                             DType::int32, DType::int64}) {
-    for (const Reduction how : {Reduction::sum, Reduction::mean, Reduction::min, Reduction::max}) {
-      if (how == Reduction::mean && !is_floating(dtype)) continue;
+    for (const ReduceOp how : {ReduceOp::sum, ReduceOp::mean, ReduceOp::min, ReduceOp::max}) {
+      if (how == ReduceOp::mean && !is_floating(dtype)) continue;
       for (const int64_t count : {0, 1, 3, 1000, 70000}) {
         CAPTURE(name(dtype));
         CAPTURE(count);
@@ -84,8 +84,8 @@ TEST_CASE("ranks: several tensors as one operation") {
   const Tensor a = values_of(all.rank(), 5, DType::float32);
   const Tensor b = values_of(all.rank(), 900, DType::bfloat16);
   all.all_reduce({a, b});
-  check_reduced(a, 0, all.size(), Reduction::sum);
-  check_reduced(b, 0, all.size(), Reduction::sum);
+  check_reduced(a, 0, all.size(), ReduceOp::sum);
+  check_reduced(b, 0, all.size(), ReduceOp::sum);
 }
 
 TEST_CASE("ranks: reduce_scatter, all_gather, broadcast") {
@@ -93,7 +93,7 @@ TEST_CASE("ranks: reduce_scatter, all_gather, broadcast") {
   const int n = all.size();
   const Tensor part = all.reduce_scatter(values_of(all.rank(), 60 * n, DType::float32));
   CHECK(part.shape() == Shape{60});
-  check_reduced(part, 60 * all.rank(), n, Reduction::sum);
+  check_reduced(part, 60 * all.rank(), n, ReduceOp::sum);
 
   const Tensor whole = all.all_gather(full({2, 3}, all.rank(), {.dtype = DType::int64}));
   CHECK(whole.shape() == Shape{2 * n, 3});
@@ -166,7 +166,7 @@ TEST_CASE("ranks: wrong calls are refused before any rank waits") {
   CHECK_ERROR(
       all.broadcast(x, 99), ValueError,
       "Group.broadcast: expected a rank in [0, " + std::to_string(all.size()) + "), got 99");
-  CHECK_ERROR(all.all_reduce(ones({2}, {.dtype = DType::int64}), Reduction::mean), DTypeError,
+  CHECK_ERROR(all.all_reduce(ones({2}, {.dtype = DType::int64}), ReduceOp::mean), DTypeError,
               "Group.all_reduce: expected a floating dtype for a mean, got int64");
   CHECK_ERROR(all.all_reduce(ones({2}, {.requires_grad = true})), AutogradError,
               "Group.all_reduce: expected a tensor that does not require grad");
