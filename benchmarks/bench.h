@@ -75,6 +75,17 @@ double median_ms_of_runs(Device device, int runs, Call&& call) {
   return median(times);
 }
 
+/// The same for a call that ranks make together, so its number does not depend on the time.
+template <class Call>
+double median_ms_of_ranks(Device device, Call&& call) {
+  EventTimer timer(device);
+  timer.ms(5, call);
+  std::vector<double> times;
+  for (int i = 0; i < 10; ++i) times.push_back(timer.ms(3, call));
+  synchronize(device);
+  return median(times);
+}
+
 /// Milliseconds of the median call, after two warm-up calls; on a CPU of at least `calls` calls
 /// that take `seconds` together.
 template <class Call>

@@ -18,6 +18,7 @@
 #include <sash/ops/norm/dropout_add_layer_norm.h>
 #include <sash/optim/adam.h>
 #include <sash/optim/captured_step.h>
+#include <sash/optim/data_parallel.h>
 #include <sash/optim/profiler.h>
 #include <sash/tensor/factories.h>
 #include <sash/tensor/random.h>
@@ -157,6 +158,8 @@ void run(const Case& setup, sash::Device device, const std::string& impl, bool c
   sash::optim::AdamW optimizer(
       model.parameters(),
       {.lr = 3e-4, .master_weights = true, .max_grad_norm = setup.gpu ? 1.0 : 0.0});
+  const sash::distributed::Group ranks = sash::distributed::world();
+  sash::optim::DataParallel parallel(model, ranks);
   const sash::Shape shape{setup.batch, setup.context};
   const Tensor x = sash::randint(0, setup.vocab, shape, {.device = device});
   const Tensor y = sash::randint(0, setup.vocab, shape, {.device = device});
@@ -177,16 +180,20 @@ void run(const Case& setup, sash::Device device, const std::string& impl, bool c
   sash::reset_peak_memory(device);
   step();
   if (captured && !train.reason().empty()) throw std::runtime_error(train.reason());
-  const double ms = sash::bench::median_ms(device, calls, step, kSeconds);
+  const double ms = ranks.size() == 1 ? sash::bench::median_ms(device, calls, step, kSeconds)
+                                      : sash::bench::median_ms_of_ranks(device, step);
+  parallel.check_equal();
   // All steps use the same batch, so the loss of a correct training step falls.
   if (!(loss.item<double>() < first)) throw std::runtime_error("the loss does not fall");
-  const auto tokens = static_cast<double>(setup.batch * setup.context);
+  const auto tokens = static_cast<double>(ranks.size() * setup.batch * setup.context);
   const auto peak = static_cast<double>(sash::memory_stats(device).peak);
+  if (ranks.rank() != 0) return;
   const double products = products_ms(setup, device);
   if (profile) print_profile(setup.name, step);
   sash::bench::print({{"kind", "train"},
                       {"case", setup.name},
                       {"impl", impl},
+                      {"ranks", ranks.size()},
                       {"ms", sash::bench::rounded(ms, 3)},
                       {"tok_s", std::round(tokens / ms * 1e3)},
                       {"peak_mb", std::round(peak / (1 << 20))},
