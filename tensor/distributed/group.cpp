@@ -109,7 +109,7 @@ void Group::call(const char* op, const std::vector<Tensor>& all, Call run, bool 
   if (!state_->used) state_->used = device;
   if (Link* const link = state_->is_world && collective ? World::get().link() : nullptr) {
     link->count_calls(1);
-    detail::on_replay([link] { link->count_calls(1); }, {});
+    detail::on_replay([link] { link->count_calls(1); }, [] {});
   }
   run(engine, backend(device).current_stream(device));
   for (const Tensor& x : all) detail::count_write(x);

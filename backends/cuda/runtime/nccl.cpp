@@ -1,9 +1,11 @@
 #include <dlfcn.h>
 
-#include <atomic>
+#include <chrono>
 #include <cstring>
+#include <mutex>
 #include <string>
-#include <vector>
+#include <thread>
+#include <utility>
 
 #include "../../../core/distributed/engine.h"
 #include "../../../core/error.h"
@@ -152,7 +154,7 @@ class NcclEngine final : public distributed::Engine {
   NcclEngine(int card, int rank, int size, ncclComm_t group)
       : card_(card), rank_(rank), size_(size), group_(group) {}
   ~NcclEngine() override {
-    if (ncclComm_t group = group_.exchange(nullptr)) nccl().destroy(group);
+    if (group_) nccl().destroy(group_);
   }
 
   void all_reduce(std::span<const Elements> all, ReduceOp reduction, Stream stream) override {
@@ -187,6 +189,7 @@ class NcclEngine final : public distributed::Engine {
 
   void exchange(std::span<const Message> sent, std::span<const Message> received,
                 Stream stream) override {
+    const auto lock = use();
     const CardGuard guard(card_);
     Together together;
     for (const Message& m : sent) {
@@ -204,16 +207,27 @@ class NcclEngine final : public distributed::Engine {
 
   std::unique_ptr<Engine> split(int color) override;
 
+  // Waits for a call that is being queued, but not if that call waits for a rank that has failed.
   void abort() noexcept override {
-    if (ncclComm_t group = group_.exchange(nullptr)) nccl().abort(group);
+    const std::unique_lock lock(mutex_, std::chrono::seconds(1));
+    if (ncclComm_t group = std::exchange(group_, nullptr)) nccl().abort(group);
   }
 
  private:
   static cudaStream_t native(Stream stream) { return static_cast<cudaStream_t>(stream.handle); }
   static size_t count(const Elements& x) { return static_cast<size_t>(x.count); }
 
+  // After `abort`, does not return: the process is about to end.
+  std::unique_lock<std::timed_mutex> use() {
+    std::unique_lock lock(mutex_);
+    if (group_) return lock;
+    lock.unlock();
+    for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
+  }
+
   template <class F>
   void for_each(std::span<const Elements> all, const char* name, F call) {
+    const auto lock = use();
     const CardGuard guard(card_);
     Together together;
     for (const Elements& x : all) check_nccl(call(x), name);
@@ -221,10 +235,12 @@ class NcclEngine final : public distributed::Engine {
   }
 
   int card_, rank_, size_;
-  std::atomic<ncclComm_t> group_;
+  std::timed_mutex mutex_;
+  ncclComm_t group_;
 };
 
 std::unique_ptr<distributed::Engine> NcclEngine::split(int color) {
+  const auto lock = use();
   const CardGuard guard(card_);
   ncclComm_t part = nullptr;
   check_nccl(nccl().split(group_, color, rank_, &part, nullptr), "ncclCommSplit");
