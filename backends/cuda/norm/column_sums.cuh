@@ -58,27 +58,30 @@ template <class A>
 inline constexpr int kSumBlocks = sizeof(A) > 4 ? 2 : 3;
 
 /// A block takes kWarp V columns of one chunk of rows, its warps the rows in turn.
-/// partial [chunks, n]: the chunk's sums.
+/// partial [chunks, F::kOutputs, n]: the chunk's sums.
 template <int V, class F>
 __global__ void __launch_bounds__(kThreads, kSumBlocks<typename F::A>)
     sum_chunks_of_rows(const F f, typename F::A* partial, int64_t rows, int64_t n, int64_t chunk) {
   using A = typename F::A;
-  __shared__ A sums[kWarps][V][kWarp];
+  constexpr int kOutputs = F::kOutputs, kSums = kOutputs * V;
+  __shared__ A sums[kWarps][kSums][kWarp];
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int64_t first = int64_t{blockIdx.x} * kWarp * V, at = first + lane * V;
   const int64_t begin = blockIdx.y * chunk, end = min(rows, begin + chunk);
-  A sum[V] = {};
+  A sum[kSums] = {};
   // `count` rows are read before the first is used.
   const auto take = [&]<int count>(std::integral_constant<int, count>, int64_t row) {
-    decltype(f.template load<V>(0)) loaded[count];
+    decltype(f.template load<V>(0, 0)) loaded[count];
 #pragma unroll
-    for (int i = 0; i < count; ++i) loaded[i] = f.template load<V>((row + i * kWarps) * n + at);
+    for (int i = 0; i < count; ++i) {
+      loaded[i] = f.template load<V>((row + i * kWarps) * n + at, row + i * kWarps);
+    }
 #pragma unroll
     for (int i = 0; i < count; ++i) {
       const auto x = f.template use<V>(loaded[i], (row + i * kWarps) * n + at);
 #pragma unroll
-      for (int k = 0; k < V; ++k) sum[k] += static_cast<A>(x.element[k]);
+      for (int k = 0; k < kSums; ++k) sum[k] += static_cast<A>(x.element[k]);
     }
   };
   if (at < n) {
@@ -90,12 +93,13 @@ __global__ void __launch_bounds__(kThreads, kSumBlocks<typename F::A>)
     for (; row < end; row += kWarps) take(std::integral_constant<int, 1>(), row);
   }
 #pragma unroll
-  for (int k = 0; k < V; ++k) sums[warp][k][lane] = sum[k];
+  for (int k = 0; k < kSums; ++k) sums[warp][k][lane] = sum[k];
   __syncthreads();
-  for (int column = static_cast<int>(threadIdx.x); column < kWarp * V; column += kThreads) {
+  for (int s = static_cast<int>(threadIdx.x); s < kWarp * kSums; s += kThreads) {
+    const int output = s / (kWarp * V), column = s % (kWarp * V);
     A total = 0;
-    for (int w = 0; w < kWarps; ++w) total += sums[w][column % V][column / V];
-    if (first + column < n) partial[blockIdx.y * n + first + column] = total;
+    for (int w = 0; w < kWarps; ++w) total += sums[w][output * V + column % V][column / V];
+    if (first + column < n) partial[(blockIdx.y * kOutputs + output) * n + first + column] = total;
   }
 }
 
@@ -108,7 +112,7 @@ __global__ void __launch_bounds__(kThreads) sum_few_rows(const F f, int64_t rows
   A sum[V] = {};
 #pragma unroll 8
   for (int64_t row = 0; row < rows; ++row) {
-    const auto x = f.template use<V>(f.template load<V>(row * n + at), row * n + at);
+    const auto x = f.template use<V>(f.template load<V>(row * n + at, row), row * n + at);
 #pragma unroll
     for (int k = 0; k < V; ++k) sum[k] += static_cast<A>(x.element[k]);
   }
@@ -119,8 +123,9 @@ __global__ void __launch_bounds__(kThreads) sum_few_rows(const F f, int64_t rows
 }
 
 /// y [n] = the sums over the rows of a matrix [rows, n] of the device type `T`: of
-/// `f.use<V>(f.load<V>(i), i)`, V elements from the i-th on. `F::A` is what they are added in, and
-/// `F::kAhead` how many rows a warp reads ahead. `data` are the addresses that f reads or writes.
+/// `f.use<V>(f.load<V>(i, row), i)`, V elements from the i-th on. `F::A` is what they are added in,
+/// `F::kAhead` how many rows a warp reads ahead, and `F::kOutputs` is 1. `data` are the addresses
+/// that f reads or writes.
 template <class T, class F>
 void sum_columns(const KernelContext& context, const F& f, int64_t rows, int64_t n, T* y,
                  std::initializer_list<const void*> data) {

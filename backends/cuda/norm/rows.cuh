@@ -212,6 +212,18 @@ class RowOr {
   Row<Team, V, T> row_;
 };
 
+/// The sum of f(x) over the values x = values(k, at) of a row (see `over_row`), by its team.
+template <class Team, int V, class Values, class F>
+__device__ auto sum_of(const Values& values, int64_t n, F f) {
+  std::decay_t<decltype(values(0, 0).element[0])> sum = 0;
+  over_row<Team, V>(n, [&](int k, int64_t at) {
+    const auto v = values(k, at);
+#pragma unroll
+    for (int i = 0; i < V; ++i) sum += f(v.element[i]);
+  });
+  return Team::reduce(sum, Plus{});
+}
+
 /// Of a row x: `max` is its maximum, or 0 if that is -inf; `sum` is the sum of exp(x - max). A NaN
 /// in the row makes the sum NaN.
 template <class A>
