@@ -55,13 +55,12 @@ bool has_no_scores(const kernels::AttentionInputs& x) {
   return x.q.numel() == 0 || x.k.shape[2] == 0;
 }
 
-void fill(KernelContext& context, const TensorView& y, double value) {
+void fill(KernelContext& context, View y, double value) {
   if (y.numel() > 0) kernels::fill(context, y, value);
 }
 
 void attention_forward(KernelContext& context, const kernels::AttentionInputs& x,
-                       const kernels::AttentionParams& params, const TensorView& out,
-                       const TensorView& lse) {
+                       const kernels::AttentionParams& params, View out, View lse) {
   if (has_no_scores(x)) {
     fill(context, out, 0);
     fill(context, lse, std::numeric_limits<double>::infinity());

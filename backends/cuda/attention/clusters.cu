@@ -54,22 +54,14 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-void sign_hash(KernelContext& context, const TensorView& x, const TensorView& planes,
-               const TensorView& hash) {
+void sign_hash(KernelContext& context, View x, View planes, View hash) {
   const int64_t count = x.shape[0], depth = x.shape[1];
   const auto bits = static_cast<int>(planes.shape[1]);
   if (count == 0) return;
-  const CardGuard guard(context.device.index);
-  const int64_t warps = (count + kRowsPerWarp - 1) / kRowsPerWarp;
-  dispatch_any_floating(x.dtype, "sign_hash", [&]<class S>(TypeTag<S>) {
-    using T = device_t<S>;
-    const auto launch = [&](auto kernel) {
-      kernel<<<blocks_for(warps * kWarp), kThreads, 0,
-               static_cast<cudaStream_t>(context.stream.handle)>>>(
-          x.ptr<T>(), planes.ptr<float>(), hash.ptr<int64_t>(), count, depth, bits);
-    };
-    bits <= kWarp ? launch(sign_hash_kernel<1, T>) : launch(sign_hash_kernel<2, T>);
-    SASH_CUDA_CHECK(cudaGetLastError());
+  dispatch_device_floating(x.dtype, "sign_hash", [&]<class T>(TypeTag<T>) {
+    const auto kernel = bits <= kWarp ? sign_hash_kernel<1, T> : sign_hash_kernel<2, T>;
+    launch_kernel(context, blocks_for(ceil_div(count, kRowsPerWarp) * kWarp), kThreads, 0, kernel,
+                  x.ptr<T>(), planes.ptr<float>(), hash.ptr<int64_t>(), count, depth, bits);
   });
 }
 
@@ -109,7 +101,7 @@ struct Groups {
 };
 
 __global__ void __launch_bounds__(kThreads) start_centroids(const Groups groups) {
-  const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t at = thread_index();
   if (at >= groups.count * groups.centroid_count) return;
   const int64_t group = at / groups.centroid_count, c = at - group * groups.centroid_count;
   groups.centroids[1][at] = groups.hash(group, c * groups.counted(group) / groups.centroid_count);
@@ -213,14 +205,14 @@ __global__ void __launch_bounds__(kThreads)
 /// The members of each cluster, and the keys that sort a group's places by cluster.
 __global__ void __launch_bounds__(kThreads)
     read_counters(const Groups groups, const int32_t* counters, int64_t* counts) {
-  const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t at = thread_index();
   if (at >= groups.count * groups.centroid_count) return;
   counts[at] = counters[at * (groups.bits + 1) + groups.bits];
 }
 
 __global__ void __launch_bounds__(kThreads)
     make_keys(const Groups groups, uint64_t* keys, int64_t* places) {
-  const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t at = thread_index();
   if (at >= groups.count * groups.length) return;
   const int64_t group = at / groups.length;
   keys[at] = static_cast<uint64_t>(group * groups.centroid_count + groups.clusters[at]);
@@ -229,18 +221,16 @@ __global__ void __launch_bounds__(kThreads)
 
 __global__ void __launch_bounds__(kThreads)
     write_order(const Groups groups, const int64_t* places, int64_t* order, int64_t* rank) {
-  const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t at = thread_index();
   if (at >= groups.count * groups.length) return;
   const int64_t start = at / groups.length * groups.length;
   order[at] = places[at] - start;
   rank[places[at]] = at - start;
 }
 
-void hamming_kmeans(KernelContext& context, const kernels::HammingKmeansParams& params,
-                    const TensorView& hashes, const TensorView& clusters, const TensorView& counts,
-                    const TensorView& order, const TensorView& rank) {
+void hamming_kmeans(KernelContext& context, const kernels::HammingKmeansParams& params, View hashes,
+                    View clusters, View counts, View order, View rank) {
   const CardGuard guard(context.device.index);
-  const auto stream = static_cast<cudaStream_t>(context.stream.handle);
   Groups groups{.hashes = hashes.ptr<int64_t>(),
                 .clusters = clusters.ptr<int64_t>(),
                 .lengths = params.lengths ? params.lengths->ptr<int32_t>() : nullptr,
@@ -253,8 +243,8 @@ void hamming_kmeans(KernelContext& context, const kernels::HammingKmeansParams& 
                 .counters = {}};
   if (counts.numel() == 0) return;
   if (groups.length == 0) {
-    SASH_CUDA_CHECK(cudaMemsetAsync(counts.data, 0,
-                                    static_cast<size_t>(counts.numel()) * sizeof(int64_t), stream));
+    SASH_CUDA_CHECK(cudaMemsetAsync(
+        counts.data, 0, static_cast<size_t>(counts.numel()) * sizeof(int64_t), stream_of(context)));
     return;
   }
   if (params.lengths) groups.per_batch = groups.count / params.lengths->numel();
@@ -263,31 +253,25 @@ void hamming_kmeans(KernelContext& context, const kernels::HammingKmeansParams& 
   const Workspace counting(context, 3 * counters * static_cast<int64_t>(sizeof(int32_t)));
   for (int i = 0; i < 2; ++i) groups.centroids[i] = centroids.ptr<uint64_t>() + i * all;
   for (int i = 0; i < 3; ++i) groups.counters[i] = counting.ptr<int32_t>() + i * counters;
-  SASH_CUDA_CHECK(cudaMemsetAsync(groups.counters[0], 0,
-                                  static_cast<size_t>(counters) * sizeof(int32_t), stream));
-  start_centroids<<<blocks_for(all), kThreads, 0, stream>>>(groups);
-  SASH_CUDA_CHECK(cudaGetLastError());
+  SASH_CUDA_CHECK(cudaMemsetAsync(
+      groups.counters[0], 0, static_cast<size_t>(counters) * sizeof(int32_t), stream_of(context)));
+  launch_kernel(context, blocks_for(all), kThreads, 0, start_centroids, groups);
   const bool held = groups.counters_per_group() <= kHeldCounters;
-  const size_t shared =
-      held ? static_cast<size_t>(groups.counters_per_group()) * sizeof(int32_t) : 0;
-  const dim3 grid(static_cast<unsigned>(groups.count),
-                  static_cast<unsigned>((groups.length + kHashes - 1) / kHashes));
+  const int64_t shared = held ? groups.counters_per_group() * int64_t{sizeof(int32_t)} : 0;
   const auto kernel = groups.bits <= 32 ? assign_kernel<uint32_t> : assign_kernel<uint64_t>;
   for (int64_t step = 0; step < params.iterations; ++step) {
-    kernel<<<grid, kThreads, shared, stream>>>(groups, step, step + 1 == params.iterations, held);
-    SASH_CUDA_CHECK(cudaGetLastError());
+    launch_kernel(context, {groups.count, ceil_div(groups.length, kHashes)}, kThreads, shared,
+                  kernel, groups, step, step + 1 == params.iterations, held);
   }
-  read_counters<<<blocks_for(all), kThreads, 0, stream>>>(
-      groups, groups.counters[(params.iterations - 1) % 3], counts.ptr<int64_t>());
-  SASH_CUDA_CHECK(cudaGetLastError());
+  launch_kernel(context, blocks_for(all), kThreads, 0, read_counters, groups,
+                groups.counters[(params.iterations - 1) % 3], counts.ptr<int64_t>());
   const int64_t places = groups.count * groups.length;
   SortedKeys sorted(context, places);
-  make_keys<<<blocks_for(places), kThreads, 0, stream>>>(groups, sorted.keys(), sorted.places());
-  SASH_CUDA_CHECK(cudaGetLastError());
+  launch_kernel(context, blocks_for(places), kThreads, 0, make_keys, groups, sorted.keys(),
+                sorted.places());
   sorted.sort(static_cast<uint64_t>(all));
-  write_order<<<blocks_for(places), kThreads, 0, stream>>>(
-      groups, sorted.places(), order.ptr<int64_t>(), rank.ptr<int64_t>());
-  SASH_CUDA_CHECK(cudaGetLastError());
+  launch_kernel(context, blocks_for(places), kThreads, 0, write_order, groups, sorted.places(),
+                order.ptr<int64_t>(), rank.ptr<int64_t>());
 }
 
 /// The keys and places of all rows in the order of their clusters. A row that is not in [0, length)
@@ -295,7 +279,7 @@ void hamming_kmeans(KernelContext& context, const kernels::HammingKmeansParams& 
 __global__ void __launch_bounds__(kThreads)
     make_sum_keys(int64_t count, int64_t length, int64_t centroids, const int64_t* clusters,
                   const int64_t* order, uint64_t* keys, int64_t* places, IndexFlag* flag) {
-  const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t at = thread_index();
   if (at >= count) return;
   const int64_t group = at / length, start = group * length;
   const bool inside = in_range(flag, IndexOp::gather, order[at], length, at);
@@ -305,33 +289,17 @@ __global__ void __launch_bounds__(kThreads)
   places[at] = place;
 }
 
-template <class T>
-struct ClusterRow {
-  const T* x;
-  int64_t width;
-
-  template <int V>
-  __device__ Vector<compute_t<T>, V> at(int64_t place, int64_t column) const {
-    return read<V>(x + place * width + column);
-  }
-};
-
-void cluster_sums(KernelContext& context, const TensorView& x, const TensorView& clusters,
-                  const TensorView& order, const TensorView& sums) {
+void cluster_sums(KernelContext& context, View x, View clusters, View order, View sums) {
   const int64_t length = x.shape[1], width = x.shape[2], count = x.shape[0] * length;
   if (sums.numel() == 0) return;
-  const CardGuard guard(context.device.index);
   const SortedKeys rows(context, count);  // in order already
   if (count > 0) {
-    make_sum_keys<<<blocks_for(count), kThreads, 0,
-                    static_cast<cudaStream_t>(context.stream.handle)>>>(
-        count, length, sums.shape[1], clusters.ptr<int64_t>(), order.ptr<int64_t>(), rows.keys(),
-        rows.places(), index_flag(context.device.index));
-    SASH_CUDA_CHECK(cudaGetLastError());
+    launch_kernel(context, blocks_for(count), kThreads, 0, make_sum_keys, count, length,
+                  sums.shape[1], clusters.ptr<int64_t>(), order.ptr<int64_t>(), rows.keys(),
+                  rows.places(), index_flag(context.device.index));
   }
-  dispatch_any_floating(x.dtype, "cluster_sums", [&]<class S>(TypeTag<S>) {
-    using T = device_t<S>;
-    sum_by_key(context, rows, ClusterRow<T>{x.ptr<T>(), width}, {x.data}, sums.ptr<T>(),
+  dispatch_device_floating(x.dtype, "cluster_sums", [&]<class T>(TypeTag<T>) {
+    sum_by_key(context, rows, MatrixRows<T>{x.ptr<T>(), width}, {x.data}, sums.ptr<T>(),
                sums.shape[0] * sums.shape[1], width);
   });
 }

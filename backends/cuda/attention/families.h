@@ -1,10 +1,17 @@
 #pragma once
 
 #include "../../../ops/kernels/attention.h"
+#include "../../../tensor/kernels/view.h"
 
-/// The families of attention kernels: what each takes, and its two functions, which are as
-/// `kernels::attention_forward` and `kernels::attention_backward`.
+/// The families of attention kernels: which calls each family takes, and its two functions. The
+/// functions are specified by `kernels::attention_forward` and `kernels::attention_backward`.
 namespace sash::cuda {
+
+using AttentionForward = void(KernelContext& context, const kernels::AttentionInputs& inputs,
+                              const kernels::AttentionParams& params, View out, View lse);
+using AttentionBackward = void(KernelContext& context, const kernels::AttentionInputs& inputs,
+                               const kernels::AttentionParams& params,
+                               const kernels::AttentionGradients& gradients);
 
 /// `hopper/`: TMA and wgmma on sm_90 (H100, H200), for float16 and bfloat16.
 ///
@@ -16,14 +23,10 @@ bool attention_hopper_runs(Device device);
 /// multiples of 16 bytes.
 bool attention_hopper_takes(const kernels::AttentionInputs& inputs);
 
-void attention_hopper_forward(KernelContext& context, const kernels::AttentionInputs& inputs,
-                              const kernels::AttentionParams& params, const TensorView& out,
-                              const TensorView& lse);
+AttentionForward attention_hopper_forward;
 
 /// Copies `gradients.g` if its rows do not start at multiples of 16 bytes.
-void attention_hopper_backward(KernelContext& context, const kernels::AttentionInputs& inputs,
-                               const kernels::AttentionParams& params,
-                               const kernels::AttentionGradients& gradients);
+AttentionBackward attention_hopper_backward;
 
 /// `mma/`: the tensor cores of sm_80 and newer, for the halves and for float32 rounded to TF32.
 ///
@@ -31,21 +34,11 @@ void attention_hopper_backward(KernelContext& context, const kernels::AttentionI
 /// while TF32 is allowed.
 bool attention_mma_takes(const KernelContext& context, const kernels::AttentionInputs& inputs);
 
-void attention_mma_forward(KernelContext& context, const kernels::AttentionInputs& inputs,
-                           const kernels::AttentionParams& params, const TensorView& out,
-                           const TensorView& lse);
-
-void attention_mma_backward(KernelContext& context, const kernels::AttentionInputs& inputs,
-                            const kernels::AttentionParams& params,
-                            const kernels::AttentionGradients& gradients);
+AttentionForward attention_mma_forward;
+AttentionBackward attention_mma_backward;
 
 /// `simple/`: float32 and float64 without tensor cores, on every card.
-void attention_simple_forward(KernelContext& context, const kernels::AttentionInputs& inputs,
-                              const kernels::AttentionParams& params, const TensorView& out,
-                              const TensorView& lse);
-
-void attention_simple_backward(KernelContext& context, const kernels::AttentionInputs& inputs,
-                               const kernels::AttentionParams& params,
-                               const kernels::AttentionGradients& gradients);
+AttentionForward attention_simple_forward;
+AttentionBackward attention_simple_backward;
 
 }  // namespace sash::cuda

@@ -293,9 +293,8 @@ __global__ void __launch_bounds__(kStepThreads, Q == 1 ? 2 : 1)
 }
 
 template <class T>
-StepCall<T> call_of(const TensorView& q, const TensorView& k, const TensorView& v,
-                    const TensorView& keys, const TensorView& values, const TensorView& position,
-                    const kernels::AttentionStepParams& params, const TensorView& out) {
+StepCall<T> call_of(View q, View k, View v, View keys, View values, View position,
+                    const kernels::AttentionStepParams& params, View out) {
   StepCall<T> call{};
   call.q = q.ptr<T>();
   call.k = k.ptr<T>();
@@ -336,10 +335,8 @@ unsigned parts_for(int64_t slots) {
   return parts;
 }
 
-void attention_step(KernelContext& context, const TensorView& q, const TensorView& k,
-                    const TensorView& v, const TensorView& keys, const TensorView& values,
-                    const TensorView& position, const kernels::AttentionStepParams& params,
-                    const TensorView& out) {
+void attention_step(KernelContext& context, View q, View k, View v, View keys, View values,
+                    View position, const kernels::AttentionStepParams& params, View out) {
   if (q.numel() == 0) return;
   sash::detail::dispatch_over<float, float16, bfloat16>(
       q.dtype, "attention_step", [&]<class S>(TypeTag<S>) {
@@ -353,11 +350,10 @@ void attention_step(KernelContext& context, const TensorView& q, const TensorVie
           const auto groups = static_cast<unsigned>((call.group + Q - 1) / Q);
           const dim3 grid(parts, static_cast<unsigned>(call.kv_heads) * groups,
                           static_cast<unsigned>(q.shape[0]));
-          static std::atomic<uint64_t> allowed{0};
-          const auto kernel = attention_step_kernel<Q, L, T>;
-          allow_shared_memory(kernel, allowed, context.device.index, 0);
-          launch_dependent({.grid = grid, .threads = kStepThreads, .cluster = parts}, kernel,
-                           static_cast<cudaStream_t>(context.stream.handle), call);
+          constexpr auto kernel = attention_step_kernel<Q, L, T>;
+          allow_shared_memory<kernel>(context.device.index, 0);
+          launch_dependent(context, {.grid = grid, .threads = kStepThreads, .cluster = parts},
+                           kernel, call);
         };
         const auto launch = [&]<int L>(std::integral_constant<int, L>) {
           if (alone) return launch_for(std::integer_sequence<int, 1, L>{});

@@ -21,10 +21,7 @@ struct DropoutFactors {
 
   /// For the elements of a whole block.
   __device__ Vector<A, 4> operator()(const PhiloxBlock& block) const {
-    Vector<A, 4> y;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) y.element[i] = block.lane[i] >= threshold ? scale : A(0);
-    return y;
+    return four_of<A>(block, [&](uint32_t bits) { return bits >= threshold ? scale : A(0); });
   }
 
   /// For elements first ... first + V - 1; V divides first.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "../reduce/reduce_block.cuh"
 #include "compute.cuh"
 
 /// Contiguous memory in vectors of 16 bytes, and sums of it that have the same bits whatever its
@@ -35,19 +36,10 @@ __device__ void store_lane(T* y, const Lane<T>& lane, int64_t left, bool aligned
   }
 }
 
-/// The sum over the block's threads, in a fixed order; thread 0 gets it. Once per kernel.
+/// The sum over the block's threads.
 template <int threads = kThreads>
 __device__ double block_sum(double value) {
-  constexpr int warps = threads / 32;
-  __shared__ double of_warp[warps];
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) value += __shfl_down_sync(0xffffffffu, value, step);
-  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = value;
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    for (int warp = 1; warp < warps; ++warp) value += of_warp[warp];
-  }
-  return value;
+  return reduce_block<threads>(value, Plus{});
 }
 
 inline constexpr int kFinishThreads = 1024;

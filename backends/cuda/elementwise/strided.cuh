@@ -135,6 +135,18 @@ Walk<N> make_walk(const std::array<const TensorView*, N>& views, Order order) {
   return walk;
 }
 
+/// The walk along all axes but `axis`, which is erased from the views.
+template <int N>
+Walk<N> walk_without(int axis, std::array<TensorView, N> views) {
+  std::array<const TensorView*, N> all;
+  for (size_t k = 0; k < views.size(); ++k) {
+    views[k].shape.erase(axis);
+    views[k].strides.erase(axis);
+    all[k] = &views[k];
+  }
+  return make_walk<N>(all, Order::memory);
+}
+
 /// Whether operand `k` can be read and written in vectors of `width` elements of `T`.
 template <class T, int N>
 bool takes_vectors(const Walk<N>& walk, int k, const void* data, int width) {

@@ -49,18 +49,6 @@ __global__ void __launch_bounds__(kThreads)
   places[n] = n;
 }
 
-/// Row `place` of g.
-template <class T>
-struct GradientRow {
-  const T* g;
-  int64_t width;
-
-  template <int V>
-  __device__ Vector<compute_t<T>, V> at(int64_t place, int64_t column) const {
-    return read<V>(g + place * width + column);
-  }
-};
-
 void embedding_backward(KernelContext& context, View g, View index, View dweight) {
   const int64_t count = index.numel(), rows = dweight.shape[0];
   const CardGuard guard(context.device.index);
@@ -72,7 +60,7 @@ void embedding_backward(KernelContext& context, View g, View index, View dweight
   if (dweight.numel() == 0) return;
   tokens.sort(static_cast<uint64_t>(rows));
   dispatch_device_floating(g.dtype, "embedding_backward", [&]<class T>(TypeTag<T>) {
-    sum_by_key(context, tokens, GradientRow<T>{g.ptr<T>(), g.shape[1]}, {g.data}, dweight.ptr<T>(),
+    sum_by_key(context, tokens, MatrixRows<T>{g.ptr<T>(), g.shape[1]}, {g.data}, dweight.ptr<T>(),
                rows, g.shape[1]);
   });
 }

@@ -43,19 +43,13 @@ struct Lines {
   bool largest;
 
   Lines(View x, View values, View indices, int axis, bool largest_first)
-      : length(x.shape[axis]),
+      : starts(walk_without<3>(axis, {x, values, indices})),
+        length(x.shape[axis]),
         chosen(values.shape[axis]),
         x_step(x.strides[axis]),
         value_step(values.strides[axis]),
         index_step(indices.strides[axis]),
-        largest(largest_first) {
-    TensorView views[3] = {x, values, indices};
-    for (TensorView& view : views) {
-      view.shape.erase(axis);
-      view.strides.erase(axis);
-    }
-    starts = make_walk<3>({&views[0], &views[1], &views[2]}, Order::memory);
-  }
+        largest(largest_first) {}
 };
 
 /// Lines of up to this many elements are sorted by a block at a time.

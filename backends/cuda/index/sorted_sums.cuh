@@ -115,6 +115,18 @@ void launch(const KernelContext& context, const SortedKeys& sorted, const Source
 
 }  // namespace sums
 
+/// A source for `sum_by_key`: the rows of x, of `width` elements.
+template <class T>
+struct MatrixRows {
+  const T* x;
+  int64_t width;
+
+  template <int V>
+  __device__ Vector<compute_t<T>, V> at(int64_t place, int64_t column) const {
+    return read<V>(x + place * width + column);
+  }
+};
+
 /// y[v] = sum of the rows source.at<V>(place, column) over the sorted keys v, in their order:
 /// [rows, width], contiguous, of the device type `T`; other keys are left out. `data` are the
 /// addresses that the source reads in vectors, in rows of `width`.

@@ -76,12 +76,7 @@ struct Threshold {
 
 /// Sum over the threads before this one, and over all.
 __device__ int2 exclusive_sum(int x, int* of_warp) {
-  int within = x;
-#pragma unroll
-  for (int step = 1; step < kWarp; step *= 2) {
-    const int before = __shfl_up_sync(kAllLanes, within, step);
-    if (WarpTeam::rank() >= step) within += before;
-  }
+  const int within = scan_warp(x);
   __syncthreads();  // all threads have read the sums of the previous call
   if (WarpTeam::rank() == kWarp - 1) of_warp[threadIdx.x / kWarp] = within;
   __syncthreads();

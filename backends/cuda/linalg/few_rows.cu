@@ -199,21 +199,16 @@ int most_warps(int shared) {
 
 template <int M, bool kGated, int L, class T>
 void launch_lanes(const KernelContext& context, const FewRows<T>& f) {
-  static std::atomic<uint64_t> allowed{0};  // a bit for each card
-  const auto kernel = few_rows_kernel<M, kGated, L, T>;
+  constexpr auto kernel = few_rows_kernel<M, kGated, L, T>;
   const int card = context.device.index;
-  const auto attribute = [card](cudaDeviceAttr which) {
-    int value = 0;
-    SASH_CUDA_CHECK(cudaDeviceGetAttribute(&value, which, card));
-    return value;
-  };
-  const int most = most_warps(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin));
+  const int most = most_warps(card_attribute(card, cudaDevAttrMaxSharedMemoryPerBlockOptin));
   const int64_t ring = int64_t{kStages} * kStageBytes * kWarp,
                 x = f.rows * f.k * int64_t{sizeof(T)};
-  allow_shared_memory(kernel, allowed, card, ring * most + kMostBytes);
-  DependentLaunch launch = spread<L>(f.n, most, attribute(cudaDevAttrMultiProcessorCount));
+  allow_shared_memory<kernel>(card, ring * most + kMostBytes);
+  DependentLaunch launch =
+      spread<L>(f.n, most, card_attribute(card, cudaDevAttrMultiProcessorCount));
   launch.shared = ring * (launch.threads / kWarp) + (x <= kMostBytes ? x : 0);
-  launch_dependent(launch, kernel, stream_of(context), f);
+  launch_dependent(context, launch, kernel, f);
 }
 
 template <int M, bool kGated, class T>

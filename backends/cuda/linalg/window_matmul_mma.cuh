@@ -1,10 +1,8 @@
 #pragma once
 
-#include <optional>
-
-#include "../../../tensor/kernels/memory.h"
 #include "../attention/common/limits.h"
 #include "../attention/mma/tile.cuh"
+#include "../shape/readable.h"
 #include "window_matmul.h"
 
 /// What the windowed products on tensor cores share. A block has four warps, each of which computes
@@ -123,22 +121,7 @@ struct Staged {
   }
 };
 
-/// An operand with unit stride along the last axis: the view, or a copy.
-class UnitRows {
- public:
-  UnitRows(KernelContext& context, View x) : view_(x) {
-    if (x.shape[3] == 1 || x.strides[3] == 1) return;
-    copy_.emplace(context, x.numel() * size_of(x.dtype));
-    view_.data = copy_->ptr<void>();
-    view_.strides = contiguous_strides(x.shape);
-    kernels::copy(context, x, view_);
-  }
-  const TensorView& view() const { return view_; }
-
- private:
-  TensorView view_;
-  std::optional<Workspace> copy_;
-};
+inline bool has_unit_rows(View x) { return x.shape[3] == 1 || x.strides[3] == 1; }
 
 /// Whether x [B, H, M, N] is stored as [B, H, N, M], with keys that can be read 16 bytes at a time
 /// from key -left on.
@@ -157,12 +140,6 @@ Rows<const T> key_columns(View x) {
           x.strides[3],
           static_cast<int>(x.shape[2]),
           true};
-}
-
-template <class F>
-void with_half(DType dtype, F&& f) {
-  if (dtype == DType::float16) return f.template operator()<__half>();
-  f.template operator()<__nv_bfloat16>();
 }
 
 }  // namespace sash::cuda::window

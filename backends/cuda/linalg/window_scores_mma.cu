@@ -166,12 +166,11 @@ void scores(KernelContext& context, View q, View k, const kernels::WindowParams&
   // Element (r, c) of a tile is number r (slots - 1) + c after a multiple of 64, of each head.
   const int64_t odd = (dims.slots - 1) | (heads > 1 ? int64_t{dims.m} * dims.slots : 0);
   const bool by_columns = odd % 8 == 0 && has_key_columns(k, window);
-  const UnitRows queries(context, q);
-  std::optional<UnitRows> keys;
-  if (!by_columns) keys.emplace(context, k);
+  const Readable queries(context, q, has_unit_rows(q));
+  const Readable keys(context, k, by_columns || has_unit_rows(k));
   const Scores<T> call{dims,
                        rows_of<const T>(queries.view()),
-                       by_columns ? key_columns<T>(k) : rows_of<const T>(keys->view()),
+                       by_columns ? key_columns<T>(k) : rows_of<const T>(keys.view()),
                        a.ptr<T>(),
                        static_cast<float>(fill),
                        static_cast<int>(dims.blocks(kTile)),
@@ -179,12 +178,11 @@ void scores(KernelContext& context, View q, View k, const kernels::WindowParams&
                        static_cast<int>(groups),
                        chunks};
   const auto run = [&]<bool held, bool columns, int kWidth>() {
-    static constinit std::atomic<uint64_t> allowed{0};
     const int most =
         held ? shared_bytes<T>(1)
              : std::min(shared_bytes<T>(kMostChunks), shared_memory_limit(context.device));
-    launch(context, scores_kernel<T, held, columns, kWidth>, allowed, blocks * groups, kBlock,
-           shared_bytes<T>(chunks), most, call);
+    launch<scores_kernel<T, held, columns, kWidth>>(
+        context, blocks * groups, kBlock, SharedBytes(shared_bytes<T>(chunks), most), call);
   };
   const auto with_width = [&]<bool held>() {
     if (by_columns) return run.template operator()<held, true, 8>();
@@ -207,7 +205,9 @@ bool window_scores_mma_takes(View q) {
 
 void window_scores_mma(KernelContext& context, View q, View k, const kernels::WindowParams& window,
                        double fill, View a) {
-  window::with_half(a.dtype, [&]<class T>() { window::scores<T>(context, q, k, window, fill, a); });
+  dispatch_device_halves(a.dtype, "window_matmul", [&]<class T>(TypeTag<T>) {
+    window::scores<T>(context, q, k, window, fill, a);
+  });
 }
 
 }  // namespace sash::cuda

@@ -18,8 +18,7 @@ bool on_tensor_cores(const KernelContext& context, const Views&... x) {
 }
 
 void forward(KernelContext& context, const kernels::LinearAttentionInputs& x,
-             const kernels::LinearAttentionParams& params, const TensorView& out,
-             const TensorView& den) {
+             const kernels::LinearAttentionParams& params, View out, View den) {
   if (den.numel() == 0) return;
   check_extents("linear_attention", x.q, x.k);
   if (on_tensor_cores(context, x)) return linear::mma_forward(context, x, params, out, den);

@@ -7,6 +7,12 @@
 /// Steps that the kernels with and without tensor cores share.
 namespace sash::cuda::linear {
 
+using LinearForward = void(const KernelContext& context, const kernels::LinearAttentionInputs& x,
+                           const kernels::LinearAttentionParams& params, View out, View den);
+using LinearBackward = void(const KernelContext& context, const kernels::LinearAttentionInputs& x,
+                            const kernels::LinearAttentionParams& params,
+                            const kernels::LinearAttentionGradients& grads);
+
 /// Which chunks' states a chunk is multiplied with.
 enum class Scan { before, behind, all };
 

@@ -6,7 +6,7 @@
 namespace sash::cuda::linear {
 namespace {
 
-bool in_vectors(const TensorView& x) { return rows_of<const __half>(x).vectors; }
+bool in_vectors(View x) { return rows_of<const __half>(x).vectors; }
 
 int width_of(const kernels::LinearAttentionInputs& x) {
   return std::max(x.q.shape[3], x.v.shape[3]) <= 64 ? 64 : 128;
@@ -14,7 +14,7 @@ int width_of(const kernels::LinearAttentionInputs& x) {
 
 template <class T, int kWidth>
 Call<T, kWidth> make_call(const kernels::LinearAttentionInputs& x,
-                          const kernels::LinearAttentionParams& params, const TensorView& den) {
+                          const kernels::LinearAttentionParams& params, View den) {
   const Rows<const T> q = rows_of<const T>(x.q);
   return {.p = Sizes(x, params),
           .q = q,
@@ -70,8 +70,7 @@ int64_t mma_kept_bytes(const kernels::LinearAttentionInputs& x,
 }
 
 void mma_forward(const KernelContext& context, const kernels::LinearAttentionInputs& x,
-                 const kernels::LinearAttentionParams& params, const TensorView& out,
-                 const TensorView& den) {
+                 const kernels::LinearAttentionParams& params, View out, View den) {
   with_types(x, [&]<class T, int kWidth>() {
     Call<T, kWidth> call = make_call<T, kWidth>(x, params, den);
     call.out = rows_of<T>(out);

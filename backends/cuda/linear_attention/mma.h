@@ -1,6 +1,6 @@
 #pragma once
 
-#include "../../../ops/kernels/linear_attention.h"
+#include "common.h"
 
 /// Linear attention on tensor cores: halves, D and D_v multiples of 8 up to 128, rows on 16-byte
 /// boundaries. bfloat16 is multiplied as it is; float16 as TF32, because sums of features exceed
@@ -15,12 +15,7 @@ bool mma_takes(const KernelContext& context, const kernels::LinearAttentionInput
 int64_t mma_kept_bytes(const kernels::LinearAttentionInputs& x,
                        const kernels::LinearAttentionParams& params);
 
-void mma_forward(const KernelContext& context, const kernels::LinearAttentionInputs& x,
-                 const kernels::LinearAttentionParams& params, const TensorView& out,
-                 const TensorView& den);
-
-void mma_backward(const KernelContext& context, const kernels::LinearAttentionInputs& x,
-                  const kernels::LinearAttentionParams& params,
-                  const kernels::LinearAttentionGradients& grads);
+LinearForward mma_forward;
+LinearBackward mma_backward;
 
 }  // namespace sash::cuda::linear

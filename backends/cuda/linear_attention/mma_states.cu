@@ -145,14 +145,13 @@ void make_states(const KernelContext& context, const Call<T, kWidth>& call,
   using U = operand_type<T>;
   const Workspace own(context, memory.heads() * memory.chunks() * kOwn<kWidth> *
                                    static_cast<int64_t>(sizeof(float)));
-  static constinit std::atomic<uint64_t> allowed{0}, sum_allowed{0};
   constexpr int shared = 4 * kTileBytes<U, kWidth>;
-  launch(context, own_kernel<T, kWidth, kQueries>, allowed, memory.heads() * memory.chunks(),
-         2 * kWidth, shared, shared, call, memory.chunks(), own.ptr<float>());
+  launch<own_kernel<T, kWidth, kQueries>>(context, memory.heads() * memory.chunks(), 2 * kWidth,
+                                          shared, call, memory.chunks(), own.ptr<float>());
   const int64_t threads = memory.heads() * (kOwn<kWidth> / 4);
-  launch(context, sum_kernel<U, kWidth>, sum_allowed, (threads + kScanThreads - 1) / kScanThreads,
-         kScanThreads, 0, 0, call.p.causal ? scan : Scan::all, own.ptr<const float>(),
-         memory.heads(), memory.chunks(), memory.states());
+  launch<sum_kernel<U, kWidth>>(context, ceil_div(threads, kScanThreads), kScanThreads, 0,
+                                call.p.causal ? scan : Scan::all, own.ptr<const float>(),
+                                memory.heads(), memory.chunks(), memory.states());
 }
 
 }  // namespace

@@ -201,10 +201,4 @@ __device__ void multiply_columns(Sums<1, kWidth>& sum, uint32_t x, uint32_t y) {
   }
 }
 
-/// The sum of x over the four lanes of a row.
-__device__ inline float sum_over_quad(float x) {
-  x += __shfl_xor_sync(~0u, x, 1);
-  return x + __shfl_xor_sync(~0u, x, 2);
-}
-
 }  // namespace sash::cuda::linear

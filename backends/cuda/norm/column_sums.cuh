@@ -45,11 +45,11 @@ __global__ void __launch_bounds__(kAddingWarps* kWarp)
 }
 
 template <class A, class T>
-void launch_add_chunks(cudaStream_t stream, const A* partial, int64_t chunks, int outputs,
+void launch_add_chunks(const KernelContext& context, const A* partial, int64_t chunks, int outputs,
                        int64_t n, const ColumnSums<T>& y) {
   const dim3 grid(static_cast<unsigned>(ceil_div(n, kAddedColumns)),
                   static_cast<unsigned>(outputs));
-  launch_dependent({.grid = grid, .threads = kAddingWarps * kWarp}, add_chunks<A, T>, stream,
+  launch_dependent(context, {.grid = grid, .threads = kAddingWarps * kWarp}, add_chunks<A, T>,
                    partial, chunks, outputs, n, y);
 }
 
@@ -133,7 +133,6 @@ void sum_columns(const KernelContext& context, const F& f, int64_t rows, int64_t
   constexpr int64_t kShortest = 32, kLongest = 128, kWanted = 512, kMostChunks = 65535;
   constexpr int64_t kFew = 64, kManyColumns = 4096;
   if (n == 0) return;
-  const CardGuard guard(context.device.index);
   const bool vectors = rows_take_vectors<T>(n, data) && rows_take_vectors<T>(n, {y});
   with_vector_width<16 / sizeof(T)>(vectors, [&]<int V>(std::integral_constant<int, V>) {
     if (rows <= kFew && n >= kManyColumns) {
@@ -149,7 +148,7 @@ void sum_columns(const KernelContext& context, const F& f, int64_t rows, int64_t
       launch_kernel(context, {groups, chunks}, kThreads, 0, sum_chunks_of_rows<V, F>, f,
                     partial.ptr<A>(), rows, n, chunk);
     }
-    launch_add_chunks(stream_of(context), partial.ptr<A>(), chunks, 1, n, ColumnSums<T>{{y}});
+    launch_add_chunks(context, partial.ptr<A>(), chunks, 1, n, ColumnSums<T>{{y}});
   });
 }
 

@@ -93,9 +93,8 @@ void add_layer_norm_chunks(KernelContext& context, View sums, View dweight, View
   const int64_t chunks = sums.shape[0], n = sums.shape[2];
   if (n == 0) return;
   const DType dtype = dweight.data ? dweight.dtype : dbias.dtype;
-  const CardGuard guard(context.device.index);
   dispatch_device_floating(dtype, "layer_norm", [&]<class T>(TypeTag<T>) {
-    launch_add_chunks(stream_of(context), sums.ptr<const compute_t<T>>(), chunks, 2, n,
+    launch_add_chunks(context, sums.ptr<const compute_t<T>>(), chunks, 2, n,
                       ColumnSums<T>{{dweight.ptr<T>(), dbias.ptr<T>()}});
   });
 }

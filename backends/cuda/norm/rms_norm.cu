@@ -21,11 +21,10 @@ void backward(const KernelContext& context, const NormGradient<T, false>& f, int
   const RowChunks chunks(rows, n, V, 3);
   const Workspace scratch(context, dweight ? chunks.count * n * int64_t{sizeof(A)} : 0);
   A* const partial = dweight ? scratch.ptr<A>() : nullptr;
-  const CardGuard guard(context.device.index);
   launch_kernel(context, chunks.count, chunks.threads, chunks.shared,
                 norm_gradient_rows<V, T, false>, f, partial, rows, n, chunks.rows);
   if (!partial) return;
-  launch_add_chunks(stream_of(context), partial, chunks.count, 1, n, ColumnSums<T>{{dweight}});
+  launch_add_chunks(context, partial, chunks.count, 1, n, ColumnSums<T>{{dweight}});
 }
 
 void rms_norm_forward(KernelContext& context, View x, View residual, View weight, View sum, View y,

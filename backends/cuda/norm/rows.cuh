@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "../elementwise/fast_math.cuh"
+#include "../reduce/reduce_block.cuh"
 #include "../runtime/dependent_launch.cuh"
 
 /// Helpers for kernels over the rows of contiguous matrices.
@@ -15,10 +16,8 @@
 /// depends on shape and alignment alone.
 namespace sash::cuda {
 
-inline constexpr int kWarp = 32;
 inline constexpr int kWarps = kThreads / kWarp;  ///< per block
-inline constexpr unsigned kAllLanes = 0xffffffffu;
-inline constexpr int kHeld = 32;  ///< elements of a row per lane
+inline constexpr int kHeld = 32;                 ///< elements of a row per lane
 inline constexpr int64_t kLongestHeld = kHeld * kWarp;
 inline constexpr int kFewLanes = 4;      ///< for rows of at most kHeld kFewLanes columns
 inline constexpr int64_t kFewRows = 16;  ///< whose kernel is shorter than its launch
@@ -29,50 +28,6 @@ inline constexpr T kInfinity = std::numeric_limits<T>::infinity();
 
 template <class T>
 inline constexpr T kNaN = std::numeric_limits<T>::quiet_NaN();
-
-struct Plus {
-  __device__ auto operator()(auto a, auto b) const { return a + b; }
-};
-/// The larger of a and b. Ignores a NaN in `b`; `a` must not be NaN.
-struct Larger {
-  __device__ auto operator()(auto a, auto b) const { return a < b ? b : a; }
-};
-
-template <class T>
-__device__ T shuffle_xor(T x, int step, unsigned lanes = kAllLanes) {
-  return __shfl_xor_sync(lanes, x, step);
-}
-
-/// Reduces x over each aligned group of `lanes` lanes of a warp by the commutative `f`. All lanes
-/// of a group get the same bits.
-template <int lanes = kWarp, class T, class F>
-__device__ T reduce_warp(T x, F f) {
-#pragma unroll
-  for (int step = lanes / 2; step > 0; step /= 2) {
-    if constexpr (lanes == kWarp) {
-      x = f(x, shuffle_xor(x, step));
-    } else {
-      const unsigned first = threadIdx.x % kWarp / lanes * lanes;
-      x = f(x, shuffle_xor(x, step, ((1u << lanes) - 1) << first));
-    }
-  }
-  return x;
-}
-
-/// The same over the block. Called by all its threads.
-template <int threads, class T, class F>
-__device__ T reduce_block(T x, F f) {
-  constexpr int warps = threads / kWarp;
-  __shared__ T part[warps];
-  x = reduce_warp(x, f);
-  __syncthreads();  // all threads have read the parts of the previous call
-  if (threadIdx.x % kWarp == 0) part[threadIdx.x / kWarp] = x;
-  __syncthreads();
-  x = part[0];
-#pragma unroll
-  for (int w = 1; w < warps; ++w) x = f(x, part[w]);
-  return x;
-}
 
 /// `lanes` lanes of a warp.
 template <int lanes>
@@ -304,12 +259,11 @@ template <class T, class F>
 void over_rows(const KernelContext& context, const F& f, int64_t rows, int64_t n,
                std::initializer_list<const void*> data) {
   if (rows == 0) return;
-  const CardGuard guard(context.device.index);
   const auto launch = [&]<class Team, int V>(TypeTag<Team>, std::integral_constant<int, V>) {
     const auto blocks = static_cast<unsigned>(ceil_div(rows, Team::kRows));
     if (rows <= kFewRows) {
-      return launch_dependent({.grid = blocks, .threads = kThreads}, row_kernel<Team, V, F>,
-                              stream_of(context), f, rows, n);
+      return launch_dependent(context, {.grid = blocks, .threads = kThreads},
+                              row_kernel<Team, V, F>, f, rows, n);
     }
     launch_kernel(context, blocks, kThreads, 0, row_kernel<Team, V, F>, f, rows, n);
   };

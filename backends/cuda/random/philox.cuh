@@ -11,6 +11,15 @@ namespace sash::cuda {
 template <class T>
 inline constexpr int kDraws = std::max<int>(4, 16 / sizeof(T));
 
+/// f of each number of a block.
+template <class T, class F>
+__device__ Vector<T, 4> four_of(const PhiloxBlock& block, F f) {
+  Vector<T, 4> y;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) y.element[i] = f(block.lane[i]);
+  return y;
+}
+
 /// Elements first ... first + kDraws - 1. `f(block)` or `f(block, counter)` returns four numbers in
 /// the compute type of T.
 template <class T, class F>

@@ -44,6 +44,9 @@ class RelaxedCapture {
 /// capture.
 void* try_allocate(cudaError_t (*allocate)(void**, size_t), int64_t bytes);
 
+/// A property of a card.
+int card_attribute(int card, cudaDeviceAttr attribute);
+
 /// Makes work queued on `stream` from now on wait for the work already queued on `other`, a stream
 /// of `other_card`.
 void wait_stream(cudaStream_t stream, cudaStream_t other, int other_card);

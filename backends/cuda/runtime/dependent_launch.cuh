@@ -2,7 +2,7 @@
 
 #include <atomic>
 
-#include "check.h"
+#include "launch.cuh"
 
 /// Kernels that start while the one before them on the stream ends ("programmatic dependent
 /// launch", from sm_90 on). They save most of a launch where that one is short.
@@ -30,18 +30,18 @@ inline __device__ void prefetch(const void* line) {
 
 /// The compute capability's first number.
 inline int card_generation() {
-  int card = 0, major = 0;
+  int card = 0;
   SASH_CUDA_CHECK(cudaGetDevice(&card));
-  SASH_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, card));
-  return major;
+  return card_attribute(card, cudaDevAttrComputeCapabilityMajor);
 }
 
-/// Lets `kernel` use `most` bytes of dynamic shared memory, once for each card, of which `done` has
-/// a bit; and divides multiprocessors' memory as for all kernels that call this: one that wants it
-/// divided otherwise would wait until the one before it has left.
-template <class... Parameters>
-void allow_shared_memory(void (*kernel)(Parameters...), std::atomic<uint64_t>& done, int card,
-                         int64_t most) {
+/// Lets `kernel` use `most` bytes of dynamic shared memory, and gives the multiprocessor's memory
+/// to shared memory as far as possible. Every kernel that starts early calls this: a kernel that
+/// wants another division waits until the kernel before it has left. Asks the driver once for each
+/// card.
+template <auto kernel>
+void allow_shared_memory(int card, int64_t most) {
+  static constinit std::atomic<uint64_t> done{0};  // a bit for each card
   const uint64_t bit = uint64_t{1} << card;
   if (done.load(std::memory_order_relaxed) & bit) return;
   SASH_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -59,8 +59,9 @@ struct DependentLaunch {
 };
 
 template <class... Parameters, class... Arguments>
-void launch_dependent(const DependentLaunch& launch, void (*kernel)(Parameters...),
-                      cudaStream_t stream, const Arguments&... arguments) {
+void launch_dependent(const KernelContext& context, const DependentLaunch& launch,
+                      void (*kernel)(Parameters...), const Arguments&... arguments) {
+  const CardGuard guard(context.device.index);
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
@@ -71,7 +72,7 @@ void launch_dependent(const DependentLaunch& launch, void (*kernel)(Parameters..
   config.gridDim = launch.grid;
   config.blockDim = static_cast<unsigned>(launch.threads);
   config.dynamicSmemBytes = static_cast<size_t>(launch.shared);
-  config.stream = stream;
+  config.stream = stream_of(context);
   config.attrs = attributes;
   config.numAttrs = card_generation() < 9 ? 0 : launch.cluster > 1 ? 2 : 1;
   SASH_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...));

@@ -203,9 +203,8 @@ void launch(const KernelContext& context, const ProductCall& call) {
 
 void multiply_halves(const KernelContext& context, const ProductCall& call) {
   dispatch_device_halves(call.y.dtype, "block_sparse_matmul", [&]<class T>(TypeTag<T>) {
-    with_block(call.block, [&](auto block) {
-      if (call.transposed) return launch<T, block(), true>(context, call);
-      launch<T, block(), false>(context, call);
+    with_product<16, 32, 64, 128>(call, [&](auto block, auto transposed) {
+      launch<T, block(), transposed()>(context, call);
     });
   });
 }

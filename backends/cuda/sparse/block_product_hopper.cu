@@ -97,12 +97,9 @@ void launch(const KernelContext& context, const ProductCall& call) {
 
 void multiply_wide_hopper(const KernelContext& context, const ProductCall& call) {
   dispatch_device_halves(call.y.dtype, "block_sparse_matmul", [&]<class T>(TypeTag<T>) {
-    const auto run = [&](auto block) {
-      if (call.transposed) return launch<T, block(), true>(context, call);
-      launch<T, block(), false>(context, call);
-    };
-    if (call.block == 64) return run(std::integral_constant<int, 64>{});
-    run(std::integral_constant<int, 128>{});
+    with_product<64, 128>(call, [&](auto block, auto transposed) {
+      launch<T, block(), transposed()>(context, call);
+    });
   });
 }
 

@@ -4,8 +4,7 @@
 
 #include <cstdint>
 
-#include "../../../../core/backend/kernel.h"
-#include "../../../../core/backend/tensor_view.h"
+#include "../../../../tensor/kernels/view.h"
 
 namespace sash::cuda {
 
@@ -15,7 +14,7 @@ namespace sash::cuda {
 ///
 /// `seen_by` [B or 1, H or 1, key_blocks], if given, says of each block of 64 keys which blocks of
 /// queries may see it: {m, -n} where these are among [m, n), or m >= n if there are none.
-void summarise_bounds(const KernelContext& context, const TensorView& bounds, int64_t query_rows,
-                      int4* summary, int2* seen_by = nullptr, int64_t key_blocks = 0);
+void summarise_bounds(const KernelContext& context, View bounds, int64_t query_rows, int4* summary,
+                      int2* seen_by = nullptr, int64_t key_blocks = 0);
 
 }  // namespace sash::cuda

@@ -56,8 +56,7 @@ struct Diagonals {
       const int at = distance + d - (kRows - 1);
       if (side == 0 ? at <= -radius || radius == 0 : at >= radius) sum += square.sum[d];
     }
-#pragma unroll
-    for (int step = kWarp / 2; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+    sum = sum_over_lanes(sum);
     if (lane() == 0 && (side == 0 || radius > 0)) sums[side * 2 * radius] += sum;
   }
 };
@@ -69,6 +68,6 @@ namespace sash::cuda {
 /// drelative[b, h, d] = the sum of diagonals[b, h, block, d] over the blocks, in their order.
 template <class T>
 void sum_diagonals(const KernelContext& context, const T* diagonals, int64_t blocks,
-                   const TensorView& drelative);
+                   View drelative);
 
 }  // namespace sash::cuda

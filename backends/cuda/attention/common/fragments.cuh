@@ -22,6 +22,21 @@ inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
 /// bounds.
 enum class Kind { plain, dropout, general };
 
+/// The shape of a kernel for tiles of `key` features, in a table of shapes: see `ShapeOf`.
+template <int key, class S>
+struct For {
+  static constexpr int kKey = key;
+  using Shape = S;
+};
+template <int key, class... Table>
+struct FindShape;
+template <int key, class First, class... Others>
+struct FindShape<key, First, Others...>
+    : std::conditional_t<First::kKey == key, First, FindShape<key, Others...>> {};
+/// The shape that a table of `For` has for `key`.
+template <int key, class... Table>
+using ShapeOf = typename FindShape<key, Table...>::Shape;
+
 /// The column of sum[j][e] on this lane.
 __device__ inline int column_of(int j, int e) { return 8 * j + lane() % 4 * 2 + e % 2; }
 

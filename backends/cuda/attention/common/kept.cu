@@ -82,11 +82,8 @@ __global__ void __launch_bounds__(kKeptThreads)
 
 template <class T>
 void kept_tiles(const KernelContext& context, const AttentionDims<T>& dims, const KeptCall& call) {
-  const auto blocks = static_cast<unsigned>(dims.batches * dims.heads * dims.map.query_blocks);
-  const CardGuard guard(context.device.index);
-  kept_kernel<T>
-      <<<blocks, kKeptThreads, 0, static_cast<cudaStream_t>(context.stream.handle)>>>(dims, call);
-  SASH_CUDA_CHECK(cudaGetLastError());
+  launch_kernel(context, dims.batches * dims.heads * dims.map.query_blocks, kKeptThreads, 0,
+                kept_kernel<T>, dims, call);
 }
 
 int64_t attention_kept_bytes(const kernels::AttentionInputs& inputs,

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "../../../../core/backend/device.h"
-#include "../../../../core/backend/tensor_view.h"
+#include "../../../../tensor/kernels/view.h"
 
 /// What a card, and the code that was loaded for it, allow the kernels of attention.
 namespace sash::cuda {
@@ -23,7 +23,7 @@ bool has_hopper_code(Device device);
 
 /// `ValueError` of `op` if q and k [B, H, S, D] have more than 2^30 rows in a head, or heads in all
 /// batches: kernels count both in 32 bits.
-void check_extents(const char* op, const TensorView& q, const TensorView& k);
+void check_extents(const char* op, View q, View k);
 
 /// Calls `f<Large>()` where the card gives a block of threads the shared memory of its kernels,
 /// `Large::kMost` bytes, else `f<Small>()`, which every card does.

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "../../../../core/backend/tensor_view.h"
+#include "../../../../tensor/kernels/view.h"
 
 namespace sash::cuda {
 
@@ -22,7 +22,7 @@ struct Rows {
 };
 
 template <class T>
-Rows<T> rows_of(const TensorView& x) {
+Rows<T> rows_of(View x) {
   constexpr int64_t per_vector = 16 / sizeof(T);
   bool vectors = reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && x.shape[3] % per_vector == 0;
   for (int axis = 0; axis < 3; ++axis) {

@@ -314,10 +314,7 @@ __global__ void __launch_bounds__(S::kThreads, 1) fused_kernel(const __grid_cons
   auto& shared = *reinterpret_cast<FusedShared<S>*>(raw);
   specialize_warps<S>(
       shared, [&] { FusedGroup<S, T>(x, shared).run(); },
-      [&] {
-        list_steps<S, false>(
-            x, shared, [](const WorkTile&) {}, x.k, x.v);
-      },
+      [&] { list_steps<S, false>(x, shared, no_work, x.k, x.v); },
       [&] { copy_queries<S>(x, shared); }, [&] { await_turns<S>(x, shared); },
       [&] { pass_turns<S>(x, shared); });
 #endif
@@ -325,11 +322,7 @@ __global__ void __launch_bounds__(S::kThreads, 1) fused_kernel(const __grid_cons
 
 template <class S, class T = typename S::Element>
 void launch_fused(const KernelContext& context, const Fused<T>& call) {
-  static_assert(sizeof(FusedShared<S>) <= kSharedBytes);
-  static constinit std::atomic<uint64_t> allowed{0};
-  constexpr auto shared = static_cast<int>(sizeof(FusedShared<S>));
-  launch(context, fused_kernel<S>, allowed, std::min(multiprocessors(context), call.order.tiles),
-         S::kThreads, shared, shared, call);
+  launch_in_order<fused_kernel<S>, S, FusedShared<S>>(context, call);
 }
 
 template <class T, Kind kind>

@@ -17,25 +17,16 @@ struct GeneralQueryShared : SharedStorage<S> {
 template <class S>
 using QueryShared = std::conditional_t<S::kGeneral, GeneralQueryShared<S>, SharedStorage<S>>;
 
-/// Shapes by the width of tiles.
+/// Shapes by the width of tiles; the key of a general kernel is minus the width.
 template <class T, int width, bool general>
-struct QueryShapes;
-template <class T>
-struct QueryShapes<T, 32, false> : BackwardShape<T, 32, 4, 4, 2, false> {};
-template <class T>
-struct QueryShapes<T, 64, false> : BackwardShape<T, 64, 3, 6, 2, false> {};
-template <class T>
-struct QueryShapes<T, 96, false> : BackwardShape<T, 96, 3, 3, 2, false> {};
-template <class T>
-struct QueryShapes<T, 128, false> : BackwardShape<T, 128, 3, 4, 1, false> {};
-template <class T>
-struct QueryShapes<T, 256, false> : BackwardShape<T, 256, 2, 2, 1, false, 1, 1> {};
-template <class T>
-struct QueryShapes<T, 64, true> : General<BackwardShape<T, 64, 3, 2, 1, false>> {};
-template <class T>
-struct QueryShapes<T, 128, true> : General<BackwardShape<T, 128, 2, 2, 1, false>> {};
-template <class T>
-struct QueryShapes<T, 256, true> : General<BackwardShape<T, 256, 1, 2, 1, false>> {};
+using QueryShapes = ShapeOf<general ? -width : width, For<32, BackwardShape<T, 32, 4, 4, 2, false>>,
+                            For<64, BackwardShape<T, 64, 3, 6, 2, false>>,
+                            For<96, BackwardShape<T, 96, 3, 3, 2, false>>,
+                            For<128, BackwardShape<T, 128, 3, 4, 1, false>>,
+                            For<256, BackwardShape<T, 256, 2, 2, 1, false, 1, 1>>,
+                            For<-64, General<BackwardShape<T, 64, 3, 2, 1, false>>>,
+                            For<-128, General<BackwardShape<T, 128, 2, 2, 1, false>>>,
+                            For<-256, General<BackwardShape<T, 256, 1, 2, 1, false>>>>;
 
 /// Prefetches the rows of `out` that the groups will read to L2.
 template <int kBlockRows, class T>
@@ -121,10 +112,9 @@ class QueryGroup : public Consumer<QueryGroup<S, T>, S, Backward<T>, QueryShared
       float sum = 0;
 #pragma unroll
       for (int part = 0; part < parts; ++part) {
-        sum = dot_of(g.read(row, chunk + part * across), out[i][part], sum);
+        sum = dot_of<T>(g.read(row, chunk + part * across), out[i][part], sum);
       }
-#pragma unroll
-      for (int step = across / 2; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+      sum = sum_over_lanes<across>(sum);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int mine = lane() / 4 + 8 * half;
@@ -142,18 +132,6 @@ class QueryGroup : public Consumer<QueryGroup<S, T>, S, Backward<T>, QueryShared
         stats->neg_dot[row_of(half)] = -dot[half];
       }
     }
-  }
-
-  /// The products of eight pairs of elements, added to `sum`.
-  static __device__ float dot_of(const uint4& a, const uint4& b, float sum) {
-    const uint32_t x[4] = {a.x, a.y, a.z, a.w}, y[4] = {b.x, b.y, b.z, b.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float2 u = unpack(std::type_identity<T>{}, x[i]);
-      const float2 w = unpack(std::type_identity<T>{}, y[i]);
-      sum = fmaf(u.x, w.x, fmaf(u.y, w.y, sum));
-    }
-    return sum;
   }
 
   /// Makes a step the one at hand.
@@ -354,9 +332,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
 template <class S, class T = typename S::Element>
 void launch_queries(const KernelContext& context, const Backward<T>& call) {
   static_assert(S::kSplit == 1);
-  static constinit std::atomic<uint64_t> allowed{0};
-  launch_persistent<S, QueryShared<S>, true>(context, query_kernel<S>, allowed, call,
-                                             !call.diagonals);
+  launch_persistent<query_kernel<S>, S, QueryShared<S>, true>(context, call, !call.diagonals);
 }
 
 template <class T, Kind kind>

@@ -279,21 +279,14 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   };
   specialize_warps<S>(
       shared, [&] { StagedGroup<S, T>(x, shared).run(); },
-      [&] {
-        list_steps<S, false>(
-            x, shared, [](const WorkTile&) {}, x.k, x.v);
-      },
+      [&] { list_steps<S, false>(x, shared, no_work, x.k, x.v); },
       [&] { copy_queries<S>(x, shared); }, [&] { add_parts(0); }, [&] { add_parts(1); });
 #endif
 }
 
 template <class S, class T = typename S::Element>
 void launch_staged(const KernelContext& context, const Fused<T>& call) {
-  static_assert(sizeof(StagedShared<S>) <= kSharedBytes);
-  static constinit std::atomic<uint64_t> allowed{0};
-  constexpr auto shared = static_cast<int>(sizeof(StagedShared<S>));
-  launch(context, staged_kernel<S>, allowed, std::min(multiprocessors(context), call.order.tiles),
-         S::kThreads, shared, shared, call);
+  launch_in_order<staged_kernel<S>, S, StagedShared<S>>(context, call);
 }
 
 template <class T, Kind kind>

@@ -4,8 +4,8 @@
 #include <string>
 #include <string_view>
 
-#include "../../../../tensor/kernels/memory.h"
 #include "../../hopper/tensor_map.h"
+#include "../../shape/readable.h"
 #include "../common/diagonals.cuh"
 #include "../common/kept.cuh"
 #include "../common/limits.h"
@@ -14,29 +14,6 @@
 
 namespace sash::cuda {
 namespace {
-
-/// A view that fits a tensor map: `x` itself, or a contiguous copy.
-class Readable {
- public:
-  Readable(KernelContext& context, const TensorView& x) : view_(x) {
-    if (fits_tensor_map(x)) return;
-    copy_.emplace(context, x.numel() * size_of(x.dtype));
-    view_.strides = contiguous_strides(x.shape);
-    view_.data = copy_->ptr<void>();
-    kernels::copy(context, x, view_);
-  }
-  const TensorView& view() const { return view_; }
-
- private:
-  TensorView view_;
-  std::optional<Workspace> copy_;
-};
-
-template <class F>
-void with_half(DType dtype, F&& f) {
-  dtype == DType::bfloat16 ? f(std::type_identity<__nv_bfloat16>{})
-                           : f(std::type_identity<__half>{});
-}
 
 /// How a backward pass is formed: dq, then dk and dv, with seven products, or in one pass with
 /// five.
@@ -146,19 +123,18 @@ bool attention_hopper_runs(Device device) {
 
 bool attention_hopper_takes(const kernels::AttentionInputs& inputs) {
   const auto& [q, k, v] = inputs;
-  const auto fits = [](const TensorView& x) {
+  const auto fits = [](View x) {
     return fits_tensor_map(x) && x.shape[3] % 8 == 0 && x.shape[3] <= 256;
   };
   return fits(q) && fits(k) && fits(v);
 }
 
 void attention_hopper_forward(KernelContext& context, const kernels::AttentionInputs& inputs,
-                              const kernels::AttentionParams& params, const TensorView& out,
-                              const TensorView& lse) {
+                              const kernels::AttentionParams& params, View out, View lse) {
   using namespace hopper;
   const auto& [q, k, v] = inputs;
   const BoundsSummary summary(context, inputs, params);
-  with_half(q.dtype, [&]<class T>(std::type_identity<T>) {
+  dispatch_device_halves(q.dtype, "attention", [&]<class T>(TypeTag<T>) {
     const AttentionDims<T> dims(inputs, params, summary.bounds());
     const int width = tile_width(std::max(q.shape[3], v.shape[3]), !dims.plain);
     const int slab = slab_of(width);
@@ -186,9 +162,9 @@ void attention_hopper_backward(KernelContext& context, const kernels::AttentionI
                                const kernels::AttentionGradients& gradients) {
   using namespace hopper;
   const auto& [q, k, v] = inputs;
-  const Readable g(context, gradients.g);
+  const Readable g(context, gradients.g, fits_tensor_map(gradients.g));
   const BoundsSummary summary(context, inputs, params, true);
-  with_half(q.dtype, [&]<class T>(std::type_identity<T>) {
+  dispatch_device_halves(q.dtype, "attention", [&]<class T>(TypeTag<T>) {
     const AttentionDims<T> p(inputs, params, summary.bounds());
     const int width = tile_width(std::max(q.shape[3], v.shape[3]), !p.plain);
     const int slab = slab_of(width);

@@ -26,25 +26,15 @@ struct ForwardShape : Groups<rows> {
   using Streamed = Tile<T, width, kKeys>;
 };
 
-/// Shapes by the width of tiles.
+/// Shapes by the width of tiles; the key of a general kernel is minus the width.
 template <class T, int width, bool general>
-struct ForwardShapes;
-template <class T>
-struct ForwardShapes<T, 32, false> : ForwardShape<T, 32, 4, 1, 4, true> {};
-template <class T>
-struct ForwardShapes<T, 64, false> : ForwardShape<T, 64, 4, 1, 8, true> {};
-template <class T>
-struct ForwardShapes<T, 96, false> : ForwardShape<T, 96, 3, 1, 4, true> {};
-template <class T>
-struct ForwardShapes<T, 128, false> : ForwardShape<T, 128, 3, 1, 4, true> {};
-template <class T>
-struct ForwardShapes<T, 256, false> : ForwardShape<T, 256, 2, 1, 2, true, 1> {};
-template <class T>
-struct ForwardShapes<T, 64, true> : General<ForwardShape<T, 64, 3, 1, 2, false>> {};
-template <class T>
-struct ForwardShapes<T, 128, true> : General<ForwardShape<T, 128, 2, 1, 2, false>> {};
-template <class T>
-struct ForwardShapes<T, 256, true> : General<ForwardShape<T, 256, 1, 1, 2, false, 1>> {};
+using ForwardShapes = ShapeOf<
+    general ? -width : width, For<32, ForwardShape<T, 32, 4, 1, 4, true>>,
+    For<64, ForwardShape<T, 64, 4, 1, 8, true>>, For<96, ForwardShape<T, 96, 3, 1, 4, true>>,
+    For<128, ForwardShape<T, 128, 3, 1, 4, true>>, For<256, ForwardShape<T, 256, 2, 1, 2, true, 1>>,
+    For<-64, General<ForwardShape<T, 64, 3, 1, 2, false>>>,
+    For<-128, General<ForwardShape<T, 128, 2, 1, 2, false>>>,
+    For<-256, General<ForwardShape<T, 256, 1, 1, 2, false, 1>>>>;
 
 /// For long but uneven block rows, such as those of causal masks: two key blocks a step make
 /// products of 128 columns, and two block rows a work tile differ less in length than three.
@@ -130,9 +120,7 @@ class ForwardGroup : public Consumer<ForwardGroup<S, T>, S, Forward<T>, SharedSt
     float factor[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float total = total_[half];
-      total += __shfl_xor_sync(~0u, total, 1);
-      total += __shfl_xor_sync(~0u, total, 2);
+      const float total = sum_over_quad(total_[half]);
       factor[half] = total == 0 ? 0.f : (S::kDropout ? x_.dims.kept : 1.f) / total;
       if (lane() % 4 == 0 && row_of(half) < rows) {
         lse[row_of(half)] =
@@ -351,8 +339,7 @@ class ForwardGroup : public Consumer<ForwardGroup<S, T>, S, Forward<T>, SharedSt
     float now = highest_[half];
 #pragma unroll
     for (int j = 2 * half; j < kScores; j += 4) now = max(now, max(score_[j], score_[j + 1]));
-    now = max(now, __shfl_xor_sync(~0u, now, 1));
-    now = max(now, __shfl_xor_sync(~0u, now, 2));
+    now = max_over_quad(now);
     // A row keeps an older maximum while weights stay below 2^8: sums are seldom rescaled then.
     const bool grows = (now - highest_[half]) * exponent() > kGrowth;
     if (!grows) now = highest_[half];
@@ -436,10 +423,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   };
   specialize_warps<S>(
       shared, [&] { ForwardGroup<S, T>(x, shared).run(); },
-      [&] {
-        list_steps<S, true>(
-            x, shared, [](const WorkTile&) {}, x.q);
-      },
+      [&] { list_steps<S, true>(x, shared, no_work, x.q); },
       [&] {
         copy_steps<S, true, (S::kBlocks > 1)>(x, shared, 0, copy(shared.a, x.k),
                                               copy(shared.b, x.v));
@@ -449,8 +433,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
 
 template <class S, class T = typename S::Element>
 void launch_forward(const KernelContext& context, const Forward<T>& call) {
-  static constinit std::atomic<uint64_t> allowed{0};
-  launch_persistent<S, SharedStorage<S>, true>(context, forward_kernel<S>, allowed, call);
+  launch_persistent<forward_kernel<S>, S, SharedStorage<S>, true>(context, call);
 }
 
 template <class T, Kind kind>

@@ -39,13 +39,17 @@ struct SharedStorage {
   }
 };
 
+/// For `list_steps`: a work tile needs nothing before its steps.
+__device__ inline void no_work(const WorkTile&) {}
+
 /// The loop of the warp that lists the work: it takes work tiles from the scheduler, publishes
 /// them, calls begin(work), loads the `resident` tiles, and publishes a step for each block that a
 /// row of the work tile lists. The blocks are those of keys if `by_query`, else of queries, of each
 /// query head of the work tile's key head in turn. It runs ahead of the copies, which so never wait
 /// for lists.
 template <class S, bool by_query, class X, class Shared, class Begin, class... Resident>
-__device__ void list_steps(const X& x, Shared& shared, Begin begin, const Resident&... resident) {
+__device__ void list_steps(const X& x, Shared& shared, const Begin& begin,
+                           const Resident&... resident) {
   const auto& p = x.dims;
   const int heads = by_query ? 1 : p.heads / p.key_heads;
   PipelineState<S::kResident> at_resident;

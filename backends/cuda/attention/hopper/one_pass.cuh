@@ -72,21 +72,4 @@ __device__ void load_kept(Mask<kBlocks, false>& kept, const Fused<T>& x,
   }
 }
 
-/// The loop of the warp that copies queries, their statistics and cotangents.
-template <class S, class T, class Shared>
-__device__ void copy_queries(const Fused<T>& x, Shared& shared) {
-  copy_steps<S, false>(
-      x, shared, S::kBlocks * sizeof(BlockStats),
-      [&](int stage, int part, int found, int b, int h, Barrier& full) {
-        const int block = found == kNoBlock ? 0 : found;
-        copy_rows(shared.a[stage], part, x.q, block * kBlock, h, b, full);
-        copy_row(&shared.stats[stage][part], x.stats_map,
-                 static_cast<int>(x.dims.block_of(b, h)) + block, full);
-      },
-      [&](int stage, int part, int block, int b, int h, Barrier& full) {
-        const int row = min(block, static_cast<int>(x.dims.map.query_blocks)) * kBlock;
-        copy_rows(shared.b[stage], part, x.g, row, h, b, full);
-      });
-}
-
 }  // namespace sash::cuda::hopper

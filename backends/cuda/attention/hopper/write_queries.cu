@@ -55,18 +55,13 @@ template <class T>
 void write_queries(const KernelContext& context, const Fused<T>& call, int width) {
   const auto& p = call.dims;
   const auto blocks = static_cast<unsigned>(p.batches * p.heads * p.map.query_blocks);
-  const auto stream = static_cast<cudaStream_t>(context.stream.handle);
-  const CardGuard guard(context.device.index);
-  const auto launch = [&](void (*kernel)(Fused<T>), int parts, std::atomic<uint64_t>& allowed) {
-    allow_shared_memory(kernel, allowed, context.device.index, 0);
-    launch_dependent({.grid = blocks, .threads = parts * kGroup}, kernel, stream, call);
+  const auto run = [&]<int parts>(std::integral_constant<int, parts>) {
+    const CardGuard guard(context.device.index);
+    allow_shared_memory<write_queries_kernel<T, parts>>(context.device.index, 0);
+    launch_dependent(context, {.grid = blocks, .threads = parts * kGroup},
+                     write_queries_kernel<T, parts>, call);
   };
-  static constinit std::atomic<uint64_t> narrow{0}, wide{0};
-  if (width == 64) {
-    launch(write_queries_kernel<T, 1>, 1, narrow);
-  } else {
-    launch(write_queries_kernel<T, 2>, 2, wide);
-  }
+  width == 64 ? run(std::integral_constant<int, 1>()) : run(std::integral_constant<int, 2>());
 }
 
 template void write_queries(const KernelContext&, const Fused<__nv_bfloat16>&, int);

@@ -17,21 +17,12 @@ struct KeyShape : Shape<warps, tiles, step, stages, held, blocks> {
 
 /// `width`: features of a tile in 2-byte elements.
 template <int width>
-struct KeyShapes;
-template <>
-struct KeyShapes<32> : KeyShape<4, 1, 64, 2, false, 4> {};
-template <>
-struct KeyShapes<64> : KeyShape<2, 2, 32, 2, false, 4> {};
-template <>
-struct KeyShapes<96> : KeyShape<4, 1, 64, 2, false, 2> {};
-template <>
-struct KeyShapes<128> : KeyShape<4, 1, 64, 2, false, 2> {};
-template <>
-struct KeyShapes<192> : KeyShape<4, 1, 32, 1, false, 2> {};
-template <>
-struct KeyShapes<256> : KeyShape<4, 1, 32, 1, false, 2, 2> {};
-template <>
-struct KeyShapes<512> : KeyShape<2, 1, 16, 1, false, 2, 2> {};
+using KeyShapes =
+    ShapeOf<width, For<32, KeyShape<4, 1, 64, 2, false, 4>>,
+            For<64, KeyShape<2, 2, 32, 2, false, 4>>, For<96, KeyShape<4, 1, 64, 2, false, 2>>,
+            For<128, KeyShape<4, 1, 64, 2, false, 2>>, For<192, KeyShape<4, 1, 32, 1, false, 2>>,
+            For<256, KeyShape<4, 1, 32, 1, false, 2, 2>>,
+            For<512, KeyShape<2, 1, 16, 1, false, 2, 2>>>;
 
 template <class T, int kWidth, class S>
 constexpr int shared_bytes() {
@@ -151,13 +142,12 @@ __global__ void __launch_bounds__(S::kThreads, S::min_blocks(kind == Kind::plain
 template <class T, int kWidth, Kind kind>
 void keys(const KernelContext& context, const Backward<T>& call) {
   using S = KeyShapes<kWidth * sizeof(T) / 2>;
-  static constinit std::atomic<uint64_t> allowed{0};
   constexpr int shared = shared_bytes<T, kWidth, S>();
   static_assert(shared <= kLeastSharedMemory);
   const AttentionDims<T>& p = call.dims;
   const int64_t blocks = (p.keys + S::kRows - 1) / S::kRows;
-  launch(context, key_kernel<T, kWidth, S, kind>, allowed,
-         int64_t{p.batches} * p.key_heads * blocks * S::kParts, S::kThreads, shared, shared, call);
+  launch<key_kernel<T, kWidth, S, kind>>(
+      context, int64_t{p.batches} * p.key_heads * blocks * S::kParts, S::kThreads, shared, call);
 }
 
 }  // namespace

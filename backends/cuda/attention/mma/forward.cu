@@ -15,21 +15,11 @@ namespace {
 
 /// `width`: features of a tile in 2-byte elements.
 template <int width>
-struct ForwardShapes;
-template <>
-struct ForwardShapes<32> : Shape<4, 1, 64, 2, true, 4> {};
-template <>
-struct ForwardShapes<64> : Shape<2, 2, 64, 1, true, 4> {};
-template <>
-struct ForwardShapes<96> : Shape<4, 1, 64, 1, true, 3> {};
-template <>
-struct ForwardShapes<128> : Shape<4, 1, 64, 2, true, 2> {};
-template <>
-struct ForwardShapes<192> : Shape<4, 1, 32, 1, false, 2> {};
-template <>
-struct ForwardShapes<256> : Shape<4, 1, 32, 1, false, 2> {};
-template <>
-struct ForwardShapes<512> : Shape<4, 1, 16, 1, false, 2> {};
+using ForwardShapes =
+    ShapeOf<width, For<32, Shape<4, 1, 64, 2, true, 4>>, For<64, Shape<2, 2, 64, 1, true, 4>>,
+            For<96, Shape<4, 1, 64, 1, true, 3>>, For<128, Shape<4, 1, 64, 2, true, 2>>,
+            For<192, Shape<4, 1, 32, 1, false, 2>>, For<256, Shape<4, 1, 32, 1, false, 2>>,
+            For<512, Shape<4, 1, 16, 1, false, 2>>>;
 
 template <class T>
 struct Forward {
@@ -67,8 +57,7 @@ struct Softmax {
         float now = highest[tile][half];
 #pragma unroll
         for (auto& part : score[tile]) now = max(now, max(part[2 * half], part[2 * half + 1]));
-        now = max(now, __shfl_xor_sync(~0u, now, 1));
-        now = max(now, __shfl_xor_sync(~0u, now, 2));
+        now = max_over_quad(now);
         const float shift = masked && now == -kInfinity ? 0.f : now * exponent;
         const float rescale = exp2_approx(highest[tile][half] * exponent - shift);
         highest[tile][half] = now;
@@ -116,18 +105,6 @@ __device__ void apply_dropout(Sums<kTiles, kStep>& weight, const Dropout& dropou
     for (int j = 0; j < kStep / 8; ++j) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) weight[tile][j][e] *= keep >> (4 * j + e) & 1 ? kept : 0.f;
-    }
-  }
-}
-
-template <int kTiles, int kStep, class F>
-__device__ void apply(Sums<kTiles, kStep>& weight, const F& factors) {
-#pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-    for (int j = 0; j < kStep / 8; ++j) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) weight[tile][j][e] *= factors(tile, j, e);
     }
   }
 }
@@ -201,9 +178,15 @@ __global__ void __launch_bounds__(S::kThreads, S::min_blocks(kind == Kind::plain
       if (next.first >= 0) X::template read<kStep, S::kThreads>(k, keys, next.first, p.keys);
     }
     if constexpr (!plain) apply_options(score, scores, first, now.first);
-    if constexpr (masked) apply(score, mask);
+    if constexpr (masked) {
+      score.for_each([&](float& x, int tile, int j, int e) {
+        if (!mask(tile, j, e)) x = -kInfinity;
+      });
+    }
     softmax.template update<masked>(score, sum, plain ? p.exponent : 1.f);
-    if constexpr (kind == Kind::dropout) apply(score, factors);
+    if constexpr (kind == Kind::dropout) {
+      score.for_each([&](float& x, int tile, int j, int e) { x *= factors(tile, j, e); });
+    }
     if constexpr (kind == Kind::general) {
       if (p.dropout) apply_dropout(score, Dropout(p, b, h), p.kept, first, now.first);
     }
@@ -223,9 +206,7 @@ __global__ void __launch_bounds__(S::kThreads, S::min_blocks(kind == Kind::plain
   for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float total = softmax.total[tile][half];
-      total += __shfl_xor_sync(~0u, total, 1);
-      total += __shfl_xor_sync(~0u, total, 2);
+      const float total = sum_over_quad(softmax.total[tile][half]);
       factor[tile][half] = total == 0 ? 0.f : 1 / total;
       const int row = first + row_of<kTiles>(tile, half);
       if (lane() % 4 != 0 || row >= p.queries) continue;
@@ -242,13 +223,12 @@ __global__ void __launch_bounds__(S::kThreads, S::min_blocks(kind == Kind::plain
 template <class T, int kWidth, Kind kind>
 void forward(const KernelContext& context, const Forward<T>& call) {
   using S = ForwardShapes<kWidth * sizeof(T) / 2>;
-  static constinit std::atomic<uint64_t> allowed{0};
   constexpr int shared = (S::kRows + 2 * S::kStages * S::kStep) * Tile<T, kWidth>::kRowBytes;
   static_assert(shared <= kLeastSharedMemory);
   const AttentionDims<T>& p = call.dims;
   const int64_t blocks = (p.queries + S::kRows - 1) / S::kRows;
-  launch(context, forward_kernel<T, kWidth, S, kind>, allowed,
-         int64_t{p.batches} * p.heads * blocks, S::kThreads, shared, shared, call);
+  launch<forward_kernel<T, kWidth, S, kind>>(context, int64_t{p.batches} * p.heads * blocks,
+                                             S::kThreads, shared, call);
 }
 
 }  // namespace
@@ -262,8 +242,7 @@ bool attention_mma_takes(const KernelContext&, const kernels::AttentionInputs& i
 }
 
 void attention_mma_forward(KernelContext& context, const kernels::AttentionInputs& inputs,
-                           const kernels::AttentionParams& params, const TensorView& out,
-                           const TensorView& lse) {
+                           const kernels::AttentionParams& params, View out, View lse) {
   using namespace mma;
   const BoundsSummary summary(context, inputs, params);
   with_type(inputs.q.dtype, [&]<class T>() {

@@ -108,19 +108,4 @@ class Factors {
   float factor_;
 };
 
-/// Sets hidden scores to -infinity.
-template <bool by_query, int kTiles, int kStep>
-__device__ void apply(Sums<kTiles, kStep>& score, const Mask<by_query, kTiles, kStep>& mask) {
-#pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-    for (int j = 0; j < kStep / 8; ++j) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        if (!mask(tile, j, e)) score[tile][j][e] = -kInfinity;
-      }
-    }
-  }
-}
-
 }  // namespace sash::cuda::mma

@@ -19,6 +19,19 @@ struct Sums {
 
   __device__ auto& operator[](int tile) { return of[tile]; }
   __device__ const auto& operator[](int tile) const { return of[tile]; }
+
+  /// f(sum, tile, j, e) for each accumulator; the numbers are known when compiling.
+  template <class F>
+  __device__ void for_each(F f) {
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+      for (int j = 0; j < kColumns / 8; ++j) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) f(of[tile][j][e], tile, j, e);
+      }
+    }
+  }
 };
 
 /// The rows of one lane among those of a tile: half 0 is row g, half 1 row g + 8.

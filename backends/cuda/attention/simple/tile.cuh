@@ -190,6 +190,14 @@ struct Tile {
     }
   }
 
+  /// The same with one factor for all rows.
+  static __device__ void write(const Sums& sum, T factor, const Rows<T>& y, int first, int end) {
+    T factors[kMyRows];
+#pragma unroll
+    for (T& f : factors) f = factor;
+    write(sum, factors, y, first, end);
+  }
+
  private:
   template <int n>
   static __device__ Vector<T, n> vector(const T* x) {
