@@ -23,9 +23,13 @@ struct Step {
   __device__ bool masked() const { return tile >= 0 || bounded; }
 };
 
+/// How a `StepIterator` keeps its block row: as a number or as an address. Which of the two spills
+/// fewer registers depends on the kernel.
+enum class RowBy { number, address };
+
 /// The steps of one block row in each of the heads [head, end_head). General kernels skip blocks
 /// that bounds hide. By all lanes of a warp.
-template <class T, bool by_query, int kStep, bool plain>
+template <class T, bool by_query, int kStep, bool plain, RowBy kRowBy = RowBy::number>
 class StepIterator {
  public:
   __device__ StepIterator(const AttentionDims<T>& p, int b, int head, int end_head, int row)
@@ -64,9 +68,14 @@ class StepIterator {
 
   __device__ void open_row() {
     const int64_t blocks = by_query ? p_.map.query_blocks : p_.map.key_blocks;
-    runs_ = list_.rows + p_.first_row(b_, at_.head, blocks) + row_;
-    open_run(runs_->partial);
-    partial_ = true;
+    const int64_t row = p_.first_row(b_, at_.head, blocks) + row_;
+    if constexpr (kRowBy == RowBy::number) {
+      unopened_ = static_cast<int>(row);
+      open_run(list_.rows[unopened_].partial);
+    } else {
+      unopened_ = list_.rows + row;
+      open_run(unopened_->partial);
+    }
   }
   __device__ void open_run(const kernels::BlockRun& run) {
     entry_ = run.first;
@@ -75,9 +84,15 @@ class StepIterator {
 
   /// Goes on from the partial blocks of the row to its full ones. False after these.
   __device__ bool next_run() {
-    if (!partial_) return false;
-    open_run(runs_->full);
-    partial_ = false;
+    if constexpr (kRowBy == RowBy::number) {
+      if (unopened_ < 0) return false;
+      open_run(list_.rows[unopened_].full);
+      unopened_ = -1;
+    } else {
+      if (!unopened_) return false;
+      open_run(unopened_->full);
+      unopened_ = nullptr;
+    }
     return true;
   }
 
@@ -128,8 +143,8 @@ class StepIterator {
   const AttentionDims<T>& p_;
   const kernels::BlockList& list_;
   int b_, row_, end_head_;
-  const kernels::BlockRow* runs_;  ///< of the row
-  bool partial_;                   ///< whether [entry_, end_) are entries of partial blocks
+  /// The block row whose run of full blocks is still to come; -1 or null if there is none.
+  std::conditional_t<kRowBy == RowBy::number, int, const kernels::BlockRow*> unopened_;
   int entry_, end_;
   Step at_;
 };

@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(S::kThreads, S::min_blocks(kind == Kind::plain
 
   X::template read<kRows, S::kThreads>(q, x.q.at(b, h), first, p.queries);
   X::template read<kRows, S::kThreads>(g, x.g.at(b, h), first, p.queries);
-  StepIterator<T, true, kStep, plain> steps(p, b, h, h + 1, first / kBlockQueries);
+  StepIterator<T, true, kStep, plain, RowBy::address> steps(p, b, h, h + 1, first / kBlockQueries);
   Step now = steps.next(), next = steps.next();
   const auto read = [&](const Step& step, uint32_t stage) {
     if (step.first < 0) return;

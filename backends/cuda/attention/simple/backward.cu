@@ -165,7 +165,8 @@ __global__ void __launch_bounds__(kBlock, S::kQueryBlocks)
   Diagonals<S, T> diagonals(
       general && x.diagonals ? x.diagonals + int64_t{blockIdx.x} * table : nullptr, p.radius);
   typename S::Sums sum = {};
-  StepIterator<T, true, S::kColumns, false> steps(p, b, h, h + 1, query / kBlockKeys);
+  StepIterator<T, true, S::kColumns, false, fragments::RowBy::address> steps(p, b, h, h + 1,
+                                                                             query / kBlockKeys);
   for (Step step = steps.next(); step.first >= 0; step = steps.next()) {
     const int key = step.first;
     if (!bits.fill(p, step, b, query, key)) continue;
