@@ -249,8 +249,8 @@ void hamming_kmeans(KernelContext& context, const kernels::HammingKmeansParams& 
   }
   if (params.lengths) groups.per_batch = groups.count / params.lengths->numel();
   const int64_t all = counts.numel(), counters = all * (groups.bits + 1);
-  const Workspace centroids(context, 2 * all * static_cast<int64_t>(sizeof(uint64_t)));
-  const Workspace counting(context, 3 * counters * static_cast<int64_t>(sizeof(int32_t)));
+  const Workspace centroids(context, 2 * all * int64_t{sizeof(uint64_t)});
+  const Workspace counting(context, 3 * counters * int64_t{sizeof(int32_t)});
   for (int i = 0; i < 2; ++i) groups.centroids[i] = centroids.ptr<uint64_t>() + i * all;
   for (int i = 0; i < 3; ++i) groups.counters[i] = counting.ptr<int32_t>() + i * counters;
   SASH_CUDA_CHECK(cudaMemsetAsync(

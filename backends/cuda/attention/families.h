@@ -7,11 +7,15 @@
 /// functions are specified by `kernels::attention_forward` and `kernels::attention_backward`.
 namespace sash::cuda {
 
-using AttentionForward = void(KernelContext& context, const kernels::AttentionInputs& inputs,
-                              const kernels::AttentionParams& params, View out, View lse);
-using AttentionBackward = void(KernelContext& context, const kernels::AttentionInputs& inputs,
-                               const kernels::AttentionParams& params,
-                               const kernels::AttentionGradients& gradients);
+using kernels::AttentionGradients;
+using kernels::AttentionInputs;
+using kernels::AttentionParams;
+using kernels::AttentionPass;
+
+using AttentionForward = void(KernelContext& context, const AttentionInputs& inputs,
+                              const AttentionParams& params, View out, View lse);
+using AttentionBackward = void(KernelContext& context, const AttentionInputs& inputs,
+                               const AttentionParams& params, const AttentionGradients& gradients);
 
 /// `hopper/`: TMA and wgmma on sm_90 (H100, H200), for float16 and bfloat16.
 ///
@@ -21,7 +25,7 @@ bool attention_hopper_runs(Device device);
 
 /// Whether they take a call there: heads of 8 to 256 features, a multiple of 8; rows that start at
 /// multiples of 16 bytes.
-bool attention_hopper_takes(const kernels::AttentionInputs& inputs);
+bool attention_hopper_takes(const AttentionInputs& inputs);
 
 AttentionForward attention_hopper_forward;
 
@@ -32,7 +36,7 @@ AttentionBackward attention_hopper_backward;
 ///
 /// Whether these kernels take a call: heads of at most 256 features, in a half type, or in float32
 /// while TF32 is allowed.
-bool attention_mma_takes(const KernelContext& context, const kernels::AttentionInputs& inputs);
+bool attention_mma_takes(const KernelContext& context, const AttentionInputs& inputs);
 
 AttentionForward attention_mma_forward;
 AttentionBackward attention_mma_backward;

@@ -240,7 +240,7 @@ HeadsCall<T> call_of(View x, View q_weight, View k_weight, View cos, View sin, V
 /// Calls `f` with the lanes that a head of the device type `T` takes.
 template <class T, class F>
 void with_lanes(int64_t width, F&& f) {
-  const int64_t lanes = width * static_cast<int64_t>(sizeof(T)) / 32;
+  const int64_t lanes = width * int64_t{sizeof(T)} / 32;
   const auto choose = [&]<int L>(std::integral_constant<int, L>, const auto& next) {
     if (lanes == L) return f(std::integral_constant<int, L>{});
     if constexpr (L < kWarp) next(std::integral_constant<int, 2 * L>{}, next);
@@ -292,7 +292,7 @@ void backward(KernelContext& context, View x, View q_weight, View k_weight, View
                         ColumnSums<T>{{dq_weight.ptr<T>(), dk_weight.ptr<T>()}});
     });
     if (call.g == call.y || call.tokens == 0) return;
-    const auto per_head = static_cast<uint32_t>(width * static_cast<int64_t>(sizeof(T)) / 16);
+    const auto per_head = static_cast<uint32_t>(width * int64_t{sizeof(T)} / 16);
     const uint32_t vectors =
         call.tokens * static_cast<uint32_t>(call.heads - call.normed) * per_head;
     launch_kernel(context, blocks_for(vectors), kThreads, 0, copy_values<T>, call, per_head,

@@ -30,7 +30,7 @@ void embedding_forward(KernelContext& context, View weight, View index, View y) 
   const auto launch = [&]<class Word>(TypeTag<Word>) {
     launch_kernel(context, ceil_div(count, kWarps), kThreads, 0, copy_rows<Word>,
                   weight.ptr<Word>(), index.ptr<int64_t>(), y.ptr<Word>(), count, weight.shape[0],
-                  bytes / static_cast<int64_t>(sizeof(Word)), index_flag(context.device.index));
+                  bytes / int64_t{sizeof(Word)}, index_flag(context.device.index));
   };
   if (rows_take_vectors<uint8_t>(bytes, {weight.data, y.data})) return launch(TypeTag<uint4>{});
   dispatch_words(weight.dtype, launch);

@@ -101,7 +101,7 @@ void launch(const KernelContext& context, const SortedKeys& sorted, const Source
             int64_t rows, int64_t width) {
   using A = compute_t<T>;
   const int64_t pieces = sorted.count() / kPiece;
-  const Workspace partial(context, pieces * width * static_cast<int64_t>(sizeof(A)));
+  const Workspace partial(context, pieces * width * int64_t{sizeof(A)});
   const int64_t channels = std::min<int64_t>(ceil_div(width, kWarp * V), 65535);
   if (pieces > 0) {
     launch_kernel(context, {ceil_div(pieces, kWarps), channels}, kThreads, 0,

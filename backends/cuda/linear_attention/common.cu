@@ -84,8 +84,7 @@ void scan_states(const KernelContext& context, Scan how, double* states, int64_t
   scan(context, how, states, heads, chunks, size);
 }
 
-void form_dots(const KernelContext& context, const kernels::LinearAttentionGradients& grads,
-               void* dots) {
+void form_dots(const KernelContext& context, const Gradients& grads, void* dots) {
   const int64_t rows = grads.den.numel();
   dispatch_device_floating(grads.out.dtype, "linear_attention", [&]<class T>(TypeTag<T>) {
     using C = compute_t<T>;

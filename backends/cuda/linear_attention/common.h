@@ -7,11 +7,14 @@
 /// Steps that the kernels with and without tensor cores share.
 namespace sash::cuda::linear {
 
-using LinearForward = void(const KernelContext& context, const kernels::LinearAttentionInputs& x,
-                           const kernels::LinearAttentionParams& params, View out, View den);
-using LinearBackward = void(const KernelContext& context, const kernels::LinearAttentionInputs& x,
-                            const kernels::LinearAttentionParams& params,
-                            const kernels::LinearAttentionGradients& grads);
+using Inputs = kernels::LinearAttentionInputs;
+using Params = kernels::LinearAttentionParams;
+using Gradients = kernels::LinearAttentionGradients;
+
+using LinearForward = void(const KernelContext& context, const Inputs& x, const Params& params,
+                           View out, View den);
+using LinearBackward = void(const KernelContext& context, const Inputs& x, const Params& params,
+                            const Gradients& grads);
 
 /// Which chunks' states a chunk is multiplied with.
 enum class Scan { before, behind, all };
@@ -24,7 +27,6 @@ void scan_states(const KernelContext& context, Scan scan, double* states, int64_
                  int64_t size);
 
 /// c = -(g . out) / den for each query, [B, H, S_q], of the dtype of den.
-void form_dots(const KernelContext& context, const kernels::LinearAttentionGradients& grads,
-               void* dots);
+void form_dots(const KernelContext& context, const Gradients& grads, void* dots);
 
 }  // namespace sash::cuda::linear

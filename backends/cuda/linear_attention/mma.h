@@ -7,13 +7,11 @@
 /// its range.
 namespace sash::cuda::linear {
 
-bool mma_takes(const KernelContext& context, const kernels::LinearAttentionInputs& x);
-bool mma_takes(const KernelContext& context, const kernels::LinearAttentionInputs& x,
-               const kernels::LinearAttentionGradients& grads);
+bool mma_takes(const KernelContext& context, const Inputs& x);
+bool mma_takes(const KernelContext& context, const Inputs& x, const Gradients& grads);
 
 /// Of the states of the keys, which the forward pass keeps for the backward pass.
-int64_t mma_kept_bytes(const kernels::LinearAttentionInputs& x,
-                       const kernels::LinearAttentionParams& params);
+int64_t mma_kept_bytes(const Inputs& x, const Params& params);
 
 LinearForward mma_forward;
 LinearBackward mma_backward;

@@ -143,8 +143,8 @@ template <bool kQueries, class T, int kWidth>
 void make_states(const KernelContext& context, const Call<T, kWidth>& call,
                  const StateMemory<T, kWidth>& memory, Scan scan) {
   using U = operand_type<T>;
-  const Workspace own(context, memory.heads() * memory.chunks() * kOwn<kWidth> *
-                                   static_cast<int64_t>(sizeof(float)));
+  const Workspace own(context,
+                      memory.heads() * memory.chunks() * kOwn<kWidth> * int64_t{sizeof(float)});
   constexpr int shared = 4 * kTileBytes<U, kWidth>;
   launch<own_kernel<T, kWidth, kQueries>>(context, memory.heads() * memory.chunks(), 2 * kWidth,
                                           shared, call, memory.chunks(), own.ptr<float>());

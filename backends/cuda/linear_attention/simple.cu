@@ -225,8 +225,7 @@ class Pass {
  public:
   using C = compute_t<T>;
 
-  Pass(const KernelContext& context, const kernels::LinearAttentionInputs& x,
-       const kernels::LinearAttentionParams& params)
+  Pass(const KernelContext& context, const Inputs& x, const Params& params)
       : context_(context), p_(x, params), keys_(x, params) {}
 
   void forward(const Queries<T>& queries, double eps, T* out, C* den) const {
@@ -235,7 +234,7 @@ class Pass {
     const Workspace scores(context_, p_.causal ? score_bytes() : 0);
     if (p_.causal) make_scores<false>(queries, scores.ptr<C>());
     const int64_t rows = int64_t{p_.batches} * p_.heads * p_.queries, count = rows * p_.width;
-    const Workspace sums(context_, count * static_cast<int64_t>(sizeof(C)));
+    const Workspace sums(context_, count * int64_t{sizeof(C)});
     const int chunks = chunks_of(p_.queries);
     run(context_, query_kernel<false, T>, items(p_.heads, chunks) * tiles(p_.width), queries, keys_,
         p_, chunks, States<C>{key_states.ptr<const C>(), chunks_of(p_.keys)}, scores.ptr<const C>(),
@@ -274,10 +273,10 @@ class Pass {
   int64_t items(int heads, int chunks) const { return int64_t{p_.batches} * heads * chunks; }
   int64_t state_bytes(int length) const {
     return items(p_.key_heads, std::max(1, chunks_of(length))) * p_.depth * p_.width *
-           static_cast<int64_t>(sizeof(C));
+           int64_t{sizeof(C)};
   }
   int64_t score_bytes() const {
-    return int64_t{p_.batches} * p_.heads * p_.queries * kChunk * static_cast<int64_t>(sizeof(C));
+    return int64_t{p_.batches} * p_.heads * p_.queries * kChunk * int64_t{sizeof(C)};
   }
 
   template <class Side>
@@ -304,8 +303,8 @@ class Pass {
 
 }  // namespace
 
-void simple_forward(const KernelContext& context, const kernels::LinearAttentionInputs& x,
-                    const kernels::LinearAttentionParams& params, View out, View den) {
+void simple_forward(const KernelContext& context, const Inputs& x, const Params& params, View out,
+                    View den) {
   dispatch_any_floating(out.dtype, "linear_attention", [&]<class E>(TypeTag<E>) {
     using T = device_t<E>;
     Pass<T>(context, x, params)
@@ -313,9 +312,8 @@ void simple_forward(const KernelContext& context, const kernels::LinearAttention
   });
 }
 
-void simple_backward(const KernelContext& context, const kernels::LinearAttentionInputs& x,
-                     const kernels::LinearAttentionParams& params,
-                     const kernels::LinearAttentionGradients& grads) {
+void simple_backward(const KernelContext& context, const Inputs& x, const Params& params,
+                     const Gradients& grads) {
   const int64_t rows = grads.den.numel();
   const Workspace dots(context, rows * size_of(grads.den.dtype));
   form_dots(context, grads, dots.ptr<void>());

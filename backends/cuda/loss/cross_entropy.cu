@@ -261,7 +261,7 @@ __global__ void __launch_bounds__(kRowThreads, 2) replace_long_rows(const InPlac
 
 template <int V, class T>
 void launch_long(const KernelContext& context, const InPlace<T>& x, int64_t rows, int64_t n) {
-  const int64_t bytes = n * static_cast<int64_t>(sizeof(T));
+  const int64_t bytes = n * int64_t{sizeof(T)};
   constexpr int64_t kStatic = 1024;  // for reductions
   const int most = card_attribute(context.device.index, cudaDevAttrMaxSharedMemoryPerBlockOptin);
   if (bytes + kStatic <= most) {

@@ -143,7 +143,7 @@ void sum_columns(const KernelContext& context, const F& f, int64_t rows, int64_t
     const int64_t chunk = std::max(std::clamp(rows * groups / kWanted, kShortest, kLongest),
                                    ceil_div(rows, kMostChunks));
     const int64_t chunks = ceil_div(rows, chunk);
-    const Workspace partial(context, chunks * n * static_cast<int64_t>(sizeof(A)));
+    const Workspace partial(context, chunks * n * int64_t{sizeof(A)});
     if (chunks > 0) {
       launch_kernel(context, {groups, chunks}, kThreads, 0, sum_chunks_of_rows<V, F>, f,
                     partial.ptr<A>(), rows, n, chunk);

@@ -249,8 +249,7 @@ __global__ void __launch_bounds__(kThreads, (least_blocks<F, V>()))
 /// are the addresses of the matrices; null is allowed.
 template <class T>
 bool rows_take_vectors(int64_t n, std::initializer_list<const void*> data) {
-  return n % (16 / static_cast<int64_t>(sizeof(T))) == 0 &&
-         std::all_of(data.begin(), data.end(), is_aligned);
+  return n % (16 / int64_t{sizeof(T)}) == 0 && std::all_of(data.begin(), data.end(), is_aligned);
 }
 
 /// Calls `f.run<Team, V>(row, n)` for each of `rows` rows of n elements of the device type `T`.

@@ -228,7 +228,7 @@ void runs(const KernelContext& context, const R& r, const ReductionPlan& plan, c
   if (pieces == 1 || results >= kManyResults) {
     return launch_runs<BlockTeam, V>(context, r, kept, plan.reduced, x, none, 1, pieces * kPiece);
   }
-  const Workspace partial(context, results * pieces * static_cast<int64_t>(sizeof(A)));
+  const Workspace partial(context, results * pieces * int64_t{sizeof(A)});
   launch_runs<BlockTeam, V>(context, r, kept, plan.reduced, x, partial.ptr<A>(), pieces, kPiece);
   launch_runs<BlockTeam, 1>(context, Parts<R>{r}, over_partials(kept, pieces),
                             over_parts(pieces, 1), static_cast<const A*>(partial.ptr<A>()), none, 1,
@@ -259,7 +259,7 @@ void columns(const KernelContext& context, const R& r, const ReductionPlan& plan
   if (chunks == 1) {
     return launch_columns<V>(context, r, plan.kept, plan.reduced, x, none, 1, chunk, kWarps);
   }
-  const Workspace partial(context, results * chunks * static_cast<int64_t>(sizeof(A)));
+  const Workspace partial(context, results * chunks * int64_t{sizeof(A)});
   launch_columns<V>(context, r, plan.kept, plan.reduced, x, partial.ptr<A>(), chunks, chunk,
                     kWarps);
   launch_columns<1>(context, Parts<R>{r}, over_partials(plan.kept, 1), over_parts(chunks, results),

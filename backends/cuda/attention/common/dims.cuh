@@ -33,7 +33,7 @@ struct AttentionDims {
   C kept;  ///< 1 / (1 - p): the factor of weights that dropout keeps
   PhiloxState random;
 
-  AttentionDims(const kernels::AttentionInputs& x, const kernels::AttentionParams& params,
+  AttentionDims(const AttentionInputs& x, const AttentionParams& params,
                 const RowBounds& row_bounds)
       : map(params.map),
         batches(static_cast<int>(x.q.shape[0])),

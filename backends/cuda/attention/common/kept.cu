@@ -86,8 +86,7 @@ void kept_tiles(const KernelContext& context, const AttentionDims<T>& dims, cons
                 kept_kernel<T>, dims, call);
 }
 
-int64_t attention_kept_bytes(const kernels::AttentionInputs& inputs,
-                             const kernels::AttentionParams& params) {
+int64_t attention_kept_bytes(const AttentionInputs& inputs, const AttentionParams& params) {
   const AttentionDims<float> dims(inputs, params, {});
   const int64_t features = std::max(inputs.q.shape[3], inputs.v.shape[3]);
   return !params.bounds && keeps_tiles(dims, features) ? 2 * kept_bytes(dims) : 0;

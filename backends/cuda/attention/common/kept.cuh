@@ -36,7 +36,7 @@ struct KeptCall {
 template <class T>
 int64_t kept_bytes(const AttentionDims<T>& p) {
   return int64_t{p.batches} * p.heads * p.map.query_blocks * p.map.key_blocks *
-         kernels::kBlockKeys * static_cast<int64_t>(sizeof(uint64_t));
+         kernels::kBlockKeys * int64_t{sizeof(uint64_t)};
 }
 
 template <class T>
@@ -48,7 +48,7 @@ template <class T>
 class KeptTiles {
  public:
   KeptTiles(const KernelContext& context, const AttentionDims<T>& dims, const TensorView* kept,
-            kernels::AttentionPass pass, bool by_query, bool by_key) {
+            AttentionPass pass, bool by_query, bool by_key) {
     const int64_t bytes = kept_bytes(dims);
     char* memory = kept ? kept->ptr<char>() : nullptr;
     if (!kept) {
@@ -59,7 +59,7 @@ class KeptTiles {
     if (kept || by_key) {
       tiles_.by_key = reinterpret_cast<uint64_t*>(memory + (tiles_.by_query ? bytes : 0));
     }
-    if (!kept || pass == kernels::AttentionPass::forward) kept_tiles(context, dims, tiles_);
+    if (!kept || pass == AttentionPass::forward) kept_tiles(context, dims, tiles_);
   }
 
   const uint64_t* by_query() const { return tiles_.by_query; }

@@ -86,9 +86,9 @@ void run_one_pass(const KernelContext& context, hopper::Fused<T> call, Passes pa
   using namespace hopper;
   const AttentionDims<T>& p = call.dims;
   const int64_t heads = int64_t{p.batches} * p.heads, blocks = heads * p.map.query_blocks;
-  const Workspace counts(context, (1 + blocks * width / 64) * static_cast<int64_t>(sizeof(int)));
-  const Workspace tiles_of_rows(context, rows_of(p.map) * static_cast<int64_t>(sizeof(int2)));
-  const int64_t sums_bytes = blocks * 64 * width * static_cast<int64_t>(sizeof(float));
+  const Workspace counts(context, (1 + blocks * width / 64) * int64_t{sizeof(int)});
+  const Workspace tiles_of_rows(context, rows_of(p.map) * int64_t{sizeof(int2)});
+  const int64_t sums_bytes = blocks * 64 * width * int64_t{sizeof(float)};
   const Workspace sums(context, sums_bytes);
   call.turns = {.done = counts.ptr<int>() + 1,
                 .tiles = tiles_of_rows.ptr<int2>(),
@@ -102,7 +102,7 @@ void run_one_pass(const KernelContext& context, hopper::Fused<T> call, Passes pa
   row_stats(context, call, width);
   std::optional<KeptTiles<T>> bits;
   if (!p.plain) {
-    bits.emplace(context, p, kept, kernels::AttentionPass::backward, false, true);
+    bits.emplace(context, p, kept, AttentionPass::backward, false, true);
     call.kept = bits->by_key();
   }
   if (passes == Passes::fused) {
@@ -121,7 +121,7 @@ bool attention_hopper_runs(Device device) {
          shared_memory_limit(device) >= static_cast<int>(hopper::kSharedBytes);
 }
 
-bool attention_hopper_takes(const kernels::AttentionInputs& inputs) {
+bool attention_hopper_takes(const AttentionInputs& inputs) {
   const auto& [q, k, v] = inputs;
   const auto fits = [](View x) {
     return fits_tensor_map(x) && x.shape[3] % 8 == 0 && x.shape[3] <= 256;
@@ -129,8 +129,8 @@ bool attention_hopper_takes(const kernels::AttentionInputs& inputs) {
   return fits(q) && fits(k) && fits(v);
 }
 
-void attention_hopper_forward(KernelContext& context, const kernels::AttentionInputs& inputs,
-                              const kernels::AttentionParams& params, View out, View lse) {
+void attention_hopper_forward(KernelContext& context, const AttentionInputs& inputs,
+                              const AttentionParams& params, View out, View lse) {
   using namespace hopper;
   const auto& [q, k, v] = inputs;
   const BoundsSummary summary(context, inputs, params);
@@ -147,8 +147,7 @@ void attention_hopper_forward(KernelContext& context, const kernels::AttentionIn
                     .kept = nullptr,
                     .order = {}};
     if (keeps_tiles(dims, width)) {
-      const KeptTiles<T> bits(context, dims, params.kept, kernels::AttentionPass::forward, true,
-                              false);
+      const KeptTiles<T> bits(context, dims, params.kept, AttentionPass::forward, true, false);
       call.kept = bits.by_query();
       return forward<T, Kind::dropout>(context, call, width);
     }
@@ -157,9 +156,8 @@ void attention_hopper_forward(KernelContext& context, const kernels::AttentionIn
   });
 }
 
-void attention_hopper_backward(KernelContext& context, const kernels::AttentionInputs& inputs,
-                               const kernels::AttentionParams& params,
-                               const kernels::AttentionGradients& gradients) {
+void attention_hopper_backward(KernelContext& context, const AttentionInputs& inputs,
+                               const AttentionParams& params, const AttentionGradients& gradients) {
   using namespace hopper;
   const auto& [q, k, v] = inputs;
   const Readable g(context, gradients.g, fits_tensor_map(gradients.g));
@@ -187,7 +185,7 @@ void attention_hopper_backward(KernelContext& context, const kernels::AttentionI
         .order = {},
     };
     const int64_t blocks = int64_t{p.batches} * p.heads * p.map.query_blocks;
-    const Workspace stats(context, blocks * static_cast<int64_t>(sizeof(BlockStats)));
+    const Workspace stats(context, blocks * int64_t{sizeof(BlockStats)});
     call.stats = stats.ptr<BlockStats>();
     call.stats_map = tensor_map(stats.ptr<float>(), blocks, sizeof(BlockStats) / sizeof(float));
     if (const Passes passes = passes_of(p, width); passes != Passes::two) {
@@ -202,7 +200,7 @@ void attention_hopper_backward(KernelContext& context, const kernels::AttentionI
     std::optional<Workspace> diagonals;
     if (gradients.drelative) {
       const int64_t columns = gradients.drelative->shape[2];
-      diagonals.emplace(context, blocks * columns * static_cast<int64_t>(sizeof(float)));
+      diagonals.emplace(context, blocks * columns * int64_t{sizeof(float)});
       call.diagonals = diagonals->ptr<float>();
     }
     backward_queries<T, Kind::general>(context, call, width);

@@ -234,15 +234,15 @@ void forward(const KernelContext& context, const Forward<T>& call) {
 }  // namespace
 }  // namespace mma
 
-bool attention_mma_takes(const KernelContext&, const kernels::AttentionInputs& inputs) {
+bool attention_mma_takes(const KernelContext&, const AttentionInputs& inputs) {
   const DType dtype = inputs.q.dtype;
   const bool multiplied = dtype == DType::bfloat16 || dtype == DType::float16 ||
                           (dtype == DType::float32 && tf32_allowed());
   return multiplied && std::max(inputs.q.shape[3], inputs.v.shape[3]) <= 256;
 }
 
-void attention_mma_forward(KernelContext& context, const kernels::AttentionInputs& inputs,
-                           const kernels::AttentionParams& params, View out, View lse) {
+void attention_mma_forward(KernelContext& context, const AttentionInputs& inputs,
+                           const AttentionParams& params, View out, View lse) {
   using namespace mma;
   const BoundsSummary summary(context, inputs, params);
   with_type(inputs.q.dtype, [&]<class T>() {
@@ -257,7 +257,7 @@ void attention_mma_forward(KernelContext& context, const kernels::AttentionInput
     const Kind kind = kind_of(call.dims, features);
     std::optional<KeptTiles<T>> kept;
     if (kind == Kind::dropout) {
-      kept.emplace(context, call.dims, params.kept, kernels::AttentionPass::forward, true, false);
+      kept.emplace(context, call.dims, params.kept, AttentionPass::forward, true, false);
       call.kept = kept->by_query();
     }
     with_width(features, kind,

@@ -295,7 +295,7 @@ void backward(const KernelContext& context, Backward<T> call, const TensorView* 
   const auto& p = call.dims;
   const int64_t heads = int64_t{p.batches} * p.heads, tiles = tiles_of(p.queries, S::kRows);
   const int64_t table = drelative ? drelative->shape[2] : 0;
-  const Workspace diagonals(context, heads * tiles * table * static_cast<int64_t>(sizeof(T)));
+  const Workspace diagonals(context, heads * tiles * table * int64_t{sizeof(T)});
   call.diagonals = drelative ? diagonals.ptr<T>() : nullptr;
   launch<query_kernel<S, general>>(context, heads * tiles, kBlock, S::kQueryShared, call);
   launch<key_kernel<S, general>>(context,
@@ -306,13 +306,12 @@ void backward(const KernelContext& context, Backward<T> call, const TensorView* 
 
 }  // namespace
 
-void attention_simple_backward(KernelContext& context, const kernels::AttentionInputs& x,
-                               const kernels::AttentionParams& params,
-                               const kernels::AttentionGradients& y) {
+void attention_simple_backward(KernelContext& context, const AttentionInputs& x,
+                               const AttentionParams& params, const AttentionGradients& y) {
   const int64_t features = features_of(x);
   const BoundsSummary summary(context, x, params);
   dispatch_floating(x.q.dtype, "attention", [&]<class T>(TypeTag<T>) {
-    const Workspace dot(context, y.lse.numel() * static_cast<int64_t>(sizeof(T)));
+    const Workspace dot(context, y.lse.numel() * int64_t{sizeof(T)});
     const Backward<T> call{AttentionDims<T>(x, params, summary.bounds()),
                            rows_of<T>(y.g),
                            rows_of<T>(x.q),

@@ -143,8 +143,8 @@ void forward(const KernelContext& context, const Forward<T>& call) {
 
 }  // namespace
 
-void attention_simple_forward(KernelContext& context, const kernels::AttentionInputs& x,
-                              const kernels::AttentionParams& params, View out, View lse) {
+void attention_simple_forward(KernelContext& context, const AttentionInputs& x,
+                              const AttentionParams& params, View out, View lse) {
   const int64_t features = features_of(x);
   const BoundsSummary summary(context, x, params);
   dispatch_floating(x.q.dtype, "attention", [&]<class T>(TypeTag<T>) {

@@ -168,7 +168,7 @@ constexpr int blocks_per_multiprocessor(int shared, int registers) {
 }
 
 /// The features of the widest operand, which decide the width of tiles. `NotImplemented` above 256.
-inline int64_t features_of(const kernels::AttentionInputs& x) {
+inline int64_t features_of(const AttentionInputs& x) {
   const int64_t features = std::max(x.q.shape[3], x.v.shape[3]);
   if (features <= 256) return features;
   throw NotImplemented("attention", "heads of at most 256 features on cuda",
