@@ -17,8 +17,9 @@ namespace {
 /// The kernels of attention, fastest first.
 enum class AttentionKernels { hopper, mma, simple };
 
-/// The first that may be chosen on this card. SASH_ATTENTION_KERNEL=hopper|mma|simple, for tests,
-/// leaves out those before the one it names; `DeviceError` if that is hopper and they do not run.
+/// The first kernels that may run on this card. For tests, SASH_ATTENTION_KERNEL=hopper|mma|simple
+/// leaves out the kernels before those that it names. Throws `DeviceError` if it names hopper and
+/// the card cannot run them.
 AttentionKernels first_attention_kernels(Device device) {
   const char* name = std::getenv("SASH_ATTENTION_KERNEL");
   if (!name) {

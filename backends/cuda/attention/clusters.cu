@@ -23,11 +23,11 @@ __global__ void __launch_bounds__(kThreads)
   };
   for (int64_t start = 0; start < depth; start += kWarp) {
     const int64_t mine = start + lane;
-    float held[kRowsPerWarp];
+    float values[kRowsPerWarp];
 #pragma unroll
     for (int r = 0; r < kRowsPerWarp; ++r) {
       const bool inside = mine < depth && first + r < count;
-      held[r] = inside ? static_cast<float>(widen(x[(first + r) * depth + mine])) : 0.f;
+      values[r] = inside ? static_cast<float>(widen(x[(first + r) * depth + mine])) : 0.f;
     }
     const int steps = static_cast<int>(min(int64_t{kWarp}, depth - start));
     for (int d = 0; d < steps; ++d) {
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kThreads)
       for (int word = 0; word < kWords; ++word) normal[word] = plane(start + d, word);
 #pragma unroll
       for (int r = 0; r < kRowsPerWarp; ++r) {
-        const double value = __shfl_sync(kAllLanes, held[r], d);
+        const double value = __shfl_sync(kAllLanes, values[r], d);
 #pragma unroll
         for (int word = 0; word < kWords; ++word) side[word][r] += value * normal[word];
       }
@@ -68,8 +68,8 @@ void sign_hash(KernelContext& context, View x, View planes, View hash) {
 /// Hashes of a block, and centroids that it holds at a time.
 constexpr int kHashes = 2 * kThreads;
 constexpr int kTile = 1024;
-/// Counters held in shared memory; a block with more adds to global memory directly.
-constexpr int64_t kHeldCounters = 9216;
+/// Up to this many counters, a block counts in shared memory, else directly in global memory.
+constexpr int64_t kSharedCounters = 9216;
 
 /// One assignment is one kernel. Blocks of a group make the new centroids, each for itself, from
 /// the counters of the assignment before. All counters are integers, so their atomic sums have one
@@ -128,12 +128,12 @@ __device__ uint64_t centroid(const Groups& groups, int64_t group, int64_t c, int
 __device__ int distance(uint32_t a, uint32_t b) { return __popc(a ^ b); }
 __device__ int distance(uint64_t a, uint64_t b) { return __popcll(a ^ b); }
 
-/// A block has kHashes hashes of group blockIdx.x. `held` says whether counters are in shared
+/// A block has kHashes hashes of group blockIdx.x. `in_shared` says whether counters are in shared
 /// memory. The last assignment counts members only.
 template <class Word>
 __global__ void __launch_bounds__(kThreads)
-    assign_kernel(const __grid_constant__ Groups groups, int64_t step, bool last, bool held) {
-  extern __shared__ int32_t held_counters[];
+    assign_kernel(const __grid_constant__ Groups groups, int64_t step, bool last, bool in_shared) {
+  extern __shared__ int32_t shared_counters[];
   __shared__ Word tile[kTile];
   const int64_t group = blockIdx.x, first = int64_t{blockIdx.y} * kHashes;
   const int64_t counters = groups.centroid_count * (groups.bits + 1);
@@ -144,8 +144,8 @@ __global__ void __launch_bounds__(kThreads)
        i += int64_t{gridDim.y} * kThreads) {
     next[i] = 0;
   }
-  if (held) {
-    for (int64_t i = thread; i < counters; i += kThreads) held_counters[i] = 0;
+  if (in_shared) {
+    for (int64_t i = thread; i < counters; i += kThreads) shared_counters[i] = 0;
   }
   Word hash[kHashes / kThreads];
   int least[kHashes / kThreads];
@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(kThreads)
     if (place >= groups.length) continue;
     groups.clusters[group * groups.length + place] = nearest[k];
     if (place >= counted) continue;
-    int32_t* const mine = (held ? held_counters : global) + nearest[k] * (groups.bits + 1);
+    int32_t* const mine = (in_shared ? shared_counters : global) + nearest[k] * (groups.bits + 1);
     atomicAdd(mine + groups.bits, 1);
     if (last) continue;
     // Lanes begin at different bits: fewer of them add to one counter at a time.
@@ -195,10 +195,10 @@ __global__ void __launch_bounds__(kThreads)
       if (++bit == groups.bits) bit = 0;
     }
   }
-  if (!held) return;
+  if (!in_shared) return;
   __syncthreads();
   for (int64_t i = thread; i < counters; i += kThreads) {
-    if (held_counters[i] != 0) atomicAdd(global + i, held_counters[i]);
+    if (shared_counters[i] != 0) atomicAdd(global + i, shared_counters[i]);
   }
 }
 
@@ -256,12 +256,12 @@ void hamming_kmeans(KernelContext& context, const kernels::HammingKmeansParams& 
   SASH_CUDA_CHECK(cudaMemsetAsync(
       groups.counters[0], 0, static_cast<size_t>(counters) * sizeof(int32_t), stream_of(context)));
   launch_kernel(context, blocks_for(all), kThreads, 0, start_centroids, groups);
-  const bool held = groups.counters_per_group() <= kHeldCounters;
-  const int64_t shared = held ? groups.counters_per_group() * int64_t{sizeof(int32_t)} : 0;
+  const bool in_shared = groups.counters_per_group() <= kSharedCounters;
+  const int64_t shared = in_shared ? groups.counters_per_group() * int64_t{sizeof(int32_t)} : 0;
   const auto kernel = groups.bits <= 32 ? assign_kernel<uint32_t> : assign_kernel<uint64_t>;
   for (int64_t step = 0; step < params.iterations; ++step) {
     launch_kernel(context, {groups.count, ceil_div(groups.length, kHashes)}, kThreads, shared,
-                  kernel, groups, step, step + 1 == params.iterations, held);
+                  kernel, groups, step, step + 1 == params.iterations, in_shared);
   }
   launch_kernel(context, blocks_for(all), kThreads, 0, read_counters, groups,
                 groups.counters[(params.iterations - 1) % 3], counts.ptr<int64_t>());

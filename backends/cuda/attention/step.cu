@@ -46,7 +46,7 @@ struct StepCall {
   }
 };
 
-/// exp(a - b), and 0 for a = -inf, also beside b = -inf.
+/// exp(a - b), or 0 if a = -inf, even if b = -inf.
 __device__ float factor(float a, float b) { return a == -kInfinity<float> ? 0.f : __expf(a - b); }
 
 /// What the blocks of a cluster found in their slots, for each of Q queries.
@@ -217,17 +217,17 @@ __global__ void __launch_bounds__(kStepThreads, Q == 1 ? 2 : 1)
   __syncthreads();
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   if (warp < Q) {  // a warp per query: the teams' maxima become their factors
-    const int own = static_cast<int>(threadIdx.x) % kWarp;
+    const int in_warp = static_cast<int>(threadIdx.x) % kWarp;
     float highest = -kInfinity<float>, total = 0;
-    for (int t = own; t < kTeams; t += kWarp) highest = fmaxf(highest, team_max[warp][t]);
+    for (int t = in_warp; t < kTeams; t += kWarp) highest = fmaxf(highest, team_max[warp][t]);
     highest = reduce_warp(highest, Larger{});
-    for (int t = own; t < kTeams; t += kWarp) {
+    for (int t = in_warp; t < kTeams; t += kWarp) {
       const float weight = factor(team_max[warp][t], highest);
       team_max[warp][t] = weight;
       total += weight * team_sum[warp][t];
     }
     total = reduce_warp(total, Plus{});
-    if (own == 0) {
+    if (in_warp == 0) {
       part.max[warp] = highest;
       part.sum[warp] = total;
     }

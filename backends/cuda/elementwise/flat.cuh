@@ -3,18 +3,18 @@
 #include "../reduce/reduce_block.cuh"
 #include "compute.cuh"
 
-/// Contiguous memory in vectors of 16 bytes, and sums of it that have the same bits whatever its
-/// alignment: which thread takes which element does not depend on it.
+/// Reads and writes contiguous memory in vectors of 16 bytes, and sums it. The sums have the same
+/// bits for every alignment, because each thread adds the same elements.
 namespace sash::cuda {
 
-/// Elements of 16 bytes.
+/// The number of elements in 16 bytes.
 template <class T>
 inline constexpr int kWidth = 16 / sizeof(T);
 
 template <class T>
 using Lane = Vector<T, kWidth<T>>;
 
-/// The elements from `x` on, of which `left` are there; zeros behind them.
+/// The elements from `x` on, of which `left` exist; zeros after the last one.
 template <class T>
 __device__ Lane<T> load_lane(const T* x, int64_t left, bool aligned) {
   if (aligned && left >= kWidth<T>) return *reinterpret_cast<const Lane<T>*>(x);
@@ -36,7 +36,7 @@ __device__ void store_lane(T* y, const Lane<T>& lane, int64_t left, bool aligned
   }
 }
 
-/// The sum over the block's threads.
+/// The sum over the block's threads. All threads of the block call this.
 template <int threads = kThreads>
 __device__ double block_sum(double value) {
   return reduce_block<threads>(value, Plus{});
@@ -44,8 +44,8 @@ __device__ double block_sum(double value) {
 
 inline constexpr int kFinishThreads = 1024;
 
-/// finish(sum of `partial`), the second stage of a sum: one block. Each thread has four sums, so
-/// that four loads are under way.
+/// The second stage of a sum, run by one block: calls finish(sum of `partial`). Each thread has
+/// four sums, so that four of its loads run at the same time.
 template <class Finish>
 __global__ void __launch_bounds__(kFinishThreads)
     finish_sum_kernel(const double* partial, int64_t count, Finish finish) {

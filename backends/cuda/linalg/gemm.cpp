@@ -113,7 +113,7 @@ void set_transposed(Plan& plan, cublasLtMatmulDescAttributes_t attribute, bool t
   set(plan, attribute, transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
 }
 
-/// The addresses beside A, B and C. The heuristic reads their alignment.
+/// The addresses of operands other than A, B and C. The heuristic reads their alignment.
 void set_pointers(Plan& plan, const Product& p) {
   // One element per row of C', a column of C.
   if (p.bias) set(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);

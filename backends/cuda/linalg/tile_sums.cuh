@@ -13,8 +13,8 @@ struct TileSums {
   static __device__ int x() { return static_cast<int>(threadIdx.x) % 16; }
   static __device__ int y() { return static_cast<int>(threadIdx.x) / 16; }
 
-  /// of[r, c] += left(r, k) right(k, c) over k in [begin, end). The flags say whether neighbours
-  /// along k are neighbours in memory.
+  /// of[r, c] += sum of left(r, k) right(k, c) over k in [begin, end). The flags tell whether
+  /// neighbours along k are neighbours in memory.
   template <class Left, class Right>
   __device__ void add(int begin, int end, const Left& left, bool left_along_k, const Right& right,
                       bool right_along_k) {
@@ -41,7 +41,7 @@ struct TileSums {
     }
   }
 
-  /// f(row, column, sum) for each of this thread's results.
+  /// Calls f(row, column, sum) for each result of this thread.
   template <class F>
   __device__ void for_each(const F& f) const {
 #pragma unroll
@@ -54,7 +54,7 @@ struct TileSums {
  private:
   using Slab = C[kDepth][kTile + 1];
 
-  /// In shared memory, the same for all calls of `add`.
+  /// The slabs in shared memory. All calls of `add` use the same memory.
   static __device__ Slab& slab(int operand) {
     __shared__ Slab slabs[2];
     return slabs[operand];

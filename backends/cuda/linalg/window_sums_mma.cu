@@ -1,8 +1,8 @@
 #include "window_matmul_mma.cuh"
 
-/// Memory: a block reads the weights of its 64 results once, and the rows of v that they weigh
-/// once; it writes its results once. Weights beside a tile's slots, and hidden ones, are made 0 in
-/// registers, whatever memory holds.
+/// Memory: a block reads the weights of its 64 results and the rows of v within their windows once,
+/// and writes its results once. Weights outside a tile's slots, and hidden weights, are replaced by
+/// 0 in registers, so their memory may contain anything.
 namespace sash::cuda {
 namespace window {
 namespace {

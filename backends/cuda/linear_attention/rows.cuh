@@ -34,7 +34,7 @@ struct Sizes {
   __host__ __device__ int group() const { return heads / key_heads; }
 };
 
-/// Rows from `end` on count as 0, whatever they hold.
+/// Rows from `end` on count as 0, whatever their memory contains.
 template <class T>
 struct Keys {
   using C = compute_t<T>;

@@ -91,8 +91,8 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-/// Scores of a chunk of queries with its own keys, 0 where j > i: products of the features, or of
-/// the wide rows.
+/// Scores of a chunk of queries with the keys of the same chunk, 0 where j > i: products of the
+/// features, or of the wide rows.
 template <bool kWide, class T, class C = compute_t<T>>
 __global__ void __launch_bounds__(kThreads)
     score_kernel(Queries<T> queries, Keys<T> keys, Sizes p, int chunks, C* scores) {

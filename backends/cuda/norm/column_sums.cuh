@@ -4,19 +4,19 @@
 #include "rows.cuh"
 
 /// Sums of the columns of matrices, in two launches: a block sums a chunk of rows, then
-/// `add_chunks` adds the chunks in order. The chunks depend on the shape alone.
+/// `add_chunks` adds the chunks in order. The chunks depend on the shape only.
 namespace sash::cuda {
 
-/// Up to three rows of n sums; null where one is not wanted.
+/// The addresses of up to three rows of n sums. Null for sums that are not needed.
 template <class T>
 struct ColumnSums {
   T* of[3] = {};
 };
 
-inline constexpr int kAddingWarps = 16, kAddedColumns = 8;  // 32 bytes of float32
+inline constexpr int kAddingWarps = 16, kAddedColumns = 8;  // kAddedColumns float32 are 32 bytes
 
 /// y.of[k][n] = the sums of partial [chunks, outputs, n] over the chunks, for k = blockIdx.y. A
-/// block has kAddedColumns columns; its threads take their chunks in turn.
+/// block has kAddedColumns columns. Its threads take the chunks in turn.
 template <class A, class T>
 __global__ void __launch_bounds__(kAddingWarps* kWarp)
     add_chunks(const A* partial, int64_t chunks, int64_t outputs, int64_t n, ColumnSums<T> y) {
@@ -53,12 +53,12 @@ void launch_add_chunks(const KernelContext& context, const A* partial, int64_t c
                    partial, chunks, outputs, n, y);
 }
 
-/// Blocks per multiprocessor that leave the registers which two rows ahead need.
+/// How many blocks per multiprocessor leave enough registers for two rows that are read ahead.
 template <class A>
 inline constexpr int kSumBlocks = sizeof(A) > 4 ? 2 : 3;
 
-/// A block takes kWarp V columns of one chunk of rows, its warps the rows in turn.
-/// partial [chunks, F::kOutputs, n]: the chunk's sums.
+/// A block takes kWarp V columns of one chunk of rows. Its warps take the rows in turn. It writes
+/// the chunk's sums to partial [chunks, F::kOutputs, n].
 template <int V, class F>
 __global__ void __launch_bounds__(kThreads, kSumBlocks<typename F::A>)
     sum_chunks_of_rows(const F f, typename F::A* partial, int64_t rows, int64_t n, int64_t chunk) {
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(kThreads, kSumBlocks<typename F::A>)
   }
 }
 
-/// y [n] = the sums of few rows: a thread adds up V columns.
+/// y [n] = the sums of a few rows. A thread adds up V columns.
 template <int V, class F, class T>
 __global__ void __launch_bounds__(kThreads) sum_few_rows(const F f, int64_t rows, int64_t n, T* y) {
   using A = typename F::A;
@@ -123,9 +123,9 @@ __global__ void __launch_bounds__(kThreads) sum_few_rows(const F f, int64_t rows
 }
 
 /// y [n] = the sums over the rows of a matrix [rows, n] of the device type `T`: of
-/// `f.use<V>(f.load<V>(i, row), i)`, V elements from the i-th on. `F::A` is what they are added in,
-/// `F::kAhead` how many rows a warp reads ahead, and `F::kOutputs` is 1. `data` are the addresses
-/// that f reads or writes.
+/// `f.use<V>(f.load<V>(i, row), i)`, V elements from the i-th on. Sums are of type `F::A`. A warp
+/// reads `F::kAhead` rows ahead. `F::kOutputs` is 1. `data` are the addresses that f reads or
+/// writes.
 template <class T, class F>
 void sum_columns(const KernelContext& context, const F& f, int64_t rows, int64_t n, T* y,
                  std::initializer_list<const void*> data) {

@@ -4,14 +4,15 @@
 #include "column_sums.cuh"
 #include "rows_ahead.cuh"
 
-/// The backward passes of layer norm, which is `centred`, and of RMS norm, which has no mean, no
-/// bias and no dropout.
+/// The backward passes of layer norm and of RMS norm. Layer norm is `centred`. RMS norm has no
+/// mean, no bias and no dropout.
 namespace sash::cuda {
 
 /// With z = (x - mean) rstd and h = g w: dx = dsum + rstd (h - mean(h) - z mean(h z)), and dbranch
-/// = dropout(dx). RMS norm has no term mean(h). dsum may be null (0), and so may dx and dbranch.
+/// = dropout(dx). RMS norm has no term mean(h). If dsum is null, it counts as 0. Gradients dx and
+/// dbranch that are null are not computed.
 ///
-/// The columns' sums of g z are dweight, and those of g are dbias (`sum_columns`).
+/// dweight is the column sums of g z, and dbias is the column sums of g (`sum_columns`).
 template <class T, bool centred>
 struct NormGradient {
   using A = compute_t<T>;
@@ -32,7 +33,7 @@ struct NormGradient {
     Vector<A, V> z, h;
   };
 
-  /// One row, which is read twice.
+  /// Processes one row, which is read twice.
   template <class Team, int V>
   __device__ void run(int64_t row, int64_t n) const {
     const A m = mean_of(row), r = rstd[row];
@@ -83,7 +84,7 @@ struct NormGradient {
     return t;
   }
 
-  /// Adds the sums of h, where there is a mean, and of h z.
+  /// Adds h, if `centred`, and h z to the sums.
   template <int V>
   __device__ void add_up(const Terms<V>& t, A (&sums)[kOutputs]) const {
 #pragma unroll
@@ -93,8 +94,8 @@ struct NormGradient {
     }
   }
 
-  /// Writes the gradients of the elements from `first` on. `out` has those of dsum, `means` the
-  /// means of what `add_up` adds.
+  /// Writes the gradients of the elements from `first` on. `out` has the elements of dsum, `means`
+  /// are the sums of `add_up` divided by n.
   template <int V>
   __device__ void finish(const Terms<V>& t, Vector<A, V> out, int64_t first, A r,
                          const A (&means)[kOutputs]) const {
@@ -138,9 +139,9 @@ struct NormGradient {
   }
 };
 
-/// All gradients of a chunk of rows in one pass: a thread has a vector of each row, and its
-/// columns' part of the parameters' gradients, partial [chunks, kOutputs, n]: dweight, and dbias if
-/// centred.
+/// Computes all gradients of a chunk of rows in one pass. A thread has a vector of each row. It
+/// also sums the parameters' gradients of its columns over the chunk, and writes them to partial
+/// [chunks, kOutputs, n]: dweight, and dbias if centred.
 template <int V, class T, bool centred>
 __global__ void __launch_bounds__(kMostWarps* kWarp, kRowBlocks<T>)
     norm_gradient_rows(const __grid_constant__ NormGradient<T, centred> f, compute_t<T>* partial,
@@ -180,7 +181,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, kRowBlocks<T>)
       if (inside) {
 #pragma unroll
         for (A& mean : means) mean = centred ? mean * share : mean / static_cast<A>(n);
-        // Again, so that g w and the subtraction are rounded as one.
+        // Computed again, so that the product g w and the subtraction are fused.
         if constexpr (!centred) t = f.terms(v, gv, w, m, r);
         f.finish(t, out, row * n + ahead.column(), r, means);
       }

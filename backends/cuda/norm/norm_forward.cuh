@@ -15,11 +15,12 @@ template <class T, bool centred>
 struct Norm {
   using A = compute_t<T>;
   template <int V>
-  static constexpr int kLeastBlocks = V < 4 ? 0 : 2;  // a row, the weights and biases are held
+  static constexpr int kLeastBlocks = V < 4 ? 0 : 2;  // registers contain a row, weights and biases
 
   const T* x;
   const T* weight;
-  std::conditional_t<centred, const T*, A> shift;  ///< the bias; of RMS norm w - weight
+  std::conditional_t<centred, const T*, A>
+      shift;  ///< the bias, or for RMS norm the number w - weight
   T* y;
   A* mean;
   A* rstd;
@@ -81,7 +82,7 @@ struct SumNorm {
 
   template <class Team, int V>
   __device__ void run(int64_t row, int64_t n) const {
-    // Read as a whole before anything is written: a warp then waits for memory once.
+    // The whole row is read before anything is written, so that a warp waits for memory once.
     const Row<Team, V, T> values(x + row * n, n);
     if (!centred && !residual) return norm.normalise(values, row, n);
     const Row<Team, V, T> residuals(residual + row * n, n);
@@ -92,7 +93,7 @@ struct SumNorm {
     norm.normalise(sums, row, n);
   }
 
-  /// Writes the sum's elements from `first` on.
+  /// Writes elements of the sum from `first` on.
   template <int V>
   __device__ Vector<T, V> add(const Vector<A, V>& added, const Vector<A, V>& total,
                               int64_t first) const {
@@ -110,7 +111,7 @@ struct SumNorm {
   }
 };
 
-/// The same as SumNorm, of many rows.
+/// Does the same as SumNorm for many rows.
 template <int V, class T, bool centred>
 __global__ void __launch_bounds__(kMostWarps* kWarp, kRowBlocks<T>)
     norm_rows(const __grid_constant__ SumNorm<T, centred> f, int64_t rows, int64_t n,

@@ -46,7 +46,7 @@ __device__ A scan_warp(A x) {
   return x;
 }
 
-/// `reduce_warp` over the block. Called by all its threads.
+/// Reduces x over the block as `reduce_warp` does. All threads of the block call this.
 template <int threads, class T, class F>
 __device__ T reduce_block(T x, F f) {
   constexpr int warps = threads / kWarp;

@@ -40,7 +40,7 @@ class RelaxedCapture {
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 
-/// The memory from `allocate(&memory, bytes)`, or null if there is none left. Allowed during a
+/// The memory from `allocate(&memory, bytes)`, or null if there is no memory left. Allowed during a
 /// capture.
 void* try_allocate(cudaError_t (*allocate)(void**, size_t), int64_t bytes);
 

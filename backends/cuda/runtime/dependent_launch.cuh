@@ -4,41 +4,42 @@
 
 #include "launch.cuh"
 
-/// Kernels that start while the one before them on the stream ends ("programmatic dependent
-/// launch", from sm_90 on). They save most of a launch where that one is short.
+/// Kernels that start while the previous kernel on the stream ends ("programmatic dependent
+/// launch", from sm_90 on). After a short kernel, this saves most of the time of a launch.
 namespace sash::cuda {
 
-/// Called by such a kernel before it reads what earlier ones wrote, and before it writes.
+/// A kernel that starts early calls this before it reads what earlier kernels wrote, and before it
+/// writes.
 inline __device__ void wait_for_previous_kernel() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   cudaGridDependencySynchronize();
 #endif
 }
 
-/// Lets the next kernel start, if it is such a one, once all blocks have called this or ended.
+/// If the next kernel starts early, lets it start once all blocks have called this or ended.
 inline __device__ void start_next_kernel() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   cudaTriggerProgrammaticLaunchCompletion();
 #endif
 }
 
-/// Asks for the line's way to the L2 cache. Later writes reach it there, so this may come before
-/// `wait_for_previous_kernel`.
+/// Prefetches a line to the L2 cache. It may be called before `wait_for_previous_kernel`, because
+/// later writes update the line in the L2 cache.
 inline __device__ void prefetch(const void* line) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(line));
 }
 
-/// The compute capability's first number.
+/// The first number of the compute capability of the card.
 inline int card_generation() {
   int card = 0;
   SASH_CUDA_CHECK(cudaGetDevice(&card));
   return card_attribute(card, cudaDevAttrComputeCapabilityMajor);
 }
 
-/// Lets `kernel` use `most` bytes of dynamic shared memory, and gives the multiprocessor's memory
-/// to shared memory as far as possible. Every kernel that starts early calls this: a kernel that
-/// wants another division waits until the kernel before it has left. Asks the driver once for each
-/// card.
+/// Lets `kernel` use `most` bytes of dynamic shared memory, and makes shared memory as large a part
+/// of the multiprocessor's memory as possible. Every kernel that starts early calls this, because a
+/// kernel that needs another division waits until the previous kernel has ended. Asks the driver
+/// once for each card.
 template <auto kernel>
 void allow_shared_memory(int card, int64_t most) {
   static constinit std::atomic<uint64_t> done{0};  // a bit for each card
@@ -55,7 +56,7 @@ struct DependentLaunch {
   dim3 grid;
   int threads;
   int64_t shared = 0;    ///< bytes of dynamic shared memory
-  unsigned cluster = 1;  ///< blocks along x that make a cluster; more than one from sm_90 on
+  unsigned cluster = 1;  ///< blocks along x that make a cluster, over 1 only from sm_90 on
 };
 
 template <class... Parameters, class... Arguments>

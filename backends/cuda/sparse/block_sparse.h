@@ -4,8 +4,8 @@
 
 #include "../../../ops/kernels/sparse.h"
 
-/// The kernels of block-sparse products. Operands are contiguous and aligned to 16 bytes; y and the
-/// data have elements.
+/// The kernels of block-sparse products. Operands are contiguous and aligned to 16 bytes. y and the
+/// data are not empty.
 namespace sash::cuda::sparse {
 
 /// A product a W' + bias or a W. `lines` are W's block rows or block columns.
@@ -17,7 +17,7 @@ struct ProductCall {
   bool transposed;
 };
 
-/// The memory of such a product.
+/// The addresses of a product's operands and result.
 template <class T>
 struct ProductParams {
   const T* a;
@@ -43,8 +43,8 @@ void multiply_halves(const KernelContext& context, const ProductCall& call);
 void sample_halves(const KernelContext& context, View a, View b,
                    const kernels::BlockPatternView& pattern, View data);
 
-/// The same on sm_90a: narrow blocks of 16 and 32, wide ones of 64 and 128. Matrices have blocks,
-/// and fewer than 2^30 rows of elements.
+/// The same on sm_90a: narrow blocks of 16 and 32, wide blocks of 64 and 128. Matrices have at
+/// least one block, and fewer than 2^30 rows of elements.
 void multiply_narrow_hopper(const KernelContext& context, const ProductCall& call);
 void multiply_wide_hopper(const KernelContext& context, const ProductCall& call);
 void sample_narrow_hopper(const KernelContext& context, View a, View b,

@@ -5,7 +5,8 @@
 #include "../../../../ops/kernels/attention.h"
 #include "block_bounds.h"
 
-/// Bounds, the ranges of keys that queries see at most, as kernels read them. Blocks are 64 x 64.
+/// Bounds as kernels read them: for each query the range of keys that the query may see. Blocks are
+/// 64 x 64.
 namespace sash::cuda {
 
 using kernels::AttentionGradients;
@@ -21,13 +22,13 @@ struct RowBounds {
   bool of_batch = false, of_head = false;
   int heads = 1;
 
-  /// Of (b, h) among the heads that differ.
+  /// The number of head (b, h) among the heads whose bounds are stored.
   __device__ int64_t head(int b, int h) const {
     return (of_batch ? b : 0) * static_cast<int64_t>(heads) + (of_head ? h : 0);
   }
 };
 
-/// The bounds of a call, with the memory of their summary, and of `seen_by` if `by_key`.
+/// Owns the bounds of a call: the memory of their summary and, if `by_key`, of `seen_by`.
 class BoundsSummary {
  public:
   BoundsSummary(const KernelContext& context, const AttentionInputs& inputs,

@@ -7,7 +7,8 @@ namespace sash::cuda {
 using kernels::AttentionInputs;
 using kernels::AttentionParams;
 
-/// `kernels::attention_kept_bytes` of a call whose kernels read what dropout keeps as bits.
+/// The size that `kernels::attention_kept_bytes` reports for a call: the bytes of its bit tiles
+/// (kept.cuh), or 0 if its kernels read none.
 int64_t attention_kept_bytes(const AttentionInputs& inputs, const AttentionParams& params);
 
 }  // namespace sash::cuda

@@ -8,7 +8,7 @@ namespace sash::cuda {
 __device__ inline int lane() { return static_cast<int>(threadIdx.x) % kWarp; }
 __device__ inline int warp() { return static_cast<int>(threadIdx.x) / kWarp; }
 
-/// The sum of x over each aligned group of `lanes` lanes. By all lanes of a warp.
+/// The sum of x over each aligned group of `lanes` lanes. All lanes of a warp call this.
 template <int lanes = kWarp, class T>
 __device__ T sum_over_lanes(T x) {
 #pragma unroll
@@ -26,7 +26,8 @@ __device__ inline float max_over_quad(float x) {
   return max(x, __shfl_xor_sync(~0u, x, 2));
 }
 
-/// Block of threads `index` of a grid with `tiles` blocks for each head (b, h).
+/// The head (b, h) and the tile of block of threads `index`, in a grid with `tiles` blocks for each
+/// head.
 struct TilePosition {
   int b, h, tile;
 

@@ -17,8 +17,8 @@ struct SharedBytes {
   int taken, most;
 };
 
-/// Launches `blocks` blocks of `threads` threads, if there are any. `ValueError` for more blocks
-/// than a grid has.
+/// Launches `blocks` blocks of `threads` threads; does nothing for 0 blocks. Throws `ValueError` if
+/// a grid cannot have that many blocks.
 template <class... Parameters, class... Arguments>
 void launch_tiles(const KernelContext& context, int64_t blocks, int threads, int shared,
                   void (*kernel)(Parameters...), const Arguments&... arguments) {
@@ -29,7 +29,7 @@ void launch_tiles(const KernelContext& context, int64_t blocks, int threads, int
   launch_kernel(context, blocks, threads, shared, kernel, arguments...);
 }
 
-/// The same for a kernel of attention: see `allow_shared_memory`.
+/// The same, and calls `allow_shared_memory` first.
 template <auto kernel, class... Arguments>
 void launch(const KernelContext& context, int64_t blocks, int threads, const SharedBytes& shared,
             const Arguments&... arguments) {

@@ -6,7 +6,8 @@
 
 namespace sash::cuda {
 
-/// [B, H, S, n] with unit stride along n. `vectors`: every row can be read 16 bytes at a time.
+/// The rows of a tensor [B, H, S, n] with unit stride along n. `vectors`: whether every row can be
+/// read 16 bytes at a time.
 template <class T>
 struct Rows {
   T* data;

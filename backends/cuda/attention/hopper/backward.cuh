@@ -4,8 +4,8 @@
 #include "call.cuh"
 #include "mainloop.cuh"
 
-/// What the two backward kernels share. Each recomputes P from the saved log-sum-exp, and dS, in
-/// registers. So every sum has one owner and one order.
+/// What the two backward kernels share. Each kernel recomputes P, from the saved log-sum-exp, and
+/// dS in registers. So each sum is computed by one group, in a fixed order.
 namespace sash::cuda::hopper {
 
 /// The products of eight pairs of elements, added to `sum`.
@@ -38,9 +38,9 @@ __device__ void copy_queries(const X& x, Shared& shared) {
       });
 }
 
-/// Tiles of `width` features; `rows` blocks of 64 queries or keys a work tile, each with `split`
-/// groups; one block of the other axis a step. Ring `b` may have half as many stages as ring `a`.
-/// `overlap` and `resident`: see ForwardShape.
+/// Tiles have `width` features. A work tile has `rows` blocks of 64 queries or keys, and `split`
+/// groups work on each block. A step is one block of the other axis. Ring `b` may have half as many
+/// stages as ring `a`. `overlap` and `resident`: see ForwardShape.
 template <class T, int width, int rows, int stages, int resident, bool overlap, int split = 1,
           int b_stages = stages>
 struct BackwardShape : Groups<rows * split> {

@@ -2,12 +2,13 @@
 
 #include "backward.cuh"
 
-/// dK = scale dS' Q and dV = P' g, with resident keys and values; the queries of all heads that
-/// read them stream past. Rows of scores are keys: S' = K Q', dP' = V g'. Where dK and dV do not
-/// fit the registers of one group (`split`), one group forms dK, another S' once more and dV.
+/// dK = scale dS' Q and dV = P' g. Keys and values are resident; the queries of all heads that read
+/// them are streamed. Rows of scores are keys: S' = K Q', dP' = V g'. If dK and dV do not fit into
+/// the registers of one group (`split`), one group forms dK, and another group forms S' again and
+/// dV.
 ///
-/// Memory: for a work tile, a block of threads reads k and v once and each listed block of q, g and
-/// their statistics once a head; it writes dk and dv once.
+/// Memory traffic: for a work tile, a block of threads reads k and v once, and for each head every
+/// listed block of q, g and their statistics once. It writes dk and dv once.
 namespace sash::cuda::hopper {
 
 template <class S>
@@ -26,7 +27,7 @@ using KeyShapes = ShapeOf<general ? -width : width, For<32, BackwardShape<T, 32,
                           For<-128, General<BackwardShape<T, 128, 2, 2, 1, false>>>,
                           For<-256, General<BackwardShape<T, 256, 1, 2, 1, false, 2>>>>;
 
-/// A consumer group, which forms dk, dv or both of a block row.
+/// A consumer group. It forms dk, dv or both of a block row.
 template <class S, class T, bool forms_dk, bool forms_dv>
 class KeyGroup
     : public Consumer<KeyGroup<S, T, forms_dk, forms_dv>, S, Backward<T>, KeyShared<S>, false> {
@@ -154,7 +155,7 @@ class KeyGroup
     shared_.a_ring.release(at_);
   }
 
-  /// Initial accumulators [64][64]: a value for each column.
+  /// Initialises accumulators [64][64] with a value for each column.
   static __device__ void start_from(float (&sum)[32], const float (&value)[kBlock]) {
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
@@ -165,7 +166,7 @@ class KeyGroup
     fence_operand(sum);
   }
 
-  /// General kernels: M P and E (docs/block_maps.md).
+  /// For general kernels: forms M P and E (docs/block_maps.md).
   __device__ void form_general(const BlockStats& stats, const Mask<1, false>& mask,
                                const StepPosition& at) {
     fence_operand(score_);

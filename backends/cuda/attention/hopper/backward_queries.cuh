@@ -4,10 +4,10 @@
 #include "../common/diagonals.cuh"
 #include "backward.cuh"
 
-/// dQ = scale dS K, with resident queries and cotangents; keys and values stream past.
+/// dQ = scale dS K. Queries and cotangents are resident; keys and values are streamed.
 ///
-/// Memory: for a work tile, a block of threads reads q, g, out and lse once and each listed block
-/// of keys and values once; it writes dq and the statistics once.
+/// Memory traffic: for a work tile, a block of threads reads q, g, out and lse once, and each
+/// listed block of keys and values once. It writes dq and the statistics once.
 namespace sash::cuda::hopper {
 
 template <class S>
@@ -28,7 +28,7 @@ using QueryShapes = ShapeOf<general ? -width : width, For<32, BackwardShape<T, 3
                             For<-128, General<BackwardShape<T, 128, 2, 2, 1, false>>>,
                             For<-256, General<BackwardShape<T, 256, 1, 2, 1, false>>>>;
 
-/// Prefetches the rows of `out` that the groups will read to L2.
+/// Prefetches to the L2 cache the rows of `out` that the groups will read.
 template <int kBlockRows, class T>
 __device__ void prefetch_out(const Backward<T>& x, const WorkTile& work) {
   const Rows<const T> out = x.out.at(work.b, work.h);
@@ -44,7 +44,7 @@ __device__ void prefetch_out(const Backward<T>& x, const WorkTile& work) {
   }
 }
 
-/// A consumer group, which has the queries of a block row.
+/// A consumer group. It forms dq of a block row.
 template <class S, class T>
 class QueryGroup : public Consumer<QueryGroup<S, T>, S, Backward<T>, QueryShared<S>, true> {
   using Base = Consumer<QueryGroup, S, Backward<T>, QueryShared<S>, true>;
@@ -75,9 +75,10 @@ class QueryGroup : public Consumer<QueryGroup<S, T>, S, Backward<T>, QueryShared
   }
 
  private:
-  /// lse and D of this warp's 16 rows, and both to memory for the kernel of dk and dv.
+  /// Computes lse and D of this warp's 16 rows, and writes both to memory for the kernel of dk and
+  /// dv.
   __device__ void form_stats(const SharedWorkTile<S::kBlockRows>& work) {
-    // `across` lanes a row, each with `parts` chunks of it; `down` rows at a time.
+    // `across` lanes read a row, `parts` chunks each. A warp reads `down` rows at a time.
     constexpr int across = S::kWidth % 64 == 0 ? S::kWidth / 8 : 4, parts = S::kWidth / 8 / across;
     constexpr int down = 32 / across, turns = 16 / down;
     const AttentionDims<T>& p = x_.dims;
@@ -134,14 +135,14 @@ class QueryGroup : public Consumer<QueryGroup<S, T>, S, Backward<T>, QueryShared
     }
   }
 
-  /// Makes a step the one at hand.
+  /// Makes a step the current step.
   __device__ void take(const typename Base::Listed& listed) {
     last_ = listed.last;
     masked_ = listed.tile[0] >= 0;
     visible_ = listed.tile[0] != kEmpty;
   }
 
-  /// Starts to load the mask of the step at hand, whose keys are there.
+  /// Starts to load the mask of the current step, whose keys have arrived.
   __device__ void load_mask() {
     const auto& step = this->step();
     if (masked_ || S::kGeneral) mask_.load(x_.dims, this->work(), step, row_);
@@ -177,8 +178,8 @@ class QueryGroup : public Consumer<QueryGroup<S, T>, S, Backward<T>, QueryShared
       shared_.b_ring.release(at_);
       auto before = at_;
       at_.advance();
-      // dQ += dS K of a step runs while the weights of the next are formed. A hidden step ends this
-      // loop: its stages are released before anything else is awaited.
+      // The product dQ += dS K of a step runs while the weights of the next step are formed. A
+      // hidden step ends this loop, so that its stages are released before the next wait.
       while (S::kOverlap && !ended_ && visible_) {
         shared_.a_ring.wait(at_);
         load_mask();
@@ -244,7 +245,8 @@ class QueryGroup : public Consumer<QueryGroup<S, T>, S, Backward<T>, QueryShared
     take(next_);
   }
 
-  /// General kernels: M P and E (docs/block_maps.md), and the gradients of bias and relative bias.
+  /// For general kernels: forms M P and E (docs/block_maps.md), and the gradients of bias and
+  /// relative bias.
   __device__ void form_general() {
     fence_operand(score_);
     fence_operand(dscore_);

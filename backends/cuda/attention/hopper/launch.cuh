@@ -8,7 +8,7 @@
 /// How the host launches a persistent kernel.
 namespace sash::cuda::hopper {
 
-/// What a block of threads may have of shared memory.
+/// The shared memory in bytes that a block of threads may use.
 inline constexpr size_t kSharedBytes = 227 * 1024;
 
 /// How many multiprocessors the card has.
@@ -16,9 +16,9 @@ inline int multiprocessors(const KernelContext& context) {
   return card_attribute(context.device.index, cudaDevAttrMultiProcessorCount);
 }
 
-/// Launches a kernel of shape S with one block of threads a multiprocessor, or fewer if there are
-/// fewer work tiles. These are made of the rows of queries (`by_query`) or keys of each head; the
-/// groups of a block of threads share long rows if `share`.
+/// Launches a kernel of shape S with one block of threads for each multiprocessor, or with fewer
+/// blocks if there are fewer work tiles. Work tiles are made of the query rows (`by_query`) or the
+/// key rows of each head. The groups of a block of threads share long rows if `share`.
 template <auto kernel, class S, class Shared, bool by_query, class Call>
 void launch_persistent(const KernelContext& context, Call call, bool share = true) {
   const auto& p = call.dims;
@@ -41,7 +41,7 @@ void launch_persistent(const KernelContext& context, Call call, bool share = tru
   launch_in_order<kernel, S, Shared>(context, call);
 }
 
-/// Launches a kernel of shape S whose call has the order of its tiles.
+/// Launches a kernel of shape S for a call whose `order` is set.
 template <auto kernel, class S, class Shared, class Call>
 void launch_in_order(const KernelContext& context, const Call& call) {
   static_assert(sizeof(Shared) <= kSharedBytes);

@@ -10,8 +10,8 @@ namespace sash::cuda::mma {
 namespace {
 
 /// `parts`: blocks of threads with the same keys, and different features of dk and dv.
-template <int warps, int tiles, int step, int stages, bool held, int blocks, int parts = 1>
-struct KeyShape : Shape<warps, tiles, step, stages, held, blocks> {
+template <int warps, int tiles, int step, int stages, bool in_registers, int blocks, int parts = 1>
+struct KeyShape : Shape<warps, tiles, step, stages, in_registers, blocks> {
   static constexpr int kParts = parts;
 };
 
@@ -72,8 +72,8 @@ __global__ void __launch_bounds__(S::kThreads, S::min_blocks(kind == Kind::plain
                stats + mine * per_copy, true);
   };
   read(now, 0);
-  Left<T, kWidth, kTiles, S::kHeld> keys(k), values(v);
-  if (S::kHeld) {
+  Left<T, kWidth, kTiles, S::kInRegisters> keys(k), values(v);
+  if (S::kInRegisters) {
     wait_for_copies();
     __syncthreads();
     keys.hold();

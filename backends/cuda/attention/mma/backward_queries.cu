@@ -120,8 +120,8 @@ __global__ void __launch_bounds__(S::kThreads, S::min_blocks(kind == Kind::plain
       stats.row[tile][half] = stats_of_block[row_of<kTiles>(tile, half)];
     }
   }
-  Left<T, kWidth, kTiles, S::kHeld> queries(q), cotangents(g);
-  if (S::kHeld) {
+  Left<T, kWidth, kTiles, S::kInRegisters> queries(q), cotangents(g);
+  if (S::kInRegisters) {
     wait_for_copies();
     __syncthreads();
     queries.hold();

@@ -137,8 +137,8 @@ __global__ void __launch_bounds__(S::kThreads, S::min_blocks(kind == Kind::plain
     X::template read<kStep, S::kThreads>(k, keys, now.first, p.keys);
     if (S::kStages == 2) X::template read<kStep, S::kThreads>(v, values, now.first, p.keys);
   }
-  Left<T, kWidth, kTiles, S::kHeld> left(q);
-  if (S::kHeld) {
+  Left<T, kWidth, kTiles, S::kInRegisters> left(q);
+  if (S::kInRegisters) {
     wait_for_copies();
     __syncthreads();
     left.hold();
