@@ -57,7 +57,7 @@ struct StepPart {
   float out[Q][kWidestBytes / 2];
 };
 
-/// The slots that hold tokens up to position p, and those of them that are this block's.
+/// This block's share of the slots that contain tokens up to position p.
 struct StepSlots {
   int64_t begin, end;
   template <class T>
@@ -70,7 +70,7 @@ struct StepSlots {
   }
 };
 
-/// Asks for the lines of rows [begin, end) of x on their way to the L2 cache.
+/// Prefetches rows [begin, end) of x to the L2 cache.
 template <class T>
 __device__ void prefetch_rows(const T* x, int64_t begin, int64_t end, int width) {
   constexpr int kLine = 128 / sizeof(T);
@@ -80,8 +80,8 @@ __device__ void prefetch_rows(const T* x, int64_t begin, int64_t end, int width)
   }
 }
 
-/// Block (part, key head and Q of its queries, batch) has the queries' scores with a part of the
-/// slots; a team of L lanes has a slot at a time, each lane a vector of it.
+/// Block (part, key head and Q of its queries, batch) computes the queries' scores with a part of
+/// the slots. A team of L lanes processes a slot at a time, and each lane a vector of it.
 template <int Q, int L, class T>
 __global__ void __launch_bounds__(kStepThreads, Q == 1 ? 2 : 1)
     attention_step_kernel(const __grid_constant__ StepCall<T> call) {
@@ -103,7 +103,8 @@ __global__ void __launch_bounds__(kStepThreads, Q == 1 ? 2 : 1)
   T* const values = call.values + (b * call.kv_heads + key_head) * call.slots * width;
   start_next_kernel();
   {
-    // Asks for the earlier tokens' while the previous kernel runs; an old position does no harm.
+    // Prefetches the rows of earlier tokens while the previous kernel runs. An old position does no
+    // harm.
     const StepSlots likely(call, *static_cast<const volatile int64_t*>(call.position));
     prefetch_rows(keys, likely.begin, likely.end, width);
     prefetch_rows(values, likely.begin, likely.end, width);
@@ -161,7 +162,7 @@ __global__ void __launch_bounds__(kStepThreads, Q == 1 ? 2 : 1)
   for (int64_t first = begin + team; first < end; first += kTeams * kStepAhead) {
 #pragma unroll
     for (int u = 0; u < kStepAhead; ++u) {
-      // The new token's are not read from memory, where another block writes them.
+      // The rows of the new token are not read from memory, because another block writes them.
       if (first + u * kTeams != slot || slot >= end || !holds) continue;
       k[u] = *reinterpret_cast<const int4*>(new_key + lane * V);
       v[u] = *reinterpret_cast<const int4*>(new_value + lane * V);
@@ -201,7 +202,7 @@ __global__ void __launch_bounds__(kStepThreads, Q == 1 ? 2 : 1)
     load(first + kTeams * kStepAhead);
   }
 
-  // The teams' parts together.
+  // Merges the parts of the teams.
 #pragma unroll
   for (int g = 0; g < Q; ++g) {
     if (lane == 0) {
@@ -241,7 +242,7 @@ __global__ void __launch_bounds__(kStepThreads, Q == 1 ? 2 : 1)
     part.out[g][e] = total;
   }
 
-  // The cluster's parts together: each block has some elements.
+  // Merges the parts of the cluster. Each block processes some elements.
 #if __CUDA_ARCH__ >= 900
   const auto cluster = cooperative_groups::this_cluster();
   const auto parts = static_cast<int>(gridDim.x);
@@ -262,7 +263,8 @@ __global__ void __launch_bounds__(kStepThreads, Q == 1 ? 2 : 1)
   for (int i = static_cast<int>(blockIdx.x * kStepThreads + threadIdx.x); i < queries * width;
        i += parts * kStepThreads) {
     const int g = i / width, e = i % width;
-    // All of the parts are asked for before one is used: they are in other blocks' memory.
+    // All parts are loaded before the first is used, because they are in the memory of other
+    // blocks.
     float of_max[kMostParts], of_sum[kMostParts], of_out[kMostParts];
 #pragma unroll
     for (int r = 0; r < static_cast<int>(kMostParts); ++r) {
@@ -288,7 +290,7 @@ __global__ void __launch_bounds__(kStepThreads, Q == 1 ? 2 : 1)
     result[(head + g) * call.out_stride[1] + e] = narrow<T>(y / total);
   }
 #if __CUDA_ARCH__ >= 900
-  if (parts > 1) cluster.sync();  // the others have read this block's part
+  if (parts > 1) cluster.sync();  // other blocks have read the part of this block
 #endif
 }
 
@@ -327,7 +329,8 @@ StepCall<T> call_of(View q, View k, View v, View keys, View values, View positio
   return call;
 }
 
-/// By the buffer's size, not by the slots in use: those are known on the device alone.
+/// Depends on the size of the buffer, because the number of slots in use is known only on the
+/// device.
 unsigned parts_for(int64_t slots) {
   unsigned parts = 1;
   if (card_generation() < 9) return parts;
@@ -344,7 +347,7 @@ void attention_step(KernelContext& context, View q, View k, View v, View keys, V
         const StepCall<T> call = call_of<T>(q, k, v, keys, values, position, params, out);
         const CardGuard guard(context.device.index);
         const unsigned parts = parts_for(call.slots);
-        // Few queries have a block each: it is done earlier.
+        // If there are few queries, each has a block, which ends earlier.
         const bool alone = call.group == 1 || q.shape[0] * q.shape[1] * parts <= kFewBlocks;
         const auto launch_for = [&]<int Q, int L>(std::integer_sequence<int, Q, L>) {
           const auto groups = static_cast<unsigned>((call.group + Q - 1) / Q);

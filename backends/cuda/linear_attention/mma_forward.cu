@@ -2,8 +2,8 @@
 
 /// out = (phi(q) S + A v) / den, A the scores within the chunk. A block has 64 queries.
 ///
-/// Bytes: a block reads its q once, a state, and the k and v of its chunk up to its own rows; it
-/// writes its out and den once.
+/// Memory traffic: a block reads its q and a state once, and the k and v of its chunk up to its
+/// last row. It writes its out and den once.
 namespace sash::cuda::linear {
 namespace {
 

@@ -36,8 +36,9 @@ bool is_window(const kernels::BlockMap& map) {
 }
 
 /// How many heads run at a time in one pass. If neighbouring tiles of a head start together, each
-/// waits for the one before it; with more heads at a time they start farther apart. But the q, g
-/// and sums of these heads should stay in the L2 cache. Tiles of windows start apart anyway.
+/// waits for the tile before it. If a larger number of heads run at a time, neighbouring tiles
+/// start farther apart. But the q, g and sums of these heads should stay in the L2 cache. Tiles of
+/// windows start apart anyway.
 int heads_together(const kernels::BlockMap& map, int heads, int64_t head_bytes) {
   constexpr int64_t kCached = 32 << 20;
   const int64_t least = is_window(map) ? 4 : 8;

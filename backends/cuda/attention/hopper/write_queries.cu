@@ -1,12 +1,12 @@
 #include "../../runtime/dependent_launch.cuh"
 #include "turns.cuh"
 
-/// Starts when the first multiprocessors have no more work tiles of the staged pass. Its blocks of
-/// threads all run by then, so each query block's last turn comes.
+/// Starts when the first multiprocessors have no further work tiles of the staged pass. By then all
+/// blocks of threads of the staged pass run, so every query block gets its last turn.
 namespace sash::cuda::hopper {
 namespace {
 
-/// Once the query block has had `turns` of them.
+/// Writes dq of a query block after the block has had `turns` turns.
 template <class T, int parts>
 __device__ void write(const Fused<T>& x, const TilePosition& at, int turns) {
   const AttentionDims<T>& p = x.dims;

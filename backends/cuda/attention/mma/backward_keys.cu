@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(S::kThreads, S::min_blocks(kind == Kind::plain
   }
 
   wait_for_copies();
-  __syncthreads();  // k and v are there, if there was no step, and are needed no more
+  __syncthreads();  // k and v have arrived even if there was no step, and are no longer needed
   float factor[kTiles][2];
 #pragma unroll
   for (auto& rows : factor) rows[0] = rows[1] = p.scale;

@@ -6,7 +6,7 @@
 /// the sums of dS along diagonals.
 ///
 /// Memory: a block reads its q, g and out once and each visible step's keys and values once. It
-/// writes its dq and statistics once, and adds to its own row of diagonals.
+/// writes its dq and statistics once, and adds to a row of diagonals that no other block uses.
 namespace sash::cuda::mma {
 namespace {
 
@@ -183,7 +183,7 @@ __global__ void __launch_bounds__(S::kThreads, S::min_blocks(kind == Kind::plain
 #pragma unroll
   for (auto& rows : factor) rows[0] = rows[1] = p.scale;
   wait_for_copies();
-  __syncthreads();  // q is there, if there was no step, and is needed no more
+  __syncthreads();  // q has arrived even if there was no step, and is no longer needed
   write<T, kWidth>(sum, factor, shared, x.dq.at(b, h), first, p.queries);
 }
 

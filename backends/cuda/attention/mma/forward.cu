@@ -216,7 +216,7 @@ __global__ void __launch_bounds__(S::kThreads, S::min_blocks(kind == Kind::plain
     }
   }
   wait_for_copies();
-  __syncthreads();  // q is there, if there was no step, and is needed no more
+  __syncthreads();  // q has arrived even if there was no step, and is no longer needed
   write<T, kWidth>(sum, factor, shared, x.out.at(b, h), first, p.queries);
 }
 
