@@ -39,7 +39,7 @@ import subprocess
 import sys
 import time
 
-from peers import run_peer
+from peers.cases import run_peer
 
 PATTERNS = ("attention", "sparse", "widths", "lengths")
 ROOT = pathlib.Path(__file__).resolve().parent.parent
