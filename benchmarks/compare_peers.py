@@ -157,7 +157,7 @@ def command_of(kinds, options):
     attention = ["--dtype", options.dtype] if options.dtype else []
     commands = {
         "train": ["bench_train"],
-        "models": ["bench_models"],
+        "models": ["bench_train", "--kind", "models"],
         "attention": ["bench_attention", "--group", "peers", *attention],
         "sparse": ["bench_attention", "--group", "sparse", *attention],
         "widths": ["bench_attention", "--group", "widths", *attention],
