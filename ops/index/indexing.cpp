@@ -4,13 +4,9 @@
 #include <vector>
 
 #include "../../tensor/tensor_impl.h"
-#include "../elementwise/binary.h"
-#include "../elementwise/compare.h"
 #include "../elementwise/promotion.h"
-#include "../elementwise/where.h"
 #include "../kernels/index.h"
 #include "../op.h"
-#include "../reduce/reduce.h"
 #include "../row_blocks.h"
 #include "../shape/concat.h"
 #include "gather.h"
@@ -270,8 +266,7 @@ void index_put_(const Tensor& x, Indices indices, const Tensor& values, bool acc
   }
   check_compatible(op, x, values);
   if (accumulate) check_not_bool(op, x);
-  check_writable(op, parts.view);
-  check_in_place(op, parts.view, {values});
+  check_write(op, parts.view, {values});
   Selection chosen = select(op, parts);
   const Shape shape = selected_shape(op, chosen);
   if (broadcast_shapes(shape, values.shape(), op) != shape) {
@@ -279,11 +274,8 @@ void index_put_(const Tensor& x, Indices indices, const Tensor& values, bool acc
   }
   Shape flat = chosen.rows.shape();
   flat[chosen.axis] = chosen.index.numel();
-  const auto apart = [&](const Tensor& t) {
-    return t.impl().storage == x.impl().storage ? t.clone() : t;
-  };
-  const Tensor from = apart(values).expand(shape).reshape(flat);
-  chosen.index = apart(chosen.index);
+  const Tensor from = clone_if_aliased(values, x).expand(shape).reshape(flat);
+  chosen.index = clone_if_aliased(chosen.index, x);
   put(op, chosen.rows, chosen.axis, chosen.index, from, accumulate);
   // Axes that cannot be flattened in place were copied.
   if (chosen.rows.impl().storage == x.impl().storage) return;

@@ -102,10 +102,7 @@ extern SASH_API Kernel<void(KernelContext&, const AttentionInputs&, const Attent
                             const AttentionGradients&)>
     attention_backward;
 
-}  // namespace sash::kernels
-
-/// Masks that are data: bounds made on the device.
-namespace sash::kernels {
+// Masks that are data: bounds made on the device.
 
 struct RowBoundsParams {
   int64_t queries = 0, keys = 0;

@@ -2,11 +2,8 @@
 
 #include <array>
 
-#include "../elementwise/binary.h"
-#include "../elementwise/unary.h"
 #include "../kernels/norm.h"
 #include "../op.h"
-#include "../reduce/reduce.h"
 #include "normalized_shape.h"
 
 namespace sash {
