@@ -67,7 +67,7 @@ class Ref {
   T* object_ = nullptr;
 };
 
-/// Owns one object, as `std::unique_ptr` does, and is quicker to compile. The type may be incomplete
+/// Owns one object, as `std::unique_ptr` does, and compiles faster. The type may be incomplete
 /// where an `Owned` is declared.
 template <class T>
 class Owned {
