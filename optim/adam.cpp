@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include "run_rule.h"
 
 namespace sash::optim {
 namespace {
@@ -58,7 +59,7 @@ AdamW::AdamW(std::vector<ParamGroup> groups, const AdamWOptions& options)
     : Adam("AdamW", true, std::move(groups), as_adam(options)) {}
 
 void Adam::update(Group& group, const kernels::GradientScale& scale) {
-  run_rule(kernels::adam_step, group, scale,
+  run_rule(kernels::adam_step, tensors_of(group), group.lr, scale,
            {.beta1 = group.value("beta1"),
             .beta2 = group.value("beta2"),
             .eps = group.value("eps"),

@@ -1,4 +1,5 @@
 #include "lion.h"
+#include "run_rule.h"
 
 namespace sash::optim {
 
@@ -18,7 +19,7 @@ Lion::Lion(std::vector<ParamGroup> groups, const LionOptions& options)
           {options.master_weights, options.max_grad_norm}) {}
 
 void Lion::update(Group& group, const kernels::GradientScale& scale) {
-  run_rule(kernels::lion_step, group, scale,
+  run_rule(kernels::lion_step, tensors_of(group), group.lr, scale,
            {.beta1 = group.value("beta1"),
             .beta2 = group.value("beta2"),
             .weight_decay = group.value("weight_decay")});

@@ -7,6 +7,7 @@
 
 #include "../ops/checks.h"
 #include "../ops/elementwise/binary.h"
+#include "../ops/kernels/update_rules.h"
 #include "../ops/linalg/baddbmm.h"
 #include "../ops/linalg/matmul.h"
 #include "../ops/reduce/reduce.h"

@@ -2,17 +2,20 @@
 
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
-#include <type_traits>
 #include <vector>
 
-#include "../ops/kernels/update_rules.h"
 #include "../tensor/io/state_dict.h"
 #include "../tensor/tensor.h"
 
 namespace sash {
 class StateCheck;
-}
+namespace kernels {
+struct GradientScale;
+struct RuleTensors;
+}  // namespace kernels
+}  // namespace sash
 namespace sash::nn {
 class Module;
 }
@@ -203,15 +206,6 @@ class SASH_API Optimizer {
   virtual void update(Group& group, const kernels::GradientScale& scale) = 0;
   /// The parameters of a group that have a gradient, with their moments as states.
   std::span<const kernels::RuleTensors> tensors_of(const Group& group);
-  /// The step of a rule with the group's learning rate and `scale`, which `settings` leaves out.
-  template <class Settings>
-  void run_rule(const kernels::RuleKernel<Settings>& rule, const Group& group,
-                const kernels::GradientScale& scale, std::type_identity_t<Settings> settings) {
-    settings.lr = group.lr.data<const double>();
-    settings.gradient = scale;
-    KernelContext context = kernel_context(group.lr.device());
-    rule(context, tensors_of(group), settings);
-  }
 
  private:
   /// An optimizer has a group unless it was moved from.

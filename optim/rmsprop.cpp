@@ -1,6 +1,7 @@
 #include "rmsprop.h"
 
 #include "../core/error.h"
+#include "run_rule.h"
 
 namespace sash::optim {
 
@@ -27,7 +28,7 @@ RMSprop::RMSprop(std::vector<ParamGroup> groups, const RMSpropOptions& options)
                 {options.master_weights, options.max_grad_norm}) {}
 
 void RMSprop::update(Group& group, const kernels::GradientScale& scale) {
-  run_rule(kernels::rmsprop_step, group, scale,
+  run_rule(kernels::rmsprop_step, tensors_of(group), group.lr, scale,
            {.alpha = group.value("alpha"),
             .eps = group.value("eps"),
             .momentum = group.value("momentum"),

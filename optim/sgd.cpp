@@ -1,6 +1,7 @@
 #include "sgd.h"
 
 #include "../core/error.h"
+#include "run_rule.h"
 
 namespace sash::optim {
 
@@ -29,7 +30,7 @@ SGD::SGD(std::vector<ParamGroup> groups, const SGDOptions& options)
                 {options.master_weights, options.max_grad_norm}) {}
 
 void SGD::update(Group& group, const kernels::GradientScale& scale) {
-  run_rule(kernels::sgd_step, group, scale,
+  run_rule(kernels::sgd_step, tensors_of(group), group.lr, scale,
            {.momentum = group.value("momentum"),
             .dampening = group.value("dampening"),
             .weight_decay = group.value("weight_decay"),

@@ -9,6 +9,7 @@
 #include <string>
 #include <unordered_map>
 
+#include "../kernels/sparse.h"
 #include "../op.h"
 
 namespace sash {
