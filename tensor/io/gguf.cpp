@@ -50,23 +50,23 @@ constexpr NumberType kNumber{sizeof(T), number_at<T>};
 
 // Types by their numbers in the file; {} for strings and arrays.
 constexpr uint32_t kBool = 7, kString = 8, kArray = 9;
-constexpr NumberType kTypes[] = {kNumber<uint8_t>,
-                                 kNumber<int8_t>,
-                                 kNumber<uint16_t>,
-                                 kNumber<int16_t>,
-                                 kNumber<uint32_t>,
-                                 kNumber<int32_t>,
-                                 kNumber<float>,
-                                 kNumber<bool>,
-                                 {},
-                                 {},
-                                 kNumber<uint64_t>,
-                                 kNumber<int64_t>,
-                                 kNumber<double>};
+constexpr NumberType kNumberTypes[] = {kNumber<uint8_t>,
+                                       kNumber<int8_t>,
+                                       kNumber<uint16_t>,
+                                       kNumber<int16_t>,
+                                       kNumber<uint32_t>,
+                                       kNumber<int32_t>,
+                                       kNumber<float>,
+                                       kNumber<bool>,
+                                       {},
+                                       {},
+                                       kNumber<uint64_t>,
+                                       kNumber<int64_t>,
+                                       kNumber<double>};
 
 // Of width 0 unless `type` is a number or bool.
 NumberType number_type(uint32_t type) {
-  return type < std::size(kTypes) ? kTypes[type] : NumberType();
+  return type < std::size(kNumberTypes) ? kNumberTypes[type] : NumberType();
 }
 
 const char* type_name(size_t index) {

@@ -27,7 +27,7 @@ void apply(const Rule& given, T scale, int64_t n, T* __restrict p, const T* __re
 /// A step of the elements from `begin` to `end` of x; halves are widened block by block.
 template <int kStates, template <class> class Rule, class T, class Settings>
 void apply_chunk(const Settings& settings, const RuleTensors& x, int64_t begin, int64_t end) {
-  using C = std::conditional_t<kIsHalf<T>, float, T>;
+  using C = compute_t<T>;
   const Rule<C> rule(settings, x.step ? *x.step : 0);
   const C scale = static_cast<C>(settings.gradient.factor());
   T* const p = static_cast<T*>(x.parameter);

@@ -23,12 +23,10 @@ __global__ void __launch_bounds__(kThreads)
   static_assert(Pack<RuleTensors>::kCapacity <= kThreads, "one block");
   const int i = static_cast<int>(threadIdx.x);
   if (i >= pack.size) return;
-  if (s.gradient.skips()) {
-    steps[i].skip = true;
-    return;
-  }
+  const bool skip = s.gradient.skips();
   int64_t* const counter = pack.tensor[i].step;
-  steps[i] = {Rule(s, counter ? ++*counter : 0), static_cast<C>(s.gradient.factor()), false};
+  if (counter && !skip) ++*counter;
+  steps[i] = {Rule(s, counter ? *counter : 0), static_cast<C>(s.gradient.factor()), skip};
 }
 
 /// T: dtype of parameter and gradient. S: of the rest; float beside halves means masters.
