@@ -32,7 +32,7 @@ function(sash_headers)
     endforeach()
     install(DIRECTORY "${PROJECT_SOURCE_DIR}/${folder}" DESTINATION
             "${CMAKE_INSTALL_INCLUDEDIR}/sash" COMPONENT dev FILES_MATCHING PATTERN "*.h"
-            REGEX "/(${internal_paths})$" EXCLUDE)
+            REGEX "/(${internal_paths}|optim/tool)$" EXCLUDE)
   endforeach()
   file(CONFIGURE OUTPUT "${root}/sash.h" @ONLY CONTENT [[#pragma once
 
