@@ -115,6 +115,7 @@ struct Trainer::State {
   void set_rate();
   std::vector<Tensor> run_update(const std::vector<Tensor>& tensors);
   void backward(const nn::data::Batch& batch, detail::UpdateSums& sums);
+  detail::UpdateSums backward_all(const std::vector<Tensor>& tensors);
   void weigh_gradients(const Tensor& shares) const;
   void note_rows(const nn::data::Batch& batch, const StepOutput& output, Shape& row);
   void keep_buffers();

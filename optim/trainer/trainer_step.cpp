@@ -187,15 +187,21 @@ void Trainer::State::note_rows(const nn::data::Batch& batch, const StepOutput& o
       "StepOutput");
 }
 
-// The tensors are those of all batches, one after the other. Returns the sums of losses and
-// metrics, with the norm of the gradients between them.
-Tensors Trainer::State::run_update(const Tensors& tensors) {
+// The gradients of an update; the tensors are those of all batches, one after the other.
+UpdateSums Trainer::State::backward_all(const Tensors& tensors) {
   optimizer.zero_grad();
-  const size_t width = tensors.size() / static_cast<size_t>(options.accumulate);
+  const auto width = static_cast<std::ptrdiff_t>(tensors.size()) / options.accumulate;
   UpdateSums sums;
-  for (auto at = tensors.begin(); at != tensors.end(); at += static_cast<std::ptrdiff_t>(width)) {
-    backward(nn::data::Batch(at, at + static_cast<std::ptrdiff_t>(width)), sums);
+  for (auto at = tensors.begin(); at != tensors.end(); at += width) {
+    backward(nn::data::Batch(at, at + width), sums);
   }
+  return sums;
+}
+
+// Makes an update. Returns the sums of losses and metrics, with the norm of the gradients between
+// them.
+Tensors Trainer::State::run_update(const Tensors& tensors) {
+  const UpdateSums sums = backward_all(tensors);
   if (sums.shares.defined()) weigh_gradients(sums.shares);
   if (options.scaler) {
     options.scaler->step(optimizer);
@@ -278,16 +284,9 @@ void Trainer::State::refuse(const std::string& what, double value, const Tensors
                             const sash::detail::DrawsPlace& before) {
   const auto rerun = [&] {
     const sash::detail::PrivateDraws draws(before);
-    optimizer.zero_grad();
-    UpdateSums sums;
-    const size_t width = batch.size() / static_cast<size_t>(options.accumulate);
-    for (size_t at = 0; at < batch.size(); at += width) {
-      nn::data::Batch one;
-      for (size_t i = at; i < at + width; ++i) {
-        one.push_back(batch[i].to(optimizer.parameters()[0].device()));
-      }
-      backward(one, sums);
-    }
+    Tensors there;
+    for (const Tensor& x : batch) there.push_back(x.to(optimizer.parameters()[0].device()));
+    backward_all(there);
   };
   const std::string cause = explain_nonfinite(batch, model.state_dict(), rerun);
   put_back_buffers();
