@@ -1,4 +1,5 @@
-// Times whole training steps of causal language models. Prints one line of JSON per case.
+// Times whole training steps of causal language models: written for this program ("train"), or made
+// from nn::TransformerConfig ("models"). Prints one line of JSON per case.
 
 #include <cstdio>
 #include <functional>
@@ -8,6 +9,7 @@
 #include <sash/nn/layers/layer_norm.h>
 #include <sash/nn/layers/linear.h>
 #include <sash/nn/layers/module_list.h>
+#include <sash/nn/models/decoder.h>
 #include <sash/ops/attention/exact/attention.h>
 #include <sash/ops/attention/exact/packed_heads.h>
 #include <sash/ops/elementwise/dropout.h>
@@ -143,6 +145,61 @@ void print_profile(const char* name, const std::function<void()>& step) {
   std::fprintf(stderr, "%s, five steps\n%s\n", name, profiler.table().c_str());
 }
 
+/// Training steps of a model on one batch, as they are timed.
+struct Steps {
+  const char* kind;
+  const char* name;
+  std::string impl;
+  sash::Device device;
+  sash::Shape batch;
+  int64_t vocab;
+  double max_grad_norm;
+  bool captured, profile;
+
+  /// The figures of the steps. The model was begun at `start`.
+  template <class Model>
+  nlohmann::ordered_json time(Model& model, std::chrono::steady_clock::time_point start) const {
+    sash::optim::AdamW optimizer(
+        model.parameters(), {.lr = 3e-4, .master_weights = true, .max_grad_norm = max_grad_norm});
+    const sash::distributed::Group ranks = sash::distributed::world();
+    sash::optim::DataParallel parallel(model, ranks);
+    const Tensor x = sash::randint(0, vocab, batch, {.device = device});
+    const Tensor y = sash::randint(0, vocab, batch, {.device = device});
+    Tensor loss;
+    sash::optim::CapturedStep train(
+        [&](const std::vector<Tensor>& inputs) {
+          optimizer.zero_grad();
+          const Tensor mean = model.loss(inputs[0], inputs[1]);
+          mean.backward();
+          optimizer.step();
+          return mean;
+        },
+        {.device = device, .capture = captured});
+    const auto step = [&] { loss = train({x, y}); };
+    step();
+    const double first = loss.item<double>();
+    const std::chrono::duration<double> until_first = std::chrono::steady_clock::now() - start;
+    sash::reset_peak_memory(device);
+    step();
+    if (captured && !train.reason().empty()) throw std::runtime_error(train.reason());
+    const double ms = ranks.size() == 1 ? sash::bench::median_ms(device, calls, step, kSeconds)
+                                        : sash::bench::median_ms_of_ranks(device, step);
+    parallel.check_equal();
+    // All steps use the same batch, so the loss of a correct training step falls.
+    if (!(loss.item<double>() < first)) throw std::runtime_error("the loss does not fall");
+    const auto peak = static_cast<double>(sash::memory_stats(device).peak);
+    if (profile) print_profile(name, step);
+    return {{"kind", kind},
+            {"case", name},
+            {"impl", impl},
+            {"ranks", ranks.size()},
+            {"ms", sash::bench::rounded(ms, 3)},
+            {"tok_s", std::round(static_cast<double>(ranks.size() * x.numel()) / ms * 1e3)},
+            {"peak_mb", std::round(peak / (1 << 20))},
+            {"first_step_s", sash::bench::rounded(until_first.count(), 2)}};
+  }
+};
+
 void run(const Case& setup, sash::Device device, const std::string& impl, bool captured,
          bool profile) {
   sash::manual_seed(0);
@@ -155,51 +212,20 @@ void run(const Case& setup, sash::Device device, const std::string& impl, bool c
   }
   model.to(device);
   model.to(setup.dtype);
-  sash::optim::AdamW optimizer(
-      model.parameters(),
-      {.lr = 3e-4, .master_weights = true, .max_grad_norm = setup.gpu ? 1.0 : 0.0});
-  const sash::distributed::Group ranks = sash::distributed::world();
-  sash::optim::DataParallel parallel(model, ranks);
-  const sash::Shape shape{setup.batch, setup.context};
-  const Tensor x = sash::randint(0, setup.vocab, shape, {.device = device});
-  const Tensor y = sash::randint(0, setup.vocab, shape, {.device = device});
-  Tensor loss;
-  sash::optim::CapturedStep train(
-      [&](const std::vector<Tensor>& batch) {
-        optimizer.zero_grad();
-        const Tensor mean = model.loss(batch[0], batch[1]);
-        mean.backward();
-        optimizer.step();
-        return mean;
-      },
-      {.device = device, .capture = captured});
-  const auto step = [&] { loss = train({x, y}); };
-  step();
-  const double first = loss.item<double>();
-  const std::chrono::duration<double> until_first = std::chrono::steady_clock::now() - start;
-  sash::reset_peak_memory(device);
-  step();
-  if (captured && !train.reason().empty()) throw std::runtime_error(train.reason());
-  const double ms = ranks.size() == 1 ? sash::bench::median_ms(device, calls, step, kSeconds)
-                                      : sash::bench::median_ms_of_ranks(device, step);
-  parallel.check_equal();
-  // All steps use the same batch, so the loss of a correct training step falls.
-  if (!(loss.item<double>() < first)) throw std::runtime_error("the loss does not fall");
-  const auto tokens = static_cast<double>(ranks.size() * setup.batch * setup.context);
-  const auto peak = static_cast<double>(sash::memory_stats(device).peak);
-  if (ranks.rank() != 0) return;
+  const Steps steps{"train",
+                    setup.name,
+                    impl,
+                    device,
+                    {setup.batch, setup.context},
+                    setup.vocab,
+                    setup.gpu ? 1.0 : 0.0,
+                    captured,
+                    profile};
+  nlohmann::ordered_json figure = steps.time(model, start);
   const double products = products_ms(setup, device);
-  if (profile) print_profile(setup.name, step);
-  sash::bench::print({{"kind", "train"},
-                      {"case", setup.name},
-                      {"impl", impl},
-                      {"ranks", ranks.size()},
-                      {"ms", sash::bench::rounded(ms, 3)},
-                      {"tok_s", std::round(tokens / ms * 1e3)},
-                      {"peak_mb", std::round(peak / (1 << 20))},
-                      {"first_step_s", sash::bench::rounded(until_first.count(), 2)},
-                      {"products_ms", sash::bench::rounded(products, 3)},
-                      {"share", sash::bench::rounded(products / ms, 2)}});
+  figure["products_ms"] = sash::bench::rounded(products, 3);
+  figure["share"] = sash::bench::rounded(products / figure["ms"].get<double>(), 2);
+  if (sash::distributed::world().rank() == 0) sash::bench::print(figure);
 }
 
 /// On a GPU each step runs eagerly and captured, in float32 with TF32 products, as is common in
@@ -215,20 +241,108 @@ void run_all(const Case& setup, sash::Device device, bool profile) {
   }
 }
 
+/// A model made from a configuration, in bfloat16 with float32 masters on a GPU.
+struct ConfiguredCase {
+  const char* name;
+  nn::TransformerConfig config;
+  int64_t batch, length;
+};
+
+nn::LayerAttention rotating(const sash::AttentionMask& mask, double theta) {
+  nn::LayerAttention layer{mask, nn::RotaryOptions()};
+  layer.rotary->theta = theta;
+  return layer;
+}
+
+// 12 layers of Llama's kind.
+nn::TransformerConfig llama_160m() {
+  nn::TransformerConfig config;
+  config.vocab = 32000;
+  config.dim = 768;
+  config.layers = 12;
+  config.heads = 12;
+  config.mlp_dim = 3072;
+  config.attention = {rotating({}, 1e4)};
+  return config;
+}
+
+// A stack of Gemma 3's layers: heads of 256, five windows of 1,024 keys to one layer that sees all.
+nn::TransformerConfig gemma3_stack() {
+  nn::TransformerConfig config;
+  config.vocab = 1024;
+  config.dim = 1152;
+  config.layers = 6;
+  config.heads = 4;
+  config.kv_heads = 1;
+  config.head_dim = 256;
+  config.mlp_dim = 6912;
+  config.norm = nn::NormKind::rms_norm_unit_offset;
+  config.norm_placement = nn::NormPlacement::around;
+  config.qk_norm = nn::QKNorm::per_head;
+  config.mlp = nn::MlpKind::geglu_tanh;
+  config.tie_weights = true;
+  const nn::LayerAttention near = rotating(sash::AttentionMask::causal_window(1024), 1e4);
+  config.attention = {near, near, near, near, near, rotating({}, 1e6)};
+  return config;
+}
+
+// As llama_160m, small enough for a CPU.
+nn::TransformerConfig llama_tiny() {
+  nn::TransformerConfig config = llama_160m();
+  config.vocab = 96;
+  config.dim = 128;
+  config.layers = 4;
+  config.heads = 4;
+  config.mlp_dim = 384;
+  return config;
+}
+
+std::vector<ConfiguredCase> configured_cases(sash::Device device) {
+  if (!device.is_cuda()) return {{"llama_tiny", llama_tiny(), 8, 128}};
+  return {{"llama_160m", llama_160m(), 8, 2048}, {"gemma3_stack", gemma3_stack(), 1, 8192}};
+}
+
+void run(const ConfiguredCase& setup, sash::Device device, bool profile) {
+  sash::manual_seed(0);
+  const auto start = std::chrono::steady_clock::now();
+  nn::Decoder model(setup.config);
+  model.to(device);
+  if (device.is_cuda()) model.bfloat16();
+  const Steps steps{"models",
+                    setup.name,
+                    "sash",
+                    device,
+                    {setup.batch, setup.length},
+                    setup.config.vocab,
+                    1,
+                    device.is_cuda() && !profile,
+                    profile};
+  sash::bench::print(steps.time(model, start));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   CLI::App app("Times training steps");
   std::vector<std::string> wanted;
-  app.add_option("--case", wanted, "only these cases");
+  std::string kind = "train";
   bool profile = false;
+  app.add_option("--kind", kind, "train or models");
+  app.add_option("--case", wanted, "only these cases");
   app.add_option("--calls", calls, "steps that are timed");
   app.add_flag("--profile", profile, "also print a table of the kernels of each case");
   return sash::bench::run_program(app, argc, argv, [&](sash::Device device) {
+    const auto chosen = [&](const char* name, bool otherwise) {
+      return wanted.empty() ? otherwise : sash::bench::contains(wanted, name);
+    };
+    if (kind == "models") {
+      for (const ConfiguredCase& setup : configured_cases(device)) {
+        if (chosen(setup.name, true)) run(setup, device, profile);
+      }
+      return true;
+    }
     for (const Case& setup : kCases) {
-      const bool chosen = wanted.empty() ? setup.gpu == device.is_cuda()
-                                         : sash::bench::contains(wanted, setup.name);
-      if (chosen) run_all(setup, device, profile);
+      if (chosen(setup.name, setup.gpu == device.is_cuda())) run_all(setup, device, profile);
     }
     return true;
   });

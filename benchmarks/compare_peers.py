@@ -39,7 +39,7 @@ import subprocess
 import sys
 import time
 
-from peers import run_peer
+from peers.cases import run_peer
 
 PATTERNS = ("attention", "sparse", "widths", "lengths")
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -157,7 +157,7 @@ def command_of(kinds, options):
     attention = ["--dtype", options.dtype] if options.dtype else []
     commands = {
         "train": ["bench_train"],
-        "models": ["bench_models"],
+        "models": ["bench_train", "--kind", "models"],
         "attention": ["bench_attention", "--group", "peers", *attention],
         "sparse": ["bench_attention", "--group", "sparse", *attention],
         "widths": ["bench_attention", "--group", "widths", *attention],

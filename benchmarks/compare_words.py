@@ -13,7 +13,7 @@ import subprocess
 import torch
 from torch.nn import functional as F
 
-import peers
+from peers import cases
 
 
 class Words:
@@ -26,7 +26,7 @@ class Words:
 
     def time(self, name, call):
         if self.wanted in name:
-            self.ms[name] = peers.median_ms(torch, self.device, call, 15)
+            self.ms[name] = cases.median_ms(torch, self.device, call, 15)
 
     def both(self, name, inputs, call):
         def forward():

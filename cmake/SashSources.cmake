@@ -1,6 +1,7 @@
 # sash_sources(): sets SASH_SOURCES to every source in core/, tensor/, ops/, nn/, optim/ and
-# backends/cpu/ that is not of a part (SashParts.cmake), or to their units (SashUnity.cmake), and
-# SASH_CUDA_SOURCES to every source in backends/cuda/, SASH_MPI_SOURCES to those in backends/cpu/mpi/.
+# backends/cpu/ that is not of a part (SashParts.cmake) or of the command sash (optim/tool), or to
+# their units (SashUnity.cmake), SASH_CUDA_SOURCES to every source in backends/cuda/, and
+# SASH_MPI_SOURCES to those in backends/cpu/mpi/.
 #
 # A kernel source defines void sash::<backend>::register_<name>(), which fills its kernel slots. A
 # generated source per backend calls all of these functions.
@@ -68,7 +69,7 @@ void register_ops() {
 ]])
   set(sources ${core} ${tensor} ${ops} ${nn} ${optim} ${backends_cpu})
   list(JOIN SASH_PART_FOLDERS "|" folders)
-  list(FILTER sources EXCLUDE REGEX "^(${folders})/")
+  list(FILTER sources EXCLUDE REGEX "^(${folders}|optim/tool)/")
   sash_unity(sources ${sources})
   set(SASH_SOURCES ${sources} "${PROJECT_BINARY_DIR}/generated/cpu_registration.cpp" PARENT_SCOPE)
   if(backends_cuda)

@@ -6,7 +6,8 @@
 #include "../core/error.h"
 #include "../tensor/autograd/autocast.h"
 
-/// Which ops cast under an `AutocastGuard`, and to what: the list, and what ops on it call.
+/// The list of ops that cast under an `AutocastGuard`, with the dtypes they cast to, and the class
+/// with which they cast.
 namespace sash {
 
 enum class AutocastTo { half, float32 };

@@ -9,13 +9,13 @@
 /// Ops that replace the rows of a tensor in place, a block of rows at a time.
 namespace sash {
 
-/// What rows of `dtype` are computed in: the CPU has no arithmetic of halves.
+/// The dtype in which rows of `dtype` are computed: the CPU computes halves in float32.
 inline DType row_dtype(Device device, DType dtype) {
   return device.is_cpu() && is_half(dtype) ? DType::float32 : dtype;
 }
 
-/// Elements of the scratch memory for a block: for the cache on the CPU, for few launches on a
-/// card.
+/// The number of elements in the scratch memory for a block. On the CPU a block fits into the
+/// cache; on a card blocks are large, so that there are few launches.
 inline int64_t block_elements(Device device) {
   return device.is_cpu() ? int64_t{1} << 19 : int64_t{1} << 23;
 }
@@ -32,8 +32,8 @@ inline TensorView like(const TensorView& x, void* data, DType dtype) {
   return {data, dtype, x.device, x.shape, contiguous_strides(x.shape)};
 }
 
-/// Calls `f` with matrices [rows, n] that make up x [..., n], in row-major order: as few as the
-/// strides allow.
+/// Calls `f` with matrices [rows, n] that together are x [..., n], in row-major order. There are as
+/// few of them as the strides allow.
 template <class F>
 void for_each_matrix(const TensorView& x, F&& f) {
   if (x.numel() == 0) return;
@@ -67,9 +67,9 @@ void for_each_matrix(const TensorView& x, F&& f) {
   }
 }
 
-/// Calls `f` with views [rows, n], in order, whose rows it is to replace: those of x [..., n]
-/// itself where they are contiguous and of dtype `compute`, elsewhere blocks of them in scratch
-/// memory of that dtype.
+/// Calls `f` with views [rows, n] of all rows of x [..., n], in order; `f` replaces these rows.
+/// Where x is contiguous and of dtype `compute`, `f` gets the rows themselves. Elsewhere it gets a
+/// block of rows in scratch memory of that dtype, which is then copied back.
 template <class F>
 void over_row_blocks(KernelContext& context, const TensorView& x, DType compute, F&& f) {
   for_each_matrix(x, [&](const TensorView& matrix) {
@@ -87,6 +87,11 @@ void over_row_blocks(KernelContext& context, const TensorView& x, DType compute,
   });
 }
 
+/// `other`, or a clone if it shares memory with `self`.
+inline Tensor clone_if_aliased(const Tensor& other, const Tensor& self) {
+  return other.impl().storage == self.impl().storage ? other.clone() : other;
+}
+
 /// `ValueError` if elements of `self` share memory, so that they cannot be written one by one.
 inline void check_writable(const char* op, const Tensor& self) {
   if (!overlaps_itself(self.shape(), self.strides())) return;
@@ -95,6 +100,13 @@ inline void check_writable(const char* op, const Tensor& self) {
   throw ValueError(op, "an element of memory for each element of the tensor",
                    (expanded ? "an expanded tensor" : "overlapping windows") +
                        std::string(" of shape ") + to_string(self.shape()));
+}
+
+/// Throws unless an op may write to `self` in place, beside these operands.
+inline void check_write(const char* op, const Tensor& self,
+                        std::initializer_list<TensorRef> operands = {}) {
+  check_writable(op, self);
+  check_in_place(op, self, operands);
 }
 
 }  // namespace sash

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
-
-#include "../core/error.h"
-#include "../tensor/tensor_impl.h"
+#include "run_rule.h"
 
 namespace sash::optim {
 namespace {
@@ -61,26 +59,12 @@ AdamW::AdamW(std::vector<ParamGroup> groups, const AdamWOptions& options)
     : Adam("AdamW", true, std::move(groups), as_adam(options)) {}
 
 void Adam::update(Group& group, const kernels::GradientScale& scale) {
-  tensors_.clear();
-  for (size_t i = 0; i < group.parameters.size(); ++i) {
-    const Tensor& p = group.parameters[i];
-    const Tensor& g = p.impl().grad;
-    if (!g.defined()) continue;
-    tensors_.push_back(
-        {p.dtype(), p.numel(), p.tensor_view().data, g.tensor_view().data,
-         group.moments[0][i].tensor_view().data, group.moments[1][i].tensor_view().data,
-         group.step_of(i), group.master_of(i),
-         group.moments.size() > 2 ? group.moments[2][i].tensor_view().data : nullptr});
-  }
-  const kernels::AdamSettings settings{.lr = group.lr.data<const double>(),
-                                       .beta1 = group.value("beta1"),
-                                       .beta2 = group.value("beta2"),
-                                       .eps = group.value("eps"),
-                                       .weight_decay = group.value("weight_decay"),
-                                       .decoupled = decoupled_,
-                                       .gradient = scale};
-  KernelContext context = kernel_context(group.lr.device());
-  kernels::adam_step(context, tensors_, settings);
+  run_rule(kernels::adam_step, tensors_of(group), group.lr, scale,
+           {.beta1 = group.value("beta1"),
+            .beta2 = group.value("beta2"),
+            .eps = group.value("eps"),
+            .weight_decay = group.value("weight_decay"),
+            .decoupled = decoupled_});
 }
 
 }  // namespace sash::optim

@@ -1,4 +1,5 @@
 #include "lion.h"
+#include "run_rule.h"
 
 namespace sash::optim {
 
@@ -6,7 +7,7 @@ Lion::Lion(std::vector<Tensor> parameters, const LionOptions& options)
     : Lion(std::vector<ParamGroup>{{.parameters = std::move(parameters)}}, options) {}
 
 Lion::Lion(std::vector<ParamGroup> groups, const LionOptions& options)
-    : RuleOptimizer(
+    : Optimizer(
           {.name = "Lion",
            .check = check_betas,
            .moments = [](const Hyperparameters&) { return std::vector<const char*>{"exp_avg"}; }},
@@ -18,13 +19,10 @@ Lion::Lion(std::vector<ParamGroup> groups, const LionOptions& options)
           {options.master_weights, options.max_grad_norm}) {}
 
 void Lion::update(Group& group, const kernels::GradientScale& scale) {
-  KernelContext context = kernel_context(group.lr.device());
-  kernels::lion_step(context, tensors_of(group),
-                     {.lr = group.lr.data<const double>(),
-                      .beta1 = group.value("beta1"),
-                      .beta2 = group.value("beta2"),
-                      .weight_decay = group.value("weight_decay"),
-                      .gradient = scale});
+  run_rule(kernels::lion_step, tensors_of(group), group.lr, scale,
+           {.beta1 = group.value("beta1"),
+            .beta2 = group.value("beta2"),
+            .weight_decay = group.value("weight_decay")});
 }
 
 }  // namespace sash::optim

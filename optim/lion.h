@@ -2,7 +2,7 @@
 
 #include <concepts>
 
-#include "rule_optimizer.h"
+#include "optimizer.h"
 
 namespace sash::optim {
 
@@ -21,7 +21,7 @@ struct LionOptions {
 ///     m = beta2 m + (1 - beta2) g
 ///
 /// State: `exp_avg` (m).
-class SASH_API Lion : public RuleOptimizer {
+class SASH_API Lion : public Optimizer {
  public:
   /// `ValueError` for a negative option, or a beta not in [0, 1).
   explicit Lion(std::vector<Tensor> parameters, const LionOptions& options = {});

@@ -8,6 +8,8 @@
 #include "../ops/elementwise/binary.h"
 #include "../ops/elementwise/compare.h"
 #include "../ops/elementwise/where.h"
+#include "../ops/kernels/update.h"
+#include "../ops/kernels/update_rules.h"
 #include "../ops/update/optimizer.h"
 #include "../tensor/autograd/grad_mode.h"
 #include "../tensor/factories.h"
@@ -16,12 +18,6 @@
 
 namespace sash::optim {
 namespace {
-
-void check_rate(const std::string& op, const char* what, double value) {
-  if (!(value >= 0) || std::isinf(value)) {
-    throw ValueError(op, std::string("a finite ") + what + " of at least 0", to_text(value));
-  }
-}
 
 bool has_gradients(const std::vector<Tensor>& parameters) {
   return std::any_of(parameters.begin(), parameters.end(),
@@ -43,28 +39,26 @@ void match_parameter(Tensor& state, DType dtype, Device device) {
 
 }  // namespace
 
-double Optimizer::value_of(const Hyperparameters& hyperparameters, const char* name) {
-  for (const Hyperparameter& h : hyperparameters) {
-    if (std::strcmp(h.name, name) == 0) return h.value;
+kernels::RuleTensors Optimizer::Group::tensors(size_t parameter) const {
+  const Tensor &p = parameters[parameter], &master = masters[parameter];
+  kernels::RuleTensors x{.dtype = p.dtype(),
+                         .count = p.numel(),
+                         .parameter = p.tensor_view().data,
+                         .gradient = p.impl().grad.tensor_view().data,
+                         .step = steps.tensor_view().ptr<int64_t>() + parameter,
+                         .master = master.defined() ? master.tensor_view().ptr<float>() : nullptr};
+  for (size_t k = 0; k < moments.size(); ++k) {
+    x.state[k] = moments[k][parameter].tensor_view().data;
   }
-  throw ValueError("Optimizer", "a hyperparameter", name);
+  return x;
 }
 
-void Optimizer::check_betas(const std::string& op, const Hyperparameters& values) {
-  for (const char* const which : {"beta1", "beta2"}) {
-    const double beta = value_of(values, which);
-    if (!(beta >= 0 && beta < 1))
-      throw ValueError(op, std::string(which) + " in [0, 1)", to_text(beta));
+std::span<const kernels::RuleTensors> Optimizer::tensors_of(const Group& group) {
+  tensors_.clear();
+  for (size_t i = 0; i < group.parameters.size(); ++i) {
+    if (group.parameters[i].impl().grad.defined()) tensors_.push_back(group.tensors(i));
   }
-}
-
-int64_t* Optimizer::Group::step_of(size_t parameter) const {
-  return steps.tensor_view().ptr<int64_t>() + parameter;
-}
-
-float* Optimizer::Group::master_of(size_t parameter) const {
-  const Tensor& master = masters[parameter];
-  return master.defined() ? master.tensor_view().ptr<float>() : nullptr;
+  return tensors_;
 }
 
 Optimizer::Optimizer(const Kind& kind, std::vector<ParamGroup> groups, Hyperparameters defaults,
@@ -87,107 +81,12 @@ void Optimizer::refuse_moved(const char* method) const {
                    "one that was moved from");
 }
 
-void Optimizer::check_parameter(const Tensor& parameter) const {
-  if (!parameter.defined()) throw ValueError(kind_.name, "parameters", "an undefined tensor");
-  if (!is_floating(parameter.dtype())) {
-    throw DTypeError(kind_.name, "floating parameters", name(parameter.dtype()));
-  }
-  if (!parameter.is_leaf()) {
-    throw ValueError(kind_.name, "leaves as parameters", "the output of a recorded op");
-  }
-  if (!parameter.is_contiguous()) {
-    throw ValueError(kind_.name, "contiguous parameters",
-                     "shape " + to_string(parameter.shape()) + " with strides " +
-                         to_string(parameter.strides()));
-  }
-}
-
-void Optimizer::check_values(const std::string& op, const Hyperparameters& values) const {
-  kind_.check(op, values);
-  for (const Hyperparameter& h : values) check_rate(op, h.name, h.value);
-}
-
-Optimizer::Hyperparameters Optimizer::values_of(const ParamGroup& group) const {
-  const std::pair<const char*, std::optional<double>> given[] = {
-      {"lr", group.lr},
-      {"weight_decay", group.weight_decay},
-      {"momentum", group.momentum},
-      {"beta1", group.beta1},
-      {"beta2", group.beta2},
-      {"eps", group.eps},
-      {"ns_steps", group.ns_steps ? std::optional(static_cast<double>(*group.ns_steps))
-                                  : std::optional<double>()}};
-  Hyperparameters values = defaults_;
-  for (const auto& [name, value] : given) {
-    if (!value) continue;
-    const auto own = std::find_if(values.begin(), values.end(), [name = name](const auto& h) {
-      return std::strcmp(h.name, name) == 0;
-    });
-    if (own == values.end()) {
-      throw ValueError(kind_.name, "no " + std::string(name) + " in a group", to_text(*value));
-    }
-    own->value = *value;
-  }
-  check_values(kind_.name, values);
-  return values;
-}
-
-// `DeviceError` of `op` unless a group is on one device: kernels take a whole group.
-void Optimizer::check_group_device(const std::string& op, const std::vector<Tensor>& group) {
-  for (const Tensor& p : group) {
-    if (p.device() == group[0].device()) continue;
-    throw DeviceError(op, "the parameters of a group on one device (make a group for each device)",
-                      to_string(group[0].device()) + " and " + to_string(p.device()));
-  }
-}
-
-void Optimizer::add_group(const ParamGroup& group) {
-  std::vector<Tensor> known = groups_.empty() ? std::vector<Tensor>() : parameters();
-  for (const Tensor& parameter : group.parameters) {
-    check_parameter(parameter);
-    for (const Tensor& other : known) {
-      if (other.is_same(parameter)) {
-        throw ValueError(kind_.name, "each parameter once", "one twice");
-      }
-    }
-    known.push_back(parameter);
-  }
-  const Hyperparameters values = values_of(group);
-  for (const Tensor& parameter : group.parameters) {
-    if (kind_.check_parameter) kind_.check_parameter(kind_.name, values, parameter);
-  }
-  check_group_device(kind_.name, group.parameters);
-  Group& added = groups_.emplace_back();
-  added.parameters = group.parameters;
-  added.hyperparameters = values;
-}
-
-void Optimizer::add_param_group(ParamGroup group) {
-  check_here("add_param_group");
-  if (group.parameters.empty()) {
-    throw ValueError(std::string(kind_.name) + ".add_param_group", "parameters", "none");
-  }
-  add_group(group);
-  detail::outdate_graphs();
-}
-
-std::vector<Tensor> Optimizer::parameters() const {
-  check_here("parameters");
-  std::vector<Tensor> all;
-  for (const Group& group : groups_) {
-    all.insert(all.end(), group.parameters.begin(), group.parameters.end());
-  }
-  return all;
-}
-
 void Optimizer::zero_grad() {
   check_here("zero_grad");
   for (Group& group : groups_) {
     for (Tensor& parameter : group.parameters) parameter.zero_grad();
   }
 }
-
-// ---- the step -----------------------------------------------------------------------------------
 
 bool Optimizer::wants_master(const Tensor& parameter) const {
   return step_options_.master_weights && is_half(parameter.dtype());
@@ -366,37 +265,6 @@ Tensor Optimizer::scaled_step(const Tensor& loss_scale) {
     }
   }
   return raw_grad_norm_;
-}
-
-// ---- the learning rate --------------------------------------------------------------------------
-
-double Optimizer::lr(size_t group) const {
-  check_here("lr");
-  if (group < groups_.size()) return groups_[group].value("lr");
-  throw IndexError(std::string(kind_.name) + ".lr",
-                   "a group below " + std::to_string(groups_.size()), std::to_string(group));
-}
-
-void Optimizer::set_lr(double lr) {
-  check_here("set_lr");
-  for (size_t group = 0; group < groups_.size(); ++group) set_lr(lr, group);
-}
-
-void Optimizer::set_lr(double lr, size_t group) {
-  check_here("set_lr");
-  const std::string op = std::string(kind_.name) + ".set_lr";
-  check_rate(op, "lr", lr);
-  detail::refuse_in_graph(op, "rates set before the step", "one set in it");
-  if (group >= groups_.size()) {
-    throw IndexError(op, "a group below " + std::to_string(groups_.size()), std::to_string(group));
-  }
-  Group& changed = groups_[group];
-  changed.initial_lr.reset();
-  if (changed.value("lr") == lr) return;
-  if (changed.lr.defined()) changed.lr.fill_(lr);
-  for (Hyperparameter& h : changed.hyperparameters) {
-    if (std::strcmp(h.name, "lr") == 0) h.value = lr;
-  }
 }
 
 }  // namespace sash::optim

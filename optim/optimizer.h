@@ -2,15 +2,22 @@
 
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
-#include "../ops/kernels/update.h"
 #include "../tensor/io/state_dict.h"
 #include "../tensor/tensor.h"
 
 namespace sash {
 class StateCheck;
+namespace kernels {
+struct GradientScale;
+struct RuleTensors;
+}  // namespace kernels
+}  // namespace sash
+namespace sash::nn {
+class Module;
 }
 
 namespace sash::optim {
@@ -28,6 +35,18 @@ struct ParamGroup {
   std::optional<double> eps{};
   std::optional<int64_t> ns_steps{};  ///< of `Muon`; 0 trains the group by AdamW
 };
+
+/// Fills groups with the parameters of `model` by name. Each parameter goes to the first group
+/// whose `pattern`, an ECMAScript regular expression, matches its whole name. Parameters without a
+/// match form one more group with the optimizer's options. This example has no weight decay on
+/// biases and norms:
+///
+///     optim::AdamW optimizer(
+///         optim::param_groups(model, {{.pattern = ".*(bias|norm.*)", .weight_decay = 0.0}}));
+///
+/// `ValueError` for an invalid pattern or one that gets no parameter.
+SASH_API std::vector<ParamGroup> param_groups(const nn::Module& model,
+                                              std::vector<ParamGroup> groups);
 
 /// The common part of all optimizers: groups of parameters, their hyperparameters, the state of
 /// each parameter, and saving.
@@ -173,8 +192,8 @@ class SASH_API Optimizer {
     std::optional<double> initial_lr{};  ///< what a `LambdaLR` made the rate from
 
     double value(const char* name) const { return value_of(hyperparameters, name); }
-    int64_t* step_of(size_t parameter) const;
-    float* master_of(size_t parameter) const;
+    /// What a rule reads and writes of a parameter, with its moments as states.
+    kernels::RuleTensors tensors(size_t parameter) const;
   };
 
   /// `defaults` begin with "lr". `ValueError` for no parameters, one given twice, or one that is
@@ -185,6 +204,8 @@ class SASH_API Optimizer {
   /// One step of a group: parameters without a gradient are to be skipped, gradients are
   /// contiguous and multiplied with `scale` first.
   virtual void update(Group& group, const kernels::GradientScale& scale) = 0;
+  /// The parameters of a group that have a gradient, with their moments as states.
+  std::span<const kernels::RuleTensors> tensors_of(const Group& group);
 
  private:
   /// An optimizer has a group unless it was moved from.
@@ -217,9 +238,12 @@ class SASH_API Optimizer {
   Hyperparameters defaults_;
   StepOptions step_options_;
   std::vector<Group> groups_;
-  int64_t loads_ = 0;                 // of states, for `LambdaLR`
-  Tensor raw_grad_norm_, grad_norm_;  // with and without the loss scale
-  Tensor one_;                        // the loss scale of steps without a GradScaler
+  int64_t loads_ = 0;                          // of states, for `LambdaLR`
+  Tensor raw_grad_norm_, grad_norm_;           // with and without the loss scale
+  Tensor one_;                                 // the loss scale of steps without a GradScaler
+  std::vector<kernels::RuleTensors> tensors_;  // of `tensors_of`, kept for its memory
 };
+
+using RuleOptimizer [[deprecated("use Optimizer")]] = Optimizer;
 
 }  // namespace sash::optim

@@ -1,6 +1,7 @@
 #include "rmsprop.h"
 
 #include "../core/error.h"
+#include "run_rule.h"
 
 namespace sash::optim {
 
@@ -18,23 +19,20 @@ RMSprop::RMSprop(std::vector<Tensor> parameters, const RMSpropOptions& options)
     : RMSprop(std::vector<ParamGroup>{{.parameters = std::move(parameters)}}, options) {}
 
 RMSprop::RMSprop(std::vector<ParamGroup> groups, const RMSpropOptions& options)
-    : RuleOptimizer({.name = "RMSprop", .check = check, .moments = moments}, std::move(groups),
-                    {{"lr", options.lr},
-                     {"alpha", options.alpha},
-                     {"eps", options.eps},
-                     {"weight_decay", options.weight_decay},
-                     {"momentum", options.momentum}},
-                    {options.master_weights, options.max_grad_norm}) {}
+    : Optimizer({.name = "RMSprop", .check = check, .moments = moments}, std::move(groups),
+                {{"lr", options.lr},
+                 {"alpha", options.alpha},
+                 {"eps", options.eps},
+                 {"weight_decay", options.weight_decay},
+                 {"momentum", options.momentum}},
+                {options.master_weights, options.max_grad_norm}) {}
 
 void RMSprop::update(Group& group, const kernels::GradientScale& scale) {
-  KernelContext context = kernel_context(group.lr.device());
-  kernels::rmsprop_step(context, tensors_of(group),
-                        {.lr = group.lr.data<const double>(),
-                         .alpha = group.value("alpha"),
-                         .eps = group.value("eps"),
-                         .momentum = group.value("momentum"),
-                         .weight_decay = group.value("weight_decay"),
-                         .gradient = scale});
+  run_rule(kernels::rmsprop_step, tensors_of(group), group.lr, scale,
+           {.alpha = group.value("alpha"),
+            .eps = group.value("eps"),
+            .momentum = group.value("momentum"),
+            .weight_decay = group.value("weight_decay")});
 }
 
 }  // namespace sash::optim

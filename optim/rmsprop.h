@@ -2,7 +2,7 @@
 
 #include <concepts>
 
-#include "rule_optimizer.h"
+#include "optimizer.h"
 
 namespace sash::optim {
 
@@ -21,7 +21,7 @@ struct RMSpropOptions {
 ///     v = alpha v + (1 - alpha) g^2,  b = momentum b + g / (sqrt(v) + eps),  p -= lr b
 ///
 /// State: `square_avg` (v) and, with momentum, `momentum_buffer` (b).
-class SASH_API RMSprop : public RuleOptimizer {
+class SASH_API RMSprop : public Optimizer {
  public:
   /// `ValueError` for a negative option, or alpha not in [0, 1).
   explicit RMSprop(std::vector<Tensor> parameters, const RMSpropOptions& options = {});

@@ -1,7 +1,7 @@
 #include "sgd.h"
 
 #include "../core/error.h"
-#include "../tensor/tensor_impl.h"
+#include "run_rule.h"
 
 namespace sash::optim {
 
@@ -30,23 +30,11 @@ SGD::SGD(std::vector<ParamGroup> groups, const SGDOptions& options)
                 {options.master_weights, options.max_grad_norm}) {}
 
 void SGD::update(Group& group, const kernels::GradientScale& scale) {
-  tensors_.clear();
-  for (size_t i = 0; i < group.parameters.size(); ++i) {
-    const Tensor& p = group.parameters[i];
-    const Tensor& g = p.impl().grad;
-    if (!g.defined()) continue;
-    void* buffer = group.moments.empty() ? nullptr : group.moments[0][i].tensor_view().data;
-    tensors_.push_back({p.dtype(), p.numel(), p.tensor_view().data, g.tensor_view().data, buffer,
-                        group.step_of(i), group.master_of(i)});
-  }
-  const kernels::SgdSettings settings{.lr = group.lr.data<const double>(),
-                                      .momentum = group.value("momentum"),
-                                      .dampening = group.value("dampening"),
-                                      .weight_decay = group.value("weight_decay"),
-                                      .nesterov = group.value("nesterov") != 0,
-                                      .gradient = scale};
-  KernelContext context = kernel_context(group.lr.device());
-  kernels::sgd_step(context, tensors_, settings);
+  run_rule(kernels::sgd_step, tensors_of(group), group.lr, scale,
+           {.momentum = group.value("momentum"),
+            .dampening = group.value("dampening"),
+            .weight_decay = group.value("weight_decay"),
+            .nesterov = group.value("nesterov") != 0});
 }
 
 }  // namespace sash::optim

@@ -2,8 +2,9 @@
 
 #include <memory>
 
-#include "../core/generators.h"
 #include "../core/philox.h"
+#include "../core/random_state.h"
+#include "../core/ref.h"
 
 namespace sash {
 
@@ -11,9 +12,9 @@ namespace detail {
 struct GeneratorState;
 }
 
-/// Seeds the generators of all devices, and rewinds them: each device has one, so what is drawn on
-/// one card does not depend on other devices. Threads that draw on one device at once get numbers
-/// of their own, in no fixed order; a `GeneratorGuard` in each thread fixes them.
+/// Seeds the generators of all devices, and sets them to offset 0. Each device has a generator, so
+/// draws on one card do not depend on other devices. Threads that draw on one device at the same
+/// time get distinct numbers in no fixed order; a `GeneratorGuard` in each thread fixes the order.
 SASH_API void manual_seed(uint64_t seed);
 
 /// The state of a device's generator, whether the device is here or not.
@@ -51,8 +52,8 @@ class SASH_API Generator {
 };
 
 /// While it lives, everything that its thread draws without a `Generator` of its own comes from
-/// `generator`, on any device: factories, dropout, initialisers, modules and their like. Guards
-/// nest. End it in the thread that made it.
+/// `generator`, on any device: factories, dropout, initialisers, modules. Guards nest. A guard must
+/// end in the thread that made it.
 ///
 ///     Generator generator(seed + rank);  // in each thread
 ///     const GeneratorGuard guard(generator);
@@ -71,5 +72,24 @@ class SASH_API GeneratorGuard {
 /// Reserves the numbers of a kernel that makes `count` elements on `device`, and says where they
 /// start. The same sequence of calls gives the same numbers on every device.
 SASH_API PhiloxState next_philox(Device device, int64_t count);
+
+namespace detail {
+
+struct DrawsPlace;
+
+/// While it lives, this thread's draws start at `place`, by default where the thread's generators
+/// stand. These generators do not move.
+class SASH_API PrivateDraws {
+ public:
+  PrivateDraws();
+  explicit PrivateDraws(const DrawsPlace& place);
+  ~PrivateDraws();
+
+ private:
+  struct State;
+  Owned<State> state_;
+};
+
+}  // namespace detail
 
 }  // namespace sash

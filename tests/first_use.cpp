@@ -15,7 +15,7 @@
 #include <sash/core/backend/kernel.h>
 #include <sash/ops/kernels/attention.h>
 #include <sash/ops/kernels/elementwise.h>
-#include <sash/ops/kernels/update.h>
+#include <sash/ops/kernels/update_rules.h>
 #include <sash/tensor/kernels/memory.h>
 
 namespace {

@@ -3,7 +3,7 @@
 #include <sash/ops/loss/cross_entropy.h>
 #include <sash/optim/adam.h>
 #include <sash/optim/muon.h>
-#include <sash/optim/param_groups.h>
+#include <sash/optim/optimizer.h>
 #include <sash/tensor/factories.h>
 
 namespace optim = sash::optim;

@@ -30,48 +30,36 @@ Tensor initial(const Shape& shape, const Shape& weight) {
   return init::uniform_(empty(shape), -bound, bound);
 }
 
-std::string text(const char* name, const Tensor& weight, int64_t groups, bool bias) {
+}  // namespace
+
+Convolution::Convolution(const char* name, int64_t in_channels, int64_t out_channels,
+                         const Shape& kernel, int64_t groups, bool has_bias) {
+  const Shape shape = weight_shape(name, in_channels, out_channels, kernel, groups);
+  weight = register_parameter("weight", initial(shape, shape));
+  if (has_bias) bias = register_parameter("bias", initial({out_channels}, shape));
+  groups_ = groups;
+}
+
+std::string Convolution::describe() const {
   std::string kernel;
   for (int axis = 2; axis < weight.rank(); ++axis) {
     kernel += (axis == 2 ? "" : " x ") + std::to_string(weight.shape()[axis]);
   }
-  return std::string(name) + "(" + std::to_string(weight.size(1) * groups) + " -> " +
-         std::to_string(weight.size(0)) + ", kernel " + kernel + (bias ? ", bias)" : ")");
+  return type_name() + "(" + std::to_string(weight.size(1) * groups_) + " -> " +
+         std::to_string(weight.size(0)) + ", kernel " + kernel + (bias.defined() ? ", bias)" : ")");
 }
-
-}  // namespace
 
 Conv1d::Conv1d(int64_t in_channels, int64_t out_channels, int64_t kernel, Conv1dOptions options)
-    : options_{.stride = options.stride,
-               .padding = options.padding,
-               .dilation = options.dilation,
-               .groups = options.groups} {
-  const Shape shape = weight_shape("Conv1d", in_channels, out_channels, {kernel}, options.groups);
-  weight = register_parameter("weight", initial(shape, shape));
-  if (options.bias) bias = register_parameter("bias", initial({out_channels}, shape));
-}
+    : Convolution("Conv1d", in_channels, out_channels, {kernel}, options.groups, options.bias),
+      options_{options.stride, options.padding, options.dilation, options.groups} {}
 
 Tensor Conv1d::forward(const Tensor& x) { return conv1d(x, weight, bias, options_); }
 
-std::string Conv1d::describe() const {
-  return text("Conv1d", weight, options_.groups, bias.defined());
-}
-
 Conv2d::Conv2d(int64_t in_channels, int64_t out_channels, HeightWidth kernel, Conv2dOptions options)
-    : options_{.stride = options.stride,
-               .padding = options.padding,
-               .dilation = options.dilation,
-               .groups = options.groups} {
-  const Shape shape = weight_shape("Conv2d", in_channels, out_channels,
-                                   {kernel.height, kernel.width}, options.groups);
-  weight = register_parameter("weight", initial(shape, shape));
-  if (options.bias) bias = register_parameter("bias", initial({out_channels}, shape));
-}
+    : Convolution("Conv2d", in_channels, out_channels, {kernel.height, kernel.width},
+                  options.groups, options.bias),
+      options_{options.stride, options.padding, options.dilation, options.groups} {}
 
 Tensor Conv2d::forward(const Tensor& x) { return conv2d(x, weight, bias, options_); }
-
-std::string Conv2d::describe() const {
-  return text("Conv2d", weight, options_.groups, bias.defined());
-}
 
 }  // namespace sash::nn

@@ -23,21 +23,33 @@ struct Conv2dOptions {
   bool bias = true;
 };
 
-/// `conv1d` of x [N, C, L] or [C, L] with weight [O, C / groups, K].
-///
-/// Parameters: `weight` and `bias` [O], both U(-a, a) at first with a = 1 / sqrt(C / groups K).
-class SASH_API Conv1d : public Module {
+/// What `Conv1d` and `Conv2d` share: the parameters.
+class SASH_API Convolution : public Module {
  public:
-  using Options = Conv1dOptions;
-
-  /// `ValueError` unless channels and kernel are positive, and groups divide the channels.
-  Conv1d(int64_t in_channels, int64_t out_channels, int64_t kernel, Conv1dOptions options = {});
-
-  Tensor forward(const Tensor& x) override;
   std::string describe() const override;
 
   Tensor weight;
   Tensor bias;  ///< undefined without one
+
+ protected:
+  /// `ValueError` unless channels and kernel are positive, and groups divide the channels.
+  Convolution(const char* name, int64_t in_channels, int64_t out_channels, const Shape& kernel,
+              int64_t groups, bool has_bias);
+
+ private:
+  int64_t groups_ = 1;
+};
+
+/// `conv1d` of x [N, C, L] or [C, L] with weight [O, C / groups, K].
+///
+/// Parameters: `weight` and `bias` [O], both U(-a, a) at first with a = 1 / sqrt(C / groups K).
+class SASH_API Conv1d : public Convolution {
+ public:
+  using Options = Conv1dOptions;
+
+  Conv1d(int64_t in_channels, int64_t out_channels, int64_t kernel, Conv1dOptions options = {});
+
+  Tensor forward(const Tensor& x) override;
 
  private:
   sash::Conv1dOptions options_;
@@ -45,17 +57,13 @@ class SASH_API Conv1d : public Module {
 
 /// `conv2d` of x [N, C, H, W] or [C, H, W] with weight [O, C / groups, KH, KW]; parameters as for
 /// Conv1d.
-class SASH_API Conv2d : public Module {
+class SASH_API Conv2d : public Convolution {
  public:
   using Options = Conv2dOptions;
 
   Conv2d(int64_t in_channels, int64_t out_channels, HeightWidth kernel, Conv2dOptions options = {});
 
   Tensor forward(const Tensor& x) override;
-  std::string describe() const override;
-
-  Tensor weight;
-  Tensor bias;  ///< undefined without one
 
  private:
   sash::Conv2dOptions options_;

@@ -6,60 +6,39 @@
 /// Pools as modules, for `Sequential`; each is the op of the same name.
 namespace sash::nn {
 
-/// `max_pool1d`: the largest element of each window of x [N, C, L] or [C, L].
-class SASH_API MaxPool1d : public Module {
+/// A pool with windows of size `kernel`, computed by `function(x, kernel, options)`.
+template <class Kernel, class PoolOptions, auto function>
+class Pool : public Module {
  public:
-  using Options = Pool1dOptions;
+  using Options = PoolOptions;
 
-  explicit MaxPool1d(int64_t kernel, Pool1dOptions options = {})
+  explicit Pool(Kernel kernel, const PoolOptions& options = {})
       : kernel_(kernel), options_(options) {}
-  Tensor forward(const Tensor& x) override;
+  Tensor forward(const Tensor& x) override { return function(x, kernel_, options_); }
 
  private:
-  int64_t kernel_;
-  Pool1dOptions options_;
+  Kernel kernel_;
+  PoolOptions options_;
+};
+
+/// `max_pool1d`: the largest element of each window of x [N, C, L] or [C, L].
+class SASH_API MaxPool1d : public Pool<int64_t, Pool1dOptions, max_pool1d> {
+  using Pool::Pool;
 };
 
 /// `max_pool2d`: the largest element of each window of x [N, C, H, W] or [C, H, W].
-class SASH_API MaxPool2d : public Module {
- public:
-  using Options = Pool2dOptions;
-
-  explicit MaxPool2d(HeightWidth kernel, Pool2dOptions options = {})
-      : kernel_(kernel), options_(options) {}
-  Tensor forward(const Tensor& x) override;
-
- private:
-  HeightWidth kernel_;
-  Pool2dOptions options_;
+class SASH_API MaxPool2d : public Pool<HeightWidth, Pool2dOptions, max_pool2d> {
+  using Pool::Pool;
 };
 
 /// `avg_pool1d`: the mean of each window of x [N, C, L] or [C, L].
-class SASH_API AvgPool1d : public Module {
- public:
-  using Options = Pool1dOptions;
-
-  explicit AvgPool1d(int64_t kernel, Pool1dOptions options = {})
-      : kernel_(kernel), options_(options) {}
-  Tensor forward(const Tensor& x) override;
-
- private:
-  int64_t kernel_;
-  Pool1dOptions options_;
+class SASH_API AvgPool1d : public Pool<int64_t, Pool1dOptions, avg_pool1d> {
+  using Pool::Pool;
 };
 
 /// `avg_pool2d`: the mean of each window of x [N, C, H, W] or [C, H, W].
-class SASH_API AvgPool2d : public Module {
- public:
-  using Options = Pool2dOptions;
-
-  explicit AvgPool2d(HeightWidth kernel, Pool2dOptions options = {})
-      : kernel_(kernel), options_(options) {}
-  Tensor forward(const Tensor& x) override;
-
- private:
-  HeightWidth kernel_;
-  Pool2dOptions options_;
+class SASH_API AvgPool2d : public Pool<HeightWidth, Pool2dOptions, avg_pool2d> {
+  using Pool::Pool;
 };
 
 }  // namespace sash::nn

@@ -220,6 +220,20 @@ class JsonReader {
         shortest_period(windows, narrow, {.mask = AttentionMask::causal(), .rotary = turn});
   }
 
+  // Layers of two kinds, `near` and `far`, whose rotary options differ.
+  struct Kind {
+    AttentionMask mask;
+    double theta;
+  };
+  void set_attention_of(TransformerConfig& config, const Kind& near, const Kind& far,
+                        bool scaled_far, const std::function<bool(int64_t)>& by_number) const {
+    const int64_t dim = head_dim(config);
+    config.attention =
+        shortest_period(windowed(config.layers, by_number),
+                        {.mask = near.mask, .rotary = rotary_of(kWindow, near.theta, false, dim)},
+                        {.mask = far.mask, .rotary = rotary_of(kFull, far.theta, scaled_far, dim)});
+  }
+
   // ---- families ---------------------------------------------------------------------------------
 
   TransformerConfig llama() const {
@@ -285,14 +299,9 @@ class JsonReader {
     only("use_bidirectional_attention", false);
     config.qk_norm = QKNorm::per_head;
     const int64_t period = size("sliding_window_pattern", 6, 1);
-    const int64_t dim = head_dim(config);
-    const LayerAttention narrow{
-        .mask = window(),
-        .rotary = rotary_of(kWindow, get("rope_local_base_freq", 10000.0), false, dim)};
-    const LayerAttention full{.mask = AttentionMask::causal(),
-                              .rotary = rotary_of(kFull, get("rope_theta", 1e6), true, dim)};
-    config.attention = shortest_period(
-        windowed(config.layers, [=](int64_t i) { return (i + 1) % period != 0; }), narrow, full);
+    set_attention_of(config, {window(), get("rope_local_base_freq", 10000.0)},
+                     {AttentionMask::causal(), get("rope_theta", 1e6)}, true,
+                     [=](int64_t i) { return (i + 1) % period != 0; });
     return config;
   }
 
@@ -303,12 +312,8 @@ class JsonReader {
     set_attention_bias(config);
     config.mlp = silu();
     const double theta = get("rope_theta", 500000.0);
-    const int64_t dim = head_dim(config);
-    const LayerAttention narrow{.mask = window(), .rotary = rotary_of(kWindow, theta, false, dim)};
-    const LayerAttention full{.mask = AttentionMask::causal(),
-                              .rotary = rotary_of(kFull, theta, true, dim)};
-    config.attention = shortest_period(
-        windowed(config.layers, [](int64_t i) { return (i + 1) % 4 != 0; }), narrow, full);
+    set_attention_of(config, {window(), theta}, {AttentionMask::causal(), theta}, true,
+                     [](int64_t i) { return (i + 1) % 4 != 0; });
     return config;
   }
 
@@ -361,7 +366,7 @@ class JsonReader {
       }
     }
     if (result.size() != wanted) {
-      throw FormatError(op_, "attention_types of " + std::to_string(layers) + " layers",
+      throw FormatError(op_, "attention_types for " + std::to_string(layers) + " layers",
                         result.size() > wanted ? "more" : std::to_string(result.size()));
     }
     return result;
@@ -409,14 +414,11 @@ class JsonReader {
     config.head_bias = config.head_bias && get("decoder_bias", true);
     config.head_dense_bias = get("classifier_bias", false);
     const int64_t period = size("global_attn_every_n_layers", 3, 1);
-    const int64_t radius = size("local_attention", 128) / 2, dim = head_dim(config);
-    const LayerAttention narrow{
-        .mask = AttentionMask::symmetric_window(radius),
-        .rotary = rotary_of(kWindow, get("local_rope_theta", 10000.0), false, dim)};
-    const LayerAttention full{.rotary =
-                                  rotary_of(kFull, get("global_rope_theta", 160000.0), false, dim)};
-    config.attention = shortest_period(
-        windowed(config.layers, [=](int64_t i) { return i % period != 0; }), narrow, full);
+    const int64_t radius = size("local_attention", 128) / 2;
+    set_attention_of(config,
+                     {AttentionMask::symmetric_window(radius), get("local_rope_theta", 10000.0)},
+                     {AttentionMask(), get("global_rope_theta", 160000.0)}, false,
+                     [=](int64_t i) { return i % period != 0; });
     return config;
   }
 
@@ -470,7 +472,7 @@ std::vector<LayerAttention> shortest_period(const std::vector<bool>& windowed,
 PretrainedConfig read_config_json(const char* op, const std::string& text) try {
   return JsonReader(op, Json::parse(text::checked_depth(op, text))).read();
 } catch (const Json::exception& error) {
-  throw FormatError(op, "a config.json of its family", excerpt(error.what(), 200));
+  throw FormatError(op, "a valid config.json of the family", excerpt(error.what(), 200));
 }
 
 }  // namespace sash::nn

@@ -10,23 +10,24 @@ class GgufFile;
 
 namespace sash::nn {
 
-/// The most layers that a file may name.
+/// A file with more layers is refused.
 constexpr int64_t kMaxLayers = 65'536;
 
-/// What a file says of a model.
+/// The configuration of a model, read from a file.
 struct PretrainedConfig {
   std::string family;
   TransformerConfig model{};
-  std::vector<int64_t> stop_tokens{};  ///< that end a text
+  std::vector<int64_t> stop_tokens{};  ///< tokens that end a text
 };
 
-/// Reads a config.json. `FormatError` of `op` if it cannot be read, `NotImplemented` for what sash
-/// does not have.
+/// Reads a config.json. Throws `FormatError` for invalid files and `NotImplemented` for unsupported
+/// families and options. The errors name `op`.
 SASH_API PretrainedConfig read_config_json(const char* op, const std::string& text);
-/// The same of a GGUF file's metadata.
+/// Reads the metadata of a GGUF file. Throws as `read_config_json` does.
 PretrainedConfig read_config_gguf(const char* op, const GgufFile& file);
 
-/// The shortest list that, repeated, begins with these layers.
+/// The shortest list of layers whose repetition gives `windowed.size()` layers: `window` where
+/// `windowed` is true, else `full`.
 std::vector<LayerAttention> shortest_period(const std::vector<bool>& windowed,
                                             const LayerAttention& window,
                                             const LayerAttention& full);

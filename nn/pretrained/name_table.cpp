@@ -211,7 +211,7 @@ void check_filled(const char* op, const std::vector<Target>& targets, const Stat
     if (!adapter && rows[name] != tensor.size(0)) names += (names.empty() ? "" : ", ") + name;
   }
   if (names.empty()) return;
-  throw ValueError(op, "a name in files of its family for all of each tensor", "none for " + names);
+  throw ValueError(op, "a name for every tensor in files of the family", "none for " + names);
 }
 
 // Their names of the token embedding and of the head.

@@ -10,51 +10,55 @@
 
 namespace sash::nn {
 
-/// How a tensor of another library lies, compared with ours.
+/// How another library stores a tensor, compared with sash.
 enum class Layout {
   same,
-  transposed,    ///< [in, out]: GPT-2's
-  expert,        ///< [1, in, out], or [1, out] of biases: gpt-oss with one expert
-  expert_pairs,  ///< the same, row 2 i of the gate and row 2 i + 1 of up: gpt-oss
-  rotary_pairs,  ///< the rows of a head as features 0, D/2, 1, D/2 + 1, ...: llama.cpp's llama
-  plus_one,      ///< 1 is added: llama.cpp's Gemma norms
+  transposed,    ///< [in, out] instead of [out, in]: GPT-2
+  expert,        ///< [1, in, out], and [1, out] for biases: gpt-oss with one expert
+  expert_pairs,  ///< as `expert`; row 2 i belongs to the gate, row 2 i + 1 to up: gpt-oss
+  rotary_pairs,  ///< the rows of a head in the order 0, D/2, 1, D/2 + 1, ...: llama in llama.cpp
+  plus_one,      ///< the file has weight + 1: norms of Gemma in llama.cpp
 };
 
-/// The names of a family. A row is a module, of which `.weight` and `.bias` are meant, or a whole
-/// name. `*` is the number of a layer. "qkv_proj" and "gate_up_proj" are their parts in order.
+/// The names that the files of a family use. A row names a module, and so its `.weight` and
+/// `.bias`, or one tensor. `*` is the number of a layer. "qkv_proj" and "gate_up_proj" mean their
+/// parts in order.
 struct NameTable {
   struct Row {
     std::string ours, theirs;
     Layout layout = Layout::same;
   };
   std::vector<Row> rows;
-  /// Files of the model without its head lack this before their names.
+  /// Names begin with this prefix, except in files of a model without its head.
   std::string prefix{};
   /// Names of tensors that files may have and sash ignores; `*` stands for any text.
   std::vector<std::string> ignored{};
 };
 
-/// The bias of BERT's head where this is not tied, in files of transformers 5.
+/// The name of the bias of BERT's head, if the head is not tied, in files of transformers 5.
 constexpr const char* kDecoderBias = "cls.predictions.decoder.bias";
 
-/// `NotImplemented` of `op` for another family. `decoder_bias`: BERT's head has `kDecoderBias`.
+/// The names of a family of transformers. `decoder_bias`: BERT's head has `kDecoderBias`. Throws
+/// `NotImplemented`, which names `op`, for another family.
 NameTable names_of_family(const char* op, const std::string& family, bool decoder_bias);
+/// The names of an architecture in GGUF files. Throws in the same way.
 NameTable names_of_gguf(const char* op, const std::string& architecture);
 
-/// "<head> differs from <token embedding>" of a file that has both; empty if it does not.
+/// "<head> differs from <token embedding>" if a file has both tensors and they differ, else "".
 std::string own_head(const NameTable& table, const StateDict& theirs,
                      const std::function<Tensor(const std::string& name)>& read);
 
-/// Our tensors `ours`, which share memory with a model, under their names and in their layouts;
-/// copies where the layout differs. `config` is that of the model. `ValueError` of `op` with all of
-/// `ours` that the table has no name for.
+/// The tensors `ours` of a model with the configuration `config`, with the names and layouts of the
+/// other library. A tensor shares memory with the model if the layout is the same, else it is a
+/// copy. Throws `ValueError`, which lists all tensors for which the table has no name.
 StateDict to_their_names(const char* op, const NameTable& table, const StateDict& ours,
                          const TransformerConfig& config);
-/// Copies what `read` gives for their names into `ours`. `ValueError` of `op` with all of `ours`
-/// but adapters that the table has no name for, or with all of `theirs`, of which only names,
-/// shapes and dtypes count, that does not fit, or if their head differs from the embedding and ours
-/// is tied; nothing is read then. If one tensor of a tied pair is missing, the other is read for
-/// both.
+/// Copies the tensors of a file into `ours`. `read` reads a tensor by its name in the file;
+/// `theirs` has the names, shapes and dtypes of the file. If the file lacks one tensor of a tied
+/// pair, the other is read for both. Throws `ValueError` and reads nothing if
+/// - the table has no name for tensors of `ours`, except adapters; the error lists these tensors,
+/// - tensors of the file do not fit; the error lists these too,
+/// - the head of `ours` is tied and the file's head differs from its embedding.
 void load_their_names(const char* op, const NameTable& table, const StateDict& theirs,
                       const std::function<Tensor(const std::string& name)>& read,
                       const StateDict& ours, const TransformerConfig& config);

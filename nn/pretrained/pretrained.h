@@ -23,58 +23,66 @@ namespace sash::nn {
 /// gemma3.
 class SASH_API Pretrained {
  public:
-  /// Reads the configuration of a folder, or of a file in it, or a GGUF file's. `IoError`;
-  /// `FormatError` for what cannot be read; `NotImplemented` for a family, or an option of one,
-  /// that sash does not have.
+  /// Reads the configuration of a folder or of a GGUF file. `path` may also name a file in the
+  /// folder. Throws `IoError`; `FormatError` for invalid files; `NotImplemented` for an unsupported
+  /// family or option.
   ///
-  /// Where config.json ties the head to the token embedding, but the files have both and they
-  /// differ, as merged adapters may, `config().tie_weights` is false: both are loaded, and
-  /// `warning` says so.
+  /// If config.json ties the head to the token embedding, but the files have two different tensors,
+  /// which merged adapters can cause, `config().tie_weights` is false. Both tensors are loaded
+  /// then, and `warning` says so.
   static Pretrained open(const std::string& path);
 
-  /// "llama", as config.json or the GGUF file has it.
+  /// The family as config.json or the GGUF file names it: "llama".
   const std::string& family() const { return family_; }
   const TransformerConfig& config() const { return config_; }
-  /// What `open` also wrote to stderr; empty if it had nothing to say.
+  /// The warning of `open`, which it also wrote to stderr; empty if there was none.
   const std::string& warning() const { return warning_; }
-  /// The dtype that most floating elements of the files have; float32 if any are quantised. Errors
-  /// as `load`.
+  /// The dtype of most floating elements in the files; float32 if any tensor is quantised. Throws
+  /// as `load` does.
   DType dtype() const;
   /// Whether the model is an `Encoder`; else it is a `Decoder`.
   bool is_encoder() const { return family_ == "bert" || family_ == "modernbert"; }
   /// Tokens that end a text, as the configuration names them.
   const std::vector<int64_t>& stop_tokens() const { return stop_tokens_; }
-  /// From the GGUF file, or the folder's `tokenizer.json`. Errors as `text::Tokenizer`.
+  /// The tokenizer of the GGUF file, or of the folder's `tokenizer.json`. Throws as
+  /// `text::Tokenizer` does.
   text::Tokenizer tokenizer() const;
-  /// The GGUF file, or null of a folder.
+  /// The GGUF file; null for a folder.
   const GgufFile* gguf() const { return gguf_.get(); }
 
-  /// A model of this configuration with the file's weights, whose random ones were never drawn, in
-  /// `options.dtype`, by default `dtype()`, and on `options.device`, by default `default_device()`.
-  /// Weights are read one by one. `ValueError` if the model is an encoder, `DTypeError` unless the
-  /// dtype is floating; else as `load`.
+  /// A model of this configuration with the weights of the file. No random weights are drawn. Its
+  /// dtype is `options.dtype`, by default `dtype()`; its device is `options.device`, by default
+  /// `default_device()`. Weights are read one by one. Throws `ValueError` if the model is an
+  /// encoder, `DTypeError` unless the dtype is floating, and as `load` does.
   Decoder decoder(const TransformerConfig& config, const TensorOptions& options = {}) const;
   Decoder decoder(const TensorOptions& options = {}) const { return decoder(config_, options); }
-  /// The same of an encoder.
+  /// As `decoder`, for the families that are encoders.
   Encoder encoder(const TransformerConfig& config, const TensorOptions& options = {}) const;
   Encoder encoder(const TensorOptions& options = {}) const { return encoder(config_, options); }
-  /// Copies the weights into the model, made from this `config()` or one with the same parameters
-  /// in other packing, and casts them to its dtype. If the file has one tensor of a tied pair, the
-  /// model takes both from it.
-  /// `ValueError` if the model's head is tied and the file's head differs from the embedding; if
-  /// keys are missing, unexpected or of another shape, with a list of their names in the file; or
-  /// if the model has tensors, adapters of `add_lora` aside, that files of the family do not have,
-  /// with a list of these tensors. Nothing is loaded then. Keys of parts that sash does not have
+  /// Copies the weights into the model and casts them to its dtype. The model was made from this
+  /// `config()`, or from one with the same parameters but another `packed`. If the file has only
+  /// one tensor of a tied pair, it is used for both. Keys of parts that sash does not have
   /// (poolers, masks, a head that the configuration leaves out) are ignored. Tensors are read one
-  /// by one: beside the model, loading takes the memory of the three largest tensors at most.
+  /// by one: loading takes at most the memory of the three largest tensors in addition to the
+  /// model.
+  ///
+  /// Throws `ValueError` and loads nothing
+  /// - if the model's head is tied and the file's head differs from the embedding,
+  /// - if keys are missing, unexpected or of another shape; the error lists their names in the
+  /// file,
+  /// - if the model has tensors that files of the family do not have; the error lists them.
+  /// Adapters
+  ///   of `add_lora` are no such tensors.
   void load(TransformerStack& model) const;
-  /// The model's tensors by the names, and in the layouts, of the file that was opened; adapters
-  /// (`add_lora`) are merged. `ValueError` listing tensors that files of the family do not have.
+  /// The model's tensors with the names and layouts of the opened file. Adapters (`add_lora`) are
+  /// merged. Throws `ValueError`, which lists them, if files of the family do not have some
+  /// tensors.
   StateDict state_dict(const TransformerStack& model) const;
-  /// Writes `config.json` as it was, but with the model's `tie_word_embeddings` if that was
-  /// another, and the model's weights under the names of its family: to `model.safetensors` or,
-  /// above `max_shard_bytes`, to several files and `model.safetensors.index.json`. `NotImplemented`
-  /// of a GGUF file. A router of gpt-oss is written as zeros.
+  /// Writes `config.json` and the model's weights with the names of the family. `config.json` is as
+  /// it was, except that `tie_word_embeddings` is the model's. Up to `max_shard_bytes`, the weights
+  /// go to `model.safetensors`; larger models go to several files and
+  /// `model.safetensors.index.json`. A router of gpt-oss is written as zeros. Throws
+  /// `NotImplemented` for a GGUF file.
   void save(const TransformerStack& model, const std::string& folder,
             int64_t max_shard_bytes = 5'000'000'000) const;
 
@@ -93,13 +101,13 @@ class SASH_API Pretrained {
   std::shared_ptr<const GgufFile> gguf_;
 };
 
-/// The tensors of `folder`: of `model.safetensors`, or of the files that
-/// `model.safetensors.index.json` names. `IoError`; `FormatError` if a file lacks what the index
-/// says.
+/// Reads the tensors of `folder` from `model.safetensors`, or from the files that
+/// `model.safetensors.index.json` names. Throws `IoError`; `FormatError` if a file lacks tensors
+/// that the index names.
 SASH_API StateDict load_shards(const std::string& folder);
-/// Writes these files: one, or as many as it takes with at most `max_shard_bytes` each, but for
-/// larger tensors. Of several, an old index is removed first and the new one written last, so that
-/// files of which some are old are never read together.
+/// Writes these files: one, or several of at most `max_shard_bytes` each. Only a file with a single
+/// tensor may be larger. For several files, an old index is removed first and the new one is
+/// written last, so that old and new files are never read together.
 SASH_API void save_shards(const std::string& folder, const StateDict& tensors,
                           int64_t max_shard_bytes);
 

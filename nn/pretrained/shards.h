@@ -16,12 +16,12 @@ struct StoredTensor {
   std::string name;
   Shape shape;
   DType dtype;
-  std::function<Tensor()> read;  ///< into memory of the CPU
+  std::function<Tensor()> read;  ///< reads the tensor into memory of the CPU
 };
 
-/// Those that `load_shards` reads. `NotImplemented` for a dtype that sash does not have.
+/// The tensors that `load_shards` reads. Throws `NotImplemented` for an unsupported dtype.
 std::vector<StoredTensor> list_shards(const std::string& folder);
-/// `ValueError` unless `max_shard_bytes` is above 0.
+/// Throws `ValueError` unless `max_shard_bytes` is above 0.
 void check_shard_bytes(int64_t max_shard_bytes);
 
 }  // namespace sash::nn

@@ -9,29 +9,30 @@
 
 namespace sash::text {
 
-/// A token that is found in the text before anything else is done to it.
+/// A token that the tokenizer finds in the text first, before it normalises or splits the text.
 struct AddedToken {
   std::string content{};
   int64_t id = 0;
-  bool special = false;      ///< left out by `decode`
-  bool single_word = false;  ///< only between characters that are not of words
-  bool lstrip = false;       ///< takes the white space before it
-  bool rstrip = false;       ///< takes the white space behind it
-  bool normalized = false;   ///< is found in the normalised text
+  bool special = false;      ///< `decode` leaves it out
+  bool single_word = false;  ///< matches only if no word character stands next to it
+  bool lstrip = false;       ///< the match includes the white space before it
+  bool rstrip = false;       ///< the match includes the white space after it
+  bool normalized = false;   ///< searched in the normalised text, not in the given text
 };
 
-/// Finds added tokens, the leftmost and of these the longest.
+/// Finds added tokens. Takes the leftmost match first; of several at one place, the longest.
 class SASH_API AddedTokens {
  public:
   AddedTokens() = default;
-  /// Of `tokens`, those with this `normalized`; these are normalised first.
+  /// Searches the tokens whose `normalized` has this value. If it is true, the contents of these
+  /// tokens are normalised first.
   AddedTokens(const std::vector<AddedToken>& tokens, bool normalized, const Normalizer& normalizer);
 
   struct Part {
-    size_t begin, end;  ///< in the text
-    int64_t id;         ///< of the added token, or -1: text between these
+    size_t begin, end;  ///< the range of characters in the text
+    int64_t id;         ///< the number of the added token; -1 for text between added tokens
   };
-  /// The whole text in parts, none of them empty.
+  /// Splits the whole text into parts. No part is empty.
   std::vector<Part> split(std::u32string_view text) const;
 
  private:
@@ -41,7 +42,8 @@ class SASH_API AddedTokens {
   };
   const Entry* longest_at(std::u32string_view text, size_t at) const;
 
-  std::unordered_map<char32_t, std::vector<Entry>> by_first_;  // the longest first
+  std::unordered_map<char32_t, std::vector<Entry>>
+      by_first_;  // by first character; the longest first
 };
 
 }  // namespace sash::text

@@ -8,15 +8,16 @@
 
 namespace sash::text {
 
-/// The bytes of a file. `IoError` of `op` if it cannot be read, or is a folder.
+/// Returns the bytes of a file. Throws `IoError`, which names `op`, if the path cannot be read or
+/// is a folder.
 SASH_API std::string read_text(std::string_view op, const std::string& path);
 
-/// `json` itself. `FormatError` of `op` if it nests arrays and objects more than 64 deep: values
-/// are copied by recursion.
+/// Returns `json`. Throws `FormatError`, which names `op`, if arrays and objects are nested more
+/// than 64 deep, because values are copied by recursion.
 SASH_API std::string_view checked_depth(std::string_view op, std::string_view json);
 
-/// The integer that `value` is as JSON. `FormatError` of `op`, naming it, unless it is one from
-/// `least` to `most`.
+/// Reads `value`, a JSON text, as an integer. Throws `FormatError`, which names `op` and `name`,
+/// unless it is an integer from `least` to `most`.
 SASH_API int64_t integer_of(std::string_view op, const std::string& name, const std::string& value,
                             int64_t least, int64_t most);
 

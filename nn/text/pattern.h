@@ -13,7 +13,7 @@
 namespace sash::text {
 
 /// A regular expression over code points, in the syntax of Oniguruma, which `tokenizer.json` uses.
-/// `^` and `$` match at the begin and end of every line. Copies share the expression.
+/// `^` and `$` match at the start and at the end of every line. Copies share the expression.
 class SASH_API Pattern {
  public:
   /// Throws `FormatError` for an invalid expression.
@@ -24,13 +24,13 @@ class SASH_API Pattern {
   /// Where a match begins and ends. It may be empty.
   using Match = std::pair<size_t, size_t>;
 
-  /// The first match from `start` on. Throws `NotImplemented` if the search takes millions of steps
-  /// back at one place, or keeps millions of places to step back to.
+  /// The first match that begins at or after `start`. Throws `NotImplemented` if the search
+  /// backtracks millions of times at one place, or stores millions of places to backtrack to.
   std::optional<Match> find(std::u32string_view text, size_t start) const;
-  /// All matches. Each search begins at the end of the last match. An empty match right behind
-  /// another match does not count, and an empty text has no matches.
+  /// All matches. Each search begins at the end of the match before it. An empty match directly
+  /// after another match does not count. An empty text has no matches.
   std::vector<Match> matches(std::u32string_view text) const;
-  /// The text with `content` in the place of every match.
+  /// Replaces every match by `content`.
   std::u32string replace(std::u32string_view text, std::u32string_view content) const;
 
  private:

@@ -109,7 +109,7 @@ TokenDecoder replace(const Pattern& pattern, const std::string& content) {
 }
 
 TokenDecoder strip(const std::string& content, size_t start, size_t stop) {
-  if (content.empty()) throw FormatError("Tokenizer", "a content to strip", "''");
+  if (content.empty()) throw FormatError("Tokenizer", "a content to strip that is not empty", "''");
   return [=](Tokens tokens) {
     for (std::string& token : tokens) {
       for (size_t i = 0; i < start && token.starts_with(content); ++i) {

@@ -8,27 +8,32 @@
 
 namespace sash::text {
 
-/// Turns tokens back into text, which is what is left of them joined; named as the types of
-/// `tokenizer.json`.
+/// Changes tokens so that their concatenation is the text. The functions below have the names that
+/// `tokenizer.json` uses.
 using TokenDecoder = std::function<std::vector<std::string>(std::vector<std::string>)>;
 
 namespace token_decoders {
 
+/// Applies the parts in order.
 SASH_API TokenDecoder sequence(std::vector<TokenDecoder> parts);
-/// The bytes that characters stand for; those that make no UTF-8 become U+FFFD.
+/// Replaces each character by the byte that it represents (`byte_of_character`). Bytes that are not
+/// UTF-8 become U+FFFD.
 SASH_API TokenDecoder byte_level();
-/// Runs of tokens <0x..> become their characters, or U+FFFD for each byte if they are none.
+/// Replaces each run of byte tokens <0x..> by the characters of its bytes, or by one U+FFFD for
+/// each byte if the bytes are not UTF-8.
 SASH_API TokenDecoder byte_fallback();
-/// One token of all.
+/// Joins all tokens to one.
 SASH_API TokenDecoder fuse();
+/// Replaces every match in every token by `content`.
 SASH_API TokenDecoder replace(const Pattern& pattern, const std::string& content);
-/// Without at most `start` characters `content` at the start of each token and `stop` at its end.
-/// `FormatError` if `content` is empty.
+/// Removes up to `start` copies of `content` from the start of each token and up to `stop` copies
+/// from its end. Throws `FormatError` if `content` is empty.
 SASH_API TokenDecoder strip(const std::string& content, size_t start, size_t stop);
-/// A space before each token but the first, unless it begins with `prefix`, which goes; `cleanup`:
-/// none before punctuation and English contractions.
+/// From the second token on, a token that begins with `prefix` loses it and continues the word
+/// before it; other tokens get a space before them. `cleanup` removes the spaces before punctuation
+/// and English contractions.
 SASH_API TokenDecoder word_piece(const std::string& prefix, bool cleanup);
-/// A space for each `replacement`; `prepended`: none in the first token.
+/// Replaces each `replacement` by a space. With `prepended`, the first token loses them instead.
 SASH_API TokenDecoder metaspace(const std::string& replacement, bool prepended);
 
 }  // namespace token_decoders

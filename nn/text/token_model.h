@@ -12,15 +12,16 @@
 
 namespace sash::text {
 
-/// The numbers of tokens are below this.
+/// Token numbers are below this limit.
 constexpr int64_t kMostTokens = 1 << 24;
 
-/// Tokens by number, and numbers by token.
+/// Finds tokens by number and numbers by token.
 class SASH_API Vocabulary {
  public:
-  /// `FormatError` if two tokens have one number. Numbers in between may have none: "".
+  /// Pairs of token and number. A number without a token has the token "". Throws `FormatError` if
+  /// two tokens have the same number.
   explicit Vocabulary(const std::vector<std::pair<std::string, int64_t>>& tokens);
-  /// Numbered from 0. Of equal ones, the first is found.
+  /// Tokens are numbered from 0. If tokens are equal, `id` finds the first.
   explicit Vocabulary(std::vector<std::string> tokens);
 
   int64_t size() const { return static_cast<int64_t>(tokens_.size()); }
@@ -29,7 +30,7 @@ class SASH_API Vocabulary {
     const auto found = ids_.find(token);
     return found == ids_.end() ? std::nullopt : std::optional(found->second);
   }
-  /// The tokens <0x..> of the bytes of `text`, or nothing if one has none.
+  /// The byte tokens <0x..> of `text`; nullopt if the vocabulary lacks one of them.
   std::optional<std::vector<int64_t>> bytes(std::string_view text) const;
 
   Vocabulary(Vocabulary&&) = default;
@@ -40,7 +41,7 @@ class SASH_API Vocabulary {
   std::unordered_map<std::string_view, int64_t> ids_;  // views of tokens_
 };
 
-/// How a piece of text becomes tokens.
+/// Turns a piece of text into tokens.
 class SASH_API TokenModel {
  public:
   virtual ~TokenModel();
@@ -49,17 +50,18 @@ class SASH_API TokenModel {
 };
 
 struct BpeOptions {
-  /// Of a character that is no token; none: such characters are left out.
+  /// The token for a character that is not in the vocabulary. Nullopt: such characters are left
+  /// out.
   std::optional<int64_t> unknown{};
-  bool fuse_unknown = false;   ///< one for a run of them
-  bool byte_fallback = false;  ///< such characters become the tokens <0x..> of their bytes
-  bool ignore_merges = false;  ///< a piece that is a token is that
-  std::string prefix{};        ///< of characters that do not begin a piece
-  std::string suffix{};        ///< of the one that ends it
+  bool fuse_unknown = false;   ///< one `unknown` for a run of such characters
+  bool byte_fallback = false;  ///< such characters become their byte tokens <0x..>
+  bool ignore_merges = false;  ///< a piece that is in the vocabulary is not split
+  std::string prefix{};        ///< added to the characters of a piece after its first
+  std::string suffix{};        ///< added to the last character of a piece
 };
 
-/// Two neighbours that become a token; of all such pairs, the lowest rank does first, and of equal
-/// ones the leftmost.
+/// Two neighbouring tokens that become one token. The pair with the lowest rank is merged first;
+/// among equal ranks, the leftmost.
 struct Merge {
   int64_t left, right, result;
   uint32_t rank;
@@ -69,20 +71,20 @@ struct Merge {
 SASH_API std::unique_ptr<TokenModel> bpe(std::shared_ptr<const Vocabulary> vocabulary,
                                          const std::vector<Merge>& merges,
                                          const BpeOptions& options);
-/// The merges that SentencePiece makes from scores: any two tokens whose text together is a token,
-/// of the highest score first.
+/// The merges of a SentencePiece vocabulary, which has scores instead of ranks: every two tokens
+/// whose joined text is a token. The highest score has the lowest rank.
 SASH_API std::vector<Merge> merges_of_scores(const Vocabulary& vocabulary,
                                              const std::vector<double>& scores);
 
-/// The longest token that a word begins with, then that of the rest with `prefix`, and so on; a
-/// word for which there is none, or that is longer than `max_characters`, is `unknown` (Wu et al.,
-/// 2016).
+/// WordPiece (Wu et al., 2016): takes the longest token with which the word begins, then puts
+/// `prefix` before the rest and repeats. A word becomes `unknown` if no token fits at some point,
+/// or if it is longer than `max_characters`.
 SASH_API std::unique_ptr<TokenModel> word_piece(std::shared_ptr<const Vocabulary> vocabulary,
                                                 int64_t unknown, const std::string& prefix,
                                                 int64_t max_characters);
 
-/// The tokens of the largest sum of scores (Kudo, 2018). Runs of characters that are no token
-/// become one `unknown`, or with `byte_fallback` their bytes.
+/// Unigram (Kudo, 2018): the split whose scores have the largest sum. A run of characters that are
+/// not in the vocabulary becomes one `unknown`, or with `byte_fallback` its byte tokens.
 SASH_API std::unique_ptr<TokenModel> unigram(std::shared_ptr<const Vocabulary> vocabulary,
                                              std::vector<double> scores,
                                              std::optional<int64_t> unknown, bool byte_fallback);

@@ -28,7 +28,7 @@ struct Tokenizer::State : TokenizerParts {
         size(vocabulary->size()) {
     for (AddedToken token : added) {
       if (token.id < 0 || token.id >= kMostTokens) {
-        throw FormatError(kTokenizer, "added tokens' numbers from 0 to 2^24",
+        throw FormatError(kTokenizer, "numbers of added tokens from 0 to 2^24",
                           std::to_string(token.id));
       }
       // The text that it was found as.
@@ -46,7 +46,7 @@ struct Tokenizer::State : TokenizerParts {
     for (const TemplateItem& item : items) {
       for (const int64_t id : item.ids) {
         if (id >= 0 && id < size) continue;
-        throw FormatError(kTokenizer, "a post-processor's tokens below " + std::to_string(size),
+        throw FormatError(kTokenizer, "tokens of the post-processor below " + std::to_string(size),
                           std::to_string(id));
       }
     }

@@ -290,7 +290,7 @@ void read_bpe(const Json& json, TokenizerParts& parts) {
 void read_word_piece(const Json& json, TokenizerParts& parts) {
   parts.vocabulary = std::make_shared<const Vocabulary>(read_numbers(json.at("vocab")));
   const std::optional<int64_t> unknown = read_unknown(json, *parts.vocabulary);
-  if (!unknown) throw FormatError(kJsonFile, "an unk_token of WordPiece", "none");
+  if (!unknown) throw FormatError(kJsonFile, "an unk_token for WordPiece", "none");
   const char* const most = "max_input_chars_per_word";
   parts.model =
       word_piece(parts.vocabulary, *unknown, string_of(json, "continuing_subword_prefix", "##"),
@@ -341,7 +341,7 @@ Tokenizer Tokenizer::from_json(std::string_view text) try {
   parts.added = read_added(json.value("added_tokens", Json::array()));
   return Tokenizer(std::move(parts));
 } catch (const Json::exception& error) {
-  throw FormatError(kJsonFile, "a tokenizer.json", excerpt(error.what(), 200));
+  throw FormatError(kJsonFile, "a valid tokenizer.json", excerpt(error.what(), 200));
 }
 
 Tokenizer Tokenizer::load(const std::string& path) {

@@ -6,18 +6,19 @@
 
 #include "../../core/export.h"
 
-/// What tokenizers ask about characters, by Unicode's tables.
+/// Encodings, properties and normal forms of characters, from the tables of Unicode.
 namespace sash::text {
 
-/// The code points of UTF-8 text. `ValueError` of `op` that names the first byte which is not.
+/// The code points of UTF-8 text. Throws `ValueError`, which names `op` and the first byte that is
+/// not UTF-8.
 SASH_API std::u32string from_utf8(std::string_view op, std::string_view text);
 SASH_API std::string to_utf8(std::u32string_view text);
 SASH_API void append_utf8(std::string& text, char32_t c);
-/// The text with U+FFFD for each longest part that begins a character but does not end it, and for
-/// each byte that begins none.
+/// Decodes bytes that may not be UTF-8. One U+FFFD replaces each incomplete character, and one each
+/// byte with which no character can begin.
 SASH_API std::string lossy_utf8(std::string_view bytes);
-/// Bytes of the longest start of `bytes` that ends with a character: what can be shown of a text
-/// that grows.
+/// How many bytes at the start of `bytes` are whole characters. A program that receives a text in
+/// parts can show these.
 SASH_API size_t whole_utf8(std::string_view bytes);
 
 /// Unicode's general categories, in the order of utf8proc: "Lu" is `lu`.
@@ -55,7 +56,7 @@ enum class Category : uint8_t {
 };
 
 SASH_API Category category(char32_t c);
-/// A set of categories by name, "L" or "Lu", as bits 1 << category; 0 for another name.
+/// The set of categories with this name, "L" or "Lu", as bits 1 << category; 0 for an unknown name.
 SASH_API uint32_t category_set(std::string_view name);
 inline bool is_in(char32_t c, uint32_t categories) {
   return (categories >> static_cast<int>(category(c)) & 1) != 0;
@@ -65,17 +66,19 @@ inline bool is_in(char32_t c, uint32_t categories) {
 SASH_API bool is_space(char32_t c);
 /// U+200C and U+200D.
 inline bool is_joiner(char32_t c) { return c == 0x200c || c == 0x200d; }
-/// What may be in words: Alphabetic, marks, digits, connectors, joiners (`\w` of UTS 18).
+/// Whether `c` is a word character: Alphabetic, marks, digits, connectors, joiners (`\w` of UTS
+/// 18).
 SASH_API bool is_word(char32_t c);
 
-/// Each character's lower case.
+/// The text in lower case.
 SASH_API std::u32string lower(std::u32string_view text);
-/// One that is one character: U+0130 stays.
+/// The lower case of `c` if that is one character, else `c`: U+0130 stays.
 SASH_API char32_t lower(char32_t c);
-/// Canonical decomposition, and composition after it.
+/// Canonical decomposition (NFD), and canonical composition after it (NFC).
 SASH_API std::u32string nfd(std::u32string_view text);
 SASH_API std::u32string nfc(std::u32string_view text);
-/// The same with compatibility decomposition: U+FB01 becomes "fi".
+/// Compatibility decomposition, which replaces U+FB01 by "fi" (NFKD), and composition after it
+/// (NFKC).
 SASH_API std::u32string nfkd(std::u32string_view text);
 SASH_API std::u32string nfkc(std::u32string_view text);
 

@@ -13,7 +13,7 @@ Vocabulary::Vocabulary(const std::vector<std::pair<std::string, int64_t>>& token
   int64_t count = 0;
   for (const auto& [token, id] : tokens) {
     if (id < 0 || id >= kMostTokens) {
-      throw FormatError("Vocabulary", "numbers from 0 to 2^24",
+      throw FormatError("Vocabulary", "token numbers from 0 to 2^24",
                         std::to_string(id) + " for " + in_quotes(token));
     }
     count = std::max(count, id + 1);
@@ -23,7 +23,7 @@ Vocabulary::Vocabulary(const std::vector<std::pair<std::string, int64_t>>& token
     std::string& place = tokens_[static_cast<size_t>(id)];
     if (!place.empty()) {
       throw FormatError(
-          "Vocabulary", "a number for each token",
+          "Vocabulary", "another number for each token",
           std::to_string(id) + " for " + in_quotes(place) + " and " + in_quotes(token));
     }
     place = token;

@@ -5,7 +5,6 @@
 
 #include "../kernels/linalg.h"
 #include "../op.h"
-#include "../reduce/reduce.h"
 #include "../row_blocks.h"
 #include "windows.h"
 
@@ -85,15 +84,12 @@ TensorView transposed(TensorView matrix) {
 
 /// The contiguous weight as a matrix per group, [groups, O / groups, C / groups kernel].
 TensorView weight_matrix(const Tensor& weight, const Geometry& geometry) {
-  TensorView view = weight.tensor_view();
-  view.shape = {geometry.groups, geometry.y[1] / geometry.groups, geometry.depth()};
-  view.strides = contiguous_strides(view.shape);
-  return view;
+  return contiguous_view(weight,
+                         {geometry.groups, geometry.y[1] / geometry.groups, geometry.depth()});
 }
 
 // The three below are linear in each operand, and each other's gradients.
 
-Tensor forward(const Tensor& x, const Tensor& weight, const Tensor& bias, const Geometry& geometry);
 Tensor input_gradient(const Tensor& g, const Tensor& weight, const Geometry& geometry);
 Tensor weight_gradient(const Tensor& x, const Tensor& g, const Geometry& geometry);
 
@@ -171,8 +167,7 @@ Tensor weight_gradient(const Tensor& x, const Tensor& g, const Geometry& geometr
 
 void check_arguments(const char* op, int axes, const Tensor& x, const Tensor& weight,
                      const Tensor& bias, int64_t groups) {
-  check_compatible(op, x, weight);
-  check_floating(op, x);
+  check_floating_pair(op, x, weight);
   if (weight.rank() != axes + 2) {
     throw ShapeError(op, axes == 1 ? "weight [O, C / groups, K]" : "weight [O, C / groups, KH, KW]",
                      to_string(weight.shape()));

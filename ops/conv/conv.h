@@ -12,7 +12,7 @@
 ///
 /// where c runs over the channels of o's group, and x is 0 past its edges; y is
 /// [N, O, (H + 2 padding - dilation (KH - 1) - 1) / stride + 1, ...]. `ShapeError` for shapes that
-/// do not fit, `ValueError` for options below their least.
+/// do not fit, `ValueError` for options that are too small.
 namespace sash {
 
 struct Conv1dOptions {
@@ -29,7 +29,7 @@ struct Conv2dOptions {
   int64_t groups = 1;
 };
 
-/// The same for one axis: x [N, C, L] or [C, L], weight [O, C / groups, K].
+/// The convolution along one axis: x [N, C, L] or [C, L], weight [O, C / groups, K].
 SASH_API Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
                        const Conv1dOptions& options = {});
 

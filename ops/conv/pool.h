@@ -7,7 +7,7 @@
 
 /// Pools: one number for each window of x [N, C, H, W] or [C, H, W] (for one axis, [N, C, L] or
 /// [C, L]). y is [N, C, (H + 2 padding - kernel) / stride + 1, ...]. Floating dtypes. `ShapeError`
-/// for shapes that do not fit, `ValueError` for options below their least, or a padding above half
+/// for shapes that do not fit, `ValueError` for options that are too small, or a padding above half
 /// the kernel.
 namespace sash {
 
@@ -21,12 +21,12 @@ struct Pool2dOptions {
   HeightWidth padding = 0;
 };
 
-/// The largest element; past the edges there is none. NaN wins; the gradient goes to the first of
-/// those that are equal.
+/// The largest element of each window, without places past the edges. NaN wins. The gradient goes
+/// to the first of equal elements.
 SASH_API Tensor max_pool1d(const Tensor& x, int64_t kernel, const Pool1dOptions& options = {});
 SASH_API Tensor max_pool2d(const Tensor& x, HeightWidth kernel, const Pool2dOptions& options = {});
 
-/// The mean, with zeros past the edges.
+/// The mean of each window, with zeros past the edges.
 SASH_API Tensor avg_pool1d(const Tensor& x, int64_t kernel, const Pool1dOptions& options = {});
 SASH_API Tensor avg_pool2d(const Tensor& x, HeightWidth kernel, const Pool2dOptions& options = {});
 

@@ -2,12 +2,8 @@
 
 #include "../kernels/elementwise.h"
 #include "../op.h"
-#include "../reduce/reduce.h"
-#include "compare.h"
 #include "promotion.h"
 #include "slots.h"
-#include "unary.h"
-#include "where.h"
 
 namespace sash {
 
@@ -57,9 +53,7 @@ Tensor of_bool(const Tensor& a, const Tensor& b) {
 template <class Op>
 Tensor binary(const Tensor& a, const Tensor& b) {
   constexpr op::BinaryRow row = Op::row;
-  check_defined(row.name, a);
-  check_defined(row.name, b);
-  check_same_device(row.name, a, b);
+  check_defined_together(row.name, a, b);
   const DType dtype = result_type(a, b);
   if (row.dtypes != op::Dtypes::cast_to_floating && dtype == DType::boolean) {
     return of_bool<Op>(a, b);
@@ -88,20 +82,17 @@ Tensor binary(const Tensor& a, const Tensor& b) {
                 });
 }
 
-/// x in its `result_type` with `value`, after checks of both.
-Tensor promoted(const char* op, const Tensor& x, Scalar value) {
+/// The `result_type` of x and `value`, after checks of both.
+DType checked_type(const char* op, const Tensor& x, Scalar value) {
   check_defined(op, x);
-  const Tensor wide = x.to(result_type(x, value));
-  check_holds(op, wide.dtype(), value);
-  return wide;
+  const DType dtype = result_type(x, value);
+  check_holds(op, dtype, value);
+  return dtype;
 }
 
 /// The scalar as a 0-dimensional tensor of the dtype that it has beside x.
 Tensor beside(const char* op, Scalar value, const Tensor& x) {
-  check_defined(op, x);
-  const DType dtype = result_type(x, value);
-  check_holds(op, dtype, value);
-  return scalar_tensor(value, {.dtype = dtype, .device = x.device()});
+  return scalar_tensor(value, {.dtype = checked_type(op, x, value), .device = x.device()});
 }
 
 /// A row that divides, with a scalar as divisor.
@@ -136,10 +127,10 @@ Tensor remainder(const Tensor& a, const Tensor& b) { return binary<op::Remainder
 Tensor floor_divide(const Tensor& a, const Tensor& b) { return binary<op::FloorDivide>(a, b); }
 
 Tensor sub(const Tensor& a, Scalar b) {
-  const Tensor wide = promoted("sub", a, b);
-  return add(wide, negated(wide.dtype(), b));
+  const DType dtype = checked_type("sub", a, b);
+  return add(a.to(dtype), negated(dtype, b));
 }
-Tensor sub(Scalar a, const Tensor& b) { return add(neg(promoted("sub", b, a)), a); }
+Tensor sub(Scalar a, const Tensor& b) { return add(neg(b.to(checked_type("sub", b, a))), a); }
 Tensor div(Scalar a, const Tensor& b) {
   check_defined("div", b);
   // A half may not hold the scalar.

@@ -5,8 +5,9 @@
 
 /// Arithmetic of two tensors, differentiable any number of times. Shapes broadcast (NumPy's rules);
 /// operands of several dtypes, and scalars, are computed in their `result_type` (promotion.h).
-/// `DeviceError` names two devices that differ. Floating dtypes; what is marked (integers) also
-/// integers, which wrap, and (bool) also bool; `DTypeError` for any other result.
+/// `DeviceError` names two devices that differ. Functions take floating dtypes; functions marked
+/// (integers) also take integers, which wrap; functions marked (bool) also take bool. `DTypeError`
+/// for other dtypes.
 namespace sash {
 
 /// a + b (integers); a or b (bool).
@@ -30,8 +31,8 @@ SASH_API Tensor remainder(const Tensor& a, const Tensor& b);
 /// floor(a / b) (integers), with derivative 0. 0 for an integer b of 0.
 SASH_API Tensor floor_divide(const Tensor& a, const Tensor& b);
 
-// A scalar as one operand. `ValueError` if the result's dtype cannot hold it, or if integers are
-// divided by 0. Those with derivatives in the tensor alone are in unary.h.
+// With a scalar as one operand. `ValueError` if the dtype of the result cannot hold the scalar, or
+// if integers are divided by 0. unary.h has `add`, `mul`, `div` and `pow` of a tensor and a scalar.
 
 SASH_API Tensor sub(const Tensor& a, Scalar b);
 SASH_API Tensor sub(Scalar a, const Tensor& b);

@@ -25,9 +25,7 @@ Tensor test(const Shape& shape, const Tensor& first, const auto&... rest) {
 
 template <class Op>
 Tensor compare(const Tensor& a, const Tensor& b) {
-  check_defined(Op::row.name, a);
-  check_defined(Op::row.name, b);
-  check_same_device(Op::row.name, a, b);
+  check_defined_together(Op::row.name, a, b);
   const Shape shape = broadcast_shapes(a.shape(), b.shape(), Op::row.name);
   if (a.dtype() == b.dtype()) return test<Op>(shape, a, b);
   const NoGradGuard no_grad;

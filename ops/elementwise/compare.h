@@ -24,7 +24,7 @@ SASH_API Tensor le(const Tensor& x, Scalar value);
 SASH_API Tensor gt(const Tensor& x, Scalar value);
 SASH_API Tensor ge(const Tensor& x, Scalar value);
 
-/// Of bool tensors; `DTypeError` for any other.
+/// For bool tensors; `DTypeError` for other dtypes.
 SASH_API Tensor logical_and(const Tensor& a, const Tensor& b);
 SASH_API Tensor logical_or(const Tensor& a, const Tensor& b);
 SASH_API Tensor logical_not(const Tensor& x);

@@ -4,10 +4,7 @@
 #include "../../tensor/kernels/random.h"
 #include "../kernels/elementwise.h"
 #include "../op.h"
-#include "binary.h"
-#include "compare.h"
 #include "dropout_state.h"
-#include "where.h"
 
 namespace sash {
 

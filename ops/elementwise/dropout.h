@@ -17,7 +17,7 @@ SASH_API Tensor dropout(const Tensor& x, double p, bool training = true);
 SASH_API Tensor dropout_with(const Tensor& x, double p, PhiloxState state);
 
 namespace composite {
-/// The same from plain ops.
+/// `dropout_with` from plain ops.
 SASH_API Tensor dropout_with(const Tensor& x, double p, PhiloxState state);
 }  // namespace composite
 

@@ -5,7 +5,7 @@
 
 namespace sash::detail {
 
-/// The gate that kernels know `kind` by. `ValueError` if it is none.
+/// The kernels' gate for `kind`. `ValueError` for a number that is no `GluKind`.
 kernels::Gate gate_of(GluKind kind);
 
 }  // namespace sash::detail

@@ -5,8 +5,6 @@
 #include "../../tensor/autograd/gradient_memory.h"
 #include "../kernels/elementwise.h"
 #include "../op.h"
-#include "binary.h"
-#include "unary.h"
 
 namespace sash {
 
@@ -29,20 +27,16 @@ Tensor gelu(const Tensor& x, GeluApproximation approximation) {
   const bool tanh = approximation == GeluApproximation::tanh;
   const Tensor y = empty_like(x);
   run_kernel(kernels::gelu_forward, x, y, tanh);
-  return record("gelu", {x}, y,
-                [x = save(x), approximation, tanh](Backward& pass, const Tensor& g) {
-                  const Tensor in = pass(x);
-                  if (pass.create_graph() || !use_fused(kernels::gelu_backward, g.device())) {
-                    return differentiate(
-                        [=](std::span<const Tensor> inputs) {
-                          return composite::gelu(inputs[0], approximation);
-                        },
-                        {&in, 1}, g, pass);
-                  }
-                  const Tensor dx = overwritable(g);
-                  run_kernel(kernels::gelu_backward, in, g, dx, tanh);
-                  return Gradients{dx};
-                });
+  return record(
+      "gelu", {x}, y, [x = save(x), approximation, tanh](Backward& pass, const Tensor& g) {
+        const Tensor in = pass(x);
+        if (pass.create_graph() || !use_fused(kernels::gelu_backward, g.device())) {
+          return gradients_of_composite(pass, g, composite::gelu, std::array{in}, approximation);
+        }
+        const Tensor dx = overwritable(g);
+        run_kernel(kernels::gelu_backward, in, g, dx, tanh);
+        return Gradients{dx};
+      });
 }
 
 }  // namespace sash

@@ -13,7 +13,7 @@ enum class GeluApproximation { none, tanh };
 SASH_API Tensor gelu(const Tensor& x, GeluApproximation approximation = GeluApproximation::none);
 
 namespace composite {
-/// The same from plain ops.
+/// `gelu` from plain ops.
 SASH_API Tensor gelu(const Tensor& x, GeluApproximation approximation = GeluApproximation::none);
 }  // namespace composite
 

@@ -2,12 +2,8 @@
 
 #include "../kernels/glu.h"
 #include "../op.h"
-#include "binary.h"
-#include "compare.h"
 #include "gate.h"
 #include "gelu.h"
-#include "unary.h"
-#include "where.h"
 
 namespace sash {
 
@@ -78,8 +74,7 @@ Tensor glu(const Tensor& input, GluKind kind) {
   return record("glu", {x}, y, [x = save(x), kind, gate](Backward& pass, const Tensor& g) {
     const Tensor in = pass(x);
     if (pass.create_graph()) {
-      return differentiate([kind](std::span<const Tensor> t) { return composite::glu(t[0], kind); },
-                           {&in, 1}, g, pass);
+      return gradients_of_composite(pass, g, composite::glu, std::array{in}, kind);
     }
     const int64_t count = rows_of(in), half = in.size(-1) / 2;
     const Tensor dy = g.contiguous(), dx = empty(in.shape(), g.options());

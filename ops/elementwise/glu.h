@@ -4,12 +4,12 @@
 
 namespace sash {
 
-/// Gated linear units (Shazeer, "GLU variants improve transformer", 2020): what `glu` makes of a
-/// gate a and a value b.
+/// Gated linear units (Shazeer, "GLU variants improve transformer", 2020): the result of `glu` for
+/// a gate a and a value b.
 enum class GluKind {
   swiglu,      ///< a sigmoid(a) b
   geglu,       ///< gelu(a) b
-  geglu_tanh,  ///< the same by the tanh formula of `GeluApproximation`
+  geglu_tanh,  ///< gelu(a) b with the tanh formula of `GeluApproximation`
   /// c sigmoid(1.702 c) (d + 1) with c = min(a, 7) and d = b clamped to [-7, 7] (OpenAI, "gpt-oss
   /// model card", 2025). Gradients are 0 on and beyond the limits, as in `clamp`.
   clamped_swiglu,
@@ -20,7 +20,7 @@ enum class GluKind {
 SASH_API Tensor glu(const Tensor& x, GluKind kind = GluKind::swiglu);
 
 namespace composite {
-/// The same from plain ops.
+/// `glu` from plain ops.
 SASH_API Tensor glu(const Tensor& x, GluKind kind = GluKind::swiglu);
 }  // namespace composite
 

@@ -3,11 +3,8 @@
 #include "../../tensor/tensor_impl.h"
 #include "../kernels/elementwise.h"
 #include "../op.h"
-#include "../reduce/reduce.h"
 #include "../row_blocks.h"
-#include "binary.h"
 #include "promotion.h"
-#include "unary.h"
 
 /// The members of `Tensor` that write to its elements. mul_ and div_ clone the old elements if the
 /// other operand needs a gradient.
@@ -28,26 +25,17 @@ void check_result(const char* op, const Tensor& self, DType result) {
 }
 
 void check_operands(const char* op, const Tensor& self, const Tensor& other) {
-  check_defined(op, self);
-  check_defined(op, other);
-  check_same_device(op, self, other);
+  check_defined_together(op, self, other);
   check_result(op, self, result_type(self, other));
   check_fits(op, self, other);
-  check_writable(op, self);
-  check_in_place(op, self, {other});
+  check_write(op, self, {other});
 }
 
 void check_scalar(const char* op, const Tensor& self, Scalar value) {
   check_defined(op, self);
   check_result(op, self, result_type(self, value));
   check_holds(op, self.dtype(), value);
-  check_writable(op, self);
-  check_in_place(op, self);
-}
-
-/// `other`, or a clone if it shares memory with `self`.
-Tensor clone_if_aliased(const Tensor& other, const Tensor& self) {
-  return other.impl().storage == self.impl().storage ? other.clone() : other;
+  check_write(op, self);
 }
 
 /// Whether the op computes in another dtype than the dtype of `self`, as for uint8 and bool. If so,
@@ -193,8 +181,7 @@ Tensor& Tensor::div_(Scalar value) {
 Tensor& Tensor::fill_(Scalar value) {
   check_defined("fill_", *this);
   check_holds("fill_", dtype(), value);
-  check_writable("fill_", *this);
-  check_in_place("fill_", *this);
+  check_write("fill_", *this);
   run_kernel(kernels::fill, *this, value);
   record_in_place("fill_", *this, {*this},
                   [](Backward&, const Tensor& g) { return Gradients{zeros_like(g)}; });
@@ -205,8 +192,7 @@ Tensor& Tensor::copy_(const Tensor& source) {
   check_defined("copy_", *this);
   check_defined("copy_", source);
   check_fits("copy_", *this, source);
-  check_writable("copy_", *this);
-  check_in_place("copy_", *this, {source});
+  check_write("copy_", *this, {source});
   const Tensor from = clone_if_aliased(source, *this);
   copy_elements(from, *this);
   // Integers carry no gradient.

@@ -1,8 +1,5 @@
-#include "binary.h"
-#include "compare.h"
+#include "../op.h"
 #include "gelu.h"
-#include "unary.h"
-#include "where.h"
 
 /// The members of `Tensor` that are elementwise ops, and the operators that `tensor.h` declares,
 /// but for those in place.

@@ -34,13 +34,13 @@ SASH_API DType promote_types(DType a, DType b);
 SASH_API DType result_type(const Tensor& a, const Tensor& b);
 SASH_API DType result_type(const Tensor& x, Scalar value);
 
-/// Whether an op that computes in `from` may write its result to a tensor of dtype `to`: unless
-/// that loses a category.
+/// Whether an op that computes in `from` may write its result to a tensor of dtype `to`. It may not
+/// if the category of `to` is lower.
 SASH_API bool can_cast(DType from, DType to);
 
-/// For the ops: `ValueError` unless an element of `dtype` can be `value`, fraction and all.
+/// For ops: `ValueError` unless `dtype` can hold `value` without losing its fraction.
 SASH_API void check_holds(const char* op, DType dtype, Scalar value);
-/// For the ops: -value, to be added to elements of `dtype`; integers wrap.
+/// For ops: -value, to be added to elements of `dtype`; integers wrap.
 SASH_API Scalar negated(DType dtype, Scalar value);
 
 }  // namespace sash

@@ -7,10 +7,10 @@
 #include "../../tensor/tensor.h"
 #include "../kernels/elementwise.h"
 
-/// For the sources that define the slots of the table's rows.
+/// Makes the slots of the table's rows, in the sources that define them.
 namespace sash::kernels {
 
-/// The dtype that the kernels of a row compute operands of `dtype` in; what `dtype` holds of the
+/// The dtype in which the kernels of a row compute operands of `dtype`. Cast back to `dtype`, the
 /// result is the same.
 inline DType working_dtype(op::Dtypes dtypes, DType dtype) {
   if (is_floating(dtype)) return dtype;

@@ -6,11 +6,8 @@
 
 #include "../kernels/elementwise.h"
 #include "../op.h"
-#include "binary.h"
-#include "compare.h"
 #include "promotion.h"
 #include "slots.h"
-#include "where.h"
 
 namespace sash {
 

@@ -3,7 +3,6 @@
 #include "../../tensor/tensor_impl.h"
 #include "../kernels/elementwise.h"
 #include "../op.h"
-#include "../reduce/reduce.h"
 #include "../row_blocks.h"
 #include "promotion.h"
 
@@ -24,10 +23,8 @@ Tensor held(Scalar value, DType dtype, Device device) {
 
 /// Checks the arguments of `masked_fill`.
 void check_masked_fill(const char* op, const Tensor& x, const Tensor& mask, Scalar value) {
-  check_defined(op, x);
-  check_defined(op, mask);
+  check_defined_together(op, x, mask);
   check_dtype(op, mask, DType::boolean);
-  check_same_device(op, x, mask);
   if (broadcast_shapes(x.shape(), mask.shape(), op) != x.shape()) {
     throw ShapeError(op, "a mask that broadcasts to " + to_string(x.shape()),
                      to_string(mask.shape()));
@@ -91,9 +88,8 @@ Tensor masked_fill(const Tensor& x, const Tensor& mask, Scalar value) {
 Tensor& Tensor::masked_fill_(const Tensor& mask, Scalar value) {
   constexpr const char* op = "masked_fill_";
   check_masked_fill(op, *this, mask, value);
-  check_writable(op, *this);
-  check_in_place(op, *this);
-  const Tensor chosen = mask.impl().storage == impl().storage ? mask.clone() : mask;
+  check_write(op, *this);
+  const Tensor chosen = clone_if_aliased(mask, *this);
   run_kernel(kernels::masked_fill, *this, chosen, *this, value);
   record_in_place(op, *this, {*this}, [chosen = save(chosen)](Backward& pass, const Tensor& g) {
     return Gradients{sash::masked_fill(g, pass(chosen), 0)};

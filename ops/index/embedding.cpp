@@ -1,7 +1,5 @@
 #include "embedding.h"
 
-#include "../elementwise/compare.h"
-#include "../elementwise/where.h"
 #include "../kernels/index.h"
 #include "../op.h"
 #include "index_checks.h"

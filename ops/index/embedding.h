@@ -13,8 +13,8 @@ namespace sash {
 SASH_API Tensor embedding(const Tensor& weight, const Tensor& index,
                           std::optional<int64_t> padding_idx = {});
 
-/// The gradient of `embedding` to its weight: [rows, D], where row v is the sum of those g [..., D]
-/// whose index [...] is v, added in a fixed order. Differentiable in g.
+/// The gradient of `embedding` with respect to its weight: [rows, D]. Row v is the sum of all rows
+/// of g [..., D] whose index [...] is v, added in a fixed order. Differentiable in g.
 SASH_API Tensor embedding_backward(const Tensor& g, const Tensor& index, int64_t rows);
 
 }  // namespace sash

@@ -1,7 +1,5 @@
 #include "gather.h"
 
-#include "../elementwise/compare.h"
-#include "../elementwise/where.h"
 #include "../kernels/index.h"
 #include "../op.h"
 #include "embedding.h"

@@ -2,7 +2,7 @@
 
 #include "../../tensor/tensor.h"
 
-/// Indexing by int64 tensors; negative indices count from the end, but for `one_hot`. Throws
+/// Indexing by int64 tensors. Negative indices count from the end, except in `one_hot`. Throws
 /// `IndexError` naming the first index outside its axis and its position, `DTypeError` for indices
 /// that are not int64, `ShapeError` for shapes that do not fit.
 namespace sash {
@@ -22,11 +22,11 @@ SASH_API Tensor scatter_add(const Tensor& x, int64_t axis, const Tensor& index, 
 /// stays, and it alone receives a gradient. x and src have one dtype, any.
 SASH_API Tensor scatter(const Tensor& x, int64_t axis, const Tensor& index, const Tensor& src);
 
-/// A copy of x to whose slices along `axis` that the 1-dimensional `index` names the slices of src
-/// are added, in order.
+/// A copy of x. Slice i of src along `axis` is added to slice index[i] of the copy, in order. index
+/// has one axis.
 SASH_API Tensor index_add(const Tensor& x, int64_t axis, const Tensor& index, const Tensor& src);
 
-/// The slices of x along `axis` that the 1-dimensional `index` names, in its order.
+/// The slices index[0], index[1], ... of x along `axis`. index has one axis.
 SASH_API Tensor index_select(const Tensor& x, int64_t axis, const Tensor& index);
 
 /// int64 zeros [..., classes] with a 1 at each index [...].

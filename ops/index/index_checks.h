@@ -10,7 +10,7 @@
 /// is thrown at the next synchronisation.
 namespace sash {
 
-/// "[1, 2]": where element `flat` of a contiguous tensor of shape `shape` is.
+/// "[1, 2]": the place of element number `flat` of a contiguous tensor of shape `shape`.
 inline std::string position_of(int64_t flat, const Shape& shape) {
   Dims at = shape;
   for (int axis = shape.rank() - 1; axis >= 0; --axis) {
@@ -20,7 +20,8 @@ inline std::string position_of(int64_t flat, const Shape& shape) {
   return to_string(at);
 }
 
-/// int64 on the device of `x`, else `DTypeError` or `DeviceError`; `what` names the argument.
+/// Throws `DTypeError` or `DeviceError` unless `index` is int64 on the device of `x`. `what` names
+/// the argument.
 inline void check_index_tensor(const char* op, const Tensor& x, const Tensor& index,
                                const char* what = "indices") {
   check_defined(op, index, what);

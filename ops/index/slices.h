@@ -2,7 +2,7 @@
 
 #include "../../tensor/tensor.h"
 
-/// What ops that index slices share.
+/// Helpers of ops that index slices.
 namespace sash::detail {
 
 /// A contiguous 1-dimensional index, repeated along the other axes of `shape`.

@@ -2,7 +2,6 @@
 
 #include "../kernels/index.h"
 #include "../op.h"
-#include "../reduce/reduce.h"
 #include "gather.h"
 
 namespace sash {

@@ -4,7 +4,7 @@
 
 namespace sash {
 
-/// Elements chosen along an axis, and where they were.
+/// Elements chosen along an axis, and their indices.
 struct Chosen {
   Tensor values;   ///< dtype of x
   Tensor indices;  ///< int64, the same shape

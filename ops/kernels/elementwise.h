@@ -37,8 +37,8 @@ auto& slot() {
   }
 }
 
-/// Its slot with a scalar as second operand. In arithmetic that takes x's dtype; in comparisons it
-/// takes a floating x's, and an integer or bool x is compared in int64.
+/// The slot of a row with a scalar as second operand. In arithmetic the scalar gets x's dtype. In
+/// comparisons it gets x's dtype if x is floating; an integer or bool x is compared in int64.
 template <class Op>
 ScalarKernel& scalar_slot() {
   if constexpr (op::CompareOps::has<Op>) {
@@ -52,18 +52,11 @@ ScalarKernel& scalar_slot() {
 extern SASH_API Kernel<void(KernelContext&, View x, View y, const Scalar& low, const Scalar& high)>
     clamp;
 
-}  // namespace sash::kernels
-
-namespace sash::kernels {
-
 /// y[i] = x[i] / (1 - p) if the 32 bits of element i (row-major) are at least
 /// `dropout_threshold(p)`, else x[i] 0; zeros for p = 1. Views of one shape and floating dtype.
 extern SASH_API Kernel<void(KernelContext&, View x, View y, double p, PhiloxState)> dropout;
 
-}  // namespace sash::kernels
-
-/// GELU, element by element; views of one shape and floating dtype, any strides.
-namespace sash::kernels {
+// GELU, element by element; views of one shape and floating dtype, any strides.
 
 /// y = x P(x), where P is the normal distribution function or, if `tanh`, its approximation
 /// P(x) = (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2.
@@ -72,10 +65,7 @@ extern SASH_API Kernel<void(KernelContext&, View x, View y, bool tanh)> gelu_for
 /// dx = g (P(x) + x P'(x)).
 extern SASH_API Kernel<void(KernelContext&, View x, View g, View dx, bool tanh)> gelu_backward;
 
-}  // namespace sash::kernels
-
-/// Any dtype; cond and mask are bool; inputs broadcast to y's shape.
-namespace sash::kernels {
+// Any dtype; cond and mask are bool; inputs broadcast to y's shape.
 
 /// y[i] = cond[i] ? a[i] : b[i].
 extern SASH_API Kernel<void(KernelContext&, View cond, View a, View b, View y)> where;

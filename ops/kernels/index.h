@@ -12,11 +12,8 @@ extern SASH_API Kernel<void(KernelContext&, View weight, View index, View y)> em
 /// floating.
 extern SASH_API Kernel<void(KernelContext&, View g, View index, View dweight)> embedding_backward;
 
-}  // namespace sash::kernels
-
-/// Indexing along one axis by an int64 tensor, where negative indices count from the end. All views
-/// have one rank (at least 1), any strides; those of the index may be 0.
-namespace sash::kernels {
+// Indexing along one axis by an int64 tensor, where negative indices count from the end. All views
+// have one rank (at least 1), any strides; those of the index may be 0.
 
 /// y[i][j][k] = x[i][index[i][j][k]][k] for axis 1, likewise for others. y has the index's shape,
 /// which x covers on every other axis; any dtype.

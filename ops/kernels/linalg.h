@@ -40,10 +40,6 @@ struct LinearStepParams {
 extern SASH_API Kernel<void(KernelContext&, View x, View w, const LinearStepParams&, View y)>
     linear_step;
 
-}  // namespace sash::kernels
-
-namespace sash::kernels {
-
 /// c = alpha a b + beta c: a [..., M, K], b [..., K, N], c [..., M, N], one floating dtype, but c
 /// may be float32 beside halves; or int64, with alpha = 1 and beta = 0 alone, modulo 2^64. The
 /// batch axes agree (stride 0 where an operand is broadcast); any strides are taken, transposed
@@ -52,12 +48,9 @@ namespace sash::kernels {
 extern SASH_API Kernel<void(KernelContext&, View a, View b, View c, double alpha, double beta)>
     matmul;
 
-}  // namespace sash::kernels
-
-/// Products within a window (ops/linalg/window_matmul.h). q, k, v [B, H, M, N] have any strides, a
-/// [B, H, M, left + 1 + right] and o [B, H, M, N] are contiguous; one floating dtype, halves summed
-/// in float32.
-namespace sash::kernels {
+// Products within a window (ops/linalg/window_matmul.h). q, k, v [B, H, M, N] have any strides, a
+// [B, H, M, left + 1 + right] and o [B, H, M, N] are contiguous; one floating dtype, halves summed
+// in float32.
 
 /// Slot s of row i is key i + s - left. A slot is hidden if its key is outside [0, M), or at or
 /// past lengths[b].

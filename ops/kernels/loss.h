@@ -7,7 +7,7 @@
 /// floating dtype; weight, losses, stats and totals are float32 beside halves.
 namespace sash::kernels {
 
-/// What the rows of a call have in common.
+/// The parameters of a call, the same for all rows.
 struct CrossEntropyRule {
   int64_t ignore_index;
   double smoothing;  ///< s
@@ -37,10 +37,7 @@ extern SASH_API Kernel<void(KernelContext&, View logits, View targets, View loss
 /// of their shape, is wide like that. A backend without a kernel here multiplies and casts.
 extern SASH_API Kernel<void(KernelContext&, View x, View factor, View y)> scale_gradient;
 
-}  // namespace sash::kernels
-
-/// Squared differences; a and b have one shape and floating dtype.
-namespace sash::kernels {
+// Squared differences; a and b have one shape and floating dtype.
 
 /// y = scale sum (a - b)^2, a single element; a and b are contiguous.
 extern SASH_API Kernel<void(KernelContext&, View a, View b, View y, double scale)> mse_loss_forward;

@@ -47,10 +47,7 @@ extern SASH_API
                 const BranchDropout&, View dresidual, View dbranch, View sums)>
         dropout_add_layer_norm_backward;
 
-}  // namespace sash::kernels
-
-/// Softmax over the last axis. All views are contiguous, of one shape and floating dtype.
-namespace sash::kernels {
+// Softmax over the last axis. All views are contiguous, of one shape and floating dtype.
 
 /// y = exp(x - max) / sum exp(x - max); a row of only -inf gives zeros. y may be x.
 extern SASH_API Kernel<void(KernelContext&, View x, View y)> softmax_forward;
@@ -69,12 +66,9 @@ extern SASH_API Kernel<void(KernelContext&, View x, View y)> log_softmax_forward
 /// dx = g - exp(y) sum g.
 extern SASH_API Kernel<void(KernelContext&, View y, View g, View dx)> log_softmax_backward;
 
-}  // namespace sash::kernels
-
-/// Root mean square normalisation of the rows of a matrix. All views are contiguous and of one
-/// floating dtype; matrices are [R, D], weight and dweight [D], rstd [R] (float32 beside halves).
-/// w is weight, 1 + weight with `unit_offset`, or 1 if weight is a null view.
-namespace sash::kernels {
+// Root mean square normalisation of the rows of a matrix. All views are contiguous and of one
+// floating dtype; matrices are [R, D], weight and dweight [D], rstd [R] (float32 beside halves).
+// w is weight, 1 + weight with `unit_offset`, or 1 if weight is a null view.
 
 /// y = x rstd w with rstd = 1 / sqrt(mean(x^2) + eps) of each row. With a residual, x is replaced
 /// by the sum of both, which is written to `sum`; else both are null views.
@@ -87,10 +81,6 @@ extern SASH_API Kernel<void(KernelContext&, View x, View residual, View weight, 
 extern SASH_API Kernel<void(KernelContext&, View x, View weight, View rstd, View g, View dsum,
                             View dx, View dweight, bool unit_offset)>
     rms_norm_backward;
-
-}  // namespace sash::kernels
-
-namespace sash::kernels {
 
 /// y = (x - mean) scale + shift: x and y are [N, C, L], the others [C], all contiguous and of one
 /// dtype, float32 or float64. y may be x.

@@ -2,11 +2,9 @@
 
 #include "../../tensor/copy.h"
 #include "../../tensor/tensor_impl.h"
-#include "../elementwise/binary.h"
 #include "../elementwise/promotion.h"
 #include "../kernels/linalg.h"
 #include "../op.h"
-#include "../reduce/reduce.h"
 #include "../row_blocks.h"
 #include "batch.h"
 #include "matmul.h"
@@ -143,8 +141,7 @@ Tensor baddbmm_(Tensor c, const Tensor& a, const Tensor& b, const BaddbmmOptions
     if (c.impl().storage != x->impl().storage) continue;
     throw ValueError(op, "a c that shares no memory with a and b", "one that does");
   }
-  check_writable(op, c);
-  check_in_place(op, c, {a, b});
+  check_write(op, c, {a, b});
   if (is_integral(a.dtype())) return c.copy_(integer_sum(c, factors, options));
   const int last = c.rank() - 1;
   const bool unit_stride = c.strides()[last] == 1 || c.strides()[last - 1] == 1;

@@ -21,13 +21,14 @@ struct BaddbmmOptions {
 /// computed as op_b(b)' op_a(a)'. All eight combinations run at the speed of `matmul`.
 ///
 /// One dtype, floating or of integers; halves are summed in float32. `ShapeError` unless the shapes
-/// fit, `ValueError` for factors that the integers do not hold. Differentiable twice in a, b and c.
+/// fit, `ValueError` for factors that the integer dtype cannot hold. Differentiable twice in a, b
+/// and c.
 SASH_API Tensor baddbmm(const Tensor& c, const Tensor& a, const Tensor& b,
                         const BaddbmmOptions& options = {});
 
-/// The same in the place of c, which has the result's shape; returns c. If recorded, a and b are
-/// kept; they may not share memory with c (`ValueError`). `AutogradError` for a leaf that requires
-/// grad, unless under `NoGradGuard`.
+/// `baddbmm` in place: writes the result to c, which has the result's shape, and returns c. a and b
+/// may not share memory with c (`ValueError`); if recorded, they are kept. `AutogradError` for a
+/// leaf that requires grad, unless under `NoGradGuard`.
 SASH_API Tensor baddbmm_(Tensor c, const Tensor& a, const Tensor& b,
                          const BaddbmmOptions& options = {});
 

@@ -17,7 +17,7 @@ inline Shape with_matrix(Shape batch, int64_t rows, int64_t cols) {
   return batch;
 }
 
-/// x with the batch axes `batch`, broadcast by stride 0.
+/// x broadcast to the batch axes `batch`; broadcast axes have stride 0.
 inline TensorView broadcast_batch(const Tensor& x, const Shape& batch) {
   TensorView view = x.tensor_view();
   while (view.rank() < batch.rank() + 2) {

@@ -1,8 +1,6 @@
 #include "einsum.h"
 
-#include "../elementwise/binary.h"
 #include "../op.h"
-#include "../reduce/reduce.h"
 #include "einsum_plan.h"
 #include "matmul.h"
 

@@ -11,13 +11,13 @@
 namespace sash::detail {
 
 struct EinsumPlan {
-  /// What is done to an operand at first.
+  /// The first operations on an operand.
   struct Start {
     struct Diagonal {
-      int first, second;  ///< axes that become one, in the place of the first
+      int first, second;  ///< axes that become one axis, at the place of `first`
     };
     std::vector<Diagonal> diagonals;
-    Dims sums;  ///< axes that no other operand and no result has
+    Dims sums;  ///< axes that neither another operand nor the result has
   };
   /// The operands at two places become one, at the end of the list. Permuted, the left one has the
   /// axes [both, left, inner] and the right one [both, inner, right]; inner axes are summed over.
@@ -32,7 +32,7 @@ struct EinsumPlan {
   Dims result_order;
 };
 
-/// The plan, made at the first call and kept. Throws what `einsum` does.
+/// Returns the plan. It is made at the first call and kept. Throws as `einsum` does.
 std::shared_ptr<const EinsumPlan> einsum_plan(const std::string& equation,
                                               const std::vector<Shape>& shapes);
 

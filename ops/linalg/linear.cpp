@@ -5,7 +5,6 @@
 #include "../kernels/elementwise.h"
 #include "../kernels/linalg.h"
 #include "../op.h"
-#include "../reduce/reduce.h"
 #include "linear_gelu.h"
 #include "linear_parts.h"
 #include "matmul.h"
@@ -137,11 +136,8 @@ Tensor linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias,
                  approximation](Backward& pass, const Tensor& g) {
                   const std::array<Tensor, 3> in{pass(x), pass(weight), pass(bias)};
                   if (pass.create_graph()) {
-                    return differentiate(
-                        [=](std::span<const Tensor> t) {
-                          return composite::linear_gelu(t[0], t[1], t[2], approximation);
-                        },
-                        in, g, pass);
+                    return gradients_of_composite(pass, g, composite::linear_gelu, in,
+                                                  approximation);
                   }
                   Gradients d(3);
                   const Tensor dz = gelu_gradient(flatten_rows(g), {}, pass(z), tanh, false, d[2]);
@@ -179,11 +175,7 @@ Tensor gelu_mlp(const Tensor& x, const Tensor& weight1, const Tensor& bias1, con
                   const std::array<Tensor, 5> in{pass(x), pass(weight1), pass(bias1), pass(weight2),
                                                  pass(bias2)};
                   if (pass.create_graph()) {
-                    return differentiate(
-                        [=](std::span<const Tensor> t) {
-                          return composite::gelu_mlp(t[0], t[1], t[2], t[3], t[4], approximation);
-                        },
-                        in, g, pass);
+                    return gradients_of_composite(pass, g, composite::gelu_mlp, in, approximation);
                   }
                   Gradients d(5);
                   const Tensor rows = flatten_rows(g);

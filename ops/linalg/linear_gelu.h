@@ -18,7 +18,7 @@ SASH_API Tensor gelu_mlp(const Tensor& x, const Tensor& weight1, const Tensor& b
                          GeluApproximation approximation = GeluApproximation::none);
 
 namespace composite {
-/// The same from plain ops.
+/// `linear_gelu` and `gelu_mlp` from plain ops.
 SASH_API Tensor linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
                             GeluApproximation approximation = GeluApproximation::none);
 SASH_API Tensor gelu_mlp(const Tensor& x, const Tensor& weight1, const Tensor& bias1,

@@ -2,7 +2,7 @@
 
 #include "../../tensor/tensor.h"
 
-/// What linear layers share, fused with what follows them or not.
+/// Checks of linear layers, fused with other ops or not.
 namespace sash::detail {
 
 /// Throws unless weight [out, in] and bias [out], if defined, fit x [..., in].

@@ -2,7 +2,6 @@
 
 #include "../kernels/linalg.h"
 #include "../op.h"
-#include "../reduce/reduce.h"
 #include "batch.h"
 
 namespace sash {

@@ -13,8 +13,7 @@ namespace sash {
 /// batch axes broadcast.
 SASH_API Tensor matmul(const Tensor& a, const Tensor& b);
 
-/// `matmul` of a [B, M, K] and b [B, K, N], and of nothing else: `ShapeError` for other ranks or
-/// batches.
+/// `matmul` of a [B, M, K] and b [B, K, N] only: `ShapeError` for other ranks or different batches.
 SASH_API Tensor bmm(const Tensor& a, const Tensor& b);
 
 namespace detail {

@@ -21,9 +21,7 @@ int64_t product_elements(Device device) {
 }
 
 void check_arguments(const Tensor& a, const Tensor& w) {
-  check_defined(kMatmulInPlace, a);
-  check_defined(kMatmulInPlace, w);
-  check_same_device(kMatmulInPlace, a, w);
+  check_defined_together(kMatmulInPlace, a, w);
   check_floating(kMatmulInPlace, a);
   check_floating(kMatmulInPlace, w);
   const bool fits =
@@ -31,8 +29,7 @@ void check_arguments(const Tensor& a, const Tensor& w) {
   if (!fits) {
     throw ShapeError(kMatmulInPlace, "a [..., K] and a square w [K, K]", shapes_of(a, w));
   }
-  check_writable(kMatmulInPlace, a);
-  check_in_place(kMatmulInPlace, a, {w});
+  check_write(kMatmulInPlace, a, {w});
 }
 
 /// Replaces the rows of a matrix by their products with w, whose dtype they are computed in.
@@ -72,7 +69,7 @@ Tensor matmul_(Tensor a, const Tensor& w) {
   const DType dtype = row_dtype(a.device(), promote_types(a.dtype(), w.dtype()));
   const bool recorded = grad_enabled() && w.requires_grad();
   const Saved old = recorded ? save(a.clone()) : Saved();
-  const Tensor operand = a.impl().storage == w.impl().storage ? w.clone() : w;
+  const Tensor operand = clone_if_aliased(w, a);
   {
     const NoGradGuard no_grad;
     const Tensor factor = operand.to(dtype);

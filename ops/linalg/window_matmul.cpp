@@ -1,8 +1,5 @@
 #include "window_matmul.h"
 
-#include "../elementwise/binary.h"
-#include "../elementwise/compare.h"
-#include "../elementwise/where.h"
 #include "../kernels/linalg.h"
 #include "../op.h"
 
@@ -22,37 +19,14 @@ constexpr int64_t kWidestWindow = int64_t{1} << 29;
 // x [..., R, C] as kernels take it, [B, H, R, C]; copied if more than two leading axes cannot be
 // merged.
 Tensor four_axes(const Tensor& x) {
-  switch (x.rank()) {
-    case 2:
-      return x.unsqueeze(0).unsqueeze(0);
-    case 3:
-      return x.unsqueeze(1);
-    case 4:
-      return x;
-    default: {
-      int64_t batch = 1;
-      for (int axis = 0; axis < x.rank() - 3; ++axis) batch *= x.shape()[axis];
-      return x.reshape({batch, x.size(-3), x.size(-2), x.size(-1)});
-    }
-  }
+  if (x.rank() == 2) return x.unsqueeze(0).unsqueeze(0);
+  return x.rank() == 3 ? x.unsqueeze(1) : x.flatten(0, -4);
 }
 
-// Parameters of a kernel call; borrows from `window`.
-class Params {
- public:
-  explicit Params(const Window& window) : params_{window.left, window.right} {
-    if (!window.lengths.defined()) return;
-    lengths_ = window.lengths.tensor_view();
-    params_.lengths = &lengths_;
-  }
-  Params(const Params&) = delete;
-  Params& operator=(const Params&) = delete;
-  const kernels::WindowParams& get() const { return params_; }
-
- private:
-  TensorView lengths_;
-  kernels::WindowParams params_;
-};
+// Parameters of a kernel call; `views` holds the view of the lengths.
+kernels::WindowParams params_of(const Window& window, OptionalViews<1>& views) {
+  return {window.left, window.right, views(window.lengths)};
+}
 
 // The window that a backward pass reads; throws if the lengths were written since.
 struct SavedWindow {
@@ -65,15 +39,9 @@ struct SavedWindow {
 };
 
 void check_operands(const char* op, const Tensor& a, const Tensor& b) {
-  check_compatible(op, a, b);
-  check_floating(op, a);
+  check_floating_pair(op, a, b);
   check_min_rank(op, a, 2);
   check_min_rank(op, b, 2);
-}
-
-[[noreturn]] void throw_shapes(const char* op, const char* expected, const Tensor& a,
-                               const Tensor& b) {
-  throw ShapeError(op, expected, shapes_of(a, b));
 }
 
 void check_mask(const Tensor& mask, const Tensor& q) {
@@ -94,8 +62,9 @@ Tensor detail::window_scores(const char* op, const Tensor& q, const Tensor& k, c
   const Tensor a = empty(with_last(q, window.left + 1 + window.right), q.options());
   {
     const NoGradGuard no_grad;
-    const Tensor rows = four_axes(q), keys = four_axes(k);
-    run_kernel(kernels::window_matmul, rows, keys, Params(window).get(), fill, four_axes(a));
+    OptionalViews<1> views;
+    run_kernel(kernels::window_matmul, four_axes(q), four_axes(k), params_of(window, views), fill,
+               four_axes(a));
   }
   return record(op, {q, k}, a,
                 [op, q = save_if(k.requires_grad(), q), k = save_if(q.requires_grad(), k),
@@ -112,9 +81,9 @@ Tensor detail::window_sums(const char* op, const Tensor& a, const Tensor& v, con
   const Tensor o = empty(v.shape(), v.options());
   {
     const NoGradGuard no_grad;
-    const Tensor weights = four_axes(band), rows = four_axes(v);
-    run_kernel(kernels::unwindow_matmul, weights, rows, Params(window).get(), transposed,
-               four_axes(o));
+    OptionalViews<1> views;
+    run_kernel(kernels::unwindow_matmul, four_axes(band), four_axes(v), params_of(window, views),
+               transposed, four_axes(o));
   }
   return record(
       op, {band, v}, o,
@@ -140,10 +109,10 @@ Tensor window_matmul(const Tensor& q, const Tensor& k, int64_t w,
   check_mask(options.mask, q);
   const Tensor rows = options.keys_as_rows ? k : k.mT();
   if (q.shape() != rows.shape()) {
-    throw_shapes(op,
-                 options.keys_as_rows ? "q [..., M, N] and k [..., M, N]"
-                                      : "q [..., M, N] and k [..., N, M]",
-                 q, k);
+    throw ShapeError(op,
+                     options.keys_as_rows ? "q [..., M, N] and k [..., M, N]"
+                                          : "q [..., M, N] and k [..., N, M]",
+                     shapes_of(q, k));
   }
   const Tensor a = detail::window_scores(op, q, rows, {w, w}, options.fill);
   return options.mask.defined() ? masked_fill(a, logical_not(options.mask), options.fill) : a;
@@ -155,7 +124,7 @@ Tensor unwindow_matmul(const Tensor& a, const Tensor& v, int64_t w) {
   check_operands(op, a, v);
   detail::check_window(op, "a window size", w);
   if (a.shape() != with_last(v, 2 * w + 1)) {
-    throw_shapes(op, "a [..., M, 2 w + 1] and v [..., M, N]", a, v);
+    throw ShapeError(op, "a [..., M, 2 w + 1] and v [..., M, N]", shapes_of(a, v));
   }
   return detail::window_sums(op, a, v, {w, w});
 }

@@ -1,23 +1,16 @@
 #include "class_targets.h"
 
-#include "../elementwise/binary.h"
-#include "../elementwise/compare.h"
-#include "../elementwise/where.h"
 #include "../index/gather.h"
 #include "../index/index_checks.h"
-#include "../reduce/reduce.h"
+#include "../op.h"
 
 namespace sash {
 namespace {
 
 std::string expected_targets(const Tensor& scores, const Tensor& targets, int axis) {
-  const auto shape_for = [&](int classes) {
-    Shape shape = scores.shape();
-    shape.erase(classes);
-    return shape;
-  };
-  const std::string text = "targets " + to_string(shape_for(axis));
-  const bool as_in_pytorch = scores.rank() == 3 && axis == 2 && targets.shape() == shape_for(1);
+  const std::string text = "targets " + to_string(without_axis(scores, axis));
+  const bool as_in_pytorch =
+      scores.rank() == 3 && axis == 2 && targets.shape() == without_axis(scores, 1);
   if (!as_in_pytorch) return text;
   return text + ", or class_axis = 1 for logits [N, C, T]";
 }
@@ -32,9 +25,7 @@ int check_class_targets(const char* op, const Tensor& scores, const Tensor& targ
     throw ShapeError(op, "logits [N, C] or [B, T, C]", to_string(scores.shape()));
   }
   const int axis = normalize_axis(class_axis, scores.rank(), op);
-  Shape rows = scores.shape();
-  rows.erase(axis);
-  if (targets.shape() != rows) {
+  if (targets.shape() != without_axis(scores, axis)) {
     throw ShapeError(op, expected_targets(scores, targets, axis), to_string(targets.shape()));
   }
   if (weight.defined()) {
@@ -49,13 +40,7 @@ int check_class_targets(const char* op, const Tensor& scores, const Tensor& targ
 }
 
 Tensor classes_last(const Tensor& scores, int axis) {
-  if (axis == scores.rank() - 1) return scores;
-  Dims axes;
-  for (int i = 0; i < scores.rank(); ++i) {
-    if (i != axis) axes.push_back(i);
-  }
-  axes.push_back(axis);
-  return scores.permute(axes);
+  return axis == scores.rank() - 1 ? scores : scores.movedim(axis, -1);
 }
 
 ClassTerms class_terms(const Tensor& scores, const Tensor& targets, const Tensor& weight,
@@ -68,6 +53,11 @@ ClassTerms class_terms(const Tensor& scores, const Tensor& targets, const Tensor
   }
   const Tensor weights = index_select(weight, 0, safe.flatten()).view(targets.shape());
   return {masked_fill(losses * weights, ignored, 0), sum(masked_fill(weights, ignored, 0))};
+}
+
+Tensor reduced(const Tensor& losses, const Tensor& total, Reduction reduction) {
+  if (reduction == Reduction::none) return losses;
+  return reduction == Reduction::sum ? sum(losses) : sum(losses) / total;
 }
 
 }  // namespace sash

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "../../tensor/tensor.h"
+#include "reduction.h"
 
-/// What losses over classes share: scores [N, C] or [B, T, C] with int64 targets of the other axes.
+/// Helpers of losses over classes: scores [N, C] or [B, T, C] with int64 targets [N] or [B, T].
 namespace sash {
 
 /// Throws unless scores, targets and class weights ([C], or undefined) fit together; returns the
@@ -13,14 +13,17 @@ int check_class_targets(const char* op, const Tensor& scores, const Tensor& targ
 /// The scores with their classes last, as kernels read them.
 Tensor classes_last(const Tensor& scores, int axis);
 
-/// Sums of terms over rows, with what their mean is over.
+/// The loss of each row, and the divisor of their mean.
 struct ClassTerms {
   Tensor losses;  ///< of the targets' shape, 0 where ignored
   Tensor total;   ///< sum of the weights of the targets that are not ignored, a scalar
 };
 
-/// Of each row, -weight[target] scores[target]; from plain ops. Classes are last.
+/// The loss of a row is -weight[target] scores[target], from plain ops. Classes are the last axis.
 ClassTerms class_terms(const Tensor& scores, const Tensor& targets, const Tensor& weight,
                        int64_t ignore_index);
+
+/// The losses as `reduction` says; their mean is their sum divided by `total`.
+Tensor reduced(const Tensor& losses, const Tensor& total, Reduction reduction);
 
 }  // namespace sash

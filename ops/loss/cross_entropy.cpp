@@ -1,13 +1,9 @@
 #include "cross_entropy.h"
 
-#include "../elementwise/binary.h"
-#include "../elementwise/compare.h"
-#include "../elementwise/where.h"
 #include "../index/index_checks.h"
 #include "../kernels/loss.h"
 #include "../norm/softmax.h"
 #include "../op.h"
-#include "../reduce/reduce.h"
 #include "class_targets.h"
 
 namespace sash {
@@ -38,11 +34,6 @@ Tensor fused_backward(const Tensor& logits, const Tensor& targets, const Tensor&
              vector_view(targets), vector_view(weight), matrix_view(stats, rows, 2), vector_view(g),
              vector_view(totals), matrix_view(dx, rows, classes), rule);
   return dx;
-}
-
-Tensor reduced(const Tensor& losses, const Tensor& total, Reduction reduction) {
-  if (reduction == Reduction::none) return losses;
-  return reduction == Reduction::sum ? sum(losses) : sum(losses) / total;
 }
 
 }  // namespace
@@ -100,11 +91,8 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
         }
         CrossEntropyOptions same = options;
         same.weight = w;
-        return differentiate(
-            [&](std::span<const Tensor> inputs) {
-              return composite::cross_entropy(inputs[0], classes_of, same);
-            },
-            {&in, 1}, g, pass);
+        return gradients_of_composite(pass, g, composite::cross_entropy, std::array{in}, classes_of,
+                                      same);
       });
 }
 

@@ -3,15 +3,12 @@
 #include <algorithm>
 #include <array>
 
-#include "../elementwise/binary.h"
-#include "../elementwise/compare.h"
 #include "../index/index_checks.h"
 #include "../kernels/linalg.h"
 #include "../kernels/loss.h"
 #include "../linalg/linear.h"
 #include "../linalg/matmul.h"
 #include "../op.h"
-#include "../reduce/reduce.h"
 #include "cross_entropy.h"
 
 namespace sash {
@@ -28,16 +25,14 @@ constexpr int64_t kMostLogits = int64_t{1} << 29;
 
 void check_arguments(const Tensor& x, const Tensor& weight, const Tensor& targets,
                      const LinearCrossEntropyOptions& options) {
-  check_compatible(kLinear, x, weight);
-  check_floating(kLinear, x);
+  check_floating_pair(kLinear, x, weight);
   check_min_rank(kLinear, x, 2);
   check_rank(kLinear, weight, 2);
   check_index_tensor(kLinear, x, targets, "targets");
   if (x.size(-1) != weight.size(1)) {
     throw ShapeError(kLinear, "x [..., D] and weight [V, D] with one D", shapes_of(x, weight));
   }
-  Shape rows = x.shape();
-  rows.erase(x.rank() - 1);
+  const Shape rows = without_axis(x, x.rank() - 1);
   if (targets.shape() != rows) {
     throw ShapeError(kLinear, "targets " + to_string(rows), to_string(targets.shape()));
   }
@@ -139,12 +134,8 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
        count = save(mean ? sums.count : Tensor()), options](Backward& pass, const Tensor& g) {
         const std::array<Tensor, 2> in{pass(x), pass(weight)};
         if (pass.create_graph()) {
-          const Tensor classes = pass(t);
-          return differentiate(
-              [&](std::span<const Tensor> tensors) {
-                return composite::linear_cross_entropy(tensors[0], tensors[1], classes, options);
-              },
-              in, g, pass);
+          return gradients_of_composite(pass, g, composite::linear_cross_entropy, in, pass(t),
+                                        options);
         }
         // Without targets the sums are 0, and so are the gradients.
         const Tensor n = pass(count), factor = n.defined() ? g / maximum(n, 1) : g;

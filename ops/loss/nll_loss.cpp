@@ -2,7 +2,6 @@
 
 #include "../index/index_checks.h"
 #include "../op.h"
-#include "../reduce/reduce.h"
 #include "class_targets.h"
 
 namespace sash {
@@ -16,9 +15,7 @@ Tensor nll_loss(const Tensor& logp, const Tensor& targets, const NLLLossOptions&
   const Tensor weight = options.weight.defined() ? options.weight.detach().to(dtype) : Tensor();
   const auto [losses, total] =
       class_terms(classes_last(logp, axis).to(dtype), targets, weight, options.ignore_index);
-  if (options.reduction == Reduction::none) return losses.to(logp.dtype());
-  const Tensor all = sum(losses);
-  return (options.reduction == Reduction::sum ? all : all / total).to(logp.dtype());
+  return reduced(losses, total, options.reduction).to(logp.dtype());
 }
 
 }  // namespace sash

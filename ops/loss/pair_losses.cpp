@@ -1,13 +1,8 @@
 #include <cmath>
 #include <limits>
 
-#include "../elementwise/binary.h"
-#include "../elementwise/compare.h"
-#include "../elementwise/unary.h"
-#include "../elementwise/where.h"
 #include "../kernels/loss.h"
 #include "../op.h"
-#include "../reduce/reduce.h"
 #include "binary_cross_entropy.h"
 #include "huber_loss.h"
 #include "kl_div.h"
@@ -25,8 +20,7 @@ constinit decltype(mse_loss_backward) mse_loss_backward{"mse_loss_backward"};
 namespace {
 
 void check_pair(const char* op, const Tensor& a, const Tensor& b) {
-  check_compatible(op, a, b);
-  check_floating(op, a);
+  check_floating_pair(op, a, b);
   check_same_shape(op, a, b);
 }
 

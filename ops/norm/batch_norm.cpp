@@ -5,12 +5,9 @@
 #include <span>
 
 #include "../../tensor/autograd/recompute.h"
-#include "../elementwise/binary.h"
-#include "../elementwise/unary.h"
 #include "../kernels/norm.h"
 #include "../op.h"
 #include "../reduce/moments.h"
-#include "../reduce/reduce.h"
 
 namespace sash {
 
@@ -37,13 +34,9 @@ Dims all_but_channels(const Tensor& x) {
 Tensor scaled(const Tensor& x, const Tensor& mean, const Tensor& scale, const Tensor& shift) {
   const Tensor from = x.contiguous(), y = empty(x.shape(), x.options());
   const int64_t items = x.size(0), channels = x.size(1);
-  TensorView in = from.tensor_view(), out = y.tensor_view();
-  in.shape = {items, channels, x.numel() == 0 ? 0 : x.numel() / (items * channels)};
-  in.strides = contiguous_strides(in.shape);
-  out.shape = in.shape;
-  out.strides = in.strides;
-  run_kernel(kernels::scale_channels, in, mean.contiguous(), scale.contiguous(), shift.contiguous(),
-             out);
+  const Shape shape{items, channels, x.numel() == 0 ? 0 : x.numel() / (items * channels)};
+  run_kernel(kernels::scale_channels, contiguous_view(from, shape), mean.contiguous(),
+             scale.contiguous(), shift.contiguous(), contiguous_view(y, shape));
   return y;
 }
 
@@ -161,11 +154,9 @@ Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& run
                     return gradients(pass(x), pass(weight), fixed, options.training, g, pass);
                   }
                   const auto given = options.training ? std::nullopt : std::optional(fixed);
-                  return differentiate(
-                      [&](std::span<const Tensor> in) {
-                        return composite(in[0], in[1], in[2], given, options.eps);
-                      },
-                      std::array{pass(x), pass(weight), pass(bias)}, g, pass);
+                  return gradients_of_composite(pass, g, composite,
+                                                std::array{pass(x), pass(weight), pass(bias)},
+                                                given, options.eps);
                 });
 }
 

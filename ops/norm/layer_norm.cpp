@@ -3,12 +3,9 @@
 #include <array>
 
 #include "../../tensor/random.h"
-#include "../elementwise/binary.h"
 #include "../elementwise/dropout.h"
-#include "../elementwise/unary.h"
 #include "../kernels/norm.h"
 #include "../op.h"
-#include "../reduce/reduce.h"
 #include "dropout_add_layer_norm.h"
 #include "normalized_shape.h"
 

@@ -1,7 +1,6 @@
 #include "layer_norm_in_place.h"
 
 #include "../../tensor/tensor_impl.h"
-#include "../elementwise/binary.h"
 #include "../elementwise/promotion.h"
 #include "../kernels/norm.h"
 #include "../op.h"
@@ -23,8 +22,7 @@ void check_in_place_arguments(const Tensor& x, const Shape& normalized, const Te
     check_floating(kInPlace, *parameter);
     check_shape(kInPlace, *parameter, normalized);
   }
-  check_writable(kInPlace, x);
-  check_in_place(kInPlace, x, {weight, bias});
+  check_write(kInPlace, x, {weight, bias});
 }
 
 /// x [..., normalized_shape] as [..., n].
@@ -62,8 +60,7 @@ RowStatistics normalize(const Tensor& self, const TensorView& x, const Tensor& w
   const RowStatistics s{empty({rows}, options), empty({rows}, options)};
   const auto in_dtype = [&](const Tensor& parameter) {
     if (!parameter.defined()) return parameter;
-    const bool shared = parameter.impl().storage == self.impl().storage;
-    return (shared ? parameter.clone() : parameter).to(dtype).contiguous();
+    return clone_if_aliased(parameter, self).to(dtype).contiguous();
   };
   const Tensor w = in_dtype(weight), b = in_dtype(bias);
   KernelContext context = kernel_context(x.device);
@@ -92,9 +89,9 @@ Tensor gradient(const Tensor& z, const Tensor& rstd, const Tensor& g, int64_t n)
 }
 
 /// layer_norm of x, weight and bias, in `dtype`.
-Tensor affine_norm(std::span<const Tensor> in, const Shape& shape, double eps, DType dtype) {
-  const auto cast = [dtype](const Tensor& t) { return t.defined() ? t.to(dtype) : t; };
-  return layer_norm(cast(in[0]), shape, cast(in[1]), cast(in[2]), eps);
+Tensor affine_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, const Shape& shape,
+                   double eps, DType dtype) {
+  return layer_norm(cast_to(x, dtype), shape, cast_to(weight, dtype), cast_to(bias, dtype), eps);
 }
 
 }  // namespace
@@ -124,7 +121,7 @@ Tensor layer_norm_(Tensor x, const Shape& normalized_shape, const Tensor& weight
                       const Tensor inputs[] = {pass(before), pass(w), pass(b)};
                       return differentiate(
                           [&](std::span<const Tensor> in) {
-                            return affine_norm(in, shape, eps, wide).to(g.dtype());
+                            return affine_norm(in[0], in[1], in[2], shape, eps, wide).to(g.dtype());
                           },
                           inputs, g, pass);
                     });
@@ -142,12 +139,8 @@ Tensor layer_norm_(Tensor x, const Shape& normalized_shape, const Tensor& weight
       return (wide / rstd.view({rows, 1}) + mean.view({rows, 1})).view(z.shape()).to(z.dtype());
     });
     old.impl().set_history(source, output);
-    const Tensor inputs[] = {old};
-    return differentiate(
-        [&](std::span<const Tensor> in) {
-          return composite::layer_norm(in[0], shape, {}, {}, eps);
-        },
-        inputs, g, pass);
+    return gradients_of_composite(pass, g, composite::layer_norm, std::array{old}, shape, Tensor(),
+                                  Tensor(), eps);
   };
   const TensorRef inputs[] = {x};
   detail::attach_in_place(detail::make_node(kInPlace, std::move(backward)), inputs, x);

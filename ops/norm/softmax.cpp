@@ -2,13 +2,8 @@
 
 #include <limits>
 
-#include "../elementwise/binary.h"
-#include "../elementwise/compare.h"
-#include "../elementwise/unary.h"
-#include "../elementwise/where.h"
 #include "../kernels/norm.h"
 #include "../op.h"
-#include "../reduce/reduce.h"
 
 namespace sash {
 
@@ -24,11 +19,6 @@ namespace {
 using ForwardKernel = Kernel<void(KernelContext&, const TensorView&, const TensorView&)>;
 using BackwardKernel =
     Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&)>;
-
-int checked_axis(const char* op, const Tensor& x, int64_t axis) {
-  check_floating(op, x);
-  return normalize_axis(axis, x.rank(), op);
-}
 
 Tensor run(const ForwardKernel& kernel, const Tensor& x) {
   Tensor y = empty_like(x);
@@ -53,7 +43,8 @@ struct RowFunction {
 
 Tensor over_last_axis(const RowFunction& f, const Tensor& x, int64_t axis) {
   if (Autocast cast(f.name); cast) return over_last_axis(f, cast(x), axis);
-  const int last = checked_axis(f.name, x, axis);
+  check_floating(f.name, x);
+  const int last = normalize_axis(axis, x.rank(), f.name);
   if (last != x.rank() - 1) {
     return over_last_axis(f, x.transpose(last, -1), -1).transpose(last, -1).contiguous();
   }

@@ -3,13 +3,11 @@
 #include <optional>
 
 #include "../../tensor/tensor_impl.h"
-#include "../elementwise/binary.h"
 #include "../elementwise/promotion.h"
 #include "../kernels/linalg.h"
 #include "../kernels/norm.h"
 #include "../linalg/matmul.h"
 #include "../op.h"
-#include "../reduce/reduce.h"
 #include "../row_blocks.h"
 
 namespace sash {
@@ -45,8 +43,7 @@ void check_arguments(const Tensor& p, const Tensor& d_out, const Tensor& v) {
     throw ShapeError(kBackward, "p [..., L, S], d_out [..., L, D] and v [..., S, D]",
                      to_string(p.shape()) + ", " + shapes_of(d_out, v));
   }
-  check_writable(kBackward, p);
-  check_in_place(kBackward, p, {d_out, v});
+  check_write(kBackward, p, {d_out, v});
 }
 
 /// x with the leading axes of `p`, by stride 0, and its own last two.
@@ -120,8 +117,7 @@ void replace(const Tensor& p, const Tensor& d_out, const Tensor& v, DType dtype)
 Tensor softmax_(Tensor x, int64_t axis) {
   check_floating(kForward, x);
   const int along = normalize_axis(axis, x.rank(), kForward);
-  check_writable(kForward, x);
-  check_in_place(kForward, x);
+  check_write(kForward, x);
   if (along != x.rank() - 1) {
     softmax_(x.transpose(along, -1));
     return x;
@@ -156,10 +152,7 @@ Tensor softmax_backward_(Tensor p, const Tensor& d_out, const Tensor& v) {
   const bool recorded =
       grad_enabled() && (p.requires_grad() || d_out.requires_grad() || v.requires_grad());
   const Saved old = recorded ? save(p.clone()) : Saved();
-  const auto unshared = [&](const Tensor& x) {
-    return x.impl().storage == p.impl().storage ? x.clone() : x;
-  };
-  const Tensor g = unshared(d_out), values = unshared(v);
+  const Tensor g = clone_if_aliased(d_out, p), values = clone_if_aliased(v, p);
   replace(p, g, values, dtype);
   record_in_place(
       kBackward, p, {p, g, values},

@@ -2,27 +2,18 @@
 
 #include <limits>
 
-#include "../elementwise/binary.h"
-#include "../elementwise/compare.h"
-#include "../elementwise/where.h"
 #include "../kernels/norm.h"
 #include "../op.h"
-#include "../reduce/reduce.h"
 #include "softmax.h"
 
 namespace sash {
 
-namespace kernels {
-constinit decltype(masked_softmax_forward) masked_softmax_forward{"masked_softmax_forward"};
-}  // namespace kernels
+constinit decltype(kernels::masked_softmax_forward) kernels::masked_softmax_forward{
+    "masked_softmax_forward"};
 
 namespace {
 
 constexpr const char* kMasked = "masked_softmax";
-
-Shape rows_of(const Tensor& x) {
-  return Shape(std::span<const int64_t>(x.shape().begin(), x.shape().end() - 1));
-}
 
 void check_bounds(const Tensor& x, const Tensor& begin, const Tensor& end) {
   check_floating(kMasked, x);
@@ -31,7 +22,7 @@ void check_bounds(const Tensor& x, const Tensor& begin, const Tensor& end) {
     check_defined(kMasked, *bound, "bounds of the rows");
     check_same_device(kMasked, x, *bound);
     check_dtype(kMasked, *bound, DType::int32);
-    const Shape rows = rows_of(x);
+    const Shape rows = without_axis(x, x.rank() - 1);
     if (broadcast_shapes(bound->shape(), rows, kMasked) == rows) continue;
     throw ShapeError(kMasked, "bounds that broadcast to " + to_string(rows),
                      to_string(bound->shape()));
@@ -65,8 +56,8 @@ Tensor masked_softmax(const Tensor& x, const Tensor& begin, const Tensor& end) {
   const Tensor y = empty_like(input);
   {
     const NoGradGuard no_grad;
-    const Tensor first = begin.expand(rows_of(x)).contiguous();
-    const Tensor past = end.expand(rows_of(x)).contiguous();
+    const Tensor first = begin.expand(without_axis(x, x.rank() - 1)).contiguous();
+    const Tensor past = end.expand(without_axis(x, x.rank() - 1)).contiguous();
     const int64_t rows = first.numel(), n = x.size(-1);
     run_kernel(kernels::masked_softmax_forward, matrix_view(input, rows, n), vector_view(first),
                vector_view(past), matrix_view(y, rows, n));

@@ -22,11 +22,11 @@ SASH_API Tensor softmax_over(const Tensor& x, SoftmaxMode mode,
 /// gives zeros, as does one that is -inf throughout its range. `begin` and `end` are int32 and
 /// broadcast to [..., S]; what lies outside [0, N] is cut off.
 ///
-/// `DTypeError`, `ShapeError`, `DeviceError` unless the arguments are those.
+/// `DTypeError`, `ShapeError` or `DeviceError` for other arguments.
 SASH_API Tensor masked_softmax(const Tensor& x, const Tensor& begin, const Tensor& end);
 
 namespace composite {
-/// The same from plain ops.
+/// `masked_softmax` from plain ops.
 SASH_API Tensor masked_softmax(const Tensor& x, const Tensor& begin, const Tensor& end);
 }  // namespace composite
 

@@ -5,13 +5,9 @@
 #include <vector>
 
 #include "../../tensor/random.h"
-#include "../elementwise/binary.h"
-#include "../elementwise/compare.h"
-#include "../elementwise/unary.h"
 #include "../index/topk.h"
 #include "../kernels/random.h"
 #include "../op.h"
-#include "../reduce/reduce.h"
 #include "../shape/concat.h"
 #include "randperm.h"
 

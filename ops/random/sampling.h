@@ -2,8 +2,8 @@
 
 #include "../../tensor/tensor.h"
 
-/// Draws from distributions given by tensors, with numbers from the device's generator or
-/// from one of the caller's (random.h): the same on every device. Not differentiable.
+/// Draws from distributions given by tensors, with the device's generator or a generator of the
+/// caller (random.h). The draws are the same on every device. Not differentiable.
 namespace sash {
 
 class Generator;

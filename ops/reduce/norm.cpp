@@ -4,14 +4,9 @@
 #include <cmath>
 #include <limits>
 
-#include "../elementwise/binary.h"
-#include "../elementwise/compare.h"
-#include "../elementwise/unary.h"
-#include "../elementwise/where.h"
 #include "../kernels/reduce.h"
 #include "../op.h"
 #include "moments.h"
-#include "reduce.h"
 #include "reduced_shape.h"
 
 namespace sash {

@@ -6,10 +6,6 @@
 #include <span>
 
 #include "../../tensor/kernels/gradients.h"
-#include "../elementwise/binary.h"
-#include "../elementwise/compare.h"
-#include "../elementwise/unary.h"
-#include "../elementwise/where.h"
 #include "../kernels/reduce.h"
 #include "../op.h"
 #include "reduced_shape.h"
@@ -146,10 +142,7 @@ Tensor sum(const Tensor& x, const Dims& axes, bool keepdim) {
   // Not a view of the kernel's result: the gradient of a bias may become its `grad()` as it is.
   const Tensor y =
       empty(keepdim ? shape.kept : shape.dropped, {.dtype = dtype, .device = x.device()});
-  TensorView result = y.tensor_view();
-  result.shape = shape.kept;
-  result.strides = contiguous_strides(shape.kept);
-  run_kernel(kernels::sum, x, result);
+  run_kernel(kernels::sum, x, contiguous_view(y, shape.kept));
   return record("sum", {x}, y, [from = x.shape(), kept = shape.kept](Backward&, const Tensor& g) {
     return Gradients{g.reshape(kept).expand(from)};
   });
@@ -216,12 +209,11 @@ Tensor prod(const Tensor& x, const Dims& axes, bool keepdim) {
     const Tensor y = product(in, shape.kept);
     return finished(y.is_same(x) ? x.clone() : y, shape, keepdim);
   }
-  const Tensor y = record("prod", {x}, run(kernels::prod, x, shape.kept, x.dtype()),
-                          [x = save(x), kept = shape.kept](Backward& pass, const Tensor& g) {
-                            return differentiate(
-                                [&](std::span<const Tensor> own) { return product(own[0], kept); },
-                                std::array{pass(x)}, g, pass);
-                          });
+  const Tensor y =
+      record("prod", {x}, run(kernels::prod, x, shape.kept, x.dtype()),
+             [x = save(x), kept = shape.kept](Backward& pass, const Tensor& g) {
+               return gradients_of_composite(pass, g, product, std::array{pass(x)}, kept);
+             });
   return finished(y, shape, keepdim);
 }
 

@@ -6,14 +6,14 @@
 
 namespace sash::detail {
 
-/// The shape of x with extent 1 on the reduced axes, and without them.
+/// Two shapes of a result: with extent 1 on the reduced axes, and without these axes.
 struct ReducedShape {
   Shape kept;
   Shape dropped;
   int64_t count = 1;  ///< elements per result
 };
 
-/// For `axes` as the reductions take them: none means all.
+/// The shapes for reducing x over `axes`. An empty list means all axes.
 inline ReducedShape reduced_shape(const char* op, const Tensor& x, const Dims& axes) {
   check_defined(op, x);
   std::array<bool, kMaxRank> reduced{};

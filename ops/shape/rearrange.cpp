@@ -3,9 +3,7 @@
 #include <algorithm>
 
 #include "../../tensor/kernels/memory.h"
-#include "../elementwise/compare.h"
 #include "../elementwise/promotion.h"
-#include "../elementwise/where.h"
 #include "../op.h"
 #include "concat.h"
 

@@ -6,7 +6,6 @@
 #include "../../tensor/kernels/memory.h"
 #include "../../tensor/tensor_impl.h"
 #include "../op.h"
-#include "../reduce/reduce.h"
 
 namespace sash {
 namespace {

@@ -2,11 +2,11 @@
 
 #include "../../tensor/tensor.h"
 
-/// `Tensor::view`, `reshape`, `permute`, `slice` and the like are defined beside this.
+/// views.cpp also defines the views of `Tensor`: `view`, `reshape`, `permute`, `slice` and others.
 namespace sash {
 
-/// The gradient of `slice`: zeros of `shape`, but for `x` at `start, start + step, ...` of `axis`.
-/// Differentiable; its own gradient is the slice.
+/// The gradient of `slice`: zeros of `shape`, except for `x` at `start, start + step, ...` of
+/// `axis`. Differentiable; its own gradient is the slice.
 SASH_API Tensor slice_backward(const Tensor& x, const Shape& shape, int axis, int64_t start,
                                int64_t step);
 

@@ -9,11 +9,8 @@
 #include <string>
 #include <unordered_map>
 
-#include "../elementwise/binary.h"
-#include "../elementwise/compare.h"
-#include "../elementwise/unary.h"
+#include "../kernels/sparse.h"
 #include "../op.h"
-#include "../reduce/reduce.h"
 
 namespace sash {
 namespace {
@@ -248,8 +245,7 @@ BlockPattern BlockPattern::largest(const Tensor& dense, int64_t block, double de
                                        .to(DType::float64)
                                        .to_vector<double>();
   const auto all = static_cast<int64_t>(norm.size()), count = count_of(density, all);
-  std::vector<int64_t> numbers(norm.size());
-  std::iota(numbers.begin(), numbers.end(), int64_t{0});
+  std::vector<int64_t> numbers = first_numbers(all);
   std::stable_sort(numbers.begin(), numbers.end(), [&](int64_t a, int64_t b) {
     const double x = norm[static_cast<size_t>(a)], y = norm[static_cast<size_t>(b)];
     return std::isnan(y) ? false : std::isnan(x) || x > y;  // what is NaN is not dropped silently

@@ -3,7 +3,6 @@
 #include "../kernels/sparse.h"
 #include "../linalg/matmul.h"
 #include "../op.h"
-#include "../reduce/reduce.h"
 
 namespace sash {
 
@@ -87,14 +86,10 @@ Tensor block_sparse_matmul(const Tensor& a, const BlockSparseMatrix& w) {
 BlockSparseMatrix sampled_matmul(const Tensor& a, const Tensor& b, const BlockPattern& pattern) {
   constexpr const char* op = "sampled_matmul";
   if (Autocast cast(op); cast) return sampled_matmul(cast(a), cast(b), pattern);
-  check_compatible(op, a, b);
-  check_floating(op, a);
+  check_floating_pair(op, a, b);
   check_last(op, "a", a, pattern.rows());
   check_last(op, "b", b, pattern.columns());
-  const auto leading = [](const Tensor& x) {
-    return Shape(std::span<const int64_t>(x.shape().begin(), x.shape().end() - 1));
-  };
-  if (leading(a) != leading(b)) {
+  if (without_axis(a, a.rank() - 1) != without_axis(b, b.rank() - 1)) {
     throw ShapeError(op, "a and b with the same leading axes", shapes_of(a, b));
   }
   return {pattern, sampled(detail::flatten_rows(a), detail::flatten_rows(b), pattern)};

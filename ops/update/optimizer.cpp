@@ -4,15 +4,17 @@
 #include "../../tensor/factories.h"
 #include "../../tensor/tensor_impl.h"
 #include "../checks.h"
-#include "../kernels/update.h"
+#include "../kernels/update_rules.h"
 
 namespace sash {
 
 namespace kernels {
-constinit Kernel<void(KernelContext&, std::span<const AdamTensors>, const AdamSettings&)> adam_step{
-    "adam_step"};
-constinit Kernel<void(KernelContext&, std::span<const SgdTensors>, const SgdSettings&)> sgd_step{
-    "sgd_step"};
+constinit RuleKernel<AdamSettings> adam_step{"adam_step"};
+constinit RuleKernel<SgdSettings> sgd_step{"sgd_step"};
+constinit RuleKernel<LionSettings> lion_step{"lion_step"};
+constinit RuleKernel<RmspropSettings> rmsprop_step{"rmsprop_step"};
+constinit RuleKernel<MuonSettings> muon_direction{"muon_direction"};
+constinit RuleKernel<DecayedStepSettings> decayed_step{"decayed_step"};
 constinit Kernel<void(KernelContext&, std::span<const FlatTensor>, double*)> global_norm{
     "global_norm"};
 constinit Kernel<void(KernelContext&, std::span<const FlatTensor>, const double*, double)>

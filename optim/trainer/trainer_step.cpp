@@ -143,7 +143,7 @@ void Trainer::State::set_rate() {
 }
 
 // Adds the gradients of a batch, times its share, and its loss and metrics.
-void Trainer::State::backward(const nn::data::Batch& batch, UpdateSums& sums, bool last) {
+void Trainer::State::backward(const nn::data::Batch& batch, UpdateSums& sums, bool reduce) {
   const StepOutput output = step_function(batch);
   check_output(kTrainer, output);
   Tensor loss = output.loss, share;
@@ -155,7 +155,7 @@ void Trainer::State::backward(const nn::data::Batch& batch, UpdateSums& sums, bo
     loss = loss / static_cast<double>(options.accumulate);
   }
   if (options.scaler) loss = options.scaler->scale(loss);
-  if (parallel) parallel->set_reduce(last);
+  if (parallel) parallel->set_reduce(reduce);
   if (anomaly_mode()) {
     loss.backward();
   } else {
@@ -217,16 +217,22 @@ void Trainer::State::add_ranks(UpdateSums& sums) const {
   }
 }
 
-// The tensors are those of all batches, one after the other. Returns the sums of losses and
-// metrics, with the norm of the gradients between them.
-Tensors Trainer::State::run_update(const Tensors& tensors) {
+// The gradients of an update; the tensors are those of all batches, one after the other. With
+// `reduce`, the last pass reduces the gradients over the ranks.
+UpdateSums Trainer::State::backward_all(const Tensors& tensors, bool reduce) {
   optimizer.zero_grad();
-  const size_t width = tensors.size() / static_cast<size_t>(options.accumulate);
+  const auto width = static_cast<std::ptrdiff_t>(tensors.size()) / options.accumulate;
   UpdateSums sums;
-  for (auto at = tensors.begin(); at != tensors.end(); at += static_cast<std::ptrdiff_t>(width)) {
-    const auto end = at + static_cast<std::ptrdiff_t>(width);
-    backward(nn::data::Batch(at, end), sums, end == tensors.end());
+  for (auto at = tensors.begin(); at != tensors.end(); at += width) {
+    backward(nn::data::Batch(at, at + width), sums, reduce && at + width == tensors.end());
   }
+  return sums;
+}
+
+// Makes an update. Returns the sums of losses and metrics, with the norm of the gradients between
+// them.
+Tensors Trainer::State::run_update(const Tensors& tensors) {
+  UpdateSums sums = backward_all(tensors, true);
   if (parallel) add_ranks(sums);
   if (sums.shares.defined()) weigh_gradients(sums.shares);
   if (options.scaler) {
@@ -311,16 +317,9 @@ void Trainer::State::refuse(const std::string& what, double value, const Tensors
                             const sash::detail::DrawsPlace& before) {
   const auto rerun = [&] {
     const sash::detail::PrivateDraws draws(before);
-    optimizer.zero_grad();
-    UpdateSums sums;
-    const size_t width = batch.size() / static_cast<size_t>(options.accumulate);
-    for (size_t at = 0; at < batch.size(); at += width) {
-      nn::data::Batch one;
-      for (size_t i = at; i < at + width; ++i) {
-        one.push_back(batch[i].to(optimizer.parameters()[0].device()));
-      }
-      backward(one, sums, false);
-    }
+    Tensors there;
+    for (const Tensor& x : batch) there.push_back(x.to(optimizer.parameters()[0].device()));
+    backward_all(there, false);
   };
   const std::string cause = explain_nonfinite(batch, model.state_dict(), rerun);
   put_back_buffers();

@@ -6,7 +6,6 @@
 #include <type_traits>
 #include <utility>
 
-#include "../../core/locks.h"
 #include "../../core/small_vector.h"
 #include "../graph.h"
 #include "../tensor.h"
@@ -22,27 +21,14 @@
 ///     }
 namespace sash {
 
-/// Adds gradients to a non-leaf after `retain_grad`. Shared by the tensor and the op that made it.
-class SASH_API RetainedGrad : public RefCounted {
- public:
-  explicit RetainedGrad(TensorImpl& tensor) : tensor_(&tensor) {}
-  /// Adds `g`, the gradient of an output of `node`, unless the tensor is gone or `node` no longer
-  /// made it.
-  void add(const Node& node, const Tensor& g);
-  /// Called when the tensor is destroyed.
-  void forget();
-
- private:
-  SmallMutex mutex_;
-  TensorImpl* tensor_;
-};
+class RetainedGrad;
 
 /// One gradient per input; undefined where the input needs none.
 using Gradients = SmallVector<Tensor, 3>;
 
 /// A tensor kept for the backward pass, with the version of its memory. It keeps the history that
-/// the tensor has now: a later in-place write could give it one that leads back to the saving op, a
-/// cycle.
+/// the tensor has now. After a later in-place write the history could lead back to the op that
+/// saved it, a cycle.
 class SASH_API Saved {
  public:
   Saved() = default;
@@ -74,7 +60,7 @@ class TensorRef {
   const Tensor* tensor_;
 };
 
-/// What a backward closure may ask while it runs.
+/// Questions that a backward closure may ask while it runs.
 class SASH_API Backward {
  public:
   /// Of each input: whether its gradient is needed, and whether the pass reads it only at its end;
@@ -89,9 +75,9 @@ class SASH_API Backward {
   /// The saved tensor; `AutogradError` naming the op if its memory was written since.
   Tensor operator()(const Saved& saved) const;
 
-  /// compute() sets those of the gradients `d` of `inputs` that are needed, from `reads`. A graph
-  /// that is being recorded may run it beside the rest of the pass if nothing there reads them:
-  /// those of parameters, say.
+  /// Calls `compute()`, which reads `reads` and sets the needed gradients `d` of `inputs`. While a
+  /// graph is recorded, this work may run on another stream if nothing later in the pass reads
+  /// these gradients, such as those of parameters.
   template <class F>
   void beside(Gradients& d, std::initializer_list<size_t> inputs,
               std::initializer_list<TensorRef> reads, F compute) const;
@@ -156,17 +142,17 @@ class SASH_API Node : public RefCounted {
 
   SmallVector<Edge, 3> edges;
   SmallVector<OutputMeta, 1> outputs;
-  /// Runs on the total gradient of an output: a hook of the user's, or what `retain_grad` asked
-  /// for.
+  /// Runs on the total gradient of an output: the user's hook, or the addition that `retain_grad`
+  /// asked for.
   struct OutputHook {
     uint32_t output;
     TensorHook hook;
     Ref<RetainedGrad> retained_grad;
   };
   void add_hook(OutputHook hook);
-  std::unique_ptr<std::vector<OutputHook>> output_hooks;
+  Owned<std::vector<OutputHook>> output_hooks;
   /// Where the op was recorded; filled in anomaly mode only.
-  std::unique_ptr<std::string> recorded_at;
+  Owned<std::string> recorded_at;
 
  protected:
   /// Chains of nodes are destroyed one by one, not recursively.

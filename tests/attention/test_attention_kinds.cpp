@@ -19,6 +19,7 @@
 #include "../support/compare.h"
 #include "../support/devices.h"
 #include "../support/expect_error.h"
+#include "../support/small_models.h"
 
 using namespace sash;
 using namespace sash::testing;
@@ -137,15 +138,12 @@ TEST_CASE("attention kinds: an encoder from a small config computes and trains w
 }
 
 TEST_CASE("attention kinds: language models take the causal ones, and do not look ahead") {
-  const nn::CausalLMOptions base{
-      .vocab = 11, .context = 16, .dim = 8, .heads = 2, .layers = 2, .dropout = 0};
   const Tensor tokens = randint(0, 11, {2, 12});
   Tensor changed = tokens.clone();
   changed.narrow(1, 8, 4).fill_(0);
   for (const std::string& kind : kKinds) {
     CAPTURE(kind);
-    nn::CausalLMOptions options = base;
-    options.attention = kind;
+    const nn::CausalLMOptions options = small_options({.attention = kind});
     if (kind == "linear" || kind.find("clustered") != std::string::npos) {
       expect_error<ValueError>(
           "CausalLM: expected causal attention: a mask, causal_linear or top_k, since in other "

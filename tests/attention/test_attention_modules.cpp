@@ -25,8 +25,6 @@ using namespace sash::testing;
 
 namespace {
 
-using Names = std::vector<std::string>;
-
 const TensorOptions kDouble{.dtype = DType::float64};
 
 // Random weights, biases and tables, in float64.

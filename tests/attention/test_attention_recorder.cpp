@@ -6,6 +6,8 @@
 #include <sash/tensor/factories.h>
 #include <sash/tensor/random.h>
 
+#include "../support/small_models.h"
+
 using namespace sash;
 
 TEST_CASE("attention recorder: the weights of each call") {
@@ -32,7 +34,7 @@ TEST_CASE("attention recorder: the weights of each call") {
 }
 
 TEST_CASE("attention recorder: a model's layers in order, by head, under their masks") {
-  nn::CausalLM model({.vocab = 11, .context = 8, .dim = 8, .heads = 2, .layers = 3, .dropout = 0});
+  nn::CausalLM model = sash::testing::small_lm({.context = 8, .layers = 3});
   model.to(kCPU);
   const Tensor tokens = zeros({1, 6}, {.dtype = DType::int64, .device = kCPU});
   const AttentionRecorder recorder;

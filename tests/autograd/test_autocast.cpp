@@ -13,6 +13,7 @@
 #include "../support/compare.h"
 #include "../support/devices.h"
 #include "../support/expect_error.h"
+#include "../support/small_models.h"
 
 using namespace sash;
 using namespace sash::testing;
@@ -187,7 +188,7 @@ TEST_CASE("autocast: a language model trains as in float32") {
   std::map<bool, double> losses;
   for (const bool halves : {false, true}) {
     manual_seed(7);
-    nn::CausalLM model({.vocab = 11, .context = 16, .dim = 16, .heads = 2, .layers = 2});
+    nn::CausalLM model = small_lm({.dim = 16});
     optim::AdamW adamw(model.parameters(), {.lr = 1e-2});
     for (int step = 0; step < 20; ++step) {
       adamw.zero_grad();

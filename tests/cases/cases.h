@@ -25,6 +25,14 @@ inline std::vector<DType> dtypes_of(op::Dtypes dtypes) {
 
 using enum Layout;
 
+using T = const Tensor&;
+using I = const Index&;
+
+template <class... N>
+Index at(N... n) {
+  return {n...};
+}
+
 /// Whole numbers in [0, count).
 inline InputSpec indices(const Shape& shape, int64_t count, Layout layout = contiguous) {
   return {shape, layout, 0, static_cast<double>(count), DType::int64};

@@ -13,8 +13,6 @@
 namespace sash::testing {
 namespace {
 
-using T = const Tensor&;
-
 constexpr uint64_t kSeed = 77;
 
 // `run` gets a tensor that has the dtype and device to make.

@@ -7,14 +7,8 @@
 namespace sash::testing {
 namespace {
 
-using I = const Index&;
 using X = const Tensors&;
 using A = const Arrays&;
-
-template <class... N>
-Index at(N... n) {
-  return {n...};
-}
 
 const std::vector<DType> kSome{DType::float32, DType::float64, DType::int64};
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include <sash/ops/kernels/update.h>
+#include <sash/ops/kernels/update_rules.h>
 #include <sash/tensor/autograd/grad_mode.h>
 #include <sash/tensor/factories.h>
 
@@ -123,12 +123,11 @@ Tensors adam(const Tensors& x, bool decoupled, Scaled scaled = Scaled::no) {
   const Tensor lr = rate(device), step = steps_taken(kStep, device);
   const ScaleNumbers numbers(scaled, device);
   const bool master = y.size() > 4;
-  const kernels::AdamTensors tensors{x[0].dtype(),
+  const kernels::RuleTensors tensors{x[0].dtype(),
                                      x[0].numel(),
                                      y[0].tensor_view().data,
                                      y[1].tensor_view().data,
-                                     y[2].tensor_view().data,
-                                     y[3].tensor_view().data,
+                                     {y[2].tensor_view().data, y[3].tensor_view().data},
                                      step.data<int64_t>(),
                                      master ? y[4].data<float>() : nullptr};
   KernelContext context = kernel_context(device);
@@ -167,13 +166,13 @@ Tensors sgd(const Tensors& x, int64_t steps, bool nesterov, Scaled scaled = Scal
   const Tensor lr = rate(device), step = steps_taken(steps, device);
   const ScaleNumbers numbers(scaled, device);
   const bool master = y.size() > 3;
-  const kernels::SgdTensors tensors{x[0].dtype(),
-                                    x[0].numel(),
-                                    y[0].tensor_view().data,
-                                    y[1].tensor_view().data,
-                                    y[2].tensor_view().data,
-                                    step.data<int64_t>(),
-                                    master ? y[3].data<float>() : nullptr};
+  const kernels::RuleTensors tensors{x[0].dtype(),
+                                     x[0].numel(),
+                                     y[0].tensor_view().data,
+                                     y[1].tensor_view().data,
+                                     {y[2].tensor_view().data},
+                                     step.data<int64_t>(),
+                                     master ? y[3].data<float>() : nullptr};
   KernelContext context = kernel_context(device);
   kernels::sgd_step(context, {&tensors, 1},
                     {lr.data<const double>(), 0.9, 0, kDecay, nesterov, numbers.scale});

@@ -5,14 +5,6 @@
 namespace sash::testing {
 namespace {
 
-using T = const Tensor&;
-using I = const Index&;
-
-template <class... N>
-Index at(N... n) {
-  return {n...};
-}
-
 const std::vector<DType> kSome{DType::float32, DType::float64, DType::int64};
 
 // Element i of the result is element source(i) of the input, or 7 where source(i) has no axes.

@@ -6,14 +6,6 @@
 namespace sash::testing {
 namespace {
 
-using T = const Tensor&;
-using I = const Index&;
-
-template <class... N>
-Index at(N... n) {
-  return {n...};
-}
-
 // `call` is the function's name, a space and what tells the call apart.
 void add(OpTable& table, const std::string& call, const InputSpec& input,
          std::function<Tensor(T)> run, std::function<Array(const Array&)> reference) {

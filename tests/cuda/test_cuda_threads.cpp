@@ -19,6 +19,7 @@
 #include "../support/devices.h"
 #include "../support/expect_error.h"
 #include "../support/scopes.h"
+#include "../support/small_models.h"
 
 using namespace sash;
 using namespace sash::testing;
@@ -91,8 +92,7 @@ std::vector<float> train(Device device, bool capture, int steps, Generator* own 
   std::optional<GeneratorGuard> guard;
   Generator init(7);
   std::optional<GeneratorGuard> drawing(std::in_place, init);
-  nn::CausalLM model(
-      {.vocab = 13, .context = 16, .dim = 32, .heads = 2, .layers = 2, .dropout = 0.3});
+  nn::CausalLM model = small_lm({.vocab = 13, .dim = 32, .dropout = 0.3});
   model.to(device);
   drawing.reset();
   if (own) guard.emplace(*own);

@@ -20,12 +20,10 @@
 #include "../support/temporary_folder.h"
 
 using namespace sash;
-using sash::testing::expect_errors;
+using namespace sash::testing;
 
 namespace {
 
-constexpr TensorOptions kInts{.dtype = DType::int64};
-constexpr TensorOptions kDoubles{.dtype = DType::float64};
 constexpr TensorOptions kVariable{.requires_grad = true};
 
 const std::string kUndefined =

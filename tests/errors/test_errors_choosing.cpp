@@ -13,12 +13,9 @@
 #include "../support/expect_error.h"
 
 using namespace sash;
-using sash::testing::expect_errors;
+using namespace sash::testing;
 
 namespace {
-
-constexpr TensorOptions kInts{.dtype = DType::int64};
-constexpr TensorOptions kBools{.dtype = DType::boolean};
 
 struct Inputs {
   Tensor x = zeros({2, 3});

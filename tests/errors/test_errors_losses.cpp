@@ -17,12 +17,10 @@
 #include "../support/expect_error.h"
 
 using namespace sash;
-using sash::testing::expect_errors;
-using sash::testing::thrown_by;
+using namespace sash::testing;
 
 namespace {
 
-constexpr TensorOptions kInts{.dtype = DType::int64};
 constexpr TensorOptions kDouble{.dtype = DType::float64};
 
 }  // namespace

@@ -30,11 +30,10 @@
 #include "../support/temporary_folder.h"
 
 using namespace sash;
-using sash::testing::expect_errors;
+using namespace sash::testing;
 
 namespace {
 
-constexpr TensorOptions kInts{.dtype = DType::int64};
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr TensorOptions kVariable{.requires_grad = true};
 

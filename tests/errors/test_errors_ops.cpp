@@ -26,13 +26,9 @@
 #include "../support/expect_error.h"
 
 using namespace sash;
-using sash::testing::expect_errors;
+using namespace sash::testing;
 
 namespace {
-
-constexpr TensorOptions kInts{.dtype = DType::int64};
-constexpr TensorOptions kBools{.dtype = DType::boolean};
-constexpr TensorOptions kDoubles{.dtype = DType::float64};
 
 struct Inputs {
   Tensor x = zeros({2, 3});

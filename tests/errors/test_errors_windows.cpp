@@ -14,13 +14,10 @@
 #include "../support/expect_error.h"
 
 using namespace sash;
-using sash::testing::expect_errors;
+using namespace sash::testing;
 
 namespace {
 
-constexpr TensorOptions kInts{.dtype = DType::int64};
-constexpr TensorOptions kBools{.dtype = DType::boolean};
-constexpr TensorOptions kDoubles{.dtype = DType::float64};
 constexpr int64_t kHuge = int64_t{1} << 62;
 
 struct Inputs {

@@ -9,12 +9,10 @@
 #include "../support/expect_error.h"
 
 using namespace sash;
-using sash::testing::expect_errors;
+using namespace sash::testing;
 
 namespace {
 
-constexpr TensorOptions kInts{.dtype = DType::int64};
-constexpr TensorOptions kBools{.dtype = DType::boolean};
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 struct Inputs {

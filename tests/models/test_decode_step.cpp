@@ -10,6 +10,7 @@
 #include "../support/compare.h"
 #include "../support/devices.h"
 #include "../support/expect_error.h"
+#include "../support/small_models.h"
 
 using namespace sash;
 using namespace sash::testing;
@@ -19,19 +20,13 @@ namespace {
 using Tokens = std::vector<int64_t>;
 
 // Heads of 16 features, so that a card has a kernel for them.
-nn::TransformerConfig windowed() {
-  return {.vocab = 13,
-          .dim = 32,
-          .layers = 3,
-          .heads = 4,
-          .kv_heads = 2,
-          .head_dim = 16,
-          .mlp_dim = 48,
-          .attention = {{.mask = AttentionMask::causal_window(4), .rotary = nn::RotaryOptions{}},
-                        {.mask = AttentionMask::causal_window(3) | AttentionMask::sinks(2),
-                         .rotary = nn::RotaryOptions{}},
-                        {.rotary = nn::RotaryOptions{}}},
-          .init_std = 0.3};
+nn::TransformerConfig windowed_for_cards() {
+  SmallTransformer wanted = windowed();
+  wanted.dim = 32;
+  wanted.head_dim = 16;
+  wanted.mlp_dim = 48;
+  wanted.init_std = 0.3;
+  return small_config(wanted);
 }
 
 struct Texts {
@@ -87,7 +82,7 @@ TEST_CASE_TEMPLATE("decode step: replays have the bits of passes, past windows a
                    On, Cpu, Cuda) {
   if (missing(On::device)) return;
   manual_seed(1);
-  nn::Decoder model(windowed());
+  nn::Decoder model(windowed_for_cards());
   model.to(On::device);
   check_bits(model, {{3, 1, 4, 1, 5, 9, 2, 6}}, 80);
   check_bits(model, {{3, 1, 4}, {7}, {2, 7, 1, 8}}, 80);
@@ -99,12 +94,12 @@ TEST_CASE_TEMPLATE("decode step: norms of queries and keys, learnt positions, si
                    Cuda) {
   if (missing(On::device)) return;
   manual_seed(2);
-  nn::TransformerConfig normed = windowed();
+  nn::TransformerConfig normed = windowed_for_cards();
   normed.qk_norm = nn::QKNorm::per_head;
   normed.norm_placement = nn::NormPlacement::around;
   normed.sink_logits = true;
   normed.attn_softcap = 3;
-  nn::TransformerConfig learnt = windowed();
+  nn::TransformerConfig learnt = windowed_for_cards();
   learnt.max_positions = 90;
   for (nn::LayerAttention& layer : learnt.attention) layer.rotary.reset();
   for (const nn::TransformerConfig& config : {normed, learnt}) {
@@ -118,7 +113,7 @@ TEST_CASE_TEMPLATE("decode step: generation with and without recording is the sa
                    Cuda) {
   if (missing(On::device)) return;
   manual_seed(3);
-  nn::Decoder model(windowed());
+  nn::Decoder model(windowed_for_cards());
   model.to(On::device);
   for (const double temperature : {0.0, 1.0}) {
     nn::GenerateOptions options{.temperature = temperature, .seed = 5};
@@ -132,7 +127,7 @@ TEST_CASE_TEMPLATE("decode step: generation with and without recording is the sa
 TEST_CASE_TEMPLATE("decode step: what cannot be recorded runs as a pass", On, Cpu, Cuda) {
   if (missing(On::device)) return;
   const NoGradGuard no_grad;
-  nn::TransformerConfig config = windowed();
+  nn::TransformerConfig config = windowed_for_cards();
   config.attention[0].rotary->scaling = {
       .kind = nn::RotaryScalingKind::dynamic_ntk, .factor = 2, .original_context = 8};
   nn::Decoder model(config);
@@ -143,7 +138,7 @@ TEST_CASE_TEMPLATE("decode step: what cannot be recorded runs as a pass", On, Cp
   CHECK(step.captures() == 0);
   if (!On::device.is_cuda()) return;
   CHECK(step.reason() == "rotary frequencies depend on the length of the text");
-  nn::Decoder other(windowed());
+  nn::Decoder other(windowed_for_cards());
   other.to(On::device).eval();
   Texts own(other, {{3, 1, 4}});
   nn::DecodeStep eager(other, own.pointers(), false);
@@ -154,7 +149,7 @@ TEST_CASE_TEMPLATE("decode step: what cannot be recorded runs as a pass", On, Cp
 TEST_CASE_TEMPLATE("decode step: positions that are used up are an error", On, Cpu, Cuda) {
   if (missing(On::device)) return;
   const NoGradGuard no_grad;
-  nn::TransformerConfig config = windowed();
+  nn::TransformerConfig config = windowed_for_cards();
   config.max_positions = 7;
   nn::Decoder model(config);
   model.to(On::device).eval();
@@ -169,7 +164,7 @@ TEST_CASE_TEMPLATE("decode step: positions that are used up are an error", On, C
 
 TEST_CASE_TEMPLATE("decode step: memory is flat under windows", On, Cpu, Cuda) {
   if (missing(On::device)) return;
-  nn::TransformerConfig config = windowed();
+  nn::TransformerConfig config = windowed_for_cards();
   config.attention[2].mask = AttentionMask::causal_window(8);
   nn::Decoder model(config);
   model.to(On::device).bfloat16();

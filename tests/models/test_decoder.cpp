@@ -10,6 +10,7 @@
 
 #include "../support/compare.h"
 #include "../support/expect_error.h"
+#include "../support/small_models.h"
 
 /// What the parity of model families does not show of `Decoder` and its parts.
 using namespace sash;
@@ -17,18 +18,7 @@ using namespace sash::testing;
 
 namespace {
 
-nn::TransformerConfig small() {
-  nn::TransformerConfig config;
-  config.vocab = 13;
-  config.dim = 8;
-  config.heads = 4;
-  config.kv_heads = 2;
-  config.layers = 2;
-  config.mlp_dim = 12;
-  config.init_std = 0.5;
-  config.attention[0].rotary.emplace();
-  return config;
-}
+nn::TransformerConfig small() { return small_config({.dim = 8, .mlp_dim = 12}); }
 
 Tensor some_tokens() { return tensor<int64_t>({1, 5, 0, 12, 7, 7, 3, 9, 2, 4}, {2, 5}); }
 

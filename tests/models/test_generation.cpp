@@ -11,6 +11,7 @@
 
 #include "../support/devices.h"
 #include "../support/expect_error.h"
+#include "../support/small_models.h"
 
 using namespace sash;
 using namespace sash::testing;
@@ -30,20 +31,6 @@ std::set<int64_t> drawn(const std::vector<double>& logits, GenerateOptions optio
     tokens.insert(sampler.new_tokens().at(0));
   }
   return tokens;
-}
-
-nn::TransformerConfig windowed() {
-  return {.vocab = 13,
-          .dim = 16,
-          .layers = 3,
-          .heads = 4,
-          .kv_heads = 2,
-          .mlp_dim = 24,
-          .attention = {{.mask = AttentionMask::causal_window(4), .rotary = nn::RotaryOptions{}},
-                        {.mask = AttentionMask::causal_window(3) | AttentionMask::sinks(2),
-                         .rotary = nn::RotaryOptions{}},
-                        {.rotary = nn::RotaryOptions{}}},
-          .init_std = 0.5};
 }
 
 /// The likeliest tokens, each from a whole forward pass.
@@ -119,7 +106,7 @@ TEST_CASE_TEMPLATE("generation: windows, sinks and full layers through caches, p
                    Cpu, Cuda) {
   if (missing(On::device)) return;
   manual_seed(1);
-  nn::Decoder model(windowed());
+  nn::Decoder model(small_config(windowed()));
   model.to(On::device).eval();
   const Tokens prompt{3, 1, 4, 1, 5, 9, 2, 6};
   const Tokens greedy = greedy_by_passes(model, prompt, 20);
@@ -137,7 +124,7 @@ TEST_CASE_TEMPLATE("generation: prompts of different lengths together are each w
   if (missing(On::device)) return;
   for (const bool learnt : {false, true}) {
     manual_seed(2);
-    nn::TransformerConfig config = windowed();
+    nn::TransformerConfig config = small_config(windowed());
     if (learnt) {
       config.max_positions = 40;
       for (nn::LayerAttention& layer : config.attention) layer.rotary.reset();
@@ -163,7 +150,7 @@ TEST_CASE("generation: longrope's long factors turn the whole text, at any lengt
       .kind = nn::RotaryScalingKind::longrope, .factor = 4, .original_context = 12};
   scaling.short_factor = {1, 1.1};
   scaling.long_factor = {1.5, 6};
-  nn::TransformerConfig config = windowed();
+  nn::TransformerConfig config = small_config(windowed());
   for (nn::LayerAttention& layer : config.attention) layer.rotary->scaling = scaling;
   nn::Decoder model(config);
   model.eval();
@@ -180,7 +167,7 @@ TEST_CASE("generation: longrope's long factors turn the whole text, at any lengt
 
 TEST_CASE("generation: stop tokens and callbacks end a text, and only that") {
   manual_seed(3);
-  nn::Decoder model(windowed());
+  nn::Decoder model(small_config(windowed()));
   const std::vector<Tokens> prompts{{3, 1, 4}, {7}};
   const auto all = model.generate(prompts, 10, {.seed = 1});
   const int64_t stop = all[0][4];
@@ -204,7 +191,7 @@ TEST_CASE("generation: stop tokens and callbacks end a text, and only that") {
 }
 
 TEST_CASE("generation: wrong calls") {
-  nn::Decoder model(windowed());
+  nn::Decoder model(small_config(windowed()));
   const auto call = [&model](const GenerateOptions& options) {
     return [&model, options] { model.generate(Tokens{1}, 2, options); };
   };
@@ -230,7 +217,7 @@ TEST_CASE("generation: wrong calls") {
       {"ShapeError: Decoder: expected a text of at most 5 tokens, one for each position of the "
        "model, got 6 tokens (5 before and 1 new); shorten it or generate fewer",
        [] {
-         nn::TransformerConfig config = windowed();
+         nn::TransformerConfig config = small_config(windowed());
          config.max_positions = 5;
          nn::Decoder(config).generate(Tokens{1, 2, 3}, 9);
        }},

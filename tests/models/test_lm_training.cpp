@@ -23,6 +23,7 @@
 
 #include "../support/devices.h"
 #include "../support/scopes.h"
+#include "../support/small_models.h"
 
 using namespace sash;
 using namespace sash::testing;
@@ -42,8 +43,7 @@ std::unique_ptr<nn::CausalLM> make_model(Device device, const nn::CausalLMOption
 
 constexpr int64_t kDim = 32;
 nn::CausalLMOptions small_model() {
-  return {
-      .vocab = kVocab, .context = kContext, .dim = kDim, .heads = 2, .layers = 2, .dropout = 0.1};
+  return small_options({.vocab = kVocab, .context = kContext, .dim = kDim, .dropout = 0.1});
 }
 
 /// Tokens [kBatch, kContext + 1] on the CPU, each of which the one before it decides.

@@ -12,6 +12,7 @@
 
 #include "../support/devices.h"
 #include "../support/expect_error.h"
+#include "../support/small_models.h"
 #include "../support/temporary_folder.h"
 
 using namespace sash;
@@ -20,15 +21,11 @@ using namespace sash::testing;
 namespace {
 
 nn::TransformerConfig tiny() {
-  return {.vocab = 11,
-          .dim = 16,
-          .layers = 2,
-          .heads = 2,
-          .mlp_dim = 24,
-          .attention = {{.mask = AttentionMask::causal_window(4), .rotary = nn::RotaryOptions{}}},
-          .packed = false,
-          .tie_weights = true,
-          .init_std = 0.3};
+  nn::TransformerConfig config = small_config(
+      {.vocab = 11, .heads = 2, .masks = {AttentionMask::causal_window(4)}, .init_std = 0.3});
+  config.packed = false;
+  config.tie_weights = true;
+  return config;
 }
 
 Tensor some_tokens() { return tensor({{3, 1, 4, 1, 5, 9, 2, 6}, {2, 7, 1, 8, 2, 8, 1, 8}}); }

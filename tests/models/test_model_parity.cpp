@@ -12,6 +12,7 @@
 
 #include "../support/compare.h"
 #include "../support/devices.h"
+#include "../support/small_models.h"
 
 /// Tiny models of each family against `transformers`: logits, every gradient, ten AdamW steps and
 /// greedy decoding through caches past the window. parity/make_models.py made the files.
@@ -51,16 +52,7 @@ class Reference {
 };
 
 // What all of the configurations have in common.
-nn::TransformerConfig llama_like() {
-  nn::TransformerConfig config;
-  config.vocab = 29;
-  config.dim = 16;
-  config.heads = 4;
-  config.kv_heads = 2;
-  config.layers = 2;
-  config.mlp_dim = 24;
-  return config;
-}
+nn::TransformerConfig llama_like() { return small_config({.vocab = 29, .rotary = false}); }
 
 nn::LayerAttention layer(const AttentionMask& mask, double theta,
                          const nn::RotaryScaling& scaling = {}) {

@@ -22,6 +22,7 @@
 #include "../support/compare.h"
 #include "../support/devices.h"
 #include "../support/expect_error.h"
+#include "../support/small_models.h"
 
 using namespace sash;
 using namespace sash::testing;
@@ -69,21 +70,18 @@ Candidate candidate(const char* name, Model made, Device device) {
 }
 
 nn::TransformerConfig config_of(int64_t max_positions) {
-  nn::TransformerConfig config;
-  config.vocab = kVocab;
-  config.dim = 8;
-  config.heads = 2;
-  config.layers = 2;
-  config.mlp_dim = 12;
-  config.init_std = 0.06;
-  config.max_positions = max_positions;
-  return config;
+  return small_config({.vocab = kVocab,
+                       .dim = 8,
+                       .heads = 2,
+                       .mlp_dim = 12,
+                       .rotary = false,
+                       .max_positions = max_positions,
+                       .init_std = 0.06});
 }
 
 std::vector<Candidate> candidates(Device device) {
   manual_seed(3);
-  const nn::CausalLMOptions lm{
-      .vocab = kVocab, .context = kTokens, .dim = 8, .heads = 2, .layers = 2};
+  const nn::CausalLMOptions lm = small_options({.vocab = kVocab, .context = kTokens});
   nn::CausalLMOptions local = lm;
   local.context = kLongest;  // fewer than a packed row has
   local.layer_masks = {AttentionMask::causal_window(3), AttentionMask()};
@@ -139,8 +137,7 @@ TEST_CASE_TEMPLATE("packed texts: values and gradients are those of the texts on
 TEST_CASE("packed texts: a mask in the options, and losses that hold no logits") {
   const Tensor all = tokens(kCPU), targets = remainder(all + 1, kVocab), cu_seqlens = starts(kCPU);
   const AttentionMask mask = AttentionMask::packed(cu_seqlens);
-  nn::CausalLMOptions options{
-      .vocab = kVocab, .context = kLongest, .dim = 8, .heads = 2, .layers = 2};
+  nn::CausalLMOptions options = small_options({.vocab = kVocab, .context = kLongest});
   nn::TransformerConfig config = config_of(kLongest);
   manual_seed(5);
   nn::CausalLM lm(options);
@@ -206,7 +203,7 @@ TEST_CASE_TEMPLATE("packed texts: positions by call are those of learnt and rota
   const Device device = On::device;
   const NoGradGuard no_grad;
   manual_seed(6);
-  nn::CausalLM lm({.vocab = kVocab, .context = kTokens, .dim = 8, .heads = 2, .layers = 2});
+  nn::CausalLM lm = small_lm({.vocab = kVocab, .context = kTokens});
   nn::TransformerConfig config = config_of(0);
   config.attention = {{.rotary = nn::RotaryOptions{}}};
   nn::Decoder rotary(config), learnt(config_of(kTokens));
@@ -246,7 +243,7 @@ TEST_CASE_TEMPLATE("packed texts: positions by call are those of learnt and rota
 }
 
 TEST_CASE("packed texts: positions by call that do not fit are refused") {
-  nn::CausalLM lm({.vocab = kVocab, .context = kTokens, .dim = 8, .heads = 2, .layers = 1});
+  nn::CausalLM lm = small_lm({.vocab = kVocab, .context = kTokens, .layers = 1});
   nn::CausalLM alibi({.vocab = kVocab,
                       .dim = 8,
                       .heads = 2,
@@ -306,7 +303,7 @@ TEST_CASE_TEMPLATE("packed texts: a captured step finds positions on the device"
   const Device device = On::device;
   const auto losses = [&](bool capture) {
     manual_seed(8);
-    nn::CausalLM lm({.vocab = kVocab, .context = kLongest, .dim = 16, .heads = 2, .layers = 2});
+    nn::CausalLM lm = small_lm({.vocab = kVocab, .context = kLongest, .dim = 16});
     nn::TransformerConfig config = config_of(0);
     config.attention = {{.rotary = nn::RotaryOptions{}}};
     nn::Decoder rotary(config);

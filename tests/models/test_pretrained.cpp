@@ -286,8 +286,10 @@ TEST_CASE("pretrained: shards that lack what the index says, and configurations 
       [&] { nn::load_shards(folder.file("x")); });
   CHECK(config(R"({"model_type":"mamba"})") ==
         "NotImplemented: Pretrained: sash has no model_type 'mamba'" + place);
-  CHECK(config("{").starts_with("FormatError: Pretrained: expected a config.json of its family"));
-  CHECK(config("{}").starts_with("FormatError: Pretrained: expected a config.json of its family"));
+  CHECK(config("{").starts_with(
+      "FormatError: Pretrained: expected a valid config.json of the family"));
+  CHECK(config("{}").starts_with(
+      "FormatError: Pretrained: expected a valid config.json of the family"));
   std::string text = read_text(kFolder + "llama/config.json");
   text.replace(text.find("llama3"), 6, "spiral");
   CHECK(config(text) == "NotImplemented: Pretrained: sash has no rope_type 'spiral'" + place);
@@ -405,7 +407,7 @@ TEST_CASE("pretrained: numbers of a config.json that are out of range are refuse
   }
   CHECK(with("gpt2", "n_layer", "2147483648") == error("n_layer", layers, "2147483648"));
   CHECK(with("gpt_neo", "num_layers", "3") ==
-        "FormatError: test: expected attention_types of 3 layers, got 2");
+        "FormatError: test: expected attention_types for 3 layers, got 2");
   CHECK(with("gemma3", "sliding_window_pattern", "0") ==
         error("sliding_window_pattern", size, "0"));
   CHECK(with("modernbert", "global_attn_every_n_layers", "0") ==
@@ -423,7 +425,7 @@ TEST_CASE("pretrained: numbers of a config.json that are out of range are refuse
   };
   expect_errors({
       {"nothing was thrown", neo(R"([[["global","local"],1]])")},
-      {"FormatError: test: expected attention_types of 2 layers, got more",
+      {"FormatError: test: expected attention_types for 2 layers, got more",
        neo(R"([[["global","local"],65536]])")},
       {error("attention_types", "0 to 65536", "4611686018427387904"),
        neo(R"([[["global","local"],4611686018427387904]])")},

@@ -88,7 +88,7 @@ TEST_CASE("pretrained: tensors of a model that the family's files do not have ar
     return thrown_by([&] { file.decoder(config); });
   };
   const auto error = [](const std::string& name, const std::string& tensors) {
-    return "ValueError: Pretrained: expected a name in files of its family for all of each tensor, "
+    return "ValueError: Pretrained: expected a name for every tensor in files of the family, "
            "got none for " +
            tensors + "; in '" + kFolder + name + "'";
   };
@@ -107,7 +107,7 @@ TEST_CASE("pretrained: tensors of a model that the family's files do not have ar
   longer.max_positions = 64;
   const nn::Decoder placed(longer);
   CHECK(thrown_by([&] { llama.state_dict(placed); }) ==
-        "ValueError: Pretrained: expected a name in files of its family for all of each tensor, "
+        "ValueError: Pretrained: expected a name for every tensor in files of the family, "
         "got none for position_embedding.weight");
   const std::string cross = with("llama", [](Config& c) { c.cross_attention = true; });
   CHECK(cross.find("layers.0.cross_attn.q_proj.weight") != cross.npos);

@@ -12,13 +12,13 @@
 #include <cmath>
 
 #include "../support/attention/plain_attention.h"
+#include "../support/small_models.h"
 
 using namespace sash;
 using namespace sash::testing;
 
 namespace {
 
-using Names = std::vector<std::string>;
 const TensorOptions kDouble{.dtype = DType::float64};
 
 nn::MultiheadAttention attention_with_biases(int64_t dim, int64_t heads) {
@@ -26,11 +26,6 @@ nn::MultiheadAttention attention_with_biases(int64_t dim, int64_t heads) {
   attention.to(DType::float64);
   for (auto& [name, p] : attention.state_dict()) p.copy_(randn(p.shape(), kDouble));
   return attention;
-}
-
-nn::CausalLM small_lm(double dropout = 0) {
-  return nn::CausalLM(
-      {.vocab = 11, .context = 6, .dim = 8, .heads = 2, .layers = 2, .dropout = dropout});
 }
 
 }  // namespace
@@ -194,7 +189,7 @@ TEST_CASE("former names of options mean what the new names mean") {
 
 TEST_CASE("a causal model sees no later token") {
   manual_seed(5);
-  nn::CausalLM lm = small_lm();
+  nn::CausalLM lm = small_lm({.context = 6});
   const Tensor a = tensor<int64_t>({1, 2, 3, 4, 5}).view({1, 5});
   const Tensor b = tensor<int64_t>({1, 2, 3, 9, 5}).view({1, 5});
   const Tensor x = lm(a), y = lm(b);
@@ -212,9 +207,10 @@ TEST_CASE("a causal model sees no later token") {
 }
 
 TEST_CASE("tied weights of a causal model") {
-  nn::CausalLM lm(
-      {.vocab = 7, .context = 4, .dim = 4, .heads = 1, .layers = 1, .tie_weights = true});
-  nn::CausalLM loose({.vocab = 7, .context = 4, .dim = 4, .heads = 1, .layers = 1});
+  SmallLM wanted{.vocab = 7, .context = 4, .dim = 4, .heads = 1, .layers = 1};
+  const nn::CausalLM loose = small_lm(wanted);
+  wanted.tie_weights = true;
+  const nn::CausalLM lm = small_lm(wanted);
   CHECK(lm.head.weight.is_same(lm.token_embedding.weight));
   CHECK(loose.num_parameters() - lm.num_parameters() == 28);
   CHECK(keys(lm) == keys(loose));
@@ -222,7 +218,7 @@ TEST_CASE("tied weights of a causal model") {
 
 TEST_CASE("generation") {
   manual_seed(6);
-  nn::CausalLM lm = small_lm(0.5);
+  nn::CausalLM lm = small_lm({.context = 6, .dropout = 0.5});
   for (auto& [name, p] : lm.state_dict()) p.mul_(8);  // far from uniform
   const RandomState random = random_state();
   const std::vector<int64_t> prompt{3, 1, 4};
@@ -248,7 +244,7 @@ TEST_CASE("generation") {
 
 TEST_CASE("texts that a causal model writes together are what they are alone") {
   manual_seed(10);
-  nn::CausalLM lm = small_lm();
+  nn::CausalLM lm = small_lm({.context = 6});
   for (auto& [name, p] : lm.state_dict()) p.mul_(8);
   const std::vector<std::vector<int64_t>> prompts{{3, 1, 4}, {1}, {5, 9, 2, 6, 5, 3, 5}};
   const auto all = lm.generate(prompts, 9, {.temperature = 0, .stride = 2});
@@ -303,7 +299,7 @@ TEST_CASE("wrong calls: inputs of transformers") {
       "MultiheadAttention: expected k and v of one shape and q of their batch size, got [2, 3, 8], "
       "[2, 4, 8] and [2, 5, 8]",
       ShapeError);
-  nn::CausalLM lm = small_lm();
+  nn::CausalLM lm = small_lm({.context = 6});
   CHECK_THROWS_WITH_AS(
       lm(zeros({1, 7}, {.dtype = DType::int64})),
       "CausalLM: expected a text of at most 6 tokens, one for each position of the "

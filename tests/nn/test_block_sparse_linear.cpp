@@ -7,6 +7,8 @@
 #include "../support/compare.h"
 #include "../support/devices.h"
 #include "../support/expect_error.h"
+#include "../support/names.h"
+#include "../support/small_models.h"
 #include "../support/temporary_folder.h"
 
 using namespace sash;
@@ -20,14 +22,6 @@ struct MLP : nn::Module {
   nn::Linear& head = register_module<nn::Linear>("head", 32, 5);
   Tensor forward(const Tensor& x) override { return head(relu(fc2(relu(fc1(x))))); }
 };
-
-std::vector<std::string> keys(const StateDict& dict) {
-  std::vector<std::string> names;
-  for (const auto& [name, tensor] : dict) names.push_back(name);
-  return names;
-}
-
-using Names = std::vector<std::string>;
 
 }  // namespace
 
@@ -115,8 +109,7 @@ TEST_CASE("sparsify: layers by name, in place") {
 
 TEST_CASE("sparsify: wrong arguments change nothing") {
   MLP mlp;
-  nn::CausalLM tied(
-      {.vocab = 64, .context = 16, .dim = 32, .heads = 2, .layers = 1, .tie_weights = true});
+  nn::CausalLM tied = small_lm({.vocab = 64, .dim = 32, .layers = 1, .tie_weights = true});
   expect_errors({
       {"ValueError: sparsify: expected the names of Linear layers, such as fc1, fc2, head, got "
        "'fc3'",

@@ -12,6 +12,7 @@
 #include <sash/tensor/random.h>
 
 #include "../support/expect_error.h"
+#include "../support/small_models.h"
 
 using namespace sash;
 using namespace sash::testing;
@@ -20,8 +21,7 @@ namespace {
 
 nn::CausalLM model_of(double dropout) {
   manual_seed(2);
-  return nn::CausalLM(
-      {.vocab = 11, .context = 9, .dim = 8, .heads = 2, .layers = 3, .dropout = dropout});
+  return small_lm({.context = 9, .layers = 3, .dropout = dropout});
 }
 
 bool all_near(const Tensor& a, const Tensor& b) {

@@ -21,14 +21,17 @@
 
 #include "../support/compare.h"
 #include "../support/expect_error.h"
+#include "../support/names.h"
+#include "../support/small_models.h"
 
 using namespace sash;
 using sash::testing::all_same;
 using sash::testing::expect_errors;
+using sash::testing::keys;
+using sash::testing::kInts;
+using sash::testing::Names;
 
 namespace {
-
-constexpr TensorOptions kInts{.dtype = DType::int64};
 
 struct MLP : nn::Module {
   SASH_MODULE(nn::Linear, fc1, 4, 16, {.bias = false});
@@ -45,14 +48,6 @@ struct Mixed : nn::ModuleOf<Mixed> {
 
   Tensor forward(const Tensor& a, const Tensor& b) { return left(a) + right(b) + table; }
 };
-
-std::vector<std::string> keys(const StateDict& dict) {
-  std::vector<std::string> names;
-  for (const auto& [name, tensor] : dict) names.push_back(name);
-  return names;
-}
-
-using Names = std::vector<std::string>;
 
 }  // namespace
 
@@ -210,7 +205,7 @@ TEST_CASE("modules: hooks of modules with several inputs, and errors that leave 
 
 TEST_CASE("modules: frozen parameters get no gradient, and cost no memory") {
   manual_seed(2);
-  nn::CausalLM model({.vocab = 7, .context = 4, .dim = 8, .heads = 2, .layers = 2});
+  nn::CausalLM model = sash::testing::small_lm({.vocab = 7, .context = 4});
   const Tensor tokens = randint(0, 7, {2, 4});
   model(tokens).sum().backward();
   model.freeze("token_embedding.*|layers\\.0\\..*");

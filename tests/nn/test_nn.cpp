@@ -19,9 +19,12 @@
 #include <sstream>
 
 #include "../support/compare.h"
+#include "../support/names.h"
 
 using namespace sash;
 using sash::testing::all_same;
+using sash::testing::keys;
+using sash::testing::Names;
 
 namespace {
 
@@ -30,14 +33,6 @@ struct MLP : nn::Module {
   nn::Linear& fc2 = register_module("fc2", nn::Linear(16, 1));
   Tensor forward(const Tensor& x) override { return fc2(relu(fc1(x))); }
 };
-
-std::vector<std::string> keys(const StateDict& dict) {
-  std::vector<std::string> names;
-  for (const auto& [name, tensor] : dict) names.push_back(name);
-  return names;
-}
-
-using Names = std::vector<std::string>;
 
 }  // namespace
 

@@ -23,6 +23,7 @@
 
 #include "../support/devices.h"
 #include "../support/expect_error.h"
+#include "../support/small_models.h"
 
 using namespace sash;
 using namespace sash::testing;
@@ -36,14 +37,8 @@ const nn::SummaryRow& row_of(const nn::Summary& summary, const char* name) {
   throw ValueError("row_of", "a row", name);
 }
 
-nn::CausalLM small_lm(const std::string& attention) {
-  return nn::CausalLM({.vocab = 11,
-                       .context = 256,
-                       .dim = 16,
-                       .heads = 2,
-                       .layers = 2,
-                       .dropout = 0.5,
-                       .attention = attention});
+nn::CausalLM lm_with(const std::string& attention) {
+  return small_lm({.context = 256, .dim = 16, .dropout = 0.5, .attention = attention});
 }
 
 // Two uses of one child, and a product of its own.
@@ -116,7 +111,7 @@ TEST_CASE_TEMPLATE("summary: attention counts the blocks of its mask", On, Cpu, 
   const Tensor tokens = zeros({1, 256}, {.dtype = DType::int64, .device = device});
   double dense = 0;
   for (const char* attention : {"dense", "causal_window:64"}) {
-    nn::CausalLM model = small_lm(attention);
+    nn::CausalLM model = lm_with(attention);
     model.to(device);
     const nn::Summary summary = nn::summary(model, tokens);
     const nn::SummaryRow& layer = row_of(summary, "layers.1");
@@ -141,7 +136,7 @@ TEST_CASE_TEMPLATE("summary: attention counts the blocks of its mask", On, Cpu, 
 TEST_CASE_TEMPLATE("summary: leaves the model as it was", On, Cpu, Cuda) {
   const Device device = On::device;
   if (missing(device)) return;
-  nn::CausalLM model = small_lm("dense");
+  nn::CausalLM model = lm_with("dense");
   model.to(device);
   model.layers[0].eval();
   model.parameters()[0].set_grad(ones_like(model.parameters()[0]));

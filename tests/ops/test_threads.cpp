@@ -29,6 +29,8 @@
 #include <sash/tensor/factories.h>
 #include <sash/tensor/tensor_impl.h>
 
+#include "../support/small_models.h"
+
 using namespace sash;
 
 namespace {
@@ -211,7 +213,7 @@ TEST_CASE("threads: each trains a model of its own, with the bits of one thread"
 
 TEST_CASE("threads: one model, one mask and its compiled maps serve all") {
   const FourThreads four;
-  nn::CausalLM model({.vocab = 11, .context = 96, .dim = 32, .heads = 2, .layers = 2});
+  nn::CausalLM model = sash::testing::small_lm({.context = 96, .dim = 32});
   model.eval();
   const Tensor ids = randint(0, 11, {2, 96});
   const Tensor q = randn({1, 2, 200, 16}), k = randn({1, 2, 200, 16}), v = randn({1, 2, 200, 16});

@@ -27,6 +27,7 @@
 
 #include "../support/devices.h"
 #include "../support/expect_error.h"
+#include "../support/small_models.h"
 
 using namespace sash;
 using namespace sash::testing;
@@ -57,13 +58,8 @@ struct Training {
 
   static nn::CausalLM make(double dropout, Device device) {
     manual_seed(11);
-    nn::CausalLM model({.vocab = kVocab,
-                        .context = kContext,
-                        .dim = 32,
-                        .heads = 2,
-                        .layers = 2,
-                        .dropout = dropout,
-                        .tie_weights = true});
+    nn::CausalLM model = small_lm(
+        {.vocab = kVocab, .context = kContext, .dim = 32, .dropout = dropout, .tie_weights = true});
     model.to(device);
     return model;
   }

@@ -76,6 +76,17 @@ TEST_CASE_TEMPLATE("masters: halves are the rounded parameters of a float32 run"
   }
 }
 
+TEST_CASE_TEMPLATE("masters: the first parameter may be empty", On, Cpu, Cuda) {
+  if (missing(On::device)) return;
+  const TensorOptions half{.dtype = DType::bfloat16, .device = On::device};
+  Tensor none = zeros({0}, half).requires_grad_(), p = ones({3}, half).requires_grad_();
+  optim::AdamW adamw({none, p}, {.lr = 1e-4, .weight_decay = 0, .master_weights = true});
+  for (Tensor x : {none, p}) x.set_grad(ones(x.shape(), half));
+  adamw.step();
+  const Tensor master = *find(adamw.state_dict(), "state.1.master");
+  CHECK(master.to_vector<float>()[0] == doctest::Approx(1 - 1e-4).epsilon(1e-7));
+}
+
 TEST_CASE("masters: small steps add up, which bfloat16 alone loses") {
   for (const bool masters : {false, true}) {
     Tensor p = ones({3}, {.dtype = DType::bfloat16}).requires_grad_();

@@ -17,7 +17,10 @@
 #include <functional>
 #include <limits>
 
+#include "../support/names.h"
+
 using namespace sash;
+using sash::testing::keys;
 
 namespace {
 
@@ -45,12 +48,6 @@ void compare(optim::Optimizer& optimizer, Tensor p, int steps,
   for (size_t i = 0; i < got.size(); ++i) {
     CHECK(got[i] == doctest::Approx(expected[i]).epsilon(1e-12));
   }
-}
-
-std::vector<std::string> keys(const StateDict& dict) {
-  std::vector<std::string> names;
-  for (const auto& [name, tensor] : dict) names.push_back(name);
-  return names;
 }
 
 }  // namespace

@@ -12,7 +12,7 @@
 #include <sash/optim/ema.h>
 #include <sash/optim/lion.h>
 #include <sash/optim/muon.h>
-#include <sash/optim/param_groups.h>
+#include <sash/optim/optimizer.h>
 #include <sash/optim/rmsprop.h>
 #include <sash/optim/schedule.h>
 #include <sash/optim/sgd.h>

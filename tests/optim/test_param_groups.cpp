@@ -6,7 +6,7 @@
 #include <sash/nn/layers/sequential.h>
 #include <sash/ops/elementwise/binary.h>
 #include <sash/optim/adam.h>
-#include <sash/optim/param_groups.h>
+#include <sash/optim/optimizer.h>
 #include <sash/optim/sgd.h>
 #include <sash/tensor/factories.h>
 #include <sash/tensor/random.h>

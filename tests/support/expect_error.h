@@ -11,7 +11,13 @@
 
 #include <doctest/doctest.h>
 
+#include <sash/tensor/tensor.h>
+
 namespace sash::testing {
+
+inline constexpr TensorOptions kInts{.dtype = DType::int64};
+inline constexpr TensorOptions kBools{.dtype = DType::boolean};
+inline constexpr TensorOptions kDoubles{.dtype = DType::float64};
 
 /// The name of a class without `sash::`.
 inline std::string type_name(const std::type_info& type) {

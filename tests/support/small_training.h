@@ -19,6 +19,8 @@
 #include <sash/optim/trainer/trainer.h>
 #include <sash/tensor/factories.h>
 
+#include "names.h"
+
 /// A training of a small classifier, to be run in tests of optim::Trainer.
 namespace sash::testing {
 
@@ -97,8 +99,6 @@ inline std::vector<std::string> names_in(const std::string& folder) {
   std::sort(names.begin(), names.end());
   return names;
 }
-
-using Names = std::vector<std::string>;
 
 template <class E>
 std::string message_of(const std::function<void()>& call) {

@@ -150,15 +150,15 @@ TEST_CASE("tokenizers: parts that sash does not have are named") {
        with(R"(,"normalizer":{"type":"Replace","pattern":{"Regex":"(a"},"content":""})")},
       {"FormatError: Tokenizer: expected merges of tokens of the vocabulary, got 'ab'",
        [] { Tokenizer::from_json(R"({"model":{"vocab":{"a":0,"b":1},"merges":["a b"]}})"); }},
-      {"FormatError: Vocabulary: expected a number for each token, got 0 for 'a' and 'b'",
+      {"FormatError: Vocabulary: expected another number for each token, got 0 for 'a' and 'b'",
        [] { Tokenizer::from_json(R"({"model":{"vocab":{"a":0,"b":0},"merges":[]}})"); }},
   });
   CHECK(thrown_by([] {
           Tokenizer::from_json("{");
-        }).starts_with("FormatError: Tokenizer: expected a tokenizer.json, got "));
+        }).starts_with("FormatError: Tokenizer: expected a valid tokenizer.json, got "));
   CHECK(thrown_by([] {
           Tokenizer::from_json("{}");
-        }).starts_with("FormatError: Tokenizer: expected a tokenizer.json, got "));
+        }).starts_with("FormatError: Tokenizer: expected a valid tokenizer.json, got "));
   expect_errors({
       {"IoError: Tokenizer: cannot open '/no/file': No such file or directory",
        [] { Tokenizer::load("/no/file"); }},
@@ -198,7 +198,7 @@ TEST_CASE("tokenizers: numbers that are out of range are refused") {
   const std::string id = "FormatError: Tokenizer: expected an integer id from 0 to 16777215, got ";
   const std::string any = " from 0 to 9223372036854775807, got ";
   const std::string below =
-      "FormatError: Tokenizer: expected a post-processor's tokens below 2, got ";
+      "FormatError: Tokenizer: expected tokens of the post-processor below 2, got ";
   const std::string most =
       "FormatError: Tokenizer: expected an integer max_input_chars_per_word" + any;
   expect_errors({
@@ -213,7 +213,7 @@ TEST_CASE("tokenizers: numbers that are out of range are refused") {
       {below + "999999999", special("999999999")},
       {"FormatError: Tokenizer: expected an integer id" + any + "-7", special("-7")},
       {"nothing was thrown", strip(" ", "1")},
-      {"FormatError: Tokenizer: expected a content to strip, got ''",
+      {"FormatError: Tokenizer: expected a content to strip that is not empty, got ''",
        strip("", "9223372036854775807")},
       {"FormatError: Tokenizer: expected an integer start" + any + "18446744073709551615",
        strip(" ", "18446744073709551615")},
@@ -222,7 +222,7 @@ TEST_CASE("tokenizers: numbers that are out of range are refused") {
       {most + "1e+300", word_piece("1e300")},
       {"FormatError: Tokenizer: expected an integer vocab from 0 to 16777215, got 0.5",
        [] { Tokenizer::from_json(R"({"model":{"vocab":{"a":0.5},"merges":[]}})"); }},
-      {"FormatError: Tokenizer: expected added tokens' numbers from 0 to 2^24, got -1",
+      {"FormatError: Tokenizer: expected numbers of added tokens from 0 to 2^24, got -1",
        [] {
          text::TokenizerParts parts;
          parts.vocabulary = std::make_shared<const text::Vocabulary>(std::vector<std::string>{"a"});

@@ -10,18 +10,18 @@
 #include "../../../core/range.h"
 #include "../../../ops/kernels/attention.h"
 
-/// Which keys a tile of queries reads: its block row of the map, narrowed by the bounds and trimmed
-/// to the keys that any query sees, in steps of limited size.
+/// Finds the keys that a tile of queries reads. They are the blocks of the tile's row in the block
+/// map, without keys that no query of the tile sees. Steps of limited size go through them.
 namespace sash::cpu::attn {
 
 using Index = int64_t;
 
-/// Queries of a tile, and of a block of the map: four AVX-512 registers.
+/// Number of queries in a tile, and in a block of the map: four AVX-512 registers.
 inline constexpr Index kRows = 64;
 inline constexpr Index kBlockKeys = kernels::kBlockKeys;
-/// Most keys of a step.
+/// The most keys in a step.
 inline constexpr Index kStepKeys = 128;
-/// Queries, or keys, that share a range of what they see: the columns of a panel of products.
+/// Number of queries, or of keys, that share one visible range: the columns of a panel of products.
 inline constexpr Index kGroup = 8;
 inline constexpr Index kRowGroups = kRows / kGroup;
 
@@ -37,11 +37,12 @@ struct AttentionDims {
   Index keys_of(Index block) const { return std::min(kBlockKeys, keys - block * kBlockKeys); }
 
   const kernels::AttentionParams& params;
-  Index batches, heads, groups, queries, keys, depth, v_depth;  ///< groups: heads of k and v
-  const kernels::BlockMap& map;                                 ///< of kRows queries a block
+  Index batches, heads, groups, queries, keys, depth,
+      v_depth;                   ///< groups: number of heads of k and v
+  const kernels::BlockMap& map;  ///< with blocks of kRows queries
 };
 
-/// The queries [first, first + count) of head (b, h): block number `block` of the map.
+/// The queries [first, first + count) of head (b, h). They are block number `block` of the map.
 struct QueryTile {
   QueryTile(const AttentionDims& dims, Index b, Index h, Index block);
 
@@ -53,7 +54,7 @@ class TileBlocks {
  public:
   struct Entry {
     Index block;  ///< keys [block kBlockKeys, (block + 1) kBlockKeys)
-    Index bits;   ///< number of its bit tile; -1 if full
+    Index bits;   ///< number of the block's bit tile; -1 if the block is full
   };
 
   TileBlocks(const AttentionDims& dims, const QueryTile& tile);
@@ -65,23 +66,25 @@ class TileBlocks {
     return {list_.block_of(row_, entry), list_.tile_of(row_, entry)};
   }
 
-  /// Whether the bounds of some query meet the block; whether those of some query cut it.
+  /// meets: whether the bounds of any query overlap the block. cuts: whether the bounds of any
+  /// query exclude some of its keys.
   bool meets(Index block) const;
   bool cuts(Index block) const;
-  /// The keys of `block`, counted from its first, within the bounds of the tile's query i.
+  /// The keys of `block` within the bounds of the tile's query i, counted from the first key of the
+  /// block.
   IndexRange within(Index block, Index i) const;
 
  private:
   const kernels::BlockList& list_;
   const kernels::BlockRow& row_;
-  const kernels::KeyRange* bounds_ = nullptr;  // of the tile's queries
+  const kernels::KeyRange* bounds_ = nullptr;  // bounds of the tile's queries
   IndexRange met_, whole_;  // the keys within the bounds of some query, and of every query
 };
 
-/// The key blocks that some queries meet, each with its rank.
+/// A set of key blocks. The rank of a block is its number within the set.
 class BlockSet {
  public:
-  /// Those of the query blocks `tiles` of the heads `heads` of batch b.
+  /// The key blocks that the query blocks `tiles` read, in the heads `heads` of batch b.
   BlockSet(const AttentionDims& dims, Index b, IndexRange heads, IndexRange tiles);
 
   Index size() const { return size_; }
@@ -90,7 +93,7 @@ class BlockSet {
     const uint64_t below = word(block).bits & ((uint64_t{1} << (block % 64)) - 1);
     return word(block).before + std::popcount(below);
   }
-  /// The row of `key` where a task packs the rows of its blocks.
+  /// The row of `key` in memory where a task packs the rows of the blocks of this set.
   Index packed_row(Index key) const {
     return rank(key / kBlockKeys) * kBlockKeys + key % kBlockKeys;
   }
@@ -114,14 +117,16 @@ class BlockSet {
   Index size_ = 0;
 };
 
-/// Consecutive keys of a step.
+/// A run of consecutive keys in a step.
 struct Segment {
-  Index key;     ///< number of the first
-  Index keys;    ///< how many, a multiple of kGroup
-  Index column;  ///< of the first in the step's tile of scores
-  /// For each key, bit i says whether the tile's query i sees it. Null: all queries see all keys.
+  Index key;     ///< number of the first key
+  Index keys;    ///< number of keys, a multiple of kGroup
+  Index column;  ///< column of the first key in the step's tile of scores
+  /// One word for each key: bit i says whether the tile's query i sees the key. Null: all queries
+  /// see all keys.
   const uint64_t* visible;
-  /// For each group of queries, the keys that any of them sees, counted from the first.
+  /// For each group of queries, the keys that any of these queries sees, counted from the first
+  /// key.
   std::array<IndexRange, kRowGroups> seen;
 
   /// The queries that see any key of the group that starts at `first`.
@@ -131,7 +136,8 @@ struct Segment {
     for (Index j = 0; j < kGroup; ++j) any |= visible[first + j];
     return range_of_bits(any);
   }
-  /// Whether any of the queries [query, query + count) sees a key of that group.
+  /// Whether any of the queries [query, query + count) sees a key of the group that starts at
+  /// `first`.
   bool any_of(Index query, Index count, Index first) const {
     if (!visible) return true;
     const IndexRange queries = queries_of(first);
@@ -140,7 +146,7 @@ struct Segment {
   IndexRange keys_of(Index group) const {
     return visible ? seen[static_cast<size_t>(group)] : IndexRange{0, keys};
   }
-  /// The part from key `first` of the segment to the end of its block.
+  /// The part of the segment from its key `first` to the end of the block with that key.
   Segment block_from(Index first) const {
     Segment part = *this;
     part.key += first;
@@ -155,13 +161,13 @@ class Steps {
   Steps(const AttentionDims& dims, const QueryTile& tile)
       : dims_(dims), tile_(tile), blocks_(dims, tile) {}
 
-  /// Advances; false at the end.
+  /// Goes to the next step; returns false at the end.
   bool next();
   std::span<const Segment> segments() const { return {segments_.data(), count_}; }
   Index keys() const { return keys_; }
 
  private:
-  static constexpr size_t kMaxSegments = 6;  // of a step
+  static constexpr size_t kMaxSegments = 6;  // in a step
 
   Segment segment(TileBlocks::Entry entry);
   bool append(const Segment& segment);
@@ -173,7 +179,7 @@ class Steps {
   std::array<Segment, kMaxSegments> segments_;
   size_t count_ = 0;
   Index keys_ = 0;
-  // Visible pairs of segments that bounds cut.
+  // Visible pairs of those segments that bounds cut.
   uint64_t words_[kMaxSegments][kBlockKeys];
 };
 

@@ -4,11 +4,11 @@
 
 #include "attention_tile.h"
 
-/// Scores: products of queries and keys with everything that is added to them.
+/// Scores: the products of queries and keys, plus the biases.
 namespace sash::cpu::attn {
 
-/// Biases that depend on the distance j - p alone: relative bias and ALiBi. A segment has
-/// keys + kRows - 1 diagonals; diagonal x holds the pairs with x = keys - 1 - j + i, so the lanes
+/// Biases that depend only on the distance j - p: relative bias and ALiBi. A segment has
+/// keys + kRows - 1 diagonals. Diagonal x holds the pairs with x = keys - 1 - j + i, so the lanes
 /// of a column read consecutive diagonals.
 template <class T>
 class Diagonals {
@@ -64,8 +64,8 @@ class Diagonals {
   bool any_ = false;
 };
 
-/// The part of a bias [B, H, S_q, S_k], or of its gradient, for a tile and a segment. Its rows are
-/// queries and a tile's columns are, so squares of registers are transposed.
+/// The part of a bias [B, H, S_q, S_k], or of its gradient, for a tile and a segment. A row of the
+/// bias is a query, but a column of a tile is a query. So squares of registers are transposed.
 template <class T>
 class BiasPart {
  public:
@@ -103,7 +103,8 @@ class BiasPart {
 
   T* at(Index i, Index j) const { return data_ + i * query_step_ + j * key_step_; }
 
-  // `square` for kSide queries from i and kSide keys from j on, `single` for the remainder.
+  // Calls square(i, j) for kSide queries from i on and kSide keys from j on, and single(i, j) for
+  // each remaining pair.
   template <class Square, class Single>
   void for_each_square(Square&& square, Single&& single) const {
     const bool contiguous = key_step_ == 1;
@@ -121,7 +122,7 @@ class BiasPart {
   Index query_step_, key_step_, queries_, keys_;
 };
 
-/// s = softcap tanh(s / softcap); `slopes`, if not null, becomes 1 - tanh^2.
+/// s = softcap tanh(s / softcap). If `slopes` is not null, it gets the derivative 1 - tanh^2.
 template <class T>
 void cap(T softcap, Index count, T* scores, T* slopes) {
   using Array = Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>, Eigen::Aligned64>;
@@ -131,8 +132,8 @@ void cap(T softcap, Index count, T* scores, T* slopes) {
   s *= softcap;
 }
 
-/// The scores of a segment's keys, before anything is hidden. `q` is [depth][kRows], `keys` are the
-/// rows of the segment's keys, and `slopes`, if not null, gets those of the softcap.
+/// Computes the scores of a segment's keys, also of hidden pairs. `q` is [depth][kRows], `keys` are
+/// the rows of the segment's keys. If `slopes` is not null, it gets the derivatives of the softcap.
 template <class T>
 void form_scores(const AttentionDims& dims, const QueryTile& tile, const Segment& segment,
                  const Diagonals<T>& diagonals, const T* q, Rows<const T> keys, T* scores,

@@ -19,7 +19,7 @@
 /// maxima and sums need no shuffles.
 namespace sash::cpu::attn {
 
-/// How many tasks kernels aim at, and the fewest query tiles of a task.
+/// The number of tasks that kernels aim for, and the least number of query tiles in a task.
 inline constexpr Index kTargetTasks = 16;
 inline constexpr Index kMinTilesPerTask = 4;
 
@@ -49,8 +49,8 @@ class Scratch {
   std::array<T*, kParts> parts_;
 };
 
-/// Flush-to-zero mode of the current thread for a scope: vanishing weights pass through denormal
-/// numbers, at which x86 is a hundred times slower.
+/// Sets the flush-to-zero mode of the current thread for a scope. Weights that vanish become
+/// denormal numbers on the way, with which x86 is a hundred times slower.
 class FlushDenormals {
  public:
   FlushDenormals() : before_(mode()) { set_mode(before_ | kFlush); }
@@ -90,7 +90,7 @@ Rows<T> head(const TensorView& x, Index b, Index h) {
   return {x.ptr<T>() + b * x.strides[0] + h * x.strides[1], x.strides[2]};
 }
 
-/// Copies `count` rows to [rows][padded_width], zeros elsewhere.
+/// Copies `count` rows to [rows][padded_width] and fills the rest with zeros.
 template <class T>
 void copy_rows(Rows<const T> from, Index count, Index rows, Index width, T* to) {
   using Packet = typename Eigen::internal::packet_traits<T>::type;
@@ -112,9 +112,9 @@ void copy_rows(Rows<const T> from, Index count, Index rows, Index width, T* to) 
   std::fill(to + count * padded, to + rows * padded, T(0));
 }
 
-/// The rows of the keys of a task: used in place if they are contiguous and made of whole vectors,
-/// else gathered block by block and zero-padded. (Rows far apart would evict each other from the
-/// cache.)
+/// The rows of a task's keys. They are used in place if they are contiguous and consist of whole
+/// vectors. Otherwise they are gathered block by block and padded with zeros, because rows that lie
+/// far apart would evict each other from the cache.
 template <class T>
 class KeyRows {
  public:
@@ -122,7 +122,7 @@ class KeyRows {
   static bool gathers(Rows<const T> from, Index keys, Index width) {
     return width != padded_width<T>(width) || keys % kGroup != 0 || from.stride != width;
   }
-  /// Elements that `gathered` has to hold.
+  /// The number of elements that `gathered` must hold.
   static Index size(Rows<const T> from, const BlockSet& blocks, Index keys, Index width) {
     return gathers(from, keys, width) ? blocks.size() * kBlockKeys * padded_width<T>(width) : 0;
   }
@@ -139,7 +139,7 @@ class KeyRows {
       gathered += kBlockKeys * rows_.stride;
     });
   }
-  /// The rows from key `key` on, to the end of its run of listed blocks.
+  /// The rows from `key` to the end of the run of listed blocks with that key.
   Rows<const T> from(Index key) const {
     return {rows_.row(blocks_ ? blocks_->packed_row(key) : key), rows_.stride};
   }
@@ -149,7 +149,7 @@ class KeyRows {
   const BlockSet* blocks_ = nullptr;
 };
 
-/// Transposes `count` <= kRows rows to [width][kRows], zeros elsewhere.
+/// Transposes `count` <= kRows rows to [width][kRows] and fills the rest with zeros.
 template <class T>
 void transpose_rows(Rows<const T> from, Index count, Index width, T* to) {
   constexpr Index kSide = Panel<T>::kPacket;
@@ -165,8 +165,8 @@ void transpose_rows(Rows<const T> from, Index count, Index width, T* to) {
   }
 }
 
-/// scores = alpha X Y' for the segment's keys, from X as [width][kRows] and the keys' rows of Y.
-/// Where no query of a vector sees a key of a group, the scores are left as they are.
+/// scores = alpha X Y' for the segment's keys. X is [width][kRows], Y has the rows of the keys.
+/// Scores are not written where no query of a vector sees a key of the group.
 template <class T>
 void multiply_visible(const Segment& segment, const T* x, Rows<const T> y, Index width, T alpha,
                       T* scores) {
@@ -176,7 +176,7 @@ void multiply_visible(const Segment& segment, const T* x, Rows<const T> y, Index
                 segment.keys, width, alpha);
     return;
   }
-  // Groups whose queries lie in the same vectors go together.
+  // Groups whose queries lie in the same vectors are multiplied together.
   const auto vectors_of = [&](Index j) {
     const IndexRange queries = segment.queries_of(j);
     return IndexRange{queries.first / P::kPacket * P::kPacket, round_up(queries.past, P::kPacket)};
@@ -253,7 +253,7 @@ void hide(const Segment& segment, T value, T* tile) {
   }
 }
 
-/// The factors 0 or 1 / (1 - p) of the weights of `keys` keys from `key` on.
+/// The dropout factors, 0 or 1 / (1 - p), for the weights of `keys` keys from `key` on.
 template <class T>
 void draw_dropout(const AttentionDims& dims, const QueryTile& tile, Index key, Index keys,
                   T* factors) {

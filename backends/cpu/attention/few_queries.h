@@ -5,12 +5,13 @@
 #include "../shape/convert.h"
 #include "attention_scores.h"
 
-/// Attention of a few queries, as while a text is written token by token. The lanes of a vector are
-/// features of one query, so that no lane is padding, and keys and values are read as they are
-/// stored: once per query head, halves too.
+/// Attention of a few queries, for example when a text is generated token by token. The lanes of a
+/// vector are features of one query, so no lane is padding. Keys and values are read where they are
+/// stored, halves too, once for each query head.
 namespace sash::cpu::attn {
 
-/// Most queries; a tile has kRows, at the cost of about this many.
+/// The most queries. A tile of kRows queries costs about as much as this number of queries does
+/// here.
 inline constexpr Index kFewQueries = 8;
 
 inline bool has_few_queries(const AttentionDims& dims) {
@@ -107,7 +108,7 @@ class FewQueries {
     }
   }
 
-  // Scores of query i, and those of hidden keys to the end of the last vector.
+  // The scores of query i. The last vector is filled up with the score of a hidden key.
   void form_scores(const Segment& segment, const IndexRange& keys, Index i, T* scores) const {
     const Index count = keys.size(), first = segment.key + keys.first;
     for (Index j = 0; j < count; ++j) scores[j] = score(dims_, q_.row(i), k_.row(first + j));
@@ -122,7 +123,7 @@ class FewQueries {
     std::fill(scores + count, scores + padded, kHidden<T>);
   }
 
-  // Scores become weights; returns their sum.
+  // Replaces the scores by weights; returns the sum of the weights.
   static T weigh(T* scores, Index columns, T highest) {
     Lanes<T> sum = T(0);
     for (Index j = 0; j < columns; j += kLanes) {
@@ -165,7 +166,7 @@ class FewQueries {
 
   const AttentionDims& dims_;
   QueryTile tile_;
-  Index most_;  // columns
+  Index most_;  // the most columns
   Rows<const T> q_;
   Rows<const Element> k_, v_;
   Rows<T> out_;

@@ -10,9 +10,8 @@ namespace sash::cpu {
 /// contiguous columns, the right operand is read element by element. So a result can be either
 /// operand of the next product.
 ///
-/// A result is computed in panels of registers: up to four of its rows' vectors times up to eight
-/// columns, enough of them to keep two multiply-add units busy. Each element is summed in order of
-/// depth.
+/// A result is computed in panels that fit into registers: up to four vectors of rows times up to
+/// eight columns. This keeps two multiply-add units busy. Each element is summed in order of depth.
 template <class T>
 class Panel {
   using Index = int64_t;
@@ -64,7 +63,8 @@ class Panel {
     over_panels(c, a, b, rows, cols, depth, store);
   }
 
-  /// `count` <= kPacket columns of kPacket elements become rows; the other rows' places get zeros.
+  /// Transposes `count` <= kPacket columns of kPacket elements to rows. The remaining rows get
+  /// zeros.
   static void transpose(Columns<const T> from, Index count, Columns<T> to) {
     transpose_square(from, count, to, Eigen::internal::pset1<Packet>(T(0)));
   }
@@ -129,7 +129,7 @@ class Panel {
     if constexpr (!kManyRegisters) {
       over_columns<kPackets, kPackets == 1 ? 8 : 4>(c, a, b, 0, cols, depth, store);
     } else if constexpr (kPackets == 4) {
-      // Sixes as long as fours can do the rest.
+      // Panels of six columns, as long as panels of four can cover the rest.
       const Index sixes = cols % 6 == 2 ? cols - 8 : cols / 6 * 6;
       over_columns<4, 6>(c, a, b, 0, sixes, depth, store);
       over_columns<4, 4>(c, a, b, sixes, cols, depth, store);

@@ -10,18 +10,18 @@
 /// accumulates dk and dv.
 namespace sash::cpu::attn {
 
-/// Consecutive query blocks of the heads that share a key head, with partial sums of dk, dv and the
-/// relative bias's gradient. The first chunk that lists a key block sums into the gradient itself
-/// if its rows are whole vectors side by side. The others have private sums, which are added in
-/// order afterwards.
+/// Consecutive query blocks of the heads that share a key head, and the sums of dk, dv and the
+/// gradient of the relative bias over these queries. The first chunk that reads a key block adds
+/// directly to the gradient if the rows of the gradient are contiguous whole vectors. Other chunks
+/// have sums of their own, which are added afterwards in order.
 template <class T>
 class QueryChunk {
  public:
   /// The sums of a key block, [kBlockKeys][padded_width].
   struct Sums {
     T *dk = nullptr, *dv = nullptr;
-    bool in_gradient = false;  ///< else private
-    bool zeroed = false;       ///< else uninitialised
+    bool in_gradient = false;  ///< whether the sums are in the gradient itself
+    bool zeroed = false;       ///< whether the sums were initialised
   };
 
   QueryChunk(const AttentionDims& dims, Index b, Index group, IndexRange tiles)
@@ -37,7 +37,7 @@ class QueryChunk {
     return {group_ * each, (group_ + 1) * each};
   }
 
-  /// Allocates the sums, given the earlier chunks of the key head.
+  /// Allocates the sums. `earlier` are the chunks of the key head before this one.
   void allocate(const KernelContext& context, std::span<const std::optional<QueryChunk>> earlier,
                 const kernels::AttentionGradients& to) {
     const Index width = padded_width<T>(dims_.depth), v_width = padded_width<T>(dims_.v_depth);
@@ -73,7 +73,7 @@ class QueryChunk {
     std::fill_n((*memory_)[2], sizes[2], T(0));
   }
 
-  /// The sums of a listed block, zeroed the first time.
+  /// The sums of a key block of this chunk. The first call fills them with zeros.
   const Sums& sums_of(Index block) {
     Sums& sums = sums_[static_cast<size_t>(blocks_.rank(block))];
     if (!sums.zeroed) {
@@ -84,7 +84,7 @@ class QueryChunk {
     }
     return sums;
   }
-  /// The sums of a block if they were zeroed, else null.
+  /// The sums of a key block; null if they were never asked for.
   const Sums* find_sums(Index block) const {
     if (!blocks_.contains(block)) return nullptr;
     const Sums& sums = sums_[static_cast<size_t>(blocks_.rank(block))];
@@ -107,8 +107,7 @@ class QueryChunk {
 template <class T>
 using QueryChunks = std::span<const std::optional<QueryChunk<T>>>;
 
-/// Reduces the private sums of one key block over the chunks: `sums` is a member of
-/// QueryChunk::Sums.
+/// Adds the sums of one key block over all chunks. `sums` is a member of QueryChunk::Sums.
 template <class T>
 void reduce_rows(QueryChunks<T> chunks, Index block, Rows<T> to, Index count, Index width,
                  T* QueryChunk<T>::Sums::*sums) {

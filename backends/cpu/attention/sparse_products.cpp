@@ -9,19 +9,16 @@
 namespace sash::cpu {
 namespace {
 
-// Lists of K entries for each of N rows of D elements, for G heads that read tables of S rows.
+// Lists [G, N, K] of entries for N rows of D elements each, for G heads that read tables of S rows.
 struct Lists {
+  Lists(View list, View table) : index(list.ptr<int64_t>()) {
+    heads = list.shape[0], rows = list.shape[1], entries = list.shape[2];
+    table_rows = table.shape[1], width = table.shape[2];
+    heads_per_table = heads / std::max<int64_t>(1, table.shape[0]);
+  }
+
   const int64_t* index;
   int64_t heads, rows, entries, width, table_rows, heads_per_table;
-
-  Lists(const TensorView& list, const TensorView& table)
-      : index(list.ptr<int64_t>()),
-        heads(list.shape[0]),
-        rows(list.shape[1]),
-        entries(list.shape[2]),
-        width(table.shape[2]),
-        table_rows(table.shape[1]),
-        heads_per_table(heads / std::max<int64_t>(1, table.shape[0])) {}
 
   // Offset of the table that row number `row` of all heads reads.
   int64_t table_of(int64_t row) const { return row / rows / heads_per_table * table_rows * width; }

@@ -9,10 +9,10 @@
 
 namespace sash::cpu {
 
-/// What all elements of a dropout share.
+/// The parameters of a dropout.
 struct DropoutRule {
   uint64_t seed;
-  uint64_t first;  ///< counter of element 0
+  uint64_t first;  ///< random counter of element 0
   uint32_t threshold;
   double scale;
 
@@ -23,8 +23,8 @@ struct DropoutRule {
         scale(p == 1 ? 0 : 1 / (1 - p)) {}
 };
 
-/// y[i] = x[i] times the multiplier of element flat + i; y may be x. Halves, to float32 or from it
-/// too, are multiplied in float32.
+/// y[i] = x[i] times the multiplier of element flat + i. y may be x. If x or y has halves, the
+/// product is computed in float32.
 template <class Out, class In>
 void drop(const DropoutRule& rule, int64_t flat, int64_t n, Out* y, const In* x) {
   using T = compute_t<In>;

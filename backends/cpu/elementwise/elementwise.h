@@ -10,17 +10,18 @@
 #include "../../../core/parallel.h"
 #include "../../../tensor/kernels/view.h"
 
-/// The one mechanism for elementwise kernels over strided and broadcast operands.
+/// All elementwise kernels over strided and broadcast operands use these loops.
 ///
-/// Axes are merged over all operands, the flat index space is cut in fixed pieces for the threads,
-/// and each piece into blocks. A functor sees every operand of a block as contiguous memory: the
-/// operand's own where its elements lie side by side, else a small buffer that is gathered before
-/// the call (scattered after it, for the output). Blocks span rows where rows are short.
+/// Axes that are contiguous in all operands are merged. The elements are cut into fixed pieces, one
+/// for a task, and each piece into blocks. A functor gets every operand of a block as contiguous
+/// memory: the memory of the operand where the block is contiguous, otherwise a small buffer.
+/// Inputs are gathered into the buffer before the call; the output is scattered after it. If rows
+/// are short, a block covers several rows.
 ///
-/// The output may be the very same view as an input; any other overlap is the caller's to avoid.
+/// The output may be the same view as an input. The caller must avoid any other overlap.
 namespace sash::cpu {
 
-/// Elements per task of `parallel_for`, and per buffered block.
+/// Elements in a piece, and in a block that needs a buffer.
 inline constexpr int64_t kPiece = 32768;
 inline constexpr int64_t kBlock = 512;
 
@@ -61,8 +62,8 @@ bool mergeable(const Walk<N>& walk, size_t last, int64_t extent,
 
 }  // namespace detail
 
-/// Axes of extent 1 are dropped, neighbours merged. The first view's shape rules; the others
-/// broadcast to it.
+/// The walk over these views. Axes of extent 1 are dropped and neighbours merged where possible.
+/// The first view determines the shape; the others broadcast to it.
 template <size_t N>
 Walk<N> make_walk(const std::array<const TensorView*, N>& views, Order order) {
   Walk<N> walk;
@@ -140,8 +141,8 @@ void for_each_row(const Steps& extent, const Steps& stride, int rank, Position a
   }
 }
 
-/// One operand of a walk, as blocks of contiguous elements. What copies is not inlined: all kernels
-/// share it.
+/// One operand of a walk, as blocks of contiguous elements. Functions that copy are not inlined, so
+/// that all kernels share them.
 template <class T>
 class Operand {
  public:
@@ -164,7 +165,8 @@ class Operand {
   /// Whether a part of one row can be used where it lies.
   bool unit() const { return linear_ || stride_[static_cast<size_t>(rank_ - 1)] == 1; }
 
-  /// The block's own memory, or null if it needs the buffer. `in_row`: it lies within one row.
+  /// The memory of the block in the operand; null if the block needs the buffer. `in_row`: the
+  /// block lies within one row.
   T* direct(const Position& at, int64_t flat, bool in_row) const {
     if (linear_) return base_ + flat;
     return in_row && unit() ? base_ + at.offset(stride_, rank_) : nullptr;
@@ -193,7 +195,7 @@ class Operand {
     });
   }
 
-  /// Spreads the buffer over the elements it stands for.
+  /// Scatters the buffer to the elements of the block.
   [[gnu::noinline]] void write(const Position& at, int64_t n) const {
     const T* from = buffer_;
     for_each_row(extent_, stride_, rank_, at, n, [&](int64_t offset, int64_t step, int64_t length) {

@@ -10,15 +10,13 @@
 /// forms reach their limits, 0 and 1, exactly.
 namespace sash::cpu {
 
-template <class T>
-inline constexpr T kTwoK = static_cast<T>(2 * std::numbers::sqrt2 * std::numbers::inv_sqrtpi);
-template <class T>
-inline constexpr T kDensity = static_cast<T>(std::numbers::inv_sqrtpi / std::numbers::sqrt2);
-template <class T>
-inline constexpr T kCubic = static_cast<T>(0.044715);
+inline constexpr double kTwoK = 2 * std::numbers::sqrt2 * std::numbers::inv_sqrtpi;
+inline constexpr double kDensity = std::numbers::inv_sqrtpi / std::numbers::sqrt2;
+inline constexpr double kCubic = 0.044715;
 
-/// In float32, 1/2 + x p(x^2) / q(x^2) with an error of 2e-7. The quotient is a little too large at
-/// the end of its range, so that it is cut to 1/2 there, with whatever rounding.
+/// In float32, 1/2 + x p(x^2) / q(x^2) with an error of 2e-7. At the end of its range the quotient
+/// is slightly above 1/2 by design, and is cut to 1/2. So the result is exact there, however the
+/// quotient is rounded.
 template <class T>
 [[gnu::always_inline]] inline Lanes<T> normal_cdf(const Lanes<T>& x) {
   if constexpr (std::is_same_v<T, float>) {
@@ -44,19 +42,19 @@ template <class T>
 /// x times the derivative of `normal_cdf`.
 template <class T>
 [[gnu::always_inline]] inline Lanes<T> normal_slope(const Lanes<T>& x) {
-  return x * (exp_of_negative(x * x * T(-0.5)) * kDensity<T>);
+  return x * (exp_of_negative(x * x * T(-0.5)) * T(kDensity));
 }
 
 // (1 + tanh u) / 2 = 1 / (1 + e^(-2u)): one exponential, and no cancellation for u < 0.
 template <class T>
 [[gnu::always_inline]] inline Lanes<T> tanh_cdf(const Lanes<T>& x) {
-  return T(1) / (exp(x * (x * x * kCubic<T> + T(1)) * -kTwoK<T>) + T(1));
+  return T(1) / (exp(x * (x * x * T(kCubic) + T(1)) * -T(kTwoK)) + T(1));
 }
 
 /// x times the derivative of `tanh_cdf`, p: P' = P (1 - P) 2 u'.
 template <class T>
 [[gnu::always_inline]] inline Lanes<T> tanh_slope(const Lanes<T>& x, const Lanes<T>& p) {
-  return x * p * (T(1) - p) * kTwoK<T> * (x * x * (3 * kCubic<T>)+T(1));
+  return x * p * (T(1) - p) * T(kTwoK) * (x * x * (3 * T(kCubic)) + T(1));
 }
 
 }  // namespace sash::cpu

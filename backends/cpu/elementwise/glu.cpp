@@ -116,16 +116,10 @@ void for_parts(int64_t rows, int64_t width, F&& f) {
 
 template <class F>
 void with_gate(Gate gate, F&& f) {
-  switch (gate) {
-    case Gate::silu:
-      return f(SiluGate{});
-    case Gate::gelu:
-      return f(GeluGate{});
-    case Gate::gelu_tanh:
-      return f(TanhGate{});
-    case Gate::clamped_silu:
-      return f(ClampedGate{});
-  }
+  if (gate == Gate::silu) return f(SiluGate{});
+  if (gate == Gate::gelu) return f(GeluGate{});
+  if (gate == Gate::gelu_tanh) return f(TanhGate{});
+  f(ClampedGate{});
 }
 
 void glu_forward(KernelContext&, View x, View y, Gate gate) {

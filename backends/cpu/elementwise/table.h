@@ -14,8 +14,8 @@
 /// The kernels of the table's rows. A formula runs on Eigen arrays, unless the row is listed here.
 namespace sash::cpu {
 
-/// Rows whose formula is for single elements, or whose function in Eigen is not exact: its square
-/// root makes NaN of infinity.
+/// Rows whose formula takes single elements, or whose function in Eigen is not exact: for example,
+/// its square root of infinity is NaN.
 using ByElement = op::List<op::Sign, op::Sqrt, op::Rsqrt, op::IsNan, op::IsFinite, op::Pow,
                            op::Remainder, op::FloorDivide, op::ReluBackward>;
 
@@ -85,7 +85,7 @@ void evaluate(op::Minimum, auto& out, const X& a, const X& b) {
   out = a.binaryExpr(b, Eigen::internal::scalar_min_op<T, T, Eigen::PropagateNaN>());
 }
 
-/// Rows that are computed in registers when they are of halves; others in the L1 cache.
+/// Rows that are computed in registers for halves. Other rows use float32 buffers in the L1 cache.
 using InRegisters = op::List<op::Neg, op::Abs, op::Square, op::Reciprocal, op::Exp, op::Relu,
                              op::Add, op::Sub, op::Mul, op::Div, op::Maximum, op::Minimum>;
 

@@ -50,7 +50,7 @@ class LineSort {
         entries_(memory_.ptr<Entry>()),
         other_(entries_ + count) {}
 
-  /// To be filled in the order of places before each `run`.
+  /// The caller fills these, in the order of their places, before each `run`.
   std::span<Entry> entries() const { return {entries_, count_}; }
 
   void run() {

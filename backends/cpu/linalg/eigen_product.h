@@ -5,7 +5,7 @@
 #include "gemm.h"
 #include "tiles.h"
 
-/// Products by Eigen: of processors without a MicroKernel, and of vectors.
+/// Products with Eigen, for processors without a MicroKernel and for vectors.
 namespace sash::cpu::eigen {
 
 using Eigen::ColMajor;

@@ -6,16 +6,17 @@
 
 namespace sash::cpu {
 
-/// Products of a few rows with a large matrix, at the rate at which that is read: B is not packed.
-/// Each element is a sum of products of vectors along the depth. B may be of halves, `BElement`;
-/// the bits are those of the product with B in float32.
+/// Products of a few rows with a large matrix B. They run at the rate of memory, because B is read
+/// once and not packed. Each element is a sum of products of vectors along the depth. The elements
+/// of B may be halves (`BElement`); the result has the bits of the product with B cast to float32.
 template <class T, class BElement = T>
 class FewRows {
   using Index = int64_t;
   using Packet = typename Eigen::internal::packet_traits<T>::type;
   static constexpr Index kPacket = MicroKernel<T>::kPacket;
   static constexpr int kMost = 8;
-  static constexpr Index kLine = 64 / static_cast<Index>(sizeof(BElement));  // of the cache
+  static constexpr Index kLine =
+      64 / static_cast<Index>(sizeof(BElement));  // elements in a cache line
   static constexpr bool kManyRegisters = EIGEN_ARCH_DEFAULT_NUMBER_OF_REGISTERS >= 32;
 
  public:
@@ -24,7 +25,7 @@ class FewRows {
     return p.m <= kMost && p.k >= 16 * kPacket && p.a.col_stride == 1 && p.b.row_stride == 1;
   }
 
-  /// `b` stands for the elements of p.b, at its strides.
+  /// `b` has the elements of B, with the strides of p.b; p.b.data is not read.
   static void run(const Product<T>& p, const BElement* b) {
     choose(p, b, std::make_integer_sequence<int, kMost>());
   }
@@ -46,8 +47,8 @@ class FewRows {
 
   template <int kRows>
   static void columns(const Product<T>& p, const BElement* b) {
-    // Columns one after another are one stream, which processors fetch ahead of time by themselves.
-    // More rows than two need several columns at once, to read those rows less often.
+    // Columns that are read one after another are one stream, which processors prefetch. With more
+    // than two rows, several columns are read at once, so that the rows are read less often.
     constexpr int kCols = kRows <= 2 ? 1 : std::min(4, (kManyRegisters ? 28 : 12) / kRows);
     Index j = 0;
     for (; j + kCols <= p.n; j += kCols) block<kRows, kCols>(p, b, j);
@@ -67,7 +68,7 @@ class FewRows {
     const BElement* const b = elements + first * p.b.col_stride;
     Index k = 0;
     for (; k + kPacket <= p.k; k += kPacket) {
-      // Several short streams are not fetched ahead of time.
+      // Processors do not prefetch several short streams.
       if (kCols > 1 && sizeof(BElement) < sizeof(T) && k % kLine < kPacket) {
 #pragma GCC unroll 4
         for (int j = 0; j < kCols; ++j) {

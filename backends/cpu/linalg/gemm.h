@@ -5,9 +5,9 @@
 #include "../../../core/backend/kernel.h"
 #include "../../../core/shape.h"
 
-/// Matrix products, with the same bits for any number of threads. A product is split into tiles by
-/// its shape alone. One thread computes a tile: by `MicroKernel`, `FewRows` or Eigen with fixed
-/// cache blocking, or rows times large matrices by plain loops.
+/// Matrix products, with the same bits for any number of threads. Only the shape of a product
+/// decides how it is split into tiles. One thread computes a tile with `MicroKernel`, `FewRows` or
+/// Eigen (with fixed cache blocking), or with plain loops for rows times large matrices.
 namespace sash::cpu {
 
 /// Element (i, j) is `data[i * row_stride + j * col_stride]`.

@@ -18,10 +18,10 @@ namespace sash::cpu {
 /// The innermost part of matrix products: up to kRows rows times kCols columns of a result, held in
 /// registers (Goto and van de Geijn, Anatomy of high-performance matrix multiplication, 2008).
 ///
-/// A *strip* is up to kRows rows of the left operand, read element by element; a *panel* is kCols
-/// columns of the right one, read in vectors, both up to kDepth of their depth at a time: the strip
-/// stays in the L1 cache while panels come from the L2 cache. Either is packed, or lies in place
-/// where its lines do not share cache sets.
+/// A *strip* is up to kRows rows of the left operand, read element by element. A *panel* is kCols
+/// columns of the right operand, read in vectors. Both have at most kDepth elements along the
+/// depth, so the strip stays in the L1 cache while panels come from the L2 cache. Strips and panels
+/// are packed, or used in place if their lines do not share cache sets.
 template <class T>
 class MicroKernel {
   using Index = int64_t;
@@ -47,9 +47,10 @@ class MicroKernel {
     const T* data;
     Index step;
   };
-  static constexpr Index kRowStep = kDepth + 16;  // of packed rows; 4 KiB would share cache sets
+  // Between packed rows. A step of 4 KiB would map all rows to the same cache sets.
+  static constexpr Index kRowStep = kDepth + 16;
   static constexpr Index kLineStep = (kRows + kPacket - 1) / kPacket * kPacket;
-  // Strips side by side are written in turns: multiples of 4 KiB would share cache sets here too.
+  // Neighbouring strips are written in turns, so this is no multiple of 4 KiB either.
   static constexpr Index kStripSize = std::max(kRows * kRowStep, kDepth* kLineStep) + 16;
 
   /// C = start + alpha A B with `start` [cols] added to each row, or C += alpha A B if it is null.
@@ -160,7 +161,7 @@ class MicroKernel {
 #pragma GCC unroll 3
         for (int j = 0; j < kWidth; ++j) sum[i][j] = pmadd(x, right[j], sum[i][j]);
       }
-      // Blocks of six rows by two vectors have no load to spare.
+      // Blocks of six rows by two vectors have no free slot for a load.
       if constexpr (kManyRegisters) {
 #pragma GCC unroll 3
         for (int j = 0; j < kWidth; ++j) __builtin_prefetch(b + 8 * line + j * kPacket);

@@ -18,7 +18,7 @@ class PackedProduct {
   static constexpr Index kNear = std::min(kPage / 2, 16 * kCols);
 
  public:
-  /// The depth of each block but the last: it depends on `k` alone, as bits depend on it.
+  /// The depth of each block except the last. Bits depend on it, so it is computed from `k` alone.
   static Index block_depth(Index k) {
     return even_piece(std::max<Index>(k, 1), Kernel::kDepth, kPacket);
   }
@@ -35,14 +35,15 @@ class PackedProduct {
     }
   }
 
-  /// Whether panels of B can lie where B does: in rows of whole vectors that are not far apart.
+  /// Whether panels of B can be used in place: rows must be whole vectors and must not be far
+  /// apart.
   static bool panels_in_place(const Product<T>& p) {
     return p.b.col_stride == 1 && p.n % kPacket == 0 && p.b.row_stride <= kNear;
   }
 
-  /// The product `p`, block by block. `panels(k0, depth)` returns the panels of a block of B's
-  /// rows, one after the other, or null if they are in place. The product is the part from row
-  /// `above` on of one of `all_rows`.
+  /// Computes the product `p`, one block of depth after the other. `panels(k0, depth)` returns the
+  /// packed panels of a block of B's rows, or null if B is used in place. `p` is a part of a
+  /// product with `all_rows` rows; it begins at row `above` of that product.
   template <class Panels>
   static void run(const KernelContext& context, const Product<T>& p, Index block, Index above,
                   Index all_rows, Panels&& panels) {
@@ -146,8 +147,8 @@ class PackedProduct {
     }
   }
 
-  // Rows [first, past) to lines of `rows` rows each; so much of the depth at a time that what is
-  // read stays in the L1 cache from one strip to the next.
+  // Copies the rows [first, past) to strips of `rows` rows each. It copies a part of the depth at a
+  // time, so that what one strip reads is still in the L1 cache for the next strip.
   template <class Early>
   static void copy_lines(const Matrix<const T>& a, Index k0, Index depth, Index first, Index past,
                          Index rows, bool vectors, Early&& early, T* to) {

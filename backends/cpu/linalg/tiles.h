@@ -14,13 +14,14 @@ inline int64_t even_piece(int64_t extent, int64_t most, int64_t step) {
   return round_up(pieces(extent, pieces(extent, most)), step);
 }
 
-/// How a result [m, n] is cut into tiles: by its shape alone.
+/// How a result [m, n] is cut into tiles. It depends on the shape alone.
 struct Grid {
-  int64_t rows, cols;            // of a tile
-  int64_t row_tiles, col_tiles;  // of the result
+  int64_t rows, cols;            // size of a tile
+  int64_t row_tiles, col_tiles;  // number of tiles
 
-  /// The largest tile, the multiples that fill its register blocks, how many tiles are wanted for
-  /// load balance, and how many multiply-adds a tile keeps.
+  /// rows, cols: the largest tile. row_step, col_step: a tile is a multiple of these. wanted:
+  /// number of tiles for load balance. least_work: tiles with no more multiply-adds than this are
+  /// not divided.
   struct Limits {
     int64_t rows, cols, row_step, col_step, wanted, least_work;
   };
@@ -50,11 +51,11 @@ struct Grid {
   }
 };
 
-/// Cuts a result [m, n] and its depth k: into so many tasks that threads share the work evenly, as
-/// large as that allows. Chunks of depth are summed apart.
+/// Cuts a result [m, n] and its depth k into tasks: large ones, but enough of them that threads
+/// share the work evenly. Chunks of depth are summed separately.
 struct DeepGrid {
-  int64_t rows, cols, depth;             // of a task
-  int64_t row_tiles, col_tiles, chunks;  // of the product
+  int64_t rows, cols, depth;             // size of a task
+  int64_t row_tiles, col_tiles, chunks;  // number of tasks
 
   DeepGrid(int64_t row_step, int64_t col_step, int64_t batch, int64_t m, int64_t n, int64_t k)
       : rows(even_piece(m, kMostRows, row_step)),

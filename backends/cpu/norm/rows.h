@@ -92,14 +92,14 @@ class Lanes {
     }
     return y;
   }
-  /// The maximum or minimum per lane; either element if one is NaN.
+  /// The maximum or minimum of each lane. If one element is NaN, the result may be either element.
   friend Lanes min(const Lanes& a, const Lanes& b) {
     return zip(a, b, [](auto x, auto y) { return Eigen::internal::pmin(x, y); });
   }
   friend Lanes max(const Lanes& a, const Lanes& b) {
     return zip(a, b, [](auto x, auto y) { return Eigen::internal::pmax(x, y); });
   }
-  /// The same, NaN if either element is.
+  /// The maximum or minimum of each lane; NaN if either element is NaN.
   friend Lanes max_or_nan(const Lanes& a, const Lanes& b) {
     return zip(a, b, [](auto x, auto y) { return Eigen::internal::pmax<kNan>(x, y); });
   }
@@ -121,7 +121,7 @@ class Lanes {
       return Eigen::internal::pandnot(exp_normal<false>(x), small);
     });
   }
-  /// The same to a unit in the last place, finite up to x = 88.72.
+  /// e^x with an error of at most one unit in the last place; finite up to x = 88.72.
   friend Lanes exact_exp(const Lanes& a) {
     return zip(a, a, [](auto x, auto) {
       constexpr T lowest = sizeof(T) == 4 ? T(-87.33654) : T(-708.3964);
@@ -129,7 +129,7 @@ class Lanes {
       return Eigen::internal::pandnot(exp_normal<true>(x), small);
     });
   }
-  /// The same for x <= 0 (or NaN), faster.
+  /// e^x for x <= 0 or NaN, faster than `exp`.
   friend Lanes exp_of_negative(const Lanes& a) {
     return zip(a, a, [](auto x, auto) { return exp_negative(x); });
   }
@@ -162,9 +162,8 @@ class Lanes {
 
   // e^x = 2^n e^r with n = round(x / ln 2) and |r| <= ln 2 / 2. The polynomial in r is that of
   // Cephes' expf. The lowest bit of `ones` has the value 1, so adding x / ln 2 rounds it and leaves
-  // n + 127 in the low bits; shifted left by 23 they are the float 2^n. float64 uses Eigen's exp,
-  // which for float32 takes 1.5 times as long. `exact`: with
-  // the last term of Cephes' polynomial, too.
+  // n + 127 in the low bits. Shifted left by 23, these are the float 2^n. float64 uses Eigen's exp,
+  // which takes 1.5 times as long for float32. `exact` adds the last term of Cephes' polynomial.
   template <bool exact, class Vector>
   static Vector exp_normal(Vector x) {
     using namespace Eigen::internal;
@@ -275,7 +274,7 @@ compute_t<S> finite_max(const S* x, int64_t n) {
   return highest == lowest ? T(0) : highest;
 }
 
-/// Rows of `columns` elements that one task takes.
+/// How many rows of `columns` elements a task takes.
 inline int64_t rows_of_piece(int64_t columns) {
   return std::max<int64_t>(1, 16384 / std::max<int64_t>(1, columns));
 }

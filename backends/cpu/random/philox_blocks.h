@@ -8,8 +8,8 @@
 #endif
 
 /// Consecutive Philox blocks in vector registers. A register holds one 32-bit lane of several
-/// blocks, each in the low half of a 64-bit word: that is what the vector multiplication reads. The
-/// high halves hold whatever the last product left.
+/// blocks, each in the low half of a 64-bit word, because the vector multiplication reads these
+/// halves. The high halves hold remains of earlier products.
 namespace sash::cpu {
 
 #if defined(__AVX512F__)
@@ -25,7 +25,7 @@ using Words [[gnu::vector_size(8 * kWordsPerRegister)]] = uint64_t;
 inline Words multiply_low(Words a, uint32_t factor) {
   [[maybe_unused]] const auto wide = static_cast<long long>(factor);
 #if defined(__AVX512F__)
-  // The form with a mask, because g++ 12 warns of the other.
+  // g++ 12 warns about the form without a mask.
   return reinterpret_cast<Words>(
       _mm512_maskz_mul_epu32(0xFF, reinterpret_cast<__m512i>(a), _mm512_set1_epi64(wide)));
 #elif defined(__AVX2__)

@@ -19,7 +19,7 @@ template <class T>
 using StridedRun = Eigen::Map<const Eigen::Array<T, Eigen::Dynamic, 1>, Eigen::Unaligned,
                               Eigen::InnerStride<Eigen::Dynamic>>;
 
-// Columns that a task of `reduce_rows` has at most.
+// The most columns in a task of `reduce_rows`.
 inline constexpr int64_t kColumns = 512;
 
 // A reduction has an accumulator type, its identity, `run` (of a vector of elements), `of` (of one
@@ -32,17 +32,11 @@ struct Reduction {
 
   template <class A, class T>
   static A of(T x) {
-    if constexpr (kIsHalf<T>)
-      return static_cast<A>(static_cast<float>(x));
-    else
-      return static_cast<A>(x);
+    return converted<A>(x);
   }
   template <class Out, class A>
   static Out finish(A a) {
-    if constexpr (kIsHalf<Out>)
-      return Out(static_cast<float>(a));
-    else
-      return static_cast<Out>(a);
+    return converted<Out>(a);
   }
 };
 

@@ -281,11 +281,6 @@ MemoryStats CachingAllocator::stats() const {
   return stats;
 }
 
-void CachingAllocator::reset_peak() {
-  const std::lock_guard lock(mutex_);
-  stats_.peak = stats_.current;
-}
-
 void CachingAllocator::empty_cache() {
   const std::lock_guard lock(mutex_);
   tidy(0);

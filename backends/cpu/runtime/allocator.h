@@ -14,26 +14,30 @@ namespace sash::cpu {
 ///
 /// Sizes up to 1 KiB are rounded up to a multiple of 64 bytes. Larger sizes are rounded up to one
 /// of eight classes per power of two, which wastes at most 1/8. Blocks are aligned to 64 bytes.
-/// From 4 MiB on, huge pages are requested; blocks from 16 KiB on share segments of 16 MiB, which
-/// have huge pages too, unless `set_limit` was called. Statistics count the rounded sizes,
-/// also where the block that was free had a few bytes more.
+/// From 4 MiB on, huge pages are requested. Blocks from 16 KiB on share segments of 16 MiB, which
+/// have huge pages too, unless `set_limit` was called. Statistics count the rounded sizes, even if
+/// a reused block is a few bytes larger.
 ///
-/// The total held, in use or free, has a limit: 1.5 times the peak use since the last
-/// `empty_cache`, plus 32 MiB. Below the limit, a block is only reused for its own size class. At
-/// the limit, free neighbours are merged and split to new sizes; if that is not enough, free memory
-/// is returned to the system before more is allocated. One shared segment may come on top of it.
-/// `set_limit` limits the free memory instead.
+/// All memory from the system, in use or free, has a limit: 1.5 times the peak use since the last
+/// `empty_cache`, plus 32 MiB. Below the limit, a block is reused only for its own size class. At
+/// the limit, free neighbours are merged and split to new sizes. If that is not enough, free memory
+/// is returned to the system before more is allocated. One shared segment may exceed the limit.
+/// After `set_limit`, the limit is one of free memory.
+///
 /// With `SASH_NO_MEMORY_REUSE` (sanitizer builds) sizes are not rounded and nothing is kept.
 class CachingAllocator {
  public:
-  /// Null for zero bytes. Throws `OutOfMemory` if the system has no memory even after the cache was
-  /// returned to it.
+  /// Returns null for zero bytes. Throws `OutOfMemory` if the system has no memory even after the
+  /// cache was returned to it.
   void* allocate(int64_t bytes);
   /// `bytes` is the size passed to `allocate`.
   void deallocate(void* memory, int64_t bytes) noexcept;
 
   MemoryStats stats() const;
-  void reset_peak();
+  void reset_peak() {
+    const std::lock_guard lock(mutex_);
+    stats_.peak = stats_.current;
+  }
   /// Returns to the system all segments without a block in use.
   void empty_cache();
   /// Keeps at most `bytes` of free memory.
@@ -47,7 +51,7 @@ class CachingAllocator {
     Block* before;
     Block* after;
     Block* next_free;
-    Block* older;  ///< first blocks only: list of segments
+    Block* older;  ///< list of segments; used in the first block of a segment only
     Block* newer;
     bool used;
   };

@@ -52,17 +52,6 @@ std::string CpuBackend::description(Device) const {
          (threads == 1 ? " thread" : " threads");
 }
 
-void* CpuBackend::allocate(int64_t bytes, Device, Stream) { return allocator_.allocate(bytes); }
-
-void CpuBackend::deallocate(void* memory, int64_t bytes, Device, Stream) noexcept {
-  allocator_.deallocate(memory, bytes);
-}
-
-MemoryStats CpuBackend::memory_stats(Device) const { return allocator_.stats(); }
-void CpuBackend::reset_peak(Device) { allocator_.reset_peak(); }
-void CpuBackend::empty_cache(Device) { allocator_.empty_cache(); }
-void CpuBackend::set_cache_limit(Device, int64_t bytes) { allocator_.set_limit(bytes); }
-
 void CpuBackend::copy(void* dst, Device, const void* src, Device, int64_t bytes, Stream) {
   if (bytes > 0) std::memcpy(dst, src, static_cast<size_t>(bytes));
 }
@@ -88,7 +77,6 @@ std::unique_ptr<distributed::Engine> CpuBackend::make_engine(Device, int rank, i
 void CpuBackend::begin_capture(Device, Stream) { throw_no_capture("begin_capture"); }
 void* CpuBackend::end_capture(Device, Stream) { throw_no_capture("end_capture"); }
 void CpuBackend::replay(void*, Device, Stream) { throw_no_capture("replay"); }
-void CpuBackend::destroy_graph(void*) {}
 
 void register_cpu_backend() { register_backend(std::make_unique<CpuBackend>()); }
 

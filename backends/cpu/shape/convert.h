@@ -13,16 +13,22 @@
 #include <immintrin.h>
 #endif
 
-/// Contiguous halves to float32 and back, rounded to nearest even.
-/// Loops are not inlined, for a smaller library.
+/// Converts contiguous halves to float32 and back, rounded to nearest even. The loops are not
+/// inlined, to keep the library small.
 namespace sash::cpu {
 
 template <class T>
 inline constexpr bool kIsHalf = std::is_same_v<T, float16> || std::is_same_v<T, bfloat16>;
 
-/// What elements of T are computed in: float32 for halves.
+/// The type in which elements of T are computed: float32 for halves, else T.
 template <class T>
 using compute_t = std::conditional_t<kIsHalf<T>, float, T>;
+
+/// x as `To`; halves by way of float32.
+template <class To, class From>
+To converted(From x) {
+  return static_cast<To>(static_cast<compute_t<To>>(static_cast<compute_t<From>>(x)));
+}
 
 namespace detail {
 
@@ -77,7 +83,7 @@ inline void narrow_16(const float* x, float16* y) {
   std::copy_n(to, n - i, y + i);
 }
 
-/// A vector of as many halves as `Packet` has floats.
+/// Loads as many halves as `Packet` has floats, and widens them.
 template <class Packet, class Half>
 Packet widened(const Half* x) {
   [[maybe_unused]] constexpr bool kFloat16 = std::is_same_v<Half, float16>;
@@ -101,7 +107,7 @@ Packet widened(const Half* x) {
   return std::bit_cast<Packet>(values);
 }
 
-/// Rounds a vector of floats to as many halves.
+/// Rounds a vector of floats to halves, and stores these.
 template <class Packet, class Half>
 void narrow_to(Half* y, const Packet& x) {
   [[maybe_unused]] constexpr bool kFloat16 = std::is_same_v<Half, float16>;
@@ -145,7 +151,7 @@ void narrow_to(Half* y, const Packet& x) {
   for (int i = 0; i < kCount; ++i) y[i] = Half(values[static_cast<size_t>(i)]);
 }
 
-// Compilers make vectors of these, as they have no branch.
+// Compilers vectorise these loops, because they have no branch.
 
 [[gnu::noinline]] inline void widen(const bfloat16* x, int64_t n, float* y) {
   for (int64_t i = 0; i < n; ++i) y[i] = static_cast<float>(x[i]);

@@ -5,7 +5,7 @@
 #include "../../../core/backend/kernel.h"
 #include "../../../tensor/kernels/memory.h"
 
-/// Converts half types for kernels that compute in float32; other dtypes pass through.
+/// Float32 copies of halves, for kernels that compute in float32. Other dtypes are not copied.
 namespace sash::cpu {
 
 /// A contiguous float32 tensor in scratch memory.
@@ -21,7 +21,7 @@ class FloatCopy {
   TensorView view_;
 };
 
-/// An operand; broadcast elements are converted once.
+/// An operand of a kernel. Broadcast elements are converted once.
 class FloatOperand {
  public:
   FloatOperand(KernelContext& context, View x) : view_(x) {
@@ -47,7 +47,7 @@ class FloatOperand {
   TensorView view_;
 };
 
-/// A result; `write` converts it back.
+/// A result of a kernel. `write` rounds it to its dtype.
 class FloatResult {
  public:
   FloatResult(KernelContext& context, View y) : context_(context), to_(y), view_(y) {

@@ -6,7 +6,7 @@
 #include "../../../core/dtype.h"
 #include "halves.h"
 
-/// Kernels for float32 and float64, run on halves through float32 copies.
+/// Runs kernels for float32 and float64 on halves too, with float32 copies.
 namespace sash::cpu {
 namespace detail {
 
@@ -75,8 +75,9 @@ struct InFloat<kernel, results...> {
 
 }  // namespace detail
 
-/// `kernel`, which takes float32 and float64, for halves too: it works on float32 copies. The
-/// arguments at `results`, counted from the first after the context, are rounded back.
+/// A kernel like `kernel`, which takes float32 and float64, but also for halves: it gets float32
+/// copies. The arguments at the positions `results`, counted after the context, are results, which
+/// are rounded back.
 template <auto kernel, size_t... results>
 constexpr auto in_float = &detail::InFloat<kernel, results...>::run;
 

@@ -12,19 +12,6 @@
 namespace sash::cpu {
 namespace {
 
-template <class To, class From>
-To cast(From value) {
-  if constexpr (kIsHalf<From>) {
-    return cast<To>(static_cast<float>(value));
-  } else if constexpr (std::is_same_v<To, bool>) {
-    return value != From(0);
-  } else if constexpr (kIsHalf<To>) {
-    return To(static_cast<float>(value));
-  } else {
-    return static_cast<To>(value);
-  }
-}
-
 void fill(KernelContext&, View y, const Scalar& value) {
   dispatch_all(y.dtype, "fill", [&]<class T>(TypeTag<T>) {
     const T element = value.to<T>();
@@ -119,7 +106,7 @@ void copy_cast(View x, View y) {
   for_each_block<To, From>(
       Order::memory,
       [](int64_t, int64_t n, To* out, const From* in) {
-        for (int64_t i = 0; i < n; ++i) out[i] = cast<To>(in[i]);
+        for (int64_t i = 0; i < n; ++i) out[i] = converted<To>(in[i]);
       },
       y, x);
 }
@@ -177,10 +164,9 @@ void arange(KernelContext&, View y, const Scalar& start, const Scalar& step) {
         Order::row_major,
         [&](int64_t flat, int64_t n, T* out) {
           for (int64_t i = 0; i < n; ++i) {
-            out[i] =
-                exact
-                    ? cast<T>(counted(flat + i))
-                    : cast<T>(start.to_double() + static_cast<double>(flat + i) * step.to_double());
+            out[i] = exact ? converted<T>(counted(flat + i))
+                           : converted<T>(start.to_double() +
+                                          static_cast<double>(flat + i) * step.to_double());
           }
         },
         y);

@@ -17,8 +17,9 @@ namespace {
 /// The kernels of attention, fastest first.
 enum class AttentionKernels { hopper, mma, simple };
 
-/// The first that may be chosen on this card. SASH_ATTENTION_KERNEL=hopper|mma|simple, for tests,
-/// leaves out those before the one it names; `DeviceError` if that is hopper and they do not run.
+/// The first kernels that may run on this card. For tests, SASH_ATTENTION_KERNEL=hopper|mma|simple
+/// leaves out the kernels before those that it names. Throws `DeviceError` if it names hopper and
+/// the card cannot run them.
 AttentionKernels first_attention_kernels(Device device) {
   const char* name = std::getenv("SASH_ATTENTION_KERNEL");
   if (!name) {
@@ -37,8 +38,7 @@ AttentionKernels first_attention_kernels(Device device) {
 }
 
 /// The kernels for a call. The simple ones compute no halves.
-AttentionKernels choose_attention(const KernelContext& context,
-                                  const kernels::AttentionInputs& inputs) {
+AttentionKernels choose_attention(const KernelContext& context, const AttentionInputs& inputs) {
   const AttentionKernels first = first_attention_kernels(context.device);
   const bool half = size_of(inputs.q.dtype) == 2;
   if (first == AttentionKernels::hopper && attention_hopper_takes(inputs)) {
@@ -51,17 +51,14 @@ AttentionKernels choose_attention(const KernelContext& context,
 }
 
 /// Whether a call has no scores: no batch, no head, no query or no key. Kernels take no such call.
-bool has_no_scores(const kernels::AttentionInputs& x) {
-  return x.q.numel() == 0 || x.k.shape[2] == 0;
-}
+bool has_no_scores(const AttentionInputs& x) { return x.q.numel() == 0 || x.k.shape[2] == 0; }
 
-void fill(KernelContext& context, const TensorView& y, double value) {
+void fill(KernelContext& context, View y, double value) {
   if (y.numel() > 0) kernels::fill(context, y, value);
 }
 
-void attention_forward(KernelContext& context, const kernels::AttentionInputs& x,
-                       const kernels::AttentionParams& params, const TensorView& out,
-                       const TensorView& lse) {
+void attention_forward(KernelContext& context, const AttentionInputs& x,
+                       const AttentionParams& params, View out, View lse) {
   if (has_no_scores(x)) {
     fill(context, out, 0);
     fill(context, lse, std::numeric_limits<double>::infinity());
@@ -78,9 +75,8 @@ void attention_forward(KernelContext& context, const kernels::AttentionInputs& x
   }
 }
 
-void attention_backward(KernelContext& context, const kernels::AttentionInputs& x,
-                        const kernels::AttentionParams& params,
-                        const kernels::AttentionGradients& gradients) {
+void attention_backward(KernelContext& context, const AttentionInputs& x,
+                        const AttentionParams& params, const AttentionGradients& gradients) {
   if (has_no_scores(x)) {
     for (const TensorView* y : {&gradients.dq, &gradients.dk, &gradients.dv, gradients.drelative}) {
       if (y) fill(context, *y, 0);
@@ -98,14 +94,14 @@ void attention_backward(KernelContext& context, const kernels::AttentionInputs& 
   }
 }
 
-void kept_bytes(KernelContext& context, const kernels::AttentionInputs& x,
-                const kernels::AttentionParams& params, int64_t& bytes) {
+void kept_bytes(KernelContext& context, const AttentionInputs& x, const AttentionParams& params,
+                int64_t& bytes) {
   const bool reads = !has_no_scores(x) && choose_attention(context, x) != AttentionKernels::simple;
   bytes = reads ? attention_kept_bytes(x, params) : 0;
 }
 
 /// Every family reads maps with as many queries as keys in a block.
-void attention_block_rows(KernelContext&, const kernels::AttentionInputs&, kernels::AttentionPass,
+void attention_block_rows(KernelContext&, const AttentionInputs&, AttentionPass,
                           int64_t& query_rows) {
   query_rows = kernels::kBlockKeys;
 }

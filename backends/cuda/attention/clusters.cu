@@ -23,11 +23,11 @@ __global__ void __launch_bounds__(kThreads)
   };
   for (int64_t start = 0; start < depth; start += kWarp) {
     const int64_t mine = start + lane;
-    float held[kRowsPerWarp];
+    float values[kRowsPerWarp];
 #pragma unroll
     for (int r = 0; r < kRowsPerWarp; ++r) {
       const bool inside = mine < depth && first + r < count;
-      held[r] = inside ? static_cast<float>(widen(x[(first + r) * depth + mine])) : 0.f;
+      values[r] = inside ? static_cast<float>(widen(x[(first + r) * depth + mine])) : 0.f;
     }
     const int steps = static_cast<int>(min(int64_t{kWarp}, depth - start));
     for (int d = 0; d < steps; ++d) {
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kThreads)
       for (int word = 0; word < kWords; ++word) normal[word] = plane(start + d, word);
 #pragma unroll
       for (int r = 0; r < kRowsPerWarp; ++r) {
-        const double value = __shfl_sync(kAllLanes, held[r], d);
+        const double value = __shfl_sync(kAllLanes, values[r], d);
 #pragma unroll
         for (int word = 0; word < kWords; ++word) side[word][r] += value * normal[word];
       }
@@ -54,30 +54,22 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-void sign_hash(KernelContext& context, const TensorView& x, const TensorView& planes,
-               const TensorView& hash) {
+void sign_hash(KernelContext& context, View x, View planes, View hash) {
   const int64_t count = x.shape[0], depth = x.shape[1];
   const auto bits = static_cast<int>(planes.shape[1]);
   if (count == 0) return;
-  const CardGuard guard(context.device.index);
-  const int64_t warps = (count + kRowsPerWarp - 1) / kRowsPerWarp;
-  dispatch_any_floating(x.dtype, "sign_hash", [&]<class S>(TypeTag<S>) {
-    using T = device_t<S>;
-    const auto launch = [&](auto kernel) {
-      kernel<<<blocks_for(warps * kWarp), kThreads, 0,
-               static_cast<cudaStream_t>(context.stream.handle)>>>(
-          x.ptr<T>(), planes.ptr<float>(), hash.ptr<int64_t>(), count, depth, bits);
-    };
-    bits <= kWarp ? launch(sign_hash_kernel<1, T>) : launch(sign_hash_kernel<2, T>);
-    SASH_CUDA_CHECK(cudaGetLastError());
+  dispatch_device_floating(x.dtype, "sign_hash", [&]<class T>(TypeTag<T>) {
+    const auto kernel = bits <= kWarp ? sign_hash_kernel<1, T> : sign_hash_kernel<2, T>;
+    launch_kernel(context, blocks_for(ceil_div(count, kRowsPerWarp) * kWarp), kThreads, 0, kernel,
+                  x.ptr<T>(), planes.ptr<float>(), hash.ptr<int64_t>(), count, depth, bits);
   });
 }
 
 /// Hashes of a block, and centroids that it holds at a time.
 constexpr int kHashes = 2 * kThreads;
 constexpr int kTile = 1024;
-/// Counters held in shared memory; a block with more adds to global memory directly.
-constexpr int64_t kHeldCounters = 9216;
+/// Up to this many counters, a block counts in shared memory, else directly in global memory.
+constexpr int64_t kSharedCounters = 9216;
 
 /// One assignment is one kernel. Blocks of a group make the new centroids, each for itself, from
 /// the counters of the assignment before. All counters are integers, so their atomic sums have one
@@ -109,7 +101,7 @@ struct Groups {
 };
 
 __global__ void __launch_bounds__(kThreads) start_centroids(const Groups groups) {
-  const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t at = thread_index();
   if (at >= groups.count * groups.centroid_count) return;
   const int64_t group = at / groups.centroid_count, c = at - group * groups.centroid_count;
   groups.centroids[1][at] = groups.hash(group, c * groups.counted(group) / groups.centroid_count);
@@ -136,12 +128,12 @@ __device__ uint64_t centroid(const Groups& groups, int64_t group, int64_t c, int
 __device__ int distance(uint32_t a, uint32_t b) { return __popc(a ^ b); }
 __device__ int distance(uint64_t a, uint64_t b) { return __popcll(a ^ b); }
 
-/// A block has kHashes hashes of group blockIdx.x. `held` says whether counters are in shared
+/// A block has kHashes hashes of group blockIdx.x. `in_shared` says whether counters are in shared
 /// memory. The last assignment counts members only.
 template <class Word>
 __global__ void __launch_bounds__(kThreads)
-    assign_kernel(const __grid_constant__ Groups groups, int64_t step, bool last, bool held) {
-  extern __shared__ int32_t held_counters[];
+    assign_kernel(const __grid_constant__ Groups groups, int64_t step, bool last, bool in_shared) {
+  extern __shared__ int32_t shared_counters[];
   __shared__ Word tile[kTile];
   const int64_t group = blockIdx.x, first = int64_t{blockIdx.y} * kHashes;
   const int64_t counters = groups.centroid_count * (groups.bits + 1);
@@ -152,8 +144,8 @@ __global__ void __launch_bounds__(kThreads)
        i += int64_t{gridDim.y} * kThreads) {
     next[i] = 0;
   }
-  if (held) {
-    for (int64_t i = thread; i < counters; i += kThreads) held_counters[i] = 0;
+  if (in_shared) {
+    for (int64_t i = thread; i < counters; i += kThreads) shared_counters[i] = 0;
   }
   Word hash[kHashes / kThreads];
   int least[kHashes / kThreads];
@@ -193,7 +185,7 @@ __global__ void __launch_bounds__(kThreads)
     if (place >= groups.length) continue;
     groups.clusters[group * groups.length + place] = nearest[k];
     if (place >= counted) continue;
-    int32_t* const mine = (held ? held_counters : global) + nearest[k] * (groups.bits + 1);
+    int32_t* const mine = (in_shared ? shared_counters : global) + nearest[k] * (groups.bits + 1);
     atomicAdd(mine + groups.bits, 1);
     if (last) continue;
     // Lanes begin at different bits: fewer of them add to one counter at a time.
@@ -203,24 +195,24 @@ __global__ void __launch_bounds__(kThreads)
       if (++bit == groups.bits) bit = 0;
     }
   }
-  if (!held) return;
+  if (!in_shared) return;
   __syncthreads();
   for (int64_t i = thread; i < counters; i += kThreads) {
-    if (held_counters[i] != 0) atomicAdd(global + i, held_counters[i]);
+    if (shared_counters[i] != 0) atomicAdd(global + i, shared_counters[i]);
   }
 }
 
 /// The members of each cluster, and the keys that sort a group's places by cluster.
 __global__ void __launch_bounds__(kThreads)
     read_counters(const Groups groups, const int32_t* counters, int64_t* counts) {
-  const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t at = thread_index();
   if (at >= groups.count * groups.centroid_count) return;
   counts[at] = counters[at * (groups.bits + 1) + groups.bits];
 }
 
 __global__ void __launch_bounds__(kThreads)
     make_keys(const Groups groups, uint64_t* keys, int64_t* places) {
-  const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t at = thread_index();
   if (at >= groups.count * groups.length) return;
   const int64_t group = at / groups.length;
   keys[at] = static_cast<uint64_t>(group * groups.centroid_count + groups.clusters[at]);
@@ -229,18 +221,16 @@ __global__ void __launch_bounds__(kThreads)
 
 __global__ void __launch_bounds__(kThreads)
     write_order(const Groups groups, const int64_t* places, int64_t* order, int64_t* rank) {
-  const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t at = thread_index();
   if (at >= groups.count * groups.length) return;
   const int64_t start = at / groups.length * groups.length;
   order[at] = places[at] - start;
   rank[places[at]] = at - start;
 }
 
-void hamming_kmeans(KernelContext& context, const kernels::HammingKmeansParams& params,
-                    const TensorView& hashes, const TensorView& clusters, const TensorView& counts,
-                    const TensorView& order, const TensorView& rank) {
+void hamming_kmeans(KernelContext& context, const kernels::HammingKmeansParams& params, View hashes,
+                    View clusters, View counts, View order, View rank) {
   const CardGuard guard(context.device.index);
-  const auto stream = static_cast<cudaStream_t>(context.stream.handle);
   Groups groups{.hashes = hashes.ptr<int64_t>(),
                 .clusters = clusters.ptr<int64_t>(),
                 .lengths = params.lengths ? params.lengths->ptr<int32_t>() : nullptr,
@@ -253,41 +243,35 @@ void hamming_kmeans(KernelContext& context, const kernels::HammingKmeansParams& 
                 .counters = {}};
   if (counts.numel() == 0) return;
   if (groups.length == 0) {
-    SASH_CUDA_CHECK(cudaMemsetAsync(counts.data, 0,
-                                    static_cast<size_t>(counts.numel()) * sizeof(int64_t), stream));
+    SASH_CUDA_CHECK(cudaMemsetAsync(
+        counts.data, 0, static_cast<size_t>(counts.numel()) * sizeof(int64_t), stream_of(context)));
     return;
   }
   if (params.lengths) groups.per_batch = groups.count / params.lengths->numel();
   const int64_t all = counts.numel(), counters = all * (groups.bits + 1);
-  const Workspace centroids(context, 2 * all * static_cast<int64_t>(sizeof(uint64_t)));
-  const Workspace counting(context, 3 * counters * static_cast<int64_t>(sizeof(int32_t)));
+  const Workspace centroids(context, 2 * all * int64_t{sizeof(uint64_t)});
+  const Workspace counting(context, 3 * counters * int64_t{sizeof(int32_t)});
   for (int i = 0; i < 2; ++i) groups.centroids[i] = centroids.ptr<uint64_t>() + i * all;
   for (int i = 0; i < 3; ++i) groups.counters[i] = counting.ptr<int32_t>() + i * counters;
-  SASH_CUDA_CHECK(cudaMemsetAsync(groups.counters[0], 0,
-                                  static_cast<size_t>(counters) * sizeof(int32_t), stream));
-  start_centroids<<<blocks_for(all), kThreads, 0, stream>>>(groups);
-  SASH_CUDA_CHECK(cudaGetLastError());
-  const bool held = groups.counters_per_group() <= kHeldCounters;
-  const size_t shared =
-      held ? static_cast<size_t>(groups.counters_per_group()) * sizeof(int32_t) : 0;
-  const dim3 grid(static_cast<unsigned>(groups.count),
-                  static_cast<unsigned>((groups.length + kHashes - 1) / kHashes));
+  SASH_CUDA_CHECK(cudaMemsetAsync(
+      groups.counters[0], 0, static_cast<size_t>(counters) * sizeof(int32_t), stream_of(context)));
+  launch_kernel(context, blocks_for(all), kThreads, 0, start_centroids, groups);
+  const bool in_shared = groups.counters_per_group() <= kSharedCounters;
+  const int64_t shared = in_shared ? groups.counters_per_group() * int64_t{sizeof(int32_t)} : 0;
   const auto kernel = groups.bits <= 32 ? assign_kernel<uint32_t> : assign_kernel<uint64_t>;
   for (int64_t step = 0; step < params.iterations; ++step) {
-    kernel<<<grid, kThreads, shared, stream>>>(groups, step, step + 1 == params.iterations, held);
-    SASH_CUDA_CHECK(cudaGetLastError());
+    launch_kernel(context, {groups.count, ceil_div(groups.length, kHashes)}, kThreads, shared,
+                  kernel, groups, step, step + 1 == params.iterations, in_shared);
   }
-  read_counters<<<blocks_for(all), kThreads, 0, stream>>>(
-      groups, groups.counters[(params.iterations - 1) % 3], counts.ptr<int64_t>());
-  SASH_CUDA_CHECK(cudaGetLastError());
+  launch_kernel(context, blocks_for(all), kThreads, 0, read_counters, groups,
+                groups.counters[(params.iterations - 1) % 3], counts.ptr<int64_t>());
   const int64_t places = groups.count * groups.length;
   SortedKeys sorted(context, places);
-  make_keys<<<blocks_for(places), kThreads, 0, stream>>>(groups, sorted.keys(), sorted.places());
-  SASH_CUDA_CHECK(cudaGetLastError());
+  launch_kernel(context, blocks_for(places), kThreads, 0, make_keys, groups, sorted.keys(),
+                sorted.places());
   sorted.sort(static_cast<uint64_t>(all));
-  write_order<<<blocks_for(places), kThreads, 0, stream>>>(
-      groups, sorted.places(), order.ptr<int64_t>(), rank.ptr<int64_t>());
-  SASH_CUDA_CHECK(cudaGetLastError());
+  launch_kernel(context, blocks_for(places), kThreads, 0, write_order, groups, sorted.places(),
+                order.ptr<int64_t>(), rank.ptr<int64_t>());
 }
 
 /// The keys and places of all rows in the order of their clusters. A row that is not in [0, length)
@@ -295,7 +279,7 @@ void hamming_kmeans(KernelContext& context, const kernels::HammingKmeansParams& 
 __global__ void __launch_bounds__(kThreads)
     make_sum_keys(int64_t count, int64_t length, int64_t centroids, const int64_t* clusters,
                   const int64_t* order, uint64_t* keys, int64_t* places, IndexFlag* flag) {
-  const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t at = thread_index();
   if (at >= count) return;
   const int64_t group = at / length, start = group * length;
   const bool inside = in_range(flag, IndexOp::gather, order[at], length, at);
@@ -305,33 +289,17 @@ __global__ void __launch_bounds__(kThreads)
   places[at] = place;
 }
 
-template <class T>
-struct ClusterRow {
-  const T* x;
-  int64_t width;
-
-  template <int V>
-  __device__ Vector<compute_t<T>, V> at(int64_t place, int64_t column) const {
-    return read<V>(x + place * width + column);
-  }
-};
-
-void cluster_sums(KernelContext& context, const TensorView& x, const TensorView& clusters,
-                  const TensorView& order, const TensorView& sums) {
+void cluster_sums(KernelContext& context, View x, View clusters, View order, View sums) {
   const int64_t length = x.shape[1], width = x.shape[2], count = x.shape[0] * length;
   if (sums.numel() == 0) return;
-  const CardGuard guard(context.device.index);
   const SortedKeys rows(context, count);  // in order already
   if (count > 0) {
-    make_sum_keys<<<blocks_for(count), kThreads, 0,
-                    static_cast<cudaStream_t>(context.stream.handle)>>>(
-        count, length, sums.shape[1], clusters.ptr<int64_t>(), order.ptr<int64_t>(), rows.keys(),
-        rows.places(), index_flag(context.device.index));
-    SASH_CUDA_CHECK(cudaGetLastError());
+    launch_kernel(context, blocks_for(count), kThreads, 0, make_sum_keys, count, length,
+                  sums.shape[1], clusters.ptr<int64_t>(), order.ptr<int64_t>(), rows.keys(),
+                  rows.places(), index_flag(context.device.index));
   }
-  dispatch_any_floating(x.dtype, "cluster_sums", [&]<class S>(TypeTag<S>) {
-    using T = device_t<S>;
-    sum_by_key(context, rows, ClusterRow<T>{x.ptr<T>(), width}, {x.data}, sums.ptr<T>(),
+  dispatch_device_floating(x.dtype, "cluster_sums", [&]<class T>(TypeTag<T>) {
+    sum_by_key(context, rows, MatrixRows<T>{x.ptr<T>(), width}, {x.data}, sums.ptr<T>(),
                sums.shape[0] * sums.shape[1], width);
   });
 }

@@ -1,10 +1,21 @@
 #pragma once
 
 #include "../../../ops/kernels/attention.h"
+#include "../../../tensor/kernels/view.h"
 
-/// The families of attention kernels: what each takes, and its two functions, which are as
-/// `kernels::attention_forward` and `kernels::attention_backward`.
+/// The families of attention kernels: which calls each family takes, and its two functions. The
+/// functions are specified by `kernels::attention_forward` and `kernels::attention_backward`.
 namespace sash::cuda {
+
+using kernels::AttentionGradients;
+using kernels::AttentionInputs;
+using kernels::AttentionParams;
+using kernels::AttentionPass;
+
+using AttentionForward = void(KernelContext& context, const AttentionInputs& inputs,
+                              const AttentionParams& params, View out, View lse);
+using AttentionBackward = void(KernelContext& context, const AttentionInputs& inputs,
+                               const AttentionParams& params, const AttentionGradients& gradients);
 
 /// `hopper/`: TMA and wgmma on sm_90 (H100, H200), for float16 and bfloat16.
 ///
@@ -14,38 +25,24 @@ bool attention_hopper_runs(Device device);
 
 /// Whether they take a call there: heads of 8 to 256 features, a multiple of 8; rows that start at
 /// multiples of 16 bytes.
-bool attention_hopper_takes(const kernels::AttentionInputs& inputs);
+bool attention_hopper_takes(const AttentionInputs& inputs);
 
-void attention_hopper_forward(KernelContext& context, const kernels::AttentionInputs& inputs,
-                              const kernels::AttentionParams& params, const TensorView& out,
-                              const TensorView& lse);
+AttentionForward attention_hopper_forward;
 
 /// Copies `gradients.g` if its rows do not start at multiples of 16 bytes.
-void attention_hopper_backward(KernelContext& context, const kernels::AttentionInputs& inputs,
-                               const kernels::AttentionParams& params,
-                               const kernels::AttentionGradients& gradients);
+AttentionBackward attention_hopper_backward;
 
 /// `mma/`: the tensor cores of sm_80 and newer, for the halves and for float32 rounded to TF32.
 ///
 /// Whether these kernels take a call: heads of at most 256 features, in a half type, or in float32
 /// while TF32 is allowed.
-bool attention_mma_takes(const KernelContext& context, const kernels::AttentionInputs& inputs);
+bool attention_mma_takes(const KernelContext& context, const AttentionInputs& inputs);
 
-void attention_mma_forward(KernelContext& context, const kernels::AttentionInputs& inputs,
-                           const kernels::AttentionParams& params, const TensorView& out,
-                           const TensorView& lse);
-
-void attention_mma_backward(KernelContext& context, const kernels::AttentionInputs& inputs,
-                            const kernels::AttentionParams& params,
-                            const kernels::AttentionGradients& gradients);
+AttentionForward attention_mma_forward;
+AttentionBackward attention_mma_backward;
 
 /// `simple/`: float32 and float64 without tensor cores, on every card.
-void attention_simple_forward(KernelContext& context, const kernels::AttentionInputs& inputs,
-                              const kernels::AttentionParams& params, const TensorView& out,
-                              const TensorView& lse);
-
-void attention_simple_backward(KernelContext& context, const kernels::AttentionInputs& inputs,
-                               const kernels::AttentionParams& params,
-                               const kernels::AttentionGradients& gradients);
+AttentionForward attention_simple_forward;
+AttentionBackward attention_simple_backward;
 
 }  // namespace sash::cuda

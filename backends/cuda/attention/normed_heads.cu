@@ -215,9 +215,8 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <class T>
-HeadsCall<T> call_of(const TensorView& x, const TensorView& q_weight, const TensorView& k_weight,
-                     const TensorView& cos, const TensorView& sin, const TensorView& rstd,
-                     const TensorView& y, const kernels::NormedHeadsParams& params) {
+HeadsCall<T> call_of(View x, View q_weight, View k_weight, View cos, View sin, View rstd, View y,
+                     const kernels::NormedHeadsParams& params) {
   using A = compute_t<T>;
   HeadsCall<T> call{};
   call.x = x.ptr<T>();
@@ -241,7 +240,7 @@ HeadsCall<T> call_of(const TensorView& x, const TensorView& q_weight, const Tens
 /// Calls `f` with the lanes that a head of the device type `T` takes.
 template <class T, class F>
 void with_lanes(int64_t width, F&& f) {
-  const int64_t lanes = width * static_cast<int64_t>(sizeof(T)) / 32;
+  const int64_t lanes = width * int64_t{sizeof(T)} / 32;
   const auto choose = [&]<int L>(std::integral_constant<int, L>, const auto& next) {
     if (lanes == L) return f(std::integral_constant<int, L>{});
     if constexpr (L < kWarp) next(std::integral_constant<int, 2 * L>{}, next);
@@ -249,43 +248,32 @@ void with_lanes(int64_t width, F&& f) {
   choose(std::integral_constant<int, 1>{}, choose);
 }
 
-void forward(KernelContext& context, const TensorView& x, const TensorView& q_weight,
-             const TensorView& k_weight, const TensorView& cos, const TensorView& sin,
-             const TensorView& y, const TensorView& rstd,
-             const kernels::NormedHeadsParams& params) {
+void forward(KernelContext& context, View x, View q_weight, View k_weight, View cos, View sin,
+             View y, View rstd, const kernels::NormedHeadsParams& params) {
   if (x.numel() == 0) return;
-  dispatch_any_floating(x.dtype, "normed_heads", [&]<class S>(TypeTag<S>) {
-    using T = device_t<S>;
+  dispatch_device_floating(x.dtype, "normed_heads", [&]<class T>(TypeTag<T>) {
     const auto call = call_of<T>(x, q_weight, k_weight, cos, sin, rstd, y, params);
-    const CardGuard guard(context.device.index);
-    const auto stream = static_cast<cudaStream_t>(context.stream.handle);
     const auto groups = static_cast<uint32_t>((call.heads + kHeadsOfTeam - 1) / kHeadsOfTeam);
     const uint32_t teams = call.tokens * groups;
     with_lanes<T>(x.shape[3], [&]<int L>(std::integral_constant<int, L>) {
-      const auto blocks = static_cast<unsigned>(blocks_for(int64_t{teams} * L));
+      const unsigned blocks = blocks_for(int64_t{teams} * L);
       if (call.tokens <= kFewRows) {
-        return launch_dependent({.grid = blocks, .threads = kThreads}, forward_kernel<L, T>, stream,
-                                call, teams, groups);
+        return launch_dependent(context, {.grid = blocks, .threads = kThreads},
+                                forward_kernel<L, T>, call, teams, groups);
       }
-      forward_kernel<L, T><<<blocks, kThreads, 0, stream>>>(call, teams, groups);
+      launch_kernel(context, blocks, kThreads, 0, forward_kernel<L, T>, call, teams, groups);
     });
-    SASH_CUDA_CHECK(cudaGetLastError());
   });
 }
 
-void backward(KernelContext& context, const TensorView& x, const TensorView& q_weight,
-              const TensorView& k_weight, const TensorView& rstd, const TensorView& cos,
-              const TensorView& sin, const TensorView& g, const TensorView& dx,
-              const TensorView& dq_weight, const TensorView& dk_weight,
+void backward(KernelContext& context, View x, View q_weight, View k_weight, View rstd, View cos,
+              View sin, View g, View dx, View dq_weight, View dk_weight,
               const kernels::NormedHeadsParams& params) {
   constexpr int64_t kMostBlocks = 264;  // by the shape, not by the card
-  dispatch_any_floating(x.dtype, "normed_heads", [&]<class S>(TypeTag<S>) {
-    using T = device_t<S>;
+  dispatch_device_floating(x.dtype, "normed_heads", [&]<class T>(TypeTag<T>) {
     using A = compute_t<T>;
     auto call = call_of<T>(x, q_weight, k_weight, cos, sin, rstd, dx, params);
     call.g = g.ptr<T>();
-    const CardGuard guard(context.device.index);
-    const auto stream = static_cast<cudaStream_t>(context.stream.handle);
     const int64_t width = x.shape[3];
     with_lanes<T>(width, [&]<int L>(std::integral_constant<int, L>) {
       constexpr int64_t kTeams = kThreads / L;
@@ -296,21 +284,19 @@ void backward(KernelContext& context, const TensorView& x, const TensorView& q_w
       const Workspace scratch(context, sums ? blocks * 2 * width * int64_t{sizeof(A)} : 0);
       A* const partial = sums ? scratch.ptr<A>() : nullptr;
       if (blocks > 0) {
-        backward_kernel<L, T><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
-            call, partial, static_cast<uint32_t>(blocks * kTeams / call.normed));
-        SASH_CUDA_CHECK(cudaGetLastError());
+        launch_kernel(context, blocks, kThreads, 0, backward_kernel<L, T>, call, partial,
+                      blocks * kTeams / call.normed);
       }
       if (!sums) return;
-      launch_add_chunks(stream, partial, blocks, 2, width,
+      launch_add_chunks(context, partial, blocks, 2, width,
                         ColumnSums<T>{{dq_weight.ptr<T>(), dk_weight.ptr<T>()}});
     });
     if (call.g == call.y || call.tokens == 0) return;
-    const auto per_head = static_cast<uint32_t>(width * static_cast<int64_t>(sizeof(T)) / 16);
+    const auto per_head = static_cast<uint32_t>(width * int64_t{sizeof(T)} / 16);
     const uint32_t vectors =
         call.tokens * static_cast<uint32_t>(call.heads - call.normed) * per_head;
-    copy_values<<<static_cast<unsigned>(blocks_for(vectors)), kThreads, 0, stream>>>(call, per_head,
-                                                                                     vectors);
-    SASH_CUDA_CHECK(cudaGetLastError());
+    launch_kernel(context, blocks_for(vectors), kThreads, 0, copy_values<T>, call, per_head,
+                  vectors);
   });
 }
 

@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(kThreads)
     rotary_kernel(const __grid_constant__ Call<T> call, int64_t threads, int64_t groups,
                   int64_t per_row) {
   constexpr int P = Unit::kPairs, K = Unit::kHeads;
-  const int64_t flat = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t flat = thread_index();
   if (flat >= threads) return;
   const Divide divide{threads <= UINT32_MAX};
   const int64_t row = divide(flat, per_row), unit = flat - row * per_row;
@@ -172,11 +172,8 @@ void launch(const KernelContext& context, const Call<T>& call, int64_t batch) {
   const int64_t groups = (call.heads + Unit::kHeads - 1) / Unit::kHeads;
   const int64_t threads = batch * call.length * groups * per_row;
   if (threads == 0) return;
-  const CardGuard guard(context.device.index);
-  rotary_kernel<Unit, C>
-      <<<blocks_for(threads), kThreads, 0, static_cast<cudaStream_t>(context.stream.handle)>>>(
-          call, threads, groups, per_row);
-  SASH_CUDA_CHECK(cudaGetLastError());
+  launch_kernel(context, blocks_for(threads), kThreads, 0, rotary_kernel<Unit, C, T>, call, threads,
+                groups, per_row);
 }
 
 /// Whether units of P pairs lie in aligned vectors of V elements, and so do their angles.
@@ -195,10 +192,9 @@ bool takes_vectors(const Call<T>& call, int64_t V, int64_t P) {
   return fits;
 }
 
-void rotary(KernelContext& context, const TensorView& x, const TensorView& cos,
-            const TensorView& sin, const TensorView& y, const kernels::RotaryParams& params) {
-  dispatch_any_floating(x.dtype, "rotary", [&]<class S>(TypeTag<S>) {
-    using T = device_t<S>;
+void rotary(KernelContext& context, View x, View cos, View sin, View y,
+            const kernels::RotaryParams& params) {
+  dispatch_device_floating(x.dtype, "rotary", [&]<class T>(TypeTag<T>) {
     using A = compute_t<T>;
     constexpr int V = 16 / sizeof(T);
     Call<T> call{};

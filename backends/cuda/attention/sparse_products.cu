@@ -18,7 +18,7 @@ struct Lists {
   const int64_t* index;
   int64_t heads, rows, entries, width, table_rows, heads_per_table;
 
-  Lists(const TensorView& list, const TensorView& table)
+  Lists(View list, View table)
       : index(list.ptr<int64_t>()),
         heads(list.shape[0]),
         rows(list.shape[1]),
@@ -47,7 +47,7 @@ template <int V, class T>
 __global__ void __launch_bounds__(kThreads)
     dot_kernel(const Lists lists, const T* x, const T* table, T* w, int64_t count,
                IndexFlag* flag) {
-  const int64_t entry = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) / kTeam;
+  const int64_t entry = thread_index() / kTeam;
   const int lane = static_cast<int>(threadIdx.x) % kTeam;
   const int64_t key = entry < count ? lists.key(entry, flag) : -1;
   compute_t<T> sum = 0;
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kThreads)
 template <int V, class T>
 __global__ void __launch_bounds__(kThreads)
     rows_kernel(const Lists lists, const T* w, const T* table, T* x, int lanes, IndexFlag* flag) {
-  const int64_t thread = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t thread = thread_index();
   const int64_t row = quotient(thread, lanes);
   if (row >= lists.heads * lists.rows) return;
   const int64_t first = row * lists.entries;
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kThreads)
 __global__ void __launch_bounds__(kThreads)
     make_keys(const Lists lists, int64_t count, uint64_t none, uint64_t* keys, int64_t* places,
               IndexFlag* flag) {
-  const int64_t entry = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t entry = thread_index();
   if (entry >= count) return;
   const int64_t key = lists.key(entry, flag);
   const int64_t table = lists.table_of(quotient(entry, lists.entries));
@@ -121,67 +121,49 @@ struct WeightedRow {
   }
 };
 
-/// Calls `launch(width of vectors)`.
+/// Calls `launch` with how many elements are read at once.
 template <class T, class F>
 void with_vectors(int64_t width, std::initializer_list<const void*> data, F&& launch) {
-  if (rows_take_vectors<T>(width, data)) {
-    launch(std::integral_constant<int, 16 / sizeof(T)>{});
-  } else {
-    launch(std::integral_constant<int, 1>{});
-  }
-  SASH_CUDA_CHECK(cudaGetLastError());
+  with_vector_width<16 / sizeof(T)>(rows_take_vectors<T>(width, data), launch);
 }
 
-void sparse_dot(KernelContext& context, const TensorView& x, const TensorView& table,
-                const TensorView& index, const TensorView& w) {
+void sparse_dot(KernelContext& context, View x, View table, View index, View w) {
   const Lists lists(index, table);
   if (lists.count() == 0) return;
-  const CardGuard guard(context.device.index);
-  dispatch_any_floating(w.dtype, "sparse_dot_product", [&]<class S>(TypeTag<S>) {
-    using T = device_t<S>;
+  dispatch_device_floating(w.dtype, "sparse_dot_product", [&]<class T>(TypeTag<T>) {
     with_vectors<T>(lists.width, {x.data, table.data}, [&]<int V>(std::integral_constant<int, V>) {
-      dot_kernel<V><<<blocks_for(lists.count() * kTeam), kThreads, 0,
-                      static_cast<cudaStream_t>(context.stream.handle)>>>(
-          lists, static_cast<const T*>(x.data), static_cast<const T*>(table.data), w.ptr<T>(),
-          lists.count(), index_flag(context.device.index));
+      launch_kernel(context, blocks_for(lists.count() * kTeam), kThreads, 0, dot_kernel<V, T>,
+                    lists, x.ptr<T>(), table.ptr<T>(), w.ptr<T>(), lists.count(),
+                    index_flag(context.device.index));
     });
   });
 }
 
-void sparse_rows(KernelContext& context, const TensorView& w, const TensorView& table,
-                 const TensorView& index, const TensorView& x) {
+void sparse_rows(KernelContext& context, View w, View table, View index, View x) {
   const Lists lists(index, table);
   const int64_t rows = lists.heads * lists.rows;
   if (rows == 0 || lists.width == 0) return;
-  const CardGuard guard(context.device.index);
-  dispatch_any_floating(x.dtype, "sparse_weighted_average", [&]<class S>(TypeTag<S>) {
-    using T = device_t<S>;
+  dispatch_device_floating(x.dtype, "sparse_weighted_average", [&]<class T>(TypeTag<T>) {
     with_vectors<T>(lists.width, {x.data, table.data}, [&]<int V>(std::integral_constant<int, V>) {
-      const auto lanes = static_cast<int>(std::min<int64_t>(kWarp, (lists.width + V - 1) / V));
-      rows_kernel<V><<<blocks_for(rows * lanes), kThreads, 0,
-                       static_cast<cudaStream_t>(context.stream.handle)>>>(
-          lists, static_cast<const T*>(w.data), static_cast<const T*>(table.data), x.ptr<T>(),
-          lanes, index_flag(context.device.index));
+      const int64_t lanes = std::min<int64_t>(kWarp, ceil_div(lists.width, V));
+      launch_kernel(context, blocks_for(rows * lanes), kThreads, 0, rows_kernel<V, T>, lists,
+                    w.ptr<T>(), table.ptr<T>(), x.ptr<T>(), lanes,
+                    index_flag(context.device.index));
     });
   });
 }
 
-void sparse_table(KernelContext& context, const TensorView& w, const TensorView& x,
-                  const TensorView& index, const TensorView& table) {
+void sparse_table(KernelContext& context, View w, View x, View index, View table) {
   const Lists lists(index, table);
   const int64_t count = lists.count(), rows = table.shape[0] * table.shape[1];
   if (table.numel() == 0) return;
-  const CardGuard guard(context.device.index);
   SortedKeys sorted(context, count);
   if (count > 0) {
-    make_keys<<<blocks_for(count), kThreads, 0, static_cast<cudaStream_t>(context.stream.handle)>>>(
-        lists, count, static_cast<uint64_t>(rows), sorted.keys(), sorted.places(),
-        index_flag(context.device.index));
-    SASH_CUDA_CHECK(cudaGetLastError());
+    launch_kernel(context, blocks_for(count), kThreads, 0, make_keys, lists, count, rows,
+                  sorted.keys(), sorted.places(), index_flag(context.device.index));
   }
   sorted.sort(static_cast<uint64_t>(rows));
-  dispatch_any_floating(table.dtype, "sparse_products", [&]<class S>(TypeTag<S>) {
-    using T = device_t<S>;
+  dispatch_device_floating(table.dtype, "sparse_products", [&]<class T>(TypeTag<T>) {
     const WeightedRow<T> source{w.ptr<T>(), x.ptr<T>(), std::max<int64_t>(1, lists.entries),
                                 lists.width};
     sum_by_key(context, sorted, source, {x.data}, table.ptr<T>(), rows, lists.width);

@@ -46,7 +46,7 @@ struct StepCall {
   }
 };
 
-/// exp(a - b), and 0 for a = -inf, also beside b = -inf.
+/// exp(a - b), or 0 if a = -inf, even if b = -inf.
 __device__ float factor(float a, float b) { return a == -kInfinity<float> ? 0.f : __expf(a - b); }
 
 /// What the blocks of a cluster found in their slots, for each of Q queries.
@@ -57,7 +57,7 @@ struct StepPart {
   float out[Q][kWidestBytes / 2];
 };
 
-/// The slots that hold tokens up to position p, and those of them that are this block's.
+/// This block's share of the slots that contain tokens up to position p.
 struct StepSlots {
   int64_t begin, end;
   template <class T>
@@ -70,7 +70,7 @@ struct StepSlots {
   }
 };
 
-/// Asks for the lines of rows [begin, end) of x on their way to the L2 cache.
+/// Prefetches rows [begin, end) of x to the L2 cache.
 template <class T>
 __device__ void prefetch_rows(const T* x, int64_t begin, int64_t end, int width) {
   constexpr int kLine = 128 / sizeof(T);
@@ -80,8 +80,8 @@ __device__ void prefetch_rows(const T* x, int64_t begin, int64_t end, int width)
   }
 }
 
-/// Block (part, key head and Q of its queries, batch) has the queries' scores with a part of the
-/// slots; a team of L lanes has a slot at a time, each lane a vector of it.
+/// Block (part, key head and Q of its queries, batch) computes the queries' scores with a part of
+/// the slots. A team of L lanes processes a slot at a time, and each lane a vector of it.
 template <int Q, int L, class T>
 __global__ void __launch_bounds__(kStepThreads, Q == 1 ? 2 : 1)
     attention_step_kernel(const __grid_constant__ StepCall<T> call) {
@@ -103,7 +103,8 @@ __global__ void __launch_bounds__(kStepThreads, Q == 1 ? 2 : 1)
   T* const values = call.values + (b * call.kv_heads + key_head) * call.slots * width;
   start_next_kernel();
   {
-    // Asks for the earlier tokens' while the previous kernel runs; an old position does no harm.
+    // Prefetches the rows of earlier tokens while the previous kernel runs. An old position does no
+    // harm.
     const StepSlots likely(call, *static_cast<const volatile int64_t*>(call.position));
     prefetch_rows(keys, likely.begin, likely.end, width);
     prefetch_rows(values, likely.begin, likely.end, width);
@@ -161,7 +162,7 @@ __global__ void __launch_bounds__(kStepThreads, Q == 1 ? 2 : 1)
   for (int64_t first = begin + team; first < end; first += kTeams * kStepAhead) {
 #pragma unroll
     for (int u = 0; u < kStepAhead; ++u) {
-      // The new token's are not read from memory, where another block writes them.
+      // The rows of the new token are not read from memory, because another block writes them.
       if (first + u * kTeams != slot || slot >= end || !holds) continue;
       k[u] = *reinterpret_cast<const int4*>(new_key + lane * V);
       v[u] = *reinterpret_cast<const int4*>(new_value + lane * V);
@@ -201,7 +202,7 @@ __global__ void __launch_bounds__(kStepThreads, Q == 1 ? 2 : 1)
     load(first + kTeams * kStepAhead);
   }
 
-  // The teams' parts together.
+  // Merges the parts of the teams.
 #pragma unroll
   for (int g = 0; g < Q; ++g) {
     if (lane == 0) {
@@ -217,17 +218,17 @@ __global__ void __launch_bounds__(kStepThreads, Q == 1 ? 2 : 1)
   __syncthreads();
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   if (warp < Q) {  // a warp per query: the teams' maxima become their factors
-    const int own = static_cast<int>(threadIdx.x) % kWarp;
+    const int in_warp = static_cast<int>(threadIdx.x) % kWarp;
     float highest = -kInfinity<float>, total = 0;
-    for (int t = own; t < kTeams; t += kWarp) highest = fmaxf(highest, team_max[warp][t]);
+    for (int t = in_warp; t < kTeams; t += kWarp) highest = fmaxf(highest, team_max[warp][t]);
     highest = reduce_warp(highest, Larger{});
-    for (int t = own; t < kTeams; t += kWarp) {
+    for (int t = in_warp; t < kTeams; t += kWarp) {
       const float weight = factor(team_max[warp][t], highest);
       team_max[warp][t] = weight;
       total += weight * team_sum[warp][t];
     }
     total = reduce_warp(total, Plus{});
-    if (own == 0) {
+    if (in_warp == 0) {
       part.max[warp] = highest;
       part.sum[warp] = total;
     }
@@ -241,7 +242,7 @@ __global__ void __launch_bounds__(kStepThreads, Q == 1 ? 2 : 1)
     part.out[g][e] = total;
   }
 
-  // The cluster's parts together: each block has some elements.
+  // Merges the parts of the cluster. Each block processes some elements.
 #if __CUDA_ARCH__ >= 900
   const auto cluster = cooperative_groups::this_cluster();
   const auto parts = static_cast<int>(gridDim.x);
@@ -262,7 +263,8 @@ __global__ void __launch_bounds__(kStepThreads, Q == 1 ? 2 : 1)
   for (int i = static_cast<int>(blockIdx.x * kStepThreads + threadIdx.x); i < queries * width;
        i += parts * kStepThreads) {
     const int g = i / width, e = i % width;
-    // All of the parts are asked for before one is used: they are in other blocks' memory.
+    // All parts are loaded before the first is used, because they are in the memory of other
+    // blocks.
     float of_max[kMostParts], of_sum[kMostParts], of_out[kMostParts];
 #pragma unroll
     for (int r = 0; r < static_cast<int>(kMostParts); ++r) {
@@ -288,14 +290,13 @@ __global__ void __launch_bounds__(kStepThreads, Q == 1 ? 2 : 1)
     result[(head + g) * call.out_stride[1] + e] = narrow<T>(y / total);
   }
 #if __CUDA_ARCH__ >= 900
-  if (parts > 1) cluster.sync();  // the others have read this block's part
+  if (parts > 1) cluster.sync();  // other blocks have read the part of this block
 #endif
 }
 
 template <class T>
-StepCall<T> call_of(const TensorView& q, const TensorView& k, const TensorView& v,
-                    const TensorView& keys, const TensorView& values, const TensorView& position,
-                    const kernels::AttentionStepParams& params, const TensorView& out) {
+StepCall<T> call_of(View q, View k, View v, View keys, View values, View position,
+                    const kernels::AttentionStepParams& params, View out) {
   StepCall<T> call{};
   call.q = q.ptr<T>();
   call.k = k.ptr<T>();
@@ -328,7 +329,8 @@ StepCall<T> call_of(const TensorView& q, const TensorView& k, const TensorView& 
   return call;
 }
 
-/// By the buffer's size, not by the slots in use: those are known on the device alone.
+/// Depends on the size of the buffer, because the number of slots in use is known only on the
+/// device.
 unsigned parts_for(int64_t slots) {
   unsigned parts = 1;
   if (card_generation() < 9) return parts;
@@ -336,10 +338,8 @@ unsigned parts_for(int64_t slots) {
   return parts;
 }
 
-void attention_step(KernelContext& context, const TensorView& q, const TensorView& k,
-                    const TensorView& v, const TensorView& keys, const TensorView& values,
-                    const TensorView& position, const kernels::AttentionStepParams& params,
-                    const TensorView& out) {
+void attention_step(KernelContext& context, View q, View k, View v, View keys, View values,
+                    View position, const kernels::AttentionStepParams& params, View out) {
   if (q.numel() == 0) return;
   sash::detail::dispatch_over<float, float16, bfloat16>(
       q.dtype, "attention_step", [&]<class S>(TypeTag<S>) {
@@ -347,17 +347,16 @@ void attention_step(KernelContext& context, const TensorView& q, const TensorVie
         const StepCall<T> call = call_of<T>(q, k, v, keys, values, position, params, out);
         const CardGuard guard(context.device.index);
         const unsigned parts = parts_for(call.slots);
-        // Few queries have a block each: it is done earlier.
+        // If there are few queries, each has a block, which ends earlier.
         const bool alone = call.group == 1 || q.shape[0] * q.shape[1] * parts <= kFewBlocks;
         const auto launch_for = [&]<int Q, int L>(std::integer_sequence<int, Q, L>) {
           const auto groups = static_cast<unsigned>((call.group + Q - 1) / Q);
           const dim3 grid(parts, static_cast<unsigned>(call.kv_heads) * groups,
                           static_cast<unsigned>(q.shape[0]));
-          static std::atomic<uint64_t> allowed{0};
-          const auto kernel = attention_step_kernel<Q, L, T>;
-          allow_shared_memory(kernel, allowed, context.device.index, 0);
-          launch_dependent({.grid = grid, .threads = kStepThreads, .cluster = parts}, kernel,
-                           static_cast<cudaStream_t>(context.stream.handle), call);
+          constexpr auto kernel = attention_step_kernel<Q, L, T>;
+          allow_shared_memory<kernel>(context.device.index, 0);
+          launch_dependent(context, {.grid = grid, .threads = kStepThreads, .cluster = parts},
+                           kernel, call);
         };
         const auto launch = [&]<int L>(std::integral_constant<int, L>) {
           if (alone) return launch_for(std::integer_sequence<int, 1, L>{});

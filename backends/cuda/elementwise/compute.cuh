@@ -6,7 +6,7 @@
 #include "../../../core/scalar.h"
 #include "strided.cuh"
 
-/// float16 and bfloat16 are storage: kernels read them as float32 and round once, on the way back.
+/// float16 and bfloat16 are storage types: kernels compute in float32 and round each result once.
 namespace sash::cuda {
 
 template <class T>
@@ -26,20 +26,21 @@ __device__ T narrow(compute_t<T> x) {
   return static_cast<T>(x);
 }
 
-/// `f` on widened arguments, its result narrowed.
+/// Calls `f` with widened arguments and narrows its result.
 template <class Out, class F>
 struct Computed {
   F f;
   __device__ Out operator()(auto... x) const { return narrow<Out>(f(widen(x)...)); }
 };
 
-/// `elementwise` with `f` in the compute types of `Out` and `In`.
+/// `elementwise` for an `f` that takes and returns the compute types of `Out` and `In`.
 template <class Out, class... In, class F, class... Views>
 void compute(const KernelContext& context, F f, View y, const Views&... x) {
   elementwise<Out, In...>(context, Computed<device_t<Out>, F>{f}, y, x...);
 }
 
-/// What a scalar becomes beside elements of the storage type `T`; it is not rounded to a half.
+/// The type of a scalar in arithmetic with elements of the storage type `T`. The scalar is not
+/// rounded to a half.
 template <class T>
 using operand_t = compute_t<device_t<T>>;
 template <class T>

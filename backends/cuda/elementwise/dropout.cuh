@@ -2,7 +2,7 @@
 
 #include "../random/philox.cuh"
 
-/// Dropout within kernels: what each element is multiplied by.
+/// Dropout within kernels: the factor of each element.
 namespace sash::cuda {
 
 /// 0 with probability p, else 1 / (1 - p), in the compute type A.
@@ -19,15 +19,12 @@ struct DropoutFactors {
 
   __device__ bool drops() const { return threshold > 0; }
 
-  /// For the elements of a whole block.
+  /// The factors of the four elements of a Philox block.
   __device__ Vector<A, 4> operator()(const PhiloxBlock& block) const {
-    Vector<A, 4> y;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) y.element[i] = block.lane[i] >= threshold ? scale : A(0);
-    return y;
+    return four_of<A>(block, [&](uint32_t bits) { return bits >= threshold ? scale : A(0); });
   }
 
-  /// For elements first ... first + V - 1; V divides first.
+  /// The factors of elements first ... first + V - 1. V divides `first`.
   template <int V>
   __device__ Vector<A, V> at(int64_t first) const {
     Vector<A, V> y;

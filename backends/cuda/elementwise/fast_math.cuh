@@ -5,7 +5,7 @@
 
 #include "compute.cuh"
 
-/// Functions that the card has instructions for: of float32, their relative error is below 2^-22,
+/// Functions for which the card has instructions. In float32 their relative error is below 2^-22,
 /// and results below 2^-126 are 0.
 namespace sash::cuda {
 
@@ -26,8 +26,8 @@ inline __device__ float reciprocal(float x) {
 }
 inline __device__ double reciprocal(double x) { return 1 / x; }
 
-/// exp(a - b) for numbers stored as T. Of halves by the fast instruction: its error is far below
-/// their rounding.
+/// exp(a - b) for numbers stored as T. Halves use the fast instruction, whose error is far below
+/// the rounding of a half.
 template <class T>
 __device__ compute_t<T> exp_of_difference(compute_t<T> a, compute_t<T> b) {
   if constexpr (kIsHalf<T>) {

@@ -1,19 +1,20 @@
 #pragma once
 
+#include "../reduce/reduce_block.cuh"
 #include "compute.cuh"
 
-/// Contiguous memory in vectors of 16 bytes, and sums of it that have the same bits whatever its
-/// alignment: which thread takes which element does not depend on it.
+/// Reads and writes contiguous memory in vectors of 16 bytes, and sums it. The sums have the same
+/// bits for every alignment, because each thread adds the same elements.
 namespace sash::cuda {
 
-/// Elements of 16 bytes.
+/// The number of elements in 16 bytes.
 template <class T>
 inline constexpr int kWidth = 16 / sizeof(T);
 
 template <class T>
 using Lane = Vector<T, kWidth<T>>;
 
-/// The elements from `x` on, of which `left` are there; zeros behind them.
+/// The elements from `x` on, of which `left` exist; zeros after the last one.
 template <class T>
 __device__ Lane<T> load_lane(const T* x, int64_t left, bool aligned) {
   if (aligned && left >= kWidth<T>) return *reinterpret_cast<const Lane<T>*>(x);
@@ -35,25 +36,16 @@ __device__ void store_lane(T* y, const Lane<T>& lane, int64_t left, bool aligned
   }
 }
 
-/// The sum over the block's threads, in a fixed order; thread 0 gets it. Once per kernel.
+/// The sum over the block's threads. All threads of the block call this.
 template <int threads = kThreads>
 __device__ double block_sum(double value) {
-  constexpr int warps = threads / 32;
-  __shared__ double of_warp[warps];
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) value += __shfl_down_sync(0xffffffffu, value, step);
-  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = value;
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    for (int warp = 1; warp < warps; ++warp) value += of_warp[warp];
-  }
-  return value;
+  return reduce_block<threads>(value, Plus{});
 }
 
 inline constexpr int kFinishThreads = 1024;
 
-/// finish(sum of `partial`), the second stage of a sum: one block. Each thread has four sums, so
-/// that four loads are under way.
+/// The second stage of a sum, run by one block: calls finish(sum of `partial`). Each thread has
+/// four sums, so that four of its loads run at the same time.
 template <class Finish>
 __global__ void __launch_bounds__(kFinishThreads)
     finish_sum_kernel(const double* partial, int64_t count, Finish finish) {

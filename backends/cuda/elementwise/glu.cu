@@ -75,9 +75,8 @@ template <int V, class F>
 void launch(const KernelContext& context, const F& f, int64_t rows, int64_t width) {
   const int64_t vectors = rows * (width / V);
   if (vectors == 0) return;
-  const CardGuard guard(context.device.index);
-  launch_dependent({.grid = blocks_for(vectors), .threads = kThreads}, glu_kernel<V, F>,
-                   stream_of(context), f, vectors, width / V);
+  launch_dependent(context, {.grid = blocks_for(vectors), .threads = kThreads}, glu_kernel<V, F>, f,
+                   vectors, width / V);
 }
 
 template <class F>

@@ -47,7 +47,7 @@ struct ClampedGate {
   }
 };
 
-/// What of a gate or value takes part; a NaN stays one.
+/// The gate and the value after clamping. A NaN stays a NaN.
 template <class G, class A>
 __device__ A gate_of(A a) {
   if constexpr (G::kClamps) return a > A(kernels::kGateLimit) ? A(kernels::kGateLimit) : a;

@@ -15,8 +15,8 @@
 ///
 /// Axes are merged over all operands, and passed by value. Each thread takes a vector of elements
 /// that lie side by side on the innermost axis: 16 bytes of the widest operand where every operand
-/// allows it, else one element. The output may be the very same view as an input; any other overlap
-/// is the caller's to avoid. Indices are 64-bit.
+/// allows it, else one element. The output may be the same view as an input. The caller must avoid
+/// any other overlap. Indices have 64 bits.
 namespace sash::cuda {
 
 template <class T>
@@ -67,7 +67,7 @@ struct Walk {
     return inner;
   }
 
-  /// Takes `width` elements at once, where the walk had single elements.
+  /// Changes a walk over single elements to one over vectors of `width` elements.
   void group(int width) {
     vectors = ceil_div(vectors, width);
     count = count / extent[rank - 1] * vectors;
@@ -106,8 +106,8 @@ inline Dims walked_axes(View y, Order order) {
 
 }  // namespace detail
 
-/// Axes of extent 1 are dropped, neighbours merged. The first view's shape rules; the others
-/// broadcast to it.
+/// Axes of extent 1 are dropped, neighbours merged. The walk has the shape of the first view; the
+/// others broadcast to it.
 template <int N>
 Walk<N> make_walk(const std::array<const TensorView*, N>& views, Order order) {
   Walk<N> walk;
@@ -135,6 +135,18 @@ Walk<N> make_walk(const std::array<const TensorView*, N>& views, Order order) {
   return walk;
 }
 
+/// The walk along all axes but `axis`, which is erased from the views.
+template <int N>
+Walk<N> walk_without(int axis, std::array<TensorView, N> views) {
+  std::array<const TensorView*, N> all;
+  for (size_t k = 0; k < views.size(); ++k) {
+    views[k].shape.erase(axis);
+    views[k].strides.erase(axis);
+    all[k] = &views[k];
+  }
+  return make_walk<N>(all, Order::memory);
+}
+
 /// Whether operand `k` can be read and written in vectors of `width` elements of `T`.
 template <class T, int N>
 bool takes_vectors(const Walk<N>& walk, int k, const void* data, int width) {
@@ -153,8 +165,8 @@ struct alignas(sizeof(T) * V) Vector {
   T element[V];
 };
 
-/// Writes x in one access. nvcc may make several of an assignment, and memory is then written at a
-/// third of its rate.
+/// Writes x in one access. nvcc may split an assignment into several accesses, which write memory
+/// at a third of its bandwidth.
 template <class T, int V>
 __device__ void store_whole(T* y, const Vector<T, V>& x) {
   if constexpr (sizeof(x) == sizeof(int4)) {
@@ -164,7 +176,7 @@ __device__ void store_whole(T* y, const Vector<T, V>& x) {
   }
 }
 
-/// `count` elements from `x` on, or V times the same one.
+/// Loads `count` elements from `x` on; with stride 0, V times the same element.
 template <int V, class T>
 __device__ Vector<T, V> load(const T* x, int64_t stride, int count) {
   if (V > 1 && stride == 1 && count == V) return *reinterpret_cast<const Vector<T, V>*>(x);

@@ -3,7 +3,7 @@
 #include "../../../ops/kernels/elementwise.h"
 #include "compute.cuh"
 
-/// The kernels of the table's rows.
+/// The kernels of the rows of `elementwise_table.h`.
 namespace sash::cuda {
 
 /// Calls `f` with the storage type of a row's operands.
@@ -41,8 +41,9 @@ void binary(KernelContext& context, View a, View b, View y) {
   });
 }
 
-/// In a comparison the scalar takes a floating dtype first, so that 0.1 equals a half that was made
-/// from 0.1, and int64 beside integers; in arithmetic it is not rounded to a half.
+/// In a comparison with floating elements, the scalar is first rounded to their dtype, so that 0.1
+/// equals a half that was made from 0.1. In a comparison with integers it becomes int64. In
+/// arithmetic it is not rounded to a half.
 template <class Op>
 void scalar(KernelContext& context, View x, View y, const Scalar& value) {
   dispatch<Op>(x.dtype, [&]<class T>(TypeTag<T>) {

@@ -2,15 +2,16 @@
 
 #include <cstdint>
 
-/// Set while code for sm_90a is made: the kernels of these headers are empty elsewhere.
+/// Defined while code for sm_90a is compiled. For other architectures, the kernels that use these
+/// headers are empty.
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #define SASH_HOPPER
 #endif
 
 /// Barriers in shared memory for threads and copies (PTX: mbarrier).
 ///
-/// Phases of a barrier count from 0. A phase ends after `count` arrivals and all the bytes that
-/// these expect.
+/// The phases of a barrier count from 0. A phase ends after `count` arrivals and after all bytes
+/// that these arrivals expect.
 namespace sash::cuda::hopper {
 
 __device__ inline uint32_t shared_address(const void* x) {
@@ -19,13 +20,13 @@ __device__ inline uint32_t shared_address(const void* x) {
 
 class Barrier {
  public:
-  /// By one thread, which then calls `fence_barrier_init`; before __syncthreads.
+  /// One thread calls this, then `fence_barrier_init`, before __syncthreads.
   __device__ void init(uint32_t count) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address()), "r"(count));
   }
 
-  /// Releases what this thread did before to those who wait. Predicated: threads with `active`
-  /// false do nothing, without a branch.
+  /// Makes the earlier memory operations of this thread visible to the threads that wait. Threads
+  /// with `active` false do nothing; the instruction is predicated, so there is no branch.
   __device__ void arrive(bool active = true) {
     asm volatile(
         "{\n"
@@ -37,8 +38,8 @@ class Barrier {
         : "memory");
   }
 
-  /// One arrival of a whole warp; releases what all its lanes did. The last lane arrives, because
-  /// compute-sanitizer remembers only the last of a word's readers.
+  /// One arrival for a whole warp, which makes the operations of all its lanes visible. The last
+  /// lane arrives, because compute-sanitizer remembers only the last reader of a word.
   __device__ void arrive_as_one() {
     __syncwarp();
     arrive(threadIdx.x % 32 == 31);
@@ -51,8 +52,8 @@ class Barrier {
                  : "memory");
   }
 
-  /// Until the latest phase of this parity has ended; phase -1 has. At most one phase may end
-  /// between two waits.
+  /// Waits until the latest phase of this parity has ended. Phase -1 counts as ended. At most one
+  /// phase may end between two waits.
   __device__ void wait(uint32_t parity) {
     while (!has_ended(parity)) {
     }
@@ -78,8 +79,9 @@ class Barrier {
   uint64_t state_;
 };
 
-/// Named barriers of `threads` threads: waits for all of them, or only arrives. Unlike barriers in
-/// shared memory they need not be read, which takes long behind products.
+/// Named barriers of `threads` threads: `barrier_sync` waits for all threads, `barrier_arrive` only
+/// arrives. Unlike a barrier in shared memory, a named barrier is not read by loads, which take
+/// long after products.
 __device__ inline void barrier_sync(int name, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(name), "r"(threads) : "memory");
 }
@@ -87,8 +89,8 @@ __device__ inline void barrier_arrive(int name, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(name), "r"(threads) : "memory");
 }
 
-/// True on one lane of a warp, always the same. By all lanes. Unlike a test of the lane's number,
-/// it tells the compiler that one thread follows.
+/// True on one lane of a warp, which is always the same lane. All lanes call this. Unlike a test of
+/// the lane number, it tells the compiler that only one thread executes the branch.
 __device__ inline bool elect_one() {
   uint32_t chosen;
   asm volatile(
@@ -101,12 +103,13 @@ __device__ inline bool elect_one() {
   return chosen != 0;
 }
 
-/// Makes what this thread did in shared memory visible to copies that start later.
+/// Makes the earlier writes of this thread to shared memory visible to copies that start later.
 __device__ inline void fence_proxy_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/// Before copies that read or write global memory which others wrote, once that is visible here.
+/// Call this before copies that read or write global memory that other threads wrote, when their
+/// writes are visible to this thread.
 __device__ inline void fence_proxy_async_global() {
   asm volatile("fence.proxy.async.global;" ::: "memory");
 }
@@ -117,8 +120,9 @@ __device__ inline void fence_barrier_init() {
   fence_proxy_async();
 }
 
-/// Sets the registers of each thread of a group, by all four of its warps. The kernel has launch
-/// bounds; the sum over all groups stays within what it was launched with.
+/// Sets the number of registers of each thread of a group. All four warps of the group call this.
+/// The kernel has launch bounds, and the sum over all groups must not exceed the registers of the
+/// launch.
 template <int n>
 __device__ void warpgroup_reg_alloc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(n));

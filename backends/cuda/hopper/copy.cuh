@@ -8,7 +8,7 @@
 /// cp.async.bulk.tensor).
 namespace sash::cuda::hopper {
 
-/// Columns of a slab of 2-byte elements: the most of 64, 32 and 16 that divide the width.
+/// The columns of a slab of 2-byte elements: the largest of 64, 32 and 16 that divides the width.
 constexpr int slab_of(int width) { return width % 64 == 0 ? 64 : width % 32 == 0 ? 32 : 16; }
 
 /// [rows][width] of 2-byte elements in shared memory, in the layout of TMA and wgmma: slabs
@@ -38,7 +38,7 @@ struct alignas(1024) Tile {
 };
 
 /// Copies rows [row, row + 64) of head (b, h) to rows [64 part, 64 part + 64) of `tile`: 128 width
-/// bytes, zeros for rows and features past the end. By one thread.
+/// bytes, with zeros for rows and features past the end. One thread calls this.
 template <class T, int width, int rows>
 __device__ void copy_rows(Tile<T, width, rows>& tile, int part, const CUtensorMap& x, int row,
                           int h, int b, Barrier& barrier) {
@@ -55,8 +55,8 @@ __device__ void copy_rows(Tile<T, width, rows>& tile, int part, const CUtensorMa
   }
 }
 
-/// Copies a box of the matrix `x` from (row, column) on to slab `slab` of the tile; zeros past the
-/// last row. By one thread.
+/// Copies a box of the matrix `x`, which starts at (row, column), to slab `slab` of the tile, with
+/// zeros past the last row. One thread calls this.
 template <class X>
 __device__ void copy_box(X& tile, int slab, const CUtensorMap& x, int row, int column,
                          Barrier& barrier) {
@@ -68,8 +68,8 @@ __device__ void copy_box(X& tile, int slab, const CUtensorMap& x, int row, int c
       : "memory");
 }
 
-/// Copies a row of floats to 128-byte aligned memory. With a tensor map, because compute-sanitizer
-/// does not see that a barrier orders copies without one.
+/// Copies a row of floats to 128-byte aligned memory. It uses a tensor map, because
+/// compute-sanitizer does not see that barriers order copies without a tensor map.
 __device__ inline void copy_row(void* to, const CUtensorMap& x, int row, Barrier& barrier) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
@@ -78,9 +78,10 @@ __device__ inline void copy_row(void* to, const CUtensorMap& x, int row, Barrier
       : "memory");
 }
 
-/// Copies from shared to global memory, or adds floats there; 16-byte aligned. `bulk_commit` ends a
-/// group of them; until `bulk_wait_read` returns, the thread's groups read shared memory, until
-/// `bulk_wait`, they write. By one thread.
+/// Copies from shared to global memory (`bulk_store`), or adds floats there (`bulk_add`). Addresses
+/// are 16-byte aligned. `bulk_commit` ends a group of copies. The thread's groups may read shared
+/// memory until `bulk_wait_read` returns, and may write global memory until `bulk_wait` returns.
+/// One thread calls these functions.
 __device__ inline void bulk_store(void* to, const void* from, uint32_t bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),
                "r"(shared_address(from)), "r"(bytes)

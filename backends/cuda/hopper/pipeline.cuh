@@ -6,8 +6,8 @@
 /// warps, which multiply.
 namespace sash::cuda::hopper {
 
-/// A stage of a ring of kStages buffers, and the parity of the turn. Turn n uses phase n of the
-/// stage's barriers.
+/// A stage of a ring of kStages buffers, and the parity of the turn, which is the number of rounds
+/// through the ring. Turn n uses phase n of the barriers of each stage.
 template <int kStages>
 class PipelineState {
  public:
@@ -23,7 +23,8 @@ class PipelineState {
     }
   }
 
-  /// The state after as many steps of a ring of as many stages, half or a quarter as many.
+  /// The state of a ring of `stages` stages after as many steps. `stages` is kStages, or kStages
+  /// divided by a power of two.
   template <int stages>
   __device__ PipelineState<stages> in() const {
     if constexpr (stages == kStages) {
@@ -41,8 +42,9 @@ class PipelineState {
   uint32_t parity_ = 0;
 };
 
-/// The barriers of a ring of `stages` buffers of `tiles` tiles like `Tile`. The buffers lie
-/// apart: their alignment would pad each ring to a multiple of 1024 bytes.
+/// The barriers of a ring of `stages` buffers, each with `tiles` tiles of the type `Tile`. The
+/// buffers are not members, because their alignment would pad each ring to a multiple of 1024
+/// bytes.
 template <class Tile, int stages, int tiles = 1>
 struct Ring {
   using State = PipelineState<stages>;
@@ -50,7 +52,7 @@ struct Ring {
 
   Barrier full[stages], empty[stages];
 
-  /// By one thread. `consumers`: warps that release.
+  /// One thread calls this. `consumers` is the number of warps that call `release`.
   __device__ void init(uint32_t consumers) {
     for (int i = 0; i < stages; ++i) {
       full[i].init(1);
@@ -58,22 +60,23 @@ struct Ring {
     }
   }
 
-  /// Producer: until the stage is free.
+  /// For the producer: waits until the stage is free.
   __device__ void acquire(const State& at) { empty[at.stage()].wait(at.parity() ^ 1); }
-  /// Producer, one thread: the stage is full when its tiles and `more` bytes have been copied with
-  /// the barrier that this returns.
-  __device__ Barrier& commit(const State& at, uint32_t more = 0) {
-    full[at.stage()].arrive_and_expect_tx(tiles * Tile::kBytes + more);
+  /// For one thread of the producer. Returns the barrier for the copies to the stage, which is full
+  /// after its tiles and `extra` further bytes have been copied.
+  __device__ Barrier& commit(const State& at, uint32_t extra = 0) {
+    full[at.stage()].arrive_and_expect_tx(tiles * Tile::kBytes + extra);
     return full[at.stage()];
   }
 
-  /// Consumer: until the stage is full.
+  /// For consumers: waits until the stage is full.
   template <int n>
   __device__ void wait(const PipelineState<n>& at) {
     const State state = at.template in<stages>();
     full[state.stage()].wait(state.parity());
   }
-  /// Consumer, all lanes of a warp: the warp reads the stage no more.
+  /// For consumers: tells that this warp has finished reading the stage. All lanes of the warp call
+  /// this.
   template <int n>
   __device__ void release(const PipelineState<n>& at) {
     empty[at.template in<stages>().stage()].arrive_as_one();

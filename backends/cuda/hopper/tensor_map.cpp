@@ -55,7 +55,7 @@ CUtensorMapDataType half_type(DType dtype) {
 
 }  // namespace
 
-bool fits_tensor_map(const TensorView& x) {
+bool fits_tensor_map(View x) {
   if (x.dtype != DType::float16 && x.dtype != DType::bfloat16) return false;
   if (x.rank() != 4 || reinterpret_cast<uintptr_t>(x.data) % 16 != 0) return false;
   if (x.numel() == 0 || (x.shape[3] > 1 && x.strides[3] != 1)) return false;
@@ -69,7 +69,7 @@ bool fits_tensor_map(const TensorView& x) {
   return true;
 }
 
-CUtensorMap tensor_map(const TensorView& x, int features) {
+CUtensorMap tensor_map(View x, int features) {
   cuuint64_t extent[4], step[3];
   for (int axis = 0; axis < 4; ++axis) extent[axis] = static_cast<cuuint64_t>(x.shape[3 - axis]);
   for (int axis = 0; axis < 3; ++axis) {
@@ -82,7 +82,7 @@ CUtensorMap tensor_map(const TensorView& x, int features) {
   return encode(half_type(x.dtype), 4, x.data, extent, step, box, swizzle);
 }
 
-CUtensorMap matrix_map(const TensorView& x, int64_t columns, int box_rows, int box_columns) {
+CUtensorMap matrix_map(View x, int64_t columns, int box_rows, int box_columns) {
   const auto width = static_cast<cuuint64_t>(columns);
   const cuuint64_t extent[2] = {width, static_cast<cuuint64_t>(x.numel() / columns)};
   const cuuint64_t step[1] = {width * 2};

@@ -21,8 +21,8 @@ namespace sash::cuda::hopper {
 ///
 /// Long rows come first, and alternate between heads. The other tiles follow head after head, so
 /// that neighbours read the same keys at about the same time. They alternate between heads too if
-/// the call has bounds, which may make any row long or short, and if heads in turn would leave some
-/// multiprocessors much more to do than others. Long calls of uneven rows take the tiles of a few
+/// the call has bounds, which may make any row long or short, and if heads in turn would give some
+/// multiprocessors much longer work than others. Long calls of uneven rows take the tiles of a few
 /// heads at a time, the longest tiles first. The few short tiles at both ends of a window's heads
 /// come last, and even out what multiprocessors have to do.
 struct TileOrder {
@@ -36,16 +36,16 @@ struct TileOrder {
   int tiles = 0;      ///< tiles of all heads
   int direction = 0;  ///< 1 or -1 if the rows of every head ascend or descend, else 0
   const int32_t* row_order = nullptr;  ///< the order of the rows if `direction` is 0
-  /// How many tiles have been taken; unless `ordered`, the first tile of each block of threads does
-  /// not count. Null: blocks of threads take tiles in rounds, every other round backwards.
+  /// How many tiles have been taken. Unless `ordered`, the first tile of each block of threads does
+  /// not count. Null if blocks of threads take tiles in rounds, every other round backwards.
   int* counter = nullptr;
   bool paired = false;  ///< in rounds, each block takes a long tile and a short one of a head
-  /// A tile is taken only when its steps are to be listed. The tiles before it have been taken
-  /// then, and run soon.
+  /// Whether a block of threads takes a tile only when it is about to list its steps. Then all
+  /// earlier tiles have been taken, and run soon.
   bool ordered = false;
   bool counted = false;  ///< whether tiles are taken from `counter`, which the launch provides
-  /// How many heads alternate at a time, one share of heads after the other. If more than one,
-  /// `alternating`, `late_first` and `late_last` do not count.
+  /// How many heads alternate at a time, one share of heads after the other. From two on,
+  /// `alternating`, `late_first` and `late_last` are not used.
   int together = 1;
 
   struct Place {
@@ -57,8 +57,8 @@ struct TileOrder {
     return at;
   }
 
-  /// The tile that block of threads `block` of `blocks` takes in round `round`. It takes no more if
-  /// the number is not below `tiles`.
+  /// The tile that block of threads `block` of `blocks` takes in round `round`. The block has no
+  /// further tile if the number is not below `tiles`.
   SASH_HOST_DEVICE int in_round(int round, int block, int blocks) const {
     return paired ? 2 * (round / 2 * blocks + block) + round % 2
                   : round * blocks + (round % 2 == 0 ? block : blocks - 1 - block);
@@ -95,11 +95,11 @@ struct TileCall {
   int64_t blocks;             ///< block rows of a head
   int rows;                   ///< block rows that make a tile
   bool share = false;         ///< whether each long row makes a tile
-  bool bounded = false;       ///< whether bounds hide more than the list says
+  bool bounded = false;       ///< whether bounds may hide listed blocks
   int64_t active_blocks = 1;  ///< blocks of threads that run at once
 };
 
-/// Whether the longest of a list's `rows` rows has more than 1.5 times the mean.
+/// Whether the longest of the `rows` rows of a list has over 1.5 times the mean number of entries.
 inline bool is_uneven(const kernels::BlockList& list, int64_t rows) {
   return 2 * list.longest * rows > 3 * list.entries;
 }
@@ -110,8 +110,9 @@ inline int even_share(int64_t heads, int64_t most) {
   return static_cast<int>((heads + shares - 1) / shares);
 }
 
-/// The most that a block of threads has to do, divided by the mean, if the tiles of each head
-/// shorten evenly and all take them in rounds, or in pairs that take equally long.
+/// The work of the busiest block of threads, divided by the mean. `most_of_tiles` is for tiles that
+/// are taken in rounds, and whose lengths decrease evenly within each head. `most_of_pairs` is for
+/// pairs of tiles that take equally long.
 inline double most_of_tiles(int64_t tiles, int64_t head_tiles, int64_t active_blocks) {
   std::vector<int64_t> load(static_cast<size_t>(active_blocks));
   int64_t of_head = 0, block = 0, direction = 1;
@@ -132,21 +133,24 @@ inline double most_of_pairs(int64_t pairs, int64_t active_blocks) {
   return static_cast<double>(rounds * active_blocks) / static_cast<double>(pairs);
 }
 
-/// About how much longer a call takes whose neighbours read keys of different heads.
+/// About how much longer a call takes if neighbouring blocks of threads read keys of different
+/// heads.
 inline constexpr double kFarApart = 1.13;
 
-/// From how many blocks of scores for each multiprocessor on a counter pays.
+/// The number of blocks of scores for each multiprocessor from which on taking tiles from a counter
+/// is faster.
 inline constexpr int64_t kManyBlocks = 512;
 
-/// Balances the tiles of heads whose rows differ in length, about evenly from the first to the
-/// last.
+/// Balances the tiles of heads in which the lengths of rows increase or decrease about evenly from
+/// the first row to the last.
 inline void balance(TileOrder& order, int64_t active_blocks) {
   TileOrder paired = order;
   paired.paired = true;
   paired.head_tiles += paired.head_tiles % 2;
   paired.tiles = paired.heads * paired.head_tiles;
   const double of_pairs = most_of_pairs(paired.tiles / 2, active_blocks);
-  // Many pairs fill their rounds well. Where few do not, single tiles may by chance.
+  // Many pairs fill their rounds well. If there are few pairs and they do not, single tiles may do
+  // so by chance.
   if (of_pairs > 1.05 &&
       most_of_tiles(order.tiles, order.head_tiles, active_blocks) < std::min(of_pairs, kFarApart)) {
     return;
@@ -158,8 +162,8 @@ inline void balance(TileOrder& order, int64_t active_blocks) {
   }
 }
 
-/// Puts short tiles last where that saves part of a round. Not where they are many: neighbours
-/// among them read keys of different heads.
+/// Puts short tiles last if that saves a part of a round. Many short tiles stay in place, because
+/// neighbours among the late tiles read keys of different heads.
 inline void put_short_last(TileOrder& order, const kernels::BlockList& list, int64_t rows,
                            int64_t active_blocks) {
   if (order.alternating != list.long_rows) return;
@@ -177,8 +181,8 @@ inline void put_short_last(TileOrder& order, const kernels::BlockList& list, int
   order.late_last = static_cast<int>(last);
 }
 
-/// The order of a call in which every row of a head is a tile's, in the order of the list.
-/// `ValueError` if it has more than 2^31 - 1 tiles.
+/// The order of a call in which the tiles of a head follow the order of the list. Throws
+/// `ValueError` if there are over 2^31 - 1 tiles.
 inline TileOrder list_order(const TileCall& call) {
   const int64_t long_rows = call.share ? call.list.long_rows : 0;
   const int64_t head_tiles = long_rows + (call.blocks - long_rows + call.rows - 1) / call.rows;
@@ -202,8 +206,9 @@ inline TileOrder tile_order(const TileCall& call) {
   TileOrder order = list_order(call);
   const int64_t tiles = order.tiles, active = call.active_blocks;
   if (tiles <= active) return order;
-  // Rounds keep blocks of threads that read the same keys together. But they leave some idle in the
-  // last round, and all that have no long row while others have.
+  // In rounds, blocks of threads that read the same keys run at the same time. But some blocks of
+  // threads idle in the last round, and so do the blocks without a long row while others process
+  // long rows.
   const int64_t rounds = (tiles + active - 1) / active;
   const bool idle = 25 * (rounds * active - tiles) > tiles;
   if (call.list.long_rows > 0 || (call.bounded && idle)) {
@@ -223,8 +228,8 @@ inline TileOrder tile_order(const TileCall& call) {
   return order;
 }
 
-/// The order of a call whose tiles wait for tiles that were taken before them: `rows` block rows of
-/// `blocks` each, ascending, the tiles of `together` heads in turn.
+/// The order of a call whose tiles wait for tiles that were taken before them. A tile has `rows` of
+/// the `blocks` block rows of a head. Tiles ascend, and the tiles of `together` heads alternate.
 inline TileOrder ascending_order(int batches, int heads, int64_t blocks, int rows, int together) {
   kernels::BlockList list;
   list.direction = 1;

@@ -12,11 +12,11 @@
 /// Of a product [64][n] a thread has sum[4 j + e], 0 <= e < 4: row 16 w + g + 8 (e / 2), column
 /// 8 j + 2 t + e % 2, where w is its warp in the group, g = lane / 4, t = lane % 4.
 ///
-/// Products are asynchronous. `warpgroup_arrive` starts a batch, `warpgroup_commit` ends it. Until
-/// `warpgroup_wait` returns, its accumulators, left operands in registers and tiles are in use.
-/// `fence_operand` stands before the first use of accumulators, and after what may be computed
-/// while products run. ptxas moves a wait ahead of arithmetic that does not depend on it, but not
-/// of a vote.
+/// Products are asynchronous. `warpgroup_arrive` starts a batch of products, `warpgroup_commit`
+/// ends it. Until `warpgroup_wait` returns, the batch uses its accumulators, its left operands in
+/// registers, and its tiles. Call `fence_operand` before the first use of accumulators, and after
+/// arithmetic that may run at the same time as products. ptxas moves a wait ahead of arithmetic
+/// that does not depend on it, but not ahead of a vote.
 namespace sash::cuda::hopper {
 
 __device__ inline void warpgroup_arrive() {
@@ -26,13 +26,13 @@ __device__ inline void warpgroup_commit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-/// Until at most `pending` batches, the latest ones, are in flight.
+/// Waits until at most the latest `pending` batches are running.
 template <int pending>
 __device__ void warpgroup_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
 }
 
-/// Keeps the compiler from moving what writes or reads `sum` across the call.
+/// Keeps the compiler from moving reads and writes of `sum` across the call.
 template <int n>
 __device__ void fence_operand(float (&sum)[n]) {
 #pragma unroll
@@ -42,19 +42,20 @@ __device__ void fence_operand(float (&sum)[n]) {
 /// Lane 0's x, in a register that the compiler knows to be uniform.
 __device__ inline uint32_t uniform(uint32_t x) { return __shfl_sync(~0u, x, 0); }
 
-/// A tile as an operand: the low half of its matrix descriptor. A product takes it K-major,
-/// [64 or n][depth], or MN-major, [depth][64 or n].
+/// A tile as an operand of a product, stored as the low half of its matrix descriptor. Tiles are
+/// K-major, [64 or n][depth], or MN-major, [depth][64 or n].
 class Operand {
  public:
-  /// By all lanes of a warp. MN-major products alone use the distance of slabs.
+  /// All lanes of a warp call this. Only MN-major products use the distance of slabs.
   template <class T, int width, int rows, int slab>
   __device__ explicit Operand(const Tile<T, width, rows, slab>& tile)
       : low_(uniform(tile.address() >> 4 | Tile<T, width, rows, slab>::kSlabBytes >> 4 << 16)) {}
 
-  /// The operand `bytes` further on.
+  /// The operand that starts `bytes` bytes later.
   __device__ Operand operator+(uint32_t bytes) const { return Operand(low_ + (bytes >> 4)); }
-  /// The same operand in stage `stage` of a ring whose stages are `bytes` apart. Which of the two
-  /// is faster by a few per cent depends on the kernel: `at` has the compiler know it as uniform.
+  /// The same operand in stage `stage` of a ring whose stages are `bytes` bytes apart. With `at`,
+  /// the compiler knows that the operand is uniform. It depends on the kernel which of the two
+  /// functions is a few per cent faster.
   __device__ Operand ahead(int stage, uint32_t bytes) const {
     return Operand(low_ + static_cast<uint32_t>(stage) * (bytes >> 4));
   }
@@ -62,7 +63,7 @@ class Operand {
     return Operand(uniform(ahead(stage, bytes).low_));
   }
 
-  /// Of a tile like X: its swizzle, and how far apart groups of 8 rows are.
+  /// The matrix descriptor for a tile of type X: the swizzle, and the distance of groups of 8 rows.
   template <class X>
   __device__ uint64_t descriptor() const {
     constexpr uint32_t groups = 8 * X::kRowBytes;
@@ -172,8 +173,8 @@ __device__ constexpr uint32_t column_step(int k) {
   return static_cast<uint32_t>(k / steps * X::kSlabBytes + k % steps * 32);
 }
 
-/// sum[i, j] = a[i] . b[j], or += (`add`), for 64 rows of a tile like A and the 2 n rows of a tile
-/// like B.
+/// sum[i, j] = a[i] . b[j], or += (`add`), for 64 rows of a tile of type A and the 2 n rows of a
+/// tile of type B.
 template <class A, class B, bool add = false, int n>
 __device__ void multiply_rows(float (&sum)[n], Operand a, Operand b) {
   static_assert(2 * n == B::kRows && A::kWidth == B::kWidth);
@@ -186,8 +187,8 @@ __device__ void multiply_rows(float (&sum)[n], Operand a, Operand b) {
   }
 }
 
-/// sum[i] += sum over j of weights[i, j] b[j] for the rows of a tile like B. The weights of 64 rows
-/// are packed in the order of accumulators.
+/// sum[i] += sum over j of weights[i, j] b[j] for the rows of a tile of type B. The weights of 64
+/// rows are packed in the order of accumulators.
 template <class B, int words, int n>
 __device__ void multiply_add(float (&sum)[n], const uint32_t (&weights)[words], Operand b) {
   static_assert(4 * words == B::kRows && 2 * n == B::kWidth);
@@ -199,7 +200,7 @@ __device__ void multiply_add(float (&sum)[n], const uint32_t (&weights)[words], 
   }
 }
 
-/// The same with weights in a tile like A.
+/// The same with weights in a tile of type A.
 template <class A, class B, int n>
 __device__ void multiply_add(float (&sum)[n], Operand weights, Operand b) {
   static_assert(A::kWidth == B::kRows && 2 * n == B::kWidth);
@@ -212,8 +213,8 @@ __device__ void multiply_add(float (&sum)[n], Operand weights, Operand b) {
   }
 }
 
-/// sum[i, j] = sum over k of a[k, i] b[k, j], or += (`add`), for the rows k of tiles like A and B:
-/// 64 columns of each, which start where the operands do.
+/// sum[i, j] = sum over k of a[k, i] b[k, j], or += (`add`), for the rows k of tiles of types A and
+/// B. 64 columns of each tile take part, from the start of its operand on.
 template <class A, class B, bool add>
 __device__ void multiply_transposed(float (&sum)[32], Operand a, Operand b) {
   static_assert(A::kRows == B::kRows && A::kSlab == 64 && B::kSlab == 64);

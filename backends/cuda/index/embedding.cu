@@ -30,7 +30,7 @@ void embedding_forward(KernelContext& context, View weight, View index, View y) 
   const auto launch = [&]<class Word>(TypeTag<Word>) {
     launch_kernel(context, ceil_div(count, kWarps), kThreads, 0, copy_rows<Word>,
                   weight.ptr<Word>(), index.ptr<int64_t>(), y.ptr<Word>(), count, weight.shape[0],
-                  bytes / static_cast<int64_t>(sizeof(Word)), index_flag(context.device.index));
+                  bytes / int64_t{sizeof(Word)}, index_flag(context.device.index));
   };
   if (rows_take_vectors<uint8_t>(bytes, {weight.data, y.data})) return launch(TypeTag<uint4>{});
   dispatch_words(weight.dtype, launch);
@@ -49,18 +49,6 @@ __global__ void __launch_bounds__(kThreads)
   places[n] = n;
 }
 
-/// Row `place` of g.
-template <class T>
-struct GradientRow {
-  const T* g;
-  int64_t width;
-
-  template <int V>
-  __device__ Vector<compute_t<T>, V> at(int64_t place, int64_t column) const {
-    return read<V>(g + place * width + column);
-  }
-};
-
 void embedding_backward(KernelContext& context, View g, View index, View dweight) {
   const int64_t count = index.numel(), rows = dweight.shape[0];
   const CardGuard guard(context.device.index);
@@ -72,7 +60,7 @@ void embedding_backward(KernelContext& context, View g, View index, View dweight
   if (dweight.numel() == 0) return;
   tokens.sort(static_cast<uint64_t>(rows));
   dispatch_device_floating(g.dtype, "embedding_backward", [&]<class T>(TypeTag<T>) {
-    sum_by_key(context, tokens, GradientRow<T>{g.ptr<T>(), g.shape[1]}, {g.data}, dweight.ptr<T>(),
+    sum_by_key(context, tokens, MatrixRows<T>{g.ptr<T>(), g.shape[1]}, {g.data}, dweight.ptr<T>(),
                rows, g.shape[1]);
   });
 }

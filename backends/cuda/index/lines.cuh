@@ -2,9 +2,9 @@
 
 #include "../elementwise/compute.cuh"
 
-/// Lines along one axis, whose elements are ordered by keys: unsigned numbers, the largest first in
-/// the result. Equal elements have one key, NaN has the largest. For the smallest elements all bits
-/// are flipped.
+/// Lines of elements along one axis, which are ordered by keys. A key is an unsigned number. The
+/// element with the largest key is the first of the result. Equal elements have equal keys, NaN has
+/// the largest. If the smallest elements come first, all bits of the keys are flipped.
 namespace sash::cuda {
 
 template <class A>
@@ -35,7 +35,7 @@ __device__ ordered_t<A> key_of(A x, bool largest) {
   return largest ? key : static_cast<ordered_t<A>>(~key);
 }
 
-/// The lines along the axis: the walk is over x, values and indices without it.
+/// The lines along the axis. The walk is over the other axes of x, values and indices.
 struct Lines {
   Walk<3> starts;
   int64_t length, chosen;
@@ -43,22 +43,16 @@ struct Lines {
   bool largest;
 
   Lines(View x, View values, View indices, int axis, bool largest_first)
-      : length(x.shape[axis]),
+      : starts(walk_without<3>(axis, {x, values, indices})),
+        length(x.shape[axis]),
         chosen(values.shape[axis]),
         x_step(x.strides[axis]),
         value_step(values.strides[axis]),
         index_step(indices.strides[axis]),
-        largest(largest_first) {
-    TensorView views[3] = {x, values, indices};
-    for (TensorView& view : views) {
-      view.shape.erase(axis);
-      view.strides.erase(axis);
-    }
-    starts = make_walk<3>({&views[0], &views[1], &views[2]}, Order::memory);
-  }
+        largest(largest_first) {}
 };
 
-/// Lines of up to this many elements are sorted by a block at a time.
+/// A block sorts a line of up to this many elements at a time.
 inline constexpr int64_t kLongestSorted = 4096;
 
 /// Sorts such lines of x, and writes the first of each to values and indices.

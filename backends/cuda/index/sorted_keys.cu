@@ -13,7 +13,7 @@ static_assert(sizeof(uint64_t) == sizeof(int64_t));
 SortedKeys::SortedKeys(const KernelContext& context, int64_t count)
     : context_(context),
       count_(count),
-      memory_(context, 4 * count * static_cast<int64_t>(sizeof(int64_t))),
+      memory_(context, 4 * count * int64_t{sizeof(int64_t)}),
       keys_(memory_.ptr<uint64_t>()),
       places_(memory_.ptr<int64_t>() + 2 * count) {}
 

@@ -6,8 +6,8 @@
 
 namespace sash::cuda {
 
-/// Keys, sorted, with the place that each had before: for sums per key without atomics. The memory
-/// is allocated on the context's stream and freed by the destructor.
+/// Sorted keys with their places before the sort, for sums per key without atomics. The memory is
+/// allocated on the context's stream and freed by the destructor.
 class SortedKeys {
  public:
   /// Allocates `count` keys and places. A kernel must fill them before `sort`.

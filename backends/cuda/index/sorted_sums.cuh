@@ -3,14 +3,16 @@
 #include "../norm/rows.cuh"
 #include "sorted_keys.h"
 
-/// Sums of rows by key, without atomics, in a fixed order. The keys are sorted, the sort is stable.
-/// `sum_pieces` adds aligned pieces of kPiece sorted rows that have one key, so that a frequent key
-/// is not slow. `sum_rows` then adds, per key, these partial sums and the remaining rows, in order.
+/// Sums of rows by key, without atomics, in a fixed order. A stable sort orders the keys.
+/// `sum_pieces` adds up each aligned piece of kPiece sorted rows that all have the same key, so
+/// that a frequent key is not slow. `sum_rows` then adds the partial sums and the remaining rows of
+/// each key in order.
 namespace sash::cuda {
 namespace sums {
 
 inline constexpr int64_t kPiece = 32;
-/// Up to this many keys the channels are split over blockIdx.y; beyond, each warp loops over them.
+/// Up to this many keys, the channels are split over blockIdx.y. For more keys, each warp loops
+/// over the channels.
 inline constexpr int64_t kFewRows = 16384;
 
 /// The first position in [begin, count] of the sorted keys whose key is not below `key`. Called by
@@ -35,8 +37,8 @@ __device__ void add_to(Vector<A, V>& total, const Vector<A, V>& more) {
   for (int i = 0; i < V; ++i) total.element[i] += more.element[i];
 }
 
-/// Adds the rows at sorted positions [from, to), in order, to `total`; a lane that is not `inside`
-/// only hands places to the others. Called by a whole warp.
+/// Adds the rows at sorted positions [from, to), in order, to `total`. A lane that is not `inside`
+/// only passes places to the other lanes. Called by a whole warp.
 template <int V, class A, class Source>
 __device__ void add_rows(const int64_t* places, int64_t from, int64_t to, const Source& source,
                          int64_t column, bool inside, Vector<A, V>& total) {
@@ -101,7 +103,7 @@ void launch(const KernelContext& context, const SortedKeys& sorted, const Source
             int64_t rows, int64_t width) {
   using A = compute_t<T>;
   const int64_t pieces = sorted.count() / kPiece;
-  const Workspace partial(context, pieces * width * static_cast<int64_t>(sizeof(A)));
+  const Workspace partial(context, pieces * width * int64_t{sizeof(A)});
   const int64_t channels = std::min<int64_t>(ceil_div(width, kWarp * V), 65535);
   if (pieces > 0) {
     launch_kernel(context, {ceil_div(pieces, kWarps), channels}, kThreads, 0,
@@ -115,9 +117,21 @@ void launch(const KernelContext& context, const SortedKeys& sorted, const Source
 
 }  // namespace sums
 
-/// y[v] = sum of the rows source.at<V>(place, column) over the sorted keys v, in their order:
-/// [rows, width], contiguous, of the device type `T`; other keys are left out. `data` are the
-/// addresses that the source reads in vectors, in rows of `width`.
+/// A source for `sum_by_key`: the rows of x, of `width` elements.
+template <class T>
+struct MatrixRows {
+  const T* x;
+  int64_t width;
+
+  template <int V>
+  __device__ Vector<compute_t<T>, V> at(int64_t place, int64_t column) const {
+    return read<V>(x + place * width + column);
+  }
+};
+
+/// y[v] = sum of the rows source.at<V>(place, column) with key v, in the order of `keys`. y is
+/// contiguous [rows, width] of the device type `T`. Keys outside [0, rows) are left out. `data` are
+/// the addresses that the source reads in vectors, in rows of `width`.
 template <class T, class Source>
 void sum_by_key(const KernelContext& context, const SortedKeys& sorted, const Source& source,
                 std::initializer_list<const void*> data, T* y, int64_t rows, int64_t width) {

@@ -7,10 +7,10 @@
 namespace sash::cuda {
 namespace {
 
-/// Lines of up to this many elements are held in registers, longer ones are read in each pass.
+/// Lines of up to this many elements are stored in registers, longer lines are read in each pass.
 constexpr int64_t kLongestInBlock = int64_t{kHeld} * kThreads;
-/// Up to this many elements of a line are chosen by a block, which counts in 32 bits; for more, and
-/// for longer lines, all lines are sorted.
+/// Up to this many elements of a line are selected by a block, which counts in 32 bits; for more,
+/// and for longer lines, all lines are sorted.
 constexpr int64_t kMostChosen = 1024, kLongestCounted = INT32_MAX;
 constexpr int kDigitBits = 11, kDigits = 1 << kDigitBits;
 
@@ -65,7 +65,7 @@ class Keys {
   Key held_[kInRegisters ? kHeld : 1];
 };
 
-/// Where the chosen keys end: those above `prefix`, and `ties` of those that begin with it under
+/// Where the selected keys end: those above `prefix`, and `ties` of those that begin with it under
 /// the mask `decided`.
 template <class Key>
 struct Threshold {
@@ -76,12 +76,7 @@ struct Threshold {
 
 /// Sum over the threads before this one, and over all.
 __device__ int2 exclusive_sum(int x, int* of_warp) {
-  int within = x;
-#pragma unroll
-  for (int step = 1; step < kWarp; step *= 2) {
-    const int before = __shfl_up_sync(kAllLanes, within, step);
-    if (WarpTeam::rank() >= step) within += before;
-  }
+  const int within = scan_warp(x);
   __syncthreads();  // all threads have read the sums of the previous call
   if (WarpTeam::rank() == kWarp - 1) of_warp[threadIdx.x / kWarp] = within;
   __syncthreads();

@@ -10,7 +10,7 @@ namespace {
 template <class P, class T>
 struct Multiply {
   using A = compute_t<T>;
-  static constexpr int kAhead = 2;
+  static constexpr int kAhead = 2, kOutputs = 1;
   const T* z;
   T* d;
 
@@ -19,7 +19,7 @@ struct Multiply {
     Vector<T, V> z, d;
   };
   template <int V>
-  __device__ Loaded<V> load(int64_t at) const {
+  __device__ Loaded<V> load(int64_t at, int64_t) const {
     return {*reinterpret_cast<const Vector<T, V>*>(z + at),
             *reinterpret_cast<const Vector<T, V>*>(d + at)};
   }

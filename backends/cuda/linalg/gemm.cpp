@@ -58,24 +58,6 @@ struct PlanInUse {
 };
 constinit thread_local std::array<PlanInUse, 256> in_use{};
 
-class Preference {
- public:
-  Preference() { SASH_CUDA_CHECK(cublasLtMatmulPreferenceCreate(&handle_)); }
-  ~Preference() { cublasLtMatmulPreferenceDestroy(handle_); }
-  Preference(const Preference&) = delete;
-  Preference& operator=(const Preference&) = delete;
-
-  template <class T>
-  void set(cublasLtMatmulPreferenceAttributes_t attribute, T value) {
-    SASH_CUDA_CHECK(
-        cublasLtMatmulPreferenceSetAttribute(handle_, attribute, &value, sizeof(value)));
-  }
-  cublasLtMatmulPreference_t handle() const { return handle_; }
-
- private:
-  cublasLtMatmulPreference_t handle_ = nullptr;
-};
-
 cudaDataType_t data_type(DType dtype) {
   switch (dtype) {
     case DType::float64:
@@ -131,7 +113,7 @@ void set_transposed(Plan& plan, cublasLtMatmulDescAttributes_t attribute, bool t
   set(plan, attribute, transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
 }
 
-/// The addresses beside A, B and C. The heuristic reads their alignment.
+/// The addresses of operands other than A, B and C. The heuristic reads their alignment.
 void set_pointers(Plan& plan, const Product& p) {
   // One element per row of C', a column of C.
   if (p.bias) set(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
@@ -234,19 +216,23 @@ Plan make_plan(cublasLtHandle_t handle, int card, const Product& p, cublasComput
     take(plan, *choice, handle, p, compute);
     if (plan.found) return plan;
   }
-  Preference preference;
-  preference.set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspace);
-  preference.set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-                 uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
-  preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, static_cast<uint32_t>(p.b.alignment));
-  preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<uint32_t>(p.a.alignment));
-  preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<uint32_t>(p.c.alignment));
-  preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<uint32_t>(p.c.alignment));
+  cublasLtMatmulPreferenceOpaque_t preference;
+  SASH_CUDA_CHECK(cublasLtMatmulPreferenceInit(&preference));
+  const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
+    SASH_CUDA_CHECK(
+        cublasLtMatmulPreferenceSetAttribute(&preference, attribute, &value, sizeof(value)));
+  };
+  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspace);
+  prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+         uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, static_cast<uint32_t>(p.b.alignment));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<uint32_t>(p.a.alignment));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<uint32_t>(p.c.alignment));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<uint32_t>(p.c.alignment));
   cublasLtMatmulHeuristicResult_t best{};
   int found = 0;
-  const cublasStatus_t status =
-      cublasLtMatmulAlgoGetHeuristic(handle, &plan.product, &plan.a, &plan.b, &plan.c, &plan.c,
-                                     preference.handle(), 1, &best, &found);
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+      handle, &plan.product, &plan.a, &plan.b, &plan.c, &plan.c, &preference, 1, &best, &found);
   if (epilogue == CUBLASLT_EPILOGUE_DEFAULT && status != CUBLAS_STATUS_NOT_SUPPORTED) {
     SASH_CUDA_CHECK(status);
   }

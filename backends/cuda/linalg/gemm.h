@@ -3,9 +3,10 @@
 #include "../../../core/backend/kernel.h"
 #include "../../../core/dtype.h"
 
-/// Matrix products by cuBLASLt, with the same bits from run to run: each shape uses the heuristic's
-/// first algorithm for a fixed workspace size, or a measured one of a table (gemm_choices.h).
-/// float16 and bfloat16 are accumulated in float32. float32 uses TF32 only if `tf32_allowed()`.
+/// Matrix products by cuBLASLt, with the same bits from run to run: each shape uses an algorithm of
+/// the table in gemm_choices.h, or else the first that cuBLASLt's heuristic returns for a fixed
+/// workspace size. float16 and bfloat16 are accumulated in float32. float32 uses TF32 only if
+/// `tf32_allowed()`.
 namespace sash::cuda {
 
 /// A batch of matrices. Element (i, j) of matrix n is `data[n * batch_stride + i * ld + j]`, or
@@ -15,12 +16,13 @@ struct Matrix {
   int64_t ld = 1;
   bool transposed = false;
   int64_t batch_stride = 0;
-  int64_t alignment = 1;  ///< of every matrix, in bytes; at most 256
+  int64_t alignment =
+      1;  ///< the largest power of two that divides the address of every matrix, at most 256
 };
 
 /// C = alpha A B + beta C for each of `batch` matrices: A [m, k], B [k, n], C [m, n]; C is not
-/// transposed. All have one floating dtype, but C may be float32 beside halves; no extent is 0.
-/// With beta = 0, C is not read. `bias` [n], if not null, is added to every row of C.
+/// transposed. All have one floating dtype, except that C may be float32 if A and B are halves. No
+/// extent is 0. With beta = 0, C is not read. `bias` [n], if not null, is added to every row of C.
 struct Product {
   DType dtype;  ///< of A and B
   int64_t m, n, k;
@@ -29,13 +31,14 @@ struct Product {
   double alpha = 1, beta = 0;
   bool wide = false;  ///< C is float32, whatever A and B are
   const void* bias = nullptr;
-  /// Of halves: C = gelu(A B + bias) by the tanh formula; `gelu_input`, laid out as C, gets its
-  /// argument if it is not null.
+  /// For halves only: C = gelu(A B + bias) by the tanh formula. `gelu_input`, if not null, has the
+  /// layout of C and gets A B + bias.
   bool gelu = false;
   void* gelu_input = nullptr;
 };
 
-/// Whether cuBLASLt has an algorithm for `product`. It may have none for one with bias or GELU.
+/// Whether cuBLASLt has an algorithm for `product`. It may have none for a product with bias or
+/// GELU.
 bool offered(const KernelContext& context, const Product& product);
 
 void gemm(const KernelContext& context, const Product& product);

@@ -4,13 +4,14 @@
 
 #include <cstdint>
 
-/// The algorithms that are fastest for some products on a card at its limit of power, as in a
-/// training step: each ran alone for 0.2 s. The first of cuBLASLt's heuristic, which all other
-/// products take, is up to 12 % slower. Measured once, so that the choice, and with it every bit of
-/// a result, never depends on a timing at run time.
+/// The fastest algorithms for some products on a card at its power limit, as in a training step. To
+/// measure that, each algorithm ran alone for 0.2 s. All other products take the first algorithm
+/// that cuBLASLt's heuristic returns, which is up to 12 % slower. The table is fixed, so that no
+/// bit of a result depends on a timing at run time.
 namespace sash::cuda {
 
-/// cuBLASLt's numbers of tiles [rows of C', columns]; older headers have no names for most.
+/// cuBLASLt's numbers of tile sizes [rows of C', columns]. Older headers have no names for most of
+/// them.
 enum class ProductTile : uint32_t {
   k64x64 = 15,
   k128x128 = 20,
@@ -35,12 +36,12 @@ struct Algorithm {
   int id;
   ProductTile tile;
   cublasLtMatmulStages_t stages;
-  int splits;  ///< of k; -1: as cuBLASLt sees fit
+  int splits;  ///< how many parts k is cut into, or -1 if cuBLASLt decides
   uint32_t custom;
   cublasLtClusterShape_t cluster;
 };
 
-/// C [m, n] = A [m, k] B [k, n], row-major; `a` and `b`: the operand is transposed.
+/// C [m, n] = A [m, k] B [k, n], row-major; `a` and `b` tell whether the operand is transposed.
 struct AlgorithmChoice {
   int64_t m, n, k;
   bool a, b;
@@ -48,7 +49,8 @@ struct AlgorithmChoice {
   Algorithm algorithm;
 };
 
-/// Numbers may mean something else in other versions, which are told of (`tell_of_version`).
+/// The version of cuBLASLt whose numbers these are. With another version, `tell_of_version` prints
+/// a warning, because numbers may differ.
 inline constexpr size_t kChoicesVersion = 130100;
 
 inline constexpr auto kPlain = CUBLASLT_EPILOGUE_DEFAULT;
@@ -58,7 +60,7 @@ inline constexpr auto k1x1 = CUBLASLT_CLUSTER_SHAPE_1x1x1;
 inline constexpr auto k2x1 = CUBLASLT_CLUSTER_SHAPE_2x1x1;
 inline constexpr auto k1x2 = CUBLASLT_CLUSTER_SHAPE_1x2x1;
 
-/// Those of Hopper.
+/// The algorithms for Hopper cards.
 constexpr Algorithm sm90(ProductTile tile, uint32_t custom, cublasLtClusterShape_t cluster,
                          int splits = 1) {
   return {66, tile, CUBLASLT_MATMUL_STAGES_64xAUTO, splits, custom, cluster};
@@ -69,7 +71,7 @@ constexpr Algorithm sm90_tf32(ProductTile tile, cublasLtClusterShape_t cluster, 
 }
 
 // clang-format off
-/// Forward, gradients of inputs, gradients of weights.
+/// For halves: forward products, gradients of inputs, gradients of weights.
 inline constexpr AlgorithmChoice kBfloat16Choices[] = {
     // GPT-2 124M, 16384 tokens, head in two chunks
     {16384, 2304, 768, false, true, kBias, sm90(ProductTile::k256x128, 7, k1x2)},
@@ -116,7 +118,7 @@ inline constexpr AlgorithmChoice kBfloat16Choices[] = {
     {512, 512, 65536, true, false, kPlain, sm90(ProductTile::k128x128, 6, k1x2, 8)},
     {512, 2048, 65536, true, false, kPlain, sm90(ProductTile::k128x256, 5, k1x1, 4)},
 };
-/// Of float32 in TF32.
+/// For float32 as TF32.
 inline constexpr AlgorithmChoice kTf32Choices[] = {
     // width 128, 4096 tokens
     {4096, 128, 128, false, true, kBias, {21, ProductTile::k64x64, CUBLASLT_MATMUL_STAGES_16x6, 1, 0, CUBLASLT_CLUSTER_SHAPE_AUTO}},

@@ -13,8 +13,8 @@
 /// Views as operands of cuBLAS.
 namespace sash::cuda {
 
-/// The last two axes as a cuBLAS matrix. Nothing if cuBLAS cannot read them, for example because
-/// neither has unit stride.
+/// The last two axes as a cuBLAS matrix. Returns nullopt if cuBLAS cannot read them, for example
+/// because neither axis has unit stride.
 inline std::optional<Matrix> as_matrix(View view) {
   const int row = view.rank() - 2, col = view.rank() - 1;
   const int64_t rows = view.shape[row], cols = view.shape[col];

@@ -4,17 +4,16 @@
 
 /// The families of windowed products; `window_matmul.cu` chooses.
 ///
-/// Tiles have 64 columns. For queries from i0 on, tile t of the keys begins at key i0 - left + 64
-/// t, so that element (r, c) of the tile is slot 64 t + c - r of row i0 + r. For keys from j0 on,
-/// tile t of the rows begins at row j0 - right + 64 t, and element (r, c), key j0 + r of row j0 -
-/// right + 64 t
-/// + c, is its slot slots - 1 - 64 t + r - c.
+/// Tiles have 64 columns. A block of queries from i0 on meets tiles of keys: tile t begins at key
+/// i0 - left + 64 t, and its element (r, c) is slot 64 t + c - r of row i0 + r. A block of keys
+/// from j0 on meets tiles of rows: tile t begins at row j0 - right + 64 t, and its element (r, c)
+/// is key j0 + r in row j0 - right + 64 t + c, where its slot is slots - 1 - 64 t + r - c.
 namespace sash::cuda {
 
 /// Extents and window of a call.
 struct WindowDims {
   int heads, m, n, left, slots;
-  const int32_t* lengths;  ///< one per batch, or null
+  const int32_t* lengths;  ///< one for each batch, or null
 
   WindowDims(View rows, const kernels::WindowParams& window)
       : heads(static_cast<int>(rows.shape[1])),
@@ -30,9 +29,9 @@ struct WindowDims {
   int64_t tiles(int64_t rows) const { return (slots + rows + 62) / 64; }
 };
 
-/// Result i of `unwindow_matmul`: the sum over the rows j of v that it sees of weight(row, key)
-/// value(j). Tiles multiply rows outside the window by 0, which is NaN where v is infinite or NaN:
-/// results that are not finite are computed anew by this.
+/// Result i of `unwindow_matmul`: the sum of weight(row, key) value(j) over the rows j of v in the
+/// window. Tiles multiply rows outside the window by 0, which gives NaN if v is infinite or NaN. So
+/// this computes results that are not finite again.
 template <bool transposed, class Weight, class Value>
 __device__ auto window_sum(const WindowDims& p, int keys, int i, const Weight& weight,
                            const Value& value) {
@@ -47,14 +46,14 @@ __device__ auto window_sum(const WindowDims& p, int keys, int i, const Weight& w
   return sum;
 }
 
-/// No tensor cores: any floating dtype, any strides.
+/// Without tensor cores: any floating dtype, any strides.
 void window_scores_simple(KernelContext& context, View q, View k,
                           const kernels::WindowParams& window, double fill, View a);
 void window_sums_simple(KernelContext& context, View a, View v, const kernels::WindowParams& window,
                         bool transposed, View o);
 
-/// mma.sync: halves, any strides. All features of the queries of a block are in shared memory,
-/// which limits how many they can be.
+/// By mma.sync: halves, any strides. All features of the queries of a block are in shared memory,
+/// which limits the number of features.
 bool window_scores_mma_takes(View q);
 void window_scores_mma(KernelContext& context, View q, View k, const kernels::WindowParams& window,
                        double fill, View a);

@@ -1,15 +1,14 @@
 #pragma once
 
-#include <optional>
-
-#include "../../../tensor/kernels/memory.h"
 #include "../attention/common/limits.h"
 #include "../attention/mma/tile.cuh"
+#include "../shape/readable.h"
 #include "window_matmul.h"
 
 /// What the windowed products on tensor cores share. A block has four warps, each of which computes
-/// a quarter of a tile of 64 x 64, 32 rows of 32 columns. Blocks of 128 rows read the other operand
-/// half as often and are slower: fewer blocks wait at fewer barriers.
+/// a quarter of a tile of 64 x 64, 32 rows of 32 columns. Blocks of 128 rows would read the other
+/// operand half as often, but are slower, because fewer blocks run at once and hide each other's
+/// waits.
 namespace sash::cuda::window {
 
 using mma::copy_async;
@@ -17,24 +16,24 @@ using mma::shared_address;
 
 inline constexpr int kTile = 64, kPart = 32;
 inline constexpr int kBlock = (kTile / kPart) * (kTile / kPart) * kWarp;
-inline constexpr int kStages = 3;  ///< of tiles that are read ahead
+inline constexpr int kStages = 3;  ///< of the ring of tiles
 
 template <class T>
 using Square = mma::Tile<T, kTile>;
 inline constexpr int kSquareBytes = kTile * kTile * 2;
 
-/// This warp's first row and column of a tile.
+/// The first row and column of this warp's part of a tile.
 __device__ inline int part_row() { return warp() / 2 * kPart; }
 __device__ inline int part_column() { return warp() % 2 * kPart; }
 
-/// Groups of copies: a step's copies are a group, of which the last `kStages - 2` may be under way.
+/// The copies of a step are a group. `wait` leaves up to `kStages - 2` groups in flight.
 __device__ inline void end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 __device__ inline void wait_for_group() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kStages - 2) : "memory");
 }
 
-/// A copy of the first `bytes` of 16, and zeros. The 256 bytes around go to the L2 cache, since the
-/// next tile goes on there.
+/// Copies the first `bytes` of 16 bytes, and zeros for the others. Fetches the 256 bytes around to
+/// the L2 cache, because the next tile continues there.
 __device__ inline void copy_async_part(uint32_t to, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(to),
                "l"(__cvta_generic_to_global(from)), "r"(bytes)
@@ -45,8 +44,8 @@ __device__ inline int visible_keys(const WindowDims& p, int b) {
   return p.lengths ? max(0, min(p.lengths[b], p.m)) : p.m;
 }
 
-/// Starts to read columns [column, column + 64) of rows [first, first + 64) of `x`; what is outside
-/// [0, end) or [0, width) is 0.
+/// Starts to read columns [column, column + 64) of rows [first, first + 64) of `x`. Rows outside
+/// [0, end) and columns outside [0, width) become 0.
 template <class T>
 __device__ void read_square(uint32_t tile, const Rows<const T>& x, int first, int end, int column) {
   using X = Square<T>;
@@ -73,7 +72,7 @@ __device__ void read_square(uint32_t tile, const Rows<const T>& x, int first, in
 }
 
 /// The sums of a warp: element e of of[i][j] is row 16 i + g + 8 (e / 2), column 8 j + 2 t + e % 2
-/// of its part.
+/// of the warp's part.
 struct PartSums {
   float of[2][4][4];
 };
@@ -87,13 +86,13 @@ __device__ void multiply(PartSums& sum, const uint32_t (&a)[2][4], const uint32_
   }
 }
 
-/// A part [32][32] in shared memory, on its way from registers to rows in global memory.
+/// A part [32][32] in shared memory, which passes from registers to rows in global memory.
 template <class T>
 struct Staged {
   static constexpr int kPitch = kPart + 8;  // rows of a column lie in different banks
   static constexpr int kBytes = kPart * kPitch * 2;
 
-  /// `part` belongs to this warp alone.
+  /// `part` is memory that only this warp uses.
   static __device__ void put(T* part, const PartSums& sum) {
     __syncwarp();
 #pragma unroll
@@ -111,7 +110,8 @@ struct Staged {
     __syncwarp();
   }
 
-  /// f(row, column, vector) for each vector of kWidth elements: a warp visits whole rows, in turn.
+  /// Calls f(row, column, vector) for each vector of kWidth elements. A warp visits whole rows in
+  /// turn.
   template <int kWidth, class F>
   static __device__ void for_each(const T* part, const F& f) {
     constexpr int across = kPart / kWidth;
@@ -123,22 +123,7 @@ struct Staged {
   }
 };
 
-/// An operand with unit stride along the last axis: the view, or a copy.
-class UnitRows {
- public:
-  UnitRows(KernelContext& context, View x) : view_(x) {
-    if (x.shape[3] == 1 || x.strides[3] == 1) return;
-    copy_.emplace(context, x.numel() * size_of(x.dtype));
-    view_.data = copy_->ptr<void>();
-    view_.strides = contiguous_strides(x.shape);
-    kernels::copy(context, x, view_);
-  }
-  const TensorView& view() const { return view_; }
-
- private:
-  TensorView view_;
-  std::optional<Workspace> copy_;
-};
+inline bool has_unit_rows(View x) { return x.shape[3] == 1 || x.strides[3] == 1; }
 
 /// Whether x [B, H, M, N] is stored as [B, H, N, M], with keys that can be read 16 bytes at a time
 /// from key -left on.
@@ -148,7 +133,7 @@ inline bool has_key_columns(View x, const kernels::WindowParams& window) {
          reinterpret_cast<uintptr_t>(x.data) % 16 == 0;
 }
 
-/// Such an operand as rows [B, H, N, M].
+/// Views an operand that is `keys_down` as rows [B, H, N, M].
 template <class T>
 Rows<const T> key_columns(View x) {
   return {x.ptr<const T>(),
@@ -157,12 +142,6 @@ Rows<const T> key_columns(View x) {
           x.strides[3],
           static_cast<int>(x.shape[2]),
           true};
-}
-
-template <class F>
-void with_half(DType dtype, F&& f) {
-  if (dtype == DType::float16) return f.template operator()<__half>();
-  f.template operator()<__nv_bfloat16>();
 }
 
 }  // namespace sash::cuda::window

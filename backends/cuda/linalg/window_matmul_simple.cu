@@ -1,5 +1,6 @@
 #include "../attention/common/launch.cuh"
 #include "../elementwise/compute.cuh"
+#include "tile_sums.cuh"
 #include "window_matmul.h"
 
 /// Windowed products without tensor cores: a block computes a tile of 64 x 64 results, a thread
@@ -7,7 +8,7 @@
 namespace sash::cuda {
 namespace {
 
-constexpr int kTile = 64, kDepth = 16, kBlock = 256;
+constexpr int kTile = TileSums<float>::kTile, kBlock = TileSums<float>::kBlock;
 
 /// Element [b, h, i, n], by strides.
 template <class T>
@@ -27,66 +28,6 @@ struct Elements {
     return x;
   }
   __device__ compute_t<T> operator()(int i, int n) const { return widen(data[i * row + n * col]); }
-};
-
-/// Thread `threadIdx.x` has rows y + 16 i and columns x + 16 j of the tile.
-template <class C>
-struct TileSums {
-  C of[4][4] = {};
-
-  static __device__ int x() { return static_cast<int>(threadIdx.x) % 16; }
-  static __device__ int y() { return static_cast<int>(threadIdx.x) / 16; }
-
-  /// of[r, c] += left(r, k) right(k, c) over k in [begin, end). The flags say whether neighbours
-  /// along k are neighbours in memory.
-  template <class Left, class Right>
-  __device__ void add(int begin, int end, const Left& left, bool left_along_k, const Right& right,
-                      bool right_along_k) {
-    __shared__ C a[kDepth][kTile + 1], b[kDepth][kTile + 1];
-    for (int first = begin; first < end; first += kDepth) {
-      read(a, left_along_k, first, end, left);
-      read(b, right_along_k, first, end, [&](int c, int k) { return right(k, c); });
-      __syncthreads();
-#pragma unroll
-      for (int k = 0; k < kDepth; ++k) {
-        C l[4], r[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          l[i] = a[k][y() + 16 * i];
-          r[i] = b[k][x() + 16 * i];
-        }
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-#pragma unroll
-          for (int j = 0; j < 4; ++j) of[i][j] += l[i] * r[j];
-        }
-      }
-      __syncthreads();
-    }
-  }
-
-  /// f(row, column, sum) for each of this thread's results.
-  template <class F>
-  __device__ void for_each(const F& f) const {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-#pragma unroll
-      for (int j = 0; j < 4; ++j) f(y() + 16 * i, x() + 16 * j, of[i][j]);
-    }
-  }
-
- private:
-  template <class F>
-  static __device__ void read(C (&to)[kDepth][kTile + 1], bool along_k, int first, int end,
-                              const F& f) {
-    const int thread = static_cast<int>(threadIdx.x);
-#pragma unroll
-    for (int i = 0; i < kTile * kDepth / kBlock; ++i) {
-      const int k = along_k ? thread % kDepth : thread / kTile + kBlock / kTile * i;
-      const int r = along_k ? thread / kDepth + kBlock / kDepth * i : thread % kTile;
-      to[k][r] = first + k < end ? f(r, first + k) : C(0);
-    }
-  }
 };
 
 __device__ int visible_keys(const WindowDims& p, int b) {
@@ -167,26 +108,23 @@ __global__ void __launch_bounds__(kBlock)
 
 void window_scores_simple(KernelContext& context, View q, View k,
                           const kernels::WindowParams& window, double fill, View a) {
-  static constinit std::atomic<uint64_t> allowed{~uint64_t{0}};  // static shared memory alone
   const WindowDims dims(q, window);
   dispatch_device_floating(a.dtype, "window_matmul", [&]<class T>(TypeTag<T>) {
-    launch(context, scores_kernel<T>, allowed,
-           q.shape[0] * q.shape[1] * dims.blocks(kTile) * dims.tiles(kTile), kBlock, 0, 0, dims,
-           Elements<T>(q), Elements<T>(k), a.ptr<T>(), static_cast<compute_t<T>>(fill),
-           static_cast<int>(dims.blocks(kTile)), static_cast<int>(dims.tiles(kTile)));
+    launch_tiles(context, q.shape[0] * q.shape[1] * dims.blocks(kTile) * dims.tiles(kTile), kBlock,
+                 0, scores_kernel<T>, dims, Elements<T>(q), Elements<T>(k), a.ptr<T>(), fill,
+                 dims.blocks(kTile), dims.tiles(kTile));
   });
 }
 
 void window_sums_simple(KernelContext& context, View a, View v, const kernels::WindowParams& window,
                         bool transposed, View o) {
-  static constinit std::atomic<uint64_t> allowed{~uint64_t{0}};
   const WindowDims dims(v, window);
   const int64_t feature_tiles = (dims.n + kTile - 1) / kTile;
   dispatch_device_floating(o.dtype, "unwindow_matmul", [&]<class T>(TypeTag<T>) {
     const auto kernel = transposed ? sums_kernel<T, true> : sums_kernel<T, false>;
-    launch(context, kernel, allowed, v.shape[0] * v.shape[1] * dims.blocks(kTile) * feature_tiles,
-           kBlock, 0, 0, dims, a.ptr<const T>(), Elements<T>(v), o.ptr<T>(), dims.right(),
-           static_cast<int>(dims.blocks(kTile)), static_cast<int>(feature_tiles));
+    launch_tiles(context, v.shape[0] * v.shape[1] * dims.blocks(kTile) * feature_tiles, kBlock, 0,
+                 kernel, dims, a.ptr<const T>(), Elements<T>(v), o.ptr<T>(), dims.right(),
+                 dims.blocks(kTile), feature_tiles);
   });
 }
 

@@ -45,9 +45,9 @@ __device__ void store(const T* part, T* a, const WindowDims& p, int head, int ro
   });
 }
 
-/// `held`: all features of the queries stay in registers, which 64 features allow. `columns`: the
-/// keys are stored as [N, M].
-template <class T, bool held, bool columns, int kWidth>
+/// `in_registers`: all features of the queries stay in registers, which 64 features allow.
+/// `columns`: the keys are stored as [N, M].
+template <class T, bool in_registers, bool columns, int kWidth>
 __global__ void __launch_bounds__(kBlock, 4) scores_kernel(const __grid_constant__ Scores<T> x) {
   using X = Square<T>;
   extern __shared__ __align__(128) unsigned char shared[];
@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(kBlock, 4) scores_kernel(const __grid_constant
   const int key_end = visible_keys(p, b);
   const Rows<const T> q = x.q.at(b, h), k = x.k.at(b, h);
 
-  const int chunks = held ? 1 : x.chunks;
+  const int chunks = in_registers ? 1 : x.chunks;
   const int steps = (tile_end - tile) * chunks;
   const auto read_step = [&](int step) {
     if (step < steps) {
@@ -96,17 +96,17 @@ __global__ void __launch_bounds__(kBlock, 4) scores_kernel(const __grid_constant
       mma::load_matrices(a[i], X::moved(place, part_row() + 16 * i, 2 * depth));
     }
   };
-  uint32_t kept[held ? 4 : 1][2][4];
+  uint32_t loaded[in_registers ? 4 : 1][2][4];
   PartSums sum;
   for (int step = 0; step < steps; ++step) {
     const int chunk = step % chunks, now = tile + step / chunks;
     wait_for_group();
     __syncthreads();  // the step's square is there, and that of the last step is free
     read_step(step + kStages - 1);
-    if constexpr (held) {
+    if constexpr (in_registers) {
       if (step == 0) {
 #pragma unroll
-        for (int depth = 0; depth < 4; ++depth) left(kept[depth], 0, depth);
+        for (int depth = 0; depth < 4; ++depth) left(loaded[depth], 0, depth);
       }
     }
     if (chunk == 0) sum = {};
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(kBlock, 4) scores_kernel(const __grid_constant
 #pragma unroll
       for (int depth = 0; depth < 4; ++depth) {
         uint32_t a[2][4];
-        if constexpr (!held) left(a, chunk, depth);
+        if constexpr (!in_registers) left(a, chunk, depth);
 #pragma unroll
         for (int j = 0; j < kPart; j += 16) {
           uint32_t right[4];
@@ -129,8 +129,8 @@ __global__ void __launch_bounds__(kBlock, 4) scores_kernel(const __grid_constant
           } else {
             mma::load_matrices(right, X::moved(place, part_column() + j, 2 * depth));
           }
-          if constexpr (held) {
-            multiply<T>(sum, kept[depth], right, j / 8);
+          if constexpr (in_registers) {
+            multiply<T>(sum, loaded[depth], right, j / 8);
           } else {
             multiply<T>(sum, a, right, j / 8);
           }
@@ -166,31 +166,29 @@ void scores(KernelContext& context, View q, View k, const kernels::WindowParams&
   // Element (r, c) of a tile is number r (slots - 1) + c after a multiple of 64, of each head.
   const int64_t odd = (dims.slots - 1) | (heads > 1 ? int64_t{dims.m} * dims.slots : 0);
   const bool by_columns = odd % 8 == 0 && has_key_columns(k, window);
-  const UnitRows queries(context, q);
-  std::optional<UnitRows> keys;
-  if (!by_columns) keys.emplace(context, k);
+  const Readable queries(context, q, has_unit_rows(q));
+  const Readable keys(context, k, by_columns || has_unit_rows(k));
   const Scores<T> call{dims,
                        rows_of<const T>(queries.view()),
-                       by_columns ? key_columns<T>(k) : rows_of<const T>(keys->view()),
+                       by_columns ? key_columns<T>(k) : rows_of<const T>(keys.view()),
                        a.ptr<T>(),
                        static_cast<float>(fill),
                        static_cast<int>(dims.blocks(kTile)),
                        static_cast<int>(tiles),
                        static_cast<int>(groups),
                        chunks};
-  const auto run = [&]<bool held, bool columns, int kWidth>() {
-    static constinit std::atomic<uint64_t> allowed{0};
+  const auto run = [&]<bool in_registers, bool columns, int kWidth>() {
     const int most =
-        held ? shared_bytes<T>(1)
-             : std::min(shared_bytes<T>(kMostChunks), shared_memory_limit(context.device));
-    launch(context, scores_kernel<T, held, columns, kWidth>, allowed, blocks * groups, kBlock,
-           shared_bytes<T>(chunks), most, call);
+        in_registers ? shared_bytes<T>(1)
+                     : std::min(shared_bytes<T>(kMostChunks), shared_memory_limit(context.device));
+    launch<scores_kernel<T, in_registers, columns, kWidth>>(
+        context, blocks * groups, kBlock, SharedBytes(shared_bytes<T>(chunks), most), call);
   };
-  const auto with_width = [&]<bool held>() {
-    if (by_columns) return run.template operator()<held, true, 8>();
-    if (odd % 8 == 0) return run.template operator()<held, false, 8>();
-    if (odd % 2 == 0) return run.template operator()<held, false, 2>();
-    run.template operator()<held, false, 1>();
+  const auto with_width = [&]<bool in_registers>() {
+    if (by_columns) return run.template operator()<in_registers, true, 8>();
+    if (odd % 8 == 0) return run.template operator()<in_registers, false, 8>();
+    if (odd % 2 == 0) return run.template operator()<in_registers, false, 2>();
+    run.template operator()<in_registers, false, 1>();
   };
   if (chunks == 1) return with_width.template operator()<true>();
   with_width.template operator()<false>();
@@ -207,7 +205,9 @@ bool window_scores_mma_takes(View q) {
 
 void window_scores_mma(KernelContext& context, View q, View k, const kernels::WindowParams& window,
                        double fill, View a) {
-  window::with_half(a.dtype, [&]<class T>() { window::scores<T>(context, q, k, window, fill, a); });
+  dispatch_device_halves(a.dtype, "window_matmul", [&]<class T>(TypeTag<T>) {
+    window::scores<T>(context, q, k, window, fill, a);
+  });
 }
 
 }  // namespace sash::cuda

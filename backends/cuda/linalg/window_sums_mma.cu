@@ -1,8 +1,8 @@
 #include "window_matmul_mma.cuh"
 
-/// Memory: a block reads the weights of its 64 results once, and the rows of v that they weigh
-/// once; it writes its results once. Weights beside a tile's slots, and hidden ones, are made 0 in
-/// registers, whatever memory holds.
+/// Memory: a block reads the weights of its 64 results and the rows of v within their windows once,
+/// and writes its results once. Weights outside a tile's slots, and hidden weights, are replaced by
+/// 0 in registers, so their memory may contain anything.
 namespace sash::cuda {
 namespace window {
 namespace {
@@ -228,22 +228,20 @@ void sums(KernelContext& context, View a, View v, const kernels::WindowParams& w
   if (heads > 1) odd |= int64_t{dims.m} * dims.slots;
   if (transposed) odd |= int64_t{dims.right()} * dims.slots;
   const bool by_columns = odd % 8 == 0 && !transposed && has_key_columns(v, window);
-  std::optional<UnitRows> values;
-  if (!by_columns) values.emplace(context, v);
+  const Readable values(context, v, by_columns || has_unit_rows(v));
   const Weighted<T> call{dims,
                          a.ptr<const T>(),
                          a.numel(),
-                         by_columns ? key_columns<T>(v) : rows_of<const T>(values->view()),
+                         by_columns ? key_columns<T>(v) : rows_of<const T>(values.view()),
                          rows_of<T>(o),
                          dims.right(),
                          static_cast<int>(dims.blocks(kTile)),
                          static_cast<int>(feature_tiles)};
   const auto run = [&]<bool turned, bool aligned, bool columns>() {
-    static constinit std::atomic<uint64_t> allowed{0};
     constexpr int shared = kStages * (kSquareBytes + WeightTile<T, turned, aligned>::kBytes);
     static_assert(shared <= kLeastSharedMemory);
-    launch(context, sums_kernel<T, turned, aligned, columns>, allowed,
-           heads * dims.blocks(kTile) * feature_tiles, kBlock, shared, shared, call);
+    launch<sums_kernel<T, turned, aligned, columns>>(
+        context, heads * dims.blocks(kTile) * feature_tiles, kBlock, shared, call);
   };
   if (by_columns) return run.template operator()<false, true, true>();
   if (transposed && odd % 8 == 0) return run.template operator()<true, true, false>();
@@ -257,8 +255,9 @@ void sums(KernelContext& context, View a, View v, const kernels::WindowParams& w
 
 void window_sums_mma(KernelContext& context, View a, View v, const kernels::WindowParams& window,
                      bool transposed, View o) {
-  window::with_half(a.dtype,
-                    [&]<class T>() { window::sums<T>(context, a, v, window, transposed, o); });
+  dispatch_device_halves(a.dtype, "unwindow_matmul", [&]<class T>(TypeTag<T>) {
+    window::sums<T>(context, a, v, window, transposed, o);
+  });
 }
 
 }  // namespace sash::cuda

@@ -17,18 +17,16 @@ bool on_tensor_cores(const KernelContext& context, const Views&... x) {
   return !(name && std::string_view(name) == "simple") && linear::mma_takes(context, x...);
 }
 
-void forward(KernelContext& context, const kernels::LinearAttentionInputs& x,
-             const kernels::LinearAttentionParams& params, const TensorView& out,
-             const TensorView& den) {
+void forward(KernelContext& context, const linear::Inputs& x, const linear::Params& params,
+             View out, View den) {
   if (den.numel() == 0) return;
   check_extents("linear_attention", x.q, x.k);
   if (on_tensor_cores(context, x)) return linear::mma_forward(context, x, params, out, den);
   linear::simple_forward(context, x, params, out, den);
 }
 
-void backward(KernelContext& context, const kernels::LinearAttentionInputs& x,
-              const kernels::LinearAttentionParams& params,
-              const kernels::LinearAttentionGradients& grads) {
+void backward(KernelContext& context, const linear::Inputs& x, const linear::Params& params,
+              const linear::Gradients& grads) {
   if (grads.den.numel() == 0) {
     for (const TensorView* y : {&grads.dk, &grads.dv}) {
       if (y->numel() > 0) kernels::fill(context, *y, 0);
@@ -42,8 +40,8 @@ void backward(KernelContext& context, const kernels::LinearAttentionInputs& x,
   linear::simple_backward(context, x, params, grads);
 }
 
-void kept_bytes(KernelContext& context, const kernels::LinearAttentionInputs& x,
-                const kernels::LinearAttentionParams& params, int64_t& bytes) {
+void kept_bytes(KernelContext& context, const linear::Inputs& x, const linear::Params& params,
+                int64_t& bytes) {
   bytes = on_tensor_cores(context, x) ? linear::mma_kept_bytes(x, params) : 0;
 }
 

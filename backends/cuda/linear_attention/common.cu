@@ -1,11 +1,9 @@
 #include "common.h"
 
-#include <limits>
-#include <string>
-
+#include "../attention/common/lanes.cuh"
+#include "../attention/common/launch.cuh"
 #include "../attention/common/rows.cuh"
 #include "../elementwise/compute.cuh"
-#include "../runtime/check.h"
 
 namespace sash::cuda::linear {
 namespace {
@@ -38,23 +36,11 @@ __global__ void __launch_bounds__(kThreads)
   if (scan == Scan::all) first[0] = running;
 }
 
-unsigned blocks_for(int64_t threads) {
-  const int64_t blocks = (threads + kThreads - 1) / kThreads;
-  if (blocks > std::numeric_limits<int32_t>::max()) {
-    throw ValueError("linear_attention", "at most 2^31 - 1 blocks", std::to_string(blocks));
-  }
-  return static_cast<unsigned>(blocks);
-}
-
 template <class C>
 void scan(const KernelContext& context, Scan how, C* states, int64_t heads, int chunks,
           int64_t size) {
-  if (heads * size == 0) return;
-  const CardGuard guard(context.device.index);
-  scan_kernel<<<blocks_for(heads * size), kThreads, 0,
-                static_cast<cudaStream_t>(context.stream.handle)>>>(how, states, heads, chunks,
-                                                                    size);
-  SASH_CUDA_CHECK(cudaGetLastError());
+  launch_tiles(context, ceil_div(heads * size, kThreads), kThreads, 0, scan_kernel<C>, how, states,
+               heads, chunks, size);
 }
 
 constexpr int kTeam = 8;  // threads for a row
@@ -83,8 +69,7 @@ __global__ void __launch_bounds__(kThreads)
       for (int m = place; m < g.width; m += kTeam) sum += widen(from[m]) * widen(with[m]);
     }
   }
-#pragma unroll
-  for (int step = kTeam / 2; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+  sum = sum_over_lanes<kTeam>(sum);
   if (row < rows && place == 0) dots[row] = -sum / den[row];
 }
 
@@ -99,23 +84,16 @@ void scan_states(const KernelContext& context, Scan how, double* states, int64_t
   scan(context, how, states, heads, chunks, size);
 }
 
-void form_dots(const KernelContext& context, const kernels::LinearAttentionGradients& grads,
-               void* dots) {
+void form_dots(const KernelContext& context, const Gradients& grads, void* dots) {
   const int64_t rows = grads.den.numel();
-  if (rows == 0) return;
-  const CardGuard guard(context.device.index);
-  dispatch_any_floating(grads.out.dtype, "linear_attention", [&]<class E>(TypeTag<E>) {
-    using T = device_t<E>;
+  dispatch_device_floating(grads.out.dtype, "linear_attention", [&]<class T>(TypeTag<T>) {
     using C = compute_t<T>;
     Rows<const T> g = rows_of<const T>(grads.g);
     g.vectors = g.vectors && reinterpret_cast<uintptr_t>(grads.out.data) % 16 == 0;
-    dot_kernel<<<blocks_for(rows * kTeam), kThreads, 0,
-                 static_cast<cudaStream_t>(context.stream.handle)>>>(
-        g, grads.out.ptr<const T>(), grads.den.ptr<const C>(), rows,
-        static_cast<int>(grads.den.shape[1]), static_cast<int>(grads.den.shape[2]),
-        static_cast<C*>(dots));
+    launch_tiles(context, ceil_div(rows * kTeam, kThreads), kThreads, 0, dot_kernel<T>, g,
+                 grads.out.ptr<const T>(), grads.den.ptr<const C>(), rows, grads.den.shape[1],
+                 grads.den.shape[2], static_cast<C*>(dots));
   });
-  SASH_CUDA_CHECK(cudaGetLastError());
 }
 
 }  // namespace sash::cuda::linear

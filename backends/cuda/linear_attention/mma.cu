@@ -6,15 +6,12 @@
 namespace sash::cuda::linear {
 namespace {
 
-bool in_vectors(const TensorView& x) { return rows_of<const __half>(x).vectors; }
+bool in_vectors(View x) { return rows_of<const __half>(x).vectors; }
 
-int width_of(const kernels::LinearAttentionInputs& x) {
-  return std::max(x.q.shape[3], x.v.shape[3]) <= 64 ? 64 : 128;
-}
+int width_of(const Inputs& x) { return std::max(x.q.shape[3], x.v.shape[3]) <= 64 ? 64 : 128; }
 
 template <class T, int kWidth>
-Call<T, kWidth> make_call(const kernels::LinearAttentionInputs& x,
-                          const kernels::LinearAttentionParams& params, const TensorView& den) {
+Call<T, kWidth> make_call(const Inputs& x, const Params& params, View den) {
   const Rows<const T> q = rows_of<const T>(x.q);
   return {.p = Sizes(x, params),
           .q = q,
@@ -35,7 +32,7 @@ Call<T, kWidth> make_call(const kernels::LinearAttentionInputs& x,
 
 /// Calls f<T, kWidth>() for the dtype and features of a call.
 template <class F>
-void with_types(const kernels::LinearAttentionInputs& x, const F& f) {
+void with_types(const Inputs& x, const F& f) {
   const bool narrow_rows = width_of(x) == 64;
   if (x.q.dtype == DType::bfloat16) {
     if (narrow_rows) return f.template operator()<__nv_bfloat16, 64>();
@@ -47,7 +44,7 @@ void with_types(const kernels::LinearAttentionInputs& x, const F& f) {
 
 }  // namespace
 
-bool mma_takes(const KernelContext& context, const kernels::LinearAttentionInputs& x) {
+bool mma_takes(const KernelContext& context, const Inputs& x) {
   if (size_of(x.q.dtype) != 2 || std::max(x.q.shape[3], x.v.shape[3]) > 128) return false;
   if (!in_vectors(x.q) || !in_vectors(x.k) || !in_vectors(x.v)) return false;
   constexpr int most = shared_bytes<float, 128>(6);
@@ -55,13 +52,11 @@ bool mma_takes(const KernelContext& context, const kernels::LinearAttentionInput
          shared_memory_limit(context.device) >= most;
 }
 
-bool mma_takes(const KernelContext& context, const kernels::LinearAttentionInputs& x,
-               const kernels::LinearAttentionGradients& grads) {
+bool mma_takes(const KernelContext& context, const Inputs& x, const Gradients& grads) {
   return mma_takes(context, x) && in_vectors(grads.g);
 }
 
-int64_t mma_kept_bytes(const kernels::LinearAttentionInputs& x,
-                       const kernels::LinearAttentionParams& params) {
+int64_t mma_kept_bytes(const Inputs& x, const Params& params) {
   const Sizes p(x, params);
   int64_t bytes = 0;
   with_types(x,
@@ -69,9 +64,8 @@ int64_t mma_kept_bytes(const kernels::LinearAttentionInputs& x,
   return bytes;
 }
 
-void mma_forward(const KernelContext& context, const kernels::LinearAttentionInputs& x,
-                 const kernels::LinearAttentionParams& params, const TensorView& out,
-                 const TensorView& den) {
+void mma_forward(const KernelContext& context, const Inputs& x, const Params& params, View out,
+                 View den) {
   with_types(x, [&]<class T, int kWidth>() {
     Call<T, kWidth> call = make_call<T, kWidth>(x, params, den);
     call.out = rows_of<T>(out);
@@ -82,10 +76,9 @@ void mma_forward(const KernelContext& context, const kernels::LinearAttentionInp
   });
 }
 
-void mma_backward(const KernelContext& context, const kernels::LinearAttentionInputs& x,
-                  const kernels::LinearAttentionParams& params,
-                  const kernels::LinearAttentionGradients& grads) {
-  const Workspace dots(context, grads.den.numel() * static_cast<int64_t>(sizeof(float)));
+void mma_backward(const KernelContext& context, const Inputs& x, const Params& params,
+                  const Gradients& grads) {
+  const Workspace dots(context, grads.den.numel() * int64_t{sizeof(float)});
   form_dots(context, grads, dots.ptr<void>());
   with_types(x, [&]<class T, int kWidth>() {
     Call<T, kWidth> call = make_call<T, kWidth>(x, params, grads.den);

@@ -7,9 +7,10 @@
 /// A call of linear attention on tensor cores.
 namespace sash::cuda::linear {
 
-inline constexpr int kRowThreads = 128;  // of a block with 64 rows
+inline constexpr int kRowThreads = 128;  // threads of a block that has 64 rows
 
-/// Steps of 64 tokens in a chunk. More of them: fewer states to write, more scores within chunks.
+/// How many steps of 64 tokens make a chunk. Longer chunks need fewer states and compute a larger
+/// number of scores within chunks.
 template <int kWidth>
 SASH_HOST_DEVICE constexpr int chunk_steps(bool causal) {
   return causal && kWidth == 64 ? 2 : 4;
@@ -53,19 +54,19 @@ struct Call {
   __device__ int64_t key_head(int b, int h) const {
     return static_cast<int64_t>(b) * p.key_heads + h;
   }
-  /// Of query 0, in [B, H, S_q].
+  /// The index of query 0 of a head in [B, H, S_q].
   __device__ int64_t row_of(int b, int h) const {
     return (static_cast<int64_t>(b) * p.heads + h) * p.queries;
   }
 };
 
-/// Memory of the states of one side, and of the chunks' own before they are summed.
+/// Memory of the states of keys or of queries: first of each chunk's state, then of their sums.
 template <class T, int kWidth>
 class StateMemory {
  public:
   using U = operand_type<T>;
 
-  /// In `kept`, or in memory of its own if that is null.
+  /// Uses the memory of `kept`, or allocates memory if `kept` is null.
   StateMemory(const KernelContext& context, const Sizes& p, int length, const TensorView* kept)
       : heads_(int64_t{p.batches} * p.key_heads),
         chunks_(chunks_of(p, length)),
@@ -117,11 +118,11 @@ void run_query_gradient(const KernelContext& context, const Call<T, kWidth>& cal
 template <class T, int kWidth>
 void run_key_gradients(const KernelContext& context, const Call<T, kWidth>& call);
 
-/// Bytes of a tile of 64 rows. A state has as many as two of them, at most.
+/// Bytes of a tile of 64 rows. A state has at most twice as many.
 template <class U, int kWidth>
 inline constexpr int kTileBytes = kStep* kWidth* static_cast<int>(sizeof(U));
 
-/// Memory of a block that holds `tiles` tiles, and two pairs of floats for each of 64 rows.
+/// Bytes of shared memory of a block: `tiles` tiles, and two pairs of floats for each of 64 rows.
 template <class U, int kWidth>
 constexpr int shared_bytes(int tiles) {
   static_assert(kWidth <= 2 * kStep);

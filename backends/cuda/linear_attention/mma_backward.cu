@@ -10,14 +10,10 @@ namespace {
 /// Hides the scores of keys behind their query; rows are queries, or keys.
 template <bool by_query>
 __device__ void hide_later(Sums<1, kStep>& score) {
-#pragma unroll
-  for (int j = 0; j < kStep / 8; ++j) {
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const int row = row_of<1>(0, e / 2), column = column_of(j, e);
-      if (by_query ? column > row : column < row) score[0][j][e] = 0;
-    }
-  }
+  score.for_each([](float& x, int, int j, int e) {
+    const int row = row_of<1>(0, e / 2), column = column_of(j, e);
+    if (by_query ? column > row : column < row) x = 0;
+  });
 }
 
 /// sum phi'(x) for rows [first, end) of x, whose features are read again; 0 behind the end.
@@ -46,13 +42,7 @@ __device__ void apply_slope(Sums<1, kWidth>& sum, const Rows<const T>& x, int fi
 template <int kColumns>
 __device__ void scale_rows(Sums<1, kColumns>& score, const float (&factor)[2],
                            const float (&term)[2]) {
-#pragma unroll
-  for (int j = 0; j < kColumns / 8; ++j) {
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      score[0][j][e] = score[0][j][e] * factor[e / 2] + term[e / 2];
-    }
-  }
+  score.for_each([&](float& x, int, int, int e) { x = x * factor[e / 2] + term[e / 2]; });
 }
 
 template <class T, int kWidth>
@@ -216,22 +206,14 @@ __global__ void __launch_bounds__(kRowThreads, kWidth == 64 ? 3 : 2)
     const bool diagonal = n % steps == 0;
     Sums<1, kStep> score;
     multiply_rows<kStep>(score, keys, shared_address(q_tile));
-#pragma unroll
-    for (int j = 0; j < kStep / 8; ++j) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) score[0][j][e] *= column[column_of(j, e)].r;
-    }
+    score.for_each([&](float& x, int, int j, int e) { x *= column[column_of(j, e)].r; });
     if (diagonal) hide_later<false>(score);
     multiply_add<U, kWidth>(dv, score, shared_address(g_tile));
     multiply_rows<kStep>(score, values, shared_address(g_tile));
-#pragma unroll
-    for (int j = 0; j < kStep / 8; ++j) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const Column& by = column[column_of(j, e)];
-        score[0][j][e] = score[0][j][e] * by.r + by.c;
-      }
-    }
+    score.for_each([&](float& x, int, int j, int e) {
+      const Column& by = column[column_of(j, e)];
+      x = x * by.r + by.c;
+    });
     if (diagonal) hide_later<false>(score);
     multiply_add<U, kWidth>(dk, score, shared_address(q_tile));
     if (n + 1 == count) break;
@@ -253,20 +235,18 @@ __global__ void __launch_bounds__(kRowThreads, kWidth == 64 ? 3 : 2)
 
 template <class T, int kWidth>
 void run_query_gradient(const KernelContext& context, const Call<T, kWidth>& call) {
-  static constinit std::atomic<uint64_t> allowed{0};
   constexpr int shared = shared_bytes<operand_type<T>, kWidth>(5);
   const int64_t blocks = (call.p.queries + kStep - 1) / kStep;
-  launch(context, query_gradient_kernel<T, kWidth>, allowed,
-         int64_t{call.p.batches} * call.p.heads * blocks, kRowThreads, shared, shared, call);
+  launch<query_gradient_kernel<T, kWidth>>(context, int64_t{call.p.batches} * call.p.heads * blocks,
+                                           kRowThreads, shared, call);
 }
 
 template <class T, int kWidth>
 void run_key_gradients(const KernelContext& context, const Call<T, kWidth>& call) {
-  static constinit std::atomic<uint64_t> allowed{0};
   constexpr int shared = shared_bytes<operand_type<T>, kWidth>(6);
   const int64_t blocks = (call.p.keys + kStep - 1) / kStep;
-  launch(context, key_gradient_kernel<T, kWidth>, allowed,
-         int64_t{call.p.batches} * call.p.key_heads * blocks, kRowThreads, shared, shared, call);
+  launch<key_gradient_kernel<T, kWidth>>(
+      context, int64_t{call.p.batches} * call.p.key_heads * blocks, kRowThreads, shared, call);
 }
 
 template void run_query_gradient(const KernelContext&, const Call<__nv_bfloat16, 64>&);

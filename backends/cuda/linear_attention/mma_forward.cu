@@ -2,8 +2,8 @@
 
 /// out = (phi(q) S + A v) / den, A the scores within the chunk. A block has 64 queries.
 ///
-/// Bytes: a block reads its q once, a state, and the k and v of its chunk up to its own rows; it
-/// writes its out and den once.
+/// Memory traffic: a block reads its q and a state once, and the k and v of its chunk up to its
+/// last row. It writes its out and den once.
 namespace sash::cuda::linear {
 namespace {
 
@@ -45,10 +45,7 @@ __global__ void __launch_bounds__(kRowThreads, kWidth == 64 ? 4 : 2)
     float dot = 0;
 #pragma unroll
     for (int e = 0; e < 8; ++e) dot += elements[e] * z[e];
-#pragma unroll
-    for (int lanes = S::kAcross / 2; lanes > 0; lanes /= 2) {
-      dot += __shfl_xor_sync(~0u, dot, lanes);
-    }
+    dot = sum_over_lanes<S::kAcross>(dot);
     if (S::column() == 0) dens[row] = dot;
   });
   if (p.causal) {
@@ -72,15 +69,10 @@ __global__ void __launch_bounds__(kRowThreads, kWidth == 64 ? 4 : 2)
     }
     Sums<1, kStep> score;
     multiply_rows<kStep>(score, queries, shared_address(k_tile));
-#pragma unroll
-    for (int j = 0; j < kStep / 8; ++j) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        float& a = score[0][j][e];
-        if (step == at.tile && column_of(j, e) > row_of<1>(0, e / 2)) a = 0;
-        total[e / 2] += a;
-      }
-    }
+    score.for_each([&](float& a, int, int j, int e) {
+      if (step == at.tile && column_of(j, e) > row_of<1>(0, e / 2)) a = 0;
+      total[e / 2] += a;
+    });
     multiply_add<U, kWidth>(sum, score, shared_address(k_tile + tile_bytes));
     if (step == at.tile) break;
     wait_for_copies();
@@ -107,11 +99,10 @@ __global__ void __launch_bounds__(kRowThreads, kWidth == 64 ? 4 : 2)
 
 template <class T, int kWidth>
 void run_out(const KernelContext& context, const Call<T, kWidth>& call) {
-  static constinit std::atomic<uint64_t> allowed{0};
   constexpr int shared = shared_bytes<operand_type<T>, kWidth>(5);
   const int64_t blocks = (call.p.queries + kStep - 1) / kStep;
-  launch(context, out_kernel<T, kWidth>, allowed, int64_t{call.p.batches} * call.p.heads * blocks,
-         kRowThreads, shared, shared, call);
+  launch<out_kernel<T, kWidth>>(context, int64_t{call.p.batches} * call.p.heads * blocks,
+                                kRowThreads, shared, call);
 }
 
 template void run_out(const KernelContext&, const Call<__nv_bfloat16, 64>&);

@@ -1,15 +1,15 @@
 #include "mma.cuh"
 
-/// The states before, behind or over all chunks of tokens, in two steps: each chunk's own state in
+/// The states before, behind or over all chunks of tokens, in two steps: the state of each chunk in
 /// float32, and their sums.
 ///
-/// Bytes: features and wide rows are read once, own states are written and read once, sums are
-/// written once in the operands' type.
+/// Bytes: features and wide rows are read once, states of chunks are written and read once, sums
+/// are written once in the operands' type.
 namespace sash::cuda::linear {
 namespace {
 
 template <int kWidth>
-constexpr int kOwn = kWidth* kWidth + kWidth;  // floats of a chunk's own state
+constexpr int kChunkState = kWidth* kWidth + kWidth;  // floats of a chunk's state
 
 /// A block has one chunk of one head of keys, and of every head of queries that reads it. A warp
 /// has 16 rows of the state. Of queries the features are divided by den, instead of the cotangents.
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(2 * kWidth, 256 / kWidth)
   __syncthreads();
 
   float* const to =
-      own + (x.key_head(at.b, at.h) * chunks + at.tile) * static_cast<int64_t>(kOwn<kWidth>);
+      own + (x.key_head(at.b, at.h) * chunks + at.tile) * static_cast<int64_t>(kChunkState<kWidth>);
 #pragma unroll
   for (int j = 0; j < kWidth / 8; ++j) {
 #pragma unroll
@@ -91,18 +91,18 @@ __global__ void __launch_bounds__(2 * kWidth, 256 / kWidth)
 }
 
 constexpr int kScanThreads = 128;
-constexpr int kAhead = 4;  // own states read before the first is used
+constexpr int kAhead = 4;  // states that are read before the first is used
 
 /// A thread for each four elements of a head's states.
 template <class U, int kWidth>
 __global__ void __launch_bounds__(kScanThreads)
     sum_kernel(Scan scan, const float* own, int64_t heads, int chunks, States<U, kWidth> states) {
-  constexpr int fours = kOwn<kWidth> / 4;
+  constexpr int fours = kChunkState<kWidth> / 4;
   const int64_t index = int64_t{blockIdx.x} * kScanThreads + threadIdx.x;
   const int64_t head = index / fours;
   if (head >= heads) return;
   const int at = static_cast<int>(index - head * fours) * 4;
-  const float* const from = own + head * chunks * int64_t{kOwn<kWidth>} + at;
+  const float* const from = own + head * chunks * int64_t{kChunkState<kWidth>} + at;
   float4 running = {};
   const auto write = [&](int chunk) {
     if (at >= kWidth * kWidth) {
@@ -119,8 +119,9 @@ __global__ void __launch_bounds__(kScanThreads)
   const auto place = [&](int n) { return scan == Scan::behind ? chunks - 1 - n : n; };
   float4 ahead[kAhead];
   const auto load = [&](int n) {
-    return n < chunks ? *reinterpret_cast<const float4*>(from + place(n) * int64_t{kOwn<kWidth>})
-                      : float4{};
+    return n < chunks
+               ? *reinterpret_cast<const float4*>(from + place(n) * int64_t{kChunkState<kWidth>})
+               : float4{};
   };
 #pragma unroll
   for (int n = 0; n < kAhead; ++n) ahead[n] = load(n);
@@ -143,16 +144,15 @@ template <bool kQueries, class T, int kWidth>
 void make_states(const KernelContext& context, const Call<T, kWidth>& call,
                  const StateMemory<T, kWidth>& memory, Scan scan) {
   using U = operand_type<T>;
-  const Workspace own(context, memory.heads() * memory.chunks() * kOwn<kWidth> *
-                                   static_cast<int64_t>(sizeof(float)));
-  static constinit std::atomic<uint64_t> allowed{0}, sum_allowed{0};
+  const Workspace own(
+      context, memory.heads() * memory.chunks() * kChunkState<kWidth> * int64_t{sizeof(float)});
   constexpr int shared = 4 * kTileBytes<U, kWidth>;
-  launch(context, own_kernel<T, kWidth, kQueries>, allowed, memory.heads() * memory.chunks(),
-         2 * kWidth, shared, shared, call, memory.chunks(), own.ptr<float>());
-  const int64_t threads = memory.heads() * (kOwn<kWidth> / 4);
-  launch(context, sum_kernel<U, kWidth>, sum_allowed, (threads + kScanThreads - 1) / kScanThreads,
-         kScanThreads, 0, 0, call.p.causal ? scan : Scan::all, own.ptr<const float>(),
-         memory.heads(), memory.chunks(), memory.states());
+  launch<own_kernel<T, kWidth, kQueries>>(context, memory.heads() * memory.chunks(), 2 * kWidth,
+                                          shared, call, memory.chunks(), own.ptr<float>());
+  const int64_t threads = memory.heads() * (kChunkState<kWidth> / 4);
+  launch<sum_kernel<U, kWidth>>(context, ceil_div(threads, kScanThreads), kScanThreads, 0,
+                                call.p.causal ? scan : Scan::all, own.ptr<const float>(),
+                                memory.heads(), memory.chunks(), memory.states());
 }
 
 }  // namespace

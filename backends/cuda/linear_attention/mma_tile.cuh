@@ -3,10 +3,11 @@
 #include "../attention/mma/tile.cuh"
 #include "rows.cuh"
 
-/// Tiles and products of linear attention on tensor cores. T is the dtype of the call, U that of
-/// the operands: bfloat16 as it is, float16 as TF32.
+/// Tiles and products of linear attention on tensor cores. T is the dtype of the call. U is the
+/// type of operands: bfloat16 for bfloat16, TF32 for float16.
 ///
-/// A block of threads takes rows in steps of 64; tiles have kWidth features, zeros behind the last.
+/// A block of threads takes rows in steps of 64. Tiles have kWidth features, with zeros behind the
+/// last feature of the operand.
 namespace sash::cuda::linear {
 
 using namespace mma;
@@ -36,7 +37,7 @@ __device__ void store_eight(unsigned char* tile, int row, int column, const Eigh
   }
 }
 
-/// The eight elements as the tile will hold them.
+/// The eight elements in the type of the tile.
 template <class U>
 __device__ void round_to(Eight& x) {
   if constexpr (sizeof(U) == 2) {
@@ -49,15 +50,16 @@ __device__ void round_to(Eight& x) {
 template <int kWidth, int kThreads>
 struct Share {
   static constexpr int kAcross = kWidth / 8, kDown = kThreads / kAcross;
-  static constexpr int kRows = kStep / kDown;  // of one thread
+  static constexpr int kRows = kStep / kDown;  // rows of a thread
 
   static __device__ int column() { return static_cast<int>(threadIdx.x) % kAcross * 8; }
   static __device__ int row(int i) { return static_cast<int>(threadIdx.x) / kAcross + i * kDown; }
 };
 
-/// Brings 64 rows to a tile, in two calls between which other work goes on. `start` begins to read
-/// them, straight to the tile if it holds their type, else to registers. `finish`, after
-/// `wait_for_copies`, makes of them what the tile is to hold. A thread finishes what it started.
+/// Brings 64 rows to a tile in two calls, with other work between them. `start` begins to read the
+/// rows: directly to the tile if the tile has their type, else to registers. `finish`, which is
+/// called after `wait_for_copies`, turns them into the contents of the tile. Each thread finishes
+/// the elements that it started.
 template <class T, class U, int kWidth, int kThreads>
 class Reader {
  public:
@@ -65,7 +67,7 @@ class Reader {
   using X = Tile<U, kWidth>;
   static constexpr bool kDirect = std::is_same_v<T, U>;
 
-  /// Rows [first, first + 64) of x, zeros from `end` on.
+  /// Starts to read rows [first, first + 64) of x. Rows from `end` on become 0.
   __device__ void start(unsigned char* tile, const Rows<const T>& x, int first, int end) {
     rows_ = end - first;
     width_ = x.width;
@@ -80,14 +82,15 @@ class Reader {
     }
   }
 
-  /// The rows as they are.
+  /// Finishes the rows unchanged.
   __device__ void finish(unsigned char* tile) const {
     if constexpr (!kDirect) {
       finish(tile, [](int, const Eight&) {});
     }
   }
 
-  /// Calls f(row, features) with each eight of a row, 0 outside, and stores what it leaves.
+  /// Calls f(row, features) for each eight features of a row, which are 0 outside of x, and stores
+  /// what f makes of them.
   template <class F>
   __device__ void finish_features(unsigned char* tile, const F& f) const {
     finish(tile, [&](int row, Eight& values) {
@@ -129,7 +132,7 @@ class Reader {
   int rows_ = 0, width_ = 0;
 };
 
-/// Starts to copy a state [kWidth][kWidth], contiguous in U, to a tile.
+/// Starts to copy a contiguous state [kWidth][kWidth] of U to a tile.
 template <class U, int kWidth, int kThreads>
 __device__ void read_state(uint32_t tile, const U* state) {
   using X = Tile<U, kWidth>;
@@ -140,9 +143,9 @@ __device__ void read_state(uint32_t tile, const U* state) {
 }
 
 /// sum[i] += sum over d of left[i, d] x[d], for the kWidth rows and columns of the tile `x`.
-template <class U, int kWidth, int kTiles, bool kHeld>
+template <class U, int kWidth, int kTiles, bool kInRegisters>
 __device__ void multiply_state(Sums<kTiles, kWidth>& sum,
-                               const Left<U, kWidth, kTiles, kHeld>& left, uint32_t x) {
+                               const Left<U, kWidth, kTiles, kInRegisters>& left, uint32_t x) {
   using X = Tile<U, kWidth>;
   constexpr int depth = Operand<U>::kDepth;
   uint32_t place = X::left(x);
@@ -178,8 +181,8 @@ __device__ void multiply_state(Sums<kTiles, kWidth>& sum,
   }
 }
 
-/// sum[d] += sum over the 64 rows i of x[i, d] y[i], for the features d of this warp: 16 from
-/// 16 warp() on.
+/// sum[d] += sum over the 64 rows i of x[i, d] y[i], for the 16 features d of this warp, from 16
+/// warp() on.
 template <class U, int kWidth>
 __device__ void multiply_columns(Sums<1, kWidth>& sum, uint32_t x, uint32_t y) {
   using X = Tile<U, kWidth>;
@@ -199,12 +202,6 @@ __device__ void multiply_columns(Sums<1, kWidth>& sum, uint32_t x, uint32_t y) {
       Operand<U>::multiply(sum[0][f / 8 + 1], a, b[2], b[3]);
     }
   }
-}
-
-/// The sum of x over the four lanes of a row.
-__device__ inline float sum_over_quad(float x) {
-  x += __shfl_xor_sync(~0u, x, 1);
-  return x + __shfl_xor_sync(~0u, x, 2);
 }
 
 }  // namespace sash::cuda::linear

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "../../../ops/kernels/linear_attention.h"
 #include "../attention/common/rows.cuh"
 #include "../elementwise/compute.cuh"
+#include "common.h"
 
 /// What all kernels of linear attention share: the two sides of a product.
 ///
@@ -21,7 +21,7 @@ struct Sizes {
   int batches, heads, key_heads, queries, keys, depth, width;  ///< width: D_v + 1
   bool causal;
 
-  Sizes(const kernels::LinearAttentionInputs& x, const kernels::LinearAttentionParams& params)
+  Sizes(const Inputs& x, const Params& params)
       : batches(static_cast<int>(x.q.shape[0])),
         heads(static_cast<int>(x.q.shape[1])),
         key_heads(static_cast<int>(x.k.shape[1])),
@@ -34,7 +34,7 @@ struct Sizes {
   __host__ __device__ int group() const { return heads / key_heads; }
 };
 
-/// Rows from `end` on count as 0, whatever they hold.
+/// Rows from `end` on count as 0, whatever their memory contains.
 template <class T>
 struct Keys {
   using C = compute_t<T>;
@@ -52,7 +52,7 @@ struct Keys {
     }
   };
 
-  Keys(const kernels::LinearAttentionInputs& x, const kernels::LinearAttentionParams& params)
+  Keys(const Inputs& x, const Params& params)
       : k(rows_of<const T>(x.k)),
         v(rows_of<const T>(x.v)),
         count(static_cast<int>(x.k.shape[2])),
@@ -87,14 +87,12 @@ struct Queries {
   };
 
   /// For the forward pass, without wide rows.
-  explicit Queries(const kernels::LinearAttentionInputs& x)
+  explicit Queries(const Inputs& x)
       : q(rows_of<const T>(x.q)),
         g(q),
         heads(static_cast<int>(x.q.shape[1])),
         count(static_cast<int>(x.q.shape[2])) {}
-  Queries(const kernels::LinearAttentionInputs& x, const kernels::LinearAttentionGradients& grads,
-          const C* dots)
-      : Queries(x) {
+  Queries(const Inputs& x, const Gradients& grads, const C* dots) : Queries(x) {
     g = rows_of<const T>(grads.g);
     den = grads.den.ptr<const C>();
     c = dots;

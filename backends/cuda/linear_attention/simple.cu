@@ -1,10 +1,9 @@
 #include "simple.h"
 
-#include <limits>
-#include <string>
 #include <type_traits>
 
-#include "../runtime/check.h"
+#include "../attention/common/launch.cuh"
+#include "../linalg/tile_sums.cuh"
 #include "common.h"
 #include "rows.cuh"
 
@@ -16,65 +15,27 @@ namespace sash::cuda::linear {
 namespace {
 
 constexpr int kChunk = 64;
-constexpr int kTile = 64, kSlab = 16, kThreads = 256;
+constexpr int kTile = TileSums<float>::kTile, kThreads = TileSums<float>::kBlock;
 
-using Along = std::bool_constant<true>;
-using Across = std::bool_constant<false>;
-
-template <class C>
-struct Shared {
-  C a[kSlab][kTile + 1], b[kSlab][kTile + 1];
-};
-
-/// A 64 x 64 tile of a product. A thread has rows 4 y + r and columns x + 16 n.
+/// A tile of a product, whose corner is at `row` and `column` of the result.
 template <class C>
 struct Tile {
-  Shared<C>& shared;
-  int row, column;  // of its corner
-  C sum[4][4] = {};
+  int row, column;
+  TileSums<C> sums;
 
-  /// Adds a(i, k) b(k, j), k < depth. The flags say along what operands are contiguous in memory:
-  /// a along its rows' index i, b along j.
-  template <bool a_along_i, bool b_along_j, class A, class B>
-  __device__ void add(std::bool_constant<a_along_i>, std::bool_constant<b_along_j>, int depth,
-                      const A& a, const B& b) {
-    const int y = static_cast<int>(threadIdx.x) / 16, x = static_cast<int>(threadIdx.x) % 16;
-    for (int first = 0; first < depth; first += kSlab) {
-      __syncthreads();
-      for (int e = static_cast<int>(threadIdx.x); e < kTile * kSlab; e += kThreads) {
-        const int i = a_along_i ? e % kTile : e / kSlab, k = a_along_i ? e / kTile : e % kSlab;
-        shared.a[k][i] = first + k < depth ? a(row + i, first + k) : C(0);
-      }
-      for (int e = static_cast<int>(threadIdx.x); e < kTile * kSlab; e += kThreads) {
-        const int j = b_along_j ? e % kTile : e / kSlab, k = b_along_j ? e / kTile : e % kSlab;
-        shared.b[k][j] = first + k < depth ? b(first + k, column + j) : C(0);
-      }
-      __syncthreads();
-#pragma unroll
-      for (int k = 0; k < kSlab; ++k) {
-        C left[4], right[4];
-#pragma unroll
-        for (int r = 0; r < 4; ++r) left[r] = shared.a[k][4 * y + r];
-#pragma unroll
-        for (int n = 0; n < 4; ++n) right[n] = shared.b[k][x + 16 * n];
-#pragma unroll
-        for (int r = 0; r < 4; ++r) {
-#pragma unroll
-          for (int n = 0; n < 4; ++n) sum[r][n] += left[r] * right[n];
-        }
-      }
-    }
+  /// Adds a(i, k) b(k, j), k < depth. The flags say whether neighbours along k are neighbours in
+  /// memory.
+  template <class A, class B>
+  __device__ void add(int depth, const A& a, bool a_along_k, const B& b, bool b_along_k) {
+    sums.add(
+        0, depth, [&](int i, int k) { return a(row + i, k); }, a_along_k,
+        [&](int k, int j) { return b(k, column + j); }, b_along_k);
   }
 
   /// Calls f(i, j, sum) for this thread's part.
   template <class F>
   __device__ void each(const F& f) const {
-    const int y = static_cast<int>(threadIdx.x) / 16, x = static_cast<int>(threadIdx.x) % 16;
-#pragma unroll
-    for (int r = 0; r < 4; ++r) {
-#pragma unroll
-      for (int n = 0; n < 4; ++n) f(row + 4 * y + r, column + x + 16 * n, sum[r][n]);
-    }
+    sums.for_each([&](int i, int j, C sum) { f(row + i, column + j, sum); });
   }
 };
 
@@ -114,15 +75,14 @@ struct States {
 template <class C, class Side>
 __global__ void __launch_bounds__(kThreads)
     state_kernel(Side side, Sizes p, int group, int chunks, C* states) {
-  __shared__ Shared<C> shared;
   const Place at(p.key_heads, chunks, p.depth, p.width);
-  Tile<C> tile{shared, at.row, at.column};
+  Tile<C> tile{at.row, at.column, {}};
   for (int n = 0; n < group; ++n) {
     const auto head = side.at(at.b, at.h * group + n);
     const int first = at.chunk * kChunk;
     tile.add(
-        Along{}, Along{}, kChunk, [&](int d, int i) { return head.feature(first + i, d); },
-        [&](int i, int m) { return head.wide(first + i, m); });
+        kChunk, [&](int d, int i) { return head.feature(first + i, d); }, false,
+        [&](int i, int m) { return head.wide(first + i, m); }, false);
   }
   C* const to = states + ((static_cast<int64_t>(at.b) * p.key_heads + at.h) * chunks + at.chunk) *
                              p.depth * p.width;
@@ -131,21 +91,20 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-/// Scores of a chunk of queries with its own keys, 0 where j > i: products of the features, or of
-/// the wide rows.
+/// Scores of a chunk of queries with the keys of the same chunk, 0 where j > i: products of the
+/// features, or of the wide rows.
 template <bool kWide, class T, class C = compute_t<T>>
 __global__ void __launch_bounds__(kThreads)
     score_kernel(Queries<T> queries, Keys<T> keys, Sizes p, int chunks, C* scores) {
-  __shared__ Shared<C> shared;
   const Place at(p.heads, chunks, kChunk, kChunk);
   const auto q = queries.at(at.b, at.h);
   const auto k = keys.at(at.b, at.h / p.group());
   const int first = at.chunk * kChunk;
-  Tile<C> tile{shared, 0, 0};
+  Tile<C> tile{0, 0, {}};
   tile.add(
-      Across{}, Across{}, kWide ? p.width : p.depth,
-      [&](int i, int d) { return kWide ? q.wide(first + i, d) : q.feature(first + i, d); },
-      [&](int d, int j) { return kWide ? k.wide(first + j, d) : k.feature(first + j, d); });
+      kWide ? p.width : p.depth,
+      [&](int i, int d) { return kWide ? q.wide(first + i, d) : q.feature(first + i, d); }, true,
+      [&](int d, int j) { return kWide ? k.wide(first + j, d) : k.feature(first + j, d); }, true);
   C* const to =
       scores + ((static_cast<int64_t>(at.b) * p.heads + at.h) * p.queries + first) * kChunk;
   tile.each([&](int i, int j, C sum) {
@@ -153,63 +112,43 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-/// [numerator, denominator] of a chunk of queries.
-template <class T, class C = compute_t<T>>
+/// [numerator, denominator] of a chunk of queries, or their dq (kGradient).
+template <bool kGradient, class T, class C = compute_t<T>>
 __global__ void __launch_bounds__(kThreads)
-    sum_kernel(Queries<T> queries, Keys<T> keys, Sizes p, int chunks, States<C> states,
-               const C* scores, C* sums) {
-  __shared__ Shared<C> shared;
-  const Place at(p.heads, chunks, kChunk, p.width);
+    query_kernel(Queries<T> queries, Keys<T> keys, Sizes p, int chunks, States<C> states,
+                 const C* scores, std::conditional_t<kGradient, T, C>* to) {
+  const int columns = kGradient ? p.depth : p.width;
+  const Place at(p.heads, chunks, kChunk, columns);
   const int key_head = at.h / p.group(), first = at.chunk * kChunk;
   const auto q = queries.at(at.b, at.h);
   const auto k = keys.at(at.b, key_head);
   const C* const state = states.of(p, at.b, key_head, at.chunk);
   const int64_t row = (static_cast<int64_t>(at.b) * p.heads + at.h) * p.queries + first;
   const int count = min(kChunk, p.queries - first);
-  Tile<C> tile{shared, 0, at.column};
+  Tile<C> tile{0, at.column, {}};
   tile.add(
-      Across{}, Along{}, p.depth, [&](int i, int d) { return q.feature(first + i, d); },
-      [&](int d, int m) {
-        return m < p.width ? state[static_cast<int64_t>(d) * p.width + m] : C(0);
-      });
+      kGradient ? p.width : p.depth,
+      [&](int i, int n) { return kGradient ? q.wide(first + i, n) : q.feature(first + i, n); },
+      true,
+      [&](int n, int c) {
+        const int d = kGradient ? c : n, m = kGradient ? n : c;
+        return c < columns ? state[static_cast<int64_t>(d) * p.width + m] : C(0);
+      },
+      kGradient);
   if (p.causal) {
     tile.add(
-        Across{}, Along{}, kChunk,
-        [&](int i, int j) { return i < count ? scores[(row + i) * kChunk + j] : C(0); },
-        [&](int j, int m) { return k.wide(first + j, m); });
+        kChunk, [&](int i, int j) { return i < count ? scores[(row + i) * kChunk + j] : C(0); },
+        true,
+        [&](int j, int c) { return kGradient ? k.feature(first + j, c) : k.wide(first + j, c); },
+        false);
   }
-  tile.each([&](int i, int m, C sum) {
-    if (i < count && m < p.width) sums[(row + i) * p.width + m] = sum;
-  });
-}
-
-template <class T, class C = compute_t<T>>
-__global__ void __launch_bounds__(kThreads)
-    query_gradient_kernel(Queries<T> queries, Keys<T> keys, Sizes p, int chunks, States<C> states,
-                          const C* scores, T* dq) {
-  __shared__ Shared<C> shared;
-  const Place at(p.heads, chunks, kChunk, p.depth);
-  const int key_head = at.h / p.group(), first = at.chunk * kChunk;
-  const auto q = queries.at(at.b, at.h);
-  const auto k = keys.at(at.b, key_head);
-  const C* const state = states.of(p, at.b, key_head, at.chunk);
-  const int64_t row = (static_cast<int64_t>(at.b) * p.heads + at.h) * p.queries + first;
-  const int count = min(kChunk, p.queries - first);
-  Tile<C> tile{shared, 0, at.column};
-  tile.add(
-      Across{}, Across{}, p.width, [&](int i, int m) { return q.wide(first + i, m); },
-      [&](int m, int d) {
-        return d < p.depth ? state[static_cast<int64_t>(d) * p.width + m] : C(0);
-      });
-  if (p.causal) {
-    tile.add(
-        Across{}, Along{}, kChunk,
-        [&](int i, int j) { return i < count ? scores[(row + i) * kChunk + j] : C(0); },
-        [&](int j, int d) { return k.feature(first + j, d); });
-  }
-  tile.each([&](int i, int d, C sum) {
-    if (i >= count || d >= p.depth) return;
-    dq[(row + i) * p.depth + d] = narrow<T>(sum * min(q.feature(first + i, d), C(1)));
+  tile.each([&](int i, int c, C sum) {
+    if (i >= count || c >= columns) return;
+    if constexpr (kGradient) {
+      to[(row + i) * columns + c] = narrow<T>(sum * min(q.feature(first + i, c), C(1)));
+    } else {
+      to[(row + i) * columns + c] = sum;
+    }
   });
 }
 
@@ -218,34 +157,36 @@ template <bool kValues, class T, class C = compute_t<T>>
 __global__ void __launch_bounds__(kThreads)
     key_gradient_kernel(Queries<T> queries, Keys<T> keys, Sizes p, int chunks, States<C> states,
                         const C* scores, T* dx) {
-  __shared__ Shared<C> shared;
   const int columns = kValues ? p.width - 1 : p.depth;
   const Place at(p.key_heads, chunks, kChunk, columns);
   const int first = at.chunk * kChunk;
   const auto k = keys.at(at.b, at.h);
   const C* const state = states.of(p, at.b, at.h, at.chunk);
-  Tile<C> tile{shared, 0, at.column};
+  Tile<C> tile{0, at.column, {}};
   if constexpr (kValues) {
     tile.add(
-        Across{}, Along{}, p.depth, [&](int j, int d) { return k.feature(first + j, d); },
+        p.depth, [&](int j, int d) { return k.feature(first + j, d); }, true,
         [&](int d, int m) {
           return m < p.width ? state[static_cast<int64_t>(d) * p.width + m] : C(0);
-        });
+        },
+        false);
   } else {
     tile.add(
-        Across{}, Across{}, p.width, [&](int j, int m) { return k.wide(first + j, m); },
+        p.width, [&](int j, int m) { return k.wide(first + j, m); }, true,
         [&](int m, int d) {
           return d < p.depth ? state[static_cast<int64_t>(d) * p.width + m] : C(0);
-        });
+        },
+        true);
   }
   for (int n = 0; p.causal && n < p.group(); ++n) {
     const int h = at.h * p.group() + n;
     const auto q = queries.at(at.b, h);
     const int64_t row = (static_cast<int64_t>(at.b) * p.heads + h) * p.queries + first;
     tile.add(
-        Along{}, Along{}, min(kChunk, p.queries - first),
-        [&](int j, int i) { return scores[(row + i) * kChunk + j]; },
-        [&](int i, int d) { return kValues ? q.wide(first + i, d) : q.feature(first + i, d); });
+        min(kChunk, p.queries - first),
+        [&](int j, int i) { return scores[(row + i) * kChunk + j]; }, false,
+        [&](int i, int d) { return kValues ? q.wide(first + i, d) : q.feature(first + i, d); },
+        false);
   }
   T* const to = dx + ((static_cast<int64_t>(at.b) * p.key_heads + at.h) * p.keys + first) * columns;
   tile.each([&](int j, int d, C sum) {
@@ -273,14 +214,7 @@ __global__ void __launch_bounds__(kThreads)
 template <class... Parameters, class... Arguments>
 void run(const KernelContext& context, void (*kernel)(Parameters...), int64_t blocks,
          const Arguments&... arguments) {
-  if (blocks == 0) return;
-  if (blocks > std::numeric_limits<int32_t>::max()) {
-    throw ValueError("linear_attention", "at most 2^31 - 1 tiles", std::to_string(blocks));
-  }
-  const CardGuard guard(context.device.index);
-  kernel<<<static_cast<unsigned>(blocks), kThreads, 0,
-           static_cast<cudaStream_t>(context.stream.handle)>>>(arguments...);
-  SASH_CUDA_CHECK(cudaGetLastError());
+  launch_tiles(context, blocks, kThreads, 0, kernel, arguments...);
 }
 
 int64_t tiles(int64_t extent) { return (extent + kTile - 1) / kTile; }
@@ -291,8 +225,7 @@ class Pass {
  public:
   using C = compute_t<T>;
 
-  Pass(const KernelContext& context, const kernels::LinearAttentionInputs& x,
-       const kernels::LinearAttentionParams& params)
+  Pass(const KernelContext& context, const Inputs& x, const Params& params)
       : context_(context), p_(x, params), keys_(x, params) {}
 
   void forward(const Queries<T>& queries, double eps, T* out, C* den) const {
@@ -301,10 +234,10 @@ class Pass {
     const Workspace scores(context_, p_.causal ? score_bytes() : 0);
     if (p_.causal) make_scores<false>(queries, scores.ptr<C>());
     const int64_t rows = int64_t{p_.batches} * p_.heads * p_.queries, count = rows * p_.width;
-    const Workspace sums(context_, count * static_cast<int64_t>(sizeof(C)));
+    const Workspace sums(context_, count * int64_t{sizeof(C)});
     const int chunks = chunks_of(p_.queries);
-    run(context_, sum_kernel<T>, items(p_.heads, chunks) * tiles(p_.width), queries, keys_, p_,
-        chunks, States<C>{key_states.ptr<const C>(), chunks_of(p_.keys)}, scores.ptr<const C>(),
+    run(context_, query_kernel<false, T>, items(p_.heads, chunks) * tiles(p_.width), queries, keys_,
+        p_, chunks, States<C>{key_states.ptr<const C>(), chunks_of(p_.keys)}, scores.ptr<const C>(),
         sums.ptr<C>());
     run(context_, finish_kernel<T>, (count + kThreads - 1) / kThreads, sums.ptr<const C>(), count,
         p_.width, static_cast<C>(eps), out, den);
@@ -321,8 +254,8 @@ class Pass {
     {
       const Workspace states(context_, state_bytes(p_.keys));
       make_states(keys_, 1, p_.keys, Scan::before, states.ptr<C>());
-      run(context_, query_gradient_kernel<T>, items(p_.heads, query_chunks) * tiles(p_.depth),
-          queries, keys_, p_, query_chunks, States<C>{states.ptr<const C>(), key_chunks},
+      run(context_, query_kernel<true, T>, items(p_.heads, query_chunks) * tiles(p_.depth), queries,
+          keys_, p_, query_chunks, States<C>{states.ptr<const C>(), key_chunks},
           wide_scores.ptr<const C>(), dq);
     }
     const Workspace states(context_, state_bytes(p_.queries));
@@ -340,10 +273,10 @@ class Pass {
   int64_t items(int heads, int chunks) const { return int64_t{p_.batches} * heads * chunks; }
   int64_t state_bytes(int length) const {
     return items(p_.key_heads, std::max(1, chunks_of(length))) * p_.depth * p_.width *
-           static_cast<int64_t>(sizeof(C));
+           int64_t{sizeof(C)};
   }
   int64_t score_bytes() const {
-    return int64_t{p_.batches} * p_.heads * p_.queries * kChunk * static_cast<int64_t>(sizeof(C));
+    return int64_t{p_.batches} * p_.heads * p_.queries * kChunk * int64_t{sizeof(C)};
   }
 
   template <class Side>
@@ -370,9 +303,8 @@ class Pass {
 
 }  // namespace
 
-void simple_forward(const KernelContext& context, const kernels::LinearAttentionInputs& x,
-                    const kernels::LinearAttentionParams& params, const TensorView& out,
-                    const TensorView& den) {
+void simple_forward(const KernelContext& context, const Inputs& x, const Params& params, View out,
+                    View den) {
   dispatch_any_floating(out.dtype, "linear_attention", [&]<class E>(TypeTag<E>) {
     using T = device_t<E>;
     Pass<T>(context, x, params)
@@ -380,9 +312,8 @@ void simple_forward(const KernelContext& context, const kernels::LinearAttention
   });
 }
 
-void simple_backward(const KernelContext& context, const kernels::LinearAttentionInputs& x,
-                     const kernels::LinearAttentionParams& params,
-                     const kernels::LinearAttentionGradients& grads) {
+void simple_backward(const KernelContext& context, const Inputs& x, const Params& params,
+                     const Gradients& grads) {
   const int64_t rows = grads.den.numel();
   const Workspace dots(context, rows * size_of(grads.den.dtype));
   form_dots(context, grads, dots.ptr<void>());

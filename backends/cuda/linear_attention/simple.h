@@ -1,17 +1,12 @@
 #pragma once
 
-#include "../../../ops/kernels/linear_attention.h"
+#include "common.h"
 
 /// Linear attention without tensor cores: any floating dtype, any number of features. Products run
 /// in float32, or in float64 for float64.
 namespace sash::cuda::linear {
 
-void simple_forward(const KernelContext& context, const kernels::LinearAttentionInputs& x,
-                    const kernels::LinearAttentionParams& params, const TensorView& out,
-                    const TensorView& den);
-
-void simple_backward(const KernelContext& context, const kernels::LinearAttentionInputs& x,
-                     const kernels::LinearAttentionParams& params,
-                     const kernels::LinearAttentionGradients& grads);
+LinearForward simple_forward;
+LinearBackward simple_backward;
 
 }  // namespace sash::cuda::linear

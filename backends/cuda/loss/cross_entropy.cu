@@ -192,13 +192,7 @@ struct InPlace {
     const A everywhere = smoothing / static_cast<A>(n);
     A loss = log_sum - (chosen - max);
     if (smoothing != 0) {
-      A total = 0;
-      over_row<Team, V>(n, [&](int k, int64_t at) {
-        const auto v = values(k, at);
-#pragma unroll
-        for (int i = 0; i < V; ++i) total += v.element[i];
-      });
-      total = Team::reduce(total, Plus{});
+      const A total = sum_of<Team, V>(values, n, [](A v) { return v; });
       loss = (1 - smoothing) * loss + smoothing * (log_sum + max - total / static_cast<A>(n));
     }
     if (Team::rank() == 0) losses[row] = loss;
@@ -267,11 +261,9 @@ __global__ void __launch_bounds__(kRowThreads, 2) replace_long_rows(const InPlac
 
 template <int V, class T>
 void launch_long(const KernelContext& context, const InPlace<T>& x, int64_t rows, int64_t n) {
-  const int64_t bytes = n * static_cast<int64_t>(sizeof(T));
+  const int64_t bytes = n * int64_t{sizeof(T)};
   constexpr int64_t kStatic = 1024;  // for reductions
-  int most = 0;
-  SASH_CUDA_CHECK(
-      cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, context.device.index));
+  const int most = card_attribute(context.device.index, cudaDevAttrMaxSharedMemoryPerBlockOptin);
   if (bytes + kStatic <= most) {
     const auto kernel = replace_long_rows<true, V, T>;
     SASH_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,

@@ -4,24 +4,24 @@
 #include <limits>
 
 #include "../elementwise/fast_math.cuh"
+#include "../reduce/reduce_block.cuh"
 #include "../runtime/dependent_launch.cuh"
 
 /// Helpers for kernels over the rows of contiguous matrices.
 ///
-/// A team of threads processes a row. Up to `kLongestHeld` columns, the team is a warp, or a few
-/// lanes of it for short rows, which reads the row once and holds it in registers. Beyond, it is a
-/// block, which reads the row again, from cache, in each pass. Elements are read and written in
-/// vectors of 16 bytes if the number of columns and the addresses allow it. The order of every sum
-/// depends on shape and alignment alone.
+/// A team of threads processes a row. For rows of up to `kLongestHeld` columns, the team is a warp,
+/// or a few lanes of a warp if rows are short: it reads the row once and stores it in registers.
+/// For longer rows, the team is a block, which reads the row from cache in each pass. Elements are
+/// read and written in vectors of 16 bytes if the number of columns and the addresses allow it. The
+/// order of every sum depends on shape and alignment only.
 namespace sash::cuda {
 
-inline constexpr int kWarp = 32;
-inline constexpr int kWarps = kThreads / kWarp;  ///< per block
-inline constexpr unsigned kAllLanes = 0xffffffffu;
-inline constexpr int kHeld = 32;  ///< elements of a row per lane
+inline constexpr int kWarps = kThreads / kWarp;  ///< in a block
+inline constexpr int kHeld = 32;                 ///< elements of a row in the registers of a lane
 inline constexpr int64_t kLongestHeld = kHeld * kWarp;
-inline constexpr int kFewLanes = 4;      ///< for rows of at most kHeld kFewLanes columns
-inline constexpr int64_t kFewRows = 16;  ///< whose kernel is shorter than its launch
+inline constexpr int kFewLanes = 4;  ///< lanes of a team for rows of up to kHeld kFewLanes columns
+inline constexpr int64_t kFewRows =
+    16;  ///< for up to this many rows, the kernel is shorter than its launch
 
 // Constants, because device code cannot call functions of the standard library.
 template <class T>
@@ -30,56 +30,12 @@ inline constexpr T kInfinity = std::numeric_limits<T>::infinity();
 template <class T>
 inline constexpr T kNaN = std::numeric_limits<T>::quiet_NaN();
 
-struct Plus {
-  __device__ auto operator()(auto a, auto b) const { return a + b; }
-};
-/// The larger of a and b. Ignores a NaN in `b`; `a` must not be NaN.
-struct Larger {
-  __device__ auto operator()(auto a, auto b) const { return a < b ? b : a; }
-};
-
-template <class T>
-__device__ T shuffle_xor(T x, int step, unsigned lanes = kAllLanes) {
-  return __shfl_xor_sync(lanes, x, step);
-}
-
-/// Reduces x over each aligned group of `lanes` lanes of a warp by the commutative `f`. All lanes
-/// of a group get the same bits.
-template <int lanes = kWarp, class T, class F>
-__device__ T reduce_warp(T x, F f) {
-#pragma unroll
-  for (int step = lanes / 2; step > 0; step /= 2) {
-    if constexpr (lanes == kWarp) {
-      x = f(x, shuffle_xor(x, step));
-    } else {
-      const unsigned first = threadIdx.x % kWarp / lanes * lanes;
-      x = f(x, shuffle_xor(x, step, ((1u << lanes) - 1) << first));
-    }
-  }
-  return x;
-}
-
-/// The same over the block. Called by all its threads.
-template <int threads, class T, class F>
-__device__ T reduce_block(T x, F f) {
-  constexpr int warps = threads / kWarp;
-  __shared__ T part[warps];
-  x = reduce_warp(x, f);
-  __syncthreads();  // all threads have read the parts of the previous call
-  if (threadIdx.x % kWarp == 0) part[threadIdx.x / kWarp] = x;
-  __syncthreads();
-  x = part[0];
-#pragma unroll
-  for (int w = 1; w < warps; ++w) x = f(x, part[w]);
-  return x;
-}
-
-/// `lanes` lanes of a warp.
+/// A team of `lanes` lanes of a warp.
 template <int lanes>
 struct LaneTeam {
   static constexpr bool kHolds = true;
   static constexpr int kSize = lanes;
-  static constexpr int kRows = kThreads / lanes;  ///< per block
+  static constexpr int kRows = kThreads / lanes;  ///< in a block
   static __device__ int rank() { return static_cast<int>(threadIdx.x) % lanes; }
   static __device__ int64_t row() {
     return static_cast<int64_t>(blockIdx.x) * kRows + threadIdx.x / lanes;
@@ -105,8 +61,8 @@ struct WholeBlock {
 };
 using BlockTeam = WholeBlock<kThreads>;
 
-/// Calls `f(k, at)` for each vector of this thread. `at` is its first column; k is its number among
-/// the held vectors, or 0 if the team holds none. V must divide n.
+/// Calls `f(k, at)` for each vector of this thread. `at` is its first column; k is the number of
+/// the vector among the vectors in registers, or 0 if the team has none there. V must divide n.
 template <class Team, int V, class F>
 __device__ void over_row(int64_t n, F&& f) {
   if constexpr (Team::kHolds) {
@@ -121,8 +77,8 @@ __device__ void over_row(int64_t n, F&& f) {
   }
 }
 
-/// V elements in the compute type. By value: of a reference to memory, the compiler loads halves
-/// one by one.
+/// V elements in the compute type. The argument is a value, because from a reference to memory the
+/// compiler loads halves one by one.
 template <class T, int V>
 __device__ Vector<compute_t<T>, V> widened(Vector<T, V> stored) {
   Vector<compute_t<T>, V> wide;
@@ -131,7 +87,8 @@ __device__ Vector<compute_t<T>, V> widened(Vector<T, V> stored) {
   return wide;
 }
 
-/// The same of 16 bytes that were kept as words: halves that wait would take a register each.
+/// The same for 16 bytes that are stored as words, because the compiler would keep each half in a
+/// register.
 template <class T>
 __device__ auto widened(int4 bits) {
   return widened(*reinterpret_cast<const Vector<T, 16 / sizeof(T)>*>(&bits));
@@ -143,13 +100,13 @@ __device__ Vector<compute_t<T>, V> read(const T* x) {
   return widened(*reinterpret_cast<const Vector<T, V>*>(x));
 }
 
-/// The same, or V times `rest` if x is null.
+/// Does the same, or returns V times `fallback` if x is null.
 template <int V, class T>
-__device__ Vector<compute_t<T>, V> read_or(const T* x, int64_t at, compute_t<T> rest) {
+__device__ Vector<compute_t<T>, V> read_or(const T* x, int64_t at, compute_t<T> fallback) {
   if (x) return read<V>(x + at);
   Vector<compute_t<T>, V> all;
 #pragma unroll
-  for (auto& e : all.element) e = rest;
+  for (auto& e : all.element) e = fallback;
   return all;
 }
 
@@ -162,13 +119,14 @@ __device__ void write(T* y, const Vector<compute_t<T>, V>& wide) {
   *reinterpret_cast<Vector<T, V>*>(y) = stored;
 }
 
-/// A row of n elements, held in registers (lanes) or read from memory at each use (block).
+/// A row of n elements, in registers (lanes) or read from memory at each use (block).
 template <class Team, int V, class T>
 class Row {
  public:
   using Values = Vector<compute_t<T>, V>;
 
-  /// A row that its threads are still to write, each its own vectors; they `hold` them then.
+  /// Begins with no values. Each thread computes the vectors that it will use, and passes them to
+  /// `hold`.
   __device__ explicit Row(const T* from) : from_(from) {}
   __device__ void hold(int k, const Vector<T, V>& stored) {
     if constexpr (Team::kHolds) held_[k] = stored;
@@ -193,27 +151,39 @@ class Row {
   Vector<T, V> held_[Team::kHolds ? kHeld / V : 1];
 };
 
-/// The same, or `rest` in each column if `from` is null. Held only as vectors: single elements
-/// would take too many registers.
+/// A row, or `fallback` in each column if `from` is null. Only vectors are stored in registers,
+/// because single elements would take too many registers.
 template <class Team, int V, class T>
 class RowOr {
  public:
-  __device__ RowOr(const T* from, int64_t n, compute_t<T> rest)
-      : from_(from), rest_(rest), row_(from) {
+  __device__ RowOr(const T* from, int64_t n, compute_t<T> fallback)
+      : from_(from), fallback_(fallback), row_(from) {
     if (V > 1 && from) row_ = Row<Team, V, T>(from, n);
   }
   __device__ auto operator()(int k, int64_t at) const {
-    return V > 1 && from_ ? row_(k, at) : read_or<V>(from_, at, rest_);
+    return V > 1 && from_ ? row_(k, at) : read_or<V>(from_, at, fallback_);
   }
 
  private:
   const T* from_;
-  compute_t<T> rest_;
+  compute_t<T> fallback_;
   Row<Team, V, T> row_;
 };
 
-/// Of a row x: `max` is its maximum, or 0 if that is -inf; `sum` is the sum of exp(x - max). A NaN
-/// in the row makes the sum NaN.
+/// The sum of f(x) over the values x = values(k, at) of a row (see `over_row`), by its team.
+template <class Team, int V, class Values, class F>
+__device__ auto sum_of(const Values& values, int64_t n, F f) {
+  std::decay_t<decltype(values(0, 0).element[0])> sum = 0;
+  over_row<Team, V>(n, [&](int k, int64_t at) {
+    const auto v = values(k, at);
+#pragma unroll
+    for (int i = 0; i < V; ++i) sum += f(v.element[i]);
+  });
+  return Team::reduce(sum, Plus{});
+}
+
+/// The maximum of a row x, or 0 if it is -inf, and the sum of exp(x - max). If the row contains a
+/// NaN, the sum is NaN.
 template <class A>
 struct Partition {
   A max;
@@ -225,8 +195,8 @@ __device__ A finite_max(A max) {
   return max == -kInfinity<A> ? A(0) : max;
 }
 
-/// Of the values `x(k, at)` of a row (see `over_row`), which was stored as T. A team that does not
-/// hold the row finds maximum and sum in one pass (online softmax).
+/// Computes both for the values `x(k, at)` of a row (see `over_row`), which was stored as T. A team
+/// that does not have the row in registers finds maximum and sum in one pass (online softmax).
 template <class Team, int V, class T, class Values>
 __device__ auto partition_of_values(const Values& x, int64_t n) {
   using A = compute_t<T>;
@@ -262,7 +232,8 @@ __device__ auto partition_of(const Row<Team, V, T>& x, int64_t n) {
   return partition_of_values<Team, V, T>(x, n);
 }
 
-/// How many blocks of F a multiprocessor should have at least, if it says; 0 leaves it open.
+/// The least number of blocks of F that should fit on a multiprocessor: `F::kLeastBlocks` if F has
+/// it, else 0, which lets the compiler decide.
 template <class F, int V>
 constexpr int least_blocks() {
   if constexpr (requires { F::template kLeastBlocks<V>; }) return F::template kLeastBlocks<V>;
@@ -282,8 +253,7 @@ __global__ void __launch_bounds__(kThreads, (least_blocks<F, V>()))
 /// are the addresses of the matrices; null is allowed.
 template <class T>
 bool rows_take_vectors(int64_t n, std::initializer_list<const void*> data) {
-  return n % (16 / static_cast<int64_t>(sizeof(T))) == 0 &&
-         std::all_of(data.begin(), data.end(), is_aligned);
+  return n % (16 / int64_t{sizeof(T)}) == 0 && std::all_of(data.begin(), data.end(), is_aligned);
 }
 
 /// Calls `f.run<Team, V>(row, n)` for each of `rows` rows of n elements of the device type `T`.
@@ -292,12 +262,11 @@ template <class T, class F>
 void over_rows(const KernelContext& context, const F& f, int64_t rows, int64_t n,
                std::initializer_list<const void*> data) {
   if (rows == 0) return;
-  const CardGuard guard(context.device.index);
   const auto launch = [&]<class Team, int V>(TypeTag<Team>, std::integral_constant<int, V>) {
     const auto blocks = static_cast<unsigned>(ceil_div(rows, Team::kRows));
     if (rows <= kFewRows) {
-      return launch_dependent({.grid = blocks, .threads = kThreads}, row_kernel<Team, V, F>,
-                              stream_of(context), f, rows, n);
+      return launch_dependent(context, {.grid = blocks, .threads = kThreads},
+                              row_kernel<Team, V, F>, f, rows, n);
     }
     launch_kernel(context, blocks, kThreads, 0, row_kernel<Team, V, F>, f, rows, n);
   };

@@ -7,21 +7,21 @@
 #include "rows.cuh"
 
 /// Kernels over many rows that are read once. A block has a chunk of rows, and a thread one vector
-/// of each; while a row is worked on, the next ones are copied to shared memory.
+/// of each row. While a block processes a row, it copies the next rows to shared memory.
 namespace sash::cuda {
 
-inline constexpr int kMostWarps = 8;  ///< of a block
-inline constexpr int kRowsAhead = 3;  ///< with the one that is worked on
+inline constexpr int kMostWarps = 8;  ///< warps of a block
+inline constexpr int kRowsAhead = 3;  ///< with the row that is processed
 
-/// How rows of n elements in vectors of V are divided. Depends on the shape alone.
+/// How rows of n elements in vectors of V are divided. Depends on the shape only.
 struct RowChunks {
   int threads;
-  int64_t rows;  ///< of a chunk
+  int64_t rows;  ///< rows of a chunk
   int64_t count;
-  int64_t shared;  ///< bytes of a block
+  int64_t shared;  ///< bytes of shared memory of a block
 
-  /// Of rows of `inputs` matrices. There are as many blocks as keep the memory of 132
-  /// multiprocessors busy, so that all run at once.
+  /// For the rows of `inputs` matrices. There are as many blocks as keep the memory of 132
+  /// multiprocessors busy, and all of them run at once.
   RowChunks(int64_t all_rows, int64_t n, int V, int inputs) {
     constexpr int64_t kMultiprocessors = 132, kReading = 1920, kMostThreads = 1024, kFewest = 2;
     constexpr int64_t kShortest = 8;
@@ -34,12 +34,12 @@ struct RowChunks {
     shared = int64_t{threads} * kRowsAhead * inputs * 16;
   }
 
-  /// Whether a block has a row of n elements at once.
+  /// Whether the threads of a block suffice for a row of n elements.
   static bool take(int64_t n, int V) { return n <= int64_t{kMostWarps} * kWarp * V; }
 };
 
-/// A thread's vectors of the rows of its block's chunk, of `inputs` matrices [rows, n]; a null one
-/// is not read.
+/// The vectors of a thread in the rows of its block's chunk, for `inputs` matrices [rows, n]. A
+/// null matrix is not read.
 template <int V, class T, int inputs>
 class RowsAhead {
   using Stored = Vector<T, V>;
@@ -64,13 +64,13 @@ class RowsAhead {
   /// Whether the thread has elements.
   __device__ bool inside() const { return inside_; }
 
-  /// Waits for the next row, the first to begin with.
+  /// Waits for the next row. The first call waits for the first row.
   __device__ void advance() {
     read();
     __pipeline_wait_prior(kRowsAhead - 1);
     taken_ = written_ == kRowsAhead - 1 ? 0 : written_ + 1;
   }
-  /// The row's vector of an input.
+  /// This thread's vector of the row in matrix `input`.
   __device__ Vector<compute_t<T>, V> operator[](int input) const {
     return widened(slots_[(taken_ * inputs + input) * static_cast<int>(blockDim.x)]);
   }
@@ -98,8 +98,8 @@ class RowsAhead {
   int written_ = kRowsAhead - 1, taken_ = 0;
 };
 
-/// Sums over the threads of a block, `count` at once. Called by all of them, with a `turn` of the
-/// caller's that starts at 0.
+/// Computes `count` sums over the threads of a block. All threads call this with the same variable
+/// `turn`, which starts at 0.
 template <class A, int count>
 __device__ void sum_over_block(A (&sums)[count], int& turn) {
   __shared__ A parts[2][kMostWarps][count];
@@ -108,7 +108,7 @@ __device__ void sum_over_block(A (&sums)[count], int& turn) {
   for (A& sum : sums) sum = reduce_warp(sum, Plus{});
   if (warps == 1) return;
   auto& part = parts[turn];
-  turn ^= 1;  // the next call's parts may be written while these are read
+  turn ^= 1;  // a warp may write the parts of the next call while others read these
   if (threadIdx.x % kWarp == 0) {
 #pragma unroll
     for (int i = 0; i < count; ++i) part[threadIdx.x / kWarp][i] = sums[i];
@@ -121,12 +121,13 @@ __device__ void sum_over_block(A (&sums)[count], int& turn) {
   }
 }
 
-/// Blocks of kMostWarps warps per multiprocessor that leave a row's registers.
+/// How many blocks of kMostWarps warps per multiprocessor leave enough registers for a row.
 template <class T>
 inline constexpr int kRowBlocks = sizeof(T) > 4 ? 2 : 3;
 
-/// The forward pass of a norm f: `kernel`, which reads two matrices ahead, where there are rows
-/// enough for its blocks to be busy, else `over_rows`. `data` as there.
+/// The forward pass of a norm f. Runs `kernel`, which reads two matrices ahead, if there are enough
+/// rows to keep its blocks busy, else `over_rows`. `data` must have every address that `f` reads or
+/// writes in vectors.
 template <class T, class F>
 void over_rows_ahead(const KernelContext& context, const F& f,
                      void (*kernel)(F, int64_t, int64_t, int64_t), int64_t rows, int64_t n,

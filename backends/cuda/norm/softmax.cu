@@ -7,8 +7,9 @@
 namespace sash::cuda {
 namespace {
 
-template <class T>
-struct SoftmaxForward {
+/// The softmax of each row, or its logarithm.
+template <class T, bool log>
+struct Softmax {
   const T* x;
   T* y;
 
@@ -16,15 +17,22 @@ struct SoftmaxForward {
   __device__ void run(int64_t row, int64_t n) const {
     const Row<Team, V, T> values(x + row * n, n);
     const auto whole = partition_of(values, n);
-    const auto scale = whole.sum == 0 ? whole.sum : 1 / whole.sum;
+    auto factor = whole.sum;  // of exp(x - max), or its logarithm
+    if (factor != 0) factor = log ? std::log(factor) : 1 / factor;
     over_row<Team, V>(n, [&](int k, int64_t at) {
       auto out = values(k, at);
 #pragma unroll
-      for (auto& e : out.element) e = std::exp(e - whole.max) * scale;
+      for (auto& e : out.element) {
+        e = log ? (e - whole.max) - factor : std::exp(e - whole.max) * factor;
+      }
       write<V>(y + row * n + at, out);
     });
   }
 };
+template <class T>
+using SoftmaxForward = Softmax<T, false>;
+template <class T>
+using LogSoftmaxForward = Softmax<T, true>;
 
 /// Softmax of columns [begin, end) of each row, and 0 in the others.
 template <class T>
@@ -55,25 +63,6 @@ struct MaskedSoftmaxForward {
         const bool inside = at + i >= first && at + i < past;
         out.element[i] = inside ? std::exp(out.element[i] - whole.max) * scale : 0;
       }
-      write<V>(y + row * n + at, out);
-    });
-  }
-};
-
-template <class T>
-struct LogSoftmaxForward {
-  const T* x;
-  T* y;
-
-  template <class Team, int V>
-  __device__ void run(int64_t row, int64_t n) const {
-    const Row<Team, V, T> values(x + row * n, n);
-    const auto whole = partition_of(values, n);
-    const auto log_sum = whole.sum == 0 ? whole.sum : std::log(whole.sum);
-    over_row<Team, V>(n, [&](int k, int64_t at) {
-      auto out = values(k, at);
-#pragma unroll
-      for (auto& e : out.element) e = (e - whole.max) - log_sum;
       write<V>(y + row * n + at, out);
     });
   }
@@ -114,13 +103,7 @@ struct LogSoftmaxBackward {
   template <class Team, int V>
   __device__ void run(int64_t row, int64_t n) const {
     const Row<Team, V, T> grad(g + row * n, n);
-    compute_t<T> total = 0;
-    over_row<Team, V>(n, [&](int k, int64_t at) {
-      const auto b = grad(k, at);
-#pragma unroll
-      for (int i = 0; i < V; ++i) total += b.element[i];
-    });
-    total = Team::reduce(total, Plus{});
+    const auto total = sum_of<Team, V>(grad, n, [](auto e) { return e; });
     over_row<Team, V>(n, [&](int k, int64_t at) {
       auto out = grad(k, at);
       const auto logp = read<V>(y + row * n + at);

@@ -7,12 +7,21 @@
 /// thread draws whole blocks, and uses vectors of at least 16 bytes if all operands allow it.
 namespace sash::cuda {
 
-/// Elements per thread: whole blocks, at least 16 bytes.
+/// Elements of a thread: whole Philox blocks, and at least 16 bytes.
 template <class T>
 inline constexpr int kDraws = std::max<int>(4, 16 / sizeof(T));
 
-/// Elements first ... first + kDraws - 1. `f(block)` or `f(block, counter)` returns four numbers in
-/// the compute type of T.
+/// Applies f to each number of a Philox block.
+template <class T, class F>
+__device__ Vector<T, 4> four_of(const PhiloxBlock& block, F f) {
+  Vector<T, 4> y;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) y.element[i] = f(block.lane[i]);
+  return y;
+}
+
+/// Writes elements first ... first + kDraws - 1. `f(block)` or `f(block, counter)` returns four
+/// numbers in the compute type of T.
 template <class T, class F>
 __device__ Vector<compute_t<T>, kDraws<T>> draw(F f, const PhiloxState& state, int64_t first) {
   const uint64_t counter = (state.base ? *state.base : 0) + state.offset;
@@ -33,7 +42,8 @@ __device__ Vector<compute_t<T>, kDraws<T>> draw(F f, const PhiloxState& state, i
   return numbers;
 }
 
-/// `count` elements in total. With `vectors`, the walk is over vectors, one per thread.
+/// There are `count` elements in total. If `vectors`, the walk is over vectors, one for each
+/// thread.
 template <bool vectors, class F, class T, class... In>
 __global__ void __launch_bounds__(kThreads)
     philox_kernel(F f, const __grid_constant__ Walk<1 + sizeof...(In)> walk, int64_t count,

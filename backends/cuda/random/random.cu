@@ -13,12 +13,9 @@ template <class T>
 struct Uniform {
   T from, width, last;
   __device__ Vector<T, 4> operator()(const PhiloxBlock& block) const {
-    Vector<T, 4> y;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      y.element[i] = ::min(from + width * uniform_from_bits<T>(block.lane[i]), last);
-    }
-    return y;
+    return four_of<T>(block, [&](uint32_t bits) {
+      return ::min(from + width * uniform_from_bits<T>(bits), last);
+    });
   }
 };
 
@@ -47,10 +44,7 @@ template <class T>
 struct Truncated {
   kernels::TruncatedNormal number;
   __device__ Vector<T, 4> operator()(const PhiloxBlock& block) const {
-    Vector<T, 4> y;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) y.element[i] = static_cast<T>(number(block.lane[i]));
-    return y;
+    return four_of<T>(block, [&](uint32_t bits) { return static_cast<T>(number(bits)); });
   }
 };
 
@@ -59,12 +53,9 @@ struct Integer {
   int64_t low;
   uint32_t range;  // of 32 bits, because 64-bit division is slow
   __device__ Vector<T, 4> operator()(const PhiloxBlock& block) const {
-    Vector<T, 4> y;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      y.element[i] = static_cast<T>(low + static_cast<int64_t>(block.lane[i] % range));
-    }
-    return y;
+    return four_of<T>(block, [&](uint32_t bits) {
+      return static_cast<T>(low + static_cast<int64_t>(bits % range));
+    });
   }
 };
 

@@ -22,14 +22,10 @@ struct Lines {
   int64_t y_step;
 
   Lines(View x, View y, int axis)
-      : length(x.shape[axis]), x_step(x.strides[axis]), y_step(y.strides[axis]) {
-    TensorView views[2] = {x, y};
-    for (TensorView& view : views) {
-      view.shape.erase(axis);
-      view.strides.erase(axis);
-    }
-    starts = make_walk<2>({&views[0], &views[1]}, Order::memory);
-  }
+      : starts(walk_without<2>(axis, {x, y})),
+        length(x.shape[axis]),
+        x_step(x.strides[axis]),
+        y_step(y.strides[axis]) {}
 
   /// Chooses the team for these lines, and calls `launch(TypeTag<Team>)`.
   template <class F>
@@ -45,17 +41,6 @@ struct Lines {
     }
   }
 };
-
-/// Inclusive prefix sum over the lanes of a warp.
-template <class A>
-__device__ A scan_warp(A x) {
-#pragma unroll
-  for (int step = 1; step < kWarp; step *= 2) {
-    const A before = __shfl_up_sync(kAllLanes, x, step);
-    if (WarpTeam::rank() >= step) x += before;
-  }
-  return x;
-}
 
 /// Returns `sum` + what the threads before this one have; adds the team's total to `sum`.
 template <class Team, class A>

@@ -58,7 +58,8 @@ struct Moments {
   __device__ void write(int64_t at, const Spread& sums) const {
     const Spread all = sums.centred();
     const double middle = all.count > 0 ? all.pivot : kNaN<double>;
-    const double value = (all.squares + (middle - middle)) / divisor;  // NaN beside infinities
+    const double value =
+        (all.squares + (middle - middle)) / divisor;  // NaN if there are infinities
     var[at] = static_cast<T>(root ? ::sqrt(value) : value);
     if (mean) mean[at] = static_cast<T>(middle);
   }

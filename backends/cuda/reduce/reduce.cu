@@ -49,11 +49,11 @@ struct Length : Sum<T> {
 template <class T>
 struct Elements {
   using A = wide_t<T>;
-  static constexpr int kAhead = 4;
+  static constexpr int kAhead = 4, kOutputs = 1;
   const T* x;
 
   template <int V>
-  __device__ Vector<T, V> load(int64_t at) const {
+  __device__ Vector<T, V> load(int64_t at, int64_t) const {
     return *reinterpret_cast<const Vector<T, V>*>(x + at);
   }
   template <int V>

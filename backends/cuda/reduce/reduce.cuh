@@ -2,7 +2,7 @@
 
 #include "../norm/rows.cuh"
 
-/// Reductions over any axes of strided views, by a functor `R` of one's own:
+/// Reductions over any axes of strided views. The caller provides a functor `R`:
 ///
 ///   Accumulator                  the type A that it collects in
 ///   A identity()                 of no element
@@ -12,9 +12,10 @@
 ///   void write(offset, a)        writes the result
 ///
 /// If the innermost axis of x is reduced, a warp or a block reduces along it (`reduce_runs`). If it
-/// is kept, each thread reduces results of its own, side by side (`reduce_columns`). Long
-/// reductions are split into parts, and a second launch combines their results in order. The
-/// partition depends on shapes and strides alone.
+/// is not reduced, each thread computes whole results, and neighbouring threads compute
+/// neighbouring results (`reduce_columns`). Long reductions are split into parts, and a second
+/// launch combines the results of the parts in order. The partition depends only on shapes and
+/// strides.
 namespace sash::cuda {
 
 /// The identities of a maximum and of a minimum. (Constants, because device code cannot call
@@ -26,7 +27,7 @@ template <class A>
 inline constexpr A kMost = std::numeric_limits<A>::has_infinity ? kInfinity<A>
                                                                 : std::numeric_limits<A>::max();
 
-/// The reduction of partial results.
+/// Reduces partial results.
 template <class R>
 struct Parts : R {
   using A = typename R::Accumulator;
@@ -42,7 +43,7 @@ __device__ void add_one(const R& r, A& total, const auto& x, int64_t place) {
   }
 }
 
-/// Adds V elements, starting at `x`, to `total`; their places are `step` apart.
+/// Adds V elements, starting at `x`, to `total`. Their places are `step` apart.
 template <int V, class R, class In, class A>
 __device__ void take_in(const R& r, A (&total)[V], const In* x, int64_t place, int step) {
   if constexpr (V == 1) {
@@ -142,7 +143,7 @@ __global__ void __launch_bounds__(kThreads)
 
 namespace detail {
 
-/// The kept axes (walk over x and y) and the reduced axes (walk over x).
+/// The axes that are not reduced (a walk over x and y) and the reduced axes (a walk over x).
 struct ReductionPlan {
   Walk<2> kept;
   Walk<1> reduced;
@@ -161,7 +162,8 @@ struct ReductionPlan {
     reduced = make_walk<1>({&reduced_x}, Order::memory);
   }
 
-  /// Whether to use `reduce_columns`: few elements per result, or the innermost axis of x is kept.
+  /// Whether to use `reduce_columns`: few elements per result, or the innermost axis of x is not
+  /// reduced.
   bool by_columns() const {
     constexpr int64_t kShortest = 16;
     return reduced.count <= kShortest ||
@@ -176,7 +178,7 @@ bool steps_by(const Walk<N>& walk, int64_t width) {
                                         [&](int64_t step) { return step % width == 0; });
 }
 
-/// Makes one step along the innermost axis a vector of `width` elements; `width` divides it.
+/// Makes one step along the innermost axis a vector of `width` elements. `width` divides that axis.
 template <int N>
 void vectorise(Walk<N>& walk, int64_t width) {
   walk.vectors = walk.extent[walk.rank - 1] / width;
@@ -228,7 +230,7 @@ void runs(const KernelContext& context, const R& r, const ReductionPlan& plan, c
   if (pieces == 1 || results >= kManyResults) {
     return launch_runs<BlockTeam, V>(context, r, kept, plan.reduced, x, none, 1, pieces * kPiece);
   }
-  const Workspace partial(context, results * pieces * static_cast<int64_t>(sizeof(A)));
+  const Workspace partial(context, results * pieces * int64_t{sizeof(A)});
   launch_runs<BlockTeam, V>(context, r, kept, plan.reduced, x, partial.ptr<A>(), pieces, kPiece);
   launch_runs<BlockTeam, 1>(context, Parts<R>{r}, over_partials(kept, pieces),
                             over_parts(pieces, 1), static_cast<const A*>(partial.ptr<A>()), none, 1,
@@ -259,7 +261,7 @@ void columns(const KernelContext& context, const R& r, const ReductionPlan& plan
   if (chunks == 1) {
     return launch_columns<V>(context, r, plan.kept, plan.reduced, x, none, 1, chunk, kWarps);
   }
-  const Workspace partial(context, results * chunks * static_cast<int64_t>(sizeof(A)));
+  const Workspace partial(context, results * chunks * int64_t{sizeof(A)});
   launch_columns<V>(context, r, plan.kept, plan.reduced, x, partial.ptr<A>(), chunks, chunk,
                     kWarps);
   launch_columns<1>(context, Parts<R>{r}, over_partials(plan.kept, 1), over_parts(chunks, results),
@@ -268,14 +270,15 @@ void columns(const KernelContext& context, const R& r, const ReductionPlan& plan
 
 }  // namespace detail
 
-/// Elements that a thread reads at a time: 16 bytes, of bytes only eight, whose sums are 64 bytes.
+/// How many elements a thread reads at a time: 16 bytes of them, but only eight elements of one
+/// byte, because their sums take 64 bytes.
 template <class In>
 inline constexpr int kReducedWidth = !std::is_integral_v<In> ? 16 / sizeof(In)
                                      : sizeof(In) == 1       ? 8
                                                              : 1;
 
-/// Reduces x, of the device type `In`, over the axes where y has extent 1; `r` writes to y's memory
-/// by its strides.
+/// Reduces x, of the device type `In`, over the axes where y has extent 1. `r` writes to y's memory
+/// by y's strides.
 template <class In, int width = kReducedWidth<In>, class R>
 void reduce(const KernelContext& context, const R& r, View x, View y) {
   if (y.numel() == 0) return;

@@ -29,12 +29,12 @@ struct ObjectPoolAllocator {
   friend bool operator==(const ObjectPoolAllocator&, const ObjectPoolAllocator&) { return true; }
 };
 
-/// The allocator of one card. Freed blocks are kept and reused on the stream they were allocated
-/// on, without waiting for the card. Thread-safe.
+/// The allocator of one card. It caches freed blocks and reuses them on the stream that they were
+/// allocated on, without waiting for the card. Thread-safe.
 ///
 /// - Sizes are rounded up to 512 bytes. Statistics count the rounded sizes.
 /// - Blocks up to 1 MiB are split from segments of 2 MiB, blocks below 10 MiB from segments of
-///   20 MiB. A larger block has its own segment, rounded up to 2 MiB.
+///   20 MiB. A larger block has a segment to itself, rounded up to 2 MiB.
 /// - Allocation takes the best fit and splits it. Freed neighbours are merged.
 /// - Before that, a freed block waits for a request of the same size, which a training step makes
 ///   again and again. All that wait are merged before a new segment is made.
@@ -51,27 +51,28 @@ class CachingAllocator {
   CachingAllocator(int card, CaptureGate& gate);
   ~CachingAllocator();
 
-  /// Null for zero bytes. Aligned to 512 bytes. Throws `OutOfMemory` if the card has no memory even
-  /// after the cache was returned to it.
+  /// Null for zero bytes. Aligned to 512 bytes. If the card has no memory left, returns the cache
+  /// to the card and tries again, then throws `OutOfMemory`.
   void* allocate(int64_t bytes, cudaStream_t stream);
   /// Work already queued on `stream` may still use the memory.
   void deallocate(void* memory, cudaStream_t stream) noexcept;
 
   MemoryStats stats() const;
   void reset_peak();
-  /// Waits for the card and returns every segment without a block in use to it. Does nothing while
+  /// Waits for the card and returns to it every segment without a block in use. Does nothing while
   /// a graph is being captured.
   void empty_cache();
-  /// Keeps at most `bytes` of free memory. Segments with a block in use are kept regardless.
+  /// Limits the cache to `bytes` of free memory. Segments with a block in use are not returned to
+  /// the card, even above the limit.
   void set_limit(int64_t bytes);
 
   /// Declares that `stream`, or the graph that is captured on it, uses `memory`.
   void record_stream(void* memory, cudaStream_t stream);
 
-  /// Begins to capture `stream`, in one step with keeping its memory apart. Leaves no capture
-  /// behind if it throws.
+  /// Begins to capture `stream`, and from the same moment separates the memory of the graph. If it
+  /// throws, no capture has begun.
   void begin_capture(cudaStream_t stream);
-  /// Call after the capture ended. The graph's memory is kept until `release`.
+  /// Call after the capture ended. The graph's memory stays allocated until `release`.
   Graph* end_capture(cudaStream_t stream);
   /// Call after the graph is destroyed and its work is done. Its memory goes to the stream `heir`.
   void release(Graph* graph, cudaStream_t heir);

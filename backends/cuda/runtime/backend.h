@@ -16,9 +16,9 @@
 
 namespace sash::cuda {
 
-/// The CUDA backend. Each card has a caching allocator and its own default stream, which a null
-/// `Stream` means. Unlike CUDA's legacy default stream, it can be captured and does not wait for
-/// other streams. The current stream is set per thread. A card is initialised on first use.
+/// The CUDA backend. Each card has a caching allocator and a default stream, which a null `Stream`
+/// stands for. Unlike CUDA's legacy default stream, this stream can be captured and does not wait
+/// for other streams. The current stream is set per thread. A card is initialised on first use.
 class CudaBackend final : public Backend {
  public:
   static constexpr int kMostCards = 64;
@@ -40,10 +40,10 @@ class CudaBackend final : public Backend {
   void* allocate_host(int64_t bytes) override { return host_memory_.allocate(bytes); }
   void deallocate_host(void* memory, int64_t) noexcept override { host_memory_.deallocate(memory); }
 
-  /// Between two cards, `stream` belongs to `from`. The copy waits for the work on it and on the
-  /// current stream of `to`, and that stream waits for the copy; it takes the link between the
-  /// cards (NVLink or PCIe) where the pair can. Throws `DeviceError` for a copy from or to the host
-  /// or another card during a capture.
+  /// In a copy between two cards, `stream` is a stream of `from`. The copy waits for the work on
+  /// `stream` and on the current stream of `to`, and the current stream of `to` waits for the copy.
+  /// The copy uses the link between the cards (NVLink or PCIe) if they support it. During a
+  /// capture, throws `DeviceError` for a copy between the host and a card or between two cards.
   void copy(void* dst, Device to, const void* src, Device from, int64_t bytes,
             Stream stream) override;
 
@@ -51,8 +51,8 @@ class CudaBackend final : public Backend {
   void set_current_stream(Device device, Stream stream) override;
   Stream create_stream(Device device) override;
   void destroy_stream(Device device, Stream stream) override;
-  /// While a stream of the device is captured, waits for the other streams that the backend made.
-  /// `DeviceError` if it is the calling thread's.
+  /// While a stream of the device is captured, waits for the other streams that the backend
+  /// created. Throws `DeviceError` if the calling thread captures it.
   void synchronize(Device device) override;
 
   Event create_event(Device device) override;
@@ -65,7 +65,8 @@ class CudaBackend final : public Backend {
   void begin_capture(Device device, Stream stream) override;
   void* end_capture(Device device, Stream stream) override;
   void replay(void* graph, Device device, Stream stream) override;
-  /// During a capture on its card, the graph is destroyed when the last one ends.
+  /// If a stream of the graph's card is being captured, the graph is destroyed when the last
+  /// capture ends.
   void destroy_graph(void* graph) override;
 
   const uint64_t* random_base(Device device) override { return card(device).zero; }
@@ -89,11 +90,12 @@ class CudaBackend final : public Backend {
     CaptureGate gate;
     CachingAllocator allocator;
     cudaStream_t stream = nullptr;
-    std::mutex streams_mutex;  ///< held while a stream joins a capture
+    std::mutex streams_mutex;  ///< locked while a stream joins a capture
     std::set<cudaStream_t> streams;
     uint64_t* zero = nullptr;  ///< a word of device memory, 0: `random_base`
     std::atomic<int64_t> host_copies{0};
-    std::atomic<uint64_t> peers_asked{0};  ///< bit i: `enable_peer_access` did card i
+    std::atomic<uint64_t> peers_asked{
+        0};  ///< bit i is set once `enable_peer_access` has run for card i
   };
 
   struct CapturedStep;  // the graph handle that `end_capture` returns
@@ -109,7 +111,8 @@ class CudaBackend final : public Backend {
   const int device_count_;
   mutable std::mutex mutex_;
   std::mutex event_mutex_;
-  std::set<void*> captured_events_;  ///< recorded in a capture last; CUDA may not be asked
+  std::set<void*> captured_events_;  ///< events that were last recorded in a capture, where CUDA
+                                     ///< forbids queries
   std::mutex graph_mutex_;
   std::vector<std::unique_ptr<CapturedStep>> dropped_graphs_;  ///< not yet destroyed
   mutable std::array<std::atomic<Card*>, kMostCards> cards_{};

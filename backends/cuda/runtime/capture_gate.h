@@ -7,8 +7,8 @@
 
 namespace sash::cuda {
 
-/// Keeps waits for a whole card apart from captures on it: CUDA ends every capture of a card when
-/// any thread waits for the card. Thread-safe.
+/// Prevents waits for a whole card during captures on it, because CUDA ends every capture of a card
+/// when any thread waits for the card. Thread-safe.
 class CaptureGate {
  public:
   /// Call before a capture begins. Returns once no thread waits for the card.
@@ -22,8 +22,8 @@ class CaptureGate {
     const std::lock_guard lock(mutex_);
     --captures_;
   }
-  /// Waits for the calling thread's card, which is the gate's. Returns false, and does not wait,
-  /// while something is captured.
+  /// Waits for the calling thread's card, which must be the card of the gate. Returns false without
+  /// waiting during a capture.
   bool wait_for_card() {
     std::unique_lock lock(mutex_);
     if (captures_ > 0) return false;

@@ -56,6 +56,12 @@ void* try_allocate(cudaError_t (*allocate)(void**, size_t), int64_t bytes) {
   return memory;
 }
 
+int card_attribute(int card, cudaDeviceAttr attribute) {
+  int value = 0;
+  SASH_CUDA_CHECK(cudaDeviceGetAttribute(&value, attribute, card));
+  return value;
+}
+
 void wait_stream(cudaStream_t stream, cudaStream_t other, int other_card) {
   const CardGuard guard(other_card);
   cudaEvent_t event = nullptr;

@@ -40,9 +40,12 @@ class RelaxedCapture {
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 
-/// The memory from `allocate(&memory, bytes)`, or null if there is none left. Allowed during a
+/// The memory from `allocate(&memory, bytes)`, or null if there is no memory left. Allowed during a
 /// capture.
 void* try_allocate(cudaError_t (*allocate)(void**, size_t), int64_t bytes);
+
+/// A property of a card.
+int card_attribute(int card, cudaDeviceAttr attribute);
 
 /// Makes work queued on `stream` from now on wait for the work already queued on `other`, a stream
 /// of `other_card`.

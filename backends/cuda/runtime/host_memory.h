@@ -14,8 +14,8 @@ namespace sash::cuda {
 
 /// Page-locked host memory for asynchronous copies; every card can read it. Thread-safe.
 ///
-/// - Freed blocks are kept by size. A block is reused after the copies queued from it are done.
-/// - The limit for kept memory is twice the highest use plus 64 MiB, or the one of `set_limit`.
+/// - Freed blocks are cached by size. A block is reused after the copies queued from it are done.
+/// - The limit of the cache is twice the highest use plus 64 MiB, or what `set_limit` set.
 /// - Sizes are rounded up to a power of two of at least 4096 bytes; above 1 MiB, to whole MiB.
 ///   Statistics count the rounded sizes.
 /// - Nothing is returned to the system when the process ends.
@@ -26,15 +26,15 @@ class HostMemory {
   void* allocate(int64_t bytes);
   void deallocate(void* memory) noexcept;
 
-  /// Call after a copy from `memory` was queued on `stream` of `card`. Returns false, and does
-  /// nothing, if `memory` is not in a block in use.
+  /// Call after a copy from `memory` was queued on `stream` of `card`. Returns false and does
+  /// nothing if `memory` is not in a block in use.
   bool queued(const void* memory, int card, cudaStream_t stream);
 
   /// Adds its `pinned`, `pinned_cached` and `system_allocations` to `stats`.
   void add_to(MemoryStats& stats) const;
-  /// Returns to the system the blocks that are neither in use nor being copied from.
+  /// Returns to the system the blocks that are neither in use nor the source of a copy.
   void empty_cache();
-  /// Keeps at most `bytes` of free memory.
+  /// Limits the cache to `bytes` of free memory.
   void set_limit(int64_t bytes);
 
  private:

@@ -21,14 +21,14 @@ enum class IndexOp : int {
   attention_ranges
 };
 
-/// One report, in pinned host memory. Kernels of one card write it; the host reads it after a
-/// synchronisation. The first report is kept until it is thrown; later ones are dropped.
+/// One report, in pinned host memory. Kernels of one card write it. The host reads it after a
+/// synchronisation. The first report stays until the host throws it. Later reports are dropped.
 struct IndexFlag {
   int state;  ///< `kNone`, `kClaimed` while it is being written, or `kReported`
   IndexOp op;
   int64_t value;
   int64_t extent;
-  int64_t position;  ///< element of the index; query for attention_ranges
+  int64_t position;  ///< element of the index tensor, or query for attention_ranges
 
   static constexpr int kNone = 0, kClaimed = 1, kReported = 2;
 };
@@ -53,8 +53,8 @@ inline __device__ void report(IndexFlag* flag, IndexOp op, int64_t value, int64_
   *const_cast<volatile int*>(&flag->state) = IndexFlag::kReported;
 }
 
-/// `value` counted from the start, where it is in [-extent, extent). Else reports it and returns
-/// -1.
+/// If `value` is in [-extent, extent), returns it counted from the start. Else reports it and
+/// returns -1.
 inline __device__ int64_t from_start(IndexFlag* flag, IndexOp op, int64_t value, int64_t extent,
                                      int64_t position) {
   const int64_t at = value < 0 ? value + extent : value;

@@ -43,7 +43,7 @@ void launch_kernel(const KernelContext& context, const LaunchGrid& grid, int thr
   check(cudaGetLastError(), "cudaGetLastError()", grid.file, grid.line);
 }
 
-/// The same for a kernel that may need more than 48 KiB of shared memory.
+/// The same for a kernel that may need over 48 KiB of shared memory.
 template <class... Parameters, class... Arguments>
 void launch_large_kernel(const KernelContext& context, const LaunchGrid& grid, int threads,
                          int64_t shared, void (*kernel)(Parameters...),

@@ -91,12 +91,9 @@ void launch(const KernelContext& context, const ProductCall& call) {
 
 void multiply_narrow_hopper(const KernelContext& context, const ProductCall& call) {
   dispatch_device_halves(call.y.dtype, "block_sparse_matmul", [&]<class T>(TypeTag<T>) {
-    const auto run = [&](auto block) {
-      if (call.transposed) return launch<T, block(), true>(context, call);
-      launch<T, block(), false>(context, call);
-    };
-    if (call.block == 16) return run(std::integral_constant<int, 16>{});
-    run(std::integral_constant<int, 32>{});
+    with_product<16, 32>(call, [&](auto block, auto transposed) {
+      launch<T, block(), transposed()>(context, call);
+    });
   });
 }
 

@@ -15,7 +15,8 @@ struct Tile {
   static constexpr int kRows = 32 * kDown;
   static constexpr uint32_t kLeftBytes = kRows * kDepth * 2, kRightBytes = kColumns * kDepth * 2;
   static constexpr uint32_t kStageBytes = kLeftBytes + kRightBytes;
-  /// A warp's part of y on its way out: rows of 16 bytes more than they need, against conflicts.
+  /// The row length in bytes of a warp's part of y in shared memory. 16 bytes of padding prevent
+  /// bank conflicts.
   static constexpr int kOutBytes = 2 * kWarpColumns + 16;
   static constexpr uint32_t kBytes = kStages * kStageBytes;
   static_assert(kWarps * 32 * kOutBytes <= static_cast<int>(kBytes));
@@ -203,9 +204,8 @@ void launch(const KernelContext& context, const ProductCall& call) {
 
 void multiply_halves(const KernelContext& context, const ProductCall& call) {
   dispatch_device_halves(call.y.dtype, "block_sparse_matmul", [&]<class T>(TypeTag<T>) {
-    with_block(call.block, [&](auto block) {
-      if (call.transposed) return launch<T, block(), true>(context, call);
-      launch<T, block(), false>(context, call);
+    with_product<16, 32, 64, 128>(call, [&](auto block, auto transposed) {
+      launch<T, block(), transposed()>(context, call);
     });
   });
 }

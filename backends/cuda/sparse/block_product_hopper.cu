@@ -18,7 +18,8 @@ using Shared = Ring<Tile<T, 64, 64>, Tile<T, 64, kTokens>, 2>;
 template <class T>
 __device__ void write(const float (&sum)[128], unsigned char* shared, const T* bias, T* y,
                       int64_t y_width, int64_t left) {
-  constexpr int kOutBytes = 64 * 2 + 16;  // of a token: 16 more than it has, against conflicts
+  constexpr int kOutBytes =
+      64 * 2 + 16;  // bytes of a token, 16 of them padding against bank conflicts
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   const float low = bias ? static_cast<float>(bias[16 * warp + lane / 4]) : 0;
   const float high = bias ? static_cast<float>(bias[16 * warp + lane / 4 + 8]) : 0;
@@ -97,12 +98,9 @@ void launch(const KernelContext& context, const ProductCall& call) {
 
 void multiply_wide_hopper(const KernelContext& context, const ProductCall& call) {
   dispatch_device_halves(call.y.dtype, "block_sparse_matmul", [&]<class T>(TypeTag<T>) {
-    const auto run = [&](auto block) {
-      if (call.transposed) return launch<T, block(), true>(context, call);
-      launch<T, block(), false>(context, call);
-    };
-    if (call.block == 64) return run(std::integral_constant<int, 64>{});
-    run(std::integral_constant<int, 128>{});
+    with_product<64, 128>(call, [&](auto block, auto transposed) {
+      launch<T, block(), transposed()>(context, call);
+    });
   });
 }
 

@@ -139,7 +139,8 @@ __global__ void __launch_bounds__(kSimpleThreads)
 }
 
 template <class T, int kBlock, bool kTransposed>
-void launch(const KernelContext& context, const ProductParams<T>& p) {
+void launch(const KernelContext& context, const ProductCall& call) {
+  const ProductParams<T> p(call);
   constexpr int columns = kBlock < 64 ? kBlock : 64;
   launch_kernel(context, ceil_div(p.rows, 128) * p.lines.count * (kBlock / columns), kSimpleThreads,
                 0, simple_product_kernel<T, kBlock, kTransposed>, p);
@@ -149,10 +150,8 @@ void launch(const KernelContext& context, const ProductParams<T>& p) {
 
 void multiply_simple(const KernelContext& context, const ProductCall& call) {
   dispatch_floating(call.y.dtype, "block_sparse_matmul", [&]<class T>(TypeTag<T>) {
-    const ProductParams<T> product(call);
-    with_block(call.block, [&](auto block) {
-      if (call.transposed) return launch<T, block(), true>(context, product);
-      launch<T, block(), false>(context, product);
+    with_product<16, 32, 64, 128>(call, [&](auto block, auto transposed) {
+      launch<T, block(), transposed()>(context, call);
     });
   });
 }

@@ -2,30 +2,18 @@
 
 #include <cstdint>
 #include <cstdlib>
-#include <optional>
 #include <string_view>
 
-#include "../../../tensor/kernels/memory.h"
 #include "../attention/common/limits.h"
+#include "../shape/readable.h"
 
 namespace sash::cuda {
 namespace {
 
 /// A contiguous operand, copied if its memory does not begin at a multiple of 16 bytes.
-class Aligned {
- public:
-  Aligned(KernelContext& context, View x) : view_(x) {
-    if (reinterpret_cast<uintptr_t>(x.data) % 16 == 0) return;
-    copy_.emplace(context, x.numel() * size_of(x.dtype));
-    view_.data = copy_->ptr<void>();
-    kernels::copy(context, x, view_);
-  }
-  const TensorView& view() const { return view_; }
-
- private:
-  TensorView view_;
-  std::optional<Workspace> copy_;
-};
+Readable aligned(KernelContext& context, View x) {
+  return {context, x, reinterpret_cast<uintptr_t>(x.data) % 16 == 0};
+}
 
 /// Whether the kernels of sm_90a take a call: `rows` is the most that a matrix has.
 /// SASH_SPARSE_KERNEL=mma keeps to the kernels of sm_80.
@@ -40,7 +28,7 @@ bool takes_hopper(const KernelContext& context, View data, int64_t rows) {
 void block_sparse_matmul(KernelContext& context, View a, View data, const TensorView* bias,
                          const kernels::BlockPatternView& pattern, bool transposed, View y) {
   if (y.numel() == 0) return;
-  const Aligned left(context, a), blocks(context, data);
+  const Readable left = aligned(context, a), blocks = aligned(context, data);
   const sparse::ProductCall call{.a = left.view(),
                                  .data = blocks.view(),
                                  .y = y,
@@ -59,7 +47,7 @@ void sampled_matmul(KernelContext& context, View a, View b,
                     const kernels::BlockPatternView& pattern, View data) {
   if (data.numel() == 0) return;
   if (a.shape[0] == 0) return kernels::fill(context, data, 0);
-  const Aligned left(context, a), right(context, b);
+  const Readable left = aligned(context, a), right = aligned(context, b);
   if (takes_hopper(context, data, a.shape[0])) {
     return (pattern.block < 64 ? sparse::sample_narrow_hopper : sparse::sample_wide_hopper)(
         context, left.view(), right.view(), pattern, data);

@@ -4,8 +4,8 @@
 
 #include "../../../ops/kernels/sparse.h"
 
-/// The kernels of block-sparse products. Operands are contiguous and aligned to 16 bytes; y and the
-/// data have elements.
+/// The kernels of block-sparse products. Operands are contiguous and aligned to 16 bytes. y and the
+/// data are not empty.
 namespace sash::cuda::sparse {
 
 /// A product a W' + bias or a W. `lines` are W's block rows or block columns.
@@ -17,7 +17,7 @@ struct ProductCall {
   bool transposed;
 };
 
-/// The memory of such a product.
+/// The addresses of a product's operands and result.
 template <class T>
 struct ProductParams {
   const T* a;
@@ -43,8 +43,8 @@ void multiply_halves(const KernelContext& context, const ProductCall& call);
 void sample_halves(const KernelContext& context, View a, View b,
                    const kernels::BlockPatternView& pattern, View data);
 
-/// The same on sm_90a: narrow blocks of 16 and 32, wide ones of 64 and 128. Matrices have blocks,
-/// and fewer than 2^30 rows of elements.
+/// The same on sm_90a: narrow blocks of 16 and 32, wide blocks of 64 and 128. Matrices have at
+/// least one block, and fewer than 2^30 rows of elements.
 void multiply_narrow_hopper(const KernelContext& context, const ProductCall& call);
 void multiply_wide_hopper(const KernelContext& context, const ProductCall& call);
 void sample_narrow_hopper(const KernelContext& context, View a, View b,
@@ -57,13 +57,26 @@ void multiply_simple(const KernelContext& context, const ProductCall& call);
 void sample_simple(const KernelContext& context, View a, View b,
                    const kernels::BlockPatternView& pattern, View data);
 
-/// Calls `f` with the block size as a constant.
+/// Calls `f` with the block size, one of the given sizes, as a constant.
+template <int size, int... others, class F>
+void with_block_of(int64_t block, F&& f) {
+  if constexpr (sizeof...(others) > 0) {
+    if (block != size) return with_block_of<others...>(block, f);
+  }
+  f(std::integral_constant<int, size>{});
+}
 template <class F>
 void with_block(int64_t block, F&& f) {
-  if (block == 16) return f(std::integral_constant<int, 16>{});
-  if (block == 32) return f(std::integral_constant<int, 32>{});
-  if (block == 64) return f(std::integral_constant<int, 64>{});
-  f(std::integral_constant<int, 128>{});
+  with_block_of<16, 32, 64, 128>(block, f);
+}
+
+/// Calls `f` with the block size of a product, one of the given sizes, and with whether W is
+/// transposed, as constants.
+template <int... sizes, class F>
+void with_product(const ProductCall& call, F&& f) {
+  with_block_of<sizes...>(call.block, [&](auto block) {
+    call.transposed ? f(block, std::true_type{}) : f(block, std::false_type{});
+  });
 }
 
 }  // namespace sash::cuda::sparse

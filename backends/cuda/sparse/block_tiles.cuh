@@ -12,8 +12,8 @@ inline constexpr int kWarps = 8, kBlockThreads = 32 * kWarps;
 /// Depth of a stage, and how many there are.
 inline constexpr int kDepth = 32, kStages = 4;
 
-/// Address of a 16-byte chunk of a tile whose rows have kChunks of them, xored so that the eight
-/// rows that ldmatrix reads at a time are in different banks.
+/// The address of a 16-byte chunk of a tile whose rows have kChunks chunks. Chunk numbers are xored
+/// so that the eight rows that ldmatrix reads at a time are in different banks.
 template <int kChunks>
 __device__ uint32_t chunk_at(uint32_t tile, int row, int chunk) {
   constexpr int spread = kChunks < 8 ? kChunks : 8, rows_per_line = 8 / spread;
@@ -23,13 +23,14 @@ __device__ uint32_t chunk_at(uint32_t tile, int row, int chunk) {
 
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-/// Until at most `pending` of this thread's groups of copies are in flight.
+/// Waits until at most `pending` groups of this thread's copies are in flight.
 template <int pending>
 __device__ void wait_for_groups() {
   asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }
 
-/// The ring: `load(step, stage)` starts the copies of a step, `multiply(stage)` uses them.
+/// Runs all steps through a ring of stages: `load(step, stage)` starts the copies of a step, and
+/// `multiply(stage)` multiplies them.
 template <class Load, class Multiply>
 __device__ void run_stages(int steps, Load&& load, Multiply&& multiply) {
 #pragma unroll
@@ -55,7 +56,7 @@ __device__ void load_left(uint32_t (&a)[4], uint32_t tile, int row, int chunk, i
   mma::load_matrices(a, chunk_at<kChunks>(tile, row + lane % 16, chunk + lane / 16));
 }
 
-/// The same of a tile [depth][rows]: depth from `depth`, rows from 8 chunk on.
+/// The same for a tile [depth][rows], from depth `depth` and row 8 chunk on.
 template <int kChunks>
 __device__ void load_left_transposed(uint32_t (&a)[4], uint32_t tile, int depth, int chunk,
                                      int lane) {
@@ -63,14 +64,15 @@ __device__ void load_left_transposed(uint32_t (&a)[4], uint32_t tile, int depth,
       a, chunk_at<kChunks>(tile, depth + lane % 8 + lane / 16 * 8, chunk + lane / 8 % 2));
 }
 
-/// Two right operands, columns [0, 8) and [8, 16) from `column` on, of a tile [columns][depth].
+/// Two right operands of a tile [columns][depth]: columns [column, column + 8) and [column + 8,
+/// column + 16).
 template <int kChunks>
 __device__ void load_right(uint32_t (&b)[4], uint32_t tile, int column, int chunk, int lane) {
   mma::load_matrices(
       b, chunk_at<kChunks>(tile, column + lane % 8 + lane / 16 * 8, chunk + lane / 8 % 2));
 }
 
-/// The same of a tile [depth][columns]: depth from `depth`, columns from 8 chunk on.
+/// The same for a tile [depth][columns], from depth `depth` and column 8 chunk on.
 template <int kChunks>
 __device__ void load_right_transposed(uint32_t (&b)[4], uint32_t tile, int depth, int chunk,
                                       int lane) {

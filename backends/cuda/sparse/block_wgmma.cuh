@@ -15,7 +15,7 @@ using hopper::Tile;
 /// Four warps multiply, one copies.
 inline constexpr int kRingThreads = 160;
 
-/// `stages` stages of one left and one right tile.
+/// A ring of `stages` stages. A stage has a left tile and a right tile.
 template <class L, class R, int stages>
 struct Ring {
   using Left = L;
@@ -27,7 +27,7 @@ struct Ring {
   Right right[stages];
   hopper::Barrier full[stages], empty[stages];
 
-  /// By all threads, once.
+  /// Initialises the ring. All threads call this once.
   __device__ void init() {
     if (threadIdx.x == 0) {
       for (int i = 0; i < stages; ++i) {
@@ -39,7 +39,7 @@ struct Ring {
     __syncthreads();
   }
 
-  /// By the copying thread: waits for the stage, and expects `bytes`.
+  /// Waits until the stage is free, and expects `bytes`. The copying thread calls this.
   __device__ hopper::Barrier& acquire(const State& at, uint32_t bytes = kStageBytes) {
     empty[at.stage()].wait(at.parity() ^ 1);
     full[at.stage()].arrive_and_expect_tx(bytes);
@@ -53,8 +53,9 @@ __device__ void fence_sums(float (&sum)[parts][n]) {
   for (int i = 0; i < parts; ++i) hopper::fence_operand(sum[i]);
 }
 
-/// sum += left right over the next `steps` stages, by the four warps: rows 64 i .. of the left tile
-/// make sum[i]. `a_across`: left tiles are [depth][rows]; `b_across`: right ones [depth][columns].
+/// sum += left right over the next `steps` stages. The four multiplying warps call this. sum[i] has
+/// rows [64 i, 64 i + 64) of the left tile. If `a_across`, left tiles are [depth][rows]. If
+/// `b_across`, right tiles are [depth][columns].
 template <int depth, bool a_across, bool b_across, class X, int parts, int n>
 __device__ void multiply_stages(X& ring, typename X::State& at, int steps, float (&sum)[parts][n]) {
   using Left = typename X::Left;

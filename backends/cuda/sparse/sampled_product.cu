@@ -186,8 +186,7 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
 template <class T, int kBlock>
 void launch(const KernelContext& context, Params<T> p) {
   using X = Tile<kBlock>;
-  const Workspace parts(context,
-                        p.deal(kDepth) * X::kElements * static_cast<int64_t>(sizeof(float)));
+  const Workspace parts(context, p.deal(kDepth) * X::kElements * int64_t{sizeof(float)});
   p.parts = parts.ptr<float>();
   launch_large_kernel(context, p.count(), kBlockThreads, X::kBytes, sampled_kernel<T, kBlock>, p);
   add_parts<T, kBlock>(context, p);

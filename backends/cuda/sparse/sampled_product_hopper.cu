@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kRingThreads, 2)
 template <class T, int kBlock>
 void launch(const KernelContext& context, View a, View b, SampledShares<T> shares) {
   using X = Shape<T, kBlock>;
-  constexpr auto element = static_cast<int64_t>(sizeof(float));
+  constexpr auto element = int64_t{sizeof(float)};
   const Workspace parts(context, shares.deal(kStep) * X::kElements * element);
   shares.parts = parts.ptr<float>();
   launch_large_kernel(context, shares.count(), kRingThreads, sizeof(typename X::Shared),

@@ -5,21 +5,21 @@
 #include "../../../ops/kernels/sparse.h"
 #include "../elementwise/compute.cuh"
 
-/// How the work of a sampled product is dealt out to kShares blocks of threads, whatever the card.
-/// A step is a few tokens of one group of blocks. As many groups as go into whole rounds are dealt
-/// whole: all shares then go through the tokens together, which keeps these in the L2 cache. The
-/// groups of the last round are cut into equal numbers of steps. A group that is cut leaves partial
-/// sums, which a second kernel adds in the order of the tokens: the bits of the result depend on
-/// shapes alone.
+/// How the work of a sampled product is divided among kShares blocks of threads, on any card. A
+/// step is a few tokens of one group of blocks. While whole rounds of groups remain, a share gets
+/// whole groups. All shares then process the same tokens at about the same time, so that tokens
+/// stay in the L2 cache. The groups of the last round are cut into equal numbers of steps. A group
+/// that is cut has several partial sums, which a second kernel adds in the order of the tokens. So
+/// the bits of the result depend on shapes only.
 namespace sash::cuda::sparse {
 
-inline constexpr int64_t kShares = 264;  // two for each multiprocessor of an H200
+inline constexpr int64_t kShares = 264;  // two blocks for each multiprocessor of an H200
 inline constexpr int64_t kLeastTokens = 256;
 
 template <int kBlock>
 inline constexpr int kGroupColumns = kBlock* static_cast<int>(kernels::blocks_per_group(kBlock));
 
-/// Steps [first, first + steps) of a group; no more segments if `steps` is 0.
+/// Steps [first, first + steps) of a group. If `steps` is 0, the share has no further segment.
 struct Segment {
   int64_t group, first;
   int steps;
@@ -28,13 +28,13 @@ struct Segment {
 template <class T>
 struct SampledShares {
   T* data;
-  float* parts = nullptr;  ///< two tiles per share
+  float* parts = nullptr;  ///< partial sums: two tiles for each share
   const kernels::BlockGroup* groups;
   const int32_t* columns;
   const int32_t* positions;
   int64_t tokens, group_count;
   int64_t steps = 0;  ///< of a group
-  int64_t share = 0;  ///< steps that a share has of the cut groups
+  int64_t share = 0;  ///< how many steps of the cut groups a share has
 
   SampledShares(const kernels::BlockPatternView& pattern, int64_t token_count, View result)
       : data(result.ptr<T>()),
@@ -44,20 +44,19 @@ struct SampledShares {
         tokens(token_count),
         group_count(pattern.group_count) {}
 
-  /// Deals the work out in steps of `depth` tokens. Returns how many tiles of partial sums there
-  /// are.
+  /// Divides the work into steps of `depth` tokens. Returns the number of tiles of partial sums.
   int64_t deal(int64_t depth) {
     steps = ceil_div(tokens, depth);
     if (cut() == 0) return 0;
     const int64_t equal =
-        kShares / cut();  // a group in so many equal pieces, if that wastes little
+        kShares / cut();  // a group is cut into so many equal pieces if little is wasted
     share = 20 * equal * cut() >= 17 * kShares ? ceil_div(steps, equal)
                                                : ceil_div(cut() * steps, kShares);
     share = std::max(share, std::min(steps, kLeastTokens / depth));
     return 2 * cut_shares();
   }
   unsigned count() const { return static_cast<unsigned>(whole() > 0 ? kShares : cut_shares()); }
-  /// Groups that are dealt whole; the others, behind them, are cut.
+  /// How many groups, from the first on, are not cut.
   __host__ __device__ int64_t whole() const { return group_count / kShares * kShares; }
   __host__ __device__ int64_t cut() const { return group_count - whole(); }
 
@@ -70,8 +69,9 @@ struct SampledShares {
     return {s.group + kShares, 0, s.steps};
   }
 
-  /// Where the sums of an incomplete segment go. One at the beginning of its group is the last of
-  /// its share, any other the first: they do not meet.
+  /// The tile for the sums of an incomplete segment. A segment at the beginning of its group is the
+  /// last segment of its share. Any other is the first of its share. So the two tiles of a share
+  /// suffice.
   __device__ float* part(const Segment& s, int elements) const {
     return parts + (2 * int64_t{blockIdx.x} + (s.first == 0 ? 1 : 0)) * elements;
   }
@@ -89,7 +89,7 @@ struct SampledShares {
   }
 };
 
-/// Adds the parts of each group that was cut.
+/// Adds up the partial sums of each group that was cut.
 template <class T, int kBlock>
 __global__ void __launch_bounds__(256)
     add_parts_kernel(const __grid_constant__ SampledShares<T> p) {

@@ -34,7 +34,7 @@ struct Pack {
   unsigned chunks() const { return first[size]; }
 
   /// The tensor that `chunk` belongs to.
-  __device__ int find(unsigned chunk) const {
+  __host__ __device__ int find(unsigned chunk) const {
     int low = 0, high = size;
     while (high - low > 1) {
       const int middle = (low + high) / 2;

@@ -2,16 +2,7 @@
 
 #include <algorithm>
 
-#include "../../../tensor/autograd/grad_mode.h"
-#include "../../../tensor/autograd/node.h"
-#include "../../../tensor/factories.h"
-#include "../../autocast.h"
-#include "../../checks.h"
-#include "../../elementwise/binary.h"
-#include "../../elementwise/compare.h"
 #include "../../elementwise/dropout.h"
-#include "../../elementwise/unary.h"
-#include "../../elementwise/where.h"
 #include "../../index/embedding.h"
 #include "../../index/gather.h"
 #include "../../index/index_checks.h"
@@ -20,8 +11,7 @@
 #include "../../kernels/index.h"
 #include "../../linalg/matmul.h"
 #include "../../norm/softmax.h"
-#include "../../reduce/reduce.h"
-#include "../../rows.h"
+#include "../../op.h"
 #include "../exact/attention_call.h"
 #include "../exact/head_layout.h"
 #include "../exact/sink_logits.h"
@@ -48,15 +38,10 @@ double checked_scale(const Tensor& q, const Tensor& k, const Tensor& v, const Op
 // Also of the values, on the CPU; CUDA kernels report them.
 void check_clusters(const Tensor& q, const QueryClusters& clusters) {
   const Shape expected{q.size(0), q.size(1), q.size(2)};
-  for (const Tensor* x : {&clusters.index, &clusters.order, &clusters.rank}) {
-    check_defined(kClustered, *x, "clusters");
-    check_dtype(kClustered, *x, DType::int64);
-    check_same_device(kClustered, q, *x);
-    check_shape(kClustered, *x, expected);
+  for (const Tensor* x : {&clusters.index, &clusters.order, &clusters.rank, &clusters.counts}) {
+    check_index_tensor(kClustered, q, *x, "clusters");
+    if (x != &clusters.counts) check_shape(kClustered, *x, expected);
   }
-  check_defined(kClustered, clusters.counts, "clusters");
-  check_same_device(kClustered, q, clusters.counts);
-  check_dtype(kClustered, clusters.counts, DType::int64);
   check_rank(kClustered, clusters.counts, 3);
   check_shape(kClustered, clusters.counts, {q.size(0), q.size(1), clusters.counts.size(2)});
   check_index_values(kClustered, clusters.index.contiguous(), clusters.counts.size(2));
@@ -96,9 +81,7 @@ Tensor within(const Tensor& lengths, const Tensor& x) {
 // The rows of x [B, H, ...] that index [B, H, N] names.
 Tensor gathered(const Tensor& x, const Tensor& index) {
   const Tensor y = empty({x.size(0), x.size(1), index.size(2), x.size(3)}, x.options());
-  KernelContext context = kernel_context(x.device());
-  kernels::gather(context, x.tensor_view(), index.unsqueeze(3).expand(y.shape()).tensor_view(),
-                  y.tensor_view(), 2);
+  run_kernel(kernels::gather, x, index.unsqueeze(3).expand(y.shape()), y, 2);
   return y;
 }
 
@@ -117,10 +100,7 @@ Tensor sum_of_clusters(const Tensor& x, const QueryClusters& clusters);
 
 // What each query [B, H, N] gets of its cluster: x is [B, H, C, D].
 Tensor broadcast(const Tensor& x, const QueryClusters& clusters) {
-  const Tensor y = [&] {
-    const NoGradGuard no_grad;
-    return gathered(x, clusters.index);
-  }();
+  const Tensor y = unrecorded([&] { return gathered(x, clusters.index); });
   return record("broadcast_clusters", {x}, y,
                 [saved = SavedClusters(clusters)](Backward& pass, const Tensor& g) {
                   return Gradients{sum_of_clusters(g, saved(pass))};
@@ -133,18 +113,11 @@ Tensor sum_of_clusters(const Tensor& x, const QueryClusters& clusters) {
   const Tensor y = empty({x.size(0), x.size(1), count, x.size(3)}, x.options());
   {
     const NoGradGuard no_grad;
-    const auto flat = [groups](const Tensor& t, int64_t rows, int64_t width) {
-      TensorView view = matrix_view(t, groups, rows);
-      if (width < 0) return view;
-      view.shape.push_back(width);
-      view.strides = contiguous_strides(view.shape);
-      return view;
-    };
     const Tensor in = x.contiguous(), index = clusters.index.contiguous(),
                  order = clusters.order.contiguous();
-    KernelContext context = kernel_context(x.device());
-    kernels::cluster_sums(context, flat(in, x.size(2), x.size(3)), flat(index, x.size(2), -1),
-                          flat(order, x.size(2), -1), flat(y, count, x.size(3)));
+    run_kernel(kernels::cluster_sums, contiguous_view(in, {groups, x.size(2), x.size(3)}),
+               matrix_view(index, groups, x.size(2)), matrix_view(order, groups, x.size(2)),
+               contiguous_view(y, {groups, count, x.size(3)}));
   }
   return record("sum_of_clusters", {x}, y,
                 [saved = SavedClusters(clusters)](Backward& pass, const Tensor& g) {
@@ -162,10 +135,7 @@ Tensor mean_queries(const Tensor& q, const QueryClusters& clusters, const Option
 
 // Rows of x [B, H, N, D] in the order `to` [B, H, N] of each head; `back` is its inverse.
 Tensor permute_rows(const Tensor& x, const Tensor& to, const Tensor& back) {
-  const Tensor y = [&] {
-    const NoGradGuard no_grad;
-    return gathered(x, to);
-  }();
+  const Tensor y = unrecorded([&] { return gathered(x, to); });
   return record("permute_rows", {x}, y,
                 [to = save(to), back = save(back)](Backward& pass, const Tensor& g) {
                   return Gradients{permute_rows(g, pass(back), pass(to))};
@@ -287,9 +257,7 @@ Tensor improved_clustered_attention(const Tensor& q, const Tensor& k, const Tens
   }
   const double scale = checked_scale(q, k, v, options);
   check_clusters(q, clusters);
-  check_defined(kClustered, keys, "keys");
-  check_dtype(kClustered, keys, DType::int64);
-  check_same_device(kClustered, q, keys);
+  check_index_tensor(kClustered, q, keys, "keys");
   check_rank(kClustered, keys, 4);
   const int64_t rows = clusters.counts.size(2), count = keys.size(3);
   check_shape(kClustered, keys, {q.size(0), q.size(1), rows, count});

@@ -2,10 +2,8 @@
 
 #include <algorithm>
 
-#include "../../elementwise/binary.h"
 #include "../../kernels/clusters.h"
 #include "../../op.h"
-#include "../../reduce/reduce.h"
 #include "../exact/attention_call.h"
 
 namespace sash {
@@ -45,10 +43,9 @@ Tensor random_planes(int64_t bits, int64_t depth, bool bias, Device device) {
 
 Tensor sign_hash(const Tensor& x, const Tensor& planes) {
   constexpr const char* op = "sign_hash";
-  check_defined(op, x);
+  check_floating(op, x);
   check_defined(op, planes, "planes");
   check_same_device(op, x, planes);
-  check_floating(op, x);
   check_dtype(op, planes, DType::float32);
   check_min_rank(op, x, 1);
   const int64_t depth = x.shape().back();
@@ -59,9 +56,8 @@ Tensor sign_hash(const Tensor& x, const Tensor& planes) {
   check_bits(op, planes.size(0));
   const NoGradGuard no_grad;
   const Tensor rows = x.contiguous(), columns = planes.mT().contiguous();
-  Shape shape = x.shape();
-  shape.erase(shape.rank() - 1);
-  const Tensor hash = empty(shape, {.dtype = DType::int64, .device = x.device()});
+  const Tensor hash =
+      empty(without_axis(x, x.rank() - 1), {.dtype = DType::int64, .device = x.device()});
   run_kernel(kernels::sign_hash, matrix_view(rows, hash.numel(), depth), columns,
              vector_view(hash));
   return hash;

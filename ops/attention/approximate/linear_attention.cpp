@@ -3,13 +3,9 @@
 #include <array>
 #include <cmath>
 
-#include "../../../tensor/autograd/node.h"
-#include "../../../tensor/factories.h"
-#include "../../autocast.h"
-#include "../../checks.h"
 #include "../../kernels/attention.h"
 #include "../../kernels/linear_attention.h"
-#include "../../rows.h"
+#include "../../op.h"
 #include "../exact/attention_call.h"
 #include "../exact/head_layout.h"
 #include "linear_attention_call.h"
@@ -98,20 +94,16 @@ Tensor fused(const Tensor& q, const Tensor& k, const Tensor& v, LinearAttentionC
     kernels::linear_attention_forward(context, x.inputs(), x.params, out.tensor_view(),
                                       forward.den.tensor_view());
   }
-  return record(kLinearAttention, {q, k, v}, out,
-                [q = save(q), k = save(k), v = save(v), out = save_output(out), forward,
-                 call = std::move(call)](Backward& pass, const Tensor& g) {
-                  const std::array<Tensor, 3> inputs{pass(q), pass(k), pass(v)};
-                  if (!pass.create_graph()) {
-                    return fused_backward(g, inputs[0], inputs[1], inputs[2], pass(out), forward,
-                                          call);
-                  }
-                  return differentiate(
-                      [&call](std::span<const Tensor> x) {
-                        return linear_attention_from_plain_ops(x[0], x[1], x[2], call);
-                      },
-                      inputs, g, pass);
-                });
+  return record(
+      kLinearAttention, {q, k, v}, out,
+      [q = save(q), k = save(k), v = save(v), out = save_output(out), forward,
+       call = std::move(call)](Backward& pass, const Tensor& g) {
+        const std::array<Tensor, 3> inputs{pass(q), pass(k), pass(v)};
+        if (!pass.create_graph()) {
+          return fused_backward(g, inputs[0], inputs[1], inputs[2], pass(out), forward, call);
+        }
+        return gradients_of_composite(pass, g, linear_attention_from_plain_ops, inputs, call);
+      });
 }
 
 }  // namespace
@@ -130,8 +122,7 @@ LinearAttentionCall::LinearAttentionCall(const Tensor& q, const Tensor& k, const
     : causal(options.causal), eps(options.eps) {
   check_linear_attention(kLinearAttention, q, k, v, eps);
   if (causal && q.size(2) != k.size(2)) {
-    throw ShapeError(kLinearAttention, "as many queries as keys if causal",
-                     to_string(q.shape()) + " and " + to_string(k.shape()));
+    throw ShapeError(kLinearAttention, "as many queries as keys if causal", shapes_of(q, k));
   }
   if (options.key_lengths.defined()) lengths = checked_lengths(q, k, options.key_lengths);
 }

@@ -1,14 +1,7 @@
 #include <vector>
 
-#include "../../../tensor/factories.h"
-#include "../../autocast.h"
-#include "../../checks.h"
-#include "../../elementwise/binary.h"
-#include "../../elementwise/compare.h"
-#include "../../elementwise/unary.h"
-#include "../../elementwise/where.h"
 #include "../../linalg/matmul.h"
-#include "../../reduce/reduce.h"
+#include "../../op.h"
 #include "../../shape/concat.h"
 #include "../exact/head_layout.h"
 #include "linear_attention_call.h"
@@ -25,7 +18,7 @@ using detail::grouped_heads;
 constexpr int64_t kChunk = 64;
 
 // Halves are computed in float32: a normaliser soon exceeds what float16 holds.
-Tensor widened(const Tensor& x) { return is_half(x.dtype()) ? x.to(DType::float32) : x; }
+Tensor widened(const Tensor& x) { return x.to(*row_statistics(x).dtype); }
 
 // elu(x) + 1. Its derivative at 0 is 1; the derivative of `clamp` at its bound is 0.
 Tensor features(const Tensor& x) { return where(ge(x, 0), x + 1, exp(clamp(x, {}, 0))); }
@@ -82,11 +75,6 @@ Tensor normalized(const Tensor& sums, double eps, const Tensor& q) {
       .to(q.dtype());
 }
 
-void check_state(const char* op, const Tensor& x, const Tensor& like, const Shape& shape) {
-  check_compatible(op, like, x);
-  check_shape(op, x, shape);
-}
-
 }  // namespace
 
 Tensor linear_attention_from_plain_ops(const Tensor& q, const Tensor& k, const Tensor& v,
@@ -114,15 +102,15 @@ Tensor linear_attention_step(const Tensor& q, const Tensor& k, const Tensor& v,
   }
   check_linear_attention(op, q, k, v, eps);
   if (q.size(2) != k.size(2)) {
-    throw ShapeError(op, "as many queries as keys",
-                     to_string(q.shape()) + " and " + to_string(k.shape()));
+    throw ShapeError(op, "as many queries as keys", shapes_of(q, k));
   }
   const Tensor fk = features(widened(k)), v1 = with_ones(widened(v));
   Tensor before;
   if (state.s.defined() || state.z.defined()) {
     const Shape z{k.size(0), k.size(1), k.size(3)};
-    check_state(op, state.s, fk, {z[0], z[1], z[2], v.size(3)});
-    check_state(op, state.z, fk, z);
+    for (const Tensor* sums : {&state.s, &state.z}) check_compatible(op, fk, *sums);
+    check_shape(op, state.s, {z[0], z[1], z[2], v.size(3)});
+    check_shape(op, state.z, z);
     before = cat({state.s, state.z.unsqueeze(3)}, 3);
   }
   const Tensor fq = detail::grouped_heads(features(widened(q)), k.size(1));

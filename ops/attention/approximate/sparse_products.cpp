@@ -23,10 +23,7 @@ Tensor table_of(const Tensor& w, const Tensor& x, const Tensor& index, const Sha
 
 // [B, H, ...] as [B H, ...].
 TensorView flat(const Tensor& x) {
-  TensorView view = x.tensor_view();
-  view.shape = {x.shape()[0] * x.shape()[1], x.shape()[2], x.shape()[3]};
-  view.strides = contiguous_strides(view.shape);
-  return view;
+  return contiguous_view(x, {x.size(0) * x.size(1), x.size(2), x.size(3)});
 }
 
 void run(const Kernel<void(KernelContext&, const TensorView&, const TensorView&, const TensorView&,
@@ -51,9 +48,7 @@ Tensor dot(const Tensor& x_any, const Tensor& table_any, const Tensor& index) {
 
 Tensor rows(const Tensor& w_any, const Tensor& table_any, const Tensor& index) {
   const Tensor w = w_any.contiguous(), table = table_any.contiguous();
-  Shape shape = index.shape();
-  shape[3] = table.shape()[3];
-  const Tensor x = empty(shape, w.options());
+  const Tensor x = empty(with_last(index, table.size(3)), w.options());
   run(kernels::sparse_rows, w, table, index, x);
   return record(
       "sparse_weighted_average", {w, table}, x,
@@ -96,8 +91,7 @@ Tensor checked_index(const char* op, const Tensor& x, const char* x_name, int64_
 }
 
 void check_operands(const char* op, const Tensor& x, const Tensor& table, const Tensor& index) {
-  check_compatible(op, x, table);
-  check_floating(op, x);
+  check_floating_pair(op, x, table);
   check_index_tensor(op, x, index);
   for (const Tensor* t : {&x, &table, &index}) check_rank(op, *t, 4);
 }

@@ -3,17 +3,11 @@
 #include <algorithm>
 #include <limits>
 
-#include "../../../tensor/autograd/grad_mode.h"
-#include "../../../tensor/factories.h"
-#include "../../autocast.h"
-#include "../../checks.h"
-#include "../../elementwise/binary.h"
-#include "../../elementwise/compare.h"
 #include "../../elementwise/dropout.h"
-#include "../../elementwise/where.h"
 #include "../../index/topk.h"
 #include "../../linalg/matmul.h"
 #include "../../norm/softmax.h"
+#include "../../op.h"
 #include "../../shape/concat.h"
 #include "../exact/attention_call.h"
 #include "../exact/head_layout.h"

@@ -4,13 +4,9 @@
 #include <cmath>
 #include <limits>
 
-#include "../../../tensor/autograd/node.h"
-#include "../../../tensor/factories.h"
 #include "../../../tensor/random.h"
-#include "../../autocast.h"
 #include "../../kernels/attention.h"
-#include "../../reduce/reduce.h"
-#include "../../rows.h"
+#include "../../op.h"
 #include "../../shape/concat.h"
 #include "../mask/block_map_cache.h"
 #include "attention_call.h"
@@ -138,13 +134,13 @@ Gradients composite_backward(const Cotangents& g, const AttentionTensors& inputs
                              const Tensor& lse, const AttentionCall& call, const Backward& pass) {
   const Tensor cotangent =
       joined(g.out.defined() ? g.out : zeros_like(out), g.lse.defined() ? g.lse : zeros_like(lse));
-  const std::array<Tensor, 5> all{inputs.q, inputs.k, inputs.v, inputs.bias, inputs.relative_bias};
-  return differentiate(
-      [&call](std::span<const Tensor> x) {
-        const AttentionWithLse y = attention_from_plain_ops({x[0], x[1], x[2], x[3], x[4]}, call);
-        return joined(y.out, y.lse);
-      },
-      all, cotangent, pass);
+  const auto composite = [&call](const auto&... x) {
+    const AttentionWithLse y = attention_from_plain_ops({x...}, call);
+    return joined(y.out, y.lse);
+  };
+  return gradients_of_composite(
+      pass, cotangent, composite,
+      std::array{inputs.q, inputs.k, inputs.v, inputs.bias, inputs.relative_bias});
 }
 
 // Where the forward kernel leaves what dropout keeps; undefined if no backward pass will read it.
@@ -211,7 +207,7 @@ AttentionWithLse checked_attention(const AttentionTensors& inputs,
 }
 
 AttentionTensors in_float32(const AttentionTensors& x) {
-  const auto wide = [](const Tensor& t) { return t.defined() ? t.to(DType::float32) : t; };
+  const auto wide = [](const Tensor& t) { return cast_to(t, DType::float32); };
   return {wide(x.q), wide(x.k), wide(x.v), wide(x.bias), wide(x.relative_bias)};
 }
 
@@ -219,10 +215,7 @@ AttentionTensors in_float32(const AttentionTensors& x) {
 AttentionWithLse attention_of(const Tensor& q, const Tensor& k, const Tensor& v,
                               const AttentionOptions& options, bool with_lse) {
   if (Autocast cast("attention"); cast) {
-    AttentionOptions own = options;
-    own.bias = cast(options.bias);
-    own.relative_bias = cast(options.relative_bias);
-    return attention_of(cast(q), cast(k), cast(v), own, with_lse);
+    return attention_of(cast(q), cast(k), cast(v), cast_biases(options, cast), with_lse);
   }
   const Tensor& sinks = options.sink_logits;
   const AttentionTensors inputs{q, k, v, options.bias, options.relative_bias};

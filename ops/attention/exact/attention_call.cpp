@@ -4,9 +4,7 @@
 
 #include "../../../core/backend/kernel.h"
 #include "../../../core/quote.h"
-#include "../../../tensor/autograd/grad_mode.h"
-#include "../../../tensor/factories.h"
-#include "../../checks.h"
+#include "../../op.h"
 #include "../mask/mask_part.h"
 
 namespace sash {
@@ -53,13 +51,6 @@ void check_slopes(const Tensor& q, const Tensor& slopes) {
                    to_string(slopes.shape()));
 }
 
-void check_options(const AttentionCall& call) {
-  if (!(call.dropout >= 0 && call.dropout <= 1)) {
-    throw ValueError(kAttention, "a dropout probability in [0, 1]", to_text(call.dropout));
-  }
-  check_scale_and_softcap(kAttention, call.scale, call.softcap, call.accumulation_dtype());
-}
-
 // Moves the parts that are data and combined by `&` at the top to `data`. Returns the rest, the
 // pattern; null if nothing is left.
 MaskTermPtr split_data(const MaskTermPtr& term,
@@ -93,6 +84,12 @@ Tensor make_bounds(const SmallVector<std::shared_ptr<const MaskPart>, 2>& data,
 }
 
 }  // namespace
+
+AttentionOptions cast_biases(AttentionOptions options, const Autocast& cast) {
+  options.bias = cast(options.bias);
+  options.relative_bias = cast(options.relative_bias);
+  return options;
+}
 
 void check_heads(const char* op, const Tensor& q, const Tensor& k, const Tensor& v) {
   check_compatible(op, q, k);
@@ -159,7 +156,8 @@ AttentionCall::AttentionCall(const AttentionTensors& inputs, const AttentionOpti
       dtype(inputs.q.dtype()),
       slopes(options.alibi_slopes) {
   scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(inputs.q.size(3))));
-  check_options(*this);
+  check_probability(kAttention, "a dropout probability", dropout);
+  check_scale_and_softcap(kAttention, scale, softcap, accumulation_dtype());
   check_bias(inputs, weights_shape());
   check_relative_bias(inputs, shape.heads);
   check_slopes(inputs.q, slopes);

@@ -6,7 +6,7 @@
 
 #include "../../../core/error.h"
 #include "../../../core/small_vector.h"
-
+#include "../../autocast.h"
 #include "attention.h"
 
 /// One checked call of attention: the input of the kernels and of the composite.
@@ -42,6 +42,9 @@ struct AttentionCall {
   std::shared_ptr<const CompiledBlockMap> forward_map{};  ///< that the forward kernel read
   Tensor kept{};  ///< what dropout keeps, if the forward kernel left it for the backward one
 };
+
+/// The options with biases cast like q, k and v.
+AttentionOptions cast_biases(AttentionOptions options, const Autocast& cast);
 
 /// Throws unless q, k and v fit together as `attention` describes.
 void check_heads(const char* op, const Tensor& q, const Tensor& k, const Tensor& v);

@@ -1,17 +1,11 @@
 #include <cmath>
 
-#include "../../../tensor/factories.h"
 #include "../../../tensor/random.h"
-#include "../../autocast.h"
-#include "../../elementwise/binary.h"
-#include "../../elementwise/compare.h"
 #include "../../elementwise/dropout.h"
-#include "../../elementwise/unary.h"
-#include "../../elementwise/where.h"
 #include "../../index/gather.h"
 #include "../../linalg/matmul.h"
 #include "../../norm/softmax.h"
-#include "../../reduce/reduce.h"
+#include "../../op.h"
 #include "attention_call.h"
 #include "head_layout.h"
 #include "sink_logits.h"
@@ -102,10 +96,7 @@ AttentionWithLse composite::attention(const Tensor& q, const Tensor& k, const Te
 
 Tensor attention_probabilities(const Tensor& q, const Tensor& k, const AttentionOptions& options) {
   if (Autocast cast("attention"); cast) {
-    AttentionOptions own = options;
-    own.bias = cast(options.bias);
-    own.relative_bias = cast(options.relative_bias);
-    return attention_probabilities(cast(q), cast(k), own);
+    return attention_probabilities(cast(q), cast(k), cast_biases(options, cast));
   }
   const AttentionTensors inputs{q, k, k, options.bias, options.relative_bias};
   AttentionCall call(inputs, options);

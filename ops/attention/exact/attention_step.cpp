@@ -11,9 +11,7 @@
 
 namespace sash {
 
-namespace kernels {
-constinit decltype(attention_step) attention_step{"attention_step"};
-}  // namespace kernels
+constinit decltype(kernels::attention_step) kernels::attention_step{"attention_step"};
 
 namespace {
 
@@ -42,21 +40,20 @@ void check_arguments(const Tensor& q, const Tensor& k, const Tensor& v, const Te
   if (position.numel() != 1)
     throw ShapeError(kAttentionStep, "one position", to_string(position.shape()));
   if (!options.reach.exact) throw ValueError(kAttentionStep, "an exact reach", "one that is not");
-  if (options.reach.first < 0 || options.reach.recent.value_or(1) < 1) {
+  const int64_t first = options.reach.first, recent = options.reach.recent.value_or(1);
+  if (first < 0 || recent < 1) {
     throw ValueError(kAttentionStep, "a reach of first tokens and at least one recent one",
-                     std::to_string(options.reach.first) + " and " +
-                         std::to_string(options.reach.recent.value_or(1)));
+                     std::to_string(first) + " and " + std::to_string(recent));
   }
   check_scale_and_softcap(kAttentionStep, options.scale.value_or(1), options.softcap,
-                          q.dtype() == DType::float64 ? DType::float64 : DType::float32);
+                          *row_statistics(q).dtype);
   check_sink_logits(q, options.sink_logits);
   const RotaryAngles& angles = options.angles;
   if (!angles.cos.defined()) return;
   check_same_device(kAttentionStep, q, angles.cos);
   check_compatible(kAttentionStep, angles.cos, angles.sin);
   check_same_shape(kAttentionStep, angles.cos, angles.sin);
-  check_dtype(kAttentionStep, angles.cos,
-              q.dtype() == DType::float64 ? DType::float64 : DType::float32);
+  check_dtype(kAttentionStep, angles.cos, *row_statistics(q).dtype);
   check_rank(kAttentionStep, angles.cos, 2);
   if (2 * angles.cos.size(1) <= width) return;
   throw ShapeError(kAttentionStep, "angles [P, n] with 2 n <= " + std::to_string(width),

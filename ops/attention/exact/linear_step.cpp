@@ -1,6 +1,5 @@
 #include "linear_step.h"
 
-#include "../../elementwise/binary.h"
 #include "../../elementwise/gate.h"
 #include "../../kernels/linalg.h"
 #include "../../linalg/linear.h"
@@ -9,9 +8,7 @@
 
 namespace sash {
 
-namespace kernels {
-constinit decltype(linear_step) linear_step{"linear_step"};
-}  // namespace kernels
+constinit decltype(kernels::linear_step) kernels::linear_step{"linear_step"};
 
 namespace {
 
@@ -19,23 +16,16 @@ constexpr const char* kLinearStep = "linear_step";
 constexpr int64_t kMostStepRows = 4, kMostBytes = 47 << 10;
 
 Shape result_shape(const Tensor& x, const Tensor& weight, const LinearStepOptions& options) {
-  Shape shape = x.shape();
-  shape[x.rank() - 1] = options.gate ? weight.size(0) / 2 : weight.size(0);
-  return shape;
+  return with_last(x, options.gate ? weight.size(0) / 2 : weight.size(0));
 }
 
 void check_arguments(const Tensor& x, const Tensor& weight, const LinearStepOptions& options) {
   detail::check_linear(kLinearStep, x, weight, options.bias);
-  if (options.norm_weight.defined()) {
-    check_compatible(kLinearStep, x, options.norm_weight);
-    check_shape(kLinearStep, options.norm_weight, {weight.size(1)});
-  }
+  check_parameter(kLinearStep, x, options.norm_weight, {weight.size(1)});
   if (options.gate && weight.size(0) % 2 != 0) {
     throw ShapeError(kLinearStep, "an even out, gates and values", to_string(weight.shape()));
   }
-  if (!options.residual.defined()) return;
-  check_compatible(kLinearStep, x, options.residual);
-  check_shape(kLinearStep, options.residual, result_shape(x, weight, options));
+  check_parameter(kLinearStep, x, options.residual, result_shape(x, weight, options));
 }
 
 }  // namespace

@@ -1,9 +1,5 @@
 #include "local.h"
 
-#include "../../elementwise/binary.h"
-#include "../../elementwise/compare.h"
-#include "../../elementwise/unary.h"
-#include "../../elementwise/where.h"
 #include "../../index/gather.h"
 #include "../../linalg/window_matmul.h"
 #include "../../op.h"
@@ -19,12 +15,6 @@ detail::Window window_of(int64_t context, const Tensor& key_lengths = {}) {
 void check_context(const char* op, int64_t context) {
   detail::check_window(op, "a context", context);
   if (context == 0) throw ValueError(op, "a context of at least 1", "0");
-}
-
-void check_mask(const char* op, const Tensor& q, const Tensor& mask) {
-  if (!mask.defined()) return;
-  check_compatible(op, q, mask);
-  check_shape(op, mask, {q.size(2), q.size(2)});
 }
 
 // mask[l, j] for the key j of each slot, 0 where there is none: [L, c], or [N, 1, L, c] for
@@ -48,32 +38,29 @@ Tensor local_dot_product(const Tensor& q, const Tensor& k, int64_t context,
                          const LocalDotProductOptions& options) {
   constexpr const char* op = "local_dot_product";
   if (Autocast cast(op); cast) return local_dot_product(cast(q), cast(k), context, options);
-  check_compatible(op, q, k);
-  check_floating(op, q);
+  check_floating_pair(op, q, k);
   check_rank(op, q, 4);
   check_same_shape(op, q, k);
   check_context(op, context);
-  check_mask(op, q, options.attn_mask);
+  check_parameter(op, q, options.attn_mask, {q.size(2), q.size(2)});
   check_lengths(op, q, options.key_lengths);
   const Tensor lengths = contiguous(options.key_lengths);
   const Tensor a = detail::window_scores(op, q, k, window_of(context, lengths), options.fill);
   if (!options.attn_mask.defined() || q.size(2) == 0) return a;
   // Halves would round the mask's gradient where it is summed over heads, and over sequences.
-  const DType wide = is_half(q.dtype()) ? DType::float32 : q.dtype();
+  const DType wide = *row_statistics(q).dtype;
   return (a + mask_of_slots(options.attn_mask.to(wide), context, lengths)).to(q.dtype());
 }
 
 Tensor local_weighted_average(const Tensor& a, const Tensor& v) {
   constexpr const char* op = "local_weighted_average";
   if (Autocast cast(op); cast) return local_weighted_average(cast(a), cast(v));
-  check_compatible(op, a, v);
-  check_floating(op, a);
+  check_floating_pair(op, a, v);
   check_rank(op, a, 4);
   check_rank(op, v, 4);
   for (int axis = 0; axis < 3; ++axis) {
     if (a.shape()[axis] == v.shape()[axis]) continue;
-    throw ShapeError(op, "a [N, H, L, c] and v [N, H, L, E]",
-                     to_string(a.shape()) + " and " + to_string(v.shape()));
+    throw ShapeError(op, "a [N, H, L, c] and v [N, H, L, E]", shapes_of(a, v));
   }
   check_context(op, a.size(3));
   return detail::window_sums(op, a, v, window_of(a.size(3)));

@@ -1,11 +1,8 @@
 #include "normed_heads.h"
 
 #include "../../../tensor/autograd/gradient_memory.h"
-#include "../../../tensor/autograd/node.h"
-#include "../../../tensor/factories.h"
-#include "../../checks.h"
 #include "../../kernels/normed_heads.h"
-#include "../../rows.h"
+#include "../../op.h"
 #include "../../shape/concat.h"
 #include "packed_heads.h"
 
@@ -34,29 +31,17 @@ bool fits_kernel(const Tensor& head, const HeadNorms& norms, const RotaryAngles&
          (!rotates || (layout == RotaryLayout::half_split && 2 * angles.cos.size(-1) == width));
 }
 
-/// Views of angles as the kernel takes them, [B or 1, S, D / 2]; null views if there are none.
-struct AngleViews {
-  Tensor cos, sin;
-  explicit AngleViews(const RotaryAngles& angles) {
-    const NoGradGuard no_grad;
-    const auto of_batch = [](const Tensor& t) {
-      if (!t.defined()) return t;
-      const Tensor rows = aligned_contiguous(t);
-      return rows.rank() == 3 ? rows : rows.unsqueeze(0);
-    };
-    cos = of_batch(angles.cos);
-    sin = of_batch(angles.sin);
-  }
-  static TensorView view(const Tensor& t) { return t.defined() ? t.tensor_view() : TensorView(); }
-};
+/// Angles as the kernel takes them, contiguous and aligned; undefined if there are none.
+RotaryAngles for_kernel(const RotaryAngles& angles) {
+  if (!angles.cos.defined()) return {};
+  const RotaryAngles x = detail::angles_of_batch(angles);
+  return {aligned_contiguous(x.cos), aligned_contiguous(x.sin)};
+}
 
-/// packed [B, S, N D] as [B, S, N, D].
+/// Contiguous packed [B, S, N D] as [B, S, N, D].
 TensorView by_head(const Tensor& packed, const NormedHeadsParams& params) {
-  TensorView view = packed.tensor_view();
-  const int64_t count = params.heads + 2 * params.kv_heads, width = view.shape[2] / count;
-  view.shape = {view.shape[0], view.shape[1], count, width};
-  view.strides = contiguous_strides(view.shape);
-  return view;
+  const int64_t count = params.heads + 2 * params.kv_heads;
+  return contiguous_view(packed, {packed.size(0), packed.size(1), count, packed.size(2) / count});
 }
 
 struct Operands {
@@ -74,12 +59,10 @@ Gradients fused_backward(const Operands& in, const Tensor& g, const NormedHeadsP
   if (wants_weights) {
     for (size_t i = 1; i < 3; ++i) d[i] = empty(in.q_weight.shape(), in.q_weight.options());
   }
-  const AngleViews angles(in.angles);
-  KernelContext context = kernel_context(g.device());
-  kernels::normed_heads_backward(
-      context, by_head(in.x, params), in.q_weight.tensor_view(), in.k_weight.tensor_view(),
-      in.rstd.tensor_view(), AngleViews::view(angles.cos), AngleViews::view(angles.sin),
-      by_head(dy, params), by_head(d[0], params), vector_view(d[1]), vector_view(d[2]), params);
+  const RotaryAngles angles = for_kernel(in.angles);
+  run_kernel(kernels::normed_heads_backward, by_head(in.x, params), in.q_weight, in.k_weight,
+             in.rstd, angles.cos, angles.sin, by_head(dy, params), by_head(d[0], params), d[1],
+             d[2], params);
   return d;
 }
 
@@ -97,32 +80,28 @@ Tensor fused(const Tensor& packed, const HeadNorms& norms, const RotaryAngles& a
   const Tensor rstd =
       empty({x.size(0), x.size(1), params.heads + params.kv_heads}, row_statistics(x));
   {
-    const AngleViews views(angles);
-    KernelContext context = kernel_context(x.device());
-    kernels::normed_heads_forward(context, by_head(x, params), q_weight.tensor_view(),
-                                  k_weight.tensor_view(), AngleViews::view(views.cos),
-                                  AngleViews::view(views.sin), by_head(y, params),
-                                  rstd.tensor_view(), params);
+    const NoGradGuard no_grad;
+    const RotaryAngles turn = for_kernel(angles);
+    run_kernel(kernels::normed_heads_forward, by_head(x, params), q_weight, k_weight, turn.cos,
+               turn.sin, by_head(y, params), rstd, params);
   }
-  return record(kNormedHeads, {x, q_weight, k_weight}, y,
-                [x = save(x), q = save(q_weight), k = save(k_weight), rstd = save(rstd),
-                 cos = save(angles.cos), sin = save(angles.sin), options = norms.options,
-                 params](Backward& pass, const Tensor& g) {
-                  const RotaryAngles turn{pass(cos), pass(sin)};
-                  if (!pass.create_graph()) {
-                    return fused_backward({pass(x), pass(q), pass(k), pass(rstd), turn}, g, params,
-                                          pass.needs(1) || pass.needs(2));
-                  }
-                  const Tensor inputs[] = {pass(x), pass(q), pass(k)};
-                  return differentiate(
-                      [&](std::span<const Tensor> in) {
-                        return packed_again(
-                            composite::split_normed_heads(in[0], {in[1], in[2], options},
-                                                          params.heads, params.kv_heads, turn),
-                            in[0].shape());
-                      },
-                      inputs, g, pass);
-                });
+  return record(
+      kNormedHeads, {x, q_weight, k_weight}, y,
+      [x = save(x), q = save(q_weight), k = save(k_weight), rstd = save(rstd),
+       cos = save(angles.cos), sin = save(angles.sin), options = norms.options,
+       params](Backward& pass, const Tensor& g) {
+        const RotaryAngles turn{pass(cos), pass(sin)};
+        if (!pass.create_graph()) {
+          return fused_backward({pass(x), pass(q), pass(k), pass(rstd), turn}, g, params,
+                                pass.needs(1) || pass.needs(2));
+        }
+        const auto plain = [&](const Tensor& in, const Tensor& of_q, const Tensor& of_k) {
+          return packed_again(composite::split_normed_heads(in, {of_q, of_k, options}, params.heads,
+                                                            params.kv_heads, turn),
+                              in.shape());
+        };
+        return gradients_of_composite(pass, g, plain, std::array{pass(x), pass(q), pass(k)});
+      });
 }
 
 }  // namespace
@@ -153,9 +132,8 @@ std::array<Tensor, 3> split_normed_heads(const Tensor& packed, const HeadNorms& 
   const std::array<Tensor, 3> plain = split_packed_heads(packed, heads, kv_heads);
   const Tensor& q = plain[0];
   const int64_t keys = plain[1].size(1);
-  for (const Tensor* weight : {&norms.q_weight, &norms.k_weight}) {
-    check_shape(kNormedHeads, *weight, {q.size(3)});
-  }
+  check_shape(kNormedHeads, norms.q_weight, {q.size(3)});
+  check_shape(kNormedHeads, norms.k_weight, {q.size(3)});
   if (angles.cos.defined()) detail::check_rotary(kNormedHeads, q, angles);
   if (!fits_kernel(q, norms, angles, layout)) {
     return composite::split_normed_heads(packed, norms, heads, kv_heads, angles, layout);

@@ -1,9 +1,7 @@
 #include "packed_heads.h"
 
-#include "../../../tensor/autograd/node.h"
 #include "../../../tensor/copy.h"
-#include "../../../tensor/factories.h"
-#include "../../checks.h"
+#include "../../op.h"
 #include "../../shape/concat.h"
 #include "head_layout.h"
 

@@ -1,7 +1,6 @@
 #include "rotary.h"
 
 #include "../../../tensor/autograd/gradient_memory.h"
-#include "../../elementwise/binary.h"
 #include "../../kernels/rotary.h"
 #include "../../op.h"
 #include "../../shape/concat.h"
@@ -10,9 +9,7 @@
 
 namespace sash {
 
-namespace kernels {
-constinit decltype(rotary) rotary{"rotary"};
-}  // namespace kernels
+constinit decltype(kernels::rotary) kernels::rotary{"rotary"};
 
 namespace {
 
@@ -22,12 +19,9 @@ using kernels::RotaryParams;
 void turn(const Tensor& x, const Tensor& y, const RotaryAngles& angles,
           const RotaryParams& params) {
   const NoGradGuard no_grad;
-  const auto of_batch = [](const Tensor& t) {
-    const Tensor rows = t.contiguous();
-    return rows.rank() == 3 ? rows : rows.unsqueeze(0);
-  };
-  const Tensor cos = of_batch(angles.cos), sin = of_batch(angles.sin);
-  run_kernel(kernels::rotary, detail::with_unit_rows(x), cos, sin, y, params);
+  const auto [cos, sin] = detail::angles_of_batch(angles);
+  run_kernel(kernels::rotary, detail::with_unit_rows(x), cos.contiguous(), sin.contiguous(), y,
+             params);
 }
 
 struct SavedAngles {
@@ -71,11 +65,10 @@ void check_rotary(const char* op, const Tensor& x, const RotaryAngles& angles) {
   check_defined(op, x);
   check_floating(op, x);
   check_rank(op, x, 4);
-  const DType dtype = x.dtype() == DType::float64 ? DType::float64 : DType::float32;
   for (const Tensor* part : {&angles.cos, &angles.sin}) {
     check_defined(op, *part, "angles");
     check_same_device(op, x, *part);
-    check_dtype(op, *part, dtype);
+    check_dtype(op, *part, *row_statistics(x).dtype);
   }
   check_same_shape(op, angles.cos, angles.sin);
   const Shape& shape = angles.cos.shape();
@@ -85,6 +78,11 @@ void check_rotary(const char* op, const Tensor& x, const RotaryAngles& angles) {
   if (fits) return;
   throw ShapeError(op, "angles [S, n] or [B, S, n] with 2 n <= D for x [B, H, S, D]",
                    to_string(shape) + " and " + to_string(x.shape()));
+}
+
+RotaryAngles angles_of_batch(const RotaryAngles& angles) {
+  if (angles.cos.rank() == 3) return angles;
+  return {angles.cos.unsqueeze(0), angles.sin.unsqueeze(0)};
 }
 
 }  // namespace detail

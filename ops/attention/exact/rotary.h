@@ -37,6 +37,8 @@ SASH_API std::array<Tensor, 3> split_rotary_heads(Tensor packed, const RotaryAng
 namespace detail {
 /// Throws as `rotary` does.
 SASH_API void check_rotary(const char* op, const Tensor& x, const RotaryAngles& angles);
+/// The angles as [B or 1, S, dim / 2].
+SASH_API RotaryAngles angles_of_batch(const RotaryAngles& angles);
 }  // namespace detail
 
 namespace composite {

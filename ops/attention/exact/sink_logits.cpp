@@ -1,11 +1,6 @@
 #include "sink_logits.h"
 
-#include "../../checks.h"
-#include "../../elementwise/binary.h"
-#include "../../elementwise/compare.h"
-#include "../../elementwise/unary.h"
-#include "../../elementwise/where.h"
-#include "../../reduce/reduce.h"
+#include "../../op.h"
 #include "../../shape/concat.h"
 
 namespace sash {

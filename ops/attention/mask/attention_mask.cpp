@@ -16,26 +16,36 @@ using Kind = MaskTerm::Kind;
 
 }  // namespace
 
-uint64_t next_part_number() {
+NumberedPart::NumberedPart(std::string name, int axes) : name_(std::move(name)), axes_(axes) {
   static std::atomic<uint64_t> next{1};
-  return next.fetch_add(1, std::memory_order_relaxed);
+  number_ = next.fetch_add(1, std::memory_order_relaxed);
 }
 
-uint32_t version_of(const Tensor& x) { return x.impl().storage->version(); }
-
-AttentionMask::AttentionMask() {
-  static const MaskTermPtr everything = leaf(mask_parts::everything());
-  term_ = everything;
+std::string NumberedPart::text() const {
+  std::string text = name_ + "#" + std::to_string(number_);
+  for (const Tensor& x : tensors()) text += "." + std::to_string(x.impl().storage->version());
+  return text;
 }
+
+int64_t NumberedPart::extent(int axis) const {
+  int64_t extent = 1;
+  for (const Tensor& x : tensors()) {
+    const int at = axis - axes_ + x.rank();
+    if (axis < axes_ && at >= 0 && x.shape()[at] != 1) extent = x.shape()[at];
+  }
+  return extent;
+}
+
+bool NumberedPart::fits_heads(const MaskShape& shape) const {
+  return (extent(0) == 1 || extent(0) == shape.batch) &&
+         (extent(1) == 1 || extent(1) == shape.heads);
+}
+
 AttentionMask::AttentionMask(std::shared_ptr<const MaskPart> part) : term_(leaf(std::move(part))) {}
-AttentionMask::AttentionMask(const Tensor& visible) : AttentionMask(mask_parts::visible(visible)) {}
 
 AttentionMask AttentionMask::causal() {
   static const AttentionMask mask = window(std::nullopt, 0);
   return mask;
-}
-AttentionMask AttentionMask::window(std::optional<int64_t> left, std::optional<int64_t> right) {
-  return AttentionMask(mask_parts::window(left, right));
 }
 AttentionMask AttentionMask::symmetric_window(int64_t w) { return window(w, w); }
 AttentionMask AttentionMask::local(int64_t c) {
@@ -51,42 +61,6 @@ AttentionMask AttentionMask::causal_window(int64_t keys) {
 AttentionMask AttentionMask::dilated_window(std::optional<int64_t> left,
                                             std::optional<int64_t> right, int64_t dilation) {
   return dilated_window(left, right, std::vector<int64_t>{dilation});
-}
-AttentionMask AttentionMask::dilated_window(std::optional<int64_t> left,
-                                            std::optional<int64_t> right,
-                                            std::vector<int64_t> dilations) {
-  return AttentionMask(mask_parts::dilated_window(left, right, std::move(dilations)));
-}
-AttentionMask AttentionMask::global(std::vector<int64_t> tokens) {
-  return AttentionMask(mask_parts::global(std::move(tokens)));
-}
-AttentionMask AttentionMask::sinks(int64_t n) { return AttentionMask(mask_parts::sinks(n)); }
-AttentionMask AttentionMask::block_sparse(const Tensor& layout, int64_t block) {
-  return AttentionMask(mask_parts::block_sparse(layout, block));
-}
-AttentionMask AttentionMask::random_blocks(int64_t n, uint64_t seed, int64_t block) {
-  return AttentionMask(mask_parts::random_blocks(n, seed, block));
-}
-AttentionMask AttentionMask::bigbird(const BigBirdOptions& options) {
-  return AttentionMask(mask_parts::bigbird(options));
-}
-AttentionMask AttentionMask::neighborhood(const std::vector<int64_t>& extent,
-                                          const std::vector<int64_t>& kernel,
-                                          const std::vector<int64_t>& dilation) {
-  return AttentionMask(mask_parts::neighborhood(extent, kernel, dilation));
-}
-AttentionMask AttentionMask::predicate(std::function<bool(const MaskIndex&)> visible,
-                                       MaskExtents extents) {
-  return AttentionMask(mask_parts::predicate(std::move(visible), extents));
-}
-AttentionMask AttentionMask::key_lengths(const Tensor& lengths) {
-  return AttentionMask(mask_parts::key_lengths(lengths));
-}
-AttentionMask AttentionMask::packed(const Tensor& cu_seqlens) {
-  return AttentionMask(mask_parts::packed(cu_seqlens));
-}
-AttentionMask AttentionMask::row_ranges(const Tensor& first, const Tensor& past) {
-  return AttentionMask(mask_parts::row_ranges(first, past));
 }
 
 AttentionMask operator&(const AttentionMask& a, const AttentionMask& b) {

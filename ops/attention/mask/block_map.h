@@ -18,7 +18,7 @@ struct CompiledBlockMap {
   Tensor words;  ///< int64: the bit tiles
   std::shared_ptr<WrittenOnce> written{};
 
-  /// Of `lists` and `words`.
+  /// The bytes of `lists` and `words`.
   int64_t bytes() const {
     return lists.numel() * size_of(lists.dtype()) + words.numel() * size_of(words.dtype());
   }

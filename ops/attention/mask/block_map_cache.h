@@ -5,8 +5,8 @@
 
 namespace sash {
 
-/// The map of an equal mask if one is kept, else a new one, which is then kept. Call `use` before a
-/// kernel reads it.
+/// Returns the kept map of an equal mask. If there is none, compiles one and keeps it. Call `use`
+/// before a kernel reads the map.
 SASH_API std::shared_ptr<const CompiledBlockMap> cached_block_map(const MaskTermPtr& term,
                                                                   const MaskShape& shape,
                                                                   int64_t query_rows,

@@ -14,9 +14,10 @@ struct BlockRows {
 
   std::vector<kernels::BlockRow> rows;
   std::vector<int32_t> block, tile, order;
-  kernels::BlockList list{};  ///< its numbers; the pointers are null
+  kernels::BlockList list{};  ///< its numbers are set; its pointers are null
 
-  /// Sets `order` and the numbers of `list` but `contiguous`. The rows are those of `heads` heads.
+  /// Sets `order` and all numbers of `list` except `contiguous`. `rows` holds the block rows of
+  /// `heads` heads.
   void schedule(int64_t heads);
 };
 

@@ -12,12 +12,7 @@ void sort_and_merge(KeyRanges& ranges) {
             [](IndexRange a, IndexRange b) { return a.first < b.first; });
   KeyRanges merged;
   for (const IndexRange range : ranges) {
-    if (range.empty()) continue;
-    if (!merged.empty() && merged.back().past >= range.first) {
-      merged.back().past = std::max(merged.back().past, range.past);
-    } else {
-      merged.push_back(range);
-    }
+    if (!range.empty()) append(merged, range);
   }
   ranges = std::move(merged);
 }

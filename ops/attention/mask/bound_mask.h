@@ -8,7 +8,7 @@
 
 namespace sash {
 
-/// An expression whose parts are bound to lengths; answers as `MaskRule` does.
+/// An expression whose parts are bound to lengths. It has the functions of `MaskRule`.
 class BoundMask {
  public:
   BoundMask(const MaskTerm& term, const MaskShape& shape);
@@ -22,8 +22,8 @@ class BoundMask {
   int64_t read_tile(MaskHead head, IndexRange queries, IndexRange keys,
                     std::span<uint64_t> rows) const;
 
-  /// Calls f(blocks, coverage) for the blocks of 64 of the keys [0, `keys`), ascending: for runs of
-  /// blocks that the queries see whole, and for each block that is not hidden otherwise.
+  /// Calls f(blocks, coverage) for the visible blocks of 64 among the keys [0, `keys`), ascending.
+  /// A run of fully visible blocks is one call; each partly visible block is one call.
   template <class F>
   void for_each_run(MaskHead head, IndexRange queries, int64_t keys, F&& f) const {
     int64_t next = 0;

@@ -3,7 +3,7 @@
 #include "mask_part.h"
 
 /// Parts of blocks: block-sparse layouts, BigBird and random blocks.
-namespace sash::mask_parts {
+namespace sash {
 namespace {
 
 int64_t blocks_of(int64_t tokens, int64_t block) { return tokens / block + (tokens % block != 0); }
@@ -34,12 +34,7 @@ class BlockRule final : public MaskRule {
   void key_ranges(MaskHead head, IndexRange queries, KeyRanges& keys) const override {
     for (int64_t row = row_of(queries.first); row <= row_of(queries.past - 1); ++row) {
       for (const int64_t block : seen(head, row)) {
-        const IndexRange next{block * block_, std::min((block + 1) * block_, keys_)};
-        if (!keys.empty() && keys.back().past == next.first) {
-          keys.back().past = next.past;
-        } else {
-          keys.push_back(next);
-        }
+        append(keys, {block * block_, std::min((block + 1) * block_, keys_)});
       }
     }
   }
@@ -53,7 +48,7 @@ class BlockRule final : public MaskRule {
       any = any || from != to;
       all = all && to - from == last - first + 1;
     }
-    return all ? Coverage::full : any ? Coverage::partial : Coverage::empty;
+    return coverage_of(any, all);
   }
   uint64_t row_bits(MaskHead head, int64_t query, int64_t key) const override {
     const std::span<const int64_t> blocks = seen(head, row_of(query));
@@ -108,10 +103,10 @@ std::vector<int64_t> choose(int64_t count, int64_t limit, uint64_t seed, int64_t
   return chosen;
 }
 
-class BlockSparse final : public MaskPart {
+class BlockSparse final : public NumberedPart {
  public:
-  BlockSparse(Tensor layout, int64_t block)
-      : layout_(std::move(layout)), block_(block), number_(next_part_number()) {
+  BlockSparse(const Tensor& layout, int64_t block)
+      : NumberedPart("block_sparse:" + std::to_string(block), 4), layout_(layout), block_(block) {
     check_block(block);
     check_defined(kMask, layout_, "a layout");
     check_dtype(kMask, layout_, DType::boolean);
@@ -120,20 +115,11 @@ class BlockSparse final : public MaskPart {
                        sash::to_string(layout_.shape()));
     }
   }
-  std::string text() const override {
-    return "block_sparse:" + std::to_string(block_) + "#" + std::to_string(number_) + "." +
-           std::to_string(version_of(layout_));
-  }
-  MaskExtents extents() const override { return {extent(0) != 1, extent(1) != 1}; }
-  void fit(MaskShape& shape) const override { fit_to(shape, extent(0), extent(1)); }
   SmallVector<Tensor, 2> tensors() const override { return {layout_}; }
 
   std::unique_ptr<MaskRule> bind(const MaskShape& shape) const override {
     const int64_t rows = blocks_of(shape.queries, block_), columns = blocks_of(shape.keys, block_);
-    const bool fits = extent(2) == rows && extent(3) == columns &&
-                      (extent(0) == 1 || extent(0) == shape.batch) &&
-                      (extent(1) == 1 || extent(1) == shape.heads);
-    if (!fits) {
+    if (extent(2) != rows || extent(3) != columns || !fits_heads(shape)) {
       throw ShapeError(kMask,
                        "a layout of " + std::to_string(rows) + " x " + std::to_string(columns) +
                            " blocks of " + std::to_string(block_) + " tokens for " +
@@ -156,15 +142,8 @@ class BlockSparse final : public MaskPart {
   }
 
  private:
-  // An extent of the layout as [B, H, n, m].
-  int64_t extent(int axis) const {
-    const int at = axis - 4 + layout_.rank();
-    return at < 0 ? 1 : layout_.shape()[at];
-  }
-
   Tensor layout_;
   int64_t block_;
-  uint64_t number_;
 };
 
 class BigBird final : public MaskPart {
@@ -225,12 +204,14 @@ class BigBird final : public MaskPart {
 
 }  // namespace
 
-Part block_sparse(const Tensor& layout, int64_t block) {
-  return std::make_shared<BlockSparse>(layout, block);
+AttentionMask AttentionMask::block_sparse(const Tensor& layout, int64_t block) {
+  return AttentionMask(std::make_shared<BlockSparse>(layout, block));
 }
-Part random_blocks(int64_t n, uint64_t seed, int64_t block) {
+AttentionMask AttentionMask::random_blocks(int64_t n, uint64_t seed, int64_t block) {
   return bigbird({.block = block, .window = 0, .global = 0, .random = n, .seed = seed});
 }
-Part bigbird(const BigBirdOptions& options) { return std::make_shared<BigBird>(options); }
+AttentionMask AttentionMask::bigbird(const BigBirdOptions& options) {
+  return AttentionMask(std::make_shared<BigBird>(options));
+}
 
-}  // namespace sash::mask_parts
+}  // namespace sash

@@ -1,22 +1,15 @@
 #include <map>
 
-#include "../../../tensor/autograd/grad_mode.h"
-#include "../../../tensor/factories.h"
-#include "../../checks.h"
-#include "../../elementwise/binary.h"
 #include "../../kernels/attention.h"
-#include "../../rows.h"
+#include "../../op.h"
 #include "mask_part.h"
 #include "text_positions.h"
 
 /// Parts that are data: tensors that give each query a range of keys.
 namespace sash {
 
-namespace kernels {
-constinit decltype(row_bounds) row_bounds{"row_bounds"};
-}
+constinit decltype(kernels::row_bounds) kernels::row_bounds{"row_bounds"};
 
-namespace mask_parts {
 namespace {
 
 void check_data(const Tensor& data, const char* what, int rank) {
@@ -50,7 +43,7 @@ class RangeRule final : public MaskRule {
       any = any || !seen.empty();
       all = all && seen.size() == keys.size();
     }
-    return all ? Coverage::full : any ? Coverage::partial : Coverage::empty;
+    return coverage_of(any, all);
   }
   uint64_t row_bits(MaskHead head, int64_t query, int64_t key) const override {
     return bits_of(of(head, query), key);
@@ -70,17 +63,10 @@ class RangeRule final : public MaskRule {
 };
 
 // What the parts share. The rule runs the CPU's `row_bounds` on host copies of the tensors.
-class Data : public MaskPart {
+class Data : public NumberedPart {
  public:
-  explicit Data(const char* name) : name_(name), number_(next_part_number()) {}
+  using NumberedPart::NumberedPart;
 
-  std::string text() const override {
-    std::string text = std::string(name_) + "#" + std::to_string(number_);
-    for (const Tensor& tensor : tensors()) {
-      text += "." + std::to_string(version_of(tensor));
-    }
-    return text;
-  }
   bool is_data() const override { return true; }
   void narrow(KernelContext& context, const MaskShape& shape, bool narrow,
               const TensorView& bounds) const override {
@@ -100,23 +86,17 @@ class Data : public MaskPart {
   }
 
  protected:
-  virtual Part on_host() const = 0;
+  virtual std::shared_ptr<const MaskPart> on_host() const = 0;
   // Sets the tensors of the params; `ranges` is [B or 1, H or 1, S_q].
   virtual void give(kernels::RowBoundsParams& params, OptionalViews<2>& views,
                     const Shape& ranges) const = 0;
-
- private:
-  const char* name_;
-  uint64_t number_;
 };
 
 class KeyLengths final : public Data {
  public:
-  explicit KeyLengths(const Tensor& lengths) : Data("key_lengths"), lengths_(lengths) {
+  explicit KeyLengths(const Tensor& lengths) : Data("key_lengths", 1), lengths_(lengths) {
     check_data(lengths_, "lengths", 1);
   }
-  MaskExtents extents() const override { return {.per_batch = lengths_.size(0) != 1}; }
-  void fit(MaskShape& shape) const override { fit_to(shape, lengths_.size(0), 1); }
   SmallVector<Tensor, 2> tensors() const override { return {lengths_}; }
   Shape bounds_shape(const MaskShape& shape) const override {
     if (lengths_.size(0) != shape.batch) {
@@ -127,7 +107,9 @@ class KeyLengths final : public Data {
   }
 
  protected:
-  Part on_host() const override { return std::make_shared<KeyLengths>(lengths_.to(kCPU)); }
+  std::shared_ptr<const MaskPart> on_host() const override {
+    return std::make_shared<KeyLengths>(lengths_.to(kCPU));
+  }
   void give(kernels::RowBoundsParams& params, OptionalViews<2>& views,
             const Shape&) const override {
     params.lengths = views(lengths_.contiguous());
@@ -139,7 +121,7 @@ class KeyLengths final : public Data {
 
 class Packed final : public Data {
  public:
-  explicit Packed(const Tensor& cu_seqlens) : Data("packed"), cu_seqlens_(cu_seqlens) {
+  explicit Packed(const Tensor& cu_seqlens) : Data("packed", 0), cu_seqlens_(cu_seqlens) {
     check_data(cu_seqlens_, "cu_seqlens", 1);
     if (cu_seqlens_.size(0) >= 1) return;
     throw ShapeError(kMask, "cu_seqlens [n + 1]", sash::to_string(cu_seqlens_.shape()));
@@ -154,7 +136,9 @@ class Packed final : public Data {
   }
 
  protected:
-  Part on_host() const override { return std::make_shared<Packed>(cu_seqlens_.to(kCPU)); }
+  std::shared_ptr<const MaskPart> on_host() const override {
+    return std::make_shared<Packed>(cu_seqlens_.to(kCPU));
+  }
   void give(kernels::RowBoundsParams& params, OptionalViews<2>& views,
             const Shape&) const override {
     params.cu_seqlens = views(cu_seqlens_.contiguous());
@@ -167,7 +151,7 @@ class Packed final : public Data {
 class RowRanges final : public Data {
  public:
   RowRanges(const Tensor& first, const Tensor& past)
-      : Data("row_ranges"), first_(first), past_(past) {
+      : Data("row_ranges", 3), first_(first), past_(past) {
     for (const Tensor* tensor : {&first_, &past_}) {
       check_data(*tensor, "ranges", 0);
       if (tensor->rank() >= 1 && tensor->rank() <= 3) continue;
@@ -177,14 +161,9 @@ class RowRanges final : public Data {
     check_same_device(kMask, first_, past_);
     broadcast_shapes(first_.shape(), past_.shape(), kMask);  // throws if they do not fit
   }
-  MaskExtents extents() const override { return {extent(0) != 1, extent(1) != 1}; }
-  void fit(MaskShape& shape) const override { fit_to(shape, extent(0), extent(1)); }
   SmallVector<Tensor, 2> tensors() const override { return {first_, past_}; }
   Shape bounds_shape(const MaskShape& shape) const override {
-    const bool fits = (extent(0) == 1 || extent(0) == shape.batch) &&
-                      (extent(1) == 1 || extent(1) == shape.heads) &&
-                      (extent(2) == 1 || extent(2) == shape.queries);
-    if (!fits) {
+    if (!fits_heads(shape) || (extent(2) != 1 && extent(2) != shape.queries)) {
       throw ShapeError(kMask,
                        "ranges that broadcast to [" + std::to_string(shape.batch) + ", " +
                            std::to_string(shape.heads) + ", " + std::to_string(shape.queries) + "]",
@@ -194,7 +173,7 @@ class RowRanges final : public Data {
   }
 
  protected:
-  Part on_host() const override {
+  std::shared_ptr<const MaskPart> on_host() const override {
     return std::make_shared<RowRanges>(first_.to(kCPU), past_.to(kCPU));
   }
   void give(kernels::RowBoundsParams& params, OptionalViews<2>& views,
@@ -204,30 +183,8 @@ class RowRanges final : public Data {
   }
 
  private:
-  // An extent of both tensors, broadcast to [B, H, S_q].
-  int64_t extent(int axis) const {
-    int64_t extent = 1;
-    for (const Tensor* tensor : {&first_, &past_}) {
-      const int at = axis - 3 + tensor->rank();
-      if (at >= 0 && tensor->shape()[at] != 1) extent = tensor->shape()[at];
-    }
-    return extent;
-  }
-
   Tensor first_, past_;
 };
-
-}  // namespace
-
-Part key_lengths(const Tensor& lengths) { return std::make_shared<KeyLengths>(lengths); }
-Part packed(const Tensor& cu_seqlens) { return std::make_shared<Packed>(cu_seqlens); }
-Part row_ranges(const Tensor& first, const Tensor& past) {
-  return std::make_shared<RowRanges>(first, past);
-}
-
-}  // namespace mask_parts
-
-namespace {
 
 // The first token of each one's text, int64 [tokens]; undefined: all are one text. `known` has
 // those of parts.
@@ -239,7 +196,7 @@ Tensor starts_of(const MaskTerm& term, int64_t tokens, std::map<const MaskPart*,
     if (!a.defined() || !b.defined()) return !both ? Tensor() : a.defined() ? a : b;
     return a.is_same(b) ? a : both ? maximum(a, b) : minimum(a, b);
   }
-  if (!dynamic_cast<const mask_parts::Packed*>(term.part.get())) return {};
+  if (!dynamic_cast<const Packed*>(term.part.get())) return {};
   Tensor& starts = known[term.part.get()];
   if (starts.defined()) return starts;
   const Device device = term.part->tensors()[0].device();
@@ -251,6 +208,16 @@ Tensor starts_of(const MaskTerm& term, int64_t tokens, std::map<const MaskPart*,
 }
 
 }  // namespace
+
+AttentionMask AttentionMask::key_lengths(const Tensor& lengths) {
+  return AttentionMask(std::make_shared<KeyLengths>(lengths));
+}
+AttentionMask AttentionMask::packed(const Tensor& cu_seqlens) {
+  return AttentionMask(std::make_shared<Packed>(cu_seqlens));
+}
+AttentionMask AttentionMask::row_ranges(const Tensor& first, const Tensor& past) {
+  return AttentionMask(std::make_shared<RowRanges>(first, past));
+}
 
 Tensor positions_in_texts(const std::vector<AttentionMask>& masks, int64_t tokens) {
   const NoGradGuard no_grad;

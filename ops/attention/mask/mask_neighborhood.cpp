@@ -5,7 +5,7 @@
 
 /// Windows over the points of a grid (Hassani et al., "Neighborhood attention transformer", CVPR
 /// 2023, and "Dilated neighborhood attention transformer", 2022).
-namespace sash::mask_parts {
+namespace sash {
 namespace {
 
 constexpr size_t kMostAxes = 3;
@@ -43,15 +43,12 @@ class NeighborhoodRule final : public MaskRule {
 
   void key_ranges(MaskHead, IndexRange queries, KeyRanges& keys) const override {
     const std::vector<IndexRange> hulls = hulls_of(queries);
-    append(hulls, 0, 0, keys);
+    append_box(hulls, 0, 0, keys);
   }
   Coverage coverage(MaskHead, IndexRange queries, IndexRange keys) const override {
     const Axis& axis = axes_[0];
     if (axes_.size() > 1 || axis.dilation > 1) return Coverage::partial;
-    const IndexRange first = axis.hull(queries.first), last = axis.hull(queries.past - 1);
-    if (keys.first >= last.past || keys.past <= first.first) return Coverage::empty;
-    const bool all = last.first <= keys.first && keys.past <= first.past;
-    return all ? Coverage::full : Coverage::partial;
+    return coverage_of(axis.hull(queries.first), axis.hull(queries.past - 1), keys);
   }
   uint64_t row_bits(MaskHead, int64_t query, int64_t key) const override {
     const Point at = point_of(query);
@@ -94,20 +91,16 @@ class NeighborhoodRule final : public MaskRule {
   }
 
   /// The tokens of the box `hulls`, from axis i on, whose outer coordinates give `row`.
-  void append(const std::vector<IndexRange>& hulls, size_t i, int64_t row, KeyRanges& keys) const {
+  void append_box(const std::vector<IndexRange>& hulls, size_t i, int64_t row,
+                  KeyRanges& keys) const {
     const int64_t begin = row * axes_[i].extent;
     if (i + 1 < hulls.size()) {
       for (int64_t at = hulls[i].first; at < hulls[i].past; ++at) {
-        append(hulls, i + 1, begin + at, keys);
+        append_box(hulls, i + 1, begin + at, keys);
       }
       return;
     }
-    const IndexRange next{begin + hulls[i].first, begin + hulls[i].past};
-    if (!keys.empty() && keys.back().past == next.first) {
-      keys.back().past = next.past;
-    } else {
-      keys.push_back(next);
-    }
+    append(keys, {begin + hulls[i].first, begin + hulls[i].past});
   }
 
   std::vector<Axis> axes_;
@@ -141,8 +134,9 @@ class Neighborhood final : public MaskPart {
 
 }  // namespace
 
-Part neighborhood(const std::vector<int64_t>& extent, const std::vector<int64_t>& kernel,
-                  const std::vector<int64_t>& dilation) {
+AttentionMask AttentionMask::neighborhood(const std::vector<int64_t>& extent,
+                                          const std::vector<int64_t>& kernel,
+                                          const std::vector<int64_t>& dilation) {
   const size_t rank = extent.size();
   const bool each = kernel.size() == rank && (dilation.empty() || dilation.size() == rank);
   if (rank < 1 || rank > kMostAxes || !each) {
@@ -162,7 +156,7 @@ Part neighborhood(const std::vector<int64_t>& extent, const std::vector<int64_t>
     }
     axes.push_back(axis);
   }
-  return std::make_shared<Neighborhood>(std::move(axes));
+  return AttentionMask(std::make_shared<Neighborhood>(std::move(axes)));
 }
 
-}  // namespace sash::mask_parts
+}  // namespace sash

@@ -3,7 +3,7 @@
 #include "mask_part.h"
 
 /// Parts that decide each pair separately: predicates and bool tensors.
-namespace sash::mask_parts {
+namespace sash {
 namespace {
 
 class PairsRule : public MaskRule {
@@ -43,13 +43,12 @@ class PredicateRule final : public PairsRule {
   std::function<bool(const MaskIndex&)> visible_;
 };
 
-class Predicate final : public MaskPart {
+class Predicate final : public NumberedPart {
  public:
   Predicate(std::function<bool(const MaskIndex&)> visible, MaskExtents extents)
-      : visible_(std::move(visible)), extents_(extents), number_(next_part_number()) {
+      : NumberedPart("predicate", 0), visible_(std::move(visible)), extents_(extents) {
     if (!visible_) throw ValueError(kMask, "a predicate", "an empty function");
   }
-  std::string text() const override { return "predicate#" + std::to_string(number_); }
   MaskExtents extents() const override { return extents_; }
   std::unique_ptr<MaskRule> bind(const MaskShape& shape) const override {
     return std::make_unique<PredicateRule>(shape, visible_);
@@ -58,7 +57,6 @@ class Predicate final : public MaskPart {
  private:
   std::function<bool(const MaskIndex&)> visible_;
   MaskExtents extents_;
-  uint64_t number_;
 };
 
 class TensorRule final : public PairsRule {
@@ -79,20 +77,15 @@ class TensorRule final : public PairsRule {
   TensorView view_;
 };
 
-class Visible final : public MaskPart {
+class Visible final : public NumberedPart {
  public:
-  explicit Visible(const Tensor& visible) : visible_(visible), number_(next_part_number()) {
+  explicit Visible(const Tensor& visible) : NumberedPart("tensor", 4), visible_(visible) {
     check_defined(kMask, visible_);
     check_dtype(kMask, visible_, DType::boolean);
     if (visible_.rank() <= 4) return;
     throw ShapeError(kMask, "a tensor that broadcasts to [B, H, S_q, S_k]",
                      sash::to_string(visible_.shape()));
   }
-  std::string text() const override {
-    return "tensor#" + std::to_string(number_) + "." + std::to_string(version_of(visible_));
-  }
-  MaskExtents extents() const override { return {extent(0) != 1, extent(1) != 1}; }
-  void fit(MaskShape& shape) const override { fit_to(shape, extent(0), extent(1)); }
   SmallVector<Tensor, 2> tensors() const override { return {visible_}; }
 
   std::unique_ptr<MaskRule> bind(const MaskShape& shape) const override {
@@ -108,21 +101,16 @@ class Visible final : public MaskPart {
   }
 
  private:
-  // An extent of the tensor as [B, H, S_q, S_k].
-  int64_t extent(int axis) const {
-    const int at = axis - 4 + visible_.rank();
-    return at < 0 ? 1 : visible_.shape()[at];
-  }
-
   Tensor visible_;
-  uint64_t number_;
 };
 
 }  // namespace
 
-Part predicate(std::function<bool(const MaskIndex&)> visible, MaskExtents extents) {
-  return std::make_shared<Predicate>(std::move(visible), extents);
+AttentionMask::AttentionMask(const Tensor& visible)
+    : AttentionMask(std::make_shared<Visible>(visible)) {}
+AttentionMask AttentionMask::predicate(std::function<bool(const MaskIndex&)> visible,
+                                       MaskExtents extents) {
+  return AttentionMask(std::make_shared<Predicate>(std::move(visible), extents));
 }
-Part visible(const Tensor& visible) { return std::make_shared<Visible>(visible); }
 
-}  // namespace sash::mask_parts
+}  // namespace sash

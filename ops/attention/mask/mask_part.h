@@ -11,7 +11,7 @@
 #include "../../kernels/attention.h"
 #include "attention_mask.h"
 
-/// What masks are made of: parts, the rules they become for given lengths, and expressions.
+/// The implementation of masks: parts, their rules for given lengths, and expressions of parts.
 namespace sash {
 
 inline constexpr const char* kMask = "attention_mask";  // in errors
@@ -27,22 +27,43 @@ struct MaskHead {
   int64_t batch = 0, head = 0;
 };
 
-/// A part of a mask, bound to lengths: what the compiler of block maps asks. Arguments lie within
+/// Appends a range, or extends the last one if the range begins in it or at its end.
+inline void append(KeyRanges& keys, IndexRange next) {
+  if (!keys.empty() && keys.back().first <= next.first && next.first <= keys.back().past) {
+    keys.back().past = std::max(keys.back().past, next.past);
+  } else {
+    keys.push_back(next);
+  }
+}
+
+inline Coverage coverage_of(bool any, bool all) {
+  return all ? Coverage::full : any ? Coverage::partial : Coverage::empty;
+}
+
+/// The coverage of `keys` by queries that see one range each, if the ranges move forward from
+/// `first` to `last`.
+inline Coverage coverage_of(IndexRange first, IndexRange last, IndexRange keys) {
+  if (keys.first >= last.past || keys.past <= first.first) return Coverage::empty;
+  return coverage_of(true, last.first <= keys.first && keys.past <= first.past);
+}
+
+/// A part of a mask, bound to lengths. The compiler of block maps calls it. Arguments lie within
 /// the lengths.
 class MaskRule {
  public:
   virtual ~MaskRule() = default;
-  /// Appends ranges that hold every key the queries see, in any order; may be conservative.
+  /// Appends ranges that contain all keys that the queries see, in any order. They may contain
+  /// more.
   virtual void key_ranges(MaskHead head, IndexRange queries, KeyRanges& keys) const = 0;
   virtual Coverage coverage(MaskHead head, IndexRange queries, IndexRange keys) const = 0;
-  /// Bit n: whether `query` sees key `key` + n. Bits past the last key are undefined.
+  /// Bit n says whether `query` sees key `key` + n. Bits past the last key are undefined.
   virtual uint64_t row_bits(MaskHead head, int64_t query, int64_t key) const = 0;
 };
 
-/// Visibility that depends on the positions of query and key alone.
+/// Visibility that depends only on the positions of query and key.
 struct PositionReach {
   CausalReach past{};        ///< of the keys up to the query's own
-  bool hides_later = false;  ///< no key after it is visible
+  bool hides_later = false;  ///< no key after the query is visible
 };
 
 /// The keys [p - left, p + right] of a query at position p.
@@ -62,7 +83,7 @@ class MaskPart {
   virtual void fit(MaskShape&) const {}
   /// Reads the part's tensors, if any. `ShapeError` or `ValueError` if it does not fit `shape`.
   virtual std::unique_ptr<MaskRule> bind(const MaskShape& shape) const = 0;
-  /// Set if visibility depends on positions alone.
+  /// Set if visibility depends only on positions.
   virtual std::optional<PositionReach> reach() const { return std::nullopt; }
   /// Set if each query sees the keys of one window.
   virtual std::optional<KeyWindow> window() const { return std::nullopt; }
@@ -77,6 +98,35 @@ class MaskPart {
   virtual void narrow(KernelContext&, const MaskShape&, bool, const TensorView&) const {}
 };
 
+/// Gives `shape` the batches and heads of a tensor, where they are not 1.
+inline void fit_to(MaskShape& shape, int64_t batch, int64_t heads) {
+  if (batch != 1) shape.batch = batch;
+  if (heads != 1) shape.heads = heads;
+}
+
+/// A part with tensors or a function. Its tensors broadcast to the first `axes` axes of
+/// [B, H, S_q, S_k].
+class NumberedPart : public MaskPart {
+ public:
+  NumberedPart(std::string name, int axes);
+  /// The name, "#", a number that no other part of the process has, and the versions of the
+  /// tensors' memory.
+  std::string text() const override;
+  MaskExtents extents() const override { return {extent(0) != 1, extent(1) != 1}; }
+  void fit(MaskShape& shape) const override { fit_to(shape, extent(0), extent(1)); }
+
+ protected:
+  /// An extent of the tensors as they broadcast.
+  int64_t extent(int axis) const;
+  /// Whether the tensors have the batches and heads of `shape`, or 1.
+  bool fits_heads(const MaskShape& shape) const;
+
+ private:
+  std::string name_;
+  int axes_;
+  uint64_t number_;
+};
+
 /// An expression of parts, made by `leaf` and `join`.
 struct MaskTerm {
   enum class Kind { part, both, either };
@@ -86,10 +136,10 @@ struct MaskTerm {
   std::shared_ptr<const MaskTerm> left{}, right{};
 
   int height = 0;          ///< operators above the deepest part
-  int run_height = 0;      ///< counting only operators of this kind without another between
-  uint64_t hash = 0;       ///< of the text; independent of how a run of one kind is nested
-  uint64_t base = 1;       ///< the hash's base to the power of the run's operands
-  bool shows_all = false;  ///< is the part "dense"
+  int run_height = 0;      ///< the same within the run of operators of this kind
+  uint64_t hash = 0;       ///< hash of the text; independent of how a run of one kind is nested
+  uint64_t base = 1;       ///< base of the hash, to the power of the number of operands in the run
+  bool shows_all = false;  ///< whether this is the part "dense"
 };
 
 using MaskTermPtr = std::shared_ptr<const MaskTerm>;
@@ -114,45 +164,9 @@ void for_each_part(const MaskTerm& term, F&& f) {
 
 std::string to_string(const MaskTerm& term);
 MaskExtents extents_of(const MaskTerm& term);
-/// The window that the expression is, if its parts are windows.
+/// The window that equals the expression, if all parts are windows.
 std::optional<KeyWindow> window_of(const MaskTerm& term);
-/// The lengths given, with the batches and heads of the expression's tensors (1 without any).
+/// These lengths, with the batches and heads of the expression's tensors (1 without tensors).
 MaskShape shape_of(const MaskTerm& term, int64_t queries, int64_t keys);
-
-/// The parts, made by the functions of `AttentionMask` of the same names.
-namespace mask_parts {
-
-using Part = std::shared_ptr<const MaskPart>;
-
-Part everything();
-Part window(std::optional<int64_t> left, std::optional<int64_t> right);
-Part dilated_window(std::optional<int64_t> left, std::optional<int64_t> right,
-                    std::vector<int64_t> dilations);
-Part global(std::vector<int64_t> tokens);
-Part sinks(int64_t n);
-Part block_sparse(const Tensor& layout, int64_t block);
-Part random_blocks(int64_t n, uint64_t seed, int64_t block);
-Part bigbird(const BigBirdOptions& options);
-Part neighborhood(const std::vector<int64_t>& extent, const std::vector<int64_t>& kernel,
-                  const std::vector<int64_t>& dilation);
-Part predicate(std::function<bool(const MaskIndex&)> visible, MaskExtents extents);
-Part visible(const Tensor& visible);
-Part key_lengths(const Tensor& lengths);
-Part packed(const Tensor& cu_seqlens);
-Part row_ranges(const Tensor& first, const Tensor& past);
-
-}  // namespace mask_parts
-
-/// Gives `shape` the batches and heads of a tensor, where they are not 1.
-inline void fit_to(MaskShape& shape, int64_t batch, int64_t heads) {
-  if (batch != 1) shape.batch = batch;
-  if (heads != 1) shape.heads = heads;
-}
-
-/// Unique within the process.
-uint64_t next_part_number();
-
-/// The version of the tensor's memory: the number of writes.
-uint32_t version_of(const Tensor& x);
 
 }  // namespace sash

@@ -4,7 +4,7 @@
 #include "mask_part.h"
 
 /// Parts of ranges: windows, dilated windows, sinks and global tokens.
-namespace sash::mask_parts {
+namespace sash {
 namespace {
 
 constexpr int64_t kUnbounded = int64_t{1} << 60;  // longer than any sequence
@@ -50,11 +50,7 @@ class WindowRule final : public MaskRule {
     keys.push_back({of(queries.first).first, of(queries.past - 1).past});
   }
   Coverage coverage(MaskHead, IndexRange queries, IndexRange keys) const override {
-    const IndexRange first = of(queries.first), last = of(queries.past - 1);
-    if (keys.first >= last.past || keys.past <= first.first) return Coverage::empty;
-    const IndexRange always = intersect(first, last);
-    const bool all = always.first <= keys.first && keys.past <= always.past;
-    return all ? Coverage::full : Coverage::partial;
+    return coverage_of(of(queries.first), of(queries.past - 1), keys);
   }
   uint64_t row_bits(MaskHead, int64_t query, int64_t key) const override {
     return bits_of(of(query), key);
@@ -118,12 +114,7 @@ class DilatedRule final : public MaskRule {
     for (int64_t n = lowest; n <= highest; ++n) {
       const IndexRange next =
           intersect({at.first + n * step, at.past + n * step}, {0, shape_.keys});
-      if (next.empty()) continue;
-      if (!keys.empty() && keys.back().past >= next.first) {
-        keys.back().past = next.past;
-      } else {
-        keys.push_back(next);
-      }
+      if (!next.empty()) append(keys, next);
     }
   }
   Coverage coverage(MaskHead, IndexRange, IndexRange) const override { return Coverage::partial; }
@@ -225,13 +216,7 @@ class GlobalRule final : public MaskRule {
 
   void key_ranges(MaskHead, IndexRange queries, KeyRanges& keys) const override {
     if (count(positions(queries)) > 0) return keys.push_back({0, shape_.keys});
-    for (const int64_t token : tokens_) {
-      if (!keys.empty() && keys.back().past == token) {
-        ++keys.back().past;
-      } else {
-        keys.push_back({token, token + 1});
-      }
-    }
+    for (const int64_t token : tokens_) append(keys, {token, token + 1});
   }
   Coverage coverage(MaskHead, IndexRange queries, IndexRange keys) const override {
     const int64_t rows = count(positions(queries)), columns = count(keys);
@@ -295,12 +280,19 @@ class Global final : public MaskPart {
 
 }  // namespace
 
-Part everything() { return std::make_shared<Window>(std::nullopt, std::nullopt); }
-Part window(Side left, Side right) { return std::make_shared<Window>(left, right); }
-Part dilated_window(Side left, Side right, std::vector<int64_t> dilations) {
-  return std::make_shared<DilatedWindow>(left, right, std::move(dilations));
+AttentionMask::AttentionMask() {
+  static const MaskTermPtr everything = leaf(std::make_shared<Window>(std::nullopt, std::nullopt));
+  term_ = everything;
 }
-Part global(std::vector<int64_t> tokens) { return std::make_shared<Global>(std::move(tokens)); }
-Part sinks(int64_t n) { return std::make_shared<Sinks>(n); }
+AttentionMask AttentionMask::window(Side left, Side right) {
+  return AttentionMask(std::make_shared<Window>(left, right));
+}
+AttentionMask AttentionMask::dilated_window(Side left, Side right, std::vector<int64_t> dilations) {
+  return AttentionMask(std::make_shared<DilatedWindow>(left, right, std::move(dilations)));
+}
+AttentionMask AttentionMask::global(std::vector<int64_t> tokens) {
+  return AttentionMask(std::make_shared<Global>(std::move(tokens)));
+}
+AttentionMask AttentionMask::sinks(int64_t n) { return AttentionMask(std::make_shared<Sinks>(n)); }
 
-}  // namespace sash::mask_parts
+}  // namespace sash

@@ -9,6 +9,7 @@
 #include <sash/tensor/factories.h>
 
 #include "../compare.h"
+#include "../names.h"
 #include "attention_reference.h"
 
 /// Attention modules over one sequence, in plain loops over float64, and how to compare with them.
@@ -73,13 +74,6 @@ inline Values plain_rows(const Values& x, const nn::MultiheadAttention& m,
 inline Tensor plain_module(const Tensor& x, const nn::MultiheadAttention& m,
                            const AttentionProblem& problem = {}) {
   return tensor(plain_linear(plain_rows(x.to_vector<double>(), m, problem), m.out_proj), x.shape());
-}
-
-/// The names of a module's parameters and buffers, in their order.
-inline std::vector<std::string> keys(const nn::Module& module) {
-  std::vector<std::string> names;
-  for (const auto& [name, tensor] : module.state_dict()) names.push_back(name);
-  return names;
 }
 
 }  // namespace sash::testing

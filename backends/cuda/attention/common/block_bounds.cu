@@ -3,12 +3,13 @@
 #include <climits>
 
 #include "../../../../ops/kernels/block_map.h"
-#include "../../runtime/check.h"
+#include "../../runtime/launch.cuh"
+#include "lanes.cuh"
 
 namespace sash::cuda {
 namespace {
 
-constexpr int kWarp = 32, kWarps = 4;
+constexpr int kWarps = 4;
 
 /// Adds query block `m` to the ranges {first, -past} of key blocks. Minima do not depend on the
 /// order.
@@ -50,22 +51,20 @@ __global__ void __launch_bounds__(kWarp* kWarps)
 
 }  // namespace
 
-void summarise_bounds(const KernelContext& context, const TensorView& bounds, int64_t query_rows,
-                      int4* summary, int2* seen_by, int64_t key_blocks) {
+void summarise_bounds(const KernelContext& context, View bounds, int64_t query_rows, int4* summary,
+                      int2* seen_by, int64_t key_blocks) {
   const int64_t queries = bounds.shape[2], per_head = (queries + query_rows - 1) / query_rows;
   const int64_t blocks = bounds.shape[0] * bounds.shape[1] * per_head;
   if (blocks == 0) return;
   const CardGuard guard(context.device.index);
-  const auto stream = static_cast<cudaStream_t>(context.stream.handle);
   if (seen_by) {  // 0x7F7F7F7F is above all block numbers
     const int64_t count = bounds.shape[0] * bounds.shape[1] * key_blocks;
-    SASH_CUDA_CHECK(
-        cudaMemsetAsync(seen_by, 0x7F, static_cast<size_t>(count) * sizeof(int2), stream));
+    SASH_CUDA_CHECK(cudaMemsetAsync(seen_by, 0x7F, static_cast<size_t>(count) * sizeof(int2),
+                                    stream_of(context)));
   }
-  summarise<<<static_cast<unsigned>((blocks + kWarps - 1) / kWarps), kWarp * kWarps, 0, stream>>>(
-      bounds.ptr<const int2>(), queries, query_rows, per_head, blocks, summary, seen_by,
-      key_blocks);
-  SASH_CUDA_CHECK(cudaGetLastError());
+  launch_kernel(context, ceil_div(blocks, kWarps), kWarp * kWarps, 0, summarise,
+                bounds.ptr<const int2>(), queries, query_rows, per_head, blocks, summary, seen_by,
+                key_blocks);
 }
 
 }  // namespace sash::cuda

@@ -4,8 +4,7 @@
 
 #include <cstdint>
 
-#include "../../../../core/backend/kernel.h"
-#include "../../../../core/backend/tensor_view.h"
+#include "../../../../tensor/kernels/view.h"
 
 namespace sash::cuda {
 
@@ -13,9 +12,10 @@ namespace sash::cuda {
 /// over the ranges [lo, hi) of queries [m query_rows, (m + 1) query_rows). `bounds` is int32
 /// [B or 1, H or 1, S_q, 2], contiguous, `summary` [B or 1, H or 1, ceil(S_q / query_rows)].
 ///
-/// `seen_by` [B or 1, H or 1, key_blocks], if given, says of each block of 64 keys which blocks of
-/// queries may see it: {m, -n} where these are among [m, n), or m >= n if there are none.
-void summarise_bounds(const KernelContext& context, const TensorView& bounds, int64_t query_rows,
-                      int4* summary, int2* seen_by = nullptr, int64_t key_blocks = 0);
+/// `seen_by` [B or 1, H or 1, key_blocks], if it is not null, gets for each block of 64 keys the
+/// range [m, n) of the query blocks that may see the block, as {m, -n}. If no query block may see
+/// it, then m >= n.
+void summarise_bounds(const KernelContext& context, View bounds, int64_t query_rows, int4* summary,
+                      int2* seen_by = nullptr, int64_t key_blocks = 0);
 
 }  // namespace sash::cuda

@@ -5,8 +5,14 @@
 #include "../../../../ops/kernels/attention.h"
 #include "block_bounds.h"
 
-/// Bounds, the ranges of keys that queries see at most, as kernels read them. Blocks are 64 x 64.
+/// Bounds as kernels read them: for each query the range of keys that the query may see. Blocks are
+/// 64 x 64.
 namespace sash::cuda {
+
+using kernels::AttentionGradients;
+using kernels::AttentionInputs;
+using kernels::AttentionParams;
+using kernels::AttentionPass;
 
 struct RowBounds {
   const int2* ranges = nullptr;  ///< [B or 1, H or 1, queries]: keys [lo, hi); null: no bounds
@@ -16,24 +22,24 @@ struct RowBounds {
   bool of_batch = false, of_head = false;
   int heads = 1;
 
-  /// Of (b, h) among the heads that differ.
+  /// The number of head (b, h) among the heads whose bounds are stored.
   __device__ int64_t head(int b, int h) const {
     return (of_batch ? b : 0) * static_cast<int64_t>(heads) + (of_head ? h : 0);
   }
 };
 
-/// The bounds of a call, with the memory of their summary, and of `seen_by` if `by_key`.
+/// Owns the bounds of a call: the memory of their summary and, if `by_key`, of `seen_by`.
 class BoundsSummary {
  public:
-  BoundsSummary(const KernelContext& context, const kernels::AttentionInputs& inputs,
-                const kernels::AttentionParams& params, bool by_key = false) {
+  BoundsSummary(const KernelContext& context, const AttentionInputs& inputs,
+                const AttentionParams& params, bool by_key = false) {
     if (!params.bounds || params.bounds->numel() == 0) return;
     constexpr int64_t rows = kernels::kBlockKeys;
     const Shape& shape = params.bounds->shape;
     const int64_t blocks = (shape[2] + rows - 1) / rows, heads = shape[0] * shape[1];
     const int64_t key_blocks = (inputs.k.shape[2] + rows - 1) / rows;
-    summary_.emplace(context, heads * blocks * static_cast<int64_t>(sizeof(int4)));
-    if (by_key) seen_by_.emplace(context, heads * key_blocks * static_cast<int64_t>(sizeof(int2)));
+    summary_.emplace(context, heads * blocks * int64_t{sizeof(int4)});
+    if (by_key) seen_by_.emplace(context, heads * key_blocks * int64_t{sizeof(int2)});
     bounds_ = {.ranges = params.bounds->ptr<const int2>(),
                .summary = summary_->ptr<const int4>(),
                .seen_by = seen_by_ ? seen_by_->ptr<const int2>() : nullptr,

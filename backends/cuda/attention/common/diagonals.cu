@@ -21,17 +21,13 @@ __global__ void __launch_bounds__(kSumThreads)
 
 template <class T>
 void sum_diagonals(const KernelContext& context, const T* diagonals, int64_t blocks,
-                   const TensorView& drelative) {
+                   View drelative) {
   const int64_t count = drelative.numel();
-  if (count == 0) return;
-  const CardGuard guard(context.device.index);
-  const auto grid = static_cast<unsigned>((count + kSumThreads - 1) / kSumThreads);
-  sum_blocks_kernel<<<grid, kSumThreads, 0, static_cast<cudaStream_t>(context.stream.handle)>>>(
-      diagonals, static_cast<int>(blocks), drelative.shape[2], count, drelative.ptr<T>());
-  SASH_CUDA_CHECK(cudaGetLastError());
+  launch_tiles(context, ceil_div(count, kSumThreads), kSumThreads, 0, sum_blocks_kernel<T>,
+               diagonals, blocks, drelative.shape[2], count, drelative.ptr<T>());
 }
 
-template void sum_diagonals(const KernelContext&, const float*, int64_t, const TensorView&);
-template void sum_diagonals(const KernelContext&, const double*, int64_t, const TensorView&);
+template void sum_diagonals(const KernelContext&, const float*, int64_t, View);
+template void sum_diagonals(const KernelContext&, const double*, int64_t, View);
 
 }  // namespace sash::cuda

@@ -13,8 +13,9 @@ struct DiagonalSquare {
   float sum[kCount];
 };
 
-/// Adds up dS of steps [kRows][kColumns], rows queries, by the distance of the key from the query,
-/// in a row of sums. `threads` threads own the row, and call all of this together.
+/// Adds dS of steps [kRows][kColumns] to a row of sums, one sum for each distance of the key from
+/// the query. Rows of a step are queries. Only the `threads` threads of this object use the row,
+/// and all of them make each call together.
 template <int kRows, int kColumns>
 struct Diagonals {
   using Square = DiagonalSquare<kRows, kColumns>;
@@ -33,8 +34,8 @@ struct Diagonals {
     }
   }
 
-  /// `distance` is that of the step's first key from its first query. The threads have to be in
-  /// sync before; `sync` syncs them again.
+  /// `distance` is the distance of the step's first key from its first query. The caller
+  /// synchronises the threads before the call; `sync` synchronises them within it.
   template <class Sync>
   __device__ void add(int distance, Sync sync) const {
     for (int d = thread; d < Square::kCount; d += threads) {
@@ -48,7 +49,8 @@ struct Diagonals {
       square.sum[d] = sum;
     }
     sync();
-    // Distances from the radius on share one sum on each side: a warp each.
+    // All distances at or beyond the radius share one sum on each side. A warp computes each of the
+    // two sums.
     const int side = thread / kWarp;
     if (side > 1) return;
     float sum = 0;
@@ -56,8 +58,7 @@ struct Diagonals {
       const int at = distance + d - (kRows - 1);
       if (side == 0 ? at <= -radius || radius == 0 : at >= radius) sum += square.sum[d];
     }
-#pragma unroll
-    for (int step = kWarp / 2; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+    sum = sum_over_lanes(sum);
     if (lane() == 0 && (side == 0 || radius > 0)) sums[side * 2 * radius] += sum;
   }
 };
@@ -66,9 +67,9 @@ struct Diagonals {
 
 namespace sash::cuda {
 
-/// drelative[b, h, d] = the sum of diagonals[b, h, block, d] over the blocks, in their order.
+/// drelative[b, h, d] = the sum of diagonals[b, h, block, d] over the blocks, in ascending order.
 template <class T>
 void sum_diagonals(const KernelContext& context, const T* diagonals, int64_t blocks,
-                   const TensorView& drelative);
+                   View drelative);
 
 }  // namespace sash::cuda

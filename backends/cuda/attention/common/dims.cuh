@@ -7,8 +7,8 @@
 
 namespace sash::cuda {
 
-/// The extents and options of a call. Blocks of its map are 64 x 64. What follows `bounds` is for
-/// general kernels only.
+/// The extents and options of a call. Blocks of its map are 64 x 64. Only general kernels read the
+/// fields after `bounds`.
 template <class T>
 struct AttentionDims {
   using C = compute_t<T>;
@@ -16,8 +16,8 @@ struct AttentionDims {
   int batches, heads, key_heads, queries, keys;
   C exponent;  ///< scale log2(e)
   C scale;
-  bool options;  ///< scores are more than products times the scale
-  bool plain;    ///< no options, no dropout, and a positive scale
+  bool options;  ///< whether scores have a softcap, a bias, a relative bias or slopes
+  bool plain;    ///< whether there are no options, no dropout, and a positive scale
   RowBounds bounds;
 
   C softcap;
@@ -30,10 +30,10 @@ struct AttentionDims {
   int64_t slope_step;
   bool dropout;
   uint32_t threshold;
-  C kept;  ///< 1 / (1 - p): the factor of weights that dropout keeps
+  C kept;  ///< 1 / (1 - p): the factor of the weights that dropout does not drop
   PhiloxState random;
 
-  AttentionDims(const kernels::AttentionInputs& x, const kernels::AttentionParams& params,
+  AttentionDims(const AttentionInputs& x, const AttentionParams& params,
                 const RowBounds& row_bounds)
       : map(params.map),
         batches(static_cast<int>(x.q.shape[0])),
@@ -71,11 +71,11 @@ struct AttentionDims {
   __device__ int64_t first_row(int b, int h, int64_t blocks) const {
     return ((map.batches == 1 ? 0 : b) * map.heads + (map.heads == 1 ? 0 : h)) * blocks;
   }
-  /// Of query block 0, in [B, H, query blocks].
+  /// The index of query block 0 of head (b, h) in [B, H, query blocks].
   __device__ int64_t block_of(int b, int h) const {
     return (static_cast<int64_t>(b) * heads + h) * map.query_blocks;
   }
-  /// Of query 0, in [B, H, queries].
+  /// The index of query 0 of head (b, h) in [B, H, queries].
   __device__ int64_t row_of(int b, int h) const {
     return (static_cast<int64_t>(b) * heads + h) * queries;
   }

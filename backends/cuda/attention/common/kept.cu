@@ -82,15 +82,11 @@ __global__ void __launch_bounds__(kKeptThreads)
 
 template <class T>
 void kept_tiles(const KernelContext& context, const AttentionDims<T>& dims, const KeptCall& call) {
-  const auto blocks = static_cast<unsigned>(dims.batches * dims.heads * dims.map.query_blocks);
-  const CardGuard guard(context.device.index);
-  kept_kernel<T>
-      <<<blocks, kKeptThreads, 0, static_cast<cudaStream_t>(context.stream.handle)>>>(dims, call);
-  SASH_CUDA_CHECK(cudaGetLastError());
+  launch_kernel(context, dims.batches * dims.heads * dims.map.query_blocks, kKeptThreads, 0,
+                kept_kernel<T>, dims, call);
 }
 
-int64_t attention_kept_bytes(const kernels::AttentionInputs& inputs,
-                             const kernels::AttentionParams& params) {
+int64_t attention_kept_bytes(const AttentionInputs& inputs, const AttentionParams& params) {
   const AttentionDims<float> dims(inputs, params, {});
   const int64_t features = std::max(inputs.q.shape[3], inputs.v.shape[3]);
   return !params.bounds && keeps_tiles(dims, features) ? 2 * kept_bytes(dims) : 0;

@@ -4,8 +4,11 @@
 
 namespace sash::cuda {
 
-/// `kernels::attention_kept_bytes` of a call whose kernels read what dropout keeps as bits.
-int64_t attention_kept_bytes(const kernels::AttentionInputs& inputs,
-                             const kernels::AttentionParams& params);
+using kernels::AttentionInputs;
+using kernels::AttentionParams;
+
+/// The size that `kernels::attention_kept_bytes` reports for a call: the bytes of its bit tiles
+/// (kept.cuh), or 0 if its kernels read none.
+int64_t attention_kept_bytes(const AttentionInputs& inputs, const AttentionParams& params);
 
 }  // namespace sash::cuda

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <limits>
 #include <string>
 
@@ -10,23 +9,33 @@
 
 namespace sash::cuda {
 
-/// Launches `blocks` blocks of `threads` threads with `shared` bytes of shared memory, for
-/// attention. `allowed` belongs to the kernel, which never needs more than `most` bytes: see
-/// `allow_shared_memory`.
+/// Bytes of dynamic shared memory: what a launch takes, and the most that its kernel ever takes.
+struct SharedBytes {
+  SharedBytes(int bytes) : SharedBytes(bytes, bytes) {}
+  SharedBytes(int bytes, int most_bytes) : taken(bytes), most(most_bytes) {}
+
+  int taken, most;
+};
+
+/// Launches `blocks` blocks of `threads` threads; does nothing for 0 blocks. Throws `ValueError` if
+/// a grid cannot have that many blocks.
 template <class... Parameters, class... Arguments>
-void launch(const KernelContext& context, void (*kernel)(Parameters...),
-            std::atomic<uint64_t>& allowed, int64_t blocks, int threads, int shared, int most,
-            const Arguments&... arguments) {
+void launch_tiles(const KernelContext& context, int64_t blocks, int threads, int shared,
+                  void (*kernel)(Parameters...), const Arguments&... arguments) {
   if (blocks == 0) return;
   if (blocks > std::numeric_limits<int32_t>::max()) {
     throw ValueError("attention", "at most 2^31 - 1 tiles", std::to_string(blocks));
   }
+  launch_kernel(context, blocks, threads, shared, kernel, arguments...);
+}
+
+/// The same, and calls `allow_shared_memory` first.
+template <auto kernel, class... Arguments>
+void launch(const KernelContext& context, int64_t blocks, int threads, const SharedBytes& shared,
+            const Arguments&... arguments) {
   const CardGuard guard(context.device.index);
-  allow_shared_memory(kernel, allowed, context.device.index, most);
-  kernel<<<static_cast<unsigned>(blocks), static_cast<unsigned>(threads),
-           static_cast<size_t>(shared), static_cast<cudaStream_t>(context.stream.handle)>>>(
-      arguments...);
-  SASH_CUDA_CHECK(cudaGetLastError());
+  if (blocks > 0) allow_shared_memory<kernel>(context.device.index, shared.most);
+  launch_tiles(context, blocks, threads, shared.taken, kernel, arguments...);
 }
 
 }  // namespace sash::cuda

@@ -28,10 +28,10 @@ __global__ void hopper_probe() {
 }
 
 bool probe_hopper_code(int card) {
-  int major = 0, minor = 0;
-  SASH_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, card));
-  SASH_CUDA_CHECK(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, card));
-  if (major != 9 || minor != 0) return false;
+  if (card_attribute(card, cudaDevAttrComputeCapabilityMajor) != 9 ||
+      card_attribute(card, cudaDevAttrComputeCapabilityMinor) != 0) {
+    return false;
+  }
   const CardGuard guard(card);
   const RelaxedCapture relaxed;  // the driver may load the code now
   cudaFuncAttributes attributes{};
@@ -69,10 +69,7 @@ int forced_limit(const char* text) {
 int shared_memory_limit(Device device) {
   static constinit PerCard limits{};
   const int limit = remembered(limits[static_cast<size_t>(device.index)], [&] {
-    int bytes = 0;
-    SASH_CUDA_CHECK(
-        cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device.index));
-    return bytes;
+    return card_attribute(device.index, cudaDevAttrMaxSharedMemoryPerBlockOptin);
   });
   const char* forced = std::getenv("SASH_SHARED_MEMORY_LIMIT");
   return forced ? std::min(limit, forced_limit(forced)) : limit;
@@ -85,7 +82,7 @@ bool has_hopper_code(Device device) {
                     [&] { return probe_hopper_code(device.index) ? yes : no; }) == yes;
 }
 
-void check_extents(const char* op, const TensorView& q, const TensorView& k) {
+void check_extents(const char* op, View q, View k) {
   constexpr int64_t most = int64_t{1} << 30;
   const int64_t largest = std::max({q.shape[0] * q.shape[1], q.shape[2], k.shape[2]});
   if (largest <= most) return;

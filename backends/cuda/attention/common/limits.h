@@ -1,32 +1,32 @@
 #pragma once
 
 #include "../../../../core/backend/device.h"
-#include "../../../../core/backend/tensor_view.h"
+#include "../../../../tensor/kernels/view.h"
 
-/// What a card, and the code that was loaded for it, allow the kernels of attention.
+/// Limits for the kernels of attention that depend on the card and on the code in the library.
 namespace sash::cuda {
 
-/// Shared memory that every card of compute capability 8.0 or above gives a block of threads: the
-/// least, that of 8.6, 8.9 and 12.x, in bytes.
+/// The shared memory in bytes that a block of threads may use on every card from compute capability
+/// 8.0 on. The cards with the least are 8.6, 8.9 and 12.x.
 inline constexpr int kLeastSharedMemory = 99 * 1024;
 
-/// Shared memory that this card gives a block of threads, in bytes: 166,912 for 8.0, 232,448 for
-/// 9.0 and 10.x. The environment variable SASH_SHARED_MEMORY_LIMIT lowers it, so that any card runs
-/// the kernels of smaller ones. `ValueError` if it holds anything else than a number from
-/// `kLeastSharedMemory` on.
+/// The shared memory in bytes that a block of threads may use on this card: 166,912 for 8.0,
+/// 232,448 for 9.0 and 10.x. The environment variable SASH_SHARED_MEMORY_LIMIT lowers the limit, so
+/// that a large card runs the kernels of smaller cards. Throws `ValueError` if the variable is not
+/// a number of at least `kLeastSharedMemory`.
 int shared_memory_limit(Device device);
 
-/// Whether the kernels that are written for sm_90a have code on this card. They are empty in a
-/// library built without 90a, and where the driver compiles PTX for another architecture. Asked of
-/// the driver once per card; it launches nothing, so it may be asked during a capture.
+/// Whether the kernels for sm_90a have code on this card. They are empty in a library that was
+/// built without 90a, and where the driver compiles PTX for another architecture. The driver is
+/// asked once for each card. Nothing is launched, so the call is allowed during a capture.
 bool has_hopper_code(Device device);
 
-/// `ValueError` of `op` if q and k [B, H, S, D] have more than 2^30 rows in a head, or heads in all
-/// batches: kernels count both in 32 bits.
-void check_extents(const char* op, const TensorView& q, const TensorView& k);
+/// Throws `ValueError` for `op` if q or k [B, H, S, D] has more than 2^30 rows in a head, or q has
+/// more than 2^30 heads in all batches. Kernels count both in 32 bits.
+void check_extents(const char* op, View q, View k);
 
-/// Calls `f<Large>()` where the card gives a block of threads the shared memory of its kernels,
-/// `Large::kMost` bytes, else `f<Small>()`, which every card does.
+/// Calls `f<Large>()` if a block of threads may use `Large::kMost` bytes of shared memory on the
+/// card, else `f<Small>()`. Every card has enough for `Small`.
 template <class Large, class Small, class F>
 void with_shape_that_fits(Device device, F&& f) {
   static_assert(Large::kMost <= 163 * 1024, "more than compute capability 8.0 has");

@@ -6,8 +6,8 @@
 
 namespace sash::cuda {
 
-/// The first and the last block that row `row` of a map lists, or {0, -1}: the least and the
-/// greatest of two ascending runs, the partial and the full ones.
+/// The first and the last block that row `row` of a map lists, or {0, -1} if it lists none. A row
+/// has two ascending runs, the partial and the full blocks.
 __device__ inline int2 listed_range(const kernels::BlockList& list, int64_t row) {
   const kernels::BlockRow& runs = list.rows[row];
   int2 range = make_int2(INT_MAX, -1);

@@ -1,9 +1,10 @@
-#include "../../../../ops/kernels/attention.h"
-
 #include <algorithm>
 
-#include "../../runtime/check.h"
+#include "../../../../ops/kernels/attention.h"
+#include "../../../../tensor/kernels/view.h"
+
 #include "../../runtime/index_flag.h"
+#include "../../runtime/launch.cuh"
 
 namespace sash::cuda {
 namespace {
@@ -92,7 +93,7 @@ __global__ void __launch_bounds__(kThreads) row_bounds_kernel(const __grid_const
 }
 
 void row_bounds(KernelContext& context, const kernels::RowBoundsParams& params, bool narrow,
-                const TensorView& bounds) {
+                View bounds) {
   const int64_t rows = bounds.shape[0] * bounds.shape[1] * bounds.shape[2];
   const int64_t sequences = params.cu_seqlens ? params.cu_seqlens->shape[0] - 1 : 0;
   const auto data = [](const TensorView* x) { return x ? x->ptr<const int32_t>() : nullptr; };
@@ -110,10 +111,7 @@ void row_bounds(KernelContext& context, const kernels::RowBoundsParams& params, 
                   index_flag(context.device.index)};
   const int64_t threads = std::max(rows, params.cu_seqlens ? sequences + 1 : 0);
   if (threads == 0) return;
-  const CardGuard guard(context.device.index);
-  row_bounds_kernel<<<static_cast<unsigned>((threads + kThreads - 1) / kThreads), kThreads, 0,
-                      static_cast<cudaStream_t>(context.stream.handle)>>>(call);
-  SASH_CUDA_CHECK(cudaGetLastError());
+  launch_kernel(context, ceil_div(threads, kThreads), kThreads, 0, row_bounds_kernel, call);
 }
 
 }  // namespace

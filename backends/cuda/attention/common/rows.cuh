@@ -2,11 +2,12 @@
 
 #include <cstdint>
 
-#include "../../../../core/backend/tensor_view.h"
+#include "../../../../tensor/kernels/view.h"
 
 namespace sash::cuda {
 
-/// [B, H, S, n] with unit stride along n. `vectors`: every row can be read 16 bytes at a time.
+/// The rows of a tensor [B, H, S, n] with unit stride along n. `vectors`: whether every row can be
+/// read 16 bytes at a time.
 template <class T>
 struct Rows {
   T* data;
@@ -22,7 +23,7 @@ struct Rows {
 };
 
 template <class T>
-Rows<T> rows_of(const TensorView& x) {
+Rows<T> rows_of(View x) {
   constexpr int64_t per_vector = 16 / sizeof(T);
   bool vectors = reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && x.shape[3] % per_vector == 0;
   for (int axis = 0; axis < 3; ++axis) {

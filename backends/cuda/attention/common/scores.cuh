@@ -2,8 +2,8 @@
 
 #include "fragments.cuh"
 
-/// General kernels: from products to scores, weights and their gradients. What options add, and
-/// what dropout keeps. Four neighbouring accumulators at a time.
+/// For general kernels: scores with all options, weights and their gradients, and dropout.
+/// Functions process four neighbouring accumulators at a time.
 namespace sash::cuda::fragments {
 
 /// The scores of one head. Rows are queries (`by_query`) or keys.
@@ -17,8 +17,9 @@ class Scores {
         has_options_(p.softcap > 0 || p.bias || p.relative),
         alibi_(p.slopes ? p.slopes[h * p.slope_step] : 0.f) {}
 
-  /// From the products sum[j] of this lane to scores to the base 2. `cap_grad` becomes the
-  /// derivatives of scores by scaled products. Element 0 is that of `row` and `column`.
+  /// Turns products, sum[j] of this lane, into scores to the base 2. Sets `cap_grad` to the
+  /// derivatives of the scores with respect to the scaled products. Element 0 is at `row` and
+  /// `column`.
   __device__ void operator()(float (&score)[4], float (&cap_grad)[4], int row, int column) const {
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
@@ -90,7 +91,7 @@ class Scores {
     return x;
   }
 
-  /// The distance of its key from its query, minus that of element 0.
+  /// The distance of the key of element e from its query, minus the same distance of element 0.
   static constexpr __device__ int relative_distance(int e) {
     return by_query ? e % 2 - 8 * (e / 2) : 8 * (e / 2) - e % 2;
   }
@@ -102,7 +103,7 @@ class Scores {
   float alibi_;
 };
 
-/// What dropout keeps of one head's probabilities.
+/// Draws which probabilities of one head dropout keeps.
 class Dropout {
  public:
   template <class T>
@@ -113,8 +114,8 @@ class Dropout {
         threshold_(p.threshold),
         keys_(p.keys) {}
 
-  /// Bit 4 j + e: whether sum[j][e] is kept, for a warp's rows from `row` on and kStep columns from
-  /// `column` on.
+  /// Bit 4 j + e tells whether dropout keeps sum[j][e]. The rows of the warp start at `row`, its
+  /// kStep columns at `column`.
   template <bool by_query, int kStep>
   __device__ uint32_t kept(int row, int column) const {
     uint32_t bits = 0;
@@ -126,9 +127,9 @@ class Dropout {
   }
 
  private:
-  /// Bits e of one j, where rows i + g and i + g + 8 are queries, columns [j, j + 8) keys. A Philox
-  /// block is four keys of a query, which belong to two lanes: one draws row g, the other row g
-  /// + 8.
+  /// The four bits e of one j. Rows i + g and i + g + 8 are queries, columns [j, j + 8) are keys. A
+  /// Philox block covers four keys of a query, which belong to two lanes. One lane draws the block
+  /// of row g, the other that of row g + 8.
   __device__ uint32_t of_queries(int i, int j) const {
     const int t = lane() % 4;
     i += lane() / 4;
@@ -140,8 +141,8 @@ class Dropout {
     return odd ? got | high << 2 : low | got << 2;
   }
 
-  /// The same where rows are keys and columns queries. Four lanes need four blocks: two runs of
-  /// four keys of two queries. Each draws one.
+  /// The same if rows are keys and columns are queries. Four lanes need four blocks, for two runs
+  /// of four keys of two queries. Each lane draws one block.
   __device__ uint32_t of_keys(int j, int i) const {
     const int g = lane() / 4, t = lane() % 4;
     i += 2 * t;
@@ -168,7 +169,7 @@ class Dropout {
     for (int e = 0; e < 4; ++e) bits |= static_cast<uint32_t>(block.lane[e] >= threshold_) << e;
     return bits;
   }
-  /// Bits of (i, j), (i, j + across), (i + down, j), (i + down, j + across).
+  /// The bits of the pairs (i, j), (i, j + across), (i + down, j), (i + down, j + across).
   __device__ uint32_t one_by_one(int i, int j, int down, int across) const {
     uint32_t bits = 0;
 #pragma unroll 1
@@ -187,9 +188,10 @@ class Dropout {
   int keys_;
 };
 
-/// From products q . k and g . v to M P, with dropout's factors M, and to E = dS times the
-/// softcap's derivative, dS = P (M dP - D). Bit e of `seen` and `kept`: element e is visible, is
-/// kept by dropout. stats(e) are those of its query. visit(dS) gets dS, 0 for hidden pairs.
+/// Turns products q . k into M P, where M are the factors of dropout, and products g . v into E,
+/// which is dS = P (M dP - D) times the derivative of the softcap. Bit e of `seen` tells whether
+/// element e is visible, bit e of `kept` whether dropout keeps it. stats(e) returns the statistics
+/// of its query. visit(dS) is called with dS, which is 0 for hidden pairs.
 template <class T, bool by_query, class Stats, class Visit>
 __device__ void form_dscores(float (&score)[4], float (&dscore)[4],
                              const Scores<T, by_query>& scores, float factor, uint32_t seen,
@@ -209,8 +211,9 @@ __device__ void form_dscores(float (&score)[4], float (&dscore)[4],
   for (int e = 0; e < 4; ++e) dscore[e] *= cap_grad[e];
 }
 
-/// Stores those of four neighbours that are not 0 to dbias, which was cleared, with rows of `keys`
-/// elements. The first is at `query` and `key`; rows are queries.
+/// Stores four neighbouring elements of dS to dbias, whose rows are queries and have `keys`
+/// elements. The first element is at `query` and `key`. Zeros are not stored, because dbias was
+/// cleared before.
 __device__ inline void put_dbias(float* dbias, int64_t keys, const float (&ds)[4], int64_t query,
                                  int key) {
 #pragma unroll

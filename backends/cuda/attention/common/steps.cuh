@@ -2,9 +2,9 @@
 
 #include "fragments.cuh"
 
-/// The order of the steps of the mma and the simple kernels. A block of threads has the queries (or
-/// the keys) of one block of the map, or of an equal part of that block. It takes the other axis in
-/// steps of kStep rows: 64 rows, or an equal part of 64.
+/// The order of the steps of the mma and the simple kernels. A block of threads processes the
+/// queries (or the keys) of one block of the map, or of an equal part of the block. It reads the
+/// other axis in steps of kStep rows: 64 rows, or an equal part of 64.
 namespace sash::cuda::fragments {
 
 inline constexpr int kBlockKeys = static_cast<int>(kernels::kBlockKeys);
@@ -17,15 +17,19 @@ inline constexpr int kBlockQueries = 64;
 struct Step {
   int first, head, block, part;
   int tile;      ///< the block's bit tile, -1 if it is full
-  bool bounded;  ///< bounds cut the block
+  bool bounded;  ///< whether bounds hide a part of the block
 
   /// Whether some pairs of the block are hidden.
   __device__ bool masked() const { return tile >= 0 || bounded; }
 };
 
-/// The steps of one block row in each of the heads [head, end_head). General kernels skip blocks
-/// that bounds hide. By all lanes of a warp.
-template <class T, bool by_query, int kStep, bool plain>
+/// How a `StepIterator` stores the block row that it visits: as a number or as an address. It
+/// depends on the kernel which of the two spills fewer registers.
+enum class RowBy { number, address };
+
+/// Visits the steps of one block row in each of the heads [head, end_head). General kernels skip
+/// blocks that bounds hide. All lanes of a warp call each function together.
+template <class T, bool by_query, int kStep, bool plain, RowBy kRowBy = RowBy::number>
 class StepIterator {
  public:
   __device__ StepIterator(const AttentionDims<T>& p, int b, int head, int end_head, int row)
@@ -64,20 +68,32 @@ class StepIterator {
 
   __device__ void open_row() {
     const int64_t blocks = by_query ? p_.map.query_blocks : p_.map.key_blocks;
-    runs_ = list_.rows + p_.first_row(b_, at_.head, blocks) + row_;
-    open_run(runs_->partial);
-    partial_ = true;
+    const int64_t row = p_.first_row(b_, at_.head, blocks) + row_;
+    if constexpr (kRowBy == RowBy::number) {
+      unopened_ = static_cast<int>(row);
+      open_run(list_.rows[unopened_].partial);
+    } else {
+      unopened_ = list_.rows + row;
+      open_run(unopened_->partial);
+    }
   }
   __device__ void open_run(const kernels::BlockRun& run) {
     entry_ = run.first;
     end_ = run.first + run.count;
   }
 
-  /// Goes on from the partial blocks of the row to its full ones. False after these.
+  /// Continues with the run of full blocks after the run of partial blocks. Returns false after the
+  /// run of full blocks.
   __device__ bool next_run() {
-    if (!partial_) return false;
-    open_run(runs_->full);
-    partial_ = false;
+    if constexpr (kRowBy == RowBy::number) {
+      if (unopened_ < 0) return false;
+      open_run(list_.rows[unopened_].full);
+      unopened_ = -1;
+    } else {
+      if (!unopened_) return false;
+      open_run(unopened_->full);
+      unopened_ = nullptr;
+    }
     return true;
   }
 
@@ -88,7 +104,7 @@ class StepIterator {
     ++entry_;
   }
 
-  /// The next block of the row.
+  /// Finds the next block of the row. Returns false if there is none.
   __device__ bool next_block() {
     if constexpr (!plain) {
       if (p_.bounds.summary) {
@@ -105,7 +121,7 @@ class StepIterator {
     return true;
   }
 
-  /// The next of the run. Lanes look at 32 entries at once.
+  /// Finds the next block of the run that bounds do not hide. The lanes test 32 entries at once.
   __device__ bool next_block_within_bounds() {
     const int4* summary = p_.bounds.summary + p_.bounds.head(b_, at_.head) * p_.map.query_blocks;
     for (; entry_ < end_; entry_ += kWarp) {
@@ -128,8 +144,8 @@ class StepIterator {
   const AttentionDims<T>& p_;
   const kernels::BlockList& list_;
   int b_, row_, end_head_;
-  const kernels::BlockRow* runs_;  ///< of the row
-  bool partial_;                   ///< whether [entry_, end_) are entries of partial blocks
+  /// The block row whose run of full blocks is still to come; -1 or null if there is none.
+  std::conditional_t<kRowBy == RowBy::number, int, const kernels::BlockRow*> unopened_;
   int entry_, end_;
   Step at_;
 };

@@ -2,17 +2,18 @@
 
 #include "one_pass.cuh"
 
-/// Parts of dQ that groups hand over in shared memory. One warp adds those of a group to their sums
-/// in turn, by bulk copies, so that the group waits neither for its turn nor for memory.
+/// Parts of dQ that groups pass on in shared memory. For each group, one warp adds the parts to
+/// their sums by bulk copies, when it is their turn. So the group waits neither for its turn nor
+/// for memory.
 namespace sash::cuda::hopper {
 
-/// A part [64][64], as the threads of a group hold it.
+/// A part [64][64], in the order of the accumulators of a group.
 struct alignas(128) PartOfQueries {
   float4 chunk[8 * kGroup];
 };
 
-/// Named barriers of a group and its adder: `full` once the group has written a buffer, `empty`
-/// once the adder has read it.
+/// Named barriers of a group and its adder. The group arrives at `full` when it has written a
+/// buffer, the adder arrives at `empty` when it has read the buffer.
 __device__ inline int full_barrier(int buffer, int group) { return 5 + 4 * buffer + group; }
 __device__ inline int empty_barrier(int buffer, int group) { return 7 + 4 * buffer + group; }
 inline constexpr int kHandover = kGroup + 32;  ///< threads at each
@@ -35,7 +36,7 @@ class Adder {
       const bool last = last_;
       barrier_sync(full_barrier(buffer, group_), kHandover);
       if (lane() == 0) add(turn, buffer);
-      // The next step of a work tile follows soon, another work tile perhaps not.
+      // The next step of a work tile follows soon, but the next work tile may not.
       if (!last) find();
       if (lane() == 0) bulk_wait_read();
       __syncwarp();
@@ -51,12 +52,12 @@ class Adder {
  private:
   /// The turn of a work tile at a query block.
   struct Turn {
-    int* done;   ///< how many work tiles have had theirs; null: the step has no block
+    int* done;   ///< how many work tiles have had their turn; null if the step has no block
     float4* to;  ///< the sums
     int place;
   };
 
-  /// Finds the turn of the next step. False: there are no more steps.
+  /// Finds the turn of the next step. Returns false after the last step.
   __device__ bool find() {
     const auto& p = x_.dims;
     if (last_) {
@@ -85,10 +86,10 @@ class Adder {
     return true;
   }
 
-  /// Asks whether it is the turn.
+  /// Reads from memory whether it is the turn.
   __device__ void ask() { is_due_ = is_due_ || load_acquire(turn_.done) == turn_.place; }
 
-  /// The first part of a block is stored, others are added.
+  /// Stores the first part of a query block, and adds all later parts.
   __device__ void add(const Turn& turn, int buffer) {
     if (!turn.done) return;
     const PartOfQueries& part = shared_.staged[buffer][group_];
@@ -100,7 +101,7 @@ class Adder {
     bulk_commit();
   }
 
-  /// Once the part is in the sums.
+  /// Waits until the part is in the sums, then passes the turn on.
   __device__ void pass_on(const Turn& turn) {
     bulk_wait();
     if (turn.done) store_release(turn.done, turn.place + 1);
@@ -114,7 +115,7 @@ class Adder {
   Turn turn_;
   int b_, tile_;
   bool is_due_ = false;
-  bool last_ = true;  ///< whether the step that was found last is its work tile's last
+  bool last_ = true;  ///< whether the latest step that was found is the last step of its work tile
 };
 
 }  // namespace sash::cuda::hopper

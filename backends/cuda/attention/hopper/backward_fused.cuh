@@ -5,11 +5,11 @@
 /// All gradients in one pass, for heads of 64. Each group adds its part of dQ when it is its turn,
 /// and writes dq if its turn is the last.
 ///
-/// Memory: as the kernel of dk and dv; for each step and work tile also one addition to the sums of
-/// the step's query blocks.
+/// Memory traffic: that of the kernel of dk and dv (backward_keys.cuh), and for each step of a work
+/// tile one addition to the sums of the step's query blocks.
 namespace sash::cuda::hopper {
 
-/// Two groups, each with 64 keys; two blocks of queries a step.
+/// Two groups, each with 64 keys. A step has two blocks of queries.
 template <class T>
 struct FusedShape : Groups<2> {
   using Element = T;
@@ -17,7 +17,7 @@ struct FusedShape : Groups<2> {
   static constexpr int kResident = 2, kOperands = 2, kWorkTiles = kResident + 1;
   static constexpr int kStages = 3, kStagesOfB = kStages, kListeners = 1;
   static constexpr bool kTakesBounds = false, kBackwards = true;
-  static constexpr int kListed = 1;  // registers do for no more
+  static constexpr int kListed = 1;  // with two, registers would spill
   static_assert(kBlocks == kGroups, "a part of dQ for each group");
   using Rows = Tile<T, kWidth, kBlock>;
   using Resident = Rows;
@@ -66,9 +66,10 @@ class FusedGroup : public Consumer<FusedGroup<S, T>, S, Fused<T>, FusedShared<S>
     const Operand keys = keys_.at(at_resident_.stage(), sizeof(shared_.resident[0]));
     const Operand k = keys.at(row_, sizeof(typename S::Rows));
     const Operand v = k + sizeof(shared_.resident[0][0]);
-    // Of its own: derived from `keys`, ptxas lacks a register and serialises products.
+    // Computed anew: if it were derived from `keys`, ptxas would lack a register and serialise
+    // products.
     const Operand keys_of_both = keys.at(0, 0);
-    // dP', then dQ: one array, as registers for both would not do.
+    // First dP', then dQ: they share an array, because there are not enough registers for both.
     float score[kScores], other[kScores];
     auto& dq = reinterpret_cast<float(&)[32]>(other);
     start_scores(score, k);
@@ -98,7 +99,7 @@ class FusedGroup : public Consumer<FusedGroup<S, T>, S, Fused<T>, FusedShared<S>
     at_.advance();
   }
 
-  /// No rows are shared: `reduce` is never called.
+  /// Never called, because groups of this kernel share no block row.
   __device__ void reduce(float*) {}
 
   /// Rows [first, first + rows) of dk and dv of key head (b, h).
@@ -109,11 +110,11 @@ class FusedGroup : public Consumer<FusedGroup<S, T>, S, Fused<T>, FusedShared<S>
   }
 
  private:
-  /// What the sums of dV, and those of dK and dQ, lack.
+  /// The factors that the sums of dV, and the sums of dK and dQ, are still to be multiplied by.
   __device__ float factor() const { return S::kDropout ? x_.dims.kept : 1.f; }
   __device__ float dscore_factor() const { return x_.dims.scale * factor(); }
 
-  /// Reads what is listed of a step, before its tiles are there.
+  /// Reads the step's list entries, before its tiles have arrived.
   __device__ void read_step(const typename FusedShared<S>::StepState& at) {
     shared_.step_full[at.stage()].wait(at.parity());
     const auto& step = shared_.step[at.stage()];
@@ -147,8 +148,8 @@ class FusedGroup : public Consumer<FusedGroup<S, T>, S, Fused<T>, FusedShared<S>
     warpgroup_commit();
   }
 
-  /// What is listed of a step, as bits: whether it is the last, whether the group has a mask, and
-  /// which blocks are hidden from group i.
+  /// The step's list entries as bits: whether the step is the last, whether the group has a mask,
+  /// and which blocks are hidden from group i.
   static constexpr uint32_t kLast = 1, kMasked = 2;
   static __device__ uint32_t hidden_bit(int i, int block) { return 4u << (i * S::kBlocks + block); }
   __device__ bool is(uint32_t bit) const { return listed_ & bit; }
@@ -163,7 +164,8 @@ class FusedGroup : public Consumer<FusedGroup<S, T>, S, Fused<T>, FusedShared<S>
     for (int block = 0; block < S::kBlocks; ++block) dot_[block].load(stats[block].neg_dot);
   }
 
-  /// From S' to dV and dK, whose products run on, and dS' in shared memory.
+  /// Forms P and dS' from S', stores dS' to shared memory, and starts the products of dV and dK.
+  /// The product of dK is still running on return.
   __device__ void form_dscores(float (&score)[32 * S::kBlocks], float (&dscore)[32 * S::kBlocks],
                                Operand v) {
     const int s = this->stage_of(at_);
@@ -210,7 +212,7 @@ class FusedGroup : public Consumer<FusedGroup<S, T>, S, Fused<T>, FusedShared<S>
     // dS' = P dP'
 #pragma unroll
     for (int i = 0; i < kScores; ++i) dscore[i] *= score[i];
-    // Hidden keys and values may hold anything.
+    // Hidden keys and values may be any numbers, also NaN.
     if (is(kMasked)) {
 #pragma unroll
       for (int block = 0; block < S::kBlocks; ++block) {
@@ -249,11 +251,12 @@ class FusedGroup : public Consumer<FusedGroup<S, T>, S, Fused<T>, FusedShared<S>
     shared_.b_ring.release(at_);
   }
 
-  /// Starts this group's part of dQ = dS K: that of its block.
+  /// Starts this group's part of dQ = dS K: the rows of its block of queries.
   __device__ void start_queries(float (&dq)[32], Operand k) {
     shared_.dscores_full.wait(parity_);
     fence_operand(dq);
-    // Where a block of keys is hidden, dS is 0, and stands for K too, which may hold anything.
+    // If a block of keys is hidden, its dS is 0. The product then reads dS in place of K, because K
+    // may be any numbers, also NaN.
     using Square = typename S::Square;
     const Operand other = dscores_ + sizeof(Square);
     const Operand first = is_hidden(0, row_) ? dscores_ : k;
@@ -270,8 +273,8 @@ class FusedGroup : public Consumer<FusedGroup<S, T>, S, Fused<T>, FusedShared<S>
     return shared_.turns.turn[slot][row_].at;
   }
 
-  /// After the products of dK and dQ of the step at `at`: adds that part of dQ in turn; the last
-  /// part writes dq.
+  /// Called after the products of dK and dQ of the step at `at`. Adds the part of dQ when it is its
+  /// turn. The group that adds the last part writes dq.
   __device__ void add_queries(const typename FusedShared<S>::StepState& at, const TurnAt& turn,
                               float (&dq)[32]) {
     fence_operand(dq);
@@ -288,7 +291,7 @@ class FusedGroup : public Consumer<FusedGroup<S, T>, S, Fused<T>, FusedShared<S>
     at_turn_.advance();
   }
 
-  /// Initial accumulators [64][64]: a value for each column.
+  /// Initialises accumulators [64][64] with a value for each column.
   static __device__ void start_from(float* sum, const float (&values)[kBlock]) {
     for_columns(values, [&](int i, float x) { set(sum[i], x); });
   }
@@ -299,9 +302,10 @@ class FusedGroup : public Consumer<FusedGroup<S, T>, S, Fused<T>, FusedShared<S>
 
   const Operand keys_, q_, dscores_;
   const uint32_t square_of_;
-  ColumnValues lse_, dot_[S::kBlocks];  ///< statistics; without dropout
-  uint32_t listed_, next_;              ///< of the step at hand, and of the one that was read
-  uint32_t parity_ = 0;                 ///< of the step, for dS'
+  ColumnValues lse_, dot_[S::kBlocks];  ///< the statistics, in kernels without dropout
+  uint32_t listed_,
+      next_;             ///< list entries of the current step, and of the step that was read last
+  uint32_t parity_ = 0;  ///< of the step, for dS'
   typename TurnRing<S::kBlocks>::State at_turn_;
   Mask<S::kBlocks, false> mask_, kept_;
   float dk_[kSums], dv_[kSums];
@@ -314,10 +318,7 @@ __global__ void __launch_bounds__(S::kThreads, 1) fused_kernel(const __grid_cons
   auto& shared = *reinterpret_cast<FusedShared<S>*>(raw);
   specialize_warps<S>(
       shared, [&] { FusedGroup<S, T>(x, shared).run(); },
-      [&] {
-        list_steps<S, false>(
-            x, shared, [](const WorkTile&) {}, x.k, x.v);
-      },
+      [&] { list_steps<S, false>(x, shared, no_work, x.k, x.v); },
       [&] { copy_queries<S>(x, shared); }, [&] { await_turns<S>(x, shared); },
       [&] { pass_turns<S>(x, shared); });
 #endif
@@ -325,11 +326,7 @@ __global__ void __launch_bounds__(S::kThreads, 1) fused_kernel(const __grid_cons
 
 template <class S, class T = typename S::Element>
 void launch_fused(const KernelContext& context, const Fused<T>& call) {
-  static_assert(sizeof(FusedShared<S>) <= kSharedBytes);
-  static constinit std::atomic<uint64_t> allowed{0};
-  constexpr auto shared = static_cast<int>(sizeof(FusedShared<S>));
-  launch(context, fused_kernel<S>, allowed, std::min(multiprocessors(context), call.order.tiles),
-         S::kThreads, shared, shared, call);
+  launch_in_order<fused_kernel<S>, S, FusedShared<S>>(context, call);
 }
 
 template <class T, Kind kind>

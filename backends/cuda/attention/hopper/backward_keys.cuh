@@ -2,40 +2,32 @@
 
 #include "backward.cuh"
 
-/// dK = scale dS' Q and dV = P' g, with resident keys and values; the queries of all heads that
-/// read them stream past. Rows of scores are keys: S' = K Q', dP' = V g'. Where dK and dV do not
-/// fit the registers of one group (`split`), one group forms dK, another S' once more and dV.
+/// dK = scale dS' Q and dV = P' g. Keys and values are resident; the queries of all heads that read
+/// them are streamed. Rows of scores are keys: S' = K Q', dP' = V g'. If dK and dV do not fit into
+/// the registers of one group (`split`), one group forms dK, and another group forms S' again and
+/// dV.
 ///
-/// Memory: for a work tile, a block of threads reads k and v once and each listed block of q, g and
-/// their statistics once a head; it writes dk and dv once.
+/// Memory traffic: for a work tile, a block of threads reads k and v once, and for each head every
+/// listed block of q, g and their statistics once. It writes dk and dv once.
 namespace sash::cuda::hopper {
 
 template <class S>
 struct KeyShared : SharedStorage<S> {
-  BlockStats stats[S::kStages];  ///< of the queries in ring `a`
+  BlockStats stats[S::kStages][1];  ///< of the queries in ring `a`
 };
 
-/// Shapes by the width of tiles.
+/// Shapes by the width of tiles; the key of a general kernel is minus the width.
 template <class T, int width, bool general>
-struct KeyShapes;
-template <class T>
-struct KeyShapes<T, 32, false> : BackwardShape<T, 32, 3, 6, 2, false> {};
-template <class T>
-struct KeyShapes<T, 64, false> : BackwardShape<T, 64, 3, 6, 2, false> {};
-template <class T>
-struct KeyShapes<T, 96, false> : BackwardShape<T, 96, 2, 4, 2, false> {};
-template <class T>
-struct KeyShapes<T, 128, false> : BackwardShape<T, 128, 2, 3, 2, true> {};
-template <class T>
-struct KeyShapes<T, 256, false> : BackwardShape<T, 256, 1, 2, 1, false, 2> {};
-template <class T>
-struct KeyShapes<T, 64, true> : General<BackwardShape<T, 64, 2, 2, 2, false>> {};
-template <class T>
-struct KeyShapes<T, 128, true> : General<BackwardShape<T, 128, 2, 2, 1, false>> {};
-template <class T>
-struct KeyShapes<T, 256, true> : General<BackwardShape<T, 256, 1, 2, 1, false, 2>> {};
+using KeyShapes = ShapeOf<general ? -width : width, For<32, BackwardShape<T, 32, 3, 6, 2, false>>,
+                          For<64, BackwardShape<T, 64, 3, 6, 2, false>>,
+                          For<96, BackwardShape<T, 96, 2, 4, 2, false>>,
+                          For<128, BackwardShape<T, 128, 2, 3, 2, true>>,
+                          For<256, BackwardShape<T, 256, 1, 2, 1, false, 2>>,
+                          For<-64, General<BackwardShape<T, 64, 2, 2, 2, false>>>,
+                          For<-128, General<BackwardShape<T, 128, 2, 2, 1, false>>>,
+                          For<-256, General<BackwardShape<T, 256, 1, 2, 1, false, 2>>>>;
 
-/// A consumer group, which forms dk, dv or both of a block row.
+/// A consumer group. It forms dk, dv or both of a block row.
 template <class S, class T, bool forms_dk, bool forms_dv>
 class KeyGroup
     : public Consumer<KeyGroup<S, T, forms_dk, forms_dv>, S, Backward<T>, KeyShared<S>, false> {
@@ -93,7 +85,7 @@ class KeyGroup
       mask.load(x_.dims, this->work(), step, row_);
     }
     const Operand q = q_.at(s, sizeof(shared_.a[0])), g = q + sizeof(shared_.a);
-    const BlockStats& stats = shared_.stats[s];
+    const BlockStats& stats = shared_.stats[s][0];
     // S' = K Q' - lse / scale, dP' = V g' - D. General kernels subtract later.
     constexpr bool add = !S::kGeneral;
     if constexpr (add) start_from(score_, stats.neg_lse);
@@ -163,7 +155,7 @@ class KeyGroup
     shared_.a_ring.release(at_);
   }
 
-  /// Initial accumulators [64][64]: a value for each column.
+  /// Initialises accumulators [64][64] with a value for each column.
   static __device__ void start_from(float (&sum)[32], const float (&value)[kBlock]) {
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
@@ -174,7 +166,7 @@ class KeyGroup
     fence_operand(sum);
   }
 
-  /// General kernels: M P and E (docs/block_maps.md).
+  /// For general kernels: forms M P and E (docs/block_maps.md).
   __device__ void form_general(const BlockStats& stats, const Mask<1, false>& mask,
                                const StepPosition& at) {
     fence_operand(score_);
@@ -221,31 +213,16 @@ __global__ void __launch_bounds__(S::kThreads, 1)
       KeyGroup<S, T, false, true>(x, shared).run();
     }
   };
-  const auto copy_queries = [&](int stage, int, int found, int b, int h, Barrier& full) {
-    const int block = found == kNoBlock ? 0 : found;
-    copy_rows(shared.a[stage], 0, x.q, block * kBlock, h, b, full);
-    copy_row(&shared.stats[stage], x.stats_map, static_cast<int>(x.dims.block_of(b, h)) + block,
-             full);
-  };
-  const auto copy_cotangents = [&](int stage, int, int block, int b, int h, Barrier& full) {
-    const int row = min(block, static_cast<int>(x.dims.map.query_blocks)) * kBlock;
-    copy_rows(shared.b[stage], 0, x.g, row, h, b, full);
-  };
   specialize_warps<S>(
-      shared, consume,
-      [&] {
-        list_steps<S, false>(
-            x, shared, [](const WorkTile&) {}, x.k, x.v);
-      },
-      [&] { copy_steps<S, false>(x, shared, sizeof(BlockStats), copy_queries, copy_cotangents); });
+      shared, consume, [&] { list_steps<S, false>(x, shared, no_work, x.k, x.v); },
+      [&] { copy_queries<S>(x, shared); });
 #endif
 }
 
 template <class S, class T = typename S::Element>
 void launch_keys(const KernelContext& context, const Backward<T>& call) {
   static_assert(S::kStagesOfB == S::kStages);
-  static constinit std::atomic<uint64_t> allowed{0};
-  launch_persistent<S, KeyShared<S>, false>(context, key_kernel<S>, allowed, call);
+  launch_persistent<key_kernel<S>, S, KeyShared<S>, false>(context, call);
 }
 
 template <class T, Kind kind>

@@ -4,10 +4,10 @@
 #include "../common/diagonals.cuh"
 #include "backward.cuh"
 
-/// dQ = scale dS K, with resident queries and cotangents; keys and values stream past.
+/// dQ = scale dS K. Queries and cotangents are resident; keys and values are streamed.
 ///
-/// Memory: for a work tile, a block of threads reads q, g, out and lse once and each listed block
-/// of keys and values once; it writes dq and the statistics once.
+/// Memory traffic: for a work tile, a block of threads reads q, g, out and lse once, and each
+/// listed block of keys and values once. It writes dq and the statistics once.
 namespace sash::cuda::hopper {
 
 template <class S>
@@ -17,27 +17,18 @@ struct GeneralQueryShared : SharedStorage<S> {
 template <class S>
 using QueryShared = std::conditional_t<S::kGeneral, GeneralQueryShared<S>, SharedStorage<S>>;
 
-/// Shapes by the width of tiles.
+/// Shapes by the width of tiles; the key of a general kernel is minus the width.
 template <class T, int width, bool general>
-struct QueryShapes;
-template <class T>
-struct QueryShapes<T, 32, false> : BackwardShape<T, 32, 4, 4, 2, false> {};
-template <class T>
-struct QueryShapes<T, 64, false> : BackwardShape<T, 64, 3, 6, 2, false> {};
-template <class T>
-struct QueryShapes<T, 96, false> : BackwardShape<T, 96, 3, 3, 2, false> {};
-template <class T>
-struct QueryShapes<T, 128, false> : BackwardShape<T, 128, 3, 4, 1, false> {};
-template <class T>
-struct QueryShapes<T, 256, false> : BackwardShape<T, 256, 2, 2, 1, false, 1, 1> {};
-template <class T>
-struct QueryShapes<T, 64, true> : General<BackwardShape<T, 64, 3, 2, 1, false>> {};
-template <class T>
-struct QueryShapes<T, 128, true> : General<BackwardShape<T, 128, 2, 2, 1, false>> {};
-template <class T>
-struct QueryShapes<T, 256, true> : General<BackwardShape<T, 256, 1, 2, 1, false>> {};
+using QueryShapes = ShapeOf<general ? -width : width, For<32, BackwardShape<T, 32, 4, 4, 2, false>>,
+                            For<64, BackwardShape<T, 64, 3, 6, 2, false>>,
+                            For<96, BackwardShape<T, 96, 3, 3, 2, false>>,
+                            For<128, BackwardShape<T, 128, 3, 4, 1, false>>,
+                            For<256, BackwardShape<T, 256, 2, 2, 1, false, 1, 1>>,
+                            For<-64, General<BackwardShape<T, 64, 3, 2, 1, false>>>,
+                            For<-128, General<BackwardShape<T, 128, 2, 2, 1, false>>>,
+                            For<-256, General<BackwardShape<T, 256, 1, 2, 1, false>>>>;
 
-/// Prefetches the rows of `out` that the groups will read to L2.
+/// Prefetches to the L2 cache the rows of `out` that the groups will read.
 template <int kBlockRows, class T>
 __device__ void prefetch_out(const Backward<T>& x, const WorkTile& work) {
   const Rows<const T> out = x.out.at(work.b, work.h);
@@ -53,7 +44,7 @@ __device__ void prefetch_out(const Backward<T>& x, const WorkTile& work) {
   }
 }
 
-/// A consumer group, which has the queries of a block row.
+/// A consumer group. It forms dq of a block row.
 template <class S, class T>
 class QueryGroup : public Consumer<QueryGroup<S, T>, S, Backward<T>, QueryShared<S>, true> {
   using Base = Consumer<QueryGroup, S, Backward<T>, QueryShared<S>, true>;
@@ -84,9 +75,10 @@ class QueryGroup : public Consumer<QueryGroup<S, T>, S, Backward<T>, QueryShared
   }
 
  private:
-  /// lse and D of this warp's 16 rows, and both to memory for the kernel of dk and dv.
+  /// Computes lse and D of this warp's 16 rows, and writes both to memory for the kernel of dk and
+  /// dv.
   __device__ void form_stats(const SharedWorkTile<S::kBlockRows>& work) {
-    // `across` lanes a row, each with `parts` chunks of it; `down` rows at a time.
+    // `across` lanes read a row, `parts` chunks each. A warp reads `down` rows at a time.
     constexpr int across = S::kWidth % 64 == 0 ? S::kWidth / 8 : 4, parts = S::kWidth / 8 / across;
     constexpr int down = 32 / across, turns = 16 / down;
     const AttentionDims<T>& p = x_.dims;
@@ -121,10 +113,9 @@ class QueryGroup : public Consumer<QueryGroup<S, T>, S, Backward<T>, QueryShared
       float sum = 0;
 #pragma unroll
       for (int part = 0; part < parts; ++part) {
-        sum = dot_of(g.read(row, chunk + part * across), out[i][part], sum);
+        sum = dot_of<T>(g.read(row, chunk + part * across), out[i][part], sum);
       }
-#pragma unroll
-      for (int step = across / 2; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+      sum = sum_over_lanes<across>(sum);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int mine = lane() / 4 + 8 * half;
@@ -144,26 +135,14 @@ class QueryGroup : public Consumer<QueryGroup<S, T>, S, Backward<T>, QueryShared
     }
   }
 
-  /// The products of eight pairs of elements, added to `sum`.
-  static __device__ float dot_of(const uint4& a, const uint4& b, float sum) {
-    const uint32_t x[4] = {a.x, a.y, a.z, a.w}, y[4] = {b.x, b.y, b.z, b.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float2 u = unpack(std::type_identity<T>{}, x[i]);
-      const float2 w = unpack(std::type_identity<T>{}, y[i]);
-      sum = fmaf(u.x, w.x, fmaf(u.y, w.y, sum));
-    }
-    return sum;
-  }
-
-  /// Makes a step the one at hand.
+  /// Makes a step the current step.
   __device__ void take(const typename Base::Listed& listed) {
     last_ = listed.last;
     masked_ = listed.tile[0] >= 0;
     visible_ = listed.tile[0] != kEmpty;
   }
 
-  /// Starts to load the mask of the step at hand, whose keys are there.
+  /// Starts to load the mask of the current step, whose keys have arrived.
   __device__ void load_mask() {
     const auto& step = this->step();
     if (masked_ || S::kGeneral) mask_.load(x_.dims, this->work(), step, row_);
@@ -199,8 +178,8 @@ class QueryGroup : public Consumer<QueryGroup<S, T>, S, Backward<T>, QueryShared
       shared_.b_ring.release(at_);
       auto before = at_;
       at_.advance();
-      // dQ += dS K of a step runs while the weights of the next are formed. A hidden step ends this
-      // loop: its stages are released before anything else is awaited.
+      // The product dQ += dS K of a step runs while the weights of the next step are formed. A
+      // hidden step ends this loop, so that its stages are released before the next wait.
       while (S::kOverlap && !ended_ && visible_) {
         shared_.a_ring.wait(at_);
         load_mask();
@@ -266,7 +245,8 @@ class QueryGroup : public Consumer<QueryGroup<S, T>, S, Backward<T>, QueryShared
     take(next_);
   }
 
-  /// General kernels: M P and E (docs/block_maps.md), and the gradients of bias and relative bias.
+  /// For general kernels: forms M P and E (docs/block_maps.md), and the gradients of bias and
+  /// relative bias.
   __device__ void form_general() {
     fence_operand(score_);
     fence_operand(dscore_);
@@ -354,9 +334,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
 template <class S, class T = typename S::Element>
 void launch_queries(const KernelContext& context, const Backward<T>& call) {
   static_assert(S::kSplit == 1);
-  static constinit std::atomic<uint64_t> allowed{0};
-  launch_persistent<S, QueryShared<S>, true>(context, query_kernel<S>, allowed, call,
-                                             !call.diagonals);
+  launch_persistent<query_kernel<S>, S, QueryShared<S>, true>(context, call, !call.diagonals);
 }
 
 template <class T, Kind kind>

@@ -3,31 +3,36 @@
 #include "../../runtime/dependent_launch.cuh"
 #include "adder.cuh"
 
-/// All gradients in one pass, for long rows. As `fused_kernel`, but each group hands its part
-/// [64][64] of dQ over to a warp that adds it, so a group waits for no turn; dq is written
-/// afterwards (`write_queries`). What a group waits for in a step costs more than what it computes:
-/// a read of shared memory behind products takes hundreds of cycles. So it waits at named barriers,
-/// reads what is listed once, and starts the next step's scores before it hands over.
+/// All gradients in one pass, for long rows. It differs from `fused_kernel` in this: each group
+/// passes its part [64][64] of dQ to a warp that adds the part, so that the group does not wait for
+/// its turn. `write_queries` writes dq afterwards. In a step, a group spends more time on waiting
+/// than on computing: a read of shared memory that is issued after products takes hundreds of
+/// cycles. So groups wait at named barriers, read each list entry once, and start the scores of the
+/// next step before they pass on their part.
 ///
-/// Memory: as `fused_kernel`, and the sums are written and read once more.
+/// Memory traffic: that of `fused_kernel`, and one write and one read of the sums.
 namespace sash::cuda::hopper {
 
-/// Two groups, each with 64 keys; one or two blocks of queries a step.
+/// Two groups, each with 64 keys. A step has one or two blocks of queries.
 template <class T, int width>
 struct StagedShape : Groups<2> {
   using Element = T;
   static constexpr int kWidth = width, kBlockRows = 2, kBlocks = 128 / width;
   static constexpr int kResident = kBlocks, kOperands = 2;
   static constexpr int kStages = 2, kStagesOfB = 2;
-  static constexpr int kListeners = kGroups;  ///< their adders
-  /// Adders may lag kStages steps behind those that are listed, each of which may be a work tile.
+  static constexpr int kListeners = kGroups;  ///< the adders of the groups
+  /// Adders may lag kStages steps behind the listed steps, and each step may be a separate work
+  /// tile.
   static constexpr int kWorkTiles = kStages + 1;
   static constexpr bool kTakesBounds = false, kBackwards = true;
   static constexpr int kListed = 1;
-  static constexpr int kParts = width / 64;                ///< of dQ's features
-  static constexpr int kSquares = width == 64 ? 1 : 2;     ///< steps whose dS' has memory
-  static constexpr int kStaged = 2;                        ///< steps whose dQ has
-  static constexpr bool kWeightsInMemory = kSquares == 2;  ///< dS' of dK, where registers do not do
+  static constexpr int kParts = width / 64;  ///< parts of dQ along its features
+  static constexpr int kSquares =
+      width == 64 ? 1 : 2;           ///< how many steps' dS' are in shared memory
+  static constexpr int kStaged = 2;  ///< how many steps' parts of dQ are in shared memory
+  static constexpr bool kWeightsInMemory =
+      kSquares ==
+      2;  ///< whether the product of dK reads dS' from shared memory; registers hold no copy then
   static_assert(kParts * kBlocks == kGroups, "a part of dQ for each group");
   using Rows = Tile<T, width, kBlock>;
   using Resident = Rows;
@@ -42,7 +47,7 @@ struct StagedShared : SharedStorage<S> {
   PartOfQueries staged[S::kStaged][S::kGroups];
 };
 
-/// A consumer group, which forms dk and dv of a block row, and a part of dq of each step.
+/// A consumer group. It forms dk and dv of a block row, and a part of dq of each step.
 template <class S, class T>
 class StagedGroup : public Consumer<StagedGroup<S, T>, S, Fused<T>, StagedShared<S>, false> {
   using Base = Consumer<StagedGroup, S, Fused<T>, StagedShared<S>, false>;
@@ -89,7 +94,7 @@ class StagedGroup : public Consumer<StagedGroup<S, T>, S, Fused<T>, StagedShared
     }
   }
 
-  /// No rows are shared: `reduce` is never called.
+  /// Never called, because groups of this kernel share no block row.
   __device__ void reduce(float*) {}
 
   /// Rows [first, first + rows) of dk and dv of key head (b, h).
@@ -100,11 +105,12 @@ class StagedGroup : public Consumer<StagedGroup<S, T>, S, Fused<T>, StagedShared
   }
 
  private:
-  /// The group's part of dQ: its block of the step, and its part of the features.
+  /// Which part of dQ the group forms: the number of the step's block, and of the part of the
+  /// features.
   __device__ int block_of_part() const { return S::kParts == 1 ? row_ : 0; }
   __device__ int part() const { return S::kParts == 1 ? 0 : row_; }
 
-  /// Starts S' = K Q' of the step at hand, and reads what is listed of it.
+  /// Starts S' = K Q' of the current step, and reads the step's list entries.
   __device__ void start_scores(float (&score)[kScores], Operand k) {
     shared_.a_ring.wait(at_);
     fence_operand(score);
@@ -119,14 +125,14 @@ class StagedGroup : public Consumer<StagedGroup<S, T>, S, Fused<T>, StagedShared
     }
   }
 
-  /// From S', which is in flight, to dV, dQ, and dK, which is in flight. True if the step is the
-  /// work tile's last.
+  /// Forms P and dS from S', whose product is running, and starts the products of dV, dQ and dK.
+  /// The product of dK is still running on return. Returns true for the last step of the work tile.
   __device__ bool take_step(float (&score)[kScores], Operand v, Operand part_of_k) {
     const int s = this->stage_of(at_);
     const Operand q = q_.ahead(s, sizeof(shared_.a[0])), g = q + sizeof(shared_.a);
     const auto& stats = shared_.stats[s];
     const auto& step = this->step();
-    // Votes, so that the compiler knows these to be uniform.
+    // By votes, so that the compiler knows that the values are uniform.
     const bool hides_first = __any_sync(~0u, of_part_[0] == kEmpty);
     const bool hides_second = __any_sync(~0u, of_part_[1] == kEmpty);
     const bool last = __any_sync(~0u, listed_.last);
@@ -136,7 +142,8 @@ class StagedGroup : public Consumer<StagedGroup<S, T>, S, Fused<T>, StagedShared
     const bool masked = __any_sync(~0u, !full);
     if (masked) mask_.template load<false>(x_.dims, this->work(), step, row_);
     if constexpr (S::kDropout) load_kept(kept_, x_, this->work(), step, row_);
-    // dP' = V g'; then dQ: one array, as registers for both would not do.
+    // First dP' = V g', then dQ: they share an array, because there are not enough registers for
+    // both.
     float other[kScores];
     auto& dq = reinterpret_cast<float(&)[32]>(other);
     ColumnValues values;
@@ -177,7 +184,7 @@ class StagedGroup : public Consumer<StagedGroup<S, T>, S, Fused<T>, StagedShared
 #pragma unroll
       for (int i = 0; i < 32; ++i) part[i] *= score[32 * block + i];
     }
-    // Hidden keys and values may hold anything.
+    // Hidden keys and values may be any numbers, also NaN.
     if (masked) {
 #pragma unroll
       for (int block = 0; block < S::kBlocks; ++block) {
@@ -208,8 +215,8 @@ class StagedGroup : public Consumer<StagedGroup<S, T>, S, Fused<T>, StagedShared
     warpgroup_commit();
     fence_proxy_async();
     meet();
-    // dQ = dS K. Where a block of keys is hidden, dS is 0, and stands for K too, which may hold
-    // anything.
+    // dQ = dS K. If a block of keys is hidden, its dS is 0. The product then reads dS in place of
+    // K, because K may be any numbers, also NaN.
     const Operand dscores = dscores_.ahead(square_, sizeof(shared_.dscores[0]));
     const Operand first = dscores.ahead(block_of_part(), sizeof(shared_.dscores[0][0]));
     const Operand second = first + sizeof(Square);
@@ -238,10 +245,10 @@ class StagedGroup : public Consumer<StagedGroup<S, T>, S, Fused<T>, StagedShared
     return last;
   }
 
-  /// Until both groups are here. Lower names are those of groups, higher ones of adders.
+  /// Waits for both groups. Lower barrier names belong to groups, higher names to adders.
   static __device__ void meet() { barrier_sync(4, S::kGroups * kGroup); }
 
-  /// Stores this group's part of dQ for the warp that adds it, and tells so.
+  /// Stores this group's part of dQ for the warp that adds it.
   __device__ void stage(const float (&dq)[32]) {
     barrier_sync(empty_barrier(staged_, row_), kHandover);
     float4* const to = shared_.staged[staged_][row_].chunk + threadIdx.x % kGroup;
@@ -260,9 +267,9 @@ class StagedGroup : public Consumer<StagedGroup<S, T>, S, Fused<T>, StagedShared
 
   const Operand keys_, q_, dscores_;
   const uint32_t square_of_;
-  int square_ = 0, staged_ = 0;   ///< buffers of the step
-  typename Base::Listed listed_;  ///< of the step whose scores run
-  int of_part_[S::kGroups];       ///< its tiles for both rows, of the block of `part`
+  int square_ = 0, staged_ = 0;   ///< the buffers that the current step uses
+  typename Base::Listed listed_;  ///< list entries of the step whose scores are being computed
+  int of_part_[S::kGroups];       ///< the tiles of both rows for the block `block_of_part()`
   Mask<S::kBlocks, false> mask_, kept_;
   float dk_[kSums], dv_[kSums];
 };
@@ -279,21 +286,14 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   };
   specialize_warps<S>(
       shared, [&] { StagedGroup<S, T>(x, shared).run(); },
-      [&] {
-        list_steps<S, false>(
-            x, shared, [](const WorkTile&) {}, x.k, x.v);
-      },
+      [&] { list_steps<S, false>(x, shared, no_work, x.k, x.v); },
       [&] { copy_queries<S>(x, shared); }, [&] { add_parts(0); }, [&] { add_parts(1); });
 #endif
 }
 
 template <class S, class T = typename S::Element>
 void launch_staged(const KernelContext& context, const Fused<T>& call) {
-  static_assert(sizeof(StagedShared<S>) <= kSharedBytes);
-  static constinit std::atomic<uint64_t> allowed{0};
-  constexpr auto shared = static_cast<int>(sizeof(StagedShared<S>));
-  launch(context, staged_kernel<S>, allowed, std::min(multiprocessors(context), call.order.tiles),
-         S::kThreads, shared, shared, call);
+  launch_in_order<staged_kernel<S>, S, StagedShared<S>>(context, call);
 }
 
 template <class T, Kind kind>

@@ -4,24 +4,25 @@
 
 #include "scheduler.cuh"
 
-/// The blocks of a call's map, as one warp lists them and the others learn of them.
+/// The blocks of a call's map: one warp lists them and publishes them to the other warps.
 namespace sash::cuda::hopper {
 
-/// What a block is to a block row: the number of its bit tile, or one of these. kBounded + 1 + that
-/// if bounds cut the block.
+/// The tile of a block in a block row: the number of the bit tile, kFull or kEmpty. If bounds hide
+/// a part of the block, kBounded + 1 is added.
 inline constexpr int kFull = -1, kEmpty = -2, kBounded = 1 << 30;
-/// Past the last block.
+/// The block number after the last block.
 inline constexpr int kNoBlock = INT_MAX;
 
-/// Visits the blocks within bounds that any block row of a work tile lists, ascending, or
-/// descending (`backwards`), each once. By all lanes of a warp. Rows are query blocks (`by_query`)
-/// or key blocks. Groups that share a row take turns: kBlocks blocks, a step, each.
+/// Visits each block once that a block row of a work tile lists and that bounds do not hide, in
+/// ascending or in descending order (`backwards`). All lanes of a warp call each function together.
+/// Rows are query blocks (`by_query`) or key blocks. Groups that share a row take turns, and a turn
+/// is one step of kBlocks blocks.
 template <class T, int kBlockRows, bool by_query, int kBlocks, bool bounded, bool backwards>
 class BlockIterator {
   static_assert(!(bounded && backwards));
 
  public:
-  /// Of query head h.
+  /// Visits the blocks of query head h.
   __device__ BlockIterator(const AttentionDims<T>& p, const WorkTile& work, int h)
       : p_(p),
         list_(by_query ? p.map.by_query : p.map.by_key),
@@ -49,8 +50,8 @@ class BlockIterator {
 
   __device__ bool more() const { return block_ != kNoBlock; }
 
-  /// The next block, or kNoBlock. All groups wait for this: it has no branch, and uses what it
-  /// loads one call later.
+  /// Returns the next block, or kNoBlock. All groups wait for this function, so it has no
+  /// branch, and uses loaded values only in the next call.
   __device__ int next() {
     const int block = block_;
     const bool mine = current_.block == block;
@@ -67,23 +68,24 @@ class BlockIterator {
     return backwards && block != kNoBlock ? ~block : block;
   }
 
-  /// What the block that `next` returned is to group w, on lane 2 w.
+  /// On lane 2 w: the tile, for group w, of the block that `next` returned.
   __device__ int tile() const { return tile_; }
 
  private:
   static constexpr int kAhead = backwards ? -1 : 1;
 
-  // Lane 2 w has the partial blocks of row w, lane 2 w + 1 the full ones. Backwards, blocks are
-  // complemented, so that the next one is the least here too.
+  // Lane 2 w visits the partial blocks of row w, lane 2 w + 1 the full blocks. If `backwards`,
+  // block numbers are complemented, so that the next block has the smallest number in both
+  // directions.
   struct Entry {
     int block, tile;
   };
-  /// Starts to load an entry, any if it is past the end: the list has a padding entry.
+  /// Starts to load an entry. Past the end it loads some entry: the list has a padding entry.
   __device__ Entry fetch(int entry) const {
     const int at = backwards ? entry : min(entry, end_);
     return {list_.block_at(at), list_.tile_at(at)};
   }
-  /// That entry, or none if it is past the end.
+  /// The fetched entry, or an empty entry past the end.
   __device__ Entry checked(const Entry& fetched, int entry) const {
     if (backwards ? entry <= end_ : entry >= end_) return {kNoBlock, kEmpty};
     return {backwards ? ~fetched.block : fetched.block, fetched.tile};
@@ -107,8 +109,8 @@ class BlockIterator {
     entry = lower_bound(first, entry, end);
     end = max(entry, lower_bound(past, entry, end));
   }
-  /// The first of the entries [low, high) whose block is at least `block`. Blocks ascend, so it is
-  /// at most as many entries on as `block` is past the first one's; the first probe is there.
+  /// The first of the entries [low, high) whose block is at least `block`. Blocks ascend, so the
+  /// entry is at most `block` - (first block) entries after `low`. The search starts there.
   __device__ int lower_bound(int block, int low, int high) const {
     if (low >= high) return low;
     high = low + min(high - low, max(0, block - list_.block_at(low)));
@@ -122,7 +124,7 @@ class BlockIterator {
     return low;
   }
 
-  /// Marks what bounds hide of an entry.
+  /// Marks an entry that bounds hide, or of which they hide a part.
   __device__ Entry apply_bounds(const Entry& entry) const {
     if constexpr (!bounded) return entry;
     const int block = min(by_query ? entry.block : row_, INT_MAX / kBlock - 1);
@@ -143,7 +145,7 @@ class BlockIterator {
   const kernels::BlockList& list_;
   const bool shared_;
   int turn_ = 0;                             ///< blocks since group 0's turn began
-  int block_;                                ///< the next
+  int block_;                                ///< the next block
   int summaries_ = 0;                        ///< the head's first summary, if rows are key blocks
   int max_lo_ = INT_MIN, min_hi_ = INT_MAX;  ///< of the row, if it is a query block
   int row_;
@@ -151,17 +153,17 @@ class BlockIterator {
   Entry current_, prefetched_;
 };
 
-/// What is published of the blocks of one step.
+/// The list entries of one step, in shared memory.
 template <int kBlockRows, int kBlocks>
 struct alignas(16) Step {
   int block[kBlocks];
-  int b;     ///< < 0: no more steps
+  int b;     ///< < 0 after the last step
   int h;     ///< the query head
-  int last;  ///< whether it is the work tile's last
+  int last;  ///< whether the step is the last of its work tile
   int tile[kBlockRows][kBlocks];
 
-  /// By all lanes: the blocks, and on lane 2 w what they are to group w. Readers wait for `full`,
-  /// which counts kBlockRows arrivals.
+  /// Publishes the blocks, and their tiles for group w, which lane 2 w passes. All lanes call this.
+  /// Readers wait for `full`, which counts kBlockRows arrivals.
   __device__ void publish(const int (&number)[kBlocks], const int (&tile_of_lane)[kBlocks],
                           int batch, int head, bool is_last, Barrier& full) {
     if (lane() == 0) {
@@ -178,7 +180,7 @@ struct alignas(16) Step {
     }
     full.arrive(writes);
   }
-  /// Publishes that no more steps come.
+  /// Publishes that there are no further steps.
   __device__ void publish_end(Barrier& full) {
     if (lane() == 0) b = -1;
     full.arrive(lane() < kBlockRows);

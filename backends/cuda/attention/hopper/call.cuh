@@ -5,7 +5,7 @@
 #include "launch.cuh"
 
 /// The parameters of the sm_90 kernels, and their launchers. The kernels take long to compile, so
-/// each kind of a launcher is instantiated in a source of its own (cmake/SashSources.cmake).
+/// each kind of a launcher is instantiated in a separate source (cmake/SashSources.cmake).
 namespace sash::cuda::hopper {
 
 template <class T>
@@ -14,33 +14,34 @@ struct Forward {
   CUtensorMap q, k, v;
   Rows<T> out;
   float* lse;
-  const uint64_t* kept;  ///< see KeptCall, `by_query`; null if not Kind::dropout
+  const uint64_t* kept;  ///< bit tiles `by_query` (KeptCall); null unless Kind::dropout
   TileOrder order;
 };
 
-/// Writes out and lse, in tiles of `width` features; Kind::dropout has 64 or 128, for a call that
-/// keeps tiles (common/kept.cuh).
+/// Writes out and lse, in tiles of `width` features. Kind::dropout takes widths of 64 and 128, for
+/// calls that read bit tiles (`keeps_tiles` in common/kept.cuh).
 template <class T, Kind kind>
 void forward(const KernelContext& context, const Forward<T>& call, int width);
 
-/// The row statistics of a query block: -lse / scale, which the accumulators of q . k start from,
-/// so that P = 2^(exponent sum); and -D, which those of g . v start from, so that dS = P sum. Here
-/// D = rowsum(g . out) - g_lse. Past the end -infinity and 0, so that P = 0. General kernels,
-/// and the one pass unless it is that of 64 features with dropout, have -lse to the base 2 instead
-/// of -lse / scale. In the one pass rows are in the order of `place_of_row`.
+/// The row statistics of a query block, with D = rowsum(g . out) - g_lse. The accumulators of q . k
+/// start from -lse / scale, so that P = 2^(exponent sum). The accumulators of g . v start from -D,
+/// so that dS = P sum. Past the last query the values are -infinity and 0, so that P = 0. General
+/// kernels store -lse to the base 2 instead of -lse / scale. So do the one-pass kernels, except for
+/// 64 features with dropout; in all of them the rows are in the order of `place_of_row`.
 struct alignas(128) BlockStats {
   float neg_lse[kBlock], neg_dot[kBlock];
 };
 
-/// Where the value of a row of a block is, if threads are to read those of their columns four at a
-/// time: chunks are for two neighbours in each of two blocks of 8. What four lanes read at once
-/// lies in different banks.
+/// The place of a row's value in a block, in an order in which threads read the values of their
+/// columns four at a time. A chunk of four has two neighbouring values from each of two blocks of
+/// 8. The chunks that four lanes read at once are in different banks.
 __device__ inline int place_of_row(int row) {
   const int of_four = row % 8 / 2, chunk = row / 16;
   return 4 * (4 * of_four + (chunk ^ of_four / 2)) + row / 8 % 2 * 2 + row % 2;
 }
 
-/// f(i, value) for each accumulator i of [64][64] and the value of its column, from that order.
+/// Calls f(i, value) for each accumulator i of [64][64] with the value of its column. `values` are
+/// in the order of `place_of_row`.
 template <class F>
 __device__ void for_columns(const float (&values)[kBlock], F&& f) {
   const int of_four = lane() % 4;
@@ -65,24 +66,26 @@ struct Backward {
   Rows<const T> out;
   const float *lse, *g_lse;
   Rows<T> dq, dk, dv;
-  float* dbias;           ///< null if not wanted
+  float* dbias;           ///< null if it is not needed
   BlockStats* stats;      ///< [B, H, query blocks], written by the kernel of dq
   CUtensorMap stats_map;  ///< of `stats`
-  float* diagonals;       ///< [B, H, query blocks, 2 R + 1]: dS along diagonals; null if not wanted
+  float* diagonals;       ///< [B, H, query blocks, 2 R + 1]: sums of dS along diagonals, or null
   TileOrder order;
 };
 
-/// Writes dq and the statistics, in tiles of `width` features; general: dbias and diagonals too.
+/// Writes dq and the statistics, in tiles of `width` features. General kernels also write dbias and
+/// the diagonals.
 template <class T, Kind kind>
 void backward_queries(const KernelContext& context, const Backward<T>& call, int width);
 
-/// Then dk and dv.
+/// Writes dk and dv. Called after `backward_queries`.
 template <class T, Kind kind>
 void backward_keys(const KernelContext& context, const Backward<T>& call, int width);
 
-/// In global memory: sums of dq, to which work tiles add in turn (turns.cuh).
+/// Sums of dq in global memory, to which work tiles add in turn (turns.cuh).
 struct TurnMemory {
-  /// [B, H, query blocks][width / 64]: how many work tiles have had their turn; 0 at first.
+  /// [B, H, query blocks][width / 64]: how many work tiles have had their turn. 0 before the kernel
+  /// starts.
   int* done;
   int2* tiles;   ///< [map rows of query blocks]: the first and the last work tile in it
   float4* sums;  ///< [B, H, query blocks][width / 64][8][kGroup]: not yet scaled
@@ -94,22 +97,24 @@ template <class T>
 struct Fused : Backward<T> {
   Rows<const T> g_rows;
   TurnMemory turns;
-  const uint64_t* kept;  ///< see KeptCall, not `by_query`; null: no dropout
+  const uint64_t* kept;  ///< bit tiles `by_key` (KeptCall); null without dropout
 };
 
-/// First: the statistics, the turns, zeros for queries that see no key.
+/// The first kernel of a one-pass call. Writes the statistics and the turns, and zeros to dq for
+/// queries that see no key.
 template <class T>
 void row_stats(const KernelContext& context, const Fused<T>& call, int width);
 
-/// Then dq, dk and dv. 64 features.
+/// The second kernel: writes dq, dk and dv. For tiles of 64 features.
 template <class T, Kind kind>
 void backward_fused(const KernelContext& context, const Fused<T>& call);
 
-/// Or dk, dv and the sums; 64 or 128 features, with dropout 128.
+/// The alternative second kernel: writes dk, dv and the sums of dq. For tiles of 64 or 128
+/// features, with dropout 128.
 template <class T, Kind kind>
 void backward_staged(const KernelContext& context, const Fused<T>& call, int width);
 
-/// Then dq from the sums.
+/// Called after `backward_staged`: writes dq from the sums.
 template <class T>
 void write_queries(const KernelContext& context, const Fused<T>& call, int width);
 

@@ -4,8 +4,8 @@
 #include <string>
 #include <string_view>
 
-#include "../../../../tensor/kernels/memory.h"
 #include "../../hopper/tensor_map.h"
+#include "../../shape/readable.h"
 #include "../common/diagonals.cuh"
 #include "../common/kept.cuh"
 #include "../common/limits.h"
@@ -14,29 +14,6 @@
 
 namespace sash::cuda {
 namespace {
-
-/// A view that fits a tensor map: `x` itself, or a contiguous copy.
-class Readable {
- public:
-  Readable(KernelContext& context, const TensorView& x) : view_(x) {
-    if (fits_tensor_map(x)) return;
-    copy_.emplace(context, x.numel() * size_of(x.dtype));
-    view_.strides = contiguous_strides(x.shape);
-    view_.data = copy_->ptr<void>();
-    kernels::copy(context, x, view_);
-  }
-  const TensorView& view() const { return view_; }
-
- private:
-  TensorView view_;
-  std::optional<Workspace> copy_;
-};
-
-template <class F>
-void with_half(DType dtype, F&& f) {
-  dtype == DType::bfloat16 ? f(std::type_identity<__nv_bfloat16>{})
-                           : f(std::type_identity<__half>{});
-}
 
 /// How a backward pass is formed: dq, then dk and dv, with seven products, or in one pass with
 /// five.
@@ -59,8 +36,9 @@ bool is_window(const kernels::BlockMap& map) {
 }
 
 /// How many heads run at a time in one pass. If neighbouring tiles of a head start together, each
-/// waits for the one before it; with more heads at a time they start farther apart. But the q, g
-/// and sums of these heads should stay in the L2 cache. Tiles of windows start apart anyway.
+/// waits for the tile before it. If a larger number of heads run at a time, neighbouring tiles
+/// start farther apart. But the q, g and sums of these heads should stay in the L2 cache. Tiles of
+/// windows start apart anyway.
 int heads_together(const kernels::BlockMap& map, int heads, int64_t head_bytes) {
   constexpr int64_t kCached = 32 << 20;
   const int64_t least = is_window(map) ? 4 : 8;
@@ -109,9 +87,9 @@ void run_one_pass(const KernelContext& context, hopper::Fused<T> call, Passes pa
   using namespace hopper;
   const AttentionDims<T>& p = call.dims;
   const int64_t heads = int64_t{p.batches} * p.heads, blocks = heads * p.map.query_blocks;
-  const Workspace counts(context, (1 + blocks * width / 64) * static_cast<int64_t>(sizeof(int)));
-  const Workspace tiles_of_rows(context, rows_of(p.map) * static_cast<int64_t>(sizeof(int2)));
-  const int64_t sums_bytes = blocks * 64 * width * static_cast<int64_t>(sizeof(float));
+  const Workspace counts(context, (1 + blocks * width / 64) * int64_t{sizeof(int)});
+  const Workspace tiles_of_rows(context, rows_of(p.map) * int64_t{sizeof(int2)});
+  const int64_t sums_bytes = blocks * 64 * width * int64_t{sizeof(float)};
   const Workspace sums(context, sums_bytes);
   call.turns = {.done = counts.ptr<int>() + 1,
                 .tiles = tiles_of_rows.ptr<int2>(),
@@ -125,7 +103,7 @@ void run_one_pass(const KernelContext& context, hopper::Fused<T> call, Passes pa
   row_stats(context, call, width);
   std::optional<KeptTiles<T>> bits;
   if (!p.plain) {
-    bits.emplace(context, p, kept, kernels::AttentionPass::backward, false, true);
+    bits.emplace(context, p, kept, AttentionPass::backward, false, true);
     call.kept = bits->by_key();
   }
   if (passes == Passes::fused) {
@@ -144,21 +122,20 @@ bool attention_hopper_runs(Device device) {
          shared_memory_limit(device) >= static_cast<int>(hopper::kSharedBytes);
 }
 
-bool attention_hopper_takes(const kernels::AttentionInputs& inputs) {
+bool attention_hopper_takes(const AttentionInputs& inputs) {
   const auto& [q, k, v] = inputs;
-  const auto fits = [](const TensorView& x) {
+  const auto fits = [](View x) {
     return fits_tensor_map(x) && x.shape[3] % 8 == 0 && x.shape[3] <= 256;
   };
   return fits(q) && fits(k) && fits(v);
 }
 
-void attention_hopper_forward(KernelContext& context, const kernels::AttentionInputs& inputs,
-                              const kernels::AttentionParams& params, const TensorView& out,
-                              const TensorView& lse) {
+void attention_hopper_forward(KernelContext& context, const AttentionInputs& inputs,
+                              const AttentionParams& params, View out, View lse) {
   using namespace hopper;
   const auto& [q, k, v] = inputs;
   const BoundsSummary summary(context, inputs, params);
-  with_half(q.dtype, [&]<class T>(std::type_identity<T>) {
+  dispatch_device_halves(q.dtype, "attention", [&]<class T>(TypeTag<T>) {
     const AttentionDims<T> dims(inputs, params, summary.bounds());
     const int width = tile_width(std::max(q.shape[3], v.shape[3]), !dims.plain);
     const int slab = slab_of(width);
@@ -171,8 +148,7 @@ void attention_hopper_forward(KernelContext& context, const kernels::AttentionIn
                     .kept = nullptr,
                     .order = {}};
     if (keeps_tiles(dims, width)) {
-      const KeptTiles<T> bits(context, dims, params.kept, kernels::AttentionPass::forward, true,
-                              false);
+      const KeptTiles<T> bits(context, dims, params.kept, AttentionPass::forward, true, false);
       call.kept = bits.by_query();
       return forward<T, Kind::dropout>(context, call, width);
     }
@@ -181,14 +157,13 @@ void attention_hopper_forward(KernelContext& context, const kernels::AttentionIn
   });
 }
 
-void attention_hopper_backward(KernelContext& context, const kernels::AttentionInputs& inputs,
-                               const kernels::AttentionParams& params,
-                               const kernels::AttentionGradients& gradients) {
+void attention_hopper_backward(KernelContext& context, const AttentionInputs& inputs,
+                               const AttentionParams& params, const AttentionGradients& gradients) {
   using namespace hopper;
   const auto& [q, k, v] = inputs;
-  const Readable g(context, gradients.g);
+  const Readable g(context, gradients.g, fits_tensor_map(gradients.g));
   const BoundsSummary summary(context, inputs, params, true);
-  with_half(q.dtype, [&]<class T>(std::type_identity<T>) {
+  dispatch_device_halves(q.dtype, "attention", [&]<class T>(TypeTag<T>) {
     const AttentionDims<T> p(inputs, params, summary.bounds());
     const int width = tile_width(std::max(q.shape[3], v.shape[3]), !p.plain);
     const int slab = slab_of(width);
@@ -211,7 +186,7 @@ void attention_hopper_backward(KernelContext& context, const kernels::AttentionI
         .order = {},
     };
     const int64_t blocks = int64_t{p.batches} * p.heads * p.map.query_blocks;
-    const Workspace stats(context, blocks * static_cast<int64_t>(sizeof(BlockStats)));
+    const Workspace stats(context, blocks * int64_t{sizeof(BlockStats)});
     call.stats = stats.ptr<BlockStats>();
     call.stats_map = tensor_map(stats.ptr<float>(), blocks, sizeof(BlockStats) / sizeof(float));
     if (const Passes passes = passes_of(p, width); passes != Passes::two) {
@@ -226,7 +201,7 @@ void attention_hopper_backward(KernelContext& context, const kernels::AttentionI
     std::optional<Workspace> diagonals;
     if (gradients.drelative) {
       const int64_t columns = gradients.drelative->shape[2];
-      diagonals.emplace(context, blocks * columns * static_cast<int64_t>(sizeof(float)));
+      diagonals.emplace(context, blocks * columns * int64_t{sizeof(float)});
       call.diagonals = diagonals->ptr<float>();
     }
     backward_queries<T, Kind::general>(context, call, width);

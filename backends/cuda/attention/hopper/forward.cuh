@@ -8,13 +8,14 @@
 /// for softmax", 2018) whose products overlap the exponentials (J. Shah et al., "FlashAttention-3",
 /// NeurIPS 2024).
 ///
-/// Memory: for a work tile, a block of threads reads the queries once and each listed block of keys
-/// and values once; it writes the rows of out and lse once.
+/// Memory traffic: for a work tile, a block of threads reads the queries once, and each listed
+/// block of keys and values once. It writes the rows of out and lse once.
 namespace sash::cuda::hopper {
 
-/// Tiles of `width` features; `rows` blocks of 64 queries a work tile; `blocks` blocks of 64 keys a
-/// step. `overlap`: products run while weights are formed, which takes registers. `resident` stages
-/// of queries: with two, one is filled while the other is in use.
+/// Tiles have `width` features. A work tile has `rows` blocks of 64 queries, a step has `blocks`
+/// blocks of 64 keys. `overlap`: products run while weights are formed, which takes registers.
+/// `resident` is the number of stages for queries: with two, one is filled while the other is in
+/// use.
 template <class T, int width, int rows, int blocks, int stages, bool overlap, int resident = 2>
 struct ForwardShape : Groups<rows> {
   using Element = T;
@@ -26,37 +27,28 @@ struct ForwardShape : Groups<rows> {
   using Streamed = Tile<T, width, kKeys>;
 };
 
-/// Shapes by the width of tiles.
+/// Shapes by the width of tiles; the key of a general kernel is minus the width.
 template <class T, int width, bool general>
-struct ForwardShapes;
-template <class T>
-struct ForwardShapes<T, 32, false> : ForwardShape<T, 32, 4, 1, 4, true> {};
-template <class T>
-struct ForwardShapes<T, 64, false> : ForwardShape<T, 64, 4, 1, 8, true> {};
-template <class T>
-struct ForwardShapes<T, 96, false> : ForwardShape<T, 96, 3, 1, 4, true> {};
-template <class T>
-struct ForwardShapes<T, 128, false> : ForwardShape<T, 128, 3, 1, 4, true> {};
-template <class T>
-struct ForwardShapes<T, 256, false> : ForwardShape<T, 256, 2, 1, 2, true, 1> {};
-template <class T>
-struct ForwardShapes<T, 64, true> : General<ForwardShape<T, 64, 3, 1, 2, false>> {};
-template <class T>
-struct ForwardShapes<T, 128, true> : General<ForwardShape<T, 128, 2, 1, 2, false>> {};
-template <class T>
-struct ForwardShapes<T, 256, true> : General<ForwardShape<T, 256, 1, 1, 2, false, 1>> {};
+using ForwardShapes = ShapeOf<
+    general ? -width : width, For<32, ForwardShape<T, 32, 4, 1, 4, true>>,
+    For<64, ForwardShape<T, 64, 4, 1, 8, true>>, For<96, ForwardShape<T, 96, 3, 1, 4, true>>,
+    For<128, ForwardShape<T, 128, 3, 1, 4, true>>, For<256, ForwardShape<T, 256, 2, 1, 2, true, 1>>,
+    For<-64, General<ForwardShape<T, 64, 3, 1, 2, false>>>,
+    For<-128, General<ForwardShape<T, 128, 2, 1, 2, false>>>,
+    For<-256, General<ForwardShape<T, 256, 1, 1, 2, false, 1>>>>;
 
-/// For long but uneven block rows, such as those of causal masks: two key blocks a step make
-/// products of 128 columns, and two block rows a work tile differ less in length than three.
+/// For long but uneven block rows, such as causal masks have. With two key blocks in a step,
+/// products have 128 columns. Two block rows of a work tile differ less in length than three.
 template <class T>
 using LongShape = ForwardShape<T, 128, 2, 2, 2, true>;
 
-/// For calls of fewer tiles than multiprocessors. Rows have the same bits as in tiles of more rows.
+/// For calls of fewer tiles than multiprocessors. Each row has the same bits as in the larger work
+/// tiles.
 template <class T, int width>
 using FewShape = ForwardShape<T, width, 2, 1, 512 / width, true>;
 
-/// Whether a call has so few in shape S. Not with long rows: their bits depend on how many groups
-/// share them.
+/// Whether a call has fewer tiles in shape S than the card has multiprocessors. False for maps with
+/// long rows, because their bits depend on how many groups share a row.
 template <class S, class T>
 bool has_few_tiles(const KernelContext& context, const AttentionDims<T>& p) {
   const int64_t head_tiles = (p.map.query_blocks + S::kBlockRows - 1) / S::kBlockRows;
@@ -64,14 +56,14 @@ bool has_few_tiles(const KernelContext& context, const AttentionDims<T>& p) {
          int64_t{p.batches} * p.heads * head_tiles < multiprocessors(context);
 }
 
-/// Whether block rows have at least 16 entries in the mean, and are uneven.
+/// Whether block rows have a mean of at least 16 entries, and are uneven.
 inline bool is_long(const kernels::BlockMap& map) {
   const kernels::BlockList& list = map.by_query;
   const int64_t rows = map.batches * map.heads * map.query_blocks;
   return list.entries >= 16 * rows && is_uneven(list, rows);
 }
 
-/// A consumer group, which has the queries of a block row.
+/// A consumer group. It forms out and lse of a block row.
 template <class S, class T>
 class ForwardGroup : public Consumer<ForwardGroup<S, T>, S, Forward<T>, SharedStorage<S>, true> {
   using Base = Consumer<ForwardGroup<S, T>, S, Forward<T>, SharedStorage<S>, true>;
@@ -130,9 +122,7 @@ class ForwardGroup : public Consumer<ForwardGroup<S, T>, S, Forward<T>, SharedSt
     float factor[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float total = total_[half];
-      total += __shfl_xor_sync(~0u, total, 1);
-      total += __shfl_xor_sync(~0u, total, 2);
+      const float total = sum_over_quad(total_[half]);
       factor[half] = total == 0 ? 0.f : (S::kDropout ? x_.dims.kept : 1.f) / total;
       if (lane() % 4 == 0 && row_of(half) < rows) {
         lse[row_of(half)] =
@@ -143,7 +133,7 @@ class ForwardGroup : public Consumer<ForwardGroup<S, T>, S, Forward<T>, SharedSt
   }
 
  private:
-  /// Waits for the keys of the step at hand; whether it is visible to this group.
+  /// Waits for the keys of the current step. Returns whether this group sees the step.
   __device__ bool load_step() {
     shared_.a_ring.wait(at_);
     const auto& step = this->step();
@@ -159,7 +149,7 @@ class ForwardGroup : public Consumer<ForwardGroup<S, T>, S, Forward<T>, SharedSt
     return any;
   }
 
-  /// Starts to load what dropout keeps of a step that is visible.
+  /// Starts to load the bit tiles of dropout for a visible step.
   __device__ void load_kept(const Step<S::kBlockRows, S::kBlocks>& step) {
     const AttentionDims<T>& p = x_.dims;
     const int64_t row = p.block_of(this->work().b, step.h) + this->work().block_row[row_];
@@ -175,7 +165,7 @@ class ForwardGroup : public Consumer<ForwardGroup<S, T>, S, Forward<T>, SharedSt
     at_.advance();
   }
 
-  /// O, not yet divided by the row sums.
+  /// Forms O, not yet divided by the row sums.
   __device__ void attend(Operand q) {
     ended_ = false;
     while (!ended_) {
@@ -193,8 +183,8 @@ class ForwardGroup : public Consumer<ForwardGroup<S, T>, S, Forward<T>, SharedSt
       finish_weights(rescale);
       auto before = at_;
       advance();
-      // O += P V of a step runs while the weights of the next are formed. A hidden step ends this
-      // loop: its stages are released before anything else is awaited.
+      // The product O += P V of a step runs while the weights of the next step are formed. A hidden
+      // step ends this loop, so that its stages are released before the next wait.
       while (S::kOverlap && !ended_ && load_step()) {
         start_scores(q);
         start_sums(before);
@@ -217,8 +207,8 @@ class ForwardGroup : public Consumer<ForwardGroup<S, T>, S, Forward<T>, SharedSt
   }
 
   /// The same in steps of two blocks. Each branch takes about 20 cycles here, and two groups hide
-  /// little of that: the list's next entry is read beside the exponentials, and sums are rescaled
-  /// while scores are multiplied.
+  /// little of that. So the next list entry is read while exponentials are computed, and sums are
+  /// rescaled while scores are multiplied.
   __device__ void attend_long(Operand q) {
     shared_.a_ring.wait(at_);
     take(this->read(at_));
@@ -264,7 +254,7 @@ class ForwardGroup : public Consumer<ForwardGroup<S, T>, S, Forward<T>, SharedSt
     } while (!ended_);
   }
 
-  /// Makes it the step at hand.
+  /// Makes a step the current step.
   __device__ void take(const typename Base::Listed& listed) {
     last_ = listed.last;
     visible_ = masked_ = false;
@@ -278,9 +268,9 @@ class ForwardGroup : public Consumer<ForwardGroup<S, T>, S, Forward<T>, SharedSt
     if (visible_ && masked_) mask_.load(x_.dims, this->work(), this->step(), row_);
   }
 
-  /// The online softmax, and reads the next step. finish_sums() waits for the last product with
-  /// weights; these are packed beside the exponentials of the second row. ptxas does not move that
-  /// wait ahead of the vote, nor so of the maxima.
+  /// The online softmax of a step. It also reads the next list entry. finish_sums() waits for the
+  /// previous product that reads the weights, and is called after the exponentials of the first
+  /// row. The vote before it keeps ptxas from moving the wait ahead of the maxima.
   template <class Finish>
   __device__ void form_long_weights(Finish finish_sums) {
     if (masked_) mask_.apply(score_);
@@ -325,8 +315,8 @@ class ForwardGroup : public Consumer<ForwardGroup<S, T>, S, Forward<T>, SharedSt
     warpgroup_commit();
   }
 
-  /// The online softmax: from products to weights 2^(exponent (s - highest)), and the factors of
-  /// earlier sums.
+  /// The online softmax: turns products into weights 2^(exponent (s - highest)). Sets `rescale` to
+  /// the factors of earlier sums.
   __device__ void form_weights(float (&rescale)[2]) {
     if constexpr (S::kGeneral) apply_options();
     if (masked_) mask_.apply(score_);
@@ -346,21 +336,22 @@ class ForwardGroup : public Consumer<ForwardGroup<S, T>, S, Forward<T>, SharedSt
     }
   }
 
-  /// The maximum of row `half` so far, times the exponent, and the factor of earlier sums.
+  /// Updates the maximum of row `half`. Sets `shift` to the maximum times the exponent, and
+  /// `rescale` to the factor of earlier sums.
   __device__ void raise_highest(int half, float& shift, float& rescale) {
     float now = highest_[half];
 #pragma unroll
     for (int j = 2 * half; j < kScores; j += 4) now = max(now, max(score_[j], score_[j + 1]));
-    now = max(now, __shfl_xor_sync(~0u, now, 1));
-    now = max(now, __shfl_xor_sync(~0u, now, 2));
-    // A row keeps an older maximum while weights stay below 2^8: sums are seldom rescaled then.
+    now = max_over_quad(now);
+    // The maximum of a row is not updated while weights stay below 2^8, so that sums are seldom
+    // rescaled.
     const bool grows = (now - highest_[half]) * exponent() > kGrowth;
     if (!grows) now = highest_[half];
     shift = now == -kInfinity ? 0.f : now * exponent();
     rescale = grows ? exp2_approx(fmaf(highest_[half], exponent(), -shift)) : 1.f;
     highest_[half] = now;
   }
-  /// The weights of row `half`, and their sum.
+  /// Forms the weights of row `half`, and adds them to the row sum.
   __device__ void exponentiate(int half, float shift, float rescale) {
     float added = 0;
 #pragma unroll
@@ -372,7 +363,7 @@ class ForwardGroup : public Consumer<ForwardGroup<S, T>, S, Forward<T>, SharedSt
     total_[half] = fmaf(total_[half], rescale, added);
   }
 
-  /// General kernels: from products to scores to the base 2.
+  /// For general kernels: turns products into scores to the base 2.
   __device__ void apply_options() {
     const Scores<T, true> scores(x_.dims, position_.b, position_.h);
 #pragma unroll
@@ -383,7 +374,7 @@ class ForwardGroup : public Consumer<ForwardGroup<S, T>, S, Forward<T>, SharedSt
     }
   }
 
-  /// General kernels: dropout.
+  /// For general kernels: applies dropout.
   __device__ void apply_dropout() {
     const AttentionDims<T>& p = x_.dims;
     if (!p.dropout) return;
@@ -394,7 +385,7 @@ class ForwardGroup : public Consumer<ForwardGroup<S, T>, S, Forward<T>, SharedSt
     for (int i = 0; i < kScores; ++i) score_[i] *= kept >> i & 1 ? p.kept : 0.f;
   }
 
-  /// From what `form_weights` has to scores to the base 2.
+  /// The factor that turns the numbers in `score_` into scores to the base 2.
   __device__ float exponent() const { return S::kGeneral ? 1.f : x_.dims.exponent; }
 
   __device__ void finish_weights(const float (&rescale)[2]) {
@@ -412,14 +403,14 @@ class ForwardGroup : public Consumer<ForwardGroup<S, T>, S, Forward<T>, SharedSt
 
   const Operand q_, k_;
   bool last_, ended_, masked_;
-  bool visible_, rescales_;  ///< of long rows
+  bool visible_, rescales_;  ///< for `attend_long`
   float rescale_[2];
   Mask<S::kBlocks, true> mask_, kept_;
   StepPosition position_;
   float score_[kScores], sum_[kSums];
   uint32_t weight_[kScores / 2];
   float highest_[2],
-      total_[2];  ///< the softmax state: row maximum, this thread's part of the row sum
+      total_[2];  ///< the softmax state: row maxima, and this thread's part of the row sums
 };
 
 template <class S, class T = typename S::Element>
@@ -436,10 +427,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   };
   specialize_warps<S>(
       shared, [&] { ForwardGroup<S, T>(x, shared).run(); },
-      [&] {
-        list_steps<S, true>(
-            x, shared, [](const WorkTile&) {}, x.q);
-      },
+      [&] { list_steps<S, true>(x, shared, no_work, x.q); },
       [&] {
         copy_steps<S, true, (S::kBlocks > 1)>(x, shared, 0, copy(shared.a, x.k),
                                               copy(shared.b, x.v));
@@ -449,8 +437,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
 
 template <class S, class T = typename S::Element>
 void launch_forward(const KernelContext& context, const Forward<T>& call) {
-  static constinit std::atomic<uint64_t> allowed{0};
-  launch_persistent<S, SharedStorage<S>, true>(context, forward_kernel<S>, allowed, call);
+  launch_persistent<forward_kernel<S>, S, SharedStorage<S>, true>(context, call);
 }
 
 template <class T, Kind kind>

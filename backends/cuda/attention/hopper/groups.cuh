@@ -6,7 +6,7 @@
 #include "../common/fragments.cuh"
 #include "../common/rows.cuh"
 
-/// The warpgroups of the sm_90 kernels: a block of threads has kGroups consumer groups of four
+/// The warpgroups of the sm_90 kernels. A block of threads has kGroups consumer groups of four
 /// warps, which multiply, and producer warps, which list the work and copy.
 namespace sash::cuda::hopper {
 
@@ -15,23 +15,24 @@ using namespace fragments;
 inline constexpr int kBlock = static_cast<int>(kernels::kBlockKeys);
 inline constexpr int kGroup = 128;  ///< threads of a group
 
-/// The group of this thread. By all lanes of a warp.
+/// The group of this thread. All lanes of a warp call this.
 __device__ inline int group() { return static_cast<int>(uniform(threadIdx.x / kGroup)); }
 
-/// The first row of this warp among the 64 of its group, and the row among these of a thread's
-/// accumulators with e / 2 == half.
+/// `row_of_warp`: the first row of this warp among the 64 rows of its group. `row_of`: the row,
+/// among these 64, of the accumulators of this thread with e / 2 == half.
 __device__ inline int row_of_warp() { return warp() % 4 * 16; }
 __device__ inline int row_of(int half) { return row_of_warp() + lane() / 4 + 8 * half; }
 
-/// The named barrier of this group, and that of all consumer groups.
+/// Waits at the named barrier of this group, or at the barrier of all consumer groups.
 __device__ inline void sync_group() { barrier_sync(1 + group(), kGroup); }
 template <int groups>
 __device__ void sync_consumers() {
   barrier_sync(1 + groups, groups * kGroup);
 }
 
-/// Adds the accumulators of all groups to those of group 0, in the order of the groups. `buffer`,
-/// in shared memory that nobody else uses from here on, holds one group's. By all consumer threads.
+/// Adds the accumulators of all groups to the accumulators of group 0, in the order of the groups.
+/// `buffer` is shared memory for the accumulators of one group, which nothing else uses from now
+/// on. All consumer threads call this.
 template <int groups, int n>
 __device__ void reduce_groups(float (&sum)[n], float* buffer) {
   float* const mine = buffer + threadIdx.x % kGroup;
@@ -52,8 +53,8 @@ __device__ void reduce_groups(float (&sum)[n], float* buffer) {
   fence_proxy_async();
 }
 
-/// The consumer groups of a block of threads, one block a multiprocessor. The producer group gives
-/// most of its registers to them.
+/// The consumer groups of a block of threads, if a multiprocessor runs one block. The producer
+/// group gives most of its registers to them.
 template <int groups>
 struct Groups {
   static constexpr int kGroups = groups, kThreads = (groups + 1) * kGroup;
@@ -64,20 +65,20 @@ struct Groups {
   static constexpr bool kGeneral = false, kDropout = false;
   static constexpr bool kTakesBounds = true;  ///< whether calls may have bounds
   static constexpr bool kBackwards = false;   ///< whether a work tile's last blocks come first
-  static constexpr int kListeners = 0;        ///< warps besides the consumers that read the steps
-  static constexpr int kListed = 2;           ///< turns of ring `a` of which the steps are listed
+  static constexpr int kListeners = 0;        ///< how many other warps read the steps
+  static constexpr int kListed = 2;  ///< for how many turns of ring `a` steps are listed ahead
 };
 
-/// The shape of a general kernel. Its scores take more than a product, so it does not overlap
-/// products with them.
+/// The shape of a general kernel. Its scores need further work after the product, so it does not
+/// overlap products.
 template <class S>
 struct General : S {
   static constexpr bool kGeneral = true;
   static_assert(!S::kOverlap);
 };
 
-/// The shape of a kernel for calls whose only option is dropout; it reads what dropout keeps as bit
-/// tiles (common/kept.cuh).
+/// The shape of a kernel for calls whose only option is dropout. It reads bit tiles
+/// (common/kept.cuh).
 template <class S>
 struct WithDropout : S {
   static constexpr bool kDropout = true;
@@ -91,7 +92,7 @@ constexpr int tile_width(int64_t features, bool general) {
   return features <= 128 ? 128 : 256;
 }
 
-/// f<width>() for one of those widths.
+/// Calls f<width>() with one of the widths that `tile_width` returns.
 template <bool general, class F>
 void with_width(int width, F&& f) {
   if constexpr (!general) {
@@ -103,9 +104,9 @@ void with_width(int width, F&& f) {
   f.template operator()<256>();
 }
 
-/// The epilogue: row `half` of each thread's accumulators, times `factor`, to features
-/// [0, min(width, 2 n)) of `to + 8 half row`. Lanes of four swap parts so that each writes 16
-/// bytes.
+/// The epilogue. Writes row `half` of each thread's accumulators, times `factor`, to features [0,
+/// min(width, 2 n)) of the row `to`. Four lanes exchange parts, so that each lane writes 16 bytes
+/// at a time.
 template <class T, int n>
 __device__ void store_row(T* to, int width, const float (&sum)[n], int half, float factor,
                           bool inside) {
@@ -134,8 +135,8 @@ __device__ void store_row(T* to, int width, const float (&sum)[n], int half, flo
   }
 }
 
-/// Both rows of each thread's accumulators to the rows of a head from `first` on, of which `rows`
-/// are there.
+/// Writes both rows of each thread's accumulators to the rows of a head from `first` on. `rows`
+/// rows exist.
 template <class T, int n>
 __device__ void store_rows(const Rows<T>& to, int first, int rows, const float (&sum)[n],
                            const float (&factor)[2]) {

@@ -8,25 +8,19 @@
 /// How the host launches a persistent kernel.
 namespace sash::cuda::hopper {
 
-/// What a block of threads may have of shared memory.
+/// The shared memory in bytes that a block of threads may use.
 inline constexpr size_t kSharedBytes = 227 * 1024;
 
-/// Of the card.
+/// How many multiprocessors the card has.
 inline int multiprocessors(const KernelContext& context) {
-  int count = 0;
-  SASH_CUDA_CHECK(
-      cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, context.device.index));
-  return count;
+  return card_attribute(context.device.index, cudaDevAttrMultiProcessorCount);
 }
 
-/// Launches a kernel of shape S with one block of threads a multiprocessor, or fewer if there are
-/// fewer work tiles. These are made of the rows of queries (`by_query`) or keys of each head; the
-/// groups of a block of threads share long rows if `share`. `allowed`: see `launch`.
-template <class S, class Shared, bool by_query, class Call>
-void launch_persistent(const KernelContext& context, void (*kernel)(Call),
-                       std::atomic<uint64_t>& allowed, Call call, bool share = true) {
-  static_assert(sizeof(Shared) <= kSharedBytes);
-  constexpr auto shared = static_cast<int>(sizeof(Shared));
+/// Launches a kernel of shape S with one block of threads for each multiprocessor, or with fewer
+/// blocks if there are fewer work tiles. Work tiles are made of the query rows (`by_query`) or the
+/// key rows of each head. The groups of a block of threads share long rows if `share`.
+template <auto kernel, class S, class Shared, bool by_query, class Call>
+void launch_persistent(const KernelContext& context, Call call, bool share = true) {
   const auto& p = call.dims;
   const int active = multiprocessors(context);
   call.order = tile_order({.list = by_query ? p.map.by_query : p.map.by_key,
@@ -42,11 +36,17 @@ void launch_persistent(const KernelContext& context, void (*kernel)(Call),
   if (call.order.counted) {
     counter.emplace(context, sizeof(int));
     call.order.counter = counter->ptr<int>();
-    SASH_CUDA_CHECK(cudaMemsetAsync(call.order.counter, 0, sizeof(int),
-                                    static_cast<cudaStream_t>(context.stream.handle)));
+    SASH_CUDA_CHECK(cudaMemsetAsync(call.order.counter, 0, sizeof(int), stream_of(context)));
   }
-  launch(context, kernel, allowed, std::min(active, call.order.tiles), S::kThreads, shared, shared,
-         call);
+  launch_in_order<kernel, S, Shared>(context, call);
+}
+
+/// Launches a kernel of shape S for a call whose `order` is set.
+template <auto kernel, class S, class Shared, class Call>
+void launch_in_order(const KernelContext& context, const Call& call) {
+  static_assert(sizeof(Shared) <= kSharedBytes);
+  launch<kernel>(context, std::min(multiprocessors(context), call.order.tiles), S::kThreads,
+                 static_cast<int>(sizeof(Shared)), call);
 }
 
 }  // namespace sash::cuda::hopper

@@ -3,12 +3,12 @@
 #include "../../hopper/pipeline.cuh"
 #include "mask.cuh"
 
-/// What the sm_90 kernels share around their products: shared memory, the producer warps, the
-/// consumers' loop over work tiles, and the roles of warps.
+/// What the sm_90 kernels share besides products: shared memory, the loops of the producer warps,
+/// the loop of the consumers over work tiles, and the roles of warps.
 namespace sash::cuda::hopper {
 
-/// The shared memory of a block of threads. Resident tiles stay for a work tile; pairs of tiles
-/// stream past them: `a` has keys or queries, `b` values or cotangents.
+/// The shared memory of a block of threads. Resident tiles stay during a work tile. Pairs of tiles
+/// are streamed: ring `a` has keys or queries, ring `b` values or cotangents.
 template <class S>
 struct SharedStorage {
   static constexpr int kSteps = S::kListed * S::kStages;
@@ -23,7 +23,7 @@ struct SharedStorage {
   Ring<typename S::Streamed, S::kStages> a_ring;
   Ring<typename S::Streamed, S::kStagesOfB> b_ring;
 
-  /// By all threads of the block.
+  /// All threads of the block call this.
   __device__ void init() {
     constexpr uint32_t consumers = 4 * S::kGroups;
     if (threadIdx.x == 0) {
@@ -39,19 +39,23 @@ struct SharedStorage {
   }
 };
 
-/// The loop of the warp that lists the work: it takes work tiles from the scheduler, publishes
+/// For `list_steps`: a work tile needs nothing before its steps.
+__device__ inline void no_work(const WorkTile&) {}
+
+/// The loop of the warp that lists the work. It takes work tiles from the scheduler, publishes
 /// them, calls begin(work), loads the `resident` tiles, and publishes a step for each block that a
-/// row of the work tile lists. The blocks are those of keys if `by_query`, else of queries, of each
-/// query head of the work tile's key head in turn. It runs ahead of the copies, which so never wait
-/// for lists.
+/// row of the work tile lists. If `by_query`, these are blocks of keys. Otherwise they are blocks
+/// of queries, for each query head of the work tile's key head in turn. The warp runs ahead of the
+/// copies, so that they never wait for lists.
 template <class S, bool by_query, class X, class Shared, class Begin, class... Resident>
-__device__ void list_steps(const X& x, Shared& shared, Begin begin, const Resident&... resident) {
+__device__ void list_steps(const X& x, Shared& shared, const Begin& begin,
+                           const Resident&... resident) {
   const auto& p = x.dims;
   const int heads = by_query ? 1 : p.heads / p.key_heads;
   PipelineState<S::kResident> at_resident;
   PipelineState<S::kWorkTiles> at_work;
   typename Shared::StepState at;
-  // A tile that is taken has to be published.
+  // A tile that has been taken must be published.
   TileScheduler scheduler(x.order);
   for (int tile; (tile = scheduler.next()) >= 0; at_work.advance()) {
     const WorkTile work(x.order, p, S::kBlockRows, tile);
@@ -95,16 +99,18 @@ __device__ void list_steps(const X& x, Shared& shared, Begin begin, const Reside
   shared.step[at.stage()].publish_end(shared.step_full[at.stage()]);
 }
 
-/// The loop of the warp that copies the tiles of listed steps. copy_a(stage, part, block, b, h,
-/// full) and copy_b, by one thread, copy part `part` of a stage of their ring; copy_a also `more`
-/// bytes besides the tiles. h is a key head if `by_query`, else a query head. `ahead`: the next
-/// step of the work tile may be read once the tiles of `a` are there (Consumer::read_next).
+/// The loop of the warp that copies the tiles of listed steps. One thread calls copy_a(stage, part,
+/// block, b, h, full) and copy_b to copy part `part` of a stage of their ring. copy_a also copies
+/// `extra` bytes in addition to the tiles of a stage. h is a key head if `by_query`, else a query
+/// head. `ahead`: when the tiles of `a` have arrived, the list entry of the next step of the work
+/// tile is published too (Consumer::read_next).
 template <class S, bool by_query, bool ahead = false, class X, class Shared, class CopyA,
           class CopyB>
-__device__ void copy_steps(const X& x, Shared& shared, uint32_t more, CopyA copy_a, CopyB copy_b) {
+__device__ void copy_steps(const X& x, Shared& shared, uint32_t extra, CopyA copy_a, CopyB copy_b) {
   typename Shared::StepState at, done;
   int steps = 0;
-  // Once both rings have room for a step, nobody reads that of kStages steps ago any more.
+  // When both rings have a free stage, no warp reads the list entry of kStages steps ago any
+  // longer.
   const auto release_step = [&] {
     if (steps++ < S::kStages) return;
     shared.step_empty[done.stage()].arrive_as_one();
@@ -132,7 +138,7 @@ __device__ void copy_steps(const X& x, Shared& shared, uint32_t more, CopyA copy
     }
     shared.a_ring.acquire(of_a);
     if (elect_one()) {
-      Barrier& full = shared.a_ring.commit(of_a, more);
+      Barrier& full = shared.a_ring.commit(of_a, extra);
 #pragma unroll
       for (int part = 0; part < S::kBlocks; ++part) {
         copy_a(of_a.stage(), part, block[part], b, head, full);
@@ -150,10 +156,10 @@ __device__ void copy_steps(const X& x, Shared& shared, uint32_t more, CopyA copy
   }
 }
 
-/// A consumer group: the loop over its work tiles. `Derived` has compute(work), which waits for the
-/// resident tiles and takes all steps; reduce(buffer), which adds up the accumulators of groups
-/// that share a block row, in a resident stage; and store(b, h, first, rows), the epilogue: `rows`
-/// rows of head (b, h) from row `first` on.
+/// A consumer group: the loop over its work tiles. `Derived` has three functions. compute(work)
+/// waits for the resident tiles and processes all steps. reduce(buffer) adds up the accumulators of
+/// groups that share a block row; the buffer is a resident stage. store(b, h, first, rows) is the
+/// epilogue: it writes `rows` rows of head (b, h) from row `first` on.
 template <class Derived, class S, class X, class Shared, bool by_query>
 class Consumer {
  public:
@@ -180,11 +186,11 @@ class Consumer {
   __device__ const SharedWorkTile<S::kBlockRows>& work() const {
     return shared_.work[at_work_.stage()];
   }
-  /// What is listed of the step at hand.
+  /// The list entry of the current step.
   __device__ const Step<S::kBlockRows, S::kBlocks>& step() const {
     return shared_.step[at_.stage()];
   }
-  /// What is listed of a step for this group.
+  /// The list entry of a step, for this group.
   struct Listed {
     int tile[S::kBlocks], last;
   };
@@ -196,13 +202,14 @@ class Consumer {
     for (int part = 0; part < S::kBlocks; ++part) found.tile[part] = listed.tile[row_][part];
     return found;
   }
-  /// That of the next step, where copy_steps has `ahead`. `last`: there is none, any will do.
+  /// Reads the list entry of the next step, which requires `ahead` of `copy_steps`. If `last`,
+  /// there is no next step in the work tile, and the result is not used.
   __device__ Listed read_next(bool last) const {
     auto next = at_;
     next.advance();
     return read(last ? at_ : next);
   }
-  /// Gives back a step that is hidden.
+  /// Releases the stages of a hidden step.
   __device__ void release_step() {
     shared_.b_ring.wait(at_);
     shared_.a_ring.release(at_);
@@ -215,14 +222,14 @@ class Consumer {
 
   const X& x_;
   Shared& shared_;
-  const int row_;  ///< this group's among the work tile's block rows
+  const int row_;  ///< the number of this group's block row in the work tile
   PipelineState<S::kWorkTiles> at_work_;
   PipelineState<S::kResident> at_resident_;
   typename Shared::StepState at_;
 };
 
-/// Warp specialization: the consumer groups and up to four warps of the producer group, with
-/// registers to match.
+/// Warp specialization: runs the consumer groups and up to four warps of the producer group, after
+/// it has distributed the registers between them.
 template <class S, class Shared, class Consume, class... Produce>
 __device__ void specialize_warps(Shared& shared, Consume consume, Produce... produce) {
   static_assert(sizeof...(produce) <= 4);

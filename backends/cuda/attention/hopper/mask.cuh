@@ -4,7 +4,8 @@
 
 namespace sash::cuda::hopper {
 
-/// Sets those of a thread's 32 scores of a block to `value` whose bits (Mask::of_thread) are 0.
+/// Sets a thread's scores of a block to `value` where the bit (Mask::of_thread) is 0. A thread has
+/// 32 scores of a block.
 __device__ inline void replace_hidden(float* score, uint32_t bits, float value) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -22,7 +23,8 @@ __device__ inline void replace_hidden(float* score, uint32_t bits, float value) 
 template <int kBlocks, bool by_query>
 class Mask {
  public:
-  /// Starts to load those of the block row `number` of `work`; `bounded`: a call may have bounds.
+  /// Starts to load the mask of block row `number` of `work`. `bounded`: whether a call may have
+  /// bounds.
   template <bool bounded = true, class T, int kBlockRows>
   __device__ void load(const AttentionDims<T>& p, const SharedWorkTile<kBlockRows>& work,
                        const Step<kBlockRows, kBlocks>& step, int number) {
@@ -45,7 +47,7 @@ class Mask {
     }
   }
 
-  /// Starts to load those of block `part` from a bit tile of its own.
+  /// Starts to load the mask of block `part` from the bit tile `tile`.
   __device__ void load_tile(int part, const uint64_t* tile) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) word_[part][half] = __ldg(tile + row_of(half));
@@ -58,9 +60,11 @@ class Mask {
     return static_cast<uint32_t>((word[0] >> at & 3) | (word[1] >> at & 3) << 2);
   }
 
-  /// Of block `part`, the thread's: bit 16 half + 2 j + e is that of sum[4 j + 2 half + e].
+  /// The bits of this thread for block `part`: bit 16 half + 2 j + e belongs to sum[4 j + 2 half +
+  /// e].
   __device__ uint32_t of_thread(int part) const {
-    // The thread's bits of both rows: 2 in each byte of a word, gathered to 8 in a row.
+    // A thread has two bits in each byte of a row's word. They are gathered to 8 bits for each half
+    // of the word.
     uint32_t bits = 0;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -80,11 +84,12 @@ class Mask {
   }
 
  private:
-  /// The two low bits of each byte, as eight. The partial products do not overlap.
+  /// Gathers the two low bits of each byte to eight bits. The partial products do not overlap.
   static __device__ uint32_t gather(uint32_t x) { return (x & 0x03030303u) * 0x01041040u >> 24; }
 
-  /// Clears the bits that `ranges`, those of a head's queries, hide in a block that starts at `row`
-  /// and `column`. Only the thread's own columns are right. By all lanes.
+  /// Clears the bits that the ranges of a head's queries hide, in a block that starts at `row` and
+  /// `column`. Only the bits of this thread's columns are correct afterwards. All lanes of a warp
+  /// call this.
   template <class T>
   static __device__ void apply_bounds(uint64_t (&word)[2], const AttentionDims<T>& p,
                                       const int2* ranges, int row, int column) {
@@ -95,7 +100,7 @@ class Mask {
         word[half] &= bit_range(seen.x - column, seen.y - column);
       }
     } else {
-      // The warp's 16 keys as queries `lane` (low half) and `lane + 32` (high half) see them.
+      // Which of the warp's 16 keys the queries `lane` (low half) and `lane + 32` (high half) see.
       uint32_t keys = 0;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {

@@ -3,15 +3,17 @@
 #include "backward.cuh"
 
 /// What the kernels share that form all gradients in one pass of five products. As in the kernel of
-/// dk and dv, keys and values are resident, queries stream past, and rows of scores are keys. The
-/// two groups also exchange dS' in shared memory; then each forms a part [64][64] of dQ = dS K over
-/// the keys of both, which is added to sums in global memory when it is its turn.
+/// dk and dv, keys and values are resident, queries are streamed, and rows of scores are keys. The
+/// two groups also exchange dS' in shared memory. Then each group forms a part [64][64] of dQ = dS
+/// K over the keys of both groups. The part is added to sums in global memory when it is its turn.
 ///
-/// With dropout's factors M, which are 0 or `kept`: dV = (M P)' g, dS = P (M dP - D). The factor is
-/// taken out: sums hold gradients divided by it, and the statistics D.
+/// With dropout, dV = (M P)' g and dS = P (M dP - D), where the elements of M are 0 or `kept`. The
+/// kernels compute with 0 and 1 instead: their sums are gradients divided by `kept`, and the
+/// statistics have D divided by `kept`.
 namespace sash::cuda::hopper {
 
-/// Where a lane stores the first of its parts of the accumulators [64][64] of a group to a tile.
+/// The address at which a lane stores the first of its parts of a group's accumulators [64][64], in
+/// a tile.
 template <class Square>
 __device__ uint32_t first_of_square(const Square& tile) {
   const int matrix = lane() / 8, row = row_of_warp() + matrix % 2 * 8 + lane() % 8;
@@ -19,7 +21,7 @@ __device__ uint32_t first_of_square(const Square& tile) {
          static_cast<uint32_t>(row * Square::kRowBytes + (matrix / 2 ^ row % 8) * 16);
 }
 
-/// Stores these accumulators, packed.
+/// Stores the accumulators of a group, packed, to a tile. `first`: see `first_of_square`.
 __device__ inline void store_square(uint32_t first, const uint32_t* words) {
 #pragma unroll
   for (uint32_t j = 0; j < 8; j += 2) {
@@ -34,20 +36,20 @@ class ColumnValues {
   __device__ void load(const float (&values)[kBlock]) {
     for_columns(values, [&](int i, float x) { value_[i / 4][i % 2] = x; });
   }
-  /// That of accumulator i.
+  /// The value of the column of accumulator i.
   __device__ float of(int i) const { return value_[i / 4][i % 2]; }
 
  private:
   float value_[8][2];
 };
 
-/// An accumulator's initial value, in place: the compiler may not move accumulators of products
-/// that run from one round of a loop to the next.
+/// Sets an accumulator in place. The compiler may not move the accumulators of products that run
+/// across iterations of a loop.
 __device__ inline void set(float& sum, float value) {
   asm volatile("mov.f32 %0, %1;" : "+f"(sum) : "f"(value));
 }
 
-/// Words in global memory by which work tiles pass turns on.
+/// Reads and writes words in global memory by which work tiles pass turns on.
 __device__ inline int load_acquire(const int* x) {
   int value;
   asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(x) : "memory");
@@ -57,7 +59,7 @@ __device__ inline void store_release(int* x, int value) {
   asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(x), "r"(value) : "memory");
 }
 
-/// Starts to load what dropout keeps of block row `number` of a step.
+/// Starts to load the bit tiles of dropout for block row `number` of a step.
 template <class T, int kBlockRows, int kBlocks>
 __device__ void load_kept(Mask<kBlocks, false>& kept, const Fused<T>& x,
                           const SharedWorkTile<kBlockRows>& work,
@@ -70,23 +72,6 @@ __device__ void load_kept(Mask<kBlocks, false>& kept, const Fused<T>& x,
     const int64_t row = first + step.block[block];
     kept.load_tile(block, x.kept + (row * p.map.key_blocks + work.block_row[number]) * kBlock);
   }
-}
-
-/// The loop of the warp that copies queries, their statistics and cotangents.
-template <class S, class T, class Shared>
-__device__ void copy_queries(const Fused<T>& x, Shared& shared) {
-  copy_steps<S, false>(
-      x, shared, S::kBlocks * sizeof(BlockStats),
-      [&](int stage, int part, int found, int b, int h, Barrier& full) {
-        const int block = found == kNoBlock ? 0 : found;
-        copy_rows(shared.a[stage], part, x.q, block * kBlock, h, b, full);
-        copy_row(&shared.stats[stage][part], x.stats_map,
-                 static_cast<int>(x.dims.block_of(b, h)) + block, full);
-      },
-      [&](int stage, int part, int block, int b, int h, Barrier& full) {
-        const int row = min(block, static_cast<int>(x.dims.map.query_blocks)) * kBlock;
-        copy_rows(shared.b[stage], part, x.g, row, h, b, full);
-      });
 }
 
 }  // namespace sash::cuda::hopper

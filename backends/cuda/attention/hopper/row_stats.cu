@@ -1,24 +1,10 @@
 #include "../common/listed.cuh"
-#include "call.cuh"
+#include "backward.cuh"
 
 namespace sash::cuda::hopper {
 namespace {
 
 constexpr int kStatsThreads = 256;
-
-/// The products of eight pairs of elements.
-template <class T>
-__device__ float dot_of(const uint4& a, const uint4& b) {
-  const uint32_t x[4] = {a.x, a.y, a.z, a.w}, y[4] = {b.x, b.y, b.z, b.w};
-  float sum = 0;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const float2 u = unpack(std::type_identity<T>{}, x[i]);
-    const float2 w = unpack(std::type_identity<T>{}, y[i]);
-    sum = fmaf(u.x, w.x, fmaf(u.y, w.y, sum));
-  }
-  return sum;
-}
 
 /// The work tiles, of two key blocks, in row `row` of the map: the first and the last, or {0, -1}.
 __device__ int2 tiles_of(const kernels::BlockList& list, int64_t row) {
@@ -48,9 +34,7 @@ __global__ void __launch_bounds__(kStatsThreads)
   BlockStats& stats = x.stats[blockIdx.x];
 #pragma unroll
   for (int i = 0; i < turns; ++i) {
-    float dot = dot_of<T>(a[i], b[i]);
-#pragma unroll
-    for (int step = lanes / 2; step > 0; step /= 2) dot += __shfl_xor_sync(~0u, dot, step);
+    float dot = sum_over_lanes<lanes>(dot_of<T>(a[i], b[i], 0));
     const int row = i * rows + thread / lanes, query = at.tile * kBlock + row;
     if (thread % lanes != 0) continue;
     const bool inside = query < p.queries;
@@ -87,15 +71,8 @@ __global__ void __launch_bounds__(kStatsThreads)
 template <class T>
 void row_stats(const KernelContext& context, const Fused<T>& call, int width) {
   const auto& p = call.dims;
-  const auto blocks = static_cast<unsigned>(p.batches * p.heads * p.map.query_blocks);
-  const auto stream = static_cast<cudaStream_t>(context.stream.handle);
-  const CardGuard guard(context.device.index);
-  if (width == 64) {
-    row_stats_kernel<T, 64><<<blocks, kStatsThreads, 0, stream>>>(call);
-  } else {
-    row_stats_kernel<T, 128><<<blocks, kStatsThreads, 0, stream>>>(call);
-  }
-  SASH_CUDA_CHECK(cudaGetLastError());
+  launch_kernel(context, p.batches * p.heads * p.map.query_blocks, kStatsThreads, 0,
+                width == 64 ? row_stats_kernel<T, 64> : row_stats_kernel<T, 128>, call);
 }
 
 template void row_stats(const KernelContext&, const Fused<__nv_bfloat16>&, int);

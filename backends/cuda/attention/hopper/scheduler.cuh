@@ -9,13 +9,14 @@
 /// one long row, whose blocks all groups share.
 namespace sash::cuda::hopper {
 
-/// Gives a block of threads its work tiles. By all lanes of the warp that lists them.
+/// Gives a block of threads its work tiles. All lanes of the warp that lists the work call each
+/// function together.
 class TileScheduler {
  public:
   __device__ explicit TileScheduler(const TileOrder& order)
       : order_(order), next_(static_cast<int>(blockIdx.x) * (order.paired ? 2 : 1)) {}
 
-  /// The next, or -1.
+  /// The next work tile, or -1.
   __device__ int next() {
     if (order_.ordered && lane() == 0) next_ = atomicAdd(order_.counter, 1);
     const int tile = __shfl_sync(~0u, next_, 0), blocks = static_cast<int>(gridDim.x);
@@ -34,19 +35,21 @@ class TileScheduler {
   int next_, round_ = 0;
 };
 
-/// A work tile in shared memory. Block rows past the end have the number of block rows.
+/// A work tile in shared memory. For a block row past the end, `block_row` is the number of block
+/// rows.
 template <int kBlockRows>
 struct SharedWorkTile {
-  int b, h;    ///< b < 0: no more tiles
+  int b, h;    ///< b < 0 after the last tile
   int shared;  ///< whether the groups share one block row
   int block_row[kBlockRows];
 
-  /// By all lanes of a warp. The reduction makes the answer uniform for the compiler: the ring
-  /// stages, which the loop over tiles carries, then stay in uniform registers.
+  /// All lanes of a warp call this. By the reduction the compiler knows that the result is uniform,
+  /// so that the stages of the rings, which are variables of the loop over tiles, stay in uniform
+  /// registers.
   __device__ bool is_end() const { return __reduce_min_sync(~0u, b) < 0; }
 };
 
-/// The same in the registers of a producer warp; lane i has block row i.
+/// A work tile in the registers of a producer warp. Lane i has block row i.
 struct WorkTile {
   int b, h, block_row;
   bool shared;
@@ -88,7 +91,7 @@ struct WorkTile {
     if (lane() < rows) block_row = first;
   }
 
-  /// By all lanes. Readers wait for `full`, which counts kBlockRows arrivals.
+  /// All lanes call this. Readers wait for `full`, which counts kBlockRows arrivals.
   template <int kBlockRows>
   __device__ void publish(SharedWorkTile<kBlockRows>& work, Barrier& full) const {
     if (lane() == 0) {
@@ -101,7 +104,7 @@ struct WorkTile {
   }
 };
 
-/// Publishes that no more tiles come.
+/// Publishes that there are no further tiles.
 template <int kBlockRows>
 __device__ void publish_end(SharedWorkTile<kBlockRows>& work, Barrier& full) {
   if (lane() == 0) work.b = -1;

@@ -3,19 +3,19 @@
 #include "one_pass.cuh"
 
 /// Turns: work tiles of keys add their parts of dQ to sums in global memory one after the other, in
-/// the order of the keys. So the sums are the same every time.
+/// the order of the keys. So the sums have the same bits in every run.
 ///
 /// One warp waits for the turns of a block of threads and announces them to its groups; another
 /// passes them on when the groups have added their parts. A tile waits only for tiles that were
 /// taken before it (TileOrder::ordered), so there is always a tile that runs.
 namespace sash::cuda::hopper {
 
-/// Where a work tile adds: a query block.
+/// The query block to which a work tile adds.
 struct alignas(16) TurnAt {
   static constexpr int kFirst = 1, kLast = 2;
 
   int64_t block;  ///< in [B, H, query blocks]
-  int m;          ///< the block in its head; < 0: none; kNoBlock: no more turns
+  int m;          ///< the block in its head; < 0 if there is none, kNoBlock after the last turn
   int ends;       ///< whether the turn is the first or the last of the block
 };
 
@@ -25,7 +25,7 @@ struct Turn {
   int b, h, next;  ///< the number of the next turn of the block
 };
 
-/// In shared memory: the turns of the next steps.
+/// The turns of the next steps, in shared memory.
 template <int kBlocks>
 struct TurnRing {
   static constexpr int kTurns = 2;
@@ -34,7 +34,7 @@ struct TurnRing {
   Turn turn[kTurns][kBlocks];
   Barrier announced[kTurns], added[kTurns], passed[kTurns];
 
-  /// By one thread. `consumers`: warps that add.
+  /// One thread calls this. `consumers` is the number of warps that add.
   __device__ void init(uint32_t consumers) {
     for (int i = 0; i < kTurns; ++i) {
       announced[i].init(kBlocks);
@@ -44,9 +44,9 @@ struct TurnRing {
   }
 };
 
-/// x[lane()], or `other` on lanes past its end. All lanes read all of it, which the compiler would
-/// not have them do: compute-sanitizer remembers only the last of a word's readers, and the last
-/// lane tells that the warp has read.
+/// x[lane()], or `other` on lanes past the end of x. All lanes read all elements; the asm keeps the
+/// compiler from dropping these reads. They are for compute-sanitizer, which remembers only the
+/// last reader of a word: the last lane is also the lane that releases the memory.
 template <int n, class X>
 __device__ X of_lane(const X (&x)[n], X other) {
 #pragma unroll
@@ -131,8 +131,8 @@ __device__ void pass_turns(const Call& x, Shared& shared) {
   }
 }
 
-/// Adds `sum`, this group's [64][64], to the sums of the turn's query block. True if the turn is
-/// the last; then `sum` has it all.
+/// Adds `sum`, this group's accumulators [64][64], to the sums of the turn's query block. Returns
+/// true for the last turn of the block; then `sum` is the total.
 __device__ inline bool take_turn(const TurnMemory& memory, const TurnAt& turn, float (&sum)[32]) {
   const bool first = turn.ends & TurnAt::kFirst, last = turn.ends & TurnAt::kLast;
   if (first && last) return true;

@@ -1,12 +1,12 @@
 #include "../../runtime/dependent_launch.cuh"
 #include "turns.cuh"
 
-/// Starts when the first multiprocessors have no more work tiles of the staged pass. Its blocks of
-/// threads all run by then, so each query block's last turn comes.
+/// Starts when the first multiprocessors have no further work tiles of the staged pass. By then all
+/// blocks of threads of the staged pass run, so every query block gets its last turn.
 namespace sash::cuda::hopper {
 namespace {
 
-/// Once the query block has had `turns` of them.
+/// Writes dq of a query block after the block has had `turns` turns.
 template <class T, int parts>
 __device__ void write(const Fused<T>& x, const TilePosition& at, int turns) {
   const AttentionDims<T>& p = x.dims;
@@ -55,18 +55,13 @@ template <class T>
 void write_queries(const KernelContext& context, const Fused<T>& call, int width) {
   const auto& p = call.dims;
   const auto blocks = static_cast<unsigned>(p.batches * p.heads * p.map.query_blocks);
-  const auto stream = static_cast<cudaStream_t>(context.stream.handle);
-  const CardGuard guard(context.device.index);
-  const auto launch = [&](void (*kernel)(Fused<T>), int parts, std::atomic<uint64_t>& allowed) {
-    allow_shared_memory(kernel, allowed, context.device.index, 0);
-    launch_dependent({.grid = blocks, .threads = parts * kGroup}, kernel, stream, call);
+  const auto run = [&]<int parts>(std::integral_constant<int, parts>) {
+    const CardGuard guard(context.device.index);
+    allow_shared_memory<write_queries_kernel<T, parts>>(context.device.index, 0);
+    launch_dependent(context, {.grid = blocks, .threads = parts * kGroup},
+                     write_queries_kernel<T, parts>, call);
   };
-  static constinit std::atomic<uint64_t> narrow{0}, wide{0};
-  if (width == 64) {
-    launch(write_queries_kernel<T, 1>, 1, narrow);
-  } else {
-    launch(write_queries_kernel<T, 2>, 2, wide);
-  }
+  width == 64 ? run(std::integral_constant<int, 1>()) : run(std::integral_constant<int, 2>());
 }
 
 template void write_queries(const KernelContext&, const Fused<__nv_bfloat16>&, int);

@@ -8,9 +8,8 @@ namespace sash::cuda {
 namespace {
 
 template <class T>
-void backward(const KernelContext& context, const kernels::AttentionInputs& inputs,
-              const kernels::AttentionParams& params,
-              const kernels::AttentionGradients& gradients) {
+void backward(const KernelContext& context, const AttentionInputs& inputs,
+              const AttentionParams& params, const AttentionGradients& gradients) {
   using namespace mma;
   const BoundsSummary summary(context, inputs, params);
   Backward<T> call{.dims = AttentionDims<T>(inputs, params, summary.bounds()),
@@ -30,13 +29,12 @@ void backward(const KernelContext& context, const kernels::AttentionInputs& inpu
                    .kept_by_query = nullptr,
                    .kept_by_key = nullptr};
   const int64_t heads = int64_t{call.dims.batches} * call.dims.heads;
-  const Workspace stats(context,
-                        heads * call.padded_queries() * static_cast<int64_t>(sizeof(RowStats)));
+  const Workspace stats(context, heads * call.padded_queries() * int64_t{sizeof(RowStats)});
   call.stats = stats.ptr<RowStats>();
 
   std::optional<KeptTiles<T>> kept;
   if (call.kind() == Kind::dropout) {
-    kept.emplace(context, call.dims, params.kept, kernels::AttentionPass::backward, true, true);
+    kept.emplace(context, call.dims, params.kept, AttentionPass::backward, true, true);
     call.kept_by_query = kept->by_query();
     call.kept_by_key = kept->by_key();
   }
@@ -45,7 +43,7 @@ void backward(const KernelContext& context, const kernels::AttentionInputs& inpu
   std::optional<Workspace> diagonals;
   if (gradients.drelative) {
     const int64_t columns = gradients.drelative->shape[2];
-    diagonals.emplace(context, heads * blocks * columns * static_cast<int64_t>(sizeof(float)));
+    diagonals.emplace(context, heads * blocks * columns * int64_t{sizeof(float)});
     call.diagonals = diagonals->template ptr<float>();
   }
   backward_queries(context, call);
@@ -56,9 +54,8 @@ void backward(const KernelContext& context, const kernels::AttentionInputs& inpu
 
 }  // namespace
 
-void attention_mma_backward(KernelContext& context, const kernels::AttentionInputs& inputs,
-                            const kernels::AttentionParams& params,
-                            const kernels::AttentionGradients& gradients) {
+void attention_mma_backward(KernelContext& context, const AttentionInputs& inputs,
+                            const AttentionParams& params, const AttentionGradients& gradients) {
   mma::with_type(inputs.q.dtype,
                  [&]<class T>() { backward<T>(context, inputs, params, gradients); });
 }

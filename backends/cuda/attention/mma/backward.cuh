@@ -2,8 +2,8 @@
 
 #include "scores.cuh"
 
-/// What the two backward kernels share. Each recomputes P from the saved log-sum-exp, and dS. So
-/// every sum has one owner and one order.
+/// What the two backward kernels share. Each kernel recomputes P, from the saved log-sum-exp, and
+/// dS. So each sum is computed by one block of threads, in a fixed order.
 namespace sash::cuda::mma {
 
 template <class T>
@@ -14,20 +14,21 @@ struct Backward {
   Rows<T> dq, dk, dv;
   float* dbias;
   RowStats* stats;  ///< [B, H, padded_queries()], written by the kernel of dq
-  /// [B, H, blocks of dq's kernel, 2 R + 1]: sums along diagonals; null if not wanted.
+  /// [B, H, blocks of dq's kernel, 2 R + 1]: sums along diagonals, or null.
   float* diagonals;
-  const uint64_t *kept_by_query, *kept_by_key;  ///< common/kept.cuh; null: not of that kind
+  const uint64_t *kept_by_query,
+      *kept_by_key;  ///< bit tiles (common/kept.cuh); null unless Kind::dropout
 
-  /// Which kernels take the call.
+  /// The kind of the kernels that compute the call.
   Kind kind() const { return kind_of(dims, features()); }
   int64_t features() const { return std::max(q.width, v.width); }
-  /// Whole blocks of the map.
+  /// The number of queries, rounded up to whole blocks of the map.
   __host__ __device__ int padded_queries() const {
     return static_cast<int>(dims.map.query_blocks) * kBlockQueries;
   }
 };
 
-/// Queries of a block of dq's general kernel, for heads of `features`.
+/// How many queries a block of threads has in the general kernel of dq, for heads of `features`.
 template <class T>
 int query_rows(int64_t features);
 
@@ -35,11 +36,11 @@ int query_rows(int64_t features);
 template <class T>
 void backward_queries(const KernelContext& context, const Backward<T>& call);
 
-/// Then dk and dv.
+/// Writes dk and dv. Called after `backward_queries`.
 template <class T>
 void backward_keys(const KernelContext& context, const Backward<T>& call);
 
-/// Statistics where rows are queries: those of a lane's rows.
+/// The statistics of a lane's rows, if rows are queries.
 template <int kTiles>
 struct StatsOfRows {
   RowStats row[kTiles][2];
@@ -47,7 +48,7 @@ struct StatsOfRows {
   __device__ RowStats operator()(int tile, int e) const { return row[tile][e / 2]; }
 };
 
-/// Statistics where columns are queries, in shared memory.
+/// The statistics of columns, if columns are queries. They are in shared memory.
 struct StatsOfColumns {
   struct Pair {
     RowStats of[2];
@@ -60,8 +61,8 @@ struct StatsOfColumns {
   }
 };
 
-/// From products q . k and g . v to M P, P = 2^(exponent score - lse), and dS = P (M dP - D), with
-/// dropout's factors M.
+/// Turns products q . k into M P, with P = 2^(exponent score - lse) and the factors M of dropout,
+/// and products g . v into dS = P (M dP - D).
 template <bool masked, int kTiles, int kStep, class Stats, class Seen, class F>
 __device__ void form_dscores(Sums<kTiles, kStep>& score, Sums<kTiles, kStep>& dscore,
                              float exponent, const Stats& stats, const Seen& mask,
@@ -84,8 +85,8 @@ __device__ void form_dscores(Sums<kTiles, kStep>& score, Sums<kTiles, kStep>& ds
   }
 }
 
-/// The same for general kernels: M P and E. visit(dS, row, column) gets four dS, and the place of
-/// the first.
+/// The same for general kernels, which form M P and E. visit(dS, row, column) is called with four
+/// elements of dS, and the row and the column of the first element.
 template <bool by_query, int kTiles, int kStep, class T, class Stats, class Visit>
 __device__ void form_general_dscores(Sums<kTiles, kStep>& score, Sums<kTiles, kStep>& dscore,
                                      const AttentionDims<T>& p, int b, int h,

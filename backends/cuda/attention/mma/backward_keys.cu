@@ -10,28 +10,19 @@ namespace sash::cuda::mma {
 namespace {
 
 /// `parts`: blocks of threads with the same keys, and different features of dk and dv.
-template <int warps, int tiles, int step, int stages, bool held, int blocks, int parts = 1>
-struct KeyShape : Shape<warps, tiles, step, stages, held, blocks> {
+template <int warps, int tiles, int step, int stages, bool in_registers, int blocks, int parts = 1>
+struct KeyShape : Shape<warps, tiles, step, stages, in_registers, blocks> {
   static constexpr int kParts = parts;
 };
 
 /// `width`: features of a tile in 2-byte elements.
 template <int width>
-struct KeyShapes;
-template <>
-struct KeyShapes<32> : KeyShape<4, 1, 64, 2, false, 4> {};
-template <>
-struct KeyShapes<64> : KeyShape<2, 2, 32, 2, false, 4> {};
-template <>
-struct KeyShapes<96> : KeyShape<4, 1, 64, 2, false, 2> {};
-template <>
-struct KeyShapes<128> : KeyShape<4, 1, 64, 2, false, 2> {};
-template <>
-struct KeyShapes<192> : KeyShape<4, 1, 32, 1, false, 2> {};
-template <>
-struct KeyShapes<256> : KeyShape<4, 1, 32, 1, false, 2, 2> {};
-template <>
-struct KeyShapes<512> : KeyShape<2, 1, 16, 1, false, 2, 2> {};
+using KeyShapes =
+    ShapeOf<width, For<32, KeyShape<4, 1, 64, 2, false, 4>>,
+            For<64, KeyShape<2, 2, 32, 2, false, 4>>, For<96, KeyShape<4, 1, 64, 2, false, 2>>,
+            For<128, KeyShape<4, 1, 64, 2, false, 2>>, For<192, KeyShape<4, 1, 32, 1, false, 2>>,
+            For<256, KeyShape<4, 1, 32, 1, false, 2, 2>>,
+            For<512, KeyShape<2, 1, 16, 1, false, 2, 2>>>;
 
 template <class T, int kWidth, class S>
 constexpr int shared_bytes() {
@@ -81,8 +72,8 @@ __global__ void __launch_bounds__(S::kThreads, S::min_blocks(kind == Kind::plain
                stats + mine * per_copy, true);
   };
   read(now, 0);
-  Left<T, kWidth, kTiles, S::kHeld> keys(k), values(v);
-  if (S::kHeld) {
+  Left<T, kWidth, kTiles, S::kInRegisters> keys(k), values(v);
+  if (S::kInRegisters) {
     wait_for_copies();
     __syncthreads();
     keys.hold();
@@ -138,7 +129,7 @@ __global__ void __launch_bounds__(S::kThreads, S::min_blocks(kind == Kind::plain
   }
 
   wait_for_copies();
-  __syncthreads();  // k and v are there, if there was no step, and are needed no more
+  __syncthreads();  // k and v have arrived even if there was no step, and are no longer needed
   float factor[kTiles][2];
 #pragma unroll
   for (auto& rows : factor) rows[0] = rows[1] = p.scale;
@@ -151,13 +142,12 @@ __global__ void __launch_bounds__(S::kThreads, S::min_blocks(kind == Kind::plain
 template <class T, int kWidth, Kind kind>
 void keys(const KernelContext& context, const Backward<T>& call) {
   using S = KeyShapes<kWidth * sizeof(T) / 2>;
-  static constinit std::atomic<uint64_t> allowed{0};
   constexpr int shared = shared_bytes<T, kWidth, S>();
   static_assert(shared <= kLeastSharedMemory);
   const AttentionDims<T>& p = call.dims;
   const int64_t blocks = (p.keys + S::kRows - 1) / S::kRows;
-  launch(context, key_kernel<T, kWidth, S, kind>, allowed,
-         int64_t{p.batches} * p.key_heads * blocks * S::kParts, S::kThreads, shared, shared, call);
+  launch<key_kernel<T, kWidth, S, kind>>(
+      context, int64_t{p.batches} * p.key_heads * blocks * S::kParts, S::kThreads, shared, call);
 }
 
 }  // namespace

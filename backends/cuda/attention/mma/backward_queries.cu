@@ -6,35 +6,23 @@
 /// the sums of dS along diagonals.
 ///
 /// Memory: a block reads its q, g and out once and each visible step's keys and values once. It
-/// writes its dq and statistics once, and adds to its own row of diagonals.
+/// writes its dq and statistics once, and adds to a row of diagonals that no other block uses.
 namespace sash::cuda::mma {
 namespace {
 
 /// `width`: features of a tile in 2-byte elements.
 template <int width>
-struct QueryShapes;
-template <>
-struct QueryShapes<32> : Shape<4, 1, 64, 2, false, 3> {};
-template <>
-struct QueryShapes<64> : Shape<4, 1, 64, 1, false, 4> {};
-template <>
-struct QueryShapes<96> : Shape<4, 1, 64, 1, false, 3> {};
-template <>
-struct QueryShapes<128> : Shape<4, 1, 64, 2, true, 2> {};
-template <>
-struct QueryShapes<192> : Shape<4, 1, 32, 1, false, 2> {};
-template <>
-struct QueryShapes<256> : Shape<4, 1, 32, 1, false, 2> {};
-template <>
-struct QueryShapes<512> : Shape<2, 1, 16, 1, false, 2> {};
+using QueryShapes =
+    ShapeOf<width, For<32, Shape<4, 1, 64, 2, false, 3>>, For<64, Shape<4, 1, 64, 1, false, 4>>,
+            For<96, Shape<4, 1, 64, 1, false, 3>>, For<128, Shape<4, 1, 64, 2, true, 2>>,
+            For<192, Shape<4, 1, 32, 1, false, 2>>, For<256, Shape<4, 1, 32, 1, false, 2>>,
+            For<512, Shape<2, 1, 16, 1, false, 2>>>;
 
 /// For general kernels on cards with less shared memory: diagonals take some.
 template <int width>
-struct SmallQueryShapes : QueryShapes<width> {};
-template <>
-struct SmallQueryShapes<128> : Shape<4, 1, 64, 1, true, 2> {};
-template <>
-struct SmallQueryShapes<256> : Shape<4, 1, 16, 1, false, 2> {};
+using SmallQueryShapes =
+    ShapeOf<width, For<128, Shape<4, 1, 64, 1, true, 2>>, For<256, Shape<4, 1, 16, 1, false, 2>>,
+            For<width, QueryShapes<width>>>;
 
 /// The statistics of this warp's rows, from g and out in global memory, to `shared` and to x.stats.
 template <int kTiles, class T>
@@ -59,8 +47,7 @@ __device__ void form_stats(const Backward<T>& x, int b, int h, int first, RowSta
     } else if (inside) {
       for (int d = mine; d < g.width; d += across) dot += widen(g_row[d]) * widen(out_row[d]);
     }
-#pragma unroll
-    for (int step = across / 2; step > 0; step /= 2) dot += __shfl_xor_sync(~0u, dot, step);
+    dot = sum_over_lanes<across>(dot);
     if (mine != 0) continue;
     RowStats stats{kInfinity, 0.f};
     if (inside) {
@@ -115,7 +102,7 @@ __global__ void __launch_bounds__(S::kThreads, S::min_blocks(kind == Kind::plain
 
   X::template read<kRows, S::kThreads>(q, x.q.at(b, h), first, p.queries);
   X::template read<kRows, S::kThreads>(g, x.g.at(b, h), first, p.queries);
-  StepIterator<T, true, kStep, plain> steps(p, b, h, h + 1, first / kBlockQueries);
+  StepIterator<T, true, kStep, plain, RowBy::address> steps(p, b, h, h + 1, first / kBlockQueries);
   Step now = steps.next(), next = steps.next();
   const auto read = [&](const Step& step, uint32_t stage) {
     if (step.first < 0) return;
@@ -133,8 +120,8 @@ __global__ void __launch_bounds__(S::kThreads, S::min_blocks(kind == Kind::plain
       stats.row[tile][half] = stats_of_block[row_of<kTiles>(tile, half)];
     }
   }
-  Left<T, kWidth, kTiles, S::kHeld> queries(q), cotangents(g);
-  if (S::kHeld) {
+  Left<T, kWidth, kTiles, S::kInRegisters> queries(q), cotangents(g);
+  if (S::kInRegisters) {
     wait_for_copies();
     __syncthreads();
     queries.hold();
@@ -196,7 +183,7 @@ __global__ void __launch_bounds__(S::kThreads, S::min_blocks(kind == Kind::plain
 #pragma unroll
   for (auto& rows : factor) rows[0] = rows[1] = p.scale;
   wait_for_copies();
-  __syncthreads();  // q is there, if there was no step, and is needed no more
+  __syncthreads();  // q has arrived even if there was no step, and is no longer needed
   write<T, kWidth>(sum, factor, shared, x.dq.at(b, h), first, p.queries);
 }
 
@@ -208,11 +195,11 @@ using SmallQueryShape = SmallQueryShapes<kWidth * sizeof(T) / 2>;
 template <class T, int kWidth, class S, Kind kind>
 void queries(const KernelContext& context, const Backward<T>& call) {
   using Shared = QueryMemory<T, kWidth, S, kind>;
-  static constinit std::atomic<uint64_t> allowed{0};
   const AttentionDims<T>& p = call.dims;
   const int64_t blocks = call.padded_queries() / S::kRows;
-  launch(context, query_kernel<T, kWidth, S, kind>, allowed, int64_t{p.batches} * p.heads * blocks,
-         S::kThreads, call.diagonals ? Shared::kMost : Shared::kShared, Shared::kMost, call);
+  launch<query_kernel<T, kWidth, S, kind>>(
+      context, int64_t{p.batches} * p.heads * blocks, S::kThreads,
+      SharedBytes(call.diagonals ? Shared::kMost : Shared::kShared, Shared::kMost), call);
 }
 
 }  // namespace

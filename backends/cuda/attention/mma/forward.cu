@@ -15,21 +15,11 @@ namespace {
 
 /// `width`: features of a tile in 2-byte elements.
 template <int width>
-struct ForwardShapes;
-template <>
-struct ForwardShapes<32> : Shape<4, 1, 64, 2, true, 4> {};
-template <>
-struct ForwardShapes<64> : Shape<2, 2, 64, 1, true, 4> {};
-template <>
-struct ForwardShapes<96> : Shape<4, 1, 64, 1, true, 3> {};
-template <>
-struct ForwardShapes<128> : Shape<4, 1, 64, 2, true, 2> {};
-template <>
-struct ForwardShapes<192> : Shape<4, 1, 32, 1, false, 2> {};
-template <>
-struct ForwardShapes<256> : Shape<4, 1, 32, 1, false, 2> {};
-template <>
-struct ForwardShapes<512> : Shape<4, 1, 16, 1, false, 2> {};
+using ForwardShapes =
+    ShapeOf<width, For<32, Shape<4, 1, 64, 2, true, 4>>, For<64, Shape<2, 2, 64, 1, true, 4>>,
+            For<96, Shape<4, 1, 64, 1, true, 3>>, For<128, Shape<4, 1, 64, 2, true, 2>>,
+            For<192, Shape<4, 1, 32, 1, false, 2>>, For<256, Shape<4, 1, 32, 1, false, 2>>,
+            For<512, Shape<4, 1, 16, 1, false, 2>>>;
 
 template <class T>
 struct Forward {
@@ -67,8 +57,7 @@ struct Softmax {
         float now = highest[tile][half];
 #pragma unroll
         for (auto& part : score[tile]) now = max(now, max(part[2 * half], part[2 * half + 1]));
-        now = max(now, __shfl_xor_sync(~0u, now, 1));
-        now = max(now, __shfl_xor_sync(~0u, now, 2));
+        now = max_over_quad(now);
         const float shift = masked && now == -kInfinity ? 0.f : now * exponent;
         const float rescale = exp2_approx(highest[tile][half] * exponent - shift);
         highest[tile][half] = now;
@@ -120,18 +109,6 @@ __device__ void apply_dropout(Sums<kTiles, kStep>& weight, const Dropout& dropou
   }
 }
 
-template <int kTiles, int kStep, class F>
-__device__ void apply(Sums<kTiles, kStep>& weight, const F& factors) {
-#pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-    for (int j = 0; j < kStep / 8; ++j) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) weight[tile][j][e] *= factors(tile, j, e);
-    }
-  }
-}
-
 /// One block computes kRows rows of out and lse.
 template <class T, int kWidth, class S, Kind kind>
 __global__ void __launch_bounds__(S::kThreads, S::min_blocks(kind == Kind::plain))
@@ -160,8 +137,8 @@ __global__ void __launch_bounds__(S::kThreads, S::min_blocks(kind == Kind::plain
     X::template read<kStep, S::kThreads>(k, keys, now.first, p.keys);
     if (S::kStages == 2) X::template read<kStep, S::kThreads>(v, values, now.first, p.keys);
   }
-  Left<T, kWidth, kTiles, S::kHeld> left(q);
-  if (S::kHeld) {
+  Left<T, kWidth, kTiles, S::kInRegisters> left(q);
+  if (S::kInRegisters) {
     wait_for_copies();
     __syncthreads();
     left.hold();
@@ -201,9 +178,15 @@ __global__ void __launch_bounds__(S::kThreads, S::min_blocks(kind == Kind::plain
       if (next.first >= 0) X::template read<kStep, S::kThreads>(k, keys, next.first, p.keys);
     }
     if constexpr (!plain) apply_options(score, scores, first, now.first);
-    if constexpr (masked) apply(score, mask);
+    if constexpr (masked) {
+      score.for_each([&](float& x, int tile, int j, int e) {
+        if (!mask(tile, j, e)) x = -kInfinity;
+      });
+    }
     softmax.template update<masked>(score, sum, plain ? p.exponent : 1.f);
-    if constexpr (kind == Kind::dropout) apply(score, factors);
+    if constexpr (kind == Kind::dropout) {
+      score.for_each([&](float& x, int tile, int j, int e) { x *= factors(tile, j, e); });
+    }
     if constexpr (kind == Kind::general) {
       if (p.dropout) apply_dropout(score, Dropout(p, b, h), p.kept, first, now.first);
     }
@@ -223,9 +206,7 @@ __global__ void __launch_bounds__(S::kThreads, S::min_blocks(kind == Kind::plain
   for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float total = softmax.total[tile][half];
-      total += __shfl_xor_sync(~0u, total, 1);
-      total += __shfl_xor_sync(~0u, total, 2);
+      const float total = sum_over_quad(softmax.total[tile][half]);
       factor[tile][half] = total == 0 ? 0.f : 1 / total;
       const int row = first + row_of<kTiles>(tile, half);
       if (lane() % 4 != 0 || row >= p.queries) continue;
@@ -235,35 +216,33 @@ __global__ void __launch_bounds__(S::kThreads, S::min_blocks(kind == Kind::plain
     }
   }
   wait_for_copies();
-  __syncthreads();  // q is there, if there was no step, and is needed no more
+  __syncthreads();  // q has arrived even if there was no step, and is no longer needed
   write<T, kWidth>(sum, factor, shared, x.out.at(b, h), first, p.queries);
 }
 
 template <class T, int kWidth, Kind kind>
 void forward(const KernelContext& context, const Forward<T>& call) {
   using S = ForwardShapes<kWidth * sizeof(T) / 2>;
-  static constinit std::atomic<uint64_t> allowed{0};
   constexpr int shared = (S::kRows + 2 * S::kStages * S::kStep) * Tile<T, kWidth>::kRowBytes;
   static_assert(shared <= kLeastSharedMemory);
   const AttentionDims<T>& p = call.dims;
   const int64_t blocks = (p.queries + S::kRows - 1) / S::kRows;
-  launch(context, forward_kernel<T, kWidth, S, kind>, allowed,
-         int64_t{p.batches} * p.heads * blocks, S::kThreads, shared, shared, call);
+  launch<forward_kernel<T, kWidth, S, kind>>(context, int64_t{p.batches} * p.heads * blocks,
+                                             S::kThreads, shared, call);
 }
 
 }  // namespace
 }  // namespace mma
 
-bool attention_mma_takes(const KernelContext&, const kernels::AttentionInputs& inputs) {
+bool attention_mma_takes(const KernelContext&, const AttentionInputs& inputs) {
   const DType dtype = inputs.q.dtype;
   const bool multiplied = dtype == DType::bfloat16 || dtype == DType::float16 ||
                           (dtype == DType::float32 && tf32_allowed());
   return multiplied && std::max(inputs.q.shape[3], inputs.v.shape[3]) <= 256;
 }
 
-void attention_mma_forward(KernelContext& context, const kernels::AttentionInputs& inputs,
-                           const kernels::AttentionParams& params, const TensorView& out,
-                           const TensorView& lse) {
+void attention_mma_forward(KernelContext& context, const AttentionInputs& inputs,
+                           const AttentionParams& params, View out, View lse) {
   using namespace mma;
   const BoundsSummary summary(context, inputs, params);
   with_type(inputs.q.dtype, [&]<class T>() {
@@ -278,7 +257,7 @@ void attention_mma_forward(KernelContext& context, const kernels::AttentionInput
     const Kind kind = kind_of(call.dims, features);
     std::optional<KeptTiles<T>> kept;
     if (kind == Kind::dropout) {
-      kept.emplace(context, call.dims, params.kept, kernels::AttentionPass::forward, true, false);
+      kept.emplace(context, call.dims, params.kept, AttentionPass::forward, true, false);
       call.kept = kept->by_query();
     }
     with_width(features, kind,

@@ -7,27 +7,27 @@
 
 #include "../common/lanes.cuh"
 
-/// The tensor core instructions of sm_80, and what lanes hold of their operands (PTX ISA, "Matrix
-/// fragments for mma"). Below, g = lane / 4 and t = lane % 4.
+/// The tensor core instructions of sm_80, and which elements of their operands a lane has (PTX ISA,
+/// "Matrix fragments for mma"). Below, g = lane / 4 and t = lane % 4.
 ///
-/// Sums [16, 8] in float32: c[0], c[1] = (g, 2 t), (g, 2 t + 1), and c[2], c[3] the same of row
-/// g + 8. Left operands [16, kDepth] are four registers, right operands [kDepth, 8] two; a row of
-/// kDepth elements has 32 bytes.
+/// Sums [16, 8] are in float32: c[0] and c[1] are elements (g, 2 t) and (g, 2 t + 1), c[2] and c[3]
+/// are elements (g + 8, 2 t) and (g + 8, 2 t + 1). Left operands [16, kDepth] take four registers,
+/// right operands [kDepth, 8] two. A row of kDepth elements has 32 bytes.
 namespace sash::cuda::mma {
 
 __device__ inline uint32_t shared_address(const void* shared) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
 }
 
-/// Four matrices of 8 rows of 16 bytes: lanes 8 i .. 8 i + 7 give the addresses of matrix i's rows,
-/// and x[i] is 4 bytes: number t of row g.
+/// Loads four matrices of 8 rows of 16 bytes. Lanes 8 i .. 8 i + 7 pass the addresses of the rows
+/// of matrix i. x[i] gets word t of row g.
 __device__ inline void load_matrices(uint32_t (&x)[4], uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
                : "r"(address));
 }
 
-/// The same of 2-byte elements, transposed: x[i] holds rows 2 t and 2 t + 1 of column g.
+/// Loads four matrices of 2-byte elements, transposed: x[i] gets rows 2 t and 2 t + 1 of column g.
 __device__ inline void load_transposed(uint32_t (&x)[4], uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
@@ -52,7 +52,7 @@ __device__ inline void store_words(uint32_t address, const uint32_t (&x)[4]) {
                : "memory");
 }
 
-/// Starts a copy of 16 bytes from global to shared memory; zeros instead unless `inside`.
+/// Starts a copy of 16 bytes from global to shared memory. Writes zeros unless `inside`.
 __device__ inline void copy_async(uint32_t to, const void* from, bool inside) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to),
                "l"(__cvta_generic_to_global(from)), "r"(inside ? 16 : 0)
@@ -129,8 +129,8 @@ struct Operand<float> {
     for (uint32_t& word : x) word = round(__uint_as_float(word));
   }
 
-  /// Columns [8 k, 8 k + 8) of a row of sums, the even ones first: the order of a sum is free, and
-  /// so no column has to change lanes.
+  /// Columns [8 k, 8 k + 8) of a row of sums, even columns first. Any order of the columns gives a
+  /// correct product, and in this order no element has to change lanes.
   static __device__ void from_sums(uint32_t (&a)[4], const float (*sum)[4], int k) {
     a[0] = round(sum[k][0]);
     a[1] = round(sum[k][2]);

@@ -29,7 +29,7 @@ class Mask {
     }
   }
 
-  /// Loads those of a bit tile of its own.
+  /// Loads the mask from the bit tile `bits`.
   __device__ void load_tile(const uint64_t* bits, int part, int first_row) {
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
@@ -40,11 +40,11 @@ class Mask {
     }
   }
 
-  /// Of sum[tile][j][e].
+  /// Whether sum[tile][j][e] is visible.
   __device__ bool operator()(int tile, int j, int e) const {
     return word_[tile][e / 2][j / 4] >> (j % 4 * 8 + e % 2) & 1;
   }
-  /// Bit e: of sum[tile][j][e].
+  /// Bit e: whether sum[tile][j][e] is visible.
   __device__ uint32_t bits(int tile, int j) const {
     const int at = j % 4 * 8;
     return (word_[tile][0][j / 4] >> at & 3) | (word_[tile][1][j / 4] >> at & 3) << 2;
@@ -80,12 +80,12 @@ class Mask {
   uint32_t word_[kTiles][2][kStep > 32 ? 2 : 1];
 };
 
-/// Dropout's factors of the scores of a step. Kernels of other kinds have 1.
+/// The factors of dropout for the scores of a step. They are 1 unless the kernel is of
+/// Kind::dropout.
 template <Kind kind, bool by_query, int kTiles, int kStep>
 class Factors {
  public:
-  /// Starts to load those of a step with block `row` of the axis of rows, which start at
-  /// `first_row`.
+  /// Starts to load the factors of a step, for rows from `first_row` on.
   template <class T>
   __device__ void load(const AttentionDims<T>& p, const uint64_t* tiles, const Step& step, int b,
                        int h, int first_row) {
@@ -97,7 +97,7 @@ class Factors {
       factor_ = p.kept;
     }
   }
-  /// That of sum[tile][j][e].
+  /// The factor of sum[tile][j][e].
   __device__ float operator()(int tile, int j, int e) const {
     if constexpr (kind == Kind::dropout) return kept_(tile, j, e) ? factor_ : 0.f;
     return 1;
@@ -107,20 +107,5 @@ class Factors {
   Mask<by_query, kTiles, kStep> kept_;
   float factor_;
 };
-
-/// Sets hidden scores to -infinity.
-template <bool by_query, int kTiles, int kStep>
-__device__ void apply(Sums<kTiles, kStep>& score, const Mask<by_query, kTiles, kStep>& mask) {
-#pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-    for (int j = 0; j < kStep / 8; ++j) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        if (!mask(tile, j, e)) score[tile][j][e] = -kInfinity;
-      }
-    }
-  }
-}
 
 }  // namespace sash::cuda::mma

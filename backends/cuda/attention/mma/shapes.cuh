@@ -7,18 +7,19 @@
 /// The shapes and the kinds of the mma kernels.
 namespace sash::cuda::mma {
 
-/// The shape of a kernel. `held`: the left operands of scores stay in registers. At least `blocks`
-/// blocks of `warps` warps share a multiprocessor, fewer of general kernels.
-template <int warps, int tiles, int step, int stages, bool held, int blocks>
+/// The shape of a kernel. `in_registers`: whether the left operands of scores stay in registers. At
+/// least `blocks` blocks of `warps` warps share a multiprocessor, but fewer blocks of general
+/// kernels.
+template <int warps, int tiles, int step, int stages, bool in_registers, int blocks>
 struct Shape {
   static constexpr int kThreads = warps * kWarp, kTiles = tiles, kRows = 16 * warps * tiles;
   static constexpr int kStep = step, kStages = stages;
-  static constexpr bool kHeld = held;
+  static constexpr bool kInRegisters = in_registers;
   static constexpr int min_blocks(bool plain) { return plain || blocks <= 3 ? blocks : blocks - 1; }
   static_assert(kBlockQueries % kRows == 0 && kBlockKeys % step == 0 && step % 16 == 0);
 };
 
-/// Which kernels take a call with heads of `features`.
+/// The kind of the kernels that compute a call with heads of `features`.
 template <class T>
 Kind kind_of(const AttentionDims<T>& p, int64_t features) {
   if (p.bounds.ranges) return Kind::general;
@@ -26,8 +27,9 @@ Kind kind_of(const AttentionDims<T>& p, int64_t features) {
   return keeps_tiles(p, features) ? Kind::dropout : Kind::general;
 }
 
-/// f<width, kind>() for the narrowest tiles that hold the features; general kernels, which are more
-/// instructions, have fewer widths, and so have those with dropout.
+/// Calls f<width, kind>() with the width of the narrowest tiles that have the features. General
+/// kernels, which have the most instructions, are compiled for fewer widths, and so are the kernels
+/// with dropout.
 template <class F>
 void with_width(int64_t features, Kind kind, F&& f) {
   const auto of = [&]<Kind kKind>(std::integral_constant<Kind, kKind>) {
@@ -52,7 +54,7 @@ void with_width(int64_t features, Kind kind, F&& f) {
   }
 }
 
-/// f<T>() for the type of elements.
+/// Calls f<T>() with the type of the elements.
 template <class F>
 void with_type(DType dtype, F&& f) {
   if (dtype == DType::bfloat16) return f.template operator()<__nv_bfloat16>();

@@ -4,10 +4,10 @@
 #include "../common/rows.cuh"
 #include "instructions.cuh"
 
-/// Tiles in shared memory, and products of them with sums in registers.
+/// Tiles in shared memory, and products of tiles with sums in registers.
 ///
-/// A warp has 16 kTiles whole rows of every product: it scales accumulators by row, and uses them
-/// as the left operand of the next product, without other warps.
+/// A warp has 16 kTiles whole rows of every product. So it scales accumulators by row, and uses
+/// them as the left operand of the next product, without communication with other warps.
 namespace sash::cuda::mma {
 
 using namespace fragments;
@@ -19,9 +19,23 @@ struct Sums {
 
   __device__ auto& operator[](int tile) { return of[tile]; }
   __device__ const auto& operator[](int tile) const { return of[tile]; }
+
+  /// Calls f(sum, tile, j, e) for each accumulator. The numbers are known at compile time.
+  template <class F>
+  __device__ void for_each(F f) {
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+      for (int j = 0; j < kColumns / 8; ++j) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) f(of[tile][j][e], tile, j, e);
+      }
+    }
+  }
 };
 
-/// The rows of one lane among those of a tile: half 0 is row g, half 1 row g + 8.
+/// The row of one lane within the tiles of its block of threads: half 0 is row g of the tile, half
+/// 1 is row g + 8.
 template <int kTiles>
 __device__ int row_of(int tile, int half) {
   return (warp() * kTiles + tile) * 16 + lane() / 4 + 8 * half;
@@ -29,8 +43,8 @@ __device__ int row_of(int tile, int half) {
 
 /// [rows][kWidth] in shared memory, 128-byte aligned, swizzled: within kSpan 16-byte chunks of a
 /// row, a chunk's number is xored with the row's, so that 8 neighbouring rows of a column of chunks
-/// lie in different banks. Right operands in float32 are rounded to TF32 as warps load them, or
-/// before that by `round`, once for all warps: then products are told that they are `rounded`.
+/// lie in different banks. Right operands in float32 are rounded to TF32 when a warp loads them, or
+/// once for all warps by `round`. After `round`, products take the argument `rounded`.
 template <class T, int kWidth>
 struct Tile {
   static constexpr int kRowBytes = kWidth * static_cast<int>(sizeof(T));
@@ -44,9 +58,9 @@ struct Tile {
     return static_cast<uint32_t>(row * kRowBytes + (chunk ^ swap) * 16);
   }
 
-  /// The address at which a lane reads a left operand, a right operand whose columns are rows of
-  /// the tile, and one whose rows are rows of the tile. `moved` goes on from there, down and
-  /// across.
+  /// The address at which a lane reads a left operand (`left`), a right operand whose columns are
+  /// rows of the tile (`right`), or a right operand whose rows are rows of the tile (`right_rows`).
+  /// `moved` returns the address of an operand that lies further down and across.
   static __device__ uint32_t left(uint32_t tile) { return tile + offset(lane() % 16, lane() / 16); }
   static __device__ uint32_t right(uint32_t tile) {
     return tile + offset(lane() % 8 + lane() / 16 * 8, lane() / 8 % 2);
@@ -77,8 +91,8 @@ struct Tile {
     }
   }
 
-  /// Starts to read rows [first, first + kRows) of `x` to `tile`, by a block of kThreads; rows from
-  /// `end` on, and features past the last, are 0.
+  /// Starts to read rows [first, first + kRows) of `x` to `tile`. All kThreads threads of the block
+  /// call this. Rows from `end` on, and features past the last, become 0.
   template <int kRows, int kThreads>
   static __device__ void read(uint32_t tile, const Rows<const T>& x, int first, int end) {
     if (!x.vectors) {
@@ -103,11 +117,12 @@ struct Tile {
     }
   }
 
-  /// Rounds the vectors that this thread has read by `read`, once they are there. By all threads.
+  /// Rounds the vectors that this thread has read by `read`, after they have arrived. All threads
+  /// call this.
   template <int kRows, int kThreads>
   static __device__ void round(uint32_t tile, const Rows<const T>& x) {
     if constexpr (sizeof(T) == 4) {
-      if (!x.vectors) __syncthreads();  // others have read its elements
+      if (!x.vectors) __syncthreads();  // other threads have read elements that this thread rounds
       constexpr int down = kThreads / kSpan;
       const int column = static_cast<int>(threadIdx.x) % kSpan;
       const uint32_t mine = tile + offset(static_cast<int>(threadIdx.x) / kSpan, column);
@@ -126,7 +141,7 @@ struct Tile {
   }
 
  private:
-  /// The first `rows` rows from `from` on. Not inlined, as it need not be fast.
+  /// Reads the first `rows` rows from `from` on. Not inlined, because it need not be fast.
   template <int kRows, int kThreads>
   static __device__ __noinline__ void read_elements(uint32_t tile, const T* from, int64_t step,
                                                     int rows, int width) {
@@ -140,8 +155,8 @@ struct Tile {
   }
 };
 
-/// The rows of a tile that a warp multiplies from the left; with kHeld, in registers.
-template <class T, int kWidth, int kTiles, bool kHeld>
+/// The rows of a tile that are the left operand of a warp. If kInRegisters, they are in registers.
+template <class T, int kWidth, int kTiles, bool kInRegisters>
 class Left {
  public:
   using Fragment = uint32_t[kTiles][4];
@@ -151,21 +166,21 @@ class Left {
       : place_(Tile<T, kWidth>::left(tile) +
                static_cast<uint32_t>(warp() * kTiles * 16 * Tile<T, kWidth>::kRowBytes)) {}
 
-  /// Once the tile is there.
+  /// Loads the operand to registers if kInRegisters. Called when the tile has arrived.
   __device__ void hold() {
-    if constexpr (kHeld) {
+    if constexpr (kInRegisters) {
 #pragma unroll
-      for (int k = 0; k < kWidth / kDepth; ++k) load(held_[k], k);
+      for (int k = 0; k < kWidth / kDepth; ++k) load(loaded_[k], k);
     }
   }
 
   /// Columns [kDepth k, kDepth (k + 1)).
   __device__ void fragment(Fragment& a, int k) const {
-    if constexpr (kHeld) {
+    if constexpr (kInRegisters) {
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) a[tile][i] = held_[k][tile][i];
+        for (int i = 0; i < 4; ++i) a[tile][i] = loaded_[k][tile][i];
       }
     } else {
       load(a, k);
@@ -182,13 +197,13 @@ class Left {
   }
 
   uint32_t place_;
-  uint32_t held_[kHeld ? kWidth / kDepth : 1][kTiles][4];
+  uint32_t loaded_[kInRegisters ? kWidth / kDepth : 1][kTiles][4];
 };
 
 /// sum[i, j] = left[i] . x[j] for the kColumns rows of the tile `x`.
-template <int kColumns, bool rounded = false, class T, int kWidth, int kTiles, bool kHeld>
+template <int kColumns, bool rounded = false, class T, int kWidth, int kTiles, bool kInRegisters>
 __device__ void multiply_rows(Sums<kTiles, kColumns>& sum,
-                              const Left<T, kWidth, kTiles, kHeld>& left, uint32_t x) {
+                              const Left<T, kWidth, kTiles, kInRegisters>& left, uint32_t x) {
   using X = Tile<T, kWidth>;
   sum = {};
   const uint32_t place = X::right(x);
@@ -236,8 +251,9 @@ __device__ void multiply_add(Sums<kTiles, kFeatures>& sum, const Sums<kTiles, kC
   }
 }
 
-/// The epilogue: rows [first, end) of `y`, features [first_feature, + kFeatures): the accumulators
-/// times a factor a row, by way of this warp's rows of `tile`, which must be free.
+/// The epilogue: writes rows [first, end) of `y`, features [first_feature, first_feature +
+/// kFeatures). The values are the accumulators times a factor for each row. They pass through this
+/// warp's rows of `tile`, which nothing else may use.
 template <class T, int kWidth, int kTiles, int kFeatures>
 __device__ void write(const Sums<kTiles, kFeatures>& sum, const float (&factor)[kTiles][2],
                       unsigned char* tile, const Rows<T>& y, int first, int end,

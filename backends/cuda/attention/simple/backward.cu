@@ -66,8 +66,7 @@ __global__ void __launch_bounds__(kBlock) dot_kernel(const __grid_constant__ Bac
   for (int d = static_cast<int>(threadIdx.x) % kWarp; d < x.g.width; d += kWarp) {
     sum += g[d] * out[d];
   }
-#pragma unroll
-  for (int step = kWarp / 2; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+  sum = sum_over_lanes(sum);
   if (threadIdx.x % kWarp != 0) return;
   if (x.g_lse && x.lse[row] != kInfinity<T>) sum -= x.g_lse[row];  // inf is a constant
   x.dot[row] = sum;
@@ -166,7 +165,8 @@ __global__ void __launch_bounds__(kBlock, S::kQueryBlocks)
   Diagonals<S, T> diagonals(
       general && x.diagonals ? x.diagonals + int64_t{blockIdx.x} * table : nullptr, p.radius);
   typename S::Sums sum = {};
-  StepIterator<T, true, S::kColumns, false> steps(p, b, h, h + 1, query / kBlockKeys);
+  StepIterator<T, true, S::kColumns, false, fragments::RowBy::address> steps(p, b, h, h + 1,
+                                                                             query / kBlockKeys);
   for (Step step = steps.next(); step.first >= 0; step = steps.next()) {
     const int key = step.first;
     if (!bits.fill(p, step, b, query, key)) continue;
@@ -205,10 +205,7 @@ __global__ void __launch_bounds__(kBlock, S::kQueryBlocks)
     __syncwarp();
     S::multiply(dscores, k, sum);
   }
-  T factor[S::kMyRows];
-#pragma unroll
-  for (T& f : factor) f = p.scale;
-  S::write(sum, factor, x.dq.at(b, h), query, p.queries);
+  S::write(sum, p.scale, x.dq.at(b, h), query, p.queries);
   if (general && x.diagonals) diagonals.finish(dscores);
 }
 
@@ -282,48 +279,39 @@ __global__ void __launch_bounds__(kBlock, S::kKeyBlocks)
     __syncwarp();
     S::multiply(weights, q, dk);
   }
-  T factor[S::kMyRows];
-#pragma unroll
-  for (T& f : factor) f = p.scale;
-  S::write(dk, factor, x.dk.at(b, key_head), key, p.keys);
-#pragma unroll
-  for (T& f : factor) f = 1;
-  S::write(dv, factor, x.dv.at(b, key_head), key, p.keys);
+  S::write(dk, p.scale, x.dk.at(b, key_head), key, p.keys);
+  S::write(dv, T(1), x.dv.at(b, key_head), key, p.keys);
 }
 
 template <class T>
 void form_dots(const KernelContext& context, const Backward<T>& call) {
-  static constinit std::atomic<uint64_t> allowed{0};
   const auto& p = call.dims;
-  launch(context, dot_kernel<T>, allowed,
-         tiles_of(int64_t{p.batches} * p.heads * p.queries, kBlock / kWarp), kBlock, 0, 0, call);
+  launch<dot_kernel<T>>(context, tiles_of(int64_t{p.batches} * p.heads * p.queries, kBlock / kWarp),
+                        kBlock, 0, call);
 }
 
 template <class S, bool general, class T>
 void backward(const KernelContext& context, Backward<T> call, const TensorView* drelative) {
-  static constinit std::atomic<uint64_t> allowed_queries{0}, allowed_keys{0};
   const auto& p = call.dims;
   const int64_t heads = int64_t{p.batches} * p.heads, tiles = tiles_of(p.queries, S::kRows);
   const int64_t table = drelative ? drelative->shape[2] : 0;
-  const Workspace diagonals(context, heads * tiles * table * static_cast<int64_t>(sizeof(T)));
+  const Workspace diagonals(context, heads * tiles * table * int64_t{sizeof(T)});
   call.diagonals = drelative ? diagonals.ptr<T>() : nullptr;
-  launch(context, query_kernel<S, general>, allowed_queries, heads * tiles, kBlock, S::kQueryShared,
-         S::kQueryShared, call);
-  launch(context, key_kernel<S, general>, allowed_keys,
-         int64_t{p.batches} * p.key_heads * tiles_of(p.keys, S::kRows), kBlock, S::kKeyShared,
-         S::kKeyShared, call);
+  launch<query_kernel<S, general>>(context, heads * tiles, kBlock, S::kQueryShared, call);
+  launch<key_kernel<S, general>>(context,
+                                 int64_t{p.batches} * p.key_heads * tiles_of(p.keys, S::kRows),
+                                 kBlock, S::kKeyShared, call);
   if (drelative) sum_diagonals(context, diagonals.ptr<const T>(), tiles, *drelative);
 }
 
 }  // namespace
 
-void attention_simple_backward(KernelContext& context, const kernels::AttentionInputs& x,
-                               const kernels::AttentionParams& params,
-                               const kernels::AttentionGradients& y) {
+void attention_simple_backward(KernelContext& context, const AttentionInputs& x,
+                               const AttentionParams& params, const AttentionGradients& y) {
   const int64_t features = features_of(x);
   const BoundsSummary summary(context, x, params);
   dispatch_floating(x.q.dtype, "attention", [&]<class T>(TypeTag<T>) {
-    const Workspace dot(context, y.lse.numel() * static_cast<int64_t>(sizeof(T)));
+    const Workspace dot(context, y.lse.numel() * int64_t{sizeof(T)});
     const Backward<T> call{AttentionDims<T>(x, params, summary.bounds()),
                            rows_of<T>(y.g),
                            rows_of<T>(x.q),

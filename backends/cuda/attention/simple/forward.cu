@@ -135,18 +135,16 @@ __global__ void __launch_bounds__(kBlock, S::kBlocks)
 
 template <class S, bool general, class T>
 void forward(const KernelContext& context, const Forward<T>& call) {
-  static constinit std::atomic<uint64_t> allowed{0};
   const auto& p = call.dims;
-  launch(context, forward_kernel<S, general>, allowed,
-         int64_t{p.batches} * p.heads * tiles_of(p.queries, S::kRows), kBlock, S::kMost, S::kMost,
-         call);
+  launch<forward_kernel<S, general>>(context,
+                                     int64_t{p.batches} * p.heads * tiles_of(p.queries, S::kRows),
+                                     kBlock, S::kMost, call);
 }
 
 }  // namespace
 
-void attention_simple_forward(KernelContext& context, const kernels::AttentionInputs& x,
-                              const kernels::AttentionParams& params, const TensorView& out,
-                              const TensorView& lse) {
+void attention_simple_forward(KernelContext& context, const AttentionInputs& x,
+                              const AttentionParams& params, View out, View lse) {
   const int64_t features = features_of(x);
   const BoundsSummary summary(context, x, params);
   dispatch_floating(x.q.dtype, "attention", [&]<class T>(TypeTag<T>) {

@@ -8,8 +8,8 @@
 #include "../common/steps.cuh"
 #include "tile.cuh"
 
-/// What the forward and the backward kernels without tensor cores share besides products: masks,
-/// dropout, and the options of scores.
+/// What the kernels without tensor cores share in addition to products: masks, dropout, and the
+/// options of scores.
 namespace sash::cuda::attn {
 
 using fragments::kBlockKeys;
@@ -21,15 +21,15 @@ inline constexpr double kLn2 = 0.6931471805599453;
 template <class T>
 inline constexpr T kInfinity = std::numeric_limits<T>::infinity();
 
-/// Which pairs of a tile are visible, and which dropout keeps: a word for each query, a bit for
-/// each key.
+/// Which pairs of a tile are visible, and which pairs dropout keeps: a word for each query, with a
+/// bit for each key.
 template <int queries, int keys>
 struct TileBits {
   uint64_t visible[queries], kept[queries];
 
-  /// Fills the words for the tile of `step` that starts at (query, key), after a barrier. False,
-  /// with nothing changed, if all of it is hidden. By the whole block, which syncs before it reads
-  /// them.
+  /// Waits at a barrier, then fills the words for the tile of `step` that starts at (query, key).
+  /// If the whole tile is hidden, returns false and changes nothing. The whole block calls this,
+  /// and must synchronise before it reads the words.
   template <class T>
   __device__ bool fill(const AttentionDims<T>& p, const Step& step, int b, int query, int key) {
     const int i = static_cast<int>(threadIdx.x);
@@ -62,7 +62,7 @@ struct TileBits {
     return seen;
   }
 
-  /// 16 keys a task. Bits past the last key of the tile are not read.
+  /// Draws 16 keys of a query at a time. Bits past the last key of the tile are not read.
   template <class T>
   __device__ void draw(const AttentionDims<T>& p, int64_t row, int key) {
     constexpr int turns = (keys + 15) / 16;
@@ -85,8 +85,8 @@ struct TileBits {
   }
 };
 
-/// From products q . k of one head to scores, times log2(e): exponents have the base 2. The rows of
-/// a tile S are queries, or keys if `keys_down`.
+/// Turns products q . k of one head into scores times log2(e), because exponents have the base 2.
+/// The rows of a tile S are queries, or keys if `keys_down`.
 template <class T, bool general, class S, bool keys_down = false>
 class Scores {
  public:
@@ -101,8 +101,9 @@ class Scores {
     }
   }
 
-  /// Of the tile that starts at (query, key). Scores past the end come to something finite.
-  /// `cap_grad`, if given, becomes the derivative of the softcap; left alone if there is none.
+  /// Processes the tile that starts at (query, key). Scores past the end become finite numbers. If
+  /// there is a softcap and `cap_grad` is not null, `cap_grad` becomes the derivative of the
+  /// softcap.
   __device__ void operator()(Tile& score, int query, int key, Tile* cap_grad = nullptr) const {
     S::for_each([&](int i, int j) { score[i][j] *= factor_; });
     if constexpr (general) {
@@ -153,30 +154,32 @@ class Scores {
   T slope_ = 0;
 };
 
-/// 2^x. What float32 holds only as a subnormal number is 0.
+/// 2^x. In float32, results below the smallest normal number are 0.
 using fragments::exp2_approx;
 inline __device__ double exp2_approx(double x) { return std::exp2(x); }
 
 inline int64_t tiles_of(int64_t n, int rows) { return (n + rows - 1) / rows; }
 
-/// How many blocks with `shared` bytes of shared memory and `registers` per thread fit a Hopper
-/// multiprocessor.
+/// How many blocks fit on a Hopper multiprocessor, if a block takes `shared` bytes of shared memory
+/// and a thread `registers` registers.
 constexpr int blocks_per_multiprocessor(int shared, int registers) {
   const int by_memory = 228 * 1024 / (shared + 1024), by_registers = 65536 / kBlock / registers;
   const int blocks = by_memory < by_registers ? by_memory : by_registers;
   return blocks > 0 ? blocks : 1;
 }
 
-/// The features of the widest operand, which decide the width of tiles. `NotImplemented` above 256.
-inline int64_t features_of(const kernels::AttentionInputs& x) {
+/// The number of features of the widest operand, which decides the width of tiles. Throws
+/// `NotImplemented` above 256.
+inline int64_t features_of(const AttentionInputs& x) {
   const int64_t features = std::max(x.q.shape[3], x.v.shape[3]);
   if (features <= 256) return features;
   throw NotImplemented("attention", "heads of at most 256 features on cuda",
                        std::to_string(features));
 }
 
-/// Calls `f` with the narrowest width of tiles that holds heads of `features`, and whether the
-/// kernel is general: it has options. float64 has general kernels only.
+/// Calls `f` with the width of the narrowest tiles that have `features` features, and with whether
+/// the kernel is general, which means that it applies options. For float64 there are only general
+/// kernels.
 template <class T, class F>
 void dispatch_tile(int64_t features, const AttentionDims<T>& p, F&& f) {
   const auto with_options = [&]<int width>(std::integral_constant<int, width> n) {

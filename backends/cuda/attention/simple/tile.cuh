@@ -17,8 +17,8 @@
 ///
 /// Tiles in shared memory are [row][feature], with 16 bytes of padding a row, so that 16-byte reads
 /// of 8 neighbouring rows have no bank conflicts; rows and features past the end are 0. Such a read
-/// takes half the time if lanes 2 n and 2 n + 1, or n and n ^ 2, read the same address: so the
-/// lowest bit of a lane is that of ty, and the next ones are tx.
+/// takes half the time if lanes 2 n and 2 n + 1, or n and n ^ 2, read the same address. So the
+/// lowest bit of the lane is the lowest bit of ty, and the next bits of the lane are tx.
 namespace sash::cuda::attn {
 
 inline constexpr int kBlock = 128;
@@ -49,12 +49,12 @@ struct Tile {
   static constexpr int kAcross = kRows >= 64 || kColumns == 8 ? 8 : 16, kDown = kBlock / kAcross;
   static constexpr int kVector = 16 / sizeof(T);
   static constexpr int kStride = kWidth + kVector;
-  /// Of the features of the rows, and of the columns.
+  /// The size of a tile of the rows' features, and of the columns' features, in elements.
   static constexpr int kSize = kRows * kStride, kStepSize = kColumns * kStride;
-  /// Of a tile of scores or weights.
+  /// The row stride and the size of a tile of scores or weights, in elements.
   static constexpr int kSquareStride = kColumns + 2 * kVector;
   static constexpr int kSquareSize = kRows * kSquareStride;
-  /// A thread's part of a tile of scores, and its features of a row.
+  /// How many rows and columns of a tile of scores a thread has, and how many features of a row.
   static constexpr int kMyRows = kRows / kDown, kMyColumns = kColumns / kAcross;
   static_assert(kRows % kDown == 0 && kColumns % kAcross == 0);
   static constexpr int kMyFeatures = kWidth / kAcross;
@@ -78,7 +78,8 @@ struct Tile {
     return word >> tx() >> kAcross * j & 1;
   }
 
-  /// Starts to read rows [first, min(first + kRows, end)) of `x` to `to`, by the whole block.
+  /// Starts to read rows [first, min(first + kRows, end)) of `x` to `to`. The whole block calls
+  /// this.
   static __device__ void read_rows(const Rows<T>& x, int first, int end, T* to) {
     read<kRows>(x, first, end, to);
   }
@@ -86,7 +87,7 @@ struct Tile {
   static __device__ void read_columns(const Rows<T>& x, int first, int end, T* to) {
     read<kColumns>(x, first, end, to);
   }
-  /// Waits for the reads of this block, but for the last `pending` tiles.
+  /// Waits for the reads of this block, except for the last `pending` tiles.
   template <int pending>
   static __device__ void wait() {
     __pipeline_wait_prior(pending);
@@ -114,8 +115,8 @@ struct Tile {
     }
   }
 
-  /// sum[i] += sum over j of weights[row i][j] x[j] for this thread's features. The threads of a
-  /// row have written its weights.
+  /// sum[i] += sum over j of weights[row i][j] x[j] for this thread's features. Before the call,
+  /// the threads of a row have written its weights.
   static __device__ void multiply(const T* weights, const T* x, Sums& sum) {
     weights += ty() * kSquareStride;
 #pragma unroll 2
@@ -142,7 +143,7 @@ struct Tile {
     }
   }
 
-  /// f(i, j) for each score of this thread; both are known when compiling.
+  /// Calls f(i, j) for each score of this thread. Both numbers are known at compile time.
   template <class F>
   static __device__ void for_each(F f) {
 #pragma unroll
@@ -157,7 +158,7 @@ struct Tile {
     for_each([&](int i, int j) { to[row(i) * kSquareStride + column(j)] = x[i][j]; });
   }
 
-  /// f over the x of all threads of a row.
+  /// Reduces x over all threads of a row by f.
   template <class F>
   static __device__ T reduce_row(T x, F f) {
 #pragma unroll
@@ -165,7 +166,7 @@ struct Tile {
     return x;
   }
 
-  /// Rows [first, min(first + kRows, end)) of `y`: the sums times one factor a row.
+  /// Writes rows [first, min(first + kRows, end)) of `y`: the sums times one factor for each row.
   static __device__ void write(const Sums& sum, const T (&factor)[kMyRows], const Rows<T>& y,
                                int first, int end) {
 #pragma unroll
@@ -190,6 +191,14 @@ struct Tile {
     }
   }
 
+  /// The same with one factor for all rows.
+  static __device__ void write(const Sums& sum, T factor, const Rows<T>& y, int first, int end) {
+    T factors[kMyRows];
+#pragma unroll
+    for (T& f : factors) f = factor;
+    write(sum, factors, y, first, end);
+  }
+
  private:
   template <int n>
   static __device__ Vector<T, n> vector(const T* x) {
@@ -208,7 +217,7 @@ struct Tile {
 
   template <int rows, int wide>
   static __device__ void copy_rows(const Rows<T>& x, int first, int end, T* to) {
-    // The block copies `down` rows at a time; a thread keeps its columns.
+    // The block copies `down` rows at a time; a thread always has the same columns.
     constexpr int across = kWidth / wide < kBlock ? kWidth / wide : kBlock;
     constexpr int down = kBlock / across;
     static_assert(rows % down == 0);

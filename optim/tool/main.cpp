@@ -3,7 +3,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "../support/program.h"
+#include "../../examples/support/program.h"
 #include "commands.h"
 
 namespace {

@@ -1,11 +1,11 @@
-"""The training steps of bench_models.cpp in PyTorch, compiled: float32 weights under autocast."""
+"""The training steps of bench_train.cpp in PyTorch, compiled: float32 weights under autocast."""
 
 import dataclasses
 
 
 @dataclasses.dataclass
 class Case:
-    """As in bench_models.cpp."""
+    """As in bench_train.cpp."""
 
     vocab: int
     dim: int

@@ -3,7 +3,7 @@
 All compute elu + 1 features and the normaliser. Causal: the chunk kernels of flash-linear-attention
 (`fla`, if it can be imported) and compiled PyTorch in chunks. Not causal: compiled PyTorch.
 
-    python3 peers_linear_attention.py [--lengths 4096,16384] [--dims 64,128] [--only fla] [--quick]
+    cd benchmarks; python3 -m peers.linear_attention [--lengths 4096,16384] [--dims 64,128] [--only fla] [--quick]
 
 `fla` tries some two hundred settings of its kernels for each dim, which takes minutes. With --quick
 it tries those with tiles of at least 64, 2 or 4 warps, and 2 or 3 stages, and its features are not
@@ -16,7 +16,7 @@ import json
 import torch
 import torch.nn.functional as F
 
-from peers import median_ms_of_runs
+from .cases import median_ms_of_runs
 
 EPS = 1e-6
 CHUNK = 128

@@ -6,9 +6,7 @@ import statistics
 import sys
 import time
 
-import peers_attention
-import peers_models
-import peers_train
+from . import attention, models, train
 
 
 def emit(**figure):
@@ -175,12 +173,12 @@ def run_peer(kinds, device, deadline, dtype=None):
         "gemm": lambda: peer_gemm(bench),
         "op": lambda: peer_op(bench),
         "halves": lambda: peer_halves(bench),
-        "attention": lambda: peers_attention.peer_attention(bench, emit, dtype),
-        "sparse": lambda: peers_attention.peer_sparse(bench, emit, dtype),
-        "lengths": lambda: peers_attention.peer_lengths(bench, emit, dtype),
-        "widths": lambda: peers_attention.peer_widths(bench, emit, dtype),
-        "train": lambda: peers_train.peer_train(bench, emit),
-        "models": lambda: peers_models.peer_models(bench, emit),
+        "attention": lambda: attention.peer_attention(bench, emit, dtype),
+        "sparse": lambda: attention.peer_sparse(bench, emit, dtype),
+        "lengths": lambda: attention.peer_lengths(bench, emit, dtype),
+        "widths": lambda: attention.peer_widths(bench, emit, dtype),
+        "train": lambda: train.peer_train(bench, emit),
+        "models": lambda: models.peer_models(bench, emit),
     }
     for kind in kinds:
         peers[kind]()

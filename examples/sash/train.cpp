@@ -1,5 +1,0 @@
-#include "../train_transformer/options.h"
-#include "../train_transformer/run.h"
-#include "commands.h"
-
-int train(int argc, char** argv) { return run_with_options(argc, argv, run); }
