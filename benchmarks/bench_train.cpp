@@ -317,7 +317,8 @@ void run(const ConfiguredCase& setup, sash::Device device, bool profile) {
                     1,
                     device.is_cuda() && !profile,
                     profile};
-  sash::bench::print(steps.time(model, start));
+  const nlohmann::ordered_json figure = steps.time(model, start);
+  if (sash::distributed::world().rank() == 0) sash::bench::print(figure);
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 #include "data_parallel.h"
 
 #include <algorithm>
-#include <cstring>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +11,7 @@
 #include "../tensor/autograd/node.h"
 #include "../tensor/factories.h"
 #include "../tensor/graph.h"
+#include "../tensor/stream.h"
 
 namespace sash::optim {
 
@@ -116,6 +117,9 @@ struct DataParallel::State : std::enable_shared_from_this<State> {
   std::vector<std::vector<size_t>> buckets;  // in the order in which they become complete
   std::vector<size_t> bucket_of;             // of each parameter
   std::unique_ptr<SideStream> side;
+  // Where the optimizer keeps its part of a gradient: a group and its parameter.
+  Optimizer* optimizer = nullptr;
+  std::vector<std::optional<std::pair<size_t, size_t>>> places;
 
   // Of the backward pass that is running.
   std::weak_ptr<void> pass;
@@ -133,6 +137,11 @@ struct DataParallel::State : std::enable_shared_from_this<State> {
   void begin_pass();
   void make_buckets();
   void launch(const std::vector<size_t>& bucket);
+  void keep_part(size_t parameter);
+  Tensor& part_of(size_t parameter) {
+    const auto [group_number, number] = *places[parameter];
+    return optimizer->groups_[group_number].reduced[number];
+  }
   std::vector<size_t> settle_unused();
 };
 
@@ -203,16 +212,35 @@ void DataParallel::State::complete(size_t parameter) {
 }
 
 void DataParallel::State::launch(const std::vector<size_t>& bucket) {
-  std::vector<Tensor> gradients;
+  std::vector<Tensor> whole, split;
   for (const size_t i : bucket) {
     const Tensor g = parameters[i].tensor.grad();
     if (!g.is_contiguous()) parameters[i].tensor.set_grad(g.contiguous());
-    gradients.push_back(parameters[i].tensor.grad());
+    (places[i] ? split : whole).push_back(parameters[i].tensor.grad());
   }
-  const Device device = gradients[0].device();
+  const Device device = parameters[bucket[0]].tensor.device();
   if (!side) side = std::make_unique<SideStream>(device);
   const NoGradGuard no_grad;
-  side->run([&] { group.all_reduce(gradients, ReduceOp::mean); });
+  side->run([&] {
+    group.all_reduce(whole, ReduceOp::mean);
+    group.reduce_scatter_(split, ReduceOp::mean);
+    for (const size_t i : bucket) {
+      if (places[i]) keep_part(i);
+    }
+  });
+}
+
+// Copies this rank's part of a reduced gradient and drops the gradient, whose memory the side
+// stream still reads.
+void DataParallel::State::keep_part(size_t parameter) {
+  Tensor& x = parameters[parameter].tensor;
+  const Tensor g = x.grad();
+  const int64_t share = g.numel() / group.size();
+  const Tensor part = g.view({-1}).narrow(0, group.rank() * share, share);
+  Tensor& kept = part_of(parameter);
+  kept = kept.defined() ? kept + part : part.clone();
+  record_stream(g, backend(g.device()).current_stream(g.device()));
+  x.zero_grad();
 }
 
 // Gives parameters without a gradient zeros, because other ranks may have one. Returns those that
@@ -251,7 +279,10 @@ void DataParallel::State::finish() {
   if (buckets.empty()) make_buckets();
   while (launched < buckets.size()) launch(buckets[launched++]);
   side->join();
-  for (const size_t i : drop) parameters[i].tensor.zero_grad();
+  for (const size_t i : drop) {
+    parameters[i].tensor.zero_grad();
+    if (places[i]) part_of(i) = Tensor();
+  }
 }
 
 // From the order in which the first pass completed the gradients on rank 0.
@@ -288,11 +319,26 @@ DataParallel::DataParallel(nn::Module& model, const Group& group,
   state_->options = options;
   if (group.size() == 1) return;
   state_->start(model);
+  state_->places.resize(state_->parameters.size());
   state_->add_hooks();
 }
 
 void DataParallel::set_reduce(bool reduce) { state_->reduce = reduce; }
 const Group& DataParallel::group() const { return state_->group; }
+
+void DataParallel::shard(Optimizer& optimizer) {
+  optimizer.shard(state_->group);
+  state_->optimizer = &optimizer;
+  for (size_t g = 0; g < optimizer.groups_.size(); ++g) {
+    const Optimizer::Group& group = optimizer.groups_[g];
+    for (size_t k = 0; k < group.parameters.size(); ++k) {
+      for (size_t i = 0; i < state_->parameters.size() && group.is_split(k); ++i) {
+        const bool same = state_->parameters[i].tensor.is_same(group.parameters[k]);
+        if (same) state_->places[i] = std::pair(g, k);
+      }
+    }
+  }
+}
 
 void DataParallel::average_buffers() {
   const NoGradGuard no_grad;

@@ -5,6 +5,7 @@
 
 #include "../nn/module.h"
 #include "../tensor/distributed/group.h"
+#include "optimizer.h"
 
 namespace sash::optim {
 
@@ -42,6 +43,12 @@ class SASH_API DataParallel {
   /// Whether backward passes reduce; true at first. To accumulate, reduce in the last pass only:
   /// the mean is then that of the accumulated gradients.
   void set_reduce(bool reduce);
+  /// Shares the optimizer's state between the ranks (`Optimizer::shard`), and from now on leaves
+  /// each rank its part of a gradient alone: the optimizer has it, and `grad` is undefined after a
+  /// backward pass that reduces. Parameters that the optimizer does not have, and those that it
+  /// does not split, are reduced as before. The
+  /// optimizer must outlive this object, and must not be moved.
+  void shard(Optimizer& optimizer);
   /// Replaces floating buffers, such as the statistics of `BatchNorm`, by their means over the
   /// ranks, and other buffers by rank 0's.
   void average_buffers();

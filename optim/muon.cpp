@@ -90,10 +90,10 @@ void Muon::update(Group& group, const kernels::GradientScale& scale) {
   std::map<std::tuple<DType, int64_t, int64_t>, std::vector<size_t>> batches;
   for (size_t i = 0; i < group.parameters.size(); ++i) {
     const Tensor& p = group.parameters[i];
-    if (p.impl().grad.defined()) batches[{p.dtype(), p.size(0), p.size(1)}].push_back(i);
+    if (group.has_gradient(i)) batches[{p.dtype(), p.size(0), p.size(1)}].push_back(i);
   }
   std::vector<kernels::RuleTensors> tensors;
-  std::vector<Tensor> directions;
+  std::vector<Tensor> directions, split;
   for (const auto& [kind, members] : batches) {
     const auto& [dtype, rows, columns] = kind;
     Tensor& batch =
@@ -102,7 +102,9 @@ void Muon::update(Group& group, const kernels::GradientScale& scale) {
     for (size_t k = 0; k < members.size(); ++k) {
       const size_t i = members[k];
       kernels::RuleTensors& x = tensors.emplace_back(group.tensors(i));
-      x.state[1] = batch[static_cast<int64_t>(k)].tensor_view().data;
+      const Tensor direction = batch[static_cast<int64_t>(k)];
+      x.state[1] = group.part(i, direction).tensor_view().data;
+      if (group.is_split(i)) split.push_back(direction);
     }
   }
   KernelContext context = kernel_context(group.lr.device());
@@ -110,6 +112,7 @@ void Muon::update(Group& group, const kernels::GradientScale& scale) {
                           {.momentum = group.value("momentum"),
                            .nesterov = group.value("nesterov") != 0,
                            .gradient = scale});
+  group.ranks.all_gather_(split);  // the polynomial needs whole matrices
   kernels::GradientScale skipping = scale;
   skipping.only_skips = true;
   size_t number = 0, first = 0;
@@ -122,7 +125,7 @@ void Muon::update(Group& group, const kernels::GradientScale& scale) {
                                   .contiguous();
     for (size_t k = 0; k < members.size(); ++k) {
       kernels::RuleTensors& x = tensors[first + k];
-      x.gradient = orthogonal[static_cast<int64_t>(k)].tensor_view().data;
+      x.gradient = group.part(members[k], orthogonal[static_cast<int64_t>(k)]).tensor_view().data;
       x.state[0] = x.state[1] = nullptr;
       x.step = nullptr;
     }

@@ -19,11 +19,6 @@
 namespace sash::optim {
 namespace {
 
-bool has_gradients(const std::vector<Tensor>& parameters) {
-  return std::any_of(parameters.begin(), parameters.end(),
-                     [](const Tensor& p) { return p.impl().grad.defined(); });
-}
-
 // A graph would make it anew in each replay.
 void refuse_new_state() {
   detail::refuse_in_graph("Optimizer.step", "state from an earlier step", "none");
@@ -42,9 +37,9 @@ void match_parameter(Tensor& state, DType dtype, Device device) {
 kernels::RuleTensors Optimizer::Group::tensors(size_t parameter) const {
   const Tensor &p = parameters[parameter], &master = masters[parameter];
   kernels::RuleTensors x{.dtype = p.dtype(),
-                         .count = p.numel(),
-                         .parameter = p.tensor_view().data,
-                         .gradient = p.impl().grad.tensor_view().data,
+                         .count = is_split(parameter) ? p.numel() / ranks.size() : p.numel(),
+                         .parameter = part(parameter, p).tensor_view().data,
+                         .gradient = gradient(parameter).tensor_view().data,
                          .step = steps.tensor_view().ptr<int64_t>() + parameter,
                          .master = master.defined() ? master.tensor_view().ptr<float>() : nullptr};
   for (size_t k = 0; k < moments.size(); ++k) {
@@ -53,10 +48,43 @@ kernels::RuleTensors Optimizer::Group::tensors(size_t parameter) const {
   return x;
 }
 
+bool Optimizer::Group::is_split(size_t parameter) const {
+  if (ranks.size() == 1) return false;
+  const int64_t count = parameters[parameter].numel();
+  return count > 0 && count % ranks.size() == 0;
+}
+
+Tensor Optimizer::Group::part(size_t parameter, const Tensor& x) const {
+  if (!is_split(parameter)) return x;
+  const int64_t share = x.numel() / ranks.size();
+  return x.detach().view({-1}).narrow(0, ranks.rank() * share, share);
+}
+
+Tensor Optimizer::Group::whole(size_t parameter, const Tensor& state) const {
+  if (!is_split(parameter)) return state.detach();
+  return ranks.all_gather(state).view(parameters[parameter].shape());
+}
+
+bool Optimizer::Group::has_gradient(size_t parameter) const {
+  return reduced[parameter].defined() || parameters[parameter].impl().grad.defined();
+}
+
+bool Optimizer::Group::has_gradients() const {
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (has_gradient(i)) return true;
+  }
+  return false;
+}
+
+Tensor Optimizer::Group::gradient(size_t parameter) const {
+  if (reduced[parameter].defined()) return reduced[parameter];
+  return part(parameter, parameters[parameter].impl().grad);
+}
+
 std::span<const kernels::RuleTensors> Optimizer::tensors_of(const Group& group) {
   tensors_.clear();
   for (size_t i = 0; i < group.parameters.size(); ++i) {
-    if (group.parameters[i].impl().grad.defined()) tensors_.push_back(group.tensors(i));
+    if (group.has_gradient(i)) tensors_.push_back(group.tensors(i));
   }
   return tensors_;
 }
@@ -85,7 +113,28 @@ void Optimizer::zero_grad() {
   check_here("zero_grad");
   for (Group& group : groups_) {
     for (Tensor& parameter : group.parameters) parameter.zero_grad();
+    for (Tensor& part : group.reduced) part = Tensor();
   }
+}
+
+void Optimizer::shard(const distributed::Group& ranks) {
+  check_here("shard");
+  if (ranks_.size() > 1) {
+    throw ValueError(std::string(kind_.name) + ".shard", "a whole state", "one that has parts");
+  }
+  const NoGradGuard no_grad;
+  ranks_ = ranks;
+  for (Group& group : groups_) {
+    group.ranks = ranks;
+    const auto keep_part = [&](size_t i, Tensor& state) {
+      if (state.defined() && group.is_split(i)) state = group.part(i, state).clone();
+    };
+    for (size_t i = 0; i < group.masters.size(); ++i) {
+      for (std::vector<Tensor>& moment : group.moments) keep_part(i, moment[i]);
+      keep_part(i, group.masters[i]);
+    }
+  }
+  detail::outdate_graphs();
 }
 
 bool Optimizer::wants_master(const Tensor& parameter) const {
@@ -110,7 +159,7 @@ void Optimizer::make_state(Group& group) const {
 }
 
 void Optimizer::prepare_master(Group& group, size_t parameter) const {
-  const Tensor p = group.parameters[parameter].detach();
+  const Tensor p = group.part(parameter, group.parameters[parameter].detach());
   Tensor& master = group.masters[parameter];
   const int64_t version = p.impl().storage->version();
   if (!wants_master(p)) {
@@ -130,7 +179,7 @@ void Optimizer::prepare_master(Group& group, size_t parameter) const {
 
 // Where the parameter is not what its master rounds to, it was written since: takes that value.
 void Optimizer::refresh_master(Group& group, size_t parameter) {
-  const Tensor p = group.parameters[parameter].detach();
+  const Tensor p = group.part(parameter, group.parameters[parameter].detach());
   Tensor& master = group.masters[parameter];
   master.copy_(where(eq(master.to(p.dtype()), p), master, p.to(DType::float32)));
 }
@@ -166,12 +215,12 @@ void Optimizer::prepare(Group& group) {
     for (std::vector<Tensor>& moment : group.moments) {
       if (moment[i].defined()) {
         match_parameter(moment[i], *options.dtype, device);
-      } else if (p.impl().grad.defined()) {
+      } else if (group.has_gradient(i)) {
         refuse_new_state();
-        moment[i] = zeros(p.shape(), options);
+        moment[i] = zeros(group.part(i, p).shape(), options);
       }
     }
-    if (group.masters[i].defined() || p.impl().grad.defined()) prepare_master(group, i);
+    if (group.masters[i].defined() || group.has_gradient(i)) prepare_master(group, i);
   }
 }
 
@@ -181,18 +230,26 @@ kernels::GradientScale Optimizer::gradient_scale(const Tensor& loss_scale) {
     raw_grad_norm_ = grad_norm_ = Tensor();
     return {};
   }
-  std::vector<Tensor> gradients;
+  std::vector<Tensor> gradients, parts;
   for (const Group& group : groups_) {
-    for (const Tensor& p : group.parameters) {
-      if (p.impl().grad.defined()) gradients.push_back(p.impl().grad);
+    for (size_t i = 0; i < group.parameters.size(); ++i) {
+      if (group.has_gradient(i))
+        (group.is_split(i) ? parts : gradients).push_back(group.gradient(i));
     }
   }
-  if (gradients.empty()) {
+  if (gradients.empty() && parts.empty()) {
     const Device device = parameters()[0].device();
     raw_grad_norm_ = grad_norm_ = zeros({}, {.dtype = DType::float64, .device = device});
     return {};
   }
-  raw_grad_norm_ = global_norm(gradients);
+  if (parts.empty()) {
+    raw_grad_norm_ = global_norm(gradients);
+  } else {
+    Tensor squares = square(global_norm(parts));
+    ranks_.all_reduce(squares);
+    if (!gradients.empty()) squares = squares + square(global_norm(gradients));
+    raw_grad_norm_ = sqrt(squares);
+  }
   grad_norm_ = loss_scale.defined() ? raw_grad_norm_ / loss_scale : raw_grad_norm_;
   kernels::GradientScale scale{.norm = raw_grad_norm_.data<const double>()};
   if (max_norm > 0) scale.max_norm = max_norm;
@@ -223,10 +280,11 @@ void Optimizer::set_max_grad_norm(double max_norm) {
 void Optimizer::check_devices(bool one_norm) const {
   const Tensor* first = nullptr;
   for (const Group& group : groups_) {
-    if (!has_gradients(group.parameters)) continue;
+    if (!group.has_gradients()) continue;
     check_group_device(std::string(kind_.name) + ".step", group.parameters);
-    for (const Tensor& p : group.parameters) {
-      if (!one_norm || !p.impl().grad.defined()) continue;
+    for (size_t i = 0; i < group.parameters.size(); ++i) {
+      const Tensor& p = group.parameters[i];
+      if (!one_norm || !group.has_gradient(i)) continue;
       if (!first) first = &p;
       if (p.device() == first->device()) continue;
       throw DeviceError(std::string(kind_.name) + ".step",
@@ -245,26 +303,54 @@ Tensor Optimizer::scaled_step(const Tensor& loss_scale) {
     detail::note_gradient(p.impl(), true);
   }
   for (Group& group : groups_) {
-    if (!has_gradients(group.parameters)) continue;
+    if (!group.has_gradients()) continue;
     prepare(group);
     if (Graph::recording()) follow_replays(group);
   }
   const kernels::GradientScale scale = gradient_scale(loss_scale);
   for (Group& group : groups_) {
-    if (!has_gradients(group.parameters)) continue;
+    if (!group.has_gradients()) continue;
     update(group, scale);
-    for (const Tensor& p : group.parameters) {
-      if (p.impl().grad.defined()) p.impl().storage->bump_version();
+    for (size_t i = 0; i < group.parameters.size(); ++i) {
+      if (group.has_gradient(i)) group.parameters[i].impl().storage->bump_version();
     }
   }
+  if (ranks_.size() > 1) gather();
   // After all writes, since parameters may share memory.
   for (Group& group : groups_) {
     for (size_t i = 0; i < group.masters.size(); ++i) {
       const TensorImpl& p = group.parameters[i].impl();
-      if (p.grad.defined()) group.versions[i] = p.storage->version();
+      if (group.has_gradient(i)) group.versions[i] = p.storage->version();
     }
   }
   return raw_grad_norm_;
+}
+
+// Multiplies all gradients with a scalar.
+void Optimizer::scale_gradients(const Tensor& factor) {
+  const NoGradGuard no_grad;
+  const auto scaled = [&](const Tensor& g) {
+    const DType wide = is_half(g.dtype()) ? DType::float32 : g.dtype();
+    return (g.to(wide) * factor.to(g.device()).to(wide)).to(g.dtype());
+  };
+  for (Group& group : groups_) {
+    for (size_t i = 0; i < group.parameters.size(); ++i) {
+      if (group.reduced[i].defined()) group.reduced[i] = scaled(group.reduced[i]);
+      const Tensor g = group.parameters[i].grad();
+      if (g.defined()) group.parameters[i].set_grad(scaled(g));
+    }
+  }
+}
+
+// Each rank has changed its parts of the parameters.
+void Optimizer::gather() const {
+  std::vector<Tensor> changed;
+  for (const Group& group : groups_) {
+    for (size_t i = 0; i < group.parameters.size(); ++i) {
+      if (group.is_split(i) && group.has_gradient(i)) changed.push_back(group.parameters[i]);
+    }
+  }
+  ranks_.all_gather_(changed);
 }
 
 }  // namespace sash::optim

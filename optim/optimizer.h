@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "../tensor/distributed/group.h"
 #include "../tensor/io/state_dict.h"
 #include "../tensor/tensor.h"
 
@@ -107,6 +108,16 @@ class SASH_API Optimizer {
   /// Drops the gradient of every parameter.
   void zero_grad();
 
+  /// Keeps, from now on, the moments and masters of this rank's part of each parameter alone: with
+  /// R ranks an R-th of the memory (ZeRO; Rajbhandari et al., 2020). A step changes this part, then
+  /// gathers the parts of all ranks. It reads this part of the gradients, which are means over the
+  /// ranks: `DataParallel::shard` calls this and reduces them so. A parameter whose elements R does
+  /// not divide stays whole.
+  ///
+  /// All ranks call `step` and `state_dict` together. A state is whole, and may be loaded on any
+  /// number of ranks. `ValueError` the second time.
+  void shard(const distributed::Group& ranks);
+
   /// Adds a group of parameters. `ValueError` for no parameters, a parameter that the optimizer
   /// already has, or one that is not a contiguous leaf; `DeviceError` for two devices. Nothing is
   /// added then.
@@ -187,11 +198,22 @@ class SASH_API Optimizer {
     std::vector<std::vector<Tensor>> moments;
     std::vector<Tensor> masters;
     std::vector<int64_t> versions;
+    distributed::Group ranks{};     ///< that share each parameter's state
+    std::vector<Tensor> reduced{};  ///< this rank's parts of gradients, in place of `grad`
     Tensor steps;  ///< [parameters] int64, on their device; undefined before the first step
     Tensor lr;     ///< float64 scalar, on their device; undefined before the first step
     std::optional<double> initial_lr{};  ///< what a `LambdaLR` made the rate from
 
     double value(const char* name) const { return value_of(hyperparameters, name); }
+    /// Whether the ranks have parts of this parameter.
+    bool is_split(size_t parameter) const;
+    /// Of x, which has the parameter's shape: this rank's part, flat, or all of it.
+    Tensor part(size_t parameter, const Tensor& x) const;
+    /// The whole of a state of this rank's part.
+    Tensor whole(size_t parameter, const Tensor& state) const;
+    bool has_gradient(size_t parameter) const;
+    bool has_gradients() const;
+    Tensor gradient(size_t parameter) const;  ///< of this rank's part
     /// What a rule reads and writes of a parameter, with its moments as states.
     kernels::RuleTensors tensors(size_t parameter) const;
   };
@@ -219,8 +241,10 @@ class SASH_API Optimizer {
   void check_parameter(const Tensor& parameter) const;
   static void check_group_device(const std::string& op, const std::vector<Tensor>& group);
   void check_devices(bool one_norm) const;
+  friend class DataParallel;
   friend class GradScaler;
   friend class LambdaLR;
+  friend class Trainer;
   /// A step on gradients of a loss that was multiplied with `loss_scale`, if that is defined.
   /// Returns their norm, which is undefined unless an option needs it.
   Tensor scaled_step(const Tensor& loss_scale);
@@ -232,11 +256,14 @@ class SASH_API Optimizer {
   void prepare_master(Group& group, size_t parameter) const;
   static void refresh_master(Group& group, size_t parameter);
   static void follow_replays(Group& group);
+  void gather() const;
+  void scale_gradients(const Tensor& factor);
   bool has_state(const StateCheck& given, size_t first, const Group& group) const;
 
   Kind kind_;
   Hyperparameters defaults_;
   StepOptions step_options_;
+  distributed::Group ranks_{};
   std::vector<Group> groups_;
   int64_t loads_ = 0;                          // of states, for `LambdaLR`
   Tensor raw_grad_norm_, grad_norm_;           // with and without the loss scale

@@ -59,10 +59,11 @@ StateDict Optimizer::state_dict() const {
       dict.emplace_back(state_key(number, "step"), group.steps.select(0, static_cast<int64_t>(i)));
       for (size_t k = 0; k < moments.size(); ++k) {
         const Tensor& moment = group.moments[k][i];
-        if (moment.defined()) dict.emplace_back(state_key(number, moments[k]), moment.detach());
+        if (moment.defined())
+          dict.emplace_back(state_key(number, moments[k]), group.whole(i, moment));
       }
       const Tensor& master = group.masters[i];
-      if (master.defined()) dict.emplace_back(state_key(number, "master"), master.detach());
+      if (master.defined()) dict.emplace_back(state_key(number, "master"), group.whole(i, master));
     }
   }
   for (size_t g = 0; g < groups_.size(); ++g) {
@@ -134,6 +135,8 @@ std::function<void()> Optimizer::prepare_load(const StateDict& dict) {
   for (size_t g = 0; g < groups_.size(); first += groups_[g].parameters.size(), ++g) {
     Group& group = loaded->emplace_back();
     group.parameters = groups_[g].parameters;
+    group.ranks = ranks_;
+    group.reduced.resize(group.parameters.size());
     group.hyperparameters = groups_[g].hyperparameters;
     for (Hyperparameter& h : group.hyperparameters) {
       h.value = saved_value(given, group_key(g, h.name), h.value);
@@ -149,7 +152,9 @@ std::function<void()> Optimizer::prepare_load(const StateDict& dict) {
       const Tensor& p = group.parameters[i];
       const auto read = [&](const char* name, Tensor& into) {
         const Tensor* const saved = given.find(state_key(first + i, name));
-        if (saved) into = empty(p.shape(), state_options(p)).copy_(*saved);
+        if (!saved) return;
+        into = empty(p.shape(), state_options(p)).copy_(*saved);
+        if (group.is_split(i)) into = group.part(i, into).clone();
       };
       for (size_t k = 0; k < moments.size(); ++k) read(moments[k], group.moments[k][i]);
       if (wants_master(p)) read("master", group.masters[i]);
@@ -184,7 +189,8 @@ void Optimizer::reset_moments(const Tensor& parameter, const std::vector<int64_t
         if (!moments[i].defined()) continue;
         const Tensor mask = from_host(marks.data(), shape, DType::uint8,
                                       {.dtype = DType::boolean, .device = moments[i].device()});
-        moments[i].copy_(masked_fill(moments[i], mask, 0));
+        const Tensor all = group.part(i, mask.expand(parameter.shape()).contiguous());
+        moments[i].copy_(masked_fill(moments[i], all, 0));
       }
       return;
     }

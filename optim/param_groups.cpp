@@ -108,6 +108,8 @@ void Optimizer::add_group(const ParamGroup& group) {
   Group& added = groups_.emplace_back();
   added.parameters = group.parameters;
   added.hyperparameters = values;
+  added.ranks = ranks_;
+  added.reduced.resize(added.parameters.size());
 }
 
 void Optimizer::add_param_group(ParamGroup group) {

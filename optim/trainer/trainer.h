@@ -71,6 +71,8 @@ struct TrainerOptions {
   GradScaler* scaler = nullptr;  ///< for float16
   bool capture = false;          ///< record the step as a CUDA graph (`CapturedStep`)
   distributed::Group group{};    ///< ranks that train the model together (`DataParallel`)
+  bool shard = false;  ///< with a group: each rank has a part of the optimizer's state and
+                       ///< of the gradients (`DataParallel::shard`)
 
   nn::data::Loader* validate = nullptr;  ///< not the training's: each validation starts it anew
   StepFunction validation_step{};        ///< without one, the step function

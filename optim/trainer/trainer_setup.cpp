@@ -78,6 +78,7 @@ Trainer::State::State(nn::Module& trained, Optimizer& stepped, nn::data::Loader*
 // Ranks other than 0 draw from streams of their own, which depend on rank 0's seed.
 void Trainer::State::join_group() {
   parallel = std::make_unique<DataParallel>(model, options.group);
+  if (options.shard) parallel->shard(optimizer);
   if (leads()) return;
   RandomStates states = random_states();
   const auto fork = [&](RandomState& state) {
@@ -220,6 +221,8 @@ void Trainer::State::save(const std::string& path) {
 void Trainer::State::write(const std::string& path) {
   if (parallel) parallel->average_buffers();
   if (!leads()) {
+    // Rank 0 gathers a shared state twice: to check it and to save it.
+    for (int i = 0; i < 2 && options.shard; ++i) optimizer.state_dict();
     saved_step = step;
     saved_path = path;
     return;

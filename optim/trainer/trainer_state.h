@@ -123,7 +123,6 @@ struct Trainer::State {
   std::vector<Tensor> run_update(const std::vector<Tensor>& tensors);
   void backward(const nn::data::Batch& batch, detail::UpdateSums& sums, bool reduce);
   detail::UpdateSums backward_all(const std::vector<Tensor>& tensors, bool reduce);
-  void weigh_gradients(const Tensor& shares) const;
   void note_rows(const nn::data::Batch& batch, const StepOutput& output, Shape& row);
   void keep_buffers();
   void put_back_buffers();

@@ -167,18 +167,6 @@ void Trainer::State::backward(const nn::data::Batch& batch, UpdateSums& sums, bo
   sums.add(output, share);
 }
 
-// From the mean of gradients times shares to the mean by weights.
-void Trainer::State::weigh_gradients(const Tensor& shares) const {
-  const NoGradGuard no_grad;
-  const Tensor factor = static_cast<double>(options.accumulate * options.group.size()) / shares;
-  for (Tensor& p : optimizer.parameters()) {
-    const Tensor g = p.grad();
-    if (!g.defined()) continue;
-    const DType wide = is_half(g.dtype()) ? DType::float32 : g.dtype();
-    p.set_grad((g.to(wide) * factor.to(g.device()).to(wide)).to(g.dtype()));
-  }
-}
-
 // A mean over the tokens of such batches is not one over all tokens.
 void Trainer::State::note_rows(const nn::data::Batch& batch, const StepOutput& output, Shape& row) {
   if (told_rows || output.weight.defined() || batch.empty()) return;
@@ -234,7 +222,11 @@ UpdateSums Trainer::State::backward_all(const Tensors& tensors, bool reduce) {
 Tensors Trainer::State::run_update(const Tensors& tensors) {
   UpdateSums sums = backward_all(tensors, true);
   if (parallel) add_ranks(sums);
-  if (sums.shares.defined()) weigh_gradients(sums.shares);
+  if (sums.shares.defined()) {  // from the mean of gradients times shares to the mean by weights
+    const auto count = static_cast<double>(options.accumulate * options.group.size());
+    const NoGradGuard no_grad;
+    optimizer.scale_gradients(count / sums.shares);
+  }
   if (options.scaler) {
     options.scaler->step(optimizer);
     options.scaler->update();
