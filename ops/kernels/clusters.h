@@ -15,7 +15,7 @@ extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorVie
     sign_hash;
 
 struct HammingKmeansParams {
-  int64_t bits = 64;        ///< that count, the lowest ones
+  int64_t bits = 64;        ///< how many bits count, from the lowest on
   int64_t iterations = 10;  ///< assignments, at least 1; centroids move between them
   /// int32 [B]: of the L hashes of group g, the first lengths[g / (G / B)] move centroids and are
   /// counted; null for all. Values outside [0, L] are clamped.
