@@ -2,31 +2,11 @@
 
 #include <cstdint>
 #include <optional>
-#include <utility>
-#include <vector>
 
-#include "backend/device.h"
-#include "export.h"
 #include "locks.h"
+#include "random_state.h"
 
-namespace sash {
-
-/// A generator's place in its stream; saved by checkpoints.
-struct RandomState {
-  uint64_t seed = 0;
-  uint64_t offset = 0;
-  friend bool operator==(const RandomState&, const RandomState&) = default;
-};
-
-/// The states of the generators of all devices, whether they are here or not.
-struct RandomStates {
-  RandomState others{};  ///< of each device that is not in `devices`
-  std::vector<std::pair<Device, RandomState>> devices{};  ///< the CPU first, then cards by index
-  SASH_API RandomState of(Device device) const;
-  friend bool operator==(const RandomStates&, const RandomStates&) = default;
-};
-
-namespace detail {
+namespace sash::detail {
 
 /// A generator for each device. Thread-safe: a state is read, written and moved on as one.
 class SASH_API Generators {
@@ -51,5 +31,4 @@ class SASH_API Generators {
 /// The generators of the process.
 SASH_API Generators& generators();
 
-}  // namespace detail
-}  // namespace sash
+}  // namespace sash::detail

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <utility>
 
 #include "object_pool.h"
@@ -61,6 +62,34 @@ class Ref {
   T& operator*() const { return *object_; }
   explicit operator bool() const { return object_ != nullptr; }
   friend bool operator==(const Ref& a, const Ref& b) { return a.object_ == b.object_; }
+
+ private:
+  T* object_ = nullptr;
+};
+
+/// Owns one object, as `std::unique_ptr` does, and compiles faster. The type may be incomplete
+/// where an `Owned` is declared.
+template <class T>
+class Owned {
+ public:
+  Owned() noexcept = default;
+  template <class Deleter>
+  Owned(std::unique_ptr<T, Deleter> object) noexcept : object_(object.release()) {}
+  Owned(Owned&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
+  Owned& operator=(Owned&& other) noexcept {
+    delete std::exchange(object_, std::exchange(other.object_, nullptr));
+    return *this;
+  }
+  ~Owned() {
+    static_assert(sizeof(T) > 0, "the type is complete where the owner is destroyed");
+    delete object_;
+  }
+
+  T* get() const { return object_; }
+  T* operator->() const { return object_; }
+  T& operator*() const { return *object_; }
+  explicit operator bool() const { return object_ != nullptr; }
+  void reset() { *this = Owned(); }
 
  private:
   T* object_ = nullptr;

@@ -8,11 +8,48 @@
 #include "dtype.h"
 #include "export.h"
 #include "generators.h"
-#include "thread_pool.h"
 
 namespace sash {
 
 class KernelObserver;
+
+/// A fork-join thread pool for the jobs of several callers. A job gets the idle workers that it can
+/// use, at most its share: with C callers, `limit` / C threads, or what the others do not ask for.
+/// It gets more when other jobs end. A caller runs tasks of its own job only: a lock that the
+/// caller holds cannot deadlock with another caller's job.
+class ThreadPool {
+ public:
+  constexpr ThreadPool() = default;
+
+  /// Runs `body(context, task)` for each task on up to `threads` threads, the caller's among them.
+  void run(int threads, int64_t tasks, void (*body)(void*, int64_t), void* context);
+
+  std::atomic<int> limit{0};  ///< threads of all jobs; 0: not read from the environment yet
+
+ private:
+  struct Job;
+  struct Worker;
+
+  void enter(Job& job);
+  void leave(Job& job);
+  void grow(int workers);
+  void claim(Job& job);
+  void feed();
+  void take_back(Worker& worker, uint32_t posted) const;
+  void work(Worker& worker);
+  template <class F>
+  void wait(const std::atomic<uint32_t>& value, F done) const;
+
+  std::mutex mutex_;  // of the members up to `crowded_`
+  Worker *first_ = nullptr, *last_ = nullptr;
+  int workers_ = 0, processors_ = 0;
+  int callers_ = 0;
+  int wanted_ = 0;        // threads that their jobs can use
+  int used_ = 0;          // threads that they have
+  Job* short_ = nullptr;  // those that can use more
+  std::atomic<bool> crowded_{false};
+  std::atomic<bool> has_short_{false};
+};
 
 /// The state of the process that threads share: one owner, never destroyed. Each member may be read
 /// and written by any thread at any time.

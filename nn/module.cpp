@@ -83,6 +83,10 @@ Tensor Module::forward(const Tensor&) {
   throw NotImplemented(type_name(), "it has no forward(const Tensor&)");
 }
 
+Tensor Module::operator()(const Tensor& x) {
+  return call([&] { return forward(x); }, x);
+}
+
 std::string Module::describe() const { return type_name(); }
 
 std::string Module::type_name() const {

@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "../core/error.h"
-#include "../tensor/draws.h"
 #include "../tensor/io/state_check.h"
 #include "../tensor/io/state_dict.h"
+#include "../tensor/random.h"
 #include "../tensor/tensor.h"
 
 namespace sash::nn {
@@ -82,9 +82,7 @@ class SASH_API Module {
 
   /// The module's result. Throws `NotImplemented` with the type's name unless overridden.
   virtual Tensor forward(const Tensor& x);
-  Tensor operator()(const Tensor& x) {
-    return call([&] { return forward(x); }, x);
-  }
+  Tensor operator()(const Tensor& x);
 
   /// One line for printing, such as "Linear(4 -> 16, bias)"; the name of the type by default.
   virtual std::string describe() const;
@@ -260,8 +258,8 @@ class SASH_API Module {
     if constexpr (std::is_same_v<T, Tensor>) tensors.push_back(input);
   }
   HookHandle add_hook(HookHandle::Hook hook);
-  void run_pre_hooks(std::span<const Tensor> inputs) const;
-  Tensor run_hooks(std::span<const Tensor> inputs, Tensor output) const;
+  void run_pre_hooks(const std::vector<Tensor>& inputs) const;
+  Tensor run_hooks(const std::vector<Tensor>& inputs, Tensor output) const;
 
   StateDict parameters_;
   StateDict buffers_;
@@ -289,8 +287,8 @@ class ModuleOf : public Module {
   template <class... Args>
   decltype(auto) operator()(Args&&... args) {
     auto& self = static_cast<Derived&>(*this);
-    return call([&]() -> decltype(auto) { return self.forward(std::forward<Args>(args)...); },
-                args...);
+    return this->call([&]() -> decltype(auto) { return self.forward(std::forward<Args>(args)...); },
+                      args...);
   }
 
  protected:

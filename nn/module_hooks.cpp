@@ -30,14 +30,14 @@ HookHandle Module::register_forward_pre_hook(ForwardPreHook hook) {
   return add_hook({std::move(hook), {}});
 }
 
-void Module::run_pre_hooks(std::span<const Tensor> inputs) const {
+void Module::run_pre_hooks(const std::vector<Tensor>& inputs) const {
   const HookHandle::Hooks hooks = *hooks_;  // which may remove themselves
   for (const auto& hook : hooks) {
     if (hook->before) hook->before(*this, inputs);
   }
 }
 
-Tensor Module::run_hooks(std::span<const Tensor> inputs, Tensor output) const {
+Tensor Module::run_hooks(const std::vector<Tensor>& inputs, Tensor output) const {
   const HookHandle::Hooks hooks = *hooks_;
   for (const auto& hook : hooks) {
     if (!hook->after) continue;

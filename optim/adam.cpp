@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "../core/error.h"
+#include "../ops/kernels/update.h"
 #include "../tensor/tensor_impl.h"
 
 namespace sash::optim {
@@ -61,12 +62,13 @@ AdamW::AdamW(std::vector<ParamGroup> groups, const AdamWOptions& options)
     : Adam("AdamW", true, std::move(groups), as_adam(options)) {}
 
 void Adam::update(Group& group, const kernels::GradientScale& scale) {
-  tensors_.clear();
+  std::vector<kernels::AdamTensors> tensors;
+  tensors.reserve(group.parameters.size());
   for (size_t i = 0; i < group.parameters.size(); ++i) {
     const Tensor& p = group.parameters[i];
     const Tensor& g = p.impl().grad;
     if (!g.defined()) continue;
-    tensors_.push_back(
+    tensors.push_back(
         {p.dtype(), p.numel(), p.tensor_view().data, g.tensor_view().data,
          group.moments[0][i].tensor_view().data, group.moments[1][i].tensor_view().data,
          group.step_of(i), group.master_of(i),
@@ -80,7 +82,7 @@ void Adam::update(Group& group, const kernels::GradientScale& scale) {
                                        .decoupled = decoupled_,
                                        .gradient = scale};
   KernelContext context = kernel_context(group.lr.device());
-  kernels::adam_step(context, tensors_, settings);
+  kernels::adam_step(context, tensors, settings);
 }
 
 }  // namespace sash::optim

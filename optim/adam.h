@@ -50,7 +50,6 @@ class SASH_API Adam : public Optimizer {
 
  private:
   bool decoupled_;
-  std::vector<kernels::AdamTensors> tensors_;  // kept for its memory
 };
 
 struct AdamWOptions {

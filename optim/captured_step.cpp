@@ -55,7 +55,7 @@ Tensors copies(const Tensors& tensors) {
 }
 
 template <class State>
-State& here(const std::unique_ptr<State>& state) {
+State& here(const Owned<State>& state) {
   if (!state) throw ValueError(kCaptured, "a step", "one that was moved from");
   return *state;
 }

@@ -1,5 +1,7 @@
 #include "lion.h"
 
+#include "../ops/kernels/update_rules.h"
+
 namespace sash::optim {
 
 Lion::Lion(std::vector<Tensor> parameters, const LionOptions& options)

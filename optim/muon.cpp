@@ -7,6 +7,7 @@
 
 #include "../ops/checks.h"
 #include "../ops/elementwise/binary.h"
+#include "../ops/kernels/update_rules.h"
 #include "../ops/linalg/baddbmm.h"
 #include "../ops/linalg/matmul.h"
 #include "../ops/reduce/reduce.h"
@@ -91,7 +92,7 @@ void Muon::update(Group& group, const kernels::GradientScale& scale) {
     const Tensor& p = group.parameters[i];
     if (p.impl().grad.defined()) batches[{p.dtype(), p.size(0), p.size(1)}].push_back(i);
   }
-  tensors_.clear();
+  std::vector<kernels::RuleTensors> tensors;
   std::vector<Tensor> directions;
   for (const auto& [kind, members] : batches) {
     const auto& [dtype, rows, columns] = kind;
@@ -101,18 +102,18 @@ void Muon::update(Group& group, const kernels::GradientScale& scale) {
     for (size_t k = 0; k < members.size(); ++k) {
       const size_t i = members[k];
       const Tensor& p = group.parameters[i];
-      tensors_.push_back({.dtype = dtype,
-                          .count = p.numel(),
-                          .parameter = p.tensor_view().data,
-                          .gradient = p.impl().grad.tensor_view().data,
-                          .state = {group.moments[0][i].tensor_view().data,
-                                    batch[static_cast<int64_t>(k)].tensor_view().data},
-                          .step = group.step_of(i),
-                          .master = group.master_of(i)});
+      tensors.push_back({.dtype = dtype,
+                         .count = p.numel(),
+                         .parameter = p.tensor_view().data,
+                         .gradient = p.impl().grad.tensor_view().data,
+                         .state = {group.moments[0][i].tensor_view().data,
+                                   batch[static_cast<int64_t>(k)].tensor_view().data},
+                         .step = group.step_of(i),
+                         .master = group.master_of(i)});
     }
   }
   KernelContext context = kernel_context(group.lr.device());
-  kernels::muon_direction(context, tensors_,
+  kernels::muon_direction(context, tensors,
                           {.momentum = group.value("momentum"),
                            .nesterov = group.value("nesterov") != 0,
                            .gradient = scale});
@@ -125,13 +126,13 @@ void Muon::update(Group& group, const kernels::GradientScale& scale) {
                                   .to(dtype)
                                   .contiguous();
     for (size_t k = 0; k < members.size(); ++k) {
-      kernels::RuleTensors& x = tensors_[first + k];
+      kernels::RuleTensors& x = tensors[first + k];
       x.gradient = orthogonal[static_cast<int64_t>(k)].tensor_view().data;
       x.state[0] = x.state[1] = nullptr;
       x.step = nullptr;
     }
     const double longest = static_cast<double>(std::max(rows, columns));
-    kernels::decayed_step(context, std::span(tensors_).subspan(first, members.size()),
+    kernels::decayed_step(context, std::span(tensors).subspan(first, members.size()),
                           {.lr = group.lr.data<const double>(),
                            .size = 0.2 * std::sqrt(longest),
                            .weight_decay = group.value("weight_decay"),

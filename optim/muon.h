@@ -2,7 +2,6 @@
 
 #include <concepts>
 
-#include "../ops/kernels/update_rules.h"
 #include "adam.h"
 
 namespace sash::optim {
@@ -54,8 +53,6 @@ class SASH_API Muon : public Adam {
   static void check_parameter(const std::string& op, const Hyperparameters& values,
                               const Tensor& parameter);
   static std::vector<const char*> moments(const Hyperparameters& values);
-
-  std::vector<kernels::RuleTensors> tensors_;  // kept for its memory
 };
 
 /// The factor U V' of each matrix G = U S V' of [..., R, C], approximately: singular values come to

@@ -8,6 +8,7 @@
 #include "../ops/elementwise/binary.h"
 #include "../ops/elementwise/compare.h"
 #include "../ops/elementwise/where.h"
+#include "../ops/kernels/update.h"
 #include "../ops/update/optimizer.h"
 #include "../tensor/autograd/grad_mode.h"
 #include "../tensor/factories.h"

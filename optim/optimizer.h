@@ -5,13 +5,15 @@
 #include <string>
 #include <vector>
 
-#include "../ops/kernels/update.h"
 #include "../tensor/io/state_dict.h"
 #include "../tensor/tensor.h"
 
 namespace sash {
 class StateCheck;
+namespace kernels {
+struct GradientScale;
 }
+}  // namespace sash
 
 namespace sash::optim {
 

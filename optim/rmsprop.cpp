@@ -1,6 +1,7 @@
 #include "rmsprop.h"
 
 #include "../core/error.h"
+#include "../ops/kernels/update_rules.h"
 
 namespace sash::optim {
 

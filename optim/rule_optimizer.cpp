@@ -1,16 +1,18 @@
 #include "rule_optimizer.h"
 
+#include "../ops/kernels/update_rules.h"
 #include "../tensor/tensor_impl.h"
 
 namespace sash::optim {
 
-std::span<const kernels::RuleTensors> RuleOptimizer::tensors_of(const Group& group) {
-  tensors_.clear();
+std::vector<kernels::RuleTensors> RuleOptimizer::tensors_of(const Group& group) {
+  std::vector<kernels::RuleTensors> tensors;
+  tensors.reserve(group.parameters.size());
   for (size_t i = 0; i < group.parameters.size(); ++i) {
     const Tensor& p = group.parameters[i];
     const Tensor& g = p.impl().grad;
     if (!g.defined()) continue;
-    kernels::RuleTensors& x = tensors_.emplace_back();
+    kernels::RuleTensors& x = tensors.emplace_back();
     x = {.dtype = p.dtype(),
          .count = p.numel(),
          .parameter = p.tensor_view().data,
@@ -21,7 +23,7 @@ std::span<const kernels::RuleTensors> RuleOptimizer::tensors_of(const Group& gro
       x.state[k] = group.moments[k][i].tensor_view().data;
     }
   }
-  return tensors_;
+  return tensors;
 }
 
 }  // namespace sash::optim

@@ -1,7 +1,12 @@
 #pragma once
 
-#include "../ops/kernels/update_rules.h"
+#include <vector>
+
 #include "optimizer.h"
+
+namespace sash::kernels {
+struct RuleTensors;
+}
 
 namespace sash::optim {
 
@@ -10,10 +15,7 @@ class SASH_API RuleOptimizer : public Optimizer {
  protected:
   using Optimizer::Optimizer;
   /// The parameters of a group that have a gradient, with their moments as states.
-  std::span<const kernels::RuleTensors> tensors_of(const Group& group);
-
- private:
-  std::vector<kernels::RuleTensors> tensors_;  // kept for its memory
+  static std::vector<kernels::RuleTensors> tensors_of(const Group& group);
 };
 
 }  // namespace sash::optim

@@ -1,6 +1,7 @@
 #include "sgd.h"
 
 #include "../core/error.h"
+#include "../ops/kernels/update.h"
 #include "../tensor/tensor_impl.h"
 
 namespace sash::optim {
@@ -30,14 +31,15 @@ SGD::SGD(std::vector<ParamGroup> groups, const SGDOptions& options)
                 {options.master_weights, options.max_grad_norm}) {}
 
 void SGD::update(Group& group, const kernels::GradientScale& scale) {
-  tensors_.clear();
+  std::vector<kernels::SgdTensors> tensors;
+  tensors.reserve(group.parameters.size());
   for (size_t i = 0; i < group.parameters.size(); ++i) {
     const Tensor& p = group.parameters[i];
     const Tensor& g = p.impl().grad;
     if (!g.defined()) continue;
     void* buffer = group.moments.empty() ? nullptr : group.moments[0][i].tensor_view().data;
-    tensors_.push_back({p.dtype(), p.numel(), p.tensor_view().data, g.tensor_view().data, buffer,
-                        group.step_of(i), group.master_of(i)});
+    tensors.push_back({p.dtype(), p.numel(), p.tensor_view().data, g.tensor_view().data, buffer,
+                       group.step_of(i), group.master_of(i)});
   }
   const kernels::SgdSettings settings{.lr = group.lr.data<const double>(),
                                       .momentum = group.value("momentum"),
@@ -46,7 +48,7 @@ void SGD::update(Group& group, const kernels::GradientScale& scale) {
                                       .nesterov = group.value("nesterov") != 0,
                                       .gradient = scale};
   KernelContext context = kernel_context(group.lr.device());
-  kernels::sgd_step(context, tensors_, settings);
+  kernels::sgd_step(context, tensors, settings);
 }
 
 }  // namespace sash::optim

@@ -35,8 +35,6 @@ class SASH_API SGD : public Optimizer {
  private:
   static void check(const std::string& op, const Hyperparameters& values);
   static std::vector<const char*> moments(const Hyperparameters& values);
-
-  std::vector<kernels::SgdTensors> tensors_;  // kept for its memory
 };
 
 }  // namespace sash::optim

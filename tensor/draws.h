@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "../core/generators.h"
 #include "random.h"
 
 /// Where a thread's random numbers come from, so that it can draw the same again whatever other
@@ -50,17 +51,6 @@ struct DrawsPlace {
 SASH_API DrawsPlace place_of_draws();
 /// Moves the generator of this thread's guard, or else the device's generator, back to `place`.
 SASH_API void go_back(const DrawsPlace& place, Device device);
-
-/// While it lives, this thread's draws start at `place` and move nothing on that is used after it.
-class SASH_API PrivateDraws {
- public:
-  explicit PrivateDraws(const DrawsPlace& place = place_of_draws());
-
- private:
-  OwnGenerators states_;
-  std::optional<Generator> generator_;
-  std::optional<GeneratorGuard> guard_;
-};
 
 /// Notes this thread's draws while it lives.
 class SASH_API NotedDraws {

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <functional>
-#include <memory>
 #include <string_view>
 #include <vector>
 
@@ -61,7 +60,7 @@ class SASH_API Graph {
 
  private:
   void undo() noexcept;
-  std::unique_ptr<detail::GraphState> state_;
+  Owned<detail::GraphState> state_;
 };
 
 /// For what the library keeps track of while a graph is recorded. Each does nothing otherwise.

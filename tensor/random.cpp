@@ -1,6 +1,7 @@
 #include "random.h"
 
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "../core/backend/backend.h"
@@ -137,11 +138,21 @@ void go_back(const DrawsPlace& place, Device device) {
   if (guarded) (*guarded)->state = *place.guarded;
 }
 
-PrivateDraws::PrivateDraws(const DrawsPlace& place) : states_(place.states) {
-  if (!place.guarded) return;
-  generator_.emplace(*place.guarded);
-  guard_.emplace(*generator_);
-}
+struct PrivateDraws::State {
+  explicit State(const DrawsPlace& place) : generators(place.states) {
+    if (!place.guarded) return;
+    generator.emplace(*place.guarded);
+    guard.emplace(*generator);
+  }
+
+  OwnGenerators generators;
+  std::optional<Generator> generator;
+  std::optional<GeneratorGuard> guard;
+};
+
+PrivateDraws::PrivateDraws() : PrivateDraws(place_of_draws()) {}
+PrivateDraws::PrivateDraws(const DrawsPlace& place) : state_(std::make_unique<State>(place)) {}
+PrivateDraws::~PrivateDraws() = default;
 
 NotedDraws::NotedDraws(Draws& draws) : draws_(draws), outer_(std::exchange(noted, this)) {}
 NotedDraws::~NotedDraws() { noted = outer_; }

@@ -2,8 +2,9 @@
 
 #include <memory>
 
-#include "../core/generators.h"
 #include "../core/philox.h"
+#include "../core/random_state.h"
+#include "../core/ref.h"
 
 namespace sash {
 
@@ -71,5 +72,24 @@ class SASH_API GeneratorGuard {
 /// Reserves the numbers of a kernel that makes `count` elements on `device`, and says where they
 /// start. The same sequence of calls gives the same numbers on every device.
 SASH_API PhiloxState next_philox(Device device, int64_t count);
+
+namespace detail {
+
+struct DrawsPlace;
+
+/// While it lives, this thread's draws start at `place`, by default where they stand, and move
+/// nothing on that is used after it.
+class SASH_API PrivateDraws {
+ public:
+  PrivateDraws();
+  explicit PrivateDraws(const DrawsPlace& place);
+  ~PrivateDraws();
+
+ private:
+  struct State;
+  Owned<State> state_;
+};
+
+}  // namespace detail
 
 }  // namespace sash

@@ -3,7 +3,6 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
-#include <memory>
 
 #include "../core/backend/device.h"
 #include "../core/export.h"
@@ -25,7 +24,7 @@ class SASH_API Storage : public RefCounted {
   int64_t bytes() const { return bytes_; }
   Device device() const { return device_; }
   /// Whether the memory is owned elsewhere.
-  bool is_foreign() const { return release_ != nullptr; }
+  bool is_foreign() const { return static_cast<bool>(release_); }
   uint32_t version() const { return version_.load(std::memory_order_acquire); }
   void bump_version() { version_.fetch_add(1, std::memory_order_acq_rel); }
   /// For memory that takes the place of `before` in a tensor: a write, to who saved the tensor.
@@ -38,7 +37,7 @@ class SASH_API Storage : public RefCounted {
   int64_t bytes_ = 0;
   Device device_;
   std::atomic<uint32_t> version_{0};
-  std::unique_ptr<std::function<void()>> release_;
+  Owned<std::function<void()>> release_;
 };
 
 }  // namespace sash

@@ -11,6 +11,21 @@
 
 namespace sash {
 
+/// Adds gradients to a non-leaf after `retain_grad`. Shared by the tensor and the op that made it.
+class SASH_API RetainedGrad : public RefCounted {
+ public:
+  explicit RetainedGrad(TensorImpl& tensor) : tensor_(&tensor) {}
+  /// Adds `g`, the gradient of an output of `node`, unless the tensor is gone or `node` no longer
+  /// made it.
+  void add(const Node& node, const Tensor& g);
+  /// Called when the tensor is destroyed.
+  void forget();
+
+ private:
+  SmallMutex mutex_;
+  TensorImpl* tensor_;
+};
+
 /// The shared state behind a `Tensor`.
 class SASH_API TensorImpl : public RefCounted {
  public:

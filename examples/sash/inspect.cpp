@@ -8,6 +8,7 @@
 #include <sash/core/quote.h>
 #include <sash/core/readable.h>
 #include <sash/tensor/io/gguf.h>
+#include <sash/tensor/io/gguf_value.h>
 #include <sash/tensor/io/safetensors.h>
 
 #include "commands.h"

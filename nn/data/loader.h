@@ -117,7 +117,7 @@ class SASH_API Loader {
   std::shared_ptr<const Plan> plan_;  // of this epoch
   int64_t epoch_ = 0, position_ = 0;
   bool resumed_ = false;  // whether the place was loaded
-  std::unique_ptr<Workers> workers_;
+  Owned<Workers> workers_;
 };
 
 }  // namespace sash::nn::data

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -58,7 +57,7 @@ class SASH_API DecodeStep {
   Tensor tokens_, positions_;                          // int64 [texts, 1] and [texts] on the card
   std::vector<int64_t> next_tokens_, next_positions_;  // what they hold, as far as is known
   Results results_;
-  std::unique_ptr<Graph> graph_;
+  Owned<Graph> graph_;
   std::vector<const void*> graph_places_;  // of what the graph reads and may move
   bool warm_ = false;
   std::string failure_, reason_;

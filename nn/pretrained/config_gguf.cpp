@@ -30,7 +30,7 @@ class GgufReader {
     }
     const char* const stop = "tokenizer.ggml.eos_token_id";
     PretrainedConfig result{family_, config};
-    if (file_.metadata().count(stop)) result.stop_tokens = {integer(stop, 0)};
+    if (file_.has(stop)) result.stop_tokens = {integer(stop, 0)};
     return result;
   }
 
@@ -52,7 +52,7 @@ class GgufReader {
   int64_t size(const std::string& key) const { return integer(family_ + "." + key, 1); }
   int64_t size(const std::string& key, int64_t otherwise) const {
     const std::string name = family_ + "." + key;
-    return file_.metadata().count(name) ? integer(name, 0) : otherwise;
+    return file_.has(name) ? integer(name, 0) : otherwise;
   }
   bool has_tensor(const std::string& name) const {
     const auto& all = file_.entries();

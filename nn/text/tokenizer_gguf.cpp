@@ -96,7 +96,7 @@ void read_llama(const GgufFile& file, TokenizerParts& parts, std::optional<int64
 
 std::optional<int64_t> special_id(const GgufFile& file, const std::string& name, int64_t size) {
   const std::string key = "tokenizer.ggml." + name + "_token_id";
-  if (!file.metadata().count(key)) return std::nullopt;
+  if (!file.has(key)) return std::nullopt;
   const auto id = file.get<int64_t>(key);
   if (id < 0 || id >= size) {
     throw FormatError(kGguf, key + " below " + std::to_string(size), std::to_string(id));

@@ -24,6 +24,7 @@ constinit decltype(kernels::true_places) kernels::true_places{"true_places"};
 namespace {
 
 using Indices = std::span<const TensorIndex>;
+using Kind = TensorIndex::Kind;
 
 /// A tensor among the indices, and the first axis of the view that it indexes.
 struct AxisIndex {
@@ -39,10 +40,10 @@ struct Parts {
 
 /// Axes of x that an index stands for; -1 for an ellipsis.
 int axes_of(const TensorIndex& index) {
-  if (std::holds_alternative<EllipsisIndex>(index.value)) return -1;
-  if (std::holds_alternative<NewAxisIndex>(index.value)) return 0;
-  const Tensor* tensor = std::get_if<Tensor>(&index.value);
-  return tensor && tensor->defined() && tensor->dtype() == DType::boolean ? tensor->rank() : 1;
+  if (index.kind == Kind::ellipsis) return -1;
+  if (index.kind == Kind::new_axis) return 0;
+  const Tensor& x = index.tensor;
+  return x.defined() && x.dtype() == DType::boolean ? x.rank() : 1;
 }
 
 void check_index(const char* op, const Tensor& x, const Tensor& index) {
@@ -56,7 +57,7 @@ void check_index(const char* op, const Tensor& x, const Tensor& index) {
 int axes_left(const char* op, const Tensor& x, Indices indices) {
   int named = 0, ellipses = 0;
   for (const TensorIndex& index : indices) {
-    if (const Tensor* tensor = std::get_if<Tensor>(&index.value)) check_index(op, x, *tensor);
+    if (index.kind == Kind::tensor) check_index(op, x, index.tensor);
     const int axes = axes_of(index);
     axes < 0 ? ++ellipses : named += axes;
   }
@@ -83,15 +84,15 @@ Parts parts_of(const char* op, const Tensor& x, Indices indices) {
   // First what takes axes away, so that there is room for new ones.
   int axis = 0, added = 0;
   for (const TensorIndex& index : indices) {
-    if (const int64_t* at = std::get_if<int64_t>(&index.value)) {
-      view = view.select(axis, *at);
+    if (index.kind == Kind::number) {
+      view = view.select(axis, index.number);
       continue;
     }
-    if (const Slice* part = std::get_if<Slice>(&index.value)) {
-      const bool whole = !part->start && !part->stop && part->step == 1;
-      if (!whole) view = view.slice(axis, part->start.value_or(0), part->stop, part->step);
-    }
-    added += std::holds_alternative<NewAxisIndex>(index.value) ? 1 : 0;
+    // Of other kinds, the slice is the whole axis.
+    const Slice& part = index.slice;
+    const bool whole = !part.start && !part.stop && part.step == 1;
+    if (!whole) view = view.slice(axis, part.start.value_or(0), part.stop, part.step);
+    added += index.kind == Kind::new_axis ? 1 : 0;
     axis += axes(index);
   }
   if (view.rank() + added > kMaxRank) {
@@ -100,11 +101,9 @@ Parts parts_of(const char* op, const Tensor& x, Indices indices) {
   }
   axis = 0;
   for (const TensorIndex& index : indices) {
-    if (std::holds_alternative<int64_t>(index.value)) continue;
-    if (std::holds_alternative<NewAxisIndex>(index.value)) view = view.unsqueeze(axis++);
-    if (const Tensor* tensor = std::get_if<Tensor>(&index.value)) {
-      parts.tensors.push_back({*tensor, axis});
-    }
+    if (index.kind == Kind::number) continue;
+    if (index.kind == Kind::new_axis) view = view.unsqueeze(axis++);
+    if (index.kind == Kind::tensor) parts.tensors.push_back({index.tensor, axis});
     axis += axes(index);
   }
   return parts;

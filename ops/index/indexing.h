@@ -3,7 +3,6 @@
 #include <concepts>
 #include <optional>
 #include <span>
-#include <variant>
 
 #include "../../tensor/tensor.h"
 
@@ -51,14 +50,20 @@ inline constexpr NewAxisIndex kNewAxis{};
 /// What may stand in `x[{...}]`.
 class TensorIndex {
  public:
-  template <std::integral T>
-  requires(!std::same_as<T, bool>) TensorIndex(T index) : value(static_cast<int64_t>(index)) {}
-  TensorIndex(Slice slice) : value(slice) {}
-  TensorIndex(EllipsisIndex ellipsis) : value(ellipsis) {}
-  TensorIndex(NewAxisIndex new_axis) : value(new_axis) {}
-  TensorIndex(Tensor tensor) : value(std::move(tensor)) {}
+  enum class Kind { number, slice, ellipsis, new_axis, tensor };
 
-  std::variant<int64_t, Slice, EllipsisIndex, NewAxisIndex, Tensor> value;
+  template <std::integral T>
+  requires(!std::same_as<T, bool>) TensorIndex(T index)
+      : kind(Kind::number), number(static_cast<int64_t>(index)) {}
+  TensorIndex(Slice part) : kind(Kind::slice), slice(part) {}
+  TensorIndex(EllipsisIndex) : kind(Kind::ellipsis) {}
+  TensorIndex(NewAxisIndex) : kind(Kind::new_axis) {}
+  TensorIndex(Tensor x) : kind(Kind::tensor), tensor(std::move(x)) {}
+
+  Kind kind;
+  int64_t number = 0;  ///< of `Kind::number`, like the next two of theirs
+  Slice slice{};
+  Tensor tensor{};
 };
 
 /// `x[{...}]` for indices that are computed.

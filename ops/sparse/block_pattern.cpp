@@ -12,6 +12,7 @@
 #include "../elementwise/binary.h"
 #include "../elementwise/compare.h"
 #include "../elementwise/unary.h"
+#include "../kernels/sparse.h"
 #include "../op.h"
 #include "../reduce/reduce.h"
 

@@ -5,9 +5,12 @@
 #include <vector>
 
 #include "../../tensor/tensor.h"
-#include "../kernels/sparse.h"
 
 namespace sash {
+
+namespace kernels {
+struct BlockPatternView;
+}
 
 /// A place in a grid of blocks.
 struct BlockCoordinate {

@@ -2,11 +2,11 @@
 
 #include <cstdint>
 #include <iosfwd>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "../../core/ref.h"
 #include "../trainer/callback.h"
 
 namespace sash::optim {
@@ -50,7 +50,7 @@ class SASH_API MetricsLog : public Callback {
   std::string path_;
   bool csv_;
   std::vector<std::string> columns_;  // of CSV
-  std::unique_ptr<std::ofstream> file_;
+  Owned<std::ofstream> file_;
   bool begun_ = false;
   bool failed_ = false;
 };

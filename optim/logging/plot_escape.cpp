@@ -1,6 +1,6 @@
 #include <cstdint>
 
-#include "../../core/utf8.h"
+#include "../../core/quote.h"
 #include "plot.h"
 
 namespace sash::optim::plot {

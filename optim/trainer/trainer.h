@@ -171,7 +171,7 @@ class SASH_API Trainer {
 
  private:
   struct State;
-  std::unique_ptr<State> state_;
+  Owned<State> state_;
 };
 
 }  // namespace sash::optim

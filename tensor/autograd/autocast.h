@@ -1,8 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
-#include <unordered_map>
 
 #include "../tensor.h"
 
@@ -34,18 +32,13 @@ class SASH_API AutocastGuard {
   DType dtype() const { return dtype_; }
   /// `x` in `to`; one cast for all calls with a leaf that requires grad.
   Tensor cast(const Tensor& x, DType to);
-  void forget_casts() { casts_.clear(); }
+  void forget_casts();
 
  private:
-  struct Cast {
-    Tensor from;  // kept, so that no other tensor gets its address
-    uint32_t version = 0;
-    bool recorded = false;
-    Tensor to;
-  };
+  struct Casts;
 
   DType dtype_;
-  std::unordered_map<const TensorImpl*, Cast> casts_;
+  Owned<Casts> casts_;
   AutocastGuard* outer_;
 };
 

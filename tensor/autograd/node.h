@@ -6,7 +6,6 @@
 #include <type_traits>
 #include <utility>
 
-#include "../../core/locks.h"
 #include "../../core/small_vector.h"
 #include "../graph.h"
 #include "../tensor.h"
@@ -22,20 +21,7 @@
 ///     }
 namespace sash {
 
-/// Adds gradients to a non-leaf after `retain_grad`. Shared by the tensor and the op that made it.
-class SASH_API RetainedGrad : public RefCounted {
- public:
-  explicit RetainedGrad(TensorImpl& tensor) : tensor_(&tensor) {}
-  /// Adds `g`, the gradient of an output of `node`, unless the tensor is gone or `node` no longer
-  /// made it.
-  void add(const Node& node, const Tensor& g);
-  /// Called when the tensor is destroyed.
-  void forget();
-
- private:
-  SmallMutex mutex_;
-  TensorImpl* tensor_;
-};
+class RetainedGrad;
 
 /// One gradient per input; undefined where the input needs none.
 using Gradients = SmallVector<Tensor, 3>;
@@ -164,9 +150,9 @@ class SASH_API Node : public RefCounted {
     Ref<RetainedGrad> retained_grad;
   };
   void add_hook(OutputHook hook);
-  std::unique_ptr<std::vector<OutputHook>> output_hooks;
+  Owned<std::vector<OutputHook>> output_hooks;
   /// Where the op was recorded; filled in anomaly mode only.
-  std::unique_ptr<std::string> recorded_at;
+  Owned<std::string> recorded_at;
 
  protected:
   /// Chains of nodes are destroyed one by one, not recursively.

@@ -10,6 +10,7 @@
 #include "../factories.h"
 #include "file_kind.h"
 #include "file_reader.h"
+#include "gguf_value.h"
 
 namespace sash {
 namespace {
@@ -102,10 +103,25 @@ GgufValue GgufNumbers::operator[](size_t i) const {
   return number_at(type_, bytes_.data() + i * width_of(type_));
 }
 
+struct GgufFile::Contents {
+  explicit Contents(const std::string& path) : file(kGgufFile, path) {}
+
+  FileReader file;
+  std::map<std::string, GgufValue> metadata;
+  std::vector<Entry> entries;
+  std::map<std::string, size_t> index;  // of `entries`
+};
+
+const std::string& GgufFile::path() const { return contents_->file.path(); }
+const std::map<std::string, GgufValue>& GgufFile::metadata() const { return contents_->metadata; }
+const std::vector<GgufFile::Entry>& GgufFile::entries() const { return contents_->entries; }
+bool GgufFile::has(const std::string& key) const { return metadata().count(key) > 0; }
+
 /// Takes values from the front of the file; whatever lies beyond its end is an error.
 class GgufFile::Parser {
  public:
-  explicit Parser(GgufFile& file) : file_(file), reader_(*file.file_) {}
+  Parser(const GgufFile& file, Contents& contents)
+      : file_(file), contents_(contents), reader_(contents.file) {}
 
   void parse() {
     check_start();
@@ -118,8 +134,8 @@ class GgufFile::Parser {
     }
     for (uint64_t i = 0; i < keys; ++i) parse_key(i);
     place_ = "the alignment";
-    const auto found = file_.metadata_.find("general.alignment");
-    if (found != file_.metadata_.end() && !std::holds_alternative<int64_t>(found->second)) {
+    const auto found = contents_.metadata.find("general.alignment");
+    if (found != contents_.metadata.end() && !std::holds_alternative<int64_t>(found->second)) {
       fail("a uint32 for 'general.alignment'", type_name(found->second.index()));
     }
     const auto alignment = file_.get<int64_t>("general.alignment", kDefaultAlignment);
@@ -192,7 +208,7 @@ class GgufFile::Parser {
     const std::string key = take_string();
     place_ = "metadatum " + in_quotes(key);
     const auto type = take<uint32_t>();
-    if (!file_.metadata_.emplace(key, take_value(type, 0)).second) {
+    if (!contents_.metadata.emplace(key, take_value(type, 0)).second) {
       fail("distinct keys", in_quotes(key) + " twice");
     }
   }
@@ -261,10 +277,10 @@ class GgufFile::Parser {
     entry.format = take<uint32_t>();
     entry.offset = take<uint64_t>();
     set_bytes(entry, name);
-    if (!file_.index_.emplace(entry.name, file_.entries_.size()).second) {
+    if (!contents_.index.emplace(entry.name, contents_.entries.size()).second) {
       fail("distinct tensors", name + " twice");
     }
-    file_.entries_.push_back(std::move(entry));
+    contents_.entries.push_back(std::move(entry));
   }
 
   static void set_bytes(Entry& entry, const std::string& name) {
@@ -286,7 +302,7 @@ class GgufFile::Parser {
     const uint64_t start = padded(at_);
     uint64_t expected = 0;
     bool known = true;
-    for (Entry& entry : file_.entries_) {
+    for (Entry& entry : contents_.entries) {
       const std::string name = in_quotes(entry.name);
       const bool fits = known ? entry.offset == expected
                               : entry.offset % alignment == 0 && entry.offset >= expected;
@@ -306,7 +322,8 @@ class GgufFile::Parser {
     }
   }
 
-  GgufFile& file_;
+  const GgufFile& file_;
+  Contents& contents_;
   const FileReader& reader_;
   uint64_t at_ = 0;
   std::string window_ = std::string(std::min<uint64_t>(reader_.size(), 1 << 16), '\0');
@@ -314,9 +331,10 @@ class GgufFile::Parser {
   std::string place_;                // what is read, for errors
 };
 
-GgufFile::GgufFile(const std::string& path) try
-    : path_(path), file_(std::make_shared<const FileReader>(kGgufFile, path)) {
-  Parser(*this).parse();
+GgufFile::GgufFile(const std::string& path) try {
+  const auto contents = std::make_shared<Contents>(path);
+  contents_ = contents;
+  Parser(*this, *contents).parse();
 } catch (Error& error) {
   name_file(error, path);
   throw;
@@ -325,10 +343,10 @@ GgufFile::GgufFile(const std::string& path) try
 template <class T>
 T GgufFile::get(const std::string& key) const {
   const auto fail_here = [&](const std::string& expected, const std::string& got) {
-    throw ValueError(kGgufFile, expected, got + "; in '" + path_ + "'");
+    throw ValueError(kGgufFile, expected, got + "; in '" + path() + "'");
   };
-  const auto found = metadata_.find(key);
-  if (found == metadata_.end()) fail_here("a metadatum " + in_quotes(key), "none");
+  const auto found = metadata().find(key);
+  if (found == metadata().end()) fail_here("a metadatum " + in_quotes(key), "none");
   const GgufValue& value = found->second;
   if (const T* const same = std::get_if<T>(&value)) return *same;
   if constexpr (std::is_same_v<T, std::vector<GgufValue>>) {
@@ -376,14 +394,14 @@ std::vector<T> GgufFile::list(const std::string& key) const {
         throw ValueError(
             kGgufFile,
             in_quotes(key) + " to hold " + type_name(GgufValue(T{}).index()) + " in each place",
-            std::string(type_name(value.index())) + "; in '" + path_ + "'");
+            std::string(type_name(value.index())) + "; in '" + path() + "'");
       }
       result.push_back(*item);
     }
   };
-  const auto found = metadata_.find(key);
+  const auto found = metadata().find(key);
   const auto* const numbers =
-      found == metadata_.end() ? nullptr : std::get_if<GgufNumbers>(&found->second);
+      found == metadata().end() ? nullptr : std::get_if<GgufNumbers>(&found->second);
   if (numbers) {
     append(*numbers);
   } else {
@@ -403,12 +421,12 @@ Tensor GgufFile::read(const Entry& entry, const TensorOptions& options) const {
   if (!format) {
     throw NotImplemented(kGgufFile, in_quotes(entry.name) + " has format " +
                                         gguf_format_name(entry.format) +
-                                        ", which sash does not read; in '" + path_ + "'");
+                                        ", which sash does not read; in '" + path() + "'");
   }
   const Tensor values = empty(entry.shape, {.dtype = format->dtype, .device = kCPU});
   void* const elements = values.tensor_view().data;
   if (!format->decode) {
-    file_->read(elements, entry.bytes, entry.offset);
+    contents_->file.read(elements, entry.bytes, entry.offset);
   } else {
     constexpr int64_t kBlocks = 1024;  // at a time, which the cache holds
     parallel_for(values.numel() / format->block, kBlocks, [&](int64_t begin, int64_t end) {
@@ -417,9 +435,9 @@ Tensor GgufFile::read(const Entry& entry, const TensorOptions& options) const {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t at = (i - begin) % kBlocks;
         if (at == 0) {
-          file_->read(blocks.data(),
-                      static_cast<uint64_t>(std::min(kBlocks, end - i) * format->bytes),
-                      entry.offset + static_cast<uint64_t>(i * format->bytes));
+          contents_->file.read(blocks.data(),
+                               static_cast<uint64_t>(std::min(kBlocks, end - i) * format->bytes),
+                               entry.offset + static_cast<uint64_t>(i * format->bytes));
         }
         format->decode(blocks.data() + at * format->bytes,
                        static_cast<float*>(elements) + i * format->block);
@@ -433,16 +451,16 @@ Tensor GgufFile::read(const Entry& entry, const TensorOptions& options) const {
 }
 
 Tensor GgufFile::tensor(const std::string& name, const TensorOptions& options) const {
-  const auto found = index_.find(name);
-  if (found == index_.end()) {
-    throw ValueError(kGgufFile, "a tensor " + in_quotes(name), "none in '" + path_ + "'");
+  const auto found = contents_->index.find(name);
+  if (found == contents_->index.end()) {
+    throw ValueError(kGgufFile, "a tensor " + in_quotes(name), "none in '" + path() + "'");
   }
-  return read(entries_[found->second], options);
+  return read(entries()[found->second], options);
 }
 
 StateDict GgufFile::tensors(const TensorOptions& options) const {
   StateDict dict;
-  for (const Entry& entry : entries_) dict.emplace_back(entry.name, read(entry, options));
+  for (const Entry& entry : entries()) dict.emplace_back(entry.name, read(entry, options));
   return dict;
 }
 

@@ -3,9 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "gguf_blocks.h"
@@ -13,30 +11,8 @@
 
 namespace sash {
 
-class FileReader;
+class GgufNumbers;
 struct GgufValue;
-
-/// An array of numbers or bools of a GGUF file's metadata, in as many bytes as it has in the file.
-class SASH_API GgufNumbers {
- public:
-  GgufNumbers() = default;
-  GgufNumbers(uint32_t type, std::string bytes) : type_(type), bytes_(std::move(bytes)) {}
-
-  size_t size() const;
-  /// An element, as a single value of its type would be: a bool, int64_t, uint64_t or double.
-  GgufValue operator[](size_t i) const;
-
- private:
-  uint32_t type_ = 0;  // the file's number
-  std::string bytes_;
-};
-
-/// A value of a GGUF file's metadata. Integers of any width but uint64 are an int64_t, floats a
-/// double. Arrays of strings and of arrays are a vector, others `GgufNumbers`.
-struct GgufValue : std::variant<bool, int64_t, uint64_t, double, std::string,
-                                std::vector<GgufValue>, GgufNumbers> {
-  using variant::variant;
-};
 
 /// A GGUF file, the format of llama.cpp, versions 2 and 3: metadata, and tensors that may be
 /// quantised. The file stays open; a tensor is read, and dequantised, when it is asked for.
@@ -61,10 +37,12 @@ class SASH_API GgufFile {
     uint64_t bytes;
   };
 
-  const std::string& path() const { return path_; }
-  const std::map<std::string, GgufValue>& metadata() const { return metadata_; }
-  const std::vector<Entry>& entries() const { return entries_; }
+  const std::string& path() const;
+  /// Programs that read values include `tensor/io/gguf_value.h`.
+  const std::map<std::string, GgufValue>& metadata() const;
+  const std::vector<Entry>& entries() const;
 
+  bool has(const std::string& key) const;
   /// A metadatum: `get<int64_t>("llama.block_count")`, `get<std::string>("general.architecture")`;
   /// T is one of GgufValue's types. Integers convert to double, each of int64_t and uint64_t to the
   /// other if it fits, and `GgufNumbers` to a vector of values, which takes 40 bytes an element:
@@ -74,7 +52,7 @@ class SASH_API GgufFile {
   /// The same, or `otherwise` if the file has no such key.
   template <class T>
   T get(const std::string& key, const T& otherwise) const {
-    return metadata_.count(key) ? get<T>(key) : otherwise;
+    return has(key) ? get<T>(key) : otherwise;
   }
 
   /// The elements of an array: `list<double>("tokenizer.ggml.scores")`; T is bool, int64_t,
@@ -92,13 +70,10 @@ class SASH_API GgufFile {
 
  private:
   class Parser;
+  struct Contents;
   Tensor read(const Entry& entry, const TensorOptions& options) const;
 
-  std::string path_;
-  std::shared_ptr<const FileReader> file_;
-  std::map<std::string, GgufValue> metadata_;
-  std::vector<Entry> entries_;
-  std::map<std::string, size_t> index_;
+  std::shared_ptr<const Contents> contents_;
 };
 
 }  // namespace sash

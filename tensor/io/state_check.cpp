@@ -1,6 +1,8 @@
 #include "state_check.h"
 
 #include <algorithm>
+#include <string_view>
+#include <unordered_map>
 
 #include "../../core/error.h"
 #include "../../core/quote.h"
@@ -30,35 +32,45 @@ std::string mismatch(const Tensor& tensor, const Shape& shape, bool floating) {
 
 }  // namespace
 
-StateCheck::StateCheck(std::string op, const StateDict& dict) : op_(std::move(op)), dict_(dict) {
+struct StateCheck::Given {
+  struct Entry {
+    const Tensor* tensor;
+    bool expected = false;
+  };
+  std::unordered_map<std::string_view, Entry> entries;  // by the keys of the dictionary
+};
+
+StateCheck::StateCheck(std::string op, const StateDict& dict)
+    : op_(std::move(op)), dict_(dict), given_(std::make_unique<Given>()) {
   for (const auto& [key, tensor] : dict) {
-    if (!given_.emplace(key, &tensor).second) {
+    if (!given_->entries.emplace(key, Given::Entry{&tensor}).second) {
       throw ValueError(op_, "each key once", in_quotes(key) + " twice");
     }
   }
-  left_ = given_;
 }
 
+StateCheck::~StateCheck() = default;
+
 const Tensor* StateCheck::find(const std::string& key) const {
-  const auto entry = given_.find(key);
-  return entry == given_.end() ? nullptr : entry->second;
+  const auto found = given_->entries.find(key);
+  return found == given_->entries.end() ? nullptr : found->second.tensor;
 }
 
 void StateCheck::expect(const std::string& key, const Shape& shape, bool floating) {
-  const Tensor* tensor = find(key);
-  if (!tensor) {
+  const auto found = given_->entries.find(key);
+  if (found == given_->entries.end()) {
     missing_.push_back(key);
     return;
   }
-  left_.erase(key);
-  const std::string why = mismatch(*tensor, shape, floating);
+  found->second.expected = true;
+  const std::string why = mismatch(*found->second.tensor, shape, floating);
   if (!why.empty()) mismatched_.push_back(key + " (" + why + ")");
 }
 
 LoadReport StateCheck::finish(bool strict) {
   LoadReport report{.missing = missing_, .unexpected = {}};
   for (const auto& [key, tensor] : dict_) {
-    if (left_.count(key)) report.unexpected.push_back(key);
+    if (!given_->entries.at(key).expected) report.unexpected.push_back(key);
   }
   std::string complaint;
   if (strict) {

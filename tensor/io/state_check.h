@@ -1,8 +1,6 @@
 #pragma once
 
 #include <string>
-#include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "state_dict.h"
@@ -20,6 +18,7 @@ class SASH_API StateCheck {
  public:
   /// `ValueError` if a key occurs twice. `dict` must outlive the check.
   StateCheck(std::string op, const StateDict& dict);
+  ~StateCheck();
 
   /// The tensor of that name, or null.
   const Tensor* find(const std::string& key) const;
@@ -31,8 +30,8 @@ class SASH_API StateCheck {
  private:
   std::string op_;
   const StateDict& dict_;
-  std::unordered_map<std::string_view, const Tensor*> given_;
-  std::unordered_map<std::string_view, const Tensor*> left_;
+  struct Given;
+  Owned<Given> given_;
   std::vector<std::string> missing_;
   std::vector<std::string> mismatched_;
 };

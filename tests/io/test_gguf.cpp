@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 #include <sash/tensor/io/gguf.h>
+#include <sash/tensor/io/gguf_value.h>
 #include <sash/tensor/io/safetensors.h>
 
 #include <malloc.h>
