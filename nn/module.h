@@ -281,9 +281,12 @@ class SASH_API Module {
 ///
 /// The call runs `forward`, with hooks and error texts as in `Module`; hooks see those arguments
 /// that are tensors. An argument in braces has no type to deduce: name its type.
-template <class Derived>
-class ModuleOf : public Module {
+///
+/// `ModuleOf<Derived, Base>` is the same for a module that derives from `Base`, another module.
+template <class Derived, class Base = Module>
+class ModuleOf : public Base {
  public:
+  using Base::Base;
   template <class... Args>
   decltype(auto) operator()(Args&&... args) {
     auto& self = static_cast<Derived&>(*this);

@@ -57,7 +57,7 @@ struct AttentionWithWeights {
 /// `k_proj_weight` [kv_heads head_dim, kdim] and `v_proj_weight` [kv_heads v_head_dim, vdim];
 /// `in_proj_bias` holds the biases of those that there are, and `out_proj.weight` is [dim, heads
 /// v_head_dim].
-class SASH_API MultiheadAttention : public Module {
+class SASH_API MultiheadAttention : public ModuleOf<MultiheadAttention> {
  public:
   using Options = MultiheadAttentionOptions;
 
@@ -86,10 +86,6 @@ class SASH_API MultiheadAttention : public Module {
   /// these, under the cache's mask; appends them to the cache. For evaluation without recording:
   /// `AutogradError` if keys would require grad.
   virtual Tensor forward(const Tensor& x, KeyValueCache& cache);
-  template <class... Args>
-  Tensor operator()(Args&&... args) {
-    return call([&] { return forward(std::forward<Args>(args)...); }, args...);
-  }
   std::string describe() const override;
 
   /// An empty cache for self-attention under `mask` and the module's mask. `ValueError` if their

@@ -5,11 +5,7 @@
 
 namespace sash::nn {
 
-struct RMSNormOptions {
-  double eps = 1e-6;
-  bool affine = true;        ///< whether there is a weight
-  bool unit_offset = false;  ///< multiply by 1 + weight, which is zeros at first (Gemma)
-};
+using sash::RMSNormOptions;
 
 /// y = x / sqrt(mean(x^2) + eps) * weight over the last axis: see `rms_norm`.
 ///
@@ -25,15 +21,13 @@ class SASH_API RMSNorm : public Norm {
   Tensor forward(const Tensor& x) override;
   std::string describe() const override;
 
-  /// As `rms_norm` takes them.
-  RmsNormOptions options() const { return {.eps = eps_, .unit_offset = unit_offset_}; }
+  const RMSNormOptions& options() const { return options_; }
 
  private:
   SumAndNorm add_and_normalise(const Tensor& branch, const Tensor& residual, double p) override;
 
   int64_t dim_;
-  double eps_;
-  bool unit_offset_;
+  RMSNormOptions options_;
 };
 
 }  // namespace sash::nn

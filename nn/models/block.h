@@ -39,7 +39,7 @@ struct CrossKeys {
 ///
 /// The fused kernels take scale, softcap and mask. Sink logits scale the result of the kernels by a
 /// factor of its log-sum-exp; norms of q and k are ops before the kernels.
-class SASH_API BlockAttention : public Module {
+class SASH_API BlockAttention : public ModuleOf<BlockAttention> {
  public:
   /// `cross`: keys and values are an encoder's, and nothing is rotated.
   explicit BlockAttention(const TransformerConfig& config, bool cross = false);
@@ -54,10 +54,6 @@ class SASH_API BlockAttention : public Module {
   Tensor step(const Tensor& x, const RMSNorm& norm, const AttentionContext& context) const;
   /// Whether `step` may replace `forward`.
   bool can_step() const;
-  template <class Context>
-  Tensor operator()(const Tensor& x, const Context& context) {
-    return call([&] { return forward(x, context); }, x);
-  }
   /// Keys and values of an encoder's states [B, S, dim], for cross attention.
   CrossKeys cross_keys(const Tensor& states, const AttentionMask& mask = {});
   std::string describe() const override;
@@ -118,7 +114,7 @@ class SASH_API BlockMlp : public Module {
 
 /// A layer: attention and MLP in residual branches, with cross attention between them if there is
 /// one. Derived classes say what attention and MLP compute.
-class SASH_API BlockBase : public Module {
+class SASH_API BlockBase : public ModuleOf<BlockBase> {
  public:
   /// x [B, S, dim] after this layer. `cross` is read if there is cross attention.
   Tensor forward(const Tensor& x, const AttentionContext& context, const CrossKeys& cross = {});
@@ -128,10 +124,6 @@ class SASH_API BlockBase : public Module {
   virtual SumAndNorm forward(const SumAndNorm& x, const AttentionContext& context,
                              const CrossKeys& cross, Norm* next);
   using Module::forward;
-  template <class... Args>
-  auto operator()(Args&&... args) {
-    return call([&] { return forward(std::forward<Args>(args)...); }, args...);
-  }
 
   /// The attention of PyTorch's layers, which may be of a kind that has no caches; else null.
   virtual const MultiheadAttention* multihead() const { return nullptr; }

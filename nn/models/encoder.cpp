@@ -3,7 +3,7 @@
 namespace sash::nn {
 
 Encoder::Encoder(const TransformerConfig& config)
-    : TransformerStack("Encoder", config), layers(list<Block>()) {}
+    : ModuleOf("Encoder", config), layers(list<Block>()) {}
 
 Tensor Encoder::hidden(const Tensor& tokens, const AttentionMask& mask, const Tensor& types,
                        const Tensor& positions) {

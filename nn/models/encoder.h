@@ -5,7 +5,7 @@
 namespace sash::nn {
 
 /// A bidirectional encoder: ModernBERT, BERT.
-class SASH_API Encoder : public TransformerStack {
+class SASH_API Encoder : public ModuleOf<Encoder, TransformerStack> {
  public:
   /// `ValueError` unless the extents are positive and fit each other.
   explicit Encoder(const TransformerConfig& config);
@@ -18,10 +18,6 @@ class SASH_API Encoder : public TransformerStack {
   /// `AttentionMask::key_lengths`, at `positions`. types [B, S] int64 are zeros if undefined.
   Tensor hidden(const Tensor& tokens, const AttentionMask& mask = {}, const Tensor& types = {},
                 const Tensor& positions = {});
-  template <class... Args>
-  Tensor operator()(Args&&... args) {
-    return call([&] { return forward(std::forward<Args>(args)...); }, args...);
-  }
 
   ModuleList<Block>& layers;
 };

@@ -15,7 +15,7 @@ struct TransformerCache {
 ///
 /// Children: `encoder`, an `Encoder` without a head, and `decoder`, a `Decoder` with cross
 /// attention.
-class SASH_API Transformer : public Module {
+class SASH_API Transformer : public ModuleOf<Transformer> {
  public:
   /// `head` of the encoder and `cross_attention` of the decoder are set. `ValueError` as
   /// `Encoder` and `Decoder`, and unless both have one dim.
@@ -30,10 +30,6 @@ class SASH_API Transformer : public Module {
   /// `cross_entropy` of these logits with targets [B, T] int64.
   Tensor loss(const Tensor& source, const Tensor& target, const Tensor& targets,
               const AttentionMask& source_mask = {}, const LinearCrossEntropyOptions& options = {});
-  template <class... Args>
-  Tensor operator()(Args&&... args) {
-    return call([&] { return forward(std::forward<Args>(args)...); }, args...);
-  }
 
   /// Runs the encoder, and starts an empty target.
   TransformerCache new_cache(const Tensor& source, const AttentionMask& source_mask = {});

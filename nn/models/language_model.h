@@ -10,7 +10,7 @@
 namespace sash::nn {
 
 /// A causal language model: what `Decoder` and `CausalLM` do.
-class SASH_API LanguageModel : public TransformerStack {
+class SASH_API LanguageModel : public ModuleOf<LanguageModel, TransformerStack> {
  public:
   /// Logits [B, T, vocab] of the token after each of tokens [B, T] int64. `ShapeError`,
   /// `DTypeError`, and `IndexError` for a token outside the vocabulary.
@@ -44,10 +44,6 @@ class SASH_API LanguageModel : public TransformerStack {
   Tensor loss(const Tensor& tokens, const std::vector<CrossKeys>& cross, const Tensor& targets,
               const LinearCrossEntropyOptions& options = {}, const AttentionMask& mask = {},
               const Tensor& positions = {});
-  template <class... Args>
-  Tensor operator()(Args&&... args) {
-    return call([&] { return forward(std::forward<Args>(args)...); }, args...);
-  }
 
   /// What the head gets, [B, T, dim].
   Tensor hidden(const Tensor& tokens, const std::vector<CrossKeys>& cross = {},
@@ -80,7 +76,7 @@ class SASH_API LanguageModel : public TransformerStack {
   /// `config.attention` with `causal()` in every mask.
   static TransformerConfig causal(TransformerConfig config);
 
-  using TransformerStack::TransformerStack;
+  using ModuleOf::ModuleOf;
 
   /// Most tokens that `generate` shows the model at once; 0: any number.
   int64_t window_ = 0;

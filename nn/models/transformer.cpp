@@ -45,7 +45,7 @@ LayerNormOptions norm_options(const TransformerOptions& options) {
 }  // namespace
 
 TransformerEncoderLayer::TransformerEncoderLayer(const TransformerOptions& options)
-    : BlockBase(placement_of(options), Branches::sequential, options.dropout),
+    : ModuleOf(placement_of(options), Branches::sequential, options.dropout),
       kind_(kind_of(options)),
       self_attn(register_module<MultiheadAttention>("self_attn", options.dim, options.heads,
                                                     attention_options(options))),

@@ -43,7 +43,7 @@ struct TransformerOptions {
 ///
 /// Children, as PyTorch's: `self_attn`, `linear1`, `dropout`, `linear2`, `norm1`, `norm2`,
 /// `dropout1`, `dropout2`.
-class SASH_API TransformerEncoderLayer : public BlockBase {
+class SASH_API TransformerEncoderLayer : public ModuleOf<TransformerEncoderLayer, BlockBase> {
  public:
   using Options = TransformerOptions;
 
@@ -61,10 +61,6 @@ class SASH_API TransformerEncoderLayer : public BlockBase {
   /// the norm `next` of that, the `norm1` of the next layer. `ValueError` with norms after sums.
   SumAndNorm forward(const SumAndNorm& x, const AttentionMask& mask, LayerNorm& next);
   using BlockBase::forward;
-  template <class... Args>
-  auto operator()(Args&&... args) {
-    return call([&] { return forward(std::forward<Args>(args)...); }, args...);
-  }
   std::string describe() const override;
   const MultiheadAttention* multihead() const override { return &self_attn; }
 
@@ -86,7 +82,7 @@ class SASH_API TransformerEncoderLayer : public BlockBase {
 };
 
 /// A stack of layers, `layers.0`, `layers.1`, ..., and a `norm` if `final_norm` is set.
-class SASH_API TransformerEncoder : public Module {
+class SASH_API TransformerEncoder : public ModuleOf<TransformerEncoder> {
  public:
   using Options = TransformerOptions;
 
@@ -96,10 +92,6 @@ class SASH_API TransformerEncoder : public Module {
   /// x [B, S, dim] to the same shape, without a mask.
   Tensor forward(const Tensor& x) override;
   Tensor forward(const Tensor& x, const AttentionMask& mask);
-  template <class... Args>
-  Tensor operator()(const Args&... args) {
-    return call([&] { return forward(args...); }, args...);
-  }
 
   ModuleList<TransformerEncoderLayer>& layers;
   LayerNorm* norm = nullptr;  ///< null without one

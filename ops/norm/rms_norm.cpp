@@ -19,7 +19,7 @@ constinit decltype(rms_norm_backward) rms_norm_backward{"rms_norm_backward"};
 namespace {
 
 void check_rms_norm(const char* op, const Tensor& x, const Shape& normalized, const Tensor& weight,
-                    const RmsNormOptions& options) {
+                    const RMSNormOptions& options) {
   check_normalized(op, x, normalized, options.eps);
   check_parameter(op, x, weight, normalized);
   if (options.unit_offset && !weight.defined()) {
@@ -33,7 +33,7 @@ Dims last_axes(const Shape& normalized) {
   return axes;
 }
 
-Tensor factor_of(const Tensor& weight, const RmsNormOptions& options) {
+Tensor factor_of(const Tensor& weight, const RMSNormOptions& options) {
   return options.unit_offset ? weight + 1.0 : weight;
 }
 
@@ -63,7 +63,7 @@ std::array<Tensor, 2> fused_backward(const RmsNormOperands& in, const Tensor& g,
 // The same from plain ops, with z = x rstd and h = g w: dx = dsum + rstd (h - z mean(h z)).
 std::array<Tensor, 2> composite_backward(const Tensor& x, const Tensor& weight, const Tensor& g,
                                          const Tensor& dsum, const Shape& normalized,
-                                         const RmsNormOptions& options) {
+                                         const RMSNormOptions& options) {
   if (!g.defined()) return {dsum, weight.defined() ? zeros_like(weight) : Tensor()};
   const Dims axes = last_axes(normalized);
   const Tensor rstd = rsqrt(mean(square(x), axes, true) + options.eps), z = x * rstd;
@@ -78,7 +78,7 @@ struct Forward {
 
 // Of contiguous tensors; residual may be undefined.
 Forward forward(const Tensor& x, const Tensor& residual, const Tensor& weight,
-                const Shape& normalized, const RmsNormOptions& options) {
+                const Shape& normalized, const RMSNormOptions& options) {
   const int64_t columns = numel(normalized), rows = columns == 0 ? 0 : x.numel() / columns;
   const Forward out{residual.defined() ? empty_like(x) : Tensor(), empty_like(x),
                     empty({rows}, row_statistics(x))};
@@ -91,13 +91,13 @@ Forward forward(const Tensor& x, const Tensor& residual, const Tensor& weight,
 }  // namespace
 
 Tensor composite::rms_norm(const Tensor& x, const Shape& normalized_shape, const Tensor& weight,
-                           const RmsNormOptions& options) {
+                           const RMSNormOptions& options) {
   const Tensor y = x * rsqrt(mean(square(x), last_axes(normalized_shape), true) + options.eps);
   return weight.defined() ? y * factor_of(weight, options) : y;
 }
 
 Tensor rms_norm(const Tensor& input, const Shape& normalized_shape, const Tensor& weight,
-                const RmsNormOptions& options) {
+                const RMSNormOptions& options) {
   const char* op = "rms_norm";
   if (Autocast cast(op); cast) {
     return rms_norm(cast(input), normalized_shape, cast(weight), options);
@@ -121,7 +121,7 @@ Tensor rms_norm(const Tensor& input, const Shape& normalized_shape, const Tensor
 }
 
 SumAndNorm add_rms_norm(const Tensor& branch_, const Tensor& residual_, const Tensor& weight_,
-                        const RmsNormOptions& options) {
+                        const RMSNormOptions& options) {
   const char* op = "add_rms_norm";
   if (Autocast cast(op); cast) {
     return add_rms_norm(cast(branch_), cast(residual_), cast(weight_), options);

@@ -82,7 +82,7 @@ void check(const std::string& what, Device device, const Op& op, const Op& plain
 
 void check_rms_norm(Device device) {
   for (const int64_t width : {64, 257, 256, 512, 768, 1024, 1536, 2047}) {
-    const RmsNormOptions options{.unit_offset = width % 256 == 0};
+    const RMSNormOptions options{.unit_offset = width % 256 == 0};
     const Op op = [=](const std::vector<Tensor>& t) -> std::vector<Tensor> {
       return {rms_norm(t[0], {width}, t[1], options)};
     };
@@ -108,7 +108,7 @@ void check_rms_norm(Device device) {
 void check_many_rows(Device device) {
   for (const auto& [rows, width] :
        {std::pair<int64_t, int64_t>{4099, 264}, {4200, 768}, {4096, 1152}, {5003, 2048}}) {
-    const RmsNormOptions options{.unit_offset = width == 768};
+    const RMSNormOptions options{.unit_offset = width == 768};
     const std::vector<Shape> shapes{{rows, width}, {rows, width}, {width}, {width}};
     const double p = width == 768 ? 0 : 0.2;
     const Op norms = [=](const std::vector<Tensor>& t) -> std::vector<Tensor> {
@@ -198,7 +198,7 @@ void check_normed_heads(Device device) {
        {std::tuple{64, 4, 2}, {256, 4, 1}, {128, 3, 3}, {32, 2, 1}, {48, 2, 1}}) {
     for (const bool rotates : {true, false}) {
       const int64_t d = width, h = heads, n = kv_heads;
-      const RmsNormOptions options{.eps = 1e-5, .unit_offset = heads == 4};
+      const RMSNormOptions options{.eps = 1e-5, .unit_offset = heads == 4};
       const auto op = [=](const auto& function) {
         return [=](const std::vector<Tensor>& t) -> std::vector<Tensor> {
           const RotaryAngles turn = rotates ? angles(t[0], 37, d / 2) : RotaryAngles();

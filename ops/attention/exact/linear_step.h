@@ -10,7 +10,7 @@ namespace sash {
 /// The ops before and after a product. An undefined tensor leaves its op out.
 struct LinearStepOptions {
   Tensor norm_weight{};  ///< [in]: x is normalised by `rms_norm` with these options
-  RmsNormOptions norm{};
+  RMSNormOptions norm{};
   Tensor bias{};                  ///< [out]
   std::optional<GluKind> gate{};  ///< `glu` of the product, whose out is 2 F
   Tensor residual{};              ///< [..., out or F]: added at the end

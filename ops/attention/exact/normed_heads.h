@@ -8,7 +8,7 @@ namespace sash {
 /// The norms of a layer's queries and keys.
 struct HeadNorms {
   Tensor q_weight, k_weight;  ///< [D], dtype of the queries and keys
-  RmsNormOptions options{};
+  RMSNormOptions options{};
 };
 
 /// `split_packed_heads`, then `rms_norm` over D of each head of queries and keys, then `rotary` if

@@ -87,7 +87,7 @@ Array turned(const Array& x, const Array& cos, const Array& sin, const Setting& 
 }
 
 // x [B, H, S, D], each head normalised.
-Array normed(const Array& x, const Array& weight, const RmsNormOptions& options) {
+Array normed(const Array& x, const Array& weight, const RMSNormOptions& options) {
   const int64_t depth = x.shape[3];
   return generate(x.shape, [&](const Index& at) {
     double squares = 0;
@@ -126,7 +126,7 @@ void add_packed_case(OpTable& table, const InputSpec& x, int64_t heads, int64_t 
 void add_normed_case(OpTable& table, const InputSpec& x, int64_t heads, int64_t kv_heads,
                      bool rotates, const Setting& setting = {}) {
   const int64_t depth = x.shape[2] / (heads + 2 * kv_heads);
-  const RmsNormOptions options{.eps = 1e-5, .unit_offset = kv_heads == 1};
+  const RMSNormOptions options{.eps = 1e-5, .unit_offset = kv_heads == 1};
   std::vector<InputSpec> inputs{x, {{depth}, contiguous, 0.5, 2}, {{depth}, contiguous, 0.5, 2}};
   if (rotates) {
     const auto all = inputs_of(x, x.shape[1], setting);

@@ -27,7 +27,7 @@ Array rms_norm_of(const Arrays& t, int axes, Weight weight) {
   return zip(rows, t[1], [=](double a, double w) { return a * (w + offset); });
 }
 
-using Function = Tensor (*)(const Tensor&, const Shape&, const Tensor&, const RmsNormOptions&);
+using Function = Tensor (*)(const Tensor&, const Shape&, const Tensor&, const RMSNormOptions&);
 
 void add_case(OpTable& table, const std::string& kind, Function f, const InputSpec& x, int axes,
               Weight weight, Layout layout = contiguous) {
