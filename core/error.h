@@ -8,9 +8,9 @@
 
 namespace sash {
 
-/// Root of every exception that sash throws on purpose.
-/// `what()` reads "op: expected X, got Y"; `op()` alone names the function that refused. An error
-/// that left the call of a named module begins with its name: "in layers.0.linear1: op: ...".
+/// Base class of every exception that sash throws on purpose.
+/// `what()` is "op: expected X, got Y"; `op()` is the name of the function that threw. If the call
+/// of a named module throws, the text begins with the module: "in layers.0.linear1: op: ...".
 class SASH_API Error : public std::runtime_error {
  public:
   Error(std::string_view op, std::string_view message);

@@ -8,7 +8,7 @@
 
 namespace sash::detail {
 
-/// A generator for each device. Thread-safe: a state is read, written and moved on as one.
+/// A generator for each device. Thread-safe: seed and offset are read and written together.
 class SASH_API Generators {
  public:
   RandomState state(Device device) const;

@@ -7,8 +7,8 @@
 
 namespace sash {
 
-/// Storage types of the 16-bit floats. They have no arithmetic: kernels convert to float32 and
-/// back, which rounds to nearest, ties to even.
+/// Storage types of the 16-bit floats. They have no arithmetic: kernels convert to float32, and
+/// back with rounding to nearest, ties to even.
 
 /// IEEE 754 binary16.
 struct float16 {

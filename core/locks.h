@@ -5,10 +5,10 @@
 
 namespace sash {
 
-/// For loops that spin: lets the core's other thread run.
+/// Call in a loop that spins: lets the other hardware thread of the core run.
 void spin_pause();
 
-/// For a few instructions at a time. Pauses while it spins; yields if the holder seems not to run.
+/// A lock to hold for a few instructions. A waiting thread spins, and yields after 64 pauses.
 class SpinLock {
  public:
   void lock() {
@@ -21,7 +21,7 @@ class SpinLock {
   std::atomic_flag flag_;
 };
 
-/// A mutex of four bytes, for objects that are many. Those that wait sleep.
+/// A mutex of four bytes, for classes with many objects. Waiting threads sleep.
 class SmallMutex {
  public:
   void lock() {

@@ -6,10 +6,10 @@
 
 namespace sash {
 
-/// Where a random kernel starts in the stream of its generator: element i of its output (row-major
+/// Where a random kernel starts in the stream of its generator. Element i of the output (row-major
 /// index) uses lane i % 4 of the block at counter `*base + offset + i / 4`, on every backend and
-/// for any thread layout. `base` points to device memory, so that a captured step draws new numbers
-/// by advancing one word.
+/// for any thread layout. `base` points to device memory: a captured step draws new numbers when
+/// this one word is increased.
 struct PhiloxState {
   uint64_t seed = 0;
   const uint64_t* base = nullptr;

@@ -16,7 +16,7 @@ struct RandomState {
   friend bool operator==(const RandomState&, const RandomState&) = default;
 };
 
-/// The states of the generators of all devices, whether they are here or not.
+/// The states of the generators of all devices, also of devices that this machine does not have.
 struct RandomStates {
   RandomState others{};  ///< of each device that is not in `devices`
   std::vector<std::pair<Device, RandomState>> devices{};  ///< the CPU first, then cards by index

@@ -14,7 +14,7 @@ namespace sash {
 class KernelObserver;
 
 /// A fork-join thread pool for the jobs of several callers. A job gets the idle workers that it can
-/// use, at most its share: with C callers, `limit` / C threads, or what the others do not ask for.
+/// use, at most its share: with C callers, `limit` / C threads, or the threads that others leave.
 /// It gets more when other jobs end. A caller runs tasks of its own job only: a lock that the
 /// caller holds cannot deadlock with another caller's job.
 class ThreadPool {
@@ -40,13 +40,13 @@ class ThreadPool {
   template <class F>
   void wait(const std::atomic<uint32_t>& value, F done) const;
 
-  std::mutex mutex_;  // of the members up to `crowded_`
+  std::mutex mutex_;  // protects the members before `crowded_`
   Worker *first_ = nullptr, *last_ = nullptr;
   int workers_ = 0, processors_ = 0;
   int callers_ = 0;
-  int wanted_ = 0;        // threads that their jobs can use
-  int used_ = 0;          // threads that they have
-  Job* short_ = nullptr;  // those that can use more
+  int wanted_ = 0;        // threads that all jobs together can use
+  int used_ = 0;          // threads that all jobs together have
+  Job* short_ = nullptr;  // a list of the jobs that can use more threads
   std::atomic<bool> crowded_{false};
   std::atomic<bool> has_short_{false};
 };
@@ -63,7 +63,7 @@ struct Runtime {
   std::mutex observer_mutex;
   std::shared_ptr<KernelObserver> observer;
 
-  /// Settings for what is made next.
+  /// Settings for tensors that are made, and products that are computed, from now on.
   std::atomic<int64_t> default_device{-1};  ///< type in the upper half, index in the lower
   std::atomic<DType> default_dtype{DType::float32};
   std::atomic<bool> tf32{false};

@@ -7,8 +7,8 @@
 
 namespace sash {
 
-/// Whether `value` without its fraction is within the range of `dtype`. Always true for bool
-/// (nonzero is true) and floating dtypes (which round).
+/// Whether `value`, cut to an integer, is in the range of `dtype`. Always true for bool (a value
+/// that is not 0 becomes true) and for floating dtypes (which round).
 template <class T>
 constexpr bool holds(DType dtype, T value) {
   if (!is_integral(dtype) || dtype == DType::boolean) return true;

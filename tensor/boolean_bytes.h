@@ -7,7 +7,7 @@
 
 namespace sash {
 
-/// The first byte of booleans on the CPU that is neither 0 nor 1, so no C++ bool, if there is one.
+/// Returns the first byte of booleans on the CPU that is neither 0 nor 1, or nullopt.
 std::optional<uint8_t> first_not_boolean(const TensorView& booleans);
 
 }  // namespace sash

@@ -7,8 +7,8 @@
 #include "../core/generators.h"
 #include "random.h"
 
-/// Where a thread's random numbers come from, so that it can draw the same again whatever other
-/// threads draw.
+/// Where a thread's random numbers come from: the thread can draw the same numbers again, whatever
+/// other threads draw.
 namespace sash::detail {
 
 /// The state of a `Generator`. Each replay of a graph that drew from it moves it on.
@@ -52,7 +52,7 @@ SASH_API DrawsPlace place_of_draws();
 /// Moves the generator of this thread's guard, or else the device's generator, back to `place`.
 SASH_API void go_back(const DrawsPlace& place, Device device);
 
-/// Notes this thread's draws while it lives.
+/// Records this thread's draws while it lives.
 class SASH_API NotedDraws {
  public:
   explicit NotedDraws(Draws& draws);
@@ -67,9 +67,9 @@ class SASH_API NotedDraws {
   NotedDraws* const outer_;
 };
 
-/// Gives this thread the draws that were noted, while it lives. `AutogradError` naming `op` if it
-/// asks for more, or if a graph is recorded that was not when they were noted, or the reverse. They
-/// are not noted again in enclosing scopes.
+/// While it lives, this thread's draws are the recorded `draws` again. They are not recorded again
+/// in enclosing scopes. `AutogradError` naming `op` if the thread draws more often, or if a graph
+/// is recorded now and was not at the first draws, or the reverse.
 class SASH_API RepeatedDraws {
  public:
   RepeatedDraws(const char* op, const Draws& draws);

@@ -13,8 +13,8 @@ namespace detail {
 struct GraphState;
 }
 
-/// What this thread, and no other, queues on a device, recorded once and run any number of times
-/// (a CUDA graph: one launch for a whole training step). `optim::CapturedStep` is built on it.
+/// The work that this thread queues on a device, recorded once and run any number of times (a CUDA
+/// graph: one launch for a whole training step). `optim::CapturedStep` is built on it.
 ///
 ///     Graph graph(device);  // from here on work is recorded, and does not run
 ///     ...                   // forward, backward, optimizer.step()
@@ -23,14 +23,14 @@ struct GraphState;
 ///
 /// - Memory that was allocated while recording belongs to the graph. Tensors made then hold the
 ///   results of the last replay, and stay valid when the graph is gone.
-/// - Each replay draws the numbers that come next where the recorded call drew: from the device's
-///   generator, a `GeneratorGuard`'s, or a `Generator` from before the recording. It reserves them
-///   at once, so threads that replay graphs or draw at the same time never get the same numbers. A
-///   graph that drew under a guard fits under that guard only, one that drew without, without.
-/// - A replay leaves the gradients of leaves as that call would have: defined or not, added to or
-///   new.
-/// - Code on the host is not repeated. What would need it throws while recording: copies from and
-///   to the host (`item`), `manual_seed`, `Optimizer::set_lr`, a `Generator` made meanwhile.
+/// - Each replay draws the next numbers of the generator that the recorded call used: the device's,
+///   a `GeneratorGuard`'s, or a `Generator` from before the recording. A replay reserves all its
+///   numbers at once: threads that draw at the same time never get the same numbers. A graph that
+///   drew under a guard fits under this guard only; a graph that drew without a guard, without one.
+/// - A replay leaves the gradients of leaves as the recorded call did: defined or undefined, summed
+///   or new.
+/// - Code on the host is not repeated. Calls that need the host throw during the recording: copies
+///   from and to the host (`item`), `manual_seed`, `Optimizer::set_lr`, draws of a new `Generator`.
 /// - Other threads may use the device while it is recorded. A graph is for one thread at a time.
 class SASH_API Graph {
  public:
@@ -63,19 +63,19 @@ class SASH_API Graph {
   Owned<detail::GraphState> state_;
 };
 
-/// For what the library keeps track of while a graph is recorded. Each does nothing otherwise.
+/// Calls of the library while a graph is recorded. Without a recording, each does nothing.
 namespace detail {
 
 /// Call before the gradient of a leaf is replaced, or if `reads`, read or added to.
 SASH_API void note_gradient(TensorImpl& leaf, bool reads);
 /// `ValueError` of `op`: "expected `expected` while a graph is recorded, got `got`".
 SASH_API void refuse_in_graph(std::string_view op, const char* expected, const char* got);
-/// Has each replay of the graph call `before` and `after`, for what an eager call would also do on
-/// the host.
+/// Each replay of the graph will call `before` and `after`: effects on the host that an eager call
+/// also has.
 SASH_API void on_replay(std::function<void()> before, std::function<void()> after);
-/// Keeps the memory of `x`, which recorded work reads and its owner may replace, for replays.
+/// Keeps the memory of `x` for replays: recorded work reads `x`, and its owner may replace it.
 SASH_API void keep_for_replays(const Tensor& x);
-/// Call when tensors are replaced that graphs may use: none that exists now will fit.
+/// Call when tensors that graphs may use are replaced: no graph that exists now will fit.
 SASH_API void outdate_graphs();
 
 /// What this thread queues on `device` while the object lives becomes a branch of the graph: a
@@ -83,8 +83,8 @@ SASH_API void outdate_graphs();
 class SASH_API GraphBranch {
  public:
   explicit GraphBranch(Device device);
-  /// Keeps what the branch reads or makes until `join_branches`. Nothing may write to the one, or
-  /// use the other, before.
+  /// Keeps the tensors that the branch reads or makes until `join_branches`. Before that, nothing
+  /// may write to tensors that the branch reads, or use tensors that it makes.
   void keep(const Tensor& x);
   void end();
   ~GraphBranch();
@@ -96,7 +96,7 @@ class SASH_API GraphBranch {
   std::vector<Tensor> kept_;
 };
 
-/// What is queued from now on runs after all branches.
+/// Work that is queued from now on runs after all branches.
 SASH_API void join_branches();
 
 }  // namespace detail

@@ -12,9 +12,9 @@ namespace detail {
 struct GeneratorState;
 }
 
-/// Seeds the generators of all devices, and rewinds them: each device has one, so what is drawn on
-/// one card does not depend on other devices. Threads that draw on one device at once get numbers
-/// of their own, in no fixed order; a `GeneratorGuard` in each thread fixes them.
+/// Seeds the generators of all devices, and sets them to offset 0. Each device has a generator, so
+/// draws on one card do not depend on other devices. Threads that draw on one device at the same
+/// time get distinct numbers in no fixed order; a `GeneratorGuard` in each thread fixes the order.
 SASH_API void manual_seed(uint64_t seed);
 
 /// The state of a device's generator, whether the device is here or not.
@@ -52,8 +52,8 @@ class SASH_API Generator {
 };
 
 /// While it lives, everything that its thread draws without a `Generator` of its own comes from
-/// `generator`, on any device: factories, dropout, initialisers, modules and their like. Guards
-/// nest. End it in the thread that made it.
+/// `generator`, on any device: factories, dropout, initialisers, modules. Guards nest. A guard must
+/// end in the thread that made it.
 ///
 ///     Generator generator(seed + rank);  // in each thread
 ///     const GeneratorGuard guard(generator);
@@ -77,8 +77,8 @@ namespace detail {
 
 struct DrawsPlace;
 
-/// While it lives, this thread's draws start at `place`, by default where they stand, and move
-/// nothing on that is used after it.
+/// While it lives, this thread's draws start at `place`, by default where the thread's generators
+/// stand. These generators do not move.
 class SASH_API PrivateDraws {
  public:
   PrivateDraws();

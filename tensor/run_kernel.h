@@ -7,10 +7,10 @@
 #include "autograd/grad_mode.h"
 #include "tensor.h"
 
-/// How ops run: kernels on operands, and work of which nothing is recorded.
+/// How ops run kernels, and work that is not recorded.
 namespace sash {
 
-/// f(), of which nothing is recorded.
+/// Returns f(), which runs without recording.
 template <class F>
 auto unrecorded(F&& f) {
   const NoGradGuard no_grad;

@@ -27,7 +27,7 @@ class SASH_API Storage : public RefCounted {
   bool is_foreign() const { return static_cast<bool>(release_); }
   uint32_t version() const { return version_.load(std::memory_order_acquire); }
   void bump_version() { version_.fetch_add(1, std::memory_order_acq_rel); }
-  /// For memory that takes the place of `before` in a tensor: a write, to who saved the tensor.
+  /// This memory replaces `before` in a tensor. That counts as a write for saved tensors.
   void follow(const Storage& before) {
     version_.store(before.version() + 1, std::memory_order_release);
   }

@@ -5,8 +5,8 @@
 
 namespace sash {
 
-/// Marks x's memory as used by `stream` (`torch.Tensor.record_stream`): once the last tensor is
-/// gone, it is not reused before the work that `stream` has queued by then is done.
+/// Marks x's memory as used by `stream` (`torch.Tensor.record_stream`). After the last tensor is
+/// gone, the memory is reused only when `stream` has done the work that it had queued by then.
 ///
 /// Needed for a tensor that was made on one stream, is used on another, and may be released while
 /// that work runs; not for the streams on which it is made and released. Making `stream` wait until

@@ -33,7 +33,7 @@ class SASH_API TensorImpl : public RefCounted {
              DType dtype);
   ~TensorImpl() override;
 
-  /// Asks first whether the history is stale: another thread may be making it anew.
+  /// Looks at `is_stale()` first: another thread may be replacing `grad_fn_`.
   bool requires_grad() const { return is_variable || is_stale() || grad_fn_; }
   TensorView tensor_view() const;
 
@@ -45,7 +45,7 @@ class SASH_API TensorImpl : public RefCounted {
   }
   /// Which output of `grad_fn()`.
   uint32_t output_index() const { return output_index_; }
-  /// Makes it an output of `node`. A retained gradient is then that of the new elements.
+  /// Makes it an output of `node`. `retain_grad` then keeps the gradient of the new elements.
   void set_history(Ref<Node> node, uint32_t output);
   /// Marks its history as up to date with its base's.
   void sync_with_base() { base_sequence_.store(sequence_of(*base), std::memory_order_release); }
@@ -63,7 +63,7 @@ class SASH_API TensorImpl : public RefCounted {
 
   // What `requires_grad_`, `record` and the backward pass keep.
   bool is_variable = false;         ///< a leaf that wants a gradient
-  bool was_variable = false;        ///< it was one, and recorded ops may still name it as such
+  bool was_variable = false;        ///< was a variable; recorded ops may still lead to it
   SmallMutex mutex;                 ///< held to add to a leaf's grad, or to make a view's history
   Ref<TensorImpl> base;             ///< of a view: the tensor that is no view
   Ref<RetainedGrad> retained_grad;  ///< after `retain_grad` on a non-leaf
@@ -93,7 +93,7 @@ class SASH_API TensorImpl : public RefCounted {
 /// `ShapeError`, `DTypeError` or `DeviceError` unless `grad` can be a gradient of `x`.
 SASH_API void check_gradient_of(const char* op, const Tensor& x, const Tensor& grad);
 
-/// `ValueError`: `value` is none of `dtype`'s.
+/// Throws `ValueError`: `dtype` cannot hold `value`.
 [[noreturn]] SASH_API void throw_not_held(std::string_view op, DType dtype, Scalar value);
 
 /// Whether elements may share memory: axes are expanded, or windows overlap.

@@ -39,8 +39,8 @@ struct MemoryStats {
 /// `set_cache_limit` of a device whose limit was not set.
 inline constexpr int64_t kNoCacheLimit = std::numeric_limits<int64_t>::max();
 
-/// The resources of a kind of device. It knows nothing about ops: those are reached through
-/// `Kernel` slots. One object serves all devices of its type, and is safe to use from any thread.
+/// The resources of a kind of device: memory, streams, events. Ops are not part of it; they are in
+/// `Kernel` slots. One object serves all devices of its type. Any thread may use it at any time.
 class SASH_API Backend {
  public:
   virtual ~Backend();
@@ -68,9 +68,9 @@ class SASH_API Backend {
   /// memory.
   virtual void deallocate_host(void* memory, int64_t bytes) noexcept;
 
-  /// Copies within a device, or between it and the host (`to` or `from` is then the CPU). Copies
-  /// to the host have arrived when this returns; of copies from the host, only those from
-  /// `allocate_host`'s memory may still be reading it.
+  /// Copies within a device, or between it and the host (`to` or `from` is then the CPU). A copy to
+  /// the host is complete when this returns. A copy from the host may still read `src` if that is
+  /// memory of `allocate_host`.
   virtual void copy(void* dst, Device to, const void* src, Device from, int64_t bytes,
                     Stream stream) = 0;
 
@@ -101,8 +101,8 @@ class SASH_API Backend {
 
   /// Keeps at most `bytes` for reuse from now on, and frees the rest.
   virtual void set_cache_limit(Device device, int64_t bytes) = 0;
-  /// `memory` is also used by work on `stream` (in a capture, by the graph): once deallocated, it
-  /// is not reused before that is done. The default does nothing, for backends of one stream.
+  /// Work on `stream` (in a capture, the graph) uses `memory` too: once deallocated, `memory` is
+  /// not reused before this work is done. The default, for backends of one stream, does nothing.
   virtual void record_stream(void* memory, Device device, Stream stream);
   /// Whether work on some stream of `device` is being captured. The default says no.
   virtual bool capturing(Device device) const;
@@ -138,11 +138,11 @@ SASH_API MemoryStats memory_stats(Device device);
 SASH_API void reset_peak_memory(Device device);
 SASH_API void empty_cache(Device device);
 
-/// Most bytes that `device` keeps for reuse (`MemoryStats::cached`). Memory freed beyond it goes
-/// back to the system: a limit below what a training step needs costs time. `kNoCacheLimit`, the
-/// default, leaves it to the backend: the CPU's holds, in use or free, up to one and a half times
-/// its peak and 32 MiB, CUDA's as much as it ever needed. A segment of which a part is in use is
-/// kept whole, whatever the limit. On CUDA the limit also holds for page-locked memory
+/// Sets how many bytes `device` keeps at most for reuse (`MemoryStats::cached`). Memory freed above
+/// the limit goes back to the system, so a limit below the need of a training step costs time.
+/// `kNoCacheLimit`, the default, leaves the choice to the backend: the CPU's keeps up to 1.5 times
+/// its peak and 32 MiB, used memory included; CUDA's keeps everything. A segment is kept as long as
+/// a part of it is in use, whatever the limit. On CUDA the limit also holds for page-locked memory
 /// (`pinned_cached`). `ValueError` if `bytes` is negative.
 SASH_API void set_cache_limit(Device device, int64_t bytes);
 

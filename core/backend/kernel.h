@@ -47,16 +47,16 @@ struct KernelCall {
   struct Operand {
     DType dtype;
     Shape shape;
-    int64_t bytes;  ///< of the elements; those that an expanded axis repeats count once
+    int64_t bytes;  ///< of the elements; an expanded axis counts once
   };
 
   const char* name = "";
   KernelContext context;
   SmallVector<Operand, 8> operands;  ///< in the order of the arguments, results too
-  double part = 1;                   ///< of the products that are computed: less under a mask
+  double part = 1;                   ///< share of the products that a mask leaves
 };
 
-/// Adds an argument's operands to `call`. Declared for further types beside these.
+/// Adds an argument's operands to `call`. Headers of kernels add overloads for their own types.
 SASH_API void add_operands(KernelCall& call, const TensorView& x);
 SASH_API void add_operands(KernelCall& call, const TensorView* x);
 template <class T>
@@ -66,8 +66,8 @@ void add_operands(KernelCall& call, std::span<const T> list) {
   for (const T& x : list) add_operands(call, x);
 }
 
-/// Is told of every call of a kernel, on the thread that makes the call; calls within a call too.
-/// Several threads may call it at the same time.
+/// Gets every call of a kernel, also calls within a call, on the thread that makes the call.
+/// Several threads may call the observer at the same time.
 class SASH_API KernelObserver {
  public:
   virtual ~KernelObserver();
@@ -78,10 +78,10 @@ class SASH_API KernelObserver {
   /// Whether the process has an observer.
   static bool installed() { return installed_.load(std::memory_order_relaxed) != nullptr; }
   /// Makes `observer` the observer of the process. Returns false if the process has one already.
-  /// Kernels may run meanwhile: `observer` is told of the calls that begin later.
+  /// Kernels may run meanwhile: `observer` gets the calls that begin later.
   static bool install(std::shared_ptr<KernelObserver> observer);
-  /// Removes `observer`, if it is installed. Calls whose begin it was told of go on: each call
-  /// keeps the observer alive, and tells it of the call's end.
+  /// Removes `observer`, if it is installed. For calls that have begun, `after` still runs: each
+  /// call keeps the observer alive until the call ends.
   static void remove(const KernelObserver& observer);
   /// The installed observer, which the result keeps alive; null if there is none.
   static std::shared_ptr<KernelObserver> hold();

@@ -6,7 +6,7 @@
 
 namespace sash {
 
-/// A tensor as kernels see it. Owns nothing; valid during the call it is passed to.
+/// A tensor as kernels get it. It owns nothing, and is valid during the kernel's call.
 struct TensorView {
   void* data = nullptr;
   DType dtype = DType::float32;

@@ -24,7 +24,7 @@ struct KeyRange {
 struct AttentionParams {
   double scale = 1;
   double softcap = 0;  ///< 0: none
-  /// What is visible, in blocks of the height that `attention_block_rows` gave for this call.
+  /// The visible scores, in blocks of the height that `attention_block_rows` gave for this call.
   BlockMap map;
   /// A `KeyRange` per query, int32 [B or 1, H or 1, S_q, 2], contiguous, with 0 <= first < past <=
   /// S_k, or {S_k, 0} if the query sees no key. Narrows the map. Null: no bounds.
@@ -35,8 +35,8 @@ struct AttentionParams {
   double dropout = 0;
   /// Element [b, h, i, j] of the probabilities has the row-major index of [B, H, S_q, S_k].
   PhiloxState philox;
-  /// What dropout keeps, which the forward kernel writes and the backward kernel reads: uint8, as
-  /// many as `attention_kept_bytes` gave. Null: both draw it.
+  /// The elements that dropout keeps: the forward kernel writes them, the backward kernel reads
+  /// them. uint8 [the result of `attention_kept_bytes`]. Null: both kernels draw them.
   const TensorView* kept = nullptr;
 };
 
@@ -70,14 +70,14 @@ extern SASH_API Kernel<void(KernelContext&, const AttentionInputs&, const Attent
                             const TensorView& out, const TensorView& lse)>
     attention_forward;
 
-/// Sets `bytes` to the size of `AttentionParams::kept` for a call; 0 if its kernels make no use of
-/// it. A backend that never does has no kernel here.
+/// Sets `bytes` to the size of `AttentionParams::kept` for a call; 0 if the call's kernels do not
+/// use it. A backend that never uses it has no kernel here.
 extern SASH_API
     Kernel<void(KernelContext&, const AttentionInputs&, const AttentionParams&, int64_t& bytes)>
         attention_kept_bytes;
 
-/// What the backward kernel reads besides the inputs, and what it writes (whole). dq, dk and dv
-/// have strides as `out` has; the others are contiguous.
+/// The tensors that the backward kernel reads besides the inputs, and those that it writes, every
+/// element of them. dq, dk and dv have strides as `out` has; the others are contiguous.
 struct AttentionGradients {
   TensorView g;             ///< [B, H, S_q, D_v], unit stride along the last axis
   const TensorView* g_lse;  ///< C [B, H, S_q], contiguous, or null: the cotangent of lse
@@ -115,8 +115,8 @@ struct RowBoundsParams {
   const TensorView* past = nullptr;        ///< int32, the same: ..., past)
 };
 
-/// Writes `AttentionParams::bounds`: the intersection of the ranges given and, with `narrow`, of
-/// what `bounds` holds.
+/// Writes `AttentionParams::bounds`: the intersection of the given ranges and, with `narrow`, of
+/// the ranges that `bounds` holds already.
 ///
 /// `ValueError` for a length outside [0, keys], cu_seqlens that do not start at 0, decrease, or do
 /// not end at queries (= keys), or a range outside [0, keys]. CUDA clamps them, and throws at the

@@ -4,8 +4,8 @@
 
 #include "../../core/export.h"
 
-/// Which blocks of scores hold a visible pair, and which pairs those are. docs/block_maps.md has
-/// the glossary. Host structs whose pointers lead to memory of the device they were made for.
+/// The blocks of scores that hold a visible pair, and their visible pairs. docs/block_maps.md has
+/// the glossary. The structs are on the host; their pointers point to memory of the device.
 namespace sash::kernels {
 
 /// Keys per block: a query's bits are one word of a bit tile.
@@ -17,7 +17,7 @@ inline constexpr int64_t kBlockKeys = 64;
 struct BlockRun {
   int32_t first = 0, count = 0;
 };
-/// Below 0 by more than any number of blocks.
+/// A negative number whose absolute value exceeds any number of blocks.
 inline constexpr int32_t kUnlisted = -(1 << 30);
 
 /// A block row: its partial blocks come before its full ones.

@@ -10,7 +10,7 @@
 namespace sash::kernels {
 
 struct SlidingWindows {
-  int64_t kernel[2];  ///< height and width, and so on
+  int64_t kernel[2];  ///< height and width, as in the next members
   int64_t stride[2];
   int64_t padding[2];
   int64_t dilation[2];

@@ -37,8 +37,8 @@ auto& slot() {
   }
 }
 
-/// Its slot with a scalar as second operand. In arithmetic that takes x's dtype; in comparisons it
-/// takes a floating x's, and an integer or bool x is compared in int64.
+/// The slot of a row with a scalar as second operand. In arithmetic the scalar gets x's dtype. In
+/// comparisons it gets x's dtype if x is floating; an integer or bool x is compared in int64.
 template <class Op>
 ScalarKernel& scalar_slot() {
   if constexpr (op::CompareOps::has<Op>) {

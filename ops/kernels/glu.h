@@ -8,7 +8,7 @@ namespace sash::kernels {
 
 enum class Gate { silu, gelu, gelu_tanh, clamped_silu };
 
-/// The limit and the slope of `clamped_silu`.
+/// The limit and the slope of the clamped gate, `clamped_silu`.
 inline constexpr double kGateLimit = 7, kGateSlope = 1.702;
 
 extern SASH_API Kernel<void(KernelContext&, View x, View y, Gate gate)> glu_forward;

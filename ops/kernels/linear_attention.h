@@ -26,13 +26,13 @@ struct LinearAttentionParams {
   /// int32 [B] by its stride: only keys before lengths[b] are visible; in [0, S_k]. The others may
   /// hold anything. Null: all keys.
   const TensorView* lengths = nullptr;
-  /// uint8, of as many bytes as `linear_attention_kept_bytes` says: the forward pass writes here
-  /// what the backward pass then need not compute again. Null: nothing is kept, or was.
+  /// uint8 [the result of `linear_attention_kept_bytes`]: results of the forward pass that the
+  /// backward pass then does not compute again. Null: nothing is kept, or was kept.
   const TensorView* kept = nullptr;
 };
 
-/// Sets `bytes` to the size of `LinearAttentionParams::kept` for `inputs`; 0 if this backend has no
-/// use for it.
+/// Sets `bytes` to the size of `LinearAttentionParams::kept` for `inputs`; 0 if this backend does
+/// not use it.
 extern SASH_API Kernel<void(KernelContext&, const LinearAttentionInputs&,
                             const LinearAttentionParams&, int64_t& bytes)>
     linear_attention_kept_bytes;

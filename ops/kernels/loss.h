@@ -7,7 +7,7 @@
 /// floating dtype; weight, losses, stats and totals are float32 beside halves.
 namespace sash::kernels {
 
-/// What the rows of a call have in common.
+/// The parameters of a call, the same for all rows.
 struct CrossEntropyRule {
   int64_t ignore_index;
   double smoothing;  ///< s

@@ -30,7 +30,7 @@ struct BlockPatternView {
   int64_t group_count = 0;
 };
 
-/// How many blocks of a row share what a kernel reads of the left matrix.
+/// How many blocks of a row share the part of the left matrix that a kernel reads.
 constexpr int64_t blocks_per_group(int64_t block) { return block == 128 ? 1 : 256 / block; }
 
 /// y = a W' + bias (`transposed`), or a W: data [blocks, block, block] are the blocks of W; a and y

@@ -9,8 +9,8 @@
 #include "../../core/export.h"
 
 /// Multi-tensor kernels of a training step: one call covers all parameters. Memory is contiguous
-/// and floating; pointers are device memory, those to numbers that change each step too, so that
-/// nothing waits for the host.
+/// and floating. All pointers are device memory, also those to numbers that change in each step, so
+/// that nothing waits for the host.
 namespace sash::kernels {
 
 /// Contiguous elements to read or overwrite.
@@ -20,7 +20,7 @@ struct FlatTensor {
   void* data = nullptr;
 };
 
-/// What a step multiplies every gradient with before it uses it:
+/// The factor of every gradient in a step:
 ///
 ///     min(max_norm / (norm / loss_scale + 1e-6), 1) / loss_scale
 ///
@@ -42,9 +42,9 @@ struct GradientScale {
   }
 };
 
-/// One parameter p, its gradient g, and what Adam keeps of it. Without a master, all have one
-/// dtype. With one, p and g are halves, the others float32: the step is made on the master, and p
-/// is the master rounded. In a call, all tensors of a dtype have masters, or none.
+/// One parameter p, its gradient g, and the tensors that Adam keeps for p. Without a master, all
+/// have one dtype. With a master, p and g are halves, the others float32; the step changes the
+/// master, and p is the rounded master. In a call, all tensors of a dtype have masters, or none.
 struct AdamTensors {
   DType dtype = DType::float32;  ///< of p and g
   int64_t count = 0;
@@ -112,12 +112,12 @@ extern SASH_API
 extern SASH_API Kernel<void(KernelContext&, std::span<const FlatTensor>, double limit)>
     clip_by_value;
 
-/// Bytes as each kernel reads and writes them.
+/// The bytes that each kernel reads and writes.
 inline void add_operands(KernelCall& call, const FlatTensor& x) {
   call.operands.push_back({x.dtype, {x.count}, x.count * size_of(x.dtype)});
 }
-/// Of a step that reads the gradient, and reads and writes the parameter and `states` tensors that
-/// are kept of it. A master is read and written in the parameter's place, which is then written.
+/// The bytes of a step, which reads the gradient, and reads and writes the parameter and `states`
+/// tensors of its state. With a master, it reads and writes the master and writes the parameter.
 inline void add_step(KernelCall& call, DType dtype, int64_t count, bool has_master, int states) {
   const int64_t element = size_of(dtype);
   const int64_t kept = has_master ? size_of(DType::float32) : element;

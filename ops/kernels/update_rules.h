@@ -5,9 +5,9 @@
 
 #include "update.h"
 
-/// Steps whose formula is one element's: a rule per optimizer, from which each backend makes its
-/// kernel over many tensors. A rule is made from the settings, and called with an element of the
-/// parameter, the scaled gradient and the states of that element.
+/// Steps whose formula is the same for each element: a rule per optimizer, from which each backend
+/// makes its kernel over many tensors. A rule is constructed from the settings, and called with an
+/// element of the parameter, its scaled gradient and its states.
 namespace sash::kernels {
 
 /// One parameter p, its gradient g, and up to two tensors that a rule keeps. Dtypes and masters as

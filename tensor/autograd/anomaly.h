@@ -24,9 +24,9 @@ class SASH_API AnomalyGuard {
   AnomalyGuard& operator=(const AnomalyGuard&) = delete;
 };
 
-/// The first op since anomaly mode was last set, or a guard switched it on, that made an infinity
-/// of inputs without one, such as "exp", or "gradient of log". Empty if there was none. Masks have
-/// infinities, so these do not throw.
+/// The first op since anomaly mode was switched on that made an infinity from inputs without one,
+/// such as "exp" or "gradient of log"; empty if there was none. An infinity does not throw, because
+/// masks have infinities.
 SASH_API std::string first_infinity();
 
 /// Whether any element is NaN; false for integers. Waits for the device.
@@ -40,7 +40,7 @@ SASH_API void note_recording(Node& node, Inputs inputs, std::span<const Tensor> 
 SASH_API void note_old_elements(const Tensor& self);
 /// `note_recording` for an op that wrote to `self` after `note_old_elements`.
 SASH_API void note_recording_in_place(Node& node, Inputs inputs, const Tensor& self);
-/// Called by the backward pass in anomaly mode, with what came in and what `node` made of it.
+/// Called by the backward pass in anomaly mode, with the inputs and the results of `node`.
 SASH_API void check_gradients(const Node& node, std::span<const Tensor> incoming,
                               std::span<const Tensor> gradients);
 }  // namespace detail

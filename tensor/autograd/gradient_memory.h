@@ -7,9 +7,9 @@ namespace sash {
 /// Whether `tensor` is the only handle to its elements, which are contiguous.
 SASH_API bool owns_alone(const Tensor& tensor);
 
-/// For a backward closure with a kernel that may write over its input: where to put a gradient that
-/// is like `g`, the gradient of an output. It is g itself if nothing else can see its elements, and
-/// uninitialised memory else.
+/// Returns memory for a gradient of the shape and dtype of `g`, the gradient of an output, for a
+/// kernel that may write over its input: g itself if nothing else can see the elements of g, else
+/// uninitialised memory.
 SASH_API Tensor overwritable(const Tensor& g);
 
 }  // namespace sash

@@ -27,8 +27,8 @@ class RetainedGrad;
 using Gradients = SmallVector<Tensor, 3>;
 
 /// A tensor kept for the backward pass, with the version of its memory. It keeps the history that
-/// the tensor has now: a later in-place write could give it one that leads back to the saving op, a
-/// cycle.
+/// the tensor has now. After a later in-place write the history could lead back to the op that
+/// saved it, a cycle.
 class SASH_API Saved {
  public:
   Saved() = default;
@@ -60,7 +60,7 @@ class TensorRef {
   const Tensor* tensor_;
 };
 
-/// What a backward closure may ask while it runs.
+/// Questions that a backward closure may ask while it runs.
 class SASH_API Backward {
  public:
   /// Of each input: whether its gradient is needed, and whether the pass reads it only at its end;
@@ -75,9 +75,9 @@ class SASH_API Backward {
   /// The saved tensor; `AutogradError` naming the op if its memory was written since.
   Tensor operator()(const Saved& saved) const;
 
-  /// compute() sets those of the gradients `d` of `inputs` that are needed, from `reads`. A graph
-  /// that is being recorded may run it beside the rest of the pass if nothing there reads them:
-  /// those of parameters, say.
+  /// Calls `compute()`, which reads `reads` and sets the needed gradients `d` of `inputs`. While a
+  /// graph is recorded, this work may run on another stream if nothing later in the pass reads
+  /// these gradients, such as those of parameters.
   template <class F>
   void beside(Gradients& d, std::initializer_list<size_t> inputs,
               std::initializer_list<TensorRef> reads, F compute) const;
@@ -142,8 +142,8 @@ class SASH_API Node : public RefCounted {
 
   SmallVector<Edge, 3> edges;
   SmallVector<OutputMeta, 1> outputs;
-  /// Runs on the total gradient of an output: a hook of the user's, or what `retain_grad` asked
-  /// for.
+  /// Runs on the total gradient of an output: the user's hook, or the addition that `retain_grad`
+  /// asked for.
   struct OutputHook {
     uint32_t output;
     TensorHook hook;

@@ -11,10 +11,10 @@ namespace sash {
 
 /// Writes a temporary file beside `path` and renames it to `path` on `commit`, with the old file's
 /// permissions. Without a commit it is deleted and `path` keeps the old file. The temporary file is
-/// locked (`flock`) until it has its name: the system frees the lock when the process ends, however
-/// it ends. Of a symbolic link
-/// the target is replaced; anything but a regular file is refused. Every failure is an `IoError` of
-/// `op` that names `path`.
+/// locked (`flock`) until it is renamed; the system frees the lock when the process ends for any
+/// reason. If `path` is a symbolic link,
+/// its target is replaced; only regular files are accepted. Every failure is an `IoError` of `op`
+/// that names `path`.
 class SASH_API ReplacementFile {
  public:
   ReplacementFile(std::string_view op, std::string path);
@@ -35,11 +35,11 @@ class SASH_API ReplacementFile {
   bool committed_ = false;
 };
 
-/// Deletes the temporary files in a folder that writers left when they were killed, of the files
-/// whose names `is_own` takes. A file whose lock is held stays: its writer lives, as another
-/// thread, process, container or host. On a file system that has no locks, all files stay. Where
-/// locks count on one host alone (mount options `local_lock` of NFS and `localflock` of Lustre),
-/// call it only while no other host writes.
+/// Deletes temporary files in a folder that killed writers left, if `is_own` accepts the name of
+/// the file that they were to replace. A locked file stays: its writer still runs, in another
+/// thread, process, container or host. On a file system without locks, all files stay. Where locks
+/// work within one host only (mount options `local_lock` of NFS and `localflock` of Lustre), call
+/// it only while no other host writes.
 SASH_API void remove_abandoned(const std::string& folder,
                                const std::function<bool(std::string_view name)>& is_own);
 

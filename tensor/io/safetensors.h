@@ -49,8 +49,8 @@ struct SafetensorsHeader {
 /// Reads and checks the header, as above, and no elements. Dtypes that sash does not have (I8, I16,
 /// U16, U32, U64, C64, F8_E4M3, F8_E5M2, F8_E8M0) are no error here.
 SASH_API SafetensorsHeader load_safetensors_header(const std::string& path);
-/// Reads one tensor: of `header.entries`, the header of this file. `NotImplemented` for a dtype
-/// that sash does not have; other tensors of the file can be read all the same.
+/// Reads one tensor, an entry of `header.entries`; `header` is the header of this file.
+/// `NotImplemented` for a dtype that sash does not have; other tensors can still be read.
 SASH_API Tensor load_safetensors_tensor(const std::string& path, const SafetensorsHeader& header,
                                         const SafetensorsEntry& entry,
                                         std::optional<Device> device = std::nullopt);

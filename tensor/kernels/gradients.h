@@ -2,7 +2,7 @@
 
 #include "view.h"
 
-/// What the backward pass itself asks of a backend: sums of gradients.
+/// Kernels that the backward pass itself needs: sums of gradients.
 namespace sash::kernels {
 
 /// y[i] = a[i] + b[i]: shapes and floating dtypes equal; y may be the same view as a.

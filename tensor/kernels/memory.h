@@ -3,7 +3,7 @@
 #include "../../core/scalar.h"
 #include "view.h"
 
-/// What the tensor itself asks of a backend. Views may be strided; dtypes are any unless said.
+/// Kernels that tensors themselves need. Views may be strided. Any dtype, unless noted.
 namespace sash::kernels {
 
 /// y[i] = value.

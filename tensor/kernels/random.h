@@ -38,13 +38,13 @@ extern SASH_API Kernel<void(KernelContext&, View y, PhiloxState, double mean, do
 extern SASH_API Kernel<void(KernelContext&, View y, PhiloxState, const TruncatedNormal& draw)>
     random_truncated_normal;
 
-/// The widest range whose integers take 32 random bits: the remainder favours a number by at most
-/// range / 2^32.
+/// The widest range for which an integer takes 32 random bits. A number is likelier than another by
+/// at most range / 2^32.
 inline constexpr uint64_t kNarrowRange = uint64_t{1} << 20;
 
 /// y[i] = low + bits mod (high - low). int64 or int32. Where the range is wider than
-/// `kNarrowRange`, the lane of element i is the upper half of 64 bits; the lower half is that of
-/// the block that lies ceil(n / 4) blocks further on, n the number of elements.
+/// `kNarrowRange`, an element takes 64 bits: the upper half is the lane of element i, the lower
+/// half the same lane ceil(n / 4) blocks later, where n is the number of elements.
 extern SASH_API Kernel<void(KernelContext&, View y, PhiloxState, int64_t low, int64_t high)>
     random_integer;
 
