@@ -25,28 +25,6 @@ constexpr uint64_t kDefaultAlignment = 32;
   throw FormatError(kGgufFile, expected, got);
 }
 
-enum class Type : uint32_t {
-  uint8,
-  int8,
-  uint16,
-  int16,
-  uint32,
-  int32,
-  float32,
-  boolean,
-  string,
-  array,
-  uint64,
-  int64,
-  float64
-};
-
-// Bytes of a number or bool; 0 for other types.
-size_t width_of(uint32_t type) {
-  constexpr size_t widths[] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
-  return type < std::size(widths) ? widths[type] : 0;
-}
-
 template <class T>
 T at_bytes(const char* bytes) {
   T value;
@@ -54,36 +32,41 @@ T at_bytes(const char* bytes) {
   return value;
 }
 
-// The number or bool that lies there.
-GgufValue number_at(uint32_t type, const char* bytes) {
-  switch (static_cast<Type>(type)) {
-    case Type::uint8:
-      return int64_t{at_bytes<uint8_t>(bytes)};
-    case Type::int8:
-      return int64_t{at_bytes<int8_t>(bytes)};
-    case Type::uint16:
-      return int64_t{at_bytes<uint16_t>(bytes)};
-    case Type::int16:
-      return int64_t{at_bytes<int16_t>(bytes)};
-    case Type::uint32:
-      return int64_t{at_bytes<uint32_t>(bytes)};
-    case Type::int32:
-      return int64_t{at_bytes<int32_t>(bytes)};
-    case Type::float32:
-      return double{at_bytes<float>(bytes)};
-    case Type::boolean:
-      return *bytes != 0;
-    case Type::uint64:
-      return at_bytes<uint64_t>(bytes);
-    case Type::int64:
-      return at_bytes<int64_t>(bytes);
-    case Type::float64:
-      return at_bytes<double>(bytes);
-    case Type::string:
-    case Type::array:
-      break;
-  }
-  return {};
+template <class T>
+GgufValue number_at(const char* bytes) {
+  if constexpr (std::is_same_v<T, bool>) return *bytes != 0;
+  if constexpr (std::is_same_v<T, uint64_t>) return at_bytes<T>(bytes);
+  if constexpr (std::is_floating_point_v<T>) return double{at_bytes<T>(bytes)};
+  return static_cast<int64_t>(at_bytes<T>(bytes));
+}
+
+// A type of numbers, or bool: the bytes of a value, and the value that stands there.
+struct NumberType {
+  size_t width = 0;
+  GgufValue (*read)(const char* bytes) = nullptr;
+};
+template <class T>
+constexpr NumberType kNumber{sizeof(T), number_at<T>};
+
+// Types by their numbers in the file; {} for strings and arrays.
+constexpr uint32_t kBool = 7, kString = 8, kArray = 9;
+constexpr NumberType kTypes[] = {kNumber<uint8_t>,
+                                 kNumber<int8_t>,
+                                 kNumber<uint16_t>,
+                                 kNumber<int16_t>,
+                                 kNumber<uint32_t>,
+                                 kNumber<int32_t>,
+                                 kNumber<float>,
+                                 kNumber<bool>,
+                                 {},
+                                 {},
+                                 kNumber<uint64_t>,
+                                 kNumber<int64_t>,
+                                 kNumber<double>};
+
+// Of width 0 unless `type` is a number or bool.
+NumberType number_type(uint32_t type) {
+  return type < std::size(kTypes) ? kTypes[type] : NumberType();
 }
 
 const char* type_name(size_t index) {
@@ -94,13 +77,11 @@ const char* type_name(size_t index) {
 
 }  // namespace
 
-size_t GgufNumbers::size() const {
-  const size_t width = width_of(type_);
-  return width == 0 ? 0 : bytes_.size() / width;
-}
+size_t GgufNumbers::size() const { return bytes_.size() / number_type(type_).width; }
 
 GgufValue GgufNumbers::operator[](size_t i) const {
-  return number_at(type_, bytes_.data() + i * width_of(type_));
+  const NumberType type = number_type(type_);
+  return type.read(bytes_.data() + i * type.width);
 }
 
 struct GgufFile::Contents {
@@ -214,18 +195,18 @@ class GgufFile::Parser {
   }
 
   GgufValue take_value(uint32_t type, int depth) {
-    if (static_cast<Type>(type) == Type::string) return take_string();
-    if (static_cast<Type>(type) == Type::array) return take_array(depth + 1);
-    const size_t width = width_of(type);
-    if (width == 0) fail("a type from 0 to 12 for " + place_, std::to_string(type));
+    if (type == kString) return take_string();
+    if (type == kArray) return take_array(depth + 1);
+    const NumberType number = number_type(type);
+    if (number.width == 0) fail("a type from 0 to 12 for " + place_, std::to_string(type));
     char bytes[8];
-    take_bytes(bytes, width);
-    check_bools(type, {bytes, width});
-    return number_at(type, bytes);
+    take_bytes(bytes, number.width);
+    check_bools(type, {bytes, number.width});
+    return number.read(bytes);
   }
 
   void check_bools(uint32_t type, std::string_view bytes) const {
-    if (static_cast<Type>(type) != Type::boolean) return;
+    if (type != kBool) return;
     const auto wrong = std::find_if(bytes.begin(), bytes.end(),
                                     [](char byte) { return static_cast<uint8_t>(byte) > 1; });
     if (wrong == bytes.end()) return;
@@ -239,7 +220,7 @@ class GgufFile::Parser {
     }
     const auto type = take<uint32_t>();
     const auto count = take<uint64_t>();
-    const size_t width = width_of(type);
+    const size_t width = number_type(type).width;
     // A string takes 8 bytes at least, an array more.
     if (count > left() / std::max<size_t>(width, width == 0 ? 8 : 1)) {
       fail(std::to_string(count) + " elements of " + place_,
