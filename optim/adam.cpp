@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include "run_rule.h"
+#include "../ops/update/run_rule.h"
 
 namespace sash::optim {
 namespace {

@@ -1,5 +1,5 @@
 #include "lion.h"
-#include "run_rule.h"
+#include "../ops/update/run_rule.h"
 
 namespace sash::optim {
 

@@ -1,7 +1,7 @@
 #include "rmsprop.h"
 
 #include "../core/error.h"
-#include "run_rule.h"
+#include "../ops/update/run_rule.h"
 
 namespace sash::optim {
 

@@ -1,7 +1,7 @@
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 
-#include "support/nan_memory.h"
+#include "support/backends/nan_memory.h"
 
 int main(int argc, char** argv) {
   doctest::Context context(argc, argv);

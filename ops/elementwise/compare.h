@@ -4,7 +4,7 @@
 
 /// Comparisons and logic, element by element: the result is bool and has no gradient. Shapes
 /// broadcast; dtypes are any, and elements are compared in their `result_type` (promotion.h).
-/// `DeviceError` unless both tensors are on one device. Comparing with NaN gives false, but for
+/// `DeviceError` unless both tensors are on one device. Comparing with NaN gives false, except for
 /// `ne`.
 namespace sash {
 

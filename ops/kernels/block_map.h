@@ -38,9 +38,9 @@ struct BlockList {
   const int32_t* tile = nullptr;   ///< by entry: its bit tile, -1 if full
   const int32_t* order = nullptr;  ///< [rows]: rows count from 0 in each head
 
-  int64_t entries = 0;    ///< of all rows
-  int64_t longest = 0;    ///< most entries of a row
-  int64_t long_rows = 0;  ///< most long rows of a head
+  int64_t entries = 0;    ///< number of entries of all rows
+  int64_t longest = 0;    ///< largest number of entries in a row
+  int64_t long_rows = 0;  ///< largest number of long rows in a head
   /// How many short rows follow the long rows at the start of `order`, and how many stand at its
   /// end. A row is short if it has fewer entries than the longest row that is not long. Both are
   /// maxima over heads.
@@ -48,11 +48,11 @@ struct BlockList {
   int direction = 0;       ///< of `order` in every head: 1 ascending, -1 descending, 0 neither
   bool contiguous = true;  ///< each row's blocks are neighbours, with none missing between
 
-  /// Of entry `e`: the number of its block, and its bit tile, -1 if it is full.
+  /// The block number and the bit tile of entry `e`. The tile is -1 if the block is full.
   SASH_HOST_DEVICE int32_t block_at(int32_t e) const { return e < 0 ? e - kUnlisted : block[e]; }
   SASH_HOST_DEVICE int32_t tile_at(int32_t e) const { return e < 0 ? -1 : tile[e]; }
 
-  /// The same of entry i of a row's `size()`.
+  /// The block number and the bit tile of entry i of a row, 0 <= i < `size()`.
   SASH_HOST_DEVICE int32_t block_of(const BlockRow& row, int32_t i) const {
     const int32_t of_full = i - row.partial.count;
     return block_at(of_full < 0 ? row.partial.first + i : row.full.first + of_full);

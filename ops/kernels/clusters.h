@@ -15,7 +15,7 @@ extern SASH_API Kernel<void(KernelContext&, const TensorView& x, const TensorVie
     sign_hash;
 
 struct HammingKmeansParams {
-  int64_t bits = 64;        ///< the lowest bits of a hash, which are compared
+  int64_t bits = 64;        ///< how many bits count, from the lowest on
   int64_t iterations = 10;  ///< assignments, at least 1; centroids move between them
   /// int32 [B]: of the L hashes of group g, the first lengths[g / (G / B)] move centroids and are
   /// counted; null for all. Values outside [0, L] are clamped.
@@ -23,11 +23,11 @@ struct HammingKmeansParams {
 };
 
 /// k-means of G groups of hashes int64 [G, L] under the Hamming distance. Centroid c of C starts as
-/// hash floor(c n / C) of the group's n. A bit of a centroid becomes the majority of its members'
-/// bits, or 0; a centroid without members stays. A hash joins the nearest centroid, of equal ones
-/// the first. Writes the cluster of each hash (int64 [G, L]), the members of each cluster (int64
+/// hash floor(c n / C) of the group's n; it moves to the majority of its members' bits, to 0 where
+/// they are equal, and stays without members. A hash joins the nearest centroid, the lowest of
+/// several. Writes the cluster of each hash (int64 [G, L]), the members of each cluster (int64
 /// [G, C]), the places of a group sorted by cluster, then by place (`order`, int64 [G, L]), and the
-/// inverse of `order` (`rank`, int64 [G, L]).
+/// inverse of that (`rank`, int64 [G, L]).
 extern SASH_API Kernel<void(KernelContext&, const HammingKmeansParams&, const TensorView& hashes,
                             const TensorView& clusters, const TensorView& counts,
                             const TensorView& order, const TensorView& rank)>

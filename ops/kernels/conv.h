@@ -23,7 +23,7 @@ struct SlidingWindows {
 };
 
 /// y[n, c, i, j, u, v] = element (i, j) of the window at (u, v), 0 past the edges. x has any
-/// strides, y too but for its last two axes, which are contiguous; any floating dtype.
+/// strides. y has too, except that its last two axes are contiguous. Any floating dtype.
 extern SASH_API Kernel<void(KernelContext&, View x, const SlidingWindows& windows, View y)>
     unfold_windows;
 

@@ -7,8 +7,8 @@
 #include "../../tensor/kernels/view.h"
 #include "elementwise_table.h"
 
-/// One slot for each row of the table. Dtypes are those of the row, results of comparisons, logic
-/// and isnan are bool; operands broadcast to y's shape, views may be strided, and y may be the same
+/// One slot for each row of the table. The row names the dtypes. Results of comparisons, logic and
+/// isnan are bool. Operands broadcast to y's shape, views may be strided, and y may be the same
 /// view as an operand.
 namespace sash::kernels {
 
@@ -37,8 +37,9 @@ auto& slot() {
   }
 }
 
-/// The slot of a row with a scalar as second operand. In arithmetic the scalar gets x's dtype. In
-/// comparisons it gets x's dtype if x is floating; an integer or bool x is compared in int64.
+/// The slot of a row with a scalar as second operand. In arithmetic the scalar is cast to x's
+/// dtype. In comparisons it is cast to a floating x's dtype; an integer or bool x is compared in
+/// int64.
 template <class Op>
 ScalarKernel& scalar_slot() {
   if constexpr (op::CompareOps::has<Op>) {

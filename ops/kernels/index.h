@@ -24,12 +24,12 @@ extern SASH_API Kernel<void(KernelContext&, View x, View index, View y, int axis
 /// int64.
 extern SASH_API Kernel<void(KernelContext&, View y, View index, View src, int axis)> scatter_add;
 
-/// y[i][index[i][j][k]][k] = src[i][j][k], of which the last j stays; otherwise like `scatter_add`,
-/// but for any dtype.
+/// y[i][index[i][j][k]][k] = src[i][j][k]. Of several j for one place, the last stays. Views as for
+/// `scatter_add`; any dtype.
 extern SASH_API Kernel<void(KernelContext&, View y, View index, View src, int axis)> scatter;
 
-/// places = the i for which mask[i], ascending: mask is bool [N], places int64 and as long as there
-/// are such i; contiguous.
+/// places = all i with mask[i], ascending. mask is bool [N]; places is int64, with an element for
+/// each such i. Both are contiguous.
 extern SASH_API Kernel<void(KernelContext&, View mask, View places)> true_places;
 
 /// values[i], indices[i] (int64) = the i-th largest (smallest, unless `largest`) element along one

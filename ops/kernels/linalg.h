@@ -23,13 +23,13 @@ extern SASH_API
 extern SASH_API Kernel<void(KernelContext&, View g, View w, View z, View dz, View dbias, bool tanh)>
     linear_gelu_gradient;
 
-/// What stands around a product of few rows; null: nothing.
+/// The ops before and after a product of few rows. Null: no such op.
 struct LinearStepParams {
   const TensorView* norm_weight = nullptr;  ///< [in], contiguous: x is normalised as by `rms_norm`
   double eps = 0;
   bool unit_offset = false;
   const TensorView* bias = nullptr;      ///< [out], contiguous
-  std::optional<Gate> gate{};            ///< of out = 2 F; y has F
+  std::optional<Gate> gate{};            ///< if set, out is 2 F and y has F columns
   const TensorView* residual = nullptr;  ///< shape of y, contiguous: added at the end
   bool weight_at_rest = false;           ///< see `LinearStepOptions`
 };

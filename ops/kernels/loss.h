@@ -3,11 +3,11 @@
 #include "../../tensor/kernels/view.h"
 
 /// Cross entropy of the rows of logits [N, C] with class indices targets [N] (int64) and class
-/// weights w [C], ones for the null view. All views are contiguous and, but for the targets, of one
-/// floating dtype; weight, losses, stats and totals are float32 beside halves.
+/// weights w [C]; a null view means ones. All views are contiguous. All views except the targets
+/// have one floating dtype; weight, losses, stats and totals are float32 beside halves.
 namespace sash::kernels {
 
-/// The parameters of a call, the same for all rows.
+/// Options of a call.
 struct CrossEntropyRule {
   int64_t ignore_index;
   double smoothing;  ///< s

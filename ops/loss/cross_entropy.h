@@ -31,7 +31,7 @@ SASH_API Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
                               const CrossEntropyOptions& options = {});
 
 namespace composite {
-/// The same from plain ops.
+/// `cross_entropy` from plain ops.
 SASH_API Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
                               const CrossEntropyOptions& options = {});
 }  // namespace composite

@@ -14,7 +14,7 @@ struct LinearCrossEntropyOptions {
 };
 
 /// `cross_entropy(linear(x, weight), targets)`, the loss of a language model with the head `weight`
-/// [V, D], where the logits are never held whole: those of a chunk of rows become their own
+/// [V, D], where the logits are never held whole: the logits of a chunk of rows become their own
 /// gradient, which is multiplied with x and weight at once. So the forward pass computes the
 /// gradients, in all the products that both passes would take.
 ///
@@ -25,7 +25,7 @@ SASH_API Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, cons
                                      const LinearCrossEntropyOptions& options = {});
 
 namespace composite {
-/// The same from plain ops.
+/// `linear_cross_entropy` from plain ops.
 SASH_API Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& targets,
                                      const LinearCrossEntropyOptions& options = {});
 }  // namespace composite

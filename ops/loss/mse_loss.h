@@ -11,7 +11,7 @@ namespace sash {
 SASH_API Tensor mse_loss(const Tensor& a, const Tensor& b, Reduction reduction = Reduction::mean);
 
 namespace composite {
-/// The same from plain ops.
+/// `mse_loss` from plain ops.
 SASH_API Tensor mse_loss(const Tensor& a, const Tensor& b, Reduction reduction = Reduction::mean);
 }  // namespace composite
 

@@ -21,7 +21,7 @@ SASH_API SumAndNorm dropout_add_layer_norm(const Tensor& branch, const Tensor& r
                                            double p = 0, double eps = 1e-5);
 
 namespace composite {
-/// The same from plain ops; `state` as `dropout_with`.
+/// `dropout_add_layer_norm` from plain ops, with the mask of `state` as in `dropout_with`.
 SASH_API SumAndNorm dropout_add_layer_norm(const Tensor& branch, const Tensor& residual,
                                            const Tensor& weight, const Tensor& bias, double p,
                                            double eps, PhiloxState state);

@@ -14,7 +14,7 @@ SASH_API Tensor layer_norm(const Tensor& x, const Shape& normalized_shape,
                            const Tensor& weight = {}, const Tensor& bias = {}, double eps = 1e-5);
 
 namespace composite {
-/// The same from plain ops.
+/// `layer_norm` from plain ops.
 SASH_API Tensor layer_norm(const Tensor& x, const Shape& normalized_shape,
                            const Tensor& weight = {}, const Tensor& bias = {}, double eps = 1e-5);
 }  // namespace composite

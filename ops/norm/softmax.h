@@ -15,8 +15,8 @@ SASH_API Tensor softmax(const Tensor& x, int64_t axis = -1);
 /// stays -inf, and passes its gradient on.
 SASH_API Tensor log_softmax(const Tensor& x, int64_t axis = -1);
 
-/// The same from plain ops: used where a backend has no fused kernel, for second derivatives, and
-/// by tests.
+/// `softmax` and `log_softmax` from plain ops: used where a backend has no fused kernel, for second
+/// derivatives, and by tests.
 namespace composite {
 SASH_API Tensor softmax(const Tensor& x, int64_t axis = -1);
 SASH_API Tensor log_softmax(const Tensor& x, int64_t axis = -1);

@@ -27,7 +27,7 @@ SASH_API Tensor softmax_(Tensor x, int64_t axis = -1);
 SASH_API Tensor softmax_backward_(Tensor p, const Tensor& d_out, const Tensor& v);
 
 namespace composite {
-/// The same from plain ops, not in place.
+/// `softmax_backward_` from plain ops, not in place.
 SASH_API Tensor softmax_backward(const Tensor& p, const Tensor& d_out, const Tensor& v);
 }  // namespace composite
 

@@ -21,8 +21,8 @@ struct BlockCoordinate {
 /// Which blocks of a matrix may be other than zero: an immutable value, cheap to copy.
 ///
 /// The matrix [rows, columns] is a grid of square blocks of 16, 32, 64 or 128. The order of
-/// `coordinates()` is that of the blocks in memory. The indices that kernels read (compressed rows
-/// and columns) are made once, and copied once to each device.
+/// `coordinates()` is the order of the blocks in memory. The indices that kernels read (compressed
+/// rows and columns) are made once, and copied once to each device.
 class SASH_API BlockPattern {
  public:
   /// `ValueError` for another block size, a coordinate outside the grid or given twice, or 2^30
@@ -38,12 +38,12 @@ class SASH_API BlockPattern {
                              uint64_t seed);
   /// The blocks that a bool [rows / block, columns / block] marks.
   static BlockPattern from_mask(const Tensor& mask, int64_t block);
-  /// As many blocks of `dense` as `random` would take, those of the largest Frobenius norms. Of
-  /// equal ones the first in row-major order.
+  /// The blocks of `dense` with the largest Frobenius norms, as many as `random` would take. Among
+  /// equal norms, the first in row-major order.
   static BlockPattern largest(const Tensor& dense, int64_t block, double density);
   /// The blocks of `dense` with an element other than zero.
   static BlockPattern nonzero(const Tensor& dense, int64_t block);
-  /// From what `to_tensor` made: int32 or int64 [blocks, 2].
+  /// A pattern from the result of `to_tensor`: int32 or int64 [blocks, 2].
   static BlockPattern from_tensor(const Tensor& coordinates, int64_t rows, int64_t columns,
                                   int64_t block);
 
@@ -52,7 +52,7 @@ class SASH_API BlockPattern {
   int64_t block() const;
   int64_t block_rows() const { return rows() / block(); }
   int64_t block_columns() const { return columns() / block(); }
-  /// How many blocks there are.
+  /// The number of blocks.
   int64_t blocks() const { return static_cast<int64_t>(coordinates().size()); }
   /// blocks / (block_rows block_columns); 0 of an empty grid.
   double density() const;
@@ -67,7 +67,7 @@ class SASH_API BlockPattern {
   /// int64 [block_rows block_columns], on the CPU.
   Tensor positions() const;
 
-  /// The same blocks in the same order of a matrix of the same shape.
+  /// Whether both have the same shape, and the same blocks in the same order.
   friend SASH_API bool operator==(const BlockPattern& a, const BlockPattern& b);
 
   /// For kernels on `device`; valid while a copy of the pattern lives.

@@ -24,9 +24,11 @@ class SASH_API FileReader {
   /// Bytes [offset, offset + bytes). `IoError` of `op` if the file has fewer.
   void read(void* to, uint64_t bytes, uint64_t offset) const;
 
- private:
+  int descriptor() const { return descriptor_; }
+  /// Throws the `IoError` "cannot <what> '<path>'", with the system's text for `error`.
   [[noreturn]] void fail(const char* what, int error) const;
 
+ private:
   std::string op_, path_;
   int descriptor_;
   uint64_t size_ = 0;

@@ -17,7 +17,7 @@
 #include <sash/tensor/random.h>
 
 #include "../support/expect_error.h"
-#include "../support/forwarding_backend.h"
+#include "../support/backends/forwarding_backend.h"
 #include "../support/temporary_folder.h"
 
 using namespace sash;

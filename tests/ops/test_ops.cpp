@@ -13,7 +13,7 @@
 #include <sash/tensor/factories.h>
 
 #include "../support/devices.h"
-#include "../support/guarded_backend.h"
+#include "../support/backends/guarded_backend.h"
 #include "../support/op_table.h"
 
 using namespace sash;

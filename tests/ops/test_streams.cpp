@@ -13,7 +13,7 @@
 #include <sash/tensor/stream.h>
 
 #include "../support/expect_error.h"
-#include "../support/forwarding_backend.h"
+#include "../support/backends/forwarding_backend.h"
 
 using namespace sash;
 using testing::expect_error;

@@ -62,8 +62,8 @@ SASH_API Tensor top_keys_of_clusters(const Tensor& q, const Tensor& k,
 SASH_API Tensor improved_clustered_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                              const ClusterOptions& clusters, int64_t top_k,
                                              const ClusteredAttentionOptions& options = {});
-/// The same with given clusters and their keys [B, H, C, T], distinct in each row; keys past the
-/// lengths, if any, come last.
+/// Improved clustered attention with given clusters and their keys [B, H, C, T]. The keys of a row
+/// are distinct; keys past the lengths come last.
 SASH_API Tensor improved_clustered_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                              const QueryClusters& clusters, const Tensor& keys,
                                              const ClusteredAttentionOptions& options = {});

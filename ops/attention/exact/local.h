@@ -25,7 +25,7 @@ SASH_API Tensor local_dot_product(const Tensor& q, const Tensor& k, int64_t cont
                                   const LocalDotProductOptions& options = {});
 
 /// o[n, h, l] = sum over k of a[n, h, l, k] v[n, h, l + k - floor(c / 2)] over keys in [0, L):
-/// a [N, H, L, c] and v [N, H, L, E] give [N, H, L, E]. Throws alike.
+/// a [N, H, L, c] and v [N, H, L, E] give [N, H, L, E]. Throws as `local_dot_product` does.
 SASH_API Tensor local_weighted_average(const Tensor& a, const Tensor& v);
 
 }  // namespace sash
