@@ -12,6 +12,8 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <optional>
 #include <thread>
 
@@ -153,6 +155,14 @@ int launch(int ranks, const std::vector<std::string>& command) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
   return first_failure;
+}
+
+int launch_again(int ranks) {
+  std::ifstream arguments("/proc/self/cmdline", std::ios::binary);
+  std::vector<std::string> command;
+  for (std::string text; std::getline(arguments, text, '\0');) command.push_back(text);
+  if (!command.empty()) command[0] = std::filesystem::read_symlink("/proc/self/exe").string();
+  return launch(ranks, command);
 }
 
 }  // namespace sash::distributed

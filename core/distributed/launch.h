@@ -19,4 +19,7 @@ namespace sash::distributed {
 /// The CPU's collectives need processes that MPI has started: mpirun -n 2 <program>.
 SASH_API int launch(int ranks, const std::vector<std::string>& command);
 
+/// Starts this program `ranks` times with the arguments that it has.
+SASH_API int launch_again(int ranks);
+
 }  // namespace sash::distributed

@@ -3,7 +3,9 @@
 #include <cmath>
 #include <limits>
 
+#include <sash/core/distributed/launch.h>
 #include <sash/nn/attention/attention_kind.h>
+#include <sash/tensor/distributed/group.h>
 #include <CLI/CLI.hpp>
 
 #include "../support/program.h"
@@ -135,10 +137,18 @@ int run_with_options(int argc, char** argv, const std::function<int(const Option
   app.footer("Exit code: 0 on success, 1 after an error, 128 + n if stopped by signal n.");
   app.option_defaults()->always_capture_default();
   app.add_option("--device", options.device, "auto, cpu, cuda or cuda:<index>");
+  app.add_option(
+         "--gpus", options.gpus,
+         "Cards to train on, each with --batch sequences per step; a launcher such as torchrun "
+         "sets it itself")
+      ->check(CLI::Range(1, 1024));
   add_model_options(app, options);
   add_training_options(app, options);
   add_writing_options(app, options);
   return run_program(app, argc, argv, [&] {
+    if (options.gpus > 1 && sash::distributed::world().size() == 1) {
+      return sash::distributed::launch_again(options.gpus);
+    }
     for (const CLI::Option* option : app.get_options()) {
       if (option->count() > 0) options.given.insert(option->get_lnames().front());
     }

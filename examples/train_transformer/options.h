@@ -21,6 +21,7 @@ struct Options {
   std::string report;
   std::string profile;
   std::string prompt = "Tensor ";
+  int gpus = 1;  ///< ranks, each with a card
   int64_t steps = 2000;
   int64_t batch = 8;
   int64_t context = 128;

@@ -30,6 +30,7 @@ namespace fs = std::filesystem;
 namespace data = sash::nn::data;
 namespace optim = sash::optim;
 using optim::CheckpointInfo;
+using sash::distributed::Group;
 
 constexpr int64_t kValidateEvery = 500;
 
@@ -215,7 +216,8 @@ void print_start(const Plan& plan, const sash::nn::CausalLM& model, int64_t step
 }
 
 optim::TrainerOptions trainer_options(const Options& options, const Corpus& corpus,
-                                      data::Loader& valid, optim::GradScaler* scaler) {
+                                      data::Loader& valid, optim::GradScaler* scaler,
+                                      const Group& ranks) {
   const bool saves = !options.save.empty();
   optim::TrainerOptions chosen{
       .steps = options.steps,
@@ -225,6 +227,7 @@ optim::TrainerOptions trainer_options(const Options& options, const Corpus& corp
                                       .floor = options.lr / 20},
       .scaler = scaler,
       .capture = options.capture,
+      .group = ranks,
       .validate = &valid,
       .validate_every = kValidateEvery,
       .save = options.save,
@@ -263,14 +266,15 @@ struct Ending {
 Ending train(const Plan& plan, sash::nn::CausalLM& model, const Corpus& corpus, sash::Device device,
              optim::HtmlReport* report) {
   const Options& options = plan.options;
+  const Group ranks = sash::distributed::world();
   const auto optimizer = make_optimizer(options, model);
   std::optional<optim::GradScaler> scaler;
   if (options.precision == "f16") scaler.emplace();
   data::Loader valid(data::TokenDataset(data::Tokens(corpus.valid()), options.context),
-                     {.batch = options.batch, .device = device});
+                     {.batch = options.batch, .device = device, .group = ranks});
   StepProfile profile(options.profile);
   optim::TrainerOptions chosen =
-      trainer_options(options, corpus, valid, scaler ? &*scaler : nullptr);
+      trainer_options(options, corpus, valid, scaler ? &*scaler : nullptr, ranks);
   chosen.forget_best = has_other_text(plan, corpus);
   if (!plan.trains) chosen.save.clear(), chosen.save_every = 0, chosen.keep_best = false;
   chosen.validation_step = [&](const data::Batch& batch) {
@@ -290,7 +294,9 @@ Ending train(const Plan& plan, sash::nn::CausalLM& model, const Corpus& corpus, 
   optim::ProgressLine progress({.log_every = options.log_every, .device = device});
   std::optional<optim::MetricsLog> metrics;
   std::optional<optim::SummaryWriter> board;
-  if (!options.dry_run) {
+  if (ranks.rank() != 0) {
+    // The trainer of rank 0 runs the callbacks.
+  } else if (!options.dry_run) {
     if (!options.metrics.empty()) metrics.emplace(options.metrics);
     if (!options.tensorboard.empty()) board.emplace(options.tensorboard);
   } else if (!options.metrics.empty()) {
@@ -334,6 +340,8 @@ std::string write(const Plan& plan, sash::nn::CausalLM& model, const Vocabulary&
 }  // namespace
 
 int run(Options chosen) {
+  const Group ranks = sash::distributed::world();
+  if (ranks.rank() != 0 && !std::freopen("/dev/null", "w", stdout)) return 1;  // rank 0 speaks
   Plan plan = make_plan(std::move(chosen));
   const Options& options = plan.options;
   std::optional<Vocabulary> vocabulary;
@@ -352,7 +360,7 @@ int run(Options chosen) {
   sash::manual_seed(options.seed);
   const auto model = make_model(options, vocabulary->size(), device);
   std::optional<optim::HtmlReport> report;
-  if (plan.trains && !options.report.empty()) {
+  if (plan.trains && !options.report.empty() && ranks.rank() == 0) {
     report.emplace(options.report,
                    optim::HtmlReportOptions{.title = "train_transformer, " + options.attention});
   }

@@ -1,6 +1,7 @@
-// The command `sash`: devices, files, masks, a short benchmark and the bundled training.
+// The command `sash`: devices, files, masks, a short benchmark, the bundled training and ranks.
 #include <string_view>
 
+#include <sash/core/distributed/launch.h>
 #include <CLI/CLI.hpp>
 
 #include "../../examples/support/program.h"
@@ -39,8 +40,17 @@ int run_command(int argc, char** argv) {
       ->check(CLI::Range(0.0, 60.0));
   time->callback([&] { print_bench(bench); });
 
+  int ranks = 1, status = 0;
+  CLI::App* const launch = app.add_subcommand(
+      "launch",
+      "Starts a program as several ranks on this host: sash launch -n 2 program arguments");
+  launch->add_option("-n,--ranks", ranks, "Processes, each with a card")
+      ->check(CLI::Range(1, 1024));
+  launch->prefix_command();
+  launch->callback([&] { status = sash::distributed::launch(ranks, launch->remaining()); });
+
   app.add_subcommand("train", "Trains the bundled transformer: see sash train --help");
-  return run_program(app, argc, argv, [] { return 0; });
+  return run_program(app, argc, argv, [&] { return status; });
 }
 
 }  // namespace
