@@ -3,8 +3,8 @@
 #include <span>
 #include <type_traits>
 
-#include "../kernels/update_rules.h"
 #include "../../tensor/tensor.h"
+#include "../kernels/update_rules.h"
 
 namespace sash::optim {
 

@@ -21,8 +21,8 @@
 #include <sash/tensor/graph.h>
 #include <sash/tensor/random.h>
 
-#include "../support/expect_error.h"
 #include "../support/backends/forwarding_backend.h"
+#include "../support/expect_error.h"
 
 using namespace sash;
 using testing::expect_error;

@@ -16,8 +16,8 @@
 #include <sash/tensor/factories.h>
 #include <sash/tensor/random.h>
 
-#include "../support/expect_error.h"
 #include "../support/backends/forwarding_backend.h"
+#include "../support/expect_error.h"
 #include "../support/temporary_folder.h"
 
 using namespace sash;

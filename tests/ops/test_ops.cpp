@@ -12,8 +12,8 @@
 #include <sash/ops/elementwise/binary.h>
 #include <sash/tensor/factories.h>
 
-#include "../support/devices.h"
 #include "../support/backends/guarded_backend.h"
+#include "../support/devices.h"
 #include "../support/op_table.h"
 
 using namespace sash;

@@ -12,8 +12,8 @@
 #include <sash/tensor/random.h>
 #include <sash/tensor/stream.h>
 
-#include "../support/expect_error.h"
 #include "../support/backends/forwarding_backend.h"
+#include "../support/expect_error.h"
 
 using namespace sash;
 using testing::expect_error;
