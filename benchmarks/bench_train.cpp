@@ -114,6 +114,7 @@ struct Model : nn::Module {
 };
 
 int calls = 5;
+int64_t bucket_mb = 25;           ///< of gradients that ranks reduce at a time
 constexpr double kSeconds = 0.5;  ///< on a CPU, of the steps that are timed
 
 /// Milliseconds of the products of a step with weights, forward and backward, each timed alone.
@@ -162,7 +163,7 @@ struct Steps {
     sash::optim::AdamW optimizer(
         model.parameters(), {.lr = 3e-4, .master_weights = true, .max_grad_norm = max_grad_norm});
     const sash::distributed::Group ranks = sash::distributed::world();
-    sash::optim::DataParallel parallel(model, ranks);
+    sash::optim::DataParallel parallel(model, ranks, {.bucket_bytes = bucket_mb << 20});
     const Tensor x = sash::randint(0, vocab, batch, {.device = device});
     const Tensor y = sash::randint(0, vocab, batch, {.device = device});
     Tensor loss;
@@ -330,6 +331,7 @@ int main(int argc, char** argv) {
   bool profile = false;
   app.add_option("--kind", kind, "train or models");
   app.add_option("--case", wanted, "only these cases");
+  app.add_option("--bucket", bucket_mb, "MiB of gradients that ranks reduce at a time");
   app.add_option("--calls", calls, "steps that are timed");
   app.add_flag("--profile", profile, "also print a table of the kernels of each case");
   return sash::bench::run_program(app, argc, argv, [&](sash::Device device) {

@@ -1,5 +1,5 @@
 # CPack: one archive of everything, and Debian packages: libsash<ABI>, libsash-<part><ABI>, libsash-dev,
-# libsash-cuda.
+# libsash-mpi, libsash-cuda.
 set(CPACK_PACKAGE_VENDOR "the sash authors")
 if(NOT CPACK_PACKAGE_CONTACT)
   set(CPACK_PACKAGE_CONTACT "The sash authors <sash@packages.invalid>")
@@ -59,6 +59,14 @@ set(CPACK_DEBIAN_DEV_PACKAGE_CONFLICTS sash)
 set(CPACK_DEBIAN_DEV_PACKAGE_DEPENDS
     "${needed}, libc6, libgcc-s1, libstdc++6")
 set(CPACK_COMPONENT_DEV_DESCRIPTION "Headers, files for CMake and pkg-config, and the command sash.")
+
+# The CPU's collectives, which libsash loads.
+set(CPACK_DEBIAN_MPI_PACKAGE_NAME libsash-mpi)
+set(CPACK_DEBIAN_MPI_PACKAGE_SECTION libs)
+set(CPACK_DEBIAN_MPI_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_MPI_PACKAGE_DEPENDS "${runtime} (= ${PROJECT_VERSION})")
+set(CPACK_DEBIAN_MPI_PACKAGE_CONTROL_EXTRA "${PROJECT_BINARY_DIR}/triggers")
+set(CPACK_COMPONENT_MPI_DESCRIPTION "Collectives of the CPU by MPI, for training with several processes.")
 
 # The CUDA backend fills the kernel slots of one libsash. cuBLAS is only recommended, because it often
 # comes without a Debian package. Without it, the first use of CUDA fails and names the file.

@@ -7,18 +7,10 @@
 #include "../../../core/backend/plugin.h"
 #include "../../../core/error.h"
 
-#if defined(SASH_STATIC_MPI)
-extern "C" sash::distributed::Engine* sash_make_mpi_engine(unsigned abi_version, int rank, int size,
-                                                           const char** reason);
-#endif
-
 namespace sash::cpu {
 namespace {
 
 MakeMpiEngine find_entry() {
-#if defined(SASH_STATIC_MPI)
-  return &sash_make_mpi_engine;
-#else
   const std::string path = detail::library_folder() + "/libsash_mpi.so";
   // RTLD_GLOBAL: Open MPI opens parts of its own that look for its symbols.
   void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL | RTLD_NODELETE);
@@ -30,7 +22,6 @@ MakeMpiEngine find_entry() {
                              std::string(error ? error : path));
   }
   return reinterpret_cast<MakeMpiEngine>(dlsym(library, "sash_make_mpi_engine"));
-#endif
 }
 
 }  // namespace
