@@ -164,6 +164,7 @@ struct Steps {
         model.parameters(), {.lr = 3e-4, .master_weights = true, .max_grad_norm = max_grad_norm});
     const sash::distributed::Group ranks = sash::distributed::world();
     sash::optim::DataParallel parallel(model, ranks, {.bucket_bytes = bucket_mb << 20});
+    if (shard && ranks.size() > 1) parallel.shard(optimizer);
     const Tensor x = sash::randint(0, vocab, batch, {.device = device});
     const Tensor y = sash::randint(0, vocab, batch, {.device = device});
     Tensor loss;
@@ -332,6 +333,7 @@ int main(int argc, char** argv) {
   app.add_option("--kind", kind, "train or models");
   app.add_option("--case", wanted, "only these cases");
   app.add_option("--bucket", bucket_mb, "MiB of gradients that ranks reduce at a time");
+  app.add_flag("--shard", shard, "ranks share the optimizer's state");
   app.add_option("--calls", calls, "steps that are timed");
   app.add_flag("--profile", profile, "also print a table of the kernels of each case");
   return sash::bench::run_program(app, argc, argv, [&](sash::Device device) {
