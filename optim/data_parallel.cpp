@@ -187,6 +187,9 @@ void DataParallel::State::add_hooks() {
 }
 
 void DataParallel::State::begin_pass() {
+  if (optimizer && Graph::recording()) {
+    throw NotImplemented(kOp, "a step whose state is shared is not recorded");
+  }
   auto token = std::make_shared<int>(0);
   pass = token;
   ready.assign(parameters.size(), false);

@@ -230,7 +230,7 @@ TEST_CASE("a checkpoint is one of its kind of optimizer and of its order of samp
   SafetensorsFile file = load_safetensors(path);
   CHECK(file.metadata.erase("optimizer") == 1);
   std::string& place = file.metadata.at("loader");
-  CHECK(place.ends_with(", shuffled"));
+  REQUIRE(place.find(", shuffled") != std::string::npos);
   place.erase(place.find(", shuffled"));
   save_safetensors(old, file.tensors, file.metadata);
   CHECK(optim::load_checkpoint(old, net, adam, nullptr, &ordered).step == 1);
