@@ -115,7 +115,7 @@ struct Model : nn::Module {
 
 int calls = 5;
 int64_t bucket_mb = 25;           ///< of gradients that ranks reduce at a time
-bool shard = false;               ///< whether ranks share the optimizer\'s state
+bool shard = false;               ///< whether ranks share the optimizer's state
 constexpr double kSeconds = 0.5;  ///< on a CPU, of the steps that are timed
 
 /// Milliseconds of the products of a step with weights, forward and backward, each timed alone.
