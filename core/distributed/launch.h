@@ -16,7 +16,7 @@ namespace sash::distributed {
 /// Returns the exit status of the first process that failed (128 + signal for a killed one), else
 /// 0. `ValueError` for no command or `ranks` below 1, `IoError` if a process cannot be started.
 ///
-/// The CPU's collectives need processes that MPI has started: mpirun -n 2 <program>.
+/// The CPU's collectives need processes that MPI has started: `mpirun -n 2 program`.
 SASH_API int launch(int ranks, const std::vector<std::string>& command);
 
 /// Starts this program `ranks` times with the arguments that it has.
