@@ -1,5 +1,6 @@
 // killed_training FOLDER STEPS LOG DEVICE: trains a small model with a checkpoint after every step,
-// from the newest one on, and appends "step loss" to LOG. test_killed_training.cpp kills it.
+// from the newest one on, and appends "step loss" to LOG. test_killed_training.cpp kills it, and
+// distributed/kills.sh kills one of its ranks.
 #include <unistd.h>
 
 #include <algorithm>
@@ -48,14 +49,15 @@ class LossLog : public optim::Callback {
 int main(int argc, char** argv) {
   if (argc != 5) return 2;
   set_default_device(Device::parse(argv[4]));
+  const distributed::Group ranks = distributed::world();
   manual_seed(1);
   const Tensor x = randn({23, 6}), y = randn({23, 2});
   nn::Sequential model(nn::Linear(6, 8), nn::ReLU(), nn::Dropout(0.3), nn::Linear(8, 2));
   optim::AdamW optimizer(model.parameters(), {.lr = 1e-2});
   optim::GradScaler scaler({.init_scale = 64, .growth_interval = 5});
   nn::data::Loader loader(nn::data::TensorDataset({x, y}),
-                          {.batch = 4, .shuffle = true, .workers = 1, .seed = 7});
-  nn::data::Loader valid(nn::data::TensorDataset({x, y}), {.batch = 8});
+                          {.batch = 4, .shuffle = true, .workers = 1, .seed = 7, .group = ranks});
+  nn::data::Loader valid(nn::data::TensorDataset({x, y}), {.batch = 8, .group = ranks});
   const int64_t steps = std::atoll(argv[2]);
   optim::Trainer trainer(
       model, optimizer, loader,
@@ -67,6 +69,7 @@ int main(int argc, char** argv) {
        .max_grad_norm = 1,
        .scaler = &scaler,
        .capture = true,
+       .group = ranks,
        .validate = &valid,
        .validate_every = 7,
        .save = argv[1],

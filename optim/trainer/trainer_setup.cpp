@@ -4,8 +4,10 @@
 #include <cstdio>
 #include <filesystem>
 #include <limits>
+#include <sstream>
 
 #include "../../core/philox.h"
+#include "../../tensor/factories.h"
 #include "../../tensor/random.h"
 #include "../checkpoint.h"
 #include "nan_guard.h"
@@ -23,7 +25,7 @@ constexpr const char *kBestSoFar = "trainer.best", *kPatienceBest = "trainer.pat
                      *kMonitor = "trainer.monitor", *kDirection = "trainer.direction",
                      *kPlateauRate = "trainer.plateau.lr", *kPlateauBest = "trainer.plateau.best",
                      *kPlateauBad = "trainer.plateau.bad_calls",
-                     *kPlateauCooling = "trainer.plateau.cooling";
+                     *kPlateauCooling = "trainer.plateau.cooling", *kOffsets = "trainer.offsets";
 
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();  // as a best
 
@@ -88,6 +90,29 @@ void Trainer::State::join_group() {
   fork(states.others);
   for (auto& [device, state] : states.devices) fork(state);
   set_random_states(states);
+  // Ranks whose batches differ in size have drawn different amounts.
+  std::istringstream offsets(saved_offsets);
+  int ranks = 0;
+  if (!(offsets >> ranks) || ranks != options.group.size()) return;
+  for (int rank = 0; rank < ranks; ++rank) {
+    for (const Device device : {kCPU, optimizer.parameters()[0].device()}) {
+      RandomState state = random_state(device);
+      if (offsets >> state.offset && rank == options.group.rank()) set_random_state(state, device);
+    }
+  }
+}
+
+// The number of ranks, then of each rank the offsets of the CPU and of its device.
+std::string Trainer::State::offsets_of_ranks() const {
+  const Device device = optimizer.parameters()[0].device();
+  const std::vector<int64_t> own = {static_cast<int64_t>(random_state(kCPU).offset),
+                                    static_cast<int64_t>(random_state(device).offset)};
+  std::string text = std::to_string(options.group.size());
+  for (const int64_t offset :
+       options.group.all_gather(tensor(own, {2}).to(device)).to_vector<int64_t>()) {
+    text += " " + std::to_string(offset);
+  }
+  return text;
 }
 
 Trainer::State::Clipping::Clipping(const State& state)
@@ -198,6 +223,9 @@ void Trainer::State::load(const std::string& path) {
   }
   if (!std::isnan(saved_best)) best = saved_best;
   if (!std::isnan(saved_patience_best)) patience_best = saved_patience_best;
+  if (const auto entry = info.extra.find(kOffsets); entry != info.extra.end()) {
+    saved_offsets = entry->second;
+  }
   load_checkpoint(path, model, optimizer, options.scaler, loader);
   if (options.plateau) *options.plateau = plateau;
   step = saved_step = info.step;
@@ -220,6 +248,7 @@ void Trainer::State::save(const std::string& path) {
 
 void Trainer::State::write(const std::string& path) {
   if (parallel) parallel->average_buffers();
+  const std::string offsets = parallel ? offsets_of_ranks() : "";
   if (!leads()) {
     // Rank 0 gathers a shared state twice: to check it and to save it.
     for (int i = 0; i < 2 && options.shard; ++i) optimizer.state_dict();
@@ -245,6 +274,7 @@ void Trainer::State::write(const std::string& path) {
     info.extra[kBad] = std::to_string(bad_validations);
     info.extra[kPatienceBest] = exact_text(patience_best.value_or(kNone));
   }
+  if (!offsets.empty()) info.extra[kOffsets] = offsets;
   if (validated_step >= 0) info.extra[kValidated] = std::to_string(validated_step);
   if (options.plateau) {
     info.extra[kPlateauRate] = exact_text(options.plateau->lr);

@@ -73,6 +73,7 @@ struct Trainer::State {
   CheckpointFolder folder;
   std::vector<double> ratios;                // of the groups' rates to the first
   std::unique_ptr<DataParallel> parallel{};  // null in a group of one
+  std::string saved_offsets{};               // of the ranks' generators, in the checkpoint
   CapturedStep update;
   std::vector<std::pair<std::string, int64_t>> metrics{};  // of an update: names, batches with them
   struct KeptBuffer {
@@ -115,6 +116,7 @@ struct Trainer::State {
   int64_t of_all_ranks(int64_t count) const;
   bool leads() const { return options.group.rank() == 0; }
   void join_group();
+  std::string offsets_of_ranks() const;
   void add_ranks(detail::UpdateSums& sums) const;
   int64_t goal() const { return options.dry_run ? step + 1 - steps_here : options.steps; }
 
