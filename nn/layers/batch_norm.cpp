@@ -1,6 +1,9 @@
 #include "batch_norm.h"
 
+#include "../../ops/elementwise/binary.h"
 #include "../../ops/norm/batch_norm.h"
+#include "../../ops/reduce/sum_over_ranks.h"
+#include "../../tensor/autograd/grad_mode.h"
 #include "../../tensor/autograd/recompute.h"
 #include "../../tensor/factories.h"
 #include "../check.h"
@@ -41,11 +44,46 @@ Tensor BatchNorm::forward(const Tensor& x) {
   }
   const bool by_batch = is_training() || !running_mean.defined();
   const Tensor y =
-      batch_norm(x, running_mean, running_var, weight, bias,
-                 {.training = by_batch, .momentum = options_.momentum, .eps = options_.eps});
+      by_batch && options_.ranks.size() > 1
+          ? over_ranks(x)
+          : batch_norm(x, running_mean, running_var, weight, bias,
+                       {.training = by_batch, .momentum = options_.momentum, .eps = options_.eps});
   const bool counts = is_training() && num_batches_tracked.defined() && !recomputing();
   if (counts) num_batches_tracked.add_(1);
   return y;
+}
+
+// By the mean and variance of the batches of all ranks.
+Tensor BatchNorm::over_ranks(const Tensor& x) {
+  const DType wide = is_half(x.dtype()) ? DType::float32 : x.dtype();
+  const Tensor all = x.to(wide);
+  Dims axes{0};
+  Shape shape = x.shape();  // of a statistic
+  shape[0] = 1;
+  for (int axis = 2; axis < x.rank(); ++axis) {
+    axes.push_back(axis);
+    shape[axis] = 1;
+  }
+  const auto elements = static_cast<double>(x.numel()) / static_cast<double>(channels_);
+  const Tensor count =
+      sum_over_ranks(full({}, elements, {.dtype = wide, .device = x.device()}), options_.ranks);
+  const auto mean_of = [&](const Tensor& values) {
+    return sum_over_ranks(values.sum(axes, true), options_.ranks) / count;
+  };
+  const Tensor mean = mean_of(all), centred = all - mean;
+  const Tensor variance = mean_of(centred.square());
+  Tensor y = centred * (variance + options_.eps).rsqrt();
+  if (weight.defined()) y = y * weight.to(wide).view(shape) + bias.to(wide).view(shape);
+  if (is_training() && running_mean.defined() && !recomputing()) {
+    const NoGradGuard no_grad;
+    const auto move = [&](Tensor& running, const Tensor& now) {
+      const Tensor step = now.view({channels_}).to(running.dtype()) - running;
+      running.add_(step * options_.momentum);
+    };
+    move(running_mean, mean.detach());
+    move(running_var, variance.detach() * (count / (count - 1)));
+  }
+  return y.to(x.dtype());
 }
 
 std::string BatchNorm::describe() const {

@@ -1,14 +1,17 @@
 #pragma once
 
+#include "../../tensor/distributed/group.h"
 #include "../module.h"
 
 namespace sash::nn {
 
 struct BatchNormOptions {
   double eps = 1e-5;
-  double momentum = 0.1;      ///< weight of the batch in new running statistics
-  bool affine = true;         ///< whether there are a weight and a bias
-  bool running_stats = true;  ///< if false, evaluation uses the batch's statistics too
+  double momentum = 0.1;       ///< weight of the batch in new running statistics
+  bool affine = true;          ///< whether there are a weight and a bias
+  bool running_stats = true;   ///< if false, evaluation uses the batch's statistics too
+  distributed::Group ranks{};  ///< the batch's statistics are those of the batches of these ranks
+                               ///< together (SyncBatchNorm), by plain ops and two collectives
 };
 
 /// `batch_norm` over the channels of x [N, C, ...]. Training uses the batch's statistics,
@@ -35,6 +38,8 @@ class SASH_API BatchNorm : public Module {
             int greatest_rank);
 
  private:
+  Tensor over_ranks(const Tensor& x);
+
   const char* name_;
   int64_t channels_;
   BatchNormOptions options_;

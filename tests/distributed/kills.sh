@@ -23,7 +23,7 @@ train() {
 # The ranks of the run.
 ranks() {
   for process in /proc/[0-9]*; do
-    words=$(tr '\0' ' ' <"$process/cmdline" 2>/dev/null)
+    words=$({ tr "\\0" " " <"$process/cmdline"; } 2>/dev/null)
     case $words in "$program $folder/run "*) echo "${process#/proc/}" ;; esac
   done
 }

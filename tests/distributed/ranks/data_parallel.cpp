@@ -205,6 +205,38 @@ TEST_CASE("data parallel: buffers are averaged, differences are named") {
               "rank 0: weight (rank 1)");
 }
 
+TEST_CASE("data parallel: batch norm by the statistics of all ranks") {
+  const Group all = world();
+  Generator generator(uint64_t{3});
+  const GeneratorGuard guard(generator);
+  const TensorOptions options{.dtype = DType::float64};
+  const Tensor whole = randn({3 * all.size(), 4, 5}, options),
+               g = randn({3 * all.size(), 4, 5}, options);
+  const auto own = [&](const Tensor& x) { return x.narrow(0, 3 * all.rank(), 3); };
+  const auto near = [](const Tensor& a, const Tensor& b) {
+    return (a.detach() - b.detach()).abs().max().to(kCPU).item<double>() < 1e-10;
+  };
+  nn::BatchNorm1d alone(4), together(4, {.ranks = all});
+  alone.to(DType::float64);
+  together.to(DType::float64);
+  const Tensor x = whole.clone().requires_grad_(), part = own(whole).clone().requires_grad_();
+  for (int step = 0; step < 2; ++step) {
+    const Tensor y = alone(x), z = together(part);
+    CHECK(near(z, own(y)));
+    (y * g).sum().backward();
+    (z * own(g)).sum().backward();
+  }
+  CHECK(near(part.grad(), own(x.grad())));
+  Tensor weight = together.weight.grad().clone();
+  all.all_reduce(weight);
+  CHECK(near(weight, alone.weight.grad()));
+  CHECK(near(together.running_mean, alone.running_mean));
+  CHECK(near(together.running_var, alone.running_var));
+  together.eval();
+  alone.eval();
+  CHECK(near(together(part), own(alone(x))));
+}
+
 TEST_CASE("data parallel: a pass that throws does not spoil the next one") {
   const Group all = world();
   Net net;
