@@ -133,6 +133,9 @@ TrainerEnd Trainer::State::run() {
   while (step < goal() && !patience_over && !agree_to_stop()) {
     StepReport report = train_step();
     const bool last = step == goal();
+    if (parallel && options.check_every > 0 && step % options.check_every == 0) {
+      parallel->check_equal();
+    }
     try {
       if (validation_due(last)) patience_over = validate_and_compare(&report);
     } catch (...) {

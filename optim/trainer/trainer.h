@@ -73,6 +73,9 @@ struct TrainerOptions {
   distributed::Group group{};    ///< ranks that train the model together (`DataParallel`)
   bool shard = false;  ///< with a group: each rank has a part of the optimizer's state and
                        ///< of the gradients (`DataParallel::shard`)
+  int64_t check_every =
+      0;  ///< with a group: steps between checks that all ranks have the same bits
+          ///< (`DataParallel::check_equal`); 0: never
 
   nn::data::Loader* validate = nullptr;  ///< not the training's: each validation starts it anew
   StepFunction validation_step{};        ///< without one, the step function

@@ -141,6 +141,7 @@ void Trainer::State::check_options() const {
   check_least("patience", options.patience, 0);
   check_least("save_every", options.save_every, 0);
   check_least("keep", options.keep, 0);
+  check_least("check_every", options.check_every, 0);
   if (!(options.max_grad_norm >= 0)) {
     throw ValueError(kTrainer, "a max_grad_norm of at least 0", to_text(options.max_grad_norm));
   }

@@ -64,7 +64,7 @@ struct Plan {
   Group group{};
   int64_t steps = 6, accumulate = 1, batch = 2;
   std::string save{}, resume{};
-  bool weighted = false;
+  bool weighted = false, shard = false;
   int64_t stop_at = -1;  // of the last rank
 };
 
@@ -89,6 +89,8 @@ Run train(const Plan& plan) {
                           .accumulate = plan.accumulate,
                           .max_grad_norm = 1,
                           .group = plan.group,
+                          .shard = plan.shard,
+                          .check_every = 2,
                           .validate = &valid,
                           .validate_every = 3,
                           .save = plan.save,
@@ -182,6 +184,9 @@ TEST_CASE("ranks: a trainer of a group is one that accumulates") {
     const Run alone =
         train({.steps = 5, .accumulate = all.size(), .batch = 1, .weighted = weighted});
     const Run together = train({.group = all, .steps = 5, .batch = 1, .weighted = weighted});
+    const Run shared =
+        train({.group = all, .steps = 5, .batch = 1, .weighted = weighted, .shard = true});
+    check_close(shared.weights, together.weights, 1e-5);
     const bool power_of_two = (all.size() & (all.size() - 1)) == 0;
     const bool same_bits = default_device().is_cpu() && !weighted && power_of_two;
     check_close(together.weights, alone.weights, same_bits ? 0 : 1e-5);
