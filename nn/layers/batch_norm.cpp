@@ -2,13 +2,25 @@
 
 #include "../../ops/elementwise/binary.h"
 #include "../../ops/norm/batch_norm.h"
-#include "../../ops/reduce/sum_over_ranks.h"
 #include "../../tensor/autograd/grad_mode.h"
+#include "../../tensor/autograd/node.h"
 #include "../../tensor/autograd/recompute.h"
 #include "../../tensor/factories.h"
 #include "../check.h"
 
 namespace sash::nn {
+namespace {
+
+// The sum of the ranks' x. The gradient of x is the sum of the ranks' gradients.
+Tensor sum_over_ranks(const Tensor& x, const distributed::Group& ranks) {
+  const Tensor y = x.detach().contiguous().clone();
+  ranks.all_reduce(y);
+  return record("sum_over_ranks", {x}, y, [ranks](Backward&, const Tensor& g) {
+    return Gradients{sum_over_ranks(g, ranks)};
+  });
+}
+
+}  // namespace
 
 BatchNorm::BatchNorm(const char* name, int64_t channels, BatchNormOptions options, int least_rank,
                      int greatest_rank)
