@@ -1,7 +1,12 @@
 # Builds libsash_mpi.so, the CPU's collectives, from SASH_MPI_SOURCES where SASH_MPI allows it and MPI is
 # found. libsash loads it when a program of several processes first uses them on the CPU. Static
-# builds have none.
-set(SASH_MPI AUTO CACHE STRING "Build the CPU's collectives: AUTO (if MPI is found), ON, OFF")
+# builds have none, and neither have builds within another project by default.
+set(sash_default_mpi OFF)
+if(PROJECT_IS_TOP_LEVEL)
+  set(sash_default_mpi AUTO)
+endif()
+set(SASH_MPI ${sash_default_mpi} CACHE STRING
+    "Build the CPU's collectives: AUTO (if MPI is found), ON, OFF")
 set_property(CACHE SASH_MPI PROPERTY STRINGS AUTO ON OFF)
 set(SASH_HAS_MPI OFF)
 if(NOT SASH_MPI MATCHES "^(AUTO|ON|OFF)$")
