@@ -11,7 +11,7 @@ namespace sash::distributed {
 struct Place {
   int rank = 0;        ///< number of this process, from 0
   int size = 1;        ///< processes of the job
-  int local_rank = 0;  ///< number of this process among those of its host: its CUDA card
+  int local_rank = 0;  ///< number of the process on its host, and of its CUDA card
   std::string host{};  ///< of rank 0
   int port = 0;        ///< on which rank 0 listens
 };

@@ -142,13 +142,11 @@ Link::Link(const Place& place) : place_(place) {
 void Link::accept_all() {
   const char* const host = is_this_host(place_.host) ? place_.host.c_str() : nullptr;
   int listener = -1;
-  for (const auto flags : {AI_PASSIVE}) {
-    const Addresses found = find_addresses(host, place_.port, flags);
-    // IPv6 first, whose sockets take IPv4 as well.
-    for (const int family : {AF_INET6, AF_INET}) {
-      for (const addrinfo* at = found.get(); at && listener < 0; at = at->ai_next) {
-        if (at->ai_family == family) listener = listen_on(*at);
-      }
+  const Addresses found = find_addresses(host, place_.port, AI_PASSIVE);
+  // IPv6 first, whose sockets take IPv4 as well.
+  for (const int family : {AF_INET6, AF_INET}) {
+    for (const addrinfo* at = found.get(); at && listener < 0; at = at->ai_next) {
+      if (at->ai_family == family) listener = listen_on(*at);
     }
   }
   if (listener < 0) {

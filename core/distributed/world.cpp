@@ -56,8 +56,6 @@ World& World::get() {
   return *world;
 }
 
-World* World::if_connected() { return connected.load(); }
-
 std::shared_ptr<Engine> World::engine(Device device) {
   const std::lock_guard lock(mutex_);
   Used& used = engines_[static_cast<size_t>(device.type)];

@@ -19,8 +19,6 @@ class SASH_API World {
   /// Connects the ranks in the first call, with the errors of `find_place` and `Link`. From then on
   /// an exception that nobody catches, and an exit status other than 0, end all ranks.
   static World& get();
-  /// The same, or null before the first call.
-  static World* if_connected();
 
   const Place& place() const { return place_; }
   /// Null in a job of one process.

@@ -10,8 +10,8 @@ struct BatchNormOptions {
   double momentum = 0.1;       ///< weight of the batch in new running statistics
   bool affine = true;          ///< whether there are a weight and a bias
   bool running_stats = true;   ///< if false, evaluation uses the batch's statistics too
-  distributed::Group ranks{};  ///< the batch's statistics are those of the batches of these ranks
-                               ///< together (SyncBatchNorm), by plain ops and two collectives
+  distributed::Group ranks{};  ///< statistics are over the batches of all these ranks
+                               ///< (SyncBatchNorm), by plain ops and collectives
 };
 
 /// `batch_norm` over the channels of x [N, C, ...]. Training uses the batch's statistics,
