@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <functional>
 
+#include <sash/nn/attention/sequence_parallel.h>
 #include <sash/nn/init.h>
 #include <sash/nn/layers/embedding.h>
 #include <sash/nn/layers/layer_norm.h>
@@ -116,6 +117,7 @@ struct Model : nn::Module {
 int calls = 5;
 int64_t bucket_mb = 25;           ///< of gradients that ranks reduce at a time
 bool shard = false;               ///< whether ranks share the optimizer's state
+bool split = false;               ///< whether ranks share each sequence of models
 constexpr double kSeconds = 0.5;  ///< on a CPU, of the steps that are timed
 
 /// Milliseconds of the products of a step with weights, forward and backward, each timed alone.
@@ -158,21 +160,26 @@ struct Steps {
   double max_grad_norm;
   bool captured, profile;
 
-  /// The figures of the steps. The model was begun at `start`.
-  template <class Model>
-  nlohmann::ordered_json time(Model& model, std::chrono::steady_clock::time_point start) const {
+  /// The figures of the steps. The model was begun at `start`. `whole`: the sequences that ranks
+  /// share, if they do.
+  template <class Model, class Loss>
+  nlohmann::ordered_json time(Model& model, std::chrono::steady_clock::time_point start,
+                              const Loss& loss_of, const nn::SequenceParallel* whole) const {
     sash::optim::AdamW optimizer(
         model.parameters(), {.lr = 3e-4, .master_weights = true, .max_grad_norm = max_grad_norm});
     const sash::distributed::Group ranks = sash::distributed::world();
     sash::optim::DataParallel parallel(model, ranks, {.bucket_bytes = bucket_mb << 20});
     if (shard && ranks.size() > 1) parallel.shard(optimizer);
-    const Tensor x = sash::randint(0, vocab, batch, {.device = device});
-    const Tensor y = sash::randint(0, vocab, batch, {.device = device});
+    const auto tokens = [&] {
+      const Tensor all = sash::randint(0, vocab, batch, {.device = device});
+      return whole ? whole->stretch(all, 1).contiguous() : all;
+    };
+    const Tensor x = tokens(), y = tokens();
     Tensor loss;
     sash::optim::CapturedStep train(
         [&](const std::vector<Tensor>& inputs) {
           optimizer.zero_grad();
-          const Tensor mean = model.loss(inputs[0], inputs[1]);
+          const Tensor mean = loss_of(inputs[0], inputs[1]);
           mean.backward();
           optimizer.step();
           return mean;
@@ -180,7 +187,10 @@ struct Steps {
         {.device = device, .capture = captured});
     const auto step = [&] { loss = train({x, y}); };
     step();
-    const double first = loss.item<double>();
+    const auto mean_loss = [&] {
+      return ranks.all_reduce(loss.item<double>(), sash::distributed::ReduceOp::mean);
+    };
+    const double first = mean_loss();
     const std::chrono::duration<double> until_first = std::chrono::steady_clock::now() - start;
     sash::reset_peak_memory(device);
     step();
@@ -189,7 +199,7 @@ struct Steps {
                                         : sash::bench::median_ms_of_ranks(device, step);
     parallel.check_equal();
     // All steps use the same batch, so the loss of a correct training step falls.
-    if (!(loss.item<double>() < first)) throw std::runtime_error("the loss does not fall");
+    if (!(mean_loss() < first)) throw std::runtime_error("the loss does not fall");
     const auto peak = static_cast<double>(sash::memory_stats(device).peak);
     if (profile) print_profile(name, step);
     return {{"kind", kind},
@@ -197,6 +207,7 @@ struct Steps {
             {"impl", impl},
             {"ranks", ranks.size()},
             {"ms", sash::bench::rounded(ms, 3)},
+            {"first_loss", sash::bench::rounded(first, 6)},
             {"tok_s", std::round(static_cast<double>(ranks.size() * x.numel()) / ms * 1e3)},
             {"peak_mb", std::round(peak / (1 << 20))},
             {"first_step_s", sash::bench::rounded(until_first.count(), 2)}};
@@ -224,7 +235,8 @@ void run(const Case& setup, sash::Device device, const std::string& impl, bool c
                     setup.gpu ? 1.0 : 0.0,
                     captured,
                     profile};
-  nlohmann::ordered_json figure = steps.time(model, start);
+  nlohmann::ordered_json figure = steps.time(
+      model, start, [&](const Tensor& x, const Tensor& y) { return model.loss(x, y); }, nullptr);
   const double products = products_ms(setup, device);
   figure["products_ms"] = sash::bench::rounded(products, 3);
   figure["share"] = sash::bench::rounded(products / figure["ms"].get<double>(), 2);
@@ -289,6 +301,18 @@ nn::TransformerConfig gemma3_stack() {
   return config;
 }
 
+// long16k with rotary positions, for a sequence of 256k tokens.
+nn::TransformerConfig long256k() {
+  nn::TransformerConfig config;
+  config.vocab = 96;
+  config.dim = 512;
+  config.layers = 6;
+  config.heads = 8;
+  config.mlp_dim = 2048;
+  config.attention = {rotating(sash::AttentionMask::causal_window(257), 1e4)};
+  return config;
+}
+
 // As llama_160m, small enough for a CPU.
 nn::TransformerConfig llama_tiny() {
   nn::TransformerConfig config = llama_160m();
@@ -302,7 +326,9 @@ nn::TransformerConfig llama_tiny() {
 
 std::vector<ConfiguredCase> configured_cases(sash::Device device) {
   if (!device.is_cuda()) return {{"llama_tiny", llama_tiny(), 8, 128}};
-  return {{"llama_160m", llama_160m(), 8, 2048}, {"gemma3_stack", gemma3_stack(), 1, 8192}};
+  return {{"llama_160m", llama_160m(), 8, 2048},
+          {"gemma3_stack", gemma3_stack(), 1, 8192},
+          {"long256k", long256k(), 1, 262144}};
 }
 
 void run(const ConfiguredCase& setup, sash::Device device, bool profile) {
@@ -320,7 +346,14 @@ void run(const ConfiguredCase& setup, sash::Device device, bool profile) {
                     1,
                     device.is_cuda() && !profile,
                     profile};
-  const nlohmann::ordered_json figure = steps.time(model, start);
+  const sash::distributed::Group ranks = sash::distributed::world();
+  const nn::SequenceParallel whole(ranks, setup.length / (split ? ranks.size() : 1));
+  if (split) whole.apply(model);
+  const auto loss = [&](const Tensor& x, const Tensor& y) {
+    return split ? model.loss(x, y, {}, {}, whole.positions(setup.batch, device))
+                 : model.loss(x, y);
+  };
+  const nlohmann::ordered_json figure = steps.time(model, start, loss, split ? &whole : nullptr);
   if (sash::distributed::world().rank() == 0) sash::bench::print(figure);
 }
 
@@ -335,6 +368,7 @@ int main(int argc, char** argv) {
   app.add_option("--case", wanted, "only these cases");
   app.add_option("--bucket", bucket_mb, "MiB of gradients that ranks reduce at a time");
   app.add_flag("--shard", shard, "ranks share the optimizer's state");
+  app.add_flag("--split", split, "ranks share each sequence; for --kind models");
   app.add_option("--calls", calls, "steps that are timed");
   app.add_flag("--profile", profile, "also print a table of the kernels of each case");
   return sash::bench::run_program(app, argc, argv, [&](sash::Device device) {

@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "../core/backend/backend.h"
 #include "../core/error.h"
 #include "../tensor/autograd/node.h"
+#include "../tensor/distributed/side_stream.h"
 #include "../tensor/factories.h"
 #include "../tensor/graph.h"
 #include "../tensor/stream.h"
@@ -17,6 +17,7 @@ namespace sash::optim {
 
 using distributed::Group;
 using distributed::ReduceOp;
+using distributed::SideStream;
 
 namespace {
 
@@ -33,57 +34,6 @@ std::string list_of(const std::vector<std::string>& names) {
   for (size_t i = 0; i < names.size() && i < kMost; ++i) text += (i ? ", " : "") + names[i];
   return names.size() > kMost ? text + ", ... (" + std::to_string(names.size()) + ")" : text;
 }
-
-// A stream for the reductions of a device, which run beside the backward pass.
-class SideStream {
- public:
-  explicit SideStream(Device device)
-      : device_(device),
-        stream_(owner().create_stream(device)),
-        event_(owner().create_event(device)) {}
-  ~SideStream() {
-    try {
-      owner().destroy_event(device_, event_);
-      owner().destroy_stream(device_, stream_);
-    } catch (const Error&) {  // the device is gone
-    }
-  }
-  SideStream(const SideStream&) = delete;
-  SideStream& operator=(const SideStream&) = delete;
-
-  // f() queues work that runs after everything that the current stream has queued.
-  template <class F>
-  void run(F f) {
-    const Stream main = owner().current_stream(device_);
-    follow(stream_, main);
-    owner().set_current_stream(device_, stream_);
-    try {
-      f();
-    } catch (...) {
-      owner().set_current_stream(device_, main);
-      throw;
-    }
-    owner().set_current_stream(device_, main);
-    used_ = true;
-  }
-
-  // The current stream goes on after the work that `run` queued.
-  void join() {
-    if (std::exchange(used_, false)) follow(owner().current_stream(device_), stream_);
-  }
-
- private:
-  Backend& owner() const { return backend(device_.type); }
-  void follow(Stream later, Stream earlier) {
-    owner().record(event_, device_, earlier);
-    owner().wait(event_, device_, later);
-  }
-
-  Device device_;
-  Stream stream_;
-  Event event_;
-  bool used_ = false;
-};
 
 // The bytes of a tensor's elements, on the host.
 std::vector<char> bytes_of(const Tensor& x) {

@@ -139,6 +139,7 @@ AttentionWithWeights MultiheadAttention::forward_with_weights(const Tensor& q, c
                                                               bool average_heads) {
   return named_errors([&]() -> AttentionWithWeights {
     check_inputs(q, k, v);
+    refuse_split("MultiheadAttention", "attention weights");
     if (!kind_.is_mask()) {
       throw NotImplemented(type_name(), kind_.to_string() + " attention returns no weights");
     }
@@ -159,6 +160,7 @@ AttentionWithWeights MultiheadAttention::forward_with_weights(const Tensor& q, c
 Tensor MultiheadAttention::forward(const Tensor& x, KeyValueCache& cache) {
   check_input("x", x, projection(kQueries).in);
   kind_.check_caches();
+  refuse_split("MultiheadAttention", "a key-value cache");
   const auto [q, k, v] = project(x);
   const int64_t first = cache.length();
   const CachedKeys seen = cache.append(k, v);
@@ -195,7 +197,16 @@ void MultiheadAttention::check_inputs(const Tensor& q, const Tensor& k, const Te
 
 Tensor MultiheadAttention::attend(const Tensor& q, const Tensor& k, const Tensor& v,
                                   const AttentionMask& mask) {
-  return merge_heads(kind_(q, k, v, attention_options(mask, q.device())));
+  const AttentionOptions options = attention_options(mask, q.device());
+  return merge_heads(kind_.is_mask() ? attend_over_sequence(q, k, v, options)
+                                     : kind_(q, k, v, options));
+}
+
+void MultiheadAttention::set_sequence(const SequenceParallel& sequence) {
+  if (!kind_.is_mask()) {
+    throw NotImplemented(type_name(), kind_.to_string() + " attention over a split sequence");
+  }
+  SplitAttention::set_sequence(sequence);
 }
 
 std::array<Tensor, 3> MultiheadAttention::project(const Tensor& x) const {

@@ -8,6 +8,7 @@
 #include "../layers/linear.h"
 #include "attention_kind.h"
 #include "key_value_cache.h"
+#include "sequence_parallel.h"
 
 namespace sash::nn {
 
@@ -57,7 +58,7 @@ struct AttentionWithWeights {
 /// `k_proj_weight` [kv_heads head_dim, kdim] and `v_proj_weight` [kv_heads v_head_dim, vdim];
 /// `in_proj_bias` holds the biases of those that there are, and `out_proj.weight` is [dim, heads
 /// v_head_dim].
-class SASH_API MultiheadAttention : public ModuleOf<MultiheadAttention> {
+class SASH_API MultiheadAttention : public ModuleOf<MultiheadAttention>, public SplitAttention {
  public:
   using Options = MultiheadAttentionOptions;
 
@@ -104,6 +105,7 @@ class SASH_API MultiheadAttention : public ModuleOf<MultiheadAttention> {
   const AttentionKind& kind() const { return kind_; }
   /// The module's mask.
   const AttentionMask& mask() const { return mask_; }
+  void set_sequence(const SequenceParallel& sequence) override;
 
  protected:
   /// `ShapeError` unless x is [B, S, dim]; `what` names it.

@@ -5,11 +5,13 @@
 #include <vector>
 
 #include "../../core/error.h"
-#include "../../core/range.h"
+#include "../../ops/attention/exact/attention_call.h"
 #include "../../ops/attention/mask/mask_part.h"
 #include "../../ops/shape/concat.h"
-#include "../../tensor/autograd/node.h"
+#include "../../ops/shape/rearrange.h"
 #include "../../tensor/factories.h"
+#include "../module.h"
+#include "sequence_halo.h"
 
 namespace sash::nn {
 
@@ -18,126 +20,14 @@ using distributed::Group;
 namespace {
 
 constexpr const char* kOp = "SequenceParallel";
-
-// The stretches of the ranks along an axis, and what each rank sees of the sequence: its stretch,
-// `before` elements in front of it, `after` behind it, and the first `sinks` elements.
-struct Halo {
-  Group group;
-  int axis;
-  int64_t length, before, after, sinks;
-
-  IndexRange own(int rank) const { return {rank * length, (rank + 1) * length}; }
-  // In ascending order, without overlaps.
-  std::vector<IndexRange> seen(int rank) const {
-    const IndexRange stretch = own(rank);
-    const int64_t total = group.size() * length;
-    const IndexRange near{std::max<int64_t>(0, stretch.first - before),
-                          std::min(total, stretch.past + after)};
-    if (near.first <= sinks) return {{sinks > 0 ? 0 : near.first, near.past}};
-    if (sinks == 0) return {near};
-    return {{0, sinks}, near};
-  }
-  // What `rank` sees of the stretch of `owner`.
-  std::vector<IndexRange> parts(int owner, int rank) const {
-    std::vector<IndexRange> found;
-    for (const IndexRange& range : seen(rank)) {
-      if (const IndexRange part = intersect(own(owner), range); !part.empty())
-        found.push_back(part);
-    }
-    return found;
-  }
-};
-
-Tensor part_like(const Tensor& x, int axis, int64_t size) {
-  Shape shape = x.shape();
-  shape[axis] = size;
-  return empty(shape, x.options());
-}
-
-Tensor add_halo(const Tensor& g, const Halo& halo);
-
-// What this rank sees of the sequence whose stretch here is x.
-Tensor with_halo(const Tensor& x, const Halo& halo) {
-  const int rank = halo.group.rank();
-  std::vector<Group::Parcel> sent, received;
-  std::vector<Tensor> parts;
-  const Tensor own = x.detach();
-  Tensor y;
-  {
-    const NoGradGuard no_grad;
-    const auto mine = [&](IndexRange part) {
-      return own.narrow(halo.axis, part.first - halo.own(rank).first, part.size());
-    };
-    for (int r = 0; r < halo.group.size(); ++r) {
-      if (r == rank) continue;
-      for (const IndexRange& part : halo.parts(rank, r))
-        sent.push_back({r, mine(part).contiguous()});
-    }
-    for (const IndexRange& range : halo.seen(rank)) {
-      for (int r = 0; r < halo.group.size(); ++r) {
-        const IndexRange part = intersect(halo.own(r), range);
-        if (part.empty()) continue;
-        parts.push_back(r == rank ? mine(part) : part_like(own, halo.axis, part.size()));
-        if (r != rank) received.push_back({r, parts.back()});
-      }
-    }
-    halo.group.exchange(sent, received);
-    y = cat(parts, halo.axis);
-  }
-  return record("halo", {x}, y,
-                [halo](Backward&, const Tensor& g) { return Gradients{add_halo(g, halo)}; });
-}
-
-// The transpose of `with_halo`: the sum of what all ranks have for this rank's stretch, own first,
-// then in the order of ranks.
-Tensor add_halo(const Tensor& g, const Halo& halo) {
-  const int rank = halo.group.rank();
-  const int64_t start = halo.own(rank).first;
-  std::vector<Group::Parcel> sent, received;
-  std::vector<IndexRange> places;
-  const Tensor all = g.detach();
-  Tensor sum = part_like(all, halo.axis, halo.length);
-  {
-    const NoGradGuard no_grad;
-    sum.zero_();
-    int64_t at = 0;  // in g
-    for (const IndexRange& range : halo.seen(rank)) {
-      for (int r = 0; r < halo.group.size(); ++r) {
-        const IndexRange part = intersect(halo.own(r), range);
-        if (part.empty()) continue;
-        const Tensor piece = all.narrow(halo.axis, at, part.size());
-        at += part.size();
-        if (r == rank) {
-          sum.narrow(halo.axis, part.first - start, part.size()).add_(piece);
-        } else {
-          sent.push_back({r, piece.contiguous()});
-        }
-      }
-    }
-    for (int r = 0; r < halo.group.size(); ++r) {
-      if (r == rank) continue;
-      for (const IndexRange& part : halo.parts(rank, r)) {
-        received.push_back({r, part_like(all, halo.axis, part.size())});
-        places.push_back(part);
-      }
-    }
-    halo.group.exchange(sent, received);
-    for (size_t i = 0; i < places.size(); ++i) {
-      sum.narrow(halo.axis, places[i].first - start, places[i].size()).add_(received[i].tensor);
-    }
-  }
-  return record("add_halo", {g}, sum,
-                [halo](Backward&, const Tensor& h) { return Gradients{with_halo(h, halo)}; });
-}
-
-[[noreturn]] void refuse(const std::string& what) {
-  throw NotImplemented("SequenceParallel.attention", what);
-}
+constexpr const char* kAttention = "SequenceParallel.attention";
 
 }  // namespace
 
 SequenceParallel::SequenceParallel(const Group& group, int64_t length)
-    : group_(group), length_(length) {
+    : group_(group),
+      length_(length),
+      side_(std::make_shared<std::shared_ptr<distributed::SideStream>>()) {
   if (length < 1) throw ValueError(kOp, "a length of at least 1", std::to_string(length));
   const auto own = static_cast<double>(length);
   const double least = group.all_reduce(own, distributed::ReduceOp::min);
@@ -152,6 +42,12 @@ Tensor SequenceParallel::stretch(const Tensor& x, int axis) const {
                      std::to_string(x.size(axis)));
   }
   return x.narrow(axis, offset(), length_);
+}
+
+Tensor SequenceParallel::positions(int64_t batch, Device device) const {
+  const Tensor row =
+      arange(offset(), offset() + length_, 1, {.dtype = DType::int64, .device = device});
+  return row.unsqueeze(0).expand({batch, length_}).contiguous();
 }
 
 Tensor SequenceParallel::halo(const Tensor& x, int axis, int64_t before, int64_t after,
@@ -179,6 +75,23 @@ Tensor SequenceParallel::next_tokens(const Tensor& x, int axis, int64_t last) co
   return cat({next, full(shape, last, x.options())}, axis);
 }
 
+void SequenceParallel::apply(Module& model) const {
+  int found = 0;
+  model.apply([&](Module& module) {
+    if (auto* const attention = dynamic_cast<SplitAttention*>(&module)) {
+      attention->set_sequence(*this);
+      ++found;
+    }
+  });
+  if (found == 0) {
+    throw ValueError("SequenceParallel.apply", "a model with attention modules", "none");
+  }
+}
+
+void SplitAttention::refuse_split(const char* op, const char* what) const {
+  if (sequence_) throw NotImplemented(op, std::string(what) + " over a split sequence");
+}
+
 // What a stretch sees, and the mask among the keys that it has then.
 struct SequenceParallel::Plan {
   int64_t before = 0, after = 0, first = 0;
@@ -186,42 +99,99 @@ struct SequenceParallel::Plan {
   int64_t padding = 0;  // queries added at the end
 };
 
-SequenceParallel::Plan SequenceParallel::plan_for(const AttentionOptions& options) const {
-  if (options.bias.defined()) refuse("a bias of the whole sequence");
+// Undefined if the mask is not one of a few keys near the query and at the start.
+std::optional<SequenceParallel::Plan> SequenceParallel::plan_for(
+    const AttentionOptions& options) const {
+  if (options.bias.defined()) return std::nullopt;
+  const bool by_distance = options.relative_bias.defined() || options.alibi_slopes.defined();
   const int64_t most = total() - 1;
   if (const auto reach = options.mask.causal_reach(); reach && reach->exact) {
     // Queries stand at the last keys in both numberings, and sinks are the first keys.
     const int64_t before = reach->recent ? std::min(*reach->recent - 1, most) : most;
     const int64_t first = before == most ? 0 : reach->first;
-    if (first > 0 && (options.relative_bias.defined() || options.alibi_slopes.defined())) {
-      refuse("sinks with a relative bias or ALiBi, whose distances are those of the sequence");
-    }
-    return {.before = before, .first = first, .mask = options.mask};
+    if (first > 0 && by_distance) return std::nullopt;
+    return Plan{.before = before, .first = first, .mask = options.mask};
   }
   const std::optional<KeyWindow> window = window_of(options.mask.term());
-  if (!window) {
-    refuse("the mask " + options.mask.to_string() +
-           " is not split: expected a window, causal(), or a causal window with sinks");
-  }
+  if (!window) return std::nullopt;
   const int64_t before = std::min(window->left, most), after = std::min(window->right, most);
   // Attention takes the last query to stand at the last key, which is `shift` keys after it. A
   // window can be moved by that; distances, which biases are by, cannot.
   const int64_t shift = std::min(after, total() - offset() - length_);
-  if (shift > 0 && (options.relative_bias.defined() || options.alibi_slopes.defined())) {
-    return {.before = before,
-            .after = after,
-            .mask = AttentionMask::window(before, after),
-            .padding = shift};
+  if (shift > 0 && by_distance) {
+    return Plan{.before = before,
+                .after = after,
+                .mask = AttentionMask::window(before, after),
+                .padding = shift};
   }
-  return {.before = before,
-          .after = after,
-          .mask = AttentionMask::window(before + shift, after - shift)};
+  return Plan{.before = before,
+              .after = after,
+              .mask = AttentionMask::window(before + shift, after - shift)};
+}
+
+// The options of the heads that this rank has of the whole sequence.
+AttentionOptions SequenceParallel::own_heads(const AttentionOptions& options, int64_t heads) const {
+  AttentionOptions own = options;
+  const int64_t share = heads / group_.size();
+  const auto narrow = [&](Tensor& x, int axis) {
+    if (x.defined() && x.rank() > axis && x.size(axis) == heads)
+      x = x.narrow(axis, group_.rank() * share, share);
+  };
+  if (own.bias.defined() && own.bias.rank() >= 3) narrow(own.bias, own.bias.rank() - 3);
+  narrow(own.relative_bias, 0);
+  narrow(own.alibi_slopes, 0);
+  narrow(own.sink_logits, 0);
+  return own;
 }
 
 Tensor SequenceParallel::attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                    const AttentionOptions& options) const {
   if (group_.size() == 1) return sash::attention(q, k, v, options);
-  const Plan plan = plan_for(options);
+  if (Autocast cast("attention"); cast) {
+    return attention(cast(q), cast(k), cast(v), cast_biases(options, cast));
+  }
+  check_heads(kAttention, q, k, v);
+  for (const Tensor& x : {q, k, v}) {
+    if (x.size(2) != length_) {
+      throw ShapeError(kAttention, std::to_string(length_) + " tokens", to_string(x.shape()));
+    }
+  }
+  const std::optional<Plan> plan = plan_for(options);
+  const bool dense = !plan || std::max(plan->before, plan->after) == total() - 1;
+  const int64_t ranks = group_.size();
+  // Key heads that several ranks need are repeated.
+  const int64_t times = k.size(1) % ranks == 0 ? 1 : ranks % k.size(1) == 0 ? ranks / k.size(1) : 0;
+  if (dense && times > 0 && q.size(1) % ranks == 0) {
+    const auto whole = [&](const Tensor& x) { return all_to_all(x, 1, 2, group_); };
+    const auto repeated = [&](const Tensor& x) {
+      return times == 1 ? x : repeat_interleave(x, times, 1);
+    };
+    const Tensor y = sash::attention(whole(q), whole(repeated(k)), whole(repeated(v)),
+                                     own_heads(options, q.size(1)));
+    return all_to_all(y, 2, 1, group_);
+  }
+  if (!plan) {
+    throw NotImplemented(kAttention,
+                         "a halo is for windows, causal(), and a causal window with sinks, without "
+                         "a bias, not for " +
+                             options.mask.to_string() +
+                             "; heads can be split only if their number is a multiple of the " +
+                             std::to_string(ranks) + " ranks, not " + std::to_string(q.size(1)) +
+                             " and " + std::to_string(k.size(1)));
+  }
+  return attention_with_halo(q, k, v, options, *plan);
+}
+
+Tensor SequenceParallel::attention_with_halo(const Tensor& q, const Tensor& k, const Tensor& v,
+                                             const AttentionOptions& options,
+                                             const Plan& plan) const {
+  const bool by_parts = plan.first == 0 && options.dropout == 0 && !options.sink_logits.defined() &&
+                        !options.relative_bias.defined() && !options.alibi_slopes.defined();
+  if (by_parts && has_attention_kernels(q.device())) {
+    if (!*side_) *side_ = std::make_shared<distributed::SideStream>(q.device());
+    return window_attention(q, k, v, {group_, 2, length_, plan.before, plan.after, 0}, options,
+                            *side_);
+  }
   AttentionOptions own = options;
   own.mask = plan.mask;
   const auto seen = [&](const Tensor& x) {

@@ -145,7 +145,7 @@ Tensor BlockAttention::attend(const Tensor& q, const Tensor& k, const Tensor& v,
   AttentionOptions options{.mask = mask, .scale = scale_, .softcap = softcap_};
   options.dropout = is_training() ? dropout_ : 0.0;
   options.sink_logits = sink_logits;
-  return merge_heads(attention(q, k, v, options));
+  return merge_heads(attend_over_sequence(q, k, v, options));
 }
 
 // Rows whose texts differ attend one by one.
@@ -198,6 +198,7 @@ bool BlockAttention::can_step() const {
 
 Tensor BlockAttention::forward(const Tensor& x, const AttentionContext& context) {
   check_rank("BlockAttention", x, 3);
+  if (!context.caches.empty()) refuse_split("BlockAttention", "a key-value cache");
   const std::array<Tensor, 3> qkv = project(x, context);
   if (context.positions.defined()) return (*o_proj)(attend_step(qkv, context));
   return (*o_proj)(context.caches.empty() ? attend(qkv[0], qkv[1], qkv[2], context.mask)

@@ -39,7 +39,7 @@ struct CrossKeys {
 ///
 /// The fused kernels take scale, softcap and mask. Sink logits scale the result of the kernels by a
 /// factor of its log-sum-exp; norms of q and k are ops before the kernels.
-class SASH_API BlockAttention : public ModuleOf<BlockAttention> {
+class SASH_API BlockAttention : public ModuleOf<BlockAttention>, public SplitAttention {
  public:
   /// `cross`: keys and values are an encoder's, and nothing is rotated.
   explicit BlockAttention(const TransformerConfig& config, bool cross = false);

@@ -86,13 +86,43 @@ Tensor relative_gradient(const Tensor& each, const Tensor& relative_bias) {
       .to(relative_bias.dtype());
 }
 
-struct Cotangents {
-  Tensor out, lse;
-  bool bias, relative_bias;  // whether their gradients are wanted
-};
+// Where the forward kernel leaves what dropout keeps; undefined if no backward pass will read it.
+Tensor memory_for_kept(const AttentionCall& call, const AttentionTensors& x,
+                       KernelContext& context) {
+  const TensorRef inputs[] = {x.q, x.k, x.v, x.bias, x.relative_bias};
+  if (call.dropout == 0 || !detail::should_record(inputs) ||
+      !kernels::attention_kept_bytes.has(context.device.type)) {
+    return {};
+  }
+  int64_t bytes = 0;
+  kernels::attention_kept_bytes(context, views_of(all_with_unit_rows(x)),
+                                Params(call, x, *call.forward_map).get(), bytes);
+  if (bytes == 0) return {};
+  return empty({bytes}, {.dtype = DType::uint8, .device = context.device});
+}
 
-Gradients fused_backward(const Cotangents& g, const AttentionTensors& inputs, const Tensor& out,
-                         const Tensor& lse, const AttentionCall& call) {
+}  // namespace
+
+bool has_attention_kernels(Device device) {
+  return use_fused(kernels::attention_forward, device) &&
+         use_fused(kernels::attention_backward, device);
+}
+
+AttentionWithLse run_attention(const AttentionTensors& x, AttentionCall& call) {
+  AttentionWithLse y{detail::empty_in_layout_of(x.q, x.v.size(3)),
+                     empty({x.q.size(0), x.q.size(1), x.q.size(2)}, row_statistics(x.q))};
+  KernelContext context = kernel_context(x.q.device());
+  const std::array<Tensor, 3> qkv = all_with_unit_rows(x);
+  const kernels::AttentionInputs views = views_of(qkv);
+  call.forward_map = block_map_for(call, context, views, kernels::AttentionPass::forward);
+  call.kept = memory_for_kept(call, x, context);
+  kernels::attention_forward(context, views, Params(call, x, *call.forward_map).get(),
+                             y.out.tensor_view(), y.lse.tensor_view());
+  return y;
+}
+
+Gradients run_attention_backward(const AttentionCotangents& g, const AttentionTensors& inputs,
+                                 const Tensor& out, const Tensor& lse, const AttentionCall& call) {
   const NoGradGuard no_grad;
   const std::array<Tensor, 3> qkv = all_with_unit_rows(inputs);
   const TensorOptions accumulator = lse.options();
@@ -125,13 +155,16 @@ Gradients fused_backward(const Cotangents& g, const AttentionTensors& inputs, co
   return gradients;
 }
 
+namespace {
+
 // out and lse as one vector of the dtype of lse, to differentiate both at once.
 Tensor joined(const Tensor& out, const Tensor& lse) {
   return cat({out.to(lse.dtype()).reshape({-1}), lse.reshape({-1})});
 }
 
-Gradients composite_backward(const Cotangents& g, const AttentionTensors& inputs, const Tensor& out,
-                             const Tensor& lse, const AttentionCall& call, const Backward& pass) {
+Gradients composite_backward(const AttentionCotangents& g, const AttentionTensors& inputs,
+                             const Tensor& out, const Tensor& lse, const AttentionCall& call,
+                             const Backward& pass) {
   const Tensor cotangent =
       joined(g.out.defined() ? g.out : zeros_like(out), g.lse.defined() ? g.lse : zeros_like(lse));
   const auto composite = [&call](const auto&... x) {
@@ -143,34 +176,9 @@ Gradients composite_backward(const Cotangents& g, const AttentionTensors& inputs
       std::array{inputs.q, inputs.k, inputs.v, inputs.bias, inputs.relative_bias});
 }
 
-// Where the forward kernel leaves what dropout keeps; undefined if no backward pass will read it.
-Tensor memory_for_kept(const AttentionCall& call, const AttentionTensors& x,
-                       KernelContext& context) {
-  const TensorRef inputs[] = {x.q, x.k, x.v, x.bias, x.relative_bias};
-  if (call.dropout == 0 || !detail::should_record(inputs) ||
-      !kernels::attention_kept_bytes.has(context.device.type)) {
-    return {};
-  }
-  int64_t bytes = 0;
-  kernels::attention_kept_bytes(context, views_of(all_with_unit_rows(x)),
-                                Params(call, x, *call.forward_map).get(), bytes);
-  if (bytes == 0) return {};
-  return empty({bytes}, {.dtype = DType::uint8, .device = context.device});
-}
-
 AttentionWithLse fused_attention(const AttentionTensors& x, AttentionCall call) {
-  std::array<Tensor, 2> results{
-      detail::empty_in_layout_of(x.q, x.v.size(3)),
-      empty({x.q.size(0), x.q.size(1), x.q.size(2)}, row_statistics(x.q))};
-  {
-    KernelContext context = kernel_context(x.q.device());
-    const std::array<Tensor, 3> qkv = all_with_unit_rows(x);
-    const kernels::AttentionInputs views = views_of(qkv);
-    call.forward_map = block_map_for(call, context, views, kernels::AttentionPass::forward);
-    call.kept = memory_for_kept(call, x, context);
-    kernels::attention_forward(context, views, Params(call, x, *call.forward_map).get(),
-                               results[0].tensor_view(), results[1].tensor_view());
-  }
+  const AttentionWithLse y = run_attention(x, call);
+  std::array<Tensor, 2> results{y.out, y.lse};
   SmallVector<Saved, 2> data;  // of the mask, and ALiBi's slopes
   for (const Tensor& tensor : call.mask_tensors()) data.push_back(save(tensor));
   if (call.slopes.defined()) data.push_back(save(call.slopes));
@@ -182,17 +190,12 @@ AttentionWithLse fused_attention(const AttentionTensors& x, AttentionCall call) 
        call = std::move(call)](Backward& pass, std::span<const Tensor> grads) {
         const AttentionTensors inputs{pass(q), pass(k), pass(v), pass(bias), pass(relative_bias)};
         for (const Saved& tensor : data) pass(tensor);  // throws if it was overwritten
-        const Cotangents g{grads[0], grads[1], inputs.bias.defined() && pass.needs(3),
-                           inputs.relative_bias.defined() && pass.needs(4)};
+        const AttentionCotangents g{grads[0], grads[1], inputs.bias.defined() && pass.needs(3),
+                                    inputs.relative_bias.defined() && pass.needs(4)};
         return pass.create_graph() ? composite_backward(g, inputs, pass(out), pass(lse), call, pass)
-                                   : fused_backward(g, inputs, pass(out), pass(lse), call);
+                                   : run_attention_backward(g, inputs, pass(out), pass(lse), call);
       });
   return {results[0], results[1]};
-}
-
-bool has_fused(Device device) {
-  return use_fused(kernels::attention_forward, device) &&
-         use_fused(kernels::attention_backward, device);
 }
 
 AttentionWithLse checked_attention(const AttentionTensors& inputs,
@@ -201,7 +204,7 @@ AttentionWithLse checked_attention(const AttentionTensors& inputs,
   check_sink_logits(inputs.q, options.sink_logits);
   const Device device = inputs.q.device();
   if (call.dropout > 0) call.philox = next_philox(device, numel(call.weights_shape()));
-  if (!has_fused(device)) return attention_from_plain_ops(inputs, call);
+  if (!has_attention_kernels(device)) return attention_from_plain_ops(inputs, call);
   call.prepare_kernels(device);
   return fused_attention(inputs, std::move(call));
 }

@@ -6,6 +6,7 @@
 
 #include "../../../core/error.h"
 #include "../../../core/small_vector.h"
+#include "../../../tensor/autograd/node.h"
 #include "../../autocast.h"
 #include "attention.h"
 
@@ -16,7 +17,7 @@ struct CompiledBlockMap;
 
 /// The differentiable inputs; undefined if absent.
 struct AttentionTensors {
-  Tensor q, k, v, bias, relative_bias;
+  Tensor q, k, v, bias{}, relative_bias{};
 };
 
 struct AttentionCall {
@@ -69,6 +70,20 @@ auto naming_mask(const AttentionMask& mask, std::string_view op, Call&& call) {
     throw;
   }
 }
+
+/// Whether the device has the kernels.
+bool has_attention_kernels(Device device);
+/// The forward kernel alone, for a call that `prepare_kernels` has prepared. Nothing is recorded.
+AttentionWithLse run_attention(const AttentionTensors& inputs, AttentionCall& call);
+
+struct AttentionCotangents {
+  Tensor out{}, lse{};                       ///< undefined: zero
+  bool bias = false, relative_bias = false;  ///< whether their gradients are wanted
+};
+/// The backward kernel alone: gradients of q, k, v and the biases. `out` and `lse` may be those of
+/// a softmax over more keys than the call has. The gradients are then this call's share.
+Gradients run_attention_backward(const AttentionCotangents& g, const AttentionTensors& inputs,
+                                 const Tensor& out, const Tensor& lse, const AttentionCall& call);
 
 /// The composite.
 AttentionWithLse attention_from_plain_ops(const AttentionTensors& inputs,

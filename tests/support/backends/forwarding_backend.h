@@ -40,7 +40,9 @@ class ForwardingBackend : public Backend {
   void set_current_stream(Device device, Stream stream) override {
     inner_.set_current_stream(device, stream);
   }
-  Stream create_stream(Device device) override { return inner_.create_stream(device); }
+  Stream create_stream(Device device, StreamPriority priority) override {
+    return inner_.create_stream(device, priority);
+  }
   void destroy_stream(Device device, Stream stream) override {
     inner_.destroy_stream(device, stream);
   }
