@@ -1,6 +1,7 @@
 #include "data_parallel.h"
 
 #include <algorithm>
+#include <deque>
 #include <optional>
 #include <string>
 #include <utility>
@@ -10,7 +11,6 @@
 #include "../tensor/autograd/node.h"
 #include "../tensor/distributed/side_stream.h"
 #include "../tensor/factories.h"
-#include "../tensor/graph.h"
 #include "../tensor/stream.h"
 
 namespace sash::optim {
@@ -22,6 +22,7 @@ using distributed::SideStream;
 namespace {
 
 constexpr const char* kOp = "DataParallel";
+constexpr size_t kMostReduced = 2;  // buckets
 
 struct Named {
   std::string name;
@@ -70,6 +71,9 @@ struct DataParallel::State : std::enable_shared_from_this<State> {
   // Where the optimizer keeps its part of a gradient: a group and its parameter.
   Optimizer* optimizer = nullptr;
   std::vector<std::optional<std::pair<size_t, size_t>>> places;
+
+  // Gradients whose parts are kept. To free them is to wait for their reduction.
+  std::deque<std::vector<Tensor>> reduced;
 
   // Of the backward pass that is running.
   std::weak_ptr<void> pass;
@@ -137,9 +141,6 @@ void DataParallel::State::add_hooks() {
 }
 
 void DataParallel::State::begin_pass() {
-  if (optimizer && Graph::recording()) {
-    throw NotImplemented(kOp, "a step whose state is shared is not recorded");
-  }
   auto token = std::make_shared<int>(0);
   pass = token;
   ready.assign(parameters.size(), false);
@@ -174,6 +175,8 @@ void DataParallel::State::launch(const std::vector<size_t>& bucket) {
   const Device device = parameters[bucket[0]].tensor.device();
   if (!side) side = std::make_unique<SideStream>(device);
   const NoGradGuard no_grad;
+  if (reduced.size() == kMostReduced) reduced.pop_front();
+  reduced.push_back(split);
   side->run([&] {
     group.all_reduce(whole, ReduceOp::mean);
     group.reduce_scatter_(split, ReduceOp::mean);
@@ -232,6 +235,7 @@ void DataParallel::State::finish() {
   if (buckets.empty()) make_buckets();
   while (launched < buckets.size()) launch(buckets[launched++]);
   side->join();
+  reduced.clear();
   for (const size_t i : drop) {
     parameters[i].tensor.zero_grad();
     if (places[i]) part_of(i) = Tensor();

@@ -46,8 +46,7 @@ class SASH_API DataParallel {
   /// Shares the optimizer's state between the ranks (`Optimizer::shard`), and from now on leaves
   /// each rank its part of a gradient alone: the optimizer has it, and `grad` is undefined after a
   /// backward pass that reduces. Parameters that the optimizer does not have, and those that it
-  /// does not split, are reduced as before. Steps
-  /// run eagerly (`CapturedStep::reason`). The optimizer must outlive this object, and must not be
+  /// does not split, are reduced as before. The optimizer must outlive this object, and must not be
   /// moved.
   void shard(Optimizer& optimizer);
   /// Replaces floating buffers, such as the statistics of `BatchNorm`, by their means over the

@@ -69,6 +69,20 @@ struct Group::State {
     throw DeviceError(op, "tensors on " + to_string(device) + ", where the group was split",
                       "one on " + to_string(on));
   }
+
+  // Of tensors that calls without a tensor make.
+  Device device_of_numbers(const char* op) const {
+    if (used) return *used;
+    if (!is_world) return device;
+    const Device first = default_device();
+    if (first.is_cuda() || !try_backend(DeviceType::cuda)) return first;
+    try {
+      engine(op, first);
+      return first;
+    } catch (const NotImplemented&) {  // the CPU has no collectives
+      return Device("cuda");
+    }
+  }
 };
 
 Group::Group() {
@@ -132,8 +146,8 @@ void Group::all_reduce(const std::vector<Tensor>& all, ReduceOp reduction) const
 double Group::all_reduce(double value, ReduceOp reduction) const {
   if (size() == 1) return value;
   const NoGradGuard no_grad;
-  const Tensor x =
-      full({}, value, {.dtype = DType::float64, .device = state_->used.value_or(default_device())});
+  const Device device = state_->device_of_numbers("Group.all_reduce");
+  const Tensor x = full({}, value, {.dtype = DType::float64, .device = device});
   all_reduce(x, reduction);
   return x.item<double>();
 }

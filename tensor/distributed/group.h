@@ -39,8 +39,8 @@ class SASH_API Group {
   void all_reduce(const Tensor& x, ReduceOp reduction = ReduceOp::sum) const;
   /// The same for several tensors of one device, as one operation.
   void all_reduce(const std::vector<Tensor>& all, ReduceOp reduction = ReduceOp::sum) const;
-  /// The same for a number, by a float64 tensor on the device of the group's first collective, or
-  /// the default device if there was none.
+  /// The same for a number, by a float64 tensor on the device of the group's first collective. If
+  /// there was none: on the default device, or a card if the CPU has no MPI.
   double all_reduce(double value, ReduceOp reduction = ReduceOp::sum) const;
 
   /// x [size * n, ...] -> [n, ...]: rows [rank * n, (rank + 1) * n) of the sum over the ranks.

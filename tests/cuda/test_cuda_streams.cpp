@@ -118,6 +118,40 @@ TEST_CASE("cuda streams: memory that another stream still reads is not reused") 
   }
 }
 
+TEST_CASE("cuda streams: a graph does not reuse memory that another of its streams still reads") {
+  if (missing(kCUDA)) return;
+  constexpr int64_t kCount = int64_t{8} << 20;
+  Backend& cuda = backend(DeviceType::cuda);
+  const Stream side = cuda.create_stream(kCUDA, StreamPriority::high);
+  const Event forked = cuda.create_event(kCUDA), done = cuda.create_event(kCUDA);
+  Tensor work = empty({int64_t{64} << 20}, kOnCard), y, z;
+  {
+    Graph graph(kCUDA);
+    const Stream main = cuda.current_stream(kCUDA);
+    Tensor x = full({kCount}, 3, kOnCard);
+    cuda.record(forked, kCUDA, main);
+    cuda.wait(forked, kCUDA, side);
+    cuda.set_current_stream(kCUDA, side);
+    be_busy(work);
+    y = x + x;
+    record_stream(x, side);
+    cuda.set_current_stream(kCUDA, main);
+    const void* const place = x.tensor_view().data;
+    x = Tensor();
+    z = full({kCount}, 7, kOnCard);  // the same memory
+    CHECK(z.tensor_view().data == place);
+    cuda.record(done, kCUDA, side);
+    cuda.wait(done, kCUDA, main);
+    graph.end();
+    for (int round = 0; round < 3; ++round) graph.replay();
+    synchronize(kCUDA);
+    CHECK(all_equal(y, 6));
+    CHECK(all_equal(z, 7));
+  }
+  for (const Event event : {forked, done}) cuda.destroy_event(kCUDA, event);
+  cuda.destroy_stream(kCUDA, side);
+}
+
 TEST_CASE("cuda streams: events order the streams of a captured graph") {
   if (missing(kCUDA)) return;
   Backend& cuda = backend(DeviceType::cuda);

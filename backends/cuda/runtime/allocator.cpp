@@ -101,9 +101,9 @@ void CachingAllocator::record_stream(void* memory, cudaStream_t stream) {
   const auto found = used_.find(memory);
   if (found == used_.end() || found->second->waiting) return;
   Block* block = found->second;
-  if (Graph* graph = graph_of(stream)) {
+  Graph* const graph = graph_of(stream);
+  if (graph && block->pool->graph != graph) {
     std::vector<Block*>& reads = graph->reads;
-    if (block->pool->graph == graph) return;
     if (std::find(reads.begin(), reads.end(), block) != reads.end()) return;
     reads.push_back(block);
     ++block->graphs;

@@ -57,13 +57,18 @@ Bits bits_of(nn::Module& model) {
 
 constexpr int kSteps = 4;
 
-Bits train_together(bool capture, int64_t bucket_bytes, bool* captured = nullptr) {
+struct How {
+  bool capture = false, shard = false;
+};
+
+Bits train_together(How how, int64_t bucket_bytes, bool* captured = nullptr) {
   const Group all = world();
   manual_seed(7 + static_cast<uint64_t>(all.rank()));  // rank 0's parameters count
   Net net;
   net.use_spare = true;
   optim::DataParallel parallel(net, all, {.bucket_bytes = bucket_bytes});
-  optim::AdamW optimizer(net.parameters(), {.lr = 1e-2});
+  optim::AdamW optimizer(net.parameters(), {.lr = 1e-2, .max_grad_norm = 1.0});
+  if (how.shard) parallel.shard(optimizer);
   optim::CapturedStep step(
       [&](const std::vector<Tensor>& batch) {
         optimizer.zero_grad();
@@ -72,7 +77,7 @@ Bits train_together(bool capture, int64_t bucket_bytes, bool* captured = nullptr
         optimizer.step();
         return loss;
       },
-      {.capture = capture});
+      {.capture = how.capture});
   for (int i = 0; i < kSteps; ++i) {
     const auto [x, y] = batch_of(i, all.rank());
     step({x, y});
@@ -87,7 +92,7 @@ Bits train_alone(int ranks) {
   manual_seed(7);
   Net net;
   net.use_spare = true;
-  optim::AdamW optimizer(net.parameters(), {.lr = 1e-2});
+  optim::AdamW optimizer(net.parameters(), {.lr = 1e-2, .max_grad_norm = 1.0});
   for (int i = 0; i < kSteps; ++i) {
     optimizer.zero_grad();
     for (int r = 0; r < ranks; ++r) {
@@ -112,7 +117,7 @@ double distance(const Bits& a, const Bits& b) {
 TEST_CASE("data parallel: the ranks train as one process that accumulates") {
   const Bits alone = train_alone(world().size());
   for (const int64_t bucket : {int64_t{1}, int64_t{3000}, int64_t{25} << 20}) {
-    const Bits together = train_together(false, bucket);
+    const Bits together = train_together({}, bucket);
     const int ranks = world().size();
     if (default_device().is_cpu() && (ranks & (ranks - 1)) == 0) {
       CHECK(together == alone);
@@ -123,10 +128,13 @@ TEST_CASE("data parallel: the ranks train as one process that accumulates") {
 }
 
 TEST_CASE("data parallel: captured steps have the bits of eager ones") {
-  bool captured = false;
-  const Bits eager = train_together(false, 3000);
-  CHECK(train_together(true, 3000, &captured) == eager);
-  CHECK(captured == default_device().is_cuda());
+  for (const bool shard : {false, true}) {
+    CAPTURE(shard);
+    bool captured = false;
+    const Bits eager = train_together({.shard = shard}, 3000);
+    CHECK(train_together({.capture = true, .shard = shard}, 3000, &captured) == eager);
+    CHECK(captured == default_device().is_cuda());
+  }
 }
 
 TEST_CASE("data parallel: unused parameters are named, or permitted") {
