@@ -185,9 +185,8 @@ Stream CudaBackend::create_stream(Device device, StreamPriority priority) {
   cudaStream_t stream = nullptr;
   int least = 0, greatest = 0;  // numbers fall as priorities rise
   SASH_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-  SASH_CUDA_CHECK(
-      cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking,
-                                   priority == StreamPriority::high ? greatest : least));
+  SASH_CUDA_CHECK(cudaStreamCreateWithPriority(
+      &stream, cudaStreamNonBlocking, priority == StreamPriority::high ? greatest : least));
   const std::lock_guard lock(on.streams_mutex);
   on.streams.insert(stream);
   return {stream};
