@@ -341,7 +341,8 @@ TEST_CASE("safetensors: integers that are widened on demand") {
        {'\0', '\0', '\0', '\x80', '\xff', '\xff', '\xff', '\xff', '\2', '\0', '\0', '\0'},
        DType::int64,
        {2147483648, 4294967295, 2}}};
-  for (const auto& [dtype, bytes, becomes, values] : all) {
+  for (const auto& [name, bytes, becomes, values] : all) {
+    const std::string dtype = name;
     CAPTURE(dtype);
     const std::string offsets = "[0," + std::to_string(bytes.size()) + "]";
     write_bytes(path, file_of("{" + entry("x", dtype, "[3,1]", offsets) + "}") + bytes);
