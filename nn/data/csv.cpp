@@ -6,9 +6,9 @@
 #include <sstream>
 
 #include "../../core/quote.h"
-#include "../../core/scalar.h"
 #include "../../tensor/factories.h"
 #include "../../tensor/io/file_reader.h"
+#include "number_field.h"
 
 namespace sash::nn::data {
 namespace {
@@ -81,14 +81,26 @@ bool parse(std::string_view field, T& value) {
   return error == std::errc();
 }
 
-bool fits(DType dtype, int64_t value) {
-  return dtype == DType::boolean ? value == 0 || value == 1 : holds(dtype, value);
-}
-
-std::string expectation(DType dtype) {
-  if (dtype == DType::boolean) return "0 or 1";
-  if (is_floating(dtype)) return "a number";
-  return "a whole number of " + std::string(name(dtype));
+/// Where the text of each column goes; null for columns of numbers. Leaves the names of these in
+/// `table.columns`.
+std::vector<std::vector<std::string>*> text_columns(CsvTable& table,
+                                                    const std::vector<std::string>& names,
+                                                    const CsvOptions& options) {
+  std::vector<std::vector<std::string>*> columns;
+  std::string known;
+  for (size_t i = 0; i < names.size(); ++i) {
+    const std::string name = options.header ? names[i] : std::to_string(i);
+    known += (i > 0 ? ", " : "") + in_quotes(name);
+    const bool text = std::count(options.text.begin(), options.text.end(), name) > 0;
+    columns.push_back(text ? &table.text[name] : nullptr);
+    if (!text && options.header) table.columns.push_back(name);
+  }
+  for (const std::string& name : options.text) {
+    if (table.text.count(name) == 0) {
+      throw ValueError(kReadCsv, "columns of text among " + known, in_quotes(name));
+    }
+  }
+  return columns;
 }
 
 /// Reads numbers as `T`: double for floating dtypes, else int64_t, so that integers are exact.
@@ -102,7 +114,7 @@ CsvTable read(const std::string& path, const CsvOptions& options, DType dtype) {
   CsvTable table;
   std::vector<T> values;
   int64_t line_number = 0, rows = 0;
-  size_t columns = 0;
+  std::vector<std::vector<std::string>*> columns;
   const auto fail = [&](const std::string& expected, const std::string& got) {
     throw FormatError(kReadCsv, expected,
                       got + " in line " + std::to_string(line_number) + " of '" + path + "'");
@@ -113,24 +125,28 @@ CsvTable read(const std::string& path, const CsvOptions& options, DType dtype) {
     const char* const wrong = next_record(text, options.delimiter, fields, lines);
     if (wrong) fail(wrong, "none");
     if (fields.empty()) continue;
-    if (columns == 0) columns = fields.size();
-    if (fields.size() != columns) {
-      fail(std::to_string(columns) + " fields", std::to_string(fields.size()));
+    if (columns.empty()) {
+      columns = text_columns(table, fields, options);
+      if (options.header) continue;
     }
-    if (options.header && table.columns.empty()) {
-      table.columns = fields;
-      continue;
+    if (fields.size() != columns.size()) {
+      fail(std::to_string(columns.size()) + " fields", std::to_string(fields.size()));
     }
-    for (const std::string& field : fields) {
+    for (size_t i = 0; i < fields.size(); ++i) {
+      if (columns[i]) {
+        columns[i]->push_back(std::move(fields[i]));
+        continue;
+      }
       T value = 0;
-      bool good = parse(field, value);
+      bool good = parse(fields[i], value);
       if constexpr (std::is_same_v<T, int64_t>) good = good && fits(dtype, value);
-      if (!good) fail(expectation(dtype), in_quotes(field));
+      if (!good) fail(expected_number(dtype), in_quotes(fields[i]));
       values.push_back(value);
     }
     ++rows;
   }
-  const Shape shape{rows, static_cast<int64_t>(columns)};
+  const auto numbers = std::count(columns.begin(), columns.end(), nullptr);
+  const Shape shape{rows, numbers};
   table.values = from_host(values.data(), shape, dtype_of<T>, {.dtype = dtype, .device = kCPU});
   return table;
 }

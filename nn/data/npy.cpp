@@ -1,7 +1,6 @@
 #include "npy.h"
 
 #include <algorithm>
-#include <bit>
 #include <charconv>
 #include <cstring>
 #include <set>
@@ -11,11 +10,10 @@
 #include "../../tensor/io/file_kind.h"
 #include "../../tensor/io/file_reader.h"
 #include "../../tensor/io/replacement_file.h"
+#include "../../tensor/io/widen.h"
 
 namespace sash::nn::data {
 namespace {
-
-static_assert(std::endian::native == std::endian::little);
 
 constexpr const char* kLoad = "load_npy";
 constexpr std::string_view kMagic("\x93NUMPY", 6);
@@ -140,54 +138,24 @@ const ElementType& type_of(std::string_view text) {
   throw NotImplemented(kLoad, kElements, in_quotes(text));
 }
 
-/// Copies elements as `From`, widened to `To`.
-template <class From, class To>
-void widen(const uint8_t* from, bool swapped, Tensor& to) {
-  To* element = to.data<To>();
-  for (int64_t i = 0; i < to.numel(); ++i, from += sizeof(From)) {
-    uint8_t bytes[sizeof(From)];
-    std::memcpy(bytes, from, sizeof(From));
-    if (swapped) std::reverse(bytes, bytes + sizeof(From));
-    From value;
-    std::memcpy(&value, bytes, sizeof(From));
-    element[i] = static_cast<To>(value);
-  }
-}
-
-void copy_swapped(const uint8_t* from, size_t width, size_t count, uint8_t* to) {
-  for (size_t i = 0; i < count; ++i, from += width, to += width) {
-    std::reverse_copy(from, from + width, to);
-  }
-}
-
 Tensor read_elements(const FileReader& file, uint64_t at, const ElementType& type, bool swapped,
                      const Shape& shape) {
   const TensorOptions on_host{.dtype = type.dtype, .device = kCPU};
   Tensor y = empty(shape, on_host);
-  const bool as_is = !swapped && type.bytes == size_of(type.dtype);
-  if (as_is && type.dtype != DType::boolean) {
+  const bool as_is = type.bytes == size_of(type.dtype);
+  if (as_is && !swapped && type.dtype != DType::boolean) {
     file.read(y.tensor_view().data, file.size() - at, at);
     return y;
   }
   std::vector<uint8_t> bytes(file.size() - at);
   file.read(bytes.data(), bytes.size(), at);
-  const uint8_t* const from = bytes.data();
-  if (type.code == "i1") {
-    widen<int8_t, int32_t>(from, swapped, y);
-  } else if (type.code == "i2") {
-    widen<int16_t, int32_t>(from, swapped, y);
-  } else if (type.code == "u2") {
-    widen<uint16_t, int32_t>(from, swapped, y);
-  } else if (type.code == "u4") {
-    widen<uint32_t, int64_t>(from, swapped, y);
-  } else if (!swapped) {
-    return from_host(from, shape, type.dtype, on_host);
-  } else {
-    const auto width = static_cast<size_t>(type.bytes), count = static_cast<size_t>(y.numel());
-    std::vector<uint8_t> elements(width * count);
-    copy_swapped(from, width, count, elements.data());
-    return from_host(elements.data(), shape, type.dtype, on_host);
+  if (swapped) {
+    for (size_t i = 0; i < bytes.size(); i += static_cast<size_t>(type.bytes)) {
+      std::reverse(bytes.data() + i, bytes.data() + i + type.bytes);
+    }
   }
+  if (as_is) return from_host(bytes.data(), shape, type.dtype, on_host);
+  widen(bytes.data(), type.bytes, type.code[0] == 'i', y);
   return y;
 }
 

@@ -4,7 +4,7 @@
 
 namespace sash::nn {
 
-/// A bidirectional encoder: ModernBERT, BERT.
+/// A bidirectional encoder: ModernBERT, BERT, RoBERTa.
 class SASH_API Encoder : public ModuleOf<Encoder, TransformerStack> {
  public:
   /// `ValueError` unless the extents are positive and fit each other.

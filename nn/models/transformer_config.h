@@ -69,6 +69,7 @@ struct LayerAttention {
 ///     GPT-Neo     the same with qkv_bias = false, scale 1, attention {causal, causal_window(w)}
 ///     Llama       rotary; llama3 scaling from 3.1 on
 ///     Mistral     rotary, attention {causal_window(w)}
+///     Qwen 2, 2.5 rotary, qkv_bias
 ///     Qwen 3      rotary, head_dim, qk_norm per_head
 ///     Phi-3       rotary with longrope, attention {causal_window(w)}
 ///     Gemma 2     rms_norm_unit_offset, around, geglu_tanh, head_dim, scale, both softcaps, tied,
@@ -83,6 +84,7 @@ struct LayerAttention {
 ///                 160,000 to two of symmetric_window(w / 2) with theta 10,000
 ///     BERT        layer_norm 1e-12 with all biases, after_sum, gelu, max_positions, token_types,
 ///                 embedding_norm, final_norm = false, transform head (tied, head_bias)
+///     RoBERTa     the same with 1e-5
 ///
 /// Names of the parameters of `Decoder` and `Encoder`. A parameter in brackets exists if the
 /// configuration asks for it; the `bias` of a LayerNorm needs `norm_bias`.

@@ -21,12 +21,13 @@ class GgufReader {
       set_gpt2(config);
     } else if (family_ == "gemma2" || family_ == "gemma3") {
       set_gemma(config);
-    } else if (family_ == "llama" || family_ == "qwen3") {
+    } else if (family_ == "llama" || family_ == "qwen2" || family_ == "qwen3") {
       if (family_ == "qwen3") config.qk_norm = QKNorm::per_head;
       if (size("expert_count", 0) > 0) unsupported("several experts");
       config.attention = {{.mask = AttentionMask::causal(), .rotary = rotary()}};
     } else {
-      unsupported("GGUF architecture " + in_quotes(family_));
+      unsupported("GGUF architecture " + in_quotes(family_) +
+                  ", but gpt2, llama, qwen2, qwen3, gemma2, gemma3");
     }
     const char* const stop = "tokenizer.ggml.eos_token_id";
     PretrainedConfig result{family_, config};

@@ -8,6 +8,7 @@
 #include "../../core/error.h"
 #include "../../core/quote.h"
 #include "../text/json_text.h"
+#include "name_table.h"
 
 namespace sash::nn {
 namespace {
@@ -25,21 +26,32 @@ class JsonReader {
   PretrainedConfig read() {
     const auto family = json_.at("model_type").get<std::string>();
     using Read = TransformerConfig (JsonReader::*)() const;
-    static const std::map<std::string, Read> readers{{"gpt2", &JsonReader::gpt2},
-                                                     {"gpt_neo", &JsonReader::gpt_neo},
-                                                     {"llama", &JsonReader::llama},
-                                                     {"mistral", &JsonReader::mistral},
-                                                     {"qwen3", &JsonReader::qwen3},
-                                                     {"phi3", &JsonReader::phi3},
-                                                     {"gemma2", &JsonReader::gemma2},
-                                                     {"gemma3_text", &JsonReader::gemma3},
-                                                     {"olmo3", &JsonReader::olmo3},
-                                                     {"gpt_oss", &JsonReader::gpt_oss},
-                                                     {"modernbert", &JsonReader::modernbert},
-                                                     {"bert", &JsonReader::bert}};
+    static const std::map<std::string, Read> readers{
+        {"gpt2", &JsonReader::gpt2},          {"gpt_neo", &JsonReader::gpt_neo},
+        {"llama", &JsonReader::llama},        {"mistral", &JsonReader::mistral},
+        {"qwen2", &JsonReader::qwen2},        {"qwen3", &JsonReader::qwen3},
+        {"phi3", &JsonReader::phi3},          {"gemma2", &JsonReader::gemma2},
+        {"gemma3_text", &JsonReader::gemma3}, {"olmo3", &JsonReader::olmo3},
+        {"gpt_oss", &JsonReader::gpt_oss},    {"modernbert", &JsonReader::modernbert},
+        {"bert", &JsonReader::bert},          {"roberta", &JsonReader::roberta}};
     const auto reader = readers.find(family);
-    if (reader == readers.end()) unsupported("model_type " + in_quotes(family));
+    if (reader == readers.end()) {
+      std::string known;
+      for (const auto& [name, read] : readers) known += (known.empty() ? "" : ", ") + name;
+      unsupported("model_type " + in_quotes(family) + ", but " + known);
+    }
     return {family, (this->*reader->second)(), stop_tokens()};
+  }
+
+  // A number, or a list of them.
+  std::vector<int64_t> stop_tokens() const {
+    if (!has("eos_token_id")) return {};
+    const Json& value = json_["eos_token_id"];
+    std::vector<int64_t> tokens;
+    for (const Json& token : value.is_array() ? value : Json::array({value})) {
+      tokens.push_back(text::integer_of(op_, "eos_token_id", token.dump(), 0, kMaxSize));
+    }
+    return tokens;
   }
 
  private:
@@ -73,17 +85,6 @@ class JsonReader {
     const auto found = known.find(name);
     if (found == known.end()) unsupported(std::string(key) + " " + in_quotes(name));
     return found->second;
-  }
-
-  // A number, or a list of them.
-  std::vector<int64_t> stop_tokens() const {
-    if (!has("eos_token_id")) return {};
-    const Json& value = json_["eos_token_id"];
-    std::vector<int64_t> tokens;
-    for (const Json& token : value.is_array() ? value : Json::array({value})) {
-      tokens.push_back(text::integer_of(op_, "eos_token_id", token.dump(), 0, kMaxSize));
-    }
-    return tokens;
   }
 
   // ---- rotary positions -------------------------------------------------------------------------
@@ -125,17 +126,21 @@ class JsonReader {
         parameters.contains(original) ? integer(parameters, original, 1) : size(original, context);
     const double longer =
         static_cast<double>(context) / static_cast<double>(result.original_context);
-    result.factor = parameters.value("factor", longer);
+    const auto number = [&](const char* key) {
+      const bool given = parameters.contains(key) && !parameters[key].is_null();
+      return given ? std::optional(parameters[key].get<double>()) : std::nullopt;
+    };
+    result.factor = number("factor").value_or(longer);
     result.low_freq_factor = parameters.value("low_freq_factor", 1.0);
     result.high_freq_factor = parameters.value("high_freq_factor", 4.0);
     result.beta_fast = parameters.value("beta_fast", 32.0);
     result.beta_slow = parameters.value("beta_slow", 1.0);
     result.truncate = parameters.value("truncate", true);
-    if (parameters.contains("mscale") || parameters.contains("mscale_all_dim")) {
-      unsupported("rope parameter mscale");
-    }
-    if (parameters.contains("attention_factor") && !parameters["attention_factor"].is_null()) {
-      result.attention_factor = parameters["attention_factor"].get<double>();
+    result.attention_factor = number("attention_factor");
+    const double scale = number("mscale").value_or(0), all = number("mscale_all_dim").value_or(0);
+    if (result.kind == RotaryScalingKind::yarn && !result.attention_factor && scale * all != 0) {
+      const double growth = 0.1 * std::log(std::max(result.factor, 1.0));
+      result.attention_factor = (scale * growth + 1) / (all * growth + 1);
     }
     result.short_factor = parameters.value("short_factor", std::vector<double>());
     result.long_factor = parameters.value("long_factor", std::vector<double>());
@@ -254,16 +259,27 @@ class JsonReader {
     return config;
   }
 
+  TransformerConfig qwen2() const {
+    TransformerConfig config = common(1e-6, false);
+    config.qkv_bias = true;
+    set_qwen_layers(config);
+    return config;
+  }
+
   TransformerConfig qwen3() const {
     TransformerConfig config = common(1e-6, false);
     if (config.head_dim == 0) config.head_dim = 128;
     config.qk_norm = QKNorm::per_head;
     set_attention_bias(config);
+    set_qwen_layers(config);
+    return config;
+  }
+
+  void set_qwen_layers(TransformerConfig& config) const {
     config.mlp = silu();
     const bool windows = get("use_sliding_window", false) && has("sliding_window");
     const int64_t first = size("max_window_layers", 28);
     set_attention(config, [=](int64_t i) { return windows && i >= first; });
-    return config;
   }
 
   TransformerConfig phi3() const {
@@ -422,7 +438,7 @@ class JsonReader {
     return config;
   }
 
-  TransformerConfig bert() const {
+  TransformerConfig bert_like(const char* architecture) const {
     TransformerConfig config = common(1e-12, true);
     set_layer_norm(config, "layer_norm_eps", 1e-12);
     only("position_embedding_type", std::string("absolute"));
@@ -435,7 +451,18 @@ class JsonReader {
     config.token_types = integer(json_, "type_vocab_size", 0);
     config.embedding_norm = true;
     config.final_norm = false;
-    set_head(config, "BertForMaskedLM");
+    set_head(config, architecture);
+    return config;
+  }
+
+  TransformerConfig bert() const { return bert_like("BertForMaskedLM"); }
+
+  TransformerConfig roberta() const {
+    TransformerConfig config = bert_like("RobertaForMaskedLM");
+    if (config.head == HeadKind::transform) only("hidden_act", std::string("gelu"));
+    // Positions start behind the padding's, number 1.
+    only("pad_token_id", 1);
+    config.max_positions = integer(json_, "max_position_embeddings", 3) - kRobertaPositions;
     return config;
   }
 
@@ -451,28 +478,16 @@ class JsonReader {
 
 }  // namespace
 
-std::vector<LayerAttention> shortest_period(const std::vector<bool>& windowed,
-                                            const LayerAttention& window,
-                                            const LayerAttention& full) {
-  size_t period = 1;
-  const auto repeats = [&] {
-    for (size_t i = period; i < windowed.size(); ++i) {
-      if (windowed[i] != windowed[i - period]) return false;
-    }
-    return true;
-  };
-  while (period < windowed.size() && !repeats()) ++period;
-  std::vector<LayerAttention> layers;
-  for (size_t i = 0; i < std::min(period, windowed.size()); ++i) {
-    layers.push_back(windowed[i] ? window : full);
-  }
-  return layers;
-}
-
 PretrainedConfig read_config_json(const char* op, const std::string& text) try {
   return JsonReader(op, Json::parse(text::checked_depth(op, text))).read();
 } catch (const Json::exception& error) {
   throw FormatError(op, "a valid config.json of the family", excerpt(error.what(), 200));
+}
+
+std::vector<int64_t> read_stop_tokens(const char* op, const std::string& text) try {
+  return JsonReader(op, Json::parse(text::checked_depth(op, text))).stop_tokens();
+} catch (const Json::exception& error) {
+  throw FormatError(op, "a valid generation_config.json", excerpt(error.what(), 200));
 }
 
 }  // namespace sash::nn

@@ -23,6 +23,9 @@ struct PretrainedConfig {
 /// Reads a config.json. Throws `FormatError` for invalid files and `NotImplemented` for unsupported
 /// families and options. The errors name `op`.
 SASH_API PretrainedConfig read_config_json(const char* op, const std::string& text);
+/// Reads `eos_token_id` of a config.json or generation_config.json: a number, a list, or nothing.
+/// Throws `FormatError`, which names `op`.
+std::vector<int64_t> read_stop_tokens(const char* op, const std::string& text);
 /// Reads the metadata of a GGUF file. Throws as `read_config_json` does.
 PretrainedConfig read_config_gguf(const char* op, const GgufFile& file);
 

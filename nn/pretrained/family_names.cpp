@@ -92,33 +92,50 @@ NameTable modernbert() {
           .ignored = {"decoder.weight", "decoder.bias", "head.*"}};
 }
 
+// The modules of BERT and RoBERTa below `prefix`.
+Rows bert_rows(const std::string& prefix, Layout positions) {
+  return Rows{{"token_embedding", prefix + "embeddings.word_embeddings"},
+              {"position_embedding", prefix + "embeddings.position_embeddings", positions},
+              {"type_embedding", prefix + "embeddings.token_type_embeddings"},
+              {"embedding_norm", prefix + "embeddings.LayerNorm"}} +
+         layered(prefix + "encoder.layer.", {{"self_attn.q_proj", "attention.self.query"},
+                                             {"self_attn.k_proj", "attention.self.key"},
+                                             {"self_attn.v_proj", "attention.self.value"},
+                                             {"self_attn.o_proj", "attention.output.dense"},
+                                             {"attn_post_norm", "attention.output.LayerNorm"},
+                                             {"mlp.up_proj", "intermediate.dense"},
+                                             {"mlp.down_proj", "output.dense"},
+                                             {"mlp_post_norm", "output.LayerNorm"}});
+}
+
 NameTable bert(bool decoder_bias) {
   const std::string transform = "cls.predictions.transform.";
-  return {.rows = Rows{{"token_embedding", "bert.embeddings.word_embeddings"},
-                       {"position_embedding", "bert.embeddings.position_embeddings"},
-                       {"type_embedding", "bert.embeddings.token_type_embeddings"},
-                       {"embedding_norm", "bert.embeddings.LayerNorm"},
-                       {"head_dense", transform + "dense"},
+  return {.rows = bert_rows("bert.", Layout::same) +
+                  Rows{{"head_dense", transform + "dense"},
                        {"head_norm", transform + "LayerNorm"},
                        {"head.weight", "cls.predictions.decoder.weight"},
-                       {"head.bias", decoder_bias ? kDecoderBias : "cls.predictions.bias"}} +
-                  layered("bert.encoder.layer.", {{"self_attn.q_proj", "attention.self.query"},
-                                                  {"self_attn.k_proj", "attention.self.key"},
-                                                  {"self_attn.v_proj", "attention.self.value"},
-                                                  {"self_attn.o_proj", "attention.output.dense"},
-                                                  {"attn_post_norm", "attention.output.LayerNorm"},
-                                                  {"mlp.up_proj", "intermediate.dense"},
-                                                  {"mlp.down_proj", "output.dense"},
-                                                  {"mlp_post_norm", "output.LayerNorm"}}),
+                       {"head.bias",
+                        decoder_bias ? "cls.predictions.decoder.bias" : "cls.predictions.bias"}},
           .prefix = "bert.",
           .ignored = {"pooler.*", "bert.pooler.*", "cls.*", "embeddings.position_ids",
                       "bert.embeddings.position_ids"}};
 }
 
+NameTable roberta(bool decoder_bias) {
+  return {.rows = bert_rows("roberta.", Layout::behind_two) +
+                  Rows{{"head_dense", "lm_head.dense"},
+                       {"head_norm", "lm_head.layer_norm"},
+                       {"head.weight", "lm_head.decoder.weight"},
+                       {"head.bias", decoder_bias ? "lm_head.decoder.bias" : "lm_head.bias"}},
+          .prefix = "roberta.",
+          .ignored = {"pooler.*", "roberta.pooler.*", "lm_head.*", "embeddings.position_ids",
+                      "roberta.embeddings.position_ids"}};
+}
+
 }  // namespace
 
 NameTable names_of_family(const char* op, const std::string& family, bool decoder_bias) {
-  if (family == "llama" || family == "mistral") {
+  if (family == "llama" || family == "mistral" || family == "qwen2") {
     return llama_like(kSeparateAttention + kPreNorms + kGatedMlp);
   }
   if (family == "qwen3") return llama_like(kSeparateAttention + kQKNorms + kPreNorms + kGatedMlp);
@@ -148,14 +165,12 @@ NameTable names_of_family(const char* op, const std::string& family, bool decode
   }
   if (family == "modernbert") return modernbert();
   if (family == "bert") return bert(decoder_bias);
+  if (family == "roberta") return roberta(decoder_bias);
   throw NotImplemented(op, "sash has no model_type " + in_quotes(family));
 }
 
-NameTable names_of_gguf(const char* op, const std::string& architecture) {
+NameTable names_of_gguf(const std::string& architecture) {
   const bool gemma = architecture == "gemma2" || architecture == "gemma3";
-  if (!gemma && architecture != "llama" && architecture != "qwen3" && architecture != "gpt2") {
-    throw NotImplemented(op, "sash has no GGUF architecture " + in_quotes(architecture));
-  }
   const Layout heads = architecture == "llama" ? Layout::rotary_pairs : Layout::same;
   const Layout norms = gemma ? Layout::plus_one : Layout::same;
   Rows attention{{"self_attn.qkv_proj", "attn_qkv"}};

@@ -8,6 +8,7 @@
 #include "../../ops/elementwise/compare.h"
 #include "../../ops/shape/concat.h"
 #include "../../tensor/autograd/grad_mode.h"
+#include "../../tensor/factories.h"
 #include "../../tensor/io/state_check.h"
 
 namespace sash::nn {
@@ -129,6 +130,10 @@ Tensor to_theirs(const Tensor& x, Layout layout, const TransformerConfig& config
       return swapped_rows(x, {heads, 2, x.size(0) / heads / 2}, 1);
     case Layout::plus_one:
       return x + 1;
+    case Layout::behind_two: {
+      const TensorOptions like{.dtype = x.dtype(), .device = x.device()};
+      return cat({zeros({kRobertaPositions, x.size(1)}, like), x}, 0);
+    }
   }
   return x;
 }
@@ -151,6 +156,8 @@ Tensor to_ours(const Tensor& x, Layout layout, const TransformerConfig& config) 
     }
     case Layout::plus_one:
       return x - 1;
+    case Layout::behind_two:
+      return x.narrow(0, kRobertaPositions, x.size(0) - kRobertaPositions);
   }
   return x;
 }
@@ -163,6 +170,7 @@ Shape their_shape(const Target& target, const StateDict& ours) {
                        target.layout == Layout::expert_pairs;
   if (flipped && shape.rank() == 2) std::swap(shape[0], shape[1]);
   if (flipped && target.layout != Layout::transposed) shape.insert(0, 1);
+  if (target.layout == Layout::behind_two) shape[0] += kRobertaPositions;
   return shape;
 }
 

@@ -18,6 +18,7 @@ enum class Layout {
   expert_pairs,  ///< as `expert`; row 2 i belongs to the gate, row 2 i + 1 to up: gpt-oss
   rotary_pairs,  ///< the rows of a head in the order 0, D/2, 1, D/2 + 1, ...: llama in llama.cpp
   plus_one,      ///< the file has weight + 1: norms of Gemma in llama.cpp
+  behind_two,    ///< the file has two more rows before these, which sash writes as zeros: RoBERTa
 };
 
 /// The names that the files of a family use. A row names a module, and so its `.weight` and
@@ -35,14 +36,18 @@ struct NameTable {
   std::vector<std::string> ignored{};
 };
 
-/// The name of the bias of BERT's head, if the head is not tied, in files of transformers 5.
-constexpr const char* kDecoderBias = "cls.predictions.decoder.bias";
+/// The positions of RoBERTa that no token has: padding has the number 1.
+constexpr int64_t kRobertaPositions = 2;
 
-/// The names of a family of transformers. `decoder_bias`: BERT's head has `kDecoderBias`. Throws
-/// `NotImplemented`, which names `op`, for another family.
+/// The end of the name of the bias of BERT's and RoBERTa's head, if the head is not tied, in files
+/// of transformers 5.
+constexpr const char* kDecoderBias = ".decoder.bias";
+
+/// The names of a family of transformers. `decoder_bias`: the name of the head's bias ends
+/// with `kDecoderBias`. Throws `NotImplemented`, which names `op`, for another family.
 NameTable names_of_family(const char* op, const std::string& family, bool decoder_bias);
-/// The names of an architecture in GGUF files. Throws in the same way.
-NameTable names_of_gguf(const char* op, const std::string& architecture);
+/// The names of an architecture in GGUF files, one that `read_config_gguf` reads.
+NameTable names_of_gguf(const std::string& architecture);
 
 /// "<head> differs from <token embedding>" if a file has both tensors and they differ, else "".
 std::string own_head(const NameTable& table, const StateDict& theirs,

@@ -1,5 +1,6 @@
 #include "pretrained.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <map>
@@ -48,6 +49,35 @@ struct Source {
   Tensor operator()(const std::string& name) const { return readers.at(name)(); }
 };
 
+constexpr const char* kGeneration = "generation_config.json";
+
+// The files of a folder that do not depend on the weights: the tokenizer's, and options of
+// generation.
+constexpr const char* kBeside[] = {kGeneration,
+                                   "tokenizer.json",
+                                   "tokenizer_config.json",
+                                   "special_tokens_map.json",
+                                   "added_tokens.json",
+                                   "chat_template.jinja",
+                                   "vocab.json",
+                                   "merges.txt",
+                                   "vocab.txt",
+                                   "tokenizer.model"};
+
+bool is_file(const fs::path& path) {
+  std::error_code error;
+  return fs::is_regular_file(path, error);
+}
+
+void copy_beside(const fs::path& from, const fs::path& to) {
+  std::error_code error;
+  if (fs::equivalent(from, to, error)) return;
+  const std::string bytes = text::read_text(kPretrained, from.string());
+  ReplacementFile file(kPretrained, to.string());
+  file.write(bytes.data(), bytes.size());
+  file.commit();
+}
+
 // A config.json that says whether the head is tied.
 std::string with_tie(const std::string& text, bool tied) {
   if (read_config_json(kPretrained, text).model.tie_weights == tied) return text;
@@ -80,6 +110,12 @@ Pretrained Pretrained::open(const std::string& path) try {
   file.family_ = config.family;
   file.config_ = config.model;
   file.stop_tokens_ = config.stop_tokens;
+  const fs::path generation = fs::path(file.path_) / kGeneration;
+  if (!file.gguf_ && is_file(generation)) {
+    const auto tokens =
+        read_stop_tokens(kPretrained, text::read_text(kPretrained, generation.string()));
+    if (!tokens.empty()) file.stop_tokens_ = tokens;
+  }
   if (!file.gguf_ && file.config_.tie_weights) file.check_tied();
   return file;
 } catch (Error& error) {
@@ -145,8 +181,11 @@ Encoder Pretrained::encoder(const TransformerConfig& config, const TensorOptions
 void Pretrained::load(TransformerStack& model) const try {
   const Source source(gguf_, path_);
   const NameTable table =
-      gguf_ ? names_of_gguf(kPretrained, family_)
-            : names_of_family(kPretrained, family_, find(source.outline, kDecoderBias) != nullptr);
+      gguf_ ? names_of_gguf(family_)
+            : names_of_family(
+                  kPretrained, family_,
+                  std::any_of(source.outline.begin(), source.outline.end(),
+                              [](const auto& item) { return item.first.ends_with(kDecoderBias); }));
   load_their_names(kPretrained, table, source.outline, std::cref(source), model.state_dict(),
                    model.config());
 } catch (Error& error) {
@@ -156,7 +195,7 @@ void Pretrained::load(TransformerStack& model) const try {
 
 StateDict Pretrained::state_dict(const TransformerStack& model) const {
   const NameTable table = gguf_
-                              ? names_of_gguf(kPretrained, family_)
+                              ? names_of_gguf(family_)
                               : names_of_family(kPretrained, family_, !model.config().tie_weights);
   StateDict theirs = to_their_names(kPretrained, table, merged_state_dict(model), model.config());
   if (family_ == "gpt_oss") {
@@ -181,6 +220,10 @@ void Pretrained::save(const TransformerStack& model, const std::string& folder,
   const std::string text = with_tie(config_text_, model.config().tie_weights);
   config.write(text.data(), text.size());
   save_shards(folder, tensors, max_shard_bytes);
+  for (const char* name : kBeside) {
+    const fs::path from = fs::path(path_) / name;
+    if (is_file(from)) copy_beside(from, fs::path(folder) / name);
+  }
   config.commit();  // the last, so that a failure leaves the old one beside the old weights
 }
 

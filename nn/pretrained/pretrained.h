@@ -18,9 +18,9 @@ namespace sash::nn {
 ///     nn::TransformerConfig config = file.config();  // to change: masks, `packed`, dropout
 ///     nn::Decoder model = file.decoder(config);
 ///
-/// Folders: model_type gpt2, gpt_neo, llama, mistral, qwen3, phi3, gemma2, gemma3_text, olmo3,
-/// gpt_oss (of one expert), modernbert and bert. GGUF: architecture gpt2, llama, qwen3, gemma2 and
-/// gemma3.
+/// Folders: model_type gpt2, gpt_neo, llama, mistral, qwen2 (and 2.5), qwen3, phi3, gemma2,
+/// gemma3_text, olmo3, gpt_oss (of one expert), modernbert, bert and roberta. GGUF: architecture
+/// gpt2, llama, qwen2, qwen3, gemma2 and gemma3.
 class SASH_API Pretrained {
  public:
   /// Reads the configuration of a folder or of a GGUF file. `path` may also name a file in the
@@ -41,8 +41,10 @@ class SASH_API Pretrained {
   /// as `load` does.
   DType dtype() const;
   /// Whether the model is an `Encoder`; else it is a `Decoder`.
-  bool is_encoder() const { return family_ == "bert" || family_ == "modernbert"; }
-  /// Tokens that end a text, as the configuration names them.
+  bool is_encoder() const {
+    return family_ == "bert" || family_ == "modernbert" || family_ == "roberta";
+  }
+  /// Tokens that end a text, as `generation_config.json` names them, or else the configuration.
   const std::vector<int64_t>& stop_tokens() const { return stop_tokens_; }
   /// The tokenizer of the GGUF file, or of the folder's `tokenizer.json`. Throws as
   /// `text::Tokenizer` does.
@@ -79,9 +81,11 @@ class SASH_API Pretrained {
   /// tensors.
   StateDict state_dict(const TransformerStack& model) const;
   /// Writes `config.json` and the model's weights with the names of the family. `config.json` is as
-  /// it was, except that `tie_word_embeddings` is the model's. Up to `max_shard_bytes`, the weights
-  /// go to `model.safetensors`; larger models go to several files and
-  /// `model.safetensors.index.json`. A router of gpt-oss is written as zeros. Throws
+  /// it was, except that `tie_word_embeddings` is the model's. Files of the opened folder that
+  /// belong to the tokenizer, and `generation_config.json`, are copied, so that transformers and
+  /// `open` read all of the new folder. Up to `max_shard_bytes`, the weights go to
+  /// `model.safetensors`; larger models go to several files and `model.safetensors.index.json`. A
+  /// router of gpt-oss, and the two positions of RoBERTa's padding, are written as zeros. Throws
   /// `NotImplemented` for a GGUF file.
   void save(const TransformerStack& model, const std::string& folder,
             int64_t max_shard_bytes = 5'000'000'000) const;

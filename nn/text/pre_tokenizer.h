@@ -30,6 +30,8 @@ SASH_API std::optional<uint8_t> byte_of_character(char32_t c);
 
 /// The regular expression with which GPT-2 splits texts.
 SASH_API extern const char* const kGpt2Pattern;
+/// The regular expression with which Llama 3 splits texts: numbers of at most three digits.
+SASH_API extern const char* const kLlama3Pattern;
 
 namespace pre_tokenizers {
 

@@ -83,6 +83,10 @@ SASH_API std::unique_ptr<TokenModel> word_piece(std::shared_ptr<const Vocabulary
                                                 int64_t unknown, const std::string& prefix,
                                                 int64_t max_characters);
 
+/// Each piece is a token, or `unknown`.
+SASH_API std::unique_ptr<TokenModel> word_level(std::shared_ptr<const Vocabulary> vocabulary,
+                                                int64_t unknown);
+
 /// Unigram (Kudo, 2018): the split whose scores have the largest sum. A run of characters that are
 /// not in the vocabulary becomes one `unknown`, or with `byte_fallback` its byte tokens.
 SASH_API std::unique_ptr<TokenModel> unigram(std::shared_ptr<const Vocabulary> vocabulary,

@@ -57,10 +57,10 @@ class SASH_API Tokenizer {
  public:
   explicit Tokenizer(TokenizerParts parts);
 
-  /// Reads a `tokenizer.json`: BPE, WordPiece or Unigram, with the normalizers, pre-tokenizers,
-  /// post-processors and decoders of today's models. Truncation and padding are not applied.
-  /// Throws `IoError`; `FormatError` for invalid files, for example token numbers out of range;
-  /// `NotImplemented` for an unsupported part, which the error names.
+  /// Reads a `tokenizer.json`: BPE, WordPiece, WordLevel or Unigram, with the normalizers,
+  /// pre-tokenizers, post-processors and decoders of today's models. Truncation and padding are not
+  /// applied. Throws `IoError`; `FormatError` for invalid files, for example token numbers out of
+  /// range; `NotImplemented` for an unsupported part, which the error names.
   static Tokenizer load(const std::string& path);
   /// Reads the text of a `tokenizer.json`.
   static Tokenizer from_json(std::string_view json);

@@ -14,8 +14,6 @@ constexpr const char* kSpace = "\xe2\x96\x81";  // U+2581, SentencePiece's space
 enum Type : int64_t { normal = 1, unknown, control, user_defined, unused, byte };
 
 // The ways to split by `tokenizer.ggml.pre`; each expression splits what the one before left.
-constexpr const char* kLlama3 =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr const char* kQwen2 =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr const char* kGpt4o =
@@ -29,8 +27,8 @@ std::vector<std::string> split_patterns(const std::string& pre) {
       {"olmo", {kGpt2Pattern}},
       {"smollm", {R"(\p{N})", kGpt2Pattern}},
       {"starcoder", {R"(\p{N})", kGpt2Pattern}},
-      {"llama-bpe", {kLlama3}},
-      {"dbrx", {kLlama3}},
+      {"llama-bpe", {kLlama3Pattern}},
+      {"dbrx", {kLlama3Pattern}},
       {"qwen2", {kQwen2}},
       {"gpt-4o", {kGpt4o}},
       {"tekken", {kTekken}},
@@ -104,6 +102,17 @@ std::optional<int64_t> special_id(const GgufFile& file, const std::string& name,
   return id;
 }
 
+// Without types in the file, all tokens are normal but those that it names for a purpose.
+std::vector<int64_t> token_types(const GgufFile& file, int64_t size) {
+  const char* const key = "tokenizer.ggml.token_type";
+  if (file.has(key)) return file.list<int64_t>(key);
+  std::vector<int64_t> types(static_cast<size_t>(size), normal);
+  for (const char* name : {"bos", "eos", "eot", "eom", "unknown", "padding"}) {
+    if (const auto id = special_id(file, name, size)) types[static_cast<size_t>(*id)] = control;
+  }
+  return types;
+}
+
 // The tokens before and behind every text.
 void add_ends(const GgufFile& file, TokenizerParts& parts, bool begins) {
   const auto add = [&](const char* name, bool wanted, bool front) {
@@ -125,7 +134,7 @@ Tokenizer Tokenizer::from_gguf(const GgufFile& file) try {
   TokenizerParts parts;
   parts.vocabulary =
       std::make_shared<const Vocabulary>(file.list<std::string>("tokenizer.ggml.tokens"));
-  const auto types = file.list<int64_t>("tokenizer.ggml.token_type");
+  const auto types = token_types(file, parts.vocabulary->size());
   if (types.size() != static_cast<size_t>(parts.vocabulary->size())) {
     throw FormatError(
         kGguf, "a token_type for each of " + std::to_string(parts.vocabulary->size()) + " tokens",

@@ -287,10 +287,15 @@ void read_bpe(const Json& json, TokenizerParts& parts) {
       bpe(parts.vocabulary, read_merges(json.at("merges"), *parts.vocabulary, prefix), options);
 }
 
-void read_word_piece(const Json& json, TokenizerParts& parts) {
+// WordPiece, or WordLevel.
+void read_words(const Json& json, TokenizerParts& parts, const std::string& type) {
   parts.vocabulary = std::make_shared<const Vocabulary>(read_numbers(json.at("vocab")));
   const std::optional<int64_t> unknown = read_unknown(json, *parts.vocabulary);
-  if (!unknown) throw FormatError(kJsonFile, "an unk_token for WordPiece", "none");
+  if (!unknown) throw FormatError(kJsonFile, "an unk_token for " + type, "none");
+  if (type == "WordLevel") {
+    parts.model = word_level(parts.vocabulary, *unknown);
+    return;
+  }
   const char* const most = "max_input_chars_per_word";
   parts.model =
       word_piece(parts.vocabulary, *unknown, string_of(json, "continuing_subword_prefix", "##"),
@@ -323,7 +328,7 @@ std::string model_type(const Json& json) {
 void read_model(const Json& json, TokenizerParts& parts) {
   const std::string type = model_type(json);
   if (type == "BPE") return read_bpe(json, parts);
-  if (type == "WordPiece") return read_word_piece(json, parts);
+  if (type == "WordPiece" || type == "WordLevel") return read_words(json, parts, type);
   if (type == "Unigram") return read_unigram(json, parts);
   unsupported("model", type);
 }

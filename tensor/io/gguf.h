@@ -61,9 +61,9 @@ class SASH_API GgufFile {
   std::vector<T> list(const std::string& key) const;
 
   /// A tensor of that name: F32, F16, BF16, F64, I32 and I64 keep their dtype; Q8_0, Q4_0, Q4_1,
-  /// Q4_K and Q6_K become float32; or all become `options.dtype`, if that is named. `ValueError` if
-  /// there is none of that name, `NotImplemented` if it has another format, `IoError` if the file
-  /// was made shorter meanwhile.
+  /// Q5_0, Q5_1, Q4_K, Q5_K and Q6_K become float32; or all become `options.dtype`, if that is
+  /// named. `ValueError` if there is none of that name, `NotImplemented` if it has another format,
+  /// `IoError` if the file was made shorter meanwhile.
   Tensor tensor(const std::string& name, const TensorOptions& options = {}) const;
   /// All of them.
   StateDict tensors(const TensorOptions& options = {}) const;

@@ -40,6 +40,30 @@ void decode_q4_1(const uint8_t* block, float* values) {
   decode_nibbles(block + 4, values, [d, m](int q) { return d * static_cast<float>(q) + m; });
 }
 
+// Adds the fifth bits, bit i of `high` for value i, to low nibbles.
+template <class F>
+void decode_fives(const uint8_t* high, const uint8_t* packed, float* values, F&& value) {
+  uint32_t bits = 0;
+  std::memcpy(&bits, high, sizeof bits);
+  for (int i = 0; i < kSmall; ++i) {
+    const int low = i < kSmall / 2 ? packed[i] & 15 : packed[i - kSmall / 2] >> 4;
+    values[i] = value(low | static_cast<int>(bits >> i & 1) << 4);
+  }
+}
+
+// x = d (q - 16)
+void decode_q5_0(const uint8_t* block, float* values) {
+  const float d = half_at(block);
+  decode_fives(block + 2, block + 6, values, [d](int q) { return d * static_cast<float>(q - 16); });
+}
+
+// x = d q + m
+void decode_q5_1(const uint8_t* block, float* values) {
+  const float d = half_at(block), m = half_at(block + 2);
+  decode_fives(block + 4, block + 8, values,
+               [d, m](int q) { return d * static_cast<float>(q) + m; });
+}
+
 // x = d q
 void decode_q8_0(const uint8_t* block, float* values) {
   const float d = half_at(block);
@@ -50,18 +74,22 @@ void decode_q8_0(const uint8_t* block, float* values) {
 
 // x = d s q - m t: eight sub-blocks of 32, whose s and t have 6 bits each. Of the 12 bytes, the
 // first four hold s 0 to 3 and the next four t 0 to 3 in their low 6 bits; the last four hold the
-// low nibbles of s and t 4 to 7, whose high bits are the top two of the others.
-void decode_q4_k(const uint8_t* block, float* values) {
+// low nibbles of s and t 4 to 7, whose high bits are the top two of the others. Q5_K has fifth bits
+// of q in 32 bytes before the low nibbles: bit j of byte i for element i of sub-block j.
+template <bool Fives>
+void decode_k(const uint8_t* block, float* values) {
   const float d = half_at(block), m = half_at(block + 2);
   const uint8_t* const scales = block + 4;
-  const uint8_t* const packed = block + 16;
+  const uint8_t* const high = block + 16;
+  const uint8_t* const packed = Fives ? high + kSmall : high;
   for (int j = 0; j < 8; ++j) {
     const int s = j < 4 ? scales[j] & 63 : (scales[j + 4] & 15) | (scales[j - 4] >> 6 << 4);
     const int t = j < 4 ? scales[j + 4] & 63 : (scales[j + 4] >> 4) | (scales[j] >> 6 << 4);
     const float scale = d * static_cast<float>(s), offset = m * static_cast<float>(t);
     for (int i = 0; i < kSmall; ++i) {
       const uint8_t pair = packed[j / 2 * kSmall + i];
-      const int q = j % 2 == 0 ? pair & 15 : pair >> 4;
+      int q = j % 2 == 0 ? pair & 15 : pair >> 4;
+      if (Fives) q |= (high[i] >> j & 1) << 4;
       values[j * kSmall + i] = scale * static_cast<float>(q) - offset;
     }
   }
@@ -88,8 +116,11 @@ constexpr GgufFormat kFormats[] = {
     {1, "F16", 1, 2, DType::float16, nullptr},
     {2, "Q4_0", kSmall, 18, DType::float32, decode_q4_0},
     {3, "Q4_1", kSmall, 20, DType::float32, decode_q4_1},
+    {6, "Q5_0", kSmall, 22, DType::float32, decode_q5_0},
+    {7, "Q5_1", kSmall, 24, DType::float32, decode_q5_1},
     {8, "Q8_0", kSmall, 34, DType::float32, decode_q8_0},
-    {12, "Q4_K", kSuper, 144, DType::float32, decode_q4_k},
+    {12, "Q4_K", kSuper, 144, DType::float32, decode_k<false>},
+    {13, "Q5_K", kSuper, 176, DType::float32, decode_k<true>},
     {14, "Q6_K", kSuper, 210, DType::float32, decode_q6_k},
     {26, "I32", 1, 4, DType::int32, nullptr},
     {27, "I64", 1, 8, DType::int64, nullptr},
@@ -99,10 +130,9 @@ constexpr GgufFormat kFormats[] = {
 
 // Those that are not read.
 constexpr std::pair<uint32_t, std::string_view> kOthers[] = {
-    {6, "Q5_0"},   {7, "Q5_1"},     {9, "Q8_1"},    {10, "Q2_K"},    {11, "Q3_K"},  {13, "Q5_K"},
-    {15, "Q8_K"},  {16, "IQ2_XXS"}, {17, "IQ2_XS"}, {18, "IQ3_XXS"}, {19, "IQ1_S"}, {20, "IQ4_NL"},
-    {21, "IQ3_S"}, {22, "IQ2_S"},   {23, "IQ4_XS"}, {24, "I8"},      {25, "I16"},   {29, "IQ1_M"},
-    {34, "TQ1_0"}, {35, "TQ2_0"},   {39, "MXFP4"},
+    {9, "Q8_1"},     {10, "Q2_K"},  {11, "Q3_K"},   {15, "Q8_K"},  {16, "IQ2_XXS"}, {17, "IQ2_XS"},
+    {18, "IQ3_XXS"}, {19, "IQ1_S"}, {20, "IQ4_NL"}, {21, "IQ3_S"}, {22, "IQ2_S"},   {23, "IQ4_XS"},
+    {24, "I8"},      {25, "I16"},   {29, "IQ1_M"},  {34, "TQ1_0"}, {35, "TQ2_0"},   {39, "MXFP4"},
 };
 
 }  // namespace

@@ -18,13 +18,20 @@ struct SafetensorsFile {
   std::map<std::string, std::string> metadata;
 };
 
+/// What becomes of integers of dtypes that sash does not have.
+enum class IntegerCast {
+  none,   ///< `NotImplemented`
+  widen,  ///< I8, I16 and U16 become int32, U32 becomes int64
+};
+
 /// Reads a file into new tensors on `device`, by default `default_device()`. Nothing in the file is
 /// trusted. Throws `IoError` if it cannot be opened or read; `FormatError` unless its header is
 /// valid JSON of at most 100,000,000 bytes, nested at most 8 deep, without duplicate keys, and its
 /// tensors fill the data exactly, without holes or overlaps; `NotImplemented` for a dtype or rank
 /// that sash does not have, naming the tensor.
 SASH_API SafetensorsFile load_safetensors(const std::string& path,
-                                          std::optional<Device> device = std::nullopt);
+                                          std::optional<Device> device = std::nullopt,
+                                          IntegerCast integers = IntegerCast::none);
 
 /// What a safetensors file says of a tensor.
 struct SafetensorsEntry {
@@ -37,7 +44,7 @@ struct SafetensorsEntry {
 };
 
 /// The dtype that its tensor gets. `NotImplemented`, naming it, if sash has none.
-SASH_API DType sash_dtype(const SafetensorsEntry& entry);
+SASH_API DType sash_dtype(const SafetensorsEntry& entry, IntegerCast integers = IntegerCast::none);
 
 /// A file without its elements.
 struct SafetensorsHeader {
@@ -53,7 +60,8 @@ SASH_API SafetensorsHeader load_safetensors_header(const std::string& path);
 /// `NotImplemented` for a dtype that sash does not have; other tensors can still be read.
 SASH_API Tensor load_safetensors_tensor(const std::string& path, const SafetensorsHeader& header,
                                         const SafetensorsEntry& entry,
-                                        std::optional<Device> device = std::nullopt);
+                                        std::optional<Device> device = std::nullopt,
+                                        IntegerCast integers = IntegerCast::none);
 
 /// Writes `tensors`, of any device and strides, widest elements first and then by name. Atomic: the
 /// file is written beside `path`, synchronised and renamed. Throws `ValueError` for an undefined

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -12,11 +11,10 @@
 #include "file_kind.h"
 #include "file_reader.h"
 #include "safetensors.h"
+#include "widen.h"
 
 namespace sash {
 namespace {
-
-static_assert(std::endian::native == std::endian::little);
 
 using Json = nlohmann::json;
 
@@ -111,11 +109,11 @@ Json parse_header(const std::string& text) {
   return Json::parse(text);
 }
 
-// A dtype of the format; those without one of sash cannot be read.
+// A dtype of the format; those without one of sash cannot be read, or only as a wider one.
 struct FileDType {
   std::string_view name;
   int64_t bytes;  // of an element
-  std::optional<DType> dtype{};
+  std::optional<DType> dtype{}, wider{};
 };
 
 constexpr FileDType kDTypes[] = {{"F32", 4, DType::float32},
@@ -126,10 +124,10 @@ constexpr FileDType kDTypes[] = {{"F32", 4, DType::float32},
                                  {"I64", 8, DType::int64},
                                  {"U8", 1, DType::uint8},
                                  {"BOOL", 1, DType::boolean},
-                                 {"I8", 1},
-                                 {"I16", 2},
-                                 {"U16", 2},
-                                 {"U32", 4},
+                                 {"I8", 1, {}, DType::int32},
+                                 {"I16", 2, {}, DType::int32},
+                                 {"U16", 2, {}, DType::int32},
+                                 {"U32", 4, {}, DType::int64},
                                  {"U64", 8},
                                  {"C64", 8},
                                  {"F8_E4M3", 1},
@@ -228,9 +226,17 @@ void check_layout(std::vector<Entry>& entries, uint64_t data_bytes) {
   }
 }
 
-Tensor read_tensor(const FileReader& file, const Entry& entry, uint64_t data_start, Device device) {
-  const DType dtype = sash_dtype(entry);
+Tensor read_tensor(const FileReader& file, const Entry& entry, uint64_t data_start, Device device,
+                   IntegerCast integers) {
+  const DType dtype = sash_dtype(entry, integers);
   Tensor host = empty(entry.shape, {.dtype = dtype, .device = kCPU});
+  const FileDType& own = *find_dtype(entry.dtype);
+  if (!own.dtype) {
+    std::vector<uint8_t> narrow(static_cast<size_t>(host.numel() * own.bytes));
+    file.read(narrow.data(), narrow.size(), data_start + entry.begin);
+    widen(narrow.data(), static_cast<int>(own.bytes), own.name[0] == 'I', host);
+    return host.to(device);
+  }
   const auto bytes = static_cast<uint64_t>(host.numel() * size_of(dtype));
   void* elements = host.tensor_view().data;
   file.read(elements, bytes, data_start + entry.begin);
@@ -259,24 +265,31 @@ Header checked_header(const FileReader& file) {
 
 }  // namespace
 
-DType sash_dtype(const Entry& entry) {
+DType sash_dtype(const Entry& entry, IntegerCast integers) {
   const FileDType* const known = find_dtype(entry.dtype);
   if (known && known->dtype) return *known->dtype;
-  throw NotImplemented(kLoad,
-                       "sash cannot read " + in_quotes(entry.name) + " of dtype " + entry.dtype +
-                           ", only F32, F64, F16, BF16, I32, I64, U8 and BOOL (other tensors "
-                           "of the file by load_safetensors_tensor)");
+  const bool integral = known && known->wider;
+  if (integral && integers == IntegerCast::widen) return *known->wider;
+  const std::string cast =
+      integral ? "as " + std::string(name(*known->wider)) + " with IntegerCast::widen; " : "";
+  throw NotImplemented(kLoad, "sash cannot read " + in_quotes(entry.name) + " of dtype " +
+                                  entry.dtype +
+                                  ", only F32, F64, F16, BF16, I32, I64, U8 and BOOL (" + cast +
+                                  "other tensors of the file by load_safetensors_tensor)");
 }
 
-SafetensorsFile load_safetensors(const std::string& path, std::optional<Device> to) try {
+SafetensorsFile load_safetensors(const std::string& path, std::optional<Device> to,
+                                 IntegerCast integers) try {
   const Device device = to ? *to : default_device();
   const FileReader file(kLoad, path);
   Header header = checked_header(file);
-  for (const Entry& entry : header.entries) sash_dtype(entry);  // throws before anything is read
+  for (const Entry& entry : header.entries)
+    sash_dtype(entry, integers);  // throws before anything is read
   SafetensorsFile result;
   result.metadata = std::move(header.metadata);
   for (const Entry& entry : header.entries) {
-    result.tensors.emplace_back(entry.name, read_tensor(file, entry, header.data_start, device));
+    result.tensors.emplace_back(entry.name,
+                                read_tensor(file, entry, header.data_start, device, integers));
   }
   return result;
 } catch (Error& error) {
@@ -285,9 +298,10 @@ SafetensorsFile load_safetensors(const std::string& path, std::optional<Device> 
 }
 
 Tensor load_safetensors_tensor(const std::string& path, const SafetensorsHeader& header,
-                               const SafetensorsEntry& entry, std::optional<Device> device) try {
+                               const SafetensorsEntry& entry, std::optional<Device> device,
+                               IntegerCast integers) try {
   return read_tensor(FileReader(kLoad, path), entry, header.data_start,
-                     device ? *device : default_device());
+                     device ? *device : default_device(), integers);
 } catch (Error& error) {
   name_file(error, path);
   throw;

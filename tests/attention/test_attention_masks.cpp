@@ -365,6 +365,9 @@ TEST_CASE("masks parsed from text equal masks from calls") {
        AttentionMask::bigbird({.block = 32, .window = 3, .global = 1, .random = 2})},
       {"neighborhood:1,9,3", AttentionMask::neighborhood({9}, {3})},
       {"neighborhood:2,9,8,3,5,3,1", AttentionMask::neighborhood({9, 8}, {3, 5}, {3, 1})},
+      {"neighborhood:1,9,3,2,2,1", AttentionMask::neighborhood({9}, {3}, {2}, {2}, {true})},
+      {"neighborhood:2,9,8,3,5,1,1,1,5",
+       AttentionMask::neighborhood({9, 8}, {3, 5}, {}, {1, 5}, {})},
       {"longformer:5,0,1", AttentionMask::window(5, 5) | AttentionMask::global({0, 1})},
       {"causal & (window:3,3 | sinks:1)",
        AttentionMask::causal() & (AttentionMask::window(3, 3) | AttentionMask::sinks(1))},
@@ -427,11 +430,14 @@ TEST_CASE("wrong calls: masks") {
                            [] {
                              Mask::neighborhood({3, 4}, {3, 3}).to_dense(12, 11);
                            });
-  expect_error<ValueError>(op + "expected 1 <= kernel, 1 <= dilation and kernel dilation <= extent "
-                                "<= 2^20, got 3, 2 and 5",
-                           [] { Mask::neighborhood({5}, {3}, {2}); });
+  const std::string sizes =
+      "expected 1 <= stride <= kernel, 1 <= dilation and kernel dilation <= extent <= 2^20, got ";
+  expect_error<ValueError>(op + sizes + "1, 3, 2 and 5", [] { Mask::neighborhood({5}, {3}, {2}); });
+  expect_error<ValueError>(op + sizes + "4, 3, 1 and 5",
+                           [] { Mask::neighborhood({5}, {3}, {}, {4}); });
   expect_error<ValueError>(
-      op + "expected a grid of 1 to 3 axes, with a kernel and a dilation for each, got 2, 1 and 0",
+      op + "expected a grid of 1 to 3 axes, with a kernel for each, and a dilation, a stride and "
+           "causal for each or none, got 2, 1, 0, 0 and 0",
       [] {
         Mask::neighborhood({5, 5}, {3});
       });

@@ -15,21 +15,39 @@ using namespace sash::testing;
 namespace {
 
 struct Grid {
-  std::vector<int64_t> extent, kernel, dilation;
+  std::vector<int64_t> extent, kernel, dilation{}, stride{};
+  std::vector<bool> causal{};
 };
 
-// Of the coordinates that lie whole steps from `at`, the `kernel` around it, moved inside.
-std::vector<bool> seen_along(int64_t extent, int64_t kernel, int64_t step, int64_t at) {
+// NATTEN's rules along an axis, for the coordinates that lie whole steps from `at`.
+std::vector<bool> seen_along(int64_t extent, int64_t kernel, int64_t step, int64_t stride,
+                             bool causal, int64_t at) {
   std::vector<int64_t> alike;
   for (int64_t c = at % step; c < extent; c += step) alike.push_back(c);
   const auto count = static_cast<int64_t>(alike.size());
-  int64_t start = at / step - kernel / 2;
+  const int64_t own = at / step;
+  // The group of `own`: the queries that share a window.
+  std::vector<int64_t> group;
+  for (int64_t c = 0; c < count; ++c) {
+    if (c / stride == own / stride) group.push_back(c);
+  }
+  std::vector<bool> seen(static_cast<size_t>(extent));
+  const auto show = [&](int64_t i) {
+    seen[static_cast<size_t>(alike[static_cast<size_t>(i)])] = true;
+  };
+  if (causal) {
+    // The window ends at the last query of the group; each query sees the part up to itself.
+    for (int64_t i = 0; i <= own; ++i) {
+      if (i > group.back() - kernel) show(i);
+    }
+    return seen;
+  }
+  // An incomplete group at the end has the leader of a whole one if there is such a query.
+  const int64_t leader = std::min(group.front() + stride / 2, group.back());
+  int64_t start = leader - kernel / 2;
   while (start < 0) ++start;
   while (start + kernel > count) --start;
-  std::vector<bool> seen(static_cast<size_t>(extent));
-  for (int64_t i = 0; i < kernel; ++i) {
-    seen[static_cast<size_t>(alike[static_cast<size_t>(start + i)])] = true;
-  }
+  for (int64_t i = 0; i < kernel; ++i) show(start + i);
   return seen;
 }
 
@@ -44,7 +62,9 @@ Tensor expected(const Grid& grid) {
       for (size_t axis = grid.extent.size(); axis-- > 0;) {
         const int64_t extent = grid.extent[axis];
         const int64_t step = grid.dilation.empty() ? 1 : grid.dilation[axis];
-        const auto along = seen_along(extent, grid.kernel[axis], step, i % extent);
+        const int64_t stride = grid.stride.empty() ? 1 : grid.stride[axis];
+        const bool causal = !grid.causal.empty() && grid.causal[axis];
+        const auto along = seen_along(extent, grid.kernel[axis], step, stride, causal, i % extent);
         sees = sees && along[static_cast<size_t>(j % extent)];
         i /= extent;
         j /= extent;
@@ -67,12 +87,25 @@ const std::vector<Grid> kGrids{
     {{12, 9}, {3, 3}, {2, 3}},
     {{4, 5, 6}, {3, 1, 3}, {}},
     {{5, 5, 7}, {3, 2, 3}, {1, 2, 2}},
+    {{11}, {5}, {}, {3}},
+    {{10}, {4}, {}, {4}},
+    {{200}, {32}, {}, {16}},
+    {{157}, {33}, {3}, {8}},
+    {{11}, {4}, {}, {}, {true}},
+    {{300}, {65}, {}, {}, {true}},
+    {{151}, {9}, {4}, {}, {true}},
+    {{210}, {40}, {}, {7}, {true}},
+    {{9, 13}, {4, 5}, {}, {2, 3}, {true, false}},
+    {{12, 11}, {3, 4}, {2, 1}, {3, 4}, {false, true}},
+    {{5, 6, 7}, {3, 4, 3}, {1, 1, 2}, {2, 4, 1}, {true, false, true}},
 };
 
 void check_attention(const Grid& grid, Device device) {
   const Tensor visible = expected(grid);
-  const AttentionMask mask = AttentionMask::neighborhood(grid.extent, grid.kernel, grid.dilation);
+  const AttentionMask mask = AttentionMask::neighborhood(grid.extent, grid.kernel, grid.dilation,
+                                                         grid.stride, grid.causal);
   CAPTURE(mask.to_string());
+  CHECK(AttentionMask::parse(mask.to_string()).to_string() == mask.to_string());
   const int64_t tokens = visible.size(0);
   CHECK(all_same(mask.to_dense(tokens, tokens).view({tokens, tokens}), visible));
   manual_seed(3);
@@ -89,6 +122,29 @@ void check_attention(const Grid& grid, Device device) {
 }
 
 }  // namespace
+
+TEST_CASE("neighborhood masks: what strides and causal axes show") {
+  // Groups of two queries share the window of the second; the last group has one query.
+  CHECK(all_same(AttentionMask::neighborhood({5}, {3}, {}, {2}).to_dense(5, 5).view({5, 5}),
+                 tensor(std::vector<bool>{1, 1, 1, 0, 0,  //
+                                          1, 1, 1, 0, 0,  //
+                                          0, 0, 1, 1, 1,  //
+                                          0, 0, 1, 1, 1,  //
+                                          0, 0, 1, 1, 1},
+                        {5, 5})));
+  CHECK(all_same(AttentionMask::neighborhood({5}, {3}, {}, {2}, {true}).to_dense(5, 5).view({5, 5}),
+                 tensor(std::vector<bool>{1, 0, 0, 0, 0,  //
+                                          1, 1, 0, 0, 0,  //
+                                          0, 1, 1, 0, 0,  //
+                                          0, 1, 1, 1, 0,  //
+                                          0, 0, 1, 1, 1},
+                        {5, 5})));
+  // With the stride of the kernel, blocks attend to themselves.
+  CHECK(all_same(AttentionMask::neighborhood({6}, {3}, {}, {3}).to_dense(6, 6).view({6, 6}),
+                 tensor(std::vector<bool>{1, 1, 1, 0, 0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 1, 0, 0, 0,
+                                          0, 0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 1},
+                        {6, 6})));
+}
 
 TEST_CASE_TEMPLATE("neighborhood masks: grids of one to three axes", On, Cpu, Cuda) {
   if (missing(On::device)) return;

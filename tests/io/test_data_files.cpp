@@ -7,6 +7,7 @@
 
 #include <sash/core/error.h>
 #include <sash/nn/data/csv.h>
+#include <sash/nn/data/json_lines.h>
 #include <sash/nn/data/npy.h>
 #include <sash/nn/data/token_dataset.h>
 #include <sash/tensor/factories.h>
@@ -207,6 +208,93 @@ TEST_CASE("csv: quotes as in RFC 4180") {
             place);
   CHECK(thrown("a,b\n1,\"\"\n") ==
         "FormatError: read_csv: expected a number, got '' in line 2" + place);
+}
+
+TEST_CASE("csv: columns of text") {
+  using Texts = std::vector<std::string>;
+  const TemporaryFolder folder;
+  const std::string path = folder.file("t.csv");
+  write(path,
+        "label,\"the text\",x,title\n1, good one ,2.5,\"a, \"\"b\"\"\n\"\n0,\"\",3,caf\xc3\xa9\n");
+  const nn::data::CsvTable table = nn::data::read_csv(path, {.text = {"title", "the text"}});
+  CHECK(table.columns == Texts{"label", "x"});
+  CHECK(table.values.to_vector<double>() == std::vector<double>{1, 2.5, 0, 3});
+  CHECK(table.values.shape() == Shape{2, 2});
+  CHECK(table.text.size() == 2);
+  CHECK(table.text.at("the text") == Texts{"good one", ""});
+  CHECK(table.text.at("title") == Texts{"a, \"b\"\n", "caf\xc3\xa9"});
+  expect_error<ValueError>(
+      "read_csv: expected columns of text among 'label', 'the text', 'x', 'title', got 'name'",
+      [&] { nn::data::read_csv(path, {.text = {"name"}}); });
+  write(path, "a\tb\n\nc\td\n");
+  const nn::data::CsvTable plain =
+      nn::data::read_csv(path, {.delimiter = '\t', .header = false, .text = {"0", "1"}});
+  CHECK(plain.columns.empty());
+  CHECK(plain.values.shape() == Shape{2, 0});
+  CHECK(plain.text.at("1") == Texts{"b", "d"});
+  expect_error<FormatError>(
+      "read_csv: expected a number, got 'b' in line 1 of '" + path + "'",
+      [&] { nn::data::read_csv(path, {.delimiter = '\t', .header = false, .text = {"0"}}); });
+}
+
+TEST_CASE("json lines: numbers, text and lists of integers") {
+  using nn::data::read_json_lines;
+  const TemporaryFolder folder;
+  const std::string path = folder.file("t.jsonl");
+  write(path,
+        "{\"text\": \"caf\\u00e9\\n\", \"label\": 3, \"good\": true, \"ids\": [1, 2, -3], "
+        "\"chat\": [{\"says\": \"hi\"}]}\r\n"
+        "  \n"
+        "{\"good\": 0, \"chat\": [{\"says\": \"ho\"}], \"other\": null, \"ids\": [], "
+        "\"label\": -2.5, \"text\": \"\"}");
+  const auto table = read_json_lines(
+      path, {.numbers = {"label", "good"}, .text = {"text", "/chat/0/says"}, .lists = {"ids"}});
+  CHECK(table.values.dtype() == default_dtype());
+  CHECK(table.values.shape() == Shape{2, 2});
+  CHECK(table.values.to_vector<double>() == std::vector<double>{3, 1, -2.5, 0});
+  CHECK(table.text.at("text") == std::vector<std::string>{"caf\xc3\xa9\n", ""});
+  CHECK(table.text.at("/chat/0/says") == std::vector<std::string>{"hi", "ho"});
+  CHECK(table.lists.at("ids") == std::vector<Ids>{{1, 2, -3}, {}});
+  write(path, "{\"n\":9007199254740993}\n{\"n\":-9223372036854775808}\n{\"n\":false}\n");
+  CHECK(read_json_lines(path, {.numbers = {"n"}, .dtype = DType::int64})
+            .values.to_vector<int64_t>() == Ids{9007199254740993, INT64_MIN, 0});
+  write(path, "");
+  CHECK(read_json_lines(path, {.numbers = {"n"}, .text = {"t"}}).values.shape() == Shape{0, 1});
+  CHECK(read_json_lines(path, {.text = {"t"}}).text.at("t").empty());
+}
+
+TEST_CASE("json lines: what is wrong, and in which line") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("t.jsonl"), deep(100'000, '[');
+  const auto thrown = [&](const std::string& line, const nn::data::JsonLinesOptions& options) {
+    write(path, "{\"n\":1,\"t\":\"\",\"l\":[]}\n\n" + line + "\n");
+    const std::string text = thrown_by([&] { nn::data::read_json_lines(path, options); });
+    const std::string place = " in line 3 of '" + path + "'";
+    CHECK(text.ends_with(place));
+    return text.substr(0, text.size() - place.size());
+  };
+  const std::string op = "FormatError: read_json_lines: expected ";
+  CHECK(thrown("{\"n\":1", {}) == op + "a JSON object, got '{\"n\":1'");
+  CHECK(thrown("[1]", {}) == op + "a JSON object, got array");
+  CHECK(thrown("{\"t\":\"\xff\"}", {}) == op + "a JSON object, got '{\"t\":\"?\"}'");
+  CHECK(thrown("{\"x\":1}", {.numbers = {"n"}}) == op + "a number 'n', got none");
+  CHECK(thrown("{\"n\":\"1\"}", {.numbers = {"n"}}) == op + "a number 'n', got \"1\"");
+  CHECK(thrown("{\"n\":null}", {.numbers = {"n"}}) == op + "a number 'n', got null");
+  CHECK(thrown("{\"n\":1.0}", {.numbers = {"n"}, .dtype = DType::int64}) ==
+        op + "a whole number of int64 'n', got 1.0");
+  CHECK(thrown("{\"n\":256}", {.numbers = {"n"}, .dtype = DType::uint8}) ==
+        op + "a whole number of uint8 'n', got 256");
+  CHECK(thrown("{\"n\":9223372036854775808}", {.numbers = {"n"}, .dtype = DType::int64}) ==
+        op + "a whole number of int64 'n', got 9223372036854775808");
+  CHECK(thrown("{\"n\":2}", {.numbers = {"n"}, .dtype = DType::boolean}) ==
+        op + "0 or 1 'n', got 2");
+  CHECK(thrown("{\"t\":3}", {.text = {"t"}}) == op + "a string 't', got number");
+  CHECK(thrown("{\"l\":3}", {.lists = {"l"}}) == op + "a list of integers 'l', got number");
+  CHECK(thrown("{\"l\":[1,2.5]}", {.lists = {"l"}}) == op + "a list of integers 'l', got 2.5");
+  const std::string nested = "{\"n\":" + deep + std::string(deep.size(), ']') + "}";
+  CHECK(thrown(nested, {.numbers = {"n"}}) == op + "a number 'n', got array");
+  CHECK_THROWS_AS(nn::data::read_json_lines(path, {.text = {"/a~2"}}), ValueError);
+  CHECK_THROWS_AS(nn::data::read_json_lines(folder.file("none"), {}), IoError);
 }
 
 TEST_CASE("csv: integers are exact, and what a dtype cannot hold is an error") {

@@ -1,6 +1,7 @@
 // Python reads what we write, and the other way round; each test where Python has the packages.
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -10,6 +11,8 @@
 #include <sash/nn/data/npy.h>
 #include <sash/nn/data/token_dataset.h>
 #include <sash/nn/layers/linear.h>
+#include <sash/nn/pretrained/pretrained.h>
+#include <sash/nn/text/train_tokenizer.h>
 #include <sash/optim/adam.h>
 #include <sash/optim/checkpoint.h>
 #include <sash/optim/logging/metrics_log.h>
@@ -174,4 +177,61 @@ assert [row["step"] for row in rows] == ["1", "2", "3"]
 assert [row["val_loss"] or None for row in rows] == [None, "0.25", None]
 assert all(float(row["tokens_per_s"]) == 8 for row in rows)
 )");
+}
+
+TEST_CASE("python: the library tokenizers reads trained tokenizers") {
+  if (!has_packages("tokenizers")) return;
+  const TemporaryFolder folder;
+  const std::vector<std::string> corpus{"the cat's 100 mats, the dog's 200 mats\n",
+                                        "caf\xc3\xa9 mat"};
+  const std::string test = "the 12345 mats [UNK] <|end|>  \xf0\x9f\x98\x80 caf\xc3\xa9s\r\n cat";
+  const std::string files[] = {
+      text::train_bpe(corpus, {.vocab = 300, .special_tokens = {"<|end|>"}}),
+      text::train_bpe(corpus, {.vocab = 300, .pattern = text::kLlama3Pattern}),
+      text::train_word_level(corpus)};
+  std::ofstream(folder.file("test.txt"), std::ios::binary) << test;
+  for (const std::string& json : files) {
+    std::ofstream(folder.file("tokenizer.json"), std::ios::binary) << json;
+    const text::Tokenizer tokenizer = text::Tokenizer::from_json(json);
+    std::string ids;
+    for (const int64_t id : tokenizer.encode(test)) ids += std::to_string(id) + ",";
+    std::ofstream(folder.file("decoded.txt"), std::ios::binary)
+        << tokenizer.decode(tokenizer.encode(test));
+    run(folder,
+        "import tokenizers\n"
+        "text = open('test.txt', newline='').read()\n"
+        "t = tokenizers.Tokenizer.from_file('tokenizer.json')\n"
+        "assert t.encode(text).ids == [" +
+            ids +
+            "], t.encode(text).ids\n"
+            "decoded = t.decode(t.encode(text).ids)\n"
+            "assert decoded == open('decoded.txt', newline='').read(), decoded\n");
+  }
+}
+
+TEST_CASE("python: transformers reads a saved folder with its tokenizer") {
+  if (!has_packages("torch, transformers")) return;
+  const TemporaryFolder folder;
+  const std::string source = folder.file("source"), saved = folder.file("saved");
+  std::filesystem::copy(SASH_TEST_PARITY "/checkpoints/llama", source);
+  const std::vector<std::string> corpus{"to be or not to be"};
+  std::ofstream(source + "/tokenizer.json") << text::train_bpe(corpus, {.vocab = 262});
+  std::ofstream(source + "/tokenizer_config.json")
+      << R"({"tokenizer_class": "PreTrainedTokenizerFast"})";
+  std::ofstream(source + "/generation_config.json") << R"({"eos_token_id": 3, "top_k": 7})";
+  const nn::Pretrained file = nn::Pretrained::open(source);
+  const nn::Decoder model = file.decoder({.device = kCPU});
+  file.save(model, saved);
+  std::string ids;
+  for (const int64_t id : file.tokenizer().encode("not to me")) ids += std::to_string(id) + ",";
+  run(folder,
+      "import torch, transformers\n"
+      "m = transformers.AutoModelForCausalLM.from_pretrained('saved')\n"
+      "t = transformers.AutoTokenizer.from_pretrained('saved')\n"
+      "assert t('not to me').input_ids == [" +
+          ids +
+          "], t('not to me')\n"
+          "assert m.generation_config.eos_token_id == 3 and m.generation_config.top_k == 7\n"
+          "old = transformers.AutoModelForCausalLM.from_pretrained('source')\n"
+          "for a, b in zip(m.parameters(), old.parameters()): assert torch.equal(a, b)\n");
 }

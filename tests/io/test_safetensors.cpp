@@ -293,10 +293,18 @@ TEST_CASE("safetensors: valid files with dtypes or ranks that sash lacks") {
     write_bytes(path, file_of("{" + entry("x", dtype, "[2]", "[0," + end + "]") + "," +
                                   entry("y", "U8", "[3]", "[" + end + "," + past + "]") + "}",
                               static_cast<size_t>(2 * bytes + 3)));
+    const std::string cast = dtype == "I8" || dtype == "I16" || dtype == "U16"
+                                 ? "as int32 with IntegerCast::widen; "
+                             : dtype == "U32" ? "as int64 with IntegerCast::widen; "
+                                              : "";
     const std::string message = "load_safetensors: sash cannot read 'x' of dtype " + dtype +
-                                ", only F32, F64, F16, BF16, I32, I64, U8 and BOOL (other tensors "
-                                "of the file by load_safetensors_tensor); in '" +
+                                ", only F32, F64, F16, BF16, I32, I64, U8 and BOOL (" + cast +
+                                "other tensors of the file by load_safetensors_tensor); in '" +
                                 path + "'";
+    if (cast.empty()) {
+      CHECK_THROWS_WITH_AS(load_safetensors(path, kCPU, IntegerCast::widen), message.c_str(),
+                           NotImplemented);
+    }
     CHECK_THROWS_WITH_AS(load_safetensors(path), message.c_str(), NotImplemented);
     const SafetensorsHeader header = load_safetensors_header(path);
     const auto read = [&](size_t at) {
@@ -315,6 +323,37 @@ TEST_CASE("safetensors: valid files with dtypes or ranks that sash lacks") {
       ("load_safetensors: 'x' has 9 axes, and sash has at most 8; in '" + folder.file("x") + "'")
           .c_str(),
       NotImplemented);
+}
+
+TEST_CASE("safetensors: integers that are widened on demand") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("x");
+  struct Widened {
+    std::string dtype, bytes;
+    DType becomes;
+    std::vector<int64_t> values;
+  };
+  const Widened all[] = {
+      {"I8", {'\x80', '\x7f', '\xff'}, DType::int32, {-128, 127, -1}},
+      {"I16", {'\0', '\x80', '\xff', '\x7f', '\xfe', '\xff'}, DType::int32, {-32768, 32767, -2}},
+      {"U16", {'\0', '\x80', '\xff', '\xff', '\1', '\0'}, DType::int32, {32768, 65535, 1}},
+      {"U32",
+       {'\0', '\0', '\0', '\x80', '\xff', '\xff', '\xff', '\xff', '\2', '\0', '\0', '\0'},
+       DType::int64,
+       {2147483648, 4294967295, 2}}};
+  for (const auto& [name, bytes, becomes, values] : all) {
+    const std::string dtype = name;
+    CAPTURE(dtype);
+    const std::string offsets = "[0," + std::to_string(bytes.size()) + "]";
+    write_bytes(path, file_of("{" + entry("x", dtype, "[3,1]", offsets) + "}") + bytes);
+    const SafetensorsFile file = load_safetensors(path, kCPU, IntegerCast::widen);
+    CHECK(file.tensors[0].second.dtype() == becomes);
+    CHECK(file.tensors[0].second.shape() == Shape{3, 1});
+    CHECK(file.tensors[0].second.to_vector<int64_t>() == values);
+    const SafetensorsHeader header = load_safetensors_header(path);
+    CHECK(load_safetensors_tensor(path, header, header.entries[0], kCPU, IntegerCast::widen)
+              .to_vector<int64_t>() == values);
+  }
 }
 
 TEST_CASE("safetensors: files that cannot be opened or read") {

@@ -103,6 +103,13 @@ nn::TransformerConfig mistral() {
   return config;
 }
 
+nn::TransformerConfig qwen2() {
+  nn::TransformerConfig config = llama_like();
+  config.qkv_bias = true;
+  config.attention = {layer(kAll, 1e6), layer(five(), 1e6)};
+  return config;
+}
+
 nn::TransformerConfig qwen3() {
   nn::TransformerConfig config = llama_like();
   config.head_dim = 8;
@@ -199,6 +206,14 @@ nn::TransformerConfig bert() {
   config.embedding_norm = true;
   config.head = nn::HeadKind::transform;
   config.head_bias = true;
+  return config;
+}
+
+nn::TransformerConfig roberta() {
+  nn::TransformerConfig config = bert();
+  config.norm_eps = 1e-5;
+  config.max_positions = 62;
+  config.token_types = 1;
   return config;
 }
 
@@ -350,10 +365,11 @@ TEST_CASE_TEMPLATE("model parity: GPT-2 and GPT-Neo", On, Cpu, Cuda) {
   check_decoder("gpt_neo", gpt_neo(), On::device);
 }
 
-TEST_CASE_TEMPLATE("model parity: Llama, Mistral, Qwen 3 and Phi-3", On, Cpu, Cuda) {
+TEST_CASE_TEMPLATE("model parity: Llama, Mistral, Qwen 2 and 3, and Phi-3", On, Cpu, Cuda) {
   if (missing(On::device)) return;
   check_decoder("llama", llama(), On::device);
   check_decoder("mistral", mistral(), On::device);
+  check_decoder("qwen2", qwen2(), On::device);
   check_decoder("qwen3", qwen3(), On::device);
   check_decoder("phi3", phi3(), On::device);
 }
@@ -370,10 +386,11 @@ TEST_CASE_TEMPLATE("model parity: OLMo 3 and gpt-oss with one expert", On, Cpu, 
   check_decoder("gpt_oss", gpt_oss(), On::device);
 }
 
-TEST_CASE_TEMPLATE("model parity: ModernBERT and BERT", On, Cpu, Cuda) {
+TEST_CASE_TEMPLATE("model parity: ModernBERT, BERT and RoBERTa", On, Cpu, Cuda) {
   if (missing(On::device)) return;
   check_encoder("modernbert", modernbert(), On::device);
   check_encoder("bert", bert(), On::device);
+  check_encoder("roberta", roberta(), On::device);
 }
 
 TEST_CASE_TEMPLATE("model parity: an encoder and a decoder", On, Cpu, Cuda) {

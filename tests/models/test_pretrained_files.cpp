@@ -11,6 +11,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "../support/child_process.h"
 #include "../support/compare.h"
 #include "../support/devices.h"
 #include "../support/expect_error.h"
@@ -286,6 +287,36 @@ TEST_CASE("pretrained: adapters of halves are trained by float32 masters") {
   }
 }
 
+TEST_CASE("pretrained: the tokenizer and options of generation are saved too") {
+  const Copy copy("llama", false, [](StateDict&) {});
+  const auto write = [&](const std::string& name, const std::string& text) {
+    std::ofstream(copy.path() + "/" + name, std::ios::binary) << text;
+  };
+  CHECK(copy.open().stop_tokens().empty());
+  write("generation_config.json", "{\"eos_token_id\":[3,5]}");
+  write("tokenizer_config.json", "{\"model_max_length\":64}\n");
+  write("other.json", "{}");
+  const Pretrained file = copy.open();
+  CHECK(file.stop_tokens() == std::vector<int64_t>{3, 5});
+  const TemporaryFolder folder;
+  const std::string saved = folder.file("saved");
+  file.save(file.decoder(), saved);
+  CHECK_FALSE(std::filesystem::exists(saved + "/other.json"));
+  for (const std::string name :
+       {"tokenizer.json", "tokenizer_config.json", "generation_config.json"}) {
+    CHECK(file_text(saved + "/" + name) == file_text(copy.path() + "/" + name));
+  }
+  const Pretrained again = Pretrained::open(saved);
+  CHECK(again.stop_tokens() == file.stop_tokens());
+  CHECK(again.tokenizer().encode("to me") == file.tokenizer().encode("to me"));
+  again.save(again.decoder(), saved);  // onto itself
+  CHECK(file_text(saved + "/tokenizer.json") == file_text(copy.path() + "/tokenizer.json"));
+  write("generation_config.json", "{\"eos_token_id\":-1}");
+  CHECK(thrown_by([&] { copy.open(); })
+            .starts_with("FormatError: Pretrained: expected an integer "
+                         "eos_token_id from 0"));
+}
+
 TEST_CASE("pretrained: a tensor of a dtype that sash lacks is named") {
   const Copy copy("llama", false, [](StateDict&) {});
   const std::string path = copy.path() + "/model.safetensors";
@@ -298,7 +329,8 @@ TEST_CASE("pretrained: a tensor of a dtype that sash lacks is named") {
   const Pretrained file = copy.open();
   CHECK(thrown_by([&] { file.decoder(); }) ==
         "NotImplemented: load_safetensors: sash cannot read 'model.norm.weight' of dtype U32, only "
-        "F32, F64, F16, BF16, I32, I64, U8 and BOOL (other tensors of the file by "
-        "load_safetensors_tensor); in '" +
+        "F32, F64, F16, BF16, I32, I64, U8 and BOOL (as int64 with IntegerCast::widen; other "
+        "tensors of the "
+        "file by load_safetensors_tensor); in '" +
             copy.path() + "'");
 }

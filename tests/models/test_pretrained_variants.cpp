@@ -8,6 +8,7 @@
 #include <sash/tensor/factories.h>
 #include <sash/tensor/io/safetensors.h>
 
+#include <cmath>
 #include <fstream>
 #include <iterator>
 
@@ -198,4 +199,49 @@ TEST_CASE("pretrained: options that a config.json leaves out, or that have no ef
   CHECK(thrown_by([&] { read("llama", scaled); }) ==
         "NotImplemented: test: sash has no partial_rotary_factor with scaled positions in 'llama'");
   CHECK(read("phi3", scaled).attention[0].rotary->dim == 4);
+}
+
+TEST_CASE("pretrained: the factors of YaRN") {
+  const auto scaling = [](const std::string& parameters) {
+    return nn::read_config_json(
+               "test",
+               R"({"model_type":"qwen2","vocab_size":9,"hidden_size":8,"num_hidden_layers":1,)"
+               R"("num_attention_heads":2,"intermediate_size":8,"max_position_embeddings":64,)"
+               R"("rope_scaling":{"rope_type":"yarn","original_max_position_embeddings":16,)" +
+                   parameters + "}}")
+        .model.attention[0]
+        .rotary->scaling;
+  };
+  CHECK(scaling(R"("factor":null)").factor == 4);
+  CHECK(scaling(R"("factor":8)").factor == 8);
+  CHECK(!scaling(R"("factor":8,"mscale":0.7)").attention_factor);
+  CHECK(!scaling(R"("factor":8,"mscale":0.7,"mscale_all_dim":0)").attention_factor);
+  CHECK(!scaling(R"("factor":8,"attention_factor":null)").attention_factor);
+  CHECK(scaling(R"("factor":8,"mscale":1,"mscale_all_dim":1)").attention_factor == 1);
+  CHECK(scaling(R"("factor":1,"mscale":3,"mscale_all_dim":1)").attention_factor == 1);
+  const std::string both = R"("factor":null,"mscale":0.7,"mscale_all_dim":0.2)";
+  CHECK(*scaling(both).attention_factor ==
+        doctest::Approx((0.07 * std::log(4.0) + 1) / (0.02 * std::log(4.0) + 1)).epsilon(1e-12));
+  CHECK(scaling(both + R"(,"attention_factor":1.5)").attention_factor == 1.5);
+}
+
+TEST_CASE("pretrained: RoBERTa whose positions or head are not the usual") {
+  const auto read = [](const std::string& more, const std::string& act = "gelu") {
+    return nn::read_config_json(
+        "test",
+        R"({"hidden_act":")" + act +
+            R"(","model_type":"roberta","vocab_size":9,"hidden_size":8,"num_hidden_layers":1,)"
+            R"("num_attention_heads":2,"intermediate_size":8,"type_vocab_size":1)" +
+            more + "}");
+  };
+  CHECK(read(R"(,"max_position_embeddings":514)").model.max_positions == 512);
+  CHECK(read(R"(,"max_position_embeddings":3)", "relu").model.mlp == nn::MlpKind::relu);
+  CHECK(thrown_by([&] { read(R"(,"max_position_embeddings":514,"pad_token_id":0)"); }) ==
+        "NotImplemented: test: sash has no pad_token_id 0");
+  CHECK(thrown_by([&] { read(R"(,"max_position_embeddings":2)"); }) ==
+        "FormatError: test: expected an integer max_position_embeddings from 3 to 2147483647, got "
+        "2");
+  CHECK(thrown_by([&] {
+          read(R"(,"max_position_embeddings":9,"architectures":["RobertaForMaskedLM"])", "relu");
+        }) == "NotImplemented: test: sash has no hidden_act \"relu\"");
 }

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Writes the folder checkpoints/: tiny models with random weights as transformers saves them, and as
-llama.cpp's converter writes two of them, and `<name>.safetensors` with the `logits` (of a model
-without a head, its last states) of `tokens`. Needs torch, transformers 5 and gguf.
+llama.cpp's converter writes three of them, and `<name>.safetensors` with the `logits` (of a model
+without a head, its last states) of `tokens`. Needs torch, transformers 5 and gguf. With names as
+arguments, only these are written.
 """
 
 import json
 import pathlib
 import shutil
+import sys
 
 import gguf
 import torch
@@ -28,6 +30,7 @@ COMMON = dict(
     eos_token_id=None,
 )
 GROUPED = COMMON | dict(num_key_value_heads=2)
+ROBERTA = COMMON | dict(pad_token_id=1, type_vocab_size=1, layer_norm_eps=1e-5)
 SLIDING, FULL = "sliding_attention", "full_attention"
 
 
@@ -125,6 +128,17 @@ MODELS = {
     ),
     "bert": lambda: hf.BertForMaskedLM(hf.BertConfig(**COMMON)),
     "bert_model": lambda: hf.BertModel(hf.BertConfig(**COMMON), add_pooling_layer=True),
+    "qwen2": lambda: hf.Qwen2ForCausalLM(
+        hf.Qwen2Config(
+            **GROUPED,
+            use_sliding_window=True,
+            sliding_window=5,
+            max_window_layers=1,
+            rope_parameters=YARN | {"factor": None, "mscale": 1.0, "mscale_all_dim": 0.4},
+        )
+    ),
+    "roberta": lambda: hf.RobertaForMaskedLM(hf.RobertaConfig(**ROBERTA)),
+    "roberta_model": lambda: hf.RobertaModel(hf.RobertaConfig(**ROBERTA), add_pooling_layer=True),
 }
 
 
@@ -134,6 +148,8 @@ def randomize(model):
         for name, p in model.named_parameters():
             noise = torch.randn_like(p)
             p.copy_(p + 0.2 * noise if p.dim() == 1 else 0.3 * noise)
+            if model.config.model_type == "roberta" and "position_embeddings" in name:
+                p[:2] = 0  # which no token has
 
 
 def permuted(weight, heads):
@@ -186,6 +202,7 @@ def write_gguf(name, model, architecture):
     writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     gemma = architecture == "gemma3"
+    pairs = architecture == "llama"
     if gemma:
         writer.add_key_length(config.head_dim)
         writer.add_value_length(config.head_dim)
@@ -197,9 +214,9 @@ def write_gguf(name, model, architecture):
     for key, value in model.state_dict().items():
         if key == "lm_head.weight" and config.tie_word_embeddings:
             continue
-        if not gemma and ".q_proj." in key:
+        if pairs and ".q_proj." in key:
             value = permuted(value, config.num_attention_heads)
-        if not gemma and ".k_proj." in key:
+        if pairs and ".k_proj." in key:
             value = permuted(value, config.num_key_value_heads)
         if gemma and "norm" in key:
             value = value + 1
@@ -229,11 +246,15 @@ def write_tokenizer(name, kind, tokens):
 
 
 def main():
-    shutil.rmtree(FOLDER, ignore_errors=True)
-    FOLDER.mkdir()
+    wanted = set(sys.argv[1:])
+    if not wanted:
+        shutil.rmtree(FOLDER, ignore_errors=True)
+    FOLDER.mkdir(exist_ok=True)
     torch.manual_seed(3)
-    tokens = torch.randint(VOCAB, (2, LENGTH))
+    tokens = torch.randint(2, VOCAB, (2, LENGTH))  # no padding of RoBERTa
     for name, make in MODELS.items():
+        if wanted and name not in wanted:
+            continue
         model = make().float().eval()
         randomize(model)
         # Two of them in several files.
@@ -241,8 +262,10 @@ def main():
         model.save_pretrained(FOLDER / name, max_shard_size=shards)
         (FOLDER / name / "generation_config.json").unlink(missing_ok=True)
         write_expected(name, model, tokens)
-    write_tokenizer("llama", "BPE", ["?", *" \netaoinshrdlucmfwypvb"])
-    write_tokenizer("bert_model", "WordPiece", ["[UNK]", *"abcdefghijkl", *(f"##{c}" for c in "abcdefghij")])
+    if not wanted or "llama" in wanted:
+        write_tokenizer("llama", "BPE", ["?", *" \netaoinshrdlucmfwypvb"])
+    if not wanted or "bert_model" in wanted:
+        write_tokenizer("bert_model", "WordPiece", ["[UNK]", *"abcdefghijkl", *(f"##{c}" for c in "abcdefghij")])
     gguf_models = {
         "llama": (hf.LlamaForCausalLM(hf.LlamaConfig(**GROUPED, rope_parameters=rope())), "llama"),
         "gemma3": (
@@ -258,8 +281,11 @@ def main():
             ),
             "gemma3",
         ),
+        "qwen2": (hf.Qwen2ForCausalLM(hf.Qwen2Config(**GROUPED, rope_parameters=rope())), "qwen2"),
     }
     for name, (model, architecture) in gguf_models.items():
+        if wanted and f"gguf_{name}" not in wanted:
+            continue
         model = model.float().eval()
         randomize(model)
         write_gguf(f"gguf_{name}", model, architecture)

@@ -41,12 +41,12 @@ def main():
     writer.add_float64("a.float64", 0.1)
     expected = {}
     values = random.normal(size=(3, 64)).astype(numpy.float32)
-    for kind in (T.F32, T.F16, T.BF16, T.Q8_0, T.Q4_0, T.Q4_1):
+    for kind in (T.F32, T.F16, T.BF16, T.Q8_0, T.Q4_0, T.Q4_1, T.Q5_0, T.Q5_1):
         data = gguf.quants.quantize(values, kind)
         name = kind.name.lower()
         writer.add_tensor(name, data, raw_dtype=kind)
         expected[name] = gguf.quants.dequantize(data, kind).astype(numpy.float32)
-    for kind, halves in ((T.Q4_K, (0, 2)), (T.Q6_K, (208,))):
+    for kind, halves in ((T.Q4_K, (0, 2)), (T.Q5_K, (0, 2)), (T.Q6_K, (208,))):
         data = random_blocks(kind, 2, 2, halves)
         writer.add_tensor(kind.name.lower(), data, raw_dtype=kind)
         expected[kind.name.lower()] = gguf.quants.dequantize(data, kind).astype(numpy.float32)

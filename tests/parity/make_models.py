@@ -49,6 +49,9 @@ CONFIGS = {
                              high_freq_factor=4.0, original_max_position_embeddings=16))),
     "mistral": lambda: hf.MistralForCausalLM(hf.MistralConfig(
         **llama_like, num_hidden_layers=2, sliding_window=5, rope_parameters=rope(10000.0))),
+    "qwen2": lambda: hf.Qwen2ForCausalLM(hf.Qwen2Config(
+        **llama_like, num_hidden_layers=2, use_sliding_window=True, sliding_window=5,
+        layer_types=[FULL, SLIDING], rope_parameters=rope(1e6))),
     "qwen3": lambda: hf.Qwen3ForCausalLM(hf.Qwen3Config(
         **llama_like, num_hidden_layers=2, head_dim=8, use_sliding_window=True, sliding_window=5,
         layer_types=[SLIDING, FULL], rope_parameters=rope(1e6))),
@@ -85,8 +88,12 @@ CONFIGS = {
     "bert": lambda: hf.BertForMaskedLM(hf.BertConfig(
         **common, intermediate_size=24, num_hidden_layers=2, hidden_dropout_prob=0,
         attention_probs_dropout_prob=0)),
+    "roberta": lambda: hf.RobertaForMaskedLM(hf.RobertaConfig(
+        **common | dict(pad_token_id=1), intermediate_size=24, num_hidden_layers=2,
+        type_vocab_size=1, layer_norm_eps=1e-5, hidden_dropout_prob=0,
+        attention_probs_dropout_prob=0)),
 }
-ENCODERS = ("modernbert", "bert")
+ENCODERS = ("modernbert", "bert", "roberta")
 
 
 class Translator(torch.nn.Module):
@@ -122,7 +129,9 @@ TRANSLATOR_NAMES = [
 
 # Names of transformers, as regular expressions, and what they are in sash.
 NAMES = [
-    (r"^(model|transformer|bert)\.", ""),
+    (r"^(model|transformer|bert|roberta)\.", ""),
+    (r"^lm_head\.dense\b", "head_dense"),
+    (r"^lm_head\.layer_norm\b", "head_norm"),
     (r"^(embed_tokens|wte|embeddings\.tok_embeddings|embeddings\.word_embeddings)\b",
      "token_embedding"),
     (r"^(wpe|embeddings\.position_embeddings)\b", "position_embedding"),
@@ -176,6 +185,8 @@ def converted(family, tensors):
         key, tensor = renamed(family, name), tensor.detach().clone()
         if family == "gpt2" and tensor.dim() == 2 and "embedding" not in key and "head" not in key:
             tensor = tensor.T  # Conv1D has [in, out]
+        if family == "roberta" and key == "position_embedding.weight":
+            tensor = tensor[2:]  # which no token has
         if family == "gpt_oss" and ".mlp." in key:
             tensor = tensor[0].T if tensor.dim() == 3 else tensor[0]
             if "gate_up" in key:
@@ -221,7 +232,8 @@ def write(family, seed=7):
     torch.manual_seed(seed)
     model = CONFIGS[family]().float().train()
     randomize(family, model)
-    tokens = torch.randint(VOCAB, (2, LENGTH))
+    # RoBERTa gives token 1, its padding, no position.
+    tokens = torch.randint(2 if family == "roberta" else 0, VOCAB, (2, LENGTH))
     targets = torch.randint(VOCAB, (2, LENGTH))
     arguments = {}
     file = {"tokens": tokens}

@@ -107,12 +107,18 @@ class SASH_API AttentionMask {
   static AttentionMask bigbird(const BigBirdOptions& options = {});
   /// Tokens are the points of a grid of 1 to 3 axes, row-major. A point sees, along each axis, the
   /// `kernel` nearest coordinates that lie whole steps of `dilation` (1 if empty) from its own: at
-  /// borders the window is shifted, not cut; an even one has its extra coordinate before the point
-  /// (Hassani et al., "Neighborhood attention transformer", CVPR 2023; NATTEN). `ValueError`
-  /// unless kernel and dilation are positive, one for each axis, and kernel dilation <= extent.
+  /// borders the window is shifted, not cut; an even one has its extra coordinate before the point.
+  /// `stride` (1 if empty) such coordinates in a row share the window of the middle one of them (of
+  /// two, the later). On a `causal` axis (none if empty) a window ends at the own coordinate,
+  /// begins where that of the last of the `stride` coordinates does, and is cut at the border
+  /// (Hassani et al., "Neighborhood attention transformer", CVPR 2023, and "Generalized
+  /// neighborhood attention", 2025; NATTEN). `ValueError` unless 1 <= stride <= kernel, 1 <=
+  /// dilation and kernel dilation <= extent, each given for every axis.
   static AttentionMask neighborhood(const std::vector<int64_t>& extent,
                                     const std::vector<int64_t>& kernel,
-                                    const std::vector<int64_t>& dilation = {});
+                                    const std::vector<int64_t>& dilation = {},
+                                    const std::vector<int64_t>& stride = {},
+                                    const std::vector<bool>& causal = {});
   /// The pairs for which `visible` returns true. Called on the host when the mask is compiled, once
   /// per pair, for each head and batch if `extents` says so.
   static AttentionMask predicate(std::function<bool(const MaskIndex&)> visible,
@@ -134,7 +140,7 @@ class SASH_API AttentionMask {
   ///     symmetric_window:W        causal_window:KEYS     dilated_window:LEFT,RIGHT,DILATION
   ///     global:TOKEN,TOKEN,...    sinks:N                random_blocks:N,SEED[,BLOCK]
   ///     bigbird[:BLOCK,WINDOW,GLOBAL,RANDOM[,SEED]]      longformer:W,TOKEN,...
-  ///     neighborhood:AXES,EXTENT,...,KERNEL,...[,DILATION,...]
+  ///     neighborhood:AXES,EXTENT,...,KERNEL,...[,DILATION,...[,STRIDE,...[,CAUSAL (0, 1),...]]]
   ///
   /// At most 100 parentheses may be open at a time. `ValueError` naming the text (its first 60
   /// characters) and the place.

@@ -12,24 +12,22 @@ constexpr size_t kMostAxes = 3;
 
 /// An axis of the grid.
 struct Axis {
-  int64_t extent, kernel, dilation;
+  int64_t extent, kernel, dilation, stride, causal;
 
-  /// The first of the `kernel` coordinates that `at` sees; the others follow in steps of
-  /// `dilation`. Coordinates see those that lie whole steps away, of which the window is `kernel`
-  /// around the own one, shifted where it would leave the axis.
-  int64_t first(int64_t at) const {
-    const int64_t phase = at % dilation, count = (extent - phase + dilation - 1) / dilation;
-    const int64_t start = std::min(at / dilation - kernel / 2, count - kernel);
-    return std::max<int64_t>(start, 0) * dilation + phase;
-  }
-  bool sees(int64_t at, int64_t other) const {
-    const int64_t distance = other - first(at);
-    return distance >= 0 && distance % dilation == 0 && distance / dilation < kernel;
-  }
-  /// The coordinates between which those lie that `at` sees.
+  /// The range of coordinates that `at` sees: from its first on, in steps of `dilation`. Only
+  /// coordinates whole steps away are counted. `stride` neighbours share the window of their
+  /// leader: the one in their middle, of two the later one, or on a causal axis the last one. A
+  /// window is shifted where it would leave the axis; a causal one is cut, and ends at `at`.
   IndexRange hull(int64_t at) const {
-    const int64_t start = first(at);
-    return {start, start + (kernel - 1) * dilation + 1};
+    const int64_t phase = at % dilation, count = (extent - phase + dilation - 1) / dilation;
+    const int64_t own = at / dilation;
+    const int64_t middle = causal ? stride - 1 : stride / 2;
+    const int64_t leader = std::min(own / stride * stride + middle, count - 1);
+    const int64_t start =
+        causal ? leader - kernel + 1 : std::min(leader - kernel / 2, count - kernel);
+    const int64_t first = std::max<int64_t>(start, 0);
+    const int64_t last = causal ? own : first + kernel - 1;
+    return {first * dilation + phase, last * dilation + phase + 1};
   }
 };
 
@@ -52,11 +50,16 @@ class NeighborhoodRule final : public MaskRule {
   }
   uint64_t row_bits(MaskHead, int64_t query, int64_t key) const override {
     const Point at = point_of(query);
+    std::array<IndexRange, kMostAxes> seen{};
+    for (size_t i = 0; i < axes_.size(); ++i) seen[i] = axes_[i].hull(at[i]);
     uint64_t bits = 0;
     for (int64_t n = 0; n < std::min<int64_t>(64, tokens_ - key); ++n) {
       const Point other = point_of(key + n);
       bool sees = true;
-      for (size_t i = 0; i < axes_.size() && sees; ++i) sees = axes_[i].sees(at[i], other[i]);
+      for (size_t i = 0; i < axes_.size() && sees; ++i) {
+        sees = other[i] >= seen[i].first && other[i] < seen[i].past &&
+               (other[i] - at[i]) % axes_[i].dilation == 0;
+      }
       bits |= uint64_t{sees} << n;
     }
     return bits;
@@ -113,7 +116,12 @@ class Neighborhood final : public MaskPart {
 
   std::string text() const override {
     std::string text = "neighborhood:" + std::to_string(axes_.size());
-    for (const auto member : {&Axis::extent, &Axis::kernel, &Axis::dilation}) {
+    const bool plain = std::all_of(axes_.begin(), axes_.end(), [](const Axis& axis) {
+      return axis.stride == 1 && !axis.causal;
+    });
+    for (const auto member :
+         {&Axis::extent, &Axis::kernel, &Axis::dilation, &Axis::stride, &Axis::causal}) {
+      if (plain && member == &Axis::stride) break;
       for (const Axis& axis : axes_) text += "," + std::to_string(axis.*member);
     }
     return text;
@@ -136,23 +144,34 @@ class Neighborhood final : public MaskPart {
 
 AttentionMask AttentionMask::neighborhood(const std::vector<int64_t>& extent,
                                           const std::vector<int64_t>& kernel,
-                                          const std::vector<int64_t>& dilation) {
+                                          const std::vector<int64_t>& dilation,
+                                          const std::vector<int64_t>& stride,
+                                          const std::vector<bool>& causal) {
   const size_t rank = extent.size();
-  const bool each = kernel.size() == rank && (dilation.empty() || dilation.size() == rank);
+  bool each = kernel.size() == rank;
+  for (const size_t given : {dilation.size(), stride.size(), causal.size()}) {
+    each = each && (given == 0 || given == rank);
+  }
   if (rank < 1 || rank > kMostAxes || !each) {
-    throw ValueError(kMask, "a grid of 1 to 3 axes, with a kernel and a dilation for each",
-                     std::to_string(rank) + ", " + std::to_string(kernel.size()) + " and " +
-                         std::to_string(dilation.size()));
+    throw ValueError(kMask,
+                     "a grid of 1 to 3 axes, with a kernel for each, and a dilation, a stride and "
+                     "causal for each or none",
+                     std::to_string(rank) + ", " + std::to_string(kernel.size()) + ", " +
+                         std::to_string(dilation.size()) + ", " + std::to_string(stride.size()) +
+                         " and " + std::to_string(causal.size()));
   }
   std::vector<Axis> axes;
   for (size_t i = 0; i < rank; ++i) {
-    const Axis axis{extent[i], kernel[i], dilation.empty() ? 1 : dilation[i]};
-    const bool fits = axis.kernel >= 1 && axis.dilation >= 1 && axis.extent <= (1 << 20) &&
+    const Axis axis{extent[i], kernel[i], dilation.empty() ? 1 : dilation[i],
+                    stride.empty() ? 1 : stride[i], !causal.empty() && causal[i]};
+    const bool fits = axis.kernel >= 1 && axis.dilation >= 1 && axis.stride >= 1 &&
+                      axis.stride <= axis.kernel && axis.extent <= (1 << 20) &&
                       axis.kernel <= axis.extent / axis.dilation;
     if (!fits) {
-      throw ValueError(kMask, "1 <= kernel, 1 <= dilation and kernel dilation <= extent <= 2^20",
-                       std::to_string(axis.kernel) + ", " + std::to_string(axis.dilation) +
-                           " and " + std::to_string(axis.extent));
+      throw ValueError(kMask,
+                       "1 <= stride <= kernel, 1 <= dilation and kernel dilation <= extent <= 2^20",
+                       std::to_string(axis.stride) + ", " + std::to_string(axis.kernel) + ", " +
+                           std::to_string(axis.dilation) + " and " + std::to_string(axis.extent));
     }
     axes.push_back(axis);
   }

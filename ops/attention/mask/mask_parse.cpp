@@ -123,15 +123,18 @@ class Parser {
       return AttentionMask::symmetric_window(number(0)) | AttentionMask::global(from(1));
     }
     if (name == "neighborhood") {
-      wants(3, 10);
+      wants(3, 16);
       const auto axes = static_cast<size_t>(std::clamp<int64_t>(number(0), 1, 3));
-      if (numbers.size() != 1 + 3 * axes) wants(1 + 2 * axes, 1 + 2 * axes);
+      const bool whole = (numbers.size() - 1) % axes == 0;
+      wants(1 + 2 * axes, whole ? 1 + 5 * axes : 1 + 2 * axes);
       const auto part = [&](size_t i) {
         std::vector<int64_t> values = from(1 + i * axes);
         values.resize(std::min(values.size(), axes));
         return values;
       };
-      return AttentionMask::neighborhood(part(0), part(1), part(2));
+      const std::vector<int64_t> causal = part(4);
+      return AttentionMask::neighborhood(part(0), part(1), part(2), part(3),
+                                         std::vector<bool>(causal.begin(), causal.end()));
     }
     if (name == "bigbird") {
       if (numbers.empty()) return AttentionMask::bigbird();
