@@ -56,7 +56,7 @@ TEST_CASE("train_transformer: wrong arguments are refused before the first step"
       {{"--resume", runs.saved, "--lr", "0.1"},
        "expected --steps or --text with --resume and --lr, got neither"},
       {{"--resume", runs.saved, "--dropout", "0.1"}, "with --resume and --dropout, got neither"},
-      {{"--resume", runs.text}, "in '" + runs.text + "'"}};
+      {{"--resume", runs.text}, "'" + runs.text + "' is text"}};
   for (const auto& [arguments, expected] : cases) {
     const std::string& complaint = expected;
     CAPTURE(complaint);
