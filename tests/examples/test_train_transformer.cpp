@@ -337,7 +337,8 @@ TEST_CASE("train_transformer: --keep makes a folder of checkpoints, and --resume
     CHECK(fs::exists(runs.saved + "/" + name + ".safetensors"));
   }
   CHECK(!fs::exists(runs.saved + "/step-00000002.safetensors"));
-  contains(runs.run(runs.fresh(5) + keep).err, "expected resume, or a folder without checkpoints");
+  contains(runs.run(runs.fresh(5) + keep).err,
+           "expected a save folder without checkpoints of another run, got");
   REQUIRE(runs.run({"--resume", runs.saved, "--steps", "7", "--generate", "0"}).code == 0);
   CHECK(step_of(runs.saved + "/step-00000007.safetensors") == 7);
   CHECK(fs::exists(runs.saved + "/step-00000005.safetensors"));  // as many as before
