@@ -99,7 +99,8 @@ if(BUILD_SHARED_LIBS)
   target_link_options(sash_cuda PRIVATE LINKER:-soname,libsash_cuda.so)
   set_target_properties(sash_cuda PROPERTIES INSTALL_RPATH "$ORIGIN"
                         BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH_USE_LINK_PATH ON)
-  install(TARGETS sash_cuda LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT cuda)
+  install(TARGETS sash_cuda OPTIONAL LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}"
+          COMPONENT cuda)
 else()
   set(sash_cuda_target sash)
   target_sources(sash PRIVATE ${SASH_CUDA_SOURCES})

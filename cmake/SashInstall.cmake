@@ -13,11 +13,13 @@ foreach(target IN LISTS SASH_LEVEL_TARGETS)
           COMPONENT core NAMELINK_SKIP)
 endforeach()
 install(EXPORT sashTargets NAMESPACE sash:: DESTINATION "${sash_package_dir}" COMPONENT dev)
-# Each part has export files of its own, which sashConfig.cmake reads where the part is installed.
+# After a build of some targets, what was built is installed: the other parts, plug-ins and the command
+# are OPTIONAL. Each part has export files of its own, which sashConfig.cmake reads where the part is installed.
 foreach(part IN LISTS SASH_PARTS)
   install(TARGETS sash_${part} EXPORT sash_${part}
           LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT ${part} NAMELINK_COMPONENT dev
-          ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT dev)
+          OPTIONAL
+          ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT dev OPTIONAL)
   install(EXPORT sash_${part} NAMESPACE sash:: DESTINATION "${sash_package_dir}" COMPONENT dev)
 endforeach()
 string(JOIN ", " sash_parts_text ${SASH_PARTS})
@@ -82,6 +84,9 @@ if(PROJECT_IS_TOP_LEVEL)
   set(components core dev)
   if(BUILD_SHARED_LIBS)
     list(APPEND components ${SASH_PARTS})
+    if(TARGET sash_mpi)
+      list(APPEND components mpi)
+    endif()
   endif()
   set(no_cuda "this build has no CUDA backend; SASH_CUDA=ON makes one")
   if(SASH_HAS_CUDA AND BUILD_SHARED_LIBS)
@@ -99,5 +104,15 @@ if(PROJECT_IS_TOP_LEVEL)
       message(FATAL_ERROR \"sash: this build has the components ${listed}, but no \"
                           \"'\${CMAKE_INSTALL_COMPONENT}'\")
     endif()" ALL_COMPONENTS)
+  foreach(component IN LISTS components)
+    if(TARGET sash_${component})
+      install(CODE "
+    if(CMAKE_INSTALL_COMPONENT STREQUAL \"${component}\" AND
+       NOT EXISTS \"$<TARGET_FILE:sash_${component}>\")
+      message(FATAL_ERROR \"sash: the component ${component} is not built; the target is \"
+                          \"sash_${component}\")
+    endif()" ALL_COMPONENTS)
+    endif()
+  endforeach()
   include(SashPackages)
 endif()

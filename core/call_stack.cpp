@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -80,6 +81,37 @@ std::string demangled(const char* symbol) {
   return status == 0 ? text.get() : symbol;
 }
 
+// Without what stands in brackets of this kind; "->", ">=" and the like are no brackets.
+std::string without(const std::string& text, char open, char close) {
+  constexpr std::string_view kOperator = "operator";
+  std::string kept;
+  int depth = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (depth == 0 && kept.ends_with(kOperator) && (text[i] == '<' || text[i] == '>')) {
+      while (i < text.size() && std::strchr("<=>", text[i])) kept += text[i++];
+    } else if (depth == 0 && kept.ends_with(kOperator) && text.compare(i, 2, "()") == 0) {
+      kept += "()";
+      i += 2;
+    }
+    if (i == text.size()) break;
+    const bool arrow = text[i] == '>' && i > 0 && text[i - 1] == '-';
+    if (text[i] == close && depth > 0 && !arrow) {
+      --depth;
+    } else if (text[i] == open) {
+      ++depth;
+    } else if (depth == 0) {
+      kept += text[i];
+    }
+  }
+  return kept;
+}
+
+void erase_all(std::string& text, std::string_view part) {
+  for (size_t at = text.find(part); at != text.npos; at = text.find(part)) {
+    text.erase(at, part.size());
+  }
+}
+
 std::string file_name(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 
 // Finds the text of a return address, and remembers it.
@@ -107,7 +139,7 @@ class Symbols {
     const uintptr_t offset = address - map->l_addr;
     const char* symbol = table->second.find(offset);
     if (!symbol) symbol = info.dli_sname;
-    if (symbol) return demangled(symbol);
+    if (symbol) return plain_name(symbol);
     char place[32];
     std::snprintf(place, sizeof place, "+0x%zx", static_cast<size_t>(offset));
     return "unknown function at " + file_name(info.dli_fname ? info.dli_fname : path) + place;
@@ -118,6 +150,26 @@ class Symbols {
 };
 
 }  // namespace
+
+std::string plain_name(const char* symbol) {
+  std::string text = demangled(symbol);
+  erase_all(text, "(anonymous namespace)::");
+  erase_all(text, "[abi:cxx11]");
+  if (const size_t clone = text.find(" [clone"); clone != text.npos) text.resize(clone);
+  const std::string whole = without(text, '(', ')');
+  text = without(whole, '<', '>');
+  erase_all(text, " const");
+  text.erase(text.find_last_not_of(' ') + 1);
+  const size_t space = text.rfind(' ');  // after the type of the result
+  const bool converts = text.find("operator ") != text.npos;
+  if (space != text.npos && !converts) text.erase(0, space + 1);
+  while (text.starts_with('*') || text.starts_with('&')) text.erase(0, 1);
+  // A std::function may have the user's lambda inlined.
+  const size_t lambda = text.starts_with("std::") ? whole.find("{lambda") : text.npos;
+  if (lambda == text.npos) return text;
+  const size_t before = whole.find_last_of(" <,(&*", lambda);
+  return whole.substr(before + 1, whole.find('}', lambda) - before);
+}
 
 std::string call_stack() {
   static std::mutex mutex;
@@ -131,7 +183,7 @@ std::string call_stack() {
   std::string text;
   for (auto frame = caller == end ? frames.begin() : caller; frame != end; ++frame) {
     const std::string& function = symbols.at(*frame);
-    text += "\n    " + function;
+    if (!function.starts_with("std::")) text += "\n    " + function;
     if (function == "main") break;
   }
   return text;

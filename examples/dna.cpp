@@ -62,8 +62,8 @@ struct Tagger : nn::Module {
       : encoder(register_module<nn::Encoder>(
             "encoder", nn::TransformerConfig{.vocab = kTokens,
                                              .dim = 64,
-                                             .layers = 2,
                                              .heads = 4,
+                                             .layers = 2,
                                              .attention = {{mask, nn::RotaryOptions{}}},
                                              .head = nn::HeadKind::none})),
         head(register_module<nn::Linear>("head", 64, 2)) {}

@@ -24,7 +24,7 @@ struct Settings {
   int64_t count = 200, window = 0, sinks = 4;
   int threads = 0;
   bool raw = false, ids = false, prompt_ids = false, no_stop = false;
-  nn::GenerateOptions options{.repetition_penalty = 1.1, .temperature = 0.2, .top_p = 0.9};
+  nn::GenerateOptions options{.temperature = 0.2, .top_p = 0.9, .repetition_penalty = 1.1};
 };
 
 void add_options(CLI::App& app, Settings& s) {

@@ -34,11 +34,8 @@ nn::data::SequenceDataset texts(int64_t count, uint64_t seed) {
 
 struct Classifier : nn::ModuleOf<Classifier> {
   nn::Encoder& encoder = register_module<nn::Encoder>(
-      "encoder", nn::TransformerConfig{.vocab = kLetters + 1,
-                                       .dim = 32,
-                                       .layers = 2,
-                                       .attention = {{.rotary = nn::RotaryOptions{}}},
-                                       .head = nn::HeadKind::none});
+      "encoder", nn::TransformerConfig{
+                     .vocab = kLetters + 1, .dim = 32, .layers = 2, .head = nn::HeadKind::none});
   nn::Linear& head = register_module<nn::Linear>("head", 32, kLetters);
 
   // Logits [B, letters] of tokens [1, N] with cu_seqlens [B + 1].

@@ -14,11 +14,7 @@ namespace {
 constexpr int64_t kNumbers = 32;      // distinct numbers
 constexpr int64_t kStart = kNumbers;  // what the decoder reads first
 
-const nn::TransformerConfig kConfig{.vocab = kStart + 1,
-                                    .dim = 64,
-                                    .layers = 2,
-                                    .heads = 4,
-                                    .attention = {{.rotary{nn::RotaryOptions{}}}}};
+const nn::TransformerConfig kConfig{.vocab = kStart + 1, .dim = 64, .heads = 4, .layers = 2};
 
 // What the decoder reads while it is trained: kStart, then all but the last of the sorted numbers.
 Tensor shifted(const Tensor& sorted) {

@@ -8,11 +8,11 @@ namespace sash::optim {
 
 struct MuonOptions {
   double lr = 1e-3;
+  double weight_decay = 0.1;
   double momentum = 0.95;
   bool nesterov = true;
   int64_t ns_steps = 5;  ///< of the Newton-Schulz iteration
-  double weight_decay = 0.1;
-  double beta1 = 0.9;  ///< of the groups that AdamW trains, like the next two
+  double beta1 = 0.9;    ///< of the groups that AdamW trains, like the next two
   double beta2 = 0.999;
   double eps = 1e-8;
   bool master_weights = false;  ///< see `Optimizer`, also for the next

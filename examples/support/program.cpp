@@ -1,18 +1,111 @@
 #include "program.h"
 
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
+#include <numeric>
+#include <sstream>
+#include <utility>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 
 namespace {
 
+int columns_of(std::FILE* terminal) {
+  winsize size{};
+  if (::ioctl(::fileno(terminal), TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
+  int columns = 0;
+  const char* const text = std::getenv("COLUMNS");
+  return text && read_number(text, columns) && columns > 0 ? columns : 80;
+}
+
+// Breaks a line of help between words. What follows stands below the description.
+std::string wrapped(std::string line, size_t columns) {
+  const size_t start = line.find_first_not_of(' ');
+  const size_t gap = line.find("  ", start);
+  size_t indent = start == line.npos || gap == line.npos ? start : line.find_first_not_of(' ', gap);
+  if (indent == line.npos || indent + 20 > columns) indent = 4;
+  std::string text;
+  while (line.size() > columns) {
+    size_t end = line.rfind(' ', columns);
+    if (end == line.npos || end <= indent) end = line.find(' ', std::max(columns, indent + 1));
+    if (end == line.npos) break;
+    text += line.substr(0, end) + '\n';
+    line = std::string(indent, ' ') + line.substr(end + 1);
+  }
+  return text + line + '\n';
+}
+
+void print_help(const CLI::App& app) {
+  std::istringstream help(app.help());
+  const auto columns = static_cast<size_t>(std::max(columns_of(stdout), 40));
+  for (std::string line; std::getline(help, line);) {
+    std::fputs(wrapped(line, columns).c_str(), stdout);
+  }
+}
+
+// Edits of a letter that lead from one word to the other (Levenshtein, 1965).
+size_t distance(const std::string& a, const std::string& b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 0; i < a.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i + 1);
+    for (size_t j = 0; j < b.size(); ++j) {
+      const size_t kept = diagonal + (a[i] != b[j]);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({kept, row[j] + 1, row[j + 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+// The flag or subcommand that a word was meant to be; empty if none is near.
+std::string nearest(const CLI::App& app, const std::string& word) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
+  std::string best;
+  size_t least = word.size() / 3 + 2;
+  for (const std::string& name : names) {
+    const size_t edits = distance(word, name);
+    if (edits < least) best = name;
+    least = std::min(least, edits);
+  }
+  return best;
+}
+
+int refuse_extras(const CLI::App& app) {
+  const auto chosen = app.get_subcommands();
+  const CLI::App& parsed = chosen.empty() ? app : *chosen[0];
+  for (const std::string& word : app.remaining(true)) {
+    if (!word.starts_with("-") && !chosen.empty()) continue;
+    const std::string name = word.substr(0, word.find('='));
+    const std::string meant = nearest(parsed, name);
+    std::fprintf(stderr, "error: there is no %s%s\nRun with --help for more information.\n",
+                 name.c_str(), meant.empty() ? "" : ("; did you mean " + meant + "?").c_str());
+    return 1;
+  }
+  return -1;
+}
+
 int parse_and_run(CLI::App& app, int argc, char** argv, const std::function<int()>& program) {
   try {
     app.parse(argc, argv);
     return program();
+  } catch (const CLI::CallForHelp&) {
+    print_help(app);
+    return 0;
+  } catch (const CLI::ExtrasError& error) {
+    return refuse_extras(app) == 1 ? 1 : (app.exit(error), 1);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 1;
   } catch (const std::exception& error) {

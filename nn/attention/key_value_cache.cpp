@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "../../ops/checks.h"
+#include "../../ops/index/gather.h"
 #include "../../ops/shape/concat.h"
 #include "../../tensor/autograd/grad_mode.h"
 #include "../../tensor/factories.h"
@@ -94,6 +95,15 @@ void KeyValueCache::extend() {
   const NoGradGuard no_grad;
   reserve(1, k_, v_);
   ++length_;
+}
+
+void KeyValueCache::reorder(const std::vector<int64_t>& rows) {
+  if (!k_.defined()) return;
+  const NoGradGuard no_grad;
+  const Tensor index = tensor(rows, {static_cast<int64_t>(rows.size())}, {.device = k_.device()});
+  Tensor keys = index_select(k_, 0, index), values = index_select(v_, 0, index);
+  k_ = std::move(keys);
+  v_ = std::move(values);
 }
 
 void KeyValueCache::clear() {

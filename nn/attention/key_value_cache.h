@@ -43,6 +43,9 @@ class SASH_API KeyValueCache {
   /// Makes room for one more token and counts it, for `attention_step`, which writes its key and
   /// value to `keys` and `values`. `ValueError` if the cache is empty.
   void extend();
+  /// Row i becomes row `rows[i]`, as a beam search needs; there may be more or fewer rows than
+  /// before. `IndexError` for a row that there is not.
+  void reorder(const std::vector<int64_t>& rows);
   /// Drops all tokens and their memory.
   void clear();
 

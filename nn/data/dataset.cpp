@@ -1,5 +1,8 @@
 #include "dataset.h"
 
+#include <typeinfo>
+
+#include "../../core/call_stack.h"
 #include "../../ops/index/gather.h"
 #include "../../ops/random/randperm.h"
 #include "../../ops/shape/concat.h"
@@ -11,6 +14,28 @@ namespace {
 void check_index(const char* op, int64_t index, int64_t size) {
   if (index >= 0 && index < size) return;
   throw IndexError(op, "an index in [0, " + std::to_string(size) + ")", std::to_string(index));
+}
+
+// Throws unless two samples of a batch can be stacked.
+void check_alike(const Dataset& dataset, int64_t first, const Batch& a, int64_t second,
+                 const Batch& b) {
+  const auto of = [](int64_t index) { return " in sample " + std::to_string(index); };
+  const std::string op = plain_name(typeid(dataset).name()) + ".batch";
+  if (a.size() != b.size()) {
+    throw ShapeError(op, std::to_string(a.size()) + " tensors, as" + of(first),
+                     std::to_string(b.size()) + of(second));
+  }
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (!a[i].defined() || !b[i].defined() || a[i].shape() == b[i].shape()) continue;
+    ShapeError error(
+        op,
+        "tensor " + std::to_string(i) + " of shape " + to_string(a[i].shape()) + ", as" + of(first),
+        to_string(b[i].shape()) + of(second));
+    error.append(
+        "samples of several lengths are padded or packed by SequenceDataset, or by a batch() of "
+        "your own");
+    throw error;
+  }
 }
 
 void check_dataset(const char* op, const std::shared_ptr<const Dataset>& dataset) {
@@ -25,9 +50,7 @@ Batch Dataset::batch(std::span<const int64_t> indices) const {
   std::vector<Batch> samples;
   for (const int64_t index : indices) {
     samples.push_back(get(index));
-    if (samples.back().size() == samples.front().size()) continue;
-    throw ShapeError("Dataset::batch", std::to_string(samples.front().size()) + " tensors a sample",
-                     std::to_string(samples.back().size()) + " in sample " + std::to_string(index));
+    check_alike(*this, indices[0], samples.front(), index, samples.back());
   }
   Batch batch;
   for (size_t part = 0; !samples.empty() && part < samples.front().size(); ++part) {

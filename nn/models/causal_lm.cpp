@@ -32,8 +32,8 @@ TransformerConfig config_of(const CausalLMOptions& options) {
   if (options.learned_positions) check_positive("CausalLM", "context", options.context);
   return {.vocab = options.vocab,
           .dim = options.dim,
-          .layers = options.layers,
           .heads = options.heads,
+          .layers = options.layers,
           .kv_heads = options.kv_heads,
           .mlp_dim = options.feedforward.value_or(options.mlp_dim),
           .norm = NormKind::layer_norm,
@@ -47,6 +47,7 @@ TransformerConfig config_of(const CausalLMOptions& options) {
           .mlp = MlpKind::gelu,
           .mlp_bias = true,
           .max_positions = options.learned_positions ? options.context : 0,
+          .no_positions = !options.learned_positions,
           .tie_weights = options.tie_weights,
           .dropout = options.dropout,
           .attn_dropout = options.dropout};

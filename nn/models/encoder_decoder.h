@@ -8,6 +8,10 @@ namespace sash::nn {
 struct TransformerCache {
   std::vector<KeyValueCache> self{};  ///< of the target's tokens, one for each layer
   std::vector<CrossKeys> cross{};     ///< of the source, computed once
+
+  /// Row i of the target becomes row `rows[i]`, see `KeyValueCache::reorder`, and attends to that
+  /// row's source. `ValueError` if a mask hides parts of the sources.
+  SASH_API void reorder(const std::vector<int64_t>& rows);
 };
 
 /// An encoder, and a decoder that attends to its states: from a source text to a target text
@@ -33,6 +37,14 @@ class SASH_API Transformer : public ModuleOf<Transformer> {
 
   /// Runs the encoder, and starts an empty target.
   TransformerCache new_cache(const Tensor& source, const AttentionMask& source_mask = {});
+
+  /// At most `count` tokens of a target that starts with `prompt`, such as a token that marks the
+  /// start, chosen as `GenerateOptions` say. In evaluation mode, without recording; keys and values
+  /// are cached. Errors as `LanguageModel::generate`, and `ValueError` for an empty source or a
+  /// decoder without caches (`LanguageModel::can_cache`).
+  std::vector<int64_t> generate(const std::vector<int64_t>& source,
+                                const std::vector<int64_t>& prompt, int64_t count,
+                                const GenerateOptions& options = {});
 
   Encoder& encoder;
   Decoder& decoder;

@@ -3,6 +3,7 @@
 #include "../../tensor/autograd/grad_mode.h"
 #include "../../tensor/factories.h"
 #include "../eval_guard.h"
+#include "beam_search.h"
 #include "decode_step.h"
 
 namespace sash::nn {
@@ -31,17 +32,38 @@ void read(LanguageModel& model, Text& text, int64_t window, int64_t stride) {
   text.sampler.append(model.next_logits(tokens, caches).to_vector<double>());
 }
 
-// Whether the next token needs all tokens to be read again: there are no caches, the window is full
-// or, with the next token, longrope turns all keys by other angles.
-bool reads_anew(const LanguageModel& model, const Text& text, int64_t window) {
-  if (text.caches.empty()) return true;
-  const auto length = static_cast<int64_t>(text.sampler.text().size());
-  if (window > 0 && length - text.start > window) return true;
+// Whether longrope turns all keys by other angles if there is a token more.
+bool turns_all(const LanguageModel& model, const std::vector<KeyValueCache>& caches) {
   const std::vector<LayerAttention>& layers = model.config().attention;
   return std::any_of(layers.begin(), layers.end(), [&](const LayerAttention& layer) {
     return layer.rotary && layer.rotary->scaling.kind == RotaryScalingKind::longrope &&
-           layer.rotary->scaling.original_context == text.caches[0].length();
+           layer.rotary->scaling.original_context == caches[0].length();
   });
+}
+
+// Whether the next token needs all tokens to be read again.
+bool reads_anew(const LanguageModel& model, const Text& text, int64_t window) {
+  if (text.caches.empty()) return true;
+  const auto length = static_cast<int64_t>(text.sampler.text().size());
+  return (window > 0 && length - text.start > window) || turns_all(model, text.caches);
+}
+
+// The rows of the caches are the texts.
+BeamModel beams_of(LanguageModel& model, std::vector<KeyValueCache>& caches) {
+  const auto next = [&](const BeamModel::Texts& texts) {
+    const bool anew = caches.empty() || caches[0].length() == 0 || turns_all(model, caches);
+    if (anew) {
+      for (KeyValueCache& cache : caches) cache.clear();
+    }
+    std::vector<std::vector<KeyValueCache>*> read;
+    if (!caches.empty()) read.push_back(&caches);
+    return model.next_logits(newest_tokens(texts, anew, model.token_embedding.weight.device()),
+                             read);
+  };
+  const auto reorder = [&](const std::vector<int64_t>& from) {
+    for (KeyValueCache& cache : caches) cache.reorder(from);
+  };
+  return {next, reorder};
 }
 
 // A token more of each text. The likeliest are found where the logits are.
@@ -76,6 +98,13 @@ std::vector<std::vector<int64_t>> LanguageModel::generate_all(
     const auto number = static_cast<int64_t>(texts.size());
     texts.push_back({TokenSampler(op.c_str(), prompt, number, count, options),
                      can_cache() ? new_caches() : std::vector<KeyValueCache>()});
+  }
+  if (options.beams > 1) {
+    std::vector<std::vector<int64_t>> best;
+    for (size_t i = 0; i < texts.size(); ++i) {
+      best.push_back(beam_search(op, prompts[i], count, options, beams_of(*this, texts[i].caches)));
+    }
+    return best;
   }
   // Each prompt by itself, at once.
   for (Text& text : texts) {

@@ -20,6 +20,7 @@ void check_options(const char* op, const GenerateOptions& options) {
     throw ValueError(op, "a repetition_penalty above 0", to_text(options.repetition_penalty));
   }
   check_positive(op, "stride", options.stride);
+  check_positive(op, "number of beams", options.beams);
 }
 
 constexpr const char* kOp = "TokenSampler";
@@ -81,6 +82,29 @@ void check_prompt(const char* op, const std::vector<int64_t>& prompt, int64_t vo
   }
 }
 
+void penalize_repetition(std::vector<double>& logits, const std::vector<int64_t>& text,
+                         double penalty) {
+  if (penalty == 1) return;
+  check_prompt(kOp, text, static_cast<int64_t>(logits.size()));
+  std::vector<int64_t> seen = text;
+  std::sort(seen.begin(), seen.end());
+  seen.erase(std::unique(seen.begin(), seen.end()), seen.end());
+  for (const int64_t token : seen) {
+    double& logit = logits[static_cast<size_t>(token)];
+    logit = logit > 0 ? logit / penalty : logit * penalty;
+  }
+}
+
+void check_logits(std::span<const double> logits) {
+  if (logits.empty()) throw ValueError(kOp, "logits of at least one token", "none");
+  if (std::any_of(logits.begin(), logits.end(), [](double x) { return std::isnan(x); })) {
+    throw ValueError(kOp, "logits that are numbers", "NaN");
+  }
+  if (*std::max_element(logits.begin(), logits.end()) == -std::numeric_limits<double>::infinity()) {
+    throw ValueError(kOp, "a logit above -inf", "none");
+  }
+}
+
 TokenSampler::TokenSampler(const char* op, const std::vector<int64_t>& prompt, int64_t number,
                            int64_t count, const GenerateOptions& options)
     : options_(options),
@@ -119,24 +143,9 @@ void TokenSampler::push(int64_t token) {
 }
 
 int64_t TokenSampler::choose(std::vector<double>& logits) const {
-  if (logits.empty()) throw ValueError(kOp, "logits of at least one token", "none");
-  if (std::any_of(logits.begin(), logits.end(), [](double x) { return std::isnan(x); })) {
-    throw ValueError(kOp, "logits that are numbers", "NaN");
-  }
-  if (options_.repetition_penalty != 1) {
-    check_prompt(kOp, text_, static_cast<int64_t>(logits.size()));
-    std::vector<int64_t> seen = text_;
-    std::sort(seen.begin(), seen.end());
-    seen.erase(std::unique(seen.begin(), seen.end()), seen.end());
-    for (const int64_t token : seen) {
-      double& logit = logits[static_cast<size_t>(token)];
-      logit = logit > 0 ? logit / options_.repetition_penalty : logit * options_.repetition_penalty;
-    }
-  }
+  check_logits(logits);
+  penalize_repetition(logits, text_, options_.repetition_penalty);
   const auto likeliest = std::max_element(logits.begin(), logits.end());
-  if (*likeliest == -std::numeric_limits<double>::infinity()) {
-    throw ValueError(kOp, "a logit above -inf", "none");
-  }
   if (options_.temperature == 0) return likeliest - logits.begin();
   const double largest = *likeliest;
   Candidates left{std::vector<size_t>(logits.size()), std::move(logits)};

@@ -58,12 +58,11 @@ enum class HeadKind {
 struct LayerAttention {
   /// Decoders combine it with `AttentionMask::causal()`.
   AttentionMask mask{};
-  /// None: no rotation of queries and keys.
+  /// How queries and keys are rotated. None: they are not, if the model has other positions.
   std::optional<RotaryOptions> rotary{};
 };
 
-/// A transformer over tokens: one struct from GPT-2 to today's families. The defaults are Llama's,
-/// except that `attention` has no positions yet.
+/// A transformer over tokens: one struct from GPT-2 to today's families. The defaults are Llama's.
 ///
 ///     GPT-2       layer_norm 1e-5 with all biases, gelu_tanh, max_positions, tied
 ///     GPT-Neo     the same with qkv_bias = false, scale 1, attention {causal, causal_window(w)}
@@ -116,8 +115,8 @@ struct LayerAttention {
 struct TransformerConfig {
   int64_t vocab = 0;
   int64_t dim = 128;
-  int64_t layers = 4;
   int64_t heads = 4;
+  int64_t layers = 4;
   int64_t kv_heads = 0;  ///< 0 means heads
   int64_t head_dim = 0;  ///< 0 means dim / heads
   int64_t mlp_dim = 0;   ///< width of the MLP's hidden layer; 0 means 4 dim
@@ -148,7 +147,10 @@ struct TransformerConfig {
 
   double embedding_scale = 1;  ///< rounded to the embedding's dtype, as Gemma does
   int64_t max_positions = 0;   ///< learnt positions; 0: none
-  int64_t token_types = 0;     ///< of BERT's sentences; 0: none
+  /// Without `max_positions` and without `rotary` in any layer, all layers rotate with
+  /// `RotaryOptions()`. True: they do not, and only masks tell the model the order of tokens.
+  bool no_positions = false;
+  int64_t token_types = 0;  ///< of BERT's sentences; 0: none
   bool embedding_norm = false;
 
   HeadKind head = HeadKind::linear;

@@ -36,7 +36,13 @@ void check_heads(const char* op, const TransformerConfig& config) {
   }
 }
 
-const TransformerConfig& checked(const char* op, const TransformerConfig& config) {
+bool has_positions(const TransformerConfig& config) {
+  return config.max_positions > 0 ||
+         std::any_of(config.attention.begin(), config.attention.end(),
+                     [](const LayerAttention& layer) { return layer.rotary.has_value(); });
+}
+
+TransformerConfig checked(const char* op, TransformerConfig config) {
   check_positive(op, "vocab", config.vocab);
   check_positive(op, "dim", config.dim);
   check_positive(op, "number of layers", config.layers);
@@ -47,10 +53,16 @@ const TransformerConfig& checked(const char* op, const TransformerConfig& config
   check_not_negative(op, "logit_softcap", config.logit_softcap);
   if (!(config.norm_eps > 0)) throw ValueError(op, "norm_eps > 0", to_text(config.norm_eps));
   if (config.attention.empty()) throw ValueError(op, "attention of at least one layer", "none");
+  if (config.no_positions && has_positions(config)) {
+    throw ValueError(op, "no_positions, or max_positions or rotary in attention", "both");
+  }
   if (config.branches != Branches::sequential &&
       (config.norm_placement != NormPlacement::before || config.cross_attention)) {
     throw ValueError(op, "norms before the branches, and no cross attention, for parallel branches",
                      "others");
+  }
+  if (!config.no_positions && !has_positions(config)) {
+    for (LayerAttention& layer : config.attention) layer.rotary.emplace();
   }
   return config;
 }
@@ -100,7 +112,7 @@ TransformerStack::TransformerStack(const char* op, const TransformerConfig& conf
   }
   if (config.final_norm) norm = add_norm(*this, "norm", config);
   const int64_t head_dim = config.head_dim > 0 ? config.head_dim : config.dim / config.heads;
-  for (const LayerAttention& layer : config.attention) {
+  for (const LayerAttention& layer : config_.attention) {
     tables_.push_back(layer.rotary ? std::optional(RotaryTable(*layer.rotary, head_dim))
                                    : std::nullopt);
   }

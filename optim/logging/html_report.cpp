@@ -6,7 +6,11 @@
 #include "../../core/backend/backend.h"
 #include "../../core/error.h"
 #include "../../core/readable.h"
+#include "../../ops/elementwise/binary.h"
+#include "../../ops/elementwise/unary.h"
+#include "../../ops/reduce/reduce.h"
 #include "../../tensor/io/replacement_file.h"
+#include "../trainer/trainer.h"
 #include "clock.h"
 #include "mask_svg.h"
 #include "plot.h"
@@ -38,6 +42,10 @@ pre { font: 13px/1.4 ui-monospace, monospace; background: #f6f5f2; padding: 12px
 .facts div { font-size: 18px; font-weight: 600; }
 .facts span { display: block; font-size: 13px; font-weight: 400; color: #4a4741; }
 .figures { display: flex; flex-wrap: wrap; gap: 12px; align-items: flex-start; }
+.sections { display: grid; gap: 0 24px; grid-template-columns: 100%; }
+@media (min-width: 1240px) { .sections { grid-template-columns: 1fr 1fr; } }
+section { overflow-x: auto; }
+section:has(table), section:has(.figures) { grid-column: 1 / -1; }
 </style>
 )";
 
@@ -83,6 +91,11 @@ bool wants_log(const std::vector<plot::Series>& series) {
   return low > 0 && high > 30 * low;
 }
 
+/// Whether a figure was counted: loops of one's own may leave some at 0.
+bool is_set(const std::vector<double>& values) {
+  return std::any_of(values.begin(), values.end(), [](double value) { return value != 0; });
+}
+
 std::string curve(const std::vector<plot::Series>& series, const std::string& title,
                   const std::string& label, const std::string& unit = "") {
   return plot::lines(series, {.title = title,
@@ -120,12 +133,12 @@ void HtmlReport::on_step(const StepReport& report) {
   if (loss_.steps.empty()) start_ = last_ - report.seconds;
   const int64_t step = report.step;
   goal_ = report.steps;
-  tokens_ += report.tokens;
+  unit_ = report.unit();
+  counted_ += report.per_second() * report.seconds;
   loss_.add(step, report.loss);
   lr_.add(step, report.lr);
   grad_norm_.add(step, report.grad_norm);
-  const auto tokens = static_cast<double>(report.tokens);
-  if (report.seconds > 0) speed_.add(step, tokens / report.seconds);
+  if (report.per_second() > 0) speed_.add(step, report.per_second());
   const MemoryStats memory = backend(device_).memory_stats(device_);
   memory_.add(step, static_cast<double>(memory.current) / kMiB);
   peak_.add(step, static_cast<double>(memory.peak) / kMiB);
@@ -138,10 +151,13 @@ void HtmlReport::on_warning(const std::string& text) {
   warnings_ += "<li>after step " + step + ": " + plot::escape(text) + "</li>\n";
 }
 
-void HtmlReport::on_end(Trainer&) { write(); }
+void HtmlReport::on_end(Trainer& trainer) {
+  ending_ = trainer.ending();
+  write();
+}
 
 void HtmlReport::add_section(const std::string& title, const std::string& body) {
-  sections_ += "<h2>" + plot::escape(title) + "</h2>\n" + body;
+  sections_ += "<section>\n<h2>" + plot::escape(title) + "</h2>\n" + body + "</section>\n";
 }
 
 void HtmlReport::add_text(const std::string& title, const std::string& text) {
@@ -215,6 +231,21 @@ void HtmlReport::add_attention(const std::string& title, const Tensor& weights) 
               body + "</div>\n");
 }
 
+void HtmlReport::add_confusion_matrix(const std::string& title, const ConfusionMatrix& matrix,
+                                      const std::vector<std::string>& labels) {
+  const std::string numbers = matrix.to_string(labels);
+  const Tensor counts = matrix.matrix().to(DType::float64);
+  const Tensor shares = counts / clamp(counts.sum({1}, true), 1);
+  const std::string figure = plot::heat_map(shares, {.title = title,
+                                                     .x = {.label = "predicted"},
+                                                     .y = {.label = "target"},
+                                                     .value = "share of the target",
+                                                     .low = 0,
+                                                     .high = 1});
+  add_section(title, "<div class=\"figures\">\n" + figure + "<pre>" + plot::escape(numbers) +
+                         "</pre>\n</div>\n");
+}
+
 /// The figures of the whole run.
 std::string HtmlReport::facts() const {
   std::string body;
@@ -236,11 +267,12 @@ std::string HtmlReport::facts() const {
     }
     const double seconds = last_ - start_;
     add("time", duration(seconds));
-    if (seconds > 0) {
-      const double speed = static_cast<double>(tokens_) / seconds;
-      add("tokens or samples per s", speed < 1e4 ? text_of(speed) : text_of(speed / 1000) + "k");
+    if (seconds > 0 && counted_ > 0) {
+      const double speed = counted_ / seconds;
+      add(unit_ + " per s", speed < 1e4 ? text_of(speed) : text_of(speed / 1000) + "k");
     }
   }
+  if (!ending_.empty()) add("end", ending_);
   const auto peak = static_cast<double>(backend(device_).memory_stats(device_).peak);
   add("most memory in use", whole(peak / kMiB) + " MiB");
   add("device", to_string(device_) + ", " + backend(device_).description(device_));
@@ -265,20 +297,29 @@ std::string HtmlReport::curves() const {
   for (const auto& [name, values] : validation_) {
     if (name != "loss" && !metrics_.contains(name)) add(name, {});
   }
-  body += plot::lines({{.x = lr_.steps, .y = lr_.values}},
-                      {.title = "learning rate", .x = {.label = "step"}, .y = {.label = "rate"}});
-  body += curve(smoothed("", grad_norm_.steps, grad_norm_.values), "gradient norm", "norm");
-  body += curve(smoothed("", speed_.steps, speed_.values), "speed", "tokens or samples", "1/s");
-  body += curve({{.name = "after a step", .x = memory_.steps, .y = memory_.values},
-                 {.name = "most so far", .x = peak_.steps, .y = peak_.values}},
-                "memory in use", "memory", "MiB");
+  if (is_set(lr_.values)) {
+    body += plot::lines({{.x = lr_.steps, .y = lr_.values}},
+                        {.title = "learning rate", .x = {.label = "step"}, .y = {.label = "rate"}});
+  }
+  if (is_set(grad_norm_.values)) {
+    body += curve(smoothed("", grad_norm_.steps, grad_norm_.values), "gradient norm", "norm");
+  }
+  if (is_set(speed_.values)) {
+    body += curve(smoothed("", speed_.steps, speed_.values), "speed", unit_, "1/s");
+  }
+  if (is_set(peak_.values)) {
+    body += curve({{.name = "after a step", .x = memory_.steps, .y = memory_.values},
+                   {.name = "most so far", .x = peak_.steps, .y = peak_.values}},
+                  "memory in use", "memory", "MiB");
+  }
   return "<h2>Curves</h2>\n<div class=\"figures\">\n" + body + "</div>\n";
 }
 
 void HtmlReport::write() const {
   const std::string title = plot::escape(options_.title);
   std::string page = std::string(kHead) + "<title>" + title + "</title>\n</head>\n<body>\n<h1>" +
-                     title + "</h1>\n" + facts() + curves() + sections_;
+                     title + "</h1>\n" + facts() + curves() + "<div class=\"sections\">\n" +
+                     sections_ + "</div>\n";
   if (!warnings_.empty()) page += "<h2>Warnings</h2>\n<ul>\n" + warnings_ + "</ul>\n";
   page += "</body>\n</html>\n";
   ReplacementFile file(kHtmlReport, path_);

@@ -10,6 +10,7 @@
 #include "../../core/backend/device.h"
 #include "../../nn/inspect/summary.h"
 #include "../../ops/attention/mask/attention_mask.h"
+#include "../metrics/metric.h"
 #include "../trainer/callback.h"
 
 namespace sash::optim {
@@ -56,6 +57,11 @@ class SASH_API HtmlReport : public Callback {
   /// value with the darkest colour. `ShapeError` for other shapes.
   void add_attention(const std::string& title, const Tensor& weights);
 
+  /// How often each class is taken for each other one, as a heat map of the shares of each target
+  /// and as numbers. Labels as for `ConfusionMatrix::to_string`.
+  void add_confusion_matrix(const std::string& title, const ConfusionMatrix& matrix,
+                            const std::vector<std::string>& labels = {});
+
   /// Writes the page atomically. `IoError` if it cannot.
   void write() const;
 
@@ -78,8 +84,9 @@ class SASH_API HtmlReport : public Callback {
   Device device_;
   Curve loss_, lr_, grad_norm_, speed_, memory_, peak_;
   std::map<std::string, Curve> metrics_, validation_;
-  std::string sections_, warnings_;
-  int64_t goal_ = 0, tokens_ = 0;
+  std::string sections_, warnings_, ending_, unit_;
+  int64_t goal_ = 0;
+  double counted_ = 0;           // tokens or samples
   double start_ = 0, last_ = 0;  // on the clock
 };
 

@@ -144,8 +144,7 @@ MetricsLog::Figures MetricsLog::figures_of(const StepReport& report) {
   figures.emplace_back("lr", report.lr);
   figures.emplace_back("grad_norm", report.grad_norm);
   figures.emplace_back("ms", report.seconds * 1000);
-  const auto tokens = static_cast<double>(report.tokens);
-  figures.emplace_back("tokens_per_s", report.seconds > 0 ? tokens / report.seconds : 0);
+  figures.emplace_back(report.unit() + "_per_s", report.per_second());
   return figures;
 }
 

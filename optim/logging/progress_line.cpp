@@ -5,10 +5,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <string_view>
 
 #include "../../core/backend/backend.h"
 #include "../../core/readable.h"
 #include "../../tensor/factories.h"
+#include "../trainer/trainer.h"
 #include "clock.h"
 
 namespace sash::optim {
@@ -46,6 +49,53 @@ int columns_of(std::FILE* terminal) {
   return size.ws_col;
 }
 
+constexpr size_t kBarWidth = 12;
+constexpr int kHighestRank = 8;
+
+std::string bar(int64_t step, int64_t steps) {
+  const double share = static_cast<double>(step) / static_cast<double>(std::max(steps, int64_t{1}));
+  const auto full = static_cast<size_t>(std::clamp(share, 0.0, 1.0) * kBarWidth);
+  return '|' + std::string(full, '=') + std::string(kBarWidth - full, ' ') + '|';
+}
+
+void colour_bar(std::string& text) {
+  const size_t first = text.find("|="), last = text.rfind('=');
+  if (first == text.npos) return;
+  text.insert(last + 1, "\033[0m");
+  text.insert(first + 1, "\033[32m");
+}
+
+// https://no-color.org
+bool has_colour() {
+  const char* const none = std::getenv("NO_COLOR");
+  const char* const kind = std::getenv("TERM");
+  return !(none && *none) && !(kind && std::string_view(kind) == "dumb");
+}
+
+}  // namespace
+
+// A figure of the line, with the space before it.
+struct ProgressLine::Part {
+  std::string text;
+  int rank;  // the highest are left out first; 0 stays
+};
+
+namespace {
+
+// Leaves parts out until the rest fits: each part is kept if it fits beside those of lower ranks.
+template <class Part>
+void fit(std::vector<Part>& parts, size_t columns) {
+  size_t width = 0;
+  for (int rank = 0; rank <= kHighestRank; ++rank) {
+    for (Part& part : parts) {
+      if (part.rank != rank) continue;
+      const bool fits = width + part.text.size() <= columns || rank == 0;
+      if (fits) width += part.text.size();
+      if (!fits) part.text.clear();
+    }
+  }
+}
+
 }  // namespace
 
 ProgressLine::ProgressLine(const ProgressOptions& options)
@@ -60,46 +110,58 @@ void ProgressLine::on_step(const StepReport& report) {
   if (start_ == 0) start_ = now - report.seconds;
   loss_.add(report.loss);
   seconds_.add(report.seconds);
-  tokens_.add(static_cast<double>(report.tokens));
+  speed_.add(report.per_second() * report.seconds);
   const bool own = !report.validation.empty() || report.step == report.steps;
   if (!own && terminal_ && now - last_ < 0.1) return;
   if (!own && !terminal_ && (options_.log_every < 1 || report.step % options_.log_every != 0)) {
     return;
   }
   last_ = now;
-  std::string text = line(report);
-  const int columns = terminal_ && !own ? columns_of(options_.out) : 0;
-  if (columns > 0) text.resize(std::min(text.size(), static_cast<size_t>(columns - 1)));
+  std::vector<Part> parts = parts_of(report);
+  const bool rewritten = terminal_ && !own;
+  if (rewritten) {
+    parts.insert(parts.begin() + 1, {" " + bar(report.step, report.steps), 3});
+    const int columns = options_.columns.value_or(columns_of(options_.out));
+    if (columns > 0) fit(parts, static_cast<size_t>(columns - 1));
+  }
+  std::string text;
+  for (const Part& part : parts) text += part.text;
+  if (rewritten && has_colour()) colour_bar(text);
   std::fprintf(options_.out, "%s%s%s", terminal_ ? "\r\033[K" : "", text.c_str(),
-               terminal_ && !own ? "" : "\n");
+               rewritten ? "" : "\n");
   std::fflush(options_.out);
-  line_open_ = terminal_ && !own;
+  line_open_ = rewritten;
 }
 
-std::string ProgressLine::line(const StepReport& report) const {
-  const auto text = [](long long number) { return std::to_string(number); };
+std::vector<ProgressLine::Part> ProgressLine::parts_of(const StepReport& report) const {
   const double passed = last_ - start_;
   const double left = seconds_() * static_cast<double>(report.steps - report.step);
   const double rate = 1 / seconds_();
-  std::string line = "step " + text(report.step) + '/' + text(report.steps) + " [" +
-                     clock_text(passed) + '<' + clock_text(left) + ", " +
-                     (rate >= 1 ? fixed(rate, 1) + " steps/s" : fixed(seconds_(), 1) + " s/step") +
-                     "]  loss " + short_text(loss_());
-  for (const auto& [name, value] : report.metrics) line += "  " + name + ' ' + short_text(value);
-  for (const auto& [name, value] : report.validation) {
-    line += "  val_" + name + ' ' + short_text(value);
+  std::vector<Part> parts{
+      {"step " + std::to_string(report.step) + '/' + std::to_string(report.steps), 0},
+      {" [" + clock_text(passed) + '<' + clock_text(left) + ", " +
+           (rate >= 1 ? fixed(rate, 1) + " steps/s" : fixed(seconds_(), 1) + " s/step") + "]",
+       1},
+      {"  loss " + short_text(loss_()), 0}};
+  for (const auto& [name, value] : report.metrics) {
+    parts.push_back({"  " + name + ' ' + short_text(value), 2});
   }
-  line += "  lr " + to_text(report.lr, std::chars_format::scientific, 1) + "  |g| " +
-          fixed(report.grad_norm, 2);
-  if (report.tokens > 0) {
-    line += "  " + with_letter(tokens_() / seconds_(), 1000, "") + " tokens/s";
+  for (const auto& [name, value] : report.validation) {
+    parts.push_back({"  val_" + name + ' ' + short_text(value), 2});
+  }
+  parts.push_back({"  lr " + to_text(report.lr, std::chars_format::scientific, 1), 4});
+  parts.push_back({"  |g| " + fixed(report.grad_norm, 2), 6});
+  if (report.per_second() > 0) {
+    parts.push_back(
+        {"  " + with_letter(speed_() / seconds_(), 1000, "") + ' ' + report.unit() + "/s", 5});
   }
   if (options_.step_flops > 0 && options_.peak_flops > 0) {
     const double share = options_.step_flops / seconds_() / options_.peak_flops;
-    line += "  " + fixed(100 * share, 0) + " % of peak";
+    parts.push_back({"  " + fixed(100 * share, 0) + " % of peak", 7});
   }
   const auto bytes = static_cast<double>(backend(device_).memory_stats(device_).peak);
-  return line + "  " + with_letter(bytes, 1024, " ") + "B";
+  parts.push_back({"  " + with_letter(bytes, 1024, " ") + "B", 8});
+  return parts;
 }
 
 void ProgressLine::on_warning(const std::string& text) {
@@ -107,7 +169,12 @@ void ProgressLine::on_warning(const std::string& text) {
   std::fprintf(stderr, "warning: %s\n", text.c_str());
 }
 
-void ProgressLine::on_end(Trainer&) { finish(); }
+void ProgressLine::on_end(Trainer& trainer) {
+  finish();
+  if (trainer.ending().empty() || trainer.step() >= trainer.options().steps) return;
+  std::fprintf(options_.out, "%s\n", trainer.ending().c_str());
+  std::fflush(options_.out);
+}
 
 void ProgressLine::finish() {
   if (line_open_) std::fprintf(options_.out, "\n");

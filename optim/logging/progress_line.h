@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "../../core/backend/device.h"
 #include "../trainer/callback.h"
@@ -14,6 +15,7 @@ struct ProgressOptions {
   int64_t log_every = 50;          ///< steps between lines where there is no terminal
   std::FILE* out = stdout;         ///< warnings go to stderr
   std::optional<bool> terminal{};  ///< whether `out` is one; by default the system says so
+  std::optional<int> columns{};    ///< of the terminal; by default the system says so
   std::optional<Device> device{};  ///< whose memory is shown; `default_device()`
   /// Additions and multiplications of a training step, and the device's peak in a second; with
   /// both, lines show the share.
@@ -27,9 +29,11 @@ struct ProgressOptions {
 ///     |g| 0.42  12.1k tokens/s  38 % of peak  210 MB
 ///
 /// in one line: the time so far, the time left, averages of loss and rates over about ten steps,
-/// and the peak of the device's memory. On a terminal the line is rewritten, at most every 0.1 s,
-/// and cut at the terminal's width; elsewhere a new line appears every `log_every` steps. Steps
-/// with a validation, and the last step, always have a separate line.
+/// and the peak of the device's memory. On a terminal the line has a bar, in colour unless NO_COLOR
+/// is set, and is rewritten, at most every 0.1 s; figures that do not fit its width are left out.
+/// Elsewhere a new line appears every `log_every` steps. Steps with a validation, and the last
+/// step, always have a separate line. If a run ends before its last step, `Trainer::ending`
+/// follows.
 class SASH_API ProgressLine : public Callback {
  public:
   explicit ProgressLine(const ProgressOptions& options = {});
@@ -56,13 +60,14 @@ class SASH_API ProgressLine : public Callback {
     double operator()() const { return sum / weight; }
   };
 
-  std::string line(const StepReport& report) const;
+  struct Part;
+  std::vector<Part> parts_of(const StepReport& report) const;
 
   ProgressOptions options_;
   bool terminal_;
   Device device_;
   bool line_open_ = false;
-  Average loss_, seconds_, tokens_;
+  Average loss_, seconds_, speed_;
   double start_ = 0, last_ = 0;  // on the clock
 };
 

@@ -255,9 +255,7 @@ void SummaryWriter::add_report(const StepReport& report) {
   add_scalar("loss/train", report.loss, step);
   add_scalar("lr", report.lr, step);
   add_scalar("grad_norm", report.grad_norm, step);
-  if (report.seconds > 0) {
-    add_scalar("tokens_per_s", static_cast<double>(report.tokens) / report.seconds, step);
-  }
+  if (report.per_second() > 0) add_scalar(report.unit() + "_per_s", report.per_second(), step);
   for (const auto& [name, value] : report.metrics) add_scalar(name + "/train", value, step);
   for (const auto& [name, value] : report.validation) {
     add_scalar(name + "/validation", value, step);

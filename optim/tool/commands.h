@@ -9,8 +9,8 @@
 /// What there is: this library, the processor, the cards or why there are none.
 void print_devices();
 
-/// Tensors, dtypes, shapes, totals and metadata of a safetensors or GGUF file or a checkpoint,
-/// without reading the elements.
+/// Tensors, dtypes, shapes, totals and metadata of a file of safetensors, GGUF or NumPy's .npy, or
+/// of a checkpoint; for a folder, a line for each such file. Reads no elements.
 void print_file(const std::string& path);
 
 struct MaskChoice {

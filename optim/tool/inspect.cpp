@@ -1,7 +1,10 @@
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -77,21 +80,28 @@ void print_parts(const std::vector<Row>& rows) {
   }
 }
 
-void print_safetensors(const std::string& path) {
+struct Contents {
+  std::string kind;
+  std::vector<Row> rows{};
+  std::map<std::string, std::string> metadata{};
+  bool is_checkpoint = false;
+};
+
+Contents safetensors(const std::string& path) {
   const sash::SafetensorsHeader header = sash::load_safetensors_header(path);
-  std::vector<Row> rows;
+  Contents contents{.kind = "safetensors", .metadata = header.metadata};
+  std::vector<Row>& rows = contents.rows;
   for (const sash::SafetensorsEntry& entry : header.entries) {
     rows.push_back(
         {sash::excerpt(entry.name, entry.name.size()), entry.dtype, entry.shape, entry.bytes()});
   }
   std::sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) { return a.name < b.name; });
   const auto step = header.metadata.find("step");
-  const bool is_checkpoint = step != header.metadata.end() && header.metadata.count("random.seed");
-  print_rows(
-      is_checkpoint ? "checkpoint of sash at step " + sash::excerpt(step->second) : "safetensors",
-      rows);
-  if (is_checkpoint) print_parts(rows);
-  print_metadata(header.metadata);
+  contents.is_checkpoint = step != header.metadata.end() && header.metadata.count("random.seed");
+  if (contents.is_checkpoint) {
+    contents.kind = "checkpoint of sash at step " + sash::excerpt(step->second);
+  }
+  return contents;
 }
 
 struct ValueText {
@@ -115,25 +125,89 @@ struct ValueText {
   static const Base& base(const sash::GgufValue& value) { return value; }
 };
 
-void print_gguf(const std::string& path) {
+Contents gguf(const std::string& path) {
   const sash::GgufFile file(path);
-  std::vector<Row> rows;
+  Contents contents{.kind = "GGUF"};
+  std::vector<Row>& rows = contents.rows;
   for (const sash::GgufFile::Entry& entry : file.entries()) {
     rows.push_back({sash::excerpt(entry.name, entry.name.size()),
                     sash::gguf_format_name(entry.format), entry.shape, entry.bytes});
   }
-  std::map<std::string, std::string> metadata;
   for (const auto& [key, value] : file.metadata()) {
-    metadata[sash::excerpt(key)] = std::visit(ValueText(), ValueText::base(value));
+    contents.metadata[sash::excerpt(key)] = std::visit(ValueText(), ValueText::base(value));
   }
-  print_rows("GGUF", rows);
-  print_metadata(metadata);
+  return contents;
+}
+
+// A file of one array, whose header is a Python dictionary.
+Contents npy(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string start(1024, '\0');
+  file.read(start.data(), static_cast<std::streamsize>(start.size()));
+  const auto between = [&](const std::string& before, char end) {
+    const size_t at = start.find(before);
+    const size_t first = at == start.npos ? at : at + before.size();
+    const size_t last = first == start.npos ? first : start.find(end, first);
+    if (last == start.npos) throw sash::FormatError("inspect", "the header of an npy file", path);
+    return start.substr(first, last - first);
+  };
+  const std::string dtype = between("'descr': '", '\''), extents = between("'shape': (", ')');
+  sash::Shape shape;
+  const char* at = extents.data();
+  const char* const end = at + extents.size();
+  for (int64_t extent = 0; at != end; ++at) {
+    const auto [after, error] = std::from_chars(at, end, extent);
+    if (error != std::errc()) continue;
+    shape.push_back(extent);
+    at = after - 1;
+  }
+  const size_t digits = dtype.find_first_of("0123456789");
+  uint64_t bytes = 0;
+  if (digits != dtype.npos) {
+    std::from_chars(dtype.data() + digits, dtype.data() + dtype.size(), bytes);
+  }
+  return {.kind = "NumPy array",
+          .rows = {{"array", dtype, shape, bytes * static_cast<uint64_t>(numel(shape))}}};
+}
+
+Contents contents_of(const std::string& path) {
+  char magic[6] = {};
+  std::ifstream(path, std::ios::binary).read(magic, sizeof magic);
+  const std::string start(magic, sizeof magic);
+  if (start.starts_with("GGUF")) return gguf(path);
+  return start == "\x93NUMPY" ? npy(path) : safetensors(path);
+}
+
+void print_folder(const std::string& path) {
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(path)) {
+    const std::string kind = entry.path().extension().string();
+    if (kind == ".safetensors" || kind == ".gguf" || kind == ".npy") {
+      names.insert(entry.path().filename().string());
+    }
+  }
+  if (names.empty()) {
+    throw sash::IoError("inspect", "no file .safetensors, .gguf or .npy in '" + path + "'");
+  }
+  for (const std::string& name : names) {
+    const Contents contents = contents_of((std::filesystem::path(path) / name).string());
+    int64_t elements = 0;
+    uint64_t bytes = 0;
+    for (const Row& row : contents.rows) {
+      elements += numel(row.shape);
+      bytes += row.bytes;
+    }
+    print_sum(sash::excerpt(name, name.size()) + ": " + contents.kind, contents.rows.size(),
+              elements, bytes);
+  }
 }
 
 }  // namespace
 
 void print_file(const std::string& path) {
-  char magic[4] = {};
-  std::ifstream(path, std::ios::binary).read(magic, sizeof magic);
-  std::string(magic, sizeof magic) == "GGUF" ? print_gguf(path) : print_safetensors(path);
+  if (std::filesystem::is_directory(path)) return print_folder(path);
+  const Contents contents = contents_of(path);
+  print_rows(contents.kind, contents.rows);
+  if (contents.is_checkpoint) print_parts(contents.rows);
+  print_metadata(contents.metadata);
 }

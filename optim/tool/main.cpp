@@ -20,7 +20,8 @@ int run_command(int argc, char** argv) {
 
   std::string file;
   CLI::App* const inspect = app.add_subcommand(
-      "inspect", "Tensors and metadata of a safetensors or GGUF file or a checkpoint");
+      "inspect",
+      "Tensors and metadata of a safetensors, GGUF or .npy file, a checkpoint or a folder");
   inspect->add_option("file", file)->required();
   inspect->callback([&] { print_file(file); });
 

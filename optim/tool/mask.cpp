@@ -1,4 +1,5 @@
 #include <cstdio>
+#include <string>
 
 #include <sash/core/readable.h>
 #include <sash/ops/attention/mask/mask_picture.h>
@@ -10,6 +11,22 @@
 namespace {
 
 constexpr int64_t kMostDrawn = 4096;  // tokens
+
+// What a cache holds under a mask that hides later keys.
+std::string held(const sash::CausalReach& reach) {
+  if (!reach.recent) return "all tokens";
+  const std::string last = "the last " + sash::grouped(*reach.recent) + " tokens";
+  if (reach.first == 0) return last;
+  return "the first " + (reach.first == 1 ? "" : sash::grouped(reach.first) + " ") + "and " + last;
+}
+
+std::string caches(const sash::AttentionMask& mask) {
+  if (const auto reach = mask.causal_reach()) return "hold " + held(*reach);
+  const auto reach = (sash::AttentionMask::causal() & mask).causal_reach();
+  if (!reach) return "cannot be used: what a query sees depends on more than positions";
+  return "hold " + held(*reach) +
+         " in decoders, which hide later keys; alone, this mask shows some";
+}
 
 double percent(double part, double all) { return all > 0 ? 100 * part / all : 0; }
 
@@ -30,9 +47,6 @@ void print_mask(const MaskChoice& choice) {
   std::printf("work     %s of %s blocks of 64 x 64 (%.2f %%), %s of them full\n",
               sash::grouped(counts.listed_blocks).c_str(), sash::grouped(counts.all_blocks).c_str(),
               100 * counts.share_of_dense(), sash::grouped(counts.full_blocks).c_str());
-  std::printf("caches   %s\n", mask.causal_reach()
-                                   ? "keys and values can be cached: no query sees a later key"
-                                   : "keys and values cannot be cached: a query sees later keys, "
-                                     "or lengths matter");
+  std::printf("caches   %s\n", caches(mask).c_str());
   if (!choice.svg.empty()) std::printf("drawn to %s\n", choice.svg.c_str());
 }

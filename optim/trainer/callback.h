@@ -18,9 +18,17 @@ struct StepReport {
   double lr = 0;         ///< of the first group
   double grad_norm = 0;  ///< before clipping
   double seconds = 0;    ///< of the step, without validation and saving
-  int64_t tokens = 0;  ///< elements of the batch's first tensor if it is integer, else its samples
+  int64_t tokens = 0;    ///< elements of the batch's first tensor if it is integer, else 0
+  int64_t samples = 0;   ///< of the batch: the first axis of its first tensor
   std::map<std::string, double> metrics{};     ///< what the step function added, such as accuracy
   std::map<std::string, double> validation{};  ///< after a validation: "loss" and the caller's own
+
+  /// What speed is measured in: tokens if there are some, else samples.
+  std::string unit() const { return tokens > 0 ? "tokens" : "samples"; }
+  /// Tokens or samples of a second; 0 if neither or no time was counted.
+  double per_second() const {
+    return seconds > 0 ? static_cast<double>(tokens > 0 ? tokens : samples) / seconds : 0;
+  }
 };
 
 /// Sees the steps of a training. All members do nothing by default. An error that a member throws

@@ -2,8 +2,10 @@
 
 #include <cmath>
 #include <exception>
+#include <set>
 
 #include "../../core/error.h"
+#include "../../core/readable.h"
 #include "../../nn/eval_guard.h"
 #include "../../tensor/autograd/grad_mode.h"
 #include "../../tensor/draws.h"
@@ -27,12 +29,42 @@ struct Evaluation {
 
 }  // namespace
 
-std::map<std::string, double> Trainer::State::validate() {
-  if (!options.validate) return {};
+// Brings the validation loader to the start of an epoch, always of the same one.
+void Trainer::State::start_validation() {
   nn::data::Loader& from = *options.validate;
   from.load_state(validation_start);
-  while (from.position() > 0) from.next();  // to the start of an epoch
+  while (from.position() > 0) from.next();
   validation_start = from.state();
+}
+
+// A figure may be part of some batches only, so batches are tried until one has it.
+void Trainer::State::check_monitor() {
+  if (!options.validate || options.monitor == "loss" || options.metrics.contains(options.monitor)) {
+    return;
+  }
+  start_validation();
+  const Evaluation evaluation(model);
+  const StepFunction& function = options.validation_step ? options.validation_step : step_function;
+  const Device device = optimizer.parameters()[0].device();
+  std::set<std::string> names{"loss"};
+  for (const auto& [name, metric] : options.metrics) names.insert(name);
+  for (nn::data::Batch batch : *options.validate) {
+    if (!parallel && should_stop()) return;
+    for (Tensor& tensor : batch) tensor = tensor.to(device);
+    for (const auto& [name, value] : function(batch).metrics) names.insert(name);
+    if (names.contains(options.monitor)) return;
+  }
+  std::string known;
+  for (const std::string& name : names) known += (known.empty() ? "'" : ", '") + name + "'";
+  throw ValueError(kTrainer, "a figure of the validation as monitor, which are " + known,
+                   "'" + options.monitor + "'");
+}
+
+std::map<std::string, double> Trainer::State::validate() {
+  if (!options.validate) return {};
+  start_validation();
+  nn::data::Loader& from = *options.validate;
+  for (const auto& [name, metric] : options.metrics) metric->reset();
   if (parallel) parallel->average_buffers();
   const Evaluation evaluation(model);
   const StepFunction& function = options.validation_step ? options.validation_step : step_function;
@@ -68,6 +100,13 @@ std::map<std::string, double> Trainer::State::validate() {
     sum.weight = options.group.all_reduce(sum.weight);
     means[name] = sum.value / sum.weight;
   }
+  for (const auto& [name, metric] : options.metrics) {
+    if (options.group.size() > 1) metric->sum_ranks(options.group);
+    if (!means.emplace(name, metric->compute()).second) {
+      throw ValueError(kTrainer, "other names of metrics than of the validation's outputs",
+                       "'" + name + "' of both");
+    }
+  }
   if (!std::isfinite(means["loss"])) {
     throw ValueError(kTrainer, "a finite validation loss at step " + std::to_string(step),
                      to_text(means["loss"]));
@@ -86,13 +125,8 @@ bool Trainer::State::validate_and_compare(StepReport* report) {
   if (found.empty()) return false;
   validation = found;
   if (report) report->validation = found;
-  const auto entry = found.find(options.monitor);
-  if (entry == found.end()) {
-    throw ValueError(kTrainer, "a figure of the validation as monitor",
-                     "'" + options.monitor + "'");
-  }
   validated_step = step;
-  const double value = entry->second;
+  const double value = found.at(options.monitor);
   const auto improve = [&](std::optional<double>& on) {
     const bool better =
         !std::isnan(value) && (!on || (options.maximize ? value > *on : value < *on));
@@ -100,6 +134,7 @@ bool Trainer::State::validate_and_compare(StepReport* report) {
     return better;
   };
   unsaved_best = improve(best);
+  if (unsaved_best) best_step = step;
   // A run of more steps has no validation after this run's last one.
   if (options.validate_every == 0 || step % options.validate_every != 0) return false;
   bad_validations = improve(patience_best) ? 0 : bad_validations + 1;
@@ -118,11 +153,29 @@ void Trainer::State::begin() {
   stops = false;
   signal = 0;
   steps_here = 0;
+  ending.clear();
   if (options.stop_on_signals) signals.emplace();
+}
+
+std::string Trainer::State::ending_of(TrainerEnd end) const {
+  const std::string after = " after step " + std::to_string(step) + " of " + std::to_string(goal());
+  std::string text;
+  if (end == TrainerEnd::patience) {
+    text = "ended" + after + ": " + std::to_string(bad_validations) + " validations without a " +
+           "better " + options.monitor;
+  } else if (end == TrainerEnd::signal) {
+    text = "stopped by " + signal_name(signal) + after;
+  } else {
+    text = (end == TrainerEnd::stopped ? "stopped" : "ended") + after;
+  }
+  if (!best) return text;
+  text += "; the best " + options.monitor + " is " + to_text(*best, std::chars_format::general, 6);
+  return best_step < 0 ? text : text + ", of step " + std::to_string(best_step);
 }
 
 TrainerEnd Trainer::State::run() {
   const Clipping clipping(*this);
+  check_monitor();
   if (!model.is_training()) model.train();  // else parts in evaluation mode stay so
   // A signal may have come before this step was validated.
   bool patience_over = options.patience > 0 && bad_validations >= options.patience;
@@ -192,6 +245,7 @@ TrainerEnd Trainer::run() {
     state_->begin();
     for (const auto& callback : state_->callbacks) callback->on_start(*this);
     end = state_->run();
+    state_->ending = state_->ending_of(end);
   });
   for (const auto& callback : state_->callbacks) attempt([&] { callback->on_end(*this); });
   state_->signals.reset();
@@ -216,5 +270,7 @@ int64_t Trainer::saved_step() const { return state_->saved_step; }
 int Trainer::signal() const { return state_->signal; }
 const std::map<std::string, double>& Trainer::validation() const { return state_->validation; }
 std::optional<double> Trainer::best() const { return state_->best; }
+int64_t Trainer::best_step() const { return state_->best_step; }
+const std::string& Trainer::ending() const { return state_->ending; }
 
 }  // namespace sash::optim

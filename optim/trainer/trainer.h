@@ -13,6 +13,7 @@
 #include "../../nn/module.h"
 #include "../../tensor/distributed/group.h"
 #include "../grad_scaler.h"
+#include "../metrics/metric.h"
 #include "../optimizer.h"
 #include "../schedule.h"
 #include "callback.h"
@@ -77,12 +78,14 @@ struct TrainerOptions {
       0;  ///< with a group: steps between checks that all ranks have the same bits
           ///< (`DataParallel::check_equal`); 0: never
 
-  nn::data::Loader* validate = nullptr;  ///< not the training's: each validation starts it anew
-  StepFunction validation_step{};        ///< without one, the step function
-  int64_t validate_every = 0;            ///< steps between validations; 0: only after the last step
+  nn::data::Loader* validate = nullptr;      ///< not the training's: each validation starts it anew
+  StepFunction validation_step{};            ///< without one, the step function
+  std::map<std::string, Metric*> metrics{};  ///< figures of a whole validation by name, which
+                                             ///< `validation_step` updates; see `Metric`
+  int64_t validate_every = 0;    ///< steps between validations; 0: only after the last step
   std::string monitor = "loss";  ///< the validation's figure that decides what is best; NaN never
                                  ///< is. With another one, a resumed run forgets the best
-  bool maximize = false;         ///< whether more of it is better
+  bool maximize = false;         ///< whether more of it is better; a `Metric` knows it itself
   int64_t patience = 0;  ///< validations without a better one after which training ends; 0: never.
                          ///< Of those of `validate_every`, as for the plateau
   std::optional<Plateau> plateau{};  ///< in place of a schedule, for the rate; judges by `monitor`
@@ -155,7 +158,9 @@ class SASH_API Trainer {
   /// The same for a callback that outlives the trainer.
   void add(Callback& callback);
 
-  /// Trains up to `steps`. `ValueError` that names the step, and the op that made it, for a loss or
+  /// Trains up to `steps`. `ValueError` for a `monitor` that is no figure of the validation, before
+  /// the first step: it validates until the figure is found, if it is neither "loss" nor one of
+  /// `metrics`. `ValueError` that names the step, and the op that made it, for a loss or
   /// gradient that is not finite, or a weight that is not above 0. `IoError` if the last checkpoint
   /// cannot be written; for earlier checkpoints that is a warning.
   TrainerEnd run();
@@ -182,6 +187,11 @@ class SASH_API Trainer {
   const std::map<std::string, double>& validation() const;
   /// The best of the validations' `monitor`, if there was one.
   std::optional<double> best() const;
+  /// The step of the best; -1 if there was none.
+  int64_t best_step() const;
+  /// Why the last `run` ended, after which step, and the best of `monitor`, as a sentence. Empty
+  /// before, and after an error.
+  const std::string& ending() const;
 
  private:
   struct State;

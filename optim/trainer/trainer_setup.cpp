@@ -20,10 +20,11 @@ using detail::kTrainer;
 namespace {
 
 // Of the trainer's own entries in a checkpoint.
-constexpr const char *kBestSoFar = "trainer.best", *kPatienceBest = "trainer.patience_best",
-                     *kBad = "trainer.bad_validations", *kValidated = "trainer.validated",
-                     *kMonitor = "trainer.monitor", *kDirection = "trainer.direction",
-                     *kPlateauRate = "trainer.plateau.lr", *kPlateauBest = "trainer.plateau.best",
+constexpr const char *kBestSoFar = "trainer.best", *kBestStep = "trainer.best_step",
+                     *kPatienceBest = "trainer.patience_best", *kBad = "trainer.bad_validations",
+                     *kValidated = "trainer.validated", *kMonitor = "trainer.monitor",
+                     *kDirection = "trainer.direction", *kPlateauRate = "trainer.plateau.lr",
+                     *kPlateauBest = "trainer.plateau.best",
                      *kPlateauBad = "trainer.plateau.bad_calls",
                      *kPlateauCooling = "trainer.plateau.cooling", *kOffsets = "trainer.offsets";
 
@@ -67,6 +68,10 @@ Trainer::State::State(nn::Module& trained, Optimizer& stepped, nn::data::Loader*
       update([this](const std::vector<Tensor>& tensors) { return run_update(tensors); },
              {.device = optimizer.parameters()[0].device(), .capture = options.capture}) {
   check_options();
+  const auto monitored = options.metrics.find(options.monitor);
+  if (monitored != options.metrics.end()) {
+    options.maximize = monitored->second->higher_is_better();
+  }
   if (options.plateau) options.plateau->maximize = options.maximize;
   const double first = optimizer.lr();
   for (size_t group = 0; group < optimizer.num_groups(); ++group) {
@@ -155,6 +160,11 @@ void Trainer::State::check_options() const {
   check(validates || !options.keep_best, "validate with keep_best", "none");
   check(validates || options.patience == 0, "validate with patience", "none");
   check(validates || options.validate_every == 0, "validate with validate_every", "none");
+  check(validates || options.metrics.empty(), "validate with metrics", "none");
+  for (const auto& [name, metric] : options.metrics) {
+    check(metric != nullptr, "metrics that are not null", "null");
+    check(name != "loss", "another name than 'loss' for a metric", "'loss'");
+  }
   check(options.patience == 0 || options.validate_every > 0, "validate_every with patience",
         "none");
   check(!options.plateau || (validates && options.validate_every > 0),
@@ -179,10 +189,11 @@ void Trainer::State::open_folder() {
     const bool goes_on = found && is_in(*found, options.save);
     const bool starts_anew = !goes_on && options.keep > 0 && !options.dry_run;
     if (const auto old = starts_anew ? newest_checkpoint(options.save) : std::nullopt) {
-      throw ValueError(kTrainer,
-                       from.empty() ? "resume, or a folder without checkpoints"
-                                    : "resume from save, or a save folder without checkpoints",
+      ValueError error(kTrainer, "a save folder without checkpoints of another run",
                        "'" + *old + "'");
+      error.append(
+          "resume from it (resume = \"auto\") to continue that run, or save to another folder");
+      throw error;
     }
   }
   if (found) load(*found);
@@ -203,6 +214,7 @@ void Trainer::State::load(const std::string& path) {
   number(kBestSoFar, saved_best);
   double saved_patience_best = saved_best;
   number(kPatienceBest, saved_patience_best);
+  number(kBestStep, best_step);
   number(kBad, bad_validations);
   number(kValidated, validated_step);
   Plateau plateau;
@@ -223,6 +235,7 @@ void Trainer::State::load(const std::string& path) {
     bad_validations = plateau.bad_calls = 0;
   }
   if (!std::isnan(saved_best)) best = saved_best;
+  if (!best) best_step = -1;
   if (!std::isnan(saved_patience_best)) patience_best = saved_patience_best;
   if (const auto entry = info.extra.find(kOffsets); entry != info.extra.end()) {
     saved_offsets = entry->second;
@@ -238,6 +251,7 @@ void Trainer::State::load(const std::string& path) {
     regular_step = info.step;
   } else if (options.keep_best && !std::filesystem::exists(folder.best(), none)) {
     best.reset();  // it is not in this folder
+    best_step = -1;
   }
   saved_path = path;
 }
@@ -267,6 +281,7 @@ void Trainer::State::write(const std::string& path) {
   }
   CheckpointInfo info{.step = step, .extra = options.extra};
   if (best) info.extra[kBestSoFar] = exact_text(*best);
+  if (best && best_step >= 0) info.extra[kBestStep] = std::to_string(best_step);
   if (options.validate) {
     info.extra[kMonitor] = options.monitor;
     info.extra[kDirection] = direction(options);

@@ -91,6 +91,7 @@ struct Trainer::State {
   int64_t steps_here = 0;                      // of this run
   std::map<std::string, double> validation{};  // the last
   std::optional<double> best{};
+  int64_t best_step = -1;
   bool unsaved_best = false;
   std::optional<double> patience_best{};  // of the validations that count for the patience
   int64_t bad_validations = 0;
@@ -98,6 +99,7 @@ struct Trainer::State {
   bool stops = false;
   std::optional<StopSignals> signals{};
   int signal = 0;
+  std::string ending{};
 
   void check_options() const;
   void open_folder();
@@ -133,6 +135,9 @@ struct Trainer::State {
                            const sash::detail::DrawsPlace& before);
   void warn_of_capture();
   std::map<std::string, double> validate();
+  void start_validation();
+  void check_monitor();
+  std::string ending_of(TrainerEnd end) const;
   bool validate_and_compare(StepReport* report);
   bool validation_due(bool last) const;
   void begin();

@@ -33,8 +33,7 @@ using Tensors = std::vector<Tensor>;
 using Clock = std::chrono::steady_clock;
 
 int64_t tokens_in(const nn::data::Batch& batch) {
-  const bool integers = !batch.empty() && !is_floating(batch[0].dtype());
-  return integers ? batch[0].numel() : samples_in(batch);
+  return !batch.empty() && !is_floating(batch[0].dtype()) ? batch[0].numel() : 0;
 }
 
 }  // namespace
@@ -281,8 +280,10 @@ StepReport Trainer::State::train_step() {
   for (const nn::data::Batch& batch : all) {
     tensors.insert(tensors.end(), batch.begin(), batch.end());
     report.tokens += tokens_in(batch);
+    report.samples += samples_in(batch);
   }
   report.tokens = of_all_ranks(report.tokens);
+  report.samples = of_all_ranks(report.samples);
   keep_buffers();
   update(tensors);
   const Tensors& results = update.results();

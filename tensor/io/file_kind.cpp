@@ -48,7 +48,13 @@ std::string foreign_kind(std::string_view start) {
   if (first == start.npos || start.find('\0') != start.npos) return "";  // no text
   if (start[first] == '<') return "HTML or XML, an error page for one, not the file itself";
   if (start[first] == '{' || start[first] == '[') return "JSON text, not the weights themselves";
-  return "";
+  const bool is_text = std::all_of(start.begin(), start.end(), [](char c) {
+    return static_cast<unsigned char>(c) >= 32 || c == '\t' || c == '\r' || c == '\n';
+  });
+  if (!is_text || start.find('\n') == start.npos) return "";
+  const size_t comma = start.find(',');
+  return comma < start.find('\n') ? "text, CSV by its commas; read it by nn::data::read_csv"
+                                  : "text, not the weights themselves";
 }
 
 void name_file(Error& error, const std::string& path) {

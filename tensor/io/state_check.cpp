@@ -78,6 +78,10 @@ LoadReport StateCheck::finish(bool strict) {
     append_list(complaint, "unexpected", report.unexpected);
   }
   append_list(complaint, "mismatched", mismatched_);
+  if (!report.missing.empty() && given_->entries.contains("model." + report.missing[0])) {
+    complaint +=
+        "; the tensors are those of a checkpoint, which optim::load_model(path, model) reads";
+  }
   if (!complaint.empty()) throw ValueError(op_, complaint);
   return report;
 }

@@ -454,3 +454,22 @@ TEST_CASE("wrong calls: masks") {
   CHECK_THROWS_AS(Mask::parse("windows:3,1"), ValueError);
   CHECK_THROWS_AS(Mask::parse(""), ValueError);
 }
+
+TEST_CASE("masks: a bool mask that may be of pairs or of padding is refused") {
+  const auto run = [](const Shape& mask, int64_t batch, int64_t queries) {
+    return [=] {
+      const Tensor q = ones({batch, 2, queries, 8}), k = ones({batch, 2, 3, 8});
+      attention(q, k, k, {.mask = ones(mask, {.dtype = DType::boolean})});
+    };
+  };
+  expect_error<ShapeError>(
+      "attention_mask: expected a bool mask of more axes, since B = S_q = S_k = 3: [1, 1, 3, 3] "
+      "for "
+      "pairs of query and key, [3, 1, 1, 3] for padding of each sequence, got [3, 3]; the mask is "
+      "tensor",
+      run({3, 3}, 3, 3));
+  for (const auto& call : {run({3, 3}, 2, 3), run({1, 3}, 3, 3), run({2, 3}, 2, 2),
+                           run({1, 1, 3, 3}, 3, 3), run({3, 1, 1, 3}, 3, 3), run({3}, 3, 3)}) {
+    CHECK_NOTHROW(call());
+  }
+}

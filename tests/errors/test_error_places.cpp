@@ -151,6 +151,8 @@ TEST_CASE("files of other formats are named in the error") {
       {"\x1f\x8b\x08\0\0\0\0\0\0\0"s, "compressed by gzip; decompress it first"},
       {"\x93NUMPY\1\0v\0{'descr'"s, "a NumPy array; save it as safetensors"},
       {"{}", "JSON text, not the weights themselves"},
+      {"a,b\n1,2\n", "text, CSV by its commas; read it by nn::data::read_csv"},
+      {"one line\nand another, here\n", "text, not the weights themselves"},
       {"{\"abcd\":{\"a\": 1}}", "JSON text, not the weights themselves"},
       {"<!DOCTYPE html>", "HTML or XML, an error page for one, not the file itself"},
       {"version https://git-lfs.github.com/spec/v1\n",

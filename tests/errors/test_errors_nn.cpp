@@ -126,6 +126,9 @@ TEST_CASE("wrong calls: parts and modes of a module") {
       {"ValueError: Empty.load_state_dict: unexpected b; mismatched weight (expected shape [2], "
        "got [3])",
        [&] { module.load_state_dict({{"weight", zeros({3})}, {"b", x}}); }},
+      {"ValueError: Empty.load_state_dict: missing weight; unexpected model.weight, step; the "
+       "tensors are those of a checkpoint, which optim::load_model(path, model) reads",
+       [&] { module.load_state_dict({{"model.weight", x}, {"step", x}}); }},
       {"ValueError: Empty.load_state_dict: expected each key once, got 'weight' twice",
        [&] { module.load_state_dict({{"weight", x}, {"weight", x}}); }},
   });

@@ -129,5 +129,5 @@ TEST_CASE("train_transformer: a checkpoint of a folder is not replaced by a run 
   ended = runs.run(on +
                    Arguments{"--resume", runs.path("other"), "--steps", "8", "--save", runs.saved});
   CHECK(ended.code == 1);
-  contains(ended.err, "expected resume from save, or a save folder without checkpoints, got");
+  contains(ended.err, "expected a save folder without checkpoints of another run, got");
 }

@@ -56,7 +56,7 @@ TEST_CASE("train_transformer: wrong arguments are refused before the first step"
       {{"--resume", runs.saved, "--lr", "0.1"},
        "expected --steps or --text with --resume and --lr, got neither"},
       {{"--resume", runs.saved, "--dropout", "0.1"}, "with --resume and --dropout, got neither"},
-      {{"--resume", runs.text}, "in '" + runs.text + "'"}};
+      {{"--resume", runs.text}, "'" + runs.text + "' is text"}};
   for (const auto& [arguments, expected] : cases) {
     const std::string& complaint = expected;
     CAPTURE(complaint);
@@ -337,7 +337,8 @@ TEST_CASE("train_transformer: --keep makes a folder of checkpoints, and --resume
     CHECK(fs::exists(runs.saved + "/" + name + ".safetensors"));
   }
   CHECK(!fs::exists(runs.saved + "/step-00000002.safetensors"));
-  contains(runs.run(runs.fresh(5) + keep).err, "expected resume, or a folder without checkpoints");
+  contains(runs.run(runs.fresh(5) + keep).err,
+           "expected a save folder without checkpoints of another run, got");
   REQUIRE(runs.run({"--resume", runs.saved, "--steps", "7", "--generate", "0"}).code == 0);
   CHECK(step_of(runs.saved + "/step-00000007.safetensors") == 7);
   CHECK(fs::exists(runs.saved + "/step-00000005.safetensors"));  // as many as before

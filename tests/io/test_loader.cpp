@@ -247,6 +247,27 @@ TEST_CASE("loader: samples of one's own, split at random") {
   CHECK(parts[2]->size() == 0);
 }
 
+TEST_CASE("loader: samples that cannot be stacked are named by dataset and index") {
+  struct Ragged : nn::data::Dataset {
+    int64_t size() const override { return 8; }
+    nn::data::Batch get(int64_t i) const override {
+      if (i == 7) return {ones({4}, kHost)};
+      return {ones({4}, kHost), ones({i < 5 ? 3 : i}, kHost)};
+    }
+  };
+  nn::data::Loader loader(Ragged(), {.batch = 3, .device = kCPU});
+  CHECK(loader.next()->at(1).shape() == Shape{3, 3});
+  const std::string text = thrown_by([&] { loader.next(); });
+  CHECK(text.find("Ragged.batch: expected tensor 1 of shape [3], as in sample 3, got [5] in sample "
+                  "5; samples of several lengths are padded or packed by SequenceDataset, or by a "
+                  "batch() of your own") != std::string::npos);
+  CHECK(text.starts_with("ShapeError: "));
+  CHECK(thrown_by([] {
+          Ragged().batch(std::vector<int64_t>{0, 7});
+        }).find("Ragged.batch: expected 2 tensors, as in sample 0, got 1 in sample 7") !=
+        std::string::npos);
+}
+
 TEST_CASE("token dataset: windows of a text") {
   const Ids ids = first_numbers(23);
   const nn::data::TokenDataset even(nn::data::Tokens(ids), 5);

@@ -77,6 +77,39 @@ TEST_CASE("report: curves of a training, and what is added") {
   for (const char* part : {"src=", "href=", "@import", "url("}) CHECK(!has(page, part));
 }
 
+TEST_CASE("report: figures that nothing was counted for are left out") {
+  const TemporaryFolder folder;
+  HtmlReport report(folder.file("run.html"), {.device = kCPU});
+  for (int64_t step = 1; step <= 3; ++step) report.on_step({.step = step, .steps = 3, .loss = 1});
+  report.write();
+  const std::string page = file_text(folder.file("run.html"));
+  CHECK(has(page, "<title>loss</title>"));
+  for (const char* part : {"learning rate", "gradient norm", "speed", "per s<"}) {
+    CHECK_MESSAGE(!has(page, part), part);
+  }
+  HtmlReport images(folder.file("images.html"), {.device = kCPU});
+  for (int64_t step = 1; step <= 3; ++step) {
+    images.on_step({.step = step, .steps = 3, .loss = 1, .seconds = 0.5, .samples = 8});
+  }
+  images.write();
+  CHECK(has(file_text(folder.file("images.html")), "samples (1/s)"));
+}
+
+TEST_CASE("report: a confusion matrix as a figure and as numbers") {
+  const TemporaryFolder folder;
+  optim::ConfusionMatrix matrix(2);
+  const Tensor target = tensor<int64_t>({0, 0, 1}, {3}, {.device = kCPU});
+  matrix.update(tensor<int64_t>({0, 1, 1}, {3}, {.device = kCPU}), target);
+  HtmlReport report(folder.file("run.html"), {.device = kCPU});
+  report.add_confusion_matrix("Errors", matrix, {"a", "b"});
+  report.write();
+  const std::string page = file_text(folder.file("run.html"));
+  for (const char* part : {"<h2>Errors</h2>", "<svg", ">predicted<", "share of the target",
+                           "target \\ predicted  a  b\na                   1  1\n"}) {
+    CHECK_MESSAGE(has(page, part), part);
+  }
+}
+
 TEST_CASE("report: of a resumed training, the page says which steps it has") {
   const TemporaryFolder folder;
   HtmlReport report(folder.file("run.html"), {.device = kCPU});

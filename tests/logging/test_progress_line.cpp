@@ -1,8 +1,10 @@
 // The line that shows how a training goes, on a terminal and elsewhere.
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -10,6 +12,7 @@
 #include <sash/optim/logging/progress_line.h>
 
 #include "../support/child_process.h"
+#include "../support/small_training.h"
 #include "../support/step_report.h"
 #include "../support/temporary_folder.h"
 
@@ -61,6 +64,68 @@ TEST_CASE("progress line: on a terminal one line, but for validations and the la
   CHECK(std::count(text.begin(), text.end(), '\n') == 2);
   CHECK(text.find("\r\033[Kstep 1/200") != std::string::npos);
   CHECK(text.ends_with("\n"));
+}
+
+TEST_CASE("progress line: a terminal's width leaves figures out, and cuts none") {
+  const TemporaryFolder folder;
+  const auto line_of = [&](int columns) {
+    std::FILE* file = std::fopen(folder.file("out").c_str(), "w");
+    {
+      ProgressLine line({.out = file, .terminal = true, .columns = columns, .device = kCPU});
+      line.on_step(report_of(100));
+    }
+    std::fclose(file);
+    const std::string text = file_text(folder.file("out"));
+    return text.substr(4, text.size() - 5);  // without what erases the old line, and the end
+  };
+  for (const int columns : {20, 40, 60, 80, 100, 200}) {
+    CAPTURE(columns);
+    ::setenv("NO_COLOR", "1", 1);
+    const std::string plain = line_of(columns);
+    ::unsetenv("NO_COLOR");
+    ::setenv("TERM", "xterm", 1);
+    const std::string coloured = line_of(columns);
+    INFO(plain);
+    CHECK(plain.size() < static_cast<size_t>(std::max(columns, 21)));
+    const auto has = [&](const char* part) { return plain.find(part) != std::string::npos; };
+    CHECK(plain.starts_with("step 100/200"));
+    CHECK(has("  loss 2"));
+    // All of a figure or nothing of it.
+    CHECK(has("[") == has(" [00:00<00:50, 2.0 steps/s]"));
+    CHECK(has("lr") == has("  lr 1.0e-03"));
+    CHECK(has("12.0") == has("  12.0k tokens/s"));
+    CHECK(has("lr") == (columns >= 60));
+    CHECK(has("12.0") == (columns >= 100));
+    const bool has_bar = columns == 40 || columns >= 80;
+    CHECK(has(" |======      |") == has_bar);
+    CHECK((coloured.find("|\033[32m======\033[0m      |") != std::string::npos) == has_bar);
+  }
+  // Lines elsewhere have none.
+  CHECK(shown({.log_every = 50, .terminal = false}).find("|=") == std::string::npos);
+}
+
+TEST_CASE("progress line: samples where no tokens are counted, and why a training ended early") {
+  const TemporaryFolder folder;
+  std::FILE* file = std::fopen(folder.file("out").c_str(), "w");
+  Setup setup;
+  optim::Trainer* running = nullptr;
+  {
+    ProgressLine line({.log_every = 1, .out = file, .terminal = false, .device = kCPU});
+    optim::Trainer trainer(setup.model, setup.optimizer, setup.loader, setup.step(), {.steps = 9});
+    running = &trainer;
+    Record record;
+    record.then = [&](const StepReport& report) {
+      if (report.step == 3) running->stop();
+    };
+    trainer.add(line);
+    trainer.add(record);
+    trainer.run();
+  }
+  std::fclose(file);
+  const std::string text = file_text(folder.file("out"));
+  CHECK(text.find(" samples/s") != std::string::npos);
+  CHECK(text.find("tokens/s") == std::string::npos);
+  CHECK(text.ends_with("stopped after step 3 of 9\n"));
 }
 
 TEST_CASE("progress line: the share of the peak, where it is known") {

@@ -61,6 +61,31 @@ TEST_CASE("Decoder: separate projections compute what packed ones do") {
   CHECK(relative_error(separate(some_tokens()), packed(some_tokens())) <= 1e-6);
 }
 
+TEST_CASE("Decoder: positions are rotary unless the configuration says otherwise") {
+  const NoGradGuard no_grad;
+  const auto logits = [](const nn::TransformerConfig& config) {
+    manual_seed(1);
+    return nn::Decoder(config)(some_tokens());
+  };
+  nn::TransformerConfig said = small(), unsaid = small(), none = small(), learnt = small();
+  for (nn::TransformerConfig* const config : {&unsaid, &none, &learnt}) {
+    config->attention = {{.mask = AttentionMask::causal_window(9)}, {}};
+  }
+  none.no_positions = true;
+  learnt.max_positions = 5;
+  CHECK(relative_error(logits(unsaid), logits(said)) <= 1e-6);
+  CHECK(relative_error(logits(none), logits(said)) > 1e-2);
+  CHECK(nn::Decoder(unsaid).config().attention[1].rotary.has_value());
+  CHECK(!nn::Decoder(none).config().attention[0].rotary.has_value());
+  CHECK(!nn::Decoder(learnt).config().attention[0].rotary.has_value());
+  said.no_positions = learnt.no_positions = true;
+  for (const nn::TransformerConfig& config : {said, learnt}) {
+    expect_error<ValueError>(
+        "Decoder: expected no_positions, or max_positions or rotary in attention, got both",
+        [&] { nn::Decoder model(config); });
+  }
+}
+
 TEST_CASE("Decoder: parallel branches read the same stream") {
   for (const nn::Branches branches : {nn::Branches::parallel, nn::Branches::parallel_one_norm}) {
     manual_seed(2);

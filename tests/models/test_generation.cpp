@@ -1,11 +1,15 @@
 #include <doctest/doctest.h>
 #include <sash/nn/models/causal_lm.h>
 #include <sash/nn/models/decoder.h>
+#include <sash/nn/models/encoder_decoder.h>
+#include <sash/ops/norm/softmax.h>
 #include <sash/tensor/autograd/grad_mode.h>
 #include <sash/tensor/factories.h>
+#include <sash/tensor/random.h>
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <set>
 
@@ -72,9 +76,9 @@ TEST_CASE("generation: each option keeps the tokens that it says") {
   CHECK(drawn(logits, {.temperature = 0.5, .top_p = 0.7}) == Set{1});
   CHECK(drawn(logits, {.temperature = 0.5, .top_p = 0.9}) == Set{0, 1});
   // Logits log(1/2) and log(1/4) are negative, hence multiplied by 3: 1/8 is likelier than 1/64.
-  CHECK(drawn(logits, {.repetition_penalty = 3, .temperature = 0}, {1, 0, 1}) == Set{1});
-  CHECK(drawn({1, 3, 2}, {.repetition_penalty = 2, .temperature = 0}, {1}) == Set{2});
-  CHECK(drawn({1, 3, 2}, {.repetition_penalty = 1.1, .temperature = 0}, {1}) == Set{1});
+  CHECK(drawn(logits, {.temperature = 0, .repetition_penalty = 3}, {1, 0, 1}) == Set{1});
+  CHECK(drawn({1, 3, 2}, {.temperature = 0, .repetition_penalty = 2}, {1}) == Set{2});
+  CHECK(drawn({1, 3, 2}, {.temperature = 0, .repetition_penalty = 1.1}, {1}) == Set{1});
   const double inf = std::numeric_limits<double>::infinity();
   CHECK(drawn({-inf, 0, -inf}, {}) == Set{1});
   CHECK(drawn({0, inf, 5}, {}) == Set{1});
@@ -234,4 +238,145 @@ TEST_CASE("generation: wrong calls") {
          nn::TokenSampler("test", {0}, 0, 1, options).append({0, NAN});
        }},
   });
+}
+
+namespace {
+
+/// The best of all texts after `prompt`, where each ends with a stop token or after `count` tokens,
+/// by whole forward passes.
+struct BestText {
+  std::function<Tensor(const Tokens&)> logits;  // [vocab]
+  int64_t count, stop;
+  double length_penalty;
+  Tokens best{};
+  double score = -std::numeric_limits<double>::infinity();
+
+  void search(const Tokens& text, size_t prompt, double sum) {
+    const auto length = static_cast<double>(text.size() - prompt);
+    if (text.size() > prompt &&
+        (text.back() == stop || text.size() - prompt == static_cast<size_t>(count))) {
+      const double value = sum / std::pow(length, length_penalty);
+      if (value <= score) return;
+      score = value;
+      best = Tokens(text.begin() + static_cast<std::ptrdiff_t>(prompt), text.end());
+      return;
+    }
+    const std::vector<double> probabilities =
+        log_softmax(logits(text).to(DType::float64)).to_vector<double>();
+    for (size_t token = 0; token < probabilities.size(); ++token) {
+      Tokens longer = text;
+      longer.push_back(static_cast<int64_t>(token));
+      search(longer, prompt, sum + probabilities[token]);
+    }
+  }
+};
+
+void check_all_beams(Device device) {
+  const NoGradGuard no_grad;
+  manual_seed(9);
+  nn::TransformerConfig config = small_config(windowed());
+  config.vocab = 4;
+  nn::Decoder model(config);
+  nn::Transformer translator(small_config({.vocab = 7}), small_config({.vocab = 4}));
+  for (nn::Module* m : std::vector<nn::Module*>{&model, &translator}) m->to(device).eval();
+  const auto row = [device](const Tokens& tokens) {
+    return tensor(tokens, {1, int64_t(tokens.size())}, {.device = device});
+  };
+  const Tokens source{6, 2, 5, 1};
+  const auto of_model = [&](const Tokens& text) { return model(row(text)).select(1, -1)[0]; };
+  const auto of_translator = [&](const Tokens& text) {
+    return translator(row(source), row(text)).select(1, -1)[0];
+  };
+  int stopped = 0;
+  for (const int64_t start : {0, 1, 2}) {
+    for (const double penalty : {0.0, 1.0, 2.0}) {
+      CAPTURE(start);
+      CAPTURE(penalty);
+      const GenerateOptions options{.beams = 64, .length_penalty = penalty, .stop_tokens = {start}};
+      const Tokens prompt{start, 3, 2};
+      BestText decoder{of_model, 4, start, penalty}, target{of_translator, 4, start, penalty};
+      decoder.search(prompt, 3, 0);
+      CHECK(model.generate(prompt, 4, options) == decoder.best);
+      target.search(prompt, 3, 0);
+      CHECK(translator.generate(source, prompt, 4, options) == target.best);
+      stopped += decoder.best.back() == start;
+    }
+  }
+  CHECK(stopped > 0);
+}
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("generation: as many beams as there are texts find the best one", On, Cpu,
+                   Cuda) {
+  if (!missing(On::device)) check_all_beams(On::device);
+}
+
+TEST_CASE("generation: beams without caches, with few beams and of several prompts") {
+  const NoGradGuard no_grad;
+  manual_seed(4);
+  nn::Decoder model(small_config(windowed()));
+  nn::CausalLM plain(
+      {.vocab = 13, .context = 32, .dim = 8, .heads = 2, .attention = "causal_linear"});
+  for (Tensor p : plain.parameters()) p.mul_(8);
+  CHECK(!plain.can_cache());
+  const std::vector<Tokens> prompts{{3, 1, 4, 1, 5}, {9}};
+  for (nn::LanguageModel* lm : std::vector<nn::LanguageModel*>{&model, &plain}) {
+    const auto score = [&](const Tokens& prompt, const Tokens& tokens) {
+      Tokens text = prompt;
+      text.insert(text.end(), tokens.begin(), tokens.end());
+      const Tensor all = log_softmax((*lm)(tensor(text, {1, int64_t(text.size())})))[0];
+      double sum = 0;
+      for (size_t i = prompt.size(); i < text.size(); ++i) {
+        sum += all[int64_t(i) - 1][text[i]].item<double>();
+      }
+      return sum;
+    };
+    const auto found = lm->generate(prompts, 8, {.beams = 5});
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      CHECK(found[i] == lm->generate(prompts[i], 8, {.beams = 5}));
+      CHECK(found[i].size() == 8);
+      const Tokens greedy = lm->generate(prompts[i], 8, {.temperature = 0});
+      CHECK(score(prompts[i], found[i]) >= score(prompts[i], greedy));
+    }
+    CHECK(lm->generate(prompts[0], 0, {.beams = 5}).empty());
+  }
+}
+
+TEST_CASE("generation: an encoder-decoder writes as its forward passes do") {
+  const NoGradGuard no_grad;
+  manual_seed(8);
+  nn::Transformer model(small_config(), small_config({.masks = {AttentionMask::causal_window(3)}}));
+  const Tokens source{1, 5, 0, 12}, prompt{2};
+  const Tokens greedy = model.generate(source, prompt, 9, {.temperature = 0});
+  Tokens text = prompt;
+  model.eval();
+  for (const int64_t token : greedy) {
+    const Tensor logits =
+        model(tensor(source, {1, 4}), tensor(text, {1, int64_t(text.size())})).select(1, -1);
+    CHECK(logits.argmax().item<int64_t>() == token);
+    text.push_back(token);
+  }
+  CHECK(greedy.size() == 9);
+  CHECK(model.generate(source, prompt, 9, {.seed = 1}) ==
+        model.generate(source, prompt, 9, {.seed = 1}));
+  CHECK(model.generate(source, prompt, 9, {.temperature = 0, .stop_tokens = {greedy[3]}}).size() <=
+        4);
+  const std::string op = "Transformer.generate: expected ";
+  nn::TransformerCache cache = model.new_cache(
+      tensor(source, {1, 4}), AttentionMask::key_lengths(tensor<int32_t>({3}, {1})));
+  expect_errors({
+      {"ValueError: " + op + "a source of at least one token, got none",
+       [&] { model.generate({}, prompt, 1); }},
+      {"ValueError: " + op + "a prompt of at least one token, got none",
+       [&] { model.generate(source, {}, 1); }},
+      {"IndexError: " + op + "tokens in [0, 13), got 13", [&] { model.generate({13}, prompt, 1); }},
+      {"ValueError: " + op + "a positive number of beams, got 0",
+       [&] { model.generate(source, prompt, 1, {.beams = 0}); }},
+      {"ValueError: " + op + "no top_k, top_p, min_p and on_token with beams, got one of them",
+       [&] { model.generate(source, prompt, 1, {.top_k = 3, .beams = 2}); }},
+  });
+  CHECK(thrown_by([&] {
+          cache.reorder({0, 0});
+        }).starts_with("ValueError: TransformerCache.reorder: expected a source without a mask"));
 }

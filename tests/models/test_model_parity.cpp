@@ -328,6 +328,7 @@ nn::TransformerConfig translator() {
   config.final_norm = true;
   config.mlp = nn::MlpKind::relu;
   config.max_positions = config.token_types = 0;
+  config.no_positions = true;
   config.embedding_norm = false;
   config.head = nn::HeadKind::linear;
   config.tie_weights = config.head_bias = false;

@@ -250,7 +250,9 @@ TEST_CASE("packed texts: positions by call that do not fit are refused") {
                       .layers = 1,
                       .learned_positions = false,
                       .alibi = true});
-  nn::Decoder decoder(config_of(kTokens)), none(config_of(0));
+  nn::TransformerConfig unordered = config_of(0);
+  unordered.no_positions = true;
+  nn::Decoder decoder(config_of(kTokens)), none(unordered);
   const Tensor all = tokens(kCPU), in_order = arange(kTokens);
   const auto of = [&](auto& model, const Tensor& positions) {
     return [&model, &all, positions] { model(all, AttentionMask(), positions); };

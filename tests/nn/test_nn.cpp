@@ -336,7 +336,7 @@ TEST_CASE("layers: those whose weights are loaded draw nothing") {
   manual_seed(7);
   const nn::Linear linear(3, 2, {.draw = false});
   const nn::Embedding table(4, 2, {.padding_idx = 1, .draw = false});
-  nn::TransformerConfig config{.vocab = 5, .dim = 4, .layers = 1, .heads = 1};
+  nn::TransformerConfig config{.vocab = 5, .dim = 4, .heads = 1, .layers = 1};
   config.draw_weights = false;
   const nn::Decoder model(config);
   CHECK(random_state() == RandomState{7, 0});

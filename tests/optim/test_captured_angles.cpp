@@ -34,8 +34,8 @@ TEST_CASE_TEMPLATE("captured step: a longer text between steps has angles of its
     manual_seed(11);
     nn::Decoder model({.vocab = kVocab,
                        .dim = 32,
-                       .layers = 2,
                        .heads = 2,
+                       .layers = 2,
                        .attention = {{.rotary = nn::RotaryOptions{}}}});
     model.to(device);
     optim::SGD optimizer(model.parameters(), {.lr = 0.1});

@@ -1,9 +1,12 @@
 // The command `sash`, from its arguments to what it prints.
 
+#include <algorithm>
 #include <filesystem>
+#include <sstream>
 
 #include <doctest/doctest.h>
 
+#include <sash/nn/data/npy.h>
 #include <sash/nn/models/causal_lm.h>
 #include <sash/optim/adam.h>
 #include <sash/optim/checkpoint.h>
@@ -185,7 +188,47 @@ TEST_CASE("command inspect: broken files are named, and said why") {
     CHECK(ended.out.empty());
   }
   check_has(run({"inspect", folder.file("absent")}).err, {"cannot open", "No such file"});
-  check_has(run({"inspect", folder.file("")}).err, {"Is a directory"});
+  check_has(run({"inspect", folder.file("")}).err, {"no file .safetensors, .gguf or .npy in '"});
+}
+
+TEST_CASE("command inspect: NumPy arrays, and the files of a folder") {
+  if (!is_built(kCommand)) return;
+  const TemporaryFolder folder;
+  const sash::Tensor x = sash::ones({300, 40}, {.device = sash::kCPU});
+  sash::nn::data::save_npy(folder.file("b.npy"), x);
+  sash::nn::data::save_npy(folder.file("c.npy"), x[0]);
+  sash::save_safetensors(folder.file("a.safetensors"), {{"x", x}, {"y", x}});
+  written(folder.file("notes.txt"), "no weights");
+  check_has(run({"inspect", folder.file("b.npy")}).out,
+            {"NumPy array: 1 tensors, 12,000 elements, 46.9 KiB", "<f4", "[300, 40]"});
+  check_has(run({"inspect", folder.file("c.npy")}).out, {"[40]", "160 B"});
+  const Ended ended = run({"inspect", folder.file("")});
+  CHECK(ended.code == 0);
+  CHECK(ended.out ==
+        "a.safetensors: safetensors: 2 tensors, 24,000 elements, 93.8 KiB\n"
+        "b.npy: NumPy array: 1 tensors, 12,000 elements, 46.9 KiB\n"
+        "c.npy: NumPy array: 1 tensors, 40 elements, 160 B\n");
+  check_has(run({"inspect", written(folder.file("d.npy"), "\x93NUMPY")}).err, {"npy", "d.npy"});
+}
+
+TEST_CASE("command: a wrong flag names the nearest one, and help has the terminal's width") {
+  if (!is_built(kCommand)) return;
+  const auto last = [](const std::string& text) { return text.substr(0, text.find('\n')); };
+  CHECK(last(run({"train", "--stepz", "5"}).err) ==
+        "error: there is no --stepz; did you mean --steps?");
+  CHECK(last(run({"train", "--batchsize=5"}).err) ==
+        "error: there is no --batchsize; did you mean --batch?");
+  CHECK(last(run({"train", "--colour"}).err) == "error: there is no --colour");
+  CHECK(last(run({"mask", "causal", "--token", "5"}).err) ==
+        "error: there is no --token; did you mean --tokens?");
+  CHECK(run({"mask", "causal", "--token", "5"}).code == 1);
+  const std::string help = run({"train", "--help"}).out;
+  std::istringstream lines(help);
+  size_t longest = 0;
+  for (std::string line; std::getline(lines, line);) longest = std::max(longest, line.size());
+  CHECK(longest <= 80);
+  CHECK(longest > 60);
+  check_has(help, {"\n                              "});
 }
 
 TEST_CASE("command mask: picture, counts and SVG") {
@@ -196,12 +239,18 @@ TEST_CASE("command mask: picture, counts and SVG") {
   CHECK(ended.code == 0);
   // Rows of 1, 2, 3 and 3 keys.
   check_has(ended.out, {"4 tokens", "visible  9 of 16 pairs (56.25 %), 2.2 keys a query",
-                        "work     1 of 1 blocks", "can be cached", "#   \n##  \n### \n# ##\n"});
+                        "work     1 of 1 blocks", "caches   hold the first and the last 2 tokens\n",
+                        "#   \n##  \n### \n# ##\n"});
   check_has(file_text(folder.file("x.svg")), {"<svg", "</svg>"});
   check_has(run({"mask", "causal", "--tokens", "100000"}).out, {"50.0", "100000 tokens"});
   check_has(
       run({"mask", "causal", "--tokens", "16777216"}).out,
       {"visible  140,737,496,743,936 of", "work     34,359,869,440 of 68,719,476,736 blocks"});
+  check_has(
+      run({"mask", "causal_window:256 | sinks:4"}).out,
+      {"caches   hold the first 4 and the last 256 tokens in decoders, which hide later keys; "
+       "alone, this mask shows some\n"});
+  check_has(run({"mask", "symmetric_window:8"}).out, {"hold the last 9 tokens in decoders"});
   const Ended wrong = run({"mask", "windows:3"});
   CHECK(wrong.code == 1);
   check_has(wrong.err, {"error: attention_mask: expected", "windows:3"});

@@ -138,7 +138,7 @@ TEST_CASE_TEMPLATE("Muon follows its formula for ten steps", On, Cpu, Cuda) {
   const double lr = 0.02, momentum = 0.9, decay = 0.1;
   optim::Muon muon({{.parameters = {twins[0].p, twins[1].p, twins[2].p}},
                     {.parameters = {vector.p}, .weight_decay = 0.0, .ns_steps = 0}},
-                   {.lr = lr, .momentum = momentum, .weight_decay = decay});
+                   {.lr = lr, .weight_decay = decay, .momentum = momentum});
   for (int step = 1; step <= 10; ++step) {
     for (Twin& t : twins) t.draw();
     vector.draw();

@@ -80,7 +80,7 @@ TEST_CASE("Trainer: a resumed run has the bits of one run, and the best of its v
         optim::Trainer trainer(third.model, third.optimizer, third.loader, third.step(),
                                {.steps = 1, .save = folder.file("parts")});
       },
-      "expected resume, or a folder without checkpoints");
+      "resume from it (resume = \"auto\") to continue that run, or save to another folder");
 }
 
 TEST_CASE("Trainer: a plateau lowers the rate, and a resumed run goes on with its state") {

@@ -36,7 +36,10 @@ struct Scored {
 
   optim::StepFunction step() {
     return with_metrics(setup, [this](int64_t) -> Metrics {
-      return {{"score", scalar_tensor(scores.at(calls++))}};
+      const int64_t step = setup.loader.epoch() * setup.loader.size() + setup.loader.position();
+      if (first < 0) first = step;  // the call that looks for the monitor, before a step
+      const int64_t validation = std::max(step - first - 1, int64_t{0});
+      return {{"score", scalar_tensor(scores.at(static_cast<size_t>(validation)))}};
     });
   }
   optim::TrainerOptions options(const std::string& save) {
@@ -55,7 +58,7 @@ struct Scored {
   Setup setup{};
   nn::data::Loader valid{samples(), {.batch = 22}};
   std::vector<double> scores;
-  size_t calls = 0;
+  int64_t first = -1;  // steps before the run
 };
 
 }  // namespace
@@ -155,9 +158,7 @@ TEST_CASE("Trainer: the best by another figure, or in the other direction, is no
   // A plateau judges by the same figure.
   const std::string lowered = folder.file("lowered");
   for (const bool maximize : {true, false}) {
-    Scored half({0.5, 0.75});
-    half.scores.resize(maximize ? 1 : 2);
-    half.calls = maximize ? 0 : 1;
+    Scored half(maximize ? std::vector<double>{0.5} : std::vector<double>{0.75, 0.75});
     optim::TrainerOptions options = half.options(lowered);
     options.maximize = maximize;
     options.plateau = optim::Plateau{.lr = 0.5, .factor = 0.5, .patience = 0};

@@ -1,5 +1,6 @@
 // Validations of optim::Trainer in a training that is made in parts.
 #include <map>
+#include <numeric>
 #include <optional>
 #include <tuple>
 
@@ -75,18 +76,111 @@ TEST_CASE("Trainer: forget_best counts the best of other validation data anew") 
 TEST_CASE("Trainer: an error of a validation does not lose the steps before it") {
   const TemporaryFolder folder;
   Setup setup;
-  optim::Trainer trainer(
-      setup.model, setup.optimizer, setup.loader, setup.step(),
-      {.steps = 5, .validate = &setup.valid, .monitor = "acuracy", .save = folder.file("run")});
-  check_error<ValueError>(
-      [&] { trainer.run(); },
-      "expected a figure of the validation as monitor, got 'acuracy'; " + folder.file("run"));
+  optim::Trainer trainer(setup.model, setup.optimizer, setup.loader, setup.step(),
+                         {.steps = 5,
+                          .validate = &setup.valid,
+                          .validation_step = [](const nn::data::Batch&) -> optim::StepOutput {
+                            throw ValueError("validation", "luck", "none");
+                          },
+                          .save = folder.file("run")});
+  check_error<ValueError>([&] { trainer.run(); }, "expected luck, got none; " + folder.file("run"));
   const std::string saved = folder.file("run/step-00000005.safetensors");
   CHECK(optim::checkpoint_info(saved).step == 5);
   optim::Trainer resumed(setup.model, setup.optimizer, setup.loader, setup.step(),
                          {.steps = 5, .validate = &setup.valid, .resume = saved});
   resumed.run();
   CHECK(resumed.best().has_value());
+}
+
+TEST_CASE("Trainer: a wrong monitor is refused before the first step, with the figures there are") {
+  Setup setup;
+  const auto weights = setup.weights();
+  optim::Accuracy accuracy;
+  int batches = 0;
+  const auto run = [&](const std::string& monitor) {
+    optim::Trainer trainer(setup.model, setup.optimizer, setup.loader, setup.step(),
+                           {.steps = 2,
+                            .validate = &setup.valid,
+                            .validation_step =
+                                [&](const nn::data::Batch& batch) {
+                                  const Tensor logits = setup.model(batch[0]);
+                                  accuracy.update(logits, batch[1]);
+                                  // Only some batches have it.
+                                  optim::StepOutput output(cross_entropy(logits, batch[1]));
+                                  if (++batches % 3 == 0)
+                                    output.metrics = {{"third", full({}, 3.0)}};
+                                  return output;
+                                },
+                            .metrics = {{"accuracy", &accuracy}},
+                            .monitor = monitor});
+    trainer.run();
+    CHECK(trainer.best() == trainer.validation().at(monitor));
+    CHECK(trainer.options().maximize == (monitor == "accuracy"));
+    return trainer.validation();
+  };
+  check_error<ValueError>([&] { run("acuracy"); },
+                          "Trainer: expected a figure of the validation as monitor, which are "
+                          "'accuracy', 'loss', 'third', got 'acuracy'");
+  CHECK(setup.weights() == weights);
+  CHECK(run("third").at("third") == 3);
+  const auto found = run("accuracy");
+  CHECK(setup.weights() != weights);
+  setup.model.eval();
+  double right = 0, rows = 0;
+  for (const nn::data::Batch& batch : setup.valid) {
+    const std::vector<double> hits =
+        eq(setup.model(batch[0]).argmax(-1), batch[1]).to_vector<double>();
+    right += std::accumulate(hits.begin(), hits.end(), 0.0);
+    rows += static_cast<double>(hits.size());
+  }
+  CHECK(found.at("accuracy") == right / rows);
+  const auto make = [&](const std::string& name, optim::Metric* metric) {
+    return [&setup, name, metric] {
+      optim::Trainer(setup.model, setup.optimizer, setup.loader, setup.step(),
+                     {.steps = 1, .validate = &setup.valid, .metrics = {{name, metric}}});
+    };
+  };
+  check_error<ValueError>(make("a", nullptr), "expected metrics that are not null, got null");
+  check_error<ValueError>(make("loss", &accuracy), "another name than 'loss' for a metric");
+}
+
+TEST_CASE("Trainer: an early end says why, the best figure and its step, also after a resume") {
+  const TemporaryFolder folder;
+  Setup setup;
+  const std::vector<double> losses{3, 1.25, 2, 2};
+  size_t validations = 0;
+  const auto train = [&](int64_t patience) {
+    optim::Trainer trainer(setup.model, setup.optimizer, setup.loader, setup.step(),
+                           {.steps = 30,
+                            .validate = &setup.valid,
+                            .validation_step =
+                                [&](const nn::data::Batch&) {
+                                  return full({}, losses[std::min(validations, losses.size() - 1)]);
+                                },
+                            .validate_every = 2,
+                            .patience = patience,
+                            .save = folder.file("run"),
+                            .resume = "auto"});
+    struct Count : optim::Callback {
+      explicit Count(size_t& validated) : count(validated) {}
+      void on_step(const optim::StepReport& report) override {
+        count += !report.validation.empty();
+      }
+      size_t& count;
+    };
+    Count count(validations);
+    trainer.add(count);
+    CHECK(trainer.ending().empty());
+    trainer.run();
+    CHECK(trainer.best_step() == 4);
+    return trainer.ending();
+  };
+  CHECK(train(2) ==
+        "ended after step 8 of 30: 2 validations without a better loss; the best loss is 1.25, of "
+        "step 4");
+  CHECK(train(3) ==
+        "ended after step 10 of 30: 3 validations without a better loss; the best loss is 1.25, of "
+        "step 4");
 }
 
 TEST_CASE("Trainer: a loss of several elements is an error, and no step is made") {

@@ -28,8 +28,8 @@ inline SmallTransformer windowed() {
 inline nn::TransformerConfig small_config(const SmallTransformer& c = {}) {
   nn::TransformerConfig config{.vocab = c.vocab,
                                .dim = c.dim,
-                               .layers = c.layers,
                                .heads = c.heads,
+                               .layers = c.layers,
                                .kv_heads = c.kv_heads,
                                .head_dim = c.head_dim,
                                .mlp_dim = c.mlp_dim};

@@ -161,6 +161,7 @@ AttentionCall::AttentionCall(const AttentionTensors& inputs, const AttentionOpti
   check_bias(inputs, weights_shape());
   check_relative_bias(inputs, shape.heads);
   check_slopes(inputs.q, slopes);
+  for_each_part(mask.term(), [this](const MaskPart& part) { part.check_meaning(shape); });
   for (const Tensor& tensor : mask_tensors()) check_same_device(kAttention, inputs.q, tensor);
 }
 

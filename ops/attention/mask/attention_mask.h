@@ -68,7 +68,8 @@ class SASH_API AttentionMask {
   AttentionMask();
   /// Key j is visible to query i where `visible` [B, H, S_q, S_k] is true; any shape that
   /// broadcasts to that one. Compiling reads all of it on the host, again after each write to its
-  /// memory. `DTypeError` unless bool.
+  /// memory. `DTypeError` unless bool. Attention throws `ShapeError` for two axes where B = S_q =
+  /// S_k > 1: they could be those of a padding mask [B, S_k], which is [B, 1, 1, S_k] here.
   AttentionMask(const Tensor& visible);
   /// Moves copy, so a moved-from mask stays valid.
   AttentionMask(const AttentionMask&) = default;

@@ -87,6 +87,17 @@ class Visible final : public NumberedPart {
                      sash::to_string(visible_.shape()));
   }
   SmallVector<Tensor, 2> tensors() const override { return {visible_}; }
+  void check_meaning(const MaskShape& shape) const override {
+    const int64_t n = shape.batch;
+    if (visible_.rank() != 2 || n == 1 || extent(2) != n || extent(3) != n) return;
+    if (shape.queries != n || shape.keys != n) return;
+    const std::string text = std::to_string(n);
+    throw ShapeError(kMask,
+                     "a bool mask of more axes, since B = S_q = S_k = " + text + ": [1, 1, " +
+                         text + ", " + text + "] for pairs of query and key, [" + text +
+                         ", 1, 1, " + text + "] for padding of each sequence",
+                     sash::to_string(visible_.shape()));
+  }
 
   std::unique_ptr<MaskRule> bind(const MaskShape& shape) const override {
     const Shape whole{shape.batch, shape.heads, shape.queries, shape.keys};

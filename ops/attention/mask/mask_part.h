@@ -87,6 +87,8 @@ class MaskPart {
   virtual std::optional<PositionReach> reach() const { return std::nullopt; }
   /// Set if each query sees the keys of one window.
   virtual std::optional<KeyWindow> window() const { return std::nullopt; }
+  /// `ShapeError` if the shape of a call makes it unclear what the part's tensor means.
+  virtual void check_meaning(const MaskShape&) const {}
   /// The tensors the part reads.
   virtual SmallVector<Tensor, 2> tensors() const { return {}; }
 

@@ -1,6 +1,10 @@
 #include <doctest/doctest.h>
 #include <sash/core/error.h>
 #include <sash/nn/data/loader.h>
+#include <sash/ops/elementwise/binary.h>
+#include <sash/ops/elementwise/unary.h>
+#include <sash/ops/shape/concat.h>
+#include <sash/optim/metrics/metric.h>
 #include <sash/optim/trainer/trainer.h>
 #include <sash/tensor/distributed/group.h>
 #include <sash/tensor/random.h>
@@ -239,4 +243,42 @@ TEST_CASE("ranks: a trainer gives each rank its own random numbers, and rank 0 t
                          {.steps = 1, .group = all});
   const double here = randn({}).item<double>();
   CHECK((here == expected) == (all.rank() == 0));
+}
+
+TEST_CASE("ranks: metrics count the rows of all ranks") {
+  // Rank r has 3 r rows, of 0, 1, ... over all ranks.
+  const int64_t rank = world().rank(), size = world().size();
+  optim::Accuracy accuracy, all_accuracy;
+  optim::F1 f1(3), all_f1(3);
+  optim::AUC auc, all_auc;
+  optim::R2 r2, all_r2;
+  optim::Perplexity perplexity, all_perplexity;
+  const auto update = [](auto& class_metrics, optim::AUC& area, optim::R2& regression,
+                         optim::Perplexity& language, int64_t first, int64_t count) {
+    if (count == 0) return;
+    const Tensor row = arange(first, first + count, 1, {.dtype = DType::int64});
+    const Tensor target = remainder(row * 5 + 1, 3), predicted = remainder(row, 3);
+    for (optim::Metric* const metric : class_metrics) metric->update(predicted, target);
+    const Tensor score = remainder(row * 7, 5).to(DType::float32);
+    area.update(score, remainder(row, 2));
+    regression.update(score, score + target.to(DType::float32));
+    language.update(stack({score, score * 0.5, -score}, 1), target);
+  };
+  const std::vector<optim::Metric*> own{&accuracy, &f1}, all{&all_accuracy, &all_f1};
+  int64_t first = 0;
+  for (int64_t r = 0; r < size; first += 3 * r++) {
+    if (r == rank) update(own, auc, r2, perplexity, first, 3 * r);
+    update(all, all_auc, all_r2, all_perplexity, first, 3 * r);
+  }
+  const std::vector<std::pair<optim::Metric*, optim::Metric*>> pairs{
+      {&accuracy, &all_accuracy},
+      {&f1, &all_f1},
+      {&auc, &all_auc},
+      {&r2, &all_r2},
+      {&perplexity, &all_perplexity}};
+  for (const auto& [part, whole] : pairs) {
+    if (size == 1) break;  // no rows
+    part->sum_ranks(world());
+    CHECK(part->compute() == doctest::Approx(whole->compute()).epsilon(1e-6));
+  }
 }
