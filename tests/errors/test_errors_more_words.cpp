@@ -144,7 +144,7 @@ TEST_CASE("wrong calls: layers of images, lists and decoders") {
       {"IndexError: ModuleDict: expected one of value, got policy", [&] { heads["policy"]; }},
       {"IndexError: ModuleDict: expected a module, of which there is none, got x",
        [] { nn::ModuleDict<>()["x"]; }},
-      {"ValueError: ModuleDict<Linear>.register_module: expected a new name, got 'value', which is taken",
+      {"ValueError: ModuleDict.register_module: expected a new name, got 'value', which is taken",
        [&] { heads.emplace("value", 2, 1); }},
       {"IndexError: ParameterList: expected an index below 0, got 0", [&] { list[0]; }},
       {"ValueError: TransformerDecoder: expected a positive number of layers, got 0",

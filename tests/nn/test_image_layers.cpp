@@ -100,7 +100,7 @@ TEST_CASE("layers: a decoder reads its memory, and hooks see its layers") {
   model.layers[1].multihead_attn->register_forward_pre_hook(
       [&](const nn::Module&, std::span<const Tensor>) { ++calls; });
   model.eval();
-  const AttentionMask first = AttentionMask::key_lengths(tensor({1, 1}));
+  const AttentionMask first = AttentionMask::key_lengths(tensor<int32_t>({1, 1}));
   const Tensor y = model(x, memory, AttentionMask::causal(), first);
   CHECK(calls == 1);
   Tensor changed = memory.clone();
