@@ -23,6 +23,10 @@ class Words {
     choosing();
     reductions();
     products();
+    elements();
+    order();
+    images();
+    distances();
   }
 
  private:
@@ -113,6 +117,77 @@ class Words {
     both("einsum bqhd,bkhd->bhqk", {q, k}, [=] { return einsum("bqhd,bkhd->bhqk", {q, k}); });
     const Tensor a = make({32 * many_, 128, 64}), b = make({32 * many_, 64, 128});
     both("bmm", {a, b}, [=] { return bmm(a, b); });
+  }
+
+  void elements() const {
+    const Tensor x = make({256 * many_, 4096}), y = make({256 * many_, 4096});
+    const Tensor positive = abs(x.detach()).requires_grad_();
+    both("log2", {positive}, [=] { return log2(positive); });
+    both("leaky_relu", {x}, [=] { return leaky_relu(x); });
+    both("elu", {x}, [=] { return elu(x); });
+    both("atan2", {x, y}, [=] { return atan2(x, y); });
+    both("smooth_l1_loss", {x, y}, [=] { return smooth_l1_loss(x, y); });
+    time("isinf", [=] { isinf(x); });
+    time("allclose", [=] { allclose(x.detach(), x.detach()); });
+    const Tensor bytes =
+        randint(0, 256, {256 * many_, 4096}, {.dtype = DType::uint8, .device = device_});
+    const Tensor flags = gt(x, 0), ints = randint(0, 9, {256, 256}, {.device = device_});
+    time("uint8 + uint8", [=] { bytes + bytes; });
+    time("uint8 * uint8", [=] { bytes* bytes; });
+    time("bool + bool", [=] { flags + flags; });
+    time("sum of bool", [=] { sum(flags); });
+    time("matmul int64", [=] { matmul(ints, ints); });
+  }
+
+  void order() const {
+    const Tensor x = make({256 * many_, 4096}),
+                 near_one = (rand({256 * many_, 4096}, {.device = device_}) + 0.5).requires_grad_();
+    const Tensor line = make({1000000}).detach();
+    both("cumprod rows", {near_one}, [=] { return cumprod(near_one, 1); });
+    both("cumprod columns", {near_one}, [=] { return cumprod(near_one, 0); });
+    time("median [1M]", [=] { median(line); });
+    both("median rows", {x}, [=] { return median(x, 1).values; });
+    both("quantile rows", {x}, [=] { return quantile(x, 0.9, {.axis = 1}); });
+    const Tensor classes = randint(0, 1000, {1000000}, {.device = device_});
+    time("bincount", [=] { bincount(classes); });
+    const Tensor mask = gt(x, 0);
+    both("masked_select", {x}, [=] { return masked_select(x, mask); });
+    const Tensor diagonal = make({2048});
+    both("diag of a line", {diagonal}, [=] { return diag(diagonal); });
+    both("outer", {diagonal}, [=] { return outer(diagonal, diagonal); });
+    both("normalize", {x}, [=] { return normalize(x); });
+    const Tensor target = softmax(randn({1024 * many_, 1000}, {.device = device_}));
+    const Tensor logits = make({1024 * many_, 1000});
+    both("cross_entropy of probabilities", {logits}, [=] { return cross_entropy(logits, target); });
+  }
+
+  void images() const {
+    const Tensor x = make({16 * many_, 32, 32, 32}), w = make({32}), b = make({32});
+    both("group_norm", {x, w, b}, [=] { return group_norm(x, 8, w, b); });
+    both("adaptive_avg_pool2d 1", {x}, [=] { return adaptive_avg_pool2d(x, 1); });
+    both("adaptive_avg_pool2d 7", {x}, [=] { return adaptive_avg_pool2d(x, 7); });
+    both("avg_pool2d without padding", {x},
+         [=] { return avg_pool2d(x, 3, {.stride = 2, .padding = 1, .count_include_pad = false}); });
+    both("interpolate nearest", {x}, [=] { return interpolate(x, {.scale_factor = 2}); });
+    for (const bool align : {false, true}) {
+      both(align ? "interpolate bilinear corners" : "interpolate bilinear", {x}, [=] {
+        return interpolate(
+            x, {.scale_factor = 2, .mode = InterpolateMode::bilinear, .align_corners = align});
+      });
+    }
+    const Tensor weight = make({32, 16, 4, 4});
+    both("conv_transpose2d", {x, weight},
+         [=] { return conv_transpose2d(x, weight, {}, {.stride = 2, .padding = 1}); });
+  }
+
+  void distances() const {
+    const Tensor a = make({512, 64}), b = make({512, 64});
+    for (const double p : {1.0, 2.0}) {
+      both("cdist p " + std::to_string(static_cast<int>(p)), {a, b},
+           [=] { return cdist(a, b, p); });
+    }
+    const Tensor q = make({256 * many_, 16, 3}), k = make({256 * many_, 16, 3});
+    both("cdist of few rows", {q, k}, [=] { return cdist(q, k); });
   }
 
   Device device_;

@@ -41,6 +41,10 @@ class Words:
         self.windows()
         self.choosing()
         self.rest()
+        self.elements()
+        self.order()
+        self.images()
+        self.distances()
 
     def windows(self):
         many = self.many
@@ -97,6 +101,72 @@ class Words:
         self.both("einsum " + equation, [q, k], lambda: torch.einsum(equation, q, k))
         a, b = self.make(32 * many, 128, 64), self.make(32 * many, 64, 128)
         self.both("bmm", [a, b], lambda: torch.bmm(a, b))
+
+
+    def elements(self):
+        x, y = self.make(256 * self.many, 4096), self.make(256 * self.many, 4096)
+        positive = x.detach().abs().requires_grad_()
+        self.both("log2", [positive], lambda: torch.log2(positive))
+        self.both("leaky_relu", [x], lambda: F.leaky_relu(x))
+        self.both("elu", [x], lambda: F.elu(x))
+        self.both("atan2", [x, y], lambda: torch.atan2(x, y))
+        self.both("smooth_l1_loss", [x, y], lambda: F.smooth_l1_loss(x, y))
+        self.time("isinf", lambda: torch.isinf(x))
+        self.time("allclose", lambda: torch.allclose(x.detach(), x.detach()))
+        numbers = torch.randint(0, 256, x.shape, dtype=torch.uint8, device=self.device)
+        flags, ints = x > 0, torch.randint(0, 9, (256, 256), device=self.device)
+        self.time("uint8 + uint8", lambda: numbers + numbers)
+        self.time("uint8 * uint8", lambda: numbers * numbers)
+        self.time("bool + bool", lambda: flags + flags)
+        self.time("sum of bool", lambda: flags.sum())
+        if self.device == "cpu":
+            self.time("matmul int64", lambda: ints @ ints)
+        else:
+            self.ms["matmul int64"] = 0.0  # PyTorch has none
+
+    def order(self):
+        x = self.make(256 * self.many, 4096)
+        near_one = (torch.rand_like(x) + 0.5).requires_grad_()
+        line = self.make(1000000).detach()
+        self.both("cumprod rows", [near_one], lambda: near_one.cumprod(1))
+        self.both("cumprod columns", [near_one], lambda: near_one.cumprod(0))
+        self.time("median [1M]", lambda: line.median())
+        self.both("median rows", [x], lambda: x.median(1)[0])
+        self.both("quantile rows", [x], lambda: x.quantile(0.9, 1))
+        classes = torch.randint(0, 1000, (1000000,), device=self.device)
+        self.time("bincount", lambda: torch.bincount(classes))
+        mask = x > 0
+        self.both("masked_select", [x], lambda: x.masked_select(mask))
+        diagonal = self.make(2048)
+        self.both("diag of a line", [diagonal], lambda: diagonal.diag())
+        self.both("outer", [diagonal], lambda: torch.outer(diagonal, diagonal))
+        self.both("normalize", [x], lambda: F.normalize(x))
+        target = torch.randn(1024 * self.many, 1000, device=self.device).softmax(1)
+        logits = self.make(1024 * self.many, 1000)
+        name = "cross_entropy of probabilities"
+        self.both(name, [logits], lambda: F.cross_entropy(logits, target))
+
+    def images(self):
+        x, w, b = self.make(16 * self.many, 32, 32, 32), self.make(32), self.make(32)
+        self.both("group_norm", [x, w, b], lambda: F.group_norm(x, 8, w, b))
+        self.both("adaptive_avg_pool2d 1", [x], lambda: F.adaptive_avg_pool2d(x, 1))
+        self.both("adaptive_avg_pool2d 7", [x], lambda: F.adaptive_avg_pool2d(x, 7))
+        self.both("avg_pool2d without padding", [x],
+                  lambda: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False))
+        self.both("interpolate nearest", [x], lambda: F.interpolate(x, scale_factor=2))
+        for align, name in ((False, ""), (True, " corners")):
+            call = lambda: F.interpolate(x, scale_factor=2, mode="bilinear", align_corners=align)
+            self.both("interpolate bilinear" + name, [x], call)
+        weight = self.make(32, 16, 4, 4)
+        self.both("conv_transpose2d", [x, weight],
+                  lambda: F.conv_transpose2d(x, weight, None, 2, 1))
+
+    def distances(self):
+        a, b = self.make(512, 64), self.make(512, 64)
+        for p in (1, 2):
+            self.both(f"cdist p {p}", [a, b], lambda: torch.cdist(a, b, p))
+        q, k = self.make(256 * self.many, 16, 3), self.make(256 * self.many, 16, 3)
+        self.both("cdist of few rows", [q, k], lambda: torch.cdist(q, k))
 
 
 def main():

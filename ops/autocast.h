@@ -26,6 +26,7 @@ inline constexpr AutocastRule kAutocastRules[] = {
     {"bmm", AutocastTo::half},
     {"conv1d", AutocastTo::half},
     {"conv2d", AutocastTo::half},
+    {"conv_transpose2d", AutocastTo::half},
     {"baddbmm", AutocastTo::half},
     {"einsum", AutocastTo::half},
     {"window_matmul", AutocastTo::half},
@@ -45,6 +46,7 @@ inline constexpr AutocastRule kAutocastRules[] = {
     {"log_softmax", AutocastTo::float32},
     {"layer_norm", AutocastTo::float32},
     {"batch_norm", AutocastTo::float32},
+    {"group_norm", AutocastTo::float32},
     {"dropout_add_layer_norm", AutocastTo::float32},
     {"rms_norm", AutocastTo::float32},
     {"add_rms_norm", AutocastTo::float32},
@@ -54,6 +56,8 @@ inline constexpr AutocastRule kAutocastRules[] = {
     {"mse_loss", AutocastTo::float32},
     {"l1_loss", AutocastTo::float32},
     {"huber_loss", AutocastTo::float32},
+    {"smooth_l1_loss", AutocastTo::float32},
+    {"cdist", AutocastTo::float32},
     {"kl_div", AutocastTo::float32},
 };
 

@@ -186,9 +186,11 @@ class SASH_API Tensor {
   Tensor floor() const;
   Tensor gelu() const;
   Tensor isfinite() const;
+  Tensor isinf() const;
   Tensor isnan() const;
   Tensor log() const;
   Tensor log1p() const;
+  Tensor log2() const;
   Tensor logical_not() const;
   Tensor masked_fill(const Tensor& mask, Scalar value) const;
   Tensor neg() const;
@@ -214,6 +216,7 @@ class SASH_API Tensor {
   Tensor amax(const Dims& axes = {}, bool keepdim = false) const;
   Tensor amin(const Dims& axes = {}, bool keepdim = false) const;
   Tensor max() const;
+  Tensor median() const;
   Tensor min() const;
   Tensor prod(const Dims& axes = {}, bool keepdim = false) const;
   Tensor any(const Dims& axes = {}, bool keepdim = false) const;
@@ -224,6 +227,7 @@ class SASH_API Tensor {
   Tensor argmin(int64_t axis = -1, bool keepdim = false) const;
   Tensor logsumexp(const Dims& axes = {}, bool keepdim = false) const;
   Tensor cumsum(int64_t axis) const;
+  Tensor cumprod(int64_t axis) const;
   Tensor softmax(int64_t axis = -1) const;
   Tensor log_softmax(int64_t axis = -1) const;
   Tensor matmul(const Tensor& other) const;
@@ -250,8 +254,10 @@ class SASH_API Tensor {
   Tensor index_select(int64_t axis, const Tensor& index) const;
   Tensor index_add(int64_t axis, const Tensor& index, const Tensor& src) const;
   Tensor nonzero() const;
+  Tensor masked_select(const Tensor& mask) const;
   Tensor argsort(int64_t axis = -1, bool descending = false) const;
   Chosen max(int64_t axis, bool keepdim = false) const;
+  Chosen median(int64_t axis, bool keepdim = false) const;
   Chosen min(int64_t axis, bool keepdim = false) const;
   Chosen sort(int64_t axis = -1, bool descending = false) const;
   Chosen topk(int64_t k, int64_t axis = -1, bool largest = true) const;

@@ -26,6 +26,37 @@ class SASH_API SiLU : public ElementwiseModule<silu> {};
 /// ln(1 + e^x).
 class SASH_API Softplus : public ElementwiseModule<softplus> {};
 
+/// x itself, in the place of another module.
+class SASH_API Identity : public Module {
+ public:
+  Tensor forward(const Tensor& x) override { return x; }
+};
+
+/// An op of x with a number, computed by `function(x, number)`.
+template <auto function>
+class WithNumber : public Module {
+ public:
+  explicit WithNumber(double number) : number_(number) {}
+
+  Tensor forward(const Tensor& x) override { return function(x, number_); }
+  std::string describe() const override { return type_name() + "(" + to_text(number_) + ")"; }
+
+ private:
+  double number_;
+};
+
+/// x for x > 0, else slope x.
+class SASH_API LeakyReLU : public WithNumber<leaky_relu> {
+ public:
+  explicit LeakyReLU(double slope = 0.01) : WithNumber(slope) {}
+};
+
+/// x for x > 0, else alpha (e^x - 1).
+class SASH_API ELU : public WithNumber<elu> {
+ public:
+  explicit ELU(double alpha = 1) : WithNumber(alpha) {}
+};
+
 /// An op along an axis, the last by default, computed by `function(x, axis)`.
 template <auto function>
 class AlongAxis : public Module {

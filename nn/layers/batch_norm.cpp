@@ -2,6 +2,7 @@
 
 #include "../../ops/elementwise/binary.h"
 #include "../../ops/norm/batch_norm.h"
+#include "../../ops/norm/group_norm.h"
 #include "../../tensor/autograd/grad_mode.h"
 #include "../../tensor/autograd/node.h"
 #include "../../tensor/autograd/recompute.h"
@@ -96,6 +97,34 @@ Tensor BatchNorm::over_ranks(const Tensor& x) {
     move(running_var, variance.detach() * (count / (count - 1)));
   }
   return y.to(x.dtype());
+}
+
+GroupNorm::GroupNorm(int64_t groups, int64_t channels, GroupNormOptions options)
+    : groups_(groups), channels_(channels), eps_(options.eps) {
+  check_positive("GroupNorm", "number of groups", groups);
+  check_positive("GroupNorm", "number of channels", channels);
+  if (channels % groups != 0) {
+    throw ValueError("GroupNorm", "channels that are a multiple of the groups",
+                     std::to_string(channels) + " and " + std::to_string(groups));
+  }
+  if (!(eps_ > 0)) throw ValueError("GroupNorm", "eps > 0", to_text(eps_));
+  if (!options.affine) return;
+  weight = register_parameter("weight", ones({channels}));
+  bias = register_parameter("bias", zeros({channels}));
+}
+
+Tensor GroupNorm::forward(const Tensor& x) {
+  check_defined("GroupNorm", x);
+  if (x.rank() < 2 || x.size(1) != channels_) {
+    throw ShapeError("GroupNorm", "x [N, " + std::to_string(channels_) + ", ...]",
+                     to_string(x.shape()));
+  }
+  return group_norm(x, groups_, weight, bias, eps_);
+}
+
+std::string GroupNorm::describe() const {
+  return "GroupNorm(" + std::to_string(groups_) + " of " + std::to_string(channels_) +
+         (weight.defined() ? ", affine)" : ")");
 }
 
 std::string BatchNorm::describe() const {

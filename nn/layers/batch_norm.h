@@ -60,4 +60,30 @@ class SASH_API BatchNorm2d : public BatchNorm {
       : BatchNorm("BatchNorm2d", channels, options, 4, 4) {}
 };
 
+struct GroupNormOptions {
+  double eps = 1e-5;
+  bool affine = true;  ///< whether there are a weight and a bias
+};
+
+/// `group_norm` over the channels of x [N, C, ...] in groups.
+///
+/// Parameters, [C]: `weight`, ones at first, and `bias`, zeros.
+class SASH_API GroupNorm : public Module {
+ public:
+  using Options = GroupNormOptions;
+
+  /// `ValueError` unless groups are positive and divide the channels, and eps is above 0.
+  GroupNorm(int64_t groups, int64_t channels, GroupNormOptions options = {});
+
+  Tensor forward(const Tensor& x) override;
+  std::string describe() const override;
+
+  Tensor weight;  ///< undefined without one
+  Tensor bias;    ///< undefined without one
+
+ private:
+  int64_t groups_, channels_;
+  double eps_;
+};
+
 }  // namespace sash::nn

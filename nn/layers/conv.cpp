@@ -1,6 +1,7 @@
 #include "conv.h"
 
 #include <cmath>
+#include <utility>
 
 #include "../../tensor/factories.h"
 #include "../check.h"
@@ -33,11 +34,12 @@ Tensor initial(const Shape& shape, const Shape& weight) {
 }  // namespace
 
 Convolution::Convolution(const char* name, int64_t in_channels, int64_t out_channels,
-                         const Shape& kernel, int64_t groups, bool has_bias) {
-  const Shape shape = weight_shape(name, in_channels, out_channels, kernel, groups);
+                         const Shape& kernel, int64_t groups, bool has_bias, bool transposed)
+    : groups_(groups), transposed_(transposed) {
+  const Shape shape = transposed ? weight_shape(name, out_channels, in_channels, kernel, groups)
+                                 : weight_shape(name, in_channels, out_channels, kernel, groups);
   weight = register_parameter("weight", initial(shape, shape));
   if (has_bias) bias = register_parameter("bias", initial({out_channels}, shape));
-  groups_ = groups;
 }
 
 std::string Convolution::describe() const {
@@ -45,8 +47,10 @@ std::string Convolution::describe() const {
   for (int axis = 2; axis < weight.rank(); ++axis) {
     kernel += (axis == 2 ? "" : " x ") + std::to_string(weight.shape()[axis]);
   }
-  return type_name() + "(" + std::to_string(weight.size(1) * groups_) + " -> " +
-         std::to_string(weight.size(0)) + ", kernel " + kernel + (bias.defined() ? ", bias)" : ")");
+  int64_t in = weight.size(1) * groups_, out = weight.size(0);
+  if (transposed_) std::swap(in, out);
+  return type_name() + "(" + std::to_string(in) + " -> " + std::to_string(out) + ", kernel " +
+         kernel + (bias.defined() ? ", bias)" : ")");
 }
 
 Conv1d::Conv1d(int64_t in_channels, int64_t out_channels, int64_t kernel, Conv1dOptions options)
@@ -61,5 +65,16 @@ Conv2d::Conv2d(int64_t in_channels, int64_t out_channels, HeightWidth kernel, Co
       options_{options.stride, options.padding, options.dilation, options.groups} {}
 
 Tensor Conv2d::forward(const Tensor& x) { return conv2d(x, weight, bias, options_); }
+
+ConvTranspose2d::ConvTranspose2d(int64_t in_channels, int64_t out_channels, HeightWidth kernel,
+                                 ConvTranspose2dOptions options)
+    : Convolution("ConvTranspose2d", in_channels, out_channels, {kernel.height, kernel.width},
+                  options.groups, options.bias, true),
+      options_{options.stride, options.padding, options.output_padding, options.dilation,
+               options.groups} {}
+
+Tensor ConvTranspose2d::forward(const Tensor& x) {
+  return conv_transpose2d(x, weight, bias, options_);
+}
 
 }  // namespace sash::nn

@@ -7,6 +7,7 @@
 #include "../../ops/loss/l1_loss.h"
 #include "../../ops/loss/mse_loss.h"
 #include "../../ops/loss/nll_loss.h"
+#include "../../ops/loss/smooth_l1_loss.h"
 #include "../module.h"
 
 /// Losses as objects that store their options: `nn::HuberLoss loss({.delta = 2}); loss(y, target)`.
@@ -44,6 +45,11 @@ class SASH_API L1Loss : public Loss<Reduction, l1_loss> {
 
 /// `huber_loss`: quadratic near 0, linear beyond `delta`.
 class SASH_API HuberLoss : public Loss<HuberLossOptions, huber_loss> {
+  using Loss::Loss;
+};
+
+/// `smooth_l1_loss`: the Huber loss divided by `beta`.
+class SASH_API SmoothL1Loss : public Loss<SmoothL1LossOptions, smooth_l1_loss> {
   using Loss::Loss;
 };
 

@@ -1,9 +1,10 @@
 #pragma once
 
+#include "../../ops/conv/interpolate.h"
 #include "../../ops/conv/pool.h"
 #include "../module.h"
 
-/// Pools as modules, for `Sequential`; each is the op of the same name.
+/// Pools and other changes of an image's size as modules, for `Sequential`.
 namespace sash::nn {
 
 /// A pool with windows of size `kernel`, computed by `function(x, kernel, options)`.
@@ -39,6 +40,30 @@ class SASH_API AvgPool1d : public Pool<int64_t, Pool1dOptions, avg_pool1d> {
 /// `avg_pool2d`: the mean of each window of x [N, C, H, W] or [C, H, W].
 class SASH_API AvgPool2d : public Pool<HeightWidth, Pool2dOptions, avg_pool2d> {
   using Pool::Pool;
+};
+
+/// `adaptive_avg_pool2d`: the means of `size` parts of x [N, C, H, W] or [C, H, W].
+class SASH_API AdaptiveAvgPool2d : public Module {
+ public:
+  explicit AdaptiveAvgPool2d(HeightWidth size) : size_(size) {}
+
+  Tensor forward(const Tensor& x) override { return adaptive_avg_pool2d(x, size_); }
+
+ private:
+  HeightWidth size_;
+};
+
+/// `interpolate`: x [N, C, H, W] at another size.
+class SASH_API Upsample : public Module {
+ public:
+  using Options = InterpolateOptions;
+
+  explicit Upsample(const InterpolateOptions& options) : options_(options) {}
+
+  Tensor forward(const Tensor& x) override { return interpolate(x, options_); }
+
+ private:
+  InterpolateOptions options_;
 };
 
 }  // namespace sash::nn

@@ -305,9 +305,9 @@ SumAndNorm BlockBase::forward(const SumAndNorm& x, const AttentionContext& conte
                nullptr, next);
   }
   SumAndNorm y =
-      add(attended, x.sum, attn_dropout_, attn_post_norm, cross_attn ? cross_attn_norm : mlp_norm);
-  if (cross_attn) {
-    y = add((*cross_attn)(y.norm, cross), y.sum, nullptr, cross_attn_post_norm, mlp_norm);
+      add(attended, x.sum, attn_dropout_, attn_post_norm, crosses_ ? cross_attn_norm : mlp_norm);
+  if (crosses_) {
+    y = add(cross_attend(y.norm, cross), y.sum, cross_dropout_, cross_attn_post_norm, mlp_norm);
   }
   return add(feed_forward(y.norm), y.sum, mlp_dropout_, mlp_post_norm, next);
 }
@@ -347,7 +347,8 @@ BlockAttention& Block::add_attention(const TransformerConfig& config, int64_t in
 
 BlockMlp& Block::add_mlp(const TransformerConfig& config) {
   attn_post_norm = norm_after("attn_post_norm", config);
-  if (config.cross_attention) {
+  crosses_ = config.cross_attention;
+  if (crosses_) {
     cross_attn_norm = norm_before("cross_attn_norm", config);
     cross_attn = &register_module<BlockAttention>("cross_attn", config, true);
     cross_attn_post_norm = norm_after("cross_attn_post_norm", config);
@@ -379,7 +380,7 @@ Tensor Block::attend(const Tensor& x, const AttentionContext& context) {
 Tensor Block::feed_forward(const Tensor& x) { return mlp(x); }
 
 bool Block::can_step(const Tensor& x, const AttentionContext& context) const {
-  if (!context.positions.defined() || placement_ != NormPlacement::before || cross_attn ||
+  if (!context.positions.defined() || placement_ != NormPlacement::before || crosses_ ||
       branches_ != Branches::sequential || Autocast("linear")) {
     return false;
   }

@@ -31,7 +31,7 @@ struct AttentionContext {
 
 /// Keys and values of an encoder's states for the cross attention of a layer, and their mask.
 struct CrossKeys {
-  Tensor k, v;  ///< [B, kv_heads, S, head_dim]
+  Tensor k, v;  ///< [B, kv_heads, S, head_dim]; of PyTorch's layers the states [B, S, dim]
   AttentionMask mask{};
 };
 
@@ -133,12 +133,17 @@ class SASH_API BlockBase : public ModuleOf<BlockBase> {
       : placement_(placement), branches_(branches), dropout_(dropout) {}
 
   virtual Tensor attend(const Tensor& x, const AttentionContext& context) = 0;
+  virtual Tensor cross_attend(const Tensor& x, const CrossKeys& keys) {
+    return (*cross_attn)(x, keys);
+  }
   virtual Tensor feed_forward(const Tensor& x) = 0;
 
   NormPlacement placement_;
   Branches branches_;
-  double dropout_;  // of the branches, unless modules drop them
+  double dropout_;        // of the branches, unless modules drop them
+  bool crosses_ = false;  // whether there is cross attention
   Dropout* attn_dropout_ = nullptr;
+  Dropout* cross_dropout_ = nullptr;
   Dropout* mlp_dropout_ = nullptr;
 
  private:

@@ -38,17 +38,42 @@ MultiheadAttentionOptions attention_options(const TransformerOptions& options) {
           .sink_logits = options.sink_logits};
 }
 
+/// Of the attention to an encoder's states.
+MultiheadAttentionOptions cross_attention_options(const TransformerOptions& options) {
+  return {.dropout = options.dropout,
+          .bias = options.bias,
+          .kv_heads = options.kv_heads,
+          .softcap = options.softcap};
+}
+
 LayerNormOptions norm_options(const TransformerOptions& options) {
   return {.eps = options.layer_norm_eps.value_or(options.norm_eps), .bias = options.bias};
 }
 
+template <class Layer>
+void add_layers(const char* op, ModuleList<Layer>& layers, const TransformerOptions& options) {
+  check_positive(op, "number of layers", options.layers);
+  for (int64_t i = 0; i < options.layers; ++i) layers.emplace(options);
+}
+
+template <class Layer>
+std::vector<BlockBase*> blocks_of(ModuleList<Layer>& layers) {
+  std::vector<BlockBase*> blocks;
+  for (Layer& layer : layers) blocks.push_back(&layer);
+  return blocks;
+}
+
 }  // namespace
 
-TransformerEncoderLayer::TransformerEncoderLayer(const TransformerOptions& options)
+TransformerLayer::TransformerLayer(const TransformerOptions& options, bool crosses)
     : ModuleOf(placement_of(options), Branches::sequential, options.dropout),
       kind_(kind_of(options)),
       self_attn(register_module<MultiheadAttention>("self_attn", options.dim, options.heads,
                                                     attention_options(options))),
+      multihead_attn(crosses ? &register_module<MultiheadAttention>(
+                                   "multihead_attn", options.dim, options.heads,
+                                   cross_attention_options(options))
+                             : nullptr),
       linear1(register_module<Linear>("linear1", options.dim, mlp_dim_of(options),
                                       LinearOptions{.bias = options.bias})),
       dropout(register_module<Dropout>("dropout", options.dropout)),
@@ -56,16 +81,26 @@ TransformerEncoderLayer::TransformerEncoderLayer(const TransformerOptions& optio
                                       LinearOptions{.bias = options.bias})),
       norm1(register_module<LayerNorm>("norm1", options.dim, norm_options(options))),
       norm2(register_module<LayerNorm>("norm2", options.dim, norm_options(options))),
+      norm3(crosses ? &register_module<LayerNorm>("norm3", options.dim, norm_options(options))
+                    : nullptr),
       dropout1(register_module<Dropout>("dropout1", options.dropout)),
-      dropout2(register_module<Dropout>("dropout2", options.dropout)) {
+      dropout2(register_module<Dropout>("dropout2", options.dropout)),
+      dropout3(crosses ? &register_module<Dropout>("dropout3", options.dropout) : nullptr) {
   const bool before = placement_ == NormPlacement::before;
+  crosses_ = crosses;
   (before ? attn_norm : attn_post_norm) = &norm1;
-  (before ? mlp_norm : mlp_post_norm) = &norm2;
+  if (crosses) (before ? cross_attn_norm : cross_attn_post_norm) = &norm2;
+  (before ? mlp_norm : mlp_post_norm) = crosses ? norm3 : &norm2;
   attn_dropout_ = &dropout1;
-  mlp_dropout_ = &dropout2;
+  cross_dropout_ = crosses ? &dropout2 : nullptr;
+  mlp_dropout_ = crosses ? dropout3 : &dropout2;
 }
 
-Tensor TransformerEncoderLayer::attend(const Tensor& x, const AttentionContext& context) {
+Tensor TransformerLayer::cross_attend(const Tensor& x, const CrossKeys& keys) {
+  return (*multihead_attn)(x, keys.k, keys.v, keys.mask);
+}
+
+Tensor TransformerLayer::attend(const Tensor& x, const AttentionContext& context) {
   if (context.caches.empty()) return self_attn(x, context.mask);
   if (context.caches.size() == 1) return self_attn(x, *context.caches[0]);
   std::vector<Tensor> rows;  // of different texts
@@ -75,7 +110,7 @@ Tensor TransformerEncoderLayer::attend(const Tensor& x, const AttentionContext& 
   return cat(rows, 0);
 }
 
-Tensor TransformerEncoderLayer::feed_forward(const Tensor& x) {
+Tensor TransformerLayer::feed_forward(const Tensor& x) {
   return plain_mlp(x, linear1, linear2, kind_, &dropout);
 }
 
@@ -98,15 +133,13 @@ SumAndNorm TransformerEncoderLayer::forward(const SumAndNorm& x, const Attention
   return forward(x, AttentionContext{.mask = mask}, {}, &next);
 }
 
-std::string TransformerEncoderLayer::describe() const {
-  return std::string("TransformerEncoderLayer(") + name_of(kind_) +
-         (attn_norm ? ", norm first)" : ")");
+std::string TransformerLayer::describe() const {
+  return type_name() + "(" + name_of(kind_) + (attn_norm ? ", norm first)" : ")");
 }
 
 TransformerEncoder::TransformerEncoder(const TransformerOptions& options)
     : layers(register_module<ModuleList<TransformerEncoderLayer>>("layers")) {
-  check_positive("TransformerEncoder", "number of layers", options.layers);
-  for (int64_t i = 0; i < options.layers; ++i) layers.emplace(options);
+  add_layers("TransformerEncoder", layers, options);
   if (options.final_norm) {
     norm = &register_module<LayerNorm>("norm", options.dim, norm_options(options));
   }
@@ -115,9 +148,28 @@ TransformerEncoder::TransformerEncoder(const TransformerOptions& options)
 Tensor TransformerEncoder::forward(const Tensor& x) { return forward(x, AttentionMask()); }
 
 Tensor TransformerEncoder::forward(const Tensor& x, const AttentionMask& mask) {
-  std::vector<BlockBase*> blocks;
-  for (TransformerEncoderLayer& layer : layers) blocks.push_back(&layer);
-  return run_blocks(blocks, norm, x, {{.mask = mask}});
+  return run_blocks(blocks_of(layers), norm, x, {{.mask = mask}});
+}
+
+Tensor TransformerDecoderLayer::forward(const Tensor& x, const Tensor& memory,
+                                        const AttentionMask& mask,
+                                        const AttentionMask& memory_mask) {
+  return forward(x, AttentionContext{.mask = mask}, CrossKeys{memory, memory, memory_mask});
+}
+
+TransformerDecoder::TransformerDecoder(const TransformerOptions& options)
+    : layers(register_module<ModuleList<TransformerDecoderLayer>>("layers")) {
+  add_layers("TransformerDecoder", layers, options);
+  if (options.final_norm) {
+    norm = &register_module<LayerNorm>("norm", options.dim, norm_options(options));
+  }
+}
+
+Tensor TransformerDecoder::forward(const Tensor& x, const Tensor& memory, const AttentionMask& mask,
+                                   const AttentionMask& memory_mask) {
+  const std::vector<CrossKeys> cross(static_cast<size_t>(layers.size()),
+                                     {memory, memory, memory_mask});
+  return run_blocks(blocks_of(layers), norm, x, {{.mask = mask}}, cross);
 }
 
 }  // namespace sash::nn

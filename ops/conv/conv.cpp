@@ -205,7 +205,67 @@ Tensor run(const char* op, int axes, const Tensor& x, const Tensor& weight, cons
   return detail::from_planes(axes, y, x);
 }
 
+/// The extent of a transposed convolution along an axis, with its windows.
+int64_t transposed_extent(const SlidingWindows& windows, int axis, int64_t extent, int64_t more) {
+  constexpr const char* op = "conv_transpose2d";
+  if (more < 0 || more >= windows.stride[axis]) {
+    throw ValueError(
+        op, "an output_padding below the stride of " + std::to_string(windows.stride[axis]),
+        std::to_string(more));
+  }
+  int64_t y = 0, reach = 0;
+  const bool huge =
+      __builtin_mul_overflow(extent - 1, windows.stride[axis], &y) ||
+      __builtin_mul_overflow(windows.kernel[axis] - 1, windows.dilation[axis], &reach) ||
+      __builtin_add_overflow(reach, more + 1, &reach) || __builtin_add_overflow(y, reach, &y) ||
+      windows.padding[axis] > y / 2;
+  if (huge || (y -= 2 * windows.padding[axis]) < 1 || extent < 1) {
+    throw ShapeError(op, "extents whose result is not empty",
+                     std::to_string(extent) + " along axis " + std::to_string(axis - 2));
+  }
+  return y;
+}
+
 }  // namespace
+
+Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                        const ConvTranspose2dOptions& options) {
+  constexpr const char* op = "conv_transpose2d";
+  if (Autocast cast(op); cast) {
+    return conv_transpose2d(cast(x), cast(weight), cast(bias), options);
+  }
+  check_floating_pair(op, x, weight);
+  if (options.groups < 1) throw ValueError(op, "at least 1 group", std::to_string(options.groups));
+  if (x.rank() != 3 && x.rank() != 4) {
+    throw ShapeError(op, "x [N, C, H, W] or [C, H, W]", to_string(x.shape()));
+  }
+  const bool fits =
+      weight.rank() == 4 && weight.size(0) == x.size(-3) && weight.size(0) % options.groups == 0;
+  if (!fits) {
+    throw ShapeError(op,
+                     "weight [C, O / groups, KH, KW], with C channels of x in " +
+                         std::to_string(options.groups) +
+                         (options.groups == 1 ? " group" : " groups"),
+                     shapes_of(x, weight));
+  }
+  const int64_t channels = weight.size(1) * options.groups;
+  check_parameter(op, x, bias, {channels});
+  if (x.device().is_cpu() && is_half(x.dtype())) {
+    constexpr DType wide = DType::float32;
+    return conv_transpose2d(x.to(wide), weight.to(wide), cast_to(bias, wide), options)
+        .to(x.dtype());
+  }
+  const SlidingWindows windows = detail::checked_windows(
+      op, 2, {weight.size(2), weight.size(3)}, options.stride, options.padding, options.dilation);
+  const Tensor batch = x.rank() == 3 ? x.unsqueeze(0) : x;
+  const Shape shape{batch.size(0), channels,
+                    transposed_extent(windows, 0, x.size(-2), options.output_padding.height),
+                    transposed_extent(windows, 1, x.size(-1), options.output_padding.width)};
+  const Geometry geometry{op, windows, options.groups, shape, weight.shape(), batch.shape()};
+  const Tensor planes = input_gradient(batch, weight, geometry);
+  const Tensor y = bias.defined() ? planes + bias.view({channels, 1, 1}) : planes;
+  return x.rank() == 3 ? y.squeeze(0) : y;
+}
 
 Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias,
               const Conv1dOptions& options) {

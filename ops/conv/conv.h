@@ -36,4 +36,18 @@ SASH_API Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias
 SASH_API Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
                        const Conv2dOptions& options = {});
 
+struct ConvTranspose2dOptions {
+  HeightWidth stride = 1;
+  HeightWidth padding = 0;
+  HeightWidth output_padding = 0;  ///< below the stride: of the sizes that fit, which one y has
+  HeightWidth dilation = 1;
+  int64_t groups = 1;
+};
+
+/// The adjoint of `conv2d` with the same weight and options, plus a bias: of x [N, C, H, W] (or
+/// [C, H, W]), weight [C, O / groups, KH, KW] and bias [O] it is
+/// [N, O, (H - 1) stride - 2 padding + dilation (KH - 1) + output_padding + 1, ...].
+SASH_API Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
+                                 const ConvTranspose2dOptions& options = {});
+
 }  // namespace sash

@@ -1,7 +1,10 @@
 #include "pool.h"
 
+#include <vector>
+
 #include "../index/gather.h"
 #include "../op.h"
+#include "../shape/concat.h"
 #include "windows.h"
 
 namespace sash {
@@ -90,11 +93,28 @@ Tensor avg_pool(const char* op, int axes, const Tensor& x, HeightWidth kernel,
     return avg_pool(op, axes, x.to(DType::float32), kernel, options).to(x.dtype());
   }
   const Tensor planes = detail::as_planes(op, axes, x, windows);
-  return detail::from_planes(axes, window_means(planes, windows), x);
+  Tensor y = window_means(planes, windows);
+  const bool padded = windows.padding[0] > 0 || windows.padding[1] > 0;
+  if (padded && !options.count_include_pad) {
+    const Tensor one = ones({1, 1, planes.size(2), planes.size(3)}, x.options());
+    y = y / window_means(one, windows);  // the share of the window within the edges
+  }
+  return detail::from_planes(axes, y, x);
+}
+
+/// The means of `size` parts of an axis.
+Tensor part_means(const Tensor& x, int axis, int64_t size) {
+  std::vector<Tensor> parts;
+  const int64_t extent = x.size(axis);
+  for (int64_t i = 0; i < size; ++i) {
+    const int64_t begin = i * extent / size, end = ((i + 1) * extent + size - 1) / size;
+    parts.push_back(mean(x.narrow(axis, begin, end - begin), {axis}, true));
+  }
+  return cat(parts, axis);
 }
 
 Pool2dOptions for_one_axis(const Pool1dOptions& options) {
-  Pool2dOptions both{.padding = options.padding};
+  Pool2dOptions both{.padding = options.padding, .count_include_pad = options.count_include_pad};
   if (options.stride) both.stride = *options.stride;
   return both;
 }
@@ -115,6 +135,23 @@ Tensor avg_pool1d(const Tensor& x, int64_t kernel, const Pool1dOptions& options)
 
 Tensor avg_pool2d(const Tensor& x, HeightWidth kernel, const Pool2dOptions& options) {
   return avg_pool("avg_pool2d", 2, x, kernel, options);
+}
+
+Tensor adaptive_avg_pool2d(const Tensor& x, HeightWidth size) {
+  constexpr const char* op = "adaptive_avg_pool2d";
+  check_floating(op, x);
+  for (const int64_t parts : {size.height, size.width}) {
+    if (parts < 1) throw ValueError(op, "a size of at least 1", std::to_string(parts));
+  }
+  if ((x.rank() != 3 && x.rank() != 4) || x.size(-2) == 0 || x.size(-1) == 0) {
+    throw ShapeError(op, "x [N, C, H, W] or [C, H, W] with planes that are not empty",
+                     to_string(x.shape()));
+  }
+  if (x.size(-2) % size.height == 0 && x.size(-1) % size.width == 0) {
+    return avg_pool(op, 2, x, {x.size(-2) / size.height, x.size(-1) / size.width}, {});
+  }
+  if (is_half(x.dtype())) return adaptive_avg_pool2d(x.to(DType::float32), size).to(x.dtype());
+  return part_means(part_means(x, x.rank() - 2, size.height), x.rank() - 1, size.width);
 }
 
 }  // namespace sash

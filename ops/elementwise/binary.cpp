@@ -61,7 +61,11 @@ Tensor binary(const Tensor& a, const Tensor& b) {
   const DType working = kernels::working_dtype(row.dtypes, dtype);
   if (a.dtype() != working || b.dtype() != working) {
     static_cast<void>(broadcast_shapes(a.shape(), b.shape(), row.name));  // throws before any work
-    const Tensor y = binary<Op>(a.to(working), b.to(working));
+    // An operand without axes may be of a wider dtype: it wraps first.
+    const auto cast = [&](const Tensor& x) {
+      return is_floating(working) ? x.to(working) : x.to(dtype).to(working);
+    };
+    const Tensor y = binary<Op>(cast(a), cast(b));
     return is_floating(working) ? y : y.to(dtype);
   }
   Tensor y = empty(broadcast_shapes(a.shape(), b.shape(), row.name), a.options());
@@ -123,6 +127,7 @@ Tensor div(const Tensor& a, const Tensor& b) { return binary<op::Div>(a, b); }
 Tensor pow(const Tensor& a, const Tensor& b) { return binary<op::Pow>(a, b); }
 Tensor maximum(const Tensor& a, const Tensor& b) { return binary<op::Maximum>(a, b); }
 Tensor minimum(const Tensor& a, const Tensor& b) { return binary<op::Minimum>(a, b); }
+Tensor atan2(const Tensor& a, const Tensor& b) { return binary<op::Atan2>(a, b); }
 Tensor remainder(const Tensor& a, const Tensor& b) { return binary<op::Remainder>(a, b); }
 Tensor floor_divide(const Tensor& a, const Tensor& b) { return binary<op::FloorDivide>(a, b); }
 

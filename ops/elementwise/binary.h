@@ -21,6 +21,9 @@ SASH_API Tensor div(const Tensor& a, const Tensor& b);
 /// a^b (integers: b < 0 gives the whole part of it, and 0 for a = 0). The derivative to b is
 /// a^b ln a, and 0 where a = 0 and b >= 0 (-infinity where b < 0).
 SASH_API Tensor pow(const Tensor& a, const Tensor& b);
+/// The angle in [-pi, pi] of the point (b, a) in the plane; of integers and bool in
+/// `default_dtype()`. The gradient at (0, 0) is NaN.
+SASH_API Tensor atan2(const Tensor& a, const Tensor& b);
 /// The greater of two elements (integers, bool); NaN if either is. Where both are equal each
 /// receives half of the gradient, where one is NaN all of it.
 SASH_API Tensor maximum(const Tensor& a, const Tensor& b);

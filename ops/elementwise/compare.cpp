@@ -85,5 +85,25 @@ Tensor logical_not(const Tensor& x) {
 
 Tensor isnan(const Tensor& x) { return test_floating<op::IsNan>(x); }
 Tensor isfinite(const Tensor& x) { return test_floating<op::IsFinite>(x); }
+Tensor isinf(const Tensor& x) { return test_floating<op::IsInf>(x); }
+
+Tensor isclose(const Tensor& a, const Tensor& b, const CloseOptions& options) {
+  constexpr const char* op = "isclose";
+  check_compatible(op, a, b);
+  check_not_negative(op, "rtol", options.rtol);
+  check_not_negative(op, "atol", options.atol);
+  static_cast<void>(broadcast_shapes(a.shape(), b.shape(), op));
+  const NoGradGuard no_grad;
+  if (is_integral(a.dtype()) || is_half(a.dtype())) {
+    return isclose(a.to(DType::float64), b.to(DType::float64), options);
+  }
+  const Tensor distance = abs(a - b), allowed = abs(b) * options.rtol + options.atol;
+  const Tensor close = logical_or(eq(a, b), logical_and(isfinite(distance), le(distance, allowed)));
+  return options.equal_nan ? logical_or(close, logical_and(isnan(a), isnan(b))) : close;
+}
+
+bool allclose(const Tensor& a, const Tensor& b, const CloseOptions& options) {
+  return all(isclose(a, b, options)).item<bool>();
+}
 
 }  // namespace sash

@@ -33,5 +33,19 @@ SASH_API Tensor logical_not(const Tensor& x);
 SASH_API Tensor isnan(const Tensor& x);
 /// Whether an element is neither NaN nor infinite; floating dtypes.
 SASH_API Tensor isfinite(const Tensor& x);
+/// Whether an element is infinite; floating dtypes.
+SASH_API Tensor isinf(const Tensor& x);
+
+struct CloseOptions {
+  double rtol = 1e-5;
+  double atol = 1e-8;
+  bool equal_nan = false;  ///< whether NaN is close to NaN
+};
+
+/// Whether |a - b| <= atol + rtol |b|, or a = b. Shapes broadcast; both have one dtype, any.
+/// `ValueError` for a negative tolerance.
+SASH_API Tensor isclose(const Tensor& a, const Tensor& b, const CloseOptions& options = {});
+/// Whether all elements are. Waits for the device.
+SASH_API bool allclose(const Tensor& a, const Tensor& b, const CloseOptions& options = {});
 
 }  // namespace sash

@@ -15,9 +15,11 @@ Tensor Tensor::expm1() const { return sash::expm1(*this); }
 Tensor Tensor::floor() const { return sash::floor(*this); }
 Tensor Tensor::gelu() const { return sash::gelu(*this); }
 Tensor Tensor::isfinite() const { return sash::isfinite(*this); }
+Tensor Tensor::isinf() const { return sash::isinf(*this); }
 Tensor Tensor::isnan() const { return sash::isnan(*this); }
 Tensor Tensor::log() const { return sash::log(*this); }
 Tensor Tensor::log1p() const { return sash::log1p(*this); }
+Tensor Tensor::log2() const { return sash::log2(*this); }
 Tensor Tensor::logical_not() const { return sash::logical_not(*this); }
 Tensor Tensor::neg() const { return sash::neg(*this); }
 Tensor Tensor::reciprocal() const { return sash::reciprocal(*this); }

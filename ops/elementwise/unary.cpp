@@ -55,6 +55,16 @@ Tensor map(const K& kernel, const Tensor& x, const Parameters&... parameters) {
   return y;
 }
 
+/// The derivative of `elu` at x, recorded. It is flat where x > 0, and its own derivative
+/// elsewhere.
+Tensor elu_slope(const Tensor& x, double alpha) {
+  return record("elu_slope", {x}, map(kernels::scalar_slot<op::EluSlope>(), x, alpha),
+                [x = save(x), alpha](Backward& pass, const Tensor& g) {
+                  const Tensor in = pass(x);
+                  return Gradients{g * masked_fill(elu_slope(in, alpha), gt(in, 0), 0)};
+                });
+}
+
 /// The op of a row, recorded with the row's derivative.
 template <class Op>
 Tensor unary(const Tensor& x) {
@@ -95,6 +105,7 @@ Tensor square(const Tensor& x) {
 }
 Tensor exp(const Tensor& x) { return unary<op::Exp>(x); }
 Tensor log(const Tensor& x) { return unary<op::Log>(x); }
+Tensor log2(const Tensor& x) { return unary<op::Log2>(x); }
 Tensor log1p(const Tensor& x) { return unary<op::Log1p>(x); }
 Tensor expm1(const Tensor& x) { return unary<op::Expm1>(x); }
 Tensor sqrt(const Tensor& x) { return unary<op::Sqrt>(x); }
@@ -111,6 +122,23 @@ Tensor softplus(const Tensor& x) { return unary<op::Softplus>(x); }
 Tensor floor(const Tensor& x) { return unary<op::Floor>(x); }
 Tensor ceil(const Tensor& x) { return unary<op::Ceil>(x); }
 Tensor round(const Tensor& x) { return unary<op::Round>(x); }
+
+Tensor leaky_relu(const Tensor& x, double slope) {
+  check_floating("leaky_relu", x);
+  return record("leaky_relu", {x}, map(kernels::scalar_slot<op::LeakyRelu>(), x, slope),
+                [x = save(x), slope](Backward& pass, const Tensor& g) {
+                  const auto& slopes = kernels::scalar_slot<op::LeakyReluSlope>();
+                  return Gradients{g * map(slopes, pass(x).detach(), slope)};
+                });
+}
+
+Tensor elu(const Tensor& x, double alpha) {
+  check_floating("elu", x);
+  return record("elu", {x}, map(kernels::scalar_slot<op::Elu>(), x, alpha),
+                [x = save(x), alpha](Backward& pass, const Tensor& g) {
+                  return Gradients{g * elu_slope(pass(x), alpha)};
+                });
+}
 
 Tensor add(const Tensor& x, Scalar value) {
   if (const auto wide = wider("add", x, value)) return add(*wide, value);

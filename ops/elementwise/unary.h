@@ -25,6 +25,8 @@ SASH_API Tensor square(const Tensor& x);
 SASH_API Tensor exp(const Tensor& x);
 /// Natural logarithm. On a CPU, subnormal numbers count as the smallest normal one.
 SASH_API Tensor log(const Tensor& x);
+/// Logarithm to base 2; otherwise like `log`.
+SASH_API Tensor log2(const Tensor& x);
 /// ln(1 + x), accurate near 0.
 SASH_API Tensor log1p(const Tensor& x);
 /// e^x - 1, accurate near 0.
@@ -48,6 +50,11 @@ SASH_API Tensor relu(const Tensor& x);
 SASH_API Tensor silu(const Tensor& x);
 /// ln(1 + e^x), for large |x| too.
 SASH_API Tensor softplus(const Tensor& x);
+/// x for x > 0, else slope x, with derivative `slope` at 0 (Maas, Hannun and Ng, 2013).
+SASH_API Tensor leaky_relu(const Tensor& x, double slope = 0.01);
+/// x for x > 0, else alpha (e^x - 1), with derivative alpha at 0 (Clevert, Unterthiner and
+/// Hochreiter, 2016).
+SASH_API Tensor elu(const Tensor& x, double alpha = 1);
 /// The greatest integer not above x, with derivative 0 everywhere.
 SASH_API Tensor floor(const Tensor& x);
 /// The least integer not below x, with derivative 0 everywhere.

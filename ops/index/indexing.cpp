@@ -298,6 +298,14 @@ void index_put_(const Tensor& x, Indices indices, Scalar value) {
   }
 }
 
+Tensor masked_select(const Tensor& x, const Tensor& mask) {
+  constexpr const char* op = "masked_select";
+  check_defined_together(op, x, mask);
+  check_dtype(op, mask, DType::boolean, "a mask");
+  const Shape shape = broadcast_shapes(x.shape(), mask.shape(), op);
+  return index_select(x.expand(shape).flatten(), 0, places_of(mask.expand(shape)));
+}
+
 Tensor nonzero(const Tensor& x) {
   check_defined("nonzero", x);
   const NoGradGuard no_grad;
@@ -346,6 +354,7 @@ Tensor& Tensor::index_put_(std::initializer_list<TensorIndex> indices, Scalar va
   return *this;
 }
 Tensor Tensor::nonzero() const { return sash::nonzero(*this); }
+Tensor Tensor::masked_select(const Tensor& mask) const { return sash::masked_select(*this, mask); }
 Tensor Tensor::repeat_interleave(const Tensor& counts, int64_t axis) const {
   return sash::repeat_interleave(*this, counts, axis);
 }

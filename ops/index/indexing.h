@@ -77,6 +77,10 @@ SASH_API void index_put_(const Tensor& x, std::span<const TensorIndex> indices,
                          const Tensor& values, bool accumulate = false);
 SASH_API void index_put_(const Tensor& x, std::span<const TensorIndex> indices, Scalar value);
 
+/// The elements of x where the bool mask is true, in row-major order, as a tensor with one axis.
+/// Both broadcast to one shape. Any dtype. Waits for the device.
+SASH_API Tensor masked_select(const Tensor& x, const Tensor& mask);
+
 /// [n, rank]: the place of each element of x that is not 0, in row-major order. Any dtype. Waits
 /// for the device.
 SASH_API Tensor nonzero(const Tensor& x);

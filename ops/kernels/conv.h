@@ -44,4 +44,13 @@ extern SASH_API
 extern SASH_API Kernel<void(KernelContext&, View x, const SlidingWindows& windows, View y)>
     mean_windows;
 
+/// y[a, i, b] = (1 - part[i]) x[a, below[i], b] + part[i] x[a, below[i] + 1, b], without the second
+/// term where part[i] is 0. x [A, E, B] and y [A, S, B] are contiguous, of float32 or float64;
+/// below (int64) and part (float64) are [S].
+extern SASH_API Kernel<void(KernelContext&, View x, View below, View part, View y)> resample;
+
+/// The adjoint: x = the sum of the shares of y that its elements have.
+extern SASH_API Kernel<void(KernelContext&, View y, View below, View part, View x)>
+    resample_adjoint;
+
 }  // namespace sash::kernels

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "../../core/export.h"
+#include "elementwise_row.h"
 
 /// The table of elementwise ops: one struct, a row, per op.
 ///
@@ -19,53 +20,9 @@
 /// namespace, so this header needs neither tensors nor a backend.
 namespace sash::op {
 
-using std::abs, std::ceil, std::copysign, std::cos, std::erf, std::exp, std::expm1, std::floor,
-    std::fmod, std::log, std::log1p, std::pow, std::rint, std::sin, std::sqrt, std::tanh;
-
-enum class Dtypes {
-  numbers,            ///< floating, int32 and int64; uint8 is computed in int32
-  floating,           ///< floating only
-  floating_or_int64,  ///< floating and int64, in which all integers are computed
-  cast_to_floating,   ///< floating; integers and bool are cast to `default_dtype()` first
-  boolean,            ///< bool only
-  all,
-};
-
-/// What the backward pass of an op of one tensor keeps.
-enum class Saves { nothing, input, output };
-
-/// The operands that a gradient is computed from.
-struct Reads {
-  bool a = false, b = false;
-};
-
-inline constexpr Reads kBoth{.a = true, .b = true};
-
-struct UnaryRow {
-  const char* name;
-  Dtypes dtypes;
-  Saves saves = Saves::nothing;
-};
-
-struct BinaryRow {
-  const char* name;
-  Dtypes dtypes;
-  Reads a_gradient{};
-  Reads b_gradient{};
-};
-
-template <class X>
-struct ElementOf {
-  using type = X;
-};
-template <class X>
-requires requires { typename X::Scalar; }
-struct ElementOf<X> {
-  using type = typename X::Scalar;
-};
-/// The type of a number, or of the elements of an Eigen array.
-template <class X>
-using element_t = typename ElementOf<X>::type;
+using std::abs, std::atan2, std::ceil, std::copysign, std::cos, std::erf, std::exp, std::expm1,
+    std::floor, std::fmod, std::log, std::log1p, std::log2, std::pow, std::rint, std::sin,
+    std::sqrt, std::tanh;
 
 // ---- one tensor: backward(g, what is saved) is the gradient of x
 
@@ -101,6 +58,11 @@ struct Log {
   static constexpr UnaryRow row{"log", Dtypes::cast_to_floating, Saves::input};
   SASH_HOST_DEVICE auto operator()(const auto& x) const { return log(x); }
   static auto backward(const auto& g, const auto& x) { return g / x; }
+};
+struct Log2 {
+  static constexpr UnaryRow row{"log2", Dtypes::cast_to_floating, Saves::input};
+  SASH_HOST_DEVICE auto operator()(const auto& x) const { return log2(x); }
+  static auto backward(const auto& g, const auto& x) { return g / (x * std::numbers::ln2); }
 };
 struct Log1p {
   static constexpr UnaryRow row{"log1p", Dtypes::cast_to_floating, Saves::input};
@@ -217,6 +179,10 @@ struct IsFinite {
   static constexpr UnaryRow row{"isfinite", Dtypes::floating};
   SASH_HOST_DEVICE bool operator()(const auto& x) const { return x - x == 0; }
 };
+struct IsInf {
+  static constexpr UnaryRow row{"isinf", Dtypes::floating};
+  SASH_HOST_DEVICE bool operator()(const auto& x) const { return x == x && x - x != 0; }
+};
 
 // ---- two tensors: backward(to, g, a, b) gives to.a() and to.b() what makes their gradients before
 // those are summed to the operands' shapes. Only the operands that the row names are there.
@@ -314,6 +280,15 @@ struct Minimum {
     split_tie_gradient(to, g, lt(a, b), gt(a, b), eq(a, b));
   }
 };
+struct Atan2 {
+  static constexpr BinaryRow row{"atan2", Dtypes::cast_to_floating, kBoth, kBoth};
+  SASH_HOST_DEVICE auto operator()(const auto& a, const auto& b) const { return atan2(a, b); }
+  static void backward(auto& to, const auto& g, const auto& a, const auto& b) {
+    const auto share = g / (square(a) + square(b));
+    to.a([&] { return share * b; });
+    to.minus_b([&] { return share * a; });
+  }
+};
 // Of integers divided by 0 both are 0.
 struct Remainder {
   static constexpr BinaryRow row{"remainder", Dtypes::numbers, {}, kBoth};
@@ -398,6 +373,39 @@ struct Ge {
   SASH_HOST_DEVICE bool operator()(const auto& a, const auto& b) const { return a >= b; }
 };
 
+// ---- of a tensor and a scalar only; `ops/elementwise/unary.cpp` has the derivatives
+
+struct LeakyRelu {
+  static constexpr BinaryRow row{"leaky_relu", Dtypes::floating};
+  template <class T>
+  SASH_HOST_DEVICE T operator()(const T& x, const T& slope) const {
+    return x <= T(0) ? x * slope : x;
+  }
+};
+/// The derivative of `LeakyRelu`.
+struct LeakyReluSlope {
+  static constexpr BinaryRow row{"leaky_relu_slope", Dtypes::floating};
+  template <class T>
+  SASH_HOST_DEVICE T operator()(const T& x, const T& slope) const {
+    return x <= T(0) ? slope : T(1);
+  }
+};
+struct Elu {
+  static constexpr BinaryRow row{"elu", Dtypes::floating};
+  template <class T>
+  SASH_HOST_DEVICE T operator()(const T& x, const T& alpha) const {
+    return x <= T(0) ? expm1(x) * alpha : x;
+  }
+};
+/// The derivative of `Elu`.
+struct EluSlope {
+  static constexpr BinaryRow row{"elu_slope", Dtypes::floating};
+  template <class T>
+  SASH_HOST_DEVICE T operator()(const T& x, const T& alpha) const {
+    return x <= T(0) ? exp(x) * alpha : T(1);
+  }
+};
+
 // ---- formulas with scalars
 
 /// A row of two tensors whose second operand is a scalar.
@@ -433,14 +441,15 @@ struct List {
   static void for_each(auto f) { (f(Ops{}), ...); }
 };
 
-using UnaryOps =
-    List<Neg, Abs, Sign, Square, Exp, Log, Log1p, Expm1, Sqrt, Rsqrt, Reciprocal, Sin, Cos, Tanh,
-         Sigmoid, Erf, Relu, Silu, Softplus, Floor, Ceil, Round, LogicalNot, IsNan, IsFinite>;
-using ArithmeticOps = List<Add, Sub, Mul, Div, Pow, Remainder, FloorDivide, Maximum, Minimum,
+using UnaryOps = List<Neg, Abs, Sign, Square, Exp, Log, Log2, Log1p, Expm1, Sqrt, Rsqrt, Reciprocal,
+                      Sin, Cos, Tanh, Sigmoid, Erf, Relu, Silu, Softplus, Floor, Ceil, Round,
+                      LogicalNot, IsNan, IsFinite, IsInf>;
+using ArithmeticOps = List<Add, Sub, Mul, Div, Pow, Atan2, Remainder, FloorDivide, Maximum, Minimum,
                            ReluBackward, LogicalAnd, LogicalOr>;
 using CompareOps = List<Eq, Ne, Lt, Le, Gt, Ge>;
-/// Also with a scalar in place of the second tensor.
-using ScalarOps = List<Add, Mul, Div, Pow, Remainder, FloorDivide>;
+/// With a scalar in place of the second tensor.
+using ScalarOps =
+    List<Add, Mul, Div, Pow, Remainder, FloorDivide, LeakyRelu, LeakyReluSlope, Elu, EluSlope>;
 
 /// Whether the result is bool, whatever the operands.
 template <class Op>

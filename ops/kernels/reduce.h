@@ -33,4 +33,8 @@ extern SASH_API Kernel<void(KernelContext&, View x, View y, int axis)> argmin;
 /// dtypes equal.
 extern SASH_API Kernel<void(KernelContext&, View x, View y, int axis)> cumsum;
 
+/// y[i] = the product of x[0 .. i] along one axis; float32, float64 and int64. Of the CPU only: the
+/// backward pass reads x on the host.
+extern SASH_API Kernel<void(KernelContext&, View x, View y, int axis)> cumprod;
+
 }  // namespace sash::kernels

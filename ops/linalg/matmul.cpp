@@ -78,6 +78,13 @@ Tensor bmm(const Tensor& a, const Tensor& b) {
   return matmul(a, b);
 }
 
+Tensor outer(const Tensor& a, const Tensor& b) {
+  check_defined_together("outer", a, b);
+  check_rank("outer", a, 1);
+  check_rank("outer", b, 1);
+  return a.unsqueeze(1) * b;
+}
+
 Tensor Tensor::matmul(const Tensor& other) const { return sash::matmul(*this, other); }
 
 }  // namespace sash

@@ -16,6 +16,9 @@ SASH_API Tensor matmul(const Tensor& a, const Tensor& b);
 /// `matmul` of a [B, M, K] and b [B, K, N] only: `ShapeError` for other ranks or different batches.
 SASH_API Tensor bmm(const Tensor& a, const Tensor& b);
 
+/// c_ij = a_i b_j for a [M] and b [N], in their `result_type`.
+SASH_API Tensor outer(const Tensor& a, const Tensor& b);
+
 namespace detail {
 /// All rows of x [..., N] as one matrix; a view where the strides allow it.
 SASH_API Tensor flatten_rows(const Tensor& x);

@@ -10,9 +10,10 @@ namespace {
 std::string expected_targets(const Tensor& scores, const Tensor& targets, int axis) {
   const std::string text = "targets " + to_string(without_axis(scores, axis));
   const bool as_in_pytorch =
-      scores.rank() == 3 && axis == 2 && targets.shape() == without_axis(scores, 1);
+      scores.rank() > 2 && axis == scores.rank() - 1 && targets.shape() == without_axis(scores, 1);
   if (!as_in_pytorch) return text;
-  return text + ", or class_axis = 1 for logits [N, C, T]";
+  return text + ", or class_axis = 1 for logits " +
+         (scores.rank() == 3 ? "[N, C, T]" : "[N, C, ...]");
 }
 
 }  // namespace
@@ -21,20 +22,24 @@ int check_class_targets(const char* op, const Tensor& scores, const Tensor& targ
                         const Tensor& weight, int64_t class_axis) {
   check_floating(op, scores);
   check_index_tensor(op, scores, targets, "targets");
-  if (scores.rank() != 2 && scores.rank() != 3) {
-    throw ShapeError(op, "logits [N, C] or [B, T, C]", to_string(scores.shape()));
-  }
-  const int axis = normalize_axis(class_axis, scores.rank(), op);
+  const int axis = check_classes(op, scores, weight, class_axis);
   if (targets.shape() != without_axis(scores, axis)) {
     throw ShapeError(op, expected_targets(scores, targets, axis), to_string(targets.shape()));
   }
-  if (weight.defined()) {
-    check_floating(op, weight);
-    check_same_device(op, scores, weight);
-    if (weight.shape() != Shape{scores.size(axis)}) {
-      throw ShapeError(op, "a weight " + to_string(Shape{scores.size(axis)}),
-                       to_string(weight.shape()));
-    }
+  return axis;
+}
+
+int check_classes(const char* op, const Tensor& scores, const Tensor& weight, int64_t class_axis) {
+  if (scores.rank() < 2) {
+    throw ShapeError(op, "logits [N, C] or [..., C]", to_string(scores.shape()));
+  }
+  const int axis = normalize_axis(class_axis, scores.rank(), op);
+  if (!weight.defined()) return axis;
+  check_floating(op, weight);
+  check_same_device(op, scores, weight);
+  if (weight.shape() != Shape{scores.size(axis)}) {
+    throw ShapeError(op, "a weight " + to_string(Shape{scores.size(axis)}),
+                     to_string(weight.shape()));
   }
   return axis;
 }

@@ -2,13 +2,16 @@
 
 #include "reduction.h"
 
-/// Helpers of losses over classes: scores [N, C] or [B, T, C] with int64 targets [N] or [B, T].
+/// Helpers of losses over classes: scores [N, C] or [..., C] with int64 targets [N] or [...].
 namespace sash {
 
 /// Throws unless scores, targets and class weights ([C], or undefined) fit together; returns the
 /// axis of the classes, not negative.
 int check_class_targets(const char* op, const Tensor& scores, const Tensor& targets,
                         const Tensor& weight, int64_t class_axis);
+
+/// The same without targets.
+int check_classes(const char* op, const Tensor& scores, const Tensor& weight, int64_t class_axis);
 
 /// The scores with their classes last, as kernels read them.
 Tensor classes_last(const Tensor& scores, int axis);

@@ -36,6 +36,33 @@ Tensor fused_backward(const Tensor& logits, const Tensor& targets, const Tensor&
   return dx;
 }
 
+/// Of targets that are probabilities, from plain ops.
+Tensor of_probabilities(const Tensor& logits, const Tensor& targets,
+                        const CrossEntropyOptions& options) {
+  check_same_device(kEntropy, logits, targets);
+  const int axis = check_classes(kEntropy, logits, options.weight, options.class_axis);
+  if (targets.shape() != logits.shape()) {
+    throw ShapeError(kEntropy,
+                     "probabilities " + to_string(logits.shape()) + ", or targets of int64 " +
+                         to_string(without_axis(logits, axis)),
+                     to_string(targets.shape()) + " of " + std::string(name(targets.dtype())));
+  }
+  if (options.ignore_index != CrossEntropyOptions().ignore_index) {
+    throw ValueError(kEntropy, "no ignore_index for targets that are probabilities",
+                     std::to_string(options.ignore_index));
+  }
+  const double s = options.label_smoothing;
+  const DType working = *row_statistics(logits).dtype;
+  const Tensor x = classes_last(logits, axis).to(working);
+  const Tensor weight = weight_for(logits, options);
+  Tensor p = classes_last(targets, axis).to(working);
+  if (s > 0) p = p * (1 - s) + s / static_cast<double>(x.size(-1));
+  const Tensor logp = log_softmax(x);
+  const Tensor losses = -sum(p * (weight.defined() ? logp * weight : logp), {-1});
+  const auto rows = static_cast<double>(losses.numel());
+  return reduced(losses, full({}, rows, losses.options()), options.reduction).to(logits.dtype());
+}
+
 }  // namespace
 
 Tensor composite::cross_entropy(const Tensor& logits, const Tensor& targets,
@@ -58,8 +85,12 @@ Tensor composite::cross_entropy(const Tensor& logits, const Tensor& targets,
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
                      const CrossEntropyOptions& given) {
   if (Autocast cast(kEntropy); cast) return cross_entropy(cast(logits), targets, given);
-  const int axis = check_class_targets(kEntropy, logits, targets, given.weight, given.class_axis);
   check_probability(kEntropy, "label smoothing", given.label_smoothing);
+  check_floating(kEntropy, logits);
+  if (targets.defined() && is_floating(targets.dtype())) {
+    return of_probabilities(logits, targets, given);
+  }
+  const int axis = check_class_targets(kEntropy, logits, targets, given.weight, given.class_axis);
   const Tensor x = classes_last(logits, axis).contiguous(), t = targets.contiguous();
   CrossEntropyOptions options = given;
   options.class_axis = -1;

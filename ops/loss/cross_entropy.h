@@ -20,13 +20,18 @@ struct CrossEntropyOptions {
 /// that are not ignored (with weights, by the sum of their w_target), and NaN if there are none, as
 /// in PyTorch.
 ///
-/// logits are [N, C] with targets [N], or [B, T, C] with [B, T]: the classes are the last axis
-/// unless `class_axis` says otherwise, and targets have the shape of the others. PyTorch reads
-/// logits of rank 3 as [N, C, T]: that is `{.class_axis = 1}` here. targets are int64 class
-/// indices. Reduction::none gives the shape of the targets. Floating dtypes, the weight's any;
-/// losses of halves are averaged in float32. Throws `ShapeError`, `DTypeError`, `DeviceError`,
-/// `ValueError` for s outside [0, 1], and `IndexError` for a target that is neither in [0, C) nor
-/// ignored.
+/// logits are [N, C] with targets [N], or [..., C] with [...]: the classes are the last axis unless
+/// `class_axis` says otherwise, and targets have the shape of the others. PyTorch reads logits of
+/// rank 3 as [N, C, T]: that is `{.class_axis = 1}` here. targets are int64 class indices.
+/// Reduction::none gives the shape of the targets.
+///
+/// Floating targets of the shape of the logits are probabilities t_c (mixup, distillation). The
+/// loss of a row is then sum_c w_c ((1 - s) t_c + s / C) (-log p_c), and the mean is the sum
+/// divided by the number of rows, with weights too; nothing is ignored. They get a gradient.
+///
+/// Floating dtypes, the weight's any; losses of halves are averaged in float32. Throws
+/// `ShapeError`, `DTypeError`, `DeviceError`, `ValueError` for s outside [0, 1], and `IndexError`
+/// for a target that is neither in [0, C) nor ignored.
 SASH_API Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
                               const CrossEntropyOptions& options = {});
 

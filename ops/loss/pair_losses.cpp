@@ -8,6 +8,7 @@
 #include "kl_div.h"
 #include "l1_loss.h"
 #include "mse_loss.h"
+#include "smooth_l1_loss.h"
 
 /// Losses of pairs of elements: terms of two tensors of one shape, then their mean or sum.
 namespace sash {
@@ -63,6 +64,16 @@ Tensor huber_loss(const Tensor& a, const Tensor& b, const HuberLossOptions& opti
   }
   const Tensor d = a - b, clamped = clamp(d, -options.delta, options.delta);
   return reduced(clamped * (d - clamped * 0.5), options.reduction);
+}
+
+Tensor smooth_l1_loss(const Tensor& a, const Tensor& b, const SmoothL1LossOptions& options) {
+  constexpr const char* op = "smooth_l1_loss";
+  if (Autocast cast(op); cast) return smooth_l1_loss(cast(a), cast(b), options);
+  check_pair(op, a, b);
+  check_not_negative(op, "beta", options.beta);
+  if (options.beta == 0) return l1_loss(a, b, options.reduction);
+  if (std::isinf(options.beta)) throw ValueError(op, "a finite beta", to_text(options.beta));
+  return huber_loss(a, b, {options.beta, options.reduction}) / options.beta;
 }
 
 Tensor kl_div(const Tensor& x, const Tensor& target, const KLDivOptions& options) {

@@ -8,6 +8,7 @@
 #include "../kernels/norm.h"
 #include "../op.h"
 #include "../reduce/moments.h"
+#include "scaled.h"
 
 namespace sash {
 
@@ -30,15 +31,7 @@ Dims all_but_channels(const Tensor& x) {
   return axes;
 }
 
-/// (x - mean) scale + shift, each [C]; not recorded.
-Tensor scaled(const Tensor& x, const Tensor& mean, const Tensor& scale, const Tensor& shift) {
-  const Tensor from = x.contiguous(), y = empty(x.shape(), x.options());
-  const int64_t items = x.size(0), channels = x.size(1);
-  const Shape shape{items, channels, x.numel() == 0 ? 0 : x.numel() / (items * channels)};
-  run_kernel(kernels::scale_channels, contiguous_view(from, shape), mean.contiguous(),
-             scale.contiguous(), shift.contiguous(), contiguous_view(y, shape));
-  return y;
-}
+using detail::scaled;
 
 /// What the elements are normalised by, each [C].
 struct Statistics {
@@ -47,8 +40,8 @@ struct Statistics {
 };
 
 /// From plain ops: by the statistics of x if there are none.
-Tensor composite(const Tensor& x, const Tensor& weight, const Tensor& bias,
-                 const std::optional<Statistics>& statistics, double eps) {
+Tensor normalised(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                  const std::optional<Statistics>& statistics, double eps) {
   Tensor y;
   if (statistics) {
     y = (x - per_channel(statistics->mean, x)) * per_channel(statistics->rstd, x);
@@ -117,6 +110,17 @@ void move_towards(Tensor running, const Tensor& value, double momentum) {
 
 }  // namespace
 
+Tensor detail::scaled(const Tensor& x, const Tensor& mean, const Tensor& scale,
+                      const Tensor& shift) {
+  const Tensor from = x.contiguous(), y = empty(x.shape(), x.options());
+  const int64_t channels = mean.numel();
+  const int64_t items = channels == 0 ? 0 : x.size(0) * x.size(1) / channels;
+  const Shape shape{items, channels, x.numel() == 0 ? 0 : x.numel() / (items * channels)};
+  run_kernel(kernels::scale_channels, contiguous_view(from, shape), mean.contiguous(),
+             scale.contiguous(), shift.contiguous(), contiguous_view(y, shape));
+  return y;
+}
+
 Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& running_var,
                   const Tensor& weight, const Tensor& bias, const BatchNormOptions& options) {
   if (Autocast cast(kBatchNorm); cast) {
@@ -154,7 +158,7 @@ Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& run
                     return gradients(pass(x), pass(weight), fixed, options.training, g, pass);
                   }
                   const auto given = options.training ? std::nullopt : std::optional(fixed);
-                  return gradients_of_composite(pass, g, composite,
+                  return gradients_of_composite(pass, g, normalised,
                                                 std::array{pass(x), pass(weight), pass(bias)},
                                                 given, options.eps);
                 });

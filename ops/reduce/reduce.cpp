@@ -8,6 +8,7 @@
 #include "../../tensor/kernels/gradients.h"
 #include "../kernels/reduce.h"
 #include "../op.h"
+#include "../shape/concat.h"
 #include "reduced_shape.h"
 
 namespace sash {
@@ -21,6 +22,7 @@ constinit decltype(all) all{"all"};
 constinit decltype(argmax) argmax{"argmax"};
 constinit decltype(argmin) argmin{"argmin"};
 constinit decltype(cumsum) cumsum{"cumsum"};
+constinit decltype(cumprod) cumprod{"cumprod"};
 }  // namespace kernels
 
 namespace {
@@ -101,6 +103,16 @@ Tensor cumulated(const Tensor& x, int axis, bool from_end) {
   return record("cumsum", {x}, y, [axis, from_end](Backward&, const Tensor& g) {
     return Gradients{cumulated(g, axis, !from_end)};
   });
+}
+
+/// The products of `cumprod` from plain ops: each step joins runs of elements to runs twice as
+/// long.
+Tensor running_products(Tensor y, int axis) {
+  for (int64_t run = 1; run < y.shape()[axis]; run *= 2) {
+    const int64_t rest = y.shape()[axis] - run;
+    y = cat({y.narrow(axis, 0, run), y.narrow(axis, run, rest) * y.narrow(axis, 0, rest)}, axis);
+  }
+  return y;
 }
 
 /// The product over the axes where `kept` has extent 1, none of which is empty, from plain ops:
@@ -192,6 +204,29 @@ Tensor cumsum(const Tensor& x, int64_t axis) {
   return cumulated(is_floating(x.dtype()) ? x : x.to(DType::int64), at, false);
 }
 
+Tensor composite::cumprod(const Tensor& x, int64_t axis) {
+  const Tensor in = is_floating(x.dtype()) ? x : x.to(DType::int64);
+  const Tensor y = running_products(in, normalize_axis(axis, x.rank(), "cumprod"));
+  return y.is_same(x) ? x.clone() : y;
+}
+
+Tensor cumprod(const Tensor& x, int64_t axis) {
+  check_defined("cumprod", x);
+  const int at = normalize_axis(axis, x.rank(), "cumprod");
+  if (is_half(x.dtype())) return cumprod(x.to(DType::float32), at).to(x.dtype());
+  const Tensor in = is_floating(x.dtype()) ? x : x.to(DType::int64);
+  if (!use_fused(kernels::cumprod, x.device())) return composite::cumprod(x, at);
+  const Tensor y = empty_like(in);
+  run_kernel(kernels::cumprod, in, y, at);
+  return record("cumprod", {in}, y,
+                [x = save(in), y = save_output(y), at](Backward& pass, const Tensor& g) {
+                  const Tensor factors = pass(x);
+                  const bool divides = !pass.create_graph() && all(factors).item<bool>();
+                  if (divides) return Gradients{cumulated(g * pass(y), at, true) / factors};
+                  return gradients_of_composite(pass, g, running_products, std::array{factors}, at);
+                });
+}
+
 Tensor any(const Tensor& x, const Dims& axes, bool keepdim) {
   return truth("any", kernels::any, false, x, axes, keepdim);
 }
@@ -256,7 +291,7 @@ Tensor Tensor::logsumexp(const Dims& axes, bool keepdim) const {
   return sash::logsumexp(*this, axes, keepdim);
 }
 Tensor Tensor::cumsum(int64_t axis) const { return sash::cumsum(*this, axis); }
-
+Tensor Tensor::cumprod(int64_t axis) const { return sash::cumprod(*this, axis); }
 Tensor Tensor::prod(const Dims& axes, bool keepdim) const {
   return sash::prod(*this, axes, keepdim);
 }

@@ -36,12 +36,20 @@ SASH_API Tensor logsumexp(const Tensor& x, const Dims& axes = {}, bool keepdim =
 /// y_i = sum of x_0 .. x_i along `axis`. Sums of integers and bool are int64.
 SASH_API Tensor cumsum(const Tensor& x, int64_t axis);
 
+/// y_i = product of x_0 .. x_i along `axis`, in int64 for integers and bool.
+SASH_API Tensor cumprod(const Tensor& x, int64_t axis);
+
 /// y = x_0 x_1 ...; integers and bool are multiplied in int64. The product of nothing is 1.
 SASH_API Tensor prod(const Tensor& x, const Dims& axes = {}, bool keepdim = false);
 
 /// Whether any (every) x_i is not 0, as bool; NaN is not 0. Any dtype. Not differentiable.
 SASH_API Tensor any(const Tensor& x, const Dims& axes = {}, bool keepdim = false);
 SASH_API Tensor all(const Tensor& x, const Dims& axes = {}, bool keepdim = false);
+
+namespace composite {
+/// `cumprod` from plain ops.
+SASH_API Tensor cumprod(const Tensor& x, int64_t axis);
+}  // namespace composite
 
 /// The inverse of broadcasting: sums `x` over the axes along which `shape` was expanded. Where that
 /// is none, the result shares memory with `x`: writing to it in place writes to `x`. `ShapeError`

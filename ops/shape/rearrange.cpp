@@ -141,6 +141,33 @@ Tensor repeat_interleave(const Tensor& x, int64_t count, int64_t axis) {
   return repeated(x, at, count, true);
 }
 
+Tensor diag(const Tensor& x, int64_t diagonal) {
+  check_defined("diag", x);
+  if (x.rank() != 1 && x.rank() != 2) {
+    throw ShapeError("diag", "x [N] or [R, C]", to_string(x.shape()));
+  }
+  constexpr int64_t far = int64_t{1} << 30;
+  const int64_t least = x.rank() == 1 ? -far : -x.size(0), most = x.rank() == 1 ? far : x.size(1);
+  if (diagonal < least || diagonal > most) {
+    throw ValueError("diag", "a diagonal in " + to_string(Dims{least, most}),
+                     std::to_string(diagonal));
+  }
+  const int64_t down = std::max<int64_t>(-diagonal, 0), right = std::max<int64_t>(diagonal, 0);
+  // Of a contiguous matrix, a view.
+  const auto diagonal_of = [&](const Tensor& matrix) {
+    const int64_t columns = matrix.size(1);
+    const int64_t count = std::max<int64_t>(0, std::min(matrix.size(0) - down, columns - right));
+    const int64_t first = count == 0 ? 0 : down * columns + right;
+    const int64_t end = count == 0 ? 0 : first + (count - 1) * (columns + 1) + 1;
+    return matrix.flatten().slice(0, first, end, columns + 1);
+  };
+  if (x.rank() == 2) return diagonal_of(x).clone();
+  const int64_t n = x.size(0) + down + right;
+  const Tensor y = zeros({n, n}, x.options());
+  diagonal_of(y).copy_(x);
+  return y;
+}
+
 Tensor pad(const Tensor& x, const Dims& widths, Scalar value) {
   constexpr const char* op = "pad";
   check_defined(op, x);

@@ -26,6 +26,11 @@ SASH_API Tensor repeat_interleave(const Tensor& x, int64_t count, int64_t axis);
 /// if x's dtype cannot hold the value.
 SASH_API Tensor pad(const Tensor& x, const Dims& widths, Scalar value = 0);
 
+/// Of x [N], a matrix with x on a diagonal and zeros elsewhere; of x [R, C], a copy of a diagonal.
+/// `diagonal` counts from the main one, upwards. `ShapeError` for other ranks, `ValueError` for a
+/// diagonal outside the matrix.
+SASH_API Tensor diag(const Tensor& x, int64_t diagonal = 0);
+
 /// x with zeros above (below) a diagonal of its last two axes: element [i][j] stays where
 /// j - i <= diagonal (>= diagonal). `ShapeError` for fewer than two axes.
 SASH_API Tensor tril(const Tensor& x, int64_t diagonal = 0);

@@ -68,6 +68,7 @@ void add_gather(OpTable& table);
 void add_indexing(OpTable& table);
 void add_gelu(OpTable& table);
 void add_glu(OpTable& table);
+void add_images(OpTable& table);
 void add_in_place(OpTable& table);
 void add_in_place_rows(OpTable& table);
 void add_layer_norm(OpTable& table);
@@ -92,6 +93,7 @@ void add_unary(OpTable& table);
 void add_update_rules(OpTable& table);
 void add_views(OpTable& table);
 void add_where(OpTable& table);
+void add_words(OpTable& table);
 void add_window_matmul(OpTable& table);
 
 }  // namespace sash::testing

@@ -9,6 +9,7 @@
 #include <sash/ops/loss/l1_loss.h>
 #include <sash/ops/loss/mse_loss.h>
 #include <sash/ops/loss/nll_loss.h>
+#include <sash/ops/loss/smooth_l1_loss.h>
 #include <sash/tensor/factories.h>
 
 #include <cmath>
@@ -31,6 +32,7 @@ TEST_CASE("wrong calls: losses of two tensors of one shape") {
       {"mse_loss", [](const Tensor& a, const Tensor& b) { return mse_loss(a, b); }},
       {"l1_loss", [](const Tensor& a, const Tensor& b) { return l1_loss(a, b); }},
       {"huber_loss", [](const Tensor& a, const Tensor& b) { return huber_loss(a, b); }},
+      {"smooth_l1_loss", [](const Tensor& a, const Tensor& b) { return smooth_l1_loss(a, b); }},
       {"kl_div", [](const Tensor& a, const Tensor& b) { return kl_div(a, b); }},
       {"binary_cross_entropy_with_logits",
        [](const Tensor& a, const Tensor& b) { return binary_cross_entropy_with_logits(a, b); }},
@@ -65,6 +67,10 @@ TEST_CASE("wrong calls: options of losses") {
        [&] { huber_loss(x, y, {.delta = -1}); }},
       {"ValueError: huber_loss: expected a positive, finite delta, got inf",
        [&] { huber_loss(x, y, {.delta = infinity}); }},
+      {"ValueError: smooth_l1_loss: expected beta of at least 0, got -1",
+       [&] { smooth_l1_loss(x, y, {.beta = -1}); }},
+      {"ValueError: smooth_l1_loss: expected a finite beta, got inf",
+       [&] { smooth_l1_loss(x, y, {.beta = infinity}); }},
       {"ValueError: huber_loss: expected a positive, finite delta, got nan",
        [&] { huber_loss(x, y, {.delta = std::numeric_limits<double>::quiet_NaN()}); }},
       {"ShapeError: binary_cross_entropy_with_logits: expected a pos_weight that broadcasts to [2, 3], "
@@ -87,7 +93,7 @@ TEST_CASE("wrong calls: losses over classes") {
       {"DTypeError: nll_loss: expected targets of int64, got float32", [&] { nll_loss(x, zeros({2})); }},
       {"DTypeError: nll_loss: expected targets of int64, got int32",
        [&] { nll_loss(x, zeros({2}, {.dtype = DType::int32})); }},
-      {"ShapeError: nll_loss: expected logits [N, C] or [B, T, C], got [3]", [&] { nll_loss(zeros({3}), zeros({}, kInts)); }},
+      {"ShapeError: nll_loss: expected logits [N, C] or [..., C], got [3]", [&] { nll_loss(zeros({3}), zeros({}, kInts)); }},
       {"ShapeError: nll_loss: expected targets [2], got [3]", [&] { nll_loss(x, zeros({3}, kInts)); }},
       {"ShapeError: nll_loss: expected targets [2], got [2, 1]", [&] { nll_loss(x, zeros({2, 1}, kInts)); }},
       {"ShapeError: nll_loss: expected targets [2, 4], or class_axis = 1 for logits [N, C, T], got [2, 3]",
@@ -108,8 +114,14 @@ TEST_CASE("wrong calls: losses over classes") {
        [&] { cross_entropy(zeros({2, 3}, {.dtype = DType::boolean}), targets); }},
       {"DTypeError: cross_entropy: expected targets of int64, got uint8",
        [&] { cross_entropy(x, zeros({2}, {.dtype = DType::uint8})); }},
-      {"ShapeError: cross_entropy: expected logits [N, C] or [B, T, C], got [1, 1, 1, 1]",
-       [&] { cross_entropy(zeros({1, 1, 1, 1}), zeros({1, 1, 1}, kInts)); }},
+      {"ShapeError: cross_entropy: expected targets [2, 4, 5], or class_axis = 1 for logits [N, C, ...], got [2, 5, 3]",
+       [&] { cross_entropy(zeros({2, 4, 5, 3}), zeros({2, 5, 3}, kInts)); }},
+      {"ShapeError: cross_entropy: expected probabilities [2, 4, 3], or targets of int64 [2, 3], got [2, 4] of float32",
+       [&] { cross_entropy(batch, zeros({2, 4}), {.class_axis = 1}); }},
+      {"ValueError: cross_entropy: expected no ignore_index for targets that are probabilities, got 1",
+       [&] { cross_entropy(x, x, {.ignore_index = 1}); }},
+      {"ShapeError: cross_entropy: expected a weight [3], got [2]",
+       [&] { cross_entropy(x, x, {.weight = ones({2})}); }},
       {"ShapeError: cross_entropy: expected targets [2], got []", [&] { cross_entropy(x, zeros({}, kInts)); }},
       {"IndexError: cross_entropy: expected an axis in [-2, 2) for rank 2, got -3", [&] { cross_entropy(x, targets, {.class_axis = -3}); }},
       {"ShapeError: cross_entropy: expected targets [2, 3], got [2, 4]",

@@ -360,6 +360,11 @@ TEST_CASE("modules: losses and activations are their ops") {
   const Tensor weight = tensor({1.0, 2.0, 3.0});
   CHECK(all_same(nn::CrossEntropyLoss({.label_smoothing = 0.1, .weight = weight})(x, t),
                  cross_entropy(x, t, {.label_smoothing = 0.1, .weight = weight})));
+  CHECK(all_same(nn::SmoothL1Loss({.beta = 0.5})(x, y), smooth_l1_loss(x, y, {.beta = 0.5})));
+  CHECK(all_same(nn::LeakyReLU(0.3)(x), leaky_relu(x, 0.3)));
+  CHECK(all_same(nn::ELU()(x), elu(x)));
+  CHECK(nn::Identity()(x).is_same(x));
+  CHECK(nn::LeakyReLU().describe() == "LeakyReLU(0.01)");
   CHECK(all_same(nn::Softmax()(x), softmax(x)));
   CHECK(all_same(nn::Softplus()(x), softplus(x)));
   CHECK(all_same(nn::LogSoftmax(0)(x), log_softmax(x, 0)));

@@ -168,6 +168,29 @@ void check_encoder(const Setting& setting) {
   check_training(reference, model, forward, {}, setting);
 }
 
+void check_decoder(const Setting& setting, bool norm_first) {
+  const Reference reference(norm_first ? "decoder_before" : "decoder_after");
+  nn::TransformerDecoder model({.dim = 12,
+                                .heads = 2,
+                                .layers = 2,
+                                .mlp_dim = 20,
+                                .dropout = 0,
+                                .mlp = nn::MlpKind::gelu,
+                                .norm_first = norm_first,
+                                .final_norm = norm_first});
+  const auto batch = [&](const std::string& name) {
+    return reference.at("batch." + name).to(setting.dtype).to(setting.device);
+  };
+  const Tensor input = batch("input"), memory = batch("memory"), target = batch("target");
+  const Tensor padding = reference.at("batch.padding").to(setting.device);
+  const AttentionMask memory_mask(logical_not(padding.view({3, 1, 1, 7})));
+  const auto forward = [&]() -> Pass {
+    const Tensor output = model(input, memory, AttentionMask::causal(), memory_mask);
+    return {output, mse_loss(output, target)};
+  };
+  check_training(reference, model, forward, {}, setting);
+}
+
 }  // namespace
 
 TEST_CASE_TEMPLATE("parity: a causal language model", On, Cpu, Cuda) {
@@ -178,4 +201,12 @@ TEST_CASE_TEMPLATE("parity: a causal language model", On, Cpu, Cuda) {
 TEST_CASE_TEMPLATE("parity: an encoder with padding", On, Cpu, Cuda) {
   if (missing(On::device)) return;
   for (const Setting& setting : settings(On::device)) check_encoder(setting);
+}
+
+TEST_CASE_TEMPLATE("parity: a decoder with a memory", On, Cpu, Cuda) {
+  if (missing(On::device)) return;
+  for (const Setting& setting : settings(On::device)) {
+    check_decoder(setting, true);
+    check_decoder(setting, false);
+  }
 }

@@ -27,13 +27,13 @@ struct Pair {
   }
 
 const std::map<std::string, Pair> kUnary{
-    SASH_PAIR(abs),         SASH_PAIR(ceil),  SASH_PAIR(cos),        SASH_PAIR(erf),
-    SASH_PAIR(exp),         SASH_PAIR(expm1), SASH_PAIR(floor),      SASH_PAIR(gelu),
-    SASH_PAIR(isfinite),    SASH_PAIR(isnan), SASH_PAIR(log),        SASH_PAIR(log1p),
-    SASH_PAIR(logical_not), SASH_PAIR(neg),   SASH_PAIR(reciprocal), SASH_PAIR(relu),
-    SASH_PAIR(round),       SASH_PAIR(rsqrt), SASH_PAIR(sigmoid),    SASH_PAIR(sign),
-    SASH_PAIR(silu),        SASH_PAIR(sin),   SASH_PAIR(softplus),   SASH_PAIR(sqrt),
-    SASH_PAIR(square),      SASH_PAIR(tanh),
+    SASH_PAIR(abs),        SASH_PAIR(ceil),  SASH_PAIR(cos),         SASH_PAIR(erf),
+    SASH_PAIR(exp),        SASH_PAIR(expm1), SASH_PAIR(floor),       SASH_PAIR(gelu),
+    SASH_PAIR(isfinite),   SASH_PAIR(isinf), SASH_PAIR(isnan),       SASH_PAIR(log),
+    SASH_PAIR(log1p),      SASH_PAIR(log2),  SASH_PAIR(logical_not), SASH_PAIR(neg),
+    SASH_PAIR(reciprocal), SASH_PAIR(relu),  SASH_PAIR(round),       SASH_PAIR(rsqrt),
+    SASH_PAIR(sigmoid),    SASH_PAIR(sign),  SASH_PAIR(silu),        SASH_PAIR(sin),
+    SASH_PAIR(softplus),   SASH_PAIR(sqrt),  SASH_PAIR(square),      SASH_PAIR(tanh),
 };
 
 #undef SASH_PAIR
@@ -72,6 +72,10 @@ TEST_CASE("methods: members with arguments are the functions of their names") {
            {x.argmin(), argmin(x)},
            {x.logsumexp(2), logsumexp(x, {2})},
            {x.cumsum(1), cumsum(x, 1)},
+           {x.cumprod(1), cumprod(x, 1)},
+           {x.median(), median(x)},
+           {x.median(1, true).values, median(x, 1, true).values},
+           {x.masked_select(mask), masked_select(x, mask)},
            {x.softmax(1), softmax(x, 1)},
            {x.log_softmax(), log_softmax(x)},
            {x.matmul(x.mT()), matmul(x, x.mT())},

@@ -8,6 +8,9 @@ causal_lm.safetensors  a pre-norm causal language model; cross entropy over the 
                        -100 are ignored); gradients clipped to a total norm of 0.5 in every step
 encoder.safetensors    a post-norm encoder with a key padding mask; mean squared error over all
                        positions, padded ones included; no clipping
+decoder_before.safetensors, decoder_after.safetensors
+                       a pre-norm decoder with a final norm, and a post-norm one: a causal mask, a
+                       padding mask of the memory; the loss as above
 
 Everything is float64. Each file holds `weight.<key>` (the weights at the start), `batch.<name>`,
 `output` and `loss` of the first forward pass, `grad.<key>` of the first backward pass (before
@@ -142,8 +145,42 @@ def encoder():
     write("encoder", file, config | {"loss": "mse over all positions"})
 
 
+def decoder(norm_first):
+    torch.manual_seed(3)
+    dim, heads, ff = 12, 2, 20
+    layer = nn.TransformerDecoderLayer(
+        dim, heads, ff, dropout=0.0, activation="gelu", norm_first=norm_first, batch_first=True
+    )
+    model = nn.TransformerDecoder(layer, 2, norm=nn.LayerNorm(dim) if norm_first else None)
+    with torch.no_grad():  # the layers start as copies of one another
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn_like(parameter) / dim**0.5)
+    randomize(model)
+    lengths = torch.tensor([7, 3, 5])
+    batch = {
+        "input": torch.randn(3, 9, dim),
+        "memory": torch.randn(3, 7, dim),
+        "target": torch.randn(3, 9, dim),
+        "padding": torch.arange(7) >= lengths[:, None],  # of the memory
+    }
+    later = torch.triu(torch.ones(9, 9, dtype=torch.bool), diagonal=1)
+
+    def objective(model, batch):
+        output = model(
+            batch["input"], batch["memory"], tgt_mask=later,
+            memory_key_padding_mask=batch["padding"],
+        )
+        return output, F.mse_loss(output, batch["target"])
+
+    file = reference(model, batch, objective, max_norm=None)
+    config = dict(dim=dim, heads=heads, ff=ff, layers=2, activation="gelu", norm_first=norm_first)
+    write("decoder_" + ("before" if norm_first else "after"), file, config)
+
+
 if __name__ == "__main__":
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)
     causal_lm()
     encoder()
+    decoder(norm_first=True)
+    decoder(norm_first=False)

@@ -16,8 +16,9 @@ namespace sash::cpu {
 
 /// Rows whose formula takes single elements, or whose function in Eigen is not exact: for example,
 /// its square root of infinity is NaN.
-using ByElement = op::List<op::Sign, op::Sqrt, op::Rsqrt, op::IsNan, op::IsFinite, op::Pow,
-                           op::Remainder, op::FloorDivide, op::ReluBackward>;
+using ByElement =
+    op::List<op::Sign, op::Sqrt, op::Rsqrt, op::IsNan, op::IsFinite, op::IsInf, op::Pow, op::Atan2,
+             op::Remainder, op::FloorDivide, op::ReluBackward, op::LeakyRelu, op::LeakyReluSlope>;
 
 template <class Op>
 inline constexpr bool kByElement = ByElement::has<Op> || op::CompareOps::has<Op>;
@@ -63,6 +64,21 @@ void evaluate(op::Relu, auto& out, const X& x) {
   using T = typename X::Scalar;
   const auto zero = Eigen::Array<T, Eigen::Dynamic, 1>::Constant(x.size(), T(0));
   out = x.binaryExpr(zero, Eigen::internal::scalar_max_op<T, T, Eigen::PropagateNaN>());
+}
+
+template <class V, class X>
+void evaluate(op::WithScalar<op::Elu, V> f, auto& out, const X& x) {
+  using T = typename X::Scalar;
+  const auto zero = Eigen::Array<T, Eigen::Dynamic, 1>::Constant(x.size(), T(0));
+  out = x.binaryExpr(zero, Eigen::internal::scalar_max_op<T, T, Eigen::PropagateNaN>()) +
+        expm1(x.min(T(0))) * f.value;
+}
+
+template <class V, class X>
+void evaluate(op::WithScalar<op::EluSlope, V> f, auto& out, const X& x) {
+  using T = typename X::Scalar;
+  const auto growth = exp(x.min(T(0))) * f.value;
+  out = (x <= T(0)).select(growth, T(1));
 }
 
 template <class X>

@@ -1,6 +1,7 @@
 #include "reduce.h"
 
 #include <cmath>
+#include <functional>
 
 #include "../../../core/backend/dispatch.h"
 #include "../../../ops/kernels/reduce.h"
@@ -229,15 +230,17 @@ void arg_extremum(KernelContext&, View x, View y, int axis) {
   });
 }
 
-void cumsum(KernelContext&, View x, View y, int axis) {
+/// y[i] = x[0] combined with ... x[i] by `Combine`, which is std::plus or std::multiplies.
+template <class Combine>
+void cumulate(KernelContext&, View x, View y, int axis) {
   const int64_t count = x.shape[axis];
   if (x.numel() == 0) return;
   sash::detail::dispatch_over<float, double, int64_t>(x.dtype, "cumsum", [&]<class T>(TypeTag<T>) {
     using A = Sum::Accumulator<T>;
     for_each_line<T, T>(x, y, axis, [count](const T* from, T* to, int64_t step, int64_t to_step) {
-      A total = 0;
+      A total = std::is_same_v<Combine, std::multiplies<>> ? 1 : 0;
       for (int64_t i = 0; i < count; ++i) {
-        total += static_cast<A>(from[i * step]);
+        total = Combine{}(total, static_cast<A>(from[i * step]));
         to[i * to_step] = static_cast<T>(total);
       }
     });
@@ -254,7 +257,8 @@ void register_reduce() {
   kernels::amin.set(DeviceType::cpu, in_float<extremum<-1>, 1>);
   kernels::argmax.set(DeviceType::cpu, in_float<arg_extremum<1>>);
   kernels::argmin.set(DeviceType::cpu, in_float<arg_extremum<-1>>);
-  kernels::cumsum.set(DeviceType::cpu, in_float<cumsum, 1>);
+  kernels::cumsum.set(DeviceType::cpu, in_float<cumulate<std::plus<>>, 1>);
+  kernels::cumprod.set(DeviceType::cpu, cumulate<std::multiplies<>>);
 }
 
 }  // namespace sash::cpu

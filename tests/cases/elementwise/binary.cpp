@@ -48,12 +48,14 @@ std::vector<BinaryOp> binary_ops() {
   const auto times = [](double a, double b) { return a * b; };
   const auto over = [](double a, double b) { return a / b; };
   const auto power = [](double a, double b) { return std::pow(a, b); };
+  const auto angle = [](double a, double b) { return std::atan2(a, b); };
   return {
       row<op::Add>(add, plus),
       row<op::Sub>(sub, minus),
       row<op::Mul>(mul, times),
       row<op::Div>(div, over, -2, 2, 0.5, 2),
       row<op::Pow>(pow, power, 0.5, 2, -2, 2),
+      row<op::Atan2>(atan2, angle, 0.5, 3, -3, 3),
       row<op::Remainder>(remainder, rest, -9, 9, 1.2, 5),
       row<op::FloorDivide>(floor_divide, floor_quotient, -9, 9, 1.2, 5),
       row<op::Maximum>(maximum, greater),

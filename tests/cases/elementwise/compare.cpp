@@ -1,4 +1,6 @@
 #include <sash/ops/elementwise/compare.h>
+#include <sash/ops/shape/concat.h>
+#include <sash/tensor/factories.h>
 
 #include "../cases.h"
 
@@ -173,6 +175,46 @@ void add_compare(OpTable& table) {
       table, "isfinite", {{.shape = {4}, .elements = {kNaN, 1, kInfinity, -kInfinity}}},
       [](const Tensors& x) { return isfinite(x[0]); },
       [](double a, double) { return double(std::isfinite(a)); }, {DType::float32, DType::float64});
+  add_row(
+      table, "isinf", {{.shape = {4}, .elements = {kNaN, 1, kInfinity, -kInfinity}}},
+      [](const Tensors& x) { return isinf(x[0]); },
+      [](double a, double) { return double(std::isinf(a)); }, {DType::float32, DType::float64});
+  const InputSpec left{.shape = {3, 5},
+                       .elements = {0, 1, 1, kNaN, kInfinity,  //
+                                    2, kInfinity, 1, 1, 100,   //
+                                    0, 5, -0.0, 3, -kInfinity}};
+  const InputSpec right{.shape = {5}, .elements = {0.001, 1.5, 1.0625, kNaN, kInfinity}};
+  for (const bool equal_nan : {false, true}) {
+    const CloseOptions options{.rtol = 0.0625, .atol = 0.25, .equal_nan = equal_nan};
+    const auto close = [equal_nan](double a, double b) {
+      const bool near = std::isfinite(a - b) && std::abs(a - b) <= 0.25 + 0.0625 * std::abs(b);
+      return double(a == b || near || (equal_nan && std::isnan(a) && std::isnan(b)));
+    };
+    const std::string variant = equal_nan ? "NaN is close to NaN" : "NaN is not close to NaN";
+    const auto add = [&](const char* op, auto run, auto reference) {
+      table.push_back({.op = op,
+                       .variant = variant,
+                       .inputs = {left, right},
+                       .run = run,
+                       .reference = reference,
+                       .results = {DType::boolean},
+                       .differentiable = false});
+    };
+    add(
+        "isclose", [options](const Tensors& x) { return isclose(x[0], x[1], options); },
+        [close](const Arrays& x) { return zip(x[0], x[1], close); });
+    add(
+        "allclose",
+        [options](const Tensors& x) {
+          return stack({tensor(allclose(x[0], x[1], options), {.device = x[0].device()}),
+                        tensor(allclose(x[1], x[1], options), {.device = x[0].device()})});
+        },
+        [equal_nan](const Arrays&) {
+          Array y(Shape{2});
+          y.values[1] = equal_nan;
+          return y;
+        });
+  }
   add_row(
       table, "isnan", {{.shape = {3}, .elements = {kNaN, 1, kInfinity}}},
       [](const Tensors& x) { return isnan(x[0]); },

@@ -89,6 +89,7 @@ void add_cases(OpTable& table, const std::string& kind, Function f) {
   add("", {{2, 3, 4}}, indices({2, 3}, 4), {});
   add("", {{2, 3, 4}, heads}, indices({2, 3}, 4, transposed), {});
   add("axis 1, ", {{2, 4, 3}}, indices({2, 3}, 4), {.class_axis = 1});
+  add("axis 1, ", {{2, 4, 2, 3}}, indices({2, 2, 3}, 4), {.class_axis = 1});
   add("axis 1 of a square, ", {{2, 3, 3}}, indices({2, 3}, 3),
       {.label_smoothing = 0.1, .reduction = Reduction::none, .class_axis = -2});
   add("axis 0, ", {{4, 6}}, some_ignored, {.class_axis = 0});
@@ -98,6 +99,63 @@ void add_cases(OpTable& table, const std::string& kind, Function f) {
   add("", {{3, 130}}, indices({3}, 130), {});
   add("large, ", {.shape = {3, 65}, .low = -80, .high = 80}, indices({3}, 65), {});
   add("sum, ", {{0, 3}}, indices({0}, 3), {.reduction = Reduction::sum});
+}
+
+Array of_probabilities(const Arrays& t, const CrossEntropyOptions& options) {
+  const int axis = positive(options.class_axis, t[0].shape.rank());
+  const auto classes = t[0].shape[axis];
+  double total = 0;
+  const Array losses = generate(without(t[0].shape, axis), [&](const Index& index) {
+    const Index at = with(index, axis, 0);
+    const std::vector<double> row = line(t[0], at, axis), p = line(t[1], at, axis);
+    const double scale = log_sum_exp(row), s = options.label_smoothing;
+    double loss = 0;
+    for (size_t c = 0; c < row.size(); ++c) {
+      const double weight = t.size() > 2 ? t[2].values[c] : 1;
+      loss += weight * ((1 - s) * p[c] + s / static_cast<double>(classes)) * (scale - row[c]);
+    }
+    total += loss;
+    return loss;
+  });
+  if (options.reduction == Reduction::none) return losses;
+  const auto rows = static_cast<double>(losses.values.size());
+  return Array({}, options.reduction == Reduction::sum ? total : total / rows);
+}
+
+void add_probabilities(OpTable& table, const InputSpec& logits, const CrossEntropyOptions& options,
+                       bool weighted) {
+  InputSpec targets = logits;
+  targets.low = 0, targets.high = 1;
+  std::vector<InputSpec> inputs{logits, targets};
+  const int64_t classes = logits.shape[positive(options.class_axis, logits.shape.rank())];
+  if (weighted) {
+    inputs.push_back({.shape = {classes}, .low = 0.25, .high = 2, .requires_grad = false});
+  }
+  table.push_back({
+      .op = "cross_entropy",
+      .variant = std::string("probabilities, ") + (weighted ? "weighted, " : "") +
+                 (options.label_smoothing > 0 ? "smoothed, " : "") +
+                 (options.reduction == Reduction::none ? "none, " : "") + describe(logits),
+      .inputs = inputs,
+      .run =
+          [=](const Tensors& t) {
+            CrossEntropyOptions with = options;
+            if (weighted) with.weight = t[2];
+            return cross_entropy(t[0], t[1], with);
+          },
+      .reference = [=](const Arrays& t) { return of_probabilities(t, options); },
+      .half_gradient_rounds = 2,
+  });
+}
+
+void add_all_probabilities(OpTable& table) {
+  for (const bool weighted : {false, true}) {
+    add_probabilities(table, {{6, 4}}, {}, weighted);
+    add_probabilities(table, {{5, 3}, transposed},
+                      {.label_smoothing = 0.2, .reduction = Reduction::none}, weighted);
+    add_probabilities(table, {{2, 4, 3}}, {.label_smoothing = 0.1, .class_axis = 1}, weighted);
+    add_probabilities(table, {{65, 63}}, {.reduction = Reduction::sum}, weighted);
+  }
 }
 
 // inputs: x, weight, targets; the loss in the dtype of x, also of halves.
@@ -153,6 +211,7 @@ void add_linear_cases(OpTable& table) {
 
 void add_cross_entropy(OpTable& table) {
   add_linear_cases(table);
+  add_all_probabilities(table);
   add_cases(table, "", cross_entropy);
   add_cases(table, "composite, ", composite::cross_entropy);
 }

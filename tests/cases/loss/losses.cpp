@@ -4,6 +4,7 @@
 #include <sash/ops/loss/kl_div.h>
 #include <sash/ops/loss/l1_loss.h>
 #include <sash/ops/loss/nll_loss.h>
+#include <sash/ops/loss/smooth_l1_loss.h>
 
 #include "../cases.h"
 
@@ -75,6 +76,19 @@ void add_distances(OpTable& table) {
         [=](double x, double y) {
           const double d = std::abs(x - y);
           return d <= delta ? d * d / 2 : delta * (d - delta / 2);
+        },
+        8);
+  }
+  for (const double beta : {0.5, 8.0}) {
+    add_pairwise(
+        table, "smooth_l1_loss", "beta " + std::to_string(beta) + ", ",
+        {.shape = {}, .low = -1, .high = -0.6}, {.shape = {}, .low = 0.2, .high = 3},
+        [=](const Tensors& t, Reduction r) {
+          return smooth_l1_loss(t[0], t[1], {.beta = beta, .reduction = r});
+        },
+        [=](double x, double y) {
+          const double d = std::abs(x - y);
+          return d <= beta ? d * d / 2 / beta : d - beta / 2;
         },
         8);
   }
